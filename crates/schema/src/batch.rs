@@ -1,0 +1,212 @@
+//! A batch on the host: dense features, labels, and the jagged ids of all sparse features.
+
+/// Per feature and sample a bag of ids, feature-major: bag `(f, b)` is number `f·B + b`.
+///
+/// Invariant (checked by [`KeyedJaggedTensor::check`]): `offsets` has `F·B + 1` entries, starts at 0,
+/// never falls, and ends at `values.len()`; `weights`, where present, is as long as `values`.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct KeyedJaggedTensor {
+    /// F, the number of features.
+    pub features: usize,
+    /// B, the number of samples.
+    pub batch_size: usize,
+    /// Bag boundaries, `[F·B + 1]`.
+    pub offsets: Vec<usize>,
+    /// Ids, `[nnz]`. Negative ids are representable so that they can be refused by name.
+    pub values: Vec<i64>,
+    /// One weight per id, `[nnz]`, for weighted pooling.
+    pub weights: Option<Vec<f32>>,
+}
+
+impl KeyedJaggedTensor {
+    /// A tensor of `features × batch_size` empty bags.
+    #[must_use]
+    pub fn empty(features: usize, batch_size: usize) -> Self {
+        Self {
+            features,
+            batch_size,
+            offsets: vec![0; features * batch_size + 1],
+            values: Vec::new(),
+            weights: None,
+        }
+    }
+
+    /// Builds the tensor from bag lengths, `[F·B]`, feature-major.
+    #[must_use]
+    pub fn from_lengths(features: usize, lengths: &[usize], values: Vec<i64>) -> Self {
+        let mut offsets = Vec::with_capacity(lengths.len() + 1);
+        let mut end = 0;
+        offsets.push(0);
+        for &length in lengths {
+            end += length;
+            offsets.push(end);
+        }
+        let batch_size = lengths.len().checked_div(features).unwrap_or(0);
+        Self { features, batch_size, offsets, values, weights: None }
+    }
+
+    /// The positions in `values` of one bag.
+    #[must_use]
+    pub fn bag(&self, feature: usize, sample: usize) -> std::ops::Range<usize> {
+        let bag = feature * self.batch_size + sample;
+        self.offsets[bag]..self.offsets[bag + 1]
+    }
+
+    /// The positions in `values` of all bags of one feature.
+    #[must_use]
+    pub fn feature(&self, feature: usize) -> std::ops::Range<usize> {
+        self.offsets[feature * self.batch_size]..self.offsets[(feature + 1) * self.batch_size]
+    }
+
+    /// Says what is wrong with the layout, if anything.
+    ///
+    /// # Errors
+    /// The first violated part of the invariant, with both numbers.
+    pub fn check(&self) -> Result<(), JaggedError> {
+        let expected = self.features * self.batch_size + 1;
+        if self.offsets.len() != expected {
+            return Err(JaggedError::OffsetCount { expected, got: self.offsets.len() });
+        }
+        if let Some(bag) = self.offsets.windows(2).position(|pair| pair[0] > pair[1]) {
+            return Err(JaggedError::OffsetsFall { bag });
+        }
+        let (first, last) = (self.offsets[0], self.offsets[expected - 1]);
+        if first != 0 || last != self.values.len() {
+            return Err(JaggedError::Ends { first, last, values: self.values.len() });
+        }
+        match &self.weights {
+            Some(weights) if weights.len() != self.values.len() => Err(JaggedError::WeightCount {
+                expected: self.values.len(),
+                got: weights.len(),
+            }),
+            _ => Ok(()),
+        }
+    }
+
+    /// The samples `range` of every feature, as a tensor of their own.
+    #[must_use]
+    pub fn slice(&self, range: std::ops::Range<usize>) -> Self {
+        let batch_size = range.len();
+        let mut out = Self::empty(self.features, 0);
+        out.batch_size = batch_size;
+        out.offsets.reserve(self.features * batch_size);
+        out.weights = self.weights.as_ref().map(|_| Vec::new());
+        for feature in 0..self.features {
+            let first = feature * self.batch_size + range.start;
+            let (from, to) = (self.offsets[first], self.offsets[first + batch_size]);
+            let shift = out.values.len();
+            let ends = &self.offsets[first + 1..=first + batch_size];
+            out.offsets.extend(ends.iter().map(|&end| end - from + shift));
+            out.values.extend_from_slice(&self.values[from..to]);
+            if let (Some(into), Some(weights)) = (&mut out.weights, &self.weights) {
+                into.extend_from_slice(&weights[from..to]);
+            }
+        }
+        out
+    }
+}
+
+/// What is wrong with a [`KeyedJaggedTensor`]'s layout.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum JaggedError {
+    /// Wrong number of offsets.
+    #[error("offsets: expected {expected} entries, got {got}")]
+    OffsetCount {
+        /// `F·B + 1`.
+        expected: usize,
+        /// Entries present.
+        got: usize,
+    },
+    /// Offsets must not fall.
+    #[error("offsets fall after bag {bag}")]
+    OffsetsFall {
+        /// The bag whose end lies before its start.
+        bag: usize,
+    },
+    /// Offsets must span the values.
+    #[error("offsets: expected to run from 0 to {values}, got {first} to {last}")]
+    Ends {
+        /// First offset.
+        first: usize,
+        /// Last offset.
+        last: usize,
+        /// Number of values.
+        values: usize,
+    },
+    /// One weight per id.
+    #[error("weights: expected {expected} entries, got {got}")]
+    WeightCount {
+        /// Number of values.
+        expected: usize,
+        /// Number of weights.
+        got: usize,
+    },
+}
+
+/// One batch of samples.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Batch {
+    /// B, the number of samples.
+    pub size: usize,
+    /// Dense features, `[B, dense_features]`.
+    pub dense: Vec<f32>,
+    /// Sparse features in the order of the model's features.
+    pub sparse: KeyedJaggedTensor,
+    /// Labels, `[B]`.
+    pub labels: Vec<f32>,
+}
+
+impl Batch {
+    /// The samples `range` as a batch of their own.
+    #[must_use]
+    pub fn slice(&self, range: std::ops::Range<usize>) -> Self {
+        let width = self.dense.len().checked_div(self.size).unwrap_or(0);
+        Self {
+            size: range.len(),
+            dense: self.dense[range.start * width..range.end * width].to_vec(),
+            sparse: self.sparse.slice(range.clone()),
+            labels: self.labels[range].to_vec(),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::{JaggedError, KeyedJaggedTensor};
+
+    #[test]
+    fn a_wrong_layout_is_named() {
+        let mut kjt = KeyedJaggedTensor::from_lengths(2, &[1, 0, 2, 1], vec![5, 6, 7, 8]);
+        assert_eq!(kjt.check(), Ok(()));
+        kjt.values.push(9);
+        assert_eq!(kjt.check(), Err(JaggedError::Ends { first: 0, last: 4, values: 5 }));
+        kjt.values.pop();
+        kjt.offsets[1] = 3;
+        assert_eq!(kjt.check(), Err(JaggedError::OffsetsFall { bag: 1 }));
+        kjt.offsets.pop();
+        assert_eq!(kjt.check(), Err(JaggedError::OffsetCount { expected: 5, got: 4 }));
+    }
+
+    proptest! {
+        #[test]
+        fn slices_put_together_are_the_whole(
+            lengths in proptest::collection::vec(0usize..4, 0..40),
+            cut in 0usize..20,
+        ) {
+            let features = 2;
+            let lengths = &lengths[..lengths.len() / features * features];
+            let values: Vec<i64> = (0..lengths.iter().sum::<usize>() as i64).collect();
+            let whole = KeyedJaggedTensor::from_lengths(features, lengths, values);
+            let cut = cut.min(whole.batch_size);
+            let (a, b) = (whole.slice(0..cut), whole.slice(cut..whole.batch_size));
+            prop_assert_eq!(a.check(), Ok(()));
+            prop_assert_eq!(b.check(), Ok(()));
+            for feature in 0..features {
+                let joined = [&a.values[a.feature(feature)], &b.values[b.feature(feature)]].concat();
+                prop_assert_eq!(&joined[..], &whole.values[whole.feature(feature)]);
+            }
+        }
+    }
+}

@@ -1,0 +1,95 @@
+use expect_test::{Expect, expect};
+
+use super::JobConfig;
+
+const JOB: &str = r#"
+[model]
+name = "tiny"
+dense_features = 2
+bottom = [8, 4]
+top = [8, 1]
+interaction = { kind = "dot" }
+loss = "bce_with_logits"
+tables = [{ name = "a", rows = 100, dim = 4 }, { name = "b", rows = 10, dim = 4, pooling = "mean" }]
+
+[optimizer]
+sparse = { kind = "rowwise_adagrad", learning_rate = 0.1 }
+dense = { kind = "sgd", learning_rate = 0.1 }
+
+[training]
+batch_size = 16
+
+[data]
+format = "csv"
+label = { column = "y" }
+dense = [{ column = "u" }, { column = "v", transform = "log1p" }]
+categorical = [{ column = "a" }, { column = "b", kind = "integer" }]
+"#;
+
+fn job(overrides: &[(&str, &str)]) -> Result<JobConfig, super::ConfigError> {
+    let overrides: Vec<_> =
+        overrides.iter().map(|(key, value)| ((*key).to_owned(), (*value).to_owned())).collect();
+    JobConfig::parse(JOB, &overrides)
+}
+
+fn check(overrides: &[(&str, &str)], expected: Expect) {
+    let shown = match job(overrides) {
+        Ok(_) => "ok".to_owned(),
+        Err(error) => error.to_string(),
+    };
+    expected.assert_eq(&shown);
+}
+
+#[test]
+fn overrides_by_path_and_by_short_key() {
+    let config = job(&[("batch_size", "32"), ("rows_cap", "50"), ("model.name", "x")]).unwrap();
+    assert_eq!(config.training.batch_size, 32);
+    assert_eq!(config.model.tables[0].rows, 50);
+    assert_eq!(config.model.name, "x");
+}
+
+#[test]
+fn a_job_written_out_reads_back() {
+    let config = job(&[]).unwrap();
+    assert_eq!(JobConfig::parse(&config.to_toml().unwrap(), &[]).unwrap(), config);
+}
+
+#[test]
+fn an_unknown_key_is_named() {
+    let text = JOB.replace("batch_size", "batchsize");
+    let error = JobConfig::parse(&text, &[]).unwrap_err().to_string();
+    assert!(error.contains("batchsize") && error.contains("line 16"), "{error}");
+    check(
+        &[("rows", "3")],
+        expect!["--set rows: no such key; give the whole path, such as optimizer.dense.kind"],
+    );
+}
+
+#[test]
+fn a_wrong_width_names_layer_and_both_numbers() {
+    check(
+        &[("bottom", "[8, 5]")],
+        expect![[r#"model.bottom: the dot interaction needs the bottom MLP's last layer (layer 1, width 5) to be as wide as table "a" (model.tables[0].dim = 4)"#]],
+    );
+    check(
+        &[("top", "[8, 2]")],
+        expect!["model.top: layer 1 gives the one logit, expected width 1, got width 2"],
+    );
+    check(
+        &[("dense_features", "3")],
+        expect!["model.dense_features: the bottom MLP's input has width 3, but the data has 2 dense columns"],
+    );
+}
+
+#[test]
+fn impossible_values_are_named() {
+    check(&[("batch_size", "0")], expect!["training.batch_size: expected at least 1, got 0"]);
+    check(
+        &[("optimizer.dense.learning_rate", "-1.0")],
+        expect!["optimizer.dense.learning_rate: expected a finite number ≥ 0, got -1"],
+    );
+    check(
+        &[("model.tables", r#"[{ name = "c", rows = 1, dim = 4 }]"#)],
+        expect![[r#"model.tables "c": feature "c" is not among the 2 categorical columns of [data]"#]],
+    );
+}

@@ -1,0 +1,27 @@
+//! The shared nouns of rowmill: configurations, batches, plans, operations and units, as plain data.
+//!
+//! Pure: no files, no clock, no threads, no environment. Every other crate stands on this one, and it
+//! knows none of them.
+
+pub mod batch;
+pub mod config;
+pub mod distribution;
+pub mod model;
+pub mod op;
+pub mod optimizer;
+pub mod plan;
+pub mod random;
+pub mod source;
+pub mod training;
+pub mod unit;
+
+pub use batch::{Batch, KeyedJaggedTensor};
+pub use config::{ConfigError, JobConfig, Optimizers};
+pub use distribution::IndexDistribution;
+pub use model::{Interaction, Loss, ModelConfig, Pooling, TableConfig, TriangleOrder};
+pub use op::{GemmProduct, Op, OpWork, Pass};
+pub use optimizer::{LearningRateSchedule, Optimizer, OptimizerConfig};
+pub use plan::{ShardingPlan, Tile};
+pub use source::DataConfig;
+pub use training::TrainingConfig;
+pub use unit::{Bytes, Nanos, Rank, TableId};

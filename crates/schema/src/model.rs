@@ -1,0 +1,292 @@
+//! A recommendation model as plain data: tables, dense arch, interaction, over arch and loss.
+//! Knows nothing of weights or of where the tables live; see `plan` for that.
+
+use serde::{Deserialize, Serialize};
+
+use crate::config::ConfigError;
+use crate::unit::Bytes;
+
+/// How the rows of a bag become one vector.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Pooling {
+    /// Sum of the rows; an empty bag gives zeros.
+    #[default]
+    Sum,
+    /// Mean of the rows; an empty bag gives zeros.
+    Mean,
+}
+
+/// One embedding table, possibly shared by several features.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct TableConfig {
+    /// Unique name.
+    pub name: String,
+    /// R, the number of rows.
+    pub rows: u64,
+    /// D, the embedding dim.
+    pub dim: usize,
+    /// Pooling of all features of this table.
+    #[serde(default)]
+    pub pooling: Pooling,
+    /// The features that look ids up here; the table's own name if left out.
+    #[serde(default)]
+    pub features: Vec<String>,
+}
+
+/// Which triangle of the pairwise products the dot interaction keeps, and in which order.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum TriangleOrder {
+    /// Lower triangle, row-major: (1,0), (2,0), (2,1) … as in facebookresearch/dlrm.
+    #[default]
+    Lower,
+    /// Upper triangle, row-major: (0,1), (0,2) … as in TorchRec.
+    Upper,
+}
+
+/// How dense and pooled features meet.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case", tag = "kind", deny_unknown_fields)]
+pub enum Interaction {
+    /// Pairwise dot products of the dense output and all pooled vectors, after the dense output.
+    Dot {
+        /// Order of the pairs.
+        #[serde(default)]
+        order: TriangleOrder,
+        /// Whether the products of a vector with itself are kept.
+        #[serde(default)]
+        itself: bool,
+    },
+    /// Concatenation.
+    Cat,
+    /// Low-rank cross network: `x_{l+1} = x₀ ⊙ (W_l V_l x_l + b_l) + x_l`.
+    DcnV2 {
+        /// Number of cross layers.
+        layers: usize,
+        /// Rank of each layer's product `W V`.
+        rank: usize,
+    },
+}
+
+/// The loss over a batch; both are means over samples.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Loss {
+    /// Binary cross-entropy of the last layer's logit.
+    BceWithLogits,
+    /// Squared error of the sigmoid of the last layer's logit.
+    Mse,
+}
+
+/// The initial distribution of the dense parameters. Tables are always U(±1/√rows).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum DenseInit {
+    /// W ~ N(0, √(2/(in+out))), b ~ N(0, √(1/out)), as in facebookresearch/dlrm.
+    #[default]
+    Dlrm,
+    /// W and b ~ U(±1/√in), as in TorchRec's layers.
+    Torchrec,
+}
+
+/// A model. Obtain a valid one from [`crate::JobConfig::parse`] or check with [`ModelConfig::check`].
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct ModelConfig {
+    /// A name for people.
+    pub name: String,
+    /// Seed of the initial weights.
+    #[serde(default = "default_seed")]
+    pub seed: u64,
+    /// No table keeps more rows than this; ids wrap around. For trying a large model on a small machine.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub rows_cap: Option<u64>,
+    /// Width of the dense input.
+    pub dense_features: usize,
+    /// Widths of the bottom MLP's layers, without the input.
+    pub bottom: Vec<usize>,
+    /// Widths of the top MLP's layers, without the input; ends in 1.
+    pub top: Vec<usize>,
+    /// How bottom MLP and tables meet.
+    pub interaction: Interaction,
+    /// The loss.
+    pub loss: Loss,
+    /// Initial distribution of the dense parameters.
+    #[serde(default)]
+    pub init: DenseInit,
+    /// The embedding tables.
+    pub tables: Vec<TableConfig>,
+}
+
+fn default_seed() -> u64 {
+    42
+}
+
+/// One sparse feature, in the model's feature order (tables in order, then features within a table).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Feature<'a> {
+    /// Name of the feature, which is its column's name.
+    pub name: &'a str,
+    /// Position of its table.
+    pub table: usize,
+    /// First column of its pooled vector in `[B, ΣD]`.
+    pub column: usize,
+}
+
+impl ModelConfig {
+    /// Applies `rows_cap` and fills in features left out.
+    pub(crate) fn complete(&mut self) {
+        for table in &mut self.tables {
+            if let Some(cap) = self.rows_cap {
+                table.rows = table.rows.min(cap.max(1));
+            }
+            if table.features.is_empty() {
+                table.features.push(table.name.clone());
+            }
+        }
+    }
+
+    /// All sparse features in the order of a batch's [`crate::KeyedJaggedTensor`].
+    #[must_use]
+    pub fn features(&self) -> Vec<Feature<'_>> {
+        let mut column = 0;
+        let mut features = Vec::new();
+        for (table, config) in self.tables.iter().enumerate() {
+            for name in &config.features {
+                features.push(Feature { name, table, column });
+                column += config.dim;
+            }
+        }
+        features
+    }
+
+    /// ΣD over features: the width of the pooled output.
+    #[must_use]
+    pub fn pooled_width(&self) -> usize {
+        self.tables.iter().map(|table| table.dim * table.features.len()).sum()
+    }
+
+    /// Width of the bottom MLP's output.
+    #[must_use]
+    pub fn dense_width(&self) -> usize {
+        self.bottom.last().copied().unwrap_or(self.dense_features)
+    }
+
+    /// Width of the interaction's output, which is the top MLP's input.
+    #[must_use]
+    pub fn interaction_width(&self) -> usize {
+        let vectors = self.features().len() + 1;
+        match self.interaction {
+            Interaction::Dot { itself, .. } => {
+                let pairs = if itself { vectors * (vectors + 1) } else { vectors * (vectors - 1) };
+                self.dense_width() + pairs / 2
+            }
+            Interaction::Cat | Interaction::DcnV2 { .. } => self.dense_width() + self.pooled_width(),
+        }
+    }
+
+    /// Weights and optimizer state of all tables, in f32.
+    #[must_use]
+    pub fn table_bytes(&self, optimizer: crate::Optimizer) -> Bytes {
+        let values = |table: &TableConfig| {
+            table.rows.saturating_mul((table.dim + optimizer.state_per_row(table.dim)) as u64)
+        };
+        Bytes(self.tables.iter().map(values).fold(0, u64::saturating_add).saturating_mul(4))
+    }
+
+    /// Refuses impossible shapes.
+    ///
+    /// # Errors
+    /// [`ConfigError::Shape`] names the key, the layer and both numbers.
+    pub fn check(&self) -> Result<(), ConfigError> {
+        self.check_widths()?;
+        self.check_tables()?;
+        if let Interaction::Dot { .. } = self.interaction {
+            self.check_dot()?;
+        }
+        if let Interaction::DcnV2 { layers, rank } = self.interaction
+            && (layers == 0 || rank == 0)
+        {
+            return Err(ConfigError::shape(
+                "model.interaction",
+                format!("dcn_v2 needs at least 1 layer and rank 1, got {layers} and {rank}"),
+            ));
+        }
+        Ok(())
+    }
+
+    fn check_widths(&self) -> Result<(), ConfigError> {
+        for (key, widths) in [("model.bottom", &self.bottom), ("model.top", &self.top)] {
+            if let Some(layer) = widths.iter().position(|&width| width == 0) {
+                let text = format!("layer {layer} has width 0, expected at least 1");
+                return Err(ConfigError::shape(key, text));
+            }
+        }
+        let last = self.top.last().copied();
+        if last != Some(1) {
+            let got = last.map_or("no layer".to_owned(), |width| format!("width {width}"));
+            let layer = self.top.len().saturating_sub(1);
+            let text = format!("layer {layer} gives the one logit, expected width 1, got {got}");
+            return Err(ConfigError::shape("model.top", text));
+        }
+        if self.dense_features == 0 && !self.bottom.is_empty() {
+            let text = format!(
+                "expected an empty bottom MLP where dense_features is 0, got {} layers",
+                self.bottom.len()
+            );
+            return Err(ConfigError::shape("model.bottom", text));
+        }
+        if self.interaction_width() == 0 {
+            let text = "the model has neither dense features nor tables".to_owned();
+            return Err(ConfigError::shape("model.tables", text));
+        }
+        Ok(())
+    }
+
+    fn check_tables(&self) -> Result<(), ConfigError> {
+        let mut seen = std::collections::BTreeSet::new();
+        let mut seen_features = std::collections::BTreeSet::new();
+        for (i, table) in self.tables.iter().enumerate() {
+            let key = format!("model.tables[{i}] {:?}", table.name);
+            if table.rows == 0 || table.dim == 0 {
+                let text = format!(
+                    "expected at least 1 row and dim 1, got {} rows and dim {}",
+                    table.rows, table.dim
+                );
+                return Err(ConfigError::shape(key, text));
+            }
+            if table.rows > i64::MAX as u64 {
+                let text = format!("expected at most {} rows, got {}", i64::MAX, table.rows);
+                return Err(ConfigError::shape(key, text));
+            }
+            if !seen.insert(&table.name) {
+                return Err(ConfigError::shape(key, "a table of this name exists already".into()));
+            }
+            for feature in &table.features {
+                if !seen_features.insert(feature) {
+                    let text = format!("feature {feature:?} already belongs to a table");
+                    return Err(ConfigError::shape(key, text));
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn check_dot(&self) -> Result<(), ConfigError> {
+        let dense = self.dense_width();
+        let layer = self.bottom.len().saturating_sub(1);
+        for (i, table) in self.tables.iter().enumerate() {
+            if table.dim != dense {
+                let text = format!(
+                    "the dot interaction needs the bottom MLP's last layer (layer {layer}, width \
+                     {dense}) to be as wide as table {:?} (model.tables[{i}].dim = {})",
+                    table.name, table.dim
+                );
+                return Err(ConfigError::shape("model.bottom", text));
+            }
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,287 @@
+//! The trainer's operations with their shapes, and the work each does: FLOPs and bytes.
+//!
+//! [`Op`] names what the trainer executes, no more; PyTorch's operations never enter it. Benches, traces
+//! and (later) predictions all take FLOPs and bytes from [`Op::work`], so they are written here once.
+
+use crate::optimizer::Optimizer;
+
+/// Which of a linear layer's three matrix products; `m`, `n`, `k` in [`Op::Gemm`] are the product's own.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum GemmProduct {
+    /// `Y[B, out] = X[B, in] Wᵀ`.
+    Forward,
+    /// `dX[B, in] = dY[B, out] W`.
+    BackwardInput,
+    /// `dW[out, in] = dYᵀ X`.
+    BackwardWeight,
+}
+
+/// An operation of the trainer, with its shape.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Op {
+    /// Waiting for the loader's next batch.
+    InputWait {
+        /// B.
+        batch_size: usize,
+    },
+    /// Ids to the ranks that own them.
+    InputDist {
+        /// Ids sent by this rank.
+        ids: usize,
+    },
+    /// Pooled lookup of all local tiles.
+    EmbeddingForward {
+        /// Bags written.
+        bags: usize,
+        /// Ids read.
+        ids: usize,
+        /// Σ over ids of D.
+        elements: usize,
+        /// Σ over bags of D.
+        pooled_elements: usize,
+    },
+    /// Pooled vectors to the ranks of their samples.
+    OutputDist {
+        /// f32 values sent by this rank.
+        elements: usize,
+    },
+    /// Gradients of pooled vectors back to the owners of the rows.
+    GradientDist {
+        /// f32 values sent by this rank.
+        elements: usize,
+    },
+    /// Sort, sum and fused row update of all local tiles.
+    EmbeddingBackward {
+        /// Ids.
+        ids: usize,
+        /// Distinct rows updated, over all tiles.
+        unique_rows: usize,
+        /// Σ over ids of D.
+        elements: usize,
+        /// Σ over distinct rows of D.
+        unique_elements: usize,
+        /// Σ over bags of D.
+        pooled_elements: usize,
+        /// The fused rule.
+        optimizer: Optimizer,
+    },
+    /// A matrix product, bias included in the forward one.
+    Gemm {
+        /// Which product.
+        product: GemmProduct,
+        /// Rows of the result.
+        m: usize,
+        /// Columns of the result.
+        n: usize,
+        /// Inner dimension.
+        k: usize,
+    },
+    /// Element-wise activation or its backward.
+    Activation {
+        /// Elements.
+        elements: usize,
+        /// Whether this is the backward.
+        pass: Pass,
+    },
+    /// Pairwise dot products or their backward.
+    Interaction {
+        /// B.
+        batch_size: usize,
+        /// F + 1.
+        vectors: usize,
+        /// D.
+        dim: usize,
+        /// Which pass.
+        pass: Pass,
+    },
+    /// Element-wise part of a cross layer, or its backward.
+    Cross {
+        /// B times the width.
+        elements: usize,
+        /// Which pass.
+        pass: Pass,
+    },
+    /// Loss and its gradient.
+    Loss {
+        /// B.
+        batch_size: usize,
+    },
+    /// Sum of dense gradients over ranks.
+    AllReduce {
+        /// f32 values.
+        elements: usize,
+    },
+    /// Optimizer step of the dense parameters.
+    DenseUpdate {
+        /// Parameters.
+        elements: usize,
+        /// The rule.
+        optimizer: Optimizer,
+    },
+}
+
+/// Forward or backward.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Pass {
+    /// Forward.
+    Forward,
+    /// Backward.
+    Backward,
+}
+
+/// What an operation costs at least.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct OpWork {
+    /// Floating-point operations, a multiply-add counted as two.
+    pub flops: u64,
+    /// Useful bytes read and written, each tensor once.
+    pub bytes: u64,
+}
+
+impl Op {
+    /// The name in traces, without the `rowmill::` prefix.
+    #[must_use]
+    pub fn name(&self) -> &'static str {
+        match self {
+            Self::InputWait { .. } => "input_wait",
+            Self::InputDist { .. } => "input_dist",
+            Self::EmbeddingForward { .. } => "embedding_forward",
+            Self::OutputDist { .. } => "output_dist",
+            Self::GradientDist { .. } => "gradient_dist",
+            Self::EmbeddingBackward { .. } => "embedding_backward",
+            Self::Gemm { product: GemmProduct::Forward, .. } => "gemm_forward",
+            Self::Gemm { product: GemmProduct::BackwardInput, .. } => "gemm_backward_input",
+            Self::Gemm { product: GemmProduct::BackwardWeight, .. } => "gemm_backward_weight",
+            Self::Activation { pass: Pass::Forward, .. } => "activation_forward",
+            Self::Activation { pass: Pass::Backward, .. } => "activation_backward",
+            Self::Interaction { pass: Pass::Forward, .. } => "interaction_forward",
+            Self::Interaction { pass: Pass::Backward, .. } => "interaction_backward",
+            Self::Cross { pass: Pass::Forward, .. } => "cross_forward",
+            Self::Cross { pass: Pass::Backward, .. } => "cross_backward",
+            Self::Loss { .. } => "loss",
+            Self::AllReduce { .. } => "all_reduce",
+            Self::DenseUpdate { .. } => "dense_update",
+        }
+    }
+
+    /// Shapes of the main tensor arguments, for traces.
+    #[must_use]
+    pub fn shapes(&self) -> Vec<Vec<usize>> {
+        match *self {
+            Self::InputWait { batch_size } | Self::Loss { batch_size } => vec![vec![batch_size]],
+            Self::InputDist { ids } => vec![vec![ids]],
+            Self::EmbeddingForward { bags, ids, .. } => vec![vec![ids], vec![bags + 1]],
+            Self::EmbeddingBackward { ids, pooled_elements, .. } => {
+                vec![vec![ids], vec![pooled_elements]]
+            }
+            Self::Gemm { product, m, n, k } => match product {
+                GemmProduct::Forward => vec![vec![m, k], vec![n, k]],
+                GemmProduct::BackwardInput => vec![vec![m, k], vec![k, n]],
+                GemmProduct::BackwardWeight => vec![vec![k, m], vec![k, n]],
+            },
+            Self::Interaction { batch_size, vectors, dim, .. } => {
+                vec![vec![batch_size, vectors, dim]]
+            }
+            Self::OutputDist { elements }
+            | Self::GradientDist { elements }
+            | Self::Activation { elements, .. }
+            | Self::Cross { elements, .. }
+            | Self::AllReduce { elements }
+            | Self::DenseUpdate { elements, .. } => vec![vec![elements]],
+        }
+    }
+
+    /// FLOPs and useful bytes.
+    #[must_use]
+    pub fn work(&self) -> OpWork {
+        let (flops, bytes) = match *self {
+            Self::InputWait { .. } => (0, 0),
+            Self::InputDist { ids } => (0, 8 * ids),
+            Self::OutputDist { elements } | Self::GradientDist { elements } => (0, 4 * elements),
+            Self::AllReduce { elements } => (elements, 4 * elements),
+            Self::EmbeddingForward { bags: _, ids, elements, pooled_elements } => {
+                (elements, 8 * ids + 4 * elements + 4 * pooled_elements)
+            }
+            Self::EmbeddingBackward {
+                ids,
+                unique_rows,
+                elements,
+                unique_elements,
+                pooled_elements,
+                optimizer,
+            } => {
+                let (update, state) = row_update(optimizer, unique_rows, unique_elements);
+                let weights = 2 * 4 * unique_elements;
+                (elements + update, 8 * ids + 4 * pooled_elements + weights + 2 * 4 * state)
+            }
+            Self::Gemm { m, n, k, .. } => (2 * m * n * k, 4 * (m * k + k * n + m * n)),
+            Self::Activation { elements, pass } => match pass {
+                Pass::Forward => (elements, 8 * elements),
+                Pass::Backward => (elements, 12 * elements),
+            },
+            Self::Interaction { batch_size, vectors, dim, pass } => {
+                let inputs = batch_size * vectors * dim;
+                let pairs = batch_size * vectors * (vectors - 1) / 2;
+                match pass {
+                    Pass::Forward => (2 * pairs * dim, 4 * (inputs + pairs)),
+                    Pass::Backward => (4 * pairs * dim, 4 * (2 * inputs + pairs)),
+                }
+            }
+            Self::Cross { elements, pass } => match pass {
+                Pass::Forward => (3 * elements, 16 * elements),
+                Pass::Backward => (5 * elements, 24 * elements),
+            },
+            Self::Loss { batch_size } => (8 * batch_size, 16 * batch_size),
+            Self::DenseUpdate { elements, optimizer } => match optimizer {
+                Optimizer::Sgd => (2 * elements, 12 * elements),
+                Optimizer::Adagrad | Optimizer::RowwiseAdagrad => (6 * elements, 20 * elements),
+            },
+        };
+        OpWork { flops: flops as u64, bytes: bytes as u64 }
+    }
+}
+
+/// FLOPs of a row update, and the state values it touches.
+fn row_update(optimizer: Optimizer, rows: usize, elements: usize) -> (usize, usize) {
+    match optimizer {
+        Optimizer::Sgd => (2 * elements, 0),
+        Optimizer::Adagrad => (6 * elements, elements),
+        Optimizer::RowwiseAdagrad => (4 * elements + 4 * rows, rows),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{GemmProduct, Op, OpWork};
+    use crate::optimizer::Optimizer;
+
+    #[test]
+    fn useful_bytes_of_the_embedding_follow_the_baselines() {
+        // 8 tables, B = 2048, L = 32, D = 64, all rows distinct.
+        let (ids, bags) = (8 * 2048 * 32, 8 * 2048);
+        let forward = Op::EmbeddingForward {
+            bags,
+            ids,
+            elements: ids * 64,
+            pooled_elements: bags * 64,
+        };
+        assert_eq!(forward.work().bytes as usize, 8 * ids + 4 * ids * 64 + 4 * bags * 64);
+        let backward = Op::EmbeddingBackward {
+            ids,
+            unique_rows: ids,
+            elements: ids * 64,
+            unique_elements: ids * 64,
+            pooled_elements: bags * 64,
+            optimizer: Optimizer::RowwiseAdagrad,
+        };
+        let expected = 8 * ids + 4 * bags * 64 + 2 * ids * 64 * 4 + 8 * ids;
+        assert_eq!(backward.work().bytes as usize, expected);
+    }
+
+    #[test]
+    fn a_product_counts_two_flops_per_multiply_add() {
+        let op = Op::Gemm { product: GemmProduct::Forward, m: 2, n: 3, k: 5 };
+        assert_eq!(op.work(), OpWork { flops: 60, bytes: 4 * (10 + 15 + 6) });
+        assert_eq!(op.shapes(), [[2, 5], [3, 5]]);
+    }
+}

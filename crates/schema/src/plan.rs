@@ -1,0 +1,325 @@
+//! Who holds what: a sharding plan is a tiling of every table by rectangles over rows × columns.
+//!
+//! Table-, row- and column-wise sharding and their mixes are all tilings; the runtime knows two laws:
+//! tiles over split rows are summed, tiles over split columns are concatenated. Row-wise Adagrad under
+//! column splits keeps one state value per row *and tile*, the mean square of that tile's columns.
+//! Knows nothing of weights, links or costs.
+
+use std::ops::Range;
+
+use serde::{Deserialize, Serialize};
+
+use crate::model::TableConfig;
+use crate::unit::{Rank, TableId};
+
+/// One rectangle of one table on one rank.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Tile {
+    /// The table.
+    pub table: TableId,
+    /// Its rows held here.
+    pub rows: Range<u64>,
+    /// Its columns held here.
+    pub columns: Range<usize>,
+    /// The rank that holds them.
+    pub rank: Rank,
+}
+
+impl Tile {
+    /// D of this tile.
+    #[must_use]
+    pub fn dim(&self) -> usize {
+        self.columns.len()
+    }
+
+    /// Rows of this tile.
+    #[must_use]
+    pub fn row_count(&self) -> usize {
+        (self.rows.end - self.rows.start) as usize
+    }
+}
+
+/// Why a plan was refused.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum PlanError {
+    /// A tile names what does not exist.
+    #[error("tile {tile}: {what}: expected below {bound}, got {got}")]
+    OutOfRange {
+        /// Position in the plan.
+        tile: usize,
+        /// Which number.
+        what: &'static str,
+        /// Its bound.
+        bound: u64,
+        /// The number.
+        got: u64,
+    },
+    /// A tile has no rows or columns.
+    #[error("tile {tile} of table {table:?} is empty")]
+    Empty {
+        /// Position in the plan.
+        tile: usize,
+        /// Name of the table.
+        table: String,
+    },
+    /// Two tiles share a cell.
+    #[error("tiles {first} and {second} of table {table:?} overlap")]
+    Overlap {
+        /// Name of the table.
+        table: String,
+        /// Position in the plan.
+        first: usize,
+        /// Position in the plan.
+        second: usize,
+    },
+    /// Cells nobody holds.
+    #[error("table {table:?}: expected tiles over {expected} weights, got {got}")]
+    Uncovered {
+        /// Name of the table.
+        table: String,
+        /// rows × dim.
+        expected: u128,
+        /// Weights covered.
+        got: u128,
+    },
+}
+
+/// The tiles of all tables over `world_size` ranks. Exact by construction: every weight on one rank.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct ShardingPlan {
+    world_size: u32,
+    tiles: Vec<Tile>,
+}
+
+impl ShardingPlan {
+    /// Checks that `tiles` cover each table exactly once; sorts them by table, first row, first column.
+    ///
+    /// # Errors
+    /// [`PlanError`] naming tile and table.
+    pub fn new(
+        world_size: u32,
+        mut tiles: Vec<Tile>,
+        tables: &[TableConfig],
+    ) -> Result<Self, PlanError> {
+        for (i, tile) in tiles.iter().enumerate() {
+            check_tile(i, tile, world_size, tables)?;
+        }
+        tiles.sort_by_key(|tile| (tile.table, tile.rows.start, tile.columns.start));
+        for (id, table) in tables.iter().enumerate() {
+            check_cover(id, table, &tiles)?;
+        }
+        Ok(Self { world_size, tiles })
+    }
+
+    /// Number of ranks.
+    #[must_use]
+    pub fn world_size(&self) -> u32 {
+        self.world_size
+    }
+
+    /// All tiles, by table, first row, first column.
+    #[must_use]
+    pub fn tiles(&self) -> &[Tile] {
+        &self.tiles
+    }
+
+    /// The tiles one rank holds, in plan order.
+    pub fn tiles_of(&self, rank: Rank) -> impl Iterator<Item = &Tile> {
+        self.tiles.iter().filter(move |tile| tile.rank == rank)
+    }
+
+    /// Whole tables, the largest first onto the rank with the fewest weights so far.
+    #[must_use]
+    pub fn table_wise(tables: &[TableConfig], world_size: u32) -> Self {
+        let mut order: Vec<usize> = (0..tables.len()).collect();
+        let weights = |id: &usize| u128::from(tables[*id].rows) * tables[*id].dim as u128;
+        order.sort_by_key(|id| std::cmp::Reverse(weights(id)));
+        let mut load = vec![0u128; world_size as usize];
+        let mut tiles = Vec::new();
+        for id in order {
+            let least = (0..load.len()).min_by_key(|&rank| load[rank]).unwrap_or(0);
+            load[least] += weights(&id);
+            tiles.push(Tile {
+                table: TableId(id as u32),
+                rows: 0..tables[id].rows,
+                columns: 0..tables[id].dim,
+                rank: Rank(least as u32),
+            });
+        }
+        Self::of(world_size, tiles)
+    }
+
+    /// Rows of every table in blocks of ⌈R/W⌉; late ranks may hold fewer rows or none.
+    #[must_use]
+    pub fn row_wise(tables: &[TableConfig], world_size: u32) -> Self {
+        let mut tiles = Vec::new();
+        for (id, table) in tables.iter().enumerate() {
+            let block = table.rows.div_ceil(u64::from(world_size));
+            for rank in 0..world_size {
+                let start = (u64::from(rank) * block).min(table.rows);
+                let rows = start..(start + block).min(table.rows);
+                let columns = 0..table.dim;
+                tiles.push(Tile { table: TableId(id as u32), rows, columns, rank: Rank(rank) });
+            }
+        }
+        Self::of(world_size, tiles)
+    }
+
+    /// Columns of every table in blocks of ⌈D/W⌉; late ranks may hold fewer columns or none.
+    #[must_use]
+    pub fn column_wise(tables: &[TableConfig], world_size: u32) -> Self {
+        let mut tiles = Vec::new();
+        for (id, table) in tables.iter().enumerate() {
+            let block = table.dim.div_ceil(world_size as usize);
+            for rank in 0..world_size {
+                let start = (rank as usize * block).min(table.dim);
+                let columns = start..(start + block).min(table.dim);
+                let rows = 0..table.rows;
+                tiles.push(Tile { table: TableId(id as u32), rows, columns, rank: Rank(rank) });
+            }
+        }
+        Self::of(world_size, tiles)
+    }
+
+    /// Tables take turns: whole, by rows, by columns, and as a 2 × 2 grid with ranks in rotation.
+    #[must_use]
+    pub fn mixed(tables: &[TableConfig], world_size: u32) -> Self {
+        let mut tiles = Vec::new();
+        for (id, table) in tables.iter().enumerate() {
+            let one = std::slice::from_ref(table);
+            let plan = match id % 4 {
+                0 => Self::table_wise(one, 1),
+                1 => Self::row_wise(one, world_size),
+                2 => Self::column_wise(one, world_size),
+                _ => Self::of(4, grid(table)),
+            };
+            for mut tile in plan.tiles {
+                tile.table = TableId(id as u32);
+                tile.rank = Rank((tile.rank.0 + id as u32) % world_size);
+                tiles.push(tile);
+            }
+        }
+        Self::of(world_size, tiles)
+    }
+
+    fn of(world_size: u32, mut tiles: Vec<Tile>) -> Self {
+        tiles.retain(|tile| !tile.rows.is_empty() && !tile.columns.is_empty());
+        tiles.sort_by_key(|tile| (tile.table, tile.rows.start, tile.columns.start));
+        Self { world_size, tiles }
+    }
+}
+
+fn grid(table: &TableConfig) -> Vec<Tile> {
+    let (row, column) = (table.rows.div_ceil(2), table.dim.div_ceil(2));
+    let halves = [(0..row, 0..column), (0..row, column..table.dim)];
+    let lower = [(row..table.rows, 0..column), (row..table.rows, column..table.dim)];
+    let tile = |(rank, (rows, columns))| Tile { table: TableId(0), rows, columns, rank: Rank(rank) };
+    (0..).zip(halves.into_iter().chain(lower)).map(tile).collect()
+}
+
+fn check_tile(
+    i: usize,
+    tile: &Tile,
+    world_size: u32,
+    tables: &[TableConfig],
+) -> Result<(), PlanError> {
+    let below = |what, bound: u64, got: u64| {
+        (got < bound).then_some(()).ok_or(PlanError::OutOfRange { tile: i, what, bound, got })
+    };
+    below("rank", u64::from(world_size), u64::from(tile.rank.0))?;
+    below("table", tables.len() as u64, u64::from(tile.table.0))?;
+    let table = &tables[tile.table.index()];
+    if tile.rows.is_empty() || tile.columns.is_empty() {
+        return Err(PlanError::Empty { tile: i, table: table.name.clone() });
+    }
+    below("last row", table.rows, tile.rows.end - 1)?;
+    below("last column", table.dim as u64, tile.columns.end as u64 - 1)
+}
+
+fn check_cover(id: usize, table: &TableConfig, tiles: &[Tile]) -> Result<(), PlanError> {
+    let own: Vec<(usize, &Tile)> =
+        tiles.iter().enumerate().filter(|(_, tile)| tile.table.index() == id).collect();
+    for (n, (first, a)) in own.iter().enumerate() {
+        for (second, b) in &own[n + 1..] {
+            // Sorted by first row: no later tile reaches back.
+            if b.rows.start >= a.rows.end {
+                break;
+            }
+            if a.columns.start < b.columns.end && b.columns.start < a.columns.end {
+                let table = table.name.clone();
+                return Err(PlanError::Overlap { table, first: *first, second: *second });
+            }
+        }
+    }
+    let area = |tile: &Tile| tile.row_count() as u128 * tile.dim() as u128;
+    let got: u128 = own.iter().map(|(_, tile)| area(tile)).sum();
+    let expected = u128::from(table.rows) * table.dim as u128;
+    if got != expected {
+        return Err(PlanError::Uncovered { table: table.name.clone(), expected, got });
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::{PlanError, ShardingPlan, Tile};
+    use crate::model::{Pooling, TableConfig};
+    use crate::unit::{Rank, TableId};
+
+    fn table(rows: u64, dim: usize) -> TableConfig {
+        let name = format!("{rows}x{dim}");
+        TableConfig { features: vec![name.clone()], name, rows, dim, pooling: Pooling::Sum }
+    }
+
+    fn tile(rows: std::ops::Range<u64>, columns: std::ops::Range<usize>) -> Tile {
+        Tile { table: TableId(0), rows, columns, rank: Rank(0) }
+    }
+
+    #[test]
+    fn short_tables_leave_late_ranks_empty() {
+        let plan = ShardingPlan::row_wise(&[table(10, 4), table(5, 4)], 4);
+        let rows: Vec<_> = plan.tiles().iter().map(Tile::row_count).collect();
+        assert_eq!(rows, [3, 3, 3, 1, 2, 2, 1]);
+    }
+
+    #[test]
+    fn gaps_and_overlaps_are_named() {
+        let tables = [table(10, 4)];
+        let refused = |tiles| ShardingPlan::new(1, tiles, &tables).unwrap_err();
+        assert_eq!(
+            refused(vec![tile(0..10, 0..3)]),
+            PlanError::Uncovered { table: "10x4".into(), expected: 40, got: 30 }
+        );
+        assert_eq!(
+            refused(vec![tile(0..10, 0..3), tile(5..10, 2..4)]),
+            PlanError::Overlap { table: "10x4".into(), first: 0, second: 1 }
+        );
+        assert_eq!(
+            refused(vec![tile(0..11, 0..4)]),
+            PlanError::OutOfRange { tile: 0, what: "last row", bound: 10, got: 10 }
+        );
+    }
+
+    proptest! {
+        #[test]
+        fn every_ready_made_plan_is_a_tiling(
+            shapes in proptest::collection::vec((1u64..40, 1usize..20), 1..9),
+            world_size in 1u32..9,
+        ) {
+            let tables: Vec<_> = shapes.iter().map(|&(rows, dim)| table(rows, dim)).collect();
+            for make in [
+                ShardingPlan::table_wise,
+                ShardingPlan::row_wise,
+                ShardingPlan::column_wise,
+                ShardingPlan::mixed,
+            ] {
+                let plan = make(&tables, world_size);
+                let again = ShardingPlan::new(world_size, plan.tiles().to_vec(), &tables);
+                prop_assert_eq!(again, Ok(plan));
+            }
+        }
+    }
+}

@@ -1,0 +1,202 @@
+//! What the input files contain: label, dense and categorical columns and how ids are made of them.
+//! The reading itself is `data`'s.
+
+use serde::{Deserialize, Serialize};
+
+/// The `[data]` section of a job.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct DataConfig {
+    /// Files of the training data: plain, `.gz` or `.zst`, `-` for standard input; relative to the
+    /// folder the command runs in.
+    #[serde(default)]
+    pub train: Vec<String>,
+    /// Files of the held-out data. If left out, `hold_out` of the training data serves.
+    #[serde(default)]
+    pub evaluation: Vec<String>,
+    /// Share of the training data's end that is held out where `evaluation` names no file.
+    #[serde(default = "default_hold_out")]
+    pub hold_out: f64,
+    /// How the columns are found.
+    pub format: Format,
+    /// A published preparation that fixes label, dense and categorical columns.
+    #[serde(default)]
+    pub preset: Option<Preset>,
+    /// Column names, in order, for files without a header.
+    #[serde(default)]
+    pub columns: Vec<String>,
+    /// The label. Required without a preset.
+    #[serde(default)]
+    pub label: Option<LabelColumn>,
+    /// Dense columns, in the order of the model's dense input. Required without a preset.
+    #[serde(default)]
+    pub dense: Vec<DenseColumn>,
+    /// Categorical columns; each model feature names one. Required without a preset.
+    #[serde(default)]
+    pub categorical: Vec<CategoricalColumn>,
+    /// Text that stands for a missing value, besides the empty field.
+    #[serde(default)]
+    pub missing: Option<String>,
+    /// How categories become ids.
+    #[serde(default)]
+    pub ids: Ids,
+}
+
+fn default_hold_out() -> f64 {
+    0.1
+}
+
+/// The layout of a file.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Format {
+    /// Criteo's tab-separated layout: label, 13 integers, 26 hexadecimal categories; no header.
+    Criteo,
+    /// Comma-separated text; `columns` or a header line names the columns.
+    Csv,
+    /// Tab-separated text; `columns` or a header line names the columns.
+    Tsv,
+    /// Parquet.
+    Parquet,
+}
+
+/// A published preparation of Criteo's files.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Preset {
+    /// facebookresearch/dlrm: negatives to 0, missing 0, `ln(x + 1)`.
+    CriteoDlrm,
+    /// TorchRec: missing to 0, `ln(x + 3)`.
+    CriteoTorchrec,
+}
+
+/// Which column is the label and what counts as a click.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct LabelColumn {
+    /// Name of the column.
+    pub column: String,
+    /// Values that mean 1; all others mean 0. If left out the column is numeric.
+    #[serde(default)]
+    pub positive: Vec<String>,
+}
+
+/// A dense input column.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct DenseColumn {
+    /// Name of the column.
+    pub column: String,
+    /// What is done to its values.
+    #[serde(default)]
+    pub transform: DenseTransform,
+}
+
+/// A function of one dense value. A missing value is 0 before it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum DenseTransform {
+    /// The value itself.
+    #[default]
+    None,
+    /// `ln(max(x, 0) + 1)`.
+    Log1p,
+    /// `ln(max(x, −2) + 3)`.
+    Log3,
+    /// `(x − mean) / deviation`, both over the training data; a missing value becomes the mean.
+    Standardise,
+}
+
+/// A categorical input column.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct CategoricalColumn {
+    /// Name of the column and of the model's feature.
+    pub column: String,
+    /// How a field is read.
+    #[serde(default)]
+    pub kind: CategoryKind,
+    /// Separator of a list of categories (multi-hot); one category if left out.
+    /// A Parquet list column needs none.
+    #[serde(default)]
+    pub separator: Option<String>,
+}
+
+/// How one category is written.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum CategoryKind {
+    /// A decimal integer, which is the id before `ids` is applied.
+    Integer,
+    /// A hexadecimal integer, likewise.
+    Hex,
+    /// Any text; hashed with XXH3.
+    #[default]
+    String,
+}
+
+/// How categories become rows of a table.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case", tag = "mode", deny_unknown_fields)]
+pub enum Ids {
+    /// The category, or its hash, modulo the table's rows.
+    #[default]
+    Modulo,
+    /// Ids `2, 3, …` by first appearance among categories seen at least `threshold` times in the
+    /// training data; 0 is missing, 1 is rare or unseen.
+    Exact {
+        /// Least number of occurrences.
+        #[serde(default)]
+        threshold: u64,
+        /// Memory the counting may use, in MiB.
+        #[serde(default = "default_memory_mib")]
+        memory_mib: u64,
+    },
+}
+
+fn default_memory_mib() -> u64 {
+    1024
+}
+
+/// Criteo's column names: `label`, `I1`…`I13`, `C1`…`C26`.
+const CRITEO_DENSE: usize = 13;
+const CRITEO_CATEGORICAL: usize = 26;
+
+impl DataConfig {
+    /// Dense columns in model order, those of the preset included.
+    #[must_use]
+    pub fn dense_columns(&self) -> Vec<DenseColumn> {
+        let Some(preset) = self.preset else { return self.dense.clone() };
+        let transform = match preset {
+            Preset::CriteoDlrm => DenseTransform::Log1p,
+            Preset::CriteoTorchrec => DenseTransform::Log3,
+        };
+        (1..=CRITEO_DENSE)
+            .map(|i| DenseColumn { column: format!("I{i}"), transform })
+            .collect()
+    }
+
+    /// Categorical columns, those of the preset included.
+    #[must_use]
+    pub fn categorical_columns(&self) -> Vec<CategoricalColumn> {
+        if self.preset.is_none() {
+            return self.categorical.clone();
+        }
+        (1..=CRITEO_CATEGORICAL)
+            .map(|i| CategoricalColumn {
+                column: format!("C{i}"),
+                kind: CategoryKind::Hex,
+                separator: None,
+            })
+            .collect()
+    }
+
+    /// The label column, that of the preset included.
+    #[must_use]
+    pub fn label_column(&self) -> Option<LabelColumn> {
+        match self.preset {
+            Some(_) => Some(LabelColumn { column: "label".to_owned(), positive: Vec::new() }),
+            None => self.label.clone(),
+        }
+    }
+}

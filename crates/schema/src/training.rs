@@ -1,0 +1,57 @@
+//! How a run proceeds: batch size, length, evaluation, checkpoints, shuffling.
+
+use serde::{Deserialize, Serialize};
+
+/// The `[training]` section of a job.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct TrainingConfig {
+    /// Samples per step over all ranks.
+    pub batch_size: usize,
+    /// Passes over the training data.
+    #[serde(default = "one")]
+    pub epochs: u64,
+    /// Stop after this many steps, even within an epoch.
+    #[serde(default)]
+    pub steps: Option<u64>,
+    /// Seed of the shuffle.
+    #[serde(default)]
+    pub seed: u64,
+    /// Samples the shuffle holds back and draws from; 0 keeps the order of the file.
+    #[serde(default = "default_shuffle_rows")]
+    pub shuffle_rows: usize,
+    /// Leave out the last, smaller batch of an epoch.
+    #[serde(default)]
+    pub drop_last: bool,
+    /// Steps between log lines.
+    #[serde(default = "default_log_every")]
+    pub log_every: u64,
+    /// Steps between evaluations on the held-out data; there is always one at the end.
+    #[serde(default)]
+    pub evaluate_every: Option<u64>,
+    /// Samples of one evaluation; all if left out.
+    #[serde(default)]
+    pub evaluate_samples: Option<u64>,
+    /// Steps between checkpoints; there is always one at the end.
+    #[serde(default)]
+    pub checkpoint_every: Option<u64>,
+    /// How many checkpoints are kept.
+    #[serde(default = "default_keep")]
+    pub keep_checkpoints: usize,
+}
+
+fn one() -> u64 {
+    1
+}
+
+fn default_shuffle_rows() -> usize {
+    65_536
+}
+
+fn default_log_every() -> u64 {
+    100
+}
+
+fn default_keep() -> usize {
+    3
+}
