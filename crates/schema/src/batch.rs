@@ -75,10 +75,9 @@ impl KeyedJaggedTensor {
             return Err(JaggedError::Ends { first, last, values: self.values.len() });
         }
         match &self.weights {
-            Some(weights) if weights.len() != self.values.len() => Err(JaggedError::WeightCount {
-                expected: self.values.len(),
-                got: weights.len(),
-            }),
+            Some(weights) if weights.len() != self.values.len() => {
+                Err(JaggedError::WeightCount { expected: self.values.len(), got: weights.len() })
+            }
             _ => Ok(()),
         }
     }

@@ -123,8 +123,10 @@ impl JobConfig {
         if self.training.keep_checkpoints == 0 {
             return Err(ConfigError::shape("training.keep_checkpoints", at_least_one(0)));
         }
-        let optimizers =
-            [("optimizer.sparse", self.optimizer.sparse), ("optimizer.dense", self.optimizer.dense)];
+        let optimizers = [
+            ("optimizer.sparse", self.optimizer.sparse),
+            ("optimizer.dense", self.optimizer.dense),
+        ];
         for (key, optimizer) in optimizers {
             for (name, value) in
                 [("learning_rate", optimizer.learning_rate), ("epsilon", optimizer.epsilon)]
@@ -176,14 +178,16 @@ fn at_least_one(got: u64) -> String {
     format!("expected at least 1, got {got}")
 }
 
-#[expect(clippy::needless_pass_by_value, reason = "the shape map_err wants")]
 fn syntax(error: toml::de::Error) -> ConfigError {
     ConfigError::Syntax { message: error.to_string().trim_end().to_owned() }
 }
 
 /// The sections and keys an override without a dot may mean.
 const SHORT_KEYS: [(&str, &[&str]); 3] = [
-    ("model", &["name", "rows_cap", "dense_features", "bottom", "top", "interaction", "loss", "init"]),
+    (
+        "model",
+        &["name", "rows_cap", "dense_features", "bottom", "top", "interaction", "loss", "init"],
+    ),
     (
         "training",
         &[
@@ -212,7 +216,9 @@ fn set(table: &mut Table, key: &str, value: &str) -> Result<(), ConfigError> {
     if path.len() == 1 && !table.contains_key(key) {
         let section = SHORT_KEYS.iter().find(|(_, keys)| keys.contains(&key));
         let Some((section, _)) = section else {
-            return Err(fail("no such key; give the whole path, such as optimizer.dense.kind".into()));
+            return Err(fail(
+                "no such key; give the whole path, such as optimizer.dense.kind".into(),
+            ));
         };
         path.insert(0, section);
     }

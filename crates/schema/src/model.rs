@@ -183,7 +183,9 @@ impl ModelConfig {
                 let pairs = if itself { vectors * (vectors + 1) } else { vectors * (vectors - 1) };
                 self.dense_width() + pairs / 2
             }
-            Interaction::Cat | Interaction::DcnV2 { .. } => self.dense_width() + self.pooled_width(),
+            Interaction::Cat | Interaction::DcnV2 { .. } => {
+                self.dense_width() + self.pooled_width()
+            }
         }
     }
 

@@ -259,12 +259,8 @@ mod tests {
     fn useful_bytes_of_the_embedding_follow_the_baselines() {
         // 8 tables, B = 2048, L = 32, D = 64, all rows distinct.
         let (ids, bags) = (8 * 2048 * 32, 8 * 2048);
-        let forward = Op::EmbeddingForward {
-            bags,
-            ids,
-            elements: ids * 64,
-            pooled_elements: bags * 64,
-        };
+        let forward =
+            Op::EmbeddingForward { bags, ids, elements: ids * 64, pooled_elements: bags * 64 };
         assert_eq!(forward.work().bytes as usize, 8 * ids + 4 * ids * 64 + 4 * bags * 64);
         let backward = Op::EmbeddingBackward {
             ids,

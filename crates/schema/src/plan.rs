@@ -214,7 +214,8 @@ fn grid(table: &TableConfig) -> Vec<Tile> {
     let (row, column) = (table.rows.div_ceil(2), table.dim.div_ceil(2));
     let halves = [(0..row, 0..column), (0..row, column..table.dim)];
     let lower = [(row..table.rows, 0..column), (row..table.rows, column..table.dim)];
-    let tile = |(rank, (rows, columns))| Tile { table: TableId(0), rows, columns, rank: Rank(rank) };
+    let tile =
+        |(rank, (rows, columns))| Tile { table: TableId(0), rows, columns, rank: Rank(rank) };
     (0..).zip(halves.into_iter().chain(lower)).map(tile).collect()
 }
 

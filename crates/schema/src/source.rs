@@ -171,9 +171,7 @@ impl DataConfig {
             Preset::CriteoDlrm => DenseTransform::Log1p,
             Preset::CriteoTorchrec => DenseTransform::Log3,
         };
-        (1..=CRITEO_DENSE)
-            .map(|i| DenseColumn { column: format!("I{i}"), transform })
-            .collect()
+        (1..=CRITEO_DENSE).map(|i| DenseColumn { column: format!("I{i}"), transform }).collect()
     }
 
     /// Categorical columns, those of the preset included.

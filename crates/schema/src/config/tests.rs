@@ -69,7 +69,9 @@ fn an_unknown_key_is_named() {
 fn a_wrong_width_names_layer_and_both_numbers() {
     check(
         &[("bottom", "[8, 5]")],
-        expect![[r#"model.bottom: the dot interaction needs the bottom MLP's last layer (layer 1, width 5) to be as wide as table "a" (model.tables[0].dim = 4)"#]],
+        expect![[
+            r#"model.bottom: the dot interaction needs the bottom MLP's last layer (layer 1, width 5) to be as wide as table "a" (model.tables[0].dim = 4)"#
+        ]],
     );
     check(
         &[("top", "[8, 2]")],
@@ -77,7 +79,9 @@ fn a_wrong_width_names_layer_and_both_numbers() {
     );
     check(
         &[("dense_features", "3")],
-        expect!["model.dense_features: the bottom MLP's input has width 3, but the data has 2 dense columns"],
+        expect![
+            "model.dense_features: the bottom MLP's input has width 3, but the data has 2 dense columns"
+        ],
     );
 }
 
@@ -90,6 +94,8 @@ fn impossible_values_are_named() {
     );
     check(
         &[("model.tables", r#"[{ name = "c", rows = 1, dim = 4 }]"#)],
-        expect![[r#"model.tables "c": feature "c" is not among the 2 categorical columns of [data]"#]],
+        expect![[
+            r#"model.tables "c": feature "c" is not among the 2 categorical columns of [data]"#
+        ]],
     );
 }
