@@ -1,1 +1,17 @@
-//! placeholder
+//! One device: its threads, its instruction sets and the kernels that run on it.
+//!
+//! The only home of numeric `unsafe`. Knows slices, shapes and rules; knows nothing of files, traces,
+//! ranks or models. Every operation takes a [`cpu::Cpu`] first and gives the same bytes for any number
+//! of threads, because its chunks depend on the problem alone.
+
+#![expect(dead_code, reason = "the vector kernels land next")]
+
+pub mod cpu;
+pub mod error;
+pub mod ops;
+pub mod optimizer;
+pub mod real;
+
+pub use cpu::{Cpu, Isa, Pool};
+pub use error::Error;
+pub use real::Real;

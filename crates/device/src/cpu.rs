@@ -1,0 +1,40 @@
+//! The CPU as a device: a parking thread pool and an instruction set, passed to every operation.
+//! Knows nothing of the operations themselves.
+
+mod disjoint;
+mod isa;
+mod pool;
+pub(crate) mod vector;
+
+pub use disjoint::DisjointMut;
+pub use isa::{Avx2, Avx512, Isa};
+pub use pool::Pool;
+
+/// Threads and instruction set of one CPU device.
+#[derive(Debug)]
+pub struct Cpu {
+    /// The threads.
+    pub pool: Pool,
+    /// The instruction set the kernels use.
+    pub isa: Isa,
+}
+
+impl Cpu {
+    /// `threads` threads (the caller's included) and the widest instruction set of this machine.
+    #[must_use]
+    pub fn new(threads: usize) -> Self {
+        Self::with_isa(threads, Isa::detect())
+    }
+
+    /// `threads` threads and a chosen instruction set.
+    #[must_use]
+    pub fn with_isa(threads: usize, isa: Isa) -> Self {
+        Self { pool: Pool::new(threads), isa }
+    }
+
+    /// `threads` threads and the scalar kernels that run on any machine.
+    #[must_use]
+    pub fn portable(threads: usize) -> Self {
+        Self::with_isa(threads, Isa::Portable)
+    }
+}

@@ -1,0 +1,46 @@
+//! What a caller can get wrong: shapes that do not fit together and ids outside their table.
+//! Knows nothing of files or configurations.
+
+use schema::batch::JaggedError;
+
+/// A refused call; nothing was written that the caller keeps.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum Error {
+    /// An argument has the wrong number of elements.
+    #[error("{op}: {what}: expected {expected}, got {got}")]
+    Shape {
+        /// The operation.
+        op: &'static str,
+        /// The argument, with its shape where that helps.
+        what: &'static str,
+        /// Elements (or extent) the contract asks for.
+        expected: usize,
+        /// Elements (or extent) passed.
+        got: usize,
+    },
+    /// The jagged tensor's layout is broken.
+    #[error("{op}: {cause}")]
+    Jagged {
+        /// The operation.
+        op: &'static str,
+        /// The violated part of the layout.
+        cause: JaggedError,
+    },
+    /// An id does not name a row of its table. The first such id in `values` order is reported.
+    #[error(
+        "id out of range: table \"{table}\", sample {sample}, feature {feature}: \
+         expected 0..{rows}, got {id}"
+    )]
+    RowOutOfRange {
+        /// Name of the table.
+        table: String,
+        /// Sample in the batch.
+        sample: usize,
+        /// Key of the jagged tensor.
+        feature: usize,
+        /// The id.
+        id: i64,
+        /// Rows of the table.
+        rows: usize,
+    },
+}

@@ -1,0 +1,1 @@
+//! Gradients of pooled lookups, summed per row and applied in place.

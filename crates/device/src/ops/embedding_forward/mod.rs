@@ -1,0 +1,1 @@
+//! Pooled lookup of all tables in one call.

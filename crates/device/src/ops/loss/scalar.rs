@@ -1,0 +1,38 @@
+//! The oracle of the losses, one sample at a time; the product runs it in f64.
+
+use schema::Loss;
+
+use crate::ops::activation::scalar::sigmoid;
+use crate::real::Real;
+
+/// What one sample contributes.
+#[derive(Clone, Copy, Debug)]
+pub struct Sample<R> {
+    /// Its loss, not divided by anything.
+    pub loss: R,
+    /// d loss / d logit.
+    pub gradient: R,
+    /// sigmoid(logit).
+    pub probability: R,
+}
+
+/// Loss, gradient and probability of one logit `z` under label `y`.
+///
+/// `bce = max(z, 0) − z·y + ln(1 + e^−|z|)`, `mse = (σ(z) − y)²`.
+#[inline]
+pub fn sample<R: Real>(kind: Loss, logit: R, label: R) -> Sample<R> {
+    let probability = sigmoid(logit);
+    let difference = probability - label;
+    match kind {
+        Loss::BceWithLogits => Sample {
+            loss: logit.max(R::ZERO) - logit * label + (-logit.abs()).exp().ln_1p(),
+            gradient: difference,
+            probability,
+        },
+        Loss::Mse => Sample {
+            loss: difference * difference,
+            gradient: (difference + difference) * probability * (R::ONE - probability),
+            probability,
+        },
+    }
+}

@@ -1,0 +1,14 @@
+//! The operations, one folder each: `mod.rs` (contract, checks, dispatch), `scalar.rs` (the oracle),
+//! `simd.rs` where vectors pay. Each has its forward and its backward by name; there is no autograd.
+
+pub mod activation;
+pub mod cross;
+pub mod dense_update;
+pub mod embedding_backward;
+pub mod embedding_forward;
+pub mod gemm;
+pub mod interaction;
+pub mod loss;
+pub(crate) mod slot;
+
+pub use slot::Slot;

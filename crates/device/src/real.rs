@@ -1,0 +1,84 @@
+//! The few floating-point operations that the scalar oracles need, for f32 and f64 alike.
+//! Knows no operation: it exists so that one oracle serves as specification in f32 and as proof in f64.
+
+use std::fmt::Debug;
+use std::iter::Sum;
+use std::ops::{Add, AddAssign, Div, Mul, Neg, Sub, SubAssign};
+
+/// A real number as the oracles compute with it: f32 or f64.
+pub trait Real:
+    Copy
+    + Debug
+    + PartialOrd
+    + Send
+    + Sync
+    + Add<Output = Self>
+    + Sub<Output = Self>
+    + Mul<Output = Self>
+    + Div<Output = Self>
+    + Neg<Output = Self>
+    + AddAssign
+    + SubAssign
+    + Sum
+    + 'static
+{
+    /// 0.
+    const ZERO: Self;
+    /// 1.
+    const ONE: Self;
+    /// The nearest value to `value`.
+    fn from_f64(value: f64) -> Self;
+    /// This value, exactly.
+    fn to_f64(self) -> f64;
+    /// √x, correctly rounded.
+    fn sqrt(self) -> Self;
+    /// eˣ.
+    fn exp(self) -> Self;
+    /// ln(1 + x), accurate near 0.
+    fn ln_1p(self) -> Self;
+    /// |x|.
+    fn abs(self) -> Self;
+    /// The larger of both.
+    fn max(self, other: Self) -> Self;
+}
+
+macro_rules! real {
+    ($float:ty) => {
+        impl Real for $float {
+            const ZERO: Self = 0.0;
+            const ONE: Self = 1.0;
+
+            #[inline(always)]
+            fn from_f64(value: f64) -> Self {
+                value as Self
+            }
+            #[inline(always)]
+            fn to_f64(self) -> f64 {
+                f64::from(self)
+            }
+            #[inline(always)]
+            fn sqrt(self) -> Self {
+                self.sqrt()
+            }
+            #[inline(always)]
+            fn exp(self) -> Self {
+                self.exp()
+            }
+            #[inline(always)]
+            fn ln_1p(self) -> Self {
+                self.ln_1p()
+            }
+            #[inline(always)]
+            fn abs(self) -> Self {
+                self.abs()
+            }
+            #[inline(always)]
+            fn max(self, other: Self) -> Self {
+                self.max(other)
+            }
+        }
+    };
+}
+
+real!(f32);
+real!(f64);

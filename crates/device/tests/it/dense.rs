@@ -1,0 +1,1 @@
+//! The dense operations against their oracles.
