@@ -93,6 +93,7 @@ impl JobConfig {
 
     fn complete(mut config: Self) -> Result<Self, ConfigError> {
         config.model.complete();
+        config.data.complete();
         config.model.check()?;
         config.check_run()?;
         config.check_columns()?;

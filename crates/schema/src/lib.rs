@@ -9,6 +9,7 @@ pub mod distribution;
 pub mod model;
 pub mod op;
 pub mod optimizer;
+pub mod pattern;
 pub mod plan;
 pub mod random;
 pub mod source;

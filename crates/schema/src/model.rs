@@ -21,7 +21,7 @@ pub enum Pooling {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct TableConfig {
-    /// Unique name.
+    /// Unique name; `t{0..7}` stands for eight such tables.
     pub name: String,
     /// R, the number of rows.
     pub rows: u64,
@@ -136,8 +136,13 @@ pub struct Feature<'a> {
 }
 
 impl ModelConfig {
-    /// Applies `rows_cap` and fills in features left out.
+    /// Expands ranges of tables, applies `rows_cap` and fills in features left out.
     pub(crate) fn complete(&mut self) {
+        let named = |table: &TableConfig| {
+            let named = |name| TableConfig { name, ..table.clone() };
+            crate::pattern::expand(&table.name).into_iter().map(named).collect::<Vec<_>>()
+        };
+        self.tables = self.tables.iter().flat_map(named).collect();
         for table in &mut self.tables {
             if let Some(cap) = self.rows_cap {
                 table.rows = table.rows.min(cap.max(1));

@@ -85,7 +85,7 @@ pub struct LabelColumn {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct DenseColumn {
-    /// Name of the column.
+    /// Name of the column; `d{0..3}` stands for four such columns.
     pub column: String,
     /// What is done to its values.
     #[serde(default)]
@@ -111,7 +111,7 @@ pub enum DenseTransform {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct CategoricalColumn {
-    /// Name of the column and of the model's feature.
+    /// Name of the column and of the model's feature; `t{0..3}` stands for four such columns.
     pub column: String,
     /// How a field is read.
     #[serde(default)]
@@ -163,6 +163,20 @@ const CRITEO_DENSE: usize = 13;
 const CRITEO_CATEGORICAL: usize = 26;
 
 impl DataConfig {
+    /// Expands ranges of columns.
+    pub(crate) fn complete(&mut self) {
+        let dense = |column: &DenseColumn| {
+            let named = |name| DenseColumn { column: name, ..column.clone() };
+            crate::pattern::expand(&column.column).into_iter().map(named).collect::<Vec<_>>()
+        };
+        self.dense = self.dense.iter().flat_map(dense).collect();
+        let categorical = |column: &CategoricalColumn| {
+            let named = |name| CategoricalColumn { column: name, ..column.clone() };
+            crate::pattern::expand(&column.column).into_iter().map(named).collect::<Vec<_>>()
+        };
+        self.categorical = self.categorical.iter().flat_map(categorical).collect();
+    }
+
     /// Dense columns in model order, those of the preset included.
     #[must_use]
     pub fn dense_columns(&self) -> Vec<DenseColumn> {

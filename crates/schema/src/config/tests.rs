@@ -99,3 +99,25 @@ fn impossible_values_are_named() {
         ]],
     );
 }
+
+#[test]
+fn the_ready_made_configurations_are_valid() {
+    let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/../../configs");
+    let mut shown = Vec::new();
+    for entry in std::fs::read_dir(folder).unwrap() {
+        let text = std::fs::read_to_string(entry.unwrap().path()).unwrap();
+        let config = JobConfig::parse(&text, &[]).unwrap();
+        let model = &config.model;
+        let bytes = model.table_bytes(crate::Optimizer::Sgd);
+        shown.push(format!("{} top {} tables {bytes}", model.name, model.interaction_width()));
+    }
+    shown.sort();
+    expect![[r#"
+        adult-income top 44 tables 3.7 KiB
+        dlrm-criteo-kaggle top 367 tables 2.0 GiB
+        dlrm-dcnv2 top 3456 tables 97.4 GiB
+        dlrm-ddp top 164 tables 312.5 MiB
+        dlrm-default top 100 tables 1.9 GiB
+        dlrm-mlperf top 383 tables 4.0 GiB"#]]
+    .assert_eq(&shown.join("\n"));
+}
