@@ -1,0 +1,8 @@
+//! The trace formats we write, one file each, and what they say alike about an operation.
+
+pub mod execution_trace;
+pub mod kineto;
+
+mod collective;
+mod identity;
+mod tensor;

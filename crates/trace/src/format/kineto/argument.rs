@@ -1,0 +1,128 @@
+//! The `args` of each kind of row, under Kineto's keys.
+
+use schema::Op;
+use serde::Serialize;
+
+use super::{DEVICE, STREAM};
+use crate::format::collective;
+use crate::format::identity::Identity;
+use crate::format::tensor::{self, Tensor};
+use crate::record::RunInfo;
+
+/// Of a `ProfilerStep#N` annotation.
+#[derive(Serialize)]
+pub struct StepArguments {
+    #[serde(rename = "External id")]
+    pub external_id: u64,
+    #[serde(rename = "Record function id")]
+    pub record_function_id: u64,
+    /// Time the pool was busy; the step's kernel rows sum to it.
+    pub busy_ns: i64,
+}
+
+/// Of a `cpu_op` row.
+#[derive(Serialize)]
+pub struct OperationArguments {
+    #[serde(rename = "External id")]
+    external_id: u64,
+    #[serde(rename = "Record function id")]
+    record_function_id: u64,
+    #[serde(rename = "Input Dims")]
+    input_dims: Vec<Vec<usize>>,
+    #[serde(rename = "Input type")]
+    input_type: Vec<&'static str>,
+    flops: u64,
+    bytes: u64,
+}
+
+impl OperationArguments {
+    pub fn new(op: &Op, identity: Identity) -> Self {
+        let inputs = tensor::inputs(op);
+        let work = op.work();
+        Self {
+            external_id: identity.record_function,
+            record_function_id: identity.record_function,
+            input_type: inputs.iter().map(|input| input.element.kineto()).collect(),
+            input_dims: inputs.into_iter().map(|Tensor { shape, .. }| shape).collect(),
+            flops: work.flops,
+            bytes: work.bytes,
+        }
+    }
+}
+
+/// Of a runtime row.
+#[derive(Serialize)]
+pub struct LaunchArguments {
+    #[serde(rename = "External id")]
+    external_id: u64,
+    correlation: u64,
+    /// Whose launch this is, whatever the row's name.
+    runtime: &'static str,
+}
+
+impl LaunchArguments {
+    pub fn new(identity: Identity) -> Self {
+        Self {
+            external_id: identity.record_function,
+            correlation: identity.correlation,
+            runtime: "rowmillLaunch",
+        }
+    }
+}
+
+/// Of a kernel row.
+#[derive(Serialize)]
+pub struct KernelArguments {
+    #[serde(rename = "External id")]
+    external_id: u64,
+    correlation: u64,
+    device: u32,
+    stream: u64,
+    #[serde(flatten)]
+    collective: Option<CollectiveArguments>,
+}
+
+/// What Kineto copies from `record_param_comms` onto a collective's kernel.
+#[derive(Serialize)]
+struct CollectiveArguments {
+    #[serde(rename = "Collective name")]
+    name: &'static str,
+    dtype: &'static str,
+    #[serde(rename = "In msg nelems")]
+    elements_in: usize,
+    #[serde(rename = "Out msg nelems", skip_serializing_if = "Option::is_none")]
+    elements_out: Option<usize>,
+    #[serde(rename = "Group size")]
+    group_size: u32,
+    #[serde(rename = "Process Group Name")]
+    group_name: &'static str,
+    #[serde(rename = "Process Group Description")]
+    group_description: &'static str,
+    #[serde(rename = "Rank")]
+    rank: u32,
+    #[serde(rename = "Seq")]
+    sequence: u64,
+}
+
+impl KernelArguments {
+    pub fn new(info: &RunInfo, op: &Op, identity: Identity) -> Self {
+        let collective = collective::describe(op).map(|collective| CollectiveArguments {
+            name: collective.name,
+            dtype: collective.dtype,
+            elements_in: collective.elements_in,
+            elements_out: collective.elements_out,
+            group_size: info.world_size,
+            group_name: "0",
+            group_description: "default_pg",
+            rank: info.rank,
+            sequence: identity.collective,
+        });
+        Self {
+            external_id: identity.record_function,
+            correlation: identity.correlation,
+            device: DEVICE,
+            stream: STREAM,
+            collective,
+        }
+    }
+}

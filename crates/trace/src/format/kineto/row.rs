@@ -1,0 +1,162 @@
+//! One JSON line per row. Knows the Chrome trace's row kinds, not what the rows mean.
+
+use std::fmt;
+use std::io::{self, Write};
+
+use schema::Nanos;
+use serde::Serialize;
+
+/// A line of the timeline: process and thread, or device and stream.
+#[derive(Clone, Copy, Debug)]
+pub struct Track {
+    pub pid: u32,
+    pub tid: u64,
+}
+
+/// A complete event.
+#[derive(Clone, Copy, Debug)]
+pub struct Slice<'a> {
+    pub category: &'static str,
+    pub name: &'a str,
+    pub track: Track,
+    pub start: Nanos,
+    pub end: Nanos,
+}
+
+/// One end of an arrow from a launch to its kernel.
+#[derive(Clone, Copy, Debug)]
+pub struct Flow {
+    pub track: Track,
+    pub at: Nanos,
+    pub id: u64,
+}
+
+/// Which end.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum End {
+    /// The launch.
+    Source,
+    /// The kernel.
+    Target,
+}
+
+/// The rows of a file being written.
+pub struct Rows<'a, W> {
+    out: &'a mut W,
+    is_empty: bool,
+}
+
+impl<'a, W: Write> Rows<'a, W> {
+    /// Rows that follow an opened array.
+    pub fn new(out: &'a mut W) -> Self {
+        Self { out, is_empty: true }
+    }
+
+    /// Writes a complete event with its arguments.
+    pub fn slice(&mut self, slice: Slice<'_>, arguments: &impl Serialize) -> io::Result<()> {
+        self.separate()?;
+        let Slice { category, name, track: Track { pid, tid }, start, end } = slice;
+        let (name, arguments) = (json(name)?, json(arguments)?);
+        let (ts, dur) = (Micros(start.0), Micros(end.0 - start.0));
+        write!(
+            self.out,
+            "{{\"ph\": \"X\", \"cat\": \"{category}\", \"name\": {name}, \"pid\": {pid}, \
+             \"tid\": {tid}, \"ts\": {ts}, \"dur\": {dur}, \"args\": {arguments}}}"
+        )
+    }
+
+    /// Writes one end of an arrow.
+    pub fn flow(&mut self, flow: Flow, end: End) -> io::Result<()> {
+        self.separate()?;
+        let Flow { track: Track { pid, tid }, at, id } = flow;
+        let (phase, binding) = match end {
+            End::Source => ("s", ""),
+            End::Target => ("f", ", \"bp\": \"e\""),
+        };
+        let ts = Micros(at.0);
+        write!(
+            self.out,
+            "{{\"ph\": \"{phase}\", \"id\": {id}, \"cat\": \"ac2g\", \"name\": \"ac2g\", \
+             \"pid\": {pid}, \"tid\": {tid}, \"ts\": {ts}{binding}}}"
+        )
+    }
+
+    /// Names a process, labels it and puts it in order.
+    pub fn name_process(
+        &mut self,
+        track: Track,
+        name: &str,
+        labels: &str,
+        order: i64,
+    ) -> io::Result<()> {
+        let track = Track { tid: 0, ..track };
+        self.metadata(track, "process_name", ("name", &name))?;
+        self.metadata(track, "process_labels", ("labels", &labels))?;
+        self.metadata(track, "process_sort_index", ("sort_index", &order))
+    }
+
+    /// Names a thread and puts it in order.
+    pub fn name_thread(&mut self, track: Track, name: &str) -> io::Result<()> {
+        self.metadata(track, "thread_name", ("name", &name))?;
+        self.metadata(track, "thread_sort_index", ("sort_index", &track.tid))
+    }
+
+    fn metadata(
+        &mut self,
+        Track { pid, tid }: Track,
+        kind: &str,
+        (key, value): (&str, &impl Serialize),
+    ) -> io::Result<()> {
+        self.separate()?;
+        let value = json(value)?;
+        write!(
+            self.out,
+            "{{\"ph\": \"M\", \"name\": \"{kind}\", \"pid\": {pid}, \"tid\": {tid}, \
+             \"ts\": 0.000, \"args\": {{\"{key}\": {value}}}}}"
+        )
+    }
+
+    fn separate(&mut self) -> io::Result<()> {
+        let separator = if self.is_empty { "\n    " } else { ",\n    " };
+        self.is_empty = false;
+        self.out.write_all(separator.as_bytes())
+    }
+}
+
+fn json(value: &(impl Serialize + ?Sized)) -> io::Result<String> {
+    Ok(serde_json::to_string(value)?)
+}
+
+/// Nanoseconds that print as microseconds with exactly three decimals.
+#[derive(Clone, Copy, Debug)]
+struct Micros(i64);
+
+impl fmt::Display for Micros {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let sign = if self.0 < 0 { "-" } else { "" };
+        let nanos = self.0.unsigned_abs();
+        write!(f, "{sign}{}.{:03}", nanos / 1000, nanos % 1000)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::Micros;
+
+    #[test]
+    fn microseconds_have_exactly_three_decimals_at_any_size() {
+        let cases = [
+            (0, "0.000"),
+            (1, "0.001"),
+            (-1, "-0.001"),
+            (1_000, "1.000"),
+            (1_234_567, "1234.567"),
+            (1_694_128_201_421_058_007, "1694128201421058.007"),
+            (i64::MAX, "9223372036854775.807"),
+            (i64::MIN, "-9223372036854775.808"),
+        ];
+        for (nanos, text) in cases {
+            assert_eq!(Micros(nanos).to_string(), text);
+        }
+    }
+}

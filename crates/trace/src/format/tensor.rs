@@ -1,0 +1,89 @@
+//! The tensors of an operation as traces list them: shapes and element types, no data.
+
+use schema::{Op, Pass};
+
+/// Element type of a tensor.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Element {
+    /// f32.
+    Float,
+    /// i64.
+    Long,
+}
+
+impl Element {
+    /// As in Kineto's `Input type`.
+    pub fn kineto(self) -> &'static str {
+        match self {
+            Self::Float => "float",
+            Self::Long => "long int",
+        }
+    }
+
+    /// As in an execution trace's `types`.
+    pub fn execution_trace(self) -> &'static str {
+        match self {
+            Self::Float => "Tensor(float)",
+            Self::Long => "Tensor(long)",
+        }
+    }
+
+    /// Bytes per element.
+    pub fn bytes(self) -> usize {
+        match self {
+            Self::Float => 4,
+            Self::Long => 8,
+        }
+    }
+}
+
+/// A tensor argument.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Tensor {
+    pub shape: Vec<usize>,
+    pub element: Element,
+}
+
+/// The main arguments, shaped by [`Op::shapes`].
+pub fn inputs(op: &Op) -> Vec<Tensor> {
+    let element = |position| match op {
+        Op::InputDist { .. } | Op::EmbeddingForward { .. } => Element::Long,
+        Op::EmbeddingBackward { .. } if position == 0 => Element::Long,
+        _ => Element::Float,
+    };
+    let shapes = op.shapes().into_iter().enumerate();
+    shapes.map(|(position, shape)| Tensor { shape, element: element(position) }).collect()
+}
+
+/// The results whose shape follows from the operation's own; empty where it does not, and where the
+/// operation only updates parameters in place.
+pub fn outputs(op: &Op) -> Vec<Tensor> {
+    let shape = match *op {
+        Op::InputWait { batch_size } | Op::Loss { batch_size } => vec![batch_size],
+        Op::EmbeddingForward { pooled_elements, .. } => vec![pooled_elements],
+        Op::Gemm { m, n, .. } => vec![m, n],
+        Op::Activation { elements, .. } | Op::AllReduce { elements } => vec![elements],
+        Op::Cross { elements, .. } => vec![elements],
+        Op::Interaction { batch_size, vectors, dim, pass: Pass::Backward } => {
+            vec![batch_size, vectors, dim]
+        }
+        // The width of the forward result depends on the triangle, which the operation does not carry; what
+        // the distributions deliver depends on the other ranks.
+        Op::Interaction { pass: Pass::Forward, .. }
+        | Op::InputDist { .. }
+        | Op::OutputDist { .. }
+        | Op::GradientDist { .. }
+        | Op::EmbeddingBackward { .. }
+        | Op::DenseUpdate { .. } => return Vec::new(),
+    };
+    vec![Tensor { shape, element: Element::Float }]
+}
+
+/// Row-major strides, in elements.
+pub fn strides(shape: &[usize]) -> Vec<usize> {
+    let mut strides = vec![1; shape.len()];
+    for axis in (1..shape.len()).rev() {
+        strides[axis - 1] = strides[axis] * shape[axis];
+    }
+    strides
+}

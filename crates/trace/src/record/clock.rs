@@ -1,0 +1,34 @@
+//! The recording's clock: monotonic nanoseconds that start at a known unix time.
+
+use std::time::{Instant, SystemTime, UNIX_EPOCH};
+
+use schema::Nanos;
+
+/// A monotonic clock; copies share its zero, so all ranks of a process take copies of one.
+#[derive(Clone, Copy, Debug)]
+pub struct Clock {
+    zero: Instant,
+    base_time_ns: i64,
+}
+
+impl Clock {
+    /// A clock whose zero is now.
+    #[must_use]
+    pub fn start() -> Self {
+        let since_epoch = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+        let base_time_ns = i64::try_from(since_epoch.as_nanos()).unwrap_or(i64::MAX);
+        Self { zero: Instant::now(), base_time_ns }
+    }
+
+    /// Time since the clock's zero.
+    #[must_use]
+    pub fn now(&self) -> Nanos {
+        Nanos(i64::try_from(self.zero.elapsed().as_nanos()).unwrap_or(i64::MAX))
+    }
+
+    /// Unix time of the clock's zero, for [`super::RunInfo::base_time_ns`].
+    #[must_use]
+    pub fn base_time_ns(&self) -> i64 {
+        self.base_time_ns
+    }
+}

@@ -1,0 +1,58 @@
+//! What happens when a trace cannot be written.
+
+use std::fs;
+use std::path::Path;
+
+use trace::Recorder;
+
+use crate::recording::{info, regular};
+
+#[test]
+fn a_missing_folder_is_named() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("absent").join("trace.json");
+    let error = regular(info(), 1, 0).write_kineto(&path).unwrap_err().to_string();
+    let expected = format!("{}: could not create the trace file: ", path.display());
+    assert!(error.starts_with(&expected), "{error}");
+    assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 0);
+}
+
+#[test]
+fn a_name_that_cannot_be_taken_leaves_nothing_behind() {
+    // The target is a folder with something in it, so the last act, the rename, is refused, even to root.
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("trace.json");
+    fs::create_dir_all(path.join("occupied")).unwrap();
+    let error = regular(info(), 1, 0).write_execution_trace(10, &path).unwrap_err().to_string();
+    assert!(error.contains("could not rename the trace file"), "{error}");
+    let left: Vec<_> =
+        fs::read_dir(folder.path()).unwrap().map(|e| e.unwrap().file_name()).collect();
+    assert_eq!(left, ["trace.json"]);
+}
+
+#[cfg(target_os = "linux")]
+#[test]
+fn a_full_disk_is_reported_as_such() {
+    // Linux offers a device that is always full; the temporary name points at it.
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("trace.json");
+    let temporary = folder.path().join(format!("trace.json.{}.tmp", std::process::id()));
+    std::os::unix::fs::symlink("/dev/full", &temporary).unwrap();
+    let error = regular(info(), 1, 0).write_kineto(&path).unwrap_err().to_string();
+    assert!(error.contains("could not write the trace file"), "{error}");
+    assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 0);
+}
+
+#[test]
+fn an_empty_recording_and_an_unknown_step_are_refused() {
+    let path = Path::new("never-written.json");
+    let empty = Recorder::new(info());
+    let expected = "never-written.json: expected at least one recorded step, got none";
+    assert_eq!(empty.write_kineto(path).unwrap_err().to_string(), expected);
+    assert_eq!(empty.write_execution_trace(3, path).unwrap_err().to_string(), expected);
+    assert_eq!(
+        regular(info(), 4, 0).write_execution_trace(3, path).unwrap_err().to_string(),
+        "never-written.json: step 3 was not recorded; the recording has steps 10 to 13"
+    );
+    assert!(!path.exists());
+}

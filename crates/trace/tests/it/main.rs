@@ -1,0 +1,8 @@
+//! The trace files of small, invented recordings.
+
+#![expect(clippy::unwrap_used, reason = "test code fails by panicking")]
+
+mod execution_trace;
+mod failure;
+mod kineto;
+mod recording;

@@ -1,0 +1,88 @@
+//! Invented recordings, and how to read a file back.
+
+use std::path::Path;
+
+use schema::{GemmProduct, Nanos, Op, Optimizer, Pass};
+use serde_json::Value;
+use trace::{OpSpan, Recorder, RunInfo};
+
+/// A rank of two with plain names.
+pub fn info() -> RunInfo {
+    RunInfo {
+        rank: 1,
+        world_size: 2,
+        backend: "threads".to_owned(),
+        pid: 4711,
+        main_tid: 4712,
+        host: "mill".to_owned(),
+        threads: 4,
+        device: "Test CPU".to_owned(),
+        base_time_ns: 1_700_000_000_000_000_000,
+    }
+}
+
+/// A span from its four times.
+pub fn span(op: Op, [start, kernel_start, kernel_end, end]: [i64; 4]) -> OpSpan {
+    OpSpan {
+        op,
+        start: Nanos(start),
+        kernel_start: Nanos(kernel_start),
+        kernel_end: Nanos(kernel_end),
+        end: Nanos(end),
+    }
+}
+
+/// Every kind of operation, so that nothing an op can say is left out.
+pub fn all_ops() -> Vec<Op> {
+    let (forward, backward) = (Pass::Forward, Pass::Backward);
+    let gemm = |product| Op::Gemm { product, m: 4, n: 8, k: 16 };
+    vec![
+        Op::InputWait { batch_size: 4 },
+        Op::InputDist { ids: 40 },
+        Op::EmbeddingForward { bags: 8, ids: 40, elements: 320, pooled_elements: 64 },
+        Op::OutputDist { elements: 64 },
+        gemm(GemmProduct::Forward),
+        Op::Activation { elements: 32, pass: forward },
+        Op::Interaction { batch_size: 4, vectors: 3, dim: 8, pass: forward },
+        Op::Cross { elements: 32, pass: forward },
+        Op::Loss { batch_size: 4 },
+        Op::Cross { elements: 32, pass: backward },
+        Op::Interaction { batch_size: 4, vectors: 3, dim: 8, pass: backward },
+        Op::Activation { elements: 32, pass: backward },
+        gemm(GemmProduct::BackwardWeight),
+        gemm(GemmProduct::BackwardInput),
+        Op::GradientDist { elements: 64 },
+        Op::EmbeddingBackward {
+            ids: 40,
+            unique_rows: 30,
+            elements: 320,
+            unique_elements: 240,
+            pooled_elements: 64,
+            optimizer: Optimizer::RowwiseAdagrad,
+        },
+        Op::AllReduce { elements: 128 },
+        Op::DenseUpdate { elements: 128, optimizer: Optimizer::Sgd },
+    ]
+}
+
+/// Steps 10, 11 … with every operation once, `gap` ns apart.
+pub fn regular(info: RunInfo, steps: u64, gap: i64) -> Recorder {
+    let mut recorder = Recorder::new(info);
+    let mut now = 5_000;
+    for step in 10..10 + steps {
+        recorder.begin_step(step, Nanos(now));
+        for (index, op) in all_ops().into_iter().enumerate() {
+            let length = 1_000 + 137 * index as i64;
+            recorder.push(span(op, [now, now + 301, now + 301 + length, now + 401 + length]));
+            now += 401 + length + gap;
+        }
+        recorder.end_step(Nanos(now));
+        now += gap;
+    }
+    recorder
+}
+
+/// The file as JSON.
+pub fn read(path: &Path) -> Value {
+    serde_json::from_str(&std::fs::read_to_string(path).unwrap()).unwrap()
+}
