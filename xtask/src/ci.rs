@@ -1,0 +1,141 @@
+//! `cargo xtask ci`: all stages in order, each timed. What a stage checks is its own file's affair.
+
+mod full;
+mod readme;
+mod stage;
+mod test;
+mod tool;
+
+use std::process::Command;
+
+use crate::command;
+use crate::error::Error;
+use crate::tidy;
+use crate::tree;
+use stage::Stage;
+
+pub const HELP: &str = "\
+Everything that must pass before a change lands, with the wall time of each stage. Installs what is
+missing (rustfmt and clippy through rustup). A failed stage does not stop the following ones.
+
+Usage: cargo xtask ci [--full] [--only STAGE]...
+
+Stages:
+  tools      rustfmt and clippy are present, or are installed
+  format     cargo fmt --all --check
+  clippy     cargo clippy --release --workspace --all-targets -- -D warnings
+  tidy       cargo xtask tidy
+  tests      cargo test --release --workspace, unit and integration tests
+  doc tests  cargo test --release --workspace --doc
+  readme     every ```sh block of README.md, in order, in one empty folder (target/readme)
+             that links to configs/ and the like; a comment `<!-- ci: skip REASON -->` before a
+             block leaves it out, loudly
+with --full, what is slow or heavy:
+  licences   cargo deny check licenses bans (cargo-deny is installed where missing)
+  compare    a trace of ours opens in the Python trace tools (bench/compare/trace_opens.py)
+  fuzz       the property tests of `data` and `device` with 20 000 cases
+
+Options:
+  --full        also the slow stages
+  --only STAGE  this stage only (may be repeated; slow stages too)";
+
+/// Every stage with whether it is slow.
+const STAGES: [(&str, bool, Run); 10] = [
+    ("tools", false, tool::install),
+    ("format", false, format),
+    ("clippy", false, clippy),
+    ("tidy", false, rules),
+    ("tests", false, test::run),
+    ("doc tests", false, test::run_documentation),
+    ("readme", false, readme::run),
+    ("licences", true, full::licences),
+    ("compare", true, full::compare),
+    ("fuzz", true, full::fuzz),
+];
+
+/// A stage's work; what is worth knowing of a success comes back as a note.
+type Run = fn() -> Result<String, Error>;
+
+pub fn run(arguments: &[String]) -> Result<(), Error> {
+    let names = chosen(arguments)?;
+    let mut stages = Vec::new();
+    for (name, _, run) in STAGES.iter().filter(|(name, ..)| names.contains(name)) {
+        eprintln!("\n=== {name} ===");
+        stages.push(Stage::time(name, *run));
+    }
+    print!("\n{}", stage::table(&stages));
+    match stage::failures(&stages) {
+        0 => Ok(()),
+        failed => Err(Error::Check { what: format!("{failed} of {} stages failed", stages.len()) }),
+    }
+}
+
+/// Names of the stages to run.
+fn chosen(arguments: &[String]) -> Result<Vec<&'static str>, Error> {
+    let wrong = |problem| Error::Usage { task: "ci", problem };
+    let (mut full, mut only) = (false, Vec::new());
+    let mut rest = arguments.iter();
+    while let Some(argument) = rest.next() {
+        match argument.as_str() {
+            "--full" => full = true,
+            "--only" => {
+                let value = rest.next().map(String::as_str).unwrap_or_default();
+                let known = STAGES.iter().find(|(name, ..)| *name == value);
+                let names = STAGES.map(|(name, ..)| name).join(", ");
+                let problem = || format!("--only: expected one of {names}, got {value:?}");
+                only.push(known.ok_or_else(|| wrong(problem()))?.0);
+            }
+            _ => return Err(wrong(format!("unknown argument {argument:?}"))),
+        }
+    }
+    if !only.is_empty() {
+        return Ok(only);
+    }
+    Ok(STAGES.iter().filter(|(_, slow, _)| full || !slow).map(|(name, ..)| *name).collect())
+}
+
+/// Cargo, to be run at the root of the repository.
+fn cargo(arguments: &[&str]) -> Command {
+    let mut cargo = command::cargo();
+    cargo.args(arguments).current_dir(tree::root());
+    cargo
+}
+
+fn format() -> Result<String, Error> {
+    command::run(&mut cargo(&["fmt", "--all", "--check"])).map(|()| String::new())
+}
+
+fn clippy() -> Result<String, Error> {
+    let arguments = ["clippy", "--release", "--workspace", "--all-targets", "--", "-D", "warnings"];
+    command::run(&mut cargo(&arguments)).map(|()| String::new())
+}
+
+fn rules() -> Result<String, Error> {
+    tidy::run(&[]).map(|()| String::new())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::chosen;
+
+    fn check(arguments: &[&str]) -> Result<Vec<&'static str>, String> {
+        let owned: Vec<String> = arguments.iter().map(|text| (*text).to_owned()).collect();
+        chosen(&owned).map_err(|error| error.to_string())
+    }
+
+    #[test]
+    fn slow_stages_are_asked_for() {
+        assert!(!check(&[]).unwrap().contains(&"fuzz"));
+        assert_eq!(check(&["--full"]).unwrap().len(), super::STAGES.len());
+        assert_eq!(
+            check(&["--only", "doc tests", "--only", "fuzz"]).unwrap(),
+            ["doc tests", "fuzz"]
+        );
+    }
+
+    #[test]
+    fn mistakes_name_what_is_expected() {
+        assert!(check(&["--only", "lint"]).unwrap_err().contains("expected one of tools, format"));
+        assert!(check(&["--fast"]).unwrap_err().contains("unknown argument \"--fast\""));
+    }
+}

@@ -1,0 +1,114 @@
+//! Runs the tests, shows their output and counts what passed and what was skipped.
+//!
+//! A test that lacks its data prints a line that begins with `SKIPPED` and returns. The test runner
+//! shows output of passing tests only when asked, so those lines are looked for in all of it.
+
+use std::io::{BufRead, BufReader, Write};
+use std::process::{Command, Stdio};
+
+use crate::ci::cargo;
+use crate::command;
+use crate::error::Error;
+
+/// What the summaries of several test binaries add up to.
+#[derive(Debug, Default, PartialEq, Eq)]
+struct Count {
+    passed: u64,
+    failed: u64,
+    skipped: Vec<String>,
+}
+
+pub fn run() -> Result<String, Error> {
+    let kinds = ["--lib", "--bins", "--tests"];
+    let mut cargo = cargo(&["test", "--release", "--workspace", "--no-fail-fast"]);
+    let command = cargo.args(kinds).args(["--", "--show-output"]);
+    let count = count(command, &mut std::io::stdout())?;
+    for line in &count.skipped {
+        eprintln!("{line}");
+    }
+    let Count { passed, failed, skipped } = count;
+    Ok(format!("{passed} passed, {failed} failed, {} skipped", skipped.len()))
+}
+
+pub fn run_documentation() -> Result<String, Error> {
+    let mut cargo = cargo(&["test", "--release", "--workspace", "--doc"]);
+    let count = count(&mut cargo, &mut std::io::stdout())?;
+    Ok(format!("{} passed", count.passed))
+}
+
+/// Runs a test command; shows its output except what passing tests print.
+fn count(command: &mut Command, shown: &mut impl Write) -> Result<Count, Error> {
+    let line = command::line(command);
+    eprintln!("$ {line}");
+    let start = |source| Error::Start { command: line.clone(), source };
+    let mut child = command.stdout(Stdio::piped()).spawn().map_err(start)?;
+    let mut count = Count::default();
+    if let Some(stdout) = child.stdout.take() {
+        let mut of_passing = false;
+        for text in BufReader::new(stdout).lines().map_while(Result::ok) {
+            count.read(&text);
+            match text.trim_end() {
+                "successes:" => of_passing = true,
+                "failures:" => of_passing = false,
+                other if other.starts_with("test result:") => of_passing = false,
+                _ => {}
+            }
+            if !of_passing {
+                // Nobody reads the output any more: the tests still decide.
+                let _ = writeln!(shown, "{text}");
+            }
+        }
+    }
+    let status = child.wait().map_err(|source| Error::Start { command: line.clone(), source })?;
+    if !status.success() {
+        let problem = format!("{status}, {} tests failed", count.failed);
+        return Err(Error::Program { command: line, problem });
+    }
+    Ok(count)
+}
+
+impl Count {
+    fn read(&mut self, line: &str) {
+        if let Some(at) = line.find("SKIPPED") {
+            self.skipped.push(line[at..].to_owned());
+        }
+        let Some(summary) = line.strip_prefix("test result:") else { return };
+        let words: Vec<&str> = summary.split_whitespace().collect();
+        for pair in words.windows(2) {
+            let number = pair[0].parse().unwrap_or(0);
+            match pair[1] {
+                "passed;" => self.passed += number,
+                "failed;" => self.failed += number,
+                _ => {}
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{Count, count};
+
+    #[test]
+    fn summaries_add_up_and_skips_are_kept() {
+        let mut command = std::process::Command::new("sh");
+        let script = "echo 'test result: ok. 3 passed; 0 failed; 0 ignored; 0 measured'
+                      echo successes:
+                      echo 'SKIPPED: no data'
+                      echo 'test result: ok. 4 passed; 0 failed; 0 ignored; 0 measured'";
+        let skipped = vec!["SKIPPED: no data".to_owned()];
+        let mut shown = Vec::new();
+        let expected = Count { passed: 7, failed: 0, skipped };
+        assert_eq!(count(command.args(["-c", script]), &mut shown).unwrap(), expected);
+        let shown = String::from_utf8(shown).unwrap();
+        assert!(!shown.contains("SKIPPED") && shown.lines().count() == 2, "{shown}");
+    }
+
+    #[test]
+    fn a_failed_test_is_an_error() {
+        let script = "echo 'test result: FAILED. 3 passed; 2 failed; 0 ignored'; exit 101";
+        let mut command = std::process::Command::new("sh");
+        let error = count(command.args(["-c", script]), &mut std::io::sink()).unwrap_err();
+        assert!(error.to_string().ends_with("exit status: 101, 2 tests failed"), "{error}");
+    }
+}

@@ -1,0 +1,68 @@
+//! Starting programs: what is run is shown as it would be typed. Knows no task.
+
+use std::process::{Command, Stdio};
+
+use crate::error::Error;
+
+/// Runs a program with its output shown; fails if it does.
+pub fn run(command: &mut Command) -> Result<(), Error> {
+    let line = line(command);
+    eprintln!("$ {line}");
+    match command.status() {
+        Ok(status) if status.success() => Ok(()),
+        Ok(status) => Err(Error::Program { command: line, problem: status.to_string() }),
+        Err(source) => Err(Error::Start { command: line, source }),
+    }
+}
+
+/// Runs a program with its standard error shown and gives its standard output.
+pub fn output(command: &mut Command) -> Result<String, Error> {
+    let line = line(command);
+    let output = command.stderr(Stdio::inherit()).output();
+    let output = output.map_err(|source| Error::Start { command: line.clone(), source })?;
+    if !output.status.success() {
+        return Err(Error::Program { command: line, problem: output.status.to_string() });
+    }
+    Ok(String::from_utf8_lossy(&output.stdout).into_owned())
+}
+
+/// Whether a program starts and succeeds, silently.
+pub fn works(command: &mut Command) -> bool {
+    let status = command.stdout(Stdio::null()).stderr(Stdio::null()).status();
+    status.is_ok_and(|status| status.success())
+}
+
+/// The command as typed.
+pub fn line(command: &Command) -> String {
+    let mut parts = vec![command.get_program().to_string_lossy().into_owned()];
+    for argument in command.get_args() {
+        let argument = argument.to_string_lossy();
+        let plain = !argument.is_empty() && !argument.contains(|c: char| " \n'\"$".contains(c));
+        parts.push(if plain { argument.into_owned() } else { format!("{argument:?}") });
+    }
+    parts.join(" ")
+}
+
+/// The cargo that started this program.
+pub fn cargo() -> Command {
+    Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::process::Command;
+
+    #[test]
+    fn arguments_with_spaces_are_quoted() {
+        let mut command = Command::new("git");
+        command.args(["commit", "-m", "two words", ""]);
+        assert_eq!(super::line(&command), r#"git commit -m "two words" """#);
+    }
+
+    #[test]
+    fn a_failing_program_is_an_error_with_its_status() {
+        let error = super::run(Command::new("sh").args(["-c", "exit 3"])).unwrap_err();
+        assert_eq!(error.to_string(), "`sh -c \"exit 3\"` failed: exit status: 3");
+        assert!(!super::works(&mut Command::new("no-such-program-here")));
+    }
+}

@@ -1,0 +1,134 @@
+//! `cargo xtask graph`: which crate depends on which, from the manifests. Judges nothing; `tidy`
+//! does.
+
+use std::collections::BTreeMap;
+
+use crate::error::Error;
+use crate::tree::{self, Tree};
+
+pub const HELP: &str = "\
+Which crate depends on which, from the manifests.
+
+Usage: cargo xtask graph [--mermaid | --dot | --external]
+
+Options:
+  --mermaid   a Mermaid flowchart, for Markdown
+  --dot       Graphviz DOT
+  --external  as text, with the third-party dependencies of each crate
+
+Edges that other edges imply are left out of the two pictures; the text has all of them.";
+
+/// A crate to the crates it names.
+type Graph = BTreeMap<String, Vec<String>>;
+
+pub fn run(arguments: &[String]) -> Result<(), Error> {
+    let arguments: Vec<&str> = arguments.iter().map(String::as_str).collect();
+    let tree = Tree::read(&tree::root())?;
+    let (inner, outer) = read(&tree)?;
+    match arguments[..] {
+        [] => print!("{}", text(&inner)),
+        ["--external"] => print!("{}", text(&outer)),
+        ["--mermaid"] => print!("{}", mermaid(&reduced(&inner))),
+        ["--dot"] => print!("{}", dot(&reduced(&inner))),
+        _ => {
+            let problem = format!("unknown arguments {arguments:?}");
+            return Err(Error::Usage { task: "graph", problem });
+        }
+    }
+    Ok(())
+}
+
+/// Edges among our own crates, and edges to all others.
+fn read(tree: &Tree) -> Result<(Graph, Graph), Error> {
+    let short = |package: &str| package.rsplit('/').next().unwrap_or(package).to_owned();
+    let packages = tree.packages();
+    let own: Vec<String> = packages.iter().map(|package| short(package)).collect();
+    let (mut inner, mut outer) = (Graph::new(), Graph::new());
+    for package in packages {
+        let names = tree.dependencies(package)?.normal;
+        let (ours, others) = names.into_iter().partition(|name| own.contains(name));
+        inner.insert(short(package), ours);
+        outer.insert(short(package), others);
+    }
+    Ok((inner, outer))
+}
+
+/// Steps to the lowest crate.
+fn depth(graph: &Graph, name: &str) -> usize {
+    let below = graph.get(name).into_iter().flatten();
+    below.map(|other| depth(graph, other) + 1).max().unwrap_or(0)
+}
+
+fn reaches(graph: &Graph, from: &str, to: &str) -> bool {
+    graph.get(from).into_iter().flatten().any(|next| next == to || reaches(graph, next, to))
+}
+
+/// Without edges that a longer way implies.
+fn reduced(graph: &Graph) -> Graph {
+    let mut kept = graph.clone();
+    for edges in kept.values_mut() {
+        let all = edges.clone();
+        edges.retain(|to| !all.iter().any(|other| other != to && reaches(graph, other, to)));
+    }
+    kept
+}
+
+fn text(graph: &Graph) -> String {
+    let mut names: Vec<&String> = graph.keys().collect();
+    names.sort_by_key(|name| (std::cmp::Reverse(depth(graph, name)), *name));
+    let mut out = String::new();
+    for name in names {
+        let edges = graph[name].join(" ");
+        out += &format!("{} {name:<8} → {edges}\n", depth(graph, name)).replace(" → \n", "\n");
+    }
+    out
+}
+
+fn mermaid(graph: &Graph) -> String {
+    let mut out = String::from("flowchart TD\n");
+    for (from, edges) in graph {
+        out += &format!("    {from}\n");
+        edges.iter().for_each(|to| out += &format!("    {from} --> {to}\n"));
+    }
+    out
+}
+
+fn dot(graph: &Graph) -> String {
+    let mut out = String::from("digraph rowmill {\n    node [shape=box];\n");
+    for (from, edges) in graph {
+        out += &format!("    {from};\n");
+        edges.iter().for_each(|to| out += &format!("    {from} -> {to};\n"));
+    }
+    out + "}\n"
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{dot, mermaid, read, reduced, text};
+    use crate::tree::Tree;
+
+    fn tree() -> Tree {
+        Tree::of(&[
+            ("crates/schema/Cargo.toml", "[dependencies]\nserde = \"1\""),
+            ("crates/trace/Cargo.toml", "[dependencies]\nschema = {}"),
+            ("crates/train/Cargo.toml", "[dependencies]\nschema = {}\ntrace = {}\nlibc = \"1\""),
+        ])
+    }
+
+    #[test]
+    fn the_text_has_every_edge_from_the_top() {
+        let (inner, outer) = read(&tree()).unwrap();
+        let expected = "2 train    → schema trace\n1 trace    → schema\n0 schema  \n";
+        assert_eq!(text(&inner), expected);
+        assert_eq!(outer["train"], ["libc"]);
+    }
+
+    #[test]
+    fn pictures_leave_out_implied_edges() {
+        let graph = reduced(&read(&tree()).unwrap().0);
+        assert!(
+            dot(&graph).contains("train -> trace;") && !dot(&graph).contains("train -> schema")
+        );
+        assert!(mermaid(&graph).contains("trace --> schema"));
+    }
+}

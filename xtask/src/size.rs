@@ -1,0 +1,131 @@
+//! `cargo xtask size`: where the lines are. Judges nothing; `tidy` does.
+
+use std::collections::BTreeMap;
+
+use crate::error::Error;
+use crate::function;
+use crate::mask::mask;
+use crate::tree::{self, Tree};
+
+pub const HELP: &str = "\
+Lines per crate and file, and the longest functions.
+
+Usage: cargo xtask size [--files N] [--functions N]
+
+Options:
+  --files N      how many of the longest files to show [default: 20]
+  --functions N  how many of the longest functions to show [default: 15]
+
+`lines` are all lines; `code` leaves out blank lines and comments; `tests` are the lines of code in
+test files and behind `#[cfg(test)]`, a part of `code`.";
+
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+struct Lines {
+    all: usize,
+    code: usize,
+    tests: usize,
+}
+
+impl std::ops::AddAssign for Lines {
+    fn add_assign(&mut self, other: Self) {
+        self.all += other.all;
+        self.code += other.code;
+        self.tests += other.tests;
+    }
+}
+
+pub fn run(arguments: &[String]) -> Result<(), Error> {
+    let (files, functions) = parse(arguments)?;
+    let tree = Tree::read(&tree::root())?;
+    print_crates(&tree);
+    print_files(&tree, files);
+    print_functions(&tree, functions);
+    Ok(())
+}
+
+fn parse(arguments: &[String]) -> Result<(usize, usize), Error> {
+    let (mut files, mut functions) = (20, 15);
+    let mut rest = arguments.iter();
+    while let Some(argument) = rest.next() {
+        let target = match argument.as_str() {
+            "--files" => &mut files,
+            "--functions" => &mut functions,
+            _ => return Err(usage(format!("unknown argument {argument:?}"))),
+        };
+        let value = rest.next().and_then(|value| value.parse().ok());
+        *target = value.ok_or_else(|| usage(format!("{argument} expects a number")))?;
+    }
+    Ok((files, functions))
+}
+
+fn usage(problem: String) -> Error {
+    Error::Usage { task: "size", problem }
+}
+
+fn lines_of(path: &str, text: &str) -> Lines {
+    let code = mask(text).code;
+    let count = |text: &str| text.lines().filter(|line| !line.trim().is_empty()).count();
+    let all_tests = path.contains("/tests/") || path.ends_with("/tests.rs");
+    let product = if all_tests { "" } else { code.split("#[cfg(test)]").next().unwrap_or("") };
+    Lines { all: text.lines().count(), code: count(&code), tests: count(&code) - count(product) }
+}
+
+fn print_crates(tree: &Tree) {
+    let mut crates: BTreeMap<&str, (usize, Lines)> = BTreeMap::new();
+    let mut total = (0, Lines::default());
+    for (path, text) in tree.rust() {
+        let own = path.strip_prefix("crates/").unwrap_or(path);
+        let name = own.split('/').next().unwrap_or(own);
+        let lines = lines_of(path, text);
+        for entry in [crates.entry(name).or_default(), &mut total] {
+            entry.0 += 1;
+            entry.1 += lines;
+        }
+    }
+    println!("{:<10} {:>6} {:>7} {:>7} {:>7}", "crate", "files", "lines", "code", "tests");
+    for (name, (files, lines)) in crates.iter().chain([(&"total", &total)]) {
+        println!("{name:<10} {files:>6} {:>7} {:>7} {:>7}", lines.all, lines.code, lines.tests);
+    }
+}
+
+fn print_files(tree: &Tree, most: usize) {
+    let mut files: Vec<_> = tree.rust().map(|(path, text)| (lines_of(path, text), path)).collect();
+    files.sort_by_key(|(lines, path)| (std::cmp::Reverse(lines.all), *path));
+    println!("\n{:>7} {:>7} {:>7}  longest files", "lines", "code", "tests");
+    for (lines, path) in files.into_iter().take(most) {
+        println!("{:>7} {:>7} {:>7}  {path}", lines.all, lines.code, lines.tests);
+    }
+}
+
+fn print_functions(tree: &Tree, most: usize) {
+    let mut functions = Vec::new();
+    for (path, text) in tree.rust() {
+        let found = function::find(&mask(text).code);
+        functions.extend(found.into_iter().map(|function| (path, function)));
+    }
+    functions.sort_by_key(|(path, function)| (std::cmp::Reverse(function.length), *path));
+    println!("\n{:>7} {:>10}  longest functions", "code", "parameters");
+    for (path, function) in functions.into_iter().take(most) {
+        let place = format!("{path}:{} {}", function.line, function.name);
+        println!("{:>7} {:>10}  {place}", function.length, function.parameters);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{Lines, lines_of};
+
+    #[test]
+    fn tests_are_told_from_code() {
+        let text = "//! x\n\nfn a() {}\n#[cfg(test)]\nmod tests {\n}\n";
+        assert_eq!(lines_of("crates/a/src/b.rs", text), Lines { all: 6, code: 4, tests: 3 });
+        assert_eq!(lines_of("crates/a/tests/it/main.rs", "//! x\nfn a() {}").tests, 1);
+    }
+
+    #[test]
+    fn numbers_are_demanded() {
+        let parse = |text: &str| super::parse(&[String::from("--files"), String::from(text)]);
+        assert_eq!(parse("7").unwrap(), (7, 15));
+        assert!(parse("many").unwrap_err().to_string().contains("--files expects a number"));
+    }
+}

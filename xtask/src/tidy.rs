@@ -1,0 +1,115 @@
+//! The rules of ARCHITECTURE.md and STYLE.md that a machine can check, one file per rule.
+//! Reads text only; compiles nothing.
+
+mod dead;
+mod dependency;
+mod name;
+mod operation;
+mod purity;
+mod ratchet;
+mod text;
+mod wrap;
+
+use std::path::Path;
+
+use crate::error::Error;
+use crate::tree::{self, Tree};
+
+pub const HELP: &str = "\
+Checks what a machine can check of ARCHITECTURE.md and STYLE.md. Compiles nothing.
+
+Usage: cargo xtask tidy [--fix [FOLDER]]
+
+Options:
+  --fix [FOLDER]  first wrap comments at 100 columns and strip trailing blanks
+
+Rules:
+  edge       crates depend only downwards, along the edges of ARCHITECTURE.md; heavy
+             dependencies have one owner; what a manifest lists, the crate uses
+  purity     schema, analyze, predict and plan know no files, clock or environment
+  unsafe     the keyword appears in `device` (and later `python`) only
+  size       files ≤ 800 lines, functions ≤ 70 (kernels 120), parameters ≤ 5; older excess is
+             listed in xtask/ratchet.toml and may only shrink
+  operation  each folder of crates/device/src/ops has its contract, its scalar oracle and, unless
+             listed as CPU-only, its GPU twin
+  dead       every source is reached by `mod`; every config, definition and test datum is named
+  name       no utils, helpers, common, misc, base, manager, handler, impl2, kernel3
+  text       files open with `//!`; no to-do without an issue, no ignored test, no trailing
+             blanks, no line over 100 columns; one integration test binary per crate";
+
+/// One breach of one rule.
+#[derive(Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Violation {
+    /// The file.
+    pub path: String,
+    /// The line, from 1; 0 for the whole file.
+    pub line: usize,
+    /// The rule's name, as in the help.
+    pub rule: &'static str,
+    /// What is wrong, and what is expected.
+    pub problem: String,
+}
+
+impl Violation {
+    fn new(rule: &'static str, path: &str, line: usize, problem: String) -> Self {
+        Self { path: path.to_owned(), line, rule, problem }
+    }
+}
+
+pub fn run(arguments: &[String]) -> Result<(), Error> {
+    let arguments: Vec<&str> = arguments.iter().map(String::as_str).collect();
+    let root = tree::root();
+    match arguments[..] {
+        [] => {}
+        ["--fix"] => fix(&root, "")?,
+        ["--fix", folder] => fix(&root, folder)?,
+        _ => {
+            let problem = format!("expected --fix or nothing, got {arguments:?}");
+            return Err(Error::Usage { task: "tidy", problem });
+        }
+    }
+    let tree = Tree::read(&root)?;
+    let violations = check(&tree)?;
+    for Violation { path, line, rule, problem } in &violations {
+        match line {
+            0 => println!("{path}: {rule}: {problem}"),
+            _ => println!("{path}:{line}: {rule}: {problem}"),
+        }
+    }
+    if violations.is_empty() {
+        println!("tidy: {} Rust files, nothing to complain about", tree.rust().count());
+        return Ok(());
+    }
+    Err(Error::Check { what: format!("{} breaches of the rules", violations.len()) })
+}
+
+fn fix(root: &Path, folder: &str) -> Result<(), Error> {
+    let tree = Tree::read(root)?;
+    for (path, text) in tree.rust().filter(|(path, _)| path.starts_with(folder)) {
+        let wrapped = wrap::wrap(text);
+        if wrapped != text {
+            println!("{path}: wrapped");
+            std::fs::write(root.join(path), wrapped).map_err(Error::io(path))?;
+        }
+    }
+    Ok(())
+}
+
+fn check(tree: &Tree) -> Result<Vec<Violation>, Error> {
+    let mut all = dependency::check(tree)?;
+    all.extend(purity::check(tree));
+    all.extend(ratchet::check(tree)?);
+    all.extend(operation::check(tree));
+    all.extend(dead::check(tree));
+    all.extend(name::check(tree));
+    all.extend(text::check(tree));
+    all.sort();
+    Ok(all)
+}
+
+/// What a rule's check of a few files prints, for the tests of the rules.
+#[cfg(test)]
+fn shown(violations: &[Violation]) -> Vec<String> {
+    let show = |v: &Violation| format!("{}:{} {}: {}", v.path, v.line, v.rule, v.problem);
+    violations.iter().map(show).collect()
+}

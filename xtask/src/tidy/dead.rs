@@ -1,0 +1,192 @@
+//! Files nobody reaches: sources no `mod` leads to, configurations and test data no text names.
+
+use std::collections::BTreeSet;
+
+use crate::mask::{is_word, mask, words};
+use crate::tidy::Violation;
+use crate::tree::Tree;
+
+const RULE: &str = "dead";
+
+/// Folders whose files must be named somewhere.
+const NAMED: [&str; 4] = ["configs/", "testdata/", "bench/definitions/", "bench/compare/"];
+
+pub fn check(tree: &Tree) -> Vec<Violation> {
+    let mut found = unreached(tree);
+    found.extend(unnamed(tree));
+    found
+}
+
+fn unreached(tree: &Tree) -> Vec<Violation> {
+    let mut reached = BTreeSet::new();
+    for (path, _) in tree.rust().filter(|(path, _)| is_root(path)) {
+        follow(tree, path, &mut reached);
+    }
+    let mut found = Vec::new();
+    for (path, _) in tree.rust().filter(|(path, _)| is_ours(path) && !reached.contains(*path)) {
+        let problem = "no `mod` leads here from lib.rs, main.rs or a test binary".to_owned();
+        found.push(Violation::new(RULE, path, 0, problem));
+    }
+    for (path, _) in tree.files().filter(|(path, _)| path.starts_with("crates/")) {
+        let name = path.rsplit('/').next().unwrap_or(path);
+        let kernel = path.ends_with(".cu") || path.ends_with(".cuh");
+        if kernel && !tree.files().any(|(other, text)| other != path && text.contains(name)) {
+            found.push(Violation::new(RULE, path, 0, "no source includes it".to_owned()));
+        }
+    }
+    found
+}
+
+fn is_ours(path: &str) -> bool {
+    path.starts_with("crates/") || path.starts_with("xtask/")
+}
+
+/// Whether cargo compiles the file without a `mod`.
+fn is_root(path: &str) -> bool {
+    let own = path.strip_prefix("crates/").and_then(|path| path.split_once('/'));
+    let own = own.map_or_else(|| path.strip_prefix("xtask/").unwrap_or(path), |(_, own)| own);
+    matches!(
+        own.split('/').collect::<Vec<_>>()[..],
+        ["build.rs"]
+            | ["src", "lib.rs" | "main.rs"]
+            | ["src", "bin", _]
+            | ["tests" | "benches" | "examples", _]
+            | ["tests" | "benches" | "examples", _, "main.rs"]
+    )
+}
+
+fn follow(tree: &Tree, path: &str, reached: &mut BTreeSet<String>) {
+    if !reached.insert(path.to_owned()) {
+        return;
+    }
+    let code = mask(tree.text(path).unwrap_or_default()).code;
+    let (folder, file) = path.rsplit_once('/').unwrap_or(("", path));
+    let stem = file.trim_end_matches(".rs");
+    let own =
+        if is_root(path) || stem == "mod" { folder.into() } else { format!("{folder}/{stem}") };
+    for module in modules(&code) {
+        for file in [format!("{own}/{module}.rs"), format!("{own}/{module}/mod.rs")] {
+            if tree.text(&file).is_some() {
+                follow(tree, &file, reached);
+            }
+        }
+    }
+}
+
+/// Paths, relative to the file's own folder, of the modules it declares without a body.
+fn modules(code: &str) -> Vec<String> {
+    let bytes = code.as_bytes();
+    let mut found = Vec::new();
+    for at in words(code, "mod") {
+        let start = at + 3 + code[at + 3..].bytes().take_while(u8::is_ascii_whitespace).count();
+        let length = code[start..].bytes().take_while(|&byte| is_word(byte)).count();
+        let rest = code[start + length..].trim_start();
+        if length == 0 || !rest.starts_with(';') {
+            continue;
+        }
+        let mut path = enclosing(bytes, code, at);
+        path.push(code[start..start + length].to_owned());
+        found.push(path.join("/"));
+    }
+    found
+}
+
+/// Names of the inline modules around a position.
+fn enclosing(bytes: &[u8], code: &str, at: usize) -> Vec<String> {
+    let mut open: Vec<Option<String>> = Vec::new();
+    for (position, byte) in bytes[..at].iter().enumerate() {
+        match byte {
+            b'{' => {
+                let before = code[..position].trim_end();
+                let name = before.rsplit(|c: char| !c.is_alphanumeric() && c != '_').next();
+                let name = name.unwrap_or_default();
+                let is_module = before[..before.len() - name.len()].trim_end().ends_with("mod");
+                open.push(is_module.then(|| name.to_owned()));
+            }
+            b'}' => {
+                open.pop();
+            }
+            _ => {}
+        }
+    }
+    open.into_iter().flatten().collect()
+}
+
+fn unnamed(tree: &Tree) -> Vec<Violation> {
+    let mut found = Vec::new();
+    for (path, _) in tree.files() {
+        let Some(folder) = NAMED.iter().find(|folder| path.starts_with(**folder)) else { continue };
+        let file = path.rsplit('/').next().unwrap_or(path);
+        let stem = file.split('.').next().unwrap_or(file);
+        // A folder's note of origin names all of its files, which proves nothing.
+        let names = |(other, text): (&str, &str)| {
+            let reads =
+                [".rs", ".md", ".py", ".toml", ".sh"].iter().any(|end| other.ends_with(end));
+            let note = other.starts_with("testdata/") && *folder == "testdata/";
+            other != path && reads && !note && (text.contains(file) || mentions(text, stem))
+        };
+        if file != "README.md" && !tree.files().any(names) {
+            let problem = format!("no source, document or definition names {stem:?}");
+            found.push(Violation::new(RULE, path, 0, problem));
+        }
+    }
+    found
+}
+
+/// Whether a name appears and does not merely begin a longer one.
+fn mentions(text: &str, name: &str) -> bool {
+    let longer = |byte: u8| is_word(byte) || byte == b'-';
+    text.match_indices(name).any(|(at, _)| {
+        let bytes = text.as_bytes();
+        let before = at > 0 && longer(bytes[at - 1]);
+        !before && !bytes.get(at + name.len()).is_some_and(|&byte| longer(byte))
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::check;
+    use crate::tree::Tree;
+
+    fn dead(files: &[(&str, &str)]) -> Vec<String> {
+        check(&Tree::of(files)).into_iter().map(|violation| violation.path).collect()
+    }
+
+    #[test]
+    fn a_source_without_mod_is_dead() {
+        let files = [
+            ("crates/a/src/lib.rs", "pub mod b;\n// mod d;\nmod e { mod f; }"),
+            ("crates/a/src/b.rs", "mod tests;"),
+            ("crates/a/src/b/tests.rs", ""),
+            ("crates/a/src/d.rs", ""),
+            ("crates/a/src/e/f.rs", ""),
+            ("crates/a/tests/it/main.rs", "mod g;"),
+            ("crates/a/tests/it/g.rs", ""),
+        ];
+        assert_eq!(dead(&files), ["crates/a/src/d.rs"]);
+    }
+
+    #[test]
+    fn folders_with_mod_rs_are_followed() {
+        let files = [
+            ("crates/a/src/lib.rs", "pub mod ops;"),
+            ("crates/a/src/ops/mod.rs", "pub mod x;"),
+            ("crates/a/src/ops/x/mod.rs", "mod scalar;"),
+            ("crates/a/src/ops/x/scalar.rs", ""),
+            ("crates/a/src/ops/x/simd.rs", ""),
+        ];
+        assert_eq!(dead(&files), ["crates/a/src/ops/x/simd.rs"]);
+    }
+
+    #[test]
+    fn a_configuration_nobody_names_is_dead() {
+        let files = [
+            ("README.md", "rowmill train configs/dlrm-default.toml"),
+            ("configs/dlrm-default.toml", ""),
+            ("configs/dlrm.toml", ""),
+            ("testdata/golden/README.md", "orphan.json"),
+            ("testdata/golden/orphan.json", ""),
+        ];
+        assert_eq!(dead(&files), ["configs/dlrm.toml", "testdata/golden/orphan.json"]);
+    }
+}

@@ -1,0 +1,163 @@
+//! Which crate may depend on which, who owns a heavy dependency, and that none is listed unused.
+
+use crate::error::Error;
+use crate::mask::{mask, words};
+use crate::tidy::Violation;
+use crate::tree::Tree;
+
+const RULE: &str = "edge";
+
+/// The edges of ARCHITECTURE.md, planned crates included. `schema` lies under every crate.
+const EDGES: [(&str, &[&str]); 15] = [
+    ("schema", &[]),
+    ("device", &["schema"]),
+    ("trace", &["schema"]),
+    ("data", &["schema"]),
+    ("comm", &["schema", "device"]),
+    ("train", &["schema", "comm", "data", "device", "trace"]),
+    ("analyze", &["schema", "trace"]),
+    ("predict", &["schema", "analyze", "trace"]),
+    ("plan", &["schema", "predict"]),
+    ("report", &["schema", "analyze", "predict"]),
+    ("fleet", &["schema", "trace"]),
+    ("hub", &["schema", "fleet", "analyze", "trace", "report"]),
+    (
+        "cli",
+        &[
+            "schema", "train", "analyze", "predict", "plan", "fleet", "report", "data", "trace",
+            "device",
+        ],
+    ),
+    (
+        "python",
+        &["schema", "train", "analyze", "predict", "plan", "report", "data", "trace", "device"],
+    ),
+    ("xtask", &[]),
+];
+
+/// Packages, by prefix of their name, that only the named crates may depend on.
+const OWNERS: [(&[&str], &[&str]); 12] = [
+    (&["parquet", "arrow-", "datafusion"], &["data", "hub"]),
+    (&["gemm", "cudarc"], &["device"]),
+    (&["mpi"], &["comm"]),
+    (&["libc"], &["device", "fleet"]),
+    (&["flate2", "zstd"], &["data", "trace"]),
+    (&["csv"], &["data"]),
+    (&["safetensors"], &["train"]),
+    (&["clap", "indicatif", "comfy-table", "ctrlc", "miette", "ratatui"], &["cli", "hub"]),
+    (&["pyo3", "numpy"], &["python"]),
+    (&["tokio", "async-", "futures"], &["fleet", "hub"]),
+    (&["axum", "hyper", "tonic", "tower", "reqwest", "askama"], &["hub"]),
+    (&["anyhow", "eyre", "color-eyre"], &[]),
+];
+
+pub fn check(tree: &Tree) -> Result<Vec<Violation>, Error> {
+    let packages = tree.packages();
+    let mut found = Vec::new();
+    for package in &packages {
+        let name = package.rsplit('/').next().unwrap_or(package);
+        let path = format!("{package}/Cargo.toml");
+        let mut report = |problem| found.push(Violation::new(RULE, &path, 0, problem));
+        let Some((_, allowed)) = EDGES.iter().find(|(known, _)| *known == name) else {
+            report(format!("{name:?} has no place in ARCHITECTURE.md; write a decision record"));
+            continue;
+        };
+        let dependencies = tree.dependencies(package)?;
+        for dependency in dependencies.normal.iter().chain(&dependencies.development) {
+            if let Some(problem) = refuse(name, allowed, dependency) {
+                report(problem);
+            }
+        }
+        for dependency in &dependencies.normal {
+            if !is_named(tree, &format!("{package}/src/"), dependency) {
+                report(format!("{dependency:?} is listed but never named in src"));
+            }
+        }
+        for dependency in &dependencies.development {
+            if !is_named(tree, &format!("{package}/"), dependency) {
+                report(format!("{dependency:?} is listed for tests but never named"));
+            }
+        }
+    }
+    Ok(found)
+}
+
+fn refuse(name: &str, allowed: &[&str], dependency: &str) -> Option<String> {
+    let ours = EDGES.iter().any(|(known, _)| *known == dependency);
+    if ours && !allowed.contains(&dependency) {
+        let allowed = if allowed.is_empty() { "nothing".to_owned() } else { allowed.join(", ") };
+        return Some(format!("{name} may depend on {allowed}; got {dependency}"));
+    }
+    let owned = |prefixes: &[&str]| prefixes.iter().any(|prefix| is_of(dependency, prefix));
+    let (_, owners) = OWNERS.iter().find(|(prefixes, _)| owned(prefixes))?;
+    if owners.contains(&name) {
+        return None;
+    }
+    let owners = if owners.is_empty() { "nobody".to_owned() } else { owners.join(" and ") };
+    Some(format!("{dependency:?} belongs to {owners}; got {name}"))
+}
+
+/// `clap` covers `clap` and `clap_complete`; `arrow-` covers `arrow-array`; `gemm` not `gemmology`.
+fn is_of(dependency: &str, prefix: &str) -> bool {
+    dependency.strip_prefix(prefix).is_some_and(|rest| {
+        rest.is_empty() || prefix.ends_with('-') || rest.starts_with(['-', '_'])
+    })
+}
+
+fn is_named(tree: &Tree, folder: &str, dependency: &str) -> bool {
+    let word = dependency.replace('-', "_");
+    let mut sources = tree.rust().filter(|(path, _)| path.starts_with(folder));
+    // Words in comments do not count, but examples in documentation do.
+    sources.any(|(_, text)| words(&mask(text).code, &word).next().is_some())
+        || tree
+            .rust()
+            .filter(|(path, _)| path.starts_with(folder))
+            .any(|(_, text)| text.contains(&format!("/// use {word}::")))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::check;
+    use crate::tidy::shown;
+    use crate::tree::Tree;
+
+    fn found(name: &str, manifest: &str, source: &str) -> Vec<String> {
+        let folder = if name == "xtask" { "xtask".to_owned() } else { format!("crates/{name}") };
+        let (toml, lib) = (format!("{folder}/Cargo.toml"), format!("{folder}/src/lib.rs"));
+        shown(&check(&Tree::of(&[(&toml, manifest), (&lib, source)])).unwrap())
+    }
+
+    #[test]
+    fn an_upward_edge_is_refused() {
+        assert_eq!(
+            found("device", "[dependencies]\ntrace.workspace = true", "use trace::X;"),
+            ["crates/device/Cargo.toml:0 edge: device may depend on schema; got trace"]
+        );
+        assert_eq!(
+            found("device", "[dependencies]\nschema.workspace = true", "use schema::Op;"),
+            Vec::<String>::new()
+        );
+    }
+
+    #[test]
+    fn a_heavy_dependency_has_one_owner() {
+        assert_eq!(
+            found("train", "[dependencies]\narrow-array = \"59\"", "use arrow_array::A;"),
+            ["crates/train/Cargo.toml:0 edge: \"arrow-array\" belongs to data and hub; got train"]
+        );
+        assert_eq!(
+            found("cli", "[dependencies]\nclap_complete = \"4\"", "clap_complete::x();"),
+            Vec::<String>::new()
+        );
+    }
+
+    #[test]
+    fn an_unknown_crate_and_an_unused_dependency_are_named() {
+        let unknown = found("blob", "", "");
+        assert!(unknown[0].contains("\"blob\" has no place in ARCHITECTURE.md"), "{unknown:?}");
+        assert_eq!(
+            found("data", "[dependencies]\ncsv = \"1\"", "// csv is named in a comment only\n"),
+            ["crates/data/Cargo.toml:0 edge: \"csv\" is listed but never named in src"]
+        );
+    }
+}

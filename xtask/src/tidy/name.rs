@@ -1,0 +1,83 @@
+//! Names that say nothing, of files and of types.
+
+use crate::mask::{is_word, line_of, mask, words};
+use crate::tidy::Violation;
+use crate::tree::Tree;
+
+const RULE: &str = "name";
+
+const BANNED: [&str; 10] = [
+    "utils", "util", "helpers", "helper", "common", "misc", "base", "manager", "handler",
+    "handlers",
+];
+
+pub fn check(tree: &Tree) -> Vec<Violation> {
+    let mut found = Vec::new();
+    for (path, text) in tree.files() {
+        for part in path.split('/') {
+            let stem = part.split('.').next().unwrap_or(part).to_lowercase();
+            if stem.split(['_', '-']).any(|word| BANNED.contains(&word)) || is_numbered(&stem) {
+                let problem = format!("{part:?} says nothing; name what it holds");
+                found.push(Violation::new(RULE, path, 0, problem));
+            }
+        }
+        if !path.ends_with(".rs") {
+            continue;
+        }
+        let code = mask(text).code;
+        for keyword in ["struct", "enum", "trait", "type", "mod"] {
+            for at in words(&code, keyword) {
+                let name = name_after(&code, at + keyword.len());
+                if is_banned_type(name) {
+                    let problem = format!("`{name}` says nothing; name what it holds");
+                    found.push(Violation::new(RULE, path, line_of(&code, at), problem));
+                }
+            }
+        }
+    }
+    found
+}
+
+fn name_after(code: &str, at: usize) -> &str {
+    let rest = code[at..].trim_start();
+    let length = rest.bytes().take_while(|&byte| is_word(byte)).count();
+    &rest[..length]
+}
+
+/// `impl2`, `kernel3`: the winner keeps the name.
+fn is_numbered(name: &str) -> bool {
+    let digits = |rest: &str| !rest.is_empty() && rest.bytes().all(|byte| byte.is_ascii_digit());
+    ["impl", "kernel"].iter().any(|stem| name.strip_prefix(stem).is_some_and(digits))
+}
+
+/// The last word decides: `BatchManager` is banned, `BaseTime` is not.
+fn is_banned_type(name: &str) -> bool {
+    let last = name.rfind(|c: char| c.is_uppercase() || c == '_').unwrap_or(0);
+    let last = name[last..].trim_start_matches('_').to_lowercase();
+    BANNED.contains(&last.as_str()) || is_numbered(&name.to_lowercase())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::check;
+    use crate::tree::Tree;
+
+    fn lines(path: &str, text: &str) -> Vec<usize> {
+        check(&Tree::of(&[(path, text)])).into_iter().map(|violation| violation.line).collect()
+    }
+
+    #[test]
+    fn banned_files() {
+        assert_eq!(lines("crates/data/src/utils.rs", ""), [0]);
+        assert_eq!(lines("crates/data/src/io_helpers/mod.rs", ""), [0]);
+        assert_eq!(lines("crates/device/src/kernel3.cu", ""), [0]);
+        assert_eq!(lines("crates/data/src/database.rs", ""), Vec::<usize>::new());
+    }
+
+    #[test]
+    fn banned_types() {
+        let text = "struct BatchManager;\nstruct BaseTime;\nenum Handler {}\n// struct Helper;\n\
+                    struct Avx2;\nmod common {}\nstruct Kernel3;";
+        assert_eq!(lines("crates/data/src/a.rs", text), [1, 7, 3, 6]);
+    }
+}

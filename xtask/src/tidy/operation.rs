@@ -1,0 +1,111 @@
+//! One folder per operation of `device`, with the same files in each, so that a missing twin shows.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use crate::tidy::Violation;
+use crate::tree::Tree;
+
+const RULE: &str = "operation";
+const FOLDER: &str = "crates/device/src/ops/";
+
+/// Operations without a GPU twin yet.
+const CPU_ONLY: [&str; 8] = [
+    "activation",
+    "cross",
+    "dense_update",
+    "embedding_backward",
+    "embedding_forward",
+    "gemm",
+    "interaction",
+    "loss",
+];
+
+/// Operations whose GPU twin is a library call: `cuda.rs` without `kernel.cu`.
+const LIBRARY_ON_GPU: [&str; 1] = ["gemm"];
+
+pub fn check(tree: &Tree) -> Vec<Violation> {
+    let mut operations: BTreeMap<&str, BTreeSet<&str>> = BTreeMap::new();
+    let mut found = Vec::new();
+    for (path, text) in tree.files() {
+        let Some(own) = path.strip_prefix(FOLDER) else { continue };
+        match own.split_once('/') {
+            Some((operation, file)) => {
+                operations.entry(operation).or_default().insert(file);
+            }
+            None if text.contains("pub fn run(") || text.contains("pub fn forward(") => {
+                let problem = "an operation is a folder with mod.rs and scalar.rs".to_owned();
+                found.push(Violation::new(RULE, path, 0, problem));
+            }
+            None => {}
+        }
+    }
+    for (operation, files) in &operations {
+        for problem in judge(operation, files) {
+            found.push(Violation::new(RULE, &format!("{FOLDER}{operation}"), 0, problem));
+        }
+    }
+    for operation in CPU_ONLY {
+        if !operations.is_empty() && !operations.contains_key(operation) {
+            let problem = format!("CPU_ONLY names {operation:?}, which has no folder");
+            found.push(Violation::new(RULE, "xtask/src/tidy/operation.rs", 0, problem));
+        }
+    }
+    found
+}
+
+fn judge(operation: &str, files: &BTreeSet<&str>) -> Vec<String> {
+    let mut problems = Vec::new();
+    for file in ["mod.rs", "scalar.rs"] {
+        if !files.contains(file) {
+            problems.push(format!("expected {file}, got {files:?}"));
+        }
+    }
+    let (launch, kernel) = (files.contains("cuda.rs"), files.contains("kernel.cu"));
+    let library = LIBRARY_ON_GPU.contains(&operation);
+    if kernel && !launch {
+        problems.push("kernel.cu without cuda.rs, which launches it".to_owned());
+    }
+    if launch && !kernel && !library {
+        problems.push("cuda.rs without kernel.cu".to_owned());
+    }
+    match (CPU_ONLY.contains(&operation), launch) {
+        (false, false) => problems.push("no cuda.rs; expected it, or an entry in CPU_ONLY".into()),
+        (true, true) => problems.push("has cuda.rs; remove it from CPU_ONLY".into()),
+        _ => {}
+    }
+    problems
+}
+
+#[cfg(test)]
+mod tests {
+    use super::judge;
+
+    fn check(operation: &str, files: &[&str], expected: &[&str]) {
+        assert_eq!(judge(operation, &files.iter().copied().collect()), expected);
+    }
+
+    #[test]
+    fn contract_and_oracle_are_demanded() {
+        check("loss", &["mod.rs", "scalar.rs"], &[]);
+        check(
+            "loss",
+            &["mod.rs", "simd.rs"],
+            &[r#"expected scalar.rs, got {"mod.rs", "simd.rs"}"#],
+        );
+    }
+
+    #[test]
+    fn gpu_twins_come_in_pairs_and_leave_the_list() {
+        let both = ["mod.rs", "scalar.rs", "cuda.rs", "kernel.cu"];
+        check("quantize", &both, &[]);
+        check("quantize", &both[..3], &["cuda.rs without kernel.cu"]);
+        check("quantize", &both[..2], &["no cuda.rs; expected it, or an entry in CPU_ONLY"]);
+        check("gemm", &both[..3], &["has cuda.rs; remove it from CPU_ONLY"]);
+    }
+
+    #[test]
+    fn a_loose_file_is_no_operation() {
+        let tree = crate::tree::Tree::of(&[("crates/device/src/ops/x.rs", "pub fn run() {}")]);
+        assert_eq!(super::check(&tree).len(), 1);
+    }
+}

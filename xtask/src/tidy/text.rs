@@ -1,0 +1,116 @@
+//! What every source looks like: its opening, its lines, its to-dos, its tests.
+
+use std::collections::BTreeMap;
+
+use crate::mask::{mask, words};
+use crate::tidy::Violation;
+use crate::tree::Tree;
+
+const RULE: &str = "text";
+/// The margin.
+pub const COLUMNS: usize = 100;
+const TO_DO: [&str; 3] = ["TODO", "FIXME", "XXX"];
+
+pub fn check(tree: &Tree) -> Vec<Violation> {
+    let mut found = test_binaries(tree);
+    for (path, text) in tree.rust() {
+        let mut report = |line, problem| found.push(Violation::new(RULE, path, line, problem));
+        if !text.starts_with("//!") && !path.ends_with("/tests.rs") {
+            report(1, "expected `//!`: what the file owns and what it does not know".to_owned());
+        }
+        let masked = mask(text);
+        let lines = text.lines().zip(masked.comments.lines()).zip(masked.code.lines());
+        for (number, ((line, comment), code)) in lines.enumerate() {
+            if let Some(problem) = judge(line, comment, code) {
+                report(number + 1, problem);
+            }
+            if code.trim_start().starts_with("#[ignore") {
+                report(number + 1, "tests skip loudly, with a counted line; got #[ignore]".into());
+            }
+        }
+    }
+    found
+}
+
+fn judge(line: &str, comment: &str, code: &str) -> Option<String> {
+    if line.ends_with([' ', '\t']) {
+        return Some("trailing blanks".to_owned());
+    }
+    let columns = line.chars().count();
+    // Strings and links are not broken for the sake of a margin.
+    let in_string = line.contains('"') || code.trim().is_empty() && comment.trim().is_empty();
+    if columns > COLUMNS && !in_string && !line.contains("http") {
+        return Some(format!("expected at most {COLUMNS} columns, got {columns}"));
+    }
+    let to_do = TO_DO.iter().find(|word| words(comment, word).next().is_some())?;
+    let issue =
+        comment.split('#').skip(1).any(|rest| rest.starts_with(|c: char| c.is_ascii_digit()));
+    (!issue).then(|| format!("{to_do} without an issue number"))
+}
+
+/// One integration test binary per crate: each further one links the whole crate again.
+fn test_binaries(tree: &Tree) -> Vec<Violation> {
+    let mut binaries: BTreeMap<&str, Vec<&str>> = BTreeMap::new();
+    for (path, _) in tree.rust() {
+        let Some((package, own)) = path.split_once("/tests/") else { continue };
+        let is_binary = !own.contains('/') || own.ends_with("/main.rs");
+        if is_binary && !package.contains("/src") {
+            binaries.entry(package).or_default().push(path);
+        }
+    }
+    let mut found = Vec::new();
+    for (package, paths) in binaries {
+        if paths != [format!("{package}/tests/it/main.rs")] {
+            let problem = format!("expected tests/it/main.rs alone, got {paths:?}");
+            found.push(Violation::new(RULE, package, 0, problem));
+        }
+    }
+    found
+}
+
+#[cfg(test)]
+mod tests {
+    use super::check;
+    use crate::tidy::shown;
+    use crate::tree::Tree;
+
+    fn found(text: &str) -> Vec<String> {
+        shown(&check(&Tree::of(&[("crates/a/src/b.rs", text)])))
+    }
+
+    fn expect(text: &str, problem: &str) {
+        let got = found(text);
+        assert!(got.len() == 1 && got[0].ends_with(problem), "{got:?}");
+    }
+
+    #[test]
+    fn a_file_opens_with_its_purpose() {
+        expect("use a;\n", "what it does not know");
+        assert_eq!(found("//! Owns a.\n"), Vec::<String>::new());
+        assert_eq!(check(&Tree::of(&[("crates/a/src/b/tests.rs", "use a;")])), []);
+    }
+
+    #[test]
+    fn lines_are_short_and_end_where_they_end() {
+        expect("//! x\nlet a; \n", ":2 text: trailing blanks");
+        expect(
+            &format!("//! x\n{}\n", "y".repeat(101)),
+            ":2 text: expected at most 100 columns, got 101",
+        );
+        assert_eq!(found(&format!("//! x\n\"{}\"\n", "y".repeat(101))), Vec::<String>::new());
+    }
+
+    #[test]
+    fn a_to_do_names_its_issue() {
+        expect("//! x\n// TODO: later\n", "TODO without an issue number");
+        assert_eq!(found("//! x\n// TODO(#12): later\nlet a = \"TODO\";\n"), Vec::<String>::new());
+    }
+
+    #[test]
+    fn tests_are_neither_ignored_nor_scattered() {
+        expect("//! x\n#[ignore = \"slow\"]\nfn f() {}\n", "got #[ignore]");
+        let files = [("crates/a/tests/b.rs", "//! x"), ("crates/a/tests/it/main.rs", "//! x")];
+        assert_eq!(check(&Tree::of(&files)).len(), 1);
+        assert_eq!(check(&Tree::of(&files[1..])), []);
+    }
+}

@@ -1,0 +1,97 @@
+//! `cargo xtask tidy --fix`: wraps comments over the margin and strips trailing blanks. Changes no
+//! code.
+
+use crate::tidy::text::COLUMNS;
+
+/// The text with its comments within the margin. Tables, indented and fenced blocks stay as they
+/// are.
+pub fn wrap(text: &str) -> String {
+    let mut out: Vec<String> = Vec::new();
+    let mut carried: Option<(String, String)> = None;
+    let mut fenced = false;
+    for line in text.lines() {
+        let line = line.trim_end();
+        let (prefix, body) = split(line);
+        fenced ^= body.starts_with("```");
+        let mut current = line.to_owned();
+        if let Some((old, words)) = carried.take() {
+            if prefix == old && continues(body) && !fenced {
+                current = format!("{old}{words} {body}");
+            } else {
+                out.extend(broken(&old, &words));
+            }
+        }
+        let fixed = fenced || prefix.is_empty() || body.starts_with(['|', ' ', '#']);
+        if !fixed && current.chars().count() > COLUMNS {
+            let mut lines = broken(prefix, &current[prefix.len()..]);
+            let last = lines.pop().unwrap_or_default();
+            carried = Some((prefix.to_owned(), last[prefix.len()..].to_owned()));
+            out.extend(lines);
+        } else {
+            out.push(current);
+        }
+    }
+    if let Some((prefix, words)) = carried {
+        out.extend(broken(&prefix, &words));
+    }
+    out.push(String::new());
+    out.join("\n")
+}
+
+/// Indent and comment mark with its blank, and the rest; no prefix where the line is not a comment.
+fn split(line: &str) -> (&str, &str) {
+    let indent = line.len() - line.trim_start().len();
+    let marks = ["/// ", "//! ", "// "];
+    let mark = marks.iter().find(|mark| line[indent..].starts_with(**mark));
+    line.split_at(mark.map_or(0, |mark| indent + mark.len()))
+}
+
+/// Whether a comment line goes on with the sentence of the line before it.
+fn continues(body: &str) -> bool {
+    let first = body.chars().next();
+    first.is_some_and(|c| c.is_alphanumeric() || "`([\"'".contains(c)) && !body.starts_with("```")
+}
+
+fn broken(prefix: &str, words: &str) -> Vec<String> {
+    let mut lines = vec![prefix.trim_end().to_owned()];
+    for word in words.split(' ') {
+        let last = lines.len() - 1;
+        let fits = lines[last].chars().count() + 1 + word.chars().count() <= COLUMNS;
+        if fits || lines[last].len() < prefix.len() {
+            lines[last] = format!("{} {word}", lines[last]);
+        } else {
+            lines.push(format!("{prefix}{word}"));
+        }
+    }
+    lines
+}
+
+#[cfg(test)]
+mod tests {
+    use super::wrap;
+
+    #[test]
+    fn the_overflow_goes_to_the_next_line_of_the_paragraph() {
+        let long = "word ".repeat(20);
+        let text = format!("    /// {long}end\n    /// more.\n    fn f() {{}}\n");
+        let line = "word ".repeat(18);
+        let expected =
+            format!("    /// {}\n    /// word word end more.\n    fn f() {{}}\n", line.trim());
+        assert_eq!(wrap(&text), expected);
+        assert_eq!(wrap(&expected), expected);
+    }
+
+    #[test]
+    fn tables_fences_code_and_new_items_stay() {
+        let long = "word ".repeat(25);
+        for text in [
+            format!("/// | {} |\n", long.trim()),
+            format!("/// ```\n/// {}\n/// ```\n", long.trim()),
+            format!("let a = \"{long}\";\n"),
+        ] {
+            assert_eq!(wrap(&text), text);
+        }
+        let text = format!("// {}\n// - item\n", long.trim());
+        assert!(wrap(&text).ends_with("word\n// - item\n"));
+    }
+}
