@@ -55,4 +55,11 @@ impl<'a, T> DisjointMut<'a, T> {
         // SAFETY: the caller vouches that the range is inside the slice and exclusively theirs.
         unsafe { std::slice::from_raw_parts_mut(self.start.add(range.start), range.len()) }
     }
+
+    /// The address of the first element, for prefetching.
+    #[must_use]
+    #[inline(always)]
+    pub fn as_ptr(&self) -> *const T {
+        self.start
+    }
 }

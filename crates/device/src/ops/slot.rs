@@ -36,41 +36,38 @@ impl<'a, Shape: Fn(usize) -> TileShape<'a>> Lookup<'a, Shape> {
     /// Checks the layout of the jagged tensor, the slots and the scales; gives the width Σ D of the
     /// pooled matrix, which the slots' columns tile without gap or overlap.
     pub fn check(&self, tiles: usize) -> Result<usize, Error> {
-        let expect = |what, expected, got| {
-            if expected == got {
-                Ok(())
-            } else {
-                Err(Error::Shape { op: self.op, what, expected, got })
-            }
-        };
         self.jagged.check().map_err(|cause| Error::Jagged { op: self.op, cause })?;
-        expect("slots: one per key", self.jagged.features, self.slots.len())?;
+        self.check_extent("slots: one per key", self.jagged.features, self.slots.len())?;
         if let Some(scales) = self.bag_scales {
             let bags = self.jagged.features * self.jagged.batch_size;
-            expect("bag_scales [F·B]", bags, scales.len())?;
+            self.check_extent("bag_scales [F·B]", bags, scales.len())?;
         }
         if let Some(slot) = self.slots.iter().find(|slot| slot.tile >= tiles) {
-            let (op, what) = (self.op, "tile index of a slot: number of tiles");
+            let (op, what) = (self.op, "tile index of a slot, below");
             return Err(Error::Shape { op, what, expected: tiles, got: slot.tile });
+        }
+        for tile in 0..tiles {
+            let dim = (self.shape)(tile).dim;
+            self.check_extent("D of a tile, at least", dim.max(1), dim)?;
         }
         let mut columns: Vec<(usize, usize)> =
             self.slots.iter().map(|s| (s.column, s.tile)).collect();
         columns.sort_unstable();
         columns.into_iter().try_fold(0, |next, (column, tile)| {
-            expect("first column of a slot, in column order", next, column)?;
+            self.check_extent("first column of a slot, in column order", next, column)?;
             Ok(next + (self.shape)(tile).dim)
         })
     }
 
-    /// Position of the first id of one slot's `ids` that names no row, if any.
-    #[inline]
-    pub fn first_bad(ids: &[i64], rows: usize) -> Option<usize> {
-        // A negative id is a huge one when read as unsigned.
-        let rows = rows as u64;
-        if ids.iter().fold(true, |good, &id| good & ((id as u64) < rows)) {
-            return None;
-        }
-        ids.iter().position(|&id| id as u64 >= rows)
+    /// Whether `what` has the extent the contract asks for.
+    pub fn check_extent(
+        &self,
+        what: &'static str,
+        expected: usize,
+        got: usize,
+    ) -> Result<(), Error> {
+        let op = self.op;
+        if expected == got { Ok(()) } else { Err(Error::Shape { op, what, expected, got }) }
     }
 
     /// The error for the id at `position` of `values`.
@@ -86,4 +83,15 @@ impl<'a, Shape: Fn(usize) -> TileShape<'a>> Lookup<'a, Shape> {
             rows: tile.rows,
         }
     }
+}
+
+/// Position in `ids` of the first id that names no row, if any.
+#[inline]
+pub(crate) fn first_bad(ids: &[i64], rows: usize) -> Option<usize> {
+    // A negative id is a huge one when read as unsigned.
+    let rows = rows as u64;
+    if ids.iter().fold(true, |good, &id| good & ((id as u64) < rows)) {
+        return None;
+    }
+    ids.iter().position(|&id| id as u64 >= rows)
 }

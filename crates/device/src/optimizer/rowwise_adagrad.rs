@@ -32,7 +32,8 @@ fn sum_of_squares<R: Real>(gradient: &[R]) -> R {
     let mut half = PARTS / 2;
     while half > 0 {
         for part in 0..half {
-            parts[part] = parts[part] + parts[part + half];
+            let other = parts[part + half];
+            parts[part] += other;
         }
         half /= 2;
     }

@@ -1,0 +1,164 @@
+//! The row kernels of the embedding backward with vectors: one algorithm for every register width.
+//!
+//! ```text
+//! sum of a row's gradients:
+//!     for each strip of columns (8, 4, 2 or 1 registers, then a masked tail):    (1)
+//!         sums = 0
+//!         for each pair of the row: sums += factor · gradient[bag][strip]
+//!         out[strip] = sums
+//! ```
+//! 1. The sums of a strip stay in registers over the whole row.
+#![expect(unsafe_code, reason = "vector instructions")]
+
+#[cfg(not(target_arch = "x86_64"))]
+pub(super) use elsewhere::{sum_avx2, sum_avx512, update_chunk_avx2, update_chunk_avx512};
+#[cfg(target_arch = "x86_64")]
+pub(super) use x86::{sum_avx2, sum_avx512, update_chunk_avx2, update_chunk_avx512};
+
+#[cfg(target_arch = "x86_64")]
+mod x86 {
+    use std::ops::Range;
+
+    use super::super::Updated;
+    use super::super::update::{Batch, RowKernel, Work};
+    use crate::cpu::vector::Vector;
+    use crate::cpu::vector::x86::{Float8, Float16};
+    use crate::cpu::{Avx2, Avx512};
+    use crate::optimizer::Rule;
+
+    macro_rules! entries {
+        ($update:ident, $sum:ident, $token:ty, $vector:ty, $features:literal) => {
+            /// A chunk of rows.
+            pub(in super::super) fn $update(
+                _: $token,
+                work: &Work<'_>,
+                pairs: Range<usize>,
+            ) -> Updated {
+                #[target_feature(enable = $features)]
+                fn enter(work: &Work<'_>, pairs: Range<usize>) -> Updated {
+                    // SAFETY: compiled for the vector's instruction set; the pool runs a chunk once.
+                    unsafe { work.update_chunk::<Vectors<$vector>>(pairs) }
+                }
+                // SAFETY: the token proves the instruction set.
+                unsafe { enter(work, pairs) }
+            }
+
+            /// The summed gradient of some pairs.
+            pub(in super::super) fn $sum(
+                _: $token,
+                batch: &Batch<'_>,
+                pairs: Range<usize>,
+                sum: &mut [f32],
+            ) {
+                #[target_feature(enable = $features)]
+                fn enter(batch: &Batch<'_>, pairs: Range<usize>, sum: &mut [f32]) {
+                    // SAFETY: compiled for the vector's instruction set.
+                    unsafe { Vectors::<$vector>::sum(batch, pairs, sum) }
+                }
+                // SAFETY: the token proves the instruction set.
+                unsafe { enter(batch, pairs, sum) }
+            }
+        };
+    }
+    entries!(update_chunk_avx2, sum_avx2, Avx2, Float8, "avx2,fma");
+    entries!(
+        update_chunk_avx512,
+        sum_avx512,
+        Avx512,
+        Float16,
+        "avx512f,avx512vl,avx512bw,avx512dq,avx2,fma"
+    );
+
+    /// The kernel on registers of type `V`.
+    struct Vectors<V>(std::marker::PhantomData<V>);
+
+    impl<V: Vector> RowKernel for Vectors<V> {
+        #[inline(always)]
+        unsafe fn sum(batch: &Batch<'_>, pairs: Range<usize>, sum: &mut [f32]) {
+            let dim = sum.len();
+            let mut at = 0;
+            // SAFETY: each strip lies inside the `dim` columns.
+            unsafe {
+                while dim - at >= 8 * V::LANES {
+                    at += strip::<V, 8>(batch, pairs.clone(), at, sum);
+                }
+                if dim - at >= 4 * V::LANES {
+                    at += strip::<V, 4>(batch, pairs.clone(), at, sum);
+                }
+                if dim - at >= 2 * V::LANES {
+                    at += strip::<V, 2>(batch, pairs.clone(), at, sum);
+                }
+                while at < dim {
+                    at += strip::<V, 1>(batch, pairs.clone(), at, sum);
+                }
+            }
+        }
+
+        #[inline(always)]
+        unsafe fn update(rule: &Rule, weights: &mut [f32], sum: &[f32], state: &mut [f32]) {
+            // SAFETY: the caller's promise.
+            unsafe { rule.update_row_vector::<V>(weights, sum, state) }
+        }
+    }
+
+    /// Sums the columns from `at` on, `N` registers of them (a last one may be partial where `N` is
+    /// 1), and returns how many columns a full strip has.
+    #[inline(always)]
+    unsafe fn strip<V: Vector, const N: usize>(
+        batch: &Batch<'_>,
+        pairs: Range<usize>,
+        at: usize,
+        sum: &mut [f32],
+    ) -> usize {
+        let left = sum.len() - at;
+        // SAFETY: `gradient[start..]` has `dim` columns of the slot, checked at the contract; loads and
+        // stores stay within `left` of them, and only strips of one register can be partial.
+        unsafe {
+            let mut sums = [V::splat(0.0); N];
+            for position in pairs {
+                let (start, factor) = batch.locate(position);
+                debug_assert!(start + sum.len() <= batch.gradient.len());
+                let (factor, gradient) =
+                    (V::splat(factor), batch.gradient.as_ptr().add(start + at));
+                for (n, sum) in sums.iter_mut().enumerate() {
+                    let pointer = gradient.add(n * V::LANES);
+                    let value =
+                        if N == 1 { V::load_up_to(pointer, left) } else { V::load(pointer) };
+                    *sum = sum.add(factor.mul(value));
+                }
+            }
+            let target = sum.as_mut_ptr().add(at);
+            for (n, sum) in sums.iter().enumerate() {
+                if N == 1 {
+                    sum.store_up_to(target, left);
+                } else {
+                    sum.store(target.add(n * V::LANES));
+                }
+            }
+        }
+        N * V::LANES
+    }
+}
+
+#[cfg(not(target_arch = "x86_64"))]
+mod elsewhere {
+    use std::ops::Range;
+
+    use super::super::Updated;
+    use super::super::update::{Batch, Work};
+    use crate::cpu::{Avx2, Avx512};
+
+    macro_rules! unreachable_entries {
+        ($update:ident, $sum:ident, $token:ty) => {
+            /// Cannot be called: the token does not exist on this machine.
+            pub(in super::super) fn $update(_: $token, _: &Work<'_>, _: Range<usize>) -> Updated {
+                Updated::default()
+            }
+            /// Cannot be called: the token does not exist on this machine.
+            pub(in super::super) fn $sum(_: $token, _: &Batch<'_>, _: Range<usize>, _: &mut [f32]) {
+            }
+        };
+    }
+    unreachable_entries!(update_chunk_avx2, sum_avx2, Avx2);
+    unreachable_entries!(update_chunk_avx512, sum_avx512, Avx512);
+}

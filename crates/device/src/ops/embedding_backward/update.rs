@@ -1,0 +1,348 @@
+//! Third phase: sums the gradients of each distinct row and updates the row in place.
+//! Knows the sorted pairs; knows nothing of how they were made, and no formula of an optimizer.
+#![expect(unsafe_code, reason = "rows of one table are updated by the chunks that own them")]
+
+use std::ops::Range;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use schema::KeyedJaggedTensor;
+
+use super::{IDS_PER_PART, Updated, scalar, simd};
+use crate::cpu::vector::prefetch_row;
+use crate::cpu::{Cpu, DisjointMut, Isa};
+use crate::ops::Slot;
+use crate::optimizer::Rule;
+
+/// Sorted pairs per chunk; a chunk updates the rows whose first pair lies inside it.
+const PAIRS_PER_CHUNK: usize = 512;
+
+/// How many pairs ahead rows and gradients are asked for.
+const PAIRS_AHEAD: usize = 8;
+
+/// The longest row whose sum is kept on the stack.
+const STACK_DIM: usize = 512;
+
+/// The batch, read only, and its pairs in row order.
+pub(super) struct Batch<'a> {
+    pub slots: &'a [Slot],
+    pub jagged: &'a KeyedJaggedTensor,
+    pub bag_scales: Option<&'a [f32]>,
+    /// `[B, width]`.
+    pub gradient: &'a [f32],
+    pub width: usize,
+    /// `[nnz]`.
+    pub pairs: &'a [u64],
+    /// Bag of each position; empty unless the lookup is weighted.
+    pub bags: &'a [usize],
+    pub payload_bits: u32,
+}
+
+/// A tile as the chunks see it.
+pub(super) struct Target<'a> {
+    pub weights: DisjointMut<'a, f32>,
+    pub state: DisjointMut<'a, f32>,
+    pub state_per_row: usize,
+    /// Its row numbers, counted over all tiles.
+    pub rows: Range<usize>,
+    pub dim: usize,
+}
+
+/// A row with more than [`IDS_PER_PART`] pairs.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct LongSegment {
+    start: usize,
+    end: usize,
+    dim: usize,
+    /// Number of parts of the long segments before it.
+    first_part: usize,
+    /// Where its partial sums start, `[parts, dim]`.
+    partials: usize,
+}
+
+impl LongSegment {
+    fn parts(&self) -> usize {
+        (self.end - self.start).div_ceil(IDS_PER_PART)
+    }
+}
+
+impl Batch<'_> {
+    #[inline(always)]
+    pub fn row(&self, position: usize) -> usize {
+        (self.pairs[position] >> self.payload_bits) as usize
+    }
+
+    /// Where the gradient of the pair at `position` starts, and its factor `weight · scale`.
+    #[inline(always)]
+    pub fn locate(&self, position: usize) -> (usize, f32) {
+        let payload = (self.pairs[position] & ((1 << self.payload_bits) - 1)) as usize;
+        let (bag, weight) = match &self.jagged.weights {
+            None => (payload, 1.0),
+            Some(weights) => (self.bags[payload], weights[payload]),
+        };
+        let (feature, sample) = (bag / self.jagged.batch_size, bag % self.jagged.batch_size);
+        let scale = self.bag_scales.map_or(1.0, |scales| scales[bag]);
+        (sample * self.width + self.slots[feature].column, weight * scale)
+    }
+
+    /// The end of the run of pairs of `row` that starts at `start`.
+    #[inline(always)]
+    fn segment_end(&self, start: usize, row: usize) -> usize {
+        let mut end = start + 1;
+        while end < self.pairs.len() && self.row(end) == row {
+            end += 1;
+        }
+        end
+    }
+}
+
+impl<'a> Target<'a> {
+    /// The weights and the state of one row, given by its number over all tiles.
+    ///
+    /// # Safety
+    /// `row` lies in `self.rows`, and nobody else holds that row.
+    #[inline(always)]
+    unsafe fn row(&self, row: usize) -> (&'a mut [f32], &'a mut [f32]) {
+        let local = row - self.rows.start;
+        let (weight, state) = (local * self.dim, local * self.state_per_row);
+        // SAFETY: both slices have `rows` rows (checked at the contract), and the caller owns this one.
+        unsafe {
+            (
+                self.weights.part(weight..weight + self.dim),
+                self.state.part(state..state + self.state_per_row),
+            )
+        }
+    }
+
+    #[inline(always)]
+    fn prefetch(&self, row: usize) {
+        let local = row - self.rows.start;
+        prefetch_row(self.weights.as_ptr().wrapping_add(local * self.dim), self.dim);
+        if self.state_per_row > 0 {
+            let state = self.state.as_ptr().wrapping_add(local * self.state_per_row);
+            prefetch_row(state, self.state_per_row);
+        }
+    }
+}
+
+/// The arithmetic on one row, in one instruction set.
+pub(super) trait RowKernel {
+    /// `sum[d] = Σ factor · gradient[d]` over the pairs, in order.
+    ///
+    /// # Safety
+    /// The machine has the kernel's instruction set, and the caller is compiled for it.
+    unsafe fn sum(batch: &Batch<'_>, pairs: Range<usize>, sum: &mut [f32]);
+
+    /// The rule on one row.
+    ///
+    /// # Safety
+    /// As for `sum`.
+    unsafe fn update(rule: &Rule, weights: &mut [f32], sum: &[f32], state: &mut [f32]);
+}
+
+/// Updates all rows of the batch.
+pub(super) fn run(
+    cpu: &Cpu,
+    batch: &Batch<'_>,
+    (targets, rule): (&[Target<'_>], Rule),
+    (long, partials): (&mut Vec<LongSegment>, &mut Vec<f32>),
+) -> Updated {
+    find_long_segments(batch, targets, long);
+    sum_parts(cpu, batch, long, partials);
+    let work = Work { batch, targets, rule, long, partials };
+    let (rows, elements) = (AtomicUsize::new(0), AtomicUsize::new(0));
+    cpu.pool.run(batch.pairs.len().div_ceil(PAIRS_PER_CHUNK), |chunk| {
+        let start = chunk * PAIRS_PER_CHUNK;
+        let pairs = start..batch.pairs.len().min(start + PAIRS_PER_CHUNK);
+        let updated = match cpu.isa {
+            // SAFETY: the portable kernel needs no instruction set.
+            Isa::Portable => unsafe { work.update_chunk::<Portable>(pairs) },
+            Isa::Avx2(token) => simd::update_chunk_avx2(token, &work, pairs),
+            Isa::Avx512(token) => simd::update_chunk_avx512(token, &work, pairs),
+        };
+        rows.fetch_add(updated.unique_rows, Ordering::Relaxed);
+        elements.fetch_add(updated.unique_elements, Ordering::Relaxed);
+    });
+    Updated { unique_rows: rows.into_inner(), unique_elements: elements.into_inner() }
+}
+
+/// Finds the rows with more than [`IDS_PER_PART`] pairs: each of them covers a multiple of that number.
+fn find_long_segments(batch: &Batch<'_>, targets: &[Target<'_>], long: &mut Vec<LongSegment>) {
+    long.clear();
+    let (mut end, mut first_part, mut partials) = (0, 0, 0);
+    for probe in (0..batch.pairs.len()).step_by(IDS_PER_PART) {
+        if probe < end {
+            continue;
+        }
+        let row = batch.row(probe);
+        let rank =
+            |bound: u64| batch.pairs.partition_point(|pair| pair >> batch.payload_bits < bound);
+        let start = rank(row as u64);
+        end = rank(row as u64 + 1);
+        if end - start > IDS_PER_PART {
+            let dim = targets[tile_of(targets, row)].dim;
+            let segment = LongSegment { start, end, dim, first_part, partials };
+            first_part += segment.parts();
+            partials += segment.parts() * dim;
+            long.push(segment);
+        }
+    }
+}
+
+/// The tile that holds a row number.
+fn tile_of(targets: &[Target<'_>], row: usize) -> usize {
+    targets.partition_point(|target| target.rows.end <= row)
+}
+
+/// Sums the parts of long segments, each part on its own.
+fn sum_parts(cpu: &Cpu, batch: &Batch<'_>, long: &[LongSegment], partials: &mut Vec<f32>) {
+    let Some(last) = long.last() else { return };
+    partials.resize(last.partials + last.parts() * last.dim, 0.0);
+    let sums = DisjointMut::new(partials);
+    cpu.pool.run(last.first_part + last.parts(), |part| {
+        let segment = &long[long.partition_point(|segment| segment.first_part <= part) - 1];
+        let part = part - segment.first_part;
+        let start = segment.start + part * IDS_PER_PART;
+        let pairs = start..segment.end.min(start + IDS_PER_PART);
+        let at = segment.partials + part * segment.dim;
+        // SAFETY: `at..at + dim` is this part's own piece of the layout that `partials` was sized for.
+        let sum = unsafe { sums.part(at..at + segment.dim) };
+        match cpu.isa {
+            // SAFETY: the portable kernel needs no instruction set.
+            Isa::Portable => unsafe { Portable::sum(batch, pairs, sum) },
+            Isa::Avx2(token) => simd::sum_avx2(token, batch, pairs, sum),
+            Isa::Avx512(token) => simd::sum_avx512(token, batch, pairs, sum),
+        }
+    });
+}
+
+/// Everything a chunk reads, and the rows it owns.
+pub(super) struct Work<'a> {
+    batch: &'a Batch<'a>,
+    targets: &'a [Target<'a>],
+    rule: Rule,
+    long: &'a [LongSegment],
+    partials: &'a [f32],
+}
+
+impl Work<'_> {
+    /// Updates the rows whose first pair lies in `pairs`.
+    ///
+    /// # Safety
+    /// The machine has the kernel's instruction set, the caller is compiled for it, and no other
+    /// thread works on the same chunk.
+    #[inline(always)]
+    pub unsafe fn update_chunk<K: RowKernel>(&self, pairs: Range<usize>) -> Updated {
+        let mut updated = Updated::default();
+        let mut at = pairs.start;
+        if at > 0 {
+            // A row that began in an earlier chunk belongs to that chunk.
+            let row = self.batch.row(at - 1);
+            while at < pairs.end && self.batch.row(at) == row {
+                at += 1;
+            }
+        }
+        while at < pairs.end {
+            let tile = tile_of(self.targets, self.batch.row(at));
+            // SAFETY: the caller's promise.
+            let rows = unsafe { self.update_tile::<K>(tile, &mut at, pairs.end) };
+            updated.unique_rows += rows;
+            updated.unique_elements += rows * self.targets[tile].dim;
+        }
+        updated
+    }
+
+    /// Updates the rows of one tile whose first pair lies in `at..end`, moves `at` behind their last
+    /// pair, and gives their number.
+    #[inline(always)]
+    unsafe fn update_tile<K: RowKernel>(&self, tile: usize, at: &mut usize, end: usize) -> usize {
+        let target = &self.targets[tile];
+        let (mut stack, mut heap) = ([0.0; STACK_DIM], Vec::new());
+        let sum = if target.dim <= STACK_DIM {
+            &mut stack[..target.dim]
+        } else {
+            heap.resize(target.dim, 0.0);
+            heap.as_mut_slice()
+        };
+        let mut rows = 0;
+        while *at < end {
+            let row = self.batch.row(*at);
+            if row >= target.rows.end {
+                break;
+            }
+            let segment = *at..self.batch.segment_end(*at, row);
+            *at = segment.end;
+            rows += 1;
+            // SAFETY: the caller's promise for the instruction set. The row was checked by `gather`,
+            // and only the chunk that holds the first pair of a row touches the row.
+            unsafe {
+                self.sum_segment::<K>(target, segment, sum);
+                let (weights, state) = target.row(row);
+                K::update(&self.rule, weights, sum, state);
+            }
+        }
+        rows
+    }
+
+    /// The summed gradient of one row.
+    #[inline(always)]
+    unsafe fn sum_segment<K: RowKernel>(
+        &self,
+        target: &Target<'_>,
+        segment: Range<usize>,
+        sum: &mut [f32],
+    ) {
+        if segment.len() > IDS_PER_PART {
+            return self.add_parts(segment.start, sum);
+        }
+        for position in segment.clone() {
+            self.prefetch(target, position + PAIRS_AHEAD);
+        }
+        // SAFETY: the caller's promise.
+        unsafe { K::sum(self.batch, segment, sum) }
+    }
+
+    /// Adds the partial sums of a long segment, in order.
+    #[cold]
+    fn add_parts(&self, start: usize, sum: &mut [f32]) {
+        let segment = &self.long[self.long.partition_point(|segment| segment.start < start)];
+        let sums = &self.partials[segment.partials..][..segment.parts() * segment.dim];
+        sum.fill(0.0);
+        for part in sums.chunks(segment.dim) {
+            scalar::add_scaled(1.0, part, sum);
+        }
+    }
+
+    /// Asks for the gradient of a later pair, and for its row unless the pair before has the same.
+    #[inline(always)]
+    fn prefetch(&self, target: &Target<'_>, position: usize) {
+        let batch = self.batch;
+        if position >= batch.pairs.len() {
+            return;
+        }
+        let (offset, _) = batch.locate(position);
+        prefetch_row(batch.gradient.as_ptr().wrapping_add(offset), target.dim);
+        let row = batch.row(position);
+        if row != batch.row(position - 1) && row < target.rows.end {
+            target.prefetch(row);
+        }
+    }
+}
+
+/// The scalar kernel, for any machine.
+struct Portable;
+
+impl RowKernel for Portable {
+    #[inline(always)]
+    unsafe fn sum(batch: &Batch<'_>, pairs: Range<usize>, sum: &mut [f32]) {
+        sum.fill(0.0);
+        for position in pairs {
+            let (start, factor) = batch.locate(position);
+            scalar::add_scaled(factor, &batch.gradient[start..start + sum.len()], sum);
+        }
+    }
+
+    #[inline(always)]
+    unsafe fn update(rule: &Rule, weights: &mut [f32], sum: &[f32], state: &mut [f32]) {
+        rule.update_row(weights, sum, state);
+    }
+}

@@ -1,0 +1,54 @@
+//! The oracle of the pooled lookup: plain loops, for f32 and f64.
+//! Knows nothing of threads or vectors.
+
+use schema::KeyedJaggedTensor;
+
+use crate::ops::Slot;
+use crate::real::Real;
+
+/// `out[d] = scale · Σ_j weight_j · table[ids_j, d]`; D is `out.len()`.
+///
+/// # Panics
+/// If an id is no row of `table` `[rows, D]`.
+pub fn pool_bag<R: Real>(
+    table: &[R],
+    (ids, weights): (&[i64], Option<&[R]>),
+    scale: R,
+    out: &mut [R],
+) {
+    let dim = out.len();
+    out.fill(R::ZERO);
+    for (j, &id) in ids.iter().enumerate() {
+        let row = &table[id as usize * dim..][..dim];
+        let weight = weights.map_or(R::ONE, |weights| weights[j]);
+        for (sum, &value) in out.iter_mut().zip(row) {
+            *sum += weight * value;
+        }
+    }
+    for sum in out {
+        *sum = scale * *sum;
+    }
+}
+
+/// The whole lookup: `tables[t]` is `[rows, dims[t]]`, `out` `[B, width]`. Checks nothing.
+pub fn run<R: Real>(
+    (tables, dims): (&[Vec<R>], &[usize]),
+    slots: &[Slot],
+    jagged: &KeyedJaggedTensor,
+    bag_scales: Option<&[R]>,
+    out: &mut [R],
+) {
+    let width: usize = slots.iter().map(|slot| dims[slot.tile]).sum();
+    let convert = |weights: &Vec<f32>| weights.iter().map(|&w| R::from_f64(f64::from(w))).collect();
+    let weights: Option<Vec<R>> = jagged.weights.as_ref().map(convert);
+    for (feature, slot) in slots.iter().enumerate() {
+        for sample in 0..jagged.batch_size {
+            let bag = jagged.bag(feature, sample);
+            let scale = bag_scales.map_or(R::ONE, |s| s[feature * jagged.batch_size + sample]);
+            let weights = weights.as_ref().map(|weights| &weights[bag.clone()]);
+            let start = sample * width + slot.column;
+            let out = &mut out[start..start + dims[slot.tile]];
+            pool_bag(&tables[slot.tile], (&jagged.values[bag], weights), scale, out);
+        }
+    }
+}
