@@ -6,7 +6,8 @@ use std::path::{Path, PathBuf};
 
 use crate::Error;
 
-/// Writes `path` whole or not at all: what stood there before stays until the new file is on the disk.
+/// Writes `path` whole or not at all: what stood there before stays until the new file is on the
+/// disk.
 ///
 /// # Errors
 /// [`Error::Write`] names the step that failed; the temporary file is removed.
@@ -17,7 +18,8 @@ pub fn put(
     let temporary = temporary_name(path);
     let done = fill_and_rename(path, &temporary, fill);
     if done.is_err() {
-        // The first error is the one to report; a temporary file that was never created cannot be removed.
+        // The first error is the one to report; a temporary file that was never created cannot be
+        // removed.
         let _ = fs::remove_file(&temporary);
     }
     done

@@ -1,7 +1,7 @@
 //! Spans of our own run, kept in memory until they are written.
 //!
-//! While a step runs, [`Recorder::push`] stores numbers and nothing else: no text, no file. Knows no file
-//! format; see `format` for those.
+//! While a step runs, [`Recorder::push`] stores numbers and nothing else: no text, no file. Knows
+//! no file format; see `format` for those.
 
 mod clock;
 
@@ -21,7 +21,8 @@ pub struct RunInfo {
     pub rank: u32,
     /// Participants of the job.
     pub world_size: u32,
-    /// How ranks exchange data, as `distributedInfo.backend`; `threads` for ranks within one process.
+    /// How ranks exchange data, as `distributedInfo.backend`; `threads` for ranks within one
+    /// process.
     pub backend: String,
     /// Process id; not 0, which is the device's row.
     pub pid: u32,
@@ -33,16 +34,16 @@ pub struct RunInfo {
     pub threads: usize,
     /// The device in words, such as the processor's name.
     pub device: String,
-    /// Unix time of the spans' zero. The same for all ranks, and close to the recording's start: readers
-    /// that hold microseconds in `f64` stay exact to the nanosecond for weeks only.
+    /// Unix time of the spans' zero. The same for all ranks, and close to the recording's start:
+    /// readers that hold microseconds in `f64` stay exact to the nanosecond for weeks only.
     pub base_time_ns: i64,
 }
 
 /// One operation on the recording's clock: `start ≤ kernel_start ≤ kernel_end ≤ end`.
 ///
-/// From `start` to `kernel_start` the main thread checks and splits the work, from `kernel_start` to
-/// `kernel_end` the pool computes (or the ranks communicate), until `end` the main thread tidies up. For
-/// [`Op::InputWait`] there is no kernel, and the two times are not read.
+/// From `start` to `kernel_start` the main thread checks and splits the work, from `kernel_start`
+/// to `kernel_end` the pool computes (or the ranks communicate), until `end` the main thread tidies
+/// up. For [`Op::InputWait`] there is no kernel, and the two times are not read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct OpSpan {
     /// What ran, with its shape.
@@ -80,12 +81,41 @@ pub(crate) struct Step {
 
 /// The spans of one rank, in the order in which they ran.
 ///
-/// Spans are made disjoint as they arrive: a span begins no earlier than the one before ended, and each of
-/// its parts lasts at least 1 ns, because readers of trace files fail on empty and overlapping slices.
-/// [`Recorder::moved_ns`] tells how much that changed; it is 0 for any real clock and sequential caller.
+/// Spans are made disjoint as they arrive: a span begins no earlier than the one before ended, and
+/// each of its parts lasts at least 1 ns, because readers of trace files fail on empty and
+/// overlapping slices. [`Recorder::moved_ns`] tells how much that changed; it is 0 for a nanosecond
+/// clock and a sequential caller.
+///
+/// ```
+/// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// # let folder = tempfile::tempdir()?;
+/// use trace::{Clock, OpSpan, Recorder, RunInfo};
+///
+/// let clock = Clock::start();
+/// let mut recorder = Recorder::new(RunInfo {
+///     rank: 0,
+///     world_size: 1,
+///     backend: "threads".to_owned(),
+///     pid: std::process::id(),
+///     main_tid: 1,
+///     host: "mill".to_owned(),
+///     threads: 8,
+///     device: "CPU".to_owned(),
+///     base_time_ns: clock.base_time_ns(),
+/// });
+/// recorder.begin_step(0, clock.now());
+/// let (start, kernel_start) = (clock.now(), clock.now());
+/// let (kernel_end, end) = (clock.now(), clock.now());
+/// let op = schema::Op::Loss { batch_size: 64 };
+/// recorder.push(OpSpan { op, start, kernel_start, kernel_end, end });
+/// recorder.end_step(clock.now());
+/// recorder.write_kineto(&folder.path().join("rank0.json"))?;
+/// # Ok(())
+/// # }
+/// ```
 ///
 /// # Cost
-/// 88 bytes per operation, and one comparison per time stamp.
+/// At most 100 bytes per operation, and one comparison per time stamp.
 #[derive(Clone, Debug)]
 pub struct Recorder {
     info: RunInfo,
@@ -195,8 +225,8 @@ impl Recorder {
     /// `Record function id`s.
     ///
     /// # Errors
-    /// [`Error::NothingRecorded`], [`Error::StepNotRecorded`]; [`Error::Write`], and then `path` is as it
-    /// was before.
+    /// [`Error::NothingRecorded`], [`Error::StepNotRecorded`]; [`Error::Write`], and then `path` is
+    /// as it was before.
     pub fn write_execution_trace(&self, step: u64, path: &Path) -> Result<(), Error> {
         let path_buf = path.to_path_buf();
         let mut numbers = self.steps();

@@ -1,6 +1,7 @@
 //! The numbers that join rows: one place, so that both formats give an operation the same ones.
 //!
-//! Record functions (a step, then its operations) are numbered from 1 in the order in which they start.
+//! Record functions (a step, then its operations) are numbered from 1 in the order in which they
+//! start.
 
 use crate::record::{Recorder, Step};
 

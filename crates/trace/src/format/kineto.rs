@@ -16,8 +16,8 @@ use crate::record::{OpSpan, Recorder, RunInfo};
 use argument::{KernelArguments, LaunchArguments, OperationArguments, StepArguments};
 use row::{Flow, Rows, Slice, Track};
 
-/// The launch row's name. Holistic Trace Analysis takes launches from a fixed list of names, and fails
-/// without any; of that list this is the one it ties no CUDA behaviour to (decision 0010).
+/// The launch row's name. Holistic Trace Analysis takes launches from a fixed list of names, and
+/// fails without any; of that list this is the one it ties no CUDA behaviour to (decision 0010).
 const LAUNCH: &str = "cudaLaunchKernelExC";
 /// The pool's pseudo-device.
 const DEVICE: u32 = 0;

@@ -19,7 +19,8 @@ fn a_missing_folder_is_named() {
 
 #[test]
 fn a_name_that_cannot_be_taken_leaves_nothing_behind() {
-    // The target is a folder with something in it, so the last act, the rename, is refused, even to root.
+    // The target is a folder with something in it, so the last act, the rename, is refused, even to
+    // root.
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("trace.json");
     fs::create_dir_all(path.join("occupied")).unwrap();

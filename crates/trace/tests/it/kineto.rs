@@ -30,7 +30,9 @@ fn a_small_recording_becomes_these_rows() {
     recorder.push(span(Op::Loss { batch_size: 2 }, [1_500, 1_750, 2_750, 2_801]));
     recorder.push(span(Op::AllReduce { elements: 3 }, [2_900, 3_000, 4_001, 4_100]));
     recorder.end_step(Nanos(4_200));
-    check(&recorder, &expect![[r#"
+    check(
+        &recorder,
+        &expect![[r#"
         {
           "schemaVersion": 1,
           "deviceProperties": [{"id":0,"name":"Test CPU","threads":4}],
@@ -66,7 +68,8 @@ fn a_small_recording_becomes_these_rows() {
             {"ph": "f", "id": 2, "cat": "ac2g", "name": "ac2g", "pid": 0, "tid": 1, "ts": 3.000, "bp": "e"}
           ]
         }
-    "#]]);
+    "#]],
+    );
 }
 
 /// The complete events of a file.
@@ -74,7 +77,8 @@ fn slices(file: &Value) -> Vec<&Value> {
     file["traceEvents"].as_array().unwrap().iter().filter(|row| row["ph"] == "X").collect()
 }
 
-/// Start and end in ns, read from the decimal text: a float would hide what is wrong in the last digit.
+/// Start and end in ns, read from the decimal text: a float would hide what is wrong in the last
+/// digit.
 fn interval(row: &Value) -> (i64, i64) {
     let (start, length) = (nanos(&row["ts"]), nanos(&row["dur"]));
     (start, start + length)
@@ -181,6 +185,26 @@ fn an_operation_outside_a_step_is_a_bug() {
     Recorder::new(info()).push(span(Op::Loss { batch_size: 1 }, [0, 1, 2, 3]));
 }
 
+#[test]
+fn kernels_are_classified_by_name_as_what_they_are() {
+    // Holistic Trace Analysis: a collective contains `ncclKernel`; any of these words keeps a
+    // kernel from being a computation.
+    let words = ["nccl", "Memcpy", "Memset", "dma", "Sync", "LaunchKernel", "Stream Wait Event"];
+    let file: Value = serde_json::from_str(&written(&regular(info(), 1, 50))).unwrap();
+    for row in slices(&file).into_iter().filter(|row| row["cat"] == "kernel") {
+        let name = row["name"].as_str().unwrap();
+        let is_collective = row["args"].get("Collective name").is_some();
+        assert_eq!(name.contains("ncclKernel"), is_collective, "{name}");
+        assert!(is_collective || !words.iter().any(|word| name.contains(word)), "{name}");
+        assert!(name.starts_with("rowmill_"));
+    }
+}
+
+#[test]
+fn a_recorded_operation_takes_at_most_100_bytes() {
+    assert!(size_of::<OpSpan>() <= 100, "{} bytes", size_of::<OpSpan>());
+}
+
 /// Spans as a broken clock could give them: any order, empty, backwards.
 fn any_spans() -> impl Strategy<Value = Vec<Vec<OpSpan>>> {
     let times = proptest::array::uniform4(0..200_i64);
@@ -189,7 +213,11 @@ fn any_spans() -> impl Strategy<Value = Vec<Vec<OpSpan>>> {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 64, failure_persistence: None, ..ProptestConfig::default() })]
+    #![proptest_config(ProptestConfig {
+        cases: 64,
+        failure_persistence: None,
+        ..ProptestConfig::default()
+    })]
 
     #[test]
     fn no_times_make_slices_overlap(steps in any_spans(), drift in any::<bool>()) {

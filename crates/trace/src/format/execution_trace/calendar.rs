@@ -11,7 +11,8 @@ pub fn date_and_time(unix_ns: i64) -> String {
 
 /// Year, month and day of the Gregorian calendar, from days since 1970-01-01.
 fn civil(days: i64) -> (i64, i64, i64) {
-    // Years run from March, so that the leap day is a year's last; eras are the calendar's 400 years.
+    // Years run from March, so that the leap day is a year's last; eras are the calendar's 400
+    // years.
     let since_era_zero = days + 719_468;
     let era = since_era_zero.div_euclid(146_097);
     let day_of_era = since_era_zero.rem_euclid(146_097);
