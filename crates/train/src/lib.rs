@@ -1,1 +1,21 @@
-//! placeholder
+//! The trainer: a model with explicit forward and backward over sharded embeddings, its runs, its
+//! checkpoints and its metrics.
+//!
+//! Knows neither terminals nor plans' prices: who calls it shows its events and chooses its plan.
+
+pub mod checkpoint;
+pub mod context;
+pub mod embedding;
+mod error;
+pub mod initial;
+pub mod layer;
+pub mod metric;
+pub mod model;
+pub mod parameter;
+pub mod profile;
+pub mod state_dict;
+
+pub use context::RankContext;
+pub use error::Error;
+pub use metric::Evaluation;
+pub use model::{Model, Share};

@@ -1,0 +1,24 @@
+//! Checkpoints: folders `<run>/checkpoints/step-000000001234/` that any plan can load.
+//!
+//! `manifest.json` (versioned, with its own checksum) lists one safetensors file per rank and one for the
+//! dense parameters. A table is saved as chunks, rectangles of rows × columns whose row cuts do not
+//! depend on the plan, each with its XXH3-64; any tile of any other plan is assembled from them by range
+//! reads. A folder is written under a `.tmp` name, synced, then renamed: what looks like a checkpoint is
+//! one. Knows nothing of models; position and fitted transforms are JSON values it hands back.
+
+mod checksum;
+mod folder;
+mod manifest;
+mod read;
+mod tensor_file;
+mod write;
+
+pub use checksum::Checksum;
+pub use folder::{NewestGood, clean, list, newest_good, previous_good, retain};
+pub use manifest::{Chunk, Content, FileRecord, Manifest, Part, Seeds, VERSION};
+pub use read::Checkpoint;
+pub use write::{Committed, Meta, Writer, Written};
+
+pub(crate) use folder::{sync_folder, temporary_name};
+pub(crate) use tensor_file::{TensorReader, TensorWriter};
+pub(crate) use write::rank_file;

@@ -1,0 +1,175 @@
+//! The folder of a run's checkpoints: which exist, which is the newest that can be trusted, which go.
+//! Knows names, not contents.
+//!
+//! A name that ends in `.tmp` is never a checkpoint: `step-N.tmp` is being written, `step-N.deleted.tmp`
+//! being deleted, `step-N.replaced.tmp` the one its successor of the same step takes the place of.
+
+use std::fs::{self, File};
+use std::path::{Path, PathBuf};
+
+use super::Checkpoint;
+use crate::Error;
+
+const REPLACED: &str = ".replaced.tmp";
+const DELETED: &str = ".deleted.tmp";
+
+/// `<run>/checkpoints`.
+pub(super) fn checkpoints(run_folder: &Path) -> PathBuf {
+    run_folder.join("checkpoints")
+}
+
+/// Name of a step's folder.
+pub(super) fn name(step: u64) -> String {
+    format!("step-{step:012}")
+}
+
+/// `path` with `.tmp` after its name, for what is being written.
+pub(crate) fn temporary_name(path: &Path) -> PathBuf {
+    suffixed(path, ".tmp")
+}
+
+/// `folder` with `suffix` after its name.
+fn suffixed(folder: &Path, suffix: &str) -> PathBuf {
+    let mut name = folder.as_os_str().to_owned();
+    name.push(suffix);
+    PathBuf::from(name)
+}
+
+/// Waits until the names in `folder` are on disk.
+pub(crate) fn sync_folder(folder: &Path) -> Result<(), Error> {
+    let synced = File::open(folder).and_then(|folder| folder.sync_all());
+    synced.map_err(Error::io("sync", folder))
+}
+
+/// The folders of a run's checkpoints, oldest first, none of them opened. Empty without any.
+///
+/// # Errors
+/// [`Error::Io`] naming the folder.
+pub fn list(run_folder: &Path) -> Result<Vec<PathBuf>, Error> {
+    let mut found: Vec<(u64, PathBuf)> = Vec::new();
+    for path in entries(&checkpoints(run_folder))? {
+        if let Some(step) = step_of(&path) {
+            found.push((step, path));
+        }
+    }
+    found.sort();
+    Ok(found.into_iter().map(|(_, path)| path).collect())
+}
+
+/// What [`newest_good`] found.
+#[derive(Debug)]
+pub struct NewestGood {
+    /// The newest checkpoint without damage; none if there is none.
+    pub checkpoint: Option<Checkpoint>,
+    /// Newer ones that were refused, newest first, with the damage named.
+    pub refused: Vec<(PathBuf, Error)>,
+}
+
+/// The newest checkpoint whose every byte is as written. Reads all of it.
+///
+/// # Errors
+/// [`Error::Io`] if the folder cannot be listed. Damaged checkpoints are not errors but `refused`.
+pub fn newest_good(run_folder: &Path) -> Result<NewestGood, Error> {
+    Ok(newest_good_of(list(run_folder)?))
+}
+
+/// The newest good checkpoint older than `folder`, a checkpoint of the same run.
+///
+/// # Errors
+/// [`Error::Io`] if the run's folder cannot be listed.
+pub fn previous_good(folder: &Path) -> Result<Option<PathBuf>, Error> {
+    let run_folder = folder.parent().and_then(Path::parent);
+    let (Some(run_folder), Some(step)) = (run_folder, step_of(folder)) else { return Ok(None) };
+    let mut older = list(run_folder)?;
+    older.retain(|path| step_of(path) < Some(step));
+    Ok(newest_good_of(older).checkpoint.map(|checkpoint| checkpoint.folder().to_owned()))
+}
+
+fn newest_good_of(folders: Vec<PathBuf>) -> NewestGood {
+    let mut refused = Vec::new();
+    for folder in folders.into_iter().rev() {
+        match Checkpoint::open(&folder) {
+            Ok(checkpoint) => match checkpoint.first_damage() {
+                Ok(()) => return NewestGood { checkpoint: Some(checkpoint), refused },
+                Err(error) => refused.push((folder, error)),
+            },
+            Err(error) => refused.push((folder, error)),
+        }
+    }
+    NewestGood { checkpoint: None, refused }
+}
+
+/// Deletes all but the newest `keep` checkpoints; returns what was deleted. Call after a commit.
+///
+/// A folder is renamed before its files go, so a cut deletion never looks like a checkpoint.
+///
+/// # Errors
+/// [`Error::Io`] naming the folder.
+pub fn retain(run_folder: &Path, keep: usize) -> Result<Vec<PathBuf>, Error> {
+    let mut folders = list(run_folder)?;
+    folders.truncate(folders.len().saturating_sub(keep.max(1)));
+    for folder in &folders {
+        let condemned = suffixed(folder, DELETED);
+        fs::rename(folder, &condemned).map_err(Error::io("rename", folder))?;
+        sync_folder(&checkpoints(run_folder))?;
+        fs::remove_dir_all(&condemned).map_err(Error::io("delete", &condemned))?;
+    }
+    Ok(folders)
+}
+
+/// Removes what a killed writer left behind. Only the process that writes to `run_folder` may call it:
+/// another's unfinished checkpoint would be removed too. [`super::Writer::begin`] calls it.
+///
+/// # Errors
+/// [`Error::Io`] naming the folder.
+pub fn clean(run_folder: &Path) -> Result<(), Error> {
+    for path in entries(&checkpoints(run_folder))? {
+        let name = path.file_name().and_then(|name| name.to_str()).unwrap_or_default();
+        if !name.starts_with("step-") || !name.ends_with(".tmp") {
+            continue;
+        }
+        let original = name.strip_suffix(REPLACED).map(|name| path.with_file_name(name));
+        match original {
+            // The kill fell between the two renames of `replace`.
+            Some(original) if !original.exists() => {
+                fs::rename(&path, &original).map_err(Error::io("rename", &path))?;
+            }
+            _ => fs::remove_dir_all(&path).map_err(Error::io("delete", &path))?,
+        }
+    }
+    Ok(())
+}
+
+/// Renames `from` to `to`, putting aside a checkpoint that is there already until the new one stands.
+pub(super) fn replace(from: &Path, to: &Path) -> Result<(), Error> {
+    let aside = suffixed(to, REPLACED);
+    let exists = to.exists();
+    if exists {
+        fs::rename(to, &aside).map_err(Error::io("rename", to))?;
+    }
+    fs::rename(from, to).map_err(Error::io("rename", from))?;
+    if let Some(parent) = to.parent() {
+        sync_folder(parent)?;
+    }
+    if exists {
+        fs::remove_dir_all(&aside).map_err(Error::io("delete", &aside))?;
+    }
+    Ok(())
+}
+
+fn step_of(path: &Path) -> Option<u64> {
+    let digits = path.file_name()?.to_str()?.strip_prefix("step-")?;
+    (digits.len() >= 12 && digits.bytes().all(|digit| digit.is_ascii_digit()))
+        .then(|| digits.parse().ok())
+        .flatten()
+}
+
+fn entries(folder: &Path) -> Result<Vec<PathBuf>, Error> {
+    let found = match fs::read_dir(folder) {
+        Ok(found) => found,
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(Vec::new()),
+        Err(error) => return Err(Error::io("list", folder)(error)),
+    };
+    let paths = found.map(|entry| entry.map(|entry| entry.path()));
+    paths.collect::<Result<_, _>>().map_err(Error::io("list", folder))
+}

@@ -1,0 +1,179 @@
+//! `manifest.json`: what a checkpoint holds, in which files, with which checksums.
+//! Knows the text's form and how damage to it is noticed; opens no files.
+
+use std::ops::Range;
+use std::path::Path;
+
+use schema::{Optimizer, Tile};
+use serde::{Deserialize, Serialize};
+
+use super::Checksum;
+use crate::Error;
+
+/// The format this program writes and reads.
+pub const VERSION: u32 = 1;
+
+const FORMAT: &str = "rowmill-checkpoint";
+/// The manifest's first field; its digits count as zeros in the checksum.
+const CHECKSUM_KEY: &[u8] = b"\"checksum\": \"";
+const CHECKSUM_DIGITS: usize = 16;
+
+/// The content of `manifest.json`.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Manifest {
+    /// XXH3-64 of the manifest's own text with these sixteen digits as zeros. Must stay first.
+    pub(super) checksum: Checksum,
+    /// Always `rowmill-checkpoint`.
+    pub(super) format: String,
+    /// [`VERSION`] when written.
+    pub version: u32,
+    /// Program and version that wrote it.
+    pub created_by: String,
+    /// Training steps taken.
+    pub step: u64,
+    /// Samples trained on.
+    pub samples: u64,
+    /// Ranks that wrote it; any number may read it.
+    pub world_size: u32,
+    /// The tiling at writing, for information.
+    pub plan: Vec<Tile>,
+    /// Whose state the tables carry.
+    pub sparse_optimizer: Optimizer,
+    /// Seeds of the counter-based generators; together with step and position they are their state.
+    pub seeds: Seeds,
+    /// The job as TOML.
+    pub config: String,
+    /// The transforms fitted on the training data, as their owner wrote them.
+    pub fitted: serde_json::Value,
+    /// The position in the training data, as its owner wrote it.
+    pub position: serde_json::Value,
+    /// Every file besides the manifest.
+    pub files: Vec<FileRecord>,
+    /// Every tensor.
+    pub chunks: Vec<Chunk>,
+}
+
+/// Seeds of a run. Generators are functions of (seed, counters) and keep no other state.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Seeds {
+    /// Of the initial weights.
+    pub model: u64,
+    /// Of the shuffle.
+    pub training: u64,
+}
+
+/// One file of a checkpoint.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct FileRecord {
+    /// Name within the folder.
+    pub name: String,
+    /// Its length.
+    pub bytes: u64,
+    /// XXH3-64 of everything before the tensors' values.
+    pub header_checksum: Checksum,
+}
+
+/// One tensor of a checkpoint.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Chunk {
+    /// The file it lies in.
+    pub file: String,
+    /// Its name there.
+    pub tensor: String,
+    /// What it is.
+    pub content: Content,
+    /// Its shape, f32.
+    pub shape: Vec<usize>,
+    /// XXH3-64 of its bytes.
+    pub checksum: Checksum,
+}
+
+/// What a tensor is.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Content {
+    /// A dense parameter's values, by its name.
+    DenseWeight(String),
+    /// A dense parameter's optimizer state, by its name.
+    DenseState(String),
+    /// A rectangle of a table.
+    TableWeight(Part),
+    /// The optimizer state of a rectangle of a table.
+    TableState(Part),
+}
+
+/// A rectangle of a table.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Part {
+    /// Name of the table.
+    pub table: String,
+    /// Its rows.
+    pub rows: Range<u64>,
+    /// Its columns.
+    pub columns: Range<usize>,
+}
+
+impl Part {
+    /// Number of weights.
+    pub(crate) fn cells(&self) -> u64 {
+        (self.rows.end - self.rows.start) * self.columns.len() as u64
+    }
+}
+
+impl Manifest {
+    /// Fixed fields of a new manifest.
+    pub(super) fn header() -> (Checksum, String, u32, String) {
+        let created_by = format!("rowmill {}", env!("CARGO_PKG_VERSION"));
+        (Checksum(0), FORMAT.to_owned(), VERSION, created_by)
+    }
+
+    /// The text to write, its checksum filled in.
+    pub(super) fn to_text(&self, path: &Path) -> Result<Vec<u8>, Error> {
+        let blank = Self { checksum: Checksum(0), ..self.clone() };
+        let mut text = serde_json::to_vec_pretty(&blank).map_err(|error| problem(path, &error))?;
+        text.push(b'\n');
+        let checksum = Checksum::of(&text).to_string();
+        let digits = digits_of(&text).ok_or_else(|| problem(path, &"no checksum"))?;
+        text[digits].copy_from_slice(checksum.as_bytes());
+        Ok(text)
+    }
+
+    /// Checks the checksum, then the version, then every field.
+    pub(super) fn parse(path: &Path, mut text: Vec<u8>) -> Result<Self, Error> {
+        #[derive(Deserialize)]
+        struct Head {
+            format: String,
+            version: u64,
+        }
+        let digits = digits_of(&text).ok_or_else(|| problem(path, &"no checksum"))?;
+        let stated = std::str::from_utf8(&text[digits.clone()]).unwrap_or_default();
+        let expected = stated.parse().map_err(|error: String| problem(path, &error))?;
+        text[digits].fill(b'0');
+        let got = Checksum::of(&text);
+        if got != expected {
+            let tensor = "manifest".to_owned();
+            return Err(Error::Checksum { path: path.into(), tensor, expected, got });
+        }
+        let head: Head = serde_json::from_slice(&text).map_err(|error| problem(path, &error))?;
+        if head.format != FORMAT {
+            return Err(problem(path, &format!("expected {FORMAT:?}, got {:?}", head.format)));
+        }
+        if head.version != u64::from(VERSION) {
+            let got = head.version;
+            return Err(Error::ManifestVersion { path: path.into(), expected: VERSION, got });
+        }
+        let manifest: Self =
+            serde_json::from_slice(&text).map_err(|error| problem(path, &error))?;
+        Ok(Self { checksum: expected, ..manifest })
+    }
+}
+
+fn digits_of(text: &[u8]) -> Option<Range<usize>> {
+    let found = text.windows(CHECKSUM_KEY.len()).position(|window| window == CHECKSUM_KEY)?;
+    let start = found + CHECKSUM_KEY.len();
+    (start + CHECKSUM_DIGITS <= text.len()).then_some(start..start + CHECKSUM_DIGITS)
+}
+
+fn problem(path: &Path, problem: &dyn std::fmt::Display) -> Error {
+    Error::Manifest { path: path.to_owned(), problem: problem.to_string() }
+}

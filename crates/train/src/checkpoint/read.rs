@@ -1,0 +1,361 @@
+//! Reading a checkpoint: checks its files, then assembles any tile of any plan from the saved chunks.
+//!
+//! Reads by range, never a whole file; every chunk touched is read whole and its checksum compared.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::ops::Range;
+use std::path::{Path, PathBuf};
+
+use schema::{JobConfig, Optimizer, Tile};
+
+use super::TensorReader;
+use super::manifest::{Chunk, Content, Manifest, Part};
+use crate::Error;
+use crate::parameter::{DenseParameter, TileState};
+
+/// An open checkpoint. Threads may read from it at the same time.
+#[derive(Debug)]
+pub struct Checkpoint {
+    folder: PathBuf,
+    manifest: Manifest,
+    config: JobConfig,
+    files: BTreeMap<String, TensorReader>,
+    /// By table: chunks of its weights and of its state, by first row, then first column.
+    tables: BTreeMap<String, TableChunks>,
+}
+
+#[derive(Debug, Default)]
+struct TableChunks {
+    weight: Vec<usize>,
+    state: Vec<usize>,
+}
+
+impl Checkpoint {
+    /// Opens a checkpoint's folder: checks the manifest, and every file's length and header, but not
+    /// yet the values; see [`Checkpoint::verify`].
+    ///
+    /// # Errors
+    /// Names the file that is missing, cut or damaged, with both numbers.
+    pub fn open(folder: &Path) -> Result<Self, Error> {
+        let path = folder.join("manifest.json");
+        let text = fs::read(&path).map_err(Error::io("read", &path))?;
+        let manifest = Manifest::parse(&path, text)?;
+        let config = JobConfig::parse(&manifest.config, &[])
+            .map_err(|source| Error::Config { path: path.clone(), source })?;
+        let mut files = BTreeMap::new();
+        for record in &manifest.files {
+            let path = folder.join(&record.name);
+            let got = fs::metadata(&path).map_err(Error::io("open", &path))?.len();
+            if got != record.bytes {
+                return Err(Error::FileLength { path, expected: record.bytes, got });
+            }
+            let reader = TensorReader::open(&path)?;
+            let (expected, got) = (record.header_checksum, reader.header_checksum());
+            if expected != got {
+                return Err(Error::Checksum { path, tensor: "header".into(), expected, got });
+            }
+            files.insert(record.name.clone(), reader);
+        }
+        let tables = index(&manifest.chunks);
+        let checkpoint = Self { folder: folder.to_owned(), manifest, config, files, tables };
+        for chunk in &checkpoint.manifest.chunks {
+            checkpoint.entry(chunk)?;
+        }
+        Ok(checkpoint)
+    }
+
+    /// Its folder.
+    #[must_use]
+    pub fn folder(&self) -> &Path {
+        &self.folder
+    }
+
+    /// What it says about itself.
+    #[must_use]
+    pub fn manifest(&self) -> &Manifest {
+        &self.manifest
+    }
+
+    /// The job that wrote it.
+    #[must_use]
+    pub fn config(&self) -> &JobConfig {
+        &self.config
+    }
+
+    /// Training steps taken.
+    #[must_use]
+    pub fn step(&self) -> u64 {
+        self.manifest.step
+    }
+
+    /// Reads every value and compares every checksum. Returns all damage, each naming file and tensor;
+    /// empty means every byte is as written.
+    #[must_use]
+    pub fn verify(&self) -> Vec<Error> {
+        let mut buffer = Vec::new();
+        let chunks = self.manifest.chunks.iter();
+        chunks.filter_map(|chunk| self.read_chunk(chunk, &mut buffer).err()).collect()
+    }
+
+    /// Stops at the first damage.
+    pub(super) fn first_damage(&self) -> Result<(), Error> {
+        let mut buffer = Vec::new();
+        let mut chunks = self.manifest.chunks.iter();
+        chunks.try_for_each(|chunk| self.read_chunk(chunk, &mut buffer))
+    }
+
+    /// Fills weights and states of the model's dense parameters. A parameter with an empty `state` gets
+    /// its weights only.
+    ///
+    /// # Errors
+    /// [`Error::TensorMissing`], [`Error::TensorShape`] or [`Error::TensorUnexpected`] where the model and
+    /// the checkpoint differ; [`Error::Checksum`] naming file and tensor.
+    pub fn read_dense(&self, parameters: &mut [DenseParameter]) -> Result<(), Error> {
+        for chunk in &self.manifest.chunks {
+            if let Content::DenseWeight(name) = &chunk.content
+                && !parameters.iter().any(|parameter| &parameter.name == name)
+            {
+                let (path, tensor) = (self.folder.clone(), name.clone());
+                return Err(Error::TensorUnexpected { path, tensor, got: chunk.shape.clone() });
+            }
+        }
+        for parameter in parameters {
+            let content = Content::DenseWeight(parameter.name.clone());
+            let shape = parameter.shape.clone();
+            self.read_parameter(&content, &shape, &mut parameter.weight)?;
+            if !parameter.state.is_empty() {
+                let content = Content::DenseState(parameter.name.clone());
+                let shape = [parameter.state.len()];
+                self.read_parameter(&content, &shape, &mut parameter.state)?;
+            }
+        }
+        Ok(())
+    }
+
+    fn read_parameter(
+        &self,
+        content: &Content,
+        shape: &[usize],
+        out: &mut [f32],
+    ) -> Result<(), Error> {
+        let (Content::DenseWeight(name) | Content::DenseState(name)) = content else {
+            return Ok(());
+        };
+        let path = self.folder.clone();
+        let kind = if matches!(content, Content::DenseState(_)) { "state" } else { "weight" };
+        let (tensor, expected) = (format!("dense/{name}/{kind}"), shape.to_vec());
+        let found = self.manifest.chunks.iter().find(|chunk| &chunk.content == content);
+        let Some(chunk) = found else {
+            return Err(Error::TensorMissing { path, tensor, expected });
+        };
+        if chunk.shape != shape {
+            let got = chunk.shape.clone();
+            return Err(Error::TensorShape { path, tensor, expected, got });
+        }
+        self.read_chunk_into(chunk, out)
+    }
+
+    /// Assembles one tile of `table` with the state of `optimizer` from whatever tiling was saved.
+    ///
+    /// The result has the bits that were saved, with one exception: row-wise Adagrad's state under
+    /// another column tiling. A saved value is the running sum of a row's mean squared gradient over its
+    /// tile's columns, so tiles that are merged give their average weighted by columns, which is exactly
+    /// the value an unsplit tile would have (up to f32 rounding); a tile that is split hands its value to
+    /// each part, the best guess there is.
+    /// [`Optimizer::Sgd`] reads no state, whatever was saved: use it to score.
+    ///
+    /// # Errors
+    /// [`Error::Uncovered`] where the saved table is smaller, [`Error::StateKind`] where another optimizer
+    /// wrote the state, [`Error::Checksum`] naming file and tensor.
+    pub fn read_tile(
+        &self,
+        table: &str,
+        tile: &Tile,
+        optimizer: Optimizer,
+    ) -> Result<TileState, Error> {
+        let saved = self.manifest.sparse_optimizer;
+        if optimizer != Optimizer::Sgd && optimizer != saved {
+            let (path, table) = (self.folder.clone(), table.to_owned());
+            return Err(Error::StateKind { path, table, expected: optimizer, got: saved });
+        }
+        let mut weight = vec![0.0; tile.row_count() * tile.dim()];
+        let (rows, columns) = (tile.rows.clone(), tile.columns.clone());
+        let part = Part { table: table.to_owned(), rows, columns };
+        self.read_part(&part, &mut weight)?;
+        let state = match optimizer {
+            Optimizer::Sgd => Vec::new(),
+            Optimizer::Adagrad => {
+                let mut state = vec![0.0; weight.len()];
+                self.gather(&part, &self.chunks_of(table).state, &mut state)?;
+                state
+            }
+            Optimizer::RowwiseAdagrad => self.average_rows(&part)?,
+        };
+        Ok(TileState { tile: tile.clone(), weight, state })
+    }
+
+    /// Reads the weights of a rectangle, `[rows, columns]`.
+    pub(crate) fn read_part(&self, part: &Part, out: &mut [f32]) -> Result<(), Error> {
+        self.gather(part, &self.chunks_of(&part.table).weight, out)
+    }
+
+    /// Rows at which the chunks of a table begin or end, ascending: between two of them, whole chunks.
+    pub(crate) fn row_cuts(&self, table: &str) -> Vec<u64> {
+        let chunks = &self.chunks_of(table).weight;
+        let rows = chunks.iter().filter_map(|&chunk| part_of(&self.manifest.chunks[chunk]));
+        let mut cuts: Vec<u64> = rows.flat_map(|part| [part.rows.start, part.rows.end]).collect();
+        cuts.sort_unstable();
+        cuts.dedup();
+        cuts
+    }
+
+    fn chunks_of(&self, table: &str) -> &TableChunks {
+        const NONE: &TableChunks = &TableChunks { weight: Vec::new(), state: Vec::new() };
+        self.tables.get(table).unwrap_or(NONE)
+    }
+
+    /// Copies the cells of `wanted` out of chunks that have one value per cell.
+    fn gather(&self, wanted: &Part, chunks: &[usize], out: &mut [f32]) -> Result<(), Error> {
+        let mut buffer = Vec::new();
+        let mut covered = 0;
+        for (chunk, part) in self.overlapping(chunks, wanted) {
+            let rows = overlap(&part.rows, &wanted.rows);
+            let columns = overlap_columns(&part.columns, &wanted.columns);
+            covered += (rows.end - rows.start) * columns.len() as u64;
+            let width = wanted.columns.len();
+            let first = (rows.start - wanted.rows.start) as usize * width;
+            if part.rows == rows && part.columns == wanted.columns {
+                let values = chunk.shape[0] * chunk.shape[1];
+                self.read_chunk_into(chunk, &mut out[first..first + values])?;
+                continue;
+            }
+            self.read_chunk(chunk, &mut buffer)?;
+            let skipped = (rows.start - part.rows.start) as usize * part.columns.len();
+            let from = columns.start - part.columns.start..columns.end - part.columns.start;
+            let to = columns.start - wanted.columns.start..columns.end - wanted.columns.start;
+            let sources = buffer[skipped..].chunks(part.columns.len());
+            let rows = (rows.end - rows.start) as usize;
+            for (source, target) in sources.zip(out[first..].chunks_mut(width)).take(rows) {
+                target[to.clone()].copy_from_slice(&source[from.clone()]);
+            }
+        }
+        self.check_covered(wanted, wanted.cells(), covered)
+    }
+
+    /// The row-wise state of `wanted`: per row the average of the saved values, weighted by the columns
+    /// each has in common with `wanted`. In f64, so that one value alone comes out as it was.
+    fn average_rows(&self, wanted: &Part) -> Result<Vec<f32>, Error> {
+        let rows = (wanted.rows.end - wanted.rows.start) as usize;
+        let mut sums = vec![0.0f64; rows];
+        let mut buffer = Vec::new();
+        let mut covered = 0;
+        for (chunk, part) in self.overlapping(&self.chunks_of(&wanted.table).state, wanted) {
+            let rows = overlap(&part.rows, &wanted.rows);
+            let columns = overlap_columns(&part.columns, &wanted.columns).len();
+            covered += (rows.end - rows.start) * columns as u64;
+            self.read_chunk(chunk, &mut buffer)?;
+            let sources = &buffer[(rows.start - part.rows.start) as usize..];
+            let targets = &mut sums[(rows.start - wanted.rows.start) as usize..];
+            let count = (rows.end - rows.start) as usize;
+            for (sum, &value) in targets[..count].iter_mut().zip(&sources[..count]) {
+                *sum += f64::from(value) * columns as f64;
+            }
+        }
+        self.check_covered(wanted, wanted.cells(), covered)?;
+        let width = wanted.columns.len() as f64;
+        Ok(sums.into_iter().map(|sum| (sum / width) as f32).collect())
+    }
+
+    fn check_covered(&self, wanted: &Part, expected: u64, got: u64) -> Result<(), Error> {
+        if expected == got {
+            return Ok(());
+        }
+        let (path, table) = (self.folder.clone(), wanted.table.clone());
+        Err(Error::Uncovered { path, table, expected, got })
+    }
+
+    fn overlapping<'a>(
+        &'a self,
+        chunks: &'a [usize],
+        wanted: &'a Part,
+    ) -> impl Iterator<Item = (&'a Chunk, &'a Part)> {
+        let chunks = chunks.iter().map(|&chunk| &self.manifest.chunks[chunk]);
+        let parts = chunks.filter_map(|chunk| Some((chunk, part_of(chunk)?)));
+        parts.filter(|(_, part)| {
+            !overlap(&part.rows, &wanted.rows).is_empty()
+                && !overlap_columns(&part.columns, &wanted.columns).is_empty()
+        })
+    }
+
+    /// Reads a whole chunk into a buffer that grows to the largest and is used again.
+    fn read_chunk(&self, chunk: &Chunk, buffer: &mut Vec<f32>) -> Result<(), Error> {
+        buffer.resize(chunk.shape.iter().product(), 0.0);
+        self.read_chunk_into(chunk, buffer)
+    }
+
+    fn read_chunk_into(&self, chunk: &Chunk, out: &mut [f32]) -> Result<(), Error> {
+        let (reader, entry) = self.entry(chunk)?;
+        let got = reader.read_hashed(entry, out)?;
+        if got == chunk.checksum {
+            return Ok(());
+        }
+        let (path, tensor) = (reader.path().to_owned(), chunk.tensor.clone());
+        Err(Error::Checksum { path, tensor, expected: chunk.checksum, got })
+    }
+
+    /// A chunk's place in its file, which must have the manifest's shape.
+    fn entry(
+        &self,
+        chunk: &Chunk,
+    ) -> Result<(&TensorReader, &super::tensor_file::TensorEntry), Error> {
+        let path = self.folder.join(&chunk.file);
+        let (tensor, expected) = (chunk.tensor.clone(), chunk.shape.clone());
+        let found = self.files.get(&chunk.file);
+        let Some((reader, entry)) = found.and_then(|file| Some((file, file.entry(&tensor)?)))
+        else {
+            return Err(Error::TensorMissing { path, tensor, expected });
+        };
+        if entry.shape != expected || entry.dtype != "F32" {
+            let got = entry.shape.clone();
+            return Err(Error::TensorShape { path, tensor, expected, got });
+        }
+        Ok((reader, entry))
+    }
+}
+
+fn part_of(chunk: &Chunk) -> Option<&Part> {
+    match &chunk.content {
+        Content::TableWeight(part) | Content::TableState(part) => Some(part),
+        Content::DenseWeight(_) | Content::DenseState(_) => None,
+    }
+}
+
+fn overlap(a: &Range<u64>, b: &Range<u64>) -> Range<u64> {
+    a.start.max(b.start)..a.end.min(b.end)
+}
+
+fn overlap_columns(a: &Range<usize>, b: &Range<usize>) -> Range<usize> {
+    a.start.max(b.start)..a.end.min(b.end)
+}
+
+fn index(chunks: &[Chunk]) -> BTreeMap<String, TableChunks> {
+    let mut tables: BTreeMap<String, TableChunks> = BTreeMap::new();
+    for (i, chunk) in chunks.iter().enumerate() {
+        match &chunk.content {
+            Content::TableWeight(part) => {
+                tables.entry(part.table.clone()).or_default().weight.push(i);
+            }
+            Content::TableState(part) => {
+                tables.entry(part.table.clone()).or_default().state.push(i);
+            }
+            Content::DenseWeight(_) | Content::DenseState(_) => {}
+        }
+    }
+    let place = |&i: &usize| part_of(&chunks[i]).map(|part| (part.rows.start, part.columns.start));
+    for table in tables.values_mut() {
+        table.weight.sort_by_key(place);
+        table.state.sort_by_key(place);
+    }
+    tables
+}

@@ -1,0 +1,246 @@
+//! One safetensors file of f32 tensors, written front to back and read by ranges.
+//!
+//! The official library wants all bytes of all tensors at once; here neither side holds more than the
+//! caller's slice. The layout is the official one: u64 length, JSON header, values.
+//! Knows nothing of tables, plans or manifests.
+
+use std::collections::BTreeMap;
+use std::fs::File;
+use std::io::Write;
+use std::os::unix::fs::FileExt;
+use std::path::{Path, PathBuf};
+
+use serde::Deserialize;
+use xxhash_rust::xxh3::Xxh3Default;
+
+use super::Checksum;
+use crate::Error;
+
+// Values go to disk as they lie in memory.
+const _: () = assert!(cfg!(target_endian = "little"), "safetensors files are little-endian");
+
+/// The official library refuses longer headers.
+const MAX_HEADER_BYTES: u64 = 100_000_000;
+/// Values hashed and written or read while they are in the cache: 1 MiB.
+const PIECE: usize = 1 << 18;
+const LENGTH_BYTES: u64 = 8;
+
+/// Writes the tensors announced at [`TensorWriter::create`], in that order, in slices of any length.
+pub(crate) struct TensorWriter {
+    path: PathBuf,
+    file: File,
+    /// Values of each tensor.
+    lengths: Vec<u64>,
+    tensor: usize,
+    written: u64,
+    hash: Xxh3Default,
+    bytes: u64,
+    header_checksum: Checksum,
+}
+
+impl TensorWriter {
+    /// Creates the file and writes its header for tensors of these names and shapes.
+    pub fn create<'a>(
+        path: &Path,
+        tensors: impl Iterator<Item = (&'a str, &'a [usize])>,
+    ) -> Result<Self, Error> {
+        let mut header = String::from("{");
+        let mut lengths = Vec::new();
+        let mut end = 0;
+        for (name, shape) in tensors {
+            let start = end;
+            let values = shape.iter().product::<usize>() as u64;
+            end += values * 4;
+            lengths.push(values);
+            let comma = if start == 0 && lengths.len() == 1 { "" } else { "," };
+            let name = serde_json::Value::from(name);
+            header.push_str(&format!(
+                "{comma}{name}:{{\"dtype\":\"F32\",\"shape\":{shape:?},\"data_offsets\":[{start},{end}]}}"
+            ));
+        }
+        header.push('}');
+        while header.len() % 8 != 0 {
+            header.push(' ');
+        }
+        let mut head = (header.len() as u64).to_le_bytes().to_vec();
+        head.extend_from_slice(header.as_bytes());
+        if header.len() as u64 > MAX_HEADER_BYTES {
+            let problem = header_too_long(header.len() as u64);
+            return Err(Error::TensorFile { path: path.to_owned(), problem });
+        }
+        let mut file = File::create(path).map_err(Error::io("create", path))?;
+        file.write_all(&head).map_err(Error::io("write", path))?;
+        let (hash, bytes) = (Xxh3Default::new(), head.len() as u64 + end);
+        let header_checksum = Checksum::of(&head);
+        let path = path.to_owned();
+        Ok(Self { path, file, lengths, tensor: 0, written: 0, hash, bytes, header_checksum })
+    }
+
+    /// Appends values to the current tensor.
+    pub fn write(&mut self, values: &[f32]) -> Result<(), Error> {
+        self.written += values.len() as u64;
+        assert!(self.written <= self.lengths[self.tensor], "more values than announced");
+        for piece in values.chunks(PIECE) {
+            let bytes: &[u8] = bytemuck::cast_slice(piece);
+            self.hash.update(bytes);
+            self.file.write_all(bytes).map_err(Error::io("write", &self.path))?;
+        }
+        Ok(())
+    }
+
+    /// Ends the current tensor and gives its checksum.
+    pub fn end_tensor(&mut self) -> Checksum {
+        assert_eq!(self.written, self.lengths[self.tensor], "fewer values than announced");
+        let checksum = Checksum(self.hash.digest());
+        self.hash.reset();
+        self.tensor += 1;
+        self.written = 0;
+        checksum
+    }
+
+    /// Syncs the file to disk. Gives its length and the checksum of its header.
+    pub fn finish(self) -> Result<(u64, Checksum), Error> {
+        assert_eq!(self.tensor, self.lengths.len(), "fewer tensors than announced");
+        self.file.sync_all().map_err(Error::io("sync", &self.path))?;
+        Ok((self.bytes, self.header_checksum))
+    }
+}
+
+/// Where a tensor lies in a file.
+#[derive(Clone, Debug)]
+pub(crate) struct TensorEntry {
+    /// As in the header; only `F32` can be read.
+    pub dtype: String,
+    /// As in the header.
+    pub shape: Vec<usize>,
+    /// First byte within the file.
+    offset: u64,
+}
+
+/// An open safetensors file. Reads by position, so threads may share it.
+#[derive(Debug)]
+pub(crate) struct TensorReader {
+    path: PathBuf,
+    file: File,
+    entries: BTreeMap<String, TensorEntry>,
+    header_checksum: Checksum,
+}
+
+#[derive(Deserialize)]
+struct Info {
+    dtype: String,
+    shape: Vec<usize>,
+    data_offsets: [u64; 2],
+}
+
+impl TensorReader {
+    /// Opens the file and checks that its header describes all of it.
+    pub fn open(path: &Path) -> Result<Self, Error> {
+        let file = File::open(path).map_err(Error::io("open", path))?;
+        let bytes = file.metadata().map_err(Error::io("open", path))?.len();
+        let fail = |problem| Error::TensorFile { path: path.to_owned(), problem };
+        let mut length = [0; LENGTH_BYTES as usize];
+        if bytes < LENGTH_BYTES {
+            return Err(fail(format!("expected a header, got {bytes} bytes")));
+        }
+        file.read_exact_at(&mut length, 0).map_err(Error::io("read", path))?;
+        let header_bytes = u64::from_le_bytes(length);
+        if header_bytes > MAX_HEADER_BYTES {
+            return Err(fail(header_too_long(header_bytes)));
+        }
+        let start = LENGTH_BYTES + header_bytes;
+        if start > bytes {
+            return Err(fail(format!(
+                "expected a header of {header_bytes} bytes, got a file of {bytes}"
+            )));
+        }
+        let mut head = vec![0; start as usize];
+        file.read_exact_at(&mut head, 0).map_err(Error::io("read", path))?;
+        let text = &head[LENGTH_BYTES as usize..];
+        let entries = parse(text, start, bytes).map_err(fail)?;
+        let header_checksum = Checksum::of(&head);
+        Ok(Self { path: path.to_owned(), file, entries, header_checksum })
+    }
+
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    pub fn header_checksum(&self) -> Checksum {
+        self.header_checksum
+    }
+
+    pub fn entry(&self, name: &str) -> Option<&TensorEntry> {
+        self.entries.get(name)
+    }
+
+    /// Like [`TensorReader::entry`], for a name the caller has checked or cannot go on without.
+    pub fn expect_entry(&self, name: &str) -> Result<&TensorEntry, Error> {
+        let problem = || format!("{name}: no such tensor");
+        let missing = || Error::TensorFile { path: self.path.clone(), problem: problem() };
+        self.entry(name).ok_or_else(missing)
+    }
+
+    pub fn entries(&self) -> impl Iterator<Item = (&str, &TensorEntry)> {
+        self.entries.iter().map(|(name, entry)| (name.as_str(), entry))
+    }
+
+    /// Reads values of an `F32` tensor from its value `first` on.
+    pub fn read(&self, entry: &TensorEntry, first: u64, out: &mut [f32]) -> Result<(), Error> {
+        let bytes: &mut [u8] = bytemuck::cast_slice_mut(out);
+        let read = self.file.read_exact_at(bytes, entry.offset + first * 4);
+        read.map_err(Error::io("read", &self.path))
+    }
+
+    /// Reads a whole `F32` tensor and computes its checksum in the same pass.
+    pub fn read_hashed(&self, entry: &TensorEntry, out: &mut [f32]) -> Result<Checksum, Error> {
+        let mut hash = Xxh3Default::new();
+        for (i, piece) in out.chunks_mut(PIECE).enumerate() {
+            self.read(entry, (i * PIECE) as u64, piece)?;
+            hash.update(bytemuck::cast_slice(piece));
+        }
+        Ok(Checksum(hash.digest()))
+    }
+}
+
+fn header_too_long(got: u64) -> String {
+    format!("expected a header of at most {MAX_HEADER_BYTES} bytes, got {got}")
+}
+
+/// Parses a header; tensors must follow each other without gaps from `start` to the end of the file.
+fn parse(text: &[u8], start: u64, bytes: u64) -> Result<BTreeMap<String, TensorEntry>, String> {
+    let mut header: BTreeMap<String, serde_json::Value> =
+        serde_json::from_slice(text).map_err(|error| format!("header: {error}"))?;
+    header.remove("__metadata__");
+    let mut places = Vec::with_capacity(header.len());
+    let mut entries = BTreeMap::new();
+    for (name, value) in header {
+        let info: Info =
+            serde_json::from_value(value).map_err(|error| format!("{name}: {error}"))?;
+        let [first, last] = info.data_offsets;
+        let values =
+            info.shape.iter().try_fold(1, |product: u64, &n| product.checked_mul(n as u64));
+        let length = values.and_then(|values| values.checked_mul(4));
+        if first > last || (info.dtype == "F32" && length != Some(last - first)) {
+            let shape = &info.shape;
+            return Err(format!("{name}: expected bytes for shape {shape:?}, got {first}..{last}"));
+        }
+        places.push((first, last));
+        let offset = start.saturating_add(first);
+        entries.insert(name, TensorEntry { dtype: info.dtype, shape: info.shape, offset });
+    }
+    places.sort_unstable();
+    let mut end = 0;
+    for (first, last) in places {
+        if first != end {
+            return Err(format!(
+                "expected a tensor at byte {end} of the values, got one at {first}"
+            ));
+        }
+        end = last;
+    }
+    if end != bytes - start {
+        return Err(format!("expected {end} bytes of values, got {}", bytes - start));
+    }
+    Ok(entries)
+}

@@ -1,0 +1,277 @@
+//! Writing a checkpoint: one file per rank, all ranks at once, then the manifest, then the rename.
+//!
+//! Values are hashed and written straight from the tables, piece by piece; nothing is copied aside.
+
+use std::fs::{self, File};
+use std::io::Write;
+use std::ops::Range;
+use std::path::{Path, PathBuf};
+
+use schema::{JobConfig, Rank, ShardingPlan, TableConfig, Tile};
+
+use super::manifest::{Chunk, Content, FileRecord, Manifest, Part, Seeds};
+use super::{Checksum, TensorWriter, folder};
+use crate::Error;
+use crate::parameter::{DenseParameter, TileState};
+
+/// Bytes of a full-width chunk of a table. A column tile's chunk has the same rows and is smaller.
+const CHUNK_BYTES: usize = 64 << 20;
+
+/// A checkpoint in the making. Dropped without [`Writer::commit`], it takes its files with it.
+#[derive(Debug)]
+pub struct Writer {
+    step: u64,
+    tables: Vec<TableConfig>,
+    chunk_bytes: usize,
+    temporary: PathBuf,
+    folder: PathBuf,
+}
+
+/// What one file of a checkpoint holds; [`Writer::commit`] wants one per call of a `write_…`.
+#[derive(Clone, Debug)]
+pub struct Written {
+    /// The file.
+    pub file: FileRecord,
+    /// Its tensors.
+    pub chunks: Vec<Chunk>,
+}
+
+/// What a manifest says besides the tensors.
+#[derive(Clone, Debug)]
+pub struct Meta<'a> {
+    /// Samples trained on.
+    pub samples: u64,
+    /// The job.
+    pub config: &'a JobConfig,
+    /// The tiling at writing.
+    pub plan: &'a ShardingPlan,
+    /// The transforms fitted on the training data.
+    pub fitted: serde_json::Value,
+    /// The position in the training data.
+    pub position: serde_json::Value,
+}
+
+/// A checkpoint that stands.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Committed {
+    /// Its folder.
+    pub folder: PathBuf,
+    /// Bytes of all its files.
+    pub bytes: u64,
+}
+
+impl Writer {
+    /// Creates `<run>/checkpoints/step-N.tmp`, after removing what a killed writer left behind.
+    ///
+    /// # Errors
+    /// [`Error::Io`] naming the folder.
+    pub fn begin(run_folder: &Path, step: u64, tables: &[TableConfig]) -> Result<Self, Error> {
+        folder::clean(run_folder)?;
+        let folder = folder::checkpoints(run_folder).join(folder::name(step));
+        let temporary = folder::temporary_name(&folder);
+        fs::create_dir_all(&temporary).map_err(Error::io("create", &temporary))?;
+        Ok(Self { step, tables: tables.to_vec(), chunk_bytes: CHUNK_BYTES, temporary, folder })
+    }
+
+    /// Cuts tables into chunks of at most so many bytes instead of 64 MiB.
+    #[must_use]
+    pub fn with_chunk_bytes(mut self, bytes: usize) -> Self {
+        self.chunk_bytes = bytes;
+        self
+    }
+
+    /// Writes and syncs the tiles of one rank. Ranks may call this at the same time.
+    ///
+    /// # Errors
+    /// [`Error::Io`] naming the file.
+    ///
+    /// # Panics
+    /// If a tile's values do not have the tile's shape.
+    pub fn write_rank(&self, rank: Rank, tiles: &[TileState]) -> Result<Written, Error> {
+        let mut planned = Vec::new();
+        for (i, state) in tiles.iter().enumerate() {
+            let rows = state.tile.row_count();
+            assert_eq!(state.weight.len(), rows * state.tile.dim(), "tile weights");
+            assert_eq!(state.state.len() % rows, 0, "tile state");
+            let chunks = self.plan_tile(&state.tile, state.state.len() / rows);
+            planned.extend(chunks.into_iter().map(|chunk| (i, chunk)));
+        }
+        let (sources, chunks): (Vec<usize>, Vec<Chunk>) = planned.into_iter().unzip();
+        let mut sources = sources.into_iter().map(|i| &tiles[i]);
+        self.write_file(&rank_file(rank), chunks, |chunk, writer| {
+            let Some(source) = sources.next() else { return Ok(()) };
+            let (values, part) = match &chunk.content {
+                Content::TableWeight(part) => (&source.weight, part),
+                Content::TableState(part) => (&source.state, part),
+                Content::DenseWeight(_) | Content::DenseState(_) => return Ok(()),
+            };
+            let first = (part.rows.start - source.tile.rows.start) as usize * chunk.shape[1];
+            writer.write(&values[first..first + chunk.shape[0] * chunk.shape[1]])
+        })
+    }
+
+    /// Writes and syncs the dense parameters, which are the same on every rank.
+    ///
+    /// # Errors
+    /// [`Error::Io`] naming the file.
+    pub fn write_dense(&self, parameters: &[DenseParameter]) -> Result<Written, Error> {
+        let mut chunks = Vec::new();
+        let mut values: Vec<&[f32]> = Vec::new();
+        for parameter in parameters {
+            let name = &parameter.name;
+            let content = Content::DenseWeight(name.clone());
+            chunks.push(chunk(format!("dense/{name}/weight"), content, parameter.shape.clone()));
+            values.push(&parameter.weight);
+            if !parameter.state.is_empty() {
+                let shape = vec![parameter.state.len()];
+                let content = Content::DenseState(name.clone());
+                chunks.push(chunk(format!("dense/{name}/state"), content, shape));
+                values.push(&parameter.state);
+            }
+        }
+        let mut values = values.into_iter();
+        self.write_file("dense.safetensors", chunks, |_, writer| {
+            values.next().map_or(Ok(()), |values| writer.write(values))
+        })
+    }
+
+    /// Writes the manifest, syncs it and the folder, and gives the folder its name.
+    ///
+    /// # Errors
+    /// [`Error::Uncovered`] if `records` do not hold every weight of a table, [`Error::Io`] naming the
+    /// file, [`Error::Config`] if the job cannot be written as TOML.
+    pub fn commit(
+        mut self,
+        meta: &Meta<'_>,
+        mut records: Vec<Written>,
+    ) -> Result<Committed, Error> {
+        records.sort_by(|a, b| a.file.name.cmp(&b.file.name));
+        let (mut files, mut chunks) = (Vec::new(), Vec::new());
+        for record in records {
+            files.push(record.file);
+            chunks.extend(record.chunks);
+        }
+        self.check_cover(&chunks)?;
+        let path = self.temporary.join("manifest.json");
+        let config =
+            meta.config.to_toml().map_err(|source| Error::Config { path: path.clone(), source })?;
+        let (checksum, format, version, created_by) = Manifest::header();
+        let manifest = Manifest {
+            checksum,
+            format,
+            version,
+            created_by,
+            step: self.step,
+            samples: meta.samples,
+            world_size: meta.plan.world_size(),
+            plan: meta.plan.tiles().to_vec(),
+            sparse_optimizer: meta.config.optimizer.sparse.kind,
+            seeds: Seeds { model: meta.config.model.seed, training: meta.config.training.seed },
+            config,
+            fitted: meta.fitted.clone(),
+            position: meta.position.clone(),
+            files,
+            chunks,
+        };
+        let text = manifest.to_text(&path)?;
+        let mut file = File::create(&path).map_err(Error::io("create", &path))?;
+        file.write_all(&text).map_err(Error::io("write", &path))?;
+        file.sync_all().map_err(Error::io("sync", &path))?;
+        folder::sync_folder(&self.temporary)?;
+        folder::replace(&self.temporary, &self.folder)?;
+        let bytes = manifest.files.iter().map(|file| file.bytes).sum::<u64>() + text.len() as u64;
+        Ok(Committed { folder: std::mem::take(&mut self.folder), bytes })
+    }
+
+    /// The chunks of one tile in file order, checksums still to come.
+    pub(crate) fn plan_tile(&self, tile: &Tile, state_per_row: usize) -> Vec<Chunk> {
+        let table = &self.tables[tile.table.index()];
+        let blocks = row_blocks(&tile.rows, table.dim, self.chunk_bytes);
+        let (name, columns) = (&table.name, tile.columns.clone());
+        let mut chunks = Vec::new();
+        let kinds = [("weight", tile.dim()), ("state", state_per_row)];
+        for (kind, width) in kinds.into_iter().filter(|(_, width)| *width > 0) {
+            for rows in &blocks {
+                let shape = vec![(rows.end - rows.start) as usize, width];
+                let tensor = format!(
+                    "table/{name}/rows/{}-{}/columns/{}-{}/{kind}",
+                    rows.start, rows.end, columns.start, columns.end
+                );
+                let part =
+                    Part { table: name.clone(), rows: rows.clone(), columns: columns.clone() };
+                let content = match kind {
+                    "weight" => Content::TableWeight(part),
+                    _ => Content::TableState(part),
+                };
+                chunks.push(chunk(tensor, content, shape));
+            }
+        }
+        chunks
+    }
+
+    /// Writes one file; `emit` writes the values of each chunk in turn.
+    pub(crate) fn write_file(
+        &self,
+        name: &str,
+        mut chunks: Vec<Chunk>,
+        mut emit: impl FnMut(&Chunk, &mut TensorWriter) -> Result<(), Error>,
+    ) -> Result<Written, Error> {
+        let path = self.temporary.join(name);
+        let tensors = chunks.iter().map(|chunk| (chunk.tensor.as_str(), chunk.shape.as_slice()));
+        let mut writer = TensorWriter::create(&path, tensors)?;
+        for chunk in &mut chunks {
+            emit(chunk, &mut writer)?;
+            chunk.checksum = writer.end_tensor();
+            chunk.file = name.to_owned();
+        }
+        let (bytes, header_checksum) = writer.finish()?;
+        Ok(Written { file: FileRecord { name: name.to_owned(), bytes, header_checksum }, chunks })
+    }
+
+    fn check_cover(&self, chunks: &[Chunk]) -> Result<(), Error> {
+        for table in &self.tables {
+            let cells = |chunk: &Chunk| match &chunk.content {
+                Content::TableWeight(part) if part.table == table.name => part.cells(),
+                _ => 0,
+            };
+            let got = chunks.iter().map(cells).sum();
+            let expected = table.rows * table.dim as u64;
+            if got != expected {
+                let (path, table) = (self.folder.clone(), table.name.clone());
+                return Err(Error::Uncovered { path, table, expected, got });
+            }
+        }
+        Ok(())
+    }
+}
+
+impl Drop for Writer {
+    fn drop(&mut self) {
+        // Best effort: after a failure, often a full disk, the space comes back. After a commit there is
+        // nothing left under this name.
+        let _ = fs::remove_dir_all(&self.temporary);
+    }
+}
+
+/// Name of a rank's file.
+pub(crate) fn rank_file(rank: Rank) -> String {
+    format!("rank-{:05}.safetensors", rank.0)
+}
+
+fn chunk(tensor: String, content: Content, shape: Vec<usize>) -> Chunk {
+    Chunk { file: String::new(), tensor, content, shape, checksum: Checksum(0) }
+}
+
+/// Cuts `rows` at multiples of the rows a full-width chunk has, wherever the tile begins: tiles beside
+/// each other are cut alike, and a later reader finds rows of all columns together.
+fn row_blocks(rows: &Range<u64>, table_dim: usize, chunk_bytes: usize) -> Vec<Range<u64>> {
+    let block = (chunk_bytes / (table_dim * 4)).max(1) as u64;
+    let mut blocks = Vec::new();
+    let mut start = rows.start;
+    while start < rows.end {
+        let end = ((start / block + 1) * block).min(rows.end);
+        blocks.push(start..end);
+        start = end;
+    }
+    blocks
+}

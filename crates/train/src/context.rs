@@ -1,0 +1,16 @@
+//! What one rank computes with: its threads, its end of the communicator, its profiler.
+
+use comm::Communicator;
+use device::Cpu;
+
+use crate::profile::Profiler;
+
+/// Passed to every layer; owns no parameters.
+pub struct RankContext {
+    /// Threads and instruction set.
+    pub cpu: Cpu,
+    /// This rank's end.
+    pub comm: Communicator,
+    /// Records operations while a trace is being taken.
+    pub profiler: Profiler,
+}

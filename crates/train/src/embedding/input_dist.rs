@@ -1,0 +1,197 @@
+//! Ids to their owners: checks, cuts by tile, sends, and puts together what arrived.
+//!
+//! Three rounds of all-to-all (lengths, ids, and where needed scales and weights); counts follow from
+//! the lengths, so no round of sizes comes first. Knows nothing of weights or optimizers.
+
+use comm::Communicator;
+use schema::KeyedJaggedTensor;
+
+use super::layout::{Layout, Slot};
+use crate::Error;
+
+/// The ids of all ranks' samples for the tiles of this rank.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct LocalIds {
+    /// One key per slot of this rank; samples of rank 0 first, then of rank 1, …; ids local to the tile.
+    pub jagged: KeyedJaggedTensor,
+    /// One factor per bag, `[slots, B_global]`, where the model averages.
+    pub scales: Option<Vec<f32>>,
+    /// Samples of each rank.
+    pub batch_sizes: Vec<usize>,
+}
+
+/// What one rank sends to one other.
+#[derive(Default)]
+struct Parcel {
+    lengths: Vec<u32>,
+    values: Vec<i64>,
+    scales: Vec<f32>,
+    weights: Vec<f32>,
+}
+
+/// Sends the ids of `sparse` (this rank's samples, from `first_sample` of the global batch on) to the
+/// owners of their rows and returns the ids this rank owns.
+///
+/// # Errors
+/// [`Error::RowOutOfRange`] naming table, feature, sample and id, before anything is sent;
+/// [`Error::Communication`] where a peer left.
+pub fn exchange(
+    layout: &Layout,
+    comm: &mut Communicator,
+    sparse: &KeyedJaggedTensor,
+    first_sample: usize,
+) -> Result<LocalIds, Error> {
+    check_ids(layout, sparse, first_sample)?;
+    let mut parcels: Vec<Parcel> =
+        layout.slots.iter().map(|slots| pack(slots, sparse, layout.any_mean)).collect();
+    let mut take = |part: fn(&mut Parcel) -> Vec<f32>| parcels.iter_mut().map(part).collect();
+    let scales: Vec<Vec<f32>> = take(|parcel| std::mem::take(&mut parcel.scales));
+    let weights: Vec<Vec<f32>> = take(|parcel| std::mem::take(&mut parcel.weights));
+    let (lengths, values) =
+        parcels.into_iter().map(|parcel| (parcel.lengths, parcel.values)).unzip();
+    let received = Received {
+        slots: layout.slots[comm.rank().index()].len(),
+        lengths: comm.all_to_all(lengths)?,
+        values: comm.all_to_all(values)?,
+        scales: if layout.any_mean { Some(comm.all_to_all(scales)?) } else { None },
+        weights: if sparse.weights.is_some() { Some(comm.all_to_all(weights)?) } else { None },
+    };
+    Ok(received.put_together())
+}
+
+fn check_ids(
+    layout: &Layout,
+    sparse: &KeyedJaggedTensor,
+    first_sample: usize,
+) -> Result<(), Error> {
+    for (feature, table) in layout.features.iter().enumerate() {
+        let ids = sparse.feature(feature);
+        // Negative ids become huge and fail the same comparison.
+        let Some(at) = sparse.values[ids.clone()].iter().position(|&id| id as u64 >= table.rows)
+        else {
+            continue;
+        };
+        let at = ids.start + at;
+        let ends = &sparse.offsets[feature * sparse.batch_size + 1..];
+        let sample = ends.partition_point(|&end| end <= at);
+        return Err(Error::RowOutOfRange {
+            table: table.table.clone(),
+            feature,
+            sample: first_sample + sample,
+            id: sparse.values[at],
+            rows: table.rows,
+        });
+    }
+    Ok(())
+}
+
+fn pack(slots: &[Slot], sparse: &KeyedJaggedTensor, any_mean: bool) -> Parcel {
+    let mut parcel = Parcel::default();
+    for slot in slots {
+        if slot.all_rows {
+            pack_whole(slot, sparse, &mut parcel);
+        } else {
+            pack_rows(slot, sparse, &mut parcel);
+        }
+        if any_mean {
+            let scale = |sample| bag_scale(slot, sparse.bag(slot.feature, sample).len());
+            parcel.scales.extend((0..sparse.batch_size).map(scale));
+        }
+    }
+    parcel
+}
+
+fn bag_scale(slot: &Slot, length: usize) -> f32 {
+    if slot.mean && length > 0 { 1.0 / length as f32 } else { 1.0 }
+}
+
+fn pack_whole(slot: &Slot, sparse: &KeyedJaggedTensor, parcel: &mut Parcel) {
+    let length = |sample| sparse.bag(slot.feature, sample).len() as u32;
+    parcel.lengths.extend((0..sparse.batch_size).map(length));
+    let ids = sparse.feature(slot.feature);
+    parcel.values.extend_from_slice(&sparse.values[ids.clone()]);
+    if let Some(weights) = &sparse.weights {
+        parcel.weights.extend_from_slice(&weights[ids]);
+    }
+}
+
+fn pack_rows(slot: &Slot, sparse: &KeyedJaggedTensor, parcel: &mut Parcel) {
+    for sample in 0..sparse.batch_size {
+        let before = parcel.values.len();
+        for position in sparse.bag(slot.feature, sample) {
+            let id = sparse.values[position];
+            if slot.rows.contains(&id) {
+                parcel.values.push(id - slot.rows.start);
+                if let Some(weights) = &sparse.weights {
+                    parcel.weights.push(weights[position]);
+                }
+            }
+        }
+        parcel.lengths.push((parcel.values.len() - before) as u32);
+    }
+}
+
+/// What arrived, one entry per source rank, each slot-major over that rank's samples.
+struct Received {
+    slots: usize,
+    lengths: Vec<Vec<u32>>,
+    values: Vec<Vec<i64>>,
+    scales: Option<Vec<Vec<f32>>>,
+    weights: Option<Vec<Vec<f32>>>,
+}
+
+impl Received {
+    /// From source-major to slot-major: the samples of all ranks side by side under each slot.
+    fn put_together(self) -> LocalIds {
+        let batch = |lengths: &Vec<u32>| lengths.len().checked_div(self.slots).unwrap_or(0);
+        let batch_sizes: Vec<usize> = self.lengths.iter().map(batch).collect();
+        let batch_size = batch_sizes.iter().sum();
+        let mut offsets = Vec::with_capacity(self.slots * batch_size + 1);
+        offsets.push(0);
+        let mut end = 0;
+        // Ids of each slot from each source, in the order they are wanted.
+        let mut runs = Vec::with_capacity(self.slots * batch_sizes.len());
+        let mut taken = vec![0; batch_sizes.len()];
+        for slot in 0..self.slots {
+            for (source, &samples) in batch_sizes.iter().enumerate() {
+                let start = taken[source];
+                for &length in &self.lengths[source][slot * samples..(slot + 1) * samples] {
+                    end += length as usize;
+                    taken[source] += length as usize;
+                    offsets.push(end);
+                }
+                runs.push((source, start..taken[source]));
+            }
+        }
+        let per_bag = |source: usize, slot: usize| {
+            slot * batch_sizes[source]..(slot + 1) * batch_sizes[source]
+        };
+        let bags: Vec<_> = (0..self.slots)
+            .flat_map(|slot| (0..batch_sizes.len()).map(move |source| (source, slot)))
+            .map(|(source, slot)| (source, per_bag(source, slot)))
+            .collect();
+        LocalIds {
+            jagged: KeyedJaggedTensor {
+                features: self.slots,
+                batch_size,
+                offsets,
+                values: in_order(self.values, &runs),
+                weights: self.weights.map(|weights| in_order(weights, &runs)),
+            },
+            scales: self.scales.map(|scales| in_order(scales, &bags)),
+            batch_sizes,
+        }
+    }
+}
+
+/// The pieces `runs` of `parts`, one after the other; a lone part is its own order.
+fn in_order<T: Copy>(mut parts: Vec<Vec<T>>, runs: &[(usize, std::ops::Range<usize>)]) -> Vec<T> {
+    if parts.len() == 1 {
+        return parts.remove(0);
+    }
+    let mut out = Vec::with_capacity(parts.iter().map(Vec::len).sum());
+    for (source, run) in runs {
+        out.extend_from_slice(&parts[*source][run.clone()]);
+    }
+    out
+}

@@ -1,0 +1,101 @@
+//! Which pooled columns come from which tile on which rank: the plan, unrolled over features.
+//!
+//! The same on every rank, so no rank needs to be told what another will send.
+
+use std::ops::Range;
+
+use schema::{ModelConfig, Pooling, Rank, ShardingPlan};
+
+/// One feature looked up in one tile. Tiles over split rows give partial sums of the same columns.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Slot {
+    /// Feature in the batch's order.
+    pub feature: usize,
+    /// Rows of the table held by the tile.
+    pub rows: Range<i64>,
+    /// Whether the tile holds all rows, so that no id needs to be sorted out.
+    pub all_rows: bool,
+    /// Whether the tile starts at row 0: its partial sum is written, later ones are added.
+    pub first: bool,
+    /// D of the tile.
+    pub dim: usize,
+    /// First column in the pooled output `[B, ΣD]`.
+    pub column: usize,
+    /// First column in the owner's local output `[B_global, width]`.
+    pub local_column: usize,
+    /// The rank that owns the tile.
+    pub rank: Rank,
+    /// Position among the owner's tiles.
+    pub tile: usize,
+    /// Whether bags are averaged: their sums are scaled by 1/L, known before rows are split.
+    pub mean: bool,
+}
+
+/// A feature's table as the check of ids needs it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct FeatureRows {
+    /// Name of the table.
+    pub table: String,
+    /// Rows of the whole table.
+    pub rows: u64,
+}
+
+/// All slots, by owner.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Layout {
+    /// `slots[r]`: the slots of rank r, by feature, then first row, then first column.
+    pub slots: Vec<Vec<Slot>>,
+    /// `widths[r]`: Σ D over the slots of rank r.
+    pub widths: Vec<usize>,
+    /// ΣD over features.
+    pub pooled_width: usize,
+    /// Table of each feature.
+    pub features: Vec<FeatureRows>,
+    /// Whether any bag is averaged.
+    pub any_mean: bool,
+}
+
+impl Layout {
+    /// Unrolls `plan` over the features of `model`. The plan must be one of the model's tables.
+    #[must_use]
+    pub fn new(model: &ModelConfig, plan: &ShardingPlan) -> Self {
+        let world_size = plan.world_size() as usize;
+        let mut slots: Vec<Vec<Slot>> = vec![Vec::new(); world_size];
+        let mut widths = vec![0; world_size];
+        let mut features = Vec::new();
+        for (feature, described) in model.features().iter().enumerate() {
+            let table = &model.tables[described.table];
+            features.push(FeatureRows { table: table.name.clone(), rows: table.rows });
+            for rank in 0..world_size {
+                let own = plan.tiles_of(Rank(rank as u32)).enumerate();
+                for (tile, held) in own.filter(|(_, held)| held.table.index() == described.table) {
+                    let rows = held.rows.start as i64..held.rows.end as i64;
+                    slots[rank].push(Slot {
+                        feature,
+                        all_rows: held.rows == (0..table.rows),
+                        first: held.rows.start == 0,
+                        rows,
+                        dim: held.dim(),
+                        column: described.column + held.columns.start,
+                        local_column: widths[rank],
+                        rank: held.rank,
+                        tile,
+                        mean: table.pooling == Pooling::Mean,
+                    });
+                    widths[rank] += held.dim();
+                }
+            }
+        }
+        let any_mean = model.tables.iter().any(|table| table.pooling == Pooling::Mean);
+        Self { slots, widths, pooled_width: model.pooled_width(), features, any_mean }
+    }
+
+    /// All slots in the order in which partial sums are added: by feature, first row, first column.
+    /// The order does not depend on who owns a tile, so neither does the sum.
+    #[must_use]
+    pub fn in_sum_order(&self) -> Vec<&Slot> {
+        let mut all: Vec<&Slot> = self.slots.iter().flatten().collect();
+        all.sort_by_key(|slot| (slot.feature, slot.rows.start, slot.column));
+        all
+    }
+}

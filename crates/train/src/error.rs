@@ -1,0 +1,202 @@
+//! Everything that can go wrong in the user's world while training, saving and loading.
+//! Knows nothing of how an error is shown; the doors add the hint.
+
+use std::io;
+use std::path::{Path, PathBuf};
+
+use schema::{ConfigError, Optimizer};
+
+use crate::checkpoint::Checksum;
+use crate::state_dict::{Mismatch, Target};
+
+/// Why the trainer refused to go on.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// The operating system refused a file operation.
+    #[error("{}: cannot {action}: {source}", path.display())]
+    Io {
+        /// What was tried, as a verb.
+        action: &'static str,
+        /// On which file or folder.
+        path: PathBuf,
+        /// What the system said.
+        source: io::Error,
+    },
+    /// A configuration inside a checkpoint, or to be written into one, is not valid.
+    #[error("{}: configuration: {source}", path.display())]
+    Config {
+        /// The checkpoint.
+        path: PathBuf,
+        /// What is wrong with it.
+        source: ConfigError,
+    },
+    /// A manifest that is not a checkpoint's, or cut, or of an impossible content.
+    #[error("{}: not a checkpoint manifest: {problem}", path.display())]
+    Manifest {
+        /// The manifest.
+        path: PathBuf,
+        /// What is wrong with it.
+        problem: String,
+    },
+    /// A manifest written by a program that knows a format this one does not.
+    #[error("{}: checkpoint format: expected version {expected}, got {got}", path.display())]
+    ManifestVersion {
+        /// The manifest.
+        path: PathBuf,
+        /// The version this program reads.
+        expected: u32,
+        /// The version found.
+        got: u64,
+    },
+    /// A file's length differs from what the manifest says: it was cut or replaced.
+    #[error("{}: expected {expected} bytes, got {got}", path.display())]
+    FileLength {
+        /// The file.
+        path: PathBuf,
+        /// Bytes according to the manifest.
+        expected: u64,
+        /// Bytes on disk.
+        got: u64,
+    },
+    /// A file that is not in the safetensors format.
+    #[error("{}: not a safetensors file: {problem}", path.display())]
+    TensorFile {
+        /// The file.
+        path: PathBuf,
+        /// What is wrong with it.
+        problem: String,
+    },
+    /// The bytes on disk are not the bytes written.
+    #[error("{}: {tensor}: expected checksum {expected}, got {got}", path.display())]
+    Checksum {
+        /// The damaged file.
+        path: PathBuf,
+        /// The damaged tensor, or `header` or `manifest`.
+        tensor: String,
+        /// XXH3-64 when written.
+        expected: Checksum,
+        /// XXH3-64 of what is there.
+        got: Checksum,
+    },
+    /// A tensor is not in the checkpoint.
+    #[error("{}: {tensor}: missing, expected shape {expected:?}", path.display())]
+    TensorMissing {
+        /// The checkpoint's folder or file.
+        path: PathBuf,
+        /// The tensor.
+        tensor: String,
+        /// The shape asked for.
+        expected: Vec<usize>,
+    },
+    /// A tensor of the checkpoint is not in the model.
+    #[error("{}: {tensor}: the model has no such parameter, got shape {got:?}", path.display())]
+    TensorUnexpected {
+        /// The checkpoint's folder or file.
+        path: PathBuf,
+        /// The tensor.
+        tensor: String,
+        /// Its shape.
+        got: Vec<usize>,
+    },
+    /// A tensor has another shape than the model's.
+    #[error("{}: {tensor}: expected shape {expected:?}, got {got:?}", path.display())]
+    TensorShape {
+        /// The checkpoint's folder or file.
+        path: PathBuf,
+        /// The tensor.
+        tensor: String,
+        /// The model's shape.
+        expected: Vec<usize>,
+        /// The shape found.
+        got: Vec<usize>,
+    },
+    /// The chunks of a checkpoint do not cover what was asked for, or not all of a table.
+    #[error("{}: table {table:?}: expected chunks over {expected} values, got {got}", path.display())]
+    Uncovered {
+        /// The checkpoint's folder.
+        path: PathBuf,
+        /// The table.
+        table: String,
+        /// Values asked for.
+        expected: u64,
+        /// Values the chunks cover.
+        got: u64,
+    },
+    /// The optimizer state saved belongs to another optimizer.
+    #[error(
+        "{}: table {table:?}: optimizer state: expected {expected:?}, got {got:?}", path.display()
+    )]
+    StateKind {
+        /// The checkpoint's folder.
+        path: PathBuf,
+        /// The table.
+        table: String,
+        /// The optimizer asked for.
+        expected: Optimizer,
+        /// The optimizer that wrote the state.
+        got: Optimizer,
+    },
+    /// An id does not name a row of its table; no weight has changed.
+    #[error(
+        "table {table:?}, sample {sample}, feature {feature}: expected an id in 0..{rows}, got {id}"
+    )]
+    RowOutOfRange {
+        /// The table.
+        table: String,
+        /// Sample in the batch of all ranks.
+        sample: usize,
+        /// Feature in the model's order.
+        feature: usize,
+        /// The id.
+        id: i64,
+        /// Rows of the table.
+        rows: u64,
+    },
+    /// A batch does not have the model's shape.
+    #[error("batch: {what}: expected {expected}, got {got}")]
+    BatchShape {
+        /// Which part.
+        what: &'static str,
+        /// Values the model expects.
+        expected: usize,
+        /// Values in the batch.
+        got: usize,
+    },
+    /// A kernel refused its arguments.
+    #[error(transparent)]
+    Device(#[from] device::Error),
+    /// A collective failed.
+    #[error(transparent)]
+    Communication(#[from] comm::Error),
+    /// A trace could not be written.
+    #[error(transparent)]
+    Trace(#[from] trace::Error),
+    /// A foreign state dict does not fit the model.
+    #[error("{}: does not fit the model:{}", path.display(), listed(mismatches))]
+    StateDict {
+        /// The file.
+        path: PathBuf,
+        /// Every tensor that does not fit.
+        mismatches: Vec<Mismatch>,
+    },
+    /// The model cannot be said in the other library's state dict.
+    #[error("{target} has no such model: {problem}")]
+    NotExpressible {
+        /// The other library.
+        target: Target,
+        /// Which part of the model, and what the library has instead.
+        problem: String,
+    },
+}
+
+impl Error {
+    /// For `map_err`: what was tried on which path.
+    pub(crate) fn io(action: &'static str, path: &Path) -> impl FnOnce(io::Error) -> Self {
+        let path = path.to_owned();
+        move |source| Self::Io { action, path, source }
+    }
+}
+
+fn listed(mismatches: &[Mismatch]) -> String {
+    mismatches.iter().map(|mismatch| format!("\n  {mismatch}")).collect()
+}

@@ -1,0 +1,171 @@
+//! The low-rank cross network of DCN v2: `x_{l+1} = x₀ ⊙ (W_l V_l x_l + b_l) + x_l`.
+
+use device::ops::cross;
+use schema::{Op, Pass};
+
+use super::ParameterList;
+use super::linear::Linear;
+use crate::Error;
+use crate::context::RankContext;
+use crate::parameter::DenseParameter;
+
+/// One cross layer and what its backward needs.
+struct CrossLayer {
+    /// V, `[rank, width]`.
+    down: Linear,
+    /// W, `[width, rank]`.
+    up: Linear,
+    /// Position of b, `[width]`.
+    bias: usize,
+    /// `V x`, `[B_max, rank]`.
+    projected: Vec<f32>,
+    /// `W V x`, `[B_max, width]`.
+    u: Vec<f32>,
+    /// The layer's output, `[B_max, width]`.
+    output: Vec<f32>,
+}
+
+/// All cross layers on an input of one width.
+pub struct CrossNetwork {
+    width: usize,
+    layers: Vec<CrossLayer>,
+    d_projected: Vec<f32>,
+    d_u: Vec<f32>,
+    /// Gradients of the layers' outputs and inputs, two in turn.
+    gradients: [Vec<f32>; 2],
+    d_x0: Vec<f32>,
+}
+
+impl CrossNetwork {
+    /// `layers` layers of `rank` on `width` columns, named `cross.{i}.{v,w,bias}`.
+    #[must_use]
+    pub fn new(
+        parameters: &mut ParameterList<'_>,
+        (layers, rank): (usize, usize),
+        width: usize,
+        batch_max: usize,
+    ) -> Self {
+        let layer = |i: usize| {
+            let v = parameters.add_factor(format!("cross.{i}.v"), (rank, width));
+            let w = parameters.add_factor(format!("cross.{i}.w"), (width, rank));
+            CrossLayer {
+                down: Linear { weight: v, bias: None, input: width, output: rank },
+                up: Linear { weight: w, bias: None, input: rank, output: width },
+                bias: parameters.add_zeros(format!("cross.{i}.bias"), width),
+                projected: vec![0.0; batch_max * rank],
+                u: vec![0.0; batch_max * width],
+                output: vec![0.0; batch_max * width],
+            }
+        };
+        let whole = || vec![0.0; batch_max * width];
+        Self {
+            width,
+            layers: (0..layers).map(layer).collect(),
+            d_projected: vec![0.0; batch_max * rank],
+            d_u: whole(),
+            gradients: [whole(), whole()],
+            d_x0: whole(),
+        }
+    }
+
+    /// The output of the last forward, `[B, width]`.
+    #[must_use]
+    pub fn output(&self, samples: usize) -> &[f32] {
+        self.layers.last().map_or(&[], |layer| &layer.output[..samples * self.width])
+    }
+
+    /// Runs all layers on `x0 [B, width]`.
+    ///
+    /// # Errors
+    /// [`Error::Device`] if the shapes do not fit.
+    pub fn forward(
+        &mut self,
+        context: &mut RankContext,
+        parameters: &[DenseParameter],
+        x0: &[f32],
+    ) -> Result<(), Error> {
+        let samples = x0.len() / self.width;
+        for i in 0..self.layers.len() {
+            let (before, rest) = self.layers.split_at_mut(i);
+            let x = before.last().map_or(x0, |layer| &layer.output[..x0.len()]);
+            let layer = &mut rest[0];
+            let projected = &mut layer.projected[..samples * layer.down.output];
+            layer.down.forward(context, parameters, x, projected)?;
+            let u = &mut layer.u[..x0.len()];
+            layer.up.forward(context, parameters, projected, u)?;
+            let bias = &parameters[layer.bias].weight;
+            let out = &mut layer.output[..x0.len()];
+            let op = Op::Cross { elements: x0.len(), pass: Pass::Forward };
+            let RankContext { cpu, profiler, .. } = context;
+            profiler.op(op, || cross::forward(cpu, cross::Forward { x0, u, bias, x, out }))?;
+        }
+        Ok(())
+    }
+
+    /// Runs all layers backward from `d_out [B, width]`; returns the gradient of `x0 [B, width]`.
+    ///
+    /// # Errors
+    /// [`Error::Device`] if the shapes do not fit.
+    pub fn backward(
+        &mut self,
+        context: &mut RankContext,
+        parameters: &mut [DenseParameter],
+        x0: &[f32],
+        d_out: &[f32],
+    ) -> Result<&[f32], Error> {
+        let elements = x0.len();
+        let d_x0 = &mut self.d_x0[..elements];
+        d_x0.fill(0.0);
+        let [mut current, mut next] = self.gradients.each_mut();
+        current[..elements].copy_from_slice(d_out);
+        for i in (0..self.layers.len()).rev() {
+            let (before, rest) = self.layers.split_at(i);
+            let layer = &rest[0];
+            let x = before.last().map_or(x0, |layer| &layer.output[..elements]);
+            let (d_u, d_x) = (&mut self.d_u[..elements], &mut next[..elements]);
+            layer.cross_backward(context, parameters, CrossGradients {
+                d_out: &current[..elements],
+                x0,
+                d_u: &mut *d_u,
+                d_x0: &mut *d_x0,
+                d_x: &mut *d_x,
+            })?;
+            let width = elements / self.width * layer.down.output;
+            let (projected, d_projected) =
+                (&layer.projected[..width], &mut self.d_projected[..width]);
+            layer.up.backward_weight(context, parameters, projected, d_u)?;
+            layer.up.backward_input(context, parameters, d_u, d_projected)?;
+            layer.down.backward_weight(context, parameters, x, d_projected)?;
+            layer.down.backward_input_accumulate(context, parameters, d_projected, d_x)?;
+            std::mem::swap(&mut current, &mut next);
+        }
+        d_x0.iter_mut().zip(&current[..elements]).for_each(|(d_x0, d_x)| *d_x0 += d_x);
+        Ok(&self.d_x0[..elements])
+    }
+}
+
+/// Gradients around the element-wise part of one layer, each `[B, width]`.
+struct CrossGradients<'a> {
+    d_out: &'a [f32],
+    x0: &'a [f32],
+    d_u: &'a mut [f32],
+    d_x0: &'a mut [f32],
+    d_x: &'a mut [f32],
+}
+
+impl CrossLayer {
+    fn cross_backward(
+        &self,
+        context: &mut RankContext,
+        parameters: &mut [DenseParameter],
+        gradients: CrossGradients<'_>,
+    ) -> Result<(), Error> {
+        let CrossGradients { d_out, x0, d_u, d_x0, d_x } = gradients;
+        let u = &self.u[..x0.len()];
+        let DenseParameter { weight: bias, gradient: d_bias, .. } = &mut parameters[self.bias];
+        let op = Op::Cross { elements: x0.len(), pass: Pass::Backward };
+        let arguments = cross::Backward { d_out, x0, u, bias, d_u, d_bias, d_x0, d_x };
+        let RankContext { cpu, profiler, .. } = context;
+        Ok(profiler.op(op, || cross::backward(cpu, arguments))?)
+    }
+}

@@ -1,0 +1,289 @@
+//! One rank's model: bottom MLP, embeddings, interaction, top MLP, loss, with explicit forward and
+//! backward and buffers sized once. Knows nothing of data files, schedules or checkpoints.
+
+use device::Cpu;
+use device::ops::{activation, dense_update, loss};
+use device::optimizer::Rule;
+use schema::{Batch, JobConfig, Loss, Op, Optimizer, OptimizerConfig, ShardingPlan};
+
+use crate::context::RankContext;
+use crate::embedding::EmbeddingCollection;
+use crate::layer::ParameterList;
+use crate::layer::interaction::InteractionLayer;
+use crate::layer::mlp::{LastActivation, Mlp};
+use crate::parameter::{DenseParameter, TileState};
+use crate::{Error, initial};
+
+/// The samples of one rank within the batch of all ranks.
+#[derive(Clone, Copy, Debug)]
+pub struct Share<'a> {
+    /// This rank's samples.
+    pub batch: &'a Batch,
+    /// Number of the first of them in the global batch.
+    pub first_sample: usize,
+    /// Samples over all ranks: what the loss is a mean over.
+    pub global_size: usize,
+}
+
+/// The parameters of one rank.
+pub struct RankParameters {
+    /// Replicated on every rank.
+    pub dense: Vec<DenseParameter>,
+    /// The tiles of this rank, in plan order.
+    pub tiles: Vec<TileState>,
+}
+
+/// A model with its buffers.
+pub struct Model {
+    loss: Loss,
+    dense_features: usize,
+    dense_width: usize,
+    pooled_width: usize,
+    parameters: Vec<DenseParameter>,
+    bottom: Mlp,
+    interaction: InteractionLayer,
+    top: Mlp,
+    embedding: EmbeddingCollection,
+    optimizers: (OptimizerConfig, OptimizerConfig),
+    buffers: Buffers,
+}
+
+/// Activations and gradients between the layers, each for the largest batch.
+struct Buffers {
+    pooled: Vec<f32>,
+    probabilities: Vec<f32>,
+    d_logits: Vec<f32>,
+    d_interaction: Vec<f32>,
+    d_dense: Vec<f32>,
+    d_pooled: Vec<f32>,
+}
+
+impl Model {
+    /// A model with the initial weights of `config`, for at most `batch_max` samples of this rank.
+    #[must_use]
+    pub fn initial(
+        cpu: &Cpu,
+        config: &JobConfig,
+        (plan, rank): (&ShardingPlan, schema::Rank),
+        batch_max: usize,
+    ) -> Self {
+        let optimizer = config.optimizer.sparse.kind;
+        let tile = |tile: &schema::Tile| TileState {
+            weight: initial::tile_weights(cpu, &config.model, tile),
+            state: vec![0.0; tile.row_count() * optimizer.state_per_row(tile.dim())],
+            tile: tile.clone(),
+        };
+        let tiles = plan.tiles_of(rank).map(tile).collect();
+        Self::build(config, (plan, rank), batch_max, tiles)
+    }
+
+    /// A model with `parameters`, which must have the names and shapes `config` gives.
+    #[must_use]
+    pub fn restored(
+        config: &JobConfig,
+        place: (&ShardingPlan, schema::Rank),
+        batch_max: usize,
+        parameters: RankParameters,
+    ) -> Self {
+        let mut model = Self::build(config, place, batch_max, parameters.tiles);
+        model.parameters = parameters.dense;
+        model
+    }
+
+    fn build(
+        config: &JobConfig,
+        (plan, rank): (&ShardingPlan, schema::Rank),
+        batch_max: usize,
+        tiles: Vec<TileState>,
+    ) -> Self {
+        let model = &config.model;
+        let mut list = ParameterList::new(model);
+        let layers = (model.dense_features, &model.bottom[..], LastActivation::Relu);
+        let bottom = Mlp::new(&mut list, "bottom", layers, batch_max);
+        let interaction = InteractionLayer::new(&mut list, model, batch_max);
+        let layers = (model.interaction_width(), &model.top[..], LastActivation::None);
+        let top = Mlp::new(&mut list, "top", layers, batch_max);
+        let mut parameters = list.finish();
+        let dense = config.optimizer.dense;
+        for parameter in &mut parameters {
+            let zeros = DenseParameter::zeros(&parameter.name, &parameter.shape, dense.kind);
+            parameter.state = zeros.state;
+        }
+        let sparse = config.optimizer.sparse;
+        let buffer = |width: usize| vec![0.0; batch_max * width];
+        Self {
+            loss: model.loss,
+            dense_features: model.dense_features,
+            dense_width: model.dense_width(),
+            pooled_width: model.pooled_width(),
+            parameters,
+            bottom,
+            interaction,
+            top,
+            embedding: EmbeddingCollection::new(model, plan, rank, (tiles, sparse.kind)),
+            optimizers: (sparse, dense),
+            buffers: Buffers {
+                pooled: buffer(model.pooled_width()),
+                probabilities: buffer(1),
+                d_logits: buffer(1),
+                d_interaction: buffer(model.interaction_width()),
+                d_dense: buffer(model.dense_width()),
+                d_pooled: buffer(model.pooled_width()),
+            },
+        }
+    }
+
+    /// Dense parameters, the same on every rank.
+    #[must_use]
+    pub fn dense(&self) -> &[DenseParameter] {
+        &self.parameters
+    }
+
+    /// This rank's tiles.
+    #[must_use]
+    pub fn tiles(&self) -> &[TileState] {
+        self.embedding.tiles()
+    }
+
+    /// Click probabilities of this rank's samples, `[B]`, and the sum of their losses.
+    ///
+    /// # Errors
+    /// [`Error::RowOutOfRange`], [`Error::BatchShape`], [`Error::Communication`].
+    pub fn evaluate(
+        &mut self,
+        context: &mut RankContext,
+        share: Share<'_>,
+    ) -> Result<(&[f32], f64), Error> {
+        self.forward(context, share)?;
+        let sum = self.loss(context, share)?;
+        Ok((&self.buffers.probabilities[..share.batch.size], sum))
+    }
+
+    /// Click probabilities of this rank's samples, `[B]`; labels are not looked at.
+    ///
+    /// # Errors
+    /// [`Error::RowOutOfRange`], [`Error::BatchShape`], [`Error::Communication`].
+    pub fn score(
+        &mut self,
+        context: &mut RankContext,
+        share: Share<'_>,
+    ) -> Result<&[f32], Error> {
+        self.forward(context, share)?;
+        let samples = share.batch.size;
+        let logits = self.top.output(self.interaction.output(samples), samples);
+        let probabilities = &mut self.buffers.probabilities[..samples];
+        activation::sigmoid(&context.cpu, logits, probabilities)?;
+        Ok(&self.buffers.probabilities[..samples])
+    }
+
+    /// One training step at `factor` times the base learning rates; returns the sum of the losses of
+    /// this rank's samples before the step.
+    ///
+    /// # Errors
+    /// [`Error::RowOutOfRange`] and [`Error::BatchShape`] before any weight changes;
+    /// [`Error::Communication`].
+    pub fn train(
+        &mut self,
+        context: &mut RankContext,
+        share: Share<'_>,
+        factor: f64,
+    ) -> Result<f64, Error> {
+        self.forward(context, share)?;
+        let sum = self.loss(context, share)?;
+        self.backward(context, share)?;
+        let d_pooled = &self.buffers.d_pooled[..share.batch.size * self.pooled_width];
+        let rule = rule(&self.optimizers.0, factor);
+        self.embedding.backward(context, d_pooled, rule)?;
+        self.update_dense(context, factor)?;
+        Ok(sum)
+    }
+
+    fn forward(&mut self, context: &mut RankContext, share: Share<'_>) -> Result<(), Error> {
+        let (batch, samples) = (share.batch, share.batch.size);
+        self.check(batch)?;
+        let pooled = &mut self.buffers.pooled[..samples * self.pooled_width];
+        self.embedding.forward(context, (&batch.sparse, share.first_sample), pooled)?;
+        if samples == 0 {
+            return Ok(());
+        }
+        self.bottom.forward(context, &self.parameters, &batch.dense, samples)?;
+        let dense = self.bottom.output(&batch.dense, samples);
+        self.interaction.forward(context, &self.parameters, (dense, pooled), samples)?;
+        let joined = self.interaction.output(samples);
+        self.top.forward(context, &self.parameters, joined, samples)
+    }
+
+    fn check(&self, batch: &Batch) -> Result<(), Error> {
+        let capacity = self.buffers.probabilities.len();
+        for (what, expected, got) in [
+            ("dense features", batch.size * self.dense_features, batch.dense.len()),
+            ("labels", batch.size, batch.labels.len()),
+            ("sparse batch size", batch.size, batch.sparse.batch_size),
+            ("samples, at most", batch.size.min(capacity), batch.size),
+        ] {
+            if expected != got {
+                return Err(Error::BatchShape { what, expected, got });
+            }
+        }
+        Ok(())
+    }
+
+    fn loss(&mut self, context: &mut RankContext, share: Share<'_>) -> Result<f64, Error> {
+        let samples = share.batch.size;
+        let RankContext { cpu, profiler, .. } = context;
+        let arguments = loss::Arguments {
+            kind: self.loss,
+            logits: self.top.output(self.interaction.output(samples), samples),
+            labels: &share.batch.labels,
+            normaliser: share.global_size as f64,
+            gradient: &mut self.buffers.d_logits[..samples],
+            probabilities: &mut self.buffers.probabilities[..samples],
+        };
+        Ok(profiler.op(Op::Loss { batch_size: samples }, || loss::run(cpu, arguments))?)
+    }
+
+    fn backward(&mut self, context: &mut RankContext, share: Share<'_>) -> Result<(), Error> {
+        let (batch, samples) = (share.batch, share.batch.size);
+        if samples == 0 {
+            // Nothing to learn from here; the gradients still take part in the sum over ranks.
+            self.parameters.iter_mut().for_each(|parameter| parameter.gradient.fill(0.0));
+            return Ok(());
+        }
+        let Buffers { pooled, d_logits, d_interaction, d_dense, d_pooled, .. } = &mut self.buffers;
+        let joined = self.interaction.output(samples);
+        let d_joined = &mut d_interaction[..joined.len()];
+        let parameters = &mut self.parameters;
+        let edges = (joined, &d_logits[..samples]);
+        self.top.backward(context, parameters, edges, Some(&mut *d_joined))?;
+        let dense = self.bottom.output(&batch.dense, samples);
+        let d_dense = &mut d_dense[..samples * self.dense_width];
+        let inputs = (dense, &pooled[..samples * self.pooled_width], &*d_joined);
+        let outputs = (&mut *d_dense, &mut d_pooled[..samples * self.pooled_width]);
+        self.interaction.backward(context, parameters, inputs, outputs)?;
+        self.bottom.backward(context, parameters, (&batch.dense, d_dense), None)
+    }
+
+    fn update_dense(&mut self, context: &mut RankContext, factor: f64) -> Result<(), Error> {
+        let RankContext { cpu, comm, profiler } = context;
+        let rule = rule(&self.optimizers.1, factor);
+        for parameter in &mut self.parameters {
+            let DenseParameter { shape, weight, gradient, state, .. } = parameter;
+            if comm.world_size() > 1 {
+                let op = Op::AllReduce { elements: gradient.len() };
+                profiler.op(op, || comm.all_reduce(gradient))?;
+            }
+            let op = Op::DenseUpdate { elements: weight.len(), optimizer: rule.kind };
+            let dim = shape[1..].iter().product();
+            let arguments =
+                dense_update::Arguments { rule, weights: weight, gradient, state, dim };
+            profiler.op(op, || dense_update::run(cpu, arguments))?;
+        }
+        Ok(())
+    }
+}
+
+fn rule(config: &OptimizerConfig, factor: f64) -> Rule {
+    let kind: Optimizer = config.kind;
+    let learning_rate = (config.learning_rate * factor) as f32;
+    Rule { kind, learning_rate, epsilon: config.epsilon as f32 }
+}

@@ -1,0 +1,76 @@
+//! The trained values: dense parameters and tiles of embedding tables, with gradient and state.
+//! Knows nothing of how they are computed, placed or saved.
+
+use schema::{Interaction, ModelConfig, Optimizer, Tile};
+
+/// One dense parameter with its gradient and optimizer state.
+#[derive(Clone, Debug, PartialEq)]
+pub struct DenseParameter {
+    /// `bottom.{i}.{weight,bias}`, `cross.{i}.{v,w,bias}` or `top.{i}.{weight,bias}`.
+    pub name: String,
+    /// `[out, in]` for a weight, `[out]` for a bias.
+    pub shape: Vec<usize>,
+    /// The values, row-major.
+    pub weight: Vec<f32>,
+    /// Of the same length.
+    pub gradient: Vec<f32>,
+    /// Empty for SGD, one value per weight for Adagrad, one per row for row-wise Adagrad.
+    pub state: Vec<f32>,
+}
+
+impl DenseParameter {
+    /// A parameter of zeros, with the state `optimizer` needs.
+    #[must_use]
+    pub fn zeros(name: &str, shape: &[usize], optimizer: Optimizer) -> Self {
+        let values = shape.iter().product();
+        let rows = shape.first().copied().unwrap_or(1);
+        let state = match optimizer {
+            Optimizer::Sgd => 0,
+            Optimizer::Adagrad => values,
+            Optimizer::RowwiseAdagrad => rows,
+        };
+        Self {
+            name: name.to_owned(),
+            shape: shape.to_vec(),
+            weight: vec![0.0; values],
+            gradient: vec![0.0; values],
+            state: vec![0.0; state],
+        }
+    }
+}
+
+/// One tile of one table with its optimizer state.
+#[derive(Clone, Debug, PartialEq)]
+pub struct TileState {
+    /// Which rectangle of which table.
+    pub tile: Tile,
+    /// `[rows, dim]`.
+    pub weight: Vec<f32>,
+    /// `[rows, optimizer.state_per_row(dim)]`.
+    pub state: Vec<f32>,
+}
+
+/// Names and shapes of a model's dense parameters: bottom MLP, cross layers, top MLP, each in order.
+#[must_use]
+pub fn dense_shapes(model: &ModelConfig) -> Vec<(String, Vec<usize>)> {
+    let mut shapes = mlp("bottom", model.dense_features, &model.bottom);
+    let width = model.interaction_width();
+    if let Interaction::DcnV2 { layers, rank } = model.interaction {
+        for i in 0..layers {
+            shapes.push((format!("cross.{i}.v"), vec![rank, width]));
+            shapes.push((format!("cross.{i}.w"), vec![width, rank]));
+            shapes.push((format!("cross.{i}.bias"), vec![width]));
+        }
+    }
+    shapes.extend(mlp("top", width, &model.top));
+    shapes
+}
+
+fn mlp(name: &str, input: usize, widths: &[usize]) -> Vec<(String, Vec<usize>)> {
+    let inputs = std::iter::once(input).chain(widths.iter().copied());
+    let layer = |(i, (&out, input)): (usize, (&usize, usize))| {
+        let weight = (format!("{name}.{i}.weight"), vec![out, input]);
+        [weight, (format!("{name}.{i}.bias"), vec![out])]
+    };
+    widths.iter().zip(inputs).enumerate().flat_map(layer).collect()
+}

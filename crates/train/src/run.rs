@@ -1,0 +1,191 @@
+//! A training run from start, or from a checkpoint, to its end: what is asked for, what is reported.
+//!
+//! Rank 0 runs on the calling thread and leads: it reads batches and says what every rank does next.
+//! Knows no terminal: progress goes to the caller as [`Event`]s.
+
+mod command;
+mod lead;
+mod start;
+mod worker;
+
+use std::ops::Range;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
+
+use schema::{JobConfig, ShardingPlan};
+use serde::Serialize;
+
+use crate::{Error, Evaluation};
+
+/// What is to be trained, on what, and where its results go.
+#[derive(Clone, Debug)]
+pub struct RunRequest {
+    /// The job.
+    pub config: JobConfig,
+    /// Who holds what; its world size is the number of ranks.
+    pub plan: ShardingPlan,
+    /// Training data.
+    pub train: Arc<data::Dataset>,
+    /// The rows of `train` to train on.
+    pub train_rows: Range<u64>,
+    /// Held-out data and its rows.
+    pub evaluation: Option<(Arc<data::Dataset>, Range<u64>)>,
+    /// Checkpoints go to `checkpoints/` below this folder.
+    pub run_folder: PathBuf,
+    /// Threads over all ranks.
+    pub threads: usize,
+    /// Where the run begins.
+    pub start: Start,
+    /// Steps to record.
+    pub trace: Option<TraceRequest>,
+    /// Set to end the run after the step in progress, with a checkpoint.
+    pub stop: Arc<AtomicBool>,
+}
+
+/// Where a run begins.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Start {
+    /// At step 0, with initial weights.
+    Fresh,
+    /// At this checkpoint's step: the folder `…/step-…`.
+    Checkpoint(PathBuf),
+}
+
+/// A recording of some steps.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct TraceRequest {
+    /// Where the files go: `kineto_rank{r}.json` and `execution_trace_rank{r}.json`.
+    pub folder: PathBuf,
+    /// The steps, counted from 0.
+    pub steps: Range<u64>,
+}
+
+/// What happened since the last log line.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Interval {
+    /// Steps done.
+    pub step: u64,
+    /// Epoch of the last batch.
+    pub epoch: u64,
+    /// Samples trained on since the beginning.
+    pub samples: u64,
+    /// Mean loss of the interval.
+    pub loss: f64,
+    /// Samples per second of the interval, evaluations and checkpoints left out.
+    pub samples_per_second: f64,
+    /// Base learning rate of the dense optimizer times the schedule's factor.
+    pub learning_rate: f64,
+    /// Share of the time spent waiting for input.
+    pub input_wait_share: f64,
+}
+
+/// A report of a run in progress.
+#[derive(Clone, Debug)]
+pub enum Event<'a> {
+    /// The run begins.
+    Started {
+        /// Steps done before.
+        step: u64,
+        /// Steps at the end of the run.
+        total_steps: u64,
+        /// Samples of one epoch.
+        samples_per_epoch: u64,
+    },
+    /// One training step is done.
+    Stepped {
+        /// Steps done.
+        step: u64,
+        /// Samples trained on since the beginning.
+        samples: u64,
+    },
+    /// A log line is due.
+    Interval(&'a Interval),
+    /// An evaluation goes on.
+    Evaluating {
+        /// Samples done.
+        samples: u64,
+        /// Samples in all.
+        total: u64,
+    },
+    /// An evaluation is done.
+    Evaluated {
+        /// Steps done.
+        step: u64,
+        /// The result.
+        evaluation: &'a Evaluation,
+    },
+    /// A checkpoint was written.
+    Saved {
+        /// Steps done.
+        step: u64,
+        /// Its folder.
+        path: &'a Path,
+        /// Its size.
+        bytes: u64,
+        /// Time it took.
+        seconds: f64,
+    },
+    /// Trace files were written.
+    Traced {
+        /// One Kineto trace and one execution trace per rank.
+        paths: &'a [PathBuf],
+    },
+}
+
+/// How a run ended.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Outcome {
+    /// Steps done.
+    pub step: u64,
+    /// Samples trained on, over all sessions of the run.
+    pub samples: u64,
+    /// Samples per second of this session, evaluations and checkpoints left out.
+    pub samples_per_second: f64,
+    /// Mean loss since the last multiple of `log_every` steps, or of the last such interval.
+    pub loss: f64,
+    /// The last evaluation.
+    pub evaluation: Option<Evaluation>,
+    /// The last checkpoint.
+    pub checkpoint: Option<PathBuf>,
+    /// Whether [`RunRequest::stop`] ended the run.
+    pub interrupted: bool,
+    /// Wall time of this session.
+    pub seconds: f64,
+}
+
+/// Trains until the configured end, or until [`RunRequest::stop`] is set.
+///
+/// # Errors
+/// Whatever kept the run from going on; checkpoints written so far stay.
+pub fn run(
+    request: &RunRequest,
+    observe: &mut dyn FnMut(Event<'_>),
+) -> Result<Outcome, Error> {
+    let start = start::State::of(request)?;
+    let mut ends = comm::world(request.plan.world_size());
+    let own = ends.remove(0);
+    std::thread::scope(|scope| {
+        let follow = |end| scope.spawn(|| worker::Worker::new(request, &start, end)?.follow());
+        let followers: Vec<_> = ends.into_iter().map(follow).collect();
+        let led = worker::Worker::new(request, &start, own)
+            .and_then(|worker| lead::lead(request, &start, worker, observe));
+        let mut result = led;
+        for follower in followers {
+            match follower.join() {
+                Ok(Ok(())) => {}
+                Ok(Err(error)) => result = Err(explaining(result, error)),
+                Err(payload) => std::panic::resume_unwind(payload),
+            }
+        }
+        result
+    })
+}
+
+/// The error that explains the other: a rank that failed, rather than a rank that was left alone.
+fn explaining<T>(result: Result<T, Error>, other: Error) -> Error {
+    match result {
+        Err(error) if !matches!(error, Error::Communication(comm::Error::PeerLeft { .. })) => error,
+        _ => other,
+    }
+}

@@ -1,0 +1,35 @@
+//! What rank 0 tells every rank to do next, and what comes of it.
+
+use std::sync::Arc;
+
+use schema::Batch;
+
+use crate::checkpoint;
+
+/// The next thing every rank does.
+#[derive(Clone)]
+pub enum Command {
+    /// One training step.
+    Train {
+        /// The batch of all ranks; each takes its share.
+        batch: Arc<Batch>,
+        /// Factor on the base learning rates.
+        factor: f64,
+        /// The step's number if it is recorded.
+        record: Option<u64>,
+    },
+    /// Forward only.
+    Evaluate {
+        /// The batch of all ranks; each takes its share.
+        batch: Arc<Batch>,
+    },
+    /// Write parameters into a checkpoint that rank 0 commits.
+    Save {
+        /// The checkpoint begun.
+        writer: Arc<checkpoint::Writer>,
+    },
+    /// Write what was recorded.
+    WriteTrace,
+    /// The run is over.
+    Finish,
+}

@@ -1,0 +1,308 @@
+//! Rank 0's loop: reads batches, tells the ranks what to do, keeps count, reports.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::{Duration, Instant};
+
+use data::{Dataset, FeaturePlan, Loaded, Loader, LoaderOptions, Position, Shuffle};
+use schema::{ModelConfig, Op, TrainingConfig};
+
+use super::command::Command;
+use super::start::{Progress, State, Tally};
+use super::worker::{Reply, Worker};
+use super::{Event, Interval, Outcome, RunRequest};
+use crate::checkpoint::{self, Meta, Writer};
+use crate::metric::Accumulator;
+use crate::{Error, Evaluation};
+
+/// Rank 0 with its counts.
+struct Leader<'a, 'o> {
+    request: &'a RunRequest,
+    worker: Worker<'a>,
+    observe: &'o mut dyn FnMut(Event<'_>),
+    step: u64,
+    samples: u64,
+    position: Position,
+    tally: Tally,
+    last_loss: f64,
+    /// Time and samples of this session's steps, and since the last log line.
+    session: Stopwatch,
+    interval: Stopwatch,
+    saved: Option<std::path::PathBuf>,
+    saved_step: Option<u64>,
+    traced: bool,
+}
+
+/// Time spent training.
+#[derive(Clone, Copy, Default)]
+struct Stopwatch {
+    busy: Duration,
+    input_wait: Duration,
+    samples: u64,
+}
+
+impl Stopwatch {
+    fn add(&mut self, busy: Duration, input_wait: Duration, samples: u64) {
+        self.busy += busy;
+        self.input_wait += input_wait;
+        self.samples += samples;
+    }
+
+    fn samples_per_second(&self) -> f64 {
+        self.samples as f64 / self.busy.as_secs_f64().max(1e-9)
+    }
+}
+
+/// Trains to the end and tells the followers when it is reached.
+pub fn lead(
+    request: &RunRequest,
+    start: &State,
+    worker: Worker<'_>,
+    observe: &mut dyn FnMut(Event<'_>),
+) -> Result<Outcome, Error> {
+    let began = Instant::now();
+    let progress = start.progress.as_ref();
+    let mut leader = Leader {
+        request,
+        worker,
+        observe,
+        step: start.step,
+        samples: start.samples,
+        position: progress.map(|progress| progress.loader.clone()).unwrap_or_default(),
+        tally: progress.map(Progress::tally).unwrap_or_default(),
+        last_loss: progress.map_or(f64::NAN, Progress::last_loss),
+        session: Stopwatch::default(),
+        interval: Stopwatch::default(),
+        saved: start.checkpoint.as_ref().map(|checkpoint| checkpoint.folder().to_owned()),
+        saved_step: start.checkpoint.as_ref().map(|_| start.step),
+        traced: false,
+    };
+    let interrupted = leader.train()?;
+    leader.write_trace()?;
+    leader.save()?;
+    let evaluation = if interrupted { None } else { leader.evaluate()? };
+    leader.worker.lead(&Command::Finish)?;
+    let loss = if leader.tally.samples > 0 { leader.tally.mean() } else { leader.last_loss };
+    Ok(Outcome {
+        step: leader.step,
+        samples: leader.samples,
+        samples_per_second: leader.session.samples_per_second(),
+        loss,
+        evaluation,
+        checkpoint: leader.saved,
+        interrupted,
+        seconds: began.elapsed().as_secs_f64(),
+    })
+}
+
+impl Leader<'_, '_> {
+    /// Runs all steps; returns whether it was stopped.
+    fn train(&mut self) -> Result<bool, Error> {
+        let request = self.request;
+        let training = &request.config.training;
+        let rows = request.train_rows.end - request.train_rows.start;
+        let total_steps = total_steps(training, rows);
+        let (step, samples_per_epoch) = (self.step, rows);
+        (self.observe)(Event::Started { step, total_steps, samples_per_epoch });
+        if self.step >= total_steps {
+            return Ok(false);
+        }
+        let mut loader = self.loader()?;
+        while self.step < total_steps {
+            if request.stop.load(Ordering::Relaxed) {
+                return Ok(true);
+            }
+            if !self.step(&mut loader)? {
+                break;
+            }
+            if due(training.evaluate_every, self.step) && self.step < total_steps {
+                self.evaluate()?;
+            }
+            if due(training.checkpoint_every, self.step) {
+                self.save()?;
+            }
+        }
+        Ok(false)
+    }
+
+    fn loader(&self) -> Result<Loader, Error> {
+        let training = &self.request.config.training;
+        let shuffle = Shuffle { seed: training.seed, buffer_rows: training.shuffle_rows };
+        let options = LoaderOptions {
+            batch_size: training.batch_size,
+            shuffle: (training.shuffle_rows > 0).then_some(shuffle),
+            drop_last: training.drop_last,
+            rows: self.request.train_rows.clone(),
+            start: self.position.clone(),
+            epochs: Some(training.epochs),
+        };
+        let features = feature_plan(&self.request.config.model);
+        Ok(Loader::start(&self.request.train, &features, options)?)
+    }
+
+    /// One step; returns whether there was a batch.
+    fn step(&mut self, loader: &mut Loader) -> Result<bool, Error> {
+        let config = &self.request.config;
+        let steps = self.request.trace.as_ref().map(|trace| &trace.steps);
+        let record = steps.is_some_and(|steps| steps.contains(&self.step)).then_some(self.step);
+        if let Some(step) = record {
+            self.worker.context.profiler.begin_step(step);
+        }
+        let began = Instant::now();
+        let op = Op::InputWait { batch_size: config.training.batch_size };
+        let loaded = self.worker.context.profiler.op(op, || loader.next());
+        let waited = began.elapsed();
+        let Some(loaded) = loaded else { return Ok(false) };
+        let Loaded { batch, position } = loaded?;
+        let batch = Arc::new(batch);
+        let (size, factor) = (batch.size as u64, config.schedule.factor(self.step));
+        let reply = self.worker.lead(&Command::Train { batch, factor, record })?;
+        if let Reply::Trained(sum) = reply {
+            self.tally.sum += sum;
+            self.tally.samples += size;
+        }
+        self.step += 1;
+        self.samples += size;
+        self.position = position;
+        self.session.add(began.elapsed(), waited, size);
+        self.interval.add(began.elapsed(), waited, size);
+        (self.observe)(Event::Stepped { step: self.step, samples: self.samples });
+        if due(Some(config.training.log_every), self.step) {
+            self.log(factor);
+        }
+        if steps.is_some_and(|steps| steps.end == self.step) {
+            self.write_trace()?;
+        }
+        Ok(true)
+    }
+
+    fn log(&mut self, factor: f64) {
+        let watch = self.interval;
+        self.last_loss = self.tally.mean();
+        let interval = Interval {
+            step: self.step,
+            epoch: self.position.epoch,
+            samples: self.samples,
+            loss: self.last_loss,
+            samples_per_second: watch.samples_per_second(),
+            learning_rate: self.request.config.optimizer.dense.learning_rate * factor,
+            input_wait_share: watch.input_wait.as_secs_f64() / watch.busy.as_secs_f64().max(1e-9),
+        };
+        (self.observe)(Event::Interval(&interval));
+        self.tally = Tally::default();
+        self.interval = Stopwatch::default();
+    }
+
+    fn evaluate(&mut self) -> Result<Option<Evaluation>, Error> {
+        let Some((dataset, rows)) = &self.request.evaluation else { return Ok(None) };
+        let config = &self.request.config;
+        let most = config.training.evaluate_samples.unwrap_or(u64::MAX);
+        let rows = rows.start..rows.end.min(rows.start.saturating_add(most));
+        let total = rows.end - rows.start;
+        let batch_size = config.training.batch_size;
+        let mut loader = in_order(dataset, &config.model, batch_size, rows)?;
+        let mut accumulator = Accumulator::new();
+        while let Some(loaded) = loader.next() {
+            let batch = Arc::new(loaded?.batch);
+            let reply = self.worker.lead(&Command::Evaluate { batch: Arc::clone(&batch) })?;
+            if let Reply::Evaluated(probabilities, sum) = reply {
+                accumulator.push(&probabilities, &batch.labels, sum);
+            }
+            (self.observe)(Event::Evaluating { samples: accumulator.samples(), total });
+        }
+        let evaluation = accumulator.finish();
+        (self.observe)(Event::Evaluated { step: self.step, evaluation: &evaluation });
+        Ok(Some(evaluation))
+    }
+
+    /// Writes a checkpoint of this step, unless there is one.
+    fn save(&mut self) -> Result<(), Error> {
+        if self.saved_step == Some(self.step) {
+            return Ok(());
+        }
+        let began = Instant::now();
+        let (request, config) = (self.request, &self.request.config);
+        let writer = Writer::begin(&request.run_folder, self.step, &config.model.tables)?;
+        let writer = Arc::new(writer);
+        let reply = self.worker.lead(&Command::Save { writer: Arc::clone(&writer) })?;
+        let Reply::Saved(records) = reply else { return Ok(()) };
+        let progress = Progress::new(self.position.clone(), self.tally, self.last_loss);
+        let meta = Meta {
+            samples: self.samples,
+            config,
+            plan: &request.plan,
+            fitted: json(request.train.fitted()),
+            position: json(&progress),
+        };
+        let committed = writer.commit(&meta, records)?;
+        checkpoint::retain(&request.run_folder, config.training.keep_checkpoints)?;
+        (self.observe)(Event::Saved {
+            step: self.step,
+            path: &committed.folder,
+            bytes: committed.bytes,
+            seconds: began.elapsed().as_secs_f64(),
+        });
+        self.saved = Some(committed.folder);
+        self.saved_step = Some(self.step);
+        Ok(())
+    }
+
+    /// Writes the trace, once, if any step was recorded.
+    fn write_trace(&mut self) -> Result<(), Error> {
+        let recorder = self.worker.context.profiler.recorder();
+        let recorded = recorder.is_some_and(|recorder| recorder.steps().next().is_some());
+        if !recorded || self.traced {
+            return Ok(());
+        }
+        self.traced = true;
+        if let Reply::Traced(paths) = self.worker.lead(&Command::WriteTrace)? {
+            (self.observe)(Event::Traced { paths: &paths });
+        }
+        Ok(())
+    }
+}
+
+fn json(value: &impl serde::Serialize) -> serde_json::Value {
+    // Plain data with string keys always has a JSON form.
+    serde_json::to_value(value).unwrap_or_default()
+}
+
+/// The model's features as the loader needs them.
+#[must_use]
+pub fn feature_plan(model: &ModelConfig) -> FeaturePlan {
+    let column = |feature: &schema::model::Feature<'_>| {
+        (feature.name.to_owned(), model.tables[feature.table].rows)
+    };
+    FeaturePlan { columns: model.features().iter().map(column).collect() }
+}
+
+/// A loader of `rows` in the order of the file, once.
+pub fn in_order(
+    dataset: &Dataset,
+    model: &ModelConfig,
+    batch_size: usize,
+    rows: std::ops::Range<u64>,
+) -> Result<Loader, Error> {
+    let options = LoaderOptions {
+        batch_size,
+        shuffle: None,
+        drop_last: false,
+        rows,
+        start: Position::default(),
+        epochs: Some(1),
+    };
+    Ok(Loader::start(dataset, &feature_plan(model), options)?)
+}
+
+fn due(every: Option<u64>, step: u64) -> bool {
+    every.is_some_and(|every| step.is_multiple_of(every))
+}
+
+/// Steps of the whole run on `rows` rows per epoch.
+#[must_use]
+pub fn total_steps(training: &TrainingConfig, rows: u64) -> u64 {
+    let batch = training.batch_size as u64;
+    let per_epoch = if training.drop_last { rows / batch } else { rows.div_ceil(batch) };
+    let all = per_epoch.saturating_mul(training.epochs);
+    training.steps.map_or(all, |steps| steps.min(all))
+}

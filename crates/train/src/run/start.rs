@@ -1,0 +1,108 @@
+//! Where a run begins: step, data position, running loss, and the weights to begin with.
+
+use data::Position;
+use schema::JobConfig;
+use serde::{Deserialize, Serialize};
+use trace::Clock;
+
+use super::{RunRequest, Start};
+use crate::Error;
+use crate::checkpoint::Checkpoint;
+
+/// Loss since the last log line. Kept in the checkpoint, so that a resumed run reports the same.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct Tally {
+    /// Σ of the samples' losses.
+    pub sum: f64,
+    /// Samples.
+    pub samples: u64,
+}
+
+impl Tally {
+    /// Mean loss.
+    pub fn mean(&self) -> f64 {
+        self.sum / self.samples.max(1) as f64
+    }
+}
+
+/// What a checkpoint keeps besides parameters; exact, so floating-point values are kept as bits.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Progress {
+    /// Batches consumed.
+    pub loader: Position,
+    tally_sum_bits: u64,
+    tally_samples: u64,
+    last_loss_bits: u64,
+}
+
+impl Progress {
+    /// The progress at `loader`, with the running and the last reported loss.
+    pub fn new(loader: Position, tally: Tally, last_loss: f64) -> Self {
+        Self {
+            loader,
+            tally_sum_bits: tally.sum.to_bits(),
+            tally_samples: tally.samples,
+            last_loss_bits: last_loss.to_bits(),
+        }
+    }
+
+    /// Loss since the last log line.
+    pub fn tally(&self) -> Tally {
+        Tally { sum: f64::from_bits(self.tally_sum_bits), samples: self.tally_samples }
+    }
+
+    /// Loss of the last log line.
+    pub fn last_loss(&self) -> f64 {
+        f64::from_bits(self.last_loss_bits)
+    }
+}
+
+/// The state all ranks begin with.
+pub struct State {
+    /// Steps done.
+    pub step: u64,
+    /// Samples trained on.
+    pub samples: u64,
+    /// Data position and losses; none at a fresh start.
+    pub progress: Option<Progress>,
+    /// Where weights and optimizer state come from; initial weights if none.
+    pub checkpoint: Option<Checkpoint>,
+    /// The clock of all ranks' traces.
+    pub clock: Clock,
+}
+
+impl State {
+    /// The state `request` asks for.
+    pub fn of(request: &RunRequest) -> Result<Self, Error> {
+        let clock = Clock::start();
+        let Start::Checkpoint(folder) = &request.start else {
+            return Ok(Self { step: 0, samples: 0, progress: None, checkpoint: None, clock });
+        };
+        let checkpoint = Checkpoint::open(folder)?;
+        check_same_model(&request.config, &checkpoint)?;
+        let manifest = checkpoint.manifest();
+        let position = manifest.position.clone();
+        let progress = match position {
+            // An imported state dict has weights but no past.
+            serde_json::Value::Null => None,
+            position => Some(serde_json::from_value(position).map_err(|error| Error::Manifest {
+                path: checkpoint.folder().to_owned(),
+                problem: format!("position: {error}"),
+            })?),
+        };
+        let (step, samples) = (manifest.step, manifest.samples);
+        Ok(Self { step, samples, progress, checkpoint: Some(checkpoint), clock })
+    }
+}
+
+fn check_same_model(config: &JobConfig, checkpoint: &Checkpoint) -> Result<(), Error> {
+    let (own, saved) = (&config.model, &checkpoint.config().model);
+    if own != saved {
+        return Err(Error::OtherModel {
+            path: checkpoint.folder().to_owned(),
+            expected: saved.name.clone(),
+            got: own.name.clone(),
+        });
+    }
+    Ok(())
+}

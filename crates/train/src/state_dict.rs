@@ -1,0 +1,176 @@
+//! State dicts of facebookresearch/dlrm and TorchRec, as one safetensors file, out and in.
+//!
+//! Owns the names, shapes and column orders of both libraries ([`dense_names`], [`table_name`]) and the
+//! streaming copy; tables need not fit in memory. Knows nothing of pickled files: in Python,
+//! `safetensors.torch.load_file` gives the dict that `load_state_dict` takes.
+
+use std::fmt;
+
+use schema::{Interaction, ModelConfig, Pooling, TableId, TriangleOrder};
+
+use crate::Error;
+use crate::parameter::dense_shapes;
+
+mod export;
+mod import;
+
+pub use export::export;
+pub use import::{ImportRequest, Mismatch, import};
+
+/// Whose state dict.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Target {
+    /// facebookresearch/dlrm, `DLRM_Net` in `dlrm_s_pytorch.py`.
+    Torch,
+    /// TorchRec, `DLRM` and `DLRM_DCN` in `torchrec.models.dlrm`.
+    Torchrec,
+}
+
+impl fmt::Display for Target {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Torch => "facebookresearch/dlrm",
+            Self::Torchrec => "torchrec",
+        })
+    }
+}
+
+/// One dense parameter here and there.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct DenseName {
+    /// Name of [`crate::parameter::DenseParameter`].
+    pub own: String,
+    /// Name in the other library's state dict.
+    pub external: String,
+    /// Shape, the same on both sides.
+    pub shape: Vec<usize>,
+    /// Where the dot interaction's pairs come in another order: column `c` there is column
+    /// `columns[c]` here.
+    pub columns: Option<Vec<usize>>,
+}
+
+/// Names and column orders of all dense parameters, in the order of [`dense_shapes`].
+///
+/// # Errors
+/// [`Error::NotExpressible`] if the other library has no such model.
+pub fn dense_names(model: &ModelConfig, target: Target) -> Result<Vec<DenseName>, Error> {
+    check(model, target)?;
+    let columns = column_order(model, target);
+    let name = |(own, shape): (String, Vec<usize>)| {
+        let columns = if own == "top.0.weight" { columns.clone() } else { None };
+        DenseName { external: external_name(&own, model, target), own, shape, columns }
+    };
+    Ok(dense_shapes(model).into_iter().map(name).collect())
+}
+
+/// Name of a table's weights in the other library's state dict.
+#[must_use]
+pub fn table_name(model: &ModelConfig, table: TableId, target: Target) -> String {
+    match target {
+        Target::Torch => format!("emb_l.{}.weight", table.0),
+        Target::Torchrec => {
+            let name = &model.tables[table.index()].name;
+            format!("sparse_arch.embedding_bag_collection.embedding_bags.{name}.weight")
+        }
+    }
+}
+
+/// The order of the interaction's output in a library.
+fn order_of(target: Target) -> TriangleOrder {
+    match target {
+        Target::Torch => TriangleOrder::Lower,
+        Target::Torchrec => TriangleOrder::Upper,
+    }
+}
+
+fn external_name(own: &str, model: &ModelConfig, target: Target) -> String {
+    let mut parts = own.split('.');
+    let (Some(arch), Some(layer), Some(kind)) = (parts.next(), parts.next(), parts.next()) else {
+        return own.to_owned();
+    };
+    let layer: usize = layer.parse().unwrap_or_default();
+    match (target, arch) {
+        (Target::Torch, "bottom") => format!("bot_l.{}.{kind}", 2 * layer),
+        (Target::Torch, _) => format!("top_l.{}.{kind}", 2 * layer),
+        (Target::Torchrec, "bottom") => format!("dense_arch.model._mlp.{layer}._linear.{kind}"),
+        (Target::Torchrec, "cross") => match kind {
+            "v" => format!("inter_arch.crossnet.V_kernels.{layer}"),
+            "w" => format!("inter_arch.crossnet.W_kernels.{layer}"),
+            _ => format!("inter_arch.crossnet.bias.{layer}"),
+        },
+        (Target::Torchrec, _) if layer + 1 == model.top.len() => {
+            format!("over_arch.model.1.{kind}")
+        }
+        (Target::Torchrec, _) => format!("over_arch.model.0._mlp.{layer}._linear.{kind}"),
+    }
+}
+
+fn check(model: &ModelConfig, target: Target) -> Result<(), Error> {
+    let fail = |problem: String| Err(Error::NotExpressible { target, problem });
+    if model.bottom.is_empty() {
+        return fail("the bottom MLP is empty, expected at least 1 layer".to_owned());
+    }
+    match target {
+        Target::Torch => {
+            if let Interaction::DcnV2 { .. } = model.interaction {
+                return fail("interaction dcn_v2, expected dot or cat".to_owned());
+            }
+            for table in &model.tables {
+                let (name, count) = (&table.name, table.features.len());
+                if table.pooling == Pooling::Mean {
+                    return fail(format!("table {name:?}: pooling mean, expected sum"));
+                }
+                if count != 1 {
+                    return fail(format!("table {name:?}: {count} features, expected 1 per table"));
+                }
+            }
+        }
+        Target::Torchrec => {
+            match model.interaction {
+                Interaction::Cat => {
+                    return fail("interaction cat, expected dot or dcn_v2".to_owned());
+                }
+                Interaction::Dot { itself: true, .. } => {
+                    return fail("the dot interaction keeps products with itself".to_owned());
+                }
+                Interaction::Dot { .. } | Interaction::DcnV2 { .. } => {}
+            }
+            if model.top.len() < 2 {
+                let layers = model.top.len();
+                return fail(format!("the top MLP has {layers} layers, expected at least 2"));
+            }
+        }
+    }
+    Ok(())
+}
+
+/// For each column of the first top layer there, the column here; none where they agree.
+fn column_order(model: &ModelConfig, target: Target) -> Option<Vec<usize>> {
+    let Interaction::Dot { order, itself } = model.interaction else { return None };
+    if order == order_of(target) {
+        return None;
+    }
+    let vectors = model.features().len() + 1;
+    let own = pairs(order, itself, vectors);
+    let mut place = vec![0; vectors * vectors];
+    for (column, (low, high)) in own.into_iter().enumerate() {
+        place[low * vectors + high] = column;
+    }
+    let dense = model.dense_width();
+    let there = pairs(order_of(target), itself, vectors);
+    let products = there.into_iter().map(|(low, high)| dense + place[low * vectors + high]);
+    Some((0..dense).chain(products).collect())
+}
+
+/// The pairs `(low, high)` of vectors in the order their products come in.
+fn pairs(order: TriangleOrder, itself: bool, vectors: usize) -> Vec<(usize, usize)> {
+    let gap = usize::from(!itself);
+    match order {
+        TriangleOrder::Lower => {
+            (0..vectors).flat_map(|high| (0..high + 1 - gap).map(move |low| (low, high))).collect()
+        }
+        TriangleOrder::Upper => {
+            (0..vectors).flat_map(|low| (low + gap..vectors).map(move |high| (low, high))).collect()
+        }
+    }
+}

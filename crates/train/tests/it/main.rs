@@ -1,0 +1,9 @@
+//! Integration tests of the trainer, one binary.
+#![expect(clippy::unwrap_used, reason = "test code fails by panicking")]
+
+mod checkpoint;
+mod golden;
+mod metric;
+mod ranks;
+mod samples;
+mod state_dict;

@@ -1,0 +1,121 @@
+//! Trains a model on given batches, one thread per rank, and puts the tables together again.
+
+use device::Cpu;
+use schema::model::ModelConfig;
+use schema::optimizer::LearningRateSchedule;
+use schema::source::{Format, Ids};
+use schema::training::TrainingConfig;
+use schema::{
+    Batch, DataConfig, JobConfig, Optimizer, OptimizerConfig, Optimizers, Rank, ShardingPlan,
+};
+use train::model::RankParameters;
+use train::parameter::DenseParameter;
+use train::profile::Profiler;
+use train::{Model, RankContext, Share};
+
+/// What is trained on what.
+pub struct Job<'a> {
+    pub config: &'a JobConfig,
+    pub plan: &'a ShardingPlan,
+    pub batches: &'a [Batch],
+    pub threads: usize,
+    pub parameters: &'a (dyn Fn(Rank) -> RankParameters + Sync),
+}
+
+/// What came out.
+#[derive(Debug, PartialEq)]
+pub struct Trained {
+    /// Mean loss of each step.
+    pub losses: Vec<f64>,
+    /// Dense parameters of rank 0.
+    pub dense: Vec<DenseParameter>,
+    /// Whole tables, `[rows, dim]`.
+    pub tables: Vec<Vec<f32>>,
+}
+
+/// Runs all batches; batches are split over the ranks as evenly as they go, so that small ones leave
+/// ranks empty.
+pub fn train(job: &Job<'_>) -> Trained {
+    let ends = comm::world(job.plan.world_size());
+    let models: Vec<(Vec<f64>, Model)> = std::thread::scope(|scope| {
+        let run = |comm| scope.spawn(move || train_rank(job, comm));
+        let ranks: Vec<_> = ends.into_iter().map(run).collect();
+        ranks.into_iter().map(|rank| rank.join().unwrap()).collect()
+    });
+    let mut losses = vec![0.0; job.batches.len()];
+    let tables = &job.config.model.tables;
+    let mut whole: Vec<_> =
+        tables.iter().map(|table| vec![f32::NAN; table.rows as usize * table.dim]).collect();
+    for (sums, model) in &models {
+        for (loss, (sum, batch)) in losses.iter_mut().zip(sums.iter().zip(job.batches)) {
+            *loss += sum / batch.size as f64;
+        }
+        for state in model.tiles() {
+            let (tile, dim) = (&state.tile, tables[state.tile.table.index()].dim);
+            for (row, values) in tile.rows.clone().zip(state.weight.chunks_exact(tile.dim())) {
+                let start = row as usize * dim + tile.columns.start;
+                whole[tile.table.index()][start..start + tile.dim()].copy_from_slice(values);
+            }
+        }
+    }
+    Trained { losses, dense: models[0].1.dense().to_vec(), tables: whole }
+}
+
+fn train_rank(job: &Job<'_>, comm: comm::Communicator) -> (Vec<f64>, Model) {
+    let (rank, size) = (comm.rank(), comm.world_size());
+    let cpu = Cpu::new(job.threads);
+    let mut context = RankContext { cpu, comm, profiler: Profiler::off() };
+    let batch_max = job.config.training.batch_size;
+    let parameters = (job.parameters)(rank);
+    let mut model = Model::restored(job.config, (job.plan, rank), batch_max, parameters);
+    let mut sums = Vec::new();
+    for batch in job.batches {
+        let cut = |rank: usize| batch.size * rank / size;
+        let own = batch.slice(cut(rank.index())..cut(rank.index() + 1));
+        let share =
+            Share { batch: &own, first_sample: cut(rank.index()), global_size: batch.size };
+        sums.push(model.train(&mut context, share, 1.0).unwrap());
+    }
+    (sums, model)
+}
+
+/// A job around `model`; its data section is not used.
+pub fn job(
+    model: ModelConfig,
+    (sparse, dense): (Optimizer, Optimizer),
+    learning_rate: f64,
+    batch_size: usize,
+) -> JobConfig {
+    let optimizer = |kind| OptimizerConfig { kind, learning_rate, epsilon: 1e-8 };
+    JobConfig {
+        model,
+        optimizer: Optimizers { sparse: optimizer(sparse), dense: optimizer(dense) },
+        schedule: LearningRateSchedule::default(),
+        training: TrainingConfig {
+            batch_size,
+            epochs: 1,
+            steps: None,
+            seed: 0,
+            shuffle_rows: 0,
+            drop_last: false,
+            log_every: 1,
+            evaluate_every: None,
+            evaluate_samples: None,
+            checkpoint_every: None,
+            keep_checkpoints: 1,
+        },
+        data: DataConfig {
+            train: Vec::new(),
+            evaluation: Vec::new(),
+            hold_out: 0.0,
+            format: Format::Criteo,
+            preset: None,
+            columns: Vec::new(),
+            label: None,
+            dense: Vec::new(),
+            categorical: Vec::new(),
+            missing: None,
+            ids: Ids::Modulo,
+        },
+    }
+}

@@ -1,0 +1,140 @@
+//! Small jobs and the values they are saved with.
+
+use schema::{JobConfig, Optimizer, Rank, ShardingPlan, TableConfig, Tile};
+use train::checkpoint::{Checkpoint, Committed, Meta, Writer};
+use train::parameter::{DenseParameter, TileState, dense_shapes};
+
+/// A job with these tables (rows, dim), an interaction as TOML and a sparse optimizer.
+pub fn job(tables: &[(u64, usize)], interaction: &str, sparse: Optimizer) -> JobConfig {
+    let row = |(i, (rows, dim)): (usize, &(u64, usize))| {
+        format!("{{ name = \"t{i}\", rows = {rows}, dim = {dim} }}")
+    };
+    let rows: Vec<String> = tables.iter().enumerate().map(row).collect();
+    let columns = |i| format!("{{ column = \"t{i}\", kind = \"integer\" }}");
+    let columns: Vec<String> = (0..tables.len()).map(columns).collect();
+    let dim = tables[0].1;
+    let sparse = serde_json::to_string(&sparse).unwrap();
+    let text = format!(
+        r#"
+[model]
+name = "sample"
+seed = 7
+dense_features = 3
+bottom = [5, {dim}]
+top = [6, 4, 1]
+interaction = {interaction}
+loss = "bce_with_logits"
+tables = [{}]
+[optimizer]
+sparse = {{ kind = {sparse}, learning_rate = 0.1 }}
+dense = {{ kind = "adagrad", learning_rate = 0.1 }}
+[training]
+batch_size = 16
+seed = 9
+[data]
+format = "csv"
+label = {{ column = "y" }}
+dense = [{{ column = "a" }}, {{ column = "b" }}, {{ column = "c" }}]
+categorical = [{}]
+"#,
+        rows.join(", "),
+        columns.join(", ")
+    );
+    JobConfig::parse(&text, &[]).unwrap()
+}
+
+/// A value that names its table, row and column; all bits of the mantissa matter.
+pub fn weight(table: usize, row: u64, column: usize) -> f32 {
+    ((table as u64 * 1009 + row * 31 + column as u64) as f32).sin()
+}
+
+/// A tile as the rank that owns it would hold it. Row-wise states depend on the tile's columns.
+pub fn tile_state(tile: &Tile, optimizer: Optimizer) -> TileState {
+    let (mut weights, mut state) = (Vec::new(), Vec::new());
+    for row in tile.rows.clone() {
+        let cells = tile.columns.clone().map(|column| weight(tile.table.index(), row, column));
+        let squares = cells.clone().map(|value| value * value);
+        match optimizer {
+            Optimizer::Sgd => {}
+            Optimizer::Adagrad => state.extend(squares),
+            Optimizer::RowwiseAdagrad => {
+                let sum: f64 = squares.map(f64::from).sum();
+                state.push((sum / tile.dim() as f64) as f32);
+            }
+        }
+        weights.extend(cells);
+    }
+    TileState { tile: tile.clone(), weight: weights, state }
+}
+
+/// All dense parameters of a job, filled.
+pub fn dense(config: &JobConfig) -> Vec<DenseParameter> {
+    let mut parameters = zeros(config);
+    for (i, parameter) in parameters.iter_mut().enumerate() {
+        for (j, value) in parameter.weight.iter_mut().enumerate() {
+            *value = weight(100 + i, j as u64, 0);
+        }
+        for (j, value) in parameter.state.iter_mut().enumerate() {
+            *value = weight(200 + i, j as u64, 0).abs();
+        }
+    }
+    parameters
+}
+
+/// All dense parameters of a job, empty.
+pub fn zeros(config: &JobConfig) -> Vec<DenseParameter> {
+    let shapes = dense_shapes(&config.model);
+    let kind = config.optimizer.dense.kind;
+    shapes.iter().map(|(name, shape)| DenseParameter::zeros(name, shape, kind)).collect()
+}
+
+/// Saves a job's values under `plan`, every rank in its own thread.
+pub fn save(
+    run: &std::path::Path,
+    step: u64,
+    config: &JobConfig,
+    plan: &ShardingPlan,
+) -> Committed {
+    // Chunks of a few rows, so that small tables have several.
+    let writer = Writer::begin(run, step, &config.model.tables).unwrap().with_chunk_bytes(256);
+    let kind = config.optimizer.sparse.kind;
+    let mut records: Vec<_> = std::thread::scope(|scope| {
+        let write = |rank| {
+            let writer = &writer;
+            scope.spawn(move || {
+                let tiles: Vec<TileState> =
+                    plan.tiles_of(Rank(rank)).map(|tile| tile_state(tile, kind)).collect();
+                writer.write_rank(Rank(rank), &tiles).unwrap()
+            })
+        };
+        let ranks: Vec<_> = (0..plan.world_size()).map(write).collect();
+        ranks.into_iter().map(|rank| rank.join().unwrap()).collect()
+    });
+    records.push(writer.write_dense(&dense(config)).unwrap());
+    let meta = Meta {
+        samples: step * 16,
+        config,
+        plan,
+        fitted: serde_json::json!({ "mean": [0.1, 1.0 / 3.0] }),
+        position: serde_json::json!({ "epoch": 1, "batch": u64::MAX }),
+    };
+    writer.commit(&meta, records).unwrap()
+}
+
+/// Reads every tile of `plan` and compares it, bit for bit, with what its owner would hold.
+pub fn check_tiles(checkpoint: &Checkpoint, plan: &ShardingPlan, optimizer: Optimizer) {
+    for tile in plan.tiles() {
+        let got = checkpoint.read_tile(&name(tile), tile, optimizer).unwrap();
+        assert_eq!(got, tile_state(tile, optimizer));
+    }
+}
+
+/// The name of a tile's table.
+pub fn name(tile: &Tile) -> String {
+    format!("t{}", tile.table.0)
+}
+
+/// A plan that splits no table.
+pub fn whole(tables: &[TableConfig]) -> ShardingPlan {
+    ShardingPlan::table_wise(tables, 1)
+}

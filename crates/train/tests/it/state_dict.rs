@@ -1,0 +1,272 @@
+//! State dicts: names and shapes of both libraries, column orders, round trips, refusals.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use safetensors::tensor::{Dtype, TensorView};
+use schema::{JobConfig, ModelConfig, Optimizer, Rank, ShardingPlan, TableId};
+use train::Error;
+use train::checkpoint::Checkpoint;
+use train::parameter::TileState;
+use train::state_dict::{self, ImportRequest, Target, dense_names, table_name};
+
+use crate::samples::{check_tiles, dense, job, name, save, weight, whole, zeros};
+
+const LOWER: &str = r#"{ kind = "dot", order = "lower" }"#;
+const UPPER: &str = r#"{ kind = "dot", order = "upper" }"#;
+const CROSS: &str = r#"{ kind = "dcn_v2", layers = 2, rank = 3 }"#;
+const TABLES: [(u64, usize); 3] = [(50, 4), (7, 4), (31, 4)];
+
+fn request<'a>(
+    path: &'a Path,
+    source: Target,
+    config: &'a JobConfig,
+    run_folder: &'a Path,
+) -> ImportRequest<'a> {
+    ImportRequest { path, source, config, fitted: serde_json::json!({ "kept": true }), run_folder }
+}
+
+fn names(model: &ModelConfig, target: Target) -> BTreeMap<String, Vec<usize>> {
+    let dense = dense_names(model, target).unwrap();
+    let dense = dense.into_iter().map(|name| (name.external, name.shape));
+    let table = |(id, table): (u32, &schema::TableConfig)| {
+        (table_name(model, TableId(id), target), vec![table.rows as usize, table.dim])
+    };
+    dense.chain((0..).zip(&model.tables).map(table)).collect()
+}
+
+/// Names and shapes of a golden run made with TorchRec.
+fn golden(run: &str) -> BTreeMap<String, Vec<usize>> {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../testdata/dlrm_golden");
+    let text = fs::read_to_string(folder.join(run)).unwrap();
+    let mut json: serde_json::Value = serde_json::from_str(&text).unwrap();
+    serde_json::from_value(json["parameters"].take()).unwrap()
+}
+
+fn golden_job(interaction: &str, bottom: &str) -> ModelConfig {
+    let config = job(&[(100, 16), (57, 16), (1000, 16), (3, 16)], interaction, Optimizer::Sgd);
+    let text = config.to_toml().unwrap();
+    let overrides =
+        [("model.dense_features", "13"), ("model.bottom", bottom), ("model.top", "[64, 32, 1]")];
+    let dense: Vec<String> = (0..13).map(|i| format!("{{ column = \"d{i}\" }}")).collect();
+    let mut overrides: Vec<(String, String)> =
+        overrides.map(|(key, value)| (key.to_owned(), value.to_owned())).to_vec();
+    overrides.push(("data.dense".to_owned(), format!("[{}]", dense.join(", "))));
+    JobConfig::parse(&text, &overrides).unwrap().model
+}
+
+#[test]
+fn torchrec_names_are_those_of_the_golden_runs() {
+    let model = golden_job(UPPER, "[32, 16]");
+    assert_eq!(names(&model, Target::Torchrec), golden("torchrec_dlrm_sgd.json"));
+    let model = golden_job(r#"{ kind = "dcn_v2", layers = 3, rank = 20 }"#, "[32, 16]");
+    assert_eq!(names(&model, Target::Torchrec), golden("torchrec_dcnv2_adagrad.json"));
+}
+
+#[test]
+fn torch_names_count_the_activations_between_layers() {
+    let config = job(&TABLES, LOWER, Optimizer::Sgd);
+    let got: Vec<String> = names(&config.model, Target::Torch).into_keys().collect();
+    let expected = [
+        "bot_l.0.bias",
+        "bot_l.0.weight",
+        "bot_l.2.bias",
+        "bot_l.2.weight",
+        "emb_l.0.weight",
+        "emb_l.1.weight",
+        "emb_l.2.weight",
+        "top_l.0.bias",
+        "top_l.0.weight",
+        "top_l.2.bias",
+        "top_l.2.weight",
+        "top_l.4.bias",
+        "top_l.4.weight",
+    ];
+    assert_eq!(got, expected);
+}
+
+#[test]
+fn pairs_of_the_dot_interaction_change_places() {
+    let columns = |interaction, target| {
+        let model = job(&TABLES, interaction, Optimizer::Sgd).model;
+        let names = dense_names(&model, target).unwrap();
+        let some: Vec<_> = names.into_iter().filter_map(|name| name.columns).collect();
+        assert!(some.len() <= 1);
+        some.into_iter().next()
+    };
+    assert_eq!(columns(LOWER, Target::Torch), None);
+    assert_eq!(columns(UPPER, Target::Torchrec), None);
+    // Dense columns 0..4 stay. Lower: 10 20 21 30 31 32. Upper: 01 02 03 12 13 23.
+    assert_eq!(columns(LOWER, Target::Torchrec), Some(vec![0, 1, 2, 3, 4, 5, 7, 6, 8, 9]));
+    assert_eq!(columns(UPPER, Target::Torch), Some(vec![0, 1, 2, 3, 4, 5, 7, 6, 8, 9]));
+    // With products of a vector with itself. Lower: 00 10 11 20 21 22 …; upper: 00 01 02 03 11 ….
+    let upper_itself = r#"{ kind = "dot", order = "upper", itself = true }"#;
+    assert_eq!(
+        columns(upper_itself, Target::Torch),
+        Some(vec![0, 1, 2, 3, 4, 5, 8, 6, 9, 11, 7, 10, 12, 13])
+    );
+}
+
+fn read(path: &Path) -> BTreeMap<String, (Vec<usize>, Vec<f32>)> {
+    let bytes = fs::read(path).unwrap();
+    let official = safetensors::SafeTensors::deserialize(&bytes).unwrap();
+    let values = |data: &[u8]| {
+        data.chunks_exact(4).map(|b| f32::from_le_bytes(b.try_into().unwrap())).collect()
+    };
+    let tensors = official.tensors().into_iter();
+    tensors.map(|(name, view)| (name, (view.shape().to_vec(), values(view.data())))).collect()
+}
+
+/// Exports, reads the file with the official library, imports it again and compares every value.
+fn check_round_trip(interaction: &str, target: Target, plan: fn(&JobConfig) -> ShardingPlan) {
+    let config = job(&TABLES, interaction, Optimizer::RowwiseAdagrad);
+    let run = tempfile::tempdir().unwrap();
+    let folder = save(run.path(), 9, &config, &plan(&config)).folder;
+    let out = run.path().join("state.safetensors");
+    let bytes = state_dict::export(&Checkpoint::open(&folder).unwrap(), target, &out).unwrap();
+    assert_eq!(bytes, out.metadata().unwrap().len());
+    assert!(!run.path().join("state.safetensors.tmp").exists());
+    let exported = read(&out);
+    let shapes: BTreeMap<_, _> =
+        exported.iter().map(|(name, (shape, _))| (name.clone(), shape.clone())).collect();
+    assert_eq!(shapes, names(&config.model, target));
+    for (id, (rows, dim)) in TABLES.into_iter().enumerate() {
+        let cells = (0..rows).flat_map(|row| (0..dim).map(move |column| weight(id, row, column)));
+        let name = table_name(&config.model, TableId(id as u32), target);
+        assert_eq!(exported[&name].1, cells.collect::<Vec<_>>());
+    }
+    let other = tempfile::tempdir().unwrap();
+    let committed = state_dict::import(&request(&out, target, &config, other.path())).unwrap();
+    let imported = Checkpoint::open(&committed.folder).unwrap();
+    assert!(imported.verify().is_empty());
+    assert_eq!((imported.step(), imported.manifest().samples), (0, 0));
+    assert_eq!(imported.manifest().fitted["kept"], true);
+    check_tiles(&imported, &plan(&config), Optimizer::Sgd);
+    for tile in plan(&config).tiles() {
+        let kind = Optimizer::RowwiseAdagrad;
+        let TileState { state, .. } = imported.read_tile(&name(tile), tile, kind).unwrap();
+        assert_eq!(state, vec![0.0; tile.row_count()]);
+    }
+    let mut parameters = zeros(&config);
+    imported.read_dense(&mut parameters).unwrap();
+    let mut expected = dense(&config);
+    for parameter in &mut expected {
+        parameter.state.fill(0.0);
+    }
+    assert_eq!(parameters, expected);
+}
+
+#[test]
+fn what_is_exported_comes_back() {
+    let whole: fn(&JobConfig) -> ShardingPlan = |config| whole(&config.model.tables);
+    let mixed: fn(&JobConfig) -> ShardingPlan =
+        |config| ShardingPlan::mixed(&config.model.tables, 3);
+    for plan in [whole, mixed] {
+        check_round_trip(LOWER, Target::Torch, plan);
+        check_round_trip(UPPER, Target::Torch, plan);
+        check_round_trip(r#"{ kind = "cat" }"#, Target::Torch, plan);
+        check_round_trip(LOWER, Target::Torchrec, plan);
+        check_round_trip(UPPER, Target::Torchrec, plan);
+        check_round_trip(CROSS, Target::Torchrec, plan);
+    }
+}
+
+#[test]
+fn a_permuted_layer_gives_the_same_outputs() {
+    let config = job(&TABLES, LOWER, Optimizer::Sgd);
+    let run = tempfile::tempdir().unwrap();
+    let folder = save(run.path(), 9, &config, &whole(&config.model.tables)).folder;
+    let out = run.path().join("state.safetensors");
+    state_dict::export(&Checkpoint::open(&folder).unwrap(), Target::Torchrec, &out).unwrap();
+    let exported = &read(&out)["over_arch.model.0._mlp.0._linear.weight"].1;
+    let own = dense(&config).into_iter().find(|p| p.name == "top.0.weight").unwrap();
+    // Vectors whose products all differ: product (i, j) is i·10 + j, in each library's own order.
+    let lower: Vec<f32> = (0..4).flat_map(|i| (0..i).map(move |j| (j * 10 + i) as f32)).collect();
+    let upper: Vec<f32> =
+        (0..4).flat_map(|i| (i + 1..4).map(move |j| (i * 10 + j) as f32)).collect();
+    for (own, exported) in own.weight.chunks(10).zip(exported.chunks(10)) {
+        let dot = |row: &[f32], x: &[f32]| -> f64 {
+            row[4..].iter().zip(x).map(|(a, b)| f64::from(*a) * f64::from(*b)).sum()
+        };
+        assert!((dot(own, &lower) - dot(exported, &upper)).abs() < 1e-9);
+        assert_eq!(own[..4], exported[..4]);
+    }
+}
+
+fn write(path: &Path, tensors: &BTreeMap<String, Vec<usize>>, dtype: Dtype) -> PathBuf {
+    let size = if dtype == Dtype::F32 { 4 } else { 8 };
+    let data: Vec<_> = tensors
+        .iter()
+        .map(|(name, shape)| (name, shape.clone(), vec![0; shape.iter().product::<usize>() * size]))
+        .collect();
+    let views = data
+        .iter()
+        .map(|(name, shape, bytes)| (*name, TensorView::new(dtype, shape.clone(), bytes).unwrap()));
+    let path = path.join("foreign.safetensors");
+    safetensors::serialize_to_file(views, None, &path).unwrap();
+    path
+}
+
+#[test]
+fn every_tensor_that_does_not_fit_is_named_with_both_shapes() {
+    let config = job(&TABLES, LOWER, Optimizer::Sgd);
+    let run = tempfile::tempdir().unwrap();
+    let mut tensors = names(&config.model, Target::Torch);
+    tensors.remove("bot_l.2.bias");
+    tensors.insert("emb_l.1.weight".to_owned(), vec![8, 4]);
+    tensors.insert("v_W_l.0".to_owned(), vec![2]);
+    let path = write(run.path(), &tensors, Dtype::F32);
+    let error =
+        state_dict::import(&request(&path, Target::Torch, &config, run.path())).unwrap_err();
+    let text = error.to_string();
+    let lines: Vec<&str> = text.lines().skip(1).collect();
+    assert_eq!(
+        lines,
+        [
+            "  emb_l.1.weight: expected shape [7, 4], got [8, 4]",
+            "  v_W_l.0: the model has no such parameter, got shape [2]",
+            "  bot_l.2.bias: missing, expected shape [4]",
+        ]
+    );
+    assert!(!run.path().join("checkpoints").exists());
+    let path = write(run.path(), &names(&config.model, Target::Torch), Dtype::F64);
+    let error =
+        state_dict::import(&request(&path, Target::Torch, &config, run.path())).unwrap_err();
+    let Error::StateDict { mismatches, .. } = &error else { panic!("{error}") };
+    let kinds: BTreeSet<String> =
+        mismatches.iter().map(|m| m.to_string().split(": ").last().unwrap().to_owned()).collect();
+    assert_eq!(kinds.into_iter().collect::<Vec<_>>(), ["expected dtype F32, got F64"]);
+}
+
+#[test]
+fn models_the_other_library_lacks_are_refused() {
+    let refused = |interaction, target| {
+        let model = job(&TABLES, interaction, Optimizer::Sgd).model;
+        dense_names(&model, target).unwrap_err().to_string()
+    };
+    assert_eq!(
+        refused(CROSS, Target::Torch),
+        "facebookresearch/dlrm has no such model: interaction dcn_v2, expected dot or cat"
+    );
+    assert_eq!(
+        refused(r#"{ kind = "cat" }"#, Target::Torchrec),
+        "torchrec has no such model: interaction cat, expected dot or dcn_v2"
+    );
+}
+
+#[test]
+fn a_damaged_table_is_not_exported() {
+    let config = job(&TABLES, LOWER, Optimizer::Sgd);
+    let run = tempfile::tempdir().unwrap();
+    let folder = save(run.path(), 9, &config, &whole(&config.model.tables)).folder;
+    let file = folder.join(format!("rank-{:05}.safetensors", Rank(0).0));
+    let mut bytes = fs::read(&file).unwrap();
+    *bytes.last_mut().unwrap() ^= 1;
+    fs::write(&file, bytes).unwrap();
+    let out = run.path().join("state.safetensors");
+    let checkpoint = Checkpoint::open(&folder).unwrap();
+    let error = state_dict::export(&checkpoint, Target::Torch, &out).unwrap_err();
+    assert!(matches!(error, Error::Checksum { .. }), "{error}");
+    assert!(!out.exists() && !run.path().join("state.safetensors.tmp").exists());
+}
