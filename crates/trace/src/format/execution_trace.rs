@@ -1,9 +1,9 @@
 //! PyTorch Execution Trace, schema 1.1.1-chakra.0.0.4, of one step (decision 0006).
 //!
-//! Process → thread → `ProfilerStep#N` → operations, by control dependencies. Tensors carry shapes and
-//! sizes; no two operations share one, because [`schema::Op`] does not say whose result an operation
-//! reads: file order and ids give the order of execution, nothing claims a data flow. Knows no times but
-//! the step's own.
+//! Process → thread → `ProfilerStep#N` → operations, by control dependencies. Tensors carry shapes
+//! and sizes; no two operations share one, because [`schema::Op`] does not say whose result an
+//! operation reads: file order and ids give the order of execution, nothing claims a data flow.
+//! Knows no times but the step's own.
 
 mod calendar;
 mod node;
@@ -63,7 +63,8 @@ pub fn write(recorder: &Recorder, index: usize, out: &mut impl Write) -> io::Res
     writeln!(out, "  ],\n  \"finish_ts\": {}\n}}", end.div_euclid(1_000_000))
 }
 
-/// All nodes but the process root, in the order of PyTorch's writer: a node follows those inside it.
+/// All nodes but the process root, in the order of PyTorch's writer: a node follows those inside
+/// it.
 fn nodes(info: &RunInfo, numbered: &NumberedStep<'_>, spans: &[OpSpan]) -> Vec<Node> {
     let mut ids = Ids::after(ROOT);
     let thread = ids.next();
@@ -153,6 +154,7 @@ fn scope(op: &Op) -> Scope {
         | Op::Gemm { product: GemmProduct::BackwardInput | GemmProduct::BackwardWeight, .. }
         | Op::Activation { pass: Pass::Backward, .. }
         | Op::Interaction { pass: Pass::Backward, .. }
+        | Op::Concat { pass: Pass::Backward, .. }
         | Op::Cross { pass: Pass::Backward, .. } => Scope::BackwardFunction,
         _ => Scope::Function,
     }

@@ -63,13 +63,17 @@ pub fn outputs(op: &Op) -> Vec<Tensor> {
         Op::EmbeddingForward { pooled_elements, .. } => vec![pooled_elements],
         Op::Gemm { m, n, .. } => vec![m, n],
         Op::Activation { elements, .. } | Op::AllReduce { elements } => vec![elements],
-        Op::Cross { elements, .. } => vec![elements],
+        Op::Cross { elements, .. } | Op::Concat { elements, pass: Pass::Forward } => {
+            vec![elements]
+        }
         Op::Interaction { batch_size, vectors, dim, pass: Pass::Backward } => {
             vec![batch_size, vectors, dim]
         }
-        // The width of the forward result depends on the triangle, which the operation does not carry; what
-        // the distributions deliver depends on the other ranks.
+        // The width of the forward result depends on the triangle, which the operation does not
+        // carry, nor does the split of a concatenation; what the distributions deliver depends on
+        // the other ranks.
         Op::Interaction { pass: Pass::Forward, .. }
+        | Op::Concat { pass: Pass::Backward, .. }
         | Op::InputDist { .. }
         | Op::OutputDist { .. }
         | Op::GradientDist { .. }
