@@ -168,6 +168,22 @@ pub enum Error {
     /// A collective failed.
     #[error(transparent)]
     Communication(#[from] comm::Error),
+    /// The input could not be read.
+    #[error(transparent)]
+    Data(#[from] data::Error),
+    /// A checkpoint of another model.
+    #[error(
+        "{}: the checkpoint's model {expected:?} differs from the configured model {got:?}",
+        path.display()
+    )]
+    OtherModel {
+        /// The checkpoint.
+        path: PathBuf,
+        /// Name of its model.
+        expected: String,
+        /// Name of the configured model.
+        got: String,
+    },
     /// A trace could not be written.
     #[error(transparent)]
     Trace(#[from] trace::Error),

@@ -13,9 +13,13 @@ pub mod metric;
 pub mod model;
 pub mod parameter;
 pub mod profile;
+pub mod run;
+pub mod scorer;
 pub mod state_dict;
 
 pub use context::RankContext;
 pub use error::Error;
 pub use metric::Evaluation;
 pub use model::{Model, Share};
+pub use run::{Event, Interval, Outcome, RunRequest, Start, TraceRequest, run};
+pub use scorer::Scorer;

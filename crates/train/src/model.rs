@@ -163,11 +163,7 @@ impl Model {
     ///
     /// # Errors
     /// [`Error::RowOutOfRange`], [`Error::BatchShape`], [`Error::Communication`].
-    pub fn score(
-        &mut self,
-        context: &mut RankContext,
-        share: Share<'_>,
-    ) -> Result<&[f32], Error> {
+    pub fn score(&mut self, context: &mut RankContext, share: Share<'_>) -> Result<&[f32], Error> {
         self.forward(context, share)?;
         let samples = share.batch.size;
         let logits = self.top.output(self.interaction.output(samples), samples);
@@ -274,8 +270,7 @@ impl Model {
             }
             let op = Op::DenseUpdate { elements: weight.len(), optimizer: rule.kind };
             let dim = shape[1..].iter().product();
-            let arguments =
-                dense_update::Arguments { rule, weights: weight, gradient, state, dim };
+            let arguments = dense_update::Arguments { rule, weights: weight, gradient, state, dim };
             profiler.op(op, || dense_update::run(cpu, arguments))?;
         }
         Ok(())

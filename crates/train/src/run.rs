@@ -4,9 +4,11 @@
 //! Knows no terminal: progress goes to the caller as [`Event`]s.
 
 mod command;
-mod lead;
+pub(crate) mod lead;
 mod start;
-mod worker;
+pub(crate) mod worker;
+
+pub use lead::{feature_plan, total_steps};
 
 use std::ops::Range;
 use std::path::{Path, PathBuf};
@@ -158,10 +160,7 @@ pub struct Outcome {
 ///
 /// # Errors
 /// Whatever kept the run from going on; checkpoints written so far stay.
-pub fn run(
-    request: &RunRequest,
-    observe: &mut dyn FnMut(Event<'_>),
-) -> Result<Outcome, Error> {
+pub fn run(request: &RunRequest, observe: &mut dyn FnMut(Event<'_>)) -> Result<Outcome, Error> {
     let start = start::State::of(request)?;
     let mut ends = comm::world(request.plan.world_size());
     let own = ends.remove(0);

@@ -140,11 +140,7 @@ impl Writer {
     /// # Errors
     /// [`Error::Uncovered`] if `records` do not hold every weight of a table, [`Error::Io`] naming the
     /// file, [`Error::Config`] if the job cannot be written as TOML.
-    pub fn commit(
-        mut self,
-        meta: &Meta<'_>,
-        mut records: Vec<Written>,
-    ) -> Result<Committed, Error> {
+    pub fn commit(&self, meta: &Meta<'_>, mut records: Vec<Written>) -> Result<Committed, Error> {
         records.sort_by(|a, b| a.file.name.cmp(&b.file.name));
         let (mut files, mut chunks) = (Vec::new(), Vec::new());
         for record in records {
@@ -180,7 +176,7 @@ impl Writer {
         folder::sync_folder(&self.temporary)?;
         folder::replace(&self.temporary, &self.folder)?;
         let bytes = manifest.files.iter().map(|file| file.bytes).sum::<u64>() + text.len() as u64;
-        Ok(Committed { folder: std::mem::take(&mut self.folder), bytes })
+        Ok(Committed { folder: self.folder.clone(), bytes })
     }
 
     /// The chunks of one tile in file order, checksums still to come.

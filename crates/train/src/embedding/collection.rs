@@ -69,8 +69,7 @@ impl EmbeddingCollection {
         let RankContext { cpu, comm, profiler } = context;
         let (layout, rank) = (&self.layout, comm.rank().index());
         let op = Op::InputDist { ids: sparse.values.len() };
-        self.ids =
-            profiler.op(op, || input_dist::exchange(layout, comm, sparse, first_sample))?;
+        self.ids = profiler.op(op, || input_dist::exchange(layout, comm, sparse, first_sample))?;
         let jagged = &self.ids.jagged;
         self.local.resize(jagged.batch_size * layout.widths[rank], 0.0);
         let tiles: Vec<_> = self.tiles.iter().zip(&self.names).map(view).collect();
@@ -108,8 +107,7 @@ impl EmbeddingCollection {
         let RankContext { cpu, comm, profiler } = context;
         let layout = &self.layout;
         let op = Op::GradientDist { elements: d_pooled.len() };
-        let gradient =
-            profiler.op(op, || output_dist::backward(layout, (cpu, comm), d_pooled))?;
+        let gradient = profiler.op(op, || output_dist::backward(layout, (cpu, comm), d_pooled))?;
         let jagged = &self.ids.jagged;
         let dims: Vec<usize> = self.tiles.iter().map(|tile| tile.tile.dim()).collect();
         let looked_up = self.slots.iter().enumerate();

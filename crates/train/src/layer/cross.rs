@@ -123,13 +123,17 @@ impl CrossNetwork {
             let layer = &rest[0];
             let x = before.last().map_or(x0, |layer| &layer.output[..elements]);
             let (d_u, d_x) = (&mut self.d_u[..elements], &mut next[..elements]);
-            layer.cross_backward(context, parameters, CrossGradients {
-                d_out: &current[..elements],
-                x0,
-                d_u: &mut *d_u,
-                d_x0: &mut *d_x0,
-                d_x: &mut *d_x,
-            })?;
+            layer.cross_backward(
+                context,
+                parameters,
+                CrossGradients {
+                    d_out: &current[..elements],
+                    x0,
+                    d_u: &mut *d_u,
+                    d_x0: &mut *d_x0,
+                    d_x: &mut *d_x,
+                },
+            )?;
             let width = elements / self.width * layer.down.output;
             let (projected, d_projected) =
                 (&layer.projected[..width], &mut self.d_projected[..width]);

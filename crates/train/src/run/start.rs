@@ -85,10 +85,12 @@ impl State {
         let progress = match position {
             // An imported state dict has weights but no past.
             serde_json::Value::Null => None,
-            position => Some(serde_json::from_value(position).map_err(|error| Error::Manifest {
-                path: checkpoint.folder().to_owned(),
-                problem: format!("position: {error}"),
-            })?),
+            position => {
+                Some(serde_json::from_value(position).map_err(|error| Error::Manifest {
+                    path: checkpoint.folder().to_owned(),
+                    problem: format!("position: {error}"),
+                })?)
+            }
         };
         let (step, samples) = (manifest.step, manifest.samples);
         Ok(Self { step, samples, progress, checkpoint: Some(checkpoint), clock })

@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use comm::Communicator;
 use device::Cpu;
-use schema::{Batch, Rank};
+use schema::{Batch, JobConfig, Rank, ShardingPlan};
 use trace::{Recorder, RunInfo};
 
 use super::command::Command;
@@ -42,11 +42,7 @@ pub struct Worker<'a> {
 
 impl<'a> Worker<'a> {
     /// The rank at `comm`, with the weights `start` says.
-    pub fn new(
-        request: &'a RunRequest,
-        start: &State,
-        comm: Communicator,
-    ) -> Result<Self, Error> {
+    pub fn new(request: &'a RunRequest, start: &State, comm: Communicator) -> Result<Self, Error> {
         let (rank, size) = (comm.rank(), comm.world_size());
         let cpu = Cpu::new((request.threads / size).max(1));
         let batch_max = request.config.training.batch_size.div_ceil(size);
@@ -54,7 +50,7 @@ impl<'a> Worker<'a> {
         let model = match &start.checkpoint {
             None => Model::initial(&cpu, &request.config, place, batch_max),
             Some(checkpoint) => {
-                let parameters = read(checkpoint, request, rank)?;
+                let parameters = read(checkpoint, &request.config, place)?;
                 Model::restored(&request.config, place, batch_max, parameters)
             }
         };
@@ -160,12 +156,12 @@ impl<'a> Worker<'a> {
 }
 
 /// The parameters of one rank, from any plan's checkpoint.
-fn read(
+pub fn read(
     checkpoint: &Checkpoint,
-    request: &RunRequest,
-    rank: Rank,
+    config: &JobConfig,
+    (plan, rank): (&ShardingPlan, Rank),
 ) -> Result<RankParameters, Error> {
-    let (model, optimizer) = (&request.config.model, &request.config.optimizer);
+    let (model, optimizer) = (&config.model, &config.optimizer);
     let zeros = |(name, shape): (String, Vec<usize>)| {
         DenseParameter::zeros(&name, &shape, optimizer.dense.kind)
     };
@@ -175,7 +171,8 @@ fn read(
         let name = &model.tables[tile.table.index()].name;
         checkpoint.read_tile(name, tile, optimizer.sparse.kind)
     };
-    Ok(RankParameters { dense, tiles: request.plan.tiles_of(rank).map(tile).collect::<Result<_, _>>()? })
+    let tiles = plan.tiles_of(rank).map(tile).collect::<Result<_, _>>()?;
+    Ok(RankParameters { dense, tiles })
 }
 
 fn run_info(request: &RunRequest, (rank, size): (Rank, usize), base_time_ns: i64) -> RunInfo {

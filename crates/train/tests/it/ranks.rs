@@ -72,8 +72,7 @@ fn train_rank(job: &Job<'_>, comm: comm::Communicator) -> (Vec<f64>, Model) {
     for batch in job.batches {
         let cut = |rank: usize| batch.size * rank / size;
         let own = batch.slice(cut(rank.index())..cut(rank.index() + 1));
-        let share =
-            Share { batch: &own, first_sample: cut(rank.index()), global_size: batch.size };
+        let share = Share { batch: &own, first_sample: cut(rank.index()), global_size: batch.size };
         sums.push(model.train(&mut context, share, 1.0).unwrap());
     }
     (sums, model)
