@@ -142,33 +142,9 @@ impl Writer {
     /// file, [`Error::Config`] if the job cannot be written as TOML.
     pub fn commit(&self, meta: &Meta<'_>, mut records: Vec<Written>) -> Result<Committed, Error> {
         records.sort_by(|a, b| a.file.name.cmp(&b.file.name));
-        let (mut files, mut chunks) = (Vec::new(), Vec::new());
-        for record in records {
-            files.push(record.file);
-            chunks.extend(record.chunks);
-        }
-        self.check_cover(&chunks)?;
         let path = self.temporary.join("manifest.json");
-        let config =
-            meta.config.to_toml().map_err(|source| Error::Config { path: path.clone(), source })?;
-        let (checksum, format, version, created_by) = Manifest::header();
-        let manifest = Manifest {
-            checksum,
-            format,
-            version,
-            created_by,
-            step: self.step,
-            samples: meta.samples,
-            world_size: meta.plan.world_size(),
-            plan: meta.plan.tiles().to_vec(),
-            sparse_optimizer: meta.config.optimizer.sparse.kind,
-            seeds: Seeds { model: meta.config.model.seed, training: meta.config.training.seed },
-            config,
-            fitted: meta.fitted.clone(),
-            position: meta.position.clone(),
-            files,
-            chunks,
-        };
+        let manifest = self.manifest(&path, meta, records)?;
+        self.check_cover(&manifest.chunks)?;
         let text = manifest.to_text(&path)?;
         let mut file = File::create(&path).map_err(Error::io("create", &path))?;
         file.write_all(&text).map_err(Error::io("write", &path))?;
@@ -222,6 +198,40 @@ impl Writer {
         }
         let (bytes, header_checksum) = writer.finish()?;
         Ok(Written { file: FileRecord { name: name.to_owned(), bytes, header_checksum }, chunks })
+    }
+
+    fn manifest(
+        &self,
+        path: &Path,
+        meta: &Meta<'_>,
+        records: Vec<Written>,
+    ) -> Result<Manifest, Error> {
+        let (mut files, mut chunks) = (Vec::new(), Vec::new());
+        for record in records {
+            files.push(record.file);
+            chunks.extend(record.chunks);
+        }
+        let config = meta.config;
+        let (checksum, format, version, created_by) = Manifest::header();
+        Ok(Manifest {
+            checksum,
+            format,
+            version,
+            created_by,
+            step: self.step,
+            samples: meta.samples,
+            world_size: meta.plan.world_size(),
+            plan: meta.plan.tiles().to_vec(),
+            sparse_optimizer: config.optimizer.sparse.kind,
+            seeds: Seeds { model: config.model.seed, training: config.training.seed },
+            config: config
+                .to_toml()
+                .map_err(|source| Error::Config { path: path.to_owned(), source })?,
+            fitted: meta.fitted.clone(),
+            position: meta.position.clone(),
+            files,
+            chunks,
+        })
     }
 
     fn check_cover(&self, chunks: &[Chunk]) -> Result<(), Error> {
