@@ -1,1 +1,50 @@
-//! placeholder
+//! Files to batches: text and Parquet are *prepared* once into a dataset folder, which a loader reads.
+//!
+//! - [`prepare`](prepare::prepare) streams Criteo, CSV, TSV or Parquet input into a [`Dataset`]: a folder
+//!   of Parquet files and `dataset.json`, in bounded memory, the same bytes for any number of threads.
+//! - [`Fitted`] is what was learnt from the training data (means, vocabularies): enough to read new files.
+//! - [`Loader`] yields batches of a dataset in a seeded order that can be resumed exactly.
+//! - [`score`] streams batches from raw files for a trained model.
+//!
+//! Knows nothing of models beyond the names of features and the rows of their tables.
+
+mod convert;
+pub mod criteo_tsv;
+mod dataset;
+mod decompress;
+mod error;
+mod field;
+mod fit;
+mod fitted;
+mod gather;
+mod layout;
+mod loader;
+mod loss;
+mod manifest;
+mod ordered;
+mod parquet;
+pub mod prepare;
+mod rows;
+mod scan;
+pub mod score;
+mod shuffle;
+pub mod stats;
+pub mod synthetic;
+mod text;
+mod writer;
+
+pub use dataset::Dataset;
+pub use error::Error;
+pub use fitted::{Fitted, FittedCategorical, FittedDense};
+pub use loader::{FeaturePlan, Loaded, Loader, LoaderOptions, Shuffle};
+pub use loss::{Losses, Malformed};
+pub use manifest::{CategoricalEntry, Columns, Manifest, Part};
+pub use parquet::table::{Column, Values, write_table};
+pub use prepare::{
+    DEFAULT_ROW_GROUP_ROWS, PrepareRequest, Prepared, Progress, default_threads, prepare,
+};
+pub use rows::{Categories, Rows};
+pub use scan::Strictness;
+pub use score::{ScoreRequest, ScoringBatch, ScoringReader, read_for_scoring};
+pub use shuffle::{Order, Position};
+pub use writer::{DatasetWriter, Record, WriterOptions};

@@ -1,0 +1,200 @@
+//! One block of an input to rows: reads fields, skips and counts malformed records.
+//!
+//! Generic over what becomes of a row ([`Accept`]): fitting and writing share every line of reading.
+
+use schema::source::CategoryKind;
+
+use crate::field::{self, Problem};
+use crate::layout::{Layout, Wanted};
+use crate::loss::{Losses, Malformed};
+use crate::parquet::input;
+use crate::text::{self, Block, Body};
+
+/// One record, read but not yet transformed. Reused from record to record.
+#[derive(Default)]
+pub(crate) struct Row {
+    pub line: u64,
+    /// NaN in a file without labels.
+    pub label: f32,
+    /// NaN where missing.
+    pub dense: Vec<f64>,
+    /// Categories of all columns one after the other, `None` where missing.
+    pub categories: Vec<Option<i64>>,
+    /// End of each column's categories.
+    pub ends: Vec<usize>,
+}
+
+impl Row {
+    /// Forgets the values of the previous record.
+    pub(crate) fn clear(&mut self) {
+        self.dense.clear();
+        self.categories.clear();
+        self.ends.clear();
+    }
+
+    /// The categories of one column.
+    #[inline]
+    pub(crate) fn column(&self, column: usize) -> &[Option<i64>] {
+        let start = if column == 0 { 0 } else { self.ends[column - 1] };
+        &self.categories[start..self.ends[column]]
+    }
+}
+
+/// Takes the rows of a block.
+pub(crate) trait Accept: Send {
+    /// Takes one row, or says why it cannot be taken; a refused row leaves nothing behind.
+    fn accept(&mut self, row: &Row) -> Result<(), String>;
+}
+
+/// A converted block.
+pub(crate) struct Parsed<A> {
+    /// Index of the input.
+    pub file: usize,
+    /// What took the rows.
+    pub taken: A,
+    /// Rows taken.
+    pub rows: u64,
+    /// Records skipped.
+    pub losses: Losses,
+}
+
+/// Converts `block`, giving each row to `taken`.
+pub(crate) fn convert<A: Accept>(block: &Block, wanted: &Wanted, taken: A) -> Parsed<A> {
+    let losses = Losses::default();
+    let mut block_out = Output {
+        name: &block.name,
+        row: Row::default(),
+        parsed: Parsed { file: block.file, taken, rows: 0, losses },
+    };
+    match &block.body {
+        Body::Lines { first_line, text } => {
+            text::for_each_line(text, *first_line, |line, text, fields| {
+                block_out.take(line, |row| read_fields(row, (wanted, &block.layout), text, fields));
+            });
+        }
+        Body::Records(records) => records.for_each(|line, text, fields| {
+            block_out.take(line, |row| read_fields(row, (wanted, &block.layout), text, fields));
+        }),
+        Body::Table { first_row, batch } => {
+            let table = input::Cells::of(batch, wanted, &block.layout);
+            for index in 0..batch.num_rows() {
+                let line = first_row + index as u64 + 1;
+                block_out.take(line, |row| input::read_row(row, wanted, &table, index));
+            }
+        }
+    }
+    block_out.parsed
+}
+
+struct Output<'a, A> {
+    name: &'a str,
+    row: Row,
+    parsed: Parsed<A>,
+}
+
+impl<A: Accept> Output<'_, A> {
+    #[inline]
+    fn take(&mut self, line: u64, read: impl FnOnce(&mut Row) -> Result<(), String>) {
+        self.row.clear();
+        self.row.line = line;
+        let taken = read(&mut self.row).and_then(|()| self.parsed.taken.accept(&self.row));
+        match taken {
+            Ok(()) => self.parsed.rows += 1,
+            Err(reason) => {
+                let file = self.name;
+                self.parsed.losses.count(|| Malformed { file: file.to_owned(), line, reason });
+            }
+        }
+    }
+}
+
+/// Reads one text record whose field `i` is `text[fields[i-1].end .. fields[i].end]`, given as ranges.
+fn read_fields(
+    row: &mut Row,
+    (wanted, layout): (&Wanted, &Layout),
+    text: &[u8],
+    fields: &[(u32, u32)],
+) -> Result<(), String> {
+    if fields.len() != layout.fields {
+        return Err(format!("expected {} fields, got {}", layout.fields, fields.len()));
+    }
+    let field = |index: usize| {
+        let (start, end) = fields[index];
+        field::trim(&text[start as usize..end as usize])
+    };
+    row.label = match layout.label {
+        Some(index) => text_label(wanted, field(index))?,
+        None => f32::NAN,
+    };
+    for (column, &index) in wanted.dense.iter().zip(&layout.dense) {
+        let text = field(index);
+        row.dense.push(if wanted.is_missing(text) {
+            f64::NAN
+        } else {
+            field::number(text).map_err(|problem| refused(&column.column, problem, text))?
+        });
+    }
+    for (column, &index) in wanted.categorical.iter().zip(&layout.categorical) {
+        let text = field(index);
+        let refuse = |problem, text: &[u8]| refused(&column.column, problem, text);
+        match &column.separator {
+            None if wanted.is_missing(text) => row.categories.push(None),
+            None => {
+                let value = category(column.kind, text).map_err(|p| refuse(p, text))?;
+                row.categories.push(Some(value));
+            }
+            Some(separator) => {
+                for part in split(text, separator.as_bytes()).map(field::trim) {
+                    if !wanted.is_missing(part) {
+                        let value = category(column.kind, part).map_err(|p| refuse(p, part))?;
+                        row.categories.push(Some(value));
+                    }
+                }
+            }
+        }
+        row.ends.push(row.categories.len());
+    }
+    Ok(())
+}
+
+/// The label of a trimmed field: 1 for a positive value, or a number.
+pub(crate) fn text_label(wanted: &Wanted, text: &[u8]) -> Result<f32, String> {
+    let name = &wanted.label.column;
+    if wanted.is_missing(text) {
+        return Err(format!("column {name:?}: the label is missing"));
+    }
+    if !wanted.label.positive.is_empty() {
+        let positive = wanted.label.positive.iter().any(|value| value.trim().as_bytes() == text);
+        return Ok(if positive { 1.0 } else { 0.0 });
+    }
+    let value = field::number(text).map_err(|problem| refused(name, problem, text))?;
+    Ok(value as f32)
+}
+
+/// The raw category of a trimmed field that is not missing.
+#[inline]
+pub(crate) fn category(kind: CategoryKind, text: &[u8]) -> Result<i64, Problem> {
+    match kind {
+        CategoryKind::Integer => field::integer(text),
+        CategoryKind::Hex => field::hex(text),
+        CategoryKind::String => Ok(field::hash(text)),
+    }
+}
+
+/// The reason a field was refused, with the field shortened to what a line can show.
+pub(crate) fn refused(column: &str, problem: Problem, text: &[u8]) -> String {
+    const SHOWN: usize = 40;
+    let shown = String::from_utf8_lossy(&text[..text.len().min(SHOWN)]);
+    let more = if text.len() > SHOWN { "…" } else { "" };
+    format!("column {column:?}: expected {}, got {shown:?}{more}", problem.expected())
+}
+
+fn split<'a>(text: &'a [u8], separator: &'a [u8]) -> impl Iterator<Item = &'a [u8]> {
+    let mut rest = Some(text);
+    std::iter::from_fn(move || {
+        let text = rest?;
+        let at = text.windows(separator.len()).position(|window| window == separator);
+        rest = at.map(|at| &text[at + separator.len()..]);
+        Some(&text[..at.unwrap_or(text.len())])
+    })
+}

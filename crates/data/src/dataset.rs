@@ -1,0 +1,132 @@
+//! A prepared dataset: a folder of Parquet files and `dataset.json`.
+//!
+//! Knows nothing of batches; see `loader` for those.
+
+use std::ops::Range;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, PoisonError};
+
+use crate::error::Error;
+use crate::fitted::Fitted;
+use crate::manifest::Manifest;
+use crate::parquet::part::PartReader;
+
+/// An opened dataset. Cloning shares it.
+#[derive(Clone)]
+pub struct Dataset {
+    inner: Arc<Inner>,
+}
+
+struct Inner {
+    dir: PathBuf,
+    manifest: Manifest,
+    /// Number of row groups in all parts up to and including each.
+    group_ends: Vec<u64>,
+    /// Footers read so far: a dataset of thousands of parts is rarely read whole by one process.
+    parts: Vec<Mutex<Option<Arc<PartReader>>>>,
+}
+
+impl std::fmt::Debug for Dataset {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "Dataset({}, {} rows)", self.inner.dir.display(), self.rows())
+    }
+}
+
+impl Dataset {
+    /// Opens the dataset in `dir`: reads the manifest and checks that every part has its length.
+    ///
+    /// # Errors
+    /// [`Error::Open`], [`Error::Manifest`], [`Error::PartSize`].
+    pub fn open(dir: &Path) -> Result<Self, Error> {
+        let manifest = Manifest::read(dir)?;
+        let mut groups = 0;
+        let mut group_ends = Vec::with_capacity(manifest.parts.len());
+        for part in &manifest.parts {
+            let path = dir.join(&part.file);
+            let got = std::fs::metadata(&path).map_err(Error::open(&path))?.len();
+            if got != part.bytes {
+                return Err(Error::PartSize { path, expected: part.bytes, got });
+            }
+            groups += part.rows.div_ceil(manifest.row_group_rows);
+            group_ends.push(groups);
+        }
+        let parts = manifest.parts.iter().map(|_| Mutex::default()).collect();
+        Ok(Self { inner: Arc::new(Inner { dir: dir.to_owned(), manifest, group_ends, parts }) })
+    }
+
+    /// Number of rows.
+    #[must_use]
+    pub fn rows(&self) -> u64 {
+        self.inner.manifest.rows
+    }
+
+    /// Number of row groups.
+    #[must_use]
+    pub fn row_groups(&self) -> u64 {
+        self.inner.group_ends.last().copied().unwrap_or(0)
+    }
+
+    /// The folder.
+    #[must_use]
+    pub fn dir(&self) -> &Path {
+        &self.inner.dir
+    }
+
+    /// The content of `dataset.json`.
+    #[must_use]
+    pub fn manifest(&self) -> &Manifest {
+        &self.inner.manifest
+    }
+
+    /// Transforms and vocabularies applied to the rows.
+    #[must_use]
+    pub fn fitted(&self) -> &Fitted {
+        &self.inner.manifest.fitted
+    }
+
+    /// Divides the rows into those for training and, at the end, those held out.
+    #[must_use]
+    pub fn split(&self, hold_out: f64) -> (Range<u64>, Range<u64>) {
+        let cut = self.rows() - held_out_rows(self.rows(), hold_out);
+        (0..cut, cut..self.rows())
+    }
+
+    /// The part that holds row group `group`, and the group's number within it.
+    pub(crate) fn part_of(&self, group: u64) -> Result<(Arc<PartReader>, usize), Error> {
+        let inner = &*self.inner;
+        let index = inner.group_ends.partition_point(|&end| end <= group);
+        let first = if index == 0 { 0 } else { inner.group_ends[index - 1] };
+        let mut slot = inner.parts[index].lock().unwrap_or_else(PoisonError::into_inner);
+        let reader = match &*slot {
+            Some(reader) => Arc::clone(reader),
+            None => Arc::clone(slot.insert(Arc::new(self.open_part(index)?))),
+        };
+        Ok((reader, (group - first) as usize))
+    }
+
+    fn open_part(&self, index: usize) -> Result<PartReader, Error> {
+        let manifest = &self.inner.manifest;
+        let part = &manifest.parts[index];
+        let path = self.inner.dir.join(&part.file);
+        let reader = PartReader::open(&path, &manifest.columns)?;
+        let mut left = part.rows;
+        for (group, got) in reader.group_rows().into_iter().enumerate() {
+            let expected = left.min(manifest.row_group_rows);
+            if got != expected {
+                let problem = format!("row group {group}: expected {expected} rows, got {got}");
+                return Err(Error::Manifest { path, problem });
+            }
+            left -= expected;
+        }
+        if left > 0 {
+            let problem = format!("expected {} rows, got {}", part.rows, part.rows - left);
+            return Err(Error::Manifest { path, problem });
+        }
+        Ok(reader)
+    }
+}
+
+/// How many of `rows` rows the share `hold_out` is.
+pub(crate) fn held_out_rows(rows: u64, hold_out: f64) -> u64 {
+    ((rows as f64 * hold_out).round() as u64).min(rows)
+}

@@ -1,0 +1,89 @@
+//! Opens an input: plain, gzip (any number of members), zstd, or `-` for standard input.
+//!
+//! The compression is recognised by the first bytes, never by the name. Knows nothing of the content.
+
+use std::fs::File;
+use std::io::{self, BufReader, Chain, Cursor, Read};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use crate::error::Error;
+
+/// The name of standard input.
+pub(crate) const STDIN: &str = "-";
+
+const GZIP: &[u8] = &[0x1f, 0x8b];
+const ZSTD: &[u8] = &[0x28, 0xb5, 0x2f, 0xfd];
+const BUFFER: usize = 256 * 1024;
+
+/// The decompressed content of `input`; `bytes_done` counts the bytes taken from the file itself.
+pub(crate) fn open(
+    input: &str,
+    bytes_done: &Arc<AtomicU64>,
+) -> Result<Box<dyn Read + Send>, Error> {
+    let path = Path::new(input);
+    let raw: Box<dyn Read + Send> = if input == STDIN {
+        Box::new(io::stdin())
+    } else {
+        let file = File::open(path).map_err(Error::open(path))?;
+        // Opening a folder succeeds; only reading it would fail, with a less helpful text.
+        if file.metadata().map_err(Error::open(path))?.is_dir() {
+            return Err(Error::open(path)(io::Error::new(
+                io::ErrorKind::IsADirectory,
+                "is a folder",
+            )));
+        }
+        Box::new(file)
+    };
+    let counted = Counted { inner: raw, bytes_done: Arc::clone(bytes_done) };
+    decompressed(counted).map_err(Error::read(path))
+}
+
+/// Sum of the sizes of the files; `None` where one is standard input.
+pub(crate) fn total_bytes(inputs: &[String]) -> Result<Option<u64>, Error> {
+    let mut total = 0;
+    for input in inputs {
+        if input == STDIN {
+            return Ok(None);
+        }
+        let path = PathBuf::from(input);
+        total += std::fs::metadata(&path).map_err(Error::open(&path))?.len();
+    }
+    Ok(Some(total))
+}
+
+fn decompressed(mut raw: impl Read + Send + 'static) -> io::Result<Box<dyn Read + Send>> {
+    let mut start = [0; 4];
+    let mut length = 0;
+    while length < start.len() {
+        match raw.read(&mut start[length..]) {
+            Ok(0) => break,
+            Ok(read) => length += read,
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            Err(error) => return Err(error),
+        }
+    }
+    let whole: Chain<Cursor<Vec<u8>>, _> = Cursor::new(start[..length].to_vec()).chain(raw);
+    let buffered = BufReader::with_capacity(BUFFER, whole);
+    Ok(if start[..length].starts_with(GZIP) {
+        Box::new(flate2::bufread::MultiGzDecoder::new(buffered))
+    } else if start[..length].starts_with(ZSTD) {
+        Box::new(zstd::Decoder::with_buffer(buffered)?)
+    } else {
+        Box::new(buffered)
+    })
+}
+
+struct Counted<R> {
+    inner: R,
+    bytes_done: Arc<AtomicU64>,
+}
+
+impl<R: Read> Read for Counted<R> {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        let read = self.inner.read(buffer)?;
+        self.bytes_done.fetch_add(read as u64, Ordering::Relaxed);
+        Ok(read)
+    }
+}

@@ -1,0 +1,241 @@
+//! The crate's one error type: what, where, expected, got.
+
+use std::io;
+use std::path::{Path, PathBuf};
+
+use crate::loss::Malformed;
+
+/// Why data could not be read, prepared or loaded.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// A file or folder could not be opened.
+    #[error("cannot open {}: {source}", path.display())]
+    Open {
+        /// The file.
+        path: PathBuf,
+        /// The system's answer.
+        source: io::Error,
+    },
+    /// A file ends early, is damaged or cannot be read.
+    #[error("cannot read {}: {source}", path.display())]
+    Read {
+        /// The file.
+        path: PathBuf,
+        /// The system's or the decompressor's answer.
+        source: io::Error,
+    },
+    /// A file could not be written.
+    #[error("cannot write {}: {source}", path.display())]
+    Write {
+        /// The file.
+        path: PathBuf,
+        /// The system's answer.
+        source: io::Error,
+    },
+    /// A Parquet file is damaged or cannot be written.
+    #[error("{}: {source}", path.display())]
+    Parquet {
+        /// The file.
+        path: PathBuf,
+        /// The format library's answer.
+        source: ::parquet::errors::ParquetError,
+    },
+    /// The target of a preparation is already there.
+    #[error("{}: already exists", path.display())]
+    OutExists {
+        /// The folder.
+        path: PathBuf,
+    },
+    /// `dataset.json` cannot be understood.
+    #[error("{}: {problem}", path.display())]
+    Manifest {
+        /// The file.
+        path: PathBuf,
+        /// What is wrong.
+        problem: String,
+    },
+    /// A part of a dataset does not have the length the manifest states.
+    #[error("{}: expected {expected} bytes, got {got}", path.display())]
+    PartSize {
+        /// The file.
+        path: PathBuf,
+        /// Bytes by the manifest.
+        expected: u64,
+        /// Bytes there.
+        got: u64,
+    },
+    /// An input has no bytes at all.
+    #[error("{}: the file is empty", path.display())]
+    EmptyInput {
+        /// The file.
+        path: PathBuf,
+    },
+    /// An input has no usable row.
+    #[error("{}: no usable rows, {malformed} malformed{}", path.display(), first_of(first.as_deref()))]
+    NoGoodRows {
+        /// The file.
+        path: PathBuf,
+        /// Records that could not be read.
+        malformed: u64,
+        /// The first of them.
+        first: Option<Box<Malformed>>,
+    },
+    /// A record could not be read and none may be skipped.
+    #[error("{0}")]
+    Malformed(Malformed),
+    /// A record is too long to be one.
+    #[error("{}:{line}: record longer than {limit} bytes (an unclosed quote, or not a text file?)", path.display())]
+    RecordTooLong {
+        /// The file.
+        path: PathBuf,
+        /// Line where the record starts.
+        line: u64,
+        /// The limit.
+        limit: u64,
+    },
+    /// A column named in the configuration is not in the file or dataset.
+    #[error("{}: no column {column:?}; there are {}", path.display(), available.join(", "))]
+    MissingColumn {
+        /// The file or dataset.
+        path: PathBuf,
+        /// The column looked for.
+        column: String,
+        /// The columns present.
+        available: Vec<String>,
+    },
+    /// A column name is not unique.
+    #[error("{}: {count} columns are named {column:?}, expected one", path.display())]
+    AmbiguousColumn {
+        /// The file, or `[data]`.
+        path: PathBuf,
+        /// The name.
+        column: String,
+        /// How often it occurs.
+        count: usize,
+    },
+    /// A Parquet column has a type that cannot serve its purpose.
+    #[error("{}: column {column:?}: expected {expected}, got {got}", path.display())]
+    ColumnType {
+        /// The file.
+        path: PathBuf,
+        /// The column.
+        column: String,
+        /// What would do.
+        expected: &'static str,
+        /// The type there.
+        got: String,
+    },
+    /// Standard input cannot be used for this.
+    #[error("standard input {problem}")]
+    Stdin {
+        /// Why not.
+        problem: &'static str,
+    },
+    /// A value of the configuration or request is impossible.
+    #[error("{key}: {problem}")]
+    Config {
+        /// The key.
+        key: &'static str,
+        /// Expected and got.
+        problem: String,
+    },
+    /// The categories do not fit in the memory allowed for counting them.
+    #[error(
+        "data.ids.memory_mib: {allowed_mib} MiB allowed, {needed_mib} MiB needed so far for \
+         {categories} distinct categories in {rows} rows; allow more or use mode = \"modulo\""
+    )]
+    VocabularyMemory {
+        /// MiB allowed.
+        allowed_mib: u64,
+        /// MiB in use when counting stopped.
+        needed_mib: u64,
+        /// Distinct categories so far.
+        categories: u64,
+        /// Rows counted so far.
+        rows: u64,
+    },
+    /// A [`crate::Fitted`] does not belong to this configuration or dataset.
+    #[error("fitted {what}: expected {expected}, got {got}")]
+    FittedMismatch {
+        /// The part that differs.
+        what: &'static str,
+        /// By the configuration.
+        expected: String,
+        /// In the fitted state.
+        got: String,
+    },
+    /// A table is too small for the exact ids of its column.
+    #[error("column {column:?}: {ids} exact ids need as many rows, the table has {rows}")]
+    TableTooSmall {
+        /// The column.
+        column: String,
+        /// Ids in use, the two reserved ones included.
+        ids: u64,
+        /// Rows of the table.
+        rows: u64,
+    },
+    /// A resume position belongs to another run.
+    #[error("resume position: {what}: expected {expected}, got {got}")]
+    PositionMismatch {
+        /// What differs.
+        what: &'static str,
+        /// As this run is set up.
+        expected: String,
+        /// As the position was saved.
+        got: String,
+    },
+    /// Output could not be written, or an input cannot be read.
+    #[error("{}: {source}", path.display())]
+    Io {
+        /// The file; `-` for a stream.
+        path: PathBuf,
+        /// The system's answer.
+        source: io::Error,
+    },
+    /// A synthetic configuration cannot be met.
+    #[error("synthetic {what}: expected {expected}, got {got}")]
+    Synthetic {
+        /// The value.
+        what: &'static str,
+        /// What would do.
+        expected: &'static str,
+        /// What was asked for.
+        got: String,
+    },
+    /// A thread of the loader ended without saying why.
+    #[error("the loader's thread for {} ended early", path.display())]
+    LoaderStopped {
+        /// The dataset.
+        path: PathBuf,
+    },
+}
+
+fn first_of(first: Option<&Malformed>) -> String {
+    first
+        .map(|first| format!("; the first at line {}: {}", first.line, first.reason))
+        .unwrap_or_default()
+}
+
+impl Error {
+    pub(crate) fn open(path: &Path) -> impl FnOnce(io::Error) -> Self + use<> {
+        let path = path.to_owned();
+        move |source| Self::Open { path, source }
+    }
+
+    pub(crate) fn read(path: &Path) -> impl FnOnce(io::Error) -> Self + use<> {
+        let path = path.to_owned();
+        move |source| Self::Read { path, source }
+    }
+
+    pub(crate) fn write(path: &Path) -> impl FnOnce(io::Error) -> Self + use<> {
+        let path = path.to_owned();
+        move |source| Self::Write { path, source }
+    }
+
+    pub(crate) fn parquet(
+        path: &Path,
+    ) -> impl FnOnce(::parquet::errors::ParquetError) -> Self + use<> {
+        let path = path.to_owned();
+        move |source| Self::Parquet { path, source }
+    }
+}

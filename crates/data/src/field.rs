@@ -1,0 +1,134 @@
+//! One field of text to a number or a category. Pure; knows nothing of rows or files.
+
+/// Why a field could not be read.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Problem {
+    /// Neither an integer nor a decimal number, or not finite.
+    Number,
+    /// Not a decimal integer of 64 bits.
+    Integer,
+    /// Not 1 to 16 hexadecimal digits.
+    Hex,
+}
+
+impl Problem {
+    /// What would have done.
+    pub(crate) fn expected(self) -> &'static str {
+        match self {
+            Self::Number => "a number",
+            Self::Integer => "an integer of 64 bits",
+            Self::Hex => "1 to 16 hexadecimal digits",
+        }
+    }
+}
+
+/// The field without spaces around it.
+#[inline]
+pub(crate) fn trim(field: &[u8]) -> &[u8] {
+    match (field.first(), field.last()) {
+        (Some(first), Some(last)) if *first > b' ' && *last > b' ' => field,
+        _ => field.trim_ascii(),
+    }
+}
+
+/// A finite number.
+#[inline]
+pub(crate) fn number(field: &[u8]) -> Result<f64, Problem> {
+    let (negative, digits) = match field {
+        [b'-', rest @ ..] => (true, rest),
+        _ => (false, field),
+    };
+    // Up to 15 digits fit in 2^53, so the integer path is exact.
+    if !digits.is_empty() && digits.len() <= 15 && digits.iter().all(u8::is_ascii_digit) {
+        let value = digits.iter().fold(0i64, |value, digit| value * 10 + i64::from(digit - b'0'));
+        return Ok(if negative { -value as f64 } else { value as f64 });
+    }
+    let text = std::str::from_utf8(field).map_err(|_| Problem::Number)?;
+    text.parse().ok().filter(|value: &f64| value.is_finite()).ok_or(Problem::Number)
+}
+
+/// A decimal integer; those from 2^63 to 2^64 − 1 keep their bit pattern.
+#[inline]
+pub(crate) fn integer(field: &[u8]) -> Result<i64, Problem> {
+    let text = std::str::from_utf8(field).map_err(|_| Problem::Integer)?;
+    match text.parse::<i64>() {
+        Ok(value) => Ok(value),
+        Err(_) => text.parse::<u64>().map(u64::cast_signed).map_err(|_| Problem::Integer),
+    }
+}
+
+/// A hexadecimal integer of up to 64 bits, with or without `0x`, as its bit pattern.
+#[inline]
+pub(crate) fn hex(field: &[u8]) -> Result<i64, Problem> {
+    let digits = match field {
+        [b'0', b'x' | b'X', rest @ ..] => rest,
+        _ => field,
+    };
+    if digits.is_empty() || digits.len() > 16 {
+        return Err(Problem::Hex);
+    }
+    let mut value = 0u64;
+    let mut invalid = 0u8;
+    for &digit in digits {
+        let nibble = NIBBLE[usize::from(digit)];
+        invalid |= nibble;
+        value = value << 4 | u64::from(nibble & 15);
+    }
+    if invalid > 15 { Err(Problem::Hex) } else { Ok(value.cast_signed()) }
+}
+
+/// XXH3-64 of the bytes, as its bit pattern.
+#[inline]
+pub(crate) fn hash(field: &[u8]) -> i64 {
+    xxhash_rust::xxh3::xxh3_64(field).cast_signed()
+}
+
+/// Value of a hexadecimal digit, or 255.
+const NIBBLE: [u8; 256] = {
+    let mut table = [255; 256];
+    let mut value = 0;
+    while value < 16 {
+        let digit = if value < 10 { b'0' + value } else { b'a' + value - 10 };
+        table[digit as usize] = value;
+        table[digit.to_ascii_uppercase() as usize] = value;
+        value += 1;
+    }
+    table
+};
+
+#[cfg(test)]
+mod tests {
+    use super::{Problem, hash, hex, integer, number, trim};
+
+    #[test]
+    fn numbers() {
+        assert_eq!(number(b"-12"), Ok(-12.0));
+        assert_eq!(number(b"999999999999999"), Ok(999_999_999_999_999.0));
+        assert_eq!(number(b"1e3"), Ok(1000.0));
+        assert_eq!(number(b"12345678901234567890"), Ok(12_345_678_901_234_567_890.0));
+        for bad in [&b"-"[..], b"", b"nan", b"inf", b"1e999", b"1 2", b"\xff", b"1\0"] {
+            assert_eq!(number(bad), Err(Problem::Number), "{bad:?}");
+        }
+    }
+
+    #[test]
+    fn categories() {
+        assert_eq!(hex(b"68fd1e64"), Ok(0x68fd_1e64));
+        assert_eq!(hex(b"0XFFFFFFFFFFFFFFFF"), Ok(-1));
+        for bad in [&b""[..], b"0x", b"g", b"12345678901234567", b"-1"] {
+            assert_eq!(hex(bad), Err(Problem::Hex), "{bad:?}");
+        }
+        assert_eq!(integer(b"18446744073709551615"), Ok(-1));
+        assert_eq!(integer(b"-7"), Ok(-7));
+        assert_eq!(integer(b"7.0"), Err(Problem::Integer));
+        // The published XXH3-64 of the empty input.
+        assert_eq!(hash(b"").cast_unsigned(), 0x2d06_8005_38d3_94c2);
+    }
+
+    #[test]
+    fn spaces_go_from_both_ends_only() {
+        assert_eq!(trim(b" a b\r"), b"a b");
+        assert_eq!(trim(b"  "), b"");
+        assert_eq!(trim("\u{e9} ".as_bytes()), "\u{e9}".as_bytes());
+    }
+}

@@ -1,0 +1,203 @@
+//! The pass that learns from the training data: means and deviations, vocabularies in memory.
+//!
+//! Takes rows in the order of the files, so the result depends on nothing else.
+
+use std::collections::HashMap;
+use std::hash::BuildHasherDefault;
+
+use schema::source::{DenseTransform, Ids};
+
+use crate::convert::{Accept, Parsed, Row};
+use crate::error::Error;
+use crate::fitted::{Fitted, MixHasher};
+use crate::layout::Wanted;
+
+/// What a block contributes: the values of the columns that are fitted, nothing of the others.
+pub(crate) struct Sample<'a> {
+    plan: &'a Plan,
+    rows: usize,
+    /// Per standardised column, NaN where missing.
+    dense: Vec<Vec<f64>>,
+    /// Per categorical column the categories that are not missing, and each row's end.
+    categories: Vec<(Vec<i64>, Vec<usize>)>,
+}
+
+/// Which columns are fitted.
+pub(crate) struct Plan {
+    standardised: Vec<usize>,
+    counted: usize,
+    is_list: Vec<bool>,
+}
+
+impl Plan {
+    /// What `fitted` leaves to learn; `None` if nothing.
+    pub(crate) fn of(fitted: &Fitted, wanted: &Wanted, is_list: &[bool]) -> Option<Self> {
+        let standardise =
+            |&column: &usize| wanted.dense[column].transform == DenseTransform::Standardise;
+        let standardised: Vec<usize> = (0..wanted.dense.len()).filter(standardise).collect();
+        let counted = if fitted.is_exact() { wanted.categorical.len() } else { 0 };
+        let needed = !standardised.is_empty() || counted > 0;
+        needed.then(|| Self { standardised, counted, is_list: is_list.to_vec() })
+    }
+
+    /// Which categorical columns hold lists.
+    pub(crate) fn is_list(&self) -> &[bool] {
+        &self.is_list
+    }
+
+    /// An empty sample of these columns.
+    pub(crate) fn sample(&self) -> Sample<'_> {
+        Sample {
+            plan: self,
+            rows: 0,
+            dense: vec![Vec::new(); self.standardised.len()],
+            categories: vec![Default::default(); self.counted],
+        }
+    }
+}
+
+impl Accept for Sample<'_> {
+    fn accept(&mut self, row: &Row) -> Result<(), String> {
+        single_values(row, &self.plan.is_list)?;
+        for (values, &column) in self.dense.iter_mut().zip(&self.plan.standardised) {
+            values.push(row.dense[column]);
+        }
+        for (column, (values, ends)) in self.categories.iter_mut().enumerate() {
+            values.extend(row.column(column).iter().flatten());
+            ends.push(values.len());
+        }
+        self.rows += 1;
+        Ok(())
+    }
+}
+
+/// Refuses a row with none or several categories in a column of single ones.
+pub(crate) fn single_values(row: &Row, is_list: &[bool]) -> Result<(), String> {
+    for (column, is_list) in is_list.iter().enumerate() {
+        let count = row.column(column).len();
+        if !is_list && count != 1 {
+            return Err(format!("categorical column {column}: expected one category, got {count}"));
+        }
+    }
+    Ok(())
+}
+
+/// What has been learnt so far.
+pub(crate) struct Fitting {
+    moments: Vec<Moments>,
+    counts: Vec<Counts>,
+    /// MiB the counting may use.
+    memory_mib: u64,
+    /// Rows of the training part that are still to come.
+    rows_left: u64,
+    rows: u64,
+}
+
+impl Fitting {
+    /// Learns from the first `rows` rows.
+    pub(crate) fn new(plan: &Plan, ids: Ids, rows: u64) -> Self {
+        let memory_mib = match ids {
+            Ids::Exact { memory_mib, .. } => memory_mib,
+            Ids::Modulo => 0,
+        };
+        Self {
+            moments: vec![Moments::default(); plan.standardised.len()],
+            counts: (0..plan.counted).map(|_| Counts::default()).collect(),
+            memory_mib,
+            rows_left: rows,
+            rows: 0,
+        }
+    }
+
+    /// Learns from a block, as far as it belongs to the training part.
+    pub(crate) fn take(&mut self, block: &Parsed<Sample<'_>>) -> Result<(), Error> {
+        let sample = &block.taken;
+        let rows = usize::try_from(self.rows_left).unwrap_or(usize::MAX).min(sample.rows);
+        self.rows_left -= rows as u64;
+        self.rows += rows as u64;
+        for (moments, values) in self.moments.iter_mut().zip(&sample.dense) {
+            values[..rows].iter().filter(|value| !value.is_nan()).for_each(|v| moments.add(*v));
+        }
+        if rows > 0 {
+            for (counts, (values, ends)) in self.counts.iter_mut().zip(&sample.categories) {
+                values[..ends[rows - 1]].iter().for_each(|&category| counts.add(category));
+            }
+        }
+        self.check_memory()
+    }
+
+    fn check_memory(&self) -> Result<(), Error> {
+        let bytes: u64 = self.counts.iter().map(Counts::bytes).sum();
+        let allowed_mib = self.memory_mib;
+        if bytes <= allowed_mib.saturating_mul(1 << 20) {
+            return Ok(());
+        }
+        let categories = self.counts.iter().map(|counts| counts.seen.len() as u64).sum();
+        let needed_mib = bytes.div_ceil(1 << 20);
+        Err(Error::VocabularyMemory { allowed_mib, needed_mib, categories, rows: self.rows })
+    }
+
+    /// Puts what was learnt into `fitted`.
+    pub(crate) fn finish(self, plan: &Plan, fitted: &mut Fitted) {
+        for (moments, &column) in self.moments.iter().zip(&plan.standardised) {
+            (fitted.dense[column].mean, fitted.dense[column].deviation) = moments.finish();
+        }
+        let threshold = match fitted.ids {
+            Ids::Exact { threshold, .. } => threshold,
+            Ids::Modulo => 0,
+        };
+        for (counts, column) in self.counts.into_iter().zip(&mut fitted.categorical) {
+            let kept = counts.seen.iter().filter(|(_, count)| *count >= threshold);
+            column.vocabulary = Some(kept.map(|(category, _)| *category).collect());
+        }
+    }
+}
+
+/// Mean and sum of squared differences from it (Welford), in f64.
+#[derive(Clone, Copy, Default)]
+struct Moments {
+    count: u64,
+    mean: f64,
+    squares: f64,
+}
+
+impl Moments {
+    fn add(&mut self, value: f64) {
+        self.count += 1;
+        let before = value - self.mean;
+        self.mean += before / self.count as f64;
+        self.squares += before * (value - self.mean);
+    }
+
+    /// Mean and population deviation; a constant column keeps its scale.
+    fn finish(&self) -> (f64, f64) {
+        let deviation = (self.squares / self.count.max(1) as f64).sqrt();
+        (self.mean, if deviation > 0.0 { deviation } else { 1.0 })
+    }
+}
+
+/// Categories in the order of their first appearance, with counts.
+#[derive(Default)]
+struct Counts {
+    seen: Vec<(i64, u64)>,
+    index: HashMap<i64, usize, BuildHasherDefault<MixHasher>>,
+}
+
+impl Counts {
+    fn add(&mut self, category: i64) {
+        let next = self.seen.len();
+        let at = *self.index.entry(category).or_insert(next);
+        if at == next {
+            self.seen.push((category, 0));
+        }
+        self.seen[at].1 += 1;
+    }
+
+    /// Bytes held, with the old copy that exists while a container grows.
+    fn bytes(&self) -> u64 {
+        // A slot is key, value and a control byte; 7 of 8 slots are usable.
+        let slots = self.index.capacity() as u64 * 8 / 7;
+        let held = slots * 17 + self.seen.capacity() as u64 * 16;
+        held + held / 2
+    }
+}

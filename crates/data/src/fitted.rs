@@ -1,0 +1,204 @@
+//! What is learnt from the training data and needed to read any other: means, deviations, vocabularies.
+//!
+//! Kept in `dataset.json` and in checkpoints. Learning it is `fit`'s.
+
+use std::collections::HashMap;
+use std::hash::{BuildHasherDefault, Hasher};
+
+use schema::DataConfig;
+use schema::source::{CategoryKind, DenseTransform, Ids};
+use serde::{Deserialize, Serialize};
+
+use crate::error::Error;
+use crate::layout::Wanted;
+
+/// Version of [`Fitted`] as written.
+const VERSION: u32 = 1;
+/// Exact id of a missing category.
+pub(crate) const MISSING_ID: i64 = 0;
+/// Exact id of a category that is rare or was never seen.
+pub(crate) const RARE_ID: i64 = 1;
+/// Exact id of the first category of a vocabulary.
+const FIRST_ID: i64 = 2;
+
+/// The fitted state of all columns of a dataset.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Fitted {
+    /// Version of this structure, 1.
+    pub version: u32,
+    /// How categories became ids.
+    pub ids: Ids,
+    /// One per dense column, in the order of the configuration.
+    pub dense: Vec<FittedDense>,
+    /// One per categorical column, in the order of the configuration.
+    pub categorical: Vec<FittedCategorical>,
+}
+
+/// A dense column's transform with its fitted numbers.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct FittedDense {
+    /// Name of the column.
+    pub column: String,
+    /// What is done to its values.
+    pub transform: DenseTransform,
+    /// Mean of the present values; used by `standardise` only, 0 otherwise.
+    pub mean: f64,
+    /// Population deviation of the present values, 1 where it is 0; used by `standardise` only.
+    pub deviation: f64,
+}
+
+/// A categorical column with its vocabulary.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct FittedCategorical {
+    /// Name of the column.
+    pub column: String,
+    /// How a field is read.
+    pub kind: CategoryKind,
+    /// For exact ids the categories (integers, or XXH3-64 of the text) with the ids 2, 3, …. With
+    /// `n` distinct texts, two share a hash with a probability of about `n² / 2^65`: 10⁻⁵ at 10⁷.
+    pub vocabulary: Option<Vec<i64>>,
+}
+
+impl Fitted {
+    /// The state before any fitting: complete for configurations that need none.
+    pub(crate) fn unfitted(config: &DataConfig, wanted: &Wanted) -> Self {
+        let dense = wanted.dense.iter().map(|column| FittedDense {
+            column: column.column.clone(),
+            transform: column.transform,
+            mean: 0.0,
+            deviation: 1.0,
+        });
+        let categorical = wanted.categorical.iter().map(|column| FittedCategorical {
+            column: column.column.clone(),
+            kind: column.kind,
+            vocabulary: None,
+        });
+        Self {
+            version: VERSION,
+            ids: config.ids,
+            dense: dense.collect(),
+            categorical: categorical.collect(),
+        }
+    }
+
+    /// Whether ids are final, as opposed to raw categories that are taken modulo a table's rows.
+    #[must_use]
+    pub fn is_exact(&self) -> bool {
+        matches!(self.ids, Ids::Exact { .. })
+    }
+
+    /// Number of exact ids of categorical column `column`, the two reserved ones included; `None`
+    /// where ids are taken modulo the table's rows.
+    #[must_use]
+    pub fn id_count(&self, column: usize) -> Option<u64> {
+        let vocabulary = self.categorical.get(column)?.vocabulary.as_ref()?;
+        Some(vocabulary.len() as u64 + FIRST_ID.cast_unsigned())
+    }
+
+    /// Refuses a state that was fitted for other columns.
+    pub(crate) fn check(&self, config: &DataConfig, wanted: &Wanted) -> Result<(), Error> {
+        let expected = Self::unfitted(config, wanted);
+        differ("version", &expected.version, &self.version)?;
+        let exact = |fitted: &Self| if fitted.is_exact() { "exact" } else { "modulo" };
+        differ("ids", &exact(&expected), &exact(self))?;
+        let dense = |fitted: &Self| -> Vec<(String, DenseTransform)> {
+            fitted.dense.iter().map(|d| (d.column.clone(), d.transform)).collect()
+        };
+        differ("dense columns", &dense(&expected), &dense(self))?;
+        let categorical = |fitted: &Self| -> Vec<(String, CategoryKind)> {
+            fitted.categorical.iter().map(|c| (c.column.clone(), c.kind)).collect()
+        };
+        differ("categorical columns", &categorical(&expected), &categorical(self))?;
+        let unfitted = self.categorical.iter().find(|c| c.vocabulary.is_some() != self.is_exact());
+        match unfitted {
+            Some(column) => Err(Error::FittedMismatch {
+                what: "vocabulary",
+                expected: if self.is_exact() { "one".into() } else { "none".into() },
+                got: format!("the opposite in column {:?}", column.column),
+            }),
+            None => Ok(()),
+        }
+    }
+}
+
+fn differ<T: PartialEq + std::fmt::Debug>(
+    what: &'static str,
+    expected: &T,
+    got: &T,
+) -> Result<(), Error> {
+    if expected == got {
+        return Ok(());
+    }
+    let (expected, got) = (format!("{expected:?}"), format!("{got:?}"));
+    Err(Error::FittedMismatch { what, expected, got })
+}
+
+/// A [`Fitted`] made ready for use: vocabularies indexed.
+pub(crate) struct Applier {
+    dense: Vec<FittedDense>,
+    /// Exact id of a category, per column; `None` where the raw category is kept.
+    ids: Vec<Option<IdMap>>,
+}
+
+/// Category to exact id.
+type IdMap = HashMap<i64, i64, BuildHasherDefault<MixHasher>>;
+
+impl Applier {
+    pub(crate) fn new(fitted: &Fitted) -> Self {
+        let index = |vocabulary: &Vec<i64>| vocabulary.iter().copied().zip(FIRST_ID..).collect();
+        let ids = fitted.categorical.iter().map(|column| column.vocabulary.as_ref().map(index));
+        Self { dense: fitted.dense.clone(), ids: ids.collect() }
+    }
+
+    /// The model's input for a value of dense column `column`; NaN stands for missing.
+    #[inline]
+    pub(crate) fn dense(&self, column: usize, value: f64) -> f32 {
+        let fitted = &self.dense[column];
+        let missing = value.is_nan();
+        let given = if missing { 0.0 } else { value };
+        (match fitted.transform {
+            DenseTransform::None => given,
+            DenseTransform::Log1p => (given.max(0.0) + 1.0).ln(),
+            DenseTransform::Log3 => (given.max(-2.0) + 3.0).ln(),
+            DenseTransform::Standardise if missing => 0.0,
+            DenseTransform::Standardise => (given - fitted.mean) / fitted.deviation,
+        }) as f32
+    }
+
+    /// What is stored for a category of column `column`.
+    #[inline]
+    pub(crate) fn category(&self, column: usize, category: Option<i64>) -> i64 {
+        match (&self.ids[column], category) {
+            (None, raw) => raw.unwrap_or(0),
+            (Some(_), None) => MISSING_ID,
+            (Some(ids), Some(category)) => ids.get(&category).copied().unwrap_or(RARE_ID),
+        }
+    }
+}
+
+/// A hasher for one 64-bit key: categories are not adversarial, and SipHash is most of a lookup's time.
+#[derive(Default)]
+pub(crate) struct MixHasher(u64);
+
+impl Hasher for MixHasher {
+    fn finish(&self) -> u64 {
+        self.0
+    }
+
+    fn write(&mut self, bytes: &[u8]) {
+        for &byte in bytes {
+            self.write_u64(u64::from(byte));
+        }
+    }
+
+    fn write_i64(&mut self, key: i64) {
+        self.write_u64(key.cast_unsigned());
+    }
+
+    fn write_u64(&mut self, key: u64) {
+        self.0 = schema::random::mix(self.0 ^ key ^ 0x9e37_79b9_7f4a_7c15);
+    }
+}

@@ -1,0 +1,121 @@
+//! Which columns are wanted and where they stand in one file. Pure; reads nothing.
+
+use std::path::{Path, PathBuf};
+
+use schema::DataConfig;
+use schema::source::{CategoricalColumn, DenseColumn, LabelColumn};
+
+use crate::error::Error;
+
+/// The columns a configuration asks for.
+#[derive(Clone, Debug)]
+pub(crate) struct Wanted {
+    pub label: LabelColumn,
+    pub dense: Vec<DenseColumn>,
+    pub categorical: Vec<CategoricalColumn>,
+    pub missing: Option<Vec<u8>>,
+}
+
+/// Whether a file must have the label.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum LabelNeed {
+    Required,
+    Optional,
+}
+
+/// The positions of the wanted columns among the fields of one file.
+#[derive(Clone, Debug)]
+pub(crate) struct Layout {
+    /// Fields of every record.
+    pub fields: usize,
+    /// `None` in a file without labels.
+    pub label: Option<usize>,
+    pub dense: Vec<usize>,
+    pub categorical: Vec<usize>,
+}
+
+impl Wanted {
+    /// The wanted columns; a name may serve once as dense and once as categorical column.
+    pub(crate) fn of(config: &DataConfig) -> Result<Self, Error> {
+        let label = config.label_column().ok_or_else(|| Error::Config {
+            key: "data.label",
+            problem: "missing: expected a column, or data.preset".to_owned(),
+        })?;
+        let (dense, categorical) = (config.dense_columns(), config.categorical_columns());
+        unique(dense.iter().map(|column| &column.column))?;
+        unique(categorical.iter().map(|column| &column.column))?;
+        for column in &categorical {
+            if column.separator.as_ref().is_some_and(String::is_empty) {
+                let problem = format!("column {:?}: expected text, got none", column.column);
+                return Err(Error::Config { key: "data.categorical.separator", problem });
+            }
+        }
+        let missing = config.missing.as_ref().map(|text| text.trim().as_bytes().to_vec());
+        Ok(Self { label, dense, categorical, missing })
+    }
+
+    /// Whether a trimmed field stands for a missing value.
+    #[inline]
+    pub(crate) fn is_missing(&self, field: &[u8]) -> bool {
+        field.is_empty() || self.missing.as_deref() == Some(field)
+    }
+
+    /// Finds the wanted columns among `names`, the columns of `path` in order.
+    pub(crate) fn place(
+        &self,
+        names: &[String],
+        path: &Path,
+        need: LabelNeed,
+    ) -> Result<Layout, Error> {
+        let label = match position(names, &self.label.column, path) {
+            Err(Error::MissingColumn { .. }) if need == LabelNeed::Optional => None,
+            found => Some(found?),
+        };
+        let dense = self.dense.iter().map(|column| position(names, &column.column, path));
+        let categorical =
+            self.categorical.iter().map(|column| position(names, &column.column, path));
+        Ok(Layout {
+            fields: names.len(),
+            label,
+            dense: dense.collect::<Result<_, _>>()?,
+            categorical: categorical.collect::<Result<_, _>>()?,
+        })
+    }
+
+    /// Like [`Wanted::place`] for a headerless file of known columns whose first record has `fields`
+    /// fields: one field fewer than columns means that the label is left out, where that is allowed.
+    pub(crate) fn place_headerless(
+        &self,
+        names: &[String],
+        fields: usize,
+        (path, need): (&Path, LabelNeed),
+    ) -> Result<Layout, Error> {
+        if need == LabelNeed::Optional && fields + 1 == names.len() {
+            let without: Vec<String> =
+                names.iter().filter(|name| **name != self.label.column).cloned().collect();
+            return self.place(&without, path, need);
+        }
+        self.place(names, path, need)
+    }
+}
+
+fn unique<'a>(names: impl Iterator<Item = &'a String>) -> Result<(), Error> {
+    let mut names: Vec<&String> = names.collect();
+    names.sort();
+    for same in names.chunk_by(|a, b| a == b) {
+        if same.len() > 1 {
+            let (path, column) = (PathBuf::from("[data]"), same[0].clone());
+            return Err(Error::AmbiguousColumn { path, column, count: same.len() });
+        }
+    }
+    Ok(())
+}
+
+fn position(names: &[String], wanted: &str, path: &Path) -> Result<usize, Error> {
+    let (path, column) = (path.to_owned(), wanted.to_owned());
+    match names.iter().filter(|name| *name == wanted).count() {
+        0 => Err(Error::MissingColumn { path, column, available: names.to_vec() }),
+        1 => Ok(names.iter().position(|name| name == wanted).unwrap_or_default()),
+        count => Err(Error::AmbiguousColumn { path, column, count }),
+    }
+}

@@ -1,0 +1,304 @@
+//! Batches of a dataset in a deterministic order, decoded ahead by background threads.
+//!
+//! One thread puts batches together and stays two ahead; two more decode row groups, at most one
+//! window ahead. Order is `shuffle`'s, batches are `gather`'s.
+
+use std::collections::VecDeque;
+use std::ops::Range;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::thread::JoinHandle;
+
+use crossbeam_channel::{Receiver, Sender, bounded, unbounded};
+use schema::Batch;
+
+use crate::dataset::Dataset;
+use crate::error::Error;
+use crate::gather::{Decoded, Features, Filling};
+use crate::shuffle::{Order, Position, Window};
+
+/// Batches ready ahead of the one in use.
+const BATCHES_AHEAD: usize = 2;
+const DECODE_THREADS: usize = 2;
+
+/// The features of a model in their order: categorical column and rows of its table.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct FeaturePlan {
+    /// Column name and table rows; an id is the column's unsigned value modulo the rows, or the value
+    /// itself where the dataset has exact ids.
+    pub columns: Vec<(String, u64)>,
+}
+
+/// A shuffle in bounded memory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Shuffle {
+    /// Its seed.
+    pub seed: u64,
+    /// Rows held and shuffled together, rounded up to whole row groups.
+    pub buffer_rows: usize,
+}
+
+/// What is read and how.
+#[derive(Clone, Debug, PartialEq)]
+pub struct LoaderOptions {
+    /// Samples of a batch.
+    pub batch_size: usize,
+    /// `None` keeps the order of the dataset.
+    pub shuffle: Option<Shuffle>,
+    /// Leaves out the last, smaller batch of an epoch.
+    pub drop_last: bool,
+    /// The rows read; `0..dataset.rows()` for all.
+    pub rows: Range<u64>,
+    /// Where to start; [`Position::default`] for the beginning.
+    pub start: Position,
+    /// Epochs in all, those before `start` included; `None` never ends.
+    pub epochs: Option<u64>,
+}
+
+/// A batch and the position after it.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Loaded {
+    /// The samples.
+    pub batch: Batch,
+    /// Where to resume once this batch has been used.
+    pub position: Position,
+}
+
+/// Yields batches; an error ends it. Dropping it stops its threads.
+pub struct Loader {
+    dir: PathBuf,
+    /// Taken when the loader ends.
+    batches: Option<Receiver<Message>>,
+    threads: Vec<JoinHandle<()>>,
+    order: Order,
+}
+
+enum Message {
+    Batch(Box<Loaded>),
+    Failed(Error),
+    End,
+}
+
+impl Loader {
+    /// Starts loading.
+    ///
+    /// # Errors
+    /// [`Error::MissingColumn`] and [`Error::TableTooSmall`] for the features, [`Error::Config`] for
+    /// impossible options, [`Error::PositionMismatch`] for a start that belongs to other options.
+    pub fn start(
+        dataset: &Dataset,
+        features: &FeaturePlan,
+        options: LoaderOptions,
+    ) -> Result<Self, Error> {
+        let features = Arc::new(Features::of(features, dataset.fitted(), dataset.dir())?);
+        let order = order_of(dataset, &options)?;
+        let start = order.resume(&options.start)?;
+        let (sender, batches) = bounded(BATCHES_AHEAD);
+        let (jobs, queue) = unbounded::<Job>();
+        let mut threads = Vec::with_capacity(DECODE_THREADS + 1);
+        for _ in 0..DECODE_THREADS {
+            let (dataset, features) = (dataset.clone(), Arc::clone(&features));
+            let queue = queue.clone();
+            threads.push(std::thread::spawn(move || {
+                for (group, answer) in queue {
+                    // Nobody waits any more when the loader was dropped.
+                    let _ = answer.send(Decoded::read(&dataset, group, &features));
+                }
+            }));
+        }
+        let ahead = Ahead {
+            windows: Windows::from(order, &start, options.epochs),
+            jobs,
+            submitted: VecDeque::new(),
+            dir: dataset.dir().to_owned(),
+        };
+        threads
+            .push(std::thread::spawn(move || assemble(order, &features, (start, ahead), &sender)));
+        Ok(Self { dir: dataset.dir().to_owned(), batches: Some(batches), threads, order })
+    }
+
+    /// Batches of one epoch.
+    #[must_use]
+    pub fn batches_per_epoch(&self) -> u64 {
+        self.order.batches()
+    }
+}
+
+impl Iterator for Loader {
+    type Item = Result<Loaded, Error>;
+
+    fn next(&mut self) -> Option<Self::Item> {
+        let message = self.batches.as_ref()?.recv();
+        let end = match message {
+            Ok(Message::Batch(loaded)) => return Some(Ok(*loaded)),
+            Ok(Message::Failed(error)) => Some(Err(error)),
+            Ok(Message::End) => None,
+            Err(_) => Some(Err(Error::LoaderStopped { path: self.dir.clone() })),
+        };
+        self.batches = None;
+        end
+    }
+}
+
+impl Drop for Loader {
+    fn drop(&mut self) {
+        self.batches = None;
+        for thread in self.threads.drain(..) {
+            // A panic there has ended the batches with an error already.
+            let _ = thread.join();
+        }
+    }
+}
+
+fn order_of(dataset: &Dataset, options: &LoaderOptions) -> Result<Order, Error> {
+    let refuse = |key, problem| Err(Error::Config { key, problem });
+    if options.batch_size == 0 {
+        return refuse("batch_size", "expected at least 1, got 0".to_owned());
+    }
+    let Range { start, end } = options.rows;
+    if start >= end || end > dataset.rows() {
+        let text = format!("expected a part of 0..{}, got {start}..{end}", dataset.rows());
+        return refuse("rows", text);
+    }
+    let order = Order {
+        seed: options.shuffle.map(|shuffle| shuffle.seed),
+        buffer_rows: options.shuffle.map_or(0, |shuffle| shuffle.buffer_rows as u64),
+        batch_size: options.batch_size as u64,
+        drop_last: options.drop_last,
+        first_row: start,
+        end_row: end,
+        row_group_rows: dataset.manifest().row_group_rows,
+    };
+    if order.batches() == 0 {
+        let text = format!(
+            "{} does not fill one batch from {} rows, and the last one is dropped",
+            options.batch_size,
+            order.rows()
+        );
+        return refuse("batch_size", text);
+    }
+    Ok(order)
+}
+
+/// The windows of all epochs from a position on.
+struct Windows {
+    order: Order,
+    epochs: Option<u64>,
+    epoch: u64,
+    left: std::vec::IntoIter<Window>,
+}
+
+impl Windows {
+    fn from(order: Order, start: &Position, epochs: Option<u64>) -> Self {
+        let ended = epochs.is_some_and(|epochs| start.epoch >= epochs);
+        let mut windows = if ended { Vec::new() } else { order.windows(start.epoch).0 };
+        windows.drain(..(start.window as usize).min(windows.len()));
+        Self { order, epochs, epoch: start.epoch, left: windows.into_iter() }
+    }
+}
+
+impl Iterator for Windows {
+    type Item = Window;
+
+    fn next(&mut self) -> Option<Window> {
+        if let Some(window) = self.left.next() {
+            return Some(window);
+        }
+        if self.epochs.is_some_and(|epochs| self.epoch + 1 >= epochs) {
+            return None;
+        }
+        self.epoch += 1;
+        self.left = self.order.windows(self.epoch).0.into_iter();
+        self.left.next()
+    }
+}
+
+type Job = (u64, Sender<Result<Decoded, Error>>);
+type Submitted = (Window, Vec<Receiver<Result<Decoded, Error>>>);
+
+/// Windows being decoded ahead of the one in use.
+struct Ahead {
+    windows: Windows,
+    jobs: Sender<Job>,
+    submitted: VecDeque<Submitted>,
+    dir: PathBuf,
+}
+
+impl Ahead {
+    /// The next window with its rows, and the following one on its way.
+    fn next(&mut self) -> Option<Result<(Window, Vec<Decoded>), Error>> {
+        self.submit(1);
+        let (window, answers) = self.submitted.pop_front()?;
+        self.submit(DECODE_THREADS + 1);
+        let lost = || Error::LoaderStopped { path: self.dir.clone() };
+        let decoded = answers.iter().map(|answer| answer.recv().unwrap_or_else(|_| Err(lost())));
+        Some(decoded.collect::<Result<_, _>>().map(|decoded| (window, decoded)))
+    }
+
+    /// Submits windows until at least `groups` row groups are on their way.
+    fn submit(&mut self, groups: usize) {
+        while self.submitted.iter().map(|(_, answers)| answers.len()).sum::<usize>() < groups {
+            let Some(window) = self.windows.next() else { return };
+            let answers = window.pieces.iter().map(|piece| {
+                let (answer, result) = bounded(1);
+                // Decoders live as long as this sender; one that panicked shows as a missing answer.
+                let _ = self.jobs.send((piece.group, answer));
+                result
+            });
+            self.submitted.push_back((window.clone(), answers.collect()));
+        }
+    }
+}
+
+/// Puts batches together until the end, an error, or until nobody wants more.
+fn assemble(
+    order: Order,
+    features: &Features,
+    (start, mut ahead): (Position, Ahead),
+    batches: &Sender<Message>,
+) {
+    let mut epoch = start.epoch;
+    let mut batch = start.batch;
+    let mut skip = start.offset as usize;
+    let (_, mut ends) = order.windows(epoch);
+    let mut filling = Filling::new(features);
+    while let Some(next) = ahead.next() {
+        let (window, decoded) = match next {
+            Ok(next) => next,
+            Err(error) => {
+                // A failed send means that the loader was dropped.
+                let _ = batches.send(Message::Failed(error));
+                return;
+            }
+        };
+        if window.epoch != epoch {
+            (epoch, batch) = (window.epoch, 0);
+            ends = order.windows(epoch).1;
+        }
+        let rows = order.rows_of(&window);
+        let mut rows = &rows[std::mem::take(&mut skip)..];
+        let is_last = window.index as usize + 1 == ends.len();
+        loop {
+            let room = order.batch_size as usize - filling.len();
+            let (now, later) = rows.split_at(room.min(rows.len()));
+            filling.take(&decoded, now);
+            rows = later;
+            let is_full = filling.len() == order.batch_size as usize;
+            let is_rest = is_last && filling.len() > 0;
+            if !is_full && !is_rest {
+                break;
+            }
+            let samples = filling.finish();
+            if !is_full && order.drop_last {
+                break;
+            }
+            batch += 1;
+            let position = order.position(epoch, batch, &ends);
+            let loaded = Box::new(Loaded { batch: samples, position });
+            if batches.send(Message::Batch(loaded)).is_err() {
+                return;
+            }
+        }
+    }
+    let _ = batches.send(Message::End);
+}

@@ -1,0 +1,63 @@
+//! A small table of named columns to one Parquet file: results and reports, for any crate above.
+
+use std::fs::File;
+use std::path::Path;
+use std::sync::Arc;
+
+use ::parquet::arrow::ArrowWriter;
+use ::parquet::basic::{Compression, ZstdLevel};
+use ::parquet::file::properties::WriterProperties;
+use arrow_array::{ArrayRef, Float64Array, Int64Array, RecordBatch, StringArray};
+
+use crate::error::Error;
+
+/// The values of one column.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Values {
+    /// 64-bit integers.
+    Integers(Vec<i64>),
+    /// 64-bit floats.
+    Floats(Vec<f64>),
+    /// Text.
+    Text(Vec<String>),
+}
+
+/// One column of a table.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Column {
+    /// Its name.
+    pub name: String,
+    /// Its values, as many as in every other column.
+    pub values: Values,
+}
+
+/// Writes `columns` to `path` under a temporary name, synced and then renamed.
+///
+/// # Errors
+/// [`Error::Write`] and [`Error::Parquet`]; the latter also for columns of different lengths.
+pub fn write_table(path: &Path, columns: Vec<Column>) -> Result<(), Error> {
+    let arrays = columns.into_iter().map(|column| {
+        let array: ArrayRef = match column.values {
+            Values::Integers(values) => Arc::new(Int64Array::from(values)),
+            Values::Floats(values) => Arc::new(Float64Array::from(values)),
+            Values::Text(values) => Arc::new(StringArray::from(values)),
+        };
+        (column.name, array)
+    });
+    let batch = RecordBatch::try_from_iter(arrays).map_err(|e| Error::parquet(path)(e.into()))?;
+    let mut partial = path.as_os_str().to_owned();
+    partial.push(".partial");
+    let partial = Path::new(&partial);
+    let file = File::create(partial).map_err(Error::write(partial))?;
+    let write = || {
+        let level = ZstdLevel::try_new(1)?;
+        let properties =
+            WriterProperties::builder().set_compression(Compression::ZSTD(level)).build();
+        let mut writer = ArrowWriter::try_new(file, batch.schema(), Some(properties))?;
+        writer.write(&batch)?;
+        writer.into_inner()
+    };
+    let file = write().map_err(Error::parquet(path))?;
+    file.sync_all().map_err(Error::write(partial))?;
+    std::fs::rename(partial, path).map_err(Error::write(path))
+}

@@ -1,0 +1,213 @@
+//! Raw inputs to a prepared dataset, streaming: fit where needed, then convert and write.
+//!
+//! # What is stored
+//! `label` and dense columns as f32, transformed. Categorical columns as i64: with exact ids the final
+//! ids, otherwise the raw category (the integer, or XXH3-64 of the trimmed text, as a bit pattern; 0 if
+//! missing), of which the loader takes the unsigned value modulo the table's rows. List columns keep
+//! their lists; a missing list is empty, missing elements are left out.
+
+use std::num::NonZero;
+use std::path::Path;
+
+use schema::DataConfig;
+
+use crate::convert::{Accept, Row};
+use crate::dataset::{Dataset, held_out_rows};
+use crate::error::Error;
+use crate::fit::{Fitting, Plan, single_values};
+use crate::fitted::{Applier, Fitted};
+use crate::layout::{LabelNeed, Wanted};
+use crate::loss::Losses;
+use crate::rows::Rows;
+use crate::scan::{Meter, Source, Strictness};
+use crate::writer::{DatasetWriter, Record, WriterOptions};
+
+/// A size of row groups that serves shuffling well.
+pub const DEFAULT_ROW_GROUP_ROWS: usize = 16_384;
+
+/// What is prepared, and how.
+#[derive(Debug)]
+pub struct PrepareRequest<'a> {
+    /// Files, plain, `.gz` or `.zst`, or `-` for standard input.
+    pub inputs: &'a [String],
+    /// Format and columns.
+    pub config: &'a DataConfig,
+    /// State fitted on other data, such as the training data of an evaluation file. If `None`, it is
+    /// fitted on these inputs, which then are read more than once where the columns need it.
+    pub fitted: Option<&'a Fitted>,
+    /// Share of the rows' end that fitting leaves out because it will be held out.
+    pub hold_out: f64,
+    /// The dataset's folder; must not exist.
+    pub out: &'a Path,
+    /// Rows of a row group; [`DEFAULT_ROW_GROUP_ROWS`] unless there is a reason.
+    pub row_group_rows: usize,
+    /// What a malformed record does.
+    pub strictness: Strictness,
+    /// Threads that convert and encode; the result does not depend on it.
+    pub threads: usize,
+    /// The generator's report, if the rows are synthetic; recorded as it is.
+    pub generator: Option<serde_json::Value>,
+}
+
+/// How far a preparation is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Progress {
+    /// Bytes of the (compressed) files read, over all passes.
+    pub bytes_done: u64,
+    /// Bytes there are to read over all passes; unknown for standard input.
+    pub bytes_total: Option<u64>,
+    /// Rows of the current pass.
+    pub rows: u64,
+}
+
+/// A finished preparation.
+#[derive(Debug)]
+pub struct Prepared {
+    /// The dataset.
+    pub dataset: Dataset,
+    /// What was left out.
+    pub losses: Losses,
+}
+
+/// As many threads as the machine has, at most 8: reading is one thread's work and feeds no more.
+#[must_use]
+pub fn default_threads() -> usize {
+    std::thread::available_parallelism().map_or(1, NonZero::get).min(8)
+}
+
+/// Prepares a dataset.
+///
+/// # Cost
+/// One pass over the inputs; one more to fit standardised columns or exact ids, and another before that
+/// to count rows where `hold_out` is not 0. Memory is bounded by the row groups in flight, below 1 GiB
+/// for any input, plus the vocabularies of exact ids, which have a bound of their own.
+/// # Errors
+/// Any [`Error`]; nothing is left at `out` then.
+pub fn prepare(
+    request: &PrepareRequest<'_>,
+    progress: &mut dyn FnMut(Progress),
+) -> Result<Prepared, Error> {
+    let wanted = Wanted::of(request.config)?;
+    let source = Source {
+        inputs: request.inputs,
+        config: request.config,
+        wanted: &wanted,
+        label: LabelNeed::Required,
+        strictness: request.strictness,
+        threads: request.threads.max(1),
+    };
+    // Before anything is read: a fit may take long.
+    if request.out.exists() {
+        return Err(Error::OutExists { path: request.out.to_owned() });
+    }
+    source.check(1)?;
+    let is_list = source.lists()?;
+    let mut fitted = match request.fitted {
+        Some(fitted) => {
+            fitted.check(request.config, &wanted)?;
+            fitted.clone()
+        }
+        None => Fitted::unfitted(request.config, &wanted),
+    };
+    let plan = match request.fitted {
+        Some(_) => None,
+        None => Plan::of(&fitted, &wanted, &is_list),
+    };
+    let passes = match &plan {
+        None => 1,
+        Some(_) if request.hold_out == 0.0 => 2,
+        Some(_) => 3,
+    };
+    source.check(passes)?;
+    let mut meter = Meter::new(request.inputs, passes, progress)?;
+    if let Some(plan) = &plan {
+        fit(&source, &mut meter, (plan, request.hold_out), &mut fitted)?;
+    }
+    write(request, &source, &mut meter, (fitted, &is_list))
+}
+
+fn fit(
+    source: &Source<'_>,
+    meter: &mut Meter<'_>,
+    (plan, hold_out): (&Plan, f64),
+    fitted: &mut Fitted,
+) -> Result<(), Error> {
+    let mut rows = u64::MAX;
+    if hold_out != 0.0 {
+        let mut all = 0;
+        source.scan(
+            meter,
+            || Count(plan),
+            |block| {
+                all += block.rows;
+                Ok(())
+            },
+        )?;
+        rows = all - held_out_rows(all, hold_out);
+    }
+    let mut fitting = Fitting::new(plan, fitted.ids, rows);
+    source.scan(meter, || plan.sample(), |block| fitting.take(&block))?;
+    fitting.finish(plan, fitted);
+    Ok(())
+}
+
+fn write(
+    request: &PrepareRequest<'_>,
+    source: &Source<'_>,
+    meter: &mut Meter<'_>,
+    (fitted, is_list): (Fitted, &[bool]),
+) -> Result<Prepared, Error> {
+    let applier = Applier::new(&fitted);
+    let options = WriterOptions { row_group_rows: request.row_group_rows, threads: source.threads };
+    let mut writer = DatasetWriter::create(request.out, &fitted, is_list, options)?;
+    let taker = || Transformed::new(&applier, is_list, fitted.dense.len());
+    let losses = source.scan(meter, taker, |block| writer.push(&block.taken.rows))?;
+    let record = Record {
+        inputs: request.inputs.to_vec(),
+        fitted,
+        losses: losses.clone(),
+        generator: request.generator.clone(),
+    };
+    Ok(Prepared { dataset: writer.finish(record)?, losses })
+}
+
+/// Counts rows that would be taken.
+struct Count<'a>(&'a Plan);
+
+impl Accept for Count<'_> {
+    fn accept(&mut self, row: &Row) -> Result<(), String> {
+        single_values(row, self.0.is_list())
+    }
+}
+
+/// Takes rows transformed as they are stored.
+pub(crate) struct Transformed<'a> {
+    applier: &'a Applier,
+    pub rows: Rows,
+    is_list: &'a [bool],
+}
+
+impl<'a> Transformed<'a> {
+    pub(crate) fn new(applier: &'a Applier, is_list: &'a [bool], dense: usize) -> Self {
+        Self { applier, rows: Rows::empty(dense, is_list), is_list }
+    }
+}
+
+impl Accept for Transformed<'_> {
+    fn accept(&mut self, row: &Row) -> Result<(), String> {
+        single_values(row, self.is_list)?;
+        self.rows.labels.push(row.label);
+        self.rows.lines.push(row.line);
+        for (column, (values, &value)) in self.rows.dense.iter_mut().zip(&row.dense).enumerate() {
+            values.push(self.applier.dense(column, value));
+        }
+        for (column, into) in self.rows.categorical.iter_mut().enumerate() {
+            let categories = row.column(column).iter();
+            into.values.extend(categories.map(|&c| self.applier.category(column, c)));
+            if let Some(ends) = &mut into.ends {
+                ends.push(into.values.len() as u32);
+            }
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,90 @@
+//! A block of prepared rows, column by column. Knows nothing of where they come from or go.
+
+/// One categorical column of a block.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Categories {
+    /// Raw categories, or exact ids; one per row, or `ends` says how many.
+    pub values: Vec<i64>,
+    /// For a list column the end of each row's values, `[rows]`; `None` for one value per row.
+    pub ends: Option<Vec<u32>>,
+}
+
+/// Rows in columns, all of the same number of rows.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Rows {
+    /// Labels, `[rows]`.
+    pub labels: Vec<f32>,
+    /// Dense columns, each `[rows]`, transformed.
+    pub dense: Vec<Vec<f32>>,
+    /// Categorical columns.
+    pub categorical: Vec<Categories>,
+    /// Line of each row in its file, `[rows]`; may be empty where nobody asks.
+    pub lines: Vec<u64>,
+}
+
+impl Rows {
+    /// No rows of `dense` columns and as many categorical columns as `lists`, which says which hold lists.
+    #[must_use]
+    pub fn empty(dense: usize, lists: &[bool]) -> Self {
+        let categories = |list: &bool| Categories { values: Vec::new(), ends: list.then(Vec::new) };
+        Self {
+            labels: Vec::new(),
+            dense: vec![Vec::new(); dense],
+            categorical: lists.iter().map(categories).collect(),
+            lines: Vec::new(),
+        }
+    }
+
+    /// Number of rows.
+    #[must_use]
+    pub fn len(&self) -> usize {
+        self.labels.len()
+    }
+
+    /// Whether there are none.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.labels.is_empty()
+    }
+
+    /// Appends the rows `range` of `other`, which has the same columns.
+    pub(crate) fn extend(&mut self, other: &Self, range: std::ops::Range<usize>) {
+        self.labels.extend_from_slice(&other.labels[range.clone()]);
+        if !other.lines.is_empty() {
+            self.lines.extend_from_slice(&other.lines[range.clone()]);
+        }
+        for (into, from) in self.dense.iter_mut().zip(&other.dense) {
+            into.extend_from_slice(&from[range.clone()]);
+        }
+        for (into, from) in self.categorical.iter_mut().zip(&other.categorical) {
+            into.extend(from, range.clone());
+        }
+    }
+}
+
+impl Categories {
+    /// The values of row `row`.
+    pub(crate) fn row(&self, row: usize) -> &[i64] {
+        match &self.ends {
+            None => &self.values[row..=row],
+            Some(ends) => {
+                let start = if row == 0 { 0 } else { ends[row - 1] as usize };
+                &self.values[start..ends[row] as usize]
+            }
+        }
+    }
+
+    fn extend(&mut self, from: &Self, range: std::ops::Range<usize>) {
+        let (Some(into_ends), Some(ends)) = (&mut self.ends, &from.ends) else {
+            self.values.extend_from_slice(&from.values[range]);
+            return;
+        };
+        if range.is_empty() {
+            return;
+        }
+        let start = if range.start == 0 { 0 } else { ends[range.start - 1] };
+        let shift = self.values.len() as u32;
+        into_ends.extend(ends[range.clone()].iter().map(|end| end - start + shift));
+        self.values.extend_from_slice(&from.values[start as usize..ends[range.end - 1] as usize]);
+    }
+}

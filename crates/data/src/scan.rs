@@ -1,0 +1,211 @@
+//! All inputs of a request, in order, through the reading pipeline: produce blocks, convert, take.
+//!
+//! Knows the formats' readers; not what becomes of the rows.
+
+use std::io::{Cursor, Read};
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use schema::DataConfig;
+use schema::source::Format;
+
+use crate::convert::{Accept, Parsed, convert};
+use crate::criteo_tsv;
+use crate::decompress::{self, STDIN};
+use crate::error::Error;
+use crate::layout::{LabelNeed, Wanted};
+use crate::loss::Losses;
+use crate::ordered;
+use crate::parquet::input;
+use crate::prepare::Progress;
+use crate::text::{self, Block, Body, First};
+
+/// What a malformed record does.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Strictness {
+    /// It is counted and skipped.
+    Skip,
+    /// It ends the reading with an error.
+    Stop,
+}
+
+/// The inputs and how they are read.
+pub(crate) struct Source<'a> {
+    pub inputs: &'a [String],
+    pub config: &'a DataConfig,
+    pub wanted: &'a Wanted,
+    pub label: LabelNeed,
+    pub strictness: Strictness,
+    pub threads: usize,
+}
+
+/// How far all passes over the inputs are.
+pub(crate) struct Meter<'a> {
+    bytes_done: Arc<AtomicU64>,
+    bytes_total: Option<u64>,
+    show: &'a mut dyn FnMut(Progress),
+}
+
+impl<'a> Meter<'a> {
+    /// A meter for `passes` passes over `inputs`.
+    pub(crate) fn new(
+        inputs: &[String],
+        passes: u64,
+        show: &'a mut dyn FnMut(Progress),
+    ) -> Result<Self, Error> {
+        let bytes_total = decompress::total_bytes(inputs)?.map(|bytes| bytes * passes);
+        Ok(Self { bytes_done: Arc::default(), bytes_total, show })
+    }
+
+    fn show(&mut self, rows: u64) {
+        let bytes_done = self.bytes_done.load(Ordering::Relaxed);
+        (self.show)(Progress { bytes_done, bytes_total: self.bytes_total, rows });
+    }
+}
+
+impl Source<'_> {
+    /// Which categorical columns hold lists: those with a separator, or of a list type in the first file.
+    pub(crate) fn lists(&self) -> Result<Vec<bool>, Error> {
+        match (self.config.format, self.inputs.first()) {
+            (Format::Parquet, Some(path)) if path != STDIN => {
+                input::lists(Path::new(path), self.wanted)
+            }
+            _ => Ok(self.wanted.categorical.iter().map(|c| c.separator.is_some()).collect()),
+        }
+    }
+
+    /// Refuses what can be seen to fail before anything is read; `passes` is how often it will be read.
+    pub(crate) fn check(&self, passes: u64) -> Result<(), Error> {
+        if self.inputs.is_empty() {
+            let problem = "expected at least one file, got none".to_owned();
+            return Err(Error::Config { key: "inputs", problem });
+        }
+        let stdin = self.inputs.iter().filter(|input| *input == STDIN).count();
+        if stdin > 0 && self.config.format == Format::Parquet {
+            return Err(Error::Stdin { problem: "cannot be Parquet; give a file" });
+        }
+        if stdin > 1 {
+            return Err(Error::Stdin { problem: "is named more than once" });
+        }
+        if stdin > 0 && passes > 1 {
+            let problem = "can be read only once, but standardised columns and exact ids need a \
+                           pass of their own; give files";
+            return Err(Error::Stdin { problem });
+        }
+        Ok(())
+    }
+
+    /// Reads everything once; `taker` makes what takes a block's rows, `take` gets it in order.
+    pub(crate) fn scan<A: Accept>(
+        &self,
+        meter: &mut Meter<'_>,
+        taker: impl Fn() -> A + Sync,
+        mut take: impl FnMut(Parsed<A>) -> Result<(), Error>,
+    ) -> Result<Losses, Error> {
+        let bytes_done = Arc::clone(&meter.bytes_done);
+        let produce = |send: ordered::Send<'_, Block>| self.produce(&bytes_done, send);
+        let work = |block: Block| convert(&block, self.wanted, taker());
+        let mut tally = Tally::new(self);
+        let mut rows = 0;
+        let consume = |parsed: Parsed<A>| {
+            tally.count(&parsed)?;
+            rows += parsed.rows;
+            take(parsed)?;
+            meter.show(rows);
+            Ok(())
+        };
+        ordered::run(self.threads, produce, work, consume)?;
+        tally.finish()
+    }
+
+    fn produce(
+        &self,
+        bytes_done: &Arc<AtomicU64>,
+        send: ordered::Send<'_, Block>,
+    ) -> Result<(), Error> {
+        for (file, name) in self.inputs.iter().enumerate() {
+            let (path, shared): (_, Arc<str>) = (Path::new(name), name.as_str().into());
+            let mut stopped = false;
+            let mut send = |layout, body: Body| {
+                stopped = !send(Block { file, name: Arc::clone(&shared), layout, body });
+                !stopped
+            };
+            if self.config.format == Format::Parquet {
+                input::send_rows(path, (self.wanted, self.label), bytes_done, &mut send)?;
+            } else {
+                let read = not_empty(decompress::open(name, bytes_done)?, path)?;
+                let mut first = |fields: &[String]| self.first(path, fields);
+                match self.config.format {
+                    Format::Csv => text::send_records(path, read, &mut first, &mut send)?,
+                    _ => text::send_lines(path, read, &mut first, &mut send)?,
+                }
+            }
+            if stopped {
+                break;
+            }
+        }
+        Ok(())
+    }
+
+    fn first(&self, path: &Path, fields: &[String]) -> Result<First, Error> {
+        let names = match self.config.format {
+            Format::Criteo => criteo_tsv::column_names(),
+            _ => self.config.columns.clone(),
+        };
+        if names.is_empty() {
+            return Ok(First::Header(self.wanted.place(fields, path, self.label)?));
+        }
+        let place = (path, self.label);
+        Ok(First::Data(self.wanted.place_headerless(&names, fields.len(), place)?))
+    }
+}
+
+fn not_empty(mut read: Box<dyn Read + Send>, path: &Path) -> Result<impl Read + Send, Error> {
+    let mut first = Vec::with_capacity(1);
+    read.by_ref().take(1).read_to_end(&mut first).map_err(Error::read(path))?;
+    if first.is_empty() {
+        return Err(Error::EmptyInput { path: path.to_owned() });
+    }
+    Ok(Cursor::new(first).chain(read))
+}
+
+/// Good rows and losses per file.
+struct Tally<'a> {
+    source: &'a Source<'a>,
+    rows: Vec<u64>,
+    losses: Vec<Losses>,
+}
+
+impl<'a> Tally<'a> {
+    fn new(source: &'a Source<'a>) -> Self {
+        let files = source.inputs.len();
+        Self { source, rows: vec![0; files], losses: vec![Losses::default(); files] }
+    }
+
+    fn count<A>(&mut self, parsed: &Parsed<A>) -> Result<(), Error> {
+        if self.source.strictness == Strictness::Stop
+            && let Some(first) = parsed.losses.first.first()
+        {
+            return Err(Error::Malformed(first.clone()));
+        }
+        self.rows[parsed.file] += parsed.rows;
+        self.losses[parsed.file].append(parsed.losses.clone());
+        Ok(())
+    }
+
+    fn finish(self) -> Result<Losses, Error> {
+        let mut all = Losses::default();
+        for ((rows, losses), input) in self.rows.iter().zip(self.losses).zip(self.source.inputs) {
+            if *rows == 0 {
+                return Err(Error::NoGoodRows {
+                    path: input.into(),
+                    malformed: losses.malformed_lines,
+                    first: losses.first.into_iter().next().map(Box::new),
+                });
+            }
+            all.append(losses);
+        }
+        Ok(all)
+    }
+}

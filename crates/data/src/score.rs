@@ -1,0 +1,212 @@
+//! Raw files to batches for a trained model, without preparing a dataset: what scoring reads.
+//!
+//! Batches follow the order of the files; each sample knows its line, so that a score can be put back
+//! to its record even where malformed ones were skipped.
+
+use std::path::{Path, PathBuf};
+use std::thread::JoinHandle;
+
+use crossbeam_channel::{Receiver, Sender, bounded};
+use schema::{Batch, DataConfig};
+
+use crate::convert::Parsed;
+use crate::error::Error;
+use crate::fitted::{Applier, Fitted};
+use crate::gather::{Decoded, Features, Filling};
+use crate::layout::{LabelNeed, Wanted};
+use crate::loader::FeaturePlan;
+use crate::loss::Losses;
+use crate::prepare::Transformed;
+use crate::rows::Rows;
+use crate::scan::{Meter, Source, Strictness};
+
+/// What is scored, and how it is read.
+#[derive(Clone, Debug)]
+pub struct ScoreRequest {
+    /// Files, plain, `.gz` or `.zst`, or `-` for standard input.
+    pub inputs: Vec<String>,
+    /// Format and columns, as in training.
+    pub config: DataConfig,
+    /// The state fitted in training.
+    pub fitted: Fitted,
+    /// The model's features.
+    pub features: FeaturePlan,
+    /// Most samples of a batch.
+    pub batch_size: usize,
+    /// What a malformed record does.
+    pub strictness: Strictness,
+    /// Threads that convert.
+    pub threads: usize,
+}
+
+/// Samples of one file.
+#[derive(Clone, Debug, PartialEq)]
+pub struct ScoringBatch {
+    /// Index of the file among the inputs.
+    pub input: usize,
+    /// Line of each sample in its file, from 1; for Parquet the row.
+    pub lines: Vec<u64>,
+    /// The samples. Labels are NaN where the file has none.
+    pub batch: Batch,
+}
+
+/// Yields the batches of raw files; an error ends it.
+pub struct ScoringReader {
+    messages: Option<Receiver<Message>>,
+    thread: Option<JoinHandle<()>>,
+    features: Features,
+    batch_size: usize,
+    /// The block being cut into batches, and how many of its rows are used.
+    block: Option<(usize, Vec<u64>, [Decoded; 1], usize)>,
+    filling: Filling,
+    filling_lines: Vec<u64>,
+    filling_input: usize,
+    losses: Losses,
+}
+
+enum Message {
+    Rows(usize, Rows),
+    Done(Result<Losses, Error>),
+}
+
+/// Starts reading raw files for scoring. A file may lack the label: by its header, or in a headerless
+/// layout (Criteo's included) by having one field less.
+///
+/// # Errors
+/// [`Error::FittedMismatch`], [`Error::MissingColumn`], [`Error::TableTooSmall`], [`Error::Config`],
+/// [`Error::Stdin`]; what is wrong with the files comes with the batches.
+pub fn read_for_scoring(request: ScoreRequest) -> Result<ScoringReader, Error> {
+    if request.batch_size == 0 {
+        let problem = "expected at least 1, got 0".to_owned();
+        return Err(Error::Config { key: "batch_size", problem });
+    }
+    let wanted = Wanted::of(&request.config)?;
+    request.fitted.check(&request.config, &wanted)?;
+    let features = Features::of(&request.features, &request.fitted, Path::new("[data]"))?;
+    source(&request, &wanted).check(1)?;
+    let (sender, messages) = bounded(2);
+    let batch_size = request.batch_size;
+    let thread = std::thread::spawn(move || {
+        let losses = read(&request, &wanted, &sender);
+        // A failed send means that the reader was dropped.
+        let _ = sender.send(Message::Done(losses));
+    });
+    Ok(ScoringReader {
+        messages: Some(messages),
+        thread: Some(thread),
+        filling: Filling::new(&features),
+        features,
+        batch_size,
+        block: None,
+        filling_lines: Vec::new(),
+        filling_input: 0,
+        losses: Losses::default(),
+    })
+}
+
+fn source<'a>(request: &'a ScoreRequest, wanted: &'a Wanted) -> Source<'a> {
+    Source {
+        inputs: &request.inputs,
+        config: &request.config,
+        wanted,
+        label: LabelNeed::Optional,
+        strictness: request.strictness,
+        threads: request.threads.max(1),
+    }
+}
+
+fn read(
+    request: &ScoreRequest,
+    wanted: &Wanted,
+    sender: &Sender<Message>,
+) -> Result<Losses, Error> {
+    let source = source(request, wanted);
+    let is_list = source.lists()?;
+    let applier = Applier::new(&request.fitted);
+    let taker = || Transformed::new(&applier, &is_list, request.fitted.dense.len());
+    let take = |parsed: Parsed<Transformed<'_>>| {
+        let message = Message::Rows(parsed.file, parsed.taken.rows);
+        sender.send(message).map_err(|_| Error::LoaderStopped { path: PathBuf::from("[data]") })
+    };
+    let mut silent = |_| {};
+    source.scan(&mut Meter::new(&request.inputs, 1, &mut silent)?, taker, take)
+}
+
+impl ScoringReader {
+    /// What was left out; complete once the batches have ended.
+    #[must_use]
+    pub fn losses(&self) -> &Losses {
+        &self.losses
+    }
+
+    fn emit(&mut self) -> ScoringBatch {
+        ScoringBatch {
+            input: self.filling_input,
+            lines: std::mem::take(&mut self.filling_lines),
+            batch: self.filling.finish(),
+        }
+    }
+
+    /// Takes rows of the current block; `true` when the batch must go out.
+    fn take_block(&mut self) -> bool {
+        let Some((input, lines, decoded, used)) = &mut self.block else { return false };
+        if *input != self.filling_input && self.filling.len() > 0 {
+            return true;
+        }
+        self.filling_input = *input;
+        let count = (self.batch_size - self.filling.len()).min(lines.len() - *used);
+        let rows: Vec<(u32, u32)> = (*used..*used + count).map(|row| (0, row as u32)).collect();
+        self.filling.take(decoded, &rows);
+        self.filling_lines.extend_from_slice(&lines[*used..*used + count]);
+        *used += count;
+        if *used == lines.len() {
+            self.block = None;
+        }
+        self.filling.len() == self.batch_size
+    }
+}
+
+impl Iterator for ScoringReader {
+    type Item = Result<ScoringBatch, Error>;
+
+    fn next(&mut self) -> Option<Self::Item> {
+        loop {
+            while self.block.is_some() {
+                if self.take_block() {
+                    return Some(Ok(self.emit()));
+                }
+            }
+            match self.messages.as_ref().map(Receiver::recv) {
+                Some(Ok(Message::Rows(input, rows))) => {
+                    let decoded = [Decoded::of(&rows, &self.features)];
+                    self.block = Some((input, rows.lines, decoded, 0));
+                }
+                Some(Ok(Message::Done(Ok(losses)))) => {
+                    self.losses = losses;
+                    self.messages = None;
+                }
+                Some(Ok(Message::Done(Err(error)))) => {
+                    self.messages = None;
+                    self.filling.finish();
+                    return Some(Err(error));
+                }
+                Some(Err(_)) => {
+                    self.messages = None;
+                    return Some(Err(Error::LoaderStopped { path: PathBuf::from("[data]") }));
+                }
+                None if self.filling.len() > 0 => return Some(Ok(self.emit())),
+                None => return None,
+            }
+        }
+    }
+}
+
+impl Drop for ScoringReader {
+    fn drop(&mut self) {
+        self.messages = None;
+        if let Some(thread) = self.thread.take() {
+            // A panic there has ended the batches with an error already.
+            let _ = thread.join();
+        }
+    }
+}

@@ -1,0 +1,253 @@
+//! The order of rows in an epoch, and positions in it. Pure: no file, no thread.
+//!
+//! Row groups are permuted and taken in *windows* of as many groups as the shuffle may hold; within a
+//! window rows are permuted (Fisher–Yates). Both permutations depend on seed, epoch and window alone, so
+//! any position is reached by decoding one window.
+
+use std::ops::Range;
+
+use schema::random::CounterRng;
+use serde::{Deserialize, Serialize};
+
+use crate::error::Error;
+
+/// Separates the shuffle's random numbers from other uses of the seed.
+const STREAM: u64 = 0x7368_7566_666c_6531;
+
+/// Everything the order of rows and batches depends on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Order {
+    /// Seed of the shuffle; `None` for the order of the files.
+    pub seed: Option<u64>,
+    /// Rows the shuffle holds; 0 without shuffle.
+    pub buffer_rows: u64,
+    /// Samples of a batch.
+    pub batch_size: u64,
+    /// Whether a smaller last batch is left out.
+    pub drop_last: bool,
+    /// First row read.
+    pub first_row: u64,
+    /// One past the last row read.
+    pub end_row: u64,
+    /// Rows of a row group.
+    pub row_group_rows: u64,
+}
+
+/// How many batches have been consumed; resuming there gives exactly the batches that would have
+/// followed. [`Position::default`] is the start.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Position {
+    /// Epoch of the next batch, from 0.
+    pub epoch: u64,
+    /// Batches of that epoch already consumed.
+    pub batch: u64,
+    /// Window of row groups that holds the next row.
+    pub window: u64,
+    /// Rows of that window already consumed.
+    pub offset: u64,
+    /// What the position belongs to; `None` fits everything.
+    pub order: Option<Order>,
+}
+
+/// Part of one row group.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Piece {
+    pub group: u64,
+    /// Rows within the group.
+    pub rows: Range<u32>,
+}
+
+/// Row groups that are decoded and shuffled together.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Window {
+    pub epoch: u64,
+    pub index: u64,
+    pub pieces: Vec<Piece>,
+}
+
+impl Order {
+    pub(crate) fn rows(&self) -> u64 {
+        self.end_row - self.first_row
+    }
+
+    /// Batches of an epoch.
+    pub(crate) fn batches(&self) -> u64 {
+        if self.drop_last {
+            self.rows() / self.batch_size
+        } else {
+            self.rows().div_ceil(self.batch_size)
+        }
+    }
+
+    fn rng(&self, epoch: u64) -> Option<CounterRng> {
+        self.seed.map(|seed| CounterRng::new(seed, STREAM).child(epoch))
+    }
+
+    /// The windows of `epoch` in order, and the number of rows up to the end of each.
+    pub(crate) fn windows(&self, epoch: u64) -> (Vec<Window>, Vec<u64>) {
+        let size = self.row_group_rows;
+        let mut groups: Vec<u64> = (self.first_row / size..self.end_row.div_ceil(size)).collect();
+        let mut per_window = 1;
+        if let Some(rng) = self.rng(epoch) {
+            permute(&mut groups, rng.child(u64::MAX));
+            per_window = self.buffer_rows.div_ceil(size).max(1) as usize;
+        }
+        let mut end = 0;
+        let (mut windows, mut ends) = (Vec::new(), Vec::new());
+        for (index, groups) in (0..).zip(groups.chunks(per_window)) {
+            let pieces: Vec<Piece> = groups.iter().map(|&group| self.piece(group)).collect();
+            end += pieces.iter().map(|piece| piece.rows.len() as u64).sum::<u64>();
+            windows.push(Window { epoch, index, pieces });
+            ends.push(end);
+        }
+        (windows, ends)
+    }
+
+    fn piece(&self, group: u64) -> Piece {
+        let start = group * self.row_group_rows;
+        let end = (start + self.row_group_rows).min(self.end_row);
+        let first = self.first_row.max(start);
+        Piece { group, rows: (first - start) as u32..(end - start) as u32 }
+    }
+
+    /// The rows of `window` in their order, as (piece, row within the group).
+    pub(crate) fn rows_of(&self, window: &Window) -> Vec<(u32, u32)> {
+        let mut rows: Vec<(u32, u32)> = (0..)
+            .zip(&window.pieces)
+            .flat_map(|(piece, part)| part.rows.clone().map(move |row| (piece, row)))
+            .collect();
+        if let Some(rng) = self.rng(window.epoch) {
+            permute(&mut rows, rng.child(window.index));
+        }
+        rows
+    }
+
+    /// The position after `batch` batches of `epoch`, whose windows end at `ends`.
+    pub(crate) fn position(&self, epoch: u64, batch: u64, ends: &[u64]) -> Position {
+        let order = Some(*self);
+        if batch >= self.batches() {
+            return Position { epoch: epoch + 1, batch: 0, window: 0, offset: 0, order };
+        }
+        let row = batch * self.batch_size;
+        let window = ends.partition_point(|&end| end <= row);
+        let start = if window == 0 { 0 } else { ends[window - 1] };
+        Position { epoch, batch, window: window as u64, offset: row - start, order }
+    }
+
+    /// Checks that `start` is a position of this order, and completes it.
+    pub(crate) fn resume(&self, start: &Position) -> Result<Position, Error> {
+        let (_, ends) = self.windows(start.epoch);
+        if let Some(saved) = &start.order {
+            self.check_same(saved)?;
+        }
+        if start.batch > self.batches() {
+            return Err(mismatch("batch", &format!("at most {}", self.batches()), &start.batch));
+        }
+        let position = self.position(start.epoch, start.batch, &ends);
+        let place = |position: &Position| (position.window, position.offset);
+        if start.order.is_some() && start.batch < self.batches() && place(&position) != place(start)
+        {
+            let text = |(window, offset)| format!("window {window}, offset {offset}");
+            return Err(mismatch("row", &text(place(&position)), &text(place(start))));
+        }
+        Ok(position)
+    }
+
+    fn check_same(&self, saved: &Self) -> Result<(), Error> {
+        let named = |order: &Self| {
+            [
+                ("seed", order.seed.map_or("none".to_owned(), |seed| seed.to_string())),
+                ("shuffle rows", order.buffer_rows.to_string()),
+                ("batch size", order.batch_size.to_string()),
+                ("drop last", order.drop_last.to_string()),
+                ("first row", order.first_row.to_string()),
+                ("end row", order.end_row.to_string()),
+                ("rows of a row group", order.row_group_rows.to_string()),
+            ]
+        };
+        for ((what, expected), (_, got)) in named(self).iter().zip(named(saved)) {
+            if *expected != got {
+                return Err(mismatch(what, expected, &got));
+            }
+        }
+        Ok(())
+    }
+}
+
+fn mismatch(
+    what: &'static str,
+    expected: &dyn std::fmt::Display,
+    got: &dyn std::fmt::Display,
+) -> Error {
+    Error::PositionMismatch { what, expected: expected.to_string(), got: got.to_string() }
+}
+
+fn permute<T>(items: &mut [T], rng: CounterRng) {
+    for last in (1..items.len()).rev() {
+        items.swap(last, rng.below(last as u64, last as u64 + 1) as usize);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{Order, Position};
+
+    fn order(seed: Option<u64>) -> Order {
+        Order {
+            seed,
+            buffer_rows: 25,
+            batch_size: 7,
+            drop_last: false,
+            first_row: 13,
+            end_row: 98,
+            row_group_rows: 10,
+        }
+    }
+
+    fn rows(order: &Order, epoch: u64) -> Vec<u64> {
+        let (windows, ends) = order.windows(epoch);
+        let mut all = Vec::new();
+        for (window, end) in windows.iter().zip(ends) {
+            let rows = order.rows_of(window);
+            let row = |&(piece, row): &(u32, u32)| {
+                window.pieces[piece as usize].group * 10 + u64::from(row)
+            };
+            all.extend(rows.iter().map(row));
+            assert_eq!(all.len() as u64, end);
+        }
+        all
+    }
+
+    #[test]
+    fn an_epoch_is_a_permutation_that_differs_by_epoch_and_seed() {
+        let straight: Vec<u64> = (13..98).collect();
+        assert_eq!(rows(&order(None), 3), straight);
+        let first = rows(&order(Some(1)), 0);
+        assert_eq!(first, rows(&order(Some(1)), 0));
+        assert_ne!(first, rows(&order(Some(1)), 1));
+        assert_ne!(first, rows(&order(Some(2)), 0));
+        let mut sorted = first;
+        sorted.sort_unstable();
+        assert_eq!(sorted, straight);
+    }
+
+    #[test]
+    fn a_position_of_another_order_is_refused() {
+        let mine = order(Some(1));
+        let saved = mine.position(0, 5, &mine.windows(0).1);
+        assert_eq!(mine.resume(&saved).ok(), Some(saved.clone()));
+        let other = Order { batch_size: 8, ..mine };
+        let text = other.resume(&saved).map_err(|error| error.to_string());
+        assert_eq!(text, Err("resume position: batch size: expected 8, got 7".to_owned()));
+        let moved = Position { offset: saved.offset + 1, ..saved };
+        assert!(mine.resume(&moved).is_err());
+    }
+
+    #[test]
+    fn the_end_of_an_epoch_is_the_start_of_the_next() {
+        let order = order(Some(1));
+        assert_eq!(order.batches(), 13);
+        let end = order.position(2, 13, &order.windows(2).1);
+        assert_eq!((end.epoch, end.batch, end.window, end.offset), (3, 0, 0, 0));
+    }
+}

@@ -1,0 +1,312 @@
+//! What a dataset or raw files contain: rows, click rate, and per column ranges, gaps, distinct
+//! categories and skew. Streams in bounded memory, the same result for any number of threads.
+//!
+//! Knows nothing of models; how a table of these figures looks is its caller's.
+
+mod category;
+mod dense;
+
+use std::ops::Range;
+
+use schema::DataConfig;
+use schema::random::CounterRng;
+use serde::Serialize;
+
+use crate::convert::{Accept, Row};
+use crate::dataset::Dataset;
+use crate::error::Error;
+use crate::layout::{LabelNeed, Wanted};
+use crate::loss::Losses;
+use crate::ordered;
+use crate::parquet::part;
+use crate::prepare::Progress;
+use crate::scan::{Meter, Source, Strictness};
+
+use category::CategoryTally;
+use dense::DenseTally;
+
+/// Rows whose dense values are kept for the quantiles: exact up to here, beyond a uniform sample whose
+/// quantiles are right to about 0.4 percentage points.
+const SAMPLE_ROWS: u64 = 1 << 16;
+const STREAM_SAMPLE: u64 = 0x57a7;
+
+/// The figures of a dataset or of raw files.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Stats {
+    /// Number of rows.
+    pub rows: u64,
+    /// Mean of the labels; `None` without rows or labels.
+    pub click_rate: Option<f64>,
+    /// What the values are: see [`Values`].
+    pub values: Values,
+    /// Dense columns in order.
+    pub dense: Vec<DenseStats>,
+    /// Categorical columns in order.
+    pub categorical: Vec<CategoricalStats>,
+}
+
+/// Which values were looked at.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Values {
+    /// As in the files; missing fields are known.
+    Raw,
+    /// As prepared: dense values transformed, missing ones filled in and no longer told apart (none
+    /// count as missing); a category 0 counts as missing, which it is unless the files hold a 0.
+    Prepared,
+}
+
+/// Figures of one dense column, over its present and finite values; `None` where there are none.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct DenseStats {
+    /// Name of the column.
+    pub column: String,
+    /// Share of rows without a value.
+    pub missing_share: f64,
+    /// Values that are infinite.
+    pub not_finite: u64,
+    /// Least value.
+    pub minimum: Option<f64>,
+    /// Mean.
+    pub mean: Option<f64>,
+    /// Population deviation.
+    pub deviation: Option<f64>,
+    /// Greatest value.
+    pub maximum: Option<f64>,
+    /// Quantiles at 0.01, 0.25, 0.5, 0.75 and 0.99 (nearest rank); of a sample beyond 65,536 rows.
+    pub quantiles: Option<[f64; 5]>,
+}
+
+/// Figures of one categorical column, over its present categories.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct CategoricalStats {
+    /// Name of the column.
+    pub column: String,
+    /// Share of rows without a category.
+    pub missing_share: f64,
+    /// Categories per row, missing rows counted as 0.
+    pub bag_length_mean: f64,
+    /// Number of different categories.
+    pub distinct: u64,
+    /// Whether `distinct` was counted or estimated (HyperLogLog, standard error 0.8 %).
+    pub distinct_is: Count,
+    /// Share of the most frequent category among all; `None` without categories. Beyond the exact count
+    /// it is taken among the categories that occurred first.
+    pub top_share: Option<f64>,
+    /// Exponent `s` of a law `frequency ∝ rank^-s` fitted to the more frequent categories; `None` where
+    /// fewer than ten occur often enough.
+    pub zipf_exponent: Option<f64>,
+}
+
+/// How a number was found.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Count {
+    /// By counting.
+    Exact,
+    /// By an estimate.
+    Estimate,
+}
+
+/// The figures of a range of a prepared dataset; `progress` is given the rows read so far.
+///
+/// # Cost
+/// One pass, decoded on `threads` threads; at most 4 MiB a categorical column, 0.5 MiB a dense one, and
+/// the row groups in flight.
+/// # Errors
+/// Any [`Error`] of reading the dataset.
+pub fn of_dataset(
+    dataset: &Dataset,
+    rows: Range<u64>,
+    threads: usize,
+    progress: &mut dyn FnMut(u64),
+) -> Result<Stats, Error> {
+    let columns = &dataset.manifest().columns;
+    let names = columns.categorical.iter().map(|entry| entry.name.clone()).collect();
+    let mut tally = Tally::new(columns.dense.clone(), names);
+    let size = dataset.manifest().row_group_rows;
+    let groups = rows.start / size..rows.end.min(dataset.rows()).div_ceil(size);
+    let produce = |send: ordered::Send<'_, u64>| {
+        for group in groups {
+            if !send(group) {
+                break;
+            }
+        }
+        Ok(())
+    };
+    let work = |group: u64| {
+        let start = group * size;
+        let within = rows.start.saturating_sub(start)..rows.end.saturating_sub(start);
+        Columns::of_group(dataset, group, within)
+    };
+    ordered::run(threads, produce, work, |block| {
+        tally.take(&block?);
+        progress(tally.rows);
+        Ok(())
+    })?;
+    Ok(tally.finish(Values::Prepared))
+}
+
+/// The figures of raw files (or `-`), and what could not be read of them.
+///
+/// # Cost
+/// One pass on `threads` threads, with the memory of [`of_dataset`].
+/// # Errors
+/// Any [`Error`] of reading the files.
+pub fn of_inputs(
+    inputs: &[String],
+    config: &DataConfig,
+    threads: usize,
+    progress: &mut dyn FnMut(Progress),
+) -> Result<(Stats, Losses), Error> {
+    let wanted = Wanted::of(config)?;
+    let dense = wanted.dense.iter().map(|column| column.column.clone()).collect();
+    let categorical: Vec<String> =
+        wanted.categorical.iter().map(|column| column.column.clone()).collect();
+    let source = Source {
+        inputs,
+        config,
+        wanted: &wanted,
+        label: LabelNeed::Required,
+        strictness: Strictness::Skip,
+        threads: threads.max(1),
+    };
+    source.check(1)?;
+    let mut meter = Meter::new(inputs, 1, progress)?;
+    let mut tally = Tally::new(dense, categorical);
+    let empty = || Columns::empty(tally_width(&wanted));
+    let losses = source.scan(&mut meter, empty, |block| {
+        tally.take(&block.taken);
+        Ok(())
+    })?;
+    Ok((tally.finish(Values::Raw), losses))
+}
+
+/// Numbers of dense and categorical columns.
+type Width = (usize, usize);
+
+fn tally_width(wanted: &Wanted) -> Width {
+    (wanted.dense.len(), wanted.categorical.len())
+}
+
+/// A block of rows in columns.
+struct Columns {
+    labels: Vec<f32>,
+    /// Each `[rows]`; NaN is missing.
+    dense: Vec<Vec<f64>>,
+    categorical: Vec<Bags>,
+}
+
+/// One categorical column of a block.
+#[derive(Clone, Default)]
+struct Bags {
+    /// The categories present.
+    values: Vec<i64>,
+    /// Rows without any.
+    empty: u64,
+}
+
+impl Columns {
+    fn empty((dense, categorical): Width) -> Self {
+        Self {
+            labels: Vec::new(),
+            dense: vec![Vec::new(); dense],
+            categorical: vec![Bags::default(); categorical],
+        }
+    }
+
+    /// The rows `within` one row group.
+    fn of_group(dataset: &Dataset, group: u64, within: Range<u64>) -> Result<Self, Error> {
+        let columns = &dataset.manifest().columns;
+        let (dense, categorical) = (columns.dense.len(), columns.categorical.len());
+        let (reader, index) = dataset.part_of(group)?;
+        let all: Vec<usize> = (0..categorical).collect();
+        let batch = reader.read(index, dense, &all)?;
+        let rows = within.start as usize..(within.end as usize).min(batch.num_rows());
+        let mut block = Self::empty((dense, categorical));
+        block.labels = part::floats(&batch, 0)[rows.clone()].to_vec();
+        for (column, values) in block.dense.iter_mut().enumerate() {
+            let floats = &part::floats(&batch, 1 + column)[rows.clone()];
+            values.extend(floats.iter().map(|&value| f64::from(value)));
+        }
+        for (column, bags) in block.categorical.iter_mut().enumerate() {
+            let stored = part::categories(&batch, 1 + dense + column, |value| value);
+            for row in rows.clone() {
+                bags.push(stored.row(row).iter().copied().filter(|&value| value != 0));
+            }
+        }
+        Ok(block)
+    }
+}
+
+impl Bags {
+    fn push(&mut self, categories: impl Iterator<Item = i64>) {
+        let before = self.values.len();
+        self.values.extend(categories);
+        self.empty += u64::from(self.values.len() == before);
+    }
+}
+
+impl Accept for Columns {
+    fn accept(&mut self, row: &Row) -> Result<(), String> {
+        self.labels.push(row.label);
+        for (values, &value) in self.dense.iter_mut().zip(&row.dense) {
+            values.push(value);
+        }
+        for (column, bags) in self.categorical.iter_mut().enumerate() {
+            bags.push(row.column(column).iter().copied().flatten());
+        }
+        Ok(())
+    }
+}
+
+/// Running figures of all columns.
+struct Tally {
+    rows: u64,
+    clicks: f64,
+    rng: CounterRng,
+    dense: Vec<DenseTally>,
+    categorical: Vec<CategoryTally>,
+}
+
+impl Tally {
+    fn new(dense: Vec<String>, categorical: Vec<String>) -> Self {
+        Self {
+            rows: 0,
+            clicks: 0.0,
+            rng: CounterRng::new(0, STREAM_SAMPLE),
+            dense: dense.into_iter().map(DenseTally::new).collect(),
+            categorical: categorical.into_iter().map(CategoryTally::new).collect(),
+        }
+    }
+
+    fn take(&mut self, block: &Columns) {
+        let rows = block.labels.len() as u64;
+        self.clicks += block.labels.iter().map(|&label| f64::from(label)).sum::<f64>();
+        // Reservoir sampling; the slot a row gets is a function of its number.
+        let slots = (self.rows..self.rows + rows).map(|row| {
+            let slot = if row < SAMPLE_ROWS { row } else { self.rng.below(row, row + 1) };
+            (slot < SAMPLE_ROWS).then_some(slot as usize)
+        });
+        let slots: Vec<Option<usize>> = slots.collect();
+        for (tally, values) in self.dense.iter_mut().zip(&block.dense) {
+            tally.take(values, &slots);
+        }
+        for (tally, bags) in self.categorical.iter_mut().zip(&block.categorical) {
+            tally.take(&bags.values, bags.empty);
+        }
+        self.rows += rows;
+    }
+
+    fn finish(self, values: Values) -> Stats {
+        let rate = self.clicks / self.rows as f64;
+        let rows = self.rows;
+        Stats {
+            rows,
+            click_rate: rate.is_finite().then_some(rate),
+            values,
+            dense: self.dense.into_iter().map(|tally| tally.finish(rows)).collect(),
+            categorical: self.categorical.into_iter().map(|tally| tally.finish(rows)).collect(),
+        }
+    }
+}

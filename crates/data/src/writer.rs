@@ -1,0 +1,253 @@
+//! Rows to a dataset folder: cuts row groups, encodes them on several threads, appends them in order.
+//!
+//! The folder is built under a temporary name and renamed when complete, so that a cut preparation
+//! leaves nothing that looks like a dataset.
+
+use std::collections::VecDeque;
+use std::fs::File;
+use std::path::{Path, PathBuf};
+use std::thread::JoinHandle;
+
+use ::parquet::errors::ParquetError;
+use crossbeam_channel::{Receiver, Sender, bounded};
+
+use crate::dataset::Dataset;
+use crate::error::Error;
+use crate::fitted::Fitted;
+use crate::loss::Losses;
+use crate::manifest::{CategoricalEntry, Columns, Manifest, Part};
+use crate::parquet::part::{Encoded, Encoder, PartWriter};
+use crate::rows::Rows;
+
+/// Row groups of one file, so that a footer stays small.
+const GROUPS_PER_PART: usize = 1024;
+
+/// How a dataset is laid out.
+#[derive(Clone, Copy, Debug)]
+pub struct WriterOptions {
+    /// Rows of a row group, at least 1.
+    pub row_group_rows: usize,
+    /// Threads that encode.
+    pub threads: usize,
+}
+
+type Job = (Rows, Sender<Result<Encoded, ParquetError>>);
+
+/// Writes one dataset.
+pub struct DatasetWriter {
+    out: PathBuf,
+    /// The folder being built; taken when it has been renamed.
+    partial: Option<PathBuf>,
+    columns: Columns,
+    options: WriterOptions,
+    group: Rows,
+    jobs: Option<Sender<Job>>,
+    workers: Vec<JoinHandle<()>>,
+    pending: VecDeque<Receiver<Result<Encoded, ParquetError>>>,
+    part: Option<(PartWriter, Part, usize)>,
+    parts: Vec<Part>,
+}
+
+/// What is recorded beside the rows.
+pub struct Record {
+    /// The inputs as they were named.
+    pub inputs: Vec<String>,
+    /// Transforms and vocabularies applied.
+    pub fitted: Fitted,
+    /// What was left out.
+    pub losses: Losses,
+    /// The generator's report, if the rows are synthetic.
+    pub generator: Option<serde_json::Value>,
+}
+
+impl DatasetWriter {
+    /// Starts a dataset at `out` with the columns of `fitted`; `is_list` says which categorical ones
+    /// hold lists.
+    ///
+    /// # Errors
+    /// [`Error::OutExists`], [`Error::Write`], [`Error::Config`] for row groups of no rows.
+    pub fn create(
+        out: &Path,
+        fitted: &Fitted,
+        is_list: &[bool],
+        options: WriterOptions,
+    ) -> Result<Self, Error> {
+        if options.row_group_rows == 0 {
+            let problem = "expected at least 1, got 0".to_owned();
+            return Err(Error::Config { key: "row_group_rows", problem });
+        }
+        if out.exists() {
+            return Err(Error::OutExists { path: out.to_owned() });
+        }
+        let partial = partial_name(out);
+        if partial.exists() {
+            std::fs::remove_dir_all(&partial).map_err(Error::write(&partial))?;
+        }
+        std::fs::create_dir_all(&partial).map_err(Error::write(&partial))?;
+        let entries = fitted.categorical.iter().zip(is_list);
+        let columns = Columns {
+            dense: fitted.dense.iter().map(|dense| dense.column.clone()).collect(),
+            categorical: entries
+                .map(|(c, &is_list)| CategoricalEntry { name: c.column.clone(), is_list })
+                .collect(),
+        };
+        let (jobs, workers) = start(&columns, options.threads).map_err(Error::parquet(out))?;
+        Ok(Self {
+            out: out.to_owned(),
+            partial: Some(partial),
+            group: Rows::empty(columns.dense.len(), is_list),
+            columns,
+            options,
+            jobs: Some(jobs),
+            workers,
+            pending: VecDeque::new(),
+            part: None,
+            parts: Vec::new(),
+        })
+    }
+
+    /// Appends rows, which have the columns of this dataset.
+    ///
+    /// # Errors
+    /// [`Error::Write`], [`Error::Parquet`].
+    pub fn push(&mut self, rows: &Rows) -> Result<(), Error> {
+        let mut start = 0;
+        while start < rows.len() {
+            let room = self.options.row_group_rows - self.group.len();
+            let end = rows.len().min(start + room);
+            self.group.extend(rows, start..end);
+            start = end;
+            if self.group.len() == self.options.row_group_rows {
+                self.submit()?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Writes what is left and the manifest, and puts the folder in its place.
+    ///
+    /// # Errors
+    /// [`Error::Write`], [`Error::Parquet`].
+    pub fn finish(mut self, record: Record) -> Result<Dataset, Error> {
+        if !self.group.is_empty() {
+            self.submit()?;
+        }
+        while !self.pending.is_empty() {
+            self.append_next()?;
+        }
+        self.close_part()?;
+        let partial = partial_name(&self.out);
+        let manifest = Manifest {
+            version: Manifest::VERSION,
+            rows: self.parts.iter().map(|part| part.rows).sum(),
+            row_group_rows: self.options.row_group_rows as u64,
+            columns: std::mem::take(&mut self.columns),
+            parts: std::mem::take(&mut self.parts),
+            inputs: record.inputs,
+            fitted: record.fitted,
+            losses: record.losses,
+            generator: record.generator,
+        };
+        manifest.write(&partial)?;
+        sync_folder(&partial)?;
+        std::fs::rename(&partial, &self.out).map_err(Error::write(&self.out))?;
+        self.partial = None;
+        sync_folder(self.out.parent().unwrap_or(Path::new(".")))?;
+        Dataset::open(&self.out)
+    }
+
+    fn submit(&mut self) -> Result<(), Error> {
+        let lists: Vec<bool> = self.columns.categorical.iter().map(|c| c.is_list).collect();
+        let empty = Rows::empty(self.columns.dense.len(), &lists);
+        let mut group = std::mem::replace(&mut self.group, empty);
+        group.lines = Vec::new();
+        let (answer, result) = bounded(1);
+        self.pending.push_back(result);
+        if let Some(jobs) = &self.jobs {
+            // Workers end only when this sender goes; a panic among them shows as a missing answer.
+            let _ = jobs.send((group, answer));
+        }
+        if self.pending.len() > self.options.threads + 1 {
+            self.append_next()?;
+        }
+        Ok(())
+    }
+
+    fn append_next(&mut self) -> Result<(), Error> {
+        let Some(result) = self.pending.pop_front() else { return Ok(()) };
+        let encoded = result
+            .recv()
+            .unwrap_or_else(|_| Err(ParquetError::General("an encoder ended early".to_owned())))
+            .map_err(Error::parquet(&self.out))?;
+        if self.part.as_ref().is_some_and(|(_, _, groups)| *groups == GROUPS_PER_PART) {
+            self.close_part()?;
+        }
+        let (writer, part, groups) = match &mut self.part {
+            Some(part) => part,
+            empty => {
+                let file = format!("rows-{:05}.parquet", self.parts.len());
+                let folder = self.partial.as_deref().unwrap_or(&self.out);
+                let writer = PartWriter::create(&folder.join(&file), &self.columns)?;
+                empty.insert((writer, Part { file, rows: 0, bytes: 0 }, 0))
+            }
+        };
+        part.rows += encoded.rows;
+        *groups += 1;
+        writer.append(encoded)
+    }
+
+    fn close_part(&mut self) -> Result<(), Error> {
+        if let Some((writer, mut part, _)) = self.part.take() {
+            part.bytes = writer.finish()?;
+            self.parts.push(part);
+        }
+        Ok(())
+    }
+}
+
+impl Drop for DatasetWriter {
+    fn drop(&mut self) {
+        self.jobs = None;
+        self.pending.clear();
+        for worker in self.workers.drain(..) {
+            // A panic was already reported by its missing answer.
+            let _ = worker.join();
+        }
+        self.part = None;
+        if let Some(partial) = self.partial.take() {
+            // Nothing more can be done for a folder that cannot be removed; its name says what it is.
+            let _ = std::fs::remove_dir_all(partial);
+        }
+    }
+}
+
+fn partial_name(out: &Path) -> PathBuf {
+    let mut name = out.as_os_str().to_owned();
+    name.push(".partial");
+    name.into()
+}
+
+fn sync_folder(folder: &Path) -> Result<(), Error> {
+    let folder = if folder.as_os_str().is_empty() { Path::new(".") } else { folder };
+    File::open(folder).and_then(|file| file.sync_all()).map_err(Error::write(folder))
+}
+
+fn start(
+    columns: &Columns,
+    threads: usize,
+) -> Result<(Sender<Job>, Vec<JoinHandle<()>>), ParquetError> {
+    let threads = threads.max(1);
+    let (jobs, queue) = bounded::<Job>(threads);
+    let mut workers = Vec::with_capacity(threads);
+    for _ in 0..threads {
+        let encoder = Encoder::new(columns)?;
+        let queue = queue.clone();
+        workers.push(std::thread::spawn(move || {
+            for (rows, answer) in queue {
+                // Nobody waits any more when the writer was dropped.
+                let _ = answer.send(encoder.encode(rows));
+            }
+        }));
+    }
+    Ok((jobs, workers))
+}
