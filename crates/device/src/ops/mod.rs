@@ -6,6 +6,7 @@ pub mod cross;
 pub mod dense_update;
 pub mod embedding_backward;
 pub mod embedding_forward;
+mod extent;
 pub mod gemm;
 pub mod interaction;
 pub mod loss;

@@ -1,1 +1,90 @@
-//! The dense operations against their oracles.
+//! The dense operations against their oracles, their gradients against finite differences, and every
+//! thread count against one thread.
+
+mod activation;
+mod cross;
+mod dense_update;
+mod gemm;
+mod interaction;
+mod loss;
+
+use device::{Cpu, Error, Isa};
+use schema::random::CounterRng;
+
+/// `len` uniform values in `−1..1`.
+fn uniform(seed: u64, len: usize) -> Vec<f32> {
+    let rng = CounterRng::new(seed, 77);
+    (0..len as u64).map(|i| (rng.unit(i) * 2.0 - 1.0) as f32).collect()
+}
+
+/// `count` integers below `bound`, for shapes.
+fn below(seed: u64, bound: usize) -> usize {
+    CounterRng::new(seed, 78).below(0, bound as u64) as usize
+}
+
+fn widen(values: &[f32]) -> Vec<f64> {
+    values.iter().map(|&value| f64::from(value)).collect()
+}
+
+fn bits(values: &[f32]) -> Vec<u32> {
+    values.iter().map(|value| value.to_bits()).collect()
+}
+
+/// Runs `op` on every instruction set with 1, 2 and 7 threads; within one set the bytes must agree.
+/// Gives one result per set, portable first.
+fn on_every_cpu(op: impl Fn(&Cpu) -> Vec<f32>) -> Vec<Vec<f32>> {
+    let on = |isa: Isa| {
+        let [one, two, seven] = [1, 2, 7].map(|threads| op(&Cpu::with_isa(threads, isa)));
+        assert!(bits(&one) == bits(&two), "{isa:?}: 2 threads differ from 1");
+        assert!(bits(&one) == bits(&seven), "{isa:?}: 7 threads differ from 1");
+        one
+    };
+    Isa::all().into_iter().map(on).collect()
+}
+
+/// As [`on_every_cpu`], for operations that promise the same bytes on every instruction set.
+fn same_on_every_cpu(op: impl Fn(&Cpu) -> Vec<f32>) -> Vec<f32> {
+    let mut results = on_every_cpu(op);
+    let first = results.remove(0);
+    for result in results {
+        assert!(bits(&first) == bits(&result), "the instruction set changes the bytes");
+    }
+    first
+}
+
+/// `|got − expected| ≤ tolerance · max(scale, |expected|)` for every element.
+fn assert_close(got: &[f32], expected: &[f64], tolerance: f64, scale: f64) {
+    assert_eq!(got.len(), expected.len());
+    for (i, (&got, &expected)) in got.iter().zip(expected).enumerate() {
+        let error = (f64::from(got) - expected).abs();
+        let bound = tolerance * expected.abs().max(scale);
+        assert!(error <= bound, "element {i}: expected {expected}, got {got}, bound {bound:e}");
+    }
+}
+
+/// Compares `gradient` with central differences of `loss` at `point`, to 1e-6 relative.
+fn check_gradient(point: &[f64], gradient: &[f64], loss: impl Fn(&[f64]) -> f64) {
+    assert_eq!(point.len(), gradient.len());
+    let h = 1e-5;
+    let mut moved = point.to_vec();
+    for i in 0..point.len() {
+        let mut at = |x: f64| {
+            moved[i] = x;
+            loss(&moved)
+        };
+        let expected = (at(point[i] + h) - at(point[i] - h)) / (2.0 * h);
+        moved[i] = point[i];
+        let error = (expected - gradient[i]).abs();
+        let bound = 1e-6 * expected.abs().max(1.0);
+        assert!(error <= bound, "element {i}: difference {expected}, gradient {}", gradient[i]);
+    }
+}
+
+/// `Σ values · weights`: makes one loss of a whole output.
+fn weighted(values: &[f64], weights: &[f64]) -> f64 {
+    values.iter().zip(weights).map(|(&value, &weight)| value * weight).sum()
+}
+
+fn check_refused(result: Result<(), Error>, text: &str) {
+    assert_eq!(result.unwrap_err().to_string(), text);
+}

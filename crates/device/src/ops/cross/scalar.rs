@@ -15,11 +15,7 @@ pub fn forward<R: Real>([x0, u, x]: [&[R]; 3], bias: &[R], out: &mut [R]) {
 }
 
 /// `d_u = d_out ⊙ x0`, `d_x0 += d_out ⊙ (u + bias)`, `d_x = d_out`.
-pub fn backward<R: Real>(
-    [d_out, x0, u]: [&[R]; 3],
-    bias: &[R],
-    [d_u, d_x0, d_x]: [&mut [R]; 3],
-) {
+pub fn backward<R: Real>([d_out, x0, u]: [&[R]; 3], bias: &[R], [d_u, d_x0, d_x]: [&mut [R]; 3]) {
     let n = bias.len().max(1);
     d_x.copy_from_slice(d_out);
     let inputs = d_out.chunks_exact(n).zip(x0.chunks_exact(n)).zip(u.chunks_exact(n));

@@ -62,19 +62,15 @@ pub(super) struct Product<'a> {
     pub(super) min_tile_rows: usize,
 }
 
-/// The start of the destination, shared by the tiles.
-#[derive(Clone, Copy)]
+/// The start of the destination, shared by the tiles. (A tile is no slice: its rows lie apart.)
 struct Destination(*mut f32);
 
 #[expect(unsafe_code, reason = "tiles of one matrix are strided, so slices cannot part them")]
-// SAFETY: only `multiply_tile` dereferences it, and each tile of the grid is its own rectangle.
-unsafe impl Send for Destination {}
-#[expect(unsafe_code, reason = "see Send")]
-// SAFETY: as for Send; no tile reads another one's rectangle.
+// SAFETY: only `multiply_tile` writes through it, and each tile of a grid is its own rectangle.
 unsafe impl Sync for Destination {}
 
 impl Destination {
-    fn at(self, offset: usize) -> *mut f32 {
+    fn at(&self, offset: usize) -> *mut f32 {
         self.0.wrapping_add(offset)
     }
 }
@@ -110,14 +106,14 @@ pub(super) fn run(cpu: &Cpu, product: &mut Product<'_>) {
     let Product { a, b, start, m, n, inner, .. } = *product;
     assert!(a.holds(m, inner) && b.holds(inner, n) && product.c.len() == m * n, "gemm: extents");
     let grid = Grid::new(product);
-    let destination = Destination(product.c.as_mut_ptr());
+    let c = Destination(product.c.as_mut_ptr());
     cpu.pool.run(grid.row_parts * grid.column_parts, |tile| {
         let (row_part, column_part) = (tile / grid.column_parts, tile % grid.column_parts);
         let (row, rows) = part_of(m, ROW_UNIT, row_part, grid.row_parts);
         let (column, columns) = part_of(n, COLUMN_UNIT, column_part, grid.column_parts);
         if rows > 0 && columns > 0 {
             let tile = Tile { row, rows, column, columns };
-            multiply_tile(tile, [a, b], start, destination, (n, inner));
+            multiply_tile(tile, [a, b], start, &c, (n, inner));
         }
     });
 }
@@ -130,34 +126,38 @@ struct Tile {
     columns: usize,
 }
 
-#[expect(unsafe_code, reason = "the gemm crate takes pointers and strides")]
+#[expect(
+    unsafe_code,
+    reason = "tiles of one matrix are strided, and the gemm crate takes pointers"
+)]
 fn multiply_tile(
     tile: Tile,
     [a, b]: [Matrix<'_>; 2],
     start: Start<'_>,
-    c: Destination,
+    c: &Destination,
     (n, inner): (usize, usize),
 ) {
+    let first = tile.row * n + tile.column;
     if let Start::Row(values) = start {
-        let values = &values[tile.column..tile.column + tile.columns];
-        for row in tile.row..tile.row + tile.rows {
-            let to = c.at(row * n + tile.column);
-            // SAFETY: `run` checked that `c` is [m, n]; the row part lies in this tile, which no other
-            // thread touches.
-            unsafe { std::ptr::copy_nonoverlapping(values.as_ptr(), to, values.len()) };
+        for row in 0..tile.rows {
+            let at = first + row * n;
+            // SAFETY: `run` checked that c is [m, n]; this part of a row lies in this tile, and the
+            // tiles of a grid do not overlap.
+            let to = unsafe { std::slice::from_raw_parts_mut(c.at(at), tile.columns) };
+            to.copy_from_slice(&values[tile.column..tile.column + tile.columns]);
         }
     }
-    let a_tile = a.data[tile.row * a.row_stride..].as_ptr();
-    let b_tile = b.data[tile.column * b.column_stride..].as_ptr();
-    // SAFETY: `run` checked the extents of a, b and c, the tile lies inside [m, n], and the tiles of a
-    // grid are disjoint, so this thread alone touches its rectangle of c. Strides fit isize because the
-    // slices exist.
+    let a_tile = a.data.as_ptr().wrapping_add(tile.row * a.row_stride);
+    let b_tile = b.data.as_ptr().wrapping_add(tile.column * b.column_stride);
+    // SAFETY: `run` checked the extents of a, b and c, and the tile lies inside [m, n]; the tiles of a
+    // grid do not overlap, so this thread alone touches its rectangle of c. Strides fit isize because
+    // slices of that extent exist.
     unsafe {
         gemm::gemm(
             tile.rows,
             tile.columns,
             inner,
-            c.at(tile.row * n + tile.column),
+            c.at(first),
             1,
             n as isize,
             !matches!(start, Start::Zero),
@@ -183,7 +183,8 @@ mod tests {
 
     #[test]
     fn parts_cover_the_length_without_overlap() {
-        for (length, unit, parts) in [(512, 48, 5), (13, 48, 1), (1, 16, 3), (479, 48, 4), (0, 16, 2)]
+        for (length, unit, parts) in
+            [(512, 48, 5), (13, 48, 1), (1, 16, 3), (479, 48, 4), (0, 16, 2)]
         {
             let mut next = 0;
             for part in 0..parts {

@@ -38,11 +38,7 @@ pub fn backward_input_accumulate<R: Real>(
 }
 
 /// `dW = dYᵀ X` with `d_y` `[B, N]`, `x` `[B, K]` and `d_weight` `[N, K]`, overwritten.
-pub fn backward_weight<R: Real>(
-    [x, d_y]: [&[R]; 2],
-    d_weight: &mut [R],
-    (n, k): (usize, usize),
-) {
+pub fn backward_weight<R: Real>([x, d_y]: [&[R]; 2], d_weight: &mut [R], (n, k): (usize, usize)) {
     d_weight.fill(R::ZERO);
     for (d_y_row, x_row) in d_y.chunks_exact(n.max(1)).zip(x.chunks_exact(k.max(1))) {
         for (out, &d_y) in d_y_row.iter().enumerate() {

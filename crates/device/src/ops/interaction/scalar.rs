@@ -19,7 +19,7 @@ pub fn forward<R: Real>(shape: &Shape, dense: &[R], pooled: &[R], out: &mut [R])
         out[..dim].copy_from_slice(dense);
         for (z, (i, j)) in out[dim..].iter_mut().zip(shape.pairs()) {
             let (left, right) = (vector(dense, pooled, i, dim), vector(dense, pooled, j, dim));
-            *z = left.iter().zip(right).map(|(&l, &r)| l * r).sum();
+            *z = left.iter().zip(right).fold(R::ZERO, |sum, (&l, &r)| sum + l * r);
         }
     }
 }

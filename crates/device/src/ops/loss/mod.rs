@@ -1,1 +1,63 @@
-//! The operation `loss`.
+//! Loss over a batch: the sum, its gradient with respect to the logits, and the probabilities.
+//! Knows nothing of layers; the caller says by what the sum is divided.
+//!
+//! Computed in f64 throughout: there is one logit per sample, so it costs nothing that shows.
+
+pub mod scalar;
+
+use schema::Loss;
+
+use crate::cpu::Cpu;
+use crate::error::Error;
+use crate::ops::extent;
+
+/// Samples of a chunk.
+const CHUNK: usize = 512;
+
+/// Arguments of [`run`].
+#[derive(Debug)]
+pub struct Arguments<'a> {
+    /// Which loss.
+    pub kind: Loss,
+    /// Logits, `[B]`.
+    pub logits: &'a [f32],
+    /// Labels in `0..=1`, `[B]`.
+    pub labels: &'a [f32],
+    /// What the sum of losses is divided by: the batch size over all ranks.
+    pub normaliser: f64,
+    /// d (sum / normaliser) / d logit, `[B]`, overwritten.
+    pub gradient: &'a mut [f32],
+    /// sigmoid(logit), `[B]`, overwritten.
+    pub probabilities: &'a mut [f32],
+}
+
+/// The sum of the samples' losses, not divided; see [`scalar::sample`] for the formulas.
+///
+/// # Numerics
+/// f64, finite for every finite logit; gradient and probability are rounded once. Sums chunks of 512
+/// samples in order: the same bytes for any thread count and instruction set.
+/// # Errors
+/// [`Error::Shape`] before any work.
+pub fn run(cpu: &Cpu, arguments: Arguments<'_>) -> Result<f64, Error> {
+    const OP: &str = "loss";
+    let Arguments { kind, logits, labels, normaliser, gradient, probabilities } = arguments;
+    extent::check(OP, "labels [B]", logits.len(), labels.len())?;
+    extent::check(OP, "gradient [B]", logits.len(), gradient.len())?;
+    extent::check(OP, "probabilities [B]", logits.len(), probabilities.len())?;
+    let inputs = logits.chunks(CHUNK).zip(labels.chunks(CHUNK));
+    let outputs = gradient.chunks_mut(CHUNK).zip(probabilities.chunks_mut(CHUNK));
+    let mut parts: Vec<_> = inputs.zip(outputs).map(|slices| (slices, 0.0f64)).collect();
+    cpu.pool.run_slices(&mut parts, 1, |_, parts| {
+        for (((logits, labels), (gradient, probabilities)), sum) in parts {
+            let samples = logits.iter().zip(*labels);
+            let outputs = gradient.iter_mut().zip(probabilities.iter_mut());
+            for ((&logit, &label), (gradient, probability)) in samples.zip(outputs) {
+                let sample = scalar::sample(kind, f64::from(logit), f64::from(label));
+                *sum += sample.loss;
+                *gradient = (sample.gradient / normaliser) as f32;
+                *probability = sample.probability as f32;
+            }
+        }
+    });
+    Ok(parts.iter().map(|(_, sum)| sum).sum())
+}

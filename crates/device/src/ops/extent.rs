@@ -1,0 +1,13 @@
+//! The one check that every dense operation makes: a slice has as many elements as its shape says.
+
+use crate::error::Error;
+
+/// Refuses a slice of `got` elements where `op` needs `expected`.
+pub(crate) fn check(
+    op: &'static str,
+    what: &'static str,
+    expected: usize,
+    got: usize,
+) -> Result<(), Error> {
+    if expected == got { Ok(()) } else { Err(Error::Shape { op, what, expected, got }) }
+}

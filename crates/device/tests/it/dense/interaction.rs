@@ -1,0 +1,121 @@
+//! The dot interaction in both orders, with and without self.
+
+use device::Cpu;
+use device::ops::interaction::{self, Backward, Forward, Shape, scalar};
+use schema::TriangleOrder::{Lower, Upper};
+
+use super::{
+    assert_close, below, bits, check_gradient, check_refused, same_on_every_cpu, uniform, weighted,
+    widen,
+};
+
+/// Edge shapes and random ones, each in both orders, with and without self.
+fn shapes() -> Vec<Shape> {
+    let edges = [(0, 3, 4), (1, 0, 1), (1, 1, 1), (33, 2, 1), (2, 26, 16), (65, 7, 33), (3, 70, 5)];
+    let random =
+        (0..24).map(|seed| (below(seed, 80), below(seed + 100, 40), 1 + below(seed + 200, 70)));
+    let variants = [(Lower, false), (Lower, true), (Upper, false), (Upper, true)];
+    let shape = |(b, features, dim)| {
+        variants.map(|(order, itself)| Shape { b, features, dim, order, itself })
+    };
+    edges.into_iter().chain(random).flat_map(shape).collect()
+}
+
+fn inputs(shape: &Shape) -> [Vec<f32>; 3] {
+    let widths = [shape.dim, shape.pooled_width(), shape.width()];
+    [0, 1, 2].map(|i| uniform(i as u64, shape.b * widths[i]))
+}
+
+#[test]
+fn pairs_come_in_the_order_of_the_two_references() {
+    let shape = Shape { b: 1, features: 2, dim: 1, order: Lower, itself: false };
+    let run = |shape: Shape| {
+        let mut out = vec![0.0; shape.width()];
+        let arguments = Forward { shape, dense: &[2.0], pooled: &[3.0, 5.0], out: &mut out };
+        interaction::forward(&Cpu::new(1), arguments).unwrap();
+        out
+    };
+    assert_eq!(run(shape), [2.0, 6.0, 10.0, 15.0]);
+    assert_eq!(run(Shape { itself: true, ..shape }), [2.0, 4.0, 6.0, 9.0, 10.0, 15.0, 25.0]);
+    let shape = Shape { order: Upper, ..shape };
+    assert_eq!(run(shape), [2.0, 6.0, 10.0, 15.0]);
+    assert_eq!(run(Shape { itself: true, ..shape }), [2.0, 4.0, 6.0, 10.0, 9.0, 15.0, 25.0]);
+    let four = Shape { features: 3, ..shape };
+    let pairs: Vec<_> = four.pairs().collect();
+    assert_eq!(pairs, [(0, 1), (0, 2), (0, 3), (1, 2), (1, 3), (2, 3)]);
+    let pairs: Vec<_> = Shape { order: Lower, ..four }.pairs().collect();
+    assert_eq!(pairs, [(1, 0), (2, 0), (2, 1), (3, 0), (3, 1), (3, 2)]);
+}
+
+#[test]
+fn forward_gives_the_bytes_of_the_oracle() {
+    for shape in shapes() {
+        let [dense, pooled, _] = inputs(&shape);
+        let out = same_on_every_cpu(|cpu| {
+            let mut out = vec![9.0; shape.b * shape.width()];
+            let arguments = Forward { shape, dense: &dense, pooled: &pooled, out: &mut out };
+            interaction::forward(cpu, arguments).unwrap();
+            out
+        });
+        let mut oracle = vec![0.0; out.len()];
+        scalar::forward(&shape, &dense, &pooled, &mut oracle);
+        assert_eq!(bits(&out), bits(&oracle), "{shape:?}");
+    }
+}
+
+#[test]
+fn backward_follows_the_f64_oracle() {
+    for shape in shapes() {
+        let [dense, pooled, d_out] = inputs(&shape);
+        let got = same_on_every_cpu(|cpu| {
+            let (mut d_dense, mut d_pooled) = (vec![9.0; dense.len()], vec![9.0; pooled.len()]);
+            let arguments = Backward {
+                shape,
+                dense: &dense,
+                pooled: &pooled,
+                d_out: &d_out,
+                d_dense: &mut d_dense,
+                d_pooled: &mut d_pooled,
+            };
+            interaction::backward(cpu, arguments).unwrap();
+            [d_dense, d_pooled].concat()
+        });
+        let (mut d_dense, mut d_pooled) = (vec![0.0; dense.len()], vec![0.0; pooled.len()]);
+        let wide = [&dense, &pooled, &d_out].map(|values| widen(values));
+        let wide = [&wide[0][..], &wide[1], &wide[2]];
+        scalar::backward(&shape, wide, [&mut d_dense, &mut d_pooled]);
+        assert_close(&got, &[d_dense, d_pooled].concat(), 2e-6, shape.vectors() as f64);
+    }
+}
+
+#[test]
+fn gradients_match_differences() {
+    for (order, itself) in [(Lower, false), (Lower, true), (Upper, false), (Upper, true)] {
+        let shape = Shape { b: 2, features: 3, dim: 3, order, itself };
+        let [dense, pooled, weights] = inputs(&shape).map(|values| widen(&values));
+        let loss = |dense: &[f64], pooled: &[f64]| {
+            let mut out = vec![0.0; shape.b * shape.width()];
+            scalar::forward(&shape, dense, pooled, &mut out);
+            weighted(&out, &weights)
+        };
+        let (mut d_dense, mut d_pooled) = (vec![0.0; dense.len()], vec![0.0; pooled.len()]);
+        scalar::backward(&shape, [&dense, &pooled, &weights], [&mut d_dense, &mut d_pooled]);
+        check_gradient(&dense, &d_dense, |dense| loss(dense, &pooled));
+        check_gradient(&pooled, &d_pooled, |pooled| loss(&dense, pooled));
+    }
+}
+
+#[test]
+fn wrong_lengths_are_refused_by_name() {
+    let shape = Shape { b: 2, features: 2, dim: 3, order: Lower, itself: false };
+    let arguments = Forward { shape, dense: &[0.0; 6], pooled: &[0.0; 11], out: &mut [0.0; 12] };
+    check_refused(
+        interaction::forward(&Cpu::new(1), arguments),
+        "interaction forward: pooled [B, F·D]: expected 12, got 11",
+    );
+    let arguments = Forward { shape, dense: &[0.0; 6], pooled: &[0.0; 12], out: &mut [0.0; 13] };
+    check_refused(
+        interaction::forward(&Cpu::new(1), arguments),
+        "interaction forward: out [B, D + pairs]: expected 12, got 13",
+    );
+}
