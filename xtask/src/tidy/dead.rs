@@ -123,7 +123,12 @@ fn unnamed(tree: &Tree) -> Vec<Violation> {
             let reads =
                 [".rs", ".md", ".py", ".toml", ".sh"].iter().any(|end| other.ends_with(end));
             let note = other.starts_with("testdata/") && *folder == "testdata/";
-            other != path && reads && !note && (text.contains(file) || mentions(text, stem))
+            let history = other == "CHANGELOG.md";
+            other != path
+                && reads
+                && !note
+                && !history
+                && (text.contains(file) || mentions(text, stem))
         };
         if file != "README.md" && !tree.files().any(names) {
             let problem = format!("no source, document or definition names {stem:?}");

@@ -82,6 +82,18 @@ mod tests {
     }
 
     #[test]
+    fn no_code_of_the_repository_changes() {
+        let tree = crate::tree::Tree::read(&crate::tree::root()).unwrap();
+        for (path, text) in tree.rust() {
+            let tokens = |text: &str| {
+                let code = crate::mask::mask(text).code;
+                code.split_whitespace().map(str::to_owned).collect::<Vec<_>>()
+            };
+            assert!(tokens(&wrap(text)) == tokens(text), "{path}");
+        }
+    }
+
+    #[test]
     fn tables_fences_code_and_new_items_stay() {
         let long = "word ".repeat(25);
         for text in [
