@@ -94,6 +94,13 @@ pub enum Op {
         /// Which pass.
         pass: Pass,
     },
+    /// Dense and pooled vectors side by side, or their gradients apart.
+    Concat {
+        /// B times the width.
+        elements: usize,
+        /// Which pass.
+        pass: Pass,
+    },
     /// Element-wise part of a cross layer, or its backward.
     Cross {
         /// B times the width.
@@ -156,6 +163,8 @@ impl Op {
             Self::Activation { pass: Pass::Backward, .. } => "activation_backward",
             Self::Interaction { pass: Pass::Forward, .. } => "interaction_forward",
             Self::Interaction { pass: Pass::Backward, .. } => "interaction_backward",
+            Self::Concat { pass: Pass::Forward, .. } => "concat_forward",
+            Self::Concat { pass: Pass::Backward, .. } => "concat_backward",
             Self::Cross { pass: Pass::Forward, .. } => "cross_forward",
             Self::Cross { pass: Pass::Backward, .. } => "cross_backward",
             Self::Loss { .. } => "loss",
@@ -185,6 +194,7 @@ impl Op {
             Self::OutputDist { elements }
             | Self::GradientDist { elements }
             | Self::Activation { elements, .. }
+            | Self::Concat { elements, .. }
             | Self::Cross { elements, .. }
             | Self::AllReduce { elements }
             | Self::DenseUpdate { elements, .. } => vec![vec![elements]],
@@ -227,6 +237,7 @@ impl Op {
                     Pass::Backward => (4 * pairs * dim, 4 * (2 * inputs + pairs)),
                 }
             }
+            Self::Concat { elements, .. } => (0, 8 * elements),
             Self::Cross { elements, pass } => match pass {
                 Pass::Forward => (3 * elements, 16 * elements),
                 Pass::Backward => (5 * elements, 24 * elements),

@@ -57,7 +57,7 @@ pub enum Start {
 /// A recording of some steps.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TraceRequest {
-    /// Where the files go: `kineto_rank{r}.json` and `execution_trace_rank{r}.json`.
+    /// Where the files go: `kineto_rank{r}.json`, and of the last step `execution_trace/rank{r}.json`.
     pub folder: PathBuf,
     /// The steps, counted from 0.
     pub steps: Range<u64>,

@@ -97,9 +97,9 @@ impl Scorer {
         observe: &mut dyn FnMut(u64, u64),
     ) -> Result<Evaluation, Error> {
         let total = rows.end - rows.start;
-        let mut loader = lead::in_order(dataset, &self.config.model, BATCH_SIZE, rows)?;
+        let loader = lead::in_order(dataset, &self.config.model, BATCH_SIZE, rows)?;
         let mut accumulator = Accumulator::new();
-        while let Some(loaded) = loader.next() {
+        for loaded in loader {
             let batch = loaded?.batch;
             let share = Share { batch: &batch, first_sample: 0, global_size: batch.size };
             let (probabilities, sum) = self.model.evaluate(&mut self.context, share)?;

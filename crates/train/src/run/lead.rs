@@ -200,9 +200,9 @@ impl Leader<'_, '_> {
         let rows = rows.start..rows.end.min(rows.start.saturating_add(most));
         let total = rows.end - rows.start;
         let batch_size = config.training.batch_size;
-        let mut loader = in_order(dataset, &config.model, batch_size, rows)?;
+        let loader = in_order(dataset, &config.model, batch_size, rows)?;
         let mut accumulator = Accumulator::new();
-        while let Some(loaded) = loader.next() {
+        for loaded in loader {
             let batch = Arc::new(loaded?.batch);
             let reply = self.worker.lead(&Command::Evaluate { batch: Arc::clone(&batch) })?;
             if let Reply::Evaluated(probabilities, sum) = reply {

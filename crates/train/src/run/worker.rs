@@ -141,11 +141,14 @@ impl<'a> Worker<'a> {
         if let (Some(TraceRequest { folder, .. }), Some(recorder)) =
             (&self.request.trace, self.context.profiler.recorder())
         {
+            // Apart, because readers of a folder of traces take every file for a Kineto trace.
+            let graphs = folder.join("execution_trace");
+            std::fs::create_dir_all(&graphs).map_err(Error::io("create", &graphs))?;
             let kineto = folder.join(format!("kineto_rank{rank}.json"));
             recorder.write_kineto(&kineto)?;
             paths.push(kineto);
             if let Some(step) = recorder.steps().last() {
-                let execution_trace = folder.join(format!("execution_trace_rank{rank}.json"));
+                let execution_trace = graphs.join(format!("rank{rank}.json"));
                 recorder.write_execution_trace(step, &execution_trace)?;
                 paths.push(execution_trace);
             }

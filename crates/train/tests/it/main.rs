@@ -1,9 +1,11 @@
 //! Integration tests of the trainer, one binary.
 #![expect(clippy::unwrap_used, reason = "test code fails by panicking")]
 
+mod against_oracle;
 mod checkpoint;
 mod golden;
 mod metric;
+mod oracle;
 mod ranks;
 mod samples;
 mod state_dict;

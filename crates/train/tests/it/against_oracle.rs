@@ -1,0 +1,133 @@
+//! The trainer against the plain f64 DLRM of `oracle`: interactions, pooling, shared tables, optimizers
+//! and tilings that the golden runs do not have.
+
+use device::Cpu;
+use schema::model::DenseInit;
+use schema::random::CounterRng;
+use schema::{
+    Batch, Interaction, JobConfig, KeyedJaggedTensor, Loss, ModelConfig, Optimizer, Pooling, Rank,
+    ShardingPlan, TableConfig, TriangleOrder,
+};
+use train::Model;
+use train::model::RankParameters;
+use train::parameter::TileState;
+
+use crate::oracle::Oracle;
+use crate::ranks::{self, Job};
+
+const DIM: usize = 6;
+
+/// Three tables: one averaged, one shared by two features, one of a single row.
+fn config(interaction: Interaction, optimizer: Optimizer) -> JobConfig {
+    let table = |name: &str, rows, pooling, features: &[&str]| TableConfig {
+        name: name.to_owned(),
+        rows,
+        dim: DIM,
+        pooling,
+        features: features.iter().map(|&feature| feature.to_owned()).collect(),
+    };
+    let model = ModelConfig {
+        name: "against_oracle".to_owned(),
+        seed: 11,
+        rows_cap: None,
+        dense_features: 5,
+        bottom: vec![9, DIM],
+        top: vec![7, 1],
+        interaction,
+        loss: Loss::BceWithLogits,
+        init: DenseInit::Torchrec,
+        tables: vec![
+            table("averaged", 40, Pooling::Mean, &["a"]),
+            table("shared", 23, Pooling::Sum, &["b", "c"]),
+            table("single", 1, Pooling::Sum, &["d"]),
+        ],
+    };
+    ranks::job(model, (optimizer, Optimizer::Adagrad), 0.05, 13)
+}
+
+/// Batches of 13 samples with empty bags and many duplicates.
+fn batches(config: &JobConfig, steps: u64) -> Vec<Batch> {
+    let features = config.model.features();
+    let batch = |step: u64| {
+        let rng = CounterRng::new(3, step);
+        let (mut lengths, mut values) = (Vec::new(), Vec::new());
+        for (feature, described) in features.iter().enumerate() {
+            let rows = config.model.tables[described.table].rows;
+            for sample in 0..13 {
+                let rng = rng.child(feature as u64).child(sample);
+                let length = rng.below(0, 5);
+                lengths.push(length as usize);
+                values.extend((1..=length).map(|i| (rng.below(i, rows) * rng.below(9, 2)) as i64));
+            }
+        }
+        let dense = (0..13 * 5).map(|i| rng.child(100).normal(i) as f32).collect();
+        let labels = (0..13).map(|i| rng.child(101).below(i, 2) as f32).collect();
+        let sparse = KeyedJaggedTensor::from_lengths(features.len(), &lengths, values);
+        Batch { size: 13, dense, sparse, labels }
+    };
+    (0..steps).map(batch).collect()
+}
+
+fn initial(config: &JobConfig, plan: &ShardingPlan, rank: Rank) -> RankParameters {
+    let model = Model::initial(&Cpu::new(1), config, (plan, rank), 1);
+    let tiles: Vec<TileState> = model.tiles().to_vec();
+    RankParameters { dense: model.dense().to_vec(), tiles }
+}
+
+fn check(config: &JobConfig, plan: &ShardingPlan, what: &str) {
+    let batches = batches(config, 12);
+    let whole = ShardingPlan::table_wise(&config.model.tables, 1);
+    let mut oracle = Oracle::new(config, plan, &initial(config, &whole, Rank(0)));
+    let expected: Vec<f64> = batches.iter().map(|batch| oracle.step(batch)).collect();
+    let parameters = |rank| initial(config, plan, rank);
+    let trained =
+        ranks::train(&Job { config, plan, batches: &batches, threads: 1, parameters: &parameters });
+    for (step, (got, expected)) in trained.losses.iter().zip(&expected).enumerate() {
+        let error = ((got - expected) / expected).abs();
+        assert!(error < 1e-5, "{what}: step {step}: loss {got}, expected {expected}");
+    }
+    let close = |name: &str, got: &[f32], expected: &[f64]| {
+        let apart = |(&a, &b): (&f32, &f64)| (f64::from(a) - b).abs();
+        let worst = got.iter().zip(expected).map(apart).fold(0.0, f64::max);
+        assert!(worst < 3e-4, "{what}: {name}: {worst} apart");
+    };
+    for parameter in &trained.dense {
+        close(&parameter.name, &parameter.weight, &oracle.dense[&parameter.name]);
+    }
+    for (table, (got, expected)) in trained.tables.iter().zip(&oracle.tables).enumerate() {
+        close(&format!("table {table}"), got, expected);
+    }
+}
+
+fn on_every_tiling(config: &JobConfig) {
+    let tilings = [
+        ShardingPlan::table_wise,
+        ShardingPlan::row_wise,
+        ShardingPlan::column_wise,
+        ShardingPlan::mixed,
+    ];
+    for ranks in 1..=3 {
+        for (i, make) in tilings.iter().enumerate() {
+            let plan = make(&config.model.tables, ranks);
+            let what = format!("{:?}, {ranks} ranks, tiling {i}", config.model.interaction);
+            check(config, &plan, &what);
+        }
+    }
+}
+
+#[test]
+fn rowwise_adagrad_keeps_one_state_per_row_and_tile() {
+    let dot = Interaction::Dot { order: TriangleOrder::Lower, itself: false };
+    on_every_tiling(&config(dot, Optimizer::RowwiseAdagrad));
+}
+
+#[test]
+fn averaged_and_shared_tables_under_every_interaction() {
+    for interaction in [
+        Interaction::Dot { order: TriangleOrder::Upper, itself: true },
+        Interaction::Cat,
+        Interaction::DcnV2 { layers: 2, rank: 4 },
+    ] {
+        on_every_tiling(&config(interaction, Optimizer::Adagrad));
+    }
+}
