@@ -4,6 +4,12 @@
 //! ranks or models. Every operation takes a [`cpu::Cpu`] first and gives the same bytes for any number
 //! of threads, because its chunks depend on the problem alone.
 
+#![cfg_attr(
+    not(target_arch = "x86_64"),
+    expect(dead_code, reason = "the vector forms have no instruction set on this machine")
+)]
+
+pub mod buffer;
 pub mod cpu;
 pub mod error;
 pub mod ops;

@@ -8,7 +8,7 @@
 //!         out[strip] = sums
 //! ```
 //! 1. The sums of a strip stay in registers over the whole row.
-#![expect(unsafe_code, reason = "vector instructions")]
+#![cfg_attr(target_arch = "x86_64", expect(unsafe_code, reason = "vector instructions"))]
 
 #[cfg(not(target_arch = "x86_64"))]
 pub(super) use elsewhere::{sum_avx2, sum_avx512, update_chunk_avx2, update_chunk_avx512};

@@ -17,7 +17,7 @@ use crate::optimizer::Rule;
 const PAIRS_PER_CHUNK: usize = 512;
 
 /// How many pairs ahead rows and gradients are asked for.
-const PAIRS_AHEAD: usize = 8;
+const PAIRS_AHEAD: usize = 4;
 
 /// The longest row whose sum is kept on the stack.
 const STACK_DIM: usize = 512;

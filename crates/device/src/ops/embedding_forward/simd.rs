@@ -11,7 +11,10 @@
 //! 1. The sums of a strip stay in registers over the whole bag, so each output is written once.
 //! 2. Rows are random lines of a large table; the ids ahead, of the following bags too, say which
 //!    lines come next, and no hardware prefetcher can guess them.
-#![expect(unsafe_code, reason = "vector instructions and unchecked row addresses")]
+#![cfg_attr(
+    target_arch = "x86_64",
+    expect(unsafe_code, reason = "vector instructions and unchecked row addresses")
+)]
 
 #[cfg(target_arch = "x86_64")]
 pub(super) use x86::{pool_avx2, pool_avx512};
