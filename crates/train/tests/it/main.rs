@@ -7,5 +7,6 @@ mod golden;
 mod metric;
 mod oracle;
 mod ranks;
+mod run;
 mod samples;
 mod state_dict;

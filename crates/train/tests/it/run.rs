@@ -1,0 +1,209 @@
+//! Whole runs on a small prepared dataset: any number of ranks, resumed anywhere, stopped, recorded.
+
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use data::{Dataset, PrepareRequest, Strictness};
+use schema::random::CounterRng;
+use schema::{JobConfig, ShardingPlan, TableConfig};
+use train::{Error, Event, Outcome, RunRequest, Scorer, Start, TraceRequest};
+
+const ROWS: u64 = 700;
+
+fn config() -> JobConfig {
+    let text = r#"
+[model]
+name = "small"
+dense_features = 2
+bottom = [8, 4]
+top = [8, 1]
+interaction = { kind = "dot" }
+loss = "bce_with_logits"
+tables = [{ name = "a", rows = 50, dim = 4 }, { name = "b", rows = 9, dim = 4, pooling = "mean" }]
+[optimizer]
+sparse = { kind = "rowwise_adagrad", learning_rate = 0.1 }
+dense = { kind = "adagrad", learning_rate = 0.05 }
+[schedule]
+warmup_steps = 5
+decay_start_step = 10
+decay_steps = 40
+decay_power = 2.0
+decay_floor = 0.1
+[training]
+batch_size = 32
+epochs = 2
+shuffle_rows = 100
+log_every = 7
+checkpoint_every = 6
+keep_checkpoints = 100
+[data]
+format = "csv"
+hold_out = 0.2
+label = { column = "y" }
+dense = [{ column = "u", transform = "standardise" }, { column = "v" }]
+categorical = [{ column = "a", kind = "integer" }, { column = "b", separator = "|" }]
+"#;
+    JobConfig::parse(text, &[]).unwrap()
+}
+
+fn dataset(folder: &Path) -> Arc<Dataset> {
+    let rng = CounterRng::new(5, 0);
+    let mut text = "y,u,v,a,b\n".to_owned();
+    for row in 0..ROWS {
+        let rng = rng.child(row);
+        let (a, b) = (rng.below(0, 40), rng.below(1, 9));
+        let y = u8::from(rng.unit(2) < 0.2 + 0.6 * f64::from(u8::from(a % 2 == 0)));
+        let (u, v) = (rng.normal(3), rng.normal(4));
+        text += &format!("{y},{u:.3},{v:.3},{a},x{b}|x{}\n", rng.below(5, 4));
+    }
+    let file = folder.join("rows.csv");
+    std::fs::write(&file, text).unwrap();
+    let config = config();
+    let inputs = [file.to_str().unwrap().to_owned()];
+    let request = PrepareRequest {
+        inputs: &inputs,
+        config: &config.data,
+        fitted: None,
+        hold_out: 0.2,
+        out: &folder.join("prepared"),
+        row_group_rows: 64,
+        strictness: Strictness::Stop,
+        threads: 1,
+        generator: None,
+    };
+    Arc::new(data::prepare(&request, &mut |_| {}).unwrap().dataset)
+}
+
+fn request(folder: &Path, dataset: &Arc<Dataset>, plan: ShardingPlan) -> RunRequest {
+    let (train_rows, held_out) = dataset.split(0.2);
+    RunRequest {
+        config: config(),
+        plan,
+        train: Arc::clone(dataset),
+        train_rows,
+        evaluation: Some((Arc::clone(dataset), held_out)),
+        run_folder: folder.to_owned(),
+        threads: 1,
+        start: Start::Fresh,
+        trace: None,
+        stop: Arc::new(AtomicBool::new(false)),
+    }
+}
+
+fn plan(make: fn(&[TableConfig], u32) -> ShardingPlan, ranks: u32) -> ShardingPlan {
+    make(&config().model.tables, ranks)
+}
+
+fn bits(outcome: &Outcome) -> (u64, u64, u64) {
+    let evaluation = outcome.evaluation.as_ref().unwrap();
+    (outcome.step, outcome.loss.to_bits(), evaluation.loss.to_bits())
+}
+
+#[test]
+fn a_run_resumed_from_any_checkpoint_ends_with_the_same_bytes() {
+    let folder = tempfile::tempdir().unwrap();
+    let dataset = dataset(folder.path());
+    let mut request = request(&folder.path().join("whole"), &dataset, plan(ShardingPlan::mixed, 2));
+    let whole = train::run(&request, &mut |_| {}).unwrap();
+    assert_eq!(whole.step, 2 * (ROWS * 8 / 10).div_ceil(32));
+    let checkpoints = train::checkpoint::list(&request.run_folder).unwrap();
+    assert!(checkpoints.len() > 4, "{checkpoints:?}");
+    for (i, checkpoint) in checkpoints.into_iter().enumerate() {
+        request.run_folder = folder.path().join(format!("resumed-{i}"));
+        request.start = Start::Checkpoint(checkpoint);
+        let resumed = train::run(&request, &mut |_| {}).unwrap();
+        assert_eq!(bits(&resumed), bits(&whole), "from checkpoint {i}");
+    }
+}
+
+#[test]
+fn a_checkpoint_of_one_plan_goes_on_under_another() {
+    let folder = tempfile::tempdir().unwrap();
+    let dataset = dataset(folder.path());
+    let mut request =
+        request(&folder.path().join("one"), &dataset, plan(ShardingPlan::table_wise, 1));
+    let whole = train::run(&request, &mut |_| {}).unwrap();
+    let middle = train::checkpoint::list(&request.run_folder).unwrap().swap_remove(2);
+    request.start = Start::Checkpoint(middle);
+    request.plan = plan(ShardingPlan::row_wise, 3);
+    request.run_folder = folder.path().join("three");
+    let resharded = train::run(&request, &mut |_| {}).unwrap();
+    let (a, b) = (whole.evaluation.unwrap(), resharded.evaluation.unwrap());
+    assert!((a.loss - b.loss).abs() < 1e-5, "{a:?} against {b:?}");
+    assert!(a.auc > 0.6, "{a:?}");
+}
+
+#[test]
+fn a_stopped_run_saves_and_goes_on() {
+    let folder = tempfile::tempdir().unwrap();
+    let dataset = dataset(folder.path());
+    let mut request =
+        request(&folder.path().join("run"), &dataset, plan(ShardingPlan::column_wise, 2));
+    let whole = train::run(&request, &mut |_| {}).unwrap();
+    request.run_folder = folder.path().join("stopped");
+    let stop = Arc::clone(&request.stop);
+    let stopped = train::run(&request, &mut |event| {
+        if let Event::Stepped { step: 10, .. } = event {
+            stop.store(true, Ordering::Relaxed);
+        }
+    })
+    .unwrap();
+    assert!(stopped.interrupted && stopped.step == 10, "{stopped:?}");
+    request.stop = Arc::new(AtomicBool::new(false));
+    request.start = Start::Checkpoint(stopped.checkpoint.unwrap());
+    let finished = train::run(&request, &mut |_| {}).unwrap();
+    assert_eq!(bits(&finished), bits(&whole));
+}
+
+#[test]
+fn a_scorer_gives_the_evaluation_of_the_run() {
+    let folder = tempfile::tempdir().unwrap();
+    let dataset = dataset(folder.path());
+    let request = request(&folder.path().join("run"), &dataset, plan(ShardingPlan::row_wise, 2));
+    let outcome = train::run(&request, &mut |_| {}).unwrap();
+    let mut scorer = Scorer::load(&outcome.checkpoint.unwrap(), 2).unwrap();
+    let (_, held_out) = dataset.split(0.2);
+    let evaluation = scorer.evaluate(&dataset, held_out, &mut |_, _| {}).unwrap();
+    let expected = outcome.evaluation.unwrap();
+    assert_eq!(evaluation.samples, expected.samples);
+    assert!((evaluation.loss - expected.loss).abs() < 1e-6, "{evaluation:?} {expected:?}");
+}
+
+#[test]
+fn another_models_checkpoint_is_refused() {
+    let folder = tempfile::tempdir().unwrap();
+    let dataset = dataset(folder.path());
+    let mut request =
+        request(&folder.path().join("run"), &dataset, plan(ShardingPlan::table_wise, 1));
+    request.config.training.steps = Some(2);
+    let outcome = train::run(&request, &mut |_| {}).unwrap();
+    request.start = Start::Checkpoint(outcome.checkpoint.unwrap());
+    request.config.model.top = vec![4, 1];
+    let refused = train::run(&request, &mut |_| {});
+    assert!(matches!(refused, Err(Error::OtherModel { .. })), "{refused:?}");
+}
+
+#[test]
+fn recorded_steps_become_one_trace_per_rank() {
+    let folder = tempfile::tempdir().unwrap();
+    let dataset = dataset(folder.path());
+    let mut request =
+        request(&folder.path().join("run"), &dataset, plan(ShardingPlan::row_wise, 2));
+    request.trace = Some(TraceRequest { folder: folder.path().join("trace"), steps: 3..6 });
+    let mut traced = Vec::new();
+    train::run(&request, &mut |event| {
+        if let Event::Traced { paths } = event {
+            traced.push(paths.to_vec());
+        }
+    })
+    .unwrap();
+    let [paths] = &traced[..] else { panic!("traced {} times", traced.len()) };
+    assert_eq!(paths.len(), 4);
+    let text = std::fs::read_to_string(folder.path().join("trace/kineto_rank1.json")).unwrap();
+    let trace: serde_json::Value = serde_json::from_str(&text).unwrap();
+    let events = trace["traceEvents"].as_array().unwrap();
+    let count = |name: &str| events.iter().filter(|event| event["name"] == name).count();
+    assert_eq!((count("ProfilerStep#3"), count("ProfilerStep#6")), (1, 0));
+    assert_eq!(count("rowmill::embedding_backward"), 3);
+}
