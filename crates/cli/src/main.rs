@@ -1,2 +1,51 @@
-//! placeholder
-fn main() {}
+//! `rowmill`: one binary for everyone. Command line → resolved job → command → table or JSON.
+//!
+//! `args` (as typed) → `resolve` (as meant) → `command/<verb>` → `render`. Only this crate knows
+//! terminals, signals and exit codes.
+
+mod args;
+mod command;
+mod error;
+mod interrupt;
+mod machine;
+mod progress;
+mod render;
+mod resolve;
+
+use std::process::ExitCode;
+
+use clap::{ColorChoice, CommandFactory, FromArgMatches};
+
+use args::Cli;
+use resolve::Session;
+
+fn main() -> ExitCode {
+    let matches = Cli::command().color(help_color()).get_matches();
+    let cli = Cli::from_arg_matches(&matches).unwrap_or_else(|error| error.exit());
+    let session = Session::new(&cli.global);
+    match command::run(cli.command, &session) {
+        Ok(code) => code,
+        Err(error) if error.is_closed_output() => ExitCode::SUCCESS,
+        Err(error) => {
+            session.console.fail(&error);
+            ExitCode::from(error.exit_code())
+        }
+    }
+}
+
+/// The colour of help and usage errors, which are printed while the arguments are still being read.
+fn help_color() -> ColorChoice {
+    let args: Vec<String> = std::env::args().collect();
+    let given = |choice: &str| {
+        let joined = format!("--color={choice}");
+        let pairs = args.windows(2).any(|pair| pair[0] == "--color" && pair[1] == choice);
+        pairs || args.contains(&joined)
+    };
+    if given("never") {
+        ColorChoice::Never
+    } else if given("always") {
+        ColorChoice::Always
+    } else {
+        ColorChoice::Auto
+    }
+}

@@ -1,0 +1,400 @@
+//! The command line as typed. Decides nothing: `resolve` turns it into what is meant.
+
+use std::ops::Range;
+use std::path::PathBuf;
+
+use clap::{Args, Parser, Subcommand, ValueEnum};
+use clap_complete::Shell;
+
+const EXAMPLES: &str = "\
+Start here:
+  rowmill quickstart                    train a DLRM on generated Criteo data, in two minutes
+  rowmill train --list                  the ready-made models
+  rowmill train dlrm-criteo-kaggle --train train.txt
+                                        train on your own data
+
+Tables and results go to stdout, progress and messages to stderr.
+Exit codes: 0 done, 1 failed, 2 wrong usage or configuration, 130 interrupted (progress is saved).";
+
+/// Trains deep-learning recommendation models (DLRM) at the speed of the hardware.
+#[derive(Debug, Parser)]
+#[command(name = "rowmill", version, after_help = EXAMPLES, propagate_version = true)]
+#[command(max_term_width = 100)]
+pub struct Cli {
+    /// The options of every command.
+    #[command(flatten)]
+    pub global: Global,
+    /// What to do.
+    #[command(subcommand)]
+    pub command: Command,
+}
+
+/// The options of every command.
+#[derive(Clone, Debug, Args)]
+#[command(next_help_heading = "Options of every command")]
+pub struct Global {
+    /// How results are printed: for people, or as JSON (one object per line)
+    #[arg(long, value_enum, default_value_t = Format::Table, global = true)]
+    pub format: Format,
+    /// Threads in all; the results do not depend on it [default: all cores]
+    #[arg(long, value_name = "N", global = true, value_parser = at_least_one)]
+    pub threads: Option<usize>,
+    /// Colour on stderr; `auto` obeys NO_COLOR and pipes
+    #[arg(long, value_enum, default_value_t = Color::Auto, global = true)]
+    pub color: Color,
+    /// Say more: what was resolved, where files lie
+    #[arg(short, long, action = clap::ArgAction::Count, global = true)]
+    pub verbose: u8,
+}
+
+/// How results are printed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum Format {
+    /// For people.
+    Table,
+    /// For programs: one JSON object per line.
+    Json,
+}
+
+/// When colour is used.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum Color {
+    /// On a terminal, unless NO_COLOR is set.
+    Auto,
+    /// Always.
+    Always,
+    /// Never.
+    Never,
+}
+
+/// The verbs.
+#[derive(Debug, Subcommand)]
+pub enum Command {
+    /// See everything once: generate data, train, evaluate, save and trace, within two minutes
+    Quickstart(Quickstart),
+    /// Train a model from a configuration
+    Train(Box<Train>),
+    /// Evaluate a checkpoint: AUC, normalized entropy, calibration, accuracy
+    Eval(Eval),
+    /// Print the click probability of every row of a file
+    Score(Score),
+    /// Generate, convert and describe data
+    #[command(subcommand)]
+    Data(Data),
+    /// Inspect, verify, export and import checkpoints
+    #[command(subcommand)]
+    Checkpoint(Checkpoint),
+    /// Print a completion script for your shell
+    #[command(after_help = "Example:\n  rowmill completions bash > ~/.local/share/bash-completion/completions/rowmill")]
+    Completions {
+        /// The shell
+        shell: Shell,
+    },
+}
+
+const TRAIN_EXAMPLES: &str = "\
+Examples:
+  rowmill train dlrm-default --synthetic 1000000
+  rowmill train dlrm-criteo-kaggle --train train.txt --set batch_size=4096
+  rowmill train my.toml --train 'day_0.gz' --evaluation day_1.gz --run runs/first
+  rowmill train my.toml --run runs/first --resume
+  rowmill train my.toml --trace traces --trace-steps 20..30
+  rowmill train my.toml --ranks 4 --sharding row
+
+Text and Parquet files are prepared once into RUN/data and reused by the next run on the same files.
+Ctrl-C finishes the step, saves a checkpoint and says how to go on; a second Ctrl-C stops at once.";
+
+/// Train a model.
+#[derive(Debug, Args)]
+#[command(after_help = TRAIN_EXAMPLES)]
+pub struct Train {
+    /// A TOML file, or the name of a ready-made configuration (see --list)
+    #[arg(required_unless_present = "list")]
+    pub config: Option<String>,
+    /// List the ready-made configurations and stop
+    #[arg(long)]
+    pub list: bool,
+    /// Change a key of the configuration, such as batch_size=4096 or optimizer.dense.kind=sgd
+    #[arg(long = "set", value_name = "KEY=VALUE", value_parser = key_value)]
+    pub set: Vec<(String, String)>,
+    /// Training data: files (plain, .gz, .zst, `-`) or one prepared folder [default: data.train]
+    #[arg(long, value_name = "PATH", num_args = 1..)]
+    pub train: Vec<String>,
+    /// Held-out data [default: data.evaluation, else the last data.hold_out of the training data]
+    #[arg(long, value_name = "PATH", num_args = 1..)]
+    pub evaluation: Vec<String>,
+    /// Train on ROWS generated rows that fit the model's columns
+    #[arg(long, value_name = "ROWS", conflicts_with_all = ["train", "evaluation"])]
+    pub synthetic: Option<u64>,
+    /// Folder of this run: prepared data and checkpoints [default: runs/NAME]
+    #[arg(long, value_name = "FOLDER")]
+    pub run: Option<PathBuf>,
+    /// Go on from the run's newest checkpoint, or from the start where there is none
+    #[arg(long)]
+    pub resume: bool,
+    /// Go on from this checkpoint of the run, setting later ones aside
+    #[arg(long, value_name = "CHECKPOINT")]
+    pub resume_from: Option<PathBuf>,
+    /// Ranks, run as threads of this process [default: 1, or those of --plan]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1024))]
+    pub ranks: Option<u32>,
+    /// How tables are split over ranks
+    #[arg(long, value_enum, default_value_t = Sharding::Table)]
+    pub sharding: Sharding,
+    /// A sharding plan: {"world_size": W, "tiles": [{"table", "rows", "columns", "rank"}]}
+    #[arg(long, value_name = "FILE.json", conflicts_with_all = ["sharding", "ranks"])]
+    pub plan: Option<PathBuf>,
+    /// Record the steps of --trace-steps into this folder (opens in ui.perfetto.dev)
+    #[arg(long, value_name = "FOLDER")]
+    pub trace: Option<PathBuf>,
+    /// Steps to record, from A up to but without B
+    #[arg(long, value_name = "A..B", value_parser = step_range, default_value = "10..20")]
+    pub trace_steps: Range<u64>,
+    /// Stop at the first malformed line instead of counting it
+    #[arg(long)]
+    pub strict: bool,
+}
+
+/// A way of splitting tables over ranks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum Sharding {
+    /// Whole tables.
+    Table,
+    /// Blocks of rows of every table.
+    Row,
+    /// Blocks of columns of every table.
+    Column,
+    /// Tables take turns: whole, rows, columns, grid.
+    Mixed,
+}
+
+/// Evaluate a checkpoint.
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  rowmill eval runs/dlrm-default
+  rowmill eval runs/first/checkpoints/step-000001000 --data day_23.gz")]
+pub struct Eval {
+    /// A checkpoint folder, or a run folder (its newest good checkpoint)
+    pub checkpoint: PathBuf,
+    /// Labelled data: files or one prepared folder [default: the run's own held-out data]
+    #[arg(long, value_name = "PATH", num_args = 1..)]
+    pub data: Vec<String>,
+    /// Stop at the first malformed line instead of counting it
+    #[arg(long)]
+    pub strict: bool,
+}
+
+/// Print click probabilities.
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  rowmill score runs/first new.tsv > probabilities.txt
+  zcat day_23.gz | rowmill score runs/first - --output probabilities.txt
+
+One line per row of the input, in its order: line N of the output belongs to row N of the input.
+A row that cannot be read gives `nan` and is counted on stderr; with --strict it stops the command.")]
+pub struct Score {
+    /// A checkpoint folder, or a run folder (its newest good checkpoint)
+    pub checkpoint: PathBuf,
+    /// The rows: a file in the format the model was trained on, `-` for standard input
+    pub file: String,
+    /// Write here instead of to stdout
+    #[arg(long, value_name = "FILE")]
+    pub output: Option<PathBuf>,
+    /// Stop at the first row that cannot be read
+    #[arg(long)]
+    pub strict: bool,
+}
+
+/// Work with data.
+#[derive(Debug, Subcommand)]
+pub enum Data {
+    /// Generate data with a known best possible AUC
+    Synth(Synth),
+    /// Prepare text or Parquet files for training
+    Convert(Convert),
+    /// Describe files or a prepared folder: rows, click rate, columns
+    Stats(Stats),
+}
+
+/// Generate data.
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  rowmill data synth train.txt --rows 1000000
+  rowmill data synth rows.csv --layout csv --config dlrm-default --rows 10000
+
+Labels come from a planted model with pairwise interactions. The report names the ceiling (the AUC of
+the true probabilities) and the AUC of the best linear model.")]
+pub struct Synth {
+    /// The file to write
+    pub out: PathBuf,
+    /// Rows
+    #[arg(long, default_value_t = 1_000_000)]
+    pub rows: u64,
+    /// Seed: the same seed gives the same bytes
+    #[arg(long, default_value_t = 1)]
+    pub seed: u64,
+    /// Layout of the file
+    #[arg(long, value_enum, default_value_t = Layout::Criteo)]
+    pub layout: Layout,
+    /// Take columns and table sizes from this configuration
+    #[arg(long, value_name = "CONFIG")]
+    pub config: Option<String>,
+}
+
+/// The layout of generated text.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum Layout {
+    /// Criteo's: tab-separated label, 13 integers, 26 hexadecimal categories; no header.
+    Criteo,
+    /// Comma-separated with a header.
+    Csv,
+}
+
+/// Prepare files.
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Example:
+  rowmill data convert train.txt --config dlrm-criteo-kaggle --out prepared
+  rowmill train dlrm-criteo-kaggle --train prepared")]
+pub struct Convert {
+    /// Files: plain, .gz, .zst, or `-` for standard input
+    #[arg(required = true)]
+    pub inputs: Vec<String>,
+    /// The configuration whose [data] section describes the files
+    #[arg(long, value_name = "CONFIG")]
+    pub config: String,
+    /// Change a key of the configuration
+    #[arg(long = "set", value_name = "KEY=VALUE", value_parser = key_value)]
+    pub set: Vec<(String, String)>,
+    /// The folder to write
+    #[arg(long, value_name = "FOLDER")]
+    pub out: PathBuf,
+    /// Stop at the first malformed line instead of counting it
+    #[arg(long)]
+    pub strict: bool,
+}
+
+/// Describe data.
+#[derive(Debug, Args)]
+pub struct Stats {
+    /// Files or one prepared folder
+    #[arg(required = true)]
+    pub paths: Vec<String>,
+    /// The configuration whose [data] section describes the files
+    #[arg(long, value_name = "CONFIG")]
+    pub config: Option<String>,
+}
+
+/// Work with checkpoints.
+#[derive(Debug, Subcommand)]
+pub enum Checkpoint {
+    /// Say what a checkpoint holds
+    Info {
+        /// A checkpoint folder, or a run folder (its newest checkpoint)
+        checkpoint: PathBuf,
+    },
+    /// Read every byte and compare with the checksums
+    Verify {
+        /// A checkpoint folder, or a run folder (all its checkpoints)
+        checkpoint: PathBuf,
+    },
+    /// Write the weights under the names of facebookresearch/dlrm or TorchRec
+    Export {
+        /// A checkpoint folder, or a run folder (its newest good checkpoint)
+        checkpoint: PathBuf,
+        /// Whose names
+        #[arg(long, value_enum)]
+        to: StateDict,
+        /// The safetensors file to write
+        out: PathBuf,
+    },
+    /// Make a checkpoint of a safetensors file with such names
+    Import {
+        /// Whose names
+        #[arg(long, value_enum)]
+        from: StateDict,
+        /// The safetensors file
+        file: PathBuf,
+        /// The configuration of the model
+        #[arg(long, value_name = "CONFIG")]
+        config: String,
+        /// Change a key of the configuration
+        #[arg(long = "set", value_name = "KEY=VALUE", value_parser = key_value)]
+        set: Vec<(String, String)>,
+        /// The run folder that receives the checkpoint
+        #[arg(long, value_name = "FOLDER")]
+        run: PathBuf,
+        /// Prepared data whose transforms and vocabularies the checkpoint keeps
+        #[arg(long, value_name = "FOLDER")]
+        data: Option<PathBuf>,
+    },
+}
+
+/// Whose state-dict names.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum StateDict {
+    /// facebookresearch/dlrm.
+    Torch,
+    /// TorchRec.
+    Torchrec,
+}
+
+/// See everything once.
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Writes Criteo-format text, prepares it, trains dlrm-criteo-kaggle scaled to this machine, evaluates on
+rows it has not seen, saves a checkpoint and records a trace. Run it again: it replaces its own folder.")]
+pub struct Quickstart {
+    /// Where to work
+    #[arg(long, value_name = "FOLDER", default_value = "rowmill-quickstart")]
+    pub folder: PathBuf,
+    /// How long it may train, about
+    #[arg(long, default_value_t = 60, value_parser = clap::value_parser!(u64).range(1..=3600))]
+    pub seconds: u64,
+}
+
+fn key_value(text: &str) -> Result<(String, String), String> {
+    let (key, value) = text.split_once('=').ok_or("expected KEY=VALUE, such as batch_size=4096")?;
+    Ok((key.trim().to_owned(), value.trim().to_owned()))
+}
+
+fn step_range(text: &str) -> Result<Range<u64>, String> {
+    let steps = |part: &str| part.trim().parse().map_err(|_| "expected A..B, such as 10..20");
+    let (from, to) = text.split_once("..").ok_or("expected A..B, such as 10..20")?;
+    let range = steps(from)?..steps(to)?;
+    if range.is_empty() {
+        return Err(format!("{from}..{to} contains no step"));
+    }
+    Ok(range)
+}
+
+fn at_least_one(text: &str) -> Result<usize, String> {
+    match text.parse() {
+        Ok(0) => Err("expected at least 1, got 0".to_owned()),
+        Ok(count) => Ok(count),
+        Err(_) => Err("expected a number".to_owned()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::CommandFactory;
+
+    use super::{Cli, key_value, step_range};
+
+    #[test]
+    fn the_definition_is_consistent() {
+        Cli::command().debug_assert();
+    }
+
+    #[test]
+    fn step_ranges_and_overrides() {
+        assert_eq!(step_range("3..9"), Ok(3..9));
+        assert!(step_range("9..3").is_err() && step_range("7").is_err());
+        assert_eq!(key_value("a.b=c=d"), Ok(("a.b".to_owned(), "c=d".to_owned())));
+        assert!(key_value("a").is_err());
+    }
+}

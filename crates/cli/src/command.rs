@@ -1,0 +1,40 @@
+//! The verbs, one file each.
+
+mod checkpoint;
+mod data;
+mod eval;
+mod quickstart;
+mod score;
+pub mod train;
+
+use std::process::ExitCode;
+
+use clap::CommandFactory;
+use clap_complete::Shell;
+
+use crate::args::{Cli, Command};
+use crate::error::Error;
+use crate::resolve::Session;
+
+/// Runs a command; its exit code unless it fails.
+pub fn run(command: Command, session: &Session) -> Result<ExitCode, Error> {
+    match command {
+        Command::Quickstart(quickstart) => quickstart::run(&quickstart, session),
+        Command::Train(train) => train::run(&train, session),
+        Command::Eval(eval) => eval::run(&eval, session).map(done),
+        Command::Score(score) => score::run(&score, session).map(done),
+        Command::Data(data) => data::run(data, session).map(done),
+        Command::Checkpoint(checkpoint) => checkpoint::run(checkpoint, session).map(done),
+        Command::Completions { shell } => completions(shell, session).map(done),
+    }
+}
+
+fn done((): ()) -> ExitCode {
+    ExitCode::SUCCESS
+}
+
+fn completions(shell: Shell, session: &Session) -> Result<(), Error> {
+    let mut script = Vec::new();
+    clap_complete::generate(shell, &mut Cli::command(), "rowmill", &mut script);
+    session.console.print(String::from_utf8_lossy(&script).trim_end())
+}

@@ -1,0 +1,185 @@
+//! `rowmill checkpoint`: info, verify, export and import.
+
+use std::path::{Path, PathBuf};
+
+use data::Dataset;
+use schema::Bytes;
+use serde::Serialize;
+use train::checkpoint::Checkpoint as Opened;
+use train::state_dict::{self, ImportRequest, Target};
+
+use crate::args::{Checkpoint, StateDict};
+use crate::error::Error;
+use crate::render;
+use crate::resolve::{Session, checkpoint, config};
+
+/// Runs the command.
+pub fn run(command: Checkpoint, session: &Session) -> Result<(), Error> {
+    match command {
+        Checkpoint::Info { checkpoint } => info(&checkpoint, session),
+        Checkpoint::Verify { checkpoint } => verify(&checkpoint, session),
+        Checkpoint::Export { checkpoint, to, out } => export(&checkpoint, to, &out, session),
+        Checkpoint::Import { from, file, config, set, run, data } => {
+            let job = config::job(&config, &set)?;
+            let request = Import { file, from, run, data };
+            import(&request, &job.config, session)
+        }
+    }
+}
+
+/// What `info` prints.
+#[derive(Serialize)]
+struct Info {
+    checkpoint: PathBuf,
+    model: String,
+    created_by: String,
+    step: u64,
+    samples: u64,
+    world_size: u32,
+    tables: usize,
+    table_rows: u64,
+    sparse_optimizer: schema::Optimizer,
+    files: usize,
+    chunks: usize,
+    bytes: u64,
+    position: serde_json::Value,
+}
+
+fn info(path: &Path, session: &Session) -> Result<(), Error> {
+    let folder = checkpoint::find(path, session.console)?;
+    let opened = Opened::open(&folder)?;
+    let manifest = opened.manifest();
+    let model = &opened.config().model;
+    let info = Info {
+        model: model.name.clone(),
+        created_by: manifest.created_by.clone(),
+        step: manifest.step,
+        samples: manifest.samples,
+        world_size: manifest.world_size,
+        tables: model.tables.len(),
+        table_rows: model.tables.iter().map(|table| table.rows).sum(),
+        sparse_optimizer: manifest.sparse_optimizer,
+        files: manifest.files.len(),
+        chunks: manifest.chunks.len(),
+        bytes: manifest.files.iter().map(|file| file.bytes).sum(),
+        position: manifest.position.clone(),
+        checkpoint: folder,
+    };
+    session.console.report(&info, |info| {
+        render::facts(&[
+            ("checkpoint", info.checkpoint.display().to_string()),
+            ("model", info.model.clone()),
+            ("written by", info.created_by.clone()),
+            ("step", render::count(info.step)),
+            ("samples", render::count(info.samples)),
+            ("ranks that wrote it", info.world_size.to_string()),
+            ("tables", format!("{} with {} rows", info.tables, render::count(info.table_rows))),
+            ("size", format!("{} in {} files", Bytes(info.bytes), info.files + 1)),
+        ])
+    })?;
+    session.console.detail(&manifest.config);
+    Ok(())
+}
+
+/// What `verify` prints for one checkpoint.
+#[derive(Serialize)]
+struct Verified {
+    checkpoint: PathBuf,
+    bytes: u64,
+    damage: Vec<String>,
+}
+
+fn verify(path: &Path, session: &Session) -> Result<(), Error> {
+    let verified: Vec<Verified> = checkpoint::all(path)?.into_iter().map(check).collect();
+    let damaged = verified.iter().filter(|checked| !checked.damage.is_empty()).count();
+    session.console.report(&verified, |verified| {
+        let lines = verified.iter().map(|checked| match checked.damage.as_slice() {
+            [] => format!("{}: whole ({})", checked.checkpoint.display(), Bytes(checked.bytes)),
+            damage => format!(
+                "{}: damaged\n  {}",
+                checked.checkpoint.display(),
+                damage.join("\n  ")
+            ),
+        });
+        lines.collect::<Vec<_>>().join("\n")
+    })?;
+    if damaged == 0 { Ok(()) } else { Err(Error::Damaged { damaged, count: verified.len() }) }
+}
+
+fn check(folder: PathBuf) -> Verified {
+    let (bytes, damage) = match Opened::open(&folder) {
+        Ok(opened) => {
+            let bytes = opened.manifest().files.iter().map(|file| file.bytes).sum();
+            (bytes, opened.verify().iter().map(ToString::to_string).collect())
+        }
+        Err(error) => (0, vec![error.to_string()]),
+    };
+    Verified { checkpoint: folder, bytes, damage }
+}
+
+/// What `export` prints.
+#[derive(Serialize)]
+struct Exported<'a> {
+    checkpoint: &'a Path,
+    file: &'a Path,
+    bytes: u64,
+}
+
+fn export(path: &Path, to: StateDict, out: &Path, session: &Session) -> Result<(), Error> {
+    let folder = checkpoint::find(path, session.console)?;
+    let bytes = state_dict::export(&Opened::open(&folder)?, target(to), out)?;
+    let exported = Exported { checkpoint: &folder, file: out, bytes };
+    session.console.report(&exported, |exported| {
+        format!(
+            "{} written ({}); in Python: model.load_state_dict(safetensors.torch.load_file({:?}))",
+            exported.file.display(),
+            Bytes(exported.bytes),
+            exported.file.display().to_string()
+        )
+    })
+}
+
+struct Import {
+    file: PathBuf,
+    from: StateDict,
+    run: PathBuf,
+    data: Option<PathBuf>,
+}
+
+/// What `import` prints.
+#[derive(Serialize)]
+struct Imported {
+    checkpoint: PathBuf,
+    bytes: u64,
+}
+
+fn import(request: &Import, config: &schema::JobConfig, session: &Session) -> Result<(), Error> {
+    if let Some(newest) = train::checkpoint::list(&request.run)?.pop() {
+        let newest = newest.file_name().unwrap_or_default().to_string_lossy().into_owned();
+        return Err(Error::RunExists { run: request.run.clone(), newest });
+    }
+    let fitted = match &request.data {
+        Some(folder) => {
+            serde_json::to_value(Dataset::open(folder)?.fitted()).map_err(Error::Json)?
+        }
+        None => serde_json::Value::Null,
+    };
+    let committed = state_dict::import(&ImportRequest {
+        path: &request.file,
+        source: target(request.from),
+        config,
+        fitted,
+        run_folder: &request.run,
+    })?;
+    let imported = Imported { checkpoint: committed.folder, bytes: committed.bytes };
+    session.console.report(&imported, |imported| {
+        format!("{} written ({})", imported.checkpoint.display(), Bytes(imported.bytes))
+    })
+}
+
+fn target(names: StateDict) -> Target {
+    match names {
+        StateDict::Torch => Target::Torch,
+        StateDict::Torchrec => Target::Torchrec,
+    }
+}

@@ -1,0 +1,120 @@
+//! `rowmill data`: synth, convert and stats.
+
+use std::path::PathBuf;
+
+use data::Dataset;
+use data::synthetic::{self, Report, SyntheticConfig};
+use schema::Bytes;
+use serde::Serialize;
+
+use crate::args::{Convert, Data, Layout, Synth};
+use crate::error::Error;
+use crate::progress::{Meter, Unit};
+use crate::render;
+use crate::resolve::{Session, config, input};
+
+mod stats;
+
+/// Features of `--layout csv` without a configuration.
+const CSV_FEATURES: usize = 8;
+
+/// Runs the command.
+pub fn run(command: Data, session: &Session) -> Result<(), Error> {
+    match command {
+        Data::Synth(synth) => generate(&synth, session),
+        Data::Convert(request) => convert(&request, session),
+        Data::Stats(request) => stats::run(&request, session),
+    }
+}
+
+/// What `synth` prints.
+#[derive(Serialize)]
+struct Synthesised<'a> {
+    file: &'a PathBuf,
+    #[serde(flatten)]
+    report: Report,
+    seconds: f64,
+}
+
+fn generate(synth: &Synth, session: &Session) -> Result<(), Error> {
+    let config = synthetic_config(synth)?;
+    let (report, seconds) = write(&config, &synth.out, session)?;
+    let synthesised = Synthesised { file: &synth.out, report, seconds };
+    session.console.report(&synthesised, |made| {
+        render::facts(&[
+            ("file", made.file.display().to_string()),
+            ("rows", render::count(made.report.rows)),
+            ("size", Bytes(made.report.bytes_text).to_string()),
+            ("clicks", format!("{:.2} %", 100.0 * made.report.click_rate)),
+            ("ceiling AUC (true probabilities)", format!("{:.4}", made.report.ceiling_auc)),
+            ("best linear model's AUC", format!("{:.4}", made.report.linear_auc)),
+            ("time", render::duration(made.seconds)),
+        ])
+    })
+}
+
+/// Writes generated rows with progress; what they are and the seconds it took.
+pub fn write(
+    config: &SyntheticConfig,
+    out: &std::path::Path,
+    session: &Session,
+) -> Result<(Report, f64), Error> {
+    let mut meter = Meter::start(session.console, "generating", Unit::Rows, Some(config.rows));
+    let report = synthetic::write(config, out, session.threads, &mut |written| {
+        meter.advance(written.rows, &Bytes(written.bytes_text).to_string());
+    })?;
+    Ok((report, meter.finish()))
+}
+
+fn synthetic_config(synth: &Synth) -> Result<SyntheticConfig, Error> {
+    if let Some(name) = &synth.config {
+        let job = config::job(name, &[])?;
+        return Ok(crate::resolve::synthetic::config_for(&job.config, synth.rows, synth.seed));
+    }
+    let mut config = SyntheticConfig::criteo(synth.rows, synth.seed);
+    if synth.layout == Layout::Csv {
+        config.layout = synthetic::Layout::Csv;
+        config.features.truncate(CSV_FEATURES);
+        config.planted = synthetic::PlantedConfig::neighbours(CSV_FEATURES);
+    }
+    Ok(config)
+}
+
+/// What `convert` prints.
+#[derive(Serialize)]
+struct Converted<'a> {
+    folder: &'a PathBuf,
+    rows: u64,
+    seconds: f64,
+}
+
+fn convert(request: &Convert, session: &Session) -> Result<(), Error> {
+    let job = config::job(&request.config, &request.set)?;
+    if request.out.exists() {
+        return Err(Error::Exists { path: request.out.clone() });
+    }
+    let started = std::time::Instant::now();
+    let hold_out =
+        if job.config.data.evaluation.is_empty() { job.config.data.hold_out } else { 0.0 };
+    let source = input::Source {
+        paths: &request.inputs,
+        config: &job.config.data,
+        fitted: None,
+        hold_out,
+        cache: &request.out,
+        strict: request.strict,
+        generator: None,
+    };
+    let dataset: Dataset = input::prepare(session, &source, &request.out)?;
+    let seconds = started.elapsed().as_secs_f64();
+    let converted = Converted { folder: &request.out, rows: dataset.rows(), seconds };
+    session.console.report(&converted, |converted| {
+        format!(
+            "{} rows in {}; train on them with:\n  rowmill train {} --train {}",
+            render::count(converted.rows),
+            converted.folder.display(),
+            request.config,
+            converted.folder.display()
+        )
+    })
+}

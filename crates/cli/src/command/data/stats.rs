@@ -1,0 +1,94 @@
+//! `rowmill data stats`: what files or a prepared folder contain.
+
+use std::path::Path;
+
+use data::Dataset;
+use data::stats::{CategoricalStats, Count, DenseStats, Stats, of_dataset, of_inputs};
+
+use crate::args;
+use crate::error::Error;
+use crate::progress::{Meter, Unit};
+use crate::render;
+use crate::resolve::{Session, config, input};
+
+/// Runs the command.
+pub fn run(request: &args::Stats, session: &Session) -> Result<(), Error> {
+    let stats = gather(request, session)?;
+    session.console.report(&stats, table)
+}
+
+fn gather(request: &args::Stats, session: &Session) -> Result<Stats, Error> {
+    if let [path] = request.paths.as_slice()
+        && Path::new(path).is_dir()
+    {
+        let dataset = Dataset::open(Path::new(path))?;
+        let rows = 0..dataset.rows();
+        let mut meter = Meter::start(session.console, "reading", Unit::Rows, Some(rows.end));
+        let threads = session.threads;
+        let stats = of_dataset(&dataset, rows, threads, &mut |done| meter.advance(done, ""))?;
+        meter.finish();
+        return Ok(stats);
+    }
+    let Some(name) = &request.config else {
+        return Err(Error::ColumnsUnknown { path: request.paths[0].clone().into() });
+    };
+    let job = config::job(name, &[])?;
+    let mut meter = Meter::start(session.console, "reading", Unit::Bytes, None);
+    let read = of_inputs(&request.paths, &job.config.data, session.threads, &mut |progress| {
+        meter.set_total(progress.bytes_total);
+        meter.advance(progress.bytes_done, &format!("{} rows", render::count(progress.rows)));
+    });
+    let (stats, losses) = read?;
+    meter.finish();
+    input::report_losses(session, &losses);
+    Ok(stats)
+}
+
+fn table(stats: &Stats) -> String {
+    let click_rate =
+        stats.click_rate.map_or("unknown".to_owned(), |rate| format!("{:.3} %", 100.0 * rate));
+    let facts = [("rows", render::count(stats.rows)), ("clicks", click_rate)];
+    let mut parts = vec![render::facts(&facts)];
+    if !stats.dense.is_empty() {
+        let header = ["dense column", "missing %", "min", "1 %", "median", "99 %", "max", "mean"];
+        let rows: Vec<_> = stats.dense.iter().map(dense_row).collect();
+        parts.push(render::grid(&header, &rows));
+    }
+    if !stats.categorical.is_empty() {
+        let header =
+            ["categorical column", "missing %", "bag length", "distinct", "top share %", "zipf"];
+        let rows: Vec<_> = stats.categorical.iter().map(categorical_row).collect();
+        parts.push(render::grid(&header, &rows));
+    }
+    parts.join("\n\n")
+}
+
+fn dense_row(column: &DenseStats) -> Vec<String> {
+    let quantile = |i: usize| number(column.quantiles.map(|quantiles| quantiles[i]));
+    vec![
+        column.column.clone(),
+        format!("{:.2}", 100.0 * column.missing_share),
+        number(column.minimum),
+        quantile(0),
+        quantile(2),
+        quantile(4),
+        number(column.maximum),
+        number(column.mean),
+    ]
+}
+
+fn categorical_row(column: &CategoricalStats) -> Vec<String> {
+    let about = if column.distinct_is == Count::Estimate { "~" } else { "" };
+    vec![
+        column.column.clone(),
+        format!("{:.2}", 100.0 * column.missing_share),
+        format!("{:.2}", column.bag_length_mean),
+        format!("{about}{}", render::count(column.distinct)),
+        column.top_share.map_or("-".to_owned(), |share| format!("{:.2}", 100.0 * share)),
+        number(column.zipf_exponent),
+    ]
+}
+
+fn number(value: Option<f64>) -> String {
+    value.map_or("-".to_owned(), |value| format!("{value:.4}"))
+}

@@ -1,0 +1,80 @@
+//! `rowmill eval`: a checkpoint's quality on labelled rows.
+
+use std::ops::Range;
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use data::Dataset;
+use serde::Serialize;
+use train::{Evaluation, Scorer};
+
+use super::train::evaluation_rows;
+use crate::args::Eval;
+use crate::error::Error;
+use crate::progress::{Meter, Unit};
+use crate::render;
+use crate::resolve::{Session, checkpoint, input};
+
+/// What is printed.
+#[derive(Serialize)]
+struct Evaluated {
+    checkpoint: PathBuf,
+    step: u64,
+    evaluation: Evaluation,
+    samples_per_second: f64,
+}
+
+/// Runs the command.
+pub fn run(args: &Eval, session: &Session) -> Result<(), Error> {
+    let folder = checkpoint::find(&args.checkpoint, session.console)?;
+    let mut scorer = Scorer::load(&folder, session.threads)?;
+    // A checkpoint copied out of its run has no place of its own for prepared data.
+    let temporary = tempfile::tempdir().map_err(Error::io(std::env::temp_dir(), "create"))?;
+    let cache = checkpoint::run_of(&folder)
+        .map_or_else(|| temporary.path().to_owned(), |run| run.join("data"));
+    let (dataset, rows) = held_out(args, &scorer, session, cache)?;
+    let total = rows.end - rows.start;
+    let mut meter = Meter::start(session.console, "evaluating", Unit::Rows, Some(total));
+    let evaluation = scorer.evaluate(&dataset, rows, &mut |done, _| meter.advance(done, ""))?;
+    let seconds = meter.finish();
+    let samples_per_second = evaluation.samples as f64 / seconds.max(1e-9);
+    let evaluated =
+        Evaluated { checkpoint: folder, step: scorer.step(), evaluation, samples_per_second };
+    session.console.report(&evaluated, |evaluated| {
+        let mut rows = vec![
+            ("checkpoint", evaluated.checkpoint.display().to_string()),
+            ("steps", render::count(evaluated.step)),
+        ];
+        rows.extend(evaluation_rows(&evaluated.evaluation));
+        rows.push(("speed", format!("{} samples", render::rate(evaluated.samples_per_second))));
+        render::facts(&rows)
+    })
+}
+
+fn held_out(
+    args: &Eval,
+    scorer: &Scorer,
+    session: &Session,
+    cache: PathBuf,
+) -> Result<(Arc<Dataset>, Range<u64>), Error> {
+    let config = &scorer.config().data;
+    if args.data.is_empty() {
+        if config.train.is_empty() {
+            return Err(Error::NoEvaluation);
+        }
+        let inputs = input::of_job(session, config, &cache, args.strict)?;
+        return inputs.evaluation.ok_or(Error::NoEvaluation);
+    }
+    let source = input::Source {
+        paths: &args.data,
+        config,
+        fitted: Some(scorer.fitted()),
+        hold_out: 0.0,
+        cache: &cache,
+        strict: args.strict,
+        generator: None,
+    };
+    let dataset = Arc::new(input::dataset(session, &source)?);
+    let rows = 0..dataset.rows();
+    Ok((dataset, rows))
+}

@@ -1,0 +1,208 @@
+//! `rowmill quickstart`: everything once, on generated data, scaled to this machine.
+//!
+//! generate → convert → measure → train → evaluate → save and trace → say what came out of it.
+
+use std::fs;
+use std::ops::Range;
+use std::path::PathBuf;
+use std::process::ExitCode;
+use std::sync::Arc;
+use std::time::Instant;
+
+use data::Dataset;
+use data::synthetic::{Report, SyntheticConfig, ceiling_auc};
+use schema::{Bytes, JobConfig, ShardingPlan};
+use train::run::{Outcome, RunRequest, Start, TraceRequest};
+
+use super::train::Observer;
+use crate::args::Quickstart;
+use crate::error::{EXIT_INTERRUPTED, Error};
+use crate::resolve::{Session, config, input};
+use crate::{interrupt, machine, render};
+
+mod scale;
+mod summary;
+
+/// What a quickstart may come to need, on any machine.
+const DISK_NEEDED: Bytes = Bytes(3 << 30);
+/// Marks a folder as ours, to be replaced by the next quickstart.
+const MARKER: &str = "quickstart.toml";
+/// The model.
+const MODEL: &str = "dlrm-criteo-kaggle";
+/// Seed of the generated rows.
+const SEED: u64 = 1;
+/// Steps recorded, after those that warm caches up.
+const TRACED_STEPS: Range<u64> = 20..24;
+
+/// The files of a quickstart.
+struct Folder {
+    root: PathBuf,
+}
+
+impl Folder {
+    fn text(&self) -> PathBuf {
+        self.root.join("train.txt")
+    }
+    fn prepared(&self) -> PathBuf {
+        self.root.join("prepared")
+    }
+    fn run(&self) -> PathBuf {
+        self.root.join("run")
+    }
+    fn trace(&self) -> PathBuf {
+        self.root.join("trace")
+    }
+    fn config(&self) -> PathBuf {
+        self.root.join(MARKER)
+    }
+}
+
+/// The generated rows, ready for training.
+struct Rows {
+    report: Report,
+    dataset: Arc<Dataset>,
+    train: Range<u64>,
+    held_out: Range<u64>,
+    /// AUC of the true probabilities on the held-out rows.
+    ceiling_auc: f64,
+}
+
+/// Runs the command.
+pub fn run(args: &Quickstart, session: &Session) -> Result<ExitCode, Error> {
+    let started = Instant::now();
+    let folder = Folder { root: args.folder.clone() };
+    greet(&folder, session);
+    check_disk(&folder)?;
+    clear(&folder)?;
+    let rows = generate(&folder, args, session)?;
+    let stop = interrupt::stop_flag();
+    let mut job = config::job(MODEL, &scale::overrides(args.seconds))?.config;
+    let request = |job: &JobConfig, run: PathBuf| RunRequest {
+        config: job.clone(),
+        plan: ShardingPlan::table_wise(&job.model.tables, 1),
+        train: Arc::clone(&rows.dataset),
+        train_rows: rows.train.clone(),
+        evaluation: None,
+        run_folder: run,
+        threads: session.threads,
+        start: Start::Fresh,
+        trace: None,
+        stop: Arc::clone(&stop),
+    };
+    say(session, 3, "measuring this machine");
+    let measured = measure(&request(&scale::trial(&job), folder.root.join("trial")))?;
+    scale::fit_steps(&mut job, rows.train.end, measured, args.seconds as f64);
+    // What a user may copy: the job as it was trained, with its data.
+    job.data.train = input::absolute(&[folder.prepared().display().to_string()]);
+    fs::write(folder.config(), toml_of(&job)?).map_err(Error::io(folder.config(), "write"))?;
+    say(session, 4, &scale::describe(&job, measured));
+    let outcome = train(
+        &RunRequest {
+            evaluation: Some((Arc::clone(&rows.dataset), rows.held_out.clone())),
+            trace: Some(TraceRequest { folder: folder.trace(), steps: TRACED_STEPS }),
+            ..request(&job, folder.run())
+        },
+        session,
+    )?;
+    if outcome.interrupted {
+        session.console.say("interrupted; start again with: rowmill quickstart");
+        return Ok(ExitCode::from(EXIT_INTERRUPTED));
+    }
+    let summary = summary::of(&rows, &outcome, &folder, started.elapsed().as_secs_f64());
+    session.console.report(&summary, summary::table)?;
+    session.console.say(summary::next_steps(&summary));
+    Ok(ExitCode::SUCCESS)
+}
+
+fn greet(folder: &Folder, session: &Session) {
+    let memory = machine::memory_available().map_or("unknown".to_owned(), |b| b.to_string());
+    session.console.say(format_args!(
+        "rowmill quickstart: a DLRM from raw Criteo-format text to scores, in {} \
+         ({} threads, {memory} memory free)",
+        folder.root.display(),
+        session.threads
+    ));
+}
+
+fn say(session: &Session, step: u32, text: &str) {
+    session.console.say(format_args!("[{step}/4] {text}"));
+}
+
+fn check_disk(folder: &Folder) -> Result<(), Error> {
+    let Some(available) = machine::disk_available(&folder.root) else { return Ok(()) };
+    if available < DISK_NEEDED {
+        let folder = folder.root.clone();
+        return Err(Error::Disk { folder, needed: DISK_NEEDED, available });
+    }
+    Ok(())
+}
+
+/// Makes the folder, or removes an earlier quickstart's files from it. Touches nothing else.
+fn clear(folder: &Folder) -> Result<(), Error> {
+    let root = &folder.root;
+    let occupied = match fs::read_dir(root) {
+        Ok(mut entries) => entries.next().is_some(),
+        Err(_) => false,
+    };
+    if occupied && !folder.config().exists() {
+        return Err(Error::ForeignFolder { folder: root.clone() });
+    }
+    fs::create_dir_all(root).map_err(Error::io(root, "create"))?;
+    fs::write(folder.config(), "").map_err(Error::io(folder.config(), "write"))?;
+    for path in [folder.prepared(), folder.run(), folder.trace(), root.join("trial")] {
+        if path.exists() {
+            fs::remove_dir_all(&path).map_err(Error::io(&path, "remove"))?;
+        }
+    }
+    Ok(())
+}
+
+fn generate(folder: &Folder, args: &Quickstart, session: &Session) -> Result<Rows, Error> {
+    let made = SyntheticConfig::criteo(scale::rows(args.seconds), SEED);
+    let rows = render::count(made.rows);
+    say(session, 1, &format!("generating {rows} rows in Criteo's format"));
+    let (report, seconds) = super::data::write(&made, &folder.text(), session)?;
+    session.console.say(format_args!(
+        "      {} in {} ({}/s); best possible AUC {:.4}, best linear model {:.4}",
+        Bytes(report.bytes_text),
+        render::duration(seconds),
+        Bytes((report.bytes_text as f64 / seconds.max(1e-9)) as u64),
+        report.ceiling_auc,
+        report.linear_auc
+    ));
+    say(session, 2, "converting the text to a prepared dataset");
+    let mut data = config::job(MODEL, &[])?.config.data;
+    data.hold_out = scale::HOLD_OUT;
+    let generator = serde_json::to_value(&report).map_err(Error::Json)?;
+    let source = input::Source {
+        paths: &[folder.text().display().to_string()],
+        config: &data,
+        fitted: None,
+        hold_out: data.hold_out,
+        cache: &folder.root,
+        strict: true,
+        generator: Some(&generator),
+    };
+    let dataset = Arc::new(input::prepare(session, &source, &folder.prepared())?);
+    let (train, held_out) = dataset.split(data.hold_out);
+    let ceiling_auc = ceiling_auc(&made, held_out.clone(), session.threads)?;
+    Ok(Rows { report, dataset, train, held_out, ceiling_auc })
+}
+
+/// Samples per second of a short trial run, whose files are removed.
+fn measure(trial: &RunRequest) -> Result<f64, Error> {
+    let outcome = train::run::run(trial, &mut |_| {})?;
+    fs::remove_dir_all(&trial.run_folder).map_err(Error::io(&trial.run_folder, "remove"))?;
+    Ok(outcome.samples_per_second)
+}
+
+fn train(request: &RunRequest, session: &Session) -> Result<Outcome, Error> {
+    let mut observer = Observer::new(session.console);
+    let outcome = train::run::run(request, &mut |event| observer.see(event))?;
+    observer.finish()?;
+    Ok(outcome)
+}
+
+fn toml_of(job: &JobConfig) -> Result<String, Error> {
+    job.to_toml().map_err(|source| Error::Config { origin: MODEL.to_owned(), source })
+}

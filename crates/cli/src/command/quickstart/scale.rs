@@ -1,0 +1,99 @@
+//! How much a quickstart does on this machine: rows, batch, optimizer and steps within its seconds.
+
+use schema::JobConfig;
+
+use crate::render;
+
+/// Share of the rows held out for the evaluation.
+pub const HOLD_OUT: f64 = 0.08;
+/// Rows of a quickstart of [`USUAL_SECONDS`]: enough to learn the planted interactions in one pass.
+const ROWS: u64 = 1_300_000;
+const USUAL_SECONDS: u64 = 60;
+/// Samples per step: large enough that a step's fixed costs do not matter, small enough to learn.
+const BATCH_SIZE: u64 = 1024;
+/// No generated column has more different categories; larger tables would only cost memory.
+const ROWS_CAP: u64 = 50_000;
+/// Passes over the data, however fast the machine: more would learn the rows by heart.
+const EPOCHS_MOST: f64 = 3.0;
+/// Share of the time given that the training itself may take; the rest is for evaluation and saving.
+const TRAINING_SHARE: f64 = 0.85;
+const TRIAL_STEPS: u64 = 60;
+
+/// Rows to generate.
+pub fn rows(seconds: u64) -> u64 {
+    (ROWS * seconds / USUAL_SECONDS).clamp(100_000, ROWS)
+}
+
+/// What differs from the ready-made configuration: a batch and an optimizer that learn in a minute.
+pub fn overrides(_seconds: u64) -> Vec<(String, String)> {
+    let set = |key: &str, value: String| (key.to_owned(), value);
+    vec![
+        set("rows_cap", ROWS_CAP.to_string()),
+        set("batch_size", BATCH_SIZE.to_string()),
+        set("optimizer.sparse", "{ kind = \"adagrad\", learning_rate = 0.04 }".into()),
+        set("optimizer.dense", "{ kind = \"adagrad\", learning_rate = 0.01 }".into()),
+        set("hold_out", HOLD_OUT.to_string()),
+        set("log_every", "100".into()),
+    ]
+}
+
+/// The job of the trial run that measures the machine.
+pub fn trial(job: &JobConfig) -> JobConfig {
+    let mut trial = job.clone();
+    trial.training.steps = Some(TRIAL_STEPS);
+    trial.training.evaluate_every = None;
+    trial.training.checkpoint_every = None;
+    trial
+}
+
+/// Sets the number of steps, and a learning rate that decays to the end, for a machine that trains
+/// `samples_per_second`.
+pub fn fit_steps(job: &mut JobConfig, train_rows: u64, samples_per_second: f64, seconds: f64) {
+    let batch = job.training.batch_size as f64;
+    let affordable = samples_per_second * seconds * TRAINING_SHARE;
+    let samples = affordable.min(train_rows as f64 * EPOCHS_MOST);
+    let steps = ((samples / batch) as u64).max(TRIAL_STEPS);
+    let training = &mut job.training;
+    training.steps = Some(steps);
+    training.epochs = (samples / train_rows.max(1) as f64).ceil().max(1.0) as u64;
+    training.evaluate_every = Some((steps / 3).max(1));
+    training.evaluate_samples = None;
+    training.checkpoint_every = Some((steps / 2).max(1));
+    training.log_every = (steps / 20).max(1);
+    job.schedule.warmup_steps = (steps / 50).max(1);
+    job.schedule.decay_start_step = steps / 2;
+    job.schedule.decay_steps = steps - steps / 2;
+    job.schedule.decay_power = 1.0;
+    job.schedule.decay_floor = 0.05;
+}
+
+/// The training in one line.
+pub fn describe(job: &JobConfig, samples_per_second: f64) -> String {
+    let steps = job.training.steps.unwrap_or(0);
+    let samples = steps * job.training.batch_size as u64;
+    format!(
+        "training {}: {} steps of {} samples, about {} at {}",
+        job.model.name,
+        render::count(steps),
+        render::count(job.training.batch_size as u64),
+        render::duration(samples as f64 / samples_per_second.max(1.0)),
+        render::rate(samples_per_second)
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{fit_steps, overrides};
+    use crate::resolve::config;
+
+    #[test]
+    fn steps_fit_the_time_and_the_data() {
+        let mut job = config::job("dlrm-criteo-kaggle", &overrides(60)).unwrap().config;
+        fit_steps(&mut job, 1_000_000, 10_000.0, 60.0);
+        assert_eq!(job.training.steps, Some(10_000 * 51 / 1024));
+        assert_eq!(job.training.epochs, 1);
+        fit_steps(&mut job, 1_000_000, 1e9, 60.0);
+        assert_eq!(job.training.steps, Some(3_000_000 / 1024));
+        assert_eq!(job.training.epochs, 3);
+    }
+}

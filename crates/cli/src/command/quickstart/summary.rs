@@ -1,0 +1,88 @@
+//! What a quickstart came to, against the best that was possible, and what to do next.
+
+use std::path::PathBuf;
+
+use serde::Serialize;
+use train::run::Outcome;
+
+use super::{Folder, MODEL, Rows};
+use crate::command::train::quoted;
+use crate::render;
+
+/// The result.
+#[derive(Debug, Serialize)]
+pub struct Summary {
+    steps: u64,
+    samples: u64,
+    samples_per_second: f64,
+    auc: f64,
+    /// AUC of the true probabilities on the same rows.
+    ceiling_auc: f64,
+    linear_auc: f64,
+    /// (AUC − 0.5) / (ceiling − 0.5).
+    share_of_ceiling: f64,
+    normalized_entropy: f64,
+    held_out_rows: u64,
+    checkpoint: Option<PathBuf>,
+    trace: PathBuf,
+    config: PathBuf,
+    text: PathBuf,
+    run: PathBuf,
+    seconds: f64,
+}
+
+/// The summary of a quickstart's run.
+pub fn of(rows: &Rows, outcome: &Outcome, folder: &Folder, seconds: f64) -> Summary {
+    let evaluation = outcome.evaluation.as_ref();
+    let auc = evaluation.map_or(f64::NAN, |evaluation| evaluation.auc);
+    Summary {
+        steps: outcome.step,
+        samples: outcome.samples,
+        samples_per_second: outcome.samples_per_second,
+        auc,
+        ceiling_auc: rows.ceiling_auc,
+        linear_auc: rows.report.linear_auc,
+        share_of_ceiling: (auc - 0.5) / (rows.ceiling_auc - 0.5),
+        normalized_entropy: evaluation.map_or(f64::NAN, |e| e.normalized_entropy),
+        held_out_rows: rows.held_out.end - rows.held_out.start,
+        checkpoint: outcome.checkpoint.clone(),
+        trace: folder.trace().join("kineto_rank0.json"),
+        config: folder.config(),
+        text: folder.text(),
+        run: folder.run(),
+        seconds,
+    }
+}
+
+/// The summary for people.
+pub fn table(summary: &Summary) -> String {
+    let checkpoint = summary.checkpoint.as_ref().map(|path| path.display().to_string());
+    let facts = render::facts(&[
+        ("trained", format!("{} samples", render::count(summary.samples))),
+        ("speed", format!("{} samples", render::rate(summary.samples_per_second))),
+        ("AUC on held-out rows", format!("{:.4}", summary.auc)),
+        ("best possible AUC", format!("{:.4}", summary.ceiling_auc)),
+        ("best linear model's AUC", format!("{:.4}", summary.linear_auc)),
+        ("share of what is learnable", format!("{:.1} %", 100.0 * summary.share_of_ceiling)),
+        ("normalized entropy", format!("{:.4}", summary.normalized_entropy)),
+        ("checkpoint", checkpoint.unwrap_or_default()),
+        ("trace (open it in ui.perfetto.dev)", summary.trace.display().to_string()),
+        ("time", render::duration(summary.seconds)),
+    ]);
+    format!("\n{facts}\n")
+}
+
+/// What to do next.
+pub fn next_steps(summary: &Summary) -> String {
+    let word = |path: &PathBuf| quoted(&path.display().to_string());
+    let (run, config, text) = (word(&summary.run), word(&summary.config), word(&summary.text));
+    let more = summary.steps * 2;
+    format!(
+        "Next:\n  \
+         rowmill score {run} {text} | head    click probabilities, one per row\n  \
+         rowmill eval {run}    the evaluation again\n  \
+         rowmill train {config} --run {run} --resume --set steps={more} --set epochs=100\n\
+         Your own data in Criteo's format (for other files copy {config} and name your columns):\n  \
+         rowmill train {MODEL} --train FILE --run runs/mine"
+    )
+}

@@ -1,0 +1,178 @@
+//! `rowmill score`: one click probability per row, in the order of the rows, streaming.
+
+use std::fs::File;
+use std::io::{self, BufWriter, Write};
+use std::path::{Path, PathBuf};
+
+use data::{ScoreRequest, read_for_scoring};
+use schema::source::{DataConfig, Format};
+use serde::Serialize;
+use train::Scorer;
+
+use crate::args::{self, Score};
+use crate::error::Error;
+use crate::progress::{Meter, Unit};
+use crate::render;
+use crate::resolve::{Session, checkpoint, input};
+
+/// Runs the command.
+pub fn run(args: &Score, session: &Session) -> Result<(), Error> {
+    let folder = checkpoint::find(&args.checkpoint, session.console)?;
+    if args.file != "-" && !Path::new(&args.file).exists() {
+        return Err(Error::NoSuchInput { path: PathBuf::from(&args.file) });
+    }
+    let mut scorer = Scorer::load(&folder, session.threads)?;
+    match &args.output {
+        None => {
+            let out = BufWriter::new(io::stdout().lock());
+            score(args, session, &mut scorer, &mut Target { out, path: None }).map(drop)
+        }
+        Some(path) => {
+            let file = File::create(path).map_err(Error::io(path, "create"))?;
+            let mut target = Target { out: BufWriter::new(file), path: Some(path) };
+            let scored = score(args, session, &mut scorer, &mut target)?;
+            session.console.report(&scored, |scored| {
+                format!("{} rows scored into {}", render::count(scored.rows), path.display())
+            })
+        }
+    }
+}
+
+/// What is printed where the probabilities go to a file.
+#[derive(Serialize)]
+struct Scored {
+    rows: u64,
+    unreadable_rows: u64,
+    seconds: f64,
+}
+
+fn score<W: Write>(
+    args: &Score,
+    session: &Session,
+    scorer: &mut Scorer,
+    target: &mut Target<'_, W>,
+) -> Result<Scored, Error> {
+    let json = args.output.is_none() && session.console.format == args::Format::Json;
+    let mut placed = Placed::starting_at(first_line(&scorer.config().data), json);
+    let mut reader = read_for_scoring(ScoreRequest {
+        inputs: vec![args.file.clone()],
+        config: scorer.config().data.clone(),
+        fitted: scorer.fitted().clone(),
+        features: scorer.features(),
+        batch_size: scorer.batch_size(),
+        strictness: input::strictness(args.strict),
+        threads: session.threads,
+    })?;
+    let mut meter = Meter::start(session.console, "scoring", Unit::Rows, None);
+    let mut rows = 0;
+    // Not a `for`: the reader is asked for its losses afterwards.
+    while let Some(batch) = reader.next() {
+        let batch = batch?;
+        let probabilities = scorer.score(&batch.batch)?;
+        target.write(&placed.text(&batch.lines, &probabilities))?;
+        rows += probabilities.len() as u64;
+        meter.advance(rows, "");
+    }
+    let losses = reader.losses();
+    let Some(missing) = losses.malformed_lines.checked_sub(placed.unreadable) else {
+        return Err(Error::Alignment { path: args.file.clone().into(), rows });
+    };
+    target.write(&placed.unreadable_text(missing))?;
+    target.flush()?;
+    let seconds = meter.finish();
+    let unreadable_rows = losses.malformed_lines;
+    if unreadable_rows > 0 {
+        session.console.warn(format_args!(
+            "{} row(s) could not be read and got nan, the first of them:",
+            render::count(unreadable_rows)
+        ));
+        for malformed in &losses.first {
+            session.console.say(format_args!("  {malformed}"));
+        }
+    }
+    Ok(Scored { rows: rows + unreadable_rows, unreadable_rows, seconds })
+}
+
+/// The line of the first row: behind the header, where the layout has one.
+fn first_line(config: &DataConfig) -> u64 {
+    match config.format {
+        Format::Csv | Format::Tsv if config.columns.is_empty() => 2,
+        Format::Csv | Format::Tsv | Format::Criteo | Format::Parquet => 1,
+    }
+}
+
+/// Puts probabilities back to their rows: a line that gave none was unreadable and gets `nan`.
+struct Placed {
+    next_line: u64,
+    unreadable: u64,
+    json: bool,
+}
+
+impl Placed {
+    fn starting_at(line: u64, json: bool) -> Self {
+        Self { next_line: line, unreadable: 0, json }
+    }
+
+    fn text(&mut self, lines: &[u64], probabilities: &[f32]) -> String {
+        let mut text = String::with_capacity(12 * lines.len());
+        for (&line, probability) in lines.iter().zip(probabilities) {
+            let skipped = line.saturating_sub(self.next_line);
+            text += &self.unreadable_text(skipped);
+            self.next_line = line + 1;
+            let end = if self.json { "}\n" } else { "\n" };
+            text += &format!("{}{probability}{end}", self.start());
+        }
+        text
+    }
+
+    fn unreadable_text(&mut self, rows: u64) -> String {
+        self.unreadable += rows;
+        let line = if self.json { "{\"probability\":null}\n" } else { "nan\n" };
+        line.repeat(rows as usize)
+    }
+
+    fn start(&self) -> &'static str {
+        if self.json { "{\"probability\":" } else { "" }
+    }
+}
+
+/// Where probabilities go.
+struct Target<'a, W> {
+    out: W,
+    /// The file; none for stdout.
+    path: Option<&'a Path>,
+}
+
+impl<W: Write> Target<'_, W> {
+    fn write(&mut self, text: &str) -> Result<(), Error> {
+        let written = self.out.write_all(text.as_bytes());
+        written.map_err(|source| self.failed(source))
+    }
+
+    fn flush(&mut self) -> Result<(), Error> {
+        let flushed = self.out.flush();
+        flushed.map_err(|source| self.failed(source))
+    }
+
+    fn failed(&self, source: io::Error) -> Error {
+        match self.path {
+            Some(path) => Error::io(path, "write")(source),
+            None => Error::Output(source),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::Placed;
+
+    #[test]
+    fn unreadable_rows_keep_their_place() {
+        let mut placed = Placed::starting_at(2, false);
+        assert_eq!(placed.text(&[2, 4], &[0.5, 0.25]), "0.5\nnan\n0.25\n");
+        assert_eq!(placed.text(&[5, 8], &[0.5, 1.0]), "0.5\nnan\nnan\n1\n");
+        assert_eq!(placed.unreadable, 3);
+        let mut json = Placed::starting_at(1, true);
+        assert_eq!(json.text(&[2], &[0.5]), "{\"probability\":null}\n{\"probability\":0.5}\n");
+    }
+}

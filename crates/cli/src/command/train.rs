@@ -1,0 +1,313 @@
+//! `rowmill train`: configuration and data → a run, with its progress, result and the way to resume it.
+
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+
+use serde::Serialize;
+use train::Evaluation;
+use train::run::{Outcome, RunRequest, Start, TraceRequest};
+
+use crate::args::Train;
+use crate::error::{EXIT_INTERRUPTED, Error};
+use crate::interrupt;
+use crate::progress::{Meter, Unit};
+use crate::render::{self, Console};
+use crate::resolve::config::{self, Job};
+use crate::resolve::{Session, checkpoint, input, memory, plan, synthetic};
+
+mod observe;
+
+pub use observe::Observer;
+
+/// Seed of `--synthetic`.
+const SYNTHETIC_SEED: u64 = 1;
+
+/// The last line of `--format json`.
+#[derive(Debug, Serialize)]
+pub struct Finished<'a> {
+    event: &'static str,
+    step: u64,
+    samples: u64,
+    samples_per_second: f64,
+    loss: f64,
+    evaluation: Option<&'a Evaluation>,
+    checkpoint: Option<&'a Path>,
+    interrupted: bool,
+    seconds: f64,
+}
+
+impl<'a> Finished<'a> {
+    /// What a run came to.
+    pub fn of(outcome: &'a Outcome) -> Self {
+        Self {
+            event: "finished",
+            step: outcome.step,
+            samples: outcome.samples,
+            samples_per_second: outcome.samples_per_second,
+            loss: outcome.loss,
+            evaluation: outcome.evaluation.as_ref(),
+            checkpoint: outcome.checkpoint.as_deref(),
+            interrupted: outcome.interrupted,
+            seconds: outcome.seconds,
+        }
+    }
+}
+
+/// Runs the command.
+pub fn run(args: &Train, session: &Session) -> Result<ExitCode, Error> {
+    let Some(name) = args.config.as_deref().filter(|_| !args.list) else {
+        return list(session).map(|()| ExitCode::SUCCESS);
+    };
+    let mut job = config::job(name, &args.set)?;
+    memory::check(&job)?;
+    let plan = plan::of(args, &job.config.model.tables)?;
+    let run_folder = args.run.clone().unwrap_or_else(|| default_run(&job));
+    choose_inputs(args, &mut job)?;
+    let start = start(args, &run_folder, session.console)?;
+    if let Some(rows) = args.synthetic {
+        generate(session, &mut job, rows, &run_folder)?;
+    }
+    let cache = run_folder.join("data");
+    let inputs = input::of_job(session, &job.config.data, &cache, args.strict)?;
+    if job.config.data.train.iter().any(|path| path == "-") {
+        job.config.data.train = input::absolute(&[inputs.train.dir().display().to_string()]);
+    }
+    let resume_command = resume_command(args, name, &job, &run_folder);
+    let request = RunRequest {
+        config: job.config,
+        plan,
+        train: inputs.train,
+        train_rows: inputs.train_rows,
+        evaluation: inputs.evaluation,
+        run_folder,
+        threads: session.threads,
+        start,
+        trace: args.trace.clone().map(|folder| {
+            TraceRequest { folder, steps: args.trace_steps.clone() }
+        }),
+        stop: interrupt::stop_flag(),
+    };
+    let mut observer = Observer::new(session.console);
+    let outcome = train::run::run(&request, &mut |event| observer.see(event))?;
+    observer.finish()?;
+    report(session.console, &outcome, &resume_command)
+}
+
+fn report(console: Console, outcome: &Outcome, resume_command: &str) -> Result<ExitCode, Error> {
+    console.report(&Finished::of(outcome), |_| summary(outcome))?;
+    if outcome.interrupted {
+        console.say(format_args!("interrupted; go on with:\n  {resume_command}"));
+        return Ok(ExitCode::from(EXIT_INTERRUPTED));
+    }
+    if let Some(path) = &outcome.checkpoint {
+        let path = path.display();
+        console.say(format_args!("score new rows with:\n  rowmill score {path} FILE"));
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+fn summary(outcome: &Outcome) -> String {
+    let mut rows = vec![
+        ("steps", render::count(outcome.step)),
+        ("samples", render::count(outcome.samples)),
+        ("samples per second", render::count(outcome.samples_per_second.round() as u64)),
+        ("training loss", format!("{:.6}", outcome.loss)),
+    ];
+    if let Some(evaluation) = &outcome.evaluation {
+        rows.extend(evaluation_rows(evaluation));
+    }
+    if let Some(path) = &outcome.checkpoint {
+        rows.push(("checkpoint", path.display().to_string()));
+    }
+    render::facts(&rows)
+}
+
+/// The lines of an evaluation in a table of facts.
+pub fn evaluation_rows(evaluation: &Evaluation) -> Vec<(&'static str, String)> {
+    vec![
+        ("held-out samples", render::count(evaluation.samples)),
+        ("held-out loss", format!("{:.6}", evaluation.loss)),
+        ("AUC", format!("{:.6}", evaluation.auc)),
+        ("normalized entropy", format!("{:.6}", evaluation.normalized_entropy)),
+        ("calibration", format!("{:.4}", evaluation.calibration)),
+        ("accuracy", format!("{:.4}", evaluation.accuracy)),
+    ]
+}
+
+/// One line of `train --list`.
+#[derive(Serialize)]
+struct Listed {
+    name: String,
+    tables: usize,
+    rows: u64,
+    table_bytes: u64,
+    batch_size: usize,
+}
+
+fn list(session: &Session) -> Result<(), Error> {
+    let listed: Vec<Listed> = config::ready_made()?
+        .into_iter()
+        .map(|job| {
+            let model = &job.config.model;
+            Listed {
+                tables: model.tables.len(),
+                rows: model.tables.iter().map(|table| table.rows).sum(),
+                table_bytes: model.table_bytes(job.config.optimizer.sparse.kind).0,
+                batch_size: job.config.training.batch_size,
+                name: job.origin,
+            }
+        })
+        .collect();
+    session.console.report(&listed, |listed| {
+        let rows: Vec<Vec<String>> = listed
+            .iter()
+            .map(|listed| {
+                vec![
+                    listed.name.clone(),
+                    listed.tables.to_string(),
+                    render::count(listed.rows),
+                    schema::Bytes(listed.table_bytes).to_string(),
+                    render::count(listed.batch_size as u64),
+                ]
+            })
+            .collect();
+        render::grid(&["configuration", "tables", "rows", "tables and state", "batch"], &rows)
+    })
+}
+
+fn default_run(job: &Job) -> PathBuf {
+    let name = Path::new(&job.origin).file_stem().unwrap_or_default();
+    Path::new("runs").join(name)
+}
+
+/// Puts the paths of the command line over those of the configuration.
+fn choose_inputs(args: &Train, job: &mut Job) -> Result<(), Error> {
+    let data = &mut job.config.data;
+    if !args.train.is_empty() {
+        data.train.clone_from(&args.train);
+        // The configuration's evaluation files belong to its own training files.
+        data.evaluation.clear();
+    }
+    if !args.evaluation.is_empty() {
+        data.evaluation.clone_from(&args.evaluation);
+    }
+    if data.train.is_empty() && args.synthetic.is_none() {
+        return Err(Error::NoData { config: job.origin.clone() });
+    }
+    data.train = input::absolute(&data.train);
+    data.evaluation = input::absolute(&data.evaluation);
+    Ok(())
+}
+
+/// Where the run begins; refuses to overwrite checkpoints and to go on from a damaged one.
+fn start(args: &Train, run: &Path, console: Console) -> Result<Start, Error> {
+    if let Some(chosen) = &args.resume_from {
+        for folder in checkpoint::set_later_aside(run, chosen)? {
+            console.say(format_args!("set aside as {}", folder.display()));
+        }
+        return Ok(Start::Checkpoint(chosen.clone()));
+    }
+    let Some(newest) = train::checkpoint::list(run)?.pop() else { return Ok(Start::Fresh) };
+    if args.resume {
+        checkpoint::check_newest(run)?;
+        return Ok(Start::Checkpoint(newest));
+    }
+    Err(Error::RunExists { run: run.to_owned(), newest: step_name(&newest) })
+}
+
+fn step_name(checkpoint: &Path) -> String {
+    checkpoint.file_name().unwrap_or_default().to_string_lossy().into_owned()
+}
+
+/// Generates a prepared dataset that fits the job, once per run folder, and makes the job read it.
+fn generate(session: &Session, job: &mut Job, rows: u64, run: &Path) -> Result<(), Error> {
+    let config = synthetic::config_for(&job.config, rows, SYNTHETIC_SEED);
+    synthetic::adapt(&mut job.config);
+    let folder = run.join("data").join(format!("synthetic-{rows}"));
+    job.config.data.train = input::absolute(&[folder.display().to_string()]);
+    if folder.join("dataset.json").exists() {
+        return Ok(());
+    }
+    let text = folder.with_extension(if job.config.data.columns.is_empty() { "tsv" } else { "csv" });
+    std::fs::create_dir_all(run.join("data")).map_err(Error::io(run, "create"))?;
+    let mut meter = Meter::start(session.console, "generating", Unit::Rows, Some(rows));
+    let report = synthetic::write(&config, &job.config.data, &text, session.threads, &mut |done| {
+        meter.advance(done.rows, "");
+    })?;
+    let seconds = meter.finish();
+    session.console.say(format_args!(
+        "generated {} rows in {}; the ceiling's AUC is {:.4}, the best linear model's {:.4}",
+        render::count(report.rows),
+        render::duration(seconds),
+        report.ceiling_auc,
+        report.linear_auc
+    ));
+    let paths = [text.display().to_string()];
+    let generator = serde_json::to_value(&report).map_err(Error::Json)?;
+    let source = input::Source {
+        paths: &paths,
+        config: &job.config.data,
+        fitted: None,
+        hold_out: job.config.data.hold_out,
+        cache: &folder,
+        strict: true,
+        generator: Some(&generator),
+    };
+    input::prepare(session, &source, &folder)?;
+    std::fs::remove_file(&text).map_err(Error::io(&text, "remove"))
+}
+
+/// The command that goes on where this run stops.
+fn resume_command(args: &Train, name: &str, job: &Job, run: &Path) -> String {
+    let mut words = vec!["rowmill".into(), "train".into(), name.to_owned()];
+    for (key, value) in &args.set {
+        words.extend(["--set".into(), format!("{key}={value}")]);
+    }
+    match args.synthetic {
+        Some(rows) => words.extend(["--synthetic".into(), rows.to_string()]),
+        None => {
+            words.push("--train".into());
+            words.extend(job.config.data.train.iter().cloned());
+            if !job.config.data.evaluation.is_empty() {
+                words.push("--evaluation".into());
+                words.extend(job.config.data.evaluation.iter().cloned());
+            }
+        }
+    }
+    words.extend(["--run".into(), run.display().to_string(), "--resume".into()]);
+    if args.strict {
+        words.push("--strict".into());
+    }
+    match (&args.plan, args.ranks) {
+        (Some(plan), _) => words.extend(["--plan".into(), plan.display().to_string()]),
+        (None, Some(ranks)) => {
+            let sharding = clap::ValueEnum::to_possible_value(&args.sharding);
+            let sharding = sharding.map(|value| value.get_name().to_owned()).unwrap_or_default();
+            words.extend(["--ranks".into(), ranks.to_string(), "--sharding".into(), sharding]);
+        }
+        (None, None) => {}
+    }
+    words.iter().map(|word| quoted(word)).collect::<Vec<_>>().join(" ")
+}
+
+/// A word a POSIX shell reads back as it is.
+pub fn quoted(word: &str) -> String {
+    let plain = |c: char| c.is_ascii_alphanumeric() || "-_./=,:+@%".contains(c);
+    if !word.is_empty() && word.chars().all(plain) {
+        return word.to_owned();
+    }
+    format!("'{}'", word.replace('\'', r"'\''"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::quoted;
+
+    #[test]
+    fn words_survive_the_shell() {
+        assert_eq!(quoted("a/b-c.toml"), "a/b-c.toml");
+        assert_eq!(quoted("bottom=[8, 4]"), "'bottom=[8, 4]'");
+        assert_eq!(quoted("it's"), r"'it'\''s'");
+        assert_eq!(quoted(""), "''");
+    }
+}

@@ -1,0 +1,141 @@
+//! Shows the events of a run: JSON lines on stdout, or a progress bar and plain lines on stderr.
+
+use std::path::Path;
+use std::time::Duration;
+
+use serde::Serialize;
+use serde_json::json;
+use train::Evaluation;
+use train::run::{Event, Interval};
+
+use crate::args::Format;
+use crate::error::Error;
+use crate::progress::{Meter, Unit};
+use crate::render::{self, Console};
+use schema::Bytes;
+
+/// Follows one run.
+pub struct Observer {
+    console: Console,
+    meter: Option<Meter>,
+    /// Set while stdout takes no more, so that the run is not lost for it; reported at the end.
+    failed: Option<Error>,
+    /// Loss and rate of the latest interval.
+    latest: String,
+    intervals_seen: bool,
+}
+
+impl Observer {
+    /// An observer that has seen nothing.
+    pub fn new(console: Console) -> Self {
+        Self { console, meter: None, failed: None, latest: String::new(), intervals_seen: false }
+    }
+
+    /// Shows one event.
+    pub fn see(&mut self, event: Event<'_>) {
+        match event {
+            Event::Started { step, total_steps, samples_per_epoch } => {
+                self.started(step, total_steps, samples_per_epoch);
+            }
+            Event::Stepped { step, .. } => self.stepped(step),
+            Event::Interval(interval) => self.interval(interval),
+            Event::Evaluating { samples, total } => self.evaluating(samples, total),
+            Event::Evaluated { step, evaluation } => self.evaluated(step, evaluation),
+            Event::Saved { step, path, bytes, seconds } => self.saved(step, path, bytes, seconds),
+            Event::Traced { paths } => {
+                self.line("traced", &json!({ "paths": paths }));
+                for path in paths {
+                    self.say(format_args!("trace written: {}", path.display()));
+                }
+            }
+        }
+    }
+
+    /// Ends the bar; fails if stdout did.
+    pub fn finish(mut self) -> Result<(), Error> {
+        if let Some(meter) = self.meter.take() {
+            meter.finish();
+        }
+        self.failed.map_or(Ok(()), Err)
+    }
+
+    fn started(&mut self, step: u64, total: u64, samples_per_epoch: u64) {
+        let event = json!({
+            "step": step, "total_steps": total, "samples_per_epoch": samples_per_epoch
+        });
+        self.line("started", &event);
+        if step > 0 {
+            self.say(format_args!("going on from step {}", render::count(step)));
+        }
+        if self.console.format == Format::Table {
+            let meter = Meter::start(self.console, "training", Unit::Steps, Some(total));
+            self.meter = Some(meter.from(step));
+        }
+    }
+
+    fn stepped(&mut self, step: u64) {
+        if let Some(meter) = &mut self.meter {
+            meter.advance(step, &self.latest);
+        }
+    }
+
+    fn evaluating(&mut self, samples: u64, total: u64) {
+        if let Some(meter) = &mut self.meter {
+            meter.note(&format!("evaluating {:.0} %", 100.0 * samples as f64 / total.max(1) as f64));
+        }
+    }
+
+    fn interval(&mut self, interval: &Interval) {
+        self.line("interval", interval);
+        self.latest = format!(
+            "loss {:.5}, {} samples/s",
+            interval.loss,
+            render::count(interval.samples_per_second.round() as u64)
+        );
+        // The first loss is shown at once: it tells that training works.
+        if let Some(meter) = self.meter.as_mut().filter(|_| !self.intervals_seen) {
+            meter.show_within(Duration::ZERO);
+        }
+        self.intervals_seen = true;
+        self.stepped(interval.step);
+    }
+
+    fn evaluated(&mut self, step: u64, evaluation: &Evaluation) {
+        self.line("evaluation", &json!({ "step": step, "evaluation": evaluation }));
+        self.say(format_args!(
+            "step {}: held-out AUC {:.5}, normalized entropy {:.5}, loss {:.5}",
+            render::count(step),
+            evaluation.auc,
+            evaluation.normalized_entropy,
+            evaluation.loss
+        ));
+    }
+
+    fn saved(&mut self, step: u64, path: &Path, bytes: u64, seconds: f64) {
+        let event = json!({ "step": step, "checkpoint": path, "bytes": bytes, "seconds": seconds });
+        self.line("checkpoint", &event);
+        let rate = Bytes((bytes as f64 / seconds.max(1e-9)) as u64);
+        self.say(format_args!("saved {} ({}, {rate}/s)", path.display(), Bytes(bytes)));
+    }
+
+    /// One JSON line, its `event` first.
+    fn line(&mut self, event: &'static str, content: &impl Serialize) {
+        #[derive(Serialize)]
+        struct Line<'a, T> {
+            event: &'static str,
+            #[serde(flatten)]
+            content: &'a T,
+        }
+        if self.console.format == Format::Json && self.failed.is_none() {
+            self.failed = self.console.json(&Line { event, content }).err();
+        }
+    }
+
+    fn say(&self, text: impl std::fmt::Display) {
+        match (&self.meter, self.console.format) {
+            (Some(meter), _) => meter.say(text),
+            (None, Format::Table) => self.console.say(text),
+            (None, Format::Json) => self.console.detail(text),
+        }
+    }
+}

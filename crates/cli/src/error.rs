@@ -1,0 +1,257 @@
+//! Everything a command can fail with, the hint that goes with it and the exit code.
+//! The rooms say what, where, expected and got; only this file knows which option helps.
+
+use std::io;
+use std::path::PathBuf;
+
+use schema::{Bytes, ConfigError};
+
+/// Exit code of a run stopped by Ctrl-C after saving.
+pub const EXIT_INTERRUPTED: u8 = 130;
+const EXIT_FAILED: u8 = 1;
+const EXIT_USAGE: u8 = 2;
+
+/// Why a command failed.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// No file and no ready-made configuration of this name.
+    #[error("configuration {name:?}: no such file, and no ready-made configuration of that name")]
+    UnknownConfig { name: String, known: Vec<&'static str> },
+    /// The configuration is wrong.
+    #[error("configuration {origin}: {source}")]
+    Config { origin: String, source: ConfigError },
+    /// Tables and their optimizer state do not fit.
+    #[error("{config}: the tables and their optimizer state need {needed}, got {available} of memory")]
+    Memory { config: String, needed: Bytes, available: Bytes, rows_cap: u64 },
+    /// The disk is too full.
+    #[error("{}: expected {needed} of free disk space, got {available}", folder.display())]
+    Disk { folder: PathBuf, needed: Bytes, available: Bytes },
+    /// Nothing to train on.
+    #[error("configuration {config} names no training data")]
+    NoData { config: String },
+    /// Raw files whose columns nobody has named.
+    #[error("{}: raw files need a configuration that names their columns", path.display())]
+    ColumnsUnknown { path: PathBuf },
+    /// A folder that holds something else.
+    #[error("{}: the folder exists and is not a quickstart's", folder.display())]
+    ForeignFolder { folder: PathBuf },
+    /// Several prepared folders, or a mix of folders and files.
+    #[error("{}: expected files or one prepared folder, got {count} paths with folders among them", path.display())]
+    MixedInputs { path: PathBuf, count: usize },
+    /// A folder that is no prepared dataset.
+    #[error("{}: a folder without dataset.json is not a prepared dataset", path.display())]
+    NotPrepared { path: PathBuf },
+    /// An input that does not exist.
+    #[error("{}: no such file or folder", path.display())]
+    NoSuchInput { path: PathBuf },
+    /// Nothing is left to evaluate on.
+    #[error("no held-out data: data.hold_out is 0 and no evaluation files were given")]
+    NoEvaluation,
+    /// The run folder is in use.
+    #[error("{}: the run already has checkpoints, the newest is {newest}", run.display())]
+    RunExists { run: PathBuf, newest: String },
+    /// No checkpoint where one is needed.
+    #[error("{}: expected a checkpoint or a run with checkpoints, found none", path.display())]
+    NoCheckpoint { path: PathBuf },
+    /// A checkpoint of a run, given where a run's newest is damaged.
+    #[error("{}: the newest checkpoint is damaged: {reason}", path.display())]
+    DamagedCheckpoint { path: PathBuf, reason: String, previous: Option<PathBuf> },
+    /// Some of several checkpoints failed verification.
+    #[error("{damaged} of {count} checkpoints are damaged")]
+    Damaged { damaged: usize, count: usize },
+    /// Rows span lines, so that unreadable ones have no known place among the others.
+    #[error("{}: malformed rows among rows of several lines: their places are unknown, {rows} rows scored", path.display())]
+    Alignment { path: PathBuf, rows: u64 },
+    /// A plan that is not JSON of the expected form.
+    #[error("{}: {source}", path.display())]
+    PlanFile { path: PathBuf, source: serde_json::Error },
+    /// A plan that is no tiling.
+    #[error("{}: {source}", path.display())]
+    Plan { path: PathBuf, source: schema::plan::PlanError },
+    /// A folder or file stands where a new one is to be written.
+    #[error("{}: already exists", path.display())]
+    Exists { path: PathBuf },
+    /// A file could not be used.
+    #[error("{}: cannot {doing}: {source}", path.display())]
+    Io { path: PathBuf, doing: &'static str, source: io::Error },
+    /// The reader of our output went away.
+    #[error("standard output: {0}")]
+    Output(io::Error),
+    /// A value could not be written as JSON.
+    #[error("cannot write JSON: {0}")]
+    Json(serde_json::Error),
+    /// Reading or preparing data failed.
+    #[error(transparent)]
+    Data(#[from] data::Error),
+    /// Training, scoring or a checkpoint failed.
+    #[error(transparent)]
+    Train(#[from] train::Error),
+}
+
+impl Error {
+    /// An [`Error::Io`] for `map_err`.
+    pub fn io(
+        path: impl Into<PathBuf>,
+        doing: &'static str,
+    ) -> impl FnOnce(io::Error) -> Self {
+        let path = path.into();
+        move |source| Self::Io { path, doing, source }
+    }
+
+    /// What the user can do about it.
+    pub fn hint(&self) -> Option<String> {
+        let hint = match self {
+            Self::UnknownConfig { name, known } => return Some(known_configs(name, known)),
+            Self::Config { source, .. } => return config_hint(source),
+            Self::Memory { rows_cap, .. } => format!(
+                "--set rows_cap={rows_cap} keeps at most that many rows per table, which fits here; \
+                 ids wrap around"
+            ),
+            Self::Disk { .. } => "free some space, or choose another folder with --folder".into(),
+            Self::NoData { config } => format!(
+                "give files with --train FILE…, or try it on generated rows: \
+                 rowmill train {config} --synthetic 1000000"
+            ),
+            Self::ColumnsUnknown { .. } => {
+                "add --config CONFIG; for Criteo's files: --config dlrm-criteo-kaggle".into()
+            }
+            Self::ForeignFolder { .. } => "choose another with --folder".into(),
+            Self::MixedInputs { .. } => {
+                "prepare all files into one folder: rowmill data convert FILE… --config CONFIG \
+                 --out FOLDER"
+                    .into()
+            }
+            Self::NotPrepared { .. } => {
+                "make one with: rowmill data convert FILE… --config CONFIG --out FOLDER".into()
+            }
+            Self::NoSuchInput { .. } => {
+                "paths are relative to the folder the command runs in".into()
+            }
+            Self::NoEvaluation => {
+                "name labelled files with --data FILE… (or --evaluation when training), or set \
+                 data.hold_out"
+                    .into()
+            }
+            Self::RunExists { .. } => {
+                "add --resume to go on from there, or choose another folder with --run FOLDER".into()
+            }
+            Self::NoCheckpoint { .. } => {
+                "give RUN or RUN/checkpoints/step-…, as printed at the end of training".into()
+            }
+            Self::DamagedCheckpoint { previous: Some(previous), .. } => {
+                format!("the previous one is whole; use it with: --resume-from {}", previous.display())
+            }
+            Self::DamagedCheckpoint { previous: None, .. } => {
+                "no earlier checkpoint is whole; start again in another folder with --run".into()
+            }
+            Self::Damaged { .. } => "go on from a whole one with --resume-from CHECKPOINT".into(),
+            Self::Plan { .. } | Self::PlanFile { .. } => {
+                "rowmill train --help shows the form of a plan".into()
+            }
+            Self::Exists { .. } => "remove it or choose another name".into(),
+            Self::Alignment { .. } => {
+                "the output so far is not aligned; use --strict to find the malformed row".into()
+            }
+            Self::Io { .. } | Self::Output(_) | Self::Json(_) => return None,
+            Self::Data(error) => return data_hint(error),
+            Self::Train(error) => return train_hint(error),
+        };
+        Some(hint)
+    }
+
+    /// What the process ends with.
+    pub fn exit_code(&self) -> u8 {
+        match self {
+            Self::UnknownConfig { .. }
+            | Self::Config { .. }
+            | Self::NoData { .. }
+            | Self::ColumnsUnknown { .. }
+            | Self::ForeignFolder { .. }
+            | Self::MixedInputs { .. }
+            | Self::NotPrepared { .. }
+            | Self::NoSuchInput { .. }
+            | Self::NoEvaluation
+            | Self::RunExists { .. }
+            | Self::PlanFile { .. }
+            | Self::Plan { .. }
+            | Self::Exists { .. } => EXIT_USAGE,
+            _ => EXIT_FAILED,
+        }
+    }
+
+    /// Whether the reader of our output closed it, which is no failure of ours (`rowmill … | head`).
+    pub fn is_closed_output(&self) -> bool {
+        matches!(self, Self::Output(error) if error.kind() == io::ErrorKind::BrokenPipe)
+    }
+}
+
+fn known_configs(name: &str, known: &[&'static str]) -> String {
+    let near = known.iter().min_by_key(|known| distance(name, known));
+    let list = known.join(", ");
+    match near {
+        Some(near) if distance(name, near) <= 3 => {
+            format!("did you mean {near}? ready-made are {list}")
+        }
+        _ => format!("give the path of a TOML file, or one of {list}"),
+    }
+}
+
+/// Levenshtein's distance: letters to change, add or remove.
+fn distance(a: &str, b: &str) -> usize {
+    let b: Vec<char> = b.chars().collect();
+    let mut row: Vec<usize> = (0..=b.len()).collect();
+    for (i, x) in a.chars().enumerate() {
+        let mut diagonal = row[0];
+        row[0] = i + 1;
+        for (j, &y) in b.iter().enumerate() {
+            let change = diagonal + usize::from(x != y);
+            diagonal = row[j + 1];
+            row[j + 1] = change.min(row[j] + 1).min(diagonal + 1);
+        }
+    }
+    row[b.len()]
+}
+
+fn config_hint(error: &ConfigError) -> Option<String> {
+    let hint = match error {
+        ConfigError::Override { .. } => {
+            "keys are dotted paths of the TOML, or a key's last part: --set batch_size=4096, \
+             --set optimizer.dense.learning_rate=0.1"
+        }
+        ConfigError::Shape { key, .. } if key == "model.dense_features" => {
+            "make model.dense_features the number of [data] dense columns"
+        }
+        ConfigError::Shape { key, .. } if key.starts_with("model.tables ") => {
+            "each feature takes its ids from the [data] categorical column of the same name"
+        }
+        ConfigError::Shape { .. } | ConfigError::Syntax { .. } => return None,
+    };
+    Some(hint.to_owned())
+}
+
+fn data_hint(_error: &data::Error) -> Option<String> {
+    None
+}
+
+fn train_hint(_error: &train::Error) -> Option<String> {
+    None
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{distance, known_configs};
+
+    #[test]
+    fn the_nearest_name_is_offered() {
+        assert_eq!(distance("kitten", "sitting"), 3);
+        let known = ["adult-income", "dlrm-default"];
+        assert_eq!(
+            known_configs("dlrm-defualt", &known),
+            "did you mean dlrm-default? ready-made are adult-income, dlrm-default"
+        );
+        assert_eq!(
+            known_configs("xyz", &known),
+            "give the path of a TOML file, or one of adult-income, dlrm-default"
+        );
+    }
+}

@@ -1,0 +1,171 @@
+//! How results reach people and programs: tables and JSON on stdout, messages on stderr.
+//! Knows terminals; knows nothing of models or data.
+
+use std::io::{self, IsTerminal, Write};
+
+use comfy_table::{Cell, CellAlignment, Table, presets};
+use serde::Serialize;
+
+use crate::args::{Color, Format, Global};
+use crate::error::Error;
+
+/// Where and how a command speaks.
+#[derive(Clone, Copy, Debug)]
+pub struct Console {
+    /// Tables or JSON on stdout.
+    pub format: Format,
+    /// Whether stderr takes colour.
+    pub color: bool,
+    /// 0, or how often `-v` was given.
+    pub verbose: u8,
+}
+
+impl Console {
+    /// The console the global options ask for.
+    pub fn new(global: &Global) -> Self {
+        let color = match global.color {
+            Color::Always => true,
+            Color::Never => false,
+            Color::Auto => {
+                io::stderr().is_terminal() && std::env::var_os("NO_COLOR").is_none_or(|v| v.is_empty())
+            }
+        };
+        Self { format: global.format, color, verbose: global.verbose }
+    }
+
+    /// A message on stderr.
+    pub fn say(&self, text: impl std::fmt::Display) {
+        // A closed stderr must not stop a training run.
+        let _ = writeln!(io::stderr(), "{text}");
+    }
+
+    /// A message on stderr that only `-v` shows.
+    pub fn detail(&self, text: impl std::fmt::Display) {
+        if self.verbose > 0 {
+            self.say(text);
+        }
+    }
+
+    /// A warning on stderr.
+    pub fn warn(&self, text: impl std::fmt::Display) {
+        self.say(format_args!("{} {text}", self.paint("warning:", "1;33")));
+    }
+
+    /// `error: …` and, where there is one, `hint: …` on stderr.
+    pub fn fail(&self, error: &Error) {
+        self.say(format_args!("{} {error}", self.paint("error:", "1;31")));
+        if let Some(hint) = error.hint() {
+            self.say(format_args!("{} {hint}", self.paint("hint:", "1;36")));
+        }
+    }
+
+    /// Prints `report` as one JSON line, or what `table` makes of it.
+    pub fn report<T: Serialize>(
+        &self,
+        report: &T,
+        table: impl FnOnce(&T) -> String,
+    ) -> Result<(), Error> {
+        match self.format {
+            Format::Json => self.json(report),
+            Format::Table => self.print(&table(report)),
+        }
+    }
+
+    /// One JSON line on stdout.
+    pub fn json(&self, value: &impl Serialize) -> Result<(), Error> {
+        self.print(&serde_json::to_string(value).map_err(Error::Json)?)
+    }
+
+    /// One line or table on stdout.
+    pub fn print(&self, text: &str) -> Result<(), Error> {
+        let mut out = io::stdout().lock();
+        writeln!(out, "{text}").and_then(|()| out.flush()).map_err(Error::Output)
+    }
+
+    fn paint(&self, text: &str, code: &str) -> String {
+        if self.color { format!("\x1b[{code}m{text}\x1b[0m") } else { text.to_owned() }
+    }
+}
+
+/// A table of two columns: what, and how much.
+pub fn facts(rows: &[(&str, String)]) -> String {
+    let mut table = Table::new();
+    table.load_preset(presets::NOTHING);
+    for (name, value) in rows {
+        table.add_row([Cell::new(name), Cell::new(value)]);
+    }
+    trimmed(&table)
+}
+
+/// A table with a header; columns of numbers are set to the right.
+pub fn grid(header: &[&str], rows: &[Vec<String>]) -> String {
+    let mut table = Table::new();
+    table.load_preset(presets::UTF8_HORIZONTAL_ONLY);
+    table.set_header(header);
+    for row in rows {
+        table.add_row(row);
+    }
+    for (i, column) in table.column_iter_mut().enumerate() {
+        let numeric = |row: &Vec<String>| {
+            row.get(i).is_none_or(|cell| cell.starts_with(|c: char| c.is_ascii_digit() || c == '-'))
+        };
+        if !rows.is_empty() && rows.iter().all(numeric) {
+            column.set_cell_alignment(CellAlignment::Right);
+        }
+    }
+    trimmed(&table)
+}
+
+fn trimmed(table: &Table) -> String {
+    let lines: Vec<String> = table.lines().map(|line| line.trim_end().to_owned()).collect();
+    lines.join("\n")
+}
+
+/// `1234567` as `1,234,567`.
+pub fn count(value: u64) -> String {
+    let digits = value.to_string();
+    let mut text = String::with_capacity(digits.len() + digits.len() / 3);
+    for (i, digit) in digits.chars().enumerate() {
+        if i > 0 && (digits.len() - i).is_multiple_of(3) {
+            text.push(',');
+        }
+        text.push(digit);
+    }
+    text
+}
+
+/// A rate in samples per second, without false precision.
+pub fn rate(per_second: f64) -> String {
+    format!("{}/s", count(per_second.round().max(0.0) as u64))
+}
+
+/// A duration: `4.2 s`, `3 m 20 s`, `2 h 5 m`.
+pub fn duration(seconds: f64) -> String {
+    if seconds < 100.0 {
+        return format!("{seconds:.1} s");
+    }
+    let whole = seconds.round() as u64;
+    match (whole / 3600, whole / 60 % 60, whole % 60) {
+        (0, minutes, seconds) => format!("{minutes} m {seconds} s"),
+        (hours, minutes, _) => format!("{hours} h {minutes} m"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{count, duration, facts, grid, rate};
+
+    #[test]
+    fn numbers_read_well() {
+        assert_eq!([0, 999, 1000, 1_234_567].map(count), ["0", "999", "1,000", "1,234,567"]);
+        assert_eq!(rate(12_345.6), "12,346/s");
+        assert_eq!([4.24, 200.0, 7500.0].map(duration), ["4.2 s", "3 m 20 s", "2 h 5 m"]);
+    }
+
+    #[test]
+    fn tables_have_no_trailing_blanks() {
+        let text = grid(&["name", "rows"], &[vec!["a".into(), "10".into()]]);
+        assert!(text.lines().all(|line| line.trim_end() == line), "{text}");
+        assert!(facts(&[("loss", "0.5".into())]).contains("loss"));
+    }
+}

@@ -1,0 +1,30 @@
+//! The command line as meant: configuration read and overridden, plan chosen, memory checked, threads
+//! counted. Starts nothing; `command` does.
+
+pub mod checkpoint;
+pub mod config;
+pub mod input;
+pub mod memory;
+pub mod plan;
+pub mod synthetic;
+
+use crate::args::Global;
+use crate::machine;
+use crate::render::Console;
+
+/// What every command needs to know.
+#[derive(Clone, Copy, Debug)]
+pub struct Session {
+    /// Where results and messages go.
+    pub console: Console,
+    /// Threads in all.
+    pub threads: usize,
+}
+
+impl Session {
+    /// The session the global options ask for.
+    pub fn new(global: &Global) -> Self {
+        let threads = global.threads.unwrap_or_else(machine::cores);
+        Self { console: Console::new(global), threads }
+    }
+}

@@ -1,0 +1,55 @@
+//! Which configuration is meant: a TOML file, or one of those built into the binary.
+
+use std::path::Path;
+
+use schema::JobConfig;
+
+use crate::error::Error;
+
+/// Name and text of every ready-made configuration, by name; `build.rs` embeds `configs/*.toml`.
+pub const READY_MADE: &[(&str, &str)] = include!(concat!(env!("OUT_DIR"), "/ready_made.rs"));
+
+/// A configuration with its overrides applied.
+#[derive(Clone, Debug)]
+pub struct Job {
+    /// What the user called it: a path or a ready-made name.
+    pub origin: String,
+    /// What it says.
+    pub config: JobConfig,
+}
+
+/// Reads the configuration `name` with `overrides` applied in their order.
+pub fn job(name: &str, overrides: &[(String, String)]) -> Result<Job, Error> {
+    let text = text(name)?;
+    let config = JobConfig::parse(&text, overrides)
+        .map_err(|source| Error::Config { origin: name.to_owned(), source })?;
+    Ok(Job { origin: name.to_owned(), config })
+}
+
+/// The ready-made configurations, parsed.
+pub fn ready_made() -> Result<Vec<Job>, Error> {
+    READY_MADE.iter().map(|(name, _)| job(name, &[])).collect()
+}
+
+fn text(name: &str) -> Result<String, Error> {
+    let path = Path::new(name);
+    if path.is_file() {
+        return std::fs::read_to_string(path).map_err(Error::io(path, "read"));
+    }
+    if let Some((_, text)) = READY_MADE.iter().find(|(known, _)| *known == name) {
+        return Ok((*text).to_owned());
+    }
+    let known = READY_MADE.iter().map(|(known, _)| *known).collect();
+    Err(Error::UnknownConfig { name: name.to_owned(), known })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::ready_made;
+
+    #[test]
+    fn every_ready_made_configuration_is_valid() {
+        let jobs = ready_made().unwrap();
+        assert!(jobs.iter().any(|job| job.origin == "dlrm-default"), "{jobs:?}");
+    }
+}

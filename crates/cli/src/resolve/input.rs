@@ -1,0 +1,214 @@
+//! Which rows are meant: raw files are prepared once into the run's folder, a prepared folder is opened,
+//! and held-out rows are set apart. Knows nothing of training.
+
+use std::ops::Range;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::UNIX_EPOCH;
+
+use data::{Dataset, Fitted, Losses, PrepareRequest, Strictness};
+use schema::{Bytes, DataConfig};
+use xxhash_rust::xxh3::Xxh3;
+
+use super::Session;
+use crate::error::Error;
+use crate::progress::{Meter, Unit};
+use crate::render;
+
+/// Standard input, as a path.
+const STDIN: &str = "-";
+/// Changes when the same inputs would be prepared differently.
+const KEY_VERSION: u8 = 1;
+
+/// Input as the user names it, and how it is to be read.
+#[derive(Clone, Copy, Debug)]
+pub struct Source<'a> {
+    /// Files, `-`, or one prepared folder.
+    pub paths: &'a [String],
+    /// The columns.
+    pub config: &'a DataConfig,
+    /// Transforms and vocabularies to use; fitted on the input itself if none.
+    pub fitted: Option<&'a Fitted>,
+    /// Share of the end that fitting must not see.
+    pub hold_out: f64,
+    /// Where prepared data is kept.
+    pub cache: &'a Path,
+    /// Whether the first malformed line is an error.
+    pub strict: bool,
+    /// The generator's report, if the rows are generated; kept with the dataset.
+    pub generator: Option<&'a serde_json::Value>,
+}
+
+/// What a malformed line does.
+pub fn strictness(strict: bool) -> Strictness {
+    if strict { Strictness::Stop } else { Strictness::Skip }
+}
+
+/// Opens or prepares the input. Says on stderr what it does.
+pub fn dataset(session: &Session, source: &Source<'_>) -> Result<Dataset, Error> {
+    for path in source.paths {
+        check(path, source.paths.len())?;
+    }
+    if let [path] = source.paths
+        && Path::new(path).is_dir()
+    {
+        session.console.detail(format_args!("reading the prepared dataset {path}"));
+        return Ok(Dataset::open(Path::new(path))?);
+    }
+    let from_stdin = source.paths.iter().any(|path| path == STDIN);
+    let folder = source.cache.join(key(source)?);
+    if folder.join("dataset.json").exists() && !from_stdin {
+        session.console.say(format_args!("using the data prepared earlier: {}", folder.display()));
+        return Ok(Dataset::open(&folder)?);
+    }
+    if folder.exists() {
+        std::fs::remove_dir_all(&folder).map_err(Error::io(&folder, "remove"))?;
+    }
+    prepare(session, source, &folder)
+}
+
+/// Prepares the input into `folder`, with progress, and reports what could not be read.
+pub fn prepare(
+    session: &Session,
+    source: &Source<'_>,
+    folder: &Path,
+) -> Result<Dataset, Error> {
+    if let Some(parent) = folder.parent() {
+        std::fs::create_dir_all(parent).map_err(Error::io(parent, "create"))?;
+    }
+    let mut meter = Meter::start(session.console, "preparing", Unit::Bytes, None);
+    let request = PrepareRequest {
+        inputs: source.paths,
+        config: source.config,
+        fitted: source.fitted,
+        hold_out: source.hold_out,
+        out: folder,
+        row_group_rows: data::DEFAULT_ROW_GROUP_ROWS,
+        strictness: strictness(source.strict),
+        threads: session.threads,
+        generator: source.generator.cloned(),
+    };
+    let mut bytes = 0;
+    let prepared = data::prepare(&request, &mut |progress| {
+        bytes = progress.bytes_done;
+        meter.set_total(progress.bytes_total);
+        meter.advance(progress.bytes_done, &format!("{} rows", render::count(progress.rows)));
+    })?;
+    let seconds = meter.finish();
+    session.console.say(format_args!(
+        "prepared {} rows in {} ({}/s) into {}",
+        render::count(prepared.dataset.rows()),
+        render::duration(seconds),
+        Bytes((bytes as f64 / seconds.max(1e-9)) as u64),
+        folder.display()
+    ));
+    report_losses(session, &prepared.losses);
+    Ok(prepared.dataset)
+}
+
+/// Absolute forms, so that a run can be evaluated from another folder.
+pub fn absolute(paths: &[String]) -> Vec<String> {
+    let absolute = |path: &String| {
+        if path == STDIN {
+            return path.clone();
+        }
+        std::path::absolute(path).map_or_else(|_| path.clone(), |p| p.display().to_string())
+    };
+    paths.iter().map(absolute).collect()
+}
+
+/// Names what was left out, with the first lines of it.
+pub fn report_losses(session: &Session, losses: &Losses) {
+    if losses.malformed_lines == 0 {
+        return;
+    }
+    let count = render::count(losses.malformed_lines);
+    session.console.warn(format_args!("{count} malformed lines were left out, the first of them:"));
+    for malformed in &losses.first {
+        session.console.say(format_args!("  {malformed}"));
+    }
+}
+
+/// The data set and rows for training, and those held out where there are any.
+pub struct Inputs {
+    /// What is trained on.
+    pub train: Arc<Dataset>,
+    /// Its rows.
+    pub train_rows: Range<u64>,
+    /// What is evaluated on.
+    pub evaluation: Option<(Arc<Dataset>, Range<u64>)>,
+}
+
+/// The inputs of a job, prepared under `cache`.
+pub fn of_job(
+    session: &Session,
+    config: &DataConfig,
+    cache: &Path,
+    strict: bool,
+) -> Result<Inputs, Error> {
+    let held_in_files = !config.evaluation.is_empty();
+    let hold_out = if held_in_files { 0.0 } else { config.hold_out };
+    let source = Source {
+        paths: &config.train,
+        config,
+        fitted: None,
+        hold_out,
+        cache,
+        strict,
+        generator: None,
+    };
+    let train = Arc::new(dataset(session, &source)?);
+    if held_in_files {
+        let fitted = Some(train.fitted());
+        let source = Source { paths: &config.evaluation, fitted, ..source };
+        let evaluation = Arc::new(dataset(session, &source)?);
+        let rows = 0..evaluation.rows();
+        let train_rows = 0..train.rows();
+        return Ok(Inputs { train, train_rows, evaluation: Some((evaluation, rows)) });
+    }
+    let (train_rows, held_out) = train.split(hold_out);
+    let evaluation = (!held_out.is_empty()).then(|| (Arc::clone(&train), held_out));
+    Ok(Inputs { train, train_rows, evaluation })
+}
+
+fn check(path: &str, count: usize) -> Result<(), Error> {
+    if path == STDIN {
+        return Ok(());
+    }
+    let path = PathBuf::from(path);
+    if !path.exists() {
+        return Err(Error::NoSuchInput { path });
+    }
+    if path.is_dir() && count > 1 {
+        return Err(Error::MixedInputs { path, count });
+    }
+    if path.is_dir() && !path.join("dataset.json").exists() {
+        return Err(Error::NotPrepared { path });
+    }
+    Ok(())
+}
+
+/// The name of the prepared folder: a hash of everything its content depends on.
+fn key(source: &Source<'_>) -> Result<String, Error> {
+    let mut columns = source.config.clone();
+    columns.train.clear();
+    columns.evaluation.clear();
+    columns.hold_out = 0.0;
+    let mut hash = Xxh3::new();
+    hash.update(&[KEY_VERSION, u8::from(source.strict)]);
+    hash.update(&source.hold_out.to_le_bytes());
+    hash.update(&serde_json::to_vec(&columns).map_err(Error::Json)?);
+    hash.update(&serde_json::to_vec(&source.fitted).map_err(Error::Json)?);
+    for path in absolute(source.paths) {
+        hash.update(path.as_bytes());
+        hash.update(&[0]);
+        if path == STDIN {
+            continue;
+        }
+        let about = std::fs::metadata(&path).map_err(Error::io(&path, "read"))?;
+        let modified = about.modified().ok().and_then(|at| at.duration_since(UNIX_EPOCH).ok());
+        hash.update(&about.len().to_le_bytes());
+        hash.update(&modified.unwrap_or_default().as_nanos().to_le_bytes());
+    }
+    Ok(format!("{:016x}", hash.digest()))
+}

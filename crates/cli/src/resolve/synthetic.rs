@@ -1,0 +1,130 @@
+//! Generated data that fits a model: one column per dense input and feature, ids within the tables.
+
+use std::fs::File;
+use std::io::{self, BufWriter, Write};
+use std::path::Path;
+
+use data::synthetic::{
+    Hotness, Layout, PlantedConfig, Report, SyntheticConfig, SyntheticFeature, Written, write_to,
+};
+use schema::source::{CategoryKind, DenseTransform, Format, Ids};
+use schema::{DataConfig, IndexDistribution, JobConfig};
+
+use crate::error::Error;
+
+/// Skew of the ids: typical of production tables.
+const ZIPF: f64 = 1.05;
+/// Share of clicks.
+const CLICK_RATE: f64 = 0.25;
+/// Longest bag of a multi-hot feature.
+const BAG_MAX: u32 = 4;
+
+/// What to generate for a job's columns.
+pub fn config_for(job: &JobConfig, rows: u64, seed: u64) -> SyntheticConfig {
+    let criteo = job.data.format == Format::Criteo || job.data.preset.is_some();
+    if criteo {
+        return SyntheticConfig::criteo(rows, seed);
+    }
+    let model_features = job.model.features();
+    let features: Vec<SyntheticFeature> = job
+        .data
+        .categorical_columns()
+        .into_iter()
+        .map(|column| {
+            let feature = model_features.iter().find(|feature| feature.name == column.column);
+            let cardinality = feature.map_or(1000, |feature| {
+                reserved(job.data.ids, job.model.tables[feature.table].rows)
+            });
+            let many = Hotness { min: 1, max: BAG_MAX };
+            SyntheticFeature {
+                name: column.column,
+                cardinality,
+                distribution: IndexDistribution::Zipf { exponent: ZIPF },
+                hotness: if column.separator.is_some() { many } else { Hotness::ONE },
+            }
+        })
+        .collect();
+    SyntheticConfig {
+        rows,
+        seed,
+        dense: job.data.dense_columns().len(),
+        planted: PlantedConfig::neighbours(features.len()),
+        features,
+        missing_share: 0.0,
+        click_rate: CLICK_RATE,
+        layout: Layout::Csv,
+    }
+}
+
+/// Exact ids keep two for missing and rare categories.
+fn reserved(ids: Ids, rows: u64) -> u64 {
+    match ids {
+        Ids::Modulo => rows,
+        Ids::Exact { .. } => rows.saturating_sub(2).max(1),
+    }
+}
+
+/// Makes the job read what [`config_for`] writes: integer ids, a 0/1 label, counts taken as logarithms.
+pub fn adapt(job: &mut JobConfig) {
+    let data = &mut job.data;
+    data.evaluation.clear();
+    if data.format == Format::Criteo || data.preset.is_some() {
+        data.format = Format::Criteo;
+        return;
+    }
+    data.format = Format::Csv;
+    data.columns = std::iter::once(data.label.as_ref().map_or("label", |label| &label.column))
+        .map(str::to_owned)
+        .chain(data.dense.iter().map(|dense| dense.column.clone()))
+        .chain(data.categorical.iter().map(|categorical| categorical.column.clone()))
+        .collect();
+    if let Some(label) = &mut data.label {
+        label.positive.clear();
+    }
+    for dense in &mut data.dense {
+        if dense.transform == DenseTransform::None {
+            dense.transform = DenseTransform::Log1p;
+        }
+    }
+    for column in &mut data.categorical {
+        column.kind = CategoryKind::Integer;
+        column.separator = column.separator.as_ref().map(|_| "|".to_owned());
+    }
+}
+
+/// Writes the rows to `path` for `columns`, a configuration that [`adapt`] has made fit.
+pub fn write(
+    config: &SyntheticConfig,
+    columns: &DataConfig,
+    path: &Path,
+    threads: usize,
+    progress: &mut dyn FnMut(Written),
+) -> Result<Report, Error> {
+    let file = File::create(path).map_err(Error::io(path, "create"))?;
+    let skipping = config.layout == Layout::Csv && !columns.columns.is_empty();
+    let mut out = WithoutHeader { out: BufWriter::with_capacity(1 << 20, file), skipping };
+    let report = write_to(config, &mut out, threads, progress)?;
+    out.flush().map_err(Error::io(path, "write"))?;
+    Ok(report)
+}
+
+/// Drops the first line: a job that names its columns reads files without a header.
+struct WithoutHeader<W> {
+    out: W,
+    skipping: bool,
+}
+
+impl<W: Write> Write for WithoutHeader<W> {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        if !self.skipping {
+            return self.out.write(bytes);
+        }
+        let end = bytes.iter().position(|&byte| byte == b'\n');
+        self.skipping = end.is_none();
+        Ok(end.map_or(bytes.len(), |end| end + 1))
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        self.out.flush()
+    }
+}

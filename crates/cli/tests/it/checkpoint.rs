@@ -1,0 +1,70 @@
+//! `checkpoint info`, `verify`, `export`, `import`, and what a damaged checkpoint does to a run.
+
+use std::fs;
+use std::path::PathBuf;
+
+use crate::fixture::{Place, damage};
+
+#[test]
+fn info_and_verify_of_a_run() {
+    let place = trained();
+    let info = place.done("checkpoint info run --format json").last();
+    assert_eq!((info["tables"].as_u64(), info["table_rows"].as_u64()), (Some(2), Some(70)));
+    let ran = place.done("checkpoint verify run");
+    assert_eq!(ran.stdout.matches("whole").count(), 3, "{}", ran.stdout);
+}
+
+#[test]
+fn exported_weights_come_back_the_same() {
+    let place = trained();
+    for to in ["torch", "torchrec"] {
+        let (out, run) = (format!("{to}.safetensors"), format!("back-{to}"));
+        place.done(&format!("checkpoint export run --to {to} {out}"));
+        let data = fs::read_dir(place.path("run/data")).unwrap().next().unwrap().unwrap().path();
+        place.done(&format!(
+            "checkpoint import --from {to} {out} --config job.toml --run {run} --data {}",
+            data.display()
+        ));
+        place.done(&format!("checkpoint export {run} --to {to} again.safetensors"));
+        let read = |name: &str| fs::read(place.path(name)).unwrap();
+        assert_eq!(read(&out), read("again.safetensors"), "{to}");
+        let scores = place.done(&format!("score {run} train.csv")).stdout;
+        assert_eq!(scores, place.done("score run train.csv").stdout, "{to}");
+    }
+}
+
+#[test]
+fn a_damaged_checkpoint_is_named_and_the_previous_one_offered() {
+    let place = trained();
+    let mut checkpoints = list(&place);
+    let newest = checkpoints.pop().unwrap();
+    let previous = checkpoints.pop().unwrap();
+    let file = damage(&newest);
+
+    let verify = place.run("checkpoint verify run");
+    assert_eq!(verify.code, Some(1), "{}", verify.stderr);
+    assert!(verify.stdout.contains(&file) && verify.stdout.contains("checksum"), "{verify:?}");
+
+    let refused = place.run("train job.toml --train train.csv --run run --resume");
+    assert_eq!(refused.code, Some(1), "{}", refused.stderr);
+    assert!(refused.stderr.contains(&file), "{}", refused.stderr);
+    let name = previous.file_name().unwrap().to_string_lossy().into_owned();
+    let offer = format!("--resume-from run/checkpoints/{name}");
+    assert!(refused.stderr.contains(&offer), "{}", refused.stderr);
+
+    place.done(&format!("train job.toml --train train.csv --run run {offer}"));
+    place.done("checkpoint verify run");
+}
+
+fn trained() -> Place {
+    let place = Place::new();
+    place.done("train job.toml --train train.csv --run run");
+    place
+}
+
+fn list(place: &Place) -> Vec<PathBuf> {
+    let entries = fs::read_dir(place.path("run/checkpoints")).unwrap();
+    let mut folders: Vec<PathBuf> = entries.map(|entry| entry.unwrap().path()).collect();
+    folders.sort();
+    folders
+}

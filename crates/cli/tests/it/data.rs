@@ -1,0 +1,108 @@
+//! `data synth`, `convert`, `stats` and `score`.
+
+use std::fs;
+use std::io::Write;
+use std::process::Stdio;
+
+use crate::fixture::{Place, ROWS, Ran};
+
+#[test]
+fn synth_reports_ceiling_and_linear() {
+    let place = Place::new();
+    let made = place.done("data synth made.tsv --rows 20000 --format json").last();
+    let (ceiling, linear) =
+        (made["ceiling_auc"].as_f64().unwrap(), made["linear_auc"].as_f64().unwrap());
+    assert!(0.5 < linear && linear < ceiling && ceiling < 0.9, "{made}");
+    let text = fs::read_to_string(place.path("made.tsv")).unwrap();
+    assert_eq!(text.lines().count(), 20_000);
+    assert!(text.lines().all(|line| line.split('\t').count() == 40));
+}
+
+#[test]
+fn convert_once_then_train_on_the_folder() {
+    let place = Place::new();
+    place.done("data convert train.csv --config job.toml --out prepared");
+    let direct = place.done("train job.toml --train train.csv --run a --format json").last();
+    let prepared = place.done("train job.toml --train prepared --run b --format json").last();
+    assert_eq!(direct["loss"], prepared["loss"]);
+    let again = place.run("data convert train.csv --config job.toml --out prepared");
+    assert_eq!(again.code, Some(2), "{}", again.stderr);
+}
+
+#[test]
+fn malformed_lines_are_counted_or_refused() {
+    let place = Place::new();
+    let mut text = fs::read_to_string(place.path("train.csv")).unwrap();
+    text.push_str("1,not a number,3,4,k5\n");
+    fs::write(place.path("train.csv"), text).unwrap();
+    let line = format!("train.csv:{}", ROWS + 2);
+    let ran = place.done("data convert train.csv --config job.toml --out a");
+    assert!(ran.stderr.contains("1 malformed") && ran.stderr.contains(&line), "{}", ran.stderr);
+    let strict = place.run("data convert train.csv --config job.toml --out b --strict");
+    assert_eq!(strict.code, Some(1), "{}", strict.stderr);
+    assert!(strict.stderr.contains(&line), "{}", strict.stderr);
+}
+
+#[test]
+fn stats_of_files_and_of_a_prepared_folder_agree() {
+    let place = Place::new();
+    place.done("data convert train.csv --config job.toml --out prepared");
+    let files = place.done("data stats train.csv --config job.toml --format json").last();
+    let folder = place.done("data stats prepared --format json").last();
+    assert_eq!(files["rows"], ROWS, "{files}");
+    assert_eq!(folder["rows"], ROWS, "{folder}");
+    assert_eq!(files["click_rate"], folder["click_rate"]);
+}
+
+#[test]
+fn one_probability_per_row_in_order() {
+    let place = Place::new();
+    place.done("train job.toml --train train.csv --run run");
+    let all = place.done("score run train.csv").stdout;
+    let scores: Vec<f64> = all.lines().map(|line| line.parse().unwrap()).collect();
+    assert_eq!(scores.len() as u64, ROWS);
+    assert!(scores.iter().all(|score| (0.0..=1.0).contains(score)));
+    assert!(mean_of_label(&place, &scores, "1") > mean_of_label(&place, &scores, "0") + 0.1);
+
+    let text = fs::read_to_string(place.path("train.csv")).unwrap();
+    assert_eq!(all, pipe(&place, "score run -", text.as_bytes()).stdout);
+    place.done("score run train.csv --output scores.txt");
+    assert_eq!(fs::read_to_string(place.path("scores.txt")).unwrap(), all);
+}
+
+#[test]
+fn a_bad_row_does_not_shift_the_others() {
+    let place = Place::new();
+    place.done("train job.toml --train train.csv --run run");
+    let text = fs::read_to_string(place.path("train.csv")).unwrap();
+    let mut lines: Vec<&str> = text.lines().take(11).collect();
+    let good = pipe(&place, "score run -", lines.join("\n").as_bytes());
+    lines.insert(4, "0,not a number,1,2,k3");
+    let ran = pipe(&place, "score run -", lines.join("\n").as_bytes());
+    let mut scores: Vec<&str> = ran.stdout.lines().collect();
+    assert_eq!(scores.remove(3), "nan", "{}", ran.stdout);
+    assert_eq!(scores, good.stdout.lines().collect::<Vec<_>>());
+    assert!(ran.stderr.contains("1 row"), "{}", ran.stderr);
+    let strict = pipe(&place, "score run - --strict", lines.join("\n").as_bytes());
+    assert_eq!(strict.code, Some(1), "{}", strict.stderr);
+}
+
+fn pipe(place: &Place, words: &str, input: &[u8]) -> Ran {
+    let mut command = place.command(words);
+    command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    let mut child = command.spawn().unwrap();
+    let mut stdin = child.stdin.take().unwrap();
+    std::thread::scope(|scope| {
+        // A command that refuses its input closes the pipe before all of it is written.
+        scope.spawn(move || drop(stdin.write_all(input)));
+        Ran::of(&child.wait_with_output().unwrap())
+    })
+}
+
+fn mean_of_label(place: &Place, scores: &[f64], label: &str) -> f64 {
+    let text = fs::read_to_string(place.path("train.csv")).unwrap();
+    let labels = text.lines().skip(1).map(|line| line.split(',').next().unwrap());
+    let chosen: Vec<f64> =
+        labels.zip(scores).filter(|(l, _)| *l == label).map(|(_, &score)| score).collect();
+    chosen.iter().sum::<f64>() / chosen.len() as f64
+}

@@ -1,0 +1,16 @@
+//! The real binary, run as a user runs it: arguments in, stdout, stderr, exit codes and files out.
+#![expect(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    reason = "test code fails by panicking"
+)]
+
+mod checkpoint;
+mod data;
+mod fixture;
+mod help;
+mod interrupt;
+mod kill;
+mod refusal;
+mod train;

@@ -1,0 +1,63 @@
+//! What is refused before any work, and what the refusal says.
+
+use crate::fixture::Place;
+
+/// Runs `words`, which must end with `code` and say all of `expected` on stderr.
+fn check(words: &str, code: i32, expected: &[&str]) {
+    let ran = Place::new().run(words);
+    assert_eq!(ran.code, Some(code), "rowmill {words}\n{}", ran.stderr);
+    for text in expected {
+        assert!(ran.stderr.contains(text), "rowmill {words}: no {text:?} in\n{}", ran.stderr);
+    }
+    assert_eq!(ran.stdout, "", "rowmill {words}");
+}
+
+#[test]
+fn an_unknown_configuration_lists_the_known_ones() {
+    check(
+        "train dlrm-defualt",
+        2,
+        &["error: configuration \"dlrm-defualt\"", "did you mean dlrm-default?", "adult-income"],
+    );
+}
+
+#[test]
+fn an_unknown_key_is_named() {
+    check("train job.toml --train train.csv --set rows=3", 2, &["error:", "--set rows", "hint:"]);
+    check(
+        "train job.toml --train train.csv --set training.batchsize=3",
+        2,
+        &["error: configuration job.toml", "batchsize"],
+    );
+}
+
+#[test]
+fn a_wrong_width_names_layer_and_both_numbers() {
+    check(
+        "train job.toml --train train.csv --set bottom=[8,5]",
+        2,
+        &["model.bottom", "layer 1, width 5", "dim = 4"],
+    );
+}
+
+#[test]
+fn tables_that_do_not_fit_name_both_numbers_and_a_cap() {
+    // Larger than any machine's memory, so that the test says the same everywhere.
+    check(
+        "train dlrm-dcnv2 --set model.tables=[{name=\"C{1..26}\",rows=4000000000000,dim=128}]",
+        1,
+        &["error: dlrm-dcnv2: the tables and their optimizer state need", "PiB, got", "rows_cap="],
+    );
+}
+
+#[test]
+fn a_model_without_data_offers_generated_rows() {
+    check("train dlrm-ddp --set rows_cap=1000", 2, &["no training data", "--synthetic"]);
+}
+
+#[test]
+fn a_missing_file_is_named() {
+    check("train job.toml --train nowhere.csv", 2, &["nowhere.csv: no such file"]);
+    check("score nowhere train.csv", 2, &["nowhere: no such file"]);
+    check("eval .", 1, &["found none"]);
+}

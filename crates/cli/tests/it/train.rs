@@ -1,0 +1,107 @@
+//! Train → evaluate → score on small data, by hand and by `--format json`.
+
+use serde_json::Value;
+
+use crate::fixture::{Place, ROWS};
+
+#[test]
+fn the_last_json_line_is_the_result() {
+    let place = Place::new();
+    let ran = place.done("train job.toml --train train.csv --run run --format json");
+    let lines = ran.lines();
+    let (last, earlier) = lines.split_last().unwrap();
+    let steps = 2 * (ROWS * 4 / 5).div_ceil(32);
+    assert_eq!(last["step"], steps, "{last}");
+    assert!(last["samples_per_second"].as_f64().unwrap() > 0.0, "{last}");
+    assert!(last["loss"].as_f64().unwrap() < 0.69, "{last}");
+    let evaluation = &last["evaluation"];
+    assert!(evaluation["auc"].as_f64().unwrap() > 0.7, "{last}");
+    for name in ["normalized_entropy", "calibration", "accuracy", "loss"] {
+        assert!(evaluation[name].is_number(), "{name}: {last}");
+    }
+    assert!(place.path(last["checkpoint"].as_str().unwrap()).join("manifest.json").exists());
+    for event in ["started", "interval", "evaluation", "checkpoint"] {
+        assert!(earlier.iter().any(|line| line["event"] == event), "{event}: {}", ran.stdout);
+    }
+}
+
+#[test]
+fn the_same_run_is_the_same_to_the_bit_for_any_number_of_threads() {
+    let place = Place::new();
+    let result = |threads: u32| {
+        let words = format!(
+            "train job.toml --train train.csv --run t{threads} --threads {threads} --format json"
+        );
+        let last = place.done(&words).last();
+        (last["loss"].clone(), last["evaluation"].clone())
+    };
+    assert_eq!(result(1), result(3));
+}
+
+#[test]
+fn two_ranks_follow_one() {
+    let place = Place::new();
+    let loss = |run: &str, more: &str| {
+        let words = format!("train job.toml --train train.csv --run {run} --format json {more}");
+        place.done(&words).last()["evaluation"]["loss"].as_f64().unwrap()
+    };
+    let one = loss("one", "--set optimizer.sparse.kind=sgd");
+    for sharding in ["table", "row", "column", "mixed"] {
+        let more = format!("--set optimizer.sparse.kind=sgd --ranks 2 --sharding {sharding}");
+        let two = loss(sharding, &more);
+        assert!((one - two).abs() < 1e-4, "{sharding}: {one} and {two}");
+    }
+}
+
+#[test]
+fn evaluating_a_run_gives_what_training_reported() {
+    let place = Place::new();
+    let trained = place.done("train job.toml --train train.csv --run run --format json").last();
+    let evaluated = place.done("eval run --format json").last();
+    for name in ["samples", "auc", "loss"] {
+        let value = evaluated["evaluation"].get(name).unwrap_or(&Value::Null);
+        let (a, b) = (value.as_f64().unwrap(), trained["evaluation"][name].as_f64().unwrap());
+        assert!((a - b).abs() < 1e-9, "{name}: {a} and {b}");
+    }
+}
+
+#[test]
+fn a_table_is_for_people() {
+    let place = Place::new();
+    let ran = place.done("train job.toml --train train.csv --run run");
+    assert!(ran.stdout.contains("AUC") && ran.stdout.contains("checkpoint"), "{}", ran.stdout);
+    assert!(ran.stderr.contains("rowmill score"), "{}", ran.stderr);
+}
+
+#[test]
+fn prepared_data_is_reused_and_a_run_is_never_overwritten() {
+    let place = Place::new();
+    place.done("train job.toml --train train.csv --run run");
+    let again = place.run("train job.toml --train train.csv --run run");
+    assert_eq!(again.code, Some(2), "{}", again.stderr);
+    assert!(again.stderr.contains("already has checkpoints"), "{}", again.stderr);
+    assert!(again.stderr.contains("--resume"), "{}", again.stderr);
+    let more = place.done("train job.toml --train train.csv --run run --resume --set epochs=3");
+    assert!(more.stderr.contains("prepared earlier"), "{}", more.stderr);
+}
+
+#[test]
+fn a_trace_is_written() {
+    let place = Place::new();
+    place.done("train job.toml --train train.csv --run run --trace traces --trace-steps 3..6");
+    let files: Vec<String> = std::fs::read_dir(place.path("traces"))
+        .unwrap()
+        .map(|entry| entry.unwrap().file_name().to_string_lossy().into_owned())
+        .collect();
+    assert!(files.iter().any(|name| name.contains(".json")), "{files:?}");
+}
+
+#[test]
+fn generated_rows_train_any_model() {
+    let place = Place::new();
+    let ran = place.done(
+        "train dlrm-default --synthetic 3000 --run run --format json --set batch_size=256 \
+         --set rows_cap=1000 --set bottom=[32,64] --set top=[32,1]",
+    );
+    assert!(ran.last()["evaluation"]["auc"].is_number(), "{}", ran.stdout);
+}
