@@ -9,8 +9,6 @@ const COLUMN_UNIT: usize = 48;
 const ROW_UNIT: usize = 16;
 /// Below this many FLOPs a tile costs more to hand out than it gains.
 const MIN_TILE_FLOPS: usize = 1 << 22;
-/// More tiles than this gain no balance.
-const MAX_TILES: usize = 32;
 
 /// A matrix read in place: element `(i, j)` is `data[i · row_stride + j · column_stride]`.
 #[derive(Clone, Copy)]
@@ -49,6 +47,17 @@ pub(super) enum Start<'a> {
     Kept,
 }
 
+/// How far a product may be cut up.
+#[derive(Clone, Copy)]
+pub(super) struct Cut {
+    /// Least rows of a tile.
+    pub(super) rows: usize,
+    /// Least columns of a tile.
+    pub(super) columns: usize,
+    /// Most tiles.
+    pub(super) tiles: usize,
+}
+
 /// `C = start + A B` with `a` `[m, inner]`, `b` `[inner, n]` and `c` `[m, n]` row-major.
 pub(super) struct Product<'a> {
     pub(super) a: Matrix<'a>,
@@ -58,8 +67,9 @@ pub(super) struct Product<'a> {
     pub(super) m: usize,
     pub(super) n: usize,
     pub(super) inner: usize,
-    /// The least rows of a tile: what one packing of `b`'s columns should be used for.
-    pub(super) min_tile_rows: usize,
+    /// What is worth its packing. A tile packs its columns of `b`, and its rows of `a` where `a` is
+    /// transposed; each packing serves the other extent.
+    pub(super) cut: Cut,
 }
 
 /// The start of the destination, shared by the tiles. (A tile is no slice: its rows lie apart.)
@@ -85,11 +95,10 @@ struct Grid {
 impl Grid {
     fn new(product: &Product<'_>) -> Self {
         let flops = 2 * product.m * product.n * product.inner;
-        let tiles = (flops / MIN_TILE_FLOPS).clamp(1, MAX_TILES);
-        // Columns first: a tile packs its columns of `b`, and rows of `a` are read in place.
-        let column_parts = product.n.div_ceil(2 * COLUMN_UNIT).clamp(1, tiles);
-        let row_limit = product.m.div_ceil(product.min_tile_rows.max(1)).max(1);
-        let row_parts = (tiles / column_parts).clamp(1, row_limit);
+        let tiles = (flops / MIN_TILE_FLOPS).clamp(1, product.cut.tiles);
+        let Cut { rows, columns, .. } = product.cut;
+        let column_parts = (product.n / columns).clamp(1, tiles);
+        let row_parts = (product.m / rows).clamp(1, tiles / column_parts);
         Self { row_parts, column_parts }
     }
 }

@@ -59,6 +59,20 @@ impl Shape {
         }
     }
 
+    /// Vector `i` of sample `sample`: 0 is the dense one, the others are pooled.
+    #[inline(always)]
+    pub(crate) fn vector<'a, R>(
+        &self,
+        sample: usize,
+        [dense, pooled]: [&'a [R]; 2],
+        i: usize,
+    ) -> &'a [R] {
+        match i.checked_sub(1) {
+            None => &dense[sample * self.dim..][..self.dim],
+            Some(i) => &pooled[(sample * self.features + i) * self.dim..][..self.dim],
+        }
+    }
+
     /// All kept pairs in the order of the output.
     pub fn pairs(&self) -> impl Iterator<Item = (usize, usize)> + '_ {
         (0..self.vectors()).flat_map(|i| self.partners(i).map(move |j| (i, j)))

@@ -3,23 +3,15 @@
 use super::Shape;
 use crate::real::Real;
 
-/// Vector `i` of a sample: 0 is the dense one, the others are pooled.
-fn vector<'a, R>(dense: &'a [R], pooled: &'a [R], i: usize, dim: usize) -> &'a [R] {
-    if i == 0 { dense } else { &pooled[(i - 1) * dim..i * dim] }
-}
-
 /// `out = [dense ‖ z]`, `z` the kept pairwise dot products, for all samples.
 pub fn forward<R: Real>(shape: &Shape, dense: &[R], pooled: &[R], out: &mut [R]) {
     let dim = shape.dim;
-    let pooled_width = shape.pooled_width();
     for b in 0..shape.b {
-        let dense = &dense[b * dim..(b + 1) * dim];
-        let pooled = &pooled[b * pooled_width..(b + 1) * pooled_width];
+        let vector = |i| shape.vector(b, [dense, pooled], i);
         let out = &mut out[b * shape.width()..(b + 1) * shape.width()];
-        out[..dim].copy_from_slice(dense);
+        out[..dim].copy_from_slice(vector(0));
         for (z, (i, j)) in out[dim..].iter_mut().zip(shape.pairs()) {
-            let (left, right) = (vector(dense, pooled, i, dim), vector(dense, pooled, j, dim));
-            *z = left.iter().zip(right).fold(R::ZERO, |sum, (&l, &r)| sum + l * r);
+            *z = vector(i).iter().zip(vector(j)).fold(R::ZERO, |sum, (&l, &r)| sum + l * r);
         }
     }
 }
@@ -33,8 +25,6 @@ pub fn backward<R: Real>(
     let dim = shape.dim;
     let pooled_width = shape.pooled_width();
     for b in 0..shape.b {
-        let dense = &dense[b * dim..(b + 1) * dim];
-        let pooled = &pooled[b * pooled_width..(b + 1) * pooled_width];
         let d_out = &d_out[b * shape.width()..(b + 1) * shape.width()];
         let d_dense = &mut d_dense[b * dim..(b + 1) * dim];
         let d_pooled = &mut d_pooled[b * pooled_width..(b + 1) * pooled_width];
@@ -42,7 +32,7 @@ pub fn backward<R: Real>(
         d_pooled.fill(R::ZERO);
         for (&d_z, (i, j)) in d_out[dim..].iter().zip(shape.pairs()) {
             for (to, from) in [(i, j), (j, i)] {
-                let from = vector(dense, pooled, from, dim);
+                let from = shape.vector(b, [dense, pooled], from);
                 let to = if to == 0 { &mut *d_dense } else { &mut d_pooled[(to - 1) * dim..] };
                 for (gradient, &value) in to.iter_mut().zip(from) {
                     *gradient += d_z * value;

@@ -8,7 +8,8 @@
 //!    padded with zeros to whole vectors: no horizontal sums, no tails.
 //! 2. A register tile of 4 rows × 2 vectors hides the latency of the additions behind each other.
 //! 3. Forward computes only the vectors of columns that hold kept pairs of the tile's rows: about half.
-//! 4. Each element is its own sum in order of the inner index, with multiplication and addition rounded
+//! 4. T is transposed in square blocks within registers; one element at a time costs as much as the product.
+//! 5. Each element is its own sum in order of the inner index, with multiplication and addition rounded
 //!    apart: the width of the vectors does not change a bit.
 
 use super::Shape;
@@ -49,31 +50,24 @@ fn forward_samples<const LANES: usize>(
 ) {
     let (vectors, dim) = (shape.vectors(), shape.dim);
     let stride = vectors.next_multiple_of(PAD);
-    let rows = vectors.next_multiple_of(ROWS);
-    let mut left = vec![0.0f32; rows * dim];
     let mut right = vec![0.0f32; dim * stride];
-    let mut z = vec![0.0f32; rows * stride];
+    let mut z = vec![0.0f32; (ROWS + 1) * stride];
     for (sample, out) in out.chunks_exact_mut(shape.width()).enumerate() {
-        gather(shape, sample, [dense, pooled], &mut left, dim);
-        for (column, vector) in left[..vectors * dim].chunks_exact(dim.max(1)).enumerate() {
-            for (d, &value) in vector.iter().enumerate() {
-                right[d * stride + column] = value;
-            }
-        }
+        let vector = |i: usize| shape.vector(sample, [dense, pooled], i.min(vectors - 1));
+        transpose(vectors, vector, (&mut right, stride));
         let (head, mut pairs) = out.split_at_mut(dim);
-        head.copy_from_slice(&left[..dim]);
+        head.copy_from_slice(vector(0));
         for first in (0..vectors).step_by(ROWS) {
             let last = (first + ROWS).min(vectors) - 1;
-            let kept = shape.partners(first).start.min(shape.partners(last).start)
-                ..shape.partners(first).end.max(shape.partners(last).end);
-            let columns = kept.start / (2 * LANES) * (2 * LANES)..kept.end;
-            let left = Left { data: &left[first * dim..], stride: dim, depth: dim };
-            multiply::<LANES>(left, (&right, stride), columns, &mut z[first * stride..]);
+            let (top, bottom) = (shape.partners(first), shape.partners(last));
+            let start = top.start.min(bottom.start) / (2 * LANES) * (2 * LANES);
+            let columns = start..top.end.max(bottom.end);
+            let left = [vector(first), vector(first + 1), vector(first + 2), vector(first + 3)];
+            multiply::<LANES>(left, (&right, stride), columns, &mut z);
             for i in first..=last {
                 let kept = shape.partners(i);
-                let (row, rest) = pairs.split_at_mut(kept.len());
-                row.copy_from_slice(&z[i * stride..][kept]);
-                pairs = rest;
+                copy_run(&z[(i - first) * stride + kept.start..], pairs, kept.len());
+                pairs = &mut pairs[kept.len()..];
             }
         }
     }
@@ -92,21 +86,17 @@ fn backward_samples<const LANES: usize>(
     let mut right = vec![0.0f32; vectors * stride];
     let mut gradient = vec![0.0f32; ROWS * stride];
     for (sample, d_out) in d_out.chunks_exact(shape.width()).enumerate() {
-        gather(shape, sample, [dense, pooled], &mut right, stride);
-        let mut d_pairs = d_out[dim..].iter();
-        for i in 0..vectors {
-            for (j, &d_z) in shape.partners(i).zip(&mut d_pairs) {
-                // A vector's product with itself counts for both of its places.
-                let d_z = if i == j { d_z + d_z } else { d_z };
-                symmetric[i * vectors + j] = d_z;
-                symmetric[j * vectors + i] = d_z;
-            }
+        for (i, to) in right.chunks_exact_mut(stride.max(1)).enumerate() {
+            to[..dim].copy_from_slice(shape.vector(sample, [dense, pooled], i));
         }
+        spread_pairs(shape, &d_out[dim..], &mut symmetric);
         let d_dense = &mut d_dense[sample * dim..][..dim];
         let d_pooled = &mut d_pooled[sample * pooled_width..][..pooled_width];
         for first in (0..vectors).step_by(ROWS) {
-            let left =
-                Left { data: &symmetric[first * vectors..], stride: vectors, depth: vectors };
+            let (a, rest) = symmetric[first * vectors..].split_at(vectors);
+            let (b, rest) = rest.split_at(vectors);
+            let (c, rest) = rest.split_at(vectors);
+            let left = [a, b, c, &rest[..vectors]];
             multiply::<LANES>(left, (&right, stride), 0..dim, &mut gradient);
             let last = (first + ROWS).min(vectors);
             for (i, row) in (first..last).zip(gradient.chunks_exact(stride.max(1))) {
@@ -122,55 +112,124 @@ fn backward_samples<const LANES: usize>(
     }
 }
 
-/// Copies the vectors of one sample below each other, `stride` apart.
+/// Lays the gradients of the pairs out as the symmetric matrix S, `vectors` columns apart. Places of
+/// pairs that are not kept are not written: they stay 0.
 #[inline(always)]
-fn gather(
-    shape: &Shape,
-    sample: usize,
-    [dense, pooled]: [&[f32]; 2],
-    to: &mut [f32],
-    stride: usize,
-) {
-    let (dim, pooled_width) = (shape.dim, shape.pooled_width());
-    if dim == 0 {
-        return;
-    }
-    let dense = &dense[sample * dim..][..dim];
-    let pooled = &pooled[sample * pooled_width..][..pooled_width];
-    let vectors = std::iter::once(dense).chain(pooled.chunks_exact(dim));
-    for (to, vector) in to.chunks_exact_mut(stride).zip(vectors) {
-        to[..dim].copy_from_slice(vector);
+fn spread_pairs(shape: &Shape, d_pairs: &[f32], symmetric: &mut [f32]) {
+    let vectors = shape.vectors();
+    let mut rest = d_pairs;
+    for i in 0..vectors {
+        let kept = shape.partners(i);
+        let (row, after) = rest.split_at(kept.len());
+        rest = after;
+        symmetric[i * vectors..][kept.clone()].copy_from_slice(row);
+        for (j, &d_z) in kept.zip(row) {
+            symmetric[j * vectors + i] = d_z;
+        }
+        if shape.itself {
+            // A vector's product with itself counts for both of its places.
+            symmetric[i * vectors + i] += symmetric[i * vectors + i];
+        }
     }
 }
 
-/// [`ROWS`] rows of a left factor.
-#[derive(Clone, Copy)]
-struct Left<'a> {
-    data: &'a [f32],
-    stride: usize,
-    depth: usize,
+/// Edge of the square blocks that [`transpose`] turns in registers; divides [`PAD`].
+const BLOCK: usize = 4;
+
+/// Writes vector `i` down column `i` of `right`; columns past the last vector repeat it.
+#[inline(always)]
+fn transpose<'a>(
+    vectors: usize,
+    vector: impl Fn(usize) -> &'a [f32],
+    (right, stride): (&mut [f32], usize),
+) {
+    for first in (0..vectors).step_by(BLOCK) {
+        let (a, a_tail) = vector(first).as_chunks::<BLOCK>();
+        let (b, b_tail) = vector(first + 1).as_chunks::<BLOCK>();
+        let (c, c_tail) = vector(first + 2).as_chunks::<BLOCK>();
+        let (d, d_tail) = vector(first + 3).as_chunks::<BLOCK>();
+        let (whole, tail) = right.split_at_mut(a.len() * BLOCK * stride);
+        let blocks = a.iter().zip(b).zip(c).zip(d).zip(whole.chunks_exact_mut(BLOCK * stride));
+        for ((((&a, &b), &c), &d), to) in blocks {
+            let turned = turn([a, b, c, d]);
+            for (turned, to) in turned.iter().zip(to.chunks_exact_mut(stride)) {
+                to[first..first + BLOCK].copy_from_slice(turned);
+            }
+        }
+        let tails = a_tail.iter().zip(b_tail).zip(c_tail).zip(d_tail);
+        for ((((&a, &b), &c), &d), to) in tails.zip(tail.chunks_exact_mut(stride)) {
+            to[first..first + BLOCK].copy_from_slice(&[a, b, c, d]);
+        }
+    }
+}
+
+/// The transpose of a block, in registers.
+#[cfg(target_arch = "x86_64")]
+#[expect(
+    unsafe_code,
+    reason = "the compiler leaves this in scalar moves, which cost as much as the product"
+)]
+#[inline(always)]
+fn turn(rows: [[f32; BLOCK]; BLOCK]) -> [[f32; BLOCK]; BLOCK] {
+    use std::arch::x86_64::{
+        __m128, _mm_movehl_ps, _mm_movelh_ps, _mm_unpackhi_ps, _mm_unpacklo_ps,
+    };
+    // SAFETY: a register and a row are both four floats, and every x86-64 has SSE.
+    unsafe {
+        let [a, b, c, d]: [__m128; BLOCK] = std::mem::transmute(rows);
+        let (ab, cd) = (_mm_unpacklo_ps(a, b), _mm_unpacklo_ps(c, d));
+        let (ab_high, cd_high) = (_mm_unpackhi_ps(a, b), _mm_unpackhi_ps(c, d));
+        std::mem::transmute([
+            _mm_movelh_ps(ab, cd),
+            _mm_movehl_ps(cd, ab),
+            _mm_movelh_ps(ab_high, cd_high),
+            _mm_movehl_ps(cd_high, ab_high),
+        ])
+    }
+}
+
+/// The transpose of a block.
+#[cfg(not(target_arch = "x86_64"))]
+#[inline(always)]
+fn turn(rows: [[f32; BLOCK]; BLOCK]) -> [[f32; BLOCK]; BLOCK] {
+    std::array::from_fn(|d| std::array::from_fn(|row| rows[row][d]))
+}
+
+/// Values that [`copy_run`] moves at a time.
+const RUN: usize = 8;
+
+/// Copies `len` values in whole pieces where `to` has room: what follows the run in `to` is written
+/// afterwards by the caller.
+#[inline(always)]
+fn copy_run(from: &[f32], to: &mut [f32], len: usize) {
+    for at in (0..len).step_by(RUN) {
+        if let Some(to) = to.get_mut(at..at + RUN) {
+            to.copy_from_slice(&from[at..at + RUN]);
+        } else {
+            to[at..len].copy_from_slice(&from[at..len]);
+        }
+    }
 }
 
 /// `out[r, c] = Σ_k left[r, k] · right[k, c]` for [`ROWS`] rows and the whole pairs of vectors that
 /// cover `columns`; `out` has the stride of `right`.
 #[inline(always)]
 fn multiply<const LANES: usize>(
-    left: Left<'_>,
+    [a, b, c, d]: [&[f32]; ROWS],
     (right, stride): (&[f32], usize),
     columns: std::ops::Range<usize>,
     out: &mut [f32],
 ) {
-    let rows: [&[f32]; ROWS] = std::array::from_fn(|r| &left.data[r * left.stride..][..left.depth]);
     for column in columns.step_by(2 * LANES) {
         let mut sums = [[[0.0f32; LANES]; 2]; ROWS];
-        for k in 0..left.depth {
-            let at = &right[k * stride + column..][..2 * LANES];
-            let (low, high) = at.split_at(LANES);
+        let factors = a.iter().zip(b).zip(c).zip(d);
+        for ((((&a, &b), &c), &d), right) in factors.zip(right.chunks_exact(stride)) {
+            let (low, high) = right[column..column + 2 * LANES].split_at(LANES);
+            let factors = [a, b, c, d];
             for r in 0..ROWS {
-                let factor = rows[r][k];
                 for lane in 0..LANES {
-                    sums[r][0][lane] += factor * low[lane];
-                    sums[r][1][lane] += factor * high[lane];
+                    sums[r][0][lane] += factors[r] * low[lane];
+                    sums[r][1][lane] += factors[r] * high[lane];
                 }
             }
         }
