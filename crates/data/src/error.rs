@@ -93,6 +93,14 @@ pub enum Error {
         /// The limit.
         limit: u64,
     },
+    /// A quoted field is not closed by the end of the file.
+    #[error("{}:{line}: the record's quoted field has no closing quote", path.display())]
+    UnclosedQuote {
+        /// The file.
+        path: PathBuf,
+        /// Line where the record starts.
+        line: u64,
+    },
     /// A column named in the configuration is not in the file or dataset.
     #[error("{}: no column {column:?}; there are {}", path.display(), available.join(", "))]
     MissingColumn {

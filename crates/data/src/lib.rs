@@ -10,6 +10,7 @@
 
 mod convert;
 pub mod criteo_tsv;
+mod csv;
 mod dataset;
 mod decompress;
 mod error;

@@ -12,6 +12,7 @@ use schema::source::Format;
 
 use crate::convert::{Accept, Parsed, convert};
 use crate::criteo_tsv;
+use crate::csv;
 use crate::decompress::{self, STDIN};
 use crate::error::Error;
 use crate::layout::{LabelNeed, Wanted};
@@ -137,7 +138,7 @@ impl Source<'_> {
                 let read = not_empty(decompress::open(name, bytes_done)?, path)?;
                 let mut first = |fields: &[String]| self.first(path, fields);
                 match self.config.format {
-                    Format::Csv => text::send_records(path, read, &mut first, &mut send)?,
+                    Format::Csv => csv::send_records(path, read, &mut first, &mut send)?,
                     _ => text::send_lines(path, read, &mut first, &mut send)?,
                 }
             }
@@ -161,11 +162,17 @@ impl Source<'_> {
     }
 }
 
+/// The content without a byte-order mark.
 fn not_empty(mut read: Box<dyn Read + Send>, path: &Path) -> Result<impl Read + Send, Error> {
-    let mut first = Vec::with_capacity(1);
-    read.by_ref().take(1).read_to_end(&mut first).map_err(Error::read(path))?;
+    const BYTE_ORDER_MARK: &[u8] = b"\xef\xbb\xbf";
+    let mut first = Vec::with_capacity(BYTE_ORDER_MARK.len());
+    let length = BYTE_ORDER_MARK.len() as u64;
+    read.by_ref().take(length).read_to_end(&mut first).map_err(Error::read(path))?;
     if first.is_empty() {
         return Err(Error::EmptyInput { path: path.to_owned() });
+    }
+    if first == BYTE_ORDER_MARK {
+        first.clear();
     }
     Ok(Cursor::new(first).chain(read))
 }

@@ -1,0 +1,243 @@
+//! Comma-separated text with quotes (RFC 4180) to blocks of records.
+//!
+//! Own code because every record must know its line: libraries that skip blank lines or end a record at
+//! the `\r` of `\r\n` report a line before it. A quote opens only at the start of a field; text after the
+//! closing quote belongs to the field. Spaces around fields, and the `\r` of a line end, are trimmed
+//! later by whoever reads the fields.
+
+use std::io::Read;
+use std::path::Path;
+use std::sync::Arc;
+
+use crate::error::Error;
+use crate::layout::Layout;
+use crate::text::{BLOCK_BYTES, Body, First, RECORD_BYTES, fill, name};
+
+/// Records, fields one after the other.
+#[derive(Default)]
+pub(crate) struct Records {
+    text: Vec<u8>,
+    /// End of each field in `text`.
+    field_ends: Vec<u32>,
+    /// Per record the end in `field_ends` and the line.
+    records: Vec<(u32, u64)>,
+}
+
+impl Records {
+    /// Calls `take(line, text, field ranges)` for each record.
+    pub(crate) fn for_each(&self, mut take: impl FnMut(u64, &[u8], &[(u32, u32)])) {
+        let mut fields = Vec::new();
+        let (mut first, mut start) = (0, 0);
+        for &(last, line) in &self.records {
+            fields.clear();
+            for &end in &self.field_ends[first..last as usize] {
+                fields.push((start, end));
+                start = end;
+            }
+            first = last as usize;
+            take(line, &self.text, &fields);
+        }
+    }
+
+    /// The fields of the first record.
+    fn head(&self) -> Option<Vec<String>> {
+        let (last, _) = self.records.first()?;
+        let mut start = 0;
+        let mut field = |&end: &u32| {
+            let text = &self.text[start..end as usize];
+            start = end as usize;
+            name(text)
+        };
+        Some(self.field_ends[..*last as usize].iter().map(&mut field).collect())
+    }
+
+    /// Forgets the first record, which was a header.
+    fn drop_head(&mut self) {
+        let (fields, _) = self.records.remove(0);
+        let bytes = self.field_ends[fields as usize - 1];
+        self.text.drain(..bytes as usize);
+        self.field_ends.drain(..fields as usize);
+        self.field_ends.iter_mut().for_each(|end| *end -= bytes);
+        self.records.iter_mut().for_each(|(end, _)| *end -= fields);
+    }
+
+    fn end_field(&mut self) {
+        self.field_ends.push(self.text.len() as u32);
+    }
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum State {
+    /// Between records: blank lines are passed over.
+    Between,
+    FieldStart,
+    Plain,
+    Quoted,
+    /// After a quote within a quoted field: its end, or the first half of a doubled quote.
+    QuoteSeen,
+}
+
+/// Splits text that comes in pieces.
+struct Splitter {
+    state: State,
+    /// Line of the next byte.
+    line: u64,
+    /// Line where the current record starts.
+    record_line: u64,
+    records: Records,
+}
+
+impl Splitter {
+    fn split(&mut self, mut text: &[u8]) {
+        while let Some(&byte) = text.first() {
+            let mut used = 1;
+            match (self.state, byte) {
+                (State::Between, b'\n') => self.line += 1,
+                (State::Between, b'\r') => {}
+                (State::Between, _) => {
+                    (self.state, self.record_line) = (State::FieldStart, self.line);
+                    used = 0;
+                }
+                (State::FieldStart, b'"') => self.state = State::Quoted,
+                (State::QuoteSeen, b'"') => {
+                    self.records.text.push(b'"');
+                    self.state = State::Quoted;
+                }
+                (State::Quoted, b'"') => self.state = State::QuoteSeen,
+                (State::Quoted, _) => {
+                    used = run(text, |byte| byte == b'"');
+                    self.line += newlines(&text[..used]);
+                    self.records.text.extend_from_slice(&text[..used]);
+                }
+                (_, b',') => {
+                    self.records.end_field();
+                    self.state = State::FieldStart;
+                }
+                (_, b'\n') => {
+                    self.end_record();
+                    self.line += 1;
+                }
+                (State::FieldStart | State::Plain | State::QuoteSeen, _) => {
+                    self.state = State::Plain;
+                    used = run(text, |byte| byte == b',' || byte == b'\n');
+                    self.records.text.extend_from_slice(&text[..used]);
+                }
+            }
+            text = &text[used..];
+        }
+    }
+
+    fn end_record(&mut self) {
+        self.records.end_field();
+        let fields = self.records.field_ends.len() as u32;
+        self.records.records.push((fields, self.record_line));
+        self.state = State::Between;
+    }
+
+    /// The complete records so far; a started one stays.
+    fn take(&mut self) -> Records {
+        let Some(&(fields, _)) = self.records.records.last() else { return Records::default() };
+        let bytes = self.records.field_ends[fields as usize - 1];
+        let rest = Records {
+            text: self.records.text.split_off(bytes as usize),
+            field_ends: self.records.field_ends.split_off(fields as usize),
+            records: Vec::new(),
+        };
+        let complete = std::mem::replace(&mut self.records, rest);
+        self.records.field_ends.iter_mut().for_each(|end| *end -= bytes);
+        complete
+    }
+}
+
+fn run(text: &[u8], stop: impl Fn(u8) -> bool) -> usize {
+    text.iter().position(|&byte| stop(byte)).unwrap_or(text.len())
+}
+
+fn newlines(text: &[u8]) -> u64 {
+    text.iter().filter(|&&byte| byte == b'\n').count() as u64
+}
+
+/// Sends the records of `read` in blocks; `first` sees the fields of the first record. Stops when
+/// `send` says `false`.
+pub(crate) fn send_records(
+    path: &Path,
+    mut read: impl Read,
+    first: &mut dyn FnMut(&[String]) -> Result<First, Error>,
+    send: &mut dyn FnMut(Arc<Layout>, Body) -> bool,
+) -> Result<(), Error> {
+    let mut layout: Option<Arc<Layout>> = None;
+    let mut splitter =
+        Splitter { state: State::Between, line: 1, record_line: 1, records: Records::default() };
+    let mut text = Vec::with_capacity(BLOCK_BYTES);
+    let mut more = true;
+    while more {
+        text.clear();
+        more = fill(&mut read, &mut text).map_err(Error::read(path))?;
+        splitter.split(&text);
+        let (path, line) = (path.to_owned(), splitter.record_line);
+        if !more {
+            match splitter.state {
+                State::Between => {}
+                State::Quoted => return Err(Error::UnclosedQuote { path, line }),
+                _ => splitter.end_record(),
+            }
+        }
+        let mut records = splitter.take();
+        if splitter.records.text.len() > RECORD_BYTES {
+            return Err(Error::RecordTooLong { path, line, limit: RECORD_BYTES as u64 });
+        }
+        if let (None, Some(head)) = (&layout, records.head()) {
+            let (found, is_header) = first(&head)?.split();
+            layout = Some(found);
+            if is_header {
+                records.drop_head();
+            }
+        }
+        if let Some(layout) = &layout
+            && !records.records.is_empty()
+            && !send(Arc::clone(layout), Body::Records(records))
+        {
+            return Ok(());
+        }
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{Records, Splitter, State};
+
+    /// Records as `line:field|field`, the text given in pieces of `size`.
+    fn split(text: &str, size: usize) -> Vec<String> {
+        let records = Records::default();
+        let mut splitter = Splitter { state: State::Between, line: 1, record_line: 1, records };
+        let mut shown = Vec::new();
+        let mut show = |records: Records| {
+            records.for_each(|line, text, fields| {
+                let field = |&(start, end): &(u32, u32)| {
+                    String::from_utf8_lossy(&text[start as usize..end as usize]).into_owned()
+                };
+                let fields: Vec<String> = fields.iter().map(field).collect();
+                shown.push(format!("{line}:{}", fields.join("|")));
+            });
+        };
+        for piece in text.as_bytes().chunks(size) {
+            splitter.split(piece);
+            show(splitter.take());
+        }
+        if splitter.state != State::Between {
+            splitter.end_record();
+            show(splitter.take());
+        }
+        shown
+    }
+
+    #[test]
+    fn records_are_the_same_however_the_text_is_cut() {
+        let text = "a,\"b,\"\"c\"\"\n\"d , \r\n\r\n\n\"\",x\"y\",\nlast,";
+        let expected = ["1:a|b,\"c\"\nd | \r", "5:|x\"y\"|", "6:last|"];
+        for size in 1..text.len() + 1 {
+            assert_eq!(split(text, size), expected, "pieces of {size}");
+        }
+    }
+}

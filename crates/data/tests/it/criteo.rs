@@ -1,0 +1,154 @@
+//! The 1,999 rows of Criteo against an independent reading in Python.
+
+use std::path::Path;
+use std::process::Command;
+
+use data::Dataset;
+use schema::Batch;
+use serde_json::{Value, json};
+
+use crate::fixture::{Folder, bytes_of, criteo, request, shared, whole};
+
+const TINY: &str = "criteo/train.tiny.txt.gz";
+const THRESHOLD: u64 = 3;
+
+/// The rows as Python reads them, or `None`, said aloud, without Python.
+fn python_reading(input: &Path) -> Option<Vec<Value>> {
+    let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../testdata/criteo_reading.py");
+    let run = Command::new("python3").arg(script).arg(input).arg(THRESHOLD.to_string()).output();
+    let Ok(output) = run else {
+        eprintln!("SKIPPED: python3 is not there");
+        return None;
+    };
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    let text = String::from_utf8(output.stdout).unwrap();
+    Some(text.lines().map(|line| serde_json::from_str(line).unwrap()).collect())
+}
+
+fn check_dense(batch: &Batch, rows: &[Value], key: &str) {
+    assert_eq!(batch.size, rows.len());
+    assert_eq!(batch.dense.len(), rows.len() * 13);
+    for (row, (got, expected)) in batch.dense.chunks(13).zip(rows).enumerate() {
+        assert_eq!(Some(f64::from(batch.labels[row])), expected["label"].as_f64(), "row {row}");
+        for (column, &value) in got.iter().enumerate() {
+            let truth = expected[key][column].as_f64().unwrap();
+            assert!((f64::from(value) - truth).abs() < 1e-6, "row {row} I{}", column + 1);
+        }
+    }
+}
+
+fn check_ids(batch: &Batch, rows: &[Value], expected: impl Fn(&Value, usize) -> i64) {
+    assert_eq!(batch.sparse.features, 26);
+    for (sample, row) in rows.iter().enumerate() {
+        for column in 0..26 {
+            let got = &batch.sparse.values[batch.sparse.bag(column, sample)];
+            assert_eq!(got, [expected(row, column)], "row {sample} C{}", column + 1);
+        }
+    }
+}
+
+#[test]
+fn labels_dense_values_and_ids_are_those_of_an_independent_reading() {
+    let Some(input) = shared(TINY) else { return };
+    let Some(rows) = python_reading(&input) else { return };
+    assert_eq!(rows.len(), 1999);
+    let inputs = [input.to_str().unwrap().to_owned()];
+    let folder = Folder::new();
+
+    let modulo = json!({"mode": "modulo"});
+    let dlrm = folder.prepare("dlrm", &inputs, &criteo("criteo-dlrm", &modulo)).dataset;
+    for table_rows in [1000, 100_003, 1 << 40] {
+        let batch = whole(&dlrm, table_rows);
+        check_dense(&batch, &rows, "dlrm");
+        check_ids(&batch, &rows, |row, c| row["raw"][c].as_i64().unwrap() % table_rows as i64);
+    }
+
+    let exact = json!({"mode": "exact", "threshold": THRESHOLD});
+    let torchrec = folder.prepare("torchrec", &inputs, &criteo("criteo-torchrec", &exact)).dataset;
+    let batch = whole(&torchrec, 1_000_000);
+    check_dense(&batch, &rows, "torchrec");
+    check_ids(&batch, &rows, |row, c| row["exact"][c].as_i64().unwrap());
+}
+
+#[test]
+fn the_dataset_does_not_depend_on_compression_or_threads() {
+    let Some(input) = shared(TINY) else { return };
+    let folder = Folder::new();
+    let packed = std::fs::read(&input).unwrap();
+    let mut text = Vec::new();
+    std::io::Read::read_to_end(&mut flate2::bufread::MultiGzDecoder::new(&packed[..]), &mut text)
+        .unwrap();
+    // The same name each time, for the name is recorded; the format is told by the content.
+    let name = "day_0";
+    let config = criteo("criteo-dlrm", &json!({"mode": "exact"}));
+    let two_members = {
+        let cut = text.len() / 2;
+        let pack = |part: &[u8]| {
+            let level = flate2::Compression::fast();
+            let mut encoder = flate2::read::GzEncoder::new(part, level);
+            let mut out = Vec::new();
+            std::io::Read::read_to_end(&mut encoder, &mut out).unwrap();
+            out
+        };
+        [pack(&text[..cut]), pack(&text[cut..])].concat()
+    };
+    let zstd = zstd::encode_all(&text[..], 3).unwrap();
+    let unended = text.strip_suffix(b"\n").unwrap().to_vec();
+    let contents = [("plain", &text), ("gz", &packed), ("members", &two_members), ("zst", &zstd)];
+    let mut expected = None;
+    for (out, content) in contents.into_iter().chain([("unended", &unended)]) {
+        let inputs = [folder.file(name, content)];
+        let bytes = bytes_of(&folder.prepare(out, &inputs, &config).dataset);
+        assert_eq!(expected.get_or_insert(bytes.clone()), &bytes, "{out}");
+    }
+    let inputs = [folder.file(name, &text)];
+    for threads in [1, 7] {
+        let out = folder.path(&format!("threads{threads}"));
+        let mut request = request(&inputs, &config, None, &out);
+        request.threads = threads;
+        let dataset = data::prepare(&request, &mut |_| {}).unwrap().dataset;
+        assert_eq!(expected, Some(bytes_of(&dataset)), "{threads} threads");
+    }
+}
+
+#[test]
+fn windows_line_ends_and_a_byte_order_mark_change_nothing() {
+    let folder = Folder::new();
+    let line = |label: u32| {
+        let dense: Vec<String> = (0..13).map(|i| format!("{}", i - 2)).collect();
+        let ids: Vec<String> = (0..26).map(|i| format!("{:08x}", i * 77 + label)).collect();
+        format!("{label}\t{}\t{}", dense.join("\t"), ids.join("\t"))
+    };
+    let text = [line(0), line(1), line(1)].join("\n");
+    let windows = format!("\u{feff}{}\r\n", text.replace('\n', "\r\n\r\n"));
+    let config = criteo("criteo-torchrec", &json!({"mode": "modulo"}));
+    let read = |out: &str, text: &str| {
+        let inputs = [folder.file("train.txt", text.as_bytes())];
+        let prepared = folder.prepare(out, &inputs, &config);
+        assert_eq!(prepared.losses.malformed_lines, 0);
+        whole(&prepared.dataset, 1 << 32)
+    };
+    let batch = read("unix", &text);
+    assert_eq!(batch.labels, [0.0, 1.0, 1.0]);
+    // −2 is the least value whose logarithm exists after adding 3.
+    assert_eq!(&batch.dense[..3], [0.0, 2f32.ln(), 3f32.ln()]);
+    assert_eq!(batch, read("windows", &windows));
+}
+
+#[test]
+fn memory_for_exact_ids_is_bounded_with_both_numbers() {
+    let folder = Folder::new();
+    let columns = ["label", "c"];
+    let text: String = (0..100_000).map(|i| format!("0\t{i}\n")).collect();
+    let config = crate::fixture::config(json!({
+        "format": "tsv", "columns": columns, "label": {"column": "label"},
+        "categorical": [{"column": "c", "kind": "integer"}],
+        "ids": {"mode": "exact", "memory_mib": 1},
+    }));
+    let inputs = [folder.file("many.tsv", text.as_bytes())];
+    let error = folder.try_prepare("out", &inputs, &config, None).unwrap_err().to_string();
+    expect_test::expect![[r#"data.ids.memory_mib: 1 MiB allowed, 7 MiB needed so far for 100000 distinct categories in 100000 rows; allow more or use mode = "modulo""#]]
+        .assert_eq(&error);
+    assert!(!folder.path("out").exists());
+    assert!(Dataset::open(&folder.path("out")).is_err());
+}

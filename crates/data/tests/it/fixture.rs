@@ -1,0 +1,133 @@
+//! What the tests share: files in a temporary folder, configurations, datasets read back whole.
+
+use std::path::{Path, PathBuf};
+
+use data::{
+    Dataset, Error, FeaturePlan, Fitted, Loader, LoaderOptions, Position, PrepareRequest, Prepared,
+    Strictness, prepare,
+};
+use schema::{Batch, DataConfig};
+use serde_json::{Value, json};
+
+/// A file of the shared test data, or `None`, said aloud, where it is not there.
+pub fn shared(path: &str) -> Option<PathBuf> {
+    let workspace = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
+    let root = std::env::var_os("ROWMILL_FIXTURES")
+        .map_or_else(|| workspace.join("../shared/data"), |root| workspace.join(root));
+    let found = root.join(path);
+    if !found.exists() {
+        eprintln!("SKIPPED: {} is not there", found.display());
+        return None;
+    }
+    Some(found)
+}
+
+/// A folder that goes away with the value, and files in it.
+pub struct Folder(tempfile::TempDir);
+
+impl Folder {
+    pub fn new() -> Self {
+        Self(tempfile::tempdir().unwrap())
+    }
+
+    pub fn path(&self, name: &str) -> PathBuf {
+        self.0.path().join(name)
+    }
+
+    /// Writes a file and gives its path as an input.
+    pub fn file(&self, name: &str, content: &[u8]) -> String {
+        let path = self.path(name);
+        std::fs::write(&path, content).unwrap();
+        path.to_str().unwrap().to_owned()
+    }
+
+    /// Prepares `inputs` without fitted state, in order, skipping malformed records.
+    pub fn prepare(&self, name: &str, inputs: &[String], config: &DataConfig) -> Prepared {
+        self.try_prepare(name, inputs, config, None).unwrap()
+    }
+
+    pub fn try_prepare(
+        &self,
+        name: &str,
+        inputs: &[String],
+        config: &DataConfig,
+        fitted: Option<&Fitted>,
+    ) -> Result<Prepared, Error> {
+        let out = self.path(name);
+        prepare(&request(inputs, config, fitted, &out), &mut |_| {})
+    }
+}
+
+pub fn request<'a>(
+    inputs: &'a [String],
+    config: &'a DataConfig,
+    fitted: Option<&'a Fitted>,
+    out: &'a Path,
+) -> PrepareRequest<'a> {
+    PrepareRequest {
+        inputs,
+        config,
+        fitted,
+        hold_out: 0.0,
+        out,
+        row_group_rows: 64,
+        strictness: Strictness::Skip,
+        threads: 2,
+        generator: None,
+    }
+}
+
+/// A configuration from the fields of `[data]`.
+pub fn config(fields: Value) -> DataConfig {
+    serde_json::from_value(fields).unwrap()
+}
+
+pub fn criteo(preset: &str, ids: &Value) -> DataConfig {
+    config(json!({"format": "criteo", "preset": preset, "ids": ids}))
+}
+
+/// All categorical columns of a dataset as features with tables of `rows` rows.
+pub fn all_features(dataset: &Dataset, rows: u64) -> FeaturePlan {
+    let columns = &dataset.manifest().columns.categorical;
+    FeaturePlan { columns: columns.iter().map(|c| (c.name.clone(), rows)).collect() }
+}
+
+pub fn in_order(dataset: &Dataset, batch_size: usize) -> LoaderOptions {
+    LoaderOptions {
+        batch_size,
+        shuffle: None,
+        drop_last: false,
+        rows: 0..dataset.rows(),
+        start: Position::default(),
+        epochs: Some(1),
+    }
+}
+
+/// The whole dataset as one batch in the order of the files.
+pub fn whole(dataset: &Dataset, rows: u64) -> Batch {
+    let options = in_order(dataset, dataset.rows() as usize);
+    let mut loader = Loader::start(dataset, &all_features(dataset, rows), options).unwrap();
+    let batch = loader.next().unwrap().unwrap().batch;
+    assert!(loader.next().is_none());
+    assert_eq!(batch.sparse.check(), Ok(()));
+    batch
+}
+
+/// The bags of one feature.
+pub fn bags(batch: &Batch, feature: usize) -> Vec<Vec<i64>> {
+    let bag = |sample| batch.sparse.values[batch.sparse.bag(feature, sample)].to_vec();
+    (0..batch.size).map(bag).collect()
+}
+
+/// Every file of a dataset's folder with its content.
+pub fn bytes_of(dataset: &Dataset) -> Vec<(String, Vec<u8>)> {
+    let mut files: Vec<(String, Vec<u8>)> = std::fs::read_dir(dataset.dir())
+        .unwrap()
+        .map(|entry| entry.unwrap())
+        .map(|entry| {
+            (entry.file_name().into_string().unwrap(), std::fs::read(entry.path()).unwrap())
+        })
+        .collect();
+    files.sort();
+    files
+}

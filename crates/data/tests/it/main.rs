@@ -1,0 +1,12 @@
+//! The crate's integration tests: from files on disk to batches, through the public interface only.
+#![expect(clippy::unwrap_used, reason = "test code fails by panicking")]
+
+mod adult;
+mod columns;
+mod criteo;
+mod damage;
+mod fixture;
+mod loading;
+mod scoring;
+mod stats;
+mod synthetic;
