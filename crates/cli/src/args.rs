@@ -85,7 +85,9 @@ pub enum Command {
     #[command(subcommand)]
     Checkpoint(Checkpoint),
     /// Print a completion script for your shell
-    #[command(after_help = "Example:\n  rowmill completions bash > ~/.local/share/bash-completion/completions/rowmill")]
+    #[command(
+        after_help = "Example:\n  rowmill completions bash > ~/.local/share/bash-completion/completions/rowmill"
+    )]
     Completions {
         /// The shell
         shell: Shell,

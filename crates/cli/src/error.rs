@@ -21,7 +21,9 @@ pub enum Error {
     #[error("configuration {origin}: {source}")]
     Config { origin: String, source: ConfigError },
     /// Tables and their optimizer state do not fit.
-    #[error("{config}: the tables and their optimizer state need {needed}, got {available} of memory")]
+    #[error(
+        "{config}: the tables and their optimizer state need {needed}, got {available} of memory"
+    )]
     Memory { config: String, needed: Bytes, available: Bytes, rows_cap: u64 },
     /// The disk is too full.
     #[error("{}: expected {needed} of free disk space, got {available}", folder.display())]
@@ -90,10 +92,7 @@ pub enum Error {
 
 impl Error {
     /// An [`Error::Io`] for `map_err`.
-    pub fn io(
-        path: impl Into<PathBuf>,
-        doing: &'static str,
-    ) -> impl FnOnce(io::Error) -> Self {
+    pub fn io(path: impl Into<PathBuf>, doing: &'static str) -> impl FnOnce(io::Error) -> Self {
         let path = path.into();
         move |source| Self::Io { path, doing, source }
     }
@@ -133,13 +132,17 @@ impl Error {
                     .into()
             }
             Self::RunExists { .. } => {
-                "add --resume to go on from there, or choose another folder with --run FOLDER".into()
+                "add --resume to go on from there, or choose another folder with --run FOLDER"
+                    .into()
             }
             Self::NoCheckpoint { .. } => {
                 "give RUN or RUN/checkpoints/step-…, as printed at the end of training".into()
             }
             Self::DamagedCheckpoint { previous: Some(previous), .. } => {
-                format!("the previous one is whole; use it with: --resume-from {}", previous.display())
+                format!(
+                    "the previous one is whole; use it with: --resume-from {}",
+                    previous.display()
+                )
             }
             Self::DamagedCheckpoint { previous: None, .. } => {
                 "no earlier checkpoint is whole; start again in another folder with --run".into()

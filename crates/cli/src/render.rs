@@ -27,7 +27,8 @@ impl Console {
             Color::Always => true,
             Color::Never => false,
             Color::Auto => {
-                io::stderr().is_terminal() && std::env::var_os("NO_COLOR").is_none_or(|v| v.is_empty())
+                io::stderr().is_terminal()
+                    && std::env::var_os("NO_COLOR").is_none_or(|v| v.is_empty())
             }
         };
         Self { format: global.format, color, verbose: global.verbose }
@@ -136,7 +137,7 @@ pub fn count(value: u64) -> String {
 
 /// A rate in samples per second, without false precision.
 pub fn rate(per_second: f64) -> String {
-    format!("{}/s", count(per_second.round().max(0.0) as u64))
+    format!("{} samples/s", count(per_second.round().max(0.0) as u64))
 }
 
 /// A duration: `4.2 s`, `3 m 20 s`, `2 h 5 m`.
@@ -158,7 +159,7 @@ mod tests {
     #[test]
     fn numbers_read_well() {
         assert_eq!([0, 999, 1000, 1_234_567].map(count), ["0", "999", "1,000", "1,234,567"]);
-        assert_eq!(rate(12_345.6), "12,346/s");
+        assert_eq!(rate(12_345.6), "12,346 samples/s");
         assert_eq!([4.24, 200.0, 7500.0].map(duration), ["4.2 s", "3 m 20 s", "2 h 5 m"]);
     }
 

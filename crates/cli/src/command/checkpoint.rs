@@ -95,11 +95,9 @@ fn verify(path: &Path, session: &Session) -> Result<(), Error> {
     session.console.report(&verified, |verified| {
         let lines = verified.iter().map(|checked| match checked.damage.as_slice() {
             [] => format!("{}: whole ({})", checked.checkpoint.display(), Bytes(checked.bytes)),
-            damage => format!(
-                "{}: damaged\n  {}",
-                checked.checkpoint.display(),
-                damage.join("\n  ")
-            ),
+            damage => {
+                format!("{}: damaged\n  {}", checked.checkpoint.display(), damage.join("\n  "))
+            }
         });
         lines.collect::<Vec<_>>().join("\n")
     })?;

@@ -46,7 +46,7 @@ pub fn run(args: &Eval, session: &Session) -> Result<(), Error> {
             ("steps", render::count(evaluated.step)),
         ];
         rows.extend(evaluation_rows(&evaluated.evaluation));
-        rows.push(("speed", format!("{} samples", render::rate(evaluated.samples_per_second))));
+        rows.push(("speed", render::rate(evaluated.samples_per_second)));
         render::facts(&rows)
     })
 }

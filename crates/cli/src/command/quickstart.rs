@@ -76,7 +76,7 @@ pub fn run(args: &Quickstart, session: &Session) -> Result<ExitCode, Error> {
     clear(&folder)?;
     let rows = generate(&folder, args, session)?;
     let stop = interrupt::stop_flag();
-    let mut job = config::job(MODEL, &scale::overrides(args.seconds))?.config;
+    let mut job = config::job(MODEL, &scale::overrides())?.config;
     let request = |job: &JobConfig, run: PathBuf| RunRequest {
         config: job.clone(),
         plan: ShardingPlan::table_wise(&job.model.tables, 1),
@@ -91,7 +91,8 @@ pub fn run(args: &Quickstart, session: &Session) -> Result<ExitCode, Error> {
     };
     say(session, 3, "measuring this machine");
     let measured = measure(&request(&scale::trial(&job), folder.root.join("trial")))?;
-    scale::fit_steps(&mut job, rows.train.end, measured, args.seconds as f64);
+    let seconds = scale::training_seconds(args.seconds, started.elapsed().as_secs_f64());
+    scale::fit_steps(&mut job, rows.train.end, measured, seconds);
     // What a user may copy: the job as it was trained, with its data.
     job.data.train = input::absolute(&[folder.prepared().display().to_string()]);
     fs::write(folder.config(), toml_of(&job)?).map_err(Error::io(folder.config(), "write"))?;

@@ -65,8 +65,7 @@ fn score<W: Write>(
     })?;
     let mut meter = Meter::start(session.console, "scoring", Unit::Rows, None);
     let mut rows = 0;
-    // Not a `for`: the reader is asked for its losses afterwards.
-    while let Some(batch) = reader.next() {
+    for batch in reader.by_ref() {
         let batch = batch?;
         let probabilities = scorer.score(&batch.batch)?;
         target.write(&placed.text(&batch.lines, &probabilities))?;

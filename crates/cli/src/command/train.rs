@@ -82,9 +82,10 @@ pub fn run(args: &Train, session: &Session) -> Result<ExitCode, Error> {
         run_folder,
         threads: session.threads,
         start,
-        trace: args.trace.clone().map(|folder| {
-            TraceRequest { folder, steps: args.trace_steps.clone() }
-        }),
+        trace: args
+            .trace
+            .clone()
+            .map(|folder| TraceRequest { folder, steps: args.trace_steps.clone() }),
         stop: interrupt::stop_flag(),
     };
     let mut observer = Observer::new(session.console);
@@ -228,12 +229,14 @@ fn generate(session: &Session, job: &mut Job, rows: u64, run: &Path) -> Result<(
     if folder.join("dataset.json").exists() {
         return Ok(());
     }
-    let text = folder.with_extension(if job.config.data.columns.is_empty() { "tsv" } else { "csv" });
+    let text =
+        folder.with_extension(if job.config.data.columns.is_empty() { "tsv" } else { "csv" });
     std::fs::create_dir_all(run.join("data")).map_err(Error::io(run, "create"))?;
     let mut meter = Meter::start(session.console, "generating", Unit::Rows, Some(rows));
-    let report = synthetic::write(&config, &job.config.data, &text, session.threads, &mut |done| {
-        meter.advance(done.rows, "");
-    })?;
+    let report =
+        synthetic::write(&config, &job.config.data, &text, session.threads, &mut |done| {
+            meter.advance(done.rows, "");
+        })?;
     let seconds = meter.finish();
     session.console.say(format_args!(
         "generated {} rows in {}; the ceiling's AUC is {:.4}, the best linear model's {:.4}",

@@ -68,11 +68,7 @@ pub fn dataset(session: &Session, source: &Source<'_>) -> Result<Dataset, Error>
 }
 
 /// Prepares the input into `folder`, with progress, and reports what could not be read.
-pub fn prepare(
-    session: &Session,
-    source: &Source<'_>,
-    folder: &Path,
-) -> Result<Dataset, Error> {
+pub fn prepare(session: &Session, source: &Source<'_>, folder: &Path) -> Result<Dataset, Error> {
     if let Some(parent) = folder.parent() {
         std::fs::create_dir_all(parent).map_err(Error::io(parent, "create"))?;
     }

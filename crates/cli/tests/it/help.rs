@@ -8,7 +8,11 @@ fn help_names_every_verb_and_where_to_start() {
     for verb in ["quickstart", "train", "eval", "score", "data", "checkpoint", "completions"] {
         assert!(ran.stdout.contains(verb), "{verb}: {}", ran.stdout);
     }
-    assert!(ran.stdout.contains("Start here") && ran.stdout.contains("Exit codes"), "{}", ran.stdout);
+    assert!(
+        ran.stdout.contains("Start here") && ran.stdout.contains("Exit codes"),
+        "{}",
+        ran.stdout
+    );
 }
 
 #[test]
@@ -34,7 +38,8 @@ fn the_list_names_the_ready_made_models() {
     let json = place.done("train --list --format json").last();
     let listed: Vec<&str> =
         json.as_array().unwrap().iter().map(|job| job["name"].as_str().unwrap()).collect();
-    for name in ["adult-income", "dlrm-criteo-kaggle", "dlrm-dcnv2", "dlrm-default", "dlrm-mlperf"] {
+    for name in ["adult-income", "dlrm-criteo-kaggle", "dlrm-dcnv2", "dlrm-default", "dlrm-mlperf"]
+    {
         assert!(listed.contains(&name) && table.contains(name), "{name}: {table}");
     }
 }

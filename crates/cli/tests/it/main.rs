@@ -1,10 +1,5 @@
 //! The real binary, run as a user runs it: arguments in, stdout, stderr, exit codes and files out.
-#![expect(
-    clippy::unwrap_used,
-    clippy::expect_used,
-    clippy::panic,
-    reason = "test code fails by panicking"
-)]
+#![expect(clippy::unwrap_used, clippy::panic, reason = "test code fails by panicking")]
 
 mod checkpoint;
 mod data;

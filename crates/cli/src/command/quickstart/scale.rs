@@ -17,6 +17,10 @@ const ROWS_CAP: u64 = 50_000;
 const EPOCHS_MOST: f64 = 3.0;
 /// Share of the time given that the training itself may take; the rest is for evaluation and saving.
 const TRAINING_SHARE: f64 = 0.85;
+/// A quickstart as a whole may take this many times the seconds given.
+const TOTAL_SHARE: f64 = 2.0;
+/// Share of the time left that the training may take, should the machine slow down meanwhile.
+const LEFT_SHARE: f64 = 0.7;
 const TRIAL_STEPS: u64 = 60;
 
 /// Rows to generate.
@@ -25,7 +29,7 @@ pub fn rows(seconds: u64) -> u64 {
 }
 
 /// What differs from the ready-made configuration: a batch and an optimizer that learn in a minute.
-pub fn overrides(_seconds: u64) -> Vec<(String, String)> {
+pub fn overrides() -> Vec<(String, String)> {
     let set = |key: &str, value: String| (key.to_owned(), value);
     vec![
         set("rows_cap", ROWS_CAP.to_string()),
@@ -46,19 +50,25 @@ pub fn trial(job: &JobConfig) -> JobConfig {
     trial
 }
 
+/// Seconds the training may take: `seconds`, or less where what came before it took long.
+pub fn training_seconds(seconds: u64, elapsed: f64) -> f64 {
+    let left = TOTAL_SHARE * seconds as f64 - elapsed;
+    (TRAINING_SHARE * seconds as f64).min(LEFT_SHARE * left).max(1.0)
+}
+
 /// Sets the number of steps, and a learning rate that decays to the end, for a machine that trains
 /// `samples_per_second`.
 pub fn fit_steps(job: &mut JobConfig, train_rows: u64, samples_per_second: f64, seconds: f64) {
     let batch = job.training.batch_size as f64;
-    let affordable = samples_per_second * seconds * TRAINING_SHARE;
+    let affordable = samples_per_second * seconds;
     let samples = affordable.min(train_rows as f64 * EPOCHS_MOST);
     let steps = ((samples / batch) as u64).max(TRIAL_STEPS);
     let training = &mut job.training;
     training.steps = Some(steps);
     training.epochs = (samples / train_rows.max(1) as f64).ceil().max(1.0) as u64;
-    training.evaluate_every = Some((steps / 3).max(1));
+    training.evaluate_every = Some(steps.div_ceil(3));
     training.evaluate_samples = None;
-    training.checkpoint_every = Some((steps / 2).max(1));
+    training.checkpoint_every = Some(steps.div_ceil(2));
     training.log_every = (steps / 20).max(1);
     job.schedule.warmup_steps = (steps / 50).max(1);
     job.schedule.decay_start_step = steps / 2;
@@ -83,13 +93,20 @@ pub fn describe(job: &JobConfig, samples_per_second: f64) -> String {
 
 #[cfg(test)]
 mod tests {
-    use super::{fit_steps, overrides};
+    use super::{fit_steps, overrides, training_seconds};
     use crate::resolve::config;
 
     #[test]
+    fn a_slow_start_shortens_the_training() {
+        assert_eq!(training_seconds(60, 30.0), 51.0);
+        assert_eq!(training_seconds(60, 80.0), 28.0);
+        assert_eq!(training_seconds(60, 500.0), 1.0);
+    }
+
+    #[test]
     fn steps_fit_the_time_and_the_data() {
-        let mut job = config::job("dlrm-criteo-kaggle", &overrides(60)).unwrap().config;
-        fit_steps(&mut job, 1_000_000, 10_000.0, 60.0);
+        let mut job = config::job("dlrm-criteo-kaggle", &overrides()).unwrap().config;
+        fit_steps(&mut job, 1_000_000, 10_000.0, 51.0);
         assert_eq!(job.training.steps, Some(10_000 * 51 / 1024));
         assert_eq!(job.training.epochs, 1);
         fit_steps(&mut job, 1_000_000, 1e9, 60.0);

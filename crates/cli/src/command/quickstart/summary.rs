@@ -59,7 +59,7 @@ pub fn table(summary: &Summary) -> String {
     let checkpoint = summary.checkpoint.as_ref().map(|path| path.display().to_string());
     let facts = render::facts(&[
         ("trained", format!("{} samples", render::count(summary.samples))),
-        ("speed", format!("{} samples", render::rate(summary.samples_per_second))),
+        ("speed", render::rate(summary.samples_per_second)),
         ("AUC on held-out rows", format!("{:.4}", summary.auc)),
         ("best possible AUC", format!("{:.4}", summary.ceiling_auc)),
         ("best linear model's AUC", format!("{:.4}", summary.linear_auc)),

@@ -81,7 +81,8 @@ impl Observer {
 
     fn evaluating(&mut self, samples: u64, total: u64) {
         if let Some(meter) = &mut self.meter {
-            meter.note(&format!("evaluating {:.0} %", 100.0 * samples as f64 / total.max(1) as f64));
+            meter
+                .note(&format!("evaluating {:.0} %", 100.0 * samples as f64 / total.max(1) as f64));
         }
     }
 
