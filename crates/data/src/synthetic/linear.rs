@@ -1,0 +1,158 @@
+//! The best linear model of the planted data: a logistic regression on one-hot ids and curves of the
+//! dense columns, fitted to true probabilities. Draws its own rows; knows nothing of files.
+
+use std::ops::Range;
+
+use super::draw::{self, Block};
+use super::planted::{Planted, sigmoid};
+use super::{SyntheticConfig, for_each_chunk, score};
+use crate::Error;
+
+/// Rows of the fit, from behind the file's end, and passes over them.
+const FIT_ROWS: u64 = 1 << 18;
+const PASSES: u64 = 2;
+/// Rows of the measurement, at most.
+const MEASURE_ROWS: u64 = 1 << 18;
+const LEARNING_RATE: f64 = 0.03;
+/// Knots of a dense column's curve, evenly over `ln(1 + x)` in `0..=KNOT_SPAN`.
+const KNOTS: usize = 24;
+const KNOT_SPAN: f64 = 12.0;
+
+/// AUC of the best linear model, and how it was found.
+pub(super) struct Best {
+    pub auc: f64,
+    pub rows: u64,
+    pub fit_rows: u64,
+}
+
+/// Fits on rows behind the file's end, measures on the file's first rows.
+pub(super) fn best(
+    config: &SyntheticConfig,
+    planted: &Planted,
+    threads: usize,
+) -> Result<Best, Error> {
+    let make = |rows: Range<u64>| Sample::new(draw::block(config, planted, rows), config, planted);
+    let mut model = Model::new(config);
+    for _ in 0..PASSES {
+        for_each_chunk(threads, config.rows..config.rows + FIT_ROWS, make, |sample| {
+            (0..sample.block.rows()).for_each(|row| model.learn(&sample, row));
+            Ok(())
+        })?;
+    }
+    let rows = config.rows.min(MEASURE_ROWS);
+    let (mut start, mut fitted, mut labels) = (Vec::new(), Vec::new(), Vec::new());
+    for_each_chunk(threads, 0..rows, make, |sample| {
+        start.extend_from_slice(&sample.logits);
+        fitted.extend((0..sample.block.rows()).map(|row| model.logit(&sample, row)));
+        labels.extend_from_slice(&sample.block.labels);
+        Ok(())
+    })?;
+    let auc = score::auc(&start, &labels).max(score::auc(&fitted, &labels));
+    Ok(Best { auc, rows, fit_rows: FIT_ROWS })
+}
+
+/// Rows with the planted additive logits, which the model starts from.
+struct Sample {
+    block: Block,
+    logits: Vec<f64>,
+    /// Knot below each count and the distance to it, `[rows, dense]`.
+    knots: Vec<(usize, f64)>,
+}
+
+impl Sample {
+    fn new(block: Block, config: &SyntheticConfig, planted: &Planted) -> Self {
+        let logits = (0..block.rows()).map(|row| planted.linear_logit(&block, row)).collect();
+        let knots = block.dense.iter().enumerate().map(|(at, count)| {
+            let column = at % config.dense;
+            // The first knot of each column is that of missing counts.
+            let base = column * (KNOTS + 1);
+            let Some(count) = *count else { return (base, 0.0) };
+            let place = (count.max(0) as f64).ln_1p() / KNOT_SPAN * (KNOTS - 1) as f64;
+            let below = (place as usize).min(KNOTS - 2);
+            (base + 1 + below, (place - below as f64).min(1.0))
+        });
+        let knots = knots.collect();
+        Self { block, logits, knots }
+    }
+}
+
+/// A weight with its Adagrad state.
+#[derive(Clone, Copy, Default)]
+struct Weight {
+    value: f64,
+    squares: f64,
+}
+
+impl Weight {
+    fn step(&mut self, gradient: f64) {
+        self.squares += gradient * gradient;
+        self.value -= LEARNING_RATE * gradient / (self.squares.sqrt() + 1e-10);
+    }
+}
+
+struct Model {
+    bias: Weight,
+    /// Factor of the planted additive logit.
+    start: Weight,
+    /// `[dense, 1 + KNOTS]`
+    dense: Vec<Weight>,
+    /// Per feature: one weight per id with an effect, one for all others, one for missing.
+    features: Vec<Vec<Weight>>,
+}
+
+impl Model {
+    fn new(config: &SyntheticConfig) -> Self {
+        let ids = |cardinality: u64| cardinality.min(config.planted.effect_ids) as usize + 2;
+        Self {
+            bias: Weight::default(),
+            start: Weight { value: 1.0, squares: 0.0 },
+            dense: vec![Weight::default(); config.dense * (KNOTS + 1)],
+            features: config
+                .features
+                .iter()
+                .map(|feature| vec![Weight::default(); ids(feature.cardinality)])
+                .collect(),
+        }
+    }
+
+    fn logit(&self, sample: &Sample, row: usize) -> f64 {
+        let mut logit = self.bias.value + self.start.value * sample.logits[row];
+        let columns = self.dense.len() / (KNOTS + 1);
+        for &(knot, above) in &sample.knots[row * columns..][..columns] {
+            logit += (1.0 - above) * self.dense[knot].value;
+            if above > 0.0 {
+                logit += above * self.dense[knot + 1].value;
+            }
+        }
+        for (index, weights) in self.features.iter().enumerate() {
+            let bag = sample.block.bag(row * self.features.len() + index);
+            logit += places(bag, weights.len()).map(|place| weights[place].value).sum::<f64>();
+        }
+        logit
+    }
+
+    fn learn(&mut self, sample: &Sample, row: usize) {
+        let probability = sigmoid(self.logit(sample, row));
+        let error = probability - sample.block.probabilities[row];
+        self.bias.step(error);
+        self.start.step(error * sample.logits[row]);
+        let columns = self.dense.len() / (KNOTS + 1);
+        for &(knot, above) in &sample.knots[row * columns..][..columns] {
+            self.dense[knot].step(error * (1.0 - above));
+            if above > 0.0 {
+                self.dense[knot + 1].step(error * above);
+            }
+        }
+        let features = self.features.len();
+        for (index, weights) in self.features.iter_mut().enumerate() {
+            let bag = sample.block.bag(row * features + index);
+            places(bag, weights.len()).for_each(|place| weights[place].step(error));
+        }
+    }
+}
+
+/// Positions of a bag's weights: the last is that of an empty bag, the one before of ids without effect.
+fn places(bag: &[u64], weights: usize) -> impl Iterator<Item = usize> {
+    let empty = bag.is_empty().then_some(weights - 1);
+    bag.iter().map(move |&rank| (rank as usize).min(weights - 2)).chain(empty)
+}

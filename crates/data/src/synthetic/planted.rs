@@ -1,0 +1,285 @@
+//! The planted model: from a row's counts and ids to its click probability. Draws no rows and knows
+//! nothing of files.
+
+use schema::IndexDistribution;
+use schema::random::CounterRng;
+
+use super::draw::{self, Block};
+use super::{SyntheticConfig, SyntheticFeature};
+
+const STREAM_MODEL: u64 = 3;
+/// Rows on which the parts' deviations and the bias are set: their errors are below 1 %.
+const PILOT_ROWS: u64 = 1 << 15;
+
+/// The truth behind the labels.
+pub(super) struct Planted {
+    bias: f64,
+    scales: Parts,
+    dense: Vec<Curve>,
+    features: Vec<Effects>,
+    pairs: Vec<(usize, usize)>,
+    latent_dim: usize,
+}
+
+/// The three parts of a logit.
+#[derive(Clone, Copy, Default)]
+struct Parts {
+    dense: f64,
+    additive: f64,
+    interaction: f64,
+}
+
+/// A smooth function of `z`, the standardised `ln(1 + max(x, 0))`: a slope and a wave.
+struct Curve {
+    location: f64,
+    scale: f64,
+    slope: f64,
+    wave: f64,
+    phase: f64,
+}
+
+/// What the ids of one feature do; ranks behind the tables' end do nothing.
+struct Effects {
+    /// Own effects, `[ids]`, mean 0 and deviation 1 under the feature's distribution.
+    additive: Vec<f32>,
+    /// Latent vectors, `[ids, latent_dim]`, each component likewise.
+    latent: Vec<f32>,
+}
+
+impl Planted {
+    pub(super) fn new(config: &SyntheticConfig) -> Self {
+        let rng = CounterRng::new(config.seed, STREAM_MODEL);
+        let mut planted = Self {
+            bias: 0.0,
+            scales: Parts { dense: 1.0, additive: 1.0, interaction: 1.0 },
+            dense: (0..config.dense).map(|column| curve(rng.child(1), column)).collect(),
+            features: Vec::with_capacity(config.features.len()),
+            pairs: config.planted.pairs.clone(),
+            latent_dim: config.planted.latent_dim,
+        };
+        for (index, feature) in config.features.iter().enumerate() {
+            let rng = rng.child(2).child(index as u64);
+            planted.features.push(effects(config, feature, rng));
+        }
+        planted.scale(config);
+        planted
+    }
+
+    /// The click probability of a row of the block.
+    pub(super) fn probability(&self, block: &Block, row: usize) -> f64 {
+        let parts = self.parts(block, row);
+        sigmoid(self.bias + parts.dense + parts.additive + parts.interaction)
+    }
+
+    /// The logit without interactions: the best that is known of a linear model beforehand.
+    pub(super) fn linear_logit(&self, block: &Block, row: usize) -> f64 {
+        let parts = self.parts(block, row);
+        self.bias + parts.dense + parts.additive
+    }
+
+    fn parts(&self, block: &Block, row: usize) -> Parts {
+        let mut parts = Parts::default();
+        let counts = &block.dense[row * self.dense.len()..][..self.dense.len()];
+        for (curve, &count) in self.dense.iter().zip(counts) {
+            parts.dense += curve.at(count);
+        }
+        let first_bag = row * self.features.len();
+        for (index, effects) in self.features.iter().enumerate() {
+            let ids = block.bag(first_bag + index);
+            parts.additive += ids.iter().map(|&rank| effects.own(rank)).sum::<f64>();
+        }
+        for &(left, right) in &self.pairs {
+            let (left_ids, right_ids) = (block.bag(first_bag + left), block.bag(first_bag + right));
+            for &rank in left_ids {
+                let vector = self.features[left].vector(rank, self.latent_dim);
+                for &other in right_ids {
+                    let against = self.features[right].vector(other, self.latent_dim);
+                    parts.interaction += dot(vector, against);
+                }
+            }
+        }
+        parts.dense *= self.scales.dense;
+        parts.additive *= self.scales.additive;
+        parts.interaction *= self.scales.interaction;
+        parts
+    }
+
+    /// Gives each part its configured deviation and the whole its click rate, on pilot rows.
+    fn scale(&mut self, config: &SyntheticConfig) {
+        let block = draw::pilot(config, PILOT_ROWS);
+        let parts: Vec<Parts> =
+            (0..PILOT_ROWS as usize).map(|row| self.parts(&block, row)).collect();
+        let wanted = &config.planted;
+        self.scales = Parts {
+            dense: scale_to(wanted.dense_deviation, parts.iter().map(|part| part.dense)),
+            additive: scale_to(wanted.additive_deviation, parts.iter().map(|part| part.additive)),
+            interaction: scale_to(
+                wanted.interaction_deviation,
+                parts.iter().map(|part| part.interaction),
+            ),
+        };
+        let logits: Vec<f64> = parts
+            .iter()
+            .map(|part| {
+                part.dense * self.scales.dense
+                    + part.additive * self.scales.additive
+                    + part.interaction * self.scales.interaction
+            })
+            .collect();
+        self.bias = bias_for(config.click_rate, &logits);
+    }
+}
+
+impl Curve {
+    /// A missing or negative count acts as 0, which is what Criteo's preparations make of it.
+    fn at(&self, count: Option<i64>) -> f64 {
+        let log = (count.unwrap_or(0).max(0) as f64).ln_1p();
+        let z = ((log - self.location) / self.scale).clamp(-3.0, 3.0);
+        self.slope * z + self.wave * (1.5 * z + self.phase).sin()
+    }
+}
+
+impl Effects {
+    fn own(&self, rank: u64) -> f64 {
+        self.additive.get(rank as usize).map_or(0.0, |&effect| f64::from(effect))
+    }
+
+    fn vector(&self, rank: u64, latent_dim: usize) -> &[f32] {
+        let start = (rank as usize).saturating_mul(latent_dim);
+        self.latent.get(start..start + latent_dim).unwrap_or(&[])
+    }
+}
+
+fn dot(left: &[f32], right: &[f32]) -> f64 {
+    left.iter().zip(right).map(|(a, b)| f64::from(a * b)).sum()
+}
+
+fn curve(rng: CounterRng, column: usize) -> Curve {
+    let (location, scale) = draw::log_count(column);
+    let place = 3 * column as u64;
+    let slope = rng.normal(place);
+    let wave = 0.4 * rng.normal(place + 1);
+    let phase = std::f64::consts::TAU * rng.unit(2 * place + 4);
+    Curve { location, scale, slope, wave, phase }
+}
+
+fn effects(config: &SyntheticConfig, feature: &SyntheticFeature, rng: CounterRng) -> Effects {
+    let ids = feature.cardinality.min(config.planted.effect_ids);
+    let shares: Vec<f64> = (0..ids).map(|rank| rank_share(feature, rank)).collect();
+    // A bag's effects are summed; the root keeps a long bag's sum as wide as a single id's effect.
+    let width = feature.hotness.mean().sqrt();
+    let column = |rng: CounterRng| -> Vec<f32> {
+        let raw: Vec<f64> = (0..ids).map(|rank| rng.normal(rank)).collect();
+        standardised(&raw, &shares).iter().map(|effect| (effect / width) as f32).collect()
+    };
+    let latent_dim = config.planted.latent_dim;
+    let mut latent = vec![0.0; ids as usize * latent_dim];
+    for component in 0..latent_dim {
+        let values = column(rng.child(1 + component as u64));
+        for (rank, value) in values.into_iter().enumerate() {
+            latent[rank * latent_dim + component] = value;
+        }
+    }
+    Effects { additive: column(rng.child(0)), latent }
+}
+
+/// Values shifted and scaled to mean 0 and deviation 1 where value `i` has probability `shares[i]`
+/// and the rest of the probability has the value 0.
+fn standardised(values: &[f64], shares: &[f64]) -> Vec<f64> {
+    let total: f64 = shares.iter().sum();
+    let mean = values.iter().zip(shares).map(|(value, share)| value * share).sum::<f64>() / total;
+    let variance: f64 =
+        values.iter().zip(shares).map(|(value, share)| (value - mean).powi(2) * share).sum();
+    // A single id has no deviation, and no effect that the bias would not have.
+    let factor = if variance > 1e-12 { variance.sqrt().recip() } else { 0.0 };
+    values.iter().map(|value| (value - mean) * factor).collect()
+}
+
+/// The probability of a frequency rank under `IndexDistribution::rank_at`.
+fn rank_share(feature: &SyntheticFeature, rank: u64) -> f64 {
+    let rows = feature.cardinality as f64;
+    match feature.distribution {
+        IndexDistribution::Uniform => rows.recip(),
+        IndexDistribution::Zipf { exponent } => {
+            let below = |k: f64| {
+                if (exponent - 1.0).abs() < 1e-9 {
+                    k.ln() / (rows + 1.0).ln()
+                } else {
+                    (k.powf(1.0 - exponent) - 1.0) / ((rows + 1.0).powf(1.0 - exponent) - 1.0)
+                }
+            };
+            below(rank as f64 + 2.0) - below(rank as f64 + 1.0)
+        }
+    }
+}
+
+/// The factor that gives the values the wanted deviation; 0 where they do not vary.
+fn scale_to(wanted: f64, values: impl Iterator<Item = f64> + Clone) -> f64 {
+    let n = values.clone().count() as f64;
+    let mean = values.clone().sum::<f64>() / n;
+    let variance = values.map(|value| (value - mean).powi(2)).sum::<f64>() / n;
+    if variance > 1e-12 { wanted / variance.sqrt() } else { 0.0 }
+}
+
+/// The bias at which the mean probability is the click rate, by bisection.
+fn bias_for(click_rate: f64, logits: &[f64]) -> f64 {
+    let (mut low, mut high) = (-60.0, 60.0);
+    for _ in 0..50 {
+        let middle = f64::midpoint(low, high);
+        let clicks: f64 = logits.iter().map(|logit| sigmoid(logit + middle)).sum();
+        if clicks < click_rate * logits.len() as f64 {
+            low = middle;
+        } else {
+            high = middle;
+        }
+    }
+    f64::midpoint(low, high)
+}
+
+pub(super) fn sigmoid(x: f64) -> f64 {
+    1.0 / (1.0 + (-x).exp())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::Hotness;
+    use super::*;
+
+    #[test]
+    fn shares_are_those_of_the_draws() {
+        for distribution in [
+            IndexDistribution::Uniform,
+            IndexDistribution::Zipf { exponent: 1.0 },
+            IndexDistribution::Zipf { exponent: 1.3 },
+            IndexDistribution::Zipf { exponent: 0.6 },
+        ] {
+            let (name, hotness) = ("x".to_owned(), Hotness::ONE);
+            let feature = SyntheticFeature { name, cardinality: 9, distribution, hotness };
+            let mut counts = [0.0; 9];
+            for i in 0..100_000 {
+                let quantile = (f64::from(i) + 0.5) / 1e5;
+                counts[distribution.rank_at(quantile, 9) as usize] += 1e-5;
+            }
+            for (rank, count) in counts.iter().enumerate() {
+                let share = rank_share(&feature, rank as u64);
+                assert!((share - count).abs() < 1e-4, "{distribution:?} rank {rank}");
+            }
+        }
+    }
+
+    #[test]
+    fn effects_have_mean_zero_and_deviation_one() {
+        let config = SyntheticConfig::criteo(1, 5);
+        let planted = Planted::new(&config);
+        for (feature, effects) in config.features.iter().zip(&planted.features).take(8) {
+            let shares = (0..effects.additive.len()).map(|rank| rank_share(feature, rank as u64));
+            let (mut mean, mut square) = (0.0, 0.0);
+            for (share, &effect) in shares.zip(&effects.additive) {
+                mean += share * f64::from(effect);
+                square += share * f64::from(effect).powi(2);
+            }
+            assert!(mean.abs() < 1e-6, "mean {mean} of {}", feature.name);
+            assert!((square - 1.0).abs() < 1e-5, "square {square} of {}", feature.name);
+        }
+    }
+}

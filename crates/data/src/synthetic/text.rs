@@ -1,0 +1,118 @@
+//! Rows as lines of text. Knows nothing of probabilities or of files.
+
+use std::io::Write as _;
+
+use schema::random;
+
+use super::draw::Block;
+use super::{Layout, SyntheticConfig, SyntheticFeature};
+
+/// The header line, empty in Criteo's layout.
+pub(super) fn header(config: &SyntheticConfig) -> Vec<u8> {
+    if config.layout == Layout::Criteo {
+        return Vec::new();
+    }
+    let mut names = vec!["label".to_owned()];
+    names.extend((1..=config.dense).map(|column| format!("I{column}")));
+    names.extend(config.features.iter().map(|feature| feature.name.clone()));
+    let mut line = names.join(",").into_bytes();
+    line.push(b'\n');
+    line
+}
+
+/// The block's lines.
+pub(super) fn lines(config: &SyntheticConfig, block: &Block) -> Vec<u8> {
+    let separator = if config.layout == Layout::Criteo { b'\t' } else { b',' };
+    let features = config.features.len();
+    let keys: Vec<u32> =
+        (0..features).map(|feature| random::mix(feature as u64 + 1) as u32).collect();
+    let mut out = Vec::with_capacity(block.rows() * (2 + config.dense * 5 + features * 9));
+    for (row, &label) in block.labels.iter().enumerate() {
+        out.push(if label { b'1' } else { b'0' });
+        for count in &block.dense[row * config.dense..][..config.dense] {
+            out.push(separator);
+            if let Some(count) = count {
+                integer(&mut out, *count);
+            }
+        }
+        for (index, feature) in config.features.iter().enumerate() {
+            out.push(separator);
+            let ids = block.bag(row * features + index);
+            match config.layout {
+                Layout::Criteo => {
+                    for &rank in ids {
+                        hexadecimal(&mut out, scramble(rank as u32, keys[index]));
+                    }
+                }
+                Layout::Csv => list(&mut out, feature, ids),
+            }
+        }
+        out.push(b'\n');
+    }
+    out
+}
+
+fn list(out: &mut Vec<u8>, feature: &SyntheticFeature, ranks: &[u64]) {
+    for (position, &rank) in ranks.iter().enumerate() {
+        if position > 0 {
+            out.push(b'|');
+        }
+        integer(out, scatter(rank, feature.cardinality) as i64);
+    }
+}
+
+/// A bijection of `0..cardinality`, so that hot ids are not neighbours.
+fn scatter(rank: u64, cardinality: u64) -> u64 {
+    // The prime and the cardinality are coprime unless the one divides the other.
+    const PRIME: u64 = 2_654_435_761;
+    if cardinality.is_multiple_of(PRIME) {
+        return rank;
+    }
+    ((u128::from(rank) * u128::from(PRIME) + 12_345) % u128::from(cardinality)) as u64
+}
+
+/// A bijection of 32-bit numbers (the finaliser of MurmurHash3 behind a key): no two ids meet.
+fn scramble(rank: u32, key: u32) -> u32 {
+    let mut x = rank ^ key;
+    x = (x ^ (x >> 16)).wrapping_mul(0x85eb_ca6b);
+    x = (x ^ (x >> 13)).wrapping_mul(0xc2b2_ae35);
+    x ^ (x >> 16)
+}
+
+fn hexadecimal(out: &mut Vec<u8>, value: u32) {
+    for shift in (0..8).rev() {
+        out.push(b"0123456789abcdef"[(value >> (4 * shift)) as usize & 15]);
+    }
+}
+
+fn integer(out: &mut Vec<u8>, value: i64) {
+    // Writing to a vector cannot fail.
+    let _ = write!(out, "{value}");
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+
+    use super::*;
+
+    #[test]
+    fn ids_do_not_meet() {
+        let scrambled: BTreeSet<u32> = (0..50_000).map(|rank| scramble(rank, 77)).collect();
+        assert_eq!(scrambled.len(), 50_000);
+        for cardinality in [1, 2, 7, 1000, 2_654_435_761] {
+            let some = cardinality.min(1000);
+            let scattered: BTreeSet<u64> =
+                (0..some).map(|rank| scatter(rank, cardinality)).collect();
+            assert_eq!(scattered.len() as u64, some);
+            assert!(scattered.iter().all(|&row| row < cardinality));
+        }
+    }
+
+    #[test]
+    fn eight_digits() {
+        let mut out = Vec::new();
+        hexadecimal(&mut out, 0x00ab_cdef);
+        assert_eq!(out, b"00abcdef");
+    }
+}
