@@ -1,6 +1,6 @@
 //! Initial weights: a function of seed, parameter and position alone, so that every plan starts alike.
 
-use device::Cpu;
+use device::{Cpu, buffer};
 use schema::model::DenseInit;
 use schema::random::CounterRng;
 use schema::{ModelConfig, Tile};
@@ -19,7 +19,7 @@ pub fn tile_weights(cpu: &Cpu, model: &ModelConfig, tile: &Tile) -> Vec<f32> {
     let bound = 1.0 / (table.rows as f64).sqrt();
     let rng = CounterRng::new(model.seed, TABLE_STREAM).child(u64::from(tile.table.0));
     let dim = tile.dim();
-    let mut weights = vec![0.0; tile.row_count() * dim];
+    let mut weights = buffer::zeroed(tile.row_count() * dim);
     cpu.pool.run_slices(&mut weights, ROWS_PER_CHUNK * dim, |chunk, part| {
         let first = tile.rows.start + (chunk * ROWS_PER_CHUNK) as u64;
         for (row, values) in (first..).zip(part.chunks_exact_mut(dim)) {

@@ -1,9 +1,9 @@
 //! One rank's model: bottom MLP, embeddings, interaction, top MLP, loss, with explicit forward and
 //! backward and buffers sized once. Knows nothing of data files, schedules or checkpoints.
 
-use device::Cpu;
 use device::ops::{activation, dense_update, loss};
 use device::optimizer::Rule;
+use device::{Cpu, buffer};
 use schema::{Batch, JobConfig, Loss, Op, Optimizer, OptimizerConfig, ShardingPlan};
 
 use crate::context::RankContext;
@@ -70,7 +70,7 @@ impl Model {
         let optimizer = config.optimizer.sparse.kind;
         let tile = |tile: &schema::Tile| TileState {
             weight: initial::tile_weights(cpu, &config.model, tile),
-            state: vec![0.0; tile.row_count() * optimizer.state_per_row(tile.dim())],
+            state: buffer::zeroed(tile.row_count() * optimizer.state_per_row(tile.dim())),
             tile: tile.clone(),
         };
         let tiles = plan.tiles_of(rank).map(tile).collect();

@@ -179,14 +179,14 @@ impl Checkpoint {
             let (path, table) = (self.folder.clone(), table.to_owned());
             return Err(Error::StateKind { path, table, expected: optimizer, got: saved });
         }
-        let mut weight = vec![0.0; tile.row_count() * tile.dim()];
+        let mut weight = device::buffer::zeroed(tile.row_count() * tile.dim());
         let (rows, columns) = (tile.rows.clone(), tile.columns.clone());
         let part = Part { table: table.to_owned(), rows, columns };
         self.read_part(&part, &mut weight)?;
         let state = match optimizer {
             Optimizer::Sgd => Vec::new(),
             Optimizer::Adagrad => {
-                let mut state = vec![0.0; weight.len()];
+                let mut state = device::buffer::zeroed(weight.len());
                 self.gather(&part, &self.chunks_of(table).state, &mut state)?;
                 state
             }

@@ -8,9 +8,10 @@ use schema::{
     Batch, Interaction, JobConfig, KeyedJaggedTensor, Loss, ModelConfig, Optimizer, Pooling, Rank,
     ShardingPlan, TableConfig, TriangleOrder,
 };
-use train::Model;
 use train::model::RankParameters;
 use train::parameter::TileState;
+use train::profile::Profiler;
+use train::{Model, RankContext, Share};
 
 use crate::oracle::Oracle;
 use crate::ranks::{self, Job};
@@ -129,5 +130,32 @@ fn averaged_and_shared_tables_under_every_interaction() {
         Interaction::DcnV2 { layers: 2, rank: 4 },
     ] {
         on_every_tiling(&config(interaction, Optimizer::Adagrad));
+    }
+}
+
+#[test]
+fn an_id_out_of_range_is_named_and_changes_no_weight() {
+    let dot = Interaction::Dot { order: TriangleOrder::Lower, itself: false };
+    let config = config(dot, Optimizer::Adagrad);
+    let plan = ShardingPlan::mixed(&config.model.tables, 1);
+    let comm = comm::world(1).remove(0);
+    let mut context = RankContext { cpu: Cpu::new(1), comm, profiler: Profiler::off() };
+    let mut model = Model::initial(&context.cpu, &config, (&plan, Rank(0)), 13);
+    let before = (model.dense().to_vec(), model.tiles().to_vec());
+    let good = batches(&config, 1).remove(0);
+    for bad_id in [23, -1, i64::MIN] {
+        let mut batch = good.clone();
+        // Feature 1 looks up the shared table of 23 rows.
+        let position = batch.sparse.feature(1).start + 4;
+        batch.sparse.values[position] = bad_id;
+        let bag = batch.sparse.offsets.partition_point(|&start| start <= position) - 1;
+        let share = Share { batch: &batch, first_sample: 100, global_size: 13 };
+        let error = model.train(&mut context, share, 1.0).unwrap_err().to_string();
+        let sample = 100 + bag - 13;
+        let expected = format!(
+            "table \"shared\", sample {sample}, feature 1: expected an id in 0..23, got {bad_id}"
+        );
+        assert_eq!(error, expected);
+        assert_eq!((model.dense().to_vec(), model.tiles().to_vec()), before);
     }
 }
