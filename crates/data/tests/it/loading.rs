@@ -3,7 +3,7 @@
 use data::{Dataset, Error, FeaturePlan, Loaded, Loader, LoaderOptions, Position, Shuffle};
 use serde_json::json;
 
-use crate::fixture::{Folder, config, in_order, whole};
+use crate::fixture::{Folder, config, in_order, request, whole};
 
 const ROWS: usize = 1000;
 
@@ -140,6 +140,25 @@ fn a_position_of_another_run_is_refused() {
         resume position: end row: expected 999, got 1000
         resume position: row: expected window 0, offset 148, got window 0, offset 149"#]]
     .assert_eq(&shown.join("\n"));
+}
+
+#[test]
+fn a_dataset_of_several_files_reads_like_one() {
+    let folder = Folder::new();
+    let text: String = (0..1100).map(|i| format!("{i}\t{i}\n")).collect();
+    let config = config(json!({
+        "format": "tsv", "columns": ["y", "c"], "label": {"column": "y"},
+        "categorical": [{"column": "c", "kind": "integer"}],
+    }));
+    let inputs = [folder.file("rows.tsv", text.as_bytes())];
+    let one = folder.prepare("one", &inputs, &config).dataset;
+    let out = folder.path("several");
+    let mut request = request(&inputs, &config, None, &out);
+    request.row_group_rows = 1;
+    let several = data::prepare(&request, &mut |_| {}).unwrap().dataset;
+    assert_eq!((one.manifest().parts.len(), several.manifest().parts.len()), (1, 2));
+    assert_eq!(several.row_groups(), 1100);
+    assert_eq!(whole(&one, 1 << 40), whole(&several, 1 << 40));
 }
 
 #[test]
