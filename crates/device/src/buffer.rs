@@ -27,8 +27,8 @@ fn advise_huge_pages(data: &[f32]) {
     const ALIGNMENT: usize = 64 << 10;
     let start = (data.as_ptr() as usize).next_multiple_of(ALIGNMENT);
     let end = data.as_ptr() as usize + size_of_val(data);
-    // SAFETY: the range lies inside `data`, which is at least `LARGE_BYTES` long, and the advice does
-    // not change the contents of memory.
+    // SAFETY: the range lies inside `data`, which is at least `LARGE_BYTES` long, and the advice
+    // does not change the contents of memory.
     unsafe {
         libc::madvise(start as *mut libc::c_void, end - start, libc::MADV_HUGEPAGE);
     }

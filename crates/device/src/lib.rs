@@ -1,8 +1,8 @@
 //! One device: its threads, its instruction sets and the kernels that run on it.
 //!
-//! The only home of numeric `unsafe`. Knows slices, shapes and rules; knows nothing of files, traces,
-//! ranks or models. Every operation takes a [`cpu::Cpu`] first and gives the same bytes for any number
-//! of threads, because its chunks depend on the problem alone.
+//! The only home of numeric `unsafe`. Knows slices, shapes and rules; knows nothing of files,
+//! traces, ranks or models. Every operation takes a [`cpu::Cpu`] first and gives the same bytes for
+//! any number of threads, because its chunks depend on the problem alone.
 
 #![cfg_attr(
     not(target_arch = "x86_64"),

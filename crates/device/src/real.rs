@@ -1,5 +1,6 @@
 //! The few floating-point operations that the scalar oracles need, for f32 and f64 alike.
-//! Knows no operation: it exists so that one oracle serves as specification in f32 and as proof in f64.
+//! Knows no operation: it exists so that one oracle serves as specification in f32 and as proof in
+//! f64.
 
 use std::fmt::Debug;
 use std::iter::Sum;

@@ -2,8 +2,8 @@
 
 /// Per feature and sample a bag of ids, feature-major: bag `(f, b)` is number `f·B + b`.
 ///
-/// Invariant (checked by [`KeyedJaggedTensor::check`]): `offsets` has `F·B + 1` entries, starts at 0,
-/// never falls, and ends at `values.len()`; `weights`, where present, is as long as `values`.
+/// Invariant (checked by [`KeyedJaggedTensor::check`]): `offsets` has `F·B + 1` entries, starts at
+/// 0, never falls, and ends at `values.len()`; `weights`, where present, is as long as `values`.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct KeyedJaggedTensor {
     /// F, the number of features.

@@ -1,7 +1,8 @@
-//! The shared nouns of rowmill: configurations, batches, plans, operations and units, as plain data.
+//! The shared nouns of rowmill: configurations, batches, plans, operations and units, as plain
+//! data.
 //!
-//! Pure: no files, no clock, no threads, no environment. Every other crate stands on this one, and it
-//! knows none of them.
+//! Pure: no files, no clock, no threads, no environment. Every other crate stands on this one, and
+//! it knows none of them.
 
 pub mod batch;
 pub mod config;

@@ -91,7 +91,8 @@ pub enum DenseInit {
     Torchrec,
 }
 
-/// A model. Obtain a valid one from [`crate::JobConfig::parse`] or check with [`ModelConfig::check`].
+/// A model. Obtain a valid one from [`crate::JobConfig::parse`] or check with
+/// [`ModelConfig::check`].
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct ModelConfig {
@@ -100,7 +101,8 @@ pub struct ModelConfig {
     /// Seed of the initial weights.
     #[serde(default = "default_seed")]
     pub seed: u64,
-    /// No table keeps more rows than this; ids wrap around. For trying a large model on a small machine.
+    /// No table keeps more rows than this; ids wrap around. For trying a large model on a small
+    /// machine.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub rows_cap: Option<u64>,
     /// Width of the dense input.
@@ -124,7 +126,8 @@ fn default_seed() -> u64 {
     42
 }
 
-/// One sparse feature, in the model's feature order (tables in order, then features within a table).
+/// One sparse feature, in the model's feature order (tables in order, then features within a
+/// table).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Feature<'a> {
     /// Name of the feature, which is its column's name.

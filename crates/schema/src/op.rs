@@ -1,11 +1,13 @@
 //! The trainer's operations with their shapes, and the work each does: FLOPs and bytes.
 //!
-//! [`Op`] names what the trainer executes, no more; PyTorch's operations never enter it. Benches, traces
-//! and (later) predictions all take FLOPs and bytes from [`Op::work`], so they are written here once.
+//! [`Op`] names what the trainer executes, no more; PyTorch's operations never enter it. Benches,
+//! traces and (later) predictions all take FLOPs and bytes from [`Op::work`], so they are written
+//! here once.
 
 use crate::optimizer::Optimizer;
 
-/// Which of a linear layer's three matrix products; `m`, `n`, `k` in [`Op::Gemm`] are the product's own.
+/// Which of a linear layer's three matrix products; `m`, `n`, `k` in [`Op::Gemm`] are the product's
+/// own.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum GemmProduct {
     /// `Y[B, out] = X[B, in] Wᵀ`.

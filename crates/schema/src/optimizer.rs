@@ -44,7 +44,8 @@ fn default_epsilon() -> f64 {
     1e-8
 }
 
-/// Learning-rate schedule of training steps `s = 0, 1, …`: linear warm-up, hold, polynomial decay, hold.
+/// Learning-rate schedule of training steps `s = 0, 1, …`: linear warm-up, hold, polynomial decay,
+/// hold.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct LearningRateSchedule {

@@ -1,9 +1,9 @@
 //! Who holds what: a sharding plan is a tiling of every table by rectangles over rows × columns.
 //!
-//! Table-, row- and column-wise sharding and their mixes are all tilings; the runtime knows two laws:
-//! tiles over split rows are summed, tiles over split columns are concatenated. Row-wise Adagrad under
-//! column splits keeps one state value per row *and tile*, the mean square of that tile's columns.
-//! Knows nothing of weights, links or costs.
+//! Table-, row- and column-wise sharding and their mixes are all tilings; the runtime knows two
+//! laws: tiles over split rows are summed, tiles over split columns are concatenated. Row-wise
+//! Adagrad under column splits keeps one state value per row *and tile*, the mean square of that
+//! tile's columns. Knows nothing of weights, links or costs.
 
 use std::ops::Range;
 
@@ -85,7 +85,8 @@ pub enum PlanError {
     },
 }
 
-/// The tiles of all tables over `world_size` ranks. Exact by construction: every weight on one rank.
+/// The tiles of all tables over `world_size` ranks. Exact by construction: every weight on one
+/// rank.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct ShardingPlan {
     world_size: u32,
@@ -93,7 +94,8 @@ pub struct ShardingPlan {
 }
 
 impl ShardingPlan {
-    /// Checks that `tiles` cover each table exactly once; sorts them by table, first row, first column.
+    /// Checks that `tiles` cover each table exactly once; sorts them by table, first row, first
+    /// column.
     ///
     /// # Errors
     /// [`PlanError`] naming tile and table.

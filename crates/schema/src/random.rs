@@ -1,5 +1,5 @@
-//! A counter-based random generator: the value at a key depends on the key alone, so any rank, thread
-//! or chunk can produce its own part of a random tensor without communication.
+//! A counter-based random generator: the value at a key depends on the key alone, so any rank,
+//! thread or chunk can produce its own part of a random tensor without communication.
 //!
 //! Not for cryptography. The mixing function is the 64-bit finaliser of SplitMix64.
 
@@ -12,7 +12,8 @@ pub fn mix(mut x: u64) -> u64 {
     x ^ (x >> 31)
 }
 
-/// A stream of random numbers, addressed by counter; `stream` separates independent uses of one seed.
+/// A stream of random numbers, addressed by counter; `stream` separates independent uses of one
+/// seed.
 #[derive(Clone, Copy, Debug)]
 pub struct CounterRng {
     key: u64,

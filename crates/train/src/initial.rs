@@ -1,4 +1,5 @@
-//! Initial weights: a function of seed, parameter and position alone, so that every plan starts alike.
+//! Initial weights: a function of seed, parameter and position alone, so that every plan starts
+//! alike.
 
 use device::{Cpu, buffer};
 use schema::model::DenseInit;

@@ -1,5 +1,6 @@
-//! Layers with explicit forward and backward. Each owns its buffers, sized once for the largest batch;
-//! parameters live in one list that the optimizer, the collectives and the checkpoint all walk.
+//! Layers with explicit forward and backward. Each owns its buffers, sized once for the largest
+//! batch; parameters live in one list that the optimizer, the collectives and the checkpoint all
+//! walk.
 
 pub mod cross;
 pub mod interaction;

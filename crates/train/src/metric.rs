@@ -1,6 +1,7 @@
 //! What a model is worth on labelled samples: loss, AUC, normalized entropy, calibration, accuracy.
 //!
-//! Keeps every (probability, label) in 8 bytes, so all figures but the loss are exact functions of the
+//! Keeps every (probability, label) in 8 bytes, so all figures but the loss are exact functions of
+//! the
 //! *set* of samples: the same bits for any batch size and any number of ranks.
 //! Knows nothing of models or of where samples come from.
 
@@ -109,8 +110,8 @@ fn sum(samples: &[u64]) -> Sums {
     sums
 }
 
-/// −y ln p − (1 − y) ln(1 − p), with `p` kept where an f32 probability still means something: a sigmoid
-/// that rounded to 0 or 1 counts as the smallest normal f32 or as half a step below 1.
+/// −y ln p − (1 − y) ln(1 − p), with `p` kept where an f32 probability still means something: a
+/// sigmoid that rounded to 0 or 1 counts as the smallest normal f32 or as half a step below 1.
 fn cross_entropy(p: f64, y: f64) -> f64 {
     const HIGHEST: f64 = 1.0 - f32::EPSILON as f64 / 4.0;
     // `clamp` lets NaN through, so a diverged model shows.
@@ -125,7 +126,8 @@ fn cross_entropy(p: f64, y: f64) -> f64 {
     sum
 }
 
-/// Σ over tie groups, lowest first, of clicks × (non-clicks below + half the non-clicks of the group).
+/// Σ over tie groups, lowest first, of clicks × (non-clicks below + half the non-clicks of the
+/// group).
 fn area(sorted: &[u64], positives: f64, negatives: f64) -> f64 {
     if sorted.iter().any(|&sample| unpack(sample).0.is_nan()) {
         return f64::NAN;

@@ -172,8 +172,8 @@ impl Model {
         Ok(&self.buffers.probabilities[..samples])
     }
 
-    /// One training step at `factor` times the base learning rates; returns the sum of the losses of
-    /// this rank's samples before the step.
+    /// One training step at `factor` times the base learning rates; returns the sum of the losses
+    /// of this rank's samples before the step.
     ///
     /// # Errors
     /// [`Error::RowOutOfRange`] and [`Error::BatchShape`] before any weight changes;

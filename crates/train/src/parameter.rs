@@ -50,7 +50,8 @@ pub struct TileState {
     pub state: Vec<f32>,
 }
 
-/// Names and shapes of a model's dense parameters: bottom MLP, cross layers, top MLP, each in order.
+/// Names and shapes of a model's dense parameters: bottom MLP, cross layers, top MLP, each in
+/// order.
 #[must_use]
 pub fn dense_shapes(model: &ModelConfig) -> Vec<(String, Vec<usize>)> {
     let mut shapes = mlp("bottom", model.dense_features, &model.bottom);

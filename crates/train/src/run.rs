@@ -1,7 +1,8 @@
-//! A training run from start, or from a checkpoint, to its end: what is asked for, what is reported.
+//! A training run from start, or from a checkpoint, to its end: what is asked for, what is
+//! reported.
 //!
-//! Rank 0 runs on the calling thread and leads: it reads batches and says what every rank does next.
-//! Knows no terminal: progress goes to the caller as [`Event`]s.
+//! Rank 0 runs on the calling thread and leads: it reads batches and says what every rank does
+//! next. Knows no terminal: progress goes to the caller as [`Event`]s.
 
 mod command;
 pub(crate) mod lead;
@@ -57,7 +58,8 @@ pub enum Start {
 /// A recording of some steps.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TraceRequest {
-    /// Where the files go: `kineto_rank{r}.json`, and of the last step `execution_trace/rank{r}.json`.
+    /// Where the files go: `kineto_rank{r}.json`, and of the last step
+    /// `execution_trace/rank{r}.json`.
     pub folder: PathBuf,
     /// The steps, counted from 0.
     pub steps: Range<u64>,

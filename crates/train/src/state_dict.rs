@@ -1,7 +1,7 @@
 //! State dicts of facebookresearch/dlrm and TorchRec, as one safetensors file, out and in.
 //!
-//! Owns the names, shapes and column orders of both libraries ([`dense_names`], [`table_name`]) and the
-//! streaming copy; tables need not fit in memory. Knows nothing of pickled files: in Python,
+//! Owns the names, shapes and column orders of both libraries ([`dense_names`], [`table_name`]) and
+//! the streaming copy; tables need not fit in memory. Knows nothing of pickled files: in Python,
 //! `safetensors.torch.load_file` gives the dict that `load_state_dict` takes.
 
 use std::fmt;

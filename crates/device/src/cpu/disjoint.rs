@@ -8,7 +8,8 @@
 use std::marker::PhantomData;
 use std::ops::Range;
 
-/// A mutable slice whose parts several threads may hold at once, as long as the parts do not overlap.
+/// A mutable slice whose parts several threads may hold at once, as long as the parts do not
+/// overlap.
 ///
 /// [`crate::cpu::Pool::run_slices`] is the safe form for equal consecutive parts; this type serves
 /// kernels whose parts are scattered (rows of a table, columns of an output).
@@ -19,8 +20,8 @@ pub struct DisjointMut<'a, T> {
     lifetime: PhantomData<&'a mut [T]>,
 }
 
-// SAFETY: the type only hands out `&mut [T]` of parts whose disjointness the caller of `part` vouches
-// for; sending such a part to another thread is sound because `T: Send`.
+// SAFETY: the type only hands out `&mut [T]` of parts whose disjointness the caller of `part`
+// vouches for; sending such a part to another thread is sound because `T: Send`.
 unsafe impl<T: Send> Send for DisjointMut<'_, T> {}
 // SAFETY: as above; `part` takes `&self` and its contract forbids two live overlapping parts.
 unsafe impl<T: Send> Sync for DisjointMut<'_, T> {}

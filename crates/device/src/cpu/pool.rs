@@ -1,7 +1,7 @@
 //! A pool of threads that claim chunks and park when there are none.
 //!
-//! Knows nothing of what the chunks compute. Results do not depend on the thread count as long as the
-//! number and shape of the chunks do not.
+//! Knows nothing of what the chunks compute. Results do not depend on the thread count as long as
+//! the number and shape of the chunks do not.
 #![expect(unsafe_code, reason = "workers run a closure that lives on the caller's stack")]
 
 use std::any::Any;
@@ -44,7 +44,8 @@ struct State {
 struct JobPointer(*const Job<'static>);
 
 // SAFETY: the pointer is only followed between `enter` and `leave`, during which the caller of
-// `Pool::run` waits with the job alive on its stack; `Job` itself is shared through `&` and is `Sync`.
+// `Pool::run` waits with the job alive on its stack; `Job` itself is shared through `&` and is
+// `Sync`.
 unsafe impl Send for JobPointer {}
 
 struct Job<'a> {
@@ -138,18 +139,19 @@ impl Pool {
         let parts = DisjointMut::new(data);
         self.run(len.div_ceil(chunk_len), |index| {
             let start = index * chunk_len;
-            // SAFETY: `start < len` since `index < ⌈len / chunk_len⌉`; parts of different indices do
-            // not overlap, and `run` calls each index once.
+            // SAFETY: `start < len` since `index < ⌈len / chunk_len⌉`; parts of different indices
+            // do not overlap, and `run` calls each index once.
             chunk(index, unsafe { parts.part(start..len.min(start + chunk_len)) });
         });
     }
 
-    /// Runs `chunk(i, a_i, b_i)` over the parts of two slices cut at the same indices: part `i` of `a`
-    /// has `lens.0` elements, that of `b` `lens.1`; the last parts may be shorter. See [`Pool::run`].
+    /// Runs `chunk(i, a_i, b_i)` over the parts of two slices cut at the same indices: part `i` of
+    /// `a` has `lens.0` elements, that of `b` `lens.1`; the last parts may be shorter. See
+    /// [`Pool::run`].
     ///
     /// # Panics
-    /// If a length is 0, if the slices do not have the same number of parts, or with the payload of a
-    /// chunk that panicked.
+    /// If a length is 0, if the slices do not have the same number of parts, or with the payload of
+    /// a chunk that panicked.
     pub fn run_zipped<A: Send, B: Send>(
         &self,
         (a, b): (&mut [A], &mut [B]),

@@ -1,16 +1,16 @@
 //! A vector of floats, as the kernels see it: 8 lanes (AVX2) or 16 (AVX-512).
 //!
 //! Knows no operation. Multiplication and addition stay separate instructions on purpose: each lane
-//! rounds exactly as the scalar oracle does, so results do not depend on the instruction set, and the
-//! kernels that use this trait wait for memory, not for arithmetic.
+//! rounds exactly as the scalar oracle does, so results do not depend on the instruction set, and
+//! the kernels that use this trait wait for memory, not for arithmetic.
 #![expect(unsafe_code, reason = "vector instructions and raw loads")]
 
 /// One register of floats.
 ///
 /// # Safety
-/// All functions: the machine has the instruction set of the implementor (the caller holds its token
-/// and is compiled with the matching target features). Loads and stores: the named number of floats
-/// at `pointer` is valid for the access.
+/// All functions: the machine has the instruction set of the implementor (the caller holds its
+/// token and is compiled with the matching target features). Loads and stores: the named number of
+/// floats at `pointer` is valid for the access.
 pub(crate) trait Vector: Copy {
     /// Floats per register; divides 16.
     const LANES: usize;
@@ -125,8 +125,8 @@ pub(crate) mod x86 {
         }
     }
 
-    // SAFETY of every block in the two implementations: the trait's contract gives the instruction set
-    // and the validity of the memory; unaligned and masked forms touch nothing beyond it.
+    // SAFETY of every block in the two implementations: the trait's contract gives the instruction
+    // set and the validity of the memory; unaligned and masked forms touch nothing beyond it.
     impl Vector for Float8 {
         const LANES: usize = 8;
 

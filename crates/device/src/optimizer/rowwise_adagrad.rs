@@ -8,8 +8,8 @@ use super::Rule;
 use crate::cpu::vector::Vector;
 use crate::real::Real;
 
-/// Partial sums of the mean: column `d` goes to number `d mod 16`, so every vector width adds in the
-/// same order.
+/// Partial sums of the mean: column `d` goes to number `d mod 16`, so every vector width adds in
+/// the same order.
 const PARTS: usize = 16;
 
 /// The scalar form. `weights` and `gradient` `[dim]`.

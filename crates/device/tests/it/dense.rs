@@ -1,5 +1,5 @@
-//! The dense operations against their oracles, their gradients against finite differences, and every
-//! thread count against one thread.
+//! The dense operations against their oracles, their gradients against finite differences, and
+//! every thread count against one thread.
 
 mod activation;
 mod cross;

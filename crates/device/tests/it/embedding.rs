@@ -77,7 +77,8 @@ impl Form<'_> {
     }
 }
 
-/// Many shapes: D of 1, odd, wide; bags empty and long; one sample and none; shared and tiny tables.
+/// Many shapes: D of 1, odd, wide; bags empty and long; one sample and none; shared and tiny
+/// tables.
 fn cases() -> Vec<Case> {
     let mut cases = Vec::new();
     for seed in 0..48 {
@@ -107,7 +108,8 @@ fn cases() -> Vec<Case> {
             .case(),
         );
     }
-    // One row looked up thousands of times, so that its sum is made of parts; a wide dim off the stack.
+    // One row looked up thousands of times, so that its sum is made of parts; a wide dim off the
+    // stack.
     let tiles = [(3, 37), (4000, 16), (50, 600)];
     let form = Form {
         seed: 77,

@@ -4,7 +4,8 @@ use device::optimizer::Rule;
 use schema::Optimizer;
 use schema::random::CounterRng;
 
-/// The formulas of one row, in f64, written out once more: `(weights, state)` after all `gradients`.
+/// The formulas of one row, in f64, written out once more: `(weights, state)` after all
+/// `gradients`.
 fn by_hand(kind: Optimizer, dim: usize, gradients: &[Vec<f32>]) -> (Vec<f64>, Vec<f64>) {
     let (rate, epsilon) = (0.1, 1e-3);
     let mut weights = vec![0.25; dim];

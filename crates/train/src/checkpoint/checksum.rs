@@ -6,8 +6,8 @@ use std::str::FromStr;
 use serde::de::{Deserialize, Deserializer, Error};
 use serde::ser::{Serialize, Serializer};
 
-/// An XXH3-64 value. Shown and saved as sixteen hexadecimal digits: JSON readers that keep numbers as
-/// f64 would round it.
+/// An XXH3-64 value. Shown and saved as sixteen hexadecimal digits: JSON readers that keep numbers
+/// as f64 would round it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Checksum(pub u64);
 

@@ -1,8 +1,9 @@
-//! The folder of a run's checkpoints: which exist, which is the newest that can be trusted, which go.
-//! Knows names, not contents.
+//! The folder of a run's checkpoints: which exist, which is the newest that can be trusted, which
+//! go. Knows names, not contents.
 //!
-//! A name that ends in `.tmp` is never a checkpoint: `step-N.tmp` is being written, `step-N.deleted.tmp`
-//! being deleted, `step-N.replaced.tmp` the one its successor of the same step takes the place of.
+//! A name that ends in `.tmp` is never a checkpoint: `step-N.tmp` is being written,
+//! `step-N.deleted.tmp` being deleted, `step-N.replaced.tmp` the one its successor of the same step
+//! takes the place of.
 
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};
@@ -117,8 +118,8 @@ pub fn retain(run_folder: &Path, keep: usize) -> Result<Vec<PathBuf>, Error> {
     Ok(folders)
 }
 
-/// Removes what a killed writer left behind. Only the process that writes to `run_folder` may call it:
-/// another's unfinished checkpoint would be removed too. [`super::Writer::begin`] calls it.
+/// Removes what a killed writer left behind. Only the process that writes to `run_folder` may call
+/// it: another's unfinished checkpoint would be removed too. [`super::Writer::begin`] calls it.
 ///
 /// # Errors
 /// [`Error::Io`] naming the folder.
@@ -140,7 +141,8 @@ pub fn clean(run_folder: &Path) -> Result<(), Error> {
     Ok(())
 }
 
-/// Renames `from` to `to`, putting aside a checkpoint that is there already until the new one stands.
+/// Renames `from` to `to`, putting aside a checkpoint that is there already until the new one
+/// stands.
 pub(super) fn replace(from: &Path, to: &Path) -> Result<(), Error> {
     let aside = suffixed(to, REPLACED);
     let exists = to.exists();

@@ -1,4 +1,5 @@
-//! Reading a checkpoint: checks its files, then assembles any tile of any plan from the saved chunks.
+//! Reading a checkpoint: checks its files, then assembles any tile of any plan from the saved
+//! chunks.
 //!
 //! Reads by range, never a whole file; every chunk touched is read whole and its checksum compared.
 
@@ -32,8 +33,8 @@ struct TableChunks {
 }
 
 impl Checkpoint {
-    /// Opens a checkpoint's folder: checks the manifest, and every file's length and header, but not
-    /// yet the values; see [`Checkpoint::verify`].
+    /// Opens a checkpoint's folder: checks the manifest, and every file's length and header, but
+    /// not yet the values; see [`Checkpoint::verify`].
     ///
     /// # Errors
     /// Names the file that is missing, cut or damaged, with both numbers.
@@ -89,8 +90,8 @@ impl Checkpoint {
         self.manifest.step
     }
 
-    /// Reads every value and compares every checksum. Returns all damage, each naming file and tensor;
-    /// empty means every byte is as written.
+    /// Reads every value and compares every checksum. Returns all damage, each naming file and
+    /// tensor; empty means every byte is as written.
     #[must_use]
     pub fn verify(&self) -> Vec<Error> {
         let mut buffer = Vec::new();
@@ -105,12 +106,12 @@ impl Checkpoint {
         chunks.try_for_each(|chunk| self.read_chunk(chunk, &mut buffer))
     }
 
-    /// Fills weights and states of the model's dense parameters. A parameter with an empty `state` gets
-    /// its weights only.
+    /// Fills weights and states of the model's dense parameters. A parameter with an empty `state`
+    /// gets its weights only.
     ///
     /// # Errors
-    /// [`Error::TensorMissing`], [`Error::TensorShape`] or [`Error::TensorUnexpected`] where the model and
-    /// the checkpoint differ; [`Error::Checksum`] naming file and tensor.
+    /// [`Error::TensorMissing`], [`Error::TensorShape`] or [`Error::TensorUnexpected`] where the
+    /// model and the checkpoint differ; [`Error::Checksum`] naming file and tensor.
     pub fn read_dense(&self, parameters: &mut [DenseParameter]) -> Result<(), Error> {
         for chunk in &self.manifest.chunks {
             if let Content::DenseWeight(name) = &chunk.content
@@ -159,15 +160,15 @@ impl Checkpoint {
     /// Assembles one tile of `table` with the state of `optimizer` from whatever tiling was saved.
     ///
     /// The result has the bits that were saved, with one exception: row-wise Adagrad's state under
-    /// another column tiling. A saved value is the running sum of a row's mean squared gradient over its
-    /// tile's columns, so tiles that are merged give their average weighted by columns, which is exactly
-    /// the value an unsplit tile would have (up to f32 rounding); a tile that is split hands its value to
-    /// each part, the best guess there is.
+    /// another column tiling. A saved value is the running sum of a row's mean squared gradient
+    /// over its tile's columns, so tiles that are merged give their average weighted by columns,
+    /// which is exactly the value an unsplit tile would have (up to f32 rounding); a tile that is
+    /// split hands its value to each part, the best guess there is.
     /// [`Optimizer::Sgd`] reads no state, whatever was saved: use it to score.
     ///
     /// # Errors
-    /// [`Error::Uncovered`] where the saved table is smaller, [`Error::StateKind`] where another optimizer
-    /// wrote the state, [`Error::Checksum`] naming file and tensor.
+    /// [`Error::Uncovered`] where the saved table is smaller, [`Error::StateKind`] where another
+    /// optimizer wrote the state, [`Error::Checksum`] naming file and tensor.
     pub fn read_tile(
         &self,
         table: &str,
@@ -200,7 +201,8 @@ impl Checkpoint {
         self.gather(part, &self.chunks_of(&part.table).weight, out)
     }
 
-    /// Rows at which the chunks of a table begin or end, ascending: between two of them, whole chunks.
+    /// Rows at which the chunks of a table begin or end, ascending: between two of them, whole
+    /// chunks.
     pub(crate) fn row_cuts(&self, table: &str) -> Vec<u64> {
         let chunks = &self.chunks_of(table).weight;
         let rows = chunks.iter().filter_map(|&chunk| part_of(&self.manifest.chunks[chunk]));
@@ -243,8 +245,9 @@ impl Checkpoint {
         self.check_covered(wanted, wanted.cells(), covered)
     }
 
-    /// The row-wise state of `wanted`: per row the average of the saved values, weighted by the columns
-    /// each has in common with `wanted`. In f64, so that one value alone comes out as it was.
+    /// The row-wise state of `wanted`: per row the average of the saved values, weighted by the
+    /// columns each has in common with `wanted`. In f64, so that one value alone comes out as it
+    /// was.
     fn average_rows(&self, wanted: &Part) -> Result<Vec<f32>, Error> {
         let rows = (wanted.rows.end - wanted.rows.start) as usize;
         let mut sums = vec![0.0f64; rows];

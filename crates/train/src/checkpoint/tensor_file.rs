@@ -1,7 +1,7 @@
 //! One safetensors file of f32 tensors, written front to back and read by ranges.
 //!
-//! The official library wants all bytes of all tensors at once; here neither side holds more than the
-//! caller's slice. The layout is the official one: u64 length, JSON header, values.
+//! The official library wants all bytes of all tensors at once; here neither side holds more than
+//! the caller's slice. The layout is the official one: u64 length, JSON header, values.
 //! Knows nothing of tables, plans or manifests.
 
 use std::collections::BTreeMap;
@@ -25,7 +25,8 @@ const MAX_HEADER_BYTES: u64 = 100_000_000;
 const PIECE: usize = 1 << 18;
 const LENGTH_BYTES: u64 = 8;
 
-/// Writes the tensors announced at [`TensorWriter::create`], in that order, in slices of any length.
+/// Writes the tensors announced at [`TensorWriter::create`], in that order, in slices of any
+/// length.
 pub(crate) struct TensorWriter {
     path: PathBuf,
     file: File,
@@ -207,7 +208,8 @@ fn header_too_long(got: u64) -> String {
     format!("expected a header of at most {MAX_HEADER_BYTES} bytes, got {got}")
 }
 
-/// Parses a header; tensors must follow each other without gaps from `start` to the end of the file.
+/// Parses a header; tensors must follow each other without gaps from `start` to the end of the
+/// file.
 fn parse(text: &[u8], start: u64, bytes: u64) -> Result<BTreeMap<String, TensorEntry>, String> {
     let mut header: BTreeMap<String, serde_json::Value> =
         serde_json::from_slice(text).map_err(|error| format!("header: {error}"))?;

@@ -138,8 +138,8 @@ impl Writer {
     /// Writes the manifest, syncs it and the folder, and gives the folder its name.
     ///
     /// # Errors
-    /// [`Error::Uncovered`] if `records` do not hold every weight of a table, [`Error::Io`] naming the
-    /// file, [`Error::Config`] if the job cannot be written as TOML.
+    /// [`Error::Uncovered`] if `records` do not hold every weight of a table, [`Error::Io`] naming
+    /// the file, [`Error::Config`] if the job cannot be written as TOML.
     pub fn commit(&self, meta: &Meta<'_>, mut records: Vec<Written>) -> Result<Committed, Error> {
         records.sort_by(|a, b| a.file.name.cmp(&b.file.name));
         let path = self.temporary.join("manifest.json");
@@ -253,8 +253,8 @@ impl Writer {
 
 impl Drop for Writer {
     fn drop(&mut self) {
-        // Best effort: after a failure, often a full disk, the space comes back. After a commit there is
-        // nothing left under this name.
+        // Best effort: after a failure, often a full disk, the space comes back. After a commit
+        // there is nothing left under this name.
         let _ = fs::remove_dir_all(&self.temporary);
     }
 }
@@ -268,8 +268,8 @@ fn chunk(tensor: String, content: Content, shape: Vec<usize>) -> Chunk {
     Chunk { file: String::new(), tensor, content, shape, checksum: Checksum(0) }
 }
 
-/// Cuts `rows` at multiples of the rows a full-width chunk has, wherever the tile begins: tiles beside
-/// each other are cut alike, and a later reader finds rows of all columns together.
+/// Cuts `rows` at multiples of the rows a full-width chunk has, wherever the tile begins: tiles
+/// beside each other are cut alike, and a later reader finds rows of all columns together.
 fn row_blocks(rows: &Range<u64>, table_dim: usize, chunk_bytes: usize) -> Vec<Range<u64>> {
     let block = (chunk_bytes / (table_dim * 4)).max(1) as u64;
     let mut blocks = Vec::new();

@@ -1,7 +1,7 @@
 //! Ids to their owners: checks, cuts by tile, sends, and puts together what arrived.
 //!
-//! Three rounds of all-to-all (lengths, ids, and where needed scales and weights); counts follow from
-//! the lengths, so no round of sizes comes first. Knows nothing of weights or optimizers.
+//! Three rounds of all-to-all (lengths, ids, and where needed scales and weights); counts follow
+//! from the lengths, so no round of sizes comes first. Knows nothing of weights or optimizers.
 
 use comm::Communicator;
 use schema::KeyedJaggedTensor;
@@ -12,7 +12,8 @@ use crate::Error;
 /// The ids of all ranks' samples for the tiles of this rank.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct LocalIds {
-    /// One key per slot of this rank; samples of rank 0 first, then of rank 1, …; ids local to the tile.
+    /// One key per slot of this rank; samples of rank 0 first, then of rank 1, …; ids local to the
+    /// tile.
     pub jagged: KeyedJaggedTensor,
     /// One factor per bag, `[slots, B_global]`, where the model averages.
     pub scales: Option<Vec<f32>>,
@@ -29,8 +30,8 @@ struct Parcel {
     weights: Vec<f32>,
 }
 
-/// Sends the ids of `sparse` (this rank's samples, from `first_sample` of the global batch on) to the
-/// owners of their rows and returns the ids this rank owns.
+/// Sends the ids of `sparse` (this rank's samples, from `first_sample` of the global batch on) to
+/// the owners of their rows and returns the ids this rank owns.
 ///
 /// # Errors
 /// [`Error::RowOutOfRange`] naming table, feature, sample and id, before anything is sent;

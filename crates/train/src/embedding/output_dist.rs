@@ -1,6 +1,7 @@
 //! Pooled vectors to the ranks of their samples, and their gradients back.
 //!
-//! Partial sums of split rows are added in row order whoever owns them; split columns fall into place.
+//! Partial sums of split rows are added in row order whoever owns them; split columns fall into
+//! place.
 
 use comm::Communicator;
 use device::Cpu;

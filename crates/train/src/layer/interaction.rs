@@ -1,4 +1,5 @@
-//! Where the dense vector and the pooled vectors meet: pairwise dots, concatenation, or cross network.
+//! Where the dense vector and the pooled vectors meet: pairwise dots, concatenation, or cross
+//! network.
 
 use device::Cpu;
 use device::ops::interaction;
@@ -25,7 +26,8 @@ pub struct InteractionLayer {
     dense_width: usize,
     pooled_width: usize,
     output_width: usize,
-    /// The output; under a cross network, its input: dense and pooled side by side. `[B_max, width]`.
+    /// The output; under a cross network, its input: dense and pooled side by side. `[B_max,
+    /// width]`.
     output: Vec<f32>,
 }
 

@@ -92,8 +92,8 @@ impl Mlp {
         Ok(())
     }
 
-    /// Runs all layers backward from `d_y [B, output]`, writing the parameters' gradients; writes the
-    /// input's gradient to `d_x [B, input]` where it is wanted.
+    /// Runs all layers backward from `d_y [B, output]`, writing the parameters' gradients; writes
+    /// the input's gradient to `d_x [B, input]` where it is wanted.
     ///
     /// # Errors
     /// [`Error::Device`] if the shapes do not fit.

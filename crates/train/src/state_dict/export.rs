@@ -10,7 +10,8 @@ use crate::Error;
 use crate::checkpoint::{Checkpoint, Part, TensorWriter, sync_folder, temporary_name};
 use crate::parameter::DenseParameter;
 
-/// Writes the weights of `checkpoint` to `out` under the names of `target`; returns the file's bytes.
+/// Writes the weights of `checkpoint` to `out` under the names of `target`; returns the file's
+/// bytes.
 ///
 /// The file appears under its name only when all of it is on disk. Optimizer states stay behind.
 ///

@@ -1,5 +1,5 @@
-//! The trainer against the plain f64 DLRM of `oracle`: interactions, pooling, shared tables, optimizers
-//! and tilings that the golden runs do not have.
+//! The trainer against the plain f64 DLRM of `oracle`: interactions, pooling, shared tables,
+//! optimizers and tilings that the golden runs do not have.
 
 use device::Cpu;
 use schema::model::DenseInit;

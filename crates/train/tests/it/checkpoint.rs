@@ -49,7 +49,8 @@ fn tiling(tables: &[TableConfig], world_size: u32, mut seed: u64) -> ShardingPla
     ShardingPlan::new(world_size, tiles, tables).unwrap()
 }
 
-/// The row-wise state that `wanted` must get from the tiles of `saved`: in f64, from the definition.
+/// The row-wise state that `wanted` must get from the tiles of `saved`: in f64, from the
+/// definition.
 fn averaged(saved: &ShardingPlan, wanted: &Tile) -> Vec<f32> {
     let common = |a: &Range<usize>, b: &Range<usize>| {
         a.end.min(b.end).saturating_sub(a.start.max(b.start)) as f64
@@ -76,8 +77,7 @@ proptest! {
         shapes in proptest::collection::vec(1u64..40, 1..4),
         dim in 1usize..20,
         kind in 0usize..3,
-        writers in 1u32..5,
-        readers in 1u32..5,
+        (writers, readers) in (1u32..5, 1u32..5),
         seed: u64,
     ) {
         let shapes: Vec<_> = shapes.into_iter().map(|rows| (rows, dim)).collect();

@@ -1,5 +1,5 @@
-//! The seven golden runs of facebookresearch/dlrm and TorchRec: losses of every step and final weights,
-//! on 1, 2 and 3 ranks and under every tiling.
+//! The seven golden runs of facebookresearch/dlrm and TorchRec: losses of every step and final
+//! weights, on 1, 2 and 3 ranks and under every tiling.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;

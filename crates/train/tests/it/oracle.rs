@@ -1,5 +1,5 @@
-//! A second, plain DLRM in f64: one sample at a time, dense sums over ids, no tiles but for the row-wise
-//! state. The trainer must follow it under any model and plan.
+//! A second, plain DLRM in f64: one sample at a time, dense sums over ids, no tiles but for the
+//! row-wise state. The trainer must follow it under any model and plan.
 
 use std::collections::BTreeMap;
 
@@ -92,9 +92,9 @@ impl<'a> Oracle<'a> {
             Loss::Mse => ((p - label).powi(2), 2.0 * (p - label) * p * (1.0 - p)),
         };
         let d_logit = vec![d_logit / batch.size as f64];
-        let d_joined = self.mlp_backward("top", &top, d_logit, false, gradients);
+        let d_joined = self.mlp_backward("top", (&top, d_logit), false, gradients);
         let d_vectors = self.join_backward(&vectors, &crossed, d_joined, gradients);
-        self.mlp_backward("bottom", &bottom, d_vectors[0].clone(), true, gradients);
+        self.mlp_backward("bottom", (&bottom, d_vectors[0].clone()), true, gradients);
         for (feature, described) in model.features().iter().enumerate() {
             let bag = &batch.sparse.values[batch.sparse.bag(feature, sample)];
             let scale = scale(model.tables[described.table].pooling, bag.len());
@@ -133,8 +133,7 @@ impl<'a> Oracle<'a> {
     fn mlp_backward(
         &self,
         name: &str,
-        all: &[Vector],
-        mut d: Vector,
+        (all, mut d): (&[Vector], Vector),
         last_relu: bool,
         gradients: &mut Gradients,
     ) -> Vector {

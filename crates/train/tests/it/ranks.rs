@@ -33,8 +33,8 @@ pub struct Trained {
     pub tables: Vec<Vec<f32>>,
 }
 
-/// Runs all batches; batches are split over the ranks as evenly as they go, so that small ones leave
-/// ranks empty.
+/// Runs all batches; batches are split over the ranks as evenly as they go, so that small ones
+/// leave ranks empty.
 pub fn train(job: &Job<'_>) -> Trained {
     let ends = comm::world(job.plan.world_size());
     let models: Vec<(Vec<f64>, Model)> = std::thread::scope(|scope| {

@@ -1,4 +1,5 @@
-//! Whole runs on a small prepared dataset: any number of ranks, resumed anywhere, stopped, recorded.
+//! Whole runs on a small prepared dataset: any number of ranks, resumed anywhere, stopped,
+//! recorded.
 
 use std::path::Path;
 use std::sync::Arc;

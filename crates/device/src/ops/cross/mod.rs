@@ -45,8 +45,8 @@ pub struct Backward<'a> {
     pub d_bias: &'a mut [f32],
     /// Gradient of `x0`, `[B, N]`, added to.
     pub d_x0: &'a mut [f32],
-    /// The direct part of the gradient of `x`, `[B, N]`, overwritten; the caller adds the part through
-    /// `u` (`gemm::backward_input_accumulate`).
+    /// The direct part of the gradient of `x`, `[B, N]`, overwritten; the caller adds the part
+    /// through `u` (`gemm::backward_input_accumulate`).
     pub d_x: &'a mut [f32],
 }
 
@@ -81,8 +81,8 @@ pub fn forward(cpu: &Cpu, arguments: Forward<'_>) -> Result<(), Error> {
 /// # Cost
 /// 5 FLOPs per element; reads 16 bytes and writes 12: bandwidth-bound.
 /// # Numerics
-/// The bytes of [`scalar::backward`]; the bias sums blocks of 64 samples in order. The same bytes for
-/// any thread count.
+/// The bytes of [`scalar::backward`]; the bias sums blocks of 64 samples in order. The same bytes
+/// for any thread count.
 /// # Errors
 /// [`Error::Shape`] before any work.
 pub fn backward(cpu: &Cpu, arguments: Backward<'_>) -> Result<(), Error> {

@@ -1,5 +1,6 @@
 //! The optimizer step of dense parameters, in place, from a whole gradient.
-//! The rules are [`crate::optimizer`]'s; this module cuts parameters into chunks and knows no layers.
+//! The rules are [`crate::optimizer`]'s; this module cuts parameters into chunks and knows no
+//! layers.
 
 pub mod scalar;
 mod simd;

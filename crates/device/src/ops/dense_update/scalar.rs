@@ -3,8 +3,8 @@
 use crate::optimizer::Rule;
 use crate::real::Real;
 
-/// Applies `rule` to every row of `dim` elements; the last may be shorter where the rule asks for no
-/// state per row.
+/// Applies `rule` to every row of `dim` elements; the last may be shorter where the rule asks for
+/// no state per row.
 pub fn update<R: Real>(
     rule: &Rule<R>,
     [weights, state]: [&mut [R]; 2],

@@ -16,8 +16,8 @@ use crate::cpu::{Cpu, DisjointMut};
 use crate::error::Error;
 use crate::optimizer::Rule;
 
-/// A row's gradients are summed in parts of so many ids, and the parts in order, so that a row which
-/// fills half the batch does not keep one thread busy while the others wait.
+/// A row's gradients are summed in parts of so many ids, and the parts in order, so that a row
+/// which fills half the batch does not keep one thread busy while the others wait.
 pub const IDS_PER_PART: usize = 512;
 
 const OP: &str = "embedding_backward";
@@ -57,7 +57,8 @@ pub struct Arguments<'a, 'tile> {
 /// Buffers that grow to the largest batch seen and are used again by the next call.
 #[derive(Debug, Default)]
 pub struct Scratch {
-    /// One entry per id: its row, counted over all tiles, above its bag (or its position, if weighted).
+    /// One entry per id: its row, counted over all tiles, above its bag (or its position, if
+    /// weighted).
     pairs: Vec<u64>,
     /// The sort's other buffer, `[nnz]`.
     spare: Vec<u64>,
@@ -82,20 +83,20 @@ pub struct Updated {
 
 /// Updates every row that the batch looked up, once, with the sum of its gradients.
 ///
-/// `g_row = Σ_{(k,b,j): row} weight_j · scale_{k,b} · gradient[b, column_k ..]`, then the row's rule.
-/// Slots that share a tile are summed before the update.
+/// `g_row = Σ_{(k,b,j): row} weight_j · scale_{k,b} · gradient[b, column_k ..]`, then the row's
+/// rule. Slots that share a tile are summed before the update.
 ///
 /// # Shapes
 /// `gradient` `[B, Σ D]`; the others as in [`super::embedding_forward::run`].
 /// # Cost
-/// Reads `8·nnz` bytes of ids and `4·nnz·D` of gradients (mostly cached), sorts `nnz` 8-byte pairs on
-/// the bits a row number needs, reads and writes `4·D` bytes per distinct row plus its state.
+/// Reads `8·nnz` bytes of ids and `4·nnz·D` of gradients (mostly cached), sorts `nnz` 8-byte pairs
+/// on the bits a row number needs, reads and writes `4·D` bytes per distinct row plus its state.
 /// # Numerics
 /// Sums in f32 in (slot, sample, j) order, in parts of [`IDS_PER_PART`]; multiplies and adds round
 /// separately. Same bytes as [`scalar`] on every instruction set and thread count.
 /// # Errors
-/// [`Error::Shape`], [`Error::Jagged`] and [`Error::RowOutOfRange`] (the first id, in `values` order)
-/// before any weight or state changes.
+/// [`Error::Shape`], [`Error::Jagged`] and [`Error::RowOutOfRange`] (the first id, in `values`
+/// order) before any weight or state changes.
 /// # Source
 /// Sort, dedup and fused update: arXiv:2104.05158.
 pub fn run(

@@ -38,7 +38,8 @@ pub fn run<R: Real>(
     rule: Rule<R>,
 ) {
     let width: usize = slots.iter().map(|slot| tiles[slot.tile].dim).sum();
-    // Per (tile, row) the gradient vectors in (slot, sample, j) order: where each starts, its factor.
+    // Per (tile, row) the gradient vectors in (slot, sample, j) order: where each starts, its
+    // factor.
     let mut rows: BTreeMap<(usize, usize), Vec<(usize, R)>> = BTreeMap::new();
     for (feature, slot) in slots.iter().enumerate() {
         for sample in 0..jagged.batch_size {

@@ -36,7 +36,8 @@ mod x86 {
             ) -> Updated {
                 #[target_feature(enable = $features)]
                 fn enter(work: &Work<'_>, pairs: Range<usize>) -> Updated {
-                    // SAFETY: compiled for the vector's instruction set; the pool runs a chunk once.
+                    // SAFETY: compiled for the vector's instruction set; the pool runs a chunk
+                    // once.
                     unsafe { work.update_chunk::<Vectors<$vector>>(pairs) }
                 }
                 // SAFETY: the token proves the instruction set.
@@ -111,8 +112,8 @@ mod x86 {
         sum: &mut [f32],
     ) -> usize {
         let left = sum.len() - at;
-        // SAFETY: `gradient[start..]` has `dim` columns of the slot, checked at the contract; loads and
-        // stores stay within `left` of them, and only strips of one register can be partial.
+        // SAFETY: `gradient[start..]` has `dim` columns of the slot, checked at the contract; loads
+        // and stores stay within `left` of them, and only strips of one register can be partial.
         unsafe {
             let mut sums = [V::splat(0.0); N];
             for position in pairs {

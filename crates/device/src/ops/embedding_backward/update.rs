@@ -104,7 +104,8 @@ impl<'a> Target<'a> {
     unsafe fn row(&self, row: usize) -> (&'a mut [f32], &'a mut [f32]) {
         let local = row - self.rows.start;
         let (weight, state) = (local * self.dim, local * self.state_per_row);
-        // SAFETY: both slices have `rows` rows (checked at the contract), and the caller owns this one.
+        // SAFETY: both slices have `rows` rows (checked at the contract), and the caller owns this
+        // one.
         unsafe {
             (
                 self.weights.part(weight..weight + self.dim),
@@ -165,7 +166,8 @@ pub(super) fn run(
     Updated { unique_rows: rows.into_inner(), unique_elements: elements.into_inner() }
 }
 
-/// Finds the rows with more than [`IDS_PER_PART`] pairs: each of them covers a multiple of that number.
+/// Finds the rows with more than [`IDS_PER_PART`] pairs: each of them covers a multiple of that
+/// number.
 fn find_long_segments(batch: &Batch<'_>, targets: &[Target<'_>], long: &mut Vec<LongSegment>) {
     long.clear();
     let (mut end, mut first_part, mut partials) = (0, 0, 0);
@@ -204,7 +206,8 @@ fn sum_parts(cpu: &Cpu, batch: &Batch<'_>, long: &[LongSegment], partials: &mut 
         let start = segment.start + part * IDS_PER_PART;
         let pairs = start..segment.end.min(start + IDS_PER_PART);
         let at = segment.partials + part * segment.dim;
-        // SAFETY: `at..at + dim` is this part's own piece of the layout that `partials` was sized for.
+        // SAFETY: `at..at + dim` is this part's own piece of the layout that `partials` was sized
+        // for.
         let sum = unsafe { sums.part(at..at + segment.dim) };
         match cpu.isa {
             // SAFETY: the portable kernel needs no instruction set.
@@ -251,8 +254,8 @@ impl Work<'_> {
         updated
     }
 
-    /// Updates the rows of one tile whose first pair lies in `at..end`, moves `at` behind their last
-    /// pair, and gives their number.
+    /// Updates the rows of one tile whose first pair lies in `at..end`, moves `at` behind their
+    /// last pair, and gives their number.
     #[inline(always)]
     unsafe fn update_tile<K: RowKernel>(&self, tile: usize, at: &mut usize, end: usize) -> usize {
         let target = &self.targets[tile];
@@ -272,8 +275,8 @@ impl Work<'_> {
             let segment = *at..self.batch.segment_end(*at, row);
             *at = segment.end;
             rows += 1;
-            // SAFETY: the caller's promise for the instruction set. The row was checked by `gather`,
-            // and only the chunk that holds the first pair of a row touches the row.
+            // SAFETY: the caller's promise for the instruction set. The row was checked by
+            // `gather`, and only the chunk that holds the first pair of a row touches the row.
             unsafe {
                 self.sum_segment::<K>(target, segment, sum);
                 let (weights, state) = target.row(row);

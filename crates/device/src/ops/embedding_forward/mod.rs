@@ -1,6 +1,7 @@
 //! Pooled lookup of all tables in one call (TBE forward): contract, checks and dispatch.
 //!
-//! Knows nothing of the model's features or of sharding: it sees tiles, slots and ids local to a tile.
+//! Knows nothing of the model's features or of sharding: it sees tiles, slots and ids local to a
+//! tile.
 
 pub mod scalar;
 mod simd;
@@ -50,15 +51,16 @@ pub struct Arguments<'a> {
 /// `out[b, column_k + d] = scale_{k,b} · Σ_{j ∈ bag(k,b)} weight_j · table_{tile_k}[values_j, d]`
 ///
 /// # Shapes
-/// `jagged.values` `[nnz]`; `jagged.offsets` `[F·B + 1]`, feature-major; `out` `[B, Σ D]`, overwritten.
+/// `jagged.values` `[nnz]`; `jagged.offsets` `[F·B + 1]`, feature-major; `out` `[B, Σ D]`,
+/// overwritten.
 /// # Cost
 /// Reads `nnz·(4·D + 8)` bytes and writes `4·B·Σ D`; at most `2·nnz·D` FLOPs, so bandwidth-bound.
 /// # Numerics
-/// Accumulates in f32 in `values` order; multiplies and adds round separately. Same bytes as [`scalar`]
-/// on every instruction set and thread count.
+/// Accumulates in f32 in `values` order; multiplies and adds round separately. Same bytes as
+/// [`scalar`] on every instruction set and thread count.
 /// # Errors
-/// [`Error::Shape`] and [`Error::Jagged`] before any work. [`Error::RowOutOfRange`] names the first id,
-/// in `values` order, that is no row; `out` is then unspecified.
+/// [`Error::Shape`] and [`Error::Jagged`] before any work. [`Error::RowOutOfRange`] names the first
+/// id, in `values` order, that is no row; `out` is then unspecified.
 /// # Source
 /// DLRM, arXiv:1906.00091; table batching, arXiv:2104.05158.
 pub fn run(cpu: &Cpu, arguments: Arguments<'_>) -> Result<(), Error> {
@@ -145,8 +147,9 @@ impl<'a> Block<'a> {
     #[inline(always)]
     fn out(&self, sample: usize) -> &'a mut [f32] {
         let start = sample * self.width + self.column;
-        // SAFETY: `Lookup::check` found that slots' columns do not overlap and end at `width`; chunks
-        // differ in slot or samples, each is run by one thread, and a chunk takes one bag at a time.
+        // SAFETY: `Lookup::check` found that slots' columns do not overlap and end at `width`;
+        // chunks differ in slot or samples, each is run by one thread, and a chunk takes one bag at
+        // a time.
         unsafe { self.out.part(start..start + self.tile.dim) }
     }
 

@@ -125,8 +125,8 @@ mod x86 {
         }
     }
 
-    /// Pools the columns from `at` on, `N` registers of them (a last one may be partial where `N` is
-    /// 1), and returns how many columns a full strip has.
+    /// Pools the columns from `at` on, `N` registers of them (a last one may be partial where `N`
+    /// is 1), and returns how many columns a full strip has.
     #[inline(always)]
     unsafe fn strip<V: Vector, const N: usize, const WEIGHTED: bool>(
         bag: &Bag<'_>,
@@ -135,9 +135,9 @@ mod x86 {
     ) -> usize {
         let left = bag.dim - at;
         let ahead = if at == 0 { bag.ahead } else { &[] };
-        // SAFETY: `id < rows` was checked for every id of the chunk, so `row` starts inside the table
-        // and has `left` floats after it; `out` has `dim` floats. `load_up_to` and `store_up_to` stay
-        // within `left`, and only the last register of a strip can be partial.
+        // SAFETY: `id < rows` was checked for every id of the chunk, so `row` starts inside the
+        // table and has `left` floats after it; `out` has `dim` floats. `load_up_to` and
+        // `store_up_to` stay within `left`, and only the last register of a strip can be partial.
         unsafe {
             let mut sums = [V::splat(0.0); N];
             for (j, &id) in bag.ids.iter().enumerate() {

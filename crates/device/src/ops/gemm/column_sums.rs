@@ -4,11 +4,12 @@ use crate::cpu::Cpu;
 
 /// Columns of a chunk.
 const CHUNK_COLUMNS: usize = 64;
-/// Rows summed on their own before they join the total: keeps rounding errors of long columns small.
+/// Rows summed on their own before they join the total: keeps rounding errors of long columns
+/// small.
 const BLOCK_ROWS: usize = 64;
 
-/// `sums[j] = Σ_i matrix[i, j]`, overwritten; blocks of 64 rows in order, so any thread count gives the
-/// same bytes. `matrix` is `[rows, sums.len()]`.
+/// `sums[j] = Σ_i matrix[i, j]`, overwritten; blocks of 64 rows in order, so any thread count gives
+/// the same bytes. `matrix` is `[rows, sums.len()]`.
 pub(crate) fn run(cpu: &Cpu, matrix: &[f32], sums: &mut [f32]) {
     let columns = sums.len();
     if columns == 0 {

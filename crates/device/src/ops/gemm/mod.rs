@@ -1,8 +1,8 @@
 //! The three matrix products of a linear layer `Y = X Wᵀ + bias`, and the gradient of its bias.
 //!
-//! The products themselves are the `gemm` crate's, which picks its own instruction set at run time (so
-//! [`crate::cpu::Isa`] is not asked here); this module owns the cut into tiles and the order of sums.
-//! Knows nothing of activations or of layers in a row.
+//! The products themselves are the `gemm` crate's, which picks its own instruction set at run time
+//! (so [`crate::cpu::Isa`] is not asked here); this module owns the cut into tiles and the order of
+//! sums. Knows nothing of activations or of layers in a row.
 
 pub(crate) mod column_sums;
 mod product;
@@ -13,11 +13,12 @@ use crate::error::Error;
 use crate::ops::extent;
 use product::{Cut, Matrix, Product, Start};
 
-/// Largest error of a sum of `K` products against the f64 oracle, relative to the sum of the products'
-/// magnitudes.
+/// Largest error of a sum of `K` products against the f64 oracle, relative to the sum of the
+/// products' magnitudes.
 pub const TOLERANCE: f64 = 1e-5;
 
-/// Rows of the input are read in place, columns of `W` are packed: few rows would pay for the packing.
+/// Rows of the input are read in place, columns of `W` are packed: few rows would pay for the
+/// packing.
 const FORWARD_CUT: Cut = Cut { rows: 512, columns: 96, tiles: 32 };
 /// As in the forward product, but packing rows of `W` costs less than packing its columns.
 const BACKWARD_INPUT_CUT: Cut = Cut { rows: 128, columns: 96, tiles: 32 };
@@ -84,8 +85,8 @@ pub struct LinearBackwardWeight<'a> {
 /// # Cost
 /// `2·B·N·K` FLOPs; compute-bound but for narrow layers.
 /// # Numerics
-/// f32 sums, blocked over `K` and started at the bias; within [`TOLERANCE`] of [`scalar::forward`]. The
-/// same bytes for any thread count.
+/// f32 sums, blocked over `K` and started at the bias; within [`TOLERANCE`] of [`scalar::forward`].
+/// The same bytes for any thread count.
 /// # Errors
 /// [`Error::Shape`] before any work.
 pub fn forward(cpu: &Cpu, arguments: LinearForward<'_>) -> Result<(), Error> {

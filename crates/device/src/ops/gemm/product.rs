@@ -1,5 +1,5 @@
-//! One matrix product `C = A B` or `C += A B` on the pool: the tile grid, and the call of the `gemm` crate.
-//! Knows nothing of layers; strides say which matrix is transposed.
+//! One matrix product `C = A B` or `C += A B` on the pool: the tile grid, and the call of the
+//! `gemm` crate. Knows nothing of layers; strides say which matrix is transposed.
 
 use crate::cpu::Cpu;
 
@@ -85,7 +85,8 @@ impl Destination {
     }
 }
 
-/// How the destination is cut; depends on the problem alone, so any thread count gives the same bytes.
+/// How the destination is cut; depends on the problem alone, so any thread count gives the same
+/// bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Grid {
     row_parts: usize,
@@ -158,9 +159,9 @@ fn multiply_tile(
     }
     let a_tile = a.data.as_ptr().wrapping_add(tile.row * a.row_stride);
     let b_tile = b.data.as_ptr().wrapping_add(tile.column * b.column_stride);
-    // SAFETY: `run` checked the extents of a, b and c, and the tile lies inside [m, n]; the tiles of a
-    // grid do not overlap, so this thread alone touches its rectangle of c. Strides fit isize because
-    // slices of that extent exist.
+    // SAFETY: `run` checked the extents of a, b and c, and the tile lies inside [m, n]; the tiles
+    // of a grid do not overlap, so this thread alone touches its rectangle of c. Strides fit isize
+    // because slices of that extent exist.
     unsafe {
         gemm::gemm(
             tile.rows,

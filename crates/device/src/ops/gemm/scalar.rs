@@ -3,7 +3,8 @@
 
 use crate::real::Real;
 
-/// `Y = X Wᵀ + bias` with `x` `[B, K]`, `weight` `[N, K]`, `bias` `[N]` and `y` `[B, N]`, overwritten.
+/// `Y = X Wᵀ + bias` with `x` `[B, K]`, `weight` `[N, K]`, `bias` `[N]` and `y` `[B, N]`,
+/// overwritten.
 pub fn forward<R: Real>(
     [x, weight]: [&[R]; 2],
     bias: Option<&[R]>,

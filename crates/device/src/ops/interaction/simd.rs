@@ -4,12 +4,14 @@
 //! forward:   Z = T Tᵀ              keep the pairs of Z
 //! backward:  dT = S T              S[i, j] = S[j, i] = dZ of the pair (i, j), 0 where not kept
 //! ```
-//! 1. The right factor is laid out with the lanes along its columns (T transposed forward, T backward),
+//! 1. The right factor is laid out with the lanes along its columns (T transposed forward, T
+//! backward),
 //!    padded with zeros to whole vectors: no horizontal sums, no tails.
 //! 2. A register tile of 4 rows × 2 vectors hides the latency of the additions behind each other.
-//! 3. Forward computes only the vectors of columns that hold kept pairs of the tile's rows: about half.
-//! 4. T is transposed in square blocks within registers; one element at a time costs as much as the product.
-//! 5. Each element is its own sum in order of the inner index, with multiplication and addition rounded
+//! 3. Forward computes only the vectors of columns that hold kept pairs of the tile's rows: about
+//! half. 4. T is transposed in square blocks within registers; one element at a time costs as much
+//! as the product. 5. Each element is its own sum in order of the inner index, with multiplication
+//! and addition rounded
 //!    apart: the width of the vectors does not change a bit.
 
 use super::Shape;
@@ -112,8 +114,8 @@ fn backward_samples<const LANES: usize>(
     }
 }
 
-/// Lays the gradients of the pairs out as the symmetric matrix S, `vectors` columns apart. Places of
-/// pairs that are not kept are not written: they stay 0.
+/// Lays the gradients of the pairs out as the symmetric matrix S, `vectors` columns apart. Places
+/// of pairs that are not kept are not written: they stay 0.
 #[inline(always)]
 fn spread_pairs(shape: &Shape, d_pairs: &[f32], symmetric: &mut [f32]) {
     let vectors = shape.vectors();

@@ -34,8 +34,8 @@ pub struct Arguments<'a> {
 /// The sum of the samples' losses, not divided; see [`scalar::sample`] for the formulas.
 ///
 /// # Numerics
-/// f64, finite for every finite logit; gradient and probability are rounded once. Sums chunks of 512
-/// samples in order: the same bytes for any thread count and instruction set.
+/// f64, finite for every finite logit; gradient and probability are rounded once. Sums chunks of
+/// 512 samples in order: the same bytes for any thread count and instruction set.
 /// # Errors
 /// [`Error::Shape`] before any work.
 pub fn run(cpu: &Cpu, arguments: Arguments<'_>) -> Result<f64, Error> {
