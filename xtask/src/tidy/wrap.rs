@@ -21,7 +21,8 @@ pub fn wrap(text: &str) -> String {
                 out.extend(broken(&old, &words));
             }
         }
-        let fixed = fenced || prefix.is_empty() || body.starts_with(['|', ' ', '#']);
+        let fixed =
+            fenced || prefix.is_empty() || body.starts_with(['|', ' ', '#']) || is_list_item(body);
         if !fixed && current.chars().count() > COLUMNS {
             let mut lines = broken(prefix, &current[prefix.len()..]);
             let last = lines.pop().unwrap_or_default();
@@ -49,7 +50,17 @@ fn split(line: &str) -> (&str, &str) {
 /// Whether a comment line goes on with the sentence of the line before it.
 fn continues(body: &str) -> bool {
     let first = body.chars().next();
-    first.is_some_and(|c| c.is_alphanumeric() || "`([\"'".contains(c)) && !body.starts_with("```")
+    first.is_some_and(|c| c.is_alphanumeric() || "`([\"'".contains(c))
+        && !body.starts_with("```")
+        && !is_list_item(body)
+}
+
+/// Whether a comment line opens an item of a list: `- …`, `* …` or `1. …`.
+fn is_list_item(body: &str) -> bool {
+    let after_number = body.trim_start_matches(|c: char| c.is_ascii_digit());
+    body.starts_with("- ")
+        || body.starts_with("* ")
+        || (after_number.len() < body.len() && after_number.starts_with(". "))
 }
 
 fn broken(prefix: &str, words: &str) -> Vec<String> {
@@ -91,6 +102,12 @@ mod tests {
             };
             assert!(tokens(&wrap(text)) == tokens(text), "{path}");
         }
+    }
+
+    #[test]
+    fn items_of_a_list_stay_apart() {
+        let text = format!("//! 1. {}\n//! 2. short\n", "word ".repeat(25).trim());
+        assert_eq!(wrap(&text), text);
     }
 
     #[test]

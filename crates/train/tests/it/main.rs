@@ -1,5 +1,5 @@
 //! Integration tests of the trainer, one binary.
-#![expect(clippy::unwrap_used, reason = "test code fails by panicking")]
+#![expect(clippy::panic, clippy::unwrap_used, reason = "test code fails by panicking")]
 
 mod against_oracle;
 mod checkpoint;

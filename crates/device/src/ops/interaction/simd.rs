@@ -5,14 +5,14 @@
 //! backward:  dT = S T              S[i, j] = S[j, i] = dZ of the pair (i, j), 0 where not kept
 //! ```
 //! 1. The right factor is laid out with the lanes along its columns (T transposed forward, T
-//! backward),
-//!    padded with zeros to whole vectors: no horizontal sums, no tails.
+//!    backward), padded with zeros to whole vectors: no horizontal sums, no tails.
 //! 2. A register tile of 4 rows × 2 vectors hides the latency of the additions behind each other.
 //! 3. Forward computes only the vectors of columns that hold kept pairs of the tile's rows: about
-//! half. 4. T is transposed in square blocks within registers; one element at a time costs as much
-//! as the product. 5. Each element is its own sum in order of the inner index, with multiplication
-//! and addition rounded
-//!    apart: the width of the vectors does not change a bit.
+//!    half.
+//! 4. T is transposed in square blocks within registers; one element at a time costs as much as the
+//!    product.
+//! 5. Each element is its own sum in order of the inner index, with multiplication and addition
+//!    rounded apart: the width of the vectors does not change a bit.
 
 use super::Shape;
 use crate::cpu::Isa;
