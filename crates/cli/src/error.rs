@@ -22,9 +22,10 @@ pub enum Error {
     Config { origin: String, source: ConfigError },
     /// Tables and their optimizer state do not fit.
     #[error(
-        "{config}: the tables and their optimizer state need {needed}, got {available} of memory"
+        "{config}: tables of {tables} and their optimizer state need {needed}, \
+         got {available} of memory"
     )]
-    Memory { config: String, needed: Bytes, available: Bytes, rows_cap: u64 },
+    Memory { config: String, tables: Bytes, needed: Bytes, available: Bytes, rows_cap: u64 },
     /// The disk is too full.
     #[error("{}: expected {needed} of free disk space, got {available}", folder.display())]
     Disk { folder: PathBuf, needed: Bytes, available: Bytes },
@@ -232,12 +233,45 @@ fn config_hint(error: &ConfigError) -> Option<String> {
     Some(hint.to_owned())
 }
 
-fn data_hint(_error: &data::Error) -> Option<String> {
-    None
+fn data_hint(error: &data::Error) -> Option<String> {
+    let hint = match error {
+        data::Error::Malformed(_) => "without --strict such lines are counted and left out",
+        data::Error::NoGoodRows { .. } => {
+            "do data.format and data.columns describe this file? compare with: rowmill data stats"
+        }
+        data::Error::MissingColumn { .. } => {
+            "name the columns as the file does; a file without a header needs data.columns"
+        }
+        data::Error::TableTooSmall { .. } => {
+            "give the table more rows, raise data.ids.threshold, or use data.ids.mode = \"modulo\""
+        }
+        data::Error::OutExists { .. } => "remove it or choose another folder",
+        data::Error::PositionMismatch { .. } | data::Error::FittedMismatch { .. } => {
+            "the data or its columns changed since; use the same, or begin a new run with --run"
+        }
+        data::Error::Stdin { .. } => {
+            "convert it first: rowmill data convert - --config CONFIG --out FOLDER"
+        }
+        _ => return None,
+    };
+    Some(hint.to_owned())
 }
 
-fn train_hint(_error: &train::Error) -> Option<String> {
-    None
+fn train_hint(error: &train::Error) -> Option<String> {
+    let hint = match error {
+        train::Error::Data(error) => return data_hint(error),
+        train::Error::Checksum { .. }
+        | train::Error::FileLength { .. }
+        | train::Error::TensorFile { .. } => {
+            "find a whole checkpoint with: rowmill checkpoint verify RUN"
+        }
+        train::Error::OtherModel { .. } | train::Error::StateKind { .. } => {
+            "resume with the configuration that wrote the checkpoint, or begin a new run with --run"
+        }
+        train::Error::ManifestVersion { .. } => "read it with the version of rowmill that wrote it",
+        _ => return None,
+    };
+    Some(hint.to_owned())
 }
 
 #[cfg(test)]

@@ -3,7 +3,7 @@
 
 use std::io::{self, IsTerminal, Write};
 
-use comfy_table::{Cell, CellAlignment, Table, presets};
+use comfy_table::{Cell, CellAlignment, Table, TableComponent, presets};
 use serde::Serialize;
 
 use crate::args::{Color, Format, Global};
@@ -101,7 +101,9 @@ pub fn facts(rows: &[(&str, String)]) -> String {
 /// A table with a header; columns of numbers are set to the right.
 pub fn grid(header: &[&str], rows: &[Vec<String>]) -> String {
     let mut table = Table::new();
-    table.load_preset(presets::UTF8_HORIZONTAL_ONLY);
+    table.load_preset(presets::NOTHING);
+    table.set_style(TableComponent::HeaderLines, '─');
+    table.set_style(TableComponent::MiddleHeaderIntersections, '─');
     table.set_header(header);
     for row in rows {
         table.add_row(row);

@@ -90,6 +90,12 @@ pub fn run(args: &Train, session: &Session) -> Result<ExitCode, Error> {
     };
     let mut observer = Observer::new(session.console);
     let outcome = train::run::run(&request, &mut |event| observer.see(event))?;
+    if args.trace.is_some() && !observer.traced {
+        session.console.warn(format_args!(
+            "nothing was recorded: the run ended at step {}, --trace-steps is {}..{}",
+            outcome.step, args.trace_steps.start, args.trace_steps.end
+        ));
+    }
     observer.finish()?;
     report(session.console, &outcome, &resume_command)
 }

@@ -24,12 +24,13 @@ fn check_against(job: &Job, available: Bytes) -> Result<(), Error> {
     if needed.0 <= allowed {
         return Ok(());
     }
+    let tables = job.config.model.table_bytes(Optimizer::Sgd);
     let rows_cap = fitting_cap(&job.config.model, optimizer, allowed);
-    Err(Error::Memory { config: job.origin.clone(), needed, available, rows_cap })
+    Err(Error::Memory { config: job.origin.clone(), tables, needed, available, rows_cap })
 }
 
 /// The largest cap, rounded down to one digit, under which the tables take at most `bytes`.
-pub fn fitting_cap(model: &ModelConfig, optimizer: Optimizer, bytes: u64) -> u64 {
+fn fitting_cap(model: &ModelConfig, optimizer: Optimizer, bytes: u64) -> u64 {
     let most = model.tables.iter().map(|table| table.rows).max().unwrap_or(1);
     let (mut fits, mut exceeds) = (1, most.saturating_add(1));
     while exceeds - fits > 1 {
@@ -65,7 +66,8 @@ mod tests {
         let job = config::job("dlrm-dcnv2", &[]).unwrap();
         let available = Bytes(16 << 30);
         let error = check_against(&job, available).unwrap_err();
-        let Error::Memory { needed, rows_cap, .. } = error else { panic!("{error}") };
+        let Error::Memory { tables, needed, rows_cap, .. } = error else { panic!("{error}") };
+        assert_eq!(tables.to_string(), "97.4 GiB");
         assert!(needed.0 > 90 << 30, "{needed}");
         let capped = |cap: u64| {
             let job = config::job("dlrm-dcnv2", &[("rows_cap".into(), cap.to_string())]).unwrap();

@@ -8,7 +8,7 @@ use serde_json::Value;
 use crate::fixture::Place;
 
 const KILLS: u32 = 20;
-const TRAIN: &str = "train job.toml --train train.csv --format json --set epochs=200";
+const TRAIN: &str = "train job.toml --train train.csv --format json --set epochs=80";
 
 #[test]
 fn twenty_kills_end_like_an_uninterrupted_run() {

@@ -7,5 +7,6 @@ mod fixture;
 mod help;
 mod interrupt;
 mod kill;
+mod quickstart;
 mod refusal;
 mod train;

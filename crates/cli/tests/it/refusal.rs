@@ -46,7 +46,7 @@ fn tables_that_do_not_fit_name_both_numbers_and_a_cap() {
     check(
         "train dlrm-dcnv2 --set model.tables=[{name=\"C{1..26}\",rows=4000000000000,dim=128}]",
         1,
-        &["error: dlrm-dcnv2: the tables and their optimizer state need", "PiB, got", "rows_cap="],
+        &["error: dlrm-dcnv2: tables of", "optimizer state need", "PiB, got", "rows_cap="],
     );
 }
 

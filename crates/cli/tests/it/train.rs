@@ -61,7 +61,8 @@ fn evaluating_a_run_gives_what_training_reported() {
     for name in ["samples", "auc", "loss"] {
         let value = evaluated["evaluation"].get(name).unwrap_or(&Value::Null);
         let (a, b) = (value.as_f64().unwrap(), trained["evaluation"][name].as_f64().unwrap());
-        assert!((a - b).abs() < 1e-9, "{name}: {a} and {b}");
+        // Batches of another size round f32 sums differently.
+        assert!((a - b).abs() < 1e-6, "{name}: {a} and {b}");
     }
 }
 
@@ -97,11 +98,13 @@ fn a_trace_is_written() {
 }
 
 #[test]
-fn generated_rows_train_any_model() {
+fn generated_rows_fit_the_columns_of_a_job() {
     let place = Place::new();
-    let ran = place.done(
-        "train dlrm-default --synthetic 3000 --run run --format json --set batch_size=256 \
-         --set rows_cap=1000 --set bottom=[32,64] --set top=[32,1]",
-    );
+    let ran = place.done("train job.toml --synthetic 3000 --run run --format json");
+    assert!(ran.stderr.contains("generated 3,000 rows"), "{}", ran.stderr);
     assert!(ran.last()["evaluation"]["auc"].is_number(), "{}", ran.stdout);
+    // Another session of the run finds the rows again.
+    let more = place.done("train job.toml --synthetic 3000 --run run --resume --set epochs=3");
+    assert!(!more.stderr.contains("generated"), "{}", more.stderr);
+    place.done("eval run");
 }

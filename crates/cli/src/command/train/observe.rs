@@ -23,12 +23,21 @@ pub struct Observer {
     /// Loss and rate of the latest interval.
     latest: String,
     intervals_seen: bool,
+    /// Whether trace files were written.
+    pub traced: bool,
 }
 
 impl Observer {
     /// An observer that has seen nothing.
     pub fn new(console: Console) -> Self {
-        Self { console, meter: None, failed: None, latest: String::new(), intervals_seen: false }
+        Self {
+            console,
+            meter: None,
+            failed: None,
+            latest: String::new(),
+            intervals_seen: false,
+            traced: false,
+        }
     }
 
     /// Shows one event.
@@ -43,6 +52,7 @@ impl Observer {
             Event::Evaluated { step, evaluation } => self.evaluated(step, evaluation),
             Event::Saved { step, path, bytes, seconds } => self.saved(step, path, bytes, seconds),
             Event::Traced { paths } => {
+                self.traced = true;
                 self.line("traced", &json!({ "paths": paths }));
                 for path in paths {
                     self.say(format_args!("trace written: {}", path.display()));

@@ -1,0 +1,36 @@
+//! `rowmill quickstart`, shortened: it works, it replaces its own folder, and no other.
+
+use std::fs;
+use std::time::Instant;
+
+use crate::fixture::Place;
+
+#[test]
+fn everything_once_and_again() {
+    let place = Place::new();
+    let started = Instant::now();
+    let ran = place.done("quickstart --seconds 2 --format json");
+    let seconds = started.elapsed().as_secs_f64();
+    let last = ran.last();
+    let (auc, ceiling) = (last["auc"].as_f64().unwrap(), last["ceiling_auc"].as_f64().unwrap());
+    assert!(0.75 < ceiling && ceiling < 0.85 && 0.6 < auc && auc < ceiling, "{last}");
+    for path in ["checkpoint", "trace", "text", "config"] {
+        assert!(place.path(last[path].as_str().unwrap()).exists(), "{path}: {last}");
+    }
+    assert!(ran.stderr.contains("Next:"), "{}", ran.stderr);
+    assert!(seconds < 120.0, "{seconds}");
+
+    fs::write(place.path("rowmill-quickstart/mine.txt"), "kept").unwrap();
+    place.done("quickstart --seconds 1");
+    assert!(place.path("rowmill-quickstart/mine.txt").exists());
+    place.done("eval rowmill-quickstart/run");
+}
+
+#[test]
+fn a_folder_of_something_else_is_left_alone() {
+    let place = Place::new();
+    let ran = place.run("quickstart --folder .");
+    assert_eq!(ran.code, Some(2), "{}", ran.stderr);
+    assert!(ran.stderr.contains("not a quickstart's"), "{}", ran.stderr);
+    assert!(place.path("train.csv").exists());
+}
