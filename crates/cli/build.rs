@@ -1,4 +1,4 @@
-//! Embeds every `configs/*.toml`, so that the installed binary knows the ready-made models anywhere.
+//! Embeds every `configs/*.toml`, so that the binary knows the ready-made models anywhere.
 
 use std::fmt::Write as _;
 use std::io::Error;

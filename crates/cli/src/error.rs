@@ -183,7 +183,7 @@ impl Error {
         }
     }
 
-    /// Whether the reader of our output closed it, which is no failure of ours (`rowmill … | head`).
+    /// Whether the reader of our output closed it (`rowmill … | head`), no failure of ours.
     pub fn is_closed_output(&self) -> bool {
         matches!(self, Self::Output(error) if error.kind() == io::ErrorKind::BrokenPipe)
     }

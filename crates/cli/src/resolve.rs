@@ -1,5 +1,5 @@
-//! The command line as meant: configuration read and overridden, plan chosen, memory checked, threads
-//! counted. Starts nothing; `command` does.
+//! The command line as meant: configuration read and overridden, plan chosen, memory checked,
+//! threads counted. Starts nothing; `command` does.
 
 pub mod checkpoint;
 pub mod config;

@@ -1,4 +1,5 @@
-//! `rowmill train`: configuration and data → a run, with its progress, result and the way to resume it.
+//! `rowmill train`: configuration and data → a run, with its progress, its result and how to
+//! resume it.
 
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;

@@ -50,7 +50,7 @@ pub fn run_of(checkpoint: &Path) -> Option<PathBuf> {
     (checkpoints.file_name()? == "checkpoints").then(|| checkpoints.parent().map(Path::to_owned))?
 }
 
-/// Refuses to resume a run whose newest checkpoint is damaged, naming the damage and the one before.
+/// Refuses to resume a run whose newest checkpoint is damaged; names damage and the one before.
 pub fn check_newest(run: &Path) -> Result<(), Error> {
     let Some(newest) = checkpoint::list(run)?.pop() else { return Ok(()) };
     let Some(reason) = damage(&newest) else { return Ok(()) };

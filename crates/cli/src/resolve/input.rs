@@ -1,5 +1,5 @@
-//! Which rows are meant: raw files are prepared once into the run's folder, a prepared folder is opened,
-//! and held-out rows are set apart. Knows nothing of training.
+//! Which rows are meant: raw files are prepared once into the run's folder, a prepared folder is
+//! opened, and held-out rows are set apart. Knows nothing of training.
 
 use std::ops::Range;
 use std::path::{Path, PathBuf};

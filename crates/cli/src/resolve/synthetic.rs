@@ -64,7 +64,7 @@ fn reserved(ids: Ids, rows: u64) -> u64 {
     }
 }
 
-/// Makes the job read what [`config_for`] writes: integer ids, a 0/1 label, counts taken as logarithms.
+/// Makes the job read what [`config_for`] writes: integer ids, a 0/1 label, logarithms of counts.
 pub fn adapt(job: &mut JobConfig) {
     let data = &mut job.data;
     data.evaluation.clear();

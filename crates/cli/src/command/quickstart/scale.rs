@@ -15,7 +15,8 @@ const BATCH_SIZE: u64 = 1024;
 const ROWS_CAP: u64 = 50_000;
 /// Passes over the data, however fast the machine: more would learn the rows by heart.
 const EPOCHS_MOST: f64 = 3.0;
-/// Share of the time given that the training itself may take; the rest is for evaluation and saving.
+/// Share of the time given that the training itself may take; the rest is for evaluation and
+/// saving.
 const TRAINING_SHARE: f64 = 0.85;
 /// A quickstart as a whole may take this many times the seconds given.
 const TOTAL_SHARE: f64 = 2.0;
