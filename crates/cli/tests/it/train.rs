@@ -108,3 +108,36 @@ fn generated_rows_fit_the_columns_of_a_job() {
     assert!(!more.stderr.contains("generated"), "{}", more.stderr);
     place.done("eval run");
 }
+
+#[test]
+fn a_plan_of_a_file_is_followed_or_refused_by_tile() {
+    let place = Place::new();
+    let tile = |table: u32, rows: &str, rank: u32| {
+        format!(
+            r#"{{"table": {table}, "rows": {rows}, "columns": {{"start": 0, "end": 4}}, "rank": {rank}}}"#
+        )
+    };
+    let plan = |last: &str| {
+        let first = r#"{"start": 0, "end": 30}"#;
+        let second = r#"{"start": 30, "end": 50}"#;
+        let tiles = [tile(0, first, 0), tile(0, second, 1), tile(1, last, 1)].join(",");
+        std::fs::write(
+            place.path("plan.json"),
+            format!(r#"{{"world_size": 2, "tiles": [{tiles}]}}"#),
+        )
+        .unwrap();
+    };
+    plan(r#"{"start": 0, "end": 20}"#);
+    place.done("train job.toml --train train.csv --run run --plan plan.json");
+    let info = place.done("checkpoint info run --format json").last();
+    assert_eq!(info["world_size"], 2, "{info}");
+
+    plan(r#"{"start": 0, "end": 19}"#);
+    let refused = place.run("train job.toml --train train.csv --run other --plan plan.json");
+    assert_eq!(refused.code, Some(2), "{}", refused.stderr);
+    assert!(
+        refused.stderr.contains("expected tiles over 80 weights, got 76"),
+        "{}",
+        refused.stderr
+    );
+}
