@@ -163,8 +163,8 @@ impl SyntheticConfig {
             layout: Layout::Criteo,
             planted: PlantedConfig {
                 dense_deviation: 0.9,
-                additive_deviation: 0.75,
-                interaction_deviation: 0.75,
+                additive_deviation: 0.8,
+                interaction_deviation: 0.7,
                 latent_dim: 2,
                 effect_ids: 32,
                 // C3·C4, C12·C16, C21·C24 and C26·C10: tables large enough that few ids meet in a row.

@@ -3,6 +3,7 @@
 
 use std::ops::Range;
 
+use schema::IndexDistribution;
 use schema::random::CounterRng;
 
 use super::planted::Planted;
@@ -92,9 +93,16 @@ pub(super) fn pilot(config: &SyntheticConfig, rows: u64) -> Block {
 
 /// Where each column's random numbers lie in a row's stream.
 struct Places {
-    /// First number of each feature: missing, length, then one per id.
-    features: Vec<u64>,
+    features: Vec<Place>,
     label: u64,
+}
+
+/// One feature's numbers (missing, length, then one per id) and what becomes of them.
+struct Place {
+    first: u64,
+    length_min: u64,
+    length_spread: u64,
+    law: Law,
 }
 
 impl Places {
@@ -102,10 +110,44 @@ impl Places {
         let mut next = config.dense as u64 * DENSE_DRAWS;
         let mut features = Vec::with_capacity(config.features.len());
         for feature in &config.features {
-            features.push(next);
-            next += 2 + u64::from(feature.hotness.max);
+            let (min, max) = (u64::from(feature.hotness.min), u64::from(feature.hotness.max));
+            let law = Law::new(feature);
+            let spread = max - min + 1;
+            features.push(Place { first: next, length_min: min, length_spread: spread, law });
+            next += 2 + max;
         }
         Self { features, label: next }
+    }
+}
+
+/// [`IndexDistribution::rank_at`] for one table, with the power that does not depend on the quantile
+/// taken once: it is half of the time of a draw.
+struct Law {
+    distribution: IndexDistribution,
+    cardinality: u64,
+    /// `(n + 1)^(1 - s) - 1` and `1 / (1 - s)`, for Zipf exponents `s` other than 1.
+    power: Option<(f64, f64)>,
+}
+
+impl Law {
+    fn new(feature: &SyntheticFeature) -> Self {
+        let SyntheticFeature { distribution, cardinality, .. } = *feature;
+        let power = match distribution {
+            IndexDistribution::Zipf { exponent } if (exponent - 1.0).abs() >= 1e-9 => {
+                let b = 1.0 - exponent;
+                Some(((cardinality as f64 + 1.0).powf(b) - 1.0, 1.0 / b))
+            }
+            _ => None,
+        };
+        Self { distribution, cardinality, power }
+    }
+
+    #[inline]
+    fn rank_at(&self, quantile: f64) -> u64 {
+        let Some((span, inverse)) = self.power else {
+            return self.distribution.rank_at(quantile, self.cardinality);
+        };
+        ((1.0 + quantile * span).powf(inverse) as u64).clamp(1, self.cardinality) - 1
     }
 }
 
@@ -113,9 +155,11 @@ fn inputs(config: &SyntheticConfig, places: &Places, rng: CounterRng, block: &mu
     for column in 0..config.dense {
         block.dense.push(count(config, rng, column));
     }
-    for (feature, &place) in config.features.iter().zip(&places.features) {
-        if rng.unit(place) >= config.missing_share {
-            bag(feature, rng, place + 1, &mut block.ranks);
+    for place in &places.features {
+        if rng.unit(place.first) >= config.missing_share {
+            let length = place.length_min + rng.below(place.first + 1, place.length_spread);
+            let quantiles = (0..length).map(|id| rng.unit(place.first + 2 + id));
+            block.ranks.extend(quantiles.map(|quantile| place.law.rank_at(quantile)));
         }
         block.offsets.push(block.ranks.len());
     }
@@ -142,11 +186,23 @@ pub(super) fn log_count(column: usize) -> (f64, f64) {
     (LOCATIONS[column % LOCATIONS.len()], 1.0 + 0.1 * (column % 5) as f64)
 }
 
-fn bag(feature: &SyntheticFeature, rng: CounterRng, place: u64, ranks: &mut Vec<u64>) {
-    let spread = u64::from(feature.hotness.max - feature.hotness.min) + 1;
-    let length = u64::from(feature.hotness.min) + rng.below(place, spread);
-    for id in 0..length {
-        let quantile = rng.unit(place + 1 + id);
-        ranks.push(feature.distribution.rank_at(quantile, feature.cardinality));
+#[cfg(test)]
+mod tests {
+    use super::super::Hotness;
+    use super::*;
+
+    #[test]
+    fn the_law_is_the_shared_one() {
+        for exponent in [0.5, 1.0, 1.2, 2.0] {
+            let distribution = IndexDistribution::Zipf { exponent };
+            for cardinality in [1, 2, 1_000, 1 << 40] {
+                let (name, hotness) = ("x".to_owned(), Hotness::ONE);
+                let law = Law::new(&SyntheticFeature { name, cardinality, distribution, hotness });
+                for step in 0..1_000 {
+                    let quantile = f64::from(step) / 1e3;
+                    assert_eq!(law.rank_at(quantile), distribution.rank_at(quantile, cardinality));
+                }
+            }
+        }
     }
 }

@@ -10,6 +10,7 @@ use super::{SyntheticConfig, SyntheticFeature};
 const STREAM_MODEL: u64 = 3;
 /// Rows on which the parts' deviations and the bias are set: their errors are below 1 %.
 const PILOT_ROWS: u64 = 1 << 15;
+const SMALL_COUNTS: i64 = 2048;
 
 /// The truth behind the labels.
 pub(super) struct Planted {
@@ -21,8 +22,7 @@ pub(super) struct Planted {
     latent_dim: usize,
 }
 
-/// The three parts of a logit.
-#[derive(Clone, Copy, Default)]
+/// One number for each of the three parts of a logit.
 struct Parts {
     dense: f64,
     additive: f64,
@@ -36,6 +36,8 @@ struct Curve {
     slope: f64,
     wave: f64,
     phase: f64,
+    /// Values of the small counts, most of all that occur: reading one is cheaper than a sine.
+    small: Vec<f64>,
 }
 
 /// What the ids of one feature do; ranks behind the tables' end do nothing.
@@ -52,7 +54,7 @@ impl Planted {
         let mut planted = Self {
             bias: 0.0,
             scales: Parts { dense: 1.0, additive: 1.0, interaction: 1.0 },
-            dense: (0..config.dense).map(|column| curve(rng.child(1), column)).collect(),
+            dense: (0..config.dense).map(|column| Curve::new(rng.child(1), column)).collect(),
             features: Vec::with_capacity(config.features.len()),
             pairs: config.planted.pairs.clone(),
             latent_dim: config.planted.latent_dim,
@@ -67,63 +69,62 @@ impl Planted {
 
     /// The click probability of a row of the block.
     pub(super) fn probability(&self, block: &Block, row: usize) -> f64 {
-        let parts = self.parts(block, row);
-        sigmoid(self.bias + parts.dense + parts.additive + parts.interaction)
+        sigmoid(self.linear_logit(block, row) + self.interaction(block, row))
     }
 
     /// The logit without interactions: the best that is known of a linear model beforehand.
     pub(super) fn linear_logit(&self, block: &Block, row: usize) -> f64 {
-        let parts = self.parts(block, row);
-        self.bias + parts.dense + parts.additive
+        self.bias + self.dense(block, row) + self.additive(block, row)
     }
 
-    fn parts(&self, block: &Block, row: usize) -> Parts {
-        let mut parts = Parts::default();
+    fn dense(&self, block: &Block, row: usize) -> f64 {
         let counts = &block.dense[row * self.dense.len()..][..self.dense.len()];
-        for (curve, &count) in self.dense.iter().zip(counts) {
-            parts.dense += curve.at(count);
-        }
+        let effects = self.dense.iter().zip(counts).map(|(curve, &count)| curve.at(count));
+        effects.sum::<f64>() * self.scales.dense
+    }
+
+    fn additive(&self, block: &Block, row: usize) -> f64 {
         let first_bag = row * self.features.len();
+        let mut sum = 0.0;
         for (index, effects) in self.features.iter().enumerate() {
-            let ids = block.bag(first_bag + index);
-            parts.additive += ids.iter().map(|&rank| effects.own(rank)).sum::<f64>();
+            let bag = block.bag(first_bag + index);
+            sum += bag.iter().map(|&rank| effects.own(rank)).sum::<f64>();
         }
+        sum * self.scales.additive
+    }
+
+    fn interaction(&self, block: &Block, row: usize) -> f64 {
+        let first_bag = row * self.features.len();
+        let mut sum = 0.0;
         for &(left, right) in &self.pairs {
-            let (left_ids, right_ids) = (block.bag(first_bag + left), block.bag(first_bag + right));
-            for &rank in left_ids {
+            for &rank in block.bag(first_bag + left) {
                 let vector = self.features[left].vector(rank, self.latent_dim);
-                for &other in right_ids {
-                    let against = self.features[right].vector(other, self.latent_dim);
-                    parts.interaction += dot(vector, against);
+                for &other in block.bag(first_bag + right) {
+                    sum += dot(vector, self.features[right].vector(other, self.latent_dim));
                 }
             }
         }
-        parts.dense *= self.scales.dense;
-        parts.additive *= self.scales.additive;
-        parts.interaction *= self.scales.interaction;
-        parts
+        sum * self.scales.interaction
     }
 
     /// Gives each part its configured deviation and the whole its click rate, on pilot rows.
     fn scale(&mut self, config: &SyntheticConfig) {
         let block = draw::pilot(config, PILOT_ROWS);
-        let parts: Vec<Parts> =
-            (0..PILOT_ROWS as usize).map(|row| self.parts(&block, row)).collect();
+        let part = |of: &dyn Fn(usize) -> f64| (0..PILOT_ROWS as usize).map(of).collect();
+        let dense: Vec<f64> = part(&|row| self.dense(&block, row));
+        let additive: Vec<f64> = part(&|row| self.additive(&block, row));
+        let interaction: Vec<f64> = part(&|row| self.interaction(&block, row));
         let wanted = &config.planted;
         self.scales = Parts {
-            dense: scale_to(wanted.dense_deviation, parts.iter().map(|part| part.dense)),
-            additive: scale_to(wanted.additive_deviation, parts.iter().map(|part| part.additive)),
-            interaction: scale_to(
-                wanted.interaction_deviation,
-                parts.iter().map(|part| part.interaction),
-            ),
+            dense: scale_to(wanted.dense_deviation, &dense),
+            additive: scale_to(wanted.additive_deviation, &additive),
+            interaction: scale_to(wanted.interaction_deviation, &interaction),
         };
-        let logits: Vec<f64> = parts
-            .iter()
-            .map(|part| {
-                part.dense * self.scales.dense
-                    + part.additive * self.scales.additive
-                    + part.interaction * self.scales.interaction
+        let logits: Vec<f64> = (0..PILOT_ROWS as usize)
+            .map(|row| {
+                dense[row] * self.scales.dense
+                    + additive[row] * self.scales.additive
+                    + interaction[row] * self.scales.interaction
             })
             .collect();
         self.bias = bias_for(config.click_rate, &logits);
@@ -131,10 +132,26 @@ impl Planted {
 }
 
 impl Curve {
+    fn new(rng: CounterRng, column: usize) -> Self {
+        let (location, scale) = draw::log_count(column);
+        let place = 3 * column as u64;
+        let slope = rng.normal(place);
+        // Mostly slope: a wave of full height would take a network longer to learn than all the rest.
+        let wave = 0.4 * rng.normal(place + 1);
+        let phase = std::f64::consts::TAU * rng.unit(2 * place + 4);
+        let mut curve = Self { location, scale, slope, wave, phase, small: Vec::new() };
+        curve.small = (0..SMALL_COUNTS).map(|count| curve.compute(count)).collect();
+        curve
+    }
+
     /// A missing or negative count acts as 0, which is what Criteo's preparations make of it.
     fn at(&self, count: Option<i64>) -> f64 {
-        let log = (count.unwrap_or(0).max(0) as f64).ln_1p();
-        let z = ((log - self.location) / self.scale).clamp(-3.0, 3.0);
+        let count = count.unwrap_or(0).max(0);
+        self.small.get(count as usize).copied().unwrap_or_else(|| self.compute(count))
+    }
+
+    fn compute(&self, count: i64) -> f64 {
+        let z = (((count as f64).ln_1p() - self.location) / self.scale).clamp(-3.0, 3.0);
         self.slope * z + self.wave * (1.5 * z + self.phase).sin()
     }
 }
@@ -152,15 +169,6 @@ impl Effects {
 
 fn dot(left: &[f32], right: &[f32]) -> f64 {
     left.iter().zip(right).map(|(a, b)| f64::from(a * b)).sum()
-}
-
-fn curve(rng: CounterRng, column: usize) -> Curve {
-    let (location, scale) = draw::log_count(column);
-    let place = 3 * column as u64;
-    let slope = rng.normal(place);
-    let wave = 0.4 * rng.normal(place + 1);
-    let phase = std::f64::consts::TAU * rng.unit(2 * place + 4);
-    Curve { location, scale, slope, wave, phase }
 }
 
 fn effects(config: &SyntheticConfig, feature: &SyntheticFeature, rng: CounterRng) -> Effects {
@@ -214,10 +222,10 @@ fn rank_share(feature: &SyntheticFeature, rank: u64) -> f64 {
 }
 
 /// The factor that gives the values the wanted deviation; 0 where they do not vary.
-fn scale_to(wanted: f64, values: impl Iterator<Item = f64> + Clone) -> f64 {
-    let n = values.clone().count() as f64;
-    let mean = values.clone().sum::<f64>() / n;
-    let variance = values.map(|value| (value - mean).powi(2)).sum::<f64>() / n;
+fn scale_to(wanted: f64, values: &[f64]) -> f64 {
+    let n = values.len() as f64;
+    let mean = values.iter().sum::<f64>() / n;
+    let variance = values.iter().map(|value| (value - mean).powi(2)).sum::<f64>() / n;
     if variance > 1e-12 { wanted / variance.sqrt() } else { 0.0 }
 }
 
