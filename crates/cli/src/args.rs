@@ -144,7 +144,8 @@ pub struct Train {
     #[arg(long, value_enum, default_value_t = Sharding::Table)]
     pub sharding: Sharding,
     /// A sharding plan:
-    /// {"world_size": W, "tiles": [{"table": 0, "rows": {"start", "end"}, "columns": {"start", "end"}, "rank": 0}]}
+    /// {"world_size": W, "tiles": [{"table": 0, "rows": {"start", "end"}, "columns": {"start",
+    /// "end"}, "rank": 0}]}
     #[arg(long, value_name = "FILE.json", conflicts_with_all = ["sharding", "ranks"])]
     pub plan: Option<PathBuf>,
     /// Record the steps of --trace-steps into this folder (opens in ui.perfetto.dev)

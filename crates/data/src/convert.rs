@@ -1,6 +1,7 @@
 //! One block of an input to rows: reads fields, skips and counts malformed records.
 //!
-//! Generic over what becomes of a row ([`Accept`]): fitting and writing share every line of reading.
+//! Generic over what becomes of a row ([`Accept`]): fitting and writing share every line of
+//! reading.
 
 use schema::source::CategoryKind;
 
@@ -108,7 +109,8 @@ impl<A: Accept> Output<'_, A> {
     }
 }
 
-/// Reads one text record whose field `i` is `text[fields[i-1].end .. fields[i].end]`, given as ranges.
+/// Reads one text record whose field `i` is `text[fields[i-1].end .. fields[i].end]`, given as
+/// ranges.
 fn read_fields(
     row: &mut Row,
     (wanted, layout): (&Wanted, &Layout),

@@ -1,9 +1,9 @@
 //! Comma-separated text with quotes (RFC 4180) to blocks of records.
 //!
-//! Own code because every record must know its line: libraries that skip blank lines or end a record at
-//! the `\r` of `\r\n` report a line before it. A quote opens only at the start of a field; text after the
-//! closing quote belongs to the field. Spaces around fields, and the `\r` of a line end, are trimmed
-//! later by whoever reads the fields.
+//! Own code because every record must know its line: libraries that skip blank lines or end a
+//! record at the `\r` of `\r\n` report a line before it. A quote opens only at the start of a
+//! field; text after the closing quote belongs to the field. Spaces around fields, and the `\r` of
+//! a line end, are trimmed later by whoever reads the fields.
 
 use std::io::Read;
 use std::path::Path;

@@ -1,6 +1,7 @@
 //! Opens an input: plain, gzip (any number of members), zstd, or `-` for standard input.
 //!
-//! The compression is recognised by the first bytes, never by the name. Knows nothing of the content.
+//! The compression is recognised by the first bytes, never by the name. Knows nothing of the
+//! content.
 
 use std::fs::File;
 use std::io::{self, BufReader, Chain, Cursor, Read};

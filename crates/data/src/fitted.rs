@@ -1,4 +1,5 @@
-//! What is learnt from the training data and needed to read any other: means, deviations, vocabularies.
+//! What is learnt from the training data and needed to read any other: means, deviations,
+//! vocabularies.
 //!
 //! Kept in `dataset.json` and in checkpoints. Learning it is `fit`'s.
 
@@ -179,7 +180,8 @@ impl Applier {
     }
 }
 
-/// A hasher for one 64-bit key: categories are not adversarial, and SipHash is most of a lookup's time.
+/// A hasher for one 64-bit key: categories are not adversarial, and SipHash is most of a lookup's
+/// time.
 #[derive(Default)]
 pub(crate) struct MixHasher(u64);
 

@@ -1,6 +1,7 @@
 //! Decoded rows to batches: ids of the model's features, dense rows, labels.
 //!
-//! Knows the model's features by column; not where rows come from or in which order they are wanted.
+//! Knows the model's features by column; not where rows come from or in which order they are
+//! wanted.
 
 use schema::{Batch, KeyedJaggedTensor};
 

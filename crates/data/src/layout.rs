@@ -82,8 +82,9 @@ impl Wanted {
         })
     }
 
-    /// Like [`Wanted::place`] for a headerless file of known columns whose first record has `fields`
-    /// fields: one field fewer than columns means that the label is left out, where that is allowed.
+    /// Like [`Wanted::place`] for a headerless file of known columns whose first record has
+    /// `fields` fields: one field fewer than columns means that the label is left out, where that
+    /// is allowed.
     pub(crate) fn place_headerless(
         &self,
         names: &[String],

@@ -1,4 +1,5 @@
-//! Files to batches: text and Parquet are *prepared* once into a dataset folder, which a loader reads.
+//! Files to batches: text and Parquet are *prepared* once into a dataset folder, which a loader
+//! reads.
 //!
 //! - [`prepare`](prepare::prepare) streams Criteo, CSV, TSV or Parquet input into a [`Dataset`]: a folder
 //!   of Parquet files and `dataset.json`, in bounded memory, the same bytes for any number of threads.

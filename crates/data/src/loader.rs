@@ -24,8 +24,8 @@ const DECODE_THREADS: usize = 2;
 /// The features of a model in their order: categorical column and rows of its table.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct FeaturePlan {
-    /// Column name and table rows; an id is the column's unsigned value modulo the rows, or the value
-    /// itself where the dataset has exact ids.
+    /// Column name and table rows; an id is the column's unsigned value modulo the rows, or the
+    /// value itself where the dataset has exact ids.
     pub columns: Vec<(String, u64)>,
 }
 
@@ -83,8 +83,9 @@ impl Loader {
     /// Starts loading.
     ///
     /// # Errors
-    /// [`Error::MissingColumn`] and [`Error::TableTooSmall`] for the features, [`Error::Config`] for
-    /// impossible options, [`Error::PositionMismatch`] for a start that belongs to other options.
+    /// [`Error::MissingColumn`] and [`Error::TableTooSmall`] for the features, [`Error::Config`]
+    /// for impossible options, [`Error::PositionMismatch`] for a start that belongs to other
+    /// options.
     pub fn start(
         dataset: &Dataset,
         features: &FeaturePlan,
@@ -241,7 +242,8 @@ impl Ahead {
             let Some(window) = self.windows.next() else { return };
             let answers = window.pieces.iter().map(|piece| {
                 let (answer, result) = bounded(1);
-                // Decoders live as long as this sender; one that panicked shows as a missing answer.
+                // Decoders live as long as this sender; one that panicked shows as a missing
+                // answer.
                 let _ = self.jobs.send((piece.group, answer));
                 result
             });

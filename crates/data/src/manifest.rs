@@ -1,4 +1,5 @@
-//! `dataset.json`: what a prepared dataset is. Versioned; the Parquet files beside it hold the rows.
+//! `dataset.json`: what a prepared dataset is. Versioned; the Parquet files beside it hold the
+//! rows.
 
 use std::fs::File;
 use std::io::{BufReader, BufWriter, Write};

@@ -1,14 +1,15 @@
 //! A pipeline: one thread produces, several work, the caller consumes in the order of production.
 //!
-//! Bounded at every joint, so memory does not depend on the length of the stream; the result does not
-//! depend on the number of threads. Knows nothing of files.
+//! Bounded at every joint, so memory does not depend on the length of the stream; the result does
+//! not depend on the number of threads. Knows nothing of files.
 
 use crossbeam_channel::{Receiver, Sender, bounded};
 
 /// Hands items to the pipeline; says `false` when nobody wants more.
 pub(crate) type Send<'a, I> = &'a mut dyn FnMut(I) -> bool;
 
-/// Runs `produce` on a thread of its own, `work` on `threads` threads and `consume` on the caller's.
+/// Runs `produce` on a thread of its own, `work` on `threads` threads and `consume` on the
+/// caller's.
 ///
 /// # Errors
 /// The first error of `consume`, else that of `produce`. An error of either stops the others.

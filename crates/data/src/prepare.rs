@@ -1,10 +1,10 @@
 //! Raw inputs to a prepared dataset, streaming: fit where needed, then convert and write.
 //!
 //! # What is stored
-//! `label` and dense columns as f32, transformed. Categorical columns as i64: with exact ids the final
-//! ids, otherwise the raw category (the integer, or XXH3-64 of the trimmed text, as a bit pattern; 0 if
-//! missing), of which the loader takes the unsigned value modulo the table's rows. List columns keep
-//! their lists; a missing list is empty, missing elements are left out.
+//! `label` and dense columns as f32, transformed. Categorical columns as i64: with exact ids the
+//! final ids, otherwise the raw category (the integer, or XXH3-64 of the trimmed text, as a bit
+//! pattern; 0 if missing), of which the loader takes the unsigned value modulo the table's rows.
+//! List columns keep their lists; a missing list is empty, missing elements are left out.
 
 use std::num::NonZero;
 use std::path::Path;
@@ -32,8 +32,8 @@ pub struct PrepareRequest<'a> {
     pub inputs: &'a [String],
     /// Format and columns.
     pub config: &'a DataConfig,
-    /// State fitted on other data, such as the training data of an evaluation file. If `None`, it is
-    /// fitted on these inputs, which then are read more than once where the columns need it.
+    /// State fitted on other data, such as the training data of an evaluation file. If `None`, it
+    /// is fitted on these inputs, which then are read more than once where the columns need it.
     pub fitted: Option<&'a Fitted>,
     /// Share of the rows' end that fitting leaves out because it will be held out.
     pub hold_out: f64,
@@ -78,9 +78,9 @@ pub fn default_threads() -> usize {
 /// Prepares a dataset.
 ///
 /// # Cost
-/// One pass over the inputs; one more to fit standardised columns or exact ids, and another before that
-/// to count rows where `hold_out` is not 0. Memory is bounded by the row groups in flight, below 1 GiB
-/// for any input, plus the vocabularies of exact ids, which have a bound of their own.
+/// One pass over the inputs; one more to fit standardised columns or exact ids, and another before
+/// that to count rows where `hold_out` is not 0. Memory is bounded by the row groups in flight,
+/// below 1 GiB for any input, plus the vocabularies of exact ids, which have a bound of their own.
 /// # Errors
 /// Any [`Error`]; nothing is left at `out` then.
 pub fn prepare(

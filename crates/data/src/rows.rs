@@ -23,7 +23,8 @@ pub struct Rows {
 }
 
 impl Rows {
-    /// No rows of `dense` columns and as many categorical columns as `lists`, which says which hold lists.
+    /// No rows of `dense` columns and as many categorical columns as `lists`, which says which hold
+    /// lists.
     #[must_use]
     pub fn empty(dense: usize, lists: &[bool]) -> Self {
         let categories = |list: &bool| Categories { values: Vec::new(), ends: list.then(Vec::new) };

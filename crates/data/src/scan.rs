@@ -66,7 +66,8 @@ impl<'a> Meter<'a> {
 }
 
 impl Source<'_> {
-    /// Which categorical columns hold lists: those with a separator, or of a list type in the first file.
+    /// Which categorical columns hold lists: those with a separator, or of a list type in the first
+    /// file.
     pub(crate) fn lists(&self) -> Result<Vec<bool>, Error> {
         match (self.config.format, self.inputs.first()) {
             (Format::Parquet, Some(path)) if path != STDIN => {
@@ -76,7 +77,8 @@ impl Source<'_> {
         }
     }
 
-    /// Refuses what can be seen to fail before anything is read; `passes` is how often it will be read.
+    /// Refuses what can be seen to fail before anything is read; `passes` is how often it will be
+    /// read.
     pub(crate) fn check(&self, passes: u64) -> Result<(), Error> {
         if self.inputs.is_empty() {
             let problem = "expected at least one file, got none".to_owned();

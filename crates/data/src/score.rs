@@ -1,7 +1,7 @@
 //! Raw files to batches for a trained model, without preparing a dataset: what scoring reads.
 //!
-//! Batches follow the order of the files; each sample knows its line, so that a score can be put back
-//! to its record even where malformed ones were skipped.
+//! Batches follow the order of the files; each sample knows its line, so that a score can be put
+//! back to its record even where malformed ones were skipped.
 
 use std::path::{Path, PathBuf};
 use std::thread::JoinHandle;
@@ -69,12 +69,12 @@ enum Message {
     Done(Result<Losses, Error>),
 }
 
-/// Starts reading raw files for scoring. A file may lack the label: by its header, or in a headerless
-/// layout (Criteo's included) by having one field less.
+/// Starts reading raw files for scoring. A file may lack the label: by its header, or in a
+/// headerless layout (Criteo's included) by having one field less.
 ///
 /// # Errors
-/// [`Error::FittedMismatch`], [`Error::MissingColumn`], [`Error::TableTooSmall`], [`Error::Config`],
-/// [`Error::Stdin`]; what is wrong with the files comes with the batches.
+/// [`Error::FittedMismatch`], [`Error::MissingColumn`], [`Error::TableTooSmall`],
+/// [`Error::Config`], [`Error::Stdin`]; what is wrong with the files comes with the batches.
 pub fn read_for_scoring(request: ScoreRequest) -> Result<ScoringReader, Error> {
     if request.batch_size == 0 {
         let problem = "expected at least 1, got 0".to_owned();

@@ -1,8 +1,8 @@
 //! The order of rows in an epoch, and positions in it. Pure: no file, no thread.
 //!
-//! Row groups are permuted and taken in *windows* of as many groups as the shuffle may hold; within a
-//! window rows are permuted (Fisher–Yates). Both permutations depend on seed, epoch and window alone, so
-//! any position is reached by decoding one window.
+//! Row groups are permuted and taken in *windows* of as many groups as the shuffle may hold; within
+//! a window rows are permuted (Fisher–Yates). Both permutations depend on seed, epoch and window
+//! alone, so any position is reached by decoding one window.
 
 use std::ops::Range;
 

@@ -25,8 +25,8 @@ use crate::scan::{Meter, Source, Strictness};
 use category::CategoryTally;
 use dense::DenseTally;
 
-/// Rows whose dense values are kept for the quantiles: exact up to here, beyond a uniform sample whose
-/// quantiles are right to about 0.4 percentage points.
+/// Rows whose dense values are kept for the quantiles: exact up to here, beyond a uniform sample
+/// whose quantiles are right to about 0.4 percentage points.
 const SAMPLE_ROWS: u64 = 1 << 16;
 const STREAM_SAMPLE: u64 = 0x57a7;
 
@@ -90,11 +90,11 @@ pub struct CategoricalStats {
     pub distinct: u64,
     /// Whether `distinct` was counted or estimated (HyperLogLog, standard error 0.8 %).
     pub distinct_is: Count,
-    /// Share of the most frequent category among all; `None` without categories. Beyond the exact count
-    /// it is taken among the categories that occurred first.
+    /// Share of the most frequent category among all; `None` without categories. Beyond the exact
+    /// count it is taken among the categories that occurred first.
     pub top_share: Option<f64>,
-    /// Exponent `s` of a law `frequency ∝ rank^-s` fitted to the more frequent categories; `None` where
-    /// fewer than ten occur often enough.
+    /// Exponent `s` of a law `frequency ∝ rank^-s` fitted to the more frequent categories; `None`
+    /// where fewer than ten occur often enough.
     pub zipf_exponent: Option<f64>,
 }
 
@@ -111,8 +111,8 @@ pub enum Count {
 /// The figures of a range of a prepared dataset; `progress` is given the rows read so far.
 ///
 /// # Cost
-/// One pass, decoded on `threads` threads; at most 4 MiB a categorical column, 0.5 MiB a dense one, and
-/// the row groups in flight.
+/// One pass, decoded on `threads` threads; at most 4 MiB a categorical column, 0.5 MiB a dense one,
+/// and the row groups in flight.
 /// # Errors
 /// Any [`Error`] of reading the dataset.
 pub fn of_dataset(

@@ -1,9 +1,9 @@
-//! Made-up click data with a known truth: labels come from a planted model with pairwise interactions,
-//! so a training run can be held against the best AUC any model could reach.
+//! Made-up click data with a known truth: labels come from a planted model with pairwise
+//! interactions, so a training run can be held against the best AUC any model could reach.
 //!
-//! Owns the configuration, the file writing and the report. Knows nothing of how such files are read
-//! or trained on; the parts live below: `draw` (ids and counts), `planted` (probabilities), `text`
-//! (lines), `linear` and `score` (what the report states), `file`.
+//! Owns the configuration, the file writing and the report. Knows nothing of how such files are
+//! read or trained on; the parts live below: `draw` (ids and counts), `planted` (probabilities),
+//! `text` (lines), `linear` and `score` (what the report states), `file`.
 
 mod draw;
 mod file;
@@ -25,7 +25,8 @@ use planted::Planted;
 
 pub use draw::Block;
 
-/// Rows drawn, rendered and handed over at a time; fixed, so the bytes do not depend on the threads.
+/// Rows drawn, rendered and handed over at a time; fixed, so the bytes do not depend on the
+/// threads.
 const CHUNK_ROWS: u64 = 8192;
 /// Rows at the file's beginning over which the ceiling is measured at most.
 const CEILING_ROWS: u64 = 1 << 20;
@@ -33,8 +34,8 @@ const CEILING_ROWS: u64 = 1 << 20;
 const CRITEO_DENSE: usize = 13;
 const CRITEO_FEATURES: usize = 26;
 
-/// What to make. The same configuration gives the same bytes, on any number of threads, and the rows
-/// of a shorter file are the first rows of a longer one.
+/// What to make. The same configuration gives the same bytes, on any number of threads, and the
+/// rows of a shorter file are the first rows of a longer one.
 #[derive(Clone, Debug, PartialEq)]
 pub struct SyntheticConfig {
     /// Number of rows.
@@ -68,8 +69,8 @@ pub struct SyntheticFeature {
     pub hotness: Hotness,
 }
 
-/// Bag length of a feature: uniform in `min..=max`. Ids within a bag are drawn independently and may
-/// repeat.
+/// Bag length of a feature: uniform in `min..=max`. Ids within a bag are drawn independently and
+/// may repeat.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Hotness {
     /// Fewest ids of a row, at least 1 (empty bags come from `missing_share`).
@@ -93,18 +94,19 @@ pub enum Layout {
     /// Label, 13 integers, 26 categories of 8 hexadecimal digits, separated by tabs; no header.
     /// Categories are a bijection of the frequency rank, different for every feature.
     Criteo,
-    /// A header line (`label`, `I1`…, the features' names), commas, ids `0..cardinality` in decimal,
-    /// several of one bag joined by `|`.
+    /// A header line (`label`, `I1`…, the features' names), commas, ids `0..cardinality` in
+    /// decimal, several of one bag joined by `|`.
     Csv,
 }
 
-/// The planted model: `logit = bias + dense + additive + interaction`, the last three with mean zero
-/// and the standard deviations below.
+/// The planted model: `logit = bias + dense + additive + interaction`, the last three with mean
+/// zero and the standard deviations below.
 ///
 /// Latent vectors are centred under each feature's id distribution and features are drawn
-/// independently, so the interaction part's mean given any single column is zero. What a linear model on
-/// one-hot ids still sees of it is of second order: away from a click rate of one half, ids with long
-/// vectors are clicked slightly more or less often. The report's linear figure includes that.
+/// independently, so the interaction part's mean given any single column is zero. What a linear
+/// model on one-hot ids still sees of it is of second order: away from a click rate of one half,
+/// ids with long vectors are clicked slightly more or less often. The report's linear figure
+/// includes that.
 #[derive(Clone, Debug, PartialEq)]
 pub struct PlantedConfig {
     /// Deviation of the smooth functions of the dense columns, in logits.
@@ -115,7 +117,8 @@ pub struct PlantedConfig {
     pub interaction_deviation: f64,
     /// Length of the latent vectors.
     pub latent_dim: usize,
-    /// Frequency ranks that carry effects; rarer ids carry none, so that what there is can be learned.
+    /// Frequency ranks that carry effects; rarer ids carry none, so that what there is can be
+    /// learned.
     pub effect_ids: u64,
     /// Interacting features, by position. Every pair's two positions differ.
     pub pairs: Vec<(usize, usize)>,
@@ -136,16 +139,16 @@ impl PlantedConfig {
     }
 }
 
-/// Ids per Criteo column: below Criteo Kaggle's counts by at least 2, so the tables of a Kaggle model
-/// hold them in exact mode with its two reserved ids.
+/// Ids per Criteo column: below Criteo Kaggle's counts by at least 2, so the tables of a Kaggle
+/// model hold them in exact mode with its two reserved ids.
 const CRITEO_CARDINALITIES: [u64; CRITEO_FEATURES] = [
     1_000, 500, 50_000, 20_000, 250, 20, 4_000, 500, 1, 10_000, 3_000, 40_000, 2_000, 24, 5_000,
     30_000, 8, 3_000, 1_500, 2, 40_000, 15, 12, 20_000, 100, 10_000,
 ];
 
 impl SyntheticConfig {
-    /// The quickstart's data: Criteo's layout with mixed cardinalities and Zipf ids, sized so that a
-    /// DLRM learns the planted interactions from about a million rows.
+    /// The quickstart's data: Criteo's layout with mixed cardinalities and Zipf ids, sized so that
+    /// a DLRM learns the planted interactions from about a million rows.
     #[must_use]
     pub fn criteo(rows: u64, seed: u64) -> Self {
         let features = CRITEO_CARDINALITIES.iter().enumerate().map(|(index, &cardinality)| {
@@ -167,7 +170,8 @@ impl SyntheticConfig {
                 interaction_deviation: 0.7,
                 latent_dim: 2,
                 effect_ids: 32,
-                // C3·C4, C12·C16, C21·C24 and C26·C10: tables large enough that few ids meet in a row.
+                // C3·C4, C12·C16, C21·C24 and C26·C10: tables large enough that few ids meet in a
+                // row.
                 pairs: vec![(2, 3), (11, 15), (20, 23), (25, 9)],
             },
         }
@@ -247,12 +251,12 @@ fn require(
 
 /// What is known about the file that was written.
 ///
-/// The ceiling is the AUC of the true probabilities against the labels drawn from them: no model can
-/// expect more on these rows. The linear figure comes from a logistic regression on one-hot ids
-/// (ids without effect share a weight, as they share the optimum), presence of each field and piecewise
-/// linear functions of `ln(1 + x)`; it starts from the planted additive part and is fitted to the true
-/// probabilities of further rows. The better of start and fit is reported, so it is an estimate of
-/// the best linear model from below that training on labels will hardly beat.
+/// The ceiling is the AUC of the true probabilities against the labels drawn from them: no model
+/// can expect more on these rows. The linear figure comes from a logistic regression on one-hot ids
+/// (ids without effect share a weight, as they share the optimum), presence of each field and
+/// piecewise linear functions of `ln(1 + x)`; it starts from the planted additive part and is
+/// fitted to the true probabilities of further rows. The better of start and fit is reported, so it
+/// is an estimate of the best linear model from below that training on labels will hardly beat.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Report {
     /// Rows written.
@@ -286,8 +290,8 @@ pub struct Written {
     pub bytes_text: u64,
 }
 
-/// Writes the rows to `path`: compressed where it ends in `.gz` or `.zst`, under a temporary name that
-/// becomes `path` once everything is on the disk.
+/// Writes the rows to `path`: compressed where it ends in `.gz` or `.zst`, under a temporary name
+/// that becomes `path` once everything is on the disk.
 ///
 /// # Errors
 /// [`Error::Synthetic`] for a configuration that cannot be met, before any file is touched;

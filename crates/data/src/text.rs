@@ -1,7 +1,7 @@
 //! Tab-separated text to blocks of whole lines.
 //!
-//! There are no quotes. Lines end with `\n` or `\r\n`, the last may have no end, and blank lines are no
-//! records. Quoted text is `csv`'s, what the fields mean is `convert`'s.
+//! There are no quotes. Lines end with `\n` or `\r\n`, the last may have no end, and blank lines
+//! are no records. Quoted text is `csv`'s, what the fields mean is `convert`'s.
 
 use std::io::{self, Read};
 use std::path::Path;
@@ -96,8 +96,8 @@ impl First {
     }
 }
 
-/// Sends the lines of `read` in blocks; `first` sees the fields of the first line. Stops when `send`
-/// says `false`.
+/// Sends the lines of `read` in blocks; `first` sees the fields of the first line. Stops when
+/// `send` says `false`.
 pub(crate) fn send_lines(
     path: &Path,
     mut read: impl Read,

@@ -1,4 +1,5 @@
-//! Rows to a dataset folder: cuts row groups, encodes them on several threads, appends them in order.
+//! Rows to a dataset folder: cuts row groups, encodes them on several threads, appends them in
+//! order.
 //!
 //! The folder is built under a temporary name and renamed when complete, so that a cut preparation
 //! leaves nothing that looks like a dataset.
@@ -61,8 +62,8 @@ pub struct Record {
 }
 
 impl DatasetWriter {
-    /// Starts a dataset at `out` with the columns of `fitted`; `is_list` says which categorical ones
-    /// hold lists.
+    /// Starts a dataset at `out` with the columns of `fitted`; `is_list` says which categorical
+    /// ones hold lists.
     ///
     /// # Errors
     /// [`Error::OutExists`], [`Error::Write`], [`Error::Config`] for row groups of no rows.
@@ -215,7 +216,8 @@ impl Drop for DatasetWriter {
         }
         self.part = None;
         if let Some(partial) = self.partial.take() {
-            // Nothing more can be done for a folder that cannot be removed; its name says what it is.
+            // Nothing more can be done for a folder that cannot be removed; its name says what it
+            // is.
             let _ = std::fs::remove_dir_all(partial);
         }
     }

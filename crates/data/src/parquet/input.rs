@@ -1,7 +1,7 @@
 //! A user's Parquet file to rows: booleans, integers, floats, text, and lists of them, with nulls.
 //!
-//! A category reads like the same value in text would: the integer 7 of a column of kind `string` is
-//! hashed as `7`. A NaN is a missing value, as pandas writes it.
+//! A category reads like the same value in text would: the integer 7 of a column of kind `string`
+//! is hashed as `7`. A NaN is a missing value, as pandas writes it.
 
 use std::fs::File;
 use std::path::Path;
@@ -91,7 +91,8 @@ fn metadata(path: &Path) -> Result<(File, ArrowReaderMetadata), Error> {
     if file.metadata().map_err(Error::open(path))?.len() == 0 {
         return Err(Error::EmptyInput { path: path.to_owned() });
     }
-    // The writer's Arrow schema would bring back dictionaries and views; the plain types are enough.
+    // The writer's Arrow schema would bring back dictionaries and views; the plain types are
+    // enough.
     let options = ArrowReaderOptions::new().with_skip_arrow_metadata(true);
     let metadata = ArrowReaderMetadata::load(&file, options).map_err(Error::parquet(path))?;
     Ok((file, metadata))

@@ -1,6 +1,7 @@
 //! The Parquet files of a dataset: one row group encoded, appended, decoded.
 //!
-//! Columns in order: `label` f32, `dense_<name>` f32, `categorical_<name>` i64 or list of i64; none null.
+//! Columns in order: `label` f32, `dense_<name>` f32, `categorical_<name>` i64 or list of i64; none
+//! null.
 
 use std::fs::File;
 use std::io::BufWriter;
@@ -184,8 +185,8 @@ impl PartReader {
         groups.iter().map(|group| group.num_rows().cast_unsigned()).collect()
     }
 
-    /// Decodes row group `group`: label, all dense columns and the categorical columns `categorical`
-    /// (sorted, without duplicates), in that order.
+    /// Decodes row group `group`: label, all dense columns and the categorical columns
+    /// `categorical` (sorted, without duplicates), in that order.
     pub(crate) fn read(
         &self,
         group: usize,

@@ -1,5 +1,5 @@
-//! Running figures of one categorical column: counts up to a bound, beyond it an estimate of how many
-//! categories there are (HyperLogLog, Flajolet et al. 2007).
+//! Running figures of one categorical column: counts up to a bound, beyond it an estimate of how
+//! many categories there are (HyperLogLog, Flajolet et al. 2007).
 
 use std::collections::HashMap;
 use std::hash::BuildHasherDefault;
@@ -93,8 +93,8 @@ impl CategoryTally {
     }
 }
 
-/// Slope of `ln count` over `ln rank` by least squares, each rank weighted by `1 / rank` so that every
-/// octave of ranks counts alike. `counts` falls.
+/// Slope of `ln count` over `ln rank` by least squares, each rank weighted by `1 / rank` so that
+/// every octave of ranks counts alike. `counts` falls.
 fn zipf_exponent(counts: &[u64]) -> Option<f64> {
     let frequent = counts.partition_point(|&count| count >= FIT_COUNT);
     if frequent < 10 {

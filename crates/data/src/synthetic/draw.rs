@@ -120,8 +120,8 @@ impl Places {
     }
 }
 
-/// [`IndexDistribution::rank_at`] for one table, with the power that does not depend on the quantile
-/// taken once: it is half of the time of a draw.
+/// [`IndexDistribution::rank_at`] for one table, with the power that does not depend on the
+/// quantile taken once: it is half of the time of a draw.
 struct Law {
     distribution: IndexDistribution,
     cardinality: u64,

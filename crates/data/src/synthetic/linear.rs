@@ -1,5 +1,5 @@
-//! The best linear model of the planted data: a logistic regression on one-hot ids and curves of the
-//! dense columns, fitted to true probabilities. Draws its own rows; knows nothing of files.
+//! The best linear model of the planted data: a logistic regression on one-hot ids and curves of
+//! the dense columns, fitted to true probabilities. Draws its own rows; knows nothing of files.
 
 use std::ops::Range;
 
@@ -8,8 +8,9 @@ use super::planted::{Planted, sigmoid};
 use super::{SyntheticConfig, for_each_chunk, score};
 use crate::Error;
 
-/// Rows of the fit, from behind the file's end, and passes over them.
+/// Rows of the fit on Criteo's columns, from behind the file's end, and passes over them.
 const FIT_ROWS: u64 = 1 << 18;
+const CRITEO_COLUMNS: u64 = 39;
 const PASSES: u64 = 2;
 /// Rows of the measurement, at most.
 const MEASURE_ROWS: u64 = 1 << 18;
@@ -33,13 +34,14 @@ pub(super) fn best(
 ) -> Result<Best, Error> {
     let make = |rows: Range<u64>| Sample::new(draw::block(config, planted, rows), config, planted);
     let mut model = Model::new(config);
+    let fit_rows = fit_rows(config);
     for _ in 0..PASSES {
-        for_each_chunk(threads, config.rows..config.rows + FIT_ROWS, make, |sample| {
+        for_each_chunk(threads, config.rows..config.rows + fit_rows, make, |sample| {
             (0..sample.block.rows()).for_each(|row| model.learn(&sample, row));
             Ok(())
         })?;
     }
-    let rows = config.rows.min(MEASURE_ROWS);
+    let rows = config.rows.min(MEASURE_ROWS.min(4 * fit_rows));
     let (mut start, mut fitted, mut labels) = (Vec::new(), Vec::new(), Vec::new());
     for_each_chunk(threads, 0..rows, make, |sample| {
         start.extend_from_slice(&sample.logits);
@@ -48,7 +50,13 @@ pub(super) fn best(
         Ok(())
     })?;
     let auc = score::auc(&start, &labels).max(score::auc(&fitted, &labels));
-    Ok(Best { auc, rows, fit_rows: FIT_ROWS })
+    Ok(Best { auc, rows, fit_rows })
+}
+
+/// Fewer rows where there are more columns than Criteo's, so that the fit costs no more.
+fn fit_rows(config: &SyntheticConfig) -> u64 {
+    let columns = (config.dense + config.features.len()) as u64;
+    FIT_ROWS * CRITEO_COLUMNS / columns.max(CRITEO_COLUMNS)
 }
 
 /// Rows with the planted additive logits, which the model starts from.
@@ -151,7 +159,8 @@ impl Model {
     }
 }
 
-/// Positions of a bag's weights: the last is that of an empty bag, the one before of ids without effect.
+/// Positions of a bag's weights: the last is that of an empty bag, the one before of ids without
+/// effect.
 fn places(bag: &[u64], weights: usize) -> impl Iterator<Item = usize> {
     let empty = bag.is_empty().then_some(weights - 1);
     bag.iter().map(move |&rank| (rank as usize).min(weights - 2)).chain(empty)

@@ -136,7 +136,8 @@ impl Curve {
         let (location, scale) = draw::log_count(column);
         let place = 3 * column as u64;
         let slope = rng.normal(place);
-        // Mostly slope: a wave of full height would take a network longer to learn than all the rest.
+        // Mostly slope: a wave of full height would take a network longer to learn than all the
+        // rest.
         let wave = 0.4 * rng.normal(place + 1);
         let phase = std::f64::consts::TAU * rng.unit(2 * place + 4);
         let mut curve = Self { location, scale, slope, wave, phase, small: Vec::new() };

@@ -4,7 +4,8 @@
 pub(super) fn auc(scores: &[f64], labels: &[bool]) -> f64 {
     let mut pairs: Vec<(f64, bool)> = scores.iter().copied().zip(labels.iter().copied()).collect();
     pairs.sort_unstable_by(|left, right| left.0.total_cmp(&right.0));
-    // Twice the number of (negative, positive) pairs in the right order, so that ties stay integers.
+    // Twice the number of (negative, positive) pairs in the right order, so that ties stay
+    // integers.
     let (mut ordered_twice, mut negatives, mut positives) = (0u128, 0u128, 0u128);
     for tie in pairs.chunk_by(|left, right| left.0 == right.0) {
         let hits = tie.iter().filter(|pair| pair.1).count() as u128;

@@ -1,4 +1,5 @@
-//! The census data: spaces around fields, `?` for missing, two spellings of the label, own test file.
+//! The census data: spaces around fields, `?` for missing, two spellings of the label, own test
+//! file.
 
 use serde_json::json;
 

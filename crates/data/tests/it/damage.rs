@@ -1,4 +1,5 @@
-//! Input that is wrong: counted and reported by file and line, or an error that says what and where.
+//! Input that is wrong: counted and reported by file and line, or an error that says what and
+//! where.
 
 use std::path::PathBuf;
 

@@ -113,7 +113,7 @@ fn the_ready_made_configurations_are_valid() {
     }
     shown.sort();
     expect![[r#"
-        adult-income top 44 tables 3.7 KiB
+        adult-income top 86 tables 15.8 KiB
         dlrm-criteo-kaggle top 367 tables 2.0 GiB
         dlrm-dcnv2 top 3456 tables 97.4 GiB
         dlrm-ddp top 164 tables 312.5 MiB
