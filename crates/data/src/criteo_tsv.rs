@@ -8,10 +8,10 @@
 //! missing one as 0, as both publications do before their optional re-numbering. They differ in the
 //! dense columns:
 //!
-//! | preset | published | here |
-//! |---|---|---|
-//! | `criteo-dlrm` | facebookresearch/dlrm: missing to 0, negatives to 0, `ln(x + 1)` | the same |
-//! | `criteo-torchrec` | TorchRec: missing to 0, `ln(x − min_day + 2)` with the day's minimum | `ln(x + 3)`: the minimum is taken as −1, which it is in the published days; a lower value is raised to −2 so that the logarithm exists |
+//! - `criteo-dlrm`, as facebookresearch/dlrm: missing to 0, negatives to 0, `ln(x + 1)`.
+//! - `criteo-torchrec`, as TorchRec, which publishes missing to 0, then `ln(x − min_day + 2)` with
+//!   the day's minimum. Here it is `ln(x + 3)`: the minimum is taken as −1, which it is in the
+//!   published days; a lower value is raised to −2 so that the logarithm exists.
 //!
 //! Also different from both: nothing is written as `npz` or `npy` per day, rows are kept in the
 //! order of the files, and the modulo is taken when loading, so that one prepared dataset serves

@@ -1,9 +1,11 @@
 //! Files to batches: text and Parquet are *prepared* once into a dataset folder, which a loader
 //! reads.
 //!
-//! - [`prepare`](prepare::prepare) streams Criteo, CSV, TSV or Parquet input into a [`Dataset`]: a folder
-//!   of Parquet files and `dataset.json`, in bounded memory, the same bytes for any number of threads.
-//! - [`Fitted`] is what was learnt from the training data (means, vocabularies): enough to read new files.
+//! - [`prepare`](prepare::prepare) streams Criteo, CSV, TSV or Parquet input into a [`Dataset`]: a
+//!   folder of Parquet files and `dataset.json`, in bounded memory, the same bytes for any number
+//!   of threads.
+//! - [`Fitted`] is what was learnt from the training data (means, vocabularies): enough to read new
+//!   files.
 //! - [`Loader`] yields batches of a dataset in a seeded order that can be resumed exactly.
 //! - [`score`] streams batches from raw files for a trained model.
 //!

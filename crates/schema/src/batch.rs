@@ -203,7 +203,8 @@ mod tests {
             prop_assert_eq!(a.check(), Ok(()));
             prop_assert_eq!(b.check(), Ok(()));
             for feature in 0..features {
-                let joined = [&a.values[a.feature(feature)], &b.values[b.feature(feature)]].concat();
+                let (left, right) = (a.feature(feature), b.feature(feature));
+                let joined = [&a.values[left], &b.values[right]].concat();
                 prop_assert_eq!(&joined[..], &whole.values[whole.feature(feature)]);
             }
         }
