@@ -80,7 +80,9 @@ impl DatasetWriter {
         if out.exists() {
             return Err(Error::OutExists { path: out.to_owned() });
         }
-        let partial = partial_name(out);
+        // Without a slash at the end, after which the partial folder would lie inside its target.
+        let out: PathBuf = out.components().collect();
+        let partial = partial_name(&out);
         if partial.exists() {
             std::fs::remove_dir_all(&partial).map_err(Error::write(&partial))?;
         }
@@ -92,9 +94,9 @@ impl DatasetWriter {
                 .map(|(c, &is_list)| CategoricalEntry { name: c.column.clone(), is_list })
                 .collect(),
         };
-        let (jobs, workers) = start(&columns, options.threads).map_err(Error::parquet(out))?;
+        let (jobs, workers) = start(&columns, options.threads).map_err(Error::parquet(&out))?;
         Ok(Self {
-            out: out.to_owned(),
+            out,
             partial: Some(partial),
             group: Rows::empty(columns.dense.len(), is_list),
             columns,

@@ -72,6 +72,15 @@ fn strict_stops_at_the_first() {
     assert!(!out.exists() && !folder.path("out.partial").exists());
 }
 
+#[test]
+fn a_folder_named_with_a_slash_at_its_end_is_written() {
+    let folder = Folder::new();
+    let inputs = [folder.file("a.tsv", b"1\t2\tff\n")];
+    let prepared = folder.prepare("out/", &inputs, &tsv());
+    assert_eq!(prepared.dataset.rows(), 1);
+    assert!(folder.path("out/dataset.json").exists() && !folder.path("out.partial").exists());
+}
+
 fn error_of(content: &[u8], config: &schema::DataConfig) -> String {
     let folder = Folder::new();
     let inputs = [folder.file("input", content)];
