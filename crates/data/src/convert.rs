@@ -169,8 +169,8 @@ pub(crate) fn text_label(wanted: &Wanted, text: &[u8]) -> Result<f32, String> {
         let positive = wanted.label.positive.iter().any(|value| value.trim().as_bytes() == text);
         return Ok(if positive { 1.0 } else { 0.0 });
     }
-    let value = field::number(text).map_err(|problem| refused(name, problem, text))?;
-    Ok(value as f32)
+    let value = field::number(text).and_then(field::label);
+    value.map_err(|problem| refused(name, problem, text))
 }
 
 /// The raw category of a trimmed field that is not missing.

@@ -3,8 +3,10 @@
 /// Why a field could not be read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Problem {
-    /// Neither an integer nor a decimal number, or not finite.
+    /// Neither an integer nor a decimal number, or not finite in f32.
     Number,
+    /// A number, but no label of a click model.
+    Label,
     /// Not a decimal integer of 64 bits.
     Integer,
     /// Not 1 to 16 hexadecimal digits.
@@ -16,6 +18,7 @@ impl Problem {
     pub(crate) fn expected(self) -> &'static str {
         match self {
             Self::Number => "a number",
+            Self::Label => "a number from 0 to 1, or values in data.label.positive",
             Self::Integer => "an integer of 64 bits",
             Self::Hex => "1 to 16 hexadecimal digits",
         }
@@ -31,7 +34,7 @@ pub(crate) fn trim(field: &[u8]) -> &[u8] {
     }
 }
 
-/// A finite number.
+/// A number that is finite in f32, as which it will be stored.
 #[inline]
 pub(crate) fn number(field: &[u8]) -> Result<f64, Problem> {
     let (negative, digits) = match field {
@@ -44,7 +47,19 @@ pub(crate) fn number(field: &[u8]) -> Result<f64, Problem> {
         return Ok(if negative { -value as f64 } else { value as f64 });
     }
     let text = std::str::from_utf8(field).map_err(|_| Problem::Number)?;
-    text.parse().ok().filter(|value: &f64| value.is_finite()).ok_or(Problem::Number)
+    text.parse().ok().filter(|&value| is_storable(value)).ok_or(Problem::Number)
+}
+
+/// Whether `value` is finite in f32: one infinite input makes every weight of a model NaN.
+#[inline]
+pub(crate) fn is_storable(value: f64) -> bool {
+    (value as f32).is_finite()
+}
+
+/// A number as a label: outside `0..=1` the loss has no lower bound.
+#[inline]
+pub(crate) fn label(value: f64) -> Result<f32, Problem> {
+    if (0.0..=1.0).contains(&value) { Ok(value as f32) } else { Err(Problem::Label) }
 }
 
 /// A decimal integer; those from 2^63 to 2^64 − 1 keep their bit pattern.
@@ -106,7 +121,7 @@ mod tests {
         assert_eq!(number(b"999999999999999"), Ok(999_999_999_999_999.0));
         assert_eq!(number(b"1e3"), Ok(1000.0));
         assert_eq!(number(b"12345678901234567890"), Ok(12_345_678_901_234_567_890.0));
-        for bad in [&b"-"[..], b"", b"nan", b"inf", b"1e999", b"1 2", b"\xff", b"1\0"] {
+        for bad in [&b"-"[..], b"", b"nan", b"inf", b"1e999", b"1e39", b"1 2", b"\xff", b"1\0"] {
             assert_eq!(number(bad), Err(Problem::Number), "{bad:?}");
         }
     }

@@ -247,7 +247,7 @@ impl Cell<'_> {
             Self::Boolean(value) => Ok(f64::from(u8::from(*value))),
             Self::Integer(value) => Ok(*value as f64),
             Self::Unsigned(value) => Ok(*value as f64),
-            Self::Float(value) if value.is_finite() => Ok(*value),
+            Self::Float(value) if crate::field::is_storable(*value) => Ok(*value),
             Self::Float(_) => Err(Problem::Number),
             Self::Text(text) => crate::field::number(text),
         }
@@ -316,8 +316,8 @@ fn label(wanted: &Wanted, column: &Column<'_>, index: usize) -> Result<f32, Stri
     match column.value(index, wanted) {
         Some(cell) if wanted.label.positive.is_empty() => {
             let name = &wanted.label.column;
-            let value = cell.number();
-            value.map(|v| v as f32).map_err(|problem| refused(name, problem, &cell.text()))
+            let value = cell.number().and_then(crate::field::label);
+            value.map_err(|problem| refused(name, problem, &cell.text()))
         }
         Some(cell) => text_label(wanted, &cell.text()),
         None => text_label(wanted, b""),

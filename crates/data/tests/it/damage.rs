@@ -48,6 +48,25 @@ fn malformed_lines_are_counted_and_named() {
     assert_eq!((batch.dense, batch.sparse.values), (vec![2.0, 4.0, 1.0], vec![255, 0, 1]));
 }
 
+/// A label of −1 makes the loss fall without bound, and a dense value that f32 rounds to infinity
+/// makes every weight NaN.
+#[test]
+fn values_that_would_ruin_a_model_are_malformed() {
+    let folder = Folder::new();
+    let text = b"1\t2\tff\n-1\t2\tff\n2\t2\tff\n0.5\t-3e38\tff\n0\t1e39\tff\n0\t-1e300\tff\n";
+    let prepared = folder.prepare("out", &[folder.file("a.tsv", text)], &tsv());
+    let shown: Vec<String> = prepared.losses.first.iter().map(ToString::to_string).collect();
+    let folder_name = folder.path("").to_str().unwrap().to_owned();
+    expect_test::expect![[r#"
+        a.tsv:2: column "y": expected a number from 0 to 1, or values in data.label.positive, got "-1"
+        a.tsv:3: column "y": expected a number from 0 to 1, or values in data.label.positive, got "2"
+        a.tsv:5: column "x": expected a number, got "1e39"
+        a.tsv:6: column "x": expected a number, got "-1e300""#]]
+    .assert_eq(&shown.join("\n").replace(&folder_name, ""));
+    let batch = whole(&prepared.dataset, 1000);
+    assert_eq!((batch.labels, batch.dense), (vec![1.0, 0.5], vec![2.0, -3e38]));
+}
+
 #[test]
 fn only_the_first_ten_are_kept_but_all_are_counted() {
     let folder = Folder::new();

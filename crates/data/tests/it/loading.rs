@@ -7,10 +7,13 @@ use crate::fixture::{Folder, config, in_order, request, whole};
 
 const ROWS: usize = 1000;
 
-/// A dataset whose row `i` has the label `i`, the dense value `i`, the category `i` and a list of
-/// `i % 3` categories; row groups of 64.
+/// A dataset whose row `i` has the label `i / 1024`, the dense value `i`, the category `i` and a
+/// list of `i % 3` categories; row groups of 64.
 fn dataset(folder: &Folder) -> Dataset {
-    let line = |i: usize| format!("{i}\t{i}\t{i}\t{}\n", vec![i.to_string(); i % 3].join("|"));
+    let line = |i: usize| {
+        let label = i as f64 / 1024.0;
+        format!("{label}\t{i}\t{i}\t{}\n", vec![i.to_string(); i % 3].join("|"))
+    };
     let text: String = (0..ROWS).map(line).collect();
     let config = config(json!({
         "format": "tsv", "columns": ["y", "x", "c", "l"], "label": {"column": "y"},
@@ -49,8 +52,8 @@ fn rows(loaded: &[Loaded]) -> Vec<usize> {
         assert_eq!(batch.sparse.check(), Ok(()));
         assert_eq!((batch.sparse.features, batch.sparse.batch_size), (2, batch.size));
         for (sample, &label) in batch.labels.iter().enumerate() {
-            let row = label as usize;
-            assert_eq!(batch.dense[sample], label);
+            let row = (label * 1024.0) as usize;
+            assert_eq!(batch.dense[sample], row as f32);
             assert_eq!(batch.sparse.values[batch.sparse.bag(1, sample)], [row as i64]);
             let list = &batch.sparse.values[batch.sparse.bag(0, sample)];
             assert_eq!(list, vec![row as i64; row % 3]);
@@ -145,7 +148,7 @@ fn a_position_of_another_run_is_refused() {
 #[test]
 fn a_dataset_of_several_files_reads_like_one() {
     let folder = Folder::new();
-    let text: String = (0..1100).map(|i| format!("{i}\t{i}\n")).collect();
+    let text: String = (0..1100).map(|i| format!("{}\t{i}\n", i % 2)).collect();
     let config = config(json!({
         "format": "tsv", "columns": ["y", "c"], "label": {"column": "y"},
         "categorical": [{"column": "c", "kind": "integer"}],
