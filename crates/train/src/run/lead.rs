@@ -104,7 +104,8 @@ impl Leader<'_, '_> {
         let total_steps = total_steps(training, rows);
         let (step, samples_per_epoch) = (self.step, rows);
         (self.observe)(Event::Started { step, total_steps, samples_per_epoch });
-        if self.step >= total_steps {
+        // Where an epoch has no full batch there are no steps either, and the loader says why.
+        if self.step >= total_steps && total_steps > 0 {
             return Ok(false);
         }
         let mut loader = self.loader()?;

@@ -157,6 +157,22 @@ fn a_stopped_run_saves_and_goes_on() {
     assert_eq!(bits(&finished), bits(&whole));
 }
 
+/// The loader would say that no batch is full; a run that trains nothing must not look like one
+/// that did.
+#[test]
+fn a_run_without_one_full_batch_is_refused() {
+    let folder = tempfile::tempdir().unwrap();
+    let dataset = dataset(folder.path());
+    let mut request =
+        request(&folder.path().join("run"), &dataset, plan(ShardingPlan::table_wise, 1));
+    request.config.training.batch_size = 1000;
+    request.config.training.drop_last = true;
+    let refused = train::run(&request, &mut |_| {}).map_err(|error| error.to_string());
+    let text = refused.unwrap_err();
+    assert!(text.contains("1000 does not fill one batch from 560 rows"), "{text}");
+    assert!(train::checkpoint::list(&request.run_folder).unwrap().is_empty());
+}
+
 #[test]
 fn a_scorer_gives_the_evaluation_of_the_run() {
     let folder = tempfile::tempdir().unwrap();
