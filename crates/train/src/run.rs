@@ -164,6 +164,7 @@ pub struct Outcome {
 /// Whatever kept the run from going on; checkpoints written so far stay.
 pub fn run(request: &RunRequest, observe: &mut dyn FnMut(Event<'_>)) -> Result<Outcome, Error> {
     let start = start::State::of(request)?;
+    check_folders(request, &start)?;
     let mut ends = comm::world(request.plan.world_size());
     let own = ends.remove(0);
     std::thread::scope(|scope| {
@@ -181,6 +182,15 @@ pub fn run(request: &RunRequest, observe: &mut dyn FnMut(Event<'_>)) -> Result<O
         }
         result
     })
+}
+
+/// Refuses folders that cannot be written now rather than after hours of training.
+fn check_folders(request: &RunRequest, start: &start::State) -> Result<(), Error> {
+    if let Some(TraceRequest { folder, .. }) = &request.trace {
+        std::fs::create_dir_all(folder).map_err(Error::io("create", folder))?;
+    }
+    let tables = &request.config.model.tables;
+    crate::checkpoint::Writer::begin(&request.run_folder, start.step, tables).map(drop)
 }
 
 /// The error that explains the other: a rank that failed, rather than a rank that was left alone.

@@ -78,8 +78,9 @@ pub fn lead(
         traced: false,
     };
     let interrupted = leader.train()?;
-    leader.write_trace()?;
+    // First, so that a trace that cannot be written does not cost the weights.
     leader.save()?;
+    leader.write_trace()?;
     let evaluation = if interrupted { None } else { leader.evaluate()? };
     leader.worker.lead(&Command::Finish)?;
     let loss = if leader.tally.samples > 0 { leader.tally.mean() } else { leader.last_loss };

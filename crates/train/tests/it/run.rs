@@ -174,6 +174,26 @@ fn a_run_without_one_full_batch_is_refused() {
 }
 
 #[test]
+fn folders_that_cannot_be_written_are_refused_before_the_first_step() {
+    let folder = tempfile::tempdir().unwrap();
+    let dataset = dataset(folder.path());
+    let file = folder.path().join("file");
+    std::fs::write(&file, "").unwrap();
+    let plan = plan(ShardingPlan::row_wise, 2);
+    let good = request(&folder.path().join("run"), &dataset, plan.clone());
+    let no_run = request(&file, &dataset, plan);
+    let trace = Some(TraceRequest { folder: file.join("trace"), steps: 3..6 });
+    for request in [no_run, RunRequest { trace, ..good }] {
+        let mut steps = 0;
+        let refused = train::run(&request, &mut |event| {
+            steps += u64::from(matches!(event, Event::Stepped { .. }));
+        });
+        assert!(matches!(refused, Err(Error::Io { .. })), "{refused:?}");
+        assert_eq!(steps, 0);
+    }
+}
+
+#[test]
 fn a_scorer_gives_the_evaluation_of_the_run() {
     let folder = tempfile::tempdir().unwrap();
     let dataset = dataset(folder.path());
