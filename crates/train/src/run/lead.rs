@@ -77,11 +77,12 @@ pub fn lead(
         saved_step: start.checkpoint.as_ref().map(|_| start.step),
         traced: false,
     };
-    let interrupted = leader.train()?;
+    let mut interrupted = leader.train()?;
     // First, so that a trace that cannot be written does not cost the weights.
     leader.save()?;
     leader.write_trace()?;
     let evaluation = if interrupted { None } else { leader.evaluate()? };
+    interrupted |= evaluation.is_none() && request.evaluation.is_some();
     leader.worker.lead(&Command::Finish)?;
     let loss = if leader.tally.samples > 0 { leader.tally.mean() } else { leader.last_loss };
     Ok(Outcome {
@@ -195,6 +196,7 @@ impl Leader<'_, '_> {
         self.interval = Stopwatch::default();
     }
 
+    /// The held-out samples' figures; none without such samples, or if stopped on the way.
     fn evaluate(&mut self) -> Result<Option<Evaluation>, Error> {
         let Some((dataset, rows)) = &self.request.evaluation else { return Ok(None) };
         let config = &self.request.config;
@@ -205,6 +207,9 @@ impl Leader<'_, '_> {
         let loader = in_order(dataset, &config.model, batch_size, rows)?;
         let mut accumulator = Accumulator::new();
         for loaded in loader {
+            if self.request.stop.load(Ordering::Relaxed) {
+                return Ok(None);
+            }
             let batch = Arc::new(loaded?.batch);
             let reply = self.worker.lead(&Command::Evaluate { batch: Arc::clone(&batch) })?;
             if let Reply::Evaluated(probabilities, sum) = reply {

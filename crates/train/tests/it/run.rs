@@ -194,6 +194,36 @@ fn folders_that_cannot_be_written_are_refused_before_the_first_step() {
 }
 
 #[test]
+fn a_stop_ends_an_evaluation_too() {
+    let folder = tempfile::tempdir().unwrap();
+    let dataset = dataset(folder.path());
+    let mut request =
+        request(&folder.path().join("run"), &dataset, plan(ShardingPlan::column_wise, 2));
+    let whole = train::run(&request, &mut |_| {}).unwrap();
+    for (name, evaluate_every, steps) in [("between", Some(10), 10), ("end", None, whole.step)] {
+        request.run_folder = folder.path().join(name);
+        request.start = Start::Fresh;
+        request.config.training.evaluate_every = evaluate_every;
+        request.stop = Arc::new(AtomicBool::new(false));
+        let stop = Arc::clone(&request.stop);
+        let mut batches = 0;
+        let stopped = train::run(&request, &mut |event| {
+            if let Event::Evaluating { .. } = event {
+                batches += 1;
+                stop.store(true, Ordering::Relaxed);
+            }
+        })
+        .unwrap();
+        assert_eq!((stopped.step, stopped.interrupted, batches), (steps, true, 1), "{name}");
+        assert_eq!(stopped.evaluation, None);
+        request.start = Start::Checkpoint(stopped.checkpoint.unwrap());
+        request.stop = Arc::new(AtomicBool::new(false));
+        let finished = train::run(&request, &mut |_| {}).unwrap();
+        assert_eq!(bits(&finished), bits(&whole));
+    }
+}
+
+#[test]
 fn a_scorer_gives_the_evaluation_of_the_run() {
     let folder = tempfile::tempdir().unwrap();
     let dataset = dataset(folder.path());
