@@ -184,6 +184,18 @@ pub enum Error {
         /// Name of the configured model.
         got: String,
     },
+    /// A run goes on with data that was transformed otherwise: its ids and values mean other
+    /// things.
+    #[error(
+        "{}: the checkpoint's fitted transforms differ from those of the training data {}",
+        path.display(), data.display()
+    )]
+    OtherTransforms {
+        /// The checkpoint.
+        path: PathBuf,
+        /// The dataset.
+        data: PathBuf,
+    },
     /// A trace could not be written.
     #[error(transparent)]
     Trace(#[from] trace::Error),

@@ -1,6 +1,6 @@
 //! Where a run begins: step, data position, running loss, and the weights to begin with.
 
-use data::Position;
+use data::{Dataset, Fitted, Position};
 use schema::JobConfig;
 use serde::{Deserialize, Serialize};
 use trace::Clock;
@@ -80,6 +80,7 @@ impl State {
         };
         let checkpoint = Checkpoint::open(folder)?;
         check_same_model(&request.config, &checkpoint)?;
+        check_same_transforms(&request.train, &checkpoint)?;
         let manifest = checkpoint.manifest();
         let position = manifest.position.clone();
         let progress = match position {
@@ -105,6 +106,27 @@ fn check_same_model(config: &JobConfig, checkpoint: &Checkpoint) -> Result<(), E
             expected: saved.name.clone(),
             got: own.name.clone(),
         });
+    }
+    Ok(())
+}
+
+fn check_same_transforms(train: &Dataset, checkpoint: &Checkpoint) -> Result<(), Error> {
+    let saved = &checkpoint.manifest().fitted;
+    if saved.is_null() {
+        // An imported state dict may come without them.
+        return Ok(());
+    }
+    let path = checkpoint.folder().to_owned();
+    let saved = match Fitted::deserialize(saved) {
+        Ok(saved) => saved,
+        Err(error) => {
+            let problem = format!("fitted transforms: {error}");
+            return Err(Error::Manifest { path, problem });
+        }
+    };
+    let own = train.fitted();
+    if (&saved.dense, &saved.categorical) != (&own.dense, &own.categorical) {
+        return Err(Error::OtherTransforms { path, data: train.dir().to_owned() });
     }
     Ok(())
 }

@@ -49,7 +49,11 @@ categorical = [{ column = "a", kind = "integer" }, { column = "b", separator = "
 }
 
 fn dataset(folder: &Path) -> Arc<Dataset> {
-    let rng = CounterRng::new(5, 0);
+    dataset_of(folder, 5)
+}
+
+fn dataset_of(folder: &Path, seed: u64) -> Arc<Dataset> {
+    let rng = CounterRng::new(seed, 0);
     let mut text = "y,u,v,a,b\n".to_owned();
     for row in 0..ROWS {
         let rng = rng.child(row);
@@ -249,6 +253,24 @@ fn another_models_checkpoint_is_refused() {
     request.config.model.top = vec![4, 1];
     let refused = train::run(&request, &mut |_| {});
     assert!(matches!(refused, Err(Error::OtherModel { .. })), "{refused:?}");
+}
+
+/// As many rows in the same columns, so neither the model nor the position tells them apart.
+#[test]
+fn data_of_other_transforms_is_refused() {
+    let folder = tempfile::tempdir().unwrap();
+    let other = tempfile::tempdir().unwrap();
+    let plan = plan(ShardingPlan::table_wise, 1);
+    let mut request = request(&folder.path().join("run"), &dataset(folder.path()), plan);
+    request.config.training.steps = Some(2);
+    let outcome = train::run(&request, &mut |_| {}).unwrap();
+    request.config.training.steps = Some(4);
+    request.start = Start::Checkpoint(outcome.checkpoint.unwrap());
+    request.train = dataset_of(other.path(), 6);
+    let refused = train::run(&request, &mut |_| {});
+    assert!(matches!(refused, Err(Error::OtherTransforms { .. })), "{refused:?}");
+    request.train = dataset_of(&folder.path().join("run"), 5);
+    assert_eq!(train::run(&request, &mut |_| {}).unwrap().step, 4);
 }
 
 #[test]
