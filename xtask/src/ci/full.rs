@@ -1,6 +1,6 @@
 //! Stages that are slow or heavy: licences, comparison with the Python tools, long property tests.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use crate::ci::{cargo, tool};
@@ -10,7 +10,12 @@ use crate::tree;
 
 /// What the traces must open in, pinned: the tool's launch names and rounding change between
 /// versions.
-const PACKAGES: [&str; 2] = ["traceinsight==0.6.1", "pandas<3"];
+const TRACE_PACKAGES: [&str; 2] = ["traceinsight==0.6.1", "pandas<3"];
+/// What exported weights must agree with.
+const TORCH_PACKAGES: [&str; 3] = ["torch==2.14.1", "numpy<3", "safetensors<1"];
+/// Keeps what is compared small: a few steps on a few rows.
+const TRAIN: &str = "train dlrm-criteo-kaggle --train rows.txt --run run --set rows_cap=2000 \
+                     --set training.steps=100 --trace trace --trace-steps 10..20";
 
 /// Cases per property; the everyday run has the library's default of 256.
 const CASES: &str = "20000";
@@ -20,36 +25,52 @@ pub fn licences() -> Result<String, Error> {
     command::run(&mut cargo(&["deny", "check", "licenses", "bans"])).map(|()| String::new())
 }
 
+/// Trains on made data, then opens the trace and the exported weights in Python.
 pub fn compare() -> Result<String, Error> {
     let root = tree::root();
-    let environment = root.join("target/venv-traceinsight");
-    let python = environment.join("bin/python");
-    if !python.exists() {
-        command::run(Command::new("python3").args(["-m", "venv"]).arg(&environment))?;
-    }
-    let pip = ["-m", "pip", "install", "--quiet", "--disable-pip-version-check"];
-    command::run(Command::new(&python).args(pip).args(PACKAGES))?;
     command::run(&mut cargo(&["build", "--release"]))?;
-    let traces = trace(&root)?;
-    let mut script = Command::new(&python);
-    script.arg(root.join("bench/compare/trace_opens.py")).arg(&traces);
-    command::run(script.env("HTA_DISABLE_NS_ROUNDING", "1"))?;
-    Ok(format!("opens with {}", PACKAGES.join(" and ")))
-}
-
-/// Trains a few steps on made data with tracing on; the folder of the traces.
-fn trace(root: &Path) -> Result<std::path::PathBuf, Error> {
     let folder = root.join("target/compare");
     if folder.exists() {
         std::fs::remove_dir_all(&folder).map_err(Error::io(&folder))?;
     }
     std::fs::create_dir_all(&folder).map_err(Error::io(&folder))?;
-    let mut train = Command::new(root.join("target/release/rowmill"));
-    train.args(["train", "dlrm-criteo-kaggle", "--synthetic", "65536", "--run", "run"]);
-    train.args(["--set", "rows_cap=10000", "--set", "training.steps=30"]);
-    train.args(["--trace", "trace", "--trace-steps", "10..20"]);
-    command::run(train.current_dir(&folder))?;
-    Ok(folder.join("trace"))
+    for words in [
+        "data synth rows.txt --rows 20000",
+        TRAIN,
+        "checkpoint export run --to torch torch.safetensors",
+        "checkpoint export run --to torchrec torchrec.safetensors",
+        "score run rows.txt --output probabilities.txt",
+    ] {
+        let mut rowmill = Command::new(root.join("target/release/rowmill"));
+        command::run(rowmill.args(words.split_whitespace()).current_dir(&folder))?;
+    }
+    let python = environment(&root.join("target/venv-traceinsight"), &TRACE_PACKAGES)?;
+    let mut opens = script(&python, &root, "trace_opens.py");
+    command::run(opens.arg(folder.join("trace")).env("HTA_DISABLE_NS_ROUNDING", "1"))?;
+    let python = environment(&root.join("target/venv-torch"), &TORCH_PACKAGES)?;
+    for export in ["torch.safetensors", "torchrec.safetensors"] {
+        let mut agrees = script(&python, &root, "torch_agrees.py");
+        agrees.args([export, "rows.txt", "probabilities.txt"]);
+        command::run(agrees.current_dir(&folder))?;
+    }
+    Ok(format!("{} open the trace, {} agrees", TRACE_PACKAGES.join(" and "), TORCH_PACKAGES[0]))
+}
+
+/// The interpreter of a virtual environment with `packages`, made where it is missing.
+fn environment(folder: &Path, packages: &[&str]) -> Result<PathBuf, Error> {
+    let python = folder.join("bin/python");
+    if !python.exists() {
+        command::run(Command::new("python3").args(["-m", "venv"]).arg(folder))?;
+    }
+    let pip = ["-m", "pip", "install", "--quiet", "--disable-pip-version-check"];
+    command::run(Command::new(&python).args(pip).args(packages))?;
+    Ok(python)
+}
+
+fn script(python: &Path, root: &Path, name: &str) -> Command {
+    let mut command = Command::new(python);
+    command.arg(root.join("bench/compare").join(name));
+    command
 }
 
 pub fn fuzz() -> Result<String, Error> {
