@@ -268,6 +268,10 @@ fn train_hint(error: &train::Error) -> Option<String> {
         train::Error::OtherModel { .. } | train::Error::StateKind { .. } => {
             "resume with the configuration that wrote the checkpoint, or begin a new run with --run"
         }
+        train::Error::OtherTransforms { .. } => {
+            "resume on the data the run began with, or begin a new run with --run"
+        }
+        train::Error::RunBusy { .. } => "wait for it, or choose another folder with --run FOLDER",
         train::Error::ManifestVersion { .. } => "read it with the version of rowmill that wrote it",
         _ => return None,
     };

@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 use toml::{Table, Value};
 
 use crate::model::ModelConfig;
-use crate::optimizer::{LearningRateSchedule, OptimizerConfig};
+use crate::optimizer::{LearningRateSchedule, Optimizer, OptimizerConfig};
 use crate::source::DataConfig;
 use crate::training::TrainingConfig;
 
@@ -115,6 +115,7 @@ impl JobConfig {
         for (key, every) in [
             ("training.log_every", Some(self.training.log_every)),
             ("training.evaluate_every", self.training.evaluate_every),
+            ("training.evaluate_samples", self.training.evaluate_samples),
             ("training.checkpoint_every", self.training.checkpoint_every),
         ] {
             if every == Some(0) {
@@ -136,6 +137,10 @@ impl JobConfig {
                     let text = format!("expected a finite number ≥ 0, got {value}");
                     return Err(ConfigError::shape(format!("{key}.{name}"), text));
                 }
+            }
+            if optimizer.kind != Optimizer::Sgd && optimizer.epsilon == 0.0 {
+                let text = "expected above 0: a weight without a gradient would become 0/0, got 0";
+                return Err(ConfigError::shape(format!("{key}.epsilon"), text.to_owned()));
             }
         }
         if !(0.0..1.0).contains(&self.data.hold_out) {

@@ -196,6 +196,12 @@ pub enum Error {
         /// The dataset.
         data: PathBuf,
     },
+    /// Another process trains in this run folder.
+    #[error("{}: another rowmill trains in this run folder", path.display())]
+    RunBusy {
+        /// The run folder.
+        path: PathBuf,
+    },
     /// A trace could not be written.
     #[error(transparent)]
     Trace(#[from] trace::Error),

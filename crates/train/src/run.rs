@@ -11,6 +11,7 @@ pub(crate) mod worker;
 
 pub use lead::{feature_plan, total_steps};
 
+use std::fs::{File, TryLockError};
 use std::ops::Range;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -164,6 +165,8 @@ pub struct Outcome {
 /// Whatever kept the run from going on; checkpoints written so far stay.
 pub fn run(request: &RunRequest, observe: &mut dyn FnMut(Event<'_>)) -> Result<Outcome, Error> {
     let start = start::State::of(request)?;
+    // Held until the run ends, however it ends: the system lets go of a dead process's locks.
+    let _lock = lock(&request.run_folder)?;
     check_folders(request, &start)?;
     let mut ends = comm::world(request.plan.world_size());
     let own = ends.remove(0);
@@ -191,6 +194,18 @@ fn check_folders(request: &RunRequest, start: &start::State) -> Result<(), Error
     }
     let tables = &request.config.model.tables;
     crate::checkpoint::Writer::begin(&request.run_folder, start.step, tables).map(drop)
+}
+
+/// Takes the run folder for this run alone: two runs would clear each other's checkpoints away.
+fn lock(folder: &Path) -> Result<File, Error> {
+    std::fs::create_dir_all(folder).map_err(Error::io("create", folder))?;
+    let path = folder.join("lock");
+    let file = File::create(&path).map_err(Error::io("create", &path))?;
+    match file.try_lock() {
+        Ok(()) => Ok(file),
+        Err(TryLockError::WouldBlock) => Err(Error::RunBusy { path: folder.to_owned() }),
+        Err(TryLockError::Error(source)) => Err(Error::io("lock", &path)(source)),
+    }
 }
 
 /// The error that explains the other: a rank that failed, rather than a rank that was left alone.

@@ -5,7 +5,7 @@ use std::path::Path;
 
 use data::{Dataset, FeaturePlan, Fitted};
 use device::Cpu;
-use schema::{Batch, JobConfig, Rank, ShardingPlan};
+use schema::{Batch, JobConfig, Optimizer, Rank, ShardingPlan};
 
 use crate::checkpoint::Checkpoint;
 use crate::metric::Accumulator;
@@ -33,15 +33,20 @@ impl Scorer {
     /// As [`Checkpoint::open`]; damaged tensors are refused by name.
     pub fn load(folder: &Path, threads: usize) -> Result<Self, Error> {
         let checkpoint = Checkpoint::open(folder)?;
-        let config = checkpoint.config().clone();
+        let mut config = checkpoint.config().clone();
         let fitted = checkpoint.manifest().fitted.clone();
         let fitted = serde_json::from_value(fitted).map_err(|error| Error::Manifest {
             path: folder.to_owned(),
             problem: format!("fitted transforms: {error}"),
         })?;
         let plan = ShardingPlan::table_wise(&config.model.tables, 1);
+        let optimizer = config.optimizer;
+        // Nothing is updated here: no optimizer state is read, which may be as large as the tables.
+        config.optimizer.sparse.kind = Optimizer::Sgd;
+        config.optimizer.dense.kind = Optimizer::Sgd;
         let parameters = worker::read(&checkpoint, &config, (&plan, Rank(0)))?;
         let model = Model::restored(&config, (&plan, Rank(0)), BATCH_SIZE, parameters);
+        config.optimizer = optimizer;
         let comm = comm::world(1).remove(0);
         let context = RankContext { cpu: Cpu::new(threads), comm, profiler: Profiler::off() };
         Ok(Self { step: checkpoint.step(), config, fitted, model, context })

@@ -89,6 +89,16 @@ fn a_wrong_width_names_layer_and_both_numbers() {
 fn impossible_values_are_named() {
     check(&[("batch_size", "0")], expect!["training.batch_size: expected at least 1, got 0"]);
     check(
+        &[("training.evaluate_samples", "0")],
+        expect!["training.evaluate_samples: expected at least 1, got 0"],
+    );
+    check(
+        &[("optimizer.sparse.epsilon", "0.0")],
+        expect![
+            "optimizer.sparse.epsilon: expected above 0: a weight without a gradient would become 0/0, got 0"
+        ],
+    );
+    check(
         &[("optimizer.dense.learning_rate", "-1.0")],
         expect!["optimizer.dense.learning_rate: expected a finite number ≥ 0, got -1"],
     );

@@ -242,6 +242,21 @@ fn a_scorer_gives_the_evaluation_of_the_run() {
 }
 
 #[test]
+fn a_run_folder_serves_one_run_at_a_time() {
+    let folder = tempfile::tempdir().unwrap();
+    let dataset = dataset(folder.path());
+    let request = request(&folder.path().join("run"), &dataset, plan(ShardingPlan::table_wise, 1));
+    let mut second = None;
+    train::run(&request, &mut |event| {
+        if let Event::Stepped { step: 2, .. } = event {
+            second = Some(train::run(&request, &mut |_| {}));
+        }
+    })
+    .unwrap();
+    assert!(matches!(second, Some(Err(Error::RunBusy { .. }))), "{second:?}");
+}
+
+#[test]
 fn another_models_checkpoint_is_refused() {
     let folder = tempfile::tempdir().unwrap();
     let dataset = dataset(folder.path());
