@@ -16,6 +16,11 @@ Start here:
 Tables and results go to stdout, progress and messages to stderr.
 Exit codes: 0 done, 1 failed, 2 wrong usage or configuration, 130 interrupted (progress is saved).";
 
+/// Most threads: more than any machine has cores, few enough to start.
+const THREADS_MAX: usize = 1024;
+/// Most ranks of one process, each a thread at least.
+pub const RANKS_MAX: u32 = 1024;
+
 /// Trains deep-learning recommendation models (DLRM) at the speed of the hardware.
 #[derive(Debug, Parser)]
 #[command(name = "rowmill", version, after_help = EXAMPLES, propagate_version = true)]
@@ -37,7 +42,7 @@ pub struct Global {
     #[arg(long, value_enum, default_value_t = Format::Table, global = true)]
     pub format: Format,
     /// Threads in all; the results do not depend on it [default: all cores]
-    #[arg(long, value_name = "N", global = true, value_parser = at_least_one)]
+    #[arg(long, value_name = "N", global = true, value_parser = thread_count)]
     pub threads: Option<usize>,
     /// Colour on stderr; `auto` obeys NO_COLOR and pipes
     #[arg(long, value_enum, default_value_t = Color::Auto, global = true)]
@@ -138,7 +143,7 @@ pub struct Train {
     #[arg(long, value_name = "CHECKPOINT")]
     pub resume_from: Option<PathBuf>,
     /// Ranks, run as threads of this process [default: 1, or those of --plan]
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1024))]
+    #[arg(long, value_name = "N", value_parser = rank_count())]
     pub ranks: Option<u32>,
     /// How tables are split over ranks
     #[arg(long, value_enum, default_value_t = Sharding::Table)]
@@ -375,11 +380,14 @@ fn step_range(text: &str) -> Result<Range<u64>, String> {
     Ok(range)
 }
 
-fn at_least_one(text: &str) -> Result<usize, String> {
+fn rank_count() -> clap::builder::RangedI64ValueParser<u32> {
+    clap::value_parser!(u32).range(1..=i64::from(RANKS_MAX))
+}
+
+fn thread_count(text: &str) -> Result<usize, String> {
     match text.parse() {
-        Ok(0) => Err("expected at least 1, got 0".to_owned()),
-        Ok(count) => Ok(count),
-        Err(_) => Err("expected a number".to_owned()),
+        Ok(count @ 1..=THREADS_MAX) => Ok(count),
+        _ => Err(format!("expected a number in 1..={THREADS_MAX}")),
     }
 }
 
@@ -387,11 +395,17 @@ fn at_least_one(text: &str) -> Result<usize, String> {
 mod tests {
     use clap::CommandFactory;
 
-    use super::{Cli, key_value, step_range};
+    use super::{Cli, key_value, step_range, thread_count};
 
     #[test]
     fn the_definition_is_consistent() {
         Cli::command().debug_assert();
+    }
+
+    #[test]
+    fn threads_are_counted_within_reason() {
+        assert_eq!(thread_count("7"), Ok(7));
+        assert!(["0", "100000", "-1", "x"].iter().all(|text| thread_count(text).is_err()));
     }
 
     #[test]

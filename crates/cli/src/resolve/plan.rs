@@ -5,8 +5,9 @@ use std::path::Path;
 use schema::plan::PlanError;
 use schema::{ShardingPlan, TableConfig, Tile};
 use serde::Deserialize;
+use serde::de::Error as _;
 
-use crate::args::{Sharding, Train};
+use crate::args::{RANKS_MAX, Sharding, Train};
 use crate::error::Error;
 
 /// The form of `--plan FILE.json`.
@@ -33,8 +34,13 @@ pub fn of(train: &Train, tables: &[TableConfig]) -> Result<ShardingPlan, Error> 
 
 fn read(path: &Path, tables: &[TableConfig]) -> Result<ShardingPlan, Error> {
     let text = std::fs::read_to_string(path).map_err(Error::io(path, "read"))?;
-    let file: PlanFile = serde_json::from_str(&text)
-        .map_err(|source| Error::PlanFile { path: path.to_owned(), source })?;
+    let malformed = |source| Error::PlanFile { path: path.to_owned(), source };
+    let file: PlanFile = serde_json::from_str(&text).map_err(malformed)?;
+    if !(1..=RANKS_MAX).contains(&file.world_size) {
+        let got = file.world_size;
+        let text = format!("world_size: expected 1..={RANKS_MAX}, got {got}");
+        return Err(malformed(serde_json::Error::custom(text)));
+    }
     let refused = |source: PlanError| Error::Plan { path: path.to_owned(), source };
     ShardingPlan::new(file.world_size, file.tiles, tables).map_err(refused)
 }

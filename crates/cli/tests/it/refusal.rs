@@ -61,3 +61,13 @@ fn a_missing_file_is_named() {
     check("score nowhere train.csv", 2, &["nowhere: no such file"]);
     check("eval .", 1, &["found none"]);
 }
+
+#[test]
+fn counts_beyond_reason_are_refused() {
+    check("train job.toml --train train.csv --threads 100000", 2, &["--threads", "1..=1024"]);
+    let place = Place::new();
+    std::fs::write(place.path("plan.json"), r#"{"world_size": 4000000000, "tiles": []}"#).unwrap();
+    let ran = place.run("train job.toml --train train.csv --plan plan.json");
+    assert_eq!(ran.code, Some(2), "{}", ran.stderr);
+    assert!(ran.stderr.contains("world_size: expected 1..=1024, got 4000000000"), "{ran:?}");
+}
