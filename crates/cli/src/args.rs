@@ -149,8 +149,8 @@ pub struct Train {
     #[arg(long, value_enum, default_value_t = Sharding::Table)]
     pub sharding: Sharding,
     /// A sharding plan:
-    /// {"world_size": W, "tiles": [{"table": 0, "rows": {"start", "end"}, "columns": {"start",
-    /// "end"}, "rank": 0}]}
+    /// {"world_size": 2, "tiles": [{"table": 0, "rows": {"start": 0, "end": 1000},
+    /// "columns": {"start": 0, "end": 16}, "rank": 0}, …]}
     #[arg(long, value_name = "FILE.json", conflicts_with_all = ["sharding", "ranks"])]
     pub plan: Option<PathBuf>,
     /// Record the steps of --trace-steps into this folder (opens in ui.perfetto.dev)
@@ -234,8 +234,8 @@ Examples:
   rowmill data synth train.txt --rows 1000000
   rowmill data synth rows.csv --layout csv --config dlrm-default --rows 10000
 
-Labels come from a planted model with pairwise interactions. The report names the ceiling (the AUC of
-the true probabilities) and the AUC of the best linear model.")]
+Labels come from a planted model with pairwise interactions. The report names the
+ceiling (the AUC of the true probabilities) and the AUC of the best linear model.")]
 pub struct Synth {
     /// The file to write
     pub out: PathBuf,
@@ -288,6 +288,13 @@ pub struct Convert {
 
 /// Describe data.
 #[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  rowmill data stats train.txt --config dlrm-criteo-kaggle
+  rowmill data stats prepared
+
+Of files the values are shown as they are read; of a prepared folder, transformed and with
+missing values filled in.")]
 pub struct Stats {
     /// Files or one prepared folder
     #[arg(required = true)]
@@ -301,16 +308,31 @@ pub struct Stats {
 #[derive(Debug, Subcommand)]
 pub enum Checkpoint {
     /// Say what a checkpoint holds
+    #[command(after_help = "\
+Examples:
+  rowmill checkpoint info runs/first
+  rowmill checkpoint info runs/first/checkpoints/step-000001000 -v    its configuration too")]
     Info {
-        /// A checkpoint folder, or a run folder (its newest checkpoint)
+        /// A checkpoint folder, or a run folder (its newest good checkpoint)
         checkpoint: PathBuf,
     },
     /// Read every byte and compare with the checksums
+    #[command(after_help = "\
+Example:
+  rowmill checkpoint verify runs/first
+
+Ends with exit code 1 if any checkpoint is damaged.")]
     Verify {
         /// A checkpoint folder, or a run folder (all its checkpoints)
         checkpoint: PathBuf,
     },
     /// Write the weights under the names of facebookresearch/dlrm or TorchRec
+    #[command(after_help = "\
+Examples:
+  rowmill checkpoint export runs/first --to torch dlrm.safetensors
+  rowmill checkpoint export runs/first --to torchrec torchrec.safetensors
+
+In Python: model.load_state_dict(safetensors.torch.load_file(\"dlrm.safetensors\"))")]
     Export {
         /// A checkpoint folder, or a run folder (its newest good checkpoint)
         checkpoint: PathBuf,
@@ -321,6 +343,13 @@ pub enum Checkpoint {
         out: PathBuf,
     },
     /// Make a checkpoint of a safetensors file with such names
+    #[command(after_help = "\
+Example:
+  rowmill checkpoint import dlrm.safetensors --from torch --config my.toml --run runs/imported
+  rowmill train my.toml --run runs/imported --resume
+
+With --data FOLDER (as rowmill data convert writes it) the checkpoint can evaluate and score at
+once; without, it must be trained first.")]
     Import {
         /// Whose names
         #[arg(long, value_enum)]
@@ -354,8 +383,13 @@ pub enum StateDict {
 /// See everything once.
 #[derive(Debug, Args)]
 #[command(after_help = "\
-Writes Criteo-format text, prepares it, trains dlrm-criteo-kaggle scaled to this machine, evaluates on
-rows it has not seen, saves a checkpoint and records a trace. Run it again: it replaces its own folder.")]
+Examples:
+  rowmill quickstart
+  rowmill quickstart --seconds 15 --folder /tmp/quickstart
+
+Writes Criteo-format text, prepares it, trains dlrm-criteo-kaggle scaled to this machine,
+evaluates on rows it has not seen, saves a checkpoint and records a trace. Run again, it
+replaces its own folder.")]
 pub struct Quickstart {
     /// Where to work
     #[arg(long, value_name = "FOLDER", default_value = "rowmill-quickstart")]

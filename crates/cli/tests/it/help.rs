@@ -18,7 +18,20 @@ fn help_names_every_verb_and_where_to_start() {
 #[test]
 fn the_help_of_a_verb_shows_examples() {
     let place = Place::new();
-    for verb in ["train", "eval", "score", "data synth", "data convert"] {
+    for verb in [
+        "quickstart",
+        "train",
+        "eval",
+        "score",
+        "data synth",
+        "data convert",
+        "data stats",
+        "checkpoint info",
+        "checkpoint verify",
+        "checkpoint export",
+        "checkpoint import",
+        "completions",
+    ] {
         let ran = place.done(&format!("{verb} --help"));
         assert!(ran.stdout.contains("Example"), "{verb}: {}", ran.stdout);
         assert!(!ran.stdout.contains('\u{1b}'), "{verb}: colour on a pipe");
