@@ -35,7 +35,9 @@ fn main() -> ExitCode {
 
 /// The colour of help and usage errors, which are printed while the arguments are still being read.
 fn help_color() -> ColorChoice {
-    let args: Vec<String> = std::env::args().collect();
+    // Arguments may be paths, and paths need not be UTF-8.
+    let args: Vec<String> =
+        std::env::args_os().map(|arg| arg.to_string_lossy().into_owned()).collect();
     let given = |choice: &str| {
         let joined = format!("--color={choice}");
         let pairs = args.windows(2).any(|pair| pair[0] == "--color" && pair[1] == choice);

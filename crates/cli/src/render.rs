@@ -2,9 +2,10 @@
 //! Knows terminals; knows nothing of models or data.
 
 use std::io::{self, IsTerminal, Write};
+use std::path::Path;
 
 use comfy_table::{Cell, CellAlignment, Table, TableComponent, presets};
-use serde::Serialize;
+use serde::{Serialize, Serializer};
 
 use crate::args::{Color, Format, Global};
 use crate::error::Error;
@@ -122,6 +123,22 @@ pub fn grid(header: &[&str], rows: &[Vec<String>]) -> String {
 fn trimmed(table: &Table) -> String {
     let lines: Vec<String> = table.lines().map(|line| line.trim_end().to_owned()).collect();
     lines.join("\n")
+}
+
+/// A path in JSON: as text, for it need not be UTF-8.
+pub fn path_text<S: Serializer>(path: &impl AsRef<Path>, to: S) -> Result<S::Ok, S::Error> {
+    to.collect_str(&path.as_ref().display())
+}
+
+/// As [`path_text`], `null` for none.
+pub fn path_text_or_null<S: Serializer>(
+    path: &Option<impl AsRef<Path>>,
+    to: S,
+) -> Result<S::Ok, S::Error> {
+    match path {
+        Some(path) => path_text(path, to),
+        None => to.serialize_none(),
+    }
 }
 
 /// `1234567` as `1,234,567`.

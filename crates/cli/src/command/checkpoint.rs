@@ -30,6 +30,7 @@ pub fn run(command: Checkpoint, session: &Session) -> Result<(), Error> {
 /// What `info` prints.
 #[derive(Serialize)]
 struct Info {
+    #[serde(serialize_with = "render::path_text")]
     checkpoint: PathBuf,
     model: String,
     created_by: String,
@@ -84,6 +85,7 @@ fn info(path: &Path, session: &Session) -> Result<(), Error> {
 /// What `verify` prints for one checkpoint.
 #[derive(Serialize)]
 struct Verified {
+    #[serde(serialize_with = "render::path_text")]
     checkpoint: PathBuf,
     bytes: u64,
     damage: Vec<String>,
@@ -118,7 +120,9 @@ fn check(folder: PathBuf) -> Verified {
 /// What `export` prints.
 #[derive(Serialize)]
 struct Exported<'a> {
+    #[serde(serialize_with = "render::path_text")]
     checkpoint: &'a Path,
+    #[serde(serialize_with = "render::path_text")]
     file: &'a Path,
     bytes: u64,
 }
@@ -147,6 +151,7 @@ struct Import {
 /// What `import` prints.
 #[derive(Serialize)]
 struct Imported {
+    #[serde(serialize_with = "render::path_text")]
     checkpoint: PathBuf,
     bytes: u64,
 }

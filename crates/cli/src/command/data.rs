@@ -30,6 +30,7 @@ pub fn run(command: Data, session: &Session) -> Result<(), Error> {
 /// What `synth` prints.
 #[derive(Serialize)]
 struct Synthesised<'a> {
+    #[serde(serialize_with = "render::path_text")]
     file: &'a PathBuf,
     #[serde(flatten)]
     report: Report,
@@ -83,6 +84,7 @@ fn synthetic_config(synth: &Synth) -> Result<SyntheticConfig, Error> {
 /// What `convert` prints.
 #[derive(Serialize)]
 struct Converted<'a> {
+    #[serde(serialize_with = "render::path_text")]
     folder: &'a PathBuf,
     rows: u64,
     seconds: f64,

@@ -18,6 +18,7 @@ use crate::resolve::{Session, checkpoint, input};
 /// What is printed.
 #[derive(Serialize)]
 struct Evaluated {
+    #[serde(serialize_with = "render::path_text")]
     checkpoint: PathBuf,
     step: u64,
     evaluation: Evaluation,

@@ -32,6 +32,7 @@ pub struct Finished<'a> {
     samples_per_second: f64,
     loss: f64,
     evaluation: Option<&'a Evaluation>,
+    #[serde(serialize_with = "render::path_text_or_null")]
     checkpoint: Option<&'a Path>,
     interrupted: bool,
     seconds: f64,

@@ -1,6 +1,6 @@
 //! What is refused before any work, and what the refusal says.
 
-use crate::fixture::Place;
+use crate::fixture::{Place, Ran};
 
 /// Runs `words`, which must end with `code` and say all of `expected` on stderr.
 fn check(words: &str, code: i32, expected: &[&str]) {
@@ -70,4 +70,21 @@ fn counts_beyond_reason_are_refused() {
     let ran = place.run("train job.toml --train train.csv --plan plan.json");
     assert_eq!(ran.code, Some(2), "{}", ran.stderr);
     assert!(ran.stderr.contains("world_size: expected 1..=1024, got 4000000000"), "{ran:?}");
+}
+
+#[cfg(unix)]
+#[test]
+fn a_path_need_not_be_utf8() {
+    use std::os::unix::ffi::OsStrExt;
+
+    let place = Place::new();
+    let run = std::ffi::OsStr::from_bytes(b"run-\xff");
+    let mut train = place.command("train job.toml --train train.csv --format json --run");
+    let ran = Ran::of(&train.arg(run).output().unwrap());
+    assert_eq!(ran.code, Some(0), "{}", ran.stderr);
+    assert!(place.path("").join(run).join("checkpoints").exists(), "{}", ran.stdout);
+    assert!(ran.last()["checkpoint"].as_str().unwrap().starts_with("run-\u{fffd}/"), "{ran:?}");
+    let mut info = place.command("checkpoint info --format json");
+    let ran = Ran::of(&info.arg(run).output().unwrap());
+    assert_eq!(ran.code, Some(0), "{}", ran.stderr);
 }

@@ -23,10 +23,15 @@ pub struct Summary {
     share_of_ceiling: f64,
     normalized_entropy: f64,
     held_out_rows: u64,
+    #[serde(serialize_with = "render::path_text_or_null")]
     checkpoint: Option<PathBuf>,
+    #[serde(serialize_with = "render::path_text")]
     trace: PathBuf,
+    #[serde(serialize_with = "render::path_text")]
     config: PathBuf,
+    #[serde(serialize_with = "render::path_text")]
     text: PathBuf,
+    #[serde(serialize_with = "render::path_text")]
     run: PathBuf,
     seconds: f64,
 }

@@ -53,7 +53,8 @@ impl Observer {
             Event::Saved { step, path, bytes, seconds } => self.saved(step, path, bytes, seconds),
             Event::Traced { paths } => {
                 self.traced = true;
-                self.line("traced", &json!({ "paths": paths }));
+                let names: Vec<_> = paths.iter().map(|path| path.display().to_string()).collect();
+                self.line("traced", &json!({ "paths": names }));
                 for path in paths {
                     self.say(format_args!("trace written: {}", path.display()));
                 }
@@ -123,7 +124,10 @@ impl Observer {
     }
 
     fn saved(&mut self, step: u64, path: &Path, bytes: u64, seconds: f64) {
-        let event = json!({ "step": step, "checkpoint": path, "bytes": bytes, "seconds": seconds });
+        let checkpoint = path.display().to_string();
+        let event = json!({
+            "step": step, "checkpoint": checkpoint, "bytes": bytes, "seconds": seconds
+        });
         self.line("checkpoint", &event);
         let rate = Bytes((bytes as f64 / seconds.max(1e-9)) as u64);
         self.say(format_args!("saved {} ({}, {rate}/s)", path.display(), Bytes(bytes)));
