@@ -74,6 +74,9 @@ pub enum Error {
     /// A folder or file stands where a new one is to be written.
     #[error("{}: already exists", path.display())]
     Exists { path: PathBuf },
+    /// A file that would be written while it is read.
+    #[error("{}: the output would overwrite the input", path.display())]
+    OutputIsInput { path: PathBuf },
     /// A file could not be used.
     #[error("{}: cannot {doing}: {source}", path.display())]
     Io { path: PathBuf, doing: &'static str, source: io::Error },
@@ -153,6 +156,7 @@ impl Error {
                 "rowmill train --help shows the form of a plan".into()
             }
             Self::Exists { .. } => "remove it or choose another name".into(),
+            Self::OutputIsInput { .. } => "choose another file with --output FILE".into(),
             Self::Alignment { .. } => {
                 "the output so far is not aligned; use --strict to find the malformed row".into()
             }
@@ -178,6 +182,7 @@ impl Error {
             | Self::RunExists { .. }
             | Self::PlanFile { .. }
             | Self::Plan { .. }
+            | Self::OutputIsInput { .. }
             | Self::Exists { .. } => EXIT_USAGE,
             _ => EXIT_FAILED,
         }

@@ -1,6 +1,6 @@
 //! `rowmill score`: one click probability per row, in the order of the rows, streaming.
 
-use std::fs::File;
+use std::fs::{self, File};
 use std::io::{self, BufWriter, Write};
 use std::path::{Path, PathBuf};
 
@@ -28,14 +28,42 @@ pub fn run(args: &Score, session: &Session) -> Result<(), Error> {
             score(args, session, &mut scorer, &mut Target { out, path: None }).map(drop)
         }
         Some(path) => {
-            let file = File::create(path).map_err(Error::io(path, "create"))?;
-            let mut target = Target { out: BufWriter::new(file), path: Some(path) };
-            let scored = score(args, session, &mut scorer, &mut target)?;
+            let scored = score_into(path, args, session, &mut scorer)?;
             session.console.report(&scored, |scored| {
                 format!("{} rows scored into {}", render::count(scored.rows), path.display())
             })
         }
     }
+}
+
+/// Scores into the file `path`, which appears when it is whole; what stood there stays till then.
+fn score_into(
+    path: &Path,
+    args: &Score,
+    session: &Session,
+    scorer: &mut Scorer,
+) -> Result<Scored, Error> {
+    let input = fs::canonicalize(&args.file).ok();
+    let standing = fs::canonicalize(path).ok();
+    if standing.is_some() && standing == input {
+        return Err(Error::OutputIsInput { path: path.to_owned() });
+    }
+    // Pipes and devices cannot be replaced.
+    let in_place = standing.as_ref().is_some_and(|path| !path.is_file());
+    let place = standing.unwrap_or_else(|| path.to_owned());
+    let mut partial = place.clone().into_os_string();
+    partial.push(if in_place { "" } else { ".partial" });
+    let file = File::create(&partial).map_err(Error::io(path, "create"))?;
+    let mut target = Target { out: BufWriter::new(file), path: Some(path) };
+    let scored = score(args, session, scorer, &mut target);
+    if !in_place {
+        match &scored {
+            Ok(_) => fs::rename(&partial, &place).map_err(Error::io(path, "write"))?,
+            // The error that is reported is the one before.
+            Err(_) => drop(fs::remove_file(&partial)),
+        }
+    }
+    scored
 }
 
 /// What is printed where the probabilities go to a file.

@@ -87,6 +87,27 @@ fn a_bad_row_does_not_shift_the_others() {
     assert_eq!(strict.code, Some(1), "{}", strict.stderr);
 }
 
+#[test]
+fn scores_never_cost_a_file() {
+    let place = Place::new();
+    place.done("train job.toml --train train.csv --run run");
+    let text = fs::read_to_string(place.path("train.csv")).unwrap();
+    let refused = place.run("score run train.csv --output ./train.csv");
+    assert_eq!(refused.code, Some(2), "{}", refused.stderr);
+    assert_eq!(fs::read_to_string(place.path("train.csv")).unwrap(), text);
+
+    fs::write(place.path("bad.csv"), format!("{text}1,not a number,3,4,k5\n")).unwrap();
+    fs::write(place.path("scores.txt"), "of yesterday").unwrap();
+    let failed = place.run("score run bad.csv --output scores.txt --strict");
+    assert_eq!(failed.code, Some(1), "{}", failed.stderr);
+    assert_eq!(fs::read_to_string(place.path("scores.txt")).unwrap(), "of yesterday");
+    assert!(!place.path("scores.txt.partial").exists());
+    place.done("score run bad.csv --output scores.txt");
+    let scores = fs::read_to_string(place.path("scores.txt")).unwrap();
+    assert_eq!(scores.lines().count() as u64, ROWS + 1);
+    place.done("score run train.csv --output /dev/null");
+}
+
 fn pipe(place: &Place, words: &str, input: &[u8]) -> Ran {
     let mut command = place.command(words);
     command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
