@@ -160,7 +160,8 @@ impl Error {
             Self::Alignment { .. } => {
                 "the output so far is not aligned; use --strict to find the malformed row".into()
             }
-            Self::Io { .. } | Self::Output(_) | Self::Json(_) => return None,
+            Self::Io { source, .. } | Self::Output(source) => return disk_hint(source),
+            Self::Json(_) => return None,
             Self::Data(error) => return data_hint(error),
             Self::Train(error) => return train_hint(error),
         };
@@ -244,27 +245,65 @@ fn data_hint(error: &data::Error) -> Option<String> {
         data::Error::NoGoodRows { .. } => {
             "do data.format and data.columns describe this file? compare with: rowmill data stats"
         }
-        data::Error::MissingColumn { .. } => {
-            "name the columns as the file does; a file without a header needs data.columns"
+        data::Error::MissingColumn { available, .. } => column_hint(available),
+        data::Error::Parquet { .. } => {
+            "the file is cut short, or not Parquet; data.format says what it is read as"
+        }
+        data::Error::Read { source, .. } if is_damage(source) => {
+            "the file is cut short or damaged; copy it again"
+        }
+        data::Error::Write { source, .. } | data::Error::Io { source, .. } => {
+            return disk_hint(source);
         }
         data::Error::TableTooSmall { .. } => {
             "give the table more rows, raise data.ids.threshold, or use data.ids.mode = \"modulo\""
         }
         data::Error::OutExists { .. } => "remove it or choose another folder",
-        data::Error::PositionMismatch { .. } | data::Error::FittedMismatch { .. } => {
+        data::Error::PositionMismatch { .. } => {
+            "resume with the data, batch size and seed of the run, or begin a new one with --run"
+        }
+        data::Error::FittedMismatch { .. } => {
             "the data or its columns changed since; use the same, or begin a new run with --run"
         }
-        data::Error::Stdin { .. } => {
-            "convert it first: rowmill data convert - --config CONFIG --out FOLDER"
-        }
+        data::Error::Stdin { .. } => "write it to a file first: … | cat > FILE",
         _ => return None,
     };
     Some(hint.to_owned())
 }
 
+/// What kind of file gives these columns where another was expected.
+fn column_hint(available: &[String]) -> &'static str {
+    match available.first().map(String::as_str) {
+        Some(first) if first.starts_with("PAR1") => {
+            "this is a Parquet file: data.format = \"parquet\", or --set data.format=parquet"
+        }
+        Some(line) if available.len() == 1 && line.contains('\t') => {
+            "the fields are separated by tabs: data.format = \"tsv\", or --set data.format=tsv"
+        }
+        Some(line) if available.len() == 1 && line.contains(',') => {
+            "the fields are separated by commas: data.format = \"csv\", or --set data.format=csv"
+        }
+        _ => "name the columns as the file does; a file without a header needs data.columns",
+    }
+}
+
+/// Whether the bytes are at fault, rather than the access to them.
+fn is_damage(error: &io::Error) -> bool {
+    matches!(
+        error.kind(),
+        io::ErrorKind::UnexpectedEof | io::ErrorKind::InvalidData | io::ErrorKind::InvalidInput
+    )
+}
+
+fn disk_hint(error: &io::Error) -> Option<String> {
+    let full = matches!(error.kind(), io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded);
+    full.then(|| "free some space there, or choose a folder on another disk".to_owned())
+}
+
 fn train_hint(error: &train::Error) -> Option<String> {
     let hint = match error {
         train::Error::Data(error) => return data_hint(error),
+        train::Error::Io { source, .. } => return disk_hint(source),
         train::Error::Checksum { .. }
         | train::Error::FileLength { .. }
         | train::Error::TensorFile { .. } => {

@@ -102,7 +102,7 @@ pub enum Error {
         line: u64,
     },
     /// A column named in the configuration is not in the file or dataset.
-    #[error("{}: no column {column:?}; there are {}", path.display(), available.join(", "))]
+    #[error("{}: no column {column:?}; there are {}", path.display(), listed(available))]
     MissingColumn {
         /// The file or dataset.
         path: PathBuf,
@@ -216,6 +216,24 @@ pub enum Error {
         /// The dataset.
         path: PathBuf,
     },
+}
+
+/// The names as they can be shown: a wrong format makes names of anything.
+fn listed(names: &[String]) -> String {
+    const SHOWN: usize = 400;
+    let names = names.join(", ");
+    let mut text = String::new();
+    for letter in names.chars().take(SHOWN) {
+        if letter.is_control() {
+            text.extend(letter.escape_default());
+        } else {
+            text.push(letter);
+        }
+    }
+    if names.chars().count() > SHOWN {
+        text.push('…');
+    }
+    text
 }
 
 fn first_of(first: Option<&Malformed>) -> String {

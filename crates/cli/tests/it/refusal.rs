@@ -63,6 +63,30 @@ fn a_missing_file_is_named() {
 }
 
 #[test]
+fn a_file_of_another_kind_is_recognised() {
+    let place = Place::new();
+    let train = |file: &str, text: &[u8], expected: &[&str]| {
+        std::fs::write(place.path(file), text).unwrap();
+        let ran = place.run(&format!("train job.toml --train {file} --run run"));
+        assert_eq!(ran.code, Some(1), "{}", ran.stderr);
+        for part in expected {
+            assert!(ran.stderr.contains(part), "{file}: no {part:?} in\n{}", ran.stderr);
+        }
+        let lines_only = |c: char| !c.is_control() || c == '\n';
+        assert!(ran.stderr.chars().all(lines_only), "{file}: {:?}", ran.stderr);
+    };
+    train("a.tsv", b"y\tu\tv\ta\tb\n1\t2\t3\t4\tk5\n", &["y\\tu\\tv", "data.format=tsv"]);
+    train("b.parquet", b"PAR1\x15\x04\x15\x00 \xff\n", &["hint: this is a Parquet file"]);
+    train("c.bin", &[0x1b; 5000], &["there are \\u{1b}", "…"]);
+    train("d.gz", &[0x1f, 0x8b, 8, 0, 0, 0, 0, 0, 0, 3, 1], &["hint: the file is cut short"]);
+}
+
+#[test]
+fn standard_input_that_needs_two_passes_is_refused() {
+    check("train job.toml --train -", 1, &["can be read only once", "cat > FILE"]);
+}
+
+#[test]
 fn counts_beyond_reason_are_refused() {
     check("train job.toml --train train.csv --threads 100000", 2, &["--threads", "1..=1024"]);
     let place = Place::new();
