@@ -56,6 +56,15 @@ pub enum Error {
     /// No checkpoint where one is needed.
     #[error("{}: expected a checkpoint or a run with checkpoints, found none", path.display())]
     NoCheckpoint { path: PathBuf },
+    /// Every checkpoint of a run is damaged.
+    #[error("{}: expected a whole checkpoint, found {count} damaged", path.display())]
+    NoneWhole { path: PathBuf, count: usize },
+    /// A checkpoint of another run, or none at all, given to go on from.
+    #[error("{}: expected a checkpoint of the run {}, which has {}", path.display(), run.display(), listed(names))]
+    NotOfRun { path: PathBuf, run: PathBuf, names: Vec<String> },
+    /// An imported checkpoint that has seen no data.
+    #[error("{}: the checkpoint has weights, but no transforms of data columns", path.display())]
+    NoTransforms { path: PathBuf },
     /// A checkpoint of a run, given where a run's newest is damaged.
     #[error("{}: the newest checkpoint is damaged: {reason}", path.display())]
     DamagedCheckpoint { path: PathBuf, reason: String, previous: Option<PathBuf> },
@@ -142,6 +151,16 @@ impl Error {
             Self::NoCheckpoint { .. } => {
                 "give RUN or RUN/checkpoints/step-…, as printed at the end of training".into()
             }
+            Self::NoneWhole { .. } => {
+                "start again in another folder with --run, or bring back a copy".into()
+            }
+            Self::NotOfRun { .. } => {
+                "give one of RUN/checkpoints/step-…, or name the checkpoint's own run with --run"
+                    .into()
+            }
+            Self::NoTransforms { .. } => {
+                "import it again with --data FOLDER, or train it with --resume".into()
+            }
             Self::DamagedCheckpoint { previous: Some(previous), .. } => {
                 format!(
                     "the previous one is whole; use it with: --resume-from {}",
@@ -180,6 +199,8 @@ impl Error {
             | Self::NotPrepared { .. }
             | Self::NoSuchInput { .. }
             | Self::NoEvaluation
+            | Self::NotOfRun { .. }
+            | Self::NoTransforms { .. }
             | Self::RunExists { .. }
             | Self::PlanFile { .. }
             | Self::Plan { .. }
@@ -193,6 +214,10 @@ impl Error {
     pub fn is_closed_output(&self) -> bool {
         matches!(self, Self::Output(error) if error.kind() == io::ErrorKind::BrokenPipe)
     }
+}
+
+fn listed(names: &[String]) -> String {
+    if names.is_empty() { "none".to_owned() } else { names.join(", ") }
 }
 
 fn known_configs(name: &str, known: &[&'static str]) -> String {
@@ -304,6 +329,9 @@ fn train_hint(error: &train::Error) -> Option<String> {
     let hint = match error {
         train::Error::Data(error) => return data_hint(error),
         train::Error::Io { source, .. } => return disk_hint(source),
+        train::Error::TensorFile { path, .. } if !path.with_file_name("manifest.json").exists() => {
+            "expected a file as safetensors.torch.save_file writes it"
+        }
         train::Error::Checksum { .. }
         | train::Error::FileLength { .. }
         | train::Error::TensorFile { .. } => {

@@ -158,8 +158,7 @@ struct Imported {
 
 fn import(request: &Import, config: &schema::JobConfig, session: &Session) -> Result<(), Error> {
     if let Some(newest) = train::checkpoint::list(&request.run)?.pop() {
-        let newest = newest.file_name().unwrap_or_default().to_string_lossy().into_owned();
-        return Err(Error::RunExists { run: request.run.clone(), newest });
+        return Err(Error::Exists { path: newest });
     }
     let fitted = match &request.data {
         Some(folder) => {
@@ -177,7 +176,11 @@ fn import(request: &Import, config: &schema::JobConfig, session: &Session) -> Re
     let imported = Imported { checkpoint: committed.folder, bytes: committed.bytes };
     session.console.report(&imported, |imported| {
         format!("{} written ({})", imported.checkpoint.display(), Bytes(imported.bytes))
-    })
+    })?;
+    if request.data.is_none() {
+        session.console.say("without --data it must be trained (train --resume) before it scores");
+    }
+    Ok(())
 }
 
 fn target(names: StateDict) -> Target {

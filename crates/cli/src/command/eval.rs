@@ -27,7 +27,7 @@ struct Evaluated {
 
 /// Runs the command.
 pub fn run(args: &Eval, session: &Session) -> Result<(), Error> {
-    let folder = checkpoint::find(&args.checkpoint, session.console)?;
+    let folder = checkpoint::find_for_rows(&args.checkpoint, session.console)?;
     let mut scorer = Scorer::load(&folder, session.threads)?;
     // A checkpoint copied out of its run has no place of its own for prepared data.
     let temporary = tempfile::tempdir().map_err(Error::io(std::env::temp_dir(), "create"))?;

@@ -17,7 +17,7 @@ use crate::resolve::{Session, checkpoint, input};
 
 /// Runs the command.
 pub fn run(args: &Score, session: &Session) -> Result<(), Error> {
-    let folder = checkpoint::find(&args.checkpoint, session.console)?;
+    let folder = checkpoint::find_for_rows(&args.checkpoint, session.console)?;
     if args.file != "-" && !Path::new(&args.file).exists() {
         return Err(Error::NoSuchInput { path: PathBuf::from(&args.file) });
     }

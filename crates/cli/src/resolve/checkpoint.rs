@@ -19,14 +19,27 @@ pub fn find(path: &Path, console: Console) -> Result<PathBuf, Error> {
     if !path.exists() {
         return Err(Error::NoSuchInput { path: path.to_owned() });
     }
+    if !path.is_dir() {
+        return Err(Error::NoCheckpoint { path: path.to_owned() });
+    }
     let found = checkpoint::newest_good(path)?;
     for (folder, damage) in &found.refused {
         console.warn(format_args!("{} is damaged, passed over: {damage}", folder.display()));
     }
     match found.checkpoint {
         Some(good) => Ok(good.folder().to_owned()),
-        None => Err(Error::NoCheckpoint { path: path.to_owned() }),
+        None if found.refused.is_empty() => Err(Error::NoCheckpoint { path: path.to_owned() }),
+        None => Err(Error::NoneWhole { path: path.to_owned(), count: found.refused.len() }),
     }
+}
+
+/// As [`find`]; refuses a checkpoint that does not know how to read rows.
+pub fn find_for_rows(path: &Path, console: Console) -> Result<PathBuf, Error> {
+    let folder = find(path, console)?;
+    if Checkpoint::open(&folder)?.manifest().fitted.is_null() {
+        return Err(Error::NoTransforms { path: folder });
+    }
+    Ok(folder)
 }
 
 /// The checkpoints at `path`: itself, or all of the run folder `path`, oldest first.
@@ -37,7 +50,7 @@ pub fn all(path: &Path) -> Result<Vec<PathBuf>, Error> {
     if !path.exists() {
         return Err(Error::NoSuchInput { path: path.to_owned() });
     }
-    let folders = checkpoint::list(path)?;
+    let folders = if path.is_dir() { checkpoint::list(path)? } else { Vec::new() };
     if folders.is_empty() {
         return Err(Error::NoCheckpoint { path: path.to_owned() });
     }
@@ -69,9 +82,13 @@ pub fn damage(folder: &Path) -> Option<String> {
 /// Makes `chosen` the newest checkpoint of `run`: later ones are renamed `….aside`. Returns those.
 pub fn set_later_aside(run: &Path, chosen: &Path) -> Result<Vec<PathBuf>, Error> {
     let folders = checkpoint::list(run)?;
-    let name = chosen.file_name();
-    let Some(position) = folders.iter().position(|folder| folder.file_name() == name) else {
-        return Err(Error::NoCheckpoint { path: chosen.to_owned() });
+    let whole = std::fs::canonicalize(chosen).map_err(Error::io(chosen, "open"))?;
+    let is_chosen =
+        |folder: &PathBuf| std::fs::canonicalize(folder).is_ok_and(|path| path == whole);
+    let Some(position) = folders.iter().position(is_chosen) else {
+        let names = folders.iter().filter_map(|folder| folder.file_name());
+        let names = names.map(|name| name.to_string_lossy().into_owned()).collect();
+        return Err(Error::NotOfRun { path: chosen.to_owned(), run: run.to_owned(), names });
     };
     if let Some(reason) = damage(&folders[position]) {
         let previous = checkpoint::previous_good(&folders[position])?;

@@ -59,6 +59,47 @@ fn a_damaged_checkpoint_is_named_and_the_previous_one_offered() {
     place.done("checkpoint verify run");
 }
 
+#[test]
+fn a_checkpoint_of_another_run_is_not_gone_on_from() {
+    let place = trained();
+    place.done("train job.toml --train train.csv --run other");
+    let name = list(&place).pop().unwrap();
+    let name = name.file_name().unwrap().to_string_lossy().into_owned();
+    for wrong in [format!("other/checkpoints/{name}"), "run".to_owned()] {
+        let ran =
+            place.run(&format!("train job.toml --train train.csv --run run --resume-from {wrong}"));
+        assert_eq!(ran.code, Some(2), "{}", ran.stderr);
+        let expected = format!("{wrong}: expected a checkpoint of the run run, which has step-");
+        assert!(ran.stderr.contains(&expected) && ran.stderr.contains(&name), "{}", ran.stderr);
+    }
+}
+
+#[test]
+fn a_run_without_a_whole_checkpoint_says_so() {
+    let place = trained();
+    for folder in list(&place) {
+        damage(&folder);
+    }
+    let ran = place.run("score run train.csv");
+    assert_eq!(ran.code, Some(1), "{}", ran.stderr);
+    assert!(ran.stderr.contains("expected a whole checkpoint, found 3 damaged"), "{ran:?}");
+}
+
+#[test]
+fn weights_without_transforms_are_trained_before_they_score() {
+    let place = trained();
+    place.done("checkpoint export run --to torchrec weights");
+    let import = "checkpoint import weights --from torchrec --config job.toml --run back";
+    assert!(place.done(import).stderr.contains("train --resume"));
+    let again = place.run(import);
+    assert!(again.stderr.contains("back/checkpoints/step-000000000000: already"), "{again:?}");
+    let ran = place.run("score back train.csv");
+    assert_eq!(ran.code, Some(2), "{}", ran.stderr);
+    assert!(ran.stderr.contains("no transforms") && ran.stderr.contains("--data"), "{ran:?}");
+    place.done("train job.toml --train train.csv --run back --resume");
+    place.done("score back train.csv");
+}
+
 fn trained() -> Place {
     let place = Place::new();
     place.done("train job.toml --train train.csv --run run");
