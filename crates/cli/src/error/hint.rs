@@ -1,0 +1,251 @@
+//! Which option helps against which error. The rooms say what is wrong; only this file knows the
+//! command line's way out.
+
+use std::io;
+
+use schema::ConfigError;
+
+use super::Error;
+
+impl Error {
+    /// What the user can do about it.
+    pub fn hint(&self) -> Option<String> {
+        let hint = match self {
+            Self::UnknownConfig { name, known } => return Some(known_configs(name, known)),
+            Self::Config { source, .. } => return config_hint(source),
+            Self::Memory { rows_cap, .. } => format!(
+                "--set rows_cap={rows_cap} keeps at most that many rows per table, which fits here; \
+                 ids wrap around"
+            ),
+            Self::Disk { .. } => "free some space, or choose another folder with --folder".into(),
+            Self::NoData { config } => format!(
+                "give files with --train FILE…, or try it on generated rows: \
+                 rowmill train {config} --synthetic 1000000"
+            ),
+            Self::ColumnsUnknown { .. } => {
+                "add --config CONFIG; for Criteo's files: --config dlrm-criteo-kaggle".into()
+            }
+            Self::ForeignFolder { .. } => "choose another with --folder".into(),
+            Self::MixedInputs { .. } => {
+                "prepare all files into one folder: rowmill data convert FILE… --config CONFIG \
+                 --out FOLDER"
+                    .into()
+            }
+            Self::NotPrepared { .. } => {
+                "make one with: rowmill data convert FILE… --config CONFIG --out FOLDER".into()
+            }
+            Self::NoSuchInput { path } if path.is_absolute() => return None,
+            Self::NoSuchInput { .. } => {
+                "paths are relative to the folder the command runs in".into()
+            }
+            Self::NoEvaluation => {
+                "name labelled files with --data FILE… (or --evaluation when training), or set \
+                 data.hold_out"
+                    .into()
+            }
+            Self::RunExists { .. }
+            | Self::NoCheckpoint { .. }
+            | Self::NoneWhole { .. }
+            | Self::NotOfRun { .. }
+            | Self::NoTransforms { .. }
+            | Self::DamagedCheckpoint { .. }
+            | Self::Damaged { .. } => return self.checkpoint_hint(),
+            Self::Plan { .. } | Self::PlanFile { .. } => {
+                "rowmill train --help shows the form of a plan".into()
+            }
+            Self::Exists { .. } => "remove it or choose another name".into(),
+            Self::OutputIsInput { .. } => "choose another file with --output FILE".into(),
+            Self::Alignment { .. } => {
+                "the output so far is not aligned; use --strict to find the malformed row".into()
+            }
+            Self::Io { source, .. } | Self::Output(source) => return disk_hint(source),
+            Self::Json(_) => return None,
+            Self::Data(error) => return data_hint(error),
+            Self::Train(error) => return train_hint(error),
+        };
+        Some(hint)
+    }
+
+    fn checkpoint_hint(&self) -> Option<String> {
+        let hint = match self {
+            Self::RunExists { .. } => {
+                "add --resume to go on from there, or choose another folder with --run FOLDER"
+                    .into()
+            }
+            Self::NoCheckpoint { .. } => {
+                "give RUN or RUN/checkpoints/step-…, as printed at the end of training".into()
+            }
+            Self::NoneWhole { .. } => {
+                "start again in another folder with --run, or bring back a copy".into()
+            }
+            Self::NotOfRun { .. } => {
+                "give one of RUN/checkpoints/step-…, or name the checkpoint's own run with --run"
+                    .into()
+            }
+            Self::NoTransforms { .. } => {
+                "import it again with --data FOLDER, or train it with --resume".into()
+            }
+            Self::DamagedCheckpoint { previous: Some(previous), .. } => {
+                format!(
+                    "the previous one is whole; use it with: --resume-from {}",
+                    previous.display()
+                )
+            }
+            Self::DamagedCheckpoint { previous: None, .. } => {
+                "no earlier checkpoint is whole; start again in another folder with --run".into()
+            }
+            Self::Damaged { .. } => "go on from a whole one with --resume-from CHECKPOINT".into(),
+            _ => return None,
+        };
+        Some(hint)
+    }
+}
+
+fn known_configs(name: &str, known: &[&'static str]) -> String {
+    let near = known.iter().min_by_key(|known| distance(name, known));
+    let list = known.join(", ");
+    match near {
+        Some(near) if distance(name, near) <= 3 => {
+            format!("did you mean {near}? ready-made are {list}")
+        }
+        _ => format!("give the path of a TOML file, or one of {list}"),
+    }
+}
+
+/// Levenshtein's distance: letters to change, add or remove.
+fn distance(a: &str, b: &str) -> usize {
+    let b: Vec<char> = b.chars().collect();
+    let mut row: Vec<usize> = (0..=b.len()).collect();
+    for (i, x) in a.chars().enumerate() {
+        let mut diagonal = row[0];
+        row[0] = i + 1;
+        for (j, &y) in b.iter().enumerate() {
+            let change = diagonal + usize::from(x != y);
+            diagonal = row[j + 1];
+            row[j + 1] = change.min(row[j] + 1).min(diagonal + 1);
+        }
+    }
+    row[b.len()]
+}
+
+fn config_hint(error: &ConfigError) -> Option<String> {
+    let hint = match error {
+        ConfigError::Override { .. } => {
+            "keys are dotted paths of the TOML, or a key's last part: --set batch_size=4096, \
+             --set optimizer.dense.learning_rate=0.1"
+        }
+        ConfigError::Shape { key, .. } if key == "model.dense_features" => {
+            "make model.dense_features the number of [data] dense columns"
+        }
+        ConfigError::Shape { key, .. } if key.starts_with("model.tables ") => {
+            "each feature takes its ids from the [data] categorical column of the same name"
+        }
+        ConfigError::Shape { .. } | ConfigError::Syntax { .. } => return None,
+    };
+    Some(hint.to_owned())
+}
+
+fn data_hint(error: &data::Error) -> Option<String> {
+    let hint = match error {
+        data::Error::Malformed(_) => "without --strict such lines are counted and left out",
+        data::Error::NoGoodRows { .. } => {
+            "do data.format and data.columns describe this file? compare with: rowmill data stats"
+        }
+        data::Error::MissingColumn { available, .. } => column_hint(available),
+        data::Error::Parquet { .. } => {
+            "the file is cut short, or not Parquet; data.format says what it is read as"
+        }
+        data::Error::Read { source, .. } if is_damage(source) => {
+            "the file is cut short or damaged; copy it again"
+        }
+        data::Error::Write { source, .. } | data::Error::Io { source, .. } => {
+            return disk_hint(source);
+        }
+        data::Error::TableTooSmall { .. } => {
+            "give the table more rows, raise data.ids.threshold, or use data.ids.mode = \"modulo\""
+        }
+        data::Error::OutExists { .. } => "remove it or choose another folder",
+        data::Error::PositionMismatch { .. } => {
+            "resume with the data, batch size and seed of the run, or begin a new one with --run"
+        }
+        data::Error::FittedMismatch { .. } => {
+            "the data or its columns changed since; use the same, or begin a new run with --run"
+        }
+        data::Error::Stdin { .. } => "write it to a file first: … | cat > FILE",
+        _ => return None,
+    };
+    Some(hint.to_owned())
+}
+
+/// What kind of file gives these columns where another was expected.
+fn column_hint(available: &[String]) -> &'static str {
+    match available.first().map(String::as_str) {
+        Some(first) if first.starts_with("PAR1") => {
+            "this is a Parquet file: data.format = \"parquet\", or --set data.format=parquet"
+        }
+        Some(line) if available.len() == 1 && line.contains('\t') => {
+            "the fields are separated by tabs: data.format = \"tsv\", or --set data.format=tsv"
+        }
+        Some(line) if available.len() == 1 && line.contains(',') => {
+            "the fields are separated by commas: data.format = \"csv\", or --set data.format=csv"
+        }
+        _ => "name the columns as the file does; a file without a header needs data.columns",
+    }
+}
+
+/// Whether the bytes are at fault, rather than the access to them.
+fn is_damage(error: &io::Error) -> bool {
+    matches!(
+        error.kind(),
+        io::ErrorKind::UnexpectedEof | io::ErrorKind::InvalidData | io::ErrorKind::InvalidInput
+    )
+}
+
+fn disk_hint(error: &io::Error) -> Option<String> {
+    let full = matches!(error.kind(), io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded);
+    full.then(|| "free some space there, or choose a folder on another disk".to_owned())
+}
+
+fn train_hint(error: &train::Error) -> Option<String> {
+    let hint = match error {
+        train::Error::Data(error) => return data_hint(error),
+        train::Error::Io { source, .. } => return disk_hint(source),
+        train::Error::TensorFile { path, .. } if !path.with_file_name("manifest.json").exists() => {
+            "expected a file as safetensors.torch.save_file writes it"
+        }
+        train::Error::Checksum { .. }
+        | train::Error::FileLength { .. }
+        | train::Error::TensorFile { .. } => {
+            "find a whole checkpoint with: rowmill checkpoint verify RUN"
+        }
+        train::Error::OtherModel { .. } | train::Error::StateKind { .. } => {
+            "resume with the configuration that wrote the checkpoint, or begin a new run with --run"
+        }
+        train::Error::OtherTransforms { .. } => {
+            "resume on the data the run began with, or begin a new run with --run"
+        }
+        train::Error::RunBusy { .. } => "wait for it, or choose another folder with --run FOLDER",
+        train::Error::ManifestVersion { .. } => "read it with the version of rowmill that wrote it",
+        _ => return None,
+    };
+    Some(hint.to_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{distance, known_configs};
+
+    #[test]
+    fn the_nearest_name_is_offered() {
+        assert_eq!(distance("kitten", "sitting"), 3);
+        let known = ["adult-income", "dlrm-default"];
+        assert_eq!(
+            known_configs("dlrm-defualt", &known),
+            "did you mean dlrm-default? ready-made are adult-income, dlrm-default"
+        );
+        assert_eq!(
+            known_configs("xyz", &known),
+            "give the path of a TOML file, or one of adult-income, dlrm-default"
+        );
+    }
+}
