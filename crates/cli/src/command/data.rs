@@ -63,7 +63,8 @@ pub fn write(
     let mut meter = Meter::start(session.console, "generating", Unit::Rows, Some(config.rows));
     let report = synthetic::write(config, out, session.threads, &mut |written| {
         meter.advance(written.rows, &Bytes(written.bytes_text).to_string());
-    })?;
+    })
+    .map_err(|error| crate::resolve::synthetic::named(error, out))?;
     Ok((report, meter.finish()))
 }
 

@@ -100,12 +100,36 @@ pub fn write(
     threads: usize,
     progress: &mut dyn FnMut(Written),
 ) -> Result<Report, Error> {
+    let written = write_file(config, columns, path, threads, progress);
+    if written.is_err() {
+        // The error that is reported is the one before.
+        drop(std::fs::remove_file(path));
+    }
+    written
+}
+
+fn write_file(
+    config: &SyntheticConfig,
+    columns: &DataConfig,
+    path: &Path,
+    threads: usize,
+    progress: &mut dyn FnMut(Written),
+) -> Result<Report, Error> {
     let file = File::create(path).map_err(Error::io(path, "create"))?;
     let skipping = config.layout == Layout::Csv && !columns.columns.is_empty();
     let mut out = WithoutHeader { out: BufWriter::with_capacity(1 << 20, file), skipping };
-    let report = write_to(config, &mut out, threads, progress)?;
+    let report =
+        write_to(config, &mut out, threads, progress).map_err(|error| named(error, path))?;
     out.flush().map_err(Error::io(path, "write"))?;
     Ok(report)
+}
+
+/// An error of the stream, with the name of the file it goes to.
+pub fn named(error: data::Error, path: &Path) -> Error {
+    match error {
+        data::Error::Io { source, .. } => Error::io(path, "write")(source),
+        error => error.into(),
+    }
 }
 
 /// Drops the first line: a job that names its columns reads files without a header.
