@@ -3,7 +3,7 @@
 use std::io::IsTerminal;
 use std::time::{Duration, Instant};
 
-use indicatif::{ProgressBar, ProgressStyle};
+use indicatif::{ProgressBar, ProgressState, ProgressStyle};
 use schema::Bytes;
 
 use crate::render::{self, Console};
@@ -87,6 +87,7 @@ impl Meter {
             self.total = total;
             if let (Some(bar), Some(total)) = (&self.bar, total) {
                 bar.set_length(total);
+                bar.set_style(style(self.unit, Some(total)));
             }
         }
     }
@@ -137,18 +138,29 @@ impl Meter {
 }
 
 fn bar(what: &str, unit: Unit, total: Option<u64>) -> ProgressBar {
-    let (position, rate) = match unit {
-        Unit::Bytes => ("{bytes} of {total_bytes}", "{bytes_per_sec}"),
-        Unit::Rows | Unit::Steps => ("{human_pos} of {human_len}", "{per_sec}"),
-    };
     let bar = total.map_or_else(ProgressBar::new_spinner, ProgressBar::new);
-    let template = match total {
-        Some(_) => format!("{{prefix}} {{bar:30}} {position}  {rate}  {{eta}} left  {{msg}}"),
-        None => format!("{{prefix}} {{spinner}} {{human_pos}}  {rate}  {{msg}}"),
-    };
-    if let Ok(style) = ProgressStyle::with_template(&template) {
-        bar.set_style(style);
-    }
+    bar.set_style(style(unit, total));
     bar.set_prefix(what.to_owned());
     bar
+}
+
+/// One line of any width: the bar takes what the words leave.
+fn style(unit: Unit, total: Option<u64>) -> ProgressStyle {
+    let (done, all, rate) = match unit {
+        Unit::Bytes => ("{bytes}", "{total_bytes}", "{bytes_per_sec}  "),
+        Unit::Rows => ("{human_pos}", "{human_len}", "{per_second}  "),
+        // The message tells the rate in samples.
+        Unit::Steps => ("{human_pos}", "{human_len}", ""),
+    };
+    let template = match total {
+        Some(_) => format!("{{prefix}} {{wide_bar}} {done} of {all}  {rate}{{eta}} left  {{msg}}"),
+        None => format!("{{prefix}} {{spinner}} {done}  {rate}{{msg}}"),
+    };
+    let style = ProgressStyle::with_template(&template);
+    style.unwrap_or_else(|_| ProgressStyle::default_bar()).with_key("per_second", per_second)
+}
+
+fn per_second(state: &ProgressState, out: &mut dyn std::fmt::Write) {
+    // A terminal that takes no more must not stop the work.
+    let _ = write!(out, "{} rows/s", render::count(state.per_sec() as u64));
 }
