@@ -14,7 +14,7 @@ use data::synthetic::{Report, SyntheticConfig, ceiling_auc};
 use schema::{Bytes, JobConfig, ShardingPlan};
 use train::run::{Outcome, RunRequest, Start, TraceRequest};
 
-use super::train::Observer;
+use super::train::{Observer, quoted};
 use crate::args::Quickstart;
 use crate::error::{EXIT_INTERRUPTED, Error};
 use crate::resolve::{Session, config, input};
@@ -106,7 +106,10 @@ pub fn run(args: &Quickstart, session: &Session) -> Result<ExitCode, Error> {
         session,
     )?;
     if outcome.interrupted {
-        session.console.say("interrupted; start again with: rowmill quickstart");
+        let (folder, seconds) = (quoted(&folder.root.display().to_string()), args.seconds);
+        session.console.say(format_args!(
+            "interrupted; start again with: rowmill quickstart --folder {folder} --seconds {seconds}"
+        ));
         return Ok(ExitCode::from(EXIT_INTERRUPTED));
     }
     let summary = summary::of(&rows, &outcome, &folder, started.elapsed().as_secs_f64());
@@ -153,6 +156,18 @@ fn clear(folder: &Folder) -> Result<(), Error> {
     for path in [folder.prepared(), folder.run(), folder.trace(), root.join("trial")] {
         if path.exists() {
             fs::remove_dir_all(&path).map_err(Error::io(&path, "remove"))?;
+        }
+    }
+    remove_partial_text(folder)
+}
+
+/// Removes what an interrupted quickstart left of its text: `train.txt.….partial`.
+fn remove_partial_text(folder: &Folder) -> Result<(), Error> {
+    let root = &folder.root;
+    for entry in fs::read_dir(root).map_err(Error::io(root, "list"))?.flatten() {
+        let name = entry.file_name().to_string_lossy().into_owned();
+        if name.starts_with("train.txt.") && name.ends_with(".partial") {
+            fs::remove_file(entry.path()).map_err(Error::io(entry.path(), "remove"))?;
         }
     }
     Ok(())

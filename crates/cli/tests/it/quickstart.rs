@@ -21,8 +21,10 @@ fn everything_once_and_again() {
     assert!(seconds < 120.0, "{seconds}");
 
     fs::write(place.path("rowmill-quickstart/mine.txt"), "kept").unwrap();
+    let partial = place.path("rowmill-quickstart/train.txt.123.partial");
+    fs::write(&partial, "left by an interrupted quickstart").unwrap();
     place.done("quickstart --seconds 1");
-    assert!(place.path("rowmill-quickstart/mine.txt").exists());
+    assert!(place.path("rowmill-quickstart/mine.txt").exists() && !partial.exists());
     place.done("eval rowmill-quickstart/run");
 }
 
