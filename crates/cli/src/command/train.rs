@@ -104,6 +104,7 @@ pub fn run(args: &Train, session: &Session) -> Result<ExitCode, Error> {
 
 fn report(console: Console, outcome: &Outcome, resume_command: &str) -> Result<ExitCode, Error> {
     console.report(&Finished::of(outcome), |_| summary(outcome))?;
+    warn(console, outcome);
     if outcome.interrupted {
         console.say(format_args!("interrupted; go on with:\n  {resume_command}"));
         return Ok(ExitCode::from(EXIT_INTERRUPTED));
@@ -113,6 +114,19 @@ fn report(console: Console, outcome: &Outcome, resume_command: &str) -> Result<E
         console.say(format_args!("score new rows with:\n  rowmill score {path} FILE"));
     }
     Ok(ExitCode::SUCCESS)
+}
+
+/// Says what numbers alone might hide: a run that learned nothing, an AUC that means nothing.
+fn warn(console: Console, outcome: &Outcome) {
+    let undefined = |evaluation: &Evaluation| evaluation.normalized_entropy.is_nan();
+    if outcome.samples > 0 && !outcome.loss.is_finite() {
+        console.warn("the loss is not a number: lower the learning rates and begin a new run");
+    } else if outcome.evaluation.as_ref().is_some_and(undefined) {
+        console.warn(
+            "all held-out labels are the same, so that AUC and normalized entropy mean nothing; \
+             see data.label, data.hold_out",
+        );
+    }
 }
 
 fn summary(outcome: &Outcome) -> String {

@@ -87,6 +87,19 @@ fn prepared_data_is_reused_and_a_run_is_never_overwritten() {
 }
 
 #[test]
+fn a_run_that_cannot_learn_is_warned_of() {
+    let place = Place::new();
+    let said = |words: &str, expected: &str| {
+        let ran = place.done(&format!("train job.toml --train train.csv {words}"));
+        assert!(ran.stderr.contains(expected), "{words}: {}", ran.stderr);
+    };
+    said("--run a --set optimizer.dense.learning_rate=1e30", "warning: the loss is not a number");
+    said(r#"--run b --set data.label.positive=["yes"]"#, "all held-out labels are the same");
+    said("--run c --set steps=40", "saved c/checkpoints/step-000000000040");
+    said("--run c --set steps=40 --resume", "nothing to train: 40 of 40 steps are done");
+}
+
+#[test]
 fn a_trace_is_written() {
     let place = Place::new();
     place.done("train job.toml --train train.csv --run run --trace traces --trace-steps 3..6");

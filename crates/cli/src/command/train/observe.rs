@@ -78,6 +78,13 @@ impl Observer {
         if step > 0 {
             self.say(format_args!("going on from step {}", render::count(step)));
         }
+        if step >= total {
+            self.console.warn(format_args!(
+                "nothing to train: {} of {} steps are done; raise training.steps or training.epochs",
+                render::count(step),
+                render::count(total)
+            ));
+        }
         if self.console.format == Format::Table {
             let meter = Meter::start(self.console, "training", Unit::Steps, Some(total));
             self.meter = Some(meter.from(step));
