@@ -38,7 +38,7 @@ pub struct Cli {
 #[derive(Clone, Debug, Args)]
 #[command(next_help_heading = "Options of every command")]
 pub struct Global {
-    /// How results are printed: for people, or as JSON (one object per line)
+    /// How results are printed: for people, or as JSON (one value per line)
     #[arg(long, value_enum, default_value_t = Format::Table, global = true)]
     pub format: Format,
     /// Threads in all; the results do not depend on it [default: all cores]
@@ -57,7 +57,7 @@ pub struct Global {
 pub enum Format {
     /// For people.
     Table,
-    /// For programs: one JSON object per line.
+    /// For programs: one JSON value per line.
     Json,
 }
 
