@@ -73,8 +73,8 @@ pub enum Error {
     /// Some of several checkpoints failed verification.
     #[error("{damaged} of {count} checkpoints are damaged")]
     Damaged { damaged: usize, count: usize },
-    /// Rows span lines, so that unreadable ones have no known place among the others.
-    #[error("{}: malformed rows among rows of several lines: their places are unknown, {rows} rows scored", path.display())]
+    /// Lines without a row, so that unreadable rows have no known place among the others.
+    #[error("{}: expected one row per line, got empty lines or rows of several lines ({rows} rows scored)", path.display())]
     Alignment { path: PathBuf, rows: u64 },
     /// A plan that is not JSON of the expected form.
     #[error("{}: {source}", path.display())]

@@ -56,7 +56,7 @@ impl Error {
             Self::Exists { .. } => "remove it or choose another name".into(),
             Self::OutputIsInput { .. } => "choose another file with --output FILE".into(),
             Self::Alignment { .. } => {
-                "the output so far is not aligned; use --strict to find the malformed row".into()
+                "the scores so far are out of place; remove empty lines and line breaks within fields".into()
             }
             Self::Io { source, .. } | Self::Output(source) => return disk_hint(source),
             Self::Json(_) => return None,
