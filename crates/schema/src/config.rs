@@ -113,6 +113,7 @@ impl JobConfig {
             return Err(ConfigError::shape("training.batch_size", at_least_one(0)));
         }
         for (key, every) in [
+            ("model.rows_cap", self.model.rows_cap),
             ("training.log_every", Some(self.training.log_every)),
             ("training.evaluate_every", self.training.evaluate_every),
             ("training.evaluate_samples", self.training.evaluate_samples),

@@ -171,17 +171,16 @@ pub enum Error {
     /// The input could not be read.
     #[error(transparent)]
     Data(#[from] data::Error),
-    /// A checkpoint of another model.
-    #[error(
-        "{}: the checkpoint's model {expected:?} differs from the configured model {got:?}",
-        path.display()
-    )]
+    /// A checkpoint of another model, or of other optimizers.
+    #[error("{}: {key}: the checkpoint has {expected}, got {got}", path.display())]
     OtherModel {
         /// The checkpoint.
         path: PathBuf,
-        /// Name of its model.
+        /// The first key that differs.
+        key: String,
+        /// Its value in the checkpoint.
         expected: String,
-        /// Name of the configured model.
+        /// Its value in the configuration.
         got: String,
     },
     /// A run goes on with data that was transformed otherwise: its ids and values mean other

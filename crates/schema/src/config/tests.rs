@@ -88,6 +88,7 @@ fn a_wrong_width_names_layer_and_both_numbers() {
 #[test]
 fn impossible_values_are_named() {
     check(&[("batch_size", "0")], expect!["training.batch_size: expected at least 1, got 0"]);
+    check(&[("rows_cap", "0")], expect!["model.rows_cap: expected at least 1, got 0"]);
     check(
         &[("training.evaluate_samples", "0")],
         expect!["training.evaluate_samples: expected at least 1, got 0"],

@@ -1,8 +1,11 @@
 //! Where a run begins: step, data position, running loss, and the weights to begin with.
 
+use std::collections::BTreeSet;
+
 use data::{Dataset, Fitted, Position};
 use schema::JobConfig;
 use serde::{Deserialize, Serialize};
+use serde_json::{Map, Value};
 use trace::Clock;
 
 use super::{RunRequest, Start};
@@ -98,16 +101,37 @@ impl State {
     }
 }
 
+/// A checkpoint goes on only as the model it is of, under the optimizers whose state it holds.
 fn check_same_model(config: &JobConfig, checkpoint: &Checkpoint) -> Result<(), Error> {
-    let (own, saved) = (&config.model, &checkpoint.config().model);
-    if own != saved {
-        return Err(Error::OtherModel {
-            path: checkpoint.folder().to_owned(),
-            expected: saved.name.clone(),
-            got: own.name.clone(),
+    let described = |job: &JobConfig| {
+        let optimizer = &job.optimizer;
+        serde_json::json!({
+            "model": job.model,
+            "optimizer": {
+                "sparse": { "kind": optimizer.sparse.kind },
+                "dense": { "kind": optimizer.dense.kind },
+            },
+        })
+    };
+    match first_difference("", &described(checkpoint.config()), &described(config)) {
+        None => Ok(()),
+        Some((key, expected, got)) => {
+            Err(Error::OtherModel { path: checkpoint.folder().to_owned(), key, expected, got })
+        }
+    }
+}
+
+/// The first key under which two values differ, and both values.
+fn first_difference(key: &str, a: &Value, b: &Value) -> Option<(String, String, String)> {
+    if let (Value::Object(a), Value::Object(b)) = (a, b) {
+        let keys: BTreeSet<_> = a.keys().chain(b.keys()).collect();
+        return keys.into_iter().find_map(|name| {
+            let path = if key.is_empty() { name.clone() } else { format!("{key}.{name}") };
+            let side = |values: &Map<String, Value>| values.get(name).cloned().unwrap_or_default();
+            first_difference(&path, &side(a), &side(b))
         });
     }
-    Ok(())
+    (a != b).then(|| (key.to_owned(), a.to_string(), b.to_string()))
 }
 
 fn check_same_transforms(train: &Dataset, checkpoint: &Checkpoint) -> Result<(), Error> {

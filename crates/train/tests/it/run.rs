@@ -266,8 +266,13 @@ fn another_models_checkpoint_is_refused() {
     let outcome = train::run(&request, &mut |_| {}).unwrap();
     request.start = Start::Checkpoint(outcome.checkpoint.unwrap());
     request.config.model.top = vec![4, 1];
-    let refused = train::run(&request, &mut |_| {});
-    assert!(matches!(refused, Err(Error::OtherModel { .. })), "{refused:?}");
+    let refused = train::run(&request, &mut |_| {}).unwrap_err().to_string();
+    assert!(refused.ends_with("model.top: the checkpoint has [8,1], got [4,1]"), "{refused}");
+    request.config = config();
+    request.config.optimizer.sparse.kind = schema::Optimizer::Sgd;
+    let refused = train::run(&request, &mut |_| {}).unwrap_err().to_string();
+    let expected = "optimizer.sparse.kind: the checkpoint has \"rowwise_adagrad\", got \"sgd\"";
+    assert!(refused.ends_with(expected), "{refused}");
 }
 
 /// As many rows in the same columns, so neither the model nor the position tells them apart.
