@@ -72,6 +72,7 @@ impl EmbeddingCollection {
         self.ids = profiler.op(op, || input_dist::exchange(layout, comm, sparse, first_sample))?;
         let jagged = &self.ids.jagged;
         self.local.resize(jagged.batch_size * layout.widths[rank], 0.0);
+        let elements = self.elements();
         let tiles: Vec<_> = self.tiles.iter().zip(&self.names).map(view).collect();
         let arguments = embedding_forward::Arguments {
             tiles: &tiles,
@@ -83,7 +84,7 @@ impl EmbeddingCollection {
         let op = Op::EmbeddingForward {
             bags: jagged.features * jagged.batch_size,
             ids: jagged.values.len(),
-            elements: elements(&tiles, &self.slots, jagged),
+            elements,
             pooled_elements: arguments.out.len(),
         };
         profiler.op(op, || embedding_forward::run(cpu, arguments))?;
@@ -109,10 +110,7 @@ impl EmbeddingCollection {
         let op = Op::GradientDist { elements: d_pooled.len() };
         let gradient = profiler.op(op, || output_dist::backward(layout, (cpu, comm), d_pooled))?;
         let jagged = &self.ids.jagged;
-        let dims: Vec<usize> = self.tiles.iter().map(|tile| tile.tile.dim()).collect();
-        let looked_up = self.slots.iter().enumerate();
-        let looked_up = looked_up.map(|(key, slot)| jagged.feature(key).len() * dims[slot.tile]);
-        let elements = looked_up.sum();
+        let elements = self.elements();
         let mut tiles: Vec<_> = self.tiles.iter_mut().zip(&self.names).map(view_mut).collect();
         let (optimizer, pooled_elements) = (self.optimizer, gradient.len());
         let arguments = embedding_backward::Arguments {
@@ -140,6 +138,14 @@ impl EmbeddingCollection {
         profiler.op_known_after(run)?;
         Ok(())
     }
+
+    /// Σ over the ids of the last forward of D.
+    fn elements(&self) -> usize {
+        let of_slot = |(key, slot): (usize, &Slot)| {
+            self.ids.jagged.feature(key).len() * self.tiles[slot.tile].tile.dim()
+        };
+        self.slots.iter().enumerate().map(of_slot).sum()
+    }
 }
 
 fn view<'a>((state, name): (&'a TileState, &'a String)) -> embedding_forward::TileView<'a> {
@@ -151,14 +157,4 @@ fn view_mut<'a>((state, name): (&'a mut TileState, &'a String)) -> embedding_bac
     let (rows, dim) = (state.tile.row_count(), state.tile.dim());
     let TileState { weight, state, .. } = state;
     embedding_backward::TileMut { weights: weight, state, rows, dim, name }
-}
-
-/// Σ over ids of D.
-fn elements(
-    tiles: &[embedding_forward::TileView<'_>],
-    slots: &[Slot],
-    jagged: &KeyedJaggedTensor,
-) -> usize {
-    let of_slot = |(key, slot): (usize, &Slot)| jagged.feature(key).len() * tiles[slot.tile].dim;
-    slots.iter().enumerate().map(of_slot).sum()
 }

@@ -45,6 +45,9 @@ pub struct FeatureRows {
 pub struct Layout {
     /// `slots[r]`: the slots of rank r, by feature, then first row, then first column.
     pub slots: Vec<Vec<Slot>>,
+    /// All slots in the order in which partial sums are added: by feature, first row, first column.
+    /// The order does not depend on who owns a tile, so neither does the sum.
+    pub in_sum_order: Vec<Slot>,
     /// `widths[r]`: Σ D over the slots of rank r.
     pub widths: Vec<usize>,
     /// ΣD over features.
@@ -86,16 +89,9 @@ impl Layout {
                 }
             }
         }
+        let mut in_sum_order: Vec<Slot> = slots.iter().flatten().cloned().collect();
+        in_sum_order.sort_by_key(|slot| (slot.feature, slot.rows.start, slot.column));
         let any_mean = model.tables.iter().any(|table| table.pooling == Pooling::Mean);
-        Self { slots, widths, pooled_width: model.pooled_width(), features, any_mean }
-    }
-
-    /// All slots in the order in which partial sums are added: by feature, first row, first column.
-    /// The order does not depend on who owns a tile, so neither does the sum.
-    #[must_use]
-    pub fn in_sum_order(&self) -> Vec<&Slot> {
-        let mut all: Vec<&Slot> = self.slots.iter().flatten().collect();
-        all.sort_by_key(|slot| (slot.feature, slot.rows.start, slot.column));
-        all
+        Self { slots, in_sum_order, widths, pooled_width: model.pooled_width(), features, any_mean }
     }
 }

@@ -32,12 +32,11 @@ pub fn forward(
         own.to_vec()
     });
     let received = comm.all_to_all(outgoing.collect())?;
-    let slots = layout.in_sum_order();
     let row = layout.pooled_width.max(1);
     cpu.pool.run_slices(pooled, SAMPLES_PER_CHUNK * row, |chunk, rows| {
         for (i, out) in rows.chunks_exact_mut(row).enumerate() {
             let sample = chunk * SAMPLES_PER_CHUNK + i;
-            for slot in &slots {
+            for slot in &layout.in_sum_order {
                 add_slot(slot, &received[slot.rank.index()], layout, sample, out);
             }
         }

@@ -1,5 +1,6 @@
 //! `y = x Wᵀ + b` and its three gradients. Knows nothing of activations.
 
+use device::Cpu;
 use device::ops::gemm;
 use schema::{GemmProduct, Op};
 
@@ -57,9 +58,8 @@ impl Linear {
         let op = Op::Gemm { product: GemmProduct::BackwardWeight, m: n, n: k, k: b };
         let mut d_weight = std::mem::take(&mut parameters[self.weight].gradient);
         let d_bias = self.bias.map(|bias| &mut parameters[bias].gradient[..]);
-        let d_weight_slice = &mut d_weight[..];
         let arguments =
-            gemm::LinearBackwardWeight { x, d_y, d_weight: d_weight_slice, d_bias, b, k, n };
+            gemm::LinearBackwardWeight { x, d_y, d_weight: &mut d_weight, d_bias, b, k, n };
         let done = profiler.op(op, || gemm::backward_weight(cpu, arguments));
         parameters[self.weight].gradient = d_weight;
         Ok(done?)
@@ -76,10 +76,7 @@ impl Linear {
         d_y: &[f32],
         d_x: &mut [f32],
     ) -> Result<(), Error> {
-        let RankContext { cpu, profiler, .. } = context;
-        let op = self.input_gradient(d_y);
-        let arguments = self.input_arguments(parameters, d_y, d_x);
-        Ok(profiler.op(op, || gemm::backward_input(cpu, arguments))?)
+        self.input_gradient(context, parameters, (d_y, d_x), gemm::backward_input)
     }
 
     /// Adds `d_y W` to `d_x [B, input]`.
@@ -93,24 +90,22 @@ impl Linear {
         d_y: &[f32],
         d_x: &mut [f32],
     ) -> Result<(), Error> {
-        let RankContext { cpu, profiler, .. } = context;
-        let op = self.input_gradient(d_y);
-        let arguments = self.input_arguments(parameters, d_y, d_x);
-        Ok(profiler.op(op, || gemm::backward_input_accumulate(cpu, arguments))?)
+        self.input_gradient(context, parameters, (d_y, d_x), gemm::backward_input_accumulate)
     }
 
-    fn input_gradient(&self, d_y: &[f32]) -> Op {
-        let b = d_y.len() / self.output;
-        Op::Gemm { product: GemmProduct::BackwardInput, m: b, n: self.input, k: self.output }
-    }
-
-    fn input_arguments<'a>(
+    /// Runs `product`, one of the two that give the gradient of the input.
+    fn input_gradient(
         &self,
-        parameters: &'a [DenseParameter],
-        d_y: &'a [f32],
-        d_x: &'a mut [f32],
-    ) -> gemm::LinearBackwardInput<'a> {
+        context: &mut RankContext,
+        parameters: &[DenseParameter],
+        (d_y, d_x): (&[f32], &mut [f32]),
+        product: fn(&Cpu, gemm::LinearBackwardInput<'_>) -> Result<(), device::Error>,
+    ) -> Result<(), Error> {
+        let RankContext { cpu, profiler, .. } = context;
         let (b, k, n) = (d_y.len() / self.output, self.input, self.output);
-        gemm::LinearBackwardInput { d_y, weight: &parameters[self.weight].weight, d_x, b, k, n }
+        let op = Op::Gemm { product: GemmProduct::BackwardInput, m: b, n: k, k: n };
+        let weight = &parameters[self.weight].weight;
+        let arguments = gemm::LinearBackwardInput { d_y, weight, d_x, b, k, n };
+        Ok(profiler.op(op, || product(cpu, arguments))?)
     }
 }
