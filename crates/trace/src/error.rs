@@ -1,8 +1,8 @@
-//! What can go wrong when a recording becomes a file.
+//! What can go wrong when traces are read and written.
 
 use std::path::PathBuf;
 
-/// A trace file that could not be made.
+/// A trace that could not be read or written.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
     /// Nothing was recorded, so there is no trace to write.
@@ -35,5 +35,29 @@ pub enum Error {
         action: &'static str,
         /// The operating system's reason.
         source: std::io::Error,
+    },
+    /// The operating system refused, or the compressed stream is none.
+    #[error("{path}: cannot read the trace: {source}", path = path.display())]
+    Read {
+        /// The file.
+        path: PathBuf,
+        /// The reason.
+        source: std::io::Error,
+    },
+    /// The content is no trace.
+    #[error("{path}: expected a trace, {reason}", path = path.display())]
+    NotATrace {
+        /// The file.
+        path: PathBuf,
+        /// What was got instead, and where.
+        reason: String,
+    },
+    /// A folder or an archive without any trace.
+    #[error("{path}: expected trace files, found none among {files} files", path = path.display())]
+    NoTraces {
+        /// The folder or archive.
+        path: PathBuf,
+        /// How many files there are.
+        files: usize,
     },
 }

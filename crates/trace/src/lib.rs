@@ -1,13 +1,15 @@
-//! Files and facts: the spans of our own runs, and the trace files they become.
+//! Files and facts: traces, read, held and written, and the spans of our own runs.
 //!
-//! Owns the recorder and the Kineto and execution-trace formats. Knows the trainer's
-//! [`schema::Op`], but neither the trainer, nor any device, nor what an analysis will make of the
-//! rows.
+//! [`open::read`] turns whatever PyTorch wrote into a [`store::Job`]; [`Recorder`] turns our own
+//! runs into files. Knows the trainer's [`schema::Op`], but neither the trainer, nor any device, nor
+//! what an analysis will make of the rows.
 
 mod error;
 mod file;
 mod format;
+pub mod open;
 pub mod record;
+pub mod store;
 
 pub use error::Error;
 pub use record::{Clock, OpSpan, Recorder, RunInfo};

@@ -1,0 +1,1 @@
+//! What happened: everything a trace tells, in exact nanoseconds.

@@ -1,0 +1,150 @@
+//! What a trace says, as columns: slices, flows, counters, instants and the header around them.
+//!
+//! The one in-memory form of a trace, whether a file was read, a run recorded or a step simulated.
+//! Times are absolute integer nanoseconds. Knows no file format and draws no conclusion.
+
+mod argument;
+mod category;
+mod header;
+mod loss;
+mod mark;
+mod slice;
+mod sparse;
+mod string;
+mod track;
+
+pub use argument::{Collective, LaunchShape, PythonFrame, SyncWait};
+pub use category::{Category, Kind};
+pub use header::{Device, Distributed, Header, ProcessGroup};
+pub use loss::{Loss, LossCount, Losses};
+pub use mark::{Allocation, Counter, Flow, FlowPhase, Instant};
+pub use slice::{NewSlice, Slices};
+pub use sparse::Sparse;
+pub use string::{StringId, Strings};
+pub use track::{Track, TrackId, TrackKey};
+
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+
+/// The traces of one job, one per rank, ordered by rank.
+#[derive(Clone, Debug, Default)]
+pub struct Job {
+    /// At least one, each with a rank of its own.
+    pub traces: Vec<Trace>,
+}
+
+/// One rank's trace: the events of one file.
+#[derive(Clone, Debug, Default)]
+pub struct Trace {
+    /// The rank: from the content, else the file's name, else its place among the files.
+    pub rank: u32,
+    /// Where it came from; empty for a trace that was never a file.
+    pub origin: Origin,
+    /// Everything outside the list of events.
+    pub header: Header,
+    /// Every name, once.
+    pub strings: Strings,
+    /// The categories that occur, in order of first appearance.
+    pub categories: Vec<Category>,
+    /// Threads and streams, in order of first appearance.
+    pub tracks: Vec<Track>,
+    /// Events with a duration, in the order of the file.
+    pub slices: Slices,
+    /// Arrows between slices.
+    pub flows: Vec<Flow>,
+    /// Samples of counters.
+    pub counters: Vec<Counter>,
+    /// Points in time.
+    pub instants: Vec<Instant>,
+    /// Allocations and frees of the memory profiler.
+    pub allocations: Vec<Allocation>,
+    /// How many events of each Chrome phase the file held (`X`, `M`, `s`, `f`, `i`, …).
+    pub phases: BTreeMap<String, u64>,
+    /// What could not be read.
+    pub losses: Losses,
+}
+
+/// Where a trace came from.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Origin {
+    /// The file as it was named; `-` for standard input.
+    pub path: PathBuf,
+    /// The member of an archive.
+    pub member: Option<String>,
+    /// Size of the uncompressed text.
+    pub text_bytes: u64,
+}
+
+impl Trace {
+    /// Number of events of the file, metadata events included.
+    pub fn event_count(&self) -> u64 {
+        self.phases.values().sum()
+    }
+
+    /// What kind of event a slice is.
+    pub fn kind(&self, row: u32) -> Kind {
+        self.categories[usize::from(self.slices.category[row as usize])].kind
+    }
+
+    /// The name of a slice.
+    pub fn name(&self, row: u32) -> &str {
+        self.strings.get(self.slices.name[row as usize])
+    }
+
+    /// The thread or stream of a slice.
+    pub fn track(&self, row: u32) -> &Track {
+        &self.tracks[self.slices.track[row as usize].0 as usize]
+    }
+
+    /// The device a device row ran on: its argument, else its process id.
+    pub fn device(&self, row: u32) -> i32 {
+        let from_track = || self.track(row).pid.number().and_then(|pid| i32::try_from(pid).ok());
+        self.slices.device(row).or_else(from_track).unwrap_or(-1)
+    }
+
+    /// The stream a device row ran on: its argument, else its thread id.
+    pub fn stream(&self, row: u32) -> i32 {
+        let from_track = || self.track(row).tid.number().and_then(|tid| i32::try_from(tid).ok());
+        self.slices.stream(row).or_else(from_track).unwrap_or(-1)
+    }
+
+    /// All rows, in the order of the file.
+    pub fn rows(&self) -> impl Iterator<Item = u32> + use<> {
+        0..self.slices.len() as u32
+    }
+
+    /// Adds a slice, interning its texts.
+    pub fn push(&mut self, slice: &NewSlice<'_>) -> u32 {
+        let category = self.category(slice.category);
+        let name = self.strings.intern(slice.name);
+        let track = self.track_id(slice.pid.clone(), slice.tid.clone());
+        self.slices.push(category, name, track, slice)
+    }
+
+    /// The place of a category in [`Trace::categories`], added if new.
+    ///
+    /// A trace with more than 255 categories keeps the rest as its last one, "other".
+    pub fn category(&mut self, name: &str) -> u8 {
+        if let Some(at) = self.categories.iter().position(|category| category.name == name) {
+            return at as u8;
+        }
+        let last = usize::from(u8::MAX);
+        if self.categories.len() < last {
+            self.categories.push(Category::new(name));
+        } else if self.categories.len() == last {
+            self.categories.push(Category::new("other"));
+        }
+        (self.categories.len() - 1) as u8
+    }
+
+    /// The place of a thread or stream in [`Trace::tracks`], added if new.
+    pub fn track_id(&mut self, pid: TrackKey, tid: TrackKey) -> TrackId {
+        // Traces have tens of tracks; readers keep their own index.
+        let at = self.tracks.iter().position(|track| track.pid == pid && track.tid == tid);
+        let at = at.unwrap_or_else(|| {
+            self.tracks.push(Track::new(pid, tid));
+            self.tracks.len() - 1
+        });
+        TrackId(at as u32)
+    }
+}

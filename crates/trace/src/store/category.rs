@@ -1,0 +1,85 @@
+//! What kind of event a category means, in every era and for every vendor.
+
+/// A category as the file spells it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Category {
+    /// The spelling, such as `cuda_runtime` or, in 2021, `Runtime`.
+    pub name: String,
+    /// What it means.
+    pub kind: Kind,
+}
+
+/// What an event is, whatever its era and vendor.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Kind {
+    /// An operator on a thread.
+    Operator,
+    /// A range named by the user or the framework, on a thread.
+    Annotation,
+    /// A call of the device's runtime, on a thread.
+    Runtime,
+    /// A call of the device's driver, on a thread.
+    Driver,
+    /// Work of a device.
+    Kernel,
+    /// A copy by or to a device.
+    Memcpy,
+    /// Memory set by a device.
+    Memset,
+    /// The span of an annotation's work on a device.
+    DeviceAnnotation,
+    /// A wait of the host or a stream, as the profiler saw it (`cuda_sync`).
+    Sync,
+    /// A recorded event of a stream (`cuda_event`).
+    Event,
+    /// A frame of Python.
+    Python,
+    /// The profiler's own work.
+    Overhead,
+    /// The span of the whole recording (`Trace`).
+    Window,
+    /// Anything else.
+    Other,
+}
+
+impl Category {
+    /// The category of a spelling.
+    ///
+    /// # Source
+    /// Kineto's activity types, `libkineto/src/ActivityType.cpp`; the 2021 spellings of PyTorch 1.8.
+    pub fn new(name: &str) -> Self {
+        Self { name: name.to_owned(), kind: Kind::of(name) }
+    }
+}
+
+impl Kind {
+    fn of(category: &str) -> Self {
+        match category {
+            "cpu_op" | "Operator" => Self::Operator,
+            "user_annotation" => Self::Annotation,
+            "cuda_runtime" | "Runtime" | "xpu_runtime" | "mtia_runtime" | "glow_runtime"
+            | "privateuse1_runtime" => Self::Runtime,
+            "cuda_driver" | "xpu_driver" | "privateuse1_driver" => Self::Driver,
+            "kernel" | "Kernel" | "mtia_ccp_events" | "hpu_op" => Self::Kernel,
+            "gpu_memcpy" | "Memcpy" => Self::Memcpy,
+            "gpu_memset" | "Memset" => Self::Memset,
+            "gpu_user_annotation" => Self::DeviceAnnotation,
+            "cuda_sync" | "xpu_sync" => Self::Sync,
+            "cuda_event" => Self::Event,
+            "python_function" => Self::Python,
+            "overhead" => Self::Overhead,
+            "Trace" => Self::Window,
+            _ => Self::Other,
+        }
+    }
+
+    /// Kernels, copies and sets: what keeps a stream busy.
+    pub fn is_device_work(self) -> bool {
+        matches!(self, Self::Kernel | Self::Memcpy | Self::Memset)
+    }
+
+    /// Runtime and driver calls: what may launch device work.
+    pub fn is_call(self) -> bool {
+        matches!(self, Self::Runtime | Self::Driver)
+    }
+}

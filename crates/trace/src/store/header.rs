@@ -1,0 +1,62 @@
+//! Everything a trace file says outside its list of events.
+
+use std::collections::BTreeMap;
+
+use serde_json::Value;
+
+/// Everything outside the list of events.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Header {
+    /// What the file's times count from, unix nanoseconds: 0 in files with absolute times. Already
+    /// added to all times of the trace.
+    pub base_time_ns: i64,
+    /// The devices, by ordinal.
+    pub devices: Vec<Device>,
+    /// The job's ranks, if the file names them.
+    pub distributed: Option<Distributed>,
+    /// Every other key of the file, such as `schemaVersion`, `traceName`, `WARNING`.
+    pub rest: BTreeMap<String, Value>,
+}
+
+/// A device of the host; 0 or empty where the file has no such field.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Device {
+    /// Ordinal.
+    pub id: i64,
+    /// Such as `NVIDIA A100-SXM4-40GB`.
+    pub name: String,
+    /// Bytes of memory.
+    pub memory_bytes: u64,
+    /// Compute capability, major and minor.
+    pub compute_capability: (u32, u32),
+    /// Streaming multiprocessors.
+    pub sm_count: u32,
+    /// Threads of a multiprocessor.
+    pub threads_per_sm: u32,
+    /// Threads of a warp.
+    pub warp_size: u32,
+}
+
+/// The job's ranks.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Distributed {
+    /// `nccl`, `gloo`, `mtia:hccl,cpu:gloo`.
+    pub backend: String,
+    /// This file's rank.
+    pub rank: Option<u32>,
+    /// All ranks.
+    pub world_size: Option<u32>,
+    /// The process groups.
+    pub groups: Vec<ProcessGroup>,
+}
+
+/// A process group.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct ProcessGroup {
+    /// Its name.
+    pub name: String,
+    /// Its description.
+    pub description: String,
+    /// Its members; empty if unknown.
+    pub ranks: Vec<u32>,
+}

@@ -1,0 +1,90 @@
+//! What could not be read, counted by kind. Nothing is dropped silently.
+
+use std::collections::BTreeMap;
+
+use serde::Serialize;
+
+/// How many losses of a kind are kept in full.
+const KEPT: usize = 10;
+
+/// A kind of loss or repair.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Loss {
+    /// The text or the compressed stream ends early.
+    Truncated,
+    /// An event whose text is no JSON object; skipped.
+    BrokenEvent,
+    /// Control characters, unescaped quotes or bad escapes inside a text; repaired.
+    BrokenText,
+    /// Bytes that are no UTF-8; replaced.
+    InvalidUtf8,
+    /// An event without a time where one is needed; skipped.
+    NoTime,
+    /// A time or an id that is no number or does not fit; skipped or left out.
+    BadNumber,
+    /// A negative duration; taken as 0.
+    NegativeDuration,
+    /// A begin without an end, or an end without a begin; skipped.
+    Unpaired,
+    /// An event of a phase we do not keep.
+    UnknownPhase,
+    /// More than 255 categories; the rest are one.
+    ManyCategories,
+    /// Several files claim one rank, or none names one: numbered by order of their names.
+    RankConflict,
+    /// A part of the header that has another form than expected; kept as it is.
+    BrokenHeader,
+}
+
+/// One kind's count.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct LossCount {
+    /// How often.
+    pub count: u64,
+    /// The first ones: where (byte of the uncompressed text), expected, got.
+    pub first: Vec<String>,
+}
+
+/// What could not be read. Empty when everything was.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+#[serde(transparent)]
+pub struct Losses {
+    kinds: BTreeMap<Loss, LossCount>,
+}
+
+impl Losses {
+    /// Counts one loss; `describe` is called only for the first few.
+    pub fn count(&mut self, loss: Loss, describe: impl FnOnce() -> String) {
+        let entry = self.kinds.entry(loss).or_default();
+        entry.count += 1;
+        if entry.first.len() < KEPT {
+            entry.first.push(describe());
+        }
+    }
+
+    /// Adds what a later part lost.
+    pub fn append(&mut self, later: Self) {
+        for (loss, counted) in later.kinds {
+            let entry = self.kinds.entry(loss).or_default();
+            entry.count += counted.count;
+            let room = KEPT - entry.first.len();
+            entry.first.extend(counted.first.into_iter().take(room));
+        }
+    }
+
+    /// The kinds that occurred.
+    pub fn iter(&self) -> impl Iterator<Item = (Loss, &LossCount)> {
+        self.kinds.iter().map(|(loss, count)| (*loss, count))
+    }
+
+    /// How often one kind occurred.
+    pub fn of(&self, loss: Loss) -> u64 {
+        self.kinds.get(&loss).map_or(0, |counted| counted.count)
+    }
+
+    /// Whether nothing was lost.
+    pub fn is_empty(&self) -> bool {
+        self.kinds.is_empty()
+    }
+}

@@ -1,0 +1,169 @@
+//! Events with a duration, one column per fact.
+
+use super::{
+    Collective, LaunchShape, PythonFrame, Sparse, StringId, SyncWait, TrackId, TrackKey,
+};
+
+/// No id, no stream, no device: what the dense columns hold where the file has nothing.
+const NONE: u64 = u64::MAX;
+const NO_PLACE: i32 = i32::MIN;
+
+/// Events with a duration. All dense columns have [`Slices::len`] entries; a row is a `u32`.
+#[derive(Clone, Debug, Default)]
+pub struct Slices {
+    /// Start, absolute nanoseconds.
+    pub start: Vec<i64>,
+    /// Nanoseconds, at least 0.
+    pub duration: Vec<i64>,
+    /// Name.
+    pub name: Vec<StringId>,
+    /// Place in the trace's categories.
+    pub category: Vec<u8>,
+    /// Place in the trace's tracks.
+    pub track: Vec<TrackId>,
+    /// Where the event's text begins in the uncompressed file; `u64::MAX` if it never was in one.
+    pub offset: Vec<u64>,
+    /// Use [`Slices::correlation`].
+    pub(crate) correlation: Vec<u64>,
+    /// Use [`Slices::external_id`].
+    pub(crate) external_id: Vec<u64>,
+    /// Use [`Slices::stream`].
+    pub(crate) stream: Vec<i32>,
+    /// Use [`Slices::device`].
+    pub(crate) device: Vec<i32>,
+    /// Bytes of copies and sets.
+    pub bytes: Sparse<u64>,
+    /// `memory bandwidth (GB/s)` of copies and sets.
+    pub bandwidth: Sparse<f64>,
+    /// Launch shape of kernels.
+    pub launch_shape: Sparse<LaunchShape>,
+    /// What a collective moves: on its kernel and on `record_param_comms`.
+    pub collective: Sparse<Collective>,
+    /// `Sequence number`, joining forward to backward operators.
+    pub sequence: Sparse<i64>,
+    /// `Fwd thread id`.
+    pub forward_thread: Sparse<u64>,
+    /// `Record function id`, joining to execution traces.
+    pub record_function: Sparse<u64>,
+    /// `Ev Idx`.
+    pub event_index: Sparse<u64>,
+    /// Python frames.
+    pub python: Sparse<PythonFrame>,
+    /// What `cuda_sync` waited for.
+    pub sync: Sparse<SyncWait>,
+    /// `graph node id` of kernels replayed from a graph.
+    pub graph_node: Sparse<u64>,
+    /// Rows with `finished: false`: cut by the end of the recording.
+    pub unfinished: Sparse<()>,
+}
+
+/// A slice to be added; see [`NewSlice::new`].
+#[derive(Clone, Debug)]
+pub struct NewSlice<'a> {
+    /// Category as files spell it.
+    pub category: &'a str,
+    /// Name.
+    pub name: &'a str,
+    /// Process, or device.
+    pub pid: TrackKey,
+    /// Thread, or stream.
+    pub tid: TrackKey,
+    /// Absolute nanoseconds.
+    pub start: i64,
+    /// Nanoseconds.
+    pub duration: i64,
+    /// Joins calls to device work.
+    pub correlation: Option<u64>,
+    /// Joins to operators.
+    pub external_id: Option<u64>,
+    /// Argument `stream`.
+    pub stream: Option<i32>,
+    /// Argument `device`.
+    pub device: Option<i32>,
+    /// Where its text begins.
+    pub offset: Option<u64>,
+}
+
+impl<'a> NewSlice<'a> {
+    /// A slice without arguments.
+    pub fn new(category: &'a str, name: &'a str, track: (i64, i64), span: (i64, i64)) -> Self {
+        let (pid, tid) = track;
+        let (start, end) = span;
+        Self {
+            category,
+            name,
+            pid: TrackKey::Number(pid),
+            tid: TrackKey::Number(tid),
+            start,
+            duration: end - start,
+            correlation: None,
+            external_id: None,
+            stream: None,
+            device: None,
+            offset: None,
+        }
+    }
+}
+
+impl Slices {
+    /// Number of rows.
+    pub fn len(&self) -> usize {
+        self.start.len()
+    }
+
+    /// Whether there are none.
+    pub fn is_empty(&self) -> bool {
+        self.start.is_empty()
+    }
+
+    /// Start of a row, absolute nanoseconds.
+    pub fn start(&self, row: u32) -> i64 {
+        self.start[row as usize]
+    }
+
+    /// End of a row, absolute nanoseconds.
+    pub fn end(&self, row: u32) -> i64 {
+        self.start[row as usize] + self.duration[row as usize]
+    }
+
+    /// What joins a runtime call to the device work it launched.
+    pub fn correlation(&self, row: u32) -> Option<u64> {
+        Some(self.correlation[row as usize]).filter(|id| *id != NONE)
+    }
+
+    /// `External id`.
+    pub fn external_id(&self, row: u32) -> Option<u64> {
+        Some(self.external_id[row as usize]).filter(|id| *id != NONE)
+    }
+
+    /// Argument `stream`; −1 where the file says −1.
+    pub fn stream(&self, row: u32) -> Option<i32> {
+        Some(self.stream[row as usize]).filter(|stream| *stream != NO_PLACE)
+    }
+
+    /// Argument `device`.
+    pub fn device(&self, row: u32) -> Option<i32> {
+        Some(self.device[row as usize]).filter(|device| *device != NO_PLACE)
+    }
+
+    pub(crate) fn push(
+        &mut self,
+        category: u8,
+        name: StringId,
+        track: TrackId,
+        slice: &NewSlice<'_>,
+    ) -> u32 {
+        let row = self.len() as u32;
+        self.start.push(slice.start);
+        self.duration.push(slice.duration);
+        self.name.push(name);
+        self.category.push(category);
+        self.track.push(track);
+        self.offset.push(slice.offset.unwrap_or(NONE));
+        self.correlation.push(slice.correlation.unwrap_or(NONE));
+        self.external_id.push(slice.external_id.unwrap_or(NONE));
+        self.stream.push(slice.stream.unwrap_or(NO_PLACE));
+        self.device.push(slice.device.unwrap_or(NO_PLACE));
+        row
+    }
+}

@@ -1,0 +1,57 @@
+//! A column that few rows have.
+
+/// Values of some rows, in ascending order of row.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Sparse<T> {
+    rows: Vec<u32>,
+    values: Vec<T>,
+}
+
+impl<T> Sparse<T> {
+    /// The value of a row; a binary search.
+    pub fn get(&self, row: u32) -> Option<&T> {
+        self.rows.binary_search(&row).ok().map(|at| &self.values[at])
+    }
+
+    /// Adds the value of a row behind all others.
+    ///
+    /// # Panics
+    /// If `row` does not follow the last one.
+    pub fn push(&mut self, row: u32, value: T) {
+        assert!(self.rows.last().is_none_or(|last| *last < row), "rows of a column ascend");
+        self.rows.push(row);
+        self.values.push(value);
+    }
+
+    /// Adds a later part whose rows count from `first_row`.
+    pub fn append(&mut self, later: Self, first_row: u32) {
+        self.rows.extend(later.rows.into_iter().map(|row| first_row + row));
+        self.values.extend(later.values);
+    }
+
+    /// Rows and values.
+    pub fn iter(&self) -> impl Iterator<Item = (u32, &T)> {
+        self.rows.iter().copied().zip(&self.values)
+    }
+
+    /// Rows and values, to change the values.
+    pub fn iter_mut(&mut self) -> impl Iterator<Item = (u32, &mut T)> {
+        self.rows.iter().copied().zip(&mut self.values)
+    }
+
+    /// How many rows have a value.
+    pub fn len(&self) -> usize {
+        self.rows.len()
+    }
+
+    /// Whether no row has one.
+    pub fn is_empty(&self) -> bool {
+        self.rows.is_empty()
+    }
+}
+
+impl<T> Default for Sparse<T> {
+    fn default() -> Self {
+        Self { rows: Vec::new(), values: Vec::new() }
+    }
+}
