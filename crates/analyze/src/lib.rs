@@ -1,1 +1,35 @@
 //! What happened: everything a trace tells, in exact nanoseconds.
+//!
+//! [`Scope`] selects the window and the device rows of one rank; each analysis is a module with a
+//! function `of` that turns scopes into plain rows. Pure: no file, clock or environment, and the
+//! same input gives the same bytes. Knows no prices and draws no pictures.
+
+pub mod classify;
+pub mod interval;
+pub mod links;
+pub mod scope;
+pub mod window;
+
+pub use classify::{Class, Classifier};
+pub use links::Links;
+pub use scope::Scope;
+pub use window::{Step, Window, WindowRule};
+
+/// What a user asked for wrongly.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// A pattern that is no regular expression.
+    #[error("pattern {pattern:?}: {source}")]
+    Pattern {
+        /// As it was given.
+        pattern: String,
+        /// What is wrong with it.
+        source: regex::Error,
+    },
+}
+
+/// `100·part/whole` with four decimals; `None` of nothing.
+pub fn percent(part: i64, whole: i64) -> Option<f64> {
+    let percent = 100.0 * part as f64 / whole as f64;
+    (whole != 0).then(|| (percent * 1e4).round() / 1e4)
+}

@@ -1,0 +1,134 @@
+//! Compute, communication or memory: what a row of device work is for.
+
+use regex::Regex;
+use serde::Serialize;
+use trace::store::{Kind, Trace};
+
+use crate::Error;
+
+/// What device work is for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Class {
+    /// Arithmetic.
+    Compute,
+    /// A collective or a peer-to-peer message.
+    Communication,
+    /// A copy or a set.
+    Memory,
+    /// None of these: only the rules of Holistic Trace Analysis know such.
+    Other,
+}
+
+/// How device work is classified.
+#[derive(Clone, Debug)]
+pub struct Classifier {
+    rule: ClassRule,
+    names: Vec<(Regex, Class)>,
+}
+
+/// Which rules decide.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ClassRule {
+    /// The user's names, then category, then collective arguments, then known names.
+    Category,
+    /// The names alone, as Holistic Trace Analysis 0.6.1 reads them.
+    Hta,
+}
+
+/// Beginnings of the names of communication kernels whose rows carry no collective arguments.
+const COMMUNICATION: [&str; 12] = [
+    "nccl",
+    "rccl",
+    "hccl",
+    "oneccl",
+    "msccl",
+    "nvshmem",
+    "void deep_ep::",
+    "deep_ep::",
+    "void vllm::cross_device_reduce",
+    "void sglang::cross_device_reduce",
+    "void c10d::symmetric_memory",
+    "void symm_mem::",
+];
+
+impl Classifier {
+    /// Rules without a user's names.
+    pub fn new(rule: ClassRule) -> Self {
+        Self { rule, names: Vec::new() }
+    }
+
+    /// Adds a user's pattern, looked for anywhere in the name; the first match wins.
+    ///
+    /// # Errors
+    /// [`Error::Pattern`] for a text that is no regular expression.
+    pub fn with_name(mut self, pattern: &str, class: Class) -> Result<Self, Error> {
+        let compiled = Regex::new(pattern)
+            .map_err(|source| Error::Pattern { pattern: pattern.to_owned(), source })?;
+        self.names.push((compiled, class));
+        Ok(self)
+    }
+
+    /// Which rules decide.
+    pub fn rule(&self) -> ClassRule {
+        self.rule
+    }
+
+    /// The classes of `rows`, each name looked at once.
+    pub fn classes(&self, trace: &Trace, rows: &[u32]) -> Vec<Class> {
+        let mut by_name: Vec<Option<Option<Class>>> = vec![None; trace.strings.len()];
+        let of = |row: &u32| {
+            let name = trace.slices.name[*row as usize];
+            let known = &mut by_name[name.0 as usize];
+            let named = *known.get_or_insert_with(|| self.by_name(trace.strings.get(name)));
+            match self.rule {
+                ClassRule::Hta => named.unwrap_or(Class::Other),
+                ClassRule::Category => named.unwrap_or_else(|| by_category(trace, *row)),
+            }
+        };
+        rows.iter().map(of).collect()
+    }
+
+    /// What the name alone decides.
+    fn by_name(&self, name: &str) -> Option<Class> {
+        let user = self.names.iter().find(|(pattern, _)| pattern.is_match(name));
+        user.map(|(_, class)| *class).or_else(|| match self.rule {
+            ClassRule::Hta => Some(hta(name)),
+            ClassRule::Category => None,
+        })
+    }
+}
+
+fn by_category(trace: &Trace, row: u32) -> Class {
+    if matches!(trace.kind(row), Kind::Memcpy | Kind::Memset) {
+        return Class::Memory;
+    }
+    let name = trace.name(row);
+    let collective = trace.slices.collective.get(row).is_some();
+    if collective || COMMUNICATION.iter().any(|begin| name.starts_with(begin)) {
+        return Class::Communication;
+    }
+    Class::Compute
+}
+
+/// The classes of Holistic Trace Analysis, traps included: any kernel named `hip…` is
+/// communication, and a compute kernel with `Sync` or `dma` in its name is neither.
+///
+/// # Source
+/// traceinsight 0.6.1, `hta/utils/utils.py` and `hta/common/types.py`.
+fn hta(name: &str) -> Class {
+    let begins = |texts: &[&str]| texts.iter().any(|text| name.starts_with(text));
+    let contains = |texts: &[&str]| texts.iter().any(|text| name.contains(text));
+    if begins(&["nccl", "hip", "hccl"]) || contains(&["ncclKernel"]) {
+        return Class::Communication;
+    }
+    if begins(&["Memcpy", "Memset", "dma"]) {
+        return Class::Memory;
+    }
+    let launch = name.find("cuda").is_some_and(|at| name[at..].contains("LaunchKernel"));
+    let none = contains(&["Memcpy", "Memset", "dma", "Sync"])
+        || launch
+        || begins(&["Stream Wait Event", "runFunction", "job_exe", "packet", "pe_exe"])
+        || begins(&["cpum_exe_subgraph", "collective_subgraph_execution"]);
+    if none { Class::Other } else { Class::Compute }
+}

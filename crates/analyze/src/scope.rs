@@ -1,0 +1,108 @@
+//! One rank's part that is looked at: window, device rows, classes, launches.
+
+use trace::store::{Kind, Trace};
+
+use crate::classify::{Class, Classifier};
+use crate::interval::Interval;
+use crate::links::Links;
+use crate::window::{self, Window, WindowRule};
+
+/// What every analysis of one rank starts from.
+#[derive(Debug)]
+pub struct Scope<'a> {
+    /// The rank's trace.
+    pub trace: &'a Trace,
+    /// The part that is looked at.
+    pub window: Window,
+    /// Kernels, copies and sets that overlap the window, by start, then row.
+    pub device_rows: Vec<u32>,
+    /// The class of each of them.
+    pub classes: Vec<Class>,
+    /// Launches and their work, of the whole trace.
+    pub links: Links,
+}
+
+impl<'a> Scope<'a> {
+    /// Selects and classifies.
+    ///
+    /// # Cost
+    /// `O(n log n)` in the rows of the trace.
+    pub fn new(trace: &'a Trace, rule: WindowRule, classifier: &Classifier) -> Self {
+        let links = Links::of(trace);
+        let mut steps = window::steps(trace, &links);
+        let (window, mut device_rows) = match rule {
+            WindowRule::Hta => {
+                let rows = kept_by_hta(trace, &steps);
+                let start = rows.iter().map(|row| trace.slices.start(*row)).min();
+                let end = rows.iter().map(|row| trace.slices.end(*row)).max();
+                let (start, end) = start.zip(end).unwrap_or_default();
+                (Window { rule, start, end, steps }, rows)
+            }
+            WindowRule::All | WindowRule::Steps => {
+                let whole: Vec<_> = steps.iter().filter(|step| step.is_whole).cloned().collect();
+                let applied = if rule == WindowRule::Steps && whole.len() >= 2 {
+                    steps = whole;
+                    WindowRule::Steps
+                } else {
+                    WindowRule::All
+                };
+                let (start, end) = match (applied, steps.first(), steps.last()) {
+                    (WindowRule::Steps, Some(first), Some(last)) => (first.start, last.end),
+                    _ => window::recorded(trace).unwrap_or_default(),
+                };
+                let overlaps = |row: &u32| {
+                    let (from, to) = (trace.slices.start(*row), trace.slices.end(*row));
+                    trace.kind(*row).is_device_work() && from < end && to >= start && from != 0
+                };
+                let rows = trace.rows().filter(overlaps).collect();
+                (Window { rule: applied, start, end, steps }, rows)
+            }
+        };
+        device_rows.sort_by_key(|row| (trace.slices.start(*row), *row));
+        let classes = classifier.classes(trace, &device_rows);
+        Self { trace, window, device_rows, classes, links }
+    }
+
+    /// The part of a row inside the window; empty if none is.
+    pub fn clipped(&self, row: u32) -> Interval {
+        let (start, end) = (self.trace.slices.start(row), self.trace.slices.end(row));
+        let start = start.clamp(self.window.start, self.window.end);
+        (start, end.clamp(start, self.window.end))
+    }
+
+    /// The parts inside the window of the device rows a predicate takes, by start.
+    pub fn spans(&self, mut takes: impl FnMut(u32, Class) -> bool) -> Vec<Interval> {
+        let rows = self.device_rows.iter().zip(&self.classes);
+        rows.filter(|(row, class)| takes(**row, **class))
+            .map(|(row, _)| self.clipped(*row))
+            .collect()
+    }
+
+    /// Whether a host row starts in the window.
+    pub fn starts_inside(&self, row: u32) -> bool {
+        let start = self.trace.slices.start(row);
+        self.window.start <= start && start < self.window.end
+    }
+}
+
+/// With two or more steps: device work whose correlation id occurs on a host row that starts before
+/// the last step. Else all device work.
+///
+/// # Source
+/// traceinsight 0.6.1, `hta/common/trace.py`, `_filter_irrelevant_gpu_kernels`.
+fn kept_by_hta(trace: &Trace, steps: &[window::Step]) -> Vec<u32> {
+    let device = trace.rows().filter(|row| trace.kind(*row).is_device_work());
+    let [.., _, last] = steps else { return device.collect() };
+    let is_host = |row: &u32| {
+        let kind = trace.kind(*row);
+        !kind.is_device_work() && !matches!(kind, Kind::DeviceAnnotation | Kind::Sync)
+    };
+    let before = |row: &u32| trace.slices.start(*row) < last.start;
+    let correlation = |row: u32| trace.slices.correlation(row);
+    let mut launched: Vec<u64> =
+        trace.rows().filter(is_host).filter(before).filter_map(correlation).collect();
+    launched.sort_unstable();
+    let is_kept =
+        |row: &u32| correlation(*row).is_some_and(|id| launched.binary_search(&id).is_ok());
+    device.filter(is_kept).collect()
+}

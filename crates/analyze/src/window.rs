@@ -1,0 +1,160 @@
+//! Which part of a trace is looked at.
+
+use std::collections::BTreeSet;
+
+use serde::Serialize;
+use trace::store::{Kind, Trace};
+
+use crate::links::Links;
+
+const STEP: &str = "ProfilerStep#";
+
+/// Which part of a trace is looked at.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum WindowRule {
+    /// Everything recorded.
+    All,
+    /// The whole steps; everything if there are fewer than two.
+    Steps,
+    /// What Holistic Trace Analysis keeps: with two or more steps, what was launched before the
+    /// last one began. The window is the span of the device work kept.
+    Hta,
+}
+
+/// A stretch of time: `start..end`, absolute nanoseconds.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Window {
+    /// The rule that made it: [`WindowRule::All`] where there were too few steps.
+    pub rule: WindowRule,
+    /// First nanosecond.
+    pub start: i64,
+    /// First nanosecond behind it.
+    pub end: i64,
+    /// The steps inside, by start; empty where the trace names none.
+    pub steps: Vec<Step>,
+}
+
+/// One step of training, as the profiler's annotation on a thread marks it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Step {
+    /// The number in `ProfilerStep#N`.
+    pub number: i64,
+    /// Row of the annotation.
+    pub row: u32,
+    /// Absolute nanoseconds.
+    pub start: i64,
+    /// Absolute nanoseconds.
+    pub end: i64,
+    /// Whether everything it launched was recorded, and nothing from before ran in it unseen.
+    pub is_whole: bool,
+}
+
+impl Window {
+    /// Nanoseconds of the window.
+    pub fn length(&self) -> i64 {
+        self.end - self.start
+    }
+}
+
+/// The steps of a trace, by start; where several threads or categories mark one step, the first row.
+pub fn steps(trace: &Trace, links: &Links) -> Vec<Step> {
+    let slices = &trace.slices;
+    let number = |row: u32| trace.name(row).strip_prefix(STEP)?.parse::<i64>().ok();
+    let mut seen = BTreeSet::new();
+    let mut steps: Vec<Step> = trace
+        .rows()
+        .filter(|row| matches!(trace.kind(*row), Kind::Annotation | Kind::Operator))
+        .filter_map(|row| Some((number(row)?, row)))
+        .filter(|(number, _)| seen.insert(*number))
+        .map(|(number, row)| Step {
+            number,
+            row,
+            start: slices.start(row),
+            end: slices.end(row),
+            is_whole: slices.unfinished.get(row).is_none(),
+        })
+        .collect();
+    steps.sort_by_key(|step| (step.start, step.row));
+    mark_incomplete(trace, links, &mut steps);
+    steps
+}
+
+/// A recording cuts its first and its last step: device work of the first was launched before the
+/// recording began, or launches of the last have no device row.
+fn mark_incomplete(trace: &Trace, links: &Links, steps: &mut [Step]) {
+    let slices = &trace.slices;
+    let within = |step: &Step, time: i64| step.start <= time && time < step.end;
+    let device: Vec<u32> = trace.rows().filter(|row| trace.kind(*row).is_device_work()).collect();
+    if let Some(first) = steps.first_mut() {
+        let orphan = |row: &u32| within(first, slices.start(*row)) && links.call(*row).is_none();
+        // Work whose launch is never recorded, as on some vendors' streams, says nothing.
+        let known = device.iter().any(|row| links.call(*row).is_some());
+        if known && device.iter().any(orphan) {
+            first.is_whole = false;
+        }
+    }
+    if let Some(last) = steps.last_mut() {
+        let lost = |row: u32| {
+            within(last, slices.start(row))
+                && is_launch(trace.name(row))
+                && links.work(row).is_empty()
+        };
+        let calls = trace.rows().filter(|row| trace.kind(*row).is_call());
+        if !device.is_empty() && calls.into_iter().any(lost) {
+            last.is_whole = false;
+        }
+    }
+}
+
+/// Whether a call of this name puts work on a device.
+///
+/// # Source
+/// CUDA runtime and driver API, HIP runtime API; the names Kineto writes.
+pub fn is_launch(call: &str) -> bool {
+    const LAUNCHES: [&str; 26] = [
+        "cudaLaunchKernel",
+        "cudaLaunchKernelExC",
+        "cudaLaunchCooperativeKernel",
+        "cudaGraphLaunch",
+        "cudaMemcpy",
+        "cudaMemcpyAsync",
+        "cudaMemcpyPeerAsync",
+        "cudaMemcpyFromSymbol",
+        "cudaMemcpyToSymbol",
+        "cudaMemset",
+        "cudaMemsetAsync",
+        "cuLaunchKernel",
+        "cuLaunchKernelEx",
+        "cuLaunchCooperativeKernel",
+        "cuGraphLaunch",
+        "hipLaunchKernel",
+        "hipExtLaunchKernel",
+        "hipModuleLaunchKernel",
+        "hipExtModuleLaunchKernel",
+        "hipLaunchCooperativeKernel",
+        "hipGraphLaunch",
+        "hipMemcpy",
+        "hipMemcpyAsync",
+        "hipMemcpyWithStream",
+        "hipMemset",
+        "hipMemsetAsync",
+    ];
+    // CUPTI names versions of a call, such as `cudaLaunchKernel_v7000`.
+    let plain = call.split_once("_v").map_or(call, |(plain, _)| plain);
+    LAUNCHES.contains(&plain)
+}
+
+/// The span of everything recorded: operators, calls, annotations and device work. `None` of an
+/// empty trace.
+pub fn recorded(trace: &Trace) -> Option<(i64, i64)> {
+    let counts = |row: &u32| {
+        let kind = trace.kind(*row);
+        // Overhead rows may lie anywhere; rows at time 0 are a known fault of profilers.
+        !matches!(kind, Kind::Overhead | Kind::Window) && trace.slices.start(*row) != 0
+    };
+    let spans = || trace.rows().filter(counts);
+    let start = spans().map(|row| trace.slices.start(row)).min()?;
+    let end = spans().map(|row| trace.slices.end(row)).max()?;
+    Some((start, end))
+}
