@@ -57,7 +57,11 @@ impl Kind {
         match category {
             "cpu_op" | "Operator" => Self::Operator,
             "user_annotation" => Self::Annotation,
-            "cuda_runtime" | "Runtime" | "xpu_runtime" | "mtia_runtime" | "glow_runtime"
+            "cuda_runtime"
+            | "Runtime"
+            | "xpu_runtime"
+            | "mtia_runtime"
+            | "glow_runtime"
             | "privateuse1_runtime" => Self::Runtime,
             "cuda_driver" | "xpu_driver" | "privateuse1_driver" => Self::Driver,
             "kernel" | "Kernel" | "mtia_ccp_events" | "hpu_op" => Self::Kernel,

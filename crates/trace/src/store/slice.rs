@@ -1,8 +1,6 @@
 //! Events with a duration, one column per fact.
 
-use super::{
-    Collective, LaunchShape, PythonFrame, Sparse, StringId, SyncWait, TrackId, TrackKey,
-};
+use super::{Collective, LaunchShape, PythonFrame, Sparse, StringId, SyncWait, TrackId, TrackKey};
 
 /// No id, no stream, no device: what the dense columns hold where the file has nothing.
 const NONE: u64 = u64::MAX;
