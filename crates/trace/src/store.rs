@@ -75,6 +75,13 @@ pub struct Origin {
     pub text_bytes: u64,
 }
 
+impl std::fmt::Display for Origin {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{}", self.path.display())?;
+        self.member.as_ref().map_or(Ok(()), |member| write!(f, ":{member}"))
+    }
+}
+
 impl Trace {
     /// Number of events of the file, metadata events included.
     pub fn event_count(&self) -> u64 {
