@@ -36,12 +36,13 @@ const EDGES: [(&str, &[&str]); 15] = [
 ];
 
 /// Packages, by prefix of their name, that only the named crates may depend on.
-const OWNERS: [(&[&str], &[&str]); 12] = [
+const OWNERS: [(&[&str], &[&str]); 13] = [
     (&["parquet", "arrow-", "datafusion"], &["data", "hub"]),
     (&["gemm", "cudarc"], &["device"]),
     (&["mpi"], &["comm"]),
     (&["libc"], &["device", "fleet"]),
     (&["flate2", "zstd"], &["data", "trace"]),
+    (&["prost"], &["trace"]),
     (&["csv"], &["data"]),
     (&["safetensors"], &["train"]),
     (&["clap", "indicatif", "comfy-table", "ctrlc", "miette", "ratatui"], &["cli", "hub"]),
