@@ -8,6 +8,7 @@ pub mod classify;
 pub mod interval;
 pub mod links;
 pub mod scope;
+pub mod tree;
 pub mod window;
 
 pub use classify::{Class, Classifier};

@@ -5,3 +5,5 @@
     clippy::panic,
     reason = "tests fail by panicking"
 )]
+
+mod tree;

@@ -1,0 +1,216 @@
+//! What ran inside what on each thread of the host: operators, annotations and calls, nested.
+//!
+//! Parents come from the order in which things started, never from durations alone: in files of
+//! whole microseconds an operator and its child often start and end in the same one. Bad nesting
+//! is clipped and counted, never refused. Knows no device work and no cause.
+
+mod build;
+#[cfg(test)]
+mod tests;
+
+use trace::store::{Kind, Trace, TrackId};
+
+const NONE: u32 = u32::MAX;
+
+/// Host rows, nested per thread.
+///
+/// Nodes stand in pre-order, thread after thread, so a subtree is one run of [`Tree::nodes`].
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Tree {
+    /// Rows in pre-order: a parent before its children, siblings by start, thread after thread.
+    pub nodes: Vec<u32>,
+    /// The threads, in order of their tracks.
+    pub threads: Vec<Thread>,
+    /// Rows that reached past their parent and were clipped, in pre-order.
+    pub clipped: Vec<Clip>,
+    /// Per node: its parent's node.
+    parent: Vec<u32>,
+    /// Per node: 1 for a root.
+    depth: Vec<u32>,
+    /// Per node: the first node behind its subtree.
+    behind: Vec<u32>,
+    /// Per node: never decreases within a thread.
+    start: Vec<i64>,
+    /// Per node: never later than the parent's.
+    end: Vec<i64>,
+    /// Per row of the trace: its node.
+    node: Vec<u32>,
+}
+
+/// A thread's part of [`Tree::nodes`].
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Thread {
+    /// Its track.
+    pub track: TrackId,
+    /// Its first node.
+    pub first: u32,
+    /// The first node behind it.
+    pub behind: u32,
+}
+
+/// A row that reached past its parent.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Clip {
+    /// The row.
+    pub row: u32,
+    /// The parent.
+    pub parent: u32,
+    /// How far, nanoseconds.
+    pub excess_ns: i64,
+}
+
+/// Nests operators, annotations, runtime and driver calls per (process, thread).
+///
+/// Within a thread rows are taken by (start, operators before calls, event index or correlation
+/// id). A row is inside the innermost open one; a row is closed before a later start, and at the
+/// same instant before a row with a duration. Where there is no event index: annotations first,
+/// then by external id, and without one the longest first.
+///
+/// # Cost
+/// `O(n log n)` in the host rows of a thread.
+pub fn of(trace: &Trace) -> Tree {
+    build::nest(trace)
+}
+
+/// Nests the frames of Python by their parent ids, which are right where times are not.
+///
+/// A frame whose parent is missing, on another thread or later than itself is a root.
+///
+/// # Cost
+/// `O(n log n)` in the frames.
+pub fn of_python(trace: &Trace) -> Tree {
+    build::python(trace)
+}
+
+/// Whether a row only names what runs inside it: an annotation, or an operator that is one by name.
+///
+/// # Source
+/// arXiv:2201.07821, whose event tree looks through the same names.
+pub fn is_label(trace: &Trace, row: u32) -> bool {
+    const LABELS: [&str; 5] = ["##", "__", "module::", "DLRM ", "DistributedDataParallel"];
+    match trace.kind(row) {
+        Kind::Annotation => true,
+        Kind::Operator => LABELS.iter().any(|label| trace.name(row).starts_with(label)),
+        _ => false,
+    }
+}
+
+impl Tree {
+    /// Whether a row is in the tree.
+    pub fn contains(&self, row: u32) -> bool {
+        self.place(row).is_some()
+    }
+
+    /// What a row ran inside of.
+    pub fn parent(&self, row: u32) -> Option<u32> {
+        let parent = self.parent[self.place(row)?];
+        (parent != NONE).then(|| self.nodes[parent as usize])
+    }
+
+    /// 1 for a root, 0 for rows that are not in the tree.
+    pub fn depth(&self, row: u32) -> u32 {
+        self.place(row).map_or(0, |node| self.depth[node])
+    }
+
+    /// End of a row, clipped to its parents'; `None` for rows that are not in the tree.
+    pub fn end(&self, row: u32) -> Option<i64> {
+        self.place(row).map(|node| self.end[node])
+    }
+
+    /// The rows around a row, innermost first.
+    pub fn ancestors(&self, row: u32) -> impl Iterator<Item = u32> {
+        std::iter::successors(self.parent(row), |parent| self.parent(*parent))
+    }
+
+    /// The row and everything inside it, in pre-order; empty for rows that are not in the tree.
+    pub fn subtree(&self, row: u32) -> &[u32] {
+        self.place(row).map_or(&[], |node| &self.nodes[node..self.behind[node] as usize])
+    }
+
+    /// What ran directly inside a row, by start.
+    pub fn children(&self, row: u32) -> impl Iterator<Item = u32> {
+        let range = self.place(row).map_or(0..0, |node| node + 1..self.behind[node] as usize);
+        self.siblings(range.start, range.end)
+    }
+
+    /// What ran inside nothing, thread by thread, by start.
+    pub fn roots(&self) -> impl Iterator<Item = u32> {
+        self.siblings(0, self.nodes.len())
+    }
+
+    /// What ran inside nothing on one thread, by start.
+    pub fn roots_of(&self, thread: &Thread) -> impl Iterator<Item = u32> {
+        self.siblings(thread.first as usize, thread.behind as usize)
+    }
+
+    /// All rows of one thread, in pre-order.
+    pub fn rows_of(&self, thread: &Thread) -> &[u32] {
+        &self.nodes[thread.first as usize..thread.behind as usize]
+    }
+
+    /// The thread of a track.
+    pub fn thread(&self, track: TrackId) -> Option<&Thread> {
+        let at = self.threads.binary_search_by_key(&track, |thread| thread.track);
+        at.ok().map(|at| &self.threads[at])
+    }
+
+    /// The innermost row that ran on a thread at a time: `start ≤ time < end`.
+    ///
+    /// # Cost
+    /// `O(log n + depth)`.
+    pub fn deepest_at(&self, track: TrackId, time: i64) -> Option<u32> {
+        let thread = self.thread(track)?;
+        let (first, behind) = (thread.first as usize, thread.behind as usize);
+        let started = self.start[first..behind].partition_point(|start| *start <= time);
+        let mut node = first + started.checked_sub(1)?;
+        // Whatever contains the time is the row that started last or around it.
+        while self.end[node] <= time {
+            node = Some(self.parent[node]).filter(|parent| *parent != NONE)? as usize;
+        }
+        Some(self.nodes[node])
+    }
+
+    /// The innermost operator a row ran inside of, the row itself included.
+    pub fn operator(&self, trace: &Trace, row: u32) -> Option<u32> {
+        let of_operator = |row: &u32| trace.kind(*row) == Kind::Operator;
+        std::iter::once(row)
+            .filter(|row| self.contains(*row))
+            .chain(self.ancestors(row))
+            .find(of_operator)
+    }
+
+    /// The outermost rows that are no labels, operators and calls, in pre-order.
+    pub fn top_rows(&self, trace: &Trace) -> Vec<u32> {
+        let mut top = Vec::new();
+        let mut node = 0;
+        while node < self.nodes.len() {
+            let row = self.nodes[node];
+            if is_label(trace, row) {
+                node += 1;
+            } else {
+                top.push(row);
+                node = self.behind[node] as usize;
+            }
+        }
+        top
+    }
+
+    /// The operators of [`Tree::top_rows`].
+    pub fn top_operators(&self, trace: &Trace) -> Vec<u32> {
+        let is_operator = |row: &u32| trace.kind(*row) == Kind::Operator;
+        self.top_rows(trace).into_iter().filter(is_operator).collect()
+    }
+
+    fn siblings(&self, first: usize, behind: usize) -> impl Iterator<Item = u32> {
+        let within = move |node: &usize| *node < behind;
+        std::iter::successors(Some(first).filter(within), move |node| {
+            Some(self.behind[*node] as usize).filter(within)
+        })
+        .map(|node| self.nodes[node])
+    }
+
+    fn place(&self, row: u32) -> Option<usize> {
+        let node = self.node.get(row as usize).copied().filter(|node| *node != NONE);
+        node.map(|node| node as usize)
+    }
+}

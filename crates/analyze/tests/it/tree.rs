@@ -1,0 +1,95 @@
+//! Trees of real threads. Truth: 8-rank DLRM, whose execution traces name every parent.
+
+use std::path::PathBuf;
+
+use analyze::tree;
+use trace::open::{self, Request};
+use trace::store::{Job, Kind};
+
+/// The traces at a path under the shared data, or `None` with a word about it.
+pub fn job(path: &str) -> Option<Job> {
+    let beside = || PathBuf::from(concat!(env!("CARGO_MANIFEST_DIR"), "/../../../shared/data"));
+    let root = std::env::var_os("ROWMILL_FIXTURES").map_or_else(beside, PathBuf::from);
+    let path = root.join(path);
+    if !path.exists() {
+        println!("SKIPPED {}: no such file", path.display());
+        return None;
+    }
+    Some(open::read(&Request { paths: vec![path], threads: 1 }).unwrap())
+}
+
+/// The 8 ranks of a DLRM.
+pub fn dlrm8() -> Option<Job> {
+    let job = job("traces/dlrm8/dlrm_kineto.tar.gz");
+    assert!(job.as_ref().is_none_or(|job| job.traces.len() == 8));
+    job
+}
+
+#[test]
+fn dlrm8_nests_like_its_execution_traces() {
+    let Some(job) = dlrm8() else { return };
+    for trace in &job.traces {
+        let tree = tree::of(trace);
+        assert_eq!(tree.clipped, [], "rank {}", trace.rank);
+        // Microseconds hide one start on ranks 4 and 5: an operator looks like its predecessor's
+        // last child.
+        let off = u32::from(trace.rank == 4 || trace.rank == 5);
+        let top = tree.top_operators(trace);
+        let figures: Vec<(u32, u32)> = tree
+            .threads
+            .iter()
+            .map(|thread| {
+                let rows = tree.rows_of(thread);
+                let host = rows.iter().filter(|row| !trace.kind(**row).is_call());
+                let of_thread = |row: &&u32| trace.slices.track[**row as usize] == thread.track;
+                let operators = top.iter().filter(of_thread).count() as u32;
+                (host.map(|row| tree.depth(*row)).sum(), operators)
+            })
+            .collect();
+        let mut sorted = figures;
+        sorted.sort_unstable();
+        assert_eq!(sorted, [(2182, 98), (5096 + off, 386 - off)], "rank {}", trace.rank);
+        assert_eq!(top.len() as u32, 484 - off);
+    }
+}
+
+#[test]
+fn dlrm8_rank_0_has_391_and_101_roots() {
+    let Some(job) = dlrm8() else { return };
+    let trace = &job.traces[0];
+    let tree = tree::of(trace);
+    let top = tree.top_rows(trace);
+    let count = |thread: &tree::Thread, name: &str| {
+        let of_thread = |row: u32| trace.slices.track[row as usize] == thread.track;
+        let is_named = |row: u32| name.is_empty() || trace.name(row) == name;
+        top.iter().filter(|row| of_thread(**row) && is_named(**row)).count()
+    };
+    let names = ["", "cudaStreamWaitEvent", "cudaDeviceSynchronize"];
+    let mut counts: Vec<_> =
+        tree.threads.iter().map(|thread| names.map(|name| count(thread, name))).collect();
+    counts.sort_unstable();
+    assert_eq!(counts, [[101, 3, 0], [391, 4, 1]]);
+}
+
+#[test]
+fn no_real_trace_is_nested_badly_without_being_counted() {
+    let clipped = [
+        ("traces/linear/linear_kineto.json.gz", 0),
+        ("traces/nccl/nccl_data.json.gz", 0),
+        ("traces/trace_diff/control.json.gz", 0),
+        ("traces/trace_diff/test.json.gz", 0),
+        ("traces/timeline_sampled/sampled_rank-0.json.gz", 0),
+        ("traces/odd/rank_non_gpu.json.gz", 0),
+    ];
+    for (path, expected) in clipped {
+        let Some(job) = job(path) else { return };
+        let trace = &job.traces[0];
+        let tree = tree::of(trace);
+        let is_host = |row: &u32| {
+            let kind = trace.kind(*row);
+            kind.is_call() || matches!(kind, Kind::Operator | Kind::Annotation)
+        };
+        assert_eq!(tree.nodes.len(), trace.rows().filter(is_host).count(), "{path}");
+        assert_eq!(tree.clipped.len(), expected, "{path}: {:?}", tree.clipped);
+    }
+}
