@@ -8,17 +8,25 @@ pub type Interval = (i64, i64);
 /// # Cost
 /// `O(n log n)`, `O(n)` if already sorted by start.
 pub fn union(mut intervals: Vec<Interval>) -> Vec<Interval> {
-    if !intervals.is_sorted() {
+    if !intervals.is_sorted_by_key(|(start, _)| *start) {
         intervals.sort_unstable();
     }
-    let mut merged: Vec<Interval> = Vec::new();
-    for (start, end) in intervals.into_iter().filter(|(start, end)| start < end) {
-        match merged.last_mut() {
-            Some(last) if start <= last.1 => last.1 = last.1.max(end),
-            _ => merged.push((start, end)),
-        }
+    let mut merged = Vec::new();
+    for interval in intervals {
+        add(&mut merged, interval);
     }
     merged
+}
+
+/// Adds an interval to a union; it must not start before any added so far. An empty one adds nothing.
+pub fn add(union: &mut Vec<Interval>, (start, end): Interval) {
+    if start >= end {
+        return;
+    }
+    match union.last_mut() {
+        Some(last) if start <= last.1 => last.1 = last.1.max(end),
+        _ => union.push((start, end)),
+    }
 }
 
 /// Total length of disjoint intervals.

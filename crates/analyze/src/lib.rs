@@ -4,9 +4,11 @@
 //! function `of` that turns scopes into plain rows. Pure: no file, clock or environment, and the
 //! same input gives the same bytes. Knows no prices and draws no pictures.
 
+pub mod breakdown;
 pub mod classify;
 pub mod interval;
 pub mod links;
+pub mod overlap;
 pub mod scope;
 pub mod tree;
 pub mod window;

@@ -50,9 +50,13 @@ impl<'a> Scope<'a> {
                     (WindowRule::Steps, Some(first), Some(last)) => (first.start, last.end),
                     _ => window::recorded(trace).unwrap_or_default(),
                 };
+                let lost = window::lost_start(trace);
                 let overlaps = |row: &u32| {
                     let (from, to) = (trace.slices.start(*row), trace.slices.end(*row));
-                    trace.kind(*row).is_device_work() && from < end && to >= start && from != 0
+                    let inside = from < end && (start < to || start <= from);
+                    trace.kind(*row).is_device_work()
+                        && Some(from) != lost
+                        && (inside || applied == WindowRule::All)
                 };
                 let rows = trace.rows().filter(overlaps).collect();
                 (Window { rule: applied, start, end, steps }, rows)
@@ -76,6 +80,20 @@ impl<'a> Scope<'a> {
         rows.filter(|(row, class)| takes(**row, **class))
             .map(|(row, _)| self.clipped(*row))
             .collect()
+    }
+
+    /// The devices with work in the window, ascending.
+    pub fn devices(&self) -> Vec<i32> {
+        let mut devices: Vec<i32> = Vec::new();
+        for row in &self.device_rows {
+            let device = self.trace.device(*row);
+            // A process drives few devices.
+            if !devices.contains(&device) {
+                devices.push(device);
+            }
+        }
+        devices.sort_unstable();
+        devices
     }
 
     /// Whether a host row starts in the window.

@@ -112,6 +112,8 @@ fn mark_incomplete(trace: &Trace, links: &Links, steps: &mut [Step]) {
 /// # Source
 /// CUDA runtime and driver API, HIP runtime API; the names Kineto writes.
 pub fn is_launch(call: &str) -> bool {
+    // Calls that allocate, free or copy nothing to a device's stream are none, nor are those that
+    // build a graph or put a function of the host on a stream.
     const LAUNCHES: [&str; 26] = [
         "cudaLaunchKernel",
         "cudaLaunchKernelExC",
@@ -148,13 +150,26 @@ pub fn is_launch(call: &str) -> bool {
 /// The span of everything recorded: operators, calls, annotations and device work. `None` of an
 /// empty trace.
 pub fn recorded(trace: &Trace) -> Option<(i64, i64)> {
-    let counts = |row: &u32| {
-        let kind = trace.kind(*row);
-        // Overhead rows may lie anywhere; rows at time 0 are a known fault of profilers.
-        !matches!(kind, Kind::Overhead | Kind::Window) && trace.slices.start(*row) != 0
-    };
-    let spans = || trace.rows().filter(counts);
-    let start = spans().map(|row| trace.slices.start(row)).min()?;
-    let end = spans().map(|row| trace.slices.end(row)).max()?;
-    Some((start, end))
+    let lost = lost_start(trace);
+    // Overhead rows may lie anywhere.
+    let counts = |row: &u32| !matches!(trace.kind(*row), Kind::Overhead | Kind::Window);
+    let mut span: Option<(i64, i64)> = None;
+    for row in trace.rows().filter(counts) {
+        let (from, to) = (trace.slices.start(row), trace.slices.end(row));
+        if Some(from) != lost {
+            let (start, end) = span.unwrap_or((from, to));
+            span = Some((start.min(from), end.max(to)));
+        }
+    }
+    span
+}
+
+/// The start that means "none was recorded": profilers write time 0 for work they lost sight of.
+/// `None` where time 0 is near the other rows, as in a simulated trace.
+pub fn lost_start(trace: &Trace) -> Option<i64> {
+    const DAY: i64 = 86_400_000_000_000;
+    let zero = trace.header.base_time_ns;
+    let starts = &trace.slices.start;
+    let first = starts.iter().filter(|start| **start != zero).min()?;
+    (*first > zero.saturating_add(DAY)).then_some(zero)
 }

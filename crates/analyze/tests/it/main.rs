@@ -6,4 +6,6 @@
     reason = "tests fail by panicking"
 )]
 
+mod exact;
+mod fixture;
 mod tree;

@@ -1,0 +1,113 @@
+//! Where a rank's window goes: busy or idle, and busy with what. Knows no causes.
+
+use serde::Serialize;
+
+use crate::classify::Class;
+use crate::overlap::Exclusive;
+use crate::percent;
+use crate::scope::Scope;
+
+/// One rank's window, or one device's. The parts are exact:
+/// `compute + exposed_communication + exposed_memory + exposed_other + idle = window`.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Breakdown {
+    /// The rank.
+    pub rank: u32,
+    /// The device; `None` where all devices of the rank are taken together.
+    pub device: Option<i32>,
+    /// How many devices worked; of more than one, busy is the time in which any worked.
+    pub device_count: u32,
+    /// Rows of device work.
+    pub device_row_count: u64,
+    /// The window.
+    pub window_ns: i64,
+    /// Anything runs.
+    pub busy_ns: i64,
+    /// Nothing runs.
+    pub idle_ns: i64,
+    /// Compute runs.
+    pub compute_ns: i64,
+    /// Something runs, but no compute.
+    pub non_compute_ns: i64,
+    /// Communication runs.
+    pub communication_ns: i64,
+    /// Communication runs, and no compute.
+    pub exposed_communication_ns: i64,
+    /// Copies or sets run.
+    pub memory_ns: i64,
+    /// Copies or sets run, and neither compute nor communication.
+    pub exposed_memory_ns: i64,
+    /// Work of no class runs.
+    pub other_ns: i64,
+    /// Work of no class runs, and nothing else.
+    pub exposed_other_ns: i64,
+    /// Communication and compute run.
+    pub overlap_ns: i64,
+    /// Of the window.
+    pub busy_pct: Option<f64>,
+    /// Of the window.
+    pub idle_pct: Option<f64>,
+    /// Of the window.
+    pub compute_pct: Option<f64>,
+    /// Of the window.
+    pub non_compute_pct: Option<f64>,
+    /// `overlap_ns` of `communication_ns`; `None` without any.
+    pub overlap_pct: Option<f64>,
+}
+
+/// The breakdown of a rank, all its devices taken together.
+///
+/// # Cost
+/// `O(n)` in the device rows of the scope.
+pub fn of(scope: &Scope<'_>) -> Breakdown {
+    let row = row(scope, &Exclusive::of(scope));
+    Breakdown { device_count: scope.devices().len() as u32, ..row }
+}
+
+/// The breakdown of each device with work in the window, by device.
+pub fn by_device(scope: &Scope<'_>) -> Vec<Breakdown> {
+    let each = Exclusive::by_device(scope).into_iter();
+    each.map(|(device, times)| Breakdown {
+        device: Some(device),
+        device_count: 1,
+        ..row(scope, &times)
+    })
+    .collect()
+}
+
+fn row(scope: &Scope<'_>, times: &Exclusive) -> Breakdown {
+    let window_ns = scope.window.length();
+    let busy_ns = times.busy();
+    let idle_ns = window_ns - busy_ns;
+    let compute_ns = times.running(Class::Compute);
+    let communication_ns = times.running(Class::Communication);
+    let overlap_ns = times.both(Class::Communication, Class::Compute);
+    let non_compute_ns = busy_ns - compute_ns;
+    let most = [Class::Compute, Class::Communication, Class::Memory];
+    Breakdown {
+        rank: scope.trace.rank,
+        device: None,
+        device_count: 0,
+        device_row_count: times.row_count,
+        window_ns,
+        busy_ns,
+        idle_ns,
+        compute_ns,
+        non_compute_ns,
+        communication_ns,
+        exposed_communication_ns: times.exposed(Class::Communication, &most[..1]),
+        memory_ns: times.running(Class::Memory),
+        exposed_memory_ns: times.exposed(Class::Memory, &most[..2]),
+        other_ns: times.running(Class::Other),
+        exposed_other_ns: times.exposed(Class::Other, &most),
+        overlap_ns,
+        busy_pct: percent(busy_ns, window_ns),
+        idle_pct: percent(idle_ns, window_ns),
+        compute_pct: percent(compute_ns, window_ns),
+        non_compute_pct: percent(non_compute_ns, window_ns),
+        overlap_pct: percent(overlap_ns, communication_ns),
+    }
+}
+
+#[cfg(test)]
+mod tests;
