@@ -4,6 +4,7 @@
 //! function `of` that turns scopes into plain rows. Pure: no file, clock or environment, and the
 //! same input gives the same bytes. Knows no prices and draws no pictures.
 
+pub mod attribution;
 pub mod breakdown;
 pub mod classify;
 pub mod interval;

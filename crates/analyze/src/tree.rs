@@ -8,6 +8,8 @@ mod build;
 #[cfg(test)]
 mod tests;
 
+use std::ops::Range;
+
 use trace::store::{Kind, Trace, TrackId};
 
 const NONE: u32 = u32::MAX;
@@ -125,6 +127,16 @@ impl Tree {
     /// The row and everything inside it, in pre-order; empty for rows that are not in the tree.
     pub fn subtree(&self, row: u32) -> &[u32] {
         self.place(row).map_or(&[], |node| &self.nodes[node..self.behind[node] as usize])
+    }
+
+    /// The place of a row among [`Tree::nodes`].
+    pub fn position(&self, row: u32) -> Option<u32> {
+        self.place(row).map(|node| node as u32)
+    }
+
+    /// The places of a row's subtree among [`Tree::nodes`]; empty for rows not in the tree.
+    pub fn range(&self, row: u32) -> Range<u32> {
+        self.place(row).map_or(0..0, |node| node as u32..self.behind[node])
     }
 
     /// What ran directly inside a row, by start.

@@ -6,6 +6,7 @@
     reason = "tests fail by panicking"
 )]
 
+mod attribution;
 mod exact;
 mod fixture;
 mod tree;

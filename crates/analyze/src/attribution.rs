@@ -1,0 +1,224 @@
+//! Which operator each piece of device work belongs to, and how surely that is known.
+//!
+//! Knows rows and times, but no prices and no causes.
+
+mod external;
+#[cfg(test)]
+mod tests;
+
+use std::ops::Range;
+
+use serde::Serialize;
+use trace::store::{Kind, Trace};
+
+use crate::percent;
+use crate::scope::Scope;
+use crate::tree::Tree;
+
+const NONE: u32 = u32::MAX;
+
+/// How the owner of a row of device work was found; the first that applies.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Method {
+    /// Its call, by correlation id, ran inside an operator.
+    Correlation,
+    /// An operator has its external id.
+    ExternalId,
+    /// Other work of the same node of a graph has an operator.
+    GraphNode,
+    /// No operator, but an annotation: around its call, or spanning it on its stream.
+    Annotation,
+    /// Its call is known, and ran inside nothing.
+    Call,
+    /// Nothing is known: launched before the recording, or its call was lost.
+    Orphan,
+}
+
+impl Method {
+    /// All, in the order they are tried.
+    pub const ALL: [Self; 6] = [
+        Self::Correlation,
+        Self::ExternalId,
+        Self::GraphNode,
+        Self::Annotation,
+        Self::Call,
+        Self::Orphan,
+    ];
+}
+
+/// The owners of a scope's device rows, and sums per operator.
+#[derive(Clone, Debug)]
+pub struct Attribution {
+    /// Per place among the scope's device rows: how its owner was found.
+    pub methods: Vec<Method>,
+    /// Per place among the scope's device rows: an operator or an annotation.
+    owners: Vec<u32>,
+    /// Owned rows under the node where they were launched, by node, then start.
+    launched: Placed,
+    /// Owned rows under the node of their owner, by node, then start.
+    owned: Placed,
+}
+
+/// Device rows in the order of the nodes of a tree.
+#[derive(Clone, Debug, Default)]
+struct Placed {
+    nodes: Vec<u32>,
+    rows: Vec<u32>,
+    /// Nanoseconds of all rows before a place; one more entry than rows.
+    before: Vec<i64>,
+}
+
+/// Device work of an operator.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct Work {
+    /// How many rows.
+    pub count: u64,
+    /// Sum of their durations, wherever the window ends.
+    pub device_ns: i64,
+}
+
+/// How much of a rank's device work was attributed by one method.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Coverage {
+    /// The rank.
+    pub rank: u32,
+    /// The method.
+    pub method: Method,
+    /// Rows of device work.
+    pub count: u64,
+    /// Sum of their durations.
+    pub device_ns: i64,
+    /// Of all rows.
+    pub count_pct: Option<f64>,
+    /// Of the sum of all durations.
+    pub device_pct: Option<f64>,
+}
+
+/// Attributes the scope's device rows: its call's innermost operator on the thread of the call,
+/// else the operator with its external id, else as other work of its graph node, else the
+/// annotation around it.
+///
+/// External ids count only in files where they are not the correlation ids under another name, as
+/// they were up to 2023.
+///
+/// # Cost
+/// `O(n log n)` in operators and device rows.
+pub fn of(scope: &Scope<'_>, tree: &Tree) -> Attribution {
+    let trace = scope.trace;
+    let rows = &scope.device_rows;
+    let mut methods = vec![Method::Orphan; rows.len()];
+    let mut owners = vec![NONE; rows.len()];
+    for (at, row) in rows.iter().enumerate() {
+        let Some(call) = scope.links.call(*row) else { continue };
+        methods[at] = Method::Call;
+        if let Some(operator) = tree.operator(trace, call) {
+            (methods[at], owners[at]) = (Method::Correlation, operator);
+        }
+    }
+    external::by_external_id(trace, rows, (&mut methods, &mut owners));
+    external::by_graph_node(trace, rows, (&mut methods, &mut owners));
+    let is_annotation = |row: &u32| trace.kind(*row) == Kind::Annotation;
+    for (at, row) in rows.iter().enumerate() {
+        let call = scope.links.call(*row).filter(|_| methods[at] == Method::Call);
+        if let Some(around) = call.and_then(|call| tree.ancestors(call).find(is_annotation)) {
+            (methods[at], owners[at]) = (Method::Annotation, around);
+        }
+    }
+    external::by_span_on_stream(trace, rows, (&mut methods, &mut owners));
+    let launched_by = |at: usize| match methods[at] {
+        Method::Correlation | Method::Annotation | Method::Call => scope.links.call(rows[at]),
+        _ => None,
+    };
+    let owner = |at: usize| Some(owners[at]).filter(|owner| *owner != NONE);
+    let node_of = |row: Option<u32>| row.and_then(|row| tree.position(row));
+    let launched = |at: usize| node_of(launched_by(at)).or_else(|| node_of(owner(at)));
+    let launched = Placed::new(trace, rows, launched);
+    let owned = Placed::new(trace, rows, |at| node_of(owner(at)));
+    Attribution { methods, owners, launched, owned }
+}
+
+impl Attribution {
+    /// The operator or annotation that the device row at a place of the scope belongs to.
+    pub fn owner(&self, place: usize) -> Option<u32> {
+        Some(self.owners[place]).filter(|owner| *owner != NONE)
+    }
+
+    /// Device work launched inside a host row, its children included.
+    pub fn inclusive(&self, tree: &Tree, row: u32) -> Work {
+        self.launched.work(tree.range(row))
+    }
+
+    /// Device work of which a host row is the owner.
+    pub fn exclusive(&self, tree: &Tree, row: u32) -> Work {
+        let node = tree.range(row).start;
+        self.owned.work(node..node + u32::from(tree.contains(row)))
+    }
+
+    /// Device rows launched inside a host row, in the order of their launches.
+    pub fn rows(&self, tree: &Tree, row: u32) -> &[u32] {
+        &self.launched.rows[self.launched.places(tree.range(row))]
+    }
+
+    /// How much was attributed by each method that occurs, in the order they are tried.
+    pub fn coverage(&self, scope: &Scope<'_>) -> Vec<Coverage> {
+        let duration =
+            |place: usize| scope.trace.slices.duration[scope.device_rows[place] as usize];
+        let mut sums = Method::ALL.map(|method| (method, Work::default()));
+        for (place, method) in self.methods.iter().enumerate() {
+            let sum = &mut sums[*method as usize].1;
+            sum.count += 1;
+            sum.device_ns += duration(place);
+        }
+        let total: i64 = sums.iter().map(|(_, work)| work.device_ns).sum();
+        let rows = self.methods.len() as i64;
+        let occurring = sums.into_iter().filter(|(_, work)| work.count > 0);
+        occurring
+            .map(|(method, work)| Coverage {
+                rank: scope.trace.rank,
+                method,
+                count: work.count,
+                device_ns: work.device_ns,
+                count_pct: percent(work.count as i64, rows),
+                device_pct: percent(work.device_ns, total),
+            })
+            .collect()
+    }
+
+    /// Share of the rows that have an operator, in percent; `None` without device work.
+    pub fn covered_pct(&self) -> Option<f64> {
+        use Method::{Correlation, ExternalId, GraphNode};
+        let is_covered = |method: &&Method| matches!(method, Correlation | ExternalId | GraphNode);
+        let covered = self.methods.iter().filter(is_covered).count();
+        percent(covered as i64, self.methods.len() as i64)
+    }
+}
+
+impl Placed {
+    fn new(trace: &Trace, rows: &[u32], node: impl Fn(usize) -> Option<u32>) -> Self {
+        let placed = (0..rows.len()).filter_map(|at| Some((node(at)?, at as u32)));
+        let mut placed: Vec<(u32, u32)> = placed.collect();
+        // Rows of a scope stand by start, so places do.
+        placed.sort_unstable();
+        let nodes = placed.iter().map(|(node, _)| *node).collect();
+        let rows: Vec<u32> = placed.iter().map(|(_, at)| rows[*at as usize]).collect();
+        let mut before = vec![0];
+        let mut sum = 0;
+        for row in &rows {
+            sum += trace.slices.duration[*row as usize];
+            before.push(sum);
+        }
+        Self { nodes, rows, before }
+    }
+
+    fn places(&self, nodes: Range<u32>) -> Range<usize> {
+        let first = self.nodes.partition_point(|node| *node < nodes.start);
+        first..first + self.nodes[first..].partition_point(|node| *node < nodes.end)
+    }
+
+    fn work(&self, nodes: Range<u32>) -> Work {
+        let places = self.places(nodes);
+        let device_ns = self.before[places.end] - self.before[places.start];
+        Work { count: places.len() as u64, device_ns }
+    }
+}
