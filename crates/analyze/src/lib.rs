@@ -7,6 +7,7 @@
 pub mod attribution;
 pub mod breakdown;
 pub mod classify;
+pub mod collectives;
 pub mod interval;
 pub mod links;
 pub mod overlap;

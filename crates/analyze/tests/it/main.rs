@@ -7,6 +7,7 @@
 )]
 
 mod attribution;
+mod collectives;
 mod exact;
 mod fixture;
 mod tree;

@@ -1,0 +1,104 @@
+//! What a collective moves: operation, bytes, factors. Knows no times and no ranks' kernels.
+
+use serde::Serialize;
+use trace::store::{Collective, Trace};
+
+/// What a collective does.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Operation {
+    /// Every rank gets the sum.
+    AllReduce,
+    /// Every rank sends to every rank.
+    AllToAll,
+    /// Every rank gets every rank's part.
+    AllGather,
+    /// Every rank gets its part of the sum.
+    ReduceScatter,
+    /// Every rank gets one rank's values.
+    Broadcast,
+    /// One rank gets the sum.
+    Reduce,
+    /// One rank gets every rank's part.
+    Gather,
+    /// Every rank gets its part of one rank's values.
+    Scatter,
+    /// Nothing but waiting.
+    Barrier,
+    /// NCCL's kernel of sends and receives, where nothing says what for; all-to-all is made of it.
+    SendReceive,
+    /// A message between two ranks.
+    PointToPoint,
+    /// Something else.
+    Other,
+}
+
+/// The operation by a collective's name, `allreduce`, or by its kernel's.
+pub fn operation(collective: Option<&str>, kernel: &str) -> Operation {
+    let plain = |text: &str| text.to_ascii_lowercase().replace('_', "");
+    let named = collective.map(plain).filter(|name| !name.is_empty());
+    if let Some("send" | "recv" | "isend" | "irecv") = named.as_deref() {
+        return Operation::PointToPoint;
+    }
+    let name = named.unwrap_or_else(|| plain(kernel));
+    // Longer words first: all-reduce is also a reduce.
+    let known = [
+        ("allreduce", Operation::AllReduce),
+        ("alltoall", Operation::AllToAll),
+        ("allgather", Operation::AllGather),
+        ("reducescatter", Operation::ReduceScatter),
+        ("broadcast", Operation::Broadcast),
+        ("sendrecv", Operation::SendReceive),
+        ("reduce", Operation::Reduce),
+        ("gather", Operation::Gather),
+        ("scatter", Operation::Scatter),
+        ("barrier", Operation::Barrier),
+    ];
+    let found = known.into_iter().find(|(word, _)| name.contains(word));
+    found.map_or(Operation::Other, |(_, operation)| operation)
+}
+
+/// Whether all ranks give messages of one size.
+pub fn is_of_one_size(operation: Operation) -> bool {
+    matches!(operation, Operation::AllReduce | Operation::Broadcast | Operation::Reduce)
+}
+
+/// Bytes on a bus per byte of a message, the larger side of it, among `ranks`.
+///
+/// # Source
+/// nccl-tests, `doc/PERFORMANCE.md`.
+pub fn bus_factor(operation: Operation, ranks: u32) -> f64 {
+    let n = f64::from(ranks.max(1));
+    match operation {
+        Operation::AllReduce => 2.0 * (n - 1.0) / n,
+        Operation::Broadcast | Operation::Reduce | Operation::PointToPoint => 1.0,
+        _ => (n - 1.0) / n,
+    }
+}
+
+/// Bytes of the larger side of a message; `None` where type or size are unknown.
+pub fn bytes(trace: &Trace, collective: &Collective) -> Option<u64> {
+    let elements = collective.elements_in.max(collective.elements_out)?;
+    elements.checked_mul(element_bytes(trace.strings.get(collective.dtype))?)
+}
+
+/// Bytes of an element, by c10's name of its type.
+fn element_bytes(dtype: &str) -> Option<u64> {
+    let lower = dtype.to_ascii_lowercase();
+    let bytes = match lower.as_str() {
+        "double" | "long" | "int64" | "float64" | "complexfloat" => 8,
+        "float" | "int" | "int32" | "float32" => 4,
+        "half" | "bfloat16" | "short" | "int16" | "float16" | "uint16" => 2,
+        "byte" | "char" | "bool" | "int8" | "uint8" | "qint8" | "quint8" => 1,
+        "complexdouble" => 16,
+        _ if lower.starts_with("float8") => 1,
+        _ => return None,
+    };
+    Some(bytes)
+}
+
+/// The ranks of a text such as `[0, 1]`; `None` if it was cut short or is no list.
+pub fn ranks(text: &str) -> Option<Vec<u32>> {
+    let inside = text.trim().strip_prefix('[')?.strip_suffix(']')?;
+    inside.split(',').map(|rank| rank.trim().parse().ok()).collect()
+}
