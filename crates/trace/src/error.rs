@@ -1,6 +1,6 @@
 //! What can go wrong when traces are read and written.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 /// A trace that could not be read or written.
 #[derive(Debug, thiserror::Error)]
@@ -53,11 +53,49 @@ pub enum Error {
         reason: String,
     },
     /// A folder or an archive without any trace.
-    #[error("{path}: expected trace files, found none among {files} files", path = path.display())]
+    #[error(
+        "{path}: expected trace files, found none among {files} files{}",
+        if first.is_empty() { String::new() } else { format!(" (first: {first})") },
+        path = path.display()
+    )]
     NoTraces {
         /// The folder or archive.
         path: PathBuf,
         /// How many files there are.
         files: usize,
+        /// Name of the first one and what it is instead; empty if there is none.
+        first: String,
     },
+    /// Nothing to read.
+    #[error("{path}: expected a trace, got an empty file", path = path.display())]
+    Empty {
+        /// The file.
+        path: PathBuf,
+    },
+    /// The reading was cancelled by who asked for it.
+    #[error("reading was cancelled")]
+    Cancelled,
+    /// A list of ranks that does not fit the traces.
+    #[error("ranks: expected {expected} different numbers, one for each trace, got {got:?}")]
+    Ranks {
+        /// How many traces there are.
+        expected: usize,
+        /// The list.
+        got: Vec<u32>,
+    },
+    /// The text of a trace's events cannot be read again.
+    #[error("{path}: cannot read the events' text again: {reason}", path = path.display())]
+    NoText {
+        /// Where the trace came from.
+        path: PathBuf,
+        /// Why.
+        reason: String,
+    },
+}
+
+impl Error {
+    /// For a path that cannot be read.
+    pub(crate) fn read(path: &Path) -> impl Fn(std::io::Error) -> Self {
+        move |source| Self::Read { path: path.to_path_buf(), source }
+    }
 }

@@ -13,6 +13,8 @@ const KEPT: usize = 10;
 pub enum Loss {
     /// The text or the compressed stream ends early.
     Truncated,
+    /// The compressed stream or the archive is damaged; what could be unpacked was read.
+    Damaged,
     /// An event whose text is no JSON object; skipped.
     BrokenEvent,
     /// Control characters, unescaped quotes or bad escapes inside a text; repaired.
@@ -35,6 +37,12 @@ pub enum Loss {
     RankConflict,
     /// A part of the header that has another form than expected; kept as it is.
     BrokenHeader,
+    /// A node of a graph whose id another has; skipped.
+    DuplicateNode,
+    /// A node whose parent does not exist; taken as a root.
+    DanglingParent,
+    /// Nodes that lie in each other; one is taken as a root.
+    CyclicParent,
 }
 
 /// One kind's count.
@@ -71,6 +79,11 @@ impl Losses {
             let room = KEPT - entry.first.len();
             entry.first.extend(counted.first.into_iter().take(room));
         }
+    }
+
+    /// Forgets what one kind lost, when it has been put right.
+    pub fn remove(&mut self, loss: Loss) {
+        self.kinds.remove(&loss);
     }
 
     /// The kinds that occurred.

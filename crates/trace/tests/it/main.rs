@@ -5,4 +5,5 @@
 mod execution_trace;
 mod failure;
 mod kineto;
+mod open;
 mod recording;

@@ -1,0 +1,262 @@
+//! The text of single events, read again from where the trace came from: what no column holds.
+//!
+//! Knows where an event's text ends, nothing of what it says.
+
+use std::fs::File;
+use std::io::{self, Read, Seek, SeekFrom};
+use std::path::Path;
+use std::sync::atomic::AtomicBool;
+
+use serde_json::{Map, Value};
+
+use super::blocks::Blocks;
+use super::find;
+use super::form::{self, Form};
+use super::pump::{self, Shared};
+use super::stream::{Part, Reader, Stream};
+use crate::Error;
+use crate::store::Trace;
+
+/// Longer events are cut here.
+const LONGEST: u64 = 64 << 20;
+/// Bytes read at first for an event of a plain file.
+const FIRST_READ: usize = 4 << 10;
+
+/// The JSON texts of events, in the order of `rows`, as they stand in the file.
+///
+/// # Cost
+/// One read per row of a plain file; one pass over a compressed one.
+/// # Errors
+/// [`Error::NoText`] for standard input, for a trace that never was a file and for a file that has
+/// changed; [`Error::Read`].
+pub fn event_texts(trace: &Trace, rows: &[u32]) -> Result<Vec<String>, Error> {
+    let path = &trace.origin.path;
+    let no_text = |reason: &str| Error::NoText { path: path.clone(), reason: reason.to_owned() };
+    if path == Path::new("-") {
+        return Err(no_text("standard input can be read only once; save it to a file"));
+    }
+    if path.as_os_str().is_empty() {
+        return Err(no_text("the trace never was a file"));
+    }
+    let mut spans: Vec<(u64, u64)> = rows.iter().map(|row| span(trace, *row)).collect();
+    if spans.iter().any(|(start, _)| *start == u64::MAX) {
+        return Err(no_text("the events never were in a file"));
+    }
+    let order = spans.clone();
+    spans.sort_unstable();
+    spans.dedup();
+    let texts = if is_plain(path).map_err(Error::read(path))? {
+        from_file(path, &spans).map_err(Error::read(path))?
+    } else {
+        from_stream(trace, &spans)?
+    };
+    let text_of = |span: &(u64, u64)| {
+        let at = spans.binary_search(span).unwrap_or_default();
+        let text = texts.get(at).filter(|text| text.starts_with(b"{"));
+        let text = text.ok_or_else(|| no_text("the file has changed since"))?;
+        Ok(String::from_utf8_lossy(text).into_owned())
+    };
+    order.iter().map(text_of).collect()
+}
+
+/// The arguments of events, in the order of `rows`; empty for events without any.
+///
+/// Numbers that are none (`NaN`, `inf`) come as null.
+///
+/// # Errors
+/// As [`event_texts`]; [`Error::NoText`] for an event that is no JSON object.
+pub fn arguments(trace: &Trace, rows: &[u32]) -> Result<Vec<Map<String, Value>>, Error> {
+    let parse = |text: String| {
+        let parsed =
+            serde_json::from_str(&text).or_else(|_| serde_json::from_str(&repaired(&text)));
+        let event: Value = parsed.map_err(|error| Error::NoText {
+            path: trace.origin.path.clone(),
+            reason: format!("expected an event, got {error}"),
+        })?;
+        match event {
+            Value::Object(mut event) => match event.remove("args") {
+                Some(Value::Object(arguments)) => Ok(arguments),
+                _ => Ok(Map::new()),
+            },
+            _ => Ok(Map::new()),
+        }
+    };
+    event_texts(trace, rows)?.into_iter().map(parse).collect()
+}
+
+/// Where an event begins and what it cannot reach beyond: the next event's begin.
+fn span(trace: &Trace, row: u32) -> (u64, u64) {
+    let offsets = &trace.slices.offset;
+    let start = offsets[row as usize];
+    let next = offsets.get(row as usize + 1).copied().filter(|next| *next > start);
+    (start, next.unwrap_or(u64::MAX).min(start.saturating_add(LONGEST)))
+}
+
+fn is_plain(path: &Path) -> io::Result<bool> {
+    let mut head = Vec::new();
+    pump::fill(&mut File::open(path)?, &mut head, form::HEAD)?;
+    Ok(form::of(&head) == Form::Plain)
+}
+
+fn from_file(path: &Path, spans: &[(u64, u64)]) -> io::Result<Vec<Vec<u8>>> {
+    let mut file = File::open(path)?;
+    let mut texts = Vec::with_capacity(spans.len());
+    for (start, end) in spans {
+        file.seek(SeekFrom::Start(*start))?;
+        let mut input = (&mut file).take(end - start);
+        let (mut text, mut part, mut size) = (Vec::new(), Vec::new(), FIRST_READ);
+        let mut scan = Scan::default();
+        loop {
+            pump::fill(&mut input, &mut part, size)?;
+            let ended = scan.feed(&part);
+            text.extend_from_slice(&part[..ended.unwrap_or(part.len())]);
+            if ended.is_some() || part.len() < size {
+                break;
+            }
+            size *= 2;
+        }
+        texts.push(trimmed(text));
+    }
+    Ok(texts)
+}
+
+fn from_stream(trace: &Trace, spans: &[(u64, u64)]) -> Result<Vec<Vec<u8>>, Error> {
+    let (path, never) = (&trace.origin.path, AtomicBool::new(false));
+    let reader = Reader { wanted: find::may_be_trace, cancelled: &never, progress: &|| {} };
+    let mut stream = Stream::open(path, Shared::default(), reader).map_err(Error::read(path))?;
+    loop {
+        match stream.part() {
+            Part::Text(member) if member == trace.origin.member => {
+                return from_blocks(&mut stream, spans).map_err(Error::read(path));
+            }
+            Part::Done => return Ok(Vec::new()),
+            Part::Text(_) | Part::Skipped(..) | Part::Failed(_) => {}
+        }
+    }
+}
+
+/// The texts of spans in ascending order, none of which overlap.
+fn from_blocks(blocks: &mut dyn Blocks, spans: &[(u64, u64)]) -> io::Result<Vec<Vec<u8>>> {
+    let (mut texts, mut block, mut begin) = (Vec::new(), Vec::new(), 0);
+    let (mut text, mut scan) = (Vec::new(), Scan::default());
+    while texts.len() < spans.len() && blocks.next(&mut block)? {
+        let end = begin + block.len() as u64;
+        while let Some((first, last)) = spans.get(texts.len()).filter(|(first, _)| *first < end) {
+            let from = (first + text.len() as u64 - begin) as usize;
+            let part = &block[from..(last.min(&end) - begin) as usize];
+            let ended = scan.feed(part);
+            text.extend_from_slice(&part[..ended.unwrap_or(part.len())]);
+            if ended.is_none() && *last > end {
+                break;
+            }
+            texts.push(trimmed(std::mem::take(&mut text)));
+            scan = Scan::default();
+        }
+        begin = end;
+    }
+    if texts.len() < spans.len() && !text.is_empty() {
+        texts.push(trimmed(text));
+    }
+    Ok(texts)
+}
+
+/// Without what stands between an event that does not end and the next one.
+fn trimmed(mut text: Vec<u8>) -> Vec<u8> {
+    let is_between = |byte: &u8| byte.is_ascii_whitespace() || *byte == b',';
+    while text.last().is_some_and(is_between) {
+        text.pop();
+    }
+    text
+}
+
+/// Looks for the end of an object, part by part.
+#[derive(Default)]
+struct Scan {
+    depth: usize,
+    in_text: bool,
+    escaped: bool,
+}
+
+impl Scan {
+    /// Where in `part` the object ends, behind its brace.
+    fn feed(&mut self, part: &[u8]) -> Option<usize> {
+        for (at, byte) in part.iter().enumerate() {
+            if self.in_text {
+                match byte {
+                    _ if self.escaped => self.escaped = false,
+                    b'\\' => self.escaped = true,
+                    b'"' => self.in_text = false,
+                    _ => {}
+                }
+                continue;
+            }
+            match byte {
+                b'"' => self.in_text = true,
+                b'{' | b'[' => self.depth += 1,
+                b'}' | b']' => {
+                    self.depth = self.depth.saturating_sub(1);
+                    if self.depth == 0 {
+                        return Some(at + 1);
+                    }
+                }
+                _ => {}
+            }
+        }
+        None
+    }
+}
+
+/// The text as JSON demands it: no control characters in texts, null for numbers that are none.
+fn repaired(text: &str) -> String {
+    let mut result = String::with_capacity(text.len());
+    let (mut in_text, mut escaped) = (false, false);
+    let mut rest = text.chars().peekable();
+    while let Some(letter) = rest.next() {
+        match letter {
+            _ if in_text && escaped => escaped = false,
+            '\\' if in_text => escaped = true,
+            '"' => in_text = !in_text,
+            _ if in_text && letter < ' ' => {
+                result.push_str(&format!("\\u{:04x}", letter as u32));
+                continue;
+            }
+            _ => {}
+        }
+        let is_word = |c: char| c.is_ascii_alphabetic();
+        if in_text || !(is_word(letter) || letter == '-') {
+            result.push(letter);
+            continue;
+        }
+        let mut word = String::from(letter);
+        while let Some(next) = rest.next_if(|next| is_word(*next)) {
+            word.push(next);
+        }
+        let is_none = ["nan", "inf", "infinity"]
+            .contains(&word.trim_start_matches('-').to_ascii_lowercase().as_str());
+        result.push_str(if is_none { "null" } else { &word });
+    }
+    result
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{Scan, repaired};
+
+    #[test]
+    fn an_object_ends_where_its_braces_do() {
+        let text = br#"{"a": "}\"]", "b": [{}, {"c": 1}]}, {"#;
+        assert_eq!(Scan::default().feed(text), Some(34));
+        for cut in 0..34 {
+            let mut scan = Scan::default();
+            assert_eq!(scan.feed(&text[..cut]), None);
+            assert_eq!(scan.feed(&text[cut..]), Some(34 - cut));
+        }
+    }
+
+    #[test]
+    fn numbers_that_are_none_become_null() {
+        let text = "{\"a NaN\": NaN, \"b\": [-Infinity, inf, -1e5, true, null], \"c\": \"x\ny\"}";
+        let expected = r#"{"a NaN": null, "b": [null, null, -1e5, true, null], "c": "x\u000ay"}"#;
+        assert_eq!(repaired(text), expected);
+    }
+}

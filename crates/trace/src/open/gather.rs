@@ -1,0 +1,204 @@
+//! Reads many files at once and brings what they hold into one order, whatever the threads.
+
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+
+use super::find::{self, By, Unit};
+use super::look::{self, Look};
+use super::pump::{Failure, Shared};
+use super::stream::{Part, Reader, Stream};
+use super::{Attendance, Progress, Reading, Request, Skipped, provisional, rank};
+use crate::Error;
+use crate::store::{Loss, Trace};
+
+/// What one file holds.
+#[derive(Default)]
+struct Content {
+    traces: Vec<Trace>,
+    skipped: Vec<Skipped>,
+    /// Damage outside of all members.
+    failures: Vec<Failure>,
+}
+
+/// Reads all traces under the request's paths.
+pub fn traces(request: &Request, attendance: &Attendance<'_>) -> Result<Reading, Error> {
+    let found = find::files(request, find::may_be_trace)?;
+    let bytes_total = found.units.iter().map(|unit| unit.bytes).sum();
+    let bytes = Arc::new(AtomicU64::new(0));
+    let tell = || {
+        let bytes_read = bytes.load(Ordering::Relaxed);
+        (attendance.progress)(Progress { bytes_read, bytes_total });
+    };
+    let cancelled = attendance.cancelled;
+    let reader = Reader { wanted: find::may_be_trace, cancelled, progress: &tell };
+    let contents = each(&found.units, request.threads, |unit, threads| {
+        let shared = Shared { all_bytes: Arc::clone(&bytes), ..Shared::default() };
+        let content = file(unit, threads, shared, reader);
+        if cancelled.load(Ordering::Relaxed) { Err(Error::Cancelled) } else { content }
+    })?;
+    let mut reading = Reading::default();
+    let mut counts = vec![0; request.paths.len()];
+    let mut skipped = found.skipped;
+    for (unit, content) in found.units.iter().zip(contents) {
+        counts[unit.request] += content.traces.len();
+        reading.job.traces.extend(content.traces);
+        skipped.extend(content.skipped.into_iter().map(|one| (unit.request, one)));
+    }
+    if let Some(empty) = counts.iter().position(|count| *count == 0) {
+        let of_it = skipped.into_iter().filter(|(request, _)| *request == empty);
+        let of_it: Vec<Skipped> = of_it.map(|(_, one)| one).collect();
+        return Err(no_traces(&request.paths[empty], &of_it));
+    }
+    reading.skipped = skipped.into_iter().map(|(_, one)| one).collect();
+    rank::assign(&mut reading.job.traces);
+    Ok(reading)
+}
+
+/// Calls `work` for each unit with its share of the threads; the error is that of the first unit
+/// in order, whoever was first in time.
+fn each<T: Send>(
+    units: &[Unit],
+    threads: usize,
+    work: impl Fn(&Unit, usize) -> Result<T, Error> + Sync,
+) -> Result<Vec<T>, Error> {
+    let workers = threads.min(units.len()).max(1);
+    let next = AtomicUsize::new(0);
+    let results = Mutex::new(Vec::new());
+    let run = |worker: usize| {
+        let share = (threads / workers + usize::from(worker < threads % workers)).max(1);
+        loop {
+            let at = next.fetch_add(1, Ordering::Relaxed);
+            let Some(unit) = units.get(at) else { return };
+            let result = work(unit, share);
+            if result.is_err() {
+                // What comes earlier in order has been begun; the rest need not be.
+                next.store(units.len(), Ordering::Relaxed);
+            }
+            results.lock().unwrap_or_else(PoisonError::into_inner).push((at, result));
+        }
+    };
+    std::thread::scope(|scope| {
+        let run = &run;
+        for worker in 1..workers {
+            scope.spawn(move || run(worker));
+        }
+        run(0);
+    });
+    let mut results = results.into_inner().unwrap_or_else(PoisonError::into_inner);
+    results.sort_by_key(|(at, _)| *at);
+    results.into_iter().map(|(_, result)| result).collect()
+}
+
+/// Reads one file.
+fn file(unit: &Unit, threads: usize, shared: Shared, reader: Reader<'_>) -> Result<Content, Error> {
+    let path = &unit.path;
+    let mut stream = Stream::open(path, shared, reader).map_err(Error::read(path))?;
+    let mut content = Content::default();
+    loop {
+        match stream.part() {
+            Part::Text(member) => {
+                let by = if member.is_some() { By::Folder } else { unit.by };
+                text(&mut stream, &mut content, (path, member), (by, threads))?;
+            }
+            Part::Skipped(member, reason) => {
+                let reason = reason.to_owned();
+                content.skipped.push(Skipped { path: path.clone(), member: Some(member), reason });
+            }
+            Part::Failed(Failure::System(source)) => {
+                return Err(Error::Read { path: path.clone(), source });
+            }
+            Part::Failed(failure) => content.failures.push(failure),
+            Part::Done => break,
+        }
+    }
+    let Content { traces, skipped, failures } = &mut content;
+    for failure in failures.drain(..) {
+        match traces.last_mut() {
+            Some(trace) => count(trace, &failure),
+            None => {
+                let (reason, path) = (words(&failure).1, path.clone());
+                skipped.push(Skipped { path, member: None, reason });
+            }
+        }
+    }
+    Ok(content)
+}
+
+/// Reads one text, or says why it is no trace.
+fn text(
+    stream: &mut Stream<'_>,
+    content: &mut Content,
+    (path, member): (&PathBuf, Option<String>),
+    (by, threads): (By, usize),
+) -> Result<(), Error> {
+    let look = look::of(stream.head());
+    let is_empty = stream.head().is_empty();
+    let parsed = match (&look, by) {
+        (Look::Kineto, _) => Some(provisional::read(stream, threads)),
+        // A damaged beginning hides what was named.
+        (Look::Other(_), By::Name) if !is_empty => Some(provisional::read(stream, threads)),
+        _ => None,
+    };
+    let text_bytes = stream.text_bytes();
+    let failure = stream.finish();
+    if let Some(Failure::System(source)) = failure {
+        return Err(Error::Read { path: path.clone(), source });
+    }
+    let reason = match parsed {
+        Some(Ok(mut trace)) => {
+            trace.origin.path.clone_from(path);
+            trace.origin.member = member;
+            trace.origin.text_bytes = text_bytes;
+            if let Some(failure) = failure {
+                count(&mut trace, &failure);
+            }
+            content.traces.push(trace);
+            return Ok(());
+        }
+        Some(Err(problem)) => format!("{} ({})", look::words(&look), problem.reason),
+        None => look::words(&look),
+    };
+    let reason = match failure {
+        Some(failure) if is_empty => words(&failure).1,
+        Some(failure) => format!("{reason}; {}", words(&failure).1),
+        None => reason,
+    };
+    let path = path.clone();
+    match by {
+        By::Name if is_empty && text_bytes == 0 && reason == "an empty file" => {
+            Err(Error::Empty { path })
+        }
+        By::Name => Err(Error::NotATrace { path, reason: format!("got {reason}") }),
+        By::Folder => {
+            content.skipped.push(Skipped { path, member, reason });
+            Ok(())
+        }
+    }
+}
+
+/// Counts what a damaged file cost.
+fn count(trace: &mut Trace, failure: &Failure) {
+    let (loss, text) = words(failure);
+    trace.losses.count(loss, || text);
+}
+
+fn words(failure: &Failure) -> (Loss, String) {
+    match failure {
+        Failure::System(error) => (Loss::Truncated, error.to_string()),
+        Failure::Ended(text) => (Loss::Truncated, format!("data that ends early: {text}")),
+        Failure::Damaged(text) => (Loss::Damaged, format!("damaged data: {text}")),
+    }
+}
+
+fn no_traces(path: &Path, skipped: &[Skipped]) -> Error {
+    let first = skipped.first().map(|one| {
+        let name = one.member.clone().unwrap_or_else(|| {
+            let inside = one.path.strip_prefix(path).unwrap_or(&one.path);
+            inside.display().to_string()
+        });
+        if name.is_empty() { one.reason.clone() } else { format!("{name}: {}", one.reason) }
+    });
+    let path = path.to_path_buf();
+    Error::NoTraces { path, files: skipped.len(), first: first.unwrap_or_default() }
+}

@@ -1,0 +1,183 @@
+//! Which rank a trace is: its content, else its name, else its place in the order of names.
+
+use std::cmp::Ordering;
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::PathBuf;
+
+use crate::Error;
+use crate::store::{Loss, Trace};
+
+/// Words a rank follows at once or behind one separator: `rank-34`, `worker2`.
+const BEFORE: [&str; 2] = ["rank", "worker"];
+/// Words a rank follows behind a separator, before a dot or the end: `dlrm_eg_2`, `chakra.0.et`.
+const BEFORE_LAST: [&str; 7] = ["eg", "et", "kineto", "trace", "chakra", "gpu", "device"];
+/// Longer numbers are times or process ids.
+const DIGITS: usize = 5;
+
+/// Gives every trace a rank of its own and orders them by it.
+///
+/// What a file says of itself comes first, then what its name says; what claims a rank that is
+/// taken, or none, gets the smallest free one in the order of names, counted as a loss.
+pub fn assign(traces: &mut [Trace]) {
+    traces.sort_by(|a, b| natural(&full_name(a), &full_name(b)));
+    let claims = claims(traces);
+    count_overruled(traces, &claims);
+    let mut holders: BTreeMap<u32, usize> = BTreeMap::new();
+    for (at, claim) in claims.iter().enumerate() {
+        if let Some(rank) = claim {
+            holders.entry(*rank).or_insert(at);
+        }
+    }
+    let taken: BTreeSet<u32> = holders.keys().copied().collect();
+    let mut free = (0..).filter(|rank| !taken.contains(rank));
+    let names: Vec<String> = traces.iter().map(full_name).collect();
+    let alone = traces.len() == 1;
+    for (at, trace) in traces.iter_mut().enumerate() {
+        let holder = claims[at].and_then(|rank| Some((rank, *holders.get(&rank)?)));
+        trace.rank = match holder {
+            Some((rank, holder)) if holder == at => rank,
+            _ => free.next().unwrap_or(u32::MAX),
+        };
+        let rank = trace.rank;
+        match holder {
+            Some((_, holder)) if holder == at => {}
+            Some((claimed, holder)) => trace.losses.count(Loss::RankConflict, || {
+                format!("{}: rank {claimed} is {}'s; numbered {rank}", names[at], names[holder])
+            }),
+            None if alone => {}
+            None => trace.losses.count(Loss::RankConflict, || {
+                format!("{}: names no rank; numbered {rank} by order of names", names[at])
+            }),
+        }
+    }
+    traces.sort_by_key(|trace| trace.rank);
+}
+
+/// Gives the traces, in the order of paths and names, the ranks of a list.
+pub fn give(traces: &mut [Trace], paths: &[PathBuf], ranks: &[u32]) -> Result<(), Error> {
+    let distinct: BTreeSet<u32> = ranks.iter().copied().collect();
+    if ranks.len() != traces.len() || distinct.len() != ranks.len() {
+        return Err(Error::Ranks { expected: traces.len(), got: ranks.to_vec() });
+    }
+    let place = |trace: &Trace| paths.iter().position(|path| trace.origin.path.starts_with(path));
+    traces.sort_by(|a, b| {
+        place(a).cmp(&place(b)).then_with(|| natural(&full_name(a), &full_name(b)))
+    });
+    for (trace, rank) in traces.iter_mut().zip(ranks) {
+        trace.rank = *rank;
+        trace.losses.remove(Loss::RankConflict);
+    }
+    traces.sort_by_key(|trace| trace.rank);
+    Ok(())
+}
+
+/// What the contents claim, or the names where several contents claim one rank and no two names do.
+fn claims(traces: &[Trace]) -> Vec<Option<u32>> {
+    let named = |trace: &Trace| {
+        let inside = trace.origin.member.as_deref().and_then(from_path);
+        inside.or_else(|| from_path(&trace.origin.path.to_string_lossy()))
+    };
+    let contents: Vec<_> =
+        traces.iter().map(|trace| content(trace).or_else(|| named(trace))).collect();
+    let names: Vec<_> = traces.iter().map(named).collect();
+    let distinct = |claims: &[Option<u32>]| {
+        claims.iter().flatten().collect::<BTreeSet<_>>().len() == claims.iter().flatten().count()
+    };
+    let all_named = names.iter().all(Option::is_some) && distinct(&names);
+    if !distinct(&contents) && all_named { names } else { contents }
+}
+
+fn content(trace: &Trace) -> Option<u32> {
+    trace.header.distributed.as_ref().and_then(|job| job.rank)
+}
+
+/// Says so where a name was believed rather than the content.
+fn count_overruled(traces: &mut [Trace], claims: &[Option<u32>]) {
+    for (trace, claim) in traces.iter_mut().zip(claims) {
+        let Some((said, taken)) = content(trace).zip(*claim).filter(|(a, b)| a != b) else {
+            continue;
+        };
+        let name = full_name(trace);
+        trace.losses.count(Loss::RankConflict, || {
+            format!("{name}: says rank {said}, as others do; taken as {taken} by its name")
+        });
+    }
+}
+
+fn full_name(trace: &Trace) -> String {
+    let path = trace.origin.path.to_string_lossy();
+    match &trace.origin.member {
+        Some(member) => format!("{path}/{member}"),
+        None => path.into_owned(),
+    }
+}
+
+/// The rank a path names: its last part that names one.
+fn from_path(path: &str) -> Option<u32> {
+    path.rsplit(['/', '\\']).find_map(from_name)
+}
+
+/// The rank a file's name names.
+fn from_name(name: &str) -> Option<u32> {
+    let name = name.to_ascii_lowercase();
+    let stem = name.split('.').next().unwrap_or_default();
+    BEFORE
+        .iter()
+        .find_map(|word| behind(&name, word, |_| true))
+        .or_else(|| BEFORE_LAST.iter().find_map(|word| behind(&name, word, ends)))
+        .or_else(|| number(stem).filter(|(_, rest)| rest.is_empty()).map(|(rank, _)| rank))
+}
+
+/// The number behind a word, if what follows the number is right.
+fn behind(name: &str, word: &str, right: fn(&str) -> bool) -> Option<u32> {
+    name.match_indices(word).find_map(|(at, _)| {
+        let (before, rest) = (&name[..at], &name[at + word.len()..]);
+        let rest = match rest.strip_prefix(['-', '_', '.', '=', ' ', '#']) {
+            Some(rest) => rest,
+            None if BEFORE.contains(&word) => rest,
+            None => return None,
+        };
+        let begins = !before.ends_with(|c: char| c.is_ascii_alphanumeric());
+        number(rest).filter(|(_, rest)| begins && right(rest)).map(|(rank, _)| rank)
+    })
+}
+
+fn ends(rest: &str) -> bool {
+    rest.is_empty() || rest.starts_with('.')
+}
+
+/// A number and what follows it.
+fn number(text: &str) -> Option<(u32, &str)> {
+    let end = text.find(|c: char| !c.is_ascii_digit()).unwrap_or(text.len());
+    if end > DIGITS { None } else { Some((text[..end].parse().ok()?, &text[end..])) }
+}
+
+/// Texts with numbers compared as numbers, so that `rank_10` follows `rank_9`.
+pub fn natural(a: &str, b: &str) -> Ordering {
+    let (mut left, mut right) = (a.as_bytes(), b.as_bytes());
+    while let (Some(x), Some(y)) = (left.first(), right.first()) {
+        let order = if x.is_ascii_digit() && y.is_ascii_digit() {
+            let (first, second) = (digits(&mut left), digits(&mut right));
+            first.len().cmp(&second.len()).then_with(|| first.cmp(second))
+        } else {
+            (left, right) = (&left[1..], &right[1..]);
+            x.cmp(y)
+        };
+        if order.is_ne() {
+            return order;
+        }
+    }
+    left.len().cmp(&right.len()).then_with(|| a.cmp(b))
+}
+
+/// Takes the digits a text begins with, without leading zeros.
+fn digits<'a>(text: &mut &'a [u8]) -> &'a [u8] {
+    let end = text.iter().position(|byte| !byte.is_ascii_digit()).unwrap_or(text.len());
+    let (digits, rest) = text.split_at(end);
+    *text = rest;
+    let zeros = digits.iter().take_while(|byte| **byte == b'0').count();
+    &digits[zeros..]
+}
+
+#[cfg(test)]
+mod tests;

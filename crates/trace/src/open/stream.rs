@@ -1,0 +1,219 @@
+//! The texts of one file, one after the other, each handed out in blocks.
+//!
+//! A plain file is read where it is parsed; what is packed is unpacked by a [`Pump`] in a thread of
+//! its own, a few blocks ahead. Knows nothing of JSON.
+
+use std::fs;
+use std::io;
+use std::path::Path;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::{self, Receiver, RecvTimeoutError, Sender};
+use std::time::Duration;
+
+use super::blocks::Blocks;
+use super::form::{self, Form};
+use super::pump::{self, Failure, Input, Message, Pump, Shared};
+
+/// Bytes of a block of a plain file: it stays in the processor's cache.
+const PLAIN_BLOCK: usize = 1 << 20;
+/// Blocks that wait to be parsed, at most.
+const WAITING: usize = 2;
+/// How often a waiting reader looks whether it is cancelled.
+const LOOK: Duration = Duration::from_millis(20);
+
+/// What comes next in a file.
+pub enum Part {
+    /// A text: the member of an archive, if it is one. Its blocks follow.
+    Text(Option<String>),
+    /// A member that was not unpacked, and why.
+    Skipped(String, &'static str),
+    /// A failure outside of all texts.
+    Failed(Failure),
+    /// Nothing, or it was cancelled.
+    Done,
+}
+
+/// One file's texts.
+pub struct Stream<'a> {
+    source: Source,
+    shared: Shared,
+    reader: Reader<'a>,
+    /// A block that was looked at and is to be handed out again.
+    ahead: Option<Vec<u8>>,
+    state: State,
+    /// Why the current text ended early.
+    failure: Option<Failure>,
+    text_bytes: u64,
+}
+
+/// Where a stream stands.
+#[derive(Clone, Copy)]
+enum State {
+    Before,
+    Inside,
+    After,
+    Over,
+}
+
+enum Source {
+    Plain(Input),
+    Pumped { messages: Receiver<Message>, back: Sender<Vec<u8>> },
+}
+
+/// What a stream needs to know of its reader.
+#[derive(Clone, Copy)]
+pub struct Reader<'a> {
+    /// Which members of archives to unpack.
+    pub wanted: fn(&str) -> bool,
+    /// Set to end all streams.
+    pub cancelled: &'a AtomicBool,
+    /// Called as bytes are read.
+    pub progress: &'a (dyn Fn() + Sync),
+}
+
+impl<'a> Stream<'a> {
+    /// Opens a file, or standard input for `-`.
+    pub fn open(path: &Path, shared: Shared, reader: Reader<'a>) -> io::Result<Self> {
+        let mut input = Input::open(path, shared.clone())?;
+        let is_regular = path != Path::new("-") && fs::metadata(path)?.is_file();
+        let source = if is_regular && form::of(input.head()?) == Form::Plain {
+            Source::Plain(input)
+        } else {
+            let (out, messages) = mpsc::sync_channel(WAITING);
+            let (back, returned) = mpsc::channel();
+            let pump = Pump { out, back: returned, wanted: reader.wanted, shared: shared.clone() };
+            std::thread::Builder::new().name("unpack".to_owned()).spawn(move || pump.run(input))?;
+            Source::Pumped { messages, back }
+        };
+        Ok(Self {
+            source,
+            shared,
+            reader,
+            ahead: None,
+            state: State::Before,
+            failure: None,
+            text_bytes: 0,
+        })
+    }
+
+    /// What comes next; drops what is left of the text before.
+    pub fn part(&mut self) -> Part {
+        self.drain();
+        if let (Source::Plain(_), State::Before) = (&self.source, self.state) {
+            self.begin();
+            return Part::Text(None);
+        }
+        loop {
+            match self.message() {
+                Some(Message::Begin(member)) => {
+                    self.begin();
+                    return Part::Text(member);
+                }
+                Some(Message::Skipped(member, reason)) => return Part::Skipped(member, reason),
+                Some(Message::Failed(failure)) => return Part::Failed(failure),
+                Some(Message::Block(_) | Message::End(_)) => {}
+                Some(Message::Done) | None => {
+                    self.state = State::Over;
+                    return Part::Done;
+                }
+            }
+        }
+    }
+
+    fn begin(&mut self) {
+        self.state = State::Inside;
+        self.text_bytes = 0;
+    }
+
+    /// Bytes of the current text handed out so far.
+    pub fn text_bytes(&self) -> u64 {
+        self.text_bytes
+    }
+
+    /// The first block of the current text, which stays to be handed out.
+    pub fn head(&mut self) -> &[u8] {
+        if self.ahead.is_none() {
+            let mut block = Vec::new();
+            self.pull(&mut block);
+            self.ahead = Some(block);
+        }
+        self.ahead.as_deref().unwrap_or_default()
+    }
+
+    /// Ends the current text; why it ended early.
+    pub fn finish(&mut self) -> Option<Failure> {
+        self.drain();
+        self.failure.take()
+    }
+
+    fn drain(&mut self) {
+        self.ahead = None;
+        let mut block = Vec::new();
+        while self.pull(&mut block) {}
+    }
+
+    /// Replaces `block` by the next part of the current text; `false` at its end.
+    fn pull(&mut self, block: &mut Vec<u8>) -> bool {
+        block.clear();
+        if !matches!(self.state, State::Inside) || self.reader.cancelled.load(Ordering::Relaxed) {
+            return false;
+        }
+        if let Source::Plain(input) = &mut self.source {
+            if let Err(error) = pump::fill(input, block, PLAIN_BLOCK) {
+                self.failure = Some(Failure::System(error));
+            }
+        } else {
+            match self.message() {
+                Some(Message::Block(full)) => {
+                    let empty = std::mem::replace(block, full);
+                    if let Source::Pumped { back, .. } = &self.source {
+                        // The pump may have ended.
+                        let _ = back.send(empty);
+                    }
+                }
+                Some(Message::End(failure)) => self.failure = failure,
+                _ => {}
+            }
+        }
+        self.text_bytes += block.len() as u64;
+        (self.reader.progress)();
+        if block.is_empty() {
+            self.state = State::After;
+        }
+        !block.is_empty()
+    }
+
+    /// The pump's next message; none if there is no pump, if it is done or we are cancelled.
+    fn message(&self) -> Option<Message> {
+        let Source::Pumped { messages, .. } = &self.source else { return None };
+        if matches!(self.state, State::Over) {
+            return None;
+        }
+        while !self.reader.cancelled.load(Ordering::Relaxed) {
+            match messages.recv_timeout(LOOK) {
+                Ok(message) => return Some(message),
+                Err(RecvTimeoutError::Timeout) => {}
+                Err(RecvTimeoutError::Disconnected) => break,
+            }
+        }
+        let is_cancelled = self.reader.cancelled.load(Ordering::Relaxed);
+        assert!(is_cancelled, "unpacking ended without saying so");
+        None
+    }
+}
+
+impl Blocks for Stream<'_> {
+    fn next(&mut self, block: &mut Vec<u8>) -> io::Result<bool> {
+        if let Some(ahead) = self.ahead.take() {
+            *block = ahead;
+            return Ok(!block.is_empty());
+        }
+        Ok(self.pull(block))
+    }
+}
+
+impl Drop for Stream<'_> {
+    fn drop(&mut self) {
+        self.shared.stopped.store(true, Ordering::Relaxed);
+    }
+}
