@@ -145,7 +145,7 @@ fn add(trace: &mut Trace, event: &Value) {
                 duration: duration.max(0),
                 correlation: id("correlation"),
                 external_id: id("External id").or_else(|| id("external id")),
-                stream: args["stream"].as_i64().map(|s| s as i32),
+                stream: args["stream"].as_i64().and_then(|s| i32::try_from(s).ok()),
                 device: args["device"].as_i64().map(|s| s as i32),
                 offset: None,
             });

@@ -2,6 +2,7 @@
 
 #![expect(clippy::unwrap_used, reason = "test code fails by panicking")]
 
+mod corruption;
 mod execution_trace;
 mod failure;
 mod kineto;
