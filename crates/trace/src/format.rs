@@ -1,5 +1,6 @@
 //! The trace formats we write, one file each, and what they say alike about an operation.
 
+pub mod chakra;
 pub mod execution_trace;
 pub mod kineto;
 

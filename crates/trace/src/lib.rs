@@ -5,6 +5,7 @@
 //! what an analysis will make of the rows.
 
 mod error;
+pub mod execution_trace;
 mod file;
 mod format;
 pub mod open;
@@ -12,4 +13,5 @@ pub mod record;
 pub mod store;
 
 pub use error::Error;
+pub use format::chakra;
 pub use record::{Clock, OpSpan, Recorder, RunInfo};

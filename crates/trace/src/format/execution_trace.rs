@@ -7,6 +7,7 @@
 
 mod calendar;
 mod node;
+pub mod read;
 
 use std::io::{self, Write};
 

@@ -2,8 +2,10 @@
 
 #![expect(clippy::unwrap_used, reason = "test code fails by panicking")]
 
+mod chakra;
 mod corruption;
 mod execution_trace;
+mod execution_trace_read;
 mod failure;
 mod kineto;
 mod open;

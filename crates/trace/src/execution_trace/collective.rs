@@ -1,0 +1,131 @@
+//! What a collective moves: from a node's attributes, or in older schemas from its inputs.
+
+use super::{Node, Tensor, Value};
+use crate::store::{StringId, Strings};
+
+/// The name of the nodes that record collectives.
+pub const RECORD: &str = "record_param_comms";
+
+/// What a collective moves and among whom. Texts are empty, numbers `None` where unknown.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Collective {
+    /// `allreduce`, `all_to_allv`, `wait`, …
+    pub name: StringId,
+    /// Type of an element.
+    pub dtype: StringId,
+    /// Elements this rank puts in.
+    pub elements_in: Option<u64>,
+    /// Elements this rank gets out.
+    pub elements_out: Option<u64>,
+    /// Elements to each peer; empty if all are alike.
+    pub splits_in: Vec<u64>,
+    /// Elements from each peer; empty if all are alike.
+    pub splits_out: Vec<u64>,
+    /// This rank's number in the group.
+    pub rank: Option<u32>,
+    /// Number that joins a collective to its `wait`.
+    pub request: Option<u64>,
+    /// Name of the process group.
+    pub group: StringId,
+    /// Description of the process group.
+    pub group_description: StringId,
+    /// Ranks that take part.
+    pub group_size: Option<u32>,
+    /// First member of the group, by its number in the job.
+    pub rank_start: Option<u32>,
+    /// Distance of the members.
+    pub rank_stride: Option<u32>,
+}
+
+impl Collective {
+    /// What a node records; `None` for any other node.
+    ///
+    /// Inputs are, in every schema: tensors, request, process group, rank, name, splits in and out,
+    /// then up to three numbers of which the last is the group's size.
+    pub fn of(node: &Node, strings: &mut Strings) -> Option<Self> {
+        if strings.get(node.name) != RECORD {
+            return None;
+        }
+        let mut found = Self::default();
+        let inputs: Vec<&Value> = node.inputs.iter().map(|input| &input.value).collect();
+        if let Some(at) = inputs.iter().rposition(|value| value.text().is_some()) {
+            let before = |back: usize| at.checked_sub(back).map(|place| inputs[place]);
+            found.name = inputs[at].text().unwrap_or_default();
+            found.rank = before(1).and_then(small);
+            found.group = before(2).map(|group| group_name(group, strings)).unwrap_or_default();
+            found.request = before(3).and_then(|value| unsigned(request(value)));
+            found.splits_in = inputs.get(at + 1).map(|list| numbers(list)).unwrap_or_default();
+            found.splits_out = inputs.get(at + 2).map(|list| numbers(list)).unwrap_or_default();
+            let numbers: Vec<u32> = inputs.iter().skip(at + 3).filter_map(|v| small(v)).collect();
+            found.group_size = numbers.last().copied();
+            if let [start, stride, _] = numbers[..] {
+                found.rank_start = Some(start);
+                found.rank_stride = Some(stride);
+            }
+        }
+        let tensors = |values: &[super::Argument]| {
+            let of = values.iter().flat_map(|value| value.value.tensors());
+            of.cloned().collect::<Vec<Tensor>>()
+        };
+        let (inputs, outputs) = (tensors(&node.inputs), tensors(&node.outputs));
+        let sum =
+            |of: &[Tensor]| of.iter().map(|tensor| tensor.elements).reduce(u64::saturating_add);
+        found.elements_in = sum(&inputs);
+        found.elements_out = sum(&outputs);
+        found.dtype = inputs.first().map(|tensor| tensor.dtype).unwrap_or_default();
+        for (name, value) in &node.rest {
+            found.set(strings.get(*name), value);
+        }
+        Some(found)
+    }
+
+    /// Attributes, where there are any, say more than inputs.
+    fn set(&mut self, name: &str, value: &Value) {
+        let text = value.text();
+        match name {
+            "collective_name" => self.name = text.unwrap_or(self.name),
+            "dtype" => self.dtype = text.unwrap_or(self.dtype),
+            "in_msg_nelems" => self.elements_in = unsigned(value).or(self.elements_in),
+            "out_msg_nelems" => self.elements_out = unsigned(value).or(self.elements_out),
+            "pg_name" => self.group = text.unwrap_or(self.group),
+            "pg_desc" => self.group_description = text.unwrap_or(self.group_description),
+            "pg_size" => self.group_size = small(value).or(self.group_size),
+            "global_rank_start" => self.rank_start = small(value).or(self.rank_start),
+            "global_rank_stride" => self.rank_stride = small(value).or(self.rank_stride),
+            _ => {}
+        }
+    }
+}
+
+/// A group is a handle in old schemas, a pair of name and description in new ones.
+fn group_name(value: &Value, strings: &mut Strings) -> StringId {
+    match value {
+        Value::Text(name) => *name,
+        Value::List(pair) => pair.first().and_then(Value::text).unwrap_or_default(),
+        Value::Int(0) => StringId::default(),
+        Value::Int(handle) => strings.intern(&handle.to_string()),
+        Value::Unsigned(handle) => strings.intern(&handle.to_string()),
+        _ => StringId::default(),
+    }
+}
+
+/// The request is a number, or the first of a list.
+fn request(value: &Value) -> &Value {
+    value.list().first().unwrap_or(value)
+}
+
+fn unsigned(value: &Value) -> Option<u64> {
+    match value {
+        Value::Int(int) => u64::try_from(*int).ok(),
+        Value::Unsigned(int) => Some(*int),
+        _ => None,
+    }
+}
+
+fn small(value: &Value) -> Option<u32> {
+    unsigned(value).and_then(|number| u32::try_from(number).ok())
+}
+
+fn numbers(value: &Value) -> Vec<u64> {
+    value.list().iter().filter_map(unsigned).collect()
+}

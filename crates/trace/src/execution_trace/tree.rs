@@ -1,0 +1,156 @@
+//! What lies in what: parents, children, threads, and what counts as top-level.
+
+use std::collections::HashMap;
+
+use super::{ExecutionTrace, Node, Scope};
+
+/// The nodes of an execution trace as a forest. Places are those in [`ExecutionTrace::nodes`].
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Tree {
+    parents: Vec<Option<u32>>,
+    first_child: Vec<u32>,
+    children: Vec<u32>,
+    outside_in: Vec<u32>,
+    dangling: Vec<u32>,
+    cyclic: Vec<u32>,
+}
+
+impl Tree {
+    /// The forest of these nodes. A node whose parent does not exist is a root, and so is the node
+    /// with the smallest id of each ring of parents.
+    ///
+    /// # Cost
+    /// `O(n log n)`.
+    pub fn of(nodes: &[Node]) -> Self {
+        let places: HashMap<u64, u32> =
+            nodes.iter().enumerate().map(|(at, node)| (node.id, at as u32)).collect();
+        let mut dangling = Vec::new();
+        let mut parents: Vec<Option<u32>> = Vec::with_capacity(nodes.len());
+        for (at, node) in nodes.iter().enumerate() {
+            let parent = places.get(&node.parent).copied();
+            if parent.is_none() {
+                dangling.push(at as u32);
+            }
+            // The process is its own parent.
+            parents.push(parent.filter(|parent| *parent != at as u32));
+        }
+        let cyclic = cut_rings(nodes, &mut parents);
+        let (first_child, children) = children(nodes, &parents);
+        let outside_in = outside_in(&parents, &first_child, &children);
+        Self { parents, first_child, children, outside_in, dangling, cyclic }
+    }
+
+    /// The node around a node.
+    pub fn parent(&self, node: u32) -> Option<u32> {
+        self.parents[node as usize]
+    }
+
+    /// The nodes directly inside a node, in order of execution.
+    pub fn children(&self, node: u32) -> &[u32] {
+        let [from, to] = [0, 1].map(|next| self.first_child[node as usize + next] as usize);
+        &self.children[from..to]
+    }
+
+    /// Nodes whose parent does not exist.
+    pub fn dangling(&self) -> &[u32] {
+        &self.dangling
+    }
+
+    /// Nodes that were cut from a ring of parents.
+    pub fn cyclic(&self) -> &[u32] {
+        &self.cyclic
+    }
+
+    /// Nodes that are no label and lie in labels only, in the order of the file. What a trace of
+    /// events calls top-level.
+    pub fn below_labels(&self, trace: &ExecutionTrace) -> Vec<u32> {
+        self.outermost(|at| trace.nodes[at as usize].scope != Scope::User)
+    }
+
+    /// Operators that lie in no other operator, in the order of the file.
+    ///
+    /// # Source
+    /// facebookresearch/param, `et_replay`; see [`ExecutionTrace::is_operator`].
+    pub fn operators(&self, trace: &ExecutionTrace) -> Vec<u32> {
+        self.outermost(|at| trace.is_operator(&trace.nodes[at as usize]))
+    }
+
+    /// The nodes a predicate takes that lie in no node it takes.
+    fn outermost(&self, takes: impl Fn(u32) -> bool) -> Vec<u32> {
+        let mut is_covered = vec![false; self.parents.len()];
+        let mut found = Vec::new();
+        for &at in &self.outside_in {
+            let is_inside = self.parent(at).is_some_and(|parent| is_covered[parent as usize]);
+            let is_taken = takes(at);
+            is_covered[at as usize] = is_inside || is_taken;
+            if is_taken && !is_inside {
+                found.push(at);
+            }
+        }
+        found.sort_unstable();
+        found
+    }
+}
+
+/// Makes a root of one node of every ring, and says which.
+fn cut_rings(nodes: &[Node], parents: &mut [Option<u32>]) -> Vec<u32> {
+    const NEW: u32 = u32::MAX;
+    let mut walk_of = vec![NEW; nodes.len()];
+    let mut cut = Vec::new();
+    for start in 0..nodes.len() as u32 {
+        let mut at = start;
+        while walk_of[at as usize] == NEW {
+            walk_of[at as usize] = start;
+            match parents[at as usize] {
+                Some(parent) => at = parent,
+                None => break,
+            }
+        }
+        if walk_of[at as usize] != start || parents[at as usize].is_none() {
+            continue;
+        }
+        // The walk met itself: `at` lies on a ring.
+        let (mut smallest, mut next) = (at, parents[at as usize]);
+        while let Some(member) = next.filter(|member| *member != at) {
+            if nodes[member as usize].id < nodes[smallest as usize].id {
+                smallest = member;
+            }
+            next = parents[member as usize];
+        }
+        parents[smallest as usize] = None;
+        cut.push(smallest);
+    }
+    cut.sort_unstable();
+    cut
+}
+
+/// Children of all nodes behind each other, by parent, then id; and where each node's begin.
+fn children(nodes: &[Node], parents: &[Option<u32>]) -> (Vec<u32>, Vec<u32>) {
+    let mut inside: Vec<(u32, u64, u32)> = parents
+        .iter()
+        .enumerate()
+        .filter_map(|(at, parent)| Some(((*parent)?, nodes[at].id, at as u32)))
+        .collect();
+    inside.sort_unstable();
+    let mut first = vec![0; nodes.len() + 1];
+    for (parent, ..) in &inside {
+        first[*parent as usize + 1] += 1;
+    }
+    for at in 1..first.len() {
+        first[at] += first[at - 1];
+    }
+    (first, inside.into_iter().map(|(.., at)| at).collect())
+}
+
+/// All nodes, each after the node around it.
+fn outside_in(parents: &[Option<u32>], first: &[u32], children: &[u32]) -> Vec<u32> {
+    let roots = parents.iter().enumerate().filter(|(_, parent)| parent.is_none());
+    let mut order: Vec<u32> = roots.map(|(at, _)| at as u32).collect();
+    let mut done = 0;
+    while let Some(&at) = order.get(done) {
+        let [from, to] = [0, 1].map(|next| first[at as usize + next] as usize);
+        order.extend_from_slice(&children[from..to]);
+        done += 1;
+    }
+    order
+}

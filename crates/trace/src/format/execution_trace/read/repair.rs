@@ -1,0 +1,122 @@
+//! Makes JSON of an almost-JSON object. Knows nothing of what it says.
+
+/// The object the text begins with: commas put in and taken out, bare words quoted, control
+/// characters escaped, open brackets closed unless the text was cut off. `None` if that is not
+/// enough.
+pub fn repair(text: &[u8], is_cut_off: bool) -> Option<String> {
+    let text = String::from_utf8_lossy(text);
+    let mut out = String::with_capacity(text.len() + 16);
+    let mut open = Vec::new();
+    let mut rest: &str = &text;
+    while let Some(first) = rest.chars().next() {
+        let length = match first {
+            '"' => {
+                separate(&mut out);
+                quoted(rest, &mut out)?
+            }
+            '{' | '[' => {
+                separate(&mut out);
+                open.push(if first == '{' { '}' } else { ']' });
+                out.push(first);
+                1
+            }
+            '}' | ']' => {
+                close(&mut out, &mut open, first)?;
+                if open.is_empty() {
+                    return Some(out);
+                }
+                1
+            }
+            ',' | ':' => {
+                if ends_value(&out) {
+                    out.push(first);
+                }
+                1
+            }
+            space if space.is_whitespace() => space.len_utf8(),
+            _ => {
+                separate(&mut out);
+                bare(rest, &mut out)
+            }
+        };
+        rest = &rest[length..];
+    }
+    if is_cut_off {
+        return None;
+    }
+    while let Some(bracket) = open.last().copied() {
+        close(&mut out, &mut open, bracket)?;
+    }
+    Some(out)
+}
+
+/// Whether a value has just ended, so that a comma must follow.
+fn ends_value(out: &str) -> bool {
+    !out.is_empty() && !out.ends_with(['{', '[', ',', ':'])
+}
+
+fn separate(out: &mut String) {
+    if ends_value(out) {
+        out.push(',');
+    }
+}
+
+/// Closes up to the bracket; one that closes nothing is left out.
+fn close(out: &mut String, open: &mut Vec<char>, bracket: char) -> Option<()> {
+    if !open.contains(&bracket) {
+        return Some(());
+    }
+    loop {
+        let inner = open.pop()?;
+        if out.ends_with(',') {
+            out.pop();
+        }
+        if out.ends_with(':') {
+            out.push_str("null");
+        }
+        out.push(inner);
+        if inner == bracket {
+            return Some(());
+        }
+    }
+}
+
+/// Copies a text; returns its length in the source.
+fn quoted(source: &str, out: &mut String) -> Option<usize> {
+    out.push('"');
+    let mut characters = source.char_indices().skip(1).peekable();
+    while let Some((at, character)) = characters.next() {
+        match character {
+            '"' => {
+                out.push('"');
+                return Some(at + 1);
+            }
+            '\\' => {
+                let is_known = |next: char| "\"\\/bfnrtu".contains(next);
+                match characters.next_if(|(_, next)| is_known(*next)) {
+                    Some((_, next)) => out.extend(['\\', next]),
+                    None => out.push_str("\\\\"),
+                }
+            }
+            control if u32::from(control) < 0x20 => {
+                out.push_str(&format!("\\u{:04x}", u32::from(control)));
+            }
+            _ => out.push(character),
+        }
+    }
+    None
+}
+
+/// Copies a number or a word; returns its length in the source.
+fn bare(source: &str, out: &mut String) -> usize {
+    let ends = |c: char| c.is_whitespace() || "{}[],:\"".contains(c);
+    let word = &source[..source.find(ends).unwrap_or(source.len())];
+    let is_json =
+        matches!(word, "true" | "false" | "null") || word.parse::<serde_json::Number>().is_ok();
+    if is_json {
+        out.push_str(word);
+    } else {
+        out.push_str(&serde_json::Value::from(word).to_string());
+    }
+    word.len()
+}

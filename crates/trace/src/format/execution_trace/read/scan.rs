@@ -1,0 +1,180 @@
+//! Where the nodes begin and end in a text that may be broken. Knows nothing of what is in a node
+//! but how one begins.
+
+/// A piece of text that should be one node.
+pub struct Piece<'a> {
+    /// Where it begins.
+    pub at: usize,
+    /// From its opening to its closing bracket, if the brackets match.
+    pub whole: Option<&'a [u8]>,
+    /// Up to where the next node begins, for repair.
+    pub rough: &'a [u8],
+    /// Whether the text ends behind it.
+    pub is_last: bool,
+    /// Whether nothing separates it from the node before.
+    pub lacks_comma: bool,
+}
+
+/// Finds one node after the other.
+pub struct Scanner<'a> {
+    text: &'a [u8],
+    at: usize,
+    expects_comma: bool,
+    tail: Option<&'a [u8]>,
+    wasted: usize,
+}
+
+/// Looking for brackets that do not match may cost this many times the text in all.
+const PATIENCE: usize = 4;
+
+/// The text before the key of the list of nodes, and where its first node may begin.
+pub fn begin_of_nodes(text: &[u8]) -> Option<(&[u8], usize)> {
+    const KEY: &[u8] = b"\"nodes\"";
+    let mut from = 0;
+    while let Some(found) = text[from..].windows(KEY.len()).position(|window| window == KEY) {
+        let key = from + found;
+        let colon = skip_space(text, key + KEY.len());
+        if text.get(colon) == Some(&b':') {
+            let open = skip_space(text, colon + 1);
+            if text.get(open) == Some(&b'[') {
+                return Some((&text[..key], open + 1));
+            }
+        }
+        from = key + KEY.len();
+    }
+    None
+}
+
+impl<'a> Scanner<'a> {
+    /// Starts behind the bracket that opens the list.
+    pub fn new(text: &'a [u8], begin: usize) -> Self {
+        Self { text, at: begin, expects_comma: false, tail: None, wasted: 0 }
+    }
+
+    /// The next piece; `None` behind the last.
+    pub fn next(&mut self) -> Option<Piece<'a>> {
+        let mut at = skip_space(self.text, self.at);
+        let mut commas = 0;
+        while self.text.get(at) == Some(&b',') {
+            commas += 1;
+            at = skip_space(self.text, at + 1);
+        }
+        let lacks_comma = commas == 0 && self.expects_comma;
+        match *self.text.get(at)? {
+            b']' => {
+                self.tail = Some(&self.text[at + 1..]);
+                self.at = self.text.len();
+                None
+            }
+            b'{' => Some(self.node(at, lacks_comma)),
+            _ => Some(self.rubbish(at)),
+        }
+    }
+
+    /// What follows the list; `None` if the list does not end.
+    pub fn tail(&self) -> Option<&'a [u8]> {
+        self.tail
+    }
+
+    fn node(&mut self, at: usize, lacks_comma: bool) -> Piece<'a> {
+        let text = self.text;
+        let limit = if self.wasted > PATIENCE * text.len() { 1 << 16 } else { text.len() };
+        let end = match object_end(&text[at..text.len().min(at.saturating_add(limit))]) {
+            Ok(length) => Some(at + length),
+            Err(looked_at) => {
+                self.wasted += looked_at;
+                None
+            }
+        };
+        let next = end.or_else(|| next_node(text, at + 1)).unwrap_or(text.len());
+        self.at = next;
+        // A rough piece goes up to the next node, past the comma.
+        self.expects_comma = end.is_some();
+        Piece {
+            at,
+            whole: end.map(|end| &text[at..end]),
+            rough: &text[at..next],
+            is_last: end.is_none() && next == text.len(),
+            lacks_comma,
+        }
+    }
+
+    /// Neither a node nor the end: a bracket too many, or the rest of a node.
+    fn rubbish(&mut self, at: usize) -> Piece<'a> {
+        let next = next_node(self.text, at + 1).unwrap_or(self.text.len());
+        self.at = next;
+        self.expects_comma = false;
+        let is_last = next == self.text.len();
+        Piece { at, whole: None, rough: &self.text[at..next], is_last, lacks_comma: false }
+    }
+}
+
+/// How long the object is that the text begins with; otherwise how far was looked. A line may not
+/// end inside a text, nor a node begin inside another.
+fn object_end(text: &[u8]) -> Result<usize, usize> {
+    let mut depth = 0_usize;
+    let mut at = 0;
+    while let Some(byte) = text.get(at) {
+        match byte {
+            b'"' => match text_end(text, at + 1) {
+                Some(end) => at = end,
+                None => return Err(at),
+            },
+            b'{' if at > 0 && is_node(&text[at..]) => return Err(at),
+            b'{' | b'[' => depth += 1,
+            b'}' | b']' => {
+                depth -= 1;
+                if depth == 0 {
+                    return if *byte == b'}' { Ok(at + 1) } else { Err(at) };
+                }
+            }
+            _ => {}
+        }
+        at += 1;
+    }
+    Err(at)
+}
+
+/// Where the closing quote is.
+fn text_end(text: &[u8], mut at: usize) -> Option<usize> {
+    loop {
+        match text.get(at)? {
+            b'"' => return Some(at),
+            b'\n' => return None,
+            b'\\' => at += 2,
+            _ => at += 1,
+        }
+    }
+}
+
+/// Where the next node begins, at or behind `from`.
+fn next_node(text: &[u8], from: usize) -> Option<usize> {
+    (from..text.len()).find(|at| text[*at] == b'{' && is_node(&text[*at..]))
+}
+
+/// Whether an object begins like a node: with its id, or with its name and then its id.
+fn is_node(text: &[u8]) -> bool {
+    let id = |at: usize| text[at..].starts_with(b"\"id\"");
+    let at = skip_space(text, 1);
+    if id(at) {
+        return true;
+    }
+    if !text[at..].starts_with(b"\"name\"") {
+        return false;
+    }
+    let colon = skip_space(text, at + 6);
+    let quote = skip_space(text, colon + 1);
+    if text.get(colon) != Some(&b':') || text.get(quote) != Some(&b'"') {
+        return false;
+    }
+    let Some(end) = text_end(text, quote + 1) else { return false };
+    let comma = skip_space(text, end + 1);
+    text.get(comma) == Some(&b',') && id(skip_space(text, comma + 1))
+}
+
+/// The first place at or behind `at` that holds no white space; the text's length at most.
+fn skip_space(text: &[u8], at: usize) -> usize {
+    let rest = text.get(at..).unwrap_or_default();
+    let space = rest.iter().take_while(|byte| byte.is_ascii_whitespace()).count();
+    (at + space).min(text.len())
+}
