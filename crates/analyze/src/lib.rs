@@ -4,14 +4,21 @@
 //! function `of` that turns scopes into plain rows. Pure: no file, clock or environment, and the
 //! same input gives the same bytes. Knows no prices and draws no pictures.
 
+pub mod annotations;
 pub mod attribution;
 pub mod breakdown;
 pub mod classify;
 pub mod collectives;
+pub mod distribution;
 pub mod interval;
+pub mod kernels;
 pub mod links;
+pub mod memory;
+pub mod ops;
 pub mod overlap;
 pub mod scope;
+pub mod sequences;
+pub mod steps;
 pub mod tree;
 pub mod window;
 

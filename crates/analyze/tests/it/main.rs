@@ -8,6 +8,7 @@
 
 mod attribution;
 mod collectives;
+mod counts;
 mod exact;
 mod fixture;
 mod tree;

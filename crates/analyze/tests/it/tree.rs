@@ -1,26 +1,13 @@
 //! Trees of real threads. Truth: 8-rank DLRM, whose execution traces name every parent.
 
-use std::path::PathBuf;
-
 use analyze::tree;
-use trace::open::{self, Request};
 use trace::store::{Job, Kind};
 
-/// The traces at a path under the shared data, or `None` with a word about it.
-pub fn job(path: &str) -> Option<Job> {
-    let beside = || PathBuf::from(concat!(env!("CARGO_MANIFEST_DIR"), "/../../../shared/data"));
-    let root = std::env::var_os("ROWMILL_FIXTURES").map_or_else(beside, PathBuf::from);
-    let path = root.join(path);
-    if !path.exists() {
-        println!("SKIPPED {}: no such file", path.display());
-        return None;
-    }
-    Some(open::read(&Request { paths: vec![path], threads: 1 }).unwrap())
-}
+use crate::fixture::job;
 
 /// The 8 ranks of a DLRM.
 pub fn dlrm8() -> Option<Job> {
-    let job = job("traces/dlrm8/dlrm_kineto.tar.gz");
+    let job = job("dlrm8/dlrm_kineto.tar.gz");
     assert!(job.as_ref().is_none_or(|job| job.traces.len() == 8));
     job
 }
@@ -74,12 +61,12 @@ fn dlrm8_rank_0_has_391_and_101_roots() {
 #[test]
 fn no_real_trace_is_nested_badly_without_being_counted() {
     let clipped = [
-        ("traces/linear/linear_kineto.json.gz", 0),
-        ("traces/nccl/nccl_data.json.gz", 0),
-        ("traces/trace_diff/control.json.gz", 0),
-        ("traces/trace_diff/test.json.gz", 0),
-        ("traces/timeline_sampled/sampled_rank-0.json.gz", 0),
-        ("traces/odd/rank_non_gpu.json.gz", 0),
+        ("linear/linear_kineto.json.gz", 0),
+        ("nccl/nccl_data.json.gz", 0),
+        ("trace_diff/control.json.gz", 0),
+        ("trace_diff/test.json.gz", 0),
+        ("timeline_sampled/sampled_rank-0.json.gz", 0),
+        ("odd/rank_non_gpu.json.gz", 0),
     ];
     for (path, expected) in clipped {
         let Some(job) = job(path) else { return };

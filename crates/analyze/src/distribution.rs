@@ -1,0 +1,103 @@
+//! How values spread: exact integer quantiles and histograms by powers of two. Knows no units.
+
+#[cfg(test)]
+mod tests;
+
+use serde::Serialize;
+
+/// The spread of some integers; all zero of none.
+///
+/// A quantile is a value that occurs: `p` is the smallest value with at least `p` percent of the
+/// values at or below it (nearest rank), so the median of an even number is the lower one.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
+pub struct Distribution {
+    /// How many.
+    pub count: u64,
+    /// Their sum.
+    pub total: i64,
+    /// The least.
+    pub min: i64,
+    /// 5 percent are no greater.
+    pub p5: i64,
+    /// A quarter is no greater.
+    pub p25: i64,
+    /// The median.
+    pub p50: i64,
+    /// Three quarters are no greater.
+    pub p75: i64,
+    /// 95 percent are no greater.
+    pub p95: i64,
+    /// The greatest.
+    pub max: i64,
+    /// The mean, three decimals.
+    pub mean: f64,
+    /// The sample standard deviation (`n − 1`), three decimals; 0 of fewer than two.
+    pub std: f64,
+}
+
+/// Values of one power of two: `low ≤ value < high`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+pub struct Bin {
+    /// 0, or a power of two.
+    pub low: i64,
+    /// 1, or the next power of two; `i64::MAX` for the last.
+    pub high: i64,
+    /// How many.
+    pub count: u64,
+    /// Their sum.
+    pub total: i64,
+}
+
+/// The spread of values, which are sorted on the way.
+///
+/// # Cost
+/// `O(n log n)`.
+/// # Numerics
+/// Sums are exact; mean and deviation are rounded once, at the end.
+pub fn of(values: &mut [i64]) -> Distribution {
+    values.sort_unstable();
+    let (Some(min), Some(max)) = (values.first(), values.last()) else {
+        return Distribution::default();
+    };
+    let at = |percent: usize| values[(values.len() * percent).div_ceil(100).max(1) - 1];
+    let total: i128 = values.iter().map(|value| i128::from(*value)).sum();
+    let count = values.len() as f64;
+    let mean = total as f64 / count;
+    let deviation: f64 = values.iter().map(|value| (*value as f64 - mean).powi(2)).sum();
+    let variance = if values.len() < 2 { 0.0 } else { deviation / (count - 1.0) };
+    Distribution {
+        count: values.len() as u64,
+        total: total as i64,
+        min: *min,
+        p5: at(5),
+        p25: at(25),
+        p50: at(50),
+        p75: at(75),
+        p95: at(95),
+        max: *max,
+        mean: thousandths(mean),
+        std: thousandths(variance.sqrt()),
+    }
+}
+
+/// The bins that have values, ascending. Values below 1 are in the first, `0..1`.
+pub fn histogram(values: impl IntoIterator<Item = i64>) -> Vec<Bin> {
+    let mut bins = [(0u64, 0i64); 64];
+    for value in values {
+        let bits = if value < 1 { 0 } else { 64 - value.leading_zeros() as usize };
+        bins[bits].0 += 1;
+        bins[bits].1 += value;
+    }
+    let bin = |(bits, (count, total)): (usize, (u64, i64))| Bin {
+        low: if bits == 0 { 0 } else { 1 << (bits - 1) },
+        high: if bits >= 63 { i64::MAX } else { 1 << bits },
+        count,
+        total,
+    };
+    bins.into_iter().enumerate().filter(|(_, (count, _))| *count > 0).map(bin).collect()
+}
+
+/// Rounded to three decimals.
+pub(crate) fn thousandths(value: f64) -> f64 {
+    (value * 1e3).round() / 1e3
+}

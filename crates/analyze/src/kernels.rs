@@ -1,0 +1,255 @@
+//! Device work by name: how often, how long, in which shapes.
+//!
+//! Statistics are of whole durations, also of the work that a window's ends cut. Knows no
+//! operators.
+
+mod name;
+#[cfg(test)]
+mod tests;
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use serde::Serialize;
+use trace::store::{LaunchShape, Trace};
+
+pub use name::short_name;
+
+use crate::classify::Class;
+use crate::distribution::{self, thousandths};
+use crate::scope::Scope;
+use crate::{breakdown, percent};
+
+const NONE: u32 = u32::MAX;
+
+/// All work of one name and class on one rank.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct KernelRow {
+    /// The rank.
+    pub rank: u32,
+    /// Name without types and arguments.
+    pub short_name: String,
+    /// What it is for.
+    pub class: Class,
+    /// How often.
+    pub count: u64,
+    /// Sum of the durations.
+    pub total_ns: i64,
+    /// Of the busy time of the window; together more than 100 where streams overlap.
+    pub busy_pct: Option<f64>,
+    /// Of the window.
+    pub window_pct: Option<f64>,
+    /// Shortest.
+    pub min_ns: i64,
+    /// 5th percentile of the durations.
+    pub p5_ns: i64,
+    /// Lower quartile.
+    pub p25_ns: i64,
+    /// Median.
+    pub p50_ns: i64,
+    /// Upper quartile.
+    pub p75_ns: i64,
+    /// 95th percentile.
+    pub p95_ns: i64,
+    /// Longest.
+    pub max_ns: i64,
+    /// Mean.
+    pub mean_ns: f64,
+    /// Sample standard deviation.
+    pub std_ns: f64,
+    /// The devices it ran on, as `0 1`.
+    pub devices: String,
+    /// The streams it ran on, as `7 22`.
+    pub streams: String,
+    /// The most frequent grid, as `80x1x1`.
+    pub grid: Option<String>,
+    /// The block of the most frequent launch shape.
+    pub block: Option<String>,
+    /// How many launch shapes there are.
+    pub shape_count: u64,
+    /// Registers per thread, of the most frequent launch shape.
+    pub registers: Option<u32>,
+    /// Shared memory per block, of the most frequent launch shape.
+    pub shared_memory_bytes: Option<u32>,
+    /// Estimated occupancy, mean over time.
+    pub occupancy_pct: Option<f64>,
+    /// Blocks per SM, mean over time.
+    pub blocks_per_sm: Option<f64>,
+    /// Bytes copied or set.
+    pub bytes: Option<u64>,
+    /// The whole name.
+    pub name: String,
+}
+
+/// One bin of the durations or the bytes of a name.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct HistogramRow {
+    /// The rank.
+    pub rank: u32,
+    /// The whole name.
+    pub name: String,
+    /// What is counted.
+    pub quantity: Quantity,
+    /// Least value of the bin: 0 or a power of two.
+    pub low: i64,
+    /// First value behind it.
+    pub high: i64,
+    /// How often.
+    pub count: u64,
+    /// Sum of the values.
+    pub total: i64,
+}
+
+/// What a histogram counts.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Quantity {
+    /// Durations in nanoseconds.
+    DurationNs,
+    /// Bytes copied or set.
+    Bytes,
+}
+
+/// The rows of one name and class.
+struct Group {
+    class: Class,
+    rows: Vec<u32>,
+}
+
+/// All device work of a scope by name and class, most time first.
+///
+/// # Cost
+/// `O(n log n)` in the device rows.
+pub fn of(scope: &Scope<'_>) -> Vec<KernelRow> {
+    let whole = breakdown::of(scope);
+    let mut rows: Vec<KernelRow> = groups(scope)
+        .iter()
+        .map(|group| row(scope.trace, group, (whole.busy_ns, whole.window_ns)))
+        .collect();
+    rows.sort_by(|a, b| {
+        b.total_ns.cmp(&a.total_ns).then_with(|| (&a.name, a.class).cmp(&(&b.name, b.class)))
+    });
+    rows
+}
+
+/// Durations, and bytes where there are some, by powers of two; names as in [`of`].
+pub fn histograms(scope: &Scope<'_>) -> Vec<HistogramRow> {
+    let slices = &scope.trace.slices;
+    let mut groups = groups(scope);
+    groups.sort_by_cached_key(|group| (scope.trace.name(group.rows[0]), group.class));
+    let mut found = Vec::new();
+    for group in &groups {
+        let durations = group.rows.iter().map(|row| slices.duration[*row as usize]);
+        let bytes = group.rows.iter().filter_map(|row| slices.bytes.get(*row));
+        let bytes = bytes.map(|bytes| i64::try_from(*bytes).unwrap_or(i64::MAX));
+        let of_durations = (Quantity::DurationNs, distribution::histogram(durations));
+        for (quantity, bins) in [of_durations, (Quantity::Bytes, distribution::histogram(bytes))] {
+            found.extend(bins.into_iter().map(|bin| HistogramRow {
+                rank: scope.trace.rank,
+                name: scope.trace.name(group.rows[0]).to_owned(),
+                quantity,
+                low: bin.low,
+                high: bin.high,
+                count: bin.count,
+                total: bin.total,
+            }));
+        }
+    }
+    found
+}
+
+fn groups(scope: &Scope<'_>) -> Vec<Group> {
+    const CLASSES: usize = 4;
+    let mut place = vec![NONE; scope.trace.strings.len() * CLASSES];
+    let mut groups: Vec<Group> = Vec::new();
+    for (&row, &class) in scope.device_rows.iter().zip(&scope.classes) {
+        let name = scope.trace.slices.name[row as usize].0 as usize;
+        let place = &mut place[name * CLASSES + class as usize];
+        if *place == NONE {
+            *place = groups.len() as u32;
+            groups.push(Group { class, rows: Vec::new() });
+        }
+        groups[*place as usize].rows.push(row);
+    }
+    groups
+}
+
+fn row(trace: &Trace, group: &Group, (busy_ns, window_ns): (i64, i64)) -> KernelRow {
+    let slices = &trace.slices;
+    let mut durations: Vec<i64> =
+        group.rows.iter().map(|row| slices.duration[*row as usize]).collect();
+    let spread = distribution::of(&mut durations);
+    let devices: BTreeSet<i32> = group.rows.iter().map(|row| trace.device(*row)).collect();
+    let streams: BTreeSet<i32> = group.rows.iter().map(|row| trace.stream(*row)).collect();
+    let shapes = shapes(trace, &group.rows);
+    let usual = shapes.usual;
+    let bytes = || group.rows.iter().filter_map(|row| slices.bytes.get(*row));
+    let name = trace.name(group.rows[0]);
+    KernelRow {
+        rank: trace.rank,
+        short_name: short_name(name).to_owned(),
+        class: group.class,
+        count: spread.count,
+        total_ns: spread.total,
+        busy_pct: percent(spread.total, busy_ns),
+        window_pct: percent(spread.total, window_ns),
+        min_ns: spread.min,
+        p5_ns: spread.p5,
+        p25_ns: spread.p25,
+        p50_ns: spread.p50,
+        p75_ns: spread.p75,
+        p95_ns: spread.p95,
+        max_ns: spread.max,
+        mean_ns: spread.mean,
+        std_ns: spread.std,
+        devices: joined(devices, " "),
+        streams: joined(streams, " "),
+        grid: usual.map(|shape| joined(shape.grid, "x")),
+        block: usual.map(|shape| joined(shape.block, "x")),
+        shape_count: shapes.count,
+        registers: usual.map(|shape| shape.registers),
+        shared_memory_bytes: usual.map(|shape| shape.shared_memory),
+        occupancy_pct: shapes.occupancy_pct,
+        blocks_per_sm: shapes.blocks_per_sm,
+        bytes: bytes().next().map(|_| bytes().sum()),
+        name: name.to_owned(),
+    }
+}
+
+fn joined<T: ToString>(values: impl IntoIterator<Item = T>, between: &str) -> String {
+    values.into_iter().map(|value| value.to_string()).collect::<Vec<_>>().join(between)
+}
+
+/// What the launch shapes of some rows have in common.
+struct Shapes {
+    usual: Option<LaunchShape>,
+    count: u64,
+    occupancy_pct: Option<f64>,
+    blocks_per_sm: Option<f64>,
+}
+
+fn shapes(trace: &Trace, rows: &[u32]) -> Shapes {
+    let mut counts: BTreeMap<([u32; 3], [u32; 3]), (u64, LaunchShape)> = BTreeMap::new();
+    let (mut occupancy, mut blocks) = ((0.0, 0.0), (0.0, 0.0));
+    for row in rows {
+        let Some(shape) = trace.slices.launch_shape.get(*row) else { continue };
+        counts.entry((shape.grid, shape.block)).or_insert((0, *shape)).0 += 1;
+        let weight = trace.slices.duration[*row as usize] as f64;
+        for (sum, value) in
+            [(&mut occupancy, shape.occupancy_pct), (&mut blocks, shape.blocks_per_sm)]
+        {
+            if value.is_finite() {
+                sum.0 += weight * f64::from(value);
+                sum.1 += weight;
+            }
+        }
+    }
+    // The first of the most frequent ones, in order of shape.
+    let usual = counts.values().rev().max_by_key(|(count, _)| *count).map(|(_, shape)| *shape);
+    let mean = |(sum, weight): (f64, f64)| (weight > 0.0).then(|| thousandths(sum / weight));
+    Shapes {
+        usual,
+        count: counts.len() as u64,
+        occupancy_pct: mean(occupancy),
+        blocks_per_sm: mean(blocks),
+    }
+}

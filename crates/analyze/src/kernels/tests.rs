@@ -1,0 +1,57 @@
+use trace::store::NewSlice;
+
+use super::*;
+use crate::classify::{ClassRule, Classifier};
+use crate::window::WindowRule;
+
+#[test]
+fn short_names_are_the_last_part_of_long_ones() {
+    let names = [
+        ("void at::native::(anonymous namespace)::Cat<float, 4>(float*, int)", "Cat"),
+        (
+            "ncclKernel_AllReduce_RING_LL_Sum_float(ncclDevComm*, unsigned long)",
+            "ncclKernel_AllReduce_RING_LL_Sum_float",
+        ),
+        ("volta_sgemm_128x32_nt", "volta_sgemm_128x32_nt"),
+        ("Memcpy HtoD (Pinned -> Device)", "Memcpy HtoD (Pinned -> Device)"),
+        ("Memset (Device)", "Memset (Device)"),
+        ("std::enable_if<!(false), void>::type internal::gemv<int, true>(gemvArgs<int>)", "gemv"),
+        ("void f<{lambda(int)#1}::operator()() const>(int)", "f"),
+        ("triton_poi_fused_add_0", "triton_poi_fused_add_0"),
+        ("my own range", "my own range"),
+        ("ядро<float>(x)", "ядро"),
+        ("<<<>>>(", "<<<>>>("),
+        ("::(", "::("),
+    ];
+    for (name, short) in names {
+        assert_eq!(short_name(name), short, "{name}");
+    }
+}
+
+#[test]
+fn rows_of_a_name_are_one_and_shares_are_of_busy_and_window() {
+    let mut trace = Trace::default();
+    let shape = |grid, occupancy_pct| LaunchShape {
+        grid: [grid, 1, 1],
+        block: [32, 1, 1],
+        blocks_per_sm: f32::NAN,
+        occupancy_pct,
+        ..LaunchShape::default()
+    };
+    for (name, stream, start, end, grid) in
+        [("b", 7, 0, 10, 1), ("a", 8, 10, 40, 2), ("b", 9, 60, 80, 3), ("b", 7, 90, 100, 3)]
+    {
+        let row = trace.push(&NewSlice::new("kernel", name, (0, stream), (start, end)));
+        trace.slices.launch_shape.push(row, shape(grid, grid as f32));
+    }
+    let scope = Scope::new(&trace, WindowRule::All, &Classifier::new(ClassRule::Category));
+    let rows = of(&scope);
+    let plain: Vec<_> = rows.iter().map(|row| (&*row.name, row.count, row.total_ns)).collect();
+    assert_eq!(plain, [("b", 3, 40), ("a", 1, 30)]);
+    let b = &rows[0];
+    assert_eq!((b.busy_pct, b.window_pct), (Some(57.1429), Some(40.0)));
+    assert_eq!((&*b.streams, &*b.devices, b.shape_count), ("7 9", "0", 2));
+    assert_eq!((b.grid.as_deref(), b.block.as_deref()), (Some("3x1x1"), Some("32x1x1")));
+    assert_eq!((b.occupancy_pct, b.blocks_per_sm, b.bytes), (Some(2.5), None, None));
+    assert_eq!(histograms(&scope).len(), 3);
+}

@@ -1,0 +1,154 @@
+//! Operators by name: what they cost the host and what they put on the device. Knows no causes.
+
+use serde::Serialize;
+use trace::store::Kind;
+
+use crate::attribution::Attribution;
+use crate::distribution::{self, thousandths};
+use crate::scope::Scope;
+use crate::tree::Tree;
+use crate::{breakdown, percent};
+
+const NONE: u32 = u32::MAX;
+
+/// All operators of one name on one rank that start in the window.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct OpRow {
+    /// The rank.
+    pub rank: u32,
+    /// The name.
+    pub name: String,
+    /// How often.
+    pub count: u64,
+    /// Time on the host; calls inside a call of the same name count once.
+    pub host_ns: i64,
+    /// Host time outside what it called, operators and runtime calls.
+    pub host_self_ns: i64,
+    /// Durations of the device work launched inside; inside the same name, once.
+    pub device_ns: i64,
+    /// Durations of the device work it launched itself.
+    pub device_self_ns: i64,
+    /// `device_self_ns` of the busy time.
+    pub device_self_pct: Option<f64>,
+    /// Pieces of device work launched inside; inside the same name, once.
+    pub kernel_count: u64,
+    /// Pieces of device work it launched itself.
+    pub kernel_self_count: u64,
+    /// `kernel_count` per count.
+    pub kernels_per_call: f64,
+    /// Shortest on the host.
+    pub min_ns: i64,
+    /// 5th percentile on the host.
+    pub p5_ns: i64,
+    /// Lower quartile on the host.
+    pub p25_ns: i64,
+    /// Median on the host.
+    pub p50_ns: i64,
+    /// Upper quartile on the host.
+    pub p75_ns: i64,
+    /// 95th percentile on the host.
+    pub p95_ns: i64,
+    /// Longest on the host.
+    pub max_ns: i64,
+    /// Mean on the host.
+    pub mean_ns: f64,
+    /// Sample standard deviation on the host.
+    pub std_ns: f64,
+}
+
+/// What is summed for one name.
+#[derive(Clone, Debug, Default)]
+struct Sums {
+    name: u32,
+    durations: Vec<i64>,
+    host_ns: i64,
+    self_ns: i64,
+    device_ns: i64,
+    device_self_ns: i64,
+    kernels: u64,
+    kernels_self: u64,
+    /// How many of this name are open around the present node.
+    open: u32,
+}
+
+/// The operators of a scope by name: most device time of their own first, then host time.
+///
+/// # Cost
+/// `O(n log n)` in the operators.
+pub fn of(scope: &Scope<'_>, tree: &Tree, attribution: &Attribution) -> Vec<OpRow> {
+    let trace = scope.trace;
+    let busy_ns = breakdown::of(scope).busy_ns;
+    let sums = sums(scope, tree, attribution);
+    let mut rows: Vec<OpRow> = sums
+        .into_iter()
+        .map(|mut sums| {
+            let spread = distribution::of(&mut sums.durations);
+            OpRow {
+                rank: trace.rank,
+                name: trace.strings.get(trace::store::StringId(sums.name)).to_owned(),
+                count: spread.count,
+                host_ns: sums.host_ns,
+                host_self_ns: sums.self_ns,
+                device_ns: sums.device_ns,
+                device_self_ns: sums.device_self_ns,
+                device_self_pct: percent(sums.device_self_ns, busy_ns),
+                kernel_count: sums.kernels,
+                kernel_self_count: sums.kernels_self,
+                kernels_per_call: thousandths(sums.kernels as f64 / spread.count as f64),
+                min_ns: spread.min,
+                p5_ns: spread.p5,
+                p25_ns: spread.p25,
+                p50_ns: spread.p50,
+                p75_ns: spread.p75,
+                p95_ns: spread.p95,
+                max_ns: spread.max,
+                mean_ns: spread.mean,
+                std_ns: spread.std,
+            }
+        })
+        .collect();
+    rows.sort_by(|a, b| {
+        let key = |row: &OpRow| (row.device_self_ns, row.host_self_ns);
+        key(b).cmp(&key(a)).then_with(|| a.name.cmp(&b.name))
+    });
+    rows
+}
+
+fn sums(scope: &Scope<'_>, tree: &Tree, attribution: &Attribution) -> Vec<Sums> {
+    let slices = &scope.trace.slices;
+    let mut place = vec![NONE; scope.trace.strings.len()];
+    let mut sums: Vec<Sums> = Vec::new();
+    // The open operators: where each ends among the nodes, and its sums.
+    let mut open: Vec<(u32, usize)> = Vec::new();
+    for (node, &row) in tree.nodes.iter().enumerate() {
+        while let Some((_, at)) = open.pop_if(|(behind, _)| *behind <= node as u32) {
+            sums[at].open -= 1;
+        }
+        if scope.trace.kind(row) != Kind::Operator || !scope.starts_inside(row) {
+            continue;
+        }
+        let name = slices.name[row as usize].0;
+        let at = &mut place[name as usize];
+        if *at == NONE {
+            *at = sums.len() as u32;
+            sums.push(Sums { name, ..Sums::default() });
+        }
+        let at = *at as usize;
+        let sum = &mut sums[at];
+        let length = |row: u32| tree.end(row).map_or(0, |end| end - slices.start(row));
+        sum.durations.push(length(row));
+        sum.self_ns += length(row) - tree.children(row).map(length).sum::<i64>();
+        let own = attribution.exclusive(tree, row);
+        sum.device_self_ns += own.device_ns;
+        sum.kernels_self += own.count;
+        if sum.open == 0 {
+            let inside = attribution.inclusive(tree, row);
+            sum.host_ns += length(row);
+            sum.device_ns += inside.device_ns;
+            sum.kernels += inside.count;
+        }
+        sum.open += 1;
+        open.push((tree.range(row).end, at));
+    }
+    sums
+}

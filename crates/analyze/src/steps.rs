@@ -1,0 +1,151 @@
+//! Each step of a rank, and how steady they are. Knows no causes.
+
+#[cfg(test)]
+mod tests;
+
+use serde::Serialize;
+
+use crate::classify::Class;
+use crate::distribution::{self, thousandths};
+use crate::interval::{self, Interval};
+use crate::scope::Scope;
+use crate::{percent, window};
+
+/// One step of one rank.
+///
+/// Device figures are of the time between the step's start and end, whatever launched the work,
+/// and `None` where the scope's window does not hold the whole step. Several devices count as one:
+/// busy is the time in which any works.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct StepRow {
+    /// The rank.
+    pub rank: u32,
+    /// The step's number.
+    pub number: i64,
+    /// Start, absolute nanoseconds.
+    pub start_ns: i64,
+    /// From its start to its end on the host.
+    pub host_ns: i64,
+    /// From its start to the start of the next; `None` for the last.
+    pub period_ns: Option<i64>,
+    /// Whether all of it was recorded; the first and the last often are not.
+    pub is_whole: bool,
+    /// Any device work runs.
+    pub busy_ns: Option<i64>,
+    /// None does.
+    pub idle_ns: Option<i64>,
+    /// Compute runs.
+    pub compute_ns: Option<i64>,
+    /// Communication runs.
+    pub communication_ns: Option<i64>,
+    /// Communication runs, and no compute.
+    pub exposed_communication_ns: Option<i64>,
+    /// Copies or sets run.
+    pub memory_ns: Option<i64>,
+    /// `busy_ns` of `host_ns`.
+    pub busy_pct: Option<f64>,
+}
+
+/// How steady the steps of a rank are.
+#[derive(Clone, Debug, Default, PartialEq, Serialize)]
+pub struct StepSummary {
+    /// The rank.
+    pub rank: u32,
+    /// Whole steps; all of them if none is whole.
+    pub count: u64,
+    /// Steps that are not whole.
+    pub incomplete_count: u64,
+    /// Their times on the host together.
+    pub total_ns: i64,
+    /// Shortest.
+    pub min_ns: i64,
+    /// 5th percentile.
+    pub p5_ns: i64,
+    /// Lower quartile.
+    pub p25_ns: i64,
+    /// Median.
+    pub p50_ns: i64,
+    /// Upper quartile.
+    pub p75_ns: i64,
+    /// 95th percentile.
+    pub p95_ns: i64,
+    /// Longest.
+    pub max_ns: i64,
+    /// Mean.
+    pub mean_ns: f64,
+    /// Sample standard deviation.
+    pub std_ns: f64,
+    /// Coefficient of variation: `std_ns` of `mean_ns`; `None` of fewer than two.
+    pub cv_pct: Option<f64>,
+}
+
+/// All steps of the trace, by start.
+///
+/// # Cost
+/// `O(n log n)` in the rows of the trace.
+pub fn of(scope: &Scope<'_>) -> Vec<StepRow> {
+    let steps = window::steps(scope.trace, &scope.links);
+    let of_class = |class| interval::union(scope.spans(|_, found| found == class));
+    let busy = interval::union(scope.spans(|_, _| true));
+    let compute = of_class(Class::Compute);
+    let communication = of_class(Class::Communication);
+    let exposed = interval::difference(&communication, &compute);
+    let memory = of_class(Class::Memory);
+    let next = steps.iter().skip(1).map(|step| Some(step.start)).chain([None]);
+    let row = |(step, next): (&window::Step, Option<i64>)| {
+        let span = (step.start, step.end);
+        let is_inside = scope.window.start <= step.start && step.end <= scope.window.end;
+        let has_work = is_inside && !scope.device_rows.is_empty();
+        let within = |union: &[Interval]| has_work.then(|| length_within(union, span));
+        let host_ns = step.end - step.start;
+        let busy_ns = within(&busy);
+        StepRow {
+            rank: scope.trace.rank,
+            number: step.number,
+            start_ns: step.start,
+            host_ns,
+            period_ns: next.map(|next| next - step.start),
+            is_whole: step.is_whole,
+            busy_ns,
+            idle_ns: busy_ns.map(|busy| host_ns - busy),
+            compute_ns: within(&compute),
+            communication_ns: within(&communication),
+            exposed_communication_ns: within(&exposed),
+            memory_ns: within(&memory),
+            busy_pct: busy_ns.and_then(|busy| percent(busy, host_ns)),
+        }
+    };
+    steps.iter().zip(next).map(row).collect()
+}
+
+/// The spread of the steps of one rank.
+pub fn summary(rank: u32, steps: &[StepRow]) -> StepSummary {
+    let whole = steps.iter().filter(|step| step.is_whole).count();
+    let counts = |step: &&StepRow| step.is_whole || whole == 0;
+    let mut times: Vec<i64> = steps.iter().filter(counts).map(|step| step.host_ns).collect();
+    let spread = distribution::of(&mut times);
+    let cv_pct = 100.0 * spread.std / spread.mean;
+    StepSummary {
+        rank,
+        count: spread.count,
+        incomplete_count: (steps.len() - whole) as u64,
+        total_ns: spread.total,
+        min_ns: spread.min,
+        p5_ns: spread.p5,
+        p25_ns: spread.p25,
+        p50_ns: spread.p50,
+        p75_ns: spread.p75,
+        p95_ns: spread.p95,
+        max_ns: spread.max,
+        mean_ns: spread.mean,
+        std_ns: spread.std,
+        cv_pct: (spread.count > 1 && spread.mean > 0.0).then(|| thousandths(cv_pct)),
+    }
+}
+
+/// How much of a span disjoint, sorted intervals fill.
+fn length_within(union: &[Interval], (start, end): Interval) -> i64 {
+    let first = union.partition_point(|(_, to)| *to <= start);
+    let inside = union[first..].iter().take_while(|(from, _)| *from < end);
+    inside.map(|(from, to)| (*to).min(end) - (*from).max(start)).sum()
+}
