@@ -10,6 +10,7 @@ pub mod breakdown;
 pub mod classify;
 pub mod collectives;
 pub mod distribution;
+pub mod hta;
 pub mod interval;
 pub mod kernels;
 pub mod links;

@@ -11,4 +11,5 @@ mod collectives;
 mod counts;
 mod exact;
 mod fixture;
+mod hta;
 mod tree;

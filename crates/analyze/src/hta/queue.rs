@@ -1,0 +1,118 @@
+//! Work waiting per stream: `get_queue_length_summary`.
+
+use serde::Serialize;
+
+use super::{Row, View};
+
+/// The calls that put work on a stream, as far as that tool knows them.
+const LAUNCHES: [&str; 12] = [
+    "cudaLaunchKernel",
+    "cudaLaunchKernelExC",
+    "cuLaunchKernel",
+    "cuLaunchKernelEx",
+    "cudaMemcpyAsync",
+    "cudaMemsetAsync",
+    "runFunction - job_prep_and_submit_for_execution",
+    "hipLaunchKernel",
+    "hipExtModuleLaunchKernel",
+    "hipMemcpyAsync",
+    "hipMemsetAsync",
+    "hipMemcpyWithStream",
+];
+
+/// A row of `get_queue_length_summary`. Its mean, deviation and quantiles are left out: they
+/// depend on the order of simultaneous events, which an unstable sort decides there, and are not
+/// weighted by time.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Queue {
+    /// `rank`.
+    pub rank: u32,
+    /// `stream`.
+    pub stream: i32,
+    /// `count`: launches and starts on the device.
+    pub count: u64,
+    /// `min`: how many were waiting at least; negative where a row starts before its call does.
+    pub min_length: i64,
+    /// `max`: how many were waiting at most.
+    pub max_length: i64,
+}
+
+/// A launch or a start on the device: in this order where simultaneous.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+enum Step {
+    Launch,
+    Start,
+}
+
+/// When the length of a stream's queue changes.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+struct Change {
+    stream: i32,
+    time_us: i64,
+    step: Step,
+}
+
+/// `get_queue_length_summary(ranks=all)`, by stream. Simultaneous events count in the order launch,
+/// then start.
+///
+/// Where several calls share a correlation id that tool stops with an assertion; each counts here.
+pub fn queue(views: &[View<'_>]) -> Vec<Queue> {
+    views.iter().flat_map(queue_of).collect()
+}
+
+fn queue_of(view: &View<'_>) -> Vec<Queue> {
+    let changes = changes(view);
+    let of_stream = |changes: &[Change]| {
+        let mut length = 0;
+        let lengths = changes.iter().map(|change| {
+            length += match change.step {
+                Step::Launch => 1,
+                Step::Start => -1,
+            };
+            length
+        });
+        let (min, max) = lengths
+            .fold((i64::MAX, i64::MIN), |(min, max), length| (min.min(length), max.max(length)));
+        Queue {
+            rank: view.rank(),
+            stream: changes[0].stream,
+            count: changes.len() as u64,
+            min_length: min,
+            max_length: max,
+        }
+    };
+    changes.chunk_by(|a, b| a.stream == b.stream).map(of_stream).collect()
+}
+
+/// By stream, then time.
+fn changes(view: &View<'_>) -> Vec<Change> {
+    let id = |row: &Row| view.trace.slices.correlation(row.row);
+    let is_call =
+        |row: &&Row| view.is_linked(row.row) && LAUNCHES.contains(&view.trace.name(row.row));
+    let mut calls: Vec<(u64, &Row)> = view
+        .host
+        .iter()
+        .chain(&view.device)
+        .filter(is_call)
+        .filter_map(|row| Some((id(row)?, row)))
+        .collect();
+    calls.sort_by_key(|(id, _)| *id);
+    let mut changes = Vec::with_capacity(2 * calls.len());
+    for row in &view.device {
+        let Some(correlation) = id(row) else { continue };
+        let from = calls.partition_point(|(id, _)| *id < correlation);
+        let launches = calls[from..].iter().take_while(|(id, _)| *id == correlation);
+        let mut add = |at: &Row, step: Step| {
+            let change = Change { stream: row.stream, time_us: at.start_us, step };
+            changes.extend(std::iter::repeat_n(change, row.copies as usize));
+        };
+        let mut launches = launches.peekable();
+        let is_launched = launches.peek().is_some();
+        launches.for_each(|(_, call)| add(call, Step::Launch));
+        if is_launched {
+            add(row, Step::Start);
+        }
+    }
+    changes.sort_unstable();
+    changes
+}
