@@ -8,6 +8,7 @@ mod error;
 pub mod execution_trace;
 mod file;
 mod format;
+pub mod link;
 pub mod open;
 pub mod record;
 pub mod store;

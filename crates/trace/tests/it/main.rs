@@ -8,5 +8,6 @@ mod execution_trace;
 mod execution_trace_read;
 mod failure;
 mod kineto;
+mod link;
 mod open;
 mod recording;

@@ -1,0 +1,213 @@
+//! Aligns two sequences that are alike but not equal, in near-linear time.
+//!
+//! Runs of names that occur once in both anchor the alignment; what lies between anchors is
+//! aligned by runs that are unique there, and the small rest by the longest common subsequence.
+
+use std::collections::HashMap;
+
+use super::sequence::{Name, OTHER};
+
+/// Lengths of the runs that anchor, longest first.
+const RUNS: [usize; 5] = [16, 8, 4, 2, 1];
+/// Runs that vote for where a sequence lies.
+const VOTE: usize = 4;
+/// A run that occurs more often votes for nothing in particular.
+const MANY: usize = 64;
+/// Cells of the exact method's table.
+const CELLS: usize = 1 << 20;
+/// Names before the first anchor and behind the last that may be missing.
+const SLACK: usize = 32;
+/// Anchors within gaps of anchors, at most.
+const DEPTH: usize = 32;
+
+/// Places in both sequences, ascending in both.
+type Pairs = Vec<(usize, usize)>;
+
+/// The shares of a short sequence's runs, and of its names, that a long one has too, 0..=1.
+pub fn likeness(short: &[Name], long: &[Name]) -> [f64; 2] {
+    [VOTE.min(short.len()), 1].map(|length| shared(short, long, length))
+}
+
+fn shared(short: &[Name], long: &[Name], length: usize) -> f64 {
+    if length == 0 || short.len() < length || long.len() < length {
+        return 0.0;
+    }
+    let mut runs: HashMap<&[Name], usize> = HashMap::new();
+    for run in short.windows(length) {
+        *runs.entry(run).or_default() += 1;
+    }
+    let all = short.len() + 1 - length;
+    let mut found = 0;
+    for run in long.windows(length) {
+        found += runs.remove(run).unwrap_or_default();
+    }
+    found as f64 / all as f64
+}
+
+/// Pairs of equal names, ascending in both; the long sequence's ends may stay over, and where it
+/// repeats the short one, the best and then first repetition is taken.
+pub fn align(short: &[Name], long: &[Name]) -> Pairs {
+    let Some((from, to)) = region(short, long) else { return Pairs::new() };
+    let near = &long[from..to];
+    let anchors = RUNS.iter().map(|run| anchors(short, near, *run)).find(|found| !found.is_empty());
+    let anchors = anchors.unwrap_or_default();
+    let (first, last) = (anchors.first().copied(), anchors.last().copied());
+    // Ends that lie far outside are another repetition's.
+    let begin = first.map_or(0, |(a, b)| b.saturating_sub(a + SLACK));
+    let end = last.map_or(near.len(), |(a, b)| near.len().min(b + (short.len() - a) + SLACK));
+    let mut pairs = Pairs::new();
+    gap(short, &near[begin..end], (0, begin), DEPTH, &mut pairs);
+    pairs.iter().map(|(a, b)| (*a, b + from)).collect()
+}
+
+/// Where in the long sequence the short one lies: most of its runs agree on the distance.
+fn region(short: &[Name], long: &[Name]) -> Option<(usize, usize)> {
+    let length = VOTE.min(short.len());
+    if length == 0 || long.len() < length {
+        return None;
+    }
+    let mut places: HashMap<&[Name], Vec<usize>> = HashMap::new();
+    for (at, run) in short.windows(length).enumerate() {
+        places.entry(run).or_default().push(at);
+    }
+    let width = (short.len() / 8).max(16);
+    let mut votes = vec![0_u32; (short.len() + long.len()) / width + 2];
+    for (at, run) in long.windows(length).enumerate() {
+        let voters = places.get(run).filter(|places| places.len() <= MANY);
+        for place in voters.into_iter().flatten() {
+            votes[(at + short.len() - place) / width] += 1;
+        }
+    }
+    // Neighbours count together, as a missing name shifts what follows.
+    let sums: Vec<u32> = votes.windows(2).map(|pair| pair[0] + pair[1]).collect();
+    let most = sums.iter().copied().max().filter(|most| *most > 0);
+    // Without any vote, all of it may be it.
+    let Some(at) = most.and_then(|most| sums.iter().position(|sum| *sum == most)) else {
+        return (long.len() <= 4 * short.len()).then_some((0, long.len()));
+    };
+    let from = (at * width).saturating_sub(short.len());
+    let to = ((at + 2) * width).min(long.len());
+    Some((from.min(to), to))
+}
+
+/// Aligns two parts that begin at `offset` of the whole.
+fn gap(a: &[Name], b: &[Name], offset: (usize, usize), depth: usize, pairs: &mut Pairs) {
+    let same = |(x, y): &(&Name, &Name)| x == y && **x != OTHER;
+    let head = a.iter().zip(b).take_while(same).count();
+    pairs.extend((0..head).map(|at| (offset.0 + at, offset.1 + at)));
+    let (a, b) = (&a[head..], &b[head..]);
+    let offset = (offset.0 + head, offset.1 + head);
+    let tail = a.iter().rev().zip(b.iter().rev()).take_while(same).count();
+    let (inner_a, inner_b) = (&a[..a.len() - tail], &b[..b.len() - tail]);
+    middle(inner_a, inner_b, offset, depth, pairs);
+    let (end_a, end_b) = (offset.0 + inner_a.len(), offset.1 + inner_b.len());
+    pairs.extend((0..tail).map(|at| (end_a + at, end_b + at)));
+}
+
+fn middle(a: &[Name], b: &[Name], offset: (usize, usize), depth: usize, pairs: &mut Pairs) {
+    if a.is_empty() || b.is_empty() {
+        return;
+    }
+    if (a.len() + 1).saturating_mul(b.len() + 1) <= CELLS {
+        let found = longest_common(a, b);
+        pairs.extend(found.into_iter().map(|(x, y)| (offset.0 + x, offset.1 + y)));
+        return;
+    }
+    let Some(inner) = depth.checked_sub(1) else { return };
+    let anchors = RUNS.iter().map(|run| anchors(a, b, *run)).find(|found| !found.is_empty());
+    let Some(anchors) = anchors else { return };
+    let (mut at_a, mut at_b) = (0, 0);
+    for (x, y) in anchors {
+        gap(&a[at_a..x], &b[at_b..y], (offset.0 + at_a, offset.1 + at_b), inner, pairs);
+        pairs.push((offset.0 + x, offset.1 + y));
+        (at_a, at_b) = (x + 1, y + 1);
+    }
+    gap(&a[at_a..], &b[at_b..], (offset.0 + at_a, offset.1 + at_b), inner, pairs);
+}
+
+/// Runs that occur once in both, the longest chain of them that ascends in both.
+fn anchors(a: &[Name], b: &[Name], run: usize) -> Pairs {
+    const TWICE: usize = usize::MAX;
+    let once = |all: &[Name]| {
+        let mut places = HashMap::new();
+        for at in 0..(all.len() + 1).saturating_sub(run) {
+            places.entry(hash(&all[at..at + run])).and_modify(|place| *place = TWICE).or_insert(at);
+        }
+        places
+    };
+    let in_b = once(b);
+    let in_a = once(a);
+    let mut pairs: Pairs = Vec::new();
+    for at in 0..(a.len() + 1).saturating_sub(run) {
+        let key = hash(&a[at..at + run]);
+        let place = in_b.get(&key).copied().filter(|place| *place != TWICE);
+        let is_unique = in_a.get(&key) == Some(&at);
+        if let Some(place) =
+            place.filter(|place| is_unique && a[at..at + run] == b[*place..*place + run])
+        {
+            pairs.push((at, place));
+        }
+    }
+    ascending(&pairs)
+}
+
+/// FNV-1a over names.
+fn hash(run: &[Name]) -> u64 {
+    run.iter().fold(0xcbf2_9ce4_8422_2325, |hash, name| {
+        (hash ^ u64::from(*name)).wrapping_mul(0x0000_0100_0000_01b3)
+    })
+}
+
+/// The longest subsequence that ascends in the second place as it does in the first.
+fn ascending(pairs: &[(usize, usize)]) -> Pairs {
+    let mut tails: Vec<usize> = Vec::new();
+    let mut before = vec![usize::MAX; pairs.len()];
+    for (at, (_, b)) in pairs.iter().enumerate() {
+        let length = tails.partition_point(|tail| pairs[*tail].1 < *b);
+        if length > 0 {
+            before[at] = tails[length - 1];
+        }
+        if length == tails.len() {
+            tails.push(at);
+        } else {
+            tails[length] = at;
+        }
+    }
+    let mut found = Pairs::new();
+    let mut at = tails.last().copied();
+    while let Some(pair) = at {
+        found.push(pairs[pair]);
+        at = Some(before[pair]).filter(|place| *place != usize::MAX);
+    }
+    found.reverse();
+    found
+}
+
+/// The longest common subsequence, by table.
+fn longest_common(a: &[Name], b: &[Name]) -> Pairs {
+    let width = b.len() + 1;
+    let mut table = vec![0_u32; (a.len() + 1) * width];
+    for x in (0..a.len()).rev() {
+        for y in (0..b.len()).rev() {
+            table[x * width + y] = if a[x] == b[y] && a[x] != OTHER {
+                table[(x + 1) * width + y + 1] + 1
+            } else {
+                table[(x + 1) * width + y].max(table[x * width + y + 1])
+            };
+        }
+    }
+    let mut found = Pairs::new();
+    let (mut x, mut y) = (0, 0);
+    while x < a.len() && y < b.len() {
+        let here = table[x * width + y];
+        if a[x] == b[y] && a[x] != OTHER && here == table[(x + 1) * width + y + 1] + 1 {
+            found.push((x, y));
+            (x, y) = (x + 1, y + 1);
+        } else if here == table[(x + 1) * width + y] {
+            x += 1;
+        } else {
+            y += 1;
+        }
+    }
+    found
+}

@@ -1,0 +1,175 @@
+//! Which thread is which, and where the nodes repeat, by the names each thread began in order.
+
+use super::align;
+use super::sequence::{Host, Name, Sequence};
+
+/// A place in a track where the nodes of a thread occur: their rows, thread order.
+struct Occurrence {
+    rows: Vec<Option<u32>>,
+    span: (i64, i64),
+}
+
+/// A thread and where its nodes occur whole, by time.
+struct Candidate<'a> {
+    thread: &'a Sequence,
+    track: Option<&'a Sequence>,
+    occurrences: Vec<Occurrence>,
+}
+
+/// Threads too short for common runs must share this much of their names.
+const ALIKE: f64 = 0.5;
+
+/// The row of each node, for each whole repetition by time; of none is whole, of the best.
+pub fn repetitions(host: &Host<'_>) -> Vec<Vec<Option<u32>>> {
+    let mut threads: Vec<&Sequence> =
+        host.threads.iter().filter(|thread| !thread.places.is_empty()).collect();
+    // The longest thread is the surest, and the others must fit its times.
+    threads.sort_by_key(|thread| std::cmp::Reverse(thread.places.len()));
+    let Some((longest, others)) = threads.split_first() else { return Vec::new() };
+    let mut free: Vec<&Sequence> = host.tracks.iter().collect();
+    let mut lead = choose(host, longest, &mut free, None);
+    if lead.occurrences.is_empty() {
+        lead.occurrences.extend(lead.track.and_then(|track| roughly(host, longest, track, None)));
+    }
+    let Some(first) = lead.occurrences.first() else { return Vec::new() };
+    let within = Some(first.span);
+    let others: Vec<Candidate<'_>> =
+        others.iter().map(|thread| choose(host, thread, &mut free, within)).collect();
+    let wanted = host.node_count();
+    let mut found: Vec<(usize, Vec<Option<u32>>)> = Vec::new();
+    for occurrence in &lead.occurrences {
+        let mut rows = vec![None; host.place_count()];
+        place(&mut rows, longest, occurrence);
+        for other in &others {
+            let Some(track) = other.track else { continue };
+            match nearest(&other.occurrences, occurrence.span) {
+                Some(occurrence) => place(&mut rows, other.thread, occurrence),
+                None => {
+                    let rough = roughly(host, other.thread, track, Some(occurrence.span));
+                    rough.iter().for_each(|rough| place(&mut rows, other.thread, rough));
+                }
+            }
+        }
+        found.push((rows.iter().flatten().count(), rows));
+    }
+    let most = found.iter().map(|(count, _)| *count).max().unwrap_or_default();
+    let is_kept = |count: usize| if most == wanted { count == wanted } else { count == most };
+    let mut kept: Vec<_> =
+        found.into_iter().filter(|(count, _)| is_kept(*count)).map(|(_, rows)| rows).collect();
+    if most < wanted {
+        kept.truncate(1);
+    }
+    kept
+}
+
+fn place(rows: &mut [Option<u32>], thread: &Sequence, occurrence: &Occurrence) {
+    for (place, row) in thread.places.iter().zip(&occurrence.rows) {
+        rows[*place as usize] = *row;
+    }
+}
+
+/// The track a thread occurs in, whole if possible, and at the right time if one is known. It is
+/// taken from the free ones.
+fn choose<'a>(
+    host: &Host<'_>,
+    thread: &'a Sequence,
+    free: &mut Vec<&'a Sequence>,
+    within: Option<(i64, i64)>,
+) -> Candidate<'a> {
+    let mut best: Option<(usize, (bool, [f64; 2]), Vec<Occurrence>)> = None;
+    for (at, track) in free.iter().enumerate() {
+        let whole = occurrences(host, thread, track);
+        let is_timely = within.is_none_or(|span| nearest(&whole, span).is_some());
+        let is_whole = !whole.is_empty() && is_timely;
+        let likeness =
+            if is_whole { [1.0; 2] } else { align::likeness(&thread.names, &track.names) };
+        let score = (is_whole, likeness);
+        let is_better = best.as_ref().is_none_or(|(_, best, _)| score > *best);
+        if (likeness[0] > 0.0 || likeness[1] >= ALIKE) && is_better {
+            best = Some((at, score, whole));
+        }
+    }
+    match best {
+        Some((at, _, occurrences)) => {
+            Candidate { thread, track: Some(free.remove(at)), occurrences }
+        }
+        None => Candidate { thread, track: None, occurrences: Vec::new() },
+    }
+}
+
+/// Where all names of a thread follow each other in a track, without overlaps.
+fn occurrences(host: &Host<'_>, thread: &Sequence, track: &Sequence) -> Vec<Occurrence> {
+    let mut found = Vec::new();
+    let mut behind = 0;
+    for end in ends(&thread.names, &track.names) {
+        let begin = end - thread.names.len();
+        if begin < behind {
+            continue;
+        }
+        behind = end;
+        let rows = &track.places[begin..end];
+        if let Some(span) = host.span(rows.iter().copied()) {
+            found.push(Occurrence { rows: rows.iter().copied().map(Some).collect(), span });
+        }
+    }
+    found
+}
+
+/// Where the pattern ends in the text, each time.
+///
+/// # Source
+/// Knuth, Morris, Pratt: Fast pattern matching in strings, 1977.
+fn ends(pattern: &[Name], text: &[Name]) -> Vec<usize> {
+    let mut borders = vec![0; pattern.len()];
+    let mut length = 0;
+    for at in 1..pattern.len() {
+        while length > 0 && pattern[at] != pattern[length] {
+            length = borders[length - 1];
+        }
+        length += usize::from(pattern[at] == pattern[length]);
+        borders[at] = length;
+    }
+    let mut found = Vec::new();
+    let mut length = 0;
+    for (at, name) in text.iter().enumerate() {
+        while length > 0 && *name != pattern[length] {
+            length = borders[length - 1];
+        }
+        length += usize::from(*name == pattern[length]);
+        if length == pattern.len() {
+            found.push(at + 1);
+            length = borders[length - 1];
+        }
+    }
+    found
+}
+
+/// The occurrence that shares most time with a span; none if none shares any.
+fn nearest(occurrences: &[Occurrence], (start, end): (i64, i64)) -> Option<&Occurrence> {
+    // Occurrences follow each other, so those that overlap are neighbours.
+    let first = occurrences.partition_point(|one| one.span.1 <= start);
+    let overlapping = occurrences[first..].iter().take_while(|one| one.span.0 < end);
+    let shared = |one: &&Occurrence| one.span.1.min(end) - one.span.0.max(start);
+    overlapping.reduce(|best, next| if shared(&next) > shared(&best) { next } else { best })
+}
+
+/// The best place in a track, though not whole: at most the rows that began within a span.
+fn roughly(
+    host: &Host<'_>,
+    thread: &Sequence,
+    track: &Sequence,
+    within: Option<(i64, i64)>,
+) -> Option<Occurrence> {
+    let bounds = within.map(|(start, end)| {
+        let behind = |time: i64| track.places.partition_point(|row| host.start(*row) < time);
+        (behind(start), behind(end))
+    });
+    let (from, to) = bounds.unwrap_or((0, track.places.len()));
+    let pairs = align::align(&thread.names, &track.names[from..to]);
+    let mut rows = vec![None; thread.names.len()];
+    for (node, row) in pairs {
+        rows[node] = Some(track.places[from + row]);
+    }
+    let span = host.span(rows.iter().flatten().copied())?;
+    Some(Occurrence { rows, span })
+}
