@@ -11,6 +11,7 @@ pub mod classify;
 pub mod collectives;
 pub mod distribution;
 pub mod hta;
+pub mod clock;
 pub mod interval;
 pub mod kernels;
 pub mod links;

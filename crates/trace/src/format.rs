@@ -3,6 +3,7 @@
 pub mod chakra;
 pub mod execution_trace;
 pub mod kineto;
+pub mod perfetto;
 
 mod collective;
 mod identity;

@@ -6,9 +6,12 @@
 
 mod error;
 pub mod execution_trace;
+pub mod export;
 mod file;
 mod format;
 pub mod link;
+mod lanes;
+pub mod merge;
 pub mod open;
 pub mod record;
 pub mod store;

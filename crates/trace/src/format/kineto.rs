@@ -4,6 +4,8 @@
 //! nothing of how the spans were taken.
 
 mod argument;
+pub mod export;
+mod number;
 mod row;
 
 use std::io::{self, Write};

@@ -13,6 +13,18 @@ impl<T> Sparse<T> {
         self.rows.binary_search(&row).ok().map(|at| &self.values[at])
     }
 
+    /// The value of a row, quick where rows are asked for in ascending order: `place` remembers
+    /// where the last one was found, 0 at first.
+    pub fn get_near(&self, row: u32, place: &mut usize) -> Option<&T> {
+        let is_behind = *place == 0 || self.rows[*place - 1] < row;
+        if !is_behind || self.rows.get(*place).is_some_and(|next| *next < row) {
+            *place = self.rows.partition_point(|other| *other < row);
+        }
+        self.rows.get(*place).filter(|next| **next == row)?;
+        *place += 1;
+        Some(&self.values[*place - 1])
+    }
+
     /// Adds the value of a row behind all others.
     ///
     /// # Panics

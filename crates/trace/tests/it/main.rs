@@ -10,4 +10,7 @@ mod failure;
 mod kineto;
 mod link;
 mod open;
+mod export;
+mod merge;
+mod perfetto;
 mod recording;

@@ -6,6 +6,8 @@ use std::io::{self, Write};
 use schema::Nanos;
 use serde::Serialize;
 
+use super::number;
+
 /// A line of the timeline: process and thread, or device and stream.
 #[derive(Clone, Copy, Debug)]
 pub struct Track {
@@ -133,30 +135,8 @@ struct Micros(i64);
 
 impl fmt::Display for Micros {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let sign = if self.0 < 0 { "-" } else { "" };
-        let nanos = self.0.unsigned_abs();
-        write!(f, "{sign}{}.{:03}", nanos / 1000, nanos % 1000)
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::Micros;
-
-    #[test]
-    fn microseconds_have_exactly_three_decimals_at_any_size() {
-        let cases = [
-            (0, "0.000"),
-            (1, "0.001"),
-            (-1, "-0.001"),
-            (1_000, "1.000"),
-            (1_234_567, "1234.567"),
-            (1_694_128_201_421_058_007, "1694128201421058.007"),
-            (i64::MAX, "9223372036854775.807"),
-            (i64::MIN, "-9223372036854775.808"),
-        ];
-        for (nanos, text) in cases {
-            assert_eq!(Micros(nanos).to_string(), text);
-        }
+        let mut text = Vec::with_capacity(24);
+        number::push_micros(&mut text, self.0);
+        f.write_str(&String::from_utf8_lossy(&text))
     }
 }

@@ -1,0 +1,228 @@
+//! The arguments of a slice under Kineto's keys: from the columns, or as its own text had them.
+//!
+//! Knows which arguments there are and which of them are ids, not how a format writes a value.
+
+use super::original::Pairs;
+use crate::merge::{IdKind, Part};
+use crate::store::{Allocation, Collective, LaunchShape, StringId};
+
+/// An argument's value.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Value<'a> {
+    /// A whole number, not negative.
+    Unsigned(u64),
+    /// A whole number.
+    Signed(i64),
+    /// A number.
+    Float(f64),
+    /// A number of single precision.
+    Single(f32),
+    /// A text.
+    Text(&'a str),
+    /// x, y and z.
+    Three([u32; 3]),
+    /// False; nothing in a column is written as true.
+    False,
+    /// Valid JSON of any kind.
+    Json(&'a str),
+}
+
+/// Where the last value of each column was found.
+#[derive(Clone, Debug, Default)]
+pub struct Places {
+    bytes: usize,
+    bandwidth: usize,
+    launch_shape: usize,
+    collective: usize,
+    sequence: usize,
+    forward_thread: usize,
+    record_function: usize,
+    event_index: usize,
+    python: usize,
+    sync: usize,
+    graph_node: usize,
+    unfinished: usize,
+}
+
+/// Hands out the arguments that columns hold, ids unique over all parts.
+pub fn typed<'a>(
+    part: &'a Part<'_>,
+    row: u32,
+    places: &mut Places,
+    out: &mut impl FnMut(&'static str, Value<'a>),
+) {
+    let slices = &part.trace.slices;
+    let id = |kind, id| Value::Unsigned(part.id(kind, id));
+    if let Some(external) = slices.external_id(row) {
+        out("External id", id(IdKind::External, external));
+    }
+    if let Some(function) = slices.record_function.get_near(row, &mut places.record_function) {
+        out("Record function id", id(IdKind::RecordFunction, *function));
+    }
+    if let Some(sequence) = slices.sequence.get_near(row, &mut places.sequence) {
+        out("Sequence number", Value::Signed(sequence_number(part, *sequence)));
+    }
+    if let Some(thread) = slices.forward_thread.get_near(row, &mut places.forward_thread) {
+        out("Fwd thread id", Value::Unsigned(*thread));
+    }
+    if let Some(index) = slices.event_index.get_near(row, &mut places.event_index) {
+        out("Ev Idx", id(IdKind::EventIndex, *index));
+    }
+    if let Some(frame) = slices.python.get_near(row, &mut places.python) {
+        out("Python id", id(IdKind::Python, frame.id));
+        let mut other = |key, other: Option<u64>| {
+            other.into_iter().for_each(|other| out(key, id(IdKind::Python, other)));
+        };
+        other("Python parent id", frame.parent);
+        other("Python module id", frame.module);
+    }
+    of_device(part, row, places, out);
+    if let Some(collective) = slices.collective.get_near(row, &mut places.collective) {
+        of_collective(part, collective, out);
+    }
+    if slices.unfinished.get_near(row, &mut places.unfinished).is_some() {
+        out("finished", Value::False);
+    }
+}
+
+fn of_device<'a>(
+    part: &'a Part<'_>,
+    row: u32,
+    places: &mut Places,
+    out: &mut impl FnMut(&'static str, Value<'a>),
+) {
+    let slices = &part.trace.slices;
+    let id = |kind, id| Value::Unsigned(part.id(kind, id));
+    if let Some(device) = slices.device(row) {
+        out("device", Value::Signed(part.device(i64::from(device))));
+    }
+    if let Some(stream) = slices.stream(row) {
+        out("stream", Value::Signed(i64::from(stream)));
+    }
+    if let Some(correlation) = slices.correlation(row) {
+        out("correlation", id(IdKind::Correlation, correlation));
+    }
+    if let Some(bytes) = slices.bytes.get_near(row, &mut places.bytes) {
+        out("bytes", Value::Unsigned(*bytes));
+    }
+    if let Some(bandwidth) = slices.bandwidth.get_near(row, &mut places.bandwidth) {
+        out("memory bandwidth (GB/s)", Value::Float(*bandwidth));
+    }
+    if let Some(node) = slices.graph_node.get_near(row, &mut places.graph_node) {
+        out("graph node id", id(IdKind::GraphNode, *node));
+    }
+    if let Some(shape) = slices.launch_shape.get_near(row, &mut places.launch_shape) {
+        of_launch(shape, out);
+    }
+    if let Some(wait) = slices.sync.get_near(row, &mut places.sync) {
+        out("cuda_sync_kind", Value::Text(part.trace.name(row)));
+        if let Some(stream) = wait.stream {
+            out("wait_on_stream", Value::Signed(stream));
+        }
+        if let Some(record) = wait.record_correlation {
+            out("wait_on_cuda_event_record_corr_id", id(IdKind::Correlation, record));
+        }
+        if let Some(event) = wait.event {
+            out("wait_on_cuda_event_id", id(IdKind::DeviceEvent, event));
+        }
+    }
+}
+
+fn of_launch<'a>(shape: &LaunchShape, out: &mut impl FnMut(&'static str, Value<'a>)) {
+    out("registers per thread", Value::Unsigned(u64::from(shape.registers)));
+    out("shared memory", Value::Unsigned(u64::from(shape.shared_memory)));
+    let numbers = [
+        ("blocks per SM", shape.blocks_per_sm),
+        ("warps per SM", shape.warps_per_sm),
+        ("est. achieved occupancy %", shape.occupancy_pct),
+    ];
+    for (key, number) in numbers.into_iter().filter(|(_, number)| number.is_finite()) {
+        out(key, Value::Single(number));
+    }
+    out("grid", Value::Three(shape.grid));
+    out("block", Value::Three(shape.block));
+}
+
+fn of_collective<'a>(
+    part: &'a Part<'_>,
+    collective: &Collective,
+    out: &mut impl FnMut(&'static str, Value<'a>),
+) {
+    let texts = [
+        ("Collective name", collective.name),
+        ("dtype", collective.dtype),
+        ("In split size", collective.splits_in),
+        ("Out split size", collective.splits_out),
+        ("Process Group Name", collective.group),
+        ("Process Group Description", collective.group_description),
+        ("Process Group Ranks", collective.group_ranks),
+    ];
+    for (key, text) in texts.into_iter().filter(|(_, text)| *text != StringId::default()) {
+        out(key, Value::Text(part.trace.strings.get(text)));
+    }
+    let numbers = [
+        ("In msg nelems", collective.elements_in),
+        ("Out msg nelems", collective.elements_out),
+        ("Group size", collective.group_size.map(u64::from)),
+        ("Seq", collective.sequence),
+    ];
+    for (key, number) in numbers {
+        number.into_iter().for_each(|number| out(key, Value::Unsigned(number)));
+    }
+}
+
+/// Hands out what an allocation says.
+pub fn of_allocation<'a>(
+    part: &Part<'_>,
+    allocation: &Allocation,
+    out: &mut impl FnMut(&'static str, Value<'a>),
+) {
+    out("Addr", Value::Unsigned(allocation.address));
+    out("Bytes", Value::Signed(allocation.bytes));
+    out("Total Allocated", Value::Signed(allocation.total_allocated));
+    out("Total Reserved", Value::Signed(allocation.total_reserved));
+    out("Device Type", Value::Signed(i64::from(allocation.device_type)));
+    let device = i64::from(allocation.device);
+    let is_host = allocation.device_type == 0;
+    out("Device Id", Value::Signed(if is_host { device } else { part.device(device) }));
+}
+
+fn sequence_number(part: &Part<'_>, sequence: i64) -> i64 {
+    match u64::try_from(sequence) {
+        Ok(number) => part.id(IdKind::Sequence, number) as i64,
+        Err(_) => sequence,
+    }
+}
+
+/// Hands out all arguments of a slice's text, ids unique over all parts.
+pub fn original<'a>(
+    part: &Part<'_>,
+    pairs: &'a Pairs<'_>,
+    out: &mut impl FnMut(&'a str, Value<'a>),
+) {
+    for (key, text) in &pairs.0 {
+        let renamed = if part.is_one_of_several() { rename(part, key, text.get()) } else { None };
+        out(key, renamed.unwrap_or(Value::Json(text.get())));
+    }
+}
+
+/// The value of a key that holds an id, unique over all parts.
+fn rename(part: &Part<'_>, key: &str, text: &str) -> Option<Value<'static>> {
+    let kind = match key {
+        "correlation" | "wait_on_cuda_event_record_corr_id" => IdKind::Correlation,
+        "External id" | "external id" => IdKind::External,
+        "Record function id" => IdKind::RecordFunction,
+        "Ev Idx" => IdKind::EventIndex,
+        "Sequence number" => IdKind::Sequence,
+        "Python id" | "Python parent id" | "Python module id" => IdKind::Python,
+        "wait_on_cuda_event_id" => IdKind::DeviceEvent,
+        "graph node id" => IdKind::GraphNode,
+        "device" => {
+            let device = text.trim_matches('"').parse().ok()?;
+            return Some(Value::Signed(part.device(device)));
+        }
+        _ => return None,
+    };
+    let id = text.trim_matches('"').parse().ok()?;
+    Some(Value::Unsigned(part.id(kind, id)))
+}

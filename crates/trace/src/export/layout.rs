@@ -1,0 +1,126 @@
+//! Which processes and tracks a file shows, in which order and under which names.
+//!
+//! Devices come behind the threads of their rank, the profiler's own rows behind those. Knows no
+//! format.
+
+use std::collections::BTreeMap;
+
+use crate::merge::{Merged, Part};
+use crate::store::{Track, TrackKey};
+
+/// A process or a device.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Process {
+    /// Place of the part it belongs to.
+    pub part: usize,
+    /// Its id, unique over all parts.
+    pub pid: TrackKey,
+    /// What it is.
+    pub class: Class,
+    /// Its name; empty if unknown.
+    pub name: String,
+    /// Its label, such as `GPU 0`; empty if unknown.
+    pub label: String,
+    /// Its tracks, places in the part's trace, in order.
+    pub tracks: Vec<usize>,
+}
+
+/// What a process id stands for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Class {
+    /// A process of the operating system.
+    Host,
+    /// A device.
+    Device,
+    /// Rows of the profiler.
+    Other,
+}
+
+/// All processes, by rank, class and id.
+pub fn of(merged: &Merged<'_>) -> Vec<Process> {
+    let parts = merged.parts.iter().enumerate();
+    parts.flat_map(|(place, part)| of_part(place, part)).collect()
+}
+
+fn of_part(place: usize, part: &Part<'_>) -> Vec<Process> {
+    let mut processes: BTreeMap<(Class, &TrackKey), Vec<usize>> = BTreeMap::new();
+    for (at, track) in part.trace.tracks.iter().enumerate() {
+        let class = match &track.pid {
+            _ if part.is_device(at) => Class::Device,
+            TrackKey::Number(pid) if *pid >= 0 => Class::Host,
+            _ => Class::Other,
+        };
+        processes.entry((class, &track.pid)).or_default().push(at);
+    }
+    join_empty(part, &mut processes);
+    let process = |((class, pid), mut tracks): ((Class, &TrackKey), Vec<usize>)| {
+        tracks.sort_by_key(|at| &part.trace.tracks[*at].tid);
+        let known = |text: fn(&Track) -> &String| {
+            let texts = tracks.iter().map(|at| text(&part.trace.tracks[*at]));
+            texts.into_iter().find(|text| !text.is_empty()).cloned().unwrap_or_default()
+        };
+        let label = known(|track| &track.process_label);
+        let name = known(|track| &track.process_name);
+        let name =
+            if part.is_one_of_several() { title(part, class, (pid, &name, &label)) } else { name };
+        Process { part: place, pid: part.pid(pid), class, name, label, tracks }
+    };
+    processes.into_iter().map(process).collect()
+}
+
+/// A device's process may have tracks without slices, made by their names alone.
+fn join_empty(part: &Part<'_>, processes: &mut BTreeMap<(Class, &TrackKey), Vec<usize>>) {
+    let mut has_slices = vec![false; part.trace.tracks.len()];
+    part.trace.slices.track.iter().for_each(|track| has_slices[track.0 as usize] = true);
+    let devices: Vec<_> =
+        processes.keys().filter(|(class, _)| *class == Class::Device).copied().collect();
+    for (_, pid) in devices {
+        let Some(hosts) = processes.get(&(Class::Host, pid)) else { continue };
+        if hosts.iter().any(|at| has_slices[*at]) {
+            continue;
+        }
+        let moved = processes.remove(&(Class::Host, pid)).unwrap_or_default();
+        processes.entry((Class::Device, pid)).or_default().extend(moved);
+    }
+}
+
+/// Such as "rank 3 · python 12345" and "rank 3 · GPU 0".
+fn title(part: &Part<'_>, class: Class, (pid, name, label): (&TrackKey, &str, &str)) -> String {
+    let rank = part.trace.rank;
+    match (class, label, name) {
+        (Class::Device, "", _) => format!("rank {rank} · device {pid}"),
+        (Class::Device, label, _) => format!("rank {rank} · {label}"),
+        (Class::Host, _, "") => format!("rank {rank} · process {pid}"),
+        (Class::Host, _, name) => format!("rank {rank} · {name} {pid}"),
+        (Class::Other, ..) => format!("rank {rank} · {pid}"),
+    }
+}
+
+impl Process {
+    /// Its name, made up if it has none.
+    pub fn title(&self) -> String {
+        match (self.class, self.label.as_str(), self.name.as_str()) {
+            (Class::Device, label, name) if !label.is_empty() && !name.contains(label) => {
+                label.to_owned()
+            }
+            (Class::Device, _, "") => format!("device {}", self.pid),
+            (_, _, "") => self.pid.to_string(),
+            (.., name) => name.to_owned(),
+        }
+    }
+}
+
+/// The name of a lane, such as "stream 7 (lane 2)"; the track's own line is the first.
+pub fn lane_name(track: &str, lane: u32) -> String {
+    if lane == 0 { track.to_owned() } else { format!("{track} (lane {})", lane + 1) }
+}
+
+/// The name of a track, made up if it has none.
+pub fn track_name(track: &Track, class: Class) -> String {
+    match (&track.tid, class) {
+        _ if !track.thread_name.is_empty() => track.thread_name.clone(),
+        (TrackKey::Number(stream), Class::Device) => format!("stream {stream}"),
+        (TrackKey::Number(thread), _) => format!("thread {thread}"),
+        (TrackKey::Text(text), _) => text.clone(),
+    }
+}

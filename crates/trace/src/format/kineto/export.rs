@@ -1,0 +1,292 @@
+//! Kineto JSON of any trace: one line per event, times in exact decimals.
+//!
+//! Texts are escaped once per name, category and track. Knows nothing of files.
+
+mod header;
+mod line;
+mod time;
+
+use std::collections::BTreeSet;
+use std::io::{self, Write};
+
+use crate::export::argument::{self, Places, Value};
+use crate::export::layout::{self, Process};
+use crate::export::original::Originals;
+use crate::export::{Arguments, Options, Overlaps, Written, binding};
+use crate::lanes::{self, Lanes};
+use crate::merge::{IdKind, Merged, Part};
+use crate::store::{Counter, FlowPhase, TrackKey};
+use line::{Lines, Texts};
+use time::Clock;
+
+use super::number;
+
+/// Writes all parts.
+///
+/// # Errors
+/// Those of `out`.
+pub fn write(
+    out: &mut (impl Write + ?Sized),
+    merged: &Merged<'_>,
+    options: &Options,
+) -> io::Result<Written> {
+    let clock = Clock::of(merged);
+    let processes = layout::of(merged);
+    let mut written = Written::default();
+    header::write(out, merged, clock)?;
+    let mut lines = Lines::new(out);
+    for (place, part) in merged.parts.iter().enumerate() {
+        let tracks = part.trace.tracks.len();
+        let lanes = match options.overlaps {
+            Overlaps::Lanes => lanes::assign(&part.trace.slices, tracks),
+            Overlaps::Keep => lanes::none(&part.trace.slices, tracks),
+        };
+        let texts = Texts::new(part, &lanes);
+        let mut rows = Rows { lines: &mut lines, clock, part, texts, written: &mut written };
+        rows.names(&processes, place)?;
+        rows.slices(&lanes, options.arguments)?;
+        rows.flows(&lanes)?;
+        rows.counters()?;
+        rows.instants()?;
+        rows.computed(options)?;
+    }
+    lines.end()?;
+    Ok(written)
+}
+
+/// The rows of one part.
+struct Rows<'a, 'w, W: ?Sized> {
+    lines: &'a mut Lines<'w, W>,
+    clock: Clock,
+    part: &'a Part<'a>,
+    texts: Texts,
+    written: &'a mut Written,
+}
+
+impl<W: Write + ?Sized> Rows<'_, '_, W> {
+    /// Names and order of processes and threads.
+    fn names(&mut self, processes: &[Process], part: usize) -> io::Result<()> {
+        // In a container a process may have a device's id: then both are one to readers.
+        let mut named = BTreeSet::new();
+        let own = processes.iter().enumerate().filter(|(_, process)| process.part == part);
+        for (order, process) in own {
+            if named.insert(&process.pid) {
+                self.process_names(process, order)?;
+            }
+            let mut place = 0;
+            for track in &process.tracks {
+                self.thread_names(process, *track, &mut place)?;
+            }
+        }
+        Ok(())
+    }
+
+    fn process_names(&mut self, process: &Process, order: usize) -> io::Result<()> {
+        let at = line::place(&process.pid, &TrackKey::Number(0));
+        if !process.name.is_empty() {
+            self.metadata(&at, "process_name", ("name", Value::Text(&process.name)))?;
+        }
+        if !process.label.is_empty() {
+            self.metadata(&at, "process_labels", ("labels", Value::Text(&process.label)))?;
+        }
+        let order = Value::Unsigned(order as u64);
+        self.metadata(&at, "process_sort_index", ("sort_index", order))
+    }
+
+    fn thread_names(&mut self, process: &Process, track: usize, place: &mut u64) -> io::Result<()> {
+        let known = &self.part.trace.tracks[track];
+        let name = layout::track_name(known, process.class);
+        let is_named = !known.thread_name.is_empty() || self.part.is_one_of_several();
+        for (lane, tid) in (0..).zip(self.texts.tids(track).to_vec()) {
+            let at = line::place(&process.pid, &tid);
+            if is_named || lane > 0 {
+                let name = layout::lane_name(&name, lane);
+                self.metadata(&at, "thread_name", ("name", Value::Text(&name)))?;
+            }
+            self.metadata(&at, "thread_sort_index", ("sort_index", Value::Unsigned(*place)))?;
+            *place += 1;
+        }
+        Ok(())
+    }
+
+    fn metadata(&mut self, at: &[u8], name: &str, pair: (&str, Value<'_>)) -> io::Result<()> {
+        let first = self.clock.first.unwrap_or(0);
+        let out = self.lines.begin("M")?;
+        out.extend_from_slice(b", \"name\": ");
+        line::push_text(out, name);
+        out.extend_from_slice(at);
+        push_time(out, self.clock, first);
+        push_arguments(out, |out| {
+            let (key, value) = pair;
+            line::push_text(out, key);
+            out.extend_from_slice(b": ");
+            line::push_value(out, value);
+        });
+        out.push(b'}');
+        Ok(())
+    }
+
+    fn slices(&mut self, lanes: &Lanes, arguments: Arguments) -> io::Result<()> {
+        let part = self.part;
+        let mut originals = match arguments {
+            Arguments::All => Originals::open(part.trace),
+            Arguments::Typed => Originals::none(part.trace),
+        };
+        let slices = &part.trace.slices;
+        let mut places = Places::default();
+        for row in part.trace.rows() {
+            let at = row as usize;
+            let out = self.lines.begin("X")?;
+            out.extend_from_slice(&self.texts.categories[usize::from(slices.category[at])]);
+            out.extend_from_slice(b", \"name\": ");
+            out.extend_from_slice(self.texts.name(slices.name[at]));
+            out.extend_from_slice(self.texts.track(slices.track[at].0 as usize, lanes.lane[at]));
+            push_time(out, self.clock, part.time(slices.start[at]));
+            out.extend_from_slice(b", \"dur\": ");
+            self.clock.push_duration(out, slices.duration[at]);
+            let mut is_complete = slices.offset[at] == u64::MAX || arguments == Arguments::Typed;
+            push_arguments(out, |out| {
+                if let Some(pairs) = originals.arguments(row) {
+                    is_complete = true;
+                    argument::original(part, &pairs, &mut |key, value| push_pair(out, key, value));
+                } else {
+                    argument::typed(part, row, &mut places, &mut |key, value| {
+                        push_pair(out, key, value);
+                    });
+                }
+            });
+            out.push(b'}');
+            self.written.slices_typed_only += u64::from(!is_complete);
+        }
+        self.written.slices += slices.len() as u64;
+        self.written.slices_moved += lanes.moved();
+        Ok(())
+    }
+
+    fn flows(&mut self, lanes: &Lanes) -> io::Result<()> {
+        let part = self.part;
+        let bound = if lanes.moved() > 0 { binding::of(part, lanes) } else { Vec::new() };
+        for (at, flow) in part.trace.flows.iter().enumerate() {
+            let row = bound.get(at).copied().flatten();
+            let lane = row.map_or(0, |row| lanes.lane[row as usize]);
+            let (phase, binding): (_, &[u8]) = match flow.phase {
+                FlowPhase::Start => ("s", b""),
+                FlowPhase::Step => ("t", b""),
+                FlowPhase::End => ("f", b", \"bp\": \"e\""),
+            };
+            let out = self.lines.begin(phase)?;
+            out.extend_from_slice(b", \"id\": ");
+            number::push_unsigned(out, part.id(IdKind::Flow, flow.id));
+            let category = usize::from(flow.category);
+            out.extend_from_slice(&self.texts.categories[category]);
+            out.extend_from_slice(b", \"name\": ");
+            line::push_text(out, &part.trace.categories[category].name);
+            out.extend_from_slice(self.texts.track(flow.track.0 as usize, lane));
+            push_time(out, self.clock, part.time(flow.time));
+            out.extend_from_slice(binding);
+            out.push(b'}');
+        }
+        self.written.flows += part.trace.flows.len() as u64;
+        Ok(())
+    }
+
+    /// The series of one counter at one time are one event.
+    fn counters(&mut self) -> io::Result<()> {
+        let part = self.part;
+        let one = |a: &Counter, b: &Counter| {
+            (a.name, a.track, a.time) == (b.name, b.track, b.time) && a.series != b.series
+        };
+        for event in part.trace.counters.chunk_by(one) {
+            let out = self.lines.begin("C")?;
+            out.extend_from_slice(b", \"name\": ");
+            out.extend_from_slice(self.texts.name(event[0].name));
+            out.extend_from_slice(self.texts.track(event[0].track.0 as usize, 0));
+            push_time(out, self.clock, part.time(event[0].time));
+            push_arguments(out, |out| {
+                for counter in event {
+                    let series = part.trace.strings.get(counter.series);
+                    push_pair(out, series, Value::Float(counter.value));
+                }
+            });
+            out.push(b'}');
+        }
+        self.written.counters += part.trace.counters.len() as u64;
+        Ok(())
+    }
+
+    fn instants(&mut self) -> io::Result<()> {
+        let part = self.part;
+        for instant in &part.trace.instants {
+            let out = self.lines.begin("i")?;
+            out.extend_from_slice(&self.texts.categories[usize::from(instant.category)]);
+            out.extend_from_slice(b", \"s\": \"g\", \"name\": ");
+            out.extend_from_slice(self.texts.name(instant.name));
+            out.extend_from_slice(self.texts.track(instant.track.0 as usize, 0));
+            push_time(out, self.clock, part.time(instant.time));
+            out.push(b'}');
+        }
+        for allocation in &part.trace.allocations {
+            let out = self.lines.begin("i")?;
+            out.extend_from_slice(b", \"cat\": \"cpu_instant_event\", \"s\": \"t\"");
+            out.extend_from_slice(b", \"name\": \"[memory]\"");
+            out.extend_from_slice(self.texts.track(allocation.track.0 as usize, 0));
+            push_time(out, self.clock, part.time(allocation.time));
+            push_arguments(out, |out| {
+                argument::of_allocation(part, allocation, &mut |key, value| {
+                    push_pair(out, key, value);
+                });
+            });
+            out.push(b'}');
+        }
+        self.written.instants += (part.trace.instants.len() + part.trace.allocations.len()) as u64;
+        Ok(())
+    }
+
+    /// Counters that are in no trace.
+    fn computed(&mut self, options: &Options) -> io::Result<()> {
+        let pid = self.part.pid(&TrackKey::Text("counters".to_owned()));
+        let at = line::place(&pid, &TrackKey::Number(0));
+        let own = options.counters.iter().filter(|counter| counter.rank == self.part.trace.rank);
+        for counter in own {
+            let series = if counter.unit.is_empty() { "value" } else { &counter.unit };
+            for (time, value) in &counter.samples {
+                let out = self.lines.begin("C")?;
+                out.extend_from_slice(b", \"name\": ");
+                line::push_text(out, &counter.name);
+                out.extend_from_slice(&at);
+                push_time(out, self.clock, self.part.time(*time));
+                push_arguments(out, |out| push_pair(out, series, Value::Float(*value)));
+                out.push(b'}');
+            }
+            self.written.counters += counter.samples.len() as u64;
+        }
+        Ok(())
+    }
+}
+
+fn push_time(out: &mut Vec<u8>, clock: Clock, time: i64) {
+    out.extend_from_slice(b", \"ts\": ");
+    clock.push_time(out, time);
+}
+
+/// Appends `args`, unless there are none.
+fn push_arguments(out: &mut Vec<u8>, fill: impl FnOnce(&mut Vec<u8>)) {
+    let before = out.len();
+    out.extend_from_slice(b", \"args\": {");
+    let empty = out.len();
+    fill(out);
+    if out.len() == empty {
+        out.truncate(before);
+    } else {
+        out.push(b'}');
+    }
+}
+
+fn push_pair(out: &mut Vec<u8>, key: &str, value: Value<'_>) {
+    if out.last() != Some(&b'{') {
+        out.extend_from_slice(b", ");
+    }
+    line::push_text(out, key);
+    out.extend_from_slice(b": ");
+    line::push_value(out, value);
+}

@@ -1,0 +1,119 @@
+//! What stands before the events of a file.
+
+use std::io::{self, Write};
+
+use serde_json::{Map, Value, json};
+
+use super::time::Clock;
+use crate::merge::{Merged, Part};
+use crate::store::{Device, Distributed};
+
+/// Keys that are written by themselves.
+const OWN: [&str; 4] = ["schemaVersion", "baseTimeNanoseconds", "traceEvents", "displayTimeUnit"];
+
+/// Opens the object and its list of events.
+pub fn write(out: &mut (impl Write + ?Sized), merged: &Merged<'_>, clock: Clock) -> io::Result<()> {
+    let (mut keys, unit) = match merged.parts.as_slice() {
+        [part] => of_one(part),
+        parts => of_several(parts),
+    };
+    OWN.iter().for_each(|key| drop(keys.remove(*key)));
+    writeln!(out, "{{\n  \"schemaVersion\": 1,")?;
+    for (key, value) in keys {
+        writeln!(out, "  {}: {},", Value::String(key), spaced(&value))?;
+    }
+    writeln!(out, "  \"displayTimeUnit\": {unit},")?;
+    if clock.base_ns != 0 {
+        writeln!(out, "  \"baseTimeNanoseconds\": {},", clock.base_ns)?;
+    }
+    write!(out, "  \"traceEvents\": [")
+}
+
+fn of_one(part: &Part<'_>) -> (Map<String, Value>, Value) {
+    let header = &part.trace.header;
+    let mut keys = Map::new();
+    if !header.devices.is_empty() {
+        let devices = header.devices.iter().map(|device| properties(device, device.id));
+        keys.insert("deviceProperties".to_owned(), devices.collect());
+    }
+    if let Some(distributed) = &header.distributed {
+        let rank = distributed.rank;
+        keys.insert("distributedInfo".to_owned(), info(distributed, rank));
+    }
+    // What the reader kept as it was tells more than what it understood.
+    keys.extend(header.rest.iter().map(|(key, value)| (key.clone(), value.clone())));
+    let unit = header.rest.get("displayTimeUnit").cloned();
+    (keys, unit.unwrap_or_else(|| json!("ms")))
+}
+
+fn of_several(parts: &[Part<'_>]) -> (Map<String, Value>, Value) {
+    let mut keys = Map::new();
+    let devices = parts.iter().flat_map(|part| {
+        part.trace.header.devices.iter().map(|device| properties(device, part.device(device.id)))
+    });
+    keys.insert("deviceProperties".to_owned(), devices.collect());
+    let distributed = parts.iter().find_map(|part| part.trace.header.distributed.as_ref());
+    if let Some(distributed) = distributed {
+        keys.insert("distributedInfo".to_owned(), info(distributed, None));
+    }
+    let ranks = parts.iter().map(|part| {
+        json!({
+            "merged": part.trace.rank,
+            "origin": part.trace.origin.to_string(),
+            "clock_ahead_ns": part.ahead_ns,
+        })
+    });
+    keys.insert("ranks".to_owned(), ranks.collect());
+    (keys, json!("ms"))
+}
+
+fn properties(device: &Device, id: i64) -> Value {
+    let (major, minor) = device.compute_capability;
+    json!({
+        "id": id,
+        "name": device.name,
+        "totalGlobalMem": device.memory_bytes,
+        "computeMajor": major,
+        "computeMinor": minor,
+        "maxThreadsPerMultiprocessor": device.threads_per_sm,
+        "warpSize": device.warp_size,
+        "numSms": device.sm_count,
+    })
+}
+
+fn info(distributed: &Distributed, rank: Option<u32>) -> Value {
+    let group = |group: &crate::store::ProcessGroup| {
+        json!({
+            "pg_name": group.name,
+            "pg_desc": group.description,
+            "pg_size": group.ranks.len(),
+            "ranks": group.ranks,
+        })
+    };
+    let groups: Vec<_> = distributed.groups.iter().map(group).collect();
+    let mut info = json!({ "backend": distributed.backend });
+    if let Some(rank) = rank {
+        info["rank"] = json!(rank);
+    }
+    if let Some(world_size) = distributed.world_size {
+        info["world_size"] = json!(world_size);
+    }
+    if !groups.is_empty() {
+        info["pg_count"] = json!(groups.len());
+        info["pg_config"] = Value::Array(groups);
+    }
+    info
+}
+
+/// Readers look for the rank by a pattern that wants a space after the colon.
+fn spaced(value: &Value) -> String {
+    match value {
+        Value::Object(keys) => {
+            let pair = |(key, value): (&String, &Value)| {
+                format!("{}: {}", Value::String(key.clone()), spaced(value))
+            };
+            format!("{{{}}}", keys.iter().map(pair).collect::<Vec<_>>().join(", "))
+        }
+        other => other.to_string(),
+    }
+}

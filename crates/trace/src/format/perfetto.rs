@@ -1,0 +1,269 @@
+//! Perfetto's TrackEvent protobuf of any trace: exact nanoseconds, lanes where slices overlap.
+//!
+//! Each part is a packet sequence of its own, with its own interned texts. Slices are written track
+//! by track, so that ends and begins at one time stand in the order in which they nest.
+
+mod annotation;
+mod arrow;
+mod field;
+mod packet;
+mod spill;
+mod track;
+mod wire;
+
+use std::collections::BTreeMap;
+use std::io::{self, Write};
+use std::path::Path;
+
+use crate::export::argument::{self, Places, Value};
+use crate::export::original::Originals;
+use crate::export::{Arguments, Options, Written, layout};
+use crate::lanes::{self, Lanes};
+use crate::merge::{Merged, Part};
+use arrow::Arrows;
+use field::event;
+use packet::{Interned, Packets};
+use spill::{Filling, Spill};
+use track::{Numbers, Tracks};
+use wire::{double, text, unsigned};
+
+/// Writes all parts. Slices that overlap always get lanes, for nothing else is expressible.
+///
+/// # Errors
+/// Those of `out`, and of the file `spill`, which is there for the time of the call.
+pub fn write(
+    out: &mut (impl Write + ?Sized),
+    merged: &Merged<'_>,
+    options: &Options,
+    spill: &Path,
+) -> io::Result<Written> {
+    let mut written = Written::default();
+    let first_time = merged.first_time().unwrap_or(0);
+    let mut packets = Packets::new(out, first_time);
+    packets.clock(first_time)?;
+    track::root(&mut packets)?;
+    let processes = layout::of(merged);
+    let (mut numbers, mut next_arrow) = (Numbers::default(), 1);
+    for (place, part) in merged.parts.iter().enumerate() {
+        packets.begin_sequence(place as u64 + 1);
+        let lanes = lanes::assign(&part.trace.slices, part.trace.tracks.len());
+        let own: Vec<_> =
+            processes.iter().enumerate().filter(|(_, one)| one.part == place).collect();
+        let tracks = track::write(&mut packets, part, &own, &lanes, &mut numbers)?;
+        let arrows = Arrows::of(part, &lanes, &mut next_arrow);
+        let interned = Interned::new(part);
+        let mut events =
+            Events { packets: &mut packets, interned, part, tracks, written: &mut written };
+        let mut arguments = match options.arguments {
+            Arguments::All => events.spill(spill)?,
+            Arguments::Typed => None,
+        };
+        events.slices(&lanes, &arrows, &mut arguments)?;
+        events.arrows(&arrows)?;
+        events.instants()?;
+        events.counters(&mut numbers)?;
+        events.computed(options, &mut numbers)?;
+    }
+    packets.end()?;
+    Ok(written)
+}
+
+/// The events of one part.
+struct Events<'a, 'w, W: ?Sized> {
+    packets: &'a mut Packets<'w, W>,
+    interned: Interned<'a>,
+    part: &'a Part<'a>,
+    tracks: Tracks,
+    written: &'a mut Written,
+}
+
+impl<W: Write + ?Sized> Events<'_, '_, W> {
+    /// Encodes all arguments in the order of the file that is read again.
+    fn spill(&mut self, path: &Path) -> io::Result<Option<Spill>> {
+        let part = self.part;
+        let mut originals = Originals::open(part.trace);
+        if !originals.are_there() {
+            let texts = part.trace.slices.offset.iter().filter(|offset| **offset != u64::MAX);
+            self.written.slices_typed_only += texts.count() as u64;
+            return Ok(None);
+        }
+        let (mut filling, mut bytes) = (Filling::new(path)?, Vec::new());
+        let mut places = Places::default();
+        for row in part.trace.rows() {
+            bytes.clear();
+            if let Some(pairs) = originals.arguments(row) {
+                argument::original(part, &pairs, &mut |key, value| {
+                    annotation::push(&mut bytes, &mut self.interned, key, value);
+                });
+            } else {
+                let had_text = part.trace.slices.offset[row as usize] != u64::MAX;
+                self.written.slices_typed_only += u64::from(had_text);
+                argument::typed(part, row, &mut places, &mut |key, value| {
+                    annotation::push(&mut bytes, &mut self.interned, key, value);
+                });
+            }
+            filling.push(&bytes)?;
+        }
+        filling.end().map(Some)
+    }
+
+    fn slices(
+        &mut self,
+        lanes: &Lanes,
+        arrows: &Arrows,
+        arguments: &mut Option<Spill>,
+    ) -> io::Result<()> {
+        let slices = &self.part.trace.slices;
+        let mut places = Places::default();
+        for track in 0..self.part.trace.tracks.len() {
+            // Ends of the slices that are open, by lane.
+            let mut open: Vec<Vec<i64>> = vec![Vec::new(); lanes.count[track] as usize];
+            for &row in lanes.rows(track) {
+                let lane = lanes.lane[row as usize];
+                let own = &mut open[lane as usize];
+                while let Some(end) = own.pop_if(|end| *end <= slices.start(row)) {
+                    self.end(self.tracks.lane(track, lane), end)?;
+                }
+                own.push(slices.end(row));
+                let spilled = match arguments {
+                    Some(spill) => Some(spill.get(row)?),
+                    None => None,
+                };
+                self.begin(row, self.tracks.lane(track, lane), arrows, (spilled, &mut places))?;
+            }
+            for (lane, mut ends) in (0..).zip(open) {
+                while let Some(end) = ends.pop() {
+                    self.end(self.tracks.lane(track, lane), end)?;
+                }
+            }
+        }
+        self.written.slices += slices.len() as u64;
+        self.written.slices_moved += lanes.moved();
+        Ok(())
+    }
+
+    fn begin(
+        &mut self,
+        row: u32,
+        track: u64,
+        arrows: &Arrows,
+        (spilled, places): (Option<&[u8]>, &mut Places),
+    ) -> io::Result<()> {
+        let (part, slices) = (self.part, &self.part.trace.slices);
+        let at = row as usize;
+        self.packets.event(part.time(slices.start[at]), &mut self.interned, |out, interned| {
+            unsigned(out, event::TYPE, event::BEGIN);
+            unsigned(out, event::TRACK, track);
+            unsigned(out, event::CATEGORY_IID, interned.category(slices.category[at]));
+            unsigned(out, event::NAME_IID, interned.name(slices.name[at]));
+            arrows.push(out, row);
+            match spilled {
+                Some(spilled) => out.extend_from_slice(spilled),
+                None => argument::typed(part, row, places, &mut |key, value| {
+                    annotation::push(out, interned, key, value);
+                }),
+            }
+        })
+    }
+
+    fn end(&mut self, track: u64, time: i64) -> io::Result<()> {
+        self.packets.event(self.part.time(time), &mut self.interned, |out, _| {
+            unsigned(out, event::TYPE, event::END);
+            unsigned(out, event::TRACK, track);
+        })
+    }
+
+    /// Ends of arrows that begin no slice are points in time of their own.
+    fn arrows(&mut self, arrows: &Arrows) -> io::Result<()> {
+        for (at, end) in &arrows.unbound {
+            let flow = &self.part.trace.flows[*at];
+            let track = self.tracks.lane(flow.track.0 as usize, 0);
+            self.packets.event(
+                self.part.time(flow.time),
+                &mut self.interned,
+                |out, interned| {
+                    unsigned(out, event::TYPE, event::INSTANT);
+                    unsigned(out, event::TRACK, track);
+                    unsigned(out, event::CATEGORY_IID, interned.category(flow.category));
+                    end.push(out);
+                },
+            )?;
+        }
+        self.written.flows += self.part.trace.flows.len() as u64;
+        Ok(())
+    }
+
+    fn instants(&mut self) -> io::Result<()> {
+        let part = self.part;
+        for instant in &part.trace.instants {
+            let track = self.tracks.lane(instant.track.0 as usize, 0);
+            self.packets.event(part.time(instant.time), &mut self.interned, |out, interned| {
+                unsigned(out, event::TYPE, event::INSTANT);
+                unsigned(out, event::TRACK, track);
+                unsigned(out, event::CATEGORY_IID, interned.category(instant.category));
+                unsigned(out, event::NAME_IID, interned.name(instant.name));
+            })?;
+        }
+        for allocation in &part.trace.allocations {
+            let track = self.tracks.lane(allocation.track.0 as usize, 0);
+            self.packets.event(
+                part.time(allocation.time),
+                &mut self.interned,
+                |out, interned| {
+                    unsigned(out, event::TYPE, event::INSTANT);
+                    unsigned(out, event::TRACK, track);
+                    text(out, event::NAME, "[memory]");
+                    argument::of_allocation(part, allocation, &mut |key, value: Value<'_>| {
+                        annotation::push(out, interned, key, value);
+                    });
+                },
+            )?;
+        }
+        self.written.instants += (part.trace.instants.len() + part.trace.allocations.len()) as u64;
+        Ok(())
+    }
+
+    fn counters(&mut self, numbers: &mut Numbers) -> io::Result<()> {
+        let part = self.part;
+        let mut known = BTreeMap::new();
+        for counter in &part.trace.counters {
+            let process = self.tracks.process(counter.track.0 as usize);
+            let track = match known.get(&(process, counter.name, counter.series)) {
+                Some(track) => *track,
+                None => {
+                    let text = |id| part.trace.strings.get(id);
+                    let name = format!("{} {}", text(counter.name), text(counter.series));
+                    let name = (name.trim_end(), "");
+                    let track = track::write_counter(self.packets, numbers, Some(process), name)?;
+                    known.insert((process, counter.name, counter.series), track);
+                    track
+                }
+            };
+            self.sample(track, counter.time, counter.value)?;
+        }
+        self.written.counters += part.trace.counters.len() as u64;
+        Ok(())
+    }
+
+    /// Counters that are in no trace.
+    fn computed(&mut self, options: &Options, numbers: &mut Numbers) -> io::Result<()> {
+        let rank = self.part.trace.rank;
+        for counter in options.counters.iter().filter(|counter| counter.rank == rank) {
+            let name = (counter.name.as_str(), counter.unit.as_str());
+            let track = track::write_counter(self.packets, numbers, self.tracks.first, name)?;
+            for (time, value) in &counter.samples {
+                self.sample(track, *time, *value)?;
+            }
+            self.written.counters += counter.samples.len() as u64;
+        }
+        Ok(())
+    }
+
+    fn sample(&mut self, track: u64, time: i64, value: f64) -> io::Result<()> {
+        self.packets.event(self.part.time(time), &mut self.interned, |out, _| {
+            unsigned(out, event::TYPE, event::COUNTER);
+            unsigned(out, event::TRACK, track);
+            double(out, event::COUNTER_VALUE, value);
+        })
+    }
+}

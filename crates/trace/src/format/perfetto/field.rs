@@ -1,0 +1,106 @@
+//! Numbers of the fields we write.
+//!
+//! # Source
+//! Perfetto, `protos/perfetto/trace/perfetto_trace.proto`.
+
+pub mod trace {
+    pub const PACKET: u32 = 1;
+}
+
+pub mod packet {
+    pub const CLOCK_SNAPSHOT: u32 = 6;
+    pub const TIMESTAMP: u32 = 8;
+    pub const SEQUENCE_ID: u32 = 10;
+    pub const TRACK_EVENT: u32 = 11;
+    pub const INTERNED_DATA: u32 = 12;
+    pub const SEQUENCE_FLAGS: u32 = 13;
+    pub const TRACK_DESCRIPTOR: u32 = 60;
+}
+
+pub mod flag {
+    /// What was interned before is forgotten.
+    pub const CLEARED: u64 = 1;
+    /// The packet refers to what was interned.
+    pub const NEEDS_INTERNED: u64 = 2;
+}
+
+pub mod snapshot {
+    pub const CLOCKS: u32 = 1;
+    pub const CLOCK_ID: u32 = 1;
+    pub const CLOCK_TIMESTAMP: u32 = 2;
+    /// Unix time.
+    pub const REALTIME: u64 = 1;
+    /// What times are in that name no clock.
+    pub const BOOTTIME: u64 = 6;
+}
+
+pub mod track {
+    pub const UUID: u32 = 1;
+    pub const NAME: u32 = 2;
+    pub const PROCESS: u32 = 3;
+    pub const THREAD: u32 = 4;
+    pub const PARENT: u32 = 5;
+    pub const COUNTER: u32 = 8;
+    pub const CHILD_ORDERING: u32 = 11;
+    pub const ORDER: u32 = 12;
+    pub const MERGE: u32 = 15;
+    pub const PROCESS_ORDERING: u32 = 19;
+    pub const THREAD_ORDERING: u32 = 20;
+    /// Children stand by their `ORDER`.
+    pub const EXPLICIT: u64 = 3;
+    /// Processes and threads stand by their `ORDER`.
+    pub const BY_ORDER: u64 = 1;
+    /// Tracks of one name stay apart.
+    pub const NEVER_MERGE: u64 = 2;
+}
+
+pub mod process {
+    pub const PID: u32 = 1;
+    pub const NAME: u32 = 6;
+    pub const LABELS: u32 = 8;
+}
+
+pub mod thread {
+    pub const PID: u32 = 1;
+    pub const TID: u32 = 2;
+    pub const NAME: u32 = 5;
+}
+
+pub mod counter {
+    pub const UNIT_NAME: u32 = 6;
+}
+
+pub mod event {
+    pub const CATEGORY_IID: u32 = 3;
+    pub const ANNOTATION: u32 = 4;
+    pub const TYPE: u32 = 9;
+    pub const NAME_IID: u32 = 10;
+    pub const TRACK: u32 = 11;
+    pub const NAME: u32 = 23;
+    pub const COUNTER_VALUE: u32 = 44;
+    pub const FLOW: u32 = 47;
+    pub const FLOW_END: u32 = 48;
+    pub const BEGIN: u64 = 1;
+    pub const END: u64 = 2;
+    pub const INSTANT: u64 = 3;
+    pub const COUNTER: u64 = 4;
+}
+
+pub mod annotation {
+    pub const NAME_IID: u32 = 1;
+    pub const BOOL: u32 = 2;
+    pub const UNSIGNED: u32 = 3;
+    pub const SIGNED: u32 = 4;
+    pub const DOUBLE: u32 = 5;
+    pub const STRING: u32 = 6;
+    pub const JSON: u32 = 9;
+    pub const ITEMS: u32 = 12;
+}
+
+pub mod interned {
+    pub const CATEGORY: u32 = 1;
+    pub const EVENT_NAME: u32 = 2;
+    pub const ANNOTATION_NAME: u32 = 3;
+    pub const IID: u32 = 1;
+    pub const NAME: u32 = 2;
+}

@@ -1,0 +1,158 @@
+//! Packets of a trace and the texts they share. Knows no tracks and no slices.
+
+use std::collections::BTreeMap;
+use std::io::{self, Write};
+
+use super::field::{flag, interned, packet, snapshot, trace};
+use super::wire::{message, text, unsigned};
+use crate::merge::Part;
+use crate::store::StringId;
+
+/// Bytes that are collected before they are handed on.
+const COLLECTED: usize = 1 << 18;
+
+/// The packets of a file being written.
+pub struct Packets<'a, W: ?Sized> {
+    out: &'a mut W,
+    buffer: Vec<u8>,
+    sequence: u64,
+    is_first: bool,
+    /// Times have no sign: a file that begins before 1970 is moved to it.
+    moved: i64,
+}
+
+impl<'a, W: Write + ?Sized> Packets<'a, W> {
+    /// Packets of a file whose first time is known.
+    pub fn new(out: &'a mut W, first_time: i64) -> Self {
+        let buffer = Vec::with_capacity(2 * COLLECTED);
+        Self { out, buffer, sequence: 1, is_first: true, moved: first_time.min(0) }
+    }
+
+    /// The following packets are another sequence's, which shares no texts with those before.
+    pub fn begin_sequence(&mut self, sequence: u64) {
+        self.sequence = sequence;
+        self.is_first = true;
+    }
+
+    /// Says that times are unix times.
+    pub fn clock(&mut self, time: i64) -> io::Result<()> {
+        let time = self.moment(time);
+        self.packet(|out| {
+            unsigned(out, packet::TIMESTAMP, time);
+            message(out, packet::CLOCK_SNAPSHOT, |out| {
+                for clock in [snapshot::REALTIME, snapshot::BOOTTIME] {
+                    message(out, snapshot::CLOCKS, |out| {
+                        unsigned(out, snapshot::CLOCK_ID, clock);
+                        unsigned(out, snapshot::CLOCK_TIMESTAMP, time);
+                    });
+                }
+            });
+        })
+    }
+
+    /// Writes a track's descriptor.
+    pub fn track(&mut self, fill: impl FnOnce(&mut Vec<u8>)) -> io::Result<()> {
+        self.packet(|out| message(out, packet::TRACK_DESCRIPTOR, fill))
+    }
+
+    /// Writes an event and the texts that it is the first to use.
+    pub fn event(
+        &mut self,
+        time: i64,
+        interned: &mut Interned<'_>,
+        fill: impl FnOnce(&mut Vec<u8>, &mut Interned<'_>),
+    ) -> io::Result<()> {
+        let time = self.moment(time);
+        self.packet(|out| {
+            unsigned(out, packet::TIMESTAMP, time);
+            message(out, packet::TRACK_EVENT, |out| fill(out, interned));
+            if !interned.fresh.is_empty() {
+                message(out, packet::INTERNED_DATA, |out| out.append(&mut interned.fresh));
+            }
+        })
+    }
+
+    /// Hands on what is left.
+    pub fn end(self) -> io::Result<()> {
+        self.out.write_all(&self.buffer)
+    }
+
+    fn moment(&self, time: i64) -> u64 {
+        time.saturating_sub(self.moved).unsigned_abs()
+    }
+
+    fn packet(&mut self, fill: impl FnOnce(&mut Vec<u8>)) -> io::Result<()> {
+        if self.buffer.len() >= COLLECTED {
+            self.out.write_all(&self.buffer)?;
+            self.buffer.clear();
+        }
+        let cleared = if self.is_first { flag::CLEARED } else { 0 };
+        self.is_first = false;
+        message(&mut self.buffer, trace::PACKET, |out| {
+            fill(out);
+            unsigned(out, packet::SEQUENCE_ID, self.sequence);
+            unsigned(out, packet::SEQUENCE_FLAGS, cleared | flag::NEEDS_INTERNED);
+        });
+        Ok(())
+    }
+}
+
+/// Which of a part's texts were written, and those that the next packet has to bring.
+pub struct Interned<'a> {
+    part: &'a Part<'a>,
+    names: Vec<bool>,
+    categories: Vec<bool>,
+    annotations: BTreeMap<String, u64>,
+    fresh: Vec<u8>,
+}
+
+impl<'a> Interned<'a> {
+    /// Nothing was written yet.
+    pub fn new(part: &'a Part<'a>) -> Self {
+        Self {
+            part,
+            names: vec![false; part.trace.strings.len()],
+            categories: vec![false; part.trace.categories.len()],
+            annotations: BTreeMap::new(),
+            fresh: Vec::new(),
+        }
+    }
+
+    /// The number of a name.
+    pub fn name(&mut self, name: StringId) -> u64 {
+        let iid = u64::from(name.0) + 1;
+        if !std::mem::replace(&mut self.names[name.0 as usize], true) {
+            push(&mut self.fresh, interned::EVENT_NAME, (iid, self.part.trace.strings.get(name)));
+        }
+        iid
+    }
+
+    /// The number of a category.
+    pub fn category(&mut self, category: u8) -> u64 {
+        let iid = u64::from(category) + 1;
+        let at = usize::from(category);
+        if !std::mem::replace(&mut self.categories[at], true) {
+            let name = &self.part.trace.categories[at].name;
+            push(&mut self.fresh, interned::CATEGORY, (iid, name));
+        }
+        iid
+    }
+
+    /// The number of an argument's key.
+    pub fn annotation(&mut self, key: &str) -> u64 {
+        if let Some(iid) = self.annotations.get(key) {
+            return *iid;
+        }
+        let iid = self.annotations.len() as u64 + 1;
+        self.annotations.insert(key.to_owned(), iid);
+        push(&mut self.fresh, interned::ANNOTATION_NAME, (iid, key));
+        iid
+    }
+}
+
+fn push(out: &mut Vec<u8>, field: u32, (iid, name): (u64, &str)) {
+    message(out, field, |out| {
+        unsigned(out, interned::IID, iid);
+        text(out, interned::NAME, name);
+    });
+}

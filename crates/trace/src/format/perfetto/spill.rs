@@ -1,0 +1,104 @@
+//! Encoded arguments, written in the order of rows, read in any: a file beside the one being made.
+//!
+//! A trace's arguments are as large as the rest of it, and the file they come from can be read only
+//! from front to back. Knows nothing of what the bytes say.
+
+use std::fs::{self, File, OpenOptions};
+use std::io::{self, BufWriter, Read, Seek, SeekFrom, Write};
+use std::path::{Path, PathBuf};
+
+/// Bytes read at a time.
+const WINDOW: u64 = 256 << 10;
+
+/// A file being filled.
+pub struct Filling {
+    out: BufWriter<File>,
+    temporary: Temporary,
+    ends: Vec<u64>,
+}
+
+/// A file that can be asked.
+pub struct Spill {
+    file: File,
+    /// By row: where its bytes end. Those of row 0 begin at 0.
+    ends: Vec<u64>,
+    window: Vec<u8>,
+    start: u64,
+    /// Removes the file at the end.
+    _temporary: Temporary,
+}
+
+struct Temporary(PathBuf);
+
+impl Drop for Temporary {
+    fn drop(&mut self) {
+        // Nothing can be done about a file that cannot be removed.
+        let _ = fs::remove_file(&self.0);
+    }
+}
+
+impl Filling {
+    /// Creates the file.
+    pub fn new(path: &Path) -> io::Result<Self> {
+        let mut options = OpenOptions::new();
+        let file = options.read(true).write(true).create(true).truncate(true).open(path)?;
+        let temporary = Temporary(path.to_path_buf());
+        Ok(Self {
+            out: BufWriter::with_capacity(WINDOW as usize, file),
+            temporary,
+            ends: Vec::new(),
+        })
+    }
+
+    /// Adds the bytes of the next row.
+    pub fn push(&mut self, bytes: &[u8]) -> io::Result<()> {
+        let before = self.ends.last().copied().unwrap_or(0);
+        self.ends.push(before + bytes.len() as u64);
+        self.out.write_all(bytes)
+    }
+
+    /// No row follows.
+    pub fn end(self) -> io::Result<Spill> {
+        let file = self.out.into_inner().map_err(io::IntoInnerError::into_error)?;
+        let (window, start) = (Vec::new(), 0);
+        Ok(Spill { file, ends: self.ends, window, start, _temporary: self.temporary })
+    }
+}
+
+impl Spill {
+    /// The bytes of a row.
+    pub fn get(&mut self, row: u32) -> io::Result<&[u8]> {
+        let at = row as usize;
+        let first = at.checked_sub(1).map_or(0, |before| self.ends[before]);
+        let last = self.ends[at];
+        let held = self.start..=self.start + self.window.len() as u64;
+        if !(held.contains(&first) && held.contains(&last)) {
+            self.file.seek(SeekFrom::Start(first))?;
+            self.window.clear();
+            (&mut self.file).take(WINDOW.max(last - first)).read_to_end(&mut self.window)?;
+            self.start = first;
+        }
+        let (first, last) = ((first - self.start) as usize, (last - self.start) as usize);
+        self.window.get(first..last).ok_or_else(|| io::ErrorKind::UnexpectedEof.into())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::Filling;
+
+    #[test]
+    fn rows_come_back_in_any_order_and_the_file_goes() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("spill");
+        let mut filling = Filling::new(&path).unwrap();
+        let rows = [vec![1; 10], Vec::new(), vec![2; 300 << 10], vec![3]];
+        rows.iter().for_each(|row| filling.push(row).unwrap());
+        let mut spill = filling.end().unwrap();
+        for row in [2, 0, 3, 1, 2, 3] {
+            assert_eq!(spill.get(row).unwrap(), rows[row as usize]);
+        }
+        drop(spill);
+        assert!(!path.exists());
+    }
+}

@@ -1,0 +1,90 @@
+//! Protobuf on the wire: varints, fixed64 and messages inside messages. Knows no schema.
+
+/// Appends a number in groups of seven bits.
+pub fn push_varint(out: &mut Vec<u8>, mut value: u64) {
+    while value >= 0x80 {
+        out.push(value as u8 | 0x80);
+        value >>= 7;
+    }
+    out.push(value as u8);
+}
+
+/// A field of type `uint64`, `uint32`, `bool` or an enum.
+pub fn unsigned(out: &mut Vec<u8>, field: u32, value: u64) {
+    push_varint(out, u64::from(field) << 3);
+    push_varint(out, value);
+}
+
+/// A field of type `int64` or `int32`.
+pub fn signed(out: &mut Vec<u8>, field: u32, value: i64) {
+    // Negative numbers are written as their two's complement.
+    unsigned(out, field, value as u64);
+}
+
+/// A field of type `fixed64`.
+pub fn fixed(out: &mut Vec<u8>, field: u32, value: u64) {
+    push_varint(out, u64::from(field) << 3 | 1);
+    out.extend_from_slice(&value.to_le_bytes());
+}
+
+/// A field of type `double`.
+pub fn double(out: &mut Vec<u8>, field: u32, value: f64) {
+    fixed(out, field, value.to_bits());
+}
+
+/// A field of type `string` or `bytes`.
+pub fn text(out: &mut Vec<u8>, field: u32, text: &str) {
+    push_varint(out, u64::from(field) << 3 | 2);
+    push_varint(out, text.len() as u64);
+    out.extend_from_slice(text.as_bytes());
+}
+
+/// A field that is a message.
+pub fn message(out: &mut Vec<u8>, field: u32, fill: impl FnOnce(&mut Vec<u8>)) {
+    push_varint(out, u64::from(field) << 3 | 2);
+    let length_at = out.len();
+    // Most messages are short: one byte for the length, and a move where that is not enough.
+    out.push(0);
+    fill(out);
+    let length = (out.len() - length_at - 1) as u64;
+    if length < 0x80 {
+        out[length_at] = length as u8;
+        return;
+    }
+    let mut prefix = Vec::with_capacity(10);
+    push_varint(&mut prefix, length);
+    out.splice(length_at..=length_at, prefix);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{message, push_varint, signed, text, unsigned};
+
+    #[test]
+    fn the_examples_of_the_encoding_guide() {
+        let mut out = Vec::new();
+        unsigned(&mut out, 1, 150);
+        text(&mut out, 2, "testing");
+        message(&mut out, 3, |out| unsigned(out, 1, 150));
+        let expected = b"\x08\x96\x01\x12\x07testing\x1a\x03\x08\x96\x01";
+        assert_eq!(out, expected);
+    }
+
+    #[test]
+    fn long_messages_have_long_lengths() {
+        let mut out = Vec::new();
+        message(&mut out, 1, |out| message(out, 1, |out| text(out, 1, &"x".repeat(200))));
+        assert_eq!(out[..9], [0x0a, 0xce, 0x01, 0x0a, 0xcb, 0x01, 0x0a, 0xc8, 0x01]);
+        assert_eq!(out.len(), 9 + 200);
+    }
+
+    #[test]
+    fn negative_numbers_take_ten_bytes() {
+        let mut out = Vec::new();
+        signed(&mut out, 1, -1);
+        assert_eq!(out.len(), 11);
+        let mut largest = Vec::new();
+        push_varint(&mut largest, u64::MAX);
+        assert_eq!(out[1..], largest);
+    }
+}

@@ -1,0 +1,134 @@
+//! Lanes: where slices of one track overlap without nesting, the later ones move to further lines.
+//!
+//! Viewers keep one stack per line and drop what does not nest. Knows nothing of formats.
+
+use std::cmp::Reverse;
+use std::collections::BinaryHeap;
+
+use crate::store::Slices;
+
+/// Lanes in which a slice may lie inside others; in the lanes behind them it lies alone, which
+/// bounds the cost where thousands overlap.
+const NESTING: usize = 8;
+
+/// Which lane of its track every slice is drawn in.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Lanes {
+    /// By row; 0 is the track's own line.
+    pub lane: Vec<u32>,
+    /// By track: how many lanes it has, at least 1.
+    pub count: Vec<u32>,
+    /// Rows by track, then by start, longer ones first: parents stand before their children.
+    order: Vec<u32>,
+    /// Where each track begins in `order`, and the end.
+    first: Vec<usize>,
+}
+
+impl Lanes {
+    /// The rows of a track by start, longer ones first.
+    pub fn rows(&self, track: usize) -> &[u32] {
+        &self.order[self.first[track]..self.first[track + 1]]
+    }
+
+    /// How many slices are not in their track's own line.
+    pub fn moved(&self) -> u64 {
+        self.lane.iter().filter(|lane| **lane > 0).count() as u64
+    }
+}
+
+/// Puts each slice in the first lane of its track where it nests or stands apart.
+///
+/// # Cost
+/// `n log n`; slices that are in order cost less.
+pub fn assign(slices: &Slices, tracks: usize) -> Lanes {
+    let (mut order, first) = by_track(slices, tracks);
+    let mut lane = vec![0; slices.len()];
+    let mut count = vec![1; tracks];
+    for track in 0..tracks {
+        let rows = &mut order[first[track]..first[track + 1]];
+        rows.sort_by_key(|row| (slices.start(*row), Reverse(slices.end(*row)), *row));
+        count[track] = assign_track(slices, rows, &mut lane);
+    }
+    Lanes { lane, count, order, first }
+}
+
+/// All rows on their own track's line, whether they overlap or not.
+pub fn none(slices: &Slices, tracks: usize) -> Lanes {
+    let (order, first) = by_track(slices, tracks);
+    Lanes { lane: vec![0; slices.len()], count: vec![1; tracks], order, first }
+}
+
+fn by_track(slices: &Slices, tracks: usize) -> (Vec<u32>, Vec<usize>) {
+    let mut first = vec![0; tracks + 1];
+    for track in &slices.track {
+        first[track.0 as usize + 1] += 1;
+    }
+    for track in 0..tracks {
+        first[track + 1] += first[track];
+    }
+    let mut next = first.clone();
+    let mut order = vec![0; slices.len()];
+    for (row, track) in slices.track.iter().enumerate() {
+        let place = &mut next[track.0 as usize];
+        order[*place] = row as u32;
+        *place += 1;
+    }
+    (order, first)
+}
+
+/// Returns how many lanes the rows take.
+fn assign_track(slices: &Slices, rows: &[u32], lane: &mut [u32]) -> u32 {
+    let mut nesting: Vec<Vec<i64>> = vec![Vec::new()];
+    let mut alone = Alone::default();
+    for &row in rows {
+        let (start, end) = (slices.start(row), slices.end(row));
+        let place = nesting.iter_mut().position(|open| fits(open, start, end));
+        lane[row as usize] = match place {
+            Some(place) => {
+                nesting[place].push(end);
+                place as u32
+            }
+            None if nesting.len() < NESTING => {
+                nesting.push(vec![end]);
+                nesting.len() as u32 - 1
+            }
+            None => NESTING as u32 + alone.take(start, end),
+        };
+    }
+    nesting.len() as u32 + alone.lanes
+}
+
+/// Whether a slice fits behind or inside the open slices of a lane, whose ends are given.
+fn fits(open: &mut Vec<i64>, start: i64, end: i64) -> bool {
+    while open.last().is_some_and(|last| *last <= start) {
+        open.pop();
+    }
+    open.last().is_none_or(|last| end <= *last)
+}
+
+/// Lanes with at most one slice at a time.
+#[derive(Default)]
+struct Alone {
+    lanes: u32,
+    free: BinaryHeap<Reverse<u32>>,
+    busy: BinaryHeap<Reverse<(i64, u32)>>,
+}
+
+impl Alone {
+    fn take(&mut self, start: i64, end: i64) -> u32 {
+        while let Some(Reverse((until, lane))) = self.busy.peek().copied() {
+            if until > start {
+                break;
+            }
+            self.busy.pop();
+            self.free.push(Reverse(lane));
+        }
+        let lane = self.free.pop().map_or(self.lanes, |Reverse(lane)| lane);
+        self.lanes = self.lanes.max(lane + 1);
+        self.busy.push(Reverse((end, lane)));
+        lane
+    }
+}
+
+#[cfg(test)]
+mod tests;

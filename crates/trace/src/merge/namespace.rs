@@ -1,0 +1,178 @@
+//! Numbers that stay apart: ids, process ids and devices prefixed with their rank.
+
+use crate::store::{Trace, TrackKey};
+
+/// Largest whole number that every reader of JSON keeps exactly.
+const EXACT: u64 = 1 << 53;
+
+/// What an id joins; ids of two kinds never meet.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum IdKind {
+    /// Calls to device work.
+    Correlation,
+    /// Events to operators.
+    External,
+    /// Events to execution traces.
+    RecordFunction,
+    /// The profiler's own numbering.
+    EventIndex,
+    /// Forward to backward operators.
+    Sequence,
+    /// Frames, their parents and modules.
+    Python,
+    /// Ends of arrows.
+    Flow,
+    /// Recorded events of a device.
+    DeviceEvent,
+    /// Nodes of a replayed graph.
+    GraphNode,
+}
+
+const KINDS: usize = 9;
+
+/// How the numbers of one rank are told apart from those of the others.
+#[derive(Clone, Debug)]
+pub struct Namespace {
+    rank: u64,
+    ids: [Numbering; KINDS],
+    /// A power of ten above all process ids; `None` if they are too large for a prefix.
+    pids: Option<u64>,
+    devices: i64,
+}
+
+#[derive(Clone, Debug)]
+enum Numbering {
+    /// Add this.
+    Prefix(u64),
+    /// Count: ids too large for a prefix get their place among the rank's sorted ids.
+    Place { sorted: Vec<u64>, first: u64 },
+}
+
+/// The namespaces of the traces of one job.
+pub fn of(traces: &[&Trace]) -> Vec<Namespace> {
+    let ranks = 1 + traces.iter().map(|trace| u64::from(trace.rank)).max().unwrap_or(0);
+    let largest = largest_ids(traces);
+    let fitting = largest.iter().filter_map(|id| power_of_ten(*id, ranks)).max();
+    let pids = power_of_ten(largest_pid(traces), ranks);
+    let devices = 1 + traces.iter().map(|trace| largest_device(trace)).max().unwrap_or(0);
+    let mut next = [1; KINDS];
+    traces
+        .iter()
+        .map(|trace| {
+            let rank = u64::from(trace.rank);
+            let ids = std::array::from_fn(|kind| match fitting {
+                Some(unit) if power_of_ten(largest[kind], ranks).is_some() => {
+                    Numbering::Prefix(rank * unit)
+                }
+                _ => places(trace, kind, &mut next[kind]),
+            });
+            Namespace { rank, ids, pids, devices }
+        })
+        .collect()
+}
+
+impl Namespace {
+    pub fn id(&self, kind: IdKind, id: u64) -> u64 {
+        if id == 0 {
+            return 0;
+        }
+        match &self.ids[kind as usize] {
+            Numbering::Prefix(prefix) => prefix.saturating_add(id),
+            Numbering::Place { sorted, first } => match sorted.binary_search(&id) {
+                Ok(place) => first + place as u64,
+                Err(_) => id,
+            },
+        }
+    }
+
+    pub fn pid(&self, pid: &TrackKey) -> TrackKey {
+        match (pid, self.pids) {
+            (TrackKey::Number(pid), Some(unit)) => {
+                let prefix = (self.rank * unit) as i64;
+                // Negative ids, such as −1 of the profiler's own work, count down from the top.
+                let within = if *pid < 0 { unit as i64 + pid } else { *pid };
+                TrackKey::Number(prefix + within)
+            }
+            _ => TrackKey::Text(format!("rank {} · {pid}", self.rank)),
+        }
+    }
+
+    pub fn device(&self, device: i64) -> i64 {
+        if device < 0 { device } else { self.rank as i64 * self.devices + device }
+    }
+}
+
+/// The smallest power of ten above `largest`, if all ranks' numbers stay exact with it.
+fn power_of_ten(largest: u64, ranks: u64) -> Option<u64> {
+    let mut unit: u64 = 10;
+    while unit <= largest {
+        unit = unit.checked_mul(10)?;
+    }
+    unit.checked_mul(ranks).filter(|end| *end <= EXACT).map(|_| unit)
+}
+
+fn largest_ids(traces: &[&Trace]) -> [u64; KINDS] {
+    let mut largest = [0; KINDS];
+    for trace in traces {
+        each_id(trace, &mut |kind, id| {
+            let known = &mut largest[kind as usize];
+            *known = id.max(*known);
+        });
+    }
+    largest
+}
+
+fn largest_pid(traces: &[&Trace]) -> u64 {
+    let numbers = || {
+        let tracks = traces.iter().flat_map(|trace| &trace.tracks);
+        tracks.filter_map(|track| track.pid.number())
+    };
+    let above = numbers().max().unwrap_or(0).max(0).unsigned_abs();
+    let below = numbers().min().unwrap_or(0).min(0).unsigned_abs();
+    above.saturating_add(below)
+}
+
+fn largest_device(trace: &Trace) -> i64 {
+    let slices = trace.rows().filter_map(|row| trace.slices.device(row)).max().unwrap_or(0);
+    let allocations = trace.allocations.iter().map(|allocation| allocation.device).max();
+    let devices = trace.header.devices.iter().map(|device| device.id).max().unwrap_or(0);
+    i64::from(slices.max(allocations.unwrap_or(0))).max(devices)
+}
+
+fn places(trace: &Trace, kind: usize, next: &mut u64) -> Numbering {
+    let mut sorted = Vec::new();
+    each_id(trace, &mut |found, id| {
+        if found as usize == kind {
+            sorted.push(id);
+        }
+    });
+    sorted.sort_unstable();
+    sorted.dedup();
+    let first = *next;
+    *next += sorted.len() as u64;
+    Numbering::Place { sorted, first }
+}
+
+fn each_id(trace: &Trace, found: &mut impl FnMut(IdKind, u64)) {
+    let slices = &trace.slices;
+    for row in trace.rows() {
+        slices.correlation(row).into_iter().for_each(|id| found(IdKind::Correlation, id));
+        slices.external_id(row).into_iter().for_each(|id| found(IdKind::External, id));
+    }
+    for flow in &trace.flows {
+        found(IdKind::Flow, flow.id);
+    }
+    slices.record_function.iter().for_each(|(_, id)| found(IdKind::RecordFunction, *id));
+    slices.event_index.iter().for_each(|(_, id)| found(IdKind::EventIndex, *id));
+    slices.graph_node.iter().for_each(|(_, id)| found(IdKind::GraphNode, *id));
+    let sequences = slices.sequence.iter().filter_map(|(_, id)| u64::try_from(*id).ok());
+    sequences.for_each(|id| found(IdKind::Sequence, id));
+    for (_, frame) in slices.python.iter() {
+        let ids = [Some(frame.id), frame.parent, frame.module];
+        ids.into_iter().flatten().for_each(|id| found(IdKind::Python, id));
+    }
+    for (_, wait) in slices.sync.iter() {
+        wait.record_correlation.into_iter().for_each(|id| found(IdKind::Correlation, id));
+        wait.event.into_iter().for_each(|id| found(IdKind::DeviceEvent, id));
+    }
+}
