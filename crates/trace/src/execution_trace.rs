@@ -13,7 +13,6 @@ mod value;
 pub use collective::Collective;
 pub use node::{Node, ProcessGroup, Scope};
 pub use open::read;
-pub(crate) use open::texts;
 pub use tree::Tree;
 pub use value::{Argument, Tensor, Value};
 

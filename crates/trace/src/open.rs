@@ -4,12 +4,12 @@
 //! content. Knows nothing of what an event says: that is the format's reader.
 
 mod blocks;
+pub(crate) mod document;
 mod event;
 mod find;
 mod form;
 mod gather;
 mod look;
-mod provisional;
 mod pump;
 mod rank;
 mod stream;
@@ -19,8 +19,10 @@ use std::path::PathBuf;
 use std::sync::atomic::AtomicBool;
 
 pub use event::{arguments, event_texts};
+pub(crate) use find::may_be_trace;
 
 use crate::Error;
+use crate::format::kineto;
 use crate::store::{Job, Trace};
 use blocks::Blocks;
 
@@ -72,17 +74,6 @@ pub struct Skipped {
     pub reason: String,
 }
 
-/// A whole text that is no Kineto trace.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Document {
-    /// The file.
-    pub path: PathBuf,
-    /// The member of an archive.
-    pub member: Option<String>,
-    /// What it holds, unpacked, as far as that was possible.
-    pub bytes: Vec<u8>,
-}
-
 /// Reads all traces under the request's paths.
 ///
 /// # Errors
@@ -118,11 +109,19 @@ pub fn assign_ranks(job: &mut Job, request: &Request, ranks: &[u32]) -> Result<(
 /// [`Error::NotATrace`] if the text is none.
 pub fn parse(text: &[u8]) -> Result<Trace, Error> {
     let not_a_trace = |reason| Error::NotATrace { path: PathBuf::from("text"), reason };
-    let mut trace = provisional::read(&mut Text(Some(text)), 1).map_err(|problem| {
+    let mut trace = kineto::read::read(&mut Text(Some(text)), 1).map_err(|problem| {
         not_a_trace(format!("got {} ({})", look::words(&look::of(text)), problem.reason))
     })?;
     trace.origin.text_bytes = text.len() as u64;
     Ok(trace)
+}
+
+/// What a text looks like, in words.
+pub(crate) fn looks_like(text: &[u8]) -> String {
+    match look::of(text) {
+        look::Look::Kineto => "a Kineto trace".to_owned(),
+        look => look::words(&look),
+    }
 }
 
 /// A text in memory, as one block.

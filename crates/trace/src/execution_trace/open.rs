@@ -1,59 +1,41 @@
-//! Paths to execution traces: finds the files, decompresses, reads, numbers the ranks.
+//! Paths to execution traces: their files, and their ranks.
 
-use std::fs::File;
-use std::io::{self, Read};
 use std::path::Path;
 
 use super::{ExecutionTrace, read_text};
 use crate::Error;
+use crate::open::document::{self, Format};
+use crate::open::{looks_like, may_be_trace};
 
 /// Reads all execution traces of a file, an archive or a folder, ordered by rank.
 ///
 /// # Errors
-/// [`Error::Read`] for a file that cannot be read, [`Error::NotATrace`] for a single file that is
-/// no execution trace, [`Error::NoTraces`] for a folder or an archive without any.
+/// [`Error::Read`] for what cannot be read; [`Error::Empty`] and [`Error::NotATrace`] for a file
+/// that is no execution trace; [`Error::NoTraces`] for a folder or an archive without any.
 pub fn read(path: &Path) -> Result<Vec<ExecutionTrace>, Error> {
-    let failed = |source| Error::Read { path: path.to_path_buf(), source };
-    let mut traces = Vec::new();
-    let mut count = 0;
-    for (member, text) in texts(path, ".json").map_err(failed)? {
-        count += 1;
-        if let Ok(mut trace) = read_text(&text) {
-            trace.origin.path = path.to_path_buf();
-            trace.origin.member = member;
-            trace.rank = traces.len() as u32;
-            traces.push(trace);
-        }
+    let format = Format {
+        wanted: may_be_trace,
+        read: |text| match read_text(text) {
+            Ok(trace) if !trace.nodes.is_empty() || !trace.schema.is_empty() => Ok(trace),
+            _ => Err(format!("got {}", looks_like(text))),
+        },
+        label: |trace: &mut ExecutionTrace| (&mut trace.origin, &mut trace.losses),
+    };
+    let mut traces = document::read(path, &format)?;
+    let claims: Vec<_> = traces.iter().map(|one| (one.origin.clone(), claim(one))).collect();
+    for (trace, (rank, losses)) in traces.iter_mut().zip(document::number(&claims)) {
+        trace.rank = rank;
+        trace.losses.append(losses);
     }
-    if traces.is_empty() {
-        let reason = format!("found none among {count} files");
-        return Err(Error::NotATrace { path: path.to_path_buf(), reason });
-    }
+    traces.sort_by_key(|trace| trace.rank);
     Ok(traces)
 }
 
-pub fn texts(path: &Path, suffix: &str) -> io::Result<Vec<(Option<String>, Vec<u8>)>> {
-    let name = path.to_string_lossy().into_owned();
-    let mut bytes = Vec::new();
-    let mut file = File::open(path)?;
-    if name.ends_with(".gz") || name.ends_with(".tgz") {
-        flate2::read::MultiGzDecoder::new(file).read_to_end(&mut bytes)?;
-    } else {
-        file.read_to_end(&mut bytes)?;
-    }
-    if name.ends_with(".tar.gz") || name.ends_with(".tgz") {
-        let mut found = Vec::new();
-        for entry in tar::Archive::new(bytes.as_slice()).entries()? {
-            let mut entry = entry?;
-            let member = entry.path()?.to_string_lossy().into_owned();
-            if member.ends_with(suffix) && !member.contains("/._") && !member.starts_with("._") {
-                let mut text = Vec::new();
-                entry.read_to_end(&mut text)?;
-                found.push((Some(member), text));
-            }
-        }
-        found.sort();
-        return Ok(found);
-    }
-    Ok(vec![(None, bytes)])
+/// This rank's number in the largest group it communicates in.
+fn claim(trace: &ExecutionTrace) -> Option<u32> {
+    let collectives = trace.nodes.iter().filter_map(|node| node.collective.as_deref());
+    let numbered = collectives.filter(|collective| collective.rank.is_some());
+    let largest = numbered
+        .reduce(|largest, next| if next.group_size > largest.group_size { next } else { largest });
+    largest.and_then(|collective| collective.rank)
 }

@@ -23,6 +23,8 @@ use crate::store::{Loss, Losses, Origin};
 /// A Chakra execution trace: the graph of one rank.
 #[derive(Clone, Debug, Default)]
 pub struct Graph {
+    /// The rank: from the file's name, else its place among the files.
+    pub rank: u32,
     /// Where it came from; empty for bytes that were never a file.
     pub origin: Origin,
     /// Version of the encoding, such as `0.0.4`; empty if the file has none.

@@ -8,7 +8,8 @@ use super::find::{self, By, Unit};
 use super::look::{self, Look};
 use super::pump::{Failure, Shared};
 use super::stream::{Part, Reader, Stream};
-use super::{Attendance, Progress, Reading, Request, Skipped, provisional, rank};
+use super::{Attendance, Progress, Reading, Request, Skipped, rank};
+use crate::format::kineto;
 use crate::Error;
 use crate::store::{Loss, Trace};
 
@@ -135,9 +136,9 @@ fn text(
     let look = look::of(stream.head());
     let is_empty = stream.head().is_empty();
     let parsed = match (&look, by) {
-        (Look::Kineto, _) => Some(provisional::read(stream, threads)),
+        (Look::Kineto, _) => Some(kineto::read::read(stream, threads)),
         // A damaged beginning hides what was named.
-        (Look::Other(_), By::Name) if !is_empty => Some(provisional::read(stream, threads)),
+        (Look::Other(_), By::Name) if !is_empty => Some(kineto::read::read(stream, threads)),
         _ => None,
     };
     let text_bytes = stream.text_bytes();
@@ -183,7 +184,8 @@ fn count(trace: &mut Trace, failure: &Failure) {
     trace.losses.count(loss, || text);
 }
 
-fn words(failure: &Failure) -> (Loss, String) {
+/// What a failure is, and why.
+pub fn words(failure: &Failure) -> (Loss, String) {
     match failure {
         Failure::System(error) => (Loss::Truncated, error.to_string()),
         Failure::Ended(text) => (Loss::Truncated, format!("data that ends early: {text}")),
@@ -191,7 +193,8 @@ fn words(failure: &Failure) -> (Loss, String) {
     }
 }
 
-fn no_traces(path: &Path, skipped: &[Skipped]) -> Error {
+/// Why there is no trace under a path.
+pub fn no_traces(path: &Path, skipped: &[Skipped]) -> Error {
     let first = skipped.first().map(|one| {
         let name = one.member.clone().unwrap_or_else(|| {
             let inside = one.path.strip_prefix(path).unwrap_or(&one.path);

@@ -378,3 +378,80 @@ fn our_own_execution_traces_are_read_back() {
     assert!(sizes.iter().all(|(elements, product)| elements == product));
     assert!(!sizes.is_empty());
 }
+
+#[test]
+fn files_that_are_none_are_named() {
+    let folder = tempfile::tempdir().unwrap();
+    let refusal = |name: &str, text: &str| {
+        let path = folder.path().join(name);
+        std::fs::write(&path, text).unwrap();
+        execution_trace::read(&path)
+            .unwrap_err()
+            .to_string()
+            .replace(folder.path().to_str().unwrap(), "")
+    };
+    assert_eq!(refusal("a.json", ""), "/a.json: expected a trace, got an empty file");
+    let kineto = refusal("b.json", r#"{"schemaVersion": 1, "traceEvents": []}"#);
+    assert_eq!(kineto, "/b.json: expected a trace, got a Kineto trace");
+    let none = execution_trace::read(folder.path()).unwrap_err().to_string();
+    assert!(none.contains("found none among 2 files"), "{none}");
+    assert!(execution_trace::read(&folder.path().join("absent.json")).is_err());
+}
+
+#[test]
+fn a_folder_of_ranks_is_ordered_and_numbered() {
+    let folder = tempfile::tempdir().unwrap();
+    for rank in [10, 2, 0] {
+        let text = NEWEST
+            .replace("\"ctrl_deps\": 2", "\"ctrl_deps\": 1")
+            .replace("\"default_pg\"],1,", "\"default_pg\"],null,");
+        std::fs::write(folder.path().join(format!("dlrm_eg_{rank}.json")), text).unwrap();
+    }
+    let traces = execution_trace::read(folder.path()).unwrap();
+    assert_eq!(traces.iter().map(|trace| trace.rank).collect::<Vec<_>>(), [0, 2, 10]);
+    assert!(traces.iter().all(|trace| trace.losses.is_empty()));
+}
+
+/// Everything that is looked up by place is there.
+fn holds_together(trace: &ExecutionTrace) {
+    let tree = trace.tree();
+    let children: usize = (0..trace.nodes.len() as u32).map(|at| tree.children(at).len()).sum();
+    let roots = (0..trace.nodes.len() as u32).filter(|at| tree.parent(*at).is_none()).count();
+    assert_eq!(children + roots, trace.nodes.len());
+    assert!(tree.operators(trace).len() <= trace.nodes.len());
+    for node in &trace.nodes {
+        trace.name(node);
+    }
+}
+
+#[test]
+fn damage_costs_little_and_never_panics() {
+    let Some(path) = fixture("linear/linear_et.json.gz") else { return };
+    let mut text = Vec::new();
+    let file = std::fs::File::open(path).unwrap();
+    std::io::Read::read_to_end(&mut flate2::read::GzDecoder::new(file), &mut text).unwrap();
+    let mut state = 1_u64;
+    let mut random = |below: usize| {
+        state =
+            state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        (state >> 33) as usize % below
+    };
+    for _ in 0..40 {
+        let end = random(text.len());
+        if let Ok(trace) = execution_trace::read_text(&text[..end]) {
+            assert_eq!(trace.losses.of(Loss::Truncated), 1);
+            let whole = text[..end].windows(4).filter(|window| *window == b"\"id\"").count();
+            assert!(whole - trace.nodes.len() <= 1, "{end}: {} of {whole}", trace.nodes.len());
+            holds_together(&trace);
+        }
+        let at = random(text.len());
+        let (kept, wrong) = (text[at], random(256) as u8);
+        text[at] = wrong;
+        if let Ok(trace) = execution_trace::read_text(&text) {
+            // One byte costs at most its own node and the one it runs into.
+            assert!(trace.nodes.len() >= 929, "{at}: {wrong}: {:?}", trace.losses);
+            holds_together(&trace);
+        }
+        text[at] = kept;
+    }
+}

@@ -1,23 +1,37 @@
-//! Paths to Chakra execution traces.
+//! Paths to Chakra execution traces: their files, and their ranks.
 
 use std::path::Path;
 
 use super::{Graph, read_bytes};
 use crate::Error;
+use crate::open::document::{self, Format};
+use crate::open::looks_like;
 
-/// Reads all Chakra execution traces of a file, an archive or a folder, in the order of names.
+/// Reads all Chakra execution traces of a file, an archive or a folder, ordered by rank.
 ///
 /// # Errors
-/// [`Error::Read`] for a file that cannot be read, [`Error::NotATrace`] for a single file that is
-/// none, [`Error::NoTraces`] for a folder or an archive without any.
+/// [`Error::Read`] for what cannot be read; [`Error::Empty`] and [`Error::NotATrace`] for a file
+/// that is none; [`Error::NoTraces`] for a folder or an archive without any.
 pub fn read(path: &Path) -> Result<Vec<Graph>, Error> {
-    let failed = |source| Error::Read { path: path.to_path_buf(), source };
-    let mut graphs = Vec::new();
-    for (member, bytes) in crate::execution_trace::texts(path, ".et").map_err(failed)? {
-        let mut graph = read_bytes(&bytes)?;
-        graph.origin.path = path.to_path_buf();
-        graph.origin.member = member;
-        graphs.push(graph);
+    let format = Format {
+        wanted: may_be_graph,
+        read: |bytes| read_bytes(bytes).map_err(|_| format!("got {}", looks_like(bytes))),
+        label: |graph: &mut Graph| (&mut graph.origin, &mut graph.losses),
+    };
+    let mut graphs = document::read(path, &format)?;
+    let claims: Vec<_> = graphs.iter().map(|graph| (graph.origin.clone(), None)).collect();
+    for (graph, (rank, losses)) in graphs.iter_mut().zip(document::number(&claims)) {
+        graph.rank = rank;
+        graph.losses.append(losses);
     }
+    graphs.sort_by_key(|graph| graph.rank);
     Ok(graphs)
+}
+
+/// Whether a Chakra trace, or an archive of some, may have this name.
+fn may_be_graph(name: &str) -> bool {
+    let name = name.to_ascii_lowercase();
+    let packed = [".gz", ".zst", ".zstd"].iter().find_map(|end| name.strip_suffix(end));
+    let name = packed.unwrap_or(&name);
+    [".et", ".tar", ".tgz", ".tzst"].iter().any(|end| name.ends_with(end))
 }
