@@ -6,18 +6,22 @@
 
 pub mod annotations;
 pub mod attribution;
+pub mod bandwidth;
 pub mod breakdown;
 pub mod classify;
+pub mod clock;
 pub mod collectives;
 pub mod distribution;
 pub mod hta;
-pub mod clock;
+pub mod idle;
 pub mod interval;
 pub mod kernels;
+pub mod launches;
 pub mod links;
 pub mod memory;
 pub mod ops;
 pub mod overlap;
+pub mod queue;
 pub mod scope;
 pub mod sequences;
 pub mod steps;

@@ -116,7 +116,7 @@ impl Exclusive {
         let mut next = [0; CLASSES.len()];
         let boundary = |class: usize, at: usize| -> Option<i64> {
             let (start, end) = unions.of[class].get(at / 2)?;
-            Some(if at % 2 == 0 { *start } else { *end })
+            Some(if at.is_multiple_of(2) { *start } else { *end })
         };
         let earliest =
             |next: &[usize]| (0..next.len()).filter_map(|class| boundary(class, next[class])).min();

@@ -60,12 +60,16 @@ impl Window {
 /// The steps of a trace, by start; where several threads or categories mark one step, the first row.
 pub fn steps(trace: &Trace, links: &Links) -> Vec<Step> {
     let slices = &trace.slices;
-    let number = |row: u32| trace.name(row).strip_prefix(STEP)?.parse::<i64>().ok();
+    let number = |name: &str| name.strip_prefix(STEP)?.parse::<i64>().ok();
+    let numbers: Vec<Option<i64>> = trace.strings.iter().map(number).collect();
+    if numbers.iter().all(Option::is_none) {
+        return Vec::new();
+    }
     let mut seen = BTreeSet::new();
     let mut steps: Vec<Step> = trace
         .rows()
-        .filter(|row| matches!(trace.kind(*row), Kind::Annotation | Kind::Operator))
-        .filter_map(|row| Some((number(row)?, row)))
+        .filter_map(|row| Some((numbers[slices.name[row as usize].0 as usize]?, row)))
+        .filter(|(_, row)| matches!(trace.kind(*row), Kind::Annotation | Kind::Operator))
         .filter(|(number, _)| seen.insert(*number))
         .map(|(number, row)| Step {
             number,
@@ -85,23 +89,24 @@ pub fn steps(trace: &Trace, links: &Links) -> Vec<Step> {
 fn mark_incomplete(trace: &Trace, links: &Links, steps: &mut [Step]) {
     let slices = &trace.slices;
     let within = |step: &Step, time: i64| step.start <= time && time < step.end;
-    let device: Vec<u32> = trace.rows().filter(|row| trace.kind(*row).is_device_work()).collect();
+    let device = || trace.rows().filter(|row| trace.kind(*row).is_device_work());
     if let Some(first) = steps.first_mut() {
-        let orphan = |row: &u32| within(first, slices.start(*row)) && links.call(*row).is_none();
+        let mut orphans = device().filter(|row| links.call(*row).is_none());
         // Work whose launch is never recorded, as on some vendors' streams, says nothing.
-        let known = device.iter().any(|row| links.call(*row).is_some());
-        if known && device.iter().any(orphan) {
+        if orphans.any(|row| within(first, slices.start(row)))
+            && device().any(|row| links.call(row).is_some())
+        {
             first.is_whole = false;
         }
     }
     if let Some(last) = steps.last_mut() {
-        let lost = |row: u32| {
-            within(last, slices.start(row))
+        let is_lost = |row: u32| {
+            trace.kind(row).is_call()
+                && within(last, slices.start(row))
                 && is_launch(trace.name(row))
                 && links.work(row).is_empty()
         };
-        let calls = trace.rows().filter(|row| trace.kind(*row).is_call());
-        if !device.is_empty() && calls.into_iter().any(lost) {
+        if device().next().is_some() && trace.rows().any(is_lost) {
             last.is_whole = false;
         }
     }

@@ -12,4 +12,5 @@ mod counts;
 mod exact;
 mod fixture;
 mod hta;
+mod idle;
 mod tree;
