@@ -8,6 +8,7 @@ mod execution_trace;
 mod execution_trace_read;
 mod failure;
 mod kineto;
+mod kineto_counts;
 mod link;
 mod open;
 mod export;
