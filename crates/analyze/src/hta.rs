@@ -9,6 +9,11 @@
 //! deviations of queue lengths, and which of two rows of one stream that begin in the same
 //! microsecond comes first (we take the order of the file).
 //!
+//! What we cannot know: negative durations of the file itself, which readers take as 0; whether the
+//! file's first event is a slice, as in all files of Kineto, or not. What we do not follow: its
+//! other way of dropping steps for MTIA devices. Where that tool stops with an error a table has
+//! no row, or the row it would have had.
+//!
 //! # Source
 //! The behaviour of `traceinsight` 0.6.1 with pandas 2.3, observed and read; no code is taken.
 

@@ -1,8 +1,6 @@
 //! Where the time goes: `get_temporal_breakdown`, `get_comm_comp_overlap` and the types of
 //! `get_gpu_kernel_breakdown`.
 
-use std::cmp::Reverse;
-
 use serde::Serialize;
 
 use super::sweep::{Span, length, merged, sweep};
@@ -94,9 +92,7 @@ pub fn kernel_types(views: &[View<'_>]) -> Vec<KernelType> {
             busy_pct: rounded(sums[set] as f64 / total as f64 * 100.0, 1),
         })
         .collect();
-    rows.sort_by(|a, b| {
-        (Reverse(a.exclusive_ns), &a.classes).cmp(&(Reverse(b.exclusive_ns), &b.classes))
-    });
+    rows.sort_by(|a, b| (b.exclusive_ns, &a.classes).cmp(&(a.exclusive_ns, &b.classes)));
     rows
 }
 

@@ -65,9 +65,15 @@ const SYNC: Cause = Cause {
     touches: Some(|view| rows(view, |row| view.trace.kind(row.row) == Kind::Sync)),
 };
 const OPERATOR: Cause = Cause {
-    hta: "counts operators that carry an argument `stream`, as Triton's do, as device work",
+    hta: "counts every row that carries an argument `stream`, such as operators of Triton, as \
+          device work",
     rowmill: "counts kernels, copies and sets",
-    touches: Some(|view| rows(view, |row| view.trace.kind(row.row) == Kind::Operator)),
+    touches: Some(|view| {
+        rows(view, |row| {
+            let kind = view.trace.kind(row.row);
+            kind != Kind::Sync && !kind.is_device_work()
+        })
+    }),
 };
 const NAMES: Cause = Cause {
     hta: "classifies by the beginning of the name: `hip…` is communication, a kernel with `Sync` \
@@ -101,14 +107,9 @@ const FIRST_EVENT: Cause = Cause {
         })
     }),
 };
-const LAST_PAIR: Cause = Cause {
-    hta: "links a call that launches many rows, such as a graph, to the last of them only",
-    rowmill: "links it to all",
-    touches: None,
-};
 const STREAM_END: Cause = Cause {
-    hta: "counts from a stream's first row to its last; time before and behind is not idle",
-    rowmill: "counts the whole window",
+    hta: "counts from a stream's first row to its last",
+    rowmill: "counts the whole window: what lies before and behind is `head` and `tail`",
     touches: None,
 };
 const OTHERS: Cause = Cause {
@@ -125,7 +126,7 @@ const RUNTIME_ONLY: Cause = Cause {
 };
 const CLIPPED: Cause = Cause {
     hta: "takes a start before the call's end as a delay of 0",
-    rowmill: "measures from the call's start as well",
+    rowmill: "keeps it negative, and counts such work",
     touches: None,
 };
 const KNOWN_LAUNCHES: Cause = Cause {
@@ -136,26 +137,25 @@ const KNOWN_LAUNCHES: Cause = Cause {
 const CHANGES: Cause = Cause {
     hta: "describes the values at changes, not weighted by time; mean and deviation depend on an \
           unstable sort and are left out here",
-    rowmill: "weights by time",
+    rowmill: "weights by time, and counts a graph's work once",
     touches: None,
 };
 
 /// In what the tables of these views differ from our own analyses, table by table.
 pub fn explain(views: &[View<'_>]) -> Vec<Difference> {
     use Table::{Idle, KernelTypes, Kernels, Launches, Overlap, Queue, Temporal};
-    let busy: [&Cause; 7] = [&ROUNDING, &TRIMMING, &SYNC, &OPERATOR, &NAMES, &POOLED, &DUPLICATE];
-    // Repeated rows leave unions as they are.
-    let unions = &busy[..6];
-    let idle: [&Cause; 7] =
-        [&ROUNDING, &TRIMMING, &PREVIOUS, &STREAM_END, &FIRST_EVENT, &LAST_PAIR, &DUPLICATE];
+    let unions: [&Cause; 5] = [&ROUNDING, &TRIMMING, &OPERATOR, &NAMES, &POOLED];
+    let busy: [&Cause; 6] = [&ROUNDING, &TRIMMING, &SYNC, &OPERATOR, &NAMES, &POOLED];
+    let idle: [&Cause; 6] =
+        [&ROUNDING, &TRIMMING, &PREVIOUS, &STREAM_END, &FIRST_EVENT, &DUPLICATE];
     let kernels: [&Cause; 6] = [&ROUNDING, &TRIMMING, &OPERATOR, &NAMES, &DUPLICATE, &OTHERS];
     let launches: [&Cause; 5] = [&ROUNDING, &TRIMMING, &RUNTIME_ONLY, &CLIPPED, &DUPLICATE];
-    let queue: [&Cause; 5] = [&ROUNDING, &TRIMMING, &KNOWN_LAUNCHES, &LAST_PAIR, &CHANGES];
+    let queue: [&Cause; 5] = [&ROUNDING, &TRIMMING, &KNOWN_LAUNCHES, &CHANGES, &DUPLICATE];
     let tables: [(Table, &[&Cause]); 7] = [
-        (Temporal, unions),
+        (Temporal, &busy),
         (Idle, &idle),
-        (Overlap, unions),
-        (KernelTypes, unions),
+        (Overlap, &unions),
+        (KernelTypes, &unions),
         (Kernels, &kernels),
         (Launches, &launches),
         (Queue, &queue),

@@ -34,8 +34,9 @@ pub struct Idle {
     pub cause: IdleCause,
     /// `idle_time`: the sum of the gaps from the previous row's end, negative ones included.
     pub idle_ns: i64,
-    /// `idle_time_ratio`: share of the stream's gaps, 0 to 1, two decimals; `None` without any.
-    pub idle_ratio: Option<f64>,
+    /// `idle_time_ratio`, a number from 0 to 1 there: share of the stream's gaps in whole percent;
+    /// `None` where they sum to nothing.
+    pub idle_pct: Option<f64>,
 }
 
 /// Time between two rows of a stream.
@@ -99,7 +100,7 @@ fn of_stream(view: &View<'_>, rows: &[Row], threshold_ns: i64) -> Vec<Idle> {
             stream: rows[0].stream,
             cause,
             idle_ns: sum.saturating_mul(MICROSECOND),
-            idle_ratio: rounded(sum as f64 / total as f64, 2),
+            idle_pct: rounded(100.0 * (sum as f64 / total as f64), 0),
         })
         .collect()
 }

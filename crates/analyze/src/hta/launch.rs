@@ -23,20 +23,20 @@ pub struct Launch {
     /// `correlation`.
     pub correlation: u64,
     /// `cpu_duration`.
-    pub cpu_duration_ns: i64,
+    pub call_ns: i64,
     /// `gpu_duration`.
-    pub gpu_duration_ns: i64,
+    pub device_ns: i64,
     /// `launch_delay`: from the call's end to the start on the device, negative ones taken as 0.
-    pub launch_delay_ns: i64,
+    pub delay_ns: i64,
 }
 
 /// What counts as an outlier; that tool's defaults are 50 µs and 100 µs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Cutoffs {
     /// Longer calls are outliers.
-    pub runtime_ns: i64,
+    pub slow_call_ns: i64,
     /// Longer delays are outliers.
-    pub launch_delay_ns: i64,
+    pub late_ns: i64,
 }
 
 /// Sums over a rank's launches and the numbers of those that tool plots.
@@ -44,25 +44,25 @@ pub struct Cutoffs {
 pub struct LaunchSummary {
     /// The rank.
     pub rank: u32,
-    /// Rows.
-    pub count: u64,
+    /// Pairs of a call and a row it launched.
+    pub work_count: u64,
     /// Sum of `cpu_duration`.
-    pub cpu_duration_ns: i64,
+    pub call_ns: i64,
     /// Sum of `gpu_duration`.
-    pub gpu_duration_ns: i64,
+    pub device_ns: i64,
     /// Sum of `launch_delay`.
-    pub launch_delay_ns: i64,
+    pub delay_ns: i64,
     /// Shorter on the device than their call, which is no outlier.
-    pub short_kernel_count: u64,
+    pub short_count: u64,
     /// Calls longer than the cut-off.
-    pub runtime_outlier_count: u64,
+    pub slow_call_count: u64,
     /// Delays longer than the cut-off.
-    pub launch_delay_outlier_count: u64,
+    pub late_count: u64,
 }
 
 impl Cutoffs {
     /// Those of `traceinsight` 0.6.1.
-    pub const HTA: Self = Self { runtime_ns: 50_000, launch_delay_ns: 100_000 };
+    pub const HTA: Self = Self { slow_call_ns: 50_000, late_ns: 100_000 };
 }
 
 /// `get_cuda_kernel_launch_stats(ranks=all)`, in the order of the calls.
@@ -78,15 +78,15 @@ pub fn launch_summary(launches: &[Launch], cutoffs: Cutoffs) -> Vec<LaunchSummar
     let mut ranks: BTreeMap<u32, LaunchSummary> = BTreeMap::new();
     for launch in launches {
         let sum = ranks.entry(launch.rank).or_insert_with(|| LaunchSummary::of(launch.rank));
-        let (cpu, gpu) = (launch.cpu_duration_ns, launch.gpu_duration_ns);
-        sum.count += 1;
-        sum.cpu_duration_ns += cpu;
-        sum.gpu_duration_ns += gpu;
-        sum.launch_delay_ns += launch.launch_delay_ns;
-        sum.short_kernel_count += u64::from(cpu <= cutoffs.runtime_ns && gpu < cpu);
-        sum.runtime_outlier_count += u64::from(cpu > cutoffs.runtime_ns);
-        let is_late = launch.launch_delay_ns > cutoffs.launch_delay_ns;
-        sum.launch_delay_outlier_count += u64::from(is_late);
+        let (cpu, gpu) = (launch.call_ns, launch.device_ns);
+        sum.work_count += 1;
+        sum.call_ns += cpu;
+        sum.device_ns += gpu;
+        sum.delay_ns += launch.delay_ns;
+        sum.short_count += u64::from(cpu <= cutoffs.slow_call_ns && gpu < cpu);
+        sum.slow_call_count += u64::from(cpu > cutoffs.slow_call_ns);
+        let is_late = launch.delay_ns > cutoffs.late_ns;
+        sum.late_count += u64::from(is_late);
     }
     ranks.into_values().collect()
 }
@@ -95,13 +95,13 @@ impl LaunchSummary {
     fn of(rank: u32) -> Self {
         Self {
             rank,
-            count: 0,
-            cpu_duration_ns: 0,
-            gpu_duration_ns: 0,
-            launch_delay_ns: 0,
-            short_kernel_count: 0,
-            runtime_outlier_count: 0,
-            launch_delay_outlier_count: 0,
+            work_count: 0,
+            call_ns: 0,
+            device_ns: 0,
+            delay_ns: 0,
+            short_count: 0,
+            slow_call_count: 0,
+            late_count: 0,
         }
     }
 }
@@ -125,9 +125,9 @@ fn launches_of(view: &View<'_>) -> Vec<Launch> {
             let launch = Launch {
                 rank: view.rank(),
                 correlation,
-                cpu_duration_ns: call.duration_us * MICROSECOND,
-                gpu_duration_ns: row.duration_us * MICROSECOND,
-                launch_delay_ns: delay * MICROSECOND,
+                call_ns: call.duration_us * MICROSECOND,
+                device_ns: row.duration_us * MICROSECOND,
+                delay_ns: delay * MICROSECOND,
             };
             launches.extend((0..call.copies * row.copies).map(|_| launch.clone()));
         }

@@ -30,11 +30,11 @@ pub struct Queue {
     /// `stream`.
     pub stream: i32,
     /// `count`: launches and starts on the device.
-    pub count: u64,
+    pub change_count: u64,
     /// `min`: how many were waiting at least; negative where a row starts before its call does.
-    pub min_length: i64,
+    pub length_min: i64,
     /// `max`: how many were waiting at most.
-    pub max_length: i64,
+    pub length_max: i64,
 }
 
 /// A launch or a start on the device: in this order where simultaneous.
@@ -76,9 +76,9 @@ fn queue_of(view: &View<'_>) -> Vec<Queue> {
         Queue {
             rank: view.rank(),
             stream: changes[0].stream,
-            count: changes.len() as u64,
-            min_length: min,
-            max_length: max,
+            change_count: changes.len() as u64,
+            length_min: min,
+            length_max: max,
         }
     };
     changes.chunk_by(|a, b| a.stream == b.stream).map(of_stream).collect()

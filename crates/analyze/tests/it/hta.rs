@@ -89,8 +89,11 @@ fn rank(line: &Line) -> u32 {
     line["rank"].parse().unwrap()
 }
 
-/// A trace of rows `(category, name, start, end, correlation, stream)`, nanoseconds.
-fn traced(rows: &[(&str, &str, i64, i64, Option<u64>, Option<i32>)]) -> Trace {
+/// Category, name, start and end in nanoseconds, correlation, stream.
+type Slice<'a> = (&'a str, &'a str, i64, i64, Option<u64>, Option<i32>);
+
+/// A trace of such rows.
+fn traced(rows: &[Slice<'_>]) -> Trace {
     let mut trace = Trace::default();
     for &(category, name, start, end, correlation, stream) in rows {
         let row = trace::store::NewSlice::new(category, name, (1, 1), (start, end));

@@ -86,7 +86,7 @@ fn waits_of_streams_are_busy_but_leave_no_gaps() {
     assert_eq!((row.idle_ns, row.compute_ns), (207_000, 49_000));
     assert_eq!((row.compute_pct, row.non_compute_pct), (Some(18.63), Some(2.66)));
     let idle =
-        [gap(7, IdleCause::HostWait, 212_000, Some(1.0)), gap(7, IdleCause::Other, 0, Some(0.0))];
+        [gap(7, IdleCause::HostWait, 212_000, Some(100.0)), gap(7, IdleCause::Other, 0, Some(0.0))];
     assert_eq!(hta::idle(&views, IDLE_THRESHOLD_NS), idle);
 }
 
@@ -107,7 +107,7 @@ fn the_first_event_of_a_file_launches_what_has_no_launch_and_is_launched_by_noth
     ];
     let trace = traced(&rows);
     let idle =
-        [gap(7, IdleCause::HostWait, 40_000, Some(1.0)), gap(7, IdleCause::Other, 0, Some(0.0))];
+        [gap(7, IdleCause::HostWait, 40_000, Some(100.0)), gap(7, IdleCause::Other, 0, Some(0.0))];
     assert_eq!(hta::idle(&hta::views([&trace]), IDLE_THRESHOLD_NS), idle);
     let first = ("kernel", "k", 60_000, 70_000, Some(1), Some(7));
     let trace = traced(&[first, rows[0]]);
@@ -135,7 +135,7 @@ fn simultaneous_launch_and_start_count_in_this_order() {
         (CALL, LAUNCH, 1_000, 2_000, Some(1), None),
         ("kernel", "k", 1_000, 3_000, Some(1), Some(7)),
     ]);
-    let queue = Queue { rank: 0, stream: 7, count: 2, min_length: 0, max_length: 1 };
+    let queue = Queue { rank: 0, stream: 7, change_count: 2, length_min: 0, length_max: 1 };
     assert_eq!(hta::queue(&hta::views([&trace])), [queue]);
 }
 
@@ -173,7 +173,7 @@ fn dropping_steps_repeats_a_row_for_each_host_row_of_its_id() {
     assert_eq!((row.count, row.total_ns, row.std_ns), (2, 8_000, 0.0));
     assert_eq!(hta::temporal(&views)[0].window_ns, 4_000, "unions do not change");
     let launches = hta::launch_summary(&hta::launches(&views), Cutoffs::HTA);
-    assert_eq!(launches[0].count, 4, "two calls, two copies");
+    assert_eq!(launches[0].work_count, 4, "two calls, two copies");
 }
 
 #[test]
@@ -215,6 +215,6 @@ fn differences_are_told_with_the_rows_they_touch() {
     assert_eq!(told, touched.map(|count| (Table::Temporal, count)));
 }
 
-fn gap(stream: i32, cause: IdleCause, idle_ns: i64, idle_ratio: Option<f64>) -> Idle {
-    Idle { rank: 0, stream, cause, idle_ns, idle_ratio }
+fn gap(stream: i32, cause: IdleCause, idle_ns: i64, idle_pct: Option<f64>) -> Idle {
+    Idle { rank: 0, stream, cause, idle_ns, idle_pct }
 }

@@ -80,7 +80,7 @@ fn idle_time_is_that_tools() {
             assert_eq!((row.rank, row.stream.to_string()), (rank(truth), truth["stream"].clone()));
             assert_eq!(text(&row.cause), truth["idle_category"], "{place}");
             assert_eq!(row.idle_ns, ns(truth, "idle_time"), "{place}");
-            assert_eq!(row.idle_ratio, number(truth, "idle_time_ratio"), "{place}");
+            assert_eq!(row.idle_pct, number(truth, "idle_time_ratio").map(percent), "{place}");
         }
     });
 }
@@ -93,13 +93,13 @@ fn launches_sum_to_that_tools() {
         for (row, truth) in rows.iter().zip(truth) {
             let place = format!("{trace}: rank {}", row.rank);
             let count = |column: &str| truth[column].parse::<u64>().expect(column);
-            assert_eq!((row.rank, row.count), (rank(truth), count("n")), "{place}");
-            assert_eq!(row.cpu_duration_ns, ns(truth, "sum_cpu"), "{place}");
-            assert_eq!(row.gpu_duration_ns, ns(truth, "sum_gpu"), "{place}");
-            assert_eq!(row.launch_delay_ns, ns(truth, "sum_delay"), "{place}");
-            assert_eq!(row.short_kernel_count, count("short_kernels"), "{place}");
-            assert_eq!(row.runtime_outlier_count, count("runtime_outliers"), "{place}");
-            assert_eq!(row.launch_delay_outlier_count, count("launch_delay_outliers"), "{place}");
+            assert_eq!((row.rank, row.work_count), (rank(truth), count("n")), "{place}");
+            assert_eq!(row.call_ns, ns(truth, "sum_cpu"), "{place}");
+            assert_eq!(row.device_ns, ns(truth, "sum_gpu"), "{place}");
+            assert_eq!(row.delay_ns, ns(truth, "sum_delay"), "{place}");
+            assert_eq!(row.short_count, count("short_kernels"), "{place}");
+            assert_eq!(row.slow_call_count, count("runtime_outliers"), "{place}");
+            assert_eq!(row.late_count, count("launch_delay_outliers"), "{place}");
         }
     });
 }
@@ -115,9 +115,9 @@ fn launches_one_by_one_are_that_tools_and_in_its_order() {
         for (row, truth) in rows.iter().zip(&truth) {
             let place = format!("{trace}: correlation {}", row.correlation);
             assert_eq!(Some(row.correlation as f64), number(truth, "correlation"), "{place}");
-            assert_eq!(row.cpu_duration_ns, ns(truth, "cpu_duration"), "{place}");
-            assert_eq!(row.gpu_duration_ns, ns(truth, "gpu_duration"), "{place}");
-            assert_eq!(row.launch_delay_ns, ns(truth, "launch_delay"), "{place}");
+            assert_eq!(row.call_ns, ns(truth, "cpu_duration"), "{place}");
+            assert_eq!(row.device_ns, ns(truth, "gpu_duration"), "{place}");
+            assert_eq!(row.delay_ns, ns(truth, "launch_delay"), "{place}");
         }
     };
     check("temporal_breakdown", |trace, views, _| {
@@ -133,7 +133,8 @@ fn queue_lengths_are_that_tools_in_count_min_and_max() {
         let rows: Vec<Vec<f64>> = hta::queue(views)
             .iter()
             .map(|row| {
-                let counts = [row.count as f64, row.min_length as f64, row.max_length as f64];
+                let counts =
+                    [row.change_count as f64, row.length_min as f64, row.length_max as f64];
                 [f64::from(row.rank), f64::from(row.stream)].into_iter().chain(counts).collect()
             })
             .collect();
@@ -172,12 +173,12 @@ fn a_trace_of_amd_is_that_tools() {
         assert_eq!(i64::from(row.stream), truth["stream"].as_i64().unwrap());
         assert_eq!(text_of(truth, "idle_category"), self::text(&row.cause));
         assert_eq!(Some(row.idle_ns), us(&truth["idle_time"]));
-        assert_eq!(row.idle_ratio, truth["idle_time_ratio"].as_f64());
+        assert_eq!(row.idle_pct, truth["idle_time_ratio"].as_f64().map(percent));
     }
     let queue = &hta::queue(&views)[0];
-    assert_eq!(Some(queue.count as f64), truth["queue"][0]["queue_length_count"].as_f64());
-    assert_eq!(Some(queue.min_length as f64), truth["queue"][0]["queue_length_min"].as_f64());
-    assert_eq!(Some(queue.max_length as f64), truth["queue"][0]["queue_length_max"].as_f64());
+    assert_eq!(Some(queue.change_count as f64), truth["queue"][0]["queue_length_count"].as_f64());
+    assert_eq!(Some(queue.length_min as f64), truth["queue"][0]["queue_length_min"].as_f64());
+    assert_eq!(Some(queue.length_max as f64), truth["queue"][0]["queue_length_max"].as_f64());
     assert!(hta::launches(&views).is_empty(), "that tool knows no launches of AMD");
 }
 
@@ -201,6 +202,11 @@ fn text(value: &impl Serialize) -> String {
 
 fn text_of<'a>(truth: &'a Value, key: &str) -> &'a str {
     truth[key].as_str().unwrap()
+}
+
+/// A ratio of two decimals as percent.
+fn percent(ratio: f64) -> f64 {
+    (100.0 * ratio).round()
 }
 
 /// Microseconds are nanoseconds over 1000 but for the last bit.
