@@ -32,7 +32,8 @@ Stages:
              block leaves it out, loudly
 with --full, what is slow or heavy:
   licences   cargo deny check licenses bans (cargo-deny is installed where missing)
-  compare    a trace of ours opens in the Python trace tools (bench/compare/trace_opens.py)
+  compare    a trace of ours opens in the Python trace tools (bench/compare/trace_opens.py), and so
+             do the merged traces of eight ranks (bench/compare/merged_opens.py)
   fuzz       the property tests of `data` and `device` with 20 000 cases
 
 Options:

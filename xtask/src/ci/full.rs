@@ -11,6 +11,10 @@ use crate::tree;
 /// What the traces must open in, pinned: the tool's launch names and rounding change between
 /// versions.
 const TRACE_PACKAGES: [&str; 2] = ["traceinsight==0.6.1", "pandas<3"];
+/// Whose schema decodes merged traces.
+const PERFETTO_PACKAGES: [&str; 2] = ["perfetto==0.59.1", "protobuf<8"];
+/// Eight ranks of one job, among the fixtures.
+const RANKS: &str = "traces/dlrm8/dlrm_kineto.tar.gz";
 /// What exported weights must agree with.
 const TORCH_PACKAGES: [&str; 3] = ["torch==2.14.1", "numpy<3", "safetensors<1"];
 /// Keeps what is compared small: a few steps on a few rows.
@@ -47,13 +51,36 @@ pub fn compare() -> Result<String, Error> {
     let python = environment(&root.join("target/venv-traceinsight"), &TRACE_PACKAGES)?;
     let mut opens = script(&python, &root, "trace_opens.py");
     command::run(opens.arg(folder.join("trace")).env("HTA_DISABLE_NS_ROUNDING", "1"))?;
+    let merged = merged_opens(&root, &folder)?;
     let python = environment(&root.join("target/venv-torch"), &TORCH_PACKAGES)?;
     for export in ["torch.safetensors", "torchrec.safetensors"] {
         let mut agrees = script(&python, &root, "torch_agrees.py");
         agrees.args([export, "rows.txt", "probabilities.txt"]);
         command::run(agrees.current_dir(&folder))?;
     }
-    Ok(format!("{} open the trace, {} agrees", TRACE_PACKAGES.join(" and "), TORCH_PACKAGES[0]))
+    let opens = TRACE_PACKAGES.join(" and ");
+    Ok(format!("{opens} open the trace, {} agrees; {merged}", TORCH_PACKAGES[0]))
+}
+
+/// Merges the traces of eight ranks, and opens the results in Python.
+fn merged_opens(root: &Path, folder: &Path) -> Result<String, Error> {
+    let beside = || root.join("../shared/data");
+    let fixtures = std::env::var_os("ROWMILL_FIXTURES").map_or_else(beside, PathBuf::from);
+    // The product runs in another folder.
+    let Ok(ranks) = fixtures.join(RANKS).canonicalize() else {
+        return Ok(format!("SKIPPED merged traces: no {RANKS} in {}", fixtures.display()));
+    };
+    let merged = ["merged.json.gz", "merged.pftrace"];
+    for name in merged {
+        let mut rowmill = Command::new(root.join("target/release/rowmill"));
+        rowmill.args(["trace", "merge"]).arg(&ranks).args(["--out", name]);
+        command::run(rowmill.current_dir(folder))?;
+    }
+    let packages = [TRACE_PACKAGES, PERFETTO_PACKAGES].concat();
+    let python = environment(&root.join("target/venv-traceinsight"), &packages)?;
+    let mut opens = script(&python, root, "merged_opens.py");
+    command::run(opens.args(merged).arg(&ranks).current_dir(folder))?;
+    Ok(format!("merged traces open there and in {}", PERFETTO_PACKAGES[0]))
 }
 
 /// The interpreter of a virtual environment with `packages`, made where it is missing.
