@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use trace::export::{self, Arguments, Counter, Options, Overlaps, Written};
 use trace::merge;
 use trace::open::{self, Request};
-use trace::store::{Job, NewSlice, Sparse, Trace, TrackId};
+use trace::store::{Flow, FlowPhase, Job, NewSlice, Sparse, Trace, TrackId};
 
 pub fn options(overlaps: Overlaps) -> Options {
     Options { overlaps, arguments: Arguments::All, counters: Vec::new() }
@@ -218,6 +218,25 @@ fn lanes_move_what_overlaps_and_nothing_else() {
             assert_eq!(moved.count() as u64, written.slices_moved, "{name}");
         }
     }
+}
+
+#[test]
+fn what_overlaps_gets_a_line_of_its_own_and_its_arrows_follow() {
+    let mut trace = Trace::default();
+    for (correlation, span) in [(0, 10_000), (5_000, 15_000), (6_000, 7_000)].iter().enumerate() {
+        let mut kernel = NewSlice::new("kernel", "k", (0, 7), *span);
+        kernel.correlation = Some(correlation as u64 + 1);
+        trace.push(&kernel);
+    }
+    let category = trace.category("ac2g");
+    let track = trace.slices.track[1];
+    trace.flows.push(Flow { phase: FlowPhase::End, category, id: 2, track, time: 5_000 });
+    let (again, written) = rewritten(&trace, "again.json", &options(Overlaps::Lanes));
+    assert_eq!(written.slices_moved, 1);
+    let tids: Vec<_> = again.rows().map(|row| again.track(row).tid.to_string()).collect();
+    assert_eq!(tids, ["7", "8", "7"]);
+    assert_eq!(again.track(1).thread_name, "stream 7 (lane 2)");
+    assert_eq!(again.flows[0].track, again.slices.track[1]);
 }
 
 #[test]

@@ -7,8 +7,10 @@ use std::fs::{self, File, OpenOptions};
 use std::io::{self, BufWriter, Read, Seek, SeekFrom, Write};
 use std::path::{Path, PathBuf};
 
-/// Bytes read at a time.
-const WINDOW: u64 = 256 << 10;
+/// Bytes collected before they are written.
+const COLLECTED: usize = 256 << 10;
+/// Bytes read at a time: few, because rows by track jump about in the order of the file.
+const WINDOW: u64 = 8 << 10;
 
 /// A file being filled.
 pub struct Filling {
@@ -44,7 +46,7 @@ impl Filling {
         let file = options.read(true).write(true).create(true).truncate(true).open(path)?;
         let temporary = Temporary(path.to_path_buf());
         Ok(Self {
-            out: BufWriter::with_capacity(WINDOW as usize, file),
+            out: BufWriter::with_capacity(COLLECTED, file),
             temporary,
             ends: Vec::new(),
         })
