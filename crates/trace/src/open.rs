@@ -10,7 +10,6 @@ mod find;
 mod form;
 mod gather;
 mod look;
-mod provisional;
 mod pump;
 mod rank;
 mod stream;
@@ -23,6 +22,7 @@ pub use event::{arguments, event_texts};
 pub(crate) use find::may_be_trace;
 
 use crate::Error;
+use crate::format::kineto;
 use crate::store::{Job, Trace};
 use blocks::Blocks;
 
@@ -109,7 +109,7 @@ pub fn assign_ranks(job: &mut Job, request: &Request, ranks: &[u32]) -> Result<(
 /// [`Error::NotATrace`] if the text is none.
 pub fn parse(text: &[u8]) -> Result<Trace, Error> {
     let not_a_trace = |reason| Error::NotATrace { path: PathBuf::from("text"), reason };
-    let mut trace = provisional::read(&mut Text(Some(text)), 1).map_err(|problem| {
+    let mut trace = kineto::read::read(&mut Text(Some(text)), 1).map_err(|problem| {
         not_a_trace(format!("got {} ({})", look::words(&look::of(text)), problem.reason))
     })?;
     trace.origin.text_bytes = text.len() as u64;

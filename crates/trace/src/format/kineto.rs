@@ -6,6 +6,7 @@
 mod argument;
 pub mod export;
 mod number;
+pub mod read;
 mod row;
 
 use std::io::{self, Write};

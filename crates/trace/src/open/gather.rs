@@ -8,8 +8,9 @@ use super::find::{self, By, Unit};
 use super::look::{self, Look};
 use super::pump::{Failure, Shared};
 use super::stream::{Part, Reader, Stream};
-use super::{Attendance, Progress, Reading, Request, Skipped, provisional, rank};
+use super::{Attendance, Progress, Reading, Request, Skipped, rank};
 use crate::Error;
+use crate::format::kineto;
 use crate::store::{Loss, Trace};
 
 /// What one file holds.
@@ -135,9 +136,9 @@ fn text(
     let look = look::of(stream.head());
     let is_empty = stream.head().is_empty();
     let parsed = match (&look, by) {
-        (Look::Kineto, _) => Some(provisional::read(stream, threads)),
+        (Look::Kineto, _) => Some(kineto::read::read(stream, threads)),
         // A damaged beginning hides what was named.
-        (Look::Other(_), By::Name) if !is_empty => Some(provisional::read(stream, threads)),
+        (Look::Other(_), By::Name) if !is_empty => Some(kineto::read::read(stream, threads)),
         _ => None,
     };
     let text_bytes = stream.text_bytes();

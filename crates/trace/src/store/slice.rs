@@ -164,4 +164,89 @@ impl Slices {
         self.device.push(slice.device.unwrap_or(NO_PLACE));
         row
     }
+
+    /// Adds the ids of a row whose other columns the caller adds.
+    #[inline]
+    pub(crate) fn push_ids(&mut self, correlation: Option<u64>, external_id: Option<u64>) {
+        self.correlation.push(correlation.unwrap_or(NONE));
+        self.external_id.push(external_id.unwrap_or(NONE));
+    }
+
+    /// Adds where a row ran, whose other columns the caller adds.
+    #[inline]
+    pub(crate) fn push_place(&mut self, stream: Option<i32>, device: Option<i32>) {
+        self.stream.push(stream.unwrap_or(NO_PLACE));
+        self.device.push(device.unwrap_or(NO_PLACE));
+    }
+
+    /// Moves the rows of a later part behind all others.
+    pub(crate) fn append(&mut self, later: &mut Self) {
+        let first_row = self.len() as u32;
+        append(&mut self.start, &mut later.start);
+        append(&mut self.duration, &mut later.duration);
+        append(&mut self.name, &mut later.name);
+        append(&mut self.category, &mut later.category);
+        append(&mut self.track, &mut later.track);
+        append(&mut self.offset, &mut later.offset);
+        append(&mut self.correlation, &mut later.correlation);
+        append(&mut self.external_id, &mut later.external_id);
+        append(&mut self.stream, &mut later.stream);
+        append(&mut self.device, &mut later.device);
+        self.bytes.append(&mut later.bytes, first_row);
+        self.bandwidth.append(&mut later.bandwidth, first_row);
+        self.launch_shape.append(&mut later.launch_shape, first_row);
+        self.collective.append(&mut later.collective, first_row);
+        self.sequence.append(&mut later.sequence, first_row);
+        self.forward_thread.append(&mut later.forward_thread, first_row);
+        self.record_function.append(&mut later.record_function, first_row);
+        self.event_index.append(&mut later.event_index, first_row);
+        self.python.append(&mut later.python, first_row);
+        self.sync.append(&mut later.sync, first_row);
+        self.graph_node.append(&mut later.graph_node, first_row);
+        self.unfinished.append(&mut later.unfinished, first_row);
+    }
+
+    /// Removes rows, in ascending order; those behind move up.
+    pub(crate) fn remove(&mut self, rows: &[u32]) {
+        remove(&mut self.start, rows);
+        remove(&mut self.duration, rows);
+        remove(&mut self.name, rows);
+        remove(&mut self.category, rows);
+        remove(&mut self.track, rows);
+        remove(&mut self.offset, rows);
+        remove(&mut self.correlation, rows);
+        remove(&mut self.external_id, rows);
+        remove(&mut self.stream, rows);
+        remove(&mut self.device, rows);
+        self.bytes.remove(rows);
+        self.bandwidth.remove(rows);
+        self.launch_shape.remove(rows);
+        self.collective.remove(rows);
+        self.sequence.remove(rows);
+        self.forward_thread.remove(rows);
+        self.record_function.remove(rows);
+        self.event_index.remove(rows);
+        self.python.remove(rows);
+        self.sync.remove(rows);
+        self.graph_node.remove(rows);
+        self.unfinished.remove(rows);
+    }
+}
+
+/// Moves a later part of a column behind the earlier one; the first part is taken as it is.
+fn append<T>(column: &mut Vec<T>, later: &mut Vec<T>) {
+    if column.is_empty() {
+        std::mem::swap(column, later);
+    } else {
+        column.append(later);
+    }
+}
+
+fn remove<T>(column: &mut Vec<T>, rows: &[u32]) {
+    let (mut row, mut removed) = (0, rows.iter().peekable());
+    column.retain(|_| {
+        let gone = removed.next_if_eq(&&row).is_some();
+        row += 1;
+        !gone
+    });
 }

@@ -35,10 +35,31 @@ impl<T> Sparse<T> {
         self.values.push(value);
     }
 
-    /// Adds a later part whose rows count from `first_row`.
-    pub fn append(&mut self, later: Self, first_row: u32) {
-        self.rows.extend(later.rows.into_iter().map(|row| first_row + row));
-        self.values.extend(later.values);
+    /// Moves a later part, whose rows count from `first_row`, behind all others.
+    pub fn append(&mut self, later: &mut Self, first_row: u32) {
+        if self.rows.is_empty() && first_row == 0 {
+            std::mem::swap(self, later);
+            return;
+        }
+        self.rows.extend(later.rows.drain(..).map(|row| first_row + row));
+        self.values.append(&mut later.values);
+    }
+
+    /// Removes rows of the whole trace, in ascending order; those behind move up.
+    pub(crate) fn remove(&mut self, removed: &[u32]) {
+        let mut kept = 0;
+        for at in 0..self.rows.len() {
+            let row = self.rows[at];
+            let before = removed.partition_point(|other| *other < row);
+            if removed.get(before) == Some(&row) {
+                continue;
+            }
+            self.rows[kept] = row - before as u32;
+            self.values.swap(kept, at);
+            kept += 1;
+        }
+        self.rows.truncate(kept);
+        self.values.truncate(kept);
     }
 
     /// Rows and values.

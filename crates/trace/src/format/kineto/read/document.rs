@@ -1,0 +1,275 @@
+//! The whole text from its first byte to its last: header, events, header again; and what it means
+//! that it ends where it ends.
+
+use std::collections::BTreeMap;
+
+use serde_json::Value;
+
+use super::NotKineto;
+use super::events::{self, Find, Scanner, State, Stretch};
+use super::header;
+use super::member::{self, Next};
+use super::merge::Holds;
+use super::part::Part;
+use super::row::Sink;
+use super::scan::{self, Stop};
+use super::text;
+use crate::store::{Header, Loss};
+
+/// How often a text that ends inside an event is searched for events behind that one's start.
+const ATTEMPTS: usize = 16;
+const EVENTS: &[u8] = b"\"traceEvents\"";
+
+/// How far the text has been read.
+#[derive(Debug)]
+pub struct Document {
+    mode: Mode,
+    around: Around,
+    /// Whether a list of events was found.
+    listed: bool,
+    entries: BTreeMap<String, Value>,
+    refused: Option<String>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Mode {
+    /// Before the first bracket.
+    Start,
+    /// In the object around the events, before or behind them.
+    Header,
+    /// Behind something broken in the header, looking for the events.
+    HeaderLost,
+    /// In the list of events.
+    Events(State),
+    /// Behind everything.
+    Done,
+}
+
+/// What is around the events.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Around {
+    Object,
+    Nothing,
+}
+
+impl Document {
+    /// Before the first byte.
+    pub fn new() -> Self {
+        Self {
+            mode: Mode::Start,
+            around: Around::Object,
+            listed: false,
+            entries: BTreeMap::new(),
+            refused: None,
+        }
+    }
+
+    /// Whether the next byte is one between two events.
+    pub fn is_between_events(&self) -> bool {
+        self.mode == Mode::Events(State::Between)
+    }
+
+    /// Notes that others read events up to where they are in this state.
+    pub fn move_to(&mut self, state: State) {
+        debug_assert!(self.is_between_events(), "only events can be read by others");
+        self.mode = self.behind(state);
+    }
+
+    fn behind(&self, state: State) -> Mode {
+        match (state, self.around) {
+            (State::Ended, Around::Object) => Mode::Header,
+            (State::Ended, Around::Nothing) => Mode::Done,
+            (state, _) => Mode::Events(state),
+        }
+    }
+
+    /// Reads on; gives the place from which it goes on with more text behind.
+    pub fn advance(
+        &mut self,
+        stretch: Stretch<'_>,
+        (scanner, sink): (&mut Scanner, &mut Sink<'_>),
+    ) -> usize {
+        let text = stretch.text;
+        let mut at = 0;
+        loop {
+            let answer = match self.mode {
+                Mode::Start => self.start(text),
+                Mode::Header => self.member(stretch, at, sink.part),
+                Mode::HeaderLost => self.seek_events(text, at),
+                Mode::Events(state) => {
+                    let (end, state) = events::read(stretch, at, state, (scanner, sink));
+                    self.mode = self.behind(state);
+                    if state != State::Ended {
+                        return end;
+                    }
+                    Ok(end)
+                }
+                Mode::Done => return text.len(),
+            };
+            match answer {
+                Ok(end) => at = end,
+                Err(resume) => return resume,
+            }
+        }
+    }
+
+    /// The first bracket. `Err`: where to go on with more text.
+    fn start(&mut self, text: &[u8]) -> Result<usize, usize> {
+        if text.len() < 3 && b"\xef\xbb\xbf".starts_with(text) {
+            return Err(0);
+        }
+        let mark = if text.starts_with(b"\xef\xbb\xbf") { 3 } else { 0 };
+        let at = scan::skip_blank(text, mark);
+        match text.get(at) {
+            None => return Err(0),
+            Some(b'{') => self.mode = Mode::Header,
+            Some(b'[') => {
+                self.around = Around::Nothing;
+                self.listed = true;
+                self.mode = Mode::Events(State::Between);
+            }
+            Some(_) => {
+                let first = String::from_utf8_lossy(&text[at..text.len().min(at + 16)]);
+                self.refused = Some(format!("got {first:?}"));
+                self.mode = Mode::Done;
+            }
+        }
+        Ok(at + 1)
+    }
+
+    fn member(&mut self, stretch: Stretch<'_>, at: usize, part: &mut Part) -> Result<usize, usize> {
+        let text = stretch.text;
+        let broken = |part: &mut Part, place: usize| {
+            let place = stretch.offset + place as u64;
+            let what = || format!("byte {place}: expected a key and a value, got neither");
+            part.losses.count(Loss::BrokenHeader, what);
+        };
+        let value = match member::find(text, at) {
+            Err(Stop::Short) => return Err(at),
+            Err(Stop::Broken(place)) => {
+                broken(part, place);
+                self.mode = if self.listed { Mode::Done } else { Mode::HeaderLost };
+                return Ok(at);
+            }
+            Ok(Next::End(end)) => {
+                self.mode = Mode::Done;
+                return Ok(end);
+            }
+            Ok(Next::Member(key, value)) => {
+                let key = text::decode(key.of(text)).text;
+                if key == "traceEvents" && text[value] == b'[' {
+                    self.listed = true;
+                    self.mode = Mode::Events(State::Between);
+                    return Ok(value + 1);
+                }
+                (key, value)
+            }
+        };
+        let (key, value) = value;
+        match scan::skip_value(text, value) {
+            Err(Stop::Short) => Err(at),
+            Err(Stop::Broken(place)) => {
+                broken(part, place);
+                self.mode = if self.listed { Mode::Done } else { Mode::HeaderLost };
+                Ok(value)
+            }
+            Ok(end) => {
+                let value = header::value(&text[value..end], stretch.offset + value as u64, part);
+                self.entries.insert(key, value);
+                Ok(end)
+            }
+        }
+    }
+
+    fn seek_events(&mut self, text: &[u8], at: usize) -> Result<usize, usize> {
+        match memchr::memmem::find(&text[at..], EVENTS) {
+            Some(found) => {
+                self.mode = Mode::Header;
+                Ok(at + found)
+            }
+            None => Err(text.len().saturating_sub(EVENTS.len()).max(at)),
+        }
+    }
+
+    /// Takes what is left at the end of the text; `failure` is why it ended, if not by itself.
+    pub fn finish(
+        &mut self,
+        mut rest: Stretch<'_>,
+        failure: Option<&str>,
+        (scanner, sink): (&mut Scanner, &mut Sink<'_>),
+    ) {
+        for _ in 0..ATTEMPTS {
+            let Some(next) = self.salvage(rest, (scanner, sink)) else { break };
+            rest = next;
+        }
+        let complete = match self.mode {
+            Mode::Done => true,
+            // Chrome lets the closing bracket of a bare list be missing.
+            Mode::Events(State::Between) => self.around == Around::Nothing && rest.text.is_empty(),
+            Mode::Events(State::Lost) => ends_all(rest.text),
+            _ => false,
+        };
+        if (!complete || failure.is_some()) && self.listed {
+            let lost = rest.text.len();
+            let why = failure.map(|why| format!(" ({why})")).unwrap_or_default();
+            sink.lose(Loss::Truncated, rest.offset, || {
+                format!(
+                    "expected the end of the trace, got the end of the text{why}; {lost} bytes lost"
+                )
+            });
+        }
+        if self.listed || self.refused.is_some() {
+            return;
+        }
+        let why = failure.map(|why| format!(": {why}")).unwrap_or_default();
+        let keys = || self.entries.keys().take(8).cloned().collect::<Vec<_>>().join(", ");
+        self.refused = Some(match self.mode {
+            Mode::Start => format!("got an empty text{why}"),
+            Mode::Done => format!("got an object without traceEvents; its keys: {}", keys()),
+            _ => format!("got a text that ends before traceEvents; its keys: {}{why}", keys()),
+        });
+    }
+
+    /// Looks for events behind the start of one that never ended; `None` if there are none.
+    fn salvage<'a>(
+        &mut self,
+        rest: Stretch<'a>,
+        (scanner, sink): (&mut Scanner, &mut Sink<'_>),
+    ) -> Option<Stretch<'a>> {
+        let Mode::Events(_) = self.mode else { return None };
+        let Find::Event(start) = events::find(rest.text, 1) else { return None };
+        let found = sink.part.event_count();
+        let later = behind(rest, start);
+        let (mut end, state) = events::read(later, 0, State::Lost, (scanner, sink));
+        if sink.part.event_count() == found {
+            return None;
+        }
+        sink.lose(Loss::BrokenEvent, rest.offset, || "expected an event, got no end of it".into());
+        self.mode = self.behind(state);
+        if state == State::Ended {
+            end += self.advance(behind(later, end), (scanner, sink));
+        }
+        Some(behind(later, end))
+    }
+
+    /// The header, or why the text is no trace.
+    pub fn into_header(self, part: &mut Part, holds: Holds) -> Result<Header, NotKineto> {
+        if let Some(reason) = self.refused {
+            return Err(NotKineto { reason });
+        }
+        if self.around == Around::Nothing && holds == Holds::Losses {
+            return Err(NotKineto { reason: "got an array without events".to_owned() });
+        }
+        Ok(header::from_entries(self.entries, part))
+    }
+}
+
+/// Whether only the end of the list, and of the object around it, is left.
+fn ends_all(text: &[u8]) -> bool {
+    let closing: Vec<u8> = text.iter().copied().filter(|byte| !scan::is_blank(*byte)).collect();
+    closing == b"}]}"
+}
+
+fn behind(stretch: Stretch<'_>, at: usize) -> Stretch<'_> {
+    Stretch { text: &stretch.text[at..], offset: stretch.offset + at as u64 }
+}

@@ -1,0 +1,479 @@
+//! One event's text taken apart: the places and values of what we keep. Nothing is stored yet, so an
+//! event that turns out broken leaves no trace.
+
+use super::key::{ARGUMENTS, Argument, Form, Step};
+use super::layout::{Layout, Place};
+use super::lenient;
+use super::number;
+use super::scan::{self, Bracket, Scan, Stop};
+
+/// How strictly to read.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Rule {
+    /// As JSON.
+    Strict,
+    /// Repairing strings.
+    Lenient,
+}
+
+/// The content of a string: a range of the text.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Content {
+    /// Behind the opening quote.
+    pub start: usize,
+    /// The closing quote.
+    pub end: usize,
+    /// Printable ASCII without escapes: the content is the text.
+    pub plain: bool,
+}
+
+impl Content {
+    /// Its bytes.
+    #[inline(always)]
+    pub fn of(self, text: &[u8]) -> &[u8] {
+        &text[self.start..self.end]
+    }
+}
+
+/// A process, a thread, or the id of a flow.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Id {
+    /// No such key, or no value with a meaning.
+    #[default]
+    Missing,
+    /// An integer.
+    Number(i64),
+    /// A string.
+    Text(Content),
+    /// A number beyond an `i64`, or no integer.
+    Other(Content),
+}
+
+/// A time.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Time {
+    /// No such key.
+    #[default]
+    Missing,
+    /// No number, or one that does not fit.
+    Bad,
+    /// Nanoseconds.
+    Nanos(i64),
+}
+
+/// What we keep of one event.
+#[derive(Clone, Debug)]
+pub struct Event {
+    /// `ph`; `None` if it has none.
+    pub phase: Option<Content>,
+    /// `cat`.
+    pub category: Content,
+    /// `name`.
+    pub name: Content,
+    /// `pid`.
+    pub process: Id,
+    /// `tid`.
+    pub thread: Id,
+    /// `ts`.
+    pub time: Time,
+    /// `dur`.
+    pub duration: Time,
+    /// `id`.
+    pub id: Id,
+    /// Where the arguments start, behind their bracket; 0 if there are none.
+    pub arguments: usize,
+    /// Strings whose end had to be guessed.
+    pub repaired: u32,
+    /// A bit per argument whose key is there.
+    seen: u64,
+    /// A bit per argument that is an integer.
+    integer: u64,
+    /// A bit per integer that is negative.
+    negative: u64,
+    /// A bit per argument that should be an integer and is another value.
+    bad: u64,
+    magnitude: [u64; ARGUMENTS],
+    content: [Content; ARGUMENTS],
+    triples: [[u32; 3]; 2],
+    /// `finished` is `false`.
+    pub unfinished: bool,
+}
+
+impl Event {
+    /// Nothing yet.
+    pub fn new() -> Self {
+        Self {
+            phase: None,
+            category: Content::default(),
+            name: Content::default(),
+            process: Id::Missing,
+            thread: Id::Missing,
+            time: Time::Missing,
+            duration: Time::Missing,
+            id: Id::Missing,
+            arguments: 0,
+            repaired: 0,
+            seen: 0,
+            integer: 0,
+            negative: 0,
+            bad: 0,
+            magnitude: [0; ARGUMENTS],
+            content: [Content::default(); ARGUMENTS],
+            triples: [[0; 3]; 2],
+            unfinished: false,
+        }
+    }
+
+    fn clear(&mut self) {
+        self.phase = None;
+        self.category = Content::default();
+        self.name = Content::default();
+        (self.process, self.thread, self.id) = (Id::Missing, Id::Missing, Id::Missing);
+        (self.time, self.duration) = (Time::Missing, Time::Missing);
+        self.repaired = 0;
+        self.clear_arguments(0);
+    }
+
+    fn clear_arguments(&mut self, start: usize) {
+        self.arguments = start;
+        (self.seen, self.integer, self.negative, self.bad) = (0, 0, 0, 0);
+        self.unfinished = false;
+    }
+
+    /// Whether any of the arguments of a mask is there.
+    #[inline(always)]
+    pub fn has_any(&self, mask: u64) -> bool {
+        self.seen & mask != 0
+    }
+
+    /// Whether an argument is there, whatever its value.
+    #[inline(always)]
+    pub fn has(&self, argument: Argument) -> bool {
+        self.has_any(bit(argument))
+    }
+
+    /// An argument that is an integer of 0 or more.
+    #[inline(always)]
+    pub fn unsigned(&self, argument: Argument) -> Option<u64> {
+        let there = self.integer & !self.negative & bit(argument) != 0;
+        there.then(|| self.magnitude[argument as usize])
+    }
+
+    /// An argument that is an integer.
+    #[inline(always)]
+    pub fn signed(&self, argument: Argument) -> Option<i64> {
+        if self.integer & bit(argument) == 0 {
+            return None;
+        }
+        let magnitude = self.magnitude[argument as usize];
+        match self.negative & bit(argument) {
+            0 => i64::try_from(magnitude).ok(),
+            _ => 0i64.checked_sub_unsigned(magnitude),
+        }
+    }
+
+    /// The content of an argument that is a text, or of a number kept as it stands.
+    #[inline(always)]
+    pub fn content(&self, argument: Argument) -> Content {
+        if self.has(argument) { self.content[argument as usize] } else { Content::default() }
+    }
+
+    /// `grid` or `block`; zeros where there is none.
+    pub fn triple(&self, argument: Argument) -> [u32; 3] {
+        if self.has(argument) { self.triples[triple_index(argument)] } else { [0; 3] }
+    }
+
+    /// Whether any argument of the mask should be an integer and is not.
+    pub fn bad_integers(&self, mask: u64) -> u32 {
+        (self.bad & mask).count_ones()
+    }
+}
+
+/// The bit of an argument.
+#[inline(always)]
+pub const fn bit(argument: Argument) -> u64 {
+    1 << argument as u32
+}
+
+fn triple_index(argument: Argument) -> usize {
+    usize::from(argument == Argument::Block)
+}
+
+/// Reads the event whose text starts behind a bracket at `at`; gives the place behind its end.
+pub fn scan(
+    text: &[u8],
+    at: usize,
+    (layout, event): (&mut Layout, &mut Event),
+    rule: Rule,
+) -> Scan<usize> {
+    match rule {
+        Rule::Strict => scan_by::<false>(text, at, layout, event),
+        Rule::Lenient => scan_by::<true>(text, at, layout, event),
+    }
+}
+
+fn scan_by<const LENIENT: bool>(
+    text: &[u8],
+    mut at: usize,
+    layout: &mut Layout,
+    event: &mut Event,
+) -> Scan<usize> {
+    event.clear();
+    let mut inside = false;
+    let mut place: Place = Layout::START;
+    loop {
+        let (next, step, value) = layout.next(text, at, place)?;
+        place = next;
+        at = match step {
+            Step::Keep(argument) => keep::<LENIENT>(text, value, event, argument)?,
+            Step::Skip => skip::<LENIENT>(text, value)?,
+            Step::Time => time(text, value, &mut event.time)?,
+            Step::Duration => time(text, value, &mut event.duration)?,
+            Step::Process => id::<LENIENT>(text, value, (&mut event.process, &mut event.repaired))?,
+            Step::Thread => id::<LENIENT>(text, value, (&mut event.thread, &mut event.repaired))?,
+            Step::Id => id::<LENIENT>(text, value, (&mut event.id, &mut event.repaired))?,
+            Step::Name => {
+                let (content, end) = string::<LENIENT>(text, value, &mut event.repaired)?;
+                event.name = content.unwrap_or_default();
+                end
+            }
+            Step::Category => {
+                let (content, end) = string::<LENIENT>(text, value, &mut event.repaired)?;
+                event.category = content.unwrap_or_default();
+                end
+            }
+            Step::Phase => {
+                let (content, end) = string::<LENIENT>(text, value, &mut event.repaired)?;
+                event.phase = content;
+                end
+            }
+            Step::Arguments => {
+                event.clear_arguments(value);
+                inside = true;
+                value
+            }
+            Step::End if inside => {
+                inside = false;
+                value
+            }
+            Step::End => return Ok(value),
+        };
+    }
+}
+
+#[inline(always)]
+fn skip<const LENIENT: bool>(text: &[u8], at: usize) -> Scan<usize> {
+    if LENIENT {
+        return lenient::skip_value(text, scan::skip_blank(text, at), Bracket::Object);
+    }
+    match *text.get(at).ok_or(Stop::Short)? {
+        b'"' => Ok(scan::string_end(text, at + 1)? + 1),
+        b'0'..=b'9' => integer_end(text, at),
+        _ => scan::skip_value(text, scan::skip_blank(text, at)),
+    }
+}
+
+/// The place behind a number.
+#[inline(always)]
+fn integer_end(text: &[u8], at: usize) -> Scan<usize> {
+    let (_, _, end) = number::digits(text, at);
+    match text.get(end).ok_or(Stop::Short)? {
+        b',' | b'}' | b'\n' | b' ' => Ok(end),
+        _ => scan::scalar_end(text, at),
+    }
+}
+
+/// The content of a string; `None` of another value. The place behind it.
+#[inline(always)]
+fn string<const LENIENT: bool>(
+    text: &[u8],
+    at: usize,
+    repaired: &mut u32,
+) -> Scan<(Option<Content>, usize)> {
+    if !LENIENT
+        && text.get(at) == Some(&b'"')
+        && let Some(end) = scan::plain_end(text, at + 1)
+    {
+        return Ok((Some(Content { start: at + 1, end, plain: true }), end + 1));
+    }
+    any_string::<LENIENT>(text, at, repaired)
+}
+
+fn any_string<const LENIENT: bool>(
+    text: &[u8],
+    at: usize,
+    repaired: &mut u32,
+) -> Scan<(Option<Content>, usize)> {
+    let (first, at) = scan::after_blank(text, at)?;
+    if first != b'"' {
+        return Ok((None, skip::<LENIENT>(text, at)?));
+    }
+    let start = at + 1;
+    let end = if LENIENT {
+        let end = lenient::string_end(text, start, Bracket::Object)?;
+        *repaired += u32::from(scan::string_end(text, start) != Ok(end));
+        end
+    } else {
+        scan::string_end(text, start)?
+    };
+    let plain = scan::is_plain(&text[start..end]) && !text[start..end].contains(&b'"');
+    Ok((Some(Content { start, end, plain }), end + 1))
+}
+
+#[inline(always)]
+fn time(text: &[u8], at: usize, out: &mut Time) -> Scan<usize> {
+    if let Some((nanos, end)) = number::short_nanos(text, at) {
+        *out = Time::Nanos(nanos);
+        return Ok(end);
+    }
+    any_time(text, at, out)
+}
+
+fn any_time(text: &[u8], at: usize, out: &mut Time) -> Scan<usize> {
+    let (first, at) = scan::after_blank(text, at)?;
+    let end = scan::skip_value(text, at)?;
+    let token = if first == b'"' { &text[at + 1..end - 1] } else { &text[at..end] };
+    *out = match str::from_utf8(token).ok().and_then(number::nanos) {
+        Some(nanos) => Time::Nanos(nanos),
+        None if token == b"null" => Time::Missing,
+        None => Time::Bad,
+    };
+    Ok(end)
+}
+
+#[inline(always)]
+fn id<const LENIENT: bool>(
+    text: &[u8],
+    at: usize,
+    (out, repaired): (&mut Id, &mut u32),
+) -> Scan<usize> {
+    let (value, count, end) = number::digits(text, at);
+    if (1..=18).contains(&count) && matches!(text.get(end), Some(b',' | b'}' | b'\n' | b' ')) {
+        *out = Id::Number(value as i64);
+        return Ok(end);
+    }
+    any_id::<LENIENT>(text, at, (out, repaired))
+}
+
+fn any_id<const LENIENT: bool>(
+    text: &[u8],
+    at: usize,
+    (out, repaired): (&mut Id, &mut u32),
+) -> Scan<usize> {
+    let (first, at) = scan::after_blank(text, at)?;
+    if first == b'"' {
+        let (content, end) = string::<LENIENT>(text, at, repaired)?;
+        *out = content.map_or(Id::Missing, Id::Text);
+        return Ok(end);
+    }
+    let end = skip::<LENIENT>(text, at)?;
+    let number = matches!(first, b'0'..=b'9' | b'-');
+    let integer = str::from_utf8(&text[at..end]).ok().and_then(|token| token.parse().ok());
+    *out = match integer {
+        Some(integer) => Id::Number(integer),
+        None if number => Id::Other(Content { start: at, end, plain: true }),
+        None => Id::Missing,
+    };
+    Ok(end)
+}
+
+#[inline(always)]
+fn keep<const LENIENT: bool>(
+    text: &[u8],
+    at: usize,
+    event: &mut Event,
+    argument: Argument,
+) -> Scan<usize> {
+    let bit = bit(argument);
+    event.seen |= bit;
+    match argument.form() {
+        Form::Integer => {
+            let (value, count, end) = number::digits(text, at);
+            if count > 0 && matches!(text.get(end), Some(b',' | b'}' | b'\n' | b' ')) {
+                event.integer |= bit;
+                event.negative &= !bit;
+                event.bad &= !bit;
+                event.magnitude[argument as usize] = value;
+                return Ok(end);
+            }
+            any_integer::<LENIENT>(text, at, event, argument)
+        }
+        Form::Text => {
+            let (content, end) = string::<LENIENT>(text, at, &mut event.repaired)?;
+            event.content[argument as usize] = content.unwrap_or_default();
+            Ok(end)
+        }
+        Form::Float => float::<LENIENT>(text, at, event, argument),
+        Form::Triple => triple::<LENIENT>(text, at, &mut event.triples[triple_index(argument)]),
+        Form::Flag => {
+            let end = skip::<LENIENT>(text, at)?;
+            if argument == Argument::Finished {
+                event.unfinished = text[at..end].trim_ascii() == b"false";
+            }
+            Ok(end)
+        }
+    }
+}
+
+fn any_integer<const LENIENT: bool>(
+    text: &[u8],
+    at: usize,
+    event: &mut Event,
+    argument: Argument,
+) -> Scan<usize> {
+    let (first, at) = scan::after_blank(text, at)?;
+    let (token, end) = if first == b'"' {
+        let (content, end) = string::<LENIENT>(text, at, &mut event.repaired)?;
+        (content.unwrap_or_default().of(text), end)
+    } else {
+        let end = skip::<LENIENT>(text, at)?;
+        (&text[at..end], end)
+    };
+    let parsed = str::from_utf8(token).ok().and_then(|token| token.trim().parse::<i128>().ok());
+    let magnitude = parsed.and_then(|value| u64::try_from(value.unsigned_abs()).ok());
+    let bit = bit(argument);
+    event.integer &= !bit;
+    event.negative &= !bit;
+    event.bad &= !bit;
+    if let (Some(value), Some(magnitude)) = (parsed, magnitude) {
+        event.integer |= bit;
+        event.magnitude[argument as usize] = magnitude;
+        if value < 0 {
+            event.negative |= bit;
+        }
+    } else if !(token == b"null" || token.is_empty() || token.starts_with(b"0x")) {
+        // Addresses and handles are texts such as `0x55d0`: no numbers of ours, and no fault.
+        event.bad |= bit;
+    }
+    Ok(end)
+}
+
+fn float<const LENIENT: bool>(
+    text: &[u8],
+    at: usize,
+    event: &mut Event,
+    argument: Argument,
+) -> Scan<usize> {
+    let (first, at) = scan::after_blank(text, at)?;
+    let (content, end) = if first == b'"' {
+        string::<LENIENT>(text, at, &mut event.repaired)?
+    } else {
+        let end = skip::<LENIENT>(text, at)?;
+        (Some(Content { start: at, end, plain: true }), end)
+    };
+    event.content[argument as usize] = content.unwrap_or_default();
+    Ok(end)
+}
+
+fn triple<const LENIENT: bool>(text: &[u8], at: usize, out: &mut [u32; 3]) -> Scan<usize> {
+    let (first, start) = scan::after_blank(text, at)?;
+    let end = skip::<LENIENT>(text, start)?;
+    *out = [0; 3];
+    if first == b'[' {
+        let inner = str::from_utf8(&text[start + 1..end - 1]).unwrap_or_default();
+        for (out, part) in out.iter_mut().zip(inner.split(',')) {
+            *out = part.trim().parse::<u64>().unwrap_or_default() as u32;
+        }
+    }
+    Ok(end)
+}

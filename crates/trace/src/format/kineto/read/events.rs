@@ -1,0 +1,179 @@
+//! The list of events: one after the other, and past what is broken to the next one.
+
+use super::event::{self, Event, Rule};
+use super::key;
+use super::layout::Layout;
+use super::lenient;
+use super::row::{self, Sink, Source};
+use super::scan::{self, Scan, Stop};
+use crate::store::Loss;
+
+/// Where in the list of events.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum State {
+    /// Between two events.
+    Between,
+    /// Behind something broken, looking for an event.
+    Lost,
+    /// Behind the list's closing bracket.
+    Ended,
+}
+
+/// What the scanner keeps between events; changes only its speed.
+#[derive(Debug)]
+pub struct Scanner {
+    layout: Layout,
+    event: Event,
+}
+
+impl Scanner {
+    /// Before the first event.
+    pub fn new() -> Self {
+        Self { layout: Layout::new(), event: Event::new() }
+    }
+}
+
+/// A stretch of the file's text.
+#[derive(Clone, Copy)]
+pub struct Stretch<'a> {
+    /// The text.
+    pub text: &'a [u8],
+    /// Byte of the file at which it starts.
+    pub offset: u64,
+}
+
+/// Reads events until the text or the list ends; gives the place from which to go on with more text.
+pub fn read(
+    stretch: Stretch<'_>,
+    mut at: usize,
+    mut state: State,
+    (scanner, sink): (&mut Scanner, &mut Sink<'_>),
+) -> (usize, State) {
+    let text = stretch.text;
+    loop {
+        if state == State::Lost {
+            match find(text, at) {
+                Find::Event(start) => at = start,
+                Find::End(end) => return (end, State::Ended),
+                Find::Nothing(resume) => return (resume, State::Lost),
+            }
+        } else {
+            at = skip_between(text, at);
+            match text.get(at) {
+                None => return (at, state),
+                Some(b'{') => {}
+                Some(b']') => return (at + 1, State::Ended),
+                Some(_) => {
+                    lose_event(sink, stretch, (at, at));
+                    state = State::Lost;
+                    continue;
+                }
+            }
+        }
+        match one(stretch, at, (scanner, sink)) {
+            Ok(end) => {
+                let source =
+                    Source { text, event: &scanner.event, offset: stretch.offset + at as u64 };
+                // Objects inside a broken event look like events, but have no phase.
+                if state == State::Lost && source.event.phase.is_none() {
+                    at += 1;
+                    continue;
+                }
+                row::add(sink, source);
+                (at, state) = (end, State::Between);
+            }
+            Err(Stop::Short) => return (at, state),
+            Err(Stop::Broken(place)) => {
+                lose_event(sink, stretch, (at, place));
+                at = place.max(at + 1);
+                state = State::Lost;
+            }
+        }
+    }
+}
+
+#[inline(always)]
+fn skip_between(text: &[u8], mut at: usize) -> usize {
+    while let Some(b',' | b' ' | b'\n' | b'\r' | b'\t') = text.get(at) {
+        at += 1;
+    }
+    at
+}
+
+#[inline(always)]
+fn one(
+    stretch: Stretch<'_>,
+    at: usize,
+    (scanner, _): (&mut Scanner, &mut Sink<'_>),
+) -> Scan<usize> {
+    let Scanner { layout, event } = scanner;
+    match event::scan(stretch.text, at + 1, (layout, event), Rule::Strict) {
+        // Where JSON ends is where to go on: repairs that fail may have run into the next event.
+        Err(broken @ Stop::Broken(_)) => {
+            match event::scan(stretch.text, at + 1, (layout, event), Rule::Lenient) {
+                Err(Stop::Broken(_)) => Err(broken),
+                other => other,
+            }
+        }
+        other => other,
+    }
+}
+
+fn lose_event(sink: &mut Sink<'_>, stretch: Stretch<'_>, (at, place): (usize, usize)) {
+    // Only what was looked at: how much text is there depends on the blocks.
+    let seen = &stretch.text[at..=place];
+    sink.lose(Loss::BrokenEvent, stretch.offset + at as u64, || {
+        let last = String::from_utf8_lossy(&seen[seen.len().saturating_sub(40)..]);
+        format!("expected an event, got an end of JSON behind {last:?}")
+    });
+}
+
+/// What a search behind something broken finds.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Find {
+    /// The opening bracket of what may be an event.
+    Event(usize),
+    /// The place behind the list's closing bracket.
+    End(usize),
+    /// Neither; the place from which to go on.
+    Nothing(usize),
+}
+
+/// Looks for the next event: an object whose first key is one of an event's; or for the list's end: its
+/// bracket behind an object's, followed by a key of the header or by nothing but the end of the object
+/// around it, which only the end of the text can tell.
+pub fn find(text: &[u8], mut at: usize) -> Find {
+    loop {
+        let found = text.get(at..).and_then(|rest| memchr::memchr2(b'{', b'}', rest));
+        let Some(found) = found else { return Find::Nothing(text.len()) };
+        at += found;
+        let answer = if text[at] == b'{' { starts_event(text, at) } else { ends_list(text, at) };
+        match answer {
+            Ok(Some(answer)) => return answer,
+            Ok(None) | Err(Stop::Broken(_)) => at += 1,
+            Err(Stop::Short) => return Find::Nothing(at),
+        }
+    }
+}
+
+fn starts_event(text: &[u8], at: usize) -> Scan<Option<Find>> {
+    let (first, quote) = scan::after_blank(text, at + 1)?;
+    let known = first == b'"' && lenient::key_at(text, quote)?.is_some_and(key::is_of_event);
+    Ok(known.then_some(Find::Event(at)))
+}
+
+fn ends_list(text: &[u8], at: usize) -> Scan<Option<Find>> {
+    let (bracket, at) = scan::after_blank(text, at + 1)?;
+    if bracket != b']' {
+        return Ok(None);
+    }
+    let ends = match scan::after_blank(text, at + 1)? {
+        (b'}', end) => scan::after_blank(text, end + 1).map(|_| false)?,
+        (b',', comma) => match scan::after_blank(text, comma + 1)? {
+            (b'"', quote) => lenient::key_at(text, quote)?.is_some_and(key::is_of_header),
+            _ => false,
+        },
+        _ => false,
+    };
+    Ok(ends.then_some(Find::End(at + 1)))
+}

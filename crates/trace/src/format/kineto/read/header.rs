@@ -1,0 +1,113 @@
+//! Everything outside the list of events: devices, ranks, base time, and the rest as it stands.
+
+use std::collections::BTreeMap;
+
+use serde_json::Value;
+
+use super::part::Part;
+use crate::store::{Device, Distributed, Header, Loss, ProcessGroup};
+
+/// Reads the value of one key; a value that is no JSON is kept as text.
+pub fn value(text: &[u8], offset: u64, part: &mut Part) -> Value {
+    serde_json::from_slice(text).unwrap_or_else(|error| {
+        let what = || format!("byte {offset}: expected a JSON value, got {error}");
+        part.losses.count(Loss::BrokenHeader, what);
+        Value::String(String::from_utf8_lossy(text).into_owned())
+    })
+}
+
+/// The header from its keys and values. What has another form than expected stays as it is.
+pub fn from_entries(mut rest: BTreeMap<String, Value>, part: &mut Part) -> Header {
+    let mut header = Header::default();
+    let mut odd = |key: &str, expected: &str| {
+        part.losses.count(Loss::BrokenHeader, || format!("{key}: expected {expected}"));
+    };
+    if let Some(base) = rest.remove("baseTimeNanoseconds") {
+        match integer(&base) {
+            Some(base) => header.base_time_ns = base,
+            None => {
+                odd("baseTimeNanoseconds", "an integer");
+                rest.insert("baseTimeNanoseconds".to_owned(), base);
+            }
+        }
+    }
+    match rest.remove("deviceProperties") {
+        Some(Value::Array(devices)) => header.devices = devices.iter().map(device).collect(),
+        Some(other) => {
+            odd("deviceProperties", "an array");
+            rest.insert("deviceProperties".to_owned(), other);
+        }
+        None => {}
+    }
+    match rest.remove("distributedInfo") {
+        Some(info @ Value::Object(_)) => header.distributed = Some(distributed(&info)),
+        Some(other) => {
+            odd("distributedInfo", "an object");
+            rest.insert("distributedInfo".to_owned(), other);
+        }
+        None => {}
+    }
+    header.rest = rest;
+    header
+}
+
+fn integer(value: &Value) -> Option<i64> {
+    value.as_i64().or_else(|| value.as_str()?.parse().ok())
+}
+
+fn text(value: &Value, key: &str) -> String {
+    value[key].as_str().unwrap_or_default().to_owned()
+}
+
+/// A count; a text of one counts too.
+fn count(value: &Value) -> Option<u64> {
+    value.as_u64().or_else(|| value.as_str()?.trim().parse().ok())
+}
+
+fn small(value: &Value) -> Option<u32> {
+    u32::try_from(count(value)?).ok()
+}
+
+fn device(value: &Value) -> Device {
+    let number = |key: &str| small(&value[key]).unwrap_or_default();
+    Device {
+        id: integer(&value["id"]).unwrap_or_default(),
+        name: text(value, "name"),
+        memory_bytes: count(&value["totalGlobalMem"]).unwrap_or_default(),
+        compute_capability: (number("computeMajor"), number("computeMinor")),
+        sm_count: number("numSms"),
+        threads_per_sm: number("maxThreadsPerMultiprocessor"),
+        warp_size: number("warpSize"),
+    }
+}
+
+fn distributed(info: &Value) -> Distributed {
+    Distributed {
+        backend: text(info, "backend"),
+        rank: small(&info["rank"]),
+        world_size: small(&info["world_size"]),
+        groups: info["pg_config"]
+            .as_array()
+            .map_or_else(Vec::new, |groups| groups.iter().map(group).collect()),
+    }
+}
+
+fn group(value: &Value) -> ProcessGroup {
+    ProcessGroup {
+        name: text(value, "pg_name"),
+        description: text(value, "pg_desc"),
+        ranks: ranks(&value["ranks"]),
+    }
+}
+
+/// Members of a group: an array, or its text as the on-demand path of the profiler writes it.
+fn ranks(value: &Value) -> Vec<u32> {
+    match value {
+        Value::Array(ranks) => ranks.iter().filter_map(small).collect(),
+        Value::String(text) => {
+            let parts = text.split(|c: char| !c.is_ascii_digit());
+            parts.filter_map(|part| part.parse().ok()).collect()
+        }
+        _ => Vec::new(),
+    }
+}

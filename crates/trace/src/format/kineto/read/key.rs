@@ -1,0 +1,216 @@
+//! The keys of events that we keep, and of their arguments. All others are skipped.
+
+/// What a key of an event, or of its arguments, makes the scanner do.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Step {
+    /// `ph`.
+    Phase,
+    /// `cat`.
+    Category,
+    /// `name`.
+    Name,
+    /// `pid`.
+    Process,
+    /// `tid`.
+    Thread,
+    /// `ts`.
+    Time,
+    /// `dur`.
+    Duration,
+    /// `id` of a flow.
+    Id,
+    /// `args`, an object.
+    Arguments,
+    /// One of the arguments we keep.
+    Keep(Argument),
+    /// Any other key.
+    Skip,
+    /// The closing bracket of the arguments, or of the event.
+    End,
+}
+
+/// The arguments we keep.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u8)]
+pub enum Argument {
+    Correlation,
+    ExternalId,
+    ExternalIdOf2021,
+    Stream,
+    Device,
+    Bytes,
+    Registers,
+    SharedMemory,
+    Sequence,
+    ForwardThread,
+    RecordFunction,
+    EventIndex,
+    PythonId,
+    PythonParent,
+    PythonModule,
+    SyncStream,
+    SyncCorrelation,
+    SyncEvent,
+    GraphNode,
+    ElementsIn,
+    ElementsOut,
+    GroupSize,
+    CollectiveSequence,
+    Address,
+    AllocationBytes,
+    TotalAllocated,
+    TotalReserved,
+    DeviceType,
+    DeviceId,
+    Bandwidth,
+    BlocksPerSm,
+    WarpsPerSm,
+    Occupancy,
+    Grid,
+    Block,
+    Finished,
+    SyncKind,
+    CollectiveName,
+    DataType,
+    SplitsIn,
+    SplitsOut,
+    Group,
+    GroupDescription,
+    GroupRanks,
+    Name,
+    Labels,
+}
+
+/// How many arguments there are.
+pub const ARGUMENTS: usize = Argument::Labels as usize + 1;
+
+/// The form of an argument's value.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Form {
+    /// An integer, or a text of one.
+    Integer,
+    /// A number, or a text of one.
+    Float,
+    /// Three integers.
+    Triple,
+    /// A text.
+    Text,
+    /// `true` or `false`; or any value, if only its being there matters.
+    Flag,
+}
+
+impl Argument {
+    /// The form its value should have.
+    #[inline(always)]
+    pub fn form(self) -> Form {
+        match self {
+            Self::Bandwidth | Self::BlocksPerSm | Self::WarpsPerSm | Self::Occupancy => Form::Float,
+            Self::Grid | Self::Block => Form::Triple,
+            Self::Finished | Self::SyncKind => Form::Flag,
+            _ if self as u8 >= Self::CollectiveName as u8 => Form::Text,
+            _ => Form::Integer,
+        }
+    }
+}
+
+/// What a key of an event means.
+pub fn of_event(key: &[u8]) -> Step {
+    match key {
+        b"ph" => Step::Phase,
+        b"cat" => Step::Category,
+        b"name" => Step::Name,
+        b"pid" => Step::Process,
+        b"tid" => Step::Thread,
+        b"ts" => Step::Time,
+        b"dur" => Step::Duration,
+        b"id" => Step::Id,
+        b"args" => Step::Arguments,
+        _ => Step::Skip,
+    }
+}
+
+/// Whether a key belongs to events: those we keep, and the rest of the Chrome format.
+pub fn is_of_event(key: &[u8]) -> bool {
+    of_event(key) != Step::Skip || matches!(key, b"bp" | b"s" | b"tts" | b"tdur" | b"cname")
+}
+
+/// Whether a key stands beside the list of events, as Kineto or the Chrome format have it.
+pub fn is_of_header(key: &[u8]) -> bool {
+    matches!(
+        key,
+        b"schemaVersion"
+            | b"deviceProperties"
+            | b"distributedInfo"
+            | b"traceName"
+            | b"displayTimeUnit"
+            | b"baseTimeNanoseconds"
+            | b"INFO"
+            | b"WARNING"
+            | b"ERROR"
+            | b"metadata"
+            | b"otherData"
+            | b"stackFrames"
+            | b"samples"
+            | b"systemTraceEvents"
+            | b"controllerTraceDataKey"
+            | b"record_shapes"
+            | b"with_stack"
+            | b"with_flops"
+            | b"with_modules"
+            | b"profile_memory"
+    )
+}
+
+/// What a key of the arguments means.
+pub fn of_arguments(key: &[u8]) -> Step {
+    let argument = match key {
+        b"correlation" => Argument::Correlation,
+        b"External id" => Argument::ExternalId,
+        b"external id" => Argument::ExternalIdOf2021,
+        b"stream" => Argument::Stream,
+        b"device" => Argument::Device,
+        b"bytes" => Argument::Bytes,
+        b"registers per thread" => Argument::Registers,
+        b"shared memory" => Argument::SharedMemory,
+        b"Sequence number" => Argument::Sequence,
+        b"Fwd thread id" => Argument::ForwardThread,
+        b"Record function id" => Argument::RecordFunction,
+        b"Ev Idx" => Argument::EventIndex,
+        b"Python id" => Argument::PythonId,
+        b"Python parent id" => Argument::PythonParent,
+        b"Python module id" => Argument::PythonModule,
+        b"wait_on_stream" => Argument::SyncStream,
+        b"wait_on_cuda_event_record_corr_id" => Argument::SyncCorrelation,
+        b"wait_on_cuda_event_id" => Argument::SyncEvent,
+        b"graph node id" => Argument::GraphNode,
+        b"In msg nelems" => Argument::ElementsIn,
+        b"Out msg nelems" => Argument::ElementsOut,
+        b"Group size" => Argument::GroupSize,
+        b"Seq" => Argument::CollectiveSequence,
+        b"Addr" => Argument::Address,
+        b"Bytes" => Argument::AllocationBytes,
+        b"Total Allocated" => Argument::TotalAllocated,
+        b"Total Reserved" => Argument::TotalReserved,
+        b"Device Type" => Argument::DeviceType,
+        b"Device Id" => Argument::DeviceId,
+        b"memory bandwidth (GB/s)" => Argument::Bandwidth,
+        b"blocks per SM" => Argument::BlocksPerSm,
+        b"warps per SM" => Argument::WarpsPerSm,
+        b"est. achieved occupancy %" => Argument::Occupancy,
+        b"grid" => Argument::Grid,
+        b"block" => Argument::Block,
+        b"finished" => Argument::Finished,
+        b"cuda_sync_kind" => Argument::SyncKind,
+        b"Collective name" => Argument::CollectiveName,
+        b"dtype" => Argument::DataType,
+        b"In split size" => Argument::SplitsIn,
+        b"Out split size" => Argument::SplitsOut,
+        b"Process Group Name" => Argument::Group,
+        b"Process Group Description" => Argument::GroupDescription,
+        b"Process Group Ranks" => Argument::GroupRanks,
+        b"name" => Argument::Name,
+        b"labels" => Argument::Labels,
+        _ => return Step::Skip,
+    };
+    Step::Keep(argument)
+}

@@ -1,0 +1,189 @@
+//! Sixteen bytes at a time: which of them are quotes, brackets and the like.
+//!
+//! SSE2 where it is the machine's least, plain loops elsewhere; both give the same bits. Knows no JSON.
+
+/// Bytes of a lane.
+pub const WIDTH: usize = 16;
+
+/// Quotes and backslashes.
+#[inline(always)]
+pub fn quotes(bytes: &[u8; WIDTH]) -> u32 {
+    vector::quotes(bytes)
+}
+
+/// Quotes, backslashes, control characters and bytes beyond ASCII.
+#[inline(always)]
+pub fn marks(bytes: &[u8; WIDTH]) -> u32 {
+    vector::marks(bytes)
+}
+
+/// Whether the first `length` (≤ 32) bytes are equal.
+#[inline(always)]
+pub fn same_start(left: &[u8; 32], right: &[u8; 32], length: u32) -> bool {
+    let wanted = ((1u64 << length) - 1) as u32;
+    vector::equal(left, right) & wanted == wanted
+}
+
+/// What stands where in 64 bytes, a bit each.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Places {
+    /// `"`.
+    pub quote: u64,
+    /// `\`.
+    pub backslash: u64,
+    /// `[`.
+    pub open: u64,
+    /// `]`.
+    pub close: u64,
+    /// Blanks and what numbers are made of: up to 0x20, `+` to `:`.
+    pub plain: u64,
+}
+
+/// Finds the places of structure in 64 bytes.
+#[inline(always)]
+pub fn places(bytes: &[u8; 64]) -> Places {
+    let mut all = Places::default();
+    for (index, part) in bytes.as_chunks::<WIDTH>().0.iter().enumerate() {
+        let at = index * WIDTH;
+        let part = vector::places(part);
+        all.quote |= part.quote << at;
+        all.backslash |= part.backslash << at;
+        all.open |= part.open << at;
+        all.close |= part.close << at;
+        all.plain |= part.plain << at;
+    }
+    all
+}
+
+/// Bit i is the parity of bits 0 to i.
+#[inline(always)]
+pub fn parity(mut bits: u64) -> u64 {
+    for shift in [1, 2, 4, 8, 16, 32] {
+        bits ^= bits << shift;
+    }
+    bits
+}
+
+#[cfg(target_feature = "sse2")]
+mod vector {
+    use safe_arch::{
+        bitor_m128i, cmp_eq_mask_i8_m128i, cmp_lt_mask_i8_m128i, load_unaligned_m128i, m128i,
+        min_u8_m128i, move_mask_i8_m128i, set_splat_i8_m128i, sub_i8_m128i,
+    };
+
+    use super::{Places, WIDTH};
+
+    #[inline(always)]
+    fn load(bytes: &[u8; WIDTH]) -> m128i {
+        load_unaligned_m128i(bytes)
+    }
+
+    #[inline(always)]
+    fn bits(lane: m128i) -> u32 {
+        move_mask_i8_m128i(lane) as u32
+    }
+
+    #[inline(always)]
+    fn is(lane: m128i, byte: u8) -> m128i {
+        cmp_eq_mask_i8_m128i(lane, set_splat_i8_m128i(byte as i8))
+    }
+
+    #[inline(always)]
+    fn at_most(lane: m128i, byte: u8) -> m128i {
+        cmp_eq_mask_i8_m128i(min_u8_m128i(lane, set_splat_i8_m128i(byte as i8)), lane)
+    }
+
+    #[inline(always)]
+    pub fn quotes(bytes: &[u8; WIDTH]) -> u32 {
+        let lane = load(bytes);
+        bits(bitor_m128i(is(lane, b'"'), is(lane, b'\\')))
+    }
+
+    #[inline(always)]
+    pub fn marks(bytes: &[u8; WIDTH]) -> u32 {
+        let lane = load(bytes);
+        // As signed bytes, control characters and everything beyond ASCII are less than a blank.
+        let odd = cmp_lt_mask_i8_m128i(lane, set_splat_i8_m128i(0x20));
+        bits(bitor_m128i(odd, bitor_m128i(is(lane, b'"'), is(lane, b'\\'))))
+    }
+
+    #[inline(always)]
+    pub fn equal(left: &[u8; 32], right: &[u8; 32]) -> u32 {
+        let [left, right] = [left, right].map(|bytes| bytes.as_chunks::<WIDTH>().0);
+        let half = |i: usize| bits(cmp_eq_mask_i8_m128i(load(&left[i]), load(&right[i])));
+        half(0) | half(1) << WIDTH
+    }
+
+    #[inline(always)]
+    pub fn places(bytes: &[u8; WIDTH]) -> Places {
+        let lane = load(bytes);
+        let number = at_most(sub_i8_m128i(lane, set_splat_i8_m128i(b'+' as i8)), b':' - b'+');
+        let bits = |lane| u64::from(bits(lane));
+        Places {
+            quote: bits(is(lane, b'"')),
+            backslash: bits(is(lane, b'\\')),
+            open: bits(is(lane, b'[')),
+            close: bits(is(lane, b']')),
+            plain: bits(bitor_m128i(number, at_most(lane, b' '))),
+        }
+    }
+}
+
+#[cfg(not(target_feature = "sse2"))]
+use portable as vector;
+
+#[cfg(any(test, not(target_feature = "sse2")))]
+mod portable {
+    use super::{Places, WIDTH};
+
+    fn bits(bytes: &[u8; WIDTH], is: impl Fn(u8) -> bool) -> u32 {
+        bytes.iter().enumerate().map(|(at, byte)| u32::from(is(*byte)) << at).sum()
+    }
+
+    pub fn quotes(bytes: &[u8; WIDTH]) -> u32 {
+        bits(bytes, |byte| matches!(byte, b'"' | b'\\'))
+    }
+
+    pub fn marks(bytes: &[u8; WIDTH]) -> u32 {
+        bits(bytes, |byte| matches!(byte, b'"' | b'\\' | 0..0x20 | 0x80..))
+    }
+
+    pub fn equal(left: &[u8; 32], right: &[u8; 32]) -> u32 {
+        (0..32).map(|at| u32::from(left[at] == right[at]) << at).sum()
+    }
+
+    pub fn places(bytes: &[u8; WIDTH]) -> Places {
+        let of = |is: fn(u8) -> bool| u64::from(bits(bytes, is));
+        Places {
+            quote: of(|byte| byte == b'"'),
+            backslash: of(|byte| byte == b'\\'),
+            open: of(|byte| byte == b'['),
+            close: of(|byte| byte == b']'),
+            plain: of(|byte| matches!(byte, 0..=b' ' | b'+'..=b':')),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{portable, vector};
+
+    #[test]
+    fn the_vector_version_gives_the_bits_of_the_plain_one() {
+        for start in 0..=u8::MAX {
+            let bytes: [u8; 16] = std::array::from_fn(|i| start.wrapping_add(i as u8 * 7));
+            assert_eq!(vector::quotes(&bytes), portable::quotes(&bytes));
+            assert_eq!(vector::marks(&bytes), portable::marks(&bytes));
+            assert_eq!(vector::places(&bytes), portable::places(&bytes));
+            let left: [u8; 32] = std::array::from_fn(|i| bytes[i % 16]);
+            let right: [u8; 32] = std::array::from_fn(|i| bytes[i % 13]);
+            assert_eq!(vector::equal(&left, &right), portable::equal(&left, &right));
+        }
+    }
+
+    #[test]
+    fn parity_counts_from_the_first_bit() {
+        assert_eq!(super::parity(0b0010_0100), 0b0001_1100);
+        assert_eq!(super::parity(1), u64::MAX);
+    }
+}

@@ -1,0 +1,109 @@
+//! Where strings end in events that are no JSON: unescaped quotes, lone backslashes.
+//!
+//! Asked only about an event the strict scanner refused. A quote ends a string if what follows can only
+//! follow a string: the next key, or the end of the object. A known key in the middle of a string
+//! means that its end was lost.
+
+use super::key;
+use super::scan::{self, Bracket, Scan, Stop};
+
+/// A longer string whose end is in doubt is given up.
+const LONGEST: usize = 1 << 14;
+const LONGEST_KEY: usize = 128;
+
+/// The closing quote of a string whose content starts at `start`, in an object or an array.
+pub fn string_end(text: &[u8], start: usize, within: Bracket) -> Scan<usize> {
+    let mut at = start;
+    loop {
+        let found = text.get(at..).and_then(|rest| memchr::memchr2(b'"', b'\\', rest));
+        at += found.ok_or(Stop::Short)?;
+        if at - start > LONGEST {
+            return Err(Stop::Broken(start));
+        }
+        let escaped = text[at] == b'\\';
+        if escaped {
+            at += 1;
+            if *text.get(at).ok_or(Stop::Short)? != b'"' {
+                at += 1;
+                continue;
+            }
+        }
+        // An escaped quote is an end only where a lone backslash stood before the real one, which the
+        // next key proves.
+        let ends = match within {
+            Bracket::Object => ends_member(text, at)?,
+            Bracket::Array => !escaped && matches!(scan::after_blank(text, at + 1)?.0, b',' | b']'),
+        };
+        if ends {
+            return Ok(at);
+        }
+        if known_key_at(text, at)? {
+            return Err(Stop::Broken(at));
+        }
+        at += 1;
+    }
+}
+
+/// The place behind the value that starts at `at`.
+pub fn skip_value(text: &[u8], at: usize, within: Bracket) -> Scan<usize> {
+    match text.get(at).ok_or(Stop::Short)? {
+        b'"' => Ok(string_end(text, at + 1, within)? + 1),
+        b'[' | b'{' => scan::skip_nested_by(text, at, string_end),
+        _ => scan::scalar_end(text, at),
+    }
+}
+
+/// Whether the quote at `quote` can end the value of a key.
+fn ends_member(text: &[u8], quote: usize) -> Scan<bool> {
+    let (next, at) = scan::after_blank(text, quote + 1)?;
+    match next {
+        b'}' => Ok(matches!(scan::after_blank(text, at + 1)?.0, b',' | b'}' | b']' | b'{')),
+        b',' => match scan::after_blank(text, at + 1)? {
+            (b'"', at) => Ok(key_at(text, at)?.is_some()),
+            (next, _) => Ok(next == b'}'),
+        },
+        b'"' => Ok(key_at(text, at)?.is_some()),
+        _ => Ok(false),
+    }
+}
+
+/// The key whose opening quote is at `quote`, if a colon follows.
+pub fn key_at(text: &[u8], quote: usize) -> Scan<Option<&[u8]>> {
+    let rest = text.get(quote + 1..).ok_or(Stop::Short)?;
+    let near = &rest[..rest.len().min(LONGEST_KEY)];
+    let Some(length) = memchr::memchr3(b'"', b'\n', b'\\', near) else {
+        return if near.len() < LONGEST_KEY { Err(Stop::Short) } else { Ok(None) };
+    };
+    if near[length] != b'"' {
+        return Ok(None);
+    }
+    let (colon, _) = scan::after_blank(rest, length + 1)?;
+    Ok((colon == b':').then_some(&near[..length]))
+}
+
+fn known_key_at(text: &[u8], quote: usize) -> Scan<bool> {
+    Ok(key_at(text, quote)?.is_some_and(key::is_of_event))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{Bracket, Stop, string_end};
+
+    fn content(text: &str) -> Result<&str, Stop> {
+        string_end(text.as_bytes(), 1, Bracket::Object).map(|end| &text[1..end])
+    }
+
+    #[test]
+    fn quotes_inside_a_text_do_not_end_it() {
+        assert_eq!(content(r#""a "b" c", "pid": 1"#), Ok(r#"a "b" c"#));
+        assert_eq!(content(r#""a", "b", c", "pid": 1"#), Ok(r#"a", "b", c"#));
+        assert_eq!(content(r#""f({"x"})"}, {"#), Ok(r#"f({"x"})"#));
+        assert_eq!(content(r#""C:\", "pid": 1"#), Ok(r"C:\"));
+        assert_eq!(content(r#""no comma" "pid": 1"#), Ok("no comma"));
+    }
+
+    #[test]
+    fn a_known_key_inside_a_text_means_its_end_was_lost() {
+        assert_eq!(content(r#""abc, "pid": 1, "tid": 2, "x": "y"}, "#), Err(Stop::Broken(6)));
+    }
+}

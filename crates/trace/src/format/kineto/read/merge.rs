@@ -1,0 +1,307 @@
+//! Parts, in the order of the file, into one trace: numbers of workers become those of the trace.
+//!
+//! A number of the trace is given at its first use in the order of the file, so that the result does
+//! not depend on who read which part.
+
+use std::collections::HashMap;
+
+use super::part::{Edge, Key, Label, Named, Part};
+use crate::store::{Header, Loss, Slices, StringId, Trace, TrackId, TrackKey};
+
+/// A trace that grows by parts.
+#[derive(Debug)]
+pub struct Merge {
+    trace: Trace,
+    workers: Vec<Worker>,
+    tracks: HashMap<(TrackKey, TrackKey), TrackId>,
+    categories: HashMap<Box<str>, u8>,
+    edges: Vec<Edge>,
+    labels: Vec<Label>,
+}
+
+/// What a list of events turned out to hold.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Holds {
+    /// Events.
+    Events,
+    /// Nothing at all.
+    Nothing,
+    /// Only what is no event.
+    Losses,
+}
+
+/// What one worker's numbers are in the trace.
+#[derive(Debug, Default)]
+struct Worker {
+    texts: Map<Box<str>, u32>,
+    categories: Map<Box<str>, u8>,
+    tracks: Map<(Key, Key), u32>,
+}
+
+/// What a worker's numbers stand for, and the trace's number of those in use.
+#[derive(Debug)]
+struct Map<K, V> {
+    keys: Vec<Option<K>>,
+    values: Vec<V>,
+}
+
+impl<K, V> Default for Map<K, V> {
+    fn default() -> Self {
+        Self { keys: Vec::new(), values: Vec::new() }
+    }
+}
+
+impl<K, V: Copy + Default> Map<K, V> {
+    fn add(&mut self, new: &mut Vec<K>) {
+        self.keys.extend(new.drain(..).map(Some));
+        self.values.resize(self.keys.len(), V::default());
+    }
+
+    /// Numbers what is in use for the first time.
+    fn use_all(&mut self, used: &mut Vec<u32>, mut number: impl FnMut(K) -> V) {
+        for local in used.drain(..) {
+            if let Some(key) = self.keys[local as usize].take() {
+                self.values[local as usize] = number(key);
+            }
+        }
+    }
+}
+
+impl Merge {
+    /// Nothing yet, of so many workers.
+    pub fn new(workers: usize) -> Self {
+        Self {
+            trace: Trace::default(),
+            workers: (0..workers).map(|_| Worker::default()).collect(),
+            tracks: HashMap::new(),
+            categories: HashMap::new(),
+            edges: Vec::new(),
+            labels: Vec::new(),
+        }
+    }
+
+    /// Takes what a worker numbered for a part that turned out wrong; its numbers stay in use.
+    pub fn discard(&mut self, worker: usize, part: &mut Part) {
+        let map = &mut self.workers[worker];
+        map.texts.add(&mut part.used.new_texts);
+        map.categories.add(&mut part.used.new_categories);
+        map.tracks.add(&mut part.used.new_tracks);
+        *part = Part::default();
+    }
+
+    /// Appends the next part and leaves it empty.
+    pub fn append(&mut self, worker: usize, part: &mut Part) {
+        self.number(worker, part);
+        let Self { trace, workers, edges, labels, .. } = self;
+        let Worker { texts, categories, tracks } = &workers[worker];
+        let (texts, categories, tracks) = (&texts.values, &categories.values, &tracks.values);
+        let first_row = trace.slices.len() as u32;
+        renumber(&mut part.slices, texts, tracks);
+        let category = |local: u16| categories[usize::from(local)];
+        trace.slices.append(&mut part.slices);
+        trace.slices.category.extend(part.slice_categories.drain(..).map(category));
+        for (flow, local) in part.flows.iter_mut().zip(part.flow_categories.drain(..)) {
+            flow.track = TrackId(tracks[flow.track.0 as usize]);
+            flow.category = category(local);
+        }
+        trace.flows.append(&mut part.flows);
+        for (instant, local) in part.instants.iter_mut().zip(part.instant_categories.drain(..)) {
+            instant.track = TrackId(tracks[instant.track.0 as usize]);
+            instant.name = StringId(texts[instant.name.0 as usize]);
+            instant.category = category(local);
+        }
+        trace.instants.append(&mut part.instants);
+        for counter in &mut part.counters {
+            counter.track = TrackId(tracks[counter.track.0 as usize]);
+            counter.name = StringId(texts[counter.name.0 as usize]);
+            counter.series = StringId(texts[counter.series.0 as usize]);
+        }
+        trace.counters.append(&mut part.counters);
+        for allocation in &mut part.allocations {
+            allocation.track = TrackId(tracks[allocation.track.0 as usize]);
+        }
+        trace.allocations.append(&mut part.allocations);
+        edges.extend(part.edges.drain(..).map(|edge| Edge {
+            row: edge.row.map(|row| first_row + row),
+            track: tracks[edge.track as usize],
+            ..edge
+        }));
+        labels.extend(
+            part.labels
+                .drain(..)
+                .map(|label| Label { track: tracks[label.track as usize], ..label }),
+        );
+        count_phases(trace, part);
+        trace.losses.append(std::mem::take(&mut part.losses));
+    }
+
+    fn number(&mut self, worker: usize, part: &mut Part) {
+        let Self { trace, workers, tracks, categories, .. } = self;
+        let map = &mut workers[worker];
+        map.texts.add(&mut part.used.new_texts);
+        map.categories.add(&mut part.used.new_categories);
+        map.tracks.add(&mut part.used.new_tracks);
+        map.texts.use_all(&mut part.used.texts, |text| trace.strings.intern(&text).0);
+        map.categories.use_all(&mut part.used.categories, |name| {
+            *categories.entry(name).or_insert_with_key(|name| {
+                if trace.categories.len() >= usize::from(u8::MAX) {
+                    let what = || format!("expected 255 categories at most, got also {name:?}");
+                    trace.losses.count(Loss::ManyCategories, what);
+                }
+                trace.category(name)
+            })
+        });
+        map.tracks.use_all(&mut part.used.tracks, |(pid, tid)| {
+            let key = (track_key(pid), track_key(tid));
+            let next = TrackId(trace.tracks.len() as u32);
+            let known = tracks.entry(key).or_insert_with_key(|(pid, tid)| {
+                trace.tracks.push(crate::store::Track::new(pid.clone(), tid.clone()));
+                next
+            });
+            known.0
+        });
+    }
+
+    /// What has come together so far.
+    pub fn holds(&self) -> Holds {
+        let has_phase = self.trace.phases.keys().any(|phase| !phase.is_empty());
+        match (has_phase, self.trace.losses.is_empty()) {
+            (true, _) => Holds::Events,
+            (false, true) => Holds::Nothing,
+            (false, false) => Holds::Losses,
+        }
+    }
+
+    /// The trace: pairs begins and ends, names tracks, adds the base time.
+    pub fn finish(mut self, header: Header) -> Trace {
+        pair(&mut self.trace, &self.edges);
+        name_tracks(&mut self.trace, self.labels);
+        self.trace.rank = header.distributed.as_ref().and_then(|d| d.rank).unwrap_or_default();
+        if header.base_time_ns != 0 {
+            shift(&mut self.trace, header.base_time_ns);
+        }
+        self.trace.header = header;
+        self.trace
+    }
+}
+
+fn track_key(key: Key) -> TrackKey {
+    match key {
+        Key::Number(number) => TrackKey::Number(number),
+        Key::Text(text) => TrackKey::Text(text.into()),
+    }
+}
+
+fn renumber(slices: &mut Slices, texts: &[u32], tracks: &[u32]) {
+    let text = |id: &mut StringId| *id = StringId(texts[id.0 as usize]);
+    slices.name.iter_mut().for_each(text);
+    slices.track.iter_mut().for_each(|track| *track = TrackId(tracks[track.0 as usize]));
+    for (_, collective) in slices.collective.iter_mut() {
+        text(&mut collective.name);
+        text(&mut collective.dtype);
+        text(&mut collective.splits_in);
+        text(&mut collective.splits_out);
+        text(&mut collective.group);
+        text(&mut collective.group_description);
+        text(&mut collective.group_ranks);
+    }
+}
+
+fn count_phases(trace: &mut Trace, part: &mut Part) {
+    for (letter, count) in part.letters.0.iter_mut().enumerate().filter(|(_, count)| **count > 0) {
+        let phase = char::from(letter as u8).to_string();
+        *trace.phases.entry(phase).or_default() += std::mem::take(count);
+    }
+    for (phase, count) in std::mem::take(&mut part.phases) {
+        *trace.phases.entry(phase).or_default() += count;
+    }
+}
+
+/// Gives begins the duration to their ends: an end closes the last begin of its track.
+fn pair(trace: &mut Trace, edges: &[Edge]) {
+    let mut open: Vec<Vec<Edge>> = vec![Vec::new(); trace.tracks.len()];
+    let lost = |trace: &mut Trace, edge: &Edge, what: &str| {
+        trace.losses.count(Loss::Unpaired, || format!("byte {}: {what}", edge.offset));
+    };
+    for edge in edges {
+        let open = &mut open[edge.track as usize];
+        if edge.row.is_some() {
+            open.push(*edge);
+            continue;
+        }
+        let Some(begin) = open.pop() else {
+            lost(trace, edge, "expected a begin before this end, got none");
+            continue;
+        };
+        let duration = edge.time.saturating_sub(begin.time);
+        if duration < 0 {
+            trace.losses.count(Loss::NegativeDuration, || {
+                format!("byte {}: expected an end behind its begin, got {duration} ns", edge.offset)
+            });
+        }
+        if let Some(row) = begin.row {
+            trace.slices.duration[row as usize] = duration.max(0);
+        }
+    }
+    let mut left: Vec<Edge> = open.into_iter().flatten().collect();
+    left.sort_by_key(|edge| edge.row);
+    for edge in &left {
+        lost(trace, edge, "expected an end behind this begin, got none");
+    }
+    if !left.is_empty() {
+        let rows: Vec<u32> = left.iter().filter_map(|edge| edge.row).collect();
+        trace.slices.remove(&rows);
+    }
+}
+
+/// Names threads and processes; the last name counts, also for tracks that appear later.
+fn name_tracks(trace: &mut Trace, labels: Vec<Label>) {
+    let mut processes: HashMap<TrackKey, (String, String)> = HashMap::new();
+    for label in labels {
+        let track = &mut trace.tracks[label.track as usize];
+        if label.what == Named::Thread {
+            track.thread_name = label.text.into();
+            continue;
+        }
+        if !processes.contains_key(&track.pid) {
+            processes.insert(track.pid.clone(), Default::default());
+        }
+        let Some((name, process_label)) = processes.get_mut(&track.pid) else { continue };
+        match label.what {
+            Named::ProcessLabel => *process_label = label.text.into(),
+            _ => *name = label.text.into(),
+        }
+    }
+    for track in &mut trace.tracks {
+        if let Some((name, label)) = processes.get(&track.pid) {
+            track.process_name.clone_from(name);
+            track.process_label.clone_from(label);
+        }
+    }
+}
+
+/// Adds the base time to all times. What leaves the range of an `i64` stops at its end.
+fn shift(trace: &mut Trace, base: i64) {
+    let mut overflow = 0u64;
+    let mut moved = |time: &mut i64| {
+        let (sum, over) = time.overflowing_add(base);
+        overflow += u64::from(over);
+        *time = if over { time.saturating_add(base) } else { sum };
+    };
+    trace.slices.start.iter_mut().for_each(&mut moved);
+    trace.flows.iter_mut().for_each(|flow| moved(&mut flow.time));
+    trace.counters.iter_mut().for_each(|counter| moved(&mut counter.time));
+    trace.instants.iter_mut().for_each(|instant| moved(&mut instant.time));
+    trace.allocations.iter_mut().for_each(|allocation| moved(&mut allocation.time));
+    for (start, duration) in trace.slices.start.iter().zip(&mut trace.slices.duration) {
+        if start.checked_add(*duration).is_none() {
+            overflow += 1;
+            *duration = i64::MAX - *start;
+        }
+    }
+    for _ in 0..overflow {
+        trace.losses.count(Loss::BadNumber, || {
+            format!("expected times that fit with a base of {base} ns, got one that does not")
+        });
+    }
+}

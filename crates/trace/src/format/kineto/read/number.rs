@@ -1,0 +1,179 @@
+//! Numbers from decimal text, exactly: microseconds with decimals to integer nanoseconds.
+//!
+//! More than three decimals are rounded to the nearest nanosecond, halves away from zero. No binary
+//! fraction takes part, so no digit is lost.
+
+/// The digits that start at `at`: their value, how many (19 at most), and the place behind them.
+///
+/// More than 19 digits are left standing; the caller sees a digit at the place.
+#[inline(always)]
+pub fn digits(text: &[u8], mut at: usize) -> (u64, u32, usize) {
+    let (mut value, mut count) = (0u64, 0u32);
+    while let Some(bytes) = text.get(at..).and_then(<[u8]>::first_chunk::<8>) {
+        let offsets = u64::from_le_bytes(*bytes) ^ 0x3030_3030_3030_3030;
+        // A byte above 9 sets its own top bit; carries reach only later bytes.
+        let other = (offsets.wrapping_add(0x7676_7676_7676_7676) | offsets) & 0x8080_8080_8080_8080;
+        let found = other.trailing_zeros() / 8;
+        if found == 0 {
+            return (value, count, at);
+        }
+        if count + found > 19 {
+            break;
+        }
+        let last = eight(offsets << (64 - 8 * found));
+        value = value * POWERS[found as usize] + last;
+        (count, at) = (count + found, at + found as usize);
+        if found < 8 {
+            return (value, count, at);
+        }
+    }
+    while let Some(byte @ b'0'..=b'9') = text.get(at)
+        && count < 19
+    {
+        value = value * 10 + u64::from(byte - b'0');
+        (count, at) = (count + 1, at + 1);
+    }
+    (value, count, at)
+}
+
+const POWERS: [u64; 9] = [1, 10, 100, 1000, 10_000, 100_000, 1_000_000, 10_000_000, 100_000_000];
+
+/// The value of eight digits, the most significant in the lowest byte.
+#[inline(always)]
+fn eight(offsets: u64) -> u64 {
+    const PAIRS: u64 = 0x0000_00ff_0000_00ff;
+    let two = offsets.wrapping_mul(10).wrapping_add(offsets >> 8);
+    let low = (two & PAIRS).wrapping_mul(0x000f_4240_0000_0064);
+    let high = ((two >> 16) & PAIRS).wrapping_mul(0x0000_2710_0000_0001);
+    low.wrapping_add(high) >> 32
+}
+
+/// Nanoseconds of microseconds written with up to eight decimals and no exponent, and the place behind
+/// them; `None` of other forms and near the end of the text.
+#[inline(always)]
+pub fn short_nanos(text: &[u8], start: usize) -> Option<(i64, usize)> {
+    let negative = *text.get(start)? == b'-';
+    let (whole, count, mut at) = digits(text, start + usize::from(negative));
+    if count == 0 {
+        return None;
+    }
+    let whole = i64::try_from(whole).ok()?.checked_mul(1000)?;
+    let mut nanos = whole;
+    if *text.get(at)? == b'.' {
+        let (part, count, end) = digits(text, at + 1);
+        let part = match count {
+            3 => part,
+            1 => part * 100,
+            2 => part * 10,
+            4..=8 => {
+                let unit = POWERS[count as usize - 3];
+                (part + unit / 2) / unit
+            }
+            _ => return None,
+        };
+        nanos = whole.checked_add(part as i64)?;
+        at = end;
+    }
+    let ends = matches!(text.get(at)?, b',' | b'}' | b']' | b'\n' | b' ' | b'\r' | b'\t');
+    ends.then_some((if negative { -nanos } else { nanos }, at))
+}
+
+/// Nanoseconds of any decimal number of microseconds; `None` if it is none or does not fit.
+pub fn nanos(token: &str) -> Option<i64> {
+    let token = token.trim();
+    let (negative, magnitude) = match token.strip_prefix('-') {
+        Some(rest) => (true, rest),
+        None => (false, token.strip_prefix('+').unwrap_or(token)),
+    };
+    let (mantissa, exponent) = match magnitude.find(['e', 'E']) {
+        Some(at) => (&magnitude[..at], magnitude[at + 1..].parse::<i32>().ok()?),
+        None => (magnitude, 0),
+    };
+    let (whole, part) = mantissa.split_once('.').unwrap_or((mantissa, ""));
+    let all: Vec<u8> = whole.bytes().chain(part.bytes()).collect();
+    if all.is_empty() || !all.iter().all(u8::is_ascii_digit) {
+        return None;
+    }
+    let leading = all.iter().take_while(|digit| **digit == b'0').count();
+    let significant = &all[leading..];
+    // The number is 0.significant · 10^place nanoseconds.
+    let place = i64::from(exponent) + 3 + whole.len() as i64 - leading as i64;
+    if significant.is_empty() || place < 0 {
+        return Some(0);
+    }
+    let place = usize::try_from(place).ok().filter(|place| *place <= 19)?;
+    let digit = |at: usize| i128::from(significant.get(at).map_or(0, |digit| digit - b'0'));
+    let kept = (0..place).fold(0i128, |value, at| value * 10 + digit(at));
+    let rounded = kept + i128::from(digit(place) >= 5);
+    i64::try_from(if negative { -rounded } else { rounded }).ok()
+}
+
+/// A float of any form we accept; `None` if it is none. Numbers that are none are NaN.
+pub fn float(token: &str) -> Option<f64> {
+    let value: f64 = token.trim().parse().ok()?;
+    Some(if value.is_finite() { value } else { f64::NAN })
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::{prop_assert_eq, proptest};
+
+    use super::{digits, nanos, short_nanos};
+
+    #[test]
+    fn decimals_become_nanoseconds_without_loss() {
+        for (text, expected) in [
+            ("1682725898236567", Some(1_682_725_898_236_567_000)),
+            ("1711964646000000.123", Some(1_711_964_646_000_000_123)),
+            ("4458676522690.655", Some(4_458_676_522_690_655)),
+            ("68.0", Some(68_000)),
+            ("0.5", Some(500)),
+            ("0.0004", Some(0)),
+            ("0.0005", Some(1)),
+            ("-0.0005", Some(-1)),
+            ("1.99949999", Some(1999)),
+            ("1.9995", Some(2000)),
+            ("-3.25", Some(-3250)),
+            ("1.5e3", Some(1_500_000)),
+            ("1.6E+15", Some(1_600_000_000_000_000_000)),
+            ("12345e-6", Some(12)),
+            ("1e-40", Some(0)),
+            ("9223372036854775.807", Some(i64::MAX)),
+            ("9223372036854775.808", None),
+            ("-9223372036854775.808", Some(i64::MIN)),
+            ("1e30", None),
+            ("", None),
+            ("abc", None),
+            ("1.2.3", None),
+            ("0x10", None),
+            ("NaN", None),
+        ] {
+            assert_eq!(nanos(text), expected, "{text}");
+            let padded = format!("{text},          ");
+            if let Some((short, end)) = short_nanos(padded.as_bytes(), 0) {
+                assert_eq!((Some(short), end), (expected, text.len()), "{text}");
+            }
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn the_short_way_agrees_with_the_long_one(
+            whole in proptest::num::i64::ANY, part in 0u32..100_000_000, places in 0usize..9,
+        ) {
+            let part = &format!("{part:08}")[..places];
+            let text = if places == 0 { format!("{whole}") } else { format!("{whole}.{part}") };
+            let padded = format!("{text}}}\n               ");
+            if let Some((value, end)) = short_nanos(padded.as_bytes(), 0) {
+                prop_assert_eq!((Some(value), end), (nanos(&text), text.len()));
+            }
+        }
+
+        #[test]
+        fn digits_are_read_anywhere(value in proptest::num::u64::ANY, blanks in 0usize..20) {
+            let text = format!("{}{:blanks$}", value / 10, "");
+            let count = text.trim_end().len();
+            prop_assert_eq!(digits(text.as_bytes(), 0), (value / 10, count as u32, count));
+        }
+    }
+}

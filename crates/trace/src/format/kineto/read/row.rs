@@ -1,0 +1,412 @@
+//! One event into the columns of a part.
+
+use super::event::{Content, Event, Id, Time, bit};
+use super::key::Argument;
+use super::number;
+use super::part::{Edge, Key, Label, Named, Part, Tables};
+use super::text::{self, Decoded};
+use crate::store::{
+    Allocation, Collective, Counter, Flow, FlowPhase, Instant, LaunchShape, Loss, PythonFrame,
+    Slices, StringId, SyncWait, TrackId,
+};
+
+/// Where events go.
+pub struct Sink<'a> {
+    /// What the worker numbers.
+    pub tables: &'a mut Tables,
+    /// The columns.
+    pub part: &'a mut Part,
+}
+
+/// An event, the text it was read from, and where in the file it begins.
+#[derive(Clone, Copy)]
+pub struct Source<'a> {
+    /// The text its contents are ranges of.
+    pub text: &'a [u8],
+    /// What was read.
+    pub event: &'a Event,
+    /// Byte of the file.
+    pub offset: u64,
+}
+
+impl Sink<'_> {
+    /// Counts a loss at a place of the file.
+    pub fn lose(&mut self, loss: Loss, offset: u64, what: impl FnOnce() -> String) {
+        self.part.losses.count(loss, || format!("byte {offset}: {}", what()));
+    }
+
+    fn decode(&mut self, content: &[u8], offset: u64) -> String {
+        let Decoded { text, faults, invalid } = text::decode(content);
+        let shown = |text: &str| text.chars().take(80).collect::<String>();
+        if faults > 0 {
+            self.lose(Loss::BrokenText, offset, || {
+                format!("expected a JSON string, got {:?}", shown(&text))
+            });
+        }
+        if invalid {
+            self.lose(Loss::InvalidUtf8, offset, || {
+                format!("expected UTF-8, got {:?}", shown(&text))
+            });
+        }
+        text
+    }
+
+    #[inline(always)]
+    fn text(&mut self, source: Source<'_>, content: Content) -> u32 {
+        let bytes = content.of(source.text);
+        if content.plain || bytes.is_empty() {
+            return self.tables.text(bytes, &mut self.part.used);
+        }
+        let decoded = self.decode(bytes, source.offset);
+        self.tables.text(decoded.as_bytes(), &mut self.part.used)
+    }
+
+    #[inline(always)]
+    fn category(&mut self, source: Source<'_>) -> u16 {
+        let content = source.event.category;
+        let bytes = content.of(source.text);
+        if content.plain || bytes.is_empty() {
+            return self.tables.category(bytes, &mut self.part.used);
+        }
+        let decoded = self.decode(bytes, source.offset);
+        self.tables.category(decoded.as_bytes(), &mut self.part.used)
+    }
+
+    #[inline(always)]
+    fn track(&mut self, source: Source<'_>) -> u32 {
+        if let (Id::Number(pid), Id::Number(tid)) = (source.event.process, source.event.thread) {
+            return self.tables.numbered_track((pid, tid), &mut self.part.used);
+        }
+        let pid = self.key(source, source.event.process);
+        let tid = self.key(source, source.event.thread);
+        self.tables.track((pid, tid), &mut self.part.used)
+    }
+
+    fn key(&mut self, source: Source<'_>, id: Id) -> Key {
+        match id {
+            Id::Missing => Key::Text("".into()),
+            Id::Number(number) => Key::Number(number),
+            Id::Text(content) | Id::Other(content) => {
+                Key::Text(self.decode(content.of(source.text), source.offset).into())
+            }
+        }
+    }
+}
+
+/// Adds an event to the part.
+#[inline]
+pub fn add(sink: &mut Sink<'_>, source: Source<'_>) {
+    if source.event.repaired > 0 {
+        sink.lose(Loss::BrokenText, source.offset, || {
+            "expected quotes inside a text to be escaped, got bare ones".to_owned()
+        });
+    }
+    let phase = source.event.phase.map_or(&b""[..], |phase| phase.of(source.text));
+    if let [letter @ ..128] = phase {
+        sink.part.letters.0[usize::from(*letter)] += 1;
+    } else {
+        let phase = String::from_utf8_lossy(phase).into_owned();
+        *sink.part.phases.entry(phase).or_default() += 1;
+    }
+    match phase {
+        b"X" => complete(sink, source),
+        b"s" => flow(sink, source, FlowPhase::Start),
+        b"t" => flow(sink, source, FlowPhase::Step),
+        b"f" => flow(sink, source, FlowPhase::End),
+        b"M" => metadata(sink, source),
+        b"i" | b"I" => instant(sink, source),
+        b"C" => counter(sink, source),
+        b"B" => begin(sink, source),
+        b"E" => end(sink, source),
+        other => sink.lose(Loss::UnknownPhase, source.offset, || {
+            format!("expected a phase we keep, got {:?}", String::from_utf8_lossy(other))
+        }),
+    }
+}
+
+/// The time of an event; counted if there is none.
+#[inline(always)]
+fn moment(sink: &mut Sink<'_>, source: Source<'_>, time: Time, key: &str) -> Option<i64> {
+    match time {
+        Time::Nanos(nanos) => Some(nanos),
+        Time::Missing => {
+            sink.lose(Loss::NoTime, source.offset, || format!("expected {key}, got none"));
+            None
+        }
+        Time::Bad => {
+            let what = || format!("expected {key} in microseconds, got no such number");
+            sink.lose(Loss::BadNumber, source.offset, what);
+            None
+        }
+    }
+}
+
+#[inline]
+fn complete(sink: &mut Sink<'_>, source: Source<'_>) {
+    let Some(start) = moment(sink, source, source.event.time, "ts") else { return };
+    let Some(duration) = moment(sink, source, source.event.duration, "dur") else { return };
+    if duration < 0 {
+        sink.lose(Loss::NegativeDuration, source.offset, || {
+            format!("expected a duration of 0 or more, got {duration} ns")
+        });
+    }
+    let duration = duration.max(0);
+    if start.checked_add(duration).is_none() {
+        sink.lose(Loss::BadNumber, source.offset, || {
+            format!("expected an end that fits, got {start} ns + {duration} ns")
+        });
+        return;
+    }
+    slice(sink, source, (start, duration));
+}
+
+#[inline]
+fn slice(sink: &mut Sink<'_>, source: Source<'_>, (start, duration): (i64, i64)) -> (u32, u32) {
+    let category = sink.category(source);
+    let name = sink.text(source, source.event.name);
+    let track = sink.track(source);
+    let event = source.event;
+    sink.part.slice_categories.push(category);
+    let external =
+        event.unsigned(Argument::ExternalId).or_else(|| event.unsigned(Argument::ExternalIdOf2021));
+    let slices = &mut sink.part.slices;
+    let row = slices.len() as u32;
+    slices.start.push(start);
+    slices.duration.push(duration);
+    slices.name.push(StringId(name));
+    slices.track.push(TrackId(track));
+    slices.offset.push(source.offset);
+    slices.push_ids(event.unsigned(Argument::Correlation), external);
+    slices.push_place(small(event, Argument::Stream), small(event, Argument::Device));
+    if event.has_any(SPARSE) {
+        arguments(sink, source, row);
+    }
+    let bad = event.bad_integers(u64::MAX)
+        + oversized(event, Argument::Stream)
+        + oversized(event, Argument::Device);
+    if bad > 0 {
+        sink.lose(Loss::BadNumber, source.offset, || {
+            format!("expected integers as arguments, got {bad} of another form or too large")
+        });
+    }
+    (row, track)
+}
+
+fn small(event: &Event, argument: Argument) -> Option<i32> {
+    i32::try_from(event.signed(argument)?).ok()
+}
+
+fn oversized(event: &Event, argument: Argument) -> u32 {
+    // CUPTI's "no stream" and "no device" is −1 as a `u32`: no fault.
+    let odd = |value: i64| i32::try_from(value).is_err() && value != i64::from(u32::MAX);
+    u32::from(event.signed(argument).is_some_and(odd))
+}
+
+/// Arguments of columns that few slices have.
+const SPARSE: u64 = !(bit(Argument::Correlation)
+    | bit(Argument::ExternalId)
+    | bit(Argument::ExternalIdOf2021)
+    | bit(Argument::Stream)
+    | bit(Argument::Device));
+
+fn arguments(sink: &mut Sink<'_>, source: Source<'_>, row: u32) {
+    let event = source.event;
+    let slices = &mut sink.part.slices;
+    operator_arguments(event, slices, row);
+    device_arguments(source, slices, row);
+    if let Some(id) = event.unsigned(Argument::PythonId) {
+        let parent = event.unsigned(Argument::PythonParent);
+        let module = event.unsigned(Argument::PythonModule);
+        slices.python.push(row, PythonFrame { id, parent, module });
+    }
+    if event.has(Argument::SyncKind) {
+        let wait = SyncWait {
+            stream: event.signed(Argument::SyncStream),
+            record_correlation: event.unsigned(Argument::SyncCorrelation),
+            event: event.unsigned(Argument::SyncEvent),
+        };
+        slices.sync.push(row, wait);
+    }
+    if event.has(Argument::CollectiveName) {
+        let collective = collective(sink, source);
+        sink.part.slices.collective.push(row, collective);
+    }
+}
+
+fn operator_arguments(event: &Event, slices: &mut Slices, row: u32) {
+    if let Some(sequence) = event.signed(Argument::Sequence) {
+        slices.sequence.push(row, sequence);
+    }
+    if let Some(thread) = event.unsigned(Argument::ForwardThread) {
+        slices.forward_thread.push(row, thread);
+    }
+    if let Some(function) = event.unsigned(Argument::RecordFunction) {
+        slices.record_function.push(row, function);
+    }
+    if let Some(index) = event.unsigned(Argument::EventIndex) {
+        slices.event_index.push(row, index);
+    }
+    if event.has(Argument::Finished) && event.unfinished {
+        slices.unfinished.push(row, ());
+    }
+}
+
+fn device_arguments(source: Source<'_>, slices: &mut Slices, row: u32) {
+    let event = source.event;
+    if let Some(bytes) = event.unsigned(Argument::Bytes) {
+        slices.bytes.push(row, bytes);
+    }
+    if let Some(bandwidth) = float(source, Argument::Bandwidth) {
+        slices.bandwidth.push(row, bandwidth);
+    }
+    if let Some(node) = event.unsigned(Argument::GraphNode) {
+        slices.graph_node.push(row, node);
+    }
+    if event.has(Argument::Grid) {
+        let short = |argument| float(source, argument).unwrap_or(f64::NAN) as f32;
+        let count = |argument| event.unsigned(argument).unwrap_or_default() as u32;
+        let shape = LaunchShape {
+            grid: event.triple(Argument::Grid),
+            block: event.triple(Argument::Block),
+            registers: count(Argument::Registers),
+            shared_memory: count(Argument::SharedMemory),
+            blocks_per_sm: short(Argument::BlocksPerSm),
+            warps_per_sm: short(Argument::WarpsPerSm),
+            occupancy_pct: short(Argument::Occupancy),
+        };
+        slices.launch_shape.push(row, shape);
+    }
+}
+
+fn float(source: Source<'_>, argument: Argument) -> Option<f64> {
+    let content = source.event.content(argument).of(source.text);
+    str::from_utf8(content).ok().and_then(number::float)
+}
+
+fn collective(sink: &mut Sink<'_>, source: Source<'_>) -> Collective {
+    let event = source.event;
+    let mut text = |argument| StringId(sink.text(source, event.content(argument)));
+    Collective {
+        name: text(Argument::CollectiveName),
+        dtype: text(Argument::DataType),
+        elements_in: event.unsigned(Argument::ElementsIn),
+        elements_out: event.unsigned(Argument::ElementsOut),
+        splits_in: text(Argument::SplitsIn),
+        splits_out: text(Argument::SplitsOut),
+        group_size: event.unsigned(Argument::GroupSize).map(|size| size as u32),
+        group: text(Argument::Group),
+        group_description: text(Argument::GroupDescription),
+        group_ranks: text(Argument::GroupRanks),
+        sequence: event.unsigned(Argument::CollectiveSequence),
+    }
+}
+
+#[inline]
+fn flow(sink: &mut Sink<'_>, source: Source<'_>, phase: FlowPhase) {
+    let Some(time) = moment(sink, source, source.event.time, "ts") else { return };
+    let Some(id) = flow_id(source) else {
+        sink.lose(Loss::BadNumber, source.offset, || "expected the id of a flow, got none".into());
+        return;
+    };
+    let category = sink.category(source);
+    let track = TrackId(sink.track(source));
+    sink.part.flow_categories.push(category);
+    sink.part.flows.push(Flow { phase, category: 0, id, track, time });
+}
+
+/// Integers as they are; texts as the hexadecimal or decimal number they are, else by their hash:
+/// ids only need to be equal.
+#[inline]
+fn flow_id(source: Source<'_>) -> Option<u64> {
+    match source.event.id {
+        Id::Number(number) => Some(number as u64),
+        Id::Missing => None,
+        Id::Text(content) | Id::Other(content) => {
+            let bytes = content.of(source.text);
+            let text = str::from_utf8(bytes).unwrap_or_default();
+            let number = match text.strip_prefix("0x") {
+                Some(digits) => u64::from_str_radix(digits, 16).ok(),
+                None => text.parse().ok(),
+            };
+            Some(number.unwrap_or_else(|| hash(bytes)))
+        }
+    }
+}
+
+/// FNV-1a.
+fn hash(bytes: &[u8]) -> u64 {
+    bytes.iter().fold(0xcbf2_9ce4_8422_2325, |hash, byte| {
+        (hash ^ u64::from(*byte)).wrapping_mul(0x0000_0100_0000_01b3)
+    })
+}
+
+fn instant(sink: &mut Sink<'_>, source: Source<'_>) {
+    let event = source.event;
+    let Some(time) = moment(sink, source, event.time, "ts") else { return };
+    if event.name.of(source.text) == b"[memory]" {
+        let track = TrackId(sink.track(source));
+        let number = |argument| event.signed(argument).unwrap_or_default();
+        let address = event.unsigned(Argument::Address).unwrap_or_default();
+        sink.part.allocations.push(Allocation {
+            time,
+            address,
+            bytes: number(Argument::AllocationBytes),
+            total_allocated: number(Argument::TotalAllocated),
+            total_reserved: number(Argument::TotalReserved),
+            device_type: number(Argument::DeviceType) as i32,
+            device: number(Argument::DeviceId) as i32,
+            track,
+        });
+        return;
+    }
+    let track = TrackId(sink.track(source));
+    let category = sink.category(source);
+    let name = StringId(sink.text(source, event.name));
+    sink.part.instant_categories.push(category);
+    sink.part.instants.push(Instant { name, category: 0, track, time });
+}
+
+/// Counters are few, and their keys are data: their arguments are read again, by a plain reader.
+fn counter(sink: &mut Sink<'_>, source: Source<'_>) {
+    let Some(time) = moment(sink, source, source.event.time, "ts") else { return };
+    let track = TrackId(sink.track(source));
+    let name = StringId(sink.text(source, source.event.name));
+    if source.event.arguments == 0 {
+        return;
+    }
+    let mut at = source.event.arguments;
+    while let Some((key, value, end)) = super::member::next(source.text, at) {
+        at = end;
+        let plain = super::scan::is_plain(key.of(source.text));
+        let series = StringId(sink.text(source, Content { plain, ..key }));
+        let text = str::from_utf8(value).unwrap_or_default().trim_matches('"');
+        let value = number::float(text).unwrap_or(f64::NAN);
+        sink.part.counters.push(Counter { name, series, track, time, value });
+    }
+}
+
+fn metadata(sink: &mut Sink<'_>, source: Source<'_>) {
+    let event = source.event;
+    let track = sink.track(source);
+    let (what, argument) = match event.name.of(source.text) {
+        b"thread_name" => (Named::Thread, Argument::Name),
+        b"process_name" => (Named::Process, Argument::Name),
+        b"process_labels" => (Named::ProcessLabel, Argument::Labels),
+        _ => return,
+    };
+    let content = event.content(argument).of(source.text);
+    let text = sink.decode(content, source.offset).into();
+    sink.part.labels.push(Label { what, track, text });
+}
+
+fn begin(sink: &mut Sink<'_>, source: Source<'_>) {
+    let Some(time) = moment(sink, source, source.event.time, "ts") else { return };
+    let (row, track) = slice(sink, source, (time, 0));
+    sink.part.edges.push(Edge { row: Some(row), track, time, offset: source.offset });
+}
+
+fn end(sink: &mut Sink<'_>, source: Source<'_>) {
+    let Some(time) = moment(sink, source, source.event.time, "ts") else { return };
+    let track = sink.track(source);
+    sink.part.edges.push(Edge { row: None, track, time, offset: source.offset });
+}

@@ -1,0 +1,280 @@
+//! Where values of JSON text end. Strict: a string ends at its first unescaped quote.
+//!
+//! Every answer depends on the text from the given place on and on nothing else, and more text never
+//! changes an answer other than [`Stop::Short`]; the reader's independence of blocks and threads rests on
+//! that. Knows no keys.
+
+use super::lane;
+
+/// Why there is no answer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Stop {
+    /// The text ends first.
+    Short,
+    /// No JSON from this place on.
+    Broken(usize),
+}
+
+/// An answer, if there is one.
+pub type Scan<T> = Result<T, Stop>;
+
+/// Deeper nesting is no JSON to us; Kineto nests values four deep.
+pub const DEPTH_LIMIT: u32 = 64;
+
+/// Blanks of JSON.
+#[inline(always)]
+pub fn is_blank(byte: u8) -> bool {
+    matches!(byte, b' ' | b'\n' | b'\r' | b'\t')
+}
+
+/// The first place from `at` on that holds no blank.
+#[inline]
+pub fn skip_blank(text: &[u8], mut at: usize) -> usize {
+    while text.get(at).is_some_and(|byte| is_blank(*byte)) {
+        at += 1;
+    }
+    at
+}
+
+/// The byte at the first place that holds no blank, and the place.
+pub fn after_blank(text: &[u8], at: usize) -> Scan<(u8, usize)> {
+    let at = skip_blank(text, at);
+    Ok((*text.get(at).ok_or(Stop::Short)?, at))
+}
+
+/// The closing quote of a string whose content starts at `at`.
+#[inline]
+pub fn string_end(text: &[u8], mut at: usize) -> Scan<usize> {
+    loop {
+        at = first_quote(text, at).ok_or(Stop::Short)?;
+        if text[at] == b'"' {
+            return Ok(at);
+        }
+        at += 2;
+    }
+}
+
+#[inline(always)]
+fn first_quote(text: &[u8], mut at: usize) -> Option<usize> {
+    while let Some(bytes) = text.get(at..).and_then(<[u8]>::first_chunk) {
+        let found = lane::quotes(bytes);
+        if found != 0 {
+            return Some(at + found.trailing_zeros() as usize);
+        }
+        at += lane::WIDTH;
+    }
+    let rest = text.get(at..)?;
+    rest.iter().position(|byte| matches!(byte, b'"' | b'\\')).map(|found| at + found)
+}
+
+/// The closing quote of a string of printable ASCII without escapes; `None` of any other.
+#[inline(always)]
+pub fn plain_end(text: &[u8], mut at: usize) -> Option<usize> {
+    while let Some(bytes) = text.get(at..).and_then(<[u8]>::first_chunk) {
+        let found = lane::marks(bytes);
+        if found != 0 {
+            at += found.trailing_zeros() as usize;
+            return (text[at] == b'"').then_some(at);
+        }
+        at += lane::WIDTH;
+    }
+    None
+}
+
+/// Whether a string's content is printable ASCII without escapes.
+pub fn is_plain(content: &[u8]) -> bool {
+    content.iter().all(|byte| matches!(byte, b' '..=b'~') && *byte != b'\\')
+}
+
+/// The place behind the value that starts at `at`.
+#[inline]
+pub fn skip_value(text: &[u8], at: usize) -> Scan<usize> {
+    match text.get(at).ok_or(Stop::Short)? {
+        b'"' => Ok(string_end(text, at + 1)? + 1),
+        b'[' => skip_array(text, at).map_or_else(|| skip_nested(text, at), Ok),
+        b'{' => skip_nested(text, at),
+        _ => scalar_end(text, at),
+    }
+}
+
+/// The place behind the number or word that starts at `at`.
+pub fn scalar_end(text: &[u8], start: usize) -> Scan<usize> {
+    let mut at = start;
+    while text.get(at).is_some_and(|byte| matches!(byte, b'0'..=b'9' | b'.' | b'-' | b'+')) {
+        at += 1;
+    }
+    let word = at;
+    while text.get(at).is_some_and(u8::is_ascii_alphabetic) {
+        at += 1;
+    }
+    let next = text.get(at).ok_or(Stop::Short)?;
+    let exponent = matches!(text[word..at], [b'e' | b'E']) && word > start;
+    if exponent && matches!(next, b'0'..=b'9' | b'+' | b'-') {
+        let digits = |byte: &u8| matches!(byte, b'0'..=b'9' | b'+' | b'-');
+        while text.get(at).is_some_and(digits) {
+            at += 1;
+        }
+        return if at < text.len() { Ok(at) } else { Err(Stop::Short) };
+    }
+    if at == start || at > word && !is_word(&text[word..at]) {
+        return Err(Stop::Broken(start));
+    }
+    Ok(at)
+}
+
+/// The words that stand for values: JSON's, and the numbers that are none.
+fn is_word(word: &[u8]) -> bool {
+    matches!(
+        word,
+        b"true" | b"false" | b"null" | b"NaN" | b"nan" | b"Infinity" | b"inf" | b"Inf" | b"None"
+    )
+}
+
+/// The place behind an array of arrays, strings and numbers; `None` if it holds anything else or
+/// reaches near the end of the text, so that [`skip_nested`] has to say.
+#[inline]
+fn skip_array(text: &[u8], start: usize) -> Option<usize> {
+    let mut depth = 0u32;
+    let mut inside = 0u64;
+    let mut at = start;
+    loop {
+        let found = lane::places(text.get(at..)?.first_chunk()?);
+        if found.backslash != 0 {
+            return None;
+        }
+        let quoted = lane::parity(found.quote) ^ inside;
+        let structure = found.open | found.close | found.quote | found.plain;
+        let odd = !(structure | quoted);
+        let mut brackets = (found.open | found.close) & !quoted;
+        while brackets != 0 {
+            let bit = brackets & brackets.wrapping_neg();
+            brackets ^= bit;
+            if found.open & bit != 0 {
+                depth += 1;
+                if depth > DEPTH_LIMIT {
+                    return None;
+                }
+            } else {
+                depth -= 1;
+                if depth == 0 {
+                    return (odd & (bit - 1) == 0).then(|| at + bit.trailing_zeros() as usize + 1);
+                }
+            }
+        }
+        if odd != 0 {
+            return None;
+        }
+        inside = ((quoted as i64) >> 63) as u64;
+        at += 64;
+    }
+}
+
+/// The place behind any array or object. Brackets must match in kind.
+fn skip_nested(text: &[u8], start: usize) -> Scan<usize> {
+    skip_nested_by(text, start, |text, at, _| string_end(text, at))
+}
+
+/// As [`skip_value`] of an array or object, with another opinion about where strings end.
+pub fn skip_nested_by(
+    text: &[u8],
+    start: usize,
+    string_end: impl Fn(&[u8], usize, Bracket) -> Scan<usize>,
+) -> Scan<usize> {
+    let mut open = Open::default();
+    let mut at = start;
+    loop {
+        let byte = *text.get(at).ok_or(Stop::Short)?;
+        at = match byte {
+            b'"' => string_end(text, at + 1, open.innermost())? + 1,
+            b'[' if open.enter(Bracket::Array) => at + 1,
+            b'{' if open.enter(Bracket::Object) => at + 1,
+            b']' if open.leave(Bracket::Array) => at + 1,
+            b'}' if open.leave(Bracket::Object) => at + 1,
+            ..=b' ' | b'+'..=b':' => at + 1,
+            b'a'..=b'z' | b'A'..=b'Z' => word_end(text, at)?,
+            _ => return Err(Stop::Broken(at)),
+        };
+        if open.depth == 0 {
+            return Ok(at);
+        }
+    }
+}
+
+/// A kind of bracket.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Bracket {
+    /// `[ ]`.
+    Array,
+    /// `{ }`.
+    Object,
+}
+
+/// The open brackets, innermost in the lowest bit; 1 for an object.
+#[derive(Default)]
+struct Open {
+    objects: u64,
+    depth: u32,
+}
+
+impl Open {
+    fn innermost(&self) -> Bracket {
+        if self.objects & 1 == 1 { Bracket::Object } else { Bracket::Array }
+    }
+
+    fn enter(&mut self, bracket: Bracket) -> bool {
+        self.objects = self.objects << 1 | u64::from(bracket == Bracket::Object);
+        self.depth += 1;
+        self.depth <= DEPTH_LIMIT
+    }
+
+    fn leave(&mut self, bracket: Bracket) -> bool {
+        let matching = self.innermost() == bracket;
+        self.objects >>= 1;
+        self.depth -= 1;
+        matching
+    }
+}
+
+fn word_end(text: &[u8], start: usize) -> Scan<usize> {
+    let rest = &text[start..];
+    let length = rest.iter().position(|byte| !byte.is_ascii_alphabetic()).ok_or(Stop::Short)?;
+    match &rest[..length] {
+        b"e" | b"E" => Ok(start + length),
+        word if is_word(word) => Ok(start + length),
+        _ => Err(Stop::Broken(start)),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{Stop, skip_array, skip_nested, skip_value};
+
+    #[test]
+    fn an_array_ends_where_its_bracket_closes() {
+        let text = r#"[[1, 2], ["a]", "b[", ""], [-1.5e3, null], {"x": [true, NaN]}], "next": 1 "#;
+        assert_eq!(skip_value(text.as_bytes(), 0), Ok(text.find(", \"next\"").unwrap()));
+        let plain = format!(r#"[[1, 2], ["a]", "b["], [-1.5]]{:200}"#, "");
+        let bytes = plain.as_bytes();
+        assert_eq!(skip_array(bytes, 0), Some(30));
+        assert_eq!(skip_nested(bytes, 0), Ok(30));
+    }
+
+    #[test]
+    fn nesting_is_bounded_and_brackets_match() {
+        let deep = "[".repeat(70) + &"]".repeat(70) + &" ".repeat(80);
+        assert_eq!(skip_value(deep.as_bytes(), 0), Err(Stop::Broken(64)));
+        assert_eq!(skip_value(b"[1, 2} ", 0), Err(Stop::Broken(5)));
+        assert_eq!(skip_value(b"[1, 2", 0), Err(Stop::Short));
+        assert_eq!(skip_value(b"[1, word]", 0), Err(Stop::Broken(4)));
+    }
+
+    #[test]
+    fn numbers_that_are_none_are_values() {
+        for text in ["NaN,", "-Infinity}", "inf ", "1e5,", "-1.5E+10]", "null,"] {
+            assert_eq!(skip_value(text.as_bytes(), 0), Ok(text.len() - 1), "{text}");
+        }
+        assert_eq!(skip_value(b"nope,", 0), Err(Stop::Broken(0)));
+        assert_eq!(skip_value(b",", 0), Err(Stop::Broken(0)));
+        assert_eq!(skip_value(b"12", 0), Err(Stop::Short));
+    }
+}

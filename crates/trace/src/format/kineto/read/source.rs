@@ -1,0 +1,187 @@
+//! Blocks of the file cut into chunks that start and end between events, as far as a glance can tell.
+//!
+//! The cuts are guesses, from how the first events of the file stand. Whoever reads a chunk finds out
+//! whether they were right; a wrong guess costs time, never a result. Knows nothing of what events say.
+
+use super::Blocks;
+use super::key;
+use super::lenient;
+use super::scan;
+
+/// How far from a block's ends a place between events is looked for.
+const NEAR: usize = 1 << 18;
+
+/// A stretch of the file: `head`, then `block`.
+#[derive(Debug, Default)]
+pub struct Chunk {
+    /// Its place among the chunks.
+    pub index: u64,
+    /// Byte of the file at which `head` starts.
+    pub offset: u64,
+    /// The last block's end and this one's start: the event that lies across.
+    pub head: Vec<u8>,
+    /// A block, of which `body` belongs to this chunk.
+    pub block: Vec<u8>,
+    /// Start and end within the block.
+    pub body: (usize, usize),
+}
+
+impl Chunk {
+    /// The block's part of the chunk.
+    pub fn body(&self) -> &[u8] {
+        &self.block[self.body.0..self.body.1]
+    }
+}
+
+/// Cuts the blocks of a file.
+pub struct Source<'a> {
+    blocks: &'a mut dyn Blocks,
+    /// Bytes a block should have.
+    size: usize,
+    /// A large block not yet handed out in full, and how far it is.
+    large: (Vec<u8>, usize),
+    spare: Vec<Vec<u8>>,
+    tail: Vec<u8>,
+    index: u64,
+    offset: u64,
+    spacing: Option<Spacing>,
+    ended: bool,
+    failure: Option<String>,
+}
+
+/// Blanks before and behind an event's opening bracket.
+#[derive(Clone, Debug)]
+struct Spacing {
+    before: Vec<u8>,
+    behind: Vec<u8>,
+}
+
+impl<'a> Source<'a> {
+    /// Blocks to be handed out in chunks of about `size` bytes.
+    pub fn new(blocks: &'a mut dyn Blocks, size: usize) -> Self {
+        Self {
+            blocks,
+            size,
+            large: (Vec::new(), 0),
+            spare: Vec::new(),
+            tail: Vec::new(),
+            index: 0,
+            offset: 0,
+            spacing: None,
+            ended: false,
+            failure: None,
+        }
+    }
+
+    /// Why the text ended early, if it did.
+    pub fn failure(&self) -> Option<&str> {
+        self.failure.as_deref()
+    }
+
+    /// Bytes handed out.
+    pub fn bytes(&self) -> u64 {
+        self.offset
+    }
+
+    /// Takes a chunk's memory back.
+    pub fn recycle(&mut self, chunk: Chunk) {
+        self.spare.push(chunk.block);
+    }
+
+    /// The next chunk. The last one may be empty.
+    pub fn next(&mut self) -> Option<Chunk> {
+        if self.ended {
+            return None;
+        }
+        let mut block = self.spare.pop().unwrap_or_default();
+        self.fill(&mut block);
+        if self.spacing.is_none() {
+            self.spacing = Spacing::find(&block);
+        }
+        let start = if self.index == 0 { 0 } else { self.first_boundary(&block) };
+        let end = if self.ended { block.len() } else { self.last_boundary(&block, start) };
+        let mut head = std::mem::take(&mut self.tail);
+        head.extend_from_slice(&block[..start]);
+        self.tail.extend_from_slice(&block[end..]);
+        let chunk =
+            Chunk { index: self.index, offset: self.offset, head, block, body: (start, end) };
+        self.index += 1;
+        self.offset += (chunk.head.len() + end - start) as u64;
+        Some(chunk)
+    }
+
+    fn fill(&mut self, block: &mut Vec<u8>) {
+        block.clear();
+        if self.large.1 == self.large.0.len() && self.pull(block) && block.len() > 8 * self.size {
+            std::mem::swap(block, &mut self.large.0);
+            self.large.1 = 0;
+            block.clear();
+        }
+        let (large, done) = &mut self.large;
+        if *done < large.len() {
+            let end = large.len().min(*done + self.size);
+            block.extend_from_slice(&large[*done..end]);
+            *done = end;
+            return;
+        }
+        let mut more = Vec::new();
+        while !self.ended && block.len() < self.size / 2 {
+            if self.pull(&mut more) {
+                block.extend_from_slice(&more);
+            }
+        }
+    }
+
+    /// Whether there was another block.
+    fn pull(&mut self, block: &mut Vec<u8>) -> bool {
+        match self.blocks.next(block) {
+            Ok(true) => return true,
+            Ok(false) => {}
+            Err(error) => self.failure = Some(error.to_string()),
+        }
+        block.clear();
+        self.ended = true;
+        false
+    }
+
+    fn first_boundary(&self, block: &[u8]) -> usize {
+        let near = &block[..block.len().min(NEAR)];
+        let mut brackets = memchr::memchr_iter(b'{', near);
+        brackets.find(|at| self.is_boundary(block, *at)).unwrap_or(block.len())
+    }
+
+    fn last_boundary(&self, block: &[u8], start: usize) -> usize {
+        let from = start.max(block.len().saturating_sub(NEAR));
+        let mut brackets = memchr::memrchr_iter(b'{', &block[from..]).map(|at| from + at);
+        brackets.find(|at| self.is_boundary(block, *at)).unwrap_or(start)
+    }
+
+    fn is_boundary(&self, block: &[u8], bracket: usize) -> bool {
+        let Some(found) = Spacing::around(block, bracket) else { return false };
+        self.spacing
+            .as_ref()
+            .is_none_or(|known| known.before == found.before && known.behind == found.behind)
+    }
+}
+
+impl Spacing {
+    /// From the first place that looks like one between events.
+    fn find(block: &[u8]) -> Option<Self> {
+        memchr::memchr_iter(b'{', block).find_map(|at| Self::around(block, at))
+    }
+
+    /// The blanks around a bracket that looks like an event's opening one, behind another event.
+    fn around(block: &[u8], bracket: usize) -> Option<Self> {
+        let blanks = |bytes: &[u8]| bytes.iter().rev().take_while(|b| scan::is_blank(**b)).count();
+        let comma = bracket - blanks(&block[..bracket]);
+        let before = &block[comma..bracket];
+        let rest = block[..comma].strip_suffix(b",")?;
+        if rest[..rest.len() - blanks(rest)].last() != Some(&b'}') {
+            return None;
+        }
+        let quote = scan::skip_blank(block, bracket + 1);
+        let key = lenient::key_at(block, quote).ok()??;
+        (block[quote] == b'"' && key::is_of_event(key))
+            .then(|| Self { before: before.to_vec(), behind: block[bracket + 1..quote].to_vec() })
+    }
+}

@@ -1,0 +1,267 @@
+//! Chunks read by several workers at once, put together in the order of the file.
+//!
+//! A worker takes for granted that its chunk starts between two events. That holds if the chunk before
+//! ended there, which is known when that one is put in its place; where it does not hold, the chunk is
+//! read again from where the one before ended. So every byte is read in the state that all bytes
+//! before it lead to, whatever was guessed.
+
+use std::collections::BTreeMap;
+use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
+
+use super::NotKineto;
+use super::document::Document;
+use super::events::{self, Scanner, State, Stretch};
+use super::merge::Merge;
+use super::part::{Part, Tables};
+use super::row::Sink;
+use super::source::{Chunk, Source};
+use crate::store::Trace;
+
+/// What one worker keeps from chunk to chunk.
+struct Worker {
+    index: usize,
+    scanner: Scanner,
+    tables: Tables,
+    part: Part,
+}
+
+impl Worker {
+    fn new(index: usize) -> Self {
+        let (scanner, tables) = (Scanner::new(), Tables::new());
+        Self { index, scanner, tables, part: Part::default() }
+    }
+
+    fn begin(&mut self) {
+        self.tables.begin();
+    }
+}
+
+/// The text read so far, and what of it waits for more.
+struct Reading {
+    document: Document,
+    rest: Vec<u8>,
+    /// Bytes of the file before `rest`.
+    offset: u64,
+}
+
+impl Reading {
+    fn new() -> Self {
+        Self { document: Document::new(), rest: Vec::new(), offset: 0 }
+    }
+
+    fn is_between_events(&self) -> bool {
+        self.rest.is_empty() && self.document.is_between_events()
+    }
+
+    /// Reads a chunk from where the one before it ended.
+    fn take(&mut self, chunk: &Chunk, worker: &mut Worker) {
+        self.take_text(&chunk.head, worker);
+        self.take_text(chunk.body(), worker);
+    }
+
+    fn take_text(&mut self, text: &[u8], worker: &mut Worker) {
+        if self.rest.is_empty() {
+            let end = self.advance(text, worker);
+            self.rest.extend_from_slice(&text[end..]);
+            return;
+        }
+        let before = self.rest.len();
+        let mut rest = std::mem::take(&mut self.rest);
+        rest.extend_from_slice(text);
+        // What waits is read again from its start: only when it has doubled, so that a value of any
+        // length costs time in proportion.
+        if text.len() >= before {
+            let end = self.advance(&rest, worker);
+            rest.drain(..end);
+        }
+        self.rest = rest;
+    }
+
+    fn advance(&mut self, text: &[u8], worker: &mut Worker) -> usize {
+        let Worker { scanner, tables, part, .. } = worker;
+        let stretch = Stretch { text, offset: self.offset };
+        let end = self.document.advance(stretch, (scanner, &mut Sink { tables, part }));
+        self.offset += end as u64;
+        end
+    }
+
+    fn finish(&mut self, failure: Option<&str>, worker: &mut Worker) {
+        let rest = std::mem::take(&mut self.rest);
+        let end = self.advance(&rest, worker);
+        let Worker { scanner, tables, part, .. } = worker;
+        let stretch = Stretch { text: &rest[end..], offset: self.offset };
+        self.document.finish(stretch, failure, (scanner, &mut Sink { tables, part }));
+    }
+}
+
+/// Reads everything on one thread: one part, no guesses.
+pub fn alone(mut source: Source<'_>) -> Result<Trace, NotKineto> {
+    let mut worker = Worker::new(0);
+    worker.begin();
+    let mut reading = Reading::new();
+    while let Some(chunk) = source.next() {
+        reading.take(&chunk, &mut worker);
+        source.recycle(chunk);
+    }
+    conclude(reading, Merge::new(1), &mut worker, &source)
+}
+
+fn conclude(
+    mut reading: Reading,
+    mut merge: Merge,
+    worker: &mut Worker,
+    source: &Source<'_>,
+) -> Result<Trace, NotKineto> {
+    reading.finish(source.failure(), worker);
+    merge.append(worker.index, &mut worker.part);
+    let mut part = Part::default();
+    let header = reading.document.into_header(&mut part, merge.holds())?;
+    merge.append(worker.index, &mut part);
+    let mut trace = merge.finish(header);
+    trace.origin.text_bytes = source.bytes();
+    Ok(trace)
+}
+
+/// A chunk a worker has read on its guess.
+struct Done {
+    chunk: Chunk,
+    worker: usize,
+    part: Part,
+    /// How far it came, in head and body together, and what is there.
+    end: u64,
+    state: State,
+}
+
+/// What the workers share.
+struct Shared<'a> {
+    source: Mutex<Source<'a>>,
+    order: Mutex<Order>,
+    progress: Condvar,
+}
+
+/// What has been put in its place, and what waits for that.
+struct Order {
+    next: u64,
+    handed_out: u64,
+    waiting: BTreeMap<u64, Done>,
+    reading: Reading,
+    merge: Merge,
+    /// Reads again what was guessed wrong.
+    repairer: Worker,
+    spare: Vec<Part>,
+}
+
+/// Reads everything on several threads.
+pub fn together(source: Source<'_>, threads: usize) -> Result<Trace, NotKineto> {
+    let mut repairer = Worker::new(threads);
+    repairer.begin();
+    let shared = Shared {
+        source: Mutex::new(source),
+        order: Mutex::new(Order {
+            next: 0,
+            handed_out: 0,
+            waiting: BTreeMap::new(),
+            reading: Reading::new(),
+            merge: Merge::new(threads + 1),
+            repairer,
+            spare: Vec::new(),
+        }),
+        progress: Condvar::new(),
+    };
+    std::thread::scope(|scope| {
+        for index in 1..threads {
+            let shared = &shared;
+            scope.spawn(move || work(shared, Worker::new(index), threads));
+        }
+        work(&shared, Worker::new(0), threads);
+    });
+    let Order { reading, merge, mut repairer, .. } =
+        shared.order.into_inner().unwrap_or_else(PoisonError::into_inner);
+    let source = shared.source.into_inner().unwrap_or_else(PoisonError::into_inner);
+    conclude(reading, merge, &mut repairer, &source)
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+fn work(shared: &Shared<'_>, mut worker: Worker, threads: usize) {
+    loop {
+        wait_for_room(shared, threads);
+        let Some(chunk) = lock(&shared.source).next() else { break };
+        let done = guess(chunk, &mut worker);
+        let finished = put(&mut lock(&shared.order), done);
+        shared.progress.notify_all();
+        worker.part = finished.1;
+        let mut source = lock(&shared.source);
+        finished.0.into_iter().for_each(|chunk| source.recycle(chunk));
+    }
+    // Others may wait for room that this worker's chunk will never make.
+    lock(&shared.order).handed_out = 0;
+    shared.progress.notify_all();
+}
+
+/// Chunks wait in memory for those before them: no more than two per thread are under way.
+fn wait_for_room(shared: &Shared<'_>, threads: usize) {
+    let mut order = lock(&shared.order);
+    while order.handed_out >= order.next + 2 * threads as u64 {
+        order = shared.progress.wait(order).unwrap_or_else(PoisonError::into_inner);
+    }
+    order.handed_out += 1;
+}
+
+/// Reads a chunk as if it started between two events.
+fn guess(chunk: Chunk, worker: &mut Worker) -> Done {
+    worker.begin();
+    let Worker { index, scanner, tables, part } = worker;
+    let mut sink = Sink { tables, part };
+    let (mut end, mut state) = (0, State::Between);
+    if chunk.index > 0 {
+        let head = Stretch { text: &chunk.head, offset: chunk.offset };
+        (end, state) = events::read(head, 0, state, (scanner, &mut sink));
+        if end == chunk.head.len() && state == State::Between {
+            let offset = chunk.offset + end as u64;
+            let body = Stretch { text: chunk.body(), offset };
+            let (more, there) = events::read(body, 0, state, (scanner, &mut sink));
+            (end, state) = (end + more, there);
+        }
+    }
+    Done { worker: *index, part: std::mem::take(part), end: end as u64, state, chunk }
+}
+
+/// Puts chunks in their places, as far as none is missing. Gives back memory.
+fn put(order: &mut Order, done: Done) -> (Vec<Chunk>, Part) {
+    order.waiting.insert(done.chunk.index, done);
+    let mut chunks = Vec::new();
+    while let Some(mut done) = order.waiting.remove(&order.next) {
+        order.next += 1;
+        place(order, &mut done);
+        order.spare.push(done.part);
+        chunks.push(done.chunk);
+    }
+    (chunks, order.spare.pop().unwrap_or_default())
+}
+
+fn place(order: &mut Order, done: &mut Done) {
+    let Order { reading, merge, repairer, .. } = order;
+    let chunk = &done.chunk;
+    if chunk.index == 0 || !reading.is_between_events() {
+        merge.discard(done.worker, &mut done.part);
+        reading.take(chunk, repairer);
+        merge.append(repairer.index, &mut repairer.part);
+        repairer.begin();
+        return;
+    }
+    merge.append(done.worker, &mut done.part);
+    reading.document.move_to(done.state);
+    reading.offset = chunk.offset + done.end;
+    let in_head = (done.end as usize).min(chunk.head.len());
+    let in_body = done.end as usize - in_head;
+    let rest = [&chunk.head[in_head..], &chunk.body()[in_body..]].concat();
+    if rest.is_empty() {
+        return;
+    }
+    reading.take_text(&rest, repairer);
+    merge.append(repairer.index, &mut repairer.part);
+    repairer.begin();
+}

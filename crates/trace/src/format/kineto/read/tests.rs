@@ -1,0 +1,392 @@
+//! The reader against its oracle, in chunks of any size, on any number of threads, and each defect of
+//! traces in the wild by name.
+
+use std::io;
+
+use super::{Blocks, NotKineto, read_in_chunks};
+use crate::store::{Loss, Trace, TrackKey};
+
+/// A text in blocks of a size.
+struct Pieces<'a>(std::slice::Chunks<'a, u8>);
+
+impl Blocks for Pieces<'_> {
+    fn next(&mut self, block: &mut Vec<u8>) -> io::Result<bool> {
+        block.clear();
+        let Some(piece) = self.0.next() else { return Ok(false) };
+        block.extend_from_slice(piece);
+        Ok(true)
+    }
+}
+
+fn read_as(text: &[u8], block: usize, chunk: usize, threads: usize) -> Result<Trace, NotKineto> {
+    read_in_chunks(&mut Pieces(text.chunks(block)), threads, chunk)
+}
+
+fn read(text: &str) -> Trace {
+    let whole = super::read(&mut Pieces(text.as_bytes().chunks(1 << 20)), 1);
+    for (block, chunk, threads) in [(1, 40, 2), (7, 1, 1), (100, 150, 3), (33, 300, 2)] {
+        let other = read_as(text.as_bytes(), block, chunk, threads);
+        assert_same(&other.unwrap(), whole.as_ref().unwrap());
+    }
+    whole.unwrap()
+}
+
+/// All that a trace says, but for the order in which its texts are indexed.
+fn shown(trace: &Trace) -> Vec<String> {
+    let texts: Vec<&str> = trace.strings.iter().collect();
+    vec![
+        format!("{texts:?} {:?} {:?}", trace.categories, trace.tracks),
+        format!("{:?} {:?} {:?}", trace.phases, trace.losses, trace.header),
+        format!("{} {:?}", trace.rank, trace.origin),
+        format!("{:?}", trace.flows),
+        format!("{:?} {:?} {:?}", trace.counters, trace.instants, trace.allocations),
+        format!("{:?}", trace.slices),
+    ]
+}
+
+fn assert_same(left: &Trace, right: &Trace) {
+    for (left, right) in shown(left).iter().zip(&shown(right)) {
+        if left != right {
+            let at = left.bytes().zip(right.bytes()).take_while(|(l, r)| l == r).count();
+            let around = |text: &str| {
+                let text = &text.as_bytes()[at.saturating_sub(100)..];
+                String::from_utf8_lossy(&text[..text.len().min(300)]).into_owned()
+            };
+            panic!("at {at}: {}\n\nnot {}", around(left), around(right));
+        }
+    }
+}
+
+fn refusal(text: &str) -> String {
+    read_as(text.as_bytes(), 1 << 20, 1 << 20, 1).unwrap_err().reason
+}
+
+fn names(trace: &Trace) -> Vec<&str> {
+    trace.rows().map(|row| trace.name(row)).collect()
+}
+
+/// A trace of events, one per line.
+fn of(events: &[&str]) -> String {
+    format!(
+        "{{\"schemaVersion\": 1, \"traceEvents\": [\n{}\n], \"traceName\": \"t\"}}",
+        events.join(",\n")
+    )
+}
+
+/// A slice of a name; `rest` follows its other keys.
+fn slice(name: &str, rest: &str) -> String {
+    format!(
+        r#"{{"ph": "X", "cat": "cpu_op", "name": "{name}", "pid": 1, "tid": 2, "ts": 10, "dur": 5{rest}}}"#
+    )
+}
+
+fn lost(trace: &Trace) -> Vec<(Loss, u64)> {
+    trace.losses.iter().map(|(loss, count)| (loss, count.count)).collect()
+}
+
+#[test]
+fn a_truncated_file_keeps_its_complete_events_and_reports_bytes_lost() {
+    let whole = of(&[&slice("a", ""), &slice("b", ""), &slice("c", r#", "args": {"x": [1]}"#)]);
+    let cut = &whole[..whole.find("\"x\"").unwrap()];
+    let trace = read(cut);
+    assert_eq!(names(&trace), ["a", "b"]);
+    assert_eq!(lost(&trace), [(Loss::Truncated, 1)]);
+    let first = &trace.losses.iter().next().unwrap().1.first[0];
+    assert!(first.contains("bytes lost"), "{first}");
+    for end in 0..whole.len() {
+        let _ = read_as(&whole.as_bytes()[..end], 50, 60, 2);
+    }
+}
+
+#[test]
+fn unescaped_quotes_newlines_and_control_characters_in_names_are_repaired() {
+    let trace = read(&of(&[
+        &slice("say \"hi\" to", ""),
+        &slice("two\nlines", ""),
+        &slice("tab\tand\u{1}", ""),
+        &slice("fine", ""),
+    ]));
+    assert_eq!(names(&trace), ["say \"hi\" to", "two\nlines", "tab\tand\u{1}", "fine"]);
+    assert_eq!(trace.losses.of(Loss::BrokenEvent), 0);
+    assert!(trace.losses.of(Loss::BrokenText) >= 3);
+}
+
+#[test]
+fn backslashes_of_paths_are_kept() {
+    let trace = read(&of(&[&slice(r"C:\Users\x", ""), &slice(r"C:\", ""), &slice("b", "")]));
+    assert_eq!(names(&trace), [r"C:\Users\x", r"C:\", "b"]);
+    assert_eq!(trace.losses.of(Loss::BrokenEvent), 0);
+}
+
+#[test]
+fn invalid_utf8_is_replaced_and_counted() {
+    let text = of(&[&slice("a?b", ""), &slice("c", "")]).replace('?', "\u{7f}");
+    let mut bytes = text.into_bytes();
+    bytes.iter_mut().filter(|byte| **byte == 0x7f).for_each(|byte| *byte = 0xff);
+    let trace = read_as(&bytes, 10, 20, 2).unwrap();
+    assert_eq!(names(&trace), ["a\u{fffd}b", "c"]);
+    assert_eq!(lost(&trace), [(Loss::InvalidUtf8, 1)]);
+}
+
+#[test]
+fn numbers_that_are_none_are_accepted() {
+    let shape = |value: &str| {
+        let rest = format!(
+            r#", "args": {{"grid": [1, 2, 3], "blocks per SM": {value}, "warps per SM": 2.5, "x": {value}}}"#
+        );
+        slice("k", &rest)
+    };
+    let values = ["NaN", "Infinity", "-Infinity", "inf", "\"NaN\"", "\"inf\"", "null"];
+    let events: Vec<String> = values.iter().map(|value| shape(value)).collect();
+    let trace = read(&of(&events.iter().map(String::as_str).collect::<Vec<_>>()));
+    assert_eq!(lost(&trace), []);
+    assert_eq!(trace.slices.launch_shape.len(), values.len());
+    for (_, shape) in trace.slices.launch_shape.iter() {
+        assert!(shape.blocks_per_sm.is_nan());
+        assert_eq!((shape.grid, shape.warps_per_sm), ([1, 2, 3], 2.5));
+    }
+}
+
+#[test]
+fn times_as_texts_or_with_exponents_are_exact() {
+    let event = |ts: &str, dur: &str| {
+        format!(r#"{{"ph": "X", "name": "a", "pid": 1, "tid": 1, "ts": {ts}, "dur": {dur}}}"#)
+    };
+    let trace = read(&of(&[
+        &event("\"1650000000000000.125\"", "\"1.5\""),
+        &event("1.65e15", "2E0"),
+        &event("1650000000000000.1239", "0.0004"),
+    ]));
+    let base = 1_650_000_000_000_000_000;
+    assert_eq!(trace.slices.start, [base + 125, base, base + 124]);
+    assert_eq!(trace.slices.duration, [1500, 2000, 0]);
+    assert_eq!(lost(&trace), []);
+}
+
+#[test]
+fn a_bare_list_of_events_is_a_trace() {
+    for end in ["]", "", ",", "\n"] {
+        let trace = read(&format!("[\n{},\n{}{end}", slice("a", ""), slice("b", "")));
+        assert_eq!(names(&trace), ["a", "b"]);
+        assert_eq!(lost(&trace), []);
+    }
+    assert!(read("[]").slices.is_empty());
+}
+
+#[test]
+fn ids_beyond_i64_and_as_texts_are_kept() {
+    let flow = |id: &str| {
+        format!(r#"{{"ph": "s", "id": {id}, "pid": 1, "tid": 1, "ts": 1, "cat": "ac2g"}}"#)
+    };
+    let big = slice("a", r#", "args": {"correlation": 18446744073709551614, "External id": "77"}"#);
+    let trace = read(&of(&[
+        &big,
+        &flow("18446744073709551615"),
+        &flow("\"0x1f\""),
+        &flow("\"42\""),
+        &flow("\"some:thing\""),
+        &flow("\"some:thing\""),
+        &flow("-1"),
+    ]));
+    assert_eq!(trace.slices.correlation(0), Some(u64::MAX - 1));
+    assert_eq!(trace.slices.external_id(0), Some(77));
+    let ids: Vec<u64> = trace.flows.iter().map(|flow| flow.id).collect();
+    assert_eq!((ids[0], ids[1], ids[2], ids[5]), (u64::MAX, 31, 42, u64::MAX));
+    assert_eq!(ids[3], ids[4]);
+    assert_eq!(lost(&trace), []);
+}
+
+#[test]
+fn a_stream_that_is_an_address_is_no_stream() {
+    let trace = read(&of(&[
+        &slice("hipLaunchKernel", r#", "args": {"stream": "0x0", "correlation": 1}"#),
+        &slice("b", r#", "args": {"stream": "7", "device": 3}"#),
+        &slice("c", r#", "args": {"stream": 99999999999}"#),
+    ]));
+    assert_eq!(trace.slices.stream(0), None);
+    assert_eq!((trace.slices.stream(1), trace.slices.device(1)), (Some(7), Some(3)));
+    assert_eq!(trace.slices.stream(2), None);
+    assert_eq!(lost(&trace), [(Loss::BadNumber, 1)]);
+}
+
+#[test]
+fn the_base_time_counts_wherever_it_stands() {
+    let event = slice("a", "");
+    let before = format!("{{\"baseTimeNanoseconds\": 1000, \"traceEvents\": [{event}]}}");
+    let behind = format!("{{\"traceEvents\": [{event}], \"baseTimeNanoseconds\": 1000}}");
+    for text in [before, behind] {
+        let trace = read(&text);
+        assert_eq!((trace.slices.start[0], trace.header.base_time_ns), (11_000, 1000));
+    }
+}
+
+#[test]
+fn times_out_of_range_are_counted() {
+    let event = |ts: &str, dur: &str| {
+        format!(r#"{{"ph": "X", "name": "a", "pid": 1, "tid": 1, "ts": {ts}, "dur": {dur}}}"#)
+    };
+    let trace = read(&of(&[
+        &event("9223372036854775808", "1"),
+        &event("1", "1e300"),
+        &event("9223372036854775.807", "1"),
+        &event("1", "-5"),
+        &event("\"abc\"", "1"),
+        &event("null", "1"),
+        r#"{"ph": "X", "name": "a", "pid": 1, "tid": 1, "ts": 1}"#,
+    ]));
+    assert_eq!(trace.slices.duration, [0]);
+    assert_eq!(
+        lost(&trace),
+        [(Loss::NoTime, 2), (Loss::BadNumber, 4), (Loss::NegativeDuration, 1)]
+    );
+}
+
+#[test]
+fn missing_and_trailing_commas_do_not_matter() {
+    let text = r#"{"traceEvents": [
+        {"ph": "X", "name": "a" "pid": 1, "tid": 1, "ts": 1, "dur": 1, "args": {"stream": 1 "device": 2,},}
+        {"ph": "X", "name": "b", "pid": 1, "tid": 1, "ts": 1, "dur": 1}, , ],}"#;
+    let trace = read(text);
+    assert_eq!(names(&trace), ["a", "b"]);
+    assert_eq!((trace.slices.stream(0), trace.slices.device(0)), (Some(1), Some(2)));
+    assert_eq!(lost(&trace), []);
+}
+
+#[test]
+fn garbage_inside_an_event_costs_that_event_alone() {
+    let good = slice("good", r#", "args": {"x": {"name": "inner", "id": [{"id": 1}]}}"#);
+    for bad in [
+        r#"{"ph": "X", "name": "bad, "pid": 1, "tid": 2, "ts": 1, "dur": 1}"#,
+        r#"{"ph": "X", "name": "bad", "pid": 1@, "tid": 2, "ts": 1, "dur": 1}"#,
+        r#"{"ph": "X", "name": "bad", "pid": 1, "args": {"x": [[1, 2], "y": 3}}"#,
+        r#"{"ph": "X", "name": "bad", "pid": 1, "args": {"x": [{"name": 2}, "y": @3}}"#,
+        r#"{"ph" "X"}"#,
+        "garbage",
+        "\0\0\0\0\0\0",
+        r#"{"ph": "X", "name": "bad"#,
+    ] {
+        let trace = read(&of(&[&good, bad, &good, &good]));
+        assert_eq!(names(&trace), ["good"; 3], "{bad}");
+        assert_eq!(lost(&trace), [(Loss::BrokenEvent, 1)], "{bad}");
+        assert_eq!(trace.header.rest["traceName"], "t", "{bad}");
+        let last = read(&format!("{{\"traceEvents\": [{good},\n{bad}]}}"));
+        assert_eq!(names(&last), ["good"], "{bad}");
+        assert!(!last.losses.is_empty(), "{bad}");
+    }
+}
+
+#[test]
+fn begins_and_ends_are_paired_per_track() {
+    let edge = |ph: &str, name: &str, tid: u32, ts: u32| {
+        format!(r#"{{"ph": "{ph}", "name": "{name}", "pid": 1, "tid": {tid}, "ts": {ts}}}"#)
+    };
+    let events = [
+        edge("B", "outer", 1, 10),
+        edge("B", "other", 2, 11),
+        edge("B", "inner", 1, 12),
+        edge("E", "", 1, 15),
+        edge("E", "", 1, 20),
+        edge("E", "", 3, 21),
+        edge("B", "open", 1, 22),
+        edge("E", "", 2, 30),
+        slice("x", ""),
+    ];
+    let trace = read(&of(&events.iter().map(String::as_str).collect::<Vec<_>>()));
+    assert_eq!(names(&trace), ["outer", "other", "inner", "x"]);
+    assert_eq!(trace.slices.duration, [10_000, 19_000, 3000, 5000]);
+    assert_eq!(lost(&trace), [(Loss::Unpaired, 2)]);
+}
+
+#[test]
+fn unknown_phases_are_counted_each() {
+    let trace = read(&of(&[r#"{"ph": "b", "ts": 1}"#, r#"{"ph": "long"}"#, r#"{"name": "none"}"#]));
+    assert_eq!(lost(&trace), [(Loss::UnknownPhase, 3)]);
+    assert_eq!(trace.phases.values().sum::<u64>(), 3);
+}
+
+#[test]
+fn names_of_processes_reach_tracks_that_appear_later() {
+    let name = |what: &str, key: &str, text: &str| {
+        format!(
+            r#"{{"ph": "M", "name": "{what}", "pid": 1, "tid": 0, "args": {{"{key}": "{text}"}}}}"#
+        )
+    };
+    let trace = read(&of(&[
+        &name("process_name", "name", "python"),
+        &name("process_labels", "labels", "CPU"),
+        &slice("a", ""),
+        r#"{"ph": "M", "name": "thread_name", "pid": 1, "tid": 2, "args": {"name": "main"}}"#,
+    ]));
+    let track = &trace.tracks[1];
+    assert_eq!((track.process_name.as_str(), track.process_label.as_str()), ("python", "CPU"));
+    assert_eq!((track.thread_name.as_str(), &track.tid), ("main", &TrackKey::Number(2)));
+}
+
+#[test]
+fn what_is_no_trace_is_refused_with_what_was_found() {
+    assert!(refusal("").contains("empty"));
+    assert!(refusal("\u{89}PNG\r\n").contains("PNG"));
+    assert!(refusal(r#"{"schema": "1.0.1", "nodes": []}"#).contains("nodes"));
+    assert!(refusal(r#"{"schemaVersion": 1, "devicePro"#).contains("ends before traceEvents"));
+    assert!(refusal("[1, 2, 3]").contains("without events"));
+    assert!(refusal("null").contains("null"));
+}
+
+#[test]
+fn a_broken_header_does_not_hide_the_events() {
+    let event = slice("a", "");
+    let trace = read(&format!("{{\"x\": @, \"y\": 1, \"traceEvents\": [{event}], \"z\": 2}}"));
+    assert_eq!(names(&trace), ["a"]);
+    assert_eq!(trace.header.rest["z"], 2);
+    assert_eq!(trace.losses.of(Loss::BrokenHeader), 1);
+}
+
+#[test]
+fn ranks_of_groups_may_be_a_text() {
+    let info = |ranks: &str| {
+        format!(
+            r#"{{"distributedInfo": {{"backend": "nccl", "rank": 3, "world_size": 4,
+            "pg_config": [{{"pg_name": "0", "pg_desc": "d", "ranks": {ranks}}}]}}, "traceEvents": []}}"#
+        )
+    };
+    for ranks in ["[0, 1, 2, 3]", "\"[0, 1, 2, 3]\""] {
+        let trace = read(&info(ranks));
+        assert_eq!(trace.rank, 3);
+        assert_eq!(trace.header.distributed.unwrap().groups[0].ranks, [0, 1, 2, 3]);
+    }
+}
+
+#[test]
+fn more_categories_than_fit_are_one() {
+    let events: Vec<String> = (0..300)
+        .map(|i| {
+            format!(r#"{{"ph":"X","cat":"c{i}","name":"n","pid":1,"tid":1,"ts":{i},"dur":1}}"#)
+        })
+        .collect();
+    let trace = read(&of(&events.iter().map(String::as_str).collect::<Vec<_>>()));
+    assert_eq!(trace.categories.len(), 256);
+    assert_eq!(trace.categories[usize::from(trace.slices.category[299])].name, "other");
+    assert_eq!(trace.losses.of(Loss::ManyCategories), 45);
+}
+
+#[test]
+fn events_stand_where_their_offset_says() {
+    let text = of(&[&slice("a", ""), &slice("b", "")]);
+    let trace = read(&text);
+    for row in trace.rows() {
+        let at = trace.slices.offset[row as usize] as usize;
+        assert!(text[at..].starts_with(&slice(trace.name(row), "")));
+    }
+}
+
+#[test]
+fn nested_objects_that_look_like_events_fool_no_one() {
+    let inner = r#", "args": {"list": [{"ph": "X", "name": "no"},
+{"ph": "X", "name": "no", "ts": 1},
+{"ph": "X", "name": "no", "pid": 1, "tid": 2, "ts": 10, "dur": 5}
+]}"#;
+    let events: Vec<String> = (0..20).map(|i| slice(&format!("n{i}"), inner)).collect();
+    let trace = read(&of(&events.iter().map(String::as_str).collect::<Vec<_>>()));
+    assert_eq!(trace.slices.len(), 20);
+    assert_eq!(lost(&trace), []);
+}

@@ -1,0 +1,262 @@
+//! The fast reader against the slow one: every Kineto file of the fixtures, and invented events.
+
+mod oracle;
+
+use std::fmt::Debug;
+use std::io::Read;
+use std::path::{Path, PathBuf};
+
+use proptest::prelude::{Just, Strategy, any, prop, prop_oneof, proptest};
+use serde_json::{Map, Value, json};
+use trace::open::{self, Request};
+use trace::store::{Slices, Trace};
+
+fn fixtures() -> Option<PathBuf> {
+    let beside = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../../shared/data");
+    let folder = std::env::var_os("ROWMILL_FIXTURES").map_or(beside, PathBuf::from);
+    let traces = folder.join("traces");
+    if !traces.is_dir() {
+        println!("SKIPPED: no {}", traces.display());
+        return None;
+    }
+    Some(traces)
+}
+
+/// All files below a folder, in order.
+fn files(folder: &Path) -> Vec<PathBuf> {
+    let mut found: Vec<PathBuf> =
+        std::fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path()).collect();
+    found.sort();
+    found.into_iter().flat_map(|p| if p.is_dir() { files(&p) } else { vec![p] }).collect()
+}
+
+/// The JSON texts of a file, unpacked.
+fn texts(path: &Path) -> Vec<String> {
+    let name = path.to_string_lossy();
+    let mut bytes = std::fs::read(path).unwrap();
+    if name.ends_with("gz") {
+        let mut unpacked = Vec::new();
+        flate2::read::MultiGzDecoder::new(bytes.as_slice()).read_to_end(&mut unpacked).unwrap();
+        bytes = unpacked;
+    }
+    if !name.ends_with(".tar.gz") && !name.ends_with(".tgz") {
+        return String::from_utf8(bytes).into_iter().collect();
+    }
+    let mut found = Vec::new();
+    for entry in tar::Archive::new(bytes.as_slice()).entries().unwrap() {
+        let mut text = String::new();
+        if entry.unwrap().read_to_string(&mut text).is_ok() {
+            found.push(text);
+        }
+    }
+    found
+}
+
+/// Compares column by column.
+fn assert_same(read: &Trace, expected: &Trace) {
+    let texts = |trace: &Trace| trace.strings.iter().map(str::to_owned).collect::<Vec<_>>();
+    same("strings", &texts(read), &texts(expected));
+    same("categories", &read.categories, &expected.categories);
+    same("tracks", &read.tracks, &expected.tracks);
+    same("flows", &read.flows, &expected.flows);
+    same("counters", &shown(&read.counters), &shown(&expected.counters));
+    same("instants", &read.instants, &expected.instants);
+    same("allocations", &read.allocations, &expected.allocations);
+    assert_eq!(read.phases, expected.phases);
+    assert_eq!(
+        (read.rank, read.header.base_time_ns),
+        (expected.rank, expected.header.base_time_ns)
+    );
+    let (read, expected) = (&read.slices, &expected.slices);
+    same("start", &read.start, &expected.start);
+    same("duration", &read.duration, &expected.duration);
+    same("name", &read.name, &expected.name);
+    same("category", &read.category, &expected.category);
+    same("track", &read.track, &expected.track);
+    for (what, column) in columns() {
+        same(what, &column(read), &column(expected));
+    }
+}
+
+fn shown<T: Debug>(items: &[T]) -> Vec<String> {
+    items.iter().map(|item| format!("{item:?}")).collect()
+}
+
+fn sparse<'a, T: Debug + 'a>(items: impl Iterator<Item = (u32, &'a T)>) -> Vec<String> {
+    items.map(|(row, item)| format!("{row}: {item:?}")).collect()
+}
+
+type Column = fn(&Slices) -> Vec<String>;
+
+fn columns() -> [(&'static str, Column); 16] {
+    fn each(slices: &Slices, one: impl Fn(u32) -> String) -> Vec<String> {
+        (0..slices.len() as u32).map(one).collect()
+    }
+    [
+        ("correlation", |s| each(s, |row| format!("{:?}", s.correlation(row)))),
+        ("external_id", |s| each(s, |row| format!("{:?}", s.external_id(row)))),
+        ("stream", |s| each(s, |row| format!("{:?}", s.stream(row)))),
+        ("device", |s| each(s, |row| format!("{:?}", s.device(row)))),
+        ("bytes", |s| sparse(s.bytes.iter())),
+        ("bandwidth", |s| sparse(s.bandwidth.iter())),
+        ("launch_shape", |s| sparse(s.launch_shape.iter())),
+        ("collective", |s| sparse(s.collective.iter())),
+        ("sequence", |s| sparse(s.sequence.iter())),
+        ("forward_thread", |s| sparse(s.forward_thread.iter())),
+        ("record_function", |s| sparse(s.record_function.iter())),
+        ("event_index", |s| sparse(s.event_index.iter())),
+        ("python", |s| sparse(s.python.iter())),
+        ("sync", |s| sparse(s.sync.iter())),
+        ("graph_node", |s| sparse(s.graph_node.iter())),
+        ("unfinished", |s| sparse(s.unfinished.iter())),
+    ]
+}
+
+fn same<T: PartialEq + Debug>(what: &str, read: &[T], expected: &[T]) {
+    if let Some(at) = (0..read.len().min(expected.len())).find(|at| read[*at] != expected[*at]) {
+        panic!("{what}[{at}]: expected {:?}, got {:?}", expected[at], read[at]);
+    }
+    assert_eq!(read.len(), expected.len(), "{what}");
+}
+
+#[test]
+fn every_fixture_is_read_as_the_slow_reader_reads_it() {
+    let Some(folder) = fixtures() else { return };
+    let mut traces = 0;
+    for path in files(&folder) {
+        for text in texts(&path).iter().filter(|text| text.contains("\"traceEvents\"")) {
+            traces += 1;
+            let trace = open::parse(text.as_bytes()).unwrap();
+            assert_same(&trace, &oracle::read(text));
+            for offset in &trace.slices.offset {
+                assert_eq!(text.as_bytes()[*offset as usize], b'{', "{}", path.display());
+            }
+            let lost: Vec<_> = trace.losses.iter().collect();
+            println!("{} {} slices {lost:?}", path.display(), trace.slices.len());
+        }
+    }
+    assert!(traces >= 18, "{traces}");
+}
+
+#[test]
+fn any_number_of_threads_reads_the_same() {
+    let Some(folder) = fixtures() else { return };
+    for file in ["trace_diff/test.json.gz", "nccl/nccl_data.json.gz"] {
+        let text = texts(&folder.join(file)).remove(0);
+        let expected = oracle::read(&text);
+        for threads in 1..=3 {
+            let request = Request { paths: vec![folder.join(file)], threads };
+            let job = open::read(&request).unwrap();
+            assert_same(&job.traces[0], &expected);
+        }
+    }
+}
+
+fn number() -> impl Strategy<Value = Value> {
+    prop_oneof![
+        any::<u32>().prop_map(Value::from),
+        any::<u64>().prop_map(Value::from),
+        any::<i64>().prop_map(Value::from),
+        any::<u32>().prop_map(|n| Value::from(n.to_string())),
+        (0..10_000_000u64).prop_map(|n| Value::from(n as f64 / 1000.0)),
+        Just(Value::Null),
+    ]
+}
+
+fn text() -> impl Strategy<Value = String> {
+    prop_oneof![
+        "[a-z:_]{0,40}",
+        "[ -~]{0,30}",
+        ".{0,12}",
+        Just("void at::native::kernel<{lambda(int)#1}>(int, float*)".to_owned()),
+    ]
+}
+
+fn nested() -> impl Strategy<Value = Value> {
+    let leaf =
+        prop_oneof![number(), text().prop_map(Value::from), any::<bool>().prop_map(Value::from)];
+    leaf.prop_recursive(4, 40, 6, |inner| {
+        prop_oneof![
+            prop::collection::vec(inner.clone(), 0..6).prop_map(Value::from),
+            prop::collection::btree_map(text(), inner, 0..5)
+                .prop_map(|map| Value::Object(map.into_iter().collect())),
+        ]
+    })
+}
+
+const INTEGERS: [&str; 14] = [
+    "correlation",
+    "External id",
+    "external id",
+    "bytes",
+    "registers per thread",
+    "Sequence number",
+    "Fwd thread id",
+    "Record function id",
+    "Ev Idx",
+    "Python id",
+    "Python parent id",
+    "graph node id",
+    "In msg nelems",
+    "Seq",
+];
+const TEXTS: [&str; 5] = ["Collective name", "dtype", "In split size", "name", "labels"];
+
+/// An argument: the slow reader takes texts as numbers for unsigned ones only.
+fn argument() -> impl Strategy<Value = (String, Value)> {
+    let integer = (prop::sample::select(&INTEGERS[..]), number()).prop_map(|(key, value)| {
+        let value = if key == "Sequence number" && value.is_string() { json!(1) } else { value };
+        (key.to_owned(), value)
+    });
+    let place = prop::sample::select(&["stream", "device", "wait_on_stream"][..]);
+    prop_oneof![
+        4 => integer,
+        1 => (place, any::<i64>()).prop_map(|(key, value)| (key.to_owned(), json!(value >> 30))),
+        2 => (prop::sample::select(&TEXTS[..]), text()).prop_map(|(k, v)| (k.to_owned(), v.into())),
+        1 => prop::array::uniform3(any::<u32>()).prop_map(|grid| ("grid".to_owned(), json!(grid))),
+        1 => any::<f32>().prop_map(|value| ("blocks per SM".to_owned(), json!(value))),
+        1 => any::<bool>().prop_map(|value| ("finished".to_owned(), json!(value))),
+        1 => text().prop_map(|kind| ("cuda_sync_kind".to_owned(), kind.into())),
+        3 => ("[A-Z][a-z ]{0,60}", nested()),
+    ]
+}
+
+fn event() -> impl Strategy<Value = Value> {
+    let phase = prop::sample::select(&["X", "X", "X", "s", "f", "i", "M", "C", "N", "xx"][..]);
+    let key = || prop_oneof![(-1..4i64).prop_map(Value::from), text().prop_map(Value::from)];
+    let time = (0..4_000_000_000_000u64, 0..3).prop_map(|(time, form)| match form {
+        0 => json!(time),
+        1 => json!(time as f64 / 1000.0),
+        _ => json!(format!("{}.{:03}", time / 1000, time % 1000)),
+    });
+    let args = prop::collection::btree_map("[a-z]{1,3}", any::<u16>(), 0..3);
+    let head = (phase, prop::sample::select(&["cpu_op", "kernel", "é"][..]), text());
+    let rest = (key(), key(), time.clone(), time, prop::collection::vec(argument(), 0..8), args);
+    (head, rest).prop_map(|((ph, cat, name), (pid, tid, ts, dur, arguments, counts))| {
+        let args: Map<String, Value> = if ph == "C" {
+            counts.into_iter().map(|(key, value)| (key, value.into())).collect()
+        } else {
+            arguments.into_iter().collect()
+        };
+        let mut event =
+            json!({"ph": ph, "cat": cat, "name": name, "pid": pid, "tid": tid, "ts": ts, "id": 7});
+        if ph == "X" {
+            event["dur"] = dur;
+        }
+        event["args"] = Value::Object(args);
+        event
+    })
+}
+
+proptest! {
+    #![proptest_config(proptest::prelude::ProptestConfig::with_cases(300))]
+    #[test]
+    fn invented_events_are_read_as_the_slow_reader_reads_them(
+        events in prop::collection::vec(event(), 0..40), pretty in any::<bool>(),
+    ) {
+        let root = json!({"traceEvents": events, "baseTimeNanoseconds": 1_700_000_000_000_000_000i64});
+        let text = if pretty { serde_json::to_string_pretty(&root) } else { serde_json::to_string(&root) };
+        let text = text.unwrap();
+        assert_same(&open::parse(text.as_bytes()).unwrap(), &oracle::read(&text));
+    }
+}
