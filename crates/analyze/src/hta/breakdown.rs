@@ -72,7 +72,8 @@ pub fn overlap(views: &[View<'_>]) -> Vec<Overlap> {
     views.iter().map(overlap_of).collect()
 }
 
-/// The types of `get_gpu_kernel_breakdown(include_memory_kernels=True)`, the longest first, then by name.
+/// The types of `get_gpu_kernel_breakdown(include_memory_kernels=True)`, the longest first, then by
+/// name.
 pub fn kernel_types(views: &[View<'_>]) -> Vec<KernelType> {
     let mut sums = [0; 1 << CLASSES.len()];
     for view in views {
