@@ -11,7 +11,9 @@ pub mod breakdown;
 pub mod classify;
 pub mod clock;
 pub mod collectives;
+pub mod critical_path;
 pub mod distribution;
+pub mod graph;
 pub mod hta;
 pub mod idle;
 pub mod interval;
@@ -25,7 +27,9 @@ pub mod queue;
 pub mod scope;
 pub mod sequences;
 pub mod steps;
+pub mod stragglers;
 pub mod tree;
+pub mod what_if;
 pub mod window;
 
 pub use classify::{Class, Classifier};
@@ -43,6 +47,16 @@ pub enum Error {
         pattern: String,
         /// What is wrong with it.
         source: regex::Error,
+    },
+    /// A what-if that cannot be read.
+    #[error("what-if {edit:?}: expected {expected}, got {got:?}")]
+    Edit {
+        /// As it was given.
+        edit: String,
+        /// What would have been right in its place.
+        expected: &'static str,
+        /// What stands there.
+        got: String,
     },
 }
 

@@ -9,8 +9,10 @@
 mod attribution;
 mod collectives;
 mod counts;
+mod critical_path;
 mod exact;
 mod fixture;
+mod graph;
 mod hta;
 mod idle;
 mod tree;

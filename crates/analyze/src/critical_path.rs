@@ -1,0 +1,343 @@
+//! The critical path: what a window's length consisted of, from its end back to its start.
+//!
+//! From the last moment of a window, each step back goes to what that moment waited for. The
+//! stretches on the way tile the window, so their sums are the window to the nanosecond, untraced
+//! time included. Each rank has a path of its own, on which waiting for a peer is a stretch; the
+//! job's path hops to the peer instead. Knows no remedy.
+
+mod walk;
+
+use std::collections::{BTreeMap, HashMap};
+
+use serde::Serialize;
+use trace::store::{StringId, TrackId};
+
+use crate::collectives;
+use crate::graph::measured::{self, Evidence, Label, MeasuredGraph};
+use crate::graph::{EdgeKind, Times};
+use crate::percent;
+use crate::scope::Scope;
+
+pub use crate::graph::measured::Category;
+pub(crate) use walk::{Reach, Stretch, What, walk, walk_from};
+
+/// What is asked for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Options {
+    /// How many contributors each path names at most.
+    pub contributors: usize,
+}
+
+/// The critical paths of a job.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct CriticalPath {
+    /// One per rank, in the order of the scopes; each tiles its rank's window.
+    pub ranks: Vec<Path>,
+    /// The path of the rank whose window ends last, hopping to whoever was waited for. With one
+    /// rank the same as that rank's. `None` without ranks.
+    pub job: Option<Path>,
+    /// What the dependencies rest on.
+    pub evidence: Evidence,
+}
+
+/// A path that tiles `window_start_ns..window_end_ns`.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Path {
+    /// The rank on which it ends; `None` for the job's.
+    pub rank: Option<u32>,
+    /// Absolute nanoseconds: for the job, where the window of the rank begins at which the path
+    /// arrives.
+    pub window_start_ns: i64,
+    /// Absolute nanoseconds.
+    pub window_end_ns: i64,
+    /// Their difference: what the parts sum to.
+    pub window_ns: i64,
+    /// By category, those with any time.
+    pub parts: Vec<Part>,
+    /// What takes longest on the path, by category and name, the longest first.
+    pub contributors: Vec<Contributor>,
+    /// The path, by time, without gaps or overlaps.
+    pub segments: Vec<Segment>,
+}
+
+/// What of a window a category takes on the path.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Part {
+    /// The rank; `None` for the job's path.
+    pub rank: Option<u32>,
+    /// The category.
+    pub category: Category,
+    /// Nanoseconds on the path.
+    pub duration_ns: i64,
+    /// Share of the window.
+    pub window_pct: Option<f64>,
+}
+
+/// What of a window a name takes on the path.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Contributor {
+    /// The rank; `None` for the job's path.
+    pub rank: Option<u32>,
+    /// The category.
+    pub category: Category,
+    /// The row's name; of untraced time, the annotation around it; may be empty.
+    pub name: String,
+    /// How many segments.
+    pub count: u64,
+    /// Nanoseconds on the path.
+    pub duration_ns: i64,
+    /// Share of the window.
+    pub window_pct: Option<f64>,
+}
+
+/// A stretch of a path.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+pub struct Segment {
+    /// The rank it lies on.
+    pub rank: u32,
+    /// What ran; of gaps and delays what waited; of untraced time the annotation around it.
+    pub row: Option<u32>,
+    /// The thread or stream, by place among the trace's tracks.
+    pub track: Option<u32>,
+    /// What the time is spent on.
+    pub category: Category,
+    /// What it had waited for when it began; `None` at the start of the window.
+    pub via: Option<EdgeKind>,
+    /// The rank that was waited for.
+    pub peer: Option<u32>,
+    /// Absolute nanoseconds.
+    pub start_ns: i64,
+    /// Absolute nanoseconds.
+    pub end_ns: i64,
+}
+
+/// A stretch of a path, flat and with names.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct SegmentRow {
+    /// Place on the path.
+    pub index: u32,
+    /// See [`Segment::rank`].
+    pub rank: u32,
+    /// See [`Segment::category`].
+    pub category: Category,
+    /// Name of [`Segment::row`]; empty if there is none.
+    pub name: String,
+    /// Process and thread, or device and stream.
+    pub track: String,
+    /// See [`Segment::row`].
+    pub row: Option<u32>,
+    /// See [`Segment::via`].
+    pub via: Option<EdgeKind>,
+    /// See [`Segment::peer`].
+    pub peer: Option<u32>,
+    /// Absolute nanoseconds.
+    pub start_ns: i64,
+    /// Absolute nanoseconds.
+    pub end_ns: i64,
+    /// Nanoseconds.
+    pub duration_ns: i64,
+}
+
+/// Finds the critical paths of the windows of one job's ranks.
+///
+/// # Cost
+/// `O(n log n)` in the rows of the windows.
+pub fn of(scopes: &[Scope<'_>], options: &Options) -> CriticalPath {
+    let measured = measured::of(scopes, &collectives::of(scopes));
+    of_graph(scopes, &measured, options)
+}
+
+/// The same, of a graph that is there already.
+pub fn of_graph(scopes: &[Scope<'_>], measured: &MeasuredGraph, options: &Options) -> CriticalPath {
+    let job = Job { scopes, measured, options };
+    let rank = |at: usize| {
+        let stretches = walk(measured, &measured.graph, &measured.times, (at, Reach::Rank));
+        path(&job, Some(measured.ranks[at].rank), &stretches, measured.ranks[at].end.index())
+    };
+    let ranks: Vec<Path> = (0..measured.ranks.len()).map(rank).collect();
+    let whole = last_to_end(measured, &measured.times).map(|last| match ranks.as_slice() {
+        [only] => alone(only),
+        _ => {
+            let graph = &measured.graph;
+            let stretches = walk(measured, graph, &measured.times, (last, Reach::Job));
+            path(&job, None, &stretches, measured.ranks[last].end.index())
+        }
+    });
+    CriticalPath { ranks, job: whole, evidence: measured.evidence }
+}
+
+/// The rank whose window ends last, the first of several.
+pub(crate) fn last_to_end(measured: &MeasuredGraph, times: &Times) -> Option<usize> {
+    let end = |at: usize| times.start[measured.ranks[at].end.index()];
+    (0..measured.ranks.len()).max_by_key(|at| (end(*at), std::cmp::Reverse(*at)))
+}
+
+impl Path {
+    /// The path as flat rows.
+    pub fn rows(&self, scopes: &[Scope<'_>]) -> Vec<SegmentRow> {
+        let of_one = |(index, one): (usize, &Segment)| {
+            let scope = scopes.iter().find(|scope| scope.trace.rank == one.rank)?;
+            let trace = scope.trace;
+            let track = one.track.map(|track| &trace.tracks[track as usize]);
+            Some(SegmentRow {
+                index: index as u32,
+                rank: one.rank,
+                category: one.category,
+                name: one.row.map_or_else(String::new, |row| trace.name(row).to_owned()),
+                track: track.map_or_else(String::new, |t| format!("{}/{}", t.pid, t.tid)),
+                row: one.row,
+                via: one.via,
+                peer: one.peer,
+                start_ns: one.start_ns,
+                end_ns: one.end_ns,
+                duration_ns: one.end_ns - one.start_ns,
+            })
+        };
+        self.segments.iter().enumerate().filter_map(of_one).collect()
+    }
+
+    /// The rows of traces on the path, each once, by rank and row: what a picture marks.
+    pub fn overlay(&self) -> Vec<(u32, u32)> {
+        let ran = |one: &&Segment| one.category != Category::UntracedHost;
+        let rows = self.segments.iter().filter(ran);
+        let mut rows: Vec<_> = rows.filter_map(|one| Some((one.rank, one.row?))).collect();
+        rows.sort_unstable();
+        rows.dedup();
+        rows
+    }
+}
+
+/// The path of a job of one rank.
+fn alone(only: &Path) -> Path {
+    let mut whole = only.clone();
+    whole.rank = None;
+    whole.parts.iter_mut().for_each(|part| part.rank = None);
+    whole.contributors.iter_mut().for_each(|one| one.rank = None);
+    whole
+}
+
+struct Job<'a, 'b> {
+    scopes: &'a [Scope<'b>],
+    measured: &'a MeasuredGraph,
+    options: &'a Options,
+}
+
+fn path(job: &Job<'_, '_>, rank: Option<u32>, stretches: &[Stretch], end: usize) -> Path {
+    let mut segments = Vec::with_capacity(stretches.len());
+    for stretch in stretches {
+        add_segments(job, stretch, &mut segments);
+    }
+    let window_end_ns = job.measured.times.start[end];
+    let window_start_ns = segments.first().map_or(window_end_ns, |one: &Segment| one.start_ns);
+    let window_ns = window_end_ns - window_start_ns;
+    let durations = segments.iter().map(|one| (one.category, one.end_ns - one.start_ns));
+    let parts = parts(rank, window_ns, durations);
+    let contributors = contributors(job, rank, window_ns, &segments);
+    Path { rank, window_start_ns, window_end_ns, window_ns, parts, contributors, segments }
+}
+
+/// Sums of durations by category.
+pub(crate) fn parts(
+    rank: Option<u32>,
+    window_ns: i64,
+    durations: impl Iterator<Item = (Category, i64)>,
+) -> Vec<Part> {
+    let mut sums: BTreeMap<Category, i64> = BTreeMap::new();
+    for (category, duration) in durations {
+        *sums.entry(category).or_insert(0) += duration;
+    }
+    let part = |(category, duration_ns)| {
+        let window_pct = percent(duration_ns, window_ns);
+        Part { rank, category, duration_ns, window_pct }
+    };
+    sums.into_iter().map(part).collect()
+}
+
+/// A stretch as segments: untraced time is cut where the annotation around it changes.
+fn add_segments(job: &Job<'_, '_>, stretch: &Stretch, segments: &mut Vec<Segment>) {
+    let measured = job.measured;
+    let (origin, category) = match stretch.what {
+        What::Node(node) => (measured.origins[node.index()], stretch.category),
+        What::Edge(edge) => {
+            let edge = measured.graph.edge(edge);
+            let target = measured.origins[edge.target.index()];
+            let source = measured.origins[edge.source.index()];
+            (if target.track.is_some() { target } else { source }, stretch.category)
+        }
+    };
+    let peer = stretch.peer.map(|node| measured.origins[node.index()].scope);
+    let rank = |scope: u32| job.scopes[scope as usize].trace.rank;
+    let one = Segment {
+        rank: rank(origin.scope),
+        row: origin.row,
+        track: origin.track.map(|TrackId(track)| track),
+        category,
+        via: stretch.via,
+        peer: peer.map(rank),
+        start_ns: stretch.start,
+        end_ns: stretch.end,
+    };
+    if category != Category::UntracedHost {
+        segments.push(one);
+        return;
+    }
+    let track = one.track.map_or(usize::MAX, |track| track as usize);
+    let labels = measured.labels[origin.scope as usize].get(track);
+    add_untraced(one, labels.map_or(&[], Vec::as_slice), segments);
+}
+
+fn add_untraced(one: Segment, labels: &[Label], segments: &mut Vec<Segment>) {
+    let mut from = one.start_ns;
+    let mut add = |row: Option<u32>, from: i64, until: i64| {
+        if from < until {
+            segments.push(Segment { row, start_ns: from, end_ns: until, ..one });
+        }
+    };
+    let first = labels.partition_point(|label| label.end <= from);
+    for label in labels[first..].iter().take_while(|label| label.start < one.end_ns) {
+        add(None, from, label.start);
+        let (start, end) = (label.start.max(from), label.end.min(one.end_ns));
+        add(Some(label.row), start, end);
+        from = end;
+    }
+    add(None, from, one.end_ns);
+}
+
+fn contributors(
+    job: &Job<'_, '_>,
+    rank: Option<u32>,
+    window_ns: i64,
+    segments: &[Segment],
+) -> Vec<Contributor> {
+    let mut sums: HashMap<(Category, u32, StringId), (u64, i64)> = HashMap::new();
+    let mut order = Vec::new();
+    for one in segments {
+        let at = job.scopes.iter().position(|scope| scope.trace.rank == one.rank).unwrap_or(0);
+        let trace = job.scopes[at].trace;
+        let name = one.row.map_or(StringId(0), |row| trace.slices.name[row as usize]);
+        let key = (one.category, at as u32, name);
+        let sum = sums.entry(key).or_insert_with(|| {
+            order.push(key);
+            (0, 0)
+        });
+        sum.0 += 1;
+        sum.1 += one.end_ns - one.start_ns;
+    }
+    // Ranks number their names differently.
+    let mut named: BTreeMap<(Category, &str), (u64, i64)> = BTreeMap::new();
+    for key in order {
+        let (category, at, name) = key;
+        let name = job.scopes[at as usize].trace.strings.get(name);
+        let sum = named.entry((category, name)).or_insert((0, 0));
+        sum.0 += sums[&key].0;
+        sum.1 += sums[&key].1;
+    }
+    let mut all: Vec<_> = named.into_iter().collect();
+    all.sort_by_key(|(_, (_, duration))| std::cmp::Reverse(*duration));
+    all.truncate(job.options.contributors);
+    let one = |((category, name), (count, duration_ns)): ((Category, &str), (u64, i64))| {
+        let (name, window_pct) = (name.to_owned(), percent(duration_ns, window_ns));
+        Contributor { rank, category, name, count, duration_ns, window_pct }
+    };
+    all.into_iter().map(one).collect()
+}

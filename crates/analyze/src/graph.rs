@@ -1,0 +1,298 @@
+//! The dependency graph and its one engine, [`relax`]: what had to wait for what, in (max, +).
+//!
+//! Three questions have this shape: which chain of events bounded a step, how long it would take
+//! if this kernel were faster, how long a step takes that nobody ran. All are longest paths in a
+//! graph whose nodes wait for the latest of their predecessors. Knows no trace ([`measured`] builds
+//! graphs of them) and no contention: two kernels that slow each other down are weights, or not
+//! modelled.
+
+pub mod measured;
+#[cfg(test)]
+mod tests;
+
+use serde::Serialize;
+
+/// A node of a [`DependencyGraph`]: its place among the nodes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
+#[serde(transparent)]
+pub struct NodeId(pub u32);
+
+/// An edge of a [`DependencyGraph`]: its place among the edges, which stand by target.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
+#[serde(transparent)]
+pub struct EdgeId(pub u32);
+
+/// What a node does.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum NodeKind {
+    /// A thread of the host works.
+    HostWork,
+    /// A thread of the host hands work to a device.
+    Launch,
+    /// A device works: a kernel, a copy, a set.
+    Kernel,
+    /// A rank's part of a collective, or the moment all ranks have come.
+    Collective,
+    /// A moment: the start or the end of a step, of a window.
+    StepMarker,
+}
+
+/// Why a node waits for another.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum EdgeKind {
+    /// The thread did this before; the weight is what it did unseen in between.
+    ProgramOrder,
+    /// The call launched the work; the weight is the launch delay.
+    Launch,
+    /// The stream did this before; the weight is the gap.
+    StreamOrder,
+    /// A stream or the host waited for work of a device.
+    Synchronization,
+    /// A thread waited for what another one produced.
+    Data,
+    /// All ranks of a collective wait for the last one.
+    Rendezvous,
+}
+
+/// What happens, for how long.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Node {
+    /// What.
+    pub kind: NodeKind,
+    /// Nanoseconds from start to end.
+    pub weight: i64,
+}
+
+/// What must end before what can start.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Edge {
+    /// Why.
+    pub kind: EdgeKind,
+    /// What must end.
+    pub source: NodeId,
+    /// What waits for it.
+    pub target: NodeId,
+    /// Nanoseconds from the end of the source to the earliest start of the target.
+    pub weight: i64,
+}
+
+/// Nodes, the edges into each, and an order in which every edge points forwards.
+#[derive(Clone, Debug)]
+pub struct DependencyGraph {
+    nodes: Vec<Node>,
+    /// By target; those of one target in the order in which they were given.
+    edges: Vec<Edge>,
+    /// Per node: its first edge; one entry more than nodes.
+    first_edge: Vec<u32>,
+    /// Nodes in topological order.
+    order: Vec<NodeId>,
+    /// Per node: its place in `order`.
+    place: Vec<u32>,
+}
+
+/// When each node starts and ends; the entries are those of the graph's nodes.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Times {
+    /// When nodes without predecessors start.
+    pub origin: i64,
+    /// Per node.
+    pub start: Vec<i64>,
+    /// Per node.
+    pub end: Vec<i64>,
+}
+
+/// A node on a path, and the edge by which the path came to it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Hop {
+    /// The node.
+    pub node: NodeId,
+    /// The edge that decided when it started; `None` at the beginning of a path.
+    pub via: Option<EdgeId>,
+}
+
+impl DependencyGraph {
+    /// A graph of nodes and edges. Several edges may join the same two nodes.
+    ///
+    /// # Cost
+    /// `O(nodes + edges)`.
+    /// # Panics
+    /// If an edge names a node that is not there, or edges form a cycle: a builder's mistake.
+    pub fn new(nodes: Vec<Node>, edges: &[Edge]) -> Self {
+        let count = nodes.len();
+        assert!(
+            edges.iter().all(|e| e.source.index() < count && e.target.index() < count),
+            "edges join nodes of the graph"
+        );
+        let (first_edge, by_target) = grouped(count, edges, |edge| edge.target);
+        let sorted: Vec<Edge> = by_target.iter().map(|at| edges[*at as usize]).collect();
+        let order = topological(count, &sorted);
+        assert!(order.len() == count, "dependencies form no cycle");
+        let mut place = vec![0; count];
+        for (at, node) in order.iter().enumerate() {
+            place[node.index()] = at as u32;
+        }
+        Self { nodes, edges: sorted, first_edge, order, place }
+    }
+
+    /// How many nodes.
+    pub fn len(&self) -> usize {
+        self.nodes.len()
+    }
+
+    /// Whether there are none.
+    pub fn is_empty(&self) -> bool {
+        self.nodes.is_empty()
+    }
+
+    /// The nodes, by id.
+    pub fn nodes(&self) -> &[Node] {
+        &self.nodes
+    }
+
+    /// The edges, by id: grouped by target.
+    pub fn edges(&self) -> &[Edge] {
+        &self.edges
+    }
+
+    /// A node.
+    pub fn node(&self, id: NodeId) -> Node {
+        self.nodes[id.index()]
+    }
+
+    /// An edge.
+    pub fn edge(&self, id: EdgeId) -> Edge {
+        self.edges[id.0 as usize]
+    }
+
+    /// The edges into a node.
+    pub fn edges_into(&self, node: NodeId) -> impl Iterator<Item = (EdgeId, Edge)> {
+        self.range(node).map(|at| (EdgeId(at as u32), self.edges[at]))
+    }
+
+    /// The nodes in an order in which every edge points forwards.
+    pub fn order(&self) -> &[NodeId] {
+        &self.order
+    }
+
+    /// Changes what a node takes; see [`relax_from`] for its consequences.
+    pub fn set_node_weight(&mut self, node: NodeId, weight: i64) {
+        self.nodes[node.index()].weight = weight;
+    }
+
+    /// Changes what an edge takes; see [`relax_from`], from its target, for its consequences.
+    pub fn set_edge_weight(&mut self, edge: EdgeId, weight: i64) {
+        self.edges[edge.0 as usize].weight = weight;
+    }
+
+    fn range(&self, node: NodeId) -> std::ops::Range<usize> {
+        self.first_edge[node.index()] as usize..self.first_edge[node.index() + 1] as usize
+    }
+}
+
+impl NodeId {
+    /// As a place in an array.
+    pub fn index(self) -> usize {
+        self.0 as usize
+    }
+}
+
+/// When everything starts and ends if nothing waits longer than it must.
+///
+/// `start(n) = max over edges e into n of (end(source(e)) + weight(e))`, `origin` without edges;
+/// `end(n) = start(n) + weight(n)`.
+///
+/// # Cost
+/// `O(nodes + edges)`, one pass.
+pub fn relax(graph: &DependencyGraph, origin: i64) -> Times {
+    let count = graph.len();
+    let mut times = Times { origin, start: vec![0; count], end: vec![0; count] };
+    relax_places(graph, &mut times, 0);
+    times
+}
+
+/// Brings times up to date after the weights of a node, or of edges into it, have changed:
+/// what stands behind it in the order is computed anew, nothing else is looked at.
+///
+/// After several changes, call it once for the one that stands first in [`DependencyGraph::order`].
+pub fn relax_from(graph: &DependencyGraph, times: &mut Times, changed: NodeId) {
+    relax_places(graph, times, graph.place[changed.index()] as usize);
+}
+
+fn relax_places(graph: &DependencyGraph, times: &mut Times, first: usize) {
+    for &node in &graph.order[first..] {
+        let edges = &graph.edges[graph.range(node)];
+        let ready = edges.iter().map(|edge| times.end[edge.source.index()] + edge.weight).max();
+        let start = ready.unwrap_or(times.origin);
+        times.start[node.index()] = start;
+        times.end[node.index()] = start + graph.nodes[node.index()].weight;
+    }
+}
+
+/// The edge that decided when a node started: of several, the one from the lowest node, then the
+/// lowest edge. `None` for nodes without edges into them.
+pub fn deciding_edge(graph: &DependencyGraph, times: &Times, node: NodeId) -> Option<EdgeId> {
+    let start = times.start[node.index()];
+    let decides =
+        |(_, edge): &(EdgeId, Edge)| times.end[edge.source.index()] + edge.weight == start;
+    let deciding = graph.edges_into(node).filter(decides);
+    deciding.min_by_key(|(id, edge)| (edge.source, *id)).map(|(id, _)| id)
+}
+
+/// The critical path to a node, from its beginning: backwards along the edges that decided.
+pub fn critical_path(graph: &DependencyGraph, times: &Times, last: NodeId) -> Vec<Hop> {
+    let mut path = Vec::new();
+    let mut node = last;
+    loop {
+        let via = deciding_edge(graph, times, node);
+        path.push(Hop { node, via });
+        let Some(via) = via else { break };
+        node = graph.edge(via).source;
+    }
+    path.reverse();
+    path
+}
+
+/// Places of the edges, grouped by one of their nodes, and where each node's group begins.
+fn grouped(count: usize, edges: &[Edge], by: impl Fn(&Edge) -> NodeId) -> (Vec<u32>, Vec<u32>) {
+    let mut first = vec![0u32; count + 1];
+    edges.iter().for_each(|edge| first[by(edge).index() + 1] += 1);
+    for node in 0..count {
+        first[node + 1] += first[node];
+    }
+    let mut next = first.clone();
+    let mut places = vec![0; edges.len()];
+    for (at, edge) in edges.iter().enumerate() {
+        let place = &mut next[by(edge).index()];
+        places[*place as usize] = at as u32;
+        *place += 1;
+    }
+    (first, places)
+}
+
+/// The nodes so that each follows all it waits for; without those that wait for themselves.
+///
+/// The last node made ready goes first, which follows a thread as long as it can: neighbours in
+/// the order are neighbours in memory.
+fn topological(count: usize, edges: &[Edge]) -> Vec<NodeId> {
+    let (first, leaving) = grouped(count, edges, |edge| edge.source);
+    let mut waits = vec![0u32; count];
+    edges.iter().for_each(|edge| waits[edge.target.index()] += 1);
+    let ids = (0..count as u32).rev();
+    let mut ready: Vec<NodeId> = ids.map(NodeId).filter(|node| waits[node.index()] == 0).collect();
+    let mut order = Vec::with_capacity(count);
+    while let Some(node) = ready.pop() {
+        order.push(node);
+        let (from, to) = (first[node.index()] as usize, first[node.index() + 1] as usize);
+        for edge in &leaving[from..to] {
+            let target = edges[*edge as usize].target;
+            let left = &mut waits[target.index()];
+            *left -= 1;
+            if *left == 0 {
+                ready.push(target);
+            }
+        }
+    }
+    order
+}

@@ -1,0 +1,247 @@
+//! The dependency graph of measured traces, one rank or many.
+//!
+//! Nodes are what threads and streams did in their windows, in pieces: what an operator did itself
+//! between the operators inside it, a call up to the start of what it launched and after it. Where
+//! a node began later than what it is known to have waited for, the rest is the weight of the edge
+//! from what ended last, so [`relax`](super::relax) gives back the measured times to the
+//! nanosecond. The other edges carry what such a wait usually takes, never more than it did, so
+//! that they decide when something else is made faster. Knows no path through the graph.
+
+mod device;
+mod draft;
+mod hand_off;
+mod host;
+mod rendezvous;
+mod wait;
+
+use serde::Serialize;
+use trace::store::TrackId;
+
+use super::{DependencyGraph, Edge, EdgeKind, NodeId, NodeKind, Times};
+use crate::collectives::Collectives;
+use crate::scope::Scope;
+use crate::tree;
+use draft::{Candidate, Draft};
+
+/// What time on a path is spent on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Category {
+    /// An operator on a thread, outside calls.
+    HostOperator,
+    /// A call of the device's runtime or driver.
+    RuntimeCall,
+    /// The end of a call that waited for a device: from the end of the work to the return.
+    SynchronizationReturn,
+    /// A thread between what was recorded of it: Python, mostly.
+    UntracedHost,
+    /// Loading input.
+    DataLoading,
+    /// From the end of a launch to the start of its work, with nothing before it on the stream.
+    LaunchDelay,
+    /// A device computes.
+    Compute,
+    /// A device copies or sets memory.
+    Memory,
+    /// Communication, where only one rank was seen: transfer and waiting cannot be told apart.
+    Communication,
+    /// Communication after the last rank arrived.
+    CommunicationTransfer,
+    /// Communication before the last rank arrived.
+    CommunicationWait,
+    /// A device between two pieces of work of a stream, or before work launched unseen.
+    DeviceGap,
+}
+
+/// What a node stands for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Origin {
+    /// Place of the rank among the scopes.
+    pub scope: u32,
+    /// Row of the trace; `None` for markers and meeting points.
+    pub row: Option<u32>,
+    /// Thread or stream; `None` for markers and meeting points.
+    pub track: Option<TrackId>,
+    /// What its time is spent on.
+    pub category: Category,
+}
+
+/// Where a rank's window begins and ends in the graph.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Markers {
+    /// The rank.
+    pub rank: u32,
+    /// A moment at the start of the window.
+    pub start: NodeId,
+    /// A moment at the end of the window.
+    pub end: NodeId,
+}
+
+/// A stretch of a thread in which nothing ran but what only names it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Label {
+    /// Absolute nanoseconds.
+    pub start: i64,
+    /// Absolute nanoseconds.
+    pub end: i64,
+    /// The innermost annotation.
+    pub row: u32,
+}
+
+/// What the dependencies of a graph rest on.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct Evidence {
+    /// Device work with its launch in the window.
+    pub launches: u64,
+    /// Device work that was launched before the window or unseen.
+    pub orphans: u64,
+    /// Device work that began before its launch: the clocks of host and device disagree.
+    pub early: u64,
+    /// Waits of the host for a device that the profiler recorded (`cuda_sync`).
+    pub host_waits_recorded: u64,
+    /// Those that were inferred from the names and times of calls.
+    pub host_waits_inferred: u64,
+    /// Waits of a stream for another one that the profiler recorded.
+    pub stream_waits_recorded: u64,
+    /// Those that were inferred from the order of calls.
+    pub stream_waits_inferred: u64,
+    /// Threads that waited for another thread, by their gaps.
+    pub hand_offs: u64,
+    /// Collectives in which all ranks met.
+    pub rendezvous: u64,
+}
+
+/// The graph of measured windows.
+#[derive(Clone, Debug)]
+pub struct MeasuredGraph {
+    /// Nodes and edges; relaxed unchanged, from `times.origin`, it gives `times`.
+    pub graph: DependencyGraph,
+    /// What was measured, absolute nanoseconds, cut to the windows.
+    pub times: Times,
+    /// Per node: what it stands for.
+    pub origins: Vec<Origin>,
+    /// Per rank, in the order of the scopes.
+    pub ranks: Vec<Markers>,
+    /// Per rank and track: what names the thread's time between nodes, by start.
+    pub labels: Vec<Vec<Vec<Label>>>,
+    /// What the dependencies rest on.
+    pub evidence: Evidence,
+}
+
+/// Builds the graph of the windows of some ranks and what joins them.
+///
+/// Edges are: the order of each thread; launches; the order of each stream; waits of streams and
+/// of the host, as the profiler recorded them, else inferred (`Evidence` counts both); hand-offs
+/// between the threads of forward and backward; and the matched collectives.
+///
+/// # Cost
+/// `O(n log n)` in the rows of the windows.
+pub fn of(scopes: &[Scope<'_>], collectives: &Collectives) -> MeasuredGraph {
+    let origin = scopes.iter().map(|scope| scope.window.start).min().unwrap_or_default();
+    let mut draft = Draft::default();
+    draft.marker(0, origin, draft::Order::Start);
+    let meetings = rendezvous::meetings(scopes, collectives);
+    let mut ranks = Vec::new();
+    let mut labels = Vec::new();
+    for (at, scope) in scopes.iter().enumerate() {
+        let (markers, named) = add_rank(&mut draft, (at as u32, scope), &meetings);
+        ranks.push(markers);
+        labels.push(named);
+    }
+    rendezvous::join(&mut draft, &meetings);
+    let Draft { nodes, edges, evidence } = draft;
+    let times = Times {
+        origin,
+        start: nodes.iter().map(|node| node.start).collect(),
+        end: nodes.iter().map(|node| node.end).collect(),
+    };
+    let origins = nodes.iter().map(|node| node.origin).collect();
+    let plain =
+        nodes.iter().map(|node| super::Node { kind: node.kind, weight: node.end - node.start });
+    let graph = DependencyGraph::new(plain.collect(), &edges);
+    MeasuredGraph { graph, times, origins, ranks, labels, evidence }
+}
+
+impl MeasuredGraph {
+    /// What the time between the ends of an edge is spent on.
+    pub fn edge_category(&self, edge: &Edge) -> Category {
+        let target = self.origins[edge.target.index()];
+        match edge.kind {
+            EdgeKind::Launch => Category::LaunchDelay,
+            EdgeKind::StreamOrder => Category::DeviceGap,
+            EdgeKind::Synchronization if target.category.is_of_device() => Category::DeviceGap,
+            EdgeKind::Synchronization => Category::SynchronizationReturn,
+            EdgeKind::ProgramOrder | EdgeKind::Data => Category::UntracedHost,
+            EdgeKind::Rendezvous => Category::CommunicationWait,
+        }
+    }
+}
+
+impl Category {
+    /// Whether a device spends it.
+    pub fn is_of_device(self) -> bool {
+        matches!(
+            self,
+            Self::Compute
+                | Self::Memory
+                | Self::Communication
+                | Self::CommunicationTransfer
+                | Self::CommunicationWait
+        )
+    }
+}
+
+/// A rank, by its place among the scopes.
+type Placed<'a, 'b> = (u32, &'a Scope<'b>);
+
+fn add_rank(
+    draft: &mut Draft,
+    (at, scope): Placed<'_, '_>,
+    meetings: &rendezvous::Meetings,
+) -> (Markers, Vec<Vec<Label>>) {
+    let mut device = device::Device::of(draft, (at, scope), meetings);
+    let start = draft.marker(at, scope.window.start, draft::Order::Start);
+    // The first node is the origin of all ranks.
+    let origin = Candidate { source: NodeId(0), kind: EdgeKind::ProgramOrder, usual: 0 };
+    draft.bind(start, &[], origin);
+    let tree = tree::of(scope.trace);
+    let waits = wait::Waits::of(scope, &device);
+    let mut labels = vec![Vec::new(); scope.trace.tracks.len()];
+    let mut chains = Vec::new();
+    for thread in &tree.threads {
+        let segments = host::segments(scope, &tree, thread);
+        labels[thread.track.0 as usize] = segments.labels;
+        let mut rank = host::Rank { at, scope, waits: &waits, device: &mut device };
+        chains.push(host::chain(draft, &mut rank, thread.track, &segments.work));
+    }
+    device.stream_waits.sort_unstable();
+    hand_off::find(draft, scope, &mut chains);
+    for chain in &chains {
+        host::bind(draft, chain, start, &device);
+    }
+    device::bind(draft, &device, start);
+    let end = end_marker(draft, (at, scope), start, (&chains, &device));
+    (Markers { rank: scope.trace.rank, start, end }, labels)
+}
+
+/// The end of a window hangs on what ended last in it; of several, on work of a device.
+fn end_marker(
+    draft: &mut Draft,
+    (at, scope): Placed<'_, '_>,
+    start: NodeId,
+    (chains, device): (&[host::Chain], &device::Device),
+) -> NodeId {
+    let end = draft.marker(at, scope.window.end, draft::Order::End);
+    let streams = device.streams.iter().filter_map(|stream| device.works[stream.clone()].last());
+    let threads = chains.iter().filter_map(|chain| chain.steps.last());
+    let last = streams.map(|work| work.leave).chain(threads.map(|step| step.node));
+    let kind = EdgeKind::ProgramOrder;
+    let candidates: Vec<_> = last.map(|source| Candidate { source, kind, usual: 0 }).collect();
+    draft.bind(end, &candidates, Candidate { source: start, kind, usual: 0 });
+    end
+}
+
+/// What kind of node a call is, by whether it launched anything.
+fn call_kind(launches: bool) -> NodeKind {
+    if launches { NodeKind::Launch } else { NodeKind::HostWork }
+}

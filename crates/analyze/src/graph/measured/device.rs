@@ -1,0 +1,213 @@
+//! Streams: a node for each piece of device work, and what it waited for.
+
+use std::ops::Range;
+
+use trace::store::Kind;
+
+use super::draft::{Candidate, Draft, DraftNode, Order};
+use super::rendezvous::Meetings;
+use super::{Category, Origin, Placed};
+use crate::classify::Class;
+use crate::graph::{EdgeKind, NodeId, NodeKind};
+
+const NONE: u32 = u32::MAX;
+
+/// A piece of device work in the window.
+#[derive(Clone, Debug)]
+pub(super) struct Work {
+    pub row: u32,
+    /// The node that waits for what came before.
+    pub enter: NodeId,
+    /// The node others wait for; another one only for collectives in which ranks meet.
+    pub leave: NodeId,
+    /// Cut to the window.
+    pub start: i64,
+    pub end: i64,
+    /// The node that launched it, once known.
+    pub launch: Option<NodeId>,
+}
+
+/// The device work of a rank's window, stream after stream, by start.
+#[derive(Debug, Default)]
+pub(super) struct Device {
+    pub works: Vec<Work>,
+    /// The works of each stream, by device, then stream.
+    pub streams: Vec<Range<usize>>,
+    /// Device and stream of each.
+    pub names: Vec<(i32, i32)>,
+    /// Per work: when the last launch up to it on its stream began; ascends within a stream.
+    pub launched: Vec<i64>,
+    /// Waits of streams for other streams: (waiting work, awaited work), by waiting work.
+    pub stream_waits: Vec<(u32, u32)>,
+    /// Per row of the trace: its work.
+    work_of: Vec<u32>,
+}
+
+impl Device {
+    pub fn of(draft: &mut Draft, (at, scope): Placed<'_, '_>, meetings: &Meetings) -> Self {
+        let trace = scope.trace;
+        let mut rows: Vec<((i32, i32), usize)> = scope
+            .device_rows
+            .iter()
+            .enumerate()
+            .map(|(place, row)| ((trace.device(*row), trace.stream(*row)), place))
+            .collect();
+        // Rows come by start; a stable sort keeps that within a stream.
+        rows.sort_by_key(|(stream, _)| *stream);
+        let mut device = Self { work_of: vec![NONE; trace.slices.len()], ..Self::default() };
+        for stream in rows.chunk_by(|a, b| a.0 == b.0) {
+            let first = device.works.len();
+            let mut launched = i64::MIN;
+            for &(_, place) in stream {
+                let row = scope.device_rows[place];
+                let (start, end) = scope.clipped(row);
+                let is_outside =
+                    start >= scope.window.end || end < start || end <= scope.window.start;
+                if is_outside && !(start == end && start > scope.window.start) {
+                    continue;
+                }
+                let call = scope.links.call(row).map(|call| trace.slices.start(call));
+                launched = launched.max(call.unwrap_or(i64::MIN));
+                let category = category(trace.kind(row), scope.classes[place]);
+                let track = Some(trace.slices.track[row as usize]);
+                let origin = Origin { scope: at, row: Some(row), track, category };
+                let (enter, leave) = nodes(draft, origin, (start, end), meetings);
+                device.work_of[row as usize] = device.works.len() as u32;
+                let launch = None;
+                let work = Work { row, enter, leave, start, end, launch };
+                device.works.push(work);
+                device.launched.push(launched);
+            }
+            device.streams.push(first..device.works.len());
+            device.names.push(stream[0].0);
+        }
+        device
+    }
+
+    /// The work of a row, if it is in the window.
+    pub fn work(&self, row: u32) -> Option<u32> {
+        Some(self.work_of[row as usize]).filter(|work| *work != NONE)
+    }
+
+    /// The last work of a stream whose launch began before a time.
+    pub fn last_launched(&self, stream: usize, before: i64) -> Option<u32> {
+        let range = self.streams[stream].clone();
+        let earlier = self.launched[range.clone()].partition_point(|at| *at < before);
+        (earlier > 0).then(|| (range.start + earlier - 1) as u32)
+    }
+
+    /// The first work of a stream whose launch began at a time or later.
+    pub fn first_launched(&self, stream: usize, from: i64) -> Option<u32> {
+        let range = self.streams[stream].clone();
+        let earlier = self.launched[range.clone()].partition_point(|at| *at < from);
+        (range.start + earlier < range.end).then_some((range.start + earlier) as u32)
+    }
+}
+
+/// The nodes of a piece of work: one, or arrival and transfer where ranks meet in it.
+fn nodes(
+    draft: &mut Draft,
+    origin: Origin,
+    (start, end): (i64, i64),
+    meetings: &Meetings,
+) -> (NodeId, NodeId) {
+    let Some(met) = meetings.time(origin) else {
+        let kind = match origin.category {
+            Category::Communication => NodeKind::Collective,
+            _ => NodeKind::Kernel,
+        };
+        let node = draft.add(DraftNode { kind, start, end, order: Order::Device, origin });
+        return (node, node);
+    };
+    let kind = NodeKind::Collective;
+    let arrival = Origin { category: Category::CommunicationWait, ..origin };
+    let order = Order::Device;
+    let enter = draft.add(DraftNode { kind, start, end: start, order, origin: arrival });
+    let transfer = Origin { category: Category::CommunicationTransfer, ..origin };
+    let order = Order::Transfer;
+    let leave = draft.add(DraftNode { kind, start: met, end, order, origin: transfer });
+    meetings.take_part(origin, (enter, leave));
+    (enter, leave)
+}
+
+fn category(kind: Kind, class: Class) -> Category {
+    match class {
+        Class::Communication => Category::Communication,
+        Class::Memory => Category::Memory,
+        _ if kind == Kind::Kernel => Category::Compute,
+        _ => Category::Memory,
+    }
+}
+
+/// Adds the edges into all device work.
+pub(super) fn bind(draft: &mut Draft, device: &Device, start: NodeId) {
+    let usual = usual(draft, device);
+    let mut waits = device.stream_waits.iter().peekable();
+    let mut candidates = Vec::new();
+    for (stream, first) in device.streams.iter().map(|range| (range.clone(), range.start)) {
+        for at in stream {
+            let work = &device.works[at];
+            candidates.clear();
+            if at > first {
+                let source = device.works[at - 1].leave;
+                let kind = EdgeKind::StreamOrder;
+                candidates.push(Candidate { source, kind, usual: usual.gap });
+            }
+            match work.launch {
+                Some(source) => {
+                    draft.evidence.launches += 1;
+                    draft.evidence.early += u64::from(draft.end(source) > work.start);
+                    let kind = EdgeKind::Launch;
+                    candidates.push(Candidate { source, kind, usual: usual.launch_delay });
+                }
+                None => draft.evidence.orphans += 1,
+            }
+            while let Some((_, awaited)) = waits.next_if(|(waiting, _)| *waiting as usize == at) {
+                let source = device.works[*awaited as usize].leave;
+                let kind = EdgeKind::Synchronization;
+                candidates.push(Candidate { source, kind, usual: 0 });
+            }
+            let kind = EdgeKind::StreamOrder;
+            draft.bind(work.enter, &candidates, Candidate { source: start, kind, usual: 0 });
+        }
+    }
+}
+
+/// What usually passes before device work.
+struct Usual {
+    /// After a launch, on a stream with nothing to do.
+    launch_delay: i64,
+    /// After the work before, on a stream with work waiting.
+    gap: i64,
+}
+
+/// The medians of the window.
+fn usual(draft: &Draft, device: &Device) -> Usual {
+    let (mut delays, mut gaps) = (Vec::new(), Vec::new());
+    for stream in &device.streams {
+        for at in stream.clone() {
+            let work = &device.works[at];
+            let before = (at > stream.start).then(|| device.works[at - 1].end);
+            let launched = work.launch.map(|launch| draft.end(launch));
+            match (before, launched) {
+                (Some(before), Some(launched)) if before > launched => {
+                    gaps.push(work.start - before);
+                }
+                // A launch that was still under way when its work began says nothing of delays.
+                (_, Some(launched)) if launched < work.start => {
+                    delays.push(work.start - launched);
+                }
+                _ => {}
+            }
+        }
+    }
+    Usual { launch_delay: median(&mut delays), gap: median(&mut gaps) }
+}
+
+fn median(values: &mut [i64]) -> i64 {
+    if values.is_empty() {
+        return 0;
+    }
+    let middle = (values.len() - 1) / 2;
+    (*values.select_nth_unstable(middle).1).max(0)
+}

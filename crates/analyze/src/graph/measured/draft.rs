@@ -1,0 +1,100 @@
+//! Nodes with their measured times while a graph is built, and the one rule by which edges get
+//! their weights. Knows no trace.
+
+use super::{Category, Evidence, Origin};
+use crate::graph::{Edge, EdgeKind, NodeId, NodeKind};
+
+/// A graph being built.
+#[derive(Debug, Default)]
+pub(super) struct Draft {
+    pub nodes: Vec<DraftNode>,
+    pub edges: Vec<Edge>,
+    pub evidence: Evidence,
+}
+
+/// A node and when it was measured.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct DraftNode {
+    pub kind: NodeKind,
+    pub start: i64,
+    pub end: i64,
+    pub order: Order,
+    pub origin: Origin,
+}
+
+/// What goes first of nodes that start at the same instant. Edges only go forwards in (start,
+/// order, id), so they form no cycle whatever the times.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) enum Order {
+    Start,
+    Host,
+    Device,
+    Meeting,
+    Transfer,
+    End,
+}
+
+/// Something a node may have waited for.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Candidate {
+    pub source: NodeId,
+    pub kind: EdgeKind,
+    /// Nanoseconds that usually pass between the two.
+    pub usual: i64,
+}
+
+impl Draft {
+    pub fn add(&mut self, node: DraftNode) -> NodeId {
+        self.nodes.push(node);
+        NodeId(self.nodes.len() as u32 - 1)
+    }
+
+    /// A moment of a rank.
+    pub fn marker(&mut self, scope: u32, time: i64, order: Order) -> NodeId {
+        let category = Category::UntracedHost;
+        let origin = Origin { scope, row: None, track: None, category };
+        let kind = NodeKind::StepMarker;
+        self.add(DraftNode { kind, start: time, end: time, order, origin })
+    }
+
+    /// End of a node.
+    pub fn end(&self, node: NodeId) -> i64 {
+        self.nodes[node.index()].end
+    }
+
+    /// Adds the edges into a node so that relaxing gives its measured start: the candidate whose
+    /// end and usual wait come last decides and carries all the time that passed, the others their
+    /// usual wait, or less if less passed. Candidates that the times contradict are left out;
+    /// without any, `otherwise` decides.
+    pub fn bind(&mut self, target: NodeId, candidates: &[Candidate], otherwise: Candidate) {
+        let start = self.nodes[target.index()].start;
+        let is_possible = |draft: &Self, one: &Candidate| {
+            draft.end(one.source) <= start && draft.precedes(one.source, target)
+        };
+        let mut deciding: Option<(i64, usize)> = None;
+        for (at, one) in candidates.iter().enumerate() {
+            let ready = (self.end(one.source) + one.usual).min(start);
+            // The first of those that are ready last.
+            if is_possible(self, one) && deciding.is_none_or(|(latest, _)| latest < ready) {
+                deciding = Some((ready, at));
+            }
+        }
+        for (at, one) in candidates.iter().enumerate() {
+            if is_possible(self, one) {
+                let passed = start - self.end(one.source);
+                let decides = deciding.is_some_and(|(_, deciding)| deciding == at);
+                let weight = if decides { passed } else { one.usual.min(passed) };
+                self.edges.push(Edge { kind: one.kind, source: one.source, target, weight });
+            }
+        }
+        if deciding.is_none() {
+            let Candidate { source, kind, .. } = otherwise;
+            self.edges.push(Edge { kind, source, target, weight: start - self.end(source) });
+        }
+    }
+
+    fn precedes(&self, a: NodeId, b: NodeId) -> bool {
+        let place = |id: NodeId| (self.nodes[id.index()].start, self.nodes[id.index()].order, id);
+        place(a) < place(b)
+    }
+}

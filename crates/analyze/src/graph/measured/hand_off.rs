@@ -1,0 +1,99 @@
+//! Threads that wait for each other: forward and backward.
+//!
+//! No row says that a thread waits for another. But where a thread that belongs together with
+//! another begins again after a pause, and the other worked in that pause and has stopped, the
+//! first one waited for the second.
+
+use std::collections::BTreeSet;
+
+use trace::store::{FlowPhase, Kind, Trace, TrackId};
+
+use super::draft::Draft;
+use super::host::{Chain, HandOff};
+use crate::scope::Scope;
+
+/// Finds the hand-offs to each step of each chain.
+pub(super) fn find(draft: &mut Draft, scope: &Scope<'_>, chains: &mut [Chain]) {
+    for (a, b) in pairs(scope.trace) {
+        let of = |track| chains.iter().position(|chain| chain.track == track);
+        if let (Some(a), Some(b)) = (of(a), of(b)) {
+            let (to_a, to_b) = {
+                let (a, b) = (&chains[a], &chains[b]);
+                (between(draft, scope, b, a), between(draft, scope, a, b))
+            };
+            draft.evidence.hand_offs += (to_a.len() + to_b.len()) as u64;
+            chains[a].hand_offs.extend(to_a);
+            chains[b].hand_offs.extend(to_b);
+        }
+    }
+    for chain in chains {
+        chain.hand_offs.sort_by_key(|hand_off| hand_off.step);
+    }
+}
+
+/// The hand-offs from one thread to another.
+fn between(draft: &Draft, scope: &Scope<'_>, from: &Chain, to: &Chain) -> Vec<HandOff> {
+    let mut found = Vec::new();
+    let (mut finished, mut begun) = (0, 0);
+    let mut paused = scope.window.start;
+    for (at, step) in to.steps.iter().enumerate() {
+        let (pause, resumed) = (paused, step.entry);
+        paused = draft.end(step.node);
+        if pause >= resumed {
+            continue;
+        }
+        let ended = |other: usize| draft.end(from.steps[other].node);
+        while begun < from.steps.len() && ended(begun) <= pause {
+            begun += 1;
+        }
+        while finished < from.steps.len() && ended(finished) <= resumed {
+            finished += 1;
+        }
+        let Some(last) = finished.checked_sub(1) else { continue };
+        let has_stopped = from.steps.get(finished).is_none_or(|next| next.entry >= resumed);
+        if has_stopped && ended(last) > pause {
+            let first = from.steps.get(begun).map_or(ended(last), |first| first.entry);
+            let worked = ended(last) - first.clamp(pause, ended(last));
+            found.push(HandOff { step: at, source: from.steps[last].node, worked });
+        }
+    }
+    found
+}
+
+/// Pairs of threads of which one did the backward pass of the other's forward pass: by the arrows
+/// of the profiler, else by the names of the operators.
+fn pairs(trace: &Trace) -> BTreeSet<(TrackId, TrackId)> {
+    let mut pairs = BTreeSet::new();
+    let mut ends: Vec<(u64, TrackId, FlowPhase)> = Vec::new();
+    let is_backward = |name: &str| matches!(name, "fwdbwd" | "forward_backward");
+    let joins: Vec<bool> = trace.categories.iter().map(|c| is_backward(&c.name)).collect();
+    let flows = trace.flows.iter().filter(|flow| joins[usize::from(flow.category)]);
+    ends.extend(flows.map(|flow| (flow.id, flow.track, flow.phase)));
+    ends.sort_by_key(|(id, ..)| *id);
+    for arrow in ends.chunk_by(|a, b| a.0 == b.0) {
+        for (_, from, _) in arrow.iter().filter(|(.., phase)| *phase == FlowPhase::Start) {
+            for (_, to, _) in arrow.iter().filter(|(_, to, _)| to != from) {
+                pairs.insert((*from.min(to), *from.max(to)));
+            }
+        }
+    }
+    if pairs.is_empty() { by_name(trace) } else { pairs }
+}
+
+fn by_name(trace: &Trace) -> BTreeSet<(TrackId, TrackId)> {
+    const BACKWARD: &str = "autograd::engine::evaluate_function";
+    let is_backward: Vec<bool> =
+        trace.strings.iter().map(|text| text.starts_with(BACKWARD)).collect();
+    let (mut working, mut backward) = (BTreeSet::new(), BTreeSet::new());
+    for row in trace.rows().filter(|row| trace.kind(*row) == Kind::Operator) {
+        let track = trace.slices.track[row as usize];
+        working.insert(track);
+        if is_backward[trace.slices.name[row as usize].0 as usize] {
+            backward.insert(track);
+        }
+    }
+    // A thread of the forward pass may itself do a little of the backward pass.
+    let others = |b: TrackId| working.iter().filter(move |a| **a != b).map(move |a| (*a, b));
+    let pairs = backward.iter().flat_map(|b| others(*b));
+    pairs.map(|(a, b)| (a.min(b), a.max(b))).collect()
+}

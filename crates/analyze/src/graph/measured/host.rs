@@ -1,0 +1,255 @@
+//! Threads: a node for each stretch in which one operator or call was the innermost.
+
+use trace::store::{Kind, TrackId};
+
+use super::device::Device;
+use super::draft::{Candidate, Draft, DraftNode, Order};
+use super::wait::{ThreadOrder, Waits};
+use super::{Category, Label, Origin};
+use crate::graph::{EdgeKind, NodeId, NodeKind};
+use crate::scope::Scope;
+use crate::tree::{self, Thread, Tree};
+
+/// A thread's nodes.
+#[derive(Debug)]
+pub(super) struct Chain {
+    pub track: TrackId,
+    pub steps: Vec<Step>,
+    /// By step.
+    pub hand_offs: Vec<HandOff>,
+}
+
+/// A node of a thread.
+#[derive(Debug)]
+pub(super) struct Step {
+    pub node: NodeId,
+    /// When the thread came here; earlier than the node's start if it waited for a device.
+    pub entry: i64,
+    /// The works it waited for.
+    pub awaited: Vec<u32>,
+}
+
+/// Another thread's node a step waited for.
+#[derive(Debug)]
+pub(super) struct HandOff {
+    pub step: usize,
+    pub source: NodeId,
+    /// How long the other thread worked in the pause.
+    pub worked: i64,
+}
+
+/// What a thread did, and what names the rest of its time.
+#[derive(Debug, Default)]
+pub(super) struct Segments {
+    pub work: Vec<Segment>,
+    pub labels: Vec<Label>,
+}
+
+/// A stretch of a thread in which one row was the innermost, cut to the window.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Segment {
+    pub row: u32,
+    pub start: i64,
+    pub end: i64,
+}
+
+/// A rank while its threads are added.
+pub(super) struct Rank<'a, 'b> {
+    pub at: u32,
+    pub scope: &'a Scope<'b>,
+    pub waits: &'a Waits<'a, 'b>,
+    pub device: &'a mut Device,
+}
+
+/// An open row while a thread is cut into segments.
+struct Open {
+    row: u32,
+    end: i64,
+    is_label: bool,
+}
+
+/// Cuts a thread into segments. Calls are not looked into; annotations are labels.
+pub(super) fn segments(scope: &Scope<'_>, tree: &Tree, thread: &Thread) -> Segments {
+    let trace = scope.trace;
+    let rows = tree.rows_of(thread);
+    let mut cut = Cut { scope, found: Segments::default(), from: i64::MIN };
+    let mut open: Vec<Open> = Vec::new();
+    let mut at = 0;
+    while at < rows.len() {
+        let row = rows[at];
+        let parent = tree.parent(row);
+        while let Some(top) = open.pop_if(|top| Some(top.row) != parent) {
+            cut.add(&top, top.end);
+        }
+        let start = trace.slices.start(row);
+        if let Some(top) = open.last() {
+            cut.add(top, start);
+        }
+        cut.from = cut.from.max(start);
+        let end = tree.end(row).unwrap_or(start);
+        let one = Open { row, end, is_label: is_label(scope, row) };
+        if trace.kind(row).is_call() {
+            cut.add_call(row, end);
+            at += tree.subtree(row).len();
+        } else {
+            open.push(one);
+            at += 1;
+        }
+    }
+    while let Some(top) = open.pop() {
+        cut.add(&top, top.end);
+    }
+    cut.found
+}
+
+fn is_label(scope: &Scope<'_>, row: u32) -> bool {
+    tree::is_label(scope.trace, row) && !is_data_loading(scope.trace.name(row))
+}
+
+fn is_data_loading(name: &str) -> bool {
+    name.contains("DataLoader") || name == "rowmill::input_wait"
+}
+
+struct Cut<'a, 'b> {
+    scope: &'a Scope<'b>,
+    found: Segments,
+    from: i64,
+}
+
+impl Cut<'_, '_> {
+    /// Adds an open row's time up to `end`, if there is any.
+    fn add(&mut self, open: &Open, end: i64) {
+        let window = &self.scope.window;
+        let (start, end) = (self.from.max(window.start), end.min(window.end));
+        if start < end {
+            let row = open.row;
+            if open.is_label {
+                self.found.labels.push(Label { start, end, row });
+            } else {
+                self.found.work.push(Segment { row, start, end });
+            }
+        }
+        self.from = self.from.max(end);
+    }
+
+    /// Adds a call, even one that takes no time: it may have launched something.
+    fn add_call(&mut self, row: u32, end: i64) {
+        let window = &self.scope.window;
+        let (start, last) = (self.from.max(window.start), end.min(window.end));
+        if start <= last && start < window.end {
+            self.found.work.push(Segment { row, start, end: last });
+        }
+        self.from = self.from.max(end);
+    }
+}
+
+/// Adds the nodes of a thread.
+pub(super) fn chain(
+    draft: &mut Draft,
+    rank: &mut Rank<'_, '_>,
+    track: TrackId,
+    segments: &[Segment],
+) -> Chain {
+    let mut steps = Vec::with_capacity(segments.len());
+    let mut order = ThreadOrder::default();
+    let mut launched: &[u32] = &[];
+    for segment in segments {
+        if rank.scope.trace.kind(segment.row).is_call() {
+            launched = rank.scope.links.work(segment.row);
+            add_call(draft, rank, &mut order, (segment, &mut steps));
+        } else {
+            let awaited = rank.waits.of_own_operator(segment, launched, rank.device);
+            add_step(draft, rank, &mut steps, (segment, NodeKind::HostWork, awaited));
+        }
+    }
+    Chain { track, steps, hand_offs: Vec::new() }
+}
+
+/// A call: up to the start of what it launched, if that began inside, and the rest.
+fn add_call(
+    draft: &mut Draft,
+    rank: &mut Rank<'_, '_>,
+    order: &mut ThreadOrder,
+    (segment, steps): (&Segment, &mut Vec<Step>),
+) {
+    let call = rank.waits.call(segment.row);
+    let works: Vec<u32> = rank
+        .scope
+        .links
+        .work(segment.row)
+        .iter()
+        .filter_map(|row| rank.device.work(*row))
+        .collect();
+    let kind = super::call_kind(!works.is_empty());
+    rank.waits.note(order, (segment, call), &works, (rank.device, &mut draft.evidence));
+    let is_inside = |at: &i64| (segment.start..segment.end).contains(at);
+    let begins = works.iter().map(|work| rank.device.works[*work as usize].start);
+    let split = begins.filter(is_inside).min();
+    let mut launch = None;
+    let mut rest = *segment;
+    if let Some(split) = split {
+        let before = Segment { end: split, ..*segment };
+        launch = Some(add_step(draft, rank, steps, (&before, kind, Vec::new())));
+        rest.start = split;
+    }
+    let awaited = rank.waits.of_call((segment, call), &works, (rank.device, &mut draft.evidence));
+    let last = add_step(draft, rank, steps, (&rest, kind, awaited));
+    for work in works {
+        let work = &mut rank.device.works[work as usize];
+        let is_behind = work.start >= segment.end || launch.is_none();
+        work.launch = if is_behind { Some(last) } else { launch };
+    }
+}
+
+/// A node from where the thread stopped waiting.
+fn add_step(
+    draft: &mut Draft,
+    rank: &Rank<'_, '_>,
+    steps: &mut Vec<Step>,
+    (segment, kind, awaited): (&Segment, NodeKind, Vec<u32>),
+) -> NodeId {
+    let trace = rank.scope.trace;
+    let entry = segment.start;
+    let ended = awaited.iter().map(|work| rank.device.works[*work as usize].end).max();
+    let start = ended.map_or(entry, |ended| ended.clamp(entry, segment.end));
+    let category = match trace.kind(segment.row) {
+        Kind::Runtime | Kind::Driver if start > entry => Category::SynchronizationReturn,
+        Kind::Runtime | Kind::Driver => Category::RuntimeCall,
+        _ if is_data_loading(trace.name(segment.row)) => Category::DataLoading,
+        _ if start > entry => Category::SynchronizationReturn,
+        _ => Category::HostOperator,
+    };
+    let track = Some(trace.slices.track[segment.row as usize]);
+    let origin = Origin { scope: rank.at, row: Some(segment.row), track, category };
+    let (end, order) = (segment.end, Order::Host);
+    let node = draft.add(DraftNode { kind, start, end, order, origin });
+    steps.push(Step { node, entry, awaited });
+    node
+}
+
+/// Adds the edges into a thread's nodes.
+pub(super) fn bind(draft: &mut Draft, chain: &Chain, start: NodeId, device: &Device) {
+    let mut before = start;
+    let mut hand_offs = chain.hand_offs.iter().peekable();
+    let mut candidates = Vec::new();
+    for (at, step) in chain.steps.iter().enumerate() {
+        candidates.clear();
+        let pause = step.entry - draft.end(before);
+        let kind = EdgeKind::ProgramOrder;
+        let mut program = Candidate { source: before, kind, usual: pause };
+        while let Some(hand_off) = hand_offs.next_if(|hand_off| hand_off.step == at) {
+            let HandOff { source, worked, .. } = *hand_off;
+            let usual = step.entry - draft.end(source);
+            candidates.push(Candidate { source, kind: EdgeKind::Data, usual });
+            program.usual = program.usual.min(pause - worked).max(0);
+        }
+        candidates.insert(0, program);
+        for awaited in &step.awaited {
+            let source = device.works[*awaited as usize].leave;
+            candidates.push(Candidate { source, kind: EdgeKind::Synchronization, usual: 0 });
+        }
+        let otherwise = Candidate { source: start, kind, usual: 0 };
+        draft.bind(step.node, &candidates, otherwise);
+        before = step.node;
+    }
+}

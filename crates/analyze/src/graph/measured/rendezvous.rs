@@ -1,0 +1,89 @@
+//! Collectives in which ranks meet: nobody's transfer begins before the last one's arrival.
+
+use std::cell::RefCell;
+use std::collections::HashMap;
+
+use super::draft::{Draft, DraftNode, Order};
+use super::{Category, Origin};
+use crate::collectives::{self, Collectives, Matched};
+use crate::graph::{Edge, EdgeKind, NodeId, NodeKind};
+use crate::scope::Scope;
+
+/// The collectives in which ranks meet.
+#[derive(Debug, Default)]
+pub(super) struct Meetings {
+    /// (place of the rank among the scopes, row) → meeting.
+    meeting: HashMap<(u32, u32), usize>,
+    /// Per meeting: when all had come.
+    time: Vec<i64>,
+    /// Per meeting: the arrival and the transfer of each rank, as their nodes are made.
+    nodes: RefCell<Vec<Vec<(NodeId, NodeId)>>>,
+}
+
+/// The matched collectives of several ranks that lie in all their windows, and of which no rank's
+/// part ended before the last one's began: there the clocks disagree, or nobody had to wait.
+pub(super) fn meetings(scopes: &[Scope<'_>], collectives: &Collectives) -> Meetings {
+    let mut meetings = Meetings::default();
+    let place = |rank: u32| scopes.iter().position(|scope| scope.trace.rank == rank);
+    for one in collectives.matched.iter().filter(|one| one.participants.len() > 1) {
+        let met = collectives::last_arrival(one);
+        let places: Option<Vec<_>> = one.participants.iter().map(|p| place(p.rank)).collect();
+        let Some(places) = places else { continue };
+        if !is_meeting(scopes, one, &places, met) {
+            continue;
+        }
+        for (rank, scope) in one.participants.iter().zip(places) {
+            meetings.meeting.insert((scope as u32, rank.row), meetings.time.len());
+        }
+        meetings.time.push(met);
+    }
+    meetings.nodes = RefCell::new(vec![Vec::new(); meetings.time.len()]);
+    meetings
+}
+
+fn is_meeting(scopes: &[Scope<'_>], one: &Matched, places: &[usize], met: i64) -> bool {
+    one.participants.iter().zip(places).all(|(rank, place)| {
+        let window = &scopes[*place].window;
+        let is_inside = window.start <= rank.arrival_ns && rank.end_ns <= window.end;
+        is_inside && rank.end_ns >= met && rank.arrival_ns < window.end
+    })
+}
+
+impl Meetings {
+    /// When all had come to the meeting of a row; `None` if it is in none.
+    pub fn time(&self, of: Origin) -> Option<i64> {
+        self.place(of).map(|place| self.time[place])
+    }
+
+    /// Adds a rank's arrival and transfer.
+    pub fn take_part(&self, of: Origin, nodes: (NodeId, NodeId)) {
+        if let Some(place) = self.place(of) {
+            self.nodes.borrow_mut()[place].push(nodes);
+        }
+    }
+
+    fn place(&self, of: Origin) -> Option<usize> {
+        self.meeting.get(&(of.scope, of.row?)).copied()
+    }
+}
+
+/// Adds a node for each meeting and the edges through it.
+pub(super) fn join(draft: &mut Draft, meetings: &Meetings) {
+    for (time, ranks) in meetings.time.iter().zip(meetings.nodes.borrow().iter()) {
+        let category = Category::CommunicationWait;
+        let origin = Origin { scope: 0, row: None, track: None, category };
+        let (kind, order) = (NodeKind::Collective, Order::Meeting);
+        let hub = draft.add(DraftNode { kind, start: *time, end: *time, order, origin });
+        for &(arrival, transfer) in ranks {
+            let mut join = |source, target| {
+                let kind = EdgeKind::Rendezvous;
+                draft.edges.push(Edge { kind, source, target, weight: 0 });
+            };
+            join(arrival, hub);
+            // A rank alone stays on its own thread of events by this edge.
+            join(arrival, transfer);
+            join(hub, transfer);
+        }
+        draft.evidence.rendezvous += 1;
+    }
+}

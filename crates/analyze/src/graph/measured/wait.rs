@@ -1,0 +1,295 @@
+//! What the host and the streams waited for: as the profiler recorded it, else inferred from the
+//! names, order and times of calls.
+
+use std::cell::RefCell;
+
+use trace::store::{Kind, StringId};
+
+use super::Evidence;
+use super::device::Device;
+use super::host::Segment;
+use crate::scope::Scope;
+
+/// What a call does to the order of things.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Call {
+    /// Nothing, or it launches.
+    Plain,
+    /// Waits for a stream.
+    StreamSync,
+    /// Waits for a recorded event.
+    EventSync,
+    /// Waits for all streams.
+    DeviceSync,
+    /// Frees memory, which waits for all streams.
+    Free,
+    /// A copy that returns when it is done.
+    BlockingCopy,
+    /// Records an event on a stream.
+    EventRecord,
+    /// Makes a stream wait for an event.
+    StreamWait,
+}
+
+/// What is known of waits in a rank's window.
+pub(super) struct Waits<'a, 'b> {
+    scope: &'a Scope<'b>,
+    /// Per name, once asked for.
+    calls: RefCell<Vec<Option<Call>>>,
+    /// Rows of `cuda_sync` by correlation.
+    syncs: Vec<(u64, u32)>,
+    /// Calls that record events, by correlation.
+    records: Vec<(u64, u32)>,
+    streams: Vec<(i32, i32)>,
+}
+
+/// A thread's calls so far, as far as they concern what comes next.
+#[derive(Debug, Default)]
+pub(super) struct ThreadOrder {
+    /// When the last event was recorded.
+    recorded: Option<i64>,
+    /// Waits for events since the last launch: no work launched later is awaited.
+    pending: Vec<i64>,
+}
+
+impl<'a, 'b> Waits<'a, 'b> {
+    pub fn of(scope: &'a Scope<'b>, device: &Device) -> Self {
+        let trace = scope.trace;
+        let calls = RefCell::new(vec![None; trace.strings.len()]);
+        let streams = device.names.clone();
+        let mut waits = Self { scope, calls, syncs: Vec::new(), records: Vec::new(), streams };
+        if trace.slices.sync.is_empty() {
+            return waits;
+        }
+        for row in trace.rows() {
+            let Some(correlation) = trace.slices.correlation(row) else { continue };
+            match trace.kind(row) {
+                Kind::Sync => waits.syncs.push((correlation, row)),
+                Kind::Runtime | Kind::Driver if waits.call(row) == Call::EventRecord => {
+                    waits.records.push((correlation, row));
+                }
+                _ => {}
+            }
+        }
+        waits.syncs.sort_unstable();
+        waits.records.sort_unstable();
+        waits
+    }
+
+    /// What a call does.
+    pub fn call(&self, row: u32) -> Call {
+        let name: StringId = self.scope.trace.slices.name[row as usize];
+        let known = &mut self.calls.borrow_mut()[name.0 as usize];
+        *known.get_or_insert_with(|| call(self.scope.trace.strings.get(name)))
+    }
+
+    /// The works a call waited for before it returned.
+    pub fn of_call(
+        &self,
+        (segment, call): (&Segment, Call),
+        launched: &[u32],
+        (device, evidence): (&Device, &mut Evidence),
+    ) -> Vec<u32> {
+        let mut awaited = match call {
+            Call::Plain | Call::BlockingCopy => self.copies(call, launched, device),
+            Call::EventRecord | Call::StreamWait => return Vec::new(),
+            _ => match self.recorded(segment.row) {
+                Some(sync) => {
+                    evidence.host_waits_recorded += 1;
+                    return self.of_sync(segment, (sync, call), device);
+                }
+                None => self.inferred(segment, call, device),
+            },
+        };
+        awaited.retain(|work| device.works[*work as usize].end <= segment.end);
+        let end = |work: &u32| device.works[*work as usize].end;
+        let has_waited = awaited.iter().any(|work| end(work) > segment.start);
+        evidence.host_waits_inferred += u64::from(has_waited);
+        awaited
+    }
+
+    /// The work an operator of our own runs waited for: its thread takes part in the work, so a
+    /// kernel that ends inside the operator that launched it was awaited there.
+    pub fn of_own_operator(
+        &self,
+        segment: &Segment,
+        launched: &[u32],
+        device: &Device,
+    ) -> Vec<u32> {
+        if launched.is_empty() || !self.scope.trace.name(segment.row).starts_with("rowmill::") {
+            return Vec::new();
+        }
+        let works = launched.iter().filter_map(|row| device.work(*row));
+        let is_inside = |work: &u32| {
+            let work = &device.works[*work as usize];
+            segment.start <= work.end && work.end <= segment.end
+        };
+        works.filter(is_inside).collect()
+    }
+
+    /// Copies that ended inside their call: to or from pageable memory, or from the device.
+    fn copies(&self, call: Call, launched: &[u32], device: &Device) -> Vec<u32> {
+        let trace = self.scope.trace;
+        let blocks = |work: &u32| {
+            let row = device.works[*work as usize].row;
+            let name = trace.name(row);
+            let is_blocking = call == Call::BlockingCopy
+                || name.contains("Pageable")
+                || name.contains("DtoH")
+                || name.contains("CopyDeviceToHost");
+            trace.kind(row) == Kind::Memcpy && is_blocking
+        };
+        launched.iter().copied().filter(blocks).collect()
+    }
+
+    /// The profiler's row of a wait.
+    fn recorded(&self, call: u32) -> Option<u32> {
+        let correlation = self.scope.trace.slices.correlation(call)?;
+        let at = self.syncs.binary_search_by_key(&correlation, |(id, _)| *id).ok()?;
+        Some(self.syncs[at].1)
+    }
+
+    /// The works a recorded wait of the host was for.
+    fn of_sync(&self, segment: &Segment, (sync, call): (u32, Call), device: &Device) -> Vec<u32> {
+        let slices = &self.scope.trace.slices;
+        let wait = slices.sync.get(sync).copied().unwrap_or_default();
+        let record = wait.record_correlation.and_then(|id| self.record(id));
+        let before = record.unwrap_or(segment.start);
+        let own = slices.stream(sync).map(i64::from);
+        let stream = wait.stream.filter(|id| *id >= 0).or(own.filter(|id| *id >= 0));
+        let of_stream = |at: &usize| match (call, stream) {
+            (Call::StreamSync | Call::EventSync, Some(id)) => i64::from(self.streams[*at].1) == id,
+            _ => true,
+        };
+        let streams = (0..device.streams.len()).filter(of_stream);
+        let works = streams.filter_map(|at| device.last_launched(at, before));
+        let ended: Vec<u32> =
+            works.filter(|work| device.works[*work as usize].end <= segment.end).collect();
+        let is_one = call != Call::DeviceSync && stream.is_none();
+        if is_one { latest(ended, device) } else { ended }
+    }
+
+    /// The works a wait of the host must have been for, by what it is called and what ended before
+    /// it returned.
+    fn inferred(&self, segment: &Segment, call: Call, device: &Device) -> Vec<u32> {
+        let streams = 0..device.streams.len();
+        let end = |work: u32| device.works[work as usize].end;
+        let last = |at: usize| device.last_launched(at, segment.start);
+        let lasts = || streams.clone().filter_map(last);
+        let ended = || lasts().filter(|work| end(*work) <= segment.end);
+        match call {
+            Call::DeviceSync => ended().collect(),
+            Call::Free if lasts().all(|work| end(work) <= segment.end) => lasts().collect(),
+            Call::Free => Vec::new(),
+            Call::StreamSync => latest(ended().collect(), device),
+            // The event may have been recorded before the last launch.
+            _ => {
+                let until = |at: usize, last: u32| {
+                    let works = &device.works[device.streams[at].start..=last as usize];
+                    let done = works.partition_point(|work| work.end <= segment.end);
+                    (done > 0).then(|| (device.streams[at].start + done - 1) as u32)
+                };
+                let each = streams.clone().filter_map(|at| until(at, last(at)?));
+                latest(each.collect(), device)
+            }
+        }
+    }
+
+    /// When the call of a correlation id recorded its event.
+    fn record(&self, correlation: u64) -> Option<i64> {
+        let at = self.records.binary_search_by_key(&correlation, |(id, _)| *id).ok()?;
+        Some(self.scope.trace.slices.start(self.records[at].1))
+    }
+
+    /// Takes note of a call, and finds which work of another stream what it launched waited for.
+    pub fn note(
+        &self,
+        order: &mut ThreadOrder,
+        (segment, call): (&Segment, Call),
+        launched: &[u32],
+        (device, evidence): (&mut Device, &mut Evidence),
+    ) {
+        match call {
+            Call::EventRecord => order.recorded = Some(segment.start),
+            Call::StreamWait => match self.recorded(segment.row) {
+                Some(sync) => {
+                    if let Some(wait) = self.of_stream_wait(segment, sync, device) {
+                        device.stream_waits.push(wait);
+                        evidence.stream_waits_recorded += 1;
+                    }
+                }
+                None => order.pending.push(order.recorded.unwrap_or(segment.start)),
+            },
+            _ => {
+                let Some(&first) = launched.first() else { return };
+                let pending = std::mem::take(&mut order.pending);
+                let sources = pending.iter().filter_map(|before| other(device, first, *before));
+                let awaited: Vec<u32> = sources.collect();
+                for source in latest(awaited, device) {
+                    device.stream_waits.push((first, source));
+                    evidence.stream_waits_inferred += 1;
+                }
+            }
+        }
+    }
+
+    /// The works a recorded wait of a stream joins: the next of the waiting stream, and the last
+    /// launched on the other one before the event was recorded.
+    fn of_stream_wait(&self, segment: &Segment, sync: u32, device: &Device) -> Option<(u32, u32)> {
+        let slices = &self.scope.trace.slices;
+        let wait = slices.sync.get(sync)?;
+        let place = |id: i64| self.streams.iter().position(|(_, stream)| i64::from(*stream) == id);
+        let waiting = place(i64::from(slices.stream(sync)?))?;
+        let awaited = place(wait.stream?)?;
+        let record = wait.record_correlation.and_then(|id| self.record(id));
+        let source = device.last_launched(awaited, record.unwrap_or(segment.start))?;
+        Some((device.first_launched(waiting, segment.start)?, source))
+    }
+}
+
+/// Of the last works launched on other streams before a time, the one that ended last before a
+/// work began.
+fn other(device: &Device, work: u32, before: i64) -> Option<u32> {
+    let start = device.works[work as usize].start;
+    let others =
+        (0..device.streams.len()).filter(|at| !device.streams[*at].contains(&(work as usize)));
+    let works = others.filter_map(|at| device.last_launched(at, before));
+    let ended = works.filter(|work| device.works[*work as usize].end <= start);
+    ended.max_by_key(|work| device.works[*work as usize].end)
+}
+
+/// The work that ended last, alone.
+fn latest(works: Vec<u32>, device: &Device) -> Vec<u32> {
+    let last = works.into_iter().max_by_key(|work| device.works[*work as usize].end);
+    last.into_iter().collect()
+}
+
+fn call(name: &str) -> Call {
+    // CUPTI names versions of a call, such as `cudaMemcpy_v3020`.
+    let plain = name.split_once("_v").map_or(name, |(plain, _)| plain);
+    match plain {
+        "cudaStreamSynchronize" | "cuStreamSynchronize" | "hipStreamSynchronize" => {
+            Call::StreamSync
+        }
+        "cudaEventSynchronize" | "cuEventSynchronize" | "hipEventSynchronize" => Call::EventSync,
+        "cudaDeviceSynchronize"
+        | "cuCtxSynchronize"
+        | "hipDeviceSynchronize"
+        | "cudaThreadSynchronize"
+        | "hipCtxSynchronize" => Call::DeviceSync,
+        "cudaFree" | "cuMemFree" | "hipFree" => Call::Free,
+        "cudaMemcpy"
+        | "hipMemcpy"
+        | "hipMemcpyWithStream"
+        | "cudaMemcpyToSymbol"
+        | "cudaMemcpyFromSymbol"
+        | "cudaMemcpy2D"
+        | "cuMemcpyDtoH"
+        | "cuMemcpyHtoD"
+        | "hipMemcpyDtoH"
+        | "hipMemcpyHtoD" => Call::BlockingCopy,
+        _ if plain.contains("EventRecord") => Call::EventRecord,
+        _ if plain.contains("StreamWaitEvent") => Call::StreamWait,
+        _ => Call::Plain,
+    }
+}

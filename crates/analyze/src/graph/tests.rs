@@ -1,0 +1,95 @@
+use proptest::prelude::*;
+
+use super::*;
+
+fn node(weight: i64) -> Node {
+    Node { kind: NodeKind::HostWork, weight }
+}
+
+fn edge(source: u32, target: u32, weight: i64) -> Edge {
+    let kind = EdgeKind::ProgramOrder;
+    Edge { kind, source: NodeId(source), target: NodeId(target), weight }
+}
+
+fn graph(weights: &[i64], edges: &[Edge]) -> DependencyGraph {
+    DependencyGraph::new(weights.iter().map(|weight| node(*weight)).collect(), edges)
+}
+
+#[test]
+fn a_node_waits_for_the_latest_of_its_predecessors() {
+    let graph = graph(&[5, 7, 3], &[edge(0, 2, 4), edge(1, 2, 1)]);
+    let times = relax(&graph, 100);
+    assert_eq!((times.start, times.end), (vec![100, 100, 109], vec![105, 107, 112]));
+}
+
+#[test]
+fn ties_on_the_path_go_to_the_lowest_node() {
+    let graph = graph(&[5, 5, 3], &[edge(1, 2, 0), edge(0, 2, 0)]);
+    let times = relax(&graph, 0);
+    let path = critical_path(&graph, &times, NodeId(2));
+    assert_eq!(path.iter().map(|hop| hop.node.0).collect::<Vec<_>>(), [0, 2]);
+    assert_eq!(path[1].via.map(|via| graph.edge(via)), Some(edge(0, 2, 0)));
+}
+
+#[test]
+fn nothing_takes_no_time() {
+    let nothing = graph(&[], &[]);
+    assert!(nothing.is_empty() && relax(&nothing, 5).start.is_empty());
+}
+
+#[test]
+#[should_panic(expected = "no cycle")]
+fn a_cycle_is_refused() {
+    graph(&[1, 1], &[edge(0, 1, 0), edge(1, 0, 0)]);
+}
+
+/// Longest paths by following every path there is.
+fn longest(weights: &[i64], edges: &[Edge], node: u32) -> i64 {
+    let into = edges.iter().filter(|edge| edge.target.0 == node);
+    let end = |source: u32| longest(weights, edges, source) + weights[source as usize];
+    into.map(|edge| end(edge.source.0) + edge.weight).max().unwrap_or(0)
+}
+
+/// Small graphs; `rename` hides from the engine that edges point upwards.
+fn graphs() -> impl Strategy<Value = (Vec<i64>, Vec<Edge>)> {
+    let sizes = (2..9u32).prop_flat_map(|count| {
+        let weights = proptest::collection::vec(0..50i64, count as usize);
+        let pair = (0..count, 0..count, 0..20i64).prop_filter("two nodes", |(a, b, _)| a != b);
+        let order = Just((0..count).collect::<Vec<_>>()).prop_shuffle();
+        (weights, proptest::collection::vec(pair, 0..14), order)
+    });
+    sizes.prop_map(|(weights, pairs, rename)| {
+        let name = |node: u32| rename[node as usize];
+        let one = |(a, b, weight): (u32, u32, i64)| edge(name(a.min(b)), name(a.max(b)), weight);
+        (weights, pairs.into_iter().map(one).collect())
+    })
+}
+
+proptest! {
+    #[test]
+    fn relax_finds_what_all_paths_together_say((weights, edges) in graphs()) {
+        let graph = graph(&weights, &edges);
+        let times = relax(&graph, 0);
+        for node in 0..weights.len() as u32 {
+            prop_assert_eq!(times.start[node as usize], longest(&weights, &edges, node));
+        }
+        let last = NodeId(weights.len() as u32 - 1);
+        let path = critical_path(&graph, &times, last);
+        let along: i64 = path.iter().map(|hop| {
+            graph.node(hop.node).weight + hop.via.map_or(0, |via| graph.edge(via).weight)
+        }).sum();
+        prop_assert_eq!(along, times.end[last.index()]);
+    }
+
+    #[test]
+    fn a_suffix_relaxed_anew_equals_the_whole(
+        (weights, edges) in graphs(), at in 0..9usize, weight in 0..90i64,
+    ) {
+        let mut graph = graph(&weights, &edges);
+        let mut times = relax(&graph, 0);
+        let changed = NodeId((at % weights.len()) as u32);
+        graph.set_node_weight(changed, weight);
+        relax_from(&graph, &mut times, changed);
+        prop_assert_eq!(times, relax(&graph, 0));
+    }
+}

@@ -1,0 +1,252 @@
+//! Edits as they are written, and what they select. Knows no times.
+
+use regex::Regex;
+
+use crate::Error;
+use crate::critical_path::Category;
+use crate::graph::measured::MeasuredGraph;
+use crate::graph::{EdgeId, EdgeKind, NodeId, NodeKind};
+use crate::scope::Scope;
+use crate::tree::{self, Tree};
+
+/// Scale what all selectors select.
+#[derive(Clone, Debug)]
+pub struct Edit {
+    /// As it was given.
+    pub text: String,
+    /// All must agree.
+    pub selectors: Vec<Selector>,
+    /// 0 and above.
+    pub factor: f64,
+}
+
+/// What to change.
+#[derive(Clone, Debug)]
+pub enum Selector {
+    /// Device work of a name.
+    Kernel(Pattern),
+    /// The host's time in operators of a name, what runs inside them included.
+    Operator(Pattern),
+    /// Whatever has the name itself: an operator without what runs inside it, a call, a kernel.
+    Name(Pattern),
+    /// Time of these categories, untraced time and delays included.
+    Categories(Vec<Category>),
+    /// One rank.
+    Rank(u32),
+}
+
+/// A name.
+#[derive(Clone, Debug)]
+pub enum Pattern {
+    /// The whole name.
+    Exact(String),
+    /// A regular expression, looked for anywhere in it.
+    Matches(Regex),
+}
+
+const FORM: &str =
+    "SELECTOR… xFACTOR, such as 'kernel=~gemm x0.5' or 'class=communication rank=3 x0'";
+const KEYS: &str = "kernel=, op=, name=, class=, category=, rank= or a category";
+const CLASSES: &str = "compute, communication or memory";
+
+const NAMES: &str = "host_operator, runtime_call, synchronization_return, untraced_host, \
+    data_loading, launch_delay, compute, memory, communication, communication_transfer or device_gap";
+
+const CATEGORIES: [(&str, Category); 12] = [
+    ("host_operator", Category::HostOperator),
+    ("runtime_call", Category::RuntimeCall),
+    ("synchronization_return", Category::SynchronizationReturn),
+    ("untraced_host", Category::UntracedHost),
+    ("data_loading", Category::DataLoading),
+    ("launch_delay", Category::LaunchDelay),
+    ("compute", Category::Compute),
+    ("memory", Category::Memory),
+    ("communication", Category::Communication),
+    ("communication_transfer", Category::CommunicationTransfer),
+    ("communication_wait", Category::CommunicationWait),
+    ("device_gap", Category::DeviceGap),
+];
+
+/// Reads an edit: selectors, which must all agree, and a factor.
+///
+/// `kernel=NAME`, `op=NAME`, `name=NAME` (`=~` for a regular expression, `"…"` around blanks),
+/// `class=compute|communication|memory`, `category=CATEGORY` or the category alone, `rank=N`; then
+/// `x0.5`.
+///
+/// # Errors
+/// [`Error::Edit`] says what was expected instead; [`Error::Pattern`] for a bad expression.
+pub fn parse(text: &str) -> Result<Edit, Error> {
+    let wrong = |expected: &'static str, got: &str| Error::Edit {
+        edit: text.to_owned(),
+        expected,
+        got: got.to_owned(),
+    };
+    let words = words(text);
+    let Some((last, selecting)) = words.split_last() else { return Err(wrong(FORM, "nothing")) };
+    let number = last.strip_prefix(['x', '*', '×']).and_then(|number| number.parse::<f64>().ok());
+    let Some(factor) = number else { return Err(wrong("a factor at the end, such as x0.5", last)) };
+    if !(factor.is_finite() && factor >= 0.0) {
+        return Err(wrong("a factor of 0 or more", last));
+    }
+    if selecting.is_empty() {
+        return Err(wrong(FORM, last));
+    }
+    let selector = |word: &String| {
+        selector(word).map_err(|refused| match refused {
+            Refused::Wrong(expected) => wrong(expected, word),
+            Refused::Pattern(error) => error,
+        })
+    };
+    let selectors = selecting.iter().map(selector).collect::<Result<_, _>>()?;
+    Ok(Edit { text: text.to_owned(), selectors, factor })
+}
+
+enum Refused {
+    Wrong(&'static str),
+    Pattern(Error),
+}
+
+/// Words between blanks; blanks inside quotes belong to a word, the quotes do not.
+fn words(text: &str) -> Vec<String> {
+    let (mut words, mut word) = (Vec::new(), None::<String>);
+    let mut is_quoted = false;
+    for letter in text.chars() {
+        if letter == '"' {
+            is_quoted = !is_quoted;
+            word.get_or_insert_default();
+        } else if letter.is_whitespace() && !is_quoted {
+            words.extend(word.take());
+        } else {
+            word.get_or_insert_default().push(letter);
+        }
+    }
+    words.extend(word);
+    words
+}
+
+fn selector(word: &str) -> Result<Selector, Refused> {
+    let Some((key, value)) = word.split_once('=') else {
+        return category(word, KEYS);
+    };
+    if value.is_empty() || value == "~" {
+        return Err(Refused::Wrong("something after ="));
+    }
+    match key {
+        "kernel" => pattern(value).map(Selector::Kernel),
+        "op" => pattern(value).map(Selector::Operator),
+        "name" => pattern(value).map(Selector::Name),
+        "class" => class(value),
+        "category" => category(value, NAMES),
+        "rank" => {
+            let rank = value.parse();
+            rank.map(Selector::Rank).map_err(|_| Refused::Wrong("rank=NUMBER"))
+        }
+        _ => Err(Refused::Wrong(KEYS)),
+    }
+}
+
+fn pattern(value: &str) -> Result<Pattern, Refused> {
+    let Some(expression) = value.strip_prefix('~') else {
+        return Ok(Pattern::Exact(value.to_owned()));
+    };
+    let compiled = Regex::new(expression);
+    compiled.map(Pattern::Matches).map_err(|source| {
+        Refused::Pattern(Error::Pattern { pattern: expression.to_owned(), source })
+    })
+}
+
+fn class(value: &str) -> Result<Selector, Refused> {
+    let categories = match value {
+        "compute" => vec![Category::Compute],
+        "memory" => vec![Category::Memory],
+        "communication" => vec![Category::Communication, Category::CommunicationTransfer],
+        _ => return Err(Refused::Wrong(CLASSES)),
+    };
+    Ok(Selector::Categories(categories))
+}
+
+fn category(value: &str, expected: &'static str) -> Result<Selector, Refused> {
+    let found = CATEGORIES.iter().find(|(name, _)| *name == value);
+    match found {
+        Some((_, Category::CommunicationWait)) => Err(Refused::Wrong(
+            "something that takes time itself: communication_wait follows from what the last rank \
+             does",
+        )),
+        Some((_, category)) => Ok(Selector::Categories(vec![*category])),
+        None => Err(Refused::Wrong(expected)),
+    }
+}
+
+/// What an edit selects.
+#[derive(Debug, Default)]
+pub(super) struct Chosen {
+    pub nodes: Vec<NodeId>,
+    pub edges: Vec<EdgeId>,
+}
+
+/// The nodes and edges of an edit. Edges have no name: they are selected by category and rank.
+pub(super) fn choose(scopes: &[Scope<'_>], measured: &MeasuredGraph, edit: &Edit) -> Chosen {
+    let by_operator = edit.selectors.iter().any(|one| matches!(one, Selector::Operator(_)));
+    let trees: Vec<Option<Tree>> =
+        scopes.iter().map(|scope| by_operator.then(|| tree::of(scope.trace))).collect();
+    // Names are looked at once: per selector and rank, per name.
+    let named: Vec<Vec<Vec<bool>>> = edit
+        .selectors
+        .iter()
+        .map(|one| scopes.iter().map(|scope| names(scope, one)).collect())
+        .collect();
+    let takes = |node: usize| {
+        let origin = measured.origins[node];
+        let (at, Some(row)) = (origin.scope as usize, origin.row) else { return false };
+        let trace = scopes[at].trace;
+        edit.selectors.iter().zip(&named).all(|(one, named)| {
+            let is_named = |row: u32| named[at][trace.slices.name[row as usize].0 as usize];
+            match one {
+                Selector::Kernel(_) => origin.category.is_of_device() && is_named(row),
+                Selector::Name(_) => is_named(row),
+                Selector::Operator(_) => trees[at].as_ref().is_some_and(|tree| {
+                    tree.contains(row)
+                        && std::iter::once(row).chain(tree.ancestors(row)).any(is_named)
+                }),
+                Selector::Categories(of) => of.contains(&origin.category),
+                Selector::Rank(rank) => trace.rank == *rank,
+            }
+        })
+    };
+    let nodes = measured.graph.nodes();
+    let moment = |node: usize| nodes[node].kind == NodeKind::StepMarker || nodes[node].weight == 0;
+    let chosen = (0..nodes.len()).filter(|node| !moment(*node) && takes(*node));
+    Chosen {
+        nodes: chosen.map(|node| NodeId(node as u32)).collect(),
+        edges: edges(scopes, measured, edit),
+    }
+}
+
+fn names(scope: &Scope<'_>, selector: &Selector) -> Vec<bool> {
+    let (Selector::Kernel(pattern) | Selector::Operator(pattern) | Selector::Name(pattern)) =
+        selector
+    else {
+        return Vec::new();
+    };
+    let matches = |name: &str| match pattern {
+        Pattern::Exact(exact) => exact == name,
+        Pattern::Matches(regex) => regex.is_match(name),
+    };
+    scope.trace.strings.iter().map(matches).collect()
+}
+
+fn edges(scopes: &[Scope<'_>], measured: &MeasuredGraph, edit: &Edit) -> Vec<EdgeId> {
+    let takes = |edge: &crate::graph::Edge| {
+        let at = measured.origins[edge.target.index()].scope as usize;
+        let is_start = edge.target == measured.ranks[at].start;
+        let is_moment = is_start || edge.kind == EdgeKind::Rendezvous || edge.weight == 0;
+        !is_moment
+            && edit.selectors.iter().all(|one| match one {
+                Selector::Categories(of) => of.contains(&measured.edge_category(edge)),
+                Selector::Rank(rank) => scopes[at].trace.rank == *rank,
+                _ => false,
+            })
+    };
+    let edges = measured.graph.edges().iter().enumerate();
+    edges.filter(|(_, edge)| takes(edge)).map(|(at, _)| EdgeId(at as u32)).collect()
+}

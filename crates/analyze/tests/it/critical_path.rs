@@ -1,0 +1,106 @@
+//! Critical paths of real traces: they tile every window.
+
+use std::time::Instant;
+
+use analyze::classify::ClassRule;
+use analyze::critical_path::{self, Category, Options, Path};
+use analyze::graph::measured;
+use analyze::{Classifier, Scope, WindowRule, collectives, stragglers, what_if};
+
+use crate::fixture;
+use crate::graph::TRACES;
+
+const OPTIONS: Options = Options { contributors: 8 };
+
+fn check_tiles(name: &str, path: &Path) {
+    let mut at = path.window_start_ns;
+    for one in &path.segments {
+        assert!(one.start_ns == at && one.end_ns > at, "{name}: {one:?} at {at}");
+        at = one.end_ns;
+    }
+    assert_eq!(at, path.window_end_ns, "{name}");
+    let parts: i64 = path.parts.iter().map(|part| part.duration_ns).sum();
+    assert_eq!(parts, path.window_ns, "{name}");
+}
+
+#[test]
+fn parts_sum_to_every_window_of_every_trace() {
+    let classifier = Classifier::new(ClassRule::Category);
+    for name in &TRACES {
+        let Some(job) = fixture::job(name) else { return };
+        for rule in [WindowRule::All, WindowRule::Steps, WindowRule::Hta] {
+            let scopes: Vec<_> =
+                job.traces.iter().map(|trace| Scope::new(trace, rule, &classifier)).collect();
+            let begun = Instant::now();
+            let found = critical_path::of(&scopes, &OPTIONS);
+            let took = begun.elapsed();
+            for (scope, path) in scopes.iter().zip(&found.ranks) {
+                check_tiles(name, path);
+                assert_eq!(path.window_start_ns, scope.window.start, "{name}");
+                assert_eq!(path.window_ns, scope.window.length(), "{name}");
+            }
+            check_tiles(name, found.job.as_ref().expect("a rank"));
+            if rule == WindowRule::All {
+                println!("{name}: {took:?}");
+                print(&found.ranks[0]);
+            }
+        }
+    }
+}
+
+fn print(path: &Path) {
+    for part in &path.parts {
+        println!("    {:?} {} {:?}", part.category, part.duration_ns, part.window_pct);
+    }
+    for one in &path.contributors {
+        let name: String = one.name.chars().take(60).collect();
+        println!("        {:?} {name} {} {}", one.category, one.count, one.duration_ns);
+    }
+}
+
+#[test]
+fn dlrm8_waits_for_rank_7_most_often() {
+    let Some(job) = fixture::job("dlrm8/dlrm_kineto.tar.gz") else { return };
+    let scopes = crate::collectives::scopes(&job);
+    let matched = collectives::of(&scopes);
+    let measured = measured::of(&scopes, &matched);
+    let found = stragglers::of(&scopes, &matched, &measured);
+    let last: Vec<_> = found.ranks.iter().map(|one| (one.rank, one.times_last)).collect();
+    assert_eq!(last[..4], [(7, 5), (5, 2), (4, 1), (0, 0)]);
+    let caused: Vec<_> = found.ranks.iter().map(|one| one.caused_delay_ns / 1000).collect();
+    assert_eq!(caused[..4], [1309, 101, 14, 0]);
+    let path = critical_path::of_graph(&scopes, &measured, &OPTIONS);
+    for one in &path.ranks {
+        println!("rank {:?}", one.rank);
+        print(one);
+    }
+    let hops = path.job.as_ref().expect("ranks");
+    print(hops);
+    for one in &found.arrivals {
+        println!("{one:?}");
+    }
+    for one in &found.ranks {
+        println!("{one:?}");
+    }
+    let waits = |path: &Path| {
+        let waiting = path.segments.iter().filter(|s| s.category == Category::CommunicationWait);
+        waiting.map(|one| (one.peer, one.end_ns - one.start_ns)).collect::<Vec<_>>()
+    };
+    // The job's path never waits for a peer: it is there.
+    assert_eq!(waits(hops), []);
+    assert!(waits(&path.ranks[7]).iter().all(|(peer, _)| peer.is_some_and(|peer| peer != 7)));
+}
+
+#[test]
+fn an_edit_by_one_changes_nothing_and_free_gemms_save_at_most_their_time() {
+    let Some(job) = fixture::job("linear/linear_kineto.json.gz") else { return };
+    let scopes = crate::collectives::scopes(&job);
+    let measured = measured::of(&scopes, &collectives::of(&scopes));
+    let same = what_if::of(&scopes, &measured, &[what_if::parse("kernel=~. x1").expect("edit")]);
+    assert!(same.windows.iter().all(|window| window.saving_ns == 0));
+    assert!(same.parts.iter().all(|part| part.duration_ns == part.new_duration_ns));
+    let free = what_if::of(&scopes, &measured, &[what_if::parse("kernel=~gemm x0").expect("edit")]);
+    println!("{free:#?}");
+    let window = &free.windows[0];
+    assert!(window.saving_ns >= 0 && window.saving_ns <= free.edits[0].old_ns);
+}
