@@ -2,12 +2,23 @@
 
 /// The last part of a C++ name without template and call arguments; other names as they are.
 ///
-/// `void at::native::(anonymous namespace)::cat<float>(float*)` is `cat`.
+/// `void at::native::(anonymous namespace)::cat<float>(float*)` is `cat`. Where that says nothing,
+/// as in `cutlass::Kernel<cutlass_80_gemm>(Params)`, the first template argument is taken.
 pub fn short_name(name: &str) -> &str {
-    const UNNAMED: &[u8] = b"(anonymous namespace)::";
     if name.starts_with("Mem") || !name.contains(['<', '(']) {
         return name;
     }
+    let (short, arguments) = last_part(name);
+    if matches!(short, "Kernel" | "Kernel2" | "kernel" | "device_kernel") {
+        let first = arguments.split([',', '<', '>', '(', ' ']).find(|part| !part.is_empty());
+        return first.map_or(short, |first| first.rsplit("::").next().unwrap_or(first));
+    }
+    if short.is_empty() { name } else { short }
+}
+
+/// The last part of a name, and the text behind the bracket that follows it.
+fn last_part(name: &str) -> (&str, &str) {
+    const UNNAMED: &[u8] = b"(anonymous namespace)::";
     let bytes = name.as_bytes();
     let (mut from, mut to, mut nested, mut at) = (0, bytes.len(), 0usize, 0);
     while at < bytes.len() {
@@ -35,6 +46,7 @@ pub fn short_name(name: &str) -> &str {
         }
         at += 1;
     }
+    // All cuts are beside ASCII characters.
     let short = name.get(from..to.max(from)).unwrap_or(name).trim();
-    if short.is_empty() { name } else { short }
+    (short, name.get(to.max(from) + 1..).unwrap_or_default())
 }

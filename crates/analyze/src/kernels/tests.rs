@@ -17,6 +17,12 @@ fn short_names_are_the_last_part_of_long_ones() {
         ("Memset (Device)", "Memset (Device)"),
         ("std::enable_if<!(false), void>::type internal::gemv<int, true>(gemvArgs<int>)", "gemv"),
         ("void f<{lambda(int)#1}::operator()() const>(int)", "f"),
+        (
+            "void cutlass::Kernel<cutlass_80_simt_sgemm_128x64>(T::Params)",
+            "cutlass_80_simt_sgemm_128x64",
+        ),
+        ("void cutlass::device_kernel<at::cuda::detail::gemm<float> >(P)", "gemm"),
+        ("Kernel(", "Kernel"),
         ("triton_poi_fused_add_0", "triton_poi_fused_add_0"),
         ("my own range", "my own range"),
         ("ядро<float>(x)", "ядро"),

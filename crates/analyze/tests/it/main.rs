@@ -15,4 +15,5 @@ mod fixture;
 mod graph;
 mod hta;
 mod idle;
+mod quality;
 mod tree;

@@ -1,0 +1,178 @@
+//! How far a trace can be trusted: what is missing, wrong or odd in it, which analysis that hurts
+//! and what to record instead. Judges the recording, never the program.
+
+mod host;
+mod job;
+mod records;
+#[cfg(test)]
+mod tests;
+
+use std::collections::BTreeSet;
+
+use serde::Serialize;
+use trace::store::Trace;
+
+use crate::attribution::Attribution;
+use crate::kernels::short_name;
+use crate::scope::Scope;
+use crate::tree::Tree;
+
+/// What is known of one rank before it is judged.
+#[derive(Clone, Copy, Debug)]
+pub struct Evidence<'a> {
+    /// The part that is looked at.
+    pub scope: &'a Scope<'a>,
+    /// What ran inside what.
+    pub tree: &'a Tree,
+    /// Owners of the scope's device work.
+    pub attribution: &'a Attribution,
+}
+
+/// How bad an issue is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Severity {
+    /// Figures are wrong.
+    Error,
+    /// Figures may mislead.
+    Warning,
+    /// Something cannot be said.
+    Info,
+}
+
+/// What all issues of a job amount to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Verdict {
+    /// Nothing worse than [`Severity::Info`].
+    Good,
+    /// Warnings.
+    Doubtful,
+    /// Errors.
+    Poor,
+}
+
+/// One thing wrong with a trace.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Issue {
+    /// Stable name of the kind of issue, such as `lost-device-rows`.
+    pub id: &'static str,
+    /// How bad it is.
+    pub severity: Severity,
+    /// The rank; `None` for the job as a whole.
+    pub rank: Option<u32>,
+    /// What is wrong, with numbers.
+    pub what: String,
+    /// The first or worst place; empty where it has none.
+    pub place: String,
+    /// How many rows, files or steps.
+    pub count: u64,
+    /// How much of what the text names.
+    pub share_pct: Option<f64>,
+    /// The analyses that suffer, and how.
+    pub matters: &'static str,
+    /// What to do about it.
+    pub hint: &'static str,
+}
+
+/// All issues of a job, worst first, then by kind and rank.
+///
+/// # Cost
+/// `O(n log n)` in the rows of the traces.
+pub fn of(ranks: &[Evidence<'_>]) -> Vec<Issue> {
+    let mut issues = job::issues(ranks);
+    for rank in ranks {
+        issues.extend(records::issues(rank));
+        issues.extend(host::issues(rank));
+    }
+    issues.sort_by_key(|issue| (issue.severity, issue.id, issue.rank));
+    issues
+}
+
+/// What the issues amount to.
+pub fn verdict(issues: &[Issue]) -> Verdict {
+    match issues.iter().map(|issue| issue.severity).min() {
+        Some(Severity::Error) => Verdict::Poor,
+        Some(Severity::Warning) => Verdict::Doubtful,
+        _ => Verdict::Good,
+    }
+}
+
+/// All issues of one kind and severity, as one.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct IssueKind {
+    /// The kind.
+    pub id: &'static str,
+    /// How bad it is.
+    pub severity: Severity,
+    /// How many ranks have it; 0 where it is the job's.
+    pub rank_count: u64,
+    /// What is wrong, of the first rank that has it.
+    pub what: String,
+    /// The analyses that suffer, and how.
+    pub matters: &'static str,
+    /// What to do about it.
+    pub hint: &'static str,
+}
+
+/// Issues as [`of`] orders them, one row per kind and severity.
+pub fn by_kind(issues: &[Issue]) -> Vec<IssueKind> {
+    let kinds = issues.chunk_by(|a, b| (a.severity, a.id) == (b.severity, b.id));
+    let kind = |same: &[Issue]| IssueKind {
+        id: same[0].id,
+        severity: same[0].severity,
+        rank_count: same.iter().filter_map(|issue| issue.rank).collect::<BTreeSet<_>>().len()
+            as u64,
+        what: same[0].what.clone(),
+        matters: same[0].matters,
+        hint: same[0].hint,
+    };
+    kinds.map(kind).collect()
+}
+
+/// What is the same for all issues of a kind.
+struct Kind {
+    id: &'static str,
+    severity: Severity,
+    matters: &'static str,
+    hint: &'static str,
+}
+
+impl Kind {
+    fn issue(self, rank: Option<u32>, count: u64, what: String) -> Issue {
+        Issue {
+            id: self.id,
+            severity: self.severity,
+            rank,
+            what,
+            place: String::new(),
+            count,
+            share_pct: None,
+            matters: self.matters,
+            hint: self.hint,
+        }
+    }
+}
+
+impl Issue {
+    fn at(self, place: String) -> Self {
+        Self { place, ..self }
+    }
+
+    fn share(self, share_pct: Option<f64>) -> Self {
+        Self { share_pct, ..self }
+    }
+}
+
+/// A row in words: name, track and when it starts, from the first nanosecond of the window.
+fn place(scope: &Scope<'_>, row: u32) -> String {
+    let trace: &Trace = scope.trace;
+    let track = trace.track(row);
+    let ms = (trace.slices.start(row) - scope.window.start) as f64 / 1e6;
+    let name = short_name(trace.name(row));
+    format!("{name} on {}/{} at {ms:+.3} ms", track.pid, track.tid)
+}
+
+fn milliseconds(ns: i64) -> String {
+    format!("{:.3} ms", ns as f64 / 1e6)
+}

@@ -1,0 +1,210 @@
+//! What the host's rows say about a recording: steps, warm-up, the profiler's own work, nesting.
+
+use trace::store::Kind as RowKind;
+
+use super::{Evidence, Issue, Kind, Severity, milliseconds, place};
+use crate::interval;
+use crate::percent;
+use crate::steps;
+
+/// Fewest whole steps that say how steady a job is.
+const STEPS_MIN: usize = 3;
+/// Coefficient of variation above which a mean step says little.
+const CV_PCT: f64 = 20.0;
+/// Share of the window above which the profiler's own work distorts.
+const OVERHEAD_PCT: f64 = 5.0;
+/// Share of the window above which set-up work distorts.
+const WARM_UP_PCT: f64 = 5.0;
+/// Nesting that rounding to whole microseconds breaks.
+const ROUNDING_NS: i64 = 2_000;
+
+/// Calls that set things up: memory from the driver and code loaded late.
+const SET_UP: [&str; 16] = [
+    "cudaMalloc",
+    "cudaMallocAsync",
+    "cudaMallocHost",
+    "cudaHostAlloc",
+    "cudaHostRegister",
+    "cudaFree",
+    "cudaFreeHost",
+    "cuMemCreate",
+    "cuModuleLoadData",
+    "cuModuleLoadDataEx",
+    "cuLibraryLoadData",
+    "hipMalloc",
+    "hipHostMalloc",
+    "hipFree",
+    "Lazy Function Loading",
+    "Runtime Triggered Module Loading",
+];
+
+pub(super) fn issues(rank: &Evidence<'_>) -> Vec<Issue> {
+    let mut issues = Vec::from_iter(step_count(rank));
+    issues.extend(bad_nesting(rank));
+    issues.extend(overhead(rank));
+    issues.extend(warm_up(rank));
+    issues.extend(missing_sync(rank));
+    issues.extend(missing_arguments(rank));
+    issues.extend(messages(rank));
+    issues
+}
+
+fn step_count(rank: &Evidence<'_>) -> Option<Issue> {
+    let of_rank = Some(rank.scope.trace.rank);
+    let rows = steps::of(rank.scope);
+    let whole = rows.iter().filter(|step| step.is_whole).count();
+    let matters = "nothing can be said per step, and the window is the whole recording";
+    let hint = "call profiler.step() once per iteration, for at least three active steps";
+    if rows.is_empty() {
+        let kind = Kind { id: "no-steps", severity: Severity::Info, matters, hint };
+        return Some(kind.issue(of_rank, 0, "the trace names no steps".to_owned()));
+    }
+    if whole < STEPS_MIN {
+        let matters = "means, quantiles and causes rest on too few steps";
+        let kind = Kind { id: "few-steps", severity: Severity::Warning, matters, hint };
+        let what = format!("{whole} whole steps of {} recorded", rows.len());
+        return Some(kind.issue(of_rank, whole as u64, what));
+    }
+    let summary = steps::summary(rank.scope.trace.rank, &rows);
+    let cv_pct = summary.cv_pct.filter(|cv_pct| *cv_pct > CV_PCT)?;
+    let kind = Kind {
+        id: "unsteady-steps",
+        severity: Severity::Warning,
+        matters: "a mean step stands for none of them; differences below the spread mean nothing",
+        hint: "look at the longest step; leave out the first steps; profile more",
+    };
+    let what = format!(
+        "step times vary by {cv_pct:.1} %: {} to {}",
+        milliseconds(summary.min_ns),
+        milliseconds(summary.max_ns)
+    );
+    Some(kind.issue(of_rank, summary.count, what).share(Some(cv_pct)))
+}
+
+fn bad_nesting(rank: &Evidence<'_>) -> Option<Issue> {
+    let clipped = &rank.tree.clipped;
+    let worst = clipped.iter().max_by_key(|clip| clip.excess_ns)?;
+    let is_rounding = worst.excess_ns <= ROUNDING_NS;
+    let kind = Kind {
+        id: "bad-nesting",
+        severity: if is_rounding { Severity::Info } else { Severity::Warning },
+        matters: "these rows were cut where their parent ends; host times of the parents may be short",
+        hint: "look at these rows: asynchronous ranges belong on a track of their own",
+    };
+    let what = format!(
+        "{} host rows reach past their parent, by up to {}",
+        clipped.len(),
+        milliseconds(worst.excess_ns)
+    );
+    let share = percent(clipped.len() as i64, rank.tree.nodes.len() as i64);
+    let issue = kind.issue(Some(rank.scope.trace.rank), clipped.len() as u64, what);
+    Some(issue.share(share).at(place(rank.scope, worst.row)))
+}
+
+fn overhead(rank: &Evidence<'_>) -> Option<Issue> {
+    let trace = rank.scope.trace;
+    let is_overhead = |row: &u32| trace.kind(*row) == RowKind::Overhead;
+    let rows: Vec<u32> = trace.rows().filter(is_overhead).collect();
+    let spans = rows.iter().map(|row| rank.scope.clipped(*row)).collect();
+    let ns = interval::length(&interval::union(spans));
+    let share = percent(ns, rank.scope.window.length()).filter(|share| *share > OVERHEAD_PCT)?;
+    let kind = Kind {
+        id: "profiler-overhead",
+        severity: Severity::Warning,
+        matters: "the job ran slower than without the profiler; host times are too long",
+        hint: "record fewer activities: without stacks, shapes and memory; warm the profiler up",
+    };
+    let what = format!("the profiler's own work takes {} of the window", milliseconds(ns));
+    Some(kind.issue(Some(trace.rank), rows.len() as u64, what).share(Some(share)))
+}
+
+fn warm_up(rank: &Evidence<'_>) -> Option<Issue> {
+    let trace = rank.scope.trace;
+    let is_set_up = |row: &u32| {
+        let kind = trace.kind(*row);
+        (kind.is_call() || kind == RowKind::Overhead) && SET_UP.contains(&trace.name(*row))
+    };
+    let rows: Vec<u32> = trace.rows().filter(is_set_up).collect();
+    let spans = rows.iter().map(|row| rank.scope.clipped(*row)).collect();
+    let ns = interval::length(&interval::union(spans));
+    let share = percent(ns, rank.scope.window.length()).filter(|share| *share > WARM_UP_PCT)?;
+    let longest = rows.iter().max_by_key(|row| trace.slices.duration[**row as usize])?;
+    let kind = Kind {
+        id: "warm-up",
+        severity: Severity::Warning,
+        matters: "the window holds set-up work that a running job does not do",
+        hint: "skip the first steps: --window steps, or a schedule with wait and warm-up steps",
+    };
+    let what = format!("memory from the driver and code loading take {}", milliseconds(ns));
+    let issue = kind.issue(Some(trace.rank), rows.len() as u64, what);
+    Some(issue.share(Some(share)).at(place(rank.scope, *longest)))
+}
+
+fn missing_sync(rank: &Evidence<'_>) -> Option<Issue> {
+    let trace = rank.scope.trace;
+    let is_wait = |row: &u32| {
+        let name = || trace.name(*row);
+        trace.kind(*row).is_call()
+            && (name().contains("Synchronize") || name().contains("WaitEvent"))
+    };
+    let waits = trace.rows().filter(is_wait).count();
+    let has_sync = trace.rows().any(|row| trace.kind(row) == RowKind::Sync);
+    if waits == 0 || has_sync {
+        return None;
+    }
+    let kind = Kind {
+        id: "missing-sync-events",
+        severity: Severity::Info,
+        matters: "the critical path infers what the host and streams waited for from names and times",
+        hint: "profile with experimental_config=_ExperimentalConfig(enable_cuda_sync_events=True)",
+    };
+    let what = format!("{waits} calls wait, and no cuda_sync row says for what");
+    Some(kind.issue(Some(trace.rank), waits as u64, what))
+}
+
+fn missing_arguments(rank: &Evidence<'_>) -> Vec<Issue> {
+    let trace = rank.scope.trace;
+    let is_off = |key: &str| {
+        let value = trace.header.rest.get(key);
+        value.is_some_and(|value| value.as_i64() == Some(0) || value.as_bool() == Some(false))
+    };
+    let mut issues = Vec::new();
+    if is_off("record_shapes") {
+        let kind = Kind {
+            id: "no-shapes",
+            severity: Severity::Info,
+            matters: "operators cannot be told apart by shape, nor their work computed",
+            hint: "profile with record_shapes=True",
+        };
+        issues.push(kind.issue(Some(trace.rank), 0, "shapes were not recorded".to_owned()));
+    }
+    if trace.slices.python.is_empty() {
+        let kind = Kind {
+            id: "no-stacks",
+            severity: Severity::Info,
+            matters: "operators cannot be traced back to lines of Python",
+            hint: "profile with with_stack=True, at some cost on the host",
+        };
+        issues.push(kind.issue(Some(trace.rank), 0, "no frame of Python was recorded".to_owned()));
+    }
+    issues
+}
+
+/// What the profiler itself warned of.
+fn messages(rank: &Evidence<'_>) -> Vec<Issue> {
+    let trace = rank.scope.trace;
+    let issue = |key: &str| {
+        let messages = trace.header.rest.get(key)?.as_array()?;
+        let first = messages.first()?.as_str().unwrap_or_default();
+        let kind = Kind {
+            id: "profiler-messages",
+            severity: Severity::Warning,
+            matters: "the profiler says itself that something went wrong",
+            hint: "read them in the file's header",
+        };
+        let count = messages.len() as u64;
+        let what = format!("the profiler wrote {count} × {key}");
+        Some(kind.issue(Some(trace.rank), count, what).at(first.to_owned()))
+    };
+    ["ERROR", "WARNING"].into_iter().filter_map(issue).collect()
+}

@@ -1,0 +1,115 @@
+//! Whether the traces of several ranks belong together.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use super::{Evidence, Issue, Kind, Severity};
+use crate::window;
+
+pub(super) fn issues(ranks: &[Evidence<'_>]) -> Vec<Issue> {
+    let each = [duplicates(ranks), worlds(ranks), missing(ranks), mixed_steps(ranks), apart(ranks)];
+    each.into_iter().flatten().collect()
+}
+
+fn listed<T: ToString>(values: impl IntoIterator<Item = T>) -> String {
+    const SHOWN: usize = 8;
+    let values: Vec<String> = values.into_iter().map(|value| value.to_string()).collect();
+    let rest = if values.len() > SHOWN { ", …" } else { "" };
+    format!("{}{rest}", values[..values.len().min(SHOWN)].join(", "))
+}
+
+fn duplicates(ranks: &[Evidence<'_>]) -> Option<Issue> {
+    let mut counts: BTreeMap<u32, u64> = BTreeMap::new();
+    for rank in ranks {
+        *counts.entry(rank.scope.trace.rank).or_default() += 1;
+    }
+    let conflicts: u64 =
+        ranks.iter().map(|rank| rank.scope.trace.losses.of(trace::store::Loss::RankConflict)).sum();
+    let twice = counts.values().filter(|count| **count > 1).count() as u64;
+    if twice + conflicts == 0 {
+        return None;
+    }
+    let kind = Kind {
+        id: "duplicate-ranks",
+        severity: Severity::Warning,
+        matters: "collectives are matched between the wrong ranks",
+        hint: "give one file per rank, or name the files by rank, such as rank-3.json",
+    };
+    let what = match twice {
+        0 => "files claim the same rank, or none; they were numbered by name".to_owned(),
+        _ => {
+            let twice = counts.iter().filter(|(_, count)| **count > 1).map(|(rank, _)| rank);
+            format!("several traces claim rank {}", listed(twice))
+        }
+    };
+    Some(kind.issue(None, twice.max(conflicts), what))
+}
+
+/// World sizes the files name.
+fn world_sizes(ranks: &[Evidence<'_>]) -> BTreeSet<u32> {
+    let size = |rank: &Evidence<'_>| rank.scope.trace.header.distributed.as_ref()?.world_size;
+    ranks.iter().filter_map(size).collect()
+}
+
+fn worlds(ranks: &[Evidence<'_>]) -> Option<Issue> {
+    let sizes = world_sizes(ranks);
+    let kind = Kind {
+        id: "mixed-jobs",
+        severity: Severity::Error,
+        matters: "traces of different jobs cannot be compared in time nor their collectives matched",
+        hint: "give the traces of one job",
+    };
+    let what = || format!("the traces name worlds of {} ranks", listed(&sizes));
+    (sizes.len() > 1).then(|| kind.issue(None, sizes.len() as u64, what()))
+}
+
+fn missing(ranks: &[Evidence<'_>]) -> Option<Issue> {
+    let size = world_sizes(ranks).last().copied()?;
+    let there: BTreeSet<u32> = ranks.iter().map(|rank| rank.scope.trace.rank).collect();
+    let absent = size.saturating_sub(there.len() as u32);
+    if absent == 0 {
+        return None;
+    }
+    let kind = Kind {
+        id: "missing-ranks",
+        severity: Severity::Info,
+        matters: "waits for absent ranks cannot be told from transfers; the straggler may be absent",
+        hint: "give the traces of all ranks",
+    };
+    let what = format!("{} of {size} ranks are there", there.len());
+    Some(kind.issue(None, u64::from(absent), what))
+}
+
+fn mixed_steps(ranks: &[Evidence<'_>]) -> Option<Issue> {
+    let numbers = |rank: &Evidence<'_>| -> BTreeSet<i64> {
+        let steps = window::steps(rank.scope.trace, &rank.scope.links);
+        steps.into_iter().map(|step| step.number).collect()
+    };
+    let sets: Vec<(u32, BTreeSet<i64>)> =
+        ranks.iter().map(|rank| (rank.scope.trace.rank, numbers(rank))).collect();
+    let (_, first) = sets.first()?;
+    let other = sets.iter().filter(|(_, numbers)| numbers != first);
+    let other: Vec<u32> = other.map(|(rank, _)| *rank).collect();
+    let kind = Kind {
+        id: "mixed-steps",
+        severity: Severity::Warning,
+        matters: "collectives are matched by order, and then between different steps",
+        hint: "profile the same steps on all ranks",
+    };
+    let what = || format!("ranks {} recorded other steps than rank {}", listed(&other), sets[0].0);
+    (!other.is_empty()).then(|| kind.issue(None, other.len() as u64, what()))
+}
+
+fn apart(ranks: &[Evidence<'_>]) -> Option<Issue> {
+    let spans = ranks.iter().map(|rank| (rank.scope.window.start, rank.scope.window.end));
+    let spans: Vec<(i64, i64)> = spans.filter(|(start, end)| start < end).collect();
+    let latest = spans.iter().map(|(start, _)| *start).max()?;
+    let earliest = spans.iter().map(|(_, end)| *end).min()?;
+    let kind = Kind {
+        id: "ranks-apart",
+        severity: Severity::Warning,
+        matters: "arrivals and waits of collectives are differences of clocks, not of ranks",
+        hint: "profile all ranks at the same time; synchronise the hosts' clocks",
+    };
+    let what = || "the recordings of some ranks do not overlap in time".to_owned();
+    (latest >= earliest).then(|| kind.issue(None, spans.len() as u64, what()))
+}

@@ -1,0 +1,231 @@
+//! Device work that is lost, misplaced or too long, and what the reader could not read.
+
+use std::collections::BTreeMap;
+
+use trace::store::{Kind as RowKind, Loss};
+
+use super::{Evidence, Issue, Kind, Severity, milliseconds, place};
+use crate::attribution::Method;
+use crate::{percent, window};
+
+/// Launches without device work, in percent, that are more than the end of a recording cuts.
+const LOST_PCT: f64 = 1.0;
+const LOST_PCT_ERROR: f64 = 10.0;
+/// How far work may reach past the next start on its stream before its duration is absurd.
+const ABSURD_NS: i64 = 1_000_000;
+/// Share of the device rows with an operator below which attribution says little.
+const COVERED_PCT: f64 = 90.0;
+
+pub(super) fn issues(rank: &Evidence<'_>) -> Vec<Issue> {
+    let mut issues = losses(rank);
+    issues.extend(zero_times(rank));
+    if rank.scope.trace.rows().all(|row| !rank.scope.trace.kind(row).is_device_work()) {
+        issues.push(no_device_work(rank));
+        return issues;
+    }
+    issues.extend(lost_device_rows(rank));
+    issues.extend(clock_offset(rank));
+    issues.extend(streams(rank));
+    issues.extend(coverage(rank));
+    issues
+}
+
+fn losses(rank: &Evidence<'_>) -> Vec<Issue> {
+    let trace = rank.scope.trace;
+    let issue = |(loss, counted): (Loss, &trace::store::LossCount)| {
+        let severity = match loss {
+            Loss::Truncated | Loss::Damaged | Loss::BrokenEvent | Loss::NoTime => Severity::Warning,
+            _ => Severity::Info,
+        };
+        let kind = Kind {
+            id: "losses",
+            severity,
+            matters: "what could not be read is missing from every figure",
+            hint: "let the job finish writing; copy the file again; compare its size",
+        };
+        let what = format!("{} × {}", counted.count, words(&format!("{loss:?}")));
+        let first = counted.first.first().cloned().unwrap_or_default();
+        kind.issue(Some(trace.rank), counted.count, what).at(first)
+    };
+    trace.losses.iter().map(issue).collect()
+}
+
+/// `NegativeDuration` as `negative duration`.
+fn words(name: &str) -> String {
+    let mut words = String::new();
+    for letter in name.chars() {
+        if letter.is_ascii_uppercase() && !words.is_empty() {
+            words.push(' ');
+        }
+        words.push(letter.to_ascii_lowercase());
+    }
+    words
+}
+
+fn no_device_work(rank: &Evidence<'_>) -> Issue {
+    let kind = Kind {
+        id: "no-device-work",
+        severity: Severity::Info,
+        matters: "only the host can be analysed",
+        hint: "profile with ProfilerActivity.CUDA, or on a machine with a device",
+    };
+    kind.issue(Some(rank.scope.trace.rank), 0, "no work of a device was recorded".to_owned())
+}
+
+fn zero_times(rank: &Evidence<'_>) -> Option<Issue> {
+    let trace = rank.scope.trace;
+    let lost = window::lost_start(trace)?;
+    let is_zero = |row: &u32| trace.slices.start(*row) == lost;
+    let mut rows = trace.rows().filter(is_zero);
+    let first = rows.next()?;
+    let count = 1 + rows.count() as u64;
+    let kind = Kind {
+        id: "zero-times",
+        severity: Severity::Warning,
+        matters: "rows at time 0 are left out of windows, busy time and kernel tables",
+        hint: "a known fault of profilers that lose a buffer: profile fewer steps, or update",
+    };
+    let issue = kind.issue(Some(trace.rank), count, format!("{count} rows start at time 0"));
+    Some(issue.at(trace.name(first).to_owned()))
+}
+
+fn lost_device_rows(rank: &Evidence<'_>) -> Option<Issue> {
+    let trace = rank.scope.trace;
+    let id = |row: u32| trace.slices.correlation(row);
+    let is_device_work = |row: &u32| trace.kind(*row).is_device_work();
+    let mut arrived: Vec<u64> = trace.rows().filter(is_device_work).filter_map(id).collect();
+    arrived.sort_unstable();
+    let is_call = |row: &u32| trace.kind(*row).is_call() && window::is_launch(trace.name(*row));
+    let calls: Vec<u32> = trace.rows().filter(is_call).collect();
+    // A runtime call and the driver call inside it share an id, and the work is linked to one.
+    let is_lost = |row: &&u32| id(**row).is_none_or(|id| arrived.binary_search(&id).is_err());
+    let lost: Vec<&u32> = calls.iter().filter(is_lost).collect();
+    let share = percent(lost.len() as i64, calls.len() as i64)?;
+    if share <= LOST_PCT {
+        return None;
+    }
+    let severity = if share > LOST_PCT_ERROR { Severity::Error } else { Severity::Warning };
+    let kind = Kind {
+        id: "lost-device-rows",
+        severity,
+        matters: "busy time, kernel tables and queue lengths miss this work; idle time is too long",
+        hint: "profile fewer steps or with larger buffers; synchronise before the profiler stops",
+    };
+    let what = format!("{} of {} launches have no device work", lost.len(), calls.len());
+    let issue = kind.issue(Some(trace.rank), lost.len() as u64, what);
+    Some(issue.share(Some(share)).at(place(rank.scope, **lost.first()?)))
+}
+
+fn clock_offset(rank: &Evidence<'_>) -> Option<Issue> {
+    let trace = rank.scope.trace;
+    let start = |row: u32| trace.slices.start(row);
+    let early = |row: &u32| {
+        let call = rank.scope.links.call(*row)?;
+        Some(start(call) - start(*row)).filter(|ns| *ns > 0).map(|ns| (ns, *row))
+    };
+    let early: Vec<(i64, u32)> = rank.scope.device_rows.iter().filter_map(early).collect();
+    let (offset_ns, worst) = early.iter().copied().max()?;
+    let kind = Kind {
+        id: "clock-offset",
+        severity: Severity::Warning,
+        matters: "launch delays, queue lengths and idle causes are off by at least this much",
+        hint: "update CUPTI; shift the device's rows by the offset when comparing with the host",
+    };
+    let what = format!(
+        "{} pieces of device work start before their launch; the device's clock is at least {} early",
+        early.len(),
+        milliseconds(offset_ns)
+    );
+    let share = percent(early.len() as i64, rank.scope.device_rows.len() as i64);
+    let issue = kind.issue(Some(trace.rank), early.len() as u64, what);
+    Some(issue.share(share).at(place(rank.scope, worst)))
+}
+
+/// Overlaps on one stream: small ones are the profiler's rounding, large ones absurd durations.
+fn streams(rank: &Evidence<'_>) -> Vec<Issue> {
+    let trace = rank.scope.trace;
+    let slices = &trace.slices;
+    let mut last: BTreeMap<(i32, i32), u32> = BTreeMap::new();
+    let (mut small, mut small_ns, mut absurd) = (Vec::new(), 0, Vec::new());
+    for &row in &rank.scope.device_rows {
+        let Some(before) = last.insert((trace.device(row), trace.stream(row)), row) else {
+            continue;
+        };
+        let excess = slices.end(before) - slices.start(row);
+        if excess >= ABSURD_NS {
+            absurd.push((excess, before));
+        } else if excess > 0 {
+            small.push((excess, before));
+            small_ns += excess;
+        }
+    }
+    let worst = |rows: &[(i64, u32)]| rows.iter().copied().max();
+    let mut issues = Vec::new();
+    if let Some((_, row)) = worst(&small) {
+        let kind = Kind {
+            id: "stream-overlaps",
+            severity: Severity::Info,
+            matters: "sums of durations exceed busy time; viewers may hide one of the rows",
+            hint: "nothing to do: busy time counts what overlaps once",
+        };
+        let what = format!(
+            "{} pieces of device work overlap the next on their stream, {} in all",
+            small.len(),
+            milliseconds(small_ns)
+        );
+        issues.push(
+            kind.issue(Some(trace.rank), small.len() as u64, what).at(place(rank.scope, row)),
+        );
+    }
+    if let Some((excess, row)) = worst(&absurd) {
+        let kind = Kind {
+            id: "absurd-durations",
+            severity: Severity::Error,
+            matters: "busy time and kernel tables count time in which the work cannot have run",
+            hint: "a known fault of profilers: update, or leave these rows out",
+        };
+        let what = format!(
+            "{} pieces of device work reach past the next start on their stream, by up to {}",
+            absurd.len(),
+            milliseconds(excess)
+        );
+        issues.push(
+            kind.issue(Some(trace.rank), absurd.len() as u64, what).at(place(rank.scope, row)),
+        );
+    }
+    issues
+}
+
+fn coverage(rank: &Evidence<'_>) -> Vec<Issue> {
+    let trace = rank.scope.trace;
+    let mut issues = Vec::new();
+    let covered = rank.attribution.covered_pct().filter(|covered| *covered < COVERED_PCT);
+    // Without operators there is nothing to attribute to.
+    let has_operators = trace.rows().any(|row| trace.kind(row) == RowKind::Operator);
+    if let Some(covered) = covered.filter(|_| has_operators) {
+        let kind = Kind {
+            id: "low-coverage",
+            severity: Severity::Warning,
+            matters: "device time per operator is incomplete",
+            hint: "profile CPU and device together, and from before the first launch on",
+        };
+        let what = format!("only {covered:.1} % of the device work has an operator");
+        let rows = rank.attribution.methods.len() as u64;
+        let open = rows - rank.attribution.covered_count();
+        issues.push(kind.issue(Some(trace.rank), open, what).share(Some(covered)));
+    }
+    let is_orphan = |method: &&Method| **method == Method::Orphan;
+    let orphans = rank.attribution.methods.iter().filter(is_orphan).count();
+    if orphans > 0 {
+        let kind = Kind {
+            id: "orphans",
+            severity: Severity::Info,
+            matters: "this work has no operator and no launch delay; it was queued when recording began",
+            hint: "add warm-up steps to the profiler's schedule",
+        };
+        let what = format!("{orphans} pieces of device work have no recorded launch");
+        let share = percent(orphans as i64, rank.attribution.methods.len() as i64);
+        issues.push(kind.issue(Some(trace.rank), orphans as u64, what).share(share));
+    }
+    issues
+}

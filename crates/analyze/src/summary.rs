@@ -1,0 +1,244 @@
+//! A job in one page: what the trace is, how long a step takes, where the time goes, what takes
+//! it, and how far that can be trusted. Adds nothing that the other analyses do not know.
+
+mod era;
+#[cfg(test)]
+mod tests;
+mod top;
+
+use std::collections::BTreeSet;
+
+use serde::Serialize;
+
+pub use era::Era;
+pub use top::{TopKernel, TopOperator};
+
+use crate::breakdown::{self, Breakdown};
+use crate::percent;
+use crate::quality::{self, Evidence, Issue, Verdict};
+use crate::steps::{self, StepSummary};
+use crate::window::WindowRule;
+
+/// A job in one page.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Summary {
+    /// What the traces are of.
+    pub job: JobSummary,
+    /// Each rank, by rank.
+    pub ranks: Vec<RankSummary>,
+    /// The breakdown of each rank's window.
+    pub breakdowns: Vec<Breakdown>,
+    /// The steps of each rank that names some.
+    pub steps: Vec<StepSummary>,
+    /// Where the time of all windows goes; the parts add up to the windows.
+    pub parts: Vec<Part>,
+    /// The device work that takes most time, over all ranks.
+    pub kernels: Vec<TopKernel>,
+    /// The outermost operators with most device time, or host time where there is no device.
+    pub operators: Vec<TopOperator>,
+    /// What is wrong with the traces, worst first.
+    pub issues: Vec<Issue>,
+    /// What the issues amount to.
+    pub verdict: Verdict,
+}
+
+/// What the traces are of.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct JobSummary {
+    /// The form of the files.
+    pub era: Era,
+    /// Ranks with a trace.
+    pub rank_count: u64,
+    /// Ranks of the job, if the files name their number.
+    pub world_size: Option<u32>,
+    /// The backend of the collectives, if named.
+    pub backend: Option<String>,
+    /// The names of the devices that worked; empty if unknown.
+    pub devices: String,
+    /// How many devices worked.
+    pub device_count: u64,
+    /// Events of all files, metadata included.
+    pub event_count: u64,
+    /// Bytes of uncompressed text.
+    pub text_bytes: u64,
+    /// Which part is looked at; the same for all ranks, or `None`.
+    pub window_rule: Option<WindowRule>,
+    /// Whole steps of the rank with the fewest.
+    pub step_count: u64,
+    /// Median step of the slowest rank.
+    pub step_p50_ns: Option<i64>,
+    /// All windows together.
+    pub window_ns: i64,
+    /// Of all windows, in which a device works.
+    pub busy_pct: Option<f64>,
+    /// Of the device work, that has an operator.
+    pub attributed_pct: Option<f64>,
+}
+
+/// One rank.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct RankSummary {
+    /// The rank.
+    pub rank: u32,
+    /// Where its trace came from.
+    pub origin: String,
+    /// The devices that worked, by name and ordinal.
+    pub devices: String,
+    /// Events of the file.
+    pub event_count: u64,
+    /// Events with a duration.
+    pub slice_count: u64,
+    /// Threads with operators, annotations or calls.
+    pub thread_count: u64,
+    /// Streams with device work in the window.
+    pub stream_count: u64,
+    /// Start of the window, absolute nanoseconds.
+    pub start_ns: i64,
+    /// The window.
+    pub window_ns: i64,
+    /// Whole steps.
+    pub step_count: u64,
+    /// Median step.
+    pub step_p50_ns: Option<i64>,
+    /// Of the window.
+    pub busy_pct: Option<f64>,
+    /// Exposed communication, of the window.
+    pub exposed_communication_pct: Option<f64>,
+    /// Device work with an operator.
+    pub attributed_pct: Option<f64>,
+    /// What the reader lost.
+    pub loss_count: u64,
+}
+
+/// One part of the time of all windows.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Part {
+    /// `compute`, `exposed_communication`, `exposed_memory`, `exposed_other` or `idle`.
+    pub part: &'static str,
+    /// Nanoseconds of all ranks together.
+    pub time_ns: i64,
+    /// Of all windows.
+    pub window_pct: Option<f64>,
+}
+
+/// Sums a job up; `top` is how many kernels and operators are named.
+///
+/// # Cost
+/// `O(n log n)` in the rows of the traces.
+pub fn of(ranks: &[Evidence<'_>], top: usize) -> Summary {
+    let breakdowns: Vec<Breakdown> = ranks.iter().map(|rank| breakdown::of(rank.scope)).collect();
+    let step_rows = ranks.iter().map(|rank| (rank.scope.trace.rank, steps::of(rank.scope)));
+    let steps: Vec<StepSummary> =
+        step_rows.map(|(rank, rows)| steps::summary(rank, &rows)).collect();
+    let issues = quality::of(ranks);
+    let verdict = quality::verdict(&issues);
+    let each = ranks.iter().zip(breakdowns.iter().zip(&steps));
+    Summary {
+        job: job(ranks, &breakdowns, &steps),
+        ranks: each.map(|(rank, (breakdown, steps))| of_rank(rank, breakdown, steps)).collect(),
+        parts: parts(&breakdowns),
+        kernels: top::kernels(ranks, top),
+        operators: top::operators(ranks, top),
+        steps: steps.into_iter().filter(|steps| steps.count > 0).collect(),
+        breakdowns,
+        issues,
+        verdict,
+    }
+}
+
+fn job(ranks: &[Evidence<'_>], breakdowns: &[Breakdown], steps: &[StepSummary]) -> JobSummary {
+    let traces = || ranks.iter().map(|rank| rank.scope.trace);
+    let known = || traces().filter_map(|trace| trace.header.distributed.as_ref());
+    let names: BTreeSet<String> =
+        ranks.iter().flat_map(device_names).map(|(_, name)| name).collect();
+    let names: Vec<String> = names.into_iter().filter(|name| !name.is_empty()).collect();
+    let rules: Vec<WindowRule> = ranks.iter().map(|rank| rank.scope.window.rule).collect();
+    let same_rule = rules.windows(2).all(|pair| pair[0] == pair[1]);
+    let window_ns = breakdowns.iter().map(|row| row.window_ns).sum();
+    let busy_ns = breakdowns.iter().map(|row| row.busy_ns).sum();
+    let methods = || ranks.iter().map(|rank| rank.attribution.methods.len() as i64);
+    let covered = ranks.iter().map(|rank| rank.attribution.covered_count() as i64);
+    JobSummary {
+        era: Era::of(traces()),
+        rank_count: ranks.len() as u64,
+        world_size: known().filter_map(|job| job.world_size).max(),
+        backend: known().map(|job| job.backend.clone()).find(|backend| !backend.is_empty()),
+        devices: names.join(", "),
+        device_count: breakdowns.iter().map(|row| u64::from(row.device_count)).sum(),
+        event_count: traces().map(trace::store::Trace::event_count).sum(),
+        text_bytes: traces().map(|trace| trace.origin.text_bytes).sum(),
+        window_rule: rules.first().copied().filter(|_| same_rule),
+        step_count: steps.iter().map(whole_steps).min().unwrap_or(0),
+        step_p50_ns: steps.iter().filter_map(median_step).max(),
+        window_ns,
+        busy_pct: percent(busy_ns, window_ns).filter(|_| methods().sum::<i64>() > 0),
+        attributed_pct: percent(covered.sum(), methods().sum()),
+    }
+}
+
+fn of_rank(rank: &Evidence<'_>, breakdown: &Breakdown, steps: &StepSummary) -> RankSummary {
+    let trace = rank.scope.trace;
+    let name = |(device, name): (i32, String)| {
+        if name.is_empty() { device.to_string() } else { format!("{name} ({device})") }
+    };
+    let streams: BTreeSet<(i32, i32)> =
+        rank.scope.device_rows.iter().map(|row| (trace.device(*row), trace.stream(*row))).collect();
+    let path = trace.origin.path.display();
+    let has_work = !rank.scope.device_rows.is_empty();
+    let of_window = |part| percent(part, breakdown.window_ns).filter(|_| has_work);
+    RankSummary {
+        rank: trace.rank,
+        origin: match &trace.origin.member {
+            Some(member) => format!("{path}: {member}"),
+            None => path.to_string(),
+        },
+        devices: device_names(rank).into_iter().map(name).collect::<Vec<_>>().join(", "),
+        event_count: trace.event_count(),
+        slice_count: trace.slices.len() as u64,
+        thread_count: rank.tree.threads.len() as u64,
+        stream_count: streams.len() as u64,
+        start_ns: rank.scope.window.start,
+        window_ns: breakdown.window_ns,
+        step_count: whole_steps(steps),
+        step_p50_ns: median_step(steps),
+        busy_pct: of_window(breakdown.busy_ns),
+        exposed_communication_pct: of_window(breakdown.exposed_communication_ns),
+        attributed_pct: rank.attribution.covered_pct(),
+        loss_count: trace.losses.iter().map(|(_, counted)| counted.count).sum(),
+    }
+}
+
+/// The devices that worked, with the names the header has for them; else empty ones.
+fn device_names(rank: &Evidence<'_>) -> Vec<(i32, String)> {
+    let known = &rank.scope.trace.header.devices;
+    let name = |device: i32| {
+        let found = known.iter().find(|known| known.id == i64::from(device));
+        found.map(|known| known.name.clone()).unwrap_or_default()
+    };
+    rank.scope.devices().into_iter().map(|device| (device, name(device))).collect()
+}
+
+fn whole_steps(steps: &StepSummary) -> u64 {
+    // Where none is whole, the spread is of the incomplete ones.
+    if steps.count == steps.incomplete_count { 0 } else { steps.count }
+}
+
+fn median_step(steps: &StepSummary) -> Option<i64> {
+    (steps.count > 0).then_some(steps.p50_ns)
+}
+
+fn parts(breakdowns: &[Breakdown]) -> Vec<Part> {
+    let of: [(&'static str, fn(&Breakdown) -> i64); 5] = [
+        ("compute", |row| row.compute_ns),
+        ("exposed_communication", |row| row.exposed_communication_ns),
+        ("exposed_memory", |row| row.exposed_memory_ns),
+        ("exposed_other", |row| row.exposed_other_ns),
+        ("idle", |row| row.idle_ns),
+    ];
+    let window_ns = breakdowns.iter().map(|row| row.window_ns).sum();
+    let part = |(part, time): (&'static str, fn(&Breakdown) -> i64)| {
+        let time_ns = breakdowns.iter().map(time).sum();
+        Part { part, time_ns, window_pct: percent(time_ns, window_ns) }
+    };
+    of.into_iter().map(part).collect()
+}

@@ -1,0 +1,109 @@
+//! What takes most time over all ranks.
+
+use std::collections::BTreeMap;
+
+use serde::Serialize;
+
+use crate::classify::Class;
+use crate::percent;
+use crate::quality::Evidence;
+use crate::{breakdown, kernels};
+
+/// Device work of one short name over all ranks.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct TopKernel {
+    /// Name without types and arguments.
+    pub name: String,
+    /// What it is for.
+    pub class: Class,
+    /// How often, on all ranks.
+    pub count: u64,
+    /// Durations, on all ranks.
+    pub total_ns: i64,
+    /// Of the busy time of all ranks.
+    pub busy_pct: Option<f64>,
+    /// The rank with most of it.
+    pub rank_max: u32,
+    /// Its durations there.
+    pub rank_max_ns: i64,
+}
+
+/// Outermost operators of one name over all ranks.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct TopOperator {
+    /// The name.
+    pub name: String,
+    /// How often, on all ranks.
+    pub count: u64,
+    /// Time on the hosts.
+    pub host_ns: i64,
+    /// Pieces of device work launched inside.
+    pub kernel_count: u64,
+    /// Their durations.
+    pub device_ns: i64,
+    /// Of the busy time of all ranks.
+    pub busy_pct: Option<f64>,
+}
+
+pub(super) fn kernels(ranks: &[Evidence<'_>], top: usize) -> Vec<TopKernel> {
+    let busy_ns = ranks.iter().map(|rank| breakdown::of(rank.scope).busy_ns).sum();
+    let mut found: BTreeMap<(String, Class), BTreeMap<u32, (u64, i64)>> = BTreeMap::new();
+    for row in ranks.iter().flat_map(|rank| kernels::of(rank.scope)) {
+        let by_rank = found.entry((row.short_name, row.class)).or_default();
+        let sums = by_rank.entry(row.rank).or_default();
+        sums.0 += row.count;
+        sums.1 += row.total_ns;
+    }
+    let row = |((name, class), by_rank): ((String, Class), BTreeMap<u32, (u64, i64)>)| {
+        let most = by_rank.iter().rev().max_by_key(|(_, (_, ns))| *ns);
+        let (rank_max, rank_max_ns) = most.map_or((0, 0), |(rank, (_, ns))| (*rank, *ns));
+        let total_ns = by_rank.values().map(|(_, ns)| ns).sum();
+        TopKernel {
+            name,
+            class,
+            count: by_rank.values().map(|(count, _)| count).sum(),
+            total_ns,
+            busy_pct: percent(total_ns, busy_ns),
+            rank_max,
+            rank_max_ns,
+        }
+    };
+    let mut rows: Vec<TopKernel> = found.into_iter().map(row).collect();
+    rows.sort_by_key(|row| -row.total_ns);
+    rows.truncate(top);
+    rows
+}
+
+pub(super) fn operators(ranks: &[Evidence<'_>], top: usize) -> Vec<TopOperator> {
+    let busy_ns = ranks.iter().map(|rank| breakdown::of(rank.scope).busy_ns).sum();
+    let mut found: BTreeMap<&str, TopOperator> = BTreeMap::new();
+    for rank in ranks {
+        let trace = rank.scope.trace;
+        for row in rank.tree.top_operators(trace) {
+            if !rank.scope.starts_inside(row) {
+                continue;
+            }
+            let name = trace.name(row);
+            let sums = found.entry(name).or_insert_with(|| TopOperator {
+                name: name.to_owned(),
+                count: 0,
+                host_ns: 0,
+                kernel_count: 0,
+                device_ns: 0,
+                busy_pct: None,
+            });
+            let inside = rank.attribution.inclusive(rank.tree, row);
+            sums.count += 1;
+            sums.host_ns += trace.slices.duration[row as usize];
+            sums.kernel_count += inside.count;
+            sums.device_ns += inside.device_ns;
+        }
+    }
+    let mut rows: Vec<TopOperator> = found.into_values().collect();
+    rows.sort_by_key(|row| (-row.device_ns, -row.host_ns));
+    rows.truncate(top);
+    for row in &mut rows {
+        row.busy_pct = percent(row.device_ns, busy_ns);
+    }
+    rows
+}

@@ -1,0 +1,97 @@
+//! What is said of the recordings of real traces.
+
+use analyze::quality::{self, Evidence, Verdict};
+use analyze::summary::{self, Era, Summary};
+use analyze::{Scope, attribution, tree};
+use trace::store::Job;
+
+use crate::attribution::whole;
+use crate::fixture::job;
+
+fn summary(job: &Job) -> Summary {
+    let scopes: Vec<Scope<'_>> = job.traces.iter().map(whole).collect();
+    let trees: Vec<_> = job.traces.iter().map(tree::of).collect();
+    let owners: Vec<_> =
+        scopes.iter().zip(&trees).map(|(scope, tree)| attribution::of(scope, tree)).collect();
+    let evidence: Vec<_> = scopes
+        .iter()
+        .zip(trees.iter().zip(&owners))
+        .map(|(scope, (tree, attribution))| Evidence { scope, tree, attribution })
+        .collect();
+    summary::of(&evidence, 3)
+}
+
+/// Era, verdict, and per kind of issue its name, how many ranks have it and the first's text.
+fn check(path: &str, era: Era, verdict: Verdict, kinds: &[(&str, u64, &str)]) {
+    let Some(job) = job(path) else { return };
+    let summary = summary(&job);
+    let found = quality::by_kind(&summary.issues);
+    let found: Vec<_> =
+        found.iter().map(|kind| (kind.id, kind.rank_count, kind.what.as_str())).collect();
+    assert_eq!(found, kinds, "{path}");
+    assert_eq!((summary.job.era, summary.verdict), (era, verdict), "{path}");
+    let parts: i64 = summary.parts.iter().map(|part| part.time_ns).sum();
+    assert_eq!(parts, summary.job.window_ns, "{path}");
+}
+
+const NO_STACKS: (&str, u64, &str) = ("no-stacks", 1, "no frame of Python was recorded");
+const NO_STEPS: (&str, u64, &str) = ("no-steps", 1, "the trace names no steps");
+
+#[test]
+fn the_doctor_knows_what_dlrm8_lacks() {
+    let expected = [
+        ("few-steps", 8, "1 whole steps of 1 recorded"),
+        ("low-coverage", 2, "only 80.4 % of the device work has an operator"),
+        ("missing-sync-events", 8, "55 calls wait, and no cuda_sync row says for what"),
+        ("no-stacks", 8, "no frame of Python was recorded"),
+        ("orphans", 2, "64 pieces of device work have no recorded launch"),
+    ];
+    let path = "dlrm8/dlrm_kineto.tar.gz";
+    check(path, Era::KinetoMicroseconds, Verdict::Doubtful, &expected);
+}
+
+#[test]
+fn the_doctor_sees_warm_up_unsteady_steps_and_lost_rows() {
+    use Era::KinetoMicroseconds;
+    let expected = [
+        ("warm-up", 1, "memory from the driver and code loading take 984.755 ms"),
+        ("missing-sync-events", 1, "1 calls wait, and no cuda_sync row says for what"),
+        NO_STACKS,
+        NO_STEPS,
+    ];
+    check("linear/linear_kineto.json.gz", KinetoMicroseconds, Verdict::Doubtful, &expected);
+    let overlaps = "31 pieces of device work overlap the next on their stream, 0.115 ms in all";
+    let expected = [
+        ("unsteady-steps", 1, "step times vary by 28.9 %: 81.971 ms to 166.403 ms"),
+        ("missing-ranks", 0, "1 of 2 ranks are there"),
+        ("missing-sync-events", 1, "247 calls wait, and no cuda_sync row says for what"),
+        NO_STACKS,
+        ("orphans", 1, "614 pieces of device work have no recorded launch"),
+        ("stream-overlaps", 1, overlaps),
+    ];
+    check("trace_diff/test.json.gz", KinetoMicroseconds, Verdict::Doubtful, &expected);
+    let expected = [
+        ("lost-device-rows", 1, "2 of 100 launches have no device work"),
+        ("warm-up", 1, "memory from the driver and code loading take 8514.025 ms"),
+        NO_STACKS,
+        NO_STEPS,
+    ];
+    let path = "alexnet/benchmark_result_2869224_1695835535_trace.json.gz";
+    check(path, KinetoMicroseconds, Verdict::Doubtful, &expected);
+}
+
+#[test]
+fn the_doctor_says_so_where_nothing_is_wrong_or_nothing_ran() {
+    let expected = [
+        ("missing-ranks", 0, "1 of 8 ranks are there"),
+        ("missing-sync-events", 1, "247 calls wait, and no cuda_sync row says for what"),
+        NO_STACKS,
+    ];
+    check("trace_diff/control.json.gz", Era::KinetoMicroseconds, Verdict::Good, &expected);
+    let expected = [
+        ("few-steps", 1, "1 whole steps of 1 recorded"),
+        ("no-device-work", 1, "no work of a device was recorded"),
+        NO_STACKS,
+    ];
+    check("odd/rank_non_gpu.json.gz", Era::KinetoMicroseconds, Verdict::Doubtful, &expected);
+}
