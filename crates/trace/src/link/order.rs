@@ -68,6 +68,15 @@ fn place(rows: &mut [Option<u32>], thread: &Sequence, occurrence: &Occurrence) {
     }
 }
 
+/// A track that may be a thread's.
+struct Choice {
+    /// Its place among the free ones.
+    at: usize,
+    /// Whether the thread occurs whole, and how alike they are.
+    score: (bool, [f64; 2]),
+    occurrences: Vec<Occurrence>,
+}
+
 /// The track a thread occurs in, whole if possible, and at the right time if one is known. It is
 /// taken from the free ones.
 fn choose<'a>(
@@ -76,21 +85,21 @@ fn choose<'a>(
     free: &mut Vec<&'a Sequence>,
     within: Option<(i64, i64)>,
 ) -> Candidate<'a> {
-    let mut best: Option<(usize, (bool, [f64; 2]), Vec<Occurrence>)> = None;
+    let mut best: Option<Choice> = None;
     for (at, track) in free.iter().enumerate() {
-        let whole = occurrences(host, thread, track);
-        let is_timely = within.is_none_or(|span| nearest(&whole, span).is_some());
-        let is_whole = !whole.is_empty() && is_timely;
+        let occurrences = occurrences(host, thread, track);
+        let is_timely = within.is_none_or(|span| nearest(&occurrences, span).is_some());
+        let is_whole = !occurrences.is_empty() && is_timely;
         let likeness =
             if is_whole { [1.0; 2] } else { align::likeness(&thread.names, &track.names) };
         let score = (is_whole, likeness);
-        let is_better = best.as_ref().is_none_or(|(_, best, _)| score > *best);
+        let is_better = best.as_ref().is_none_or(|best| score > best.score);
         if (likeness[0] > 0.0 || likeness[1] >= ALIKE) && is_better {
-            best = Some((at, score, whole));
+            best = Some(Choice { at, score, occurrences });
         }
     }
     match best {
-        Some((at, _, occurrences)) => {
+        Some(Choice { at, occurrences, .. }) => {
             Candidate { thread, track: Some(free.remove(at)), occurrences }
         }
         None => Candidate { thread, track: None, occurrences: Vec::new() },

@@ -2,7 +2,7 @@
 //!
 //! Knows no format; who asks says which names to take and what a text is.
 
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::atomic::AtomicBool;
 
 use super::blocks::Blocks;
@@ -31,73 +31,88 @@ pub struct Format<T> {
 /// that was named and is none; [`Error::NoTraces`] for a folder or an archive without any.
 pub fn read<T>(path: &Path, format: &Format<T>) -> Result<Vec<T>, Error> {
     let request = Request { paths: vec![path.to_path_buf()], threads: 1 };
-    let found = find::files(&request, format.wanted)?;
-    let mut skipped: Vec<Skipped> = found.skipped.into_iter().map(|(_, one)| one).collect();
-    let mut documents = Vec::new();
-    for unit in &found.units {
-        file(&unit.path, unit.by, format, (&mut documents, &mut skipped))?;
+    let files = find::files(&request, format.wanted)?;
+    let skipped = files.skipped.into_iter().map(|(_, one)| one).collect();
+    let mut found = Found { format, documents: Vec::new(), skipped };
+    for unit in &files.units {
+        found.file(&unit.path, unit.by)?;
     }
-    if documents.is_empty() {
-        return Err(gather::no_traces(path, &skipped));
+    if found.documents.is_empty() {
+        return Err(gather::no_traces(path, &found.skipped));
     }
-    Ok(documents)
+    Ok(found.documents)
 }
 
-fn file<T>(
-    path: &PathBuf,
-    by: By,
-    format: &Format<T>,
-    (documents, skipped): (&mut Vec<T>, &mut Vec<Skipped>),
-) -> Result<(), Error> {
-    let never = AtomicBool::new(false);
-    let reader = Reader { wanted: format.wanted, cancelled: &never, progress: &|| {} };
-    let mut stream = Stream::open(path, Shared::default(), reader).map_err(Error::read(path))?;
-    let mut skip = |member: Option<String>, reason: String| {
-        skipped.push(Skipped { path: path.clone(), member, reason });
-    };
-    loop {
-        let member = match stream.part() {
-            Part::Text(member) => member,
-            Part::Skipped(member, reason) => {
-                skip(Some(member), reason.to_owned());
-                continue;
-            }
-            Part::Failed(Failure::System(source)) => return Err(Error::read(path)(source)),
-            Part::Failed(failure) => {
-                let (loss, text) = gather::words(&failure);
-                match documents.last_mut() {
-                    Some(last) => (format.label)(last).1.count(loss, || text),
-                    None => skip(None, text),
+/// What was found so far.
+struct Found<'a, T> {
+    format: &'a Format<T>,
+    documents: Vec<T>,
+    skipped: Vec<Skipped>,
+}
+
+impl<T> Found<'_, T> {
+    fn file(&mut self, path: &Path, by: By) -> Result<(), Error> {
+        let never = AtomicBool::new(false);
+        let wanted = self.format.wanted;
+        let reader = Reader { wanted, cancelled: &never, progress: &|| {} };
+        let mut stream =
+            Stream::open(path, Shared::default(), reader).map_err(Error::read(path))?;
+        loop {
+            match stream.part() {
+                Part::Text(member) => {
+                    let bytes = whole(&mut stream).map_err(Error::read(path))?;
+                    let failure = stream.finish();
+                    if let Some(Failure::System(source)) = failure {
+                        return Err(Error::read(path)(source));
+                    }
+                    let by = if member.is_some() { By::Folder } else { by };
+                    let origin =
+                        Origin { path: path.to_path_buf(), member, text_bytes: bytes.len() as u64 };
+                    self.text(&bytes, origin, by, failure)?;
                 }
-                continue;
+                Part::Skipped(member, reason) => self.skip(path, Some(member), reason.to_owned()),
+                Part::Failed(Failure::System(source)) => return Err(Error::read(path)(source)),
+                Part::Failed(failure) => {
+                    let (loss, text) = gather::words(&failure);
+                    match self.documents.last_mut() {
+                        Some(last) => (self.format.label)(last).1.count(loss, || text),
+                        None => self.skip(path, None, text),
+                    }
+                }
+                Part::Done => return Ok(()),
             }
-            Part::Done => return Ok(()),
-        };
-        let bytes = whole(&mut stream).map_err(Error::read(path))?;
-        let failure = stream.finish();
-        if let Some(Failure::System(source)) = failure {
-            return Err(Error::read(path)(source));
         }
-        let is_named = by == By::Name && member.is_none();
-        match (format.read)(&bytes) {
-            Ok(mut document) => {
-                let (origin, losses) = (format.label)(&mut document);
-                let text_bytes = bytes.len() as u64;
-                *origin = Origin { path: path.clone(), member, text_bytes };
+    }
+
+    fn text(
+        &mut self,
+        bytes: &[u8],
+        origin: Origin,
+        by: By,
+        failure: Option<Failure>,
+    ) -> Result<(), Error> {
+        let is_empty = bytes.is_empty() && failure.is_none();
+        match ((self.format.read)(bytes), by) {
+            (Ok(mut document), _) => {
+                let (place, losses) = (self.format.label)(&mut document);
+                *place = origin;
                 if let Some(failure) = failure {
                     let (loss, text) = gather::words(&failure);
                     losses.count(loss, || text);
                 }
-                documents.push(document);
+                self.documents.push(document);
             }
-            Err(_) if is_named && bytes.is_empty() && failure.is_none() => {
-                return Err(Error::Empty { path: path.clone() });
+            (Err(_), By::Name) if is_empty => return Err(Error::Empty { path: origin.path }),
+            (Err(reason), By::Name) => {
+                return Err(Error::NotATrace { path: origin.path, reason });
             }
-            Err(reason) if is_named => {
-                return Err(Error::NotATrace { path: path.clone(), reason });
-            }
-            Err(reason) => skip(member, reason),
+            (Err(reason), By::Folder) => self.skip(&origin.path, origin.member, reason),
         }
+        Ok(())
+    }
+
+    fn skip(&mut self, path: &Path, member: Option<String>, reason: String) {
+        self.skipped.push(Skipped { path: path.to_path_buf(), member, reason });
     }
 }
 
