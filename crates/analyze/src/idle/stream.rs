@@ -15,9 +15,11 @@ pub enum StreamCause {
     HostWait,
     /// It was launched before, and the gap is short.
     KernelWait,
-    /// It was launched before, or nobody knows when, and the gap is long: it waited for another
-    /// stream or for room on the device.
+    /// It was launched before, and the gap is long: it waited for another stream or for room on the
+    /// device.
     Other,
+    /// The launch of the work ending the gap was not recorded.
+    Unlinked,
     /// Before the first row of the stream in the window.
     Head,
     /// Behind the last one.
@@ -100,12 +102,11 @@ fn cause(
     ending: u32,
 ) -> StreamCause {
     let launched = scope.links.call(ending).map(|call| scope.trace.slices.start(call));
-    if launched.is_some_and(|launched| launched > from) {
-        StreamCause::HostWait
-    } else if to - from < settings.kernel_wait_ns {
-        StreamCause::KernelWait
-    } else {
-        StreamCause::Other
+    match launched {
+        None => StreamCause::Unlinked,
+        Some(launched) if launched > from => StreamCause::HostWait,
+        Some(_) if to - from < settings.kernel_wait_ns => StreamCause::KernelWait,
+        Some(_) => StreamCause::Other,
     }
 }
 

@@ -148,7 +148,7 @@ fn a_row_inside_another_of_its_stream_makes_no_negative_gap() {
     let scope = sketch.scope(WindowRule::All);
     let idle = of(&scope, &tree::of(&sketch.trace), &Settings::USUAL);
     let row = &idle.streams[0];
-    assert_eq!((row.cause, row.gap_count, row.idle_ns), (StreamCause::KernelWait, 1, 5000));
+    assert_eq!((row.cause, row.gap_count, row.idle_ns), (StreamCause::Unlinked, 1, 5000));
 }
 
 #[test]

@@ -1,13 +1,11 @@
 //! Idle time, launches, queues and rates of real traces: what must add up does.
 
 use std::collections::BTreeMap;
-use std::sync::OnceLock;
 
 use analyze::classify::ClassRule;
 use analyze::{
     Classifier, Scope, WindowRule, bandwidth, breakdown, idle, launches, overlap, queue, tree,
 };
-use trace::store::Job;
 
 use crate::fixture;
 
@@ -24,16 +22,9 @@ const TRACES: [&str; 10] = [
     "odd/rank_non_gpu.json.gz",
 ];
 
-/// All of them, read once; none where the fixtures are absent.
-fn jobs() -> &'static [(&'static str, Job)] {
-    static JOBS: OnceLock<Vec<(&str, Job)>> = OnceLock::new();
-    JOBS.get_or_init(|| {
-        TRACES.iter().map_while(|path| Some((*path, fixture::job(path)?))).collect()
-    })
-}
-
 fn each(mut check: impl FnMut(&str, &Scope<'_>)) {
-    for (path, job) in jobs() {
+    for path in TRACES {
+        let Some(job) = fixture::job(path) else { return };
         for trace in &job.traces {
             for rule in [WindowRule::All, WindowRule::Steps, WindowRule::Hta] {
                 check(path, &Scope::new(trace, rule, &Classifier::new(ClassRule::Category)));

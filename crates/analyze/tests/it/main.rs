@@ -15,5 +15,7 @@ mod fixture;
 mod graph;
 mod hta;
 mod idle;
+mod launches;
+mod painted;
 mod quality;
 mod tree;
