@@ -9,8 +9,8 @@ use std::path::{Path, PathBuf};
 
 /// Bytes collected before they are written.
 const COLLECTED: usize = 256 << 10;
-/// Bytes read at a time: few, because rows by track jump about in the order of the file.
-const WINDOW: u64 = 8 << 10;
+/// Bytes read ahead where rows are asked for one after the other.
+const WINDOW: u64 = 64 << 10;
 
 /// A file being filled.
 pub struct Filling {
@@ -45,11 +45,7 @@ impl Filling {
         let mut options = OpenOptions::new();
         let file = options.read(true).write(true).create(true).truncate(true).open(path)?;
         let temporary = Temporary(path.to_path_buf());
-        Ok(Self {
-            out: BufWriter::with_capacity(COLLECTED, file),
-            temporary,
-            ends: Vec::new(),
-        })
+        Ok(Self { out: BufWriter::with_capacity(COLLECTED, file), temporary, ends: Vec::new() })
     }
 
     /// Adds the bytes of the next row.
@@ -75,9 +71,11 @@ impl Spill {
         let last = self.ends[at];
         let held = self.start..=self.start + self.window.len() as u64;
         if !(held.contains(&first) && held.contains(&last)) {
+            // Rows by track may jump about in the order of the file: then nothing is read ahead.
+            let ahead = if held.contains(&first) { WINDOW } else { 0 };
             self.file.seek(SeekFrom::Start(first))?;
             self.window.clear();
-            (&mut self.file).take(WINDOW.max(last - first)).read_to_end(&mut self.window)?;
+            (&mut self.file).take(ahead.max(last - first)).read_to_end(&mut self.window)?;
             self.start = first;
         }
         let (first, last) = ((first - self.start) as usize, (last - self.start) as usize);
