@@ -6,7 +6,7 @@ use prost::Message;
 use trace::chakra::{self, Attribute, CollectiveKind, Graph, Int32s, Kind, Node, Value};
 use trace::store::Loss;
 
-use crate::execution_trace_read::fixture;
+use crate::execution_trace_read::{effort, fixture, generator, texts};
 
 fn feeder() -> Option<Graph> {
     let path = fixture("odd/chakra_feeder.tar.gz")?;
@@ -125,5 +125,27 @@ fn a_cut_file_keeps_its_whole_nodes() {
 fn what_is_no_chakra_file_is_refused() {
     for bytes in [&b""[..], b"{\"schema\": 1}", b"\x89PNG\r\n\x1a\n", &[0, 0, 0], &[0xff; 40]] {
         assert!(chakra::read_bytes(bytes).is_err(), "{bytes:?}");
+    }
+}
+
+#[test]
+fn no_damage_makes_the_reader_panic() {
+    let (cuts, flips) = effort();
+    let mut random = generator();
+    for mut bytes in texts("odd/chakra_feeder.tar.gz") {
+        // Small enough for many cases.
+        bytes.truncate(500_000);
+        let whole = chakra::read_bytes(&bytes).unwrap().nodes.len();
+        for case in 0..cuts + flips {
+            let at = random(bytes.len());
+            if case < cuts {
+                let cut = chakra::read_bytes(&bytes[..at]);
+                assert!(cut.is_err() || cut.is_ok_and(|graph| graph.nodes.len() <= whole));
+                continue;
+            }
+            let kept = std::mem::replace(&mut bytes[at], random(256) as u8);
+            let _ = chakra::read_bytes(&bytes);
+            bytes[at] = kept;
+        }
     }
 }

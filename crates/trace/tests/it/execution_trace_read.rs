@@ -1,6 +1,8 @@
 //! Execution traces of all schemas: what the public files hold, and what broken ones give.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::fs;
+use std::io::Read;
 use std::path::PathBuf;
 
 use trace::execution_trace::{self, ExecutionTrace, Node, Scope, Tensor, Value};
@@ -384,7 +386,7 @@ fn files_that_are_none_are_named() {
     let folder = tempfile::tempdir().unwrap();
     let refusal = |name: &str, text: &str| {
         let path = folder.path().join(name);
-        std::fs::write(&path, text).unwrap();
+        fs::write(&path, text).unwrap();
         execution_trace::read(&path)
             .unwrap_err()
             .to_string()
@@ -405,7 +407,7 @@ fn a_folder_of_ranks_is_ordered_and_numbered() {
         let text = NEWEST
             .replace("\"ctrl_deps\": 2", "\"ctrl_deps\": 1")
             .replace("\"default_pg\"],1,", "\"default_pg\"],null,");
-        std::fs::write(folder.path().join(format!("dlrm_eg_{rank}.json")), text).unwrap();
+        fs::write(folder.path().join(format!("dlrm_eg_{rank}.json")), text).unwrap();
     }
     let traces = execution_trace::read(folder.path()).unwrap();
     assert_eq!(traces.iter().map(|trace| trace.rank).collect::<Vec<_>>(), [0, 2, 10]);
@@ -424,34 +426,90 @@ fn holds_together(trace: &ExecutionTrace) {
     }
 }
 
-#[test]
-fn damage_costs_little_and_never_panics() {
-    let Some(path) = fixture("linear/linear_et.json.gz") else { return };
-    let mut text = Vec::new();
-    let file = std::fs::File::open(path).unwrap();
-    std::io::Read::read_to_end(&mut flate2::read::GzDecoder::new(file), &mut text).unwrap();
+/// Cuts and wrong bytes to try; `ROWMILL_CORRUPTION=full` takes more.
+pub fn effort() -> (usize, usize) {
+    let is_full = std::env::var("ROWMILL_CORRUPTION").is_ok_and(|value| value == "full");
+    if is_full { (200, 1000) } else { (20, 50) }
+}
+
+/// Numbers below a limit, always the same.
+pub fn generator() -> impl FnMut(usize) -> usize {
     let mut state = 1_u64;
-    let mut random = |below: usize| {
+    move |below| {
         state =
             state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
         (state >> 33) as usize % below
-    };
-    for _ in 0..40 {
-        let end = random(text.len());
-        if let Ok(trace) = execution_trace::read_text(&text[..end]) {
+    }
+}
+
+/// The texts of a fixture, unpacked.
+pub fn texts(name: &str) -> Vec<Vec<u8>> {
+    let Some(path) = fixture(name) else { return Vec::new() };
+    let mut text = Vec::new();
+    let file = fs::File::open(path).unwrap();
+    flate2::read::GzDecoder::new(file).read_to_end(&mut text).unwrap();
+    if text.get(257..262) != Some(b"ustar") {
+        return vec![text];
+    }
+    let mut members = Vec::new();
+    for entry in tar::Archive::new(text.as_slice()).entries().unwrap() {
+        let mut member = Vec::new();
+        entry.unwrap().read_to_end(&mut member).unwrap();
+        members.push(member);
+    }
+    members.retain(|member| member.len() > 1000);
+    members
+}
+
+#[test]
+fn a_cut_costs_one_node_and_a_wrong_byte_two() {
+    let mut random = generator();
+    let (cuts, flips) = effort();
+    for mut text in texts("linear/linear_et.json.gz") {
+        for _ in 0..cuts {
+            let end = random(text.len());
+            let Ok(trace) = execution_trace::read_text(&text[..end]) else { continue };
             assert_eq!(trace.losses.of(Loss::Truncated), 1);
-            let whole = text[..end].windows(4).filter(|window| *window == b"\"id\"").count();
-            assert!(whole - trace.nodes.len() <= 1, "{end}: {} of {whole}", trace.nodes.len());
+            let begun = text[..end].windows(4).filter(|window| *window == b"\"id\"").count();
+            assert!(begun - trace.nodes.len() <= 1, "{end}: {} of {begun}", trace.nodes.len());
             holds_together(&trace);
         }
-        let at = random(text.len());
-        let (kept, wrong) = (text[at], random(256) as u8);
-        text[at] = wrong;
-        if let Ok(trace) = execution_trace::read_text(&text) {
-            // One byte costs at most its own node and the one it runs into.
-            assert!(trace.nodes.len() >= 929, "{at}: {wrong}: {:?}", trace.losses);
-            holds_together(&trace);
+        for _ in 0..flips {
+            let at = random(text.len());
+            let kept = std::mem::replace(&mut text[at], random(256) as u8);
+            if let Ok(trace) = execution_trace::read_text(&text) {
+                let wrong = text[at];
+                assert!(trace.nodes.len() >= 929, "{at}: {wrong}: {:?}", trace.losses);
+                holds_together(&trace);
+            }
+            text[at] = kept;
         }
-        text[at] = kept;
+    }
+}
+
+#[test]
+fn no_damage_makes_the_reader_panic() {
+    let files = [
+        "odd/1.0.2-chakra.0.0.4.tgz",
+        "odd/benchmark_simple_add_et.json.gz",
+        "dlrm8/dlrm_pytorch_et.tar.gz",
+    ];
+    let (cuts, flips) = effort();
+    let mut random = generator();
+    for file in files {
+        // The ranks of a job are alike.
+        for mut text in texts(file).into_iter().take(1) {
+            for case in 0..cuts + flips {
+                let is_cut = case < cuts;
+                let at = random(text.len());
+                let end = if is_cut { at } else { text.len() };
+                let wrong = if is_cut { text[at] } else { random(256) as u8 };
+                let kept = std::mem::replace(&mut text[at], wrong);
+                if let Ok(trace) = execution_trace::read_text(&text[..end]) {
+                    holds_together(&trace);
+                }
+                text[at] = kept;
+            }
+        }
     }
 }
