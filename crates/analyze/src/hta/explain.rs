@@ -144,6 +144,7 @@ const CHANGES: Cause = Cause {
 /// In what the tables of these views differ from our own analyses, table by table.
 pub fn explain(views: &[View<'_>]) -> Vec<Difference> {
     use Table::{Idle, KernelTypes, Kernels, Launches, Overlap, Queue, Temporal};
+    // Copies touch unions only where rounding makes them negative.
     let unions: [&Cause; 5] = [&ROUNDING, &TRIMMING, &OPERATOR, &NAMES, &POOLED];
     let busy: [&Cause; 6] = [&ROUNDING, &TRIMMING, &SYNC, &OPERATOR, &NAMES, &POOLED];
     let idle: [&Cause; 6] =

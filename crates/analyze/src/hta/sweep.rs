@@ -6,9 +6,12 @@ use super::Row;
 pub(super) type Span = (i64, i64);
 
 /// Rows merged where they overlap or touch. A row of negative duration behind all others is a part
-/// of its own, and takes time away.
+/// of its own, and takes time away, as often as the row is in the table.
 pub(super) fn merged(rows: impl Iterator<Item = Row>) -> Vec<Span> {
-    let mut spans: Vec<Span> = rows.map(|row| (row.start_us, row.end_us())).collect();
+    // Only copies of a negative duration add something to a union.
+    let copies = |row: &Row| if row.duration_us < 0 { row.copies as usize } else { 1 };
+    let repeated = rows.flat_map(|row| std::iter::repeat_n(row, copies(&row)));
+    let mut spans: Vec<Span> = repeated.map(|row| (row.start_us, row.end_us())).collect();
     spans.sort_by_key(|(start, _)| *start);
     let mut merged: Vec<Span> = Vec::new();
     let mut behind = None;

@@ -4,7 +4,7 @@
 use analyze::Class;
 use analyze::hta::{self, Cutoffs, IDLE_THRESHOLD_NS, Idle, IdleCause, Queue, Table};
 use serde_json::Value;
-use trace::store::Trace;
+use trace::store::{NewSlice, Trace};
 
 use super::{job, traced};
 use crate::fixture;
@@ -161,19 +161,30 @@ fn steps_are_dropped_if_the_ranks_together_have_two() {
 #[test]
 fn dropping_steps_repeats_a_row_for_each_host_row_of_its_id() {
     let mut trace = step("ProfilerStep#1", 0, 1);
-    let last = trace::store::NewSlice::new(
-        "user_annotation",
-        "ProfilerStep#2",
-        (1, 1),
-        (200_000, 300_000),
-    );
-    trace.push(&last);
+    let last = ("user_annotation", "ProfilerStep#2", (1, 1), (200_000, 300_000));
+    trace.push(&NewSlice::new(last.0, last.1, last.2, last.3));
     let views = hta::views([&trace]);
     let row = &hta::kernels(&views)[0];
     assert_eq!((row.count, row.total_ns, row.std_ns), (2, 8_000, 0.0));
     assert_eq!(hta::temporal(&views)[0].window_ns, 4_000, "unions do not change");
     let launches = hta::launch_summary(&hta::launches(&views), Cutoffs::HTA);
     assert_eq!(launches[0].work_count, 4, "two calls, two copies");
+}
+
+#[test]
+fn a_negative_row_is_idle_time_as_often_as_it_is_repeated() {
+    let mut trace = step("ProfilerStep#1", 0, 1);
+    for (category, name, start, end, correlation, stream) in [
+        ("kernel", "short", 15_400, 15_900, Some(1), Some(7)),
+        ("kernel", "last", 20_000, 21_000, Some(1), Some(7)),
+        ("user_annotation", "ProfilerStep#2", 200_000, 300_000, None, None),
+    ] {
+        let row = NewSlice::new(category, name, (1, 1), (start, end));
+        trace.push(&NewSlice { correlation, stream, ..row });
+    }
+    let row = &hta::temporal(&hta::views([&trace]))[0];
+    // Busy are 4 + 1 − 1 − 1 of 16 microseconds.
+    assert_eq!((row.window_ns, row.idle_ns), (16_000, 13_000));
 }
 
 #[test]
