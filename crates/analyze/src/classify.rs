@@ -125,7 +125,7 @@ fn hta(name: &str) -> Class {
     if begins(&["Memcpy", "Memset", "dma"]) {
         return Class::Memory;
     }
-    let launch = name.find("cuda").is_some_and(|at| name[at..].contains("LaunchKernel"));
+    let launch = name.starts_with("cuda") && name.contains("LaunchKernel");
     let none = contains(&["Memcpy", "Memset", "dma", "Sync"])
         || launch
         || begins(&["Stream Wait Event", "runFunction", "job_exe", "packet", "pe_exe"])
