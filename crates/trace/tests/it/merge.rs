@@ -34,11 +34,10 @@ fn check_ids(job: &Job, one: &Trace, id: impl Fn(&Trace, u32) -> Option<u64>) {
         for own in trace.rows() {
             let (before, after) = (id(trace, own), id(one, row));
             assert_eq!(before.is_some(), after.is_some());
-            if let (Some(before), Some(after)) = (before, after) {
-                if before != 0 {
-                    let owner = *owners.entry(after).or_insert((trace.rank, before));
-                    assert_eq!(owner, (trace.rank, before), "id {after}");
-                }
+            // 0 stands for none and stays.
+            if let (Some(before), Some(after)) = (before.filter(|id| *id != 0), after) {
+                let owner = *owners.entry(after).or_insert((trace.rank, before));
+                assert_eq!(owner, (trace.rank, before), "id {after}");
             }
             row += 1;
         }

@@ -19,14 +19,14 @@ impl Field<'_> {
     fn number(&self) -> u64 {
         match self {
             Self::Number(number) => *number,
-            Self::Bytes(_) => panic!("expected a number"),
+            Self::Bytes(_) => unreachable!("expected a number"),
         }
     }
 
     fn bytes(&self) -> &[u8] {
         match self {
             Self::Bytes(bytes) => bytes,
-            Self::Number(_) => panic!("expected bytes"),
+            Self::Number(_) => unreachable!("expected bytes"),
         }
     }
 
@@ -65,7 +65,7 @@ fn fields(mut bytes: &[u8]) -> Vec<(u64, Field<'_>)> {
                 bytes = rest;
                 Field::Bytes(value)
             }
-            other => panic!("wire type {other}"),
+            other => unreachable!("wire type {other}"),
         };
         fields.push((key >> 3, field));
     }
@@ -150,7 +150,7 @@ impl Decoded {
             match kind {
                 1 => stack.push((*time as i64, name)),
                 2 => {
-                    let (start, name) = stack.pop().expect("an end has a begin");
+                    let (start, name) = stack.pop().unwrap();
                     slices.push((start, *time as i64, name.to_owned()));
                 }
                 _ => {}
