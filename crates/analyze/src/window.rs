@@ -117,39 +117,34 @@ fn mark_incomplete(trace: &Trace, links: &Links, steps: &mut [Step]) {
 /// # Source
 /// CUDA runtime and driver API, HIP runtime API; the names Kineto writes.
 pub fn is_launch(call: &str) -> bool {
-    // Calls that allocate, free or copy nothing to a device's stream are none, nor are those that
-    // build a graph or put a function of the host on a stream.
-    const LAUNCHES: [&str; 26] = [
-        "cudaLaunchKernel",
-        "cudaLaunchKernelExC",
-        "cudaLaunchCooperativeKernel",
-        "cudaGraphLaunch",
-        "cudaMemcpy",
-        "cudaMemcpyAsync",
-        "cudaMemcpyPeerAsync",
-        "cudaMemcpyFromSymbol",
-        "cudaMemcpyToSymbol",
-        "cudaMemset",
-        "cudaMemsetAsync",
-        "cuLaunchKernel",
-        "cuLaunchKernelEx",
-        "cuLaunchCooperativeKernel",
-        "cuGraphLaunch",
-        "hipLaunchKernel",
-        "hipExtLaunchKernel",
-        "hipModuleLaunchKernel",
-        "hipExtModuleLaunchKernel",
-        "hipLaunchCooperativeKernel",
-        "hipGraphLaunch",
-        "hipMemcpy",
-        "hipMemcpyAsync",
-        "hipMemcpyWithStream",
-        "hipMemset",
-        "hipMemsetAsync",
+    const LAUNCHES: [&str; 19] = [
+        "LaunchKernel",
+        "LaunchKernelEx",
+        "LaunchKernelExC",
+        "LaunchCooperativeKernel",
+        "LaunchCooperativeKernelMultiDevice",
+        "GraphLaunch",
+        "ExtLaunchKernel",
+        "ExtModuleLaunchKernel",
+        "ModuleLaunchKernel",
+        "ModuleLaunchCooperativeKernel",
+        "DrvLaunchKernelEx",
+        "Memcpy",
+        "MemcpyAsync",
+        "MemcpyPeerAsync",
+        "MemcpyWithStream",
+        "MemcpyFromSymbol",
+        "MemcpyToSymbol",
+        "Memset",
+        "MemsetAsync",
     ];
-    // CUPTI names versions of a call, such as `cudaLaunchKernel_v7000`.
+    // CUPTI names versions of a call, such as `cudaLaunchKernel_v7000`, and a stream's default:
+    // `cudaLaunchKernel_ptsz_v7000`.
     let plain = call.split_once("_v").map_or(call, |(plain, _)| plain);
-    LAUNCHES.contains(&plain)
+    let plain =
+        plain.strip_suffix("_ptsz").or_else(|| plain.strip_suffix("_ptds")).unwrap_or(plain);
+    let vendor = ["cuda", "cu", "hip"].iter().find_map(|vendor| plain.strip_prefix(vendor));
+    vendor.is_some_and(|call| LAUNCHES.contains(&call))
 }
 
 /// The span of everything recorded: operators, calls, annotations and device work. `None` of an
@@ -178,3 +173,6 @@ pub fn lost_start(trace: &Trace) -> Option<i64> {
     let first = starts.iter().filter(|start| **start != zero).min()?;
     (*first > zero.saturating_add(DAY)).then_some(zero)
 }
+
+#[cfg(test)]
+mod tests;
