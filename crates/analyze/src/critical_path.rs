@@ -7,13 +7,13 @@
 
 mod walk;
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::BTreeMap;
 
 use serde::Serialize;
 use trace::store::{StringId, TrackId};
 
 use crate::collectives;
-use crate::graph::measured::{self, Evidence, Label, MeasuredGraph};
+use crate::graph::measured::{self, CATEGORIES, Evidence, Label, MeasuredGraph};
 use crate::graph::{EdgeKind, Times};
 use crate::percent;
 use crate::scope::Scope;
@@ -33,8 +33,8 @@ pub struct Options {
 pub struct CriticalPath {
     /// One per rank, in the order of the scopes; each tiles its rank's window.
     pub ranks: Vec<Path>,
-    /// The path of the rank whose window ends last, hopping to whoever was waited for. With one
-    /// rank the same as that rank's. `None` without ranks.
+    /// The path of the rank whose window ends last, hopping to whoever was waited for. `None` with
+    /// one rank, whose path is the job's.
     pub job: Option<Path>,
     /// What the dependencies rest on.
     pub evidence: Evidence,
@@ -155,15 +155,13 @@ pub fn of_graph(scopes: &[Scope<'_>], measured: &MeasuredGraph, options: &Option
         path(&job, Some(measured.ranks[at].rank), &stretches, measured.ranks[at].end.index())
     };
     let ranks: Vec<Path> = (0..measured.ranks.len()).map(rank).collect();
-    let whole = last_to_end(measured, &measured.times).map(|last| match ranks.as_slice() {
-        [only] => alone(only),
-        _ => {
-            let graph = &measured.graph;
-            let stretches = walk(measured, graph, &measured.times, (last, Reach::Job));
-            path(&job, None, &stretches, measured.ranks[last].end.index())
-        }
+    let last = last_to_end(measured, &measured.times).filter(|_| ranks.len() > 1);
+    let hopping = last.map(|last| {
+        let reach = (last, Reach::Job);
+        let stretches = walk(measured, &measured.graph, &measured.times, reach);
+        path(&job, None, &stretches, measured.ranks[last].end.index())
     });
-    CriticalPath { ranks, job: whole, evidence: measured.evidence }
+    CriticalPath { ranks, job: hopping, evidence: measured.evidence }
 }
 
 /// The rank whose window ends last, the first of several.
@@ -205,15 +203,6 @@ impl Path {
         rows.dedup();
         rows
     }
-}
-
-/// The path of a job of one rank.
-fn alone(only: &Path) -> Path {
-    let mut whole = only.clone();
-    whole.rank = None;
-    whole.parts.iter_mut().for_each(|part| part.rank = None);
-    whole.contributors.iter_mut().for_each(|one| one.rank = None);
-    whole
 }
 
 struct Job<'a, 'b> {
@@ -309,28 +298,32 @@ fn contributors(
     window_ns: i64,
     segments: &[Segment],
 ) -> Vec<Contributor> {
-    let mut sums: HashMap<(Category, u32, StringId), (u64, i64)> = HashMap::new();
-    let mut order = Vec::new();
-    for one in segments {
-        let at = job.scopes.iter().position(|scope| scope.trace.rank == one.rank).unwrap_or(0);
-        let trace = job.scopes[at].trace;
-        let name = one.row.map_or(StringId(0), |row| trace.slices.name[row as usize]);
-        let key = (one.category, at as u32, name);
-        let sum = sums.entry(key).or_insert_with(|| {
-            order.push(key);
-            (0, 0)
-        });
-        sum.0 += 1;
-        sum.1 += one.end_ns - one.start_ns;
-    }
-    // Ranks number their names differently.
     let mut named: BTreeMap<(Category, &str), (u64, i64)> = BTreeMap::new();
-    for key in order {
-        let (category, at, name) = key;
-        let name = job.scopes[at as usize].trace.strings.get(name);
-        let sum = named.entry((category, name)).or_insert((0, 0));
-        sum.0 += sums[&key].0;
-        sum.1 += sums[&key].1;
+    let is_on = |rank: u32| segments.iter().any(|one| one.rank == rank);
+    // Ranks number their names differently.
+    for scope in job.scopes.iter().filter(|scope| is_on(scope.trace.rank)) {
+        let trace = scope.trace;
+        let mut sums: Vec<Sum> = Vec::new();
+        let mut places = vec![u32::MAX; trace.strings.len()];
+        for one in segments.iter().filter(|one| one.rank == trace.rank) {
+            let name = one.row.map_or(StringId(0), |row| trace.slices.name[row as usize]);
+            let place = &mut places[name.0 as usize];
+            if *place == u32::MAX {
+                *place = sums.len() as u32;
+                sums.push(Sum { name, by_category: [(0, 0); CATEGORIES.len()] });
+            }
+            let sum = &mut sums[*place as usize].by_category[one.category as usize];
+            *sum = (sum.0 + 1, sum.1 + one.end_ns - one.start_ns);
+        }
+        for sum in &sums {
+            let name = trace.strings.get(sum.name);
+            for (category, (count, ns)) in CATEGORIES.into_iter().zip(sum.by_category) {
+                if count > 0 {
+                    let total = named.entry((category, name)).or_insert((0, 0));
+                    *total = (total.0 + count, total.1 + ns);
+                }
+            }
+        }
     }
     let mut all: Vec<_> = named.into_iter().collect();
     all.sort_by_key(|(_, (_, duration))| std::cmp::Reverse(*duration));
@@ -340,4 +333,10 @@ fn contributors(
         Contributor { rank, category, name, count, duration_ns, window_pct }
     };
     all.into_iter().map(one).collect()
+}
+
+/// A name's segments and nanoseconds by category, in the order of [`CATEGORIES`].
+struct Sum {
+    name: StringId,
+    by_category: [(u64, i64); CATEGORIES.len()],
 }

@@ -59,8 +59,11 @@ pub struct LateArrival {
     pub late_by_ns: i64,
     /// How long before its arrival all ranks had last met, or its window began.
     pub since_ns: i64,
+    /// How much later than the mean of the other ranks' its window began, if they had not met
+    /// before: lateness from before the recording.
+    pub began_late_ns: i64,
     /// On its way from there, what it spent more time on than the mean of the other ranks; `None`
-    /// if nothing, or if the clocks disagree.
+    /// if nothing, if it began late by more than that, or if the clocks disagree.
     pub cause: Option<Category>,
     /// Nanoseconds more than that mean.
     pub cause_ns: i64,
@@ -171,7 +174,7 @@ impl Job<'_, '_> {
     /// Why one collective waited for its last rank; `met` is when each rank last met the others.
     fn explain(&self, one: &Matched, last_rank: u32, met: &mut [i64]) -> (LateArrival, Excess) {
         let mut ways: Vec<(u32, Way)> = Vec::new();
-        let mut since_ns = 0;
+        let (mut since_ns, mut began) = (0, Vec::new());
         for part in &one.participants {
             let Some(at) = self.scopes.iter().position(|s| s.trace.rank == part.rank) else {
                 continue;
@@ -181,10 +184,15 @@ impl Job<'_, '_> {
                 if part.rank == last_rank {
                     since_ns = part.arrival_ns - met[at];
                 }
+                began.push((part.rank == last_rank, met[at]));
                 met[at] = met[at].max(part.arrival_ns + part.wait_ns);
             }
         }
-        let excess = excess(&ways, last_rank);
+        let began_late_ns = beyond(&began).max(0);
+        let mut excess = excess(&ways, last_rank);
+        if began_late_ns > excess.most().1 {
+            excess = Excess::default();
+        }
         let (cause, cause_ns, cause_name) = excess.most();
         let (index, name) = (one.index, one.name.clone());
         let late_by_ns = one.late_by_ns;
@@ -194,6 +202,7 @@ impl Job<'_, '_> {
             last_rank,
             late_by_ns,
             since_ns,
+            began_late_ns,
             cause,
             cause_ns,
             cause_name,
@@ -215,19 +224,35 @@ impl Job<'_, '_> {
         way
     }
 
+    /// What ran; of untraced time the annotation around its end; else what waited.
     fn name(&self, stretch: &Stretch) -> String {
         let node = match stretch.what {
             What::Node(node) => node,
             What::Edge(edge) => self.measured.graph.edge(edge).target,
         };
         let origin = self.measured.origins[node.index()];
-        let scope = &self.scopes[origin.scope as usize];
-        origin.row.map_or_else(String::new, |row| scope.trace.name(row).to_owned())
+        let row = match origin.track {
+            Some(track) if stretch.category == Category::UntracedHost => {
+                self.measured.label(origin.scope, track, stretch.end - 1)
+            }
+            _ => origin.row,
+        };
+        let trace = self.scopes[origin.scope as usize].trace;
+        row.map_or_else(String::new, |row| trace.name(row).to_owned())
     }
 }
 
 /// Time by category and name.
 type Way = BTreeMap<(Category, String), i64>;
+
+/// The last rank's value beyond the mean of the others'.
+fn beyond(values: &[(bool, i64)]) -> i64 {
+    let own = values.iter().find(|(is_last, _)| *is_last).map_or(0, |(_, value)| *value);
+    let others = values.iter().filter(|(is_last, _)| !is_last);
+    let count = others.clone().count() as i64;
+    // Differences, as the values are absolute times.
+    if count == 0 { 0 } else { others.map(|(_, value)| own - value).sum::<i64>() / count }
+}
 
 /// What the last rank's way has beyond the mean of the others'.
 fn excess(ways: &[(u32, Way)], last_rank: u32) -> Excess {

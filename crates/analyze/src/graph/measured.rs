@@ -53,6 +53,22 @@ pub enum Category {
     DeviceGap,
 }
 
+/// Every category, in order.
+pub const CATEGORIES: [Category; 12] = [
+    Category::HostOperator,
+    Category::RuntimeCall,
+    Category::SynchronizationReturn,
+    Category::UntracedHost,
+    Category::DataLoading,
+    Category::LaunchDelay,
+    Category::Compute,
+    Category::Memory,
+    Category::Communication,
+    Category::CommunicationTransfer,
+    Category::CommunicationWait,
+    Category::DeviceGap,
+];
+
 /// What a node stands for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Origin {
@@ -163,6 +179,13 @@ pub fn of(scopes: &[Scope<'_>], collectives: &Collectives) -> MeasuredGraph {
 }
 
 impl MeasuredGraph {
+    /// The annotation around a time in which a thread ran nothing that was recorded.
+    pub fn label(&self, scope: u32, track: TrackId, time: i64) -> Option<u32> {
+        let labels = self.labels[scope as usize].get(track.0 as usize)?;
+        let at = labels.partition_point(|label| label.end <= time);
+        labels.get(at).filter(|label| label.start <= time).map(|label| label.row)
+    }
+
     /// What the time between the ends of an edge is spent on.
     pub fn edge_category(&self, edge: &Edge) -> Category {
         let target = self.origins[edge.target.index()];
@@ -178,6 +201,24 @@ impl MeasuredGraph {
 }
 
 impl Category {
+    /// As it is written.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::HostOperator => "host_operator",
+            Self::RuntimeCall => "runtime_call",
+            Self::SynchronizationReturn => "synchronization_return",
+            Self::UntracedHost => "untraced_host",
+            Self::DataLoading => "data_loading",
+            Self::LaunchDelay => "launch_delay",
+            Self::Compute => "compute",
+            Self::Memory => "memory",
+            Self::Communication => "communication",
+            Self::CommunicationTransfer => "communication_transfer",
+            Self::CommunicationWait => "communication_wait",
+            Self::DeviceGap => "device_gap",
+        }
+    }
+
     /// Whether a device spends it.
     pub fn is_of_device(self) -> bool {
         matches!(
@@ -205,6 +246,10 @@ fn add_rank(
     let origin = Candidate { source: NodeId(0), kind: EdgeKind::ProgramOrder, usual: 0 };
     draft.bind(start, &[], origin);
     let tree = tree::of(scope.trace);
+    // At most two stretches per row of the host, and a little more edges than nodes.
+    let expected = 2 * tree.nodes.len() + scope.device_rows.len();
+    draft.nodes.reserve(expected);
+    draft.edges.reserve(expected + expected / 4);
     let waits = wait::Waits::of(scope, &device);
     let mut labels = vec![Vec::new(); scope.trace.tracks.len()];
     let mut chains = Vec::new();
@@ -224,7 +269,8 @@ fn add_rank(
     (Markers { rank: scope.trace.rank, start, end }, labels)
 }
 
-/// The end of a window hangs on what ended last in it; of several, on work of a device.
+/// The end of a window hangs on what ended last in it; of several, on work of a device. Threads
+/// that neither ran an operator nor launched anything only watch, unless all do.
 fn end_marker(
     draft: &mut Draft,
     (at, scope): Placed<'_, '_>,
@@ -233,8 +279,11 @@ fn end_marker(
 ) -> NodeId {
     let end = draft.marker(at, scope.window.end, draft::Order::End);
     let streams = device.streams.iter().filter_map(|stream| device.works[stream.clone()].last());
-    let threads = chains.iter().filter_map(|chain| chain.steps.last());
-    let last = streams.map(|work| work.leave).chain(threads.map(|step| step.node));
+    let only_watch = !chains.iter().any(|chain| chain.works);
+    let threads = chains.iter().filter(|chain| chain.works || only_watch);
+    let last = streams
+        .map(|work| work.leave)
+        .chain(threads.filter_map(|chain| chain.steps.last()).map(|step| step.node));
     let kind = EdgeKind::ProgramOrder;
     let candidates: Vec<_> = last.map(|source| Candidate { source, kind, usual: 0 }).collect();
     draft.bind(end, &candidates, Candidate { source: start, kind, usual: 0 });

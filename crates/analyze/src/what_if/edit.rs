@@ -4,7 +4,7 @@ use regex::Regex;
 
 use crate::Error;
 use crate::critical_path::Category;
-use crate::graph::measured::MeasuredGraph;
+use crate::graph::measured::{CATEGORIES, MeasuredGraph};
 use crate::graph::{EdgeId, EdgeKind, NodeId, NodeKind};
 use crate::scope::Scope;
 use crate::tree::{self, Tree};
@@ -51,21 +51,6 @@ const CLASSES: &str = "compute, communication or memory";
 
 const NAMES: &str = "host_operator, runtime_call, synchronization_return, untraced_host, \
     data_loading, launch_delay, compute, memory, communication, communication_transfer or device_gap";
-
-const CATEGORIES: [(&str, Category); 12] = [
-    ("host_operator", Category::HostOperator),
-    ("runtime_call", Category::RuntimeCall),
-    ("synchronization_return", Category::SynchronizationReturn),
-    ("untraced_host", Category::UntracedHost),
-    ("data_loading", Category::DataLoading),
-    ("launch_delay", Category::LaunchDelay),
-    ("compute", Category::Compute),
-    ("memory", Category::Memory),
-    ("communication", Category::Communication),
-    ("communication_transfer", Category::CommunicationTransfer),
-    ("communication_wait", Category::CommunicationWait),
-    ("device_gap", Category::DeviceGap),
-];
 
 /// Reads an edit: selectors, which must all agree, and a factor.
 ///
@@ -166,13 +151,12 @@ fn class(value: &str) -> Result<Selector, Refused> {
 }
 
 fn category(value: &str, expected: &'static str) -> Result<Selector, Refused> {
-    let found = CATEGORIES.iter().find(|(name, _)| *name == value);
-    match found {
-        Some((_, Category::CommunicationWait)) => Err(Refused::Wrong(
+    match CATEGORIES.into_iter().find(|category| category.name() == value) {
+        Some(Category::CommunicationWait) => Err(Refused::Wrong(
             "something that takes time itself: communication_wait follows from what the last rank \
              does",
         )),
-        Some((_, category)) => Ok(Selector::Categories(vec![*category])),
+        Some(category) => Ok(Selector::Categories(vec![category])),
         None => Err(Refused::Wrong(expected)),
     }
 }

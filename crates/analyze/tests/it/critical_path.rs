@@ -1,7 +1,5 @@
 //! Critical paths of real traces: they tile every window.
 
-use std::time::Instant;
-
 use analyze::classify::ClassRule;
 use analyze::critical_path::{self, Category, Options, Path};
 use analyze::graph::measured;
@@ -31,17 +29,16 @@ fn parts_sum_to_every_window_of_every_trace() {
         for rule in [WindowRule::All, WindowRule::Steps, WindowRule::Hta] {
             let scopes: Vec<_> =
                 job.traces.iter().map(|trace| Scope::new(trace, rule, &classifier)).collect();
-            let begun = Instant::now();
             let found = critical_path::of(&scopes, &OPTIONS);
-            let took = begun.elapsed();
             for (scope, path) in scopes.iter().zip(&found.ranks) {
                 check_tiles(name, path);
                 assert_eq!(path.window_start_ns, scope.window.start, "{name}");
                 assert_eq!(path.window_ns, scope.window.length(), "{name}");
             }
-            check_tiles(name, found.job.as_ref().expect("a rank"));
+            assert_eq!(found.job.is_some(), scopes.len() > 1);
+            found.job.iter().for_each(|path| check_tiles(name, path));
             if rule == WindowRule::All {
-                println!("{name}: {took:?}");
+                println!("{name}");
                 print(&found.ranks[0]);
             }
         }
@@ -86,6 +83,12 @@ fn dlrm8_waits_for_rank_7_most_often() {
         let waiting = path.segments.iter().filter(|s| s.category == Category::CommunicationWait);
         waiting.map(|one| (one.peer, one.end_ns - one.start_ns)).collect::<Vec<_>>()
     };
+    // Rank 7 was last to the first because its window began last; what is asked of the others has
+    // causes of their own.
+    let causes: Vec<_> = found.arrivals.iter().map(|one| one.cause).collect();
+    assert_eq!(causes[0], None);
+    assert_eq!(causes[1..5], [Some(Category::UntracedHost); 4]);
+    assert_eq!(causes[5..], [Some(Category::HostOperator); 3]);
     // The job's path never waits for a peer: it is there.
     assert_eq!(waits(hops), []);
     assert!(waits(&path.ranks[7]).iter().all(|(peer, _)| peer.is_some_and(|peer| peer != 7)));
@@ -100,7 +103,6 @@ fn an_edit_by_one_changes_nothing_and_free_gemms_save_at_most_their_time() {
     assert!(same.windows.iter().all(|window| window.saving_ns == 0));
     assert!(same.parts.iter().all(|part| part.duration_ns == part.new_duration_ns));
     let free = what_if::of(&scopes, &measured, &[what_if::parse("kernel=~gemm x0").expect("edit")]);
-    println!("{free:#?}");
     let window = &free.windows[0];
     assert!(window.saving_ns >= 0 && window.saving_ns <= free.edits[0].old_ns);
 }

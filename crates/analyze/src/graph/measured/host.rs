@@ -15,6 +15,8 @@ use crate::tree::{self, Thread, Tree};
 pub(super) struct Chain {
     pub track: TrackId,
     pub steps: Vec<Step>,
+    /// Whether it ran operators or launched anything.
+    pub works: bool,
     /// By step.
     pub hand_offs: Vec<HandOff>,
 }
@@ -162,7 +164,12 @@ pub(super) fn chain(
             add_step(draft, rank, &mut steps, (segment, NodeKind::HostWork, awaited));
         }
     }
-    Chain { track, steps, hand_offs: Vec::new() }
+    let is_work = |segment: &Segment| {
+        let is_call = rank.scope.trace.kind(segment.row).is_call();
+        !is_call || !rank.scope.links.work(segment.row).is_empty()
+    };
+    let works = segments.iter().any(is_work);
+    Chain { track, steps, works, hand_offs: Vec::new() }
 }
 
 /// A call: up to the start of what it launched, if that began inside, and the rest.
