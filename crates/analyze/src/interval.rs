@@ -18,7 +18,7 @@ pub fn union(mut intervals: Vec<Interval>) -> Vec<Interval> {
     merged
 }
 
-/// Adds an interval to a union; it must not start before any added so far. An empty one adds nothing.
+/// Adds an interval to a union; it must not start before any added so far. An empty one adds none.
 pub fn add(union: &mut Vec<Interval>, (start, end): Interval) {
     if start >= end {
         return;

@@ -57,7 +57,7 @@ impl Window {
     }
 }
 
-/// The steps of a trace, by start; where several threads or categories mark one step, the first row.
+/// The steps of a trace, by start; where several threads or categories mark one, the first row.
 pub fn steps(trace: &Trace, links: &Links) -> Vec<Step> {
     let slices = &trace.slices;
     let number = |name: &str| name.strip_prefix(STEP)?.parse::<i64>().ok();
