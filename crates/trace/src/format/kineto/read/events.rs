@@ -108,10 +108,9 @@ fn one(
 ) -> Scan<usize> {
     let Scanner { layout, event } = scanner;
     match event::scan(stretch.text, at + 1, (layout, event), Rule::Strict) {
-        // Where JSON ends is where to go on: repairs that fail may have run into the next event.
-        Err(broken @ Stop::Broken(_)) => {
+        Err(Stop::Broken(strict)) => {
             match event::scan(stretch.text, at + 1, (layout, event), Rule::Lenient) {
-                Err(Stop::Broken(_)) => Err(broken),
+                Err(Stop::Broken(lenient)) => Err(Stop::Broken(strict.min(lenient))),
                 other => other,
             }
         }

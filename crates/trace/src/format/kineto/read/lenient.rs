@@ -38,7 +38,7 @@ pub fn string_end(text: &[u8], start: usize, within: Bracket) -> Scan<usize> {
             return Ok(at);
         }
         if known_key_at(text, at)? {
-            return Err(Stop::Broken(at));
+            return Err(Stop::Broken(start));
         }
         at += 1;
     }
@@ -104,6 +104,6 @@ mod tests {
 
     #[test]
     fn a_known_key_inside_a_text_means_its_end_was_lost() {
-        assert_eq!(content(r#""abc, "pid": 1, "tid": 2, "x": "y"}, "#), Err(Stop::Broken(6)));
+        assert_eq!(content(r#""abc, "pid": 1, "tid": 2, "x": "y"}, "#), Err(Stop::Broken(1)));
     }
 }
