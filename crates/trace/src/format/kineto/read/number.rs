@@ -7,26 +7,34 @@
 ///
 /// More than 19 digits are left standing; the caller sees a digit at the place.
 #[inline(always)]
-pub fn digits(text: &[u8], mut at: usize) -> (u64, u32, usize) {
-    let (mut value, mut count) = (0u64, 0u32);
-    while let Some(bytes) = text.get(at..).and_then(<[u8]>::first_chunk::<8>) {
-        let offsets = u64::from_le_bytes(*bytes) ^ 0x3030_3030_3030_3030;
-        // A byte above 9 sets its own top bit; carries reach only later bytes.
-        let other = (offsets.wrapping_add(0x7676_7676_7676_7676) | offsets) & 0x8080_8080_8080_8080;
-        let found = other.trailing_zeros() / 8;
-        if found == 0 {
-            return (value, count, at);
-        }
-        if count + found > 19 {
-            break;
-        }
-        let last = eight(offsets << (64 - 8 * found));
-        value = value * POWERS[found as usize] + last;
-        (count, at) = (count + found, at + found as usize);
-        if found < 8 {
-            return (value, count, at);
-        }
+pub fn digits(text: &[u8], at: usize) -> (u64, u32, usize) {
+    // Most numbers have up to eight digits, times sixteen.
+    let Some((first, found)) = some(text, at) else { return one_by_one(text, at) };
+    if found < 8 {
+        return (first, found, at + found as usize);
     }
+    let Some((second, more)) = some(text, at + 8) else { return one_by_one(text, at) };
+    let value = first * POWERS[more as usize] + second;
+    if more < 8 {
+        return (value, 8 + more, at + 8 + more as usize);
+    }
+    one_by_one(text, at)
+}
+
+/// The digits among the next eight bytes; `None` near the end of the text.
+#[inline(always)]
+fn some(text: &[u8], at: usize) -> Option<(u64, u32)> {
+    let bytes = text.get(at..)?.first_chunk::<8>()?;
+    let offsets = u64::from_le_bytes(*bytes) ^ 0x3030_3030_3030_3030;
+    // A byte above 9 sets its own top bit; carries reach only later bytes.
+    let other = (offsets.wrapping_add(0x7676_7676_7676_7676) | offsets) & 0x8080_8080_8080_8080;
+    let found = other.trailing_zeros() / 8;
+    let last = offsets.checked_shl(64 - 8 * found).unwrap_or_default();
+    Some((eight(last), found))
+}
+
+fn one_by_one(text: &[u8], mut at: usize) -> (u64, u32, usize) {
+    let (mut value, mut count) = (0u64, 0u32);
     while let Some(byte @ b'0'..=b'9') = text.get(at)
         && count < 19
     {

@@ -144,10 +144,14 @@ impl<'a> Source<'a> {
         false
     }
 
-    fn first_boundary(&self, block: &[u8]) -> usize {
+    fn first_boundary(&mut self, block: &[u8]) -> usize {
         let near = &block[..block.len().min(NEAR)];
         let mut brackets = memchr::memchr_iter(b'{', near);
-        brackets.find(|at| self.is_boundary(block, *at)).unwrap_or(block.len())
+        brackets.find(|at| self.is_boundary(block, *at)).unwrap_or_else(|| {
+            // Events may stand otherwise than the first ones: learn anew.
+            self.spacing = None;
+            block.len()
+        })
     }
 
     fn last_boundary(&self, block: &[u8], start: usize) -> usize {
@@ -157,31 +161,32 @@ impl<'a> Source<'a> {
     }
 
     fn is_boundary(&self, block: &[u8], bracket: usize) -> bool {
-        let Some(found) = Spacing::around(block, bracket) else { return false };
-        self.spacing
-            .as_ref()
-            .is_none_or(|known| known.before == found.before && known.behind == found.behind)
+        let Some((before, behind)) = around(block, bracket) else { return false };
+        let known = self.spacing.as_ref();
+        known.is_none_or(|known| known.before == before && known.behind == behind)
     }
 }
 
 impl Spacing {
-    /// From the first place that looks like one between events.
+    /// From the first place that looks like one between events; devices, for one, look so too.
     fn find(block: &[u8]) -> Option<Self> {
-        memchr::memchr_iter(b'{', block).find_map(|at| Self::around(block, at))
+        let listed = memchr::memmem::find(block, b"\"traceEvents\"").unwrap_or(0);
+        let mut brackets = memchr::memchr_iter(b'{', &block[listed..]).map(|at| listed + at);
+        let (before, behind) = brackets.find_map(|at| around(block, at))?;
+        Some(Self { before: before.to_vec(), behind: behind.to_vec() })
     }
+}
 
-    /// The blanks around a bracket that looks like an event's opening one, behind another event.
-    fn around(block: &[u8], bracket: usize) -> Option<Self> {
-        let blanks = |bytes: &[u8]| bytes.iter().rev().take_while(|b| scan::is_blank(**b)).count();
-        let comma = bracket - blanks(&block[..bracket]);
-        let before = &block[comma..bracket];
-        let rest = block[..comma].strip_suffix(b",")?;
-        if rest[..rest.len() - blanks(rest)].last() != Some(&b'}') {
-            return None;
-        }
-        let quote = scan::skip_blank(block, bracket + 1);
-        let key = lenient::key_at(block, quote).ok()??;
-        (block[quote] == b'"' && key::is_of_event(key))
-            .then(|| Self { before: before.to_vec(), behind: block[bracket + 1..quote].to_vec() })
+/// The blanks around a bracket that looks like an event's opening one, behind another event.
+fn around(block: &[u8], bracket: usize) -> Option<(&[u8], &[u8])> {
+    let blanks = |bytes: &[u8]| bytes.iter().rev().take_while(|b| scan::is_blank(**b)).count();
+    let comma = bracket - blanks(&block[..bracket]);
+    let rest = block[..comma].strip_suffix(b",")?;
+    if rest[..rest.len() - blanks(rest)].last() != Some(&b'}') {
+        return None;
     }
+    let quote = scan::skip_blank(block, bracket + 1);
+    let key = lenient::key_at(block, quote).ok()??;
+    let is_event = block[quote] == b'"' && key::is_of_event(key);
+    is_event.then(|| (&block[comma..bracket], &block[bracket + 1..quote]))
 }

@@ -390,3 +390,24 @@ fn nested_objects_that_look_like_events_fool_no_one() {
     assert_eq!(trace.slices.len(), 20);
     assert_eq!(lost(&trace), []);
 }
+
+#[test]
+fn cuts_between_events_are_guessed_right() {
+    let device = |id: u32| format!("{{\n      \"id\": {id}\n    }}");
+    let event = "{\n    \"ph\": \"i\", \"name\": \"n\", \"ts\": 1, \"args\": {\n      \"x\": 1\n    }\n  }";
+    let events = vec![event; 500].join(",\n  ");
+    let devices = [device(0), device(1), device(2)].join(",\n    ");
+    let text = format!(
+        "{{\n  \"deviceProperties\": [\n    {devices}\n  ],\n  \"traceEvents\": [\n  {events}\n  ]\n}}"
+    );
+    let mut pieces = Pieces(text.as_bytes().chunks(1000));
+    let mut source = super::source::Source::new(&mut pieces, 2000);
+    let mut whole = Vec::new();
+    while let Some(chunk) = source.next() {
+        assert!(chunk.index == 0 || chunk.head.starts_with(b"{\n    \"ph\"") || whole.len() + 200 > text.len());
+        assert!(chunk.head.len() < 200, "{}", chunk.head.len());
+        whole.extend_from_slice(&chunk.head);
+        whole.extend_from_slice(chunk.body());
+    }
+    assert_eq!(whole, text.as_bytes());
+}
