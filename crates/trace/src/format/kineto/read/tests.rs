@@ -394,7 +394,8 @@ fn nested_objects_that_look_like_events_fool_no_one() {
 #[test]
 fn cuts_between_events_are_guessed_right() {
     let device = |id: u32| format!("{{\n      \"id\": {id}\n    }}");
-    let event = "{\n    \"ph\": \"i\", \"name\": \"n\", \"ts\": 1, \"args\": {\n      \"x\": 1\n    }\n  }";
+    let event =
+        "{\n    \"ph\": \"i\", \"name\": \"n\", \"ts\": 1, \"args\": {\n      \"x\": 1\n    }\n  }";
     let events = vec![event; 500].join(",\n  ");
     let devices = [device(0), device(1), device(2)].join(",\n    ");
     let text = format!(
@@ -404,7 +405,11 @@ fn cuts_between_events_are_guessed_right() {
     let mut source = super::source::Source::new(&mut pieces, 2000);
     let mut whole = Vec::new();
     while let Some(chunk) = source.next() {
-        assert!(chunk.index == 0 || chunk.head.starts_with(b"{\n    \"ph\"") || whole.len() + 200 > text.len());
+        assert!(
+            chunk.index == 0
+                || chunk.head.starts_with(b"{\n    \"ph\"")
+                || whole.len() + 200 > text.len()
+        );
         assert!(chunk.head.len() < 200, "{}", chunk.head.len());
         whole.extend_from_slice(&chunk.head);
         whole.extend_from_slice(chunk.body());
