@@ -9,7 +9,7 @@ mod tests;
 use std::ops::Range;
 
 use serde::Serialize;
-use trace::store::{Kind, Trace};
+use trace::store::Kind;
 
 use crate::percent;
 use crate::scope::Scope;
@@ -63,7 +63,8 @@ pub struct Attribution {
 /// Device rows in the order of the nodes of a tree.
 #[derive(Clone, Debug, Default)]
 struct Placed {
-    nodes: Vec<u32>,
+    /// Per node, and one behind: its first place.
+    first: Vec<u32>,
     rows: Vec<u32>,
     /// Nanoseconds of all rows before a place; one more entry than rows.
     before: Vec<i64>,
@@ -103,7 +104,7 @@ pub struct Coverage {
 /// they were up to 2023.
 ///
 /// # Cost
-/// `O(n log n)` in operators and device rows.
+/// Linear in host and device rows; `O(n log n)` where external ids are needed.
 pub fn of(scope: &Scope<'_>, tree: &Tree) -> Attribution {
     let trace = scope.trace;
     let rows = &scope.device_rows;
@@ -133,8 +134,8 @@ pub fn of(scope: &Scope<'_>, tree: &Tree) -> Attribution {
     let owner = |at: usize| Some(owners[at]).filter(|owner| *owner != NONE);
     let node_of = |row: Option<u32>| row.and_then(|row| tree.position(row));
     let launched = |at: usize| node_of(launched_by(at)).or_else(|| node_of(owner(at)));
-    let launched = Placed::new(trace, rows, launched);
-    let owned = Placed::new(trace, rows, |at| node_of(owner(at)));
+    let launched = Placed::new(scope, tree, launched);
+    let owned = Placed::new(scope, tree, |at| node_of(owner(at)));
     Attribution { methods, owners, launched, owned }
 }
 
@@ -199,25 +200,36 @@ impl Attribution {
 }
 
 impl Placed {
-    fn new(trace: &Trace, rows: &[u32], node: impl Fn(usize) -> Option<u32>) -> Self {
-        let placed = (0..rows.len()).filter_map(|at| Some((node(at)?, at as u32)));
-        let mut placed: Vec<(u32, u32)> = placed.collect();
-        // Rows of a scope stand by start, so places do.
-        placed.sort_unstable();
-        let nodes = placed.iter().map(|(node, _)| *node).collect();
-        let rows: Vec<u32> = placed.iter().map(|(_, at)| rows[*at as usize]).collect();
+    /// Puts each row to its node; rows keep their order within a node.
+    fn new(scope: &Scope<'_>, tree: &Tree, node: impl Fn(usize) -> Option<u32>) -> Self {
+        let nodes: Vec<u32> =
+            (0..scope.device_rows.len()).map(|at| node(at).unwrap_or(NONE)).collect();
+        let mut first = vec![0u32; tree.nodes.len() + 1];
+        for node in nodes.iter().filter(|node| **node != NONE) {
+            first[*node as usize + 1] += 1;
+        }
+        for node in 0..tree.nodes.len() {
+            first[node + 1] += first[node];
+        }
+        let mut next = first.clone();
+        let mut rows = vec![0; first.last().map_or(0, |count| *count as usize)];
+        let placed = nodes.iter().zip(&scope.device_rows).filter(|(node, _)| **node != NONE);
+        for (node, row) in placed {
+            let place = &mut next[*node as usize];
+            rows[*place as usize] = *row;
+            *place += 1;
+        }
         let mut before = vec![0];
         let mut sum = 0;
         for row in &rows {
-            sum += trace.slices.duration[*row as usize];
+            sum += scope.trace.slices.duration[*row as usize];
             before.push(sum);
         }
-        Self { nodes, rows, before }
+        Self { first, rows, before }
     }
 
     fn places(&self, nodes: Range<u32>) -> Range<usize> {
-        let first = self.nodes.partition_point(|node| *node < nodes.start);
-        first..first + self.nodes[first..].partition_point(|node| *node < nodes.end)
+        self.first[nodes.start as usize] as usize..self.first[nodes.end as usize] as usize
     }
 
     fn work(&self, nodes: Range<u32>) -> Work {

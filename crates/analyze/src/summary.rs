@@ -132,13 +132,14 @@ pub fn of(ranks: &[Evidence<'_>], top: usize) -> Summary {
         step_rows.map(|(rank, rows)| steps::summary(rank, &rows)).collect();
     let issues = quality::of(ranks);
     let verdict = quality::verdict(&issues);
+    let busy_ns = breakdowns.iter().map(|row| row.busy_ns).sum();
     let each = ranks.iter().zip(breakdowns.iter().zip(&steps));
     Summary {
         job: job(ranks, &breakdowns, &steps),
         ranks: each.map(|(rank, (breakdown, steps))| of_rank(rank, breakdown, steps)).collect(),
         parts: parts(&breakdowns),
-        kernels: top::kernels(ranks, top),
-        operators: top::operators(ranks, top),
+        kernels: top::kernels(ranks, busy_ns, top),
+        operators: top::operators(ranks, busy_ns, top),
         steps: steps.into_iter().filter(|steps| steps.count > 0).collect(),
         breakdowns,
         issues,
@@ -228,17 +229,16 @@ fn median_step(steps: &StepSummary) -> Option<i64> {
 }
 
 fn parts(breakdowns: &[Breakdown]) -> Vec<Part> {
-    let of: [(&'static str, fn(&Breakdown) -> i64); 5] = [
-        ("compute", |row| row.compute_ns),
-        ("exposed_communication", |row| row.exposed_communication_ns),
-        ("exposed_memory", |row| row.exposed_memory_ns),
-        ("exposed_other", |row| row.exposed_other_ns),
-        ("idle", |row| row.idle_ns),
-    ];
-    let window_ns = breakdowns.iter().map(|row| row.window_ns).sum();
-    let part = |(part, time): (&'static str, fn(&Breakdown) -> i64)| {
-        let time_ns = breakdowns.iter().map(time).sum();
-        Part { part, time_ns, window_pct: percent(time_ns, window_ns) }
-    };
-    of.into_iter().map(part).collect()
+    const NAMES: [&str; 5] =
+        ["compute", "exposed_communication", "exposed_memory", "exposed_other", "idle"];
+    let mut sums = [0; NAMES.len()];
+    let mut window_ns = 0;
+    for row in breakdowns {
+        let exposed = [row.exposed_communication_ns, row.exposed_memory_ns, row.exposed_other_ns];
+        let times = std::iter::once(row.compute_ns).chain(exposed).chain([row.idle_ns]);
+        sums.iter_mut().zip(times).for_each(|(sum, time)| *sum += time);
+        window_ns += row.window_ns;
+    }
+    let part = |(part, time_ns)| Part { part, time_ns, window_pct: percent(time_ns, window_ns) };
+    NAMES.into_iter().zip(sums).map(part).collect()
 }

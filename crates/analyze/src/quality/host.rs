@@ -2,7 +2,7 @@
 
 use trace::store::Kind as RowKind;
 
-use super::{Evidence, Issue, Kind, Severity, milliseconds, place};
+use super::{Evidence, Issue, Kind, Severity, is_named, milliseconds, names, place};
 use crate::interval;
 use crate::percent;
 use crate::steps;
@@ -120,9 +120,10 @@ fn overhead(rank: &Evidence<'_>) -> Option<Issue> {
 
 fn warm_up(rank: &Evidence<'_>) -> Option<Issue> {
     let trace = rank.scope.trace;
+    let set_up = names(trace, |name| SET_UP.contains(&name));
     let is_set_up = |row: &u32| {
         let kind = trace.kind(*row);
-        (kind.is_call() || kind == RowKind::Overhead) && SET_UP.contains(&trace.name(*row))
+        (kind.is_call() || kind == RowKind::Overhead) && is_named(trace, &set_up, *row)
     };
     let rows: Vec<u32> = trace.rows().filter(is_set_up).collect();
     let spans = rows.iter().map(|row| rank.scope.clipped(*row)).collect();
@@ -142,11 +143,8 @@ fn warm_up(rank: &Evidence<'_>) -> Option<Issue> {
 
 fn missing_sync(rank: &Evidence<'_>) -> Option<Issue> {
     let trace = rank.scope.trace;
-    let is_wait = |row: &u32| {
-        let name = || trace.name(*row);
-        trace.kind(*row).is_call()
-            && (name().contains("Synchronize") || name().contains("WaitEvent"))
-    };
+    let waiting = names(trace, |name| name.contains("Synchronize") || name.contains("WaitEvent"));
+    let is_wait = |row: &u32| trace.kind(*row).is_call() && is_named(trace, &waiting, *row);
     let waits = trace.rows().filter(is_wait).count();
     let has_sync = trace.rows().any(|row| trace.kind(row) == RowKind::Sync);
     if waits == 0 || has_sync {

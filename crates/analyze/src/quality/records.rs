@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use trace::store::{Kind as RowKind, Loss};
 
-use super::{Evidence, Issue, Kind, Severity, milliseconds, place};
+use super::{Evidence, Issue, Kind, Severity, is_named, milliseconds, names, place};
 use crate::attribution::Method;
 use crate::{percent, window};
 
@@ -95,7 +95,8 @@ fn lost_device_rows(rank: &Evidence<'_>) -> Option<Issue> {
     let is_device_work = |row: &u32| trace.kind(*row).is_device_work();
     let mut arrived: Vec<u64> = trace.rows().filter(is_device_work).filter_map(id).collect();
     arrived.sort_unstable();
-    let is_call = |row: &u32| trace.kind(*row).is_call() && window::is_launch(trace.name(*row));
+    let launches = names(trace, window::is_launch);
+    let is_call = |row: &u32| trace.kind(*row).is_call() && is_named(trace, &launches, *row);
     let calls: Vec<u32> = trace.rows().filter(is_call).collect();
     // A runtime call and the driver call inside it share an id, and the work is linked to one.
     let is_lost = |row: &&u32| id(**row).is_none_or(|id| arrived.binary_search(&id).is_err());

@@ -5,9 +5,9 @@ use std::collections::BTreeMap;
 use serde::Serialize;
 
 use crate::classify::Class;
+use crate::kernels;
 use crate::percent;
 use crate::quality::Evidence;
-use crate::{breakdown, kernels};
 
 /// Device work of one short name over all ranks.
 #[derive(Clone, Debug, PartialEq, Serialize)]
@@ -45,8 +45,7 @@ pub struct TopOperator {
     pub busy_pct: Option<f64>,
 }
 
-pub(super) fn kernels(ranks: &[Evidence<'_>], top: usize) -> Vec<TopKernel> {
-    let busy_ns = ranks.iter().map(|rank| breakdown::of(rank.scope).busy_ns).sum();
+pub(super) fn kernels(ranks: &[Evidence<'_>], busy_ns: i64, top: usize) -> Vec<TopKernel> {
     let mut found: BTreeMap<(String, Class), BTreeMap<u32, (u64, i64)>> = BTreeMap::new();
     for row in ranks.iter().flat_map(|rank| kernels::of(rank.scope)) {
         let by_rank = found.entry((row.short_name, row.class)).or_default();
@@ -74,29 +73,15 @@ pub(super) fn kernels(ranks: &[Evidence<'_>], top: usize) -> Vec<TopKernel> {
     rows
 }
 
-pub(super) fn operators(ranks: &[Evidence<'_>], top: usize) -> Vec<TopOperator> {
-    let busy_ns = ranks.iter().map(|rank| breakdown::of(rank.scope).busy_ns).sum();
+pub(super) fn operators(ranks: &[Evidence<'_>], busy_ns: i64, top: usize) -> Vec<TopOperator> {
     let mut found: BTreeMap<&str, TopOperator> = BTreeMap::new();
     for rank in ranks {
-        let trace = rank.scope.trace;
-        for row in rank.tree.top_operators(trace) {
-            if !rank.scope.starts_inside(row) {
-                continue;
-            }
-            let name = trace.name(row);
-            let sums = found.entry(name).or_insert_with(|| TopOperator {
-                name: name.to_owned(),
-                count: 0,
-                host_ns: 0,
-                kernel_count: 0,
-                device_ns: 0,
-                busy_pct: None,
-            });
-            let inside = rank.attribution.inclusive(rank.tree, row);
-            sums.count += 1;
-            sums.host_ns += trace.slices.duration[row as usize];
-            sums.kernel_count += inside.count;
-            sums.device_ns += inside.device_ns;
+        for (name, of_rank) in operators_of(rank) {
+            let sums = found.entry(name).or_insert_with(|| TopOperator::new(name));
+            sums.count += of_rank.count;
+            sums.host_ns += of_rank.host_ns;
+            sums.kernel_count += of_rank.kernel_count;
+            sums.device_ns += of_rank.device_ns;
         }
     }
     let mut rows: Vec<TopOperator> = found.into_values().collect();
@@ -106,4 +91,35 @@ pub(super) fn operators(ranks: &[Evidence<'_>], top: usize) -> Vec<TopOperator> 
         row.busy_pct = percent(row.device_ns, busy_ns);
     }
     rows
+}
+
+/// The outermost operators of one rank, by name.
+fn operators_of<'a>(rank: &Evidence<'a>) -> Vec<(&'a str, TopOperator)> {
+    let trace = rank.scope.trace;
+    let mut place = vec![u32::MAX; trace.strings.len()];
+    let mut found: Vec<(&str, TopOperator)> = Vec::new();
+    for row in rank.tree.top_operators(trace) {
+        if !rank.scope.starts_inside(row) {
+            continue;
+        }
+        let at = &mut place[trace.slices.name[row as usize].0 as usize];
+        if *at == u32::MAX {
+            *at = found.len() as u32;
+            found.push((trace.name(row), TopOperator::new("")));
+        }
+        let inside = rank.attribution.inclusive(rank.tree, row);
+        let sums = &mut found[*at as usize].1;
+        sums.count += 1;
+        sums.host_ns += trace.slices.duration[row as usize];
+        sums.kernel_count += inside.count;
+        sums.device_ns += inside.device_ns;
+    }
+    found
+}
+
+impl TopOperator {
+    fn new(name: &str) -> Self {
+        let name = name.to_owned();
+        Self { name, count: 0, host_ns: 0, kernel_count: 0, device_ns: 0, busy_pct: None }
+    }
 }
