@@ -106,3 +106,21 @@ fn an_edit_by_one_changes_nothing_and_free_gemms_save_at_most_their_time() {
     let window = &free.windows[0];
     assert!(window.saving_ns >= 0 && window.saving_ns <= free.edits[0].old_ns);
 }
+
+#[test]
+fn a_copy_the_host_waits_for_is_not_the_hosts_time() {
+    // Calls of cudaMemcpyAsync to pageable memory last up to 42 ms here, nearly all of it waiting
+    // for the stream that computes what is copied.
+    let Some(job) = fixture::job("trace_diff/test.json.gz") else { return };
+    let scopes = crate::collectives::scopes(&job);
+    let found = critical_path::of(&scopes, &OPTIONS);
+    let rows = found.ranks[0].rows(&scopes);
+    let of_copies = rows.iter().filter(|row| row.name == "cudaMemcpyAsync");
+    let spent: i64 = of_copies
+        .filter(|row| row.category == Category::RuntimeCall)
+        .map(|row| row.duration_ns)
+        .sum();
+    println!("{spent} ns in copies");
+    print(&found.ranks[0]);
+    assert!(spent < 40_000_000, "{spent}");
+}

@@ -4,7 +4,7 @@ use trace::store::{Kind, TrackId};
 
 use super::device::Device;
 use super::draft::{Candidate, Draft, DraftNode, Order};
-use super::wait::{ThreadOrder, Waits};
+use super::wait::{self, ThreadOrder, Waits};
 use super::{Category, Label, Origin};
 use crate::graph::{EdgeKind, NodeId, NodeKind};
 use crate::scope::Scope;
@@ -192,14 +192,20 @@ fn add_call(
     let is_inside = |at: &i64| (segment.start..segment.end).contains(at);
     let begins = works.iter().map(|work| rank.device.works[*work as usize].start);
     let split = begins.filter(is_inside).min();
+    let awaited = rank.waits.of_call((segment, call), &works, (rank.device, &mut draft.evidence));
     let mut launch = None;
     let mut rest = *segment;
     if let Some(split) = split {
-        let before = Segment { end: split, ..*segment };
+        // A copy the host waited for may itself have waited: then the call took no time before it.
+        let is_held_up = match awaited.first() {
+            Some(copy) => wait::hold_up(segment, *copy, (rank.device, &mut draft.evidence)),
+            None => false,
+        };
+        let end = if is_held_up { segment.start } else { split };
+        let before = Segment { end, ..*segment };
         launch = Some(add_step(draft, rank, steps, (&before, kind, Vec::new())));
-        rest.start = split;
+        rest.start = end;
     }
-    let awaited = rank.waits.of_call((segment, call), &works, (rank.device, &mut draft.evidence));
     let last = add_step(draft, rank, steps, (&rest, kind, awaited));
     for work in works {
         let work = &mut rank.device.works[work as usize];

@@ -48,9 +48,21 @@ pub(super) struct Waits<'a, 'b> {
 pub(super) struct ThreadOrder {
     /// When the last event was recorded.
     recorded: Option<i64>,
-    /// Waits for events since the last launch: no work launched later is awaited.
-    pending: Vec<i64>,
+    /// Waits of streams for events that may concern work still to be launched.
+    pending: Vec<Pending>,
 }
+
+/// A wait of a stream that is not named: it concerns the next launch on that stream.
+#[derive(Debug)]
+struct Pending {
+    /// No work launched later is awaited.
+    before: i64,
+    /// Streams that were launched on since.
+    seen: Vec<usize>,
+}
+
+/// Unnamed waits that are kept at most.
+const PENDING: usize = 8;
 
 impl<'a, 'b> Waits<'a, 'b> {
     pub fn of(scope: &'a Scope<'b>, device: &Device) -> Self {
@@ -218,13 +230,25 @@ impl<'a, 'b> Waits<'a, 'b> {
                         evidence.stream_waits_recorded += 1;
                     }
                 }
-                None => order.pending.push(order.recorded.unwrap_or(segment.start)),
+                None => {
+                    let before = order.recorded.unwrap_or(segment.start);
+                    order.pending.push(Pending { before, seen: Vec::new() });
+                    if order.pending.len() > PENDING {
+                        order.pending.remove(0);
+                    }
+                }
             },
             _ => {
                 let Some(&first) = launched.first() else { return };
-                let pending = std::mem::take(&mut order.pending);
-                let sources = pending.iter().filter_map(|before| other(device, first, *before));
-                let awaited: Vec<u32> = sources.collect();
+                let stream = device.streams.partition_point(|range| range.end <= first as usize);
+                let mut awaited = Vec::new();
+                order.pending.retain_mut(|wait| {
+                    if !wait.seen.contains(&stream) {
+                        wait.seen.push(stream);
+                        awaited.extend(other(device, first, wait.before));
+                    }
+                    wait.seen.len() < device.streams.len()
+                });
                 for source in latest(awaited, device) {
                     device.stream_waits.push((first, source));
                     evidence.stream_waits_inferred += 1;
@@ -245,6 +269,26 @@ impl<'a, 'b> Waits<'a, 'b> {
         let source = device.last_launched(awaited, record.unwrap_or(segment.start))?;
         Some((device.first_launched(waiting, segment.start)?, source))
     }
+}
+
+/// Whether a copy that the host waited for began only after work launched before its call had
+/// ended; then it waited for the one that ended last.
+pub(super) fn hold_up(
+    segment: &Segment,
+    copy: u32,
+    (device, evidence): (&mut Device, &mut Evidence),
+) -> bool {
+    let start = device.works[copy as usize].start;
+    let streams = 0..device.streams.len();
+    let before = streams.filter_map(|at| device.last_launched(at, segment.start));
+    let end = |work: &u32| device.works[*work as usize].end;
+    let ended = before.filter(|work| *work != copy && end(work) <= start);
+    let Some(last) = ended.max_by_key(end).filter(|work| end(work) > segment.start) else {
+        return false;
+    };
+    device.stream_waits.push((copy, last));
+    evidence.stream_waits_inferred += 1;
+    true
 }
 
 /// Of the last works launched on other streams before a time, the one that ended last before a
