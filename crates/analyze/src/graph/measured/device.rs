@@ -148,8 +148,8 @@ pub(super) fn bind(draft: &mut Draft, device: &Device, start: NodeId) {
         for at in stream {
             let work = &device.works[at];
             candidates.clear();
-            if at > first {
-                let source = device.works[at - 1].leave;
+            if let Some(before) = before(device, first, at) {
+                let source = device.works[before].leave;
                 let kind = EdgeKind::StreamOrder;
                 candidates.push(Candidate { source, kind, usual: usual.gap });
             }
@@ -171,6 +171,15 @@ pub(super) fn bind(draft: &mut Draft, device: &Device, start: NodeId) {
             draft.bind(work.enter, &candidates, Candidate { source: start, kind, usual: 0 });
         }
     }
+}
+
+/// The work of a stream that another one follows. Branches of a graph overlap on one stream, so it
+/// is the nearest that had ended; without one nearby, the one before.
+fn before(device: &Device, first: usize, at: usize) -> Option<usize> {
+    const NEARBY: usize = 16;
+    let start = device.works[at].start;
+    let nearest = (first..at).rev().take(NEARBY).find(|other| device.works[*other].end <= start);
+    nearest.or((at > first).then(|| at - 1))
 }
 
 /// What usually passes before device work.
