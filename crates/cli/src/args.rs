@@ -12,9 +12,19 @@ Start here:
   rowmill train --list                  the ready-made models
   rowmill train dlrm-criteo-kaggle --train train.txt
                                         train on your own data
+  rowmill trace trace.json.gz           where the time of a PyTorch job goes
 
 Tables and results go to stdout, progress and messages to stderr.
 Exit codes: 0 done, 1 failed, 2 wrong usage or configuration, 130 interrupted (progress is saved).";
+
+mod bench;
+mod trace;
+
+pub use bench::{Bench, BenchTrace};
+pub use trace::{
+    BreakdownBy, ClassifyChoice, CollectivesBy, ConvertTo, IdleBy, KernelsBy, LaunchesBy, MemoryBy,
+    OpsBy, PathBy, QueueBy, Selection, StragglersBy, Trace, TraceVerb, WindowChoice,
+};
 
 /// Most threads: more than any machine has cores, few enough to start.
 const THREADS_MAX: usize = 1024;
@@ -38,7 +48,7 @@ pub struct Cli {
 #[derive(Clone, Debug, Args)]
 #[command(next_help_heading = "Options of every command")]
 pub struct Global {
-    /// How results are printed: for people, or as JSON (one value per line)
+    /// How results are printed: for people, as JSON, or (rowmill trace) as CSV, Markdown or Parquet
     #[arg(long, value_enum, default_value_t = Format::Table, global = true)]
     pub format: Format,
     /// Threads in all; the results do not depend on it [default: all cores]
@@ -59,6 +69,12 @@ pub enum Format {
     Table,
     /// For programs: one JSON value per line.
     Json,
+    /// Comma-separated values with a header; tables only.
+    Csv,
+    /// A Markdown table; tables only.
+    Md,
+    /// Parquet, with --output FILE; tables only.
+    Parquet,
 }
 
 /// When colour is used.
@@ -89,6 +105,11 @@ pub enum Command {
     /// Inspect, verify, export and import checkpoints
     #[command(subcommand)]
     Checkpoint(Checkpoint),
+    /// Analyse traces of PyTorch's profiler: where the time goes, and why
+    Trace(Box<Trace>),
+    /// Measure rowmill itself
+    #[command(subcommand)]
+    Bench(Bench),
     /// Print a completion script for your shell
     #[command(
         after_help = "Example:\n  rowmill completions bash > ~/.local/share/bash-completion/completions/rowmill"

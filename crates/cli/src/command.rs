@@ -1,10 +1,12 @@
 //! The verbs, one file each.
 
+mod bench;
 mod checkpoint;
 mod data;
 mod eval;
 mod quickstart;
 mod score;
+mod trace;
 pub mod train;
 
 use std::process::ExitCode;
@@ -12,12 +14,16 @@ use std::process::ExitCode;
 use clap::CommandFactory;
 use clap_complete::Shell;
 
-use crate::args::{Cli, Command};
+use crate::args::{Cli, Command, Format};
 use crate::error::Error;
 use crate::resolve::Session;
 
 /// Runs a command; its exit code unless it fails.
 pub fn run(command: Command, session: &Session) -> Result<ExitCode, Error> {
+    let has_rows = matches!(&command, Command::Trace(trace) if trace.has_rows());
+    if !has_rows && !matches!(session.console.format, Format::Table | Format::Json) {
+        return Err(Error::NoTable);
+    }
     match command {
         Command::Quickstart(quickstart) => quickstart::run(&quickstart, session),
         Command::Train(train) => train::run(&train, session),
@@ -25,6 +31,8 @@ pub fn run(command: Command, session: &Session) -> Result<ExitCode, Error> {
         Command::Score(score) => score::run(&score, session).map(done),
         Command::Data(data) => data::run(data, session).map(done),
         Command::Checkpoint(checkpoint) => checkpoint::run(checkpoint, session).map(done),
+        Command::Trace(trace) => trace::run(&trace, session),
+        Command::Bench(bench) => bench::run(&bench, session).map(done),
         Command::Completions { shell } => completions(shell, session).map(done),
     }
 }

@@ -10,7 +10,7 @@ mod hint;
 
 /// Exit code of a run stopped by Ctrl-C after saving.
 pub const EXIT_INTERRUPTED: u8 = 130;
-const EXIT_FAILED: u8 = 1;
+pub const EXIT_FAILED: u8 = 1;
 const EXIT_USAGE: u8 = 2;
 
 /// Why a command failed.
@@ -91,6 +91,23 @@ pub enum Error {
     /// A file could not be used.
     #[error("{}: cannot {doing}: {source}", path.display())]
     Io { path: PathBuf, doing: &'static str, source: io::Error },
+    /// Parquet on a terminal or in a pipe.
+    #[error("--format parquet writes a file, got no --output")]
+    ParquetToStdout,
+    /// A report that is no table.
+    #[error("this command prints a report, no rows: expected --format table or json")]
+    NoTable,
+    /// A class of kernels given as something else.
+    #[error(
+        "--class {given:?}: expected CLASS=PATTERN, CLASS one of compute, communication, memory, other"
+    )]
+    ClassPattern { given: String },
+    /// Ranks that the traces do not have.
+    #[error("--rank {rank}: the traces have the ranks {known}")]
+    NoSuchRank { rank: u32, known: String },
+    /// A file for one rank, asked for several.
+    #[error("{paths}: expected one trace, got {ranks} ranks")]
+    SeveralRanks { paths: String, ranks: usize },
     /// The reader of our output went away.
     #[error("standard output: {0}")]
     Output(io::Error),
@@ -100,6 +117,12 @@ pub enum Error {
     /// Reading or preparing data failed.
     #[error(transparent)]
     Data(#[from] data::Error),
+    /// Reading or writing a trace failed.
+    #[error(transparent)]
+    Trace(#[from] trace::Error),
+    /// An analysis was asked for wrongly.
+    #[error(transparent)]
+    Analyze(#[from] analyze::Error),
     /// Training, scoring or a checkpoint failed.
     #[error(transparent)]
     Train(#[from] train::Error),
@@ -130,6 +153,12 @@ impl Error {
             | Self::PlanFile { .. }
             | Self::Plan { .. }
             | Self::OutputIsInput { .. }
+            | Self::ParquetToStdout
+            | Self::NoTable
+            | Self::ClassPattern { .. }
+            | Self::NoSuchRank { .. }
+            | Self::SeveralRanks { .. }
+            | Self::Analyze(_)
             | Self::Exists { .. } => EXIT_USAGE,
             _ => EXIT_FAILED,
         }

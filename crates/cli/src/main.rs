@@ -11,6 +11,7 @@ mod machine;
 mod progress;
 mod render;
 mod resolve;
+mod sheet;
 
 use std::process::ExitCode;
 

@@ -70,6 +70,7 @@ impl Console {
         match self.format {
             Format::Json => self.json(report),
             Format::Table => self.print(&table(report)),
+            Format::Csv | Format::Md | Format::Parquet => Err(Error::NoTable),
         }
     }
 
@@ -157,6 +158,22 @@ pub fn count(value: u64) -> String {
 /// A rate in samples per second, without false precision.
 pub fn rate(per_second: f64) -> String {
     format!("{} samples/s", count(per_second.round().max(0.0) as u64))
+}
+
+/// A short time: `812 ns`, `1.50 µs`, `13.0 ms`, `4.21 s`; three digits.
+pub fn nanos(nanos: f64) -> String {
+    let (value, unit) = match nanos.abs() {
+        size if size < 1e3 => return format!("{nanos:.0} ns"),
+        size if size < 1e6 => (nanos / 1e3, "µs"),
+        size if size < 1e9 => (nanos / 1e6, "ms"),
+        _ => (nanos / 1e9, "s"),
+    };
+    let decimals = match value.abs() {
+        size if size < 9.995 => 2,
+        size if size < 99.95 => 1,
+        _ => 0,
+    };
+    format!("{value:.decimals$} {unit}")
 }
 
 /// A duration: `4.2 s`, `3 m 20 s`, `2 h 5 m`.

@@ -7,6 +7,7 @@ pub mod input;
 pub mod memory;
 pub mod plan;
 pub mod synthetic;
+pub mod trace;
 
 use crate::args::Global;
 use crate::machine;

@@ -9,10 +9,11 @@ pub mod execution_trace;
 pub mod export;
 mod file;
 mod format;
-pub mod link;
 mod lanes;
+pub mod link;
 pub mod merge;
 pub mod open;
+pub mod packed;
 pub mod record;
 pub mod store;
 

@@ -1,6 +1,7 @@
 //! `rowmill quickstart`: everything once, on generated data, scaled to this machine.
 //!
-//! generate → convert → measure → train → evaluate → save and trace → say what came out of it.
+//! generate → convert → measure → train → evaluate → save and trace → say what came out of it and
+//! where the time of the recorded steps went.
 
 use std::fs;
 use std::ops::Range;
@@ -15,7 +16,7 @@ use schema::{Bytes, JobConfig, ShardingPlan};
 use train::run::{Outcome, RunRequest, Start, TraceRequest};
 
 use super::train::{Observer, quoted};
-use crate::args::Quickstart;
+use crate::args::{Format, Quickstart};
 use crate::error::{EXIT_INTERRUPTED, Error};
 use crate::resolve::{Session, config, input};
 use crate::{interrupt, machine, render};
@@ -114,6 +115,10 @@ pub fn run(args: &Quickstart, session: &Session) -> Result<ExitCode, Error> {
     }
     let summary = summary::of(&rows, &outcome, &folder, started.elapsed().as_secs_f64());
     session.console.report(&summary, summary::table)?;
+    if session.console.format == Format::Table {
+        let page = super::trace::summary::of_run(&folder.trace(), session)?;
+        session.console.print(&format!("\nthe recorded steps:\n\n{page}\n"))?;
+    }
     session.console.say(summary::next_steps(&summary));
     Ok(ExitCode::SUCCESS)
 }

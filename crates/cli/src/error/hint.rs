@@ -59,7 +59,16 @@ impl Error {
                 "the scores so far are out of place; remove empty lines and line breaks within fields".into()
             }
             Self::Io { source, .. } | Self::Output(source) => return disk_hint(source),
-            Self::Json(_) => return None,
+            Self::ParquetToStdout => "add --output FILE.parquet".into(),
+            Self::SeveralRanks { .. } => {
+                "rowmill trace merge puts all ranks into one file; --to parquet writes tables of all"
+                    .into()
+            }
+            Self::ClassPattern { .. } => "for example --class communication=my_all_to_all".into(),
+            Self::NoTable | Self::NoSuchRank { .. } | Self::Analyze(_) | Self::Json(_) => {
+                return None;
+            }
+            Self::Trace(error) => return trace_hint(error),
             Self::Data(error) => return data_hint(error),
             Self::Train(error) => return train_hint(error),
         };
@@ -248,4 +257,20 @@ mod tests {
             "give the path of a TOML file, or one of adult-income, dlrm-default"
         );
     }
+}
+
+fn trace_hint(error: &trace::Error) -> Option<String> {
+    use trace::Error as E;
+    let hint = match error {
+        E::NotATrace { .. } | E::NoTraces { .. } => {
+            "expected what torch.profiler's export_chrome_trace, the on-demand profiler or \
+             rowmill train --trace writes"
+        }
+        E::Read { source, .. } if source.kind() == io::ErrorKind::NotFound => {
+            "paths are relative to the folder the command runs in"
+        }
+        E::Write { source, .. } => return disk_hint(source),
+        _ => return None,
+    };
+    Some(hint.to_owned())
 }

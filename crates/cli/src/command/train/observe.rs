@@ -156,8 +156,8 @@ impl Observer {
     fn say(&self, text: impl std::fmt::Display) {
         match (&self.meter, self.console.format) {
             (Some(meter), _) => meter.say(text),
-            (None, Format::Table) => self.console.say(text),
             (None, Format::Json) => self.console.detail(text),
+            (None, _) => self.console.say(text),
         }
     }
 }

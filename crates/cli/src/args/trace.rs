@@ -1,0 +1,431 @@
+//! `rowmill trace …` as typed.
+
+use std::path::PathBuf;
+
+use clap::{Args, Subcommand, ValueEnum};
+
+/// Analyse traces of PyTorch's profiler, or of rowmill's own runs.
+#[derive(Debug, Args)]
+#[command(args_conflicts_with_subcommands = true, subcommand_negates_reqs = true)]
+#[command(after_help = "\
+Examples:
+  rowmill trace trace.json.gz                      what it is and where its time goes
+  rowmill trace breakdown traces/ --format csv     one row per rank of a job
+  rowmill trace critical-path trace.json --what-if 'kernel=~gemm x0.5'
+  zcat trace.json.gz | rowmill trace kernels - --format json
+
+PATH is a Kineto trace (.json, plain, .gz or .zst), an archive of them (.tar, .tar.gz, .tgz), a folder or `-`.
+Several ranks are one job. Times in machine-readable output are integer nanoseconds (`…_ns`).")]
+pub struct Trace {
+    /// The table to print; without one, a summary.
+    #[command(subcommand)]
+    pub verb: Option<TraceVerb>,
+    /// What the summary is of.
+    #[command(flatten)]
+    pub selection: Selection,
+}
+
+impl Trace {
+    /// Whether it prints rows, which have more formats than a report.
+    pub fn has_rows(&self) -> bool {
+        !matches!(self.verb, None | Some(TraceVerb::Merge { .. } | TraceVerb::Convert { .. }))
+    }
+}
+
+/// Which traces, which part of them, and where the result goes.
+#[derive(Clone, Debug, Args)]
+pub struct Selection {
+    /// Traces: files, archives, folders, or `-` for standard input
+    #[arg(required = true, value_name = "PATH")]
+    pub paths: Vec<PathBuf>,
+    /// The part of each trace that is looked at [default: steps, with --compat hta: hta]
+    #[arg(long, value_enum)]
+    pub window: Option<WindowChoice>,
+    /// How device work is classified [default: category, with --compat hta: hta]
+    #[arg(long, value_enum)]
+    pub classify: Option<ClassifyChoice>,
+    /// Classify kernels by name: compute, communication, memory or other, such as
+    /// communication=my_all_to_all (a regular expression; repeatable, the first match wins)
+    #[arg(long = "class", value_name = "CLASS=PATTERN")]
+    pub classes: Vec<String>,
+    /// Print another tool's own figures where they differ from ours
+    #[arg(long, value_enum)]
+    pub compat: Option<Compat>,
+    /// Only these ranks
+    #[arg(long = "rank", value_name = "N")]
+    pub ranks: Vec<u32>,
+    /// Rows of a table for people [default: 20]; machine-readable output has all unless given
+    #[arg(long, value_name = "N")]
+    pub top: Option<usize>,
+    /// Write here instead of to stdout
+    #[arg(long, value_name = "FILE")]
+    pub output: Option<PathBuf>,
+}
+
+/// The part of a trace that is looked at.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum WindowChoice {
+    /// Everything recorded.
+    All,
+    /// Whole steps: a first or last one that the recording cut is dropped; `all` if fewer than two.
+    Steps,
+    /// What Holistic Trace Analysis keeps: the span of device work launched before the last step.
+    Hta,
+}
+
+/// How device work is classified.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum ClassifyChoice {
+    /// By category, then collective arguments, then known names.
+    Category,
+    /// By name alone, as Holistic Trace Analysis does.
+    Hta,
+}
+
+/// Whose figures.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum Compat {
+    /// Holistic Trace Analysis 0.6.1 (`traceinsight`), its rounding to microseconds included.
+    Hta,
+}
+
+/// The tables.
+#[derive(Debug, Subcommand)]
+pub enum TraceVerb {
+    /// Busy, idle, compute, communication, exposed communication, memory: where the window goes
+    #[command(after_help = "\
+Examples:
+  rowmill trace breakdown trace.json.gz
+  rowmill trace breakdown job/ --by device --format csv
+  rowmill trace breakdown trace.json.gz --compat hta --format json")]
+    Breakdown {
+        /// What is selected.
+        #[command(flatten)]
+        selection: Selection,
+        /// One row per …
+        #[arg(long, value_enum, default_value_t = BreakdownBy::Rank)]
+        by: BreakdownBy,
+    },
+    /// Idle time by cause: what the host did while nothing ran
+    #[command(after_help = "\
+Examples:
+  rowmill trace idle trace.json.gz                 causes per device, which sum to its idle time
+  rowmill trace idle trace.json.gz --by stream     host_wait, kernel_wait, other
+  rowmill trace idle trace.json.gz --by op         the operators the device waited for")]
+    Idle {
+        /// What is selected.
+        #[command(flatten)]
+        selection: Selection,
+        /// One row per …
+        #[arg(long, value_enum, default_value_t = IdleBy::Device)]
+        by: IdleBy,
+        /// On a stream, a shorter gap behind an early launch is kernel_wait, not other
+        #[arg(long, value_name = "NS", default_value_t = 30_000)]
+        kernel_wait_ns: i64,
+    },
+    /// Kernels, copies and sets by name: time, count, distribution
+    #[command(after_help = "\
+Examples:
+  rowmill trace kernels trace.json.gz --top 5
+  rowmill trace kernels job/ --format parquet --output kernels.parquet")]
+    Kernels {
+        /// What is selected.
+        #[command(flatten)]
+        selection: Selection,
+        /// One row per …
+        #[arg(long, value_enum, default_value_t = KernelsBy::Name)]
+        by: KernelsBy,
+    },
+    /// Operators by name: host time, and the device time of what they launched
+    #[command(after_help = "\
+Examples:
+  rowmill trace ops trace.json.gz
+  rowmill trace ops trace.json.gz --by annotation
+  rowmill trace ops trace.json.gz --by sequence    kernels that follow each other under one operator")]
+    Ops {
+        /// What is selected.
+        #[command(flatten)]
+        selection: Selection,
+        /// One row per …
+        #[arg(long, value_enum, default_value_t = OpsBy::Name)]
+        by: OpsBy,
+        /// With --by sequence: operators whose name contains this [default: the outermost ones]
+        #[arg(long, value_name = "TEXT", default_value = "", hide_default_value = true)]
+        operator: String,
+        /// With --by sequence: shortest sequence
+        #[arg(long, value_name = "N", default_value_t = 3)]
+        kernels_min: usize,
+    },
+    /// Which classes of work ran at the same time
+    #[command(after_help = "Example:\n  rowmill trace overlap trace.json.gz")]
+    Overlap {
+        /// What is selected.
+        #[command(flatten)]
+        selection: Selection,
+    },
+    /// Launches: host time, delay until the device began, work per launch
+    #[command(after_help = "\
+Examples:
+  rowmill trace launches trace.json.gz
+  rowmill trace launches trace.json.gz --by launch --format csv")]
+    Launches {
+        /// What is selected.
+        #[command(flatten)]
+        selection: Selection,
+        /// One row per …
+        #[arg(long, value_enum, default_value_t = LaunchesBy::Call)]
+        by: LaunchesBy,
+    },
+    /// Launched but not begun: the queue of each stream over time
+    #[command(after_help = "\
+Examples:
+  rowmill trace queue trace.json.gz
+  rowmill trace queue trace.json.gz --by point --format csv")]
+    Queue {
+        /// What is selected.
+        #[command(flatten)]
+        selection: Selection,
+        /// One row per …
+        #[arg(long, value_enum, default_value_t = QueueBy::Stream)]
+        by: QueueBy,
+    },
+    /// Copies and sets: bytes, bandwidth; with --by peak, memory in use
+    #[command(after_help = "\
+Examples:
+  rowmill trace memory trace.json.gz
+  rowmill trace memory trace.json.gz --by peak")]
+    Memory {
+        /// What is selected.
+        #[command(flatten)]
+        selection: Selection,
+        /// One row per …
+        #[arg(long, value_enum, default_value_t = MemoryBy::Copy)]
+        by: MemoryBy,
+    },
+    /// Steps: host time, device time, idle and exposed communication of each
+    #[command(after_help = "Example:\n  rowmill trace steps trace.json.gz")]
+    Steps {
+        /// What is selected.
+        #[command(flatten)]
+        selection: Selection,
+    },
+    /// Collectives matched across ranks: arrival, wait, transfer, bus bandwidth
+    #[command(after_help = "\
+Examples:
+  rowmill trace collectives job/
+  rowmill trace collectives job/ --by rank --format csv")]
+    Collectives {
+        /// What is selected.
+        #[command(flatten)]
+        selection: Selection,
+        /// One row per …
+        #[arg(long, value_enum, default_value_t = CollectivesBy::Collective)]
+        by: CollectivesBy,
+    },
+    /// Ranks that others wait for, how long, and why they were late
+    #[command(after_help = "\
+Examples:
+  rowmill trace stragglers job/
+  rowmill trace stragglers job/ --by collective")]
+    Stragglers {
+        /// What is selected.
+        #[command(flatten)]
+        selection: Selection,
+        /// One row per …
+        #[arg(long, value_enum, default_value_t = StragglersBy::Rank)]
+        by: StragglersBy,
+    },
+    /// The chain of work that bounds the window; its parts sum to the window
+    #[command(after_help = "\
+Examples:
+  rowmill trace critical-path job/
+  rowmill trace critical-path trace.json.gz --by name --top 10
+  rowmill trace critical-path trace.json.gz --what-if 'kernel=~gemm x0.5' --what-if 'op=aten::copy_ x0'")]
+    CriticalPath {
+        /// What is selected.
+        #[command(flatten)]
+        selection: Selection,
+        /// One row per … [default: category; with --what-if: window]
+        #[arg(long, value_enum)]
+        by: Option<PathBy>,
+        /// Rescale what matches and recompute: KEY=NAME xFACTOR or KEY=~PATTERN xFACTOR
+        #[arg(long, value_name = "EDIT")]
+        what_if: Vec<String>,
+    },
+    /// Put the ranks of a job on one timeline, clocks aligned
+    #[command(after_help = "\
+Examples:
+  rowmill trace merge job/ --out merged.json.gz
+  rowmill trace merge job/ --out merged.pftrace    for ui.perfetto.dev, nothing dropped")]
+    Merge {
+        /// Traces: files, archives, folders, or `-` for standard input
+        #[arg(required = true, value_name = "PATH")]
+        paths: Vec<PathBuf>,
+        /// The file to write: .json, .json.gz, .json.zst, .pftrace or .pftrace.gz
+        #[arg(long, value_name = "FILE")]
+        out: PathBuf,
+        /// Leave the clocks as they are
+        #[arg(long)]
+        keep_clocks: bool,
+    },
+    /// Write a trace in another format
+    #[command(after_help = "\
+Examples:
+  rowmill trace convert trace.json.gz --out trace.pftrace
+  rowmill trace convert trace.json.gz --out tables --to parquet    events, ops, kernels, collectives")]
+    Convert {
+        /// Traces: files, archives, folders, or `-` for standard input
+        #[arg(required = true, value_name = "PATH")]
+        paths: Vec<PathBuf>,
+        /// The file to write, or the folder for --to parquet and for several ranks
+        #[arg(long, value_name = "PATH")]
+        out: PathBuf,
+        /// The format [default: by the name of --out]
+        #[arg(long, value_enum)]
+        to: Option<ConvertTo>,
+    },
+    /// Whether a trace can be trusted: what is missing, odd or broken, and what to do
+    #[command(after_help = "\
+Example:
+  rowmill trace doctor trace.json.gz
+
+Ends with exit code 1 if something makes the figures wrong.")]
+    Doctor {
+        /// What is selected.
+        #[command(flatten)]
+        selection: Selection,
+    },
+    /// Execution traces: what they hold; with --kineto, how they link to a timeline
+    #[command(after_help = "\
+Examples:
+  rowmill trace execution-trace execution_trace.json
+  rowmill trace execution-trace et/ --kineto traces/     match scores per rank")]
+    ExecutionTrace {
+        /// Execution traces: files, archives or folders
+        #[arg(required = true, value_name = "PATH")]
+        paths: Vec<PathBuf>,
+        /// The Kineto traces of the same run
+        #[arg(long, value_name = "PATH")]
+        kineto: Vec<PathBuf>,
+        /// Write here instead of to stdout
+        #[arg(long, value_name = "FILE")]
+        output: Option<PathBuf>,
+    },
+}
+
+/// Rows of a breakdown.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum BreakdownBy {
+    /// All devices of a rank together.
+    Rank,
+    /// Each device.
+    Device,
+}
+
+/// Rows of idle time.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum IdleBy {
+    /// Cause, per device: no stream is busy.
+    Device,
+    /// Cause, per stream: it alone may be idle.
+    Stream,
+    /// The operators that launched what ended a gap.
+    Op,
+}
+
+/// Rows of kernels.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum KernelsBy {
+    /// Name.
+    Name,
+    /// Power of two of the duration or the bytes, per name.
+    Histogram,
+}
+
+/// Rows of operators.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum OpsBy {
+    /// Name.
+    Name,
+    /// Annotation.
+    Annotation,
+    /// Sequence of kernels.
+    Sequence,
+    /// Way in which device work was attributed to operators.
+    Attribution,
+}
+
+/// Rows of launches.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum LaunchesBy {
+    /// Rank: counts and sums.
+    Rank,
+    /// Runtime or driver call.
+    Call,
+    /// Kernel name.
+    Kernel,
+    /// Launch.
+    Launch,
+}
+
+/// Rows of queues.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum QueueBy {
+    /// Stream.
+    Stream,
+    /// Change of a queue's length.
+    Point,
+}
+
+/// Rows of memory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum MemoryBy {
+    /// Kind of copy or set.
+    Copy,
+    /// Device: its peak, and the operator that reached it.
+    Peak,
+    /// Operator that allocated.
+    Op,
+    /// Allocation or free.
+    Point,
+}
+
+/// Rows of collectives.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum CollectivesBy {
+    /// Collective.
+    Collective,
+    /// Collective and rank.
+    Rank,
+}
+
+/// Rows of stragglers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum StragglersBy {
+    /// Rank.
+    Rank,
+    /// Collective, and why its last rank was late.
+    Collective,
+}
+
+/// Rows of the critical path.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum PathBy {
+    /// Category of time, per rank.
+    Category,
+    /// Name of what is on the path.
+    Name,
+    /// Piece of the path, in order.
+    Segment,
+}
+
+/// Formats of a converted trace.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum ConvertTo {
+    /// Kineto JSON.
+    Kineto,
+    /// Perfetto TrackEvent protobuf.
+    Perfetto,
+    /// Parquet tables in a folder.
+    Parquet,
+}

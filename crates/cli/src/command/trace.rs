@@ -1,0 +1,95 @@
+//! `rowmill trace …`: what a job's traces tell. One function per table; the analyses are in
+//! `analyze`, the way rows are printed in `sheet`.
+
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use analyze::Scope;
+use analyze::sequences::Request;
+use serde::Serialize;
+
+use crate::args::{Selection, Trace, TraceVerb};
+use crate::error::Error;
+use crate::resolve::Session;
+use crate::resolve::trace::{Chosen, choose};
+use crate::sheet::{self, Target};
+
+mod collective;
+mod device;
+mod doctor;
+mod execution;
+mod file;
+mod host;
+mod path;
+pub mod summary;
+
+/// Runs the command.
+pub fn run(args: &Trace, session: &Session) -> Result<ExitCode, Error> {
+    let done = |()| ExitCode::SUCCESS;
+    let Some(verb) = &args.verb else {
+        return summary::run(&args.selection, session).map(done);
+    };
+    let look = |selection| Look::new(selection, session);
+    match verb {
+        TraceVerb::Breakdown { selection, by } => device::breakdown(&look(selection)?, *by),
+        TraceVerb::Idle { selection, by, kernel_wait_ns } => {
+            device::idle(&look(selection)?, *by, *kernel_wait_ns)
+        }
+        TraceVerb::Overlap { selection } => device::overlap(&look(selection)?),
+        TraceVerb::Kernels { selection, by } => device::kernels(&look(selection)?, *by),
+        TraceVerb::Launches { selection, by } => device::launches(&look(selection)?, *by),
+        TraceVerb::Queue { selection, by } => device::queue(&look(selection)?, *by),
+        TraceVerb::Memory { selection, by } => host::memory(&look(selection)?, *by),
+        TraceVerb::Ops { selection, by, operator, kernels_min } => {
+            let pattern = Request { operator, kernels_min: *kernels_min };
+            host::ops(&look(selection)?, *by, pattern)
+        }
+        TraceVerb::Steps { selection } => host::steps(&look(selection)?),
+        TraceVerb::Collectives { selection, by } => collective::collectives(&look(selection)?, *by),
+        TraceVerb::Stragglers { selection, by } => collective::stragglers(&look(selection)?, *by),
+        TraceVerb::CriticalPath { selection, by, what_if } => {
+            path::run(&look(selection)?, *by, what_if)
+        }
+        TraceVerb::Merge { paths, out, keep_clocks } => {
+            file::merge(paths, out, *keep_clocks, session)
+        }
+        TraceVerb::Convert { paths, out, to } => file::convert(paths, out, *to, session),
+        TraceVerb::Doctor { selection } => return doctor::run(&look(selection)?),
+        TraceVerb::ExecutionTrace { paths, kineto, output } => {
+            execution::run(paths, kineto, output.as_deref(), session)
+        }
+    }
+    .map(done)
+}
+
+/// Traces that were chosen, and where the rows go.
+struct Look<'a> {
+    chosen: Chosen,
+    session: &'a Session,
+    target: Target<'a>,
+}
+
+impl<'a> Look<'a> {
+    fn new(selection: &'a Selection, session: &'a Session) -> Result<Self, Error> {
+        let target = Target { output: selection.output.as_deref(), top: selection.top };
+        Ok(Self { chosen: choose(selection, session)?, session, target })
+    }
+
+    fn put<T: Serialize>(&self, rows: &[T]) -> Result<(), Error> {
+        sheet::put(self.session.console, rows, self.target)
+    }
+}
+
+/// The rows of all ranks.
+fn each<'a, R: IntoIterator>(
+    scopes: &'a [Scope<'a>],
+    rows: impl FnMut(&'a Scope<'a>) -> R,
+) -> Vec<R::Item> {
+    scopes.iter().flat_map(rows).collect()
+}
+
+/// The name of a path for messages.
+fn named(paths: &[PathBuf]) -> String {
+    let names: Vec<String> = paths.iter().map(|path| path.display().to_string()).collect();
+    names.join(", ")
+}

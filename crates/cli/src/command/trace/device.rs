@@ -1,0 +1,149 @@
+//! Tables of device work: breakdown, idle time, overlap, kernels, launches, queues.
+
+use analyze::hta::{self, Cutoffs, View};
+use analyze::idle::Settings;
+use analyze::launches::GroupedBy;
+use analyze::{Scope, breakdown, idle, kernels, launches, overlap, queue, tree};
+use serde::Serialize;
+
+use super::{Look, each};
+use crate::args::{BreakdownBy, IdleBy, KernelsBy, LaunchesBy, QueueBy};
+use crate::error::Error;
+
+/// `rowmill trace breakdown`.
+pub fn breakdown(look: &Look<'_>, by: BreakdownBy) -> Result<(), Error> {
+    if look.chosen.is_hta {
+        look.explain(&[hta::Table::Temporal, hta::Table::Overlap]);
+        return look.put(&hta_breakdown(&look.views()));
+    }
+    let scopes = look.chosen.scopes();
+    match by {
+        BreakdownBy::Rank => look.put(&each(&scopes, |scope| [breakdown::of(scope)])),
+        BreakdownBy::Device => look.put(&each(&scopes, breakdown::by_device)),
+    }
+}
+
+/// `rowmill trace idle`.
+pub fn idle(look: &Look<'_>, by: IdleBy, kernel_wait_ns: i64) -> Result<(), Error> {
+    if look.chosen.is_hta {
+        look.explain(&[hta::Table::Idle]);
+        return look.put(&hta::idle(&look.views(), kernel_wait_ns));
+    }
+    let settings = Settings { kernel_wait_ns, ..Settings::USUAL };
+    let scopes = look.chosen.scopes();
+    let of = |scope: &Scope<'_>| idle::of(scope, &tree::of(scope.trace), &settings);
+    match by {
+        IdleBy::Device => look.put(&each(&scopes, |scope| of(scope).devices)),
+        IdleBy::Stream => look.put(&each(&scopes, |scope| of(scope).streams)),
+        IdleBy::Op => look.put(&each(&scopes, |scope| of(scope).owners)),
+    }
+}
+
+/// `rowmill trace overlap`.
+pub fn overlap(look: &Look<'_>) -> Result<(), Error> {
+    if look.chosen.is_hta {
+        look.explain(&[hta::Table::KernelTypes]);
+        return look.put(&hta::kernel_types(&look.views()));
+    }
+    let scopes = look.chosen.scopes();
+    look.put(&each(&scopes, overlap::of))
+}
+
+/// `rowmill trace kernels`.
+pub fn kernels(look: &Look<'_>, by: KernelsBy) -> Result<(), Error> {
+    if look.chosen.is_hta {
+        look.explain(&[hta::Table::Kernels]);
+        return look.put(&hta::kernels(&look.views()));
+    }
+    let scopes = look.chosen.scopes();
+    match by {
+        KernelsBy::Name => look.put(&each(&scopes, kernels::of)),
+        KernelsBy::Histogram => look.put(&each(&scopes, kernels::histograms)),
+    }
+}
+
+/// `rowmill trace launches`.
+pub fn launches(look: &Look<'_>, by: LaunchesBy) -> Result<(), Error> {
+    if look.chosen.is_hta {
+        look.explain(&[hta::Table::Launches]);
+        let rows = hta::launches(&look.views());
+        return match by {
+            LaunchesBy::Launch => look.put(&rows),
+            _ => look.put(&hta::launch_summary(&rows, Cutoffs::HTA)),
+        };
+    }
+    let scopes = look.chosen.scopes();
+    let rows = |scope| launches::of(scope, &launches::Settings::USUAL);
+    let distributions = |grouped_by| {
+        let of_scope = |scope| {
+            let mut found = launches::distributions(&rows(scope));
+            found.retain(|one| one.grouped_by == grouped_by);
+            found
+        };
+        look.put(&each(&scopes, of_scope))
+    };
+    match by {
+        LaunchesBy::Rank => {
+            look.put(&each(&scopes, |scope| [launches::summary(scope, &rows(scope))]))
+        }
+        LaunchesBy::Call => distributions(GroupedBy::Call),
+        LaunchesBy::Kernel => distributions(GroupedBy::Work),
+        LaunchesBy::Launch => look.put(&each(&scopes, rows)),
+    }
+}
+
+/// `rowmill trace queue`.
+pub fn queue(look: &Look<'_>, by: QueueBy) -> Result<(), Error> {
+    if look.chosen.is_hta {
+        look.explain(&[hta::Table::Queue]);
+        return look.put(&hta::queue(&look.views()));
+    }
+    let scopes = look.chosen.scopes();
+    match by {
+        QueueBy::Stream => look.put(&each(&scopes, queue::of)),
+        QueueBy::Point => look.put(&each(&scopes, queue::series)),
+    }
+}
+
+/// A rank's breakdown as Holistic Trace Analysis prints it in two tables.
+#[derive(Serialize)]
+struct HtaBreakdown {
+    #[serde(flatten)]
+    temporal: hta::Temporal,
+    communication_ns: i64,
+    overlap_ns: i64,
+    overlap_pct: Option<f64>,
+}
+
+fn hta_breakdown(views: &[View<'_>]) -> Vec<HtaBreakdown> {
+    let overlaps = hta::overlap(views);
+    let with_overlap = |temporal: hta::Temporal| {
+        let overlap = overlaps.iter().find(|overlap| overlap.rank == temporal.rank);
+        HtaBreakdown {
+            temporal,
+            communication_ns: overlap.map_or(0, |overlap| overlap.communication_ns),
+            overlap_ns: overlap.map_or(0, |overlap| overlap.overlap_ns),
+            overlap_pct: overlap.and_then(|overlap| overlap.overlap_pct),
+        }
+    };
+    hta::temporal(views).into_iter().map(with_overlap).collect()
+}
+
+impl Look<'_> {
+    fn views(&self) -> Vec<View<'_>> {
+        hta::views(&self.chosen.job.traces)
+    }
+
+    /// Why figures of Holistic Trace Analysis are not ours, with `-v`.
+    fn explain(&self, tables: &[hta::Table]) {
+        for difference in hta::explain(&self.views()) {
+            if tables.contains(&difference.table) {
+                let rows = difference.row_count.map_or(String::new(), |n| format!(" ({n} rows)"));
+                self.session.console.detail(format_args!(
+                    "Holistic Trace Analysis {}{rows}; rowmill {}",
+                    difference.hta, difference.rowmill
+                ));
+            }
+        }
+    }
+}

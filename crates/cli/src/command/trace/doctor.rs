@@ -1,0 +1,55 @@
+//! `rowmill trace doctor`: whether a trace can be trusted.
+
+use std::process::ExitCode;
+
+use analyze::quality::{self, Issue, Severity, Verdict};
+
+use super::{Look, summary};
+use crate::args::Format;
+use crate::error::{EXIT_FAILED, Error};
+
+/// Runs the command; exit code 1 if something makes the figures wrong.
+pub fn run(look: &Look<'_>) -> Result<ExitCode, Error> {
+    let scopes = look.chosen.scopes();
+    let known = summary::Known::of(&scopes);
+    let issues = quality::of(&known.evidence(&scopes));
+    let verdict = quality::verdict(&issues);
+    if look.session.console.format == Format::Table && look.target.output.is_none() {
+        look.session.console.print(&for_people(&issues, verdict))?;
+    } else {
+        look.put(&issues)?;
+    }
+    let is_wrong = verdict == Verdict::Poor;
+    Ok(if is_wrong { ExitCode::from(EXIT_FAILED) } else { ExitCode::SUCCESS })
+}
+
+fn for_people(issues: &[Issue], verdict: Verdict) -> String {
+    let mut parts: Vec<String> = quality::by_kind(issues)
+        .iter()
+        .map(|kind| {
+            let severity = severity(kind.severity);
+            let ranks = match kind.rank_count {
+                0 | 1 => String::new(),
+                count => format!(" ({count} ranks)"),
+            };
+            format!(
+                "{severity} {}{ranks}: {}\n        matters to: {}\n        hint: {}",
+                kind.id, kind.what, kind.matters, kind.hint
+            )
+        })
+        .collect();
+    parts.push(match verdict {
+        Verdict::Good => "verdict: good; its figures can be trusted".to_owned(),
+        Verdict::Doubtful => "verdict: doubtful; figures named above may mislead".to_owned(),
+        Verdict::Poor => "verdict: poor; figures named above are wrong".to_owned(),
+    });
+    parts.join("\n")
+}
+
+fn severity(severity: Severity) -> &'static str {
+    match severity {
+        Severity::Error => "error  ",
+        Severity::Warning => "warning",
+        Severity::Info => "info   ",
+    }
+}

@@ -1,0 +1,255 @@
+//! `rowmill trace merge` and `convert`: traces to files other tools open.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use analyze::classify::ClassRule;
+use analyze::{Classifier, Scope, WindowRule, attribution, clock, collectives, kernels, ops, tree};
+use serde::Serialize;
+use trace::export::{self, Arguments, Options, Overlaps, Written};
+use trace::merge::{self, Offsets};
+use trace::store::{Job, Trace};
+
+use super::named;
+use crate::args::{ConvertTo, Format};
+use crate::error::Error;
+use crate::render::{self, Console};
+use crate::resolve::Session;
+use crate::resolve::trace::read;
+use crate::sheet::{self, Target};
+
+/// What was written, for people and programs.
+#[derive(Serialize)]
+struct Report {
+    #[serde(serialize_with = "render::path_text")]
+    path: PathBuf,
+    ranks: usize,
+    slices: u64,
+    slices_moved: u64,
+    slices_typed_only: u64,
+    flows: u64,
+    counters: u64,
+    instants: u64,
+    bytes: u64,
+    clocks: Vec<clock::RankClock>,
+}
+
+/// One slice of the events table.
+#[derive(Serialize)]
+struct EventRow<'a> {
+    rank: u32,
+    row: u32,
+    category: &'a str,
+    name: &'a str,
+    pid: String,
+    tid: String,
+    start_ns: i64,
+    duration_ns: i64,
+    correlation: Option<u64>,
+    external_id: Option<u64>,
+    device: Option<i32>,
+    stream: Option<i32>,
+    bytes: Option<u64>,
+}
+
+/// `rowmill trace merge`.
+pub fn merge(
+    paths: &[PathBuf],
+    out: &Path,
+    keep_clocks: bool,
+    session: &Session,
+) -> Result<(), Error> {
+    refuse_input(paths, out)?;
+    let job = read(paths, session)?;
+    let clocks = clocks(&job);
+    let mut offsets = Offsets::default();
+    if !keep_clocks {
+        offsets.ahead_ns = clocks.iter().map(|clock| (clock.rank, clock.correction_ns)).collect();
+    }
+    let written = export::write(out, &merge::of(&job, &offsets), &options())?;
+    tell(session, out, &job, written, clocks)
+}
+
+/// `rowmill trace convert`.
+pub fn convert(
+    paths: &[PathBuf],
+    out: &Path,
+    to: Option<ConvertTo>,
+    session: &Session,
+) -> Result<(), Error> {
+    refuse_input(paths, out)?;
+    let job = read(paths, session)?;
+    let is_parquet = match to {
+        Some(to) => to == ConvertTo::Parquet,
+        None => out.extension().is_some_and(|extension| extension == "parquet"),
+    };
+    if is_parquet {
+        return tables(&job, out, session);
+    }
+    if job.traces.len() > 1 {
+        return Err(Error::SeveralRanks { paths: named(paths), ranks: job.traces.len() });
+    }
+    let out = spelled(out, to);
+    let written = export::write(&out, &merge::alone(&job.traces[0]), &options())?;
+    tell(session, &out, &job, written, Vec::new())
+}
+
+fn options() -> Options {
+    Options { overlaps: Overlaps::Lanes, arguments: Arguments::All, counters: Vec::new() }
+}
+
+/// The name that makes the writer choose the format asked for.
+fn spelled(out: &Path, to: Option<ConvertTo>) -> PathBuf {
+    let name = out.to_string_lossy();
+    let is_perfetto = name.contains(".pftrace") || name.contains(".perfetto-trace");
+    match to {
+        Some(ConvertTo::Perfetto) if !is_perfetto => PathBuf::from(format!("{name}.pftrace")),
+        Some(ConvertTo::Kineto) if is_perfetto => PathBuf::from(format!("{name}.json")),
+        _ => out.to_owned(),
+    }
+}
+
+fn refuse_input(paths: &[PathBuf], out: &Path) -> Result<(), Error> {
+    let same = |path: &&PathBuf| {
+        path.canonicalize().ok().is_some_and(|path| Some(path) == out.canonicalize().ok())
+    };
+    match paths.iter().find(same) {
+        Some(path) => Err(Error::OutputIsInput { path: path.clone() }),
+        None => Ok(()),
+    }
+}
+
+/// The clocks of a job's ranks, by the ends of their collectives.
+fn clocks(job: &Job) -> Vec<clock::RankClock> {
+    let ranks: Vec<u32> = job.traces.iter().map(|trace| trace.rank).collect();
+    let classifier = Classifier::new(ClassRule::Category);
+    let scope = |trace| Scope::new(trace, WindowRule::All, &classifier);
+    let scopes: Vec<Scope<'_>> = job.traces.iter().map(scope).collect();
+    let ends: Vec<Vec<Option<i64>>> = collectives::of(&scopes)
+        .matched
+        .iter()
+        .map(|matched| {
+            let end = |rank: &u32| {
+                let of_rank = matched.participants.iter().find(|one| one.rank == *rank);
+                of_rank.map(|one| one.end_ns)
+            };
+            ranks.iter().map(end).collect()
+        })
+        .collect();
+    clock::skew(&ends, &ranks)
+}
+
+fn tell(
+    session: &Session,
+    path: &Path,
+    job: &Job,
+    written: Written,
+    clocks: Vec<clock::RankClock>,
+) -> Result<(), Error> {
+    if written.slices_typed_only > 0 {
+        session.console.warn(format_args!(
+            "{} slices have their main arguments only: their text could not be read again",
+            render::count(written.slices_typed_only)
+        ));
+    }
+    let report = Report {
+        path: path.to_owned(),
+        ranks: job.traces.len(),
+        slices: written.slices,
+        slices_moved: written.slices_moved,
+        slices_typed_only: written.slices_typed_only,
+        flows: written.flows,
+        counters: written.counters,
+        instants: written.instants,
+        bytes: fs::metadata(path).map_or(0, |metadata| metadata.len()),
+        clocks,
+    };
+    session.console.report(&report, table)
+}
+
+fn table(report: &Report) -> String {
+    let mut facts = vec![
+        ("written", report.path.display().to_string()),
+        ("size", schema::Bytes(report.bytes).to_string()),
+        ("ranks", report.ranks.to_string()),
+        ("slices", render::count(report.slices)),
+        ("moved to lanes of their own", render::count(report.slices_moved)),
+        ("arrows' ends", render::count(report.flows)),
+    ];
+    let clock = |clock: &clock::RankClock| {
+        let nanos = |ns: i64| render::nanos(ns as f64);
+        let of =
+            format!("rank {}: {} ± {}", clock.rank, nanos(clock.ahead_ns), nanos(clock.spread_ns));
+        if clock.correction_ns == 0 { of } else { format!("{of}, corrected") }
+    };
+    let clocks: Vec<String> = report.clocks.iter().map(clock).collect();
+    if !clocks.is_empty() {
+        facts.push(("clocks ahead by", clocks.join("\n")));
+    }
+    render::facts(&facts)
+}
+
+/// The tables of a job as Parquet files in a folder.
+fn tables(job: &Job, folder: &Path, session: &Session) -> Result<(), Error> {
+    fs::create_dir_all(folder).map_err(Error::io(folder, "create"))?;
+    let classifier = Classifier::new(ClassRule::Category);
+    let scope = |trace| Scope::new(trace, WindowRule::All, &classifier);
+    let scopes: Vec<Scope<'_>> = job.traces.iter().map(scope).collect();
+    let events: Vec<EventRow<'_>> = job.traces.iter().flat_map(events).collect();
+    let operators: Vec<_> = scopes
+        .iter()
+        .flat_map(|scope| {
+            let tree = tree::of(scope.trace);
+            ops::of(scope, &tree, &attribution::of(scope, &tree))
+        })
+        .collect();
+    let kernels: Vec<_> = scopes.iter().flat_map(kernels::of).collect();
+    let collectives = collectives::of(&scopes).rows();
+    let put = Folder { folder, console: session.console };
+    put.table("events", &events)?;
+    put.table("ops", &operators)?;
+    put.table("kernels", &kernels)?;
+    put.table("collectives", &collectives)
+}
+
+/// A folder of Parquet tables.
+struct Folder<'a> {
+    folder: &'a Path,
+    console: Console,
+}
+
+impl Folder<'_> {
+    fn table<T: Serialize>(&self, name: &str, rows: &[T]) -> Result<(), Error> {
+        let path = self.folder.join(format!("{name}.parquet"));
+        if rows.is_empty() {
+            self.console.say(format_args!("{name}: no rows, no file"));
+            return Ok(());
+        }
+        let console = Console { format: Format::Parquet, ..self.console };
+        sheet::put(console, rows, Target { output: Some(&path), top: None })?;
+        let count = render::count(rows.len() as u64);
+        self.console.say(format_args!("{}: {count} rows", path.display()));
+        Ok(())
+    }
+}
+
+fn events(trace: &Trace) -> impl Iterator<Item = EventRow<'_>> {
+    trace.rows().map(|row| {
+        let (slices, track) = (&trace.slices, trace.track(row));
+        EventRow {
+            rank: trace.rank,
+            row,
+            category: &trace.categories[usize::from(slices.category[row as usize])].name,
+            name: trace.name(row),
+            pid: track.pid.to_string(),
+            tid: track.tid.to_string(),
+            start_ns: slices.start(row),
+            duration_ns: slices.duration[row as usize],
+            correlation: slices.correlation(row),
+            external_id: slices.external_id(row),
+            device: slices.device(row),
+            stream: slices.stream(row),
+            bytes: slices.bytes.get(row).copied(),
+        }
+    })
+}

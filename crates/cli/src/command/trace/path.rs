@@ -1,0 +1,81 @@
+//! `rowmill trace critical-path`: what bounds the window, and what an edit would change.
+
+use analyze::critical_path::{self, Options, Path};
+use analyze::graph::measured::{self, MeasuredGraph};
+use analyze::what_if::{self, Edit, WhatIf};
+use analyze::{Scope, collectives};
+
+use super::Look;
+use crate::args::PathBy;
+use crate::error::Error;
+use crate::render;
+
+/// Runs the command.
+pub fn run(look: &Look<'_>, by: Option<PathBy>, edits: &[String]) -> Result<(), Error> {
+    let edits: Vec<Edit> =
+        edits.iter().map(|edit| what_if::parse(edit)).collect::<Result<_, _>>()?;
+    let scopes = look.chosen.scopes();
+    let graph = measured::of(&scopes, &collectives::of(&scopes));
+    say_evidence(look, &graph);
+    if !edits.is_empty() {
+        return changed(look, by, &what_if::of(&scopes, &graph, &edits));
+    }
+    let options = Options { contributors: look.target.top.unwrap_or(usize::MAX) };
+    let found = critical_path::of_graph(&scopes, &graph, &options);
+    // The path of a job of one rank is that rank's.
+    let job = found.job.as_ref().filter(|_| found.ranks.len() > 1);
+    let paths = || found.ranks.iter().chain(job);
+    let parts = |path: &Path| path.parts.clone();
+    match by.unwrap_or(PathBy::Category) {
+        PathBy::Category => look.put(&paths().flat_map(parts).collect::<Vec<_>>()),
+        PathBy::Name => {
+            look.put(&paths().flat_map(|path| path.contributors.clone()).collect::<Vec<_>>())
+        }
+        PathBy::Segment => segments(look, &scopes, job.or(found.ranks.first())),
+    }
+}
+
+/// The stretches of one path: the job's, where there are several ranks.
+fn segments(look: &Look<'_>, scopes: &[Scope<'_>], path: Option<&Path>) -> Result<(), Error> {
+    look.put(&path.map_or_else(Vec::new, |path| path.rows(scopes)))
+}
+
+fn changed(look: &Look<'_>, by: Option<PathBy>, found: &WhatIf) -> Result<(), Error> {
+    let nanos = |ns: i64| render::nanos(ns as f64);
+    for edit in &found.edits {
+        look.session.console.say(format_args!(
+            "{}: {} pieces of work and {} waits, {} → {}",
+            edit.edit,
+            render::count(edit.nodes),
+            render::count(edit.edges),
+            nanos(edit.old_ns),
+            nanos(edit.new_ns)
+        ));
+        if edit.nodes + edit.edges == 0 {
+            look.session.console.warn(format_args!("{} matches nothing", edit.edit));
+        }
+    }
+    match by {
+        None => look.put(&found.windows),
+        Some(_) => look.put(&found.parts),
+    }
+}
+
+/// What the dependencies rest on, with `-v`.
+fn say_evidence(look: &Look<'_>, graph: &MeasuredGraph) {
+    let found = graph.evidence;
+    look.session.console.detail(format_args!(
+        "{} launches ({} pieces of work without one, {} that began before it), waits of the host: {} \
+         recorded and {} inferred, of streams: {} and {}, {} hand-offs between threads, {} collectives \
+         in which all ranks met",
+        found.launches,
+        found.orphans,
+        found.early,
+        found.host_waits_recorded,
+        found.host_waits_inferred,
+        found.stream_waits_recorded,
+        found.stream_waits_inferred,
+        found.hand_offs,
+        found.rendezvous
+    ));
+}

@@ -1,0 +1,146 @@
+//! Traces as meant: read, losses told, ranks chosen, window and classes decided.
+
+use std::path::PathBuf;
+use std::sync::Mutex;
+use std::sync::atomic::AtomicBool;
+use std::thread;
+
+use analyze::classify::ClassRule;
+use analyze::{Class, Classifier, Scope, WindowRule};
+use trace::open::{self, Attendance, Progress, Reading, Request};
+use trace::store::{Job, Trace};
+
+use crate::args::{ClassifyChoice, Selection, WindowChoice};
+use crate::error::Error;
+use crate::progress::{Meter, Unit};
+use crate::render;
+use crate::resolve::Session;
+
+/// Traces, and how they are looked at.
+pub struct Chosen {
+    /// The ranks asked for.
+    pub job: Job,
+    /// Whether the figures are those of Holistic Trace Analysis.
+    pub is_hta: bool,
+    rule: WindowRule,
+    classifier: Classifier,
+    threads: usize,
+}
+
+/// Reads the traces of a selection.
+pub fn choose(selection: &Selection, session: &Session) -> Result<Chosen, Error> {
+    let is_hta = selection.compat.is_some();
+    let rule = match selection.window {
+        Some(WindowChoice::All) => WindowRule::All,
+        Some(WindowChoice::Steps) => WindowRule::Steps,
+        Some(WindowChoice::Hta) => WindowRule::Hta,
+        None if is_hta => WindowRule::Hta,
+        None => WindowRule::Steps,
+    };
+    let class_rule = match selection.classify {
+        Some(ClassifyChoice::Category) => ClassRule::Category,
+        Some(ClassifyChoice::Hta) => ClassRule::Hta,
+        None if is_hta => ClassRule::Hta,
+        None => ClassRule::Category,
+    };
+    let mut classifier = Classifier::new(class_rule);
+    for given in &selection.classes {
+        let (class, pattern) = class_pattern(given)?;
+        classifier = classifier.with_name(pattern, class)?;
+    }
+    let mut job = read(&selection.paths, session)?;
+    keep_ranks(&mut job, &selection.ranks)?;
+    Ok(Chosen { job, is_hta, rule, classifier, threads: session.threads })
+}
+
+/// Reads traces and says what was lost.
+pub fn read(paths: &[PathBuf], session: &Session) -> Result<Job, Error> {
+    let request = Request { paths: paths.to_vec(), threads: session.threads };
+    let meter = Mutex::new(Meter::start(session.console, "reading", Unit::Bytes, None));
+    let progress = |progress: Progress| {
+        // A poisoned meter belongs to a reader that has already failed.
+        if let Ok(mut meter) = meter.lock() {
+            meter.set_total(progress.bytes_total);
+            meter.advance(progress.bytes_read, "");
+        }
+    };
+    let never = AtomicBool::new(false);
+    let read = open::read_with(&request, &Attendance { progress: &progress, cancelled: &never });
+    if let Ok(meter) = meter.into_inner() {
+        meter.finish();
+    }
+    let Reading { job, skipped } = read?;
+    for file in skipped {
+        let member = file.member.map_or(String::new(), |member| format!(":{member}"));
+        let path = file.path.display();
+        session.console.detail(format_args!("{path}{member}: skipped, {}", file.reason));
+    }
+    for trace in &job.traces {
+        say_losses(trace, session);
+    }
+    Ok(job)
+}
+
+impl Chosen {
+    /// One scope per rank, in the order of ranks.
+    pub fn scopes(&self) -> Vec<Scope<'_>> {
+        let traces = &self.job.traces;
+        let each = traces.len().div_ceil(self.threads).max(1);
+        let scope = |trace| Scope::new(trace, self.rule, &self.classifier);
+        let scope = &scope;
+        thread::scope(|threads| {
+            let parts: Vec<_> = traces
+                .chunks(each)
+                .map(|part| threads.spawn(move || part.iter().map(scope).collect::<Vec<_>>()))
+                .collect();
+            // A panic of ours is not to be hidden.
+            let joined = parts.into_iter().map(|part| match part.join() {
+                Ok(scopes) => scopes,
+                Err(panic) => std::panic::resume_unwind(panic),
+            });
+            joined.flatten().collect()
+        })
+    }
+}
+
+fn class_pattern(given: &str) -> Result<(Class, &str), Error> {
+    let wrong = || Error::ClassPattern { given: given.to_owned() };
+    let (class, pattern) = given.split_once('=').ok_or_else(wrong)?;
+    let class = match class {
+        "compute" => Class::Compute,
+        "communication" => Class::Communication,
+        "memory" => Class::Memory,
+        "other" => Class::Other,
+        _ => return Err(wrong()),
+    };
+    Ok((class, pattern))
+}
+
+fn keep_ranks(job: &mut Job, ranks: &[u32]) -> Result<(), Error> {
+    let known: Vec<u32> = job.traces.iter().map(|trace| trace.rank).collect();
+    if let Some(rank) = ranks.iter().find(|rank| !known.contains(rank)) {
+        let known: Vec<String> = known.iter().map(u32::to_string).collect();
+        return Err(Error::NoSuchRank { rank: *rank, known: known.join(", ") });
+    }
+    if !ranks.is_empty() {
+        job.traces.retain(|trace| ranks.contains(&trace.rank));
+    }
+    Ok(())
+}
+
+fn say_losses(trace: &Trace, session: &Session) {
+    for (loss, counted) in trace.losses.iter() {
+        let name = serde_json::to_value(loss).ok();
+        let name = name.as_ref().and_then(|name| name.as_str()).unwrap_or_default();
+        session.console.warn(format_args!(
+            "{}: {} × {}: {}",
+            trace.origin,
+            render::count(counted.count),
+            name.replace('_', " "),
+            counted.first.first().map_or("", String::as_str)
+        ));
+        for more in counted.first.iter().skip(1) {
+            session.console.detail(format_args!("  {more}"));
+        }
+    }
+}

@@ -1,0 +1,285 @@
+//! Rows of an analysis as a table: for people, or as JSON, CSV, Markdown or Parquet.
+//!
+//! A row is any flat struct; its field names are the columns and say the unit (`…_ns`, `…_pct`,
+//! `…_bytes`). Knows nothing of what the rows mean.
+
+use std::fs::File;
+use std::io::{self, BufWriter, Write};
+use std::path::Path;
+
+use data::{Column, Values};
+use serde::Serialize;
+use serde::de::{Deserialize, Deserializer, MapAccess, Visitor};
+use serde_json::Value;
+
+use crate::args::Format;
+use crate::error::Error;
+use crate::render::{self, Console};
+
+/// Rows of a table for people, unless they ask for another number.
+const TOP: usize = 20;
+
+/// Where and how much.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Target<'a> {
+    /// A file instead of stdout.
+    pub output: Option<&'a Path>,
+    /// Most rows.
+    pub top: Option<usize>,
+}
+
+/// Prints or writes rows in the format of the console.
+pub fn put<T: Serialize>(console: Console, rows: &[T], target: Target<'_>) -> Result<(), Error> {
+    let shown = target.top.unwrap_or(match console.format {
+        Format::Table => TOP,
+        _ => usize::MAX,
+    });
+    let total = rows.len();
+    let rows = &rows[..total.min(shown)];
+    if total == 0 {
+        console.say("no rows");
+    }
+    if console.format == Format::Parquet {
+        let Some(output) = target.output else { return Err(Error::ParquetToStdout) };
+        return Ok(data::write_table(output, Sheet::of(rows)?.into_columns())?);
+    }
+    let text = |out: &mut dyn Write| -> Result<(), Error> {
+        match console.format {
+            Format::Json => write_json(rows, out),
+            Format::Csv => Sheet::of(rows)?.write_csv(out),
+            Format::Md => Sheet::of(rows)?.write_markdown(out),
+            _ => Sheet::of(rows)?.write_for_people(out),
+        }
+    };
+    deliver(target.output, text)?;
+    if rows.len() < total && target.top.is_none() {
+        console.say(format_args!(
+            "{} of {} rows; more with --top N, all with --format csv",
+            rows.len(),
+            render::count(total as u64)
+        ));
+    }
+    Ok(())
+}
+
+/// Writes to a file, whole or not at all, or to stdout.
+pub fn deliver(
+    output: Option<&Path>,
+    write: impl FnOnce(&mut dyn Write) -> Result<(), Error>,
+) -> Result<(), Error> {
+    let Some(path) = output else {
+        let mut out = BufWriter::new(io::stdout().lock());
+        write(&mut out)?;
+        return out.flush().map_err(Error::Output);
+    };
+    let partial = path.with_extension("partial");
+    let fill = || {
+        let mut out = BufWriter::new(File::create(&partial).map_err(Error::io(path, "create"))?);
+        write(&mut out)?;
+        out.flush().map_err(Error::io(path, "write"))?;
+        out.get_ref().sync_all().map_err(Error::io(path, "sync"))?;
+        std::fs::rename(&partial, path).map_err(Error::io(path, "rename"))
+    };
+    let filled = fill();
+    if filled.is_err() {
+        // The first error is the one to report.
+        let _ = std::fs::remove_file(&partial);
+    }
+    filled
+}
+
+fn write_json<T: Serialize>(rows: &[T], out: &mut dyn Write) -> Result<(), Error> {
+    serde_json::to_writer(&mut *out, rows).map_err(json_error)?;
+    writeln!(out).map_err(Error::Output)
+}
+
+fn json_error(error: serde_json::Error) -> Error {
+    if error.is_io() { Error::Output(error.into()) } else { Error::Json(error) }
+}
+
+/// Rows with their columns in the order of the struct's fields.
+struct Sheet {
+    columns: Vec<String>,
+    rows: Vec<Vec<Value>>,
+}
+
+/// The fields of one row, in order.
+struct Fields(Vec<(String, Value)>);
+
+impl Sheet {
+    fn of<T: Serialize>(rows: &[T]) -> Result<Self, Error> {
+        let mut sheet = Self { columns: Vec::new(), rows: Vec::with_capacity(rows.len()) };
+        for row in rows {
+            let text = serde_json::to_string(row).map_err(Error::Json)?;
+            let Fields(mut fields) = serde_json::from_str(&text).map_err(Error::Json)?;
+            // Lists within a row are for JSON; they have tables of their own.
+            fields.retain(|(_, value)| !value.is_array() && !value.is_object());
+            if sheet.columns.is_empty() {
+                sheet.columns = fields.iter().map(|(name, _)| name.clone()).collect();
+            }
+            sheet.rows.push(fields.into_iter().map(|(_, value)| value).collect());
+        }
+        Ok(sheet)
+    }
+
+    fn write_csv(&self, out: &mut dyn Write) -> Result<(), Error> {
+        let line = |cells: Vec<String>| cells.join(",");
+        let header = line(self.columns.iter().map(|name| quoted(name)).collect());
+        writeln!(out, "{header}").map_err(Error::Output)?;
+        for row in &self.rows {
+            let cells = row.iter().map(|value| quoted(&plain(value))).collect();
+            writeln!(out, "{}", line(cells)).map_err(Error::Output)?;
+        }
+        Ok(())
+    }
+
+    fn write_markdown(&self, out: &mut dyn Write) -> Result<(), Error> {
+        let line = |cells: Vec<String>| format!("| {} |", cells.join(" | "));
+        let rule = self.columns.iter().enumerate().map(|(i, _)| {
+            let numeric = self.rows.iter().any(|row| row[i].is_number());
+            if numeric { "--:".to_owned() } else { "---".to_owned() }
+        });
+        let mut lines = vec![line(self.columns.clone()), line(rule.collect())];
+        for row in &self.rows {
+            lines.push(line(row.iter().map(|value| plain(value).replace('|', "\\|")).collect()));
+        }
+        writeln!(out, "{}", lines.join("\n")).map_err(Error::Output)
+    }
+
+    fn write_for_people(&self, out: &mut dyn Write) -> Result<(), Error> {
+        if self.rows.is_empty() {
+            return Ok(());
+        }
+        let titles: Vec<String> = self.columns.iter().map(|name| title(name)).collect();
+        let titles: Vec<&str> = titles.iter().map(String::as_str).collect();
+        let cell = |(name, value): (&String, &Value)| for_people(name, value);
+        let rows: Vec<Vec<String>> =
+            self.rows.iter().map(|row| self.columns.iter().zip(row).map(cell).collect()).collect();
+        writeln!(out, "{}", render::grid(&titles, &rows)).map_err(Error::Output)
+    }
+
+    /// A column of whole numbers is integers, of numbers floats, else text; nothing is 0, NaN, "".
+    fn into_columns(self) -> Vec<Column> {
+        let column = |(i, name): (usize, &String)| {
+            let values = || self.rows.iter().map(|row| &row[i]);
+            let known = || values().filter(|value| !value.is_null());
+            let values = if known().all(Value::is_i64) && values().all(|value| !value.is_null()) {
+                Values::Integers(values().filter_map(Value::as_i64).collect())
+            } else if known().all(Value::is_number) {
+                Values::Floats(values().map(|value| value.as_f64().unwrap_or(f64::NAN)).collect())
+            } else {
+                Values::Text(values().map(plain).collect())
+            };
+            Column { name: name.clone(), values }
+        };
+        self.columns.iter().enumerate().map(column).collect()
+    }
+}
+
+impl<'de> Deserialize<'de> for Fields {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        struct InOrder;
+        impl<'de> Visitor<'de> for InOrder {
+            type Value = Fields;
+            fn expecting(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+                f.write_str("a flat row")
+            }
+            fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Fields, A::Error> {
+                let mut fields = Vec::new();
+                while let Some(entry) = map.next_entry()? {
+                    fields.push(entry);
+                }
+                Ok(Fields(fields))
+            }
+        }
+        deserializer.deserialize_map(InOrder)
+    }
+}
+
+fn plain(value: &Value) -> String {
+    match value {
+        Value::Null => String::new(),
+        Value::String(text) => text.clone(),
+        other => other.to_string(),
+    }
+}
+
+fn quoted(cell: &str) -> String {
+    if cell.contains([',', '"', '\n', '\r']) {
+        format!("\"{}\"", cell.replace('"', "\"\""))
+    } else {
+        cell.to_owned()
+    }
+}
+
+/// `exposed_communication_ns` as `exposed communication`, `idle_pct` as `idle %`.
+fn title(column: &str) -> String {
+    let plain = column.strip_suffix("_ns").unwrap_or(column);
+    let plain = match plain.strip_suffix("_pct") {
+        Some(share) => format!("{share} %"),
+        None => plain.to_owned(),
+    };
+    plain.replace('_', " ")
+}
+
+fn for_people(column: &str, value: &Value) -> String {
+    const WIDEST: usize = 60;
+    let number = value.as_f64();
+    match number {
+        Some(nanos) if column.ends_with("_ns") => render::nanos(nanos),
+        Some(share) if column.ends_with("_pct") => format!("{share:.1}"),
+        Some(bytes) if column.ends_with("bytes") => schema::Bytes(bytes as u64).to_string(),
+        Some(_) if value.is_u64() => render::count(value.as_u64().unwrap_or_default()),
+        Some(number) if value.is_f64() => format!("{number:.3}"),
+        _ => {
+            let text = plain(value);
+            if text.is_empty() {
+                return "-".to_owned();
+            }
+            // Whole characters: names of kernels may be any text.
+            let cut = text.chars().count() > WIDEST;
+            let kept: String = text.chars().take(WIDEST - 1).collect();
+            if cut { format!("{kept}…") } else { text }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[derive(Serialize)]
+    struct Row {
+        rank: u32,
+        name: &'static str,
+        busy_ns: i64,
+        idle_pct: Option<f64>,
+    }
+
+    fn written(write: impl FnOnce(&Sheet, &mut dyn Write) -> Result<(), Error>) -> String {
+        let rows = [
+            Row { rank: 1, name: "a, \"b\"|", busy_ns: 1_500, idle_pct: Some(49.25) },
+            Row { rank: 0, name: "c", busy_ns: -3, idle_pct: None },
+        ];
+        let mut out = Vec::new();
+        write(&Sheet::of(&rows).unwrap(), &mut out).unwrap();
+        String::from_utf8(out).unwrap()
+    }
+
+    #[test]
+    fn columns_follow_the_order_of_the_fields() {
+        let csv = written(Sheet::write_csv);
+        assert_eq!(csv, "rank,name,busy_ns,idle_pct\n1,\"a, \"\"b\"\"|\",1500,49.25\n0,c,-3,\n");
+        let markdown = written(Sheet::write_markdown);
+        assert!(
+            markdown.starts_with("| rank | name | busy_ns | idle_pct |\n| --: | --- | --: | --: |")
+        );
+        assert!(markdown.contains("a, \"b\"\\|"), "{markdown}");
+    }
+
+    #[test]
+    fn people_read_units() {
+        let text = written(Sheet::write_for_people);
+        assert!(text.contains("1.50 µs") && text.contains("idle %"), "{text}");
+    }
+}

@@ -1,0 +1,36 @@
+//! Compressed bytes: told by their first ones, unpacked and packed while they stream.
+
+use std::io::{self, Cursor, Read, Write};
+
+const GZIP: [u8; 2] = [0x1f, 0x8b];
+const ZSTD: [u8; 4] = [0x28, 0xb5, 0x2f, 0xfd];
+/// gzip's effort: three times as fast as the usual 6, for a twentieth more bytes.
+const GZIP_LEVEL: u32 = 3;
+
+/// What gzip or Zstandard data hold; anything else as it is.
+///
+/// # Errors
+/// Those of reading the first bytes.
+pub fn unpacked<'a>(mut packed: impl Read + 'a) -> io::Result<Box<dyn Read + 'a>> {
+    let mut head = Vec::new();
+    packed.by_ref().take(ZSTD.len() as u64).read_to_end(&mut head)?;
+    let (is_gzip, is_zstd) = (head.starts_with(&GZIP), head == ZSTD);
+    let whole = Cursor::new(head).chain(packed);
+    Ok(if is_gzip {
+        Box::new(flate2::read::MultiGzDecoder::new(whole))
+    } else if is_zstd {
+        Box::new(zstd::stream::read::Decoder::new(whole)?)
+    } else {
+        Box::new(whole)
+    })
+}
+
+/// Writes what `fill` writes as gzip data.
+///
+/// # Errors
+/// Those of `out`.
+pub fn gzip<W: Write>(out: W, fill: impl FnOnce(&mut dyn Write) -> io::Result<()>) -> io::Result<W> {
+    let mut encoder = flate2::write::GzEncoder::new(out, flate2::Compression::new(GZIP_LEVEL));
+    fill(&mut encoder)?;
+    encoder.finish()
+}
