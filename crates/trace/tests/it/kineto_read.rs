@@ -114,7 +114,7 @@ fn columns() -> [(&'static str, Column); 16] {
 
 fn same<T: PartialEq + Debug>(what: &str, read: &[T], expected: &[T]) {
     if let Some(at) = (0..read.len().min(expected.len())).find(|at| read[*at] != expected[*at]) {
-        panic!("{what}[{at}]: expected {:?}, got {:?}", expected[at], read[at]);
+        assert_eq!(read[at], expected[at], "{what}[{at}]");
     }
     assert_eq!(read.len(), expected.len(), "{what}");
 }
@@ -254,9 +254,10 @@ proptest! {
     fn invented_events_are_read_as_the_slow_reader_reads_them(
         events in prop::collection::vec(event(), 0..40), pretty in any::<bool>(),
     ) {
-        let root = json!({"traceEvents": events, "baseTimeNanoseconds": 1_700_000_000_000_000_000i64});
-        let text = if pretty { serde_json::to_string_pretty(&root) } else { serde_json::to_string(&root) };
-        let text = text.unwrap();
+        let base = 1_700_000_000_000_000_000i64;
+        let root = json!({"traceEvents": events, "baseTimeNanoseconds": base});
+        let compact = serde_json::to_string(&root).unwrap();
+        let text = if pretty { serde_json::to_string_pretty(&root).unwrap() } else { compact };
         assert_same(&open::parse(text.as_bytes()).unwrap(), &oracle::read(&text));
     }
 }

@@ -3,11 +3,12 @@
 //! ```text
 //! Blocks → source: chunks between events → events, per worker → part → merge: one trace
 //!                                          └ event ← layout, scan     ↑
-//!                                            └ row               document: header, what was guessed wrong
+//!                                            └ row               document: header, what was
+//! guessed wrong
 //! ```
 //!
-//! What a place of the text means depends on the text before it alone: threads and blocks change the
-//! time, never the result. Knows nothing of files and compression.
+//! What a place of the text means depends on the text before it alone: threads and blocks change
+//! the time, never the result. Knows nothing of files and compression.
 
 mod document;
 mod event;
@@ -39,7 +40,8 @@ const CHUNK: usize = 1 << 20;
 
 /// Blocks of text in order.
 pub trait Blocks: Send {
-    /// Replaces the content of `block` by the next block of any size; `false`, and none, at the end.
+    /// Replaces the content of `block` by the next block of any size; `false`, and none, at the
+    /// end.
     ///
     /// # Errors
     /// Whatever ends the text early: what came before is still read.
@@ -53,18 +55,20 @@ pub struct NotKineto {
     pub reason: String,
 }
 
-/// Reads a trace from its text. The result depends neither on `threads` nor on the size of the blocks.
+/// Reads a trace from its text. The result depends neither on `threads` nor on the size of the
+/// blocks.
 ///
-/// Times are exact: decimal microseconds become integer nanoseconds, decimals beyond the third rounded
-/// to the nearest, halves away from zero; the file's base time is added. Process and thread ids that
-/// fit no `i64` are kept as texts. Flow ids that are texts become the number they spell, in decimal
-/// or hexadecimal, else their hash. Numbers that are none (NaN, infinity) become NaN.
+/// Times are exact: decimal microseconds become integer nanoseconds, decimals beyond the third
+/// rounded to the nearest, halves away from zero; the file's base time is added. Process and thread
+/// ids that fit no `i64` are kept as texts. Flow ids that are texts become the number they spell,
+/// in decimal or hexadecimal, else their hash. Numbers that are none (NaN, infinity) become NaN.
 ///
 /// # Cost
 /// One pass; memory for the trace and about two blocks per thread.
 ///
 /// # Errors
-/// [`NotKineto`] if no list of events is found. Everything else that is wrong is a loss of the trace.
+/// [`NotKineto`] if no list of events is found. Everything else that is wrong is a loss of the
+/// trace.
 pub fn read(blocks: &mut dyn Blocks, threads: usize) -> Result<Trace, NotKineto> {
     read_in_chunks(blocks, threads, CHUNK)
 }

@@ -1,4 +1,5 @@
-//! A slow reader of Kineto JSON: one general JSON parser, one event after the other, nothing predicted.
+//! A slow reader of Kineto JSON: one general JSON parser, one event after the other, nothing
+//! predicted.
 
 use std::collections::{BTreeMap, HashMap};
 

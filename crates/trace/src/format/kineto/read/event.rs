@@ -1,5 +1,5 @@
-//! One event's text taken apart: the places and values of what we keep. Nothing is stored yet, so an
-//! event that turns out broken leaves no trace.
+//! One event's text taken apart: the places and values of what we keep. Nothing is stored yet, so
+//! an event that turns out broken leaves no trace.
 
 use super::key::{ARGUMENTS, Argument, Form, Step};
 use super::layout::{Layout, Place};
@@ -222,9 +222,9 @@ fn scan_by<const LENIENT: bool>(
     let mut inside = false;
     let mut place: Place = Layout::START;
     loop {
-        let (next, step, value) = layout.next(text, at, place)?;
+        let (next, value) = layout.next(text, at, place)?;
         place = next;
-        at = match step {
+        at = match layout.step(place) {
             Step::Keep(argument) => keep::<LENIENT>(text, value, event, argument)?,
             Step::Skip => skip::<LENIENT>(text, value)?,
             Step::Time => time(text, value, &mut event.time)?,
@@ -232,19 +232,14 @@ fn scan_by<const LENIENT: bool>(
             Step::Process => id::<LENIENT>(text, value, (&mut event.process, &mut event.repaired))?,
             Step::Thread => id::<LENIENT>(text, value, (&mut event.thread, &mut event.repaired))?,
             Step::Id => id::<LENIENT>(text, value, (&mut event.id, &mut event.repaired))?,
-            Step::Name => {
-                let (content, end) = string::<LENIENT>(text, value, &mut event.repaired)?;
-                event.name = content.unwrap_or_default();
-                end
-            }
+            Step::Name => text_into::<LENIENT>(text, value, &mut event.name, &mut event.repaired)?,
             Step::Category => {
-                let (content, end) = string::<LENIENT>(text, value, &mut event.repaired)?;
-                event.category = content.unwrap_or_default();
-                end
+                text_into::<LENIENT>(text, value, &mut event.category, &mut event.repaired)?
             }
             Step::Phase => {
-                let (content, end) = string::<LENIENT>(text, value, &mut event.repaired)?;
-                event.phase = content;
+                let mut phase = Content::default();
+                let end = text_into::<LENIENT>(text, value, &mut phase, &mut event.repaired)?;
+                event.phase = (phase.start > 0).then_some(phase);
                 end
             }
             Step::Arguments => {
@@ -283,6 +278,30 @@ fn integer_end(text: &[u8], at: usize) -> Scan<usize> {
     }
 }
 
+/// Stores the content of a string, nothing of another value; gives the place behind it.
+///
+/// Written field by field: a content returned and copied costs a stall of the processor.
+#[inline(always)]
+fn text_into<const LENIENT: bool>(
+    text: &[u8],
+    at: usize,
+    out: &mut Content,
+    repaired: &mut u32,
+) -> Scan<usize> {
+    if !LENIENT
+        && text.get(at) == Some(&b'"')
+        && let Some(end) = scan::plain_end(text, at + 1)
+    {
+        out.start = at + 1;
+        out.end = end;
+        out.plain = true;
+        return Ok(end + 1);
+    }
+    let (content, end) = any_string::<LENIENT>(text, at, repaired)?;
+    *out = content.unwrap_or_default();
+    Ok(end)
+}
+
 /// The content of a string; `None` of another value. The place behind it.
 #[inline(always)]
 fn string<const LENIENT: bool>(
@@ -299,6 +318,7 @@ fn string<const LENIENT: bool>(
     any_string::<LENIENT>(text, at, repaired)
 }
 
+#[inline(never)]
 fn any_string<const LENIENT: bool>(
     text: &[u8],
     at: usize,
@@ -399,9 +419,8 @@ fn keep<const LENIENT: bool>(
             any_integer::<LENIENT>(text, at, event, argument)
         }
         Form::Text => {
-            let (content, end) = string::<LENIENT>(text, at, &mut event.repaired)?;
-            event.content[argument as usize] = content.unwrap_or_default();
-            Ok(end)
+            let out = &mut event.content[argument as usize];
+            text_into::<LENIENT>(text, at, out, &mut event.repaired)
         }
         Form::Float => float::<LENIENT>(text, at, event, argument),
         Form::Triple => triple::<LENIENT>(text, at, &mut event.triples[triple_index(argument)]),

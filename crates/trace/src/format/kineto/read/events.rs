@@ -42,7 +42,8 @@ pub struct Stretch<'a> {
     pub offset: u64,
 }
 
-/// Reads events until the text or the list ends; gives the place from which to go on with more text.
+/// Reads events until the text or the list ends; gives the place from which to go on with more
+/// text.
 pub fn read(
     stretch: Stretch<'_>,
     mut at: usize,
@@ -138,9 +139,9 @@ pub enum Find {
     Nothing(usize),
 }
 
-/// Looks for the next event: an object whose first key is one of an event's; or for the list's end: its
-/// bracket behind an object's, followed by a key of the header or by nothing but the end of the object
-/// around it, which only the end of the text can tell.
+/// Looks for the next event: an object whose first key is one of an event's; or for the list's end:
+/// its bracket behind an object's, followed by a key of the header or by nothing but the end of the
+/// object around it, which only the end of the text can tell.
 pub fn find(text: &[u8], mut at: usize) -> Find {
     loop {
         let found = text.get(at..).and_then(|rest| memchr::memchr2(b'{', b'}', rest));

@@ -1,6 +1,7 @@
 //! Sixteen bytes at a time: which of them are quotes, brackets and the like.
 //!
-//! SSE2 where it is the machine's least, plain loops elsewhere; both give the same bits. Knows no JSON.
+//! SSE2 where it is the machine's least, plain loops elsewhere; both give the same bits. Knows no
+//! JSON.
 
 /// Bytes of a lane.
 pub const WIDTH: usize = 16;

@@ -1,8 +1,8 @@
 //! Where strings end in events that are no JSON: unescaped quotes, lone backslashes.
 //!
-//! Asked only about an event the strict scanner refused. A quote ends a string if what follows can only
-//! follow a string: the next key, or the end of the object. A known key in the middle of a string
-//! means that its end was lost.
+//! Asked only about an event the strict scanner refused. A quote ends a string if what follows can
+//! only follow a string: the next key, or the end of the object. A known key in the middle of a
+//! string means that its end was lost.
 
 use super::key;
 use super::scan::{self, Bracket, Scan, Stop};
@@ -28,8 +28,8 @@ pub fn string_end(text: &[u8], start: usize, within: Bracket) -> Scan<usize> {
                 continue;
             }
         }
-        // An escaped quote is an end only where a lone backslash stood before the real one, which the
-        // next key proves.
+        // An escaped quote is an end only where a lone backslash stood before the real one, which
+        // the next key proves.
         let ends = match within {
             Bracket::Object => ends_member(text, at)?,
             Bracket::Array => !escaped && matches!(scan::after_blank(text, at + 1)?.0, b',' | b']'),

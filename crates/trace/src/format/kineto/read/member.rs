@@ -4,8 +4,8 @@ use super::event::Content;
 use super::lenient;
 use super::scan::{self, Bracket, Scan, Stop};
 
-/// The key, the value's text, and the place behind it, of the next member; `None` at the object's end
-/// and where no member is. The text has been scanned before.
+/// The key, the value's text, and the place behind it, of the next member; `None` at the object's
+/// end and where no member is. The text has been scanned before.
 pub fn next(text: &[u8], at: usize) -> Option<(Content, &[u8], usize)> {
     let Ok(Next::Member(key, value)) = find(text, at) else { return None };
     let strict = scan::skip_value(text, value);

@@ -1,7 +1,7 @@
 //! Parts, in the order of the file, into one trace: numbers of workers become those of the trace.
 //!
-//! A number of the trace is given at its first use in the order of the file, so that the result does
-//! not depend on who read which part.
+//! A number of the trace is given at its first use in the order of the file, so that the result
+//! does not depend on who read which part.
 
 use std::collections::HashMap;
 

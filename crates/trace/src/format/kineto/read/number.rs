@@ -10,18 +10,28 @@
 pub fn digits(text: &[u8], at: usize) -> (u64, u32, usize) {
     // Most numbers have up to eight digits, times sixteen.
     let Some((first, found)) = some(text, at) else { return one_by_one(text, at) };
+    if found == 0 {
+        return (0, 0, at);
+    }
     if found < 8 {
         return (first, found, at + found as usize);
     }
     let Some((second, more)) = some(text, at + 8) else { return one_by_one(text, at) };
+    if more == 0 {
+        return (first, 8, at + 8);
+    }
     let value = first * POWERS[more as usize] + second;
     if more < 8 {
         return (value, 8 + more, at + 8 + more as usize);
     }
-    one_by_one(text, at)
+    match text.get(at + 16) {
+        Some(b'0'..=b'9') => one_by_one(text, at),
+        _ => (value, 16, at + 16),
+    }
 }
 
-/// The digits among the next eight bytes; `None` near the end of the text.
+/// The value and number of digits at the start of the next eight bytes; the value means nothing if
+/// there are none. `None` near the end of the text.
 #[inline(always)]
 fn some(text: &[u8], at: usize) -> Option<(u64, u32)> {
     let bytes = text.get(at..)?.first_chunk::<8>()?;
@@ -29,8 +39,7 @@ fn some(text: &[u8], at: usize) -> Option<(u64, u32)> {
     // A byte above 9 sets its own top bit; carries reach only later bytes.
     let other = (offsets.wrapping_add(0x7676_7676_7676_7676) | offsets) & 0x8080_8080_8080_8080;
     let found = other.trailing_zeros() / 8;
-    let last = offsets.checked_shl(64 - 8 * found).unwrap_or_default();
-    Some((eight(last), found))
+    Some((eight(offsets.wrapping_shl(64 - 8 * found)), found))
 }
 
 fn one_by_one(text: &[u8], mut at: usize) -> (u64, u32, usize) {
@@ -56,8 +65,8 @@ fn eight(offsets: u64) -> u64 {
     low.wrapping_add(high) >> 32
 }
 
-/// Nanoseconds of microseconds written with up to eight decimals and no exponent, and the place behind
-/// them; `None` of other forms and near the end of the text.
+/// Nanoseconds of microseconds written with up to eight decimals and no exponent, and the place
+/// behind them; `None` of other forms and near the end of the text.
 #[inline(always)]
 pub fn short_nanos(text: &[u8], start: usize) -> Option<(i64, usize)> {
     let negative = *text.get(start)? == b'-';

@@ -1,5 +1,5 @@
-//! What was read of a part of the text: columns whose numbers of texts, categories and tracks are those
-//! of the worker that read it, and notes for what only the whole can decide.
+//! What was read of a part of the text: columns whose numbers of texts, categories and tracks are
+//! those of the worker that read it, and notes for what only the whole can decide.
 
 use std::collections::BTreeMap;
 

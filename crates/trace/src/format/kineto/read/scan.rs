@@ -1,8 +1,8 @@
 //! Where values of JSON text end. Strict: a string ends at its first unescaped quote.
 //!
-//! Every answer depends on the text from the given place on and on nothing else, and more text never
-//! changes an answer other than [`Stop::Short`]; the reader's independence of blocks and threads rests on
-//! that. Knows no keys.
+//! Every answer depends on the text from the given place on and on nothing else, and more text
+//! never changes an answer other than [`Stop::Short`]; the reader's independence of blocks and
+//! threads rests on that. Knows no keys.
 
 use super::lane;
 

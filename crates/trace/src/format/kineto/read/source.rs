@@ -1,7 +1,9 @@
-//! Blocks of the file cut into chunks that start and end between events, as far as a glance can tell.
+//! Blocks of the file cut into chunks that start and end between events, as far as a glance can
+//! tell.
 //!
-//! The cuts are guesses, from how the first events of the file stand. Whoever reads a chunk finds out
-//! whether they were right; a wrong guess costs time, never a result. Knows nothing of what events say.
+//! The cuts are guesses, from how the first events of the file stand. Whoever reads a chunk finds
+//! out whether they were right; a wrong guess costs time, never a result. Knows nothing of what
+//! events say.
 
 use super::Blocks;
 use super::key;

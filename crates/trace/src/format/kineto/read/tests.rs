@@ -1,5 +1,5 @@
-//! The reader against its oracle, in chunks of any size, on any number of threads, and each defect of
-//! traces in the wild by name.
+//! The reader against its oracle, in chunks of any size, on any number of threads, and each defect
+//! of traces in the wild by name.
 
 use std::io;
 
