@@ -19,6 +19,8 @@ use crate::store::{Header, Loss};
 /// How often a text that ends inside an event is searched for events behind that one's start.
 const ATTEMPTS: usize = 16;
 const EVENTS: &[u8] = b"\"traceEvents\"";
+/// Bytes behind that key within which its list begins.
+const NEAR: usize = 16;
 
 /// How far the text has been read.
 #[derive(Debug)]
@@ -148,7 +150,7 @@ impl Document {
             Err(Stop::Short) => return Err(at),
             Err(Stop::Broken(place)) => {
                 broken(part, place);
-                self.mode = if self.listed { Mode::Done } else { Mode::HeaderLost };
+                self.mode = self.astray();
                 return Ok(at);
             }
             Ok(Next::End(end)) => {
@@ -170,7 +172,7 @@ impl Document {
             Err(Stop::Short) => Err(at),
             Err(Stop::Broken(place)) => {
                 broken(part, place);
-                self.mode = if self.listed { Mode::Done } else { Mode::HeaderLost };
+                self.mode = self.astray();
                 Ok(value)
             }
             Ok(end) => {
@@ -181,13 +183,28 @@ impl Document {
         }
     }
 
+    /// Behind a broken header, the bracket of the list of events: what stands between the key and
+    /// the bracket may be broken too. Never goes back to [`Mode::Header`], which may have broken at
+    /// this key.
+    /// Behind something broken in the header. If the events were before it, the end of their list may
+    /// have been none.
+    fn astray(&self) -> Mode {
+        if self.listed { Mode::Events(State::Lost) } else { Mode::HeaderLost }
+    }
+
     fn seek_events(&mut self, text: &[u8], at: usize) -> Result<usize, usize> {
-        match memchr::memmem::find(&text[at..], EVENTS) {
-            Some(found) => {
-                self.mode = Mode::Header;
-                Ok(at + found)
+        let Some(found) = memchr::memmem::find(&text[at..], EVENTS) else {
+            return Err(text.len().saturating_sub(EVENTS.len()).max(at));
+        };
+        let behind = at + found + EVENTS.len();
+        let Some(near) = text.get(behind..behind + NEAR) else { return Err(at + found) };
+        match memchr::memchr(b'[', near) {
+            Some(bracket) => {
+                self.listed = true;
+                self.mode = Mode::Events(State::Between);
+                Ok(behind + bracket + 1)
             }
-            None => Err(text.len().saturating_sub(EVENTS.len()).max(at)),
+            None => Ok(behind),
         }
     }
 

@@ -226,7 +226,7 @@ fn scan_by<const LENIENT: bool>(
         place = next;
         at = match layout.step(place) {
             Step::Keep(argument) => keep::<LENIENT>(text, value, event, argument)?,
-            Step::Skip => skip::<LENIENT>(text, value)?,
+            Step::Skip | Step::SkipOnce => skip::<LENIENT>(text, value)?,
             Step::Time => time(text, value, &mut event.time)?,
             Step::Duration => time(text, value, &mut event.duration)?,
             Step::Process => id::<LENIENT>(text, value, (&mut event.process, &mut event.repaired))?,

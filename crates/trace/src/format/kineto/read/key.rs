@@ -25,6 +25,9 @@ pub enum Step {
     Keep(Argument),
     /// Any other key.
     Skip,
+    /// `args` that are no object: skipped, and never predicted, because the same text stands before
+    /// those that are.
+    SkipOnce,
     /// The closing bracket of the arguments, or of the event.
     End,
 }

@@ -108,7 +108,7 @@ impl Layout {
             _ => Level::Event,
         };
         let full = self.nodes.len() >= MOST || self.nodes[place.0 as usize].children >= MOST_ALIKE;
-        if text.len() > LONGEST || full {
+        if text.len() > LONGEST || full || step == Step::SkipOnce {
             let place = match level {
                 Level::Event => BEHIND_ANY_OF_EVENT,
                 Level::Arguments => BEHIND_ANY_OF_ARGUMENTS,
@@ -181,7 +181,7 @@ fn parse(text: &[u8], at: usize, level: Level) -> Scan<(Step, usize)> {
             // The opening bracket belongs to the text, so that other values of this key differ in
             // it.
             Step::Arguments if text[at] == b'{' => Ok((Step::Arguments, at + 1)),
-            Step::Arguments => Ok((Step::Skip, at)),
+            Step::Arguments => Ok((Step::SkipOnce, at)),
             step => Ok((step, at)),
         },
     }

@@ -416,3 +416,46 @@ fn cuts_between_events_are_guessed_right() {
     }
     assert_eq!(whole, text.as_bytes());
 }
+
+#[test]
+fn arguments_that_are_no_object_do_not_hide_later_ones() {
+    let with = slice("b", r#", "args": {"stream": 7}"#);
+    let trace = read(&of(&[&slice("a", r#", "args": 1"#), &with, &with]));
+    assert_eq!((trace.slices.stream(0), trace.slices.stream(1)), (None, Some(7)));
+    assert_eq!(lost(&trace), []);
+}
+
+#[test]
+fn damaged_texts_are_read_alike_in_any_chunks() {
+    let nested = slice("n", r#", "args": {"x": [[1], ["a"]], "stream": 7, "y": {"name": "z"}}"#);
+    let flow = r#"{"ph": "s", "id": 5, "pid": 1, "tid": 1, "ts": 1.5, "cat": "ac2g"}"#;
+    let good = of(&[&nested, flow, &slice("a", r#", "args": {"Ev Idx": 3}"#), &nested, flow]);
+    let mut state = 1u64;
+    let mut random = |below: usize| {
+        state =
+            state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        (state >> 33) as usize % below
+    };
+    for case in 0..600 {
+        let mut bytes = good.clone().into_bytes();
+        for _ in 0..=case % 4 {
+            let at = random(bytes.len());
+            bytes[at] = b"\"\\{}[],: x1\n\xff"[random(13)];
+        }
+        let whole = read_as(&bytes, 1 << 20, 1 << 20, 1);
+        for (block, chunk, threads) in [(1, 30, 2), (64, 90, 3), (200, 1, 1)] {
+            match (&whole, &read_as(&bytes, block, chunk, threads)) {
+                (Ok(whole), Ok(other)) => assert_same(other, whole),
+                (whole, other) => assert_eq!(whole.is_err(), other.is_err(), "{case}"),
+            }
+        }
+    }
+}
+
+#[test]
+fn a_bracket_too_many_does_not_end_the_events() {
+    let a = slice("a", "");
+    let trace = read(&format!("{{\"traceEvents\": [{a}, {a}], {a}, {a}], \"traceName\": \"t\"}}"));
+    assert_eq!(trace.slices.len(), 4);
+    assert_eq!(trace.losses.of(Loss::BrokenHeader), 1);
+}
