@@ -11,6 +11,8 @@ use std::path::{Path, PathBuf};
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
+use trace::chakra;
+use trace::execution_trace;
 use trace::open::{self, Request};
 use trace::store::{Job, Sparse, StringId, Trace, TrackId};
 
@@ -81,6 +83,25 @@ fn no_damage_to_any_fixture_makes_a_reader_panic() {
     let failures = failures.into_inner().unwrap();
     assert!(failures.is_empty(), "{} panics:\n{}", failures.len(), failures.join("\n"));
     assert_eq!(runs.into_inner(), cases * victims.len() as u64);
+}
+
+#[test]
+fn a_key_broken_at_the_list_of_events_costs_nothing_but_the_header() {
+    let event =
+        r#"{"ph": "X", "cat": "kernel", "name": "k", "pid": 0, "tid": 7, "ts": 1, "dur": 2}"#;
+    for key in [
+        "\"traceEvents\" # [",
+        "\"traceEvents\"x\n[",
+        "\"traceEvents\" \"x\" [",
+        "y \"traceEvents\": [",
+    ] {
+        let text = format!("{{\"schemaVersion\": 1, {key}\n{event}, {event}]}}");
+        let trace = open::parse(text.as_bytes()).unwrap();
+        assert_eq!(trace.slices.len(), 2, "{text}: {:?}", trace.losses);
+        assert!(!trace.losses.is_empty());
+    }
+    // Without a list there is nothing to find.
+    assert!(open::parse(b"{\"traceEvents\" # {}, \"traceEvents\" # 1}").is_err());
 }
 
 /// What was done to the bytes: the end they are cut at, places and what stood there.
@@ -177,6 +198,12 @@ impl Victim {
             Form::Text => {
                 if let Ok(trace) = open::parse(bytes) {
                     check(&trace);
+                }
+                if self.name.contains("_et") {
+                    let _ = execution_trace::read_text(bytes);
+                }
+                if self.name.ends_with(".et") {
+                    let _ = chakra::read_bytes(bytes);
                 }
             }
             Form::File => {

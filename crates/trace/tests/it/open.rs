@@ -269,6 +269,26 @@ fn a_folder_without_traces_is_an_error_beside_one_with_some() {
 }
 
 #[test]
+fn of_a_cut_file_what_is_there_is_read_and_the_rest_counted() {
+    let folder = tempfile::tempdir().unwrap();
+    let plain = text(None, 50_000);
+    let archive = tar(&[("a.json", text(None, 5).as_bytes()), ("b.json", plain.as_bytes())]);
+    let cut = |bytes: Vec<u8>| bytes[..bytes.len() * 3 / 4].to_vec();
+    for (name, bytes, traces) in [
+        ("a.json.gz", cut(gzip(plain.as_bytes())), 1),
+        ("a.json.zst", cut(zstd::encode_all(plain.as_bytes(), 1).unwrap()), 1),
+        ("a.tar", cut(archive.clone()), 2),
+        ("a.tar.gz", cut(gzip(&archive)), 2),
+    ] {
+        let job = read(&write(folder.path(), name, &bytes)).unwrap();
+        assert_eq!(job.traces.len(), traces, "{name}");
+        let last = job.traces.last().unwrap();
+        assert!(last.losses.of(Loss::Truncated) > 0, "{name}: {:?}", last.losses);
+        assert!((20_000..50_000).contains(&last.slices.len()), "{name}: {}", last.slices.len());
+    }
+}
+
+#[test]
 fn garbage_behind_a_compressed_file_loses_nothing() {
     let folder = tempfile::tempdir().unwrap();
     let bytes = [gzip(text(None, 9).as_bytes()), b"garbage, not a header".to_vec()].concat();
