@@ -1,5 +1,6 @@
-//! What this machine offers: cores, free memory, free disk. Decides nothing.
+//! What this machine offers: cores, free memory, free disk, a terminal's width. Decides nothing.
 
+use std::io::IsTerminal;
 use std::path::Path;
 
 use schema::Bytes;
@@ -47,4 +48,14 @@ mod tests {
     fn a_folder_to_come_has_the_disk_of_its_parent() {
         assert!(disk_available(Path::new("no/such/folder")).is_some());
     }
+}
+
+/// Columns of the terminal on stdout; none if it is not one.
+pub fn terminal_width() -> Option<usize> {
+    let stdout = std::io::stdout();
+    if !stdout.is_terminal() {
+        return None;
+    }
+    let size = rustix::termios::tcgetwinsize(&stdout).ok()?;
+    Some(usize::from(size.ws_col)).filter(|columns| *columns > 0)
 }

@@ -5,7 +5,7 @@
 
 use std::fs::File;
 use std::io::{self, BufWriter, Write};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use data::{Column, Values};
 use serde::Serialize;
@@ -14,10 +14,14 @@ use serde_json::Value;
 
 use crate::args::Format;
 use crate::error::Error;
+use crate::machine;
 use crate::render::{self, Console};
 
 /// Rows of a table for people, unless they ask for another number.
 const TOP: usize = 20;
+
+/// A year of nanoseconds: later times count from 1970.
+const SINCE_1970: i64 = 31_536_000_000_000_000;
 
 /// Where and how much.
 #[derive(Clone, Copy, Debug, Default)]
@@ -48,7 +52,14 @@ pub fn put<T: Serialize>(console: Console, rows: &[T], target: Target<'_>) -> Re
             Format::Json => write_json(rows, out),
             Format::Csv => Sheet::of(rows)?.write_csv(out),
             Format::Md => Sheet::of(rows)?.write_markdown(out),
-            _ => Sheet::of(rows)?.write_for_people(out),
+            _ => {
+                let width = target.output.is_none().then(machine::terminal_width).flatten();
+                let hidden = Sheet::of(rows)?.write_for_people(out, width)?;
+                if hidden > 0 {
+                    console.say(format_args!("{hidden} more columns with --format csv"));
+                }
+                Ok(())
+            }
         }
     };
     deliver(target.output, text)?;
@@ -72,7 +83,9 @@ pub fn deliver(
         write(&mut out)?;
         return out.flush().map_err(Error::Output);
     };
-    let partial = path.with_extension("partial");
+    let mut partial = path.as_os_str().to_owned();
+    partial.push(".partial");
+    let partial = PathBuf::from(partial);
     let fill = || {
         let mut out = BufWriter::new(File::create(&partial).map_err(Error::io(path, "create"))?);
         write(&mut out)?;
@@ -146,16 +159,49 @@ impl Sheet {
         writeln!(out, "{}", lines.join("\n")).map_err(Error::Output)
     }
 
-    fn write_for_people(&self, out: &mut dyn Write) -> Result<(), Error> {
+    /// Columns without any value are left out, and on a terminal those that do not fit; returns how
+    /// many of the latter.
+    fn write_for_people(&self, out: &mut dyn Write, width: Option<usize>) -> Result<usize, Error> {
         if self.rows.is_empty() {
-            return Ok(());
+            return Ok(0);
         }
-        let titles: Vec<String> = self.columns.iter().map(|name| title(name)).collect();
+        let filled = |i: &usize| self.rows.iter().any(|row| !plain(&row[*i]).is_empty());
+        let mut shown: Vec<usize> = (0..self.columns.len()).filter(filled).collect();
+        let all = shown.len();
+        let text = loop {
+            let text = self.for_people(&shown);
+            let widest = text.lines().map(|line| line.chars().count()).max().unwrap_or_default();
+            if shown.len() <= 2 || width.is_none_or(|width| widest <= width) {
+                break text;
+            }
+            shown.pop();
+        };
+        writeln!(out, "{text}").map_err(Error::Output)?;
+        Ok(all - shown.len())
+    }
+
+    fn for_people(&self, shown: &[usize]) -> String {
+        // Times since 1970 say nothing; those since the first do.
+        let first = |i: usize| {
+            let times = self.rows.iter().filter_map(|row| row[i].as_i64());
+            times.min().filter(|first| *first > SINCE_1970 && is_time(&self.columns[i]))
+        };
+        let firsts: Vec<Option<i64>> = shown.iter().map(|i| first(*i)).collect();
+        let title = |(i, first): (&usize, &Option<i64>)| {
+            let plain = title(&self.columns[*i]);
+            if first.is_some() { format!("{plain} since first") } else { plain }
+        };
+        let titles: Vec<String> = shown.iter().zip(&firsts).map(title).collect();
         let titles: Vec<&str> = titles.iter().map(String::as_str).collect();
-        let cell = |(name, value): (&String, &Value)| for_people(name, value);
-        let rows: Vec<Vec<String>> =
-            self.rows.iter().map(|row| self.columns.iter().zip(row).map(cell).collect()).collect();
-        writeln!(out, "{}", render::grid(&titles, &rows)).map_err(Error::Output)
+        let cells = |row: &Vec<Value>| {
+            let cell = |(i, first): (&usize, &Option<i64>)| match (first, row[*i].as_i64()) {
+                (Some(first), Some(time)) => render::nanos((time - first) as f64),
+                _ => for_people(&self.columns[*i], &row[*i]),
+            };
+            shown.iter().zip(&firsts).map(cell).collect()
+        };
+        let rows: Vec<Vec<String>> = self.rows.iter().map(cells).collect();
+        render::grid(&titles, &rows)
     }
 
     /// A column of whole numbers is integers, of numbers floats, else text; nothing is 0, NaN, "".
@@ -212,9 +258,15 @@ fn quoted(cell: &str) -> String {
     }
 }
 
+/// Whether a column holds nanoseconds: `busy_ns`, `before_call_ns_max`.
+fn is_time(column: &str) -> bool {
+    column.ends_with("_ns") || column.contains("_ns_")
+}
+
 /// `exposed_communication_ns` as `exposed communication`, `idle_pct` as `idle %`.
 fn title(column: &str) -> String {
-    let plain = column.strip_suffix("_ns").unwrap_or(column);
+    let plain = column.strip_suffix("_ns").unwrap_or(column).replace("_ns_", "_");
+    let plain = plain.as_str();
     let plain = match plain.strip_suffix("_pct") {
         Some(share) => format!("{share} %"),
         None => plain.to_owned(),
@@ -226,9 +278,11 @@ fn for_people(column: &str, value: &Value) -> String {
     const WIDEST: usize = 60;
     let number = value.as_f64();
     match number {
-        Some(nanos) if column.ends_with("_ns") => render::nanos(nanos),
+        Some(nanos) if is_time(column) => render::nanos(nanos),
         Some(share) if column.ends_with("_pct") => format!("{share:.1}"),
-        Some(bytes) if column.ends_with("bytes") => schema::Bytes(bytes as u64).to_string(),
+        Some(bytes) if column.ends_with("bytes") && bytes >= 0.0 => {
+            schema::Bytes(bytes as u64).to_string()
+        }
         Some(_) if value.is_u64() => render::count(value.as_u64().unwrap_or_default()),
         Some(number) if value.is_f64() => format!("{number:.3}"),
         _ => {
@@ -279,7 +333,7 @@ mod tests {
 
     #[test]
     fn people_read_units() {
-        let text = written(Sheet::write_for_people);
+        let text = written(|sheet, out| sheet.write_for_people(out, None).map(drop));
         assert!(text.contains("1.50 µs") && text.contains("idle %"), "{text}");
     }
 }

@@ -8,7 +8,7 @@ use analyze::Scope;
 use analyze::sequences::Request;
 use serde::Serialize;
 
-use crate::args::{Selection, Trace, TraceVerb};
+use crate::args::{Selection, Trace, TraceVerb, WindowChoice};
 use crate::error::Error;
 use crate::resolve::Session;
 use crate::resolve::trace::{Chosen, choose};
@@ -54,7 +54,11 @@ pub fn run(args: &Trace, session: &Session) -> Result<ExitCode, Error> {
             file::merge(paths, out, *keep_clocks, session)
         }
         TraceVerb::Convert { paths, out, to } => file::convert(paths, out, *to, session),
-        TraceVerb::Doctor { selection } => return doctor::run(&look(selection)?),
+        TraceVerb::Doctor { selection } => {
+            // What is wrong at the edges of a recording is outside its whole steps.
+            let window = selection.window.or(Some(WindowChoice::All));
+            return doctor::run(&look(&Selection { window, ..selection.clone() })?);
+        }
         TraceVerb::ExecutionTrace { paths, kineto, output } => {
             execution::run(paths, kineto, output.as_deref(), session)
         }

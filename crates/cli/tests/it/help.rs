@@ -5,7 +5,17 @@ use crate::fixture::Place;
 #[test]
 fn help_names_every_verb_and_where_to_start() {
     let ran = Place::new().done("--help");
-    for verb in ["quickstart", "train", "eval", "score", "data", "checkpoint", "completions"] {
+    for verb in [
+        "quickstart",
+        "train",
+        "eval",
+        "score",
+        "data",
+        "checkpoint",
+        "trace",
+        "bench",
+        "completions",
+    ] {
         assert!(ran.stdout.contains(verb), "{verb}: {}", ran.stdout);
     }
     assert!(
@@ -30,6 +40,24 @@ fn the_help_of_a_verb_shows_examples() {
         "checkpoint verify",
         "checkpoint export",
         "checkpoint import",
+        "trace",
+        "trace breakdown",
+        "trace idle",
+        "trace kernels",
+        "trace ops",
+        "trace overlap",
+        "trace launches",
+        "trace queue",
+        "trace memory",
+        "trace steps",
+        "trace collectives",
+        "trace stragglers",
+        "trace critical-path",
+        "trace merge",
+        "trace convert",
+        "trace doctor",
+        "trace execution-trace",
+        "bench trace",
         "completions",
     ] {
         let ran = place.done(&format!("{verb} --help"));

@@ -9,4 +9,5 @@ mod interrupt;
 mod kill;
 mod quickstart;
 mod refusal;
+mod trace;
 mod train;

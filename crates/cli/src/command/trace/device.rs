@@ -136,8 +136,11 @@ impl Look<'_> {
 
     /// Why figures of Holistic Trace Analysis are not ours, with `-v`.
     fn explain(&self, tables: &[hta::Table]) {
+        let mut said = Vec::new();
         for difference in hta::explain(&self.views()) {
-            if tables.contains(&difference.table) {
+            let is_new = !said.contains(&difference.hta);
+            if tables.contains(&difference.table) && difference.row_count != Some(0) && is_new {
+                said.push(difference.hta);
                 let rows = difference.row_count.map_or(String::new(), |n| format!(" ({n} rows)"));
                 self.session.console.detail(format_args!(
                     "Holistic Trace Analysis {}{rows}; rowmill {}",

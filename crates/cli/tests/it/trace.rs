@@ -1,0 +1,235 @@
+//! `rowmill trace` and `rowmill bench trace` as their users type them.
+
+use std::fs;
+use std::io::Write;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+
+use serde_json::Value;
+
+use crate::fixture::{Place, Ran};
+
+/// Two steps of one operator each, one launch and one kernel.
+const TRACE: &str = r#"{"schemaVersion": 1, "distributedInfo": {"rank": 0}, "traceEvents": [
+{"ph":"X","cat":"user_annotation","name":"ProfilerStep#0","pid":9,"tid":9,"ts":100,"dur":50,"args":{}},
+{"ph":"X","cat":"user_annotation","name":"ProfilerStep#1","pid":9,"tid":9,"ts":150,"dur":50,"args":{}},
+{"ph":"X","cat":"cpu_op","name":"aten::mm","pid":9,"tid":9,"ts":101,"dur":20,"args":{"External id":1}},
+{"ph":"X","cat":"cuda_runtime","name":"cudaLaunchKernel","pid":9,"tid":9,"ts":102,"dur":5,"args":{"correlation":7}},
+{"ph":"X","cat":"kernel","name":"gemm","pid":0,"tid":7,"ts":110,"dur":10.5,"args":{"correlation":7,"stream":7,"device":0}},
+{"ph":"X","cat":"cpu_op","name":"aten::mm","pid":9,"tid":9,"ts":151,"dur":20,"args":{"External id":2}},
+{"ph":"X","cat":"cuda_runtime","name":"cudaLaunchKernel","pid":9,"tid":9,"ts":152,"dur":5,"args":{"correlation":8}},
+{"ph":"X","cat":"kernel","name":"gemm","pid":0,"tid":7,"ts":160,"dur":10,"args":{"correlation":8,"stream":7,"device":0}}
+]}"#;
+
+fn place() -> Place {
+    let place = Place::new();
+    fs::write(place.path("t.json"), TRACE).unwrap();
+    place
+}
+
+fn fixtures() -> Option<PathBuf> {
+    let folder = std::env::var_os("ROWMILL_FIXTURES").map_or_else(
+        || Path::new(env!("CARGO_MANIFEST_DIR")).join("../../../shared/data"),
+        PathBuf::from,
+    );
+    if folder.join("traces").is_dir() {
+        return Some(folder);
+    }
+    println!("SKIPPED: no traces under {}", folder.display());
+    None
+}
+
+#[test]
+fn the_summary_says_where_the_time_goes() {
+    let text = place().done("trace t.json").stdout;
+    for part in ["2 whole steps", "compute", "idle", "gemm", "aten::mm", "quality of the trace"] {
+        assert!(text.contains(part), "{part}: {text}");
+    }
+}
+
+#[test]
+fn every_table_prints_in_every_format() {
+    let place = place();
+    let verbs = [
+        "breakdown",
+        "idle",
+        "kernels",
+        "ops",
+        "overlap",
+        "launches",
+        "queue",
+        "memory",
+        "steps",
+        "collectives",
+        "stragglers",
+        "critical-path",
+        "doctor",
+    ];
+    for verb in verbs {
+        for format in ["table", "json", "csv", "md"] {
+            let ran = place.done(&format!("trace {verb} t.json --format {format}"));
+            if format == "json" {
+                assert!(ran.last().is_array(), "{verb}: {}", ran.stdout);
+            }
+        }
+    }
+    place.done("trace breakdown t.json --format parquet --output b.parquet");
+    assert!(fs::read(place.path("b.parquet")).unwrap().starts_with(b"PAR1"));
+}
+
+#[test]
+fn a_breakdown_counts_nanoseconds_of_the_whole_steps() {
+    let rows = place().done("trace breakdown t.json --format json").last();
+    let row = &rows[0];
+    let of = |name: &str| row[name].as_i64().unwrap();
+    assert_eq!((of("window_ns"), of("busy_ns"), of("idle_ns")), (100_000, 20_500, 79_500));
+    assert_eq!((of("compute_ns"), of("communication_ns"), of("memory_ns")), (20_500, 0, 0));
+    let csv = place().done("trace breakdown t.json --format csv").stdout;
+    assert!(csv.starts_with("rank,device,"), "{csv}");
+}
+
+#[test]
+fn a_trace_comes_through_standard_input() {
+    let place = place();
+    let mut command = place.command("trace kernels - --format json");
+    command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    let mut child = command.spawn().unwrap();
+    child.stdin.take().unwrap().write_all(TRACE.as_bytes()).unwrap();
+    let ran = Ran::of(&child.wait_with_output().unwrap());
+    assert_eq!(ran.code, Some(0), "{}", ran.stderr);
+    assert_eq!(ran.last()[0]["total_ns"], 20_500);
+}
+
+#[test]
+fn a_what_if_rescales_what_it_names() {
+    let place = place();
+    let mut command = place.command("trace critical-path t.json --format json --window all");
+    command.args(["--what-if", "kernel=~gemm x0"]);
+    let ran = Ran::of(&command.output().unwrap());
+    assert!(ran.stderr.contains("2 pieces of work"), "{}", ran.stderr);
+    let saving = ran.last()[0]["saving_ns"].as_i64().unwrap();
+    assert!((0..=20_500).contains(&saving), "{saving}");
+    let wrong = place.run("trace critical-path t.json --what-if nonsense");
+    assert_eq!(wrong.code, Some(2), "{}", wrong.stderr);
+    assert!(wrong.stderr.contains("x0.5"), "{}", wrong.stderr);
+}
+
+#[test]
+fn what_is_no_trace_is_named() {
+    let place = place();
+    fs::write(place.path("empty.json"), "").unwrap();
+    fs::write(place.path("image.png"), b"\x89PNG\r\n\x1a\n....").unwrap();
+    fs::create_dir(place.path("nothing")).unwrap();
+    for (path, says) in
+        [("empty.json", "empty"), ("image.png", "PNG"), ("nothing", "none"), ("gone.json", "gone")]
+    {
+        let ran = place.run(&format!("trace breakdown {path}"));
+        assert_eq!(ran.code, Some(1), "{path}: {}", ran.stderr);
+        assert!(ran.stderr.starts_with("error:") && ran.stderr.contains(says), "{}", ran.stderr);
+        assert!(ran.stdout.is_empty(), "{}", ran.stdout);
+    }
+}
+
+#[test]
+fn wrong_options_are_usage_errors() {
+    let place = place();
+    for words in [
+        "trace breakdown t.json --rank 7",
+        "trace breakdown t.json --class compute",
+        "trace breakdown t.json --class compute=(",
+        "trace breakdown t.json --format parquet",
+        "trace t.json --format csv",
+        "trace",
+        "trace merge t.json --out t.json",
+    ] {
+        let ran = place.run(words);
+        assert_eq!(ran.code, Some(2), "{words}: {}", ran.stderr);
+    }
+    assert_eq!(fs::read_to_string(place.path("t.json")).unwrap(), TRACE);
+}
+
+#[test]
+fn a_truncated_trace_is_salvaged_and_said() {
+    let place = place();
+    fs::write(place.path("cut.json"), &TRACE[..TRACE.len() - 60]).unwrap();
+    let ran = place.done("trace kernels cut.json --format json");
+    assert_eq!(ran.last()[0]["count"], 1);
+    assert!(ran.stderr.contains("truncated"), "{}", ran.stderr);
+}
+
+#[test]
+fn a_merged_and_a_converted_trace_open_again() {
+    let place = place();
+    fs::write(place.path("u.json"), TRACE.replace("\"rank\": 0", "\"rank\": 1")).unwrap();
+    place.done("trace merge t.json u.json --out merged.json.gz");
+    let rows = place.done("trace breakdown merged.json.gz --by device --format json").last();
+    assert_eq!(rows.as_array().unwrap().len(), 2);
+    place.done("trace convert t.json --out t.pftrace");
+    assert!(fs::metadata(place.path("t.pftrace")).unwrap().len() > 200);
+    place.done("trace convert t.json u.json --out tables --to parquet");
+    for table in ["events", "ops", "kernels"] {
+        assert!(place.path(&format!("tables/{table}.parquet")).is_file(), "{table}");
+    }
+    let several = place.run("trace convert t.json u.json --out both.json");
+    assert!(several.code == Some(2) && several.stderr.contains("merge"), "{}", several.stderr);
+}
+
+#[test]
+fn the_bench_reports_speed_and_memory() {
+    let ran = place().done("bench trace --megabytes 2 --repeats 1 --format json --threads 2");
+    let report = ran.last();
+    for field in ["mb_per_s_1_thread", "mb_per_s_2_threads", "peak_memory_ratio", "gz_share"] {
+        assert!(report[field].as_f64().is_some_and(|value| value > 0.0), "{field}: {report}");
+    }
+    assert!(report["text_bytes"].as_u64().unwrap() >= 2_000_000, "{report}");
+}
+
+/// The figures of `exact`, under our names.
+const EXACT: [(&str, &str); 13] = [
+    ("kernel_time_ns", "window_ns"),
+    ("busy_ns", "busy_ns"),
+    ("idle_ns", "idle_ns"),
+    ("compute_ns", "compute_ns"),
+    ("comm_ns", "communication_ns"),
+    ("memory_ns", "memory_ns"),
+    ("non_compute_ns", "non_compute_ns"),
+    ("comm_comp_overlap_ns", "overlap_ns"),
+    ("comm_comp_overlap_pct", "overlap_pct"),
+    ("exposed_comm_ns", "exposed_communication_ns"),
+    ("idle_pct", "idle_pct"),
+    ("compute_pct", "compute_pct"),
+    ("non_compute_pct", "non_compute_pct"),
+];
+
+#[test]
+fn the_exact_figures_of_real_traces_come_out_of_the_door() {
+    let Some(data) = fixtures() else { return };
+    let files = [
+        ("simple_add", "simple_add"),
+        ("alexnet", "alexnet"),
+        ("linear/linear_kineto.json.gz", "linear_kineto"),
+        ("nccl", "nccl"),
+        ("timeline_sampled", "timeline_sampled"),
+        ("trace_diff/control.json.gz", "trace_diff_control"),
+        ("trace_diff/test.json.gz", "trace_diff_test"),
+        ("dlrm8/dlrm_kineto.tar.gz", "dlrm8_rank"),
+    ];
+    let mut compared = 0;
+    for (file, truth) in files {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_rowmill"));
+        command.args(["trace", "breakdown", "--window", "hta", "--classify", "hta"]);
+        command.args(["--format", "json"]).arg(data.join("traces").join(file));
+        let rows = Ran::of(&command.output().unwrap()).last();
+        for row in rows.as_array().unwrap() {
+            let of_rank =
+                if truth.ends_with("_rank") { row["rank"].to_string() } else { String::new() };
+            let path = data.join(format!("hta_truth/{truth}{of_rank}.exact.json"));
+            let exact: Value = serde_json::from_slice(&fs::read(path).unwrap()).unwrap();
+            for (theirs, ours) in EXACT {
+                assert_eq!(row[ours], exact["exact"][theirs], "{truth}{of_rank} {ours}");
+            }
+            compared += 1;
+        }
+    }
+    assert_eq!(compared, 15);
+}
