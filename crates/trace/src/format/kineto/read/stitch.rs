@@ -40,13 +40,15 @@ impl Worker {
 struct Reading {
     document: Document,
     rest: Vec<u8>,
+    /// Bytes of `rest` that were read in vain.
+    tried: usize,
     /// Bytes of the file before `rest`.
     offset: u64,
 }
 
 impl Reading {
     fn new() -> Self {
-        Self { document: Document::new(), rest: Vec::new(), offset: 0 }
+        Self { document: Document::new(), rest: Vec::new(), tried: 0, offset: 0 }
     }
 
     fn is_between_events(&self) -> bool {
@@ -63,18 +65,19 @@ impl Reading {
         if self.rest.is_empty() {
             let end = self.advance(text, worker);
             self.rest.extend_from_slice(&text[end..]);
+            self.tried = self.rest.len();
             return;
         }
-        let before = self.rest.len();
-        let mut rest = std::mem::take(&mut self.rest);
-        rest.extend_from_slice(text);
+        self.rest.extend_from_slice(text);
         // What waits is read again from its start: only when it has doubled, so that a value of any
         // length costs time in proportion.
-        if text.len() >= before {
+        if self.rest.len() >= 2 * self.tried {
+            let mut rest = std::mem::take(&mut self.rest);
             let end = self.advance(&rest, worker);
             rest.drain(..end);
+            self.tried = rest.len();
+            self.rest = rest;
         }
-        self.rest = rest;
     }
 
     fn advance(&mut self, text: &[u8], worker: &mut Worker) -> usize {
@@ -264,4 +267,33 @@ fn place(order: &mut Order, done: &mut Done) {
     reading.take_text(&rest, repairer);
     merge.append(repairer.index, &mut repairer.part);
     repairer.begin();
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{Chunk, Reading, Worker};
+
+    fn chunk(text: &str) -> Chunk {
+        let block = text.as_bytes().to_vec();
+        Chunk { body: (0, block.len()), block, ..Chunk::default() }
+    }
+
+    #[test]
+    fn events_behind_a_long_value_are_read_as_they_come() {
+        let (mut reading, mut worker) = (Reading::new(), Worker::new(0));
+        worker.begin();
+        let event = r#"{"ph": "X", "name": "a", "pid": 1, "tid": 2, "ts": 1, "dur": 1},"#;
+        let events = event.repeat(1000 / event.len());
+        let start =
+            r#"{"traceEvents": [{"ph": "X", "name": "l", "ts": 1, "dur": 1, "args": {"x": ""#;
+        let value = "x".repeat(1000);
+        let end = format!(r#""}}}},{event}"#);
+        let pieces = [start, &value, &value, &value, &value[..500], &end];
+        for piece in pieces.into_iter().chain([events.as_str(); 80]) {
+            reading.take(&chunk(piece), &mut worker);
+            assert!(reading.rest.len() < 8000, "{} bytes wait", reading.rest.len());
+        }
+        assert!(reading.rest.is_empty());
+        assert_eq!(worker.part.event_count(), 2 + 80 * (1000 / event.len()) as u64);
+    }
 }
