@@ -23,7 +23,7 @@ mod trace;
 pub use bench::{Bench, BenchTrace};
 pub use trace::{
     BreakdownBy, ClassifyChoice, CollectivesBy, ConvertTo, IdleBy, KernelsBy, LaunchesBy, MemoryBy,
-    OpsBy, PathBy, QueueBy, Selection, StragglersBy, Trace, TraceVerb, WindowChoice,
+    OpsBy, PathBy, QueueBy, Selection, StepsBy, StragglersBy, Trace, TraceVerb, WindowChoice,
 };
 
 /// Most threads: more than any machine has cores, few enough to start.

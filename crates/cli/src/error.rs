@@ -105,6 +105,9 @@ pub enum Error {
     /// Ranks that the traces do not have.
     #[error("--rank {rank}: the traces have the ranks {known}")]
     NoSuchRank { rank: u32, known: String },
+    /// A measurement in a process of its own that failed.
+    #[error("the measurement failed: {said}")]
+    Measurement { said: String },
     /// A file for one rank, asked for several.
     #[error("{paths}: expected one trace, got {ranks} ranks")]
     SeveralRanks { paths: String, ranks: usize },

@@ -204,17 +204,20 @@ impl Sheet {
         render::grid(&titles, &rows)
     }
 
-    /// A column of whole numbers is integers, of numbers floats, else text; nothing is 0, NaN, "".
+    /// A column of whole numbers is integers, of numbers floats, else text; nothing stays nothing.
     fn into_columns(self) -> Vec<Column> {
         let column = |(i, name): (usize, &String)| {
             let values = || self.rows.iter().map(|row| &row[i]);
             let known = || values().filter(|value| !value.is_null());
-            let values = if known().all(Value::is_i64) && values().all(|value| !value.is_null()) {
-                Values::Integers(values().filter_map(Value::as_i64).collect())
+            let values = if known().all(Value::is_i64) {
+                Values::Integers(values().map(Value::as_i64).collect())
+            } else if known().all(Value::is_u64) {
+                Values::Unsigned(values().map(Value::as_u64).collect())
             } else if known().all(Value::is_number) {
-                Values::Floats(values().map(|value| value.as_f64().unwrap_or(f64::NAN)).collect())
+                Values::Floats(values().map(Value::as_f64).collect())
             } else {
-                Values::Text(values().map(plain).collect())
+                let text = |value: &Value| (!value.is_null()).then(|| plain(value));
+                Values::Text(values().map(text).collect())
             };
             Column { name: name.clone(), values }
         };

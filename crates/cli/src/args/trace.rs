@@ -48,7 +48,8 @@ pub struct Selection {
     /// communication=my_all_to_all (a regular expression; repeatable, the first match wins)
     #[arg(long = "class", value_name = "CLASS=PATTERN")]
     pub classes: Vec<String>,
-    /// Print another tool's own figures where they differ from ours
+    /// Another tool's figures where they differ from ours: breakdown, idle, overlap, kernels,
+    /// launches, queue; elsewhere its window and classes
     #[arg(long, value_enum)]
     pub compat: Option<Compat>,
     /// Only these ranks
@@ -119,7 +120,7 @@ Examples:
         /// One row per …
         #[arg(long, value_enum, default_value_t = IdleBy::Device)]
         by: IdleBy,
-        /// On a stream, a shorter gap behind an early launch is kernel_wait, not other
+        /// A shorter gap that was launched in time is kernel_wait, not other or dependency
         #[arg(long, value_name = "NS", default_value_t = 30_000)]
         kernel_wait_ns: i64,
     },
@@ -162,6 +163,9 @@ Examples:
         /// What is selected.
         #[command(flatten)]
         selection: Selection,
+        /// One row per set of classes and …
+        #[arg(long, value_enum, default_value_t = BreakdownBy::Rank)]
+        by: BreakdownBy,
     },
     /// Launches: host time, delay until the device began, work per launch
     #[command(after_help = "\
@@ -203,11 +207,17 @@ Examples:
         by: MemoryBy,
     },
     /// Steps: host time, device time, idle and exposed communication of each
-    #[command(after_help = "Example:\n  rowmill trace steps trace.json.gz")]
+    #[command(after_help = "\
+Examples:
+  rowmill trace steps trace.json.gz
+  rowmill trace steps job/ --by rank               their distribution")]
     Steps {
         /// What is selected.
         #[command(flatten)]
         selection: Selection,
+        /// One row per …
+        #[arg(long, value_enum, default_value_t = StepsBy::Step)]
+        by: StepsBy,
     },
     /// Collectives matched across ranks: arrival, wait, transfer, bus bandwidth
     #[command(after_help = "\
@@ -277,7 +287,7 @@ Examples:
         /// Traces: files, archives, folders, or `-` for standard input
         #[arg(required = true, value_name = "PATH")]
         paths: Vec<PathBuf>,
-        /// The file to write, or the folder for --to parquet and for several ranks
+        /// The file to write, or with --to parquet the folder
         #[arg(long, value_name = "PATH")]
         out: PathBuf,
         /// The format [default: by the name of --out]
@@ -295,7 +305,7 @@ Ends with exit code 1 if something makes the figures wrong.")]
         #[command(flatten)]
         selection: Selection,
     },
-    /// Execution traces: what they hold; with --kineto, how they link to a timeline
+    /// Execution traces (.json, Chakra .et): what they hold; with --kineto, how they link to a timeline
     #[command(after_help = "\
 Examples:
   rowmill trace execution-trace execution_trace.json
@@ -331,6 +341,8 @@ pub enum IdleBy {
     Stream,
     /// The operators that launched what ended a gap.
     Op,
+    /// Gap of a device.
+    Gap,
 }
 
 /// Rows of kernels.
@@ -382,12 +394,23 @@ pub enum QueueBy {
 pub enum MemoryBy {
     /// Kind of copy or set.
     Copy,
+    /// Kind and size, in powers of two.
+    Size,
     /// Device: its peak, and the operator that reached it.
     Peak,
     /// Operator that allocated.
     Op,
     /// Allocation or free.
     Point,
+}
+
+/// Rows of steps.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum StepsBy {
+    /// Step.
+    Step,
+    /// Rank: how steps are distributed.
+    Rank,
 }
 
 /// Rows of collectives.

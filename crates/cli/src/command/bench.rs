@@ -154,6 +154,10 @@ fn alone(file: &Path, threads: usize) -> Result<Once, Error> {
     let mut command = Command::new(&binary);
     command.args(["bench", "trace", "--format", "json", "--threads", &threads, "--once"]).arg(file);
     let output = command.output().map_err(Error::io(&binary, "start"))?;
+    if !output.status.success() {
+        let said = String::from_utf8_lossy(&output.stderr).trim().to_owned();
+        return Err(Error::Measurement { said });
+    }
     serde_json::from_slice(&output.stdout).map_err(Error::Json)
 }
 

@@ -35,7 +35,7 @@ pub fn run(args: &Trace, session: &Session) -> Result<ExitCode, Error> {
         TraceVerb::Idle { selection, by, kernel_wait_ns } => {
             device::idle(&look(selection)?, *by, *kernel_wait_ns)
         }
-        TraceVerb::Overlap { selection } => device::overlap(&look(selection)?),
+        TraceVerb::Overlap { selection, by } => device::overlap(&look(selection)?, *by),
         TraceVerb::Kernels { selection, by } => device::kernels(&look(selection)?, *by),
         TraceVerb::Launches { selection, by } => device::launches(&look(selection)?, *by),
         TraceVerb::Queue { selection, by } => device::queue(&look(selection)?, *by),
@@ -44,7 +44,7 @@ pub fn run(args: &Trace, session: &Session) -> Result<ExitCode, Error> {
             let pattern = Request { operator, kernels_min: *kernels_min };
             host::ops(&look(selection)?, *by, pattern)
         }
-        TraceVerb::Steps { selection } => host::steps(&look(selection)?),
+        TraceVerb::Steps { selection, by } => host::steps(&look(selection)?, *by),
         TraceVerb::Collectives { selection, by } => collective::collectives(&look(selection)?, *by),
         TraceVerb::Stragglers { selection, by } => collective::stragglers(&look(selection)?, *by),
         TraceVerb::CriticalPath { selection, by, what_if } => {

@@ -65,7 +65,11 @@ impl Error {
                     .into()
             }
             Self::ClassPattern { .. } => "for example --class communication=my_all_to_all".into(),
-            Self::NoTable | Self::NoSuchRank { .. } | Self::Analyze(_) | Self::Json(_) => {
+            Self::NoTable
+            | Self::NoSuchRank { .. }
+            | Self::Measurement { .. }
+            | Self::Analyze(_)
+            | Self::Json(_) => {
                 return None;
             }
             Self::Trace(error) => return trace_hint(error),

@@ -7,19 +7,21 @@ use std::sync::Arc;
 use ::parquet::arrow::ArrowWriter;
 use ::parquet::basic::{Compression, ZstdLevel};
 use ::parquet::file::properties::WriterProperties;
-use arrow_array::{ArrayRef, Float64Array, Int64Array, RecordBatch, StringArray};
+use arrow_array::{ArrayRef, Float64Array, Int64Array, RecordBatch, StringArray, UInt64Array};
 
 use crate::error::Error;
 
-/// The values of one column.
+/// The values of one column; `None` is written as null.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Values {
     /// 64-bit integers.
-    Integers(Vec<i64>),
+    Integers(Vec<Option<i64>>),
+    /// 64-bit integers from 0.
+    Unsigned(Vec<Option<u64>>),
     /// 64-bit floats.
-    Floats(Vec<f64>),
+    Floats(Vec<Option<f64>>),
     /// Text.
-    Text(Vec<String>),
+    Text(Vec<Option<String>>),
 }
 
 /// One column of a table.
@@ -39,6 +41,7 @@ pub fn write_table(path: &Path, columns: Vec<Column>) -> Result<(), Error> {
     let arrays = columns.into_iter().map(|column| {
         let array: ArrayRef = match column.values {
             Values::Integers(values) => Arc::new(Int64Array::from(values)),
+            Values::Unsigned(values) => Arc::new(UInt64Array::from(values)),
             Values::Floats(values) => Arc::new(Float64Array::from(values)),
             Values::Text(values) => Arc::new(StringArray::from(values)),
         };

@@ -168,9 +168,9 @@ fn a_table_of_results_reads_back() {
     let folder = Folder::new();
     let path = folder.path("table.parquet");
     let columns = vec![
-        Column { name: "y".into(), values: Values::Floats(vec![0.0, 1.0]) },
-        Column { name: "c".into(), values: Values::Integers(vec![5, -1]) },
-        Column { name: "t".into(), values: Values::Text(vec!["7".into(), "8".into()]) },
+        Column { name: "y".into(), values: Values::Floats(vec![Some(0.0), Some(1.0)]) },
+        Column { name: "c".into(), values: Values::Integers(vec![Some(5), Some(-1)]) },
+        Column { name: "t".into(), values: Values::Text(vec![Some("7".into()), Some("8".into())]) },
     ];
     write_table(&path, columns).unwrap();
     let config = config(json!({

@@ -35,18 +35,24 @@ pub fn idle(look: &Look<'_>, by: IdleBy, kernel_wait_ns: i64) -> Result<(), Erro
     match by {
         IdleBy::Device => look.put(&each(&scopes, |scope| of(scope).devices)),
         IdleBy::Stream => look.put(&each(&scopes, |scope| of(scope).streams)),
+        IdleBy::Gap => {
+            look.put(&each(&scopes, |scope| idle::gaps(scope, &tree::of(scope.trace), &settings)))
+        }
         IdleBy::Op => look.put(&each(&scopes, |scope| of(scope).owners)),
     }
 }
 
 /// `rowmill trace overlap`.
-pub fn overlap(look: &Look<'_>) -> Result<(), Error> {
+pub fn overlap(look: &Look<'_>, by: BreakdownBy) -> Result<(), Error> {
     if look.chosen.is_hta {
         look.explain(&[hta::Table::KernelTypes]);
         return look.put(&hta::kernel_types(&look.views()));
     }
     let scopes = look.chosen.scopes();
-    look.put(&each(&scopes, overlap::of))
+    match by {
+        BreakdownBy::Rank => look.put(&each(&scopes, overlap::of)),
+        BreakdownBy::Device => look.put(&each(&scopes, overlap::by_device)),
+    }
 }
 
 /// `rowmill trace kernels`.

@@ -3,6 +3,7 @@
 use std::path::{Path, PathBuf};
 
 use serde::Serialize;
+use trace::chakra::{self, Graph};
 use trace::execution_trace::{self, ExecutionTrace};
 use trace::link::{self, Method};
 
@@ -19,12 +20,12 @@ struct GraphRow {
     schema: String,
     nodes: usize,
     /// By the definition of facebookresearch/param.
-    operators: usize,
+    operators: Option<usize>,
     /// Operators without an operator around them.
-    top_operators: usize,
-    threads: usize,
-    process_groups: usize,
-    tensors: usize,
+    top_operators: Option<usize>,
+    threads: Option<usize>,
+    process_groups: Option<usize>,
+    tensors: Option<usize>,
     /// `record_function` or `order`; none without a timeline of the rank.
     linked_by: Option<&'static str>,
     nodes_linked_pct: Option<f64>,
@@ -40,18 +41,23 @@ pub fn run(
     session: &Session,
 ) -> Result<(), Error> {
     let mut graphs: Vec<ExecutionTrace> = Vec::new();
+    let mut rows: Vec<GraphRow> = Vec::new();
     for path in paths {
-        graphs.extend(execution_trace::read(path)?);
+        match execution_trace::read(path) {
+            Ok(found) => graphs.extend(found),
+            // Neither one kind nor the other: the first answer is the better one.
+            Err(error) => match chakra::read(path) {
+                Ok(found) => rows.extend(found.iter().map(of_chakra)),
+                Err(_) => return Err(error.into()),
+            },
+        }
     }
     graphs.sort_by_key(|graph| graph.rank);
     let job = if kineto.is_empty() { None } else { Some(read(kineto, session)?) };
-    let rows: Vec<GraphRow> = graphs
-        .iter()
-        .map(|graph| {
-            let trace = job.iter().flat_map(|job| &job.traces).find(|t| t.rank == graph.rank);
-            row(graph, trace.map(|trace| link::of(graph, trace)).as_ref())
-        })
-        .collect();
+    rows.extend(graphs.iter().map(|graph| {
+        let trace = job.iter().flat_map(|job| &job.traces).find(|t| t.rank == graph.rank);
+        row(graph, trace.map(|trace| link::of(graph, trace)).as_ref())
+    }));
     sheet::put(session.console, &rows, Target { output, top: None })
 }
 
@@ -63,11 +69,11 @@ fn row(graph: &ExecutionTrace, link: Option<&link::Link>) -> GraphRow {
         file: graph.origin.to_string(),
         schema: graph.schema.clone(),
         nodes: graph.nodes.len(),
-        operators: graph.nodes.iter().filter(|node| graph.is_operator(node)).count(),
-        top_operators: tree.operators(graph).len(),
-        threads: graph.threads().len(),
-        process_groups: graph.groups.len(),
-        tensors: graph.nodes.iter().map(|node| node.inputs.len() + node.outputs.len()).sum(),
+        operators: Some(graph.nodes.iter().filter(|node| graph.is_operator(node)).count()),
+        top_operators: Some(tree.operators(graph).len()),
+        threads: Some(graph.threads().len()),
+        process_groups: Some(graph.groups.len()),
+        tensors: Some(graph.nodes.iter().map(|node| node.inputs.len() + node.outputs.len()).sum()),
         linked_by: link.map(|link| match link.method {
             Method::RecordFunction => "record_function",
             Method::Order => "order",
@@ -75,5 +81,24 @@ fn row(graph: &ExecutionTrace, link: Option<&link::Link>) -> GraphRow {
         nodes_linked_pct: link.and_then(link::Link::node_score).map(percent),
         rows_linked_pct: link.and_then(link::Link::row_score).map(percent),
         repetitions: link.map(|link| 1 + link.repetitions.len()),
+    }
+}
+
+/// Chakra's graphs have no threads, tensors or operators, only nodes that depend on each other.
+fn of_chakra(graph: &Graph) -> GraphRow {
+    GraphRow {
+        rank: graph.rank,
+        file: graph.origin.to_string(),
+        schema: format!("chakra {}", graph.version),
+        nodes: graph.nodes.len(),
+        operators: None,
+        top_operators: None,
+        threads: None,
+        process_groups: None,
+        tensors: None,
+        linked_by: None,
+        nodes_linked_pct: None,
+        rows_linked_pct: None,
+        repetitions: None,
     }
 }

@@ -59,8 +59,7 @@ pub fn merge(
     keep_clocks: bool,
     session: &Session,
 ) -> Result<(), Error> {
-    refuse_input(paths, out)?;
-    let job = read(paths, session)?;
+    let job = input(paths, out, session)?;
     let clocks = clocks(&job);
     let mut offsets = Offsets::default();
     if !keep_clocks {
@@ -77,8 +76,7 @@ pub fn convert(
     to: Option<ConvertTo>,
     session: &Session,
 ) -> Result<(), Error> {
-    refuse_input(paths, out)?;
-    let job = read(paths, session)?;
+    let job = input(paths, out, session)?;
     let is_parquet = match to {
         Some(to) => to == ConvertTo::Parquet,
         None => out.extension().is_some_and(|extension| extension == "parquet"),
@@ -109,14 +107,31 @@ fn spelled(out: &Path, to: Option<ConvertTo>) -> PathBuf {
     }
 }
 
-fn refuse_input(paths: &[PathBuf], out: &Path) -> Result<(), Error> {
-    let same = |path: &&PathBuf| {
-        path.canonicalize().ok().is_some_and(|path| Some(path) == out.canonicalize().ok())
-    };
-    match paths.iter().find(same) {
-        Some(path) => Err(Error::OutputIsInput { path: path.clone() }),
-        None => Ok(()),
+/// Reads what is to be written elsewhere: never over or among what was read.
+fn input(paths: &[PathBuf], out: &Path, session: &Session) -> Result<Job, Error> {
+    let whole = |path: &Path| path.canonicalize().ok();
+    let is_out = |path: &Path| whole(path).is_some() && whole(path) == whole(out);
+    if let Some(path) = paths.iter().find(|path| path.is_file() && is_out(path)) {
+        return Err(Error::OutputIsInput { path: path.clone() });
     }
+    let job = read(paths, session)?;
+    if let Some(trace) = job.traces.iter().find(|trace| is_out(&trace.origin.path)) {
+        return Err(Error::OutputIsInput { path: trace.origin.path.clone() });
+    }
+    let folder =
+        out.parent().map(|folder| if folder == Path::new("") { Path::new(".") } else { folder });
+    let folder = folder.and_then(whole);
+    let is_within = |path: &&PathBuf| {
+        whole(path).is_some_and(|path| folder.as_ref().is_some_and(|f| f.starts_with(path)))
+    };
+    if let Some(path) = paths.iter().filter(|path| path.is_dir()).find(is_within) {
+        session.console.warn(format_args!(
+            "{} lies among the traces of {}; the next reading of that folder will take it for one",
+            out.display(),
+            path.display()
+        ));
+    }
+    Ok(job)
 }
 
 /// The clocks of a job's ranks, by the ends of their collectives.

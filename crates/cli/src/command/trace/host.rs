@@ -3,7 +3,7 @@
 use analyze::{Scope, annotations, attribution, bandwidth, memory, ops, sequences, steps, tree};
 
 use super::{Look, each};
-use crate::args::{MemoryBy, OpsBy};
+use crate::args::{MemoryBy, OpsBy, StepsBy};
 use crate::error::Error;
 
 /// `rowmill trace ops`.
@@ -32,8 +32,13 @@ pub fn ops(look: &Look<'_>, by: OpsBy, pattern: sequences::Request<'_>) -> Resul
 }
 
 /// `rowmill trace steps`.
-pub fn steps(look: &Look<'_>) -> Result<(), Error> {
-    look.put(&each(&look.chosen.scopes(), steps::of))
+pub fn steps(look: &Look<'_>, by: StepsBy) -> Result<(), Error> {
+    let scopes = look.chosen.scopes();
+    let summary = |scope: &Scope<'_>| [steps::summary(scope.trace.rank, &steps::of(scope))];
+    match by {
+        StepsBy::Step => look.put(&each(&scopes, steps::of)),
+        StepsBy::Rank => look.put(&each(&scopes, summary)),
+    }
 }
 
 /// `rowmill trace memory`.
@@ -42,6 +47,7 @@ pub fn memory(look: &Look<'_>, by: MemoryBy) -> Result<(), Error> {
     let of = |scope: &Scope<'_>| memory::of(scope.trace, &tree::of(scope.trace));
     match by {
         MemoryBy::Copy => look.put(&each(&scopes, bandwidth::of)),
+        MemoryBy::Size => look.put(&each(&scopes, bandwidth::by_size)),
         MemoryBy::Peak => look.put(&each(&scopes, |scope| of(scope).peaks)),
         MemoryBy::Op => look.put(&each(&scopes, |scope| of(scope).operators)),
         MemoryBy::Point => look.put(&each(&scopes, |scope| of(scope).timeline)),
