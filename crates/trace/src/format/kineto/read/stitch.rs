@@ -146,6 +146,8 @@ struct Shared<'a> {
 struct Order {
     next: u64,
     handed_out: u64,
+    /// Whether a worker has left, at the source's end or in a panic: no more chunks are begun.
+    closed: bool,
     waiting: BTreeMap<u64, Done>,
     reading: Reading,
     merge: Merge,
@@ -154,23 +156,27 @@ struct Order {
     spare: Vec<Part>,
 }
 
-/// Reads everything on several threads.
-pub fn together(source: Source<'_>, threads: usize) -> Result<Trace, NotKineto> {
-    let mut repairer = Worker::new(threads);
-    repairer.begin();
-    let shared = Shared {
-        source: Mutex::new(source),
-        order: Mutex::new(Order {
+impl<'a> Shared<'a> {
+    fn new(source: Source<'a>, threads: usize) -> Self {
+        let mut repairer = Worker::new(threads);
+        repairer.begin();
+        let order = Order {
             next: 0,
             handed_out: 0,
+            closed: false,
             waiting: BTreeMap::new(),
             reading: Reading::new(),
             merge: Merge::new(threads + 1),
             repairer,
             spare: Vec::new(),
-        }),
-        progress: Condvar::new(),
-    };
+        };
+        Self { source: Mutex::new(source), order: Mutex::new(order), progress: Condvar::new() }
+    }
+}
+
+/// Reads everything on several threads.
+pub fn together(source: Source<'_>, threads: usize) -> Result<Trace, NotKineto> {
+    let shared = Shared::new(source, threads);
     std::thread::scope(|scope| {
         for index in 1..threads {
             let shared = &shared;
@@ -188,9 +194,20 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
+/// Tells the other workers when one leaves, be it in a panic: they may wait for room that its chunk
+/// will never make.
+struct Presence<'a, 'b>(&'a Shared<'b>);
+
+impl Drop for Presence<'_, '_> {
+    fn drop(&mut self) {
+        lock(&self.0.order).closed = true;
+        self.0.progress.notify_all();
+    }
+}
+
 fn work(shared: &Shared<'_>, mut worker: Worker, threads: usize) {
-    loop {
-        wait_for_room(shared, threads);
+    let _presence = Presence(shared);
+    while has_room(shared, threads) {
         let Some(chunk) = lock(&shared.source).next() else { break };
         let done = guess(chunk, &mut worker);
         let finished = put(&mut lock(&shared.order), done);
@@ -199,18 +216,17 @@ fn work(shared: &Shared<'_>, mut worker: Worker, threads: usize) {
         let mut source = lock(&shared.source);
         finished.0.into_iter().for_each(|chunk| source.recycle(chunk));
     }
-    // Others may wait for room that this worker's chunk will never make.
-    lock(&shared.order).handed_out = 0;
-    shared.progress.notify_all();
 }
 
-/// Chunks wait in memory for those before them: no more than two per thread are under way.
-fn wait_for_room(shared: &Shared<'_>, threads: usize) {
+/// Waits until a chunk may be begun; `false` if none will. Chunks wait in memory for those before
+/// them: no more than two per thread are under way.
+fn has_room(shared: &Shared<'_>, threads: usize) -> bool {
     let mut order = lock(&shared.order);
-    while order.handed_out >= order.next + 2 * threads as u64 {
+    while !order.closed && order.handed_out >= order.next + 2 * threads as u64 {
         order = shared.progress.wait(order).unwrap_or_else(PoisonError::into_inner);
     }
     order.handed_out += 1;
+    !order.closed
 }
 
 /// Reads a chunk as if it started between two events.
@@ -271,11 +287,40 @@ fn place(order: &mut Order, done: &mut Done) {
 
 #[cfg(test)]
 mod tests {
-    use super::{Chunk, Reading, Worker};
+    use std::panic::{AssertUnwindSafe, catch_unwind};
+
+    use super::super::Blocks;
+    use super::{Chunk, Presence, Reading, Shared, Source, Worker, has_room, lock};
 
     fn chunk(text: &str) -> Chunk {
         let block = text.as_bytes().to_vec();
         Chunk { body: (0, block.len()), block, ..Chunk::default() }
+    }
+
+    struct None;
+
+    impl Blocks for None {
+        fn next(&mut self, _: &mut Vec<u8>) -> std::io::Result<bool> {
+            Ok(false)
+        }
+    }
+
+    #[test]
+    fn no_worker_waits_for_one_that_panicked() {
+        let mut blocks = None;
+        let shared = Shared::new(Source::new(&mut blocks, 1), 2);
+        for _ in 0..4 {
+            assert!(has_room(&shared, 2));
+        }
+        std::thread::scope(|scope| {
+            let waiting = scope.spawn(|| has_room(&shared, 2));
+            let panicked = catch_unwind(AssertUnwindSafe(|| {
+                let _presence = Presence(&shared);
+                let _order = lock(&shared.order);
+                panic!("a worker's mistake");
+            }));
+            assert!(panicked.is_err() && !waiting.join().unwrap());
+        });
     }
 
     #[test]
