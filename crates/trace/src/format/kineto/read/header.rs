@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use serde_json::Value;
 
 use super::part::Part;
+use super::row;
 use crate::store::{Device, Distributed, Header, Loss, ProcessGroup};
 
 /// Reads the value of one key; a value that is no JSON is kept as text.
@@ -23,10 +24,10 @@ pub fn from_entries(mut rest: BTreeMap<String, Value>, part: &mut Part) -> Heade
         part.losses.count(Loss::BrokenHeader, || format!("{key}: expected {expected}"));
     };
     if let Some(base) = rest.remove("baseTimeNanoseconds") {
-        match integer(&base) {
+        match integer(&base).filter(|base| row::is_in_range(*base)) {
             Some(base) => header.base_time_ns = base,
             None => {
-                odd("baseTimeNanoseconds", "an integer");
+                odd("baseTimeNanoseconds", "an integer below 2^61");
                 rest.insert("baseTimeNanoseconds".to_owned(), base);
             }
         }

@@ -6,6 +6,7 @@
 use std::collections::HashMap;
 
 use super::part::{Edge, Key, Label, Named, Part};
+use super::row;
 use crate::store::{Header, Loss, Slices, StringId, Trace, TrackId, TrackKey};
 
 /// A trace that grows by parts.
@@ -280,28 +281,29 @@ fn name_tracks(trace: &mut Trace, labels: Vec<Label>) {
     }
 }
 
-/// Adds the base time to all times. What leaves the range of an `i64` stops at its end.
+/// Adds the base time to all times. What leaves the range of times is left out.
 fn shift(trace: &mut Trace, base: i64) {
-    let mut overflow = 0u64;
-    let mut moved = |time: &mut i64| {
-        let (sum, over) = time.overflowing_add(base);
-        overflow += u64::from(over);
-        *time = if over { time.saturating_add(base) } else { sum };
+    let moved = |time: &mut i64| {
+        *time += base;
+        row::is_in_range(*time)
     };
-    trace.slices.start.iter_mut().for_each(&mut moved);
-    trace.flows.iter_mut().for_each(|flow| moved(&mut flow.time));
-    trace.counters.iter_mut().for_each(|counter| moved(&mut counter.time));
-    trace.instants.iter_mut().for_each(|instant| moved(&mut instant.time));
-    trace.allocations.iter_mut().for_each(|allocation| moved(&mut allocation.time));
-    for (start, duration) in trace.slices.start.iter().zip(&mut trace.slices.duration) {
-        if start.checked_add(*duration).is_none() {
-            overflow += 1;
-            *duration = i64::MAX - *start;
-        }
+    let starts = trace.slices.start.iter_mut().zip(0u32..);
+    let rows: Vec<u32> = starts.filter_map(|(start, row)| (!moved(start)).then_some(row)).collect();
+    if !rows.is_empty() {
+        trace.slices.remove(&rows);
     }
-    for _ in 0..overflow {
+    let held = |trace: &Trace| {
+        let marks = trace.counters.len() + trace.instants.len() + trace.allocations.len();
+        marks + trace.flows.len()
+    };
+    let before = held(trace);
+    trace.flows.retain_mut(|flow| moved(&mut flow.time));
+    trace.counters.retain_mut(|counter| moved(&mut counter.time));
+    trace.instants.retain_mut(|instant| moved(&mut instant.time));
+    trace.allocations.retain_mut(|allocation| moved(&mut allocation.time));
+    for _ in 0..rows.len() + before - held(trace) {
         trace.losses.count(Loss::BadNumber, || {
-            format!("expected times that fit with a base of {base} ns, got one that does not")
+            format!("expected a time within 2^61 ns of 0 with the base of {base} ns, got another")
         });
     }
 }

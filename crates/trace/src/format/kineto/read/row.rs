@@ -124,11 +124,23 @@ pub fn add(sink: &mut Sink<'_>, source: Source<'_>) {
     }
 }
 
+/// Whether a time or a duration is below 2^61 ns, 73 years: then ends, differences of ends, and sums
+/// of a few of them fit an `i64`.
+#[inline(always)]
+pub fn is_in_range(nanos: i64) -> bool {
+    nanos.unsigned_abs() < 1 << 61
+}
+
 /// The time of an event; counted if there is none.
 #[inline(always)]
 fn moment(sink: &mut Sink<'_>, source: Source<'_>, time: Time, key: &str) -> Option<i64> {
     match time {
-        Time::Nanos(nanos) => Some(nanos),
+        Time::Nanos(nanos) if is_in_range(nanos) => Some(nanos),
+        Time::Nanos(nanos) => {
+            let what = || format!("expected {key} within 2^61 ns of 0, got {nanos} ns");
+            sink.lose(Loss::BadNumber, source.offset, what);
+            None
+        }
         Time::Missing => {
             sink.lose(Loss::NoTime, source.offset, || format!("expected {key}, got none"));
             None
@@ -150,14 +162,7 @@ fn complete(sink: &mut Sink<'_>, source: Source<'_>) {
             format!("expected a duration of 0 or more, got {duration} ns")
         });
     }
-    let duration = duration.max(0);
-    if start.checked_add(duration).is_none() {
-        sink.lose(Loss::BadNumber, source.offset, || {
-            format!("expected an end that fits, got {start} ns + {duration} ns")
-        });
-        return;
-    }
-    slice(sink, source, (start, duration));
+    slice(sink, source, (start, duration.max(0)));
 }
 
 #[inline]

@@ -242,6 +242,64 @@ fn times_out_of_range_are_counted() {
 }
 
 #[test]
+fn times_stay_far_from_the_ends_of_an_i64() {
+    // 2^61 ns are 2305843009213693.952 µs.
+    let (inside, outside) = ("2305843009213693.951", "2305843009213693.952");
+    let event = |ph: &str, ts: &str, dur: &str| {
+        format!(
+            r#"{{"ph": "{ph}", "name": "a", "pid": 1, "tid": 1, "id": 1, "ts": {ts}, "dur": {dur}}}"#
+        )
+    };
+    let near = (1i64 << 61) - 1;
+    let texts = [
+        event("X", inside, inside),
+        event("X", &format!("-{inside}"), "0"),
+        event("X", outside, "0"),
+        event("X", &format!("-{outside}"), "0"),
+        event("X", "0", outside),
+        event("X", "0", "-9223372036854775.808"),
+        event("s", outside, "0"),
+        event("i", "9223372036854775.807", "0"),
+        event("B", outside, "0"),
+    ];
+    let events: Vec<&str> = texts.iter().map(String::as_str).collect();
+    let trace = read(&of(&events));
+    assert_eq!(trace.slices.start, [near, -near]);
+    assert_eq!(trace.slices.duration, [near, 0]);
+    assert_eq!(lost(&trace), [(Loss::BadNumber, 7)]);
+}
+
+#[test]
+fn what_the_base_time_moves_out_of_range_is_left_out() {
+    let event = |ph: &str, ts: &str| {
+        let name = if ph == "M" { "[memory]" } else { "a" };
+        let ph = if ph == "M" { "i" } else { ph };
+        format!(
+            r#"{{"ph": "{ph}", "name": "{name}", "pid": 1, "tid": 1, "id": 1, "ts": {ts}, "dur": 1, "args": {{"stream": {ts}}}}}"#
+        )
+    };
+    let far = "1305843009213694";
+    let phases = ["X", "s", "i", "M", "C"];
+    let texts: Vec<String> =
+        phases.iter().flat_map(|ph| [event(ph, "1"), event(ph, far), event(ph, "7")]).collect();
+    let base = 1_000_000_000_000_000_000i64;
+    let list = texts.join(",");
+    let trace = read(&format!("{{\"baseTimeNanoseconds\": {base}, \"traceEvents\": [{list}]}}"));
+    assert_eq!(trace.slices.start, [base + 1000, base + 7000]);
+    assert_eq!((trace.slices.stream(0), trace.slices.stream(1)), (Some(1), Some(7)));
+    let marks = (trace.flows.len(), trace.instants.len(), trace.allocations.len());
+    assert_eq!((marks, trace.counters.len()), ((2, 2, 2), 2));
+    // The stream of the far slice does not fit either.
+    assert_eq!(lost(&trace), [(Loss::BadNumber, 6)]);
+    for base in [1i64 << 61, i64::MAX, i64::MIN] {
+        let trace =
+            read(&format!("{{\"baseTimeNanoseconds\": {base}, \"traceEvents\": [{list}]}}"));
+        assert_eq!((trace.slices.start[0], trace.header.base_time_ns), (1000, 0));
+        assert_eq!(trace.losses.of(Loss::BrokenHeader), 1);
+    }
+}
+
+#[test]
 fn missing_and_trailing_commas_do_not_matter() {
     let text = r#"{"traceEvents": [
         {"ph": "X", "name": "a" "pid": 1, "tid": 1, "ts": 1, "dur": 1, "args": {"stream": 1 "device": 2,},}
