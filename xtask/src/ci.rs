@@ -35,13 +35,14 @@ with --full, what is slow or heavy:
   compare    a trace of ours opens in the Python trace tools (bench/compare/trace_opens.py), and so
              do the merged traces of eight ranks (bench/compare/merged_opens.py)
   fuzz       the property tests of `data` and `device` with 20 000 cases
+  corruption every trace of the fixtures cut at 200 places and with 1 000 wrong bytes
 
 Options:
   --full        also the slow stages
   --only STAGE  this stage only (may be repeated; slow stages too)";
 
 /// Every stage with whether it is slow.
-const STAGES: [(&str, bool, Run); 10] = [
+const STAGES: [(&str, bool, Run); 11] = [
     ("tools", false, tool::install),
     ("format", false, format),
     ("clippy", false, clippy),
@@ -52,6 +53,7 @@ const STAGES: [(&str, bool, Run); 10] = [
     ("licences", true, full::licences),
     ("compare", true, full::compare),
     ("fuzz", true, full::fuzz),
+    ("corruption", true, full::corruption),
 ];
 
 /// A stage's work; what is worth knowing of a success comes back as a note.

@@ -90,10 +90,13 @@ impl Tree {
         self.files.get(path).map(String::as_str)
     }
 
-    /// Folders of the workspace's packages: `crates/…` and `xtask`.
+    /// Folders of the workspace's packages: `crates/…`, one level deep as in its manifest, and
+    /// `xtask`.
     pub fn packages(&self) -> Vec<&str> {
         let manifests = self.files.keys().filter_map(|path| path.strip_suffix("/Cargo.toml"));
-        manifests.filter(|folder| *folder == "xtask" || folder.starts_with("crates/")).collect()
+        let is_crate =
+            |folder: &str| folder.strip_prefix("crates/").is_some_and(|name| !name.contains('/'));
+        manifests.filter(|folder| *folder == "xtask" || is_crate(folder)).collect()
     }
 
     /// Names of the dependencies in one package's manifest, by section.

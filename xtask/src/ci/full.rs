@@ -104,3 +104,10 @@ pub fn fuzz() -> Result<String, Error> {
     let mut tests = cargo(&["test", "--release", "-p", "data", "-p", "device"]);
     command::run(tests.env("PROPTEST_CASES", CASES)).map(|()| format!("{CASES} cases a property"))
 }
+
+/// Damages the traces of the fixtures, whole ones and more often than every day.
+pub fn corruption() -> Result<String, Error> {
+    let arguments = ["test", "--release", "-p", "trace", "--test", "it"];
+    let mut tests = cargo(&arguments);
+    command::run(tests.env("ROWMILL_CORRUPTION", "full")).map(|()| "no panics".to_owned())
+}

@@ -51,6 +51,7 @@ fn is_root(path: &str) -> bool {
             | ["src", "lib.rs" | "main.rs"]
             | ["src", "bin", _]
             | ["tests" | "benches" | "examples", _]
+            | ["fuzz", "fuzz_targets", _]
             | ["tests" | "benches" | "examples", _, "main.rs"]
     )
 }

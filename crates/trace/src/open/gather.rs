@@ -178,9 +178,16 @@ fn text(
     }
 }
 
-/// Counts what a damaged file cost.
+/// Counts what a damaged file cost. Data that end early are one loss with the text that does.
 fn count(trace: &mut Trace, failure: &Failure) {
-    let (loss, text) = words(failure);
+    let (loss, mut text) = words(failure);
+    if loss == Loss::Truncated {
+        let told = trace.losses.iter().find(|(told, _)| *told == loss);
+        if let Some(first) = told.and_then(|(_, count)| count.first.first()) {
+            text = format!("{first}; {text}");
+        }
+        trace.losses.remove(loss);
+    }
     trace.losses.count(loss, || text);
 }
 

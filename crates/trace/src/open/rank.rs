@@ -112,20 +112,23 @@ fn full_name(trace: &Trace) -> String {
     }
 }
 
-/// The rank a path names: its last part that names one.
+/// The rank a path names: its last part that names one. A bare number is one only as the file's own
+/// name: folders are called by dates.
 fn from_path(path: &str) -> Option<u32> {
-    path.rsplit(['/', '\\']).find_map(from_name)
+    let own = path.rsplit(['/', '\\']).next().unwrap_or_default();
+    let stem = own.split('.').next().unwrap_or_default();
+    let bare = || number(stem).filter(|(_, rest)| rest.is_empty()).map(|(rank, _)| rank);
+    let any = || path.rsplit(['/', '\\']).find_map(from_name);
+    from_name(own).or_else(bare).or_else(any)
 }
 
-/// The rank a file's name names.
+/// The rank a part of a path names by a word.
 fn from_name(name: &str) -> Option<u32> {
     let name = name.to_ascii_lowercase();
-    let stem = name.split('.').next().unwrap_or_default();
     BEFORE
         .iter()
         .find_map(|word| behind(&name, word, |_| true))
         .or_else(|| BEFORE_LAST.iter().find_map(|word| behind(&name, word, ends)))
-        .or_else(|| number(stem).filter(|(_, rest)| rest.is_empty()).map(|(rank, _)| rank))
 }
 
 /// The number behind a word, if what follows the number is right.

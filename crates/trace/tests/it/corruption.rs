@@ -122,8 +122,8 @@ fn damage(bytes: &mut [u8], case: u64, effort: &Effort, seed: u64) -> Damage {
     }
     // One wrong byte at a time, and sometimes a few: near the beginning more often than elsewhere,
     // where headers stand.
-    for _ in 0..if case % 8 == 0 { 5 } else { 1 } {
-        let reach = if case % 4 == 0 { bytes.len().min(512) } else { bytes.len() };
+    for _ in 0..if case.is_multiple_of(8) { 5 } else { 1 } {
+        let reach = if case.is_multiple_of(4) { bytes.len().min(512) } else { bytes.len() };
         let at = random(reach);
         let Some(byte) = bytes.get_mut(at) else { break };
         damage.flips.push((at, *byte));
@@ -254,7 +254,8 @@ fn check(trace: &Trace) {
         is_text(trace, slices.name[at]);
         is_track(trace, slices.track[at]);
         // The columns behind these must be as long.
-        (slices.correlation(row), slices.external_id(row), slices.stream(row), slices.device(row));
+        let ids = (slices.correlation(row), slices.external_id(row));
+        let _ = (ids, slices.stream(row), slices.device(row));
     }
     is_column(&slices.bytes, rows);
     is_column(&slices.bandwidth, rows);

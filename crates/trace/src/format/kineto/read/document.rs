@@ -183,15 +183,15 @@ impl Document {
         }
     }
 
-    /// Behind a broken header, the bracket of the list of events: what stands between the key and
-    /// the bracket may be broken too. Never goes back to [`Mode::Header`], which may have broken at
-    /// this key.
     /// Behind something broken in the header. If the events were before it, the end of their list may
     /// have been none.
     fn astray(&self) -> Mode {
         if self.listed { Mode::Events(State::Lost) } else { Mode::HeaderLost }
     }
 
+    /// Behind a broken header, the bracket of the list of events: what stands between the key and
+    /// the bracket may be broken too. Never goes back to [`Mode::Header`], which may have broken at
+    /// this key.
     fn seek_events(&mut self, text: &[u8], at: usize) -> Result<usize, usize> {
         let Some(found) = memchr::memmem::find(&text[at..], EVENTS) else {
             return Err(text.len().saturating_sub(EVENTS.len()).max(at));

@@ -1,0 +1,13 @@
+//! Any bytes through every reader of texts: none may panic, loop or read out of bounds.
+//!
+//! `cargo +nightly fuzz run read` in `crates/trace`, with some small traces as its first corpus.
+
+#![no_main]
+
+use libfuzzer_sys::fuzz_target;
+
+fuzz_target!(|bytes: &[u8]| {
+    let _ = trace::open::parse(bytes);
+    let _ = trace::execution_trace::read_text(bytes);
+    let _ = trace::chakra::read_bytes(bytes);
+});
