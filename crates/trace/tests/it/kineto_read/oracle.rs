@@ -185,13 +185,14 @@ fn slice(trace: &mut Trace, event: &Event<'_>, duration: Option<i64>) {
 fn groups(trace: &mut Trace, event: &Event<'_>, row: u32) {
     let slices = &mut trace.slices;
     if event.args.get("grid").is_some() {
-        let three = |key: &str| [0, 1, 2].map(|i| event.args[key][i].as_u64().unwrap_or(0) as u32);
+        let small = |value: Option<u64>| value.and_then(|v| u32::try_from(v).ok()).unwrap_or(0);
+        let three = |key: &str| [0, 1, 2].map(|i| small(event.args[key][i].as_u64()));
         let float = |key: &str| event.args[key].as_f64().unwrap_or(f64::NAN) as f32;
         let shape = LaunchShape {
             grid: three("grid"),
             block: three("block"),
-            registers: event.id("registers per thread").unwrap_or_default() as u32,
-            shared_memory: event.id("shared memory").unwrap_or_default() as u32,
+            registers: small(event.id("registers per thread")),
+            shared_memory: small(event.id("shared memory")),
             blocks_per_sm: float("blocks per SM"),
             warps_per_sm: float("warps per SM"),
             occupancy_pct: float("est. achieved occupancy %"),
@@ -220,7 +221,7 @@ fn groups(trace: &mut Trace, event: &Event<'_>, row: u32) {
             elements_out: event.id("Out msg nelems"),
             splits_in: text("In split size"),
             splits_out: text("Out split size"),
-            group_size: event.id("Group size").map(|size| size as u32),
+            group_size: event.id("Group size").and_then(|size| u32::try_from(size).ok()),
             group: text("Process Group Name"),
             group_description: text("Process Group Description"),
             group_ranks: text("Process Group Ranks"),

@@ -423,7 +423,7 @@ fn keep<const LENIENT: bool>(
             text_into::<LENIENT>(text, at, out, &mut event.repaired)
         }
         Form::Float => float::<LENIENT>(text, at, event, argument),
-        Form::Triple => triple::<LENIENT>(text, at, &mut event.triples[triple_index(argument)]),
+        Form::Triple => triple::<LENIENT>(text, at, event, argument),
         Form::Flag => {
             let end = skip::<LENIENT>(text, at)?;
             if argument == Argument::Finished {
@@ -484,15 +484,29 @@ fn float<const LENIENT: bool>(
     Ok(end)
 }
 
-fn triple<const LENIENT: bool>(text: &[u8], at: usize, out: &mut [u32; 3]) -> Scan<usize> {
+fn triple<const LENIENT: bool>(
+    text: &[u8],
+    at: usize,
+    event: &mut Event,
+    argument: Argument,
+) -> Scan<usize> {
     let (first, start) = scan::after_blank(text, at)?;
     let end = skip::<LENIENT>(text, start)?;
-    *out = [0; 3];
+    let mut triple = [0; 3];
+    let mut fits = text[start..end].trim_ascii() == b"null";
     if first == b'[' {
         let inner = str::from_utf8(&text[start + 1..end - 1]).unwrap_or_default();
-        for (out, part) in out.iter_mut().zip(inner.split(',')) {
-            *out = part.trim().parse::<u64>().unwrap_or_default() as u32;
+        fits = true;
+        for (out, part) in triple.iter_mut().zip(inner.split(',')) {
+            let part = part.trim().parse();
+            fits &= part.is_ok();
+            *out = part.unwrap_or_default();
         }
+    }
+    event.triples[triple_index(argument)] = triple;
+    event.bad &= !bit(argument);
+    if !fits {
+        event.bad |= bit(argument);
     }
     Ok(end)
 }

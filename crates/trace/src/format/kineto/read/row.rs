@@ -124,8 +124,8 @@ pub fn add(sink: &mut Sink<'_>, source: Source<'_>) {
     }
 }
 
-/// Whether a time or a duration is below 2^61 ns, 73 years: then ends, differences of ends, and sums
-/// of a few of them fit an `i64`.
+/// Whether a time or a duration is below 2^61 ns, 73 years: then ends and their differences fit an
+/// `i64`.
 #[inline(always)]
 pub fn is_in_range(nanos: i64) -> bool {
     nanos.unsigned_abs() < 1 << 61
@@ -183,18 +183,23 @@ fn slice(sink: &mut Sink<'_>, source: Source<'_>, (start, duration): (i64, i64))
     slices.offset.push(source.offset);
     slices.push_ids(event.unsigned(Argument::Correlation), external);
     slices.push_place(small(event, Argument::Stream), small(event, Argument::Device));
-    if event.has_any(SPARSE) {
-        arguments(sink, source, row);
-    }
-    let bad = event.bad_integers(u64::MAX)
+    let mut bad = event.bad_integers(u64::MAX)
         + oversized(event, Argument::Stream)
         + oversized(event, Argument::Device);
+    if event.has_any(SPARSE) {
+        arguments(sink, source, row);
+        bad += too_large(event);
+    }
     if bad > 0 {
-        sink.lose(Loss::BadNumber, source.offset, || {
-            format!("expected integers as arguments, got {bad} of another form or too large")
-        });
+        count_bad(sink, source, bad);
     }
     (row, track)
+}
+
+fn count_bad(sink: &mut Sink<'_>, source: Source<'_>, bad: u32) {
+    sink.lose(Loss::BadNumber, source.offset, || {
+        format!("expected integers as arguments, got {bad} of another form or too large")
+    });
 }
 
 fn small(event: &Event, argument: Argument) -> Option<i32> {
@@ -205,6 +210,17 @@ fn oversized(event: &Event, argument: Argument) -> u32 {
     // CUPTI's "no stream" and "no device" is −1 as a `u32`: no fault.
     let odd = |value: i64| i32::try_from(value).is_err() && value != i64::from(u32::MAX);
     u32::from(event.signed(argument).is_some_and(odd))
+}
+
+/// How many of the arguments that must fit a `u32` do not.
+fn too_large(event: &Event) -> u32 {
+    let odd = |argument| event.unsigned(argument).is_some_and(|value| value > u64::from(u32::MAX));
+    let arguments = [Argument::Registers, Argument::SharedMemory, Argument::GroupSize];
+    arguments.into_iter().map(|argument| u32::from(odd(argument))).sum()
+}
+
+fn short(event: &Event, argument: Argument) -> Option<u32> {
+    u32::try_from(event.unsigned(argument)?).ok()
 }
 
 /// Arguments of columns that few slices have.
@@ -268,16 +284,16 @@ fn device_arguments(source: Source<'_>, slices: &mut Slices, row: u32) {
         slices.graph_node.push(row, node);
     }
     if event.has(Argument::Grid) {
-        let short = |argument| float(source, argument).unwrap_or(f64::NAN) as f32;
-        let count = |argument| event.unsigned(argument).unwrap_or_default() as u32;
+        let real = |argument| float(source, argument).unwrap_or(f64::NAN) as f32;
+        let count = |argument| short(event, argument).unwrap_or_default();
         let shape = LaunchShape {
             grid: event.triple(Argument::Grid),
             block: event.triple(Argument::Block),
             registers: count(Argument::Registers),
             shared_memory: count(Argument::SharedMemory),
-            blocks_per_sm: short(Argument::BlocksPerSm),
-            warps_per_sm: short(Argument::WarpsPerSm),
-            occupancy_pct: short(Argument::Occupancy),
+            blocks_per_sm: real(Argument::BlocksPerSm),
+            warps_per_sm: real(Argument::WarpsPerSm),
+            occupancy_pct: real(Argument::Occupancy),
         };
         slices.launch_shape.push(row, shape);
     }
@@ -298,7 +314,7 @@ fn collective(sink: &mut Sink<'_>, source: Source<'_>) -> Collective {
         elements_out: event.unsigned(Argument::ElementsOut),
         splits_in: text(Argument::SplitsIn),
         splits_out: text(Argument::SplitsOut),
-        group_size: event.unsigned(Argument::GroupSize).map(|size| size as u32),
+        group_size: short(event, Argument::GroupSize),
         group: text(Argument::Group),
         group_description: text(Argument::GroupDescription),
         group_ranks: text(Argument::GroupRanks),
@@ -349,19 +365,7 @@ fn instant(sink: &mut Sink<'_>, source: Source<'_>) {
     let event = source.event;
     let Some(time) = moment(sink, source, event.time, "ts") else { return };
     if event.name.of(source.text) == b"[memory]" {
-        let track = TrackId(sink.track(source));
-        let number = |argument| event.signed(argument).unwrap_or_default();
-        let address = event.unsigned(Argument::Address).unwrap_or_default();
-        sink.part.allocations.push(Allocation {
-            time,
-            address,
-            bytes: number(Argument::AllocationBytes),
-            total_allocated: number(Argument::TotalAllocated),
-            total_reserved: number(Argument::TotalReserved),
-            device_type: number(Argument::DeviceType) as i32,
-            device: number(Argument::DeviceId) as i32,
-            track,
-        });
+        allocation(sink, source, time);
         return;
     }
     let track = TrackId(sink.track(source));
@@ -369,6 +373,29 @@ fn instant(sink: &mut Sink<'_>, source: Source<'_>) {
     let name = StringId(sink.text(source, event.name));
     sink.part.instant_categories.push(category);
     sink.part.instants.push(Instant { name, category: 0, track, time });
+}
+
+fn allocation(sink: &mut Sink<'_>, source: Source<'_>, time: i64) {
+    let event = source.event;
+    let track = TrackId(sink.track(source));
+    let number = |argument| event.signed(argument).unwrap_or_default();
+    // "No device" may be −1 as a `u32`.
+    let none = event.signed(Argument::DeviceId) == Some(i64::from(u32::MAX));
+    let device = if none { -1 } else { small(event, Argument::DeviceId).unwrap_or_default() };
+    sink.part.allocations.push(Allocation {
+        time,
+        address: event.unsigned(Argument::Address).unwrap_or_default(),
+        bytes: number(Argument::AllocationBytes),
+        total_allocated: number(Argument::TotalAllocated),
+        total_reserved: number(Argument::TotalReserved),
+        device_type: small(event, Argument::DeviceType).unwrap_or_default(),
+        device,
+        track,
+    });
+    let bad = oversized(event, Argument::DeviceType) + oversized(event, Argument::DeviceId);
+    if bad > 0 {
+        count_bad(sink, source, bad);
+    }
 }
 
 /// Counters are few, and their keys are data: their arguments are read again, by a plain reader.

@@ -210,6 +210,37 @@ fn a_stream_that_is_an_address_is_no_stream() {
 }
 
 #[test]
+fn numbers_that_do_not_fit_are_left_out_and_counted() {
+    let args = |args: &str| slice("k", &format!(r#", "args": {{{args}}}"#));
+    let memory = |kind: &str, device: &str| {
+        format!(
+            r#"{{"ph": "i", "name": "[memory]", "pid": 1, "tid": 1, "ts": 1, "args": {{"Device Type": {kind}, "Device Id": {device}}}}}"#
+        )
+    };
+    let trace = read(&of(&[
+        &args(r#""grid": [4294967296, 2, 3], "block": [4294967295, 1, "x"]"#),
+        &args(
+            r#""grid": [1, 1, 1], "registers per thread": 4294967300, "shared memory": 8589934592"#,
+        ),
+        &args(r#""grid": null, "registers per thread": 4294967295, "shared memory": 7"#),
+        &args(r#""Collective name": "allreduce", "Group size": 4294967298"#),
+        &args(r#""Collective name": "allreduce", "Group size": 8"#),
+        &memory("1", "4294967297"),
+        &memory("4294967297", "-1"),
+        &memory("0", "4294967295"),
+    ]));
+    let shapes: Vec<_> = trace.slices.launch_shape.iter().map(|(_, shape)| shape).collect();
+    assert_eq!((shapes[0].grid, shapes[0].block), ([0, 2, 3], [u32::MAX, 1, 0]));
+    assert_eq!((shapes[1].registers, shapes[1].shared_memory), (0, 0));
+    assert_eq!((shapes[2].registers, shapes[2].shared_memory), (u32::MAX, 7));
+    let sizes: Vec<_> = trace.slices.collective.iter().map(|(_, one)| one.group_size).collect();
+    assert_eq!(sizes, [None, Some(8)]);
+    let devices: Vec<_> = trace.allocations.iter().map(|a| (a.device_type, a.device)).collect();
+    assert_eq!(devices, [(1, 0), (0, -1), (0, -1)]);
+    assert_eq!(lost(&trace), [(Loss::BadNumber, 5)]);
+}
+
+#[test]
 fn the_base_time_counts_wherever_it_stands() {
     let event = slice("a", "");
     let before = format!("{{\"baseTimeNanoseconds\": 1000, \"traceEvents\": [{event}]}}");
