@@ -1,12 +1,37 @@
 //! Makes JSON of an almost-JSON object. Knows nothing of what it says.
 
+/// Closing brackets of what is open.
+#[derive(Default)]
+struct Open {
+    brackets: Vec<char>,
+    /// How many of them are braces: texts may be deep, brackets that close nothing many.
+    braces: usize,
+}
+
+impl Open {
+    fn push(&mut self, closing: char) {
+        self.braces += usize::from(closing == '}');
+        self.brackets.push(closing);
+    }
+
+    fn pop(&mut self) -> Option<char> {
+        let closing = self.brackets.pop()?;
+        self.braces -= usize::from(closing == '}');
+        Some(closing)
+    }
+
+    fn has(&self, closing: char) -> bool {
+        if closing == '}' { self.braces > 0 } else { self.brackets.len() > self.braces }
+    }
+}
+
 /// The object the text begins with: commas put in and taken out, bare words quoted, control
 /// characters escaped, open brackets closed unless the text was cut off. `None` if that is not
 /// enough.
 pub fn repair(text: &[u8], is_cut_off: bool) -> Option<String> {
     let text = String::from_utf8_lossy(text);
     let mut out = String::with_capacity(text.len() + 16);
-    let mut open = Vec::new();
+    let mut open = Open::default();
     let mut rest: &str = &text;
     while let Some(first) = rest.chars().next() {
         let length = match first {
@@ -22,7 +47,7 @@ pub fn repair(text: &[u8], is_cut_off: bool) -> Option<String> {
             }
             '}' | ']' => {
                 close(&mut out, &mut open, first)?;
-                if open.is_empty() {
+                if open.brackets.is_empty() {
                     return Some(out);
                 }
                 1
@@ -44,7 +69,7 @@ pub fn repair(text: &[u8], is_cut_off: bool) -> Option<String> {
     if is_cut_off {
         return None;
     }
-    while let Some(bracket) = open.last().copied() {
+    while let Some(bracket) = open.brackets.last().copied() {
         close(&mut out, &mut open, bracket)?;
     }
     Some(out)
@@ -62,8 +87,8 @@ fn separate(out: &mut String) {
 }
 
 /// Closes up to the bracket; one that closes nothing is left out.
-fn close(out: &mut String, open: &mut Vec<char>, bracket: char) -> Option<()> {
-    if !open.contains(&bracket) {
+fn close(out: &mut String, open: &mut Open, bracket: char) -> Option<()> {
+    if !open.has(bracket) {
         return Some(());
     }
     loop {
@@ -119,4 +144,25 @@ fn bare(source: &str, out: &mut String) -> usize {
         out.push_str(&serde_json::Value::from(word).to_string());
     }
     word.len()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::repair;
+
+    #[test]
+    fn brackets_that_close_nothing_are_left_out() {
+        let repaired = |text: &str| repair(text.as_bytes(), false);
+        assert_eq!(repaired("{\"a\": 1]}").as_deref(), Some("{\"a\":1}"));
+        assert_eq!(repaired("{\"a\": [1}").as_deref(), Some("{\"a\":[1]}"));
+        assert_eq!(repaired("{\"a\": [{\"b\": 1]").as_deref(), Some("{\"a\":[{\"b\":1}]}"));
+        assert_eq!(repaired("[1}, 2").as_deref(), Some("[1,2]"));
+    }
+
+    #[test]
+    fn deep_texts_cost_time_in_proportion() {
+        // Half a million searches through half a million brackets would take minutes.
+        let deep = "[".repeat(500_000) + &"}".repeat(500_000);
+        assert_eq!(repair(deep.as_bytes(), false).map(|text| text.len()), Some(1_000_000));
+    }
 }
