@@ -16,9 +16,8 @@ use crate::Error;
 use crate::file;
 use crate::format::{kineto, perfetto};
 use crate::merge::Merged;
+use crate::packed;
 
-/// gzip's effort: three times as fast as the usual 6, for a twentieth more bytes.
-const GZIP_LEVEL: u32 = 3;
 /// Zstandard's effort.
 const ZSTD_LEVEL: i32 = 3;
 
@@ -140,16 +139,11 @@ fn compressed(
 ) -> io::Result<()> {
     match compression {
         Compression::None => fill(out),
-        Compression::Gzip => {
-            let level = flate2::Compression::new(GZIP_LEVEL);
-            let mut packed = flate2::write::GzEncoder::new(out, level);
-            fill(&mut packed)?;
-            packed.finish().map(drop)
-        }
+        Compression::Gzip => packed::gzip(out, fill).map(drop),
         Compression::Zstd => {
-            let mut packed = zstd::stream::write::Encoder::new(out, ZSTD_LEVEL)?;
-            fill(&mut packed)?;
-            packed.finish().map(drop)
+            let mut encoder = zstd::stream::write::Encoder::new(out, ZSTD_LEVEL)?;
+            fill(&mut encoder)?;
+            encoder.finish().map(drop)
         }
     }
 }

@@ -29,7 +29,10 @@ pub fn unpacked<'a>(mut packed: impl Read + 'a) -> io::Result<Box<dyn Read + 'a>
 ///
 /// # Errors
 /// Those of `out`.
-pub fn gzip<W: Write>(out: W, fill: impl FnOnce(&mut dyn Write) -> io::Result<()>) -> io::Result<W> {
+pub fn gzip<W: Write>(
+    out: W,
+    fill: impl FnOnce(&mut dyn Write) -> io::Result<()>,
+) -> io::Result<W> {
     let mut encoder = flate2::write::GzEncoder::new(out, flate2::Compression::new(GZIP_LEVEL));
     fill(&mut encoder)?;
     encoder.finish()

@@ -13,6 +13,7 @@ use serde::Deserialize;
 use serde::de::{MapAccess, Visitor};
 use serde_json::value::RawValue;
 
+use crate::packed::unpacked;
 use crate::store::{Origin, Trace};
 
 /// Bytes read at a time.
@@ -158,19 +159,4 @@ fn text_of(origin: &Origin) -> io::Result<Box<dyn Read>> {
         }
     }
     Err(io::Error::other("a member that is not there any more"))
-}
-
-fn unpacked(mut packed: impl Read + 'static) -> io::Result<Box<dyn Read>> {
-    let mut head = Vec::new();
-    packed.by_ref().take(4).read_to_end(&mut head)?;
-    let is_gzip = head.starts_with(&[0x1f, 0x8b]);
-    let is_zstd = head == [0x28, 0xb5, 0x2f, 0xfd];
-    let whole = io::Cursor::new(head).chain(packed);
-    Ok(if is_gzip {
-        Box::new(flate2::read::MultiGzDecoder::new(whole))
-    } else if is_zstd {
-        Box::new(zstd::stream::read::Decoder::new(whole)?)
-    } else {
-        Box::new(whole)
-    })
 }
