@@ -183,8 +183,8 @@ impl Document {
         }
     }
 
-    /// Behind something broken in the header. If the events were before it, the end of their list may
-    /// have been none.
+    /// Behind something broken in the header. If the events were before it, the end of their list
+    /// may have been none.
     fn astray(&self) -> Mode {
         if self.listed { Mode::Events(State::Lost) } else { Mode::HeaderLost }
     }
