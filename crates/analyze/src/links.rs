@@ -12,18 +12,21 @@ pub struct Links {
     /// Per row of a call: its place in `work`.
     first: Vec<u32>,
     work: Vec<u32>,
+    /// Device rows of which several calls have the id.
+    contested: Vec<u32>,
 }
 
 impl Links {
     /// Joins the runtime and driver calls of a trace to its device work.
     ///
     /// Where a runtime and a driver call share a correlation id, the runtime call, the outer one,
-    /// is taken. Ids are those of one process; a file with several processes joins within each
-    /// device's rows as the profiler numbered them.
+    /// is taken. Processes count ids each on their own, and no row of a device names its process:
+    /// of several calls of one kind with one id, the last that starts at or before the work is
+    /// taken, else the first. See [`Links::contested`].
     ///
     /// # Cost
     /// `O(n)` in the rows where ids are dense, as profilers count them; else `O(n log n)` in calls
-    /// and device rows.
+    /// and device rows, as where ids are repeated.
     pub fn of(trace: &Trace) -> Self {
         let mut calls: Vec<Numbered> = Vec::new();
         let mut device: Vec<(u64, u32)> = Vec::new();
@@ -41,12 +44,19 @@ impl Links {
                 device.push((id, row));
             }
         }
-        let index = Index::of(calls);
+        let index = Index::of(trace, calls);
+        let mut contested = Vec::new();
         let rows = trace.slices.len();
         let mut call = vec![NONE; rows];
         let mut first = vec![0u32; rows + 1];
         for &(id, row) in &device {
-            let launched_by = index.find(id);
+            let launched_by = match index.find_repeated(id, || trace.slices.start(row)) {
+                Some(call) => {
+                    contested.push(row);
+                    call
+                }
+                None => index.find(id),
+            };
             call[row as usize] = launched_by;
             if launched_by != NONE {
                 first[launched_by as usize + 1] += 1;
@@ -67,7 +77,7 @@ impl Links {
         // Each place has moved to its end, which is the next one's beginning.
         first.copy_within(..rows, 1);
         first[0] = 0;
-        Self { call, first, work }
+        Self { call, first, work, contested }
     }
 
     /// The call that launched a row of device work, if it was recorded.
@@ -80,6 +90,11 @@ impl Links {
         let row = call_row as usize;
         &self.work[self.first[row] as usize..self.first[row + 1] as usize]
     }
+
+    /// The device work that several calls of one kind may have launched, in the order of the file.
+    pub fn contested(&self) -> &[u32] {
+        &self.contested
+    }
 }
 
 /// A call and its id. Of one id the least is taken.
@@ -91,7 +106,14 @@ struct Numbered {
 }
 
 /// From ids to rows of calls.
-enum Index {
+struct Index {
+    first: First,
+    /// Calls of ids that several calls of the kind that is taken have: id, start, row; sorted.
+    repeated: Vec<(u64, i64, u32)>,
+}
+
+/// The first call of each id.
+enum First {
     /// The rows from a first id on.
     Dense(u64, Vec<u32>),
     /// Sorted, each id once.
@@ -99,40 +121,66 @@ enum Index {
 }
 
 impl Index {
-    fn of(mut calls: Vec<Numbered>) -> Self {
+    fn of(trace: &Trace, mut calls: Vec<Numbered>) -> Self {
         // A table of this many rows per call is smaller than the calls themselves.
         const SPREAD: u64 = 6;
         let least = calls.iter().map(|call| call.id).min().unwrap_or_default();
         let most = calls.iter().map(|call| call.id).max().unwrap_or_default();
-        if most - least >= SPREAD * calls.len() as u64 {
+        let mut repeated = Vec::new();
+        let one = |id: u64, row: u32| (id, trace.slices.start(row), row);
+        let first = if most - least >= SPREAD * calls.len() as u64 {
             calls.sort_unstable();
-            calls.dedup_by_key(|call| call.id);
-            return Self::Sparse(calls);
-        }
-        let mut rows = vec![NONE; (most - least) as usize + 1];
-        // Calls come in the order of their rows, so the first one of a kind stays.
-        for is_driver in [false, true] {
-            for call in calls.iter().filter(|call| call.is_driver == is_driver) {
-                let place = &mut rows[(call.id - least) as usize];
-                if *place == NONE {
-                    *place = call.row;
+            for same in calls.chunk_by(|a, b| a.id == b.id) {
+                let taken = same.iter().filter(|call| call.is_driver == same[0].is_driver);
+                if taken.clone().nth(1).is_some() {
+                    repeated.extend(taken.map(|call| one(call.id, call.row)));
                 }
             }
-        }
-        Self::Dense(least, rows)
+            calls.dedup_by_key(|call| call.id);
+            First::Sparse(calls)
+        } else {
+            let mut rows = vec![NONE; (most - least) as usize + 1];
+            // Calls come in the order of their rows, so the first one of a kind stays.
+            for is_driver in [false, true] {
+                for call in calls.iter().filter(|call| call.is_driver == is_driver) {
+                    let place = &mut rows[(call.id - least) as usize];
+                    if *place == NONE {
+                        *place = call.row;
+                    } else if !is_driver || trace.kind(*place) == Kind::Driver {
+                        repeated.extend([one(call.id, *place), one(call.id, call.row)]);
+                    }
+                }
+            }
+            First::Dense(least, rows)
+        };
+        repeated.sort_unstable();
+        repeated.dedup();
+        Self { first, repeated }
     }
 
     fn find(&self, id: u64) -> u32 {
-        match self {
-            Self::Dense(least, rows) => {
+        match &self.first {
+            First::Dense(least, rows) => {
                 let place = id.checked_sub(*least).and_then(|at| rows.get(at as usize));
                 place.copied().unwrap_or(NONE)
             }
-            Self::Sparse(calls) => {
+            First::Sparse(calls) => {
                 let at = calls.binary_search_by_key(&id, |call| call.id);
                 at.map_or(NONE, |at| calls[at].row)
             }
         }
+    }
+
+    /// Of several calls with an id: the last until the work starts, else the first.
+    fn find_repeated(&self, id: u64, start: impl Fn() -> i64) -> Option<u32> {
+        if self.repeated.is_empty() {
+            return None;
+        }
+        let until = (id, start());
+        let at = self.repeated.partition_point(|(id, start, _)| (*id, *start) <= until);
+        let before = at.checked_sub(1).map(|at| self.repeated[at]).filter(|call| call.0 == id);
+        let after = || self.repeated.get(at).copied().filter(|call| call.0 == id);
+        before.or_else(after).map(|(.., row)| row)
     }
 }
 

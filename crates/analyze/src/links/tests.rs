@@ -42,9 +42,19 @@ fn a_call_may_launch_several_and_work_may_have_no_call() {
 }
 
 #[test]
-fn the_runtime_call_is_taken_before_the_driver_call_and_the_first_before_the_second() {
-    let rows = [("cuda_driver", 7), ("cuda_runtime", 7), ("cuda_runtime", 7), ("kernel", 7)];
+fn the_runtime_call_is_taken_before_the_driver_call() {
+    let rows = [("cuda_driver", 7), ("cuda_runtime", 7), ("cuda_driver", 7), ("kernel", 7)];
     check(&rows, &[None, None, None, Some(1)]);
+    assert_eq!(links(&rows).contested(), [0; 0]);
+}
+
+#[test]
+fn of_calls_with_one_id_the_last_before_the_work_is_taken_else_the_first() {
+    for kind in ["cuda_runtime", "cuda_driver"] {
+        let rows = [("kernel", 7), (kind, 7), ("kernel", 7), (kind, 7), (kind, 8), ("kernel", 7)];
+        check(&rows, &[Some(1), None, Some(1), None, None, Some(3)]);
+        assert_eq!(links(&rows).contested(), [0, 2, 5]);
+    }
 }
 
 #[test]

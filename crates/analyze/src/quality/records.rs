@@ -25,6 +25,7 @@ pub(super) fn issues(rank: &Evidence<'_>) -> Vec<Issue> {
     }
     issues.extend(lost_device_rows(rank));
     issues.extend(clock_offset(rank));
+    issues.extend(repeated_ids(rank));
     issues.extend(streams(rank));
     issues.extend(coverage(rank));
     issues
@@ -115,6 +116,21 @@ fn lost_device_rows(rank: &Evidence<'_>) -> Option<Issue> {
     let what = format!("{} of {} launches have no device work", lost.len(), calls.len());
     let issue = kind.issue(Some(trace.rank), lost.len() as u64, what);
     Some(issue.share(Some(share)).at(place(rank.scope, **lost.first()?)))
+}
+
+fn repeated_ids(rank: &Evidence<'_>) -> Option<Issue> {
+    let contested = rank.scope.links.contested();
+    let first = contested.first()?;
+    let kind = Kind {
+        id: "repeated-correlation-ids",
+        severity: Severity::Warning,
+        matters: "operators and launch delays of this work may be those of another process",
+        hint: "profile each process into a file of its own",
+    };
+    let count = contested.len() as u64;
+    let what = format!("{count} pieces of device work have an id that several calls have");
+    let issue = kind.issue(Some(rank.scope.trace.rank), count, what);
+    Some(issue.at(place(rank.scope, *first)))
 }
 
 fn clock_offset(rank: &Evidence<'_>) -> Option<Issue> {

@@ -144,3 +144,15 @@ fn traces_of_several_ranks_must_belong_together() {
     assert_eq!(ids(&[first(), with(1, 2, "ProfilerStep#1", 500)]), ["ranks-apart"]);
     assert_eq!(ids(&[first(), with(1, 4, "ProfilerStep#1", 50)]), ["mixed-jobs", "missing-ranks"]);
 }
+
+#[test]
+fn ids_that_several_calls_have_are_remarked() {
+    let again = ("cuda_runtime", "cudaLaunchKernel", 22, 24, 1);
+    check(
+        &[OPERATOR, LAUNCH, again, KERNEL],
+        "repeated-correlation-ids",
+        Some((Severity::Warning, 1)),
+    );
+    let inner = ("cuda_driver", "cuLaunchKernel", 12, 18, 1);
+    check(&[OPERATOR, LAUNCH, inner, KERNEL], "repeated-correlation-ids", None);
+}
