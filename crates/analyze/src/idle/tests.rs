@@ -190,3 +190,22 @@ fn nothing_has_no_idle_rows() {
     let sketch = Sketch::default();
     assert_eq!(sketch.causes(), []);
 }
+
+#[test]
+fn each_gap_inside_many_nested_operators_has_the_innermost_as_its_owner() {
+    const DEEP: i64 = 20_000;
+    let mut sketch = Sketch::default();
+    for at in 0..DEEP {
+        let name = if at == DEEP - 1 { "aten::mm" } else { "aten::outer" };
+        sketch.host("cpu_op", name, (at, 100 * DEEP - at));
+    }
+    for at in 0..DEEP {
+        let start = DEEP + 40 * at;
+        sketch.kernel((start, start + 1), (0, 7), (start + 1, start + 10));
+    }
+    let scope = sketch.scope(WindowRule::All);
+    let idle = of(&scope, &tree::of(&sketch.trace), &Settings::USUAL);
+    sums_match(&scope, &idle);
+    let owned = idle.owners.iter().find(|row| row.cause == CpuWork).expect("work");
+    assert_eq!((owned.owner.as_deref(), owned.idle_ns), (Some("aten::mm"), (DEEP - 1) * 30_000));
+}

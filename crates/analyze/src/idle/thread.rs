@@ -23,10 +23,17 @@ pub(super) enum Activity {
 pub(super) struct Host<'a> {
     trace: &'a Trace,
     tree: &'a Tree,
+    /// Per node of `tree`.
+    known: Vec<Known>,
     python: Tree,
+    /// Per node of `python`.
+    python_known: Vec<Known>,
     /// Per name.
     traits: Vec<Traits>,
 }
+
+/// Rows within each other, and what is known of each.
+type Nest<'a> = (&'a Tree, &'a [Known]);
 
 #[derive(Clone, Copy, Default)]
 struct Traits {
@@ -35,14 +42,20 @@ struct Traits {
     is_sync: bool,
 }
 
+/// What a row is part of.
+#[derive(Clone, Copy, Default)]
+struct Known {
+    /// The outermost row around that fetches the next batch.
+    input: Option<StringId>,
+    /// The innermost operator, frame of Python or range of the user; of input its outermost row.
+    owner: Option<StringId>,
+}
+
 /// A row that has begun and not ended.
 #[derive(Clone, Copy)]
 struct Open {
     end: i64,
     activity: Activity,
-    /// The outermost row around that fetches the next batch.
-    input: Option<StringId>,
-    /// The innermost operator, frame of Python or range of the user; of input its outermost row.
     owner: Option<StringId>,
 }
 
@@ -53,15 +66,19 @@ impl<'a> Host<'a> {
             is_step: name.starts_with(STEP),
             is_sync: name.contains("Synchronize"),
         };
-        let traits = trace.strings.iter().map(traits).collect();
+        let traits: Vec<Traits> = trace.strings.iter().map(traits).collect();
         let python =
             if trace.slices.python.is_empty() { Tree::default() } else { tree::of_python(trace) };
-        Self { trace, tree, python, traits }
+        let known = known_of(trace, tree, &traits);
+        let python_known = known_of(trace, &python, &traits);
+        Self { trace, tree, known, python, python_known, traits }
     }
 
     /// The innermost operator or range of the user around a row; the row itself if there is none.
     pub(super) fn owner(&self, row: u32) -> Option<StringId> {
-        self.open(self.tree, row).last().and_then(|open| open.owner)
+        let place = self.tree.position(row);
+        let known = place.map(|place| self.known[place as usize]);
+        known.unwrap_or_else(|| known_in(self.trace, &self.traits, row, None)).owner
     }
 
     /// Cuts `span` into stretches of one activity and one owner, in order.
@@ -71,13 +88,14 @@ impl<'a> Host<'a> {
         span: Interval,
         mut visit: impl FnMut(Interval, Activity, Option<StringId>),
     ) {
-        self.walk(self.tree, track, span, |piece, top| {
+        self.walk((self.tree, &self.known), track, span, |piece, top| {
             let activity = top.map_or(Activity::Untraced, |top| top.activity);
             let owner = top.and_then(|top| top.owner);
             if activity != Activity::Untraced {
                 return visit(piece, activity, owner);
             }
-            self.walk(&self.python, track, piece, |piece, frame| match frame {
+            let python = (&self.python, &self.python_known[..]);
+            self.walk(python, track, piece, |piece, frame| match frame {
                 Some(frame) => visit(piece, frame.activity, frame.owner),
                 None => visit(piece, activity, owner),
             });
@@ -86,16 +104,21 @@ impl<'a> Host<'a> {
 
     fn walk(
         &self,
-        tree: &Tree,
+        nest: Nest<'_>,
         track: TrackId,
         (from, to): Interval,
         mut visit: impl FnMut(Interval, Option<&Open>),
     ) {
+        if from >= to {
+            return;
+        }
+        let (tree, _) = nest;
         let start = |row: &u32| self.trace.slices.start(*row);
         let rows = tree.thread(track).map_or(&[][..], |thread| tree.rows_of(thread));
         let mut rows = rows[rows.partition_point(|row| start(row) <= from)..].iter();
-        let innermost = tree.deepest_at(track, from);
-        let mut stack = innermost.map_or_else(Vec::new, |row| self.open(tree, row));
+        // What began in the span, on top of what was open before: that one and those around it.
+        let mut stack: Vec<Open> = Vec::new();
+        let mut before = tree.deepest_at(track, from);
         let mut cursor = from;
         let mut emit = |until: i64, top: Option<&Open>| {
             if cursor < until {
@@ -109,36 +132,30 @@ impl<'a> Host<'a> {
             while let Some(top) = stack.pop_if(|top| top.end <= limit) {
                 emit(top.end, Some(&top));
             }
-            emit(limit, stack.last());
+            let mut top = stack.last().copied();
+            while let Some(row) = before.filter(|_| stack.is_empty()) {
+                let open = self.open(nest, row);
+                if open.end > limit {
+                    top = Some(open);
+                    break;
+                }
+                emit(open.end, Some(&open));
+                before = tree.parent(row);
+            }
+            emit(limit, top.as_ref());
             let Some(row) = next else { return };
-            let open = self.opened(tree, *row, stack.last());
-            stack.push(open);
+            stack.push(self.open(nest, *row));
         }
     }
 
-    /// A row and those around it, outermost first.
-    fn open(&self, tree: &Tree, row: u32) -> Vec<Open> {
-        let mut rows: Vec<u32> = tree.ancestors(row).collect();
-        rows.reverse();
-        rows.push(row);
-        let mut stack: Vec<Open> = Vec::new();
-        for row in rows {
-            let open = self.opened(tree, row, stack.last());
-            stack.push(open);
-        }
-        stack
-    }
-
-    fn opened(&self, tree: &Tree, row: u32, around: Option<&Open>) -> Open {
-        let name = self.trace.slices.name[row as usize];
-        let traits = self.traits[name.0 as usize];
+    fn open(&self, (tree, known): Nest<'_>, row: u32) -> Open {
+        let place = tree.position(row);
+        let known = place.map_or_else(Known::default, |place| known[place as usize]);
+        let traits = self.traits[self.trace.slices.name[row as usize].0 as usize];
         let is_call = self.trace.kind(row).is_call();
-        let inherited = around.and_then(|around| around.owner);
-        let input = around.and_then(|around| around.input).or(traits.is_input.then_some(name));
-        let own = if is_call || traits.is_step { inherited } else { Some(name) };
         let activity = if is_call && traits.is_sync {
             Activity::Sync
-        } else if input.is_some() {
+        } else if known.input.is_some() {
             Activity::Input
         } else if is_call {
             Activity::Call
@@ -148,7 +165,28 @@ impl<'a> Host<'a> {
             Activity::Work
         };
         let end = tree.end(row).unwrap_or_else(|| self.trace.slices.end(row));
-        let owner = input.or(own).or(is_call.then_some(name));
-        Open { end, activity, input, owner }
+        Open { end, activity, owner: known.owner }
     }
+}
+
+/// What is known of each node of a tree: parents come before their children.
+fn known_of(trace: &Trace, tree: &Tree, traits: &[Traits]) -> Vec<Known> {
+    let mut known: Vec<Known> = Vec::with_capacity(tree.nodes.len());
+    for row in &tree.nodes {
+        let parent = tree.parent(*row).and_then(|parent| tree.position(parent));
+        let around = parent.map(|parent| known[parent as usize]);
+        known.push(known_in(trace, traits, *row, around));
+    }
+    known
+}
+
+/// What is known of a row by its name and what is around it.
+fn known_in(trace: &Trace, traits: &[Traits], row: u32, around: Option<Known>) -> Known {
+    let name = trace.slices.name[row as usize];
+    let traits = traits[name.0 as usize];
+    let is_call = trace.kind(row).is_call();
+    let Known { input, owner } = around.unwrap_or_default();
+    let input = input.or(traits.is_input.then_some(name));
+    let own = if is_call || traits.is_step { owner } else { Some(name) };
+    Known { input, owner: input.or(own).or(is_call.then_some(name)) }
 }
