@@ -1,5 +1,7 @@
 //! One rank's part that is looked at: window, device rows, classes, launches.
 
+use std::collections::BTreeSet;
+
 use trace::store::{Kind, Trace};
 
 use crate::classify::{Class, Classifier};
@@ -84,16 +86,11 @@ impl<'a> Scope<'a> {
 
     /// The devices with work in the window, ascending.
     pub fn devices(&self) -> Vec<i32> {
-        let mut devices: Vec<i32> = Vec::new();
+        let mut devices: BTreeSet<i32> = BTreeSet::new();
         for row in &self.device_rows {
-            let device = self.trace.device(*row);
-            // A process drives few devices.
-            if !devices.contains(&device) {
-                devices.push(device);
-            }
+            devices.insert(self.trace.device(*row));
         }
-        devices.sort_unstable();
-        devices
+        devices.into_iter().collect()
     }
 
     /// Whether a host row starts in the window.
