@@ -53,7 +53,7 @@ pub struct Bin {
 /// # Cost
 /// `O(n log n)`.
 /// # Numerics
-/// Sums are exact; mean and deviation are rounded once, at the end.
+/// Sums are exact, up to the greatest `i64`; mean and deviation are rounded once, at the end.
 pub fn of(values: &mut [i64]) -> Distribution {
     values.sort_unstable();
     let (Some(min), Some(max)) = (values.first(), values.last()) else {
@@ -67,7 +67,7 @@ pub fn of(values: &mut [i64]) -> Distribution {
     let variance = if values.len() < 2 { 0.0 } else { deviation / (count - 1.0) };
     Distribution {
         count: values.len() as u64,
-        total: total as i64,
+        total: total.clamp(i64::MIN.into(), i64::MAX.into()) as i64,
         min: *min,
         p5: at(5),
         p25: at(25),
@@ -86,7 +86,7 @@ pub fn histogram(values: impl IntoIterator<Item = i64>) -> Vec<Bin> {
     for value in values {
         let bits = if value < 1 { 0 } else { 64 - value.leading_zeros() as usize };
         bins[bits].0 += 1;
-        bins[bits].1 += value;
+        bins[bits].1 = bins[bits].1.saturating_add(value);
     }
     let bin = |(bits, (count, total)): (usize, (u64, i64))| Bin {
         low: if bits == 0 { 0 } else { 1 << (bits - 1) },

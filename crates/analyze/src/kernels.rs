@@ -210,7 +210,7 @@ fn row(trace: &Trace, group: &Group, (busy_ns, window_ns): (i64, i64)) -> Kernel
         shared_memory_bytes: usual.map(|shape| shape.shared_memory),
         occupancy_pct: shapes.occupancy_pct,
         blocks_per_sm: shapes.blocks_per_sm,
-        bytes: bytes().next().map(|_| bytes().sum()),
+        bytes: bytes().copied().reduce(u64::saturating_add),
         name: name.to_owned(),
     }
 }

@@ -114,9 +114,9 @@ pub fn of(trace: &Trace, tree: &Tree) -> Memory {
 
 fn timeline(rank: u32, device: i32, events: &[&Allocation]) -> Vec<MemoryPoint> {
     let has_totals = events.iter().any(|event| event.total_allocated != 0);
-    let mut sum = 0;
+    let mut sum = 0i64;
     let point = |event: &&Allocation| {
-        sum += event.bytes;
+        sum = sum.saturating_add(event.bytes);
         MemoryPoint {
             rank,
             device,
@@ -143,7 +143,7 @@ fn peak(
     let name = |row: u32| trace.name(row).to_owned();
     let reserved_bytes_max = points.iter().map(|point| point.reserved_bytes).max()?;
     let known = trace.header.devices.iter().find(|known| known.id == i64::from(point.device));
-    let size = known.map_or(0, |known| known.memory_bytes as i64);
+    let size = known.map_or(0, |known| i64::try_from(known.memory_bytes).unwrap_or(i64::MAX));
     Some(MemoryPeak {
         rank: point.rank,
         device: point.device,
@@ -151,7 +151,10 @@ fn peak(
         time_ns: point.time_ns,
         reserved_bytes: point.reserved_bytes,
         reserved_bytes_max,
-        unused_pct: percent(point.reserved_bytes - point.allocated_bytes, point.reserved_bytes),
+        unused_pct: percent(
+            point.reserved_bytes.saturating_sub(point.allocated_bytes),
+            point.reserved_bytes,
+        ),
         device_pct: percent(reserved_bytes_max, size),
         operator: open.and_then(|row| tree.operator(trace, row)).map(name),
         outermost: open.map(|row| name(tree.ancestors(row).last().unwrap_or(row))),
@@ -175,14 +178,14 @@ fn operators(trace: &Trace, tree: &Tree, device: i32, events: &[&Allocation]) ->
             net_bytes: 0,
             largest_bytes: 0,
         });
-        row.net_bytes += event.bytes;
+        row.net_bytes = row.net_bytes.saturating_add(event.bytes);
         row.largest_bytes = row.largest_bytes.max(event.bytes);
         if event.bytes < 0 {
             row.free_count += 1;
-            row.freed_bytes -= event.bytes;
+            row.freed_bytes = row.freed_bytes.saturating_sub(event.bytes);
         } else {
             row.allocation_count += 1;
-            row.allocated_bytes += event.bytes;
+            row.allocated_bytes = row.allocated_bytes.saturating_add(event.bytes);
         }
     }
     let mut rows: Vec<AllocatorRow> = by_name.into_values().collect();

@@ -31,3 +31,9 @@ fn bins_are_powers_of_two() {
     ];
     assert_eq!(plain, expected);
 }
+
+#[test]
+fn sums_stop_at_the_greatest_integer() {
+    assert_eq!(of(&mut [i64::MAX, i64::MAX]).total, i64::MAX);
+    assert_eq!(histogram([i64::MAX, i64::MAX])[0].total, i64::MAX);
+}

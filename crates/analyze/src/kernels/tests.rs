@@ -61,3 +61,15 @@ fn rows_of_a_name_are_one_and_shares_are_of_busy_and_window() {
     assert_eq!((b.occupancy_pct, b.blocks_per_sm, b.bytes), (Some(2.5), None, None));
     assert_eq!(histograms(&scope).len(), 3);
 }
+
+#[test]
+fn bytes_stop_at_the_greatest_integer() {
+    let mut trace = Trace::default();
+    for start in [0, 10] {
+        let slice = NewSlice::new("gpu_memcpy", "Memcpy", (0, 7), (start, start + 5));
+        let row = trace.push(&slice);
+        trace.slices.bytes.push(row, u64::MAX);
+    }
+    let scope = Scope::new(&trace, WindowRule::All, &Classifier::new(ClassRule::Category));
+    assert_eq!(of(&scope)[0].bytes, Some(u64::MAX));
+}

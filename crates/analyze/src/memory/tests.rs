@@ -58,3 +58,14 @@ fn without_totals_bytes_count_from_nothing() {
     assert_eq!(memory.peaks[0].unused_pct, None);
     assert_eq!(of(&Trace::default(), &tree::of(&Trace::default())), Memory::default());
 }
+
+#[test]
+fn sums_stop_at_the_greatest_integer() {
+    let mut trace = Trace::default();
+    trace.push(&NewSlice::new("cpu_op", "aten::empty", (1, 1), (0, 100)));
+    event(&mut trace, 1, i64::MAX, (0, i64::MIN));
+    event(&mut trace, 2, i64::MAX, (0, i64::MIN));
+    let memory = of(&trace, &tree::of(&trace));
+    assert_eq!(memory.peaks[0].allocated_bytes_max, i64::MAX);
+    assert_eq!(memory.operators[0].allocated_bytes, i64::MAX);
+}
