@@ -1,10 +1,5 @@
 //! What the analyses say of real traces, against recorded truth.
-#![expect(
-    clippy::unwrap_used,
-    clippy::expect_used,
-    clippy::panic,
-    reason = "tests fail by panicking"
-)]
+#![expect(clippy::unwrap_used, clippy::expect_used, reason = "tests fail by panicking")]
 
 mod attribution;
 mod collectives;
