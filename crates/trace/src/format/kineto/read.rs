@@ -61,8 +61,8 @@ pub struct NotKineto {
 /// Times are exact: decimal microseconds become integer nanoseconds, decimals beyond the third
 /// rounded to the nearest, halves away from zero; the file's base time is added. Times and
 /// durations of 2^61 ns (73 years) or more are losses. Process and thread ids that fit no `i64` are
-/// kept as texts. Flow ids that are texts become the number they spell, in decimal or hexadecimal, else
-/// their hash. Numbers that are none (NaN, infinity) become NaN.
+/// kept as texts. Flow ids that are texts become the number they spell, in decimal or hexadecimal,
+/// else their hash. Numbers that are none (NaN, infinity) become NaN.
 ///
 /// # Cost
 /// One pass; memory for the trace and about two blocks per thread.
