@@ -108,6 +108,12 @@ pub enum Error {
     /// A measurement in a process of its own that failed.
     #[error("the measurement failed: {said}")]
     Measurement { said: String },
+    /// A file whose name says no format.
+    #[error("{}: expected a name that ends in .json, .pftrace, .gz or .zst behind them", path.display())]
+    UnknownFormat { path: PathBuf },
+    /// A table that a what-if does not have.
+    #[error("--what-if: expected --by category or none")]
+    WhatIfTable,
     /// A file for one rank, asked for several.
     #[error("{paths}: expected one trace, got {ranks} ranks")]
     SeveralRanks { paths: String, ranks: usize },
@@ -161,6 +167,8 @@ impl Error {
             | Self::ClassPattern { .. }
             | Self::NoSuchRank { .. }
             | Self::SeveralRanks { .. }
+            | Self::UnknownFormat { .. }
+            | Self::WhatIfTable
             | Self::Analyze(_)
             | Self::Exists { .. } => EXIT_USAGE,
             _ => EXIT_FAILED,

@@ -45,6 +45,11 @@ pub fn put<T: Serialize>(console: Console, rows: &[T], target: Target<'_>) -> Re
     }
     if console.format == Format::Parquet {
         let Some(output) = target.output else { return Err(Error::ParquetToStdout) };
+        if total == 0 {
+            // Without a row there are no columns to write.
+            console.warn(format_args!("{}: not written", output.display()));
+            return Ok(());
+        }
         return Ok(data::write_table(output, Sheet::of(rows)?.into_columns())?);
     }
     let text = |out: &mut dyn Write| -> Result<(), Error> {
@@ -181,17 +186,18 @@ impl Sheet {
     }
 
     fn for_people(&self, shown: &[usize]) -> String {
-        // Times since 1970 say nothing; those since the first do.
-        let first = |i: usize| {
-            let times = self.rows.iter().filter_map(|row| row[i].as_i64());
-            times.min().filter(|first| *first > SINCE_1970 && is_time(&self.columns[i]))
+        // Times since 1970 say nothing; those since the table's first do.
+        let since_1970 = |i: usize| {
+            let least = self.rows.iter().filter_map(|row| row[i].as_i64()).min();
+            least.filter(|least| *least > SINCE_1970 && is_time(&self.columns[i]))
         };
-        let firsts: Vec<Option<i64>> = shown.iter().map(|i| first(*i)).collect();
-        let title = |(i, first): (&usize, &Option<i64>)| {
+        let first = shown.iter().filter_map(|i| since_1970(*i)).min();
+        let firsts: Vec<Option<i64>> = shown.iter().map(|i| since_1970(*i).and(first)).collect();
+        let titled = |(i, first): (&usize, &Option<i64>)| {
             let plain = title(&self.columns[*i]);
             if first.is_some() { format!("{plain} since first") } else { plain }
         };
-        let titles: Vec<String> = shown.iter().zip(&firsts).map(title).collect();
+        let titles: Vec<String> = shown.iter().zip(&firsts).map(titled).collect();
         let titles: Vec<&str> = titles.iter().map(String::as_str).collect();
         let cells = |row: &Vec<Value>| {
             let cell = |(i, first): (&usize, &Option<i64>)| match (first, row[*i].as_i64()) {

@@ -258,7 +258,8 @@ Examples:
         /// One row per … [default: category; with --what-if: window]
         #[arg(long, value_enum)]
         by: Option<PathBy>,
-        /// Rescale what matches and recompute: KEY=NAME xFACTOR or KEY=~PATTERN xFACTOR
+        /// Rescale what matches and recompute: KEY=NAME xFACTOR or KEY=~PATTERN xFACTOR; KEY is
+        /// kernel, op, name, class, category or rank. Prints windows, with --by category parts
         #[arg(long, value_name = "EDIT")]
         what_if: Vec<String>,
     },
@@ -274,6 +275,9 @@ Examples:
         /// The file to write: .json, .json.gz, .json.zst, .pftrace or .pftrace.gz
         #[arg(long, value_name = "FILE")]
         out: PathBuf,
+        /// Only these ranks
+        #[arg(long = "rank", value_name = "N")]
+        ranks: Vec<u32>,
         /// Leave the clocks as they are
         #[arg(long)]
         keep_clocks: bool,
@@ -290,6 +294,9 @@ Examples:
         /// The file to write, or with --to parquet the folder
         #[arg(long, value_name = "PATH")]
         out: PathBuf,
+        /// Only these ranks
+        #[arg(long = "rank", value_name = "N")]
+        ranks: Vec<u32>,
         /// The format [default: by the name of --out]
         #[arg(long, value_enum)]
         to: Option<ConvertTo>,
@@ -438,7 +445,7 @@ pub enum PathBy {
     Category,
     /// Name of what is on the path.
     Name,
-    /// Piece of the path, in order.
+    /// Piece of the job's path, in order; with one --rank, of that rank's.
     Segment,
 }
 

@@ -13,6 +13,7 @@ use crate::error::Error;
 use crate::resolve::Session;
 use crate::resolve::trace::{Chosen, choose};
 use crate::sheet::{self, Target};
+use file::File;
 
 mod collective;
 mod device;
@@ -45,15 +46,23 @@ pub fn run(args: &Trace, session: &Session) -> Result<ExitCode, Error> {
             host::ops(&look(selection)?, *by, pattern)
         }
         TraceVerb::Steps { selection, by } => host::steps(&look(selection)?, *by),
-        TraceVerb::Collectives { selection, by } => collective::collectives(&look(selection)?, *by),
-        TraceVerb::Stragglers { selection, by } => collective::stragglers(&look(selection)?, *by),
+        TraceVerb::Collectives { selection, by } => {
+            let all = all_ranks(selection);
+            collective::collectives(&look(&all)?, *by, &selection.ranks)
+        }
+        TraceVerb::Stragglers { selection, by } => {
+            let all = all_ranks(selection);
+            collective::stragglers(&look(&all)?, *by, &selection.ranks)
+        }
         TraceVerb::CriticalPath { selection, by, what_if } => {
             path::run(&look(selection)?, *by, what_if)
         }
-        TraceVerb::Merge { paths, out, keep_clocks } => {
-            file::merge(paths, out, *keep_clocks, session)
+        TraceVerb::Merge { paths, out, ranks, keep_clocks } => {
+            file::merge(&File { paths, out, ranks, session }, *keep_clocks)
         }
-        TraceVerb::Convert { paths, out, to } => file::convert(paths, out, *to, session),
+        TraceVerb::Convert { paths, out, ranks, to } => {
+            file::convert(&File { paths, out, ranks, session }, *to)
+        }
         TraceVerb::Doctor { selection } => {
             // What is wrong at the edges of a recording is outside its whole steps.
             let window = selection.window.or(Some(WindowChoice::All));
@@ -80,8 +89,16 @@ impl<'a> Look<'a> {
     }
 
     fn put<T: Serialize>(&self, rows: &[T]) -> Result<(), Error> {
+        if let Some(output) = self.target.output {
+            file::refuse_input(&self.chosen.job, output)?;
+        }
         sheet::put(self.session.console, rows, self.target)
     }
+}
+
+/// The same without a choice of ranks: who was last is seen with all of them.
+fn all_ranks(selection: &Selection) -> Selection {
+    Selection { ranks: Vec::new(), ..selection.clone() }
 }
 
 /// The rows of all ranks.

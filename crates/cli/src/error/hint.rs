@@ -54,7 +54,7 @@ impl Error {
                 "rowmill train --help shows the form of a plan".into()
             }
             Self::Exists { .. } => "remove it or choose another name".into(),
-            Self::OutputIsInput { .. } => "choose another file with --output FILE".into(),
+            Self::OutputIsInput { .. } => "choose another file to write".into(),
             Self::Alignment { .. } => {
                 "the scores so far are out of place; remove empty lines and line breaks within fields".into()
             }
@@ -65,7 +65,9 @@ impl Error {
                     .into()
             }
             Self::ClassPattern { .. } => "for example --class communication=my_all_to_all".into(),
+            Self::UnknownFormat { .. } => "or say it with --to kineto|perfetto|parquet".into(),
             Self::NoTable
+            | Self::WhatIfTable
             | Self::NoSuchRank { .. }
             | Self::Measurement { .. }
             | Self::Analyze(_)
@@ -266,12 +268,16 @@ mod tests {
 fn trace_hint(error: &trace::Error) -> Option<String> {
     use trace::Error as E;
     let hint = match error {
+        E::NotATrace { reason, .. } if reason.contains("execution trace") => {
+            "rowmill trace execution-trace reads those"
+        }
         E::NotATrace { .. } | E::NoTraces { .. } => {
             "expected what torch.profiler's export_chrome_trace, the on-demand profiler or \
              rowmill train --trace writes"
         }
         E::Read { source, .. } if source.kind() == io::ErrorKind::NotFound => {
-            "paths are relative to the folder the command runs in"
+            "rowmill trace --help lists the tables; paths are relative to the folder the command \
+             runs in"
         }
         E::Write { source, .. } => return disk_hint(source),
         _ => return None,

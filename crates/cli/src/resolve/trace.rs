@@ -77,6 +77,15 @@ pub fn read(paths: &[PathBuf], session: &Session) -> Result<Job, Error> {
     }
     for trace in &job.traces {
         say_losses(trace, session);
+        if trace.slices.is_empty() {
+            session.console.warn(format_args!("{}: no event has a duration", trace.origin));
+        }
+        if trace.header.rest.contains_key("ranks") {
+            session.console.warn(format_args!(
+                "{}: a merged trace; its ranks are taken as the devices of one",
+                trace.origin
+            ));
+        }
     }
     Ok(job)
 }
@@ -116,7 +125,8 @@ fn class_pattern(given: &str) -> Result<(Class, &str), Error> {
     Ok((class, pattern))
 }
 
-fn keep_ranks(job: &mut Job, ranks: &[u32]) -> Result<(), Error> {
+/// Keeps the ranks asked for; all if none were.
+pub fn keep_ranks(job: &mut Job, ranks: &[u32]) -> Result<(), Error> {
     let known: Vec<u32> = job.traces.iter().map(|trace| trace.rank).collect();
     if let Some(rank) = ranks.iter().find(|rank| !known.contains(rank)) {
         let known: Vec<String> = known.iter().map(u32::to_string).collect();

@@ -46,7 +46,7 @@ impl Category {
     /// The category of a spelling.
     ///
     /// # Source
-    /// Kineto's activity types, `libkineto/src/ActivityType.cpp`; the 2021 spellings of PyTorch 1.8.
+    /// Kineto's activity types, `libkineto/src/ActivityType.cpp`; the spellings of PyTorch 1.8.
     pub fn new(name: &str) -> Self {
         Self { name: name.to_owned(), kind: Kind::of(name) }
     }

@@ -1,39 +1,55 @@
 //! Tables of several ranks: collectives and stragglers.
 
 use analyze::graph::measured;
-use analyze::{collectives, stragglers};
+use analyze::{Scope, collectives, stragglers};
 
 use super::Look;
 use crate::args::{CollectivesBy, StragglersBy};
 use crate::error::Error;
 
 /// `rowmill trace collectives`.
-pub fn collectives(look: &Look<'_>, by: CollectivesBy) -> Result<(), Error> {
+pub fn collectives(look: &Look<'_>, by: CollectivesBy, ranks: &[u32]) -> Result<(), Error> {
     let scopes = look.chosen.scopes();
     let found = collectives::of(&scopes);
-    say_unmatched(look, &found);
+    say_unmatched(look, &scopes, &found);
     match by {
         CollectivesBy::Collective => look.put(&found.matched),
-        CollectivesBy::Rank => look.put(&found.rows()),
+        CollectivesBy::Rank => look.put(&kept(found.rows(), ranks, |row| row.rank)),
     }
 }
 
 /// `rowmill trace stragglers`.
-pub fn stragglers(look: &Look<'_>, by: StragglersBy) -> Result<(), Error> {
+pub fn stragglers(look: &Look<'_>, by: StragglersBy, ranks: &[u32]) -> Result<(), Error> {
     let scopes = look.chosen.scopes();
     let matched = collectives::of(&scopes);
-    say_unmatched(look, &matched);
+    say_unmatched(look, &scopes, &matched);
     let found = stragglers::of(&scopes, &matched, &measured::of(&scopes, &matched));
     match by {
-        StragglersBy::Rank => look.put(&found.ranks),
-        StragglersBy::Collective => look.put(&found.arrivals),
+        StragglersBy::Rank => look.put(&kept(found.ranks, ranks, |row| row.rank)),
+        StragglersBy::Collective => {
+            look.put(&kept(found.arrivals, ranks, |arrival| arrival.last_rank))
+        }
     }
 }
 
-fn say_unmatched(look: &Look<'_>, found: &collectives::Collectives) {
+/// The rows of the ranks asked for; all if none were.
+fn kept<T>(mut rows: Vec<T>, ranks: &[u32], rank: impl Fn(&T) -> u32) -> Vec<T> {
+    rows.retain(|row| ranks.is_empty() || ranks.contains(&rank(row)));
+    rows
+}
+
+fn say_unmatched(look: &Look<'_>, scopes: &[Scope<'_>], found: &collectives::Collectives) {
     let console = look.session.console;
-    if look.chosen.job.traces.len() == 1 {
-        console.say("one rank: arrival and wait need the traces of the others beside it");
+    if scopes.len() == 1 {
+        console.say("one rank: arrival, wait and transfer need the traces of the others beside it");
+    }
+    let starts = scopes.iter().map(|scope| scope.window.start).max();
+    let ends = scopes.iter().map(|scope| scope.window.end).min();
+    if starts > ends {
+        console.warn(
+            "the ranks' windows do not overlap in time: other jobs or other clocks, and who waited \
+             for whom cannot be told",
+        );
     }
     for one in &found.unmatched {
         let why = match one.reason {

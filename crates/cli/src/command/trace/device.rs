@@ -1,5 +1,7 @@
 //! Tables of device work: breakdown, idle time, overlap, kernels, launches, queues.
 
+use std::cmp::Reverse;
+
 use analyze::hta::{self, Cutoffs, View};
 use analyze::idle::Settings;
 use analyze::launches::GroupedBy;
@@ -63,7 +65,12 @@ pub fn kernels(look: &Look<'_>, by: KernelsBy) -> Result<(), Error> {
     }
     let scopes = look.chosen.scopes();
     match by {
-        KernelsBy::Name => look.put(&each(&scopes, kernels::of)),
+        KernelsBy::Name => {
+            let mut rows = each(&scopes, kernels::of);
+            // The longest of any rank first; of one rank they are in that order already.
+            rows.sort_by_key(|row| Reverse(row.total_ns));
+            look.put(&rows)
+        }
         KernelsBy::Histogram => look.put(&each(&scopes, kernels::histograms)),
     }
 }

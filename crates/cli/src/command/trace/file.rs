@@ -15,7 +15,7 @@ use crate::args::{ConvertTo, Format};
 use crate::error::Error;
 use crate::render::{self, Console};
 use crate::resolve::Session;
-use crate::resolve::trace::read;
+use crate::resolve::trace::{keep_ranks, read};
 use crate::sheet::{self, Target};
 
 /// What was written, for people and programs.
@@ -52,44 +52,59 @@ struct EventRow<'a> {
     bytes: Option<u64>,
 }
 
+/// What is to be written, and where.
+pub struct File<'a> {
+    /// The traces.
+    pub paths: &'a [PathBuf],
+    /// The file or folder.
+    pub out: &'a Path,
+    /// The ranks asked for; none: all.
+    pub ranks: &'a [u32],
+    /// The session.
+    pub session: &'a Session,
+}
+
 /// `rowmill trace merge`.
-pub fn merge(
-    paths: &[PathBuf],
-    out: &Path,
-    keep_clocks: bool,
-    session: &Session,
-) -> Result<(), Error> {
-    let job = input(paths, out, session)?;
+pub fn merge(file: &File<'_>, keep_clocks: bool) -> Result<(), Error> {
+    check_name(file.out, None)?;
+    let job = input(file)?;
     let clocks = clocks(&job);
     let mut offsets = Offsets::default();
     if !keep_clocks {
         offsets.ahead_ns = clocks.iter().map(|clock| (clock.rank, clock.correction_ns)).collect();
     }
-    let written = export::write(out, &merge::of(&job, &offsets), &options())?;
-    tell(session, out, &job, written, clocks)
+    let written = export::write(file.out, &merge::of(&job, &offsets), &options())?;
+    tell(file.session, file.out, &job, written, clocks)
 }
 
 /// `rowmill trace convert`.
-pub fn convert(
-    paths: &[PathBuf],
-    out: &Path,
-    to: Option<ConvertTo>,
-    session: &Session,
-) -> Result<(), Error> {
-    let job = input(paths, out, session)?;
+pub fn convert(file: &File<'_>, to: Option<ConvertTo>) -> Result<(), Error> {
     let is_parquet = match to {
         Some(to) => to == ConvertTo::Parquet,
-        None => out.extension().is_some_and(|extension| extension == "parquet"),
+        None => file.out.extension().is_some_and(|extension| extension == "parquet"),
     };
     if is_parquet {
-        return tables(&job, out, session);
+        return tables(&input(file)?, file.out, file.session);
     }
+    check_name(file.out, to)?;
+    let job = input(file)?;
     if job.traces.len() > 1 {
-        return Err(Error::SeveralRanks { paths: named(paths), ranks: job.traces.len() });
+        return Err(Error::SeveralRanks { paths: named(file.paths), ranks: job.traces.len() });
     }
-    let out = spelled(out, to);
+    let out = spelled(file.out, to);
     let written = export::write(&out, &merge::alone(&job.traces[0]), &options())?;
-    tell(session, &out, &job, written, Vec::new())
+    tell(file.session, &out, &job, written, Vec::new())
+}
+
+/// A name that says no format would be written as one the user did not ask for.
+fn check_name(out: &Path, to: Option<ConvertTo>) -> Result<(), Error> {
+    let name = out.file_name().unwrap_or_default().to_string_lossy().to_lowercase();
+    let plain = name.trim_end_matches(".gz").trim_end_matches(".zst");
+    let known = [".json", ".pftrace", ".perfetto-trace"].iter().any(|end| plain.ends_with(end));
+    if known || to.is_some() {
+        return Ok(());
+    }
+    Err(Error::UnknownFormat { path: out.to_owned() })
 }
 
 fn options() -> Options {
@@ -107,31 +122,41 @@ fn spelled(out: &Path, to: Option<ConvertTo>) -> PathBuf {
     }
 }
 
-/// Reads what is to be written elsewhere: never over or among what was read.
-fn input(paths: &[PathBuf], out: &Path, session: &Session) -> Result<Job, Error> {
-    let whole = |path: &Path| path.canonicalize().ok();
-    let is_out = |path: &Path| whole(path).is_some() && whole(path) == whole(out);
-    if let Some(path) = paths.iter().find(|path| path.is_file() && is_out(path)) {
+/// Reads what is to be written elsewhere: never over what was read.
+fn input(file: &File<'_>) -> Result<Job, Error> {
+    let out = file.out;
+    if let Some(path) = file.paths.iter().find(|path| path.is_file() && is_same(path, out)) {
         return Err(Error::OutputIsInput { path: path.clone() });
     }
-    let job = read(paths, session)?;
-    if let Some(trace) = job.traces.iter().find(|trace| is_out(&trace.origin.path)) {
-        return Err(Error::OutputIsInput { path: trace.origin.path.clone() });
-    }
-    let folder =
-        out.parent().map(|folder| if folder == Path::new("") { Path::new(".") } else { folder });
-    let folder = folder.and_then(whole);
-    let is_within = |path: &&PathBuf| {
-        whole(path).is_some_and(|path| folder.as_ref().is_some_and(|f| f.starts_with(path)))
+    let mut job = read(file.paths, file.session)?;
+    refuse_input(&job, out)?;
+    keep_ranks(&mut job, file.ranks)?;
+    let parent = out.parent().filter(|parent| *parent != Path::new("")).unwrap_or(Path::new("."));
+    let parent = parent.canonicalize().ok();
+    let is_around = |path: &&PathBuf| {
+        let folder = path.canonicalize().ok().filter(|path| path.is_dir());
+        folder.zip(parent.as_ref()).is_some_and(|(folder, parent)| parent.starts_with(folder))
     };
-    if let Some(path) = paths.iter().filter(|path| path.is_dir()).find(is_within) {
-        session.console.warn(format_args!(
-            "{} lies among the traces of {}; the next reading of that folder will take it for one",
+    if let Some(path) = file.paths.iter().find(is_around) {
+        file.session.console.warn(format_args!(
+            "{} lies among the traces of {}, and will be taken for one of them",
             out.display(),
             path.display()
         ));
     }
     Ok(job)
+}
+
+/// Refuses to write over a trace that was read.
+pub fn refuse_input(job: &Job, out: &Path) -> Result<(), Error> {
+    match job.traces.iter().find(|trace| is_same(&trace.origin.path, out)) {
+        Some(trace) => Err(Error::OutputIsInput { path: trace.origin.path.clone() }),
+        None => Ok(()),
+    }
+}
+
+fn is_same(path: &Path, other: &Path) -> bool {
+    path.canonicalize().ok().zip(other.canonicalize().ok()).is_some_and(|(a, b)| a == b)
 }
 
 /// The clocks of a job's ranks, by the ends of their collectives.

@@ -57,7 +57,8 @@ fn changed(look: &Look<'_>, by: Option<PathBy>, found: &WhatIf) -> Result<(), Er
     }
     match by {
         None => look.put(&found.windows),
-        Some(_) => look.put(&found.parts),
+        Some(PathBy::Category) => look.put(&found.parts),
+        Some(_) => Err(Error::WhatIfTable),
     }
 }
 

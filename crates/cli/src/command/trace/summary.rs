@@ -8,11 +8,13 @@ use analyze::summary::{self as page, Era, Summary};
 use analyze::tree::{self, Tree};
 use analyze::{Scope, WindowRule};
 
-use crate::args::Selection;
+use super::file::refuse_input;
+use crate::args::{Format, Selection};
 use crate::error::Error;
 use crate::render;
 use crate::resolve::Session;
 use crate::resolve::trace::{Chosen, choose};
+use crate::sheet;
 
 /// Kernels and operators that are named.
 const TOP: usize = 5;
@@ -24,8 +26,17 @@ pub struct Known(Vec<(Tree, Attribution)>);
 
 /// Runs the command.
 pub fn run(selection: &Selection, session: &Session) -> Result<(), Error> {
-    let summary = of(&choose(selection, session)?, selection.top.unwrap_or(TOP));
-    session.console.report(&summary, table)
+    let chosen = choose(selection, session)?;
+    let summary = of(&chosen, selection.top.unwrap_or(TOP));
+    let Some(output) = &selection.output else { return session.console.report(&summary, table) };
+    refuse_input(&chosen.job, output)?;
+    sheet::deliver(Some(output), |out| {
+        let text = match session.console.format {
+            Format::Json => serde_json::to_string(&summary).map_err(Error::Json)?,
+            _ => table(&summary),
+        };
+        writeln!(out, "{text}").map_err(Error::io(output, "write"))
+    })
 }
 
 /// The page of our own trace, for people.
@@ -104,6 +115,10 @@ fn job(summary: &Summary) -> Vec<(&'static str, String)> {
         Some(WindowRule::Hta) => "what Holistic Trace Analysis keeps".to_owned(),
         _ => "everything recorded".to_owned(),
     };
+    let over = match job.rank_count {
+        0 | 1 => String::new(),
+        ranks => format!(" over all {ranks} ranks"),
+    };
     let step = job.step_p50_ns.map_or("no steps named".to_owned(), |ns| {
         format!("{} (median of the slowest rank)", render::nanos(ns as f64))
     });
@@ -117,7 +132,7 @@ fn job(summary: &Summary) -> Vec<(&'static str, String)> {
             "events",
             format!("{} in {}", render::count(job.event_count), schema::Bytes(job.text_bytes)),
         ),
-        ("window", format!("{window}, {}", render::nanos(job.window_ns as f64))),
+        ("window", format!("{window}, {}{over}", render::nanos(job.window_ns as f64))),
         ("step", step),
         ("device busy", percent(job.busy_pct)),
         ("work with a known operator", percent(job.attributed_pct)),
@@ -126,6 +141,9 @@ fn job(summary: &Summary) -> Vec<(&'static str, String)> {
 
 /// Where the time of all windows goes, as bars: the parts add up.
 fn share_bars(summary: &Summary) -> String {
+    if summary.job.device_count == 0 {
+        return "no device work was recorded".to_owned();
+    }
     const WIDTH: f64 = 40.0;
     let rows: Vec<Vec<String>> = summary
         .parts
