@@ -30,6 +30,16 @@ fn parse_available(meminfo: &str) -> Option<Bytes> {
     Some(Bytes(kib * 1024))
 }
 
+/// Columns of the terminal on stdout; none if it is not one.
+pub fn terminal_width() -> Option<usize> {
+    let stdout = std::io::stdout();
+    if !stdout.is_terminal() {
+        return None;
+    }
+    let size = rustix::termios::tcgetwinsize(&stdout).ok()?;
+    Some(usize::from(size.ws_col)).filter(|columns| *columns > 0)
+}
+
 #[cfg(test)]
 mod tests {
     use std::path::Path;
@@ -48,14 +58,4 @@ mod tests {
     fn a_folder_to_come_has_the_disk_of_its_parent() {
         assert!(disk_available(Path::new("no/such/folder")).is_some());
     }
-}
-
-/// Columns of the terminal on stdout; none if it is not one.
-pub fn terminal_width() -> Option<usize> {
-    let stdout = std::io::stdout();
-    if !stdout.is_terminal() {
-        return None;
-    }
-    let size = rustix::termios::tcgetwinsize(&stdout).ok()?;
-    Some(usize::from(size.ws_col)).filter(|columns| *columns > 0)
 }

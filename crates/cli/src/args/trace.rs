@@ -312,7 +312,7 @@ Ends with exit code 1 if something makes the figures wrong.")]
         #[command(flatten)]
         selection: Selection,
     },
-    /// Execution traces (.json, Chakra .et): what they hold; with --kineto, how they link to a timeline
+    /// Execution traces (.json, Chakra .et), and with --kineto how they link to a timeline
     #[command(after_help = "\
 Examples:
   rowmill trace execution-trace execution_trace.json

@@ -5,7 +5,7 @@
 
 use std::fs::{self, File};
 use std::io::{self, BufWriter, Read, Write};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::Command;
 use std::time::Instant;
 
@@ -14,6 +14,7 @@ use analyze::{Classifier, Scope, WindowRule, breakdown, critical_path};
 use serde::{Deserialize, Serialize};
 use trace::open::{self, Request};
 use trace::packed;
+use trace::store::Trace;
 
 use crate::args::{Bench, BenchTrace};
 use crate::error::Error;
@@ -194,8 +195,8 @@ fn gunzip_seconds(zipped: &Path) -> Result<f64, Error> {
 }
 
 /// Median milliseconds of the critical path of all that was recorded, and its events.
-fn path_of(file: &PathBuf, repeats: u64) -> Result<(f64, u64), Error> {
-    let job = open::read(&Request { paths: vec![file.clone()], threads: 1 })?;
+fn path_of(file: &Path, repeats: u64) -> Result<(f64, u64), Error> {
+    let job = open::read(&Request { paths: vec![file.to_owned()], threads: 1 })?;
     let classifier = Classifier::new(ClassRule::Category);
     let scope = |trace| Scope::new(trace, WindowRule::All, &classifier);
     let scopes: Vec<Scope<'_>> = job.traces.iter().map(scope).collect();
@@ -205,7 +206,7 @@ fn path_of(file: &PathBuf, repeats: u64) -> Result<(f64, u64), Error> {
         std::hint::black_box(critical_path::of(&scopes, &options));
         started.elapsed().as_secs_f64()
     });
-    let events = job.traces.iter().map(|trace| trace.event_count()).sum();
+    let events = job.traces.iter().map(Trace::event_count).sum();
     Ok((1e3 * median(seconds.collect()), events))
 }
 

@@ -246,25 +246,6 @@ fn train_hint(error: &train::Error) -> Option<String> {
     Some(hint.to_owned())
 }
 
-#[cfg(test)]
-mod tests {
-    use super::{distance, known_configs};
-
-    #[test]
-    fn the_nearest_name_is_offered() {
-        assert_eq!(distance("kitten", "sitting"), 3);
-        let known = ["adult-income", "dlrm-default"];
-        assert_eq!(
-            known_configs("dlrm-defualt", &known),
-            "did you mean dlrm-default? ready-made are adult-income, dlrm-default"
-        );
-        assert_eq!(
-            known_configs("xyz", &known),
-            "give the path of a TOML file, or one of adult-income, dlrm-default"
-        );
-    }
-}
-
 fn trace_hint(error: &trace::Error) -> Option<String> {
     use trace::Error as E;
     let hint = match error {
@@ -283,4 +264,23 @@ fn trace_hint(error: &trace::Error) -> Option<String> {
         _ => return None,
     };
     Some(hint.to_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{distance, known_configs};
+
+    #[test]
+    fn the_nearest_name_is_offered() {
+        assert_eq!(distance("kitten", "sitting"), 3);
+        let known = ["adult-income", "dlrm-default"];
+        assert_eq!(
+            known_configs("dlrm-defualt", &known),
+            "did you mean dlrm-default? ready-made are adult-income, dlrm-default"
+        );
+        assert_eq!(
+            known_configs("xyz", &known),
+            "give the path of a TOML file, or one of adult-income, dlrm-default"
+        );
+    }
 }
