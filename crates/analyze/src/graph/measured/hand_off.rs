@@ -4,9 +4,9 @@
 //! another begins again after a pause, and the other worked in that pause and has stopped, the
 //! first one waited for the second.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
-use trace::store::{FlowPhase, Kind, Trace, TrackId};
+use trace::store::{FlowPhase, Kind, Trace, TrackId, TrackKey};
 
 use super::draft::Draft;
 use super::host::{Chain, HandOff};
@@ -14,9 +14,12 @@ use crate::scope::Scope;
 
 /// Finds the hand-offs to each step of each chain.
 pub(super) fn find(draft: &mut Draft, scope: &Scope<'_>, chains: &mut [Chain]) {
+    let mut chain_of: Vec<Option<usize>> = vec![None; scope.trace.tracks.len()];
+    for (at, chain) in chains.iter().enumerate() {
+        chain_of[chain.track.0 as usize] = Some(at);
+    }
     for (a, b) in pairs(scope.trace) {
-        let of = |track| chains.iter().position(|chain| chain.track == track);
-        if let (Some(a), Some(b)) = (of(a), of(b)) {
+        if let (Some(a), Some(b)) = (chain_of[a.0 as usize], chain_of[b.0 as usize]) {
             let (to_a, to_b) = {
                 let (a, b) = (&chains[a], &chains[b]);
                 (between(draft, scope, b, a), between(draft, scope, a, b))
@@ -60,8 +63,8 @@ fn between(draft: &Draft, scope: &Scope<'_>, from: &Chain, to: &Chain) -> Vec<Ha
     found
 }
 
-/// Pairs of threads of which one did the backward pass of the other's forward pass: by the arrows
-/// of the profiler, else by the names of the operators.
+/// Pairs of threads of one process of which one did the backward pass of the other's forward pass:
+/// by the arrows of the profiler, else by the names of the operators.
 fn pairs(trace: &Trace) -> BTreeSet<(TrackId, TrackId)> {
     let mut pairs = BTreeSet::new();
     let mut ends: Vec<(u64, TrackId, FlowPhase)> = Vec::new();
@@ -71,10 +74,14 @@ fn pairs(trace: &Trace) -> BTreeSet<(TrackId, TrackId)> {
     ends.extend(flows.map(|flow| (flow.id, flow.track, flow.phase)));
     ends.sort_by_key(|(id, ..)| *id);
     for arrow in ends.chunk_by(|a, b| a.0 == b.0) {
-        for (_, from, _) in arrow.iter().filter(|(.., phase)| *phase == FlowPhase::Start) {
-            for (_, to, _) in arrow.iter().filter(|(_, to, _)| to != from) {
-                pairs.insert((*from.min(to), *from.max(to)));
-            }
+        // Processes count their arrows each from the same id on.
+        let is_start = |end: &&(u64, TrackId, FlowPhase)| end.2 == FlowPhase::Start;
+        let starts: BTreeSet<TrackId> = arrow.iter().filter(is_start).map(|end| end.1).collect();
+        let ends: BTreeSet<TrackId> = arrow.iter().map(|end| end.1).collect();
+        for from in starts {
+            let others = ends.iter().filter(|to| **to != from);
+            let others = others.filter(|to| process(trace, **to) == process(trace, from));
+            pairs.extend(others.map(|to| (from.min(*to), from.max(*to))));
         }
     }
     if pairs.is_empty() { by_name(trace) } else { pairs }
@@ -93,7 +100,18 @@ fn by_name(trace: &Trace) -> BTreeSet<(TrackId, TrackId)> {
         }
     }
     // A thread of the forward pass may itself do a little of the backward pass.
-    let others = |b: TrackId| working.iter().filter(move |a| **a != b).map(move |a| (*a, b));
+    let mut by_process: BTreeMap<&TrackKey, Vec<TrackId>> = BTreeMap::new();
+    for track in working {
+        by_process.entry(process(trace, track)).or_default().push(track);
+    }
+    let others = |b: TrackId| {
+        let same = by_process[process(trace, b)].iter();
+        same.filter(move |a| **a != b).map(move |a| (*a, b))
+    };
     let pairs = backward.iter().flat_map(|b| others(*b));
     pairs.map(|(a, b)| (a.min(b), a.max(b))).collect()
+}
+
+fn process(trace: &Trace, track: TrackId) -> &TrackKey {
+    &trace.tracks[track.0 as usize].pid
 }
