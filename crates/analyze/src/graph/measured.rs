@@ -12,6 +12,8 @@ mod draft;
 mod hand_off;
 mod host;
 mod rendezvous;
+#[cfg(test)]
+mod tests;
 mod wait;
 
 use serde::Serialize;

@@ -4,7 +4,7 @@ use trace::store::{Kind, TrackId};
 
 use super::device::Device;
 use super::draft::{Candidate, Draft, DraftNode, Order};
-use super::wait::{self, ThreadOrder, Waits};
+use super::wait::{ThreadOrder, Waits};
 use super::{Category, Label, Origin};
 use crate::graph::{EdgeKind, NodeId, NodeKind};
 use crate::scope::Scope;
@@ -198,7 +198,7 @@ fn add_call(
     if let Some(split) = split {
         // A copy the host waited for may itself have waited: then the call took no time before it.
         let is_held_up = match awaited.first() {
-            Some(copy) => wait::hold_up(segment, *copy, (rank.device, &mut draft.evidence)),
+            Some(copy) => rank.waits.hold_up(segment, *copy, (rank.device, &mut draft.evidence)),
             None => false,
         };
         let end = if is_held_up { segment.start } else { split };

@@ -2,8 +2,9 @@
 //! names, order and times of calls.
 
 use std::cell::RefCell;
+use std::collections::{BTreeMap, BTreeSet};
 
-use trace::store::{Kind, StringId};
+use trace::store::{Kind, StringId, TrackKey};
 
 use super::Evidence;
 use super::device::Device;
@@ -40,7 +41,10 @@ pub(super) struct Waits<'a, 'b> {
     syncs: Vec<(u64, u32)>,
     /// Calls that record events, by correlation.
     records: Vec<(u64, u32)>,
+    /// Device and stream of each stream.
     streams: Vec<(i32, i32)>,
+    /// Per track: the devices its thread used, else its process; none: it may use any.
+    used: Vec<BTreeSet<i32>>,
 }
 
 /// A thread's calls so far, as far as they concern what comes next.
@@ -69,7 +73,8 @@ impl<'a, 'b> Waits<'a, 'b> {
         let trace = scope.trace;
         let calls = RefCell::new(vec![None; trace.strings.len()]);
         let streams = device.names.clone();
-        let mut waits = Self { scope, calls, syncs: Vec::new(), records: Vec::new(), streams };
+        let (syncs, records, used) = (Vec::new(), Vec::new(), used(scope, &streams));
+        let mut waits = Self { scope, calls, syncs, records, streams, used };
         if trace.slices.sync.is_empty() {
             return waits;
         }
@@ -157,8 +162,12 @@ impl<'a, 'b> Waits<'a, 'b> {
     /// The profiler's row of a wait.
     fn recorded(&self, call: u32) -> Option<u32> {
         let correlation = self.scope.trace.slices.correlation(call)?;
-        let at = self.syncs.binary_search_by_key(&correlation, |(id, _)| *id).ok()?;
-        Some(self.syncs[at].1)
+        let first = self.syncs.partition_point(|(id, _)| *id < correlation);
+        let same = self.syncs[first..].iter().take_while(|(id, _)| *id == correlation);
+        // Processes count ids each on their own.
+        let slices = &self.scope.trace.slices;
+        let apart = |row: u32| slices.start(row).abs_diff(slices.start(call));
+        same.map(|(_, row)| *row).min_by_key(|row| apart(*row))
     }
 
     /// The works a recorded wait of the host was for.
@@ -169,9 +178,14 @@ impl<'a, 'b> Waits<'a, 'b> {
         let before = record.unwrap_or(segment.start);
         let own = slices.stream(sync).map(i64::from);
         let stream = wait.stream.filter(|id| *id >= 0).or(own.filter(|id| *id >= 0));
-        let of_stream = |at: &usize| match (call, stream) {
-            (Call::StreamSync | Call::EventSync, Some(id)) => i64::from(self.streams[*at].1) == id,
-            _ => true,
+        let device_id = self.device_of(sync);
+        let of_stream = |at: &usize| {
+            let (on, number) = self.streams[*at];
+            let is_named = match (call, stream) {
+                (Call::StreamSync | Call::EventSync, Some(id)) => i64::from(number) == id,
+                _ => true,
+            };
+            is_named && device_id.map_or_else(|| self.reaches(segment.row, *at), |id| id == on)
         };
         let streams = (0..device.streams.len()).filter(of_stream);
         let works = streams.filter_map(|at| device.last_launched(at, before));
@@ -184,10 +198,10 @@ impl<'a, 'b> Waits<'a, 'b> {
     /// The works a wait of the host must have been for, by what it is called and what ended before
     /// it returned.
     fn inferred(&self, segment: &Segment, call: Call, device: &Device) -> Vec<u32> {
-        let streams = 0..device.streams.len();
+        let streams = || self.reached(segment.row);
         let end = |work: u32| device.works[work as usize].end;
         let last = |at: usize| device.last_launched(at, segment.start);
-        let lasts = || streams.clone().filter_map(last);
+        let lasts = || streams().filter_map(last);
         let ended = || lasts().filter(|work| end(*work) <= segment.end);
         match call {
             Call::DeviceSync => ended().collect(),
@@ -201,7 +215,7 @@ impl<'a, 'b> Waits<'a, 'b> {
                     let done = works.partition_point(|work| work.end <= segment.end);
                     (done > 0).then(|| (device.streams[at].start + done - 1) as u32)
                 };
-                let each = streams.clone().filter_map(|at| until(at, last(at)?));
+                let each = streams().filter_map(|at| until(at, last(at)?));
                 latest(each.collect(), device)
             }
         }
@@ -245,7 +259,7 @@ impl<'a, 'b> Waits<'a, 'b> {
                 order.pending.retain_mut(|wait| {
                     if !wait.seen.contains(&stream) {
                         wait.seen.push(stream);
-                        awaited.extend(other(device, first, wait.before));
+                        awaited.extend(self.other(device, (segment.row, first), wait.before));
                     }
                     wait.seen.len() < device.streams.len()
                 });
@@ -262,44 +276,97 @@ impl<'a, 'b> Waits<'a, 'b> {
     fn of_stream_wait(&self, segment: &Segment, sync: u32, device: &Device) -> Option<(u32, u32)> {
         let slices = &self.scope.trace.slices;
         let wait = slices.sync.get(sync)?;
-        let place = |id: i64| self.streams.iter().position(|(_, stream)| i64::from(*stream) == id);
+        let device_id = self.device_of(sync);
+        let place = |id: i64| {
+            let is_meant = |(on, number): &(i32, i32)| {
+                i64::from(*number) == id && device_id.is_none_or(|id| id == *on)
+            };
+            self.streams.iter().position(is_meant)
+        };
         let waiting = place(i64::from(slices.stream(sync)?))?;
         let awaited = place(wait.stream?)?;
         let record = wait.record_correlation.and_then(|id| self.record(id));
         let source = device.last_launched(awaited, record.unwrap_or(segment.start))?;
         Some((device.first_launched(waiting, segment.start)?, source))
     }
+
+    /// Whether a copy that the host waited for began only after work launched before its call had
+    /// ended; then it waited for the one that ended last.
+    pub fn hold_up(
+        &self,
+        segment: &Segment,
+        copy: u32,
+        (device, evidence): (&mut Device, &mut Evidence),
+    ) -> bool {
+        let start = device.works[copy as usize].start;
+        let streams = self.reached(segment.row);
+        let before = streams.filter_map(|at| device.last_launched(at, segment.start));
+        let end = |work: &u32| device.works[*work as usize].end;
+        let ended = before.filter(|work| *work != copy && end(work) <= start);
+        let Some(last) = ended.max_by_key(end).filter(|work| end(work) > segment.start) else {
+            return false;
+        };
+        device.stream_waits.push((copy, last));
+        evidence.stream_waits_inferred += 1;
+        true
+    }
+
+    /// Of the last works launched on other streams before a time, the one that ended last before a
+    /// work began that a call launched.
+    fn other(&self, device: &Device, (call, work): (u32, u32), before: i64) -> Option<u32> {
+        let start = device.works[work as usize].start;
+        let is_other = |at: &usize| !device.streams[*at].contains(&(work as usize));
+        let others = self.reached(call).filter(is_other);
+        let works = others.filter_map(|at| device.last_launched(at, before));
+        let ended = works.filter(|work| device.works[*work as usize].end <= start);
+        ended.max_by_key(|work| device.works[*work as usize].end)
+    }
+
+    /// The device a recorded wait is of, if its row says so.
+    fn device_of(&self, sync: u32) -> Option<i32> {
+        let trace = self.scope.trace;
+        match trace.slices.device(sync).filter(|id| *id >= 0) {
+            // Without the argument it may stand on the track of a thread.
+            None => Some(trace.device(sync)).filter(|id| self.streams.iter().any(|of| of.0 == *id)),
+            known => known,
+        }
+    }
+
+    /// The streams the thread of a call may wait for.
+    fn reached(&self, call: u32) -> impl Iterator<Item = usize> {
+        (0..self.streams.len()).filter(move |at| self.reaches(call, *at))
+    }
+
+    /// Whether the thread of a call may wait for a stream.
+    fn reaches(&self, call: u32, stream: usize) -> bool {
+        let track = self.scope.trace.slices.track[call as usize];
+        let used = &self.used[track.0 as usize];
+        used.is_empty() || used.contains(&self.streams[stream].0)
+    }
 }
 
-/// Whether a copy that the host waited for began only after work launched before its call had
-/// ended; then it waited for the one that ended last.
-pub(super) fn hold_up(
-    segment: &Segment,
-    copy: u32,
-    (device, evidence): (&mut Device, &mut Evidence),
-) -> bool {
-    let start = device.works[copy as usize].start;
-    let streams = 0..device.streams.len();
-    let before = streams.filter_map(|at| device.last_launched(at, segment.start));
-    let end = |work: &u32| device.works[*work as usize].end;
-    let ended = before.filter(|work| *work != copy && end(work) <= start);
-    let Some(last) = ended.max_by_key(end).filter(|work| end(work) > segment.start) else {
-        return false;
-    };
-    device.stream_waits.push((copy, last));
-    evidence.stream_waits_inferred += 1;
-    true
-}
-
-/// Of the last works launched on other streams before a time, the one that ended last before a
-/// work began.
-fn other(device: &Device, work: u32, before: i64) -> Option<u32> {
-    let start = device.works[work as usize].start;
-    let others =
-        (0..device.streams.len()).filter(|at| !device.streams[*at].contains(&(work as usize)));
-    let works = others.filter_map(|at| device.last_launched(at, before));
-    let ended = works.filter(|work| device.works[*work as usize].end <= start);
-    ended.max_by_key(|work| device.works[*work as usize].end)
+/// Per track: the devices it launched work on; if none, those of the threads of its process.
+fn used(scope: &Scope<'_>, streams: &[(i32, i32)]) -> Vec<BTreeSet<i32>> {
+    let trace = scope.trace;
+    let mut used = vec![BTreeSet::new(); trace.tracks.len()];
+    if streams.chunk_by(|a, b| a.0 == b.0).count() < 2 {
+        return used;
+    }
+    let mut of_process: BTreeMap<&TrackKey, BTreeSet<i32>> = BTreeMap::new();
+    for row in &scope.device_rows {
+        let Some(call) = scope.links.call(*row) else { continue };
+        let track = trace.slices.track[call as usize].0 as usize;
+        let device = trace.device(*row);
+        if used[track].insert(device) {
+            of_process.entry(&trace.tracks[track].pid).or_default().insert(device);
+        }
+    }
+    for (used, track) in used.iter_mut().zip(&trace.tracks) {
+        if let Some(devices) = of_process.get(&track.pid).filter(|_| used.is_empty()) {
+            used.clone_from(devices);
+        }
+    }
+    used
 }
 
 /// The work that ended last, alone.

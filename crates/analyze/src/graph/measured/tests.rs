@@ -1,0 +1,116 @@
+use trace::store::{NewSlice, SyncWait, Trace};
+
+use super::*;
+use crate::classify::{ClassRule, Classifier};
+use crate::window::WindowRule;
+
+type Track = (i64, i64);
+
+/// A trace under construction.
+#[derive(Default)]
+struct Sketch {
+    trace: Trace,
+    ids: u64,
+}
+
+impl Sketch {
+    fn host(&mut self, category: &str, name: &str, (track, span): (Track, Track)) -> u32 {
+        self.trace.push(&NewSlice::new(category, name, track, span))
+    }
+
+    /// A call and the kernel it launches; the row of the kernel.
+    fn kernel(&mut self, thread: Track, start: i64, stream: Track, span: Track) -> u32 {
+        self.ids += 1;
+        let correlation = Some(self.ids);
+        let call = NewSlice::new("cuda_runtime", "cudaLaunchKernel", thread, (start, start + 2));
+        self.trace.push(&NewSlice { correlation, ..call });
+        let kernel = NewSlice::new("kernel", "gemm", stream, span);
+        self.trace.push(&NewSlice { correlation, ..kernel })
+    }
+
+    /// A call and the row of its wait on a stream of a device.
+    fn wait(&mut self, name: &str, (thread, span): (Track, Track), stream: Track) -> (u32, u32) {
+        self.ids += 1;
+        let correlation = Some(self.ids);
+        let call = NewSlice::new("cuda_runtime", name, thread, span);
+        let call = self.trace.push(&NewSlice { correlation, ..call });
+        let sync = NewSlice::new("cuda_sync", "Wait", stream, span);
+        let device = i32::try_from(stream.0).ok();
+        let stream = i32::try_from(stream.1).ok();
+        let row = self.trace.push(&NewSlice { correlation, device, stream, ..sync });
+        (call, row)
+    }
+
+    fn graph(&self) -> MeasuredGraph {
+        let classifier = Classifier::new(ClassRule::Category);
+        let scope = Scope::new(&self.trace, WindowRule::All, &classifier);
+        of(&[scope], &Collectives::default())
+    }
+}
+
+/// The rows joined by synchronization, as (source, target).
+fn waits(graph: &MeasuredGraph) -> Vec<(u32, u32)> {
+    let row = |node: NodeId| graph.origins[node.index()].row;
+    let mut waits: Vec<_> = graph
+        .graph
+        .edges()
+        .iter()
+        .filter(|edge| edge.kind == EdgeKind::Synchronization)
+        .filter_map(|edge| Some((row(edge.source)?, row(edge.target)?)))
+        .collect();
+    waits.sort_unstable();
+    waits
+}
+
+const MAIN: Track = (900, 1);
+const OTHER: Track = (901, 1);
+
+#[test]
+fn a_recorded_wait_of_a_stream_is_of_its_device() {
+    let mut sketch = Sketch::default();
+    // Streams 7 and 20 of both devices work; on device 1, 20 waits for 7.
+    sketch.kernel(MAIN, 0, (0, 7), (5, 40));
+    sketch.kernel(MAIN, 3, (0, 20), (8, 40));
+    let a1 = sketch.kernel(MAIN, 6, (1, 7), (10, 50));
+    let (_, wait) = sketch.wait("cudaStreamWaitEvent", (MAIN, (9, 10)), (1, 20));
+    let stream = Some(7);
+    sketch.trace.slices.sync.push(wait, SyncWait { stream, ..SyncWait::default() });
+    let b1 = sketch.kernel(MAIN, 12, (1, 20), (55, 60));
+    assert_eq!(waits(&sketch.graph()), [(a1, b1)]);
+}
+
+#[test]
+fn a_recorded_wait_of_the_host_is_of_its_device() {
+    for name in ["cudaStreamSynchronize", "cudaDeviceSynchronize"] {
+        let mut sketch = Sketch::default();
+        sketch.kernel(MAIN, 0, (0, 20), (5, 40));
+        let b1 = sketch.kernel(MAIN, 3, (1, 20), (8, 30));
+        let (call, wait) = sketch.wait(name, (MAIN, (9, 60)), (1, 20));
+        sketch.trace.slices.sync.push(wait, SyncWait::default());
+        assert_eq!(waits(&sketch.graph()), [(b1, call)], "{name}");
+    }
+}
+
+#[test]
+fn an_inferred_wait_is_for_devices_the_thread_used() {
+    for name in ["cudaStreamSynchronize", "cudaDeviceSynchronize", "cudaEventSynchronize"] {
+        let mut sketch = Sketch::default();
+        let a = sketch.kernel(MAIN, 0, (0, 7), (5, 30));
+        sketch.kernel(OTHER, 0, (1, 7), (5, 40));
+        let call = sketch.host("cuda_runtime", name, (MAIN, (9, 60)));
+        assert_eq!(waits(&sketch.graph()), [(a, call)], "{name}");
+    }
+}
+
+#[test]
+fn threads_of_two_processes_hand_nothing_over() {
+    const BACKWARD: &str = "autograd::engine::evaluate_function: MmBackward0";
+    // In one process the first operator hands over to the backward pass, and that to the second.
+    for (process, hand_offs) in [(900, 2), (901, 0)] {
+        let mut sketch = Sketch::default();
+        sketch.host("cpu_op", "aten::mm", (MAIN, (0, 10)));
+        sketch.host("cpu_op", "aten::mm", (MAIN, (30, 40)));
+        sketch.host("cpu_op", BACKWARD, ((process, 2), (12, 20)));
+        assert_eq!(sketch.graph().evidence.hand_offs, hand_offs, "process {process}");
+    }
+}
