@@ -18,6 +18,10 @@ const COVERED_PCT: f64 = 90.0;
 
 pub(super) fn issues(rank: &Evidence<'_>) -> Vec<Issue> {
     let mut issues = losses(rank);
+    if rank.scope.trace.slices.is_empty() {
+        issues.push(no_events(rank));
+        return issues;
+    }
     issues.extend(zero_times(rank));
     if rank.scope.trace.rows().all(|row| !rank.scope.trace.kind(row).is_device_work()) {
         issues.push(no_device_work(rank));
@@ -61,6 +65,16 @@ fn words(name: &str) -> String {
         words.push(letter.to_ascii_lowercase());
     }
     words
+}
+
+fn no_events(rank: &Evidence<'_>) -> Issue {
+    let kind = Kind {
+        id: "no-events",
+        severity: Severity::Error,
+        matters: "there is nothing to analyse",
+        hint: "record some steps, and export the trace after the profiler has stopped",
+    };
+    kind.issue(Some(rank.scope.trace.rank), 0, "no event has a duration".to_owned())
 }
 
 fn no_device_work(rank: &Evidence<'_>) -> Issue {

@@ -58,7 +58,7 @@ fn a_sound_trace_has_only_remarks() {
 #[test]
 fn an_empty_trace_is_judged() {
     let found = issues(&[Trace::default()]);
-    assert!(found.iter().any(|issue| issue.id == "no-device-work"));
+    assert!(found.iter().any(|issue| issue.id == "no-events"));
     assert_eq!(issues(&[]), []);
 }
 

@@ -52,6 +52,9 @@ const CLASSES: &str = "compute, communication or memory";
 const NAMES: &str = "host_operator, runtime_call, synchronization_return, untraced_host, \
     data_loading, launch_delay, compute, memory, communication, communication_transfer or device_gap";
 
+/// Beyond it, a window of hours would leave the range of nanoseconds.
+const FACTOR_MAX: f64 = 1000.0;
+
 /// Reads an edit: selectors, which must all agree, and a factor.
 ///
 /// `kernel=NAME`, `op=NAME`, `name=NAME` (`=~` for a regular expression, `"…"` around blanks),
@@ -70,8 +73,8 @@ pub fn parse(text: &str) -> Result<Edit, Error> {
     let Some((last, selecting)) = words.split_last() else { return Err(wrong(FORM, "nothing")) };
     let number = last.strip_prefix(['x', '*', '×']).and_then(|number| number.parse::<f64>().ok());
     let Some(factor) = number else { return Err(wrong("a factor at the end, such as x0.5", last)) };
-    if !(factor.is_finite() && factor >= 0.0) {
-        return Err(wrong("a factor of 0 or more", last));
+    if !(0.0..=FACTOR_MAX).contains(&factor) {
+        return Err(wrong("a factor between 0 and 1000", last));
     }
     if selecting.is_empty() {
         return Err(wrong(FORM, last));

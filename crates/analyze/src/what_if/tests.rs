@@ -68,7 +68,8 @@ fn a_wrong_edit_is_told_what_was_expected() {
     };
     check("", "expected SELECTOR… xFACTOR");
     check("kernel=gemm", "a factor at the end, such as x0.5, got \"kernel=gemm\"");
-    check("kernel=gemm x-1", "0 or more");
+    check("kernel=gemm x-1", "between 0 and 1000");
+    check("kernel=gemm x1e300", "between 0 and 1000");
     check("x2", "kernel=~gemm x0.5");
     check("kernels=gemm x2", "kernel=, op=, name=");
     check("class=gemm x2", "compute, communication or memory");
