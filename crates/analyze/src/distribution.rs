@@ -35,6 +35,45 @@ pub struct Distribution {
     pub std: f64,
 }
 
+/// The spread of durations, as the columns of a table.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
+pub struct Durations {
+    /// Shortest.
+    pub min_ns: i64,
+    /// 5th percentile.
+    pub p5_ns: i64,
+    /// Lower quartile.
+    pub p25_ns: i64,
+    /// Median.
+    pub p50_ns: i64,
+    /// Upper quartile.
+    pub p75_ns: i64,
+    /// 95th percentile.
+    pub p95_ns: i64,
+    /// Longest.
+    pub max_ns: i64,
+    /// Mean.
+    pub mean_ns: f64,
+    /// Sample standard deviation.
+    pub std_ns: f64,
+}
+
+impl From<Distribution> for Durations {
+    fn from(of: Distribution) -> Self {
+        Self {
+            min_ns: of.min,
+            p5_ns: of.p5,
+            p25_ns: of.p25,
+            p50_ns: of.p50,
+            p75_ns: of.p75,
+            p95_ns: of.p95,
+            max_ns: of.max,
+            mean_ns: of.mean,
+            std_ns: of.std,
+        }
+    }
+}
+
 /// Values of one power of two: `low ≤ value < high`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub struct Bin {

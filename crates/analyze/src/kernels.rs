@@ -15,7 +15,7 @@ use trace::store::{LaunchShape, Trace};
 pub use name::short_name;
 
 use crate::classify::Class;
-use crate::distribution::{self, thousandths};
+use crate::distribution::{self, Durations, thousandths};
 use crate::scope::Scope;
 use crate::{breakdown, percent};
 
@@ -38,24 +38,9 @@ pub struct KernelRow {
     pub busy_pct: Option<f64>,
     /// Of the window.
     pub window_pct: Option<f64>,
-    /// Shortest.
-    pub min_ns: i64,
-    /// 5th percentile of the durations.
-    pub p5_ns: i64,
-    /// Lower quartile.
-    pub p25_ns: i64,
-    /// Median.
-    pub p50_ns: i64,
-    /// Upper quartile.
-    pub p75_ns: i64,
-    /// 95th percentile.
-    pub p95_ns: i64,
-    /// Longest.
-    pub max_ns: i64,
-    /// Mean.
-    pub mean_ns: f64,
-    /// Sample standard deviation.
-    pub std_ns: f64,
+    /// Of one kernel.
+    #[serde(flatten)]
+    pub durations: Durations,
     /// The devices it ran on, as `0 1`.
     pub devices: String,
     /// The streams it ran on, as `7 22`.
@@ -192,15 +177,7 @@ fn row(trace: &Trace, group: &Group, (busy_ns, window_ns): (i64, i64)) -> Kernel
         total_ns: spread.total,
         busy_pct: percent(spread.total, busy_ns),
         window_pct: percent(spread.total, window_ns),
-        min_ns: spread.min,
-        p5_ns: spread.p5,
-        p25_ns: spread.p25,
-        p50_ns: spread.p50,
-        p75_ns: spread.p75,
-        p95_ns: spread.p95,
-        max_ns: spread.max,
-        mean_ns: spread.mean,
-        std_ns: spread.std,
+        durations: spread.into(),
         devices: joined(devices, " "),
         streams: joined(streams, " "),
         grid: usual.map(|shape| joined(shape.grid, "x")),

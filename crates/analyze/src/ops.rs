@@ -4,7 +4,7 @@ use serde::Serialize;
 use trace::store::Kind;
 
 use crate::attribution::Attribution;
-use crate::distribution::{self, thousandths};
+use crate::distribution::{self, Durations, thousandths};
 use crate::scope::Scope;
 use crate::tree::Tree;
 use crate::{breakdown, percent};
@@ -36,24 +36,9 @@ pub struct OpRow {
     pub kernel_self_count: u64,
     /// `kernel_count` per count.
     pub kernels_per_call: f64,
-    /// Shortest on the host.
-    pub min_ns: i64,
-    /// 5th percentile on the host.
-    pub p5_ns: i64,
-    /// Lower quartile on the host.
-    pub p25_ns: i64,
-    /// Median on the host.
-    pub p50_ns: i64,
-    /// Upper quartile on the host.
-    pub p75_ns: i64,
-    /// 95th percentile on the host.
-    pub p95_ns: i64,
-    /// Longest on the host.
-    pub max_ns: i64,
-    /// Mean on the host.
-    pub mean_ns: f64,
-    /// Sample standard deviation on the host.
-    pub std_ns: f64,
+    /// Of one call on the host.
+    #[serde(flatten)]
+    pub durations: Durations,
 }
 
 /// What is summed for one name.
@@ -95,15 +80,7 @@ pub fn of(scope: &Scope<'_>, tree: &Tree, attribution: &Attribution) -> Vec<OpRo
                 kernel_count: sums.kernels,
                 kernel_self_count: sums.kernels_self,
                 kernels_per_call: thousandths(sums.kernels as f64 / spread.count as f64),
-                min_ns: spread.min,
-                p5_ns: spread.p5,
-                p25_ns: spread.p25,
-                p50_ns: spread.p50,
-                p75_ns: spread.p75,
-                p95_ns: spread.p95,
-                max_ns: spread.max,
-                mean_ns: spread.mean,
-                std_ns: spread.std,
+                durations: spread.into(),
             }
         })
         .collect();

@@ -6,7 +6,7 @@ mod tests;
 use serde::Serialize;
 
 use crate::classify::Class;
-use crate::distribution::{self, thousandths};
+use crate::distribution::{self, Durations, thousandths};
 use crate::interval::{self, Interval};
 use crate::scope::Scope;
 use crate::{percent, window};
@@ -57,24 +57,9 @@ pub struct StepSummary {
     pub incomplete_count: u64,
     /// Their times on the host together.
     pub total_ns: i64,
-    /// Shortest.
-    pub min_ns: i64,
-    /// 5th percentile.
-    pub p5_ns: i64,
-    /// Lower quartile.
-    pub p25_ns: i64,
-    /// Median.
-    pub p50_ns: i64,
-    /// Upper quartile.
-    pub p75_ns: i64,
-    /// 95th percentile.
-    pub p95_ns: i64,
-    /// Longest.
-    pub max_ns: i64,
-    /// Mean.
-    pub mean_ns: f64,
-    /// Sample standard deviation.
-    pub std_ns: f64,
+    /// Of one step on the host.
+    #[serde(flatten)]
+    pub durations: Durations,
     /// Coefficient of variation: `std_ns` of `mean_ns`; `None` of fewer than two.
     pub cv_pct: Option<f64>,
 }
@@ -130,15 +115,7 @@ pub fn summary(rank: u32, steps: &[StepRow]) -> StepSummary {
         count: spread.count,
         incomplete_count: (steps.len() - whole) as u64,
         total_ns: spread.total,
-        min_ns: spread.min,
-        p5_ns: spread.p5,
-        p25_ns: spread.p25,
-        p50_ns: spread.p50,
-        p75_ns: spread.p75,
-        p95_ns: spread.p95,
-        max_ns: spread.max,
-        mean_ns: spread.mean,
-        std_ns: spread.std,
+        durations: spread.into(),
         cv_pct: (spread.count > 1 && spread.mean > 0.0).then(|| thousandths(cv_pct)),
     }
 }

@@ -225,7 +225,7 @@ fn whole_steps(steps: &StepSummary) -> u64 {
 }
 
 fn median_step(steps: &StepSummary) -> Option<i64> {
-    (steps.count > 0).then_some(steps.p50_ns)
+    (steps.count > 0).then_some(steps.durations.p50_ns)
 }
 
 fn parts(breakdowns: &[Breakdown]) -> Vec<Part> {

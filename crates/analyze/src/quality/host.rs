@@ -75,8 +75,8 @@ fn step_count(rank: &Evidence<'_>) -> Option<Issue> {
     };
     let what = format!(
         "step times vary by {cv_pct:.1} %: {} to {}",
-        milliseconds(summary.min_ns),
-        milliseconds(summary.max_ns)
+        milliseconds(summary.durations.min_ns),
+        milliseconds(summary.durations.max_ns)
     );
     Some(kind.issue(of_rank, summary.count, what).share(Some(cv_pct)))
 }

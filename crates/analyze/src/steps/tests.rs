@@ -32,7 +32,7 @@ fn work_counts_for_the_step_in_which_it_runs() {
     ];
     assert_eq!(plain, expected);
     let summary = summary(0, &rows);
-    assert_eq!((summary.count, summary.p50_ns, summary.total_ns), (3, 100, 310));
+    assert_eq!((summary.count, summary.durations.p50_ns, summary.total_ns), (3, 100, 310));
     assert_eq!(summary.cv_pct, Some(14.782));
 }
 
