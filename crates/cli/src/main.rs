@@ -8,6 +8,7 @@ mod command;
 mod error;
 mod interrupt;
 mod machine;
+mod output;
 mod progress;
 mod render;
 mod resolve;

@@ -3,9 +3,8 @@
 //! A row is any flat struct; its field names are the columns and say the unit (`…_ns`, `…_pct`,
 //! `…_bytes`). Knows nothing of what the rows mean.
 
-use std::fs::File;
 use std::io::{self, BufWriter, Write};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use data::{Column, Values};
 use serde::Serialize;
@@ -14,8 +13,8 @@ use serde_json::Value;
 
 use crate::args::Format;
 use crate::error::Error;
-use crate::machine;
 use crate::render::{self, Console};
+use crate::{machine, output};
 
 /// Rows of a table for people, unless they ask for another number.
 const TOP: usize = 20;
@@ -44,13 +43,14 @@ pub fn put<T: Serialize>(console: Console, rows: &[T], target: Target<'_>) -> Re
         console.say("no rows");
     }
     if console.format == Format::Parquet {
-        let Some(output) = target.output else { return Err(Error::ParquetToStdout) };
+        let Some(path) = target.output else { return Err(Error::ParquetToStdout) };
         if total == 0 {
             // Without a row there are no columns to write.
-            console.warn(format_args!("{}: not written", output.display()));
+            console.warn(format_args!("{}: not written", path.display()));
             return Ok(());
         }
-        return Ok(data::write_table(output, Sheet::of(rows)?.into_columns())?);
+        let bytes = data::encode_table(path, Sheet::of(rows)?.into_columns())?;
+        return output::put(path, |file| file.write_all(&bytes).map_err(Error::Output));
     }
     let text = |out: &mut dyn Write| -> Result<(), Error> {
         match console.format {
@@ -88,22 +88,11 @@ pub fn deliver(
         write(&mut out)?;
         return out.flush().map_err(Error::Output);
     };
-    let mut partial = path.as_os_str().to_owned();
-    partial.push(".partial");
-    let partial = PathBuf::from(partial);
-    let fill = || {
-        let mut out = BufWriter::new(File::create(&partial).map_err(Error::io(path, "create"))?);
+    output::put(path, |file| {
+        let mut out = BufWriter::new(file);
         write(&mut out)?;
-        out.flush().map_err(Error::io(path, "write"))?;
-        out.get_ref().sync_all().map_err(Error::io(path, "sync"))?;
-        std::fs::rename(&partial, path).map_err(Error::io(path, "rename"))
-    };
-    let filled = fill();
-    if filled.is_err() {
-        // The first error is the one to report.
-        let _ = std::fs::remove_file(&partial);
-    }
-    filled
+        out.flush().map_err(Error::Output)
+    })
 }
 
 fn write_json<T: Serialize>(rows: &[T], out: &mut dyn Write) -> Result<(), Error> {

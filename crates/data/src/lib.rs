@@ -43,7 +43,7 @@ pub use fitted::{Fitted, FittedCategorical, FittedDense};
 pub use loader::{FeaturePlan, Loaded, Loader, LoaderOptions, Shuffle};
 pub use loss::{Losses, Malformed};
 pub use manifest::{CategoricalEntry, Columns, Manifest, Part};
-pub use parquet::table::{Column, Values, write_table};
+pub use parquet::table::{Column, Values, encode_table};
 pub use prepare::{
     DEFAULT_ROW_GROUP_ROWS, PrepareRequest, Prepared, Progress, default_threads, prepare,
 };

@@ -1,6 +1,6 @@
 //! `rowmill score`: one click probability per row, in the order of the rows, streaming.
 
-use std::fs::{self, File};
+use std::fs;
 use std::io::{self, BufWriter, Write};
 use std::path::{Path, PathBuf};
 
@@ -11,6 +11,7 @@ use train::Scorer;
 
 use crate::args::{self, Score};
 use crate::error::Error;
+use crate::output;
 use crate::progress::{Meter, Unit};
 use crate::render;
 use crate::resolve::{Session, checkpoint, input};
@@ -48,22 +49,10 @@ fn score_into(
     if standing.is_some() && standing == input {
         return Err(Error::OutputIsInput { path: path.to_owned() });
     }
-    // Pipes and devices cannot be replaced.
-    let in_place = standing.as_ref().is_some_and(|path| !path.is_file());
-    let place = standing.unwrap_or_else(|| path.to_owned());
-    let mut partial = place.clone().into_os_string();
-    partial.push(if in_place { "" } else { ".partial" });
-    let file = File::create(&partial).map_err(Error::io(path, "create"))?;
-    let mut target = Target { out: BufWriter::new(file), path: Some(path) };
-    let scored = score(args, session, scorer, &mut target);
-    if !in_place {
-        match &scored {
-            Ok(_) => fs::rename(&partial, &place).map_err(Error::io(path, "write"))?,
-            // The error that is reported is the one before.
-            Err(_) => drop(fs::remove_file(&partial)),
-        }
-    }
-    scored
+    output::put(path, |file| {
+        let mut target = Target { out: BufWriter::new(file), path: Some(path) };
+        score(args, session, scorer, &mut target)
+    })
 }
 
 /// What is printed where the probabilities go to a file.

@@ -77,6 +77,31 @@ fn every_table_prints_in_every_format() {
     assert!(fs::read(place.path("b.parquet")).unwrap().starts_with(b"PAR1"));
 }
 
+#[cfg(unix)]
+#[test]
+fn an_output_keeps_what_it_cannot_replace() {
+    let place = place();
+    // A link stays one; its target gets the rows.
+    fs::write(place.path("target.csv"), "before").unwrap();
+    std::os::unix::fs::symlink(place.path("target.csv"), place.path("link.csv")).unwrap();
+    place.done("trace kernels t.json --format csv --output link.csv");
+    assert!(fs::symlink_metadata(place.path("link.csv")).unwrap().is_symlink());
+    assert!(fs::read_to_string(place.path("target.csv")).unwrap().starts_with("rank,"));
+    // A pipe is written in place.
+    let pipe = place.path("pipe");
+    assert!(Command::new("mkfifo").arg(&pipe).status().unwrap().success());
+    let read = std::thread::spawn({
+        let pipe = pipe.clone();
+        move || fs::read_to_string(pipe).unwrap()
+    });
+    place.done("trace kernels t.json --format csv --output pipe");
+    assert!(read.join().unwrap().starts_with("rank,"));
+    assert!(!fs::symlink_metadata(&pipe).unwrap().is_file());
+    // What fails leaves neither a file nor a part of one.
+    let ran = place.run("trace kernels t.json --format csv --output nowhere/k.csv");
+    assert!(ran.code == Some(1) && ran.stderr.contains("nowhere/k.csv"), "{}", ran.stderr);
+}
+
 #[test]
 fn a_breakdown_counts_nanoseconds_of_the_whole_steps() {
     let rows = place().done("trace breakdown t.json --format json").last();

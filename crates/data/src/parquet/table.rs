@@ -1,6 +1,6 @@
-//! A small table of named columns to one Parquet file: results and reports, for any crate above.
+//! A small table of named columns as one Parquet file: results and reports, for any crate above.
+//! Knows no disk.
 
-use std::fs::File;
 use std::path::Path;
 use std::sync::Arc;
 
@@ -33,11 +33,11 @@ pub struct Column {
     pub values: Values,
 }
 
-/// Writes `columns` to `path` under a temporary name, synced and then renamed.
+/// A Parquet file of `columns`, in memory; `path` is named in errors.
 ///
 /// # Errors
-/// [`Error::Write`] and [`Error::Parquet`]; the latter also for columns of different lengths.
-pub fn write_table(path: &Path, columns: Vec<Column>) -> Result<(), Error> {
+/// [`Error::Parquet`], for columns of different lengths too.
+pub fn encode_table(path: &Path, columns: Vec<Column>) -> Result<Vec<u8>, Error> {
     let arrays = columns.into_iter().map(|column| {
         let array: ArrayRef = match column.values {
             Values::Integers(values) => Arc::new(Int64Array::from(values)),
@@ -48,19 +48,13 @@ pub fn write_table(path: &Path, columns: Vec<Column>) -> Result<(), Error> {
         (column.name, array)
     });
     let batch = RecordBatch::try_from_iter(arrays).map_err(|e| Error::parquet(path)(e.into()))?;
-    let mut partial = path.as_os_str().to_owned();
-    partial.push(".partial");
-    let partial = Path::new(&partial);
-    let file = File::create(partial).map_err(Error::write(partial))?;
     let write = || {
         let level = ZstdLevel::try_new(1)?;
         let properties =
             WriterProperties::builder().set_compression(Compression::ZSTD(level)).build();
-        let mut writer = ArrowWriter::try_new(file, batch.schema(), Some(properties))?;
+        let mut writer = ArrowWriter::try_new(Vec::new(), batch.schema(), Some(properties))?;
         writer.write(&batch)?;
         writer.into_inner()
     };
-    let file = write().map_err(Error::parquet(path))?;
-    file.sync_all().map_err(Error::write(partial))?;
-    std::fs::rename(partial, path).map_err(Error::write(path))
+    write().map_err(Error::parquet(path))
 }

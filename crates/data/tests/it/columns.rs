@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use arrow_array::builder::{Int64Builder, ListBuilder, StringBuilder};
 use arrow_array::{ArrayRef, BooleanArray, Float64Array, Int32Array, RecordBatch, StringArray};
-use data::{Column, Dataset, Values, write_table};
+use data::{Column, Dataset, Values, encode_table};
 use schema::DataConfig;
 use serde_json::json;
 
@@ -172,7 +172,7 @@ fn a_table_of_results_reads_back() {
         Column { name: "c".into(), values: Values::Integers(vec![Some(5), Some(-1)]) },
         Column { name: "t".into(), values: Values::Text(vec![Some("7".into()), Some("8".into())]) },
     ];
-    write_table(&path, columns).unwrap();
+    std::fs::write(&path, encode_table(&path, columns).unwrap()).unwrap();
     let config = config(json!({
         "format": "parquet", "label": {"column": "y"},
         "categorical": [{"column": "c", "kind": "integer"}, {"column": "t", "kind": "integer"}],
