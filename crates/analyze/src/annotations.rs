@@ -122,7 +122,7 @@ fn launched_by_process<'a>(scope: &Scope<'a>) -> BTreeMap<&'a TrackKey, Vec<(i64
     let trace = scope.trace;
     let mut launched: BTreeMap<&TrackKey, Vec<(i64, i64)>> = BTreeMap::new();
     for row in &scope.device_rows {
-        let Some(call) = scope.links.call(*row) else { continue };
+        let Some(call) = scope.links().call(*row) else { continue };
         let work = (trace.slices.start(call), trace.slices.duration[*row as usize]);
         launched.entry(&trace.track(call).pid).or_default().push(work);
     }

@@ -111,7 +111,7 @@ pub fn of(scope: &Scope<'_>, tree: &Tree) -> Attribution {
     let mut methods = vec![Method::Orphan; rows.len()];
     let mut owners = vec![NONE; rows.len()];
     for (at, row) in rows.iter().enumerate() {
-        let Some(call) = scope.links.call(*row) else { continue };
+        let Some(call) = scope.links().call(*row) else { continue };
         methods[at] = Method::Call;
         if let Some(operator) = tree.operator(trace, call) {
             (methods[at], owners[at]) = (Method::Correlation, operator);
@@ -121,14 +121,14 @@ pub fn of(scope: &Scope<'_>, tree: &Tree) -> Attribution {
     external::by_graph_node(trace, rows, (&mut methods, &mut owners));
     let is_annotation = |row: &u32| trace.kind(*row) == Kind::Annotation;
     for (at, row) in rows.iter().enumerate() {
-        let call = scope.links.call(*row).filter(|_| methods[at] == Method::Call);
+        let call = scope.links().call(*row).filter(|_| methods[at] == Method::Call);
         if let Some(around) = call.and_then(|call| tree.ancestors(call).find(is_annotation)) {
             (methods[at], owners[at]) = (Method::Annotation, around);
         }
     }
     external::by_span_on_stream(trace, rows, (&mut methods, &mut owners));
     let launched_by = |at: usize| match methods[at] {
-        Method::Correlation | Method::Annotation | Method::Call => scope.links.call(rows[at]),
+        Method::Correlation | Method::Annotation | Method::Call => scope.links().call(rows[at]),
         _ => None,
     };
     let owner = |at: usize| Some(owners[at]).filter(|owner| *owner != NONE);

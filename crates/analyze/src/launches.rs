@@ -164,7 +164,7 @@ pub fn of<'a>(scope: &Scope<'a>, settings: &Settings) -> Vec<LaunchRow<'a>> {
     let order = |row: u32| (slices.start(row), row);
     let mut first_of_call = HashMap::<u32, u32>::new();
     let mut first = |call: u32| {
-        let work = scope.links.work(call);
+        let work = scope.links().work(call);
         match work {
             [only] => Some(*only),
             _ => Some(*first_of_call.entry(call).or_insert_with(|| {
@@ -172,7 +172,8 @@ pub fn of<'a>(scope: &Scope<'a>, settings: &Settings) -> Vec<LaunchRow<'a>> {
             })),
         }
     };
-    let launched = scope.device_rows.iter().filter_map(|row| Some((*row, scope.links.call(*row)?)));
+    let launched =
+        scope.device_rows.iter().filter_map(|row| Some((*row, scope.links().call(*row)?)));
     launched
         .map(|(row, call)| {
             let call_ns = slices.duration[call as usize];
@@ -192,7 +193,7 @@ pub fn of<'a>(scope: &Scope<'a>, settings: &Settings) -> Vec<LaunchRow<'a>> {
                 call_ns,
                 device_ns,
                 delay_ns,
-                work_count: scope.links.work(call).len() as u64,
+                work_count: scope.links().work(call).len() as u64,
                 is_first,
                 is_short: !is_slow_call && device_ns < call_ns,
                 is_slow_call,
@@ -217,7 +218,7 @@ pub fn summary(scope: &Scope<'_>, rows: &[LaunchRow<'_>]) -> LaunchSummary {
     calls.dedup();
     summary.call_count = calls.len() as u64;
     summary.call_ns = calls.iter().map(|call| slices.duration[*call as usize]).sum();
-    let is_graph = |call: &&u32| scope.links.work(**call).len() > 1;
+    let is_graph = |call: &&u32| scope.links().work(**call).len() > 1;
     summary.graph_call_count = calls.iter().filter(is_graph).count() as u64;
     for row in rows {
         let before_call_ns = -(row.delay_ns + row.call_ns);
@@ -240,7 +241,7 @@ fn calls_without_work(scope: &Scope<'_>) -> u64 {
     let is_lost = |row: &u32| {
         trace.kind(*row).is_call()
             && launches[trace.slices.name[*row as usize].0 as usize]
-            && scope.links.work(*row).is_empty()
+            && scope.links().work(*row).is_empty()
             && scope.starts_inside(*row)
     };
     trace.rows().filter(is_lost).count() as u64

@@ -105,7 +105,7 @@ fn each(scope: &Scope<'_>) -> impl Iterator<Item = (Key, Stream)> {
     let mut streams = BTreeMap::<Key, Stream>::new();
     // From the call to its work, so that a graph's work is seen together.
     for call in trace.rows().filter(|row| trace.kind(*row).is_call()) {
-        let work = scope.links.work(call).iter();
+        let work = scope.links().work(call).iter();
         let Some(row) = work.min_by_key(|row| (trace.slices.start(**row), **row)) else { continue };
         let (launched, began) = (trace.slices.start(call), trace.slices.start(*row));
         let is_over = began < start || (began == start && launched < start);

@@ -1,6 +1,7 @@
 //! One rank's part that is looked at: window, device rows, classes, launches.
 
 use std::collections::BTreeSet;
+use std::sync::OnceLock;
 
 use trace::store::{Kind, Trace};
 
@@ -20,8 +21,8 @@ pub struct Scope<'a> {
     pub device_rows: Vec<u32>,
     /// The class of each of them.
     pub classes: Vec<Class>,
-    /// Launches and their work, of the whole trace.
-    pub links: Links,
+    /// See [`Scope::links`].
+    links: OnceLock<Links>,
 }
 
 impl<'a> Scope<'a> {
@@ -30,8 +31,8 @@ impl<'a> Scope<'a> {
     /// # Cost
     /// `O(n log n)` in the rows of the trace.
     pub fn new(trace: &'a Trace, rule: WindowRule, classifier: &Classifier) -> Self {
-        let links = Links::of(trace);
-        let mut steps = window::steps(trace, &links);
+        let links = OnceLock::new();
+        let mut steps = window::steps(trace, || links.get_or_init(|| Links::of(trace)));
         let (window, mut device_rows) = match rule {
             WindowRule::Hta => {
                 let rows = kept_by_hta(trace, &steps);
@@ -67,6 +68,11 @@ impl<'a> Scope<'a> {
         device_rows.sort_by_key(|row| (trace.slices.start(*row), *row));
         let classes = classifier.classes(trace, &device_rows);
         Self { trace, window, device_rows, classes, links }
+    }
+
+    /// Launches and their work, of the whole trace; joined when first asked for.
+    pub fn links(&self) -> &Links {
+        self.links.get_or_init(|| Links::of(self.trace))
     }
 
     /// The part of a row inside the window; empty if none is.

@@ -69,7 +69,7 @@ pub struct StepSummary {
 /// # Cost
 /// `O(n log n)` in the rows of the trace.
 pub fn of(scope: &Scope<'_>) -> Vec<StepRow> {
-    let steps = window::steps(scope.trace, &scope.links);
+    let steps = window::steps(scope.trace, || scope.links());
     let of_class = |class| interval::union(scope.spans(|_, found| found == class));
     let busy = interval::union(scope.spans(|_, _| true));
     let compute = of_class(Class::Compute);

@@ -58,7 +58,8 @@ impl Window {
 }
 
 /// The steps of a trace, by start; where several threads or categories mark one, the first row.
-pub fn steps(trace: &Trace, links: &Links) -> Vec<Step> {
+/// A trace without steps needs no `links`.
+pub fn steps<'a>(trace: &Trace, links: impl FnOnce() -> &'a Links) -> Vec<Step> {
     let slices = &trace.slices;
     let number = |name: &str| name.strip_prefix(STEP)?.parse::<i64>().ok();
     let numbers: Vec<Option<i64>> = trace.strings.iter().map(number).collect();
@@ -80,7 +81,9 @@ pub fn steps(trace: &Trace, links: &Links) -> Vec<Step> {
         })
         .collect();
     steps.sort_by_key(|step| (step.start, step.row));
-    mark_incomplete(trace, links, &mut steps);
+    if !steps.is_empty() {
+        mark_incomplete(trace, links(), &mut steps);
+    }
     steps
 }
 

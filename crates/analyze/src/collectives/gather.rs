@@ -84,7 +84,7 @@ fn describe(scope: &Scope<'_>, row: u32, recorded: &[Recorded]) -> Call {
     let trace = scope.trace;
     let own = trace.slices.collective.get(row);
     let collective = own.or_else(|| {
-        let around = around(trace, recorded, scope.links.call(row)?)?;
+        let around = around(trace, recorded, scope.links().call(row)?)?;
         trace.slices.collective.get(around)
     });
     let text = |id: StringId| trace.strings.get(id);
@@ -134,7 +134,7 @@ fn plain_name(kernel: &str) -> &str {
 
 /// The step that launched a kernel, or in which it began if its launch is unknown; −1 outside all.
 fn step(scope: &Scope<'_>, row: u32) -> i64 {
-    let time = scope.trace.slices.start(scope.links.call(row).unwrap_or(row));
+    let time = scope.trace.slices.start(scope.links().call(row).unwrap_or(row));
     let steps = &scope.window.steps;
     let begun = steps.partition_point(|step| step.start <= time);
     let last = begun.checked_sub(1).map(|at| &steps[at]);

@@ -220,7 +220,7 @@ pub fn gaps(scope: &Scope<'_>, tree: &Tree, settings: &Settings) -> Vec<Gap> {
             owner: owner.map(|id| scope.trace.strings.get(id).to_owned()),
             is_after_sync: parts.is_after_sync,
             ending_row: bare.ending,
-            call_row: bare.ending.and_then(|row| scope.links.call(row)),
+            call_row: bare.ending.and_then(|row| scope.links().call(row)),
         });
     });
     gaps.sort_by_key(|gap| (gap.device, gap.start_ns));
@@ -311,7 +311,7 @@ impl Parts {
         self.of.clear();
         self.is_after_sync = false;
         let whole = (gap.from, gap.to);
-        let call = gap.ending.and_then(|row| scope.links.call(row));
+        let call = gap.ending.and_then(|row| scope.links().call(row));
         let (None, Some(call)) = (gap.edge, call) else {
             return self.push(scope, gap.edge.unwrap_or(DeviceCause::Unlinked), None, whole);
         };

@@ -101,7 +101,7 @@ fn cause(
     (from, to): (i64, i64),
     ending: u32,
 ) -> StreamCause {
-    let launched = scope.links.call(ending).map(|call| scope.trace.slices.start(call));
+    let launched = scope.links().call(ending).map(|call| scope.trace.slices.start(call));
     match launched {
         None => StreamCause::Unlinked,
         Some(launched) if launched > from => StreamCause::HostWait,

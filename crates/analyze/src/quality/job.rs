@@ -81,7 +81,7 @@ fn missing(ranks: &[Evidence<'_>]) -> Option<Issue> {
 
 fn mixed_steps(ranks: &[Evidence<'_>]) -> Option<Issue> {
     let numbers = |rank: &Evidence<'_>| -> BTreeSet<i64> {
-        let steps = window::steps(rank.scope.trace, &rank.scope.links);
+        let steps = window::steps(rank.scope.trace, || rank.scope.links());
         steps.into_iter().map(|step| step.number).collect()
     };
     let sets: Vec<(u32, BTreeSet<i64>)> =

@@ -133,7 +133,7 @@ fn lost_device_rows(rank: &Evidence<'_>) -> Option<Issue> {
 }
 
 fn repeated_ids(rank: &Evidence<'_>) -> Option<Issue> {
-    let contested = rank.scope.links.contested();
+    let contested = rank.scope.links().contested();
     let first = contested.first()?;
     let kind = Kind {
         id: "repeated-correlation-ids",
@@ -151,7 +151,7 @@ fn clock_offset(rank: &Evidence<'_>) -> Option<Issue> {
     let trace = rank.scope.trace;
     let start = |row: u32| trace.slices.start(row);
     let early = |row: &u32| {
-        let call = rank.scope.links.call(*row)?;
+        let call = rank.scope.links().call(*row)?;
         Some(start(call) - start(*row)).filter(|ns| *ns > 0).map(|ns| (ns, *row))
     };
     let early: Vec<(i64, u32)> = rank.scope.device_rows.iter().filter_map(early).collect();

@@ -20,7 +20,7 @@ fn dlrm8_launches_2116_pieces_of_work_and_128_are_older() {
     for trace in &job.traces {
         let scope = whole(trace);
         let found = attribution::of(&scope, &tree::of(trace));
-        pairs += scope.device_rows.iter().filter(|row| scope.links.call(**row).is_some()).count();
+        pairs += scope.device_rows.iter().filter(|row| scope.links().call(**row).is_some()).count();
         for coverage in found.coverage(&scope) {
             match coverage.method {
                 Method::Correlation => {}

@@ -134,7 +134,7 @@ fn queues(seed: u64, scope: &Scope<'_>) {
             let waits = |row: &u32| {
                 (scope.trace.device(*row), scope.trace.stream(*row)) == stream
                     && time < slices.start(*row)
-                    && scope.links.call(*row).is_some_and(|call| slices.start(call) <= time)
+                    && scope.links().call(*row).is_some_and(|call| slices.start(call) <= time)
             };
             let painted = scope.trace.rows().filter(|row| scope.trace.kind(*row).is_device_work());
             let painted = painted.filter(waits).count();

@@ -66,7 +66,7 @@ impl Device {
                 if is_outside && !(start == end && start > scope.window.start) {
                     continue;
                 }
-                let call = scope.links.call(row).map(|call| trace.slices.start(call));
+                let call = scope.links().call(row).map(|call| trace.slices.start(call));
                 launched = launched.max(call.unwrap_or(i64::MIN));
                 let category = category(trace.kind(row), scope.classes[place]);
                 let track = Some(trace.slices.track[row as usize]);

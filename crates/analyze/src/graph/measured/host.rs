@@ -157,7 +157,7 @@ pub(super) fn chain(
     let mut launched: &[u32] = &[];
     for segment in segments {
         if rank.scope.trace.kind(segment.row).is_call() {
-            launched = rank.scope.links.work(segment.row);
+            launched = rank.scope.links().work(segment.row);
             add_call(draft, rank, &mut order, (segment, &mut steps));
         } else {
             let awaited = rank.waits.of_own_operator(segment, launched, rank.device);
@@ -166,7 +166,7 @@ pub(super) fn chain(
     }
     let is_work = |segment: &Segment| {
         let is_call = rank.scope.trace.kind(segment.row).is_call();
-        !is_call || !rank.scope.links.work(segment.row).is_empty()
+        !is_call || !rank.scope.links().work(segment.row).is_empty()
     };
     let works = segments.iter().any(is_work);
     Chain { track, steps, works, hand_offs: Vec::new() }
@@ -182,7 +182,7 @@ fn add_call(
     let call = rank.waits.call(segment.row);
     let works: Vec<u32> = rank
         .scope
-        .links
+        .links()
         .work(segment.row)
         .iter()
         .filter_map(|row| rank.device.work(*row))

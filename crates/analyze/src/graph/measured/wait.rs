@@ -354,7 +354,7 @@ fn used(scope: &Scope<'_>, streams: &[(i32, i32)]) -> Vec<BTreeSet<i32>> {
     }
     let mut of_process: BTreeMap<&TrackKey, BTreeSet<i32>> = BTreeMap::new();
     for row in &scope.device_rows {
-        let Some(call) = scope.links.call(*row) else { continue };
+        let Some(call) = scope.links().call(*row) else { continue };
         let track = trace.slices.track[call as usize].0 as usize;
         let device = trace.device(*row);
         if used[track].insert(device) {
