@@ -8,6 +8,7 @@ mod category;
 mod header;
 mod loss;
 mod mark;
+pub(crate) mod room;
 mod slice;
 mod sparse;
 mod string;

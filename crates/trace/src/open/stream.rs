@@ -44,6 +44,8 @@ pub struct Stream<'a> {
     /// Why the current text ended early.
     failure: Option<Failure>,
     text_bytes: u64,
+    /// Bytes of the file, packed or not; `None` where its end is not that of the text.
+    file_bytes: Option<u64>,
 }
 
 /// Where a stream stands.
@@ -75,8 +77,11 @@ impl<'a> Stream<'a> {
     /// Opens a file, or standard input for `-`.
     pub fn open(path: &Path, shared: Shared, reader: Reader<'a>) -> io::Result<Self> {
         let mut input = Input::open(path, shared.clone())?;
-        let is_regular = path != Path::new("-") && fs::metadata(path)?.is_file();
-        let source = if is_regular && form::of(input.head()?) == Form::Plain {
+        let regular = match path == Path::new("-") {
+            true => None,
+            false => Some(fs::metadata(path)?).filter(fs::Metadata::is_file),
+        };
+        let source = if regular.is_some() && form::of(input.head()?) == Form::Plain {
             Source::Plain(input)
         } else {
             let (out, messages) = mpsc::sync_channel(WAITING);
@@ -93,6 +98,7 @@ impl<'a> Stream<'a> {
             state: State::Before,
             failure: None,
             text_bytes: 0,
+            file_bytes: regular.map(|file| file.len()),
         })
     }
 
@@ -107,6 +113,9 @@ impl<'a> Stream<'a> {
             match self.message() {
                 Some(Message::Begin(member)) => {
                     self.begin();
+                    if member.is_some() {
+                        self.file_bytes = None;
+                    }
                     return Part::Text(member);
                 }
                 Some(Message::Skipped(member, reason)) => return Part::Skipped(member, reason),
@@ -209,6 +218,15 @@ impl Blocks for Stream<'_> {
             return Ok(!block.is_empty());
         }
         Ok(self.pull(block))
+    }
+
+    fn share(&self) -> Option<f64> {
+        // What is packed is read a few blocks ahead: the share is too large at first.
+        let read = match self.source {
+            Source::Plain(_) => self.text_bytes,
+            Source::Pumped { .. } => self.shared.bytes.load(Ordering::Relaxed),
+        };
+        Some(read as f64 / self.file_bytes? as f64)
     }
 }
 

@@ -1,6 +1,8 @@
 //! Events with a duration, one column per fact.
 
-use super::{Collective, LaunchShape, PythonFrame, Sparse, StringId, SyncWait, TrackId, TrackKey};
+use super::{
+    Collective, LaunchShape, PythonFrame, Sparse, StringId, SyncWait, TrackId, TrackKey, room,
+};
 
 /// No id, no stream, no device: what the dense columns hold where the file has nothing.
 const NONE: u64 = u64::MAX;
@@ -204,6 +206,32 @@ impl Slices {
         self.sync.append(&mut later.sync, first_row);
         self.graph_node.append(&mut later.graph_node, first_row);
         self.unfinished.append(&mut later.unfinished, first_row);
+    }
+
+    /// Takes memory for the whole, of which the rows are about the given share.
+    pub(crate) fn make_room(&mut self, share: f64) {
+        room::make(&mut self.start, share);
+        room::make(&mut self.duration, share);
+        room::make(&mut self.name, share);
+        room::make(&mut self.category, share);
+        room::make(&mut self.track, share);
+        room::make(&mut self.offset, share);
+        room::make(&mut self.correlation, share);
+        room::make(&mut self.external_id, share);
+        room::make(&mut self.stream, share);
+        room::make(&mut self.device, share);
+        self.bytes.make_room(share);
+        self.bandwidth.make_room(share);
+        self.launch_shape.make_room(share);
+        self.collective.make_room(share);
+        self.sequence.make_room(share);
+        self.forward_thread.make_room(share);
+        self.record_function.make_room(share);
+        self.event_index.make_room(share);
+        self.python.make_room(share);
+        self.sync.make_room(share);
+        self.graph_node.make_room(share);
+        self.unfinished.make_room(share);
     }
 
     /// Removes rows, in ascending order; those behind move up.

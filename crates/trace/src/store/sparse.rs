@@ -1,5 +1,7 @@
 //! A column that few rows have.
 
+use super::room;
+
 /// Values of some rows, in ascending order of row.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Sparse<T> {
@@ -43,6 +45,12 @@ impl<T> Sparse<T> {
         }
         self.rows.extend(later.rows.drain(..).map(|row| first_row + row));
         self.values.append(&mut later.values);
+    }
+
+    /// Takes memory for the whole, of which the rows are about the given share.
+    pub(crate) fn make_room(&mut self, share: f64) {
+        room::make(&mut self.rows, share);
+        room::make(&mut self.values, share);
     }
 
     /// Removes rows of the whole trace, in ascending order; those behind move up.

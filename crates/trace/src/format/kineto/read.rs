@@ -46,6 +46,12 @@ pub trait Blocks: Send {
     /// # Errors
     /// Whatever ends the text early: what came before is still read.
     fn next(&mut self, block: &mut Vec<u8>) -> io::Result<bool>;
+
+    /// About which share of the text has been handed out, if that can be told: memory is then taken
+    /// for the whole at once rather than in steps. Changes no result.
+    fn share(&self) -> Option<f64> {
+        None
+    }
 }
 
 /// The text is no trace.

@@ -7,7 +7,7 @@ use std::collections::HashMap;
 
 use super::part::{Edge, Key, Label, Named, Part};
 use super::row;
-use crate::store::{Header, Loss, Slices, StringId, Trace, TrackId, TrackKey};
+use crate::store::{Header, Loss, Slices, StringId, Trace, TrackId, TrackKey, room};
 
 /// A trace that grows by parts.
 #[derive(Debug)]
@@ -134,6 +134,15 @@ impl Merge {
         );
         count_phases(trace, part);
         trace.losses.append(std::mem::take(&mut part.losses));
+    }
+
+    /// Takes memory for the whole text, of which this is about the given share.
+    pub fn make_room(&mut self, share: f64) {
+        self.trace.slices.make_room(share);
+        room::make(&mut self.trace.flows, share);
+        room::make(&mut self.trace.counters, share);
+        room::make(&mut self.trace.instants, share);
+        room::make(&mut self.trace.allocations, share);
     }
 
     fn number(&mut self, worker: usize, part: &mut Part) {

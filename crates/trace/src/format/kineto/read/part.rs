@@ -4,7 +4,7 @@
 use std::collections::BTreeMap;
 
 use super::intern::{Found, Index, Numbers, User};
-use crate::store::{Allocation, Counter, Flow, Instant, Losses, Slices};
+use crate::store::{Allocation, Counter, Flow, Instant, Losses, Slices, room};
 
 /// What was read of a part of the text.
 #[derive(Debug, Default)]
@@ -211,5 +211,17 @@ impl Part {
     /// Events of any phase that were read.
     pub fn event_count(&self) -> u64 {
         self.letters.0.iter().sum::<u64>() + self.phases.values().sum::<u64>()
+    }
+
+    /// Takes memory for the whole text, of which this is about the given share.
+    pub fn make_room(&mut self, share: f64) {
+        self.slices.make_room(share);
+        room::make(&mut self.slice_categories, share);
+        room::make(&mut self.flows, share);
+        room::make(&mut self.flow_categories, share);
+        room::make(&mut self.counters, share);
+        room::make(&mut self.instants, share);
+        room::make(&mut self.instant_categories, share);
+        room::make(&mut self.allocations, share);
     }
 }

@@ -26,6 +26,8 @@ pub struct Chunk {
     pub block: Vec<u8>,
     /// Start and end within the block.
     pub body: (usize, usize),
+    /// About which share of the text ends with this chunk; see [`Blocks::share`].
+    pub share: Option<f64>,
 }
 
 impl Chunk {
@@ -105,8 +107,8 @@ impl<'a> Source<'a> {
         let mut head = std::mem::take(&mut self.tail);
         head.extend_from_slice(&block[..start]);
         self.tail.extend_from_slice(&block[end..]);
-        let chunk =
-            Chunk { index: self.index, offset: self.offset, head, block, body: (start, end) };
+        let (index, offset, share) = (self.index, self.offset, self.blocks.share());
+        let chunk = Chunk { index, offset, head, block, body: (start, end), share };
         self.index += 1;
         self.offset += (chunk.head.len() + end - start) as u64;
         Some(chunk)

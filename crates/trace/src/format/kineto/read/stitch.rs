@@ -104,6 +104,9 @@ pub fn alone(mut source: Source<'_>) -> Result<Trace, NotKineto> {
     let mut reading = Reading::new();
     while let Some(chunk) = source.next() {
         reading.take(&chunk, &mut worker);
+        if let Some(share) = chunk.share {
+            worker.part.make_room(share);
+        }
         source.recycle(chunk);
     }
     conclude(reading, Merge::new(1), &mut worker, &source)
@@ -255,6 +258,9 @@ fn put(order: &mut Order, done: Done) -> (Vec<Chunk>, Part) {
     while let Some(mut done) = order.waiting.remove(&order.next) {
         order.next += 1;
         place(order, &mut done);
+        if let Some(share) = done.chunk.share {
+            order.merge.make_room(share);
+        }
         order.spare.push(done.part);
         chunks.push(done.chunk);
     }
