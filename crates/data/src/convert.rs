@@ -5,6 +5,7 @@
 
 use schema::source::CategoryKind;
 
+use crate::criteo_tsv::{self, Columns, Form, Found};
 use crate::field::{self, Problem};
 use crate::layout::{Layout, Wanted};
 use crate::loss::{Losses, Malformed};
@@ -45,6 +46,17 @@ impl Row {
 pub(crate) trait Accept: Send {
     /// Takes one row, or says why it cannot be taken; a refused row leaves nothing behind.
     fn accept(&mut self, row: &Row) -> Result<(), String>;
+
+    /// Takes rows of Criteo's layout: none is refused, for every column has one value. `columns`
+    /// may be left with anything in it.
+    fn accept_columns(&mut self, columns: &mut Columns) {
+        let mut row = Row::default();
+        for index in 0..columns.len() {
+            columns.read(index, &mut row);
+            let taken = self.accept(&row);
+            debug_assert_eq!(taken, Ok(()));
+        }
+    }
 }
 
 /// A converted block.
@@ -68,11 +80,10 @@ pub(crate) fn convert<A: Accept>(block: &Block, wanted: &Wanted, taken: A) -> Pa
         parsed: Parsed { file: block.file, taken, rows: 0, losses },
     };
     match &block.body {
-        Body::Lines { first_line, text } => {
-            text::for_each_line(text, *first_line, |line, text, fields| {
-                block_out.take(line, |row| read_fields(row, (wanted, &block.layout), text, fields));
-            });
-        }
+        Body::Lines { first_line, text } => match Form::of(wanted, &block.layout) {
+            Some(form) => block_out.criteo((text, *first_line), form, (wanted, &block.layout)),
+            None => block_out.lines((text, *first_line), (wanted, &block.layout)),
+        },
         Body::Records(records) => records.for_each(|line, text, fields| {
             block_out.take(line, |row| read_fields(row, (wanted, &block.layout), text, fields));
         }),
@@ -94,6 +105,30 @@ struct Output<'a, A> {
 }
 
 impl<A: Accept> Output<'_, A> {
+    fn lines(&mut self, (text, first_line): (&[u8], u64), columns: (&Wanted, &Layout)) {
+        text::for_each_line(text, first_line, |line, text, fields| {
+            self.take(line, |row| read_fields(row, columns, text, fields));
+        });
+    }
+
+    /// Lines of Criteo's layout: the usual ones in columns, the others like any text.
+    fn criteo(&mut self, (text, first_line): (&[u8], u64), form: Form, wanted: (&Wanted, &Layout)) {
+        // A published line has some 250 bytes.
+        let mut columns = Columns::with_room(text.len() / 200);
+        criteo_tsv::parse((text, first_line), form, &mut columns, |columns, found| {
+            self.take_columns(columns);
+            if let Found::Unusual(line, text) = found {
+                self.lines((text, line), wanted);
+            }
+        });
+    }
+
+    fn take_columns(&mut self, columns: &mut Columns) {
+        self.parsed.rows += columns.len() as u64;
+        self.parsed.taken.accept_columns(columns);
+        columns.clear();
+    }
+
     #[inline]
     fn take(&mut self, line: u64, read: impl FnOnce(&mut Row) -> Result<(), String>) {
         self.row.clear();

@@ -8,6 +8,7 @@ use std::hash::BuildHasherDefault;
 use schema::source::{DenseTransform, Ids};
 
 use crate::convert::{Accept, Parsed, Row};
+use crate::criteo_tsv::Columns;
 use crate::error::Error;
 use crate::fitted::{Fitted, MixHasher};
 use crate::layout::Wanted;
@@ -68,6 +69,19 @@ impl Accept for Sample<'_> {
         }
         self.rows += 1;
         Ok(())
+    }
+
+    fn accept_columns(&mut self, columns: &mut Columns) {
+        for (values, &column) in self.dense.iter_mut().zip(&self.plan.standardised) {
+            values.extend(columns.dense_column(column).map(|v| v.map_or(f64::NAN, f64::from)));
+        }
+        for (column, (values, ends)) in self.categories.iter_mut().enumerate() {
+            for category in columns.category_column(column) {
+                values.extend(category);
+                ends.push(values.len());
+            }
+        }
+        self.rows += columns.len();
     }
 }
 

@@ -142,7 +142,13 @@ pub(crate) struct Applier {
     dense: Vec<FittedDense>,
     /// Exact id of a category, per column; `None` where the raw category is kept.
     ids: Vec<Option<IdMap>>,
+    /// `ln(k + 1)` of the small integers, which are most of Criteo's: a logarithm takes longer than
+    /// all else that is done to a value.
+    logarithms: Vec<f32>,
 }
+
+/// Entries of [`Applier::logarithms`].
+const LOGARITHMS: u32 = 4096;
 
 /// Category to exact id.
 type IdMap = HashMap<i64, i64, BuildHasherDefault<MixHasher>>;
@@ -151,7 +157,23 @@ impl Applier {
     pub(crate) fn new(fitted: &Fitted) -> Self {
         let index = |vocabulary: &Vec<i64>| vocabulary.iter().copied().zip(FIRST_ID..).collect();
         let ids = fitted.categorical.iter().map(|column| column.vocabulary.as_ref().map(index));
-        Self { dense: fitted.dense.clone(), ids: ids.collect() }
+        let logarithms = (0..LOGARITHMS).map(|k| (f64::from(k) + 1.0).ln() as f32);
+        Self { dense: fitted.dense.clone(), ids: ids.collect(), logarithms: logarithms.collect() }
+    }
+
+    /// [`Self::dense`] of an integer.
+    #[inline]
+    pub(crate) fn dense_integer(&self, column: usize, value: Option<i32>) -> f32 {
+        let given = value.unwrap_or(0);
+        let logarithm = match self.dense[column].transform {
+            DenseTransform::Log1p => self.logarithms.get(given.max(0) as usize),
+            DenseTransform::Log3 => self.logarithms.get((given.max(-2) + 2) as usize),
+            DenseTransform::None | DenseTransform::Standardise => None,
+        };
+        match logarithm {
+            Some(&logarithm) => logarithm,
+            None => self.dense(column, value.map_or(f64::NAN, f64::from)),
+        }
     }
 
     /// The model's input for a value of dense column `column`; NaN stands for missing.

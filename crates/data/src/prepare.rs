@@ -12,6 +12,7 @@ use std::path::Path;
 use schema::DataConfig;
 
 use crate::convert::{Accept, Row};
+use crate::criteo_tsv::Columns;
 use crate::dataset::{Dataset, held_out_rows};
 use crate::error::Error;
 use crate::fit::{Fitting, Plan, single_values};
@@ -178,6 +179,8 @@ impl Accept for Count<'_> {
     fn accept(&mut self, row: &Row) -> Result<(), String> {
         single_values(row, self.0.is_list())
     }
+
+    fn accept_columns(&mut self, _: &mut Columns) {}
 }
 
 /// Takes rows transformed as they are stored.
@@ -209,5 +212,18 @@ impl Accept for Transformed<'_> {
             }
         }
         Ok(())
+    }
+
+    fn accept_columns(&mut self, columns: &mut Columns) {
+        self.rows.labels.append(&mut columns.labels);
+        self.rows.lines.append(&mut columns.lines);
+        for (column, values) in self.rows.dense.iter_mut().enumerate() {
+            let given = columns.dense_column(column);
+            values.extend(given.map(|value| self.applier.dense_integer(column, value)));
+        }
+        for (column, into) in self.rows.categorical.iter_mut().enumerate() {
+            let given = columns.category_column(column);
+            into.values.extend(given.map(|category| self.applier.category(column, category)));
+        }
     }
 }

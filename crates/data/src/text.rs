@@ -109,7 +109,7 @@ pub(crate) fn send_lines(
     let mut text = Vec::with_capacity(BLOCK_BYTES + 4096);
     loop {
         let more = fill(&mut read, &mut text).map_err(Error::read(path))?;
-        let end = match (more, text.iter().rposition(|&byte| byte == b'\n')) {
+        let end = match (more, memchr::memrchr(b'\n', &text)) {
             (false, _) => text.len(),
             (true, Some(at)) => at + 1,
             (true, None) if text.len() < RECORD_BYTES => continue,
@@ -132,7 +132,7 @@ pub(crate) fn send_lines(
                 }
             }
         }
-        let lines = text.iter().filter(|&&byte| byte == b'\n').count() as u64;
+        let lines = memchr::memchr_iter(b'\n', &text).count() as u64;
         if let Some(layout) = &layout
             && !text.is_empty()
             && !send(Arc::clone(layout), Body::Lines { first_line: line, text })

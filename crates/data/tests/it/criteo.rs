@@ -3,8 +3,8 @@
 use std::path::Path;
 use std::process::Command;
 
-use data::Dataset;
-use schema::Batch;
+use data::{Dataset, criteo_tsv};
+use schema::{Batch, DataConfig};
 use serde_json::{Value, json};
 
 use crate::fixture::{Folder, bytes_of, criteo, request, shared, whole};
@@ -133,6 +133,104 @@ fn windows_line_ends_and_a_byte_order_mark_change_nothing() {
     // −2 is the least value whose logarithm exists after adding 3.
     assert_eq!(&batch.dense[..3], [0.0, 2f32.ln(), 3f32.ln()]);
     assert_eq!(batch, read("windows", &windows));
+}
+
+/// Lines of which some have a field of an unusual form at some place, good or not.
+fn odd_lines() -> String {
+    const ODD: [&str; 24] = [
+        "",
+        "0",
+        "-1",
+        "-0",
+        "+5",
+        "1.5",
+        " 7",
+        "7 ",
+        "12345678",
+        "123456789",
+        "-12345678901",
+        "1e3",
+        "nan",
+        "-",
+        "0x1f",
+        "FfFfFfFf",
+        "abcdefg",
+        "123456789a",
+        "0123456789abcdef",
+        "12345678901234567",
+        "\u{e9}",
+        "0.5",
+        "2147483648",
+        "x\ty",
+    ];
+    let mut text = String::new();
+    for line in 0..2000usize {
+        let mut fields: Vec<String> = vec![(line % 2).to_string()];
+        fields.extend((0..13).map(|i| (line * 31 + i * 7).to_string()));
+        fields.extend((0..26).map(|i| format!("{:08x}", (line * 77 + i) as u32 * 2_654_435_761)));
+        if line % 3 != 0 {
+            fields[line * 7 % 40] = ODD[line / 3 % ODD.len()].to_owned();
+        }
+        if line % 101 == 50 {
+            fields.pop();
+        }
+        text += &fields.join("\t");
+        text += ["\n", "\r\n", "\n\n", "\n\r\n"][line % 4];
+    }
+    text.trim_end().to_owned()
+}
+
+#[test]
+fn columns_at_once_are_what_field_by_field_gives() {
+    let folder = Folder::new();
+    let inputs = [folder.file("train.txt", odd_lines().as_bytes())];
+    for ids in [json!({"mode": "modulo"}), json!({"mode": "exact", "threshold": 2})] {
+        let config = criteo("criteo-torchrec", &ids);
+        // A mark for missing values keeps the reader of columns away.
+        let plain = DataConfig { missing: Some("never".to_owned()), ..config.clone() };
+        let [fast, plain] = [("fast", config), ("plain", plain)].map(|(name, config)| {
+            let out = format!("{name}-{}", ids["mode"]);
+            folder.prepare(&out, &inputs, &config)
+        });
+        assert_eq!(fast.losses, plain.losses);
+        assert!(fast.losses.malformed_lines > 400, "{}", fast.losses.malformed_lines);
+        assert!(whole(&fast.dataset, 1 << 50) == whole(&plain.dataset, 1 << 50));
+    }
+}
+
+#[test]
+fn a_scan_gives_what_is_written() {
+    let folder = Folder::new();
+    let odd = odd_lines();
+    let inputs = [folder.file("train.txt", odd.as_bytes())];
+    for threads in [1, 7] {
+        let mut rows = Vec::new();
+        let losses = criteo_tsv::scan(&inputs, threads, |columns| {
+            for row in 0..columns.len() {
+                let dense: Vec<i32> = columns.dense.iter().map(|column| column[row]).collect();
+                let ids: Vec<u32> = columns.categories.iter().map(|column| column[row]).collect();
+                let missing = columns.missing[row];
+                rows.push((columns.lines[row], columns.labels[row], dense, ids, missing));
+            }
+            Ok(())
+        });
+        assert_eq!(rows.len() as u64 + losses.unwrap().malformed_lines, 2000);
+        for (number, label, dense, ids, missing) in rows {
+            let line = odd.lines().nth(number as usize - 1).unwrap();
+            let fields: Vec<&str> = line.split('\t').map(str::trim).collect();
+            assert_eq!(fields[0].parse(), Ok(label), "{line}");
+            for (field, value) in fields[1..14].iter().zip(dense) {
+                assert_eq!(field.parse().unwrap_or(0.0), f64::from(value), "{line}");
+            }
+            for (field, value) in fields[14..].iter().zip(ids) {
+                let digits = field.trim_start_matches("0x");
+                assert_eq!(u32::from_str_radix(digits, 16).unwrap_or(0), value, "{line}");
+            }
+            let expected =
+                fields[1..].iter().rev().fold(0, |m, f| m << 1 | u64::from(f.is_empty()));
+            assert_eq!(missing, expected, "{line}");
+        }
+    }
 }
 
 #[test]
