@@ -5,9 +5,9 @@ use std::path::Path;
 
 use schema::Bytes;
 
-/// Cores this process may use.
+/// Cores this process may use; hardware threads of one core count once.
 pub fn cores() -> usize {
-    std::thread::available_parallelism().map_or(1, std::num::NonZero::get)
+    device::cpu::Topology::detect().cores()
 }
 
 /// Memory that can be used without swapping, where the system tells (`MemAvailable` on Linux).

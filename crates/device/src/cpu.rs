@@ -4,11 +4,13 @@
 mod disjoint;
 mod isa;
 mod pool;
+mod topology;
 pub(crate) mod vector;
 
 pub use disjoint::DisjointMut;
 pub use isa::{Avx2, Avx512, Isa};
 pub use pool::Pool;
+pub use topology::Topology;
 
 /// Threads and instruction set of one CPU device.
 #[derive(Debug)]

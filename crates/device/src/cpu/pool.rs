@@ -7,17 +7,30 @@
 use std::any::Any;
 use std::fmt;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
-use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
-use std::thread::JoinHandle;
+use std::ptr;
+use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::thread::{self, JoinHandle, Thread};
 use std::time::{Duration, Instant};
 
-use super::DisjointMut;
+use super::{DisjointMut, Topology};
 
 /// How long a thread watches for work, or for the last worker, before it parks.
 const SPIN: Duration = Duration::from_micros(4);
 
+/// How many workers the caller wakes, and each worker that wakes: the caller's share of waking does
+/// not grow with the threads, and one slow worker holds up few others.
+const WAKES: usize = 8;
+
+/// NUMA nodes that have chunks of their own; more share.
+const NODES: usize = 16;
+
 /// A fixed set of threads; the thread that calls [`Pool::run`] is one of them.
+///
+/// On a machine of several NUMA nodes the workers are spread over them and bound, not to a
+/// processor, so that the system may still move a thread away from a busy one. A node's threads
+/// claim the chunks of their share first, so that the parts of a large array stay with the node
+/// that touched them first.
 pub struct Pool {
     shared: Arc<Shared>,
     workers: Vec<JoinHandle<()>>,
@@ -26,47 +39,69 @@ pub struct Pool {
 }
 
 struct Shared {
-    state: Mutex<State>,
-    work: Condvar,
-    done: Condvar,
-    /// Number of jobs published so far; read without the lock while spinning.
+    /// The job on offer; null between jobs.
+    job: AtomicPtr<Job<'static>>,
+    /// Number of jobs published so far.
     published: AtomicU64,
-    /// Workers inside the current job; changed under the lock, read without it while spinning.
-    active: AtomicUsize,
+    /// Workers with a place in the job on offer.
+    wanted: AtomicUsize,
+    /// Workers that may hold the job.
+    inside: AtomicUsize,
+    /// Whether the caller is about to park until `inside` is 0.
+    waiting: AtomicBool,
+    closed: AtomicBool,
+    /// The thread that waits.
+    caller: Mutex<Option<Thread>>,
+    /// Handles of the workers, by index.
+    workers: OnceLock<Vec<Thread>>,
+    topology: Topology,
 }
-
-struct State {
-    job: Option<JobPointer>,
-    closed: bool,
-}
-
-#[derive(Clone, Copy)]
-struct JobPointer(*const Job<'static>);
-
-// SAFETY: the pointer is only followed between `enter` and `leave`, during which the caller of
-// `Pool::run` waits with the job alive on its stack; `Job` itself is shared through `&` and is
-// `Sync`.
-unsafe impl Send for JobPointer {}
 
 struct Job<'a> {
     chunk: &'a (dyn Fn(usize) + Sync),
     chunks: usize,
-    next: AtomicUsize,
+    /// The next unclaimed chunk of each node's share.
+    next: [Cursor; NODES],
+    nodes: usize,
     panicked: AtomicBool,
     payload: Mutex<Option<Box<dyn Any + Send>>>,
 }
 
-impl Job<'_> {
-    /// Claims and runs chunks until none is left. Never unwinds.
-    fn work(&self) {
-        loop {
-            let chunk = self.next.fetch_add(1, Ordering::Relaxed);
-            if chunk >= self.chunks || self.panicked.load(Ordering::Relaxed) {
-                return;
-            }
-            if let Err(payload) = catch_unwind(AssertUnwindSafe(|| (self.chunk)(chunk))) {
-                self.panicked.store(true, Ordering::Relaxed);
-                lock(&self.payload).get_or_insert(payload);
+/// A counter on cache lines of its own.
+#[repr(align(128))]
+struct Cursor(AtomicUsize);
+
+impl<'a> Job<'a> {
+    fn new(chunks: usize, chunk: &'a (dyn Fn(usize) + Sync), nodes: usize) -> Self {
+        let nodes = nodes.clamp(1, NODES);
+        Self {
+            chunk,
+            chunks,
+            next: std::array::from_fn(|node| Cursor(AtomicUsize::new(chunks * node / nodes))),
+            nodes,
+            panicked: AtomicBool::new(false),
+            payload: Mutex::new(None),
+        }
+    }
+
+    /// Claims and runs chunks until none is left, those of the thread's own node first. Never
+    /// unwinds.
+    fn work(&self, node: usize) {
+        for step in 0..self.nodes {
+            let node = (node + step) % self.nodes;
+            let end = self.chunks * (node + 1) / self.nodes;
+            loop {
+                let chunk = self.next[node].0.fetch_add(1, Ordering::Relaxed);
+                if chunk >= end {
+                    break;
+                }
+                if self.panicked.load(Ordering::Relaxed) {
+                    return;
+                }
+                if let Err(payload) = catch_unwind(AssertUnwindSafe(|| (self.chunk)(chunk))) {
+                    self.panicked.store(true, Ordering::Relaxed);
+                    lock(&self.payload).get_or_insert(payload);
+                }
             }
         }
     }
@@ -78,19 +113,32 @@ impl Pool {
     /// Where the system refuses a thread, the pool works with those it got.
     #[must_use]
     pub fn new(threads: usize) -> Self {
+        Self::on(Topology::detect(), threads)
+    }
+
+    /// As [`Pool::new`], on a machine of this topology.
+    #[must_use]
+    fn on(topology: Topology, threads: usize) -> Self {
         let shared = Arc::new(Shared {
-            state: Mutex::new(State { job: None, closed: false }),
-            work: Condvar::new(),
-            done: Condvar::new(),
+            job: AtomicPtr::new(ptr::null_mut()),
             published: AtomicU64::new(0),
-            active: AtomicUsize::new(0),
+            wanted: AtomicUsize::new(0),
+            inside: AtomicUsize::new(0),
+            waiting: AtomicBool::new(false),
+            closed: AtomicBool::new(false),
+            caller: Mutex::new(None),
+            workers: OnceLock::new(),
+            topology,
         });
         let spawn = |index: usize| {
             let shared = Arc::clone(&shared);
+            let node = index * shared.topology.nodes() / threads;
             let name = format!("rowmill-{index}");
-            std::thread::Builder::new().name(name).spawn(move || shared.serve()).ok()
+            thread::Builder::new().name(name).spawn(move || shared.serve(index - 1, node)).ok()
         };
-        let workers = (1..threads).map_while(spawn).collect();
+        let workers: Vec<JoinHandle<()>> = (1..threads).map_while(spawn).collect();
+        let handles = workers.iter().map(|worker| worker.thread().clone()).collect();
+        shared.workers.get_or_init(|| handles);
         Self { shared, workers, turn: Mutex::new(()) }
     }
 
@@ -105,6 +153,10 @@ impl Pool {
     /// Threads claim chunks one by one; the caller takes part. With one thread, one chunk, or while
     /// the workers serve another run (of another thread, or around this one), the caller runs all
     /// chunks itself, in order.
+    ///
+    /// # Cost
+    /// The caller wakes eight workers at most, and no lock is taken: what does not shrink with more
+    /// threads is one atomic addition per chunk and two per worker.
     ///
     /// # Panics
     /// With the payload of a chunk that panicked; chunks not yet claimed then do not run. The pool
@@ -185,15 +237,10 @@ impl Pool {
         chunks: usize,
         chunk: &(dyn Fn(usize) + Sync),
     ) -> Option<Box<dyn Any + Send>> {
-        let job = Job {
-            chunk,
-            chunks,
-            next: AtomicUsize::new(0),
-            panicked: AtomicBool::new(false),
-            payload: Mutex::new(None),
-        };
+        let topology = &self.shared.topology;
+        let job = Job::new(chunks, chunk, topology.nodes());
         self.shared.publish(&job, self.workers.len().min(chunks - 1));
-        job.work();
+        job.work(topology.here());
         self.shared.retract();
         job.payload.into_inner().unwrap_or_else(PoisonError::into_inner)
     }
@@ -203,69 +250,83 @@ impl Shared {
     /// Offers `job` to the workers. `retract` must follow before `job` goes out of scope; nothing
     /// between the two calls unwinds.
     fn publish(&self, job: &Job<'_>, wanted: usize) {
-        let pointer = JobPointer(std::ptr::from_ref(job).cast());
-        let mut state = lock(&self.state);
-        state.job = Some(pointer);
-        // Under the lock: a worker that has checked the number sleeps before it can miss the call.
-        self.published.fetch_add(1, Ordering::Release);
-        drop(state);
-        for _ in 0..wanted {
-            self.work.notify_one();
-        }
+        self.wanted.store(wanted, Ordering::Relaxed);
+        self.job.store(ptr::from_ref(job).cast_mut().cast(), Ordering::SeqCst);
+        self.published.fetch_add(1, Ordering::SeqCst);
+        self.wake(0, wanted);
+    }
+
+    /// Wakes the workers `first..first + WAKES` that have a place in the job.
+    fn wake(&self, first: usize, wanted: usize) {
+        let workers = self.workers.get().map(Vec::as_slice).unwrap_or_default();
+        let end = wanted.min(first + WAKES).min(workers.len());
+        workers.get(first..end).into_iter().flatten().for_each(Thread::unpark);
     }
 
     /// Takes the job back: no worker enters it any more, and those inside have left on return.
+    ///
+    /// A worker raises `inside` before it reads the job, and the job is null before `inside` is
+    /// read here, all in one order: who still saw the job is waited for.
     fn retract(&self) {
-        lock(&self.state).job = None;
-        spin_until(|| self.active.load(Ordering::Acquire) == 0);
-        let mut state = lock(&self.state);
-        while self.active.load(Ordering::Acquire) > 0 {
-            state = self.done.wait(state).unwrap_or_else(PoisonError::into_inner);
+        self.job.store(ptr::null_mut(), Ordering::SeqCst);
+        let is_empty = || self.inside.load(Ordering::SeqCst) == 0;
+        spin_until(is_empty);
+        if is_empty() {
+            return;
         }
+        *lock(&self.caller) = Some(thread::current());
+        self.waiting.store(true, Ordering::SeqCst);
+        while !is_empty() {
+            thread::park();
+        }
+        self.waiting.store(false, Ordering::Relaxed);
     }
 
     /// A worker's life: enter each job once, work, leave; end when the pool closes.
-    fn serve(&self) {
+    fn serve(&self, index: usize, node: usize) {
+        self.topology.bind(node);
         let mut seen = 0;
-        while let Some(pointer) = self.enter(&mut seen) {
-            // SAFETY: `enter` raised `active` under the lock while the job was published, and
-            // `retract` does not return, so the job does not die, before `leave` lowers it again.
-            unsafe { (*pointer.0).work() };
+        while self.await_job(&mut seen) {
+            let wanted = self.wanted.load(Ordering::Relaxed);
+            if index >= wanted {
+                continue;
+            }
+            self.wake((index + 1) * WAKES, wanted);
+            self.inside.fetch_add(1, Ordering::SeqCst);
+            let job = self.job.load(Ordering::SeqCst);
+            if !job.is_null() {
+                // SAFETY: `inside` was raised before the job was read, and `retract` does not
+                // return, so the job does not die, before it is lowered again; `Job` is `Sync`.
+                unsafe { (*job).work(node) };
+            }
             self.leave();
         }
     }
 
-    /// Waits for a job this worker has not seen and enters it; `None` when the pool is closed.
-    fn enter(&self, seen: &mut u64) -> Option<JobPointer> {
-        spin_until(|| self.published.load(Ordering::Acquire) != *seen);
-        let mut state = lock(&self.state);
-        loop {
-            let published = self.published.load(Ordering::Acquire);
-            match state.job {
-                _ if state.closed => return None,
-                Some(pointer) if published != *seen => {
-                    *seen = published;
-                    self.active.fetch_add(1, Ordering::AcqRel);
-                    return Some(pointer);
-                }
-                _ => state = self.work.wait(state).unwrap_or_else(PoisonError::into_inner),
-            }
+    /// Waits for a job this worker has not seen; `false` when the pool is closed.
+    fn await_job(&self, seen: &mut u64) -> bool {
+        let is_new = || self.published.load(Ordering::SeqCst) != *seen;
+        spin_until(is_new);
+        while !is_new() && !self.closed.load(Ordering::SeqCst) {
+            thread::park();
         }
+        *seen = self.published.load(Ordering::SeqCst);
+        !self.closed.load(Ordering::SeqCst)
     }
 
     fn leave(&self) {
-        let _state = lock(&self.state);
-        if self.active.fetch_sub(1, Ordering::AcqRel) == 1 {
-            self.done.notify_one();
+        let was_last = self.inside.fetch_sub(1, Ordering::SeqCst) == 1;
+        if was_last && self.waiting.load(Ordering::SeqCst) {
+            lock(&self.caller).iter().for_each(Thread::unpark);
         }
     }
 }
 
 impl Drop for Pool {
     fn drop(&mut self) {
-        lock(&self.shared.state).closed = true;
-        self.shared.work.notify_all();
+        self.shared.closed.store(true, Ordering::SeqCst);
         for worker in self.workers.drain(..) {
+            worker.thread().unpark();
             // A worker never unwinds: chunks run under `catch_unwind`.
             let _ = worker.join();
         }
@@ -292,5 +353,45 @@ fn spin_until(ready: impl Fn() -> bool) {
         for _ in 0..16 {
             std::hint::spin_loop();
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::{AtomicUsize, Ordering};
+
+    use super::{Job, Mutex, Pool, Topology, WAKES, lock};
+
+    #[test]
+    fn a_thread_begins_with_the_share_of_its_node() {
+        let ran = Mutex::new(Vec::new());
+        for (nodes, node, expected) in
+            [(1, 0, [0, 1, 2, 3, 4]), (2, 1, [2, 3, 4, 0, 1]), (3, 1, [1, 2, 3, 4, 0])]
+        {
+            let chunk = |chunk| lock(&ran).push(chunk);
+            Job::new(5, &chunk, nodes).work(node);
+            assert_eq!(std::mem::take(&mut *lock(&ran)), expected, "{nodes} nodes");
+        }
+    }
+
+    #[test]
+    fn threads_of_several_nodes_run_every_chunk_once() {
+        // The second node's processor may not exist: its threads then run where they may.
+        let pool = Pool::on(Topology::of_nodes(&[&[0], &[1]]), 5);
+        for chunks in [2, 3, 64, 1000] {
+            let counts: Vec<AtomicUsize> = (0..chunks).map(|_| AtomicUsize::new(0)).collect();
+            pool.run(chunks, |chunk| _ = counts[chunk].fetch_add(1, Ordering::Relaxed));
+            assert!(counts.iter().all(|count| count.load(Ordering::Relaxed) == 1));
+        }
+    }
+
+    #[test]
+    fn workers_wake_each_other() {
+        let threads = 3 * WAKES;
+        let pool = Pool::new(threads);
+        std::thread::sleep(std::time::Duration::from_millis(5));
+        // Chunks that wait for each other end only if every worker wakes.
+        let barrier = std::sync::Barrier::new(threads);
+        pool.run(threads, |_| _ = barrier.wait());
     }
 }

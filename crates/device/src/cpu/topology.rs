@@ -1,0 +1,198 @@
+//! Which processors this process may use, by NUMA node and by core; read from the system.
+//! Knows nothing of what runs on them.
+#![expect(unsafe_code, reason = "asks the system for processors, and binds threads to them")]
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::path::Path;
+
+/// The processors this process may use.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Topology {
+    /// Processors of each NUMA node that has any, ascending; at least one node.
+    nodes: Vec<Vec<usize>>,
+    /// Cores with at least one processor; hardware threads of one core count once.
+    cores: usize,
+}
+
+impl Topology {
+    /// That of this process, as its affinity mask says.
+    #[must_use]
+    pub fn detect() -> Self {
+        Self::read(Path::new("/sys/devices/system"), &allowed())
+    }
+
+    /// That of `allowed` processors as the folder of a system describes it; one node of whole cores
+    /// where it says nothing.
+    fn read(system: &Path, allowed: &[usize]) -> Self {
+        let list = |path: &Path| fs::read_to_string(path).ok().map(|text| parse(&text));
+        let mut nodes: BTreeMap<usize, Vec<usize>> = BTreeMap::new();
+        for entry in fs::read_dir(system.join("node")).into_iter().flatten().flatten() {
+            let name = entry.file_name();
+            let number = name.to_string_lossy().strip_prefix("node").and_then(|n| n.parse().ok());
+            let Some((number, cpus)) = number.zip(list(&entry.path().join("cpulist"))) else {
+                continue;
+            };
+            let ours: Vec<usize> = cpus.into_iter().filter(|cpu| allowed.contains(cpu)).collect();
+            if !ours.is_empty() {
+                nodes.insert(number, ours);
+            }
+        }
+        let mut nodes: Vec<Vec<usize>> = nodes.into_values().collect();
+        if nodes.iter().map(Vec::len).sum::<usize>() != allowed.len() || nodes.is_empty() {
+            nodes = vec![allowed.to_vec()];
+        }
+        let siblings = |cpu: usize| {
+            let path = format!("cpu/cpu{cpu}/topology/thread_siblings_list");
+            list(&system.join(path)).unwrap_or_else(|| vec![cpu])
+        };
+        // A core is known by the first of its processors that we may use.
+        let first = |cpu: usize| siblings(cpu).into_iter().find(|other| allowed.contains(other));
+        let cores = allowed.iter().filter(|cpu| first(**cpu).is_none_or(|first| first == **cpu));
+        Self { cores: cores.count().max(1), nodes }
+    }
+
+    /// A machine of these nodes.
+    #[cfg(test)]
+    pub(super) fn of_nodes(nodes: &[&[usize]]) -> Self {
+        let nodes: Vec<Vec<usize>> = nodes.iter().map(|cpus| cpus.to_vec()).collect();
+        Self { cores: nodes.iter().map(Vec::len).sum(), nodes }
+    }
+
+    /// NUMA nodes with processors of ours.
+    #[must_use]
+    pub fn nodes(&self) -> usize {
+        self.nodes.len()
+    }
+
+    /// Threads that arithmetic profits from: one per core, and no more than the system grants time
+    /// for. Two hardware threads share the units that products of matrices keep busy alone.
+    #[must_use]
+    pub fn cores(&self) -> usize {
+        let granted = std::thread::available_parallelism().map_or(1, usize::from);
+        self.cores.min(granted)
+    }
+
+    /// The node of the processor that runs the caller, 0 if that cannot be told.
+    #[must_use]
+    pub fn here(&self) -> usize {
+        if self.nodes.len() < 2 {
+            return 0;
+        }
+        let cpu = current();
+        self.nodes.iter().position(|cpus| cpus.contains(&cpu)).unwrap_or_default()
+    }
+
+    /// Keeps the calling thread on the processors of a node. A refusal changes only speed.
+    pub(super) fn bind(&self, node: usize) {
+        if self.nodes.len() > 1 {
+            bind(&self.nodes[node]);
+        }
+    }
+}
+
+/// Processors of a list such as `0-3,8,10-11`.
+fn parse(text: &str) -> Vec<usize> {
+    let range = |part: &str| {
+        let (first, last) = part.split_once('-').unwrap_or((part, part));
+        Some(first.parse::<usize>().ok()?..=last.parse().ok()?)
+    };
+    text.trim().split(',').filter_map(range).flatten().collect()
+}
+
+#[cfg(target_os = "linux")]
+fn allowed() -> Vec<usize> {
+    // SAFETY: all bits zero is an empty set, and the call writes into the set it is given.
+    let (set, result) = unsafe {
+        let mut set: libc::cpu_set_t = std::mem::zeroed();
+        let result = libc::sched_getaffinity(0, size_of::<libc::cpu_set_t>(), &raw mut set);
+        (set, result)
+    };
+    // SAFETY: the number lies within the set.
+    let is_set = |cpu: &usize| unsafe { libc::CPU_ISSET(*cpu, &set) };
+    let cpus: Vec<usize> = (0..libc::CPU_SETSIZE as usize).filter(is_set).collect();
+    if result == 0 && !cpus.is_empty() { cpus } else { all() }
+}
+
+#[cfg(target_os = "linux")]
+fn current() -> usize {
+    // SAFETY: takes nothing and touches no memory of ours.
+    usize::try_from(unsafe { libc::sched_getcpu() }).unwrap_or_default()
+}
+
+#[cfg(target_os = "linux")]
+fn bind(cpus: &[usize]) {
+    // SAFETY: all bits zero is an empty set; the numbers lie within it; the call only reads it.
+    unsafe {
+        let mut set: libc::cpu_set_t = std::mem::zeroed();
+        for &cpu in cpus.iter().filter(|cpu| **cpu < libc::CPU_SETSIZE as usize) {
+            libc::CPU_SET(cpu, &mut set);
+        }
+        libc::sched_setaffinity(0, size_of::<libc::cpu_set_t>(), &raw const set);
+    }
+}
+
+#[cfg(not(target_os = "linux"))]
+fn allowed() -> Vec<usize> {
+    all()
+}
+
+#[cfg(not(target_os = "linux"))]
+fn current() -> usize {
+    0
+}
+
+#[cfg(not(target_os = "linux"))]
+fn bind(_: &[usize]) {}
+
+fn all() -> Vec<usize> {
+    (0..std::thread::available_parallelism().map_or(1, usize::from)).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+    use std::path::{Path, PathBuf};
+
+    use super::{Topology, allowed, parse};
+
+    /// A folder that describes two nodes of two cores with two threads each.
+    fn two_nodes(name: &str) -> PathBuf {
+        let system = std::env::temp_dir().join(format!("rowmill-{name}-{}", std::process::id()));
+        let write = |path: &str, text: &str| {
+            let path = system.join(path);
+            fs::create_dir_all(path.parent().unwrap()).unwrap();
+            fs::write(path, text).unwrap();
+        };
+        write("node/node0/cpulist", "0-1,4-5\n");
+        write("node/node1/cpulist", "2-3,6-7\n");
+        for cpu in 0..8 {
+            let core = cpu % 4;
+            let path = format!("cpu/cpu{cpu}/topology/thread_siblings_list");
+            write(&path, &format!("{core},{}\n", core + 4));
+        }
+        system
+    }
+
+    #[test]
+    fn processors_are_grouped_by_node_and_core() {
+        let system = two_nodes("topology");
+        let all: Vec<usize> = (0..8).collect();
+        let whole = Topology::read(&system, &all);
+        assert_eq!(whole.nodes, [[0, 1, 4, 5], [2, 3, 6, 7]]);
+        assert_eq!(whole.cores, 4);
+        let part = Topology::read(&system, &[4, 6]);
+        assert_eq!((part.nodes, part.cores), (vec![vec![4], vec![6]], 2));
+        fs::remove_dir_all(system).unwrap();
+    }
+
+    #[test]
+    fn a_system_that_says_nothing_is_one_node() {
+        let topology = Topology::read(Path::new("/nowhere"), &[0, 3]);
+        assert_eq!(topology, Topology { nodes: vec![vec![0, 3]], cores: 2 });
+        assert_eq!(parse("0-2,7, x,9-8\n"), [0, 1, 2, 7]);
+        let ours = Topology::detect();
+        assert!(ours.cores() >= 1 && ours.here() < ours.nodes());
+        assert!(!allowed().is_empty());
+    }
+}
