@@ -210,6 +210,13 @@ impl Recorder {
         self.recorded().find(|recorded| recorded.number == step).map(|recorded| recorded.busy)
     }
 
+    /// The operations of step `step`, in the order in which they ran.
+    #[must_use]
+    pub fn spans(&self, step: u64) -> Option<&[OpSpan]> {
+        let recorded = self.recorded().find(|recorded| recorded.number == step)?;
+        Some(self.spans_of(recorded))
+    }
+
     /// Writes all steps as a Kineto trace (Chrome JSON).
     ///
     /// # Errors
