@@ -14,3 +14,11 @@ pub struct RankContext {
     /// Records operations while a trace is being taken.
     pub profiler: Profiler,
 }
+
+impl RankContext {
+    /// The only rank of a job.
+    #[must_use]
+    pub fn alone(cpu: Cpu, profiler: Profiler) -> Self {
+        Self { cpu, comm: comm::world(1).swap_remove(0), profiler }
+    }
+}
