@@ -12,6 +12,7 @@
 pub mod buffer;
 pub mod cpu;
 pub mod error;
+pub mod limits;
 pub mod ops;
 pub mod optimizer;
 pub mod real;

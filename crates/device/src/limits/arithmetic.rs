@@ -1,0 +1,188 @@
+//! Multiply-adds that touch no memory: the arithmetic ceiling of the threads of a pool.
+//!
+//! ```text
+//! on each thread, again and again:
+//!     for each of 12 registers: sum = sum · factor + term             (1)
+//! ```
+//! 1. A multiply-add takes 4 cycles and two can start in each: 8 in flight fill the units, 12
+//!    leave room for cores with longer chains and fit the 16 registers of AVX2.
+#![cfg_attr(target_arch = "x86_64", expect(unsafe_code, reason = "vector instructions"))]
+
+use std::hint::black_box;
+use std::time::Instant;
+
+use crate::cpu::{Avx2, Avx512, Pool};
+
+/// Registers that are summed into.
+const REGISTERS: usize = 12;
+/// Multiply-adds into each register in one chunk: about half a millisecond.
+const ROUNDS: usize = 200_000;
+/// Chunks per thread: enough that threads which share a core with others end together.
+const CHUNKS: usize = 16;
+/// Lanes of the portable form.
+const LANES: usize = 4;
+
+/// A form of the multiply-add.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Arithmetic {
+    /// f32, multiplication and addition apart, on any machine.
+    Portable,
+    /// f32, fused, 8 lanes.
+    Fma256(Avx2),
+    /// f32, fused, 16 lanes.
+    Fma512(Avx512),
+    /// Pairs of bf16 into f32, 16 lanes.
+    Bf16Pairs512(Bf16Pairs),
+}
+
+/// Proof that the machine multiplies pairs of bf16.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Bf16Pairs(());
+
+impl Bf16Pairs {
+    /// The token, where the machine has AVX-512 with `vdpbf16ps`.
+    #[must_use]
+    pub fn new() -> Option<Self> {
+        #[cfg(target_arch = "x86_64")]
+        let present = Avx512::new().is_some() && is_x86_feature_detected!("avx512bf16");
+        #[cfg(not(target_arch = "x86_64"))]
+        let present = false;
+        present.then_some(Self(()))
+    }
+}
+
+impl Arithmetic {
+    /// The f32 forms of this machine: all its fused ones, or the portable one.
+    #[must_use]
+    pub fn f32_forms() -> Vec<Self> {
+        let fused = [Avx2::new().map(Self::Fma256), Avx512::new().map(Self::Fma512)];
+        let fused: Vec<_> = fused.into_iter().flatten().collect();
+        if fused.is_empty() { vec![Self::Portable] } else { fused }
+    }
+
+    /// The bf16 form, where the machine has one.
+    #[must_use]
+    pub fn bf16_form() -> Option<Self> {
+        Bf16Pairs::new().map(Self::Bf16Pairs512)
+    }
+
+    /// FLOPs of one register's multiply-add.
+    fn flops(self) -> usize {
+        match self {
+            Self::Portable => 2 * LANES,
+            Self::Fma256(_) => 2 * 8,
+            Self::Fma512(_) => 2 * 16,
+            Self::Bf16Pairs512(_) => 2 * 2 * 16,
+        }
+    }
+
+    fn chunk(self) -> f32 {
+        match self {
+            Self::Portable => portable(),
+            #[cfg(target_arch = "x86_64")]
+            Self::Fma256(token) => x86::fma256(token),
+            #[cfg(target_arch = "x86_64")]
+            Self::Fma512(token) => x86::fma512(token),
+            #[cfg(target_arch = "x86_64")]
+            Self::Bf16Pairs512(token) => x86::bf16_pairs512(token),
+            // Cannot be reached: the tokens do not exist on this machine.
+            #[cfg(not(target_arch = "x86_64"))]
+            Self::Fma256(_) | Self::Fma512(_) | Self::Bf16Pairs512(_) => portable(),
+        }
+    }
+}
+
+/// Billions of floating-point operations per second over all threads of `pool`, a multiply-add
+/// counted as two.
+#[must_use]
+pub fn gflop_per_s(pool: &Pool, form: Arithmetic) -> f64 {
+    let chunks = CHUNKS * pool.threads();
+    let start = Instant::now();
+    pool.run(chunks, |_| _ = black_box(form.chunk()));
+    let flops = chunks * ROUNDS * REGISTERS * form.flops();
+    flops as f64 / start.elapsed().as_nanos().max(1) as f64
+}
+
+fn portable() -> f32 {
+    let (factor, term) = (black_box(0.999_f32), black_box(1e-3_f32));
+    let mut sums = [[1.0_f32; LANES]; REGISTERS];
+    for _ in 0..ROUNDS {
+        for sum in sums.as_flattened_mut() {
+            *sum = *sum * factor + term;
+        }
+    }
+    sums.as_flattened().iter().sum()
+}
+
+#[cfg(target_arch = "x86_64")]
+mod x86 {
+    use std::arch::x86_64::*;
+    use std::hint::black_box;
+
+    use super::{Bf16Pairs, REGISTERS, ROUNDS};
+    use crate::cpu::{Avx2, Avx512};
+
+    pub(super) fn fma256(_: Avx2) -> f32 {
+        // SAFETY: the token proves AVX2 and FMA.
+        unsafe { enter_fma256() }
+    }
+
+    pub(super) fn fma512(_: Avx512) -> f32 {
+        // SAFETY: the token proves the AVX-512 group.
+        unsafe { enter_fma512() }
+    }
+
+    pub(super) fn bf16_pairs512(_: Bf16Pairs) -> f32 {
+        // SAFETY: the token proves AVX-512 F and BF16.
+        unsafe { enter_bf16_pairs512() }
+    }
+
+    #[target_feature(enable = "avx2,fma")]
+    fn enter_fma256() -> f32 {
+        let (factor, term) = (_mm256_set1_ps(black_box(0.999)), _mm256_set1_ps(black_box(1e-3)));
+        let mut sums = [_mm256_set1_ps(1.0); REGISTERS];
+        for _ in 0..ROUNDS {
+            for sum in &mut sums {
+                *sum = _mm256_fmadd_ps(*sum, factor, term);
+            }
+        }
+        let mut total = sums[0];
+        for sum in &sums[1..] {
+            total = _mm256_add_ps(total, *sum);
+        }
+        _mm256_cvtss_f32(total)
+    }
+
+    #[target_feature(enable = "avx512f")]
+    fn enter_fma512() -> f32 {
+        let (factor, term) = (_mm512_set1_ps(black_box(0.999)), _mm512_set1_ps(black_box(1e-3)));
+        let mut sums = [_mm512_set1_ps(1.0); REGISTERS];
+        for _ in 0..ROUNDS {
+            for sum in &mut sums {
+                *sum = _mm512_fmadd_ps(*sum, factor, term);
+            }
+        }
+        let mut total = sums[0];
+        for sum in &sums[1..] {
+            total = _mm512_add_ps(total, *sum);
+        }
+        _mm512_reduce_add_ps(total)
+    }
+
+    #[target_feature(enable = "avx512f,avx512bf16")]
+    fn enter_bf16_pairs512() -> f32 {
+        let half = _mm512_set1_ps(black_box(0.5));
+        let pairs = _mm512_cvtne2ps_pbh(half, half);
+        let mut sums = [_mm512_set1_ps(1.0); REGISTERS];
+        for _ in 0..ROUNDS {
+            for sum in &mut sums {
+                *sum = _mm512_dpbf16_ps(*sum, pairs, pairs);
+            }
+        }
+        let mut total = sums[0];
+        for sum in &sums[1..] {
+            total = _mm512_add_ps(total, *sum);
+        }
+        _mm512_reduce_add_ps(total)
+    }
+}

@@ -1,0 +1,42 @@
+//! The clock the cores seem to run at, from a chain of dependent operations of known latency.
+
+use std::hint::black_box;
+use std::sync::Mutex;
+use std::sync::PoisonError;
+use std::time::Instant;
+
+use crate::cpu::Pool;
+
+/// A multiplication and an exclusive-or, each waiting for the other: 3 + 1 cycles on current cores.
+const CYCLES: f64 = 4.0;
+/// Links of one chain, some 0.2 ms.
+const LINKS: u64 = 200_000;
+/// Chains per thread.
+const CHAINS: usize = 3;
+
+/// The median clock of a few short chains on every thread of `pool`.
+///
+/// A throttled core shows as a low figure, and so does one that a hypervisor lends to others. On
+/// cores with another latency it is off by a constant factor and still comparable with itself.
+#[must_use]
+pub fn apparent_ghz(pool: &Pool) -> f64 {
+    let clocks = Mutex::new(Vec::new());
+    pool.run(CHAINS * pool.threads(), |_| {
+        let clock = chain_ghz();
+        clocks.lock().unwrap_or_else(PoisonError::into_inner).push(clock);
+    });
+    let mut clocks = clocks.into_inner().unwrap_or_else(PoisonError::into_inner);
+    clocks.sort_by(f64::total_cmp);
+    clocks[clocks.len() / 2]
+}
+
+fn chain_ghz() -> f64 {
+    let factor = black_box(0x9E37_79B9_7F4A_7C15_u64);
+    let start = Instant::now();
+    let mut state = black_box(1_u64);
+    for _ in 0..LINKS {
+        state = (state ^ factor).wrapping_mul(factor);
+    }
+    black_box(state);
+    LINKS as f64 * CYCLES / start.elapsed().as_nanos().max(1) as f64
+}

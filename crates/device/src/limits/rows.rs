@@ -1,0 +1,316 @@
+//! Reading and updating random rows of a large array, and reading it from front to back: the memory
+//! ceiling of lookups, of row updates and of everything else.
+//!
+//! ```text
+//! each chunk, in its own share of the rows:                     (1)
+//!     for each of its random rows:
+//!         ask for the row some ids ahead, or not                (2)
+//!         sums += row          (gather)
+//!         row += step          (read-modify-write)
+//! ```
+//! 1. Rows are dealt to chunks in turn, so that each chunk's lie all over the array and no two
+//!    threads write the same one.
+//! 2. Which distance is best differs between machines by less than their noise; all are tried, and
+//!    the best one counts: a limit errs upwards.
+#![expect(unsafe_code, reason = "scattered rows of one array, vector instructions")]
+
+use std::hint::black_box;
+use std::time::Instant;
+
+use schema::random::CounterRng;
+
+use crate::buffer;
+use crate::cpu::{Cpu, DisjointMut, Isa, Pool};
+
+/// Bytes of rows that one measurement touches: more than caches hold, drawn anew each time.
+const TOUCHED_BYTES: usize = 64 << 20;
+/// Bytes that one streaming measurement reads.
+const STREAMED_BYTES: usize = 512 << 20;
+/// Random rows of a chunk.
+const IDS_PER_CHUNK: usize = 4096;
+/// Floats of a chunk of a stream.
+const FLOATS_PER_CHUNK: usize = 1 << 19;
+/// How far ahead rows are asked for, in bytes of rows.
+const BYTES_AHEAD: [usize; 3] = [0, 2048, 8192];
+
+/// An array of rows on huge pages, and the random rows of the next measurement.
+#[derive(Debug)]
+pub struct RowSet {
+    data: Vec<f32>,
+    row_floats: usize,
+    /// Rows of chunk after chunk.
+    ids: Vec<u32>,
+    /// Counts the measurements, so that each draws other rows.
+    turn: u64,
+}
+
+/// What is done with each row.
+#[derive(Clone, Copy)]
+enum Touch {
+    Gather,
+    ReadModifyWrite,
+}
+
+impl RowSet {
+    /// About `bytes` of rows of `row_bytes` (rounded up to whole floats), at least one row.
+    #[must_use]
+    pub fn new(pool: &Pool, bytes: usize, row_bytes: usize) -> Self {
+        let row_floats = row_bytes.div_ceil(size_of::<f32>()).max(1);
+        let rows = (bytes / (row_floats * size_of::<f32>())).clamp(1, u32::MAX as usize);
+        let mut data = buffer::zeroed(rows * row_floats);
+        // Touched, or every page would be the same page of zeros.
+        pool.run_slices(&mut data, FLOATS_PER_CHUNK, |_, part| part.fill(1e-6));
+        let ids = vec![0; (TOUCHED_BYTES / (row_floats * size_of::<f32>())).max(1)];
+        Self { data, row_floats, ids, turn: 0 }
+    }
+
+    /// Bytes of all rows.
+    #[must_use]
+    pub fn bytes(&self) -> usize {
+        size_of_val(self.data.as_slice())
+    }
+
+    /// Billions of bytes per second, read from front to back on all threads.
+    #[must_use]
+    pub fn stream_gb_per_s(&self, cpu: &Cpu) -> f64 {
+        let floats = self.data.len().min(STREAMED_BYTES / size_of::<f32>());
+        let parts: Vec<&[f32]> = self.data[..floats].chunks(FLOATS_PER_CHUNK).collect();
+        let start = Instant::now();
+        cpu.pool.run(parts.len(), |chunk| _ = black_box(sum(cpu.isa, parts[chunk])));
+        (floats * size_of::<f32>()) as f64 / start.elapsed().as_nanos().max(1) as f64
+    }
+
+    /// Billions of bytes of random rows read per second on all threads, with the prefetch distance
+    /// that does best.
+    #[must_use]
+    pub fn gather_gb_per_s(&mut self, cpu: &Cpu) -> f64 {
+        self.best(cpu, Touch::Gather)
+    }
+
+    /// Billions of bytes of random rows read and written back per second on all threads, both
+    /// counted, with the prefetch distance that does best.
+    #[must_use]
+    pub fn read_modify_write_gb_per_s(&mut self, cpu: &Cpu) -> f64 {
+        2.0 * self.best(cpu, Touch::ReadModifyWrite)
+    }
+
+    fn best(&mut self, cpu: &Cpu, touch: Touch) -> f64 {
+        let measured = BYTES_AHEAD.map(|bytes| {
+            let ahead = bytes.div_ceil(self.row_floats * size_of::<f32>());
+            self.touch(cpu, touch, ahead)
+        });
+        measured.into_iter().fold(0.0, f64::max)
+    }
+
+    /// Row bytes per nanosecond.
+    fn touch(&mut self, cpu: &Cpu, touch: Touch, ahead: usize) -> f64 {
+        let chunks = self.draw(&cpu.pool);
+        let (row_floats, ids) = (self.row_floats, &self.ids);
+        let rows = DisjointMut::new(&mut self.data);
+        let start = Instant::now();
+        cpu.pool.run(chunks, |chunk| {
+            let first = chunk * IDS_PER_CHUNK;
+            let ids = &ids[first..ids.len().min(first + IDS_PER_CHUNK)];
+            let share = Share { rows: &rows, row_floats, ids, ahead };
+            // SAFETY: `draw` gave chunk `c` only rows `r` inside the array with `r mod chunks = c`,
+            // so no other chunk touches them.
+            black_box(unsafe { share.touch(cpu.isa, touch) });
+        });
+        let bytes = ids.len() * row_floats * size_of::<f32>();
+        bytes as f64 / start.elapsed().as_nanos().max(1) as f64
+    }
+
+    /// Draws the rows of the next measurement; returns the number of its chunks.
+    fn draw(&mut self, pool: &Pool) -> usize {
+        let rows = self.data.len() / self.row_floats;
+        // No more chunks than rows, or one would have none.
+        self.ids.truncate(rows.saturating_mul(IDS_PER_CHUNK));
+        let chunks = self.ids.len().div_ceil(IDS_PER_CHUNK);
+        self.turn += 1;
+        let rng = CounterRng::new(self.turn, 0);
+        pool.run_slices(&mut self.ids, IDS_PER_CHUNK, |chunk, ids| {
+            let rng = rng.child(chunk as u64);
+            let own = (rows - chunk).div_ceil(chunks) as u64;
+            for (counter, id) in (0..).zip(ids) {
+                *id = (rng.below(counter, own) as usize * chunks + chunk) as u32;
+            }
+        });
+        chunks
+    }
+}
+
+/// One chunk's rows.
+struct Share<'a> {
+    rows: &'a DisjointMut<'a, f32>,
+    row_floats: usize,
+    ids: &'a [u32],
+    ahead: usize,
+}
+
+impl Share<'_> {
+    /// # Safety
+    /// All rows of the share lie inside the array, and nobody else touches them meanwhile.
+    unsafe fn touch(&self, isa: Isa, touch: Touch) -> f32 {
+        // SAFETY: the caller vouches for the rows; a token proves its instruction set.
+        unsafe {
+            match isa {
+                Isa::Portable => self.touch_portable(touch),
+                #[cfg(target_arch = "x86_64")]
+                Isa::Avx2(_) => x86::touch_avx2(self, touch),
+                #[cfg(target_arch = "x86_64")]
+                Isa::Avx512(_) => x86::touch_avx512(self, touch),
+                #[cfg(not(target_arch = "x86_64"))]
+                Isa::Avx2(_) | Isa::Avx512(_) => self.touch_portable(touch),
+            }
+        }
+    }
+
+    /// # Safety
+    /// As [`Share::touch`].
+    unsafe fn touch_portable(&self, touch: Touch) -> f32 {
+        let mut total = 0.0;
+        for &id in self.ids {
+            let start = id as usize * self.row_floats;
+            // SAFETY: the caller vouches for the row, and one is held at a time.
+            let row = unsafe { self.rows.part(start..start + self.row_floats) };
+            match touch {
+                Touch::Gather => total += row.iter().sum::<f32>(),
+                Touch::ReadModifyWrite => row.iter_mut().for_each(|value| *value += STEP),
+            }
+        }
+        total
+    }
+}
+
+/// What a read-modify-write adds; small, so that values stay ordinary numbers.
+const STEP: f32 = 1e-6;
+
+fn sum(isa: Isa, data: &[f32]) -> f32 {
+    match isa {
+        #[cfg(target_arch = "x86_64")]
+        Isa::Avx2(token) => x86::sum_avx2(token, data),
+        #[cfg(target_arch = "x86_64")]
+        Isa::Avx512(token) => x86::sum_avx512(token, data),
+        _ => data.iter().sum(),
+    }
+}
+
+#[cfg(target_arch = "x86_64")]
+mod x86 {
+    use super::{STEP, Share, Touch};
+    use crate::cpu::vector::x86::{Float8, Float16};
+    use crate::cpu::vector::{Vector, prefetch_row};
+    use crate::cpu::{Avx2, Avx512};
+
+    pub(super) fn sum_avx2(_: Avx2, data: &[f32]) -> f32 {
+        // SAFETY: the token proves AVX2 and FMA.
+        unsafe { enter_sum_avx2(data) }
+    }
+
+    pub(super) fn sum_avx512(_: Avx512, data: &[f32]) -> f32 {
+        // SAFETY: the token proves the AVX-512 group.
+        unsafe { enter_sum_avx512(data) }
+    }
+
+    #[target_feature(enable = "avx2,fma")]
+    fn enter_sum_avx2(data: &[f32]) -> f32 {
+        // SAFETY: compiled for the instruction set of `Float8`; the slice is valid.
+        unsafe { slice_sum::<Float8>(data) }
+    }
+
+    #[target_feature(enable = "avx512f,avx512vl,avx512bw,avx512dq,avx2,fma")]
+    fn enter_sum_avx512(data: &[f32]) -> f32 {
+        // SAFETY: compiled for the instruction set of `Float16`; the slice is valid.
+        unsafe { slice_sum::<Float16>(data) }
+    }
+
+    /// # Safety
+    /// As [`Share::touch`], on a machine with AVX2 and FMA.
+    #[target_feature(enable = "avx2,fma")]
+    pub(super) unsafe fn touch_avx2(share: &Share<'_>, touch: Touch) -> f32 {
+        // SAFETY: compiled for the instruction set of `Float8`; the caller vouches for the rows.
+        unsafe { touch_rows::<Float8>(share, touch) }
+    }
+
+    /// # Safety
+    /// As [`Share::touch`], on a machine with the AVX-512 group.
+    #[target_feature(enable = "avx512f,avx512vl,avx512bw,avx512dq,avx2,fma")]
+    pub(super) unsafe fn touch_avx512(share: &Share<'_>, touch: Touch) -> f32 {
+        // SAFETY: compiled for the instruction set of `Float16`; the caller vouches for the rows.
+        unsafe { touch_rows::<Float16>(share, touch) }
+    }
+
+    #[inline(always)]
+    unsafe fn touch_rows<V: Vector>(share: &Share<'_>, touch: Touch) -> f32 {
+        let Share { rows, row_floats, ids, ahead } = *share;
+        let base = rows.as_ptr();
+        // SAFETY: the caller vouches for the instruction set of `V` and for the rows, of which one
+        // is held at a time.
+        unsafe {
+            let mut sums = [V::splat(0.0); 4];
+            for (at, &id) in ids.iter().enumerate() {
+                if ahead > 0
+                    && let Some(&next) = ids.get(at + ahead)
+                {
+                    prefetch_row(base.wrapping_add(next as usize * row_floats), row_floats);
+                }
+                let start = id as usize * row_floats;
+                let row = rows.part(start..start + row_floats);
+                match touch {
+                    Touch::Gather => add_into(&mut sums, row.as_ptr(), row_floats),
+                    Touch::ReadModifyWrite => row_add::<V>(row.as_mut_ptr(), row_floats),
+                }
+            }
+            total(sums)
+        }
+    }
+
+    #[inline(always)]
+    unsafe fn slice_sum<V: Vector>(data: &[f32]) -> f32 {
+        // SAFETY: the caller vouches for the instruction set of `V`; the slice is valid.
+        unsafe {
+            let mut sums = [V::splat(0.0); 4];
+            add_into(&mut sums, data.as_ptr(), data.len());
+            total(sums)
+        }
+    }
+
+    #[inline(always)]
+    unsafe fn total<V: Vector>([a, b, c, d]: [V; 4]) -> f32 {
+        // SAFETY: the caller vouches for the instruction set of `V`.
+        unsafe { V::sum_of_16(a.add(b).add(c.add(d)), V::splat(0.0)) }
+    }
+
+    /// Adds `len` floats to four registers in turn.
+    #[inline(always)]
+    unsafe fn add_into<V: Vector>(sums: &mut [V; 4], row: *const f32, len: usize) {
+        // SAFETY: the caller vouches for `len` floats and for the instruction set of `V`.
+        unsafe {
+            let mut at = 0;
+            while at + 4 * V::LANES <= len {
+                for (register, sum) in sums.iter_mut().enumerate() {
+                    *sum = sum.add(V::load(row.add(at + register * V::LANES)));
+                }
+                at += 4 * V::LANES;
+            }
+            while at < len {
+                sums[0] = sums[0].add(V::load_up_to(row.add(at), len - at));
+                at += V::LANES;
+            }
+        }
+    }
+
+    #[inline(always)]
+    unsafe fn row_add<V: Vector>(row: *mut f32, len: usize) {
+        // SAFETY: the caller vouches for `len` floats and for the instruction set of `V`.
+        unsafe {
+            let step = V::splat(STEP);
+            let mut at = 0;
+            while at < len {
+                let place = row.add(at);
+                V::load_up_to(place, len - at).add(step).store_up_to(place, len - at);
+                at += V::LANES;
+            }
+        }
+    }
+}
