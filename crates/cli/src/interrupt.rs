@@ -1,24 +1,27 @@
-//! Ctrl-C: the first asks the run to finish its step and save, the second ends the process at once.
+//! Ctrl-C: the first asks the command to finish what it is at, the second ends the process at once.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use crate::error::EXIT_INTERRUPTED;
 
-/// A flag that the first Ctrl-C (or `kill`) sets.
+/// What a training run does at the first Ctrl-C.
+pub const SAVING: &str = "finishing the step, then saving";
+
+/// A flag that the first Ctrl-C (or `kill`) sets; `then` says what follows.
 ///
 /// Where no handler can be installed the flag stays unset and Ctrl-C ends the process as usual.
-pub fn stop_flag() -> Arc<AtomicBool> {
+pub fn stop_flag(then: &'static str) -> Arc<AtomicBool> {
     let stop = Arc::new(AtomicBool::new(false));
     let seen = Arc::clone(&stop);
     let installed = ctrlc::set_handler(move || {
         if seen.swap(true, Ordering::SeqCst) {
             std::process::exit(i32::from(EXIT_INTERRUPTED));
         }
-        eprintln!("finishing the step, then saving; press Ctrl-C again to stop at once");
+        eprintln!("{then}; press Ctrl-C again to stop at once");
     });
     if let Err(error) = installed {
-        eprintln!("warning: Ctrl-C cannot be caught, it will not save: {error}");
+        eprintln!("warning: Ctrl-C cannot be caught, it ends the command at once: {error}");
     }
     stop
 }

@@ -76,7 +76,7 @@ pub fn run(args: &Quickstart, session: &Session) -> Result<ExitCode, Error> {
     check_disk(&folder)?;
     clear(&folder)?;
     let rows = generate(&folder, args, session)?;
-    let stop = interrupt::stop_flag();
+    let stop = interrupt::stop_flag(interrupt::SAVING);
     let mut job = config::job(MODEL, &scale::overrides())?.config;
     let request = |job: &JobConfig, run: PathBuf| RunRequest {
         config: job.clone(),

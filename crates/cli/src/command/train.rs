@@ -88,7 +88,7 @@ pub fn run(args: &Train, session: &Session) -> Result<ExitCode, Error> {
             .trace
             .clone()
             .map(|folder| TraceRequest { folder, steps: args.trace_steps.clone() }),
-        stop: interrupt::stop_flag(),
+        stop: interrupt::stop_flag(interrupt::SAVING),
     };
     let mut observer = Observer::new(session.console);
     let outcome = train::run::run(&request, &mut |event| observer.see(event))?;
