@@ -32,7 +32,7 @@ pub fn run(command: Command, session: &Session) -> Result<ExitCode, Error> {
         Command::Data(data) => data::run(data, session).map(done),
         Command::Checkpoint(checkpoint) => checkpoint::run(checkpoint, session).map(done),
         Command::Trace(trace) => trace::run(&trace, session),
-        Command::Bench(bench) => bench::run(&bench, session).map(done),
+        Command::Bench(bench) => bench::run(&bench, session),
         Command::Completions { shell } => completions(shell, session).map(done),
     }
 }

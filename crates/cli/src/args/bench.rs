@@ -3,10 +3,39 @@
 use std::path::PathBuf;
 
 use clap::{Args, Subcommand};
+use schema::IndexDistribution;
+
+const TRAIN_AFTER: &str = "\
+Examples:
+  rowmill bench train --config dlrm-default --threads 2
+  rowmill bench train --config my.toml --batch-size 512 --pooling 32 --distribution zipf:1.05
+  rowmill bench train --config dlrm-mlperf --optimizer rowwise_adagrad --format json
+
+Trains on made-up batches in memory: 65,536 samples' worth of distinct batches in turn, no files.
+Steps are timed one by one and unrecorded; other steps are recorded for the breakdown. The limits are
+measured in the same run, in turns with the steps, on as many threads.
+
+  samples_per_s, step_ms            median of the timed steps; …_min and …_max beside them
+  gemm_pct_of_peak                  FLOPs of all matrix products ÷ their time ÷ fma_peak_gflop_per_s
+  rest_pct_of_step                  everything but the matrix products, gaps included
+  ops                               per operation: ms, share, GFLOP/s, useful GB/s, % of the roofline
+  gemms                             per product and shape (M×K by K×N): ms, GFLOP/s, % of peak
+  fma_peak_gflop_per_s              f32 multiply-adds in registers, the better of 256 and 512 bits
+  gather_limit_gb_per_s             random rows, of the tables' length, from as large an array
+  read_modify_write_limit_gb_per_s  the same, written back; bytes read and written
+  stream_limit_gb_per_s             one pass over that array
+  apparent_clock_ghz, foreign_cpu   the clock a chain of known latency seems to run at; the share of
+                                    the time in which our threads waited for a core
+  rejected_samples, trusted         samples at too low a clock or with too much foreign CPU do not
+                                    count; where too few are left, trusted is false and the figures
+                                    are of all samples";
 
 /// Measure rowmill on this machine.
 #[derive(Debug, Subcommand)]
 pub enum Bench {
+    /// Training steps: samples per second, time by operation, share of this machine's limits
+    #[command(after_help = TRAIN_AFTER)]
+    Train(BenchTrain),
     /// Reading and breaking down a trace: bytes per second, memory, critical path
     #[command(after_help = "\
 Examples:
@@ -15,6 +44,73 @@ Examples:
 
 The events of PATH are repeated, shifted in time, until the text has the size asked for.")]
     Trace(BenchTrace),
+}
+
+/// How often is measured, and which samples count.
+#[derive(Clone, Copy, Debug, Args)]
+#[command(next_help_heading = "Samples")]
+pub struct Sampling {
+    /// Turns of samples and limits; up to three times as many while most samples are disturbed
+    #[arg(long, value_name = "N", default_value_t = 5, value_parser = clap::value_parser!(u64).range(1..=1000))]
+    pub repeats: u64,
+    /// Reject samples whose apparent clock is below this share of the run's best
+    #[arg(long, value_name = "SHARE", default_value_t = 0.9, value_parser = share)]
+    pub clock_share_min: f64,
+    /// Reject samples in which our threads waited for a core longer than this share of the time
+    #[arg(long, value_name = "SHARE", default_value_t = 0.1, value_parser = share)]
+    pub foreign_cpu_max: f64,
+}
+
+/// What to train, and on what.
+#[derive(Debug, Args)]
+pub struct BenchTrain {
+    /// A TOML file, or the name of a ready-made configuration (rowmill train --list)
+    #[arg(long, value_name = "CONFIG", default_value = "dlrm-default")]
+    pub config: String,
+    /// Change a key of the configuration, such as optimizer.dense.kind=adagrad
+    #[arg(long = "set", value_name = "KEY=VALUE", value_parser = super::key_value)]
+    pub set: Vec<(String, String)>,
+    /// Samples of a step [default: the configuration's]
+    #[arg(long, value_name = "B")]
+    pub batch_size: Option<usize>,
+    /// Ids of every bag
+    #[arg(long, value_name = "L", default_value_t = 1, value_parser = at_least_one)]
+    pub pooling: usize,
+    /// Rule of the tables' rows, such as sgd or rowwise_adagrad [default: the configuration's]
+    #[arg(long, value_name = "RULE")]
+    pub optimizer: Option<String>,
+    /// How often each row is looked up: uniform, or zipf:EXPONENT
+    #[arg(long, value_name = "LAW", default_value = "uniform", value_parser = distribution)]
+    pub distribution: IndexDistribution,
+    /// No table keeps more rows than this
+    #[arg(long, value_name = "ROWS")]
+    pub rows_cap: Option<u64>,
+    /// Timed steps of a turn
+    #[arg(long, value_name = "N", default_value_t = 5, value_parser = clap::value_parser!(u64).range(1..=100_000))]
+    pub steps: u64,
+    #[command(flatten)]
+    pub sampling: Sampling,
+}
+
+fn share(text: &str) -> Result<f64, String> {
+    let share = text.parse().ok().filter(|share| (0.0..=1.0).contains(share));
+    share.ok_or_else(|| "expected a share from 0 to 1, such as 0.9".to_owned())
+}
+
+fn at_least_one(text: &str) -> Result<usize, String> {
+    let count = text.parse().ok().filter(|count| *count > 0);
+    count.ok_or_else(|| "expected a number of at least 1".to_owned())
+}
+
+fn distribution(text: &str) -> Result<IndexDistribution, String> {
+    let exponent = |text: &str| text.parse().ok().filter(|s: &f64| s.is_finite() && *s >= 0.0);
+    let zipf = |text| Some(IndexDistribution::Zipf { exponent: exponent(text)? });
+    let law = match text.split_once(':') {
+        None if text == "uniform" => Some(IndexDistribution::Uniform),
+        Some(("zipf", text)) => zipf(text),
+        _ => None,
+    };
+    law.ok_or_else(|| "expected uniform or zipf:EXPONENT, such as zipf:1.05".to_owned())
 }
 
 /// What to measure.

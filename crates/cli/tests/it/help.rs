@@ -57,6 +57,7 @@ fn the_help_of_a_verb_shows_examples() {
         "trace convert",
         "trace doctor",
         "trace execution-trace",
+        "bench train",
         "bench trace",
         "completions",
     ] {

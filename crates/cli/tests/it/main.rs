@@ -1,6 +1,7 @@
 //! The real binary, run as a user runs it: arguments in, stdout, stderr, exit codes and files out.
 #![expect(clippy::unwrap_used, clippy::panic, reason = "test code fails by panicking")]
 
+mod bench;
 mod checkpoint;
 mod data;
 mod fixture;

@@ -1,0 +1,85 @@
+//! Made-up batches in memory: ids of a known distribution in bags of one length. Reads no files.
+
+use device::Pool;
+use schema::random::CounterRng;
+use schema::{Batch, IndexDistribution, KeyedJaggedTensor};
+
+/// Distinct samples that are cycled through: the rows they touch exceed the caches.
+const SAMPLES: usize = 65_536;
+/// Fewest distinct batches.
+const BATCHES_MIN: usize = 4;
+/// Share of clicks.
+const CLICK_RATE: f64 = 0.25;
+const SEED: u64 = 1;
+
+/// What the batches are like.
+#[derive(Clone, Debug)]
+pub struct Made {
+    /// Rows of each feature's table.
+    pub rows: Vec<u64>,
+    /// Width of the dense input.
+    pub dense_features: usize,
+    /// Samples of a batch.
+    pub batch_size: usize,
+    /// Ids of every bag.
+    pub pooling: usize,
+    /// Of the ids.
+    pub distribution: IndexDistribution,
+}
+
+/// As many batches as hold 65,536 samples, at least four.
+pub fn make(pool: &Pool, made: &Made) -> Vec<Batch> {
+    let mut batches = vec![Batch::default(); (SAMPLES / made.batch_size).max(BATCHES_MIN)];
+    pool.run_slices(&mut batches, 1, |number, batch| {
+        let rng = CounterRng::new(SEED, number as u64);
+        batch[0] = Batch {
+            size: made.batch_size,
+            dense: units(rng.child(0), made.batch_size * made.dense_features),
+            sparse: bags(rng.child(1), made),
+            labels: units(rng.child(2), made.batch_size)
+                .iter()
+                .map(|&unit| if f64::from(unit) < CLICK_RATE { 1.0 } else { 0.0 })
+                .collect(),
+        };
+    });
+    batches
+}
+
+fn units(rng: CounterRng, count: usize) -> Vec<f32> {
+    (0..count as u64).map(|counter| rng.unit(counter) as f32).collect()
+}
+
+fn bags(rng: CounterRng, made: &Made) -> KeyedJaggedTensor {
+    let per_feature = (made.batch_size * made.pooling) as u64;
+    let mut values = Vec::with_capacity(made.rows.len() * per_feature as usize);
+    for (feature, &rows) in (0..).zip(&made.rows) {
+        let rng = rng.child(feature);
+        let id = |counter| made.distribution.row_at(rng.unit(counter), rows) as i64;
+        values.extend((0..per_feature).map(id));
+    }
+    let lengths = vec![made.pooling; made.rows.len() * made.batch_size];
+    KeyedJaggedTensor::from_lengths(made.rows.len(), &lengths, values)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{Made, make};
+    use schema::IndexDistribution;
+
+    #[test]
+    fn batches_differ_and_do_not_depend_on_the_threads() {
+        let made = Made {
+            rows: vec![10, 3],
+            dense_features: 2,
+            batch_size: 30_000,
+            pooling: 2,
+            distribution: IndexDistribution::Zipf { exponent: 1.05 },
+        };
+        let batches = make(&device::Pool::new(3), &made);
+        assert_eq!(batches, make(&device::Pool::new(1), &made));
+        assert!(batches.len() == 4 && batches[0] != batches[1]);
+        let sparse = &batches[0].sparse;
+        assert!(sparse.check().is_ok() && sparse.values.len() == 2 * 2 * 30_000);
+        assert!(sparse.values[sparse.feature(1)].iter().all(|id| (0..3).contains(id)));
+    }
+}

@@ -1,0 +1,304 @@
+//! Timing under observation: beside every sample stand the clock that the cores seemed to run at
+//! and the share of the time in which others had them. Says which samples count.
+
+use std::cmp::Ordering;
+use std::time::Instant;
+
+use device::{Pool, limits};
+use serde::Serialize;
+
+use crate::args::Sampling;
+
+/// A kind of sample with fewer undisturbed ones than this is not trusted, unless it has no more.
+const FEWEST: usize = 3;
+
+/// Under which conditions something was measured.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+pub struct Conditions {
+    /// The lower of the clocks just before and just after.
+    pub apparent_clock_ghz: f64,
+    /// Share of the time in which our threads waited for a core; unknown on some systems.
+    pub foreign_cpu: Option<f64>,
+}
+
+/// Something measured.
+#[derive(Clone, Copy, Debug)]
+pub struct Sample<T> {
+    /// What.
+    pub value: T,
+    /// Meanwhile.
+    pub conditions: Conditions,
+}
+
+/// A sample that is being taken.
+pub struct Watch {
+    clock_ghz: f64,
+    waited_ns: Option<u64>,
+    started: Instant,
+}
+
+impl Watch {
+    /// Begins a sample on the threads of `pool`.
+    pub fn start(pool: &Pool) -> Self {
+        let clock_ghz = limits::apparent_ghz(pool);
+        Self { clock_ghz, waited_ns: waited_ns(), started: Instant::now() }
+    }
+
+    /// Ends the sample; its seconds and conditions.
+    pub fn stop(self, pool: &Pool) -> (f64, Conditions) {
+        let seconds = self.started.elapsed().as_secs_f64().max(1e-9);
+        let waited =
+            waited_ns().zip(self.waited_ns).map(|(after, before)| after - before.min(after));
+        let foreign = |waited| (waited as f64 / 1e9 / seconds / pool.threads() as f64).min(1.0);
+        let apparent_clock_ghz = limits::apparent_ghz(pool).min(self.clock_ghz);
+        (seconds, Conditions { apparent_clock_ghz, foreign_cpu: waited.map(foreign) })
+    }
+
+    /// As [`Watch::stop`], with `value` made of the seconds.
+    pub fn sample<T>(self, pool: &Pool, value: impl FnOnce(f64) -> T) -> Sample<T> {
+        let (seconds, conditions) = self.stop(pool);
+        Sample { value: value(seconds), conditions }
+    }
+}
+
+/// Time that threads of this process were ready to run and had no core, where the kernel tells.
+fn waited_ns() -> Option<u64> {
+    let of_thread = |path: std::path::PathBuf| {
+        let text = std::fs::read_to_string(path.join("schedstat")).ok()?;
+        text.split_whitespace().nth(1)?.parse::<u64>().ok()
+    };
+    // A thread that ends meanwhile has nothing to tell.
+    let threads = std::fs::read_dir("/proc/self/task").ok()?;
+    threads
+        .flatten()
+        .map(|thread| of_thread(thread.path()))
+        .fold(None, |sum, waited| Some(sum.unwrap_or(0) + waited?).or(sum))
+}
+
+/// Which samples count: those at nearly the best clock of the run, with the cores to themselves.
+#[derive(Clone, Copy, Debug)]
+pub struct Judge {
+    clock_ghz_min: f64,
+    foreign_cpu_max: f64,
+    clock_ghz_best: f64,
+}
+
+impl Judge {
+    /// A judge of a run with these conditions.
+    pub fn new<'a>(sampling: &Sampling, all: impl Iterator<Item = &'a Conditions>) -> Self {
+        let best = all.map(|conditions| conditions.apparent_clock_ghz).fold(0.0, f64::max);
+        Self {
+            clock_ghz_min: sampling.clock_share_min * best,
+            foreign_cpu_max: sampling.foreign_cpu_max,
+            clock_ghz_best: best,
+        }
+    }
+
+    fn is_slow(&self, conditions: &Conditions) -> bool {
+        conditions.apparent_clock_ghz < self.clock_ghz_min
+    }
+
+    fn is_shared(&self, conditions: &Conditions) -> bool {
+        conditions.foreign_cpu.is_some_and(|share| share > self.foreign_cpu_max)
+    }
+
+    /// Whether the sample counts.
+    pub fn accepts(&self, conditions: &Conditions) -> bool {
+        !self.is_slow(conditions) && !self.is_shared(conditions)
+    }
+
+    /// The samples that count; all of them where too few do.
+    pub fn kept<'a, T>(&self, samples: &'a [Sample<T>]) -> Kept<'a, T> {
+        let good: Vec<_> =
+            samples.iter().filter(|sample| self.accepts(&sample.conditions)).collect();
+        let is_trusted = !samples.is_empty() && good.len() >= FEWEST.min(samples.len());
+        Kept { samples: if is_trusted { good } else { samples.iter().collect() }, is_trusted }
+    }
+
+    /// How well the samples could be taken.
+    pub fn quality<T>(&self, samples: &[Sample<T>]) -> Quality {
+        let kept = self.kept(samples);
+        let count = |refused: &dyn Fn(&Conditions) -> bool| {
+            samples.iter().filter(|sample| refused(&sample.conditions)).count()
+        };
+        let clock = |sample: &&Sample<T>| sample.conditions.apparent_clock_ghz;
+        let foreign = |sample: &&Sample<T>| sample.conditions.foreign_cpu;
+        Quality {
+            samples: samples.len(),
+            rejected_samples: count(&|conditions| !self.accepts(conditions)),
+            rejected_slow_clock: count(&|conditions| self.is_slow(conditions)),
+            rejected_foreign_cpu: count(&|conditions| self.is_shared(conditions)),
+            trusted: kept.is_trusted,
+            apparent_clock_ghz: median(kept.samples.iter().map(clock).collect()),
+            apparent_clock_ghz_best: self.clock_ghz_best,
+            foreign_cpu: Some(median(kept.samples.iter().filter_map(foreign).collect()))
+                .filter(|share| share.is_finite()),
+        }
+    }
+}
+
+/// The samples that figures are made of.
+pub struct Kept<'a, T> {
+    samples: Vec<&'a Sample<T>>,
+    /// Whether they were undisturbed.
+    pub is_trusted: bool,
+}
+
+impl<T> Kept<'_, T> {
+    /// Median, least and largest of `figure`.
+    pub fn spread(&self, figure: impl Fn(&T) -> f64) -> Spread {
+        let mut values: Vec<f64> = self.samples.iter().map(|s| figure(&s.value)).collect();
+        values.sort_by(order);
+        let at = |place: usize| values.get(place).copied().unwrap_or(f64::NAN);
+        let last = values.len().saturating_sub(1);
+        Spread { median: middle(&values), min: at(0), max: at(last) }
+    }
+
+    /// The median of `figure`.
+    pub fn median(&self, figure: impl Fn(&T) -> f64) -> f64 {
+        self.spread(figure).median
+    }
+
+    /// What is kept.
+    pub fn values(&self) -> impl Iterator<Item = &T> + '_ {
+        self.samples.iter().map(|sample| &sample.value)
+    }
+}
+
+/// Where the values of a figure lie.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Spread {
+    pub median: f64,
+    pub min: f64,
+    pub max: f64,
+}
+
+/// How well samples could be taken; part of every report.
+#[derive(Clone, Copy, Debug, Serialize)]
+pub struct Quality {
+    /// Samples taken.
+    pub samples: usize,
+    /// Of those, how many did not count.
+    pub rejected_samples: usize,
+    pub rejected_slow_clock: usize,
+    pub rejected_foreign_cpu: usize,
+    /// Whether enough counted; otherwise the figures are of all samples.
+    pub trusted: bool,
+    /// Median of those that the figures are of.
+    pub apparent_clock_ghz: f64,
+    /// The best of the run.
+    pub apparent_clock_ghz_best: f64,
+    /// Median of those that the figures are of.
+    pub foreign_cpu: Option<f64>,
+}
+
+impl Quality {
+    /// For people.
+    pub fn rows(&self) -> [(&'static str, String); 2] {
+        let foreign =
+            self.foreign_cpu.map_or("unknown".to_owned(), |s| format!("{:.1} %", 100.0 * s));
+        let verdict =
+            if self.trusted { "" } else { "; too few were undisturbed, the figures are of all" };
+        [
+            (
+                "apparent clock, foreign CPU",
+                format!(
+                    "{:.2} GHz (best {:.2}), {foreign}",
+                    self.apparent_clock_ghz, self.apparent_clock_ghz_best
+                ),
+            ),
+            (
+                "samples rejected",
+                format!(
+                    "{} of {} ({} for the clock, {} for foreign CPU){verdict}",
+                    self.rejected_samples,
+                    self.samples,
+                    self.rejected_slow_clock,
+                    self.rejected_foreign_cpu
+                ),
+            ),
+        ]
+    }
+
+    /// What to warn of.
+    pub fn warning(&self) -> Option<String> {
+        (!self.trusted).then(|| {
+            format!(
+                "{} of {} samples were disturbed, too few are left: the figures are of all samples \
+                 and say little; run again on a quieter machine",
+                self.rejected_samples, self.samples
+            )
+        })
+    }
+}
+
+/// The median; NaN of nothing.
+pub fn median(mut values: Vec<f64>) -> f64 {
+    values.sort_by(order);
+    middle(&values)
+}
+
+fn middle(sorted: &[f64]) -> f64 {
+    let upper = sorted.len() / 2;
+    let lower = sorted.len().saturating_sub(1) / 2;
+    match (sorted.get(lower), sorted.get(upper)) {
+        (Some(low), Some(high)) => f64::midpoint(*low, *high),
+        _ => f64::NAN,
+    }
+}
+
+fn order(a: &f64, b: &f64) -> Ordering {
+    a.total_cmp(b)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{Conditions, Judge, Sample, Watch, median};
+    use crate::args::Sampling;
+
+    fn sample(value: f64, clock: f64, foreign: f64) -> Sample<f64> {
+        let foreign_cpu = Some(foreign);
+        Sample { value, conditions: Conditions { apparent_clock_ghz: clock, foreign_cpu } }
+    }
+
+    fn judge(samples: &[Sample<f64>]) -> Judge {
+        let sampling = Sampling { repeats: 1, clock_share_min: 0.9, foreign_cpu_max: 0.1 };
+        Judge::new(&sampling, samples.iter().map(|sample| &sample.conditions))
+    }
+
+    #[test]
+    fn throttled_and_shared_samples_do_not_count() {
+        let good = [1.0, 2.0, 4.0].map(|value| sample(value, 3.6, 0.0));
+        let samples = [&good[..], &[sample(9.0, 3.0, 0.0), sample(9.0, 3.6, 0.2)]].concat();
+        let judge = judge(&samples);
+        let spread = judge.kept(&samples).spread(|value| *value);
+        assert_eq!((spread.min, spread.median, spread.max), (1.0, 2.0, 4.0));
+        let quality = judge.quality(&samples);
+        assert!(quality.trusted && quality.warning().is_none());
+        let counts = (quality.rejected_samples, quality.rejected_slow_clock);
+        assert_eq!((counts, quality.rejected_foreign_cpu), ((2, 1), 1));
+    }
+
+    #[test]
+    fn where_too_few_are_left_all_are_shown_and_said_to_be_disturbed() {
+        let samples = [sample(1.0, 3.6, 0.0), sample(2.0, 3.6, 0.5), sample(3.0, 1.0, 0.5)];
+        let judge = judge(&samples);
+        assert_eq!(judge.kept(&samples).median(|value| *value), 2.0);
+        let quality = judge.quality(&samples);
+        assert!(!quality.trusted && quality.warning().unwrap().starts_with("2 of 3"));
+    }
+
+    #[test]
+    fn a_watch_sees_time_and_a_clock() {
+        let pool = device::Pool::new(2);
+        let (seconds, conditions) = Watch::start(&pool).stop(&pool);
+        assert!(seconds > 0.0 && conditions.apparent_clock_ghz > 0.0);
+        assert!(conditions.foreign_cpu.is_none_or(|share| (0.0..=1.0).contains(&share)));
+    }
+
+    #[test]
+    fn the_median_of_an_even_number_lies_between() {
+        assert_eq!(median(vec![4.0, 1.0, 2.0, 3.0]), 2.5);
+        assert!(median(Vec::new()).is_nan());
+    }
+}

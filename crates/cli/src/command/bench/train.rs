@@ -1,0 +1,323 @@
+//! `rowmill bench train`: training steps on made-up batches in memory, and where their time goes.
+//!
+//! Steps are timed unrecorded; the breakdown is of other steps, which are recorded. Both take turns
+//! with the limits they are compared with.
+
+use std::process::ExitCode;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use device::Cpu;
+use schema::{Batch, JobConfig, Rank, ShardingPlan};
+use serde::Serialize;
+use trace::{Clock, Recorder, RunInfo};
+use train::profile::Profiler;
+use train::{Model, RankContext, Share};
+
+use super::batch::{self, Made};
+use super::limit::{Limits, Measured};
+use super::operation::{Breakdown, Step};
+use super::sample::{Conditions, Judge, Quality, Sample, Watch};
+use super::{STOPPING, operation};
+use crate::args::BenchTrain;
+use crate::error::{EXIT_INTERRUPTED, Error};
+use crate::interrupt;
+use crate::progress::{Meter, Unit};
+use crate::render;
+use crate::resolve::config::Job;
+use crate::resolve::{Session, config, memory};
+
+/// Steps before anything is timed.
+const WARM_UP: usize = 3;
+/// Recorded steps of a turn.
+const RECORDED: usize = 2;
+/// While most samples are disturbed, up to so many times the turns asked for are taken.
+const PATIENCE: u64 = 3;
+
+/// What was measured; medians of the samples that count.
+#[derive(Debug, Serialize)]
+struct Report {
+    config: String,
+    batch_size: usize,
+    pooling: usize,
+    threads: usize,
+    optimizer: schema::Optimizer,
+    dense_optimizer: schema::Optimizer,
+    distribution: schema::IndexDistribution,
+    rows_cap: Option<u64>,
+    samples_per_s: f64,
+    samples_per_s_min: f64,
+    samples_per_s_max: f64,
+    step_ms: f64,
+    step_ms_min: f64,
+    step_ms_max: f64,
+    #[serde(flatten)]
+    quality: Quality,
+    #[serde(flatten)]
+    limits: Measured,
+    #[serde(flatten)]
+    breakdown: Breakdown,
+    /// Every timed step.
+    steps: Vec<TimedStep>,
+    interrupted: bool,
+}
+
+/// One timed step.
+#[derive(Debug, Serialize)]
+struct TimedStep {
+    ms: f64,
+    accepted: bool,
+    #[serde(flatten)]
+    conditions: Conditions,
+}
+
+/// Everything that was taken.
+#[derive(Default)]
+struct Taken {
+    /// Seconds of unrecorded steps.
+    steps: Vec<Sample<f64>>,
+    recorded: Vec<Sample<Step>>,
+    limits: Vec<Sample<Measured>>,
+}
+
+/// Runs the command.
+pub fn run(args: &BenchTrain, session: &Session) -> Result<ExitCode, Error> {
+    let job = job(args)?;
+    memory::check(&job)?;
+    let stop = interrupt::stop_flag(STOPPING);
+    session.console.say(format_args!("building {} and its batches", job.config.model.name));
+    let mut bench = Bench::new(&job.config, args, session.threads);
+    let taken = bench.measure(args, session, &stop)?;
+    let interrupted = stop.load(Ordering::SeqCst);
+    let code = ExitCode::from(if interrupted { EXIT_INTERRUPTED } else { 0 });
+    if taken.steps.is_empty() || taken.recorded.is_empty() {
+        session.console.say("interrupted before the first sample");
+        return Ok(code);
+    }
+    let report = report(&taken, (args, &job), session.threads, interrupted);
+    if let Some(warning) = report.quality.warning() {
+        session.console.warn(warning);
+    }
+    session.console.report(&report, table)?;
+    Ok(code)
+}
+
+fn job(args: &BenchTrain) -> Result<Job, Error> {
+    let mut overrides = args.set.clone();
+    let mut set = |key: &str, value: Option<String>| {
+        overrides.extend(value.map(|value| (key.to_owned(), value)));
+    };
+    set("training.batch_size", args.batch_size.map(|size| size.to_string()));
+    set("model.rows_cap", args.rows_cap.map(|cap| cap.to_string()));
+    set("optimizer.sparse.kind", args.optimizer.clone());
+    config::job(&args.config, &overrides)
+}
+
+/// A model, its batches, and the limits beside it.
+struct Bench {
+    context: RankContext,
+    model: Model,
+    batches: Vec<Batch>,
+    limits: Limits,
+    /// Steps taken so far, of every kind.
+    step: usize,
+}
+
+impl Bench {
+    fn new(config: &JobConfig, args: &BenchTrain, threads: usize) -> Self {
+        let cpu = Cpu::new(threads);
+        let (model, batch_size) = (&config.model, config.training.batch_size);
+        let made = Made {
+            rows: model.features().iter().map(|f| model.tables[f.table].rows).collect(),
+            dense_features: model.dense_features,
+            batch_size,
+            pooling: args.pooling,
+            distribution: args.distribution,
+        };
+        let plan = ShardingPlan::table_wise(&model.tables, 1);
+        let batches = batch::make(&cpu.pool, &made);
+        let trained = Model::initial(&cpu, config, (&plan, Rank(0)), batch_size);
+        let features = model.features().len().max(1);
+        let row_bytes = size_of::<f32>() * model.pooled_width() / features;
+        let table_bytes = model.table_bytes(schema::Optimizer::Sgd).0;
+        let limits = Limits::new(&cpu.pool, table_bytes, row_bytes);
+        let clock = Clock::start();
+        let profiler = Profiler::new(Recorder::new(run_info(threads, &clock)), clock);
+        let context = RankContext::alone(cpu, profiler);
+        Self { context, model: trained, batches, limits, step: 0 }
+    }
+
+    fn measure(
+        &mut self,
+        args: &BenchTrain,
+        session: &Session,
+        stop: &AtomicBool,
+    ) -> Result<Taken, Error> {
+        let per_turn = args.steps;
+        let total = per_turn * args.sampling.repeats;
+        let mut meter = Meter::start(session.console, "measuring", Unit::Steps, Some(total));
+        for _ in 0..WARM_UP {
+            self.train()?;
+        }
+        let mut taken = Taken::default();
+        for turn in 0..PATIENCE * args.sampling.repeats {
+            if turn >= args.sampling.repeats && taken.is_enough(args) {
+                break;
+            }
+            let total = per_turn * (turn + 1).max(args.sampling.repeats);
+            meter.set_total(Some(total));
+            taken.limits.push(self.limits.measure(&self.context.cpu));
+            for _ in 0..per_turn {
+                if stop.load(Ordering::SeqCst) {
+                    return Ok(taken);
+                }
+                let watch = Watch::start(&self.context.cpu.pool);
+                self.train()?;
+                taken.steps.push(watch.sample(&self.context.cpu.pool, |seconds| seconds));
+                meter.advance(taken.steps.len() as u64, "");
+            }
+            for _ in 0..RECORDED {
+                taken.recorded.push(self.recorded()?);
+            }
+        }
+        meter.finish();
+        Ok(taken)
+    }
+
+    fn train(&mut self) -> Result<(), Error> {
+        let batch = &self.batches[self.step % self.batches.len()];
+        let share = Share { batch, first_sample: 0, global_size: batch.size };
+        self.step += 1;
+        self.model.train(&mut self.context, share, 1.0)?;
+        Ok(())
+    }
+
+    fn recorded(&mut self) -> Result<Sample<Step>, Error> {
+        let number = self.step as u64;
+        let watch = Watch::start(&self.context.cpu.pool);
+        self.context.profiler.begin_step(number);
+        self.train()?;
+        self.context.profiler.end_step();
+        let (seconds, conditions) = watch.stop(&self.context.cpu.pool);
+        let recorder = self.context.profiler.recorder();
+        let spans = recorder.and_then(|recorder| recorder.spans(number)).unwrap_or_default();
+        Ok(Sample { value: Step { seconds, spans: spans.to_vec() }, conditions })
+    }
+}
+
+impl Taken {
+    fn judge(&self, args: &BenchTrain) -> Judge {
+        let steps = self.steps.iter().map(|sample| &sample.conditions);
+        let recorded = self.recorded.iter().map(|sample| &sample.conditions);
+        let limits = self.limits.iter().map(|sample| &sample.conditions);
+        Judge::new(&args.sampling, steps.chain(recorded).chain(limits))
+    }
+
+    /// Whether at least half of the steps asked for count, and some of everything else.
+    fn is_enough(&self, args: &BenchTrain) -> bool {
+        let judge = self.judge(args);
+        let good = self.steps.iter().filter(|sample| judge.accepts(&sample.conditions)).count();
+        2 * good as u64 >= args.steps * args.sampling.repeats
+            && judge.kept(&self.recorded).is_trusted
+            && judge.kept(&self.limits).is_trusted
+    }
+}
+
+fn report(
+    taken: &Taken,
+    (args, job): (&BenchTrain, &Job),
+    threads: usize,
+    interrupted: bool,
+) -> Report {
+    let judge = taken.judge(args);
+    let (kept, recorded) = (judge.kept(&taken.steps), judge.kept(&taken.recorded));
+    let kept_limits = judge.kept(&taken.limits);
+    let limits = Measured::median(&kept_limits);
+    let batch_size = job.config.training.batch_size;
+    let rate = kept.spread(|seconds| batch_size as f64 / seconds);
+    let step = kept.spread(|seconds| 1e3 * seconds);
+    let mut quality = judge.quality(&taken.steps);
+    quality.trusted &= recorded.is_trusted && kept_limits.is_trusted;
+    let timed = |sample: &Sample<f64>| TimedStep {
+        ms: 1e3 * sample.value,
+        accepted: judge.accepts(&sample.conditions),
+        conditions: sample.conditions,
+    };
+    Report {
+        config: job.origin.clone(),
+        batch_size,
+        pooling: args.pooling,
+        threads,
+        optimizer: job.config.optimizer.sparse.kind,
+        dense_optimizer: job.config.optimizer.dense.kind,
+        distribution: args.distribution,
+        rows_cap: job.config.model.rows_cap,
+        samples_per_s: rate.median,
+        samples_per_s_min: rate.min,
+        samples_per_s_max: rate.max,
+        step_ms: step.median,
+        step_ms_min: step.min,
+        step_ms_max: step.max,
+        quality,
+        limits,
+        breakdown: Breakdown::of(&recorded, &limits),
+        steps: taken.steps.iter().map(timed).collect(),
+        interrupted,
+    }
+}
+
+/// What a recording wants to know; nothing of it is written.
+fn run_info(threads: usize, clock: &Clock) -> RunInfo {
+    RunInfo {
+        rank: 0,
+        world_size: 1,
+        backend: String::new(),
+        pid: std::process::id(),
+        main_tid: u64::from(std::process::id()),
+        host: String::new(),
+        threads,
+        device: String::new(),
+        base_time_ns: clock.base_time_ns(),
+    }
+}
+
+fn table(report: &Report) -> String {
+    let breakdown = &report.breakdown;
+    let mut facts = vec![
+        (
+            "training",
+            format!(
+                "{}, B = {}, {} ids per bag, {} threads",
+                report.config, report.batch_size, report.pooling, report.threads
+            ),
+        ),
+        (
+            "samples",
+            format!(
+                "{} ({} to {})",
+                render::rate(report.samples_per_s),
+                render::count(report.samples_per_s_min as u64),
+                render::count(report.samples_per_s_max as u64)
+            ),
+        ),
+        (
+            "step",
+            format!(
+                "{:.2} ms ({:.2} to {:.2})",
+                report.step_ms, report.step_ms_min, report.step_ms_max
+            ),
+        ),
+        ("limits here", report.limits.text()),
+        (
+            "matrix products",
+            format!(
+                "{:.0} GFLOP/s, {:.1} % of the FMA peak",
+                breakdown.gemm_gflop_per_s, breakdown.gemm_pct_of_peak
+            ),
+        ),
+        ("everything else", format!("{:.1} % of the step", breakdown.rest_pct_of_step)),
+    ];
+    facts.extend(report.quality.rows());
+    let ops = operation::ops_grid(&breakdown.ops);
+    let gemms = operation::gemms_grid(&breakdown.gemms);
+    format!("{}\n\n{ops}\n\n{gemms}", render::facts(&facts))
+}
