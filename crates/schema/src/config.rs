@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 use toml::{Table, Value};
 
 use crate::model::ModelConfig;
-use crate::optimizer::{LearningRateSchedule, Optimizer, OptimizerConfig};
+use crate::optimizer::{LearningRateSchedule, OptimizerConfig};
 use crate::source::DataConfig;
 use crate::training::TrainingConfig;
 
@@ -126,24 +126,8 @@ impl JobConfig {
         if self.training.keep_checkpoints == 0 {
             return Err(ConfigError::shape("training.keep_checkpoints", at_least_one(0)));
         }
-        let optimizers = [
-            ("optimizer.sparse", self.optimizer.sparse),
-            ("optimizer.dense", self.optimizer.dense),
-        ];
-        for (key, optimizer) in optimizers {
-            for (name, value) in
-                [("learning_rate", optimizer.learning_rate), ("epsilon", optimizer.epsilon)]
-            {
-                if !value.is_finite() || value < 0.0 {
-                    let text = format!("expected a finite number ≥ 0, got {value}");
-                    return Err(ConfigError::shape(format!("{key}.{name}"), text));
-                }
-            }
-            if optimizer.kind != Optimizer::Sgd && optimizer.epsilon == 0.0 {
-                let text = "expected above 0: a weight without a gradient would become 0/0, got 0";
-                return Err(ConfigError::shape(format!("{key}.epsilon"), text.to_owned()));
-            }
-        }
+        self.optimizer.sparse.check("optimizer.sparse")?;
+        self.optimizer.dense.check("optimizer.dense")?;
         if !(0.0..1.0).contains(&self.data.hold_out) {
             let text = format!("expected a share in [0, 1), got {}", self.data.hold_out);
             return Err(ConfigError::shape("data.hold_out", text));

@@ -22,7 +22,7 @@ pub use config::{ConfigError, JobConfig, Optimizers};
 pub use distribution::IndexDistribution;
 pub use model::{Interaction, Loss, ModelConfig, Pooling, TableConfig, TriangleOrder};
 pub use op::{GemmProduct, Op, OpWork, Pass};
-pub use optimizer::{LearningRateSchedule, Optimizer, OptimizerConfig};
+pub use optimizer::{LearningRateSchedule, Optimizer, OptimizerConfig, WeightDecayMode};
 pub use plan::{ShardingPlan, Tile};
 pub use source::DataConfig;
 pub use training::TrainingConfig;

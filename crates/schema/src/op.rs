@@ -245,10 +245,11 @@ impl Op {
                 Pass::Backward => (5 * elements, 24 * elements),
             },
             Self::Loss { batch_size } => (8 * batch_size, 16 * batch_size),
-            Self::DenseUpdate { elements, optimizer } => match optimizer {
-                Optimizer::Sgd => (2 * elements, 12 * elements),
-                Optimizer::Adagrad | Optimizer::RowwiseAdagrad => (6 * elements, 20 * elements),
-            },
+            Self::DenseUpdate { elements, optimizer } => {
+                // The few values of row-wise Adagrad are left out.
+                let (flops, state) = row_update(optimizer, 0, elements);
+                (flops, 12 * elements + 8 * state)
+            }
         };
         OpWork { flops: flops as u64, bytes: bytes as u64 }
     }
@@ -260,6 +261,8 @@ fn row_update(optimizer: Optimizer, rows: usize, elements: usize) -> (usize, usi
         Optimizer::Sgd => (2 * elements, 0),
         Optimizer::Adagrad => (6 * elements, elements),
         Optimizer::RowwiseAdagrad => (4 * elements + 4 * rows, rows),
+        Optimizer::Adam => (14 * elements, 2 * elements),
+        Optimizer::Lamb => (20 * elements + 4 * rows, 2 * elements),
     }
 }
 

@@ -3,6 +3,8 @@
 
 use serde::{Deserialize, Serialize};
 
+use crate::config::ConfigError;
+
 /// An update rule; see `device::optimizer` for the formulas.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
@@ -13,9 +15,18 @@ pub enum Optimizer {
     Adagrad,
     /// `m += mean(g²); w −= η g / (√m + ε)`; one state value per row.
     RowwiseAdagrad,
+    /// Adam with bias correction by the number of the step; two state values per weight.
+    Adam,
+    /// Adam's direction, scaled to the norm of the row (of the tensor, for dense parameters); two
+    /// state values per weight.
+    Lamb,
 }
 
 impl Optimizer {
+    /// Every rule.
+    pub const ALL: [Self; 5] =
+        [Self::Sgd, Self::Adagrad, Self::RowwiseAdagrad, Self::Adam, Self::Lamb];
+
     /// State values kept per row of `dim` weights.
     #[must_use]
     pub fn state_per_row(self, dim: usize) -> usize {
@@ -23,8 +34,33 @@ impl Optimizer {
             Self::Sgd => 0,
             Self::Adagrad => dim,
             Self::RowwiseAdagrad => 1,
+            Self::Adam | Self::Lamb => 2 * dim,
         }
     }
+
+    /// What each part of the state is called; every part has the same number of values, and a row
+    /// keeps them one after the other.
+    #[must_use]
+    pub fn state_names(self) -> &'static [&'static str] {
+        match self {
+            Self::Sgd => &[],
+            Self::Adagrad | Self::RowwiseAdagrad => &["state"],
+            Self::Adam | Self::Lamb => &["exp_avg", "exp_avg_sq"],
+        }
+    }
+}
+
+/// Where weight decay enters a rule.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum WeightDecayMode {
+    /// Nowhere.
+    #[default]
+    None,
+    /// In the gradient: `g + λ w` takes the place of `g`.
+    L2,
+    /// Beside it: `w −= η λ w`, out of sight of the rule's state.
+    Decoupled,
 }
 
 /// An optimizer with its constants, as configured.
@@ -38,10 +74,84 @@ pub struct OptimizerConfig {
     /// ε, added outside the root. Ignored by SGD.
     #[serde(default = "default_epsilon")]
     pub epsilon: f64,
+    /// β₁, the share of the mean gradient kept per step. Adam and LAMB only.
+    #[serde(default = "default_beta1")]
+    pub beta1: f64,
+    /// β₂, the share of the mean squared gradient kept per step. Adam and LAMB only.
+    #[serde(default = "default_beta2")]
+    pub beta2: f64,
+    /// λ of the weight decay. Rows of a table decay when a batch looks them up.
+    #[serde(default)]
+    pub weight_decay: f64,
+    /// Where λ enters.
+    #[serde(default)]
+    pub weight_decay_mode: WeightDecayMode,
+}
+
+impl OptimizerConfig {
+    /// `kind` at `learning_rate`, every other constant as a configuration that leaves it out.
+    #[must_use]
+    pub fn new(kind: Optimizer, learning_rate: f64) -> Self {
+        Self {
+            kind,
+            learning_rate,
+            epsilon: default_epsilon(),
+            beta1: default_beta1(),
+            beta2: default_beta2(),
+            weight_decay: 0.0,
+            weight_decay_mode: WeightDecayMode::None,
+        }
+    }
+
+    /// Refuses constants under which a weight could not stay a number.
+    ///
+    /// # Errors
+    /// [`ConfigError::Shape`] names the constant below `key`.
+    pub fn check(&self, key: &str) -> Result<(), ConfigError> {
+        let fail = |name: &str, text| Err(ConfigError::shape(format!("{key}.{name}"), text));
+        for (name, value) in [
+            ("learning_rate", self.learning_rate),
+            ("epsilon", self.epsilon),
+            ("weight_decay", self.weight_decay),
+        ] {
+            if !value.is_finite() || value < 0.0 {
+                return fail(name, format!("expected a finite number ≥ 0, got {value}"));
+            }
+        }
+        for (name, value) in [("beta1", self.beta1), ("beta2", self.beta2)] {
+            if !(0.0..1.0).contains(&value) {
+                return fail(name, format!("expected a share in [0, 1), got {value}"));
+            }
+        }
+        if self.kind != Optimizer::Sgd && self.epsilon as f32 == 0.0 {
+            let text = "expected above 0: a weight without a gradient would become 0/0, got 0";
+            return fail("epsilon", text.to_owned());
+        }
+        match self.weight_decay_mode {
+            WeightDecayMode::None if self.weight_decay > 0.0 => {
+                let text = "expected \"l2\" or \"decoupled\" where weight_decay is above 0";
+                fail("weight_decay_mode", format!("{text}, got \"none\""))
+            }
+            WeightDecayMode::Decoupled if self.learning_rate * self.weight_decay > 1.0 => {
+                let product = self.learning_rate * self.weight_decay;
+                let text = "expected learning_rate · weight_decay of at most 1: a decay beyond 0";
+                fail("weight_decay", format!("{text} changes signs, got {product}"))
+            }
+            _ => Ok(()),
+        }
+    }
 }
 
 fn default_epsilon() -> f64 {
     1e-8
+}
+
+fn default_beta1() -> f64 {
+    0.9
+}
+
+fn default_beta2() -> f64 {
+    0.999
 }
 
 /// Learning-rate schedule of training steps `s = 0, 1, …`: linear warm-up, hold, polynomial decay,
@@ -79,7 +189,44 @@ impl LearningRateSchedule {
 
 #[cfg(test)]
 mod tests {
-    use super::LearningRateSchedule;
+    use super::{LearningRateSchedule, Optimizer, OptimizerConfig, WeightDecayMode};
+
+    #[test]
+    fn impossible_constants_are_named() {
+        let refused = |spoil: fn(&mut OptimizerConfig)| {
+            let mut config = OptimizerConfig::new(Optimizer::Adam, 0.1);
+            assert_eq!(config.check("dense"), Ok(()));
+            spoil(&mut config);
+            config.check("dense").unwrap_err().to_string()
+        };
+        let texts = [
+            refused(|config| config.learning_rate = -1.0),
+            refused(|config| config.weight_decay = f64::NAN),
+            refused(|config| config.beta1 = 1.0),
+            refused(|config| config.beta2 = -0.1),
+            refused(|config| config.epsilon = 0.0),
+            refused(|config| config.weight_decay = 0.01),
+            refused(|config| {
+                config.weight_decay = 20.0;
+                config.weight_decay_mode = WeightDecayMode::Decoupled;
+            }),
+        ];
+        assert_eq!(
+            texts,
+            [
+                "dense.learning_rate: expected a finite number ≥ 0, got -1",
+                "dense.weight_decay: expected a finite number ≥ 0, got NaN",
+                "dense.beta1: expected a share in [0, 1), got 1",
+                "dense.beta2: expected a share in [0, 1), got -0.1",
+                "dense.epsilon: expected above 0: a weight without a gradient would become 0/0, \
+                 got 0",
+                "dense.weight_decay_mode: expected \"l2\" or \"decoupled\" where weight_decay is \
+                 above 0, got \"none\"",
+                "dense.weight_decay: expected learning_rate · weight_decay of at most 1: a decay \
+                 beyond 0 changes signs, got 2",
+            ]
+        );
+    }
 
     #[test]
     fn warm_up_hold_decay_hold() {

@@ -20,6 +20,6 @@ pub mod state_dict;
 pub use context::RankContext;
 pub use error::Error;
 pub use metric::Evaluation;
-pub use model::{Model, Share};
+pub use model::{Model, Share, Step};
 pub use run::{Event, Interval, Outcome, RunRequest, Start, TraceRequest, run};
 pub use scorer::Scorer;

@@ -4,7 +4,7 @@
 use device::ops::{activation, dense_update, loss};
 use device::optimizer::Rule;
 use device::{Cpu, buffer};
-use schema::{Batch, JobConfig, Loss, Op, Optimizer, OptimizerConfig, ShardingPlan};
+use schema::{Batch, JobConfig, Loss, Op, OptimizerConfig, ShardingPlan};
 
 use crate::context::RankContext;
 use crate::embedding::EmbeddingCollection;
@@ -23,6 +23,15 @@ pub struct Share<'a> {
     pub first_sample: usize,
     /// Samples over all ranks: what the loss is a mean over.
     pub global_size: usize,
+}
+
+/// Which step of the run a batch is for.
+#[derive(Clone, Copy, Debug)]
+pub struct Step {
+    /// Steps of the run before it: 0 at the first. Kept over a resumption, for bias corrections.
+    pub number: u64,
+    /// Factor on the base learning rates.
+    pub factor: f64,
 }
 
 /// The parameters of one rank.
@@ -172,8 +181,7 @@ impl Model {
         Ok(&self.buffers.probabilities[..samples])
     }
 
-    /// One training step at `factor` times the base learning rates; returns the sum of the losses
-    /// of this rank's samples before the step.
+    /// One training step; returns the sum of the losses of this rank's samples before it.
     ///
     /// # Errors
     /// [`Error::RowOutOfRange`] and [`Error::BatchShape`] before any weight changes;
@@ -182,15 +190,15 @@ impl Model {
         &mut self,
         context: &mut RankContext,
         share: Share<'_>,
-        factor: f64,
+        step: Step,
     ) -> Result<f64, Error> {
         self.forward(context, share)?;
         let sum = self.loss(context, share)?;
         self.backward(context, share)?;
         let d_pooled = &self.buffers.d_pooled[..share.batch.size * self.pooled_width];
-        let rule = rule(&self.optimizers.0, factor);
+        let rule = Rule::new(&self.optimizers.0, step.factor, step.number);
         self.embedding.backward(context, d_pooled, rule)?;
-        self.update_dense(context, factor)?;
+        self.update_dense(context, step)?;
         Ok(sum)
     }
 
@@ -259,9 +267,9 @@ impl Model {
         self.bottom.backward(context, parameters, (&batch.dense, d_dense), None)
     }
 
-    fn update_dense(&mut self, context: &mut RankContext, factor: f64) -> Result<(), Error> {
+    fn update_dense(&mut self, context: &mut RankContext, step: Step) -> Result<(), Error> {
         let RankContext { cpu, comm, profiler } = context;
-        let rule = rule(&self.optimizers.1, factor);
+        let rule = Rule::new(&self.optimizers.1, step.factor, step.number);
         for parameter in &mut self.parameters {
             let DenseParameter { shape, weight, gradient, state, .. } = parameter;
             if comm.world_size() > 1 {
@@ -275,10 +283,4 @@ impl Model {
         }
         Ok(())
     }
-}
-
-fn rule(config: &OptimizerConfig, factor: f64) -> Rule {
-    let kind: Optimizer = config.kind;
-    let learning_rate = (config.learning_rate * factor) as f32;
-    Rule { kind, learning_rate, epsilon: config.epsilon as f32 }
 }

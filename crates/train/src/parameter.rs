@@ -14,7 +14,8 @@ pub struct DenseParameter {
     pub weight: Vec<f32>,
     /// Of the same length.
     pub gradient: Vec<f32>,
-    /// Empty for SGD, one value per weight for Adagrad, one per row for row-wise Adagrad.
+    /// Empty for SGD, one value per weight for Adagrad, one per row for row-wise Adagrad; for Adam
+    /// and LAMB all means, then all mean squares.
     pub state: Vec<f32>,
 }
 
@@ -24,11 +25,8 @@ impl DenseParameter {
     pub fn zeros(name: &str, shape: &[usize], optimizer: Optimizer) -> Self {
         let values = shape.iter().product();
         let rows = shape.first().copied().unwrap_or(1);
-        let state = match optimizer {
-            Optimizer::Sgd => 0,
-            Optimizer::Adagrad => values,
-            Optimizer::RowwiseAdagrad => rows,
-        };
+        let dim = shape.get(1..).unwrap_or_default().iter().product();
+        let state = rows * optimizer.state_per_row(dim);
         Self {
             name: name.to_owned(),
             shape: shape.to_vec(),
@@ -46,7 +44,8 @@ pub struct TileState {
     pub tile: Tile,
     /// `[rows, dim]`.
     pub weight: Vec<f32>,
-    /// `[rows, optimizer.state_per_row(dim)]`.
+    /// `[rows, optimizer.state_per_row(dim)]`; a row of Adam or LAMB holds its means, then its mean
+    /// squares.
     pub state: Vec<f32>,
 }
 

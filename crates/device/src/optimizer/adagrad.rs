@@ -1,5 +1,6 @@
-//! Adagrad on one row: `h += g²; w −= η g / (√h + ε)`, one state value per weight.
-//! The state is updated before it is used; ε stands outside the root; there is no weight decay.
+//! Adagrad on one row: with `g' = g + λ₂ w` (L2 decay), `h += g'²` and
+//! `w = (1 − η λ) w − η g' / (√h + ε)` (decoupled decay λ). One state value per weight, updated
+//! before it is used; ε stands outside the root. As `torch.optim.Adagrad` under L2 decay.
 #![expect(unsafe_code, reason = "vector instructions")]
 
 use super::Rule;
@@ -9,9 +10,12 @@ use crate::real::Real;
 /// The scalar form. `weights`, `gradient` and `state` `[dim]`.
 #[inline]
 pub fn update_row<R: Real>(rule: &Rule<R>, weights: &mut [R], gradient: &[R], state: &mut [R]) {
+    let shrink = rule.shrink();
     for ((weight, &gradient), sum) in weights.iter_mut().zip(gradient).zip(state) {
+        let gradient = gradient + rule.l2 * *weight;
         *sum += gradient * gradient;
-        *weight -= rule.learning_rate * gradient / (sum.sqrt() + rule.epsilon);
+        let step = rule.learning_rate * gradient / (sum.sqrt() + rule.epsilon);
+        *weight = shrink * *weight - step;
     }
 }
 
@@ -32,15 +36,17 @@ pub(crate) unsafe fn update_row_vector<V: Vector>(
     // Lanes beyond `left` may hold 0 / ε or 0 / 0; they are never stored.
     unsafe {
         let (rate, epsilon) = (V::splat(rule.learning_rate), V::splat(rule.epsilon));
+        let (shrink, l2) = (V::splat(rule.shrink()), V::splat(rule.l2));
         let mut at = 0;
         while at < dim {
-            let (left, weight) = (dim - at, weights.as_mut_ptr().add(at));
+            let (left, place) = (dim - at, weights.as_mut_ptr().add(at));
             let sum = state.as_mut_ptr().add(at);
-            let gradient = V::load_up_to(gradient.as_ptr().add(at), left);
+            let weight = V::load_up_to(place, left);
+            let gradient = V::load_up_to(gradient.as_ptr().add(at), left).add(l2.mul(weight));
             let squares = V::load_up_to(sum, left).add(gradient.mul(gradient));
             squares.store_up_to(sum, left);
             let step = rate.mul(gradient).div(squares.sqrt().add(epsilon));
-            V::load_up_to(weight, left).sub(step).store_up_to(weight, left);
+            shrink.mul(weight).sub(step).store_up_to(place, left);
             at += V::LANES;
         }
     }

@@ -1,14 +1,18 @@
 //! Update rules for one row, given its summed gradient: one file per rule, each with a scalar form
 //! (generic over the float, the oracle) and a vector form with the same rounding.
 //!
-//! Knows nothing of where rows and gradients come from; see `ops::embedding_backward` and
-//! `ops::dense_update` for those.
+//! Every rule knows weight decay through two factors, each 0 where it is not wanted: λ added to the
+//! gradient (L2), and λ beside it (decoupled). Knows nothing of where rows and gradients come from;
+//! see `ops::embedding_backward` and `ops::dense_update` for those.
 
 pub mod adagrad;
+pub mod adam;
+pub mod lamb;
+mod parts;
 pub mod rowwise_adagrad;
 pub mod sgd;
 
-use schema::Optimizer;
+use schema::{Optimizer, OptimizerConfig, WeightDecayMode};
 
 use crate::cpu::vector::Vector;
 use crate::real::Real;
@@ -22,23 +26,90 @@ pub struct Rule<R = f32> {
     pub learning_rate: R,
     /// ε, added outside the root; unused by SGD.
     pub epsilon: R,
+    /// λ in the gradient: 0 unless the decay is L2.
+    pub l2: R,
+    /// λ beside the gradient: 0 unless the decay is decoupled.
+    pub decoupled: R,
+    /// The running mean of gradients; Adam and LAMB.
+    pub mean: Moment<R>,
+    /// The running mean of squared gradients; Adam and LAMB.
+    pub square: Moment<R>,
+}
+
+/// A running mean `keep · old + take · new`, and what corrects its start at 0.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Moment<R = f32> {
+    /// β.
+    pub keep: R,
+    /// 1 − β.
+    pub take: R,
+    /// `1 / (1 − β^t)` at step t = 1, 2, ….
+    pub correction: R,
+}
+
+impl<R: Real> Moment<R> {
+    fn new(beta: f64, step: u64) -> Self {
+        Self {
+            keep: R::from_f64(beta),
+            take: R::from_f64(1.0 - beta),
+            correction: R::from_f64(1.0 / (1.0 - beta.powf((step + 1) as f64))),
+        }
+    }
 }
 
 impl<R: Real> Rule<R> {
+    /// The rule of `config` at `factor` times its learning rate, `step` steps after the first.
+    #[must_use]
+    pub fn new(config: &OptimizerConfig, factor: f64, step: u64) -> Self {
+        let decay = |mode| {
+            let wanted = config.weight_decay_mode == mode;
+            if wanted { R::from_f64(config.weight_decay) } else { R::ZERO }
+        };
+        Self {
+            kind: config.kind,
+            learning_rate: R::from_f64(config.learning_rate * factor),
+            epsilon: R::from_f64(config.epsilon),
+            l2: decay(WeightDecayMode::L2),
+            decoupled: decay(WeightDecayMode::Decoupled),
+            mean: Moment::new(config.beta1, step),
+            square: Moment::new(config.beta2, step),
+        }
+    }
+
+    /// What decoupled decay leaves of a weight: `1 − η λ`.
+    #[inline(always)]
+    fn shrink(&self) -> R {
+        R::ONE - self.learning_rate * self.decoupled
+    }
+
     /// Updates one row in scalar code: the specification of the vector form, bit for bit in f32.
     ///
     /// # Shapes
-    /// `weights` and `gradient` `[dim]`; `state` `[Optimizer::state_per_row(dim)]`.
+    /// `weights` and `gradient` `[dim]`; `state` as [`split_state`] gives it.
     #[inline]
-    pub fn update_row(&self, weights: &mut [R], gradient: &[R], state: &mut [R]) {
+    pub fn update_row(&self, weights: &mut [R], gradient: &[R], state: [&mut [R]; 2]) {
+        let [first, second] = state;
         match self.kind {
             Optimizer::Sgd => sgd::update_row(self, weights, gradient),
-            Optimizer::Adagrad => adagrad::update_row(self, weights, gradient, state),
+            Optimizer::Adagrad => adagrad::update_row(self, weights, gradient, first),
             Optimizer::RowwiseAdagrad => {
-                rowwise_adagrad::update_row(self, weights, gradient, &mut state[0]);
+                rowwise_adagrad::update_row(self, weights, gradient, &mut first[0]);
             }
+            Optimizer::Adam => adam::update_row(self, weights, gradient, [first, second]),
+            Optimizer::Lamb => lamb::update_row(self, weights, gradient, [first, second]),
         }
     }
+}
+
+/// The parts of a row's state: sums or a mean first, mean squares second where the rule keeps any.
+#[inline(always)]
+pub fn split_state<R>(kind: Optimizer, state: &mut [R]) -> [&mut [R]; 2] {
+    let first = match kind {
+        Optimizer::Adam | Optimizer::Lamb => state.len() / 2,
+        Optimizer::Sgd | Optimizer::Adagrad | Optimizer::RowwiseAdagrad => state.len(),
+    };
+    let (first, second) = state.split_at_mut(first);
+    [first, second]
 }
 
 impl Rule {
@@ -52,18 +123,25 @@ impl Rule {
         &self,
         weights: &mut [f32],
         gradient: &[f32],
-        state: &mut [f32],
+        state: [&mut [f32]; 2],
     ) {
+        let [first, second] = state;
         // SAFETY: the caller vouches for the instruction set.
         unsafe {
             match self.kind {
                 Optimizer::Sgd => sgd::update_row_vector::<V>(self, weights, gradient),
                 Optimizer::Adagrad => {
-                    adagrad::update_row_vector::<V>(self, weights, gradient, state);
+                    adagrad::update_row_vector::<V>(self, weights, gradient, first);
                 }
                 Optimizer::RowwiseAdagrad => {
-                    let state = &mut state[0];
+                    let state = &mut first[0];
                     rowwise_adagrad::update_row_vector::<V>(self, weights, gradient, state);
+                }
+                Optimizer::Adam => {
+                    adam::update_row_vector::<V>(self, weights, gradient, [first, second]);
+                }
+                Optimizer::Lamb => {
+                    lamb::update_row_vector::<V>(self, weights, gradient, [first, second]);
                 }
             }
         }

@@ -1,43 +1,35 @@
-//! Row-wise Adagrad on one row: `m += mean(g²); w −= η g / (√m + ε)`, one state value per row.
+//! Row-wise Adagrad on one row: with `g' = g + λ₂ w` (L2 decay), `m += mean(g'²)`,
+//! `k = η / (√m + ε)` and `w = (1 − η λ − k λ₂) w − k g` (decoupled decay λ), as FBGEMM's.
 //!
-//! The state is updated before it is used; ε stands outside the root; there is no weight decay. The
-//! mean is over the columns passed: a column tile averages its own columns only.
+//! One state value per row, updated before it is used; ε stands outside the root. The mean is over
+//! the columns passed: a column tile averages its own columns only.
 #![expect(unsafe_code, reason = "vector instructions")]
 
 use super::Rule;
+use super::parts::{Parts, VectorParts};
 use crate::cpu::vector::Vector;
 use crate::real::Real;
-
-/// Partial sums of the mean: column `d` goes to number `d mod 16`, so every vector width adds in
-/// the same order.
-const PARTS: usize = 16;
 
 /// The scalar form. `weights` and `gradient` `[dim]`.
 #[inline]
 pub fn update_row<R: Real>(rule: &Rule<R>, weights: &mut [R], gradient: &[R], state: &mut R) {
-    let dim = R::from_f64(gradient.len() as f64);
-    *state += sum_of_squares(gradient) / dim;
-    let factor = rule.learning_rate / (state.sqrt() + rule.epsilon);
+    let mut squares = Parts::new();
+    for (column, (&weight, &gradient)) in weights.iter().zip(gradient).enumerate() {
+        let gradient = gradient + rule.l2 * weight;
+        squares.add(column, gradient * gradient);
+    }
+    *state += squares.total() / R::from_f64(gradient.len() as f64);
+    let (factor, shrink) = factors(rule, *state);
     for (weight, &gradient) in weights.iter_mut().zip(gradient) {
-        *weight -= factor * gradient;
+        *weight = shrink * *weight - factor * gradient;
     }
 }
 
-/// `Σ_d g_d²`: 16 partial sums in column order, then added by halving.
-fn sum_of_squares<R: Real>(gradient: &[R]) -> R {
-    let mut parts = [R::ZERO; PARTS];
-    for (column, &gradient) in gradient.iter().enumerate() {
-        parts[column % PARTS] += gradient * gradient;
-    }
-    let mut half = PARTS / 2;
-    while half > 0 {
-        for part in 0..half {
-            let other = parts[part + half];
-            parts[part] += other;
-        }
-        half /= 2;
-    }
-    parts[0]
+/// The factor of the gradient and that of the weights, from the new state.
+#[inline(always)]
+fn factors<R: Real>(rule: &Rule<R>, state: R) -> (R, R) {
+    let factor = rule.learning_rate / (state.sqrt() + rule.epsilon);
+    (factor, rule.shrink() - factor * rule.l2)
 }
 
 /// The vector form. `weights` and `gradient` `[dim]`.
@@ -55,32 +47,24 @@ pub(crate) unsafe fn update_row_vector<V: Vector>(
     assert!(gradient.len() == dim);
     // SAFETY: `at < dim` and at most `dim − at` floats are touched in two slices of `dim` floats.
     unsafe {
-        *state += sum_of_squares_vector::<V>(gradient) / dim as f32;
-        let factor = V::splat(rule.learning_rate / (state.sqrt() + rule.epsilon));
+        let (l2, mut squares) = (V::splat(rule.l2), VectorParts::<V>::new());
+        let mut at = 0;
+        while at < dim {
+            let (left, weight) = (dim - at, weights.as_ptr().add(at));
+            let gradient = V::load_up_to(gradient.as_ptr().add(at), left)
+                .add(l2.mul(V::load_up_to(weight, left)));
+            squares.add(at, gradient.mul(gradient));
+            at += V::LANES;
+        }
+        *state += squares.total() / dim as f32;
+        let (factor, shrink) = factors(rule, *state);
+        let (factor, shrink) = (V::splat(factor), V::splat(shrink));
         let mut at = 0;
         while at < dim {
             let (left, weight) = (dim - at, weights.as_mut_ptr().add(at));
             let step = factor.mul(V::load_up_to(gradient.as_ptr().add(at), left));
-            V::load_up_to(weight, left).sub(step).store_up_to(weight, left);
+            shrink.mul(V::load_up_to(weight, left)).sub(step).store_up_to(weight, left);
             at += V::LANES;
         }
-    }
-}
-
-/// `Σ_d g_d²` in the order of [`sum_of_squares`]; lanes past the end add an exact 0.
-#[inline(always)]
-unsafe fn sum_of_squares_vector<V: Vector>(gradient: &[f32]) -> f32 {
-    let (dim, start) = (gradient.len(), gradient.as_ptr());
-    // SAFETY: `at < dim` at each load, which reads at most `dim − at` floats.
-    unsafe {
-        let mut parts = [V::splat(0.0); 2];
-        let mut at = 0;
-        while at < dim {
-            let part = at / V::LANES % (PARTS / V::LANES);
-            let lanes = V::load_up_to(start.add(at), dim - at);
-            parts[part] = parts[part].add(lanes.mul(lanes));
-            at += V::LANES;
-        }
-        V::sum_of_16(parts[0], parts[1])
     }
 }

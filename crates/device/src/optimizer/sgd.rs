@@ -1,4 +1,5 @@
-//! Stochastic gradient descent on one row: `w −= η g`. No momentum, no weight decay.
+//! Stochastic gradient descent on one row: `w = (1 − η λ) w − η (g + λ₂ w)`, with λ the decoupled
+//! decay and λ₂ the L2 one. No momentum.
 #![expect(unsafe_code, reason = "vector instructions")]
 
 use super::Rule;
@@ -8,8 +9,10 @@ use crate::real::Real;
 /// The scalar form. `weights` and `gradient` `[dim]`.
 #[inline]
 pub fn update_row<R: Real>(rule: &Rule<R>, weights: &mut [R], gradient: &[R]) {
+    let shrink = rule.shrink();
     for (weight, &gradient) in weights.iter_mut().zip(gradient) {
-        *weight -= rule.learning_rate * gradient;
+        let gradient = gradient + rule.l2 * *weight;
+        *weight = shrink * *weight - rule.learning_rate * gradient;
     }
 }
 
@@ -27,12 +30,14 @@ pub(crate) unsafe fn update_row_vector<V: Vector>(
     assert!(gradient.len() == dim);
     // SAFETY: `at < dim` and at most `dim − at` floats are touched in two slices of `dim` floats.
     unsafe {
-        let rate = V::splat(rule.learning_rate);
+        let (rate, shrink) = (V::splat(rule.learning_rate), V::splat(rule.shrink()));
+        let l2 = V::splat(rule.l2);
         let mut at = 0;
         while at < dim {
-            let (left, weight) = (dim - at, weights.as_mut_ptr().add(at));
-            let step = rate.mul(V::load_up_to(gradient.as_ptr().add(at), left));
-            V::load_up_to(weight, left).sub(step).store_up_to(weight, left);
+            let (left, place) = (dim - at, weights.as_mut_ptr().add(at));
+            let weight = V::load_up_to(place, left);
+            let gradient = V::load_up_to(gradient.as_ptr().add(at), left).add(l2.mul(weight));
+            shrink.mul(weight).sub(rate.mul(gradient)).store_up_to(place, left);
             at += V::LANES;
         }
     }

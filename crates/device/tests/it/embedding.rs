@@ -5,11 +5,9 @@ use device::ops::Slot;
 use device::ops::embedding_backward::{self, Scratch, TileMut, Updated, scalar::Tile};
 use device::ops::embedding_forward::{self, TileView};
 use device::optimizer::Rule;
-use device::{Cpu, Error, Isa};
+use device::{Cpu, Error, Isa, Real};
 use schema::random::CounterRng;
-use schema::{KeyedJaggedTensor, Optimizer};
-
-const RULES: [Optimizer; 3] = [Optimizer::Sgd, Optimizer::Adagrad, Optimizer::RowwiseAdagrad];
+use schema::{KeyedJaggedTensor, Optimizer, OptimizerConfig, WeightDecayMode};
 
 /// Tables, a batch on them, and the gradient of its pooled matrix.
 struct Case {
@@ -219,8 +217,12 @@ impl Case {
     }
 }
 
-fn rule(kind: Optimizer) -> Rule {
-    Rule { kind, learning_rate: 0.05, epsilon: 1e-8 }
+/// The second step of `kind`, with decay.
+fn rule<R: Real>(kind: Optimizer) -> Rule<R> {
+    let base = OptimizerConfig::new(kind, 0.05);
+    let weight_decay_mode = WeightDecayMode::L2;
+    let config = OptimizerConfig { weight_decay: 0.01, weight_decay_mode, ..base };
+    Rule::new(&config, 1.0, 1)
 }
 
 #[test]
@@ -250,7 +252,7 @@ fn backward_equals_the_oracle_to_the_bit_on_every_isa_and_thread_count() {
     // One scratch for all: what an earlier, larger batch left in it must not matter.
     let mut scratch = Scratch::default();
     for (number, case) in cases().iter().enumerate() {
-        for kind in RULES {
+        for kind in Optimizer::ALL {
             let (mut expected, rule) = (case.tiles(kind), rule(kind));
             let (slots, scales) = ((&case.slots[..], &case.jagged), case.bag_scales.as_deref());
             embedding_backward::scalar::run(&mut expected, slots, scales, &case.gradient, rule);
@@ -272,13 +274,7 @@ fn backward_equals_the_oracle_to_the_bit_on_every_isa_and_thread_count() {
 fn backward_stays_near_the_oracle_in_f64() {
     let cpu = Cpu::new(2);
     for case in &cases() {
-        for kind in RULES {
-            let rule = rule(kind);
-            let wide = Rule {
-                kind,
-                learning_rate: f64::from(rule.learning_rate),
-                epsilon: f64::from(rule.epsilon),
-            };
+        for kind in Optimizer::ALL {
             let mut exact: Vec<Tile<f64>> = case
                 .tiles(kind)
                 .iter()
@@ -287,9 +283,9 @@ fn backward_stays_near_the_oracle_in_f64() {
             let (slots, scales) = ((&case.slots[..], &case.jagged), case.bag_scales.as_deref());
             let (gradient, scales) = (widen(&case.gradient), scales.map(widen));
             let scales = scales.as_deref();
-            embedding_backward::scalar::run(&mut exact, slots, scales, &gradient, wide);
+            embedding_backward::scalar::run(&mut exact, slots, scales, &gradient, rule(kind));
             let mut got = case.tiles(kind);
-            case.backward(&cpu, rule, (&mut got, &mut Scratch::default())).unwrap();
+            case.backward(&cpu, rule(kind), (&mut got, &mut Scratch::default())).unwrap();
             for (got, exact) in got.iter().zip(&exact) {
                 // The hottest row sums some 2,000 gradients in f32 before it squares them.
                 check_close("weights", &got.weights, &exact.weights, 1e-4);
@@ -324,7 +320,7 @@ fn the_gradient_is_the_finite_difference_of_the_lookup() {
     // On zero weights, one step of SGD at rate 1 leaves minus the gradient.
     let mut tiles = case.tiles(Optimizer::Sgd);
     tiles.iter_mut().for_each(|tile| tile.weights.fill(0.0));
-    let rule = Rule { kind: Optimizer::Sgd, learning_rate: 1.0, epsilon: 0.0 };
+    let rule = Rule::new(&OptimizerConfig::new(Optimizer::Sgd, 1.0), 1.0, 0);
     case.backward(&Cpu::new(1), rule, (&mut tiles, &mut Scratch::default())).unwrap();
     let mut tables: Vec<Vec<f64>> = case.tables.iter().map(|table| widen(table)).collect();
     let step = 1e-3;
@@ -377,7 +373,7 @@ fn an_id_out_of_range_is_named_and_nothing_changes() {
         };
         for cpu in devices() {
             assert_eq!(case.forward(&cpu).unwrap_err(), expected, "{cpu:?}");
-            for kind in RULES {
+            for kind in Optimizer::ALL {
                 let mut tiles = case.tiles(kind);
                 let scratch = &mut Scratch::default();
                 let error = case.backward(&cpu, rule(kind), (&mut tiles, scratch)).unwrap_err();

@@ -1,35 +1,63 @@
-//! The update rules against f64 arithmetic written out independently, over several steps.
+//! The update rules under every weight decay against f64 arithmetic written out independently, over
+//! several steps; what LAMB does where a norm is 0.
 
-use device::optimizer::Rule;
-use schema::Optimizer;
+use device::optimizer::{Rule, split_state};
 use schema::random::CounterRng;
+use schema::{Optimizer, OptimizerConfig, WeightDecayMode};
+
+const MODES: [WeightDecayMode; 3] =
+    [WeightDecayMode::None, WeightDecayMode::L2, WeightDecayMode::Decoupled];
+
+/// `kind` with a decay of 0.3 where there is one; ε is large enough to matter.
+pub fn config(kind: Optimizer, mode: WeightDecayMode) -> OptimizerConfig {
+    let weight_decay = if mode == WeightDecayMode::None { 0.0 } else { 0.3 };
+    let base = OptimizerConfig::new(kind, 0.1);
+    OptimizerConfig { epsilon: 1e-3, beta2: 0.99, weight_decay, weight_decay_mode: mode, ..base }
+}
+
+/// Every rule under every decay.
+pub fn configs() -> impl Iterator<Item = OptimizerConfig> {
+    Optimizer::ALL.into_iter().flat_map(|kind| MODES.map(|mode| config(kind, mode)))
+}
 
 /// The formulas of one row, in f64, written out once more: `(weights, state)` after all
 /// `gradients`.
-fn by_hand(kind: Optimizer, dim: usize, gradients: &[Vec<f32>]) -> (Vec<f64>, Vec<f64>) {
-    let (rate, epsilon) = (0.1, 1e-3);
+fn by_hand(config: &OptimizerConfig, dim: usize, gradients: &[Vec<f32>]) -> (Vec<f64>, Vec<f64>) {
+    let OptimizerConfig { kind, learning_rate: rate, epsilon, beta1, beta2, .. } = *config;
+    let lambda = |mode| if config.weight_decay_mode == mode { config.weight_decay } else { 0.0 };
+    let (l2, decoupled) = (lambda(WeightDecayMode::L2), lambda(WeightDecayMode::Decoupled));
     let mut weights = vec![0.25; dim];
     let mut state = vec![0.0; kind.state_per_row(dim)];
-    for gradient in gradients {
-        let gradient: Vec<f64> = gradient.iter().map(|&g| f64::from(g)).collect();
-        match kind {
-            Optimizer::Sgd => {
-                for d in 0..dim {
-                    weights[d] -= rate * gradient[d];
+    for (step, gradient) in gradients.iter().enumerate() {
+        let plain = weights.clone();
+        let g: Vec<f64> =
+            gradient.iter().zip(&plain).map(|(&g, w)| f64::from(g) + l2 * w).collect();
+        if kind == Optimizer::RowwiseAdagrad {
+            state[0] += g.iter().map(|g| g.powi(2)).sum::<f64>() / dim as f64;
+        }
+        let mut direction = vec![0.0; dim];
+        for d in 0..dim {
+            direction[d] = match kind {
+                Optimizer::Sgd => g[d],
+                Optimizer::Adagrad => {
+                    state[d] += g[d].powi(2);
+                    g[d] / (state[d].sqrt() + epsilon)
                 }
-            }
-            Optimizer::Adagrad => {
-                for d in 0..dim {
-                    state[d] += gradient[d].powi(2);
-                    weights[d] -= rate * gradient[d] / (state[d].sqrt() + epsilon);
+                Optimizer::RowwiseAdagrad => g[d] / (state[0].sqrt() + epsilon),
+                Optimizer::Adam | Optimizer::Lamb => {
+                    let t = step as i32 + 1;
+                    state[d] = beta1 * state[d] + (1.0 - beta1) * g[d];
+                    state[dim + d] = beta2 * state[dim + d] + (1.0 - beta2) * g[d].powi(2);
+                    let mean = state[d] / (1.0 - beta1.powi(t));
+                    let square = state[dim + d] / (1.0 - beta2.powi(t));
+                    mean / (square.sqrt() + epsilon)
                 }
-            }
-            Optimizer::RowwiseAdagrad => {
-                state[0] += gradient.iter().map(|g| g.powi(2)).sum::<f64>() / dim as f64;
-                for d in 0..dim {
-                    weights[d] -= rate * gradient[d] / (state[0].sqrt() + epsilon);
-                }
-            }
+            } + decoupled * plain[d];
+        }
+        let norm = |values: &[f64]| values.iter().map(|v| v * v).sum::<f64>().sqrt();
+        let ratio = if kind == Optimizer::Lamb { norm(&plain) / norm(&direction) } else { 1.0 };
+        for d in 0..dim {
+            weights[d] -= rate * ratio * direction[d];
         }
     }
     (weights, state)
@@ -37,39 +65,73 @@ fn by_hand(kind: Optimizer, dim: usize, gradients: &[Vec<f32>]) -> (Vec<f64>, Ve
 
 #[test]
 fn every_rule_follows_its_formula_in_f32_and_f64() {
-    for kind in [Optimizer::Sgd, Optimizer::Adagrad, Optimizer::RowwiseAdagrad] {
+    for config in configs() {
+        let kind = config.kind;
         for dim in [1, 2, 5, 16, 17, 64, 100] {
             let rng = CounterRng::new(dim as u64, 1);
             let gradient = |step: u64| -> Vec<f32> {
                 (0..dim as u64).map(|d| rng.child(step).normal(d) as f32).collect()
             };
             let gradients: Vec<Vec<f32>> = (0..6).map(gradient).collect();
-            let (weights, state) = by_hand(kind, dim, &gradients);
+            let (weights, state) = by_hand(&config, dim, &gradients);
 
-            let narrow = Rule { kind, learning_rate: 0.1f32, epsilon: 1e-3 };
-            let wide = Rule { kind, learning_rate: 0.1f64, epsilon: 1e-3 };
             let (mut w32, mut h32) = (vec![0.25f32; dim], vec![0.0f32; state.len()]);
             let (mut w64, mut h64) = (vec![0.25f64; dim], vec![0.0f64; state.len()]);
-            for gradient in &gradients {
-                narrow.update_row(&mut w32, gradient, &mut h32);
+            for (step, gradient) in (0..).zip(&gradients) {
+                let narrow = Rule::new(&config, 1.0, step);
+                narrow.update_row(&mut w32, gradient, split_state(kind, &mut h32));
                 let gradient: Vec<f64> = gradient.iter().map(|&g| f64::from(g)).collect();
-                wide.update_row(&mut w64, &gradient, &mut h64);
+                let wide = Rule::new(&config, 1.0, step);
+                wide.update_row(&mut w64, &gradient, split_state(kind, &mut h64));
             }
             let near = |got: f64, expected: f64, tolerance: f64| {
                 let error = (got - expected).abs();
                 assert!(
                     error <= tolerance * expected.abs().max(1.0),
-                    "{kind:?} D={dim}: {got} {expected}"
+                    "{config:?} D={dim}: {got} {expected}"
                 );
             };
             for d in 0..dim {
-                near(w64[d], weights[d], 1e-13);
-                near(f64::from(w32[d]), weights[d], 2e-6);
+                near(w64[d], weights[d], 1e-12);
+                near(f64::from(w32[d]), weights[d], 4e-6);
             }
             for i in 0..state.len() {
-                near(h64[i], state[i], 1e-13);
-                near(f64::from(h32[i]), state[i], 2e-6);
+                near(h64[i], state[i], 1e-12);
+                near(f64::from(h32[i]), state[i], 4e-6);
             }
         }
+    }
+}
+
+#[test]
+fn lamb_takes_the_ratio_1_where_a_norm_is_0() {
+    let config = config(Optimizer::Lamb, WeightDecayMode::None);
+    let step = |weights: &mut [f64], gradient: &[f64]| {
+        let mut state = vec![0.0; 2 * weights.len()];
+        Rule::new(&config, 1.0, 0).update_row(
+            weights,
+            gradient,
+            split_state(Optimizer::Lamb, &mut state),
+        );
+    };
+    // Zero weights: a step of Adam, ± η but for ε.
+    let mut weights = [0.0; 2];
+    step(&mut weights, &[2.0, -3.0]);
+    assert!((weights[0] + 0.1).abs() < 1e-4 && (weights[1] - 0.1).abs() < 1e-4, "{weights:?}");
+    // No gradient: nowhere to go.
+    let mut weights = [3.0, -1.0];
+    step(&mut weights, &[0.0, 0.0]);
+    assert_eq!(weights, [3.0, -1.0]);
+}
+
+#[test]
+fn the_bias_correction_makes_the_first_steps_of_adam_as_long_as_the_rate() {
+    let config = OptimizerConfig::new(Optimizer::Adam, 0.01);
+    let (mut weights, mut state) = ([1.0f64], [0.0; 2]);
+    for step in 0..5 {
+        let before = weights[0];
+        let rule = Rule::new(&config, 1.0, step);
+        rule.update_row(&mut weights, &[0.5], split_state(Optimizer::Adam, &mut state));
+        assert!((before - weights[0] - 0.01).abs() < 1e-9, "step {step}");
     }
 }

@@ -94,12 +94,40 @@ pub struct Chunk {
 pub enum Content {
     /// A dense parameter's values, by its name.
     DenseWeight(String),
-    /// A dense parameter's optimizer state, by its name.
+    /// A dense parameter's optimizer state, by its name; the running means where there are two.
     DenseState(String),
+    /// A dense parameter's running mean squares, by its name.
+    DenseMeanSquare(String),
     /// A rectangle of a table.
     TableWeight(Part),
-    /// The optimizer state of a rectangle of a table.
+    /// The optimizer state of a rectangle of a table; the running means where there are two.
     TableState(Part),
+    /// The running mean squares of a rectangle of a table.
+    TableMeanSquare(Part),
+}
+
+impl Content {
+    /// A part of a dense parameter's state, by its position among
+    /// [`schema::Optimizer::state_names`].
+    pub(super) fn dense_state(position: usize, name: &str) -> Self {
+        let name = name.to_owned();
+        if position == 0 { Self::DenseState(name) } else { Self::DenseMeanSquare(name) }
+    }
+
+    /// A part of a rectangle's state, by its position among [`schema::Optimizer::state_names`].
+    pub(super) fn table_state(position: usize, part: Part) -> Self {
+        if position == 0 { Self::TableState(part) } else { Self::TableMeanSquare(part) }
+    }
+
+    /// The rectangle of a table's weights or state.
+    pub(super) fn part(&self) -> Option<&Part> {
+        match self {
+            Self::TableWeight(part) | Self::TableState(part) | Self::TableMeanSquare(part) => {
+                Some(part)
+            }
+            Self::DenseWeight(_) | Self::DenseState(_) | Self::DenseMeanSquare(_) => None,
+        }
+    }
 }
 
 /// A rectangle of a table.

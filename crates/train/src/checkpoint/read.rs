@@ -26,10 +26,18 @@ pub struct Checkpoint {
     tables: BTreeMap<String, TableChunks>,
 }
 
+/// Columns from `first` on of rows that are `stride` values apart.
+struct Columns<'a> {
+    values: &'a mut [f32],
+    stride: usize,
+    first: usize,
+}
+
 #[derive(Debug, Default)]
 struct TableChunks {
     weight: Vec<usize>,
-    state: Vec<usize>,
+    /// By position among [`Optimizer::state_names`].
+    states: [Vec<usize>; 2],
 }
 
 impl Checkpoint {
@@ -122,13 +130,16 @@ impl Checkpoint {
             }
         }
         for parameter in parameters {
-            let content = Content::DenseWeight(parameter.name.clone());
-            let shape = parameter.shape.clone();
-            self.read_parameter(&content, &shape, &mut parameter.weight)?;
-            if !parameter.state.is_empty() {
-                let content = Content::DenseState(parameter.name.clone());
-                let shape = [parameter.state.len()];
-                self.read_parameter(&content, &shape, &mut parameter.state)?;
+            let name = &parameter.name;
+            let tensor = |kind| format!("dense/{name}/{kind}");
+            let weight = (&Content::DenseWeight(name.clone()), tensor("weight"));
+            self.read_parameter(weight, &parameter.shape, &mut parameter.weight)?;
+            let names = self.config.optimizer.dense.kind.state_names();
+            let len = parameter.state.len() / names.len().max(1);
+            let states = parameter.state.chunks_mut(len.max(1));
+            for (position, (kind, state)) in names.iter().zip(states).enumerate() {
+                let content = (&Content::dense_state(position, name), tensor(kind));
+                self.read_parameter(content, &[state.len()], state)?;
             }
         }
         Ok(())
@@ -136,16 +147,12 @@ impl Checkpoint {
 
     fn read_parameter(
         &self,
-        content: &Content,
+        (content, tensor): (&Content, String),
         shape: &[usize],
         out: &mut [f32],
     ) -> Result<(), Error> {
-        let (Content::DenseWeight(name) | Content::DenseState(name)) = content else {
-            return Ok(());
-        };
         let path = self.folder.clone();
-        let kind = if matches!(content, Content::DenseState(_)) { "state" } else { "weight" };
-        let (tensor, expected) = (format!("dense/{name}/{kind}"), shape.to_vec());
+        let expected = shape.to_vec();
         let found = self.manifest.chunks.iter().find(|chunk| &chunk.content == content);
         let Some(chunk) = found else {
             return Err(Error::TensorMissing { path, tensor, expected });
@@ -184,20 +191,29 @@ impl Checkpoint {
         let (rows, columns) = (tile.rows.clone(), tile.columns.clone());
         let part = Part { table: table.to_owned(), rows, columns };
         self.read_part(&part, &mut weight)?;
-        let state = match optimizer {
-            Optimizer::Sgd => Vec::new(),
-            Optimizer::Adagrad => {
-                let mut state = device::buffer::zeroed(weight.len());
-                self.gather(&part, &self.chunks_of(table).state, &mut state)?;
-                state
+        let state_per_row = optimizer.state_per_row(tile.dim());
+        let mut state = device::buffer::zeroed(tile.row_count() * state_per_row);
+        let states = &self.chunks_of(table).states;
+        match optimizer {
+            Optimizer::Sgd => {}
+            Optimizer::RowwiseAdagrad => state = self.average_rows(&part)?,
+            Optimizer::Adagrad | Optimizer::Adam | Optimizer::Lamb => {
+                for (position, chunks) in states[..state_per_row / tile.dim()].iter().enumerate() {
+                    let out = Columns {
+                        values: &mut state,
+                        stride: state_per_row,
+                        first: position * tile.dim(),
+                    };
+                    self.gather(&part, chunks, out)?;
+                }
             }
-            Optimizer::RowwiseAdagrad => self.average_rows(&part)?,
-        };
+        }
         Ok(TileState { tile: tile.clone(), weight, state })
     }
 
     /// Reads the weights of a rectangle, `[rows, columns]`.
     pub(crate) fn read_part(&self, part: &Part, out: &mut [f32]) -> Result<(), Error> {
+        let out = Columns { values: out, stride: part.columns.len(), first: 0 };
         self.gather(part, &self.chunks_of(&part.table).weight, out)
     }
 
@@ -205,7 +221,7 @@ impl Checkpoint {
     /// chunks.
     pub(crate) fn row_cuts(&self, table: &str) -> Vec<u64> {
         let chunks = &self.chunks_of(table).weight;
-        let rows = chunks.iter().filter_map(|&chunk| part_of(&self.manifest.chunks[chunk]));
+        let rows = chunks.iter().filter_map(|&chunk| self.manifest.chunks[chunk].content.part());
         let mut cuts: Vec<u64> = rows.flat_map(|part| [part.rows.start, part.rows.end]).collect();
         cuts.sort_unstable();
         cuts.dedup();
@@ -213,12 +229,13 @@ impl Checkpoint {
     }
 
     fn chunks_of(&self, table: &str) -> &TableChunks {
-        const NONE: &TableChunks = &TableChunks { weight: Vec::new(), state: Vec::new() };
+        const NONE: &TableChunks =
+            &TableChunks { weight: Vec::new(), states: [Vec::new(), Vec::new()] };
         self.tables.get(table).unwrap_or(NONE)
     }
 
     /// Copies the cells of `wanted` out of chunks that have one value per cell.
-    fn gather(&self, wanted: &Part, chunks: &[usize], out: &mut [f32]) -> Result<(), Error> {
+    fn gather(&self, wanted: &Part, chunks: &[usize], out: Columns<'_>) -> Result<(), Error> {
         let mut buffer = Vec::new();
         let mut covered = 0;
         for (chunk, part) in self.overlapping(chunks, wanted) {
@@ -226,19 +243,22 @@ impl Checkpoint {
             let columns = overlap_columns(&part.columns, &wanted.columns);
             covered += (rows.end - rows.start) * columns.len() as u64;
             let width = wanted.columns.len();
-            let first = (rows.start - wanted.rows.start) as usize * width;
-            if part.rows == rows && part.columns == wanted.columns {
+            let first = (rows.start - wanted.rows.start) as usize * out.stride;
+            if part.rows == rows && part.columns == wanted.columns && width == out.stride {
                 let values = chunk.shape[0] * chunk.shape[1];
-                self.read_chunk_into(chunk, &mut out[first..first + values])?;
+                self.read_chunk_into(chunk, &mut out.values[first..first + values])?;
                 continue;
             }
             self.read_chunk(chunk, &mut buffer)?;
             let skipped = (rows.start - part.rows.start) as usize * part.columns.len();
             let from = columns.start - part.columns.start..columns.end - part.columns.start;
-            let to = columns.start - wanted.columns.start..columns.end - wanted.columns.start;
+            let shift = |column: usize| column - wanted.columns.start + out.first;
+            let to = shift(columns.start)..shift(columns.end);
             let sources = buffer[skipped..].chunks(part.columns.len());
             let rows = (rows.end - rows.start) as usize;
-            for (source, target) in sources.zip(out[first..].chunks_mut(width)).take(rows) {
+            for (source, target) in
+                sources.zip(out.values[first..].chunks_mut(out.stride)).take(rows)
+            {
                 target[to.clone()].copy_from_slice(&source[from.clone()]);
             }
         }
@@ -253,7 +273,7 @@ impl Checkpoint {
         let mut sums = vec![0.0f64; rows];
         let mut buffer = Vec::new();
         let mut covered = 0;
-        for (chunk, part) in self.overlapping(&self.chunks_of(&wanted.table).state, wanted) {
+        for (chunk, part) in self.overlapping(&self.chunks_of(&wanted.table).states[0], wanted) {
             let rows = overlap(&part.rows, &wanted.rows);
             let columns = overlap_columns(&part.columns, &wanted.columns).len();
             covered += (rows.end - rows.start) * columns as u64;
@@ -284,7 +304,7 @@ impl Checkpoint {
         wanted: &'a Part,
     ) -> impl Iterator<Item = (&'a Chunk, &'a Part)> {
         let chunks = chunks.iter().map(|&chunk| &self.manifest.chunks[chunk]);
-        let parts = chunks.filter_map(|chunk| Some((chunk, part_of(chunk)?)));
+        let parts = chunks.filter_map(|chunk| Some((chunk, chunk.content.part()?)));
         parts.filter(|(_, part)| {
             !overlap(&part.rows, &wanted.rows).is_empty()
                 && !overlap_columns(&part.columns, &wanted.columns).is_empty()
@@ -327,13 +347,6 @@ impl Checkpoint {
     }
 }
 
-fn part_of(chunk: &Chunk) -> Option<&Part> {
-    match &chunk.content {
-        Content::TableWeight(part) | Content::TableState(part) => Some(part),
-        Content::DenseWeight(_) | Content::DenseState(_) => None,
-    }
-}
-
 fn overlap(a: &Range<u64>, b: &Range<u64>) -> Range<u64> {
     a.start.max(b.start)..a.end.min(b.end)
 }
@@ -345,20 +358,18 @@ fn overlap_columns(a: &Range<usize>, b: &Range<usize>) -> Range<usize> {
 fn index(chunks: &[Chunk]) -> BTreeMap<String, TableChunks> {
     let mut tables: BTreeMap<String, TableChunks> = BTreeMap::new();
     for (i, chunk) in chunks.iter().enumerate() {
+        let Some(part) = chunk.content.part() else { continue };
+        let table = tables.entry(part.table.clone()).or_default();
         match &chunk.content {
-            Content::TableWeight(part) => {
-                tables.entry(part.table.clone()).or_default().weight.push(i);
-            }
-            Content::TableState(part) => {
-                tables.entry(part.table.clone()).or_default().state.push(i);
-            }
-            Content::DenseWeight(_) | Content::DenseState(_) => {}
+            Content::TableWeight(_) => table.weight.push(i),
+            Content::TableMeanSquare(_) => table.states[1].push(i),
+            _ => table.states[0].push(i),
         }
     }
-    let place = |&i: &usize| part_of(&chunks[i]).map(|part| (part.rows.start, part.columns.start));
-    for table in tables.values_mut() {
-        table.weight.sort_by_key(place);
-        table.state.sort_by_key(place);
+    let place =
+        |&i: &usize| chunks[i].content.part().map(|part| (part.rows.start, part.columns.start));
+    for TableChunks { weight, states: [first, second] } in tables.values_mut() {
+        [weight, first, second].into_iter().for_each(|list| list.sort_by_key(place));
     }
     tables
 }

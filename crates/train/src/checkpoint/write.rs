@@ -7,7 +7,7 @@ use std::io::Write;
 use std::ops::Range;
 use std::path::{Path, PathBuf};
 
-use schema::{JobConfig, Rank, ShardingPlan, TableConfig, Tile};
+use schema::{JobConfig, Optimizer, Rank, ShardingPlan, TableConfig, Tile};
 
 use super::manifest::{Chunk, Content, FileRecord, Manifest, Part, Seeds};
 use super::{Checksum, TensorWriter, folder};
@@ -16,6 +16,9 @@ use crate::parameter::{DenseParameter, TileState};
 
 /// Bytes of a full-width chunk of a table. A column tile's chunk has the same rows and is smaller.
 const CHUNK_BYTES: usize = 64 << 20;
+
+/// Values put side by side at a time where a tensor takes every other part of a row.
+const BLOCK_VALUES: usize = 1 << 16;
 
 /// A checkpoint in the making. Dropped without [`Writer::commit`], it takes its files with it.
 #[derive(Debug)]
@@ -80,41 +83,57 @@ impl Writer {
         self
     }
 
-    /// Writes and syncs the tiles of one rank. Ranks may call this at the same time.
+    /// Writes and syncs the tiles of one rank, with the state of `optimizer`. Ranks may call this
+    /// at the same time.
     ///
     /// # Errors
     /// [`Error::Io`] naming the file.
     ///
     /// # Panics
     /// If a tile's values do not have the tile's shape.
-    pub fn write_rank(&self, rank: Rank, tiles: &[TileState]) -> Result<Written, Error> {
+    pub fn write_rank(
+        &self,
+        rank: Rank,
+        (tiles, optimizer): (&[TileState], Optimizer),
+    ) -> Result<Written, Error> {
         let mut planned = Vec::new();
         for (i, state) in tiles.iter().enumerate() {
-            let rows = state.tile.row_count();
-            assert_eq!(state.weight.len(), rows * state.tile.dim(), "tile weights");
-            assert_eq!(state.state.len() % rows, 0, "tile state");
-            let chunks = self.plan_tile(&state.tile, state.state.len() / rows);
+            let (rows, dim) = (state.tile.row_count(), state.tile.dim());
+            assert_eq!(state.weight.len(), rows * dim, "tile weights");
+            assert_eq!(state.state.len(), rows * optimizer.state_per_row(dim), "tile state");
+            let chunks = self.plan_tile(&state.tile, optimizer);
             planned.extend(chunks.into_iter().map(|chunk| (i, chunk)));
         }
         let (sources, chunks): (Vec<usize>, Vec<Chunk>) = planned.into_iter().unzip();
         let mut sources = sources.into_iter().map(|i| &tiles[i]);
+        let mut buffer = Vec::new();
         self.write_file(&rank_file(rank), chunks, |chunk, writer| {
-            let Some(source) = sources.next() else { return Ok(()) };
-            let (values, part) = match &chunk.content {
-                Content::TableWeight(part) => (&source.weight, part),
-                Content::TableState(part) => (&source.state, part),
-                Content::DenseWeight(_) | Content::DenseState(_) => return Ok(()),
+            let (Some(source), Some(part)) = (sources.next(), chunk.content.part()) else {
+                return Ok(());
             };
-            let first = (part.rows.start - source.tile.rows.start) as usize * chunk.shape[1];
-            writer.write(&values[first..first + chunk.shape[0] * chunk.shape[1]])
+            let first = (part.rows.start - source.tile.rows.start) as usize;
+            let rows = first..first + chunk.shape[0];
+            let (values, second) = match &chunk.content {
+                Content::TableWeight(_) => (&source.weight, false),
+                content => (&source.state, matches!(content, Content::TableMeanSquare(_))),
+            };
+            let stride = values.len() / source.tile.row_count();
+            let columns = if second { stride / 2 } else { 0 };
+            write_columns(writer, (values, stride), (rows, columns, chunk.shape[1]), &mut buffer)
         })
     }
 
-    /// Writes and syncs the dense parameters, which are the same on every rank.
+    /// Writes and syncs the dense parameters, which are the same on every rank, with the state of
+    /// `optimizer`.
     ///
     /// # Errors
     /// [`Error::Io`] naming the file.
-    pub fn write_dense(&self, parameters: &[DenseParameter]) -> Result<Written, Error> {
+    pub fn write_dense(
+        &self,
+        parameters: &[DenseParameter],
+        optimizer: Optimizer,
+    ) -> Result<Written, Error> {
+        let names = optimizer.state_names();
         let mut chunks = Vec::new();
         let mut values: Vec<&[f32]> = Vec::new();
         for parameter in parameters {
@@ -122,11 +141,13 @@ impl Writer {
             let content = Content::DenseWeight(name.clone());
             chunks.push(chunk(format!("dense/{name}/weight"), content, parameter.shape.clone()));
             values.push(&parameter.weight);
-            if !parameter.state.is_empty() {
-                let shape = vec![parameter.state.len()];
-                let content = Content::DenseState(name.clone());
-                chunks.push(chunk(format!("dense/{name}/state"), content, shape));
-                values.push(&parameter.state);
+            let len = parameter.state.len() / names.len().max(1);
+            let parts = parameter.state.chunks(len.max(1));
+            for (position, (part, state)) in names.iter().zip(parts).enumerate() {
+                let content = Content::dense_state(position, name);
+                let shape = vec![state.len()];
+                chunks.push(chunk(format!("dense/{name}/{part}"), content, shape));
+                values.push(state);
             }
         }
         let mut values = values.into_iter();
@@ -156,13 +177,15 @@ impl Writer {
     }
 
     /// The chunks of one tile in file order, checksums still to come.
-    pub(crate) fn plan_tile(&self, tile: &Tile, state_per_row: usize) -> Vec<Chunk> {
+    pub(crate) fn plan_tile(&self, tile: &Tile, optimizer: Optimizer) -> Vec<Chunk> {
         let table = &self.tables[tile.table.index()];
         let blocks = row_blocks(&tile.rows, table.dim, self.chunk_bytes);
         let (name, columns) = (&table.name, tile.columns.clone());
         let mut chunks = Vec::new();
-        let kinds = [("weight", tile.dim()), ("state", state_per_row)];
-        for (kind, width) in kinds.into_iter().filter(|(_, width)| *width > 0) {
+        let names = optimizer.state_names();
+        let state_width = optimizer.state_per_row(tile.dim()) / names.len().max(1);
+        let states = names.iter().enumerate().map(|(i, &name)| (Some(i), name, state_width));
+        for (state, kind, width) in std::iter::once((None, "weight", tile.dim())).chain(states) {
             for rows in &blocks {
                 let shape = vec![(rows.end - rows.start) as usize, width];
                 let tensor = format!(
@@ -171,9 +194,9 @@ impl Writer {
                 );
                 let part =
                     Part { table: name.clone(), rows: rows.clone(), columns: columns.clone() };
-                let content = match kind {
-                    "weight" => Content::TableWeight(part),
-                    _ => Content::TableState(part),
+                let content = match state {
+                    None => Content::TableWeight(part),
+                    Some(position) => Content::table_state(position, part),
                 };
                 chunks.push(chunk(tensor, content, shape));
             }
@@ -262,6 +285,26 @@ impl Drop for Writer {
 /// Name of a rank's file.
 pub(crate) fn rank_file(rank: Rank) -> String {
     format!("rank-{:05}.safetensors", rank.0)
+}
+
+/// Writes some columns of some rows of values whose rows are `stride` apart.
+fn write_columns(
+    writer: &mut TensorWriter,
+    (values, stride): (&[f32], usize),
+    (rows, column, width): (Range<usize>, usize, usize),
+    buffer: &mut Vec<f32>,
+) -> Result<(), Error> {
+    let values = &values[rows.start * stride..rows.end * stride];
+    if width == stride {
+        return writer.write(values);
+    }
+    for block in values.chunks(stride * (BLOCK_VALUES / stride).max(1)) {
+        buffer.clear();
+        let columns = block.chunks_exact(stride).flat_map(|row| &row[column..column + width]);
+        buffer.extend(columns);
+        writer.write(buffer)?;
+    }
+    Ok(())
 }
 
 fn chunk(tensor: String, content: Content, shape: Vec<usize>) -> Chunk {

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use schema::Batch;
 
-use crate::checkpoint;
+use crate::{Step, checkpoint};
 
 /// The next thing every rank does.
 #[derive(Clone)]
@@ -13,10 +13,10 @@ pub enum Command {
     Train {
         /// The batch of all ranks; each takes its share.
         batch: Arc<Batch>,
-        /// Factor on the base learning rates.
-        factor: f64,
-        /// The step's number if it is recorded.
-        record: Option<u64>,
+        /// Which step it is.
+        step: Step,
+        /// Whether the step is recorded.
+        record: bool,
     },
     /// Forward only.
     Evaluate {

@@ -13,7 +13,7 @@ use super::worker::{Reply, Worker};
 use super::{Event, Interval, Outcome, RunRequest};
 use crate::checkpoint::{self, Meta, Writer};
 use crate::metric::Accumulator;
-use crate::{Error, Evaluation};
+use crate::{Error, Evaluation, Step};
 
 /// Rank 0 with its counts.
 struct Leader<'a, 'o> {
@@ -147,9 +147,9 @@ impl Leader<'_, '_> {
     fn step(&mut self, loader: &mut Loader) -> Result<bool, Error> {
         let config = &self.request.config;
         let steps = self.request.trace.as_ref().map(|trace| &trace.steps);
-        let record = steps.is_some_and(|steps| steps.contains(&self.step)).then_some(self.step);
-        if let Some(step) = record {
-            self.worker.context.profiler.begin_step(step);
+        let record = steps.is_some_and(|steps| steps.contains(&self.step));
+        if record {
+            self.worker.context.profiler.begin_step(self.step);
         }
         let began = Instant::now();
         let op = Op::InputWait { batch_size: config.training.batch_size };
@@ -159,7 +159,8 @@ impl Leader<'_, '_> {
         let Loaded { batch, position } = loaded?;
         let batch = Arc::new(batch);
         let (size, factor) = (batch.size as u64, config.schedule.factor(self.step));
-        let reply = self.worker.lead(&Command::Train { batch, factor, record })?;
+        let step = Step { number: self.step, factor };
+        let reply = self.worker.lead(&Command::Train { batch, step, record })?;
         if let Reply::Trained(sum) = reply {
             self.tally.sum += sum;
             self.tally.samples += size;

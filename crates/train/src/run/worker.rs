@@ -16,7 +16,7 @@ use crate::checkpoint::{Checkpoint, Writer, Written};
 use crate::model::RankParameters;
 use crate::parameter::{DenseParameter, dense_shapes};
 use crate::profile::Profiler;
-use crate::{Error, Model, RankContext, Share};
+use crate::{Error, Model, RankContext, Share, Step};
 
 /// What a command gave; sums and lists are over all ranks, in rank order.
 pub enum Reply {
@@ -68,8 +68,8 @@ impl<'a> Worker<'a> {
     pub fn follow(mut self) -> Result<(), Error> {
         loop {
             let command = self.context.comm.broadcast(Rank(0), None)?;
-            if let Command::Train { record: Some(step), .. } = &command {
-                self.context.profiler.begin_step(*step);
+            if let Command::Train { record: true, step, .. } = &command {
+                self.context.profiler.begin_step(step.number);
             }
             if let Reply::Finished = self.execute(&command)? {
                 return Ok(());
@@ -85,8 +85,8 @@ impl<'a> Worker<'a> {
 
     fn execute(&mut self, command: &Command) -> Result<Reply, Error> {
         match command {
-            Command::Train { batch, factor, .. } => {
-                let sum = self.train(batch, *factor)?;
+            Command::Train { batch, step, .. } => {
+                let sum = self.train(batch, *step)?;
                 self.context.profiler.end_step();
                 Ok(Reply::Trained(sum))
             }
@@ -97,10 +97,10 @@ impl<'a> Worker<'a> {
         }
     }
 
-    fn train(&mut self, batch: &Arc<Batch>, factor: f64) -> Result<f64, Error> {
+    fn train(&mut self, batch: &Arc<Batch>, step: Step) -> Result<f64, Error> {
         let (own, first_sample) = self.share(batch);
         let share = Share { batch: &own, first_sample, global_size: batch.size };
-        let sum = self.model.train(&mut self.context, share, factor)?;
+        let sum = self.model.train(&mut self.context, share, step)?;
         let sums = self.context.comm.all_gather(vec![sum])?;
         Ok(sums.iter().flat_map(|sums| sums.iter()).sum())
     }
@@ -127,9 +127,11 @@ impl<'a> Worker<'a> {
 
     fn save(&mut self, writer: &Writer) -> Result<Reply, Error> {
         let rank = self.context.comm.rank();
-        let mut written = vec![writer.write_rank(rank, self.model.tiles())?];
+        let optimizers = &self.request.config.optimizer;
+        let tiles = (self.model.tiles(), optimizers.sparse.kind);
+        let mut written = vec![writer.write_rank(rank, tiles)?];
         if rank == Rank(0) {
-            written.push(writer.write_dense(self.model.dense())?);
+            written.push(writer.write_dense(self.model.dense(), optimizers.dense.kind)?);
         }
         let all = self.context.comm.all_gather(written)?;
         Ok(Reply::Saved(all.iter().flat_map(|part| part.iter().cloned()).collect()))

@@ -102,7 +102,7 @@ pub fn import(request: &ImportRequest<'_>) -> Result<Committed, Error> {
     for name in &names {
         parameters.push(read_dense(request, name, &reader)?);
     }
-    let dense = writer.write_dense(&parameters)?;
+    let dense = writer.write_dense(&parameters, config.optimizer.dense.kind)?;
     let meta = Meta {
         samples: 0,
         config,
@@ -157,7 +157,7 @@ fn write_tables(
     let mut chunks = Vec::new();
     let mut names = BTreeMap::new();
     for tile in plan.tiles() {
-        chunks.extend(writer.plan_tile(tile, optimizer.state_per_row(tile.dim())));
+        chunks.extend(writer.plan_tile(tile, optimizer));
         let table = &model.tables[tile.table.index()].name;
         names.insert(table.clone(), table_name(model, tile.table, request.source));
     }

@@ -6,12 +6,12 @@ use schema::model::DenseInit;
 use schema::random::CounterRng;
 use schema::{
     Batch, Interaction, JobConfig, KeyedJaggedTensor, Loss, ModelConfig, Optimizer, Pooling, Rank,
-    ShardingPlan, TableConfig, TriangleOrder,
+    ShardingPlan, TableConfig, TriangleOrder, WeightDecayMode,
 };
 use train::model::RankParameters;
 use train::parameter::TileState;
 use train::profile::Profiler;
-use train::{Model, RankContext, Share};
+use train::{Model, RankContext, Share, Step};
 
 use crate::oracle::Oracle;
 use crate::ranks::{self, Job};
@@ -123,6 +123,20 @@ fn rowwise_adagrad_keeps_one_state_per_row_and_tile() {
 }
 
 #[test]
+fn adam_and_lamb_with_weight_decay_on_tables_and_dense_parameters() {
+    for kind in [Optimizer::Adam, Optimizer::Lamb] {
+        let mut config = config(Interaction::Cat, kind);
+        config.optimizer.sparse.weight_decay = 0.05;
+        config.optimizer.sparse.weight_decay_mode = WeightDecayMode::Decoupled;
+        // Enough that f32 sums near 0 do not decide the direction of a step.
+        config.optimizer.sparse.epsilon = 1e-3;
+        config.optimizer.dense = config.optimizer.sparse;
+        config.optimizer.dense.weight_decay_mode = WeightDecayMode::L2;
+        on_every_tiling(&config);
+    }
+}
+
+#[test]
 fn averaged_and_shared_tables_under_every_interaction() {
     for interaction in [
         Interaction::Dot { order: TriangleOrder::Upper, itself: true },
@@ -150,7 +164,10 @@ fn an_id_out_of_range_is_named_and_changes_no_weight() {
         batch.sparse.values[position] = bad_id;
         let bag = batch.sparse.offsets.partition_point(|&start| start <= position) - 1;
         let share = Share { batch: &batch, first_sample: 100, global_size: 13 };
-        let error = model.train(&mut context, share, 1.0).unwrap_err().to_string();
+        let error = model
+            .train(&mut context, share, Step { number: 0, factor: 1.0 })
+            .unwrap_err()
+            .to_string();
         let sample = 100 + bag - 13;
         let expected = format!(
             "table \"shared\", sample {sample}, feature 1: expected an id in 0..23, got {bad_id}"

@@ -12,7 +12,7 @@ use train::parameter::TileState;
 
 use crate::samples::{check_tiles, dense, job, name, save, tile_state, weight, whole, zeros};
 
-const KINDS: [Optimizer; 3] = [Optimizer::Sgd, Optimizer::Adagrad, Optimizer::RowwiseAdagrad];
+const KINDS: [Optimizer; 5] = Optimizer::ALL;
 const DOT: &str = r#"{ kind = "dot" }"#;
 
 fn tables() -> JobConfig {
@@ -76,7 +76,7 @@ proptest! {
     fn any_tiling_reads_any_tiling_to_the_bit(
         shapes in proptest::collection::vec(1u64..40, 1..4),
         dim in 1usize..20,
-        kind in 0usize..3,
+        kind in 0usize..5,
         (writers, readers) in (1u32..5, 1u32..5),
         seed: u64,
     ) {
@@ -373,7 +373,7 @@ fn a_folder_that_cannot_be_written_and_a_full_disk_are_named() {
     std::os::unix::fs::symlink("/dev/full", &file).unwrap();
     let tiles: Vec<TileState> =
         whole(tables).tiles().iter().map(|tile| tile_state(tile, Optimizer::Sgd)).collect();
-    let text = writer.write_rank(Rank(0), &tiles).unwrap_err().to_string();
+    let text = writer.write_rank(Rank(0), (&tiles, Optimizer::Sgd)).unwrap_err().to_string();
     assert!(text.contains("rank-00000.safetensors: cannot write: No space left"), "{text}");
     drop(writer);
     assert!(files(&run.path().join("checkpoints")).is_empty());
@@ -386,7 +386,7 @@ fn a_checkpoint_without_all_tiles_is_not_committed() {
     let run = tempfile::tempdir().unwrap();
     let writer = Writer::begin(run.path(), 2, &config.model.tables).unwrap();
     let tile = tile_state(&plan.tiles()[0], Optimizer::Sgd);
-    let records = vec![writer.write_rank(Rank(0), &[tile]).unwrap()];
+    let records = vec![writer.write_rank(Rank(0), (&[tile], Optimizer::Sgd)).unwrap()];
     let null = serde_json::Value::Null;
     let meta =
         Meta { samples: 0, config: &config, plan: &plan, fitted: null.clone(), position: null };
@@ -412,7 +412,8 @@ fn writing_speed() {
     let state = TileState { tile, weight, state: Vec::new() };
     let started = std::time::Instant::now();
     let writer = Writer::begin(Path::new(&run), 2, &config.model.tables).unwrap();
-    let records = vec![writer.write_rank(Rank(0), std::slice::from_ref(&state)).unwrap()];
+    let records =
+        vec![writer.write_rank(Rank(0), (std::slice::from_ref(&state), Optimizer::Sgd)).unwrap()];
     let null = serde_json::Value::Null;
     let plan = whole(&config.model.tables);
     let meta =

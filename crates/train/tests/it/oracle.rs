@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 
 use schema::{
     Batch, Interaction, JobConfig, Loss, Optimizer, OptimizerConfig, Pooling, ShardingPlan,
-    TriangleOrder,
+    TriangleOrder, WeightDecayMode,
 };
 use train::model::RankParameters;
 
@@ -16,11 +16,14 @@ pub struct Oracle<'a> {
     config: &'a JobConfig,
     plan: &'a ShardingPlan,
     pub dense: BTreeMap<String, Vector>,
-    dense_state: BTreeMap<String, Vector>,
+    dense_state: BTreeMap<String, Vec<[f64; 2]>>,
+    /// Steps taken.
+    step: i32,
     /// Whole tables, `[rows, dim]`.
     pub tables: Vec<Vector>,
-    /// Per table and row: one value per weight (Adagrad), or per column tile (row-wise).
-    table_state: Vec<Vec<Vector>>,
+    /// Per table and row: two values per weight (a first or only one is used by Adagrad), or per
+    /// column tile (row-wise).
+    table_state: Vec<Vec<Vec<[f64; 2]>>>,
 }
 
 /// Gradients of one batch.
@@ -36,11 +39,12 @@ impl<'a> Oracle<'a> {
         let wide = |values: &[f32]| values.iter().map(|&v| f64::from(v)).collect::<Vector>();
         let dense: BTreeMap<_, _> =
             start.dense.iter().map(|p| (p.name.clone(), wide(&p.weight))).collect();
-        let dense_state = dense.iter().map(|(n, w)| (n.clone(), vec![0.0; w.len()])).collect();
+        let dense_state = dense.iter().map(|(n, w)| (n.clone(), vec![[0.0; 2]; w.len()])).collect();
         let tables = start.tiles.iter().map(|tile| wide(&tile.weight)).collect();
-        let state = |table: &schema::TableConfig| vec![vec![0.0; table.dim]; table.rows as usize];
+        let state =
+            |table: &schema::TableConfig| vec![vec![[0.0; 2]; table.dim]; table.rows as usize];
         let table_state = config.model.tables.iter().map(state).collect();
-        Self { config, plan, dense, dense_state, tables, table_state }
+        Self { config, plan, dense, dense_state, step: 0, tables, table_state }
     }
 
     /// One step; returns the mean loss before it.
@@ -49,10 +53,12 @@ impl<'a> Oracle<'a> {
         let loss: f64 =
             (0..batch.size).map(|sample| self.sample(batch, sample, &mut gradients)).sum();
         let optimizers = self.config.optimizer;
+        self.step += 1;
+        let t = self.step;
         for (name, gradient) in gradients.dense {
             let weights = self.dense.get_mut(&name).unwrap();
             let state = self.dense_state.get_mut(&name).unwrap();
-            update(&optimizers.dense, weights, &gradient, state);
+            update((&optimizers.dense, t), weights, &gradient, state);
         }
         for ((table, row), gradient) in gradients.rows {
             let dim = gradient.len();
@@ -66,7 +72,7 @@ impl<'a> Oracle<'a> {
                 let columns = tile.columns.clone();
                 let (weights, gradient) =
                     (&mut weights[columns.clone()], &gradient[columns.clone()]);
-                update(&optimizers.sparse, weights, gradient, &mut state[columns]);
+                update((&optimizers.sparse, t), weights, gradient, &mut state[columns]);
             }
         }
         loss / batch.size as f64
@@ -274,20 +280,44 @@ fn product(weight: &[f64], x: &[f64]) -> Vector {
     weight.chunks_exact(x.len()).map(row).collect()
 }
 
-/// Updates `weights`; row-wise state sits in the first element of `state`.
-fn update(rule: &OptimizerConfig, weights: &mut [f64], gradient: &[f64], state: &mut [f64]) {
+/// Updates `weights` at step `t` = 1, 2, …; row-wise state sits in the first element of `state`.
+fn update(
+    (rule, t): (&OptimizerConfig, i32),
+    weights: &mut [f64],
+    gradient: &[f64],
+    state: &mut [[f64; 2]],
+) {
+    let lambda = |mode| if rule.weight_decay_mode == mode { rule.weight_decay } else { 0.0 };
+    let (l2, decoupled) = (lambda(WeightDecayMode::L2), lambda(WeightDecayMode::Decoupled));
+    let gradient: Vector = gradient.iter().zip(&*weights).map(|(g, w)| g + l2 * w).collect();
     if rule.kind == Optimizer::RowwiseAdagrad {
-        state[0] += gradient.iter().map(|g| g * g).sum::<f64>() / gradient.len() as f64;
+        state[0][0] += gradient.iter().map(|g| g * g).sum::<f64>() / gradient.len() as f64;
     }
-    for (i, (weight, g)) in weights.iter_mut().zip(gradient).enumerate() {
-        let root = match rule.kind {
-            Optimizer::Sgd => 1.0,
+    let row = state[0][0];
+    let direction = |((g, w), state): ((&f64, &f64), &mut [f64; 2])| {
+        let direction = match rule.kind {
+            Optimizer::Sgd => *g,
             Optimizer::Adagrad => {
-                state[i] += g * g;
-                state[i].sqrt() + rule.epsilon
+                state[0] += g * g;
+                g / (state[0].sqrt() + rule.epsilon)
             }
-            Optimizer::RowwiseAdagrad => state[0].sqrt() + rule.epsilon,
+            Optimizer::RowwiseAdagrad => g / (row.sqrt() + rule.epsilon),
+            Optimizer::Adam | Optimizer::Lamb => {
+                state[0] = rule.beta1 * state[0] + (1.0 - rule.beta1) * g;
+                state[1] = rule.beta2 * state[1] + (1.0 - rule.beta2) * g * g;
+                let mean = state[0] / (1.0 - rule.beta1.powi(t));
+                let root = (state[1] / (1.0 - rule.beta2.powi(t))).sqrt();
+                mean / (root + rule.epsilon)
+            }
         };
-        *weight -= rule.learning_rate * g / root;
+        direction + decoupled * w
+    };
+    let directions: Vector = gradient.iter().zip(&*weights).zip(state).map(direction).collect();
+    let norm = |values: &[f64]| values.iter().map(|v| v * v).sum::<f64>().sqrt();
+    let norms = (norm(weights), norm(&directions));
+    let trusted = rule.kind == Optimizer::Lamb && norms.0 > 0.0 && norms.1 > 0.0;
+    let rate = rule.learning_rate * if trusted { norms.0 / norms.1 } else { 1.0 };
+    for (weight, direction) in weights.iter_mut().zip(&directions) {
+        *weight -= rate * direction;
     }
 }

@@ -11,7 +11,7 @@ use schema::{
 use train::model::RankParameters;
 use train::parameter::DenseParameter;
 use train::profile::Profiler;
-use train::{Model, RankContext, Share};
+use train::{Model, RankContext, Share, Step};
 
 /// What is trained on what.
 pub struct Job<'a> {
@@ -69,11 +69,11 @@ fn train_rank(job: &Job<'_>, comm: comm::Communicator) -> (Vec<f64>, Model) {
     let parameters = (job.parameters)(rank);
     let mut model = Model::restored(job.config, (job.plan, rank), batch_max, parameters);
     let mut sums = Vec::new();
-    for batch in job.batches {
+    for (number, batch) in (0..).zip(job.batches) {
         let cut = |rank: usize| batch.size * rank / size;
         let own = batch.slice(cut(rank.index())..cut(rank.index() + 1));
         let share = Share { batch: &own, first_sample: cut(rank.index()), global_size: batch.size };
-        sums.push(model.train(&mut context, share, 1.0).unwrap());
+        sums.push(model.train(&mut context, share, Step { number, factor: 1.0 }).unwrap());
     }
     (sums, model)
 }
@@ -85,7 +85,7 @@ pub fn job(
     learning_rate: f64,
     batch_size: usize,
 ) -> JobConfig {
-    let optimizer = |kind| OptimizerConfig { kind, learning_rate, epsilon: 1e-8 };
+    let optimizer = |kind| OptimizerConfig::new(kind, learning_rate);
     JobConfig {
         model,
         optimizer: Optimizers { sparse: optimizer(sparse), dense: optimizer(dense) },

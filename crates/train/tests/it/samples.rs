@@ -57,6 +57,10 @@ pub fn tile_state(tile: &Tile, optimizer: Optimizer) -> TileState {
         match optimizer {
             Optimizer::Sgd => {}
             Optimizer::Adagrad => state.extend(squares),
+            Optimizer::Adam | Optimizer::Lamb => {
+                state.extend(cells.clone().map(|value| value + 0.5));
+                state.extend(squares);
+            }
             Optimizer::RowwiseAdagrad => {
                 let sum: f64 = squares.map(f64::from).sum();
                 state.push((sum / tile.dim() as f64) as f32);
@@ -104,13 +108,13 @@ pub fn save(
             scope.spawn(move || {
                 let tiles: Vec<TileState> =
                     plan.tiles_of(Rank(rank)).map(|tile| tile_state(tile, kind)).collect();
-                writer.write_rank(Rank(rank), &tiles).unwrap()
+                writer.write_rank(Rank(rank), (&tiles, kind)).unwrap()
             })
         };
         let ranks: Vec<_> = (0..plan.world_size()).map(write).collect();
         ranks.into_iter().map(|rank| rank.join().unwrap()).collect()
     });
-    records.push(writer.write_dense(&dense(config)).unwrap());
+    records.push(writer.write_dense(&dense(config), config.optimizer.dense.kind).unwrap());
     let meta = Meta {
         samples: step * 16,
         config,

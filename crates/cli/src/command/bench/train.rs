@@ -186,8 +186,9 @@ impl Bench {
     fn train(&mut self) -> Result<(), Error> {
         let batch = &self.batches[self.step % self.batches.len()];
         let share = Share { batch, first_sample: 0, global_size: batch.size };
+        let step = train::Step { number: self.step as u64, factor: 1.0 };
         self.step += 1;
-        self.model.train(&mut self.context, share, 1.0)?;
+        self.model.train(&mut self.context, share, step)?;
         Ok(())
     }
 

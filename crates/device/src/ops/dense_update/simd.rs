@@ -1,22 +1,49 @@
 //! The dense update with vectors: the vector rules of [`crate::optimizer`] on consecutive rows.
 //! They round as the scalar ones do, so the instruction set does not change a bit.
 
+use super::{Piece, Task};
 use crate::cpu::Isa;
-use crate::optimizer::Rule;
+use crate::optimizer::{Rule, lamb};
 
-/// One chunk, with the instructions of `isa`; see [`super::scalar::update`].
-pub(super) fn update(
-    isa: Isa,
-    rule: &Rule,
-    parameters: [&mut [f32]; 2],
-    (gradient, dim): (&[f32], usize),
-) {
+/// One piece, with the instructions of `isa`.
+pub(super) fn run(isa: Isa, rule: &Rule, task: Task, piece: &mut Piece<'_>) {
     match isa {
         #[cfg(target_arch = "x86_64")]
-        Isa::Avx2(token) => x86::update_avx2(token, rule, parameters, (gradient, dim)),
+        Isa::Avx2(token) => x86::run_avx2(token, rule, task, piece),
         #[cfg(target_arch = "x86_64")]
-        Isa::Avx512(token) => x86::update_avx512(token, rule, parameters, (gradient, dim)),
-        _ => super::scalar::update(rule, parameters, (gradient, dim)),
+        Isa::Avx512(token) => x86::run_avx512(token, rule, task, piece),
+        _ => run_scalar(rule, task, piece),
+    }
+}
+
+fn run_scalar(rule: &Rule, task: Task, piece: &mut Piece<'_>) {
+    let Piece { weights, gradient, state: [first, second], squares } = piece;
+    match task {
+        Task::Update { row } => {
+            for_rows(weights, gradient, [first, second], row, |weights, gradient, state| {
+                rule.update_row(weights, gradient, state);
+            });
+        }
+        Task::Moments => *squares = lamb::moments(rule, weights, gradient, [first, second]),
+        Task::Apply { ratio } => lamb::apply(rule, ratio, weights, [first, second]),
+    }
+}
+
+/// Calls `update` with each row of `row` elements and its state.
+#[inline(always)]
+fn for_rows(
+    weights: &mut [f32],
+    gradient: &[f32],
+    [first, second]: [&mut [f32]; 2],
+    row: usize,
+    mut update: impl FnMut(&mut [f32], &[f32], [&mut [f32]; 2]),
+) {
+    let rows = weights.len().div_ceil(row);
+    let (per_first, per_second) = (first.len().div_ceil(rows), second.len().div_ceil(rows));
+    for (at, (weights, gradient)) in weights.chunks_mut(row).zip(gradient.chunks(row)).enumerate() {
+        let first = &mut first[at * per_first..][..per_first];
+        let second = &mut second[at * per_second..][..per_second];
+        update(weights, gradient, [first, second]);
     }
 }
 
@@ -24,7 +51,7 @@ pub(super) fn update(
 mod x86 {
     #![expect(unsafe_code, reason = "functions of an instruction set, entered with its token")]
 
-    use super::Rule;
+    use super::{Piece, Rule, Task, for_rows, lamb};
     use crate::cpu::vector::Vector;
     use crate::cpu::vector::x86::{Float8, Float16};
     use crate::cpu::{Avx2, Avx512};
@@ -32,41 +59,40 @@ mod x86 {
     /// # Safety
     /// The machine has the instruction set of `V`, and the caller is compiled with its features.
     #[inline(always)]
-    unsafe fn update_rows<V: Vector>(
-        rule: &Rule,
-        [weights, state]: [&mut [f32]; 2],
-        (gradient, dim): (&[f32], usize),
-    ) {
-        let per_row = rule.kind.state_per_row(dim);
-        let rows = weights.chunks_mut(dim).zip(gradient.chunks(dim));
-        for (row, (weights, gradient)) in rows.enumerate() {
-            let end = state.len().min((row + 1) * per_row);
-            // SAFETY: the caller vouches for the instruction set.
-            unsafe {
-                rule.update_row_vector::<V>(weights, gradient, &mut state[row * per_row..end]);
+    unsafe fn run<V: Vector>(rule: &Rule, task: Task, piece: &mut Piece<'_>) {
+        let Piece { weights, gradient, state: [first, second], squares } = piece;
+        match task {
+            Task::Update { row } => {
+                for_rows(weights, gradient, [first, second], row, |weights, gradient, state| {
+                    // SAFETY: the caller vouches for the instruction set.
+                    unsafe { rule.update_row_vector::<V>(weights, gradient, state) }
+                });
             }
+            // SAFETY: the caller vouches for the instruction set.
+            Task::Moments => unsafe {
+                *squares = lamb::moments_vector::<V>(rule, weights, gradient, [first, second]);
+            },
+            // SAFETY: the caller vouches for the instruction set.
+            Task::Apply { ratio } => unsafe {
+                lamb::apply_vector::<V>(rule, ratio, weights, [first, second]);
+            },
         }
     }
 
     macro_rules! entry {
         ($token:ty, $vector:ty, $features:literal, $name:ident) => {
-            pub(super) fn $name(
-                _proof: $token,
-                rule: &Rule,
-                parameters: [&mut [f32]; 2],
-                gradient: (&[f32], usize),
-            ) {
+            pub(super) fn $name(_proof: $token, rule: &Rule, task: Task, piece: &mut Piece<'_>) {
                 #[target_feature(enable = $features)]
-                fn compiled(rule: &Rule, parameters: [&mut [f32]; 2], gradient: (&[f32], usize)) {
+                fn compiled(rule: &Rule, task: Task, piece: &mut Piece<'_>) {
                     // SAFETY: this function is compiled with the features of the vector.
-                    unsafe { update_rows::<$vector>(rule, parameters, gradient) }
+                    unsafe { run::<$vector>(rule, task, piece) }
                 }
                 // SAFETY: the token proves that the machine has the instruction set.
-                unsafe { compiled(rule, parameters, gradient) }
+                unsafe { compiled(rule, task, piece) }
             }
         };
     }
 
-    entry!(Avx2, Float8, "avx2,fma", update_avx2);
-    entry!(Avx512, Float16, "avx512f,avx512vl,avx512bw,avx512dq", update_avx512);
+    entry!(Avx2, Float8, "avx2,fma", run_avx2);
+    entry!(Avx512, Float16, "avx512f,avx512vl,avx512bw,avx512dq", run_avx512);
 }

@@ -7,7 +7,7 @@ use schema::KeyedJaggedTensor;
 
 use super::IDS_PER_PART;
 use crate::ops::Slot;
-use crate::optimizer::Rule;
+use crate::optimizer::{Rule, split_state};
 use crate::real::Real;
 
 /// `sum[d] += factor · gradient[d]`.
@@ -64,6 +64,7 @@ pub fn run<R: Real>(
         }
         let state_per_row = rule.kind.state_per_row(*dim);
         let state = &mut state[row * state_per_row..][..state_per_row];
+        let state = split_state(rule.kind, state);
         rule.update_row(&mut weights[row * *dim..][..*dim], &sum, state);
     }
 }

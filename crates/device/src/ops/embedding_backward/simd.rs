@@ -24,7 +24,7 @@ mod x86 {
     use crate::cpu::vector::Vector;
     use crate::cpu::vector::x86::{Float8, Float16};
     use crate::cpu::{Avx2, Avx512};
-    use crate::optimizer::Rule;
+    use crate::optimizer::{Rule, split_state};
 
     macro_rules! entries {
         ($update:ident, $sum:ident, $token:ty, $vector:ty, $features:literal) => {
@@ -98,7 +98,9 @@ mod x86 {
         #[inline(always)]
         unsafe fn update(rule: &Rule, weights: &mut [f32], sum: &[f32], state: &mut [f32]) {
             // SAFETY: the caller's promise.
-            unsafe { rule.update_row_vector::<V>(weights, sum, state) }
+            unsafe {
+                rule.update_row_vector::<V>(weights, sum, split_state(rule.kind, state));
+            }
         }
     }
 

@@ -11,7 +11,7 @@ use super::{IDS_PER_PART, Updated, scalar, simd};
 use crate::cpu::vector::prefetch_row;
 use crate::cpu::{Cpu, DisjointMut, Isa};
 use crate::ops::Slot;
-use crate::optimizer::Rule;
+use crate::optimizer::{Rule, split_state};
 
 /// Sorted pairs per chunk; a chunk updates the rows whose first pair lies inside it.
 const PAIRS_PER_CHUNK: usize = 512;
@@ -346,6 +346,6 @@ impl RowKernel for Portable {
 
     #[inline(always)]
     unsafe fn update(rule: &Rule, weights: &mut [f32], sum: &[f32], state: &mut [f32]) {
-        rule.update_row(weights, sum, state);
+        rule.update_row(weights, sum, split_state(rule.kind, state));
     }
 }

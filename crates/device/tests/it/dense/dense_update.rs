@@ -3,41 +3,43 @@
 use device::Cpu;
 use device::ops::dense_update::{self, Arguments, scalar};
 use device::optimizer::Rule;
-use schema::Optimizer;
+use schema::{Optimizer, OptimizerConfig};
 
 use super::{assert_close, bits, check_refused, same_on_every_cpu, uniform, widen};
-
-const KINDS: [Optimizer; 3] = [Optimizer::Sgd, Optimizer::Adagrad, Optimizer::RowwiseAdagrad];
+use crate::optimizer::configs;
 
 fn rule(kind: Optimizer) -> Rule {
-    Rule { kind, learning_rate: 0.1, epsilon: 1e-8 }
+    Rule::new(&OptimizerConfig::new(kind, 0.1), 1.0, 0)
 }
 
 #[test]
 fn every_rule_follows_the_f32_and_the_f64_oracle_over_steps() {
-    for kind in KINDS {
+    for config in configs() {
         for (rows, dim) in [(0, 4), (1, 1), (7, 13), (1, 40_000), (40_000, 1), (400, 129)] {
-            let state_len = rows * kind.state_per_row(dim);
+            let state_len = rows * config.kind.state_per_row(dim);
             let gradients = [1, 2, 3].map(|seed| uniform(seed, rows * dim));
             let before = uniform(9, rows * dim);
             let after = same_on_every_cpu(|cpu| {
                 let (mut weights, mut state) = (before.clone(), vec![0.0; state_len]);
-                for gradient in &gradients {
+                for (step, gradient) in (0..).zip(&gradients) {
                     let (weights, state) = (&mut weights[..], &mut state[..]);
-                    let arguments = Arguments { rule: rule(kind), weights, gradient, state, dim };
+                    let rule = Rule::new(&config, 1.0, step);
+                    let arguments = Arguments { rule, weights, gradient, state, dim };
                     dense_update::run(cpu, arguments).unwrap();
                 }
                 [weights, state].concat()
             });
             let (mut weights, mut state) = (before.clone(), vec![0.0; state_len]);
             let (mut wide, mut wide_state) = (widen(&before), vec![0.0; state_len]);
-            let wide_rule = Rule { kind, learning_rate: f64::from(0.1f32), epsilon: 1e-8 };
-            for gradient in &gradients {
-                scalar::update(&rule(kind), [&mut weights, &mut state], (gradient, dim));
+            for (step, gradient) in (0..).zip(&gradients) {
+                let narrow = Rule::new(&config, 1.0, step);
+                scalar::update(&narrow, [&mut weights, &mut state], (gradient, dim));
                 let gradient = widen(gradient);
-                scalar::update(&wide_rule, [&mut wide, &mut wide_state], (&gradient, dim));
+                let rule = Rule::new(&config, 1.0, step);
+                scalar::update(&rule, [&mut wide, &mut wide_state], (&gradient, dim));
             }
-            assert_eq!(bits(&after), bits(&[weights, state].concat()), "{kind:?} {rows}x{dim}");
+            let same = bits(&after) == bits(&[weights, state].concat());
+            assert!(same, "{config:?} {rows}x{dim}");
             assert_close(&after, &[wide, wide_state].concat(), 1e-5, 1.0);
         }
     }

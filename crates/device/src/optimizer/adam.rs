@@ -1,0 +1,136 @@
+//! Adam on one row: with `g' = g + λ₂ w` (L2 decay), `m = β₁ m + (1 − β₁) g'`,
+//! `v = β₂ v + (1 − β₂) g'²` and `w = (1 − η λ) w − η m̂ / (√v̂ + ε)` (decoupled decay λ, as AdamW).
+//!
+//! `m̂` and `v̂` are corrected for their start at 0 by the number of the step of the whole run, as in
+//! FBGEMM. Rows that a batch does not look up keep `m`, `v` and their weights ("lazy" Adam).
+//! # Source
+//! arXiv:1412.6980; decoupled decay: arXiv:1711.05101.
+#![expect(unsafe_code, reason = "vector instructions")]
+
+use super::Rule;
+use crate::cpu::vector::Vector;
+use crate::real::Real;
+
+/// The scalar form. `weights`, `gradient` and both states `[dim]`.
+#[inline]
+pub fn update_row<R: Real>(
+    rule: &Rule<R>,
+    weights: &mut [R],
+    gradient: &[R],
+    [mean, square]: [&mut [R]; 2],
+) {
+    let shrink = rule.shrink();
+    for (d, (weight, &gradient)) in weights.iter_mut().zip(gradient).enumerate() {
+        let gradient = gradient + rule.l2 * *weight;
+        let direction = direction(rule, gradient, (&mut mean[d], &mut square[d]));
+        *weight = shrink * *weight - rule.learning_rate * direction;
+    }
+}
+
+/// Updates the two moments of a weight; gives `m̂ / (√v̂ + ε)`.
+#[inline(always)]
+pub(super) fn direction<R: Real>(
+    rule: &Rule<R>,
+    gradient: R,
+    (mean, square): (&mut R, &mut R),
+) -> R {
+    *mean = rule.mean.keep * *mean + rule.mean.take * gradient;
+    *square = rule.square.keep * *square + rule.square.take * (gradient * gradient);
+    corrected(rule, *mean, *square)
+}
+
+/// `m̂ / (√v̂ + ε)`.
+#[inline(always)]
+pub(super) fn corrected<R: Real>(rule: &Rule<R>, mean: R, square: R) -> R {
+    let root = (rule.square.correction * square).sqrt();
+    rule.mean.correction * mean / (root + rule.epsilon)
+}
+
+/// The constants of [`direction`], in every lane.
+#[derive(Clone, Copy)]
+pub(super) struct Constants<V> {
+    mean: [V; 3],
+    square: [V; 3],
+    epsilon: V,
+    l2: V,
+}
+
+impl<V: Vector> Constants<V> {
+    /// # Safety
+    /// All functions: the machine has the instruction set of `V`.
+    #[inline(always)]
+    pub unsafe fn new(rule: &Rule) -> Self {
+        // SAFETY: the caller vouches for the instruction set.
+        unsafe {
+            let moment =
+                |m: super::Moment| [V::splat(m.keep), V::splat(m.take), V::splat(m.correction)];
+            Self {
+                mean: moment(rule.mean),
+                square: moment(rule.square),
+                epsilon: V::splat(rule.epsilon),
+                l2: V::splat(rule.l2),
+            }
+        }
+    }
+
+    /// Both moments of some weights after a gradient.
+    #[inline(always)]
+    pub unsafe fn moments(&self, weight: V, gradient: V, [mean, square]: [V; 2]) -> [V; 2] {
+        let [keep, take, _] = self.mean;
+        let [keep_square, take_square, _] = self.square;
+        // SAFETY: the caller vouches for the instruction set.
+        unsafe {
+            let gradient = gradient.add(self.l2.mul(weight));
+            let squares = gradient.mul(gradient);
+            [
+                keep.mul(mean).add(take.mul(gradient)),
+                keep_square.mul(square).add(take_square.mul(squares)),
+            ]
+        }
+    }
+
+    /// As [`corrected`].
+    #[inline(always)]
+    pub unsafe fn corrected(&self, [mean, square]: [V; 2]) -> V {
+        // SAFETY: the caller vouches for the instruction set.
+        unsafe {
+            let root = self.square[2].mul(square).sqrt();
+            self.mean[2].mul(mean).div(root.add(self.epsilon))
+        }
+    }
+}
+
+/// The vector form. `weights`, `gradient` and both states `[dim]`.
+///
+/// # Safety
+/// The machine has the instruction set of `V`.
+#[inline(always)]
+pub(crate) unsafe fn update_row_vector<V: Vector>(
+    rule: &Rule,
+    weights: &mut [f32],
+    gradient: &[f32],
+    [mean, square]: [&mut [f32]; 2],
+) {
+    let dim = weights.len();
+    assert!(gradient.len() == dim && mean.len() == dim && square.len() == dim);
+    // SAFETY: `at < dim` and at most `dim − at` floats are touched in four slices of `dim` floats.
+    // Lanes beyond `left` hold 0 / ε; they are never stored.
+    unsafe {
+        let (constants, rate) = (Constants::<V>::new(rule), V::splat(rule.learning_rate));
+        let shrink = V::splat(rule.shrink());
+        let mut at = 0;
+        while at < dim {
+            let (left, place) = (dim - at, weights.as_mut_ptr().add(at));
+            let (mean, square) = (mean.as_mut_ptr().add(at), square.as_mut_ptr().add(at));
+            let weight = V::load_up_to(place, left);
+            let gradient = V::load_up_to(gradient.as_ptr().add(at), left);
+            let old = [V::load_up_to(mean, left), V::load_up_to(square, left)];
+            let new = constants.moments(weight, gradient, old);
+            new[0].store_up_to(mean, left);
+            new[1].store_up_to(square, left);
+            let step = rate.mul(constants.corrected(new));
+            shrink.mul(weight).sub(step).store_up_to(place, left);
+            at += V::LANES;
+        }
+    }
+}

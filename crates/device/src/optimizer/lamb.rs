@@ -1,0 +1,169 @@
+//! LAMB on one row: Adam's moments, `r = m̂ / (√v̂ + ε) + λ w`, then `w −= η (‖w‖ / ‖r‖) r`, with λ
+//! the decoupled decay; L2 decay enters the gradient as in `adam`.
+//!
+//! Where `‖w‖` or `‖r‖` is 0 the ratio is 1, so that a row of zeros can leave 0 and a row without a
+//! gradient stays a number. The norms are those of the row passed: of an embedding row, a column
+//! tile's columns of it, or a whole dense parameter (as apex's FusedLAMB, which takes one ratio per
+//! tensor). Long rows are worked through in blocks, so that threads can share one.
+//! # Source
+//! arXiv:1904.00962.
+#![expect(unsafe_code, reason = "vector instructions")]
+
+use super::parts::{Parts, VectorParts};
+use super::{Rule, adam};
+use crate::cpu::vector::Vector;
+use crate::real::Real;
+
+/// Weights whose squares are summed at a time; the sums of blocks are added in order.
+pub(crate) const BLOCK: usize = 16_384;
+
+/// The scalar form. `weights`, `gradient` and both states `[dim]`.
+#[inline]
+pub fn update_row<R: Real>(
+    rule: &Rule<R>,
+    weights: &mut [R],
+    gradient: &[R],
+    [mean, square]: [&mut [R]; 2],
+) {
+    let mut squares = [R::ZERO; 2];
+    for start in (0..weights.len()).step_by(BLOCK) {
+        let block = start..weights.len().min(start + BLOCK);
+        let state = [&mut mean[block.clone()], &mut square[block.clone()]];
+        let sums = moments(rule, &weights[block.clone()], &gradient[block], state);
+        squares = [squares[0] + sums[0], squares[1] + sums[1]];
+    }
+    apply(rule, ratio(squares), weights, [mean, square]);
+}
+
+/// `‖w‖ / ‖r‖` from the two sums of squares, or 1.
+pub(crate) fn ratio<R: Real>([weights, directions]: [R; 2]) -> R {
+    if weights > R::ZERO && directions > R::ZERO {
+        weights.sqrt() / directions.sqrt()
+    } else {
+        R::ONE
+    }
+}
+
+/// Updates the moments of one block; gives `Σ w²` and `Σ r²`.
+pub(crate) fn moments<R: Real>(
+    rule: &Rule<R>,
+    weights: &[R],
+    gradient: &[R],
+    [mean, square]: [&mut [R]; 2],
+) -> [R; 2] {
+    let (mut weight_squares, mut squares) = (Parts::new(), Parts::new());
+    for (d, (&weight, &gradient)) in weights.iter().zip(gradient).enumerate() {
+        let gradient = gradient + rule.l2 * weight;
+        let direction = adam::direction(rule, gradient, (&mut mean[d], &mut square[d]));
+        let direction = direction + rule.decoupled * weight;
+        weight_squares.add(d, weight * weight);
+        squares.add(d, direction * direction);
+    }
+    [weight_squares.total(), squares.total()]
+}
+
+/// Moves weights along the direction of their moments, `ratio` times the learning rate.
+pub(crate) fn apply<R: Real>(
+    rule: &Rule<R>,
+    ratio: R,
+    weights: &mut [R],
+    [mean, square]: [&mut [R]; 2],
+) {
+    let rate = rule.learning_rate * ratio;
+    for (d, weight) in weights.iter_mut().enumerate() {
+        let direction = adam::corrected(rule, mean[d], square[d]) + rule.decoupled * *weight;
+        *weight -= rate * direction;
+    }
+}
+
+/// The vector form. `weights`, `gradient` and both states `[dim]`.
+///
+/// # Safety
+/// The machine has the instruction set of `V`.
+#[inline(always)]
+pub(crate) unsafe fn update_row_vector<V: Vector>(
+    rule: &Rule,
+    weights: &mut [f32],
+    gradient: &[f32],
+    [mean, square]: [&mut [f32]; 2],
+) {
+    let mut squares = [0.0; 2];
+    // SAFETY: the caller vouches for the instruction set.
+    unsafe {
+        for start in (0..weights.len()).step_by(BLOCK) {
+            let block = start..weights.len().min(start + BLOCK);
+            let state = [&mut mean[block.clone()], &mut square[block.clone()]];
+            let (weights, gradient) = (&weights[block.clone()], &gradient[block]);
+            let sums = moments_vector::<V>(rule, weights, gradient, state);
+            squares = [squares[0] + sums[0], squares[1] + sums[1]];
+        }
+        apply_vector::<V>(rule, ratio(squares), weights, [mean, square]);
+    }
+}
+
+/// [`moments`] with vectors.
+///
+/// # Safety
+/// The machine has the instruction set of `V`.
+#[inline(always)]
+pub(crate) unsafe fn moments_vector<V: Vector>(
+    rule: &Rule,
+    weights: &[f32],
+    gradient: &[f32],
+    [mean, square]: [&mut [f32]; 2],
+) -> [f32; 2] {
+    let dim = weights.len();
+    assert!(gradient.len() == dim && mean.len() == dim && square.len() == dim);
+    // SAFETY: `at < dim` and at most `dim − at` floats are touched in four slices of `dim` floats.
+    // Lanes beyond `left` hold an exact 0: 0 / ε.
+    unsafe {
+        let (constants, decoupled) = (adam::Constants::<V>::new(rule), V::splat(rule.decoupled));
+        let (mut weight_squares, mut squares) = (VectorParts::<V>::new(), VectorParts::<V>::new());
+        let mut at = 0;
+        while at < dim {
+            let left = dim - at;
+            let (mean, square) = (mean.as_mut_ptr().add(at), square.as_mut_ptr().add(at));
+            let weight = V::load_up_to(weights.as_ptr().add(at), left);
+            let gradient = V::load_up_to(gradient.as_ptr().add(at), left);
+            let old = [V::load_up_to(mean, left), V::load_up_to(square, left)];
+            let new = constants.moments(weight, gradient, old);
+            new[0].store_up_to(mean, left);
+            new[1].store_up_to(square, left);
+            let direction = constants.corrected(new).add(decoupled.mul(weight));
+            weight_squares.add(at, weight.mul(weight));
+            squares.add(at, direction.mul(direction));
+            at += V::LANES;
+        }
+        [weight_squares.total(), squares.total()]
+    }
+}
+
+/// [`apply`] with vectors.
+///
+/// # Safety
+/// The machine has the instruction set of `V`.
+#[inline(always)]
+pub(crate) unsafe fn apply_vector<V: Vector>(
+    rule: &Rule,
+    ratio: f32,
+    weights: &mut [f32],
+    [mean, square]: [&mut [f32]; 2],
+) {
+    let dim = weights.len();
+    assert!(mean.len() == dim && square.len() == dim);
+    // SAFETY: `at < dim` and at most `dim − at` floats are touched in three slices of `dim` floats.
+    unsafe {
+        let (constants, decoupled) = (adam::Constants::<V>::new(rule), V::splat(rule.decoupled));
+        let rate = V::splat(rule.learning_rate * ratio);
+        let mut at = 0;
+        while at < dim {
+            let (left, place) = (dim - at, weights.as_mut_ptr().add(at));
+            let (mean, square) = (mean.as_ptr().add(at), square.as_ptr().add(at));
+            let weight = V::load_up_to(place, left);
+            let moments = [V::load_up_to(mean, left), V::load_up_to(square, left)];
+            let direction = constants.corrected(moments).add(decoupled.mul(weight));
+            weight.sub(rate.mul(direction)).store_up_to(place, left);
+            at += V::LANES;
+        }
+    }
+}
