@@ -20,7 +20,9 @@ Exit codes: 0 done, 1 failed, 2 wrong usage or configuration, 130 interrupted (p
 mod bench;
 mod trace;
 
-pub use bench::{Bench, BenchTrace, BenchTrain, Sampling};
+pub use bench::{
+    Bench, BenchEmbedding, BenchGemm, BenchInteraction, BenchTrace, BenchTrain, GemmShape, Sampling,
+};
 pub use trace::{
     BreakdownBy, ClassifyChoice, CollectivesBy, ConvertTo, IdleBy, KernelsBy, LaunchesBy, MemoryBy,
     OpsBy, PathBy, QueueBy, Selection, StepsBy, StragglersBy, Trace, TraceVerb, WindowChoice,

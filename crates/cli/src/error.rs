@@ -28,6 +28,9 @@ pub enum Error {
          got {available} of memory"
     )]
     Memory { config: String, tables: Bytes, needed: Bytes, available: Bytes, rows_cap: u64 },
+    /// Made-up tables that do not fit.
+    #[error("the tables and their optimizer state need {needed}, got {available} of memory")]
+    BenchMemory { needed: Bytes, available: Bytes },
     /// The disk is too full.
     #[error("{}: expected {needed} of free disk space, got {available}", folder.display())]
     Disk { folder: PathBuf, needed: Bytes, available: Bytes },
@@ -123,6 +126,9 @@ pub enum Error {
     /// A value could not be written as JSON.
     #[error("cannot write JSON: {0}")]
     Json(serde_json::Error),
+    /// An operation was called wrongly.
+    #[error(transparent)]
+    Device(#[from] device::Error),
     /// Reading or preparing data failed.
     #[error(transparent)]
     Data(#[from] data::Error),

@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 
 use clap::{Args, Subcommand};
-use schema::IndexDistribution;
+use schema::{IndexDistribution, Optimizer};
 
 const TRAIN_AFTER: &str = "\
 Examples:
@@ -30,12 +30,62 @@ measured in the same run, in turns with the steps, on as many threads.
                                     count; where too few are left, trusted is false and the figures
                                     are of all samples";
 
+const EMBEDDING_AFTER: &str = "\
+Examples:
+  rowmill bench embedding --threads 2
+  rowmill bench embedding --tables 8 --rows 1000000 --dim 64 --pooling 32 --distribution zipf:1.05
+  rowmill bench embedding --tables 1000 --rows 1000 --pooling 1 --format json
+
+  forward_gb_per_s, backward_gb_per_s  useful bytes: ids (8 each), the rows looked up, pooled vectors;
+                                       backward: ids, gradients, each distinct row and its state read
+                                       and written
+  forward_pct_of_gather_limit, backward_pct_of_read_modify_write_limit
+                                       share of the same bytes per second at random, measured in turns
+                                       on as many threads and as large an array of rows as long
+  forward_rows_per_s, backward_rows_per_s
+                                       ids per second
+  per_table_overhead_ns                one bag of one id in every table against as many bags in one
+                                       table, per table; …_backward_ns for the backward
+  apparent_clock_ghz, foreign_cpu, rejected_samples, trusted
+                                       as in rowmill bench train";
+
+const GEMM_AFTER: &str = "\
+Examples:
+  rowmill bench gemm --threads 2
+  rowmill bench gemm --shape 2048x512x512 2048x13x512 --format json
+
+A shape is M×K×N of the forward product Y[M, N] = X[M, K] Wᵀ; the gradients have the same FLOPs.
+  forward_…, backward_input_…, backward_weight_…
+                                       gflop_per_s, and pct_of_peak: share of f32 multiply-adds in
+                                       registers on as many threads, measured in turns
+  apparent_clock_ghz, foreign_cpu, rejected_samples, trusted
+                                       as in rowmill bench train";
+
+const INTERACTION_AFTER: &str = "\
+Examples:
+  rowmill bench interaction --threads 2
+  rowmill bench interaction --features 26 --dim 32 --format json
+
+  …_pct_of_roofline    time that the FLOPs or the bytes need at least ÷ time taken; above 100 where
+                       caches serve what the limit reads from memory
+  apparent_clock_ghz, foreign_cpu, rejected_samples, trusted
+                       as in rowmill bench train";
+
 /// Measure rowmill on this machine.
 #[derive(Debug, Subcommand)]
 pub enum Bench {
     /// Training steps: samples per second, time by operation, share of this machine's limits
     #[command(after_help = TRAIN_AFTER)]
     Train(BenchTrain),
+    /// Lookups and row updates against random access as such; overhead per table
+    #[command(after_help = EMBEDDING_AFTER)]
+    Embedding(BenchEmbedding),
+    /// The three matrix products of linear layers against multiply-adds in registers
+    #[command(after_help = GEMM_AFTER)]
+    Gemm(BenchGemm),
+    /// The dot interaction and its gradient
+    #[command(after_help = INTERACTION_AFTER)]
+    Interaction(BenchInteraction),
     /// Reading and breaking down a trace: bytes per second, memory, critical path
     #[command(after_help = "\
 Examples:
@@ -90,6 +140,91 @@ pub struct BenchTrain {
     pub steps: u64,
     #[command(flatten)]
     pub sampling: Sampling,
+}
+
+/// Which tables, and what is looked up.
+#[derive(Clone, Debug, Args)]
+pub struct BenchEmbedding {
+    /// Tables, each with its own feature
+    #[arg(long, value_name = "T", default_value_t = 8, value_parser = at_least_one)]
+    pub tables: usize,
+    /// Rows of each table
+    #[arg(long, value_name = "R", default_value_t = 1_000_000, value_parser = clap::value_parser!(u64).range(1..=1 << 40))]
+    pub rows: u64,
+    /// Elements of a row
+    #[arg(long, value_name = "D", default_value_t = 64, value_parser = at_least_one)]
+    pub dim: usize,
+    /// Ids of every bag
+    #[arg(long, value_name = "L", default_value_t = 32, value_parser = at_least_one)]
+    pub pooling: usize,
+    /// Samples
+    #[arg(long, value_name = "B", default_value_t = 2048, value_parser = at_least_one)]
+    pub batch_size: usize,
+    /// Rule of the rows
+    #[arg(long, value_name = "RULE", default_value = "sgd", value_parser = optimizer)]
+    pub optimizer: Optimizer,
+    /// How often each row is looked up: uniform, or zipf:EXPONENT
+    #[arg(long, value_name = "LAW", default_value = "uniform", value_parser = distribution)]
+    pub distribution: IndexDistribution,
+    /// Calls of each pass in a turn
+    #[arg(long, value_name = "N", default_value_t = 5, value_parser = clap::value_parser!(u64).range(1..=100_000))]
+    pub calls: u64,
+    #[command(flatten)]
+    pub sampling: Sampling,
+}
+
+/// Which products.
+#[derive(Clone, Debug, Args)]
+pub struct BenchGemm {
+    /// Shapes of the forward product
+    #[arg(long, value_name = "MxKxN", num_args = 1.., value_delimiter = ',', value_parser = gemm_shape,
+          default_value = "2048x512x512,2048x1024x1024,2048x479x1024,2048x13x512")]
+    pub shape: Vec<GemmShape>,
+    /// Calls of each product in a turn
+    #[arg(long, value_name = "N", default_value_t = 5, value_parser = clap::value_parser!(u64).range(1..=100_000))]
+    pub calls: u64,
+    #[command(flatten)]
+    pub sampling: Sampling,
+}
+
+/// `Y[M, N] = X[M, K] Wᵀ`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct GemmShape {
+    pub m: usize,
+    pub k: usize,
+    pub n: usize,
+}
+
+/// Which vectors.
+#[derive(Clone, Debug, Args)]
+pub struct BenchInteraction {
+    /// Pooled vectors of a sample, beside the dense one
+    #[arg(long, value_name = "F", default_value_t = 8, value_parser = at_least_one)]
+    pub features: usize,
+    /// Elements of a vector
+    #[arg(long, value_name = "D", default_value_t = 64, value_parser = at_least_one)]
+    pub dim: usize,
+    /// Samples
+    #[arg(long, value_name = "B", default_value_t = 2048, value_parser = at_least_one)]
+    pub batch_size: usize,
+    /// Calls of each pass in a turn
+    #[arg(long, value_name = "N", default_value_t = 5, value_parser = clap::value_parser!(u64).range(1..=100_000))]
+    pub calls: u64,
+    #[command(flatten)]
+    pub sampling: Sampling,
+}
+
+/// An optimizer as configurations name it.
+fn optimizer(text: &str) -> Result<Optimizer, String> {
+    serde_json::from_value(text.into()).map_err(|error| error.to_string())
+}
+
+fn gemm_shape(text: &str) -> Result<GemmShape, String> {
+    let sizes: Vec<usize> = text.split('x').filter_map(|size| at_least_one(size).ok()).collect();
+    match sizes[..] {
+        [m, k, n] if text.split('x').count() == 3 => Ok(GemmShape { m, k, n }),
+        _ => Err("expected MxKxN, such as 2048x512x512".to_owned()),
+    }
 }
 
 fn share(text: &str) -> Result<f64, String> {

@@ -1,17 +1,24 @@
 //! `rowmill bench …`: how fast rowmill is here, against what this machine can do.
 
 mod batch;
+mod embedding;
+mod gemm;
+mod interaction;
 mod limit;
 mod operation;
 mod sample;
 mod trace;
 mod train;
+mod turns;
 
 use std::process::ExitCode;
 
+use serde::Serialize;
+
 use crate::args::Bench;
-use crate::error::Error;
+use crate::error::{EXIT_INTERRUPTED, Error};
 use crate::resolve::Session;
+use sample::Quality;
 
 /// What the first Ctrl-C leads to.
 const STOPPING: &str = "finishing the sample, then reporting what there is";
@@ -20,6 +27,23 @@ const STOPPING: &str = "finishing the sample, then reporting what there is";
 pub fn run(bench: &Bench, session: &Session) -> Result<ExitCode, Error> {
     match bench {
         Bench::Train(args) => train::run(args, session),
+        Bench::Embedding(args) => embedding::run(args, session),
+        Bench::Gemm(args) => gemm::run(args, session),
+        Bench::Interaction(args) => interaction::run(args, session),
         Bench::Trace(args) => trace::run(args, session).map(super::done),
     }
+}
+
+/// Warns of disturbed samples and prints the report; the exit code.
+fn conclude<T: Serialize>(
+    session: &Session,
+    (quality, interrupted): (&Quality, bool),
+    report: &T,
+    table: impl FnOnce(&T) -> String,
+) -> Result<ExitCode, Error> {
+    if let Some(warning) = quality.warning() {
+        session.console.warn(warning);
+    }
+    session.console.report(report, table)?;
+    Ok(ExitCode::from(if interrupted { EXIT_INTERRUPTED } else { 0 }))
 }

@@ -13,11 +13,9 @@ impl Error {
         let hint = match self {
             Self::UnknownConfig { name, known } => return Some(known_configs(name, known)),
             Self::Config { source, .. } => return config_hint(source),
-            Self::Memory { rows_cap, .. } => format!(
-                "--set rows_cap={rows_cap} keeps at most that many rows per table, which fits here; \
-                 ids wrap around"
-            ),
-            Self::Disk { .. } => "free some space, or choose another folder with --folder".into(),
+            Self::Memory { .. } | Self::BenchMemory { .. } | Self::Disk { .. } => {
+                return self.room_hint();
+            }
             Self::NoData { config } => format!(
                 "give files with --train FILE…, or try it on generated rows: \
                  rowmill train {config} --synthetic 1000000"
@@ -71,12 +69,26 @@ impl Error {
             | Self::NoSuchRank { .. }
             | Self::Measurement { .. }
             | Self::Analyze(_)
+            | Self::Device(_)
             | Self::Json(_) => {
                 return None;
             }
             Self::Trace(error) => return trace_hint(error),
             Self::Data(error) => return data_hint(error),
             Self::Train(error) => return train_hint(error),
+        };
+        Some(hint)
+    }
+
+    fn room_hint(&self) -> Option<String> {
+        let hint = match self {
+            Self::Memory { rows_cap, .. } => format!(
+                "--set rows_cap={rows_cap} keeps at most that many rows per table, which fits here; \
+                 ids wrap around"
+            ),
+            Self::BenchMemory { .. } => "ask for fewer --tables, --rows or --dim".into(),
+            Self::Disk { .. } => "free some space, or choose another folder with --folder".into(),
+            _ => return None,
         };
         Some(hint)
     }

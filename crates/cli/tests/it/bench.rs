@@ -85,3 +85,65 @@ fn a_wrong_law_or_rule_is_refused() {
         assert!(ran.stderr.contains(expected), "{words}: {}", ran.stderr);
     }
 }
+
+#[test]
+fn lookups_are_compared_with_random_access() {
+    let place = Place::new();
+    let report = place
+        .done(
+            "bench embedding --tables 3 --rows 500 --dim 12 --pooling 4 --batch-size 64 --calls 2 \
+             --repeats 1 --optimizer rowwise_adagrad --threads 2 --format json",
+        )
+        .last();
+    has_quality(&report);
+    let figures = [
+        "forward_ms",
+        "forward_gb_per_s",
+        "forward_rows_per_s",
+        "forward_pct_of_gather_limit",
+        "backward_ms",
+        "backward_gb_per_s",
+        "backward_rows_per_s",
+        "backward_pct_of_read_modify_write_limit",
+    ];
+    positive(&report, &figures);
+    finite(&report, &["per_table_overhead_ns", "per_table_overhead_backward_ns"]);
+    assert_eq!(report["optimizer"], "rowwise_adagrad");
+}
+
+#[test]
+fn products_are_compared_with_multiply_adds() {
+    let place = Place::new();
+    let words = "bench gemm --shape 64x13x32,8x8x1 --calls 2 --repeats 1 --format json";
+    let report = place.done(words).last();
+    has_quality(&report);
+    let shapes = report["shapes"].as_array().unwrap();
+    assert_eq!(shapes.len(), 2);
+    for product in ["forward", "backward_input", "backward_weight"] {
+        for (shape, figure) in shapes.iter().zip(["gflop_per_s", "pct_of_peak"]) {
+            positive(shape, &[&format!("{product}_{figure}")]);
+        }
+    }
+    let refused = place.run("bench gemm --shape 64x13");
+    assert!(refused.code == Some(2) && refused.stderr.contains("expected MxKxN"), "{refused:?}");
+}
+
+#[test]
+fn the_interaction_is_compared_with_its_roofline() {
+    let place = Place::new();
+    let words = "bench interaction --features 3 --dim 8 --batch-size 64 --calls 2 --repeats 1";
+    let report = place.done(&format!("{words} --format json")).last();
+    has_quality(&report);
+    for pass in ["forward", "backward"] {
+        for figure in ["ms", "gflop_per_s", "gb_per_s", "pct_of_roofline"] {
+            positive(&report, &[&format!("{pass}_{figure}")]);
+        }
+    }
+}
+
+#[test]
+fn tables_that_do_not_fit_are_refused() {
+    let ran = Place::new().run("bench embedding --rows 1000000000000");
+    assert_eq!(ran.code, Some(1), "{}", ran.stderr);
+    assert!(ran.stderr.contains("of memory") && ran.stderr.contains("--rows"), "{}", ran.stderr);
+}

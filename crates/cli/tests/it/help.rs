@@ -58,6 +58,9 @@ fn the_help_of_a_verb_shows_examples() {
         "trace doctor",
         "trace execution-trace",
         "bench train",
+        "bench embedding",
+        "bench gemm",
+        "bench interaction",
         "bench trace",
         "completions",
     ] {

@@ -30,19 +30,21 @@ pub struct Made {
 /// As many batches as hold 65,536 samples, at least four.
 pub fn make(pool: &Pool, made: &Made) -> Vec<Batch> {
     let mut batches = vec![Batch::default(); (SAMPLES / made.batch_size).max(BATCHES_MIN)];
-    pool.run_slices(&mut batches, 1, |number, batch| {
-        let rng = CounterRng::new(SEED, number as u64);
-        batch[0] = Batch {
-            size: made.batch_size,
-            dense: units(rng.child(0), made.batch_size * made.dense_features),
-            sparse: bags(rng.child(1), made),
-            labels: units(rng.child(2), made.batch_size)
-                .iter()
-                .map(|&unit| if f64::from(unit) < CLICK_RATE { 1.0 } else { 0.0 })
-                .collect(),
-        };
-    });
+    pool.run_slices(&mut batches, 1, |number, batch| batch[0] = one(made, number as u64));
     batches
+}
+
+/// The batch of this number.
+pub fn one(made: &Made, number: u64) -> Batch {
+    let rng = CounterRng::new(SEED, number);
+    let clicks = units(rng.child(2), made.batch_size);
+    let label = |unit| if f64::from(unit) < CLICK_RATE { 1.0 } else { 0.0 };
+    Batch {
+        size: made.batch_size,
+        dense: units(rng.child(0), made.batch_size * made.dense_features),
+        sparse: bags(rng.child(1), made),
+        labels: clicks.into_iter().map(label).collect(),
+    }
 }
 
 fn units(rng: CounterRng, count: usize) -> Vec<f32> {

@@ -17,7 +17,8 @@ use super::batch::{self, Made};
 use super::limit::{Limits, Measured};
 use super::operation::{Breakdown, Step};
 use super::sample::{Conditions, Judge, Quality, Sample, Watch};
-use super::{STOPPING, operation};
+use super::turns::PATIENCE;
+use super::{STOPPING, conclude, operation};
 use crate::args::BenchTrain;
 use crate::error::{EXIT_INTERRUPTED, Error};
 use crate::interrupt;
@@ -30,8 +31,6 @@ use crate::resolve::{Session, config, memory};
 const WARM_UP: usize = 3;
 /// Recorded steps of a turn.
 const RECORDED: usize = 2;
-/// While most samples are disturbed, up to so many times the turns asked for are taken.
-const PATIENCE: u64 = 3;
 
 /// What was measured; medians of the samples that count.
 #[derive(Debug, Serialize)]
@@ -88,17 +87,12 @@ pub fn run(args: &BenchTrain, session: &Session) -> Result<ExitCode, Error> {
     let mut bench = Bench::new(&job.config, args, session.threads);
     let taken = bench.measure(args, session, &stop)?;
     let interrupted = stop.load(Ordering::SeqCst);
-    let code = ExitCode::from(if interrupted { EXIT_INTERRUPTED } else { 0 });
     if taken.steps.is_empty() || taken.recorded.is_empty() {
         session.console.say("interrupted before the first sample");
-        return Ok(code);
+        return Ok(ExitCode::from(EXIT_INTERRUPTED));
     }
     let report = report(&taken, (args, &job), session.threads, interrupted);
-    if let Some(warning) = report.quality.warning() {
-        session.console.warn(warning);
-    }
-    session.console.report(&report, table)?;
-    Ok(code)
+    conclude(session, (&report.quality, interrupted), &report, table)
 }
 
 fn job(args: &BenchTrain) -> Result<Job, Error> {

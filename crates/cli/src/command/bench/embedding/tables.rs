@@ -1,0 +1,128 @@
+//! Tables with what one call over all of them needs. Times nothing.
+
+use device::ops::{Slot, embedding_backward, embedding_forward};
+use device::optimizer::Rule;
+use device::{Cpu, buffer};
+use schema::random::CounterRng;
+use schema::{Bytes, KeyedJaggedTensor, Op, OptimizerConfig};
+
+use crate::args::BenchEmbedding;
+use crate::error::Error;
+use crate::machine;
+
+/// Rows initialised by one chunk.
+const FLOATS_PER_CHUNK: usize = 1 << 18;
+const LEARNING_RATE: f64 = 0.01;
+
+/// Equal tables, each with its own feature.
+pub struct Tables {
+    weights: Vec<Vec<f32>>,
+    states: Vec<Vec<f32>>,
+    rows: usize,
+    dim: usize,
+    slots: Vec<Slot>,
+    config: OptimizerConfig,
+    /// Backward passes so far.
+    step: u64,
+    scratch: embedding_backward::Scratch,
+    /// Pooled vectors, and their gradient.
+    pooled: Vec<f32>,
+}
+
+/// Refuses tables that this machine has no memory for.
+pub fn check(args: &BenchEmbedding) -> Result<(), Error> {
+    let per_row = args.dim + args.optimizer.state_per_row(args.dim);
+    let values = (args.tables as u64).saturating_mul(args.rows).saturating_mul(per_row as u64);
+    let needed = Bytes(values.saturating_mul(size_of::<f32>() as u64));
+    match machine::memory_available() {
+        Some(available) if needed.0 > available.0 => Err(Error::BenchMemory { needed, available }),
+        _ => Ok(()),
+    }
+}
+
+impl Tables {
+    /// `args.tables` tables of `rows` rows each.
+    pub fn new(cpu: &Cpu, args: &BenchEmbedding, rows: u64) -> Self {
+        let (rows, dim) = (rows as usize, args.dim);
+        let filled = |table: usize| {
+            let mut weights = buffer::zeroed(rows * dim);
+            cpu.pool.run_slices(&mut weights, FLOATS_PER_CHUNK, |chunk, part| {
+                let rng = CounterRng::new(table as u64, chunk as u64);
+                for (counter, value) in (0..).zip(part) {
+                    *value = rng.unit(counter) as f32 - 0.5;
+                }
+            });
+            weights
+        };
+        let state = |_| buffer::zeroed(rows * args.optimizer.state_per_row(dim));
+        Self {
+            weights: (0..args.tables).map(filled).collect(),
+            states: (0..args.tables).map(state).collect(),
+            rows,
+            dim,
+            slots: (0..args.tables).map(|tile| Slot { tile, column: tile * dim }).collect(),
+            config: OptimizerConfig::new(args.optimizer, LEARNING_RATE),
+            step: 0,
+            scratch: embedding_backward::Scratch::default(),
+            pooled: Vec::new(),
+        }
+    }
+
+    /// Of all weights.
+    pub fn bytes(&self) -> u64 {
+        (self.weights.len() * self.rows * self.row_bytes()) as u64
+    }
+
+    /// Of one row's weights.
+    pub fn row_bytes(&self) -> usize {
+        self.dim * size_of::<f32>()
+    }
+
+    /// Looks up and pools.
+    pub fn forward(&mut self, cpu: &Cpu, jagged: &KeyedJaggedTensor) -> Result<Op, Error> {
+        let (rows, dim, name) = (self.rows, self.dim, "t");
+        let view = |weights| embedding_forward::TileView { weights, rows, dim, name };
+        let tiles: Vec<_> = self.weights.iter().map(|weights| view(weights)).collect();
+        self.pooled.resize(jagged.batch_size * self.slots.len() * dim, 0.0);
+        let out = &mut self.pooled;
+        let op = Op::EmbeddingForward {
+            bags: jagged.features * jagged.batch_size,
+            ids: jagged.values.len(),
+            elements: jagged.values.len() * dim,
+            pooled_elements: out.len(),
+        };
+        let slots = &self.slots;
+        let arguments =
+            embedding_forward::Arguments { tiles: &tiles, slots, jagged, bag_scales: None, out };
+        embedding_forward::run(cpu, arguments)?;
+        Ok(op)
+    }
+
+    /// Updates the rows of the last forward, whose output serves as its gradient.
+    pub fn backward(&mut self, cpu: &Cpu, jagged: &KeyedJaggedTensor) -> Result<Op, Error> {
+        let (rows, dim, name) = (self.rows, self.dim, "t");
+        let tables = self.weights.iter_mut().zip(&mut self.states);
+        let tile =
+            |(weights, state)| embedding_backward::TileMut { weights, state, rows, dim, name };
+        let mut tiles: Vec<_> =
+            tables.map(|(weights, state)| tile((&mut weights[..], &mut state[..]))).collect();
+        let arguments = embedding_backward::Arguments {
+            tiles: &mut tiles,
+            slots: &self.slots,
+            jagged,
+            bag_scales: None,
+            gradient: &self.pooled,
+            rule: Rule::new(&self.config, 1.0, self.step),
+        };
+        self.step += 1;
+        let updated = embedding_backward::run(cpu, arguments, &mut self.scratch)?;
+        Ok(Op::EmbeddingBackward {
+            ids: jagged.values.len(),
+            unique_rows: updated.unique_rows,
+            elements: jagged.values.len() * dim,
+            unique_elements: updated.unique_elements,
+            pooled_elements: self.pooled.len(),
+            optimizer: self.config.kind,
+        })
+    }
+}

@@ -1,0 +1,116 @@
+//! `rowmill bench gemm`: the three matrix products of linear layers against multiply-adds in
+//! registers.
+
+mod layer;
+
+use std::process::ExitCode;
+
+use device::Cpu;
+use schema::GemmProduct;
+use serde::Serialize;
+
+use super::limit::{Limits, Measured};
+use super::operation::percent;
+use super::sample::Quality;
+use super::turns::{self, Schedule, Turns};
+use super::{STOPPING, conclude};
+use crate::args::{BenchGemm, GemmShape};
+use crate::error::Error;
+use crate::interrupt;
+use crate::render;
+use crate::resolve::Session;
+use layer::Layer;
+
+const PRODUCTS: [GemmProduct; 3] =
+    [GemmProduct::Forward, GemmProduct::BackwardInput, GemmProduct::BackwardWeight];
+/// The limits of memory are of no matter here and measured on little of it.
+const ROWS_BYTES: u64 = 64 << 20;
+const ROW_BYTES: usize = 256;
+
+/// What was measured; medians of the samples that count.
+#[derive(Debug, Serialize)]
+struct Report {
+    threads: usize,
+    shapes: Vec<Row>,
+    #[serde(flatten)]
+    limits: Measured,
+    #[serde(flatten)]
+    quality: Quality,
+    interrupted: bool,
+}
+
+/// One layer: `Y[M, N] = X[M, K] Wᵀ`, and both gradients.
+#[derive(Debug, Serialize)]
+struct Row {
+    m: usize,
+    k: usize,
+    n: usize,
+    forward_gflop_per_s: f64,
+    forward_pct_of_peak: f64,
+    backward_input_gflop_per_s: f64,
+    backward_input_pct_of_peak: f64,
+    backward_weight_gflop_per_s: f64,
+    backward_weight_pct_of_peak: f64,
+}
+
+/// Runs the command.
+pub fn run(args: &BenchGemm, session: &Session) -> Result<ExitCode, Error> {
+    let stop = interrupt::stop_flag(STOPPING);
+    let cpu = Cpu::new(session.threads);
+    let mut layers: Vec<Layer> = args.shape.iter().map(Layer::new).collect();
+    let mut limits = Limits::new(&cpu.pool, ROWS_BYTES, ROW_BYTES);
+    let cases = PRODUCTS.len() * layers.len();
+    let schedule = Schedule { cases, calls: args.calls, sampling: args.sampling };
+    let bench = (&cpu, &mut limits);
+    let turns = turns::take(bench, &schedule, (session, &stop), &mut |cpu, case| {
+        layers[case / PRODUCTS.len()].multiply(cpu, PRODUCTS[case % PRODUCTS.len()])
+    })?;
+    let limits = turns.limits();
+    let report = Report {
+        threads: cpu.pool.threads(),
+        shapes: (0..).zip(&args.shape).map(|(at, shape)| row(&turns, &limits, at, shape)).collect(),
+        limits,
+        quality: turns.quality(),
+        interrupted: turns.interrupted,
+    };
+    conclude(session, (&report.quality, report.interrupted), &report, table)
+}
+
+fn row(turns: &Turns, limits: &Measured, at: usize, shape: &GemmShape) -> Row {
+    let rate = |product: usize| turns.case(at * PRODUCTS.len() + product).gflop_per_s();
+    let share = |rate: f64| percent(rate, limits.fma_peak_gflop_per_s);
+    let [forward, input, weight] = [0, 1, 2].map(rate);
+    Row {
+        m: shape.m,
+        k: shape.k,
+        n: shape.n,
+        forward_gflop_per_s: forward,
+        forward_pct_of_peak: share(forward),
+        backward_input_gflop_per_s: input,
+        backward_input_pct_of_peak: share(input),
+        backward_weight_gflop_per_s: weight,
+        backward_weight_pct_of_peak: share(weight),
+    }
+}
+
+fn table(report: &Report) -> String {
+    let header = ["M", "K", "N", "Y = X Wᵀ", "%", "dX = dY W", "%", "dW = dYᵀ X", "%"];
+    let row = |row: &Row| {
+        let mut cells = vec![row.m.to_string(), row.k.to_string(), row.n.to_string()];
+        for (rate, share) in [
+            (row.forward_gflop_per_s, row.forward_pct_of_peak),
+            (row.backward_input_gflop_per_s, row.backward_input_pct_of_peak),
+            (row.backward_weight_gflop_per_s, row.backward_weight_pct_of_peak),
+        ] {
+            cells.extend([format!("{rate:.1}"), format!("{share:.1}")]);
+        }
+        cells
+    };
+    let rows: Vec<_> = report.shapes.iter().map(row).collect();
+    let mut facts = vec![
+        ("GFLOP/s and % of the FMA peak", format!("on {} threads", report.threads)),
+        ("limits here", report.limits.text()),
+    ];
+    facts.extend(report.quality.rows());
+    format!("{}\n\n{}", render::facts(&facts), render::grid(&header, &rows))
+}
