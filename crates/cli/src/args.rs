@@ -21,7 +21,8 @@ mod bench;
 mod trace;
 
 pub use bench::{
-    Bench, BenchEmbedding, BenchGemm, BenchInteraction, BenchTrace, BenchTrain, GemmShape, Sampling,
+    Bench, BenchData, BenchEmbedding, BenchGemm, BenchInteraction, BenchTrace, BenchTrain,
+    GemmShape, Sampling, Stage,
 };
 pub use trace::{
     BreakdownBy, ClassifyChoice, CollectivesBy, ConvertTo, IdleBy, KernelsBy, LaunchesBy, MemoryBy,

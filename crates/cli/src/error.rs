@@ -34,6 +34,9 @@ pub enum Error {
     /// The disk is too full.
     #[error("{}: expected {needed} of free disk space, got {available}", folder.display())]
     Disk { folder: PathBuf, needed: Bytes, available: Bytes },
+    /// The disk of temporary files is too full.
+    #[error("{}: expected {needed} of free disk space, got {available}", folder.display())]
+    BenchDisk { folder: PathBuf, needed: Bytes, available: Bytes },
     /// Nothing to train on.
     #[error("configuration {config} names no training data")]
     NoData { config: String },

@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-use clap::{Args, Subcommand};
+use clap::{Args, Subcommand, ValueEnum};
 use schema::{IndexDistribution, Optimizer};
 
 const TRAIN_AFTER: &str = "\
@@ -71,6 +71,20 @@ Examples:
   apparent_clock_ghz, foreign_cpu, rejected_samples, trusted
                        as in rowmill bench train";
 
+const DATA_AFTER: &str = "\
+Examples:
+  rowmill bench data --threads 2
+  rowmill bench data --file train.txt --repeats 3 --format json
+
+Generates Criteo text once, in TMPDIR, and removes it. Each measurement is a process of its own.
+  scan_mb_per_s     text to columns of integers in memory
+  convert_mb_per_s  text to a prepared folder, as rowmill data convert does
+  parquet_mb_per_s  Parquet to a prepared folder; millions of bytes of the text that the rows were
+  …_rows_per_s, …_peak_bytes
+                    rows per second; the most memory the process took, files left out
+  apparent_clock_ghz, foreign_cpu, rejected_samples, trusted
+                    as in rowmill bench train";
+
 /// Measure rowmill on this machine.
 #[derive(Debug, Subcommand)]
 pub enum Bench {
@@ -86,6 +100,9 @@ pub enum Bench {
     /// The dot interaction and its gradient
     #[command(after_help = INTERACTION_AFTER)]
     Interaction(BenchInteraction),
+    /// Criteo text to columns, to a prepared folder, and from Parquet to another
+    #[command(after_help = DATA_AFTER)]
+    Data(BenchData),
     /// Reading and breaking down a trace: bytes per second, memory, critical path
     #[command(after_help = "\
 Examples:
@@ -212,6 +229,47 @@ pub struct BenchInteraction {
     pub calls: u64,
     #[command(flatten)]
     pub sampling: Sampling,
+}
+
+/// Which text.
+#[derive(Clone, Debug, Args)]
+pub struct BenchData {
+    /// Plain text in Criteo's layout [default: generated]
+    #[arg(long, value_name = "FILE")]
+    pub file: Option<PathBuf>,
+    /// Size of the generated text, about, in millions of bytes
+    #[arg(long, value_name = "N", default_value_t = 250, value_parser = clap::value_parser!(u64).range(1..=100_000))]
+    pub megabytes: u64,
+    #[command(flatten)]
+    pub sampling: Sampling,
+    /// Run one stage on --file once, print what it cost, and stop: for a process of its own
+    #[arg(long, hide = true, value_enum, requires_all = ["file", "out"])]
+    pub once: Option<Stage>,
+    /// Folder of what --once makes
+    #[arg(long, hide = true, value_name = "FOLDER", requires = "once")]
+    pub out: Option<PathBuf>,
+}
+
+/// One stage of the data's way.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum Stage {
+    /// Text to columns.
+    Scan,
+    /// Text to a prepared folder.
+    Convert,
+    /// The Parquet files of that folder to another.
+    Parquet,
+}
+
+impl Stage {
+    /// As it is typed.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Scan => "scan",
+            Self::Convert => "convert",
+            Self::Parquet => "parquet",
+        }
+    }
 }
 
 /// An optimizer as configurations name it.

@@ -1,6 +1,8 @@
 //! `rowmill bench …`: how fast rowmill is here, against what this machine can do.
 
+mod alone;
 mod batch;
+mod data;
 mod embedding;
 mod gemm;
 mod interaction;
@@ -30,6 +32,7 @@ pub fn run(bench: &Bench, session: &Session) -> Result<ExitCode, Error> {
         Bench::Embedding(args) => embedding::run(args, session),
         Bench::Gemm(args) => gemm::run(args, session),
         Bench::Interaction(args) => interaction::run(args, session),
+        Bench::Data(args) => data::run(args, session),
         Bench::Trace(args) => trace::run(args, session).map(super::done),
     }
 }

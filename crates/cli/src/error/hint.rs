@@ -13,9 +13,10 @@ impl Error {
         let hint = match self {
             Self::UnknownConfig { name, known } => return Some(known_configs(name, known)),
             Self::Config { source, .. } => return config_hint(source),
-            Self::Memory { .. } | Self::BenchMemory { .. } | Self::Disk { .. } => {
-                return self.room_hint();
-            }
+            Self::Memory { .. }
+            | Self::Disk { .. }
+            | Self::BenchMemory { .. }
+            | Self::BenchDisk { .. } => return self.room_hint(),
             Self::NoData { config } => format!(
                 "give files with --train FILE…, or try it on generated rows: \
                  rowmill train {config} --synthetic 1000000"
@@ -87,6 +88,9 @@ impl Error {
                  ids wrap around"
             ),
             Self::BenchMemory { .. } => "ask for fewer --tables, --rows or --dim".into(),
+            Self::BenchDisk { .. } => {
+                "ask for fewer --megabytes, or name a folder on another disk in TMPDIR".into()
+            }
             Self::Disk { .. } => "free some space, or choose another folder with --folder".into(),
             _ => return None,
         };

@@ -61,6 +61,7 @@ fn the_help_of_a_verb_shows_examples() {
         "bench embedding",
         "bench gemm",
         "bench interaction",
+        "bench data",
         "bench trace",
         "completions",
     ] {

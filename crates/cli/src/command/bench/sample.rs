@@ -5,7 +5,7 @@ use std::cmp::Ordering;
 use std::time::Instant;
 
 use device::{Pool, limits};
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 use crate::args::Sampling;
 
@@ -13,7 +13,7 @@ use crate::args::Sampling;
 const FEWEST: usize = 3;
 
 /// Under which conditions something was measured.
-#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Conditions {
     /// The lower of the clocks just before and just after.
     pub apparent_clock_ghz: f64,

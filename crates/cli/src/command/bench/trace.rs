@@ -6,7 +6,6 @@
 use std::fs::{self, File};
 use std::io::{self, BufWriter, Read, Write};
 use std::path::Path;
-use std::process::Command;
 use std::time::Instant;
 
 use analyze::classify::ClassRule;
@@ -16,6 +15,7 @@ use trace::open::{self, Request};
 use trace::packed;
 use trace::store::Trace;
 
+use super::alone;
 use super::sample::median;
 use crate::args::BenchTrace;
 use crate::error::Error;
@@ -83,18 +83,7 @@ fn once(file: &Path, threads: usize) -> Result<Once, Error> {
         text_bytes += trace.origin.text_bytes;
     }
     let seconds = started.elapsed().as_secs_f64();
-    Ok(Once { text_bytes, events, seconds, peak_bytes: peak_anonymous() })
-}
-
-/// Highest resident memory so far without the pages of files; 0 where the system does not tell.
-fn peak_anonymous() -> u64 {
-    let status = fs::read_to_string("/proc/self/status").unwrap_or_default();
-    let kilobytes = |key: &str| {
-        let line = status.lines().find_map(|line| line.strip_prefix(key))?;
-        line.split_whitespace().next()?.parse::<u64>().ok()
-    };
-    let peak = kilobytes("VmHWM:").unwrap_or_default();
-    peak.saturating_sub(kilobytes("RssFile:").unwrap_or_default()) << 10
+    Ok(Once { text_bytes, events, seconds, peak_bytes: alone::peak_anonymous() })
 }
 
 fn measure(args: &BenchTrace, folder: &Path, session: &Session) -> Result<Measured, Error> {
@@ -150,16 +139,7 @@ fn measure(args: &BenchTrace, folder: &Path, session: &Session) -> Result<Measur
 
 /// One measurement in a process of its own.
 fn alone(file: &Path, threads: usize) -> Result<Once, Error> {
-    let binary = std::env::current_exe().map_err(Error::io("rowmill", "find"))?;
-    let threads = threads.to_string();
-    let mut command = Command::new(&binary);
-    command.args(["bench", "trace", "--format", "json", "--threads", &threads, "--once"]).arg(file);
-    let output = command.output().map_err(Error::io(&binary, "start"))?;
-    if !output.status.success() {
-        let said = String::from_utf8_lossy(&output.stderr).trim().to_owned();
-        return Err(Error::Measurement { said });
-    }
-    serde_json::from_slice(&output.stdout).map_err(Error::Json)
+    alone::run(threads, &["trace".as_ref(), "--once".as_ref(), file.as_os_str()])
 }
 
 fn zip(plain: &Path, zipped: &Path, session: &Session) -> Result<(), Error> {

@@ -43,6 +43,8 @@ struct Report {
     dense_optimizer: schema::Optimizer,
     distribution: schema::IndexDistribution,
     rows_cap: Option<u64>,
+    /// Mean loss of the last step before the timed ones: the same in every run of a configuration.
+    warm_up_loss: f64,
     samples_per_s: f64,
     samples_per_s_min: f64,
     samples_per_s_max: f64,
@@ -72,6 +74,7 @@ struct TimedStep {
 /// Everything that was taken.
 #[derive(Default)]
 struct Taken {
+    warm_up_loss: f64,
     /// Seconds of unrecorded steps.
     steps: Vec<Sample<f64>>,
     recorded: Vec<Sample<Step>>,
@@ -149,10 +152,10 @@ impl Bench {
         let per_turn = args.steps;
         let total = per_turn * args.sampling.repeats;
         let mut meter = Meter::start(session.console, "measuring", Unit::Steps, Some(total));
-        for _ in 0..WARM_UP {
-            self.train()?;
-        }
         let mut taken = Taken::default();
+        for _ in 0..WARM_UP {
+            taken.warm_up_loss = self.train()?;
+        }
         for turn in 0..PATIENCE * args.sampling.repeats {
             if turn >= args.sampling.repeats && taken.is_enough(args) {
                 break;
@@ -177,13 +180,13 @@ impl Bench {
         Ok(taken)
     }
 
-    fn train(&mut self) -> Result<(), Error> {
+    /// The next step; its mean loss.
+    fn train(&mut self) -> Result<f64, Error> {
         let batch = &self.batches[self.step % self.batches.len()];
         let share = Share { batch, first_sample: 0, global_size: batch.size };
         let step = train::Step { number: self.step as u64, factor: 1.0 };
         self.step += 1;
-        self.model.train(&mut self.context, share, step)?;
-        Ok(())
+        Ok(self.model.train(&mut self.context, share, step)? / batch.size as f64)
     }
 
     fn recorded(&mut self) -> Result<Sample<Step>, Error> {
@@ -246,6 +249,7 @@ fn report(
         dense_optimizer: job.config.optimizer.dense.kind,
         distribution: args.distribution,
         rows_cap: job.config.model.rows_cap,
+        warm_up_loss: taken.warm_up_loss,
         samples_per_s: rate.median,
         samples_per_s_min: rate.min,
         samples_per_s_max: rate.max,
