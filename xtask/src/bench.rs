@@ -1,7 +1,6 @@
-//! `cargo xtask bench`: trains the jobs of `bench/definitions` and records samples per second.
-//! Runs the product as a user would; knows nothing of what is inside.
+//! `cargo xtask bench`: runs the benches of `bench/definitions` and records their figures.
+//! Measures nothing itself; the product does. Knows nothing of what is inside.
 
-mod clock;
 mod definition;
 mod record;
 
@@ -14,23 +13,24 @@ use crate::command;
 use crate::error::Error;
 use crate::tree;
 use definition::Definition;
-use record::{Record, Sample};
+use record::Record;
 
 pub const HELP: &str = "\
-Trains the jobs of bench/definitions and appends medians to bench/record/<machine>/<date>.csv.
+Runs the benches of bench/definitions and appends their figures to
+bench/record/<machine>/<date>.csv, one row per figure.
 
 Usage: cargo xtask bench [NAME]... [OPTIONS]
 
 Options:
   --list          the definitions, and stop
-  --repeats N     runs of each definition [default: the definition's own]
-  --threads N     threads of a run [default: all cores]
+  --repeats N     turns of each bench [default: the bench's own]
+  --threads N     threads of each bench [default: all cores]
   --no-record     print only
 
-Each run is `rowmill train CONFIG --synthetic ROWS --format json` with the definition's steps; the figure is
-`samples_per_second` of its last line. The loss must be the definition's `expected_loss` and the
-same in all runs: a wrong kernel fails instead of winning. Beside each figure stands the clock one core
-seemed to run at just before; runs on a throttled or shared machine show there.";
+Each definition is a `rowmill bench …` with the figures of its JSON that count. `rowmill bench` takes
+turns with the limits of the machine and rejects disturbed samples; how many, the apparent clock and
+the share of foreign CPU stand in each row. What a definition says of a loss must come out: a wrong
+kernel fails instead of winning.";
 
 /// What was asked for.
 #[derive(Debug, Default, PartialEq, Eq)]
@@ -101,45 +101,26 @@ fn chosen(all: Vec<Definition>, names: &[String]) -> Result<Vec<Definition>, Err
 }
 
 fn measure(root: &Path, definition: &Definition, request: &Request) -> Result<Record, Error> {
-    let folder = root.join("target/bench").join(&definition.name);
-    let arguments = definition.arguments(request.threads);
-    let mut samples = Vec::new();
-    for _ in 0..request.repeats.unwrap_or(definition.repeats) {
-        if folder.exists() {
-            std::fs::remove_dir_all(&folder).map_err(Error::io(&folder))?;
-        }
-        let clock_ghz = clock::apparent_ghz();
-        let mut train = Command::new(root.join("target/release/rowmill"));
-        train.args(&arguments).arg("--run").arg(&folder).current_dir(root);
-        let sample = sample(&command::output(&mut train)?, clock_ghz).map_err(|problem| {
-            Error::Program { command: format!("rowmill {}", arguments.join(" ")), problem }
-        })?;
-        definition.check(&sample, samples.first())?;
-        samples.push(sample);
-    }
-    std::fs::remove_dir_all(&folder).map_err(Error::io(&folder))?;
-    Ok(Record::new(&definition.name, format!("rowmill {}", arguments.join(" ")), &samples))
+    let options = [("--threads", request.threads), ("--repeats", request.repeats)];
+    let arguments = definition.arguments(&options);
+    let shown = format!("rowmill {}", arguments.join(" "));
+    let mut bench = Command::new(root.join("target/release/rowmill"));
+    let output = command::output(bench.args(&arguments).current_dir(root))?;
+    let record = report(&output)
+        .and_then(|report| Record::new(definition, shown.clone(), &report))
+        .map_err(|problem| Error::Program { command: shown, problem })?;
+    Ok(record)
 }
 
-/// Reads the last line of `rowmill train --format json`.
-fn sample(output: &str, clock_ghz: f64) -> Result<Sample, String> {
+/// The last line of `--format json`.
+fn report(output: &str) -> Result<Value, String> {
     let last = output.lines().rfind(|line| !line.trim().is_empty()).unwrap_or_default();
-    let json: Value = serde_json::from_str(last).map_err(|error| format!("{error} in {last:?}"))?;
-    let number = |key: &str| {
-        let value = json.pointer(key).and_then(Value::as_f64);
-        value.ok_or_else(|| format!("expected a number at {key}, got {last}"))
-    };
-    Ok(Sample {
-        samples_per_second: number("/samples_per_second")?,
-        loss: number("/loss")?,
-        steps: number("/step")?,
-        clock_ghz,
-    })
+    serde_json::from_str(last).map_err(|error| format!("{error} in {last:?}"))
 }
 
 #[cfg(test)]
 mod tests {
-    use super::{Request, parse, sample};
+    use super::{Request, parse, report};
 
     #[test]
     fn arguments() {
@@ -152,11 +133,9 @@ mod tests {
     }
 
     #[test]
-    fn the_last_line_is_read_and_what_it_lacks_is_named() {
-        let text = "{\"step\":1}\n{\"step\":9,\"samples_per_second\":5e3,\"loss\":0.5}\n\n";
-        let sample = sample(text, 3.5).unwrap();
-        assert_eq!((sample.samples_per_second, sample.loss, sample.steps), (5000.0, 0.5, 9.0));
-        let problem = super::sample("{\"step\":1}", 3.5).unwrap_err();
-        assert!(problem.starts_with("expected a number at /samples_per_second"), "{problem}");
+    fn the_last_line_is_the_report() {
+        let report = report("{\"step\":1}\n{\"step\":9}\n\n").unwrap();
+        assert_eq!(report["step"], 9);
+        assert!(super::report("hello").unwrap_err().ends_with("in \"hello\""));
     }
 }

@@ -25,7 +25,7 @@ Usage: cargo xtask <TASK> [OPTIONS]
 Tasks:
   ci      everything that must pass before a change lands; prints the wall time of each stage
   tidy    the rules of ARCHITECTURE.md and STYLE.md that a machine can check
-  bench   trains the jobs of bench/definitions and records samples per second
+  bench   runs the benches of bench/definitions and records their figures
   size    lines per crate and file, and the longest functions
   graph   which crate depends on which
 

@@ -1,27 +1,27 @@
-//! `bench/definitions/*.toml`: what is trained, for how long, and the loss that proves it was.
+//! `bench/definitions/*.toml`: a bench of the product, the figures that count, and what proves that
+//! it computed the right thing.
 
 use std::path::Path;
 
-use crate::bench::record::Sample;
+use serde_json::Value;
+
 use crate::error::Error;
 
 const FOLDER: &str = "bench/definitions";
 
-/// A job to time.
+/// A bench to run.
 #[derive(Debug, PartialEq)]
 pub struct Definition {
     /// The file's name without its end.
     pub name: String,
     /// One line for people.
     pub about: String,
-    /// How often it runs.
-    pub repeats: usize,
-    config: String,
-    synthetic_rows: u64,
-    steps: u64,
-    set: Vec<(String, String)>,
-    /// What the last step's loss must be; none until the first figures of a new definition are in.
-    expected_loss: Option<f64>,
+    /// What follows `rowmill bench`.
+    command: Vec<String>,
+    /// Places of the figures in its JSON, `/` between the steps down.
+    pub figures: Vec<String>,
+    /// What some figures must be, such as a loss.
+    expected: Vec<(String, f64)>,
     /// Relative; other instruction sets round otherwise.
     tolerance: f64,
 }
@@ -45,26 +45,19 @@ pub fn read_all(root: &Path) -> Result<Vec<Definition>, Error> {
 fn parse(name: &str, text: &str) -> Result<Definition, String> {
     let mut table: toml::Table = text.parse().map_err(|e: toml::de::Error| e.to_string())?;
     let mut take = |key: &str| table.remove(key).ok_or_else(|| format!("{key} is missing"));
-    let text = |key: &str, value: toml::Value| {
+    let text = |key: &str, value: &toml::Value| {
         value.as_str().map(str::to_owned).ok_or_else(|| format!("{key} is not a text"))
     };
-    let count = |key: &str, value: toml::Value| {
-        let number = value.as_integer().and_then(|n| u64::try_from(n).ok()).filter(|&n| n > 0);
-        number.ok_or_else(|| format!("{key}: expected at least 1, got {value}"))
-    };
-    let float = |key: &str, value: toml::Value| {
-        value.as_float().ok_or_else(|| format!("{key}: expected a number like 0.5, got {value}"))
-    };
+    let command = text("command", &take("command")?)?;
+    let figures = take("figures")?;
+    let figures = figures.as_array().ok_or("figures is not a list")?;
     let definition = Definition {
         name: name.to_owned(),
-        about: text("about", take("about")?)?,
-        config: text("config", take("config")?)?,
-        repeats: count("repeats", take("repeats")?)? as usize,
-        synthetic_rows: count("synthetic_rows", take("synthetic_rows")?)?,
-        steps: count("steps", take("steps")?)?,
-        expected_loss: take("expected_loss").ok().map(|v| float("expected_loss", v)).transpose()?,
-        tolerance: float("tolerance", take("tolerance")?)?,
-        set: settings(take("set")?)?,
+        about: text("about", &take("about")?)?,
+        command: command.split_whitespace().map(str::to_owned).collect(),
+        figures: figures.iter().map(|figure| text("figures", figure)).collect::<Result<_, _>>()?,
+        expected: take("expected").ok().map_or(Ok(Vec::new()), |value| numbers(&value))?,
+        tolerance: take("tolerance").ok().map_or(Ok(0.0), |value| number("tolerance", &value))?,
     };
     match table.keys().next() {
         Some(key) => Err(format!("unknown key {key}")),
@@ -72,89 +65,97 @@ fn parse(name: &str, text: &str) -> Result<Definition, String> {
     }
 }
 
-fn settings(value: toml::Value) -> Result<Vec<(String, String)>, String> {
-    let toml::Value::Table(table) = value else { return Err("set is not a table".to_owned()) };
-    Ok(table.into_iter().map(|(key, value)| (key, value.to_string())).collect())
+fn numbers(value: &toml::Value) -> Result<Vec<(String, f64)>, String> {
+    let table = value.as_table().ok_or("expected is not a table")?;
+    table.iter().map(|(key, value)| Ok((key.clone(), number(key, value)?))).collect()
+}
+
+fn number(key: &str, value: &toml::Value) -> Result<f64, String> {
+    value.as_float().ok_or_else(|| format!("{key}: expected a number like 0.5, got {value}"))
+}
+
+/// The number at `place` of a report.
+pub fn figure(report: &Value, place: &str) -> Result<f64, String> {
+    let value = report.pointer(&format!("/{place}")).and_then(Value::as_f64);
+    value.ok_or_else(|| format!("expected a number at {place}"))
 }
 
 impl Definition {
-    /// The arguments of `rowmill`, the run's folder left out.
-    pub fn arguments(&self, threads: Option<usize>) -> Vec<String> {
-        let rows = self.synthetic_rows.to_string();
-        let mut all = vec!["train", &self.config, "--synthetic", &rows, "--format", "json"];
-        let threads = threads.map(|threads| threads.to_string());
-        if let Some(threads) = &threads {
-            all.extend(["--threads", threads]);
+    /// The arguments of `rowmill`.
+    pub fn arguments(&self, options: &[(&str, Option<usize>)]) -> Vec<String> {
+        let mut all = vec!["bench".to_owned()];
+        all.extend(self.command.iter().cloned());
+        for (option, number) in options {
+            let number = number.map(|number| [(*option).to_owned(), number.to_string()]);
+            all.extend(number.into_iter().flatten());
         }
-        let mut all: Vec<String> = all.into_iter().map(str::to_owned).collect();
-        let steps = ("training.steps".to_owned(), self.steps.to_string());
-        for (key, value) in self.set.iter().chain([&steps]) {
-            all.extend(["--set".to_owned(), format!("{key}={value}")]);
-        }
+        all.extend(["--format".to_owned(), "json".to_owned()]);
         all
     }
 
-    /// Refuses a run that computed something else than expected, or than the first run did.
-    pub fn check(&self, sample: &Sample, first: Option<&Sample>) -> Result<(), Error> {
-        let refuse = |what: String| Err(Error::Check { what: format!("{}: {what}", self.name) });
-        if sample.steps != self.steps as f64 {
-            return refuse(format!("expected {} steps, got {}", self.steps, sample.steps));
-        }
-        let (got, tolerance) = (sample.loss, self.tolerance);
-        let near = |expected: f64| (got - expected).abs() <= tolerance * expected.abs();
-        match self.expected_loss {
-            Some(expected) if !near(expected) => {
-                return refuse(format!("expected a loss of {expected} (±{tolerance}), got {got}"));
+    /// Refuses a run that computed something else than expected: a wrong kernel fails instead of
+    /// winning.
+    pub fn check(&self, report: &Value) -> Result<(), String> {
+        for (place, expected) in &self.expected {
+            let (got, tolerance) = (figure(report, place)?, self.tolerance);
+            let near = (got - expected).abs() <= tolerance * expected.abs();
+            if !near {
+                return Err(format!("{place}: expected {expected} (±{tolerance}), got {got}"));
             }
-            Some(_) => {}
-            None => eprintln!("{}: no expected_loss yet; the loss is {got}", self.name),
         }
-        match first {
-            Some(first) if first.loss != got => {
-                refuse(format!("expected the first run's loss {}, got {got}", first.loss))
-            }
-            _ => Ok(()),
-        }
+        Ok(())
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use super::{parse, read_all};
-    use crate::bench::record::Sample;
+    use serde_json::json;
 
-    const TEXT: &str = "about = \"a\"\nconfig = \"dlrm-ddp\"\nrepeats = 2\nsynthetic_rows = 100\n\
-                        steps = 5\nexpected_loss = 0.5\ntolerance = 1e-3\n[set]\nrows_cap = 10\n";
+    use super::{parse, read_all};
+
+    const TEXT: &str = "about = \"a\"\ncommand = \"train --config dlrm-ddp\"\n\
+                        figures = [\"samples_per_s\", \"shapes/1/rate\"]\ntolerance = 1e-3\n\
+                        expected = { warm_up_loss = 0.5 }\n";
 
     #[test]
     fn a_definition_becomes_a_command() {
         let definition = parse("x", TEXT).unwrap();
-        let expected = "train dlrm-ddp --synthetic 100 --format json --threads 2 --set rows_cap=10 \
-                        --set training.steps=5";
-        assert_eq!(definition.arguments(Some(2)).join(" "), expected);
+        let options = [("--threads", Some(2)), ("--repeats", None)];
+        let expected = "bench train --config dlrm-ddp --threads 2 --format json";
+        assert_eq!(definition.arguments(&options).join(" "), expected);
     }
 
     #[test]
     fn a_wrong_loss_fails_instead_of_winning() {
         let definition = parse("x", TEXT).unwrap();
-        let sample = |loss| Sample { samples_per_second: 1e9, loss, steps: 5.0, clock_ghz: 3.0 };
-        assert!(definition.check(&sample(0.5004), None).is_ok());
-        for loss in [0.51, f64::NAN] {
-            let error = definition.check(&sample(loss), None).unwrap_err().to_string();
-            assert!(error.starts_with("x: expected a loss of 0.5"), "{error}");
+        let report = |loss: f64| json!({"warm_up_loss": loss, "samples_per_s": 1e9});
+        assert_eq!(definition.check(&report(0.5004)), Ok(()));
+        // JSON has no NaN: it comes out as null.
+        for (loss, expected) in [(0.51, "warm_up_loss: expected 0.5"), (f64::NAN, "expected a num")]
+        {
+            let problem = definition.check(&report(loss)).unwrap_err();
+            assert!(problem.starts_with(expected), "{problem}");
         }
-        assert!(definition.check(&sample(0.5001), Some(&sample(0.5))).is_err());
+    }
+
+    #[test]
+    fn figures_lie_anywhere_in_a_report() {
+        let report = json!({"shapes": [{"rate": 1.0}, {"rate": 2.5}]});
+        assert_eq!(super::figure(&report, "shapes/1/rate"), Ok(2.5));
+        let problem = super::figure(&report, "shapes/2/rate").unwrap_err();
+        assert_eq!(problem, "expected a number at shapes/2/rate");
     }
 
     #[test]
     fn unknown_and_missing_keys_are_named() {
         assert_eq!(parse("x", &format!("a = 1\n{TEXT}")).unwrap_err(), "unknown key a");
-        assert_eq!(parse("x", "about = \"a\"").unwrap_err(), "config is missing");
+        assert_eq!(parse("x", "about = \"a\"").unwrap_err(), "command is missing");
     }
 
     #[test]
     fn the_definitions_of_the_repository_are_valid() {
         let all = read_all(&crate::tree::root()).unwrap();
-        assert!(all.iter().any(|definition| definition.name == "dlrm-criteo-kaggle"));
+        assert!(all.iter().any(|definition| definition.name == "dlrm-default"));
+        assert!(all.iter().all(|definition| !definition.figures.is_empty()));
     }
 }

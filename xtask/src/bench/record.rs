@@ -1,4 +1,5 @@
-//! What a bench found, as one CSV row with the machine it was found on. Runs nothing.
+//! What a bench found, as CSV rows with the machine they were found on, one per figure. Runs
+//! nothing.
 
 use std::fmt::Write as _;
 use std::io::Write as _;
@@ -6,74 +7,95 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::{SystemTime, UNIX_EPOCH};
 
+use serde_json::Value;
+
+use crate::bench::definition::{self, Definition};
 use crate::command;
 use crate::error::Error;
 
-/// One run.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Sample {
-    pub samples_per_second: f64,
-    pub loss: f64,
-    pub steps: f64,
-    pub clock_ghz: f64,
-}
-
-/// All runs of one definition.
+/// What one run of a definition found.
 pub struct Record {
     definition: String,
     command: String,
-    repeats: usize,
-    median: f64,
-    minimum: f64,
-    maximum: f64,
-    loss: f64,
-    clock_ghz_minimum: f64,
+    /// Names and values.
+    figures: Vec<(String, f64)>,
+    quality: Quality,
 }
 
-const HEADER: &str = "date,machine,cpus,kernel,commit,definition,repeats,\
-                      samples_per_second_median,samples_per_second_minimum,\
-                      samples_per_second_maximum,loss,clock_ghz_minimum,command";
+/// How well the run could be measured; empty where the bench does not say.
+#[derive(Debug, Default, PartialEq)]
+struct Quality {
+    samples: Option<f64>,
+    rejected_samples: Option<f64>,
+    trusted: Option<bool>,
+    apparent_clock_ghz: Option<f64>,
+    foreign_cpu: Option<f64>,
+}
+
+const HEADER: &str = "date,machine,cpus,kernel,commit,definition,figure,value,samples,\
+                      rejected_samples,trusted,apparent_clock_ghz,foreign_cpu,command";
 
 impl Record {
-    pub fn new(definition: &str, command: String, samples: &[Sample]) -> Self {
-        let sorted = |value: fn(&Sample) -> f64| {
-            let mut values: Vec<f64> = samples.iter().map(value).collect();
-            values.sort_by(f64::total_cmp);
-            values
-        };
-        let rates = sorted(|sample| sample.samples_per_second);
-        let at = |values: &[f64], index: usize| values.get(index).copied().unwrap_or(f64::NAN);
-        let middle = rates.len() / 2;
-        let lower = if rates.len() % 2 == 0 { middle.saturating_sub(1) } else { middle };
-        Self {
-            definition: definition.to_owned(),
+    /// The figures of `definition` in the report that `command` printed.
+    pub fn new(definition: &Definition, command: String, report: &Value) -> Result<Self, String> {
+        definition.check(report)?;
+        let figure = |place: &String| Ok((place.clone(), definition::figure(report, place)?));
+        let number = |key: &str| report[key].as_f64();
+        Ok(Self {
+            definition: definition.name.clone(),
             command,
-            repeats: samples.len(),
-            median: f64::midpoint(at(&rates, lower), at(&rates, middle)),
-            minimum: at(&rates, 0),
-            maximum: at(&rates, rates.len().saturating_sub(1)),
-            loss: samples.first().map_or(f64::NAN, |sample| sample.loss),
-            clock_ghz_minimum: at(&sorted(|sample| sample.clock_ghz), 0),
-        }
+            figures: definition.figures.iter().map(figure).collect::<Result<_, String>>()?,
+            quality: Quality {
+                samples: number("samples"),
+                rejected_samples: number("rejected_samples"),
+                trusted: report["trusted"].as_bool(),
+                apparent_clock_ghz: number("apparent_clock_ghz"),
+                foreign_cpu: number("foreign_cpu"),
+            },
+        })
     }
 
-    /// One line for people.
+    /// A line per figure for people.
     pub fn summary(&self) -> String {
-        let Self { definition, repeats, median, minimum, maximum, loss, .. } = self;
-        format!(
-            "{definition:<24} {median:>10.0} samples/s  ({minimum:.0} to {maximum:.0} in {repeats} runs; \
-             loss {loss:.5}; clock ≥ {:.2} GHz)",
-            self.clock_ghz_minimum
-        )
+        let mut text = String::new();
+        for (figure, value) in &self.figures {
+            // A string never fails to take text.
+            let _ = writeln!(text, "{:<28} {figure:<44} {value:>14.2}", self.definition);
+        }
+        let Quality { samples, rejected_samples, trusted, apparent_clock_ghz, .. } = &self.quality;
+        if let (Some(samples), Some(rejected)) = (samples, rejected_samples) {
+            let clock = apparent_clock_ghz.unwrap_or(f64::NAN);
+            let _ = write!(text, "{rejected} of {samples} samples rejected, {clock:.2} GHz");
+        }
+        if *trusted == Some(false) {
+            text.push_str("; NOT TRUSTED: too few samples were undisturbed");
+        }
+        text.trim_end().to_owned()
     }
 
-    fn row(&self, place: &str) -> String {
-        let Self { definition, repeats, median, minimum, maximum, loss, .. } = self;
+    fn rows(&self, place: &str) -> String {
+        let shown =
+            |number: Option<f64>| number.map_or(String::new(), |number| format!("{number}"));
+        let Quality { samples, rejected_samples, trusted, apparent_clock_ghz, foreign_cpu } =
+            &self.quality;
+        let decimals = |number: &Option<f64>| number.map(|number| (number * 1e3).round() / 1e3);
+        let quality = [
+            shown(*samples),
+            shown(*rejected_samples),
+            trusted.map_or(String::new(), |trusted| trusted.to_string()),
+            shown(decimals(apparent_clock_ghz)),
+            shown(decimals(foreign_cpu)),
+        ]
+        .join(",");
         let command = self.command.replace('"', "\"\"");
-        format!(
-            "{place},{definition},{repeats},{median:.1},{minimum:.1},{maximum:.1},{loss},{:.2},\"{command}\"",
-            self.clock_ghz_minimum
-        )
+        let mut text = String::new();
+        for (figure, value) in &self.figures {
+            let definition = &self.definition;
+            let row = format!("{place},{definition},{figure},{value:.3},{quality},\"{command}\"");
+            // A string never fails to take text.
+            let _ = writeln!(text, "{row}");
+        }
+        text
     }
 }
 
@@ -95,9 +117,7 @@ pub fn append(root: &Path, records: &[Record]) -> Result<PathBuf, Error> {
     }
     let place = format!("{date},{machine},{cpus},{kernel},{commit}");
     let mut text = if path.exists() { String::new() } else { format!("{HEADER}\n") };
-    for record in records {
-        let _ = writeln!(text, "{}", record.row(&place));
-    }
+    text.extend(records.iter().map(|record| record.rows(&place)));
     let file = std::fs::OpenOptions::new().create(true).append(true).open(&path);
     file.and_then(|mut file| file.write_all(text.as_bytes())).map_err(Error::io(&path))?;
     Ok(path)
@@ -137,7 +157,9 @@ fn date(time: SystemTime) -> String {
 mod tests {
     use std::time::{Duration, UNIX_EPOCH};
 
-    use super::{Record, Sample, date, folder_name};
+    use serde_json::json;
+
+    use super::{Record, date, folder_name};
 
     #[test]
     fn dates_across_leap_days() {
@@ -149,18 +171,30 @@ mod tests {
     }
 
     #[test]
-    fn a_row_has_median_and_extremes() {
-        let sample = |samples_per_second| Sample {
-            samples_per_second,
-            loss: 0.5,
-            steps: 9.0,
-            clock_ghz: samples_per_second / 100.0,
-        };
-        let samples = [sample(400.0), sample(100.0), sample(200.0), sample(300.0)];
-        let row = Record::new("a", "rowmill train \"x\"".into(), &samples).row("here");
-        assert_eq!(row, "here,a,4,250.0,100.0,400.0,0.5,1.00,\"rowmill train \"\"x\"\"\"");
-        let columns = super::HEADER.split(',').count();
-        assert_eq!(row.split(',').count() + 4, columns);
+    fn every_figure_has_a_row_that_says_how_it_was_measured() {
+        let definition = crate::bench::definition::read_all(&crate::tree::root()).unwrap();
+        let gemm = definition.iter().find(|definition| definition.name == "gemm").unwrap();
+        let mut report = json!({"samples": 15, "rejected_samples": 2, "trusted": true,
+            "apparent_clock_ghz": 3.65432, "foreign_cpu": 0.01234, "fma_peak_gflop_per_s": 230.0,
+            "shapes": []});
+        let shape = json!({"forward_pct_of_peak": 91.23456, "backward_input_pct_of_peak": 90.0,
+            "backward_weight_pct_of_peak": 89.0});
+        report["shapes"] = vec![shape; 4].into();
+        let record = Record::new(gemm, "rowmill \"x\"".into(), &report).unwrap();
+        let rows = record.rows("1,2,3,4,5");
+        let expected = "1,2,3,4,5,gemm,shapes/0/forward_pct_of_peak,91.235,15,2,true,3.654,0.012,\
+                        \"rowmill \"\"x\"\"\"";
+        assert_eq!(rows.lines().next(), Some(expected));
+        assert_eq!(expected.split(',').count(), super::HEADER.split(',').count());
+        assert!(record.summary().ends_with("2 of 15 samples rejected, 3.65 GHz"));
+    }
+
+    #[test]
+    fn a_report_without_a_figure_is_refused() {
+        let all = crate::bench::definition::read_all(&crate::tree::root()).unwrap();
+        let gemm = all.iter().find(|definition| definition.name == "gemm").unwrap();
+        let refused = Record::new(gemm, String::new(), &json!({"shapes": []}));
+        assert!(refused.is_err_and(|problem| problem.starts_with("expected a number at shapes/0")));
     }
 
     #[test]
