@@ -257,6 +257,7 @@ pub enum Data {
 Examples:
   rowmill data synth train.txt --rows 1000000
   rowmill data synth rows.csv --layout csv --config dlrm-default --rows 10000
+  rowmill data synth train.txt --distribution reuse:embedding_bag_2021_locality_stats.txt.gz
 
 Labels come from a planted model with pairwise interactions. The report names the
 ceiling (the AUC of the true probabilities) and the AUC of the best linear model.")]
@@ -275,6 +276,46 @@ pub struct Synth {
     /// Take columns and table sizes from this configuration
     #[arg(long, value_name = "CONFIG")]
     pub config: Option<String>,
+    /// How often ids occur: uniform, zipf:EXPONENT, or reuse:FILE[#SECTION] with locality
+    /// statistics of dlrm_datasets [default: zipf:1.5, with --config zipf:1.05]
+    #[arg(long, value_name = "LAW", value_parser = distribution)]
+    pub distribution: Option<Distribution>,
+}
+
+/// How often ids occur.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Distribution {
+    /// Every id alike.
+    Uniform,
+    /// By Zipf's law with this exponent.
+    Zipf(f64),
+    /// By a histogram of reuse.
+    Reuse {
+        /// The file.
+        file: String,
+        /// The section, if not the first.
+        section: Option<String>,
+    },
+}
+
+fn distribution(text: &str) -> Result<Distribution, String> {
+    match text.split_once(':') {
+        None if text == "uniform" => Ok(Distribution::Uniform),
+        Some(("zipf", exponent)) => match exponent.parse::<f64>() {
+            Ok(exponent) if exponent.is_finite() && exponent >= 0.0 => {
+                Ok(Distribution::Zipf(exponent))
+            }
+            _ => Err(format!("expected an exponent of 0 or more, got {exponent}")),
+        },
+        Some(("reuse", place)) if !place.is_empty() => {
+            let (file, section) = match place.split_once('#') {
+                Some((file, section)) => (file, Some(section.to_owned())),
+                None => (place, None),
+            };
+            Ok(Distribution::Reuse { file: file.to_owned(), section })
+        }
+        _ => Err(format!("expected uniform, zipf:EXPONENT or reuse:FILE[#SECTION], got {text}")),
+    }
 }
 
 /// The layout of generated text.
@@ -291,7 +332,11 @@ pub enum Layout {
 #[command(after_help = "\
 Example:
   rowmill data convert train.txt --config dlrm-criteo-kaggle --out prepared
-  rowmill train dlrm-criteo-kaggle --train prepared")]
+  rowmill train dlrm-criteo-kaggle --train prepared
+
+Interrupted (Ctrl-C, kill), the same command goes on after the last finished part; the folder
+OUT.partial holds what there is. Exact ids that do not fit in --memory are counted in temporary
+files in OUT.counting.")]
 pub struct Convert {
     /// Files: plain, .gz, .zst, or `-` for standard input
     #[arg(required = true)]
@@ -305,6 +350,12 @@ pub struct Convert {
     /// The folder to write
     #[arg(long, value_name = "FOLDER")]
     pub out: PathBuf,
+    /// Memory for counting exact ids, such as 512MiB or 4GiB [default: data.ids.memory_mib]
+    #[arg(long, value_name = "SIZE", value_parser = mebibytes)]
+    pub memory: Option<u64>,
+    /// Begin anew instead of going on where an interrupted conversion stopped
+    #[arg(long)]
+    pub restart: bool,
     /// Stop at the first malformed line instead of counting it
     #[arg(long)]
     pub strict: bool,
@@ -421,6 +472,19 @@ pub struct Quickstart {
     /// How long it may train, about
     #[arg(long, default_value_t = 60, value_parser = clap::value_parser!(u64).range(1..=3600))]
     pub seconds: u64,
+}
+
+/// A size in MiB.
+fn mebibytes(text: &str) -> Result<u64, String> {
+    let digits = text.trim_end_matches(|c: char| c.is_ascii_alphabetic());
+    let unit = match text[digits.len()..].to_ascii_lowercase().as_str() {
+        "mib" | "m" => Some(1),
+        "gib" | "g" => Some(1024),
+        _ => None,
+    };
+    let size = digits.trim().parse().ok().zip(unit);
+    let size = size.and_then(|(count, unit): (u64, u64)| count.checked_mul(unit));
+    size.filter(|&size| size > 0).ok_or_else(|| format!("expected 512MiB, 4GiB or so, got {text}"))
 }
 
 fn key_value(text: &str) -> Result<(String, String), String> {

@@ -9,8 +9,8 @@ use std::path::Path;
 use std::time::Instant;
 
 use data::{
-    DEFAULT_ROW_GROUP_ROWS, Dataset, FeaturePlan, Loader, LoaderOptions, Position, PrepareRequest,
-    Shuffle, Strictness, criteo_tsv, default_threads, prepare,
+    Begin, DEFAULT_ROW_GROUP_ROWS, Dataset, FeaturePlan, Loader, LoaderOptions, Position,
+    PrepareRequest, Shuffle, Strictness, criteo_tsv, default_threads, prepare,
 };
 use serde_json::{Value, json};
 
@@ -85,6 +85,7 @@ fn prepared(inputs: &[String], config: Value, out: &Path) -> Outcome<Dataset> {
         strictness: Strictness::Skip,
         threads: default_threads(),
         generator: None,
+        begin: Begin::Restart,
     };
     Ok(prepare(&request, &mut |_| {})?.dataset)
 }

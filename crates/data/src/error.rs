@@ -147,20 +147,42 @@ pub enum Error {
         /// Expected and got.
         problem: String,
     },
-    /// The categories do not fit in the memory allowed for counting them.
+    /// The vocabularies do not fit in the memory allowed for exact ids.
     #[error(
-        "data.ids.memory_mib: {allowed_mib} MiB allowed, {needed_mib} MiB needed so far for \
-         {categories} distinct categories in {rows} rows; allow more or use mode = \"modulo\""
+        "data.ids.memory_mib: {allowed_mib} MiB allowed, {needed_mib} MiB needed for the ids of \
+         {categories} categories or more in {rows} rows; allow more, raise data.ids.threshold or \
+         use mode = \"modulo\""
     )]
     VocabularyMemory {
         /// MiB allowed.
         allowed_mib: u64,
-        /// MiB in use when counting stopped.
+        /// MiB for the columns looked at so far.
         needed_mib: u64,
-        /// Distinct categories so far.
+        /// Their categories.
         categories: u64,
-        /// Rows counted so far.
+        /// Rows counted.
         rows: u64,
+    },
+    /// The disk is too full for the temporary files of counting.
+    #[error(
+        "{}: counting categories needs some {needed} of temporary disk, got {available}",
+        folder.display()
+    )]
+    Disk {
+        /// Where they would lie.
+        folder: PathBuf,
+        /// Bytes they are expected to take.
+        needed: schema::Bytes,
+        /// Bytes free.
+        available: schema::Bytes,
+    },
+    /// What an interrupted preparation left belongs to another one.
+    #[error("{}: an interrupted preparation with other {what} is there", folder.display())]
+    OtherPreparation {
+        /// What it left.
+        folder: PathBuf,
+        /// What differs.
+        what: String,
     },
     /// A [`crate::Fitted`] does not belong to this configuration or dataset.
     #[error("fitted {what}: expected {expected}, got {got}")]
@@ -199,6 +221,14 @@ pub enum Error {
         path: PathBuf,
         /// The system's answer.
         source: io::Error,
+    },
+    /// A text of locality statistics cannot be understood.
+    #[error("{}: {source}", path.display())]
+    Reuse {
+        /// The file.
+        path: PathBuf,
+        /// What is wrong.
+        source: schema::distribution::ReuseError,
     },
     /// A synthetic configuration cannot be met.
     #[error("synthetic {what}: expected {expected}, got {got}")]

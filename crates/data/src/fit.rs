@@ -1,17 +1,18 @@
-//! The pass that learns from the training data: means and deviations, vocabularies in memory.
+//! The pass that learns from the training data: means and deviations, vocabularies.
 //!
 //! Takes rows in the order of the files, so the result depends on nothing else.
 
-use std::collections::HashMap;
-use std::hash::BuildHasherDefault;
+use std::path::PathBuf;
 
 use schema::source::{DenseTransform, Ids};
 
 use crate::convert::{Accept, Parsed, Row};
 use crate::criteo_tsv::Columns;
 use crate::error::Error;
-use crate::fitted::{Fitted, MixHasher};
+use crate::fitted::Fitted;
 use crate::layout::Wanted;
+use crate::scan::Pass;
+use crate::vocabulary::Counting;
 
 /// What a block contributes: the values of the columns that are fitted, nothing of the others.
 pub(crate) struct Sample<'a> {
@@ -99,32 +100,30 @@ pub(crate) fn single_values(row: &Row, is_list: &[bool]) -> Result<(), String> {
 /// What has been learnt so far.
 pub(crate) struct Fitting {
     moments: Vec<Moments>,
-    counts: Vec<Counts>,
-    /// MiB the counting may use.
-    memory_mib: u64,
+    counting: Counting,
     /// Rows of the training part that are still to come.
     rows_left: u64,
     rows: u64,
 }
 
 impl Fitting {
-    /// Learns from the first `rows` rows.
-    pub(crate) fn new(plan: &Plan, ids: Ids, rows: u64) -> Self {
-        let memory_mib = match ids {
-            Ids::Exact { memory_mib, .. } => memory_mib,
-            Ids::Modulo => 0,
+    /// Learns from the first `rows` rows; counts that do not fit in memory go to `folder`.
+    pub(crate) fn new(plan: &Plan, ids: Ids, rows: u64, folder: PathBuf) -> Self {
+        let (threshold, memory_mib) = match ids {
+            Ids::Exact { threshold, memory_mib } => (threshold, memory_mib),
+            Ids::Modulo => (0, 0),
         };
+        let memory = memory_mib.saturating_mul(1 << 20);
         Self {
             moments: vec![Moments::default(); plan.standardised.len()],
-            counts: (0..plan.counted).map(|_| Counts::default()).collect(),
-            memory_mib,
+            counting: Counting::new(plan.counted, threshold, memory, folder),
             rows_left: rows,
             rows: 0,
         }
     }
 
     /// Learns from a block, as far as it belongs to the training part.
-    pub(crate) fn take(&mut self, block: &Parsed<Sample<'_>>) -> Result<(), Error> {
+    pub(crate) fn take(&mut self, block: &Parsed<Sample<'_>>, pass: &Pass) -> Result<(), Error> {
         let sample = &block.taken;
         let rows = usize::try_from(self.rows_left).unwrap_or(usize::MAX).min(sample.rows);
         self.rows_left -= rows as u64;
@@ -133,37 +132,22 @@ impl Fitting {
             values[..rows].iter().filter(|value| !value.is_nan()).for_each(|v| moments.add(*v));
         }
         if rows > 0 {
-            for (counts, (values, ends)) in self.counts.iter_mut().zip(&sample.categories) {
-                values[..ends[rows - 1]].iter().for_each(|&category| counts.add(category));
-            }
+            let categories = sample.categories.iter();
+            self.counting.add(categories.map(|(values, ends)| &values[..ends[rows - 1]]));
         }
-        self.check_memory()
-    }
-
-    fn check_memory(&self) -> Result<(), Error> {
-        let bytes: u64 = self.counts.iter().map(Counts::bytes).sum();
-        let allowed_mib = self.memory_mib;
-        if bytes <= allowed_mib.saturating_mul(1 << 20) {
-            return Ok(());
-        }
-        let categories = self.counts.iter().map(|counts| counts.seen.len() as u64).sum();
-        let needed_mib = bytes.div_ceil(1 << 20);
-        Err(Error::VocabularyMemory { allowed_mib, needed_mib, categories, rows: self.rows })
+        self.counting.make_room(pass)
     }
 
     /// Puts what was learnt into `fitted`.
-    pub(crate) fn finish(self, plan: &Plan, fitted: &mut Fitted) {
+    pub(crate) fn finish(self, plan: &Plan, fitted: &mut Fitted) -> Result<(), Error> {
         for (moments, &column) in self.moments.iter().zip(&plan.standardised) {
             (fitted.dense[column].mean, fitted.dense[column].deviation) = moments.finish();
         }
-        let threshold = match fitted.ids {
-            Ids::Exact { threshold, .. } => threshold,
-            Ids::Modulo => 0,
-        };
-        for (counts, column) in self.counts.into_iter().zip(&mut fitted.categorical) {
-            let kept = counts.seen.iter().filter(|(_, count)| *count >= threshold);
-            column.vocabulary = Some(kept.map(|(category, _)| *category).collect());
+        let vocabularies = self.counting.finish(self.rows)?;
+        for (vocabulary, column) in vocabularies.into_iter().zip(&mut fitted.categorical) {
+            column.vocabulary = Some(vocabulary);
         }
+        Ok(())
     }
 }
 
@@ -187,31 +171,5 @@ impl Moments {
     fn finish(&self) -> (f64, f64) {
         let deviation = (self.squares / self.count.max(1) as f64).sqrt();
         (self.mean, if deviation > 0.0 { deviation } else { 1.0 })
-    }
-}
-
-/// Categories in the order of their first appearance, with counts.
-#[derive(Default)]
-struct Counts {
-    seen: Vec<(i64, u64)>,
-    index: HashMap<i64, usize, BuildHasherDefault<MixHasher>>,
-}
-
-impl Counts {
-    fn add(&mut self, category: i64) {
-        let next = self.seen.len();
-        let at = *self.index.entry(category).or_insert(next);
-        if at == next {
-            self.seen.push((category, 0));
-        }
-        self.seen[at].1 += 1;
-    }
-
-    /// Bytes held, with the old copy that exists while a container grows.
-    fn bytes(&self) -> u64 {
-        // A slot is key, value and a control byte; 7 of 8 slots are usable.
-        let slots = self.index.capacity() as u64 * 8 / 7;
-        let held = slots * 17 + self.seen.capacity() as u64 * 16;
-        held + held / 2
     }
 }

@@ -3,8 +3,7 @@
 //!
 //! Kept in `dataset.json` and in checkpoints. Learning it is `fit`'s.
 
-use std::collections::HashMap;
-use std::hash::{BuildHasherDefault, Hasher};
+use std::hash::Hasher;
 
 use schema::DataConfig;
 use schema::source::{CategoryKind, DenseTransform, Ids};
@@ -138,10 +137,10 @@ fn differ<T: PartialEq + std::fmt::Debug>(
 }
 
 /// A [`Fitted`] made ready for use: vocabularies indexed.
-pub(crate) struct Applier {
-    dense: Vec<FittedDense>,
+pub(crate) struct Applier<'a> {
+    dense: &'a [FittedDense],
     /// Exact id of a category, per column; `None` where the raw category is kept.
-    ids: Vec<Option<IdMap>>,
+    ids: Vec<Option<Index<'a>>>,
     /// `ln(k + 1)` of the small integers, which are most of Criteo's: a logarithm takes longer than
     /// all else that is done to a value.
     logarithms: Vec<f32>,
@@ -150,15 +149,12 @@ pub(crate) struct Applier {
 /// Entries of [`Applier::logarithms`].
 const LOGARITHMS: u32 = 4096;
 
-/// Category to exact id.
-type IdMap = HashMap<i64, i64, BuildHasherDefault<MixHasher>>;
-
-impl Applier {
-    pub(crate) fn new(fitted: &Fitted) -> Self {
-        let index = |vocabulary: &Vec<i64>| vocabulary.iter().copied().zip(FIRST_ID..).collect();
+impl<'a> Applier<'a> {
+    pub(crate) fn new(fitted: &'a Fitted) -> Self {
+        let index = |vocabulary: &'a Vec<i64>| Index::of(vocabulary);
         let ids = fitted.categorical.iter().map(|column| column.vocabulary.as_ref().map(index));
         let logarithms = (0..LOGARITHMS).map(|k| (f64::from(k) + 1.0).ln() as f32);
-        Self { dense: fitted.dense.clone(), ids: ids.collect(), logarithms: logarithms.collect() }
+        Self { dense: &fitted.dense, ids: ids.collect(), logarithms: logarithms.collect() }
     }
 
     /// [`Self::dense`] of an integer.
@@ -197,7 +193,55 @@ impl Applier {
         match (&self.ids[column], category) {
             (None, raw) => raw.unwrap_or(0),
             (Some(_), None) => MISSING_ID,
-            (Some(ids), Some(category)) => ids.get(&category).copied().unwrap_or(RARE_ID),
+            (Some(ids), Some(category)) => ids.id(category),
+        }
+    }
+}
+
+/// Where each category of a vocabulary stands in it: open addressing with places alone, a quarter
+/// of the memory of a map with keys and values.
+struct Index<'a> {
+    vocabulary: &'a [i64],
+    /// Places, and [`EMPTY`] in at least a third of the slots; a power of two of them.
+    slots: Vec<u32>,
+}
+
+/// No place: a vocabulary of so many categories would take 32 GiB.
+const EMPTY: u32 = u32::MAX;
+
+impl<'a> Index<'a> {
+    fn of(vocabulary: &'a [i64]) -> Self {
+        assert!(vocabulary.len() < EMPTY as usize, "a vocabulary of {}", vocabulary.len());
+        let size = (vocabulary.len() * 3 / 2 + 1).next_power_of_two();
+        let mut index = Self { vocabulary, slots: vec![EMPTY; size] };
+        for (place, &category) in vocabulary.iter().enumerate() {
+            let slot = index.slot(category);
+            index.slots[slot] = place as u32;
+        }
+        index
+    }
+
+    /// The slot that holds `category`, or would.
+    #[inline]
+    fn slot(&self, category: i64) -> usize {
+        let mask = self.slots.len() - 1;
+        let mut hasher = MixHasher::default();
+        hasher.write_i64(category);
+        let mut slot = hasher.finish() as usize & mask;
+        loop {
+            match self.slots[slot] {
+                EMPTY => return slot,
+                place if self.vocabulary[place as usize] == category => return slot,
+                _ => slot = (slot + 1) & mask,
+            }
+        }
+    }
+
+    #[inline]
+    fn id(&self, category: i64) -> i64 {
+        match self.slots[self.slot(category)] {
+            EMPTY => RARE_ID,
+            place => FIRST_ID + i64::from(place),
         }
     }
 }

@@ -28,13 +28,16 @@ mod manifest;
 mod ordered;
 mod parquet;
 pub mod prepare;
+mod resume;
 mod rows;
+mod runs;
 mod scan;
 pub mod score;
 mod shuffle;
 pub mod stats;
 pub mod synthetic;
 mod text;
+mod vocabulary;
 mod writer;
 
 pub use dataset::Dataset;
@@ -47,6 +50,7 @@ pub use parquet::table::{Column, Values, encode_table};
 pub use prepare::{
     DEFAULT_ROW_GROUP_ROWS, PrepareRequest, Prepared, Progress, default_threads, prepare,
 };
+pub use resume::Begin;
 pub use rows::{Categories, Rows};
 pub use scan::Strictness;
 pub use score::{ScoreRequest, ScoringBatch, ScoringReader, read_for_scoring};

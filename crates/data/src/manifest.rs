@@ -74,17 +74,24 @@ impl Manifest {
     pub(crate) const VERSION: u32 = VERSION;
 
     pub(crate) fn read(dir: &Path) -> Result<Self, Error> {
+        /// What every version has.
+        #[derive(Deserialize)]
+        struct Versioned {
+            version: Option<u64>,
+        }
+
         let path = dir.join(FILE_NAME);
-        let file = File::open(&path).map_err(Error::open(&path))?;
+        let open = || File::open(&path).map(BufReader::new).map_err(Error::open(&path));
         let problem = |problem: String| Error::Manifest { path: path.clone(), problem };
-        let value: serde_json::Value =
-            serde_json::from_reader(BufReader::new(file)).map_err(|e| problem(e.to_string()))?;
-        let version = value.get("version").and_then(serde_json::Value::as_u64);
-        if version != Some(u64::from(VERSION)) {
-            let got = version.map_or("none".to_owned(), |version| version.to_string());
+        // Read twice rather than held as a tree: vocabularies may be large.
+        let versioned: Versioned =
+            serde_json::from_reader(open()?).map_err(|e| problem(e.to_string()))?;
+        if versioned.version != Some(u64::from(VERSION)) {
+            let got = versioned.version.map_or("none".to_owned(), |version| version.to_string());
             return Err(problem(format!("version: expected {VERSION}, got {got}")));
         }
-        let manifest: Self = serde_json::from_value(value).map_err(|e| problem(e.to_string()))?;
+        let manifest: Self =
+            serde_json::from_reader(open()?).map_err(|e| problem(e.to_string()))?;
         let rows: u64 = manifest.parts.iter().map(|part| part.rows).sum();
         if rows != manifest.rows || manifest.row_group_rows == 0 {
             let text = format!("rows: expected {} over all parts, got {rows}", manifest.rows);

@@ -7,7 +7,7 @@
 //! List columns keep their lists; a missing list is empty, missing elements are left out.
 
 use std::num::NonZero;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use schema::DataConfig;
 
@@ -19,6 +19,7 @@ use crate::fit::{Fitting, Plan, single_values};
 use crate::fitted::{Applier, Fitted};
 use crate::layout::{LabelNeed, Wanted};
 use crate::loss::Losses;
+use crate::resume::{Begin, Building};
 use crate::rows::Rows;
 use crate::scan::{Meter, Source, Strictness};
 use crate::writer::{DatasetWriter, Record, WriterOptions};
@@ -48,6 +49,9 @@ pub struct PrepareRequest<'a> {
     pub threads: usize,
     /// The generator's report, if the rows are synthetic; recorded as it is.
     pub generator: Option<serde_json::Value>,
+    /// What becomes of an interrupted preparation into the same folder. The result does not depend
+    /// on it.
+    pub begin: Begin,
 }
 
 /// How far a preparation is.
@@ -57,6 +61,9 @@ pub struct Progress {
     pub bytes_done: u64,
     /// Bytes there are to read over all passes; unknown for standard input.
     pub bytes_total: Option<u64>,
+    /// Bytes of temporary files that counting is expected to need beside the output; 0 while
+    /// memory is enough.
+    pub temporary_bytes: u64,
     /// Rows of the current pass.
     pub rows: u64,
 }
@@ -68,6 +75,8 @@ pub struct Prepared {
     pub dataset: Dataset,
     /// What was left out.
     pub losses: Losses,
+    /// Rows that an interrupted preparation had written already.
+    pub resumed_rows: u64,
 }
 
 /// As many threads as the machine has, at most 8: reading is one thread's work and feeds no more.
@@ -81,9 +90,12 @@ pub fn default_threads() -> usize {
 /// # Cost
 /// One pass over the inputs; one more to fit standardised columns or exact ids, and another before
 /// that to count rows where `hold_out` is not 0. Memory is bounded by the row groups in flight,
-/// below 1 GiB for any input, plus the vocabularies of exact ids, which have a bound of their own.
+/// below 1 GiB for any input; counting for exact ids goes on in temporary files beside `out` where
+/// `data.ids.memory_mib` is not enough.
 /// # Errors
-/// Any [`Error`]; nothing is left at `out` then.
+/// Any [`Error`]; nothing is left at `out` then. What was finished stays beside it, so that the
+/// same request goes on from there: it reads the inputs again, but neither learns from them nor
+/// encodes their rows twice.
 pub fn prepare(
     request: &PrepareRequest<'_>,
     progress: &mut dyn FnMut(Progress),
@@ -103,17 +115,17 @@ pub fn prepare(
     }
     source.check(1)?;
     let is_list = source.lists()?;
-    let mut fitted = match request.fitted {
-        Some(fitted) => {
-            fitted.check(request.config, &wanted)?;
-            fitted.clone()
-        }
-        None => Fitted::unfitted(request.config, &wanted),
-    };
-    let plan = match request.fitted {
+    if let Some(fitted) = request.fitted {
+        fitted.check(request.config, &wanted)?;
+    }
+    let mut building = Building::of(request)?;
+    let learnt = request.fitted.cloned().or_else(|| building.fitted());
+    let unfitted = || Fitted::unfitted(request.config, &wanted);
+    let plan = match &learnt {
         Some(_) => None,
-        None => Plan::of(&fitted, &wanted, &is_list),
+        None => Plan::of(&unfitted(), &wanted, &is_list),
     };
+    let mut fitted = learnt.unwrap_or_else(unfitted);
     let passes = match &plan {
         None => 1,
         Some(_) if request.hold_out == 0.0 => 2,
@@ -122,17 +134,19 @@ pub fn prepare(
     source.check(passes)?;
     let mut meter = Meter::new(request.inputs, passes, progress)?;
     if let Some(plan) = &plan {
-        fit(&source, &mut meter, (plan, request.hold_out), &mut fitted)?;
+        fit((request, &source), &mut meter, plan, &mut fitted)?;
+        building.keep_fitted(&fitted)?;
     }
-    write(request, &source, &mut meter, (fitted, &is_list))
+    write((request, building), &source, &mut meter, (fitted, &is_list))
 }
 
 fn fit(
-    source: &Source<'_>,
+    (request, source): (&PrepareRequest<'_>, &Source<'_>),
     meter: &mut Meter<'_>,
-    (plan, hold_out): (&Plan, f64),
+    plan: &Plan,
     fitted: &mut Fitted,
 ) -> Result<(), Error> {
+    let hold_out = request.hold_out;
     let mut rows = u64::MAX;
     if hold_out != 0.0 {
         let mut all = 0;
@@ -146,30 +160,35 @@ fn fit(
         )?;
         rows = all - held_out_rows(all, hold_out);
     }
-    let mut fitting = Fitting::new(plan, fitted.ids, rows);
-    source.scan(meter, || plan.sample(), |block| fitting.take(&block))?;
-    fitting.finish(plan, fitted);
-    Ok(())
+    let mut folder = request.out.components().collect::<PathBuf>().into_os_string();
+    folder.push(".counting");
+    let mut fitting = Fitting::new(plan, fitted.ids, rows, folder.into());
+    let pass = meter.pass();
+    source.scan(meter, || plan.sample(), |block| fitting.take(&block, &pass))?;
+    fitting.finish(plan, fitted)
 }
 
 fn write(
-    request: &PrepareRequest<'_>,
+    (request, building): (&PrepareRequest<'_>, Building),
     source: &Source<'_>,
     meter: &mut Meter<'_>,
     (fitted, is_list): (Fitted, &[bool]),
 ) -> Result<Prepared, Error> {
     let applier = Applier::new(&fitted);
     let options = WriterOptions { row_group_rows: request.row_group_rows, threads: source.threads };
-    let mut writer = DatasetWriter::create(request.out, &fitted, is_list, options)?;
+    let resumed_rows = building.parts().iter().map(|part| part.rows).sum();
+    let target = (request.out, building);
+    let mut writer = DatasetWriter::go_on(target, &fitted, is_list, options)?;
     let taker = || Transformed::new(&applier, is_list, fitted.dense.len());
     let losses = source.scan(meter, taker, |block| writer.push(&block.taken.rows))?;
+    drop(applier);
     let record = Record {
         inputs: request.inputs.to_vec(),
         fitted,
         losses: losses.clone(),
         generator: request.generator.clone(),
     };
-    Ok(Prepared { dataset: writer.finish(record)?, losses })
+    Ok(Prepared { dataset: writer.finish(record)?, losses, resumed_rows })
 }
 
 /// Counts rows that would be taken.
@@ -185,13 +204,13 @@ impl Accept for Count<'_> {
 
 /// Takes rows transformed as they are stored.
 pub(crate) struct Transformed<'a> {
-    applier: &'a Applier,
+    applier: &'a Applier<'a>,
     pub rows: Rows,
     is_list: &'a [bool],
 }
 
 impl<'a> Transformed<'a> {
-    pub(crate) fn new(applier: &'a Applier, is_list: &'a [bool], dense: usize) -> Self {
+    pub(crate) fn new(applier: &'a Applier<'a>, is_list: &'a [bool], dense: usize) -> Self {
         Self { applier, rows: Rows::empty(dense, is_list), is_list }
     }
 }

@@ -7,8 +7,8 @@ use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use schema::DataConfig;
 use schema::source::Format;
+use schema::{Bytes, DataConfig};
 
 use crate::convert::{Accept, Parsed, convert};
 use crate::criteo_tsv;
@@ -45,7 +45,34 @@ pub(crate) struct Source<'a> {
 pub(crate) struct Meter<'a> {
     bytes_done: Arc<AtomicU64>,
     bytes_total: Option<u64>,
+    passes: u64,
+    temporary: Arc<AtomicU64>,
     show: &'a mut dyn FnMut(Progress),
+}
+
+/// One pass over the inputs, as those see it who need to know how far it is.
+pub(crate) struct Pass {
+    bytes_done: Arc<AtomicU64>,
+    /// Bytes read by earlier passes, and those of this one.
+    start: u64,
+    length: u64,
+    temporary: Arc<AtomicU64>,
+}
+
+impl Pass {
+    /// The share of the inputs that has been read; 1 where their length is unknown.
+    pub(crate) fn share(&self) -> f64 {
+        if self.length == 0 {
+            return 1.0;
+        }
+        let done = self.bytes_done.load(Ordering::Relaxed).saturating_sub(self.start);
+        (done as f64 / self.length as f64).min(1.0)
+    }
+
+    /// Says how much of the disk will be used for a while.
+    pub(crate) fn state_temporary(&self, bytes: Bytes) {
+        self.temporary.store(bytes.0, Ordering::Relaxed);
+    }
 }
 
 impl<'a> Meter<'a> {
@@ -56,12 +83,24 @@ impl<'a> Meter<'a> {
         show: &'a mut dyn FnMut(Progress),
     ) -> Result<Self, Error> {
         let bytes_total = decompress::total_bytes(inputs)?.map(|bytes| bytes * passes);
-        Ok(Self { bytes_done: Arc::default(), bytes_total, show })
+        let (bytes_done, temporary) = Default::default();
+        Ok(Self { bytes_done, bytes_total, passes, temporary, show })
+    }
+
+    /// The pass that begins now.
+    pub(crate) fn pass(&self) -> Pass {
+        Pass {
+            start: self.bytes_done.load(Ordering::Relaxed),
+            length: self.bytes_total.map_or(0, |total| total / self.passes),
+            bytes_done: Arc::clone(&self.bytes_done),
+            temporary: Arc::clone(&self.temporary),
+        }
     }
 
     fn show(&mut self, rows: u64) {
         let bytes_done = self.bytes_done.load(Ordering::Relaxed);
-        (self.show)(Progress { bytes_done, bytes_total: self.bytes_total, rows });
+        let temporary_bytes = self.temporary.load(Ordering::Relaxed);
+        (self.show)(Progress { bytes_done, bytes_total: self.bytes_total, temporary_bytes, rows });
     }
 }
 

@@ -9,6 +9,7 @@ mod draw;
 mod file;
 mod linear;
 mod planted;
+mod reuse;
 mod score;
 mod text;
 
@@ -24,6 +25,7 @@ use crate::ordered;
 use planted::Planted;
 
 pub use draw::Block;
+pub use reuse::reuse_histogram;
 
 /// Rows drawn, rendered and handed over at a time; fixed, so the bytes do not depend on the
 /// threads.
@@ -229,7 +231,7 @@ fn check_feature(feature: &SyntheticFeature, layout: Layout) -> Result<(), Error
         || format!("{min}..={max} (feature {name})"),
     )?;
     let exponent = match feature.distribution {
-        IndexDistribution::Uniform => 0.0,
+        IndexDistribution::Uniform | IndexDistribution::Reuse(_) => 0.0,
         IndexDistribution::Zipf { exponent } => exponent,
     };
     require(

@@ -2,10 +2,9 @@
 //! order.
 //!
 //! The folder is built under a temporary name and renamed when complete, so that a cut preparation
-//! leaves nothing that looks like a dataset.
+//! leaves nothing that looks like a dataset; `resume` knows what it leaves to go on from.
 
 use std::collections::VecDeque;
-use std::fs::File;
 use std::path::{Path, PathBuf};
 use std::thread::JoinHandle;
 
@@ -18,10 +17,11 @@ use crate::fitted::Fitted;
 use crate::loss::Losses;
 use crate::manifest::{CategoricalEntry, Columns, Manifest, Part};
 use crate::parquet::part::{Encoded, Encoder, PartWriter};
+use crate::resume::Building;
 use crate::rows::Rows;
 
-/// Row groups of one file, so that a footer stays small.
-const GROUPS_PER_PART: usize = 1024;
+/// Row groups of one file: an interrupted preparation goes on after the last whole one.
+const GROUPS_PER_PART: usize = 64;
 
 /// How a dataset is laid out.
 #[derive(Clone, Copy, Debug)]
@@ -37,8 +37,9 @@ type Job = (Rows, Sender<Result<Encoded, ParquetError>>);
 /// Writes one dataset.
 pub struct DatasetWriter {
     out: PathBuf,
-    /// The folder being built; taken when it has been renamed.
-    partial: Option<PathBuf>,
+    building: Option<Building>,
+    /// Rows pushed that finished parts have already.
+    skip: u64,
     columns: Columns,
     options: WriterOptions,
     group: Rows,
@@ -73,20 +74,22 @@ impl DatasetWriter {
         is_list: &[bool],
         options: WriterOptions,
     ) -> Result<Self, Error> {
-        if options.row_group_rows == 0 {
-            let problem = "expected at least 1, got 0".to_owned();
-            return Err(Error::Config { key: "row_group_rows", problem });
-        }
-        if out.exists() {
-            return Err(Error::OutExists { path: out.to_owned() });
-        }
-        // Without a slash at the end, after which the partial folder would lie inside its target.
+        check(out, options)?;
+        Self::go_on((out, Building::anew(out)?), fitted, is_list, options)
+    }
+
+    /// Like [`Self::create`] in a folder that may have parts already, whose rows will be pushed
+    /// again.
+    pub(crate) fn go_on(
+        (out, building): (&Path, Building),
+        fitted: &Fitted,
+        is_list: &[bool],
+        options: WriterOptions,
+    ) -> Result<Self, Error> {
+        check(out, options)?;
+        // Without a slash at the end, which renaming would not take.
         let out: PathBuf = out.components().collect();
-        let partial = partial_name(&out);
-        if partial.exists() {
-            std::fs::remove_dir_all(&partial).map_err(Error::write(&partial))?;
-        }
-        std::fs::create_dir_all(&partial).map_err(Error::write(&partial))?;
+        let parts = building.parts().to_vec();
         let entries = fitted.categorical.iter().zip(is_list);
         let columns = Columns {
             dense: fitted.dense.iter().map(|dense| dense.column.clone()).collect(),
@@ -97,7 +100,8 @@ impl DatasetWriter {
         let (jobs, workers) = start(&columns, options.threads).map_err(Error::parquet(&out))?;
         Ok(Self {
             out,
-            partial: Some(partial),
+            skip: parts.iter().map(|part| part.rows).sum(),
+            building: Some(building),
             group: Rows::empty(columns.dense.len(), is_list),
             columns,
             options,
@@ -105,7 +109,7 @@ impl DatasetWriter {
             workers,
             pending: VecDeque::new(),
             part: None,
-            parts: Vec::new(),
+            parts,
         })
     }
 
@@ -114,7 +118,8 @@ impl DatasetWriter {
     /// # Errors
     /// [`Error::Write`], [`Error::Parquet`].
     pub fn push(&mut self, rows: &Rows) -> Result<(), Error> {
-        let mut start = 0;
+        let mut start = self.skip.min(rows.len() as u64) as usize;
+        self.skip -= start as u64;
         while start < rows.len() {
             let room = self.options.row_group_rows - self.group.len();
             let end = rows.len().min(start + room);
@@ -139,7 +144,6 @@ impl DatasetWriter {
             self.append_next()?;
         }
         self.close_part()?;
-        let partial = partial_name(&self.out);
         let manifest = Manifest {
             version: Manifest::VERSION,
             rows: self.parts.iter().map(|part| part.rows).sum(),
@@ -151,11 +155,10 @@ impl DatasetWriter {
             losses: record.losses,
             generator: record.generator,
         };
-        manifest.write(&partial)?;
-        sync_folder(&partial)?;
-        std::fs::rename(&partial, &self.out).map_err(Error::write(&self.out))?;
-        self.partial = None;
-        sync_folder(self.out.parent().unwrap_or(Path::new(".")))?;
+        if let Some(building) = self.building.take() {
+            manifest.write(building.folder())?;
+            building.finish(&self.out)?;
+        }
         Dataset::open(&self.out)
     }
 
@@ -189,7 +192,7 @@ impl DatasetWriter {
             Some(part) => part,
             empty => {
                 let file = format!("rows-{:05}.parquet", self.parts.len());
-                let folder = self.partial.as_deref().unwrap_or(&self.out);
+                let folder = self.building.as_ref().map_or(&*self.out, Building::folder);
                 let writer = PartWriter::create(&folder.join(&file), &self.columns)?;
                 empty.insert((writer, Part { file, rows: 0, bytes: 0 }, 0))
             }
@@ -202,6 +205,9 @@ impl DatasetWriter {
     fn close_part(&mut self) -> Result<(), Error> {
         if let Some((writer, mut part, _)) = self.part.take() {
             part.bytes = writer.finish()?;
+            if let Some(building) = &mut self.building {
+                building.keep_part(&part)?;
+            }
             self.parts.push(part);
         }
         Ok(())
@@ -217,23 +223,18 @@ impl Drop for DatasetWriter {
             let _ = worker.join();
         }
         self.part = None;
-        if let Some(partial) = self.partial.take() {
-            // Nothing more can be done for a folder that cannot be removed; its name says what it
-            // is.
-            let _ = std::fs::remove_dir_all(partial);
-        }
     }
 }
 
-fn partial_name(out: &Path) -> PathBuf {
-    let mut name = out.as_os_str().to_owned();
-    name.push(".partial");
-    name.into()
-}
-
-fn sync_folder(folder: &Path) -> Result<(), Error> {
-    let folder = if folder.as_os_str().is_empty() { Path::new(".") } else { folder };
-    File::open(folder).and_then(|file| file.sync_all()).map_err(Error::write(folder))
+fn check(out: &Path, options: WriterOptions) -> Result<(), Error> {
+    if options.row_group_rows == 0 {
+        let problem = "expected at least 1, got 0".to_owned();
+        return Err(Error::Config { key: "row_group_rows", problem });
+    }
+    if out.exists() {
+        return Err(Error::OutExists { path: out.to_owned() });
+    }
+    Ok(())
 }
 
 fn start(

@@ -1,10 +1,16 @@
-//! How often each id of a table occurs: uniform or Zipf. Knows nothing of files or labels.
+//! How often each id of a table occurs: uniform, Zipf, or by a measured histogram of reuse. Knows
+//! nothing of files or labels.
+
+mod reuse;
 
 use serde::{Deserialize, Serialize};
+
+pub use reuse::{ReuseError, ReuseHistogram, ReusedRows};
 
 /// The distribution of ids over the rows of a table.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case", tag = "kind", deny_unknown_fields)]
+#[expect(clippy::large_enum_variant, reason = "one per table, and copied like a number")]
 pub enum IndexDistribution {
     /// Every row alike.
     Uniform,
@@ -13,6 +19,8 @@ pub enum IndexDistribution {
         /// Skew; 1.05 is typical of production tables.
         exponent: f64,
     },
+    /// Rows by how often a batch uses each.
+    Reuse(ReuseHistogram),
 }
 
 impl IndexDistribution {
@@ -33,6 +41,7 @@ impl IndexDistribution {
                 };
                 (k as u64).clamp(1, rows) - 1
             }
+            Self::Reuse(histogram) => histogram.on(rows).rank_at(u),
         }
     }
 

@@ -147,6 +147,8 @@ pub struct Outcome {
     pub samples: u64,
     /// Samples per second of this session, evaluations and checkpoints left out.
     pub samples_per_second: f64,
+    /// Share of that time spent waiting for input.
+    pub input_wait_share: f64,
     /// Mean loss since the last multiple of `log_every` steps, or of the last such interval.
     pub loss: f64,
     /// The last evaluation.

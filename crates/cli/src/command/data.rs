@@ -2,12 +2,13 @@
 
 use std::path::PathBuf;
 
-use data::Dataset;
 use data::synthetic::{self, Report, SyntheticConfig};
-use schema::Bytes;
+use data::{Begin, Dataset};
+use schema::source::Ids;
+use schema::{Bytes, IndexDistribution};
 use serde::Serialize;
 
-use crate::args::{Convert, Data, Layout, Synth};
+use crate::args::{Convert, Data, Distribution, Layout, Synth};
 use crate::error::Error;
 use crate::progress::{Meter, Unit};
 use crate::render;
@@ -69,6 +70,22 @@ pub fn write(
 }
 
 fn synthetic_config(synth: &Synth) -> Result<SyntheticConfig, Error> {
+    let mut config = columns_of(synth)?;
+    let distribution = match &synth.distribution {
+        None => return Ok(config),
+        Some(Distribution::Uniform) => IndexDistribution::Uniform,
+        Some(Distribution::Zipf(exponent)) => IndexDistribution::Zipf { exponent: *exponent },
+        Some(Distribution::Reuse { file, section }) => {
+            synthetic::reuse_histogram(file, section.as_deref())?
+        }
+    };
+    for feature in &mut config.features {
+        feature.distribution = distribution;
+    }
+    Ok(config)
+}
+
+fn columns_of(synth: &Synth) -> Result<SyntheticConfig, Error> {
     if let Some(name) = &synth.config {
         let job = config::job(name, &[])?;
         return Ok(crate::resolve::synthetic::config_for(&job.config, synth.rows, synth.seed));
@@ -92,10 +109,16 @@ struct Converted<'a> {
 }
 
 fn convert(request: &Convert, session: &Session) -> Result<(), Error> {
-    let job = config::job(&request.config, &request.set)?;
+    let mut job = config::job(&request.config, &request.set)?;
+    if let (Some(memory), Ids::Exact { memory_mib, .. }) =
+        (request.memory, &mut job.config.data.ids)
+    {
+        *memory_mib = memory;
+    }
     if request.out.exists() {
         return Err(Error::Exists { path: request.out.clone() });
     }
+    let begin = if request.restart { Begin::Restart } else { Begin::Resume };
     let started = std::time::Instant::now();
     let hold_out =
         if job.config.data.evaluation.is_empty() { job.config.data.hold_out } else { 0.0 };
@@ -108,7 +131,7 @@ fn convert(request: &Convert, session: &Session) -> Result<(), Error> {
         strict: request.strict,
         generator: None,
     };
-    let dataset: Dataset = input::prepare(session, &source, &request.out)?;
+    let dataset: Dataset = input::prepare(session, &source, &request.out, begin)?;
     let seconds = started.elapsed().as_secs_f64();
     let converted = Converted { folder: &request.out, rows: dataset.rows(), seconds };
     session.console.report(&converted, |converted| {

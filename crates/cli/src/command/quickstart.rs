@@ -10,8 +10,8 @@ use std::process::ExitCode;
 use std::sync::Arc;
 use std::time::Instant;
 
-use data::Dataset;
 use data::synthetic::{Report, SyntheticConfig, ceiling_auc};
+use data::{Begin, Dataset};
 use schema::{Bytes, JobConfig, ShardingPlan};
 use train::run::{Outcome, RunRequest, Start, TraceRequest};
 
@@ -204,7 +204,7 @@ fn generate(folder: &Folder, args: &Quickstart, session: &Session) -> Result<Row
         strict: true,
         generator: Some(&generator),
     };
-    let dataset = Arc::new(input::prepare(session, &source, &folder.prepared())?);
+    let dataset = Arc::new(input::prepare(session, &source, &folder.prepared(), Begin::Restart)?);
     let (train, held_out) = dataset.split(data.hold_out);
     let ceiling_auc = ceiling_auc(&made, held_out.clone(), session.threads)?;
     Ok(Rows { report, dataset, train, held_out, ceiling_auc })

@@ -4,6 +4,7 @@
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
+use data::Begin;
 use serde::Serialize;
 use train::Evaluation;
 use train::run::{Outcome, RunRequest, Start, TraceRequest};
@@ -30,6 +31,7 @@ pub struct Finished<'a> {
     step: u64,
     samples: u64,
     samples_per_second: f64,
+    input_wait_share: f64,
     loss: f64,
     evaluation: Option<&'a Evaluation>,
     #[serde(serialize_with = "render::path_text_or_null")]
@@ -46,6 +48,7 @@ impl<'a> Finished<'a> {
             step: outcome.step,
             samples: outcome.samples,
             samples_per_second: outcome.samples_per_second,
+            input_wait_share: outcome.input_wait_share,
             loss: outcome.loss,
             evaluation: outcome.evaluation.as_ref(),
             checkpoint: outcome.checkpoint.as_deref(),
@@ -134,6 +137,7 @@ fn summary(outcome: &Outcome) -> String {
         ("steps", render::count(outcome.step)),
         ("samples", render::count(outcome.samples)),
         ("samples per second", render::count(outcome.samples_per_second.round() as u64)),
+        ("input wait", format!("{:.2} % of the step", 100.0 * outcome.input_wait_share)),
         ("training loss", format!("{:.6}", outcome.loss)),
     ];
     if let Some(evaluation) = &outcome.evaluation {
@@ -278,7 +282,7 @@ fn generate(session: &Session, job: &mut Job, rows: u64, run: &Path) -> Result<(
         strict: true,
         generator: Some(&generator),
     };
-    input::prepare(session, &source, &folder)?;
+    input::prepare(session, &source, &folder, Begin::Restart)?;
     std::fs::remove_file(&text).map_err(Error::io(&text, "remove"))
 }
 

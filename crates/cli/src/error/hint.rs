@@ -195,6 +195,15 @@ fn data_hint(error: &data::Error) -> Option<String> {
         data::Error::TableTooSmall { .. } => {
             "give the table more rows, raise data.ids.threshold, or use data.ids.mode = \"modulo\""
         }
+        data::Error::Disk { .. } => {
+            "free some space there, raise --memory or data.ids.threshold, or write to another disk"
+        }
+        data::Error::VocabularyMemory { .. } => {
+            "more memory: --memory 4GiB, or data.ids.memory_mib in the configuration"
+        }
+        data::Error::OtherPreparation { .. } => {
+            "use the inputs and configuration of that one, or begin anew with --restart"
+        }
         data::Error::OutExists { .. } => "remove it or choose another folder",
         data::Error::PositionMismatch { .. } => {
             "resume with the data, batch size and seed of the run, or begin a new one with --run"

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::UNIX_EPOCH;
 
-use data::{Dataset, Fitted, Losses, PrepareRequest, Strictness};
+use data::{Begin, Dataset, Fitted, Losses, PrepareRequest, Strictness};
 use schema::{Bytes, DataConfig};
 use xxhash_rust::xxh3::Xxh3;
 
@@ -64,11 +64,16 @@ pub fn dataset(session: &Session, source: &Source<'_>) -> Result<Dataset, Error>
     if folder.exists() {
         std::fs::remove_dir_all(&folder).map_err(Error::io(&folder, "remove"))?;
     }
-    prepare(session, source, &folder)
+    prepare(session, source, &folder, Begin::Resume)
 }
 
 /// Prepares the input into `folder`, with progress, and reports what could not be read.
-pub fn prepare(session: &Session, source: &Source<'_>, folder: &Path) -> Result<Dataset, Error> {
+pub fn prepare(
+    session: &Session,
+    source: &Source<'_>,
+    folder: &Path,
+    begin: Begin,
+) -> Result<Dataset, Error> {
     if let Some(parent) = folder.parent() {
         std::fs::create_dir_all(parent).map_err(Error::io(parent, "create"))?;
     }
@@ -83,10 +88,16 @@ pub fn prepare(session: &Session, source: &Source<'_>, folder: &Path) -> Result<
         strictness: strictness(source.strict),
         threads: session.threads,
         generator: source.generator.cloned(),
+        begin,
     };
-    let mut bytes = 0;
+    let (mut bytes, mut temporary) = (0, 0);
     let prepared = data::prepare(&request, &mut |progress| {
         bytes = progress.bytes_done;
+        if progress.temporary_bytes > temporary {
+            temporary = progress.temporary_bytes;
+            let size = Bytes(temporary);
+            meter.say(format_args!("counting goes on with some {size} of temporary files"));
+        }
         meter.set_total(progress.bytes_total);
         meter.advance(progress.bytes_done, &format!("{} rows", render::count(progress.rows)));
     })?;
@@ -98,6 +109,10 @@ pub fn prepare(session: &Session, source: &Source<'_>, folder: &Path) -> Result<
         Bytes((bytes as f64 / seconds.max(1e-9)) as u64),
         folder.display()
     ));
+    if prepared.resumed_rows > 0 {
+        let rows = render::count(prepared.resumed_rows);
+        session.console.say(format_args!("{rows} of them by an earlier, interrupted preparation"));
+    }
     report_losses(session, &prepared.losses);
     Ok(prepared.dataset)
 }

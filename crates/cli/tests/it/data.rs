@@ -30,6 +30,40 @@ fn convert_once_then_train_on_the_folder() {
 }
 
 #[test]
+fn what_another_conversion_left_is_refused_or_begun_anew() {
+    let place = Place::new();
+    fs::create_dir(place.path("a.partial")).unwrap();
+    let left = r#"{"version": 1, "job": {"hold_out": 0.5}, "parts": []}"#;
+    fs::write(place.path("a.partial/progress.json"), left).unwrap();
+    let refused = place.run("data convert train.csv --config job.toml --out a");
+    assert_eq!(refused.code, Some(1), "{}", refused.stderr);
+    assert!(refused.stderr.contains("--restart"), "{}", refused.stderr);
+    place.done("data convert train.csv --config job.toml --out a --memory 64MiB --restart");
+    assert!(!place.path("a.partial").exists());
+    let wrong = place.run("data convert train.csv --config job.toml --out b --memory 3");
+    assert_eq!(wrong.code, Some(2), "{}", wrong.stderr);
+}
+
+#[test]
+fn the_law_of_generated_ids_can_be_chosen() {
+    let place = Place::new();
+    let text = |law: &str| {
+        place.done(&format!("data synth made.tsv --rows 3000{law}"));
+        fs::read_to_string(place.path("made.tsv")).unwrap()
+    };
+    let [default, zipf, uniform] =
+        ["", " --distribution zipf:1.5", " --distribution uniform"].map(text);
+    assert_eq!(default, zipf);
+    assert_ne!(default, uniform);
+    for law in ["zipf:-1", "zipf", "reuse:", "normal"] {
+        let ran = place.run(&format!("data synth made.tsv --rows 10 --distribution {law}"));
+        assert_eq!(ran.code, Some(2), "{law}: {}", ran.stderr);
+    }
+    let ran = place.run("data synth made.tsv --rows 10 --distribution reuse:train.csv");
+    assert!(ran.stderr.contains("train.csv: no section"), "{}", ran.stderr);
+}
+
+#[test]
 fn malformed_lines_are_counted_or_refused() {
     let place = Place::new();
     let mut text = fs::read_to_string(place.path("train.csv")).unwrap();

@@ -4,6 +4,7 @@
 use std::ops::Range;
 
 use schema::IndexDistribution;
+use schema::distribution::ReusedRows;
 use schema::random::CounterRng;
 
 use super::planted::Planted;
@@ -12,6 +13,7 @@ use super::{SyntheticConfig, SyntheticFeature};
 /// Streams of one seed.
 const STREAM_ROWS: u64 = 1;
 const STREAM_PILOT: u64 = 2;
+const STREAM_REUSE: u64 = 4;
 /// Random numbers reserved per dense column: missing, negative, and two of the normal deviate.
 const DENSE_DRAWS: u64 = 4;
 /// Share of values of the second column that are -1 or -2, as in Criteo's I2.
@@ -72,7 +74,7 @@ pub(super) fn block(config: &SyntheticConfig, planted: &Planted, rows: Range<u64
     block.first_row = rows.start;
     for row in rows {
         let rng = stream.child(row);
-        inputs(config, &places, rng, &mut block);
+        inputs(config, &places, (row, rng), &mut block);
         let probability = planted.probability(&block, block.labels.len());
         block.probabilities.push(probability);
         block.labels.push(rng.unit(places.label) < probability);
@@ -86,7 +88,7 @@ pub(super) fn pilot(config: &SyntheticConfig, rows: u64) -> Block {
     let places = Places::new(config);
     let mut block = Block::with_room(rows as usize, config);
     for row in 0..rows {
-        inputs(config, &places, stream.child(row), &mut block);
+        inputs(config, &places, (row, stream.child(row)), &mut block);
     }
     block
 }
@@ -109,9 +111,10 @@ impl Places {
     fn new(config: &SyntheticConfig) -> Self {
         let mut next = config.dense as u64 * DENSE_DRAWS;
         let mut features = Vec::with_capacity(config.features.len());
-        for feature in &config.features {
+        for (index, feature) in config.features.iter().enumerate() {
             let (min, max) = (u64::from(feature.hotness.min), u64::from(feature.hotness.max));
-            let law = Law::new(feature);
+            let order = CounterRng::new(config.seed, STREAM_REUSE).child(index as u64);
+            let law = Law::new(feature, order);
             let spread = max - min + 1;
             features.push(Place { first: next, length_min: min, length_spread: spread, law });
             next += 2 + max;
@@ -127,10 +130,12 @@ struct Law {
     cardinality: u64,
     /// `(n + 1)^(1 - s) - 1` and `1 / (1 - s)`, for Zipf exponents `s` other than 1.
     power: Option<(f64, f64)>,
+    /// The rows of a histogram of reuse, and the order of their uses.
+    reused: Option<(ReusedRows, CounterRng)>,
 }
 
 impl Law {
-    fn new(feature: &SyntheticFeature) -> Self {
+    fn new(feature: &SyntheticFeature, order: CounterRng) -> Self {
         let SyntheticFeature { distribution, cardinality, .. } = *feature;
         let power = match distribution {
             IndexDistribution::Zipf { exponent } if (exponent - 1.0).abs() >= 1e-9 => {
@@ -139,7 +144,20 @@ impl Law {
             }
             _ => None,
         };
-        Self { distribution, cardinality, power }
+        let reused = match distribution {
+            IndexDistribution::Reuse(histogram) => Some((histogram.on(cardinality), order)),
+            _ => None,
+        };
+        Self { distribution, cardinality, power, reused }
+    }
+
+    /// The rank of use `number` of the feature, at a quantile unless uses take turns.
+    #[inline]
+    fn rank(&self, number: u64, quantile: impl FnOnce() -> f64) -> u64 {
+        match &self.reused {
+            Some((rows, order)) => rows.rank(number, *order),
+            None => self.rank_at(quantile()),
+        }
     }
 
     #[inline]
@@ -151,15 +169,23 @@ impl Law {
     }
 }
 
-fn inputs(config: &SyntheticConfig, places: &Places, rng: CounterRng, block: &mut Block) {
+fn inputs(
+    config: &SyntheticConfig,
+    places: &Places,
+    (row, rng): (u64, CounterRng),
+    block: &mut Block,
+) {
     for column in 0..config.dense {
         block.dense.push(count(config, rng, column));
     }
     for place in &places.features {
         if rng.unit(place.first) >= config.missing_share {
             let length = place.length_min + rng.below(place.first + 1, place.length_spread);
-            let quantiles = (0..length).map(|id| rng.unit(place.first + 2 + id));
-            block.ranks.extend(quantiles.map(|quantile| place.law.rank_at(quantile)));
+            let first_use = row.wrapping_mul(place.length_min + place.length_spread - 1);
+            block.ranks.extend((0..length).map(|id| {
+                let quantile = || rng.unit(place.first + 2 + id);
+                place.law.rank(first_use.wrapping_add(id), quantile)
+            }));
         }
         block.offsets.push(block.ranks.len());
     }
@@ -197,7 +223,8 @@ mod tests {
             let distribution = IndexDistribution::Zipf { exponent };
             for cardinality in [1, 2, 1_000, 1 << 40] {
                 let (name, hotness) = ("x".to_owned(), Hotness::ONE);
-                let law = Law::new(&SyntheticFeature { name, cardinality, distribution, hotness });
+                let feature = SyntheticFeature { name, cardinality, distribution, hotness };
+                let law = Law::new(&feature, CounterRng::new(1, 1));
                 for step in 0..1_000 {
                     let quantile = f64::from(step) / 1e3;
                     assert_eq!(law.rank_at(quantile), distribution.rank_at(quantile, cardinality));

@@ -219,6 +219,7 @@ fn rank_share(feature: &SyntheticFeature, rank: u64) -> f64 {
             };
             below(rank as f64 + 2.0) - below(rank as f64 + 1.0)
         }
+        IndexDistribution::Reuse(histogram) => histogram.on(feature.cardinality).share(rank),
     }
 }
 

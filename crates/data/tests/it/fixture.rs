@@ -3,8 +3,8 @@
 use std::path::{Path, PathBuf};
 
 use data::{
-    Dataset, Error, FeaturePlan, Fitted, Loader, LoaderOptions, Position, PrepareRequest, Prepared,
-    Strictness, prepare,
+    Begin, Dataset, Error, FeaturePlan, Fitted, Loader, LoaderOptions, Position, PrepareRequest,
+    Prepared, Strictness, prepare,
 };
 use schema::{Batch, DataConfig};
 use serde_json::{Value, json};
@@ -74,6 +74,7 @@ pub fn request<'a>(
         strictness: Strictness::Skip,
         threads: 2,
         generator: None,
+        begin: Begin::Resume,
     }
 }
 

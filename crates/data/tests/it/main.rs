@@ -7,6 +7,7 @@ mod criteo;
 mod damage;
 mod fixture;
 mod loading;
+mod resume;
 mod scoring;
 mod stats;
 mod synthetic;

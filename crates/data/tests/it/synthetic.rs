@@ -225,3 +225,39 @@ fn the_readers_lose_nothing_of_either_layout() {
         assert_eq!((prepared.dataset.rows(), prepared.losses.malformed_lines), (3_000, 0));
     }
 }
+
+#[test]
+fn ids_follow_a_published_histogram_of_reuse() {
+    let name = "dlrm_datasets/embedding_bag_2021_locality_stats.txt.gz";
+    let Some(file) = fixture::shared(name) else { return };
+    let file = file.to_str().unwrap();
+    let distribution = synthetic::reuse_histogram(file, None).unwrap();
+    let IndexDistribution::Reuse(histogram) = distribution else { panic!("{distribution:?}") };
+    let cardinality = 20_000;
+    let window = histogram.on(cardinality).window();
+    let mut config = bags(1);
+    config.missing_share = 0.0;
+    for feature in &mut config.features {
+        (feature.cardinality, feature.distribution) = (cardinality, distribution);
+        feature.hotness = Hotness::ONE;
+    }
+    // The second window, to see that any part can be drawn by itself.
+    let block = synthetic::sample(&config, window..2 * window).unwrap();
+    for feature in 0..4 {
+        let mut uses = vec![0u64; cardinality as usize];
+        for row in 0..window as usize {
+            uses[block.bag(row * 4 + feature)[0] as usize] += 1;
+        }
+        // Classes up to 512 uses, of which this table has many rows.
+        for class in 0..10 {
+            let of_class = |&count: &u64| (1u64 << class) / 2 < count && count <= 1 << class;
+            let got: u64 = uses.iter().copied().filter(of_class).sum();
+            let (got, expected) = (got as f64 / window as f64, histogram.use_shares[class]);
+            assert!((got - expected).abs() < 0.01, "{feature}, class {class}: {got}, {expected}");
+        }
+    }
+    let other = synthetic::reuse_histogram(file, Some("fbgemm_t856_bs65536_7.pt")).unwrap();
+    assert_ne!(other, distribution);
+    let error = synthetic::reuse_histogram(file, Some("none.pt")).unwrap_err().to_string();
+    assert!(error.contains("no section \"none.pt\""), "{error}");
+}

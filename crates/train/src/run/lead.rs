@@ -51,6 +51,10 @@ impl Stopwatch {
     fn samples_per_second(&self) -> f64 {
         self.samples as f64 / self.busy.as_secs_f64().max(1e-9)
     }
+
+    fn input_wait_share(&self) -> f64 {
+        self.input_wait.as_secs_f64() / self.busy.as_secs_f64().max(1e-9)
+    }
 }
 
 /// Trains to the end and tells the followers when it is reached.
@@ -89,6 +93,7 @@ pub fn lead(
         step: leader.step,
         samples: leader.samples,
         samples_per_second: leader.session.samples_per_second(),
+        input_wait_share: leader.session.input_wait_share(),
         loss,
         evaluation,
         checkpoint: leader.saved,
@@ -190,7 +195,7 @@ impl Leader<'_, '_> {
             loss: self.last_loss,
             samples_per_second: watch.samples_per_second(),
             learning_rate: self.request.config.optimizer.dense.learning_rate * factor,
-            input_wait_share: watch.input_wait.as_secs_f64() / watch.busy.as_secs_f64().max(1e-9),
+            input_wait_share: watch.input_wait_share(),
         };
         (self.observe)(Event::Interval(&interval));
         self.tally = Tally::default();

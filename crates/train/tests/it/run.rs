@@ -76,6 +76,7 @@ fn dataset_of(folder: &Path, seed: u64) -> Arc<Dataset> {
         strictness: Strictness::Stop,
         threads: 1,
         generator: None,
+        begin: data::Begin::Restart,
     };
     Arc::new(data::prepare(&request, &mut |_| {}).unwrap().dataset)
 }

@@ -107,9 +107,10 @@ impl Observer {
     fn interval(&mut self, interval: &Interval) {
         self.line("interval", interval);
         self.latest = format!(
-            "loss {:.5}, {} samples/s",
+            "loss {:.5}, {} samples/s, {:.1} % input wait",
             interval.loss,
-            render::count(interval.samples_per_second.round() as u64)
+            render::count(interval.samples_per_second.round() as u64),
+            100.0 * interval.input_wait_share
         );
         // The first loss is shown at once: it tells that training works.
         if let Some(meter) = self.meter.as_mut().filter(|_| !self.intervals_seen) {

@@ -101,6 +101,7 @@ fn prepared(
         strictness: Strictness::Skip,
         threads,
         generator: None,
+        begin: data::Begin::Restart,
     };
     Ok(prepare(&request, &mut |_| {})?.dataset.rows())
 }

@@ -1,0 +1,222 @@
+//! What an interrupted preparation leaves so that the next can go on: the folder being built, which
+//! preparation it belongs to, its finished parts and what was learnt from the inputs.
+//!
+//! Every file gets its name when it is complete, so that a process may be killed at any moment.
+
+use std::fs::File;
+use std::io::{BufReader, BufWriter, Write};
+use std::path::{Path, PathBuf};
+use std::time::UNIX_EPOCH;
+
+use serde::de::DeserializeOwned;
+use serde::{Deserialize, Serialize};
+
+use crate::decompress::STDIN;
+use crate::error::Error;
+use crate::fitted::Fitted;
+use crate::manifest::Part;
+use crate::prepare::PrepareRequest;
+use crate::scan::Strictness;
+
+const STATE: &str = "progress.json";
+const FITTED: &str = "fitted.json";
+/// Changes when the same request would be prepared differently.
+const VERSION: u32 = 1;
+
+/// How a preparation begins where an earlier one was interrupted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Begin {
+    /// It goes on, if inputs and configuration are the same.
+    Resume,
+    /// It begins anew.
+    Restart,
+}
+
+/// The folder in which a dataset is built. Dropped, it goes away unless it holds work worth
+/// keeping.
+pub(crate) struct Building {
+    folder: PathBuf,
+    /// `None` where the work cannot be taken up again.
+    state: Option<State>,
+    keep: bool,
+}
+
+#[derive(Clone, Debug, Serialize, Deserialize)]
+struct State {
+    version: u32,
+    job: serde_json::Map<String, serde_json::Value>,
+    parts: Vec<Part>,
+}
+
+impl Building {
+    /// The folder for `out`, empty.
+    pub(crate) fn anew(out: &Path) -> Result<Self, Error> {
+        let folder = folder_of(out);
+        if folder.exists() {
+            std::fs::remove_dir_all(&folder).map_err(Error::write(&folder))?;
+        }
+        std::fs::create_dir_all(&folder).map_err(Error::write(&folder))?;
+        Ok(Self { folder, state: None, keep: false })
+    }
+
+    /// The folder for a request, with what an interrupted preparation left of the same one.
+    ///
+    /// # Errors
+    /// [`Error::OtherPreparation`] where it was another one.
+    pub(crate) fn of(request: &PrepareRequest<'_>) -> Result<Self, Error> {
+        if request.inputs.iter().any(|input| input == STDIN) {
+            return Self::anew(request.out);
+        }
+        let job = job(request)?;
+        let folder = folder_of(request.out);
+        let left: Option<State> = match request.begin {
+            Begin::Resume => read(&folder.join(STATE)),
+            Begin::Restart => None,
+        };
+        let Some(left) = left else {
+            let mut building = Self::anew(request.out)?;
+            building.state = Some(State { version: VERSION, job, parts: Vec::new() });
+            building.write_state()?;
+            return Ok(building);
+        };
+        let differs = |(key, value): (&String, _)| left.job.get(key) != Some(value);
+        let other = job.iter().find(|&entry| differs(entry)).map(|(key, _)| key.clone());
+        if let Some(what) = other.or((left.version != VERSION).then(|| "version".to_owned())) {
+            return Err(Error::OtherPreparation { folder, what });
+        }
+        let building = Self { folder, state: Some(left), keep: true };
+        building.remove_unfinished()?;
+        Ok(building)
+    }
+
+    pub(crate) fn folder(&self) -> &Path {
+        &self.folder
+    }
+
+    /// The finished parts.
+    pub(crate) fn parts(&self) -> &[Part] {
+        self.state.as_ref().map_or(&[], |state| &state.parts)
+    }
+
+    /// What was learnt from the inputs, if that was finished.
+    pub(crate) fn fitted(&self) -> Option<Fitted> {
+        self.state.as_ref().and_then(|_| read(&self.folder.join(FITTED)))
+    }
+
+    /// Keeps what was learnt from the inputs.
+    pub(crate) fn keep_fitted(&mut self, fitted: &Fitted) -> Result<(), Error> {
+        if self.state.is_some() {
+            replace(&self.folder.join(FITTED), fitted)?;
+            self.keep = true;
+        }
+        Ok(())
+    }
+
+    /// Keeps a part, which is on the disk.
+    pub(crate) fn keep_part(&mut self, part: &Part) -> Result<(), Error> {
+        if let Some(state) = &mut self.state {
+            state.parts.push(part.clone());
+            self.write_state()?;
+            self.keep = true;
+        }
+        Ok(())
+    }
+
+    /// Gives the finished folder its place.
+    pub(crate) fn finish(mut self, out: &Path) -> Result<(), Error> {
+        for name in [STATE, FITTED] {
+            let path = self.folder.join(name);
+            if path.exists() {
+                std::fs::remove_file(&path).map_err(Error::write(&path))?;
+            }
+        }
+        sync(&self.folder)?;
+        std::fs::rename(&self.folder, out).map_err(Error::write(out))?;
+        self.keep = true;
+        sync(out.parent().unwrap_or(Path::new(".")))
+    }
+
+    fn write_state(&self) -> Result<(), Error> {
+        replace(&self.folder.join(STATE), &self.state)
+    }
+
+    fn remove_unfinished(&self) -> Result<(), Error> {
+        let known = |name: &str| {
+            [STATE, FITTED].contains(&name) || self.parts().iter().any(|part| part.file == name)
+        };
+        for entry in std::fs::read_dir(&self.folder).map_err(Error::open(&self.folder))? {
+            let path = entry.map_err(Error::read(&self.folder))?.path();
+            if !path.file_name().and_then(|name| name.to_str()).is_some_and(known) {
+                std::fs::remove_file(&path).map_err(Error::write(&path))?;
+            }
+        }
+        Ok(())
+    }
+}
+
+impl Drop for Building {
+    fn drop(&mut self) {
+        if !self.keep {
+            // Nothing more can be done for a folder that cannot be removed; its name says what it
+            // is.
+            let _ = std::fs::remove_dir_all(&self.folder);
+        }
+    }
+}
+
+/// The folder beside `out` in which it is built.
+fn folder_of(out: &Path) -> PathBuf {
+    // Without a slash at the end, after which the folder would lie inside its target.
+    let mut name = out.components().collect::<PathBuf>().into_os_string();
+    name.push(".partial");
+    name.into()
+}
+
+/// Everything the prepared bytes depend on.
+fn job(request: &PrepareRequest<'_>) -> Result<serde_json::Map<String, serde_json::Value>, Error> {
+    let mut inputs = Vec::with_capacity(request.inputs.len());
+    for input in request.inputs {
+        let about = std::fs::metadata(input).map_err(Error::open(Path::new(input)))?;
+        let modified = about.modified().ok().and_then(|at| at.duration_since(UNIX_EPOCH).ok());
+        let modified_ns = modified.unwrap_or_default().as_nanos() as u64;
+        inputs.push((input, about.len(), modified_ns));
+    }
+    let fitted = request.fitted.map(serde_json::to_vec).transpose();
+    let fitted = fitted.map_err(|error| Error::write(request.out)(error.into()))?;
+    let value = serde_json::json!({
+        "inputs": inputs,
+        "configuration": request.config,
+        "transforms": fitted.map(|json| xxhash_rust::xxh3::xxh3_64(&json)),
+        "hold_out": request.hold_out,
+        "row_group_rows": request.row_group_rows,
+        "strictness": request.strictness == Strictness::Stop,
+        "generator": request.generator,
+    });
+    match value {
+        serde_json::Value::Object(job) => Ok(job),
+        _ => Ok(serde_json::Map::new()),
+    }
+}
+
+/// The content of a file, if it is there and whole.
+fn read<T: DeserializeOwned>(path: &Path) -> Option<T> {
+    serde_json::from_reader(BufReader::new(File::open(path).ok()?)).ok()
+}
+
+/// Writes to a temporary name, syncs, renames.
+fn replace(path: &Path, content: &impl Serialize) -> Result<(), Error> {
+    let partial = path.with_extension("writing");
+    let write = || {
+        let mut file = BufWriter::new(File::create(&partial)?);
+        serde_json::to_writer(&mut file, content)?;
+        file.flush()?;
+        file.get_ref().sync_all()?;
+        std::fs::rename(&partial, path)
+    };
+    write().map_err(Error::write(path))
+}
+
+fn sync(folder: &Path) -> Result<(), Error> {
+    let folder = if folder.as_os_str().is_empty() { Path::new(".") } else { folder };
+    File::open(folder).and_then(|file| file.sync_all()).map_err(Error::write(folder))
+}

@@ -1,0 +1,29 @@
+//! A published histogram of reuse, read from its file. What it means is `schema`'s.
+
+use std::io::Read;
+use std::path::Path;
+use std::sync::Arc;
+
+use schema::IndexDistribution;
+use schema::distribution::ReuseHistogram;
+
+use crate::decompress;
+use crate::error::Error;
+
+/// Longest text: the published ones have 30 KB.
+const TEXT_BYTES: u64 = 16 << 20;
+
+/// The distribution of a section (the first, if none is named) of a text of locality statistics as
+/// `dlrm_datasets` publishes them; plain, `.gz` or `.zst`.
+///
+/// # Errors
+/// [`Error::Open`], [`Error::Read`], [`Error::Reuse`].
+pub fn reuse_histogram(file: &str, section: Option<&str>) -> Result<IndexDistribution, Error> {
+    let path = Path::new(file);
+    let mut text = String::new();
+    let read = decompress::open(file, &Arc::default())?;
+    read.take(TEXT_BYTES).read_to_string(&mut text).map_err(Error::read(path))?;
+    let histogram = ReuseHistogram::parse(&text, section);
+    let refused = |source| Error::Reuse { path: path.to_owned(), source };
+    histogram.map(IndexDistribution::Reuse).map_err(refused)
+}

@@ -1,0 +1,210 @@
+//! Counting categories for exact ids: in memory while they fit, beyond it in sorted runs on disk.
+//!
+//! The result is the same either way: the categories seen at least `threshold` times in the order
+//! of their first appearance.
+//!
+//! # Cost
+//! In memory some 50 bytes per distinct category. What exceeds the limit is sorted by category and
+//! written, 24 bytes for each category that differs within what fits at once; a merge adds the
+//! counts up, and those kept are sorted by first appearance, on disk again where they do not fit.
+//! The finished vocabulary is held in memory, 8 bytes per category and as many for its index.
+
+use std::collections::HashMap;
+use std::hash::BuildHasherDefault;
+use std::path::{Path, PathBuf};
+
+use schema::Bytes;
+
+use crate::error::Error;
+use crate::fitted::MixHasher;
+use crate::runs::{RECORD_BYTES, Record, Runs, Scratch};
+use crate::scan::Pass;
+
+/// Bytes of a category in a finished vocabulary, its index included.
+const KEPT_BYTES: u64 = 16;
+
+/// Counts of several columns.
+pub(crate) struct Counting {
+    columns: Vec<Column>,
+    threshold: u64,
+    /// Bytes all may use.
+    memory: u64,
+    folder: PathBuf,
+    scratch: Option<Scratch>,
+}
+
+impl Counting {
+    /// Counts `columns` columns in about `memory` bytes; runs go to `folder`, made when needed.
+    pub(crate) fn new(columns: usize, threshold: u64, memory: u64, folder: PathBuf) -> Self {
+        let columns = (0..columns).map(|_| Column::default()).collect();
+        Self { columns, threshold, memory, folder, scratch: None }
+    }
+
+    /// Counts categories of each column.
+    pub(crate) fn add<'a>(&mut self, categories: impl Iterator<Item = &'a [i64]>) {
+        for (column, categories) in self.columns.iter_mut().zip(categories) {
+            categories.iter().for_each(|&category| column.add(category));
+        }
+    }
+
+    /// Writes what does not fit; before the first time, looks whether the disk holds what is to
+    /// come. A part of the memory is left for what is read meanwhile.
+    pub(crate) fn make_room(&mut self, pass: &Pass) -> Result<(), Error> {
+        let bytes: u64 = self.columns.iter().map(Column::bytes).sum();
+        if bytes <= self.memory / 8 * 5 {
+            return Ok(());
+        }
+        if self.scratch.is_none() {
+            self.check_disk(pass)?;
+            self.scratch = Some(Scratch::create(self.folder.clone())?);
+        }
+        let Some(scratch) = &mut self.scratch else { return Ok(()) };
+        self.columns.iter_mut().try_for_each(|column| column.spill(scratch))
+    }
+
+    /// Runs like those now in memory until the end of the input, and once more when they are
+    /// sorted by first appearance.
+    fn check_disk(&self, pass: &Pass) -> Result<(), Error> {
+        let records: usize = self.columns.iter().map(|column| column.seen.len()).sum();
+        let needed = 2.0 * (records * RECORD_BYTES) as f64 / pass.share().max(1e-9);
+        let needed = Bytes(needed as u64);
+        pass.state_temporary(needed);
+        match available(&self.folder) {
+            Some(available) if available < needed => {
+                Err(Error::Disk { folder: self.folder.clone(), needed, available })
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// The vocabulary of each column.
+    ///
+    /// # Errors
+    /// [`Error::VocabularyMemory`] where the finished vocabularies alone exceed the memory.
+    pub(crate) fn finish(mut self, rows: u64) -> Result<Vec<Vec<i64>>, Error> {
+        let mut vocabularies: Vec<Vec<i64>> = Vec::with_capacity(self.columns.len());
+        let mut kept = 0;
+        for column in std::mem::take(&mut self.columns) {
+            let vocabulary = match &mut self.scratch {
+                Some(scratch) => {
+                    let left = self.memory.saturating_sub(kept * KEPT_BYTES);
+                    column.merged(self.threshold, left / 2, scratch)?
+                }
+                None => column.kept(self.threshold),
+            };
+            kept += vocabulary.len() as u64;
+            if kept * KEPT_BYTES > self.memory {
+                return Err(Error::VocabularyMemory {
+                    allowed_mib: self.memory >> 20,
+                    needed_mib: (kept * KEPT_BYTES).div_ceil(1 << 20),
+                    categories: kept,
+                    rows,
+                });
+            }
+            vocabularies.push(vocabulary);
+        }
+        Ok(vocabularies)
+    }
+}
+
+/// Bytes an ordinary user may still write beside `folder`, where the system tells.
+fn available(folder: &Path) -> Option<Bytes> {
+    let absolute = std::path::absolute(folder).ok()?;
+    let existing = absolute.ancestors().find(|path| path.exists())?;
+    let disk = rustix::fs::statvfs(existing).ok()?;
+    Some(Bytes(disk.f_bavail.saturating_mul(disk.f_frsize)))
+}
+
+/// Categories of one column in the order of their first appearance, with counts.
+#[derive(Default)]
+struct Column {
+    seen: Vec<Seen>,
+    index: HashMap<i64, usize, BuildHasherDefault<MixHasher>>,
+    /// Categories taken so far, repeated ones included: the time of the next.
+    time: u64,
+    runs: Runs,
+}
+
+struct Seen {
+    category: i64,
+    count: u64,
+    first: u64,
+}
+
+impl Column {
+    fn add(&mut self, category: i64) {
+        let next = self.seen.len();
+        let at = *self.index.entry(category).or_insert(next);
+        if at == next {
+            self.seen.push(Seen { category, count: 0, first: self.time });
+        }
+        self.seen[at].count += 1;
+        self.time += 1;
+    }
+
+    /// Bytes held, with the old copy that exists while a container grows.
+    fn bytes(&self) -> u64 {
+        // A slot is key, value and a control byte; 7 of 8 slots are usable.
+        let slots = self.index.capacity() as u64 * 8 / 7;
+        let held = slots * 17 + self.seen.capacity() as u64 * 24;
+        held + held / 2
+    }
+
+    fn spill(&mut self, scratch: &mut Scratch) -> Result<(), Error> {
+        self.index = HashMap::default();
+        let seen = std::mem::take(&mut self.seen).into_iter();
+        // Of the same size, so that the records take the place of what was seen.
+        let mut records: Vec<Record> =
+            seen.map(|seen| [seen.category.cast_unsigned(), seen.first, seen.count]).collect();
+        self.runs.spill(&mut records, scratch)
+    }
+
+    fn kept(self, threshold: u64) -> Vec<i64> {
+        let kept = self.seen.into_iter().filter(|seen| seen.count >= threshold);
+        kept.map(|seen| seen.category).collect()
+    }
+
+    /// Like [`Self::kept`] of everything that was written, in `memory` bytes beside the result.
+    fn merged(
+        mut self,
+        threshold: u64,
+        memory: u64,
+        scratch: &mut Scratch,
+    ) -> Result<Vec<i64>, Error> {
+        self.spill(scratch)?;
+        let most = (memory as usize / RECORD_BYTES).max(1);
+        let (mut kept, mut by_first): (Vec<Record>, _) = (Vec::new(), Runs::default());
+        let mut current: Option<Record> = None;
+        let mut keep = |[category, first, count]: Record, scratch: &mut Scratch| {
+            if count >= threshold {
+                kept.push([first, category, 0]);
+            }
+            if kept.len() == most { by_first.spill(&mut kept, scratch) } else { Ok(()) }
+        };
+        self.runs.merge(memory / 2, |[category, first, count]| match &mut current {
+            // The runs of a category come in the order of time.
+            Some(current) if current[0] == category => {
+                current[2] += count;
+                Ok(())
+            }
+            other => match other.replace([category, first, count]) {
+                Some(done) => keep(done, scratch),
+                None => Ok(()),
+            },
+        })?;
+        if let Some(done) = current {
+            keep(done, scratch)?;
+        }
+        if by_first.is_empty() {
+            kept.sort_unstable();
+            return Ok(kept.into_iter().map(|record| record[1].cast_signed()).collect());
+        }
+        by_first.spill(&mut kept, scratch)?;
+        let mut vocabulary = Vec::new();
+        by_first.merge(memory, |[_, category, _]| {
+            vocabulary.push(category.cast_signed());
+            Ok(())
+        })?;
+        Ok(vocabulary)
+    }
+}

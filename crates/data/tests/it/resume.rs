@@ -1,0 +1,132 @@
+//! Interrupted preparations go on to the same bytes; exact ids beyond memory are the same ids.
+
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::path::Path;
+
+use data::synthetic::{self, SyntheticConfig};
+use data::{Begin, Error, Prepared, Progress, prepare};
+use schema::DataConfig;
+use serde_json::json;
+
+use crate::fixture::{Folder, bytes_of, config, criteo, request};
+
+const ROWS: u64 = 20_000;
+/// 64 groups of the 64 rows that `request` asks for.
+const PART_ROWS: u64 = 4096;
+
+fn rows_file(folder: &Folder) -> Vec<String> {
+    let path = folder.path("rows.tsv");
+    synthetic::write(&SyntheticConfig::criteo(ROWS, 3), &path, 2, &mut |_| {}).unwrap();
+    vec![path.to_str().unwrap().to_owned()]
+}
+
+/// Prepares until `stop` says so, by a panic as good as a kill: nothing is tidied up on purpose.
+fn interrupted(
+    (inputs, config): (&[String], &DataConfig),
+    out: &Path,
+    stop: impl Fn(Progress) -> bool,
+) {
+    let mut watch = |progress: Progress| assert!(!stop(progress), "stopped on purpose");
+    let run = AssertUnwindSafe(|| prepare(&request(inputs, config, None, out), &mut watch));
+    assert!(catch_unwind(run).is_err(), "it was to be interrupted");
+    assert!(!out.exists());
+}
+
+fn again(
+    (inputs, config): (&[String], &DataConfig),
+    out: &Path,
+    begin: Begin,
+) -> Result<Prepared, Error> {
+    let mut request = request(inputs, config, None, out);
+    request.begin = begin;
+    prepare(&request, &mut |_| {})
+}
+
+#[test]
+fn what_was_interrupted_anywhere_ends_with_the_same_bytes() {
+    let folder = Folder::new();
+    let inputs = rows_file(&folder);
+    let config = criteo("criteo-dlrm", &json!({"mode": "exact", "threshold": 2}));
+    let whole = bytes_of(&folder.prepare("whole", &inputs, &config).dataset);
+    let out = folder.path("cut");
+    let mut most = 0;
+    // Three stops in the pass that learns, and in the one that writes.
+    for tenths in [1, 5, 9, 11, 15, 18] {
+        let at = |p: Progress| p.bytes_done * 20 >= p.bytes_total.unwrap_or(0) * tenths;
+        interrupted((&inputs, &config), &out, at);
+        if tenths % 2 == 0 {
+            // A second interruption on the way.
+            interrupted((&inputs, &config), &out, |p| p.rows > ROWS / 2);
+        }
+        let kept = folder.path("cut.partial").exists();
+        assert_eq!(kept, tenths > 10, "{tenths}");
+        let prepared = again((&inputs, &config), &out, Begin::Resume).unwrap();
+        assert_eq!(prepared.resumed_rows % PART_ROWS, 0);
+        most = most.max(prepared.resumed_rows);
+        assert!(bytes_of(&prepared.dataset) == whole, "{tenths}");
+        assert!(!folder.path("cut.partial").exists() && !folder.path("cut.counting").exists());
+        std::fs::remove_dir_all(&out).unwrap();
+    }
+    assert!(most >= PART_ROWS, "nothing was taken over");
+}
+
+#[test]
+fn another_preparation_is_refused_or_begun_anew() {
+    let folder = Folder::new();
+    let inputs = rows_file(&folder);
+    let modulo = criteo("criteo-dlrm", &json!({"mode": "modulo"}));
+    let out = folder.path("cut");
+    let stop = |p: Progress| p.rows > ROWS * 3 / 4;
+    let refused = |config: &DataConfig, what: &str| {
+        let error = again((&inputs, config), &out, Begin::Resume).unwrap_err();
+        assert!(matches!(&error, Error::OtherPreparation { what: got, .. } if got == what));
+    };
+    interrupted((&inputs, &modulo), &out, stop);
+    refused(&criteo("criteo-torchrec", &json!({"mode": "modulo"})), "configuration");
+    let mut text = std::fs::read(&inputs[0]).unwrap();
+    text.truncate(text.len() / 2);
+    std::fs::write(&inputs[0], &text).unwrap();
+    refused(&modulo, "inputs");
+    let anew = again((&inputs, &modulo), &out, Begin::Restart).unwrap();
+    assert_eq!(anew.resumed_rows, 0);
+    let whole = folder.prepare("whole", &inputs, &modulo).dataset;
+    assert_eq!(bytes_of(&anew.dataset), bytes_of(&whole));
+}
+
+#[test]
+fn ids_counted_on_disk_are_those_counted_in_memory() {
+    let folder = Folder::new();
+    // 60,000 categories of which a quarter comes again later, in a wild order.
+    let category = |row: u64| if row % 5 == 4 { row / 4 * 7 % 60_000 } else { row * 7 % 60_000 };
+    let text: String =
+        (0..90_000).map(|row| format!("0\t{}\t{}\n", category(row), row % 3)).collect();
+    let inputs = [folder.file("many.tsv", text.as_bytes())];
+    let prepared = |name: &str, threshold: u64, memory_mib: u64, threads: usize| {
+        let config = config(json!({
+            "format": "tsv", "columns": ["label", "c", "few"], "label": {"column": "label"},
+            "categorical": [
+                {"column": "c", "kind": "integer"}, {"column": "few", "kind": "integer"},
+            ],
+            "ids": {"mode": "exact", "threshold": threshold, "memory_mib": memory_mib},
+        }));
+        let mut temporary = 0;
+        let out = folder.path(name);
+        let mut request = request(&inputs, &config, None, &out);
+        request.threads = threads;
+        let mut watch = |progress: Progress| temporary = progress.temporary_bytes;
+        let dataset = prepare(&request, &mut watch).unwrap().dataset;
+        assert!(!folder.path(&format!("{name}.counting")).exists());
+        let rows = std::fs::read(out.join("rows-00000.parquet")).unwrap();
+        (temporary, dataset.fitted().categorical.clone(), rows)
+    };
+    for threshold in [0, 2, 3] {
+        let (none, vocabularies, rows) = prepared(&format!("m{threshold}"), threshold, 1024, 2);
+        assert_eq!(none, 0);
+        for threads in [1, 7] {
+            let name = format!("d{threshold}-{threads}");
+            let (some, on_disk, rows_on_disk) = prepared(&name, threshold, 1, threads);
+            assert!(some > 1 << 20, "{some}");
+            assert!(on_disk == vocabularies && rows_on_disk == rows, "{threshold}");
+        }
+    }
+}

@@ -1,0 +1,298 @@
+//! How often a batch uses each row it uses at all: 17 classes of rows, as Meta publishes them of
+//! its tables (`dlrm_datasets`). Knows nothing of files.
+
+use serde::{Deserialize, Serialize};
+
+use crate::random::{CounterRng, mix};
+
+/// Classes of rows by the uses of each: 1, 2, 3–4, 5–8, … and above 32,768.
+pub const CLASSES: usize = 17;
+
+/// The rows of a batch by how often each is used.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct ReuseHistogram {
+    /// Uses of a batch, over all tables.
+    pub uses: u64,
+    /// Share of the uses that fall on rows of each class.
+    pub use_shares: [f64; CLASSES],
+    /// Mean uses of a row of each class, within the class's bounds.
+    pub uses_per_row: [f64; CLASSES],
+}
+
+/// Why a text is no reuse histogram.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum ReuseError {
+    /// No section has the name.
+    #[error("no section {name:?}; there are {known}")]
+    NoSection {
+        /// The name.
+        name: String,
+        /// Those there are.
+        known: String,
+    },
+    /// A section lacks something.
+    #[error("section {section:?}: expected {expected}")]
+    Section {
+        /// Its name.
+        section: String,
+        /// What is missing or wrong.
+        expected: &'static str,
+    },
+}
+
+impl ReuseHistogram {
+    /// Reads the section `name`, or the first, of a published text.
+    ///
+    /// # Errors
+    /// [`ReuseError`]
+    pub fn parse(text: &str, name: Option<&str>) -> Result<Self, ReuseError> {
+        let lines: Vec<&str> = text.lines().map(str::trim).collect();
+        let starts: Vec<usize> = (1..lines.len())
+            .filter(|&at| lines[at].starts_with("Locality stats"))
+            .map(|at| at - 1)
+            .collect();
+        let start = starts.iter().position(|&at| name.is_none_or(|name| lines[at] == name));
+        let Some(start) = start else {
+            let known = starts.iter().map(|&at| lines[at]).collect::<Vec<_>>().join(", ");
+            let name = name.unwrap_or("Locality stats …").to_owned();
+            return Err(ReuseError::NoSection { name, known });
+        };
+        let end = starts.get(start + 1).copied().unwrap_or(lines.len());
+        let section = &lines[starts[start]..end];
+        Self::of_section(section)
+            .map_err(|expected| ReuseError::Section { section: section[0].to_owned(), expected })
+    }
+
+    fn of_section(lines: &[&str]) -> Result<Self, &'static str> {
+        let number = |label: &str| -> Option<u64> {
+            lines.iter().find_map(|line| line.strip_prefix(label)?.trim().parse().ok())
+        };
+        let uses = number("Avg # of indices:").filter(|&uses| uses > 0);
+        let uses = uses.ok_or("\"Avg # of indices:\" above 0")?;
+        let rows = number("Avg # of unique cols:").filter(|&rows| rows > 0);
+        let rows = rows.ok_or("\"Avg # of unique cols:\" above 0")?;
+        let row_shares = shares(lines, "Histogram of col sizes:")?;
+        let use_shares = shares(lines, "Ratio of index distribution")?;
+        let total: f64 = use_shares.iter().sum();
+        if !(0.9..1.1).contains(&total) {
+            return Err("ratios that add up to 1");
+        }
+        let mut uses_per_row = [1.0; CLASSES];
+        for (class, mean) in uses_per_row.iter_mut().enumerate() {
+            let (least, most) = bounds(class);
+            // Of few rows the three published digits tell little: then the mean of a 1/x law.
+            *mean = if row_shares[class] >= 0.01 {
+                use_shares[class] / row_shares[class] * uses as f64 / rows as f64
+            } else {
+                f64::from(1u32 << class) * std::f64::consts::LOG2_E / 2.0
+            };
+            *mean = mean.clamp(least, most);
+        }
+        Ok(Self { uses, use_shares: use_shares.map(|share| share / total), uses_per_row })
+    }
+
+    /// The same reuse on a table of `rows` rows.
+    #[must_use]
+    pub fn on(&self, rows: u64) -> ReusedRows {
+        let rows_per_use: f64 =
+            self.use_shares.iter().zip(&self.uses_per_row).map(|(share, mean)| share / mean).sum();
+        let window = (rows as f64 / rows_per_use) as u64;
+        let window = window.clamp(1, self.uses.max(1));
+        let mut classes = Vec::with_capacity(CLASSES);
+        let (mut use_end, mut row, mut share) = (0, 0, 0.0);
+        for class in (0..CLASSES).rev() {
+            share += self.use_shares[class];
+            let first_use = use_end;
+            use_end = if class == 0 { window } else { (share * window as f64).round() as u64 };
+            use_end = use_end.clamp(first_use, window);
+            let uses_per_row = self.uses_per_row[class];
+            classes.push(Class { first_use, first_row: row, uses_per_row });
+            row += ((use_end - first_use) as f64 / uses_per_row).ceil() as u64;
+        }
+        ReusedRows { rows, window, classes }
+    }
+}
+
+/// Least and most uses of a row of a class.
+fn bounds(class: usize) -> (f64, f64) {
+    let most = f64::from(1u32 << class);
+    match class {
+        0 => (1.0, 1.0),
+        // The last has no end; what counts is that it has a mean.
+        _ if class == CLASSES - 1 => (most / 2.0 + 1.0, most * 8.0),
+        _ => (most / 2.0 + 1.0, most),
+    }
+}
+
+fn shares(lines: &[&str], title: &str) -> Result<[f64; CLASSES], &'static str> {
+    let at = lines.iter().position(|line| line.starts_with(title));
+    let at = at.ok_or("\"Histogram of col sizes:\" and \"Ratio of index distribution …:\"")?;
+    let mut shares = [0.0; CLASSES];
+    for (class, share) in shares.iter_mut().enumerate() {
+        let value = lines.get(at + 1 + class).and_then(|line| line.rsplit_once(':'));
+        let value: Option<f64> = value.and_then(|(_, value)| value.trim().parse().ok());
+        *share = value.filter(|v| (0.0..=1.0).contains(v)).ok_or("17 shares from 0 to 1")?;
+    }
+    Ok(shares)
+}
+
+/// A histogram laid over the rows of one table: of every window of uses, each row gets as many as
+/// its class says. Rows are ranks: 0 is used most.
+#[derive(Clone, Debug, PartialEq)]
+pub struct ReusedRows {
+    rows: u64,
+    window: u64,
+    /// From the most used to those used once.
+    classes: Vec<Class>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq)]
+struct Class {
+    first_use: u64,
+    first_row: u64,
+    uses_per_row: f64,
+}
+
+impl ReusedRows {
+    /// Uses after which every row has had its share: as many as the histogram's batch has, or as
+    /// the table's rows can take.
+    #[must_use]
+    pub fn window(&self) -> u64 {
+        self.window
+    }
+
+    /// The rank of use `number` of a stream: each window is a random order of its own.
+    ///
+    /// # Cost
+    /// Some 20 ns; any part of a stream can be drawn by itself.
+    #[must_use]
+    pub fn rank(&self, number: u64, rng: CounterRng) -> u64 {
+        let order = rng.child(number / self.window);
+        self.rank_of_use(permuted(number % self.window, self.window, order))
+    }
+
+    /// The rank at the quantile `u` in `[0, 1)`.
+    #[must_use]
+    pub fn rank_at(&self, u: f64) -> u64 {
+        self.rank_of_use(((u * self.window as f64) as u64).min(self.window - 1))
+    }
+
+    fn rank_of_use(&self, at: u64) -> u64 {
+        let class = self.classes.partition_point(|class| class.first_use <= at) - 1;
+        let Class { first_use, first_row, uses_per_row } = self.classes[class];
+        let row = first_row + ((at - first_use) as f64 / uses_per_row) as u64;
+        row.min(self.rows - 1)
+    }
+
+    /// The share of uses that fall on a rank.
+    #[must_use]
+    pub fn share(&self, rank: u64) -> f64 {
+        let window = self.window as f64;
+        // The last row takes what rounding leaves over.
+        let end = if rank + 1 < self.rows { self.first_use_of(rank + 1) } else { window };
+        (end - self.first_use_of(rank)) / window
+    }
+
+    fn first_use_of(&self, row: u64) -> f64 {
+        let class = self.classes.partition_point(|class| class.first_row <= row) - 1;
+        let end = self.classes.get(class + 1).map_or(self.window, |next| next.first_use);
+        let Class { first_use, first_row, uses_per_row } = self.classes[class];
+        (first_use as f64 + (row - first_row) as f64 * uses_per_row).min(end as f64)
+    }
+}
+
+/// The image of `at` under a random permutation of `0..size`: a Feistel network over the next even
+/// number of bits, walked until it comes back into the range, at most four times on average.
+fn permuted(mut at: u64, size: u64, rng: CounterRng) -> u64 {
+    const ROUNDS: u64 = 4;
+    let half = (64 - (size - 1).leading_zeros()).div_ceil(2).max(1);
+    let mask = (1 << half) - 1;
+    loop {
+        let (mut left, mut right) = (at >> half, at & mask);
+        for round in 0..ROUNDS {
+            (left, right) = (right, left ^ mix(right ^ rng.bits(round)) & mask);
+        }
+        at = left << half | right;
+        if at < size {
+            return at;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{CLASSES, ReuseHistogram, permuted};
+    use crate::random::CounterRng;
+
+    const TEXT: &str = include_str!("reuse/example.txt");
+
+    #[test]
+    fn a_permutation_gives_every_place_once() {
+        for size in [1, 2, 3, 64, 65, 1000] {
+            let rng = CounterRng::new(size, 1);
+            let mut places: Vec<u64> = (0..size).map(|at| permuted(at, size, rng)).collect();
+            assert!(size < 64 || places.windows(2).any(|pair| pair[0] > pair[1]));
+            places.sort_unstable();
+            assert!(places.into_iter().eq(0..size));
+        }
+    }
+
+    /// Shares of the uses of one window, by the class of the row they fall on.
+    fn drawn(histogram: &ReuseHistogram, rows: u64, window: u64) -> [f64; CLASSES] {
+        let reused = histogram.on(rows);
+        let length = reused.window();
+        let mut counts = vec![0u64; rows as usize];
+        for number in window * length..(window + 1) * length {
+            counts[reused.rank(number, CounterRng::new(5, 1)) as usize] += 1;
+        }
+        let mut shares = [0.0; CLASSES];
+        for &count in counts.iter().filter(|&&count| count > 0) {
+            let class = (64 - (count - 1).leading_zeros()).min(CLASSES as u32 - 1);
+            shares[class as usize] += count as f64 / length as f64;
+        }
+        shares
+    }
+
+    #[test]
+    fn every_window_of_a_stream_has_the_histogram() {
+        let histogram = ReuseHistogram::parse(TEXT, None).unwrap();
+        for window in [0, 3] {
+            let got = drawn(&histogram, 1_000_000, window);
+            for (class, (got, expected)) in got.iter().zip(histogram.use_shares).enumerate() {
+                // The last row of each class takes what is left over.
+                assert!((got - expected).abs() < 0.012, "class {class}: {got} for {expected}");
+            }
+            let distance: f64 =
+                got.iter().zip(histogram.use_shares).map(|(a, b)| (a - b).abs()).sum();
+            assert!(distance < 0.04, "{distance}");
+        }
+    }
+
+    #[test]
+    fn a_small_table_keeps_to_its_rows_and_shares_add_up() {
+        let histogram = ReuseHistogram::parse(TEXT, None).unwrap();
+        for rows in [1, 2, 3, 100, 5000] {
+            let reused = histogram.on(rows);
+            let rng = CounterRng::new(1, 1);
+            let uses = 3 * reused.window().min(100_000);
+            assert!((0..uses).all(|number| reused.rank(number, rng) < rows));
+            let total: f64 = (0..rows).map(|rank| reused.share(rank)).sum();
+            assert!((total - 1.0).abs() < 1e-9, "{rows} rows: {total}");
+        }
+    }
+
+    #[test]
+    fn sections_are_found_by_name_and_faults_are_named() {
+        let second = ReuseHistogram::parse(TEXT, Some("second.pt")).unwrap();
+        assert_eq!(second.uses, 500);
+        let said = |text: &str, name| ReuseHistogram::parse(text, name).unwrap_err().to_string();
+        assert_eq!(
+            said(TEXT, Some("third.pt")),
+            "no section \"third.pt\"; there are first.pt, second.pt"
+        );
+        let cut = TEXT.replace("(4, 8]: 0.112", "(4, 8]: many");
+        assert_eq!(said(&cut, None), "section \"first.pt\": expected 17 shares from 0 to 1");
+        assert!(said("nothing", None).starts_with("no section"));
+    }
+}
