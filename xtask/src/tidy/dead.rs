@@ -8,7 +8,7 @@ use crate::tree::Tree;
 
 const RULE: &str = "dead";
 
-/// Folders whose files must be named somewhere. `cargo xtask bench` runs all of `bench/definitions`.
+/// Folders whose files must be named somewhere; `cargo xtask bench` runs every definition.
 const NAMED: [&str; 3] = ["configs/", "testdata/", "bench/compare/"];
 
 pub fn check(tree: &Tree) -> Vec<Violation> {
