@@ -116,7 +116,7 @@ fn overhead(cpu: &Cpu, args: &BenchEmbedding) -> Result<[f64; 2], Error> {
     Ok([0, 1].map(|pass| ((many[pass] - one[pass]) / args.tables as f64).max(0.0)))
 }
 
-fn report(turns: &Turns, args: &BenchEmbedding, cpu: &Cpu, overhead: [f64; 2]) -> Report {
+fn report(turns: &Turns<'_>, args: &BenchEmbedding, cpu: &Cpu, overhead: [f64; 2]) -> Report {
     let (forward, backward) = (turns.case(0), turns.case(1));
     let limits = turns.limits();
     let ids = (args.tables * args.batch_size * args.pooling) as f64;

@@ -76,7 +76,7 @@ pub fn run(args: &BenchGemm, session: &Session) -> Result<ExitCode, Error> {
     conclude(session, (&report.quality, report.interrupted), &report, table)
 }
 
-fn row(turns: &Turns, limits: &Measured, at: usize, shape: &GemmShape) -> Row {
+fn row(turns: &Turns<'_>, limits: &Measured, at: usize, shape: &GemmShape) -> Row {
     let rate = |product: usize| turns.case(at * PRODUCTS.len() + product).gflop_per_s();
     let share = |rate: f64| percent(rate, limits.fma_peak_gflop_per_s);
     let [forward, input, weight] = [0, 1, 2].map(rate);

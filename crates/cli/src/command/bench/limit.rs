@@ -1,18 +1,33 @@
 //! The limits of this machine, measured in turns with what they bound.
 
+use std::collections::BTreeMap;
+
 use device::limits::{Arithmetic, RowSet, gflop_per_s};
 use device::{Cpu, Pool};
 use serde::Serialize;
 
-use super::sample::{Kept, Sample, Watch};
+use super::sample::{Conditions, Judge, Sample, Watch};
 
 /// The rows of the limits take no more than this, however large the tables are: far beyond every
 /// cache, and beyond what the translation caches hold.
 const BYTES_MAX: u64 = 2 << 30;
 
-/// What the limits are measured with.
+/// What the limits are measured with, and what was measured so far.
 pub struct Limits {
     rows: RowSet,
+    samples: BTreeMap<Kind, Vec<Sample<f64>>>,
+}
+
+/// What is measured.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum Kind {
+    Portable,
+    Fma256,
+    Fma512,
+    Bf16,
+    Stream,
+    Gather,
+    ReadModifyWrite,
 }
 
 /// Measured limits: billions of floating-point operations or of bytes per second.
@@ -31,50 +46,61 @@ pub struct Measured {
 impl Limits {
     /// For tables of `bytes` in all, with rows of `row_bytes`.
     pub fn new(pool: &Pool, bytes: u64, row_bytes: usize) -> Self {
-        Self { rows: RowSet::new(pool, bytes.min(BYTES_MAX) as usize, row_bytes) }
+        let rows = RowSet::new(pool, bytes.min(BYTES_MAX) as usize, row_bytes);
+        Self { rows, samples: BTreeMap::new() }
     }
 
-    /// Measures each once.
-    pub fn measure(&mut self, cpu: &Cpu) -> Sample<Measured> {
+    /// Measures each once more, each a sample of its own: short ones are disturbed less often.
+    pub fn measure(&mut self, cpu: &Cpu) {
+        let forms = Arithmetic::f32_forms().into_iter().chain(Arithmetic::bf16_form());
+        for form in forms {
+            let kind = match form {
+                Arithmetic::Portable => Kind::Portable,
+                Arithmetic::Fma256(_) => Kind::Fma256,
+                Arithmetic::Fma512(_) => Kind::Fma512,
+                Arithmetic::Bf16Pairs512(_) => Kind::Bf16,
+            };
+            self.sample(cpu, kind, |_| gflop_per_s(&cpu.pool, form));
+        }
+        self.sample(cpu, Kind::Stream, |rows| rows.stream_gb_per_s(cpu));
+        self.sample(cpu, Kind::Gather, |rows| rows.gather_gb_per_s(cpu));
+        self.sample(cpu, Kind::ReadModifyWrite, |rows| rows.read_modify_write_gb_per_s(cpu));
+    }
+
+    fn sample(&mut self, cpu: &Cpu, kind: Kind, measure: impl FnOnce(&mut RowSet) -> f64) {
         let watch = Watch::start(&cpu.pool);
-        let forms: Vec<(Arithmetic, f64)> = Arithmetic::f32_forms()
-            .into_iter()
-            .map(|form| (form, gflop_per_s(&cpu.pool, form)))
-            .collect();
-        let of = |wanted: fn(&Arithmetic) -> bool| {
-            forms.iter().find(|(form, _)| wanted(form)).map(|(_, rate)| *rate)
-        };
-        let measured = Measured {
-            fma_peak_gflop_per_s: forms.iter().map(|(_, rate)| *rate).fold(0.0, f64::max),
-            fma_256_gflop_per_s: of(|form| matches!(form, Arithmetic::Fma256(_))),
-            fma_512_gflop_per_s: of(|form| matches!(form, Arithmetic::Fma512(_))),
-            bf16_peak_gflop_per_s: Arithmetic::bf16_form().map(|form| gflop_per_s(&cpu.pool, form)),
-            stream_limit_gb_per_s: self.rows.stream_gb_per_s(cpu),
-            gather_limit_gb_per_s: self.rows.gather_gb_per_s(cpu),
-            read_modify_write_limit_gb_per_s: self.rows.read_modify_write_gb_per_s(cpu),
-        };
-        watch.sample(&cpu.pool, |_| measured)
+        let value = measure(&mut self.rows);
+        let sample = watch.sample(&cpu.pool, |_| value);
+        self.samples.entry(kind).or_default().push(sample);
+    }
+
+    /// The conditions of all samples.
+    pub fn conditions(&self) -> impl Iterator<Item = &Conditions> {
+        self.samples.values().flatten().map(|sample| &sample.conditions)
+    }
+
+    /// Whether enough samples of every kind count.
+    pub fn are_trusted(&self, judge: &Judge) -> bool {
+        self.samples.values().all(|samples| judge.kept(samples).is_trusted)
+    }
+
+    /// The median of each.
+    pub fn medians(&self, judge: &Judge) -> Measured {
+        let some = |kind| Some(judge.kept(self.samples.get(&kind)?).median(|rate| *rate));
+        let forms = [Kind::Portable, Kind::Fma256, Kind::Fma512];
+        Measured {
+            fma_peak_gflop_per_s: forms.into_iter().filter_map(some).fold(0.0, f64::max),
+            fma_256_gflop_per_s: some(Kind::Fma256),
+            fma_512_gflop_per_s: some(Kind::Fma512),
+            bf16_peak_gflop_per_s: some(Kind::Bf16),
+            stream_limit_gb_per_s: some(Kind::Stream).unwrap_or_default(),
+            gather_limit_gb_per_s: some(Kind::Gather).unwrap_or_default(),
+            read_modify_write_limit_gb_per_s: some(Kind::ReadModifyWrite).unwrap_or_default(),
+        }
     }
 }
 
 impl Measured {
-    /// The median of each limit.
-    pub fn median(kept: &Kept<'_, Self>) -> Self {
-        let some = |figure: fn(&Self) -> Option<f64>| {
-            Some(kept.median(|limits| figure(limits).unwrap_or(f64::NAN))).filter(|v| v.is_finite())
-        };
-        Self {
-            fma_peak_gflop_per_s: kept.median(|limits| limits.fma_peak_gflop_per_s),
-            fma_256_gflop_per_s: some(|limits| limits.fma_256_gflop_per_s),
-            fma_512_gflop_per_s: some(|limits| limits.fma_512_gflop_per_s),
-            bf16_peak_gflop_per_s: some(|limits| limits.bf16_peak_gflop_per_s),
-            stream_limit_gb_per_s: kept.median(|limits| limits.stream_limit_gb_per_s),
-            gather_limit_gb_per_s: kept.median(|limits| limits.gather_limit_gb_per_s),
-            read_modify_write_limit_gb_per_s: kept
-                .median(|limits| limits.read_modify_write_limit_gb_per_s),
-        }
-    }
-
     /// For people.
     pub fn text(&self) -> String {
         let bf16 = self.bf16_peak_gflop_per_s.map(|rate| format!(", bf16 {rate:.0}"));

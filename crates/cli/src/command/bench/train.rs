@@ -78,7 +78,6 @@ struct Taken {
     /// Seconds of unrecorded steps.
     steps: Vec<Sample<f64>>,
     recorded: Vec<Sample<Step>>,
-    limits: Vec<Sample<Measured>>,
 }
 
 /// Runs the command.
@@ -94,7 +93,7 @@ pub fn run(args: &BenchTrain, session: &Session) -> Result<ExitCode, Error> {
         session.console.say("interrupted before the first sample");
         return Ok(ExitCode::from(EXIT_INTERRUPTED));
     }
-    let report = report(&taken, (args, &job), session.threads, interrupted);
+    let report = report(&taken, &bench, (args, &job), interrupted);
     conclude(session, (&report.quality, interrupted), &report, table)
 }
 
@@ -157,12 +156,12 @@ impl Bench {
             taken.warm_up_loss = self.train()?;
         }
         for turn in 0..PATIENCE * args.sampling.repeats {
-            if turn >= args.sampling.repeats && taken.is_enough(args) {
+            if turn >= args.sampling.repeats && taken.is_enough(args, &self.limits) {
                 break;
             }
             let total = per_turn * (turn + 1).max(args.sampling.repeats);
             meter.set_total(Some(total));
-            taken.limits.push(self.limits.measure(&self.context.cpu));
+            self.limits.measure(&self.context.cpu);
             for _ in 0..per_turn {
                 if stop.load(Ordering::SeqCst) {
                     return Ok(taken);
@@ -175,6 +174,7 @@ impl Bench {
             for _ in 0..RECORDED {
                 taken.recorded.push(self.recorded()?);
             }
+            self.limits.measure(&self.context.cpu);
         }
         meter.finish();
         Ok(taken)
@@ -203,38 +203,36 @@ impl Bench {
 }
 
 impl Taken {
-    fn judge(&self, args: &BenchTrain) -> Judge {
+    fn judge(&self, args: &BenchTrain, limits: &Limits) -> Judge {
         let steps = self.steps.iter().map(|sample| &sample.conditions);
         let recorded = self.recorded.iter().map(|sample| &sample.conditions);
-        let limits = self.limits.iter().map(|sample| &sample.conditions);
-        Judge::new(&args.sampling, steps.chain(recorded).chain(limits))
+        Judge::new(&args.sampling, steps.chain(recorded).chain(limits.conditions()))
     }
 
     /// Whether at least half of the steps asked for count, and some of everything else.
-    fn is_enough(&self, args: &BenchTrain) -> bool {
-        let judge = self.judge(args);
+    fn is_enough(&self, args: &BenchTrain, limits: &Limits) -> bool {
+        let judge = self.judge(args, limits);
         let good = self.steps.iter().filter(|sample| judge.accepts(&sample.conditions)).count();
         2 * good as u64 >= args.steps * args.sampling.repeats
             && judge.kept(&self.recorded).is_trusted
-            && judge.kept(&self.limits).is_trusted
+            && limits.are_trusted(&judge)
     }
 }
 
 fn report(
     taken: &Taken,
+    bench: &Bench,
     (args, job): (&BenchTrain, &Job),
-    threads: usize,
     interrupted: bool,
 ) -> Report {
-    let judge = taken.judge(args);
+    let judge = taken.judge(args, &bench.limits);
     let (kept, recorded) = (judge.kept(&taken.steps), judge.kept(&taken.recorded));
-    let kept_limits = judge.kept(&taken.limits);
-    let limits = Measured::median(&kept_limits);
+    let limits = bench.limits.medians(&judge);
     let batch_size = job.config.training.batch_size;
     let rate = kept.spread(|seconds| batch_size as f64 / seconds);
     let step = kept.spread(|seconds| 1e3 * seconds);
     let mut quality = judge.quality(&taken.steps);
-    quality.trusted &= recorded.is_trusted && kept_limits.is_trusted;
+    quality.trusted &= recorded.is_trusted && bench.limits.are_trusted(&judge);
     let timed = |sample: &Sample<f64>| TimedStep {
         ms: 1e3 * sample.value,
         accepted: judge.accepts(&sample.conditions),
@@ -244,7 +242,7 @@ fn report(
         config: job.origin.clone(),
         batch_size,
         pooling: args.pooling,
-        threads,
+        threads: bench.context.cpu.pool.threads(),
         optimizer: job.config.optimizer.sparse.kind,
         dense_optimizer: job.config.optimizer.dense.kind,
         distribution: args.distribution,

@@ -35,10 +35,10 @@ pub struct Schedule {
 }
 
 /// Everything that was taken.
-pub struct Turns {
+pub struct Turns<'a> {
     /// The calls of each case.
     cases: Vec<Vec<Sample<Call>>>,
-    limits: Vec<Sample<Measured>>,
+    limits: &'a mut Limits,
     judge: Judge,
     /// Whether Ctrl-C ended it early.
     pub interrupted: bool,
@@ -46,16 +46,16 @@ pub struct Turns {
 
 /// Calls `case` with each number below `schedule.cases`, once unmeasured, then in turns with
 /// `limits`; `case` says what it did.
-pub fn take(
-    (cpu, limits): (&Cpu, &mut Limits),
+pub fn take<'a>(
+    (cpu, limits): (&Cpu, &'a mut Limits),
     schedule: &Schedule,
     (session, stop): (&Session, &AtomicBool),
     case: &mut dyn FnMut(&Cpu, usize) -> Result<Op, Error>,
-) -> Result<Turns, Error> {
+) -> Result<Turns<'a>, Error> {
     let Schedule { cases, calls, sampling } = *schedule;
     let mut turns = Turns {
         cases: (0..cases).map(|_| Vec::new()).collect(),
-        limits: Vec::new(),
+        limits,
         judge: Judge::new(&sampling, std::iter::empty()),
         interrupted: false,
     };
@@ -69,11 +69,12 @@ pub fn take(
             break;
         }
         meter.set_total(Some(per_turn * (turn + 1).max(sampling.repeats)));
-        turns.limits.push(limits.measure(cpu));
+        turns.limits.measure(cpu);
         for call in 0..per_turn {
             // At least one of each, so that there is something to report.
             if stop.load(Ordering::SeqCst) && (turn > 0 || call >= cases as u64) {
                 turns.interrupted = true;
+                turns.judge(&sampling);
                 return Ok(turns);
             }
             let number = (call % cases as u64) as usize;
@@ -83,17 +84,17 @@ pub fn take(
             turns.cases[number].push(taken);
             meter.advance(turn * per_turn + call + 1, "");
         }
+        turns.limits.measure(cpu);
         turns.judge(&sampling);
     }
     meter.finish();
     Ok(turns)
 }
 
-impl Turns {
+impl Turns<'_> {
     fn judge(&mut self, sampling: &Sampling) {
         let calls = self.cases.iter().flatten().map(|sample| &sample.conditions);
-        let limits = self.limits.iter().map(|sample| &sample.conditions);
-        self.judge = Judge::new(sampling, calls.chain(limits));
+        self.judge = Judge::new(sampling, calls.chain(self.limits.conditions()));
     }
 
     /// Whether at least half of the calls asked for count, and some of the limits.
@@ -102,7 +103,7 @@ impl Turns {
         let good = |calls: &Vec<Sample<Call>>| {
             calls.iter().filter(|call| self.judge.accepts(&call.conditions)).count() as u64
         };
-        self.judge.kept(&self.limits).is_trusted
+        self.limits.are_trusted(&self.judge)
             && self.cases.iter().all(|calls| 2 * good(calls) >= wanted)
     }
 
@@ -113,7 +114,7 @@ impl Turns {
 
     /// The limits.
     pub fn limits(&self) -> Measured {
-        Measured::median(&self.judge.kept(&self.limits))
+        self.limits.medians(&self.judge)
     }
 
     /// How well all of it could be taken.
@@ -122,7 +123,7 @@ impl Turns {
         let mut quality = self.judge.quality(&all);
         let is_trusted = |calls: &Vec<Sample<Call>>| self.judge.kept(calls).is_trusted;
         quality.trusted = self.cases.iter().all(is_trusted);
-        quality.trusted &= self.judge.kept(&self.limits).is_trusted;
+        quality.trusted &= self.limits.are_trusted(&self.judge);
         quality
     }
 }
