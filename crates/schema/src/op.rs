@@ -67,7 +67,9 @@ pub enum Op {
         /// The fused rule.
         optimizer: Optimizer,
     },
-    /// A matrix product, bias included in the forward one.
+    /// A matrix product of a linear layer, and what is done to its sums before they are written:
+    /// bias and ReLU forward, the gradient of the ReLU before the layer in
+    /// [`GemmProduct::BackwardInput`], the gradient of the bias in [`GemmProduct::BackwardWeight`].
     Gemm {
         /// Which product.
         product: GemmProduct,
@@ -78,12 +80,16 @@ pub enum Op {
         /// Inner dimension.
         k: usize,
     },
-    /// Element-wise activation or its backward.
-    Activation {
+    /// Values laid out as the matrix products read them: a weight twice, for forward and backward,
+    /// after each update; the dense features of a batch.
+    Pack {
+        /// Values written.
+        elements: usize,
+    },
+    /// The gradient of a ReLU that no product of the trainer precedes in the backward.
+    ReluBackward {
         /// Elements.
         elements: usize,
-        /// Whether this is the backward.
-        pass: Pass,
     },
     /// Pairwise dot products or their backward.
     Interaction {
@@ -161,8 +167,8 @@ impl Op {
             Self::Gemm { product: GemmProduct::Forward, .. } => "gemm_forward",
             Self::Gemm { product: GemmProduct::BackwardInput, .. } => "gemm_backward_input",
             Self::Gemm { product: GemmProduct::BackwardWeight, .. } => "gemm_backward_weight",
-            Self::Activation { pass: Pass::Forward, .. } => "activation_forward",
-            Self::Activation { pass: Pass::Backward, .. } => "activation_backward",
+            Self::Pack { .. } => "pack",
+            Self::ReluBackward { .. } => "relu_backward",
             Self::Interaction { pass: Pass::Forward, .. } => "interaction_forward",
             Self::Interaction { pass: Pass::Backward, .. } => "interaction_backward",
             Self::Concat { pass: Pass::Forward, .. } => "concat_forward",
@@ -195,7 +201,8 @@ impl Op {
             }
             Self::OutputDist { elements }
             | Self::GradientDist { elements }
-            | Self::Activation { elements, .. }
+            | Self::Pack { elements }
+            | Self::ReluBackward { elements }
             | Self::Concat { elements, .. }
             | Self::Cross { elements, .. }
             | Self::AllReduce { elements }
@@ -227,10 +234,8 @@ impl Op {
                 (elements + update, 8 * ids + 4 * pooled_elements + weights + 2 * 4 * state)
             }
             Self::Gemm { m, n, k, .. } => (2 * m * n * k, 4 * (m * k + k * n + m * n)),
-            Self::Activation { elements, pass } => match pass {
-                Pass::Forward => (elements, 8 * elements),
-                Pass::Backward => (elements, 12 * elements),
-            },
+            Self::Pack { elements } => (0, 8 * elements),
+            Self::ReluBackward { elements } => (elements, 12 * elements),
             Self::Interaction { batch_size, vectors, dim, pass } => {
                 let inputs = batch_size * vectors * dim;
                 let pairs = batch_size * vectors * (vectors - 1) / 2;

@@ -1,10 +1,12 @@
 //! Layers with explicit forward and backward. Each owns its buffers, sized once for the largest
 //! batch; parameters live in one list that the optimizer, the collectives and the checkpoint all
-//! walk.
+//! walk. What passes between layers is in panels (`device::ops::gemm::panels`); embeddings and the
+//! batch are row-major.
 
 pub mod cross;
 pub mod interaction;
 pub mod linear;
+pub mod logit;
 pub mod mlp;
 
 use schema::ModelConfig;

@@ -1,6 +1,7 @@
 //! One rank's model: bottom MLP, embeddings, interaction, top MLP, loss, with explicit forward and
 //! backward and buffers sized once. Knows nothing of data files, schedules or checkpoints.
 
+use device::ops::gemm::panels;
 use device::ops::{activation, dense_update, loss};
 use device::optimizer::Rule;
 use device::{Cpu, buffer};
@@ -10,7 +11,8 @@ use crate::context::RankContext;
 use crate::embedding::EmbeddingCollection;
 use crate::layer::ParameterList;
 use crate::layer::interaction::InteractionLayer;
-use crate::layer::mlp::{LastActivation, Mlp};
+use crate::layer::logit::{Given, Logit};
+use crate::layer::mlp::Mlp;
 use crate::parameter::{DenseParameter, TileState};
 use crate::{Error, initial};
 
@@ -46,22 +48,28 @@ pub struct RankParameters {
 pub struct Model {
     loss: Loss,
     dense_features: usize,
-    dense_width: usize,
     pooled_width: usize,
     parameters: Vec<DenseParameter>,
     bottom: Mlp,
     interaction: InteractionLayer,
     top: Mlp,
+    logit: Logit,
+    /// Whether the logit's input is the output of a ReLU: the top MLP has layers before it.
+    logit_after_relu: bool,
     embedding: EmbeddingCollection,
     optimizers: (OptimizerConfig, OptimizerConfig),
     buffers: Buffers,
 }
 
-/// Activations and gradients between the layers, each for the largest batch.
+/// Activations and gradients between the layers, each for the largest batch; in panels but for the
+/// pooled vectors and what there is one of per sample.
 struct Buffers {
+    input: Vec<f32>,
     pooled: Vec<f32>,
+    logits: Vec<f32>,
     probabilities: Vec<f32>,
     d_logits: Vec<f32>,
+    d_last: Vec<f32>,
     d_interaction: Vec<f32>,
     d_dense: Vec<f32>,
     d_pooled: Vec<f32>,
@@ -107,11 +115,13 @@ impl Model {
     ) -> Self {
         let model = &config.model;
         let mut list = ParameterList::new(model);
-        let layers = (model.dense_features, &model.bottom[..], LastActivation::Relu);
-        let bottom = Mlp::new(&mut list, "bottom", layers, batch_max);
+        let bottom_layers = (model.dense_features, &model.bottom[..]);
+        let bottom = Mlp::new(&mut list, "bottom", bottom_layers, batch_max);
         let interaction = InteractionLayer::new(&mut list, model, batch_max);
-        let layers = (model.interaction_width(), &model.top[..], LastActivation::None);
-        let top = Mlp::new(&mut list, "top", layers, batch_max);
+        let hidden = &model.top[..model.top.len() - 1];
+        let top = Mlp::new(&mut list, "top", (model.interaction_width(), hidden), batch_max);
+        let last_width = hidden.last().copied().unwrap_or(model.interaction_width());
+        let logit = Logit::new(&mut list, &format!("top.{}", hidden.len()), last_width);
         let mut parameters = list.finish();
         let dense = config.optimizer.dense;
         for parameter in &mut parameters {
@@ -120,23 +130,28 @@ impl Model {
         }
         let sparse = config.optimizer.sparse;
         let buffer = |width: usize| vec![0.0; batch_max * width];
+        let in_panels = |width: usize| vec![0.0; panels::len(batch_max, width)];
         Self {
             loss: model.loss,
             dense_features: model.dense_features,
-            dense_width: model.dense_width(),
             pooled_width: model.pooled_width(),
             parameters,
             bottom,
             interaction,
             top,
+            logit,
+            logit_after_relu: !hidden.is_empty(),
             embedding: EmbeddingCollection::new(model, plan, rank, (tiles, sparse.kind)),
             optimizers: (sparse, dense),
             buffers: Buffers {
+                input: in_panels(model.dense_features),
                 pooled: buffer(model.pooled_width()),
+                logits: buffer(1),
                 probabilities: buffer(1),
                 d_logits: buffer(1),
-                d_interaction: buffer(model.interaction_width()),
-                d_dense: buffer(model.dense_width()),
+                d_last: in_panels(last_width),
+                d_interaction: in_panels(model.interaction_width()),
+                d_dense: in_panels(model.dense_width()),
                 d_pooled: buffer(model.pooled_width()),
             },
         }
@@ -175,9 +190,9 @@ impl Model {
     pub fn score(&mut self, context: &mut RankContext, share: Share<'_>) -> Result<&[f32], Error> {
         self.forward(context, share)?;
         let samples = share.batch.size;
-        let logits = self.top.output(self.interaction.output(samples), samples);
-        let probabilities = &mut self.buffers.probabilities[..samples];
-        activation::sigmoid(&context.cpu, logits, probabilities)?;
+        let Buffers { logits, probabilities, .. } = &mut self.buffers;
+        let probabilities = &mut probabilities[..samples];
+        activation::sigmoid(&context.cpu, &logits[..samples], probabilities)?;
         Ok(&self.buffers.probabilities[..samples])
     }
 
@@ -210,11 +225,18 @@ impl Model {
         if samples == 0 {
             return Ok(());
         }
-        self.bottom.forward(context, &self.parameters, &batch.dense, samples)?;
-        let dense = self.bottom.output(&batch.dense, samples);
+        let input = &mut self.buffers.input[..panels::len(samples, self.dense_features)];
+        let RankContext { cpu, profiler, .. } = &mut *context;
+        let shape = (samples, self.dense_features);
+        let op = Op::Pack { elements: batch.dense.len() };
+        profiler.op(op, || panels::pack(cpu, &batch.dense, shape, input))?;
+        self.bottom.forward(context, &self.parameters, input, samples)?;
+        let dense = self.bottom.output(input, samples);
         self.interaction.forward(context, &self.parameters, (dense, pooled), samples)?;
         let joined = self.interaction.output(samples);
-        self.top.forward(context, &self.parameters, joined, samples)
+        self.top.forward(context, &self.parameters, joined, samples)?;
+        let last = self.top.output(joined, samples);
+        self.logit.forward(context, &self.parameters, last, &mut self.buffers.logits[..samples])
     }
 
     fn check(&self, batch: &Batch) -> Result<(), Error> {
@@ -237,7 +259,7 @@ impl Model {
         let RankContext { cpu, profiler, .. } = context;
         let arguments = loss::Arguments {
             kind: self.loss,
-            logits: self.top.output(self.interaction.output(samples), samples),
+            logits: &self.buffers.logits[..samples],
             labels: &share.batch.labels,
             normaliser: share.global_size as f64,
             gradient: &mut self.buffers.d_logits[..samples],
@@ -247,24 +269,30 @@ impl Model {
     }
 
     fn backward(&mut self, context: &mut RankContext, share: Share<'_>) -> Result<(), Error> {
-        let (batch, samples) = (share.batch, share.batch.size);
+        let samples = share.batch.size;
         if samples == 0 {
             // Nothing to learn from here; the gradients still take part in the sum over ranks.
             self.parameters.iter_mut().for_each(|parameter| parameter.gradient.fill(0.0));
             return Ok(());
         }
-        let Buffers { pooled, d_logits, d_interaction, d_dense, d_pooled, .. } = &mut self.buffers;
-        let joined = self.interaction.output(samples);
-        let d_joined = &mut d_interaction[..joined.len()];
+        let Buffers { input, pooled, d_logits, d_last, d_interaction, d_dense, d_pooled, .. } =
+            &mut self.buffers;
         let parameters = &mut self.parameters;
-        let edges = (joined, &d_logits[..samples]);
-        self.top.backward(context, parameters, edges, Some(&mut *d_joined))?;
-        let dense = self.bottom.output(&batch.dense, samples);
-        let d_dense = &mut d_dense[..samples * self.dense_width];
+        let joined = self.interaction.output(samples);
+        let x = self.top.output(joined, samples);
+        let given = Given { x, d_y: &d_logits[..samples], after_relu: self.logit_after_relu };
+        let d_last = &mut d_last[..x.len()];
+        self.logit.backward(context, parameters, given, d_last)?;
+        let d_joined = &mut d_interaction[..joined.len()];
+        self.top.backward(context, parameters, (joined, d_last), Some(&mut *d_joined))?;
+        let input = &input[..panels::len(samples, self.dense_features)];
+        let dense = self.bottom.output(input, samples);
+        let d_dense = &mut d_dense[..dense.len()];
         let inputs = (dense, &pooled[..samples * self.pooled_width], &*d_joined);
         let outputs = (&mut *d_dense, &mut d_pooled[..samples * self.pooled_width]);
         self.interaction.backward(context, parameters, inputs, outputs)?;
-        self.bottom.backward(context, parameters, (&batch.dense, d_dense), None)
+        self.bottom.last_relu_backward(context, d_dense)?;
+        self.bottom.backward(context, parameters, (input, d_dense), None)
     }
 
     fn update_dense(&mut self, context: &mut RankContext, step: Step) -> Result<(), Error> {
@@ -281,6 +309,9 @@ impl Model {
             let arguments = dense_update::Arguments { rule, weights: weight, gradient, state, dim };
             profiler.op(op, || dense_update::run(cpu, arguments))?;
         }
+        self.bottom.weights_changed();
+        self.interaction.weights_changed();
+        self.top.weights_changed();
         Ok(())
     }
 }

@@ -153,7 +153,7 @@ fn scope(op: &Op) -> Scope {
         Op::GradientDist { .. }
         | Op::EmbeddingBackward { .. }
         | Op::Gemm { product: GemmProduct::BackwardInput | GemmProduct::BackwardWeight, .. }
-        | Op::Activation { pass: Pass::Backward, .. }
+        | Op::ReluBackward { .. }
         | Op::Interaction { pass: Pass::Backward, .. }
         | Op::Concat { pass: Pass::Backward, .. }
         | Op::Cross { pass: Pass::Backward, .. } => Scope::BackwardFunction,

@@ -62,7 +62,9 @@ pub fn outputs(op: &Op) -> Vec<Tensor> {
         Op::InputWait { batch_size } | Op::Loss { batch_size } => vec![batch_size],
         Op::EmbeddingForward { pooled_elements, .. } => vec![pooled_elements],
         Op::Gemm { m, n, .. } => vec![m, n],
-        Op::Activation { elements, .. } | Op::AllReduce { elements } => vec![elements],
+        Op::Pack { elements } | Op::ReluBackward { elements } | Op::AllReduce { elements } => {
+            vec![elements]
+        }
         Op::Cross { elements, .. } | Op::Concat { elements, pass: Pass::Forward } => {
             vec![elements]
         }

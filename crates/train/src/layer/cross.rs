@@ -1,6 +1,7 @@
 //! The low-rank cross network of DCN v2: `x_{l+1} = x₀ ⊙ (W_l V_l x_l + b_l) + x_l`.
 
 use device::ops::cross;
+use device::ops::gemm::{Activation, InputGradient, panels};
 use schema::{Op, Pass};
 
 use super::ParameterList;
@@ -49,19 +50,19 @@ impl CrossNetwork {
             let v = parameters.add_factor(format!("cross.{i}.v"), (rank, width));
             let w = parameters.add_factor(format!("cross.{i}.w"), (width, rank));
             CrossLayer {
-                down: Linear { weight: v, bias: None, input: width, output: rank },
-                up: Linear { weight: w, bias: None, input: rank, output: width },
+                down: Linear::new((v, None), (rank, width), Activation::None),
+                up: Linear::new((w, None), (width, rank), Activation::None),
                 bias: parameters.add_zeros(format!("cross.{i}.bias"), width),
-                projected: vec![0.0; batch_max * rank],
-                u: vec![0.0; batch_max * width],
-                output: vec![0.0; batch_max * width],
+                projected: vec![0.0; panels::len(batch_max, rank)],
+                u: vec![0.0; panels::len(batch_max, width)],
+                output: vec![0.0; panels::len(batch_max, width)],
             }
         };
-        let whole = || vec![0.0; batch_max * width];
+        let whole = || vec![0.0; panels::len(batch_max, width)];
         Self {
             width,
             layers: (0..layers).map(layer).collect(),
-            d_projected: vec![0.0; batch_max * rank],
+            d_projected: vec![0.0; panels::len(batch_max, rank)],
             d_u: whole(),
             gradients: [whole(), whole()],
             d_x0: whole(),
@@ -71,7 +72,15 @@ impl CrossNetwork {
     /// The output of the last forward, `[B, width]`.
     #[must_use]
     pub fn output(&self, samples: usize) -> &[f32] {
-        self.layers.last().map_or(&[], |layer| &layer.output[..samples * self.width])
+        self.layers.last().map_or(&[], |layer| &layer.output[..panels::len(samples, self.width)])
+    }
+
+    /// To be called when the parameters have changed.
+    pub fn weights_changed(&mut self) {
+        for layer in &mut self.layers {
+            layer.down.weight_changed();
+            layer.up.weight_changed();
+        }
     }
 
     /// Runs all layers on `x0 [B, width]`.
@@ -84,12 +93,12 @@ impl CrossNetwork {
         parameters: &[DenseParameter],
         x0: &[f32],
     ) -> Result<(), Error> {
-        let samples = x0.len() / self.width;
+        let samples = x0.len() / panels::len(1, self.width);
         for i in 0..self.layers.len() {
             let (before, rest) = self.layers.split_at_mut(i);
             let x = before.last().map_or(x0, |layer| &layer.output[..x0.len()]);
             let layer = &mut rest[0];
-            let projected = &mut layer.projected[..samples * layer.down.output];
+            let projected = &mut layer.projected[..panels::len(samples, layer.down.output())];
             layer.down.forward(context, parameters, x, projected)?;
             let u = &mut layer.u[..x0.len()];
             layer.up.forward(context, parameters, projected, u)?;
@@ -114,6 +123,7 @@ impl CrossNetwork {
         d_out: &[f32],
     ) -> Result<&[f32], Error> {
         let elements = x0.len();
+        let samples = elements / panels::len(1, self.width);
         let d_x0 = &mut self.d_x0[..elements];
         d_x0.fill(0.0);
         let [mut current, mut next] = self.gradients.each_mut();
@@ -134,13 +144,13 @@ impl CrossNetwork {
                     d_x: &mut *d_x,
                 },
             )?;
-            let width = elements / self.width * layer.down.output;
+            let rank = panels::len(samples, layer.down.output());
             let (projected, d_projected) =
-                (&layer.projected[..width], &mut self.d_projected[..width]);
+                (&layer.projected[..rank], &mut self.d_projected[..rank]);
             layer.up.backward_weight(context, parameters, projected, d_u)?;
-            layer.up.backward_input(context, parameters, d_u, d_projected)?;
+            layer.up.backward_input(context, (d_u, d_projected), InputGradient::Write)?;
             layer.down.backward_weight(context, parameters, x, d_projected)?;
-            layer.down.backward_input_accumulate(context, parameters, d_projected, d_x)?;
+            layer.down.backward_input(context, (d_projected, d_x), InputGradient::Accumulate)?;
             std::mem::swap(&mut current, &mut next);
         }
         d_x0.iter_mut().zip(&current[..elements]).for_each(|(d_x0, d_x)| *d_x0 += d_x);

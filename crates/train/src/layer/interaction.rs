@@ -1,7 +1,7 @@
 //! Where the dense vector and the pooled vectors meet: pairwise dots, concatenation, or cross
 //! network.
 
-use device::Cpu;
+use device::ops::gemm::panels;
 use device::ops::interaction;
 use schema::{Interaction, ModelConfig, Op, Pass};
 
@@ -10,9 +10,6 @@ use super::cross::CrossNetwork;
 use crate::Error;
 use crate::context::RankContext;
 use crate::parameter::DenseParameter;
-
-/// Samples copied by one chunk.
-const SAMPLES_PER_CHUNK: usize = 64;
 
 enum Kind {
     Dot(interaction::Shape),
@@ -54,7 +51,7 @@ impl InteractionLayer {
             dense_width: model.dense_width(),
             pooled_width: model.pooled_width(),
             output_width,
-            output: vec![0.0; batch_max * output_width],
+            output: vec![0.0; panels::len(batch_max, output_width)],
         }
     }
 
@@ -63,11 +60,18 @@ impl InteractionLayer {
     pub fn output(&self, samples: usize) -> &[f32] {
         match &self.kind {
             Kind::Cross(network) => network.output(samples),
-            _ => &self.output[..samples * self.output_width],
+            _ => &self.output[..panels::len(samples, self.output_width)],
         }
     }
 
-    /// Combines `dense [B, D]` and `pooled [B, ΣD]`.
+    /// To be called when the parameters have changed.
+    pub fn weights_changed(&mut self) {
+        if let Kind::Cross(network) = &mut self.kind {
+            network.weights_changed();
+        }
+    }
+
+    /// Combines `dense [B, D]`, in panels, and `pooled [B, ΣD]`.
     ///
     /// # Errors
     /// [`Error::Device`] if the shapes do not fit.
@@ -78,7 +82,7 @@ impl InteractionLayer {
         (dense, pooled): (&[f32], &[f32]),
         samples: usize,
     ) -> Result<(), Error> {
-        let out = &mut self.output[..samples * self.output_width];
+        let out = &mut self.output[..panels::len(samples, self.output_width)];
         if let Kind::Dot(shape) = &self.kind {
             let shape = interaction::Shape { b: samples, ..*shape };
             let RankContext { cpu, profiler, .. } = context;
@@ -87,16 +91,16 @@ impl InteractionLayer {
             return Ok(profiler.op(op, || interaction::forward(cpu, arguments))?);
         }
         let op = Op::Concat { elements: out.len(), pass: Pass::Forward };
-        let widths = (self.dense_width, self.pooled_width);
+        let shape = (samples, (self.dense_width, self.pooled_width));
         let RankContext { cpu, profiler, .. } = &mut *context;
-        profiler.op(op, || concatenate(cpu, (dense, pooled), widths, out));
+        profiler.op(op, || panels::join(cpu, (dense, pooled), shape, out))?;
         match &mut self.kind {
             Kind::Cross(network) => network.forward(context, parameters, out),
             _ => Ok(()),
         }
     }
 
-    /// Writes the gradients of both inputs from `d_out [B, width]`.
+    /// Writes the gradients of both inputs, laid out as they are, from `d_out [B, width]`.
     ///
     /// # Errors
     /// [`Error::Device`] if the shapes do not fit.
@@ -107,7 +111,7 @@ impl InteractionLayer {
         (dense, pooled, d_out): (&[f32], &[f32], &[f32]),
         (d_dense, d_pooled): (&mut [f32], &mut [f32]),
     ) -> Result<(), Error> {
-        let samples = d_out.len() / self.output_width;
+        let samples = d_out.len() / panels::len(1, self.output_width);
         let d_joined = match &mut self.kind {
             Kind::Dot(shape) => {
                 let shape = interaction::Shape { b: samples, ..*shape };
@@ -124,50 +128,12 @@ impl InteractionLayer {
             }
         };
         let op = Op::Concat { elements: d_out.len(), pass: Pass::Backward };
-        let widths = (self.dense_width, self.pooled_width);
+        let shape = (samples, (self.dense_width, self.pooled_width));
         let RankContext { cpu, profiler, .. } = context;
-        profiler.op(op, || take_apart(cpu, d_joined, widths, (d_dense, d_pooled)));
-        Ok(())
+        Ok(profiler.op(op, || panels::split(cpu, d_joined, shape, (d_dense, d_pooled)))?)
     }
 }
 
 fn op_of(shape: &interaction::Shape, pass: Pass) -> Op {
     Op::Interaction { batch_size: shape.b, vectors: shape.vectors(), dim: shape.dim, pass }
-}
-
-fn concatenate(
-    cpu: &Cpu,
-    (dense, pooled): (&[f32], &[f32]),
-    (dense_width, pooled_width): (usize, usize),
-    out: &mut [f32],
-) {
-    let width = dense_width + pooled_width;
-    cpu.pool.run_slices(out, SAMPLES_PER_CHUNK * width, |chunk, rows| {
-        for (i, row) in rows.chunks_exact_mut(width).enumerate() {
-            let sample = chunk * SAMPLES_PER_CHUNK + i;
-            let (head, tail) = row.split_at_mut(dense_width);
-            head.copy_from_slice(&dense[sample * dense_width..][..dense_width]);
-            tail.copy_from_slice(&pooled[sample * pooled_width..][..pooled_width]);
-        }
-    });
-}
-
-fn take_apart(
-    cpu: &Cpu,
-    joined: &[f32],
-    (dense_width, pooled_width): (usize, usize),
-    (dense, pooled): (&mut [f32], &mut [f32]),
-) {
-    let width = dense_width + pooled_width;
-    let columns = |out: &mut [f32], first: usize, columns: usize| {
-        let chunk_len = SAMPLES_PER_CHUNK * columns.max(1);
-        cpu.pool.run_slices(out, chunk_len, |chunk, rows| {
-            for (i, row) in rows.chunks_exact_mut(columns).enumerate() {
-                let sample = chunk * SAMPLES_PER_CHUNK + i;
-                row.copy_from_slice(&joined[sample * width + first..][..columns]);
-            }
-        });
-    };
-    columns(dense, 0, dense_width);
-    columns(pooled, dense_width, pooled_width);
 }

@@ -1,7 +1,7 @@
-//! `y = x Wᵀ + b` and its three gradients. Knows nothing of activations.
+//! `y = f(x Wᵀ + b)` and its gradients, activations in panels. Owns the packed form of its weight,
+//! which is made anew on the first forward after the weight has changed.
 
-use device::Cpu;
-use device::ops::gemm;
+use device::ops::gemm::{self, Activation, InputGradient, PackedWeight, panels};
 use schema::{GemmProduct, Op};
 
 use crate::Error;
@@ -9,40 +9,74 @@ use crate::context::RankContext;
 use crate::parameter::DenseParameter;
 
 /// A linear layer; `weight` and `bias` are positions in the list of parameters.
-#[derive(Clone, Copy, Debug)]
+#[derive(Debug)]
 pub struct Linear {
-    /// Position of `[output, input]`.
-    pub weight: usize,
-    /// Position of `[output]`.
-    pub bias: Option<usize>,
-    /// Inputs.
-    pub input: usize,
-    /// Outputs.
-    pub output: usize,
+    weight: usize,
+    bias: Option<usize>,
+    input: usize,
+    output: usize,
+    activation: Activation,
+    packed: PackedWeight,
+    /// Whether `packed` holds the weight as it is now.
+    fresh: bool,
 }
 
 impl Linear {
+    /// A layer of `(output, input)` whose parameters are at `(weight, bias)`.
+    #[must_use]
+    pub fn new(
+        (weight, bias): (usize, Option<usize>),
+        (output, input): (usize, usize),
+        activation: Activation,
+    ) -> Self {
+        let packed = PackedWeight::new(output, input);
+        Self { weight, bias, input, output, activation, packed, fresh: false }
+    }
+
+    /// Inputs.
+    #[must_use]
+    pub fn input(&self) -> usize {
+        self.input
+    }
+
+    /// Outputs.
+    #[must_use]
+    pub fn output(&self) -> usize {
+        self.output
+    }
+
+    /// To be called when the parameters have changed.
+    pub fn weight_changed(&mut self) {
+        self.fresh = false;
+    }
+
     /// Writes `y [B, output]` from `x [B, input]`.
     ///
     /// # Errors
     /// [`Error::Device`] if the shapes do not fit.
     pub fn forward(
-        &self,
+        &mut self,
         context: &mut RankContext,
         parameters: &[DenseParameter],
         x: &[f32],
         y: &mut [f32],
     ) -> Result<(), Error> {
         let RankContext { cpu, profiler, .. } = context;
-        let (b, k, n) = (x.len() / self.input, self.input, self.output);
-        let weight = &parameters[self.weight].weight;
+        let (b, k, n) = (self.samples(y), self.input, self.output);
+        let (weight, activation) = (&mut self.packed, self.activation);
+        if !self.fresh {
+            let op = Op::Pack { elements: 2 * n * k };
+            profiler.op(op, || weight.pack(cpu, &parameters[self.weight].weight))?;
+            self.fresh = true;
+        }
         let bias = self.bias.map(|bias| &parameters[bias].weight[..]);
         let op = Op::Gemm { product: GemmProduct::Forward, m: b, n, k };
-        let arguments = gemm::LinearForward { x, weight, bias, y, b, k, n };
+        let arguments = gemm::LinearForward { x, weight, bias, activation, y, b };
         Ok(profiler.op(op, || gemm::forward(cpu, arguments))?)
     }
 
-    /// Writes the gradients of weight and bias from `x [B, input]` and `d_y [B, output]`.
+    /// Writes the gradients of weight and bias from `x [B, input]` and `d_y [B, output]`, the
+    /// gradient before the activation.
     ///
     /// # Errors
     /// [`Error::Device`] if the shapes do not fit.
@@ -54,7 +88,7 @@ impl Linear {
         d_y: &[f32],
     ) -> Result<(), Error> {
         let RankContext { cpu, profiler, .. } = context;
-        let (b, k, n) = (x.len() / self.input, self.input, self.output);
+        let (b, k, n) = (self.samples(d_y), self.input, self.output);
         let op = Op::Gemm { product: GemmProduct::BackwardWeight, m: n, n: k, k: b };
         let mut d_weight = std::mem::take(&mut parameters[self.weight].gradient);
         let d_bias = self.bias.map(|bias| &mut parameters[bias].gradient[..]);
@@ -65,47 +99,25 @@ impl Linear {
         Ok(done?)
     }
 
-    /// Writes `d_x [B, input]` from `d_y [B, output]`.
+    /// Makes `d_x [B, input]` from `d_y [B, output]`, the gradient before the activation, with the
+    /// weight of the last forward.
     ///
     /// # Errors
     /// [`Error::Device`] if the shapes do not fit.
     pub fn backward_input(
         &self,
         context: &mut RankContext,
-        parameters: &[DenseParameter],
-        d_y: &[f32],
-        d_x: &mut [f32],
-    ) -> Result<(), Error> {
-        self.input_gradient(context, parameters, (d_y, d_x), gemm::backward_input)
-    }
-
-    /// Adds `d_y W` to `d_x [B, input]`.
-    ///
-    /// # Errors
-    /// [`Error::Device`] if the shapes do not fit.
-    pub fn backward_input_accumulate(
-        &self,
-        context: &mut RankContext,
-        parameters: &[DenseParameter],
-        d_y: &[f32],
-        d_x: &mut [f32],
-    ) -> Result<(), Error> {
-        self.input_gradient(context, parameters, (d_y, d_x), gemm::backward_input_accumulate)
-    }
-
-    /// Runs `product`, one of the two that give the gradient of the input.
-    fn input_gradient(
-        &self,
-        context: &mut RankContext,
-        parameters: &[DenseParameter],
         (d_y, d_x): (&[f32], &mut [f32]),
-        product: fn(&Cpu, gemm::LinearBackwardInput<'_>) -> Result<(), device::Error>,
+        gradient: InputGradient<'_>,
     ) -> Result<(), Error> {
         let RankContext { cpu, profiler, .. } = context;
-        let (b, k, n) = (d_y.len() / self.output, self.input, self.output);
+        let (b, k, n) = (self.samples(d_y), self.input, self.output);
         let op = Op::Gemm { product: GemmProduct::BackwardInput, m: b, n: k, k: n };
-        let weight = &parameters[self.weight].weight;
-        let arguments = gemm::LinearBackwardInput { d_y, weight, d_x, b, k, n };
-        Ok(profiler.op(op, || product(cpu, arguments))?)
+        let arguments = gemm::LinearBackwardInput { d_y, weight: &self.packed, gradient, d_x, b };
+        Ok(profiler.op(op, || gemm::backward_input(cpu, arguments))?)
+    }
+
+    fn samples(&self, y: &[f32]) -> usize {
+        y.len() / panels::len(1, self.output)
     }
 }

@@ -57,7 +57,8 @@ struct Row {
 pub fn run(args: &BenchGemm, session: &Session) -> Result<ExitCode, Error> {
     let stop = interrupt::stop_flag(STOPPING);
     let cpu = Cpu::new(session.threads);
-    let mut layers: Vec<Layer> = args.shape.iter().map(Layer::new).collect();
+    let layers = args.shape.iter().map(|shape| Layer::new(&cpu, shape));
+    let mut layers: Vec<Layer> = layers.collect::<Result<_, _>>()?;
     let mut limits = Limits::new(&cpu.pool, ROWS_BYTES, ROW_BYTES);
     let cases = PRODUCTS.len() * layers.len();
     let schedule = Schedule { cases, calls: args.calls, sampling: args.sampling };

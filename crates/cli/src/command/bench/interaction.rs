@@ -3,6 +3,7 @@
 use std::process::ExitCode;
 
 use device::Cpu;
+use device::ops::gemm::panels;
 use device::ops::interaction::{self, Shape};
 use schema::random::CounterRng;
 use schema::{Op, Pass, TriangleOrder};
@@ -97,12 +98,12 @@ impl Vectors {
             let rng = CounterRng::new(stream, 0);
             (0..count as u64).map(|counter| rng.unit(counter) as f32 - 0.5).collect()
         };
-        let (dense_len, pooled_len) = (b * dim, b * shape.pooled_width());
+        let (dense_len, pooled_len) = (panels::len(b, dim), b * shape.pooled_width());
         Self {
             shape,
             dense: draw(1, dense_len),
             pooled: draw(2, pooled_len),
-            out: vec![0.0; b * shape.width()],
+            out: vec![0.0; panels::len(b, shape.width())],
             d_dense: vec![0.0; dense_len],
             d_pooled: vec![0.0; pooled_len],
         }

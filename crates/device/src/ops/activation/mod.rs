@@ -1,5 +1,6 @@
-//! Element-wise activations: ReLU with its gradient, and the sigmoid.
-//! Knows nothing of matrices: elements are all it sees, in chunks of a fixed length.
+//! Element-wise activations: the gradient of ReLU where no product precedes it, and the sigmoid.
+//! ReLU itself is fused into `gemm`. Knows nothing of matrices: elements are all it sees, in chunks
+//! of a fixed length.
 //!
 //! One loop serves every instruction set: it compiles to vectors as it is, and memory bounds it.
 
@@ -12,19 +13,7 @@ use crate::ops::extent;
 /// Elements of a chunk: 64 KiB, which stay in the second-level cache.
 const CHUNK: usize = 16_384;
 
-/// `y = max(y, 0)` in place. NaN stays NaN.
-///
-/// # Cost
-/// One comparison per element; reads and writes 4 bytes each.
-pub fn relu_forward(cpu: &Cpu, y: &mut [f32]) {
-    cpu.pool.run_slices(y, CHUNK, |_, y| {
-        for y in y {
-            *y = scalar::relu(*y);
-        }
-    });
-}
-
-/// `d_y = 0 where y ≤ 0`, in place, from the output `y` of [`relu_forward`].
+/// `d_y = 0 where y ≤ 0`, in place, from the output `y` of a ReLU.
 ///
 /// # Errors
 /// [`Error::Shape`] where the lengths differ, before any work.

@@ -1,7 +1,9 @@
 //! The element-wise part of a low-rank cross layer (DCN v2): `out = x0 ⊙ (u + bias) + x`.
 //! The products `u = W (V x)` are `gemm`'s; this module knows nothing of them.
 //!
-//! One loop serves every instruction set: it compiles to vectors as it is, and memory bounds it.
+//! All matrices are in panels ([`crate::ops::gemm::panels`]); each panel is a small matrix of its
+//! own here. One loop serves every instruction set: it compiles to vectors as it is, and memory
+//! bounds it.
 
 pub mod scalar;
 
@@ -9,44 +11,45 @@ use crate::cpu::Cpu;
 use crate::error::Error;
 use crate::ops::extent;
 use crate::ops::gemm::column_sums;
+use crate::ops::gemm::panels::{self, PANEL};
 
-/// Elements of a chunk, at least; chunks hold whole rows.
+/// Elements of a chunk: whole rows of one panel.
 const CHUNK: usize = 16_384;
 
 /// Arguments of [`forward`].
 #[derive(Debug)]
 pub struct Forward<'a> {
-    /// Input of the first cross layer, `[B, N]`.
+    /// Input of the first cross layer, `[B, N]` in panels.
     pub x0: &'a [f32],
-    /// `W (V x)` without bias, `[B, N]`.
+    /// `W (V x)` without bias, `[B, N]` in panels.
     pub u: &'a [f32],
     /// Bias, `[N]`; its length is the width.
     pub bias: &'a [f32],
-    /// Input of this layer, `[B, N]`.
+    /// Input of this layer, `[B, N]` in panels.
     pub x: &'a [f32],
-    /// Output, `[B, N]`, overwritten.
+    /// Output, `[B, N]` in panels, overwritten.
     pub out: &'a mut [f32],
 }
 
 /// Arguments of [`backward`].
 #[derive(Debug)]
 pub struct Backward<'a> {
-    /// Gradient of the output, `[B, N]`.
+    /// Gradient of the output, `[B, N]` in panels.
     pub d_out: &'a [f32],
-    /// Input of the first cross layer, `[B, N]`.
+    /// Input of the first cross layer, `[B, N]` in panels.
     pub x0: &'a [f32],
-    /// `W (V x)` without bias, `[B, N]`.
+    /// `W (V x)` without bias, `[B, N]` in panels.
     pub u: &'a [f32],
     /// Bias, `[N]`; its length is the width.
     pub bias: &'a [f32],
-    /// Gradient of `u`, `[B, N]`, overwritten.
+    /// Gradient of `u`, `[B, N]` in panels, overwritten.
     pub d_u: &'a mut [f32],
     /// Gradient of the bias, `[N]`, overwritten.
     pub d_bias: &'a mut [f32],
-    /// Gradient of `x0`, `[B, N]`, added to.
+    /// Gradient of `x0`, `[B, N]` in panels, added to.
     pub d_x0: &'a mut [f32],
-    /// The direct part of the gradient of `x`, `[B, N]`, overwritten; the caller adds the part
-    /// through `u` (`gemm::backward_input_accumulate`).
+    /// The direct part of the gradient of `x`, `[B, N]` in panels, overwritten; the caller adds the
+    /// part through `u` (`gemm::backward_input`, accumulating).
     pub d_x: &'a mut [f32],
 }
 
@@ -63,15 +66,16 @@ pub struct Backward<'a> {
 pub fn forward(cpu: &Cpu, arguments: Forward<'_>) -> Result<(), Error> {
     const OP: &str = "cross forward";
     let Forward { x0, u, bias, x, out } = arguments;
-    check_rows(OP, bias.len(), x0.len())?;
+    let b = check_rows(OP, bias.len(), x0.len())?;
     for (what, got) in [("u [B, N]", u.len()), ("x [B, N]", x.len()), ("out [B, N]", out.len())] {
         extent::check(OP, what, x0.len(), got)?;
     }
-    let chunk_len = chunk_len(bias.len());
-    cpu.pool.run_slices(out, chunk_len, |chunk, out| {
-        let first = chunk * chunk_len;
-        let inputs = [x0, u, x].map(|data| &data[first..first + out.len()]);
-        scalar::forward(inputs, bias, out);
+    let mut parts: Vec<_> = parts_mut(out, b).collect();
+    cpu.pool.run_slices(&mut parts, 1, |_, parts| {
+        for Part { panel, first, data: out } in parts {
+            let inputs = [x0, u, x].map(|data| &data[*first..*first + out.len()]);
+            scalar::forward(inputs, &panel_bias(bias, *panel), out);
+        }
     });
     Ok(())
 }
@@ -88,7 +92,7 @@ pub fn forward(cpu: &Cpu, arguments: Forward<'_>) -> Result<(), Error> {
 pub fn backward(cpu: &Cpu, arguments: Backward<'_>) -> Result<(), Error> {
     const OP: &str = "cross backward";
     let Backward { d_out, x0, u, bias, d_u, d_bias, d_x0, d_x } = arguments;
-    check_rows(OP, bias.len(), x0.len())?;
+    let b = check_rows(OP, bias.len(), x0.len())?;
     extent::check(OP, "d_bias [N]", bias.len(), d_bias.len())?;
     for (what, got) in [
         ("d_out [B, N]", d_out.len()),
@@ -99,25 +103,45 @@ pub fn backward(cpu: &Cpu, arguments: Backward<'_>) -> Result<(), Error> {
     ] {
         extent::check(OP, what, x0.len(), got)?;
     }
-    let chunk_len = chunk_len(bias.len());
-    let outputs = d_u.chunks_mut(chunk_len).zip(d_x0.chunks_mut(chunk_len));
-    let mut parts: Vec<_> = outputs.zip(d_x.chunks_mut(chunk_len)).collect();
-    cpu.pool.run_slices(&mut parts, 1, |chunk, parts| {
-        for ((d_u, d_x0), d_x) in parts {
-            let first = chunk * chunk_len;
-            let inputs = [d_out, x0, u].map(|data| &data[first..first + d_u.len()]);
-            scalar::backward(inputs, bias, [d_u, d_x0, d_x]);
+    let outputs = parts_mut(d_u, b).zip(parts_mut(d_x0, b)).zip(parts_mut(d_x, b));
+    let mut parts: Vec<_> = outputs.collect();
+    cpu.pool.run_slices(&mut parts, 1, |_, parts| {
+        for ((Part { panel, first, data: d_u }, d_x0), d_x) in parts {
+            let inputs = [d_out, x0, u].map(|data| &data[*first..*first + d_u.len()]);
+            scalar::backward(inputs, &panel_bias(bias, *panel), [d_u, d_x0.data, d_x.data]);
         }
     });
-    column_sums::run(cpu, d_u, d_bias);
+    column_sums::run(cpu, d_u, b, d_bias);
     Ok(())
 }
 
-fn chunk_len(width: usize) -> usize {
-    CHUNK.next_multiple_of(width.max(1))
+/// Some rows of one panel.
+struct Part<'a> {
+    panel: usize,
+    /// Position of the first element in the whole matrix.
+    first: usize,
+    data: &'a mut [f32],
 }
 
-fn check_rows(op: &'static str, width: usize, elements: usize) -> Result<(), Error> {
-    let whole = elements.checked_div(width).unwrap_or(0) * width;
-    extent::check(op, "x0 [B, N], whole rows", whole, elements)
+fn parts_mut(matrix: &mut [f32], b: usize) -> impl Iterator<Item = Part<'_>> {
+    let panel_len = (b * PANEL).max(1);
+    matrix.chunks_mut(panel_len).enumerate().flat_map(move |(panel, data)| {
+        let parts = data.chunks_mut(CHUNK).enumerate();
+        parts.map(move |(i, data)| Part { panel, first: panel * panel_len + i * CHUNK, data })
+    })
+}
+
+fn panel_bias(bias: &[f32], panel: usize) -> [f32; PANEL] {
+    let mut padded = [0.0; PANEL];
+    let own = &bias[panel * PANEL..bias.len().min((panel + 1) * PANEL)];
+    padded[..own.len()].copy_from_slice(own);
+    padded
+}
+
+/// B, if the elements are whole rows.
+fn check_rows(op: &'static str, width: usize, elements: usize) -> Result<usize, Error> {
+    let row = panels::len(1, width);
+    let b = elements.checked_div(row).unwrap_or(0);
+    extent::check(op, "x0 [B, N] in panels, whole rows", b * row, elements)?;
+    Ok(b)
 }

@@ -1,34 +1,35 @@
-//! Sums over the rows of a matrix: the gradient of a bias. Shared by linear and cross layers.
+//! Sums over the rows of a matrix in panels: the gradient of a bias. Shared by linear and cross
+//! layers.
 
+use super::panels::PANEL;
 use crate::cpu::Cpu;
 
-/// Columns of a chunk.
-const CHUNK_COLUMNS: usize = 64;
 /// Rows summed on their own before they join the total: keeps rounding errors of long columns
 /// small.
 const BLOCK_ROWS: usize = 64;
 
-/// `sums[j] = Σ_i matrix[i, j]`, overwritten; blocks of 64 rows in order, so any thread count gives
-/// the same bytes. `matrix` is `[rows, sums.len()]`.
-pub(crate) fn run(cpu: &Cpu, matrix: &[f32], sums: &mut [f32]) {
-    let columns = sums.len();
-    if columns == 0 {
-        return;
-    }
-    cpu.pool.run_slices(sums, CHUNK_COLUMNS, |chunk, sums| {
-        let first = chunk * CHUNK_COLUMNS;
-        sums.fill(0.0);
-        for block in matrix.chunks(BLOCK_ROWS * columns) {
-            let mut partial = [0.0f32; CHUNK_COLUMNS];
-            let partial = &mut partial[..sums.len()];
-            for row in block.chunks_exact(columns) {
-                for (sum, &value) in partial.iter_mut().zip(&row[first..first + sums.len()]) {
-                    *sum += value;
-                }
-            }
-            for (sum, &partial) in sums.iter_mut().zip(partial.iter()) {
-                *sum += partial;
+/// `sums[j] = Σ_i matrix[i, j]`, overwritten; `matrix` is `[rows, sums.len()]` in panels. Blocks of
+/// 64 rows in order, so any thread count gives the same bytes.
+pub(crate) fn run(cpu: &Cpu, matrix: &[f32], rows: usize, sums: &mut [f32]) {
+    cpu.pool.run_slices(sums, PANEL, |index, sums| {
+        panel(&matrix[index * rows * PANEL..][..rows * PANEL], sums);
+    });
+}
+
+/// The sums over one panel `[rows][32]`, of its first columns.
+#[inline(always)]
+pub(crate) fn panel(panel: &[f32], sums: &mut [f32]) {
+    let mut total = [0.0f32; PANEL];
+    for block in panel.chunks(BLOCK_ROWS * PANEL) {
+        let mut partial = [0.0f32; PANEL];
+        for row in block.as_chunks::<PANEL>().0 {
+            for (sum, &value) in partial.iter_mut().zip(row) {
+                *sum += value;
             }
         }
-    });
+        for (sum, &partial) in total.iter_mut().zip(&partial) {
+            *sum += partial;
+        }
+    }
+    sums.copy_from_slice(&total[..sums.len()]);
 }

@@ -1,74 +1,102 @@
-//! The three matrix products of a linear layer `Y = X Wᵀ + bias`, and the gradient of its bias.
+//! The three matrix products of a linear layer `Y = X Wᵀ + bias`, with the bias, ReLU and their
+//! gradients fused where the sums are still in registers.
 //!
-//! The products themselves are the `gemm` crate's, which picks its own instruction set at run time
-//! (so [`crate::cpu::Isa`] is not asked here); this module owns the cut into tiles and the order of
-//! sums. Knows nothing of activations or of layers in a row.
+//! Activations and their gradients come and go in [`panels`]; the weight is read from a
+//! [`PackedWeight`], made once per step. This module owns the cut into chunks and the order of
+//! sums. Knows nothing of layers in a row.
+#![expect(unsafe_code, reason = "chunks of one matrix are scattered, so slices cannot part them")]
 
+pub mod column;
 pub(crate) mod column_sums;
-mod product;
+pub mod panels;
+mod portable;
 pub mod scalar;
+mod simd;
+mod weight;
 
-use crate::cpu::Cpu;
+use std::ops::Range;
+
+pub use weight::PackedWeight;
+
+use crate::cpu::{Cpu, DisjointMut, Isa};
 use crate::error::Error;
 use crate::ops::extent;
-use product::{Cut, Matrix, Product, Start};
+use panels::PANEL;
+use simd::{Finish, RowsChunk, WeightChunk};
 
 /// Largest error of a sum of `K` products against the f64 oracle, relative to the sum of the
 /// products' magnitudes.
 pub const TOLERANCE: f64 = 1e-5;
 
-/// Rows of the input are read in place, columns of `W` are packed: few rows would pay for the
-/// packing.
-const FORWARD_CUT: Cut = Cut { rows: 512, columns: 96, tiles: 32 };
-/// As in the forward product, but packing rows of `W` costs less than packing its columns.
-const BACKWARD_INPUT_CUT: Cut = Cut { rows: 128, columns: 96, tiles: 32 };
-/// Both sides are packed: tiles of 96 columns lose a fifth of the rate to it, these a tenth.
-const BACKWARD_WEIGHT_CUT: Cut = Cut { rows: 128, columns: 512, tiles: 8 };
+/// Rows of a chunk of the forward product or of the gradient of the input.
+const CHUNK_ROWS: usize = 64;
+/// Floats of the packed weight that a chunk reads: half a second-level cache of 1 MiB, which they
+/// keep from chunk to chunk, beside the rows that pass.
+const CHUNK_WEIGHTS: usize = 128 << 10;
+/// Panels of X of a chunk of the weight gradient: with one of dY, half a second-level cache.
+const CHUNK_PANELS: usize = 4;
+
+/// What follows the bias.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Activation {
+    /// Nothing.
+    None,
+    /// `max(y, 0)`; NaN stays.
+    Relu,
+}
 
 /// Arguments of [`forward`].
 #[derive(Debug)]
 pub struct LinearForward<'a> {
-    /// Input, `[B, K]`.
+    /// Input, `[B, K]` in panels.
     pub x: &'a [f32],
     /// Weight, `[N, K]`.
-    pub weight: &'a [f32],
+    pub weight: &'a PackedWeight,
     /// Bias, `[N]`.
     pub bias: Option<&'a [f32]>,
-    /// Output, `[B, N]`, overwritten.
+    /// What follows the bias.
+    pub activation: Activation,
+    /// Output, `[B, N]` in panels, overwritten.
     pub y: &'a mut [f32],
     /// B, samples.
     pub b: usize,
-    /// K, inputs.
-    pub k: usize,
-    /// N, outputs.
-    pub n: usize,
 }
 
-/// Arguments of [`backward_input`] and [`backward_input_accumulate`].
+/// What becomes of the gradient of the input.
+#[derive(Clone, Copy, Debug)]
+pub enum InputGradient<'a> {
+    /// It is written.
+    Write,
+    /// It is added to what is there: the input feeds more than this layer.
+    Accumulate,
+    /// It is written as 0 where this input `[B, K]` in panels, the output of a ReLU, is not above
+    /// 0: the gradient before the ReLU.
+    BeforeRelu(&'a [f32]),
+}
+
+/// Arguments of [`backward_input`].
 #[derive(Debug)]
 pub struct LinearBackwardInput<'a> {
-    /// Gradient of the output, `[B, N]`.
+    /// Gradient of the output, `[B, N]` in panels.
     pub d_y: &'a [f32],
     /// Weight, `[N, K]`.
-    pub weight: &'a [f32],
-    /// Gradient of the input, `[B, K]`.
+    pub weight: &'a PackedWeight,
+    /// What becomes of the gradient.
+    pub gradient: InputGradient<'a>,
+    /// Gradient of the input, `[B, K]` in panels.
     pub d_x: &'a mut [f32],
     /// B, samples.
     pub b: usize,
-    /// K, inputs.
-    pub k: usize,
-    /// N, outputs.
-    pub n: usize,
 }
 
 /// Arguments of [`backward_weight`].
 #[derive(Debug)]
 pub struct LinearBackwardWeight<'a> {
-    /// Input of the forward product, `[B, K]`.
+    /// Input of the forward product, `[B, K]` in panels.
     pub x: &'a [f32],
-    /// Gradient of the output, `[B, N]`.
+    /// Gradient of the output, `[B, N]` in panels.
     pub d_y: &'a [f32],
-    /// Gradient of the weight, `[N, K]`, overwritten.
+    /// Gradient of the weight, `[N, K]`, row-major, overwritten.
     pub d_weight: &'a mut [f32],
     /// Gradient of the bias, `[N]`, overwritten.
     pub d_bias: Option<&'a mut [f32]>,
@@ -80,37 +108,36 @@ pub struct LinearBackwardWeight<'a> {
     pub n: usize,
 }
 
-/// `Y = X Wᵀ + bias`.
+/// `Y = f(X Wᵀ + bias)`.
 ///
 /// # Cost
 /// `2·B·N·K` FLOPs; compute-bound but for narrow layers.
 /// # Numerics
-/// f32 sums, blocked over `K` and started at the bias; within [`TOLERANCE`] of [`scalar::forward`].
-/// The same bytes for any thread count.
+/// f32 sums over `K` in order, multiplication and addition rounded once, then the bias; within
+/// [`TOLERANCE`] of [`scalar::forward`]. The same bytes for any thread count.
 /// # Errors
 /// [`Error::Shape`] before any work.
 pub fn forward(cpu: &Cpu, arguments: LinearForward<'_>) -> Result<(), Error> {
     const OP: &str = "gemm forward";
-    let LinearForward { x, weight, bias, y, b, k, n } = arguments;
-    extent::check(OP, "x [B, K]", b * k, x.len())?;
-    extent::check(OP, "weight [N, K]", n * k, weight.len())?;
+    let LinearForward { x, weight, bias, activation, y, b } = arguments;
+    let (n, k) = weight.shape();
+    extent::check(OP, "x [B, K] in panels", panels::len(b, k), x.len())?;
     extent::check(OP, "bias [N]", n, bias.map_or(n, <[f32]>::len))?;
-    extent::check(OP, "y [B, N]", b * n, y.len())?;
-    let mut product = Product {
-        a: Matrix::new(x, k),
-        b: Matrix::transposed(weight, k),
-        start: bias.map_or(Start::Zero, Start::Row),
-        c: y,
-        m: b,
-        n,
-        inner: k,
-        cut: FORWARD_CUT,
+    extent::check(OP, "y [B, N] in panels", panels::len(b, n), y.len())?;
+    let mut padded = vec![0.0; panels::len(1, n)];
+    if let Some(bias) = bias {
+        padded[..n].copy_from_slice(bias);
+    }
+    let finish = match activation {
+        Activation::None => Finish::Bias,
+        Activation::Relu => Finish::BiasRelu,
     };
-    product::run(cpu, &mut product);
+    let rows = Rows { a: x, b: weight.forward(), other: &padded, finish, inner: k, columns: n };
+    rows.run(cpu, y, b);
     Ok(())
 }
 
-/// `dX = dY W`; `d_x` is overwritten.
+/// `dX = dY W`, and what [`InputGradient`] says becomes of it.
 ///
 /// # Cost
 /// `2·B·N·K` FLOPs.
@@ -119,52 +146,28 @@ pub fn forward(cpu: &Cpu, arguments: LinearForward<'_>) -> Result<(), Error> {
 /// # Errors
 /// [`Error::Shape`] before any work.
 pub fn backward_input(cpu: &Cpu, arguments: LinearBackwardInput<'_>) -> Result<(), Error> {
-    input_gradient(cpu, arguments, Start::Zero)
-}
-
-/// `dX += dY W`, where the input feeds more than this layer.
-///
-/// # Cost
-/// `2·B·N·K` FLOPs.
-/// # Numerics
-/// As [`forward`], summed over `N`.
-/// # Errors
-/// [`Error::Shape`] before any work.
-pub fn backward_input_accumulate(
-    cpu: &Cpu,
-    arguments: LinearBackwardInput<'_>,
-) -> Result<(), Error> {
-    input_gradient(cpu, arguments, Start::Kept)
-}
-
-fn input_gradient(
-    cpu: &Cpu,
-    arguments: LinearBackwardInput<'_>,
-    start: Start<'_>,
-) -> Result<(), Error> {
     const OP: &str = "gemm backward_input";
-    let LinearBackwardInput { d_y, weight, d_x, b, k, n } = arguments;
-    extent::check(OP, "d_y [B, N]", b * n, d_y.len())?;
-    extent::check(OP, "weight [N, K]", n * k, weight.len())?;
-    extent::check(OP, "d_x [B, K]", b * k, d_x.len())?;
-    let mut product = Product {
-        a: Matrix::new(d_y, n),
-        b: Matrix::new(weight, k),
-        start,
-        c: d_x,
-        m: b,
-        n: k,
-        inner: n,
-        cut: BACKWARD_INPUT_CUT,
+    let LinearBackwardInput { d_y, weight, gradient, d_x, b } = arguments;
+    let (n, k) = weight.shape();
+    extent::check(OP, "d_y [B, N] in panels", panels::len(b, n), d_y.len())?;
+    extent::check(OP, "d_x [B, K] in panels", panels::len(b, k), d_x.len())?;
+    let (finish, other) = match gradient {
+        InputGradient::Write => (Finish::Store, &[][..]),
+        InputGradient::Accumulate => (Finish::Add, &[][..]),
+        InputGradient::BeforeRelu(x) => {
+            extent::check(OP, "x [B, K] in panels", panels::len(b, k), x.len())?;
+            (Finish::Mask, x)
+        }
     };
-    product::run(cpu, &mut product);
+    let rows = Rows { a: d_y, b: weight.backward(), other, finish, inner: n, columns: k };
+    rows.run(cpu, d_x, b);
     Ok(())
 }
 
 /// `dW = dYᵀ X` and `d_bias[n] = Σ_b dY[b, n]`.
 ///
 /// # Cost
-/// `2·B·N·K` FLOPs, and one more reading of `d_y` for the bias.
+/// `2·B·N·K` FLOPs; the bias is summed from panels that the product has in the cache.
 /// # Numerics
 /// As [`forward`], summed over `B` in order (the bias in blocks of 64 samples).
 /// # Errors
@@ -172,23 +175,96 @@ fn input_gradient(
 pub fn backward_weight(cpu: &Cpu, arguments: LinearBackwardWeight<'_>) -> Result<(), Error> {
     const OP: &str = "gemm backward_weight";
     let LinearBackwardWeight { x, d_y, d_weight, d_bias, b, k, n } = arguments;
-    extent::check(OP, "x [B, K]", b * k, x.len())?;
-    extent::check(OP, "d_y [B, N]", b * n, d_y.len())?;
+    extent::check(OP, "x [B, K] in panels", panels::len(b, k), x.len())?;
+    extent::check(OP, "d_y [B, N] in panels", panels::len(b, n), d_y.len())?;
     extent::check(OP, "d_weight [N, K]", n * k, d_weight.len())?;
     extent::check(OP, "d_bias [N]", n, d_bias.as_ref().map_or(n, |d_bias| d_bias.len()))?;
-    let mut product = Product {
-        a: Matrix::transposed(d_y, n),
-        b: Matrix::new(x, k),
-        start: Start::Zero,
-        c: d_weight,
-        m: n,
-        n: k,
-        inner: b,
-        cut: BACKWARD_WEIGHT_CUT,
-    };
-    product::run(cpu, &mut product);
-    if let Some(d_bias) = d_bias {
-        column_sums::run(cpu, d_y, d_bias);
+    if b == 0 {
+        d_weight.fill(0.0);
+        d_bias.into_iter().for_each(|d_bias| d_bias.fill(0.0));
+        return Ok(());
     }
+    // At least one, so that the bias is summed even where there are no inputs.
+    let groups = panels::count(k).div_ceil(CHUNK_PANELS).max(1);
+    let d_weight = DisjointMut::new(d_weight);
+    let d_bias = d_bias.map(DisjointMut::new);
+    cpu.pool.run(groups * panels::count(n), |index| {
+        let (group, n_panel) = (index / panels::count(n), index % panels::count(n));
+        let k_panels = part_of(panels::count(k), group, groups);
+        let sums = d_bias.as_ref().filter(|_| group == 0).map(|sums| sums.as_ptr().cast_mut());
+        let chunk = WeightChunk {
+            d_y: d_y.as_ptr(),
+            x: x.as_ptr(),
+            d_weight: d_weight.as_ptr().cast_mut(),
+            d_bias: sums.unwrap_or(std::ptr::null_mut()),
+            samples: b,
+            n,
+            k,
+            n_panel,
+            k_panels,
+        };
+        // SAFETY: the extents were checked; each chunk is its own rectangle of the gradient.
+        unsafe {
+            match cpu.isa {
+                #[cfg(target_arch = "x86_64")]
+                Isa::Avx2(token) => simd::x86::weight_avx2(token, &chunk),
+                #[cfg(target_arch = "x86_64")]
+                Isa::Avx512(token) => simd::x86::weight_avx512(token, &chunk),
+                _ => portable::weight(&chunk),
+            }
+        }
+    });
     Ok(())
+}
+
+/// `C = A B` where the rows of A and C are samples.
+struct Rows<'a> {
+    /// `[samples, inner]` in panels.
+    a: &'a [f32],
+    /// `[panels of C][inner][32]`.
+    b: &'a [f32],
+    /// The bias or the mask.
+    other: &'a [f32],
+    finish: Finish,
+    inner: usize,
+    columns: usize,
+}
+
+impl Rows<'_> {
+    /// Chunks of rows within groups of panels: consecutive chunks read the same weights.
+    fn run(&self, cpu: &Cpu, c: &mut [f32], samples: usize) {
+        let panels = panels::count(self.columns);
+        let groups = (panels * self.inner * PANEL).div_ceil(CHUNK_WEIGHTS).clamp(1, panels.max(1));
+        let blocks = samples.div_ceil(CHUNK_ROWS);
+        let c = DisjointMut::new(c);
+        cpu.pool.run(groups * blocks, |index| {
+            let (group, block) = (index / blocks, index % blocks);
+            let chunk = RowsChunk {
+                a: self.a.as_ptr(),
+                b: self.b.as_ptr(),
+                c: c.as_ptr().cast_mut(),
+                other: self.other.as_ptr(),
+                finish: self.finish,
+                samples,
+                inner: self.inner,
+                rows: block * CHUNK_ROWS..samples.min((block + 1) * CHUNK_ROWS),
+                panels: part_of(panels, group, groups),
+            };
+            // SAFETY: the extents were checked; each chunk is its own rectangle of C.
+            unsafe {
+                match cpu.isa {
+                    #[cfg(target_arch = "x86_64")]
+                    Isa::Avx2(token) => simd::x86::rows_avx2(token, &chunk),
+                    #[cfg(target_arch = "x86_64")]
+                    Isa::Avx512(token) => simd::x86::rows_avx512(token, &chunk),
+                    _ => portable::rows(&chunk),
+                }
+            }
+        });
+    }
+}
+
+/// Part `part` of `parts` even parts of `0..length`.
+fn part_of(length: usize, part: usize, parts: usize) -> Range<usize> {
+    length * part / parts..length * (part + 1) / parts
 }

@@ -1,14 +1,18 @@
 //! The dot interaction: all pairwise dot products of a sample's vectors, after its dense vector.
-//! Knows nothing of tables or layers.
+//! The dense vectors, the output and their gradients are in panels, as the layers around use them;
+//! a chunk of samples is turned to rows and back within the cache. Knows nothing of tables or
+//! layers.
+#![expect(unsafe_code, reason = "chunks of samples write scattered rows of panels")]
 
 pub mod scalar;
 mod simd;
 
 use schema::TriangleOrder;
 
-use crate::cpu::Cpu;
+use crate::cpu::{Cpu, DisjointMut};
 use crate::error::Error;
 use crate::ops::extent;
+use crate::ops::gemm::panels::{self, RowsMut};
 
 /// Samples of a chunk.
 const CHUNK_SAMPLES: usize = 32;
@@ -84,11 +88,11 @@ impl Shape {
 pub struct Forward<'a> {
     /// The shape.
     pub shape: Shape,
-    /// Vector 0 of each sample, `[B, D]`.
+    /// Vector 0 of each sample, `[B, D]` in panels.
     pub dense: &'a [f32],
     /// Vectors 1 to F of each sample, `[B, F·D]`.
     pub pooled: &'a [f32],
-    /// `[B, D + pairs]`, overwritten.
+    /// `[B, D + pairs]` in panels, overwritten.
     pub out: &'a mut [f32],
 }
 
@@ -97,13 +101,13 @@ pub struct Forward<'a> {
 pub struct Backward<'a> {
     /// The shape.
     pub shape: Shape,
-    /// Vector 0 of each sample, `[B, D]`.
+    /// Vector 0 of each sample, `[B, D]` in panels.
     pub dense: &'a [f32],
     /// Vectors 1 to F of each sample, `[B, F·D]`.
     pub pooled: &'a [f32],
-    /// Gradient of the output, `[B, D + pairs]`.
+    /// Gradient of the output, `[B, D + pairs]` in panels.
     pub d_out: &'a [f32],
-    /// Gradient of `dense`, `[B, D]`, overwritten.
+    /// Gradient of `dense`, `[B, D]` in panels, overwritten.
     pub d_dense: &'a mut [f32],
     /// Gradient of `pooled`, `[B, F·D]`, overwritten.
     pub d_pooled: &'a mut [f32],
@@ -125,16 +129,19 @@ pub fn forward(cpu: &Cpu, arguments: Forward<'_>) -> Result<(), Error> {
     const OP: &str = "interaction forward";
     let Forward { shape, dense, pooled, out } = arguments;
     check_inputs(OP, &shape, dense, pooled)?;
-    extent::check(OP, "out [B, D + pairs]", shape.b * shape.width(), out.len())?;
-    if out.is_empty() {
-        return Ok(());
-    }
-    cpu.pool.run_slices(out, CHUNK_SAMPLES * shape.width(), |chunk, out| {
-        let first = chunk * CHUNK_SAMPLES;
-        let samples = out.len() / shape.width();
-        let dense = &dense[first * shape.dim..][..samples * shape.dim];
-        let pooled = &pooled[first * shape.pooled_width()..][..samples * shape.pooled_width()];
-        simd::forward(cpu.isa, &shape, [dense, pooled], out);
+    let width = shape.width();
+    extent::check(OP, "out [B, D + pairs] in panels", panels::len(shape.b, width), out.len())?;
+    let out = RowsMut::new(out, shape.b);
+    cpu.pool.run(shape.b.div_ceil(CHUNK_SAMPLES), |chunk| {
+        let (first, samples) = samples_of(chunk, shape.b);
+        let dense = rows_of(dense, shape.b, (first, samples), shape.dim);
+        let pooled = part(pooled, first * shape.pooled_width(), samples * shape.pooled_width());
+        let mut rows = vec![0.0; samples * width];
+        simd::forward(cpu.isa, &shape, [&dense, pooled], &mut rows);
+        for (row, values) in (first..).zip(rows.chunks_exact(width)) {
+            // SAFETY: chunks hold different samples.
+            unsafe { out.write(row, values) };
+        }
     });
     Ok(())
 }
@@ -154,27 +161,43 @@ pub fn backward(cpu: &Cpu, arguments: Backward<'_>) -> Result<(), Error> {
     let Backward { shape, dense, pooled, d_out, d_dense, d_pooled } = arguments;
     check_inputs(OP, &shape, dense, pooled)?;
     let (width, pooled_width) = (shape.width(), shape.pooled_width());
-    extent::check(OP, "d_out [B, D + pairs]", shape.b * width, d_out.len())?;
-    extent::check(OP, "d_dense [B, D]", shape.b * shape.dim, d_dense.len())?;
-    extent::check(OP, "d_pooled [B, F·D]", shape.b * pooled_width, d_pooled.len())?;
-    if d_dense.is_empty() {
-        return Ok(());
-    }
-    let run = |chunk: usize, d_dense: &mut [f32], d_pooled: &mut [f32]| {
-        let first = chunk * CHUNK_SAMPLES;
-        let samples = d_dense.len() / shape.dim;
-        let part = |data, width| part(data, first * width, samples * width);
-        let inputs = [part(dense, shape.dim), part(pooled, pooled_width), part(d_out, width)];
-        simd::backward(cpu.isa, &shape, inputs, [d_dense, d_pooled]);
-    };
-    let chunk_len = CHUNK_SAMPLES * shape.dim;
-    if pooled_width == 0 {
-        cpu.pool.run_slices(d_dense, chunk_len, |chunk, d_dense| run(chunk, d_dense, &mut []));
-    } else {
-        let lens = (chunk_len, CHUNK_SAMPLES * pooled_width);
-        cpu.pool.run_zipped((d_dense, d_pooled), lens, run);
-    }
+    let (b, d_out_len) = (shape.b, panels::len(shape.b, width));
+    extent::check(OP, "d_out [B, D + pairs] in panels", d_out_len, d_out.len())?;
+    extent::check(OP, "d_dense [B, D] in panels", panels::len(b, shape.dim), d_dense.len())?;
+    extent::check(OP, "d_pooled [B, F·D]", b * pooled_width, d_pooled.len())?;
+    let d_dense = RowsMut::new(d_dense, b);
+    let d_pooled = DisjointMut::new(d_pooled);
+    cpu.pool.run(b.div_ceil(CHUNK_SAMPLES), |chunk| {
+        let (first, samples) = samples_of(chunk, b);
+        let rows = |panels, columns| rows_of(panels, b, (first, samples), columns);
+        let (dense, d_out) = (rows(dense, shape.dim), rows(d_out, width));
+        let pooled = part(pooled, first * pooled_width, samples * pooled_width);
+        // SAFETY: chunks hold different samples, all inside the pooled matrix.
+        let d_pooled =
+            unsafe { d_pooled.part(first * pooled_width..(first + samples) * pooled_width) };
+        let mut d_rows = vec![0.0; samples * shape.dim];
+        simd::backward(cpu.isa, &shape, [&dense, pooled, &d_out], [&mut d_rows, d_pooled]);
+        for (row, values) in (first..).zip(d_rows.chunks_exact(shape.dim.max(1))) {
+            // SAFETY: chunks hold different samples.
+            unsafe { d_dense.write(row, values) };
+        }
+    });
     Ok(())
+}
+
+/// First sample of a chunk, and how many it has.
+fn samples_of(chunk: usize, b: usize) -> (usize, usize) {
+    let first = chunk * CHUNK_SAMPLES;
+    (first, CHUNK_SAMPLES.min(b - first))
+}
+
+/// Some rows of panels of `b` rows, row-major.
+fn rows_of(panels: &[f32], b: usize, (first, samples): (usize, usize), columns: usize) -> Vec<f32> {
+    let mut rows = vec![0.0; samples * columns];
+    for (row, to) in (first..).zip(rows.chunks_exact_mut(columns.max(1))) {
+        panels::read_row(panels, b, row, to);
+    }
+    rows
 }
 
 fn part(data: &[f32], first: usize, len: usize) -> &[f32] {
@@ -187,6 +210,6 @@ fn check_inputs(
     dense: &[f32],
     pooled: &[f32],
 ) -> Result<(), Error> {
-    extent::check(op, "dense [B, D]", shape.b * shape.dim, dense.len())?;
+    extent::check(op, "dense [B, D] in panels", panels::len(shape.b, shape.dim), dense.len())?;
     extent::check(op, "pooled [B, F·D]", shape.b * shape.pooled_width(), pooled.len())
 }

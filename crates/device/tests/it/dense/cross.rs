@@ -2,9 +2,11 @@
 
 use device::Cpu;
 use device::ops::cross::{self, Backward, Forward, scalar};
+use device::ops::gemm::panels;
 
 use super::{
-    assert_close, bits, check_gradient, check_refused, same_on_every_cpu, uniform, weighted, widen,
+    assert_close, bits, check_gradient, check_refused, packed, same_on_every_cpu, uniform,
+    unpacked, weighted, widen,
 };
 
 const SHAPES: [(usize, usize); 7] =
@@ -15,11 +17,13 @@ fn forward_gives_the_bytes_of_the_oracle() {
     for (b, n) in SHAPES {
         let [x0, u, x] = [1, 2, 3].map(|seed| uniform(seed, b * n));
         let bias = uniform(4, n);
+        let [x0_panels, u_panels, x_panels] = [&x0, &u, &x].map(|values| packed(values, b, n));
         let out = same_on_every_cpu(|cpu| {
-            let mut out = vec![9.0; b * n];
-            let arguments = Forward { x0: &x0, u: &u, bias: &bias, x: &x, out: &mut out };
+            let mut out = vec![9.0; panels::len(b, n)];
+            let (x0, u, x) = (&x0_panels, &u_panels, &x_panels);
+            let arguments = Forward { x0, u, bias: &bias, x, out: &mut out };
             cross::forward(cpu, arguments).unwrap();
-            out
+            unpacked(&out, b, n)
         });
         let mut oracle = vec![0.0; b * n];
         scalar::forward([&x0, &u, &x], &bias, &mut oracle);
@@ -33,12 +37,12 @@ fn backward_follows_the_oracle() {
         let [d_out, x0, u, before] = [1, 2, 3, 4].map(|seed| uniform(seed, b * n));
         let bias = uniform(5, n);
         let run = |cpu: &Cpu| {
-            let [mut d_u, mut d_x] = [0, 1].map(|_| vec![9.0; b * n]);
-            let (mut d_x0, mut d_bias) = (before.clone(), vec![9.0; n]);
+            let [mut d_u, mut d_x] = [0, 1].map(|_| vec![9.0; panels::len(b, n)]);
+            let (mut d_x0, mut d_bias) = (packed(&before, b, n), vec![9.0; n]);
             let arguments = Backward {
-                d_out: &d_out,
-                x0: &x0,
-                u: &u,
+                d_out: &packed(&d_out, b, n),
+                x0: &packed(&x0, b, n),
+                u: &packed(&u, b, n),
                 bias: &bias,
                 d_u: &mut d_u,
                 d_bias: &mut d_bias,
@@ -46,6 +50,7 @@ fn backward_follows_the_oracle() {
                 d_x: &mut d_x,
             };
             cross::backward(cpu, arguments).unwrap();
+            let [d_u, d_x0, d_x] = [d_u, d_x0, d_x].map(|panels| unpacked(&panels, b, n));
             [d_u, d_x0, d_x, d_bias].concat()
         };
         let got = same_on_every_cpu(run);
@@ -83,15 +88,17 @@ fn gradients_match_differences() {
 
 #[test]
 fn wrong_lengths_are_refused_by_name() {
-    let (full, short) = ([0.0; 6], [0.0; 5]);
-    let arguments = Forward { x0: &full, u: &short, bias: &[0.0; 3], x: &full, out: &mut [0.0; 6] };
+    let (full, short) = ([0.0; 64], [0.0; 63]);
+    let arguments =
+        Forward { x0: &full, u: &short, bias: &[0.0; 3], x: &full, out: &mut [0.0; 64] };
     check_refused(
         cross::forward(&Cpu::new(1), arguments),
-        "cross forward: u [B, N]: expected 6, got 5",
+        "cross forward: u [B, N]: expected 64, got 63",
     );
-    let arguments = Forward { x0: &full, u: &full, bias: &[0.0; 4], x: &full, out: &mut [0.0; 6] };
+    let arguments =
+        Forward { x0: &full, u: &full, bias: &[0.0; 33], x: &full, out: &mut [0.0; 64] };
     check_refused(
-        cross::forward(&Cpu::new(1), arguments),
-        "cross forward: x0 [B, N], whole rows: expected 4, got 6",
+        cross::forward(&Cpu::new(1), Forward { x0: &short, ..arguments }),
+        "cross forward: x0 [B, N] in panels, whole rows: expected 0, got 63",
     );
 }

@@ -1,12 +1,15 @@
 //! The linear layer's three products and its bias gradient.
 
-use device::Cpu;
+use device::ops::activation::scalar::{relu, relu_gradient};
 use device::ops::gemm::{
-    self, LinearBackwardInput, LinearBackwardWeight, LinearForward, TOLERANCE, scalar,
+    self, Activation, InputGradient, LinearBackwardInput, LinearBackwardWeight, LinearForward,
+    PackedWeight, TOLERANCE, column, panels, scalar,
 };
+use device::{Cpu, Isa};
 
 use super::{
-    assert_close, below, check_gradient, check_refused, on_every_cpu, uniform, weighted, widen,
+    assert_close, below, check_gradient, check_refused, on_every_cpu, packed, same_on_every_cpu,
+    uniform, unpacked, weighted, widen,
 };
 
 /// (B, N, K): edges, the shapes of real layers at small B, sizes that split into several tiles in
@@ -40,18 +43,34 @@ fn scale(inner: usize) -> f64 {
 fn forward_follows_the_f64_oracle() {
     for (b, n, k) in shapes() {
         let (x, weight) = (uniform(1, b * k), uniform(2, n * k));
-        for bias in [None, Some(uniform(3, n))] {
-            let bias = bias.as_deref();
+        let x_panels = packed(&x, b, k);
+        let bias = uniform(3, n);
+        let variants = [
+            (None, Activation::None),
+            (Some(&bias), Activation::None),
+            (Some(&bias), Activation::Relu),
+        ];
+        for (bias, activation) in variants {
             let results = on_every_cpu(|cpu| {
-                let mut y = vec![9.0; b * n];
-                let arguments = LinearForward { x: &x, weight: &weight, bias, y: &mut y, b, k, n };
+                let mut y = vec![9.0; panels::len(b, n)];
+                let arguments = LinearForward {
+                    x: &x_panels,
+                    weight: &weight_of(cpu, &weight, n, k),
+                    bias: bias.map(|bias| &bias[..]),
+                    activation,
+                    y: &mut y,
+                    b,
+                };
                 gemm::forward(cpu, arguments).unwrap();
-                y
+                unpacked(&y, b, n)
             });
             let mut oracle = vec![0.0; b * n];
-            let wide_bias = bias.map(widen);
+            let wide_bias = bias.map(|bias| widen(bias));
             let wide = [&widen(&x)[..], &widen(&weight)];
             scalar::forward(wide, wide_bias.as_deref(), &mut oracle, (n, k));
+            if activation == Activation::Relu {
+                oracle.iter_mut().for_each(|y| *y = relu(*y));
+            }
             for y in results {
                 assert_close(&y, &oracle, TOLERANCE, scale(k));
             }
@@ -62,22 +81,28 @@ fn forward_follows_the_f64_oracle() {
 #[test]
 fn backward_input_follows_the_f64_oracle() {
     for (b, n, k) in shapes() {
-        let (d_y, weight, before) = (uniform(1, b * n), uniform(2, n * k), uniform(3, b * k));
-        let run = |cpu: &Cpu, accumulate: bool| {
-            let mut d_x = before.clone();
+        let (d_y, weight, x) = (uniform(1, b * n), uniform(2, n * k), uniform(3, b * k));
+        let (d_y_panels, x_panels) = (packed(&d_y, b, n), packed(&x, b, k));
+        let run = |cpu: &Cpu, gradient: InputGradient<'_>| {
+            let mut d_x = x_panels.clone();
+            let weight = &weight_of(cpu, &weight, n, k);
             let arguments =
-                LinearBackwardInput { d_y: &d_y, weight: &weight, d_x: &mut d_x, b, k, n };
-            if accumulate {
-                gemm::backward_input_accumulate(cpu, arguments).unwrap();
-            } else {
-                gemm::backward_input(cpu, arguments).unwrap();
-            }
-            d_x
+                LinearBackwardInput { d_y: &d_y_panels, weight, gradient, d_x: &mut d_x, b };
+            gemm::backward_input(cpu, arguments).unwrap();
+            unpacked(&d_x, b, k)
         };
-        for (accumulate, mut oracle) in [(false, vec![0.0; b * k]), (true, widen(&before))] {
-            let wide = [&widen(&d_y)[..], &widen(&weight)];
-            scalar::backward_input_accumulate(wide, &mut oracle, (n, k));
-            for d_x in on_every_cpu(|cpu| run(cpu, accumulate)) {
+        let mut written = vec![0.0; b * k];
+        scalar::backward_input_accumulate([&widen(&d_y), &widen(&weight)], &mut written, (n, k));
+        let each = |f: fn(f64, f64) -> f64| -> Vec<f64> {
+            written.iter().zip(&x).map(|(&d, &x)| f(f64::from(x), d)).collect()
+        };
+        let variants = [
+            (InputGradient::Write, each(|_, d| d)),
+            (InputGradient::Accumulate, each(|x, d| x + d)),
+            (InputGradient::BeforeRelu(&x_panels), each(relu_gradient)),
+        ];
+        for (gradient, oracle) in variants {
+            for d_x in on_every_cpu(|cpu| run(cpu, gradient)) {
                 assert_close(&d_x, &oracle, TOLERANCE, scale(n));
             }
         }
@@ -88,11 +113,12 @@ fn backward_input_follows_the_f64_oracle() {
 fn backward_weight_follows_the_f64_oracle() {
     for (b, n, k) in shapes() {
         let (x, d_y) = (uniform(1, b * k), uniform(2, b * n));
+        let (x_panels, d_y_panels) = (packed(&x, b, k), packed(&d_y, b, n));
         let results = on_every_cpu(|cpu| {
             let (mut d_weight, mut d_bias) = (vec![9.0; n * k], vec![9.0; n]);
             let arguments = LinearBackwardWeight {
-                x: &x,
-                d_y: &d_y,
+                x: &x_panels,
+                d_y: &d_y_panels,
                 d_weight: &mut d_weight,
                 d_bias: Some(&mut d_bias),
                 b,
@@ -110,6 +136,101 @@ fn backward_weight_follows_the_f64_oracle() {
             assert_close(&result[..n * k], &d_weight, TOLERANCE, scale(b));
             assert_close(&result[n * k..], &d_bias, TOLERANCE, scale(b));
         }
+    }
+}
+
+#[test]
+fn small_products_are_right_in_every_corner() {
+    // Whole numbers, so that every order of sums gives the same value.
+    let values = |seed: u64, len: usize| -> Vec<f32> {
+        (0..len).map(|i| below(seed + 7 * i as u64, 9) as f32 - 4.0).collect()
+    };
+    for b in [1, 2, 3, 5, 7, 8, 9, 15, 65] {
+        for n in [1, 2, 15, 16, 17, 31, 32, 33, 65] {
+            for k in [1, 2, 7, 8, 17, 31, 32, 33, 64, 70] {
+                let [x, weight, d_y] =
+                    [(1, b * k), (2, n * k), (3, b * n)].map(|(s, l)| values(s, l));
+                let [mut y, mut d_x, mut d_w] = [b * n, b * k, n * k].map(|len| vec![0.0f32; len]);
+                scalar::forward([&x, &weight], None, &mut y, (n, k));
+                scalar::backward_input_accumulate([&d_y, &weight], &mut d_x, (n, k));
+                scalar::backward_weight([&x, &d_y], &mut d_w, (n, k));
+                for isa in Isa::all() {
+                    let cpu = &Cpu::with_isa(1, isa);
+                    assert_eq!(
+                        products(cpu, [&x, &weight, &d_y], (b, n, k)),
+                        [&y[..], &d_x, &d_w].concat()
+                    );
+                }
+            }
+        }
+    }
+}
+
+/// Y, dX and dW, one after the other.
+fn products(
+    cpu: &Cpu,
+    [x, weight, d_y]: [&[f32]; 3],
+    (b, n, k): (usize, usize, usize),
+) -> Vec<f32> {
+    let (x, d_y, weight) = (&packed(x, b, k), &packed(d_y, b, n), &weight_of(cpu, weight, n, k));
+    let [mut y, mut d_x] = [n, k].map(|columns| vec![9.0; panels::len(b, columns)]);
+    let mut d_weight = vec![9.0; n * k];
+    let activation = Activation::None;
+    let forward = LinearForward { x, weight, bias: None, activation, y: &mut y, b };
+    gemm::forward(cpu, forward).unwrap();
+    let gradient = InputGradient::Write;
+    let backward = LinearBackwardInput { d_y, weight, gradient, d_x: &mut d_x, b };
+    gemm::backward_input(cpu, backward).unwrap();
+    let backward = LinearBackwardWeight { x, d_y, d_weight: &mut d_weight, d_bias: None, b, k, n };
+    gemm::backward_weight(cpu, backward).unwrap();
+    [unpacked(&y, b, n), unpacked(&d_x, b, k), d_weight].concat()
+}
+
+fn weight_of(cpu: &Cpu, weight: &[f32], n: usize, k: usize) -> PackedWeight {
+    let mut packed = PackedWeight::new(n, k);
+    packed.pack(cpu, weight).unwrap();
+    packed
+}
+
+#[test]
+fn relu_and_its_gradient_let_a_nan_be_seen() {
+    let x = packed(&[f32::NAN, -1.0], 2, 1);
+    for isa in Isa::all() {
+        let cpu = &Cpu::with_isa(1, isa);
+        let weight = &weight_of(cpu, &[1.0], 1, 1);
+        let mut y = vec![9.0; panels::len(2, 1)];
+        let (bias, activation) = (Some(&[0.5][..]), Activation::Relu);
+        let forward = LinearForward { x: &x, weight, bias, activation, y: &mut y, b: 2 };
+        gemm::forward(cpu, forward).unwrap();
+        assert!(y[0].is_nan() && y[32] == 0.0, "{isa:?}: {} {}", y[0], y[32]);
+        let (d_y, gradient) = (&packed(&[3.0, 4.0], 2, 1), InputGradient::BeforeRelu(&x));
+        let backward = LinearBackwardInput { d_y, weight, gradient, d_x: &mut y, b: 2 };
+        gemm::backward_input(cpu, backward).unwrap();
+        assert_eq!([y[0], y[32]], [3.0, 0.0], "{isa:?}");
+    }
+}
+
+#[test]
+fn a_layer_of_one_output_follows_the_f64_oracle() {
+    for (b, k) in [(0, 3), (1, 1), (7, 300), (200, 31), (513, 64), (2048, 257)] {
+        let (x, weight, d_y) = (uniform(1, b * k), uniform(2, k), uniform(3, b));
+        let (x_panels, wide) = (packed(&x, b, k), [&x, &weight, &d_y].map(|v| widen(v)));
+        let got = same_on_every_cpu(|cpu| {
+            let (mut y, mut d_x) = (vec![9.0; b], vec![9.0; x_panels.len()]);
+            let mut d_weight = vec![9.0; k];
+            column::forward(cpu, &x_panels, (&weight, 0.25), &mut y).unwrap();
+            column::backward_input(cpu, (&d_y, &weight), Some(&x_panels), &mut d_x).unwrap();
+            let d_bias = column::backward_weight(cpu, (&x_panels, &d_y), &mut d_weight).unwrap();
+            [y, unpacked(&d_x, b, k), d_weight, vec![d_bias]].concat()
+        });
+        let [mut y, mut d_x] = [b, b * k].map(|len| vec![0.0; len]);
+        let (mut d_weight, mut d_bias) = (vec![0.0; k], vec![0.0]);
+        scalar::forward([&wide[0], &wide[1]], Some(&[0.25]), &mut y, (1, k));
+        scalar::backward_input_accumulate([&wide[2], &wide[1]], &mut d_x, (1, k));
+        d_x.iter_mut().zip(&wide[0]).for_each(|(d, &x)| *d = relu_gradient(x, *d));
+        scalar::backward_weight([&wide[0], &wide[2]], &mut d_weight, (1, k));
+        scalar::backward_bias(&wide[2], &mut d_bias);
+        assert_close(&got, &[y, d_x, d_weight, d_bias].concat(), TOLERANCE, scale(b.max(k)));
     }
 }
 
@@ -135,20 +256,44 @@ fn gradients_match_differences() {
 #[test]
 fn wrong_lengths_are_refused_by_name() {
     let (b, k, n) = (2, 3, 4);
-    let check = |x: usize, weight: usize, bias: usize, text: &str| {
-        let [x, weight, bias] = [x, weight, bias].map(|len| vec![0.0; len]);
-        let y = &mut [0.0; 8];
-        let arguments = LinearForward { x: &x, weight: &weight, bias: Some(&bias), y, b, k, n };
-        check_refused(gemm::forward(&Cpu::new(1), arguments), text);
+    let cpu = &Cpu::new(1);
+    let weight = &mut PackedWeight::new(n, k);
+    check_refused(weight.pack(cpu, &[0.0; 13]), "gemm pack: weight [N, K]: expected 12, got 13");
+    let check = |x: usize, bias: usize, text: &str| {
+        let [x, bias] = [x, bias].map(|len| vec![0.0; len]);
+        let (y, activation) = (&mut [0.0; 64], Activation::None);
+        let arguments = LinearForward { x: &x, weight, bias: Some(&bias), activation, y, b };
+        check_refused(gemm::forward(cpu, arguments), text);
     };
-    check(5, 12, 4, "gemm forward: x [B, K]: expected 6, got 5");
-    check(6, 13, 4, "gemm forward: weight [N, K]: expected 12, got 13");
-    check(6, 12, 3, "gemm forward: bias [N]: expected 4, got 3");
+    check(6, 4, "gemm forward: x [B, K] in panels: expected 64, got 6");
+    check(64, 3, "gemm forward: bias [N]: expected 4, got 3");
     let (d_weight, d_bias) = (&mut [0.0; 12], Some(&mut [0.0; 5][..]));
-    let (x, d_y) = (&[0.0; 6], &[0.0; 8]);
+    let (x, d_y) = (&[0.0; 64], &[0.0; 64]);
     let arguments = LinearBackwardWeight { x, d_y, d_weight, d_bias, b, k, n };
     check_refused(
-        gemm::backward_weight(&Cpu::new(1), arguments),
+        gemm::backward_weight(cpu, arguments),
         "gemm backward_weight: d_bias [N]: expected 4, got 5",
     );
+    let refused = column::forward(cpu, &[0.0; 63], (&[0.0; 3], 0.0), &mut [0.0; 2]);
+    check_refused(refused, "column forward: x [B, K] in panels: expected 64, got 63");
+}
+
+#[test]
+fn rows_are_joined_and_taken_apart_again() {
+    for (rows, left, right) in [(0, 3, 4), (3, 1, 1), (65, 32, 7), (129, 40, 33)] {
+        let (a, b) = (uniform(1, rows * left), uniform(2, rows * right));
+        let whole = same_on_every_cpu(|cpu| {
+            let mut whole = vec![9.0; panels::len(rows, left + right)];
+            let shape = (rows, (left, right));
+            panels::join(cpu, (&packed(&a, rows, left), &b), shape, &mut whole).unwrap();
+            let (mut c, mut d) = (vec![9.0; panels::len(rows, left)], vec![9.0; b.len()]);
+            panels::split(cpu, &whole, shape, (&mut c, &mut d)).unwrap();
+            assert_eq!((unpacked(&c, rows, left), d), (a.clone(), b.clone()));
+            unpacked(&whole, rows, left + right)
+        });
+        for (row, whole) in whole.chunks_exact(left + right).enumerate() {
+            assert_eq!(whole[..left], a[row * left..][..left]);
+            assert_eq!(whole[left..], b[row * right..][..right]);
+        }
+    }
 }

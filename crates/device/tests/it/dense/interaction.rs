@@ -1,12 +1,13 @@
 //! The dot interaction in both orders, with and without self.
 
 use device::Cpu;
+use device::ops::gemm::panels;
 use device::ops::interaction::{self, Backward, Forward, Shape, scalar};
 use schema::TriangleOrder::{Lower, Upper};
 
 use super::{
-    assert_close, below, bits, check_gradient, check_refused, same_on_every_cpu, uniform, weighted,
-    widen,
+    assert_close, below, bits, check_gradient, check_refused, packed, same_on_every_cpu, uniform,
+    unpacked, weighted, widen,
 };
 
 /// Edge shapes and random ones, each in both orders, with and without self.
@@ -30,10 +31,11 @@ fn inputs(shape: &Shape) -> [Vec<f32>; 3] {
 fn pairs_come_in_the_order_of_the_two_references() {
     let shape = Shape { b: 1, features: 2, dim: 1, order: Lower, itself: false };
     let run = |shape: Shape| {
-        let mut out = vec![0.0; shape.width()];
-        let arguments = Forward { shape, dense: &[2.0], pooled: &[3.0, 5.0], out: &mut out };
+        let mut out = vec![0.0; panels::len(1, shape.width())];
+        let dense = &packed(&[2.0], 1, 1);
+        let arguments = Forward { shape, dense, pooled: &[3.0, 5.0], out: &mut out };
         interaction::forward(&Cpu::new(1), arguments).unwrap();
-        out
+        unpacked(&out, 1, shape.width())
     };
     assert_eq!(run(shape), [2.0, 6.0, 10.0, 15.0]);
     assert_eq!(run(Shape { itself: true, ..shape }), [2.0, 4.0, 6.0, 9.0, 10.0, 15.0, 25.0]);
@@ -52,10 +54,11 @@ fn forward_gives_the_bytes_of_the_oracle() {
     for shape in shapes() {
         let [dense, pooled, _] = inputs(&shape);
         let out = same_on_every_cpu(|cpu| {
-            let mut out = vec![9.0; shape.b * shape.width()];
-            let arguments = Forward { shape, dense: &dense, pooled: &pooled, out: &mut out };
+            let mut out = vec![9.0; panels::len(shape.b, shape.width())];
+            let dense = &packed(&dense, shape.b, shape.dim);
+            let arguments = Forward { shape, dense, pooled: &pooled, out: &mut out };
             interaction::forward(cpu, arguments).unwrap();
-            out
+            unpacked(&out, shape.b, shape.width())
         });
         let mut oracle = vec![0.0; out.len()];
         scalar::forward(&shape, &dense, &pooled, &mut oracle);
@@ -68,17 +71,18 @@ fn backward_follows_the_f64_oracle() {
     for shape in shapes() {
         let [dense, pooled, d_out] = inputs(&shape);
         let got = same_on_every_cpu(|cpu| {
+            let dense = &packed(&dense, shape.b, shape.dim);
             let (mut d_dense, mut d_pooled) = (vec![9.0; dense.len()], vec![9.0; pooled.len()]);
             let arguments = Backward {
                 shape,
-                dense: &dense,
+                dense,
                 pooled: &pooled,
-                d_out: &d_out,
+                d_out: &packed(&d_out, shape.b, shape.width()),
                 d_dense: &mut d_dense,
                 d_pooled: &mut d_pooled,
             };
             interaction::backward(cpu, arguments).unwrap();
-            [d_dense, d_pooled].concat()
+            [unpacked(&d_dense, shape.b, shape.dim), d_pooled].concat()
         });
         let (mut d_dense, mut d_pooled) = (vec![0.0; dense.len()], vec![0.0; pooled.len()]);
         let wide = [&dense, &pooled, &d_out].map(|values| widen(values));
@@ -108,14 +112,11 @@ fn gradients_match_differences() {
 #[test]
 fn wrong_lengths_are_refused_by_name() {
     let shape = Shape { b: 2, features: 2, dim: 3, order: Lower, itself: false };
-    let arguments = Forward { shape, dense: &[0.0; 6], pooled: &[0.0; 11], out: &mut [0.0; 12] };
-    check_refused(
-        interaction::forward(&Cpu::new(1), arguments),
-        "interaction forward: pooled [B, F·D]: expected 12, got 11",
-    );
-    let arguments = Forward { shape, dense: &[0.0; 6], pooled: &[0.0; 12], out: &mut [0.0; 13] };
-    check_refused(
-        interaction::forward(&Cpu::new(1), arguments),
-        "interaction forward: out [B, D + pairs]: expected 12, got 13",
-    );
+    let check = |pooled: usize, out: usize, text: &str| {
+        let (dense, pooled, out) = (&[0.0; 64], &vec![0.0; pooled], &mut vec![0.0; out]);
+        let arguments = Forward { shape, dense, pooled, out };
+        check_refused(interaction::forward(&Cpu::new(1), arguments), text);
+    };
+    check(11, 64, "interaction forward: pooled [B, F·D]: expected 12, got 11");
+    check(12, 65, "interaction forward: out [B, D + pairs] in panels: expected 64, got 65");
 }

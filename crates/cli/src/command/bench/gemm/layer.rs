@@ -1,18 +1,18 @@
 //! A linear layer of random numbers, whose products can be called one by one. Times nothing.
 
 use device::Cpu;
-use device::ops::gemm;
+use device::ops::gemm::{self, Activation, InputGradient, PackedWeight, panels};
 use schema::random::CounterRng;
 use schema::{GemmProduct, Op};
 
 use crate::args::GemmShape;
 use crate::error::Error;
 
-/// `Y[M, N] = X[M, K] Wᵀ + bias` with the gradients of all of them.
+/// `Y[M, N] = relu(X[M, K] Wᵀ + bias)` with the gradients of all of them, X the output of a ReLU.
 pub struct Layer {
     shape: GemmShape,
     x: Vec<f32>,
-    weight: Vec<f32>,
+    weight: PackedWeight,
     bias: Vec<f32>,
     y: Vec<f32>,
     d_y: Vec<f32>,
@@ -22,24 +22,26 @@ pub struct Layer {
 }
 
 impl Layer {
-    /// A layer of this shape.
-    pub fn new(shape: &GemmShape) -> Self {
+    /// A layer of this shape. The padding of panels holds random numbers too, which changes no time.
+    pub fn new(cpu: &Cpu, shape: &GemmShape) -> Result<Self, Error> {
         let GemmShape { m, k, n } = *shape;
         let draw = |stream: u64, count: usize| -> Vec<f32> {
             let rng = CounterRng::new(stream, 0);
             (0..count as u64).map(|counter| rng.unit(counter) as f32 - 0.5).collect()
         };
-        Self {
+        let mut weight = PackedWeight::new(n, k);
+        weight.pack(cpu, &draw(2, n * k))?;
+        Ok(Self {
             shape: *shape,
-            x: draw(1, m * k),
-            weight: draw(2, n * k),
+            x: draw(1, panels::len(m, k)),
+            weight,
             bias: draw(3, n),
-            y: vec![0.0; m * n],
-            d_y: draw(4, m * n),
-            d_x: vec![0.0; m * k],
+            y: vec![0.0; panels::len(m, n)],
+            d_y: draw(4, panels::len(m, n)),
+            d_x: vec![0.0; panels::len(m, k)],
             d_weight: vec![0.0; n * k],
             d_bias: vec![0.0; n],
-        }
+        })
     }
 
     /// One of the products.
@@ -48,12 +50,14 @@ impl Layer {
         let Self { x, weight, bias, y, d_y, d_x, d_weight, d_bias, .. } = self;
         let (rows, columns, inner) = match product {
             GemmProduct::Forward => {
-                let arguments = gemm::LinearForward { x, weight, bias: Some(bias), y, b, k, n };
-                gemm::forward(cpu, arguments)?;
+                let (bias, activation) = (Some(&bias[..]), Activation::Relu);
+                gemm::forward(cpu, gemm::LinearForward { x, weight, bias, activation, y, b })?;
                 (b, n, k)
             }
             GemmProduct::BackwardInput => {
-                gemm::backward_input(cpu, gemm::LinearBackwardInput { d_y, weight, d_x, b, k, n })?;
+                let gradient = InputGradient::BeforeRelu(x);
+                let arguments = gemm::LinearBackwardInput { d_y, weight, gradient, d_x, b };
+                gemm::backward_input(cpu, arguments)?;
                 (b, k, n)
             }
             GemmProduct::BackwardWeight => {

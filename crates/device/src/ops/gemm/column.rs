@@ -1,0 +1,130 @@
+//! The products of a layer with one output, the logit: memory bounds them, so they read the weight
+//! row as it is and `y` is a plain `[B]`.
+//!
+//! Plain loops over whole panels; they compile to vectors of the instruction set they run on.
+
+use super::panels::{self, PANEL};
+use crate::cpu::{Cpu, DisjointMut};
+use crate::error::Error;
+use crate::ops::activation::scalar::relu_gradient;
+use crate::ops::extent;
+
+/// Samples of a chunk of the forward product, and of a partial sum.
+const CHUNK_ROWS: usize = 64;
+
+/// `y[b] = Σ_k x[b, k] · weight[k] + bias` with `x` `[B, K]` in panels and `y` `[B]`, overwritten.
+///
+/// # Cost
+/// Reads `4·B·K` bytes for `2·B·K` FLOPs: bandwidth-bound.
+/// # Numerics
+/// f32, one sum per column of a panel, those added in order. The same bytes for any thread count.
+/// # Errors
+/// [`Error::Shape`] before any work.
+pub fn forward(
+    cpu: &Cpu,
+    x: &[f32],
+    (weight, bias): (&[f32], f32),
+    y: &mut [f32],
+) -> Result<(), Error> {
+    let b = y.len();
+    extent::check("column forward", "x [B, K] in panels", panels::len(b, weight.len()), x.len())?;
+    cpu.pool.run_slices(y, CHUNK_ROWS, |chunk, y| {
+        let mut sums = [[0.0f32; PANEL]; CHUNK_ROWS];
+        for (panel, weight) in weight.chunks(PANEL).enumerate() {
+            let weight = padded(weight);
+            let rows = &x[(panel * b + chunk * CHUNK_ROWS) * PANEL..][..y.len() * PANEL];
+            for (sums, x) in sums.iter_mut().zip(rows.as_chunks::<PANEL>().0) {
+                for lane in 0..PANEL {
+                    sums[lane] += x[lane] * weight[lane];
+                }
+            }
+        }
+        for (y, sums) in y.iter_mut().zip(&sums) {
+            *y = sums.iter().sum::<f32>() + bias;
+        }
+    });
+    Ok(())
+}
+
+/// `d_x[b, k] = d_y[b] · weight[k]` where `x[b, k]`, the output of a ReLU, is above 0, else 0; `x`
+/// and `d_x` `[B, K]` in panels.
+///
+/// # Cost
+/// Reads and writes `4·B·K` bytes: bandwidth-bound.
+/// # Errors
+/// [`Error::Shape`] before any work.
+pub fn backward_input(
+    cpu: &Cpu,
+    (d_y, weight): (&[f32], &[f32]),
+    x: Option<&[f32]>,
+    d_x: &mut [f32],
+) -> Result<(), Error> {
+    const OP: &str = "column backward_input";
+    let b = d_y.len();
+    let len = panels::len(b, weight.len());
+    extent::check(OP, "x [B, K] in panels", len, x.map_or(len, <[f32]>::len))?;
+    extent::check(OP, "d_x [B, K] in panels", len, d_x.len())?;
+    let blocks = b.div_ceil(CHUNK_ROWS);
+    let parts = DisjointMut::new(d_x);
+    cpu.pool.run(blocks * panels::count(weight.len()), |index| {
+        let (panel, block) = (index / blocks, index % blocks);
+        let weight = padded(&weight[panel * PANEL..][..PANEL.min(weight.len() - panel * PANEL)]);
+        let d_y = &d_y[block * CHUNK_ROWS..b.min((block + 1) * CHUNK_ROWS)];
+        let first = (panel * b + block * CHUNK_ROWS) * PANEL;
+        let range = first..first + d_y.len() * PANEL;
+        #[expect(unsafe_code, reason = "blocks of rows of panels are scattered")]
+        // SAFETY: inside the panels, whose length was checked; each block has one chunk.
+        let d_x = unsafe { parts.part(range.clone()) };
+        for (d_x, &d_y) in d_x.as_chunks_mut::<PANEL>().0.iter_mut().zip(d_y) {
+            for (d_x, &weight) in d_x.iter_mut().zip(&weight) {
+                *d_x = d_y * weight;
+            }
+        }
+        if let Some(x) = x {
+            let outputs = &x[range];
+            d_x.iter_mut().zip(outputs).for_each(|(d_x, &x)| *d_x = relu_gradient(x, *d_x));
+        }
+    });
+    Ok(())
+}
+
+/// `d_weight[k] = Σ_b d_y[b] · x[b, k]` with `x` `[B, K]` in panels; returns `Σ_b d_y[b]`.
+///
+/// # Cost
+/// Reads `4·B·K` bytes: bandwidth-bound.
+/// # Numerics
+/// f32, blocks of 64 samples in order. The same bytes for any thread count.
+/// # Errors
+/// [`Error::Shape`] before any work.
+pub fn backward_weight(
+    cpu: &Cpu,
+    (x, d_y): (&[f32], &[f32]),
+    d_weight: &mut [f32],
+) -> Result<f32, Error> {
+    const OP: &str = "column backward_weight";
+    let b = d_y.len();
+    extent::check(OP, "x [B, K] in panels", panels::len(b, d_weight.len()), x.len())?;
+    cpu.pool.run_slices(d_weight, PANEL, |panel, d_weight| {
+        let mut total = [0.0f32; PANEL];
+        let blocks = x[panel * b * PANEL..][..b * PANEL].chunks(CHUNK_ROWS * PANEL);
+        for (x, d_y) in blocks.zip(d_y.chunks(CHUNK_ROWS)) {
+            let mut sums = [0.0f32; PANEL];
+            for (x, &d_y) in x.as_chunks::<PANEL>().0.iter().zip(d_y) {
+                for lane in 0..PANEL {
+                    sums[lane] += x[lane] * d_y;
+                }
+            }
+            for (total, &sum) in total.iter_mut().zip(&sums) {
+                *total += sum;
+            }
+        }
+        d_weight.copy_from_slice(&total[..d_weight.len()]);
+    });
+    Ok(d_y.chunks(CHUNK_ROWS).map(|block| block.iter().sum::<f32>()).sum())
+}
+
+fn padded(weight: &[f32]) -> [f32; PANEL] {
+    let mut padded = [0.0; PANEL];
+    padded[..weight.len()].copy_from_slice(weight);
+    padded
+}

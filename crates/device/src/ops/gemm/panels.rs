@@ -1,0 +1,178 @@
+//! Matrices in panels of 32 columns: the form in which activations and their gradients live.
+//!
+//! ```text
+//! panels[p, row, c] = matrix[row, 32 p + c],  0 beyond the last column
+//! ```
+//! One form serves all three products of a layer as it is: eight rows of a panel lie side by side
+//! (the broadcast factor of forward and backward-input), and a panel is what the weight gradient
+//! reads as its packed factor. Row-major rows of 4 KiB would fall on the same cache sets.
+#![expect(unsafe_code, reason = "rows of panels are scattered, so slices cannot part them")]
+
+use std::ops::Range;
+
+use crate::cpu::{Cpu, DisjointMut};
+use crate::error::Error;
+use crate::ops::extent;
+
+/// Columns of a panel.
+pub const PANEL: usize = 32;
+/// Rows that one chunk copies.
+const CHUNK_ROWS: usize = 64;
+
+/// Panels that hold `columns`.
+#[must_use]
+pub fn count(columns: usize) -> usize {
+    columns.div_ceil(PANEL)
+}
+
+/// Elements of `[rows, columns]` in panels.
+#[must_use]
+pub fn len(rows: usize, columns: usize) -> usize {
+    rows * count(columns) * PANEL
+}
+
+/// Writes the row-major `matrix` `[rows, columns]` as panels, zeros beyond the last column.
+///
+/// # Errors
+/// [`Error::Shape`] before any work.
+pub fn pack(
+    cpu: &Cpu,
+    matrix: &[f32],
+    (rows, columns): (usize, usize),
+    to: &mut [f32],
+) -> Result<(), Error> {
+    extent::check("panels pack", "matrix [rows, columns]", rows * columns, matrix.len())?;
+    extent::check("panels pack", "panels of [rows, columns]", len(rows, columns), to.len())?;
+    let out = RowsMut::new(to, rows);
+    cpu.pool.run(rows.div_ceil(CHUNK_ROWS), |chunk| {
+        for row in chunk_rows(chunk, rows) {
+            // SAFETY: chunks hold different rows.
+            unsafe { out.write(row, &matrix[row * columns..][..columns]) };
+        }
+    });
+    Ok(())
+}
+
+/// Writes `panels` of `[rows, columns]` row-major.
+///
+/// # Errors
+/// [`Error::Shape`] before any work.
+pub fn unpack(
+    cpu: &Cpu,
+    panels: &[f32],
+    (rows, columns): (usize, usize),
+    to: &mut [f32],
+) -> Result<(), Error> {
+    extent::check("panels unpack", "matrix [rows, columns]", rows * columns, to.len())?;
+    extent::check("panels unpack", "panels of [rows, columns]", len(rows, columns), panels.len())?;
+    cpu.pool.run_slices(to, CHUNK_ROWS * columns.max(1), |chunk, part| {
+        let first = chunk * CHUNK_ROWS;
+        for (row, to) in (first..).zip(part.chunks_exact_mut(columns)) {
+            read_row(panels, rows, row, to);
+        }
+    });
+    Ok(())
+}
+
+/// Puts `left` `[rows, columns.0]`, in panels, and the row-major `right` `[rows, columns.1]` side
+/// by side, in panels.
+///
+/// # Errors
+/// [`Error::Shape`] before any work.
+pub fn join(
+    cpu: &Cpu,
+    (left, right): (&[f32], &[f32]),
+    (rows, columns): (usize, (usize, usize)),
+    to: &mut [f32],
+) -> Result<(), Error> {
+    const OP: &str = "panels join";
+    let width = columns.0 + columns.1;
+    extent::check(OP, "left in panels", len(rows, columns.0), left.len())?;
+    extent::check(OP, "right [rows, columns]", rows * columns.1, right.len())?;
+    extent::check(OP, "both in panels", len(rows, width), to.len())?;
+    let out = RowsMut::new(to, rows);
+    cpu.pool.run(rows.div_ceil(CHUNK_ROWS), |chunk| {
+        let mut joined = vec![0.0; width];
+        for row in chunk_rows(chunk, rows) {
+            let (head, tail) = joined.split_at_mut(columns.0);
+            read_row(left, rows, row, head);
+            tail.copy_from_slice(&right[row * columns.1..][..columns.1]);
+            // SAFETY: chunks hold different rows.
+            unsafe { out.write(row, &joined) };
+        }
+    });
+    Ok(())
+}
+
+/// Takes apart what [`join`] put together.
+///
+/// # Errors
+/// [`Error::Shape`] before any work.
+pub fn split(
+    cpu: &Cpu,
+    from: &[f32],
+    (rows, columns): (usize, (usize, usize)),
+    (left, right): (&mut [f32], &mut [f32]),
+) -> Result<(), Error> {
+    const OP: &str = "panels split";
+    let width = columns.0 + columns.1;
+    extent::check(OP, "both in panels", len(rows, width), from.len())?;
+    extent::check(OP, "left in panels", len(rows, columns.0), left.len())?;
+    extent::check(OP, "right [rows, columns]", rows * columns.1, right.len())?;
+    let (left, right) = (RowsMut::new(left, rows), DisjointMut::new(right));
+    cpu.pool.run(rows.div_ceil(CHUNK_ROWS), |chunk| {
+        let mut joined = vec![0.0; width];
+        for row in chunk_rows(chunk, rows) {
+            read_row(from, rows, row, &mut joined);
+            let (head, tail) = joined.split_at(columns.0);
+            // SAFETY: chunks hold different rows, all inside both matrices.
+            unsafe {
+                left.write(row, head);
+                right.part(row * columns.1..(row + 1) * columns.1).copy_from_slice(tail);
+            }
+        }
+    });
+    Ok(())
+}
+
+/// Copies the first columns of row `row` of panels of `rows` rows.
+#[inline(always)]
+pub(crate) fn read_row(panels: &[f32], rows: usize, row: usize, to: &mut [f32]) {
+    for (panel, to) in to.chunks_mut(PANEL).enumerate() {
+        to.copy_from_slice(&panels[(panel * rows + row) * PANEL..][..to.len()]);
+    }
+}
+
+fn chunk_rows(chunk: usize, rows: usize) -> Range<usize> {
+    chunk * CHUNK_ROWS..rows.min((chunk + 1) * CHUNK_ROWS)
+}
+
+/// Panels that several chunks write, each its own rows.
+pub(crate) struct RowsMut<'a> {
+    panels: DisjointMut<'a, f32>,
+    rows: usize,
+}
+
+impl<'a> RowsMut<'a> {
+    /// All rows of `panels`.
+    pub(crate) fn new(panels: &'a mut [f32], rows: usize) -> Self {
+        Self { panels: DisjointMut::new(panels), rows }
+    }
+
+    /// Writes `values` as row `row`, zeros after them to the end of their last panel.
+    ///
+    /// # Safety
+    /// No other thread writes the same row.
+    #[inline(always)]
+    pub(crate) unsafe fn write(&self, row: usize, values: &[f32]) {
+        assert!(row < self.rows && count(values.len()) * self.rows * PANEL <= self.panels.len());
+        for (panel, values) in values.chunks(PANEL).enumerate() {
+            let start = (panel * self.rows + row) * PANEL;
+            // SAFETY: inside the panels, as checked above; the caller is the row's one writer.
+            let to = unsafe { self.panels.part(start..start + PANEL) };
+            let (head, tail) = to.split_at_mut(values.len());
+            head.copy_from_slice(values);
+            tail.fill(0.0);
+        }
+    }
+}

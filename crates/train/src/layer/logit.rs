@@ -1,0 +1,78 @@
+//! The last layer of the top MLP: one output per sample, no activation.
+
+use device::ops::gemm::column;
+use schema::{GemmProduct, Op};
+
+use super::ParameterList;
+use crate::Error;
+use crate::context::RankContext;
+use crate::parameter::DenseParameter;
+
+/// `logit = x · w + b`; `weight` and `bias` are positions in the list of parameters.
+#[derive(Clone, Copy, Debug)]
+pub struct Logit {
+    weight: usize,
+    bias: usize,
+    input: usize,
+}
+
+/// What a backward reads.
+#[derive(Clone, Copy, Debug)]
+pub struct Given<'a> {
+    /// The layer's input, `[B, input]` in panels.
+    pub x: &'a [f32],
+    /// Gradient of the logits, `[B]`.
+    pub d_y: &'a [f32],
+    /// Whether the input is the output of a ReLU, whose gradient is then taken too.
+    pub after_relu: bool,
+}
+
+impl Logit {
+    /// The layer on `input` columns, named `name`.
+    #[must_use]
+    pub fn new(parameters: &mut ParameterList<'_>, name: &str, input: usize) -> Self {
+        let (weight, bias) = parameters.add_linear(name, (1, input));
+        Self { weight, bias, input }
+    }
+
+    /// Writes `y [B]` from `x [B, input]`, in panels.
+    ///
+    /// # Errors
+    /// [`Error::Device`] if the shapes do not fit.
+    pub fn forward(
+        &self,
+        context: &mut RankContext,
+        parameters: &[DenseParameter],
+        x: &[f32],
+        y: &mut [f32],
+    ) -> Result<(), Error> {
+        let RankContext { cpu, profiler, .. } = context;
+        let op = Op::Gemm { product: GemmProduct::Forward, m: y.len(), n: 1, k: self.input };
+        let weight = (&parameters[self.weight].weight[..], parameters[self.bias].weight[0]);
+        Ok(profiler.op(op, || column::forward(cpu, x, weight, y))?)
+    }
+
+    /// Writes the gradients of weight and bias, and that of the input to `d_x [B, input]`, in
+    /// panels.
+    ///
+    /// # Errors
+    /// [`Error::Device`] if the shapes do not fit.
+    pub fn backward(
+        &self,
+        context: &mut RankContext,
+        parameters: &mut [DenseParameter],
+        Given { x, d_y, after_relu }: Given<'_>,
+        d_x: &mut [f32],
+    ) -> Result<(), Error> {
+        let RankContext { cpu, profiler, .. } = context;
+        let (b, k) = (d_y.len(), self.input);
+        let op = Op::Gemm { product: GemmProduct::BackwardWeight, m: 1, n: k, k: b };
+        let DenseParameter { weight, gradient, .. } = &mut parameters[self.weight];
+        let d_bias = profiler.op(op, || column::backward_weight(cpu, (x, d_y), gradient))?;
+        let op = Op::Gemm { product: GemmProduct::BackwardInput, m: b, n: k, k: 1 };
+        let outputs = after_relu.then_some(x);
+        profiler.op(op, || column::backward_input(cpu, (d_y, weight), outputs, d_x))?;
+        parameters[self.bias].gradient[0] = d_bias;
+        Ok(())
+    }
+}
