@@ -112,7 +112,7 @@ pub enum Command {
     Trace(Box<Trace>),
     /// Measure rowmill itself
     #[command(subcommand)]
-    Bench(Bench),
+    Bench(Box<Bench>),
     /// Print a completion script for your shell
     #[command(
         after_help = "Example:\n  rowmill completions bash > ~/.local/share/bash-completion/completions/rowmill"

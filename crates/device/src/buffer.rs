@@ -3,6 +3,11 @@
 #![expect(unsafe_code, reason = "allocates, and advises the kernel about pages")]
 
 use std::alloc::{GlobalAlloc, Layout, System};
+use std::fmt;
+use std::marker::PhantomData;
+use std::ops::{Deref, DerefMut};
+
+use crate::weights::Element;
 
 /// Arrays smaller than this stay on ordinary pages.
 const LARGE_BYTES: usize = 2 << 20;
@@ -50,18 +55,86 @@ fn advised(block: *mut u8, size: usize) -> *mut u8 {
     block
 }
 
-/// `len` zeros, on huge pages where the array is large and the system grants them.
+/// Words of a cache line.
+const LINE_WORDS: usize = 8;
+
+/// A fixed number of values that begin on a cache line, on huge pages where they are many and the
+/// system grants them.
 ///
-/// Random rows of a large table miss the translation cache on every access; on pages of 2 MiB they
-/// miss it far less often. The advice has to come before the memory is first touched, hence a
-/// function that allocates.
-#[must_use]
-pub fn zeroed(len: usize) -> Vec<f32> {
-    let data = vec![0.0; len];
-    if size_of_val(data.as_slice()) >= LARGE_BYTES {
-        advise_huge_pages(data.as_ptr().cast(), size_of_val(data.as_slice()));
+/// A row of 128 bytes that begins in the middle of a line reaches into a third one: half as much
+/// again to fetch. Random rows of a large table miss the translation cache on every access; on pages
+/// of 2 MiB they miss it far less often. The advice for those has to come before the memory is first
+/// touched, hence a type that allocates.
+pub struct Array<E> {
+    /// As the allocator gave them: begin anywhere.
+    words: Vec<u64>,
+    /// The first word on a cache line.
+    start: usize,
+    len: usize,
+    element: PhantomData<E>,
+}
+
+impl<E: Element> Array<E> {
+    /// `len` zeros.
+    #[must_use]
+    pub fn zeroed(len: usize) -> Self {
+        let words = vec![0u64; len.div_ceil(8 / size_of::<E>()) + LINE_WORDS];
+        let bytes = size_of_val(words.as_slice());
+        if bytes >= LARGE_BYTES {
+            advise_huge_pages(words.as_ptr().cast(), bytes);
+        }
+        // What the allocator gave is aligned for words, so a line begins within the first eight.
+        let start = words.as_ptr().align_offset(LINE_WORDS * 8).min(LINE_WORDS);
+        Self { words, start, len, element: PhantomData }
     }
-    data
+}
+
+impl<E: Element> Deref for Array<E> {
+    type Target = [E];
+
+    #[inline]
+    fn deref(&self) -> &[E] {
+        &E::of_words(&self.words[self.start..])[..self.len]
+    }
+}
+
+impl<E: Element> DerefMut for Array<E> {
+    #[inline]
+    fn deref_mut(&mut self) -> &mut [E] {
+        &mut E::of_words_mut(&mut self.words[self.start..])[..self.len]
+    }
+}
+
+impl<E: Element> From<&[E]> for Array<E> {
+    fn from(values: &[E]) -> Self {
+        let mut array = Self::zeroed(values.len());
+        array.copy_from_slice(values);
+        array
+    }
+}
+
+impl<E: Element> Clone for Array<E> {
+    fn clone(&self) -> Self {
+        Self::from(&**self)
+    }
+}
+
+impl<E: Element> Default for Array<E> {
+    fn default() -> Self {
+        Self::zeroed(0)
+    }
+}
+
+impl<E: Element> PartialEq for Array<E> {
+    fn eq(&self, other: &Self) -> bool {
+        **self == **other
+    }
+}
+
+impl<E: Element> fmt::Debug for Array<E> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        (**self).fmt(f)
+    }
 }
 
 /// Marks the pages of a block; a refusal changes nothing but speed.
@@ -83,15 +156,21 @@ fn advise_huge_pages(block: *const u8, size: usize) {
 
 #[cfg(test)]
 mod tests {
-    use super::{LARGE_BYTES, zeroed};
+    use super::{Array, LARGE_BYTES};
 
     #[test]
-    fn large_and_small_arrays_are_zero_and_writable() {
+    fn large_and_small_arrays_are_zero_writable_and_begin_on_a_line() {
         for len in [0, 1, 1000, LARGE_BYTES / 4 - 1, LARGE_BYTES / 4, LARGE_BYTES / 2 + 77] {
-            let mut data = zeroed(len);
+            let mut data = Array::<f32>::zeroed(len);
             assert!(data.len() == len && data.iter().all(|&value| value == 0.0));
             data.fill(1.5);
-            assert!(data.iter().all(|&value| value == 1.5));
+            let copy = data.clone();
+            assert!(copy == data && data.iter().all(|&value| value == 1.5));
+            let halves = Array::<half::f16>::zeroed(len);
+            assert_eq!(halves.len(), len);
+            for address in [data.as_ptr().addr(), copy.as_ptr().addr(), halves.as_ptr().addr()] {
+                assert_eq!(address % 64, 0);
+            }
         }
     }
 }

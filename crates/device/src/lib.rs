@@ -16,7 +16,10 @@ pub mod limits;
 pub mod ops;
 pub mod optimizer;
 pub mod real;
+mod rounding;
+pub mod weights;
 
 pub use cpu::{Cpu, Isa, Pool};
 pub use error::Error;
 pub use real::Real;
+pub use weights::{Weights, WeightsMut, WeightsView};

@@ -21,6 +21,7 @@ pub trait Real:
     + AddAssign
     + SubAssign
     + Sum
+    + Widen<Self>
     + 'static
 {
     /// 0.
@@ -42,6 +43,28 @@ pub trait Real:
     /// The larger of both.
     fn max(self, other: Self) -> Self;
 }
+
+/// A stored number that a [`Real`] holds exactly.
+pub trait Widen<R>: Copy {
+    /// Its value.
+    fn widen(self) -> R;
+}
+
+macro_rules! widen {
+    ($from:ty, $to:ty) => {
+        impl Widen<$to> for $from {
+            #[inline(always)]
+            fn widen(self) -> $to {
+                self.into()
+            }
+        }
+    };
+}
+
+widen!(f32, f32);
+widen!(f64, f64);
+widen!(half::f16, f32);
+widen!(half::bf16, f32);
 
 macro_rules! real {
     ($float:ty) => {

@@ -20,7 +20,7 @@ pub mod unit;
 pub use batch::{Batch, KeyedJaggedTensor};
 pub use config::{ConfigError, JobConfig, Optimizers};
 pub use distribution::IndexDistribution;
-pub use model::{Interaction, Loss, ModelConfig, Pooling, TableConfig, TriangleOrder};
+pub use model::{DataType, Interaction, Loss, ModelConfig, Pooling, TableConfig, TriangleOrder};
 pub use op::{GemmProduct, Op, OpWork, Pass};
 pub use optimizer::{LearningRateSchedule, Optimizer, OptimizerConfig, WeightDecayMode};
 pub use plan::{ShardingPlan, Tile};

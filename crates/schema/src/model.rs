@@ -17,6 +17,31 @@ pub enum Pooling {
     Mean,
 }
 
+/// The format of a table's weights in memory and in checkpoints. Sums, gradients and optimizer state
+/// are f32 in any case; writing to a 16-bit table rounds stochastically.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum DataType {
+    /// 4 bytes.
+    #[default]
+    F32,
+    /// 2 bytes: 11 significant bits, up to 65504.
+    F16,
+    /// 2 bytes: 8 significant bits, the range of f32.
+    Bf16,
+}
+
+impl DataType {
+    /// Bytes of a weight.
+    #[must_use]
+    pub fn bytes(self) -> usize {
+        match self {
+            Self::F32 => 4,
+            Self::F16 | Self::Bf16 => 2,
+        }
+    }
+}
+
 /// One embedding table, possibly shared by several features.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -30,6 +55,9 @@ pub struct TableConfig {
     /// Pooling of all features of this table.
     #[serde(default)]
     pub pooling: Pooling,
+    /// Format of the weights.
+    #[serde(default)]
+    pub data_type: DataType,
     /// The features that look ids up here; the table's own name if left out.
     #[serde(default)]
     pub features: Vec<String>,
@@ -197,13 +225,15 @@ impl ModelConfig {
         }
     }
 
-    /// Weights and optimizer state of all tables, in f32.
+    /// Weights of all tables, each in its data type, and their optimizer state, in f32.
     #[must_use]
     pub fn table_bytes(&self, optimizer: crate::Optimizer) -> Bytes {
-        let values = |table: &TableConfig| {
-            table.rows.saturating_mul((table.dim + optimizer.state_per_row(table.dim)) as u64)
+        let bytes = |table: &TableConfig| {
+            let weights = table.dim * table.data_type.bytes();
+            let row = weights + 4 * optimizer.state_per_row(table.dim);
+            table.rows.saturating_mul(row as u64)
         };
-        Bytes(self.tables.iter().map(values).fold(0, u64::saturating_add).saturating_mul(4))
+        Bytes(self.tables.iter().map(bytes).fold(0, u64::saturating_add))
     }
 
     /// Refuses impossible shapes.

@@ -41,6 +41,8 @@ pub enum Op {
         elements: usize,
         /// Σ over bags of D.
         pooled_elements: usize,
+        /// Σ over ids of the bytes of a row.
+        row_bytes: usize,
     },
     /// Pooled vectors to the ranks of their samples.
     OutputDist {
@@ -62,6 +64,8 @@ pub enum Op {
         elements: usize,
         /// Σ over distinct rows of D.
         unique_elements: usize,
+        /// Σ over distinct rows of the bytes of a row.
+        unique_row_bytes: usize,
         /// Σ over bags of D.
         pooled_elements: usize,
         /// The fused rule.
@@ -218,20 +222,21 @@ impl Op {
             Self::InputDist { ids } => (0, 8 * ids),
             Self::OutputDist { elements } | Self::GradientDist { elements } => (0, 4 * elements),
             Self::AllReduce { elements } => (elements, 4 * elements),
-            Self::EmbeddingForward { bags: _, ids, elements, pooled_elements } => {
-                (elements, 8 * ids + 4 * elements + 4 * pooled_elements)
+            Self::EmbeddingForward { bags: _, ids, elements, pooled_elements, row_bytes } => {
+                (elements, 8 * ids + row_bytes + 4 * pooled_elements)
             }
             Self::EmbeddingBackward {
                 ids,
                 unique_rows,
                 elements,
                 unique_elements,
+                unique_row_bytes,
                 pooled_elements,
                 optimizer,
             } => {
                 let (update, state) = row_update(optimizer, unique_rows, unique_elements);
-                let weights = 2 * 4 * unique_elements;
-                (elements + update, 8 * ids + 4 * pooled_elements + weights + 2 * 4 * state)
+                let rows = 2 * (unique_row_bytes + 4 * state);
+                (elements + update, 8 * ids + 4 * pooled_elements + rows)
             }
             Self::Gemm { m, n, k, .. } => (2 * m * n * k, 4 * (m * k + k * n + m * n)),
             Self::Pack { elements } => (0, 8 * elements),
@@ -280,14 +285,20 @@ mod tests {
     fn useful_bytes_of_the_embedding_follow_the_baselines() {
         // 8 tables, B = 2048, L = 32, D = 64, all rows distinct.
         let (ids, bags) = (8 * 2048 * 32, 8 * 2048);
-        let forward =
-            Op::EmbeddingForward { bags, ids, elements: ids * 64, pooled_elements: bags * 64 };
+        let forward = Op::EmbeddingForward {
+            bags,
+            ids,
+            elements: ids * 64,
+            pooled_elements: bags * 64,
+            row_bytes: ids * 64 * 4,
+        };
         assert_eq!(forward.work().bytes as usize, 8 * ids + 4 * ids * 64 + 4 * bags * 64);
         let backward = Op::EmbeddingBackward {
             ids,
             unique_rows: ids,
             elements: ids * 64,
             unique_elements: ids * 64,
+            unique_row_bytes: ids * 64 * 4,
             pooled_elements: bags * 64,
             optimizer: Optimizer::RowwiseAdagrad,
         };

@@ -269,12 +269,13 @@ mod tests {
     use proptest::prelude::*;
 
     use super::{PlanError, ShardingPlan, Tile};
-    use crate::model::{Pooling, TableConfig};
+    use crate::model::{DataType, Pooling, TableConfig};
     use crate::unit::{Rank, TableId};
 
     fn table(rows: u64, dim: usize) -> TableConfig {
         let name = format!("{rows}x{dim}");
-        TableConfig { features: vec![name.clone()], name, rows, dim, pooling: Pooling::Sum }
+        let (features, pooling, data_type) = (vec![name.clone()], Pooling::Sum, DataType::F32);
+        TableConfig { name, rows, dim, pooling, data_type, features }
     }
 
     fn tile(rows: std::ops::Range<u64>, columns: std::ops::Range<usize>) -> Tile {

@@ -21,5 +21,5 @@ pub use read::Checkpoint;
 pub use write::{Committed, Meta, Writer, Written};
 
 pub(crate) use folder::{sync_folder, temporary_name};
-pub(crate) use tensor_file::{TensorReader, TensorWriter};
+pub(crate) use tensor_file::{TensorReader, TensorWriter, dtype};
 pub(crate) use write::rank_file;

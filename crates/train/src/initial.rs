@@ -1,7 +1,8 @@
 //! Initial weights: a function of seed, parameter and position alone, so that every plan starts
 //! alike.
 
-use device::{Cpu, buffer};
+use device::weights::Element;
+use device::{Cpu, Weights};
 use schema::model::DenseInit;
 use schema::random::CounterRng;
 use schema::{ModelConfig, Tile};
@@ -9,28 +10,45 @@ use schema::{ModelConfig, Tile};
 /// Independent uses of the model's seed.
 const TABLE_STREAM: u64 = 1;
 const DENSE_STREAM: u64 = 2;
+const ROUNDING_STREAM: u64 = 3;
 
 /// Rows initialised by one chunk.
 const ROWS_PER_CHUNK: usize = 4096;
 
-/// Weights of one tile, `[rows, dim]`: U(±1/√R) with R the rows of the whole table.
+/// The random bits with which writes to 16-bit tables are rounded at step `step`.
 #[must_use]
-pub fn tile_weights(cpu: &Cpu, model: &ModelConfig, tile: &Tile) -> Vec<f32> {
+pub fn rounding(seed: u64, step: u64) -> CounterRng {
+    CounterRng::new(seed, ROUNDING_STREAM).child(step)
+}
+
+/// Weights of one tile, `[rows, dim]`: U(±1/√R) with R the rows of the whole table, or the nearest
+/// that its data type has.
+#[must_use]
+pub fn tile_weights(cpu: &Cpu, model: &ModelConfig, tile: &Tile) -> Weights {
+    let table = &model.tables[tile.table.index()];
+    let mut weights = Weights::zeroed(table.data_type, tile.row_count() * tile.dim());
+    match &mut weights {
+        Weights::F32(weights) => fill(cpu, (model, tile), weights),
+        Weights::F16(weights) => fill(cpu, (model, tile), weights),
+        Weights::Bf16(weights) => fill(cpu, (model, tile), weights),
+    }
+    weights
+}
+
+fn fill<E: Element>(cpu: &Cpu, (model, tile): (&ModelConfig, &Tile), weights: &mut [E]) {
     let table = &model.tables[tile.table.index()];
     let bound = 1.0 / (table.rows as f64).sqrt();
     let rng = CounterRng::new(model.seed, TABLE_STREAM).child(u64::from(tile.table.0));
     let dim = tile.dim();
-    let mut weights = buffer::zeroed(tile.row_count() * dim);
-    cpu.pool.run_slices(&mut weights, ROWS_PER_CHUNK * dim, |chunk, part| {
+    cpu.pool.run_slices(weights, ROWS_PER_CHUNK * dim, |chunk, part| {
         let first = tile.rows.start + (chunk * ROWS_PER_CHUNK) as u64;
         for (row, values) in (first..).zip(part.chunks_exact_mut(dim)) {
             let row = rng.child(row);
             for (column, value) in (tile.columns.start as u64..).zip(values) {
-                *value = ((2.0 * row.unit(column) - 1.0) * bound) as f32;
+                *value = E::nearest(((2.0 * row.unit(column) - 1.0) * bound) as f32);
             }
         }
     });
-    weights
 }
 
 /// Weight `[output, input]` and bias `[output]` of the dense parameter number `index`.

@@ -1,10 +1,11 @@
 //! One rank's model: bottom MLP, embeddings, interaction, top MLP, loss, with explicit forward and
 //! backward and buffers sized once. Knows nothing of data files, schedules or checkpoints.
 
+use device::Cpu;
+use device::buffer::Array;
 use device::ops::gemm::panels;
 use device::ops::{activation, dense_update, loss};
 use device::optimizer::Rule;
-use device::{Cpu, buffer};
 use schema::{Batch, JobConfig, Loss, Op, OptimizerConfig, ShardingPlan};
 
 use crate::context::RankContext;
@@ -87,7 +88,7 @@ impl Model {
         let optimizer = config.optimizer.sparse.kind;
         let tile = |tile: &schema::Tile| TileState {
             weight: initial::tile_weights(cpu, &config.model, tile),
-            state: buffer::zeroed(tile.row_count() * optimizer.state_per_row(tile.dim())),
+            state: Array::zeroed(tile.row_count() * optimizer.state_per_row(tile.dim())),
             tile: tile.clone(),
         };
         let tiles = plan.tiles_of(rank).map(tile).collect();
@@ -212,7 +213,7 @@ impl Model {
         self.backward(context, share)?;
         let d_pooled = &self.buffers.d_pooled[..share.batch.size * self.pooled_width];
         let rule = Rule::new(&self.optimizers.0, step.factor, step.number);
-        self.embedding.backward(context, d_pooled, rule)?;
+        self.embedding.backward(context, d_pooled, (rule, step.number))?;
         self.update_dense(context, step)?;
         Ok(sum)
     }

@@ -1,6 +1,8 @@
 //! The trained values: dense parameters and tiles of embedding tables, with gradient and state.
 //! Knows nothing of how they are computed, placed or saved.
 
+use device::Weights;
+use device::buffer::Array;
 use schema::{Interaction, ModelConfig, Optimizer, Tile};
 
 /// One dense parameter with its gradient and optimizer state.
@@ -42,11 +44,11 @@ impl DenseParameter {
 pub struct TileState {
     /// Which rectangle of which table.
     pub tile: Tile,
-    /// `[rows, dim]`.
-    pub weight: Vec<f32>,
+    /// `[rows, dim]`, in the table's data type.
+    pub weight: Weights,
     /// `[rows, optimizer.state_per_row(dim)]`; a row of Adam or LAMB holds its means, then its mean
     /// squares.
-    pub state: Vec<f32>,
+    pub state: Array<f32>,
 }
 
 /// Names and shapes of a model's dense parameters: bottom MLP, cross layers, top MLP, each in

@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 
 use clap::{Args, Subcommand, ValueEnum};
-use schema::{IndexDistribution, Optimizer};
+use schema::{DataType, IndexDistribution, Optimizer};
 
 const TRAIN_AFTER: &str = "\
 Examples:
@@ -177,6 +177,9 @@ pub struct BenchEmbedding {
     /// Samples
     #[arg(long, value_name = "B", default_value_t = 2048, value_parser = at_least_one)]
     pub batch_size: usize,
+    /// Format of the rows: f32, f16 or bf16
+    #[arg(long, value_name = "TYPE", default_value = "f32", value_parser = data_type)]
+    pub data_type: DataType,
     /// Rule of the rows
     #[arg(long, value_name = "RULE", default_value = "sgd", value_parser = optimizer)]
     pub optimizer: Optimizer,
@@ -273,6 +276,10 @@ impl Stage {
 }
 
 /// An optimizer as configurations name it.
+fn data_type(text: &str) -> Result<DataType, String> {
+    serde_json::from_value(text.into()).map_err(|error| error.to_string())
+}
+
 fn optimizer(text: &str) -> Result<Optimizer, String> {
     serde_json::from_value(text.into()).map_err(|error| error.to_string())
 }

@@ -1,16 +1,18 @@
 //! Instruction sets as tokens: holding the value proves that the machine has the instructions.
 //! Knows nothing of what the kernels do with them.
 
-/// Proof that the machine has AVX2 and FMA.
+/// Proof that the machine has AVX2, FMA and F16C.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Avx2(());
 
 impl Avx2 {
-    /// The token, where the machine has AVX2 and FMA.
+    /// The token, where the machine has AVX2, FMA and F16C.
     #[must_use]
     pub fn new() -> Option<Self> {
         #[cfg(target_arch = "x86_64")]
-        let present = is_x86_feature_detected!("avx2") && is_x86_feature_detected!("fma");
+        let present = is_x86_feature_detected!("avx2")
+            && is_x86_feature_detected!("fma")
+            && is_x86_feature_detected!("f16c");
         #[cfg(not(target_arch = "x86_64"))]
         let present = false;
         present.then_some(Self(()))

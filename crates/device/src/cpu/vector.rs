@@ -5,6 +5,11 @@
 //! the kernels that use this trait wait for memory, not for arithmetic.
 #![expect(unsafe_code, reason = "vector instructions and raw loads")]
 
+use half::{bf16, f16};
+
+use crate::rounding::RowNoise;
+use crate::weights::Element;
+
 /// One register of floats.
 ///
 /// # Safety
@@ -37,6 +42,15 @@ pub(crate) trait Vector: Copy {
     /// Sum of 16 lanes held in `16 / LANES` registers (`high` is ignored by 16-lane registers),
     /// by halving: lane `i` plus lane `i + 8`, then `+ 4`, `+ 2`, `+ 1`.
     unsafe fn sum_of_16(low: Self, high: Self) -> f32;
+    /// All lanes from f16 in memory, exactly.
+    unsafe fn load_f16(pointer: *const f16) -> Self;
+    /// All lanes from bf16 in memory, exactly.
+    unsafe fn load_bf16(pointer: *const bf16) -> Self;
+    /// All lanes to memory as [`crate::rounding::to_f16`] rounds them with the noise of the columns
+    /// from `column` on.
+    unsafe fn store_f16(self, pointer: *mut f16, noise: RowNoise, column: usize);
+    /// As `store_f16`, by [`crate::rounding::to_bf16`].
+    unsafe fn store_bf16(self, pointer: *mut bf16, noise: RowNoise, column: usize);
 
     /// The first `min(count, LANES)` lanes from memory.
     #[inline(always)]
@@ -65,9 +79,136 @@ pub(crate) trait Vector: Copy {
     }
 }
 
+/// One stored weight, as vectors read and write it.
+///
+/// # Safety
+/// All functions: as for [`Vector`]; `min(count, LANES)` weights at `pointer` are valid for the
+/// access.
+pub(crate) trait VectorElement: Element {
+    /// The first `min(count, LANES)` lanes from memory, exactly; 0 in the others.
+    unsafe fn load_up_to<V: Vector>(pointer: *const Self, count: usize) -> V;
+    /// All lanes from memory, exactly.
+    unsafe fn load<V: Vector>(pointer: *const Self) -> V;
+    /// The first `min(count, LANES)` lanes to memory, each rounded with the noise of its column.
+    unsafe fn store_up_to<V: Vector>(
+        lanes: V,
+        target: (*mut Self, usize),
+        noise: RowNoise,
+        column: usize,
+    );
+    /// Calls `update` with the weights of a row in f32 and stores what it leaves; `buffer` is as
+    /// long as the row.
+    unsafe fn update_row<V: Vector>(
+        row: &mut [Self],
+        buffer: &mut [f32],
+        noise: RowNoise,
+        update: impl FnOnce(&mut [f32]),
+    );
+}
+
+impl VectorElement for f32 {
+    #[inline(always)]
+    unsafe fn load_up_to<V: Vector>(pointer: *const Self, count: usize) -> V {
+        // SAFETY: the caller's promise.
+        unsafe { V::load_up_to(pointer, count) }
+    }
+    #[inline(always)]
+    unsafe fn load<V: Vector>(pointer: *const Self) -> V {
+        // SAFETY: the caller's promise.
+        unsafe { V::load(pointer) }
+    }
+    #[inline(always)]
+    unsafe fn store_up_to<V: Vector>(
+        lanes: V,
+        (pointer, count): (*mut Self, usize),
+        _noise: RowNoise,
+        _column: usize,
+    ) {
+        // SAFETY: the caller's promise.
+        unsafe { lanes.store_up_to(pointer, count) }
+    }
+    #[inline(always)]
+    unsafe fn update_row<V: Vector>(
+        row: &mut [Self],
+        _buffer: &mut [f32],
+        _noise: RowNoise,
+        update: impl FnOnce(&mut [f32]),
+    ) {
+        update(row);
+    }
+}
+
+macro_rules! half_element {
+    ($half:ty, $load:ident, $store:ident) => {
+        impl VectorElement for $half {
+            #[inline(always)]
+            unsafe fn load_up_to<V: Vector>(pointer: *const Self, count: usize) -> V {
+                // SAFETY: the caller's promise; the array has as many halves as any register lanes.
+                unsafe {
+                    if count >= V::LANES {
+                        return V::$load(pointer);
+                    }
+                    let mut halves = [Self::default(); 16];
+                    std::ptr::copy_nonoverlapping(pointer, halves.as_mut_ptr(), count);
+                    V::$load(halves.as_ptr())
+                }
+            }
+            #[inline(always)]
+            unsafe fn load<V: Vector>(pointer: *const Self) -> V {
+                // SAFETY: the caller's promise.
+                unsafe { V::$load(pointer) }
+            }
+            #[inline(always)]
+            unsafe fn store_up_to<V: Vector>(
+                lanes: V,
+                (pointer, count): (*mut Self, usize),
+                noise: RowNoise,
+                column: usize,
+            ) {
+                // SAFETY: the caller's promise; the array has as many halves as any register lanes.
+                unsafe {
+                    if count >= V::LANES {
+                        return lanes.$store(pointer, noise, column);
+                    }
+                    let mut halves = [Self::default(); 16];
+                    lanes.$store(halves.as_mut_ptr(), noise, column);
+                    std::ptr::copy_nonoverlapping(halves.as_ptr(), pointer, count);
+                }
+            }
+            #[inline(always)]
+            unsafe fn update_row<V: Vector>(
+                row: &mut [Self],
+                buffer: &mut [f32],
+                noise: RowNoise,
+                update: impl FnOnce(&mut [f32]),
+            ) {
+                let dim = row.len();
+                assert!(buffer.len() == dim);
+                // SAFETY: `at < dim`, and at most `dim − at` weights are touched in two slices of
+                // `dim` weights.
+                unsafe {
+                    for at in (0..dim).step_by(V::LANES) {
+                        let lanes: V = Self::load_up_to(row.as_ptr().add(at), dim - at);
+                        lanes.store_up_to(buffer.as_mut_ptr().add(at), dim - at);
+                    }
+                    update(buffer);
+                    for at in (0..dim).step_by(V::LANES) {
+                        let lanes = V::load_up_to(buffer.as_ptr().add(at), dim - at);
+                        let target = (row.as_mut_ptr().add(at), dim - at);
+                        Self::store_up_to(lanes, target, noise, at);
+                    }
+                }
+            }
+        }
+    };
+}
+
+half_element!(f16, load_f16, store_f16);
+half_element!(bf16, load_bf16, store_bf16);
+
 /// Asks for the cache line at `pointer`; any address is allowed.
 #[inline(always)]
-pub(crate) fn prefetch(pointer: *const f32) {
+pub(crate) fn prefetch<T>(pointer: *const T) {
     #[cfg(target_arch = "x86_64")]
     // SAFETY: a prefetch never faults and changes no value, whatever the address.
     unsafe {
@@ -78,14 +219,14 @@ pub(crate) fn prefetch(pointer: *const f32) {
     let _ = pointer;
 }
 
-/// Asks for every cache line of the `dim` floats at `pointer`.
+/// Asks for every cache line of the `dim` values at `pointer`.
 #[inline(always)]
-pub(crate) fn prefetch_row(pointer: *const f32, dim: usize) {
-    const FLOATS_PER_LINE: usize = 16;
+pub(crate) fn prefetch_row<T>(pointer: *const T, dim: usize) {
+    const LINE_BYTES: usize = 64;
     let mut at = 0;
     while at < dim {
         prefetch(pointer.wrapping_add(at));
-        at += FLOATS_PER_LINE;
+        at += LINE_BYTES / size_of::<T>();
     }
     // A row that does not start on a line may end on one more.
     prefetch(pointer.wrapping_add(dim - 1));
@@ -95,7 +236,10 @@ pub(crate) fn prefetch_row(pointer: *const f32, dim: usize) {
 pub(crate) mod x86 {
     use std::arch::x86_64::*;
 
+    use half::{bf16, f16};
+
     use super::Vector;
+    use crate::rounding::{self, RowNoise};
 
     /// An AVX2 register.
     #[derive(Clone, Copy)]
@@ -185,6 +329,104 @@ pub(crate) mod x86 {
             // SAFETY: see above.
             unsafe { sum_of_8(_mm256_add_ps(low.0, high.0)) }
         }
+        #[inline(always)]
+        unsafe fn load_f16(pointer: *const f16) -> Self {
+            // SAFETY: see above.
+            Self(unsafe { _mm256_cvtph_ps(_mm_loadu_si128(pointer.cast())) })
+        }
+        #[inline(always)]
+        unsafe fn load_bf16(pointer: *const bf16) -> Self {
+            // SAFETY: see above.
+            unsafe {
+                let halves = _mm256_cvtepu16_epi32(_mm_loadu_si128(pointer.cast()));
+                Self(_mm256_castsi256_ps(_mm256_slli_epi32::<16>(halves)))
+            }
+        }
+        #[inline(always)]
+        unsafe fn store_f16(self, pointer: *mut f16, noise: RowNoise, column: usize) {
+            // SAFETY: see above.
+            unsafe {
+                let noise = noise8(noise, column);
+                let (sign, magnitude) = sign_and_magnitude8(self.0);
+                let dropped = _mm256_set1_epi32(rounding::F16_DROPPED as i32);
+                let normal = _mm256_add_epi32(magnitude, _mm256_srli_epi32::<19>(noise));
+                let most = _mm256_set1_epi32(rounding::F16_MAX as i32);
+                let normal = _mm256_min_epi32(_mm256_andnot_si256(dropped, normal), most);
+                let fraction = _mm256_cvtepi32_ps(_mm256_srli_epi32::<18>(noise));
+                let fraction = _mm256_mul_ps(fraction, _mm256_set1_ps(1.0 / 16_384.0));
+                let units = _mm256_set1_ps(rounding::F16_UNITS);
+                let units = _mm256_mul_ps(_mm256_castsi256_ps(magnitude), units);
+                let units = _mm256_cvttps_epi32(_mm256_add_ps(units, fraction));
+                let unit = _mm256_set1_ps(1.0 / rounding::F16_UNITS);
+                let small = _mm256_mul_ps(_mm256_cvtepi32_ps(units), unit);
+                let bound = _mm256_set1_epi32(rounding::F16_NORMAL as i32);
+                let is_small = _mm256_cmpgt_epi32(bound, magnitude);
+                let rounded = _mm256_blendv_epi8(normal, _mm256_castps_si256(small), is_small);
+                let value = _mm256_or_si256(finish8(rounded, magnitude), sign);
+                let halves =
+                    _mm256_cvtps_ph::<_MM_FROUND_TO_NEAREST_INT>(_mm256_castsi256_ps(value));
+                _mm_storeu_si128(pointer.cast(), halves);
+            }
+        }
+        #[inline(always)]
+        unsafe fn store_bf16(self, pointer: *mut bf16, noise: RowNoise, column: usize) {
+            // SAFETY: see above.
+            unsafe {
+                let noise = noise8(noise, column);
+                let (sign, magnitude) = sign_and_magnitude8(self.0);
+                let dropped = _mm256_set1_epi32(rounding::BF16_DROPPED as i32);
+                // A NaN may overflow here; `finish8` replaces it.
+                let rounded = _mm256_add_epi32(magnitude, _mm256_srli_epi32::<16>(noise));
+                let most = _mm256_set1_epi32(rounding::BF16_MAX as i32);
+                let rounded = _mm256_min_epi32(_mm256_andnot_si256(dropped, rounded), most);
+                let value = _mm256_or_si256(finish8(rounded, magnitude), sign);
+                let high = _mm256_srli_epi32::<16>(value);
+                let packed = _mm256_permute4x64_epi64::<0b1000>(_mm256_packus_epi32(high, high));
+                _mm_storeu_si128(pointer.cast(), _mm256_castsi256_si128(packed));
+            }
+        }
+    }
+
+    /// The noise of 8 columns from `column` on, as [`RowNoise::at`] gives it.
+    #[inline(always)]
+    unsafe fn noise8(noise: RowNoise, column: usize) -> __m256i {
+        let [a, b, c] = rounding::MULTIPLIERS.map(|multiplier| multiplier as i32);
+        let column = noise.column.wrapping_add(column as u32) as i32;
+        // SAFETY: register arithmetic; the caller vouches for AVX2.
+        unsafe {
+            let lanes = _mm256_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7);
+            let columns = _mm256_add_epi32(_mm256_set1_epi32(column), lanes);
+            let scaled = _mm256_mullo_epi32(columns, _mm256_set1_epi32(a));
+            let x = _mm256_add_epi32(scaled, _mm256_set1_epi32(noise.key as i32));
+            let x = _mm256_xor_si256(x, _mm256_srli_epi32::<16>(x));
+            let x = _mm256_mullo_epi32(x, _mm256_set1_epi32(b));
+            let x = _mm256_add_epi32(x, _mm256_set1_epi32((noise.key >> 32) as i32));
+            let x = _mm256_xor_si256(x, _mm256_srli_epi32::<15>(x));
+            let x = _mm256_mullo_epi32(x, _mm256_set1_epi32(c));
+            _mm256_xor_si256(x, _mm256_srli_epi32::<16>(x))
+        }
+    }
+
+    #[inline(always)]
+    unsafe fn sign_and_magnitude8(value: __m256) -> (__m256i, __m256i) {
+        // SAFETY: register arithmetic; the caller vouches for AVX2.
+        unsafe {
+            let (bits, sign) = (_mm256_castps_si256(value), _mm256_set1_epi32(i32::MIN));
+            (_mm256_and_si256(bits, sign), _mm256_andnot_si256(sign, bits))
+        }
+    }
+
+    /// `rounded`, but infinities and NaNs where the magnitude is one.
+    #[inline(always)]
+    unsafe fn finish8(rounded: __m256i, magnitude: __m256i) -> __m256i {
+        // SAFETY: register arithmetic; the caller vouches for AVX2.
+        unsafe {
+            let infinity = _mm256_set1_epi32(rounding::INFINITY as i32);
+            let is_infinite = _mm256_cmpeq_epi32(magnitude, infinity);
+            let is_nan = _mm256_cmpgt_epi32(magnitude, infinity);
+            let rounded = _mm256_blendv_epi8(rounded, infinity, is_infinite);
+            _mm256_blendv_epi8(rounded, _mm256_set1_epi32(rounding::NAN as i32), is_nan)
+        }
     }
 
     impl Vector for Float16 {
@@ -250,6 +492,104 @@ pub(crate) mod x86 {
                 ));
                 sum_of_8(_mm256_add_ps(_mm512_castps512_ps256(low.0), _mm512_castps512_ps256(high)))
             }
+        }
+        #[inline(always)]
+        unsafe fn load_f16(pointer: *const f16) -> Self {
+            // SAFETY: see above.
+            Self(unsafe { _mm512_cvtph_ps(_mm256_loadu_si256(pointer.cast())) })
+        }
+        #[inline(always)]
+        unsafe fn load_bf16(pointer: *const bf16) -> Self {
+            // SAFETY: see above.
+            unsafe {
+                let halves = _mm512_cvtepu16_epi32(_mm256_loadu_si256(pointer.cast()));
+                Self(_mm512_castsi512_ps(_mm512_slli_epi32::<16>(halves)))
+            }
+        }
+        #[inline(always)]
+        unsafe fn store_f16(self, pointer: *mut f16, noise: RowNoise, column: usize) {
+            // SAFETY: see above.
+            unsafe {
+                let noise = noise16(noise, column);
+                let (sign, magnitude) = sign_and_magnitude16(self.0);
+                let dropped = _mm512_set1_epi32(rounding::F16_DROPPED as i32);
+                let normal = _mm512_add_epi32(magnitude, _mm512_srli_epi32::<19>(noise));
+                let most = _mm512_set1_epi32(rounding::F16_MAX as i32);
+                let normal = _mm512_min_epi32(_mm512_andnot_si512(dropped, normal), most);
+                let fraction = _mm512_cvtepi32_ps(_mm512_srli_epi32::<18>(noise));
+                let fraction = _mm512_mul_ps(fraction, _mm512_set1_ps(1.0 / 16_384.0));
+                let units = _mm512_set1_ps(rounding::F16_UNITS);
+                let units = _mm512_mul_ps(_mm512_castsi512_ps(magnitude), units);
+                let units = _mm512_cvttps_epi32(_mm512_add_ps(units, fraction));
+                let unit = _mm512_set1_ps(1.0 / rounding::F16_UNITS);
+                let small = _mm512_mul_ps(_mm512_cvtepi32_ps(units), unit);
+                let bound = _mm512_set1_epi32(rounding::F16_NORMAL as i32);
+                let is_small = _mm512_cmplt_epi32_mask(magnitude, bound);
+                let small = _mm512_castps_si512(small);
+                let rounded = _mm512_mask_mov_epi32(normal, is_small, small);
+                let value = _mm512_or_si512(finish16(rounded, magnitude), sign);
+                let halves =
+                    _mm512_cvtps_ph::<_MM_FROUND_TO_NEAREST_INT>(_mm512_castsi512_ps(value));
+                _mm256_storeu_si256(pointer.cast(), halves);
+            }
+        }
+        #[inline(always)]
+        unsafe fn store_bf16(self, pointer: *mut bf16, noise: RowNoise, column: usize) {
+            // SAFETY: see above.
+            unsafe {
+                let noise = noise16(noise, column);
+                let (sign, magnitude) = sign_and_magnitude16(self.0);
+                let dropped = _mm512_set1_epi32(rounding::BF16_DROPPED as i32);
+                // A NaN may overflow here; `finish16` replaces it.
+                let rounded = _mm512_add_epi32(magnitude, _mm512_srli_epi32::<16>(noise));
+                let most = _mm512_set1_epi32(rounding::BF16_MAX as i32);
+                let rounded = _mm512_min_epi32(_mm512_andnot_si512(dropped, rounded), most);
+                let value = _mm512_or_si512(finish16(rounded, magnitude), sign);
+                let high = _mm512_srli_epi32::<16>(value);
+                _mm256_storeu_si256(pointer.cast(), _mm512_cvtepi32_epi16(high));
+            }
+        }
+    }
+
+    /// The noise of 16 columns from `column` on, as [`RowNoise::at`] gives it.
+    #[inline(always)]
+    unsafe fn noise16(noise: RowNoise, column: usize) -> __m512i {
+        let [a, b, c] = rounding::MULTIPLIERS.map(|multiplier| multiplier as i32);
+        let column = noise.column.wrapping_add(column as u32) as i32;
+        // SAFETY: register arithmetic; the caller vouches for AVX-512.
+        unsafe {
+            let lanes = _mm512_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15);
+            let columns = _mm512_add_epi32(_mm512_set1_epi32(column), lanes);
+            let scaled = _mm512_mullo_epi32(columns, _mm512_set1_epi32(a));
+            let x = _mm512_add_epi32(scaled, _mm512_set1_epi32(noise.key as i32));
+            let x = _mm512_xor_si512(x, _mm512_srli_epi32::<16>(x));
+            let x = _mm512_mullo_epi32(x, _mm512_set1_epi32(b));
+            let x = _mm512_add_epi32(x, _mm512_set1_epi32((noise.key >> 32) as i32));
+            let x = _mm512_xor_si512(x, _mm512_srli_epi32::<15>(x));
+            let x = _mm512_mullo_epi32(x, _mm512_set1_epi32(c));
+            _mm512_xor_si512(x, _mm512_srli_epi32::<16>(x))
+        }
+    }
+
+    #[inline(always)]
+    unsafe fn sign_and_magnitude16(value: __m512) -> (__m512i, __m512i) {
+        // SAFETY: register arithmetic; the caller vouches for AVX-512.
+        unsafe {
+            let (bits, sign) = (_mm512_castps_si512(value), _mm512_set1_epi32(i32::MIN));
+            (_mm512_and_si512(bits, sign), _mm512_andnot_si512(sign, bits))
+        }
+    }
+
+    /// `rounded`, but infinities and NaNs where the magnitude is one.
+    #[inline(always)]
+    unsafe fn finish16(rounded: __m512i, magnitude: __m512i) -> __m512i {
+        // SAFETY: register arithmetic; the caller vouches for AVX-512.
+        unsafe {
+            let infinity = _mm512_set1_epi32(rounding::INFINITY as i32);
+            let is_infinite = _mm512_cmpeq_epi32_mask(magnitude, infinity);
+            let is_nan = _mm512_cmpgt_epi32_mask(magnitude, infinity);
+            let rounded = _mm512_mask_mov_epi32(rounded, is_infinite, infinity);
+            _mm512_mask_mov_epi32(rounded, is_nan, _mm512_set1_epi32(rounding::NAN as i32))
         }
     }
 }

@@ -19,7 +19,7 @@ use std::time::Instant;
 
 use schema::random::CounterRng;
 
-use crate::buffer;
+use crate::buffer::Array;
 use crate::cpu::{Cpu, DisjointMut, Isa, Pool};
 
 /// Bytes of rows that one measurement touches: more than caches hold, drawn anew each time.
@@ -36,7 +36,7 @@ const BYTES_AHEAD: [usize; 3] = [0, 2048, 8192];
 /// An array of rows on huge pages, and the random rows of the next measurement.
 #[derive(Debug)]
 pub struct RowSet {
-    data: Vec<f32>,
+    data: Array<f32>,
     row_floats: usize,
     /// Rows of chunk after chunk.
     ids: Vec<u32>,
@@ -57,7 +57,7 @@ impl RowSet {
     pub fn new(pool: &Pool, bytes: usize, row_bytes: usize) -> Self {
         let row_floats = row_bytes.div_ceil(size_of::<f32>()).max(1);
         let rows = (bytes / (row_floats * size_of::<f32>())).clamp(1, u32::MAX as usize);
-        let mut data = buffer::zeroed(rows * row_floats);
+        let mut data = Array::zeroed(rows * row_floats);
         // Touched, or every page would be the same page of zeros.
         pool.run_slices(&mut data, FLOATS_PER_CHUNK, |_, part| part.fill(1e-6));
         let ids = vec![0; (TOUCHED_BYTES / (row_floats * size_of::<f32>())).max(1)];
@@ -67,7 +67,7 @@ impl RowSet {
     /// Bytes of all rows.
     #[must_use]
     pub fn bytes(&self) -> usize {
-        size_of_val(self.data.as_slice())
+        size_of_val(&*self.data)
     }
 
     /// Billions of bytes per second, read from front to back on all threads.

@@ -13,4 +13,4 @@ pub mod interaction;
 pub mod loss;
 pub(crate) mod slot;
 
-pub use slot::Slot;
+pub use slot::{Output, Slot};

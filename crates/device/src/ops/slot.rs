@@ -14,6 +14,53 @@ pub struct Slot {
     pub column: usize,
 }
 
+/// What a lookup gives for the ids of a bag.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Output {
+    /// Their weighted sum: `[B, Σ D]`, a slot's vectors in its columns.
+    Pooled,
+    /// The row of each: key after key `[nnz_k, D_k]`, in `values` order. A slot's column means
+    /// nothing then.
+    Sequence,
+}
+
+/// Where the vectors of a lookup's output begin.
+#[derive(Clone, Debug)]
+pub(crate) struct Places {
+    keys: Vec<Place>,
+    /// Elements of the whole output.
+    pub len: usize,
+}
+
+/// Where the vectors of one key begin.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Place {
+    /// One per sample, so many elements apart.
+    Pooled { first: usize, stride: usize },
+    /// One per position in `values`. The first id of the key has another position than 0, hence
+    /// arithmetic modulo the machine's word.
+    Sequence { first: usize, stride: usize },
+}
+
+impl Places {
+    /// The place of key `key`.
+    #[inline(always)]
+    pub fn of(&self, key: usize) -> Place {
+        self.keys[key]
+    }
+}
+
+impl Place {
+    /// The start of the vector for the id at `position`, in the bag of `sample`.
+    #[inline(always)]
+    pub fn start(self, sample: usize, position: usize) -> usize {
+        match self {
+            Self::Pooled { first, stride } => first + sample * stride,
+            Self::Sequence { first, stride } => first.wrapping_add(position.wrapping_mul(stride)),
+        }
+    }
+}
+
 /// The shape of a tile, without its numbers.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct TileShape<'a> {
@@ -28,14 +75,15 @@ pub(crate) struct Lookup<'a, Shape> {
     pub slots: &'a [Slot],
     pub jagged: &'a KeyedJaggedTensor,
     pub bag_scales: Option<&'a [f32]>,
+    pub output: Output,
     /// Shape of tile `t`.
     pub shape: Shape,
 }
 
 impl<'a, Shape: Fn(usize) -> TileShape<'a>> Lookup<'a, Shape> {
-    /// Checks the layout of the jagged tensor, the slots and the scales; gives the width Σ D of the
-    /// pooled matrix, which the slots' columns tile without gap or overlap.
-    pub fn check(&self, tiles: usize) -> Result<usize, Error> {
+    /// Checks the layout of the jagged tensor, the slots and the scales; gives the places of the
+    /// output's vectors, which tile it without gap or overlap.
+    pub fn check(&self, tiles: usize) -> Result<Places, Error> {
         self.jagged.check().map_err(|cause| Error::Jagged { op: self.op, cause })?;
         self.check_extent("slots: one per key", self.jagged.features, self.slots.len())?;
         if let Some(scales) = self.bag_scales {
@@ -50,13 +98,39 @@ impl<'a, Shape: Fn(usize) -> TileShape<'a>> Lookup<'a, Shape> {
             let dim = (self.shape)(tile).dim;
             self.check_extent("D of a tile, at least", dim.max(1), dim)?;
         }
+        match self.output {
+            Output::Pooled => self.pooled_places(),
+            Output::Sequence => Ok(self.sequence_places()),
+        }
+    }
+
+    fn dim(&self, slot: &Slot) -> usize {
+        (self.shape)(slot.tile).dim
+    }
+
+    fn pooled_places(&self) -> Result<Places, Error> {
         let mut columns: Vec<(usize, usize)> =
-            self.slots.iter().map(|s| (s.column, s.tile)).collect();
+            self.slots.iter().map(|slot| (slot.column, self.dim(slot))).collect();
         columns.sort_unstable();
-        columns.into_iter().try_fold(0, |next, (column, tile)| {
+        let width = columns.into_iter().try_fold(0, |next, (column, dim)| {
             self.check_extent("first column of a slot, in column order", next, column)?;
-            Ok(next + (self.shape)(tile).dim)
-        })
+            Ok(next + dim)
+        })?;
+        let place = |slot: &Slot| Place::Pooled { first: slot.column, stride: width };
+        let keys = self.slots.iter().map(place).collect();
+        Ok(Places { keys, len: self.jagged.batch_size * width })
+    }
+
+    fn sequence_places(&self) -> Places {
+        let mut len = 0;
+        let place = |(key, slot): (usize, &Slot)| {
+            let (ids, stride) = (self.jagged.feature(key), self.dim(slot));
+            let first = usize::wrapping_sub(len, ids.start * stride);
+            len += ids.len() * stride;
+            Place::Sequence { first, stride }
+        };
+        let keys = self.slots.iter().enumerate().map(place).collect();
+        Places { keys, len }
     }
 
     /// Whether `what` has the extent the contract asks for.

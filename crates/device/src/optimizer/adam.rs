@@ -1,8 +1,9 @@
 //! Adam on one row: with `g' = g + λ₂ w` (L2 decay), `m = β₁ m + (1 − β₁) g'`,
-//! `v = β₂ v + (1 − β₂) g'²` and `w = (1 − η λ) w − η m̂ / (√v̂ + ε)` (decoupled decay λ, as AdamW).
+//! `v = β₂ v + (1 − β₂) g'²` and `w = (1 − η λ) w − η m̂ / (√v̂ + ε)` (decoupled decay λ, as
+//! AdamW).
 //!
-//! `m̂` and `v̂` are corrected for their start at 0 by the number of the step of the whole run, as in
-//! FBGEMM. Rows that a batch does not look up keep `m`, `v` and their weights ("lazy" Adam).
+//! `m̂` and `v̂` are corrected for their start at 0 by the number of the step of the whole run, as
+//! in FBGEMM. Rows that a batch does not look up keep `m`, `v` and their weights ("lazy" Adam).
 //! # Source
 //! arXiv:1412.6980; decoupled decay: arXiv:1711.05101.
 #![expect(unsafe_code, reason = "vector instructions")]

@@ -1,27 +1,33 @@
 //! The embedding operations: against their oracles in f32 (to the bit) and f64, against finite
 //! differences, on every instruction set and with 1, 2 and 7 threads.
 
-use device::ops::Slot;
-use device::ops::embedding_backward::{self, Scratch, TileMut, Updated, scalar::Tile};
+use device::ops::embedding_backward::{self, Origin, Scratch, TileMut, Updated, scalar::Tile};
 use device::ops::embedding_forward::{self, TileView};
+use device::ops::{Output, Slot};
 use device::optimizer::Rule;
-use device::{Cpu, Error, Isa, Real};
+use device::{Cpu, Error, Isa, Real, Weights};
 use schema::random::CounterRng;
-use schema::{KeyedJaggedTensor, Optimizer, OptimizerConfig, WeightDecayMode};
+use schema::{DataType, KeyedJaggedTensor, Optimizer, OptimizerConfig, WeightDecayMode};
 
-/// Tables, a batch on them, and the gradient of its pooled matrix.
+const DATA_TYPES: [DataType; 3] = [DataType::F32, DataType::F16, DataType::Bf16];
+const NAMES: [&str; 4] = ["cat_0", "cat_1", "cat_2", "cat_3"];
+
+/// Tables, a batch on them, and the gradient of its output.
 struct Case {
+    /// Values that their data type holds.
     tables: Vec<Vec<f32>>,
+    data_types: Vec<DataType>,
     dims: Vec<usize>,
     rows: Vec<usize>,
     slots: Vec<Slot>,
     jagged: KeyedJaggedTensor,
     bag_scales: Option<Vec<f32>>,
+    output: Output,
     gradient: Vec<f32>,
-    width: usize,
 }
 
 /// What a random case looks like; `tiles` are (rows, dim), `slots` name tiles.
+#[derive(Clone, Copy)]
 struct Form<'a> {
     seed: u64,
     batch_size: usize,
@@ -32,6 +38,9 @@ struct Form<'a> {
     hot: f64,
     weighted: bool,
     scaled: bool,
+    output: Output,
+    /// Data types of the tiles, in turn.
+    data_types: &'a [DataType],
 }
 
 impl Form<'_> {
@@ -59,34 +68,55 @@ impl Form<'_> {
             width += self.tiles[tile].1;
             Slot { tile, column: width - self.tiles[tile].1 }
         };
-        let slots = self.slots.iter().map(slot).collect();
-        let table =
-            |(tile, &(rows, dim)): (usize, &(usize, usize))| floats(10 + tile as u64, rows * dim);
+        let slots: Vec<Slot> = self.slots.iter().map(slot).collect();
+        let data_types: Vec<_> =
+            self.data_types.iter().copied().cycle().take(self.tiles.len()).collect();
+        let table = |(tile, &(rows, dim)): (usize, &(usize, usize))| {
+            let values = floats(10 + tile as u64, rows * dim);
+            stored(data_types[tile], &values).view().to_f32()
+        };
+        let tables = self.tiles.iter().enumerate().map(table).collect();
+        let of_key = |(key, &tile): (usize, &usize)| jagged.feature(key).len() * self.tiles[tile].1;
+        let elements = match self.output {
+            Output::Pooled => self.batch_size * width,
+            Output::Sequence => self.slots.iter().enumerate().map(of_key).sum(),
+        };
         Case {
-            tables: self.tiles.iter().enumerate().map(table).collect(),
+            tables,
+            data_types,
             dims: self.tiles.iter().map(|tile| tile.1).collect(),
             rows: self.tiles.iter().map(|tile| tile.0).collect(),
             slots,
-            jagged,
             bag_scales: self.scaled.then(|| floats(5, bags)),
-            gradient: floats(6, self.batch_size * width),
-            width,
+            output: self.output,
+            gradient: floats(6, elements),
+            jagged,
         }
     }
 }
 
+/// The nearest values of a data type.
+fn stored(data_type: DataType, values: &[f32]) -> Weights {
+    let mut weights = Weights::zeroed(data_type, values.len());
+    weights.view_mut().fill_from(values);
+    weights
+}
+
 /// Many shapes: D of 1, odd, wide; bags empty and long; one sample and none; shared and tiny
-/// tables.
+/// tables; every data type; pooled and not.
 fn cases() -> Vec<Case> {
     let mut cases = Vec::new();
-    for seed in 0..48 {
+    for seed in 0..60 {
         let rng = CounterRng::new(seed, 9);
         let pick = |counter, from: &[usize]| from[rng.below(counter, from.len() as u64) as usize];
         let tile = |t: u64| {
-            let rows = pick(2 * t, &[1, 3, 17, 300, 5000]);
+            let rows = pick(2 * t, &[1, 3, 17, 300, 900]);
             (
                 rows,
-                pick(2 * t + 1, &[1, 2, 3, 4, 7, 8, 15, 16, 17, 31, 32, 33, 48, 64, 96, 127, 200]),
+                pick(
+                    2 * t + 1,
+                    &[1, 2, 3, 4, 7, 8, 15, 16, 17, 31, 32, 33, 48, 64, 96, 127, 200, 2048],
+                ),
             )
         };
         let tiles: Vec<_> = (0..1 + rng.below(100, 4)).map(tile).collect();
@@ -102,6 +132,8 @@ fn cases() -> Vec<Case> {
                 hot: [0.0, 0.0, 0.9][seed as usize % 3],
                 weighted: seed % 2 == 0,
                 scaled: seed % 4 < 2,
+                output: if seed % 5 < 3 { Output::Pooled } else { Output::Sequence },
+                data_types: &DATA_TYPES[seed as usize % 3..],
             }
             .case(),
         );
@@ -118,9 +150,13 @@ fn cases() -> Vec<Case> {
         hot: 0.6,
         weighted: true,
         scaled: true,
+        output: Output::Pooled,
+        data_types: &DATA_TYPES,
     };
     cases.push(form.case());
-    cases.push(Form { weighted: false, scaled: false, hot: 1.0, ..form }.case());
+    let plain = Form { weighted: false, scaled: false, hot: 1.0, ..form };
+    cases.push(plain.case());
+    cases.push(Form { output: Output::Sequence, ..plain }.case());
     cases
 }
 
@@ -146,24 +182,57 @@ fn check_close(what: &str, got: &[f32], expected: &[f64], tolerance: f64) {
 }
 
 impl Case {
+    fn stored(&self, tables: impl Iterator<Item = Vec<f32>>) -> Vec<Weights> {
+        tables.zip(&self.data_types).map(|(values, &kind)| stored(kind, &values)).collect()
+    }
+
     fn forward(&self, cpu: &Cpu) -> Result<Vec<f32>, Error> {
+        let weights = self.stored(self.tables.iter().cloned());
         let views: Vec<TileView<'_>> = (0..self.tables.len())
             .map(|t| TileView {
-                weights: &self.tables[t],
+                weights: weights[t].view(),
                 rows: self.rows[t],
                 dim: self.dims[t],
-                name: ["cat_0", "cat_1", "cat_2", "cat_3"][t],
+                name: NAMES[t],
             })
             .collect();
-        let mut out = vec![f32::NAN; self.jagged.batch_size * self.width];
+        let mut out = vec![f32::NAN; self.gradient.len()];
         let arguments = embedding_forward::Arguments {
             tiles: &views,
             slots: &self.slots,
             jagged: &self.jagged,
             bag_scales: self.bag_scales.as_deref(),
+            output: self.output,
             out: &mut out,
         };
         embedding_forward::run(cpu, arguments).map(|()| out)
+    }
+
+    /// What the oracle writes from `tables`.
+    fn expected<R: Real>(&self, tables: &[Vec<R>], scales: Option<&[R]>) -> Vec<R> {
+        let tables = (tables, &self.dims[..]);
+        match self.output {
+            Output::Pooled => {
+                let mut out = vec![R::ZERO; self.gradient.len()];
+                let (slots, jagged) = (&self.slots, &self.jagged);
+                embedding_forward::scalar::run(tables, slots, jagged, scales, &mut out);
+                out
+            }
+            Output::Sequence => {
+                embedding_forward::scalar::sequence(tables, &self.slots, &self.jagged, scales)
+            }
+        }
+    }
+
+    fn origin(tile: usize) -> Origin {
+        Origin { table: tile as u32, row: 1000, column: 3 }
+    }
+
+    /// Rounds the rows that an oracle updated as the tables hold them.
+    fn round(&self, tiles: &mut [Tile<f32>], rows: &[(usize, usize)]) {
+        for &(t, row) in rows {
+            tiles[t].round_row(row, self.data_types[t], (Self::origin(t), rounding()));
+        }
     }
 
     fn tiles(&self, kind: Optimizer) -> Vec<Tile<f32>> {
@@ -182,15 +251,16 @@ impl Case {
         rule: Rule,
         (tiles, scratch): (&mut [Tile<f32>], &mut Scratch),
     ) -> Result<Updated, Error> {
-        let mut views: Vec<TileMut<'_>> = tiles
-            .iter_mut()
-            .enumerate()
-            .map(|(t, tile)| TileMut {
-                weights: &mut tile.weights,
+        let mut weights = self.stored(tiles.iter().map(|tile| tile.weights.clone()));
+        let mut views: Vec<TileMut<'_>> = (0..)
+            .zip(tiles.iter_mut().zip(&mut weights))
+            .map(|(t, (tile, weights))| TileMut {
+                weights: weights.view_mut(),
                 state: &mut tile.state,
                 rows: self.rows[t],
                 dim: tile.dim,
-                name: ["cat_0", "cat_1", "cat_2", "cat_3"][t],
+                name: NAMES[t],
+                origin: Self::origin(t),
             })
             .collect();
         let arguments = embedding_backward::Arguments {
@@ -198,10 +268,16 @@ impl Case {
             slots: &self.slots,
             jagged: &self.jagged,
             bag_scales: self.bag_scales.as_deref(),
+            output: self.output,
             gradient: &self.gradient,
             rule,
+            rounding: rounding(),
         };
-        embedding_backward::run(cpu, arguments, scratch)
+        let updated = embedding_backward::run(cpu, arguments, scratch);
+        for (tile, weights) in tiles.iter_mut().zip(&weights) {
+            tile.weights = weights.view().to_f32();
+        }
+        updated
     }
 
     /// Distinct rows and their elements, counted the obvious way.
@@ -213,7 +289,9 @@ impl Case {
             }
         }
         let unique_elements = rows.iter().map(|row| self.dims[row.0]).sum();
-        Updated { unique_rows: rows.len(), unique_elements }
+        let bytes = |row: &(usize, i64)| self.dims[row.0] * self.data_types[row.0].bytes();
+        let unique_bytes = rows.iter().map(bytes).sum();
+        Updated { unique_rows: rows.len(), unique_elements, unique_bytes }
     }
 }
 
@@ -225,20 +303,19 @@ fn rule<R: Real>(kind: Optimizer) -> Rule<R> {
     Rule::new(&config, 1.0, 1)
 }
 
+fn rounding() -> CounterRng {
+    CounterRng::new(21, 4).child(17)
+}
+
 #[test]
 fn forward_equals_the_oracle_to_the_bit_on_every_isa_and_thread_count() {
     let devices = devices();
     for (number, case) in cases().iter().enumerate() {
-        let mut expected = vec![0.0f32; case.gradient.len()];
         let scales = case.bag_scales.as_deref();
-        let tables = (&case.tables[..], &case.dims[..]);
-        embedding_forward::scalar::run(tables, &case.slots, &case.jagged, scales, &mut expected);
+        let expected = case.expected(&case.tables, scales);
         let wide: Vec<Vec<f64>> = case.tables.iter().map(|table| widen(table)).collect();
-        let wide_scales = scales.map(widen);
-        let mut exact = vec![0.0f64; case.gradient.len()];
-        let (tables, scales) = ((&wide[..], &case.dims[..]), wide_scales.as_deref());
-        embedding_forward::scalar::run(tables, &case.slots, &case.jagged, scales, &mut exact);
-        check_close("pooled", &expected, &exact, 1e-5);
+        let exact = case.expected(&wide, scales.map(widen).as_deref());
+        check_close("output", &expected, &exact, 1e-5);
         for cpu in &devices {
             let got = case.forward(cpu).unwrap();
             assert!(bits(&got) == bits(&expected), "case {number}, {cpu:?}");
@@ -255,7 +332,11 @@ fn backward_equals_the_oracle_to_the_bit_on_every_isa_and_thread_count() {
         for kind in Optimizer::ALL {
             let (mut expected, rule) = (case.tiles(kind), rule(kind));
             let (slots, scales) = ((&case.slots[..], &case.jagged), case.bag_scales.as_deref());
-            embedding_backward::scalar::run(&mut expected, slots, scales, &case.gradient, rule);
+            let options = (scales, case.output);
+            let gradient = &case.gradient;
+            let rows =
+                embedding_backward::scalar::run(&mut expected, slots, options, gradient, rule);
+            case.round(&mut expected, &rows);
             for cpu in &devices {
                 let mut got = case.tiles(kind);
                 let updated = case.backward(cpu, rule, (&mut got, &mut scratch)).unwrap();
@@ -282,25 +363,116 @@ fn backward_stays_near_the_oracle_in_f64() {
                 .collect();
             let (slots, scales) = ((&case.slots[..], &case.jagged), case.bag_scales.as_deref());
             let (gradient, scales) = (widen(&case.gradient), scales.map(widen));
-            let scales = scales.as_deref();
-            embedding_backward::scalar::run(&mut exact, slots, scales, &gradient, rule(kind));
+            let options = (scales.as_deref(), case.output);
+            embedding_backward::scalar::run(&mut exact, slots, options, &gradient, rule(kind));
             let mut got = case.tiles(kind);
             case.backward(&cpu, rule(kind), (&mut got, &mut Scratch::default())).unwrap();
-            for (got, exact) in got.iter().zip(&exact) {
-                // The hottest row sums some 2,000 gradients in f32 before it squares them.
-                check_close("weights", &got.weights, &exact.weights, 1e-4);
+            for ((got, exact), data_type) in got.iter().zip(&exact).zip(&case.data_types) {
+                // A rounding moves a weight by less than one unit in its last place. The hottest
+                // row sums some 2,000 gradients in f32 before it squares them.
+                let unit = [0.0, 2f64.powi(-10), 2f64.powi(-7)][*data_type as usize];
+                check_close("weights", &got.weights, &exact.weights, 1e-4 + unit);
                 check_close("state", &got.state, &exact.state, 1e-3);
             }
         }
     }
 }
 
-/// The loss `Σ gradient · pooled`, in f64.
+impl Case {
+    /// The update of one tile of the only table: of the rows that `keep` gives a local number, and
+    /// of the columns from `column` on.
+    fn update_tile(
+        &self,
+        (weights, rows): (&mut Weights, usize),
+        keep: &dyn Fn(i64) -> Option<i64>,
+        column: usize,
+    ) {
+        let dim = weights.len() / rows;
+        let (mut lengths, mut values) = (Vec::new(), Vec::new());
+        for sample in 0..self.jagged.batch_size {
+            let ids = &self.jagged.values[self.jagged.bag(0, sample)];
+            let before = values.len();
+            values.extend(ids.iter().filter_map(|&id| keep(id)));
+            lengths.push(values.len() - before);
+        }
+        let jagged = KeyedJaggedTensor::from_lengths(1, &lengths, values);
+        let columns = |row: &[f32]| row[column..column + dim].to_vec();
+        let gradient: Vec<f32> = self.gradient.chunks(self.dims[0]).flat_map(columns).collect();
+        let first = (0..).find(|&id| keep(id).is_some()).unwrap();
+        let mut tiles = [TileMut {
+            weights: weights.view_mut(),
+            state: &mut vec![0.0; rows * dim],
+            rows,
+            dim,
+            name: "t",
+            origin: Origin { table: 4, row: first as u64, column: column as u32 },
+        }];
+        let arguments = embedding_backward::Arguments {
+            tiles: &mut tiles,
+            slots: &[Slot { tile: 0, column: 0 }],
+            jagged: &jagged,
+            bag_scales: None,
+            output: Output::Pooled,
+            gradient: &gradient,
+            rule: rule(Optimizer::Adagrad),
+            rounding: rounding(),
+        };
+        embedding_backward::run(&Cpu::new(2), arguments, &mut Scratch::default()).unwrap();
+    }
+}
+
+#[test]
+fn the_cut_of_a_table_into_tiles_changes_no_byte() {
+    // One slot on a table, and the same ids on four tiles of it: two halves of its columns by two
+    // halves of its rows.
+    let (rows, dim, half) = (30, 20, 10);
+    for data_type in DATA_TYPES {
+        let form = Form {
+            seed: 1,
+            batch_size: 40,
+            tiles: &[(rows, dim)],
+            slots: &[0],
+            longest_bag: 4,
+            hot: 0.2,
+            weighted: false,
+            scaled: false,
+            output: Output::Pooled,
+            data_types: &[data_type],
+        };
+        let case = form.case();
+        let whole = stored(data_type, &case.tables[0]);
+        let mut expected = whole.clone();
+        case.update_tile((&mut expected, rows), &Some, 0);
+        let expected = expected.view().to_f32();
+        let before = whole.view().to_f32();
+        assert!(expected != before);
+        for (lower, first) in [(true, 0), (false, 15)] {
+            let keep = |id: i64| ((id < 15) == lower).then_some(id - first as i64);
+            for column in [0, half] {
+                let cell = |row: usize, column: usize| row * dim + column;
+                // Rows past the tile's are there but nobody looks them up.
+                let source = |row: usize| (row + first) % rows;
+                let values: Vec<f32> = (0..rows)
+                    .flat_map(|row| (0..half).map(move |d| (source(row), column + d)))
+                    .map(|(row, column)| before[cell(row, column)])
+                    .collect();
+                let mut tile = stored(data_type, &values);
+                case.update_tile((&mut tile, rows), &keep, column);
+                let got = tile.view().to_f32();
+                for row in 0..15 {
+                    let start = cell(row + first, column);
+                    let same = bits(&got[row * half..][..half]) == bits(&expected[start..][..half]);
+                    assert!(same, "{data_type:?}, row {row} from {first}, column {column}");
+                }
+            }
+        }
+    }
+}
+
+/// The loss `Σ gradient · output`, in f64.
 fn loss(case: &Case, tables: &[Vec<f64>]) -> f64 {
     let scales = case.bag_scales.as_deref().map(widen);
-    let mut out = vec![0.0; case.gradient.len()];
-    let (tables, scales) = ((tables, &case.dims[..]), scales.as_deref());
-    embedding_forward::scalar::run(tables, &case.slots, &case.jagged, scales, &mut out);
+    let out = case.expected(tables, scales.as_deref());
     out.iter().zip(&case.gradient).map(|(&out, &gradient)| out * f64::from(gradient)).sum()
 }
 
@@ -315,8 +487,15 @@ fn the_gradient_is_the_finite_difference_of_the_lookup() {
         hot: 0.2,
         weighted: true,
         scaled: true,
+        output: Output::Pooled,
+        data_types: &DATA_TYPES[..1],
     };
-    let case = form.case();
+    for output in [Output::Pooled, Output::Sequence] {
+        check_gradient(&Form { output, ..form }.case());
+    }
+}
+
+fn check_gradient(case: &Case) {
     // On zero weights, one step of SGD at rate 1 leaves minus the gradient.
     let mut tiles = case.tiles(Optimizer::Sgd);
     tiles.iter_mut().for_each(|tile| tile.weights.fill(0.0));
@@ -329,9 +508,9 @@ fn the_gradient_is_the_finite_difference_of_the_lookup() {
         for (i, weight) in tile.weights.iter().enumerate() {
             let at = tables[t][i];
             tables[t][i] = at + step;
-            let above = loss(&case, &tables);
+            let above = loss(case, &tables);
             tables[t][i] = at - step;
-            let difference = (above - loss(&case, &tables)) / (2.0 * step);
+            let difference = (above - loss(case, &tables)) / (2.0 * step);
             tables[t][i] = at;
             let gradient = -f64::from(*weight);
             assert!((gradient - difference).abs() < 1e-6, "table {t}, weight {i}");
@@ -352,6 +531,8 @@ fn an_id_out_of_range_is_named_and_nothing_changes() {
         hot: 0.0,
         weighted: false,
         scaled: false,
+        output: Output::Pooled,
+        data_types: &DATA_TYPES,
     };
     for (id, feature, sample) in [(40, 1, 250), (-1, 2, 7), (i64::MIN, 0, 0), (70, 0, 299)] {
         let mut case = form.case();
@@ -365,7 +546,7 @@ fn an_id_out_of_range_is_named_and_nothing_changes() {
         *case.jagged.values.last_mut().unwrap() = 1000;
         let tile = case.slots[bag / 300].tile;
         let expected = Error::RowOutOfRange {
-            table: ["cat_0", "cat_1"][tile].to_owned(),
+            table: NAMES[tile].to_owned(),
             sample: bag % 300,
             feature: bag / 300,
             id,
@@ -410,6 +591,8 @@ fn wrong_shapes_are_refused_with_both_numbers() {
         hot: 0.0,
         weighted: false,
         scaled: true,
+        output: Output::Pooled,
+        data_types: &DATA_TYPES[..1],
     };
     let cpu = Cpu::new(1);
     let refused = |spoil: fn(&mut Case)| {
@@ -423,7 +606,7 @@ fn wrong_shapes_are_refused_with_both_numbers() {
         refused(|case| case.slots[1].column = 1),
         refused(|case| case.slots[1].tile = 2),
         refused(|case| _ = case.bag_scales.as_mut().unwrap().pop()),
-        refused(|case| case.width = 6),
+        refused(|case| case.gradient.extend([0.0; 4])),
         refused(|case| case.jagged.values.push(0)),
     ];
     expect_test::expect![[r#"
@@ -432,7 +615,7 @@ fn wrong_shapes_are_refused_with_both_numbers() {
         embedding_forward: first column of a slot, in column order: expected 2, got 1
         embedding_forward: tile index of a slot, below: expected 2, got 2
         embedding_forward: bag_scales [F·B]: expected 8, got 7
-        embedding_forward: out [B, Σ D]: expected 20, got 24
+        embedding_forward: out: expected 20, got 24
         embedding_forward: offsets: expected to run from 0 to 11, got 0 to 10"#]]
     .assert_eq(&texts.join("\n"));
 }

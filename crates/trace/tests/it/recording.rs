@@ -39,7 +39,13 @@ pub fn all_ops() -> Vec<Op> {
     vec![
         Op::InputWait { batch_size: 4 },
         Op::InputDist { ids: 40 },
-        Op::EmbeddingForward { bags: 8, ids: 40, elements: 320, pooled_elements: 64 },
+        Op::EmbeddingForward {
+            bags: 8,
+            ids: 40,
+            elements: 320,
+            pooled_elements: 64,
+            row_bytes: 1280,
+        },
         Op::OutputDist { elements: 64 },
         gemm(GemmProduct::Forward),
         Op::Pack { elements: 32 },
@@ -59,6 +65,7 @@ pub fn all_ops() -> Vec<Op> {
             unique_rows: 30,
             elements: 320,
             unique_elements: 240,
+            unique_row_bytes: 960,
             pooled_elements: 64,
             optimizer: Optimizer::RowwiseAdagrad,
         },

@@ -4,7 +4,7 @@
 use std::ops::Range;
 use std::path::Path;
 
-use schema::{Optimizer, Tile};
+use schema::{DataType, Optimizer, Tile};
 use serde::{Deserialize, Serialize};
 
 use super::Checksum;
@@ -82,8 +82,11 @@ pub struct Chunk {
     pub tensor: String,
     /// What it is.
     pub content: Content,
-    /// Its shape, f32.
+    /// Its shape.
     pub shape: Vec<usize>,
+    /// Its values' format.
+    #[serde(default)]
+    pub data_type: DataType,
     /// XXH3-64 of its bytes.
     pub checksum: Checksum,
 }

@@ -8,10 +8,12 @@ use std::fs;
 use std::ops::Range;
 use std::path::{Path, PathBuf};
 
-use schema::{JobConfig, Optimizer, Tile};
+use device::Weights;
+use device::buffer::Array;
+use schema::{DataType, JobConfig, Optimizer, Tile};
 
-use super::TensorReader;
 use super::manifest::{Chunk, Content, Manifest, Part};
+use super::{TensorReader, dtype};
 use crate::Error;
 use crate::parameter::{DenseParameter, TileState};
 
@@ -26,9 +28,10 @@ pub struct Checkpoint {
     tables: BTreeMap<String, TableChunks>,
 }
 
-/// Columns from `first` on of rows that are `stride` values apart.
+/// Columns from byte `first` on of rows that are `stride` bytes apart.
 struct Columns<'a> {
-    values: &'a mut [f32],
+    bytes: &'a mut [u8],
+    data_type: DataType,
     stride: usize,
     first: usize,
 }
@@ -161,7 +164,8 @@ impl Checkpoint {
             let got = chunk.shape.clone();
             return Err(Error::TensorShape { path, tensor, expected, got });
         }
-        self.read_chunk_into(chunk, out)
+        self.check_data_type(chunk, DataType::F32)?;
+        self.read_chunk_into(chunk, bytemuck::cast_slice_mut(out))
     }
 
     /// Assembles one tile of `table` with the state of `optimizer` from whatever tiling was saved.
@@ -187,12 +191,12 @@ impl Checkpoint {
             let (path, table) = (self.folder.clone(), table.to_owned());
             return Err(Error::StateKind { path, table, expected: optimizer, got: saved });
         }
-        let mut weight = device::buffer::zeroed(tile.row_count() * tile.dim());
+        let mut weight = Weights::zeroed(self.data_type(table), tile.row_count() * tile.dim());
         let (rows, columns) = (tile.rows.clone(), tile.columns.clone());
         let part = Part { table: table.to_owned(), rows, columns };
-        self.read_part(&part, &mut weight)?;
+        self.read_part(&part, weight.view_mut().into_bytes())?;
         let state_per_row = optimizer.state_per_row(tile.dim());
-        let mut state = device::buffer::zeroed(tile.row_count() * state_per_row);
+        let mut state = Array::zeroed(tile.row_count() * state_per_row);
         let states = &self.chunks_of(table).states;
         match optimizer {
             Optimizer::Sgd => {}
@@ -200,9 +204,10 @@ impl Checkpoint {
             Optimizer::Adagrad | Optimizer::Adam | Optimizer::Lamb => {
                 for (position, chunks) in states[..state_per_row / tile.dim()].iter().enumerate() {
                     let out = Columns {
-                        values: &mut state,
-                        stride: state_per_row,
-                        first: position * tile.dim(),
+                        bytes: bytemuck::cast_slice_mut(&mut state),
+                        data_type: DataType::F32,
+                        stride: 4 * state_per_row,
+                        first: 4 * position * tile.dim(),
                     };
                     self.gather(&part, chunks, out)?;
                 }
@@ -211,9 +216,20 @@ impl Checkpoint {
         Ok(TileState { tile: tile.clone(), weight, state })
     }
 
-    /// Reads the weights of a rectangle, `[rows, columns]`.
-    pub(crate) fn read_part(&self, part: &Part, out: &mut [f32]) -> Result<(), Error> {
-        let out = Columns { values: out, stride: part.columns.len(), first: 0 };
+    /// Format of a table's weights.
+    fn data_type(&self, table: &str) -> DataType {
+        let mut tables = self.config.model.tables.iter();
+        tables
+            .find(|config| config.name == table)
+            .map(|config| config.data_type)
+            .unwrap_or_default()
+    }
+
+    /// Reads the weights of a rectangle, `[rows, columns]`, in the table's data type.
+    pub(crate) fn read_part(&self, part: &Part, out: &mut [u8]) -> Result<(), Error> {
+        let data_type = self.data_type(&part.table);
+        let stride = part.columns.len() * data_type.bytes();
+        let out = Columns { bytes: out, data_type, stride, first: 0 };
         self.gather(part, &self.chunks_of(&part.table).weight, out)
     }
 
@@ -236,28 +252,31 @@ impl Checkpoint {
 
     /// Copies the cells of `wanted` out of chunks that have one value per cell.
     fn gather(&self, wanted: &Part, chunks: &[usize], out: Columns<'_>) -> Result<(), Error> {
-        let mut buffer = Vec::new();
+        let (mut buffer, size) = (Vec::new(), out.data_type.bytes());
         let mut covered = 0;
         for (chunk, part) in self.overlapping(chunks, wanted) {
+            self.check_data_type(chunk, out.data_type)?;
             let rows = overlap(&part.rows, &wanted.rows);
             let columns = overlap_columns(&part.columns, &wanted.columns);
             covered += (rows.end - rows.start) * columns.len() as u64;
             let width = wanted.columns.len();
             let first = (rows.start - wanted.rows.start) as usize * out.stride;
-            if part.rows == rows && part.columns == wanted.columns && width == out.stride {
-                let values = chunk.shape[0] * chunk.shape[1];
-                self.read_chunk_into(chunk, &mut out.values[first..first + values])?;
+            if part.rows == rows && part.columns == wanted.columns && width * size == out.stride {
+                let bytes = chunk.shape[0] * out.stride;
+                self.read_chunk_into(chunk, &mut out.bytes[first..first + bytes])?;
                 continue;
             }
             self.read_chunk(chunk, &mut buffer)?;
-            let skipped = (rows.start - part.rows.start) as usize * part.columns.len();
-            let from = columns.start - part.columns.start..columns.end - part.columns.start;
-            let shift = |column: usize| column - wanted.columns.start + out.first;
+            let row_bytes = part.columns.len() * size;
+            let skipped = (rows.start - part.rows.start) as usize * row_bytes;
+            let within = |column: usize| (column - part.columns.start) * size;
+            let from = within(columns.start)..within(columns.end);
+            let shift = |column: usize| (column - wanted.columns.start) * size + out.first;
             let to = shift(columns.start)..shift(columns.end);
-            let sources = buffer[skipped..].chunks(part.columns.len());
+            let sources = buffer[skipped..].chunks(row_bytes);
             let rows = (rows.end - rows.start) as usize;
             for (source, target) in
-                sources.zip(out.values[first..].chunks_mut(out.stride)).take(rows)
+                sources.zip(out.bytes[first..].chunks_mut(out.stride)).take(rows)
             {
                 target[to.clone()].copy_from_slice(&source[from.clone()]);
             }
@@ -268,7 +287,7 @@ impl Checkpoint {
     /// The row-wise state of `wanted`: per row the average of the saved values, weighted by the
     /// columns each has in common with `wanted`. In f64, so that one value alone comes out as it
     /// was.
-    fn average_rows(&self, wanted: &Part) -> Result<Vec<f32>, Error> {
+    fn average_rows(&self, wanted: &Part) -> Result<Array<f32>, Error> {
         let rows = (wanted.rows.end - wanted.rows.start) as usize;
         let mut sums = vec![0.0f64; rows];
         let mut buffer = Vec::new();
@@ -277,7 +296,9 @@ impl Checkpoint {
             let rows = overlap(&part.rows, &wanted.rows);
             let columns = overlap_columns(&part.columns, &wanted.columns).len();
             covered += (rows.end - rows.start) * columns as u64;
-            self.read_chunk(chunk, &mut buffer)?;
+            self.check_data_type(chunk, DataType::F32)?;
+            buffer.resize(chunk.shape.iter().product(), 0.0f32);
+            self.read_chunk_into(chunk, bytemuck::cast_slice_mut(&mut buffer))?;
             let sources = &buffer[(rows.start - part.rows.start) as usize..];
             let targets = &mut sums[(rows.start - wanted.rows.start) as usize..];
             let count = (rows.end - rows.start) as usize;
@@ -287,7 +308,9 @@ impl Checkpoint {
         }
         self.check_covered(wanted, wanted.cells(), covered)?;
         let width = wanted.columns.len() as f64;
-        Ok(sums.into_iter().map(|sum| (sum / width) as f32).collect())
+        let mut state = Array::zeroed(rows);
+        state.iter_mut().zip(sums).for_each(|(state, sum)| *state = (sum / width) as f32);
+        Ok(state)
     }
 
     fn check_covered(&self, wanted: &Part, expected: u64, got: u64) -> Result<(), Error> {
@@ -312,12 +335,25 @@ impl Checkpoint {
     }
 
     /// Reads a whole chunk into a buffer that grows to the largest and is used again.
-    fn read_chunk(&self, chunk: &Chunk, buffer: &mut Vec<f32>) -> Result<(), Error> {
-        buffer.resize(chunk.shape.iter().product(), 0.0);
+    fn read_chunk(&self, chunk: &Chunk, buffer: &mut Vec<u8>) -> Result<(), Error> {
+        buffer.resize(chunk.shape.iter().product::<usize>() * chunk.data_type.bytes(), 0);
         self.read_chunk_into(chunk, buffer)
     }
 
-    fn read_chunk_into(&self, chunk: &Chunk, out: &mut [f32]) -> Result<(), Error> {
+    fn check_data_type(&self, chunk: &Chunk, expected: DataType) -> Result<(), Error> {
+        if chunk.data_type == expected {
+            return Ok(());
+        }
+        let problem = format!(
+            "{}: expected dtype {}, got {}",
+            chunk.tensor,
+            dtype(expected),
+            dtype(chunk.data_type)
+        );
+        Err(Error::TensorFile { path: self.folder.join(&chunk.file), problem })
+    }
+
+    fn read_chunk_into(&self, chunk: &Chunk, out: &mut [u8]) -> Result<(), Error> {
         let (reader, entry) = self.entry(chunk)?;
         let got = reader.read_hashed(entry, out)?;
         if got == chunk.checksum {
@@ -339,7 +375,7 @@ impl Checkpoint {
         else {
             return Err(Error::TensorMissing { path, tensor, expected });
         };
-        if entry.shape != expected || entry.dtype != "F32" {
+        if entry.shape != expected || entry.dtype != dtype(chunk.data_type) {
             let got = entry.shape.clone();
             return Err(Error::TensorShape { path, tensor, expected, got });
         }

@@ -1,4 +1,4 @@
-//! One safetensors file of f32 tensors, written front to back and read by ranges.
+//! One safetensors file of f32, f16 and bf16 tensors, written front to back and read by ranges.
 //!
 //! The official library wants all bytes of all tensors at once; here neither side holds more than
 //! the caller's slice. The layout is the official one: u64 length, JSON header, values.
@@ -10,6 +10,7 @@ use std::io::Write;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 
+use schema::DataType;
 use serde::Deserialize;
 use xxhash_rust::xxh3::Xxh3Default;
 
@@ -21,8 +22,8 @@ const _: () = assert!(cfg!(target_endian = "little"), "safetensors files are lit
 
 /// The official library refuses longer headers.
 const MAX_HEADER_BYTES: u64 = 100_000_000;
-/// Values hashed and written or read while they are in the cache: 1 MiB.
-const PIECE: usize = 1 << 18;
+/// Bytes hashed and written or read while they are in the cache.
+const PIECE: usize = 1 << 20;
 const LENGTH_BYTES: u64 = 8;
 
 /// Writes the tensors announced at [`TensorWriter::create`], in that order, in slices of any
@@ -30,7 +31,7 @@ const LENGTH_BYTES: u64 = 8;
 pub(crate) struct TensorWriter {
     path: PathBuf,
     file: File,
-    /// Values of each tensor.
+    /// Bytes of each tensor.
     lengths: Vec<u64>,
     tensor: usize,
     written: u64,
@@ -40,23 +41,22 @@ pub(crate) struct TensorWriter {
 }
 
 impl TensorWriter {
-    /// Creates the file and writes its header for tensors of these names and shapes.
+    /// Creates the file and writes its header for tensors of these names, formats and shapes.
     pub fn create<'a>(
         path: &Path,
-        tensors: impl Iterator<Item = (&'a str, &'a [usize])>,
+        tensors: impl Iterator<Item = (&'a str, DataType, &'a [usize])>,
     ) -> Result<Self, Error> {
         let mut header = String::from("{");
         let mut lengths = Vec::new();
         let mut end = 0;
-        for (name, shape) in tensors {
+        for (name, data_type, shape) in tensors {
             let start = end;
-            let values = shape.iter().product::<usize>() as u64;
-            end += values * 4;
-            lengths.push(values);
+            end += (shape.iter().product::<usize>() * data_type.bytes()) as u64;
+            lengths.push(end - start);
             let comma = if start == 0 && lengths.len() == 1 { "" } else { "," };
-            let name = serde_json::Value::from(name);
+            let (name, dtype) = (serde_json::Value::from(name), dtype(data_type));
             header.push_str(&format!(
-                "{comma}{name}:{{\"dtype\":\"F32\",\"shape\":{shape:?},\"data_offsets\":[{start},{end}]}}"
+                "{comma}{name}:{{\"dtype\":\"{dtype}\",\"shape\":{shape:?},\"data_offsets\":[{start},{end}]}}"
             ));
         }
         header.push('}');
@@ -77,14 +77,18 @@ impl TensorWriter {
         Ok(Self { path, file, lengths, tensor: 0, written: 0, hash, bytes, header_checksum })
     }
 
-    /// Appends values to the current tensor.
+    /// Appends f32 values to the current tensor.
     pub fn write(&mut self, values: &[f32]) -> Result<(), Error> {
-        self.written += values.len() as u64;
+        self.write_bytes(bytemuck::cast_slice(values))
+    }
+
+    /// Appends values, as they lie in memory, to the current tensor.
+    pub fn write_bytes(&mut self, bytes: &[u8]) -> Result<(), Error> {
+        self.written += bytes.len() as u64;
         assert!(self.written <= self.lengths[self.tensor], "more values than announced");
-        for piece in values.chunks(PIECE) {
-            let bytes: &[u8] = bytemuck::cast_slice(piece);
-            self.hash.update(bytes);
-            self.file.write_all(bytes).map_err(Error::io("write", &self.path))?;
+        for piece in bytes.chunks(PIECE) {
+            self.hash.update(piece);
+            self.file.write_all(piece).map_err(Error::io("write", &self.path))?;
         }
         Ok(())
     }
@@ -110,7 +114,7 @@ impl TensorWriter {
 /// Where a tensor lies in a file.
 #[derive(Clone, Debug)]
 pub(crate) struct TensorEntry {
-    /// As in the header; only `F32` can be read.
+    /// As in the header.
     pub dtype: String,
     /// As in the header.
     pub shape: Vec<usize>,
@@ -188,19 +192,34 @@ impl TensorReader {
 
     /// Reads values of an `F32` tensor from its value `first` on.
     pub fn read(&self, entry: &TensorEntry, first: u64, out: &mut [f32]) -> Result<(), Error> {
-        let bytes: &mut [u8] = bytemuck::cast_slice_mut(out);
-        let read = self.file.read_exact_at(bytes, entry.offset + first * 4);
+        self.read_bytes(entry, first * 4, bytemuck::cast_slice_mut(out))
+    }
+
+    /// Reads bytes of a tensor from its byte `first` on.
+    pub fn read_bytes(&self, entry: &TensorEntry, first: u64, out: &mut [u8]) -> Result<(), Error> {
+        let read = self.file.read_exact_at(out, entry.offset + first);
         read.map_err(Error::io("read", &self.path))
     }
 
-    /// Reads a whole `F32` tensor and computes its checksum in the same pass.
-    pub fn read_hashed(&self, entry: &TensorEntry, out: &mut [f32]) -> Result<Checksum, Error> {
+    /// Reads a whole tensor and computes its checksum in the same pass.
+    pub fn read_hashed(&self, entry: &TensorEntry, out: &mut [u8]) -> Result<Checksum, Error> {
         let mut hash = Xxh3Default::new();
         for (i, piece) in out.chunks_mut(PIECE).enumerate() {
-            self.read(entry, (i * PIECE) as u64, piece)?;
-            hash.update(bytemuck::cast_slice(piece));
+            self.read_bytes(entry, (i * PIECE) as u64, piece)?;
+            hash.update(piece);
         }
         Ok(Checksum(hash.digest()))
+    }
+}
+
+const DATA_TYPES: [DataType; 3] = [DataType::F32, DataType::F16, DataType::Bf16];
+
+/// The format's name in a safetensors header.
+pub(crate) fn dtype(data_type: DataType) -> &'static str {
+    match data_type {
+        DataType::F32 => "F32",
+        DataType::F16 => "F16",
+        DataType::Bf16 => "BF16",
     }
 }
 
@@ -222,8 +241,10 @@ fn parse(text: &[u8], start: u64, bytes: u64) -> Result<BTreeMap<String, TensorE
         let [first, last] = info.data_offsets;
         let values =
             info.shape.iter().try_fold(1, |product: u64, &n| product.checked_mul(n as u64));
-        let length = values.and_then(|values| values.checked_mul(4));
-        if first > last || (info.dtype == "F32" && length != Some(last - first)) {
+        let known = DATA_TYPES.into_iter().find(|&known| dtype(known) == info.dtype);
+        let size = known.map(|known| known.bytes() as u64);
+        let length = values.zip(size).and_then(|(values, size)| values.checked_mul(size));
+        if first > last || (known.is_some() && length != Some(last - first)) {
             let shape = &info.shape;
             return Err(format!("{name}: expected bytes for shape {shape:?}, got {first}..{last}"));
         }

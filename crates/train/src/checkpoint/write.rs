@@ -7,7 +7,7 @@ use std::io::Write;
 use std::ops::Range;
 use std::path::{Path, PathBuf};
 
-use schema::{JobConfig, Optimizer, Rank, ShardingPlan, TableConfig, Tile};
+use schema::{DataType, JobConfig, Optimizer, Rank, ShardingPlan, TableConfig, Tile};
 
 use super::manifest::{Chunk, Content, FileRecord, Manifest, Part, Seeds};
 use super::{Checksum, TensorWriter, folder};
@@ -113,13 +113,15 @@ impl Writer {
             };
             let first = (part.rows.start - source.tile.rows.start) as usize;
             let rows = first..first + chunk.shape[0];
-            let (values, second) = match &chunk.content {
-                Content::TableWeight(_) => (&source.weight, false),
-                content => (&source.state, matches!(content, Content::TableMeanSquare(_))),
-            };
-            let stride = values.len() / source.tile.row_count();
-            let columns = if second { stride / 2 } else { 0 };
-            write_columns(writer, (values, stride), (rows, columns, chunk.shape[1]), &mut buffer)
+            if let Content::TableWeight(_) = &chunk.content {
+                let row_bytes = chunk.shape[1] * chunk.data_type.bytes();
+                let bytes = source.weight.view().bytes();
+                return writer.write_bytes(&bytes[rows.start * row_bytes..rows.end * row_bytes]);
+            }
+            let stride = source.state.len() / source.tile.row_count();
+            let second = matches!(chunk.content, Content::TableMeanSquare(_));
+            let columns = (if second { stride / 2 } else { 0 }, chunk.shape[1]);
+            write_columns(writer, (&source.state, stride), (rows, columns), &mut buffer)
         })
     }
 
@@ -194,11 +196,11 @@ impl Writer {
                 );
                 let part =
                     Part { table: name.clone(), rows: rows.clone(), columns: columns.clone() };
-                let content = match state {
-                    None => Content::TableWeight(part),
-                    Some(position) => Content::table_state(position, part),
+                let (content, data_type) = match state {
+                    None => (Content::TableWeight(part), table.data_type),
+                    Some(position) => (Content::table_state(position, part), DataType::F32),
                 };
-                chunks.push(chunk(tensor, content, shape));
+                chunks.push(Chunk { data_type, ..chunk(tensor, content, shape) });
             }
         }
         chunks
@@ -212,7 +214,9 @@ impl Writer {
         mut emit: impl FnMut(&Chunk, &mut TensorWriter) -> Result<(), Error>,
     ) -> Result<Written, Error> {
         let path = self.temporary.join(name);
-        let tensors = chunks.iter().map(|chunk| (chunk.tensor.as_str(), chunk.shape.as_slice()));
+        let tensors = chunks
+            .iter()
+            .map(|chunk| (chunk.tensor.as_str(), chunk.data_type, chunk.shape.as_slice()));
         let mut writer = TensorWriter::create(&path, tensors)?;
         for chunk in &mut chunks {
             emit(chunk, &mut writer)?;
@@ -291,7 +295,7 @@ pub(crate) fn rank_file(rank: Rank) -> String {
 fn write_columns(
     writer: &mut TensorWriter,
     (values, stride): (&[f32], usize),
-    (rows, column, width): (Range<usize>, usize, usize),
+    (rows, (column, width)): (Range<usize>, (usize, usize)),
     buffer: &mut Vec<f32>,
 ) -> Result<(), Error> {
     let values = &values[rows.start * stride..rows.end * stride];
@@ -308,7 +312,8 @@ fn write_columns(
 }
 
 fn chunk(tensor: String, content: Content, shape: Vec<usize>) -> Chunk {
-    Chunk { file: String::new(), tensor, content, shape, checksum: Checksum(0) }
+    let (file, data_type, checksum) = (String::new(), DataType::F32, Checksum(0));
+    Chunk { file, tensor, content, shape, data_type, checksum }
 }
 
 /// Cuts `rows` at multiples of the rows a full-width chunk has, wherever the tile begins: tiles

@@ -1,15 +1,16 @@
 //! The tiles of one rank: their weights, their optimizer state, and the calls that use them.
 
-use device::ops::{Slot, embedding_backward, embedding_forward};
+use device::ops::embedding_backward::Origin;
+use device::ops::{Output, Slot, embedding_backward, embedding_forward};
 use device::optimizer::Rule;
 use schema::{KeyedJaggedTensor, ModelConfig, Op, Optimizer, ShardingPlan};
 
 use super::input_dist::{self, LocalIds};
 use super::layout::Layout;
 use super::output_dist;
-use crate::Error;
 use crate::context::RankContext;
 use crate::parameter::TileState;
+use crate::{Error, initial};
 
 /// The embedding tables of a model as one rank sees them.
 pub struct EmbeddingCollection {
@@ -19,6 +20,8 @@ pub struct EmbeddingCollection {
     names: Vec<String>,
     slots: Vec<Slot>,
     optimizer: Optimizer,
+    /// Seed of the random bits of rounding.
+    seed: u64,
     /// Pooled rows of this rank's slots for all ranks' samples, `[B_global, width]`.
     local: Vec<f32>,
     /// Ids of the last forward; the backward updates their rows.
@@ -44,6 +47,7 @@ impl EmbeddingCollection {
             layout,
             tiles,
             optimizer,
+            seed: model.seed,
             local: Vec::new(),
             ids: LocalIds::default(),
             scratch: embedding_backward::Scratch::default(),
@@ -72,13 +76,14 @@ impl EmbeddingCollection {
         self.ids = profiler.op(op, || input_dist::exchange(layout, comm, sparse, first_sample))?;
         let jagged = &self.ids.jagged;
         self.local.resize(jagged.batch_size * layout.widths[rank], 0.0);
-        let elements = self.elements();
+        let (elements, row_bytes) = self.elements_and_bytes();
         let tiles: Vec<_> = self.tiles.iter().zip(&self.names).map(view).collect();
         let arguments = embedding_forward::Arguments {
             tiles: &tiles,
             slots: &self.slots,
             jagged,
             bag_scales: self.ids.scales.as_deref(),
+            output: Output::Pooled,
             out: &mut self.local,
         };
         let op = Op::EmbeddingForward {
@@ -86,6 +91,7 @@ impl EmbeddingCollection {
             ids: jagged.values.len(),
             elements,
             pooled_elements: arguments.out.len(),
+            row_bytes,
         };
         profiler.op(op, || embedding_forward::run(cpu, arguments))?;
         let op = Op::OutputDist { elements: self.local.len() };
@@ -95,7 +101,8 @@ impl EmbeddingCollection {
         })
     }
 
-    /// Updates the rows of the last forward from `d_pooled [B, ΣD]` of this rank's samples.
+    /// Updates the rows of the last forward from `d_pooled [B, ΣD]` of this rank's samples, at a
+    /// step of this number.
     ///
     /// # Errors
     /// [`Error::Communication`].
@@ -103,14 +110,14 @@ impl EmbeddingCollection {
         &mut self,
         context: &mut RankContext,
         d_pooled: &[f32],
-        rule: Rule,
+        (rule, step): (Rule, u64),
     ) -> Result<(), Error> {
         let RankContext { cpu, comm, profiler } = context;
         let layout = &self.layout;
         let op = Op::GradientDist { elements: d_pooled.len() };
         let gradient = profiler.op(op, || output_dist::backward(layout, (cpu, comm), d_pooled))?;
         let jagged = &self.ids.jagged;
-        let elements = self.elements();
+        let (elements, _) = self.elements_and_bytes();
         let mut tiles: Vec<_> = self.tiles.iter_mut().zip(&self.names).map(view_mut).collect();
         let (optimizer, pooled_elements) = (self.optimizer, gradient.len());
         let arguments = embedding_backward::Arguments {
@@ -118,8 +125,10 @@ impl EmbeddingCollection {
             slots: &self.slots,
             jagged,
             bag_scales: self.ids.scales.as_deref(),
+            output: Output::Pooled,
             gradient: &gradient,
             rule,
+            rounding: initial::rounding(self.seed, step),
         };
         let scratch = &mut self.scratch;
         let run = || {
@@ -130,6 +139,7 @@ impl EmbeddingCollection {
                 unique_rows: counts.unique_rows,
                 elements,
                 unique_elements: counts.unique_elements,
+                unique_row_bytes: counts.unique_bytes,
                 pooled_elements,
                 optimizer,
             };
@@ -139,22 +149,28 @@ impl EmbeddingCollection {
         Ok(())
     }
 
-    /// Σ over the ids of the last forward of D.
-    fn elements(&self) -> usize {
+    /// Σ over the ids of the last forward of D, and of the bytes of a row.
+    fn elements_and_bytes(&self) -> (usize, usize) {
         let of_slot = |(key, slot): (usize, &Slot)| {
-            self.ids.jagged.feature(key).len() * self.tiles[slot.tile].tile.dim()
+            let TileState { tile, weight, .. } = &self.tiles[slot.tile];
+            let elements = self.ids.jagged.feature(key).len() * tile.dim();
+            (elements, elements * weight.data_type().bytes())
         };
-        self.slots.iter().enumerate().map(of_slot).sum()
+        let add = |a: (usize, usize), b: (usize, usize)| (a.0 + b.0, a.1 + b.1);
+        self.slots.iter().enumerate().map(of_slot).fold((0, 0), add)
     }
 }
 
 fn view<'a>((state, name): (&'a TileState, &'a String)) -> embedding_forward::TileView<'a> {
     let (rows, dim) = (state.tile.row_count(), state.tile.dim());
-    embedding_forward::TileView { weights: &state.weight, rows, dim, name }
+    embedding_forward::TileView { weights: state.weight.view(), rows, dim, name }
 }
 
 fn view_mut<'a>((state, name): (&'a mut TileState, &'a String)) -> embedding_backward::TileMut<'a> {
     let (rows, dim) = (state.tile.row_count(), state.tile.dim());
-    let TileState { weight, state, .. } = state;
-    embedding_backward::TileMut { weights: weight, state, rows, dim, name }
+    let TileState { tile, weight, state } = state;
+    let origin =
+        Origin { table: tile.table.0, row: tile.rows.start, column: tile.columns.start as u32 };
+    let weights = weight.view_mut();
+    embedding_backward::TileMut { weights, state, rows, dim, name, origin }
 }

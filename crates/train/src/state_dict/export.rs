@@ -3,7 +3,7 @@
 use std::fs;
 use std::path::Path;
 
-use schema::{Optimizer, TableId};
+use schema::{DataType, Optimizer, TableId};
 
 use super::{DenseName, Target, dense_names, table_name};
 use crate::Error;
@@ -13,7 +13,7 @@ use crate::parameter::DenseParameter;
 /// Writes the weights of `checkpoint` to `out` under the names of `target`; returns the file's
 /// bytes.
 ///
-/// The file appears under its name only when all of it is on disk. Optimizer states stay behind.
+/// Every table keeps its data type. The file appears under its name only when all of it is on disk. Optimizer states stay behind.
 ///
 /// # Errors
 /// [`Error::NotExpressible`] if the other library has no such model, [`Error::Checksum`] naming the
@@ -40,22 +40,23 @@ fn write(
     path: &Path,
 ) -> Result<u64, Error> {
     let model = &checkpoint.config().model;
-    let mut tensors: Vec<(String, Vec<usize>)> = Vec::new();
+    let mut tensors: Vec<(String, DataType, Vec<usize>)> = Vec::new();
     for (id, table) in (0..).zip(&model.tables) {
         let name = table_name(model, TableId(id), target);
-        tensors.push((name, vec![table.rows as usize, table.dim]));
+        tensors.push((name, table.data_type, vec![table.rows as usize, table.dim]));
     }
-    tensors.extend(names.iter().map(|name| (name.external.clone(), name.shape.clone())));
-    let announced = tensors.iter().map(|(name, shape)| (name.as_str(), shape.as_slice()));
+    let dense = |name: &DenseName| (name.external.clone(), DataType::F32, name.shape.clone());
+    tensors.extend(names.iter().map(dense));
+    let announced = tensors.iter().map(|(name, kind, shape)| (name.as_str(), *kind, &shape[..]));
     let mut writer = TensorWriter::create(path, announced)?;
     let mut block = Vec::new();
     for table in &model.tables {
         for cut in checkpoint.row_cuts(&table.name).windows(2) {
             let part =
                 Part { table: table.name.clone(), rows: cut[0]..cut[1], columns: 0..table.dim };
-            block.resize((cut[1] - cut[0]) as usize * table.dim, 0.0);
+            block.resize((cut[1] - cut[0]) as usize * table.dim * table.data_type.bytes(), 0);
             checkpoint.read_part(&part, &mut block)?;
-            writer.write(&block)?;
+            writer.write_bytes(&block)?;
         }
         writer.end_tensor();
     }

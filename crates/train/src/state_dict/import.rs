@@ -4,12 +4,13 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::path::Path;
 
-use schema::{JobConfig, Rank, ShardingPlan, TableId};
+use device::Weights;
+use schema::{DataType, JobConfig, Rank, ShardingPlan, TableId};
 
 use super::{DenseName, Target, dense_names, table_name};
 use crate::Error;
 use crate::checkpoint::{
-    Committed, Content, Meta, TensorReader, TensorWriter, Writer, Written, rank_file,
+    Committed, Content, Meta, TensorReader, TensorWriter, Writer, Written, dtype, rank_file,
 };
 use crate::parameter::DenseParameter;
 
@@ -19,7 +20,7 @@ const PIECE: usize = 1 << 20;
 /// What to import and where to.
 #[derive(Clone, Debug)]
 pub struct ImportRequest<'a> {
-    /// A safetensors file of f32 tensors.
+    /// A safetensors file of f32 tensors; a table may also be in its data type.
     pub path: &'a Path,
     /// Whose names it has.
     pub source: Target,
@@ -57,10 +58,12 @@ pub enum Mismatch {
         /// The file's shape.
         got: Vec<usize>,
     },
-    /// Its values are not f32.
+    /// Its values are neither f32 nor in the format that the model has.
     Kind {
         /// Name in the state dict.
         name: String,
+        /// The model's dtype.
+        expected: &'static str,
         /// The file's dtype.
         got: String,
     },
@@ -78,7 +81,9 @@ impl fmt::Display for Mismatch {
             Self::Shape { name, expected, got } => {
                 write!(f, "{name}: expected shape {expected:?}, got {got:?}")
             }
-            Self::Kind { name, got } => write!(f, "{name}: expected dtype F32, got {got}"),
+            Self::Kind { name, expected, got } => {
+                write!(f, "{name}: expected dtype {expected}, got {got}")
+            }
         }
     }
 }
@@ -119,27 +124,30 @@ fn check(
     reader: &TensorReader,
 ) -> Result<(), Error> {
     let model = &request.config.model;
-    let mut wanted: BTreeMap<String, Vec<usize>> = BTreeMap::new();
+    let mut wanted: BTreeMap<String, (Vec<usize>, DataType)> = BTreeMap::new();
     for (id, table) in (0..).zip(&model.tables) {
         let name = table_name(model, TableId(id), request.source);
-        wanted.insert(name, vec![table.rows as usize, table.dim]);
+        wanted.insert(name, (vec![table.rows as usize, table.dim], table.data_type));
     }
-    wanted.extend(names.iter().map(|name| (name.external.clone(), name.shape.clone())));
+    let dense = |name: &DenseName| (name.external.clone(), (name.shape.clone(), DataType::F32));
+    wanted.extend(names.iter().map(dense));
     let mut mismatches = Vec::new();
     for (name, entry) in reader.entries() {
         let (name, got) = (name.to_owned(), entry.shape.clone());
         match wanted.remove(&name) {
             None => mismatches.push(Mismatch::Unexpected { name, got }),
-            Some(expected) if expected != got => {
+            Some((expected, _)) if expected != got => {
                 mismatches.push(Mismatch::Shape { name, expected, got });
             }
-            Some(_) if entry.dtype != "F32" => {
-                mismatches.push(Mismatch::Kind { name, got: entry.dtype.clone() });
+            Some((_, kind)) if ![dtype(kind), "F32"].contains(&entry.dtype.as_str()) => {
+                let (expected, got) = (dtype(kind), entry.dtype.clone());
+                mismatches.push(Mismatch::Kind { name, expected, got });
             }
             Some(_) => {}
         }
     }
-    let missing = wanted.into_iter().map(|(name, expected)| Mismatch::Missing { name, expected });
+    let missing =
+        wanted.into_iter().map(|(name, (expected, _))| Mismatch::Missing { name, expected });
     mismatches.extend(missing);
     if mismatches.is_empty() {
         return Ok(());
@@ -166,25 +174,34 @@ fn write_tables(
         Content::TableWeight(part) => {
             let first = part.rows.start * part.columns.len() as u64;
             let values = first..first + part.cells();
-            copy(reader, &names[&part.table], values, file, &mut buffer)
+            let table = (names[&part.table].as_str(), chunk.data_type);
+            copy((reader, table), values, file, &mut buffer)
         }
         _ => write_zeros(chunk.shape.iter().product(), file, &mut buffer),
     })
 }
 
+/// Copies values of a table, to the nearest of its data type where the file has f32.
 fn copy(
-    reader: &TensorReader,
-    name: &str,
+    (reader, (name, data_type)): (&TensorReader, (&str, DataType)),
     values: std::ops::Range<u64>,
     file: &mut TensorWriter,
     buffer: &mut [f32],
 ) -> Result<(), Error> {
     let entry = reader.expect_entry(name)?;
+    let size = data_type.bytes();
+    let mut narrow = Weights::zeroed(data_type, buffer.len());
     let mut first = values.start;
     while first < values.end {
         let count = (values.end - first).min(buffer.len() as u64) as usize;
-        reader.read(entry, first, &mut buffer[..count])?;
-        file.write(&buffer[..count])?;
+        if entry.dtype == dtype(data_type) {
+            let bytes = &mut narrow.view_mut().into_bytes()[..count * size];
+            reader.read_bytes(entry, first * size as u64, bytes)?;
+        } else {
+            reader.read(entry, first, &mut buffer[..count])?;
+            narrow.view_mut().fill_from(buffer);
+        }
+        file.write_bytes(&narrow.view().bytes()[..count * size])?;
         first += count as u64;
     }
     Ok(())

@@ -5,8 +5,8 @@ use device::Cpu;
 use schema::model::DenseInit;
 use schema::random::CounterRng;
 use schema::{
-    Batch, Interaction, JobConfig, KeyedJaggedTensor, Loss, ModelConfig, Optimizer, Pooling, Rank,
-    ShardingPlan, TableConfig, TriangleOrder, WeightDecayMode,
+    Batch, DataType, Interaction, JobConfig, KeyedJaggedTensor, Loss, ModelConfig, Optimizer,
+    Pooling, Rank, ShardingPlan, TableConfig, TriangleOrder, WeightDecayMode,
 };
 use train::model::RankParameters;
 use train::parameter::TileState;
@@ -25,6 +25,7 @@ fn config(interaction: Interaction, optimizer: Optimizer) -> JobConfig {
         rows,
         dim: DIM,
         pooling,
+        data_type: DataType::F32,
         features: features.iter().map(|&feature| feature.to_owned()).collect(),
     };
     let model = ModelConfig {

@@ -4,6 +4,8 @@
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 
+use device::Weights;
+use device::buffer::Array;
 use schema::model::DenseInit;
 use schema::{
     Batch, Interaction, JobConfig, KeyedJaggedTensor, Loss, ModelConfig, Optimizer, Rank,
@@ -128,8 +130,9 @@ impl Golden {
             let (id, dim) = (tile.table.index(), self.config.model.tables[tile.table.index()].dim);
             let rows = tile.rows.start as usize..tile.rows.end as usize;
             let row = |row| &self.table("init", id)[row * dim..][tile.columns.clone()];
-            let weight = rows.flat_map(row).copied().collect();
-            let state = vec![0.0; tile.row_count() * optimizer.state_per_row(tile.dim())];
+            let weight: Vec<f32> = rows.flat_map(row).copied().collect();
+            let weight = Weights::F32(weight[..].into());
+            let state = Array::zeroed(tile.row_count() * optimizer.state_per_row(tile.dim()));
             TileState { tile: tile.clone(), weight, state }
         };
         RankParameters { dense: self.dense("init"), tiles: plan.tiles_of(rank).map(tile).collect() }
@@ -193,6 +196,7 @@ fn config(run: &serde_json::Value, tensors: &BTreeMap<String, Vec<f32>>) -> JobC
         rows: rows as u64,
         dim,
         pooling: schema::Pooling::Sum,
+        data_type: schema::DataType::F32,
         features: vec![format!("t{i}")],
     };
     let dcn = || Interaction::DcnV2 {

@@ -40,7 +40,7 @@ impl<'a> Oracle<'a> {
         let dense: BTreeMap<_, _> =
             start.dense.iter().map(|p| (p.name.clone(), wide(&p.weight))).collect();
         let dense_state = dense.iter().map(|(n, w)| (n.clone(), vec![[0.0; 2]; w.len()])).collect();
-        let tables = start.tiles.iter().map(|tile| wide(&tile.weight)).collect();
+        let tables = start.tiles.iter().map(|tile| wide(&tile.weight.view().to_f32())).collect();
         let state =
             |table: &schema::TableConfig| vec![vec![[0.0; 2]; table.dim]; table.rows as usize];
         let table_state = config.model.tables.iter().map(state).collect();

@@ -51,8 +51,9 @@ pub fn train(job: &Job<'_>) -> Trained {
             *loss += sum / batch.size as f64;
         }
         for state in model.tiles() {
+            let weight = state.weight.view().to_f32();
             let (tile, dim) = (&state.tile, tables[state.tile.table.index()].dim);
-            for (row, values) in tile.rows.clone().zip(state.weight.chunks_exact(tile.dim())) {
+            for (row, values) in tile.rows.clone().zip(weight.chunks_exact(tile.dim())) {
                 let start = row as usize * dim + tile.columns.start;
                 whole[tile.table.index()][start..start + tile.dim()].copy_from_slice(values);
             }

@@ -1,6 +1,7 @@
 //! Small jobs and the values they are saved with.
 
-use schema::{JobConfig, Optimizer, Rank, ShardingPlan, TableConfig, Tile};
+use device::Weights;
+use schema::{DataType, JobConfig, Optimizer, Rank, ShardingPlan, TableConfig, Tile};
 use train::checkpoint::{Checkpoint, Committed, Meta, Writer};
 use train::parameter::{DenseParameter, TileState, dense_shapes};
 
@@ -68,7 +69,19 @@ pub fn tile_state(tile: &Tile, optimizer: Optimizer) -> TileState {
         }
         weights.extend(cells);
     }
-    TileState { tile: tile.clone(), weight: weights, state }
+    TileState {
+        tile: tile.clone(),
+        weight: Weights::F32(weights[..].into()),
+        state: state[..].into(),
+    }
+}
+
+/// [`tile_state`] with the nearest weights of a data type.
+pub fn narrow_tile_state(tile: &Tile, optimizer: Optimizer, data_type: DataType) -> TileState {
+    let wide = tile_state(tile, optimizer);
+    let mut weight = Weights::zeroed(data_type, wide.weight.len());
+    weight.view_mut().fill_from(&wide.weight.view().to_f32());
+    TileState { weight, ..wide }
 }
 
 /// All dense parameters of a job, filled.
@@ -106,8 +119,11 @@ pub fn save(
         let write = |rank| {
             let writer = &writer;
             scope.spawn(move || {
-                let tiles: Vec<TileState> =
-                    plan.tiles_of(Rank(rank)).map(|tile| tile_state(tile, kind)).collect();
+                let tile = |tile: &Tile| {
+                    let table = &config.model.tables[tile.table.index()];
+                    narrow_tile_state(tile, kind, table.data_type)
+                };
+                let tiles: Vec<TileState> = plan.tiles_of(Rank(rank)).map(tile).collect();
                 writer.write_rank(Rank(rank), (&tiles, kind)).unwrap()
             })
         };

@@ -5,13 +5,15 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use safetensors::tensor::{Dtype, TensorView};
-use schema::{JobConfig, ModelConfig, Optimizer, Rank, ShardingPlan, TableId};
+use schema::{DataType, JobConfig, ModelConfig, Optimizer, Rank, ShardingPlan, TableId};
 use train::Error;
 use train::checkpoint::Checkpoint;
 use train::parameter::TileState;
 use train::state_dict::{self, ImportRequest, Target, dense_names, table_name};
 
-use crate::samples::{check_tiles, dense, job, name, save, weight, whole, zeros};
+use crate::samples::{
+    check_tiles, dense, job, name, narrow_tile_state, save, weight, whole, zeros,
+};
 
 const LOWER: &str = r#"{ kind = "dot", order = "lower" }"#;
 const UPPER: &str = r#"{ kind = "dot", order = "upper" }"#;
@@ -146,7 +148,7 @@ fn check_round_trip(interaction: &str, target: Target, plan: fn(&JobConfig) -> S
     for tile in plan(&config).tiles() {
         let kind = Optimizer::RowwiseAdagrad;
         let TileState { state, .. } = imported.read_tile(&name(tile), tile, kind).unwrap();
-        assert_eq!(state, vec![0.0; tile.row_count()]);
+        assert_eq!(state[..], vec![0.0; tile.row_count()]);
     }
     let mut parameters = zeros(&config);
     imported.read_dense(&mut parameters).unwrap();
@@ -169,6 +171,33 @@ fn what_is_exported_comes_back() {
         check_round_trip(LOWER, Target::Torchrec, plan);
         check_round_trip(UPPER, Target::Torchrec, plan);
         check_round_trip(CROSS, Target::Torchrec, plan);
+    }
+}
+
+#[test]
+fn tables_of_16_bits_go_out_as_such_and_come_in_from_f32_too() {
+    let mut config = job(&TABLES, UPPER, Optimizer::Adam);
+    let wide = config.clone();
+    config.model.tables[1].data_type = DataType::Bf16;
+    let plan = whole(&config.model.tables);
+    let tile = &plan.tiles()[1];
+    let expected = narrow_tile_state(tile, Optimizer::Sgd, DataType::Bf16);
+    // The weights of a table in f32, of one in bf16.
+    for saved in [&wide, &config] {
+        let run = tempfile::tempdir().unwrap();
+        let folder = save(run.path(), 9, saved, &plan).folder;
+        let out = run.path().join("state.safetensors");
+        state_dict::export(&Checkpoint::open(&folder).unwrap(), Target::Torchrec, &out).unwrap();
+        let bytes = fs::read(&out).unwrap();
+        let official = safetensors::SafeTensors::deserialize(&bytes).unwrap();
+        let table = table_name(&config.model, TableId(1), Target::Torchrec);
+        let is_narrow = official.tensor(&table).unwrap().dtype() == Dtype::BF16;
+        assert_eq!(is_narrow, saved == &config);
+        let other = tempfile::tempdir().unwrap();
+        let request = request(&out, Target::Torchrec, &config, other.path());
+        let imported = state_dict::import(&request).unwrap();
+        let imported = Checkpoint::open(&imported.folder).unwrap();
+        assert_eq!(imported.read_tile("t1", tile, Optimizer::Sgd).unwrap(), expected);
     }
 }
 

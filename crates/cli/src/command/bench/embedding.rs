@@ -5,7 +5,7 @@ mod tables;
 use std::process::ExitCode;
 
 use device::Cpu;
-use schema::{IndexDistribution, Optimizer};
+use schema::{DataType, IndexDistribution, Optimizer};
 use serde::Serialize;
 
 use super::batch::{self, Made};
@@ -35,6 +35,7 @@ struct Report {
     pooling: usize,
     batch_size: usize,
     threads: usize,
+    data_type: DataType,
     optimizer: Optimizer,
     distribution: IndexDistribution,
     forward_ms: f64,
@@ -127,6 +128,7 @@ fn report(turns: &Turns<'_>, args: &BenchEmbedding, cpu: &Cpu, overhead: [f64; 2
         pooling: args.pooling,
         batch_size: args.batch_size,
         threads: cpu.pool.threads(),
+        data_type: args.data_type,
         optimizer: args.optimizer,
         distribution: args.distribution,
         forward_ms: forward.ms(),

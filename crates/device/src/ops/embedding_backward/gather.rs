@@ -1,54 +1,64 @@
-//! First phase: one (row, bag) pair per id, in `values` order, and the check of every id.
-//! Knows nothing of gradients.
+//! First phase: one pair per id of its row and the place of its gradient, in `values` order, and the
+//! check of every id. Reads no gradient.
 
 use std::ops::Range;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
+use schema::KeyedJaggedTensor;
+
 use super::{Numbering, Scratch};
 use crate::cpu::Cpu;
 use crate::error::Error;
-use crate::ops::slot::{Lookup, TileShape, first_bad};
+use crate::ops::slot::{Lookup, Places, TileShape, first_bad};
 
 /// Positions per chunk.
 const POSITIONS_PER_CHUNK: usize = 8192;
 
-/// Fills `scratch.pairs` (and `scratch.bags` for weighted lookups).
+/// Fills `scratch.pairs` (and `scratch.sources` where ids or bags have factors).
 ///
 /// # Errors
 /// [`Error::RowOutOfRange`] for the first bad id; only scratch has been written then.
 pub(super) fn run<'a, Shape: Fn(usize) -> TileShape<'a> + Sync>(
     cpu: &Cpu,
     lookup: &Lookup<'a, Shape>,
-    numbering: &Numbering,
+    (numbering, places): (&Numbering, &Places),
     scratch: &mut Scratch,
 ) -> Result<(), Error> {
     let jagged = lookup.jagged;
-    let weighted = jagged.weights.is_some();
     scratch.pairs.resize(jagged.values.len(), 0);
-    scratch.bags.resize(if weighted { jagged.values.len() } else { 0 }, 0);
+    let sources = if numbering.factors { jagged.values.len() } else { 0 };
+    scratch.sources.resize(sources, (0, 0.0));
     let first_bad_position = AtomicUsize::new(usize::MAX);
     cpu.pool.run_slices(&mut scratch.pairs, POSITIONS_PER_CHUNK, |chunk, pairs| {
         let start = chunk * POSITIONS_PER_CHUNK;
-        for_each_bag(&jagged.offsets, start..start + pairs.len(), |bag, positions| {
-            let tile = lookup.slots[bag / jagged.batch_size].tile;
+        for_each_bag(jagged, start..start + pairs.len(), |(key, sample), positions| {
+            let tile = lookup.slots[key].tile;
             let ids = &jagged.values[positions.clone()];
             if let Some(bad) = first_bad(ids, (lookup.shape)(tile).rows) {
                 first_bad_position.fetch_min(positions.start + bad, Ordering::Relaxed);
                 return;
             }
-            let first_row = numbering.first_rows[tile];
+            let (first_row, place) = (numbering.first_rows[tile], places.of(key));
             let out = &mut pairs[positions.start - start..positions.end - start];
-            for (offset, (pair, &id)) in out.iter_mut().zip(ids).enumerate() {
-                let payload = if weighted { positions.start + offset } else { bag };
+            for (position, (pair, &id)) in positions.zip(out.iter_mut().zip(ids)) {
+                let payload =
+                    if numbering.factors { position } else { place.start(sample, position) };
                 *pair =
                     ((first_row + id as usize) as u64) << numbering.payload_bits | payload as u64;
             }
         });
     });
-    cpu.pool.run_slices(&mut scratch.bags, POSITIONS_PER_CHUNK, |chunk, bags| {
+    cpu.pool.run_slices(&mut scratch.sources, POSITIONS_PER_CHUNK, |chunk, sources| {
         let start = chunk * POSITIONS_PER_CHUNK;
-        for_each_bag(&jagged.offsets, start..start + bags.len(), |bag, positions| {
-            bags[positions.start - start..positions.end - start].fill(bag);
+        for_each_bag(jagged, start..start + sources.len(), |(key, sample), positions| {
+            let place = places.of(key);
+            let bag = key * jagged.batch_size + sample;
+            let scale = lookup.bag_scales.map_or(1.0, |scales| scales[bag]);
+            let out = &mut sources[positions.start - start..positions.end - start];
+            for (position, source) in positions.zip(out) {
+                let weight = jagged.weights.as_ref().map_or(1.0, |weights| weights[position]);
+                *source = (place.start(sample, position), weight * scale);
+            }
         });
     });
     match first_bad_position.into_inner() {
@@ -57,21 +67,27 @@ pub(super) fn run<'a, Shape: Fn(usize) -> TileShape<'a> + Sync>(
     }
 }
 
-/// Calls `visit` with each bag that has ids among `positions`, and with those positions.
+/// Calls `visit` with key and sample of each bag that has ids among `positions`, and with those
+/// positions.
 #[inline]
 fn for_each_bag(
-    offsets: &[usize],
+    jagged: &KeyedJaggedTensor,
     positions: Range<usize>,
-    mut visit: impl FnMut(usize, Range<usize>),
+    mut visit: impl FnMut((usize, usize), Range<usize>),
 ) {
-    let mut bag = offsets.partition_point(|&offset| offset <= positions.start) - 1;
+    let offsets = &jagged.offsets;
+    let bag = offsets.partition_point(|&offset| offset <= positions.start) - 1;
+    let (mut key, mut sample) = (bag / jagged.batch_size, bag % jagged.batch_size);
     let mut at = positions.start;
     while at < positions.end {
-        let end = offsets[bag + 1].min(positions.end);
+        let end = offsets[key * jagged.batch_size + sample + 1].min(positions.end);
         if at < end {
-            visit(bag, at..end);
+            visit((key, sample), at..end);
             at = end;
         }
-        bag += 1;
+        sample += 1;
+        if sample == jagged.batch_size {
+            (key, sample) = (key + 1, 0);
+        }
     }
 }

@@ -1,4 +1,4 @@
-//! Gradients of pooled lookups, summed per row and applied in place (TBE backward with a fused
+//! Gradients of lookups, pooled or not, summed per row and applied in place (TBE backward with a fused
 //! optimizer): contract, checks and phases.
 //!
 //! Knows nothing of the model's features or of sharding. No dense gradient of a table ever exists.
@@ -10,11 +10,13 @@ mod sort;
 mod update;
 
 use schema::KeyedJaggedTensor;
+use schema::random::CounterRng;
 
-use super::slot::{Lookup, Slot, TileShape};
-use crate::cpu::{Cpu, DisjointMut};
+use super::slot::{Lookup, Output, Places, Slot, TileShape};
+use crate::cpu::Cpu;
 use crate::error::Error;
 use crate::optimizer::Rule;
+use crate::weights::WeightsMut;
 
 /// A row's gradients are summed in parts of so many ids, and the parts in order, so that a row
 /// which fills half the batch does not keep one thread busy while the others wait.
@@ -26,7 +28,7 @@ const OP: &str = "embedding_backward";
 #[derive(Debug)]
 pub struct TileMut<'a> {
     /// `[rows, dim]`, updated in place.
-    pub weights: &'a mut [f32],
+    pub weights: WeightsMut<'a>,
     /// `[rows, Optimizer::state_per_row(dim)]`, updated in place.
     pub state: &'a mut [f32],
     /// Rows of the tile.
@@ -35,6 +37,20 @@ pub struct TileMut<'a> {
     pub dim: usize,
     /// Name of the table, for messages.
     pub name: &'a str,
+    /// Where the tile lies in its table.
+    pub origin: Origin,
+}
+
+/// The table of a tile and the tile's first row and column in it: what the random bits of rounding
+/// depend on, so that the cut of a table into tiles does not change them.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Origin {
+    /// Number of the table.
+    pub table: u32,
+    /// First row.
+    pub row: u64,
+    /// First column.
+    pub column: u32,
 }
 
 /// What [`run`] works on.
@@ -48,24 +64,28 @@ pub struct Arguments<'a, 'tile> {
     pub jagged: &'a KeyedJaggedTensor,
     /// A factor per bag, `[F·B]`, feature-major; those of the forward pass.
     pub bag_scales: Option<&'a [f32]>,
-    /// Gradient of the pooled matrix, `[B, Σ D]`.
+    /// What the forward pass gave.
+    pub output: Output,
+    /// Gradient of that output.
     pub gradient: &'a [f32],
     /// The row update.
     pub rule: Rule,
+    /// Random bits of this step, for writing to 16-bit tables.
+    pub rounding: CounterRng,
 }
 
 /// Buffers that grow to the largest batch seen and are used again by the next call.
 #[derive(Debug, Default)]
 pub struct Scratch {
-    /// One entry per id: its row, counted over all tiles, above its bag (or its position, if
-    /// weighted).
+    /// One entry per id: its row, counted over all tiles, above the place of its gradient (or above
+    /// its position, if ids or bags have factors).
     pairs: Vec<u64>,
     /// The sort's other buffer, `[nnz]`.
     spare: Vec<u64>,
     /// Digit counts of the sort, `[chunks, digits]`.
     counts: Vec<usize>,
-    /// Bag of each position, `[nnz]`; only for weighted lookups.
-    bags: Vec<usize>,
+    /// Place of the gradient of each position and its factor, `[nnz]`; only where there are factors.
+    sources: Vec<(usize, f32)>,
     /// Rows whose gradients are summed in parts.
     long: Vec<update::LongSegment>,
     /// The sums of those parts.
@@ -79,6 +99,8 @@ pub struct Updated {
     pub unique_rows: usize,
     /// Σ of D over those rows.
     pub unique_elements: usize,
+    /// Bytes of their weights.
+    pub unique_bytes: usize,
 }
 
 /// Updates every row that the batch looked up, once, with the sum of its gradients.
@@ -87,13 +109,15 @@ pub struct Updated {
 /// rule. Slots that share a tile are summed before the update.
 ///
 /// # Shapes
-/// `gradient` `[B, Σ D]`; the others as in [`super::embedding_forward::run`].
+/// As in [`super::embedding_forward::run`].
 /// # Cost
 /// Reads `8·nnz` bytes of ids and `4·nnz·D` of gradients (mostly cached), sorts `nnz` 8-byte pairs
-/// on the bits a row number needs, reads and writes `4·D` bytes per distinct row plus its state.
+/// on the bits a row number needs, reads and writes `e·D` bytes per distinct row (`e` those of a
+/// weight) plus its state.
 /// # Numerics
 /// Sums in f32 in (slot, sample, j) order, in parts of [`IDS_PER_PART`]; multiplies and adds round
-/// separately. Same bytes as [`scalar`] on every instruction set and thread count.
+/// separately. Same bytes as [`scalar`] on every instruction set and thread count. Rows of 16-bit
+/// tables are updated in f32 and rounded stochastically when they are written.
 /// # Errors
 /// [`Error::Shape`], [`Error::Jagged`] and [`Error::RowOutOfRange`] (the first id, in `values`
 /// order) before any weight or state changes.
@@ -104,41 +128,26 @@ pub fn run(
     arguments: Arguments<'_, '_>,
     scratch: &mut Scratch,
 ) -> Result<Updated, Error> {
-    let Arguments { tiles, slots, jagged, bag_scales, gradient, rule } = arguments;
+    let Arguments { tiles, slots, jagged, bag_scales, output, gradient, rule, rounding } =
+        arguments;
     let numbering = {
         let shape = |tile: usize| {
             let TileMut { rows, dim, name, .. } = &tiles[tile];
             TileShape { rows: *rows, dim: *dim, name }
         };
-        let lookup = Lookup { op: OP, slots, jagged, bag_scales, shape };
-        check(&lookup, tiles, gradient, rule)?;
-        let numbering = Numbering::new(tiles, jagged)?;
-        gather::run(cpu, &lookup, &numbering, scratch)?;
+        let lookup = Lookup { op: OP, slots, jagged, bag_scales, output, shape };
+        let places = check(&lookup, tiles, gradient, rule)?;
+        let numbering = Numbering::new(tiles, &lookup, &places)?;
+        gather::run(cpu, &lookup, (&numbering, &places), scratch)?;
         numbering
     };
     sort::run(&cpu.pool, numbering.key_bits(), scratch);
-    let Scratch { pairs, bags, long, partials, .. } = scratch;
-    let width = gradient.len().checked_div(jagged.batch_size).unwrap_or(0);
-    let batch = update::Batch {
-        slots,
-        jagged,
-        bag_scales,
-        gradient,
-        width,
-        pairs,
-        bags,
-        payload_bits: numbering.payload_bits,
-    };
+    let Scratch { pairs, sources, long, partials, .. } = scratch;
+    let batch = update::Batch { gradient, pairs, sources, payload_bits: numbering.payload_bits };
     let targets: Vec<update::Target<'_>> = tiles
         .iter_mut()
         .zip(&numbering.first_rows)
-        .map(|(tile, &first_row)| update::Target {
-            weights: DisjointMut::new(tile.weights),
-            state: DisjointMut::new(tile.state),
-            state_per_row: rule.kind.state_per_row(tile.dim),
-            rows: first_row..first_row + tile.rows,
-            dim: tile.dim,
-        })
+        .map(|(tile, &first_row)| update::Target::new(tile, first_row, (rule.kind, rounding)))
         .collect();
     Ok(update::run(cpu, &batch, (&targets, rule), (long, partials)))
 }
@@ -149,44 +158,49 @@ fn check<'a, Shape: Fn(usize) -> TileShape<'a>>(
     tiles: &[TileMut<'_>],
     gradient: &[f32],
     rule: Rule,
-) -> Result<(), Error> {
+) -> Result<Places, Error> {
     for tile in tiles {
         let elements = tile.rows.saturating_mul(tile.dim);
         let state = tile.rows.saturating_mul(rule.kind.state_per_row(tile.dim));
         lookup.check_extent("weights [rows, D]", elements, tile.weights.len())?;
         lookup.check_extent("state [rows, state per row]", state, tile.state.len())?;
     }
-    let width = lookup.check(tiles.len())?;
-    lookup.check_extent("gradient [B, Σ D]", lookup.jagged.batch_size * width, gradient.len())
+    let places = lookup.check(tiles.len())?;
+    lookup.check_extent("gradient", places.len, gradient.len())?;
+    Ok(places)
 }
 
-/// How a pair packs a row, counted over all tiles, above the number of its bag or position.
+/// How a pair packs a row, counted over all tiles, above where its gradient is found.
 struct Numbering {
     /// First row number of each tile, and after the last tile the number of all rows, `[T + 1]`.
     first_rows: Vec<usize>,
     row_bits: u32,
     payload_bits: u32,
+    /// Whether ids or bags have factors: then a pair holds a position, else a place.
+    factors: bool,
 }
 
 impl Numbering {
-    fn new(tiles: &[TileMut<'_>], jagged: &KeyedJaggedTensor) -> Result<Self, Error> {
+    fn new<Shape>(
+        tiles: &[TileMut<'_>],
+        lookup: &Lookup<'_, Shape>,
+        places: &Places,
+    ) -> Result<Self, Error> {
         let mut first_rows = vec![0];
         first_rows.extend(tiles.iter().scan(0usize, |rows, tile| {
             *rows += tile.rows;
             Some(*rows)
         }));
-        let payloads = match jagged.weights {
-            None => jagged.features * jagged.batch_size,
-            Some(_) => jagged.values.len(),
-        };
+        let factors = lookup.jagged.weights.is_some() || lookup.bag_scales.is_some();
+        let payloads = if factors { lookup.jagged.values.len() } else { places.len };
         let row_bits = bits_below(first_rows[tiles.len()]);
         let payload_bits = bits_below(payloads);
         let bits = (row_bits + payload_bits) as usize;
         if bits > 64 {
-            let what = "bits of a row number and a bag number, at most";
+            let what = "bits of a row number and a place in the gradient, at most";
             return Err(Error::Shape { op: OP, what, expected: 64, got: bits });
         }
-        Ok(Self { first_rows, row_bits, payload_bits })
+        Ok(Self { first_rows, row_bits, payload_bits, factors })
     }
 
     /// The bits of a pair that hold its row.

@@ -3,12 +3,14 @@
 
 use std::collections::BTreeMap;
 
-use schema::KeyedJaggedTensor;
+use schema::random::CounterRng;
+use schema::{DataType, KeyedJaggedTensor};
 
-use super::IDS_PER_PART;
-use crate::ops::Slot;
+use super::{IDS_PER_PART, Origin};
+use crate::ops::{Output, Slot};
 use crate::optimizer::{Rule, split_state};
 use crate::real::Real;
+use crate::rounding::{self, RowNoise};
 
 /// `sum[d] += factor · gradient[d]`.
 #[inline]
@@ -29,30 +31,61 @@ pub struct Tile<R> {
     pub dim: usize,
 }
 
-/// The whole backward and update; `gradient` is `[B, Σ D]`. Checks nothing.
+impl<R: Real> Tile<R> {
+    /// Rounds a row as a table of `data_type` at `origin` stores it.
+    pub fn round_row(
+        &mut self,
+        row: usize,
+        data_type: DataType,
+        (origin, rounding): (Origin, CounterRng),
+    ) {
+        let table = rounding.child(u64::from(origin.table));
+        let noise = RowNoise::new(table, origin.row + row as u64, origin.column);
+        let weights = &mut self.weights[row * self.dim..][..self.dim];
+        for (column, weight) in weights.iter_mut().enumerate() {
+            let (value, noise) = (weight.to_f64() as f32, noise.at(column));
+            let rounded = match data_type {
+                DataType::F32 => value,
+                DataType::F16 => rounding::to_f16(value, noise).to_f32(),
+                DataType::Bf16 => rounding::to_bf16(value, noise).to_f32(),
+            };
+            *weight = R::from_f64(f64::from(rounded));
+        }
+    }
+}
+
+/// Which row takes which gradients: per (tile, row), in (slot, sample, j) order, where each starts
+/// and its factor.
+type Sources<R> = BTreeMap<(usize, usize), Vec<(usize, R)>>;
+
+/// The whole backward and update of f32 (or f64) tables; `gradient` is that of the output. Gives
+/// the rows it updated, as (tile, row). Checks nothing.
 pub fn run<R: Real>(
     tiles: &mut [Tile<R>],
     (slots, jagged): (&[Slot], &KeyedJaggedTensor),
-    bag_scales: Option<&[R]>,
+    (bag_scales, output): (Option<&[R]>, Output),
     gradient: &[R],
     rule: Rule<R>,
-) {
+) -> Vec<(usize, usize)> {
     let width: usize = slots.iter().map(|slot| tiles[slot.tile].dim).sum();
-    // Per (tile, row) the gradient vectors in (slot, sample, j) order: where each starts, its
-    // factor.
-    let mut rows: BTreeMap<(usize, usize), Vec<(usize, R)>> = BTreeMap::new();
+    let (mut rows, mut written) = (Sources::new(), 0);
     for (feature, slot) in slots.iter().enumerate() {
         for sample in 0..jagged.batch_size {
             let scale = bag_scales.map_or(R::ONE, |s| s[feature * jagged.batch_size + sample]);
             for position in jagged.bag(feature, sample) {
                 let weight = jagged.weights.as_ref().map_or(1.0, |weights| weights[position]);
                 let factor = R::from_f64(f64::from(weight)) * scale;
+                let start = match output {
+                    Output::Pooled => sample * width + slot.column,
+                    Output::Sequence => written,
+                };
+                written += tiles[slot.tile].dim;
                 let row = (slot.tile, jagged.values[position] as usize);
-                rows.entry(row).or_default().push((sample * width + slot.column, factor));
+                rows.entry(row).or_default().push((start, factor));
             }
         }
     }
-    for ((tile, row), gradients) in rows {
+    for (&(tile, row), gradients) in &rows {
         let Tile { weights, state, dim } = &mut tiles[tile];
         let mut sum = vec![R::ZERO; *dim];
         for part in gradients.chunks(IDS_PER_PART) {
@@ -67,4 +100,5 @@ pub fn run<R: Real>(
         let state = split_state(rule.kind, state);
         rule.update_row(&mut weights[row * *dim..][..*dim], &sum, state);
     }
+    rows.into_keys().collect()
 }

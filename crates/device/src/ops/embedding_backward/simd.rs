@@ -21,10 +21,11 @@ mod x86 {
 
     use super::super::Updated;
     use super::super::update::{Batch, RowKernel, Work};
-    use crate::cpu::vector::Vector;
     use crate::cpu::vector::x86::{Float8, Float16};
+    use crate::cpu::vector::{Vector, VectorElement};
     use crate::cpu::{Avx2, Avx512};
     use crate::optimizer::{Rule, split_state};
+    use crate::rounding::RowNoise;
 
     macro_rules! entries {
         ($update:ident, $sum:ident, $token:ty, $vector:ty, $features:literal) => {
@@ -61,13 +62,13 @@ mod x86 {
             }
         };
     }
-    entries!(update_chunk_avx2, sum_avx2, Avx2, Float8, "avx2,fma");
+    entries!(update_chunk_avx2, sum_avx2, Avx2, Float8, "avx2,fma,f16c");
     entries!(
         update_chunk_avx512,
         sum_avx512,
         Avx512,
         Float16,
-        "avx512f,avx512vl,avx512bw,avx512dq,avx2,fma"
+        "avx512f,avx512vl,avx512bw,avx512dq,avx2,fma,f16c"
     );
 
     /// The kernel on registers of type `V`.
@@ -96,10 +97,17 @@ mod x86 {
         }
 
         #[inline(always)]
-        unsafe fn update(rule: &Rule, weights: &mut [f32], sum: &[f32], state: &mut [f32]) {
+        unsafe fn update<E: VectorElement>(
+            rule: &Rule,
+            (weights, buffer): (&mut [E], &mut [f32]),
+            noise: RowNoise,
+            (sum, state): (&[f32], &mut [f32]),
+        ) {
             // SAFETY: the caller's promise.
             unsafe {
-                rule.update_row_vector::<V>(weights, sum, split_state(rule.kind, state));
+                E::update_row::<V>(weights, buffer, noise, |weights| {
+                    rule.update_row_vector::<V>(weights, sum, split_state(rule.kind, state));
+                });
             }
         }
     }

@@ -23,8 +23,7 @@ const SMALL: usize = 512;
 pub(super) fn run(pool: &Pool, key: Range<u32>, scratch: &mut Scratch) {
     let len = scratch.pairs.len();
     if len <= SMALL {
-        // The bits below the key number the pairs in their present order, so this is stable too.
-        scratch.pairs.sort_unstable();
+        scratch.pairs.sort_by_key(|pair| pair >> key.start);
         return;
     }
     scratch.spare.resize(len, 0);

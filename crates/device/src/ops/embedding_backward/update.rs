@@ -5,13 +5,16 @@
 use std::ops::Range;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use schema::KeyedJaggedTensor;
+use half::{bf16, f16};
+use schema::Optimizer;
+use schema::random::CounterRng;
 
-use super::{IDS_PER_PART, Updated, scalar, simd};
-use crate::cpu::vector::prefetch_row;
+use super::{IDS_PER_PART, TileMut, Updated, scalar, simd};
+use crate::cpu::vector::{VectorElement, prefetch_row};
 use crate::cpu::{Cpu, DisjointMut, Isa};
-use crate::ops::Slot;
 use crate::optimizer::{Rule, split_state};
+use crate::rounding::RowNoise;
+use crate::weights::WeightsMut;
 
 /// Sorted pairs per chunk; a chunk updates the rows whose first pair lies inside it.
 const PAIRS_PER_CHUNK: usize = 512;
@@ -24,27 +27,43 @@ const STACK_DIM: usize = 512;
 
 /// The batch, read only, and its pairs in row order.
 pub(super) struct Batch<'a> {
-    pub slots: &'a [Slot],
-    pub jagged: &'a KeyedJaggedTensor,
-    pub bag_scales: Option<&'a [f32]>,
-    /// `[B, width]`.
+    /// Of the forward pass's output.
     pub gradient: &'a [f32],
-    pub width: usize,
     /// `[nnz]`.
     pub pairs: &'a [u64],
-    /// Bag of each position; empty unless the lookup is weighted.
-    pub bags: &'a [usize],
+    /// Place and factor of each position's gradient; empty where every factor is 1.
+    pub sources: &'a [(usize, f32)],
     pub payload_bits: u32,
 }
 
 /// A tile as the chunks see it.
 pub(super) struct Target<'a> {
-    pub weights: DisjointMut<'a, f32>,
-    pub state: DisjointMut<'a, f32>,
-    pub state_per_row: usize,
+    weights: TargetWeights<'a>,
+    state: DisjointMut<'a, f32>,
+    state_per_row: usize,
     /// Its row numbers, counted over all tiles.
-    pub rows: Range<usize>,
-    pub dim: usize,
+    rows: Range<usize>,
+    dim: usize,
+    /// Random bits of the table at this step, and the tile's place in the table.
+    noise: CounterRng,
+    first_row: u64,
+    first_column: u32,
+}
+
+/// A tile's weights, `[rows, dim]`.
+enum TargetWeights<'a> {
+    F32(DisjointMut<'a, f32>),
+    F16(DisjointMut<'a, f16>),
+    Bf16(DisjointMut<'a, bf16>),
+}
+
+impl TargetWeights<'_> {
+    fn element_bytes(&self) -> usize {
+        match self {
+            Self::F32(_) => 4,
+            Self::F16(_) | Self::Bf16(_) => 2,
+        }
+    }
 }
 
 /// A row with more than [`IDS_PER_PART`] pairs.
@@ -75,13 +94,7 @@ impl Batch<'_> {
     #[inline(always)]
     pub fn locate(&self, position: usize) -> (usize, f32) {
         let payload = (self.pairs[position] & ((1 << self.payload_bits) - 1)) as usize;
-        let (bag, weight) = match &self.jagged.weights {
-            None => (payload, 1.0),
-            Some(weights) => (self.bags[payload], weights[payload]),
-        };
-        let (feature, sample) = (bag / self.jagged.batch_size, bag % self.jagged.batch_size);
-        let scale = self.bag_scales.map_or(1.0, |scales| scales[bag]);
-        (sample * self.width + self.slots[feature].column, weight * scale)
+        if self.sources.is_empty() { (payload, 1.0) } else { self.sources[payload] }
     }
 
     /// The end of the run of pairs of `row` that starts at `start`.
@@ -96,28 +109,62 @@ impl Batch<'_> {
 }
 
 impl<'a> Target<'a> {
+    /// The tile whose rows are numbered from `first_row` on.
+    pub fn new(
+        tile: &'a mut TileMut<'_>,
+        first_row: usize,
+        (optimizer, rounding): (Optimizer, CounterRng),
+    ) -> Self {
+        let weights = match &mut tile.weights {
+            WeightsMut::F32(weights) => TargetWeights::F32(DisjointMut::new(weights)),
+            WeightsMut::F16(weights) => TargetWeights::F16(DisjointMut::new(weights)),
+            WeightsMut::Bf16(weights) => TargetWeights::Bf16(DisjointMut::new(weights)),
+        };
+        Self {
+            weights,
+            state: DisjointMut::new(tile.state),
+            state_per_row: optimizer.state_per_row(tile.dim),
+            rows: first_row..first_row + tile.rows,
+            dim: tile.dim,
+            noise: rounding.child(u64::from(tile.origin.table)),
+            first_row: tile.origin.row,
+            first_column: tile.origin.column,
+        }
+    }
+
     /// The weights and the state of one row, given by its number over all tiles.
     ///
     /// # Safety
-    /// `row` lies in `self.rows`, and nobody else holds that row.
+    /// `weights` are the tile's, `row` lies in `self.rows`, and nobody else holds that row.
     #[inline(always)]
-    unsafe fn row(&self, row: usize) -> (&'a mut [f32], &'a mut [f32]) {
+    unsafe fn row<E>(
+        &self,
+        weights: &DisjointMut<'a, E>,
+        row: usize,
+    ) -> (&'a mut [E], &'a mut [f32]) {
         let local = row - self.rows.start;
         let (weight, state) = (local * self.dim, local * self.state_per_row);
         // SAFETY: both slices have `rows` rows (checked at the contract), and the caller owns this
         // one.
         unsafe {
             (
-                self.weights.part(weight..weight + self.dim),
+                weights.part(weight..weight + self.dim),
                 self.state.part(state..state + self.state_per_row),
             )
         }
     }
 
+    /// The random bits of one row.
     #[inline(always)]
-    fn prefetch(&self, row: usize) {
+    fn row_noise(&self, row: usize) -> RowNoise {
+        let row = self.first_row + (row - self.rows.start) as u64;
+        RowNoise::new(self.noise, row, self.first_column)
+    }
+
+    #[inline(always)]
+    fn prefetch<E>(&self, weights: &DisjointMut<'a, E>, row: usize) {
         let local = row - self.rows.start;
-        prefetch_row(self.weights.as_ptr().wrapping_add(local * self.dim), self.dim);
+        prefetch_row(weights.as_ptr().wrapping_add(local * self.dim), self.dim);
         if self.state_per_row > 0 {
             let state = self.state.as_ptr().wrapping_add(local * self.state_per_row);
             prefetch_row(state, self.state_per_row);
@@ -133,11 +180,16 @@ pub(super) trait RowKernel {
     /// The machine has the kernel's instruction set, and the caller is compiled for it.
     unsafe fn sum(batch: &Batch<'_>, pairs: Range<usize>, sum: &mut [f32]);
 
-    /// The rule on one row.
+    /// The rule on one row, given beside a buffer as long, with its summed gradient and state.
     ///
     /// # Safety
     /// As for `sum`.
-    unsafe fn update(rule: &Rule, weights: &mut [f32], sum: &[f32], state: &mut [f32]);
+    unsafe fn update<E: VectorElement>(
+        rule: &Rule,
+        weights: (&mut [E], &mut [f32]),
+        noise: RowNoise,
+        gradient: (&[f32], &mut [f32]),
+    );
 }
 
 /// Updates all rows of the batch.
@@ -150,7 +202,8 @@ pub(super) fn run(
     find_long_segments(batch, targets, long);
     sum_parts(cpu, batch, long, partials);
     let work = Work { batch, targets, rule, long, partials };
-    let (rows, elements) = (AtomicUsize::new(0), AtomicUsize::new(0));
+    let (rows, elements, bytes) = Default::default();
+    let add = |sum: &AtomicUsize, value| sum.fetch_add(value, Ordering::Relaxed);
     cpu.pool.run(batch.pairs.len().div_ceil(PAIRS_PER_CHUNK), |chunk| {
         let start = chunk * PAIRS_PER_CHUNK;
         let pairs = start..batch.pairs.len().min(start + PAIRS_PER_CHUNK);
@@ -160,10 +213,15 @@ pub(super) fn run(
             Isa::Avx2(token) => simd::update_chunk_avx2(token, &work, pairs),
             Isa::Avx512(token) => simd::update_chunk_avx512(token, &work, pairs),
         };
-        rows.fetch_add(updated.unique_rows, Ordering::Relaxed);
-        elements.fetch_add(updated.unique_elements, Ordering::Relaxed);
+        add(&rows, updated.unique_rows);
+        add(&elements, updated.unique_elements);
+        add(&bytes, updated.unique_bytes);
     });
-    Updated { unique_rows: rows.into_inner(), unique_elements: elements.into_inner() }
+    Updated {
+        unique_rows: rows.into_inner(),
+        unique_elements: elements.into_inner(),
+        unique_bytes: bytes.into_inner(),
+    }
 }
 
 /// Finds the rows with more than [`IDS_PER_PART`] pairs: each of them covers a multiple of that
@@ -245,11 +303,24 @@ impl Work<'_> {
             }
         }
         while at < pairs.end {
-            let tile = tile_of(self.targets, self.batch.row(at));
+            let target = &self.targets[tile_of(self.targets, self.batch.row(at))];
             // SAFETY: the caller's promise.
-            let rows = unsafe { self.update_tile::<K>(tile, &mut at, pairs.end) };
+            let rows = unsafe {
+                match &target.weights {
+                    TargetWeights::F32(weights) => {
+                        self.update_tile::<K, _>((target, weights), &mut at, pairs.end)
+                    }
+                    TargetWeights::F16(weights) => {
+                        self.update_tile::<K, _>((target, weights), &mut at, pairs.end)
+                    }
+                    TargetWeights::Bf16(weights) => {
+                        self.update_tile::<K, _>((target, weights), &mut at, pairs.end)
+                    }
+                }
+            };
             updated.unique_rows += rows;
-            updated.unique_elements += rows * self.targets[tile].dim;
+            updated.unique_elements += rows * target.dim;
+            updated.unique_bytes += rows * target.dim * target.weights.element_bytes();
         }
         updated
     }
@@ -257,14 +328,19 @@ impl Work<'_> {
     /// Updates the rows of one tile whose first pair lies in `at..end`, moves `at` behind their
     /// last pair, and gives their number.
     #[inline(always)]
-    unsafe fn update_tile<K: RowKernel>(&self, tile: usize, at: &mut usize, end: usize) -> usize {
-        let target = &self.targets[tile];
-        let (mut stack, mut heap) = ([0.0; STACK_DIM], Vec::new());
-        let sum = if target.dim <= STACK_DIM {
-            &mut stack[..target.dim]
+    unsafe fn update_tile<K: RowKernel, E: VectorElement>(
+        &self,
+        (target, weights): (&Target<'_>, &DisjointMut<'_, E>),
+        at: &mut usize,
+        end: usize,
+    ) -> usize {
+        let (mut stack, mut heap) = ([[0.0; STACK_DIM]; 2], Vec::new());
+        let (sum, buffer) = if target.dim <= STACK_DIM {
+            let [sum, buffer] = &mut stack;
+            (&mut sum[..target.dim], &mut buffer[..target.dim])
         } else {
-            heap.resize(target.dim, 0.0);
-            heap.as_mut_slice()
+            heap.resize(2 * target.dim, 0.0);
+            heap.split_at_mut(target.dim)
         };
         let mut rows = 0;
         while *at < end {
@@ -278,9 +354,10 @@ impl Work<'_> {
             // SAFETY: the caller's promise for the instruction set. The row was checked by
             // `gather`, and only the chunk that holds the first pair of a row touches the row.
             unsafe {
-                self.sum_segment::<K>(target, segment, sum);
-                let (weights, state) = target.row(row);
-                K::update(&self.rule, weights, sum, state);
+                self.sum_segment::<K, E>((target, weights), segment, sum);
+                let noise = target.row_noise(row);
+                let (weights, state) = target.row(weights, row);
+                K::update(&self.rule, (weights, &mut *buffer), noise, (&*sum, state));
             }
         }
         rows
@@ -288,9 +365,9 @@ impl Work<'_> {
 
     /// The summed gradient of one row.
     #[inline(always)]
-    unsafe fn sum_segment<K: RowKernel>(
+    unsafe fn sum_segment<K: RowKernel, E>(
         &self,
-        target: &Target<'_>,
+        target: (&Target<'_>, &DisjointMut<'_, E>),
         segment: Range<usize>,
         sum: &mut [f32],
     ) {
@@ -317,7 +394,7 @@ impl Work<'_> {
 
     /// Asks for the gradient of a later pair, and for its row unless the pair before has the same.
     #[inline(always)]
-    fn prefetch(&self, target: &Target<'_>, position: usize) {
+    fn prefetch<E>(&self, (target, weights): (&Target<'_>, &DisjointMut<'_, E>), position: usize) {
         let batch = self.batch;
         if position >= batch.pairs.len() {
             return;
@@ -326,7 +403,7 @@ impl Work<'_> {
         prefetch_row(batch.gradient.as_ptr().wrapping_add(offset), target.dim);
         let row = batch.row(position);
         if row != batch.row(position - 1) && row < target.rows.end {
-            target.prefetch(row);
+            target.prefetch(weights, row);
         }
     }
 }
@@ -345,7 +422,18 @@ impl RowKernel for Portable {
     }
 
     #[inline(always)]
-    unsafe fn update(rule: &Rule, weights: &mut [f32], sum: &[f32], state: &mut [f32]) {
-        rule.update_row(weights, sum, split_state(rule.kind, state));
+    unsafe fn update<E: VectorElement>(
+        rule: &Rule,
+        (weights, buffer): (&mut [E], &mut [f32]),
+        noise: RowNoise,
+        (sum, state): (&[f32], &mut [f32]),
+    ) {
+        for (wide, weight) in buffer.iter_mut().zip(&*weights) {
+            *wide = weight.widen();
+        }
+        rule.update_row(buffer, sum, split_state(rule.kind, state));
+        for (column, (weight, &wide)) in weights.iter_mut().zip(&*buffer).enumerate() {
+            *weight = E::round(wide, noise.at(column));
+        }
     }
 }

@@ -1,4 +1,4 @@
-//! Pooled lookup of all tables in one call (TBE forward): contract, checks and dispatch.
+//! Lookup of all tables in one call (TBE forward), pooled or not: contract, checks and dispatch.
 //!
 //! Knows nothing of the model's features or of sharding: it sees tiles, slots and ids local to a
 //! tile.
@@ -11,18 +11,20 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use schema::KeyedJaggedTensor;
 
-use super::slot::{Lookup, Slot, TileShape};
+use super::slot::{Lookup, Output, Place, Slot, TileShape};
 use crate::cpu::{Cpu, DisjointMut, Isa};
 use crate::error::Error;
+use crate::weights::{Element, WeightsView};
 
-/// Samples per chunk; a chunk is one slot's bags of so many consecutive samples.
-const SAMPLES_PER_CHUNK: usize = 64;
+/// Bags per chunk: those of so many consecutive samples of one slot, or of several slots where a
+/// batch has fewer samples.
+const BAGS_PER_CHUNK: usize = 64;
 
 /// One tile of a table, read only.
 #[derive(Clone, Copy, Debug)]
 pub struct TileView<'a> {
     /// `[rows, dim]`.
-    pub weights: &'a [f32],
+    pub weights: WeightsView<'a>,
     /// Rows of the tile.
     pub rows: usize,
     /// Columns of the tile, above 0.
@@ -42,7 +44,9 @@ pub struct Arguments<'a> {
     pub jagged: &'a KeyedJaggedTensor,
     /// A factor per bag, `[F·B]`, feature-major; `1/L` makes the sum a mean.
     pub bag_scales: Option<&'a [f32]>,
-    /// `[B, Σ D]`, overwritten.
+    /// What is written.
+    pub output: Output,
+    /// `[B, Σ D]`, or the rows of [`Output::Sequence`]; overwritten.
     pub out: &'a mut [f32],
 }
 
@@ -50,13 +54,17 @@ pub struct Arguments<'a> {
 ///
 /// `out[b, column_k + d] = scale_{k,b} · Σ_{j ∈ bag(k,b)} weight_j · table_{tile_k}[values_j, d]`
 ///
+/// As [`Output::Sequence`] every id is a bag of its own: a row per id, with its weight and the scale
+/// of its bag.
+///
 /// # Shapes
 /// `jagged.values` `[nnz]`; `jagged.offsets` `[F·B + 1]`, feature-major; `out` `[B, Σ D]`,
 /// overwritten.
 /// # Cost
-/// Reads `nnz·(4·D + 8)` bytes and writes `4·B·Σ D`; at most `2·nnz·D` FLOPs, so bandwidth-bound.
+/// Reads `nnz·(e·D + 8)` bytes, `e` those of a weight, and writes `4·B·Σ D`; at most `2·nnz·D`
+/// FLOPs, so bandwidth-bound.
 /// # Numerics
-/// Accumulates in f32 in `values` order; multiplies and adds round separately. Same bytes as
+/// Accumulates in f32, whatever the table's format, in `values` order; multiplies and adds round separately. Same bytes as
 /// [`scalar`] on every instruction set and thread count.
 /// # Errors
 /// [`Error::Shape`] and [`Error::Jagged`] before any work. [`Error::RowOutOfRange`] names the first
@@ -64,13 +72,13 @@ pub struct Arguments<'a> {
 /// # Source
 /// DLRM, arXiv:1906.00091; table batching, arXiv:2104.05158.
 pub fn run(cpu: &Cpu, arguments: Arguments<'_>) -> Result<(), Error> {
-    let Arguments { tiles, slots, jagged, bag_scales, out } = arguments;
+    let Arguments { tiles, slots, jagged, bag_scales, output, out } = arguments;
     let op = "embedding_forward";
     let shape = |tile: usize| {
         let TileView { rows, dim, name, .. } = tiles[tile];
         TileShape { rows, dim, name }
     };
-    let lookup = Lookup { op, slots, jagged, bag_scales, shape };
+    let lookup = Lookup { op, slots, jagged, bag_scales, output, shape };
     for tile in tiles {
         lookup.check_extent(
             "weights [rows, D]",
@@ -78,30 +86,31 @@ pub fn run(cpu: &Cpu, arguments: Arguments<'_>) -> Result<(), Error> {
             tile.weights.len(),
         )?;
     }
-    let width = lookup.check(tiles.len())?;
-    lookup.check_extent("out [B, Σ D]", jagged.batch_size * width, out.len())?;
+    let places = lookup.check(tiles.len())?;
+    lookup.check_extent("out", places.len, out.len())?;
 
-    let blocks = jagged.batch_size.div_ceil(SAMPLES_PER_CHUNK);
+    let batch_size = jagged.batch_size;
+    let blocks = batch_size.div_ceil(BAGS_PER_CHUNK);
+    let slots_per_chunk = BAGS_PER_CHUNK / batch_size.clamp(1, BAGS_PER_CHUNK);
     let out = DisjointMut::new(out);
     let first_bad = AtomicUsize::new(usize::MAX);
-    cpu.pool.run(slots.len() * blocks, |chunk| {
-        let (feature, first) = (chunk / blocks, chunk % blocks * SAMPLES_PER_CHUNK);
-        let samples = first..jagged.batch_size.min(first + SAMPLES_PER_CHUNK);
-        let Slot { tile, column } = slots[feature];
-        let block = Block {
-            tile: &tiles[tile],
-            jagged,
-            bag_scales,
-            feature,
-            samples,
-            out: &out,
-            width,
-            column,
-        };
-        let ids = block.positions();
-        match block.tile.first_bad(&jagged.values[ids.clone()]) {
-            Some(bad) => _ = first_bad.fetch_min(ids.start + bad, Ordering::Relaxed),
-            None => block.pool(cpu.isa),
+    cpu.pool.run(slots.len().div_ceil(slots_per_chunk) * blocks, |chunk| {
+        let (features, first) = (chunk / blocks * slots_per_chunk, chunk % blocks * BAGS_PER_CHUNK);
+        for feature in features..slots.len().min(features + slots_per_chunk) {
+            let block = Block {
+                tile: &tiles[slots[feature].tile],
+                jagged,
+                bag_scales,
+                feature,
+                samples: first..batch_size.min(first + BAGS_PER_CHUNK),
+                out: &out,
+                place: places.of(feature),
+            };
+            let ids = block.positions();
+            match block.tile.first_bad(&jagged.values[ids.clone()]) {
+                Some(bad) => _ = first_bad.fetch_min(ids.start + bad, Ordering::Relaxed),
+                None => block.pool(cpu.isa),
+            }
         }
     });
     match first_bad.into_inner() {
@@ -116,7 +125,7 @@ impl TileView<'_> {
     }
 }
 
-/// One chunk: some samples' bags of one slot. Holds only what [`run`] has checked.
+/// Some samples' bags of one slot. Holds only what [`run`] has checked.
 struct Block<'a> {
     tile: &'a TileView<'a>,
     jagged: &'a KeyedJaggedTensor,
@@ -124,12 +133,11 @@ struct Block<'a> {
     feature: usize,
     samples: Range<usize>,
     out: &'a DisjointMut<'a, f32>,
-    width: usize,
-    column: usize,
+    place: Place,
 }
 
 impl<'a> Block<'a> {
-    /// Positions in `values` of all ids of the chunk.
+    /// Positions in `values` of all ids of the block.
     fn positions(&self) -> Range<usize> {
         let first = self.feature * self.jagged.batch_size;
         let offsets = &self.jagged.offsets;
@@ -142,31 +150,60 @@ impl<'a> Block<'a> {
         self.bag_scales.map_or(1.0, |scales| scales[self.feature * self.jagged.batch_size + sample])
     }
 
-    /// The output vector of one bag.
-    #[expect(unsafe_code, reason = "chunks write different columns of one matrix")]
+    /// The positions that are summed after those before `at` have been: all of a bag, or one.
     #[inline(always)]
-    fn out(&self, sample: usize) -> &'a mut [f32] {
-        let start = sample * self.width + self.column;
-        // SAFETY: `Lookup::check` found that slots' columns do not overlap and end at `width`;
-        // chunks differ in slot or samples, each is run by one thread, and a chunk takes one bag at
-        // a time.
+    fn summed(&self, bag: &Range<usize>, at: usize) -> Range<usize> {
+        match self.place {
+            Place::Pooled { .. } => bag.clone(),
+            Place::Sequence { .. } => at..at + 1,
+        }
+    }
+
+    /// Whether a bag gives no vector at all.
+    #[inline(always)]
+    fn gives_nothing(&self, bag: &Range<usize>) -> bool {
+        bag.is_empty() && matches!(self.place, Place::Sequence { .. })
+    }
+
+    /// The output vector of a bag, or of the id at `position` in it.
+    #[expect(unsafe_code, reason = "chunks write different parts of one output")]
+    #[inline(always)]
+    fn out(&self, sample: usize, position: usize) -> &'a mut [f32] {
+        let start = self.place.start(sample, position);
+        // SAFETY: `Lookup::check` found that the vectors do not overlap and lie in the output;
+        // chunks differ in slot or samples, each is run by one thread, and a chunk takes one vector
+        // at a time.
         unsafe { self.out.part(start..start + self.tile.dim) }
     }
 
-    /// Pools every bag of the chunk, whose ids have been checked.
+    /// Pools every bag, whose ids have been checked.
     fn pool(&self, isa: Isa) {
-        match isa {
-            Isa::Portable => {
-                for sample in self.samples.clone() {
-                    let bag = self.jagged.bag(self.feature, sample);
-                    let weights = self.jagged.weights.as_ref().map(|all| &all[bag.clone()]);
-                    let ids = &self.jagged.values[bag];
-                    let scale = self.scale(sample);
-                    scalar::pool_bag(self.tile.weights, (ids, weights), scale, self.out(sample));
+        match self.tile.weights {
+            WeightsView::F32(weights) => simd::pool(isa, self, weights),
+            WeightsView::F16(weights) => simd::pool(isa, self, weights),
+            WeightsView::Bf16(weights) => simd::pool(isa, self, weights),
+        }
+    }
+
+    /// [`Block::pool`] for any machine.
+    fn pool_portable<E: Element>(&self, table: &[E]) {
+        for sample in self.samples.clone() {
+            let bag = self.jagged.bag(self.feature, sample);
+            if self.gives_nothing(&bag) {
+                continue;
+            }
+            let mut at = bag.start;
+            loop {
+                let summed = self.summed(&bag, at);
+                at = summed.end;
+                let out = self.out(sample, summed.start);
+                let weights = self.jagged.weights.as_ref().map(|all| &all[summed.clone()]);
+                let ids = &self.jagged.values[summed];
+                scalar::pool_bag(table, (ids, weights), self.scale(sample), out);
+                if at >= bag.end {
+                    break;
                 }
             }
-            Isa::Avx2(token) => simd::pool_avx2(token, self),
-            Isa::Avx512(token) => simd::pool_avx512(token, self),
         }
     }
 }

@@ -4,14 +4,14 @@
 use schema::KeyedJaggedTensor;
 
 use crate::ops::Slot;
-use crate::real::Real;
+use crate::real::{Real, Widen};
 
 /// `out[d] = scale · Σ_j weight_j · table[ids_j, d]`; D is `out.len()`.
 ///
 /// # Panics
 /// If an id is no row of `table` `[rows, D]`.
-pub fn pool_bag<R: Real>(
-    table: &[R],
+pub fn pool_bag<R: Real, E: Widen<R>>(
+    table: &[E],
     (ids, weights): (&[i64], Option<&[R]>),
     scale: R,
     out: &mut [R],
@@ -22,7 +22,7 @@ pub fn pool_bag<R: Real>(
         let row = &table[id as usize * dim..][..dim];
         let weight = weights.map_or(R::ONE, |weights| weights[j]);
         for (sum, &value) in out.iter_mut().zip(row) {
-            *sum += weight * value;
+            *sum += weight * value.widen();
         }
     }
     for sum in out {
@@ -30,7 +30,7 @@ pub fn pool_bag<R: Real>(
     }
 }
 
-/// The whole lookup: `tables[t]` is `[rows, dims[t]]`, `out` `[B, width]`. Checks nothing.
+/// The whole pooled lookup: `tables[t]` is `[rows, dims[t]]`, `out` `[B, width]`. Checks nothing.
 pub fn run<R: Real>(
     (tables, dims): (&[Vec<R>], &[usize]),
     slots: &[Slot],
@@ -51,4 +51,28 @@ pub fn run<R: Real>(
             pool_bag(&tables[slot.tile], (&jagged.values[bag], weights), scale, out);
         }
     }
+}
+
+/// The lookup without pooling: every id's row, key after key. Checks nothing.
+pub fn sequence<R: Real>(
+    (tables, dims): (&[Vec<R>], &[usize]),
+    slots: &[Slot],
+    jagged: &KeyedJaggedTensor,
+    bag_scales: Option<&[R]>,
+) -> Vec<R> {
+    let mut out = Vec::new();
+    for (feature, slot) in slots.iter().enumerate() {
+        for sample in 0..jagged.batch_size {
+            let scale = bag_scales.map_or(R::ONE, |s| s[feature * jagged.batch_size + sample]);
+            for position in jagged.bag(feature, sample) {
+                let weight = jagged.weights.as_ref().map(|all| R::from_f64(all[position].into()));
+                let mut row = vec![R::ZERO; dims[slot.tile]];
+                let ids = &jagged.values[position..=position];
+                let weights = weight.as_ref().map(std::slice::from_ref);
+                pool_bag(&tables[slot.tile], (ids, weights), scale, &mut row);
+                out.extend(row);
+            }
+        }
+    }
+    out
 }

@@ -16,59 +16,50 @@
     expect(unsafe_code, reason = "vector instructions and unchecked row addresses")
 )]
 
-#[cfg(target_arch = "x86_64")]
-pub(super) use x86::{pool_avx2, pool_avx512};
+use super::Block;
+use crate::cpu::Isa;
+use crate::cpu::vector::VectorElement;
 
-#[cfg(not(target_arch = "x86_64"))]
-mod elsewhere {
-    use crate::cpu::{Avx2, Avx512};
-
-    /// Cannot be called: the token does not exist on this machine.
-    pub(in super::super) fn pool_avx2(_: Avx2, _: &super::super::Block<'_>) {}
-
-    /// Cannot be called: the token does not exist on this machine.
-    pub(in super::super) fn pool_avx512(_: Avx512, _: &super::super::Block<'_>) {}
+/// Pools the bags of `block` from its table's weights.
+pub(super) fn pool<E: VectorElement>(isa: Isa, block: &Block<'_>, weights: &[E]) {
+    match isa {
+        #[cfg(target_arch = "x86_64")]
+        Isa::Avx2(token) => x86::pool_avx2(token, block, weights),
+        #[cfg(target_arch = "x86_64")]
+        Isa::Avx512(token) => x86::pool_avx512(token, block, weights),
+        _ => block.pool_portable(weights),
+    }
 }
-#[cfg(not(target_arch = "x86_64"))]
-pub(super) use elsewhere::{pool_avx2, pool_avx512};
 
 #[cfg(target_arch = "x86_64")]
 mod x86 {
     use super::super::Block;
     use crate::cpu::vector::x86::{Float8, Float16};
-    use crate::cpu::vector::{Vector, prefetch_row};
+    use crate::cpu::vector::{Vector, VectorElement, prefetch_row};
     use crate::cpu::{Avx2, Avx512};
 
     /// Bytes of rows asked for ahead of their use.
     const BYTES_AHEAD: usize = 2048;
 
-    /// The chunk with registers of 8 floats.
-    pub(in super::super) fn pool_avx2(_: Avx2, block: &Block<'_>) {
-        // SAFETY: the token proves AVX2 and FMA.
-        unsafe { enter_avx2(block) }
+    macro_rules! entry {
+        ($name:ident, $token:ty, $vector:ty, $features:literal) => {
+            pub(super) fn $name<E: VectorElement>(_: $token, block: &Block<'_>, weights: &[E]) {
+                #[target_feature(enable = $features)]
+                fn enter<E: VectorElement>(block: &Block<'_>, weights: &[E]) {
+                    // SAFETY: compiled for the vector's instruction set; the caller has it.
+                    unsafe { pool_bags::<$vector, E>(block, weights) }
+                }
+                // SAFETY: the token proves the instruction set.
+                unsafe { enter(block, weights) }
+            }
+        };
     }
-
-    /// The chunk with registers of 16 floats.
-    pub(in super::super) fn pool_avx512(_: Avx512, block: &Block<'_>) {
-        // SAFETY: the token proves the AVX-512 group.
-        unsafe { enter_avx512(block) }
-    }
-
-    #[target_feature(enable = "avx2,fma")]
-    fn enter_avx2(block: &Block<'_>) {
-        // SAFETY: compiled for the instruction set of `Float8`; the caller has it.
-        unsafe { pool_bags::<Float8>(block) }
-    }
-
-    #[target_feature(enable = "avx512f,avx512vl,avx512bw,avx512dq,avx2,fma")]
-    fn enter_avx512(block: &Block<'_>) {
-        // SAFETY: compiled for the instruction set of `Float16`; the caller has it.
-        unsafe { pool_bags::<Float16>(block) }
-    }
+    entry!(pool_avx2, Avx2, Float8, "avx2,fma,f16c");
+    entry!(pool_avx512, Avx512, Float16, "avx512f,avx512vl,avx512bw,avx512dq,avx2,fma,f16c");
 
     /// One bag: its rows, its factors and what comes after it.
-    struct Bag<'a> {
-        table: *const f32,
+    struct Bag<'a, E> {
+        table: *const E,
         dim: usize,
         ids: &'a [i64],
         /// Weights of the ids, empty where all are 1.
@@ -79,48 +70,63 @@ mod x86 {
     }
 
     #[inline(always)]
-    unsafe fn pool_bags<V: Vector>(block: &Block<'_>) {
+    unsafe fn pool_bags<V: Vector, E: VectorElement>(block: &Block<'_>, table: &[E]) {
         let (jagged, tile) = (block.jagged, block.tile);
         let end = jagged.feature(block.feature).end;
-        let distance = (BYTES_AHEAD / (4 * tile.dim)).clamp(2, 32);
+        let distance = (BYTES_AHEAD / (size_of::<E>() * tile.dim)).clamp(2, 32);
         let weights = jagged.weights.as_deref();
         for sample in block.samples.clone() {
-            let range = jagged.bag(block.feature, sample);
-            let bag = Bag {
-                table: tile.weights.as_ptr(),
-                dim: tile.dim,
-                ids: &jagged.values[range.clone()],
-                weights: weights.map_or(&[], |weights| &weights[range.clone()]),
-                scale: block.scale(sample),
-                ahead: &jagged.values[end.min(range.start + distance)..end],
-            };
-            // SAFETY: the caller vouches for `V`; the ids of the chunk have been checked.
-            unsafe {
-                if weights.is_some() {
-                    pool_bag::<V, true>(&bag, block.out(sample));
-                } else {
-                    pool_bag::<V, false>(&bag, block.out(sample));
+            let bag = jagged.bag(block.feature, sample);
+            if block.gives_nothing(&bag) {
+                continue;
+            }
+            let (scale, mut at, last) = (block.scale(sample), bag.start, bag.end);
+            loop {
+                let range = block.summed(&bag, at);
+                at = range.end;
+                let out = block.out(sample, range.start);
+                let bag = Bag {
+                    table: table.as_ptr(),
+                    dim: tile.dim,
+                    ids: &jagged.values[range.clone()],
+                    weights: weights.map_or(&[], |weights| &weights[range.clone()]),
+                    scale,
+                    ahead: &jagged.values[end.min(range.start + distance)..end],
+                };
+                // SAFETY: the caller vouches for `V`; the ids of the chunk have been checked.
+                unsafe {
+                    if weights.is_some() {
+                        pool_bag::<V, E, true>(&bag, out);
+                    } else {
+                        pool_bag::<V, E, false>(&bag, out);
+                    }
+                }
+                if at >= last {
+                    break;
                 }
             }
         }
     }
 
     #[inline(always)]
-    unsafe fn pool_bag<V: Vector, const WEIGHTED: bool>(bag: &Bag<'_>, out: &mut [f32]) {
+    unsafe fn pool_bag<V: Vector, E: VectorElement, const WEIGHTED: bool>(
+        bag: &Bag<'_, E>,
+        out: &mut [f32],
+    ) {
         let mut at = 0;
         // SAFETY: each strip lies inside the `dim` columns of the rows and of `out`.
         unsafe {
             while bag.dim - at >= 8 * V::LANES {
-                at += strip::<V, 8, WEIGHTED>(bag, at, out);
+                at += strip::<V, E, 8, WEIGHTED>(bag, at, out);
             }
             if bag.dim - at >= 4 * V::LANES {
-                at += strip::<V, 4, WEIGHTED>(bag, at, out);
+                at += strip::<V, E, 4, WEIGHTED>(bag, at, out);
             }
             if bag.dim - at >= 2 * V::LANES {
-                at += strip::<V, 2, WEIGHTED>(bag, at, out);
+                at += strip::<V, E, 2, WEIGHTED>(bag, at, out);
             }
             while at < bag.dim {
-                at += strip::<V, 1, WEIGHTED>(bag, at, out);
+                at += strip::<V, E, 1, WEIGHTED>(bag, at, out);
             }
         }
     }
@@ -128,8 +134,8 @@ mod x86 {
     /// Pools the columns from `at` on, `N` registers of them (a last one may be partial where `N`
     /// is 1), and returns how many columns a full strip has.
     #[inline(always)]
-    unsafe fn strip<V: Vector, const N: usize, const WEIGHTED: bool>(
-        bag: &Bag<'_>,
+    unsafe fn strip<V: Vector, E: VectorElement, const N: usize, const WEIGHTED: bool>(
+        bag: &Bag<'_, E>,
         at: usize,
         out: &mut [f32],
     ) -> usize {
@@ -147,7 +153,7 @@ mod x86 {
                 let row = bag.table.add(id as usize * bag.dim + at);
                 let weight = V::splat(if WEIGHTED { *bag.weights.get_unchecked(j) } else { 1.0 });
                 for (n, sum) in sums.iter_mut().enumerate() {
-                    let value = load::<V, N>(row.add(n * V::LANES), left);
+                    let value = load::<V, E, N>(row.add(n * V::LANES), left);
                     *sum = sum.add(if WEIGHTED { weight.mul(value) } else { value });
                 }
             }
@@ -167,8 +173,11 @@ mod x86 {
 
     /// One register of a row; only strips of one register can be partial.
     #[inline(always)]
-    unsafe fn load<V: Vector, const N: usize>(pointer: *const f32, left: usize) -> V {
-        // SAFETY: the caller vouches for `min(left, LANES)` floats, all of them where `N > 1`.
-        unsafe { if N == 1 { V::load_up_to(pointer, left) } else { V::load(pointer) } }
+    unsafe fn load<V: Vector, E: VectorElement, const N: usize>(
+        pointer: *const E,
+        left: usize,
+    ) -> V {
+        // SAFETY: the caller vouches for `min(left, LANES)` weights, all of them where `N > 1`.
+        unsafe { if N == 1 { E::load_up_to(pointer, left) } else { E::load(pointer) } }
     }
 }

@@ -1,8 +1,11 @@
 //! Tables with what one call over all of them needs. Times nothing.
 
-use device::ops::{Slot, embedding_backward, embedding_forward};
+use device::buffer::Array;
+use device::ops::embedding_backward::Origin;
+use device::ops::{Output, Slot, embedding_backward, embedding_forward};
 use device::optimizer::Rule;
-use device::{Cpu, buffer};
+use device::weights::{Element, Weights};
+use device::{Cpu, WeightsMut};
 use schema::random::CounterRng;
 use schema::{Bytes, KeyedJaggedTensor, Op, OptimizerConfig};
 
@@ -16,8 +19,8 @@ const LEARNING_RATE: f64 = 0.01;
 
 /// Equal tables, each with its own feature.
 pub struct Tables {
-    weights: Vec<Vec<f32>>,
-    states: Vec<Vec<f32>>,
+    weights: Vec<Weights>,
+    states: Vec<Array<f32>>,
     rows: usize,
     dim: usize,
     slots: Vec<Slot>,
@@ -31,9 +34,9 @@ pub struct Tables {
 
 /// Refuses tables that this machine has no memory for.
 pub fn check(args: &BenchEmbedding) -> Result<(), Error> {
-    let per_row = args.dim + args.optimizer.state_per_row(args.dim);
-    let values = (args.tables as u64).saturating_mul(args.rows).saturating_mul(per_row as u64);
-    let needed = Bytes(values.saturating_mul(size_of::<f32>() as u64));
+    let state = size_of::<f32>() * args.optimizer.state_per_row(args.dim);
+    let per_row = (args.dim * args.data_type.bytes() + state) as u64;
+    let needed = Bytes((args.tables as u64).saturating_mul(args.rows).saturating_mul(per_row));
     match machine::memory_available() {
         Some(available) if needed.0 > available.0 => Err(Error::BenchMemory { needed, available }),
         _ => Ok(()),
@@ -45,16 +48,15 @@ impl Tables {
     pub fn new(cpu: &Cpu, args: &BenchEmbedding, rows: u64) -> Self {
         let (rows, dim) = (rows as usize, args.dim);
         let filled = |table: usize| {
-            let mut weights = buffer::zeroed(rows * dim);
-            cpu.pool.run_slices(&mut weights, FLOATS_PER_CHUNK, |chunk, part| {
-                let rng = CounterRng::new(table as u64, chunk as u64);
-                for (counter, value) in (0..).zip(part) {
-                    *value = rng.unit(counter) as f32 - 0.5;
-                }
-            });
+            let mut weights = Weights::zeroed(args.data_type, rows * dim);
+            match weights.view_mut() {
+                WeightsMut::F32(weights) => fill(cpu, table, weights),
+                WeightsMut::F16(weights) => fill(cpu, table, weights),
+                WeightsMut::Bf16(weights) => fill(cpu, table, weights),
+            }
             weights
         };
-        let state = |_| buffer::zeroed(rows * args.optimizer.state_per_row(dim));
+        let state = |_| Array::zeroed(rows * args.optimizer.state_per_row(dim));
         Self {
             weights: (0..args.tables).map(filled).collect(),
             states: (0..args.tables).map(state).collect(),
@@ -75,14 +77,16 @@ impl Tables {
 
     /// Of one row's weights.
     pub fn row_bytes(&self) -> usize {
-        self.dim * size_of::<f32>()
+        self.weights.first().map_or(0, |weights| self.dim * weights.data_type().bytes())
     }
 
     /// Looks up and pools.
     pub fn forward(&mut self, cpu: &Cpu, jagged: &KeyedJaggedTensor) -> Result<Op, Error> {
         let (rows, dim, name) = (self.rows, self.dim, "t");
-        let view = |weights| embedding_forward::TileView { weights, rows, dim, name };
-        let tiles: Vec<_> = self.weights.iter().map(|weights| view(weights)).collect();
+        let views = self.weights.iter().map(Weights::view);
+        let tiles: Vec<_> =
+            views.map(|weights| embedding_forward::TileView { weights, rows, dim, name }).collect();
+        let row_bytes = self.row_bytes();
         self.pooled.resize(jagged.batch_size * self.slots.len() * dim, 0.0);
         let out = &mut self.pooled;
         let op = Op::EmbeddingForward {
@@ -90,10 +94,16 @@ impl Tables {
             ids: jagged.values.len(),
             elements: jagged.values.len() * dim,
             pooled_elements: out.len(),
+            row_bytes: jagged.values.len() * row_bytes,
         };
-        let slots = &self.slots;
-        let arguments =
-            embedding_forward::Arguments { tiles: &tiles, slots, jagged, bag_scales: None, out };
+        let arguments = embedding_forward::Arguments {
+            tiles: &tiles,
+            slots: &self.slots,
+            jagged,
+            bag_scales: None,
+            output: Output::Pooled,
+            out,
+        };
         embedding_forward::run(cpu, arguments)?;
         Ok(op)
     }
@@ -101,18 +111,26 @@ impl Tables {
     /// Updates the rows of the last forward, whose output serves as its gradient.
     pub fn backward(&mut self, cpu: &Cpu, jagged: &KeyedJaggedTensor) -> Result<Op, Error> {
         let (rows, dim, name) = (self.rows, self.dim, "t");
-        let tables = self.weights.iter_mut().zip(&mut self.states);
-        let tile =
-            |(weights, state)| embedding_backward::TileMut { weights, state, rows, dim, name };
-        let mut tiles: Vec<_> =
-            tables.map(|(weights, state)| tile((&mut weights[..], &mut state[..]))).collect();
+        let tables = (0..).zip(self.weights.iter_mut().zip(&mut self.states));
+        let mut tiles: Vec<_> = tables
+            .map(|(table, (weights, state))| embedding_backward::TileMut {
+                weights: weights.view_mut(),
+                state: &mut state[..],
+                rows,
+                dim,
+                name,
+                origin: Origin { table, row: 0, column: 0 },
+            })
+            .collect();
         let arguments = embedding_backward::Arguments {
             tiles: &mut tiles,
             slots: &self.slots,
             jagged,
             bag_scales: None,
+            output: Output::Pooled,
             gradient: &self.pooled,
             rule: Rule::new(&self.config, 1.0, self.step),
+            rounding: CounterRng::new(0, self.step),
         };
         self.step += 1;
         let updated = embedding_backward::run(cpu, arguments, &mut self.scratch)?;
@@ -121,8 +139,19 @@ impl Tables {
             unique_rows: updated.unique_rows,
             elements: jagged.values.len() * dim,
             unique_elements: updated.unique_elements,
+            unique_row_bytes: updated.unique_bytes,
             pooled_elements: self.pooled.len(),
             optimizer: self.config.kind,
         })
     }
+}
+
+/// Fills a table with uniform values in `−0.5..0.5`.
+fn fill<E: Element>(cpu: &Cpu, table: usize, weights: &mut [E]) {
+    cpu.pool.run_slices(weights, FLOATS_PER_CHUNK, |chunk, part| {
+        let rng = CounterRng::new(table as u64, chunk as u64);
+        for (counter, value) in (0..).zip(part) {
+            *value = E::nearest(rng.unit(counter) as f32 - 0.5);
+        }
+    });
 }

@@ -1,0 +1,95 @@
+//! Stochastic rounding of f32 to the 16-bit formats of tables, and its random bits.
+//!
+//! A value between two neighbours becomes the upper one with the probability of its distance from
+//! the lower one, so the mean over many updates is exact where nearest rounding would lose every
+//! step that is smaller than half a unit. Values beyond the largest finite number become that
+//! number: one overflow must not poison a table. Infinities and NaNs stay what they are.
+//!
+//! The random bits are a function of (seed, step, table, row, column) alone: neither threads nor
+//! vectors nor the cut of a table into tiles change a byte. Knows nothing of optimizers.
+
+use half::{bf16, f16};
+use schema::random::CounterRng;
+
+const SIGN: u32 = 0x8000_0000;
+pub(crate) const INFINITY: u32 = 0x7f80_0000;
+pub(crate) const NAN: u32 = 0x7fc0_0000;
+
+/// The smallest normal number of f16, `2⁻¹⁴`, as bits of an f32.
+pub(crate) const F16_NORMAL: u32 = 0x3880_0000;
+/// The largest finite number of f16, 65504, as bits of an f32.
+pub(crate) const F16_MAX: u32 = 0x477f_e000;
+/// The bits of an f32 mantissa that f16 has not.
+pub(crate) const F16_DROPPED: u32 = 0x1fff;
+/// Below the normal numbers those of f16 are multiples of `2⁻²⁴`.
+pub(crate) const F16_UNITS: f32 = 16_777_216.0;
+/// The largest finite number of bf16, as bits of an f32.
+pub(crate) const BF16_MAX: u32 = 0x7f7f_0000;
+/// The bits of an f32 mantissa that bf16 has not.
+pub(crate) const BF16_DROPPED: u32 = 0xffff;
+
+/// The multipliers of [`noise`].
+pub(crate) const MULTIPLIERS: [u32; 3] = [0x9e37_79b9, 0x7feb_352d, 0x846c_a68b];
+
+/// The random bits of one row of a table; columns count over the whole table.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct RowNoise {
+    pub key: u64,
+    /// The first column of the tile.
+    pub column: u32,
+}
+
+impl RowNoise {
+    /// The bits of `row` (counted over the whole table) below the generator of (seed, step, table).
+    #[inline(always)]
+    pub fn new(table: CounterRng, row: u64, column: u32) -> Self {
+        Self { key: table.bits(row), column }
+    }
+
+    /// 32 random bits for column `column` of the tile.
+    #[inline(always)]
+    pub fn at(self, column: usize) -> u32 {
+        noise(self.key, self.column.wrapping_add(column as u32))
+    }
+}
+
+/// 32 random bits for a column of the row with this key: a multiplicative hash of both.
+#[inline(always)]
+fn noise(key: u64, column: u32) -> u32 {
+    let mut x = (key as u32).wrapping_add(column.wrapping_mul(MULTIPLIERS[0]));
+    x = (x ^ (x >> 16)).wrapping_mul(MULTIPLIERS[1]).wrapping_add((key >> 32) as u32);
+    x = (x ^ (x >> 15)).wrapping_mul(MULTIPLIERS[2]);
+    x ^ (x >> 16)
+}
+
+/// `value` as f16, up or down by `noise`.
+#[inline]
+pub fn to_f16(value: f32, noise: u32) -> f16 {
+    let magnitude = value.to_bits() & !SIGN;
+    let rounded = if magnitude >= INFINITY {
+        if magnitude > INFINITY { NAN } else { INFINITY }
+    } else if magnitude < F16_NORMAL {
+        // In units of the format: fewer than 2¹⁰, so 14 bits of a fraction are exact.
+        let fraction = (noise >> 18) as f32 * (1.0 / 16_384.0);
+        let units = (f32::from_bits(magnitude) * F16_UNITS + fraction) as i32;
+        (units as f32 * (1.0 / F16_UNITS)).to_bits()
+    } else {
+        ((magnitude + (noise >> 19)) & !F16_DROPPED).min(F16_MAX)
+    };
+    f16::from_f32(f32::from_bits(rounded | value.to_bits() & SIGN))
+}
+
+/// `value` as bf16, up or down by `noise`.
+#[inline]
+pub fn to_bf16(value: f32, noise: u32) -> bf16 {
+    let magnitude = value.to_bits() & !SIGN;
+    let rounded = if magnitude >= INFINITY {
+        if magnitude > INFINITY { NAN } else { INFINITY }
+    } else {
+        ((magnitude + (noise >> 16)) & !BF16_DROPPED).min(BF16_MAX)
+    };
+    bf16::from_bits(((rounded | value.to_bits() & SIGN) >> 16) as u16)
+}
+
+#[cfg(test)]
+mod tests;
