@@ -43,6 +43,22 @@ pub(crate) enum Place {
 }
 
 impl Places {
+    /// One vector per sample, key after key.
+    pub fn by_key(dims: &[usize], samples: usize) -> Self {
+        let mut len = 0;
+        let place = |&stride: &usize| {
+            let first = len;
+            len += samples * stride;
+            Place::Pooled { first, stride }
+        };
+        Self { keys: dims.iter().map(place).collect(), len }
+    }
+
+    /// The place of the first key.
+    pub fn first(&self) -> Option<Place> {
+        self.keys.first().copied()
+    }
+
     /// The place of key `key`.
     #[inline(always)]
     pub fn of(&self, key: usize) -> Place {

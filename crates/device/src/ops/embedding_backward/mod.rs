@@ -4,6 +4,7 @@
 //! Knows nothing of the model's features or of sharding. No dense gradient of a table ever exists.
 
 mod gather;
+mod pack;
 pub mod scalar;
 mod simd;
 mod sort;
@@ -80,6 +81,8 @@ pub struct Scratch {
     /// One entry per id: its row, counted over all tiles, above the place of its gradient (or above
     /// its position, if ids or bags have factors).
     pairs: Vec<u64>,
+    /// The gradient of a pooled output, slot by slot, where that pays.
+    gradient: Vec<f32>,
     /// The sort's other buffer, `[nnz]`.
     spare: Vec<u64>,
     /// Digit counts of the sort, `[chunks, digits]`.
@@ -130,6 +133,7 @@ pub fn run(
 ) -> Result<Updated, Error> {
     let Arguments { tiles, slots, jagged, bag_scales, output, gradient, rule, rounding } =
         arguments;
+    let is_packed;
     let numbering = {
         let shape = |tile: usize| {
             let TileMut { rows, dim, name, .. } = &tiles[tile];
@@ -137,12 +141,19 @@ pub fn run(
         };
         let lookup = Lookup { op: OP, slots, jagged, bag_scales, output, shape };
         let places = check(&lookup, tiles, gradient, rule)?;
+        let dims: Vec<usize> = slots.iter().map(|slot| tiles[slot.tile].dim).collect();
+        let source = (gradient, &places);
+        let packed = pack::run(&cpu.pool, (jagged, &dims), source, &mut scratch.gradient);
+        is_packed = packed.is_some();
+        let places = packed.unwrap_or(places);
         let numbering = Numbering::new(tiles, &lookup, &places)?;
         gather::run(cpu, &lookup, (&numbering, &places), scratch)?;
         numbering
     };
-    sort::run(&cpu.pool, numbering.key_bits(), scratch);
+    let groups = numbering.groups(slots, jagged);
+    sort::run(&cpu.pool, (numbering.key_bits(), &groups), scratch);
     let Scratch { pairs, sources, long, partials, .. } = scratch;
+    let gradient = if is_packed { &scratch.gradient[..] } else { gradient };
     let batch = update::Batch { gradient, pairs, sources, payload_bits: numbering.payload_bits };
     let targets: Vec<update::Target<'_>> = tiles
         .iter_mut()
@@ -201,6 +212,33 @@ impl Numbering {
             return Err(Error::Shape { op: OP, what, expected: 64, got: bits });
         }
         Ok(Self { first_rows, row_bits, payload_bits, factors })
+    }
+
+    /// The positions of each tile's ids with its first row and the bits its rows need; none where
+    /// the slots do not come in the order of their tiles.
+    fn groups(&self, slots: &[Slot], jagged: &KeyedJaggedTensor) -> Vec<sort::Group> {
+        if !slots.is_sorted_by_key(|slot| slot.tile) {
+            return Vec::new();
+        }
+        let mut groups: Vec<sort::Group> = Vec::new();
+        let mut last = None;
+        for (key, slot) in slots.iter().enumerate() {
+            let positions = jagged.feature(key);
+            match groups.last_mut() {
+                Some(group) if last == Some(slot.tile) => group.pairs.end = positions.end,
+                _ => {
+                    let rows = self.first_rows[slot.tile]..self.first_rows[slot.tile + 1];
+                    let bits = bits_below(rows.len());
+                    groups.push(sort::Group {
+                        pairs: positions,
+                        first_row: rows.start as u64,
+                        bits,
+                    });
+                }
+            }
+            last = Some(slot.tile);
+        }
+        groups
     }
 
     /// The bits of a pair that hold its row.

@@ -16,12 +16,32 @@ const PAIRS_PER_CHUNK: usize = 8192;
 /// Most chunks, which bounds the memory and the serial work of the counts.
 const CHUNKS: usize = 64;
 
+/// As [`SMALL`], for the counts of one thread.
+const SMALL_GROUP: usize = 256;
+
 /// Batches that a comparison sort finishes before a radix sort has cleared its counts.
 const SMALL: usize = 512;
 
+/// The pairs of one tile, which lie together before the sort and after it.
+#[derive(Clone, Debug)]
+pub(super) struct Group {
+    pub pairs: Range<usize>,
+    /// The tile's first row number.
+    pub first_row: u64,
+    /// The bits that its rows need, counted from the first.
+    pub bits: u32,
+}
+
 /// Sorts `scratch.pairs` by the bits `key`; pairs of equal keys keep their order.
-pub(super) fn run(pool: &Pool, key: Range<u32>, scratch: &mut Scratch) {
+///
+/// There is one such order, so how it is found may depend on the number of threads: with enough
+/// groups of like size each thread sorts groups of its own, in its own cache and on fewer bits.
+pub(super) fn run(pool: &Pool, (key, groups): (Range<u32>, &[Group]), scratch: &mut Scratch) {
     let len = scratch.pairs.len();
+    let longest = groups.iter().map(|group| group.pairs.len()).max().unwrap_or(len);
+    if len > SMALL && !groups.is_empty() && longest * pool.threads() <= len {
+        return sort_groups(pool, key.start, groups, scratch);
+    }
     if len <= SMALL {
         scratch.pairs.sort_by_key(|pair| pair >> key.start);
         return;
@@ -34,6 +54,51 @@ pub(super) fn run(pool: &Pool, key: Range<u32>, scratch: &mut Scratch) {
         let digit = Digit { low, bits: width.min(key.end - low) };
         sort_by_digit(pool, digit, scratch);
         std::mem::swap(&mut scratch.pairs, &mut scratch.spare);
+    }
+}
+
+/// Sorts every group, one thread each.
+fn sort_groups(pool: &Pool, payload_bits: u32, groups: &[Group], scratch: &mut Scratch) {
+    scratch.spare.resize(scratch.pairs.len(), 0);
+    let (pairs, spare) =
+        (DisjointMut::new(&mut scratch.pairs), DisjointMut::new(&mut scratch.spare));
+    pool.run(groups.len(), |index| {
+        let Group { pairs: range, first_row, bits } = groups[index].clone();
+        // SAFETY: groups are consecutive ranges of positions, and each is sorted by one chunk.
+        let (mut from, mut to) = unsafe { (pairs.part(range.clone()), spare.part(range)) };
+        if from.len() <= SMALL_GROUP {
+            return from.sort_by_key(|pair| pair >> payload_bits);
+        }
+        let passes = bits.div_ceil(DIGIT_BITS);
+        let width = bits.div_ceil(passes.max(1));
+        for pass in 0..passes {
+            let low = pass * width;
+            let mask = (1usize << width.min(bits - low)) - 1;
+            let digit = |pair: u64| (((pair >> payload_bits) - first_row) >> low) as usize & mask;
+            scatter(from, to, digit);
+            std::mem::swap(&mut from, &mut to);
+        }
+        if passes % 2 == 1 {
+            to.copy_from_slice(from);
+        }
+    });
+}
+
+/// One pass over a group: counts, first places, scatter.
+#[inline(always)]
+fn scatter(from: &[u64], to: &mut [u64], digit: impl Fn(u64) -> usize) {
+    let mut places = [0usize; 1 << DIGIT_BITS];
+    for &pair in from {
+        places[digit(pair)] += 1;
+    }
+    let mut next = 0;
+    for place in &mut places {
+        next += std::mem::replace(place, next);
+    }
+    for &pair in from {
+        let place = &mut places[digit(pair)];
+        to[*place] = pair;
+        *place += 1;
     }
 }
 
@@ -101,8 +166,31 @@ mod tests {
         let mut expected = scratch.pairs.clone();
         expected.sort_by_key(|pair| pair >> payload_bits);
         let bits = super::super::bits_below(rows as usize);
-        run(&Pool::new(threads), payload_bits..payload_bits + bits, &mut scratch);
+        run(&Pool::new(threads), (payload_bits..payload_bits + bits, &[]), &mut scratch);
         assert!(scratch.pairs == expected, "{threads} threads, {len} pairs, {rows} rows");
+    }
+
+    #[test]
+    fn groups_are_sorted_apart() {
+        let rng = CounterRng::new(4, 4);
+        let (mut pairs, mut groups, mut first_row) = (Vec::new(), Vec::new(), 0);
+        for (group, rows) in [1u64, 7, 5000, 5000, 1 << 22].into_iter().enumerate() {
+            let start = pairs.len();
+            let len = [1, 300, 9000, 0, 9000][group];
+            let row = |i: u64| first_row + rng.child(group as u64).below(i, rows);
+            pairs.extend((0..len).map(|i| row(i) << 20 | (start as u64 + i)));
+            let bits = super::super::bits_below(rows as usize);
+            groups.push(Group { pairs: start..pairs.len(), first_row, bits });
+            first_row += rows;
+        }
+        let mut expected = pairs.clone();
+        expected.sort_by_key(|pair| pair >> 20);
+        let bits = super::super::bits_below(first_row as usize);
+        for threads in [1, 2] {
+            let mut scratch = Scratch { pairs: pairs.clone(), ..Scratch::default() };
+            run(&Pool::new(threads), (20..20 + bits, &groups), &mut scratch);
+            assert!(scratch.pairs == expected, "{threads} threads");
+        }
     }
 
     #[test]

@@ -20,7 +20,7 @@ use crate::weights::WeightsMut;
 const PAIRS_PER_CHUNK: usize = 512;
 
 /// How many pairs ahead rows and gradients are asked for.
-const PAIRS_AHEAD: usize = 4;
+const PAIRS_AHEAD: usize = 8;
 
 /// The longest row whose sum is kept on the stack.
 const STACK_DIM: usize = 512;

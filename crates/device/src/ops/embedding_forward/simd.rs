@@ -39,7 +39,7 @@ mod x86 {
     use crate::cpu::{Avx2, Avx512};
 
     /// Bytes of rows asked for ahead of their use.
-    const BYTES_AHEAD: usize = 2048;
+    const BYTES_AHEAD: usize = 4096;
 
     macro_rules! entry {
         ($name:ident, $token:ty, $vector:ty, $features:literal) => {
@@ -73,7 +73,7 @@ mod x86 {
     unsafe fn pool_bags<V: Vector, E: VectorElement>(block: &Block<'_>, table: &[E]) {
         let (jagged, tile) = (block.jagged, block.tile);
         let end = jagged.feature(block.feature).end;
-        let distance = (BYTES_AHEAD / (size_of::<E>() * tile.dim)).clamp(2, 32);
+        let distance = (BYTES_AHEAD / (size_of::<E>() * tile.dim)).clamp(2, 64);
         let weights = jagged.weights.as_deref();
         for sample in block.samples.clone() {
             let bag = jagged.bag(block.feature, sample);

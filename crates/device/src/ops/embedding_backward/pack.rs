@@ -1,0 +1,48 @@
+//! Before the first phase: the gradient of a pooled output, slot by slot.
+//!
+//! A slot's vectors lie far apart in `[B, Σ D]`, at distances that are often a power of two, so that
+//! they compete for a few sets of the second-level cache. Side by side they fit: on a batch of 2048
+//! samples, 8 tables of 64 columns and 32 ids per bag this takes a tenth off the whole backward.
+#![expect(unsafe_code, reason = "chunks write different vectors of one array")]
+
+use schema::KeyedJaggedTensor;
+
+use crate::cpu::{DisjointMut, Pool};
+use crate::ops::slot::{Place, Places};
+
+/// Ids per bag from which on vectors are read often enough to be worth the copy.
+const IDS_PER_BAG: usize = 4;
+
+/// Samples of a chunk.
+const SAMPLES_PER_CHUNK: usize = 64;
+
+/// Copies `gradient` to `packed` and gives the new places, where that pays.
+pub(super) fn run(
+    pool: &Pool,
+    (jagged, dims): (&KeyedJaggedTensor, &[usize]),
+    (gradient, places): (&[f32], &Places),
+    packed: &mut Vec<f32>,
+) -> Option<Places> {
+    let samples = jagged.batch_size;
+    let pooled = matches!(places.first()?, Place::Pooled { .. });
+    if !pooled || dims.len() < 2 || jagged.values.len() < IDS_PER_BAG * samples * dims.len() {
+        return None;
+    }
+    packed.resize(gradient.len(), 0.0);
+    let target = Places::by_key(dims, samples);
+    let out = DisjointMut::new(packed);
+    pool.run(samples.div_ceil(SAMPLES_PER_CHUNK), |chunk| {
+        let first = chunk * SAMPLES_PER_CHUNK;
+        for sample in first..samples.min(first + SAMPLES_PER_CHUNK) {
+            for (key, &dim) in dims.iter().enumerate() {
+                let from = places.of(key).start(sample, 0);
+                let to = target.of(key).start(sample, 0);
+                // SAFETY: the places of different keys and samples do not overlap and end at the
+                // length of the gradient; each chunk is run once.
+                let out = unsafe { out.part(to..to + dim) };
+                out.copy_from_slice(&gradient[from..from + dim]);
+            }
+        }
+    });
+    Some(target)
+}
