@@ -9,6 +9,7 @@ use crate::criteo_tsv::{self, Columns, Form, Found};
 use crate::field::{self, Problem};
 use crate::layout::{Layout, Wanted};
 use crate::loss::{Losses, Malformed};
+use crate::npy;
 use crate::parquet::input;
 use crate::text::{self, Block, Body};
 
@@ -87,6 +88,13 @@ pub(crate) fn convert<A: Accept>(block: &Block, wanted: &Wanted, taken: A) -> Pa
         Body::Records(records) => records.for_each(|line, text, fields| {
             block_out.take(line, |row| read_fields(row, (wanted, &block.layout), text, fields));
         }),
+        Body::Arrays(rows) => {
+            for index in 0..rows.len() {
+                let line = rows.first_row + index as u64 + 1;
+                let columns = (wanted, &*block.layout);
+                block_out.take(line, |row| npy::read_row(row, columns, rows, index));
+            }
+        }
         Body::Table { first_row, batch } => {
             let table = input::Cells::of(batch, wanted, &block.layout);
             for index in 0..batch.num_rows() {

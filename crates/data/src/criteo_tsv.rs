@@ -82,6 +82,6 @@ pub fn scan(
     };
     source.check(1)?;
     let mut silent = |_| {};
-    let mut meter = Meter::new(inputs, 1, &mut silent)?;
+    let mut meter = Meter::new((config.format, inputs), 1, &mut silent)?;
     source.scan(&mut meter, || Columns::with_room(0), |block| take(block.taken))
 }

@@ -222,6 +222,14 @@ pub enum Error {
         /// The system's answer.
         source: io::Error,
     },
+    /// A NumPy array is not as expected.
+    #[error("{}: {problem}", path.display())]
+    Array {
+        /// The file; within an archive, behind its name.
+        path: PathBuf,
+        /// Expected and got.
+        problem: String,
+    },
     /// A text of locality statistics cannot be understood.
     #[error("{}: {source}", path.display())]
     Reuse {

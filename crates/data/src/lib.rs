@@ -25,6 +25,7 @@ mod layout;
 mod loader;
 mod loss;
 mod manifest;
+mod npy;
 mod ordered;
 mod parquet;
 pub mod prepare;
@@ -52,7 +53,7 @@ pub use prepare::{
 };
 pub use resume::Begin;
 pub use rows::{Categories, Rows};
-pub use scan::Strictness;
+pub use scan::{Strictness, input_files};
 pub use score::{ScoreRequest, ScoringBatch, ScoringReader, read_for_scoring};
 pub use shuffle::{Order, Position};
 pub use writer::{DatasetWriter, Record, WriterOptions};

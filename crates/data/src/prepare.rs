@@ -132,7 +132,7 @@ pub fn prepare(
         Some(_) => 3,
     };
     source.check(passes)?;
-    let mut meter = Meter::new(request.inputs, passes, progress)?;
+    let mut meter = Meter::new((request.config.format, request.inputs), passes, progress)?;
     if let Some(plan) = &plan {
         fit((request, &source), &mut meter, plan, &mut fitted)?;
         building.keep_fitted(&fitted)?;

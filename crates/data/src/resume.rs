@@ -16,7 +16,7 @@ use crate::error::Error;
 use crate::fitted::Fitted;
 use crate::manifest::Part;
 use crate::prepare::PrepareRequest;
-use crate::scan::Strictness;
+use crate::scan::{Strictness, input_files};
 
 const STATE: &str = "progress.json";
 const FITTED: &str = "fitted.json";
@@ -175,8 +175,8 @@ fn folder_of(out: &Path) -> PathBuf {
 /// Everything the prepared bytes depend on.
 fn job(request: &PrepareRequest<'_>) -> Result<serde_json::Map<String, serde_json::Value>, Error> {
     let mut inputs = Vec::with_capacity(request.inputs.len());
-    for input in request.inputs {
-        let about = std::fs::metadata(input).map_err(Error::open(Path::new(input)))?;
+    for input in input_files(request.config.format, request.inputs)? {
+        let about = std::fs::metadata(&input).map_err(Error::open(Path::new(&input)))?;
         let modified = about.modified().ok().and_then(|at| at.duration_since(UNIX_EPOCH).ok());
         let modified_ns = modified.unwrap_or_default().as_nanos() as u64;
         inputs.push((input, about.len(), modified_ns));

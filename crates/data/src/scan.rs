@@ -17,6 +17,7 @@ use crate::decompress::{self, STDIN};
 use crate::error::Error;
 use crate::layout::{LabelNeed, Wanted};
 use crate::loss::Losses;
+use crate::npy;
 use crate::ordered;
 use crate::parquet::input;
 use crate::prepare::Progress;
@@ -78,11 +79,12 @@ impl Pass {
 impl<'a> Meter<'a> {
     /// A meter for `passes` passes over `inputs`.
     pub(crate) fn new(
-        inputs: &[String],
+        (format, inputs): (Format, &[String]),
         passes: u64,
         show: &'a mut dyn FnMut(Progress),
     ) -> Result<Self, Error> {
-        let bytes_total = decompress::total_bytes(inputs)?.map(|bytes| bytes * passes);
+        let files = input_files(format, inputs)?;
+        let bytes_total = decompress::total_bytes(&files)?.map(|bytes| bytes * passes);
         let (bytes_done, temporary) = Default::default();
         Ok(Self { bytes_done, bytes_total, passes, temporary, show })
     }
@@ -104,6 +106,14 @@ impl<'a> Meter<'a> {
     }
 }
 
+/// The files that `inputs` stand for: themselves, or all arrays of the sets they name.
+///
+/// # Errors
+/// [`Error::Array`] for the name of no set.
+pub fn input_files(format: Format, inputs: &[String]) -> Result<Vec<String>, Error> {
+    if format == Format::Npy { npy::files(inputs) } else { Ok(inputs.to_vec()) }
+}
+
 impl Source<'_> {
     /// Which categorical columns hold lists: those with a separator, or of a list type in the first
     /// file.
@@ -111,6 +121,9 @@ impl Source<'_> {
         match (self.config.format, self.inputs.first()) {
             (Format::Parquet, Some(path)) if path != STDIN => {
                 input::lists(Path::new(path), self.wanted)
+            }
+            (Format::Npy, Some(input)) => {
+                Ok(vec![npy::is_multi_hot(input)?; self.wanted.categorical.len()])
             }
             _ => Ok(self.wanted.categorical.iter().map(|c| c.separator.is_some()).collect()),
         }
@@ -124,8 +137,8 @@ impl Source<'_> {
             return Err(Error::Config { key: "inputs", problem });
         }
         let stdin = self.inputs.iter().filter(|input| *input == STDIN).count();
-        if stdin > 0 && self.config.format == Format::Parquet {
-            return Err(Error::Stdin { problem: "cannot be Parquet; give a file" });
+        if stdin > 0 && matches!(self.config.format, Format::Parquet | Format::Npy) {
+            return Err(Error::Stdin { problem: "cannot be Parquet or arrays; give a file" });
         }
         if stdin > 1 {
             return Err(Error::Stdin { problem: "is named more than once" });
@@ -175,6 +188,8 @@ impl Source<'_> {
             };
             if self.config.format == Format::Parquet {
                 input::send_rows(path, (self.wanted, self.label), bytes_done, &mut send)?;
+            } else if self.config.format == Format::Npy {
+                npy::send_rows(name, (self.wanted, self.label), bytes_done, &mut send)?;
             } else {
                 let read = not_empty(decompress::open(name, bytes_done)?, path)?;
                 let mut first = |fields: &[String]| self.first(path, fields);

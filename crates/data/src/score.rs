@@ -129,7 +129,8 @@ fn read(
         sender.send(message).map_err(|_| Error::LoaderStopped { path: PathBuf::from("[data]") })
     };
     let mut silent = |_| {};
-    source.scan(&mut Meter::new(&request.inputs, 1, &mut silent)?, taker, take)
+    let inputs = (request.config.format, &request.inputs[..]);
+    source.scan(&mut Meter::new(inputs, 1, &mut silent)?, taker, take)
 }
 
 impl ScoringReader {

@@ -172,7 +172,7 @@ pub fn of_inputs(
         threads: threads.max(1),
     };
     source.check(1)?;
-    let mut meter = Meter::new(inputs, 1, progress)?;
+    let mut meter = Meter::new((config.format, inputs), 1, progress)?;
     let mut tally = Tally::new(dense, categorical);
     let empty = || Columns::empty(tally_width(&wanted));
     let losses = source.scan(&mut meter, empty, |block| {

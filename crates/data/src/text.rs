@@ -12,6 +12,7 @@ use arrow_array::RecordBatch;
 use crate::csv::Records;
 use crate::error::Error;
 use crate::layout::Layout;
+use crate::npy;
 
 /// Text in a block, about.
 pub(crate) const BLOCK_BYTES: usize = 1 << 20;
@@ -36,6 +37,8 @@ pub(crate) enum Body {
     Records(Records),
     /// Rows of a Parquet file; `first_row` of them came before.
     Table { first_row: u64, batch: RecordBatch },
+    /// Rows of NumPy's arrays.
+    Arrays(npy::Rows),
 }
 
 /// Calls `take(line, text, field ranges)` for each line of tab-separated `text` that is not blank.

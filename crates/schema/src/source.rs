@@ -58,6 +58,10 @@ pub enum Format {
     Tsv,
     /// Parquet.
     Parquet,
+    /// NumPy's arrays as TorchRec and MLPerf keep them: `X_dense.npy`, `X_labels.npy`, and
+    /// `X_sparse.npy` or `X_sparse_multi_hot.npz`; an input names one of them. Columns are named as
+    /// in Criteo's layout; dense values are transformed already, which presets respect.
+    Npy,
 }
 
 /// A published preparation of Criteo's files.
@@ -181,9 +185,10 @@ impl DataConfig {
     #[must_use]
     pub fn dense_columns(&self) -> Vec<DenseColumn> {
         let Some(preset) = self.preset else { return self.dense.clone() };
-        let transform = match preset {
-            Preset::CriteoDlrm => DenseTransform::Log1p,
-            Preset::CriteoTorchrec => DenseTransform::Log3,
+        let transform = match (self.format, preset) {
+            (Format::Npy, _) => DenseTransform::None,
+            (_, Preset::CriteoDlrm) => DenseTransform::Log1p,
+            (_, Preset::CriteoTorchrec) => DenseTransform::Log3,
         };
         (1..=CRITEO_DENSE).map(|i| DenseColumn { column: format!("I{i}"), transform }).collect()
     }

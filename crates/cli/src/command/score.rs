@@ -113,7 +113,7 @@ fn score<W: Write>(
 fn first_line(config: &DataConfig) -> u64 {
     match config.format {
         Format::Csv | Format::Tsv if config.columns.is_empty() => 2,
-        Format::Csv | Format::Tsv | Format::Criteo | Format::Parquet => 1,
+        Format::Csv | Format::Tsv | Format::Criteo | Format::Parquet | Format::Npy => 1,
     }
 }
 

@@ -210,7 +210,7 @@ fn key(source: &Source<'_>) -> Result<String, Error> {
     hash.update(&source.hold_out.to_le_bytes());
     hash.update(&serde_json::to_vec(&columns).map_err(Error::Json)?);
     hash.update(&serde_json::to_vec(&source.fitted).map_err(Error::Json)?);
-    for path in absolute(source.paths) {
+    for path in data::input_files(source.config.format, &absolute(source.paths))? {
         hash.update(path.as_bytes());
         hash.update(&[0]);
         if path == STDIN {

@@ -7,6 +7,7 @@ mod criteo;
 mod damage;
 mod fixture;
 mod loading;
+mod npy;
 mod resume;
 mod scoring;
 mod stats;

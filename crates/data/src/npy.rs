@@ -1,0 +1,205 @@
+//! The arrays in which TorchRec and MLPerf keep Criteo's days, as an input: `X_dense.npy` f32 `[N,
+//! 13]`, already transformed; `X_labels.npy` i32 `[N, 1]`; and the categories as `X_sparse.npy` i32
+//! or i64 `[N, 26]`, or multi-hot as `X_sparse_multi_hot.npz`, 26 arrays i32 `[N, hot]`.
+//!
+//! Any of the three names the set. Columns are named like Criteo's: `label`, `I1`…, `C1`…. Rows
+//! are streamed from all arrays at once, whatever their length. `array` reads one array, `archive`
+//! opens those of an `.npz`.
+
+mod archive;
+mod array;
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::AtomicU64;
+
+use crate::convert::{Row, refused};
+use crate::error::Error;
+use crate::field::{self, Problem};
+use crate::layout::{LabelNeed, Layout, Wanted};
+use crate::text::Body;
+use array::{Array, Kind, Values};
+
+/// Rows read at a time.
+const BLOCK_ROWS: u64 = 8192;
+/// The ends of the names, the common start taken away.
+const ENDS: [&str; 4] = ["_dense.npy", "_labels.npy", "_sparse.npy", "_sparse_multi_hot.npz"];
+
+/// The files of one set.
+struct Set {
+    dense: PathBuf,
+    labels: PathBuf,
+    sparse: PathBuf,
+}
+
+impl Set {
+    /// The set that `input` belongs to.
+    fn of(input: &str) -> Result<Self, Error> {
+        let end = ENDS.iter().find(|end| input.ends_with(*end));
+        let Some(start) = end.and_then(|end| input.strip_suffix(end)) else {
+            let problem = format!("expected a name that ends in {}", ENDS.join(", "));
+            return Err(Error::Array { path: input.into(), problem });
+        };
+        let [dense, labels, single, multi] = ENDS.map(|end| PathBuf::from(format!("{start}{end}")));
+        let named_multi = Path::new(input) == multi;
+        let named_single = Path::new(input) == single;
+        let sparse = if named_multi || !named_single && !single.exists() && multi.exists() {
+            multi
+        } else {
+            single
+        };
+        Ok(Self { dense, labels, sparse })
+    }
+
+    fn is_multi_hot(&self) -> bool {
+        self.sparse.extension().is_some_and(|extension| extension == "npz")
+    }
+}
+
+/// All files of the sets that `inputs` name.
+pub(crate) fn files(inputs: &[String]) -> Result<Vec<String>, Error> {
+    let mut files = Vec::with_capacity(3 * inputs.len());
+    for input in inputs {
+        let Set { dense, labels, sparse } = Set::of(input)?;
+        files.extend([dense, sparse].map(|path| path.display().to_string()));
+        if labels.exists() {
+            files.push(labels.display().to_string());
+        }
+    }
+    Ok(files)
+}
+
+/// Whether the categories of `input` are lists.
+pub(crate) fn is_multi_hot(input: &str) -> Result<bool, Error> {
+    Set::of(input).map(|set| set.is_multi_hot())
+}
+
+/// Some rows of all arrays.
+pub(crate) struct Rows {
+    pub first_row: u64,
+    rows: usize,
+    /// Empty in a set without labels.
+    labels: Values,
+    /// `[rows, dense columns]`
+    dense: Values,
+    /// All categorical columns as one array `[rows, columns]`, or an array `[rows, hot]` of each.
+    sparse: Vec<Values>,
+}
+
+/// Sends the rows of the set that `input` names in blocks. Stops when `send` says `false`.
+pub(crate) fn send_rows(
+    input: &str,
+    (wanted, need): (&Wanted, LabelNeed),
+    bytes_done: &Arc<AtomicU64>,
+    send: &mut dyn FnMut(Arc<Layout>, Body) -> bool,
+) -> Result<(), Error> {
+    let set = Set::of(input)?;
+    let mut dense = Array::open(&set.dense, bytes_done)?;
+    dense.expect("a two-dimensional array of float32", |kind, width| {
+        kind == Kind::F32 && width.is_some()
+    })?;
+    let rows = dense.rows();
+    if rows == 0 {
+        return Err(Error::EmptyInput { path: set.dense });
+    }
+    let mut labels = match need {
+        LabelNeed::Optional if !set.labels.exists() => None,
+        _ => Some(Array::open(&set.labels, bytes_done)?),
+    };
+    if let Some(labels) = &mut labels {
+        labels.expect("an array [rows] or [rows, 1]", |_, width| width.is_none_or(|w| w == 1))?;
+        labels.expect_rows(rows)?;
+    }
+    let mut sparse = if set.is_multi_hot() {
+        archive::open(&set.sparse, bytes_done)?
+    } else {
+        vec![Array::open(&set.sparse, bytes_done)?]
+    };
+    for array in &mut sparse {
+        array.expect("a two-dimensional array of int32 or int64", |kind, width| {
+            matches!(kind, Kind::I32 | Kind::I64) && width.is_some()
+        })?;
+        array.expect_rows(rows)?;
+    }
+    let columns = if set.is_multi_hot() { sparse.len() } else { sparse[0].width() };
+    let names = names(labels.is_some(), dense.width(), columns);
+    let layout = Arc::new(wanted.place(&names, &set.dense, need)?);
+    let mut first_row = 0;
+    while first_row < rows {
+        let count = BLOCK_ROWS.min(rows - first_row) as usize;
+        let block = Rows {
+            first_row,
+            rows: count,
+            labels: match &mut labels {
+                Some(labels) => labels.read(count)?,
+                None => Values::default(),
+            },
+            dense: dense.read(count)?,
+            sparse: sparse.iter_mut().map(|array| array.read(count)).collect::<Result<_, _>>()?,
+        };
+        if !send(Arc::clone(&layout), Body::Arrays(block)) {
+            return Ok(());
+        }
+        first_row += count as u64;
+    }
+    Ok(())
+}
+
+fn names(label: bool, dense: usize, categorical: usize) -> Vec<String> {
+    let label = label.then(|| "label".to_owned());
+    let dense = (1..=dense).map(|i| format!("I{i}"));
+    label.into_iter().chain(dense).chain((1..=categorical).map(|i| format!("C{i}"))).collect()
+}
+
+impl Rows {
+    pub(crate) fn len(&self) -> usize {
+        self.rows
+    }
+}
+
+/// Reads row `index` of a block.
+pub(crate) fn read_row(
+    row: &mut Row,
+    (wanted, layout): (&Wanted, &Layout),
+    rows: &Rows,
+    index: usize,
+) -> Result<(), String> {
+    let refuse = |column: &str, problem: Problem, value: f64| {
+        refused(column, problem, value.to_string().as_bytes())
+    };
+    let first_dense = usize::from(layout.label.is_some());
+    row.label = match layout.label {
+        None => f32::NAN,
+        Some(_) => {
+            let value = rows.labels.row(rows.rows, index).number(0);
+            field::label(value).map_err(|p| refuse(&wanted.label.column, p, value))?
+        }
+    };
+    let dense = rows.dense.row(rows.rows, index);
+    for (column, &at) in wanted.dense.iter().zip(&layout.dense) {
+        let value = dense.number(at - first_dense);
+        // A NaN is a missing value.
+        if value.is_infinite() {
+            return Err(refuse(&column.column, Problem::Number, value));
+        }
+        row.dense.push(value);
+    }
+    let first = layout.fields
+        - match &rows.sparse[..] {
+            [single] => single.width(rows.rows),
+            several => several.len(),
+        };
+    for &at in &layout.categorical {
+        match &rows.sparse[..] {
+            [single] => {
+                row.categories.push(Some(single.row(rows.rows, index).integer(at - first)));
+            }
+            several => {
+                let bag = several[at - first].row(rows.rows, index);
+                row.categories.extend((0..bag.len()).map(|i| Some(bag.integer(i))));
+            }
+        }
+        row.ends.push(row.categories.len());
+    }
+    Ok(())
+}
