@@ -125,6 +125,7 @@ fn the_ready_made_configurations_are_valid() {
     shown.sort();
     expect![[r#"
         adult-income top 86 tables 15.8 KiB
+        dlrm-1000-tables top 16016 tables 610.4 MiB
         dlrm-criteo-kaggle top 367 tables 2.0 GiB
         dlrm-dcnv2 top 3456 tables 97.4 GiB
         dlrm-ddp top 164 tables 312.5 MiB

@@ -64,8 +64,8 @@ pub struct Arguments<'a> {
 /// Reads `nnz·(e·D + 8)` bytes, `e` those of a weight, and writes `4·B·Σ D`; at most `2·nnz·D`
 /// FLOPs, so bandwidth-bound.
 /// # Numerics
-/// Accumulates in f32, whatever the table's format, in `values` order; multiplies and adds round separately. Same bytes as
-/// [`scalar`] on every instruction set and thread count.
+/// Accumulates in f32, whatever the table's format, in `values` order; multiplies and adds round
+/// separately. Same bytes as [`scalar`] on every instruction set and thread count.
 /// # Errors
 /// [`Error::Shape`] and [`Error::Jagged`] before any work. [`Error::RowOutOfRange`] names the first
 /// id, in `values` order, that is no row; `out` is then unspecified.
