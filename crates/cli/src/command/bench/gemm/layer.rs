@@ -22,7 +22,7 @@ pub struct Layer {
 }
 
 impl Layer {
-    /// A layer of this shape. The padding of panels holds random numbers too, which changes no time.
+    /// A layer of this shape. What pads the panels is random too, which changes no time.
     pub fn new(cpu: &Cpu, shape: &GemmShape) -> Result<Self, Error> {
         let GemmShape { m, k, n } = *shape;
         let draw = |stream: u64, count: usize| -> Vec<f32> {
