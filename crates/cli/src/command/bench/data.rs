@@ -144,9 +144,12 @@ fn report(
         |kept: &Kept<'_, Once>| kept.median(|once| per_second(rows as f64, 1e3 * once.seconds));
     let peak =
         |kept: &Kept<'_, Once>| kept.values().map(|once| once.peak_bytes).max().unwrap_or_default();
-    let all: Vec<_> = taken.iter().flatten().copied().collect();
-    let mut quality = judge.quality(&all);
-    quality.trusted = scan.is_trusted && convert.is_trusted && parquet.is_trusted;
+    let stages = [&scan, &convert, &parquet];
+    let quality = judge.quality(
+        taken.iter().flatten().map(|sample| &sample.conditions),
+        stages.into_iter().flat_map(Kept::conditions),
+        stages.iter().all(|kept| kept.is_trusted),
+    );
     Report {
         text_bytes,
         rows,

@@ -115,24 +115,29 @@ impl Judge {
         Kept { samples: if is_trusted { good } else { samples.iter().collect() }, is_trusted }
     }
 
-    /// How well the samples could be taken.
-    pub fn quality<T>(&self, samples: &[Sample<T>]) -> Quality {
-        let kept = self.kept(samples);
-        let count = |refused: &dyn Fn(&Conditions) -> bool| {
-            samples.iter().filter(|sample| refused(&sample.conditions)).count()
+    /// How well samples could be taken: `all` of them, and the `used` ones that figures are of.
+    pub fn quality<'a>(
+        &self,
+        all: impl Iterator<Item = &'a Conditions>,
+        used: impl Iterator<Item = &'a Conditions>,
+        is_trusted: bool,
+    ) -> Quality {
+        let all: Vec<_> = all.collect();
+        let (clocks, foreign): (Vec<f64>, Vec<Option<f64>>) =
+            used.map(|used| (used.apparent_clock_ghz, used.foreign_cpu)).unzip();
+        let foreign = median(foreign.into_iter().flatten().collect());
+        let count = |refuses: &dyn Fn(&Conditions) -> bool| {
+            all.iter().filter(|conditions| refuses(conditions)).count()
         };
-        let clock = |sample: &&Sample<T>| sample.conditions.apparent_clock_ghz;
-        let foreign = |sample: &&Sample<T>| sample.conditions.foreign_cpu;
         Quality {
-            samples: samples.len(),
+            samples: all.len(),
             rejected_samples: count(&|conditions| !self.accepts(conditions)),
             rejected_slow_clock: count(&|conditions| self.is_slow(conditions)),
             rejected_foreign_cpu: count(&|conditions| self.is_shared(conditions)),
-            trusted: kept.is_trusted,
-            apparent_clock_ghz: median(kept.samples.iter().map(clock).collect()),
+            trusted: is_trusted,
+            apparent_clock_ghz: median(clocks),
             apparent_clock_ghz_best: self.clock_ghz_best,
-            foreign_cpu: Some(median(kept.samples.iter().filter_map(foreign).collect()))
-                .filter(|share| share.is_finite()),
+            foreign_cpu: Some(foreign).filter(|share| share.is_finite()),
         }
     }
 }
@@ -157,6 +162,11 @@ impl<T> Kept<'_, T> {
     /// The median of `figure`.
     pub fn median(&self, figure: impl Fn(&T) -> f64) -> f64 {
         self.spread(figure).median
+    }
+
+    /// The conditions of what is kept.
+    pub fn conditions(&self) -> impl Iterator<Item = &Conditions> + '_ {
+        self.samples.iter().map(|sample| &sample.conditions)
     }
 
     /// What is kept.
@@ -253,7 +263,7 @@ fn order(a: &f64, b: &f64) -> Ordering {
 
 #[cfg(test)]
 mod tests {
-    use super::{Conditions, Judge, Sample, Watch, median};
+    use super::{Conditions, Judge, Quality, Sample, Watch, median};
     use crate::args::Sampling;
 
     fn sample(value: f64, clock: f64, foreign: f64) -> Sample<f64> {
@@ -266,6 +276,12 @@ mod tests {
         Judge::new(&sampling, samples.iter().map(|sample| &sample.conditions))
     }
 
+    fn quality(judge: &Judge, samples: &[Sample<f64>]) -> Quality {
+        let kept = judge.kept(samples);
+        let all = samples.iter().map(|sample| &sample.conditions);
+        judge.quality(all, kept.conditions(), kept.is_trusted)
+    }
+
     #[test]
     fn throttled_and_shared_samples_do_not_count() {
         let good = [1.0, 2.0, 4.0].map(|value| sample(value, 3.6, 0.0));
@@ -273,8 +289,9 @@ mod tests {
         let judge = judge(&samples);
         let spread = judge.kept(&samples).spread(|value| *value);
         assert_eq!((spread.min, spread.median, spread.max), (1.0, 2.0, 4.0));
-        let quality = judge.quality(&samples);
+        let quality = quality(&judge, &samples);
         assert!(quality.trusted && quality.warning().is_none());
+        assert_eq!((quality.apparent_clock_ghz, quality.foreign_cpu), (3.6, Some(0.0)));
         let counts = (quality.rejected_samples, quality.rejected_slow_clock);
         assert_eq!((counts, quality.rejected_foreign_cpu), ((2, 1), 1));
     }
@@ -284,7 +301,8 @@ mod tests {
         let samples = [sample(1.0, 3.6, 0.0), sample(2.0, 3.6, 0.5), sample(3.0, 1.0, 0.5)];
         let judge = judge(&samples);
         assert_eq!(judge.kept(&samples).median(|value| *value), 2.0);
-        let quality = judge.quality(&samples);
+        let quality = quality(&judge, &samples);
+        assert_eq!(quality.foreign_cpu, Some(0.5));
         assert!(!quality.trusted && quality.warning().unwrap().starts_with("2 of 3"));
     }
 

@@ -231,8 +231,11 @@ fn report(
     let batch_size = job.config.training.batch_size;
     let rate = kept.spread(|seconds| batch_size as f64 / seconds);
     let step = kept.spread(|seconds| 1e3 * seconds);
-    let mut quality = judge.quality(&taken.steps);
-    quality.trusted &= recorded.is_trusted && bench.limits.are_trusted(&judge);
+    let quality = judge.quality(
+        taken.steps.iter().map(|sample| &sample.conditions),
+        kept.conditions(),
+        kept.is_trusted && recorded.is_trusted && bench.limits.are_trusted(&judge),
+    );
     let timed = |sample: &Sample<f64>| TimedStep {
         ms: 1e3 * sample.value,
         accepted: judge.accepts(&sample.conditions),

@@ -119,12 +119,13 @@ impl Turns<'_> {
 
     /// How well all of it could be taken.
     pub fn quality(&self) -> Quality {
-        let all: Vec<_> = self.cases.iter().flatten().copied().collect();
-        let mut quality = self.judge.quality(&all);
-        let is_trusted = |calls: &Vec<Sample<Call>>| self.judge.kept(calls).is_trusted;
-        quality.trusted = self.cases.iter().all(is_trusted);
-        quality.trusted &= self.limits.are_trusted(&self.judge);
-        quality
+        let kept: Vec<_> = self.cases.iter().map(|calls| self.judge.kept(calls)).collect();
+        let is_trusted = kept.iter().all(|kept| kept.is_trusted);
+        self.judge.quality(
+            self.cases.iter().flatten().map(|sample| &sample.conditions),
+            kept.iter().flat_map(Kept::conditions),
+            is_trusted && self.limits.are_trusted(&self.judge),
+        )
     }
 }
 
