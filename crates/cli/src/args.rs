@@ -416,6 +416,9 @@ In Python: model.load_state_dict(safetensors.torch.load_file(\"dlrm.safetensors\
         to: StateDict,
         /// The safetensors file to write
         out: PathBuf,
+        /// Write the optimizer states too, as WEIGHT.STATE (Adagrad: .sum), into a second file
+        #[arg(long, value_name = "FILE")]
+        optimizer: Option<PathBuf>,
     },
     /// Make a checkpoint of a safetensors file with such names
     #[command(after_help = "\
@@ -443,6 +446,12 @@ once; without, it must be trained first.")]
         /// Prepared data whose transforms and vocabularies the checkpoint keeps
         #[arg(long, value_name = "FOLDER")]
         data: Option<PathBuf>,
+        /// Optimizer states, as `checkpoint export --optimizer` writes them [default: zeros]
+        #[arg(long, value_name = "FILE")]
+        optimizer: Option<PathBuf>,
+        /// Training steps taken so far: where schedules and Adam's bias correction go on
+        #[arg(long, value_name = "N", default_value_t = 0)]
+        step: u64,
     },
 }
 

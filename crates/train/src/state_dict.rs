@@ -13,8 +13,9 @@ use crate::parameter::dense_shapes;
 
 mod export;
 mod import;
+mod optimizer;
 
-pub use export::export;
+pub use export::{export, export_optimizer};
 pub use import::{ImportRequest, Mismatch, import};
 
 /// Whose state dict.

@@ -18,10 +18,12 @@ pub fn run(command: Checkpoint, session: &Session) -> Result<(), Error> {
     match command {
         Checkpoint::Info { checkpoint } => info(&checkpoint, session),
         Checkpoint::Verify { checkpoint } => verify(&checkpoint, session),
-        Checkpoint::Export { checkpoint, to, out } => export(&checkpoint, to, &out, session),
-        Checkpoint::Import { from, file, config, set, run, data } => {
+        Checkpoint::Export { checkpoint, to, out, optimizer } => {
+            export(&checkpoint, to, (&out, optimizer.as_deref()), session)
+        }
+        Checkpoint::Import { from, file, config, set, run, data, optimizer, step } => {
             let job = config::job(&config, &set)?;
-            let request = Import { file, from, run, data };
+            let request = Import { file, from, run, data, optimizer, step };
             import(&request, &job.config, session)
         }
     }
@@ -125,12 +127,23 @@ struct Exported<'a> {
     #[serde(serialize_with = "render::path_text")]
     file: &'a Path,
     bytes: u64,
+    #[serde(serialize_with = "render::path_text_or_null")]
+    optimizer: Option<&'a Path>,
 }
 
-fn export(path: &Path, to: StateDict, out: &Path, session: &Session) -> Result<(), Error> {
+fn export(
+    path: &Path,
+    to: StateDict,
+    (out, optimizer): (&Path, Option<&Path>),
+    session: &Session,
+) -> Result<(), Error> {
     let folder = checkpoint::find(path, session.console)?;
-    let bytes = state_dict::export(&Opened::open(&folder)?, target(to), out)?;
-    let exported = Exported { checkpoint: &folder, file: out, bytes };
+    let opened = Opened::open(&folder)?;
+    let bytes = state_dict::export(&opened, target(to), out)?;
+    if let Some(file) = optimizer {
+        state_dict::export_optimizer(&opened, target(to), file)?;
+    }
+    let exported = Exported { checkpoint: &folder, file: out, bytes, optimizer };
     session.console.report(&exported, |exported| {
         format!(
             "{} written ({}); in Python: model.load_state_dict(safetensors.torch.load_file({:?}))",
@@ -146,6 +159,8 @@ struct Import {
     from: StateDict,
     run: PathBuf,
     data: Option<PathBuf>,
+    optimizer: Option<PathBuf>,
+    step: u64,
 }
 
 /// What `import` prints.
@@ -172,6 +187,8 @@ fn import(request: &Import, config: &schema::JobConfig, session: &Session) -> Re
         config,
         fitted,
         run_folder: &request.run,
+        optimizer: request.optimizer.as_deref(),
+        step: request.step,
     })?;
     let imported = Imported { checkpoint: committed.folder, bytes: committed.bytes };
     session.console.report(&imported, |imported| {

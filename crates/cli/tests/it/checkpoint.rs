@@ -37,6 +37,27 @@ fn exported_weights_come_back_the_same() {
 }
 
 #[test]
+fn training_goes_on_from_exported_weights_and_states() {
+    let place = Place::new();
+    let sum = r#"--set model.tables=[{name="a",rows=50,dim=4},{name="b",rows=20,dim=4}]"#;
+    let kinds = "--set optimizer.sparse.kind=adagrad --set optimizer.dense.kind=adagrad";
+    let job = format!("{sum} {kinds} --set training.epochs=3 --set training.shuffle_rows=0");
+    place.done(&format!("train job.toml --train train.csv --run run {job} --set training.steps=3"));
+    place.done("checkpoint export run --to torch weights --optimizer states");
+    place.done(&format!(
+        "checkpoint import weights --from torch --config job.toml {job} --run back --step 3 \
+         --optimizer states"
+    ));
+    place.done("checkpoint export back --to torch again --optimizer states-again");
+    let read = |name: &str| fs::read(place.path(name)).unwrap();
+    assert_eq!((read("weights"), read("states")), (read("again"), read("states-again")));
+    let steps = "--resume --set training.steps=5";
+    let ran = place
+        .done(&format!("train job.toml --train train.csv --run back {job} {steps} --format json"));
+    assert_eq!(ran.last()["step"], 5);
+}
+
+#[test]
 fn a_damaged_checkpoint_is_named_and_the_previous_one_offered() {
     let place = trained();
     let mut checkpoints = list(&place);

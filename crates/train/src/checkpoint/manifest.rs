@@ -123,7 +123,7 @@ impl Content {
     }
 
     /// The rectangle of a table's weights or state.
-    pub(super) fn part(&self) -> Option<&Part> {
+    pub(crate) fn part(&self) -> Option<&Part> {
         match self {
             Self::TableWeight(part) | Self::TableState(part) | Self::TableMeanSquare(part) => {
                 Some(part)

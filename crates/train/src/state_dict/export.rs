@@ -3,8 +3,9 @@
 use std::fs;
 use std::path::Path;
 
-use schema::{DataType, Optimizer, TableId};
+use schema::{DataType, ShardingPlan, TableId, Tile};
 
+use super::optimizer;
 use super::{DenseName, Target, dense_names, table_name};
 use crate::Error;
 use crate::checkpoint::{Checkpoint, Part, TensorWriter, sync_folder, temporary_name};
@@ -13,15 +14,34 @@ use crate::parameter::DenseParameter;
 /// Writes the weights of `checkpoint` to `out` under the names of `target`; returns the file's
 /// bytes.
 ///
-/// Every table keeps its data type. The file appears under its name only when all of it is on disk. Optimizer states stay behind.
+/// Every table keeps its data type. The file appears under its name only when all of it is on disk.
+/// Optimizer states stay behind: see [`export_optimizer`].
 ///
 /// # Errors
 /// [`Error::NotExpressible`] if the other library has no such model, [`Error::Checksum`] naming the
 /// damaged file and tensor, [`Error::Io`] naming the file.
 pub fn export(checkpoint: &Checkpoint, target: Target, out: &Path) -> Result<u64, Error> {
     let names = dense_names(&checkpoint.config().model, target)?;
+    replace(out, |path| write_weights(checkpoint, target, &names, path))
+}
+
+/// Writes the optimizer states of `checkpoint` to `out`, each as `WEIGHT.STATE` with the name of
+/// the weight as in [`export`]; returns the file's bytes.
+///
+/// Adagrad's `sum` and Adam's and LAMB's `exp_avg` and `exp_avg_sq` have the weight's shape,
+/// row-wise Adagrad's `sum` is `[rows]`. A weight under SGD has no state.
+///
+/// # Errors
+/// As of [`export`].
+pub fn export_optimizer(checkpoint: &Checkpoint, target: Target, out: &Path) -> Result<u64, Error> {
+    let names = dense_names(&checkpoint.config().model, target)?;
+    replace(out, |path| write_states(checkpoint, target, &names, path))
+}
+
+/// Lets `write` write beside `out`, and gives the file its name when it is whole.
+fn replace(out: &Path, write: impl FnOnce(&Path) -> Result<u64, Error>) -> Result<u64, Error> {
     let temporary = temporary_name(out);
-    let written = write(checkpoint, target, &names, &temporary);
+    let written = write(&temporary);
     if written.is_err() {
         // The first error is the one to report.
         let _ = fs::remove_file(&temporary);
@@ -33,7 +53,7 @@ pub fn export(checkpoint: &Checkpoint, target: Target, out: &Path) -> Result<u64
     Ok(bytes)
 }
 
-fn write(
+fn write_weights(
     checkpoint: &Checkpoint,
     target: Target,
     names: &[DenseName],
@@ -60,10 +80,7 @@ fn write(
         }
         writer.end_tensor();
     }
-    let zeros = |name: &DenseName| DenseParameter::zeros(&name.own, &name.shape, Optimizer::Sgd);
-    let mut parameters: Vec<DenseParameter> = names.iter().map(zeros).collect();
-    checkpoint.read_dense(&mut parameters)?;
-    for (name, parameter) in names.iter().zip(&parameters) {
+    for (name, parameter) in names.iter().zip(dense_of(checkpoint, names)?) {
         match &name.columns {
             Some(columns) => writer.write(&permuted(&parameter.weight, columns))?,
             None => writer.write(&parameter.weight)?,
@@ -71,6 +88,64 @@ fn write(
         writer.end_tensor();
     }
     Ok(writer.finish()?.0)
+}
+
+fn write_states(
+    checkpoint: &Checkpoint,
+    target: Target,
+    dense_names: &[DenseName],
+    path: &Path,
+) -> Result<u64, Error> {
+    let (model, rules) = (&checkpoint.config().model, &checkpoint.config().optimizer);
+    let (sparse, dense) = (rules.sparse.kind, rules.dense.kind);
+    let whole = ShardingPlan::table_wise(&model.tables, 1);
+    let mut tensors = Vec::new();
+    for tile in whole.tiles() {
+        let name = table_name(model, tile.table, target);
+        tensors.extend(optimizer::tensors(sparse, &name, &[tile.row_count(), tile.dim()]));
+    }
+    for name in dense_names {
+        tensors.extend(optimizer::tensors(dense, &name.external, &name.shape));
+    }
+    let announced = tensors.iter().map(|(name, shape)| (name.as_str(), DataType::F32, &shape[..]));
+    let mut writer = TensorWriter::create(path, announced)?;
+    for tile in whole.tiles() {
+        let table = &model.tables[tile.table.index()].name;
+        let parts = optimizer::names(sparse).len();
+        for part in 0..parts {
+            for cut in checkpoint.row_cuts(table).windows(2) {
+                let block = Tile { rows: cut[0]..cut[1], ..tile.clone() };
+                let state = checkpoint.read_tile(table, &block, sparse)?.state;
+                let width = state.len() / block.row_count() / parts;
+                let rows = state.chunks_exact(width * parts);
+                let values = rows.flat_map(|row| &row[part * width..(part + 1) * width]);
+                writer.write(&values.copied().collect::<Vec<f32>>())?;
+            }
+            writer.end_tensor();
+        }
+    }
+    for (name, parameter) in dense_names.iter().zip(dense_of(checkpoint, dense_names)?) {
+        let parts = optimizer::names(dense).len().max(1);
+        for state in parameter.state.chunks_exact((parameter.state.len() / parts).max(1)) {
+            match &name.columns {
+                Some(columns) if state.len() == parameter.weight.len() => {
+                    writer.write(&permuted(state, columns))?;
+                }
+                _ => writer.write(state)?,
+            }
+            writer.end_tensor();
+        }
+    }
+    Ok(writer.finish()?.0)
+}
+
+/// The dense parameters with their state, in the order of `names`.
+fn dense_of(checkpoint: &Checkpoint, names: &[DenseName]) -> Result<Vec<DenseParameter>, Error> {
+    let kind = checkpoint.config().optimizer.dense.kind;
+    let zeros = |name: &DenseName| DenseParameter::zeros(&name.own, &name.shape, kind);
+    let mut parameters: Vec<DenseParameter> = names.iter().map(zeros).collect();
+    checkpoint.read_dense(&mut parameters)?;
+    Ok(parameters)
 }
 
 /// `out[row, c] = weight[row, columns[c]]`.

@@ -1,4 +1,4 @@
-//! From another library's state dict to a checkpoint of step 0, a piece of a table at a time.
+//! From another library's state dict to a checkpoint, a piece of a table at a time.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -7,7 +7,7 @@ use std::path::Path;
 use device::Weights;
 use schema::{DataType, JobConfig, Rank, ShardingPlan, TableId};
 
-use super::{DenseName, Target, dense_names, table_name};
+use super::{DenseName, Target, dense_names, optimizer, table_name};
 use crate::Error;
 use crate::checkpoint::{
     Committed, Content, Meta, TensorReader, TensorWriter, Writer, Written, dtype, rank_file,
@@ -30,7 +30,23 @@ pub struct ImportRequest<'a> {
     pub fitted: serde_json::Value,
     /// The run that gets the checkpoint.
     pub run_folder: &'a Path,
+    /// A safetensors file of f32 optimizer states as [`super::export_optimizer`] writes it; states
+    /// are zero if none.
+    pub optimizer: Option<&'a Path>,
+    /// Training steps taken so far.
+    pub step: u64,
 }
+
+/// The files of an import, open.
+struct Source<'a> {
+    request: &'a ImportRequest<'a>,
+    names: Vec<DenseName>,
+    weights: TensorReader,
+    states: Option<TensorReader>,
+}
+
+/// Shape and data type of each tensor a file should have.
+type Shapes = BTreeMap<String, (Vec<usize>, DataType)>;
 
 /// One tensor of a state dict that does not fit the model.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -88,8 +104,8 @@ impl fmt::Display for Mismatch {
     }
 }
 
-/// Writes a checkpoint of step 0 with the weights of a state dict and optimizer states of zero. Its
-/// position is null: training starts at the beginning of the data.
+/// Writes a checkpoint with the weights of a state dict, and with its optimizer states or zeros.
+/// Its position is null: training starts at the beginning of the data.
 ///
 /// # Errors
 /// [`Error::StateDict`] lists every tensor that is missing, unexpected or of another shape, before
@@ -98,14 +114,19 @@ impl fmt::Display for Mismatch {
 pub fn import(request: &ImportRequest<'_>) -> Result<Committed, Error> {
     let config = request.config;
     let names = dense_names(&config.model, request.source)?;
-    let reader = TensorReader::open(request.path)?;
-    check(request, &names, &reader)?;
-    let writer = Writer::begin(request.run_folder, 0, &config.model.tables)?;
+    let weights = TensorReader::open(request.path)?;
+    let states = request.optimizer.map(TensorReader::open).transpose()?;
+    let source = Source { request, names, weights, states };
+    check(request.path, source.weight_shapes(), &source.weights)?;
+    if let (Some(path), Some(states)) = (request.optimizer, &source.states) {
+        check(path, source.state_shapes(), states)?;
+    }
+    let writer = Writer::begin(request.run_folder, request.step, &config.model.tables)?;
     let plan = ShardingPlan::table_wise(&config.model.tables, 1);
-    let tables = write_tables(request, &plan, &reader, &writer)?;
+    let tables = write_tables(&source, &plan, &writer)?;
     let mut parameters = Vec::new();
-    for name in &names {
-        parameters.push(read_dense(request, name, &reader)?);
+    for name in &source.names {
+        parameters.push(read_dense(&source, name)?);
     }
     let dense = writer.write_dense(&parameters, config.optimizer.dense.kind)?;
     let meta = Meta {
@@ -118,19 +139,36 @@ pub fn import(request: &ImportRequest<'_>) -> Result<Committed, Error> {
     writer.commit(&meta, vec![tables, dense])
 }
 
-fn check(
-    request: &ImportRequest<'_>,
-    names: &[DenseName],
-    reader: &TensorReader,
-) -> Result<(), Error> {
-    let model = &request.config.model;
-    let mut wanted: BTreeMap<String, (Vec<usize>, DataType)> = BTreeMap::new();
-    for (id, table) in (0..).zip(&model.tables) {
-        let name = table_name(model, TableId(id), request.source);
-        wanted.insert(name, (vec![table.rows as usize, table.dim], table.data_type));
+impl Source<'_> {
+    /// The weights of the model.
+    fn weight_shapes(&self) -> Shapes {
+        let dense = |name: &DenseName| (name.external.clone(), (name.shape.clone(), DataType::F32));
+        self.table_shapes().chain(self.names.iter().map(dense)).collect()
     }
-    let dense = |name: &DenseName| (name.external.clone(), (name.shape.clone(), DataType::F32));
-    wanted.extend(names.iter().map(dense));
+
+    /// The optimizer states of the job.
+    fn state_shapes(&self) -> Shapes {
+        let rules = &self.request.config.optimizer;
+        let tables = self
+            .table_shapes()
+            .flat_map(|(name, (shape, _))| optimizer::tensors(rules.sparse.kind, &name, &shape));
+        let dense = self
+            .names
+            .iter()
+            .flat_map(|name| optimizer::tensors(rules.dense.kind, &name.external, &name.shape));
+        tables.chain(dense).map(|(name, shape)| (name, (shape, DataType::F32))).collect()
+    }
+
+    fn table_shapes(&self) -> impl Iterator<Item = (String, (Vec<usize>, DataType))> {
+        let (model, source) = (&self.request.config.model, self.request.source);
+        (0..).zip(&model.tables).map(move |(id, table)| {
+            let shape = vec![table.rows as usize, table.dim];
+            (table_name(model, TableId(id), source), (shape, table.data_type))
+        })
+    }
+}
+
+fn check(path: &Path, mut wanted: Shapes, reader: &TensorReader) -> Result<(), Error> {
     let mut mismatches = Vec::new();
     for (name, entry) in reader.entries() {
         let (name, got) = (name.to_owned(), entry.shape.clone());
@@ -152,36 +190,45 @@ fn check(
     if mismatches.is_empty() {
         return Ok(());
     }
-    Err(Error::StateDict { path: request.path.to_owned(), mismatches })
+    Err(Error::StateDict { path: path.to_owned(), mismatches })
 }
 
 fn write_tables(
-    request: &ImportRequest<'_>,
+    source: &Source<'_>,
     plan: &ShardingPlan,
-    reader: &TensorReader,
     writer: &Writer,
 ) -> Result<Written, Error> {
-    let (model, optimizer) = (&request.config.model, request.config.optimizer.sparse.kind);
+    let request = source.request;
+    let (model, kind) = (&request.config.model, request.config.optimizer.sparse.kind);
+    let state_names = optimizer::names(kind);
     let mut chunks = Vec::new();
     let mut names = BTreeMap::new();
     for tile in plan.tiles() {
-        chunks.extend(writer.plan_tile(tile, optimizer));
+        chunks.extend(writer.plan_tile(tile, kind));
         let table = &model.tables[tile.table.index()].name;
         names.insert(table.clone(), table_name(model, tile.table, request.source));
     }
     let mut buffer = vec![0.0; PIECE];
-    writer.write_file(&rank_file(Rank(0)), chunks, |chunk, file| match &chunk.content {
-        Content::TableWeight(part) => {
-            let first = part.rows.start * part.columns.len() as u64;
-            let values = first..first + part.cells();
-            let table = (names[&part.table].as_str(), chunk.data_type);
-            copy((reader, table), values, file, &mut buffer)
-        }
-        _ => write_zeros(chunk.shape.iter().product(), file, &mut buffer),
+    writer.write_file(&rank_file(Rank(0)), chunks, |chunk, file| {
+        let (Some(part), states) = (chunk.content.part(), source.states.as_ref()) else {
+            return Ok(());
+        };
+        let (reader, suffix) = match &chunk.content {
+            Content::TableWeight(_) => (Some(&source.weights), None),
+            Content::TableMeanSquare(_) => (states, state_names.get(1)),
+            _ => (states, state_names.first()),
+        };
+        let values = chunk.shape.iter().product();
+        let Some(reader) = reader else { return write_zeros(values, file, &mut buffer) };
+        let weight = &names[&part.table];
+        let name = suffix.map_or(weight.clone(), |suffix| format!("{weight}.{suffix}"));
+        let first = part.rows.start * chunk.shape[1] as u64;
+        let table = (name.as_str(), chunk.data_type);
+        copy((reader, table), first..first + values as u64, file, &mut buffer)
     })
 }
 
-/// Copies values of a table, to the nearest of its data type where the file has f32.
+/// Copies values of a table or its state, to the nearest of their data type where the file has f32.
 fn copy(
     (reader, (name, data_type)): (&TensorReader, (&str, DataType)),
     values: std::ops::Range<u64>,
@@ -218,23 +265,38 @@ fn write_zeros(count: usize, file: &mut TensorWriter, buffer: &mut [f32]) -> Res
     Ok(())
 }
 
-fn read_dense(
-    request: &ImportRequest<'_>,
-    name: &DenseName,
-    reader: &TensorReader,
-) -> Result<DenseParameter, Error> {
-    let optimizer = request.config.optimizer.dense.kind;
-    let mut parameter = DenseParameter::zeros(&name.own, &name.shape, optimizer);
-    let entry = reader.expect_entry(&name.external)?;
-    reader.read(entry, 0, &mut parameter.weight)?;
-    if let Some(columns) = &name.columns {
-        let external = parameter.weight.clone();
-        let rows = parameter.weight.chunks_exact_mut(columns.len());
-        for (own, external) in rows.zip(external.chunks_exact(columns.len())) {
-            for (&column, &value) in columns.iter().zip(external) {
-                own[column] = value;
+fn read_dense(source: &Source<'_>, name: &DenseName) -> Result<DenseParameter, Error> {
+    let kind = source.request.config.optimizer.dense.kind;
+    let mut parameter = DenseParameter::zeros(&name.own, &name.shape, kind);
+    let DenseParameter { weight, state, .. } = &mut parameter;
+    let columns = name.columns.as_deref().unwrap_or_default();
+    source.weights.read(source.weights.expect_entry(&name.external)?, 0, weight)?;
+    reorder(weight, columns);
+    if let Some(states) = &source.states {
+        let suffixes = optimizer::names(kind);
+        let len = (state.len() / suffixes.len().max(1)).max(1);
+        for (suffix, part) in suffixes.iter().zip(state.chunks_exact_mut(len)) {
+            let entry = states.expect_entry(&format!("{}.{suffix}", name.external))?;
+            states.read(entry, 0, part)?;
+            if part.len() == weight.len() {
+                reorder(part, columns);
             }
         }
     }
     Ok(parameter)
+}
+
+/// Brings columns of the other library into our order: `own[row, columns[c]] = external[row, c]`.
+/// No columns: they agree.
+fn reorder(values: &mut [f32], columns: &[usize]) {
+    if columns.is_empty() {
+        return;
+    }
+    let external = values.to_vec();
+    let rows = values.chunks_exact_mut(columns.len());
+    for (own, external) in rows.zip(external.chunks_exact(columns.len())) {
+        for (&column, &value) in columns.iter().zip(external) {
+            own[column] = value;
+        }
+    }
 }

@@ -26,7 +26,8 @@ fn request<'a>(
     config: &'a JobConfig,
     run_folder: &'a Path,
 ) -> ImportRequest<'a> {
-    ImportRequest { path, source, config, fitted: serde_json::json!({ "kept": true }), run_folder }
+    let fitted = serde_json::json!({ "kept": true });
+    ImportRequest { path, source, config, fitted, run_folder, optimizer: None, step: 0 }
 }
 
 fn names(model: &ModelConfig, target: Target) -> BTreeMap<String, Vec<usize>> {
@@ -172,6 +173,77 @@ fn what_is_exported_comes_back() {
         check_round_trip(UPPER, Target::Torchrec, plan);
         check_round_trip(CROSS, Target::Torchrec, plan);
     }
+}
+
+/// Exports weights and states, imports both at the same step and compares every value.
+fn check_states(kind: Optimizer, target: Target) {
+    let mut config = job(&TABLES, LOWER, kind);
+    config.optimizer.dense.kind = kind;
+    let run = tempfile::tempdir().unwrap();
+    let plan = ShardingPlan::mixed(&config.model.tables, 3);
+    let folder = save(run.path(), 9, &config, &plan).folder;
+    let saved = Checkpoint::open(&folder).unwrap();
+    let path = |name: &str| run.path().join(name);
+    state_dict::export(&saved, target, &path("weights")).unwrap();
+    let bytes = state_dict::export_optimizer(&saved, target, &path("states")).unwrap();
+    assert_eq!(bytes, path("states").metadata().unwrap().len());
+    let states = read(&path("states"));
+    let table = table_name(&config.model, TableId(1), target);
+    let (rows, dim) = (TABLES[1].0 as usize, TABLES[1].1);
+    let (names, shape): (&[&str], _) = match kind {
+        Optimizer::Sgd => (&[], vec![]),
+        Optimizer::Adagrad => (&["sum"], vec![rows, dim]),
+        Optimizer::RowwiseAdagrad => (&["sum"], vec![rows]),
+        Optimizer::Adam | Optimizer::Lamb => (&["exp_avg", "exp_avg_sq"], vec![rows, dim]),
+    };
+    let of_table: Vec<_> = states.iter().filter(|(name, _)| name.starts_with(&table)).collect();
+    assert_eq!(of_table.len(), names.len());
+    for name in names {
+        assert_eq!(states[&format!("{table}.{name}")].0, shape);
+    }
+    let (weights, optimizer) = (path("weights"), path("states"));
+    let other = tempfile::tempdir().unwrap();
+    let request = ImportRequest {
+        optimizer: Some(&optimizer),
+        step: 9,
+        ..request(&weights, target, &config, other.path())
+    };
+    let imported = Checkpoint::open(&state_dict::import(&request).unwrap().folder).unwrap();
+    assert_eq!(imported.step(), 9);
+    for tile in whole(&config.model.tables).tiles() {
+        let read = |checkpoint: &Checkpoint| checkpoint.read_tile(&name(tile), tile, kind).unwrap();
+        assert_eq!(read(&imported), read(&saved));
+    }
+    let mut parameters = zeros(&config);
+    imported.read_dense(&mut parameters).unwrap();
+    assert_eq!(parameters, dense(&config));
+}
+
+#[test]
+fn optimizer_states_come_back() {
+    for kind in Optimizer::ALL {
+        check_states(kind, Target::Torch);
+        check_states(kind, Target::Torchrec);
+    }
+}
+
+#[test]
+fn states_of_another_optimizer_are_refused() {
+    let config = job(&TABLES, LOWER, Optimizer::Adagrad);
+    let run = tempfile::tempdir().unwrap();
+    let folder = save(run.path(), 9, &config, &whole(&config.model.tables)).folder;
+    let (weights, states) = (run.path().join("weights"), run.path().join("states"));
+    let saved = Checkpoint::open(&folder).unwrap();
+    state_dict::export(&saved, Target::Torch, &weights).unwrap();
+    state_dict::export_optimizer(&saved, Target::Torch, &states).unwrap();
+    let config = job(&TABLES, LOWER, Optimizer::RowwiseAdagrad);
+    let other = tempfile::tempdir().unwrap();
+    let mut request = request(&weights, Target::Torch, &config, other.path());
+    request.optimizer = Some(&states);
+    let error = state_dict::import(&request).unwrap_err().to_string();
+    let line = "  emb_l.1.weight.sum: expected shape [7], got [7, 4]";
+    assert!(error.lines().any(|got| got == line), "{error}");
+    assert!(!other.path().join("checkpoints").exists());
 }
 
 #[test]
