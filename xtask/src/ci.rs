@@ -33,7 +33,8 @@ Stages:
 with --full, what is slow or heavy:
   licences   cargo deny check licenses bans (cargo-deny is installed where missing)
   compare    a trace of ours opens in the Python trace tools (bench/compare/trace_opens.py), and so
-             do the merged traces of eight ranks (bench/compare/merged_opens.py)
+             do the merged traces of eight ranks (bench/compare/merged_opens.py); PyTorch gives the
+             same scores (torch_agrees.py) and takes the same steps (teacher_forced.py)
   fuzz       the property tests of `data` and `device` with 20 000 cases
   corruption every trace of the fixtures cut at 200 places and with 1 000 wrong bytes
 

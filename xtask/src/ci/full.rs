@@ -29,7 +29,8 @@ pub fn licences() -> Result<String, Error> {
     command::run(&mut cargo(&["deny", "check", "licenses", "bans"])).map(|()| String::new())
 }
 
-/// Trains on made data, then opens the trace and the exported weights in Python.
+/// Trains on made data, opens the trace and the exported weights in Python, and takes the same
+/// steps as PyTorch.
 pub fn compare() -> Result<String, Error> {
     let root = tree::root();
     command::run(&mut cargo(&["build", "--release"]))?;
@@ -58,8 +59,14 @@ pub fn compare() -> Result<String, Error> {
         agrees.args([export, "rows.txt", "probabilities.txt"]);
         command::run(agrees.current_dir(&folder))?;
     }
+    let mut forced = script(&python, &root, "teacher_forced.py");
+    forced.args(["--folder", "forced", "--output", "teacher_forced.json", "--rowmill"]);
+    command::run(forced.arg(root.join("target/release/rowmill")).current_dir(&folder))?;
     let opens = TRACE_PACKAGES.join(" and ");
-    Ok(format!("{opens} open the trace, {} agrees; {merged}", TORCH_PACKAGES[0]))
+    Ok(format!(
+        "{opens} open the trace, {} agrees in scores and steps; {merged}",
+        TORCH_PACKAGES[0]
+    ))
 }
 
 /// Merges the traces of eight ranks, and opens the results in Python.
