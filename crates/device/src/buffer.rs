@@ -62,9 +62,9 @@ const LINE_WORDS: usize = 8;
 /// system grants them.
 ///
 /// A row of 128 bytes that begins in the middle of a line reaches into a third one: half as much
-/// again to fetch. Random rows of a large table miss the translation cache on every access; on pages
-/// of 2 MiB they miss it far less often. The advice for those has to come before the memory is first
-/// touched, hence a type that allocates.
+/// again to fetch. Random rows of a large table miss the translation cache on every access; on
+/// pages of 2 MiB they miss it far less often. The advice for those has to come before the memory
+/// is first touched, hence a type that allocates.
 pub struct Array<E> {
     /// As the allocator gave them: begin anywhere.
     words: Vec<u64>,

@@ -17,8 +17,8 @@ pub enum Pooling {
     Mean,
 }
 
-/// The format of a table's weights in memory and in checkpoints. Sums, gradients and optimizer state
-/// are f32 in any case; writing to a 16-bit table rounds stochastically.
+/// The format of a table's weights in memory and in checkpoints. Sums, gradients and optimizer
+/// state are f32 in any case; writing to a 16-bit table rounds stochastically.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum DataType {

@@ -1,5 +1,5 @@
-//! Gradients of lookups, pooled or not, summed per row and applied in place (TBE backward with a fused
-//! optimizer): contract, checks and phases.
+//! Gradients of lookups, pooled or not, summed per row and applied in place (TBE backward with a
+//! fused optimizer): contract, checks and phases.
 //!
 //! Knows nothing of the model's features or of sharding. No dense gradient of a table ever exists.
 
@@ -87,7 +87,7 @@ pub struct Scratch {
     spare: Vec<u64>,
     /// Digit counts of the sort, `[chunks, digits]`.
     counts: Vec<usize>,
-    /// Place of the gradient of each position and its factor, `[nnz]`; only where there are factors.
+    /// Place of the gradient of each position and its factor, `[nnz]`; empty without factors.
     sources: Vec<(usize, f32)>,
     /// Rows whose gradients are summed in parts.
     long: Vec<update::LongSegment>,

@@ -54,8 +54,8 @@ pub struct Arguments<'a> {
 ///
 /// `out[b, column_k + d] = scale_{k,b} · Σ_{j ∈ bag(k,b)} weight_j · table_{tile_k}[values_j, d]`
 ///
-/// As [`Output::Sequence`] every id is a bag of its own: a row per id, with its weight and the scale
-/// of its bag.
+/// As [`Output::Sequence`] every id is a bag of its own: a row per id, with its weight and the
+/// scale of its bag.
 ///
 /// # Shapes
 /// `jagged.values` `[nnz]`; `jagged.offsets` `[F·B + 1]`, feature-major; `out` `[B, Σ D]`,
