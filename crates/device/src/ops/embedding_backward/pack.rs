@@ -1,9 +1,10 @@
 //! Before the first phase: the gradient of a pooled output, slot by slot.
 //!
 //! A slot's vectors lie far apart in `[B, Σ D]`, at distances that are often a power of two, so
-//! that they compete for a few sets of the second-level cache. Side by side they fit: on a batch of 2048
-//! samples, 8 tables of 64 columns and 32 ids per bag, three interleaved runs of the whole backward
-//! reached 59 to 64 % of the read-modify-write limit without the copy and 63 to 74 % with it.
+//! that they compete for a few sets of the second-level cache. Side by side they fit: on a batch of
+//! 2048 samples, 8 tables of 64 columns and 32 ids per bag, three interleaved runs of the whole
+//! backward reached 59 to 64 % of the read-modify-write limit without the copy and 63 to 74 % with
+//! it.
 #![expect(unsafe_code, reason = "chunks write different vectors of one array")]
 
 use schema::KeyedJaggedTensor;
