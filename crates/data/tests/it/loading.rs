@@ -159,7 +159,7 @@ fn a_dataset_of_several_files_reads_like_one() {
     let mut request = request(&inputs, &config, None, &out);
     request.row_group_rows = 1;
     let several = data::prepare(&request, &mut |_| {}).unwrap().dataset;
-    assert_eq!((one.manifest().parts.len(), several.manifest().parts.len()), (1, 2));
+    assert_eq!((one.manifest().parts.len(), several.manifest().parts.len()), (1, 18));
     assert_eq!(several.row_groups(), 1100);
     assert_eq!(whole(&one, 1 << 40), whole(&several, 1 << 40));
 }
