@@ -7,6 +7,7 @@
 //! 1. The right factor is laid out with the lanes along its columns (T transposed forward, T
 //!    backward), padded with zeros to whole vectors: no horizontal sums, no tails.
 //! 2. A register tile of 4 rows × 2 vectors hides the latency of the additions behind each other.
+//!    Written with vectors: arrays of lanes were left in memory, at six to eight times the time.
 //! 3. Forward computes only the vectors of columns that hold kept pairs of the tile's rows: about
 //!    half.
 //! 4. T is transposed in square blocks within registers; one element at a time costs as much as the
@@ -29,7 +30,7 @@ pub(super) fn forward(isa: Isa, shape: &Shape, inputs: [&[f32]; 2], out: &mut [f
         Isa::Avx2(token) => x86::forward_avx2(token, shape, inputs, out),
         #[cfg(target_arch = "x86_64")]
         Isa::Avx512(token) => x86::forward_avx512(token, shape, inputs, out),
-        _ => forward_samples::<4>(shape, inputs, out),
+        _ => forward_samples::<Plain>(shape, inputs, out),
     }
 }
 
@@ -40,16 +41,12 @@ pub(super) fn backward(isa: Isa, shape: &Shape, inputs: [&[f32]; 3], outputs: [&
         Isa::Avx2(token) => x86::backward_avx2(token, shape, inputs, outputs),
         #[cfg(target_arch = "x86_64")]
         Isa::Avx512(token) => x86::backward_avx512(token, shape, inputs, outputs),
-        _ => backward_samples::<4>(shape, inputs, outputs),
+        _ => backward_samples::<Plain>(shape, inputs, outputs),
     }
 }
 
 #[inline(always)]
-fn forward_samples<const LANES: usize>(
-    shape: &Shape,
-    [dense, pooled]: [&[f32]; 2],
-    out: &mut [f32],
-) {
+fn forward_samples<P: Product>(shape: &Shape, [dense, pooled]: [&[f32]; 2], out: &mut [f32]) {
     let (vectors, dim) = (shape.vectors(), shape.dim);
     let stride = vectors.next_multiple_of(PAD);
     let mut right = vec![0.0f32; dim * stride];
@@ -62,10 +59,10 @@ fn forward_samples<const LANES: usize>(
         for first in (0..vectors).step_by(ROWS) {
             let last = (first + ROWS).min(vectors) - 1;
             let (top, bottom) = (shape.partners(first), shape.partners(last));
-            let start = top.start.min(bottom.start) / (2 * LANES) * (2 * LANES);
+            let start = top.start.min(bottom.start) / P::COLUMNS * P::COLUMNS;
             let columns = start..top.end.max(bottom.end);
             let left = [vector(first), vector(first + 1), vector(first + 2), vector(first + 3)];
-            multiply::<LANES>(left, (&right, stride), columns, &mut z);
+            P::multiply(left, (&right, stride), columns, &mut z);
             for i in first..=last {
                 let kept = shape.partners(i);
                 copy_run(&z[(i - first) * stride + kept.start..], pairs, kept.len());
@@ -76,7 +73,7 @@ fn forward_samples<const LANES: usize>(
 }
 
 #[inline(always)]
-fn backward_samples<const LANES: usize>(
+fn backward_samples<P: Product>(
     shape: &Shape,
     [dense, pooled, d_out]: [&[f32]; 3],
     [d_dense, d_pooled]: [&mut [f32]; 2],
@@ -99,7 +96,7 @@ fn backward_samples<const LANES: usize>(
             let (b, rest) = rest.split_at(vectors);
             let (c, rest) = rest.split_at(vectors);
             let left = [a, b, c, &rest[..vectors]];
-            multiply::<LANES>(left, (&right, stride), 0..dim, &mut gradient);
+            P::multiply(left, (&right, stride), 0..dim, &mut gradient);
             let last = (first + ROWS).min(vectors);
             for (i, row) in (first..last).zip(gradient.chunks_exact(stride.max(1))) {
                 if i == 0 {
@@ -213,31 +210,48 @@ fn copy_run(from: &[f32], to: &mut [f32], len: usize) {
     }
 }
 
-/// `out[r, c] = Σ_k left[r, k] · right[k, c]` for [`ROWS`] rows and the whole pairs of vectors that
-/// cover `columns`; `out` has the stride of `right`.
-#[inline(always)]
-fn multiply<const LANES: usize>(
-    [a, b, c, d]: [&[f32]; ROWS],
-    (right, stride): (&[f32], usize),
-    columns: std::ops::Range<usize>,
-    out: &mut [f32],
-) {
-    for column in columns.step_by(2 * LANES) {
-        let mut sums = [[[0.0f32; LANES]; 2]; ROWS];
-        let factors = a.iter().zip(b).zip(c).zip(d);
-        for ((((&a, &b), &c), &d), right) in factors.zip(right.chunks_exact(stride)) {
-            let (low, high) = right[column..column + 2 * LANES].split_at(LANES);
-            let factors = [a, b, c, d];
-            for r in 0..ROWS {
-                for lane in 0..LANES {
-                    sums[r][0][lane] += factors[r] * low[lane];
-                    sums[r][1][lane] += factors[r] * high[lane];
+/// The product of a few rows with a matrix.
+trait Product {
+    /// Columns of a register tile; divides [`PAD`].
+    const COLUMNS: usize;
+
+    /// `out[r, c] = Σ_k left[r, k] · right[k, c]` for [`ROWS`] rows and the whole tiles that cover
+    /// `columns`; `out` has the stride of `right`.
+    fn multiply(
+        left: [&[f32]; ROWS],
+        right: (&[f32], usize),
+        columns: std::ops::Range<usize>,
+        out: &mut [f32],
+    );
+}
+
+/// Plain loops, for any machine.
+struct Plain;
+
+impl Product for Plain {
+    const COLUMNS: usize = 8;
+
+    #[inline(always)]
+    fn multiply(
+        [a, b, c, d]: [&[f32]; ROWS],
+        (right, stride): (&[f32], usize),
+        columns: std::ops::Range<usize>,
+        out: &mut [f32],
+    ) {
+        for column in columns.step_by(Self::COLUMNS) {
+            let mut sums = [[0.0f32; Self::COLUMNS]; ROWS];
+            let factors = a.iter().zip(b).zip(c).zip(d);
+            for ((((&a, &b), &c), &d), right) in factors.zip(right.chunks_exact(stride)) {
+                let right = &right[column..column + Self::COLUMNS];
+                for (sums, factor) in sums.iter_mut().zip([a, b, c, d]) {
+                    for (sum, &right) in sums.iter_mut().zip(right) {
+                        *sum += factor * right;
+                    }
                 }
             }
-        }
-        for (r, sums) in sums.iter().enumerate() {
-            out[r * stride + column..][..LANES].copy_from_slice(&sums[0]);
-            out[r * stride + column + LANES..][..LANES].copy_from_slice(&sums[1]);
+            for (r, sums) in sums.iter().enumerate() {
+                out[r * stride + column..][..Self::COLUMNS].copy_from_slice(sums);
+            }
         }
     }
 }
@@ -247,11 +261,59 @@ mod x86 {
     //! The same code, compiled for wider vectors.
     #![expect(unsafe_code, reason = "functions of an instruction set, entered with its token")]
 
-    use super::{Shape, backward_samples, forward_samples};
+    use std::marker::PhantomData;
+    use std::ops::Range;
+
+    use super::{Product, ROWS, Shape, backward_samples, forward_samples};
+    use crate::cpu::vector::Vector;
+    use crate::cpu::vector::x86::{Float8, Float16};
     use crate::cpu::{Avx2, Avx512};
 
+    /// Two registers of `V` for each row; used only in functions compiled for `V`, on a machine
+    /// whose token was shown.
+    struct Vectors<V>(PhantomData<V>);
+
+    impl<V: Vector> Product for Vectors<V> {
+        const COLUMNS: usize = 2 * V::LANES;
+
+        #[inline(always)]
+        fn multiply(
+            left: [&[f32]; ROWS],
+            (right, stride): (&[f32], usize),
+            columns: Range<usize>,
+            out: &mut [f32],
+        ) {
+            let inner = left[0].len();
+            assert!(left.iter().all(|row| row.len() == inner));
+            let end = columns.end.next_multiple_of(Self::COLUMNS);
+            assert!(end <= stride && inner * stride <= right.len() && ROWS * stride <= out.len());
+            for column in columns.step_by(Self::COLUMNS) {
+                // SAFETY: `column + COLUMNS ≤ end ≤ stride`, so that every row of both matrices
+                // holds the two registers, as checked above; the token of the caller's caller
+                // proves the instruction set.
+                unsafe {
+                    let mut sums = [[V::splat(0.0); 2]; ROWS];
+                    for k in 0..inner {
+                        let right = right.as_ptr().add(k * stride + column);
+                        let (low, high) = (V::load(right), V::load(right.add(V::LANES)));
+                        for (sums, row) in sums.iter_mut().zip(left) {
+                            let factor = V::splat(*row.get_unchecked(k));
+                            sums[0] = sums[0].add(factor.mul(low));
+                            sums[1] = sums[1].add(factor.mul(high));
+                        }
+                    }
+                    for (r, sums) in sums.into_iter().enumerate() {
+                        let out = out.as_mut_ptr().add(r * stride + column);
+                        sums[0].store(out);
+                        sums[1].store(out.add(V::LANES));
+                    }
+                }
+            }
+        }
+    }
+
     macro_rules! entries {
-        ($token:ty, $lanes:literal, $features:literal, $forward:ident, $backward:ident) => {
+        ($token:ty, $vector:ty, $features:literal, $forward:ident, $backward:ident) => {
             pub(super) fn $forward(
                 _proof: $token,
                 shape: &Shape,
@@ -260,7 +322,7 @@ mod x86 {
             ) {
                 #[target_feature(enable = $features)]
                 fn compiled(shape: &Shape, inputs: [&[f32]; 2], out: &mut [f32]) {
-                    forward_samples::<$lanes>(shape, inputs, out);
+                    forward_samples::<Vectors<$vector>>(shape, inputs, out);
                 }
                 // SAFETY: the token proves that the machine has the instruction set.
                 unsafe { compiled(shape, inputs, out) }
@@ -274,7 +336,7 @@ mod x86 {
             ) {
                 #[target_feature(enable = $features)]
                 fn compiled(shape: &Shape, inputs: [&[f32]; 3], outputs: [&mut [f32]; 2]) {
-                    backward_samples::<$lanes>(shape, inputs, outputs);
+                    backward_samples::<Vectors<$vector>>(shape, inputs, outputs);
                 }
                 // SAFETY: the token proves that the machine has the instruction set.
                 unsafe { compiled(shape, inputs, outputs) }
@@ -282,6 +344,6 @@ mod x86 {
         };
     }
 
-    entries!(Avx2, 8, "avx2", forward_avx2, backward_avx2);
-    entries!(Avx512, 16, "avx512f", forward_avx512, backward_avx512);
+    entries!(Avx2, Float8, "avx2", forward_avx2, backward_avx2);
+    entries!(Avx512, Float16, "avx512f", forward_avx512, backward_avx512);
 }
