@@ -212,40 +212,28 @@ impl Element for f32 {
     }
 }
 
-impl Element for f16 {
-    #[inline]
-    fn of_words(words: &[u64]) -> &[Self] {
-        bytemuck::cast_slice::<u64, u16>(words).reinterpret_cast()
-    }
-    #[inline]
-    fn of_words_mut(words: &mut [u64]) -> &mut [Self] {
-        bytemuck::cast_slice_mut::<u64, u16>(words).reinterpret_cast_mut()
-    }
-    #[inline(always)]
-    fn nearest(value: f32) -> Self {
-        Self::from_f32(value)
-    }
-    #[inline(always)]
-    fn round(value: f32, noise: u32) -> Self {
-        rounding::to_f16(value, noise)
-    }
+macro_rules! half {
+    ($half:ty, $round:path) => {
+        impl Element for $half {
+            #[inline]
+            fn of_words(words: &[u64]) -> &[Self] {
+                bytemuck::cast_slice::<u64, u16>(words).reinterpret_cast()
+            }
+            #[inline]
+            fn of_words_mut(words: &mut [u64]) -> &mut [Self] {
+                bytemuck::cast_slice_mut::<u64, u16>(words).reinterpret_cast_mut()
+            }
+            #[inline(always)]
+            fn nearest(value: f32) -> Self {
+                Self::from_f32(value)
+            }
+            #[inline(always)]
+            fn round(value: f32, noise: u32) -> Self {
+                $round(value, noise)
+            }
+        }
+    };
 }
 
-impl Element for bf16 {
-    #[inline]
-    fn of_words(words: &[u64]) -> &[Self] {
-        bytemuck::cast_slice::<u64, u16>(words).reinterpret_cast()
-    }
-    #[inline]
-    fn of_words_mut(words: &mut [u64]) -> &mut [Self] {
-        bytemuck::cast_slice_mut::<u64, u16>(words).reinterpret_cast_mut()
-    }
-    #[inline(always)]
-    fn nearest(value: f32) -> Self {
-        Self::from_f32(value)
-    }
-    #[inline(always)]
-    fn round(value: f32, noise: u32) -> Self {
-        rounding::to_bf16(value, noise)
-    }
-}
+half!(f16, rounding::to_f16);
+half!(bf16, rounding::to_bf16);
