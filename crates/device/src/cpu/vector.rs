@@ -243,11 +243,11 @@ pub(crate) mod x86 {
 
     /// An AVX2 register.
     #[derive(Clone, Copy)]
-    pub(crate) struct Float8(__m256);
+    pub(crate) struct Float8(pub(crate) __m256);
 
     /// An AVX-512 register.
     #[derive(Clone, Copy)]
-    pub(crate) struct Float16(__m512);
+    pub(crate) struct Float16(pub(crate) __m512);
 
     /// `MASKS[8 − n..]` starts with `n` set lanes.
     static MASKS: [i32; 16] = [-1, -1, -1, -1, -1, -1, -1, -1, 0, 0, 0, 0, 0, 0, 0, 0];

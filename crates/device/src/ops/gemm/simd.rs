@@ -16,6 +16,7 @@ use std::ops::Range;
 
 use super::column_sums;
 use super::panels::PANEL;
+use crate::cpu::vector::Vector;
 
 /// Inner indices by which the packed factor is asked for ahead.
 const AHEAD: usize = 8;
@@ -24,22 +25,11 @@ const LINE: usize = 16;
 /// Samples that one pass of the weight gradient sums: panels of both factors stay in the cache.
 pub(super) const SAMPLES: usize = 512;
 
-/// A register of floats.
+/// What the products ask of a register beside what every kernel does.
 ///
 /// # Safety
-/// All functions: the caller is compiled for the instruction set of the implementor, on a machine
-/// that has it. Loads and stores: the named floats are valid for the access.
-pub(super) trait Register: Copy {
-    const LANES: usize;
-    unsafe fn zero() -> Self;
-    /// The float at `pointer` in every lane.
-    unsafe fn splat(pointer: *const f32) -> Self;
-    unsafe fn load(pointer: *const f32) -> Self;
-    unsafe fn store(self, pointer: *mut f32);
-    /// The first `count ≤ LANES` lanes, 0 in the others.
-    unsafe fn load_first(pointer: *const f32, count: usize) -> Self;
-    unsafe fn store_first(self, pointer: *mut f32, count: usize);
-    unsafe fn add(self, other: Self) -> Self;
+/// As for [`Vector`].
+pub(super) trait Register: Vector {
     /// `self · other + sum`, rounded once.
     unsafe fn multiply_add(self, other: Self, sum: Self) -> Self;
     /// 0 where below 0; NaN stays.
@@ -133,7 +123,7 @@ unsafe fn tile<V: Register, const R: usize, const ROW: usize, const STEP: usize>
             if half >= tile.columns {
                 break;
             }
-            let mut sums = [[V::zero(); 2]; R];
+            let mut sums = [[V::splat(0.0); 2]; R];
             let mut b = tile.b.add(half);
             for run in 0..inner.runs {
                 let start = tile.a.wrapping_add(run * inner.stride);
@@ -150,7 +140,7 @@ unsafe fn tile<V: Register, const R: usize, const ROW: usize, const STEP: usize>
                     }
                     let (low, high) = (V::load(b), V::load(b.add(V::LANES)));
                     for (row, sums) in sums.iter_mut().enumerate() {
-                        let factor = V::splat(a.add(row * ROW));
+                        let factor = V::splat(*a.add(row * ROW));
                         sums[0] = factor.multiply_add(low, sums[0]);
                         sums[1] = factor.multiply_add(high, sums[1]);
                     }
@@ -177,7 +167,8 @@ unsafe fn put<V: Register>(sum: V, row: usize, column: usize, (tile, finish): (T
         let at = row * tile.c_stride + column;
         let c = tile.c.wrapping_add(at);
         if count < V::LANES {
-            let before = if finish == Finish::Add { V::load_first(c, count) } else { V::zero() };
+            let before =
+                if finish == Finish::Add { V::load_first(c, count) } else { V::splat(0.0) };
             return sum.add(before).store_first(c, count);
         }
         let sum = match finish {
@@ -291,67 +282,52 @@ pub(super) mod x86 {
     use std::arch::x86_64::*;
 
     use super::{Register, RowsChunk, WeightChunk, rows_chunk, weight_chunk};
+    use crate::cpu::vector::x86::{Float8, Float16};
     use crate::cpu::{Avx2, Avx512};
 
-    /// `MASKS[8 − n..]` starts with `n` set lanes.
-    static MASKS: [i32; 16] = [-1, -1, -1, -1, -1, -1, -1, -1, 0, 0, 0, 0, 0, 0, 0, 0];
-
-    #[inline(always)]
-    unsafe fn first_of_8(count: usize) -> __m256i {
-        // SAFETY: `count ≤ 8`, so the 8 integers from `8 − count` lie inside the table.
-        unsafe { _mm256_loadu_si256(MASKS.as_ptr().add(8 - count).cast()) }
-    }
-
-    macro_rules! register {
-        ($register:ty, $lanes:literal, { $($name:ident($($argument:ident: $type:ty),*)
-            $(-> $result:ty)? = $body:expr;)* }) => {
-            impl Register for $register {
-                const LANES: usize = $lanes;
-                $(#[inline(always)]
-                unsafe fn $name($($argument: $type),*) $(-> $result)? {
-                    // SAFETY: the trait's contract gives the instruction set and the memory.
-                    unsafe { $body }
-                })*
+    // SAFETY of both implementations: the trait's contract gives the instruction set.
+    impl Register for Float8 {
+        #[inline(always)]
+        unsafe fn multiply_add(self, other: Self, sum: Self) -> Self {
+            // SAFETY: see above.
+            Self(unsafe { _mm256_fmadd_ps(self.0, other.0, sum.0) })
+        }
+        #[inline(always)]
+        unsafe fn relu(self) -> Self {
+            // SAFETY: see above.
+            Self(unsafe { _mm256_max_ps(_mm256_setzero_ps(), self.0) })
+        }
+        #[inline(always)]
+        unsafe fn where_positive(self, output: Self) -> Self {
+            // SAFETY: see above.
+            unsafe {
+                let off = _mm256_cmp_ps::<_CMP_LE_OQ>(output.0, _mm256_setzero_ps());
+                Self(_mm256_andnot_ps(off, self.0))
             }
-        };
+        }
     }
 
-    register!(__m256, 8, {
-        zero() -> Self = _mm256_setzero_ps();
-        splat(pointer: *const f32) -> Self = _mm256_broadcast_ss(&*pointer);
-        load(pointer: *const f32) -> Self = _mm256_loadu_ps(pointer);
-        store(self: Self, pointer: *mut f32) = _mm256_storeu_ps(pointer, self);
-        load_first(pointer: *const f32, count: usize) -> Self =
-            _mm256_maskload_ps(pointer, first_of_8(count));
-        store_first(self: Self, pointer: *mut f32, count: usize) =
-            _mm256_maskstore_ps(pointer, first_of_8(count), self);
-        add(self: Self, other: Self) -> Self = _mm256_add_ps(self, other);
-        multiply_add(self: Self, other: Self, sum: Self) -> Self =
-            _mm256_fmadd_ps(self, other, sum);
-        relu(self: Self) -> Self = _mm256_max_ps(_mm256_setzero_ps(), self);
-        where_positive(self: Self, output: Self) -> Self =
-            _mm256_andnot_ps(_mm256_cmp_ps::<_CMP_LE_OQ>(output, _mm256_setzero_ps()), self);
-    });
-
-    register!(__m512, 16, {
-        zero() -> Self = _mm512_setzero_ps();
-        splat(pointer: *const f32) -> Self = _mm512_set1_ps(*pointer);
-        load(pointer: *const f32) -> Self = _mm512_loadu_ps(pointer);
-        store(self: Self, pointer: *mut f32) = _mm512_storeu_ps(pointer, self);
-        load_first(pointer: *const f32, count: usize) -> Self =
-            _mm512_maskz_loadu_ps(((1u32 << count) - 1) as __mmask16, pointer);
-        store_first(self: Self, pointer: *mut f32, count: usize) =
-            _mm512_mask_storeu_ps(pointer, ((1u32 << count) - 1) as __mmask16, self);
-        add(self: Self, other: Self) -> Self = _mm512_add_ps(self, other);
-        multiply_add(self: Self, other: Self, sum: Self) -> Self =
-            _mm512_fmadd_ps(self, other, sum);
-        relu(self: Self) -> Self = _mm512_max_ps(_mm512_setzero_ps(), self);
-        where_positive(self: Self, output: Self) -> Self = _mm512_mask_mov_ps(
-            self,
-            _mm512_cmp_ps_mask::<_CMP_LE_OQ>(output, _mm512_setzero_ps()),
-            _mm512_setzero_ps(),
-        );
-    });
+    impl Register for Float16 {
+        #[inline(always)]
+        unsafe fn multiply_add(self, other: Self, sum: Self) -> Self {
+            // SAFETY: see above.
+            Self(unsafe { _mm512_fmadd_ps(self.0, other.0, sum.0) })
+        }
+        #[inline(always)]
+        unsafe fn relu(self) -> Self {
+            // SAFETY: see above.
+            Self(unsafe { _mm512_max_ps(_mm512_setzero_ps(), self.0) })
+        }
+        #[inline(always)]
+        unsafe fn where_positive(self, output: Self) -> Self {
+            // SAFETY: see above.
+            unsafe {
+                let zero = _mm512_setzero_ps();
+                let off = _mm512_cmp_ps_mask::<_CMP_LE_OQ>(output.0, zero);
+                Self(_mm512_mask_mov_ps(self.0, off, zero))
+            }
+        }
+    }
 
     macro_rules! entry {
         ($name:ident = $body:ident<$register:ty, $rows:literal>,
@@ -372,8 +348,8 @@ pub(super) mod x86 {
         };
     }
 
-    entry!(rows_avx2 = rows_chunk<__m256, 6>, RowsChunk, Avx2, "avx2,fma");
-    entry!(rows_avx512 = rows_chunk<__m512, 8>, RowsChunk, Avx512, "avx512f");
-    entry!(weight_avx2 = weight_chunk<__m256, 6>, WeightChunk, Avx2, "avx2,fma");
-    entry!(weight_avx512 = weight_chunk<__m512, 8>, WeightChunk, Avx512, "avx512f");
+    entry!(rows_avx2 = rows_chunk<Float8, 6>, RowsChunk, Avx2, "avx2,fma");
+    entry!(rows_avx512 = rows_chunk<Float16, 8>, RowsChunk, Avx512, "avx512f");
+    entry!(weight_avx2 = weight_chunk<Float8, 6>, WeightChunk, Avx2, "avx2,fma");
+    entry!(weight_avx512 = weight_chunk<Float16, 8>, WeightChunk, Avx512, "avx512f");
 }
