@@ -11,7 +11,7 @@ import sys
 
 WIDTH, MARGIN, ROW = 1200, 24, 34
 COLOURS = {
-    "gemm": "#4269d0", "embedding": "#ff725c", "interaction": "#6cc5b0", "activation": "#97bbf5",
+    "gemm": "#4269d0", "embedding": "#ff725c", "interaction": "#6cc5b0", "relu": "#97bbf5", "pack": "#97bbf5",
     "dense_update": "#efb118", "dist": "#a463f2", "all_reduce": "#a463f2", "input_wait": "#9498a0",
     "loss": "#9c6b4e", "concat": "#6cc5b0", "cross": "#3ca951",
 }
