@@ -2,7 +2,7 @@
 //! an event that turns out broken leaves no trace.
 
 use super::key::{ARGUMENTS, Argument, Form, Step};
-use super::layout::{Layout, Place};
+use super::layout::Layout;
 use super::lenient;
 use super::number;
 use super::scan::{self, Bracket, Scan, Stop};
@@ -220,10 +220,8 @@ fn scan_by<const LENIENT: bool>(
 ) -> Scan<usize> {
     event.clear();
     let mut inside = false;
-    let mut place: Place = Layout::START;
+    let (mut place, mut value) = layout.open(text, at, event)?;
     loop {
-        let (next, value) = layout.next(text, at, place)?;
-        place = next;
         at = match layout.step(place) {
             Step::Keep(argument) => keep::<LENIENT>(text, value, event, argument)?,
             Step::Skip | Step::SkipOnce => skip::<LENIENT>(text, value)?,
@@ -253,6 +251,7 @@ fn scan_by<const LENIENT: bool>(
             }
             Step::End => return Ok(value),
         };
+        (place, value) = layout.next(text, at, place)?;
     }
 }
 
@@ -476,6 +475,10 @@ fn float<const LENIENT: bool>(
     let (first, at) = scan::after_blank(text, at)?;
     let (content, end) = if first == b'"' {
         string::<LENIENT>(text, at, &mut event.repaired)?
+    } else if let Some((_, end)) = number::short_float(text, at)
+        && matches!(text.get(end), Some(b',' | b'}' | b'\n' | b' '))
+    {
+        (Some(Content { start: at, end, plain: true }), end)
     } else {
         let end = skip::<LENIENT>(text, at)?;
         (Some(Content { start: at, end, plain: true }), end)
@@ -490,6 +493,11 @@ fn triple<const LENIENT: bool>(
     event: &mut Event,
     argument: Argument,
 ) -> Scan<usize> {
+    if let Some((triple, end)) = number::short_triple(text, at) {
+        event.triples[triple_index(argument)] = triple;
+        event.bad &= !bit(argument);
+        return Ok(end);
+    }
     let (first, start) = scan::after_blank(text, at)?;
     let end = skip::<LENIENT>(text, start)?;
     let mut triple = [0; 3];

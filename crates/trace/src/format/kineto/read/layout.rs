@@ -5,11 +5,15 @@
 //! which they follow each other, so that a key costs one comparison instead of being parsed and
 //! looked up. It changes only how fast an answer comes: a remembered text means what parsing it
 //! anew means.
+//!
+//! Phase and category are the same words again and again, and say what follows. So an event's start
+//! up to the first other value is remembered as one text, an *opening*, with a tree of its own.
 
+use super::event::{Content, Event};
 use super::key::{self, Step};
 use super::lane;
 use super::member::{self, Next};
-use super::scan::Scan;
+use super::scan::{self, Scan};
 
 /// Longer texts are parsed each time.
 const LONGEST: usize = 64;
@@ -23,6 +27,8 @@ const MOST_ALIKE: u32 = 24;
 pub struct Place(u32);
 
 const NOWHERE: u32 = u32::MAX;
+/// Behind the opening bracket of an event that opens like no other.
+const START: Place = Place(0);
 /// Where the tree goes on behind a text that is not remembered.
 const BEHIND_ANY_OF_EVENT: Place = Place(1);
 const BEHIND_ANY_OF_ARGUMENTS: Place = Place(2);
@@ -40,6 +46,18 @@ struct Node {
     sibling: u32,
 }
 
+/// How an event may start: the text up to the first value that is not its phase or category.
+#[derive(Clone, Copy, Debug)]
+struct Opening {
+    /// The place in the tree that holds the text.
+    place: Place,
+    /// Where phase and category stand, from the text's start.
+    phase: Option<Content>,
+    category: Option<Content>,
+    /// The opening that followed this one last: tried first.
+    next: u32,
+}
+
 /// Which keys are next.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Level {
@@ -53,17 +71,83 @@ pub enum Level {
 #[derive(Clone, Debug)]
 pub struct Layout {
     nodes: Vec<Node>,
+    openings: Vec<Opening>,
+    /// The opening of the last event.
+    last: u32,
 }
 
 impl Layout {
     /// Before the first event.
     pub fn new() -> Self {
         let nameless = |level| Node::new(b"", Step::Skip, level);
-        Self { nodes: [Level::Event, Level::Event, Level::Arguments].map(nameless).to_vec() }
+        let nodes = [Level::Event, Level::Event, Level::Arguments].map(nameless).to_vec();
+        Self { nodes, openings: Vec::new(), last: 0 }
     }
 
-    /// Behind an event's opening bracket.
-    pub const START: Place = Place(0);
+    /// What comes first behind an event's opening bracket at `at`, and where its value starts. What
+    /// was passed of phase and category is noted in the event.
+    #[inline(always)]
+    pub fn open(&mut self, text: &[u8], at: usize, event: &mut Event) -> Scan<(Place, usize)> {
+        let likely = self.openings.get(self.last as usize).map_or(0, |last| last.next);
+        if let Some(opening) = self.openings.get(likely as usize)
+            && let Some(end) = self.nodes[opening.place.0 as usize].predicts(text, at)
+        {
+            self.last = likely;
+            opening.note(at, event);
+            return Ok((opening.place, end));
+        }
+        self.open_otherwise(text, at, event)
+    }
+
+    #[inline(never)]
+    fn open_otherwise(
+        &mut self,
+        text: &[u8],
+        at: usize,
+        event: &mut Event,
+    ) -> Scan<(Place, usize)> {
+        let predicts =
+            |opening: &Opening| self.nodes[opening.place.0 as usize].predicts(text, at).is_some();
+        let known = self.openings.iter().position(predicts);
+        let Some(found) = known.or_else(|| self.learn(text, at)) else {
+            return self.next(text, at, START);
+        };
+        if let Some(last) = self.openings.get_mut(self.last as usize) {
+            last.next = found as u32;
+        }
+        self.last = found as u32;
+        let opening = self.openings[found];
+        opening.note(at, event);
+        Ok((opening.place, at + self.nodes[opening.place.0 as usize].length as usize))
+    }
+
+    /// Remembers how the event at `at` opens, if it is like other events.
+    fn learn(&mut self, text: &[u8], start: usize) -> Option<usize> {
+        if self.nodes.len() >= MOST || self.openings.len() >= MOST_ALIKE as usize {
+            return None;
+        }
+        let (mut phase, mut category) = (None, None);
+        let mut at = start;
+        let (step, end) = loop {
+            let (step, value) = parse(text, at, Level::Event).ok()?;
+            let constant = match step {
+                Step::Phase => &mut phase,
+                Step::Category => &mut category,
+                _ => break (step, value),
+            };
+            let end = scan::plain_end(text, value + 1).filter(|_| text[value] == b'"')?;
+            let (from, to) = (value + 1 - start, end - start);
+            *constant = Some(Content { start: from, end: to, plain: true });
+            at = end + 1;
+        };
+        if at == start || end - start > LONGEST || step == Step::SkipOnce {
+            return None;
+        }
+        let place = Place(self.nodes.len() as u32);
+        self.nodes.push(Node::new(&text[start..end], step, behind(step, Level::Event)));
+        self.openings.push(Opening { place, phase, category, next: 0 });
+        Some(self.openings.len() - 1)
+    }
 
     /// What comes next at `at`, behind the value that belongs to `place`, and where its value
     /// starts. [`Layout::step`] says what it means.
@@ -101,12 +185,7 @@ impl Layout {
     }
 
     fn remember(&mut self, place: Place, step: Step, text: &[u8]) -> Place {
-        let level = match (step, self.nodes[place.0 as usize].level) {
-            (Step::Arguments, _) | (Step::Keep(_) | Step::Skip, Level::Arguments) => {
-                Level::Arguments
-            }
-            _ => Level::Event,
-        };
+        let level = behind(step, self.nodes[place.0 as usize].level);
         let full = self.nodes.len() >= MOST || self.nodes[place.0 as usize].children >= MOST_ALIKE;
         if text.len() > LONGEST || full || step == Step::SkipOnce {
             let place = match level {
@@ -124,6 +203,28 @@ impl Layout {
         parent.children += 1;
         self.nodes.push(node);
         Place(child)
+    }
+}
+
+impl Opening {
+    /// Notes what an opening at `at` says; it says only what is not empty.
+    #[inline(always)]
+    fn note(&self, at: usize, event: &mut Event) {
+        let moved = |content: Content| Content {
+            start: at + content.start,
+            end: at + content.end,
+            plain: content.plain,
+        };
+        event.phase = self.phase.map(moved);
+        event.category = self.category.map_or_else(Content::default, moved);
+    }
+}
+
+/// The level of the keys behind the value of a step.
+fn behind(step: Step, level: Level) -> Level {
+    match (step, level) {
+        (Step::Arguments, _) | (Step::Keep(_) | Step::Skip, Level::Arguments) => Level::Arguments,
+        _ => Level::Event,
     }
 }
 
@@ -151,9 +252,10 @@ impl Node {
         if !lane::same_start(ours, theirs, self.length.min(32)) {
             return None;
         }
-        if self.length > 32 {
-            let left = self.length as usize - 32;
-            if more.get(..left) != rest.get(..left) {
+        let left = self.length.saturating_sub(32);
+        if left > 0 {
+            let (ours, theirs) = (more.first_chunk::<32>()?, rest.first_chunk::<32>()?);
+            if !lane::same_start(ours, theirs, left) {
                 return None;
             }
         }
@@ -184,5 +286,58 @@ fn parse(text: &[u8], at: usize, level: Level) -> Scan<(Step, usize)> {
             Step::Arguments => Ok((Step::SkipOnce, at)),
             step => Ok((step, at)),
         },
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{Layout, MOST_ALIKE};
+    use crate::format::kineto::read::event::{self, Event, Rule};
+
+    fn scanned(layout: &mut Layout, text: &str) -> String {
+        let mut event = Event::new();
+        let end = event::scan(text.as_bytes(), 1, (layout, &mut event), Rule::Strict);
+        format!("{end:?} {event:?}")
+    }
+
+    #[test]
+    fn an_event_means_the_same_whatever_came_before() {
+        let mut events: Vec<String> = [
+            r#"{"ph": "X", "cat": "cpu_op", "name": "a", "pid": 1, "args": {"stream": 7}}"#,
+            r#"{"ph": "X", "cat": "kernel", "name": "b", "pid": 1, "args": {"stream": 8}}"#,
+            r#"{"ph": "X", "cat": "ker\u006eel", "name": "escaped"}"#,
+            r#"{"ph": "X", "cat": "kernel", "cat": "later", "ph": "i", "name": "twice"}"#,
+            r#"{"ph": "X", "name": "between", "cat": "kernel"}"#,
+            r#"{"cat": "kernel", "ph": "X", "name": "the other order"}"#,
+            r#"{"ph": "", "cat": "", "name": "empty"}"#,
+            r#"{"ph": 5, "cat": null, "name": "no texts"}"#,
+            r#"{"ph": "M"}"#,
+            r#"{"ph": "s", "id": 3, "cat": "ac2g", "name": "ac2g", "bp": "e"}"#,
+            r#"{"ph": "X", "cat": "kernel", "args": {"device": 3}, "dur": 1}"#,
+            r#"{"ph": "X", "cat": "kernel", "args": [3], "dur": 1}"#,
+            r#"{"ph": "X",   "cat":   "kernel",   "name": "blanks"}"#,
+            r#"{"name": "no opening", "ph": "X", "cat": "kernel"}"#,
+            r#"{"ph": "X", "cat": "kernel" "name": "a comma too few"}"#,
+            "{}",
+        ]
+        .map(str::to_owned)
+        .to_vec();
+        let long = "long".repeat(20);
+        events.push(format!(r#"{{"ph": "X", "cat": "{long}", "name": "c"}}"#));
+        // More kinds than are remembered.
+        let kinds = 0..2 * MOST_ALIKE;
+        events.extend(kinds.map(|kind| format!(r#"{{"ph": "X", "cat": "k{kind}", "name": "d"}}"#)));
+        // Vectors look at more bytes than an event may have.
+        let events: Vec<String> =
+            events.iter().map(|event| format!("{event}{}", " ".repeat(200))).collect();
+
+        let mut layout = Layout::new();
+        for stride in [1, 3, 5, 1] {
+            for at in 0..events.len() {
+                let event = &events[at * stride % events.len()];
+                let alone = scanned(&mut Layout::new(), event);
+                assert_eq!(scanned(&mut layout, event), alone, "{event}");
+            }
+        }
     }
 }

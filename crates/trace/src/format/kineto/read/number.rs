@@ -125,6 +125,46 @@ pub fn nanos(token: &str) -> Option<i64> {
     i64::try_from(if negative { -rounded } else { rounded }).ok()
 }
 
+/// The float written as at most 15 digits without an exponent, rounded as any parser rounds it, and
+/// the place behind it; `None` of other forms.
+pub fn short_float(text: &[u8], at: usize) -> Option<(f64, usize)> {
+    let (whole, count, end) = digits(text, at);
+    let (part, places, end) = match text.get(end)? {
+        b'.' => digits(text, end + 1),
+        _ => (0, 0, end),
+    };
+    let scale = *TENS.get(places as usize).filter(|_| count > 0 && count + places <= 15)?;
+    // Both below 2^53, so that only the division rounds.
+    Some(((whole * scale + part) as f64 / scale as f64, end))
+}
+
+const TENS: [u64; 15] = {
+    let mut tens = [1; 15];
+    let mut place = 1;
+    while place < tens.len() {
+        tens[place] = 10 * tens[place - 1];
+        place += 1;
+    }
+    tens
+};
+
+/// Three integers in brackets, as grids and blocks are written, and the place behind them; `None`
+/// of other forms.
+pub fn short_triple(text: &[u8], at: usize) -> Option<([u32; 3], usize)> {
+    let mut at = at;
+    let mut triple = [0; 3];
+    for (value, before) in triple.iter_mut().zip([&b"["[..], b", ", b", "]) {
+        let behind = at + before.len();
+        let (number, count, end) = digits(text, behind);
+        if text.get(at..behind) != Some(before) || count == 0 {
+            return None;
+        }
+        *value = u32::try_from(number).ok()?;
+        at = end;
+    }
+    (text.get(at) == Some(&b']')).then_some((triple, at + 1))
+}
+
 /// A float of any form we accept; `None` if it is none. Numbers that are none are NaN.
 pub fn float(token: &str) -> Option<f64> {
     let value: f64 = token.trim().parse().ok()?;
@@ -135,7 +175,7 @@ pub fn float(token: &str) -> Option<f64> {
 mod tests {
     use proptest::prelude::{prop_assert_eq, proptest};
 
-    use super::{digits, nanos, short_nanos};
+    use super::{digits, float, nanos, short_float, short_nanos, short_triple};
 
     #[test]
     fn decimals_become_nanoseconds_without_loss() {
@@ -173,7 +213,32 @@ mod tests {
         }
     }
 
+    #[test]
+    fn triples_are_read_as_they_are_written() {
+        let short = |text: &str| short_triple(text.as_bytes(), 0);
+        assert_eq!(short("[512, 1, 4294967295],"), Some(([512, 1, u32::MAX], 20)));
+        let others =
+            ["[1, 2]", "[1, 2, 3, 4]", "[1,2,3]", "[1, 2, 4294967296]", "[1, , 3]", "[1, 2, 3"];
+        for other in others {
+            assert_eq!(short(other), None, "{other}");
+        }
+    }
+
     proptest! {
+        #[test]
+        fn short_floats_are_those_of_the_standard_parser(
+            whole in 0u64..1_000_000_000_000, part in 0u64..1_000_000_000, places in 0usize..10,
+        ) {
+            let part = &format!("{part:09}")[..places];
+            let text = if places == 0 { format!("{whole}") } else { format!("{whole}.{part}") };
+            let padded = format!("{text}}}\n               ");
+            let short = short_float(padded.as_bytes(), 0);
+            prop_assert_eq!(short.is_some(), text.len() - usize::from(places > 0) <= 15);
+            if let Some((value, end)) = short {
+                prop_assert_eq!((Some(value), end), (float(&text), text.len()));
+            }
+        }
+
         #[test]
         fn the_short_way_agrees_with_the_long_one(
             whole in proptest::num::i64::ANY, part in 0u32..100_000_000, places in 0usize..9,

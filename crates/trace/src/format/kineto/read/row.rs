@@ -300,8 +300,11 @@ fn device_arguments(source: Source<'_>, slices: &mut Slices, row: u32) {
 }
 
 fn float(source: Source<'_>, argument: Argument) -> Option<f64> {
-    let content = source.event.content(argument).of(source.text);
-    str::from_utf8(content).ok().and_then(number::float)
+    let content = source.event.content(argument);
+    match number::short_float(source.text, content.start) {
+        Some((value, end)) if end == content.end => Some(value),
+        _ => str::from_utf8(content.of(source.text)).ok().and_then(number::float),
+    }
 }
 
 fn collective(sink: &mut Sink<'_>, source: Source<'_>) -> Collective {
