@@ -107,6 +107,7 @@ fn measure(args: &BenchTrace, folder: &Path, session: &Session) -> Result<Measur
     let mut meter = Meter::start(session.console, "measuring", Unit::Steps, Some(args.repeats));
     for repeat in 0..args.repeats {
         for (kind, runs) in kinds.iter().zip(&mut runs) {
+            alone::prepare_memory(total / 2);
             runs.push(alone(kind.0, kind.1)?);
         }
         gunzip.push(gunzip_seconds(&zipped)?);
