@@ -11,8 +11,8 @@ use crate::error::Error;
 /// correlation ids, so that launches stay unique.
 const SHIFTED: [&str; 2] = ["\"ts\": ", "\"correlation\": "];
 
-/// Bytes written at once: the page cache keeps a file in pieces as large as the writes that made it,
-/// and reads large pieces faster, as it does those of a file copied or downloaded.
+/// Bytes written at once: the page cache keeps a file in pieces as large as the writes that made
+/// it, and reads large pieces faster, as it does those of a file copied or downloaded.
 const BLOCK: usize = 1 << 20;
 
 /// Text up to a number, the number's whole part, and how much it grows.
