@@ -1,6 +1,6 @@
 //! Batches of a dataset in a deterministic order, decoded ahead by background threads.
 //!
-//! One thread puts batches together and stays two ahead; two more decode row groups, at most one
+//! One thread puts batches together and stays some ahead; two more decode row groups, at most one
 //! window ahead. Order is `shuffle`'s, batches are `gather`'s.
 
 use std::collections::VecDeque;
@@ -17,8 +17,9 @@ use crate::error::Error;
 use crate::gather::{Decoded, Features, Filling};
 use crate::shuffle::{Order, Position, Window};
 
-/// Batches ready ahead of the one in use.
-const BATCHES_AHEAD: usize = 2;
+/// Samples ready ahead of the batch in use, in two batches at least: small batches are used up
+/// before a thread gets its turn on a busy machine.
+const SAMPLES_AHEAD: usize = 1 << 14;
 const DECODE_THREADS: usize = 2;
 
 /// The features of a model in their order: categorical column and rows of its table.
@@ -94,7 +95,7 @@ impl Loader {
         let features = Arc::new(Features::of(features, dataset.fitted(), dataset.dir())?);
         let order = order_of(dataset, &options)?;
         let start = order.resume(&options.start)?;
-        let (sender, batches) = bounded(BATCHES_AHEAD);
+        let (sender, batches) = bounded((SAMPLES_AHEAD / options.batch_size.max(1)).max(2));
         let (jobs, queue) = unbounded::<Job>();
         let mut threads = Vec::with_capacity(DECODE_THREADS + 1);
         for _ in 0..DECODE_THREADS {
