@@ -170,13 +170,15 @@ pub fn run(request: &RunRequest, observe: &mut dyn FnMut(Event<'_>)) -> Result<O
     // Held until the run ends, however it ends: the system lets go of a dead process's locks.
     let _lock = lock(&request.run_folder)?;
     check_folders(request, &start)?;
+    // The first batches are read while the weights are drawn.
+    let batches = lead::batches(request, &start)?;
     let mut ends = comm::world(request.plan.world_size());
     let own = ends.remove(0);
     std::thread::scope(|scope| {
         let follow = |end| scope.spawn(|| worker::Worker::new(request, &start, end)?.follow());
         let followers: Vec<_> = ends.into_iter().map(follow).collect();
         let led = worker::Worker::new(request, &start, own)
-            .and_then(|worker| lead::lead(request, &start, worker, observe));
+            .and_then(|worker| lead::lead(request, &start, (worker, batches), observe));
         let mut result = led;
         for follower in followers {
             match follower.join() {

@@ -57,11 +57,32 @@ impl Stopwatch {
     }
 }
 
+/// The batches that are left, on their way from now on; `None` if no step is.
+pub fn batches(request: &RunRequest, start: &State) -> Result<Option<Loader>, Error> {
+    let training = &request.config.training;
+    let total_steps = steps_of(request);
+    // Where an epoch has no full batch there are no steps either, and the loader says why.
+    if start.step >= total_steps && total_steps > 0 {
+        return Ok(None);
+    }
+    let shuffle = Shuffle { seed: training.seed, buffer_rows: training.shuffle_rows };
+    let options = LoaderOptions {
+        batch_size: training.batch_size,
+        shuffle: (training.shuffle_rows > 0).then_some(shuffle),
+        drop_last: training.drop_last,
+        rows: request.train_rows.clone(),
+        start: start.progress.as_ref().map(|saved| saved.loader.clone()).unwrap_or_default(),
+        epochs: Some(training.epochs),
+    };
+    let features = feature_plan(&request.config.model);
+    Ok(Some(Loader::start(&request.train, &features, options)?))
+}
+
 /// Trains to the end and tells the followers when it is reached.
 pub fn lead(
     request: &RunRequest,
     start: &State,
-    worker: Worker<'_>,
+    (worker, batches): (Worker<'_>, Option<Loader>),
     observe: &mut dyn FnMut(Event<'_>),
 ) -> Result<Outcome, Error> {
     let began = Instant::now();
@@ -81,7 +102,7 @@ pub fn lead(
         saved_step: start.checkpoint.as_ref().map(|_| start.step),
         traced: false,
     };
-    let mut interrupted = leader.train()?;
+    let mut interrupted = leader.train(batches)?;
     // First, so that a trace that cannot be written does not cost the weights.
     leader.save()?;
     leader.write_trace()?;
@@ -104,18 +125,13 @@ pub fn lead(
 
 impl Leader<'_, '_> {
     /// Runs all steps; returns whether it was stopped.
-    fn train(&mut self) -> Result<bool, Error> {
+    fn train(&mut self, batches: Option<Loader>) -> Result<bool, Error> {
         let request = self.request;
         let training = &request.config.training;
-        let rows = request.train_rows.end - request.train_rows.start;
-        let total_steps = total_steps(training, rows);
-        let (step, samples_per_epoch) = (self.step, rows);
-        (self.observe)(Event::Started { step, total_steps, samples_per_epoch });
-        // Where an epoch has no full batch there are no steps either, and the loader says why.
-        if self.step >= total_steps && total_steps > 0 {
-            return Ok(false);
-        }
-        let mut loader = self.loader()?;
+        let total_steps = steps_of(request);
+        let samples_per_epoch = request.train_rows.end - request.train_rows.start;
+        (self.observe)(Event::Started { step: self.step, total_steps, samples_per_epoch });
+        let Some(mut loader) = batches else { return Ok(false) };
         while self.step < total_steps {
             if request.stop.load(Ordering::Relaxed) {
                 return Ok(true);
@@ -131,21 +147,6 @@ impl Leader<'_, '_> {
             }
         }
         Ok(false)
-    }
-
-    fn loader(&self) -> Result<Loader, Error> {
-        let training = &self.request.config.training;
-        let shuffle = Shuffle { seed: training.seed, buffer_rows: training.shuffle_rows };
-        let options = LoaderOptions {
-            batch_size: training.batch_size,
-            shuffle: (training.shuffle_rows > 0).then_some(shuffle),
-            drop_last: training.drop_last,
-            rows: self.request.train_rows.clone(),
-            start: self.position.clone(),
-            epochs: Some(training.epochs),
-        };
-        let features = feature_plan(&self.request.config.model);
-        Ok(Loader::start(&self.request.train, &features, options)?)
     }
 
     /// One step; returns whether there was a batch.
@@ -309,6 +310,11 @@ pub fn in_order(
 
 fn due(every: Option<u64>, step: u64) -> bool {
     every.is_some_and(|every| step.is_multiple_of(every))
+}
+
+fn steps_of(request: &RunRequest) -> u64 {
+    let rows = &request.train_rows;
+    total_steps(&request.config.training, rows.end.saturating_sub(rows.start))
 }
 
 /// Steps of the whole run on `rows` rows per epoch.
