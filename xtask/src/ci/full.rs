@@ -71,8 +71,7 @@ pub fn compare() -> Result<String, Error> {
 
 /// Merges the traces of eight ranks, and opens the results in Python.
 fn merged_opens(root: &Path, folder: &Path) -> Result<String, Error> {
-    let beside = || root.join("../shared/data");
-    let fixtures = std::env::var_os("ROWMILL_FIXTURES").map_or_else(beside, PathBuf::from);
+    let fixtures = fixtures(root);
     // The product runs in another folder.
     let Ok(ranks) = fixtures.join(RANKS).canonicalize() else {
         return Ok(format!("SKIPPED merged traces: no {RANKS} in {}", fixtures.display()));
@@ -88,6 +87,11 @@ fn merged_opens(root: &Path, folder: &Path) -> Result<String, Error> {
     let mut opens = script(&python, root, "merged_opens.py");
     command::run(opens.args(merged).arg(&ranks).current_dir(folder))?;
     Ok(format!("merged traces open there and in {}", PERFETTO_PACKAGES[0]))
+}
+
+fn fixtures(root: &Path) -> PathBuf {
+    let beside = || root.join("../shared/data");
+    std::env::var_os("ROWMILL_FIXTURES").map_or_else(beside, PathBuf::from)
 }
 
 /// The interpreter of a virtual environment with `packages`, made where it is missing.
@@ -114,6 +118,10 @@ pub fn fuzz() -> Result<String, Error> {
 
 /// Damages the traces of the fixtures, whole ones and more often than every day.
 pub fn corruption() -> Result<String, Error> {
+    let traces = fixtures(&tree::root()).join("traces");
+    if !traces.is_dir() {
+        return Ok(format!("SKIPPED: no {}", traces.display()));
+    }
     let arguments = ["test", "--release", "-p", "trace", "--test", "it"];
     let mut tests = cargo(&arguments);
     command::run(tests.env("ROWMILL_CORRUPTION", "full")).map(|()| "no panics".to_owned())
