@@ -30,6 +30,7 @@ import collect
 import device as devices
 import kernels
 import measure
+import profiles
 import suite
 import torch
 from torch.profiler import profile, record_function
@@ -83,9 +84,9 @@ def sweep(kernel, run, seconds, kept, device, arguments):
     points = [(shape, dtype) for dtype in kernel.dtypes for shape in kernel.shapes(most)
               if dtype != "tf32" or device.kind == "cuda"]
     random.Random(arguments.seed).shuffle(points)
-    rows, at, lost, warmed = [], 0, 0, False
+    rows, at, lost, warmed, measured = [], 0, 0, False, 0
     size = 1 if device.kind == "cpu" or kernel.wall else GROUP
-    while at < len(points) and (not rows or time.monotonic() < until):
+    while at < len(points) and (at == 0 or time.monotonic() < until):
         group = [Point(kernel, shape, dtype) for shape, dtype in points[at : at + size]]
         at += size
         if not warmed:
@@ -95,13 +96,16 @@ def sweep(kernel, run, seconds, kept, device, arguments):
         found, without_memory = timed(group, device)
         rows += found
         lost += without_memory
+        measured += len({row[1:3] for row in found})
     table = io.StringIO()
     writer = csv.writer(table, lineterminator="\n")
     writer.writerow(COLUMNS)
     writer.writerows(sorted(rows))
     kept.add(run, f"microbench/{kernel.name}.csv", table.getvalue().encode(), "microbench", op=kernel.name)
-    return {"rows": len(rows), "shapes": min(at, len(points)), "shapes_in_sweep": len(points),
-            "shapes_out_of_memory": lost}
+    if not rows:
+        raise profiles.NoKernels(f"no shape was measured, {lost} found no memory; hint: CUPTI must be usable")
+    return {"shapes": measured, "shapes_in_sweep": len(points), "shapes_out_of_memory": lost,
+            "shapes_incomplete": min(at, len(points)) - measured - lost}
 
 
 class Point:
@@ -215,7 +219,10 @@ def call(number, run, device, samples):
 
 
 def rows_of(number, point, timeline):
-    """Rows of a point: per call the sum of what it ran; for `launch` the host's side of it too."""
+    """Rows of a point: per call the sum of what it ran; for `launch` the host's side of it too.
+
+    None where the profile has lost the work of a call: a time that lacks a kernel is worse than no time.
+    """
     calls = [[] for _ in range(SAMPLES)]
     marks = sorted((one for one in timeline.annotations if one["name"].startswith(f"call#{number}#")),
                    key=lambda one: one["ts"])
@@ -225,8 +232,7 @@ def rows_of(number, point, timeline):
         if mark:
             calls[int(mark["name"].rsplit("#", 1)[1])].append((work, start))
     if not all(calls):
-        raise RuntimeError(f"{point.kernel.name} {point.shape}: expected work of the GPU in each of {SAMPLES} calls, "
-                           f"found none in {sum(not one for one in calls)}")
+        return []
     by_name = {}
     for work, _ in (pair for one in calls for pair in one):
         by_name[work["name"]] = by_name.get(work["name"], 0.0) + work["dur"]

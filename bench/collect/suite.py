@@ -46,14 +46,23 @@ class Suite:
         self.handle = os.open(self.folder, os.O_RDONLY)
         try:
             fcntl.flock(self.handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError:
-            raise Refused(f"{self.folder}: another process writes this suite; wait for it, or choose another --out")
+            self.open()
+        except BaseException as error:
+            os.close(self.handle)
+            if isinstance(error, BlockingIOError):
+                raise Refused(f"{self.folder}: another process writes this suite; wait for it, or choose another --out")
+            raise
+        return self
+
+    def open(self):
         for left in self.folder.rglob(".*.tmp"):
             left.unlink()
         path = self.folder / LIST
         if path.exists():
-            self.content = self.checked(json.loads(path.read_text()))
-        return self
+            try:
+                self.content = self.checked(json.loads(path.read_text()))
+            except ValueError as error:
+                raise Refused(f"{path}: expected the list of a suite, got no JSON ({error}); choose another --out")
 
     def __exit__(self, *_):
         os.close(self.handle)

@@ -35,6 +35,7 @@ with --full, what is slow or heavy:
   compare    a trace of ours opens in the Python trace tools (bench/compare/trace_opens.py), and so
              do the merged traces of eight ranks (bench/compare/merged_opens.py); PyTorch gives the
              same scores (torch_agrees.py) and takes the same steps (teacher_forced.py)
+  suite      bench/collect makes a small suite of PyTorch runs, which is checked as the recorded ones
   fuzz       the property tests of `data` and `device` with 20 000 cases
   corruption every trace of the fixtures cut at 200 places and with 1 000 wrong bytes
 
@@ -43,7 +44,7 @@ Options:
   --only STAGE  this stage only (may be repeated; slow stages too)";
 
 /// Every stage with whether it is slow.
-const STAGES: [(&str, bool, Run); 11] = [
+const STAGES: [(&str, bool, Run); 12] = [
     ("tools", false, tool::install),
     ("format", false, format),
     ("clippy", false, clippy),
@@ -53,6 +54,7 @@ const STAGES: [(&str, bool, Run); 11] = [
     ("readme", false, readme::run),
     ("licences", true, full::licences),
     ("compare", true, full::compare),
+    ("suite", true, full::suite),
     ("fuzz", true, full::fuzz),
     ("corruption", true, full::corruption),
 ];

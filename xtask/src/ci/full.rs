@@ -17,6 +17,8 @@ const PERFETTO_PACKAGES: [&str; 2] = ["perfetto==0.59.1", "protobuf<8"];
 const RANKS: &str = "traces/dlrm8/dlrm_kineto.tar.gz";
 /// What exported weights must agree with.
 const TORCH_PACKAGES: [&str; 3] = ["torch==2.14.1", "numpy<3", "safetensors<1"];
+/// What a suite of PyTorch runs is made with; the same torch as in `TORCH_PACKAGES`.
+const SUITE_REQUIREMENTS: &str = "bench/collect/requirements.txt";
 /// Keeps what is compared small: a few steps on a few rows.
 const TRAIN: &str = "train dlrm-criteo-kaggle --train rows.txt --run run --set rows_cap=2000 \
                      --set training.steps=100 --trace trace --trace-steps 10..20";
@@ -109,6 +111,27 @@ fn script(python: &Path, root: &Path, name: &str) -> Command {
     let mut command = Command::new(python);
     command.arg(root.join("bench/compare").join(name));
     command
+}
+
+/// Records a small suite of PyTorch runs and checks it as the recorded ones are checked.
+pub fn suite() -> Result<String, Error> {
+    let root = tree::root();
+    let requirements = root.join(SUITE_REQUIREMENTS).display().to_string();
+    let python = environment(&root.join("target/venv-torch"), &["-r", &requirements])?;
+    let collect = |name: &str| {
+        let mut command = Command::new(&python);
+        command.arg(root.join("bench/collect").join(name));
+        command
+    };
+    command::run(&mut collect("selftest.py"))?;
+    let folder = root.join("target/suite-fresh");
+    if folder.exists() {
+        std::fs::remove_dir_all(&folder).map_err(Error::io(&folder))?;
+    }
+    let quick = ["--device", "cpu", "--quick", "--out"];
+    command::run(collect("record.py").args(quick).arg(&folder))?;
+    let mut tests = cargo(&["test", "--release", "-p", "trace", "--test", "it", "suite"]);
+    command::run(tests.env("ROWMILL_SUITE", &folder)).map(|()| "a fresh suite is whole".to_owned())
 }
 
 pub fn fuzz() -> Result<String, Error> {
