@@ -84,28 +84,27 @@ def sweep(kernel, run, seconds, kept, device, arguments):
     points = [(shape, dtype) for dtype in kernel.dtypes for shape in kernel.shapes(most)
               if dtype != "tf32" or device.kind == "cuda"]
     random.Random(arguments.seed).shuffle(points)
-    rows, at, lost, warmed, measured = [], 0, 0, False, 0
+    rows, at, warmed, lost = [], 0, False, Lost()
     size = 1 if device.kind == "cpu" or kernel.wall else GROUP
     while at < len(points) and (at == 0 or time.monotonic() < until):
         group = [Point(kernel, shape, dtype) for shape, dtype in points[at : at + size]]
         at += size
         if not warmed:
             # The first call loads libraries and modules; it is not the sweep's.
-            timed(group[:1], device)
+            timed(group[:1], device, Lost())
             warmed = True
-        found, without_memory = timed(group, device)
-        rows += found
-        lost += without_memory
-        measured += len({row[1:3] for row in found})
+        rows += timed(group, device, lost)
     table = io.StringIO()
     writer = csv.writer(table, lineterminator="\n")
     writer.writerow(COLUMNS)
     writer.writerows(sorted(rows))
     kept.add(run, f"microbench/{kernel.name}.csv", table.getvalue().encode(), "microbench", op=kernel.name)
     if not rows:
-        raise profiles.NoKernels(f"no shape was measured, {lost} found no memory; hint: CUPTI must be usable")
-    return {"shapes": measured, "shapes_in_sweep": len(points), "shapes_out_of_memory": lost,
-            "shapes_incomplete": min(at, len(points)) - measured - lost}
+        raise profiles.NoKernels(f"no shape was measured ({lost.problem or 'no work of the GPU was recorded'}); "
+                                 "hint: CUPTI must be usable")
+    measured = len({row[1:3] for row in rows})
+    return {"shapes": measured, "shapes_in_sweep": len(points), "shapes_out_of_memory": lost.memory,
+            "shapes_incomplete": min(at, len(points)) - measured - lost.memory, "first_problem": lost.problem}
 
 
 class Point:
@@ -124,6 +123,21 @@ class Point:
                 len(samples), timer, count)
 
 
+class Lost:
+    """Shapes that could not be timed: how many found no memory, and what stopped the first of the others."""
+
+    memory, problem = 0, None
+
+    def count(self, error, device):
+        """Raises again what leaves the device unusable."""
+        if devices.is_out_of_memory(error):
+            self.memory += 1
+            device.forget()
+        else:
+            device.synchronize()
+            self.problem = self.problem or suite.first_line(error)
+
+
 @contextlib.contextmanager
 def products_in(dtype):
     """TF32 where it is asked for, and whatever it was before afterwards."""
@@ -135,27 +149,19 @@ def products_in(dtype):
         torch.set_float32_matmul_precision(before)
 
 
-def timed(group, device):
-    """(rows of the points, how many found no memory)."""
-    if group[0].kernel.wall:
-        return each(group, device, walled)
-    if device.kind == "cpu":
-        return each(group, device, on_cpu)
-    return on_gpu(group, device)
-
-
-def each(group, device, measured):
-    rows, lost = [], 0
+def timed(group, device, lost):
+    """Rows of the points."""
+    if device.kind == "cuda" and not group[0].kernel.wall:
+        return on_gpu(group, device, lost)
+    measured = walled if group[0].kernel.wall else on_cpu
+    rows = []
     for point in group:
         try:
             with products_in(point.dtype):
                 rows.append(measured(point, device))
-        except Exception as error:
-            if not devices.is_out_of_memory(error):
-                raise
-            lost += 1
-            device.forget()
-    return rows, lost
+        except RuntimeError as error:
+            lost.count(error, device)
+    return rows
 
 
 def walled(point, device):
@@ -173,23 +179,18 @@ def on_cpu(point, device):
     run(1)
     one = time.perf_counter() - begin
     samples = measure.free_running(run, device, max(5, min(SAMPLES, int(CPU_SECONDS_MOST / one))))[0]
-    timeline = activity.Timeline(recorded([(point, run)], device, samples=1))
+    timeline = activity.Timeline(recorded([(point, run)], device, 1, Lost()))
     name = busiest_operator(timeline)
     return point.row(samples, name, device.timer, "")
 
 
-def on_gpu(group, device):
+def on_gpu(group, device, lost):
     """All points in one profile, each call under an annotation of its own."""
-    ready, lost = [], 0
-    timeline = activity.Timeline(recorded([(point, None) for point in group], device, SAMPLES, ready))
-    lost = len(group) - len(ready)
-    rows = []
-    for number, point in ready:
-        rows += rows_of(number, point, timeline)
-    return rows, lost
+    timeline = activity.Timeline(recorded([(point, None) for point in group], device, SAMPLES, lost))
+    return [row for number, point in enumerate(group) for row in rows_of(number, point, timeline)]
 
 
-def recorded(points, device, samples, ready=None):
+def recorded(points, device, samples, lost):
     """The text of a profile in which call `i` of point `n` runs under the annotation `call#n#i`."""
     measure.profiled_before = True
     with profile(activities=list(device.activities)) as profiler:
@@ -197,11 +198,8 @@ def recorded(points, device, samples, ready=None):
             try:
                 with products_in(point.dtype):
                     call(number, run or point.make(device), device, samples)
-                if ready is not None:
-                    ready.append((number, point))
-            except Exception as error:
-                if ready is None or not devices.is_out_of_memory(error):
-                    raise
+            except RuntimeError as error:
+                lost.count(error, device)
     with tempfile.TemporaryDirectory(prefix="rowmill-") as folder:
         path = pathlib.Path(folder) / "trace.json"
         profiler.export_chrome_trace(str(path))

@@ -30,6 +30,8 @@ import suite
 import torch
 
 HERE = pathlib.Path(__file__).resolve().parent
+# What is tried is small: threads that wait for each other on a busy machine would take most of the time.
+torch.set_num_threads(1)
 
 
 class MadeEvent:
