@@ -176,6 +176,8 @@ def provenance(kept):
                   for one in content["runs"] if one.get("rows_cap")})
     tables = f"Tables were cut: {'; '.join(cut)}." if cut else "No table was cut."
     seconds = sum(one["seconds"] for one in content["runs"])
+    small = ["A quick suite is small models of few steps: it shows what a suite holds and is something to try programs on; "
+             "times to judge a prediction by are those of a full one.", ""] if content["quick"] else []
     return "\n".join([
         "# Measured runs of PyTorch", "",
         "Step times, traces, execution traces, kernel times and antipatterns, measured by `bench/collect` and written by",
@@ -185,6 +187,7 @@ def provenance(kept):
         f"{facts.get('system')} {facts.get('kernel')}, {facts.get('threads')} threads",
         f"- when: {facts.get('date')}, at commit {facts.get('commit') or 'unknown'} or a change of it; {seconds:.0f} s of runs",
         f"- again: `python bench/collect/record.py --device {content['device']}{quick} --seed {content['seed']} --out DIR`", "",
+        *small,
         f"{tables} `step` is the un-profiled time from one step to the next ({timer_of(kept)}); batches come from host memory in"
         f" every step.{noise}", "",
         "![shares of a step](steps.svg)", "", "",

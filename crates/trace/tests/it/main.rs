@@ -16,3 +16,4 @@ mod merge;
 mod open;
 mod perfetto;
 mod recording;
+mod suite;
