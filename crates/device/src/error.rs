@@ -1,6 +1,7 @@
 //! What a caller can get wrong: shapes that do not fit together and ids outside their table.
 //! Knows nothing of files or configurations.
 
+use schema::Precision;
 use schema::batch::JaggedError;
 
 /// A refused call; nothing was written that the caller keeps.
@@ -17,6 +18,18 @@ pub enum Error {
         expected: usize,
         /// Elements (or extent) passed.
         got: usize,
+    },
+    /// A factor of a product is in another precision than the other one.
+    #[error("{op}: {what}: expected {expected}, got {got}")]
+    Precision {
+        /// The operation.
+        op: &'static str,
+        /// The argument.
+        what: &'static str,
+        /// Of the factor named first.
+        expected: Precision,
+        /// Of this one.
+        got: Precision,
     },
     /// The jagged tensor's layout is broken.
     #[error("{op}: {cause}")]

@@ -183,6 +183,7 @@ const SHORT_KEYS: [(&str, &[&str]); 3] = [
         "training",
         &[
             "batch_size",
+            "precision",
             "epochs",
             "steps",
             "seed",

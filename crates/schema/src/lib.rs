@@ -25,5 +25,5 @@ pub use op::{GemmProduct, Op, OpWork, Pass};
 pub use optimizer::{LearningRateSchedule, Optimizer, OptimizerConfig, WeightDecayMode};
 pub use plan::{ShardingPlan, Tile};
 pub use source::DataConfig;
-pub use training::TrainingConfig;
+pub use training::{Precision, TrainingConfig};
 pub use unit::{Bytes, Nanos, Rank, TableId};

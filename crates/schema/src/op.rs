@@ -5,6 +5,7 @@
 //! here once.
 
 use crate::optimizer::Optimizer;
+use crate::training::Precision;
 
 /// Which of a linear layer's three matrix products; `m`, `n`, `k` in [`Op::Gemm`] are the product's
 /// own.
@@ -77,6 +78,8 @@ pub enum Op {
     Gemm {
         /// Which product.
         product: GemmProduct,
+        /// Of what it multiplies.
+        precision: Precision,
         /// Rows of the result.
         m: usize,
         /// Columns of the result.
@@ -195,7 +198,7 @@ impl Op {
             Self::EmbeddingBackward { ids, pooled_elements, .. } => {
                 vec![vec![ids], vec![pooled_elements]]
             }
-            Self::Gemm { product, m, n, k } => match product {
+            Self::Gemm { product, m, n, k, .. } => match product {
                 GemmProduct::Forward => vec![vec![m, k], vec![n, k]],
                 GemmProduct::BackwardInput => vec![vec![m, k], vec![k, n]],
                 GemmProduct::BackwardWeight => vec![vec![k, m], vec![k, n]],
@@ -238,7 +241,15 @@ impl Op {
                 let rows = 2 * (unique_row_bytes + 4 * state);
                 (elements + update, 8 * ids + 4 * pooled_elements + rows)
             }
-            Self::Gemm { m, n, k, .. } => (2 * m * n * k, 4 * (m * k + k * n + m * n)),
+            Self::Gemm { m, n, k, product, precision } => {
+                let value = match precision {
+                    Precision::F32 => 4,
+                    Precision::Bf16 => 2,
+                };
+                // The gradient of a weight is f32 in either.
+                let result = if product == GemmProduct::BackwardWeight { 4 } else { value };
+                (2 * m * n * k, value * (m * k + k * n) + result * m * n)
+            }
             Self::Pack { elements } => (0, 8 * elements),
             Self::ReluBackward { elements } => (elements, 12 * elements),
             Self::Interaction { batch_size, vectors, dim, pass } => {
@@ -280,6 +291,7 @@ fn row_update(optimizer: Optimizer, rows: usize, elements: usize) -> (usize, usi
 mod tests {
     use super::{GemmProduct, Op, OpWork};
     use crate::optimizer::Optimizer;
+    use crate::training::Precision;
 
     #[test]
     fn useful_bytes_of_the_embedding_follow_the_baselines() {
@@ -308,8 +320,14 @@ mod tests {
 
     #[test]
     fn a_product_counts_two_flops_per_multiply_add() {
-        let op = Op::Gemm { product: GemmProduct::Forward, m: 2, n: 3, k: 5 };
-        assert_eq!(op.work(), OpWork { flops: 60, bytes: 4 * (10 + 15 + 6) });
+        let check = |product, precision, bytes: u64| {
+            let op = Op::Gemm { product, precision, m: 2, n: 3, k: 5 };
+            assert_eq!(op.work(), OpWork { flops: 60, bytes });
+            op
+        };
+        let op = check(GemmProduct::Forward, Precision::F32, 4 * (10 + 15 + 6));
         assert_eq!(op.shapes(), [[2, 5], [3, 5]]);
+        check(GemmProduct::Forward, Precision::Bf16, 2 * (10 + 15 + 6));
+        check(GemmProduct::BackwardWeight, Precision::Bf16, 2 * (10 + 15) + 4 * 6);
     }
 }

@@ -2,12 +2,36 @@
 
 use serde::{Deserialize, Serialize};
 
+/// In what the matrix products multiply; sums, weights as they are kept, embeddings, interaction
+/// and loss are f32 in either.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Precision {
+    /// 32-bit floats.
+    #[default]
+    F32,
+    /// Weights, activations and their gradients rounded to bf16 where they enter a product.
+    Bf16,
+}
+
+impl std::fmt::Display for Precision {
+    fn fmt(&self, out: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        out.write_str(match self {
+            Self::F32 => "f32",
+            Self::Bf16 => "bf16",
+        })
+    }
+}
+
 /// The `[training]` section of a job.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct TrainingConfig {
     /// Samples per step over all ranks.
     pub batch_size: usize,
+    /// Of the matrix products.
+    #[serde(default)]
+    pub precision: Precision,
     /// Passes over the training data.
     #[serde(default = "one")]
     pub epochs: u64,

@@ -1,15 +1,16 @@
 //! Layers with explicit forward and backward. Each owns its buffers, sized once for the largest
 //! batch; parameters live in one list that the optimizer, the collectives and the checkpoint all
-//! walk. What passes between layers is in panels (`device::ops::gemm::panels`); embeddings and the
-//! batch are row-major.
+//! walk. What passes between layers is in panels (`device::ops::gemm::panels`), between the linear
+//! layers of an MLP in the products' precision; embeddings and the batch are row-major.
 
 pub mod cross;
 pub mod interaction;
 pub mod linear;
 pub mod logit;
 pub mod mlp;
+mod rounded;
 
-use schema::ModelConfig;
+use schema::{ModelConfig, Precision};
 
 use crate::initial;
 use crate::parameter::DenseParameter;
@@ -17,14 +18,21 @@ use crate::parameter::DenseParameter;
 /// Collects the dense parameters while layers are built; their order is part of the checkpoint.
 pub struct ParameterList<'a> {
     model: &'a ModelConfig,
+    precision: Precision,
     list: Vec<DenseParameter>,
 }
 
 impl<'a> ParameterList<'a> {
-    /// An empty list for `model`.
+    /// An empty list for `model`, whose products are in `precision`.
     #[must_use]
-    pub fn new(model: &'a ModelConfig) -> Self {
-        Self { model, list: Vec::new() }
+    pub fn new(model: &'a ModelConfig, precision: Precision) -> Self {
+        Self { model, precision, list: Vec::new() }
+    }
+
+    /// Of the products of the layers that are built.
+    #[must_use]
+    pub fn precision(&self) -> Precision {
+        self.precision
     }
 
     /// All parameters, in the order they were added.

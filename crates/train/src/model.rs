@@ -115,7 +115,7 @@ impl Model {
         tiles: Vec<TileState>,
     ) -> Self {
         let model = &config.model;
-        let mut list = ParameterList::new(model);
+        let mut list = ParameterList::new(model, config.training.precision);
         let bottom_layers = (model.dense_features, &model.bottom[..]);
         let bottom = Mlp::new(&mut list, "bottom", bottom_layers, batch_max);
         let interaction = InteractionLayer::new(&mut list, model, batch_max);

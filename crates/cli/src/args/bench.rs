@@ -3,12 +3,13 @@
 use std::path::PathBuf;
 
 use clap::{Args, Subcommand, ValueEnum};
-use schema::{DataType, IndexDistribution, Optimizer};
+use schema::{DataType, IndexDistribution, Optimizer, Precision};
 
 const TRAIN_AFTER: &str = "\
 Examples:
   rowmill bench train --config dlrm-default --threads 2
   rowmill bench train --config my.toml --batch-size 512 --pooling 32 --distribution zipf:1.05
+  rowmill bench train --config dlrm-default --precision bf16
   rowmill bench train --config dlrm-mlperf --optimizer rowwise_adagrad --format json
 
 Trains on made-up batches in memory: 65,536 samples' worth of distinct batches in turn, no files.
@@ -16,11 +17,13 @@ Steps are timed one by one and unrecorded; other steps are recorded for the brea
 measured in the same run, in turns with the steps, on as many threads.
 
   samples_per_s, step_ms            median of the timed steps; …_min and …_max beside them
-  gemm_pct_of_peak                  FLOPs of all matrix products ÷ their time ÷ fma_peak_gflop_per_s
+  gemm_pct_of_peak                  time that all matrix products need at the peak of their precision,
+                                    fma_peak_gflop_per_s or bf16_peak_gflop_per_s, ÷ their time
   rest_pct_of_step                  everything but the matrix products, gaps included
   ops                               per operation: ms, share, GFLOP/s, useful GB/s, % of the roofline
   gemms                             per product and shape (M×K by K×N): ms, GFLOP/s, % of peak
   fma_peak_gflop_per_s              f32 multiply-adds in registers, the better of 256 and 512 bits
+  bf16_peak_gflop_per_s             pairs of bf16 in registers, where there is an instruction for them
   gather_limit_gb_per_s             random rows, of the tables' length, from as large an array
   read_modify_write_limit_gb_per_s  the same, written back; bytes read and written
   stream_limit_gb_per_s             one pass over that array
@@ -52,12 +55,12 @@ Examples:
 const GEMM_AFTER: &str = "\
 Examples:
   rowmill bench gemm --threads 2
-  rowmill bench gemm --shape 2048x512x512 2048x13x512 --format json
+  rowmill bench gemm --shape 2048x512x512 2048x13x512 --precision bf16 --format json
 
 A shape is M×K×N of the forward product Y[M, N] = X[M, K] Wᵀ; the gradients have the same FLOPs.
   forward_…, backward_input_…, backward_weight_…
-                                       gflop_per_s, and pct_of_peak: share of f32 multiply-adds in
-                                       registers on as many threads, measured in turns
+                                       gflop_per_s, and pct_of_peak: share of multiply-adds of the
+                                       precision in registers on as many threads, measured in turns
   apparent_clock_ghz, foreign_cpu, rejected_samples, trusted
                                        as in rowmill bench train";
 
@@ -140,6 +143,9 @@ pub struct BenchTrain {
     /// Samples of a step [default: the configuration's]
     #[arg(long, value_name = "B")]
     pub batch_size: Option<usize>,
+    /// Of the matrix products: f32 or bf16 [default: the configuration's]
+    #[arg(long, value_name = "TYPE", value_parser = precision)]
+    pub precision: Option<Precision>,
     /// Ids of every bag
     #[arg(long, value_name = "L", default_value_t = 1, value_parser = at_least_one)]
     pub pooling: usize,
@@ -200,6 +206,9 @@ pub struct BenchGemm {
     #[arg(long, value_name = "MxKxN", num_args = 1.., value_delimiter = ',', value_parser = gemm_shape,
           default_value = "2048x512x512,2048x1024x1024,2048x479x1024,2048x13x512")]
     pub shape: Vec<GemmShape>,
+    /// Of the products: f32 or bf16
+    #[arg(long, value_name = "TYPE", default_value = "f32", value_parser = precision)]
+    pub precision: Precision,
     /// Calls of each product in a turn
     #[arg(long, value_name = "N", default_value_t = 5, value_parser = clap::value_parser!(u64).range(1..=100_000))]
     pub calls: u64,
@@ -277,6 +286,10 @@ impl Stage {
 
 /// An optimizer as configurations name it.
 fn data_type(text: &str) -> Result<DataType, String> {
+    serde_json::from_value(text.into()).map_err(|error| error.to_string())
+}
+
+fn precision(text: &str) -> Result<Precision, String> {
     serde_json::from_value(text.into()).map_err(|error| error.to_string())
 }
 

@@ -21,7 +21,13 @@ impl Avx2 {
 
 /// Proof that the machine has AVX-512 F, VL, BW and DQ, and with them AVX2 and FMA.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Avx512(());
+pub struct Avx512 {
+    bf16: Option<Avx512Bf16>,
+}
+
+/// Proof that the machine has that and multiplies pairs of bf16 (`vdpbf16ps`).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Avx512Bf16(());
 
 impl Avx512 {
     /// The token, where the machine has the whole group.
@@ -35,7 +41,23 @@ impl Avx512 {
             && is_x86_feature_detected!("avx512dq");
         #[cfg(not(target_arch = "x86_64"))]
         let present = false;
-        present.then_some(Self(()))
+        #[cfg(target_arch = "x86_64")]
+        let pairs = is_x86_feature_detected!("avx512bf16");
+        #[cfg(not(target_arch = "x86_64"))]
+        let pairs = false;
+        present.then_some(Self { bf16: pairs.then_some(Avx512Bf16(())) })
+    }
+
+    /// The token of the products of bf16, where the machine has them.
+    #[must_use]
+    pub fn bf16(self) -> Option<Avx512Bf16> {
+        self.bf16
+    }
+
+    /// The group alone: kernels do without the products of bf16.
+    #[must_use]
+    pub fn without_bf16(self) -> Self {
+        Self { bf16: None }
     }
 }
 

@@ -11,7 +11,7 @@
 use std::hint::black_box;
 use std::time::Instant;
 
-use crate::cpu::{Avx2, Avx512, Pool};
+use crate::cpu::{Avx2, Avx512, Avx512Bf16, Pool};
 
 /// Registers that are summed into.
 const REGISTERS: usize = 12;
@@ -32,23 +32,7 @@ pub enum Arithmetic {
     /// f32, fused, 16 lanes.
     Fma512(Avx512),
     /// Pairs of bf16 into f32, 16 lanes.
-    Bf16Pairs512(Bf16Pairs),
-}
-
-/// Proof that the machine multiplies pairs of bf16.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Bf16Pairs(());
-
-impl Bf16Pairs {
-    /// The token, where the machine has AVX-512 with `vdpbf16ps`.
-    #[must_use]
-    pub fn new() -> Option<Self> {
-        #[cfg(target_arch = "x86_64")]
-        let present = Avx512::new().is_some() && is_x86_feature_detected!("avx512bf16");
-        #[cfg(not(target_arch = "x86_64"))]
-        let present = false;
-        present.then_some(Self(()))
-    }
+    Bf16Pairs512(Avx512Bf16),
 }
 
 impl Arithmetic {
@@ -63,7 +47,7 @@ impl Arithmetic {
     /// The bf16 form, where the machine has one.
     #[must_use]
     pub fn bf16_form() -> Option<Self> {
-        Bf16Pairs::new().map(Self::Bf16Pairs512)
+        Avx512::new().and_then(Avx512::bf16).map(Self::Bf16Pairs512)
     }
 
     /// FLOPs of one register's multiply-add.
@@ -119,8 +103,8 @@ mod x86 {
     use std::arch::x86_64::*;
     use std::hint::black_box;
 
-    use super::{Bf16Pairs, REGISTERS, ROUNDS};
-    use crate::cpu::{Avx2, Avx512};
+    use super::{REGISTERS, ROUNDS};
+    use crate::cpu::{Avx2, Avx512, Avx512Bf16};
 
     pub(super) fn fma256(_: Avx2) -> f32 {
         // SAFETY: the token proves AVX2 and FMA.
@@ -132,7 +116,7 @@ mod x86 {
         unsafe { enter_fma512() }
     }
 
-    pub(super) fn bf16_pairs512(_: Bf16Pairs) -> f32 {
+    pub(super) fn bf16_pairs512(_: Avx512Bf16) -> f32 {
         // SAFETY: the token proves AVX-512 F and BF16.
         unsafe { enter_bf16_pairs512() }
     }

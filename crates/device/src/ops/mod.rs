@@ -12,5 +12,6 @@ pub mod gemm;
 pub mod interaction;
 pub mod loss;
 pub(crate) mod slot;
+mod turn;
 
 pub use slot::{Output, Slot};

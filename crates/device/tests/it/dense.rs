@@ -5,6 +5,7 @@ mod activation;
 mod cross;
 mod dense_update;
 mod gemm;
+mod gemm_bf16;
 mod interaction;
 mod loss;
 
@@ -51,13 +52,18 @@ fn bits(values: &[f32]) -> Vec<u32> {
 /// Runs `op` on every instruction set with 1, 2 and 7 threads; within one set the bytes must agree.
 /// Gives one result per set, portable first.
 fn on_every_cpu(op: impl Fn(&Cpu) -> Vec<f32>) -> Vec<Vec<f32>> {
+    on_cpus(&Isa::all(), op)
+}
+
+/// As [`on_every_cpu`], on these instruction sets.
+fn on_cpus(sets: &[Isa], op: impl Fn(&Cpu) -> Vec<f32>) -> Vec<Vec<f32>> {
     let on = |isa: Isa| {
         let [one, two, seven] = [1, 2, 7].map(|threads| op(&Cpu::with_isa(threads, isa)));
         assert!(bits(&one) == bits(&two), "{isa:?}: 2 threads differ from 1");
         assert!(bits(&one) == bits(&seven), "{isa:?}: 7 threads differ from 1");
         one
     };
-    Isa::all().into_iter().map(on).collect()
+    sets.iter().map(|&isa| on(isa)).collect()
 }
 
 /// As [`on_every_cpu`], for operations that promise the same bytes on every instruction set.

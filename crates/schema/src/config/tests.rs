@@ -1,6 +1,7 @@
 use expect_test::{Expect, expect};
 
 use super::JobConfig;
+use crate::training::Precision;
 
 const JOB: &str = r#"
 [model]
@@ -46,6 +47,18 @@ fn overrides_by_path_and_by_short_key() {
     assert_eq!(config.training.batch_size, 32);
     assert_eq!(config.model.tables[0].rows, 50);
     assert_eq!(config.model.name, "x");
+}
+
+#[test]
+fn products_are_in_f32_unless_told_otherwise() {
+    assert_eq!(job(&[]).unwrap().training.precision, Precision::F32);
+    assert_eq!(job(&[("precision", "bf16")]).unwrap().training.precision, Precision::Bf16);
+    check(
+        &[("training.precision", "f16")],
+        expect![[r#"
+            unknown variant `f16`, expected `f32` or `bf16`
+            in `training.precision`"#]],
+    );
 }
 
 #[test]

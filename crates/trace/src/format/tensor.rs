@@ -1,12 +1,14 @@
 //! The tensors of an operation as traces list them: shapes and element types, no data.
 
-use schema::{Op, Pass};
+use schema::{Op, Pass, Precision};
 
 /// Element type of a tensor.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Element {
     /// f32.
     Float,
+    /// bf16.
+    BFloat16,
     /// i64.
     Long,
 }
@@ -16,6 +18,7 @@ impl Element {
     pub fn kineto(self) -> &'static str {
         match self {
             Self::Float => "float",
+            Self::BFloat16 => "c10::BFloat16",
             Self::Long => "long int",
         }
     }
@@ -24,6 +27,7 @@ impl Element {
     pub fn execution_trace(self) -> &'static str {
         match self {
             Self::Float => "Tensor(float)",
+            Self::BFloat16 => "Tensor(c10::BFloat16)",
             Self::Long => "Tensor(long)",
         }
     }
@@ -32,6 +36,7 @@ impl Element {
     pub fn bytes(self) -> usize {
         match self {
             Self::Float => 4,
+            Self::BFloat16 => 2,
             Self::Long => 8,
         }
     }
@@ -49,6 +54,7 @@ pub fn inputs(op: &Op) -> Vec<Tensor> {
     let element = |position| match op {
         Op::InputDist { .. } | Op::EmbeddingForward { .. } => Element::Long,
         Op::EmbeddingBackward { .. } if position == 0 => Element::Long,
+        Op::Gemm { precision: Precision::Bf16, .. } => Element::BFloat16,
         _ => Element::Float,
     };
     let shapes = op.shapes().into_iter().enumerate();

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 
 use expect_test::expect;
-use schema::{GemmProduct, Nanos, Op};
+use schema::{GemmProduct, Nanos, Op, Precision};
 use serde_json::Value;
 use trace::Recorder;
 
@@ -23,7 +23,13 @@ fn attribute<'a>(node: &'a Value, name: &str) -> &'a Value {
 fn a_small_step_becomes_these_nodes() {
     let mut recorder = Recorder::new(info());
     recorder.begin_step(7, Nanos(1_000_000));
-    let op = Op::Gemm { product: GemmProduct::BackwardWeight, m: 2, n: 3, k: 5 };
+    let op = Op::Gemm {
+        product: GemmProduct::BackwardWeight,
+        precision: Precision::F32,
+        m: 2,
+        n: 3,
+        k: 5,
+    };
     recorder.push(span(op, [1_000_000, 1_001_000, 2_000_000, 2_100_000]));
     recorder
         .push(span(Op::AllReduce { elements: 6 }, [2_200_000, 2_210_000, 2_900_000, 3_000_000]));

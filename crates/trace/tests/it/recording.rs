@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use schema::{GemmProduct, Nanos, Op, Optimizer, Pass};
+use schema::{GemmProduct, Nanos, Op, Optimizer, Pass, Precision};
 use serde_json::Value;
 use trace::{OpSpan, Recorder, RunInfo};
 
@@ -35,7 +35,7 @@ pub fn span(op: Op, [start, kernel_start, kernel_end, end]: [i64; 4]) -> OpSpan 
 /// Every kind of operation, so that nothing an op can say is left out.
 pub fn all_ops() -> Vec<Op> {
     let (forward, backward) = (Pass::Forward, Pass::Backward);
-    let gemm = |product| Op::Gemm { product, m: 4, n: 8, k: 16 };
+    let gemm = |product| Op::Gemm { product, precision: Precision::F32, m: 4, n: 8, k: 16 };
     vec![
         Op::InputWait { batch_size: 4 },
         Op::InputDist { ids: 40 },

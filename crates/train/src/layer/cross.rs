@@ -1,11 +1,12 @@
 //! The low-rank cross network of DCN v2: `x_{l+1} = x₀ ⊙ (W_l V_l x_l + b_l) + x_l`.
 
 use device::ops::cross;
-use device::ops::gemm::{Activation, InputGradient, panels};
+use device::ops::gemm::{Activation, InputGradient, Matrix, OperandMut, panels};
 use schema::{Op, Pass};
 
 use super::ParameterList;
 use super::linear::Linear;
+use super::rounded::Rounded;
 use crate::Error;
 use crate::context::RankContext;
 use crate::parameter::DenseParameter;
@@ -18,8 +19,10 @@ struct CrossLayer {
     up: Linear,
     /// Position of b, `[width]`.
     bias: usize,
-    /// `V x`, `[B_max, rank]`.
-    projected: Vec<f32>,
+    /// The layer's input as its product reads it.
+    entry: Rounded,
+    /// `V x`, `[B_max, rank]`, in the products' precision.
+    projected: Matrix,
     /// `W V x`, `[B_max, width]`.
     u: Vec<f32>,
     /// The layer's output, `[B_max, width]`.
@@ -30,8 +33,10 @@ struct CrossLayer {
 pub struct CrossNetwork {
     width: usize,
     layers: Vec<CrossLayer>,
-    d_projected: Vec<f32>,
+    d_projected: Matrix,
     d_u: Vec<f32>,
+    /// The same as the products read it.
+    d_u_entry: Rounded,
     /// Gradients of the layers' outputs and inputs, two in turn.
     gradients: [Vec<f32>; 2],
     d_x0: Vec<f32>,
@@ -46,14 +51,16 @@ impl CrossNetwork {
         width: usize,
         batch_max: usize,
     ) -> Self {
+        let precision = parameters.precision();
         let layer = |i: usize| {
             let v = parameters.add_factor(format!("cross.{i}.v"), (rank, width));
             let w = parameters.add_factor(format!("cross.{i}.w"), (width, rank));
             CrossLayer {
-                down: Linear::new((v, None), (rank, width), Activation::None),
-                up: Linear::new((w, None), (width, rank), Activation::None),
+                down: Linear::new((v, None), (rank, width), Activation::None, precision),
+                up: Linear::new((w, None), (width, rank), Activation::None, precision),
                 bias: parameters.add_zeros(format!("cross.{i}.bias"), width),
-                projected: vec![0.0; panels::len(batch_max, rank)],
+                entry: Rounded::new(precision, batch_max, width),
+                projected: Matrix::new(precision, batch_max, rank),
                 u: vec![0.0; panels::len(batch_max, width)],
                 output: vec![0.0; panels::len(batch_max, width)],
             }
@@ -62,8 +69,9 @@ impl CrossNetwork {
         Self {
             width,
             layers: (0..layers).map(layer).collect(),
-            d_projected: vec![0.0; panels::len(batch_max, rank)],
+            d_projected: Matrix::new(precision, batch_max, rank),
             d_u: whole(),
+            d_u_entry: Rounded::new(precision, batch_max, width),
             gradients: [whole(), whole()],
             d_x0: whole(),
         }
@@ -98,10 +106,13 @@ impl CrossNetwork {
             let (before, rest) = self.layers.split_at_mut(i);
             let x = before.last().map_or(x0, |layer| &layer.output[..x0.len()]);
             let layer = &mut rest[0];
-            let projected = &mut layer.projected[..panels::len(samples, layer.down.output())];
-            layer.down.forward(context, parameters, x, projected)?;
+            let rank = layer.down.output();
+            let given = layer.entry.take(context, x, samples)?;
+            let projected = layer.projected.get_mut(samples, rank);
+            layer.down.forward(context, parameters, (given, projected), samples)?;
             let u = &mut layer.u[..x0.len()];
-            layer.up.forward(context, parameters, projected, u)?;
+            let factors = (layer.projected.get(samples, rank), OperandMut::F32(&mut *u));
+            layer.up.forward(context, parameters, factors, samples)?;
             let bias = &parameters[layer.bias].weight;
             let out = &mut layer.output[..x0.len()];
             let op = Op::Cross { elements: x0.len(), pass: Pass::Forward };
@@ -144,13 +155,17 @@ impl CrossNetwork {
                     d_x: &mut *d_x,
                 },
             )?;
-            let rank = panels::len(samples, layer.down.output());
-            let (projected, d_projected) =
-                (&layer.projected[..rank], &mut self.d_projected[..rank]);
-            layer.up.backward_weight(context, parameters, projected, d_u)?;
-            layer.up.backward_input(context, (d_u, d_projected), InputGradient::Write)?;
-            layer.down.backward_weight(context, parameters, x, d_projected)?;
-            layer.down.backward_input(context, (d_projected, d_x), InputGradient::Accumulate)?;
+            let rank = layer.down.output();
+            let (x, d_u) =
+                (layer.entry.get(x, samples), self.d_u_entry.take(context, d_u, samples)?);
+            let factors = (layer.projected.get(samples, rank), d_u);
+            layer.up.backward_weight(context, parameters, factors, samples)?;
+            let factors = (d_u, self.d_projected.get_mut(samples, rank));
+            layer.up.backward_input(context, factors, InputGradient::Write, samples)?;
+            let d_projected = self.d_projected.get(samples, rank);
+            layer.down.backward_weight(context, parameters, (x, d_projected), samples)?;
+            let factors = (d_projected, OperandMut::F32(d_x));
+            layer.down.backward_input(context, factors, InputGradient::Accumulate, samples)?;
             std::mem::swap(&mut current, &mut next);
         }
         d_x0.iter_mut().zip(&current[..elements]).for_each(|(d_x0, d_x)| *d_x0 += d_x);

@@ -1,8 +1,8 @@
-//! `y = f(x Wᵀ + b)` and its gradients, activations in panels. Owns the packed form of its weight,
-//! which is made anew on the first forward after the weight has changed.
+//! `y = f(x Wᵀ + b)` and its gradients, activations in panels or pairs. Owns the packed form of its
+//! weight, which is made anew on the first forward after the weight has changed.
 
-use device::ops::gemm::{self, Activation, InputGradient, PackedWeight, panels};
-use schema::{GemmProduct, Op};
+use device::ops::gemm::{self, Activation, InputGradient, Operand, OperandMut, PackedWeight};
+use schema::{GemmProduct, Op, Precision};
 
 use crate::Error;
 use crate::context::RankContext;
@@ -22,14 +22,16 @@ pub struct Linear {
 }
 
 impl Linear {
-    /// A layer of `(output, input)` whose parameters are at `(weight, bias)`.
+    /// A layer of `(output, input)` whose parameters are at `(weight, bias)`, with products in
+    /// `precision`.
     #[must_use]
     pub fn new(
         (weight, bias): (usize, Option<usize>),
         (output, input): (usize, usize),
         activation: Activation,
+        precision: Precision,
     ) -> Self {
-        let packed = PackedWeight::new(output, input);
+        let packed = PackedWeight::new((output, input), precision);
         Self { weight, bias, input, output, activation, packed, fresh: false }
     }
 
@@ -50,27 +52,28 @@ impl Linear {
         self.fresh = false;
     }
 
-    /// Writes `y [B, output]` from `x [B, input]`.
+    /// Writes `y [B, output]` from `x [B, input]`, of `b` samples.
     ///
     /// # Errors
-    /// [`Error::Device`] if the shapes do not fit.
+    /// [`Error::Device`] if the shapes or precisions do not fit.
     pub fn forward(
         &mut self,
         context: &mut RankContext,
         parameters: &[DenseParameter],
-        x: &[f32],
-        y: &mut [f32],
+        (x, y): (Operand<'_>, OperandMut<'_>),
+        b: usize,
     ) -> Result<(), Error> {
         let RankContext { cpu, profiler, .. } = context;
-        let (b, k, n) = (self.samples(y), self.input, self.output);
-        let (weight, activation) = (&mut self.packed, self.activation);
+        let (k, n) = (self.input, self.output);
+        let weight = &mut self.packed;
         if !self.fresh {
             let op = Op::Pack { elements: 2 * n * k };
             profiler.op(op, || weight.pack(cpu, &parameters[self.weight].weight))?;
             self.fresh = true;
         }
         let bias = self.bias.map(|bias| &parameters[bias].weight[..]);
-        let op = Op::Gemm { product: GemmProduct::Forward, m: b, n, k };
+        let op = self.op(GemmProduct::Forward, [b, n, k]);
+        let (weight, activation) = (&self.packed, self.activation);
         let arguments = gemm::LinearForward { x, weight, bias, activation, y, b };
         Ok(profiler.op(op, || gemm::forward(cpu, arguments))?)
     }
@@ -79,17 +82,17 @@ impl Linear {
     /// gradient before the activation.
     ///
     /// # Errors
-    /// [`Error::Device`] if the shapes do not fit.
+    /// [`Error::Device`] if the shapes or precisions do not fit.
     pub fn backward_weight(
         &self,
         context: &mut RankContext,
         parameters: &mut [DenseParameter],
-        x: &[f32],
-        d_y: &[f32],
+        (x, d_y): (Operand<'_>, Operand<'_>),
+        b: usize,
     ) -> Result<(), Error> {
         let RankContext { cpu, profiler, .. } = context;
-        let (b, k, n) = (self.samples(d_y), self.input, self.output);
-        let op = Op::Gemm { product: GemmProduct::BackwardWeight, m: n, n: k, k: b };
+        let (k, n) = (self.input, self.output);
+        let op = self.op(GemmProduct::BackwardWeight, [n, k, b]);
         let mut d_weight = std::mem::take(&mut parameters[self.weight].gradient);
         let d_bias = self.bias.map(|bias| &mut parameters[bias].gradient[..]);
         let arguments =
@@ -103,21 +106,21 @@ impl Linear {
     /// weight of the last forward.
     ///
     /// # Errors
-    /// [`Error::Device`] if the shapes do not fit.
+    /// [`Error::Device`] if the shapes or precisions do not fit.
     pub fn backward_input(
         &self,
         context: &mut RankContext,
-        (d_y, d_x): (&[f32], &mut [f32]),
+        (d_y, d_x): (Operand<'_>, OperandMut<'_>),
         gradient: InputGradient<'_>,
+        b: usize,
     ) -> Result<(), Error> {
         let RankContext { cpu, profiler, .. } = context;
-        let (b, k, n) = (self.samples(d_y), self.input, self.output);
-        let op = Op::Gemm { product: GemmProduct::BackwardInput, m: b, n: k, k: n };
+        let op = self.op(GemmProduct::BackwardInput, [b, self.input, self.output]);
         let arguments = gemm::LinearBackwardInput { d_y, weight: &self.packed, gradient, d_x, b };
         Ok(profiler.op(op, || gemm::backward_input(cpu, arguments))?)
     }
 
-    fn samples(&self, y: &[f32]) -> usize {
-        y.len() / panels::len(1, self.output)
+    fn op(&self, product: GemmProduct, [m, n, k]: [usize; 3]) -> Op {
+        Op::Gemm { product, precision: self.packed.precision(), m, n, k }
     }
 }

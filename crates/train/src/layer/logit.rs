@@ -1,7 +1,8 @@
-//! The last layer of the top MLP: one output per sample, no activation.
+//! The last layer of the top MLP: one output per sample, no activation. In f32 whatever the
+//! precision of the other products: memory bounds it.
 
 use device::ops::gemm::column;
-use schema::{GemmProduct, Op};
+use schema::{GemmProduct, Op, Precision};
 
 use super::ParameterList;
 use crate::Error;
@@ -47,7 +48,7 @@ impl Logit {
         y: &mut [f32],
     ) -> Result<(), Error> {
         let RankContext { cpu, profiler, .. } = context;
-        let op = Op::Gemm { product: GemmProduct::Forward, m: y.len(), n: 1, k: self.input };
+        let op = op_of(GemmProduct::Forward, [y.len(), 1, self.input]);
         let weight = (&parameters[self.weight].weight[..], parameters[self.bias].weight[0]);
         Ok(profiler.op(op, || column::forward(cpu, x, weight, y))?)
     }
@@ -66,13 +67,17 @@ impl Logit {
     ) -> Result<(), Error> {
         let RankContext { cpu, profiler, .. } = context;
         let (b, k) = (d_y.len(), self.input);
-        let op = Op::Gemm { product: GemmProduct::BackwardWeight, m: 1, n: k, k: b };
+        let op = op_of(GemmProduct::BackwardWeight, [1, k, b]);
         let DenseParameter { weight, gradient, .. } = &mut parameters[self.weight];
         let d_bias = profiler.op(op, || column::backward_weight(cpu, (x, d_y), gradient))?;
-        let op = Op::Gemm { product: GemmProduct::BackwardInput, m: b, n: k, k: 1 };
+        let op = op_of(GemmProduct::BackwardInput, [b, k, 1]);
         let outputs = after_relu.then_some(x);
         profiler.op(op, || column::backward_input(cpu, (d_y, weight), outputs, d_x))?;
         parameters[self.bias].gradient[0] = d_bias;
         Ok(())
     }
+}
+
+fn op_of(product: GemmProduct, [m, n, k]: [usize; 3]) -> Op {
+    Op::Gemm { product, precision: Precision::F32, m, n, k }
 }

@@ -1,23 +1,28 @@
 //! Linear layers, each followed by ReLU: the bottom MLP, and the top one up to its logit.
 
 use device::ops::activation;
-use device::ops::gemm::{Activation, InputGradient, panels};
-use schema::Op;
+use device::ops::gemm::{Activation, InputGradient, Matrix, OperandMut, panels};
+use schema::{Op, Precision};
 
 use super::ParameterList;
 use super::linear::Linear;
+use super::rounded::Rounded;
 use crate::Error;
 use crate::context::RankContext;
 use crate::parameter::DenseParameter;
 
-/// A stack of linear layers with ReLU after each. With no layers it is the identity. All matrices
-/// are in panels.
+/// A stack of linear layers with ReLU after each. With no layers it is the identity. What goes in
+/// and comes out is f32 in panels; what passes between the layers has the products' precision.
 pub struct Mlp {
     layers: Vec<Linear>,
-    /// Output of each layer after its ReLU, `[B_max, output]`.
-    outputs: Vec<Vec<f32>>,
+    /// The input and the gradient of the output as the products read them.
+    entries: [Rounded; 2],
+    /// Output of each layer but the last, after its ReLU, `[B_max, output]`.
+    hidden: Vec<Matrix>,
+    /// Output of the last layer, `[B_max, output]` in panels.
+    output: Vec<f32>,
     /// Gradients of the outputs of all layers but the last, two in turn, `[B_max, widest]`.
-    gradients: [Vec<f32>; 2],
+    gradients: [Matrix; 2],
 }
 
 impl Mlp {
@@ -29,26 +34,33 @@ impl Mlp {
         (input, widths): (usize, &[usize]),
         batch_max: usize,
     ) -> Self {
+        let precision = parameters.precision();
         let mut layers = Vec::new();
         let mut from = input;
         for (i, &output) in widths.iter().enumerate() {
             let (weight, bias) = parameters.add_linear(&format!("{name}.{i}"), (output, from));
-            layers.push(Linear::new((weight, Some(bias)), (output, from), Activation::Relu));
+            let place = (weight, Some(bias));
+            layers.push(Linear::new(place, (output, from), Activation::Relu, precision));
             from = output;
         }
-        let outputs = widths.iter().map(|&width| vec![0.0; panels::len(batch_max, width)]);
-        let widest = widths.iter().rev().skip(1).copied().max().unwrap_or(0);
-        let gradient = || vec![0.0; panels::len(batch_max, widest)];
-        Self { outputs: outputs.collect(), gradients: [gradient(), gradient()], layers }
+        // An identity keeps no input.
+        let (kept, output) = if widths.is_empty() { (0, 0) } else { (input, from) };
+        let hidden = &widths[..widths.len().saturating_sub(1)];
+        let room = |precision: Precision, width: usize| Matrix::new(precision, batch_max, width);
+        let widest = hidden.iter().copied().max().unwrap_or(0);
+        Self {
+            layers,
+            entries: [kept, output].map(|width| Rounded::new(precision, batch_max, width)),
+            hidden: hidden.iter().map(|&width| room(precision, width)).collect(),
+            output: vec![0.0; panels::len(batch_max, output)],
+            gradients: [room(precision, widest), room(precision, widest)],
+        }
     }
 
     /// The output of the last forward, `[B, output]`; `x` where there are no layers.
     #[must_use]
     pub fn output<'a>(&'a self, x: &'a [f32], samples: usize) -> &'a [f32] {
-        match (self.layers.last(), self.outputs.last()) {
-            (Some(layer), Some(output)) => &output[..panels::len(samples, layer.output())],
-            _ => x,
-        }
+        self.layers.last().map_or(x, |layer| &self.output[..panels::len(samples, layer.output())])
     }
 
     /// To be called when the parameters have changed.
@@ -67,12 +79,24 @@ impl Mlp {
         x: &[f32],
         samples: usize,
     ) -> Result<(), Error> {
-        for (i, linear) in self.layers.iter_mut().enumerate() {
-            let (before, rest) = self.outputs.split_at_mut(i);
-            let x =
-                before.last().map_or(x, |output| &output[..panels::len(samples, linear.input())]);
-            let y = &mut rest[0][..panels::len(samples, linear.output())];
-            linear.forward(context, parameters, x, y)?;
+        if self.layers.is_empty() {
+            return Ok(());
+        }
+        let mut x = self.entries[0].take(context, x, samples)?;
+        let mut hidden = self.hidden.iter_mut();
+        for linear in &mut self.layers {
+            let width = linear.output();
+            match hidden.next() {
+                Some(output) => {
+                    let y = output.get_mut(samples, width);
+                    linear.forward(context, parameters, (x, y), samples)?;
+                    x = output.get(samples, width);
+                }
+                None => {
+                    let y = OperandMut::F32(&mut self.output[..panels::len(samples, width)]);
+                    linear.forward(context, parameters, (x, y), samples)?;
+                }
+            }
         }
         Ok(())
     }
@@ -87,8 +111,10 @@ impl Mlp {
         context: &mut RankContext,
         d_y: &mut [f32],
     ) -> Result<(), Error> {
-        let Some(output) = self.outputs.last() else { return Ok(()) };
-        let y = &output[..d_y.len()];
+        if self.layers.is_empty() {
+            return Ok(());
+        }
+        let y = &self.output[..d_y.len()];
         let RankContext { cpu, profiler, .. } = context;
         let op = Op::ReluBackward { elements: y.len() };
         Ok(profiler.op(op, || activation::relu_backward(cpu, y, d_y))?)
@@ -113,21 +139,26 @@ impl Mlp {
             }
             return Ok(());
         };
-        let samples = d_y.len() / panels::len(1, last.output());
+        let b = d_y.len() / panels::len(1, last.output());
+        let [x_entry, d_y_entry] = self.entries.each_mut();
+        let (x, mut d_y) = (x_entry.get(x, b), d_y_entry.take(context, d_y, b)?);
         let [mut current, mut next] = self.gradients.each_mut();
-        let mut d_y = d_y;
-        for (i, linear) in self.layers.iter().enumerate().skip(1).rev() {
-            let input = &self.outputs[i - 1][..panels::len(samples, linear.input())];
-            linear.backward_weight(context, parameters, input, d_y)?;
-            let d_input = &mut next[..input.len()];
-            linear.backward_input(context, (d_y, d_input), InputGradient::BeforeRelu(input))?;
+        for (linear, input) in self.layers[1..].iter().zip(&self.hidden).rev() {
+            let width = linear.input();
+            let input = input.get(b, width);
+            linear.backward_weight(context, parameters, (input, d_y), b)?;
+            let (gradient, to) = (InputGradient::BeforeRelu(input), next.get_mut(b, width));
+            linear.backward_input(context, (d_y, to), gradient, b)?;
             std::mem::swap(&mut current, &mut next);
-            d_y = &current[..input.len()];
+            d_y = current.get(b, width);
         }
-        let Some(first) = self.layers.first() else { return Ok(()) };
-        first.backward_weight(context, parameters, x, d_y)?;
+        let first = &self.layers[0];
+        first.backward_weight(context, parameters, (x, d_y), b)?;
         match d_x {
-            Some(d_x) => first.backward_input(context, (d_y, d_x), InputGradient::Write),
+            Some(d_x) => {
+                let d_x = OperandMut::F32(d_x);
+                first.backward_input(context, (d_y, d_x), InputGradient::Write, b)
+            }
             None => Ok(()),
         }
     }

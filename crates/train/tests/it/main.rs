@@ -6,6 +6,7 @@ mod checkpoint;
 mod golden;
 mod metric;
 mod oracle;
+mod precision;
 mod ranks;
 mod run;
 mod samples;

@@ -96,6 +96,7 @@ pub fn job(
             epochs: 1,
             steps: None,
             seed: 0,
+            precision: schema::Precision::F32,
             shuffle_rows: 0,
             drop_last: false,
             log_every: 1,

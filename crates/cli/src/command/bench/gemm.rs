@@ -6,7 +6,7 @@ mod layer;
 use std::process::ExitCode;
 
 use device::Cpu;
-use schema::GemmProduct;
+use schema::{GemmProduct, Precision};
 use serde::Serialize;
 
 use super::limit::{Limits, Measured};
@@ -31,6 +31,7 @@ const ROW_BYTES: usize = 256;
 #[derive(Debug, Serialize)]
 struct Report {
     threads: usize,
+    precision: Precision,
     shapes: Vec<Row>,
     #[serde(flatten)]
     limits: Measured,
@@ -57,7 +58,7 @@ struct Row {
 pub fn run(args: &BenchGemm, session: &Session) -> Result<ExitCode, Error> {
     let stop = interrupt::stop_flag(STOPPING);
     let cpu = Cpu::new(session.threads);
-    let layers = args.shape.iter().map(|shape| Layer::new(&cpu, shape));
+    let layers = args.shape.iter().map(|shape| Layer::new(&cpu, shape, args.precision));
     let mut layers: Vec<Layer> = layers.collect::<Result<_, _>>()?;
     let mut limits = Limits::new(&cpu.pool, ROWS_BYTES, ROW_BYTES);
     let cases = PRODUCTS.len() * layers.len();
@@ -67,9 +68,11 @@ pub fn run(args: &BenchGemm, session: &Session) -> Result<ExitCode, Error> {
         layers[case / PRODUCTS.len()].multiply(cpu, PRODUCTS[case % PRODUCTS.len()])
     })?;
     let limits = turns.limits();
+    let peak = limits.peak_gflop_per_s(args.precision);
     let report = Report {
         threads: cpu.pool.threads(),
-        shapes: (0..).zip(&args.shape).map(|(at, shape)| row(&turns, &limits, at, shape)).collect(),
+        precision: args.precision,
+        shapes: (0..).zip(&args.shape).map(|(at, shape)| row(&turns, peak, at, shape)).collect(),
         limits,
         quality: turns.quality(),
         interrupted: turns.interrupted,
@@ -77,9 +80,9 @@ pub fn run(args: &BenchGemm, session: &Session) -> Result<ExitCode, Error> {
     conclude(session, (&report.quality, report.interrupted), &report, table)
 }
 
-fn row(turns: &Turns<'_>, limits: &Measured, at: usize, shape: &GemmShape) -> Row {
+fn row(turns: &Turns<'_>, peak: f64, at: usize, shape: &GemmShape) -> Row {
     let rate = |product: usize| turns.case(at * PRODUCTS.len() + product).gflop_per_s();
-    let share = |rate: f64| percent(rate, limits.fma_peak_gflop_per_s);
+    let share = |rate: f64| percent(rate, peak);
     let [forward, input, weight] = [0, 1, 2].map(rate);
     Row {
         m: shape.m,
@@ -109,7 +112,10 @@ fn table(report: &Report) -> String {
     };
     let rows: Vec<_> = report.shapes.iter().map(row).collect();
     let mut facts = vec![
-        ("GFLOP/s and % of the FMA peak", format!("on {} threads", report.threads)),
+        (
+            "GFLOP/s and % of the peak",
+            format!("{} on {} threads", report.precision, report.threads),
+        ),
         ("limits here", report.limits.text()),
     ];
     facts.extend(report.quality.rows());

@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 
 use device::limits::{Arithmetic, RowSet, gflop_per_s};
 use device::{Cpu, Pool};
+use schema::Precision;
 use serde::Serialize;
 
 use super::sample::{Conditions, Judge, Sample, Watch};
@@ -101,6 +102,15 @@ impl Limits {
 }
 
 impl Measured {
+    /// What bounds products in `precision`: where no instruction multiplies pairs of bf16 they are
+    /// multiplied as f32.
+    pub fn peak_gflop_per_s(&self, precision: Precision) -> f64 {
+        match precision {
+            Precision::F32 => self.fma_peak_gflop_per_s,
+            Precision::Bf16 => self.bf16_peak_gflop_per_s.unwrap_or(self.fma_peak_gflop_per_s),
+        }
+    }
+
     /// For people.
     pub fn text(&self) -> String {
         let bf16 = self.bf16_peak_gflop_per_s.map(|rate| format!(", bf16 {rate:.0}"));

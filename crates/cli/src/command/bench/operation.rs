@@ -3,7 +3,7 @@
 
 use std::collections::BTreeMap;
 
-use schema::{GemmProduct, Op, OpWork};
+use schema::{GemmProduct, Op, OpWork, Precision};
 use serde::Serialize;
 use trace::OpSpan;
 
@@ -32,7 +32,7 @@ pub struct Row {
     pub gb: f64,
     pub gflop_per_s: f64,
     pub gb_per_s: f64,
-    /// The limit that bounds it: `fma`, `stream`, `gather` or `read_modify_write`.
+    /// The limit that bounds it: `fma`, `bf16`, `stream`, `gather` or `read_modify_write`.
     pub bound: &'static str,
     /// Time at that limit ÷ time taken. Above 100 where caches serve what the limit reads from
     /// memory.
@@ -43,6 +43,7 @@ pub struct Row {
 #[derive(Clone, Debug, Serialize)]
 pub struct GemmRow {
     pub product: &'static str,
+    pub precision: Precision,
     pub m: usize,
     pub k: usize,
     pub n: usize,
@@ -60,7 +61,8 @@ pub struct Breakdown {
     pub gemm_ms: f64,
     pub gemm_gflop_per_step: f64,
     pub gemm_gflop_per_s: f64,
-    /// All products together: their FLOPs ÷ their time ÷ the peak measured in this run.
+    /// All products together: the time they need at the peaks of their precisions, measured in this
+    /// run, ÷ their time.
     pub gemm_pct_of_peak: f64,
     /// Everything that is no matrix product, the time between operations included.
     pub rest_pct_of_step: f64,
@@ -75,6 +77,8 @@ pub struct Breakdown {
 struct Taken {
     calls: usize,
     seconds: f64,
+    /// What its FLOPs need at least.
+    arithmetic_seconds: f64,
     work: OpWork,
 }
 
@@ -86,6 +90,10 @@ impl Breakdown {
             let gemms = step.spans.iter().filter(|span| is_gemm(span));
             gemms.map(|span| span.op.work().flops as f64 / 1e9).sum()
         });
+        let gemm_peak_ms = kept.median(|step| {
+            let gemms = step.spans.iter().filter(|span| is_gemm(span));
+            gemms.map(|span| 1e3 * arithmetic_seconds(&span.op, limits)).sum()
+        });
         let rate = per_second(gemm_gflop, gemm_ms);
         let share = |part: &dyn Fn(&OpSpan) -> bool| {
             100.0 - kept.median(|step| 100.0 * seconds(step, part) / step.seconds)
@@ -95,7 +103,7 @@ impl Breakdown {
             gemm_ms,
             gemm_gflop_per_step: gemm_gflop,
             gemm_gflop_per_s: rate,
-            gemm_pct_of_peak: percent(rate, limits.fma_peak_gflop_per_s),
+            gemm_pct_of_peak: percent(gemm_peak_ms, gemm_ms),
             rest_pct_of_step: share(&is_gemm),
             between_ops_pct_of_step: share(&|_| true),
             ops: rows(kept, limits),
@@ -104,28 +112,48 @@ impl Breakdown {
     }
 }
 
+/// The limits that bound an operation, with their names.
+struct Roof {
+    peak: f64,
+    arithmetic: &'static str,
+    bandwidth: f64,
+    memory: &'static str,
+}
+
 /// The limits that bound `op`: arithmetic, and the bandwidth of its kind of access.
-fn roof(op: &Op, limits: &Measured) -> (f64, f64, &'static str) {
-    let (bandwidth, name) = match op {
+fn roof(op: &Op, limits: &Measured) -> Roof {
+    let (precision, arithmetic) = match op {
+        Op::Gemm { precision: Precision::Bf16, .. } if limits.bf16_peak_gflop_per_s.is_some() => {
+            (Precision::Bf16, "bf16")
+        }
+        _ => (Precision::F32, "fma"),
+    };
+    let (bandwidth, memory) = match op {
         Op::EmbeddingForward { .. } => (limits.gather_limit_gb_per_s, "gather"),
         Op::EmbeddingBackward { .. } => {
             (limits.read_modify_write_limit_gb_per_s, "read_modify_write")
         }
         _ => (limits.stream_limit_gb_per_s, "stream"),
     };
-    (limits.fma_peak_gflop_per_s, bandwidth, name)
+    Roof { peak: limits.peak_gflop_per_s(precision), arithmetic, bandwidth, memory }
+}
+
+/// The time that the FLOPs of `op` need at least.
+fn arithmetic_seconds(op: &Op, limits: &Measured) -> f64 {
+    op.work().flops as f64 / 1e9 / roof(op, limits).peak
 }
 
 fn rows(kept: &Kept<'_, Step>, limits: &Measured) -> Vec<Row> {
     let by_name = |span: &OpSpan| Some((span.op.name(), span.op));
     let step_ms = kept.median(|step| 1e3 * step.seconds);
-    let mut rows: Vec<Row> = grouped(kept, by_name)
+    let mut rows: Vec<Row> = grouped(kept, limits, by_name)
         .into_iter()
         .map(|(name, (op, taken))| {
-            let (peak, bandwidth, memory) = roof(&op, limits);
+            let Roof { arithmetic, bandwidth, memory, .. } = roof(&op, limits);
             let ms = 1e3 * taken.seconds;
             let (gflop, gb) = (taken.work.flops as f64 / 1e9, taken.work.bytes as f64 / 1e9);
-            let (arithmetic_ms, memory_ms) = (1e3 * gflop / peak, 1e3 * gb / bandwidth);
+            let arithmetic_ms = 1e3 * taken.arithmetic_seconds;
+            let memory_ms = 1e3 * gb / bandwidth;
             Row {
                 op: name,
                 calls: taken.calls,
@@ -135,7 +163,7 @@ fn rows(kept: &Kept<'_, Step>, limits: &Measured) -> Vec<Row> {
                 gb,
                 gflop_per_s: per_second(gflop, ms),
                 gb_per_s: per_second(gb, ms),
-                bound: if arithmetic_ms > memory_ms { "fma" } else { memory },
+                bound: if arithmetic_ms > memory_ms { arithmetic } else { memory },
                 pct_of_roofline: percent(arithmetic_ms.max(memory_ms), ms),
             }
         })
@@ -146,35 +174,45 @@ fn rows(kept: &Kept<'_, Step>, limits: &Measured) -> Vec<Row> {
 
 fn gemm_rows(kept: &Kept<'_, Step>, limits: &Measured) -> Vec<GemmRow> {
     let by_shape = |span: &OpSpan| match span.op {
-        Op::Gemm { product, m, n, k, .. } => Some(((m, k, n, product_name(product)), span.op)),
+        Op::Gemm { product, precision, m, n, k } => {
+            Some(((m, k, n, product_name(product), precision.to_string()), span.op))
+        }
         _ => None,
     };
-    let row = |((m, k, n, product), (_, taken)): (_, (Op, Taken))| {
+    let row = |(_, (op, taken)): (_, (Op, Taken))| {
+        let Op::Gemm { product, precision, m, n, k } = op else { return None };
         let ms = 1e3 * taken.seconds;
         let rate = per_second(taken.work.flops as f64 / 1e9, ms);
-        let pct_of_peak = percent(rate, limits.fma_peak_gflop_per_s);
-        GemmRow { product, m, k, n, calls: taken.calls, ms, gflop_per_s: rate, pct_of_peak }
+        let (pct_of_peak, product) = (percent(rate, roof(&op, limits).peak), product_name(product));
+        let calls = taken.calls;
+        Some(GemmRow { product, precision, m, k, n, calls, ms, gflop_per_s: rate, pct_of_peak })
     };
-    let mut rows: Vec<GemmRow> = grouped(kept, by_shape).into_iter().map(row).collect();
+    let mut rows: Vec<GemmRow> =
+        grouped(kept, limits, by_shape).into_iter().filter_map(row).collect();
     rows.sort_by(|a, b| b.ms.total_cmp(&a.ms));
     rows
 }
 
-/// Calls with the same key together: one of them, their number, median time per step and work per
-/// step.
+/// Calls with the same key together: the one with most FLOPs, their number, median time per step
+/// and work per step.
 fn grouped<K: Ord>(
     kept: &Kept<'_, Step>,
+    limits: &Measured,
     key: impl Fn(&OpSpan) -> Option<(K, Op)>,
 ) -> BTreeMap<K, (Op, Taken)> {
     let mut all: BTreeMap<K, (Op, Vec<Taken>)> = BTreeMap::new();
     for (number, step) in kept.values().enumerate() {
         for span in &step.spans {
             let Some((key, op)) = key(span) else { continue };
-            let (_, steps) = all.entry(key).or_insert((op, Vec::new()));
+            let (largest, steps) = all.entry(key).or_insert((op, Vec::new()));
+            if op.work().flops > largest.work().flops {
+                *largest = op;
+            }
             steps.resize(number + 1, Taken::default());
             let (taken, work) = (&mut steps[number], span.op.work());
             taken.calls += 1;
             taken.seconds += span_seconds(span);
+            taken.arithmetic_seconds += arithmetic_seconds(&span.op, limits);
             taken.work.flops += work.flops;
             taken.work.bytes += work.bytes;
         }
@@ -184,6 +222,7 @@ fn grouped<K: Ord>(
         Taken {
             calls: middle(|taken| taken.calls as f64) as usize,
             seconds: middle(|taken| taken.seconds),
+            arithmetic_seconds: middle(|taken| taken.arithmetic_seconds),
             work: OpWork {
                 flops: middle(|taken| taken.work.flops as f64) as u64,
                 bytes: middle(|taken| taken.work.bytes as f64) as u64,
@@ -244,10 +283,11 @@ pub fn ops_grid(ops: &[Row]) -> String {
 
 /// The matrix products for people.
 pub fn gemms_grid(gemms: &[GemmRow]) -> String {
-    let header = ["product", "M", "K", "N", "calls", "ms", "GFLOP/s", "% of peak"];
+    let header = ["product", "of", "M", "K", "N", "calls", "ms", "GFLOP/s", "% of peak"];
     let row = |row: &GemmRow| {
         vec![
             row.product.to_owned(),
+            row.precision.to_string(),
             row.m.to_string(),
             row.k.to_string(),
             row.n.to_string(),

@@ -43,6 +43,7 @@ struct Report {
     dense_optimizer: schema::Optimizer,
     distribution: schema::IndexDistribution,
     rows_cap: Option<u64>,
+    precision: schema::Precision,
     /// Mean loss of the last step before the timed ones: the same in every run of a configuration.
     warm_up_loss: f64,
     samples_per_s: f64,
@@ -103,6 +104,7 @@ fn job(args: &BenchTrain) -> Result<Job, Error> {
         overrides.extend(value.map(|value| (key.to_owned(), value)));
     };
     set("training.batch_size", args.batch_size.map(|size| size.to_string()));
+    set("training.precision", args.precision.map(|precision| precision.to_string()));
     set("model.rows_cap", args.rows_cap.map(|cap| cap.to_string()));
     set("optimizer.sparse.kind", args.optimizer.clone());
     config::job(&args.config, &overrides)
@@ -250,6 +252,7 @@ fn report(
         dense_optimizer: job.config.optimizer.dense.kind,
         distribution: args.distribution,
         rows_cap: job.config.model.rows_cap,
+        precision: job.config.training.precision,
         warm_up_loss: taken.warm_up_loss,
         samples_per_s: rate.median,
         samples_per_s_min: rate.min,
@@ -286,8 +289,8 @@ fn table(report: &Report) -> String {
         (
             "training",
             format!(
-                "{}, B = {}, {} ids per bag, {} threads",
-                report.config, report.batch_size, report.pooling, report.threads
+                "{}, {}, B = {}, {} ids per bag, {} threads",
+                report.config, report.precision, report.batch_size, report.pooling, report.threads
             ),
         ),
         (
@@ -310,7 +313,7 @@ fn table(report: &Report) -> String {
         (
             "matrix products",
             format!(
-                "{:.0} GFLOP/s, {:.1} % of the FMA peak",
+                "{:.0} GFLOP/s, {:.1} % of the peak",
                 breakdown.gemm_gflop_per_s, breakdown.gemm_pct_of_peak
             ),
         ),

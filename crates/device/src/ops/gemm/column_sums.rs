@@ -1,6 +1,7 @@
 //! Sums over the rows of a matrix in panels: the gradient of a bias. Shared by linear and cross
 //! layers.
 
+use super::pairs;
 use super::panels::PANEL;
 use crate::cpu::Cpu;
 
@@ -25,6 +26,25 @@ pub(crate) fn panel(panel: &[f32], sums: &mut [f32]) {
         for row in block.as_chunks::<PANEL>().0 {
             for (sum, &value) in partial.iter_mut().zip(row) {
                 *sum += value;
+            }
+        }
+        for (sum, &partial) in total.iter_mut().zip(&partial) {
+            *sum += partial;
+        }
+    }
+    sums.copy_from_slice(&total[..sums.len()]);
+}
+
+/// The sums over one panel of pairs of rows `[pairs][32]`, of its first columns: the same blocks.
+#[inline(always)]
+pub(crate) fn panel_of_pairs(panel: &[u32], sums: &mut [f32]) {
+    let mut total = [0.0f32; PANEL];
+    for block in panel.chunks(BLOCK_ROWS / 2 * PANEL) {
+        let mut partial = [0.0f32; PANEL];
+        for row in block.as_chunks::<PANEL>().0 {
+            for (sum, &word) in partial.iter_mut().zip(row) {
+                *sum += pairs::value(word, 0);
+                *sum += pairs::value(word, 1);
             }
         }
         for (sum, &partial) in total.iter_mut().zip(&partial) {

@@ -1,28 +1,37 @@
 //! The three matrix products of a linear layer `Y = X Wᵀ + bias`, with the bias, ReLU and their
 //! gradients fused where the sums are still in registers.
 //!
-//! Activations and their gradients come and go in [`panels`]; the weight is read from a
-//! [`PackedWeight`], made once per step. This module owns the cut into chunks and the order of
-//! sums. Knows nothing of layers in a row.
+//! Activations and their gradients come and go in [`panels`] of f32 or in [`pairs`] of bf16; the
+//! weight is read from a [`PackedWeight`], made once per step. What a product multiplies has one
+//! precision, sums are f32, and the result may have either. This module owns the cut into chunks
+//! and the order of sums. Knows nothing of layers in a row.
 #![expect(unsafe_code, reason = "chunks of one matrix are scattered, so slices cannot part them")]
 
 pub mod column;
 pub(crate) mod column_sums;
+mod operand;
+pub mod pairs;
 pub mod panels;
 mod portable;
 pub mod scalar;
 mod simd;
+mod terms;
 mod weight;
 
 use std::ops::Range;
 
+use schema::Precision;
+
+pub use operand::{Matrix, Operand, OperandMut};
 pub use weight::PackedWeight;
 
-use crate::cpu::{Cpu, DisjointMut, Isa};
+use crate::cpu::{Cpu, DisjointMut};
 use crate::error::Error;
 use crate::ops::extent;
 use panels::PANEL;
-use simd::{Finish, RowsChunk, WeightChunk};
+use simd::{Finish, RowsChunk, Sink, WeightChunk};
+use terms::Word;
+use weight::Forms;
 
 /// Largest error of a sum of `K` products against the f64 oracle, relative to the sum of the
 /// products' magnitudes.
@@ -30,7 +39,7 @@ pub const TOLERANCE: f64 = 1e-5;
 
 /// Rows of a chunk of the forward product or of the gradient of the input.
 const CHUNK_ROWS: usize = 64;
-/// Floats of the packed weight that a chunk reads: half a second-level cache of 1 MiB, which they
+/// Words of the packed weight that a chunk reads: half a second-level cache of 1 MiB, which they
 /// keep from chunk to chunk, beside the rows that pass.
 const CHUNK_WEIGHTS: usize = 128 << 10;
 /// Panels of X of a chunk of the weight gradient: with one of dY, half a second-level cache.
@@ -48,16 +57,16 @@ pub enum Activation {
 /// Arguments of [`forward`].
 #[derive(Debug)]
 pub struct LinearForward<'a> {
-    /// Input, `[B, K]` in panels.
-    pub x: &'a [f32],
+    /// Input, `[B, K]`, in the weight's precision.
+    pub x: Operand<'a>,
     /// Weight, `[N, K]`.
     pub weight: &'a PackedWeight,
     /// Bias, `[N]`.
     pub bias: Option<&'a [f32]>,
     /// What follows the bias.
     pub activation: Activation,
-    /// Output, `[B, N]` in panels, overwritten.
-    pub y: &'a mut [f32],
+    /// Output, `[B, N]`, overwritten.
+    pub y: OperandMut<'a>,
     /// B, samples.
     pub b: usize,
 }
@@ -69,22 +78,22 @@ pub enum InputGradient<'a> {
     Write,
     /// It is added to what is there: the input feeds more than this layer.
     Accumulate,
-    /// It is written as 0 where this input `[B, K]` in panels, the output of a ReLU, is not above
-    /// 0: the gradient before the ReLU.
-    BeforeRelu(&'a [f32]),
+    /// It is written as 0 where this input `[B, K]`, the output of a ReLU, is not above 0: the
+    /// gradient before the ReLU.
+    BeforeRelu(Operand<'a>),
 }
 
 /// Arguments of [`backward_input`].
 #[derive(Debug)]
 pub struct LinearBackwardInput<'a> {
-    /// Gradient of the output, `[B, N]` in panels.
-    pub d_y: &'a [f32],
+    /// Gradient of the output, `[B, N]`, in the weight's precision.
+    pub d_y: Operand<'a>,
     /// Weight, `[N, K]`.
     pub weight: &'a PackedWeight,
     /// What becomes of the gradient.
     pub gradient: InputGradient<'a>,
-    /// Gradient of the input, `[B, K]` in panels.
-    pub d_x: &'a mut [f32],
+    /// Gradient of the input, `[B, K]`.
+    pub d_x: OperandMut<'a>,
     /// B, samples.
     pub b: usize,
 }
@@ -92,10 +101,10 @@ pub struct LinearBackwardInput<'a> {
 /// Arguments of [`backward_weight`].
 #[derive(Debug)]
 pub struct LinearBackwardWeight<'a> {
-    /// Input of the forward product, `[B, K]` in panels.
-    pub x: &'a [f32],
-    /// Gradient of the output, `[B, N]` in panels.
-    pub d_y: &'a [f32],
+    /// Input of the forward product, `[B, K]`.
+    pub x: Operand<'a>,
+    /// Gradient of the output, `[B, N]`, in the input's precision.
+    pub d_y: Operand<'a>,
     /// Gradient of the weight, `[N, K]`, row-major, overwritten.
     pub d_weight: &'a mut [f32],
     /// Gradient of the bias, `[N]`, overwritten.
@@ -114,26 +123,35 @@ pub struct LinearBackwardWeight<'a> {
 /// `2·B·N·K` FLOPs; compute-bound but for narrow layers.
 /// # Numerics
 /// f32 sums over `K` in order, multiplication and addition rounded once, then the bias; within
-/// [`TOLERANCE`] of [`scalar::forward`]. The same bytes for any thread count.
+/// [`TOLERANCE`] of [`scalar::forward`]. In bf16 the sums take two products at a time, exactly or
+/// each rounded once. The same bytes for any thread count.
 /// # Errors
-/// [`Error::Shape`] before any work.
+/// [`Error::Shape`] and [`Error::Precision`] before any work.
 pub fn forward(cpu: &Cpu, arguments: LinearForward<'_>) -> Result<(), Error> {
     const OP: &str = "gemm forward";
     let LinearForward { x, weight, bias, activation, y, b } = arguments;
     let (n, k) = weight.shape();
-    extent::check(OP, "x [B, K] in panels", panels::len(b, k), x.len())?;
+    x.check(OP, "x [B, K] in panels", (b, k))?;
     extent::check(OP, "bias [N]", n, bias.map_or(n, <[f32]>::len))?;
-    extent::check(OP, "y [B, N] in panels", panels::len(b, n), y.len())?;
+    y.as_operand().check(OP, "y [B, N] in panels", (b, n))?;
     let mut padded = vec![0.0; panels::len(1, n)];
     if let Some(bias) = bias {
         padded[..n].copy_from_slice(bias);
     }
     let finish = match activation {
-        Activation::None => Finish::Bias,
-        Activation::Relu => Finish::BiasRelu,
+        Activation::None => Finish::Bias(&padded),
+        Activation::Relu => Finish::BiasRelu(&padded),
     };
-    let rows = Rows { a: x, b: weight.forward(), other: &padded, finish, inner: k, columns: n };
-    rows.run(cpu, y, b);
+    let extents = Extents { samples: b, inner: k, columns: n };
+    match (x, &weight.forms) {
+        (Operand::F32(x), Forms::F32 { forward, .. }) => {
+            rows(cpu, (x, forward), finish, (y, extents));
+        }
+        (Operand::Bf16(x), Forms::Bf16 { forward, .. }) => {
+            rows(cpu, (x.across, forward), finish, (y, extents));
+        }
+        _ => return Err(mixed(OP, "x", weight.precision(), x)),
+    }
     Ok(())
 }
 
@@ -144,23 +162,34 @@ pub fn forward(cpu: &Cpu, arguments: LinearForward<'_>) -> Result<(), Error> {
 /// # Numerics
 /// As [`forward`], summed over `N`.
 /// # Errors
-/// [`Error::Shape`] before any work.
+/// [`Error::Shape`] and [`Error::Precision`] before any work.
 pub fn backward_input(cpu: &Cpu, arguments: LinearBackwardInput<'_>) -> Result<(), Error> {
     const OP: &str = "gemm backward_input";
     let LinearBackwardInput { d_y, weight, gradient, d_x, b } = arguments;
     let (n, k) = weight.shape();
-    extent::check(OP, "d_y [B, N] in panels", panels::len(b, n), d_y.len())?;
-    extent::check(OP, "d_x [B, K] in panels", panels::len(b, k), d_x.len())?;
-    let (finish, other) = match gradient {
-        InputGradient::Write => (Finish::Store, &[][..]),
-        InputGradient::Accumulate => (Finish::Add, &[][..]),
+    d_y.check(OP, "d_y [B, N] in panels", (b, n))?;
+    d_x.as_operand().check(OP, "d_x [B, K] in panels", (b, k))?;
+    let finish = match gradient {
+        InputGradient::Write => Finish::Store,
+        InputGradient::Accumulate => Finish::Add,
         InputGradient::BeforeRelu(x) => {
-            extent::check(OP, "x [B, K] in panels", panels::len(b, k), x.len())?;
-            (Finish::Mask, x)
+            x.check(OP, "x [B, K] in panels", (b, k))?;
+            match x {
+                Operand::F32(x) => Finish::Mask(x),
+                Operand::Bf16(x) => Finish::MaskPairs(x.across),
+            }
         }
     };
-    let rows = Rows { a: d_y, b: weight.backward(), other, finish, inner: n, columns: k };
-    rows.run(cpu, d_x, b);
+    let extents = Extents { samples: b, inner: n, columns: k };
+    match (d_y, &weight.forms) {
+        (Operand::F32(d_y), Forms::F32 { backward, .. }) => {
+            rows(cpu, (d_y, backward), finish, (d_x, extents));
+        }
+        (Operand::Bf16(d_y), Forms::Bf16 { backward, .. }) => {
+            rows(cpu, (d_y.across, backward), finish, (d_x, extents));
+        }
+        _ => return Err(mixed(OP, "d_y", weight.precision(), d_y)),
+    }
     Ok(())
 }
 
@@ -171,97 +200,111 @@ pub fn backward_input(cpu: &Cpu, arguments: LinearBackwardInput<'_>) -> Result<(
 /// # Numerics
 /// As [`forward`], summed over `B` in order (the bias in blocks of 64 samples).
 /// # Errors
-/// [`Error::Shape`] before any work.
+/// [`Error::Shape`] and [`Error::Precision`] before any work.
 pub fn backward_weight(cpu: &Cpu, arguments: LinearBackwardWeight<'_>) -> Result<(), Error> {
     const OP: &str = "gemm backward_weight";
     let LinearBackwardWeight { x, d_y, d_weight, d_bias, b, k, n } = arguments;
-    extent::check(OP, "x [B, K] in panels", panels::len(b, k), x.len())?;
-    extent::check(OP, "d_y [B, N] in panels", panels::len(b, n), d_y.len())?;
+    x.check(OP, "x [B, K] in panels", (b, k))?;
+    d_y.check(OP, "d_y [B, N] in panels", (b, n))?;
     extent::check(OP, "d_weight [N, K]", n * k, d_weight.len())?;
     extent::check(OP, "d_bias [N]", n, d_bias.as_ref().map_or(n, |d_bias| d_bias.len()))?;
+    if x.precision() != d_y.precision() {
+        return Err(mixed(OP, "d_y", x.precision(), d_y));
+    }
     if b == 0 {
         d_weight.fill(0.0);
         d_bias.into_iter().for_each(|d_bias| d_bias.fill(0.0));
         return Ok(());
     }
+    let gradients = (DisjointMut::new(d_weight), d_bias.map(DisjointMut::new));
+    match (x, d_y) {
+        (Operand::Bf16(x), Operand::Bf16(d_y)) => {
+            weight_gradient(cpu, (x.down, d_y.down), &gradients, [b.div_ceil(2), n, k]);
+        }
+        (Operand::F32(x), Operand::F32(d_y)) => {
+            weight_gradient(cpu, (x, d_y), &gradients, [b, n, k]);
+        }
+        _ => {}
+    }
+    Ok(())
+}
+
+fn mixed(op: &'static str, what: &'static str, expected: Precision, got: Operand<'_>) -> Error {
+    Error::Precision { op, what, expected, got: got.precision() }
+}
+
+/// `dW = dYᵀ X` over `inner` words of samples, and the sums of dY.
+fn weight_gradient<W: Word>(
+    cpu: &Cpu,
+    (x, d_y): (&[W], &[W]),
+    (d_weight, d_bias): &(DisjointMut<'_, f32>, Option<DisjointMut<'_, f32>>),
+    [inner, n, k]: [usize; 3],
+) {
     // At least one, so that the bias is summed even where there are no inputs.
     let groups = panels::count(k).div_ceil(CHUNK_PANELS).max(1);
-    let d_weight = DisjointMut::new(d_weight);
-    let d_bias = d_bias.map(DisjointMut::new);
     cpu.pool.run(groups * panels::count(n), |index| {
         let (group, n_panel) = (index / panels::count(n), index % panels::count(n));
-        let k_panels = part_of(panels::count(k), group, groups);
         let sums = d_bias.as_ref().filter(|_| group == 0).map(|sums| sums.as_ptr().cast_mut());
         let chunk = WeightChunk {
             d_y: d_y.as_ptr(),
             x: x.as_ptr(),
             d_weight: d_weight.as_ptr().cast_mut(),
             d_bias: sums.unwrap_or(std::ptr::null_mut()),
-            samples: b,
+            inner,
             n,
             k,
             n_panel,
-            k_panels,
+            k_panels: part_of(panels::count(k), group, groups),
         };
         // SAFETY: the extents were checked; each chunk is its own rectangle of the gradient.
-        unsafe {
-            match cpu.isa {
-                #[cfg(target_arch = "x86_64")]
-                Isa::Avx2(token) => simd::x86::weight_avx2(token, &chunk),
-                #[cfg(target_arch = "x86_64")]
-                Isa::Avx512(token) => simd::x86::weight_avx512(token, &chunk),
-                _ => portable::weight(&chunk),
-            }
-        }
+        unsafe { W::weight(cpu.isa, &chunk) }
     });
-    Ok(())
 }
 
-/// `C = A B` where the rows of A and C are samples.
-struct Rows<'a> {
-    /// `[samples, inner]` in panels.
-    a: &'a [f32],
-    /// `[panels of C][inner][32]`.
-    b: &'a [f32],
-    /// The bias or the mask.
-    other: &'a [f32],
-    finish: Finish,
+/// The extents of `C = A B` where the rows of A and C are samples, in values.
+#[derive(Clone, Copy)]
+struct Extents {
+    samples: usize,
     inner: usize,
     columns: usize,
 }
 
-impl Rows<'_> {
-    /// Chunks of rows within groups of panels: consecutive chunks read the same weights.
-    fn run(&self, cpu: &Cpu, c: &mut [f32], samples: usize) {
-        let panels = panels::count(self.columns);
-        let groups = (panels * self.inner * PANEL).div_ceil(CHUNK_WEIGHTS).clamp(1, panels.max(1));
-        let blocks = samples.div_ceil(CHUNK_ROWS);
-        let c = DisjointMut::new(c);
-        cpu.pool.run(groups * blocks, |index| {
-            let (group, block) = (index / blocks, index % blocks);
-            let chunk = RowsChunk {
-                a: self.a.as_ptr(),
-                b: self.b.as_ptr(),
-                c: c.as_ptr().cast_mut(),
-                other: self.other.as_ptr(),
-                finish: self.finish,
-                samples,
-                inner: self.inner,
-                rows: block * CHUNK_ROWS..samples.min((block + 1) * CHUNK_ROWS),
-                panels: part_of(panels, group, groups),
-            };
-            // SAFETY: the extents were checked; each chunk is its own rectangle of C.
-            unsafe {
-                match cpu.isa {
-                    #[cfg(target_arch = "x86_64")]
-                    Isa::Avx2(token) => simd::x86::rows_avx2(token, &chunk),
-                    #[cfg(target_arch = "x86_64")]
-                    Isa::Avx512(token) => simd::x86::rows_avx512(token, &chunk),
-                    _ => portable::rows(&chunk),
-                }
-            }
-        });
-    }
+/// `C = A B`, `a` `[samples, inner]` and `b` `[panels of C][inner][32]`, in chunks of rows within
+/// groups of panels: consecutive chunks read the same weights.
+fn rows<W: Word>(
+    cpu: &Cpu,
+    (a, b): (&[W], &[W]),
+    finish: Finish<'_>,
+    (c, extents): (OperandMut<'_>, Extents),
+) {
+    let Extents { samples, columns, .. } = extents;
+    let inner = extents.inner.div_ceil(W::VALUES);
+    let panels = panels::count(columns);
+    let groups = (panels * inner * PANEL).div_ceil(CHUNK_WEIGHTS).clamp(1, panels.max(1));
+    let blocks = samples.div_ceil(CHUNK_ROWS);
+    let sink = match c {
+        OperandMut::F32(values) => Sink::F32(DisjointMut::new(values)),
+        OperandMut::Bf16(pairs) => Sink::Bf16 {
+            across: DisjointMut::new(pairs.across),
+            down: DisjointMut::new(pairs.down),
+        },
+    };
+    cpu.pool.run(groups * blocks, |index| {
+        let (group, block) = (index / blocks, index % blocks);
+        let chunk = RowsChunk {
+            a: a.as_ptr(),
+            b: b.as_ptr(),
+            sink: &sink,
+            finish,
+            samples,
+            inner,
+            rows: block * CHUNK_ROWS..samples.min((block + 1) * CHUNK_ROWS),
+            panels: part_of(panels, group, groups),
+        };
+        // SAFETY: the extents were checked; each chunk is its own rectangle of C, and the rows of a
+        // pair are in one chunk.
+        unsafe { W::rows(cpu.isa, &chunk) }
+    });
 }
 
 /// Part `part` of `parts` even parts of `0..length`.

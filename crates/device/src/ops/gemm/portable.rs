@@ -1,10 +1,11 @@
-//! The products for machines without a vector form of ours: the `gemm` crate on panels.
-//! It picks its own instruction set; this file owns the strides.
+//! The products for machines without a vector form of ours: the `gemm` crate on panels, with pairs
+//! widened to f32 first. It picks its own instruction set; this file owns the strides.
 #![expect(unsafe_code, reason = "the gemm crate takes pointers, and panels are strided")]
 
-use super::column_sums;
-use super::panels::{self, PANEL};
-use super::simd::{Finish, RowsChunk, WeightChunk};
+use super::pairs::{self, ACROSS};
+use super::panels::PANEL;
+use super::simd::{Finish, RoundChunk, RowsChunk, Sink, WeightChunk};
+use super::terms::Word;
 use crate::ops::activation::scalar::{relu, relu_gradient};
 
 /// One factor or result: where it starts, and the strides of its rows and columns.
@@ -13,72 +14,145 @@ struct Strided<T>(T, usize, usize);
 
 /// # Safety
 /// The chunk's factors are as its fields say, and no other thread writes its part.
-pub(super) unsafe fn rows(chunk: &RowsChunk) {
-    let RowsChunk { samples, inner, finish, .. } = *chunk;
-    let (first, count) = (chunk.rows.start, chunk.rows.len());
-    // SAFETY: `a` holds all samples in panels.
-    let a = unsafe { std::slice::from_raw_parts(chunk.a, panels::len(samples, inner)) };
-    let mut left = vec![0.0f32; count * inner];
-    for (row, to) in (first..).zip(left.chunks_exact_mut(inner.max(1))) {
-        panels::read_row(a, samples, row, to);
+pub(super) unsafe fn rows<W: Word>(chunk: &RowsChunk<'_, W>) {
+    let RowsChunk { samples, inner, .. } = *chunk;
+    let (count, width, values) = (chunk.rows.len(), PANEL / W::VALUES, inner * W::VALUES);
+    let mut left = vec![0.0f32; count * values];
+    for (row, to) in chunk.rows.clone().zip(left.chunks_exact_mut(values.max(1))) {
+        for (i, to) in to.iter_mut().enumerate() {
+            let at = (i / PANEL * samples + row) * width + i % PANEL / W::VALUES;
+            // SAFETY: `a` holds all samples in panels.
+            *to = unsafe { *chunk.a.add(at) }.value(i % W::VALUES);
+        }
     }
+    let mut c = vec![0.0f32; count * PANEL];
     for panel in chunk.panels.clone() {
-        let at = (panel * samples + first) * PANEL;
-        let b = Strided(chunk.b.wrapping_add(panel * inner * PANEL), PANEL, 1);
-        let c = Strided(chunk.c.wrapping_add(at), PANEL, 1);
-        let extents = [count, PANEL, inner];
-        // SAFETY: the rows and the panel lie inside the matrices; this thread alone writes them.
+        // SAFETY: `b` holds this panel; each matrix has the extents of the product.
         unsafe {
-            multiply(extents, [Strided(left.as_ptr(), inner, 1), b], c, finish == Finish::Add);
-            let other = |start: usize, len: usize| {
-                std::slice::from_raw_parts(chunk.other.wrapping_add(start), len)
-            };
-            let c = std::slice::from_raw_parts_mut(c.0, count * PANEL);
-            match finish {
-                Finish::Store | Finish::Add => {}
-                Finish::Mask => {
-                    let outputs = other(at, count * PANEL);
-                    c.iter_mut().zip(outputs).for_each(|(c, &y)| *c = relu_gradient(y, *c));
-                }
-                Finish::Bias | Finish::BiasRelu => {
-                    let bias = other(panel * PANEL, PANEL);
-                    for row in c.chunks_exact_mut(PANEL) {
-                        for (c, &bias) in row.iter_mut().zip(bias) {
-                            let sum = *c + bias;
-                            *c = if finish == Finish::Bias { sum } else { relu(sum) };
-                        }
-                    }
-                }
+            let b = widened(chunk.b.wrapping_add(panel * inner * PANEL), inner);
+            let factors = [Strided(left.as_ptr(), values, 1), Strided(b.as_ptr(), PANEL, 1)];
+            multiply([count, PANEL, values], factors, Strided(c.as_mut_ptr(), PANEL, 1));
+            put_rows(chunk, panel, &mut c);
+        }
+    }
+}
+
+/// Finishes and stores a panel of sums.
+///
+/// # Safety
+/// As for [`rows`].
+unsafe fn put_rows<W>(chunk: &RowsChunk<'_, W>, panel: usize, c: &mut [f32]) {
+    let (samples, first) = (chunk.samples, chunk.rows.start);
+    let start = (panel * samples + first) * PANEL;
+    // SAFETY: the chunk's rows and panels are inside C, and this thread alone writes them.
+    unsafe {
+        match chunk.sink {
+            Sink::F32(sink) => {
+                let to = sink.part(start..start + c.len());
+                finish(chunk.finish, (start, panel), c, |i| to[i]);
+                to.copy_from_slice(c);
+            }
+            Sink::Bf16 { across, down } => {
+                let across = across.part(start / 2..(start + c.len()) / 2);
+                let there = |i: usize| pairs::value(across[i / 2], i % 2);
+                finish(chunk.finish, (start, panel), c, there);
+                let pair = (panel * samples.div_ceil(2) + first / 2) * PANEL;
+                let down = down.part(pair..pair + chunk.rows.len().div_ceil(2) * PANEL);
+                put_pairs(c, across, down);
             }
         }
     }
 }
 
+/// Finishes sums that lie from `start` on in C.
+fn finish(
+    finish: Finish<'_>,
+    (start, panel): (usize, usize),
+    c: &mut [f32],
+    there: impl Fn(usize) -> f32,
+) {
+    for (i, sum) in c.iter_mut().enumerate() {
+        let column = panel * PANEL + i % PANEL;
+        *sum = match finish {
+            Finish::Store => *sum,
+            Finish::Add => *sum + there(i),
+            Finish::Bias(bias) => *sum + bias[column],
+            Finish::BiasRelu(bias) => relu(*sum + bias[column]),
+            Finish::Mask(outputs) => relu_gradient(outputs[start + i], *sum),
+            Finish::MaskPairs(outputs) => {
+                relu_gradient(pairs::value(outputs[(start + i) / 2], i % 2), *sum)
+            }
+        };
+    }
+}
+
+/// Rounds rows of a panel into both forms.
+fn put_pairs(rows: &[f32], across: &mut [u32], down: &mut [u32]) {
+    for (word, values) in across.iter_mut().zip(rows.as_chunks::<2>().0) {
+        *word = pairs::word(values[0], values[1]);
+    }
+    for (words, rows) in down.chunks_exact_mut(PANEL).zip(rows.chunks(2 * PANEL)) {
+        for (column, word) in words.iter_mut().enumerate() {
+            let below = rows.get(PANEL + column).copied().unwrap_or(0.0);
+            *word = pairs::word(rows[column], below);
+        }
+    }
+}
+
+/// # Safety
+/// The chunk's matrices are as its fields say, and no other thread writes its part.
+pub(super) unsafe fn round(chunk: &RoundChunk) {
+    let rows = chunk.rows;
+    // SAFETY: the caller vouches.
+    unsafe {
+        let matrix = std::slice::from_raw_parts(chunk.matrix, rows * PANEL);
+        let across = std::slice::from_raw_parts_mut(chunk.across, rows * ACROSS);
+        let down = std::slice::from_raw_parts_mut(chunk.down, rows.div_ceil(2) * PANEL);
+        put_pairs(matrix, across, down);
+    }
+}
+
 /// # Safety
 /// The chunk's factors are as its fields say, and no other thread writes its part.
-pub(super) unsafe fn weight(chunk: &WeightChunk) {
-    let WeightChunk { samples, n, k, n_panel, .. } = *chunk;
+pub(super) unsafe fn weight<W: Word>(chunk: &WeightChunk<W>) {
+    let WeightChunk { inner, n, k, n_panel, .. } = *chunk;
     let outputs = PANEL.min(n - n_panel * PANEL);
-    let d_y = chunk.d_y.wrapping_add(n_panel * samples * PANEL);
+    let d_y = chunk.d_y.wrapping_add(n_panel * inner * PANEL);
     if !chunk.d_bias.is_null() {
         // SAFETY: `d_bias` has N elements, and this chunk alone writes those of its panel.
         unsafe {
             let sums = chunk.d_bias.wrapping_add(n_panel * PANEL);
             let sums = std::slice::from_raw_parts_mut(sums, outputs);
-            column_sums::panel(std::slice::from_raw_parts(d_y, samples * PANEL), sums);
+            W::column_sums(std::slice::from_raw_parts(d_y, inner * PANEL), sums);
         }
     }
-    for panel in chunk.k_panels.clone() {
-        let x = Strided(chunk.x.wrapping_add(panel * samples * PANEL), PANEL, 1);
-        let start = n_panel * PANEL * k + panel * PANEL;
-        let d_weight = Strided(chunk.d_weight.wrapping_add(start), k, 1);
-        let extents = [outputs, PANEL.min(k - panel * PANEL), samples];
-        // SAFETY: the panels lie inside the matrices; this thread alone writes its rectangle.
-        unsafe { multiply(extents, [Strided(d_y, 1, PANEL), x], d_weight, false) };
+    // SAFETY: the panels lie inside the matrices; this thread alone writes its rectangle.
+    unsafe {
+        let d_y = widened(d_y, inner);
+        for panel in chunk.k_panels.clone() {
+            let x = widened(chunk.x.wrapping_add(panel * inner * PANEL), inner);
+            let start = n_panel * PANEL * k + panel * PANEL;
+            let d_weight = Strided(chunk.d_weight.wrapping_add(start), k, 1);
+            let extents = [outputs, PANEL.min(k - panel * PANEL), inner * W::VALUES];
+            let factors = [Strided(d_y.as_ptr(), 1, PANEL), Strided(x.as_ptr(), PANEL, 1)];
+            multiply(extents, factors, d_weight);
+        }
     }
 }
 
-/// `c = a b`, or `c += a b`, with `a` `[m, inner]` and `b` `[inner, n]`.
+/// `steps` rows of 32 words as `steps · VALUES` rows of 32 values.
+///
+/// # Safety
+/// The words are valid for reads.
+unsafe fn widened<W: Word>(words: *const W, steps: usize) -> Vec<f32> {
+    // SAFETY: the caller vouches.
+    let words = unsafe { std::slice::from_raw_parts(words, steps * PANEL) };
+    let row = |row: &[W], place: usize| row.iter().map(|w| w.value(place)).collect::<Vec<_>>();
+    let rows = words.chunks_exact(PANEL);
+    rows.flat_map(|words| (0..W::VALUES).flat_map(move |place| row(words, place))).collect()
+}
+
+/// `c = a b` with `a` `[m, inner]` and `b` `[inner, n]`.
 ///
 /// # Safety
 /// The strided matrices are valid for those extents, and no other thread touches `c`.
@@ -86,7 +160,6 @@ unsafe fn multiply(
     [m, n, inner]: [usize; 3],
     [a, b]: [Strided<*const f32>; 2],
     c: Strided<*mut f32>,
-    add: bool,
 ) {
     let stride = |stride: usize| stride as isize;
     // SAFETY: the caller vouches; strides fit isize because slices of that extent exist.
@@ -98,7 +171,7 @@ unsafe fn multiply(
             c.0,
             stride(c.2),
             stride(c.1),
-            add,
+            false,
             a.0,
             stride(a.2),
             stride(a.1),

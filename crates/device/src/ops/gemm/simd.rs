@@ -5,212 +5,163 @@
 //!     sums[row, column] = Σ_i a[row, i] · b[i, column]      in registers, over the whole inner
 //!     c = finish(sums)                                      bias and ReLU, or the mask of ReLU
 //! ```
+//! One `i` is one f32, or a pair of bf16: either is a word of 32 bits, so that both precisions run
+//! through the same loops ([`Terms`]).
 //! 1. The tile is 8 × 32 (AVX-512: 16 sums, more than the latency needs) or 6 × 16 (AVX2, half a
 //!    panel at a time). A wider tile reads less of `b` but was no faster: prefetching decides.
 //! 2. `a` is read in place, one broadcast per row and inner index. Its lines are asked for one
 //!    panel and one strip ahead: without, a core of 117 GFLOP/s gives 80–95, with it 109–111.
-//! 3. The whole inner extent is summed in registers, so that `c` is written once, finished.
+//! 3. The whole inner extent is summed in registers, so that `c` is written once, finished; in bf16
+//!    two rows at a time, which are in registers for both forms of a pair.
 #![expect(unsafe_code, reason = "vector instructions on raw panels")]
 
 use std::ops::Range;
 
-use super::column_sums;
+use super::pairs::ACROSS;
 use super::panels::PANEL;
+use super::terms::{Register, Terms, Word};
+use crate::cpu::DisjointMut;
 use crate::cpu::vector::Vector;
 
-/// Inner indices by which the packed factor is asked for ahead.
+/// Steps that loads are asked for ahead.
 const AHEAD: usize = 8;
-/// Floats of a cache line.
+/// Words of a cache line.
 const LINE: usize = 16;
 /// Samples that one pass of the weight gradient sums: panels of both factors stay in the cache.
 pub(super) const SAMPLES: usize = 512;
 
-/// What the products ask of a register beside what every kernel does.
-///
-/// # Safety
-/// As for [`Vector`].
-pub(super) trait Register: Vector {
-    /// `self · other + sum`, rounded once.
-    unsafe fn multiply_add(self, other: Self, sum: Self) -> Self;
-    /// 0 where below 0; NaN stays.
-    unsafe fn relu(self) -> Self;
-    /// 0 where `output ≤ 0`.
-    unsafe fn where_positive(self, output: Self) -> Self;
-}
-
 /// What becomes of a tile's sums.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Finish {
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Finish<'a> {
     /// They are stored.
     Store,
     /// They are added to what is there.
     Add,
-    /// The bias is added.
-    Bias,
+    /// The bias `[panels of C][32]` is added.
+    Bias(&'a [f32]),
     /// The bias is added, then ReLU.
-    BiasRelu,
-    /// Stored as 0 where the layer before put out nothing.
-    Mask,
+    BiasRelu(&'a [f32]),
+    /// Stored as 0 where the layer before, laid out as C, put out nothing.
+    Mask(&'a [f32]),
+    /// The same, of a layer that put out pairs.
+    MaskPairs(&'a [u32]),
+}
+
+/// Where the sums go, C: `[panels][samples][32]`, or both forms of pairs.
+#[derive(Debug)]
+pub(super) enum Sink<'a> {
+    F32(DisjointMut<'a, f32>),
+    Bf16 { across: DisjointMut<'a, u32>, down: DisjointMut<'a, u32> },
 }
 
 /// A chunk of the forward product or of the gradient of the input: `C = A B` on some rows and some
-/// panels of C.
-pub(super) struct RowsChunk {
-    /// `[⌈inner/32⌉][samples][32]`.
-    pub(super) a: *const f32,
+/// panels of C. The rows start at an even one.
+pub(super) struct RowsChunk<'a, W> {
+    /// `[⌈inner·VALUES/32⌉][samples][32/VALUES]`.
+    pub(super) a: *const W,
     /// `[panels of C][inner][32]`.
-    pub(super) b: *const f32,
-    /// `[panels of C][samples][32]`.
-    pub(super) c: *mut f32,
-    /// The bias, `[panels of C][32]`, or the mask, like `c`.
-    pub(super) other: *const f32,
-    pub(super) finish: Finish,
+    pub(super) b: *const W,
+    pub(super) sink: &'a Sink<'a>,
+    pub(super) finish: Finish<'a>,
     pub(super) samples: usize,
+    /// Words.
     pub(super) inner: usize,
     pub(super) rows: Range<usize>,
     pub(super) panels: Range<usize>,
 }
 
 /// A chunk of the gradient of the weight: `dW = dYᵀ X` for a panel of N and some panels of K.
-pub(super) struct WeightChunk {
-    /// `[⌈N/32⌉][samples][32]`.
-    pub(super) d_y: *const f32,
-    /// `[⌈K/32⌉][samples][32]`.
-    pub(super) x: *const f32,
+pub(super) struct WeightChunk<W> {
+    /// `[⌈N/32⌉][inner][32]`.
+    pub(super) d_y: *const W,
+    /// `[⌈K/32⌉][inner][32]`.
+    pub(super) x: *const W,
     /// `[N, K]`.
     pub(super) d_weight: *mut f32,
     /// `[N]`, or null where another chunk writes it.
     pub(super) d_bias: *mut f32,
-    pub(super) samples: usize,
+    /// Words that hold the samples.
+    pub(super) inner: usize,
     pub(super) n: usize,
     pub(super) k: usize,
     pub(super) n_panel: usize,
     pub(super) k_panels: Range<usize>,
 }
 
-/// The inner extent as the broadcast factor lies: runs of consecutive steps.
+/// Rows of a panel to be rounded, from an even one on.
+pub(super) struct RoundChunk {
+    /// `[rows][32]`.
+    pub(super) matrix: *const f32,
+    /// `[rows][16]`.
+    pub(super) across: *mut u32,
+    /// `[⌈rows/2⌉][32]`.
+    pub(super) down: *mut u32,
+    pub(super) rows: usize,
+}
+
+/// The broadcast factor, and the inner extent as it lies there: runs of consecutive steps.
 #[derive(Clone, Copy)]
-struct Inner {
+struct Strip<W> {
+    first: *const W,
+    /// Words from row to row, and from step to step.
+    row: usize,
+    step: usize,
     runs: usize,
     steps: usize,
     last_steps: usize,
-    /// Floats from run to run.
+    /// Words from run to run.
     stride: usize,
 }
 
-/// Where a tile reads and writes.
-#[derive(Clone, Copy)]
-struct Tile {
-    a: *const f32,
-    b: *const f32,
-    c: *mut f32,
-    c_stride: usize,
-    other: *const f32,
-    columns: usize,
-}
-
-/// Row `r`, step `s` of the broadcast factor lies at `r · ROW + s · STEP`.
+/// `Σ_i a[row, i] · b[i, column]` for `R` rows and two registers of columns, `b` with 32 words a
+/// step. Row `r`, step `s` of a run of `a` lies at `r · row + s · step`.
 #[inline(always)]
-unsafe fn tile<V: Register, const R: usize, const ROW: usize, const STEP: usize>(
-    inner: Inner,
-    tile: Tile,
-    finish: Finish,
-) {
-    // SAFETY: the chunk's maker vouches for all factors; columns beyond the last are inside the
-    // panels, and stores to the row-major gradient are cut to `columns`. Prefetches never fault.
+unsafe fn sums<T: Terms, const R: usize>(a: Strip<T::Word>, b: *const T::Word) -> [[T::Sum; 2]; R] {
+    // SAFETY: the chunk's maker vouches for both factors. Prefetches never fault.
     unsafe {
-        for half in (0..PANEL).step_by(2 * V::LANES) {
-            if half >= tile.columns {
-                break;
-            }
-            let mut sums = [[V::splat(0.0); 2]; R];
-            let mut b = tile.b.add(half);
-            for run in 0..inner.runs {
-                let start = tile.a.wrapping_add(run * inner.stride);
-                let steps = if run + 1 == inner.runs { inner.last_steps } else { inner.steps };
-                let mut a = start;
-                for step in 0..steps {
-                    prefetch(b.wrapping_add(AHEAD * PANEL));
-                    prefetch(b.wrapping_add(AHEAD * PANEL + LINE));
-                    if STEP == 1 {
-                        prefetch(start.wrapping_add(inner.stride + step * LINE));
-                        prefetch(start.wrapping_add(R * ROW + step * LINE));
-                    } else {
-                        prefetch(a.wrapping_add(AHEAD * STEP));
-                    }
-                    let (low, high) = (V::load(b), V::load(b.add(V::LANES)));
-                    for (row, sums) in sums.iter_mut().enumerate() {
-                        let factor = V::splat(*a.add(row * ROW));
-                        sums[0] = factor.multiply_add(low, sums[0]);
-                        sums[1] = factor.multiply_add(high, sums[1]);
-                    }
-                    a = a.wrapping_add(STEP);
-                    b = b.wrapping_add(PANEL);
+        let mut sums = [[T::Sum::splat(0.0); 2]; R];
+        let mut b = b;
+        for run in 0..a.runs {
+            let start = a.first.wrapping_add(run * a.stride);
+            let steps = if run + 1 == a.runs { a.last_steps } else { a.steps };
+            let mut at = start;
+            for step in 0..steps {
+                prefetch(b.wrapping_add(AHEAD * PANEL));
+                prefetch(b.wrapping_add(AHEAD * PANEL + LINE));
+                if a.step == 1 {
+                    prefetch(start.wrapping_add(a.stride + step * LINE));
+                    prefetch(start.wrapping_add(R * a.row + step * LINE));
+                } else {
+                    prefetch(at.wrapping_add(AHEAD * a.step));
                 }
-            }
-            for (row, sums) in sums.into_iter().enumerate() {
-                for (i, sum) in sums.into_iter().enumerate() {
-                    let column = half + i * V::LANES;
-                    put(sum, row, column, (tile, finish));
+                let (low, high) = (T::load(b), T::load(b.add(T::Sum::LANES)));
+                for (row, sums) in sums.iter_mut().enumerate() {
+                    let factor = T::splat(*at.add(row * a.row));
+                    sums[0] = T::multiply_add(factor, low, sums[0]);
+                    sums[1] = T::multiply_add(factor, high, sums[1]);
                 }
+                at = at.wrapping_add(a.step);
+                b = b.wrapping_add(PANEL);
             }
         }
-    }
-}
-
-/// Finishes and stores one register of sums, cut to the tile's columns.
-#[inline(always)]
-unsafe fn put<V: Register>(sum: V, row: usize, column: usize, (tile, finish): (Tile, Finish)) {
-    let count = tile.columns.saturating_sub(column).min(V::LANES);
-    // SAFETY: as in `tile`.
-    unsafe {
-        let at = row * tile.c_stride + column;
-        let c = tile.c.wrapping_add(at);
-        if count < V::LANES {
-            let before =
-                if finish == Finish::Add { V::load_first(c, count) } else { V::splat(0.0) };
-            return sum.add(before).store_first(c, count);
-        }
-        let sum = match finish {
-            Finish::Store => sum,
-            Finish::Add => sum.add(V::load(c)),
-            Finish::Bias => sum.add(V::load(tile.other.add(column))),
-            Finish::BiasRelu => sum.add(V::load(tile.other.add(column))).relu(),
-            Finish::Mask => sum.where_positive(V::load(tile.other.add(at))),
-        };
-        sum.store(c);
+        sums
     }
 }
 
 /// Strips of `R` rows, then of 4, 2 and 1.
 #[inline(always)]
-unsafe fn rows_chunk<V: Register, const R: usize>(chunk: &RowsChunk) {
-    let RowsChunk { samples, inner: extent, finish, .. } = *chunk;
-    let runs = extent.div_ceil(PANEL);
-    let last_steps = extent - runs.saturating_sub(1) * PANEL;
-    let inner = Inner { runs, steps: PANEL, last_steps, stride: samples * PANEL };
+unsafe fn rows_chunk<T: Terms, const R: usize>(chunk: &RowsChunk<'_, T::Word>) {
     let mut row = chunk.rows.start;
     while row < chunk.rows.end {
-        let left = chunk.rows.end - row;
-        let taken = strip(left, R);
+        let taken = strip(chunk.rows.end - row, R);
         for panel in chunk.panels.clone() {
-            let at = (panel * samples + row) * PANEL;
-            let other = if finish == Finish::Mask { at } else { panel * PANEL };
-            let place = Tile {
-                a: chunk.a.wrapping_add(row * PANEL),
-                b: chunk.b.wrapping_add(panel * extent * PANEL),
-                c: chunk.c.wrapping_add(at),
-                c_stride: PANEL,
-                other: chunk.other.wrapping_add(other),
-                columns: PANEL,
-            };
             // SAFETY: the rows and panels lie inside the matrices, as the caller checked.
             unsafe {
                 match taken {
-                    4 => tile::<V, 4, PANEL, 1>(inner, place, finish),
-                    2 => tile::<V, 2, PANEL, 1>(inner, place, finish),
-                    1 => tile::<V, 1, PANEL, 1>(inner, place, finish),
-                    _ => tile::<V, R, PANEL, 1>(inner, place, finish),
+                    4 => rows_tile::<T, 4>(chunk, panel, row),
+                    2 => rows_tile::<T, 2>(chunk, panel, row),
+                    1 => rows_tile::<T, 1>(chunk, panel, row),
+                    _ => rows_tile::<T, R>(chunk, panel, row),
                 }
             }
         }
@@ -218,47 +169,191 @@ unsafe fn rows_chunk<V: Register, const R: usize>(chunk: &RowsChunk) {
     }
 }
 
+/// `R` rows of a panel of C.
+#[inline(always)]
+unsafe fn rows_tile<T: Terms, const R: usize>(
+    chunk: &RowsChunk<'_, T::Word>,
+    panel: usize,
+    row: usize,
+) {
+    let (samples, inner) = (chunk.samples, chunk.inner);
+    let width = PANEL / T::Word::VALUES;
+    let runs = inner.div_ceil(width);
+    let a = Strip {
+        first: chunk.a.wrapping_add(row * width),
+        row: width,
+        step: 1,
+        runs,
+        steps: width,
+        last_steps: inner - runs.saturating_sub(1) * width,
+        stride: samples * width,
+    };
+    let b = chunk.b.wrapping_add(panel * inner * PANEL);
+    for half in (0..PANEL).step_by(2 * T::Sum::LANES) {
+        // SAFETY: the caller's promise.
+        unsafe {
+            let sums = sums::<T, R>(a, b.wrapping_add(half));
+            put_rows(sums, chunk, (panel, row, half));
+        }
+    }
+}
+
+/// Finishes and stores the sums of `R` rows from the even `row` on.
+#[inline(always)]
+unsafe fn put_rows<V: Register, W, const R: usize>(
+    sums: [[V; 2]; R],
+    chunk: &RowsChunk<'_, W>,
+    (panel, first, half): (usize, usize, usize),
+) {
+    let at = (panel * chunk.samples + first) * PANEL + half;
+    let column = panel * PANEL + half;
+    // SAFETY: columns beyond the last are inside the panels, and with them whole registers.
+    unsafe {
+        match chunk.sink {
+            Sink::F32(c) => {
+                for (row, sums) in sums.into_iter().enumerate() {
+                    for (i, sum) in sums.into_iter().enumerate() {
+                        let (at, column) = (at + row * PANEL + i * V::LANES, column + i * V::LANES);
+                        finished(sum, chunk, (at, column)).store(c.as_ptr().cast_mut().add(at));
+                    }
+                }
+            }
+            Sink::Bf16 { across, down } => {
+                let [across, down] = [across, down].map(|words| words.as_ptr().cast_mut());
+                let pair = (panel * chunk.samples.div_ceil(2) + first / 2) * PANEL + half;
+                let mut values = sums;
+                for (row, sums) in values.iter_mut().enumerate() {
+                    for (i, sum) in sums.iter_mut().enumerate() {
+                        let (at, column) = (at + row * PANEL + i * V::LANES, column + i * V::LANES);
+                        *sum = finished(*sum, chunk, (at, column));
+                        sum.store_across(across.add(at / 2));
+                    }
+                }
+                for (row, rows) in values.chunks(2).enumerate() {
+                    for i in 0..2 {
+                        let second = if rows.len() == 2 { rows[1][i] } else { V::splat(0.0) };
+                        rows[0][i].store_down(second, down.add(pair + row * PANEL + i * V::LANES));
+                    }
+                }
+            }
+        }
+    }
+}
+
+/// One register of sums as it is stored; `at` counts the values of C.
+#[inline(always)]
+unsafe fn finished<V: Register, W>(
+    sum: V,
+    chunk: &RowsChunk<'_, W>,
+    (at, column): (usize, usize),
+) -> V {
+    // SAFETY: the bias has all columns, and the mask all values, of C.
+    unsafe {
+        match chunk.finish {
+            Finish::Store => sum,
+            Finish::Add => sum.add(match chunk.sink {
+                Sink::F32(c) => V::load(c.as_ptr().add(at)),
+                Sink::Bf16 { across, .. } => V::load_bf16(across.as_ptr().add(at / 2).cast()),
+            }),
+            Finish::Bias(bias) => sum.add(V::load(bias.as_ptr().add(column))),
+            Finish::BiasRelu(bias) => sum.add(V::load(bias.as_ptr().add(column))).relu(),
+            Finish::Mask(outputs) => sum.where_positive(V::load(outputs.as_ptr().add(at))),
+            Finish::MaskPairs(outputs) => {
+                sum.where_positive(V::load_bf16(outputs.as_ptr().add(at / 2).cast()))
+            }
+        }
+    }
+}
+
 /// [`SAMPLES`] samples at a time; what they add up to is added to what the samples before did.
 #[inline(always)]
-unsafe fn weight_chunk<V: Register, const R: usize>(chunk: &WeightChunk) {
-    let WeightChunk { samples, n, k, n_panel, .. } = *chunk;
+unsafe fn weight_chunk<T: Terms, const R: usize>(chunk: &WeightChunk<T::Word>) {
+    let WeightChunk { inner, n, n_panel, .. } = *chunk;
     let outputs = PANEL.min(n - n_panel * PANEL);
     if !chunk.d_bias.is_null() {
         // SAFETY: `d_bias` has N elements, and this chunk alone writes those of its panel.
         unsafe {
-            let d_y = chunk.d_y.wrapping_add(n_panel * samples * PANEL);
-            let d_y = std::slice::from_raw_parts(d_y, samples * PANEL);
+            let d_y = chunk.d_y.wrapping_add(n_panel * inner * PANEL);
+            let d_y = std::slice::from_raw_parts(d_y, inner * PANEL);
             let sums = chunk.d_bias.wrapping_add(n_panel * PANEL);
-            column_sums::panel(d_y, std::slice::from_raw_parts_mut(sums, outputs));
+            T::Word::column_sums(d_y, std::slice::from_raw_parts_mut(sums, outputs));
         }
     }
-    for first in (0..samples).step_by(SAMPLES) {
-        let count = SAMPLES.min(samples - first);
-        let inner = Inner { runs: 1, steps: 0, last_steps: count, stride: 0 };
-        let finish = if first == 0 { Finish::Store } else { Finish::Add };
+    let pass = SAMPLES / T::Word::VALUES;
+    for first in (0..inner).step_by(pass) {
+        let steps = first..inner.min(first + pass);
         for panel in chunk.k_panels.clone() {
             let mut row = 0;
             while row < outputs {
                 let taken = strip(outputs - row, R);
-                let out = n_panel * PANEL + row;
-                let place = Tile {
-                    a: chunk.d_y.wrapping_add((n_panel * samples + first) * PANEL + row),
-                    b: chunk.x.wrapping_add((panel * samples + first) * PANEL),
-                    c: chunk.d_weight.wrapping_add(out * k + panel * PANEL),
-                    c_stride: k,
-                    other: std::ptr::null(),
-                    columns: PANEL.min(k - panel * PANEL),
-                };
                 // SAFETY: the panels lie inside the matrices, as the caller checked.
                 unsafe {
                     match taken {
-                        4 => tile::<V, 4, 1, PANEL>(inner, place, finish),
-                        2 => tile::<V, 2, 1, PANEL>(inner, place, finish),
-                        1 => tile::<V, 1, 1, PANEL>(inner, place, finish),
-                        _ => tile::<V, R, 1, PANEL>(inner, place, finish),
+                        4 => weight_tile::<T, 4>(chunk, steps.clone(), (row, panel)),
+                        2 => weight_tile::<T, 2>(chunk, steps.clone(), (row, panel)),
+                        1 => weight_tile::<T, 1>(chunk, steps.clone(), (row, panel)),
+                        _ => weight_tile::<T, R>(chunk, steps.clone(), (row, panel)),
                     }
                 }
                 row += taken;
+            }
+        }
+    }
+}
+
+/// `R` outputs and a panel of inputs, over some steps.
+#[inline(always)]
+unsafe fn weight_tile<T: Terms, const R: usize>(
+    chunk: &WeightChunk<T::Word>,
+    steps: Range<usize>,
+    (row, panel): (usize, usize),
+) {
+    let WeightChunk { inner, k, n_panel, .. } = *chunk;
+    let a = Strip {
+        first: chunk.d_y.wrapping_add((n_panel * inner + steps.start) * PANEL + row),
+        row: 1,
+        step: PANEL,
+        runs: 1,
+        steps: 0,
+        last_steps: steps.len(),
+        stride: 0,
+    };
+    let b = chunk.x.wrapping_add((panel * inner + steps.start) * PANEL);
+    let columns = PANEL.min(k - panel * PANEL);
+    let c = chunk.d_weight.wrapping_add((n_panel * PANEL + row) * k + panel * PANEL);
+    for half in (0..columns).step_by(2 * T::Sum::LANES) {
+        // SAFETY: the caller's promise; stores are cut to the columns.
+        unsafe {
+            let sums = sums::<T, R>(a, b.wrapping_add(half));
+            for (row, sums) in sums.into_iter().enumerate() {
+                for (i, sum) in sums.into_iter().enumerate() {
+                    let column = half + i * T::Sum::LANES;
+                    let count = columns.saturating_sub(column);
+                    let c = c.wrapping_add(row * k + column);
+                    let sum =
+                        if steps.start == 0 { sum } else { sum.add(T::Sum::load_up_to(c, count)) };
+                    sum.store_up_to(c, count);
+                }
+            }
+        }
+    }
+}
+
+/// Two rows at a time.
+#[inline(always)]
+unsafe fn round_chunk<V: Register>(chunk: &RoundChunk) {
+    for row in (0..chunk.rows).step_by(2) {
+        for column in (0..PANEL).step_by(V::LANES) {
+            // SAFETY: both rows are inside the chunk's matrices, for which the caller vouches.
+            unsafe {
+                let first = V::load(chunk.matrix.add(row * PANEL + column));
+                first.store_across(chunk.across.add(row * ACROSS + column / 2));
+                let mut second = V::splat(0.0);
+                if row + 1 < chunk.rows {
+                    second = V::load(chunk.matrix.add((row + 1) * PANEL + column));
+                    second.store_across(chunk.across.add((row + 1) * ACROSS + column / 2));
+                }
+                first.store_down(second, chunk.down.add(row / 2 * PANEL + column));
             }
         }
     }
@@ -271,67 +366,22 @@ fn strip(left: usize, full: usize) -> usize {
 }
 
 #[inline(always)]
-fn prefetch(pointer: *const f32) {
+fn prefetch<W>(pointer: *const W) {
     crate::cpu::vector::prefetch(pointer);
 }
 
 #[cfg(target_arch = "x86_64")]
 pub(super) mod x86 {
-    //! The registers, and the chunks compiled for them.
+    //! The chunks compiled for the registers.
 
-    use std::arch::x86_64::*;
-
-    use super::{Register, RowsChunk, WeightChunk, rows_chunk, weight_chunk};
+    use super::super::terms::x86::Paired;
+    use super::super::terms::{Single, Widened};
+    use super::{RoundChunk, RowsChunk, WeightChunk, round_chunk, rows_chunk, weight_chunk};
     use crate::cpu::vector::x86::{Float8, Float16};
-    use crate::cpu::{Avx2, Avx512};
-
-    // SAFETY of both implementations: the trait's contract gives the instruction set.
-    impl Register for Float8 {
-        #[inline(always)]
-        unsafe fn multiply_add(self, other: Self, sum: Self) -> Self {
-            // SAFETY: see above.
-            Self(unsafe { _mm256_fmadd_ps(self.0, other.0, sum.0) })
-        }
-        #[inline(always)]
-        unsafe fn relu(self) -> Self {
-            // SAFETY: see above.
-            Self(unsafe { _mm256_max_ps(_mm256_setzero_ps(), self.0) })
-        }
-        #[inline(always)]
-        unsafe fn where_positive(self, output: Self) -> Self {
-            // SAFETY: see above.
-            unsafe {
-                let off = _mm256_cmp_ps::<_CMP_LE_OQ>(output.0, _mm256_setzero_ps());
-                Self(_mm256_andnot_ps(off, self.0))
-            }
-        }
-    }
-
-    impl Register for Float16 {
-        #[inline(always)]
-        unsafe fn multiply_add(self, other: Self, sum: Self) -> Self {
-            // SAFETY: see above.
-            Self(unsafe { _mm512_fmadd_ps(self.0, other.0, sum.0) })
-        }
-        #[inline(always)]
-        unsafe fn relu(self) -> Self {
-            // SAFETY: see above.
-            Self(unsafe { _mm512_max_ps(_mm512_setzero_ps(), self.0) })
-        }
-        #[inline(always)]
-        unsafe fn where_positive(self, output: Self) -> Self {
-            // SAFETY: see above.
-            unsafe {
-                let zero = _mm512_setzero_ps();
-                let off = _mm512_cmp_ps_mask::<_CMP_LE_OQ>(output.0, zero);
-                Self(_mm512_mask_mov_ps(self.0, off, zero))
-            }
-        }
-    }
+    use crate::cpu::{Avx2, Avx512, Avx512Bf16};
 
     macro_rules! entry {
-        ($name:ident = $body:ident<$register:ty, $rows:literal>,
-         $chunk:ty, $token:ty, $features:literal) => {
+        ($name:ident = $body:ident<$($of:tt),+>($chunk:ty), $token:ty, $features:literal) => {
             /// # Safety
             /// The chunk's factors are as its fields say, and no other thread writes its part.
             pub(in crate::ops::gemm) unsafe fn $name(_proof: $token, chunk: &$chunk) {
@@ -339,7 +389,7 @@ pub(super) mod x86 {
                 unsafe fn compiled(chunk: &$chunk) {
                     // SAFETY: compiled for the register's instruction set; the caller vouches for
                     // the chunk.
-                    unsafe { $body::<$register, $rows>(chunk) }
+                    unsafe { $body::<$($of),+>(chunk) }
                 }
                 // SAFETY: the token proves that the machine has the instruction set; the caller
                 // vouches for the chunk.
@@ -348,8 +398,29 @@ pub(super) mod x86 {
         };
     }
 
-    entry!(rows_avx2 = rows_chunk<Float8, 6>, RowsChunk, Avx2, "avx2,fma");
-    entry!(rows_avx512 = rows_chunk<Float16, 8>, RowsChunk, Avx512, "avx512f");
-    entry!(weight_avx2 = weight_chunk<Float8, 6>, WeightChunk, Avx2, "avx2,fma");
-    entry!(weight_avx512 = weight_chunk<Float16, 8>, WeightChunk, Avx512, "avx512f");
+    type Single8 = Single<Float8>;
+    type Single16 = Single<Float16>;
+    type Widened8 = Widened<Float8>;
+    type Widened16 = Widened<Float16>;
+    type Rows<'a> = RowsChunk<'a, f32>;
+    type PairRows<'a> = RowsChunk<'a, u32>;
+
+    entry!(rows_avx2 = rows_chunk<Single8, 6>(Rows<'_>), Avx2, "avx2,fma");
+    entry!(rows_avx512 = rows_chunk<Single16, 8>(Rows<'_>), Avx512, "avx512f");
+    entry!(weight_avx2 = weight_chunk<Single8, 6>(WeightChunk<f32>), Avx2, "avx2,fma");
+    entry!(weight_avx512 = weight_chunk<Single16, 8>(WeightChunk<f32>), Avx512, "avx512f");
+
+    entry!(pair_rows_avx2 = rows_chunk<Widened8, 4>(PairRows<'_>), Avx2, "avx2,fma");
+    entry!(pair_rows_avx512 = rows_chunk<Widened16, 8>(PairRows<'_>), Avx512, "avx512f");
+    entry!(pair_rows_bf16 = rows_chunk<Paired, 8>(PairRows<'_>), Avx512Bf16, "avx512f,avx512bf16");
+    entry!(pair_weight_avx2 = weight_chunk<Widened8, 4>(WeightChunk<u32>), Avx2, "avx2,fma");
+    entry!(pair_weight_avx512 = weight_chunk<Widened16, 8>(WeightChunk<u32>), Avx512, "avx512f");
+    entry!(
+        pair_weight_bf16 = weight_chunk<Paired, 8>(WeightChunk<u32>),
+        Avx512Bf16,
+        "avx512f,avx512bf16"
+    );
+
+    entry!(round_avx2 = round_chunk<Float8>(RoundChunk), Avx2, "avx2");
+    entry!(round_avx512 = round_chunk<Float16>(RoundChunk), Avx512, "avx512f");
 }

@@ -17,6 +17,7 @@
 
 use super::Shape;
 use crate::cpu::Isa;
+use crate::ops::turn::{BLOCK, turn};
 
 /// Rows of a register tile.
 const ROWS: usize = 4;
@@ -132,9 +133,6 @@ fn spread_pairs(shape: &Shape, d_pairs: &[f32], symmetric: &mut [f32]) {
     }
 }
 
-/// Edge of the square blocks that [`transpose`] turns in registers; divides [`PAD`].
-const BLOCK: usize = 4;
-
 /// Writes vector `i` down column `i` of `right`; columns past the last vector repeat it.
 #[inline(always)]
 fn transpose<'a>(
@@ -160,38 +158,6 @@ fn transpose<'a>(
             to[first..first + BLOCK].copy_from_slice(&[a, b, c, d]);
         }
     }
-}
-
-/// The transpose of a block, in registers.
-#[cfg(target_arch = "x86_64")]
-#[expect(
-    unsafe_code,
-    reason = "the compiler leaves this in scalar moves, which cost as much as the product"
-)]
-#[inline(always)]
-fn turn(rows: [[f32; BLOCK]; BLOCK]) -> [[f32; BLOCK]; BLOCK] {
-    use std::arch::x86_64::{
-        __m128, _mm_movehl_ps, _mm_movelh_ps, _mm_unpackhi_ps, _mm_unpacklo_ps,
-    };
-    // SAFETY: a register and a row are both four floats, and every x86-64 has SSE.
-    unsafe {
-        let [a, b, c, d]: [__m128; BLOCK] = std::mem::transmute(rows);
-        let (ab, cd) = (_mm_unpacklo_ps(a, b), _mm_unpacklo_ps(c, d));
-        let (ab_high, cd_high) = (_mm_unpackhi_ps(a, b), _mm_unpackhi_ps(c, d));
-        std::mem::transmute([
-            _mm_movelh_ps(ab, cd),
-            _mm_movehl_ps(cd, ab),
-            _mm_movelh_ps(ab_high, cd_high),
-            _mm_movehl_ps(cd_high, ab_high),
-        ])
-    }
-}
-
-/// The transpose of a block.
-#[cfg(not(target_arch = "x86_64"))]
-#[inline(always)]
-fn turn(rows: [[f32; BLOCK]; BLOCK]) -> [[f32; BLOCK]; BLOCK] {
-    std::array::from_fn(|d| std::array::from_fn(|row| rows[row][d]))
 }
 
 /// Values that [`copy_run`] moves at a time.

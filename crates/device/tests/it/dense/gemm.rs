@@ -3,9 +3,10 @@
 use device::ops::activation::scalar::{relu, relu_gradient};
 use device::ops::gemm::{
     self, Activation, InputGradient, LinearBackwardInput, LinearBackwardWeight, LinearForward,
-    PackedWeight, TOLERANCE, column, panels, scalar,
+    Operand, OperandMut, PackedWeight, TOLERANCE, column, panels, scalar,
 };
 use device::{Cpu, Isa};
+use schema::Precision;
 
 use super::{
     assert_close, below, check_gradient, check_refused, on_every_cpu, packed, same_on_every_cpu,
@@ -54,11 +55,11 @@ fn forward_follows_the_f64_oracle() {
             let results = on_every_cpu(|cpu| {
                 let mut y = vec![9.0; panels::len(b, n)];
                 let arguments = LinearForward {
-                    x: &x_panels,
+                    x: Operand::F32(&x_panels),
                     weight: &weight_of(cpu, &weight, n, k),
                     bias: bias.map(|bias| &bias[..]),
                     activation,
-                    y: &mut y,
+                    y: OperandMut::F32(&mut y),
                     b,
                 };
                 gemm::forward(cpu, arguments).unwrap();
@@ -86,8 +87,8 @@ fn backward_input_follows_the_f64_oracle() {
         let run = |cpu: &Cpu, gradient: InputGradient<'_>| {
             let mut d_x = x_panels.clone();
             let weight = &weight_of(cpu, &weight, n, k);
-            let arguments =
-                LinearBackwardInput { d_y: &d_y_panels, weight, gradient, d_x: &mut d_x, b };
+            let (d_y, to) = (Operand::F32(&d_y_panels), OperandMut::F32(&mut d_x));
+            let arguments = LinearBackwardInput { d_y, weight, gradient, d_x: to, b };
             gemm::backward_input(cpu, arguments).unwrap();
             unpacked(&d_x, b, k)
         };
@@ -99,7 +100,7 @@ fn backward_input_follows_the_f64_oracle() {
         let variants = [
             (InputGradient::Write, each(|_, d| d)),
             (InputGradient::Accumulate, each(|x, d| x + d)),
-            (InputGradient::BeforeRelu(&x_panels), each(relu_gradient)),
+            (InputGradient::BeforeRelu(Operand::F32(&x_panels)), each(relu_gradient)),
         ];
         for (gradient, oracle) in variants {
             for d_x in on_every_cpu(|cpu| run(cpu, gradient)) {
@@ -117,8 +118,8 @@ fn backward_weight_follows_the_f64_oracle() {
         let results = on_every_cpu(|cpu| {
             let (mut d_weight, mut d_bias) = (vec![9.0; n * k], vec![9.0; n]);
             let arguments = LinearBackwardWeight {
-                x: &x_panels,
-                d_y: &d_y_panels,
+                x: Operand::F32(&x_panels),
+                d_y: Operand::F32(&d_y_panels),
                 d_weight: &mut d_weight,
                 d_bias: Some(&mut d_bias),
                 b,
@@ -173,13 +174,16 @@ fn products(
     (b, n, k): (usize, usize, usize),
 ) -> Vec<f32> {
     let (x, d_y, weight) = (&packed(x, b, k), &packed(d_y, b, n), &weight_of(cpu, weight, n, k));
+    let (x, d_y) = (Operand::F32(x), Operand::F32(d_y));
     let [mut y, mut d_x] = [n, k].map(|columns| vec![9.0; panels::len(b, columns)]);
     let mut d_weight = vec![9.0; n * k];
     let activation = Activation::None;
-    let forward = LinearForward { x, weight, bias: None, activation, y: &mut y, b };
+    let to = OperandMut::F32(&mut y);
+    let forward = LinearForward { x, weight, bias: None, activation, y: to, b };
     gemm::forward(cpu, forward).unwrap();
     let gradient = InputGradient::Write;
-    let backward = LinearBackwardInput { d_y, weight, gradient, d_x: &mut d_x, b };
+    let to = OperandMut::F32(&mut d_x);
+    let backward = LinearBackwardInput { d_y, weight, gradient, d_x: to, b };
     gemm::backward_input(cpu, backward).unwrap();
     let backward = LinearBackwardWeight { x, d_y, d_weight: &mut d_weight, d_bias: None, b, k, n };
     gemm::backward_weight(cpu, backward).unwrap();
@@ -187,7 +191,7 @@ fn products(
 }
 
 fn weight_of(cpu: &Cpu, weight: &[f32], n: usize, k: usize) -> PackedWeight {
-    let mut packed = PackedWeight::new(n, k);
+    let mut packed = PackedWeight::new((n, k), Precision::F32);
     packed.pack(cpu, weight).unwrap();
     packed
 }
@@ -200,11 +204,13 @@ fn relu_and_its_gradient_let_a_nan_be_seen() {
         let weight = &weight_of(cpu, &[1.0], 1, 1);
         let mut y = vec![9.0; panels::len(2, 1)];
         let (bias, activation) = (Some(&[0.5][..]), Activation::Relu);
-        let forward = LinearForward { x: &x, weight, bias, activation, y: &mut y, b: 2 };
+        let (x, to) = (Operand::F32(&x), OperandMut::F32(&mut y));
+        let forward = LinearForward { x, weight, bias, activation, y: to, b: 2 };
         gemm::forward(cpu, forward).unwrap();
         assert!(y[0].is_nan() && y[32] == 0.0, "{isa:?}: {} {}", y[0], y[32]);
-        let (d_y, gradient) = (&packed(&[3.0, 4.0], 2, 1), InputGradient::BeforeRelu(&x));
-        let backward = LinearBackwardInput { d_y, weight, gradient, d_x: &mut y, b: 2 };
+        let (d_y, gradient) = (packed(&[3.0, 4.0], 2, 1), InputGradient::BeforeRelu(x));
+        let (d_y, d_x) = (Operand::F32(&d_y), OperandMut::F32(&mut y));
+        let backward = LinearBackwardInput { d_y, weight, gradient, d_x, b: 2 };
         gemm::backward_input(cpu, backward).unwrap();
         assert_eq!([y[0], y[32]], [3.0, 0.0], "{isa:?}");
     }
@@ -257,18 +263,19 @@ fn gradients_match_differences() {
 fn wrong_lengths_are_refused_by_name() {
     let (b, k, n) = (2, 3, 4);
     let cpu = &Cpu::new(1);
-    let weight = &mut PackedWeight::new(n, k);
+    let weight = &mut PackedWeight::new((n, k), Precision::F32);
     check_refused(weight.pack(cpu, &[0.0; 13]), "gemm pack: weight [N, K]: expected 12, got 13");
     let check = |x: usize, bias: usize, text: &str| {
         let [x, bias] = [x, bias].map(|len| vec![0.0; len]);
         let (y, activation) = (&mut [0.0; 64], Activation::None);
-        let arguments = LinearForward { x: &x, weight, bias: Some(&bias), activation, y, b };
+        let (x, y) = (Operand::F32(&x), OperandMut::F32(y));
+        let arguments = LinearForward { x, weight, bias: Some(&bias), activation, y, b };
         check_refused(gemm::forward(cpu, arguments), text);
     };
     check(6, 4, "gemm forward: x [B, K] in panels: expected 64, got 6");
     check(64, 3, "gemm forward: bias [N]: expected 4, got 3");
     let (d_weight, d_bias) = (&mut [0.0; 12], Some(&mut [0.0; 5][..]));
-    let (x, d_y) = (&[0.0; 64], &[0.0; 64]);
+    let (x, d_y) = (Operand::F32(&[0.0; 64]), Operand::F32(&[0.0; 64]));
     let arguments = LinearBackwardWeight { x, d_y, d_weight, d_bias, b, k, n };
     check_refused(
         gemm::backward_weight(cpu, arguments),

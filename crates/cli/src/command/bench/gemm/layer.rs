@@ -1,9 +1,11 @@
 //! A linear layer of random numbers, whose products can be called one by one. Times nothing.
 
 use device::Cpu;
-use device::ops::gemm::{self, Activation, InputGradient, PackedWeight, panels};
+use device::ops::gemm::{
+    self, Activation, InputGradient, Matrix, OperandMut, PackedWeight, pairs, panels,
+};
 use schema::random::CounterRng;
-use schema::{GemmProduct, Op};
+use schema::{GemmProduct, Op, Precision};
 
 use crate::args::GemmShape;
 use crate::error::Error;
@@ -11,34 +13,43 @@ use crate::error::Error;
 /// `Y[M, N] = relu(X[M, K] Wᵀ + bias)` with the gradients of all of them, X the output of a ReLU.
 pub struct Layer {
     shape: GemmShape,
-    x: Vec<f32>,
+    x: Matrix,
     weight: PackedWeight,
     bias: Vec<f32>,
-    y: Vec<f32>,
-    d_y: Vec<f32>,
-    d_x: Vec<f32>,
+    y: Matrix,
+    d_y: Matrix,
+    d_x: Matrix,
     d_weight: Vec<f32>,
     d_bias: Vec<f32>,
 }
 
 impl Layer {
     /// A layer of this shape. What pads the panels is random too, which changes no time.
-    pub fn new(cpu: &Cpu, shape: &GemmShape) -> Result<Self, Error> {
+    pub fn new(cpu: &Cpu, shape: &GemmShape, precision: Precision) -> Result<Self, Error> {
         let GemmShape { m, k, n } = *shape;
         let draw = |stream: u64, count: usize| -> Vec<f32> {
             let rng = CounterRng::new(stream, 0);
             (0..count as u64).map(|counter| rng.unit(counter) as f32 - 0.5).collect()
         };
-        let mut weight = PackedWeight::new(n, k);
+        let draw_matrix = |stream: u64, columns: usize| -> Result<Matrix, Error> {
+            let values = draw(stream, panels::len(m, columns));
+            let mut matrix = Matrix::new(precision, m, columns);
+            match matrix.get_mut(m, columns) {
+                OperandMut::F32(to) => to.copy_from_slice(&values),
+                OperandMut::Bf16(to) => pairs::round(cpu, &values, (m, columns), to)?,
+            }
+            Ok(matrix)
+        };
+        let mut weight = PackedWeight::new((n, k), precision);
         weight.pack(cpu, &draw(2, n * k))?;
         Ok(Self {
             shape: *shape,
-            x: draw(1, panels::len(m, k)),
+            x: draw_matrix(1, k)?,
             weight,
             bias: draw(3, n),
-            y: vec![0.0; panels::len(m, n)],
-            d_y: draw(4, panels::len(m, n)),
-            d_x: vec![0.0; panels::len(m, k)],
+            y: Matrix::new(precision, m, n),
+            d_y: draw_matrix(4, n)?,
+            d_x: Matrix::new(precision, m, k),
             d_weight: vec![0.0; n * k],
             d_bias: vec![0.0; n],
         })
@@ -48,6 +59,8 @@ impl Layer {
     pub fn multiply(&mut self, cpu: &Cpu, product: GemmProduct) -> Result<Op, Error> {
         let GemmShape { m: b, k, n } = self.shape;
         let Self { x, weight, bias, y, d_y, d_x, d_weight, d_bias, .. } = self;
+        let (x, y, d_y, d_x) = (x.get(b, k), y.get_mut(b, n), d_y.get(b, n), d_x.get_mut(b, k));
+        let precision = weight.precision();
         let (rows, columns, inner) = match product {
             GemmProduct::Forward => {
                 let (bias, activation) = (Some(&bias[..]), Activation::Relu);
@@ -67,6 +80,6 @@ impl Layer {
                 (n, k, b)
             }
         };
-        Ok(Op::Gemm { product, m: rows, n: columns, k: inner })
+        Ok(Op::Gemm { product, precision, m: rows, n: columns, k: inner })
     }
 }

@@ -1,0 +1,110 @@
+//! Matrices as the products read and write them: panels of f32, or pairs of bf16.
+//! Knows no product.
+
+use schema::Precision;
+
+use super::pairs::{self, Pairs, PairsMut};
+use super::panels;
+use crate::error::Error;
+use crate::ops::extent;
+
+/// A matrix that a product reads.
+#[derive(Clone, Copy, Debug)]
+pub enum Operand<'a> {
+    /// In panels.
+    F32(&'a [f32]),
+    /// In pairs.
+    Bf16(Pairs<'a>),
+}
+
+/// A matrix that a product writes.
+#[derive(Debug)]
+pub enum OperandMut<'a> {
+    /// In panels.
+    F32(&'a mut [f32]),
+    /// In pairs, rounded to nearest.
+    Bf16(PairsMut<'a>),
+}
+
+impl Operand<'_> {
+    /// In which precision it is.
+    #[must_use]
+    pub fn precision(&self) -> Precision {
+        match self {
+            Self::F32(_) => Precision::F32,
+            Self::Bf16(_) => Precision::Bf16,
+        }
+    }
+
+    /// Refuses what is not `[rows, columns]`.
+    pub(super) fn check(
+        &self,
+        op: &'static str,
+        what: &'static str,
+        (rows, columns): (usize, usize),
+    ) -> Result<(), Error> {
+        match self {
+            Self::F32(values) => extent::check(op, what, panels::len(rows, columns), values.len()),
+            Self::Bf16(pairs) => pairs.check(op, what, (rows, columns)),
+        }
+    }
+}
+
+impl OperandMut<'_> {
+    /// As what it is read.
+    #[must_use]
+    pub fn as_operand(&self) -> Operand<'_> {
+        match self {
+            Self::F32(values) => Operand::F32(values),
+            Self::Bf16(pairs) => Operand::Bf16(pairs.as_pairs()),
+        }
+    }
+}
+
+/// Room for matrices of one precision.
+#[derive(Clone, Debug)]
+pub struct Matrix(Room);
+
+#[derive(Clone, Debug)]
+enum Room {
+    F32(Vec<f32>),
+    Bf16 { across: Vec<u32>, down: Vec<u32> },
+}
+
+impl Matrix {
+    /// Zeros, enough for `[rows, columns]`.
+    #[must_use]
+    pub fn new(precision: Precision, rows: usize, columns: usize) -> Self {
+        Self(match precision {
+            Precision::F32 => Room::F32(vec![0.0; panels::len(rows, columns)]),
+            Precision::Bf16 => Room::Bf16 {
+                across: vec![0; pairs::across_len(rows, columns)],
+                down: vec![0; pairs::down_len(rows, columns)],
+            },
+        })
+    }
+
+    /// What was last written as `[rows, columns]`, which fits.
+    #[must_use]
+    pub fn get(&self, rows: usize, columns: usize) -> Operand<'_> {
+        match &self.0 {
+            Room::F32(values) => Operand::F32(&values[..panels::len(rows, columns)]),
+            Room::Bf16 { across, down } => Operand::Bf16(Pairs {
+                across: &across[..pairs::across_len(rows, columns)],
+                down: &down[..pairs::down_len(rows, columns)],
+            }),
+        }
+    }
+
+    /// To be written as `[rows, columns]`, which fits.
+    #[must_use]
+    pub fn get_mut(&mut self, rows: usize, columns: usize) -> OperandMut<'_> {
+        match &mut self.0 {
+            Room::F32(values) => OperandMut::F32(&mut values[..panels::len(rows, columns)]),
+            Room::Bf16 { across, down } => OperandMut::Bf16(PairsMut {
+                across: &mut across[..pairs::across_len(rows, columns)],
+                down: &mut down[..pairs::down_len(rows, columns)],
+            }),
+        }
+    }
+}

@@ -1,0 +1,140 @@
+//! Matrices of bf16 in panels of 32 columns, each value stored twice: in a pair with its neighbour
+//! across and in a pair with its neighbour below.
+//!
+//! ```text
+//! across[p, row, i]  = (matrix[row, 32 p + 2 i], matrix[row, 32 p + 2 i + 1])     16 words a row
+//! down[p, i, c]      = (matrix[2 i, 32 p + c], matrix[2 i + 1, 32 p + c])         32 words a row
+//! ```
+//! The first of a pair is the low half of a word; beyond the last row and column are zeros. A
+//! product multiplies pairs along its inner extent: `across` is what forward and backward-input
+//! broadcast, `down` is both factors of the weight gradient. Together they take the bytes of one
+//! matrix of f32, and whoever makes the values has both in registers.
+#![expect(unsafe_code, reason = "chunks of both forms are scattered, so slices cannot part them")]
+
+use half::bf16;
+
+use super::panels::{self, PANEL};
+use super::simd::{self, RoundChunk};
+use crate::cpu::{Cpu, DisjointMut, Isa};
+use crate::error::Error;
+use crate::ops::extent;
+
+/// Words of a row of a panel across.
+pub(super) const ACROSS: usize = PANEL / 2;
+/// Rows that one chunk rounds; even, so that no pair has two writers.
+const CHUNK_ROWS: usize = 256;
+
+/// A matrix to read.
+#[derive(Clone, Copy, Debug)]
+pub struct Pairs<'a> {
+    /// `[⌈columns/32⌉][rows][16]`.
+    pub across: &'a [u32],
+    /// `[⌈columns/32⌉][⌈rows/2⌉][32]`.
+    pub down: &'a [u32],
+}
+
+/// A matrix to write.
+#[derive(Debug)]
+pub struct PairsMut<'a> {
+    /// `[⌈columns/32⌉][rows][16]`.
+    pub across: &'a mut [u32],
+    /// `[⌈columns/32⌉][⌈rows/2⌉][32]`.
+    pub down: &'a mut [u32],
+}
+
+impl Pairs<'_> {
+    pub(super) fn check(
+        &self,
+        op: &'static str,
+        what: &'static str,
+        (rows, columns): (usize, usize),
+    ) -> Result<(), Error> {
+        extent::check(op, what, across_len(rows, columns), self.across.len())?;
+        extent::check(op, what, down_len(rows, columns), self.down.len())
+    }
+}
+
+impl PairsMut<'_> {
+    /// To read it.
+    #[must_use]
+    pub fn as_pairs(&self) -> Pairs<'_> {
+        Pairs { across: self.across, down: self.down }
+    }
+}
+
+/// Words of `[rows, columns]` across.
+#[must_use]
+pub fn across_len(rows: usize, columns: usize) -> usize {
+    panels::count(columns) * rows * ACROSS
+}
+
+/// Words of `[rows, columns]` down.
+#[must_use]
+pub fn down_len(rows: usize, columns: usize) -> usize {
+    panels::count(columns) * rows.div_ceil(2) * PANEL
+}
+
+/// One value of a word.
+#[inline(always)]
+pub(super) fn value(word: u32, place: usize) -> f32 {
+    f32::from_bits(if place == 0 { word << 16 } else { word & 0xffff_0000 })
+}
+
+/// Both values, rounded to nearest, ties to even.
+#[inline(always)]
+pub(super) fn word(first: f32, second: f32) -> u32 {
+    let bits = |value| u32::from(bf16::from_f32(value).to_bits());
+    bits(first) | bits(second) << 16
+}
+
+/// Rounds `matrix` `[rows, columns]`, f32 in panels.
+///
+/// # Cost
+/// Reads and writes `4·rows·columns` bytes: bandwidth-bound.
+/// # Numerics
+/// To nearest, ties to even; NaN stays. The same bytes on every machine.
+/// # Errors
+/// [`Error::Shape`] before any work.
+pub fn round(
+    cpu: &Cpu,
+    matrix: &[f32],
+    (rows, columns): (usize, usize),
+    to: PairsMut<'_>,
+) -> Result<(), Error> {
+    const OP: &str = "pairs round";
+    extent::check(OP, "matrix in panels", panels::len(rows, columns), matrix.len())?;
+    to.as_pairs().check(OP, "pairs of [rows, columns]", (rows, columns))?;
+    let blocks = rows.div_ceil(CHUNK_ROWS);
+    let (across, down) = (DisjointMut::new(to.across), DisjointMut::new(to.down));
+    cpu.pool.run(blocks * panels::count(columns), |index| {
+        let (panel, block) = (index / blocks, index % blocks);
+        let first = block * CHUNK_ROWS;
+        let (row, pair) = (panel * rows + first, panel * rows.div_ceil(2) + first / 2);
+        let chunk = RoundChunk {
+            matrix: matrix.as_ptr().wrapping_add(row * PANEL),
+            across: across.as_ptr().cast_mut().wrapping_add(row * ACROSS),
+            down: down.as_ptr().cast_mut().wrapping_add(pair * PANEL),
+            rows: CHUNK_ROWS.min(rows - first),
+        };
+        // SAFETY: the extents were checked; chunks hold different pairs of rows.
+        unsafe { round_chunk(cpu.isa, &chunk) }
+    });
+    Ok(())
+}
+
+/// Rounds rows of one panel.
+///
+/// # Safety
+/// The chunk's matrices are as its fields say, and no other thread writes its part.
+pub(super) unsafe fn round_chunk(isa: Isa, chunk: &RoundChunk) {
+    // SAFETY: the caller vouches.
+    unsafe {
+        match isa {
+            #[cfg(target_arch = "x86_64")]
+            Isa::Avx2(token) => simd::x86::round_avx2(token, chunk),
+            #[cfg(target_arch = "x86_64")]
+            Isa::Avx512(token) => simd::x86::round_avx512(token, chunk),
+            _ => super::portable::round(chunk),
+        }
+    }
+}

@@ -1,0 +1,387 @@
+//! What a product multiplies in one step: a number, or a pair of bf16 whose two products join the
+//! sum together. Knows no matrix.
+#![expect(unsafe_code, reason = "vector instructions and raw loads")]
+
+use super::column_sums;
+use super::pairs;
+use super::simd::{RowsChunk, WeightChunk};
+use crate::cpu::Isa;
+use crate::cpu::vector::Vector;
+
+/// A register of sums, and what the products ask of it beside what every kernel does.
+///
+/// # Safety
+/// As for [`Vector`]; the words stored are valid for writes.
+pub(super) trait Register: Vector {
+    /// `self · other + sum`, rounded once.
+    unsafe fn multiply_add(self, other: Self, sum: Self) -> Self;
+    /// 0 where below 0; NaN stays.
+    unsafe fn relu(self) -> Self;
+    /// 0 where `output ≤ 0`.
+    unsafe fn where_positive(self, output: Self) -> Self;
+    /// The lanes as bf16, to nearest, side by side: `LANES / 2` words.
+    unsafe fn store_across(self, words: *mut u32);
+    /// Lane by lane a pair of bf16, to nearest: `LANES` words.
+    unsafe fn store_down(self, second: Self, words: *mut u32);
+    /// The values `place` of `LANES` words that hold pairs.
+    unsafe fn half_of(words: *const u32, place: usize) -> Self;
+    /// The value `place` of one word in every lane.
+    unsafe fn splat_half_of(word: u32, place: usize) -> Self;
+}
+
+/// The factors of a product and how they are multiplied.
+///
+/// # Safety
+/// As for [`Vector`], of [`Terms::Sum`].
+pub(super) trait Terms {
+    /// In memory.
+    type Word: Word;
+    /// In registers.
+    type Factor: Copy;
+    /// The sums.
+    type Sum: Register;
+    /// One word in every lane.
+    unsafe fn splat(word: Self::Word) -> Self::Factor;
+    /// As many words as sums.
+    unsafe fn load(words: *const Self::Word) -> Self::Factor;
+    /// `sum + a · b`.
+    unsafe fn multiply_add(a: Self::Factor, b: Self::Factor, sum: Self::Sum) -> Self::Sum;
+}
+
+/// f32 in registers of `V`.
+pub(super) struct Single<V>(std::marker::PhantomData<V>);
+
+impl<V: Register> Terms for Single<V> {
+    type Word = f32;
+    type Factor = V;
+    type Sum = V;
+    #[inline(always)]
+    unsafe fn splat(word: f32) -> V {
+        // SAFETY: the trait's contract.
+        unsafe { V::splat(word) }
+    }
+    #[inline(always)]
+    unsafe fn load(words: *const f32) -> V {
+        // SAFETY: the trait's contract.
+        unsafe { V::load(words) }
+    }
+    #[inline(always)]
+    unsafe fn multiply_add(a: V, b: V, sum: V) -> V {
+        // SAFETY: the trait's contract.
+        unsafe { a.multiply_add(b, sum) }
+    }
+}
+
+/// Pairs of bf16 where no instruction multiplies them: each value as the f32 that it is.
+pub(super) struct Widened<V>(std::marker::PhantomData<V>);
+
+impl<V: Register> Terms for Widened<V> {
+    type Word = u32;
+    type Factor = [V; 2];
+    type Sum = V;
+    #[inline(always)]
+    unsafe fn splat(word: u32) -> [V; 2] {
+        // SAFETY: the trait's contract.
+        unsafe { [V::splat_half_of(word, 0), V::splat_half_of(word, 1)] }
+    }
+    #[inline(always)]
+    unsafe fn load(words: *const u32) -> [V; 2] {
+        // SAFETY: the trait's contract.
+        unsafe { [V::half_of(words, 0), V::half_of(words, 1)] }
+    }
+    #[inline(always)]
+    unsafe fn multiply_add(a: [V; 2], b: [V; 2], sum: V) -> V {
+        // SAFETY: the trait's contract.
+        unsafe { a[1].multiply_add(b[1], a[0].multiply_add(b[0], sum)) }
+    }
+}
+
+/// A factor in memory: one f32, or a pair of bf16.
+///
+/// # Safety
+/// The chunks' factors are as their fields say, and no other thread writes their part.
+pub(super) trait Word: Copy + Send + Sync {
+    /// Values of a word.
+    const VALUES: usize;
+    /// One of them.
+    fn value(self, place: usize) -> f32;
+    /// The sums over one panel, rows or pairs of rows of 32 words, of its first columns.
+    fn column_sums(panel: &[Self], sums: &mut [f32]);
+    /// The chunk, with the instructions of `isa`.
+    unsafe fn rows(isa: Isa, chunk: &RowsChunk<Self>);
+    /// The chunk, with the instructions of `isa`.
+    unsafe fn weight(isa: Isa, chunk: &WeightChunk<Self>);
+}
+
+impl Word for f32 {
+    const VALUES: usize = 1;
+
+    #[inline(always)]
+    fn value(self, _place: usize) -> f32 {
+        self
+    }
+    #[inline(always)]
+    fn column_sums(panel: &[f32], sums: &mut [f32]) {
+        column_sums::panel(panel, sums);
+    }
+    unsafe fn rows(isa: Isa, chunk: &RowsChunk<f32>) {
+        // SAFETY: the caller vouches for the chunk.
+        unsafe {
+            match isa {
+                #[cfg(target_arch = "x86_64")]
+                Isa::Avx2(token) => super::simd::x86::rows_avx2(token, chunk),
+                #[cfg(target_arch = "x86_64")]
+                Isa::Avx512(token) => super::simd::x86::rows_avx512(token, chunk),
+                _ => super::portable::rows(chunk),
+            }
+        }
+    }
+    unsafe fn weight(isa: Isa, chunk: &WeightChunk<f32>) {
+        // SAFETY: the caller vouches for the chunk.
+        unsafe {
+            match isa {
+                #[cfg(target_arch = "x86_64")]
+                Isa::Avx2(token) => super::simd::x86::weight_avx2(token, chunk),
+                #[cfg(target_arch = "x86_64")]
+                Isa::Avx512(token) => super::simd::x86::weight_avx512(token, chunk),
+                _ => super::portable::weight(chunk),
+            }
+        }
+    }
+}
+
+impl Word for u32 {
+    const VALUES: usize = 2;
+
+    #[inline(always)]
+    fn value(self, place: usize) -> f32 {
+        pairs::value(self, place)
+    }
+    #[inline(always)]
+    fn column_sums(panel: &[u32], sums: &mut [f32]) {
+        column_sums::panel_of_pairs(panel, sums);
+    }
+    unsafe fn rows(isa: Isa, chunk: &RowsChunk<u32>) {
+        // SAFETY: the caller vouches for the chunk.
+        unsafe {
+            match isa {
+                #[cfg(target_arch = "x86_64")]
+                Isa::Avx2(token) => super::simd::x86::pair_rows_avx2(token, chunk),
+                #[cfg(target_arch = "x86_64")]
+                Isa::Avx512(token) => match token.bf16() {
+                    Some(token) => super::simd::x86::pair_rows_bf16(token, chunk),
+                    None => super::simd::x86::pair_rows_avx512(token, chunk),
+                },
+                _ => super::portable::rows(chunk),
+            }
+        }
+    }
+    unsafe fn weight(isa: Isa, chunk: &WeightChunk<u32>) {
+        // SAFETY: the caller vouches for the chunk.
+        unsafe {
+            match isa {
+                #[cfg(target_arch = "x86_64")]
+                Isa::Avx2(token) => super::simd::x86::pair_weight_avx2(token, chunk),
+                #[cfg(target_arch = "x86_64")]
+                Isa::Avx512(token) => match token.bf16() {
+                    Some(token) => super::simd::x86::pair_weight_bf16(token, chunk),
+                    None => super::simd::x86::pair_weight_avx512(token, chunk),
+                },
+                _ => super::portable::weight(chunk),
+            }
+        }
+    }
+}
+
+#[cfg(target_arch = "x86_64")]
+pub(super) mod x86 {
+    //! The registers.
+
+    use std::arch::x86_64::*;
+
+    use super::{Register, Terms};
+    use crate::cpu::vector::x86::{Float8, Float16};
+
+    /// What is added to the bits before the lower half is dropped: half a unit, less one where the
+    /// unit is even.
+    const HALF: i32 = 0x7fff;
+    /// Makes a NaN quiet, and keeps it one without its lower half.
+    const QUIET: i32 = 0x0040_0000;
+
+    /// The bits of 8 floats, the upper halves to nearest bf16.
+    #[inline(always)]
+    unsafe fn rounded8(value: __m256) -> __m256i {
+        // SAFETY: register arithmetic; the caller vouches for AVX2.
+        unsafe {
+            let bits = _mm256_castps_si256(value);
+            let odd = _mm256_and_si256(_mm256_srli_epi32::<16>(bits), _mm256_set1_epi32(1));
+            let half = _mm256_add_epi32(odd, _mm256_set1_epi32(HALF));
+            let nan = _mm256_castps_si256(_mm256_cmp_ps::<_CMP_UNORD_Q>(value, value));
+            let quiet = _mm256_or_si256(bits, _mm256_set1_epi32(QUIET));
+            _mm256_blendv_epi8(_mm256_add_epi32(bits, half), quiet, nan)
+        }
+    }
+
+    /// The bits of 16 floats, the upper halves to nearest bf16.
+    #[inline(always)]
+    unsafe fn rounded16(value: __m512) -> __m512i {
+        // SAFETY: register arithmetic; the caller vouches for AVX-512 F.
+        unsafe {
+            let bits = _mm512_castps_si512(value);
+            let odd = _mm512_and_si512(_mm512_srli_epi32::<16>(bits), _mm512_set1_epi32(1));
+            let half = _mm512_add_epi32(odd, _mm512_set1_epi32(HALF));
+            let nan = _mm512_cmp_ps_mask::<_CMP_UNORD_Q>(value, value);
+            let sum = _mm512_add_epi32(bits, half);
+            _mm512_mask_or_epi32(sum, nan, bits, _mm512_set1_epi32(QUIET))
+        }
+    }
+
+    // SAFETY of both implementations: the trait's contract gives the instruction set and the
+    // validity of the memory.
+    impl Register for Float8 {
+        #[inline(always)]
+        unsafe fn multiply_add(self, other: Self, sum: Self) -> Self {
+            // SAFETY: see above.
+            Self(unsafe { _mm256_fmadd_ps(self.0, other.0, sum.0) })
+        }
+        #[inline(always)]
+        unsafe fn relu(self) -> Self {
+            // SAFETY: see above.
+            Self(unsafe { _mm256_max_ps(_mm256_setzero_ps(), self.0) })
+        }
+        #[inline(always)]
+        unsafe fn where_positive(self, output: Self) -> Self {
+            // SAFETY: see above.
+            unsafe {
+                let off = _mm256_cmp_ps::<_CMP_LE_OQ>(output.0, _mm256_setzero_ps());
+                Self(_mm256_andnot_ps(off, self.0))
+            }
+        }
+        #[inline(always)]
+        unsafe fn store_across(self, words: *mut u32) {
+            // SAFETY: see above.
+            unsafe {
+                let high = _mm256_srli_epi32::<16>(rounded8(self.0));
+                let packed = _mm256_permute4x64_epi64::<0b1000>(_mm256_packus_epi32(high, high));
+                _mm_storeu_si128(words.cast(), _mm256_castsi256_si128(packed));
+            }
+        }
+        #[inline(always)]
+        unsafe fn store_down(self, second: Self, words: *mut u32) {
+            // SAFETY: see above.
+            unsafe {
+                let first = _mm256_srli_epi32::<16>(rounded8(self.0));
+                let pairs = _mm256_blend_epi16::<0b1010_1010>(first, rounded8(second.0));
+                _mm256_storeu_si256(words.cast(), pairs);
+            }
+        }
+        #[inline(always)]
+        unsafe fn half_of(words: *const u32, place: usize) -> Self {
+            // SAFETY: see above.
+            unsafe { Self(half8(_mm256_loadu_si256(words.cast()), place)) }
+        }
+        #[inline(always)]
+        unsafe fn splat_half_of(word: u32, place: usize) -> Self {
+            // SAFETY: see above.
+            unsafe { Self(half8(_mm256_set1_epi32(word as i32), place)) }
+        }
+    }
+
+    #[inline(always)]
+    unsafe fn half8(words: __m256i, place: usize) -> __m256 {
+        // SAFETY: register arithmetic; the caller vouches for AVX2.
+        unsafe {
+            _mm256_castsi256_ps(if place == 0 {
+                _mm256_slli_epi32::<16>(words)
+            } else {
+                _mm256_and_si256(words, _mm256_set1_epi32(0xffff_0000_u32 as i32))
+            })
+        }
+    }
+
+    impl Register for Float16 {
+        #[inline(always)]
+        unsafe fn multiply_add(self, other: Self, sum: Self) -> Self {
+            // SAFETY: see above.
+            Self(unsafe { _mm512_fmadd_ps(self.0, other.0, sum.0) })
+        }
+        #[inline(always)]
+        unsafe fn relu(self) -> Self {
+            // SAFETY: see above.
+            Self(unsafe { _mm512_max_ps(_mm512_setzero_ps(), self.0) })
+        }
+        #[inline(always)]
+        unsafe fn where_positive(self, output: Self) -> Self {
+            // SAFETY: see above.
+            unsafe {
+                let zero = _mm512_setzero_ps();
+                let off = _mm512_cmp_ps_mask::<_CMP_LE_OQ>(output.0, zero);
+                Self(_mm512_mask_mov_ps(self.0, off, zero))
+            }
+        }
+        #[inline(always)]
+        unsafe fn store_across(self, words: *mut u32) {
+            // SAFETY: see above.
+            unsafe {
+                let high = _mm512_srli_epi32::<16>(rounded16(self.0));
+                _mm256_storeu_si256(words.cast(), _mm512_cvtepi32_epi16(high));
+            }
+        }
+        #[inline(always)]
+        unsafe fn store_down(self, second: Self, words: *mut u32) {
+            // SAFETY: see above.
+            unsafe {
+                let first = _mm512_srli_epi32::<16>(rounded16(self.0));
+                let upper = _mm512_set1_epi32(0xffff_0000_u32 as i32);
+                let second = _mm512_and_si512(rounded16(second.0), upper);
+                _mm512_storeu_si512(words.cast(), _mm512_or_si512(first, second));
+            }
+        }
+        #[inline(always)]
+        unsafe fn half_of(words: *const u32, place: usize) -> Self {
+            // SAFETY: see above.
+            unsafe { Self(half16(_mm512_loadu_si512(words.cast()), place)) }
+        }
+        #[inline(always)]
+        unsafe fn splat_half_of(word: u32, place: usize) -> Self {
+            // SAFETY: see above.
+            unsafe { Self(half16(_mm512_set1_epi32(word as i32), place)) }
+        }
+    }
+
+    #[inline(always)]
+    unsafe fn half16(words: __m512i, place: usize) -> __m512 {
+        // SAFETY: register arithmetic; the caller vouches for AVX-512 F.
+        unsafe {
+            _mm512_castsi512_ps(if place == 0 {
+                _mm512_slli_epi32::<16>(words)
+            } else {
+                _mm512_and_si512(words, _mm512_set1_epi32(0xffff_0000_u32 as i32))
+            })
+        }
+    }
+
+    /// Pairs of bf16 by `vdpbf16ps`: both products of a pair in one instruction.
+    pub(in crate::ops::gemm) struct Paired;
+
+    impl Terms for Paired {
+        type Word = u32;
+        type Factor = __m512bh;
+        type Sum = Float16;
+        #[inline(always)]
+        unsafe fn splat(word: u32) -> __m512bh {
+            // SAFETY: all bits are valid for both; the trait's contract.
+            unsafe { std::mem::transmute::<__m512i, __m512bh>(_mm512_set1_epi32(word as i32)) }
+        }
+        #[inline(always)]
+        unsafe fn load(words: *const u32) -> __m512bh {
+            // SAFETY: all bits are valid for both; the trait's contract.
+            unsafe { std::mem::transmute::<__m512i, __m512bh>(_mm512_loadu_si512(words.cast())) }
+        }
+        #[inline(always)]
+        unsafe fn multiply_add(a: __m512bh, b: __m512bh, sum: Float16) -> Float16 {
+            // SAFETY: the trait's contract.
+            Float16(unsafe { _mm512_dpbf16_ps(sum.0, a, b) })
+        }
+    }
+}

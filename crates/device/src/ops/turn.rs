@@ -1,0 +1,36 @@
+//! Small blocks of values turned from rows to columns within registers. Knows no matrix.
+
+/// Edge of a block.
+pub(crate) const BLOCK: usize = 4;
+
+/// The transpose of a block, in registers.
+#[cfg(target_arch = "x86_64")]
+#[expect(
+    unsafe_code,
+    reason = "the compiler leaves this in scalar moves, which cost as much as the product"
+)]
+#[inline(always)]
+pub(crate) fn turn(rows: [[f32; BLOCK]; BLOCK]) -> [[f32; BLOCK]; BLOCK] {
+    use std::arch::x86_64::{
+        __m128, _mm_movehl_ps, _mm_movelh_ps, _mm_unpackhi_ps, _mm_unpacklo_ps,
+    };
+    // SAFETY: a register and a row are both four floats, and every x86-64 has SSE.
+    unsafe {
+        let [a, b, c, d]: [__m128; BLOCK] = std::mem::transmute(rows);
+        let (ab, cd) = (_mm_unpacklo_ps(a, b), _mm_unpacklo_ps(c, d));
+        let (ab_high, cd_high) = (_mm_unpackhi_ps(a, b), _mm_unpackhi_ps(c, d));
+        std::mem::transmute([
+            _mm_movelh_ps(ab, cd),
+            _mm_movehl_ps(cd, ab),
+            _mm_movelh_ps(ab_high, cd_high),
+            _mm_movehl_ps(cd_high, ab_high),
+        ])
+    }
+}
+
+/// The transpose of a block.
+#[cfg(not(target_arch = "x86_64"))]
+#[inline(always)]
+pub(crate) fn turn(rows: [[f32; BLOCK]; BLOCK]) -> [[f32; BLOCK]; BLOCK] {
+    std::array::from_fn(|d| std::array::from_fn(|row| rows[row][d]))
+}
