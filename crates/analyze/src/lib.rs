@@ -21,6 +21,7 @@ pub mod kernels;
 pub mod launches;
 pub mod links;
 pub mod memory;
+pub mod occupancy;
 pub mod ops;
 pub mod overlap;
 pub mod quality;
