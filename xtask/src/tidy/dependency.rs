@@ -18,7 +18,7 @@ const EDGES: [(&str, &[&str]); 15] = [
     ("analyze", &["schema", "trace"]),
     ("predict", &["schema", "analyze", "trace"]),
     ("plan", &["schema", "predict"]),
-    ("report", &["schema", "analyze", "predict"]),
+    ("report", &["schema", "analyze", "predict", "trace"]),
     ("fleet", &["schema", "trace"]),
     ("hub", &["schema", "fleet", "analyze", "trace", "report"]),
     (

@@ -5,7 +5,7 @@ use crate::mask::{line_of, mask, words};
 use crate::tidy::Violation;
 use crate::tree::Tree;
 
-const PURE: [&str; 4] = ["schema", "analyze", "predict", "plan"];
+const PURE: [&str; 5] = ["schema", "analyze", "predict", "plan", "report"];
 const IMPURE: [&str; 7] =
     ["std::fs", "std::env", "std::net", "std::process", "std::io", "SystemTime", "Instant"];
 const UNSAFE: [&str; 2] = ["crates/device/src/", "crates/python/src/"];

@@ -1,0 +1,168 @@
+//! What devices do: work by name over all ranks with its distribution, and how full they are.
+
+use std::cmp::Reverse;
+use std::collections::BTreeMap;
+
+use analyze::distribution::Durations;
+use analyze::kernels::{self, HistogramRow, KernelRow, Quantity};
+use analyze::occupancy::{self, Occupancy};
+use analyze::queue::{self, Queue};
+use analyze::{Class, Scope};
+use serde::Serialize;
+
+/// Names that are listed, those with most time; the rest is summed.
+const NAMES: usize = 120;
+
+/// What devices do.
+#[derive(Clone, Debug, Serialize)]
+pub struct DevicePart {
+    /// By name and class, most time first.
+    pub kernels: Vec<KernelView>,
+    /// Names that are not listed.
+    pub left_out_names: u64,
+    /// How often they ran.
+    pub left_out_count: u64,
+    /// Their durations.
+    pub left_out_ns: i64,
+    /// How full each device is while it computes.
+    pub occupancy: Vec<Occupancy>,
+    /// What waits for each stream.
+    pub queues: Vec<Queue>,
+}
+
+/// Device work of one name and class.
+#[derive(Clone, Debug, Serialize)]
+pub struct KernelView {
+    /// The whole name.
+    pub name: String,
+    /// Name without types and arguments.
+    pub short_name: String,
+    /// What it is for.
+    pub class: Class,
+    /// How often, on all ranks.
+    pub count: u64,
+    /// Durations, on all ranks.
+    pub total_ns: i64,
+    /// Durations by powers of two: least value, how many.
+    pub durations: Vec<(i64, u64)>,
+    /// Bytes by powers of two: least value, how many; empty where it copies nothing.
+    pub bytes: Vec<(i64, u64)>,
+    /// One per rank that has it, by rank.
+    pub ranks: Vec<KernelOfRank>,
+}
+
+/// The same on one rank; see [`KernelRow`].
+#[derive(Clone, Debug, Serialize)]
+pub struct KernelOfRank {
+    /// The rank.
+    pub rank: u32,
+    /// How often.
+    pub count: u64,
+    /// Sum of the durations.
+    pub total_ns: i64,
+    /// Of the busy time of the window.
+    pub busy_pct: Option<f64>,
+    /// Of one kernel.
+    #[serde(flatten)]
+    pub durations: Durations,
+    /// The streams.
+    pub streams: String,
+    /// The most frequent grid.
+    pub grid: Option<String>,
+    /// Its block.
+    pub block: Option<String>,
+    /// How many launch shapes there are.
+    pub shape_count: u64,
+    /// Registers per thread.
+    pub registers: Option<u32>,
+    /// Shared memory per block.
+    pub shared_memory_bytes: Option<u32>,
+    /// Estimated occupancy, mean over time.
+    pub occupancy_pct: Option<f64>,
+    /// Blocks per SM, mean over time.
+    pub blocks_per_sm: Option<f64>,
+    /// Bytes copied or set.
+    pub bytes: Option<u64>,
+}
+
+pub(crate) fn of(scopes: &[Scope<'_>]) -> DevicePart {
+    let rows = scopes.iter().flat_map(kernels::of);
+    let mut found: BTreeMap<(String, Class), KernelView> = BTreeMap::new();
+    for row in rows {
+        let key = (row.name.clone(), row.class);
+        let view = found.entry(key).or_insert_with(|| KernelView::new(&row));
+        view.add(row);
+    }
+    let mut kernels: Vec<KernelView> = found.into_values().collect();
+    kernels.sort_by(|a, b| {
+        (Reverse(a.total_ns), &a.name, a.class).cmp(&(Reverse(b.total_ns), &b.name, b.class))
+    });
+    let rest = kernels.split_off(kernels.len().min(NAMES));
+    for scope in scopes {
+        add_histograms(&mut kernels, &kernels::histograms(scope));
+    }
+    DevicePart {
+        kernels,
+        left_out_names: rest.len() as u64,
+        left_out_count: rest.iter().map(|view| view.count).sum(),
+        left_out_ns: rest.iter().map(|view| view.total_ns).sum(),
+        occupancy: scopes.iter().flat_map(occupancy::of).collect(),
+        queues: scopes.iter().flat_map(queue::of).collect(),
+    }
+}
+
+impl KernelView {
+    fn new(row: &KernelRow) -> Self {
+        Self {
+            name: row.name.clone(),
+            short_name: row.short_name.clone(),
+            class: row.class,
+            count: 0,
+            total_ns: 0,
+            durations: Vec::new(),
+            bytes: Vec::new(),
+            ranks: Vec::new(),
+        }
+    }
+
+    fn add(&mut self, row: KernelRow) {
+        self.count += row.count;
+        self.total_ns = self.total_ns.saturating_add(row.total_ns);
+        self.ranks.push(KernelOfRank {
+            rank: row.rank,
+            count: row.count,
+            total_ns: row.total_ns,
+            busy_pct: row.busy_pct,
+            durations: row.durations,
+            streams: row.streams,
+            grid: row.grid,
+            block: row.block,
+            shape_count: row.shape_count,
+            registers: row.registers,
+            shared_memory_bytes: row.shared_memory_bytes,
+            occupancy_pct: row.occupancy_pct,
+            blocks_per_sm: row.blocks_per_sm,
+            bytes: row.bytes,
+        });
+    }
+}
+
+/// Adds the bins of one rank. Of a name with two classes, which is rare, both get all bins.
+fn add_histograms(kernels: &mut [KernelView], rows: &[HistogramRow]) {
+    let mut places: BTreeMap<String, Vec<usize>> = BTreeMap::new();
+    for (at, view) in kernels.iter().enumerate() {
+        places.entry(view.name.clone()).or_default().push(at);
+    }
+    for row in rows {
+        for at in places.get(&row.name).into_iter().flatten() {
+            let bins = match row.quantity {
+                Quantity::DurationNs => &mut kernels[*at].durations,
+                Quantity::Bytes => &mut kernels[*at].bytes,
+            };
+            match bins.binary_search_by_key(&row.low, |(low, _)| *low) {
+                Ok(place) => bins[place].1 += row.count,
+                Err(place) => bins.insert(place, (row.low, row.count)),
+            }
+        }
+    }
+}

@@ -1,0 +1,22 @@
+use super::{Origin, embedded, hash, policy, text};
+
+#[test]
+fn no_name_can_end_the_element_around_it() {
+    let json = serde_json::to_string("</script><!--\u{2028}&\"").unwrap();
+    let safe = embedded(&json);
+    assert!(!safe.contains(['<', '>', '&', '\u{2028}']), "{safe}");
+    let back: String = serde_json::from_str(&safe).unwrap();
+    assert_eq!(back, "</script><!--\u{2028}&\"");
+    assert_eq!(text("</title><b> & c"), "&lt;/title&gt;&lt;b&gt; &amp; c");
+}
+
+#[test]
+fn the_policy_names_hashes_and_only_a_server_is_asked() {
+    let file = policy(&Origin::File);
+    assert!(file.starts_with("default-src 'none'; script-src 'sha256-"), "{file}");
+    assert!(!file.contains("unsafe") && !file.contains("connect-src"), "{file}");
+    let server = Origin::Server { trace: "/t".into(), file_name: "t.json".into() };
+    assert!(policy(&server).contains("connect-src 'self'"));
+    // From the standard: the hash of nothing.
+    assert_eq!(hash(""), "47DEQpj8HBSa+/TImW+5JCeuQeRkm5NMpJWZG3hSuFU=");
+}

@@ -1,0 +1,105 @@
+//! Pictures and tables of a job's traces: one HTML file that needs nothing else.
+//!
+//! [`of`] asks every analysis once and keeps what a reader looks at; [`html::page`] makes a file of
+//! it that shows it without any network. Pure: the same traces and options give the same bytes.
+//! Knows nothing of where traces come from or where the page goes.
+
+mod clock;
+mod device;
+mod host;
+pub mod html;
+mod idle;
+mod memory;
+mod network;
+mod path;
+mod step;
+pub mod timeline;
+
+use analyze::Scope;
+use analyze::collectives;
+use analyze::graph::measured;
+use analyze::quality::Evidence;
+use analyze::summary::{self, Summary};
+use serde::Serialize;
+
+pub use clock::Zero;
+pub use device::DevicePart;
+pub use host::HostPart;
+pub use idle::IdlePart;
+pub use memory::MemoryPart;
+pub use network::NetworkPart;
+pub use path::PathPart;
+pub use step::StepPart;
+pub use timeline::Timeline;
+
+/// What is asked for.
+#[derive(Clone, Debug)]
+pub struct Options {
+    /// What the page calls the job.
+    pub title: String,
+    /// The program that made it, with its version.
+    pub program: String,
+    /// Steps of the timeline; `None`: as many as `events_max` allows, one at least.
+    pub steps: Option<usize>,
+    /// Events of the timeline, where `steps` does not say otherwise.
+    pub events_max: usize,
+}
+
+impl Options {
+    /// A timeline that stays smooth and a file that can be mailed.
+    pub const EVENTS_MAX: usize = 200_000;
+}
+
+/// Everything that a page shows.
+#[derive(Clone, Debug, Serialize)]
+pub struct Report {
+    /// What the page calls the job.
+    pub title: String,
+    /// What made it.
+    pub program: String,
+    /// The job in one page.
+    pub summary: Summary,
+    /// Each step.
+    pub steps: StepPart,
+    /// Why devices do nothing.
+    pub idle: IdlePart,
+    /// What devices do.
+    pub device: DevicePart,
+    /// What the hosts do.
+    pub host: HostPart,
+    /// Collectives and who was late.
+    pub network: NetworkPart,
+    /// Copies and allocations.
+    pub memory: MemoryPart,
+    /// What bounds the windows.
+    pub path: PathPart,
+    /// Every event of some steps.
+    pub timeline: Timeline,
+}
+
+/// Kernels and operators that the summary names.
+const TOP: usize = 8;
+
+/// Analyses a job for a page; `ranks` are those of `scopes`, in their order.
+///
+/// # Cost
+/// `O(n log n)` in the rows of the traces.
+pub fn of(scopes: &[Scope<'_>], ranks: &[Evidence<'_>], options: &Options) -> Report {
+    let matched = collectives::of(scopes);
+    let measured = measured::of(scopes, &matched);
+    let zero = Zero::of(scopes, &matched);
+    let (path, marked) = path::of(scopes, &measured, &zero);
+    Report {
+        title: options.title.clone(),
+        program: options.program.clone(),
+        summary: summary::of(ranks, TOP),
+        steps: step::of(scopes, &zero),
+        idle: idle::of(ranks, &zero),
+        device: device::of(scopes),
+        host: host::of(ranks),
+        network: network::of(scopes, &matched, &measured, &zero),
+        memory: memory::of(ranks, &zero),
+        path,
+        timeline: timeline::of(scopes, &marked, &zero, options),
+    }
+}

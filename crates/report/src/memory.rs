@@ -1,0 +1,66 @@
+//! Copies and what they achieve; memory over time, its peak and who allocated.
+
+use analyze::bandwidth::{self, Bandwidth};
+use analyze::memory::{self, AllocatorRow, MemoryPeak, MemoryPoint};
+use analyze::quality::Evidence;
+use serde::Serialize;
+
+use crate::clock::Zero;
+
+/// Points of a curve: more than a screen has columns.
+const POINTS: usize = 1000;
+/// Operators that are listed of one device.
+const OPERATORS: usize = 20;
+
+/// Copies and allocations.
+#[derive(Clone, Debug, Default, Serialize)]
+pub struct MemoryPart {
+    /// By rank, then time.
+    pub copies: Vec<Bandwidth>,
+    /// By rank and device.
+    pub peaks: Vec<MemoryPeak>,
+    /// Who allocated most, by rank and device.
+    pub operators: Vec<AllocatorRow>,
+    /// One per rank and device with allocations.
+    pub curves: Vec<Curve>,
+}
+
+/// Memory of a device over time.
+#[derive(Clone, Debug, Serialize)]
+pub struct Curve {
+    /// The rank.
+    pub rank: u32,
+    /// The device; −1 for the host.
+    pub device: i32,
+    /// On the page's clock, allocated bytes, reserved bytes: of each stretch of time the point with
+    /// most allocated.
+    pub points: Vec<(i64, i64, i64)>,
+}
+
+pub(crate) fn of(ranks: &[Evidence<'_>], zero: &Zero) -> MemoryPart {
+    let mut part = MemoryPart::default();
+    for rank in ranks {
+        part.copies.extend(bandwidth::of(rank.scope));
+        let found = memory::of(rank.scope.trace, rank.tree);
+        part.peaks.extend(found.peaks);
+        for of_device in found.operators.chunk_by(|a, b| a.device == b.device) {
+            part.operators.extend(of_device.iter().take(OPERATORS).cloned());
+        }
+        for of_device in found.timeline.chunk_by(|a, b| a.device == b.device) {
+            part.curves.extend(curve(of_device, zero));
+        }
+    }
+    part
+}
+
+fn curve(points: &[MemoryPoint], zero: &Zero) -> Option<Curve> {
+    let first = points.first()?;
+    let highest = |some: &[MemoryPoint]| {
+        let most = some.iter().rev().max_by_key(|point| point.allocated_bytes)?;
+        let at_ns = zero.at(most.rank, most.time_ns);
+        Some((at_ns, most.allocated_bytes, most.reserved_bytes))
+    };
+    let each = points.len().div_ceil(POINTS).max(1);
+    let points = points.chunks(each).filter_map(highest).collect();
+    Some(Curve { rank: first.rank, device: first.device, points })
+}

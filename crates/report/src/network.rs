@@ -1,0 +1,113 @@
+//! Collectives with arrival, wait and transfer of every rank, and who was late.
+
+use std::cmp::Reverse;
+
+use analyze::Scope;
+use analyze::clock::RankClock;
+use analyze::collectives::{Collectives, Matched, Operation, Unmatched};
+use analyze::graph::measured::MeasuredGraph;
+use analyze::stragglers::{self, LateArrival, Straggler};
+use serde::Serialize;
+
+use crate::clock::Zero;
+
+/// Collectives that are listed, those with most waiting and transfer.
+const LISTED: usize = 300;
+
+/// What ranks exchanged.
+#[derive(Clone, Debug, Serialize)]
+pub struct NetworkPart {
+    /// By last arrival.
+    pub collectives: Vec<CollectiveView>,
+    /// How many there are.
+    pub collective_count: u64,
+    /// Kernels without counterparts.
+    pub unmatched: Vec<Unmatched>,
+    /// Every rank, the one that was last most often first.
+    pub stragglers: Vec<Straggler>,
+    /// Why the last rank of each listed collective was late.
+    pub arrivals: Vec<LateArrival>,
+    /// How far the ranks' clocks are apart.
+    pub clocks: Vec<RankClock>,
+}
+
+/// One collective; see [`Matched`].
+#[derive(Clone, Debug, Serialize)]
+pub struct CollectiveView {
+    /// Place among all.
+    pub index: u32,
+    /// The kernel's name up to its parameters.
+    pub name: String,
+    /// What it does.
+    pub operation: Operation,
+    /// The process group.
+    pub group: String,
+    /// Ranks that take part.
+    pub group_size: u32,
+    /// Bytes of the largest message.
+    pub bytes: Option<u64>,
+    /// Type of the elements.
+    pub dtype: String,
+    /// Moving the data took at most this.
+    pub transfer_ns: i64,
+    /// Who arrived last.
+    pub last_rank: Option<u32>,
+    /// How much later than the one before.
+    pub late_by_ns: i64,
+    /// Last arrival less first.
+    pub arrival_spread_ns: i64,
+    /// Waiting of all ranks together.
+    pub wait_ns: i64,
+    /// By NCCL's factors.
+    pub bus_bandwidth_gb_per_s: Option<f64>,
+    /// Per rank: rank, arrival on the page's clock, wait, duration.
+    pub ranks: Vec<(u32, i64, i64, i64)>,
+}
+
+pub(crate) fn of(
+    scopes: &[Scope<'_>],
+    matched: &Collectives,
+    measured: &MeasuredGraph,
+    zero: &Zero,
+) -> NetworkPart {
+    let found = stragglers::of(scopes, matched, measured);
+    let mut collectives: Vec<CollectiveView> =
+        matched.matched.iter().map(|one| view(one, zero)).collect();
+    let longest = |one: &CollectiveView| (Reverse(one.wait_ns + one.transfer_ns), one.index);
+    collectives.sort_by_key(longest);
+    collectives.truncate(LISTED);
+    collectives.sort_by_key(|one| one.index);
+    let listed = |index| collectives.binary_search_by_key(&index, |one| one.index).is_ok();
+    let arrivals = found.arrivals.into_iter().filter(|late| listed(late.index)).collect();
+    NetworkPart {
+        collectives,
+        collective_count: matched.matched.len() as u64,
+        unmatched: matched.unmatched.clone(),
+        stragglers: found.ranks,
+        arrivals,
+        clocks: zero.clocks.clone(),
+    }
+}
+
+fn view(one: &Matched, zero: &Zero) -> CollectiveView {
+    let rank = |part: &analyze::collectives::Participant| {
+        let at_ns = zero.at(part.rank, part.arrival_ns);
+        (part.rank, at_ns, part.wait_ns, part.end_ns - part.arrival_ns)
+    };
+    CollectiveView {
+        index: one.index,
+        name: one.name.clone(),
+        operation: one.operation,
+        group: one.group.clone(),
+        group_size: one.group_size,
+        bytes: one.bytes,
+        dtype: one.dtype.clone(),
+        transfer_ns: one.transfer_ns,
+        last_rank: one.last_rank,
+        late_by_ns: one.late_by_ns,
+        arrival_spread_ns: one.arrival_spread_ns,
+        wait_ns: one.participants.iter().map(|part| part.wait_ns).sum(),
+        bus_bandwidth_gb_per_s: one.bus_bandwidth_gb_per_s,
+        ranks: one.participants.iter().map(rank).collect(),
+    }
+}

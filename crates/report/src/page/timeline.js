@@ -1,0 +1,429 @@
+// The timeline: rows, tools, keys, mouse, search, details. Painting is the painter's.
+
+// Lanes of a thread that are shown until its name is clicked.
+const FOLDED = 3;
+const SHORTEST_NS = 40;
+
+function timelineView(report, open) {
+  const { timeline } = report;
+  const events = unpack(timeline);
+  const state = {
+    from: timeline.start_ns, until: timeline.end_ns, top: 0, selected: null, found: null, marks: false,
+    closed: new Set(), whole: new Set(), rows: [], rowOf: new Map(), steps: report.steps.rows, overview: null,
+  };
+  const frames = { times: [], draws: [], fps: 0 };
+  const canvas = el('canvas', { tabindex: '0', role: 'application', 'aria-label': 'timeline; w and s zoom, a and d move, slash searches' });
+  const tip = el('div', { class: 'tip', hidden: true });
+  const details = el('div', { class: 'details', 'aria-live': 'polite' });
+  const rate = el('span', { class: 'note', id: 'timeline-rate' });
+  const hits = el('span', { class: 'note' });
+  const paint = painter(canvas, timeline, events, state);
+  let isAsked = false;
+  let held = new Set();
+  let lastTick = 0;
+
+  // --- rows ---
+  function arrange() {
+    const ranks = [...new Set(timeline.tracks.map((track) => track.rank))];
+    const rows = [];
+    let y = 0;
+    const add = (row) => { rows.push({ ...row, y }); y += row.height; };
+    const lanesOf = timeline.tracks.map(() => []);
+    events.lanes.forEach((one) => lanesOf[one.track].push(one));
+    for (const rank of ranks) {
+      const isOpen = !state.closed.has(rank);
+      const tracks = timeline.tracks.map((track, at) => ({ ...track, at })).filter((track) => track.rank === rank);
+      const folded = isOpen ? [] : tracks.filter((track) => track.side === 'device').flatMap((track) => lanesOf[track.at]);
+      add({ kind: 'rank', rank, text: `rank ${rank}`, isOpen, lanes: [], height: RANK });
+      if (!isOpen) { if (folded.length) add({ kind: 'folded', rank, text: 'all streams', lanes: folded, height: LANE }); y += GAP; continue; }
+      for (const track of tracks) {
+        const isWhole = state.whole.has(track.at) || track.side === 'device' || track.depth <= FOLDED;
+        const shown = lanesOf[track.at].slice(0, isWhole ? track.depth : FOLDED);
+        const canFold = track.side === 'host' && track.depth > FOLDED;
+        shown.forEach((one, at) => add({ kind: 'lane', rank, track: track.at, text: at === 0 ? track.name : '', isOpen: at === 0 && canFold ? isWhole : null, lanes: [one], height: LANE }));
+        y += GAP;
+      }
+    }
+    state.rows = rows;
+    state.height = y;
+    state.rowOf = new Map();
+    for (const row of rows) {
+      for (const one of row.lanes) state.rowOf.set(one.index, row);
+    }
+    // Lanes that are folded away are found at the last one shown of their track.
+    events.lanes.forEach((one) => {
+      if (!state.rowOf.has(one.index)) {
+        const shown = rows.findLast((row) => row.track === one.track) ?? rows.find((row) => row.kind !== 'rank' && row.rank === timeline.tracks[one.track].rank);
+        if (shown) state.rowOf.set(one.index, shown);
+      }
+    });
+    scrollTo(state.top);
+  }
+
+  // --- frames ---
+  function ask() {
+    if (!isAsked) { isAsked = true; requestAnimationFrame(frame); }
+  }
+
+  function frame(now) {
+    isAsked = false;
+    if (!canvas.isConnected || canvas.clientWidth === 0) return;
+    steer(now);
+    const began = performance.now();
+    paint.draw();
+    frames.draws.push(performance.now() - began);
+    frames.times.push(now);
+    if (frames.times.length > 90) { frames.times.shift(); frames.draws.shift(); }
+    const recent = frames.times.filter((time) => now - time < 1000);
+    if (recent.length > 4 && now - recent.at(-2) < 250) {
+      frames.fps = 1000 * (recent.length - 1) / (now - recent[0]);
+      rate.textContent = `${frames.fps.toFixed(0)} frames/s`;
+    }
+    if (held.size) ask();
+  }
+
+  // Keys that are held move a little with every frame.
+  function steer(now) {
+    const passed = Math.min(50, now - lastTick);
+    lastTick = now;
+    const span = state.until - state.from;
+    const middle = state.pointer ?? (state.from + state.until) / 2;
+    if (held.has('w')) zoom(0.9975 ** passed, middle);
+    if (held.has('s')) zoom(1.0025 ** passed, middle);
+    if (held.has('a')) move(-span * passed / 900);
+    if (held.has('d')) move(span * passed / 900);
+  }
+
+  // --- moving ---
+  function look(from, until) {
+    const whole = timeline.end_ns - timeline.start_ns;
+    const margin = whole * 0.02;
+    const span = Math.max(SHORTEST_NS, Math.min(until - from, whole + 2 * margin));
+    const middle = (from + until) / 2;
+    state.from = Math.max(timeline.start_ns - margin, Math.min(middle - span / 2, timeline.end_ns + margin - span));
+    state.until = state.from + span;
+    ask();
+  }
+
+  function zoom(factor, about) {
+    look(about - (about - state.from) * factor, about + (state.until - about) * factor);
+  }
+
+  function move(ns) { look(state.from + ns, state.until + ns); }
+
+  function scrollTo(top) {
+    const visible = paint.room().height - AXIS - OVERVIEW;
+    state.top = Math.max(0, Math.min(top, (state.height ?? 0) - visible));
+    ask();
+  }
+
+  function show(from, until, margin = 0.1) {
+    const span = Math.max(until - from, SHORTEST_NS);
+    look(from - span * margin, until + span * margin);
+  }
+
+  // --- events ---
+  function select(at, isBrought) {
+    state.selected = at;
+    if (at != null && isBrought) bring(at);
+    describe(details, { report, events, at, choose: (other) => select(other, true), zoomTo: (one) => show(events.start[one], events.end[one], 0.6) });
+    ask();
+  }
+
+  function bring(at) {
+    const track = events.lanes[events.lane[at]].track;
+    const { rank } = timeline.tracks[track];
+    if (state.closed.delete(rank) || (events.lanes[events.lane[at]].depth >= FOLDED && !state.whole.has(track))) {
+      state.whole.add(track);
+      arrange();
+    }
+    const [from, until] = [events.start[at], events.end[at]];
+    const span = state.until - state.from;
+    if (until - from > span || (until - from) * 400 < span) show(from, until, 2);
+    else if (from < state.from || until > state.until) look((from + until - span) / 2, (from + until + span) / 2);
+    const row = state.rowOf.get(events.lane[at]);
+    const visible = paint.room().height - AXIS - OVERVIEW;
+    if (row && (row.y < state.top || row.y + row.height > state.top + visible)) scrollTo(row.y - visible / 2);
+  }
+
+  function rowAt(y) {
+    const place = y - AXIS - OVERVIEW + state.top;
+    return y < AXIS + OVERVIEW ? null : state.rows.find((row) => row.y <= place && place < row.y + row.height);
+  }
+
+  function eventAt(px, py) {
+    const row = rowAt(py);
+    if (!row || px < LABELS) return null;
+    const time = paint.time(px);
+    const reach = (state.until - state.from) / Math.max(1, paint.room().width - LABELS) * 2;
+    let [best, least] = [null, Infinity];
+    for (const one of row.lanes) {
+      const at = firstAbove(events.end, time - reach, one.first, one.last);
+      for (let next = at; next < Math.min(one.last, at + 40) && events.start[next] <= time + reach; next += 1) {
+        const far = Math.max(events.start[next] - time, time - events.end[next], 0);
+        if (far < least) [best, least] = [next, far];
+      }
+    }
+    return best;
+  }
+
+  // --- search ---
+  function search(wanted) {
+    const text = wanted.trim().toLowerCase();
+    if (!text) {
+      state.found = null;
+      hits.textContent = '';
+      ask();
+      return;
+    }
+    const isMatch = timeline.labels.map(([name]) => name.toLowerCase().includes(text));
+    const bits = new Uint8Array(events.total);
+    const order = [];
+    let total = 0;
+    for (let at = 0; at < events.total; at += 1) {
+      if (isMatch[events.label[at]]) { bits[at] = 1; order.push(at); total += events.end[at] - events.start[at]; }
+    }
+    order.sort((a, b) => events.start[a] - events.start[b]);
+    state.found = { bits, before: sums(bits), order, at: -1, total };
+    hits.textContent = `${count(order.length)} events, ${nanos(total)}`;
+    ask();
+  }
+
+  function step(by) {
+    const { found } = state;
+    if (!found || found.order.length === 0) return;
+    found.at = (found.at + by + found.order.length) % found.order.length;
+    hits.textContent = `${count(found.at + 1)} of ${count(found.order.length)} events, ${nanos(found.total)}`;
+    select(found.order[found.at], true);
+  }
+
+  const field = el('input', { type: 'search', id: 'timeline-search', placeholder: 'search by name', 'aria-label': 'search events by name' });
+  field.addEventListener('input', () => search(field.value));
+  field.addEventListener('keydown', (key) => {
+    if (key.key === 'Enter') { step(key.shiftKey ? -1 : 1); key.preventDefault(); }
+    if (key.key === 'Escape') { field.value = ''; search(''); canvas.focus(); }
+    key.stopPropagation();
+  });
+
+  // --- mouse and keys ---
+  let drag = null;
+  canvas.addEventListener('pointerdown', (press) => {
+    canvas.focus();
+    drag = { x: press.offsetX, y: press.offsetY, top: state.top, from: state.from, until: state.until, isMoved: false, isOverview: press.offsetY < OVERVIEW, isRange: press.shiftKey };
+    canvas.setPointerCapture(press.pointerId);
+    if (drag.isOverview) centre(press.offsetX);
+  });
+
+  function centre(px) {
+    const share = (px - LABELS) / Math.max(1, paint.room().width - LABELS);
+    const middle = timeline.start_ns + share * (timeline.end_ns - timeline.start_ns);
+    const half = (state.until - state.from) / 2;
+    look(middle - half, middle + half);
+  }
+
+  canvas.addEventListener('pointermove', (at) => {
+    state.pointer = at.offsetX > LABELS ? paint.time(at.offsetX) : null;
+    if (!drag) { hover(at.offsetX, at.offsetY); return; }
+    tip.hidden = true;
+    if (Math.abs(at.offsetX - drag.x) + Math.abs(at.offsetY - drag.y) > 3) drag.isMoved = true;
+    if (drag.isOverview) { centre(at.offsetX); return; }
+    if (drag.isRange) { drag.end = at.offsetX; return; }
+    const per = (drag.until - drag.from) / Math.max(1, paint.room().width - LABELS);
+    look(drag.from - (at.offsetX - drag.x) * per, drag.until - (at.offsetX - drag.x) * per);
+    scrollTo(drag.top - (at.offsetY - drag.y));
+  });
+
+  canvas.addEventListener('pointerup', (at) => {
+    const was = drag;
+    drag = null;
+    if (!was || was.isOverview) return;
+    if (was.isRange && was.end != null) {
+      const [a, b] = [paint.time(was.x), paint.time(was.end)];
+      look(Math.min(a, b), Math.max(a, b));
+      return;
+    }
+    if (was.isMoved) return;
+    const row = rowAt(at.offsetY);
+    if (at.offsetX < LABELS && row) toggle(row);
+    else select(eventAt(at.offsetX, at.offsetY), false);
+  });
+
+  function toggle(row) {
+    const [set, key] = row.kind === 'lane' ? [state.whole, row.track] : [state.closed, row.rank];
+    if (!set.delete(key)) set.add(key);
+    arrange();
+  }
+
+  canvas.addEventListener('pointerleave', () => { tip.hidden = true; state.pointer = null; });
+  canvas.addEventListener('dblclick', (at) => {
+    const event = eventAt(at.offsetX, at.offsetY);
+    if (event != null) show(events.start[event], events.end[event], 0.3);
+  });
+  canvas.addEventListener('wheel', (turn) => {
+    turn.preventDefault();
+    const unit = turn.deltaMode === 1 ? 20 : 1;
+    if (turn.shiftKey || turn.offsetX < LABELS) scrollTo(state.top + (turn.deltaY || turn.deltaX) * unit);
+    else if (Math.abs(turn.deltaX) > Math.abs(turn.deltaY)) move(turn.deltaX * unit * (state.until - state.from) / 1000);
+    else zoom(1.0018 ** (turn.deltaY * unit), paint.time(turn.offsetX));
+  }, { passive: false });
+
+  function hover(px, py) {
+    const at = eventAt(px, py);
+    tip.hidden = at == null;
+    if (at == null) return;
+    tip.textContent = `${shortened(timeline.labels[events.label[at]][0], 160)} · ${nanos(events.end[at] - events.start[at])}`;
+    const { width } = paint.room();
+    tip.style.left = `${Math.min(px + 14, Math.max(0, width - 430))}px`;
+    tip.style.top = `${py + 16}px`;
+  }
+
+  canvas.addEventListener('keydown', (key) => {
+    if (key.ctrlKey || key.metaKey || key.altKey) return;
+    const name = key.key.toLowerCase();
+    const acts = {
+      arrowup: () => scrollTo(state.top - 45), arrowdown: () => scrollTo(state.top + 45),
+      arrowleft: () => move(-(state.until - state.from) / 8), arrowright: () => move((state.until - state.from) / 8),
+      '/': () => field.focus(), escape: () => select(null, false), 0: fit, m: toggleMarks,
+      n: () => step(key.shiftKey ? -1 : 1),
+      f: () => { if (state.selected != null) show(events.start[state.selected], events.end[state.selected], 0.3); },
+    };
+    if ('wasd'.includes(name) && name.length === 1) { held.add(name); ask(); } else if (acts[name]) acts[name](); else return;
+    key.preventDefault();
+  });
+  canvas.addEventListener('keyup', (key) => held.delete(key.key.toLowerCase()));
+  canvas.addEventListener('blur', () => held.clear());
+
+  // --- tools ---
+  function fit() { look(timeline.start_ns, timeline.end_ns); }
+  const marks = press('critical path', toggleMarks, { 'aria-pressed': 'false', title: 'underline what is on the critical path (m)' });
+  function toggleMarks() {
+    state.marks = !state.marks;
+    marks.setAttribute('aria-pressed', String(state.marks));
+    ask();
+  }
+
+  const held_steps = report.steps.rows.filter((row) => row.at_ns < timeline.end_ns);
+  const numbers = [...new Set(held_steps.map((row) => row.number))];
+  const several = new Set(held_steps.map((row) => row.rank)).size > 1;
+  const options = [['', 'everything']].concat(numbers.flatMap((step) => {
+    const rows = held_steps.filter((row) => row.number === step);
+    const all = several ? [[`${step}/`, `step ${step}, all ranks`]] : [];
+    return all.concat(rows.map((row) => [`${step}/${row.rank}`, `step ${step}, rank ${row.rank}`]));
+  }));
+  const steps = choice('step', options, (value) => {
+    if (!value) { fit(); return; }
+    const [step, rank] = value.split('/');
+    const rows = held_steps.filter((row) => String(row.number) === step && (rank === '' || String(row.rank) === rank));
+    show(Math.min(...rows.map((row) => row.at_ns)), Math.max(...rows.map((row) => row.at_ns + row.host_ns)), 0.02);
+  });
+
+  const kinds = ['compute', 'communication', 'memory', 'operator', 'annotation', 'runtime', 'sync', 'python'];
+  const used = new Set(timeline.labels.map(([, kind]) => timeline.kinds[kind]));
+  const stage = el('div', { class: 'stage' }, canvas, tip);
+  const element = el('div', {},
+    el('div', { class: 'tools' }, steps, press('fit', fit, { title: 'everything (0)' }),
+      press('+', () => zoom(0.6, (state.from + state.until) / 2), { 'aria-label': 'zoom in' }),
+      press('−', () => zoom(1 / 0.6, (state.from + state.until) / 2), { 'aria-label': 'zoom out' }),
+      marks, field, press('‹', () => step(-1), { 'aria-label': 'previous match' }), press('›', () => step(1), { 'aria-label': 'next match' }),
+      hits, el('span', { class: 'spacer' }), rate),
+    stage, details,
+    el('p', { class: 'keys' }, keys(['w', 's'], 'zoom'), keys(['a', 'd'], 'move'), keys(['wheel'], 'zoom'), keys(['drag'], 'move'),
+      keys(['shift drag'], 'choose a stretch'), keys(['shift wheel'], 'scroll'), keys(['click'], 'details'), keys(['f'], 'zoom to it'), keys(['/'], 'search'), keys(['n'], 'next match')),
+    legend(kinds.filter((kind) => used.has(kind))), held_note(timeline));
+
+  new ResizeObserver(() => { paint.resize(); scrollTo(state.top); ask(); }).observe(stage);
+  matchMedia('(prefers-color-scheme: dark)').addEventListener('change', () => { paint.recolour(); ask(); });
+  const ranks = new Set(timeline.tracks.map((track) => track.rank));
+  if (ranks.size <= 2) timeline.tracks.forEach((track, at) => state.whole.add(at));
+  paint.recolour();
+  arrange();
+  select(null, false);
+
+  // A fixed tour of zooming and moving, for measuring: resolves to frames per second.
+  function measure(milliseconds) {
+    return new Promise((done) => {
+      const whole = timeline.end_ns - timeline.start_ns;
+      const drawn = [];
+      let [first, painted] = [null, 0];
+      const tour = (now) => {
+        first ??= now;
+        const phase = (now - first) / milliseconds;
+        if (phase >= 1) {
+          drawn.sort((a, b) => a - b);
+          fit();
+          done({ fps: 1000 * painted / (now - first), frames: painted, draw_ms_p50: drawn[drawn.length >> 1], draw_ms_max: drawn.at(-1), events: events.total });
+          return;
+        }
+        const width = whole * 10 ** (-1.5 * (1 - Math.cos(4 * Math.PI * phase)));
+        const middle = timeline.start_ns + whole * (0.5 + 0.4 * Math.sin(6 * Math.PI * phase));
+        look(middle - width / 2, middle + width / 2);
+        const began = performance.now();
+        paint.draw();
+        drawn.push(performance.now() - began);
+        painted += 1;
+        requestAnimationFrame(tour);
+      };
+      requestAnimationFrame(tour);
+    });
+  }
+
+  return {
+    element, show: (from, until) => { open(); show(from, until, 0.3); }, select, events, state, measure,
+    find: (text) => { open(); field.value = text; search(text); step(1); },
+    get fps() { return frames.fps; },
+  };
+}
+
+function keys(names, what) {
+  return el('span', {}, names.flatMap((name) => [el('kbd', { text: name }), ' ']), what, ' \u2003');
+}
+
+// What of the job the timeline holds.
+function held_note(timeline) {
+  const said = [`${count(timeline.event_count)} events`];
+  if (timeline.steps.length) said.push(`the first ${timeline.steps.length} of ${timeline.step_count} steps; rowmill trace report --steps N takes more`);
+  if (timeline.is_cut) said.push('the end is left out for want of room');
+  if (timeline.python_left_out_count) said.push(`${count(timeline.python_left_out_count)} frames of Python are left out`);
+  return el('p', { class: 'note', text: `${said.join('; ')}.` });
+}
+
+// What is known of an event.
+function describe(place, { report, events, at, choose, zoomTo }) {
+  const { timeline } = report;
+  if (at == null) {
+    place.replaceChildren(note('Click an event for its details, its launch and what ran around it.'));
+    return;
+  }
+  const name = (one) => timeline.labels[events.label[one]][0];
+  const lane = events.lanes[events.lane[at]];
+  const track = timeline.tracks[lane.track];
+  const facts = [['duration', `${nanos(events.end[at] - events.start[at])} (${exactly(events.end[at] - events.start[at])})`],
+    ['start', exactly(events.start[at])], ['what', words(timeline.kinds[timeline.labels[events.label[at]][1]])],
+    ['where', `rank ${track.rank}, ${track.name}`]];
+  const step = report.steps.rows.find((row) => row.rank === track.rank && row.at_ns <= events.start[at] && events.start[at] < row.at_ns + row.host_ns);
+  if (step) facts.push(['step', `${step.number}, ${nanos(events.start[at] - step.at_ns)} behind its start`]);
+  if (events.marked[at]) facts.push(['critical path', 'on it']);
+  const call = events.call[at];
+  if (call >= 0) {
+    facts.push(['launched by', link(name(call), () => choose(call))], ['launch delay', `${nanos(events.start[at] - events.end[call])} from the end of the call`]);
+  }
+  const around = enclosing(events, call >= 0 ? call : at);
+  if (around.length) facts.push(['inside', el('span', {}, around.flatMap((one, index) => [index ? ' › ' : '', link(shortened(name(one), 60), () => choose(one))]))]);
+  const work = events.launched.get(at);
+  if (work) facts.push(['launches', el('span', {}, link(shortened(name(work[0]), 70), () => choose(work[0])), work.length > 1 ? ` and ${count(work.length - 1)} more` : '')]);
+  if (events.note[at]) facts.push(['shape', timeline.notes[events.note[at]]]);
+  place.replaceChildren(el('div', {}, el('b', { text: name(at) }), ' ', link('zoom to it', () => zoomTo(at))),
+    el('dl', {}, facts.map(([term, value]) => el('div', {}, el('dt', { text: term }), el('dd', {}, value)))));
+}
+
+// The events around one on its own thread, outermost first.
+function enclosing(events, at) {
+  const own = events.lanes[events.lane[at]];
+  const found = [];
+  for (const lane of events.lanes) {
+    if (lane.track !== own.track || lane.depth >= own.depth) continue;
+    const around = firstAbove(events.end, events.start[at], lane.first, lane.last);
+    if (around < lane.last && events.start[around] <= events.start[at] && events.end[around] >= events.end[at]) found.push(around);
+  }
+  return found;
+}

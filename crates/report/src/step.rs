@@ -1,0 +1,82 @@
+//! Each step of each rank, on the page's clock.
+
+use analyze::{Scope, steps};
+use serde::Serialize;
+
+use crate::clock::Zero;
+
+/// Rows beyond this are left out: a page is no database.
+const ROWS_MAX: usize = 4000;
+
+/// Steps of all ranks.
+#[derive(Clone, Debug, Serialize)]
+pub struct StepPart {
+    /// By rank, then start.
+    pub rows: Vec<StepView>,
+    /// Steps that are not listed.
+    pub left_out_count: u64,
+}
+
+/// One step of one rank; see [`steps::StepRow`].
+#[derive(Clone, Debug, Serialize)]
+pub struct StepView {
+    /// The rank.
+    pub rank: u32,
+    /// Its number.
+    pub number: i64,
+    /// Start on the page's clock.
+    pub at_ns: i64,
+    /// On the host.
+    pub host_ns: i64,
+    /// To the start of the next.
+    pub period_ns: Option<i64>,
+    /// Whether all of it was recorded.
+    pub is_whole: bool,
+    /// A device works.
+    pub busy_ns: Option<i64>,
+    /// None does.
+    pub idle_ns: Option<i64>,
+    /// Compute runs.
+    pub compute_ns: Option<i64>,
+    /// Communication runs.
+    pub communication_ns: Option<i64>,
+    /// Communication runs, and no compute.
+    pub exposed_communication_ns: Option<i64>,
+    /// Copies or sets run.
+    pub memory_ns: Option<i64>,
+}
+
+pub(crate) fn of(scopes: &[Scope<'_>], zero: &Zero) -> StepPart {
+    let of_rank = |scope: &Scope<'_>| steps::of(scope).into_iter().map(|row| view(&row, zero));
+    let mut rows: Vec<StepView> =
+        scopes.iter().flat_map(|scope| of_rank(scope).collect::<Vec<_>>()).collect();
+    let left_out_count = rows.len().saturating_sub(ROWS_MAX) as u64;
+    if left_out_count > 0 {
+        // The same steps of every rank.
+        let each = ROWS_MAX / scopes.len().max(1);
+        let mut seen = std::collections::BTreeMap::<u32, usize>::new();
+        rows.retain(|row| {
+            let count = seen.entry(row.rank).or_default();
+            *count += 1;
+            *count <= each
+        });
+    }
+    StepPart { rows, left_out_count }
+}
+
+fn view(row: &steps::StepRow, zero: &Zero) -> StepView {
+    StepView {
+        rank: row.rank,
+        number: row.number,
+        at_ns: zero.at(row.rank, row.start_ns),
+        host_ns: row.host_ns,
+        period_ns: row.period_ns,
+        is_whole: row.is_whole,
+        busy_ns: row.busy_ns,
+        idle_ns: row.idle_ns,
+        compute_ns: row.compute_ns,
+        communication_ns: row.communication_ns,
+        exposed_communication_ns: row.exposed_communication_ns,
+        memory_ns: row.memory_ns,
+    }
+}

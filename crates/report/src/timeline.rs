@@ -1,0 +1,327 @@
+//! Every event of some steps, in lanes, packed for a canvas.
+//!
+//! A lane is a line of a thread or stream on which no two events overlap: the depth of a stack of
+//! operators, or one stream's kernels. [`pack`] describes the bytes. Draws nothing.
+
+mod choose;
+mod lay;
+mod pack;
+#[cfg(test)]
+mod tests;
+
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+
+use analyze::kernels::short_name;
+use analyze::{Class, Scope};
+use serde::Serialize;
+use trace::store::{Kind, StringId, Trace};
+
+use crate::Options;
+use crate::clock::Zero;
+use lay::Line;
+
+/// What is drawn.
+#[derive(Clone, Debug, Default, Serialize)]
+pub struct Timeline {
+    /// First nanosecond on the page's clock.
+    pub start_ns: i64,
+    /// First nanosecond behind it.
+    pub end_ns: i64,
+    /// Numbers of the steps it holds; empty where the traces name none or it holds all.
+    pub steps: Vec<i64>,
+    /// Steps of the windows.
+    pub step_count: u64,
+    /// Events.
+    pub event_count: u64,
+    /// Events of the same stretch that are not drawn: frames of Python, for want of room.
+    pub python_left_out_count: u64,
+    /// Whether events after `end_ns` are left out for want of room.
+    pub is_cut: bool,
+    /// Threads and streams, by rank.
+    pub tracks: Vec<TrackView>,
+    /// Place of the track, depth and events of each lane.
+    pub lanes: Vec<(u32, u32, u32)>,
+    /// Name, place among `kinds` and short name (empty where it is the name) of what events say;
+    /// the most frequent first.
+    pub labels: Vec<(String, u8, String)>,
+    /// Colours.
+    pub kinds: [&'static str; KINDS.len()],
+    /// What details of device work say: launch shapes, bytes, messages.
+    pub notes: Vec<String>,
+    /// The events, lane after lane, as base64.
+    pub events: String,
+    /// Places of the events on the job's critical path, as base64.
+    pub marked: String,
+}
+
+/// A thread or a stream.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct TrackView {
+    /// The rank.
+    pub rank: u32,
+    /// `host` or `device`.
+    pub side: &'static str,
+    /// What it is called.
+    pub name: String,
+    /// Its lanes.
+    pub depth: u32,
+}
+
+/// What events are drawn as. A class of device work has the name it has everywhere.
+pub const KINDS: [&str; 12] = [
+    "compute",
+    "communication",
+    "memory",
+    "other",
+    "operator",
+    "annotation",
+    "runtime",
+    "driver",
+    "sync",
+    "python",
+    "overhead",
+    "unknown",
+];
+
+/// An event that is drawn.
+#[derive(Clone, Copy, Debug)]
+struct Event {
+    row: u32,
+    start: i64,
+    end: i64,
+    label: u32,
+    note: u32,
+}
+
+/// The timeline of the first steps of all ranks; `marked` are rows by rank and row.
+pub(crate) fn of(
+    scopes: &[Scope<'_>],
+    marked: &[(u32, u32)],
+    zero: &Zero,
+    options: &Options,
+) -> Timeline {
+    let chosen = choose::stretch(scopes, zero, options);
+    let mut texts = Texts::default();
+    let mut lines: Vec<Line> = Vec::new();
+    let mut tracks = Vec::new();
+    for scope in scopes {
+        let drawn = choose::rows(scope, zero, &chosen);
+        add_rank(
+            scope,
+            zero,
+            &drawn,
+            &mut Sink { texts: &mut texts, lines: &mut lines, tracks: &mut tracks },
+        );
+    }
+    let labels = texts.by_frequency();
+    let packed = pack::events(scopes, &lines, &labels.place);
+    let places = packed.places(scopes, marked);
+    Timeline {
+        start_ns: chosen.start,
+        end_ns: chosen.end,
+        steps: chosen.steps,
+        step_count: chosen.step_count,
+        event_count: lines.iter().map(|line| line.events.len() as u64).sum(),
+        python_left_out_count: chosen.python_left_out,
+        is_cut: chosen.is_cut,
+        tracks,
+        lanes: lines.iter().map(|l| (l.track, l.depth, l.events.len() as u32)).collect(),
+        labels: labels.texts,
+        kinds: KINDS,
+        notes: texts.notes,
+        events: pack::text(&packed.bytes),
+        marked: pack::text(&pack::ascending(&places)),
+    }
+}
+
+/// Where the lanes of all ranks go.
+struct Sink<'a> {
+    texts: &'a mut Texts,
+    lines: &'a mut Vec<Line>,
+    tracks: &'a mut Vec<TrackView>,
+}
+
+fn add_rank(scope: &Scope<'_>, zero: &Zero, drawn: &[u32], sink: &mut Sink<'_>) {
+    let trace = scope.trace;
+    let classes: BTreeMap<u32, Class> =
+        scope.device_rows.iter().copied().zip(scope.classes.iter().copied()).collect();
+    let mut labels: HashMap<(StringId, u8), u32> = HashMap::new();
+    let mut by_track: BTreeMap<u32, Vec<u32>> = BTreeMap::new();
+    for &row in drawn {
+        by_track.entry(trace.slices.track[row as usize].0).or_default().push(row);
+    }
+    let steps: BTreeSet<u32> = scope.window.steps.iter().map(|step| step.row).collect();
+    let mut order: Vec<(u32, Vec<u32>)> = by_track.into_iter().collect();
+    order.sort_by_cached_key(|(track, rows)| {
+        let is_device = is_device(trace, rows);
+        let has_steps = rows.iter().any(|row| steps.contains(row));
+        let name = is_device.then(|| trace.tracks[*track as usize].pid.clone());
+        (is_device, name, !has_steps, std::cmp::Reverse(rows.len()), *track)
+    });
+    for (track, rows) in order {
+        let is_device = is_device(trace, &rows);
+        let event = |row: &u32| {
+            let kind = kind(trace, *row, classes.get(row).copied());
+            let name = trace.slices.name[*row as usize];
+            let label = *labels
+                .entry((name, kind))
+                .or_insert_with(|| sink.texts.label(trace.strings.get(name), kind));
+            sink.texts.counts[label as usize] += 1;
+            let note = if is_device { sink.texts.note(trace, *row) } else { 0 };
+            // The profiler's own work may begin before anything else does.
+            let start = zero.at(trace.rank, trace.slices.start(*row)).max(0);
+            let end = zero.at(trace.rank, trace.slices.end(*row)).max(start);
+            Event { row: *row, start, end, label, note }
+        };
+        let events: Vec<Event> = rows.iter().map(event).collect();
+        let at = sink.tracks.len() as u32;
+        let placed = lay::lanes(trace, events, is_device, (trace.rank, at));
+        sink.tracks.push(TrackView {
+            rank: trace.rank,
+            side: if is_device { "device" } else { "host" },
+            name: track_name(trace, track as usize, is_device),
+            depth: placed.len() as u32,
+        });
+        sink.lines.extend(placed);
+    }
+}
+
+fn is_device(trace: &Trace, rows: &[u32]) -> bool {
+    let is_device =
+        |kind: Kind| kind.is_device_work() || matches!(kind, Kind::DeviceAnnotation | Kind::Sync);
+    rows.iter().any(|row| is_device(trace.kind(*row)))
+}
+
+fn track_name(trace: &Trace, track: usize, is_device: bool) -> String {
+    let track = &trace.tracks[track];
+    if is_device {
+        return format!("device {} stream {}", track.pid, track.tid);
+    }
+    match track.thread_name.trim() {
+        "" => format!("thread {}", track.tid),
+        name => name.to_owned(),
+    }
+}
+
+/// Place among [`KINDS`].
+fn kind(trace: &Trace, row: u32, class: Option<Class>) -> u8 {
+    match trace.kind(row) {
+        Kind::Kernel | Kind::Memcpy | Kind::Memset => match class {
+            Some(Class::Compute) => 0,
+            Some(Class::Communication) => 1,
+            Some(Class::Memory) => 2,
+            Some(Class::Other) | None => 3,
+        },
+        Kind::Operator => 4,
+        Kind::Annotation | Kind::DeviceAnnotation => 5,
+        Kind::Runtime => 6,
+        Kind::Driver => 7,
+        Kind::Sync => 8,
+        Kind::Python => 9,
+        Kind::Overhead => 10,
+        Kind::Event | Kind::Window | Kind::Other => 11,
+    }
+}
+
+/// Names and notes, each once.
+#[derive(Debug)]
+struct Texts {
+    labels: BTreeMap<(String, u8), u32>,
+    counts: Vec<u64>,
+    notes: Vec<String>,
+    note_places: BTreeMap<String, u32>,
+}
+
+impl Default for Texts {
+    fn default() -> Self {
+        // Note 0: nothing to say.
+        let notes = vec![String::new()];
+        Self { labels: BTreeMap::new(), counts: Vec::new(), notes, note_places: BTreeMap::new() }
+    }
+}
+
+/// Labels by how often they occur.
+struct Labels {
+    texts: Vec<(String, u8, String)>,
+    /// By the number that [`Texts::label`] gave.
+    place: Vec<u32>,
+}
+
+impl Texts {
+    fn label(&mut self, name: &str, kind: u8) -> u32 {
+        let new = self.counts.len() as u32;
+        let number = *self.labels.entry((name.to_owned(), kind)).or_insert(new);
+        if number == new {
+            self.counts.push(0);
+        }
+        number
+    }
+
+    fn note(&mut self, trace: &Trace, row: u32) -> u32 {
+        let text = note(trace, row);
+        if text.is_empty() {
+            return 0;
+        }
+        let new = self.notes.len() as u32;
+        let place = *self.note_places.entry(text.clone()).or_insert(new);
+        if place == new {
+            self.notes.push(text);
+        }
+        place
+    }
+
+    fn by_frequency(&mut self) -> Labels {
+        let mut all: Vec<_> = std::mem::take(&mut self.labels).into_iter().collect();
+        let count = |number: u32| self.counts[number as usize];
+        all.sort_by_key(|(_, number)| (std::cmp::Reverse(count(*number)), *number));
+        let mut place = vec![0; all.len()];
+        for (at, (_, number)) in all.iter().enumerate() {
+            place[*number as usize] = at as u32;
+        }
+        Labels {
+            texts: all.into_iter().map(|((name, kind), _)| with_short(name, kind)).collect(),
+            place,
+        }
+    }
+}
+
+/// Operators' names are short already.
+fn with_short(name: String, kind: u8) -> (String, u8, String) {
+    const OPERATOR: u8 = 4;
+    let short = if kind < OPERATOR { short_name(&name) } else { "" };
+    let short = if short == name { "" } else { short }.to_owned();
+    (name, kind, short)
+}
+
+/// What there is to say of device work beside its name and times.
+fn note(trace: &Trace, row: u32) -> String {
+    let slices = &trace.slices;
+    let mut said = Vec::new();
+    if let Some(shape) = slices.launch_shape.get(row) {
+        let sizes = |[x, y, z]: [u32; 3]| format!("{x}×{y}×{z}");
+        said.push(format!("grid {}, block {}", sizes(shape.grid), sizes(shape.block)));
+        said.push(format!("{} registers per thread", shape.registers));
+        said.push(format!("{} B of shared memory", shape.shared_memory));
+        if shape.blocks_per_sm.is_finite() {
+            said.push(format!("{:.2} blocks per SM", shape.blocks_per_sm));
+        }
+        if shape.occupancy_pct.is_finite() {
+            said.push(format!("estimated occupancy {:.0} %", shape.occupancy_pct));
+        }
+    }
+    if let Some(bytes) = slices.bytes.get(row) {
+        said.push(format!("{bytes} B"));
+    }
+    if let Some(rate) = slices.bandwidth.get(row).filter(|rate| rate.is_finite()) {
+        said.push(format!("{rate:.1} GB/s"));
+    }
+    if let Some(collective) = slices.collective.get(row) {
+        let text = |id| trace.strings.get(id);
+        said.push(format!("{} of {}", text(collective.name), text(collective.dtype)));
+        if let (Some(into), Some(out)) = (collective.elements_in, collective.elements_out) {
+            said.push(format!("{into} elements in, {out} out"));
+        }
+        said.push(format!("group {}", text(collective.group)));
+    }
+    said.join("; ")
+}

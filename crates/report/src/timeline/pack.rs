@@ -1,0 +1,110 @@
+//! Events as bytes: integers of seven bits a byte, the lowest first, the high bit set on all but
+//! the last.
+//!
+//! Per event of a lane, by start: nanoseconds since the end of the one before (of the first: since
+//! the page's zero), duration, label. On device lanes two more: the place of the call that launched
+//! it, counted over all lanes, as the zigzag of the difference to the one before plus one, 0 for
+//! none; and the note.
+
+use std::collections::BTreeMap;
+
+use analyze::Scope;
+use base64::Engine;
+use base64::engine::general_purpose::STANDARD;
+
+use super::lay::Line;
+
+/// The bytes of all lanes.
+pub(super) struct Packed {
+    pub bytes: Vec<u8>,
+    /// Per rank and row: the event's place.
+    places: BTreeMap<u32, Vec<u32>>,
+}
+
+const NONE: u32 = u32::MAX;
+
+impl Packed {
+    /// The events of rows, ascending; of those that are drawn.
+    pub fn places(&self, scopes: &[Scope<'_>], rows: &[(u32, u32)]) -> Vec<u32> {
+        let known = |rank: &u32| scopes.iter().any(|scope| scope.trace.rank == *rank);
+        let place = |(rank, row): &(u32, u32)| {
+            known(rank).then(|| self.places[rank][*row as usize]).filter(|place| *place != NONE)
+        };
+        let mut places: Vec<u32> = rows.iter().filter_map(place).collect();
+        places.sort_unstable();
+        places
+    }
+}
+
+/// Packs the lanes; `labels` are the places of their labels.
+pub(super) fn events(scopes: &[Scope<'_>], lines: &[Line], labels: &[u32]) -> Packed {
+    let rows = |scope: &Scope<'_>| (scope.trace.rank, vec![NONE; scope.trace.slices.len()]);
+    let mut places: BTreeMap<u32, Vec<u32>> = scopes.iter().map(rows).collect();
+    let mut next = 0;
+    for line in lines {
+        if let Some(of_rank) = places.get_mut(&line.rank) {
+            for event in &line.events {
+                of_rank[event.row as usize] = next;
+                next += 1;
+            }
+        }
+    }
+    let mut bytes = Vec::new();
+    for line in lines {
+        let scope = scopes.iter().find(|scope| scope.trace.rank == line.rank);
+        let (Some(scope), Some(of_rank)) = (scope, places.get(&line.rank)) else { continue };
+        let (mut end, mut last_call) = (0, 0i64);
+        for event in &line.events {
+            put(&mut bytes, unsigned(event.start - end));
+            put(&mut bytes, unsigned(event.end - event.start));
+            put(&mut bytes, u64::from(labels[event.label as usize]));
+            end = event.end;
+            if line.is_device {
+                let call = scope.links().call(event.row).map(|call| of_rank[call as usize]);
+                let code = match call.filter(|call| *call != NONE) {
+                    Some(call) => {
+                        let step = i64::from(call) - last_call;
+                        last_call = i64::from(call);
+                        1 + zigzag(step)
+                    }
+                    None => 0,
+                };
+                put(&mut bytes, code);
+                put(&mut bytes, u64::from(event.note));
+            }
+        }
+    }
+    Packed { bytes, places }
+}
+
+/// Ascending numbers as differences.
+pub(super) fn ascending(values: &[u32]) -> Vec<u8> {
+    let (mut bytes, mut before) = (Vec::new(), 0);
+    for value in values {
+        put(&mut bytes, u64::from(value - before));
+        before = *value;
+    }
+    bytes
+}
+
+/// Bytes as text.
+pub(super) fn text(bytes: &[u8]) -> String {
+    STANDARD.encode(bytes)
+}
+
+fn put(bytes: &mut Vec<u8>, mut value: u64) {
+    while value >= 0x80 {
+        bytes.push(value as u8 | 0x80);
+        value >>= 7;
+    }
+    bytes.push(value as u8);
+}
+
+/// Lanes do not overlap and the page's zero is before all of them: differences are not negative.
+fn unsigned(value: i64) -> u64 {
+    u64::try_from(value).unwrap_or_default()
+}
+
+fn zigzag(value: i64) -> u64 {
+    ((value << 1) ^ (value >> 63)) as u64
+}

@@ -1,0 +1,119 @@
+//! Jobs to report on: a small one with hostile names, a large one, and the real one of eight ranks.
+
+use std::path::{Path, PathBuf};
+
+use analyze::attribution::{self, Attribution};
+use analyze::classify::ClassRule;
+use analyze::quality::Evidence;
+use analyze::tree::{self, Tree};
+use analyze::{Classifier, Scope, WindowRule};
+use report::html::{self, Origin};
+use report::{Options, Report};
+use trace::open::Request;
+use trace::store::{Job, LaunchShape, NewSlice, Trace};
+
+/// A name that would run if it were taken for markup.
+pub const HOSTILE: &str = "<script>alert(1)</script><img src=x onerror=alert(2)>";
+
+/// The page of a job.
+pub fn page(job: &Job, origin: &Origin) -> String {
+    with_report(job, |report| html::page(report, origin).unwrap())
+}
+
+/// What the page is made of.
+pub fn with_report<T>(job: &Job, look: impl FnOnce(&Report) -> T) -> T {
+    let classifier = Classifier::new(ClassRule::Category);
+    let scope = |trace| Scope::new(trace, WindowRule::Steps, &classifier);
+    let scopes: Vec<Scope<'_>> = job.traces.iter().map(scope).collect();
+    let known: Vec<(Tree, Attribution)> = scopes
+        .iter()
+        .map(|scope| {
+            let tree = tree::of(scope.trace);
+            let work = attribution::of(scope, &tree);
+            (tree, work)
+        })
+        .collect();
+    let evidence: Vec<Evidence<'_>> = scopes
+        .iter()
+        .zip(&known)
+        .map(|(scope, (tree, attribution))| Evidence { scope, tree, attribution })
+        .collect();
+    let options = Options {
+        title: "a job <b>of tests</b>".to_owned(),
+        program: "rowmill test".to_owned(),
+        steps: None,
+        events_max: Options::EVENTS_MAX,
+    };
+    look(&report::of(&scopes, &evidence, &options))
+}
+
+/// Ranks of steps of one operator inside another, a call, a kernel and a collective; names hostile.
+pub fn small() -> Job {
+    let traces = (0..2).map(|rank| ranked(rank, 4, 3)).collect();
+    Job { traces }
+}
+
+/// Two ranks with more than 190,000 events that are drawn.
+pub fn large() -> Job {
+    let traces = (0..2).map(|rank| ranked(rank, 40, 600)).collect();
+    Job { traces }
+}
+
+fn ranked(rank: u32, steps: i64, operators: i64) -> Trace {
+    let mut trace = Trace { rank, ..Trace::default() };
+    let mut id = 0;
+    let length = operators * 1000 + 3000;
+    for step in 0..steps {
+        let at = 1_700_000_000_000_000_000 + step * length;
+        let name = format!("ProfilerStep#{step}");
+        trace.push(&NewSlice::new("user_annotation", &name, (9, 9), (at, at + length)));
+        for operator in 0..operators {
+            let at = at + operator * 1000;
+            let name = if operator % 3 == 0 { HOSTILE } else { "aten::linear" };
+            trace.push(&NewSlice::new("cpu_op", name, (9, 9), (at + 100, at + 900)));
+            trace.push(&NewSlice::new("cpu_op", "aten::addmm", (9, 9), (at + 200, at + 700)));
+            id += 1;
+            let times = (at + 300, at + 400);
+            let mut call = NewSlice::new("cuda_runtime", "cudaLaunchKernel", (9, 9), times);
+            call.correlation = Some(id);
+            trace.push(&call);
+            let times = (at + 450, at + 500 + 97 * (operator % 7));
+            let mut kernel = NewSlice::new("kernel", HOSTILE, (0, 7), times);
+            kernel.correlation = Some(id);
+            let row = trace.push(&kernel);
+            let shape = LaunchShape {
+                grid: [80, 1, 1],
+                block: [128, 1, 1],
+                blocks_per_sm: 0.75,
+                occupancy_pct: 25.0,
+                ..LaunchShape::default()
+            };
+            trace.slices.launch_shape.push(row, shape);
+        }
+        let at = at + operators * 1000;
+        id += 1;
+        let mut call = NewSlice::new("cuda_runtime", "cudaLaunchKernel", (9, 9), (at, at + 50));
+        call.correlation = Some(id);
+        trace.push(&call);
+        let late = i64::from(rank) * 400;
+        let times = (at + 100 + late, at + 2500);
+        let mut reduce = NewSlice::new("kernel", "ncclKernel_AllReduce", (0, 20), times);
+        reduce.correlation = Some(id);
+        trace.push(&reduce);
+    }
+    trace
+}
+
+/// The real job of eight ranks; `None`, said loudly, where it is not.
+pub fn dlrm8() -> Option<Job> {
+    let folder = std::env::var_os("ROWMILL_FIXTURES").map_or_else(
+        || Path::new(env!("CARGO_MANIFEST_DIR")).join("../../../shared/data"),
+        PathBuf::from,
+    );
+    let path = folder.join("traces/dlrm8/dlrm_kineto.tar.gz");
+    if !path.is_file() {
+        println!("SKIPPED: no {}", path.display());
+        return None;
+    }
+    Some(trace::open::read(&Request { paths: vec![path], threads: 2 }).unwrap())
+}

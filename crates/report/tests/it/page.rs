@@ -1,0 +1,46 @@
+//! The file itself: its size, its bytes, and that no name becomes markup.
+
+use report::html::Origin;
+
+use crate::fixture::{HOSTILE, dlrm8, large, page, small};
+
+/// What a page of eight ranks may take.
+const BYTES_MAX: usize = 3_000_000;
+
+#[test]
+fn the_page_of_eight_ranks_can_be_mailed() {
+    let Some(job) = dlrm8() else { return };
+    let bytes = page(&job, &Origin::File).len();
+    println!("eight ranks: {bytes} bytes");
+    assert!(bytes <= BYTES_MAX, "{bytes}");
+}
+
+#[test]
+fn two_hundred_thousand_events_fit_too() {
+    let bytes = page(&large(), &Origin::File).len();
+    println!("200 k events: {bytes} bytes");
+    assert!(bytes <= BYTES_MAX, "{bytes}");
+}
+
+#[test]
+fn the_same_job_gives_the_same_bytes() {
+    assert_eq!(page(&small(), &Origin::File), page(&small(), &Origin::File));
+}
+
+#[test]
+fn names_and_titles_are_no_markup() {
+    let page = page(&small(), &Origin::File);
+    assert!(!page.contains(HOSTILE) && !page.contains("<b>of tests") && !page.contains("<img"));
+    assert!(page.contains("\\u003cscript\\u003ealert(1)"));
+    assert!(page.contains("<title>a job &lt;b&gt;of tests"));
+    // The data, the server's part and the program.
+    assert_eq!(page.matches("<script").count(), 3);
+}
+
+#[test]
+fn nothing_is_fetched() {
+    let page = page(&small(), &Origin::File);
+    for word in ["src=\"", "href=\"", "@import", "url("] {
+        assert!(!page.contains(word), "{word}");
+    }
+}
