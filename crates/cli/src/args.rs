@@ -26,7 +26,8 @@ pub use bench::{
 };
 pub use trace::{
     BreakdownBy, ClassifyChoice, CollectivesBy, ConvertTo, IdleBy, KernelsBy, LaunchesBy, MemoryBy,
-    OpsBy, PathBy, QueueBy, Selection, StepsBy, StragglersBy, Trace, TraceVerb, WindowChoice,
+    OpsBy, PathBy, QueueBy, ReportContent, Selection, StepsBy, StragglersBy, Trace, TraceVerb,
+    WindowChoice,
 };
 
 /// Most threads: more than any machine has cores, few enough to start.

@@ -141,6 +141,12 @@ pub enum Error {
     /// An analysis was asked for wrongly.
     #[error(transparent)]
     Analyze(#[from] analyze::Error),
+    /// No server could be started, or it ended.
+    #[error("cannot serve on 127.0.0.1:{port}: {source}")]
+    Serve { port: u16, source: io::Error },
+    /// A report could not be made.
+    #[error(transparent)]
+    Report(#[from] report::html::Error),
     /// Training, scoring or a checkpoint failed.
     #[error(transparent)]
     Train(#[from] train::Error),

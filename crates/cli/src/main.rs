@@ -12,6 +12,7 @@ mod output;
 mod progress;
 mod render;
 mod resolve;
+mod server;
 mod sheet;
 
 use std::process::ExitCode;

@@ -28,7 +28,11 @@ pub struct Trace {
 impl Trace {
     /// Whether it prints rows, which have more formats than a report.
     pub fn has_rows(&self) -> bool {
-        !matches!(self.verb, None | Some(TraceVerb::Merge { .. } | TraceVerb::Convert { .. }))
+        use TraceVerb::{Convert, Merge, Report, Serve};
+        let is_none = |verb: &TraceVerb| {
+            matches!(verb, Merge { .. } | Convert { .. } | Report { .. } | Serve { .. })
+        };
+        self.verb.as_ref().is_some_and(|verb| !is_none(verb))
     }
 }
 
@@ -61,6 +65,30 @@ pub struct Selection {
     /// Write here instead of to stdout
     #[arg(long, value_name = "FILE")]
     pub output: Option<PathBuf>,
+}
+
+/// What a report is of.
+#[derive(Clone, Debug, Args)]
+pub struct ReportContent {
+    /// Traces: files, archives, folders, or `-` for standard input
+    #[arg(required = true, value_name = "PATH")]
+    pub paths: Vec<PathBuf>,
+    /// The part of each trace that is looked at [default: steps]
+    #[arg(long, value_enum)]
+    pub window: Option<WindowChoice>,
+    /// Classify kernels by name: compute, communication, memory or other, such as
+    /// communication=my_all_to_all (a regular expression; repeatable, the first match wins)
+    #[arg(long = "class", value_name = "CLASS=PATTERN")]
+    pub classes: Vec<String>,
+    /// Only these ranks
+    #[arg(long = "rank", value_name = "N")]
+    pub ranks: Vec<u32>,
+    /// Steps of the timeline [default: as many as make 200,000 events]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
+    pub steps: Option<u32>,
+    /// What the page calls the job [default: the name of the first path]
+    #[arg(long, value_name = "TEXT")]
+    pub title: Option<String>,
 }
 
 /// The part of a trace that is looked at.
@@ -311,6 +339,37 @@ Ends with exit code 1 if something makes the figures wrong.")]
         /// What is selected.
         #[command(flatten)]
         selection: Selection,
+    },
+    /// One HTML file to share: summary, tables, collectives, critical path, a zoomable timeline
+    #[command(after_help = "\
+Examples:
+  rowmill trace report job/                        report.html beside you
+  rowmill trace report trace.json.gz -o run7.html --steps 2
+
+The file needs no network and no server. Its timeline holds the first steps of all ranks, as many as make
+200,000 events unless --steps says otherwise.")]
+    Report {
+        /// What is reported.
+        #[command(flatten)]
+        content: ReportContent,
+        /// The file to write
+        #[arg(short, long, value_name = "FILE", default_value = "report.html")]
+        output: PathBuf,
+    },
+    /// The same report in your browser, with a button that opens the trace in ui.perfetto.dev
+    #[command(after_help = "\
+Example:
+  rowmill trace serve job/                         prints the address to open
+
+Only this machine reaches it, only with the secret in its address. The trace goes from your browser to the
+window of ui.perfetto.dev, which keeps it in that window.")]
+    Serve {
+        /// What is reported.
+        #[command(flatten)]
+        content: ReportContent,
+        /// The port [default: a free one]
+        #[arg(long, value_name = "N", default_value_t = 0, hide_default_value = true)]
+        port: u16,
     },
     /// Execution traces (.json, Chakra .et), and with --kineto how they link to a timeline
     #[command(after_help = "\

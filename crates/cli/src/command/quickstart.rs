@@ -53,6 +53,9 @@ impl Folder {
     fn trace(&self) -> PathBuf {
         self.root.join("trace")
     }
+    fn report(&self) -> PathBuf {
+        self.run().join("report.html")
+    }
     fn config(&self) -> PathBuf {
         self.root.join(MARKER)
     }
@@ -113,6 +116,7 @@ pub fn run(args: &Quickstart, session: &Session) -> Result<ExitCode, Error> {
         ));
         return Ok(ExitCode::from(EXIT_INTERRUPTED));
     }
+    super::trace::report::of_run(&folder.trace(), &folder.report(), session)?;
     let summary = summary::of(&rows, &outcome, &folder, started.elapsed().as_secs_f64());
     session.console.report(&summary, summary::table)?;
     if session.console.format == Format::Table {

@@ -22,6 +22,8 @@ mod execution;
 mod file;
 mod host;
 mod path;
+pub mod report;
+mod serve;
 pub mod summary;
 
 /// Runs the command.
@@ -68,6 +70,8 @@ pub fn run(args: &Trace, session: &Session) -> Result<ExitCode, Error> {
             let window = selection.window.or(Some(WindowChoice::All));
             return doctor::run(&look(&Selection { window, ..selection.clone() })?);
         }
+        TraceVerb::Report { content, output } => report::run(content, output, session),
+        TraceVerb::Serve { content, port } => serve::run(content, *port, session),
         TraceVerb::ExecutionTrace { paths, kineto, output } => {
             execution::run(paths, kineto, output.as_deref(), session)
         }

@@ -65,15 +65,15 @@ impl Error {
             }
             Self::ClassPattern { .. } => "for example --class communication=my_all_to_all".into(),
             Self::UnknownFormat { .. } => "or say it with --to kineto|perfetto|parquet".into(),
+            Self::Serve { .. } => "leave --port out for a free one".into(),
             Self::NoTable
             | Self::WhatIfTable
             | Self::NoSuchRank { .. }
             | Self::Measurement { .. }
             | Self::Analyze(_)
             | Self::Device(_)
-            | Self::Json(_) => {
-                return None;
-            }
+            | Self::Report(_)
+            | Self::Json(_) => return None,
             Self::Trace(error) => return trace_hint(error),
             Self::Data(error) => return data_hint(error),
             Self::Train(error) => return train_hint(error),

@@ -56,6 +56,8 @@ fn the_help_of_a_verb_shows_examples() {
         "trace merge",
         "trace convert",
         "trace doctor",
+        "trace report",
+        "trace serve",
         "trace execution-trace",
         "bench train",
         "bench embedding",

@@ -10,5 +10,6 @@ mod interrupt;
 mod kill;
 mod quickstart;
 mod refusal;
+mod report;
 mod trace;
 mod train;

@@ -14,7 +14,7 @@ fn everything_once_and_again() {
     let last = ran.last();
     let (auc, ceiling) = (last["auc"].as_f64().unwrap(), last["ceiling_auc"].as_f64().unwrap());
     assert!(0.75 < ceiling && ceiling < 0.85 && 0.6 < auc && auc < ceiling, "{last}");
-    for path in ["checkpoint", "trace", "text", "config"] {
+    for path in ["checkpoint", "trace", "report", "text", "config"] {
         assert!(place.path(last[path].as_str().unwrap()).exists(), "{path}: {last}");
     }
     assert!(ran.stderr.contains("Next:"), "{}", ran.stderr);

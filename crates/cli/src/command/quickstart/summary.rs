@@ -28,6 +28,8 @@ pub struct Summary {
     #[serde(serialize_with = "render::path_text")]
     trace: PathBuf,
     #[serde(serialize_with = "render::path_text")]
+    report: PathBuf,
+    #[serde(serialize_with = "render::path_text")]
     config: PathBuf,
     #[serde(serialize_with = "render::path_text")]
     text: PathBuf,
@@ -52,6 +54,7 @@ pub fn of(rows: &Rows, outcome: &Outcome, folder: &Folder, seconds: f64) -> Summ
         held_out_rows: rows.held_out.end - rows.held_out.start,
         checkpoint: outcome.checkpoint.clone(),
         trace: folder.trace().join("kineto_rank0.json"),
+        report: folder.report(),
         config: folder.config(),
         text: folder.text(),
         run: folder.run(),
@@ -72,6 +75,7 @@ pub fn table(summary: &Summary) -> String {
         ("normalized entropy", format!("{:.4}", summary.normalized_entropy)),
         ("checkpoint", checkpoint.unwrap_or_default()),
         ("trace (open it in ui.perfetto.dev)", summary.trace.display().to_string()),
+        ("report of it (open it in a browser)", summary.report.display().to_string()),
         ("time", render::duration(summary.seconds)),
     ]);
     format!("\n{facts}\n")

@@ -107,7 +107,8 @@ fn check_name(out: &Path, to: Option<ConvertTo>) -> Result<(), Error> {
     Err(Error::UnknownFormat { path: out.to_owned() })
 }
 
-fn options() -> Options {
+/// Everything, overlaps in lanes of their own.
+pub fn options() -> Options {
     Options { overlaps: Overlaps::Lanes, arguments: Arguments::All, counters: Vec::new() }
 }
 
@@ -160,7 +161,7 @@ fn is_same(path: &Path, other: &Path) -> bool {
 }
 
 /// The clocks of a job's ranks, by the ends of their collectives.
-fn clocks(job: &Job) -> Vec<clock::RankClock> {
+pub fn clocks(job: &Job) -> Vec<clock::RankClock> {
     let ranks: Vec<u32> = job.traces.iter().map(|trace| trace.rank).collect();
     let classifier = Classifier::new(ClassRule::Category);
     let scope = |trace| Scope::new(trace, WindowRule::All, &classifier);

@@ -1,0 +1,125 @@
+//! `rowmill trace report`: one HTML file to share. What it shows is `report`'s affair.
+
+use std::io::Write;
+use std::path::{Path, PathBuf};
+
+use analyze::Scope;
+use report::html::{self, Origin};
+use report::{Options, Report};
+use serde::Serialize;
+
+use super::file::refuse_input;
+use super::summary::Known;
+use crate::args::{ReportContent, Selection};
+use crate::error::Error;
+use crate::output;
+use crate::render;
+use crate::resolve::Session;
+use crate::resolve::trace::{Chosen, choose};
+
+/// What was written, for people and programs.
+#[derive(Serialize)]
+struct Written {
+    #[serde(serialize_with = "render::path_text")]
+    path: PathBuf,
+    bytes: u64,
+    ranks: u64,
+    events: u64,
+    timeline_events: u64,
+    timeline_steps: u64,
+}
+
+/// Runs the command.
+pub fn run(content: &ReportContent, out: &Path, session: &Session) -> Result<(), Error> {
+    let chosen = read(content, session)?;
+    refuse_input(&chosen.job, out)?;
+    let report = of(&chosen, content, session);
+    let written = write(&report, out)?;
+    session.console.report(&written, table)
+}
+
+/// Writes the report of our own trace.
+pub fn of_run(folder: &Path, out: &Path, session: &Session) -> Result<(), Error> {
+    let content = ReportContent {
+        paths: vec![folder.to_owned()],
+        window: None,
+        classes: Vec::new(),
+        ranks: Vec::new(),
+        steps: None,
+        title: Some("rowmill quickstart".to_owned()),
+    };
+    write(&of(&read(&content, session)?, &content, session), out).map(|_| ())
+}
+
+/// The traces a report is of.
+pub fn read(content: &ReportContent, session: &Session) -> Result<Chosen, Error> {
+    let selection = Selection {
+        paths: content.paths.clone(),
+        window: content.window,
+        classify: None,
+        classes: content.classes.clone(),
+        compat: None,
+        ranks: content.ranks.clone(),
+        top: None,
+        output: None,
+    };
+    choose(&selection, session)
+}
+
+/// The report of traces that were read.
+pub fn of(chosen: &Chosen, content: &ReportContent, session: &Session) -> Report {
+    session.console.detail("analysing");
+    let scopes: Vec<Scope<'_>> = chosen.scopes();
+    let known = Known::of(&scopes);
+    let options = Options {
+        title: content.title.clone().unwrap_or_else(|| title(&content.paths)),
+        program: concat!("rowmill ", env!("CARGO_PKG_VERSION")).to_owned(),
+        steps: content.steps.map(|steps| steps as usize),
+        events_max: Options::EVENTS_MAX,
+    };
+    report::of(&scopes, &known.evidence(&scopes), &options)
+}
+
+/// The name of what was read: folders above it say where a person keeps things, not what it is.
+fn title(paths: &[PathBuf]) -> String {
+    let name = |path: &PathBuf| {
+        let absolute = path.canonicalize().unwrap_or_else(|_| path.clone());
+        absolute.file_name().map(|name| name.to_string_lossy().into_owned())
+    };
+    let first = paths.first().and_then(name).unwrap_or_else(|| "trace".to_owned());
+    match paths.len() {
+        0 | 1 => first,
+        count => format!("{first} and {} more", count - 1),
+    }
+}
+
+fn write(report: &Report, out: &Path) -> Result<Written, Error> {
+    let page = html::page(report, &Origin::File)?;
+    output::put(out, |file| file.write_all(page.as_bytes()).map_err(Error::io(out, "write")))?;
+    Ok(Written {
+        path: out.to_owned(),
+        bytes: page.len() as u64,
+        ranks: report.summary.job.rank_count,
+        events: report.summary.job.event_count,
+        timeline_events: report.timeline.event_count,
+        timeline_steps: match report.timeline.steps.len() as u64 {
+            0 => report.timeline.step_count,
+            some => some,
+        },
+    })
+}
+
+fn table(written: &Written) -> String {
+    let steps = match written.timeline_steps {
+        0 => String::new(),
+        1 => " of one step".to_owned(),
+        steps => format!(" of {} steps", render::count(steps)),
+    };
+    render::facts(&[
+        ("report", written.path.display().to_string()),
+        ("size", schema::Bytes(written.bytes).to_string()),
+        ("ranks", render::count(written.ranks)),
+        ("events", render::count(written.events)),
+        ("timeline", format!("{} events{steps}", render::count(written.timeline_events))),
+    ])
+}

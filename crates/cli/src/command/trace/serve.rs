@@ -1,0 +1,77 @@
+//! `rowmill trace serve`: the report in a browser of this machine, and the trace for
+//! ui.perfetto.dev. How pages are asked for is the server's affair.
+
+use std::fs;
+use std::io;
+use std::path::PathBuf;
+use std::sync::{Mutex, PoisonError};
+
+use report::html::{self, Origin};
+use trace::export;
+use trace::merge::{self, Offsets};
+use trace::store::Job;
+
+use super::file::{clocks, options};
+use super::report::{of, read};
+use crate::args::ReportContent;
+use crate::error::Error;
+use crate::interrupt;
+use crate::render::Console;
+use crate::resolve::Session;
+use crate::server::{Page, Server};
+
+/// What the server calls the trace.
+const TRACE: &str = "trace.pftrace";
+
+/// Runs the command until Ctrl-C.
+pub fn run(content: &ReportContent, port: u16, session: &Session) -> Result<(), Error> {
+    let chosen = read(content, session)?;
+    let server = Server::bind(port).map_err(|source| Error::Serve { port, source })?;
+    let origin = Origin::Server { trace: server.path(TRACE), file_name: TRACE.to_owned() };
+    let shown = of(&chosen, content, session);
+    let page = Page {
+        content_type: "text/html; charset=utf-8",
+        policy: Some(html::policy(&origin)),
+        body: html::page(&shown, &origin)?.into_bytes(),
+    };
+    let folder = tempfile::tempdir().map_err(Error::io(std::env::temp_dir(), "create"))?;
+    let file = folder.path().join(TRACE);
+    let merged = Merged { job: &chosen.job, file, is_written: Mutex::new(false) };
+    let console = session.console;
+    let find = |name: &str| match name {
+        "" => Ok(Some(page.clone())),
+        TRACE => merged.page(console).map(Some),
+        _ => Ok(None),
+    };
+    let stop = interrupt::stop_flag("stopping");
+    console.say("open this address in a browser of this machine; Ctrl-C ends");
+    console.print(&server.to_string())?;
+    server.run(&stop, &find).map_err(|source| Error::Serve { port, source })
+}
+
+/// All ranks in one file, written when it is first asked for.
+struct Merged<'a> {
+    job: &'a Job,
+    file: PathBuf,
+    is_written: Mutex<bool>,
+}
+
+impl Merged<'_> {
+    fn page(&self, console: Console) -> io::Result<Page> {
+        // Who panicked with the lock has written nothing that counts.
+        let mut is_written = self.is_written.lock().unwrap_or_else(PoisonError::into_inner);
+        if !*is_written {
+            let mut offsets = Offsets::default();
+            let ahead = clocks(self.job).into_iter();
+            offsets.ahead_ns = ahead.map(|clock| (clock.rank, clock.correction_ns)).collect();
+            let merged = merge::of(self.job, &offsets);
+            if let Err(error) = export::write(&self.file, &merged, &options()) {
+                console.warn(format_args!("ui.perfetto.dev gets no trace: {error}"));
+                return Err(io::Error::other(error));
+            }
+            *is_written = true;
+        }
+        let body = fs::read(&self.file)?;
+        Ok(Page { content_type: "application/octet-stream", policy: None, body })
+    }
+}

@@ -1,0 +1,280 @@
+//! A server for the person at this machine: HTTP over the loopback, one thread per connection, a
+//! secret in every path. Knows nothing of what it serves.
+//!
+//! Other programs of the machine do not know the secret, other sites in the browser cannot reach
+//! it by a name of their own (`Host` is checked), and no page may frame it.
+
+use std::io::{self, ErrorKind, Read, Write};
+use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::time::Duration;
+use std::{fmt, thread};
+
+/// A request's head is no longer.
+const HEAD_MAX: usize = 16 << 10;
+/// Headers of a request.
+const HEADERS_MAX: usize = 64;
+/// Connections at a time: a browser opens six.
+const CONNECTIONS_MAX: usize = 32;
+/// How long a connection may say nothing.
+const PATIENCE: Duration = Duration::from_secs(10);
+/// How often it is looked whether to stop.
+const TICK: Duration = Duration::from_millis(50);
+
+/// A bound port and the secret of its paths.
+#[derive(Debug)]
+pub struct Server {
+    listener: TcpListener,
+    address: SocketAddr,
+    token: String,
+}
+
+/// What is served under a path.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Page {
+    /// Such as `text/html; charset=utf-8`.
+    pub content_type: &'static str,
+    /// The content security policy; none for what no browser shows.
+    pub policy: Option<String>,
+    /// The bytes.
+    pub body: Vec<u8>,
+}
+
+/// Why a request is refused.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Refusal {
+    Malformed,
+    ForeignHost,
+    NotFound,
+    Method,
+    Failed,
+}
+
+impl Server {
+    /// Listens on the loopback; port 0 takes a free one.
+    ///
+    /// # Errors
+    /// Those of the system: a port in use, no random numbers.
+    pub fn bind(port: u16) -> io::Result<Self> {
+        let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, port))?;
+        let address = listener.local_addr()?;
+        let mut secret = [0; 16];
+        getrandom::fill(&mut secret).map_err(io::Error::other)?;
+        let token = secret.iter().map(|byte| format!("{byte:02x}")).collect();
+        Ok(Self { listener, address, token })
+    }
+
+    /// The path of `name` on this server.
+    pub fn path(&self, name: &str) -> String {
+        format!("/{}/{name}", self.token)
+    }
+
+    /// Answers until `stop` is set; `find` gives the page of a name, `None` for an unknown one.
+    ///
+    /// # Errors
+    /// Those of listening. A connection that fails ends alone.
+    pub fn run(
+        &self,
+        stop: &AtomicBool,
+        find: &(dyn Fn(&str) -> io::Result<Option<Page>> + Sync),
+    ) -> io::Result<()> {
+        self.listener.set_nonblocking(true)?;
+        let open = AtomicUsize::new(0);
+        thread::scope(|threads| {
+            while !stop.load(Ordering::SeqCst) {
+                match self.listener.accept() {
+                    Ok((connection, _)) if open.load(Ordering::SeqCst) < CONNECTIONS_MAX => {
+                        open.fetch_add(1, Ordering::SeqCst);
+                        let open = &open;
+                        threads.spawn(move || {
+                            // Who went away needs no answer.
+                            let _ = self.serve(connection, find);
+                            open.fetch_sub(1, Ordering::SeqCst);
+                        });
+                    }
+                    Ok(_) => {}
+                    Err(error) if error.kind() == ErrorKind::WouldBlock => thread::sleep(TICK),
+                    Err(error) if error.kind() == ErrorKind::Interrupted => {}
+                    Err(error) => return Err(error),
+                }
+            }
+            Ok(())
+        })
+    }
+
+    fn serve(
+        &self,
+        mut connection: TcpStream,
+        find: &dyn Fn(&str) -> io::Result<Option<Page>>,
+    ) -> io::Result<()> {
+        connection.set_nonblocking(false)?;
+        connection.set_read_timeout(Some(PATIENCE))?;
+        connection.set_write_timeout(Some(PATIENCE))?;
+        let head = read_head(&mut connection)?;
+        let answer = self.asked(&head).and_then(|(name, is_head)| match find(&name) {
+            Ok(Some(page)) => Ok((page, is_head)),
+            Ok(None) => Err(Refusal::NotFound),
+            Err(_) => Err(Refusal::Failed),
+        });
+        match answer {
+            Ok((page, is_head)) => {
+                connection.write_all(headers("200 OK", &page).as_bytes())?;
+                if !is_head {
+                    connection.write_all(&page.body)?;
+                }
+            }
+            Err(refusal) => {
+                let body = format!("{refusal}\n").into_bytes();
+                let page = Page { content_type: "text/plain; charset=utf-8", policy: None, body };
+                connection.write_all(headers(refusal.status(), &page).as_bytes())?;
+                connection.write_all(&page.body)?;
+            }
+        }
+        connection.flush()
+    }
+
+    /// The name that is asked for, and whether only its head is.
+    fn asked(&self, head: &[u8]) -> Result<(String, bool), Refusal> {
+        let mut room = [httparse::EMPTY_HEADER; HEADERS_MAX];
+        let mut request = httparse::Request::new(&mut room);
+        let parsed = request.parse(head).map_err(|_| Refusal::Malformed)?;
+        let (Some(method), Some(path)) = (request.method, request.path) else {
+            return Err(Refusal::Malformed);
+        };
+        if parsed.is_partial() {
+            return Err(Refusal::Malformed);
+        }
+        let host = |header: &&httparse::Header<'_>| header.name.eq_ignore_ascii_case("host");
+        let mut hosts = request.headers.iter().filter(host);
+        let (Some(host), None) = (hosts.next(), hosts.next()) else {
+            return Err(Refusal::ForeignHost);
+        };
+        let port = self.address.port();
+        let own = [format!("127.0.0.1:{port}"), format!("localhost:{port}")];
+        if !own.iter().any(|own| own.as_bytes().eq_ignore_ascii_case(host.value)) {
+            return Err(Refusal::ForeignHost);
+        }
+        let name = path.strip_prefix('/').and_then(|path| path.split_once('/'));
+        let (token, name) = name.ok_or(Refusal::NotFound)?;
+        if !is_same(token.as_bytes(), self.token.as_bytes()) {
+            return Err(Refusal::NotFound);
+        }
+        match method {
+            "GET" => Ok((name.to_owned(), false)),
+            "HEAD" => Ok((name.to_owned(), true)),
+            _ => Err(Refusal::Method),
+        }
+    }
+}
+
+impl fmt::Display for Server {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "http://{}/{}/", self.address, self.token)
+    }
+}
+
+impl Refusal {
+    fn status(self) -> &'static str {
+        match self {
+            Self::Malformed => "400 Bad Request",
+            Self::ForeignHost => "403 Forbidden",
+            Self::NotFound => "404 Not Found",
+            Self::Method => "405 Method Not Allowed",
+            Self::Failed => "500 Internal Server Error",
+        }
+    }
+}
+
+impl fmt::Display for Refusal {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Malformed => "not a request of HTTP/1",
+            Self::ForeignHost => "asked for by the name of another host",
+            Self::NotFound => "no such page; the address is the one that rowmill printed",
+            Self::Method => "only GET and HEAD",
+            Self::Failed => "the page could not be made; rowmill says why",
+        })
+    }
+}
+
+/// In a time that does not depend on where they differ.
+fn is_same(one: &[u8], other: &[u8]) -> bool {
+    let different = one.iter().zip(other).fold(0, |found, (a, b)| found | (a ^ b));
+    one.len() == other.len() && different == 0
+}
+
+/// Everything up to the empty line.
+fn read_head(connection: &mut impl Read) -> io::Result<Vec<u8>> {
+    let mut head = Vec::new();
+    let mut block = [0; 2048];
+    while !head.windows(4).any(|end| end == b"\r\n\r\n") && head.len() < HEAD_MAX {
+        match connection.read(&mut block)? {
+            0 => break,
+            count => head.extend_from_slice(&block[..count]),
+        }
+    }
+    Ok(head)
+}
+
+fn headers(status: &str, page: &Page) -> String {
+    let policy = page.policy.as_ref().map_or(String::new(), |policy| {
+        format!("Content-Security-Policy: {policy}; frame-ancestors 'none'\r\n")
+    });
+    format!(
+        "HTTP/1.1 {status}\r\nContent-Type: {}\r\nContent-Length: {}\r\n{policy}\
+         X-Content-Type-Options: nosniff\r\nReferrer-Policy: no-referrer\r\n\
+         Cross-Origin-Resource-Policy: same-origin\r\nCache-Control: no-store\r\n\
+         Connection: close\r\n\r\n",
+        page.content_type,
+        page.body.len()
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{Refusal, Server, is_same, read_head};
+
+    fn asked(server: &Server, line: &str, host: &str) -> Result<(String, bool), Refusal> {
+        server.asked(format!("{line} HTTP/1.1\r\n{host}\r\n").as_bytes())
+    }
+
+    #[test]
+    fn only_its_own_host_and_token_are_answered() {
+        let server = Server::bind(0).unwrap();
+        let port = server.address.port();
+        let own = format!("Host: 127.0.0.1:{port}\r\n");
+        let page = server.path("trace");
+        let get = format!("GET {page}");
+        assert_eq!(asked(&server, &get, &own), Ok(("trace".to_owned(), false)));
+        let named = format!("host: LOCALHOST:{port}\r\n");
+        let head = format!("HEAD {page}");
+        assert_eq!(asked(&server, &head, &named), Ok(("trace".to_owned(), true)));
+        let post = format!("POST {page}");
+        assert_eq!(asked(&server, &post, &own), Err(Refusal::Method));
+        let hosts = ["", "Host: evil.example\r\n", &format!("{own}{own}"), "Host: 127.0.0.1\r\n"];
+        for host in hosts {
+            assert_eq!(asked(&server, &get, host), Err(Refusal::ForeignHost), "{host}");
+        }
+        for path in ["/", "/trace", "/00000000000000000000000000000000/", "//", "*"] {
+            let get = format!("GET {path}");
+            assert_eq!(asked(&server, &get, &own), Err(Refusal::NotFound), "{path}");
+        }
+        assert_eq!(server.asked(b"\x16\x03\x01"), Err(Refusal::Malformed));
+        assert_eq!(server.asked(b"GET / HTTP/1.1\r\n"), Err(Refusal::Malformed));
+    }
+
+    #[test]
+    fn two_servers_have_two_secrets() {
+        let (one, other) = (Server::bind(0).unwrap(), Server::bind(0).unwrap());
+        assert!(one.token.len() == 32 && one.token != other.token);
+        assert!(is_same(b"ab", b"ab") && !is_same(b"ab", b"abc") && !is_same(b"ab", b"ac"));
+    }
+
+    #[test]
+    fn a_head_ends_with_an_empty_line_or_is_too_long() {
+        let head = read_head(&mut b"GET / HTTP/1.1\r\n\r\nrest".as_slice()).unwrap();
+        assert!(head.starts_with(b"GET"));
+        let long = vec![b'a'; 1 << 20];
+        assert!(read_head(&mut long.as_slice()).unwrap().len() < 20 << 10);
+    }
+}

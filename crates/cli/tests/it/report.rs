@@ -1,0 +1,93 @@
+//! `rowmill trace report` and `serve` as their users type them.
+
+use std::fs;
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::TcpStream;
+use std::process::{Child, Command, Stdio};
+
+use crate::fixture::Place;
+
+const TRACE: &str = r#"{"distributedInfo": {"rank": 0}, "traceEvents": [
+{"ph":"X","cat":"cpu_op","name":"aten::<b>mm</b>","pid":9,"tid":9,"ts":101,"dur":20,"args":{}},
+{"ph":"X","cat":"cuda_runtime","name":"cudaLaunchKernel","pid":9,"tid":9,"ts":102,"dur":5,"args":{"correlation":7}},
+{"ph":"X","cat":"kernel","name":"gemm","pid":0,"tid":7,"ts":110,"dur":10.5,"args":{"correlation":7,"stream":7,"device":0}}
+]}"#;
+
+fn place() -> Place {
+    let place = Place::new();
+    fs::write(place.path("t.json"), TRACE).unwrap();
+    place
+}
+
+#[test]
+fn a_report_is_one_file_and_says_where() {
+    let place = place();
+    let ran = place.done("trace report t.json -o r.html --format json").last();
+    let page = fs::read_to_string(place.path("r.html")).unwrap();
+    assert_eq!(
+        (ran["path"].as_str(), ran["bytes"].as_u64()),
+        (Some("r.html"), Some(page.len() as u64))
+    );
+    assert_eq!(ran["timeline_events"], 3);
+    assert!(page.starts_with("<!doctype html>") && page.contains("<title>t.json</title>"));
+    assert!(!page.contains("<b>mm"));
+    place.done("trace report t.json -o again.html");
+    assert_eq!(fs::read_to_string(place.path("again.html")).unwrap(), page);
+    // Nothing is left of what cannot be written, and what was read stays.
+    for words in ["trace report t.json -o t.json", "trace report t.json -o nowhere/r.html"] {
+        assert!(place.run(words).code.is_some_and(|code| code > 0), "{words}");
+    }
+    assert_eq!(fs::read_to_string(place.path("t.json")).unwrap(), TRACE);
+    let steps = place.run("trace report t.json --steps 0");
+    assert_eq!(steps.code, Some(2), "{}", steps.stderr);
+}
+
+/// Ends the server even where a test fails.
+struct Served {
+    child: Child,
+    address: String,
+}
+
+impl Drop for Served {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+fn serve(place: &Place) -> Served {
+    let mut command = place.command("trace serve t.json");
+    let mut child = command.stdout(Stdio::piped()).stderr(Stdio::null()).spawn().unwrap();
+    let mut line = String::new();
+    BufReader::new(child.stdout.take().unwrap()).read_line(&mut line).unwrap();
+    Served { child, address: line.trim().to_owned() }
+}
+
+/// The answer to a GET of a path, by the name of a host.
+fn get(address: &str, path: &str, host: &str) -> String {
+    let mut connection = TcpStream::connect(address).unwrap();
+    write!(connection, "GET {path} HTTP/1.1\r\nHost: {host}\r\n\r\n").unwrap();
+    let mut answer = Vec::new();
+    connection.read_to_end(&mut answer).unwrap();
+    String::from_utf8_lossy(&answer).into_owned()
+}
+
+#[test]
+fn a_server_shows_the_report_to_who_knows_its_address() {
+    let place = place();
+    let mut served = serve(&place);
+    let address = served.address.strip_prefix("http://").unwrap();
+    let (host, path) = address.split_once('/').unwrap();
+    let path = format!("/{path}");
+    assert!(host.starts_with("127.0.0.1:"), "{host}");
+    let page = get(host, &path, host);
+    assert!(page.starts_with("HTTP/1.1 200"), "{page}");
+    assert!(page.contains("frame-ancestors 'none'") && page.contains("open in ui.perfetto.dev"));
+    let trace = get(host, &format!("{path}trace.pftrace"), host);
+    assert!(trace.starts_with("HTTP/1.1 200") && trace.contains("gemm"), "{trace}");
+    assert!(get(host, "/", host).starts_with("HTTP/1.1 404"));
+    assert!(get(host, &path, "evil.example").starts_with("HTTP/1.1 403"));
+    let interrupt = Command::new("kill").args(["-INT", &served.child.id().to_string()]).status();
+    assert!(interrupt.unwrap().success());
+    assert!(served.child.wait().unwrap().success());
+}
