@@ -6,7 +6,7 @@
     python bench/collect/record.py --device cpu --quick --out DIR           a few minutes on two cores
 
 Stages, and how long each may take on a GPU before it stops between two runs and says so (exit status 3; the same call goes
-on with what is missing):
+on with what is missing); a CPU may take an hour for each:
     times           4 min   collect.py --stage times
     traces          5 min   collect.py --stage traces
     traces-other    5 min   collect.py --stage traces-other
@@ -30,6 +30,7 @@ STAGES = {
     "pairs": ("cases.py", [], 240),
     "report": ("report.py", ["--write"], None),
 }
+CPU_SECONDS = 3600
 INTERRUPTED = 130
 
 
@@ -54,6 +55,7 @@ def main():
 
 def run(stage, arguments):
     script, own, seconds = STAGES[stage]
+    seconds = seconds if arguments.device == "cuda" else CPU_SECONDS
     if stage == "report":
         command = [str(arguments.out), *own]
     else:
