@@ -17,6 +17,8 @@ use crate::scope::Scope;
 use crate::tree::Tree;
 
 pub use device::{DeviceCause, DeviceIdle, Gap, IdleOwner, gaps};
+pub(crate) use thread::INPUT;
+
 pub use stream::{StreamCause, StreamIdle};
 
 /// What counts as what.

@@ -34,6 +34,16 @@ pub fn length(disjoint: &[Interval]) -> i64 {
     disjoint.iter().map(|(start, end)| end - start).sum()
 }
 
+/// How much of a span a union fills.
+///
+/// # Cost
+/// `O(log n)` and the intervals that overlap it.
+pub fn length_within(union: &[Interval], (start, end): Interval) -> i64 {
+    let first = union.partition_point(|(_, to)| *to <= start);
+    let inside = union[first..].iter().take_while(|(from, _)| *from < end);
+    inside.map(|(from, to)| (*to).min(end) - (*from).max(start)).sum()
+}
+
 /// What two unions share.
 pub fn intersection(a: &[Interval], b: &[Interval]) -> Vec<Interval> {
     let (mut i, mut j) = (0, 0);

@@ -5,6 +5,7 @@
 //! same input gives the same bytes. Knows no prices and draws no pictures.
 
 pub mod annotations;
+pub mod antipattern;
 pub mod attribution;
 pub mod bandwidth;
 pub mod breakdown;
@@ -58,6 +59,16 @@ pub enum Error {
         edit: String,
         /// What would have been right in its place.
         expected: &'static str,
+        /// What stands there.
+        got: String,
+    },
+    /// Settings of rules that cannot be used.
+    #[error("rules: {place}: expected {expected}, got {got:?}")]
+    Rules {
+        /// Where in the settings.
+        place: String,
+        /// What would have been right there.
+        expected: String,
         /// What stands there.
         got: String,
     },

@@ -17,6 +17,8 @@ use crate::kernels::short_name;
 use crate::scope::Scope;
 use crate::tree::Tree;
 
+pub(crate) use host::SET_UP;
+
 /// What is known of one rank before it is judged.
 #[derive(Clone, Copy, Debug)]
 pub struct Evidence<'a> {

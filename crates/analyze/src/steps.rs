@@ -81,7 +81,7 @@ pub fn of(scope: &Scope<'_>) -> Vec<StepRow> {
         let span = (step.start, step.end);
         let is_inside = scope.window.start <= step.start && step.end <= scope.window.end;
         let has_work = is_inside && !scope.device_rows.is_empty();
-        let within = |union: &[Interval]| has_work.then(|| length_within(union, span));
+        let within = |union: &[Interval]| has_work.then(|| interval::length_within(union, span));
         let host_ns = step.end - step.start;
         let busy_ns = within(&busy);
         StepRow {
@@ -118,11 +118,4 @@ pub fn summary(rank: u32, steps: &[StepRow]) -> StepSummary {
         durations: spread.into(),
         cv_pct: (spread.count > 1 && spread.mean > 0.0).then(|| thousandths(cv_pct)),
     }
-}
-
-/// How much of a span disjoint, sorted intervals fill.
-fn length_within(union: &[Interval], (start, end): Interval) -> i64 {
-    let first = union.partition_point(|(_, to)| *to <= start);
-    let inside = union[first..].iter().take_while(|(from, _)| *from < end);
-    inside.map(|(from, to)| (*to).min(end) - (*from).max(start)).sum()
 }

@@ -15,7 +15,8 @@ Start here:
   rowmill trace trace.json.gz           where the time of a PyTorch job goes
 
 Tables and results go to stdout, progress and messages to stderr.
-Exit codes: 0 done, 1 failed, 2 wrong usage or configuration, 130 interrupted (progress is saved).";
+Exit codes: 0 done, 1 failed, 2 wrong usage or configuration, 3 found something as severe as --fail-on,
+130 interrupted (progress is saved).";
 
 mod bench;
 mod trace;
@@ -25,9 +26,9 @@ pub use bench::{
     GemmShape, Sampling, Stage,
 };
 pub use trace::{
-    BreakdownBy, ClassifyChoice, CollectivesBy, ConvertTo, IdleBy, KernelsBy, LaunchesBy, MemoryBy,
-    OpsBy, PathBy, QueueBy, ReportContent, Selection, StepsBy, StragglersBy, Trace, TraceVerb,
-    WindowChoice,
+    BreakdownBy, ClassifyChoice, CollectivesBy, ConvertTo, FailOn, IdleBy, KernelsBy, LaunchesBy,
+    MemoryBy, OpsBy, PathBy, QueueBy, ReportContent, Selection, StepsBy, StragglersBy, Trace,
+    TraceVerb, WindowChoice,
 };
 
 /// Most threads: more than any machine has cores, few enough to start.
@@ -52,7 +53,8 @@ pub struct Cli {
 #[derive(Clone, Debug, Args)]
 #[command(next_help_heading = "Options of every command")]
 pub struct Global {
-    /// How results are printed: for people, as JSON, or (rowmill trace) as CSV, Markdown or Parquet
+    /// How results are printed: for people, as JSON, or (rowmill trace) as CSV, Markdown, Parquet,
+    /// and of findings SARIF
     #[arg(long, value_enum, default_value_t = Format::Table, global = true)]
     pub format: Format,
     /// Threads in all; the results do not depend on it [default: all cores]
@@ -79,6 +81,8 @@ pub enum Format {
     Md,
     /// Parquet, with --output FILE; tables only.
     Parquet,
+    /// SARIF 2.1.0, for code hosts; `rowmill trace findings` only.
+    Sarif,
 }
 
 /// When colour is used.
@@ -111,6 +115,14 @@ pub enum Command {
     Checkpoint(Checkpoint),
     /// Analyse traces of PyTorch's profiler: where the time goes, and why
     Trace(Box<Trace>),
+    /// Explain a rule of `rowmill trace findings`: what it means, how it is found, what to change
+    #[command(
+        after_help = "Examples:\n  rowmill explain          the rules there are\n  rowmill explain H05"
+    )]
+    Explain {
+        /// The rule, such as L01
+        rule: Option<String>,
+    },
     /// Measure rowmill itself
     #[command(subcommand)]
     Bench(Box<Bench>),

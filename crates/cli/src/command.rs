@@ -4,6 +4,7 @@ mod bench;
 mod checkpoint;
 mod data;
 mod eval;
+mod explain;
 mod quickstart;
 mod score;
 mod trace;
@@ -20,6 +21,10 @@ use crate::resolve::Session;
 
 /// Runs a command; its exit code unless it fails.
 pub fn run(command: Command, session: &Session) -> Result<ExitCode, Error> {
+    let is_findings = matches!(&command, Command::Trace(trace) if trace.is_findings());
+    if session.console.format == Format::Sarif && !is_findings {
+        return Err(Error::NoSarif);
+    }
     let has_rows = matches!(&command, Command::Trace(trace) if trace.has_rows());
     if !has_rows && !matches!(session.console.format, Format::Table | Format::Json) {
         return Err(Error::NoTable);
@@ -32,6 +37,7 @@ pub fn run(command: Command, session: &Session) -> Result<ExitCode, Error> {
         Command::Data(data) => data::run(data, session).map(done),
         Command::Checkpoint(checkpoint) => checkpoint::run(checkpoint, session).map(done),
         Command::Trace(trace) => trace::run(&trace, session),
+        Command::Explain { rule } => explain::run(rule.as_deref(), session).map(done),
         Command::Bench(bench) => bench::run(&bench, session),
         Command::Completions { shell } => completions(shell, session).map(done),
     }

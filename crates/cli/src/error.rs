@@ -12,6 +12,8 @@ mod hint;
 pub const EXIT_INTERRUPTED: u8 = 130;
 pub const EXIT_FAILED: u8 = 1;
 const EXIT_USAGE: u8 = 2;
+/// Exit code of `--fail-on`.
+pub const EXIT_FOUND: u8 = 3;
 
 /// Why a command failed.
 #[derive(Debug, thiserror::Error)]
@@ -103,6 +105,15 @@ pub enum Error {
     /// A report that is no table.
     #[error("this command prints a report, no rows: expected --format table or json")]
     NoTable,
+    /// SARIF of what finds nothing.
+    #[error("--format sarif: expected rowmill trace findings, which alone has results to report")]
+    NoSarif,
+    /// A rule that does not exist.
+    #[error("rule {rule:?}: no such rule")]
+    NoSuchRule { rule: String },
+    /// A file of rules that is no TOML of the expected form.
+    #[error("{}: {reason}", path.display())]
+    RulesFile { path: PathBuf, reason: String },
     /// A class of kernels given as something else.
     #[error(
         "--class {given:?}: expected CLASS=PATTERN, CLASS one of compute, communication, memory, other"
@@ -179,6 +190,9 @@ impl Error {
             | Self::OutputIsInput { .. }
             | Self::ParquetToStdout
             | Self::NoTable
+            | Self::NoSarif
+            | Self::NoSuchRule { .. }
+            | Self::RulesFile { .. }
             | Self::ClassPattern { .. }
             | Self::NoSuchRank { .. }
             | Self::SeveralRanks { .. }

@@ -70,7 +70,7 @@ impl Console {
         match self.format {
             Format::Json => self.json(report),
             Format::Table => self.print(&table(report)),
-            Format::Csv | Format::Md | Format::Parquet => Err(Error::NoTable),
+            Format::Csv | Format::Md | Format::Parquet | Format::Sarif => Err(Error::NoTable),
         }
     }
 

@@ -6,7 +6,8 @@ use crate::interval::Interval;
 use crate::tree::{self, Tree};
 
 /// What occurs in the names of rows that fetch the next batch.
-const INPUT: [&str; 5] = ["DataLoader", "DataPipe", "dataloader.py", "load_batch", "copy_batch"];
+pub(crate) const INPUT: [&str; 5] =
+    ["DataLoader", "DataPipe", "dataloader.py", "load_batch", "copy_batch"];
 const STEP: &str = "ProfilerStep#";
 
 /// What a thread does.

@@ -19,7 +19,7 @@ const WARM_UP_PCT: f64 = 5.0;
 const ROUNDING_NS: i64 = 2_000;
 
 /// Calls that set things up: memory from the driver and code loaded late.
-const SET_UP: [&str; 16] = [
+pub(crate) const SET_UP: [&str; 16] = [
     "cudaMalloc",
     "cudaMallocAsync",
     "cudaMallocHost",

@@ -6,6 +6,7 @@ mod collectives;
 mod counts;
 mod critical_path;
 mod exact;
+mod findings;
 mod fixture;
 mod graph;
 mod hta;

@@ -11,6 +11,7 @@ use clap::{Args, Subcommand, ValueEnum};
 Examples:
   rowmill trace trace.json.gz                      what it is and where its time goes
   rowmill trace breakdown traces/ --format csv     one row per rank of a job
+  rowmill trace findings job/                      what wastes time, and what a step would gain
   rowmill trace critical-path trace.json --what-if 'kernel=~gemm x0.5'
   zcat trace.json.gz | rowmill trace kernels - --format json
 
@@ -33,6 +34,11 @@ impl Trace {
             matches!(verb, Merge { .. } | Convert { .. } | Report { .. } | Serve { .. })
         };
         self.verb.as_ref().is_some_and(|verb| !is_none(verb))
+    }
+
+    /// Whether it prints findings, which can also be SARIF.
+    pub fn is_findings(&self) -> bool {
+        matches!(self.verb, Some(TraceVerb::Findings { .. }))
     }
 }
 
@@ -291,6 +297,39 @@ Examples:
         #[arg(long, value_name = "EDIT")]
         what_if: Vec<String>,
     },
+    /// What wastes time: named causes with evidence, cure and what a step would gain
+    #[command(after_help = "\
+Examples:
+  rowmill trace findings job/
+  rowmill trace findings trace.json.gz --fail-on high --format sarif --output findings.sarif
+  rowmill trace findings job/ --rules rules.toml
+
+rules.toml changes limits, suppresses what is known and adds rules on the columns of other tables:
+  [limits.H05]
+  reads_per_step = 4
+  [[suppress]]
+  key = \"C01:Memcpy DtoH (Device -> Pageable)\"
+  reason = \"metrics, once per evaluation\"
+  [[rule]]
+  id = \"slow-gemm\"
+  title = \"a slow product\"
+  table = \"kernels\"        # breakdown, idle, kernels, ops, launches, queue, memory, steps, collectives
+  where = \"name=~gemm p50_ns>2000000\"
+  advice = \"ask the kernel team\"
+  severity = \"high\"
+
+`rowmill explain RULE` names a rule's limits. Exit code 3 with --fail-on.")]
+    Findings {
+        /// What is selected.
+        #[command(flatten)]
+        selection: Selection,
+        /// End with exit code 3 if a finding is as severe as this
+        #[arg(long, value_enum, value_name = "SEVERITY")]
+        fail_on: Option<FailOn>,
+        /// Limits, suppressions and rules of your own, TOML
+        #[arg(long, value_name = "FILE")]
+        rules: Option<PathBuf>,
+    },
     /// Put the ranks of a job on one timeline, clocks aligned
     #[command(after_help = "\
 Examples:
@@ -506,6 +545,19 @@ pub enum PathBy {
     Name,
     /// Piece of the job's path, in order; with one --rank, of that rank's.
     Segment,
+}
+
+/// How severe a finding must be to fail.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum FailOn {
+    /// A saving of 15 % of a step.
+    Critical,
+    /// 5 %.
+    High,
+    /// 1 %.
+    Medium,
+    /// Any finding.
+    Info,
 }
 
 /// Formats of a converted trace.

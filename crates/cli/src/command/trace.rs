@@ -20,6 +20,7 @@ mod device;
 mod doctor;
 mod execution;
 mod file;
+mod finding;
 mod host;
 mod path;
 pub mod report;
@@ -64,6 +65,9 @@ pub fn run(args: &Trace, session: &Session) -> Result<ExitCode, Error> {
         }
         TraceVerb::Convert { paths, out, ranks, to } => {
             file::convert(&File { paths, out, ranks, session }, *to)
+        }
+        TraceVerb::Findings { selection, fail_on, rules } => {
+            return finding::run(&look(selection)?, rules.as_deref(), *fail_on);
         }
         TraceVerb::Doctor { selection } => {
             // What is wrong at the edges of a recording is outside its whole steps.

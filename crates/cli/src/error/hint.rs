@@ -58,15 +58,15 @@ impl Error {
                 "the scores so far are out of place; remove empty lines and line breaks within fields".into()
             }
             Self::Io { source, .. } | Self::Output(source) => return disk_hint(source),
-            Self::ParquetToStdout => "add --output FILE.parquet".into(),
-            Self::SeveralRanks { .. } => {
-                "rowmill trace merge puts all ranks into one file; --to parquet writes tables of all"
-                    .into()
-            }
-            Self::ClassPattern { .. } => "for example --class communication=my_all_to_all".into(),
-            Self::UnknownFormat { .. } => "or say it with --to kineto|perfetto|parquet".into(),
-            Self::Serve { .. } => "leave --port out for a free one".into(),
+            Self::ParquetToStdout
+            | Self::SeveralRanks { .. }
+            | Self::ClassPattern { .. }
+            | Self::UnknownFormat { .. }
+            | Self::Serve { .. }
+            | Self::NoSuchRule { .. }
+            | Self::RulesFile { .. } => return self.table_hint(),
             Self::NoTable
+            | Self::NoSarif
             | Self::WhatIfTable
             | Self::NoSuchRank { .. }
             | Self::Measurement { .. }
@@ -77,6 +77,25 @@ impl Error {
             Self::Trace(error) => return trace_hint(error),
             Self::Data(error) => return data_hint(error),
             Self::Train(error) => return train_hint(error),
+        };
+        Some(hint)
+    }
+
+    fn table_hint(&self) -> Option<String> {
+        let hint = match self {
+            Self::ParquetToStdout => "add --output FILE.parquet".into(),
+            Self::SeveralRanks { .. } => {
+                "rowmill trace merge puts all ranks into one file; --to parquet writes tables of all"
+                    .into()
+            }
+            Self::ClassPattern { .. } => "for example --class communication=my_all_to_all".into(),
+            Self::UnknownFormat { .. } => "or say it with --to kineto|perfetto|parquet".into(),
+            Self::Serve { .. } => "leave --port out for a free one".into(),
+            Self::NoSuchRule { .. } => "rowmill explain lists the rules".into(),
+            Self::RulesFile { .. } => {
+                "rowmill trace findings --help shows the form of a rules file".into()
+            }
+            _ => return None,
         };
         Some(hint)
     }

@@ -59,6 +59,8 @@ fn the_help_of_a_verb_shows_examples() {
         "trace report",
         "trace serve",
         "trace execution-trace",
+        "trace findings",
+        "explain",
         "bench train",
         "bench embedding",
         "bench gemm",

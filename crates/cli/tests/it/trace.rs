@@ -77,6 +77,55 @@ fn every_table_prints_in_every_format() {
     assert!(fs::read(place.path("b.parquet")).unwrap().starts_with(b"PAR1"));
 }
 
+#[test]
+fn findings_come_in_every_format_and_can_fail_a_build() {
+    let place = place();
+    let report = place.done("trace findings t.json --format json").last();
+    let findings = report["findings"].as_array().unwrap();
+    assert_eq!(findings[0]["category"], "quality", "{report}");
+    let sarif = place.done("trace findings t.json --format sarif").last();
+    let run = &sarif["runs"][0];
+    assert_eq!(sarif["version"], "2.1.0");
+    assert_eq!(run["results"].as_array().unwrap().len(), findings.len());
+    assert_eq!(run["results"][0]["ruleId"], findings[0]["rule"]);
+    assert_eq!(run["tool"]["driver"]["rules"].as_array().unwrap().len(), 59);
+    let csv = place.done("trace findings t.json --format csv").stdout;
+    assert!(csv.starts_with("rule,title,severity,"), "{csv}");
+    let markdown = place.done("trace findings t.json --format md").stdout;
+    assert!(markdown.starts_with("| severity | rule |"), "{markdown}");
+    assert_eq!(place.run("trace findings t.json --fail-on info").code, Some(3));
+    assert_eq!(place.run("trace findings t.json --fail-on critical").code, Some(0));
+    let ran = place.run("trace kernels t.json --format sarif");
+    assert!(ran.code == Some(2) && ran.stderr.contains("findings"), "{}", ran.stderr);
+}
+
+#[test]
+fn rules_of_ones_own_and_suppressions_come_from_a_file() {
+    let place = place();
+    let rules = "[[rule]]\nid = \"own\"\ntitle = \"a product\"\ntable = \"kernels\"\n\
+                 where = \"name=gemm\"\nadvice = \"ask\"\nseverity = \"critical\"\n";
+    fs::write(place.path("rules.toml"), rules).unwrap();
+    let ran = place.run("trace findings t.json --rules rules.toml --fail-on critical");
+    assert!(ran.code == Some(3) && ran.stdout.contains("a product"), "{}", ran.stdout);
+    let known = "[[suppress]]\nkey = \"own\"\nreason = \"known\"\n";
+    fs::write(place.path("rules.toml"), format!("{known}{rules}")).unwrap();
+    let ran = place.done("trace findings t.json --rules rules.toml --fail-on critical");
+    assert!(ran.stdout.contains("suppressed"), "{}", ran.stdout);
+    fs::write(place.path("rules.toml"), "[limit]\n").unwrap();
+    let ran = place.run("trace findings t.json --rules rules.toml");
+    assert!(ran.code == Some(2) && ran.stderr.contains("hint"), "{}", ran.stderr);
+}
+
+#[test]
+fn rules_are_explained() {
+    let place = place();
+    assert!(place.done("explain").stdout.contains("L01"));
+    let page = place.done("explain h05").stdout;
+    assert!(page.starts_with("# H05 ·") && page.contains("reads_per_step"), "{page}");
+    let ran = place.run("explain X99");
+    assert!(ran.code == Some(2) && ran.stderr.contains("lists the rules"), "{}", ran.stderr);
+}
+
 #[cfg(unix)]
 #[test]
 fn an_output_keeps_what_it_cannot_replace() {

@@ -2,13 +2,16 @@
 
 use std::path::Path;
 
+use analyze::antipattern::Report;
 use analyze::attribution::{self, Attribution};
 use analyze::quality::{self, Evidence, Severity, Verdict};
 use analyze::summary::{self as page, Era, Summary};
 use analyze::tree::{self, Tree};
 use analyze::{Scope, WindowRule};
+use serde::Serialize;
 
 use super::file::refuse_input;
+use super::finding;
 use crate::args::{Format, Selection};
 use crate::error::Error;
 use crate::render;
@@ -21,19 +24,32 @@ const TOP: usize = 5;
 /// Letters of a name that are shown.
 const NAME_WIDTH: usize = 64;
 
+/// Findings that are named.
+const FINDINGS: usize = 3;
+
+/// A job in one page, and what wastes its time.
+#[derive(Serialize)]
+struct Page {
+    #[serde(flatten)]
+    summary: Summary,
+    findings: Report,
+    #[serde(skip)]
+    finding_count: usize,
+}
+
 /// Tree and attribution of each rank.
 pub struct Known(Vec<(Tree, Attribution)>);
 
 /// Runs the command.
 pub fn run(selection: &Selection, session: &Session) -> Result<(), Error> {
     let chosen = choose(selection, session)?;
-    let summary = of(&chosen, selection.top.unwrap_or(TOP));
-    let Some(output) = &selection.output else { return session.console.report(&summary, table) };
+    let page = of(&chosen, selection.top.unwrap_or(TOP))?;
+    let Some(output) = &selection.output else { return session.console.report(&page, table) };
     refuse_input(&chosen.job, output)?;
     sheet::deliver(Some(output), |out| {
         let text = match session.console.format {
-            Format::Json => serde_json::to_string(&summary).map_err(Error::Json)?,
-            _ => table(&summary),
+            Format::Json => serde_json::to_string(&page).map_err(Error::Json)?,
+            _ => table(&page),
         };
         writeln!(out, "{text}").map_err(Error::io(output, "write"))
     })
@@ -51,12 +67,17 @@ pub fn of_run(folder: &Path, session: &Session) -> Result<String, Error> {
         top: None,
         output: None,
     };
-    Ok(table(&of(&choose(&selection, session)?, TOP)))
+    let mut page = of(&choose(&selection, session)?, TOP)?;
+    page.finding_count = 1;
+    Ok(table(&page))
 }
 
-fn of(chosen: &Chosen, top: usize) -> Summary {
+fn of(chosen: &Chosen, top: usize) -> Result<Page, Error> {
     let scopes = chosen.scopes();
-    page::of(&Known::of(&scopes).evidence(&scopes), top)
+    let known = Known::of(&scopes);
+    let findings = finding::of(&scopes, &known)?;
+    let summary = page::of(&known.evidence(&scopes), top);
+    Ok(Page { summary, findings, finding_count: FINDINGS })
 }
 
 impl Known {
@@ -80,7 +101,8 @@ impl Known {
 }
 
 /// The page as text.
-fn table(summary: &Summary) -> String {
+fn table(page: &Page) -> String {
+    let summary = &page.summary;
     let mut parts = vec![render::facts(&job(summary)), share_bars(summary)];
     if summary.ranks.len() > 1 {
         parts.push(ranks(summary));
@@ -88,6 +110,7 @@ fn table(summary: &Summary) -> String {
     parts.push(kernels(summary));
     parts.push(operators(summary));
     parts.push(trust(summary));
+    parts.push(finding::top(&page.findings, page.finding_count));
     parts.retain(|part| !part.is_empty());
     parts.join("\n\n")
 }

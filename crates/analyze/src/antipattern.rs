@@ -1,0 +1,393 @@
+//! Findings: named causes of waste in a job's traces, with evidence, cure and what a step would
+//! gain.
+//!
+//! A rule looks at shared facts of a rank or of the job and reports what it found, the edit of the
+//! dependency graph that stands for its cure, and what the rows themselves add up to. This file
+//! asks the rules, prices what they found on the graph, and orders it. Knows no file and no
+//! terminal.
+
+mod c01_pageable_copies;
+mod c02_blocking_copies;
+mod c03_unhidden_input;
+mod c04_round_trip;
+mod c05_data_movement;
+mod c06_gradient_zeroing;
+mod facts;
+mod finding;
+mod g01_memory_ceiling;
+mod g02_fragmentation;
+mod h01_host_bound;
+mod h02_data_loading;
+mod h03_periodic_stall;
+mod h04_one_feeder;
+mod h05_scalar_reads;
+mod h06_device_sync;
+mod h07_driver_memory;
+mod h08_pinned_memory;
+mod h09_event_polling;
+mod h10_tensor_moved;
+mod h11_indexing_loop;
+mod h12_harmless_hotspots;
+mod hardware;
+mod k01_few_blocks;
+mod k02_coarse_threads;
+mod k03_low_occupancy;
+mod k04_wave_tail;
+mod k05_slow_memory;
+mod k06_tensor_cores_unused;
+mod k07_misaligned_products;
+mod k08_useless_bias;
+mod k09_unfused_optimizer;
+mod k10_separate_embeddings;
+mod k11_serial_branches;
+mod k12_layout_conversion;
+mod l01_tiny_kernels;
+mod l02_copy_loop;
+mod l03_graph_candidate;
+mod l04_starved_queue;
+mod l05_full_queue;
+mod l06_slow_launches;
+mod l07_kernel_gaps;
+mod m01_exposed_communication;
+mod m02_exposed_input;
+mod m03_repeated_metadata;
+mod m04_small_collectives;
+mod m05_low_bus_bandwidth;
+mod m06_straggler;
+mod m07_imbalance;
+mod m08_network_skew;
+mod m09_slow_backend;
+mod m10_shared_stream;
+mod m11_blocking_wait;
+mod own;
+mod price;
+mod quality_rules;
+mod rule;
+mod settings;
+#[cfg(test)]
+mod tests;
+mod text;
+
+use serde::Serialize;
+use trace::store::Kind;
+
+use crate::Error;
+use crate::quality::{self, Evidence, Verdict};
+use crate::scope::Scope;
+use facts::JobFacts;
+use finding::Found;
+use price::Pricer;
+use rule::{Detect, Limits};
+
+pub use facts::{Shapes, Tensors};
+pub use finding::{
+    Action, Category, Confidence, Edit, Finding, HeldBack, Number, Proof, Remedy, Saving, Severity,
+};
+pub use own::Condition;
+pub use rule::{Limit, Rule, Side};
+pub use settings::{OwnRule, Settings, Suppression, Table};
+
+/// Idle time below which a device counts as busy all the time, percent of the window.
+const DEVICE_BOUND_PCT: f64 = 5.0;
+/// Fewest steps that say how much steps differ.
+const STEPS_MIN: usize = 3;
+
+/// What was found in a job.
+#[derive(Clone, Debug, Default, PartialEq, Serialize)]
+pub struct Report {
+    /// Trace quality first, then the most severe, then by saving, rule and key.
+    pub findings: Vec<Finding>,
+    /// What was found and is known.
+    pub suppressed: Vec<Suppressed>,
+    /// The mean step of the slowest rank; the window where there are no steps.
+    pub step_ns: i64,
+    /// Steps looked at, of the rank with the fewest.
+    pub step_count: u64,
+    /// What a step would gain from all remedies together: less than their sum.
+    pub joint_saving_ns: Option<i64>,
+}
+
+/// A finding that was suppressed.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Suppressed {
+    /// Its key.
+    pub key: String,
+    /// Why.
+    pub reason: String,
+}
+
+/// All rules, in the order of their ids within their groups.
+pub fn rules() -> impl Iterator<Item = &'static Rule> {
+    RULES.iter()
+}
+
+/// In the order of their ids within their groups.
+static RULES: [Rule; 59] = [
+    quality_rules::Q01,
+    quality_rules::Q02,
+    quality_rules::Q03,
+    quality_rules::Q04,
+    quality_rules::Q05,
+    quality_rules::Q06,
+    quality_rules::Q07,
+    quality_rules::Q08,
+    quality_rules::Q09,
+    l01_tiny_kernels::RULE,
+    l02_copy_loop::RULE,
+    l03_graph_candidate::RULE,
+    l04_starved_queue::RULE,
+    l05_full_queue::RULE,
+    l06_slow_launches::RULE,
+    l07_kernel_gaps::RULE,
+    h01_host_bound::RULE,
+    h02_data_loading::RULE,
+    h03_periodic_stall::RULE,
+    h04_one_feeder::RULE,
+    h05_scalar_reads::RULE,
+    h06_device_sync::RULE,
+    h07_driver_memory::RULE,
+    h08_pinned_memory::RULE,
+    h09_event_polling::RULE,
+    h10_tensor_moved::RULE,
+    h11_indexing_loop::RULE,
+    h12_harmless_hotspots::RULE,
+    c01_pageable_copies::RULE,
+    c02_blocking_copies::RULE,
+    c03_unhidden_input::RULE,
+    c04_round_trip::RULE,
+    c05_data_movement::RULE,
+    c06_gradient_zeroing::RULE,
+    m01_exposed_communication::RULE,
+    m02_exposed_input::RULE,
+    m03_repeated_metadata::RULE,
+    m04_small_collectives::RULE,
+    m05_low_bus_bandwidth::RULE,
+    m06_straggler::RULE,
+    m07_imbalance::RULE,
+    m08_network_skew::RULE,
+    m09_slow_backend::RULE,
+    m10_shared_stream::RULE,
+    m11_blocking_wait::RULE,
+    g01_memory_ceiling::RULE,
+    g02_fragmentation::RULE,
+    k01_few_blocks::RULE,
+    k02_coarse_threads::RULE,
+    k03_low_occupancy::RULE,
+    k04_wave_tail::RULE,
+    k05_slow_memory::RULE,
+    k06_tensor_cores_unused::RULE,
+    k07_misaligned_products::RULE,
+    k08_useless_bias::RULE,
+    k09_unfused_optimizer::RULE,
+    k10_separate_embeddings::RULE,
+    k11_serial_branches::RULE,
+    k12_layout_conversion::RULE,
+];
+
+/// Finds what wastes time in a job; `ranks` are those of `scopes`, in their order.
+///
+/// # Cost
+/// `O(n log n)` in the rows of the traces, and one pass over the graph per finding.
+/// # Errors
+/// [`Error::Rules`] and [`Error::Pattern`] for settings that are wrong.
+pub fn of(
+    scopes: &[Scope<'_>],
+    ranks: &[Evidence<'_>],
+    shapes: &Shapes,
+    settings: &Settings,
+) -> Result<Report, Error> {
+    let own = settings.conditions()?;
+    let job = JobFacts::new(scopes, ranks, shapes);
+    let mut findings = Vec::new();
+    for rule in rules() {
+        let limits = Limits { rule, changed: settings.limits.get(rule.id) };
+        findings.extend(found_by(&job, &limits));
+    }
+    for (rule, conditions) in &own {
+        findings.extend(own::find(&job, rule, conditions)?);
+    }
+    let mut report = Report {
+        step_ns: job.step_ns(),
+        step_count: job.ranks.iter().map(|rank| rank.step_count() as u64).min().unwrap_or(1),
+        ..Report::default()
+    };
+    findings.retain(|finding| {
+        let known = settings.suppression(&finding.rule, &finding.key);
+        report.suppressed.extend(
+            known
+                .map(|known| Suppressed { key: finding.key.clone(), reason: known.reason.clone() }),
+        );
+        known.is_none()
+    });
+    if findings.iter().any(|finding| finding.remedy.is_some()) {
+        let mut pricer = Pricer::new(scopes, job.measured());
+        findings.iter_mut().for_each(|finding| price(finding, &job, &mut pricer));
+        report.joint_saving_ns = joint(&findings, &job, &mut pricer);
+    }
+    findings.sort_by(|a, b| order(a).cmp(&order(b)));
+    report.findings = findings;
+    Ok(report)
+}
+
+/// The rows of operators whose tensors sharpen findings, by place of the rank.
+///
+/// # Cost
+/// Linear in the kernels.
+pub fn rows_with_shapes(ranks: &[Evidence<'_>]) -> Vec<Vec<u32>> {
+    /// Of a rank, those with the longest kernels.
+    const MOST: usize = 512;
+    let of = |rank: &Evidence<'_>| {
+        let trace = rank.scope.trace;
+        let owned = rank.scope.device_rows.iter().enumerate().filter_map(|(place, row)| {
+            let owner = rank.attribution.owner(place)?;
+            let is_kernel = trace.kind(*row) == Kind::Kernel;
+            let is_operator = trace.kind(owner) == Kind::Operator;
+            let duration = trace.slices.duration[*row as usize];
+            (is_kernel && is_operator).then_some((std::cmp::Reverse(duration), owner))
+        });
+        let mut longest: Vec<_> = owned.collect();
+        longest.sort_unstable();
+        longest.truncate(MOST);
+        let mut rows: Vec<u32> = longest.into_iter().map(|(_, owner)| owner).collect();
+        rows.sort_unstable();
+        rows.dedup();
+        rows
+    };
+    ranks.iter().map(of).collect()
+}
+
+fn found_by(job: &JobFacts<'_>, limits: &Limits<'_>) -> Vec<Finding> {
+    match limits.rule.detect {
+        Detect::Rank(detect) => {
+            let of = |rank: &facts::Facts<'_>| Some((rank.rank(), detect(rank, limits)?));
+            let found: Vec<(u32, Found)> = job.ranks.iter().filter_map(of).collect();
+            together(job, limits, found).into_iter().collect()
+        }
+        Detect::Job(detect) => {
+            let found = detect(job, limits);
+            found.into_iter().map(|(ranks, found)| finding(job, limits, ranks, found)).collect()
+        }
+    }
+}
+
+/// What several ranks have, as one: told of the rank with most of it, cured on all.
+fn together(
+    job: &JobFacts<'_>,
+    limits: &Limits<'_>,
+    mut found: Vec<(u32, Found)>,
+) -> Option<Finding> {
+    let most = |(rank, found): &(u32, Found)| (found.high_ns, std::cmp::Reverse(*rank));
+    let worst = (0..found.len()).max_by_key(|at| most(&found[*at]))?;
+    let ranks: Vec<u32> = found.iter().map(|(rank, _)| *rank).collect();
+    let edits = found.iter_mut().flat_map(|(_, found)| std::mem::take(&mut found.edits)).collect();
+    let (rank, mut one) = found.swap_remove(worst);
+    let all = job.ranks.len();
+    one.what += &match ranks.len() {
+        _ if all == 1 => String::new(),
+        1 => format!(" Only rank {rank}."),
+        some => format!(" Most on rank {rank}; {some} of {all} ranks."),
+    };
+    one.edits = edits;
+    Some(finding(job, limits, ranks, one))
+}
+
+fn finding(job: &JobFacts<'_>, limits: &Limits<'_>, ranks: Vec<u32>, found: Found) -> Finding {
+    let rule = limits.rule;
+    let facts = || job.ranks.iter().filter(|one| ranks.contains(&one.rank()));
+    let per_step = |ns: i64| {
+        let steps = facts().map(facts::Facts::step_count).max().unwrap_or(1);
+        ns / steps
+    };
+    let steps = facts().next().map_or_else(Vec::new, |one| {
+        one.scope.window.steps.iter().map(|step| step.number).collect()
+    });
+    let is_bound =
+        |one: &facts::Facts<'_>| one.idle_pct().is_some_and(|idle| idle < DEVICE_BOUND_PCT);
+    let is_held_back = rule.side == Side::Host && facts().count() > 0 && facts().all(is_bound);
+    let mut confidence = rule.confidence;
+    let is_weak = steps.len() < STEPS_MIN && found.high_ns.is_some();
+    if is_weak {
+        confidence = confidence.max(Confidence::Medium);
+    }
+    // Without steps, set-up cannot be told from what a running job does.
+    let is_set_up = steps.is_empty() && job.issues().iter().any(|issue| issue.id == "warm-up");
+    if is_set_up && rule.side == Side::Host {
+        confidence = Confidence::Low;
+    }
+    if rule.category != Category::Quality && quality::verdict(job.issues()) == Verdict::Poor {
+        confidence = Confidence::Low;
+    }
+    let (advice, held_back) = if is_held_back {
+        let busy = "The device is busy almost all the time: nothing the host does differently \
+                    shortens a step.";
+        (busy.to_owned(), Some(HeldBack::DeviceBound))
+    } else {
+        (found.advice, None)
+    };
+    let high = found.high_ns.map(|ns| Saving { high_ns: per_step(ns), ..Saving::default() });
+    let remedy = (!found.edits.is_empty()).then_some(Remedy { edits: found.edits });
+    Finding {
+        rule: rule.id.to_owned(),
+        title: rule.title.to_owned(),
+        category: rule.category,
+        severity: if is_held_back { Severity::Info } else { found.severity },
+        confidence,
+        ranks,
+        steps,
+        what: found.what,
+        advice,
+        held_back,
+        saving: high.filter(|_| !is_held_back && remedy.is_some()),
+        numbers: found.numbers,
+        proofs: found.proofs,
+        limits: limits.used(),
+        key: match found.subject.is_empty() {
+            true => rule.id.to_owned(),
+            false => format!("{}:{}", rule.id, found.subject),
+        },
+        remedy,
+    }
+}
+
+/// Prices a finding on the graph, never above what its rows add up to.
+fn price(finding: &mut Finding, job: &JobFacts<'_>, pricer: &mut Pricer<'_>) {
+    let (Some(saving), Some(remedy)) = (&mut finding.saving, &finding.remedy) else { return };
+    let steps = job.ranks.iter().map(facts::Facts::step_count).max().unwrap_or(1);
+    let priced = pricer.saving(&remedy.edits) / steps;
+    saving.mid_ns = priced.clamp(0, saving.high_ns);
+    saving.low_ns = (saving.mid_ns - noise(job)).max(0);
+    let share = 100.0 * saving.mid_ns as f64 / job.step_ns().max(1) as f64;
+    saving.mid_pct = (share * 1e3).round() / 1e3;
+    let priced = match share {
+        15.0.. => Severity::Critical,
+        5.0.. => Severity::High,
+        1.0.. => Severity::Medium,
+        _ => Severity::Info,
+    };
+    finding.severity = finding.severity.min(priced);
+}
+
+/// How much longer a slow step is than a usual one, of the unsteadiest rank.
+fn noise(job: &JobFacts<'_>) -> i64 {
+    let of = |rank: &facts::Facts<'_>| {
+        let steps = &rank.scope.window.steps;
+        let mut lengths: Vec<i64> = steps.iter().map(|step| step.end - step.start).collect();
+        let spread = crate::distribution::of(&mut lengths);
+        spread.p95 - spread.p50
+    };
+    job.ranks.iter().map(of).max().unwrap_or_default()
+}
+
+fn joint(findings: &[Finding], job: &JobFacts<'_>, pricer: &mut Pricer<'_>) -> Option<i64> {
+    let priced = findings.iter().filter(|finding| finding.saving.is_some());
+    let remedies: Vec<&Remedy> = priced.filter_map(|one| one.remedy.as_ref()).collect();
+    let edits: Vec<Edit> = remedies.iter().flat_map(|one| one.edits.iter().cloned()).collect();
+    let steps = job.ranks.iter().map(facts::Facts::step_count).max().unwrap_or(1);
+    (remedies.len() > 1).then(|| (pricer.saving(&edits) / steps).max(0))
+}
+
+fn order(finding: &Finding) -> impl Ord + '_ {
+    let saving = finding.saving.map_or(0, |saving| saving.mid_ns);
+    let is_quality = finding.category == Category::Quality;
+    (!is_quality, finding.severity, std::cmp::Reverse(saving), &finding.rule, &finding.key)
+}

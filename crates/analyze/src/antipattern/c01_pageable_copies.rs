@@ -1,0 +1,71 @@
+//! C01: copies from or to pageable memory, which go through a bounce buffer and block the host.
+
+use super::facts::{Copy, Direction, Facts};
+use super::finding::{Action, Category, Confidence, Found};
+use super::rule::{Detect, Limits, Rule, Side, limit, page};
+use super::text::{bytes, each, time};
+
+pub(super) const RULE: Rule = Rule {
+    id: "C01",
+    title: "copies of pageable memory",
+    category: Category::Copy,
+    side: Side::Host,
+    confidence: Confidence::High,
+    limits: &[
+        limit("time_pct", 1.0, "time of the copies or their calls, percent of the window"),
+        limit("blocked_ns", 100_000.0, "a single call that blocks this long is enough"),
+        limit("pinned_gb_per_s", 25.0, "what a pinned copy would reach, GB/s"),
+    ],
+    page: page!("C01"),
+    detect: Detect::Rank(detect),
+};
+
+/// What even a small asynchronous copy takes on the host.
+const CALL_NS: i64 = 10_000;
+
+fn detect(rank: &Facts<'_>, limits: &Limits<'_>) -> Option<Found> {
+    let copies: Vec<&Copy> = rank.copies().iter().filter(|copy| copy.is_pageable).collect();
+    let call_ns = |copy: &Copy| copy.call.map_or(0, |call| rank.duration(call));
+    let time_ns: i64 = copies.iter().map(|copy| rank.duration(copy.row).max(call_ns(copy))).sum();
+    let blocked = copies.iter().map(|copy| call_ns(copy)).max()?;
+    let share = rank.share(time_ns);
+    if share < limits.of("time_pct") && blocked < limits.ns("blocked_ns") {
+        return None;
+    }
+    let pinned = limits.of("pinned_gb_per_s");
+    let lost = |copy: &&Copy| {
+        let ideal = (copy.bytes as f64 / pinned) as i64;
+        let on_device = (rank.duration(copy.row) - ideal).max(0);
+        let on_host = (call_ns(copy) - CALL_NS).max(0);
+        if copy.direction == Direction::ToHost { on_host } else { on_device.max(on_host) }
+    };
+    let lost: i64 = copies.iter().map(lost).sum();
+    let moved: u64 = copies.iter().map(|copy| copy.bytes).sum();
+    let device_ns: i64 = copies.iter().map(|copy| rank.duration(copy.row)).sum();
+    let what = format!(
+        "{} copies per step use pageable memory ({} in all at {:.1} GB/s); with their calls they \
+         take {} per step ({share:.1} % of the window), and one call blocks the host up to {}.",
+        each(rank.count_per_step(copies.len())),
+        bytes(moved),
+        moved as f64 / device_ns.max(1) as f64,
+        time(rank.per_step(time_ns)),
+        time(blocked)
+    );
+    let advice = "Allocate the host side pinned (pin_memory=True on the DataLoader, or a \
+                  preallocated pinned tensor) and copy with non_blocking=True. For .tolist() and \
+                  .cpu(), copy into a pinned tensor first and read it later.";
+    let rows: Vec<u32> = copies.iter().map(|copy| copy.row).collect();
+    let calls: Vec<u32> = copies.iter().filter_map(|copy| copy.call).collect();
+    let ideal = (moved as f64 / pinned) / device_ns.max(1) as f64;
+    let edits = vec![
+        rank.edit(rows.clone(), Action::Scale(ideal.min(1.0))),
+        rank.edit(calls.clone(), Action::Unblock),
+        rank.edit(calls, Action::ShortenTo(CALL_NS)),
+    ];
+    let found = Found::new(what, advice)
+        .number("copies_per_step", rank.count_per_step(copies.len()))
+        .number("time_per_step_ns", rank.per_step(time_ns) as f64)
+        .number("blocked_max_ns", blocked as f64)
+        .number("gb_per_s", moved as f64 / device_ns.max(1) as f64);
+    Some(found.shown_by(rank.proofs(rows)).saves(lost, edits))
+}

@@ -1,0 +1,59 @@
+//! C02: copies and sets by calls that wait until they are done.
+
+use super::facts::Facts;
+use super::finding::{Action, Category, Confidence, Found};
+use super::rule::{Detect, Limits, Rule, Side, limit, page};
+use super::text::{each, time};
+
+pub(super) const RULE: Rule = Rule {
+    id: "C02",
+    title: "copies that block the host",
+    category: Category::Copy,
+    side: Side::Host,
+    confidence: Confidence::High,
+    limits: &[limit("calls_per_step", 1.0, "fewest blocking calls per step")],
+    page: page!("C02"),
+    detect: Detect::Rank(detect),
+};
+
+const CALLS: [&str; 14] = [
+    "cudaMemcpy",
+    "cudaMemcpy2D",
+    "cudaMemcpy3D",
+    "cudaMemcpyPeer",
+    "cudaMemset",
+    "cudaMemset2D",
+    "cuMemcpy",
+    "cuMemcpyHtoD_v2",
+    "cuMemcpyDtoH_v2",
+    "cuMemcpyDtoD_v2",
+    "hipMemcpy",
+    "hipMemcpyWithStream",
+    "hipMemcpyDtoH",
+    "hipMemset",
+];
+
+fn detect(rank: &Facts<'_>, limits: &Limits<'_>) -> Option<Found> {
+    let calls = rank.calls_named(|name| CALLS.contains(&name));
+    let per_step = rank.count_per_step(calls.len());
+    if calls.is_empty() || per_step < limits.of("calls_per_step") {
+        return None;
+    }
+    let time_ns = rank.total(&calls);
+    let what = format!(
+        "{} copies or sets per step use calls that return only when they are done; they block the \
+         host {} per step.",
+        each(per_step),
+        time(rank.per_step(time_ns))
+    );
+    let advice = "Use the asynchronous calls on a stream: tensor.copy_(…, non_blocking=True) from \
+                  pinned memory, cudaMemcpyAsync and cudaMemsetAsync in extensions.";
+    let edits = vec![
+        rank.edit(calls.clone(), Action::Unblock),
+        rank.edit(calls.clone(), Action::ShortenTo(10_000)),
+    ];
+    let found = Found::new(what, advice)
+        .number("calls_per_step", per_step)
+        .number("blocked_per_step_ns", rank.per_step(time_ns) as f64);
+    Some(found.shown_by(rank.proofs(calls)).saves(time_ns, edits))
+}

@@ -1,0 +1,80 @@
+//! C04: data goes to the host and comes back within a step.
+
+use super::facts::{Copy, Direction, Facts};
+use super::finding::{Action, Category, Confidence, Found};
+use super::rule::{Detect, Limits, Rule, Side, limit, page};
+use super::text::{bytes, each, time};
+
+pub(super) const RULE: Rule = Rule {
+    id: "C04",
+    title: "round trip over the host",
+    category: Category::Copy,
+    side: Side::Host,
+    confidence: Confidence::Medium,
+    limits: &[
+        limit("bytes", 4096.0, "smaller copies agree in size by chance"),
+        limit("trips_per_step", 1.0, "fewest round trips per step"),
+    ],
+    page: page!("C04"),
+    detect: Detect::Rank(detect),
+};
+
+fn detect(rank: &Facts<'_>, limits: &Limits<'_>) -> Option<Found> {
+    let trips = trips(rank, limits.of("bytes") as u64);
+    let per_step = rank.count_per_step(trips.len());
+    if trips.is_empty() || per_step < limits.of("trips_per_step") {
+        return None;
+    }
+    let copies: Vec<&Copy> = trips.iter().flat_map(|(out, back)| [*out, *back]).collect();
+    let rows: Vec<u32> = copies.iter().map(|copy| copy.row).collect();
+    let calls: Vec<u32> = copies.iter().filter_map(|copy| copy.call).collect();
+    // Until it is back, the device cannot use it.
+    let time_ns: i64 =
+        trips.iter().map(|(out, back)| rank.end(back.row) - rank.start(out.row)).sum();
+    let moved: u64 = trips.iter().map(|(out, _)| out.bytes).sum();
+    let what = format!(
+        "{} times per step data of one size goes to the host and comes back ({} in all), {} per step \
+         from leaving to return.",
+        each(per_step),
+        bytes(moved),
+        time(rank.per_step(time_ns))
+    );
+    let advice = "Keep it on the device: replace the NumPy or CPU operator in between by its \
+                  device version, or move its result only.";
+    let edits = vec![
+        rank.edit(calls.clone(), Action::Unblock),
+        rank.edit(calls, Action::Scale(0.0)),
+        rank.edit(rows.clone(), Action::Scale(0.0)),
+    ];
+    let found = Found::new(what, advice)
+        .number("trips_per_step", per_step)
+        .number("bytes_per_step", moved as f64 / rank.step_count() as f64);
+    Some(found.shown_by(rank.proofs(rows)).saves(time_ns, edits))
+}
+
+/// Each copy to the host with the next copy to the device of its size, from the same thread and
+/// step; a copy back serves once.
+fn trips<'a>(rank: &'a Facts<'_>, least: u64) -> Vec<(&'a Copy, &'a Copy)> {
+    let track = |copy: &Copy| copy.call.map(|call| rank.scope.trace.slices.track[call as usize]);
+    let step = |copy: &Copy| rank.step_at(rank.start(copy.call.unwrap_or(copy.row)));
+    let mut waiting: Vec<&Copy> = Vec::new();
+    let mut found = Vec::new();
+    for copy in rank.copies().iter().filter(|copy| copy.bytes >= least) {
+        match copy.direction {
+            Direction::ToHost => waiting.push(copy),
+            Direction::ToDevice => {
+                let is_same = |out: &&Copy| {
+                    out.bytes == copy.bytes
+                        && track(out) == track(copy)
+                        && step(out) == step(copy)
+                        && rank.end(out.row) <= rank.start(copy.row)
+                };
+                if let Some(at) = waiting.iter().position(is_same) {
+                    found.push((waiting.remove(at), copy));
+                }
+            }
+            Direction::OnDevice | Direction::Other => {}
+        }
+    }
+    found
+}

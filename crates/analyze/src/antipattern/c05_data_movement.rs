@@ -1,0 +1,77 @@
+//! C05: much of the device's time only moves data: cat, contiguous, transpose, copies.
+
+use super::facts::{Direction, Facts};
+use super::finding::{Action, Category, Confidence, Found};
+use super::rule::{Detect, Limits, Rule, Side, limit, page};
+use super::text::time;
+
+pub(super) const RULE: Rule = Rule {
+    id: "C05",
+    title: "device time spent moving data",
+    category: Category::Copy,
+    side: Side::Device,
+    confidence: Confidence::Medium,
+    limits: &[
+        limit("time_pct", 15.0, "copies and movers, percent of the time of compute and copies"),
+        limit("avoidable_pct", 50.0, "share of it taken to be avoidable"),
+    ],
+    page: page!("C05"),
+    detect: Detect::Rank(detect),
+};
+
+/// Operators that only move data.
+const MOVERS: [&str; 8] = [
+    "aten::copy_",
+    "aten::cat",
+    "aten::_cat",
+    "aten::contiguous",
+    "aten::clone",
+    "aten::stack",
+    "aten::_to_copy",
+    "aten::transpose_copy",
+];
+/// Parts of the names of kernels that do.
+const KERNELS: [&str; 7] = [
+    "CatArrayBatchedCopy",
+    "direct_copy_kernel",
+    "copy_device_to_device",
+    "transpose",
+    "nchwToNhwc",
+    "nhwcToNchw",
+    "permute_2D",
+];
+
+fn detect(rank: &Facts<'_>, limits: &Limits<'_>) -> Option<Found> {
+    let movers = rank.names(|name| KERNELS.iter().any(|part| name.contains(part)));
+    let mut rows: Vec<u32> = rank
+        .compute_kernels()
+        .filter(|kernel| {
+            rank.is_named(&movers, kernel.row) || MOVERS.contains(&rank.owner_name(kernel))
+        })
+        .map(|kernel| kernel.row)
+        .collect();
+    let copies = || rank.copies().iter().filter(|copy| copy.direction == Direction::OnDevice);
+    rows.extend(copies().map(|copy| copy.row));
+    let moving = rank.total(&rows);
+    let all = rank.compute_ns() + copies().map(|copy| rank.duration(copy.row)).sum::<i64>();
+    let share = 100.0 * moving as f64 / all.max(1) as f64;
+    if moving == 0 || share < limits.of("time_pct") {
+        return None;
+    }
+    let avoidable = (limits.of("avoidable_pct") / 100.0).min(1.0);
+    let what = format!(
+        "{share:.0} % of the device's time ({} per step) moves data without computing: {} kernels and \
+         copies per step.",
+        time(rank.per_step(moving)),
+        (rows.len() as i64) / rank.step_count()
+    );
+    let advice = "Write results where they are needed (out=, preallocated slices instead of cat), \
+                  drop needless .contiguous() and .clone(), keep one layout (channels_last) from end \
+                  to end, and let torch.compile fuse what remains.";
+    let edits = vec![rank.edit(rows.clone(), Action::Scale(1.0 - avoidable))];
+    let found = Found::new(what, advice)
+        .number("moving_per_step_ns", rank.per_step(moving) as f64)
+        .number("moving_pct", share);
+    let high = (moving as f64 * avoidable) as i64;
+    Some(found.shown_by(rank.proofs(rows)).saves(high, edits))
+}

@@ -1,0 +1,55 @@
+//! Copies between host and devices: which way, from what memory, by which call.
+
+use trace::store::Kind;
+
+use crate::scope::Scope;
+
+/// Which way a copy goes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(in super::super) enum Direction {
+    ToDevice,
+    ToHost,
+    OnDevice,
+    Other,
+}
+
+/// A copy in the window.
+#[derive(Clone, Copy, Debug)]
+pub(in super::super) struct Copy {
+    pub row: u32,
+    pub call: Option<u32>,
+    pub direction: Direction,
+    pub is_pageable: bool,
+    pub bytes: u64,
+    pub device: i32,
+    pub stream: i32,
+}
+
+/// The copies of a window, by start.
+pub(super) fn of(scope: &Scope<'_>) -> Vec<Copy> {
+    let trace = scope.trace;
+    let rows = scope.device_rows.iter().filter(|row| trace.kind(**row) == Kind::Memcpy);
+    rows.map(|row| Copy {
+        row: *row,
+        call: scope.links().call(*row),
+        direction: direction(trace.name(*row)),
+        is_pageable: trace.name(*row).contains("Pageable"),
+        bytes: trace.slices.bytes.get(*row).copied().unwrap_or_default(),
+        device: trace.device(*row),
+        stream: trace.stream(*row),
+    })
+    .collect()
+}
+
+fn direction(name: &str) -> Direction {
+    let has = |part: &str| name.contains(part);
+    if has("HtoD") || has("CopyHostToDevice") {
+        Direction::ToDevice
+    } else if has("DtoH") || has("CopyDeviceToHost") {
+        Direction::ToHost
+    } else if has("DtoD") || has("CopyDeviceToDevice") {
+        Direction::OnDevice
+    } else {
+        Direction::Other
+    }
+}

@@ -1,0 +1,251 @@
+//! What a rule reports: a cause of waste with its evidence, what it costs, and the edit of the
+//! dependency graph that would remove it. Plain data; knows no rule.
+
+use serde::{Deserialize, Serialize, Serializer};
+
+/// How much is at stake, by the saving's share of a step; the worst first.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Severity {
+    /// 15 % of a step or more.
+    Critical,
+    /// 5 % or more.
+    High,
+    /// 1 % or more.
+    Medium,
+    /// Less, or nothing that could be saved.
+    Info,
+}
+
+/// How sure a finding is; the surest first.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Confidence {
+    /// Measured directly.
+    High,
+    /// A heuristic, or rests on inferred waits.
+    Medium,
+    /// The trace lacks what would prove it.
+    Low,
+}
+
+/// What a finding is about.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Category {
+    /// Whether the trace can be trusted.
+    Quality,
+    /// Launches and their grain.
+    Launch,
+    /// Devices that wait for the host.
+    Host,
+    /// Copies and sets.
+    Copy,
+    /// What kernels achieve.
+    Kernel,
+    /// Collectives.
+    Communication,
+    /// Device memory.
+    Memory,
+    /// A rule of the user's.
+    Own,
+}
+
+/// One occurrence of an antipattern in a job.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Finding {
+    /// The rule, such as `L01`.
+    pub rule: String,
+    /// Its name.
+    pub title: String,
+    /// What it is about.
+    pub category: Category,
+    /// How much is at stake.
+    pub severity: Severity,
+    /// How sure it is.
+    pub confidence: Confidence,
+    /// The ranks that have it, ascending; empty where it is the job's.
+    pub ranks: Vec<u32>,
+    /// The numbers of the steps that were looked at; empty without steps.
+    pub steps: Vec<i64>,
+    /// What was found, with numbers, of the rank that has most of it.
+    pub what: String,
+    /// What to do about it.
+    pub advice: String,
+    /// Why the advice is held back, if it is.
+    pub held_back: Option<HeldBack>,
+    /// What a step would gain; `None` where nothing can be saved or priced.
+    pub saving: Option<Saving>,
+    /// What was measured; per step where the name says so.
+    pub numbers: Vec<Number>,
+    /// The rows that show it, the most telling first.
+    pub proofs: Vec<Proof>,
+    /// The limits it was held against.
+    pub limits: Vec<Number>,
+    /// What a suppression names: stable from run to run.
+    pub key: String,
+    /// The edit that removes it.
+    pub remedy: Option<Remedy>,
+}
+
+/// Why advice is held back.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum HeldBack {
+    /// The device is busy all the time: nothing the host does differently shortens a step.
+    DeviceBound,
+}
+
+/// What a step would gain. Savings of several findings do not add up.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
+pub struct Saving {
+    /// `mid_ns` less what steps differ by anyway.
+    pub low_ns: i64,
+    /// By the what-if on the dependency graph, never more than `high_ns`.
+    pub mid_ns: i64,
+    /// What the rows themselves add up to.
+    pub high_ns: i64,
+    /// `mid_ns` of a step.
+    pub mid_pct: f64,
+}
+
+/// A measurement or a limit with its name, which says the unit.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+pub struct Number {
+    /// Such as `calls_per_step`.
+    pub name: &'static str,
+    /// The value.
+    pub value: f64,
+}
+
+/// A row that shows what was found, for all of its name.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Proof {
+    /// The rank.
+    pub rank: u32,
+    /// The longest such row of the trace.
+    pub row: Option<u32>,
+    /// Its name.
+    pub name: String,
+    /// The operators and annotations around it, outermost first.
+    pub within: Vec<String>,
+    /// The line of Python, where stacks were recorded.
+    pub source: Option<String>,
+    /// When the row starts, from the start of the window.
+    pub start_ns: Option<i64>,
+    /// How many rows of this name.
+    pub count: u64,
+    /// Nanoseconds of them.
+    pub total_ns: i64,
+}
+
+/// The edits of the dependency graph that stand for a cure. Computes nothing.
+#[derive(Clone, Debug, Default, PartialEq, Serialize)]
+pub struct Remedy {
+    /// Made together.
+    pub edits: Vec<Edit>,
+}
+
+/// What happens to the nodes of some rows of one rank.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Edit {
+    /// The rank.
+    pub rank: u32,
+    /// Rows of its trace, ascending, each once; written as runs `[first, last]`.
+    #[serde(serialize_with = "runs")]
+    pub rows: Vec<u32>,
+    /// What happens.
+    pub action: Action,
+}
+
+/// What happens to a node.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Action {
+    /// It takes this share of its time; 0 removes it.
+    Scale(f64),
+    /// It takes this many nanoseconds at most.
+    ShortenTo(i64),
+    /// It runs beside what it stood before: priced as taking no time of its own.
+    Overlap,
+    /// The host no longer waits for a device in it.
+    Unblock,
+    /// It follows at once on what its thread or stream did before.
+    CloseGap,
+    /// Its rank comes to this collective earlier by this many nanoseconds.
+    ArriveEarlier(i64),
+}
+
+/// What a rule found on one rank, or in a job.
+#[derive(Clone, Debug)]
+pub(super) struct Found {
+    pub what: String,
+    pub advice: String,
+    /// What it is about, by name: with the rule it makes the key.
+    pub subject: String,
+    pub numbers: Vec<Number>,
+    pub proofs: Vec<Proof>,
+    /// Over the whole window.
+    pub high_ns: Option<i64>,
+    pub edits: Vec<Edit>,
+    /// At least this severe.
+    pub severity: Severity,
+}
+
+impl Found {
+    pub fn new(what: String, advice: impl Into<String>) -> Self {
+        Self {
+            what,
+            advice: advice.into(),
+            subject: String::new(),
+            numbers: Vec::new(),
+            proofs: Vec::new(),
+            high_ns: None,
+            edits: Vec::new(),
+            severity: Severity::Info,
+        }
+    }
+
+    pub fn number(mut self, name: &'static str, value: f64) -> Self {
+        let value = (value * 1e3).round() / 1e3;
+        self.numbers.push(Number { name, value });
+        self
+    }
+
+    /// The rows that show it; the first one's name becomes the subject.
+    pub fn shown_by(mut self, proofs: Vec<Proof>) -> Self {
+        if self.subject.is_empty() {
+            self.subject = proofs.first().map_or_else(String::new, |proof| proof.name.clone());
+        }
+        self.proofs = proofs;
+        self
+    }
+
+    pub fn about(self, subject: impl Into<String>) -> Self {
+        Self { subject: subject.into(), ..self }
+    }
+
+    /// Nanoseconds of the window, and the edits that would save them.
+    pub fn saves(self, high_ns: i64, edits: Vec<Edit>) -> Self {
+        Self { high_ns: Some(high_ns.max(0)), edits, ..self }
+    }
+
+    pub fn at_least(self, severity: Severity) -> Self {
+        Self { severity, ..self }
+    }
+}
+
+impl Edit {
+    /// An edit of rows in any order.
+    pub(super) fn new(rank: u32, mut rows: Vec<u32>, action: Action) -> Self {
+        rows.sort_unstable();
+        rows.dedup();
+        Self { rank, rows, action }
+    }
+}
+
+/// Ascending rows as runs of neighbours.
+fn runs<S: Serializer>(rows: &[u32], to: S) -> Result<S::Ok, S::Error> {
+    let runs = rows.chunk_by(|a, b| a + 1 == *b);
+    to.collect_seq(runs.filter_map(|run| Some((run.first()?, run.last()?))))
+}

@@ -1,0 +1,47 @@
+//! H08: pinned memory is allocated in the loop.
+
+use super::facts::Facts;
+use super::finding::{Action, Category, Confidence, Found};
+use super::h07_driver_memory::steady_calls;
+use super::rule::{Detect, Limits, Rule, Side, limit, page};
+use super::text::{each, time};
+
+pub(super) const RULE: Rule = Rule {
+    id: "H08",
+    title: "pinned memory allocated in the loop",
+    category: Category::Host,
+    side: Side::Host,
+    confidence: Confidence::High,
+    limits: &[limit("calls_per_step", 1.0, "fewest calls per step after the first one")],
+    page: page!("H08"),
+    detect: Detect::Rank(detect),
+};
+
+const CALLS: [&str; 6] = [
+    "cudaHostAlloc",
+    "cudaMallocHost",
+    "cudaHostRegister",
+    "hipHostMalloc",
+    "hipHostRegister",
+    "cuMemHostAlloc",
+];
+
+fn detect(rank: &Facts<'_>, limits: &Limits<'_>) -> Option<Found> {
+    let calls = steady_calls(rank, &CALLS);
+    let steady = (rank.step_count() - 1).max(1);
+    let per_step = calls.len() as f64 / steady as f64;
+    if calls.is_empty() || per_step < limits.of("calls_per_step") {
+        return None;
+    }
+    let time_ns = rank.total(&calls);
+    let what = format!(
+        "{} blocks of pinned memory are allocated per step, which takes the host {} per step.",
+        each(per_step),
+        time(time_ns / steady)
+    );
+    let advice = "Allocate pinned buffers once and reuse them; let the DataLoader pin \
+                  (pin_memory=True) rather than calling .pin_memory() on every tensor.";
+    let edits = vec![rank.edit(calls.clone(), Action::Scale(0.0))];
+    let found = Found::new(what, advice).number("calls_per_step", per_step);
+    Some(found.shown_by(rank.proofs(calls)).saves(time_ns, edits))
+}

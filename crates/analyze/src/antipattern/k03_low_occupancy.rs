@@ -1,0 +1,73 @@
+//! K03: registers or shared memory keep the multiprocessors from holding more threads.
+
+use super::facts::{Facts, Kernel};
+use super::finding::{Action, Category, Confidence, Found};
+use super::rule::{Detect, Limits, Rule, Side, limit, page};
+use super::text::time;
+use crate::kernels::short_name;
+
+pub(super) const RULE: Rule = Rule {
+    id: "K03",
+    title: "occupancy limited by resources",
+    category: Category::Kernel,
+    side: Side::Device,
+    confidence: Confidence::Low,
+    limits: &[
+        limit("occupancy_pct", 25.0, "estimated occupancy below which a kernel counts"),
+        limit("blocks_per_sm", 2.0, "with fewer blocks it is the grid that limits"),
+        limit("registers", 128.0, "registers per thread that limit"),
+        limit("shared_bytes", 49_152.0, "shared memory per block that limits"),
+        limit("time_pct", 10.0, "time of such kernels, percent of compute"),
+        limit("gain_pct", 20.0, "what they are taken to gain, percent of their time"),
+    ],
+    page: page!("K03"),
+    detect: Detect::Rank(detect),
+};
+
+fn detect(rank: &Facts<'_>, limits: &Limits<'_>) -> Option<Found> {
+    let is_limited = |kernel: &&Kernel| {
+        let Some(shape) = kernel.shape else { return false };
+        let is_low = f64::from(shape.occupancy_pct) < limits.of("occupancy_pct");
+        let is_large = kernel.blocks_per_sm().is_some_and(|b| b >= limits.of("blocks_per_sm"));
+        let by_registers = f64::from(shape.registers) >= limits.of("registers");
+        let by_memory = f64::from(shape.shared_memory) >= limits.of("shared_bytes");
+        // 0 stands for "not computed".
+        shape.occupancy_pct > 0.0 && is_low && is_large && (by_registers || by_memory)
+    };
+    let limited: Vec<&Kernel> = rank
+        .compute_kernels()
+        .filter(is_limited)
+        // Products hold their tiles in registers on purpose.
+        .filter(|kernel| !super::k06_tensor_cores_unused::is_product(rank, kernel))
+        .collect();
+    let time_ns: i64 = limited.iter().map(|kernel| kernel.duration).sum();
+    let share = 100.0 * time_ns as f64 / rank.compute_ns().max(1) as f64;
+    let worst = limited.iter().max_by_key(|kernel| (kernel.duration, kernel.row))?;
+    let shape = worst.shape?;
+    if share < limits.of("time_pct") {
+        return None;
+    }
+    let by_registers = f64::from(shape.registers) >= limits.of("registers");
+    let what = format!(
+        "{share:.0} % of compute time ({} per step) is spent below {:.0} % occupancy, most in {}, \
+         limited by its {}.",
+        time(rank.per_step(time_ns)),
+        limits.of("occupancy_pct"),
+        short_name(rank.name(worst.row)),
+        if by_registers {
+            format!("{} registers per thread", shape.registers)
+        } else {
+            format!("{} KiB of shared memory per block", shape.shared_memory / 1024)
+        }
+    );
+    let advice = "Tune its launch bounds, tile or num_stages, and measure: low occupancy hurts only \
+                  kernels that wait for memory.";
+    let gain = (limits.of("gain_pct") / 100.0).min(1.0);
+    let rows: Vec<u32> = limited.iter().map(|kernel| kernel.row).collect();
+    let edits = vec![rank.edit(rows.clone(), Action::Scale(1.0 - gain))];
+    let found = Found::new(what, advice)
+        .number("time_pct_of_compute", share)
+        .number("registers", f64::from(shape.registers))
+        .number("shared_bytes", f64::from(shape.shared_memory));
+    Some(found.shown_by(rank.proofs(rows)).saves((time_ns as f64 * gain) as i64, edits))
+}

@@ -1,0 +1,70 @@
+//! K04: the last wave of blocks leaves most of the device empty.
+
+use super::facts::{Facts, Kernel};
+use super::finding::{Action, Category, Confidence, Found};
+use super::rule::{Detect, Limits, Rule, Side, limit, page};
+use super::text::time;
+use crate::kernels::short_name;
+
+pub(super) const RULE: Rule = Rule {
+    id: "K04",
+    title: "nearly empty last wave",
+    category: Category::Kernel,
+    side: Side::Device,
+    confidence: Confidence::Low,
+    limits: &[
+        limit("waves", 4.0, "kernels of more waves hardly feel the last"),
+        limit("tail", 0.3, "share of the last wave that is filled at most"),
+        limit("lost_pct", 1.0, "time lost to last waves, percent of the window"),
+    ],
+    page: page!("K04"),
+    detect: Detect::Rank(detect),
+};
+
+fn detect(rank: &Facts<'_>, limits: &Limits<'_>) -> Option<Found> {
+    let tails: Vec<(&Kernel, f64)> = rank
+        .compute_kernels()
+        .filter_map(|kernel| Some((kernel, waves(rank, kernel)?)))
+        .filter(|(_, waves)| {
+            let tail = waves.fract();
+            *waves > 1.0 && *waves < limits.of("waves") && 0.0 < tail && tail < limits.of("tail")
+        })
+        .collect();
+    let lost =
+        |(kernel, waves): &(&Kernel, f64)| kernel.duration as f64 * (1.0 - waves / waves.ceil());
+    let high: f64 = tails.iter().map(lost).sum();
+    let share = rank.share(high as i64);
+    if tails.is_empty() || share < limits.of("lost_pct") {
+        return None;
+    }
+    let rows: Vec<u32> = tails.iter().map(|(kernel, _)| kernel.row).collect();
+    let time_ns = rank.total(&rows);
+    let proofs = rank.proofs(rows.iter().copied());
+    let worst = tails.iter().max_by(|a, b| lost(a).total_cmp(&lost(b)))?;
+    let what = format!(
+        "{} runs in {:.2} waves: its last one fills {:.0} % of the device. Such tails take {} per \
+         step ({share:.1} % of the window).",
+        short_name(rank.name(worst.0.row)),
+        worst.1,
+        100.0 * worst.1.fract(),
+        time(rank.per_step(high as i64))
+    );
+    let advice = "Choose the batch or the tile so that blocks fill whole waves, or a persistent or \
+                  stream-K variant of the kernel.";
+    let edits = vec![rank.edit(rows, Action::Scale(1.0 - high / time_ns.max(1) as f64))];
+    let found = Found::new(what, advice)
+        .number("kernels_per_step", rank.count_per_step(tails.len()))
+        .number("lost_per_step_ns", rank.per_step(high as i64) as f64);
+    Some(found.shown_by(proofs).saves(high as i64, edits))
+}
+
+/// How often a kernel's blocks fill the device, by its theoretical occupancy.
+fn waves(rank: &Facts<'_>, kernel: &Kernel) -> Option<f64> {
+    let device = rank.device_info(kernel.device).filter(|device| device.sm_count > 0)?;
+    let threads_per_sm = if device.threads_per_sm > 0 { device.threads_per_sm } else { 2048 };
+    let occupancy = f64::from(kernel.shape?.occupancy_pct).max(0.0) / 100.0;
+    let threads = kernel.threads_per_block().max(1) as f64;
+    let resident = (occupancy * f64::from(threads_per_sm) / threads).round();
+    let per_wave = resident * f64::from(device.sm_count);
+    (per_wave > 0.0).then(|| kernel.blocks() as f64 / per_wave)
+}

@@ -1,0 +1,105 @@
+//! K05: kernels that only move data reach a small part of the memory's bandwidth.
+
+use super::facts::{Direction, Facts, Kernel};
+use super::finding::{Action, Category, Confidence, Found};
+use super::hardware;
+use super::k02_coarse_threads::is_elementwise;
+use super::rule::{Detect, Limits, Rule, Side, limit, page};
+use super::text::time;
+use crate::kernels::short_name;
+
+pub(super) const RULE: Rule = Rule {
+    id: "K05",
+    title: "poor use of memory bandwidth",
+    category: Category::Kernel,
+    side: Side::Device,
+    confidence: Confidence::Medium,
+    limits: &[
+        limit("peak_pct", 40.0, "below this share of the memory's bandwidth, percent"),
+        limit("good_pct", 80.0, "share that a good kernel reaches, percent"),
+        limit("kernel_ns", 20_000.0, "shorter kernels are bound by latency"),
+        limit("time_pct", 1.0, "time of such kernels, percent of the window"),
+    ],
+    page: page!("K05"),
+    detect: Detect::Rank(detect),
+};
+
+/// A row, its duration and what it achieves, GB/s.
+type Achieved = (u32, i64, f64);
+
+fn detect(rank: &Facts<'_>, limits: &Limits<'_>) -> Option<Found> {
+    let device = *rank.scope.devices().first()?;
+    let peak = hardware::peak(&rank.device_info(device)?.name)?.memory_gb_per_s;
+    let kernels = rank.compute_kernels().filter_map(|kernel| {
+        let moved = moved_bytes(rank, kernel)?;
+        Some((kernel.row, kernel.duration, moved as f64 / kernel.duration.max(1) as f64))
+    });
+    let copies = rank.copies().iter().filter(|copy| copy.direction == Direction::OnDevice);
+    let copies = copies.filter(|copy| copy.bytes > 0).map(|copy| {
+        let duration = rank.duration(copy.row);
+        // Each byte is read and written.
+        (copy.row, duration, 2.0 * copy.bytes as f64 / duration.max(1) as f64)
+    });
+    let is_slow = |(_, duration, rate): &Achieved| {
+        *duration >= limits.ns("kernel_ns") && *rate < limits.of("peak_pct") / 100.0 * peak
+    };
+    let slow: Vec<Achieved> = kernels.chain(copies).filter(is_slow).collect();
+    let time_ns: i64 = slow.iter().map(|(_, duration, _)| duration).sum();
+    let share = rank.share(time_ns);
+    let worst = slow.iter().max_by_key(|(row, duration, _)| (*duration, *row))?;
+    if share < limits.of("time_pct") {
+        return None;
+    }
+    let good = limits.of("good_pct") / 100.0 * peak;
+    let lost = |(_, duration, rate): &Achieved| *duration as f64 * (1.0 - rate / good).max(0.0);
+    let high: f64 = slow.iter().map(lost).sum();
+    let what = format!(
+        "{} achieves {:.0} of {peak:.0} GB/s; kernels and copies that reach less than {:.0} % take {} \
+         per step ({share:.1} % of the window).",
+        short_name(rank.name(worst.0)),
+        worst.2,
+        limits.of("peak_pct"),
+        time(rank.per_step(time_ns))
+    );
+    let advice = "Look at strides (Input Strides tells what is not contiguous), at coalescing and \
+                  vector width, and at the type: half as many bytes take half as long.";
+    let rows: Vec<u32> = slow.iter().map(|(row, ..)| *row).collect();
+    let factor = 1.0 - high / time_ns.max(1) as f64;
+    let edits = vec![rank.edit(rows.clone(), Action::Scale(factor))];
+    let found = Found::new(what, advice)
+        .number("worst_gb_per_s", worst.2)
+        .number("peak_gb_per_s", peak)
+        .number("time_per_step_ns", rank.per_step(time_ns) as f64);
+    Some(found.shown_by(rank.proofs(rows)).saves(high as i64, edits))
+}
+
+/// Operators that read their inputs and write as much as the largest.
+const MOVERS: [&str; 4] = ["aten::copy_", "aten::cat", "aten::clone", "aten::contiguous"];
+
+/// Bytes read and written at least, if the operator's tensors are known and it only moves them.
+fn moved_bytes(rank: &Facts<'_>, kernel: &Kernel) -> Option<u64> {
+    let is_simple =
+        is_elementwise(rank.name(kernel.row)) && !rank.name(kernel.row).contains("educe");
+    if !is_simple && !MOVERS.contains(&rank.owner_name(kernel)) {
+        return None;
+    }
+    let tensors = rank.shapes.get(&(rank.rank(), kernel.owner?))?;
+    let sizes = tensors.dims.iter().zip(&tensors.types).filter(|(dims, _)| !dims.is_empty());
+    let bytes: Vec<u64> =
+        sizes.filter_map(|(dims, of)| Some(dims.iter().product::<u64>() * width(of)?)).collect();
+    let largest = bytes.iter().max()?;
+    Some(bytes.iter().sum::<u64>() + largest)
+}
+
+/// Bytes of an element of a type as PyTorch writes it.
+fn width(of: &str) -> Option<u64> {
+    match of {
+        "double" | "long" | "long int" | "c10::complex<float>" => Some(8),
+        "float" | "int" => Some(4),
+        "c10::Half" | "c10::BFloat16" | "short" => Some(2),
+        "bool" | "unsigned char" | "signed char" | "c10::Float8_e4m3fn" | "c10::Float8_e5m2" => {
+            Some(1)
+        }
+        _ => None,
+    }
+}

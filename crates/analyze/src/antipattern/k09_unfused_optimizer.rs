@@ -1,0 +1,52 @@
+//! K09: the optimizer updates parameters one by one, with several kernels each.
+
+use super::facts::Facts;
+use super::finding::{Action, Category, Confidence, Found};
+use super::rule::{Detect, Limits, Rule, Side, limit, page};
+use super::text::time;
+
+pub(super) const RULE: Rule = Rule {
+    id: "K09",
+    title: "unfused optimizer",
+    category: Category::Kernel,
+    side: Side::Host,
+    confidence: Confidence::High,
+    limits: &[
+        limit("kernels", 32.0, "kernels of one optimizer step above which it is not fused"),
+        limit("fused_kernels", 8.0, "kernels of a fused or foreach one"),
+    ],
+    page: page!("K09"),
+    detect: Detect::Rank(detect),
+};
+
+fn detect(rank: &Facts<'_>, limits: &Limits<'_>) -> Option<Found> {
+    let regions = rank.outermost_named(|name| {
+        name.starts_with("Optimizer.step#") || name.contains("_single_tensor_")
+    });
+    let kernels = |row: u32| rank.attribution.rows(rank.tree, row).len();
+    let is_many = |row: &u32| kernels(*row) as f64 > limits.of("kernels");
+    let single = rank.names(|name| name.contains("_single_tensor_"));
+    let is_single = |row: &u32| rank.is_named(&single, *row);
+    let many: Vec<u32> = regions.into_iter().filter(|row| is_many(row) || is_single(row)).collect();
+    let count: usize = many.iter().map(|row| kernels(*row)).sum();
+    if count == 0 {
+        return None;
+    }
+    let host_ns = rank.total(&many);
+    let each = count / many.len();
+    let keep = (limits.of("fused_kernels") / each as f64).min(1.0);
+    let what = format!(
+        "{} launches {each} kernels each time, {} of the host per step; a fused one needs about {:.0}.",
+        rank.name(many[0]),
+        time(rank.per_step(host_ns)),
+        limits.of("fused_kernels")
+    );
+    let advice = "Construct the optimizer with fused=True or foreach=True, or use apex's or \
+                  FBGEMM's fused variant.";
+    let edits = vec![rank.edit(rank.whole(&many), Action::Scale(keep))];
+    let found = Found::new(what, advice)
+        .number("kernels_each", each as f64)
+        .number("host_per_step_ns", rank.per_step(host_ns) as f64);
+    let high = (host_ns as f64 * (1.0 - keep)) as i64;
+    Some(found.shown_by(rank.proofs(many)).saves(high, edits))
+}

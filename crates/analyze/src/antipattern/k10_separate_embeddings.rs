@@ -1,0 +1,63 @@
+//! K10: each embedding table is looked up by a kernel of its own.
+
+use std::collections::BTreeMap;
+
+use super::facts::{Facts, Kernel};
+use super::finding::{Action, Category, Confidence, Found};
+use super::l01_tiny_kernels::host_rows;
+use super::m07_imbalance::{is_backward, is_embedding};
+use super::rule::{Detect, Limits, Rule, Side, limit, page};
+use super::text::time;
+
+pub(super) const RULE: Rule = Rule {
+    id: "K10",
+    title: "a kernel per embedding table",
+    category: Category::Kernel,
+    side: Side::Host,
+    confidence: Confidence::Medium,
+    limits: &[limit("kernels_per_step", 8.0, "fewest lookups or updates of one shape per step")],
+    page: page!("K10"),
+    detect: Detect::Rank(detect),
+};
+
+/// Parts of the names of kernels that serve many tables at once.
+const BATCHED: [&str; 5] = ["split_embedding", "batched", "tbe", "codegen", "grouped"];
+
+fn detect(rank: &Facts<'_>, limits: &Limits<'_>) -> Option<Found> {
+    let is_one = |kernel: &&Kernel| {
+        let name = rank.name(kernel.row);
+        is_embedding(name) && !BATCHED.iter().any(|part| name.contains(part))
+    };
+    // The block of threads follows from the width of the rows.
+    let mut groups: BTreeMap<(bool, Option<[u32; 3]>), Vec<&Kernel>> = BTreeMap::new();
+    for kernel in rank.compute_kernels().filter(is_one) {
+        let block = kernel.shape.map(|shape| shape.block);
+        groups.entry((is_backward(rank, kernel), block)).or_default().push(kernel);
+    }
+    groups.retain(|_, kernels| rank.count_per_step(kernels.len()) >= limits.of("kernels_per_step"));
+    let kernels: Vec<&Kernel> = groups.into_values().flatten().collect();
+    let rows: Vec<u32> = kernels.iter().map(|kernel| kernel.row).collect();
+    let calls: Vec<u32> = rows.iter().filter_map(|row| rank.scope.links().call(*row)).collect();
+    if rows.is_empty() {
+        return None;
+    }
+    // From launch to launch, less what the device works: at most a step's worth of each table.
+    let owners: Vec<u32> = calls
+        .iter()
+        .map(|call| rank.tree.operator(rank.scope.trace, *call).unwrap_or(*call))
+        .collect();
+    let lost = (rank.total(&owners) - rank.total(&rows)).max(0);
+    let per_step = rank.count_per_step(rows.len());
+    let what = format!(
+        "{per_step:.0} kernels per step look up or update one embedding table each; their operators \
+         take the host {} per step, the kernels {}.",
+        time(rank.per_step(rank.total(&owners))),
+        time(rank.per_step(rank.total(&rows)))
+    );
+    let advice = "Use table-batched embeddings: torchrec's EmbeddingBagCollection or FBGEMM's \
+                  SplitTableBatchedEmbeddingBagsCodegen, with the optimizer fused into the backward.";
+    let behind_first = calls.get(1..).unwrap_or_default();
+    let edits = vec![rank.edit(host_rows(rank, behind_first), Action::Scale(0.0))];
+    let found = Found::new(what, advice).number("kernels_per_step", per_step);
+    Some(found.shown_by(rank.proofs(rows)).saves(lost, edits))
+}

@@ -1,0 +1,129 @@
+//! L03: a region that launches the same kernels every step and is bound by launching them.
+
+use std::collections::BTreeMap;
+use std::hash::{DefaultHasher, Hash, Hasher};
+
+use trace::store::{Kind, StringId};
+
+use super::facts::{Facts, is_synchronization};
+use super::finding::{Action, Category, Confidence, Found};
+use super::rule::{Detect, Limits, Rule, Side, limit, page};
+use super::text::time;
+
+pub(super) const RULE: Rule = Rule {
+    id: "L03",
+    title: "region for a CUDA graph",
+    category: Category::Launch,
+    side: Side::Host,
+    confidence: Confidence::Medium,
+    limits: &[
+        limit("same_pct", 90.0, "runs with the same kernels and grids, percent"),
+        limit("kernels", 20.0, "fewest kernels of the region"),
+        limit("graph_launch_ns", 10_000.0, "what launching a graph takes on the host"),
+        limit("graph_node_ns", 100.0, "what each of its nodes adds"),
+    ],
+    page: page!("L03"),
+    detect: Detect::Rank(detect),
+};
+
+/// The runs of one region.
+struct Region {
+    rows: Vec<u32>,
+    kernels: usize,
+    host_ns: i64,
+    device_ns: i64,
+}
+
+fn detect(rank: &Facts<'_>, limits: &Limits<'_>) -> Option<Found> {
+    let mut regions: Vec<Region> =
+        candidates(rank).into_values().filter_map(|rows| region(rank, rows, limits)).collect();
+    let gain = |region: &Region| {
+        let graph =
+            limits.of("graph_launch_ns") + limits.of("graph_node_ns") * region.kernels as f64;
+        (region.host_ns - graph as i64 * region.rows.len() as i64).max(0)
+    };
+    regions.retain(|region| gain(region) > 0);
+    let best = regions.iter().max_by_key(|region| (gain(region), region.rows.first()))?;
+    let runs = best.rows.len() as i64;
+    let what = format!(
+        "{} launches the same {} kernels with the same grids each time; the host takes {} for it, \
+         the device {}.",
+        rank.name(best.rows[0]),
+        best.kernels,
+        time(best.host_ns / runs),
+        time(best.device_ns / runs)
+    );
+    let advice = "Capture it with CUDA graphs (torch.cuda.graph, make_graphed_callables, or \
+                  torch.compile(mode=\"reduce-overhead\")): dense MLPs with their all-reduce are \
+                  good candidates; leave embeddings of changing sizes outside.";
+    let share = gain(best) as f64 / best.host_ns.max(1) as f64;
+    let edits = vec![rank.edit(rank.whole(&best.rows), Action::Scale(1.0 - share))];
+    let found = Found::new(what, advice)
+        .number("kernels", best.kernels as f64)
+        .number("runs_per_step", rank.count_per_step(best.rows.len()))
+        .number("host_ns", (best.host_ns / runs) as f64)
+        .number("device_ns", (best.device_ns / runs) as f64);
+    Some(found.shown_by(rank.proofs(best.rows.iter().copied())).saves(gain(best), edits))
+}
+
+/// Annotations and outermost operators of the window by name, those that run in several steps.
+fn candidates(rank: &Facts<'_>) -> BTreeMap<StringId, Vec<u32>> {
+    let trace = rank.scope.trace;
+    let mut named: BTreeMap<StringId, Vec<u32>> = BTreeMap::new();
+    for row in &rank.tree.nodes {
+        let is_outermost = trace.kind(*row) == Kind::Operator
+            && !rank.tree.ancestors(*row).any(|around| trace.kind(around) == Kind::Operator);
+        let is_range = trace.kind(*row) == Kind::Annotation || is_outermost;
+        let is_step = trace.name(*row).starts_with("ProfilerStep#");
+        if is_range && !is_step && rank.scope.starts_inside(*row) {
+            named.entry(trace.slices.name[*row as usize]).or_default().push(*row);
+        }
+    }
+    let steps = rank.step_count();
+    named.retain(|_, rows| rows.len() > 1 && rows.len() as i64 >= steps);
+    named
+}
+
+fn region(rank: &Facts<'_>, rows: Vec<u32>, limits: &Limits<'_>) -> Option<Region> {
+    let mut hashes: BTreeMap<u64, usize> = BTreeMap::new();
+    let work = |row: &u32| rank.attribution.rows(rank.tree, *row);
+    let kernels = work(rows.first()?).len();
+    if (kernels as f64) < limits.of("kernels") {
+        return None;
+    }
+    for row in &rows {
+        *hashes.entry(hash(rank, work(row))).or_default() += 1;
+    }
+    let same = hashes.values().max().copied().unwrap_or_default();
+    let is_same = 100.0 * same as f64 / rows.len() as f64 >= limits.of("same_pct");
+    if !is_same || rows.iter().any(|row| is_unfit(rank, *row)) {
+        return None;
+    }
+    let host_ns = rank.total(&rows);
+    let device_ns = rows.iter().map(|row| rank.total(work(row))).sum();
+    (host_ns > device_ns).then_some(Region { rows, kernels, host_ns, device_ns })
+}
+
+/// Names and grids of device work, in the order of launches.
+fn hash(rank: &Facts<'_>, work: &[u32]) -> u64 {
+    let slices = &rank.scope.trace.slices;
+    let mut hasher = DefaultHasher::new();
+    for row in work {
+        slices.name[*row as usize].hash(&mut hasher);
+        slices.launch_shape.get(*row).map(|shape| shape.grid).hash(&mut hasher);
+        slices.bytes.get(*row).hash(&mut hasher);
+    }
+    hasher.finish()
+}
+
+/// What a graph cannot hold: waits of the host, copies to it, and graphs that are there already.
+fn is_unfit(rank: &Facts<'_>, row: u32) -> bool {
+    let is_bad = |row: &u32| {
+        let name = rank.name(*row);
+        let is_call = rank.scope.trace.kind(*row).is_call();
+        is_call && (is_synchronization(name) || name.contains("GraphLaunch"))
+    };
+    let copies_out = |row: &u32| rank.name(*row).contains("DtoH");
+    rank.tree.subtree(row).iter().any(is_bad)
+        || rank.attribution.rows(rank.tree, row).iter().any(copies_out)
+}

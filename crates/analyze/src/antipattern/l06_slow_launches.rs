@@ -1,0 +1,89 @@
+//! L06: some launches take far longer than the others.
+
+use std::collections::BTreeSet;
+
+use super::facts::Facts;
+use super::finding::{Action, Category, Confidence, Found};
+use super::rule::{Detect, Limits, Rule, Side, limit, page};
+use super::text::time;
+use crate::interval;
+
+pub(super) const RULE: Rule = Rule {
+    id: "L06",
+    title: "slow launches",
+    category: Category::Launch,
+    side: Side::Host,
+    confidence: Confidence::High,
+    limits: &[
+        limit("call_ns", 50_000.0, "a longer launch is slow"),
+        limit("excess_pct", 1.0, "time beyond that of all slow launches, percent of the window"),
+    ],
+    page: page!("L06"),
+    detect: Detect::Rank(detect),
+};
+
+/// Calls and overheads that hold other launches up.
+const HOLDS: [&str; 7] = [
+    "cudaMalloc",
+    "cudaFree",
+    "cuMem",
+    "ModuleLoad",
+    "Module Loading",
+    "LibraryLoad",
+    "Lazy Function",
+];
+
+fn detect(rank: &Facts<'_>, limits: &Limits<'_>) -> Option<Found> {
+    let slowest = limits.ns("call_ns");
+    let mut known = BTreeSet::new();
+    let has_steps = !rank.scope.window.steps.is_empty();
+    let launches: Vec<u32> = rank
+        .calls_named(|name| name.contains("LaunchKernel"))
+        .into_iter()
+        // A launch into a full queue waits for the device.
+        .filter(|call| !rank.is_queue_full(rank.start(*call)))
+        // The first launch of a kernel loads its code.
+        .filter(|call| {
+            let work = rank.scope.links().work(*call).first();
+            let name = work.map(|work| rank.scope.trace.slices.name[*work as usize]);
+            !name.is_none_or(|name| known.insert(name)) || has_steps
+        })
+        .collect();
+    let mut durations: Vec<i64> = launches.iter().map(|call| rank.duration(*call)).collect();
+    durations.sort_unstable();
+    let p99 = *durations.get((durations.len() * 99).div_ceil(100).checked_sub(1)?)?;
+    let usual = durations[durations.len() / 2];
+    let slow: Vec<u32> =
+        launches.into_iter().filter(|call| rank.duration(*call) > slowest).collect();
+    let excess: i64 = slow.iter().map(|call| rank.duration(*call) - slowest).sum();
+    let share = rank.share(excess);
+    if p99 <= slowest || share < limits.of("excess_pct") {
+        return None;
+    }
+    let holds = rank.names(|name| HOLDS.iter().any(|part| name.contains(part)));
+    let trace = rank.scope.trace;
+    let held = trace.rows().filter(|row| rank.is_named(&holds, *row));
+    let held = interval::union(held.map(|row| rank.scope.clipped(row)).collect());
+    let is_held = |call: &&u32| interval::length_within(&held, rank.scope.clipped(**call)) > 0;
+    let held_up = slow.iter().filter(is_held).count();
+    let what = format!(
+        "{} of {} launches take more than {} (99th percentile {}, median {}), {} in excess per \
+         step; {held_up} coincide with memory from the driver or code being loaded.",
+        slow.len(),
+        durations.len(),
+        time(slowest),
+        time(p99),
+        time(usual),
+        time(rank.per_step(excess))
+    );
+    let advice = "Warm up before measuring (CUDA_MODULE_LOADING=EAGER loads code early), keep the \
+                  allocator away from the driver (H07), and give the launching thread a core of \
+                  its own.";
+    let proofs = rank.proofs(slow.iter().copied());
+    let edits = vec![rank.edit(slow, Action::ShortenTo(usual))];
+    let found = Found::new(what, advice)
+        .number("p99_ns", p99 as f64)
+        .number("p50_ns", usual as f64)
+        .number("held_up", held_up as f64);
+    Some(found.shown_by(proofs).saves(excess, edits))
+}

@@ -1,0 +1,50 @@
+//! L07: short gaps between kernels that were launched long before.
+
+use super::facts::Facts;
+use super::finding::{Action, Category, Confidence, Found};
+use super::rule::{Detect, Limits, Rule, Side, limit, page};
+use super::text::{each, time};
+use crate::idle::{DeviceCause, Gap};
+
+pub(super) const RULE: Rule = Rule {
+    id: "L07",
+    title: "gaps between kernels",
+    category: Category::Launch,
+    side: Side::Device,
+    confidence: Confidence::High,
+    limits: &[
+        limit("idle_pct", 5.0, "all such gaps, percent of the window"),
+        limit("kernel_ns", 1_000.0, "what a device needs between two kernels at best"),
+    ],
+    page: page!("L07"),
+    detect: Detect::Rank(detect),
+};
+
+fn detect(rank: &Facts<'_>, limits: &Limits<'_>) -> Option<Found> {
+    let is_short = |gap: &&Gap| gap.cause == DeviceCause::KernelWait;
+    let gaps: Vec<&Gap> = rank.gaps().iter().filter(is_short).collect();
+    let devices = i64::from(rank.breakdown().device_count).max(1);
+    let idle_ns = gaps.iter().map(|gap| gap.idle_ns).sum::<i64>() / devices;
+    let share = rank.share(idle_ns);
+    if gaps.is_empty() || share < limits.of("idle_pct") {
+        return None;
+    }
+    let best = limits.ns("kernel_ns");
+    let lost: i64 = gaps.iter().map(|gap| (gap.idle_ns - best).max(0)).sum();
+    let mean = gaps.iter().map(|gap| gap.idle_ns).sum::<i64>() / gaps.len() as i64;
+    let what = format!(
+        "{} gaps per step of {} on average lie between kernels that were already launched: {share:.1} \
+         % of the window.",
+        each(rank.count_per_step(gaps.len())),
+        time(mean)
+    );
+    let advice = "Fuse kernels or replay them as a CUDA graph, which starts its nodes without the \
+                  queue; avoid event waits between kernels of one stream.";
+    let rows: Vec<u32> = gaps.iter().filter_map(|gap| gap.ending_row).collect();
+    let proofs = rank.proofs_of(gaps.iter().filter_map(|gap| Some((gap.ending_row?, gap.idle_ns))));
+    let edits = vec![rank.edit(rows, Action::CloseGap)];
+    let found = Found::new(what, advice)
+        .number("gaps_per_step", rank.count_per_step(gaps.len()))
+        .number("gap_mean_ns", mean as f64);
+    Some(found.shown_by(proofs).saves(lost / devices, edits))
+}

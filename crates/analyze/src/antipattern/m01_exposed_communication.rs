@@ -1,0 +1,78 @@
+//! M01: communication that no compute hides.
+
+use std::collections::BTreeMap;
+
+use super::facts::Facts;
+use super::finding::{Action, Category, Confidence, Found};
+use super::rule::{Detect, Limits, Rule, Side, limit, page};
+use super::text::time;
+use crate::classify::Class;
+use crate::interval;
+
+pub(super) const RULE: Rule = Rule {
+    id: "M01",
+    title: "exposed communication",
+    category: Category::Communication,
+    side: Side::Device,
+    confidence: Confidence::High,
+    limits: &[limit("exposed_pct", 10.0, "communication without compute, percent of the window")],
+    page: page!("M01"),
+    detect: Detect::Rank(detect),
+};
+
+fn detect(rank: &Facts<'_>, limits: &Limits<'_>) -> Option<Found> {
+    let exposed = rank.breakdown().exposed_communication_ns;
+    let share = rank.share(exposed);
+    if share < limits.of("exposed_pct") {
+        return None;
+    }
+    let compute = interval::union(rank.scope.spans(|_, class| class == Class::Compute));
+    let bare = |row: u32| {
+        let span = rank.scope.clipped(row);
+        span.1 - span.0 - interval::length_within(&compute, span)
+    };
+    let rows: Vec<u32> = communication(rank).collect();
+    let mut kinds: BTreeMap<String, i64> = BTreeMap::new();
+    for row in &rows {
+        *kinds.entry(kind(rank, *row)).or_default() += bare(*row);
+    }
+    let mut kinds: Vec<(String, i64)> = kinds.into_iter().collect();
+    kinds.sort_by_key(|(_, ns)| std::cmp::Reverse(*ns));
+    let most =
+        kinds.iter().take(2).map(|(name, ns)| format!("{name} {}", time(rank.per_step(*ns))));
+    let what = format!(
+        "Communication runs {} per step without compute ({share:.1} % of the window), most in {}.",
+        time(rank.per_step(exposed)),
+        most.collect::<Vec<_>>().join(" and ")
+    );
+    let advice = "Start it earlier or let independent work run beside it: gradient buckets \
+                  (bucket_cap_mb, gradient_as_bucket_view), the next batch's input exchange \
+                  (TrainPipelineSparseDist), all-to-all split from its wait; or move less \
+                  (quantised collectives, fewer bytes).";
+    let proofs = rank.proofs_of(rows.iter().map(|row| (*row, bare(*row))));
+    let found = Found::new(what, advice)
+        .number("exposed_per_step_ns", rank.per_step(exposed) as f64)
+        .number("exposed_pct", share);
+    let edits = vec![rank.edit(rows, Action::Overlap)];
+    Some(found.shown_by(proofs).saves(exposed, edits))
+}
+
+/// Rows of communication kernels in the window.
+pub(super) fn communication<'a>(rank: &'a Facts<'_>) -> impl Iterator<Item = u32> + 'a {
+    let rows = rank.scope.device_rows.iter().zip(&rank.scope.classes);
+    rows.filter(|(_, class)| **class == Class::Communication).map(|(row, _)| *row)
+}
+
+/// The collective and its group, as far as they are known.
+fn kind(rank: &Facts<'_>, row: u32) -> String {
+    let strings = &rank.scope.trace.strings;
+    match rank.scope.trace.slices.collective.get(row) {
+        Some(known) => {
+            let group = strings.get(known.group_description);
+            let group = if group.is_empty() { strings.get(known.group) } else { group };
+            let name = strings.get(known.name);
+            if group.is_empty() { name.to_owned() } else { format!("{name} of group {group}") }
+        }
+        None => crate::kernels::short_name(rank.name(row)).to_owned(),
+    }
+}

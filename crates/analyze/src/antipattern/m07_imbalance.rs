@@ -1,0 +1,103 @@
+//! M07: ranks have unequal shares of the same kind of work.
+
+use super::facts::{Facts, JobFacts, Kernel};
+use super::finding::{Action, Category, Confidence, Found};
+use super::k06_tensor_cores_unused::is_product;
+use super::rule::{Detect, Limits, Rule, Side, limit, page};
+use super::text::time;
+
+pub(super) const RULE: Rule = Rule {
+    id: "M07",
+    title: "work spread unevenly over ranks",
+    category: Category::Communication,
+    side: Side::Device,
+    confidence: Confidence::High,
+    limits: &[
+        limit("ratio", 1.3, "the most any rank has, times the mean"),
+        limit("time_pct", 1.0, "the excess of that rank, percent of the window"),
+    ],
+    page: page!("M07"),
+    detect: Detect::Job(detect),
+};
+
+/// Whether a kernel is of a kind.
+type IsKind = fn(&Facts<'_>, &Kernel) -> bool;
+
+/// Kinds of work that a plan can move between ranks.
+const KINDS: [(&str, IsKind); 3] = [
+    ("embedding lookups", |rank, kernel| {
+        is_embedding(rank.name(kernel.row)) && !is_backward(rank, kernel)
+    }),
+    ("embedding updates", |rank, kernel| {
+        is_embedding(rank.name(kernel.row)) && is_backward(rank, kernel)
+    }),
+    ("matrix products", is_product),
+];
+
+/// Whether a kernel works on embedding tables, by its name.
+pub(super) fn is_embedding(name: &str) -> bool {
+    name.contains("mbedding") || name.contains("split_embed") || name.contains("_tbe_")
+}
+
+/// Whether a kernel of embeddings belongs to the backward pass.
+pub(super) fn is_backward(rank: &Facts<'_>, kernel: &Kernel) -> bool {
+    let is_named = |name: &str| {
+        ["ackward", "grad", "update_rows", "adagrad"].iter().any(|part| name.contains(part))
+    };
+    is_named(rank.name(kernel.row)) || is_named(rank.owner_name(kernel))
+}
+
+fn detect(job: &JobFacts<'_>, limits: &Limits<'_>) -> Vec<(Vec<u32>, Found)> {
+    if job.ranks.len() < 2 {
+        return Vec::new();
+    }
+    KINDS.iter().filter_map(|kind| uneven(job, *kind, limits)).collect()
+}
+
+fn uneven(
+    job: &JobFacts<'_>,
+    (name, is_kind): (&str, IsKind),
+    limits: &Limits<'_>,
+) -> Option<(Vec<u32>, Found)> {
+    let rows = |rank: &Facts<'_>| -> Vec<u32> {
+        rank.compute_kernels().filter(|kernel| is_kind(rank, kernel)).map(|k| k.row).collect()
+    };
+    let each: Vec<(Vec<u32>, i64)> = job
+        .ranks
+        .iter()
+        .map(|rank| {
+            let rows = rows(rank);
+            let ns = rank.total(&rows);
+            (rows, ns / rank.step_count())
+        })
+        .collect();
+    let mean = each.iter().map(|(_, ns)| ns).sum::<i64>() / each.len() as i64;
+    let most = (0..each.len()).max_by_key(|at| (each[*at].1, std::cmp::Reverse(*at)))?;
+    let (rank, (rows, ns)) = (&job.ranks[most], &each[most]);
+    let ratio = *ns as f64 / mean.max(1) as f64;
+    let excess = (ns - mean) * rank.step_count();
+    if ratio < limits.of("ratio") || rank.share(excess) < limits.of("time_pct") {
+        return None;
+    }
+    let least = each.iter().map(|(_, ns)| *ns).min().unwrap_or_default();
+    let what = format!(
+        "Rank {} has {} of {name} per step, {ratio:.1} times the mean of {}; the least any rank has \
+         is {}.",
+        rank.rank(),
+        time(*ns),
+        time(mean),
+        time(least)
+    );
+    let advice = "Shard by measured cost: move or split the largest tables of this rank \
+                  (row-wise, column-wise), and plan with pooling factors as they are.";
+    let share = mean as f64 / (*ns).max(1) as f64;
+    let edits = vec![rank.edit(rows.clone(), Action::Scale(share))];
+    let found = Found::new(what, advice)
+        .about(name)
+        .number("ratio", ratio)
+        .number("excess_per_step_ns", (ns - mean) as f64);
+    Some((
+        vec![rank.rank()],
+        found.shown_by(rank.proofs(rows.iter().copied())).saves(excess, edits),
+    ))
+}

@@ -1,0 +1,98 @@
+//! Trace quality as findings: what `quality` says of the recording, under the rules' ids. They
+//! come first, because they decide how far the others can be trusted.
+
+use super::facts::JobFacts;
+use super::finding::{Category, Confidence, Found, Proof, Severity};
+use super::rule::{Detect, Limits, Rule, Side, page};
+use crate::quality::{self, Issue};
+
+macro_rules! quality_rule {
+    ($name:ident, $id:literal, $title:literal, [$($issue:literal),*]) => {
+        pub(super) const $name: Rule = Rule {
+            id: $id,
+            title: $title,
+            category: Category::Quality,
+            side: Side::Device,
+            confidence: Confidence::High,
+            limits: &[],
+            page: page!($id),
+            detect: Detect::Job(|job, limits| found(job, limits, &[$($issue),*])),
+        };
+    };
+}
+
+quality_rule!(Q01, "Q01", "waits were not recorded", ["missing-sync-events"]);
+quality_rule!(
+    Q02,
+    "Q02",
+    "device work was lost",
+    ["lost-device-rows", "no-device-work", "no-events", "losses", "profiler-messages"]
+);
+quality_rule!(
+    Q03,
+    "Q03",
+    "clocks disagree",
+    ["clock-offset", "ranks-apart", "mixed-jobs", "mixed-steps"]
+);
+quality_rule!(
+    Q04,
+    "Q04",
+    "times that cannot be",
+    ["stream-overlaps", "absurd-durations", "zero-times", "bad-nesting"]
+);
+quality_rule!(Q05, "Q05", "the profiler slows the job", ["profiler-overhead"]);
+quality_rule!(Q06, "Q06", "too few or unsteady steps", ["few-steps", "unsteady-steps", "no-steps"]);
+quality_rule!(Q07, "Q07", "set-up in the window", ["warm-up"]);
+quality_rule!(
+    Q08,
+    "Q08",
+    "device work without an operator",
+    ["low-coverage", "orphans", "repeated-correlation-ids"]
+);
+quality_rule!(
+    Q09,
+    "Q09",
+    "details were not recorded",
+    ["no-shapes", "no-stacks", "missing-ranks", "duplicate-ranks"]
+);
+
+/// One finding for all issues of a rule's kinds.
+fn found(job: &JobFacts<'_>, _limits: &Limits<'_>, kinds: &[&str]) -> Vec<(Vec<u32>, Found)> {
+    let issues: Vec<&Issue> =
+        job.issues().iter().filter(|issue| kinds.contains(&issue.id)).collect();
+    let Some(worst) = issues.iter().min_by_key(|issue| issue.severity) else { return Vec::new() };
+    let mut ranks: Vec<u32> = issues.iter().filter_map(|issue| issue.rank).collect();
+    ranks.sort_unstable();
+    ranks.dedup();
+    let own: Vec<Issue> = issues.iter().map(|issue| (*issue).clone()).collect();
+    let whats: Vec<String> =
+        quality::by_kind(&own).into_iter().map(|kind| sentence(&kind.what)).collect();
+    let what = format!("{} Hurts: {}.", whats.join(" "), worst.matters);
+    let proofs = issues.iter().filter(|issue| !issue.place.is_empty()).take(5);
+    let proofs = proofs.map(|issue| Proof {
+        rank: issue.rank.unwrap_or_default(),
+        row: None,
+        name: issue.place.clone(),
+        within: Vec::new(),
+        source: None,
+        start_ns: None,
+        count: issue.count,
+        total_ns: 0,
+    });
+    let found = Found::new(what, sentence(worst.hint))
+        .about(worst.id)
+        .number("count", worst.count as f64)
+        .at_least(match worst.severity {
+            quality::Severity::Error => Severity::High,
+            quality::Severity::Warning => Severity::Medium,
+            quality::Severity::Info => Severity::Info,
+        });
+    vec![(ranks, found.shown_by(proofs.collect()))]
+}
+
+/// With a capital letter and a full stop.
+fn sentence(text: &str) -> String {
+    let mut letters = text.chars();
+    let first = letters.next().map_or_else(String::new, |first| first.to_uppercase().to_string());
+    format!("{first}{}.", letters.as_str().trim_end_matches('.'))
+}

@@ -1,0 +1,37 @@
+//! Numbers as words of a sentence. Knows no rule.
+
+/// `812 ns`, `1.50 µs`, `13.0 ms`, `4.21 s`; three digits.
+pub(super) fn time(ns: i64) -> String {
+    let ns = ns as f64;
+    let (value, unit) = match ns.abs() {
+        size if size < 1e3 => return format!("{ns:.0} ns"),
+        size if size < 1e6 => (ns / 1e3, "µs"),
+        size if size < 1e9 => (ns / 1e6, "ms"),
+        _ => (ns / 1e9, "s"),
+    };
+    let decimals = match value.abs() {
+        size if size < 9.995 => 2,
+        size if size < 99.95 => 1,
+        _ => 0,
+    };
+    format!("{value:.decimals$} {unit}")
+}
+
+/// `12 B`, `64 KiB`, `38 MiB`.
+pub(super) fn bytes(bytes: u64) -> String {
+    match bytes {
+        0..1024 => format!("{bytes} B"),
+        1024..1_048_576 => format!("{:.0} KiB", bytes as f64 / 1024.0),
+        1_048_576..1_073_741_824 => format!("{:.0} MiB", bytes as f64 / 1_048_576.0),
+        _ => format!("{:.1} GiB", bytes as f64 / 1_073_741_824.0),
+    }
+}
+
+/// A count per step: `3`, `0.5`.
+pub(super) fn each(count: f64) -> String {
+    if count.fract() == 0.0 || count >= 10.0 {
+        format!("{count:.0}")
+    } else {
+        format!("{count:.1}")
+    }
+}

@@ -1,0 +1,197 @@
+//! Every rule on the smallest trace that shows it, on one that just does not, and on real ones.
+
+use std::collections::BTreeSet;
+use std::path::{Path, PathBuf};
+
+use analyze::antipattern::{self, Report, Settings, Shapes, Tensors};
+use analyze::classify::ClassRule;
+use analyze::quality::Evidence;
+use analyze::{Classifier, Scope, WindowRule, attribution, tree};
+use serde_json::Value;
+use trace::open::{self, Request};
+use trace::store::{Job, Trace};
+
+use crate::fixture;
+
+fn find(job: &Job, window: WindowRule, settings: &Settings) -> Report {
+    let classifier = Classifier::new(ClassRule::Category);
+    let scope = |trace| Scope::new(trace, window, &classifier);
+    let scopes: Vec<Scope<'_>> = job.traces.iter().map(scope).collect();
+    let known: Vec<_> = scopes
+        .iter()
+        .map(|scope| {
+            let tree = tree::of(scope.trace);
+            let attribution = attribution::of(scope, &tree);
+            (tree, attribution)
+        })
+        .collect();
+    let evidence: Vec<Evidence<'_>> = scopes
+        .iter()
+        .zip(&known)
+        .map(|(scope, (tree, attribution))| Evidence { scope, tree, attribution })
+        .collect();
+    let mut shapes = Shapes::new();
+    for (trace, rows) in job.traces.iter().zip(antipattern::rows_with_shapes(&evidence)) {
+        shapes.extend(
+            rows.iter()
+                .zip(arguments(trace, &rows))
+                .map(|(row, tensors)| ((trace.rank, *row), tensors)),
+        );
+    }
+    antipattern::of(&scopes, &evidence, &shapes, settings).unwrap()
+}
+
+fn arguments(trace: &Trace, rows: &[u32]) -> Vec<Tensors> {
+    let of = |arguments: serde_json::Map<String, Value>| Tensors {
+        dims: serde_json::from_value(arguments.get("Input Dims").cloned().unwrap_or_default())
+            .unwrap_or_default(),
+        types: serde_json::from_value(arguments.get("Input type").cloned().unwrap_or_default())
+            .unwrap_or_default(),
+    };
+    open::arguments(trace, rows).unwrap().into_iter().map(of).collect()
+}
+
+/// The rules that found something; of those about the recording only the one asked for.
+fn rules_of(report: &Report, quality: &str) -> BTreeSet<String> {
+    let rules = report.findings.iter().map(|finding| finding.rule.clone());
+    rules.filter(|rule| !rule.starts_with('Q') || rule == quality).collect()
+}
+
+fn folder() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../../testdata/antipattern")
+}
+
+/// The report of a made-up trace, and the rules its header says are found.
+fn made_up(rule: &str, which: &str) -> (Report, BTreeSet<String>) {
+    let of_ranks = folder().join(format!("{rule}.{which}"));
+    let alone = folder().join(format!("{rule}.{which}.json"));
+    let path = if of_ranks.is_dir() { of_ranks } else { alone };
+    let files: Vec<PathBuf> = match path.is_dir() {
+        true => path.read_dir().unwrap().map(|file| file.unwrap().path()).collect(),
+        false => vec![path.clone()],
+    };
+    for file in files {
+        let lines = std::fs::read_to_string(&file).unwrap().lines().count();
+        assert!(lines <= 40, "{}: {lines} lines", file.display());
+    }
+    let job = open::read(&Request { paths: vec![path.clone()], threads: 1 }).unwrap();
+    assert!(job.traces.iter().all(|trace| trace.losses.is_empty()), "{}", path.display());
+    let header = &job.traces[0].header.rest;
+    let finds = header["finds"].as_array().unwrap().iter();
+    let finds = finds.map(|rule| rule.as_str().unwrap().to_owned()).collect();
+    let settings = header.get("settings").cloned().unwrap_or(Value::Object(Default::default()));
+    let settings: Settings = serde_json::from_value(settings).unwrap();
+    (find(&job, WindowRule::Steps, &settings), finds)
+}
+
+#[test]
+fn every_rule_fires_on_its_trace_and_is_silent_on_the_near_miss() {
+    for rule in antipattern::rules().map(|rule| rule.id) {
+        let (report, finds) = made_up(rule, "fires");
+        assert_eq!(rules_of(&report, rule), finds, "{rule}.fires");
+        assert!(finds.contains(rule), "{rule}.fires");
+        let (report, finds) = made_up(rule, "quiet");
+        assert_eq!(rules_of(&report, rule), finds, "{rule}.quiet");
+        assert!(!finds.contains(rule), "{rule}.quiet");
+    }
+}
+
+#[test]
+fn a_finding_has_evidence_and_no_saving_above_its_rows() {
+    for rule in antipattern::rules().map(|rule| rule.id) {
+        let (report, _) = made_up(rule, "fires");
+        for finding in &report.findings {
+            let name = format!("{rule}.fires: {}", finding.rule);
+            assert!(!finding.what.is_empty() && !finding.advice.is_empty(), "{name}");
+            assert!(finding.key.starts_with(&finding.rule), "{name}");
+            let Some(saving) = finding.saving else { continue };
+            let is_ordered = 0 <= saving.low_ns
+                && saving.low_ns <= saving.mid_ns
+                && saving.mid_ns <= saving.high_ns;
+            assert!(is_ordered && saving.high_ns <= report.step_ns, "{name}: {saving:?}");
+        }
+    }
+}
+
+#[test]
+fn no_trace_stands_for_a_rule_that_is_not_there() {
+    let ids: Vec<&str> = antipattern::rules().map(|rule| rule.id).collect();
+    for entry in folder().read_dir().unwrap() {
+        let name = entry.unwrap().file_name().into_string().unwrap();
+        let (id, rest) = name.split_once('.').unwrap();
+        let is_known =
+            ids.contains(&id) && (rest.starts_with("fires") || rest.starts_with("quiet"));
+        assert!(is_known || name == "README.md", "{name}");
+    }
+}
+
+/// All rules that find something in a real trace, with everything recorded as the window.
+fn check(name: &str, expected: &[&str]) {
+    let Some(job) = fixture::job(name) else { return };
+    let report = find(&job, WindowRule::All, &Settings::default());
+    let found: BTreeSet<&str> = report.findings.iter().map(|one| one.rule.as_str()).collect();
+    let expected: BTreeSet<&str> = expected.iter().copied().collect();
+    assert_eq!(found, expected, "{name}");
+}
+
+#[test]
+fn dlrm_on_eight_ranks_launches_tiny_kernels_and_waits_for_rank_seven() {
+    let rules = [
+        "C01", "H01", "H02", "K01", "K09", "L01", "L04", "M01", "M02", "M06", "Q01", "Q06", "Q08",
+        "Q09",
+    ];
+    check("dlrm8/dlrm_kineto.tar.gz", &rules);
+    let Some(job) = fixture::job("dlrm8/dlrm_kineto.tar.gz") else { return };
+    let report = find(&job, WindowRule::All, &Settings::default());
+    let of = |rule: &str| report.findings.iter().find(|one| one.rule == rule).unwrap();
+    assert_eq!(of("M06").ranks, [7]);
+    assert!(of("H02").what.contains("num_workers=0"), "{}", of("H02").what);
+    // Ranks wait for each other: without transfers a step is hardly shorter.
+    let saving = of("M01").saving.unwrap();
+    assert!(saving.mid_ns * 10 < saving.high_ns, "{saving:?}");
+}
+
+#[test]
+fn each_real_trace_has_what_it_is_known_for_and_nothing_else() {
+    let alexnet = "alexnet/benchmark_result_2869224_1695835535_trace.json.gz";
+    check(alexnet, &["C01", "H01", "H06", "K06", "Q02", "Q06", "Q07", "Q09"]);
+    let simple_add = "simple_add/benchmark_result_493459_1694039959_trace.json.gz";
+    check(simple_add, &["C01", "H01", "H06", "K06", "Q02", "Q06", "Q07", "Q09"]);
+    // Its cudaFree is warm-up: no H07.
+    let linear = ["C06", "H01", "K01", "K06", "L01", "Q01", "Q06", "Q07", "Q09"];
+    check("linear/linear_kineto.json.gz", &linear);
+    check("nccl/nccl_data.json.gz", &["H01", "K04", "K12", "L02", "Q01", "Q06", "Q09"]);
+    let sampled = "timeline_sampled/sampled_rank-0.json.gz";
+    check(sampled, &["C01", "M01", "M02", "Q06", "Q09"]);
+}
+
+#[test]
+fn control_and_test_differ_in_data_movement_and_exposed_communication() {
+    let control = ["C01", "H05", "H09", "K04", "L03", "L04", "M01", "M02", "Q01", "Q09"];
+    check("trace_diff/control.json.gz", &control);
+    let test = [
+        "C01", "C05", "H05", "H09", "K04", "K06", "L02", "L03", "L04", "M02", "Q01", "Q04", "Q06",
+        "Q08", "Q09",
+    ];
+    check("trace_diff/test.json.gz", &test);
+    let Some(job) = fixture::job("trace_diff/control.json.gz") else { return };
+    let report = find(&job, WindowRule::All, &Settings::default());
+    let number = |rule: &str, name: &str| {
+        let finding = report.findings.iter().find(|one| one.rule == rule).unwrap();
+        finding.numbers.iter().find(|number| number.name == name).unwrap().value
+    };
+    assert_eq!(number("M01", "exposed_pct"), 18.897);
+    // 24 of its 30 scalar reads are of the device, in six steps.
+    assert_eq!(number("H05", "reads_per_step"), 4.0);
+    assert!((number("H09", "queries_per_step") - 617.0).abs() < 1.0);
+}
+
+#[test]
+fn a_device_that_is_always_busy_gets_no_advice_for_the_host() {
+    let Some(job) = fixture::job("trace_diff/test.json.gz") else { return };
+    let report = find(&job, WindowRule::All, &Settings::default());
+    let host = report.findings.iter().filter(|one| one.rule == "C01" || one.rule == "H05");
+    for finding in host {
+        assert!(finding.held_back.is_some() && finding.saving.is_none(), "{}", finding.rule);
+    }
+}

@@ -1,0 +1,285 @@
+//! `rowmill trace findings`: what wastes time, what a step would gain, what to change.
+
+use std::fs;
+use std::path::Path;
+use std::process::ExitCode;
+
+use analyze::Scope;
+use analyze::antipattern::{
+    self, Confidence, Finding, Report, Settings, Severity, Shapes, Tensors,
+};
+use analyze::quality::Evidence;
+use serde::Serialize;
+use serde_json::Value;
+
+use super::{Look, summary};
+use crate::args::{FailOn, Format};
+use crate::error::{EXIT_FOUND, Error};
+use crate::render;
+use crate::sheet;
+
+mod sarif;
+
+/// Letters of a line of text.
+const WIDTH: usize = 96;
+
+/// Runs the command; exit code 3 if something as severe as `fail_on` was found.
+pub fn run(
+    look: &Look<'_>,
+    rules: Option<&Path>,
+    fail_on: Option<FailOn>,
+) -> Result<ExitCode, Error> {
+    let settings = settings(rules)?;
+    let report = find(look, &settings)?;
+    put(look, &report)?;
+    let worst = report.findings.iter().map(|finding| finding.severity).min();
+    let limit = fail_on.map(|limit| match limit {
+        FailOn::Critical => Severity::Critical,
+        FailOn::High => Severity::High,
+        FailOn::Medium => Severity::Medium,
+        FailOn::Info => Severity::Info,
+    });
+    let is_over = worst.zip(limit).is_some_and(|(worst, limit)| worst <= limit);
+    Ok(if is_over { ExitCode::from(EXIT_FOUND) } else { ExitCode::SUCCESS })
+}
+
+/// The findings of traces, with the rules as they are.
+pub fn of(scopes: &[Scope<'_>], known: &summary::Known) -> Result<Report, Error> {
+    let evidence = known.evidence(scopes);
+    Ok(antipattern::of(scopes, &evidence, &shapes(&evidence), &Settings::default())?)
+}
+
+fn find(look: &Look<'_>, settings: &Settings) -> Result<Report, Error> {
+    let scopes = look.chosen.scopes();
+    let known = summary::Known::of(&scopes);
+    let evidence = known.evidence(&scopes);
+    Ok(antipattern::of(&scopes, &evidence, &shapes(&evidence), settings)?)
+}
+
+fn settings(path: Option<&Path>) -> Result<Settings, Error> {
+    let Some(path) = path else { return Ok(Settings::default()) };
+    let text = fs::read_to_string(path).map_err(Error::io(path, "read"))?;
+    toml::from_str(&text).map_err(|error| Error::RulesFile {
+        path: path.to_owned(),
+        reason: error.to_string().trim_end().replace('\n', "\n  "),
+    })
+}
+
+/// Sizes and types of the tensors of operators whose kernels take longest, as far as the files
+/// have them.
+fn shapes(ranks: &[Evidence<'_>]) -> Shapes {
+    let mut shapes = Shapes::new();
+    for (rank, rows) in ranks.iter().zip(antipattern::rows_with_shapes(ranks)) {
+        let trace = rank.scope.trace;
+        let is_off = trace.header.rest.get("record_shapes").and_then(Value::as_i64) == Some(0);
+        if is_off || rows.is_empty() {
+            continue;
+        }
+        // What cannot be read again only sharpens findings.
+        let Ok(arguments) = trace::open::arguments(trace, &rows) else { continue };
+        for (row, arguments) in rows.iter().zip(arguments) {
+            let tensors = tensors(arguments.get("Input Dims"), arguments.get("Input type"));
+            shapes.extend(tensors.map(|tensors| ((trace.rank, *row), tensors)));
+        }
+    }
+    shapes
+}
+
+fn tensors(dims: Option<&Value>, types: Option<&Value>) -> Option<Tensors> {
+    let sizes = |of: &Value| {
+        let sizes = of.as_array().map_or(&[][..], Vec::as_slice);
+        sizes.iter().filter_map(Value::as_u64).collect()
+    };
+    let dims: Vec<Vec<u64>> = dims?.as_array()?.iter().map(sizes).collect();
+    let named = types.and_then(Value::as_array).map_or(&[][..], Vec::as_slice);
+    let types = named.iter().map(|of| of.as_str().unwrap_or_default().to_owned()).collect();
+    Some(Tensors { dims, types })
+}
+
+fn put(look: &Look<'_>, report: &Report) -> Result<(), Error> {
+    let console = look.session.console;
+    let output = look.target.output;
+    if let Some(output) = output {
+        super::file::refuse_input(&look.chosen.job, output)?;
+    }
+    let text = match console.format {
+        Format::Csv | Format::Parquet => return sheet::put(console, &rows(report), look.target),
+        Format::Json => serde_json::to_string(report).map_err(Error::Json)?,
+        Format::Sarif => sarif::text(report, &look.chosen.job)?,
+        Format::Md => markdown(report),
+        Format::Table => for_people(report, look.target.top.unwrap_or(usize::MAX)),
+    };
+    sheet::deliver(output, |out| writeln!(out, "{text}").map_err(Error::Output))
+}
+
+/// A finding as a row.
+#[derive(Serialize)]
+struct Row<'a> {
+    rule: &'a str,
+    title: &'a str,
+    severity: Severity,
+    confidence: Confidence,
+    ranks: String,
+    saving_low_ns: Option<i64>,
+    saving_ns: Option<i64>,
+    saving_high_ns: Option<i64>,
+    saving_pct: Option<f64>,
+    what: &'a str,
+    advice: &'a str,
+    key: &'a str,
+}
+
+fn rows(report: &Report) -> Vec<Row<'_>> {
+    let row = |finding: &'_ Finding| {
+        let ranks: Vec<String> = finding.ranks.iter().map(u32::to_string).collect();
+        ranks.join(" ")
+    };
+    report
+        .findings
+        .iter()
+        .map(|finding| Row {
+            rule: &finding.rule,
+            title: &finding.title,
+            severity: finding.severity,
+            confidence: finding.confidence,
+            ranks: row(finding),
+            saving_low_ns: finding.saving.map(|saving| saving.low_ns),
+            saving_ns: finding.saving.map(|saving| saving.mid_ns),
+            saving_high_ns: finding.saving.map(|saving| saving.high_ns),
+            saving_pct: finding.saving.map(|saving| saving.mid_pct),
+            what: &finding.what,
+            advice: &finding.advice,
+            key: &finding.key,
+        })
+        .collect()
+}
+
+/// The page for people; the first `top` findings.
+fn for_people(report: &Report, top: usize) -> String {
+    let mut parts: Vec<String> = report.findings.iter().take(top).map(paragraph).collect();
+    if parts.is_empty() {
+        parts.push("nothing was found".to_owned());
+    }
+    let hidden = report.findings.len().saturating_sub(top);
+    if hidden > 0 {
+        parts.push(format!("{hidden} more without --top"));
+    }
+    parts.push(footer(report));
+    parts.join("\n\n")
+}
+
+fn paragraph(finding: &Finding) -> String {
+    let mut lines = vec![heading(finding)];
+    lines.extend(wrapped(&finding.what));
+    lines.extend(wrapped(&format!("→ {}", finding.advice)));
+    if let Some(source) = finding.proofs.iter().find_map(|proof| proof.source.as_deref()) {
+        lines.push(format!("    at {source}"));
+    }
+    lines.join("\n")
+}
+
+fn heading(finding: &Finding) -> String {
+    let severity = severity(finding.severity);
+    let saving = finding.saving.map_or_else(String::new, |saving| {
+        let nanos = |ns: i64| render::nanos(ns as f64);
+        format!(
+            " · saves {} per step ({:.1} %; {} to {})",
+            nanos(saving.mid_ns),
+            saving.mid_pct,
+            nanos(saving.low_ns),
+            nanos(saving.high_ns)
+        )
+    });
+    let confidence = match finding.confidence {
+        Confidence::High => "",
+        Confidence::Medium => " · likely",
+        Confidence::Low => " · perhaps",
+    };
+    format!("{severity} {} {}{saving}{confidence}", finding.rule, finding.title)
+}
+
+fn severity(severity: Severity) -> &'static str {
+    match severity {
+        Severity::Critical => "critical",
+        Severity::High => "high    ",
+        Severity::Medium => "medium  ",
+        Severity::Info => "info    ",
+    }
+}
+
+fn footer(report: &Report) -> String {
+    let step = render::nanos(report.step_ns as f64);
+    let mut lines = vec![format!(
+        "{} findings in {} steps of {step} (mean of the slowest rank)",
+        report.findings.len(),
+        report.step_count
+    )];
+    if let Some(joint) = report.joint_saving_ns {
+        let joint = render::nanos(joint as f64);
+        lines.push(format!("savings do not add up: all remedies together save {joint} per step"));
+    }
+    if !report.suppressed.is_empty() {
+        lines.push(format!("{} known findings are suppressed", report.suppressed.len()));
+    }
+    lines.push("rowmill explain RULE says how a rule works and what to change".to_owned());
+    lines.join("\n")
+}
+
+/// The most severe findings in few lines, quality aside: what other commands end with.
+pub fn top(report: &Report, count: usize) -> String {
+    let is_gain = |finding: &&Finding| finding.category != antipattern::Category::Quality;
+    let found: Vec<&Finding> = report.findings.iter().filter(is_gain).take(count).collect();
+    if found.is_empty() {
+        return "findings: none".to_owned();
+    }
+    let mut lines = vec![match count {
+        1 => "top finding".to_owned(),
+        _ => "top findings (all: rowmill trace findings)".to_owned(),
+    }];
+    for finding in found {
+        lines.push(format!("  {}", heading(finding)));
+        lines.extend(wrapped(&finding.what));
+    }
+    lines.join("\n")
+}
+
+/// A text in lines, set in.
+fn wrapped(text: &str) -> Vec<String> {
+    let mut lines = vec![String::from("   ")];
+    for word in text.split_whitespace() {
+        let last = lines.len() - 1;
+        let is_full = lines[last].chars().count() + 1 + word.chars().count() > WIDTH;
+        if is_full && lines[last].trim() != "" {
+            lines.push(format!("    {word}"));
+        } else {
+            lines[last] += " ";
+            lines[last] += word;
+        }
+    }
+    lines
+}
+
+fn markdown(report: &Report) -> String {
+    let mut lines = vec![
+        "| severity | rule | finding | saves per step | % |".to_owned(),
+        "| --- | --- | --- | --: | --: |".to_owned(),
+    ];
+    // Names of kernels may be any text.
+    let plain = |text: &str| text.replace('|', "\\|").replace('<', "&lt;").replace('\n', " ");
+    for finding in &report.findings {
+        let saving = finding.saving;
+        let nanos = saving.map_or("-".to_owned(), |one| render::nanos(one.mid_ns as f64));
+        let share = saving.map_or("-".to_owned(), |one| format!("{:.1}", one.mid_pct));
+        lines.push(format!(
+            "| {} | {} | **{}.** {} {} | {nanos} | {share} |",
+            severity(finding.severity).trim(),
+            finding.rule,
+            plain(&finding.title),
+            plain(&finding.what),
+            plain(&finding.advice)
+        ));
+    }
+    lines.push(String::new());
+    lines.extend(footer(report).lines().map(|line| format!("{line}  ")));
+    lines.join("\n")
+}

@@ -1,0 +1,73 @@
+//! Findings as SARIF 2.1.0, which code hosts show beside changes. Knows no rule.
+
+use analyze::antipattern::{self, Finding, Report, Severity};
+use serde_json::{Value, json};
+use trace::store::Job;
+
+use crate::error::Error;
+
+/// The document as text.
+pub fn text(report: &Report, job: &Job) -> Result<String, Error> {
+    let own =
+        report.findings.iter().filter(|one| !is_built_in(&one.rule)).map(
+            |finding| json!({"id": finding.rule, "shortDescription": {"text": finding.title}}),
+        );
+    let rules: Vec<Value> = antipattern::rules()
+        .map(|rule| {
+            json!({
+                "id": rule.id,
+                "name": rule.title,
+                "shortDescription": {"text": rule.title},
+                "help": {"text": rule.page, "markdown": rule.page},
+            })
+        })
+        .chain(own)
+        .collect();
+    let results: Vec<Value> = report.findings.iter().map(|one| result(one, job)).collect();
+    let driver = json!({
+        "name": "rowmill",
+        "version": env!("CARGO_PKG_VERSION"),
+        "rules": rules,
+    });
+    let document = json!({
+        "$schema": "https://json.schemastore.org/sarif-2.1.0.json",
+        "version": "2.1.0",
+        "runs": [{"tool": {"driver": driver}, "results": results}],
+    });
+    serde_json::to_string(&document).map_err(Error::Json)
+}
+
+fn is_built_in(rule: &str) -> bool {
+    antipattern::rules().any(|known| known.id == rule)
+}
+
+fn result(finding: &Finding, job: &Job) -> Value {
+    let level = match finding.severity {
+        Severity::Critical | Severity::High => "error",
+        Severity::Medium => "warning",
+        Severity::Info => "note",
+    };
+    let is_its = |rank: &u32| finding.ranks.is_empty() || finding.ranks.contains(rank);
+    let locations: Vec<Value> = job
+        .traces
+        .iter()
+        .filter(|trace| is_its(&trace.rank))
+        .map(|trace| {
+            let uri = trace.origin.path.display().to_string();
+            json!({"physicalLocation": {"artifactLocation": {"uri": uri}}})
+        })
+        .collect();
+    json!({
+        "ruleId": finding.rule,
+        "level": level,
+        "message": {"text": format!("{} {}", finding.what, finding.advice)},
+        "locations": locations,
+        "partialFingerprints": {"rowmill/key": finding.key},
+        "properties": {
+            "severity": finding.severity,
+            "confidence": finding.confidence,
+            "saving": finding.saving,
+            "ranks": finding.ranks,
+        },
+    })
+}
