@@ -26,7 +26,7 @@ class Timeline:
                             key=lambda one: one["ts"])
 
     def launch_of(self, work):
-        return self.launches.get(work["args"].get("correlation"))
+        return self.launches.get(work.get("args", {}).get("correlation"))
 
 
 def end(event):

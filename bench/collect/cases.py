@@ -46,14 +46,11 @@ def main():
         with collect.open_suite(arguments) as kept:
             if arguments.retry_failed:
                 kept.forget_failed()
-            try:
-                run_all(chosen, kept, device, arguments)
-            finally:
-                write_table(kept)
+            run_all(chosen, kept, device, arguments)
 
 
 def run_all(chosen, kept, device, arguments):
-    """All times before the first profile."""
+    """All times before the first profile; the table when they are there."""
     suite.say(f"cases: {len(chosen)} pairs on {device.kind}, none begun after {arguments.limit} s")
     kept.begin_stage("pairs", "cases", environment.describe(device), arguments.limit)
     scale = QUICK_SCALE if arguments.quick else 1.0
@@ -64,8 +61,9 @@ def run_all(chosen, kept, device, arguments):
                 if pair.only_cuda and device.kind != "cuda":
                     if not kept.has(run):
                         kept.skip(run, f"needs --device cuda: {pair.only_cuda}", **facts)
-                    continue
-                kept.perform(run, device, lambda: work(pair, variant, run, kept, device, scale), **facts)
+                else:
+                    kept.perform(run, device, lambda: work(pair, variant, run, kept, device, scale), **facts)
+        write_table(kept)
 
 
 class Step:

@@ -15,7 +15,9 @@ on with what is missing); a CPU may take an hour for each:
     report          none    report.py --write: README.md and steps.svg (no GPU is used)
 """
 import argparse
+import contextlib
 import pathlib
+import signal
 import subprocess
 import sys
 import time
@@ -32,6 +34,7 @@ STAGES = {
 }
 CPU_SECONDS = 3600
 INTERRUPTED = 130
+GRACE_SECONDS = 2
 
 
 def main():
@@ -43,6 +46,7 @@ def main():
     parser.add_argument("--stage", action="append", choices=list(STAGES), help="only this one; may be repeated")
     parser.add_argument("--retry-failed", action="store_true", help="run again what failed or found no memory")
     arguments = parser.parse_args()
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
     begin, worst = time.monotonic(), 0
     for stage in arguments.stage or STAGES:
         status = run(stage, arguments)
@@ -62,10 +66,15 @@ def run(stage, arguments):
         command = ["--device", arguments.device, "--out", str(arguments.out), "--seed", arguments.seed, *own,
                    "--limit", str(seconds)]
         command += ["--quick"] * arguments.quick + ["--retry-failed"] * arguments.retry_failed
+    process = subprocess.Popen([sys.executable, str(HERE / script), *command])
     try:
-        return subprocess.run([sys.executable, str(HERE / script), *command]).returncode
+        return process.wait()
     except KeyboardInterrupt:
-        # The stage got it too, and has kept what was finished.
+        # From a terminal the stage got it too; time to keep what was finished, and otherwise to be told.
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            process.wait(GRACE_SECONDS)
+        process.terminate()
+        process.wait()
         return INTERRUPTED
 
 

@@ -27,9 +27,9 @@ COLORS = {
     "embedding forward": "#1b7837", "embedding backward": "#7fbf7b", "products": "#2166ac", "products backward": "#92c5de",
     "conv": "#b2182b", "conv backward": "#f4a582", "norm": "#762a83", "softmax": "#c2a5cf", "index": "#8c510a",
     "index backward": "#d8b365", "concat": "#e08214", "copy to the device": "#35978f", "optimizer": "#4d4d4d",
-    "pool": "#c51b7d", "element-wise and other": "#a6a6a6",
+    "pool": "#c51b7d", "element-wise and other": "#a6a6a6", "outside of operators": "#737373",
+    "launched before the trace": "#252525",
 }
-OTHER_COLOR = "#737373"
 IDLE_COLOR = "#f0f0f0"
 PARTS_SHOWN = 4
 
@@ -236,9 +236,9 @@ def bar(row, y):
     out = [f'<text x="{LEFT - 8}" y="{y + 12}" text-anchor="end">{row.name}, B={row.batch}</text>',
            f'<rect x="{LEFT}" y="{y}" width="{WIDE}" height="{BAR}" fill="{IDLE_COLOR}"/>']
     x = float(LEFT)
-    for kind, part in sorted(row.parts(), key=lambda one: list(COLORS).index(one[0]) if one[0] in COLORS else 99):
+    for kind, part in sorted(row.parts(), key=lambda one: list(COLORS).index(one[0])):
         width = WIDE * share * part
-        out.append(f'<rect x="{x:.1f}" y="{y}" width="{width:.1f}" height="{BAR}" fill="{COLORS.get(kind, OTHER_COLOR)}">'
+        out.append(f'<rect x="{x:.1f}" y="{y}" width="{width:.1f}" height="{BAR}" fill="{COLORS[kind]}">'
                    f"<title>{kind}: {100 * share * part:.1f} %</title></rect>")
         x += width
     return out + [f'<text x="{LEFT + WIDE + 8}" y="{y + 12}">{100 * share:.0f} %, {row.step_us["median"] / 1e3:.1f} ms</text>']

@@ -14,6 +14,7 @@ import sys
 import tempfile
 import time
 import unittest
+import xml.etree.ElementTree
 
 import environment
 import activity
@@ -26,6 +27,7 @@ import measure
 import microbench
 import models
 import profiles
+import report
 import suite
 import torch
 
@@ -211,6 +213,17 @@ class Runs(Folder):
             self.add(kept, "b")
         self.assertEqual(self.statuses(), ({"a": "done", "b": "done"}, ["a.json.gz", "b.json.gz"]))
 
+    def test_a_run_that_ends_its_process_is_tried_twice(self):
+        ran = []
+        for attempt in range(3):
+            with self.suite() as kept:
+                self.add(kept, "a", lambda: ran.append("a"))
+                if attempt < 2:
+                    # As a crash leaves it.
+                    self.assertEqual(kept.content["runs"][0]["status"], "done")
+                    kept.record({"id": "a", "status": "running", "attempts": attempt + 1})
+        self.assertEqual((ran, self.statuses()[0]), (["a", "a"], {"a": "failed"}))
+
     def test_no_run_begins_after_the_limit(self):
         with self.assertRaises(suite.LimitReached), self.suite() as kept:
             kept.begin_stage("s", "collect", {}, 1)
@@ -326,6 +339,30 @@ class Traces(unittest.TestCase):
         text = f'{{"host_name": "box", "x": "{root}/bench/a.py(3): f", "traceName": "{root}/t.json"}}'.encode()
         clean = profiles.without_names(text).decode()
         self.assertEqual(json.loads(clean), {"x": "bench/a.py(3): f", "traceName": "trace.json"})
+
+
+class Report(Folder):
+    """A suite of a GPU as a table and a picture."""
+
+    def test_the_active_share_is_of_the_step_without_a_profiler(self):
+        made = Traces()
+        trace = made.text(
+            made.span("user_annotation", "ProfilerStep#2", 0, 400), made.span("cpu_op", "aten::bmm", 10, 20),
+            *made.launched("gemm", 15, 30, 40, 1), *made.launched("fill", 45, 90, 10, 2))
+        facts = models.Workload("dlrm-ddp", 512, "bags", 1).facts()
+        times = {"step_us": {"p5": 90.0, "median": 100.0, "p95": 120.0, "mean": 101.0}, "steps": 100}
+        with self.suite() as kept:
+            def add():
+                kept.add("times/x", "times.json", json.dumps(times).encode(), "step_times", **facts)
+                kept.add("times/x", "kineto.json.gz", trace, "kineto", steps=1, **facts)
+
+            kept.perform("times/x", MadeCuda(), add, **facts)
+            rows = [report.Row(kept, kept.files("step_times")[0])]
+            text, picture = report.provenance(kept) + report.tables(kept, rows), report.picture(rows)
+        self.assertIn("| dlrm-ddp L=1 bags | 512 | 0.10 (0.09–0.12) | 5,120,000 | 0.05 | 50 | 50 | 100 |", text)
+        self.assertIn("products 80, outside of operators 20", text)
+        self.assertIn("50 %, 0.1 ms", picture)
+        xml.etree.ElementTree.fromstring(picture)
 
 
 class Gpu(Folder):

@@ -21,6 +21,8 @@ SCHEMA = "rowmill-suite"
 VERSION = 1
 LIST = "suite.json"
 SIZE_MOST = 25_000_000
+# A run that takes its process with it is not tried for ever.
+ATTEMPTS_MOST = 2
 FINISHED = ("done", "skipped", "out_of_memory", "failed")
 
 
@@ -129,17 +131,24 @@ class Suite:
             return
         if self.limit and time.monotonic() > self.limit:
             raise LimitReached
+        attempts = 1 + sum(one["attempts"] for one in self.content["runs"] if one["id"] == run)
         kept = list(self.content["files"])
         begin = time.monotonic()
         status, reason, found = "done", None, {}
         try:
+            self.record({"id": run, **facts, "status": "running", "attempts": attempts})
+            if attempts > ATTEMPTS_MOST:
+                raise RuntimeError(f"{ATTEMPTS_MOST} processes ended in the middle of this run")
             found = work() or {}
         except Exception as error:
             self.content["files"] = kept
             status = "out_of_memory" if devices.is_out_of_memory(error) else "failed"
             reason = first_line(error)
         except BaseException:
+            # Interrupted by hand: as if it had not begun.
             self.content["files"] = kept
+            self.content["runs"] = [one for one in self.content["runs"] if one["id"] != run]
+            self.save()
             raise
         finally:
             device.forget()

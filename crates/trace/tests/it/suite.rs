@@ -14,7 +14,7 @@ use serde_json::Value;
 use trace::execution_trace;
 use trace::link::{self, Method};
 use trace::open::{self, Request};
-use trace::store::Trace;
+use trace::store::{Kind, Trace};
 
 use manifest::{File, Suite};
 
@@ -116,10 +116,11 @@ fn every_run_says_what_came_of_it() {
 fn every_kineto_trace_opens_and_has_its_steps() {
     let kinds = ["kineto", "kineto_of_execution_trace", "kineto_with_stacks", "case_trace"];
     each_trace(&kinds, |suite, file, trace| {
-        let rows = trace.rows();
-        let steps = rows.filter(|row| trace.name(*row).starts_with("ProfilerStep#")).count();
-        assert_eq!(Some(steps as u64), file.steps, "{}", file.path);
-        let kernels = trace.rows().filter(|row| trace.kind(*row) == trace::store::Kind::Kernel);
+        let of = |kind: Kind| trace.rows().filter(move |row| trace.kind(*row) == kind);
+        let steps =
+            of(Kind::Annotation).filter(|row| trace.name(*row).starts_with("ProfilerStep#"));
+        assert_eq!(Some(steps.count() as u64), file.steps, "{}", file.path);
+        let kernels = of(Kind::Kernel);
         assert_eq!(kernels.count() > 0, suite.device == "cuda", "{}", file.path);
         let has_frames = trace.slices.python.iter().next().is_some();
         assert_eq!(has_frames, file.kind == "kineto_with_stacks", "{}", file.path);
