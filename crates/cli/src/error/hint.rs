@@ -69,6 +69,7 @@ impl Error {
             | Self::NoSarif
             | Self::WhatIfTable
             | Self::NoSuchRank { .. }
+            | Self::TwoRecordings { .. }
             | Self::Measurement { .. }
             | Self::Analyze(_)
             | Self::Device(_)
