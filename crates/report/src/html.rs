@@ -27,6 +27,7 @@ const SCRIPT: &str = concat!(
     include_str!("page/events.js"),
     include_str!("page/canvas.js"),
     include_str!("page/timeline.js"),
+    include_str!("page/finding.js"),
     include_str!("page/summary.js"),
     include_str!("page/device.js"),
     include_str!("page/host.js"),

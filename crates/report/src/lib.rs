@@ -6,6 +6,7 @@
 
 mod clock;
 mod device;
+mod finding;
 mod host;
 pub mod html;
 mod idle;
@@ -16,6 +17,7 @@ mod step;
 pub mod timeline;
 
 use analyze::Scope;
+use analyze::antipattern;
 use analyze::collectives;
 use analyze::graph::measured;
 use analyze::quality::Evidence;
@@ -24,6 +26,7 @@ use serde::Serialize;
 
 pub use clock::Zero;
 pub use device::DevicePart;
+pub use finding::FindingPart;
 pub use host::HostPart;
 pub use idle::IdlePart;
 pub use memory::MemoryPart;
@@ -59,6 +62,8 @@ pub struct Report {
     pub program: String,
     /// The job in one page.
     pub summary: Summary,
+    /// What wastes time.
+    pub findings: FindingPart,
     /// Each step.
     pub steps: StepPart,
     /// Why devices do nothing.
@@ -80,11 +85,17 @@ pub struct Report {
 /// Kernels and operators that the summary names.
 const TOP: usize = 8;
 
-/// Analyses a job for a page; `ranks` are those of `scopes`, in their order.
+/// Analyses a job for a page; `ranks` are those of `scopes`, in their order, and `found` is what
+/// wastes time in them.
 ///
 /// # Cost
 /// `O(n log n)` in the rows of the traces.
-pub fn of(scopes: &[Scope<'_>], ranks: &[Evidence<'_>], options: &Options) -> Report {
+pub fn of(
+    scopes: &[Scope<'_>],
+    ranks: &[Evidence<'_>],
+    found: &antipattern::Report,
+    options: &Options,
+) -> Report {
     let matched = collectives::of(scopes);
     let measured = measured::of(scopes, &matched);
     let zero = Zero::of(scopes, &matched);
@@ -93,6 +104,7 @@ pub fn of(scopes: &[Scope<'_>], ranks: &[Evidence<'_>], options: &Options) -> Re
         title: options.title.clone(),
         program: options.program.clone(),
         summary: summary::of(ranks, TOP),
+        findings: finding::of(scopes, found, &zero),
         steps: step::of(scopes, &zero),
         idle: idle::of(ranks, &zero),
         device: device::of(scopes),

@@ -5,7 +5,6 @@ mod attribution;
 mod collectives;
 mod counts;
 mod critical_path;
-mod diff;
 mod exact;
 mod findings;
 mod fixture;

@@ -69,7 +69,6 @@ impl Error {
             | Self::NoSarif
             | Self::WhatIfTable
             | Self::NoSuchRank { .. }
-            | Self::TwoRecordings { .. }
             | Self::Measurement { .. }
             | Self::Analyze(_)
             | Self::Device(_)

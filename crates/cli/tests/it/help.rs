@@ -50,7 +50,6 @@ fn the_help_of_a_verb_shows_examples() {
         "trace queue",
         "trace memory",
         "trace steps",
-        "trace diff",
         "trace collectives",
         "trace stragglers",
         "trace critical-path",

@@ -16,7 +16,9 @@ function start() {
 
   let timeline = null;
   const go = {
+    open: (id) => open(id),
     find: (name) => view().find(name),
+    event: (rank, name, at, length) => view().choose(rank, name, at, length),
     span: (from, until) => view().show(from, until),
     rank: (rank) => {
       const rows = report.steps.rows.filter((row) => row.rank === rank);
@@ -25,7 +27,7 @@ function start() {
     },
   };
   const tabs = [
-    ['summary', 'Summary', () => summaryTab(report, go)], ['ranks', 'Steps and ranks', () => ranksTab(report, go)],
+    ['summary', 'Summary', () => summaryTab(report, go)], ['findings', 'Findings', () => findingsTab(report, go)], ['ranks', 'Steps and ranks', () => ranksTab(report, go)],
     ['idle', 'Idle causes', () => idleTab(report, go)], ['gpu', 'GPU', () => gpuTab(report, go)], ['cpu', 'CPU', () => cpuTab(report, go)],
     ['network', 'Network', () => networkTab(report, go)], ['memory', 'Memory', () => memoryTab(report)],
     ['path', 'Critical path', () => pathTab(report, go)], ['timeline', 'Timeline', () => [view().element]],

@@ -18,7 +18,7 @@ function summaryTab(report, go) {
   const where = job.device_count === 0 ? note('No device work was recorded.') : el('div', {},
     stackedBars([{ label: 'all ranks', parts: parts.map((part) => ({ key: part.part, value: part.time_ns })), value: nanos(job.window_ns) }]),
     legend(parts.map((part) => part.part)));
-  return [facts, heading('Where the time goes'), where,
+  return [facts, heading('Where the time goes'), where, heading('Top findings'), topFindings(report, go),
     el('div', { class: 'columns' },
       el('div', {}, heading('Longest kernels, copies and sets'), table([
         { title: 'name', kind: 'name', get: (row) => row.name, cell: (row) => link(row.name, () => go.find(row.name), 'find it on the timeline') },

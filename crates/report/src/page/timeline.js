@@ -369,6 +369,14 @@ function timelineView(report, open) {
 
   return {
     element, show: (from, until) => { open(); show(from, until, 0.3); }, select, events, state, measure,
+    // An event of which a table knows these; where it is not drawn, its time is shown.
+    choose: (rank, name, at, length) => {
+      open();
+      const of = (one) => timeline.tracks[events.lanes[events.lane[one]].track].rank;
+      const found = events.start.findIndex((start, one) => start === at && timeline.labels[events.label[one]][0] === name && of(one) === rank);
+      if (found >= 0) select(found, true);
+      else show(at, at + length, 1);
+    },
     find: (text) => { open(); field.value = text; search(text); step(1); },
     get fps() { return frames.fps; },
   };
@@ -405,7 +413,7 @@ function describe(place, { report, events, at, choose, zoomTo }) {
   if (events.marked[at]) facts.push(['critical path', 'on it']);
   const call = events.call[at];
   if (call >= 0) {
-    facts.push(['launched by', link(name(call), () => choose(call))], ['launch delay', `${nanos(events.start[at] - events.end[call])} from the end of the call`]);
+    facts.push(['launched by', link(name(call), () => choose(call))], ['launch delay', `${nanos(events.start[at] - events.end[call])} behind the call`]);
   }
   const around = enclosing(events, call >= 0 ? call : at);
   if (around.length) facts.push(['inside', el('span', {}, around.flatMap((one, index) => [index ? ' › ' : '', link(shortened(name(one), 60), () => choose(one))]))]);
@@ -413,7 +421,7 @@ function describe(place, { report, events, at, choose, zoomTo }) {
   if (work) facts.push(['launches', el('span', {}, link(shortened(name(work[0]), 70), () => choose(work[0])), work.length > 1 ? ` and ${count(work.length - 1)} more` : '')]);
   if (events.note[at]) facts.push(['shape', timeline.notes[events.note[at]]]);
   place.replaceChildren(el('div', {}, el('b', { text: name(at) }), ' ', link('zoom to it', () => zoomTo(at))),
-    el('dl', {}, facts.map(([term, value]) => el('div', {}, el('dt', { text: term }), el('dd', {}, value)))));
+    el('dl', {}, facts.map(([term, value]) => el('div', { class: term === 'inside' || term === 'shape' ? 'wide' : null }, el('dt', { text: term }), el('dd', {}, value)))));
 }
 
 // The events around one on its own thread, outermost first.

@@ -2,26 +2,27 @@
 
 use std::path::{Path, PathBuf};
 
+use analyze::antipattern::{self, Settings, Shapes};
 use analyze::attribution::{self, Attribution};
 use analyze::classify::ClassRule;
 use analyze::quality::Evidence;
 use analyze::tree::{self, Tree};
 use analyze::{Classifier, Scope, WindowRule};
+use report::Options;
 use report::html::{self, Origin};
-use report::{Options, Report};
 use trace::open::Request;
 use trace::store::{Job, LaunchShape, NewSlice, Trace};
 
 /// A name that would run if it were taken for markup.
 pub const HOSTILE: &str = "<script>alert(1)</script><img src=x onerror=alert(2)>";
 
-/// The page of a job.
+/// The page of a job, with a title that would be bold if it were taken for markup.
 pub fn page(job: &Job, origin: &Origin) -> String {
-    with_report(job, |report| html::page(report, origin).unwrap())
+    titled(job, origin, "a job <b>of tests</b>")
 }
 
-/// What the page is made of.
-pub fn with_report<T>(job: &Job, look: impl FnOnce(&Report) -> T) -> T {
+/// The page of a job.
+pub fn titled(job: &Job, origin: &Origin, title: &str) -> String {
     let classifier = Classifier::new(ClassRule::Category);
     let scope = |trace| Scope::new(trace, WindowRule::Steps, &classifier);
     let scopes: Vec<Scope<'_>> = job.traces.iter().map(scope).collect();
@@ -39,12 +40,13 @@ pub fn with_report<T>(job: &Job, look: impl FnOnce(&Report) -> T) -> T {
         .map(|(scope, (tree, attribution))| Evidence { scope, tree, attribution })
         .collect();
     let options = Options {
-        title: "a job <b>of tests</b>".to_owned(),
+        title: title.to_owned(),
         program: "rowmill test".to_owned(),
         steps: None,
         events_max: Options::EVENTS_MAX,
     };
-    look(&report::of(&scopes, &evidence, &options))
+    let found = antipattern::of(&scopes, &evidence, &Shapes::new(), &Settings::default()).unwrap();
+    html::page(&report::of(&scopes, &evidence, &found, &options), origin).unwrap()
 }
 
 /// Ranks of steps of one operator inside another, a call, a kernel and a collective; names hostile.

@@ -7,10 +7,10 @@ use std::path::PathBuf;
 use report::html::Origin;
 
 use crate::browser::Browser;
-use crate::fixture::{HOSTILE, dlrm8, large, page, small};
+use crate::fixture::{HOSTILE, dlrm8, large, page, small, titled};
 
-const TABS: [&str; 9] =
-    ["summary", "ranks", "idle", "gpu", "cpu", "network", "memory", "path", "timeline"];
+const TABS: [&str; 10] =
+    ["summary", "findings", "ranks", "idle", "gpu", "cpu", "network", "memory", "path", "timeline"];
 
 /// Opens every tab; returns what it shows.
 fn open_all(browser: &mut Browser) -> Vec<String> {
@@ -96,7 +96,7 @@ fn two_hundred_thousand_events_move() {
 #[test]
 fn the_page_of_eight_ranks_opens_without_complaints() {
     let Some(job) = dlrm8() else { return };
-    let page = page(&job, &Origin::File);
+    let page = titled(&job, &Origin::File, "DLRM on eight ranks");
     for scheme in ["light", "dark"] {
         let Some(mut browser) = Browser::open(&page, scheme) else { return };
         open_all(&mut browser);
@@ -114,7 +114,7 @@ fn pictures(browser: &mut Browser, folder: &std::path::Path, scheme: &str) {
         browser.value("new Promise((done) => setTimeout(done, 200))");
         browser.picture(&folder.join(format!("{tab}-{scheme}.png")));
     }
-    let close = "(() => { const view = rowmill.timeline; view.find('AllReduce'); \
+    let close = "(() => { const view = rowmill.timeline; view.find('ncclKernel_AllReduce'); \
                  const { start } = view.events; const at = start[view.state.selected]; \
                  view.show(at - 1.2e6, at + 5e5); })()";
     browser.value(close);

@@ -9,6 +9,7 @@ use report::{Options, Report};
 use serde::Serialize;
 
 use super::file::refuse_input;
+use super::finding;
 use super::summary::Known;
 use crate::args::{ReportContent, Selection};
 use crate::error::Error;
@@ -33,7 +34,7 @@ struct Written {
 pub fn run(content: &ReportContent, out: &Path, session: &Session) -> Result<(), Error> {
     let chosen = read(content, session)?;
     refuse_input(&chosen.job, out)?;
-    let report = of(&chosen, content, session);
+    let report = of(&chosen, content, session)?;
     let written = write(&report, out)?;
     session.console.report(&written, table)
 }
@@ -48,7 +49,7 @@ pub fn of_run(folder: &Path, out: &Path, session: &Session) -> Result<(), Error>
         steps: None,
         title: Some("rowmill quickstart".to_owned()),
     };
-    write(&of(&read(&content, session)?, &content, session), out).map(|_| ())
+    write(&of(&read(&content, session)?, &content, session)?, out).map(|_| ())
 }
 
 /// The traces a report is of.
@@ -67,7 +68,7 @@ pub fn read(content: &ReportContent, session: &Session) -> Result<Chosen, Error>
 }
 
 /// The report of traces that were read.
-pub fn of(chosen: &Chosen, content: &ReportContent, session: &Session) -> Report {
+pub fn of(chosen: &Chosen, content: &ReportContent, session: &Session) -> Result<Report, Error> {
     session.console.detail("analysing");
     let scopes: Vec<Scope<'_>> = chosen.scopes();
     let known = Known::of(&scopes);
@@ -77,7 +78,8 @@ pub fn of(chosen: &Chosen, content: &ReportContent, session: &Session) -> Report
         steps: content.steps.map(|steps| steps as usize),
         events_max: Options::EVENTS_MAX,
     };
-    report::of(&scopes, &known.evidence(&scopes), &options)
+    let found = finding::of(&scopes, &known)?;
+    Ok(report::of(&scopes, &known.evidence(&scopes), &found, &options))
 }
 
 /// The name of what was read: folders above it say where a person keeps things, not what it is.

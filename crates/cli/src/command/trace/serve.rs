@@ -28,7 +28,7 @@ pub fn run(content: &ReportContent, port: u16, session: &Session) -> Result<(), 
     let chosen = read(content, session)?;
     let server = Server::bind(port).map_err(|source| Error::Serve { port, source })?;
     let origin = Origin::Server { trace: server.path(TRACE), file_name: TRACE.to_owned() };
-    let shown = of(&chosen, content, session);
+    let shown = of(&chosen, content, session)?;
     let page = Page {
         content_type: "text/html; charset=utf-8",
         policy: Some(html::policy(&origin)),

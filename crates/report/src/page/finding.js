@@ -1,0 +1,55 @@
+// Findings: what wastes time, what a step would gain, what to change, and the rows that show it.
+
+const FINDINGS_ON_SUMMARY = 4;
+
+function topFindings(report, go) {
+  const all = report.summary.ranks.length;
+  const real = report.findings.rows.filter((row) => row.category !== 'quality');
+  const shown = real.slice(0, FINDINGS_ON_SUMMARY);
+  const rest = report.findings.rows.length - shown.length;
+  return el('div', {}, shown.length ? shown.map((row) => finding(row, go, { all, hasEvidence: false })) : note('No rule found waste in this trace.'),
+    rest > 0 ? el('p', {}, link(`all ${count(report.findings.rows.length)} findings, with evidence`, () => go.open('findings'))) : null);
+}
+
+function findingsTab(report, go) {
+  const all = report.summary.ranks.length;
+  const { rows, suppressed, step_ns: step, joint_saving_ns: joint } = report.findings;
+  const quality = rows.filter((row) => row.category === 'quality');
+  const real = rows.filter((row) => row.category !== 'quality');
+  const said = ['Savings are what a step would be shorter by, from the dependency graph; they do not add up.'];
+  if (joint != null) said.push(`All remedies together: ${nanos(joint)} of a step of ${nanos(step)} (${percent(100 * joint / Math.max(1, step))}).`);
+  said.push('rowmill explain RULE says what a rule means and how to cure it.');
+  return [heading('What wastes time'), note(said.join(' ')),
+    real.length ? real.map((row) => finding(row, go, { all, hasEvidence: true })) : note('No rule found waste in this trace.'),
+    quality.length ? heading('What limits how far the trace can be trusted') : null, quality.map((row) => finding(row, go, { all, hasEvidence: true })),
+    suppressed.length ? heading('Known and suppressed') : null,
+    suppressed.length ? table([{ title: 'finding', kind: 'name', get: (row) => row.key }, { title: 'why', kind: 'wrap', get: (row) => row.reason }], suppressed) : null].flat();
+}
+
+function finding(row, go, { all, hasEvidence }) {
+  const gain = row.saving;
+  const ranks = row.ranks.length === 0 || all === 1 ? '' : row.ranks.length === all ? `all ${all} ranks` : `rank${row.ranks.length > 1 ? 's' : ''} ${row.ranks.join(', ')}`;
+  const head = el('div', { class: 'head' }, el('span', { class: `verdict ${row.severity}`, text: row.severity }), el('b', { text: `${row.rule} ${row.title}` }),
+    el('span', { class: 'note', text: [`${row.confidence} confidence`, ranks].filter(Boolean).join(' · ') }),
+    gain ? el('span', { class: 'saving', text: `saves ${nanos(gain.mid_ns)}, ${percent(gain.mid_pct)} of a step`, title: `between ${nanos(gain.low_ns)} and ${nanos(gain.high_ns)}` }) : null);
+  const parts = [head, el('p', { text: row.what }), row.advice ? el('p', { class: 'note', text: row.advice }) : null];
+  if (hasEvidence && (row.proofs.length || row.numbers.length)) parts.push(evidence(row, go));
+  return el('article', { class: `finding s-${row.severity}` }, parts);
+}
+
+function evidence(row, go) {
+  const measured = row.numbers.map((one) => `${words(one.name.replace(/_(ns|pct|bytes)$/, ''))}: ${measure(one)}`);
+  return el('details', {}, el('summary', { text: 'evidence' }), measured.length ? note(measured.join(' · ')) : null,
+    row.proofs.length ? table([
+      { title: 'rows named', kind: 'name', get: (one) => one.name, cell: (one) => link(one.name, () => (one.at ? go.event(one.rank, one.name, one.at[0], one.at[1]) : go.find(one.name)), 'show the longest on the timeline') },
+      { title: 'rank', kind: 'number', get: (one) => one.rank }, { title: 'count', kind: 'count', get: (one) => one.count }, { title: 'time', kind: 'ns', get: (one) => one.total_ns },
+      { title: 'inside', kind: 'name', get: (one) => one.within.join(' › ') }, { title: 'source', kind: 'name', get: (one) => one.source ?? '' }], row.proofs, { top: 10 }) : null,
+    el('p', { class: 'note', text: `key: ${row.key}` }));
+}
+
+// The unit is in the name.
+function measure({ name, value }) {
+  if (name.endsWith('_ns')) return nanos(value);
+  if (name.endsWith('_pct')) return percent(value);
+  return name.endsWith('_bytes') ? bytes(value) : number(value);
+}
