@@ -13,38 +13,35 @@ const BLOCK_ROWS: usize = 64;
 /// 64 rows in order, so any thread count gives the same bytes.
 pub(crate) fn run(cpu: &Cpu, matrix: &[f32], rows: usize, sums: &mut [f32]) {
     cpu.pool.run_slices(sums, PANEL, |index, sums| {
-        panel(&matrix[index * rows * PANEL..][..rows * PANEL], sums);
+        sums.fill(0.0);
+        add_panel(&matrix[index * rows * PANEL..][..rows * PANEL], sums);
     });
 }
 
-/// The sums over one panel `[rows][32]`, of its first columns.
+/// Adds the sums over one panel `[rows][32]`, of its first columns.
 #[inline(always)]
-pub(crate) fn panel(panel: &[f32], sums: &mut [f32]) {
-    let mut total = [0.0f32; PANEL];
-    for block in panel.chunks(BLOCK_ROWS * PANEL) {
-        let mut partial = [0.0f32; PANEL];
-        for row in block.as_chunks::<PANEL>().0 {
-            for (sum, &value) in partial.iter_mut().zip(row) {
-                *sum += value;
-            }
-        }
-        for (sum, &partial) in total.iter_mut().zip(&partial) {
-            *sum += partial;
-        }
-    }
-    sums.copy_from_slice(&total[..sums.len()]);
+pub(crate) fn add_panel(panel: &[f32], sums: &mut [f32]) {
+    add(panel, (BLOCK_ROWS, sums), |sum, value| *sum += value);
 }
 
-/// The sums over one panel of pairs of rows `[pairs][32]`, of its first columns: the same blocks.
+/// Adds the sums over one panel of pairs of rows `[pairs][32]`, of its first columns.
 #[inline(always)]
-pub(crate) fn panel_of_pairs(panel: &[u32], sums: &mut [f32]) {
+pub(crate) fn add_pairs(panel: &[u32], sums: &mut [f32]) {
+    add(panel, (BLOCK_ROWS / 2, sums), |sum, word| {
+        *sum += pairs::value(word, 0);
+        *sum += pairs::value(word, 1);
+    });
+}
+
+#[inline(always)]
+fn add<W: Copy>(panel: &[W], (block_rows, sums): (usize, &mut [f32]), join: impl Fn(&mut f32, W)) {
     let mut total = [0.0f32; PANEL];
-    for block in panel.chunks(BLOCK_ROWS / 2 * PANEL) {
+    total[..sums.len()].copy_from_slice(sums);
+    for block in panel.chunks(block_rows * PANEL) {
         let mut partial = [0.0f32; PANEL];
         for row in block.as_chunks::<PANEL>().0 {
             for (sum, &word) in partial.iter_mut().zip(row) {
-                *sum += pairs::value(word, 0);
-                *sum += pairs::value(word, 1);
+                join(sum, word);
             }
         }
         for (sum, &partial) in total.iter_mut().zip(&partial) {

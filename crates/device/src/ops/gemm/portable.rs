@@ -31,7 +31,7 @@ pub(super) unsafe fn rows<W: Word>(chunk: &RowsChunk<'_, W>) {
         unsafe {
             let b = widened(chunk.b.wrapping_add(panel * inner * PANEL), inner);
             let factors = [Strided(left.as_ptr(), values, 1), Strided(b.as_ptr(), PANEL, 1)];
-            multiply([count, PANEL, values], factors, Strided(c.as_mut_ptr(), PANEL, 1));
+            multiply([count, PANEL, values], factors, Strided(c.as_mut_ptr(), PANEL, 1), false);
             put_rows(chunk, panel, &mut c);
         }
     }
@@ -116,26 +116,30 @@ pub(super) unsafe fn round(chunk: &RoundChunk) {
 /// The chunk's factors are as its fields say, and no other thread writes its part.
 pub(super) unsafe fn weight<W: Word>(chunk: &WeightChunk<W>) {
     let WeightChunk { inner, n, k, n_panel, .. } = *chunk;
+    let (start, steps) = (chunk.steps.start, chunk.steps.len());
     let outputs = PANEL.min(n - n_panel * PANEL);
-    let d_y = chunk.d_y.wrapping_add(n_panel * inner * PANEL);
+    let d_y = chunk.d_y.wrapping_add((n_panel * inner + start) * PANEL);
     if !chunk.d_bias.is_null() {
         // SAFETY: `d_bias` has N elements, and this chunk alone writes those of its panel.
         unsafe {
             let sums = chunk.d_bias.wrapping_add(n_panel * PANEL);
             let sums = std::slice::from_raw_parts_mut(sums, outputs);
-            W::column_sums(std::slice::from_raw_parts(d_y, inner * PANEL), sums);
+            if start == 0 {
+                sums.fill(0.0);
+            }
+            W::add_column_sums(std::slice::from_raw_parts(d_y, steps * PANEL), sums);
         }
     }
     // SAFETY: the panels lie inside the matrices; this thread alone writes its rectangle.
     unsafe {
-        let d_y = widened(d_y, inner);
+        let d_y = widened(d_y, steps);
         for panel in chunk.k_panels.clone() {
-            let x = widened(chunk.x.wrapping_add(panel * inner * PANEL), inner);
-            let start = n_panel * PANEL * k + panel * PANEL;
-            let d_weight = Strided(chunk.d_weight.wrapping_add(start), k, 1);
-            let extents = [outputs, PANEL.min(k - panel * PANEL), inner * W::VALUES];
+            let x = widened(chunk.x.wrapping_add((panel * inner + start) * PANEL), steps);
+            let place = n_panel * PANEL * k + panel * PANEL;
+            let d_weight = Strided(chunk.d_weight.wrapping_add(place), k, 1);
+            let extents = [outputs, PANEL.min(k - panel * PANEL), steps * W::VALUES];
             let factors = [Strided(d_y.as_ptr(), 1, PANEL), Strided(x.as_ptr(), PANEL, 1)];
-            multiply(extents, factors, d_weight);
+            multiply(extents, factors, d_weight, start > 0);
         }
     }
 }
@@ -152,7 +156,7 @@ unsafe fn widened<W: Word>(words: *const W, steps: usize) -> Vec<f32> {
     rows.flat_map(|words| (0..W::VALUES).flat_map(move |place| row(words, place))).collect()
 }
 
-/// `c = a b` with `a` `[m, inner]` and `b` `[inner, n]`.
+/// `c = a b`, or `c += a b`, with `a` `[m, inner]` and `b` `[inner, n]`.
 ///
 /// # Safety
 /// The strided matrices are valid for those extents, and no other thread touches `c`.
@@ -160,6 +164,7 @@ unsafe fn multiply(
     [m, n, inner]: [usize; 3],
     [a, b]: [Strided<*const f32>; 2],
     c: Strided<*mut f32>,
+    add: bool,
 ) {
     let stride = |stride: usize| stride as isize;
     // SAFETY: the caller vouches; strides fit isize because slices of that extent exist.
@@ -171,7 +176,7 @@ unsafe fn multiply(
             c.0,
             stride(c.2),
             stride(c.1),
-            false,
+            add,
             a.0,
             stride(a.2),
             stride(a.1),

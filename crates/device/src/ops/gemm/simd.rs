@@ -27,8 +27,9 @@ use crate::cpu::vector::Vector;
 const AHEAD: usize = 8;
 /// Words of a cache line.
 const LINE: usize = 16;
-/// Samples that one pass of the weight gradient sums: panels of both factors stay in the cache.
-pub(super) const SAMPLES: usize = 512;
+/// Steps that a tile of the weight gradient sums at a time: blocks of panels of both factors stay
+/// in the cache.
+pub(super) const BLOCK: usize = 512;
 
 /// What becomes of a tile's sums.
 #[derive(Clone, Copy, Debug)]
@@ -80,8 +81,9 @@ pub(super) struct WeightChunk<W> {
     pub(super) d_weight: *mut f32,
     /// `[N]`, or null where another chunk writes it.
     pub(super) d_bias: *mut f32,
-    /// Words that hold the samples.
+    /// Words that hold the samples, and those of them that this chunk sums.
     pub(super) inner: usize,
+    pub(super) steps: Range<usize>,
     pub(super) n: usize,
     pub(super) k: usize,
     pub(super) n_panel: usize,
@@ -265,7 +267,7 @@ unsafe fn finished<V: Register, W>(
     }
 }
 
-/// [`SAMPLES`] samples at a time; what they add up to is added to what the samples before did.
+/// [`BLOCK`] steps at a time; what they add up to is added to what the steps before did.
 #[inline(always)]
 unsafe fn weight_chunk<T: Terms, const R: usize>(chunk: &WeightChunk<T::Word>) {
     let WeightChunk { inner, n, n_panel, .. } = *chunk;
@@ -273,15 +275,18 @@ unsafe fn weight_chunk<T: Terms, const R: usize>(chunk: &WeightChunk<T::Word>) {
     if !chunk.d_bias.is_null() {
         // SAFETY: `d_bias` has N elements, and this chunk alone writes those of its panel.
         unsafe {
-            let d_y = chunk.d_y.wrapping_add(n_panel * inner * PANEL);
-            let d_y = std::slice::from_raw_parts(d_y, inner * PANEL);
+            let d_y = chunk.d_y.wrapping_add((n_panel * inner + chunk.steps.start) * PANEL);
+            let d_y = std::slice::from_raw_parts(d_y, chunk.steps.len() * PANEL);
             let sums = chunk.d_bias.wrapping_add(n_panel * PANEL);
-            T::Word::column_sums(d_y, std::slice::from_raw_parts_mut(sums, outputs));
+            let sums = std::slice::from_raw_parts_mut(sums, outputs);
+            if chunk.steps.start == 0 {
+                sums.fill(0.0);
+            }
+            T::Word::add_column_sums(d_y, sums);
         }
     }
-    let pass = SAMPLES / T::Word::VALUES;
-    for first in (0..inner).step_by(pass) {
-        let steps = first..inner.min(first + pass);
+    for first in chunk.steps.clone().step_by(BLOCK) {
+        let steps = first..chunk.steps.end.min(first + BLOCK);
         for panel in chunk.k_panels.clone() {
             let mut row = 0;
             while row < outputs {

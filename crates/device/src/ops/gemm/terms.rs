@@ -105,8 +105,8 @@ pub(super) trait Word: Copy + Send + Sync {
     const VALUES: usize;
     /// One of them.
     fn value(self, place: usize) -> f32;
-    /// The sums over one panel, rows or pairs of rows of 32 words, of its first columns.
-    fn column_sums(panel: &[Self], sums: &mut [f32]);
+    /// Adds the sums over one panel, rows or pairs of rows of 32 words, of its first columns.
+    fn add_column_sums(panel: &[Self], sums: &mut [f32]);
     /// The chunk, with the instructions of `isa`.
     unsafe fn rows(isa: Isa, chunk: &RowsChunk<Self>);
     /// The chunk, with the instructions of `isa`.
@@ -121,8 +121,8 @@ impl Word for f32 {
         self
     }
     #[inline(always)]
-    fn column_sums(panel: &[f32], sums: &mut [f32]) {
-        column_sums::panel(panel, sums);
+    fn add_column_sums(panel: &[f32], sums: &mut [f32]) {
+        column_sums::add_panel(panel, sums);
     }
     unsafe fn rows(isa: Isa, chunk: &RowsChunk<f32>) {
         // SAFETY: the caller vouches for the chunk.
@@ -158,8 +158,8 @@ impl Word for u32 {
         pairs::value(self, place)
     }
     #[inline(always)]
-    fn column_sums(panel: &[u32], sums: &mut [f32]) {
-        column_sums::panel_of_pairs(panel, sums);
+    fn add_column_sums(panel: &[u32], sums: &mut [f32]) {
+        column_sums::add_pairs(panel, sums);
     }
     unsafe fn rows(isa: Isa, chunk: &RowsChunk<u32>) {
         // SAFETY: the caller vouches for the chunk.

@@ -29,6 +29,8 @@ fn shapes() -> Vec<(usize, usize, usize)> {
         (600, 300, 479),
         (64, 1024, 1024),
         (1025, 257, 130),
+        // More samples than one sweep of the weight gradient.
+        (33_000, 3, 5),
     ];
     let random = (0..20)
         .map(|seed| (below(seed, 200), 1 + below(seed + 100, 150), 1 + below(seed + 200, 150)));

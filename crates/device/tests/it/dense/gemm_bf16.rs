@@ -27,6 +27,8 @@ fn shapes() -> Vec<(usize, usize, usize)> {
         (1501, 97, 367),
         (64, 512, 512),
         (1025, 257, 131),
+        // More samples than one sweep of the weight gradient.
+        (66_001, 3, 5),
     ];
     let random = (0..12)
         .map(|seed| (below(seed, 200), 1 + below(seed + 100, 150), 1 + below(seed + 200, 150)));
