@@ -243,7 +243,9 @@ pub fn rows_with_shapes(ranks: &[Evidence<'_>]) -> Vec<Vec<u32>> {
             let is_kernel = trace.kind(*row) == Kind::Kernel;
             let is_operator = trace.kind(owner) == Kind::Operator;
             let duration = trace.slices.duration[*row as usize];
-            (is_kernel && is_operator).then_some((std::cmp::Reverse(duration), owner))
+            let is_asked = is_asked_for(trace.name(*row), trace.name(owner), duration);
+            let is_wanted = is_kernel && is_operator && is_asked;
+            is_wanted.then_some((std::cmp::Reverse(duration), owner))
         });
         let mut longest: Vec<_> = owned.collect();
         longest.sort_unstable();
@@ -254,6 +256,17 @@ pub fn rows_with_shapes(ranks: &[Evidence<'_>]) -> Vec<Vec<u32>> {
         rows
     };
     ranks.iter().map(of).collect()
+}
+
+/// Whether a rule would look at the sizes behind a kernel: long movers, and products that may use
+/// tensor cores.
+fn is_asked_for(kernel: &str, operator: &str, duration: i64) -> bool {
+    const LONG_NS: i64 = 20_000;
+    let is_mover =
+        k02_coarse_threads::is_elementwise(kernel) || k05_slow_memory::MOVERS.contains(&operator);
+    let is_product = k06_tensor_cores_unused::PRODUCTS.iter().any(|part| kernel.contains(part));
+    let is_plain = kernel.contains("sgemm") || kernel.contains("scudnn");
+    (is_mover && duration >= LONG_NS) || (is_product && !is_plain)
 }
 
 fn found_by(job: &JobFacts<'_>, limits: &Limits<'_>) -> Vec<Finding> {

@@ -74,7 +74,8 @@ fn detect(rank: &Facts<'_>, limits: &Limits<'_>) -> Option<Found> {
 }
 
 /// Operators that read their inputs and write as much as the largest.
-const MOVERS: [&str; 4] = ["aten::copy_", "aten::cat", "aten::clone", "aten::contiguous"];
+pub(super) const MOVERS: [&str; 4] =
+    ["aten::copy_", "aten::cat", "aten::clone", "aten::contiguous"];
 
 /// Bytes read and written at least, if the operator's tensors are known and it only moves them.
 fn moved_bytes(rank: &Facts<'_>, kernel: &Kernel) -> Option<u64> {

@@ -40,7 +40,7 @@ const TENSOR_CORES: [&str; 15] = [
     "mma_",
 ];
 /// Parts of the names of products and convolutions.
-const PRODUCTS: [&str; 9] =
+pub(super) const PRODUCTS: [&str; 9] =
     ["gemm", "Gemm", "GEMM", "conv", "Conv", "scudnn", "wgrad", "dgrad", "nvjet"];
 /// Operators whose kernels could use tensor cores.
 const OPERATORS: [&str; 12] = [

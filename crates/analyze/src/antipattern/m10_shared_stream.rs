@@ -36,7 +36,10 @@ fn detect(rank: &Facts<'_>, limits: &Limits<'_>) -> Option<Found> {
     let least = limits.of("compute_pct") / 100.0 * rank.compute_ns() as f64;
     let busy: BTreeSet<(i32, i32)> =
         compute.into_iter().filter(|(_, ns)| *ns as f64 >= least).map(|(one, _)| one).collect();
-    let rows: Vec<u32> = communication(rank).filter(|row| busy.contains(&stream(*row))).collect();
+    // Our own runs have one pool of threads, which is no stream that could be another.
+    let is_shared =
+        |row: &u32| busy.contains(&stream(*row)) && !rank.name(*row).starts_with("rowmill_");
+    let rows: Vec<u32> = communication(rank).filter(is_shared).collect();
     let time_ns = rank.total(&rows);
     let share = rank.share(time_ns);
     if rows.is_empty() || share < limits.of("time_pct") {

@@ -8,6 +8,9 @@ use crate::graph::measured::MeasuredGraph;
 use crate::graph::{self, DependencyGraph, EdgeId, EdgeKind, NodeId};
 use crate::scope::Scope;
 
+#[cfg(test)]
+mod tests;
+
 /// An edge that no longer decides: earlier than any time, and still far from overflow.
 const NEVER: i64 = -(1 << 60);
 

@@ -3,11 +3,13 @@
 use std::fs;
 use std::path::Path;
 use std::process::ExitCode;
+use std::time::Instant;
 
 use analyze::Scope;
 use analyze::antipattern::{
-    self, Confidence, Finding, Report, Settings, Severity, Shapes, Tensors,
+    self, Category, Confidence, Finding, Proof, Report, Settings, Severity, Shapes, Tensors,
 };
+use analyze::kernels::short_name;
 use analyze::quality::Evidence;
 use serde::Serialize;
 use serde_json::Value;
@@ -30,7 +32,13 @@ pub fn run(
     fail_on: Option<FailOn>,
 ) -> Result<ExitCode, Error> {
     let settings = settings(rules)?;
+    let started = Instant::now();
     let report = find(look, &settings)?;
+    look.session.console.detail(format_args!(
+        "{} rules after reading: {}",
+        antipattern::rules().count() + settings.own.len(),
+        render::nanos(started.elapsed().as_nanos() as f64)
+    ));
     put(look, &report)?;
     let worst = report.findings.iter().map(|finding| finding.severity).min();
     let limit = fail_on.map(|limit| match limit {
@@ -172,16 +180,26 @@ fn paragraph(finding: &Finding) -> String {
     let mut lines = vec![heading(finding)];
     lines.extend(wrapped(&finding.what));
     lines.extend(wrapped(&format!("→ {}", finding.advice)));
-    if let Some(source) = finding.proofs.iter().find_map(|proof| proof.source.as_deref()) {
-        lines.push(format!("    at {source}"));
-    }
+    lines.extend(finding.proofs.first().and_then(place));
     lines.join("\n")
+}
+
+/// Where the most telling row lies, and the line of Python if it is known.
+fn place(proof: &Proof) -> Option<String> {
+    let start = render::nanos(proof.start_ns? as f64);
+    let source = proof.source.as_ref().map_or_else(String::new, |line| format!(", {line}"));
+    let path = proof.within.iter().map(String::as_str).chain([short_name(&proof.name)]);
+    let path = path.collect::<Vec<_>>().join(" › ");
+    Some(format!("    at +{start} on rank {}: {path}{source}", proof.rank))
 }
 
 fn heading(finding: &Finding) -> String {
     let severity = severity(finding.severity);
     let saving = finding.saving.map_or_else(String::new, |saving| {
         let nanos = |ns: i64| render::nanos(ns as f64);
+        if saving.mid_ns == 0 {
+            return format!(" · off the critical path now ({} at most)", nanos(saving.high_ns));
+        }
         format!(
             " · saves {} per step ({:.1} %; {} to {})",
             nanos(saving.mid_ns),
@@ -209,11 +227,12 @@ fn severity(severity: Severity) -> &'static str {
 
 fn footer(report: &Report) -> String {
     let step = render::nanos(report.step_ns as f64);
-    let mut lines = vec![format!(
-        "{} findings in {} steps of {step} (mean of the slowest rank)",
-        report.findings.len(),
-        report.step_count
-    )];
+    let steps = match report.step_count {
+        1 => format!("one step of {step}"),
+        count => format!("{count} steps of {step}"),
+    };
+    let count = report.findings.len();
+    let mut lines = vec![format!("{count} findings in {steps} (mean of the slowest rank)")];
     if let Some(joint) = report.joint_saving_ns {
         let joint = render::nanos(joint as f64);
         lines.push(format!("savings do not add up: all remedies together save {joint} per step"));
@@ -227,10 +246,12 @@ fn footer(report: &Report) -> String {
 
 /// The most severe findings in few lines, quality aside: what other commands end with.
 pub fn top(report: &Report, count: usize) -> String {
-    let is_gain = |finding: &&Finding| finding.category != antipattern::Category::Quality;
+    let is_gain = |finding: &&Finding| {
+        finding.category != Category::Quality && finding.severity != Severity::Info
+    };
     let found: Vec<&Finding> = report.findings.iter().filter(is_gain).take(count).collect();
     if found.is_empty() {
-        return "findings: none".to_owned();
+        return "findings: nothing that would shorten a step by 1 %".to_owned();
     }
     let mut lines = vec![match count {
         1 => "top finding".to_owned(),
