@@ -71,11 +71,12 @@ pub(super) struct Facts<'a> {
     overhead: OnceCell<Vec<Interval>>,
     set_up: OnceCell<Vec<Interval>>,
     python: OnceCell<Tree>,
+    waits: OnceCell<BTreeMap<u32, i64>>,
 }
 
 impl<'a> JobFacts<'a> {
     pub fn new(scopes: &'a [Scope<'a>], evidence: &'a [Evidence<'a>], shapes: &'a Shapes) -> Self {
-        Self {
+        let job = Self {
             ranks: evidence.iter().map(|rank| Facts::new(rank, shapes)).collect(),
             evidence,
             scopes,
@@ -84,6 +85,17 @@ impl<'a> JobFacts<'a> {
             paths: OnceCell::new(),
             stragglers: OnceCell::new(),
             issues: OnceCell::new(),
+        };
+        job.tell_waits();
+        job
+    }
+
+    /// Tells each rank how long its collectives waited for others.
+    fn tell_waits(&self) {
+        for facts in self.ranks.iter().filter(|_| self.ranks.len() > 1) {
+            let parts = self.collectives().matched.iter().flat_map(|one| &one.participants);
+            let own = parts.filter(|part| part.rank == facts.rank());
+            facts.waits.get_or_init(|| own.map(|part| (part.row, part.wait_ns)).collect());
         }
     }
 
@@ -138,6 +150,7 @@ impl<'a> Facts<'a> {
             overhead: OnceCell::new(),
             set_up: OnceCell::new(),
             python: OnceCell::new(),
+            waits: OnceCell::new(),
         }
     }
 
@@ -309,6 +322,11 @@ impl<'a> Facts<'a> {
 
     pub fn total(&self, rows: &[u32]) -> i64 {
         rows.iter().map(|row| self.duration(*row)).sum()
+    }
+
+    /// How long a collective's kernel waited for other ranks; 0 where only one was seen.
+    pub fn waited(&self, row: u32) -> i64 {
+        self.waits.get().and_then(|waits| waits.get(&row).copied()).unwrap_or_default()
     }
 
     /// An edit of rows of this rank.

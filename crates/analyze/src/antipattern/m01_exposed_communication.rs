@@ -40,8 +40,14 @@ fn detect(rank: &Facts<'_>, limits: &Limits<'_>) -> Option<Found> {
     kinds.sort_by_key(|(_, ns)| std::cmp::Reverse(*ns));
     let most =
         kinds.iter().take(2).map(|(name, ns)| format!("{name} {}", time(rank.per_step(*ns))));
+    let waited: i64 = rows.iter().map(|row| rank.waited(*row).min(bare(*row))).sum();
+    let waiting = match waited {
+        0 => String::new(),
+        ns => format!(" Kernels spend {} of it waiting for other ranks.", time(rank.per_step(ns))),
+    };
     let what = format!(
-        "Communication runs {} per step without compute ({share:.1} % of the window), most in {}.",
+        "Communication runs {} per step without compute ({share:.1} % of the window), most in \
+         {}.{waiting}",
         time(rank.per_step(exposed)),
         most.collect::<Vec<_>>().join(" and ")
     );
@@ -52,7 +58,8 @@ fn detect(rank: &Facts<'_>, limits: &Limits<'_>) -> Option<Found> {
     let proofs = rank.proofs_of(rows.iter().map(|row| (*row, bare(*row))));
     let found = Found::new(what, advice)
         .number("exposed_per_step_ns", rank.per_step(exposed) as f64)
-        .number("exposed_pct", share);
+        .number("exposed_pct", share)
+        .number("waited_per_step_ns", rank.per_step(waited) as f64);
     let edits = vec![rank.edit(rows, Action::Overlap)];
     Some(found.shown_by(proofs).saves(exposed, edits))
 }

@@ -147,6 +147,7 @@ fn dlrm_on_eight_ranks_launches_tiny_kernels_and_waits_for_rank_seven() {
     assert_eq!(of("M06").ranks, [7]);
     assert!(of("H02").what.contains("num_workers=0"), "{}", of("H02").what);
     // Ranks wait for each other: without transfers a step is hardly shorter.
+    assert!(of("M01").what.contains("waiting for other ranks"), "{}", of("M01").what);
     let saving = of("M01").saving.unwrap();
     assert!(saving.mid_ns * 10 < saving.high_ns, "{saving:?}");
 }

@@ -42,7 +42,9 @@ fn fixtures() -> Option<PathBuf> {
 #[test]
 fn the_summary_says_where_the_time_goes() {
     let text = place().done("trace t.json").stdout;
-    for part in ["2 whole steps", "compute", "idle", "gemm", "aten::mm", "quality of the trace"] {
+    for part in
+        ["2 whole steps", "compute", "idle", "gemm", "aten::mm", "quality of the trace", "findings"]
+    {
         assert!(text.contains(part), "{part}: {text}");
     }
 }
@@ -89,6 +91,8 @@ fn findings_come_in_every_format_and_can_fail_a_build() {
     assert_eq!(run["results"].as_array().unwrap().len(), findings.len());
     assert_eq!(run["results"][0]["ruleId"], findings[0]["rule"]);
     assert_eq!(run["tool"]["driver"]["rules"].as_array().unwrap().len(), 59);
+    let said = place.done("trace findings t.json -v").stderr;
+    assert!(said.contains("59 rules"), "{said}");
     let csv = place.done("trace findings t.json --format csv").stdout;
     assert!(csv.starts_with("rule,title,severity,"), "{csv}");
     let markdown = place.done("trace findings t.json --format md").stdout;
