@@ -1,0 +1,198 @@
+//! The text of a request: lines `KEY=VALUE`, as Kineto reads them.
+//!
+//! A line that Kineto cannot read makes it drop the request without a word, so everything is
+//! checked before. Knows nothing of processes.
+
+use std::fmt::Write as _;
+use std::path::PathBuf;
+use std::time::Duration;
+
+/// When to record, and how long.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Trigger {
+    /// Whole iterations, counted by `optimizer.step()` or the profiler's `step()`.
+    Iterations {
+        /// Iterations recorded.
+        count: u32,
+        /// Begins at a multiple of this iteration: the same one on every rank.
+        align: u32,
+    },
+    /// A span of time.
+    Duration {
+        /// How long.
+        length: Duration,
+        /// Seconds the profiler runs before.
+        warmup_s: u32,
+        /// When recording begins, milliseconds since 1970.
+        start_unix_ms: u64,
+    },
+}
+
+/// What is recorded beside names and times; all of it makes traces larger and jobs slower.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Detail {
+    /// Shapes of operators' inputs.
+    pub shapes: Switch,
+    /// Python and C++ stacks.
+    pub stacks: Switch,
+    /// Floating-point operations, where PyTorch knows them.
+    pub flops: Switch,
+    /// The modules operators belong to.
+    pub modules: Switch,
+    /// Allocations.
+    pub memory: Switch,
+}
+
+/// On or off.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Switch {
+    /// Recorded.
+    On,
+    /// Left out.
+    #[default]
+    Off,
+}
+
+/// A request.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Config {
+    /// The file, as the process names it; Kineto puts the process id before `.json`.
+    pub path: PathBuf,
+    /// When and how long.
+    pub trigger: Trigger,
+    /// What else is recorded.
+    pub detail: Detail,
+    /// Comes back in the trace as `trace_id`.
+    pub trace_id: String,
+}
+
+/// Why a request cannot be written down.
+#[derive(Debug, PartialEq, Eq, thiserror::Error)]
+pub enum Error {
+    /// A character that ends a value.
+    #[error("{what} {text:?}: Kineto's configuration cannot hold '=', '#' or a line break in it")]
+    Character {
+        /// Which value.
+        what: &'static str,
+        /// The value.
+        text: String,
+    },
+    /// A path that Kineto would not use.
+    #[error("{}: expected an absolute path without '..' that ends in .json", path.display())]
+    Path {
+        /// The path.
+        path: PathBuf,
+    },
+    /// Nothing to record.
+    #[error("expected at least one iteration or millisecond to record, got 0")]
+    Nothing,
+}
+
+impl Config {
+    /// The text that is sent.
+    ///
+    /// # Errors
+    /// A path or id that the form cannot hold; nothing to record.
+    pub fn text(&self) -> Result<String, Error> {
+        let path = self.path.to_str().filter(|text| {
+            text.starts_with('/') && text.ends_with(".json") && !text.contains("..")
+        });
+        let path = path.ok_or_else(|| Error::Path { path: self.path.clone() })?;
+        let mut text = format!("ACTIVITIES_LOG_FILE={}\n", value("path", path)?);
+        // Writing to a String cannot fail.
+        let _ = match self.trigger {
+            Trigger::Iterations { count: 0, .. } => return Err(Error::Nothing),
+            Trigger::Duration { length, .. } if length.as_millis() == 0 => {
+                return Err(Error::Nothing);
+            }
+            // Before the first step Kineto would record half a second instead; a duration of 0
+            // makes it refuse, and the request is repeated at the next poll.
+            Trigger::Iterations { count, align } => write!(
+                text,
+                "PROFILE_START_ITERATION=0\nPROFILE_START_ITERATION_ROUNDUP={}\n\
+                 ACTIVITIES_ITERATIONS={count}\nACTIVITIES_DURATION_MSECS=0\n",
+                align.max(1)
+            ),
+            Trigger::Duration { length, warmup_s, start_unix_ms } => write!(
+                text,
+                "PROFILE_START_TIME={start_unix_ms}\nACTIVITIES_WARMUP_PERIOD_SECS={warmup_s}\n\
+                 ACTIVITIES_DURATION_MSECS={}\n",
+                length.as_millis()
+            ),
+        };
+        for (key, switch) in [
+            ("PROFILE_REPORT_INPUT_SHAPES", self.detail.shapes),
+            ("PROFILE_WITH_STACK", self.detail.stacks),
+            ("PROFILE_WITH_FLOPS", self.detail.flops),
+            ("PROFILE_WITH_MODULES", self.detail.modules),
+            ("PROFILE_PROFILE_MEMORY", self.detail.memory),
+        ] {
+            let _ = writeln!(text, "{key}={}", switch == Switch::On);
+        }
+        let _ = writeln!(text, "REQUEST_TRACE_ID={}", value("trace id", &self.trace_id)?);
+        Ok(text)
+    }
+}
+
+fn value<'a>(what: &'static str, text: &'a str) -> Result<&'a str, Error> {
+    if text.contains(['=', '#', '\n', '\r', '\0']) {
+        return Err(Error::Character { what, text: text.to_owned() });
+    }
+    Ok(text)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::{Config, Detail, Error, Switch, Trigger};
+
+    fn config(path: &str, trigger: Trigger) -> Config {
+        let detail = Detail { shapes: Switch::On, ..Detail::default() };
+        Config { path: path.into(), trigger, detail, trace_id: "a-1".into() }
+    }
+
+    const FIVE: Trigger = Trigger::Iterations { count: 5, align: 100 };
+
+    #[test]
+    fn iterations_are_asked_for_in_kinetos_words() {
+        let text = config("/tmp/x/trace.json", FIVE).text().unwrap();
+        assert_eq!(
+            text,
+            "ACTIVITIES_LOG_FILE=/tmp/x/trace.json\nPROFILE_START_ITERATION=0\n\
+             PROFILE_START_ITERATION_ROUNDUP=100\nACTIVITIES_ITERATIONS=5\n\
+             ACTIVITIES_DURATION_MSECS=0\nPROFILE_REPORT_INPUT_SHAPES=true\n\
+             PROFILE_WITH_STACK=false\nPROFILE_WITH_FLOPS=false\nPROFILE_WITH_MODULES=false\n\
+             PROFILE_PROFILE_MEMORY=false\nREQUEST_TRACE_ID=a-1\n"
+        );
+        for line in text.lines() {
+            assert_eq!(line.matches('=').count(), 1, "{line}");
+        }
+    }
+
+    #[test]
+    fn time_is_asked_for_with_a_start() {
+        let trigger = Trigger::Duration {
+            length: Duration::from_millis(500),
+            warmup_s: 2,
+            start_unix_ms: 1_760_000_000_123,
+        };
+        let text = config("/tmp/t.json", trigger).text().unwrap();
+        assert!(text.contains("PROFILE_START_TIME=1760000000123\n"), "{text}");
+        assert!(text.contains("WARMUP_PERIOD_SECS=2\nACTIVITIES_DURATION_MSECS=500\n"), "{text}");
+    }
+
+    #[test]
+    fn what_kineto_would_drop_in_silence_is_refused() {
+        for path in ["/tmp/a=b/t.json", "/tmp/a#b/t.json", "/tmp/a\nb/t.json"] {
+            let error = config(path, FIVE).text().unwrap_err();
+            assert!(matches!(error, Error::Character { .. }), "{path}: {error}");
+        }
+        for path in ["t.json", "/tmp/../t.json", "/tmp/t"] {
+            let error = config(path, FIVE).text().unwrap_err();
+            assert!(matches!(error, Error::Path { .. }), "{path}: {error}");
+        }
+        let none = Trigger::Iterations { count: 0, align: 1 };
+        assert_eq!(config("/tmp/t.json", none).text().unwrap_err(), Error::Nothing);
+    }
+}

@@ -1,0 +1,300 @@
+//! What becomes of one request to one process: a state machine without clock, file or socket.
+//!
+//! Kineto neither acknowledges nor reports failure. What is known comes from its polls (does it
+//! still ask, is its profiler busy) and from the file it writes (`….tmp`, renamed when whole).
+//! Times are spans since the capture began.
+
+use std::fmt;
+use std::time::Duration;
+
+/// A poll comes every five seconds and is answered once; the profiler looks once a second.
+pub const POLL: Duration = Duration::from_secs(5);
+const TICK: Duration = Duration::from_secs(1);
+/// After its start time a trace that was accepted has its file within this.
+const START_SLACK: Duration = Duration::from_secs(3);
+
+/// Where a request stands.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum State {
+    /// Wanted, and waiting for a poll of a process whose profiler is free.
+    Requested,
+    /// Sent in answer to a poll.
+    Sent,
+    /// The process has polled again, so it has read the request.
+    Acknowledged,
+    /// The profiler runs.
+    Started,
+    /// The trace is whole.
+    Written,
+    /// There will be no trace.
+    Lost(Reason),
+}
+
+/// Why there will be no trace.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Reason {
+    /// Its profiler was in use all the time.
+    Busy,
+    /// The process ended.
+    Killed,
+    /// It may not write where traces have to go.
+    Unwritable(String),
+    /// It makes no steps that PyTorch could count.
+    MissingStep,
+    /// The start lies before the profiler could be ready.
+    StartTooNear,
+    /// It began, and stopped without a trace: its own profiler took over, or a buffer was full.
+    Stopped,
+    /// It took the request and did not begin.
+    NotStarted,
+    /// It stopped asking.
+    Silent,
+    /// It writes, but nothing comes.
+    Stalled,
+    /// The file is there, but another request's.
+    Foreign(String),
+    /// The one who captured gave up.
+    Interrupted,
+}
+
+impl fmt::Display for Reason {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Busy => out.write_str("its profiler is busy with another trace"),
+            Self::Killed => out.write_str("the process ended before its trace was written"),
+            Self::Unwritable(why) => write!(out, "it cannot write its trace: {why}"),
+            Self::MissingStep => out.write_str(
+                "it made no step: expected optimizer.step() or profiler.step() in its training loop",
+            ),
+            Self::StartTooNear => {
+                out.write_str("the start was too near for its profiler to warm up")
+            }
+            Self::Stopped => out.write_str(
+                "the profiler stopped without a trace: the job's own profiler took over, or its \
+                 buffers were full",
+            ),
+            Self::NotStarted => out.write_str("it took the request but did not begin to record"),
+            Self::Silent => out.write_str("it stopped asking for requests"),
+            Self::Stalled => out.write_str("its trace stopped growing before it was whole"),
+            Self::Foreign(id) => write!(out, "the file is of another request ({id})"),
+            Self::Interrupted => out.write_str("the capture was interrupted"),
+        }
+    }
+}
+
+/// What a request asks of time.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Timing {
+    /// At an iteration: whenever the job gets there.
+    Iterations,
+    /// At a time.
+    At {
+        /// When recording begins.
+        start: Duration,
+        /// How long the profiler runs before.
+        warmup: Duration,
+        /// How long is recorded.
+        length: Duration,
+    },
+}
+
+/// What the eye sees of a process and its file.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Sight {
+    /// Whether the process is there.
+    pub is_alive: bool,
+    /// Bytes of the file that is being written.
+    pub growing: Option<u64>,
+    /// The trace id of the finished file, empty where it has none.
+    pub finished: Option<String>,
+    /// Why the folder cannot be written, if so.
+    pub unwritable: Option<String>,
+}
+
+/// One request to one process.
+#[derive(Clone, Debug)]
+pub struct Request {
+    state: State,
+    config: String,
+    trace_id: String,
+    timing: Timing,
+    patience: Duration,
+    requested: Duration,
+    polled: Duration,
+    is_busy: bool,
+    grew: (Duration, u64),
+    freed: Option<Duration>,
+}
+
+impl Request {
+    /// A request made now: the text that is sent and the id in it.
+    ///
+    /// `patience` bounds the wait for the start, and between signs of progress after it.
+    pub fn new(now: Duration, text: (String, String), timing: Timing, patience: Duration) -> Self {
+        let (config, trace_id) = text;
+        Self {
+            state: State::Requested,
+            config,
+            trace_id,
+            timing,
+            patience,
+            requested: now,
+            polled: now,
+            is_busy: false,
+            grew: (now, 0),
+            freed: None,
+        }
+    }
+
+    /// Where it stands.
+    pub fn state(&self) -> &State {
+        &self.state
+    }
+
+    /// Whether nothing more will happen.
+    pub fn is_over(&self) -> bool {
+        matches!(self.state, State::Written | State::Lost(_))
+    }
+
+    /// Gives it up.
+    pub fn lose(&mut self, reason: Reason) {
+        if !self.is_over() {
+            self.state = State::Lost(reason);
+        }
+    }
+
+    /// The process asks; what it is told, if anything.
+    pub fn poll(&mut self, now: Duration, is_free: bool) -> Option<&str> {
+        self.polled = now;
+        self.is_busy = !is_free;
+        match (&self.state, is_free) {
+            (State::Requested, true) => self.send(now),
+            (State::Sent | State::Acknowledged, true) => self.again(now),
+            (State::Sent | State::Acknowledged, false) => {
+                self.begin(now);
+                None
+            }
+            (State::Started, true) => {
+                self.freed.get_or_insert(now);
+                None
+            }
+            _ => None,
+        }
+    }
+
+    /// What process and file look like.
+    pub fn look(&mut self, now: Duration, sight: &Sight) {
+        if self.is_over() {
+            return;
+        }
+        if let Some(id) = &sight.finished {
+            self.state = if *id == self.trace_id {
+                State::Written
+            } else {
+                State::Lost(Reason::Foreign(id.clone()))
+            };
+            return;
+        }
+        if !sight.is_alive {
+            return self.lose(Reason::Killed);
+        }
+        if let Some(bytes) = sight.growing {
+            self.begin(now);
+            if bytes > self.grew.1 {
+                self.grew = (now, bytes);
+            }
+        }
+        match self.state {
+            State::Requested => self.look_requested(now, sight),
+            State::Sent | State::Acknowledged => self.look_sent(now, sight),
+            State::Started => self.look_started(now, sight),
+            State::Written | State::Lost(_) => {}
+        }
+    }
+
+    fn send(&mut self, now: Duration) -> Option<&str> {
+        if let Timing::At { start, warmup, .. } = self.timing
+            && start < now + warmup + TICK
+        {
+            // Kineto would drop it in silence.
+            self.lose(Reason::StartTooNear);
+            return None;
+        }
+        self.state = State::Sent;
+        Some(&self.config)
+    }
+
+    /// The process has read the request and its profiler is free. For iterations it waits for its
+    /// iteration, or refused because no step was made yet: the repeated request is dropped in the
+    /// first case and taken in the second.
+    fn again(&mut self, now: Duration) -> Option<&str> {
+        self.state = State::Acknowledged;
+        match self.timing {
+            Timing::Iterations => Some(&self.config),
+            Timing::At { start, .. } => {
+                if now > start + START_SLACK {
+                    self.lose(Reason::NotStarted);
+                }
+                None
+            }
+        }
+    }
+
+    fn begin(&mut self, now: Duration) {
+        if matches!(self.state, State::Sent | State::Acknowledged) {
+            self.state = State::Started;
+            self.grew = (now, 0);
+        }
+    }
+
+    fn look_requested(&mut self, now: Duration, sight: &Sight) {
+        if let Some(why) = &sight.unwritable {
+            self.lose(Reason::Unwritable(why.clone()));
+        } else if now > self.requested + self.patience {
+            self.lose(if self.is_busy { Reason::Busy } else { Reason::Silent });
+        } else if let Timing::At { start, warmup, .. } = self.timing
+            && start < now + warmup + TICK
+        {
+            self.lose(if self.is_busy { Reason::Busy } else { Reason::StartTooNear });
+        }
+    }
+
+    fn look_sent(&mut self, now: Duration, sight: &Sight) {
+        let due = match self.timing {
+            Timing::Iterations => self.requested + self.patience,
+            Timing::At { start, length, .. } => start + length + self.patience,
+        };
+        if now > due {
+            let is_silent = now > self.polled + 3 * POLL;
+            self.lose(match (&sight.unwritable, self.timing) {
+                (Some(why), _) => Reason::Unwritable(why.clone()),
+                _ if is_silent => Reason::Silent,
+                (None, Timing::Iterations) => Reason::MissingStep,
+                (None, Timing::At { .. }) => Reason::NotStarted,
+            });
+        }
+    }
+
+    fn look_started(&mut self, now: Duration, sight: &Sight) {
+        // The file is renamed before the profiler is free; later none will come.
+        let is_left = self.freed.is_some_and(|freed| now > freed + 2 * TICK);
+        if is_left && sight.growing.is_none() {
+            self.lose(match &sight.unwritable {
+                Some(why) => Reason::Unwritable(why.clone()),
+                None => Reason::Stopped,
+            });
+        } else if now > self.grew.0 + self.patience + self.length() {
+            self.lose(Reason::Stalled);
+        }
+    }
+
+    fn length(&self) -> Duration {
+        match self.timing {
+            Timing::Iterations => Duration::ZERO,
+            Timing::At { length, warmup, .. } => length + warmup,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,208 @@
+use std::time::Duration;
+
+use super::{Reason, Request, Sight, State, Timing};
+
+const fn s(seconds: u64) -> Duration {
+    Duration::from_secs(seconds)
+}
+
+const AT: Timing = Timing::At { start: s(20), warmup: s(2), length: Duration::from_millis(500) };
+
+fn request(timing: Timing) -> Request {
+    Request::new(s(0), ("A=1\n".into(), "id".into()), timing, s(30))
+}
+
+fn alive() -> Sight {
+    Sight { is_alive: true, ..Sight::default() }
+}
+
+fn growing(bytes: u64) -> Sight {
+    Sight { growing: Some(bytes), ..alive() }
+}
+
+fn finished(id: &str) -> Sight {
+    Sight { finished: Some(id.to_owned()), ..alive() }
+}
+
+fn unwritable() -> Sight {
+    Sight { unwritable: Some("no".into()), ..alive() }
+}
+
+fn lost(reason: Reason) -> State {
+    State::Lost(reason)
+}
+
+/// Sent and read.
+fn acknowledged(timing: Timing) -> Request {
+    let mut request = request(timing);
+    assert_eq!(request.poll(s(1), true), Some("A=1\n"));
+    assert_eq!(request.state(), &State::Sent);
+    request.poll(s(6), true);
+    assert_eq!(request.state(), &State::Acknowledged);
+    request
+}
+
+fn started() -> Request {
+    let mut request = acknowledged(Timing::Iterations);
+    request.look(s(7), &growing(0));
+    assert_eq!(request.state(), &State::Started);
+    request
+}
+
+#[test]
+fn from_request_to_trace() {
+    let mut request = request(Timing::Iterations);
+    assert_eq!(request.state(), &State::Requested);
+    assert_eq!(request.poll(s(1), true), Some("A=1\n"));
+    request.look(s(2), &alive());
+    assert_eq!(request.state(), &State::Sent);
+    request.look(s(3), &growing(0));
+    assert_eq!(request.state(), &State::Started);
+    assert_eq!(request.poll(s(6), false), None);
+    request.look(s(7), &growing(100));
+    request.look(s(8), &finished("id"));
+    assert_eq!(request.state(), &State::Written);
+    assert!(request.is_over());
+    request.look(s(9), &Sight::default());
+    request.lose(Reason::Interrupted);
+    assert_eq!(request.poll(s(11), true), None);
+    assert_eq!(request.state(), &State::Written);
+}
+
+#[test]
+fn a_busy_profiler_is_waited_for_then_given_up() {
+    let mut patient = request(Timing::Iterations);
+    assert_eq!(patient.poll(s(1), false), None);
+    assert_eq!(patient.state(), &State::Requested);
+    assert_eq!(patient.poll(s(6), true), Some("A=1\n"));
+    let mut refused = request(Timing::Iterations);
+    refused.poll(s(1), false);
+    refused.look(s(30), &alive());
+    assert_eq!(refused.state(), &State::Requested);
+    refused.look(s(31), &alive());
+    assert_eq!(refused.state(), &lost(Reason::Busy));
+    let mut late = request(AT);
+    late.poll(s(1), false);
+    late.look(s(18), &alive());
+    assert_eq!(late.state(), &lost(Reason::Busy));
+}
+
+#[test]
+fn a_process_that_never_asks_is_silent() {
+    let mut request = request(Timing::Iterations);
+    request.look(s(31), &alive());
+    assert_eq!(request.state(), &lost(Reason::Silent));
+    let mut request = acknowledged(Timing::Iterations);
+    request.look(s(31), &alive());
+    assert_eq!(request.state(), &lost(Reason::Silent));
+}
+
+#[test]
+fn a_process_may_die_at_any_time() {
+    for mut request in [request(AT), acknowledged(AT), started()] {
+        request.look(s(8), &Sight::default());
+        assert_eq!(request.state(), &lost(Reason::Killed));
+    }
+    // It may also end right after writing.
+    let mut request = started();
+    request.look(s(8), &Sight { is_alive: false, ..finished("id") });
+    assert_eq!(request.state(), &State::Written);
+}
+
+#[test]
+fn a_start_that_is_too_near_is_not_sent() {
+    let mut near = request(AT);
+    assert_eq!(near.poll(Duration::from_millis(17_001), true), None);
+    assert_eq!(near.state(), &lost(Reason::StartTooNear));
+    let mut just = request(AT);
+    assert!(just.poll(s(17), true).is_some());
+    let mut waiting = request(AT);
+    waiting.look(s(18), &alive());
+    assert_eq!(waiting.state(), &lost(Reason::StartTooNear));
+}
+
+#[test]
+fn without_steps_the_request_is_repeated_then_lost() {
+    let mut request = request(Timing::Iterations);
+    for at in (1..30).step_by(5) {
+        assert_eq!(request.poll(s(at), true), Some("A=1\n"), "{at}");
+        request.look(s(at + 1), &alive());
+    }
+    request.look(s(31), &alive());
+    assert_eq!(request.state(), &lost(Reason::MissingStep));
+}
+
+#[test]
+fn a_time_passed_without_a_start_is_told() {
+    let mut request = acknowledged(AT);
+    assert_eq!(request.poll(s(11), true), None);
+    assert_eq!(request.poll(s(23), true), None);
+    assert_eq!(request.state(), &State::Acknowledged);
+    request.poll(s(24), true);
+    assert_eq!(request.state(), &lost(Reason::NotStarted));
+    let mut request = acknowledged(AT);
+    request.poll(s(48), true);
+    assert_eq!(request.state(), &lost(Reason::NotStarted));
+}
+
+#[test]
+fn an_unwritable_folder_is_told_before_and_after() {
+    let mut before = request(Timing::Iterations);
+    before.look(s(1), &unwritable());
+    assert_eq!(before.state(), &lost(Reason::Unwritable("no".into())));
+    // Kineto records, writes nothing and says nothing.
+    let mut after = acknowledged(Timing::Iterations);
+    after.poll(s(11), false);
+    assert_eq!(after.state(), &State::Started);
+    after.poll(s(16), true);
+    after.look(s(17), &unwritable());
+    assert_eq!(after.state(), &State::Started);
+    after.look(s(19), &unwritable());
+    assert_eq!(after.state(), &lost(Reason::Unwritable("no".into())));
+}
+
+#[test]
+fn a_profiler_that_stops_without_a_file_is_told() {
+    let mut request = started();
+    request.poll(s(11), true);
+    request.look(s(14), &alive());
+    assert_eq!(request.state(), &lost(Reason::Stopped));
+}
+
+#[test]
+fn a_trace_may_take_long_while_it_grows() {
+    let mut request = started();
+    for at in 1..10 {
+        request.poll(s(20 * at), false);
+        request.look(s(20 * at), &growing(at * 1000));
+        assert_eq!(request.state(), &State::Started, "{at}");
+    }
+    request.look(s(180 + 31), &growing(9000));
+    assert_eq!(request.state(), &lost(Reason::Stalled));
+}
+
+#[test]
+fn another_requests_file_is_not_ours() {
+    let mut request = started();
+    request.look(s(8), &finished("other"));
+    assert_eq!(request.state(), &lost(Reason::Foreign("other".into())));
+}
+
+#[test]
+fn every_reason_has_words() {
+    for reason in [
+        Reason::Busy,
+        Reason::Killed,
+        Reason::Unwritable("/x: no".into()),
+        Reason::MissingStep,
+        Reason::StartTooNear,
+        Reason::Stopped,
+        Reason::NotStarted,
+        Reason::Silent,
+        Reason::Stalled,
+        Reason::Foreign("b".into()),
+        Reason::Interrupted,
+    ] {
+        assert!(reason.to_string().len() > 20, "{reason:?}");
+    }
+}

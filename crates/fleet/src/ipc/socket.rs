@@ -1,0 +1,249 @@
+//! The socket processes ask: a Unix datagram socket, named in the kernel or in a folder.
+//!
+//! The kernel attaches the sender's process and user, in our own numbers, whatever the message
+//! says. Knows nothing of what messages mean.
+
+use std::fs;
+use std::io::{self, IoSliceMut};
+use std::os::fd::AsRawFd;
+use std::os::linux::net::SocketAddrExt;
+use std::os::unix::fs::PermissionsExt;
+use std::os::unix::net::{SocketAddr, UnixDatagram};
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use nix::errno::Errno;
+use nix::sys::socket::{
+    ControlMessageOwned, MsgFlags, UnixAddr, UnixCredentials, recvmsg, sendto, setsockopt, sockopt,
+};
+
+/// The name PyTorch sends to. In the kernel's name space its closing zero belongs to it.
+const NAME: &str = "dynolog";
+/// Bytes of the longest message: a poll has 40 and 16, and 4 for each of a dozen processes.
+const MESSAGE_MAX: usize = 4096;
+/// The longest folder whose clients' sockets still have a name: 108 bytes hold it, `/`, 52 bytes
+/// and a zero.
+pub const FOLDER_MAX: usize = 54;
+
+/// Where processes find the socket.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Place {
+    /// A name of the kernel, one per network name space.
+    Abstract,
+    /// A file in this folder: `KINETO_IPC_SOCKET_DIR`.
+    Folder(PathBuf),
+}
+
+/// Why there is no socket.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// Another daemon has the name.
+    #[error("{place}: another daemon answers there already")]
+    Taken {
+        /// The name.
+        place: String,
+    },
+    /// No client could name its socket in it.
+    #[error("{}: expected a socket folder of at most {FOLDER_MAX} bytes, got {got}", folder.display())]
+    FolderLong {
+        /// The folder.
+        folder: PathBuf,
+        /// Its bytes.
+        got: usize,
+    },
+    /// The system refuses.
+    #[error("{place}: cannot open a socket: {source}")]
+    Open {
+        /// The name.
+        place: String,
+        /// Why.
+        source: io::Error,
+    },
+    /// Reading fails.
+    #[error("cannot read from the socket: {0}")]
+    Receive(io::Error),
+}
+
+/// Who sent a message, by the kernel.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Peer {
+    /// The process, in our numbers; 0 where we cannot see it.
+    pub pid: u32,
+    /// Its user.
+    pub uid: u32,
+}
+
+/// A message as it came.
+#[derive(Clone, Debug)]
+pub struct Datagram {
+    /// Who sent it.
+    pub peer: Peer,
+    /// The content.
+    pub bytes: Vec<u8>,
+    from: UnixAddr,
+}
+
+/// The open socket; its file is removed when it is dropped.
+#[derive(Debug)]
+pub struct Socket {
+    socket: UnixDatagram,
+    file: Option<PathBuf>,
+}
+
+impl Place {
+    /// The place as a person names it.
+    pub fn words(&self) -> String {
+        match self {
+            Self::Abstract => format!("@{NAME}"),
+            Self::Folder(folder) => folder.join(NAME).display().to_string(),
+        }
+    }
+}
+
+impl Socket {
+    /// Takes the name.
+    ///
+    /// # Errors
+    /// Another daemon answers there; the folder's name is too long; the system refuses.
+    pub fn bind(place: &Place) -> Result<Self, Error> {
+        let open = |source: io::Error| match source.kind() {
+            io::ErrorKind::AddrInUse => Error::Taken { place: place.words() },
+            _ => Error::Open { place: place.words(), source },
+        };
+        let (socket, file) = match place {
+            Place::Abstract => {
+                let name = SocketAddr::from_abstract_name(format!("{NAME}\0")).map_err(open)?;
+                (UnixDatagram::bind_addr(&name).map_err(open)?, None)
+            }
+            Place::Folder(folder) => {
+                let got = folder.as_os_str().len();
+                if got > FOLDER_MAX {
+                    return Err(Error::FolderLong { folder: folder.clone(), got });
+                }
+                let file = folder.join(NAME);
+                clear(&file, place)?;
+                let socket = UnixDatagram::bind(&file).map_err(open)?;
+                (socket, Some(file))
+            }
+        };
+        let bound = Self { socket, file };
+        if let Some(file) = &bound.file {
+            // Jobs of other users ask too; what they get is decided by their user, not here.
+            fs::set_permissions(file, fs::Permissions::from_mode(0o666)).map_err(open)?;
+        }
+        setsockopt(&bound.socket, sockopt::PassCred, &true).map_err(|errno| open(errno.into()))?;
+        Ok(bound)
+    }
+
+    /// The next message, if one comes within `wait`.
+    ///
+    /// # Errors
+    /// The socket cannot be read.
+    pub fn receive(&self, wait: Duration) -> Result<Option<Datagram>, Error> {
+        let wait = wait.max(Duration::from_millis(1));
+        self.socket.set_read_timeout(Some(wait)).map_err(Error::Receive)?;
+        let mut buffer = vec![0; MESSAGE_MAX];
+        let mut control = nix::cmsg_space!(UnixCredentials);
+        let mut slices = [IoSliceMut::new(&mut buffer)];
+        let message = recvmsg::<UnixAddr>(
+            self.socket.as_raw_fd(),
+            &mut slices,
+            Some(&mut control),
+            MsgFlags::empty(),
+        );
+        let message = match message {
+            Ok(message) => message,
+            Err(Errno::EAGAIN | Errno::EINTR) => return Ok(None),
+            Err(errno) => return Err(Error::Receive(errno.into())),
+        };
+        let credentials = message.cmsgs().ok().into_iter().flatten().find_map(|control| {
+            let ControlMessageOwned::ScmCredentials(given) = control else { return None };
+            Some(Peer { pid: u32::try_from(given.pid()).unwrap_or(0), uid: given.uid() })
+        });
+        let (from, length) = (message.address, message.bytes);
+        // Without a name there is nobody to answer; without credentials nobody to trust.
+        let (Some(peer), Some(from)) = (credentials, from) else { return Ok(None) };
+        buffer.truncate(length);
+        Ok(Some(Datagram { peer, bytes: buffer, from }))
+    }
+
+    /// Answers a message. Whether it arrives is the asker's affair: it may be gone by now.
+    pub fn answer(&self, to: &Datagram, bytes: &[u8]) {
+        // A full or vanished queue must not stop the answers to others.
+        let _ = sendto(self.socket.as_raw_fd(), bytes, &to.from, MsgFlags::MSG_DONTWAIT);
+    }
+}
+
+impl Drop for Socket {
+    fn drop(&mut self) {
+        if let Some(file) = &self.file {
+            // A file left behind would make every process wait ten seconds at its exit.
+            let _ = fs::remove_file(file);
+        }
+    }
+}
+
+/// Removes what a dead daemon left; one that lives keeps its name.
+fn clear(file: &Path, place: &Place) -> Result<(), Error> {
+    let probe = UnixDatagram::unbound().and_then(|socket| socket.connect(file));
+    match probe {
+        Ok(()) => Err(Error::Taken { place: place.words() }),
+        Err(error) if error.kind() == io::ErrorKind::ConnectionRefused => {
+            fs::remove_file(file).map_err(|source| Error::Open { place: place.words(), source })
+        }
+        Err(_) => Ok(()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::net::UnixDatagram;
+    use std::time::Duration;
+
+    use super::{Error, Place, Socket};
+
+    const WAIT: Duration = Duration::from_secs(5);
+
+    #[test]
+    fn a_message_comes_with_its_sender_and_is_answered() {
+        let folder = tempfile::tempdir_in("/tmp").unwrap();
+        let place = Place::Folder(folder.path().to_owned());
+        let socket = Socket::bind(&place).unwrap();
+        let client = UnixDatagram::bind(folder.path().join("dynoconfigclient1")).unwrap();
+        client.set_read_timeout(Some(WAIT)).unwrap();
+        client.send_to(b"hello", folder.path().join("dynolog")).unwrap();
+        let message = socket.receive(WAIT).unwrap().unwrap();
+        assert_eq!(message.bytes, b"hello");
+        assert_eq!(message.peer.pid, std::process::id());
+        socket.answer(&message, b"and you");
+        let mut bytes = [0; 64];
+        let length = client.recv(&mut bytes).unwrap();
+        assert_eq!(&bytes[..length], b"and you");
+        assert!(socket.receive(Duration::from_millis(1)).unwrap().is_none());
+        // An answer to one who left is no error.
+        drop(client);
+        std::fs::remove_file(folder.path().join("dynoconfigclient1")).unwrap();
+        socket.answer(&message, b"gone?");
+    }
+
+    #[test]
+    fn a_name_is_taken_once_and_left_clean() {
+        let folder = tempfile::tempdir_in("/tmp").unwrap();
+        let place = Place::Folder(folder.path().to_owned());
+        let first = Socket::bind(&place).unwrap();
+        assert!(matches!(Socket::bind(&place), Err(Error::Taken { .. })));
+        drop(first);
+        assert!(!folder.path().join("dynolog").exists());
+        // One that died leaves its file; the next takes it over.
+        drop(UnixDatagram::bind(folder.path().join("dynolog")).unwrap());
+        assert!(folder.path().join("dynolog").exists());
+        Socket::bind(&place).unwrap();
+    }
+
+    #[test]
+    fn a_folder_whose_clients_would_have_no_name_is_refused() {
+        let folder = std::path::PathBuf::from(format!("/{}", "x".repeat(54)));
+        let refused = Socket::bind(&Place::Folder(folder));
+        assert!(matches!(refused, Err(Error::FolderLong { got: 55, .. })));
+    }
+}

@@ -1,0 +1,10 @@
+//! What runs on every host: captures traces of running PyTorch processes.
+//!
+//! A process started with `KINETO_USE_DAEMON` asks a local socket every five seconds whether a
+//! trace is wanted. [`ipc`] is the answering side of that conversation, [`capture`] remembers who
+//! asked and what became of each request, [`process`] reads what the kernel knows of a process.
+//! Knows nothing of what traces mean, of terminals, HTTP or databases.
+
+pub mod capture;
+pub mod ipc;
+pub mod process;
