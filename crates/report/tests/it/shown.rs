@@ -81,6 +81,49 @@ fn tables_sort_and_rows_open() {
     assert_eq!(browser.complaints(), Vec::<String>::new());
 }
 
+/// As ui.perfetto.dev documents it: asked until it answers, then given the bytes.
+#[test]
+fn the_trace_is_handed_over_once_the_other_window_answers() {
+    let server =
+        Origin::Server { trace: "/secret/t.pftrace".into(), file_name: "t.pftrace".into() };
+    let Some(mut browser) = Browser::open(&page(&small(), &server), "light") else { return };
+    let stand_in = "(() => {
+        const frame = document.createElement('iframe');
+        document.body.append(frame);
+        window.other = frame.contentWindow;
+        window.posted = [];
+        window.asked = [];
+        other.postMessage = (message, target) => posted.push([message, target]);
+        window.open = (url) => { asked.push(url); return other; };
+        window.fetch = async (url) => { asked.push(url); return new Response(new Uint8Array(5)); };
+    })()";
+    browser.value(stand_in);
+    browser.value("document.querySelector('#actions button').click()");
+    let wait = "new Promise((done) => setTimeout(done, 450))";
+    browser.value(wait);
+    let expected = serde_json::json!(["https://ui.perfetto.dev", "/secret/t.pftrace"]);
+    assert_eq!(browser.value("asked"), expected);
+    assert!(browser.value("posted.length").as_u64().unwrap() > 1);
+    let all_ask = "posted.every(([message, to]) => \
+                   message === 'PING' && to === 'https://ui.perfetto.dev')";
+    assert_eq!(browser.value(all_ask), true);
+    // Another site's answer counts for nothing.
+    for origin in ["https://evil.example", "https://ui.perfetto.dev"] {
+        let answer = format!("{{ data: 'PONG', origin: '{origin}', source: other }}");
+        browser.value(&format!("dispatchEvent(new MessageEvent('message', {answer}))"));
+        browser.value(wait);
+        let given = "posted.filter(([message]) => message.perfetto).length";
+        let is_perfetto = origin.contains("perfetto");
+        assert_eq!(browser.value(given), i32::from(is_perfetto), "{origin}");
+    }
+    let last = "(({ perfetto: { buffer, title, fileName } }) => \
+                [buffer.byteLength, title, fileName])(posted.at(-1)[0])";
+    let expected = serde_json::json!([5, "a job <b>of tests</b>", "t.pftrace"]);
+    assert_eq!(browser.value(last), expected);
+    let said = browser.value("document.getElementById('actions').innerText");
+    assert!(said.as_str().unwrap().contains("handed over 5 B"), "{said}");
+}
+
 /// Its speed is told, not judged: other programs share the machine.
 #[test]
 fn two_hundred_thousand_events_move() {

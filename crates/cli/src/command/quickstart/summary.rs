@@ -85,9 +85,11 @@ pub fn table(summary: &Summary) -> String {
 pub fn next_steps(summary: &Summary) -> String {
     let word = |path: &PathBuf| quoted(&path.display().to_string());
     let (run, config, text) = (word(&summary.run), word(&summary.config), word(&summary.text));
+    let report = word(&summary.report);
     let more = summary.steps * 2;
     format!(
         "Next:\n  \
+         open {report} in a browser    where the time of the recorded steps went\n  \
          rowmill score {run} {text} | head    click probabilities, one per row\n  \
          rowmill eval {run}    the evaluation again\n  \
          rowmill train {config} --run {run} --resume --set steps={more} --set epochs=100\n\
