@@ -157,7 +157,7 @@ pub enum Error {
     Serve { port: u16, source: io::Error },
     /// A report could not be made.
     #[error(transparent)]
-    Report(#[from] report::html::Error),
+    Report(#[from] report::Error),
     /// Training, scoring or a checkpoint failed.
     #[error(transparent)]
     Train(#[from] train::Error),
@@ -199,6 +199,7 @@ impl Error {
             | Self::UnknownFormat { .. }
             | Self::WhatIfTable
             | Self::Analyze(_)
+            | Self::Report(report::Error::NoSuchStep { .. })
             | Self::Exists { .. } => EXIT_USAGE,
             _ => EXIT_FAILED,
         }

@@ -13,7 +13,7 @@ use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 use sha2::{Digest, Sha256};
 
-use crate::Report;
+use crate::{Error, Report};
 
 const STYLE: &str = include_str!("page/style.css");
 const BODY: &str = include_str!("page/body.html");
@@ -52,15 +52,10 @@ pub enum Origin {
     },
 }
 
-/// Why a page could not be made.
-#[derive(Debug, thiserror::Error)]
-#[error("cannot write the report's data: {0}")]
-pub struct Error(#[from] serde_json::Error);
-
 /// The page.
 ///
 /// # Errors
-/// [`Error`] where a value has no JSON.
+/// [`Error::Data`].
 pub fn page(report: &Report, origin: &Origin) -> Result<String, Error> {
     let data = embedded(&serde_json::to_string(report)?);
     let server = embedded(&match origin {

@@ -17,6 +17,8 @@ mod step;
 pub mod timeline;
 
 use analyze::Scope;
+use std::ops::Range;
+
 use analyze::antipattern;
 use analyze::collectives;
 use analyze::graph::measured;
@@ -42,10 +44,37 @@ pub struct Options {
     pub title: String,
     /// The program that made it, with its version.
     pub program: String,
-    /// Steps of the timeline; `None`: as many as `events_max` allows, one at least.
-    pub steps: Option<usize>,
+    /// What the timeline holds.
+    pub steps: Steps,
     /// Events of the timeline, where `steps` does not say otherwise.
     pub events_max: usize,
+}
+
+/// Which steps the timeline holds.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Steps {
+    /// The first ones, as many as [`Options::events_max`] allows, one at least.
+    Fitting,
+    /// So many of the first ones.
+    First(usize),
+    /// Those with these numbers.
+    Numbered(Range<i64>),
+}
+
+/// Why there is no report.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// Steps were asked for by numbers that the windows do not have.
+    #[error("steps {}..{}: expected some of {known}, got none", asked.start, asked.end)]
+    NoSuchStep {
+        /// As they were asked for.
+        asked: Range<i64>,
+        /// The steps there are, in words.
+        known: String,
+    },
+    /// A value has no JSON.
+    #[error("cannot write the report's data: {0}")]
+    Data(#[from] serde_json::Error),
 }
 
 impl Options {
@@ -90,17 +119,19 @@ const TOP: usize = 8;
 ///
 /// # Cost
 /// `O(n log n)` in the rows of the traces.
+/// # Errors
+/// [`Error::NoSuchStep`].
 pub fn of(
     scopes: &[Scope<'_>],
     ranks: &[Evidence<'_>],
     found: &antipattern::Report,
     options: &Options,
-) -> Report {
+) -> Result<Report, Error> {
     let matched = collectives::of(scopes);
     let measured = measured::of(scopes, &matched);
     let zero = Zero::of(scopes, &matched);
     let (path, marked) = path::of(scopes, &measured, &zero);
-    Report {
+    Ok(Report {
         title: options.title.clone(),
         program: options.program.clone(),
         summary: summary::of(ranks, TOP),
@@ -112,6 +143,6 @@ pub fn of(
         network: network::of(scopes, &matched, &measured, &zero),
         memory: memory::of(ranks, &zero),
         path,
-        timeline: timeline::of(scopes, &marked, &zero, options),
-    }
+        timeline: timeline::of(scopes, &marked, &zero, options)?,
+    })
 }

@@ -16,8 +16,8 @@ use analyze::{Class, Scope};
 use serde::Serialize;
 use trace::store::{Kind, StringId, Trace};
 
-use crate::Options;
 use crate::clock::Zero;
+use crate::{Error, Options};
 use lay::Line;
 
 /// What is drawn.
@@ -99,8 +99,8 @@ pub(crate) fn of(
     marked: &[(u32, u32)],
     zero: &Zero,
     options: &Options,
-) -> Timeline {
-    let chosen = choose::stretch(scopes, zero, options);
+) -> Result<Timeline, Error> {
+    let chosen = choose::stretch(scopes, zero, options)?;
     let mut texts = Texts::default();
     let mut lines: Vec<Line> = Vec::new();
     let mut tracks = Vec::new();
@@ -116,7 +116,7 @@ pub(crate) fn of(
     let labels = texts.by_frequency();
     let packed = pack::events(scopes, &lines, &labels.place);
     let places = packed.places(scopes, marked);
-    Timeline {
+    Ok(Timeline {
         start_ns: chosen.start,
         end_ns: chosen.end,
         steps: chosen.steps,
@@ -131,7 +131,7 @@ pub(crate) fn of(
         notes: texts.notes,
         events: pack::text(&packed.bytes),
         marked: pack::text(&pack::ascending(&places)),
-    }
+    })
 }
 
 /// Where the lanes of all ranks go.

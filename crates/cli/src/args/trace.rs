@@ -89,12 +89,26 @@ pub struct ReportContent {
     /// Only these ranks
     #[arg(long = "rank", value_name = "N")]
     pub ranks: Vec<u32>,
-    /// Steps of the timeline [default: as many as make 200,000 events]
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
-    pub steps: Option<u32>,
+    /// Steps of the timeline: the first N, or those numbered A..B [default: as many as make
+    /// 200,000 events]
+    #[arg(long, value_name = "N|A..B", value_parser = timeline_steps)]
+    pub steps: Option<report::Steps>,
     /// What the page calls the job [default: the name of the first path]
     #[arg(long, value_name = "TEXT")]
     pub title: Option<String>,
+}
+
+/// A number of steps, or a range of their numbers.
+fn timeline_steps(text: &str) -> Result<report::Steps, String> {
+    if let Ok(count @ 1..) = text.parse() {
+        return Ok(report::Steps::First(count));
+    }
+    let number = |part: &str| part.trim().parse::<i64>().ok();
+    let range = text.split_once("..").and_then(|(a, b)| Some(number(a)?..number(b)?));
+    let range = range.filter(|range| !range.is_empty());
+    range.map(report::Steps::Numbered).ok_or_else(|| {
+        "expected a number from 1 on, or numbers of steps A..B such as 40..43".to_owned()
+    })
 }
 
 /// The part of a trace that is looked at.
@@ -384,6 +398,7 @@ Ends with exit code 1 if something makes the figures wrong.")]
 Examples:
   rowmill trace report job/                        report.html beside you
   rowmill trace report trace.json.gz -o run7.html --steps 2
+  rowmill trace report trace.json.gz --steps 40..43
 
 The file needs no network and no server. Its timeline holds the first steps of all ranks, as many as make
 200,000 events unless --steps says otherwise.")]

@@ -38,8 +38,10 @@ fn a_report_is_one_file_and_says_where() {
         assert!(place.run(words).code.is_some_and(|code| code > 0), "{words}");
     }
     assert_eq!(fs::read_to_string(place.path("t.json")).unwrap(), TRACE);
-    let steps = place.run("trace report t.json --steps 0");
-    assert_eq!(steps.code, Some(2), "{}", steps.stderr);
+    for wrong in ["0", "9..3", "3..9"] {
+        let steps = place.run(&format!("trace report t.json --steps {wrong}"));
+        assert_eq!(steps.code, Some(2), "{}", steps.stderr);
+    }
 }
 
 /// Ends the server even where a test fails.

@@ -11,7 +11,7 @@ function timelineView(report, open) {
     from: timeline.start_ns, until: timeline.end_ns, top: 0, selected: null, found: null, marks: false,
     closed: new Set(), whole: new Set(), rows: [], rowOf: new Map(), steps: report.steps.rows, overview: null,
   };
-  const frames = { times: [], draws: [], fps: 0 };
+  const frames = { times: [], fps: 0, drawn: [] };
   const canvas = el('canvas', { tabindex: '0', role: 'application', 'aria-label': 'timeline; w and s zoom, a and d move, slash searches' });
   const tip = el('div', { class: 'tip', hidden: true });
   const details = el('div', { class: 'details', 'aria-live': 'polite' });
@@ -71,9 +71,10 @@ function timelineView(report, open) {
     steer(now);
     const began = performance.now();
     paint.draw();
-    frames.draws.push(performance.now() - began);
+    frames.drawn.push(performance.now() - began);
+    if (frames.drawn.length > 2000) frames.drawn.shift();
     frames.times.push(now);
-    if (frames.times.length > 90) { frames.times.shift(); frames.draws.shift(); }
+    if (frames.times.length > 90) frames.times.shift();
     const recent = frames.times.filter((time) => now - time < 1000);
     if (recent.length > 4 && now - recent.at(-2) < 250) {
       frames.fps = 1000 * (recent.length - 1) / (now - recent[0]);
@@ -302,7 +303,7 @@ function timelineView(report, open) {
     ask();
   }
 
-  const held_steps = report.steps.rows.filter((row) => row.at_ns < timeline.end_ns);
+  const held_steps = report.steps.rows.filter((row) => row.at_ns < timeline.end_ns && row.at_ns + row.host_ns > timeline.start_ns);
   const numbers = [...new Set(held_steps.map((row) => row.number))];
   const several = new Set(held_steps.map((row) => row.rank)).size > 1;
   const options = [['', 'everything']].concat(numbers.flatMap((step) => {
@@ -343,24 +344,21 @@ function timelineView(report, open) {
   function measure(milliseconds) {
     return new Promise((done) => {
       const whole = timeline.end_ns - timeline.start_ns;
-      const drawn = [];
-      let [first, painted] = [null, 0];
+      let first = null;
+      frames.drawn = [];
       const tour = (now) => {
         first ??= now;
         const phase = (now - first) / milliseconds;
         if (phase >= 1) {
-          drawn.sort((a, b) => a - b);
+          const drawn = frames.drawn.sort((a, b) => a - b);
+          frames.drawn = [];
           fit();
-          done({ fps: 1000 * painted / (now - first), frames: painted, draw_ms_p50: drawn[drawn.length >> 1], draw_ms_max: drawn.at(-1), events: events.total });
+          done({ fps: 1000 * drawn.length / (now - first), frames: drawn.length, draw_ms_p50: drawn[drawn.length >> 1], draw_ms_max: drawn.at(-1), events: events.total });
           return;
         }
         const width = whole * 10 ** (-1.5 * (1 - Math.cos(4 * Math.PI * phase)));
         const middle = timeline.start_ns + whole * (0.5 + 0.4 * Math.sin(6 * Math.PI * phase));
         look(middle - width / 2, middle + width / 2);
-        const began = performance.now();
-        paint.draw();
-        drawn.push(performance.now() - began);
-        painted += 1;
         requestAnimationFrame(tour);
       };
       requestAnimationFrame(tour);
@@ -389,7 +387,7 @@ function keys(names, what) {
 // What of the job the timeline holds.
 function held_note(timeline) {
   const said = [`${count(timeline.event_count)} events`];
-  if (timeline.steps.length) said.push(`the first ${timeline.steps.length} of ${timeline.step_count} steps; rowmill trace report --steps N takes more`);
+  if (timeline.steps.length) said.push(`${timeline.steps.length} of ${timeline.step_count} steps, number ${timeline.steps[0]} to ${timeline.steps.at(-1)}; rowmill trace report --steps N or A..B takes others`);
   if (timeline.is_cut) said.push('the end is left out for want of room');
   if (timeline.python_left_out_count) said.push(`${count(timeline.python_left_out_count)} frames of Python are left out`);
   return el('p', { class: 'note', text: `${said.join('; ')}.` });

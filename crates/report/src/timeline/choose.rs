@@ -1,12 +1,13 @@
 //! Which stretch of time is drawn, and which rows of it. Knows no lanes.
 
 use std::collections::BTreeMap;
+use std::ops::Range;
 
 use analyze::{Scope, window};
 use trace::store::Kind;
 
-use crate::Options;
 use crate::clock::Zero;
+use crate::{Error, Options, Steps};
 
 /// A stretch of time on the page's clock.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -20,49 +21,88 @@ pub(super) struct Stretch {
     pub is_cut: bool,
 }
 
-/// The first steps that were asked for, or as many as there is room for; without steps the window,
-/// or its beginning.
-pub(super) fn stretch(scopes: &[Scope<'_>], zero: &Zero, options: &Options) -> Stretch {
-    let rank = |scope: &Scope<'_>| scope.trace.rank;
+/// The steps that were asked for, or as many as there is room for; without steps the window, or its
+/// beginning.
+pub(super) fn stretch(
+    scopes: &[Scope<'_>],
+    zero: &Zero,
+    options: &Options,
+) -> Result<Stretch, Error> {
     let ends = |scope: &Scope<'_>| {
-        let window = &scope.window;
-        (zero.at(rank(scope), window.start), zero.at(rank(scope), window.end))
+        let (rank, window) = (scope.trace.rank, &scope.window);
+        (zero.at(rank, window.start), zero.at(rank, window.end))
     };
     let start = scopes.iter().map(|scope| ends(scope).0).min().unwrap_or_default();
     let end = scopes.iter().map(|scope| ends(scope).1).max().unwrap_or_default();
-    let mut ends_of: BTreeMap<i64, i64> = BTreeMap::new();
-    for scope in scopes {
-        for step in &scope.window.steps {
-            let end = zero.at(rank(scope), step.end);
-            let last = ends_of.entry(step.number).or_insert(end);
-            *last = end.max(*last);
-        }
-    }
-    let numbers: Vec<i64> = ends_of.keys().copied().collect();
-    let behind: Vec<i64> = ends_of.into_values().collect();
-    let mut found = Stretch { start, end, step_count: numbers.len() as u64, ..Stretch::default() };
+    let known = known(scopes, zero);
+    let mut found = Stretch { start, end, step_count: known.len() as u64, ..Stretch::default() };
     let (starts, python) = starts(scopes, zero);
-    let before = |sorted: &[i64], time: i64| sorted.partition_point(|start| *start < time);
-    let room = options.events_max;
-    let fits = |count: usize| before(&starts, behind[count - 1]) <= room;
-    let wanted = match options.steps {
-        Some(steps) => steps.clamp(1, numbers.len().max(1)),
-        None if before(&starts, end) <= room => numbers.len(),
-        None => (1..=numbers.len()).rev().find(|count| fits(*count)).unwrap_or(1),
+    let between = |sorted: &[i64], from: i64, until: i64| {
+        let before = |time: i64| sorted.partition_point(|start| *start < time);
+        before(until) - before(from)
     };
-    if wanted < numbers.len() {
-        found.end = behind[wanted - 1];
-        found.steps = numbers[..wanted].to_vec();
+    let room = options.events_max;
+    let fits = |step: &Known| between(&starts, start, step.end) <= room;
+    let wanted = match &options.steps {
+        Steps::Fitting if between(&starts, start, end) <= room => 0..known.len(),
+        Steps::Fitting => 0..known.iter().rposition(fits).map_or(1, |last| last + 1),
+        Steps::First(count) => 0..*count,
+        Steps::Numbered(asked) => numbered(&known, asked)?,
+    };
+    let wanted = wanted.start.min(known.len())..wanted.end.min(known.len());
+    if wanted.len() < known.len() {
+        let steps = &known[wanted];
+        found.start = steps.iter().map(|step| step.start).min().unwrap_or(start);
+        found.end = steps.iter().map(|step| step.end).max().unwrap_or(end);
+        found.steps = steps.iter().map(|step| step.number).collect();
     }
     // One step may be more than there is room for, or there are no steps.
-    if options.steps.is_none() && before(&starts, found.end) > room {
-        found.end = starts[room];
+    if options.steps == Steps::Fitting && between(&starts, found.start, found.end) > room {
+        found.end = starts[starts.partition_point(|time| *time < found.start) + room];
         found.is_cut = true;
     }
-    let python_count = before(&python, found.end);
-    found.has_python = before(&starts, found.end) + python_count <= room;
+    let count = between(&starts, found.start, found.end);
+    let python_count = between(&python, found.start, found.end);
+    found.has_python = count + python_count <= room;
     found.python_left_out = if found.has_python { 0 } else { python_count as u64 };
-    found
+    Ok(found)
+}
+
+/// A step, from the first rank's start to the last one's end.
+struct Known {
+    number: i64,
+    start: i64,
+    end: i64,
+}
+
+/// The steps of all ranks, by number.
+fn known(scopes: &[Scope<'_>], zero: &Zero) -> Vec<Known> {
+    let mut spans: BTreeMap<i64, (i64, i64)> = BTreeMap::new();
+    for scope in scopes {
+        for step in &scope.window.steps {
+            let (start, end) =
+                (zero.at(scope.trace.rank, step.start), zero.at(scope.trace.rank, step.end));
+            let span = spans.entry(step.number).or_insert((start, end));
+            *span = (span.0.min(start), span.1.max(end));
+        }
+    }
+    let step = |(number, (start, end))| Known { number, start, end };
+    spans.into_iter().map(step).collect()
+}
+
+/// The places of the steps with some numbers.
+fn numbered(known: &[Known], asked: &Range<i64>) -> Result<Range<usize>, Error> {
+    let first = known.partition_point(|step| step.number < asked.start);
+    let last = known.partition_point(|step| step.number < asked.end);
+    if first < last {
+        return Ok(first..last);
+    }
+    let known = match known {
+        [] => "none, as the traces name no steps".to_owned(),
+        [first, .., last] => format!("{} to {}", first.number, last.number),
+        [only] => only.number.to_string(),
+    };
+    Err(Error::NoSuchStep { asked: asked.clone(), known })
 }
 
 /// When rows begin, sorted: those that are always drawn, and frames of Python.

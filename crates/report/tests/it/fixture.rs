@@ -8,8 +8,8 @@ use analyze::classify::ClassRule;
 use analyze::quality::Evidence;
 use analyze::tree::{self, Tree};
 use analyze::{Classifier, Scope, WindowRule};
-use report::Options;
 use report::html::{self, Origin};
+use report::{Options, Steps};
 use trace::open::Request;
 use trace::store::{Job, LaunchShape, NewSlice, Trace};
 
@@ -42,11 +42,12 @@ pub fn titled(job: &Job, origin: &Origin, title: &str) -> String {
     let options = Options {
         title: title.to_owned(),
         program: "rowmill test".to_owned(),
-        steps: None,
+        steps: Steps::Fitting,
         events_max: Options::EVENTS_MAX,
     };
     let found = antipattern::of(&scopes, &evidence, &Shapes::new(), &Settings::default()).unwrap();
-    html::page(&report::of(&scopes, &evidence, &found, &options), origin).unwrap()
+    let report = report::of(&scopes, &evidence, &found, &options).unwrap();
+    html::page(&report, origin).unwrap()
 }
 
 /// Ranks of steps of one operator inside another, a call, a kernel and a collective; names hostile.

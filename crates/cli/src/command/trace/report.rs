@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 
 use analyze::Scope;
 use report::html::{self, Origin};
-use report::{Options, Report};
+use report::{Options, Report, Steps};
 use serde::Serialize;
 
 use super::file::refuse_input;
@@ -75,11 +75,11 @@ pub fn of(chosen: &Chosen, content: &ReportContent, session: &Session) -> Result
     let options = Options {
         title: content.title.clone().unwrap_or_else(|| title(&content.paths)),
         program: concat!("rowmill ", env!("CARGO_PKG_VERSION")).to_owned(),
-        steps: content.steps.map(|steps| steps as usize),
+        steps: content.steps.clone().unwrap_or(Steps::Fitting),
         events_max: Options::EVENTS_MAX,
     };
     let found = finding::of(&scopes, &known)?;
-    Ok(report::of(&scopes, &known.evidence(&scopes), &found, &options))
+    Ok(report::of(&scopes, &known.evidence(&scopes), &found, &options)?)
 }
 
 /// The name of what was read: folders above it say where a person keeps things, not what it is.
