@@ -72,11 +72,30 @@ fn the_table_of_a_bench_says_what_counted() {
 }
 
 #[test]
+fn products_in_bf16_are_compared_with_their_own_peak() {
+    let place = Place::new();
+    let report = place.done(&format!("{TRAIN} --precision bf16 --format json")).last();
+    assert_eq!(report["precision"], "bf16");
+    positive(&report, &["samples_per_s", "gemm_pct_of_peak"]);
+    let gemms = report["gemms"].as_array().unwrap();
+    // The logit's products stay f32.
+    for (n, precision) in [(8, "bf16"), (1, "f32")] {
+        let row = gemms.iter().find(|row| row["product"] == "forward" && row["n"] == n).unwrap();
+        assert_eq!(row["precision"], precision);
+    }
+    let words = "bench gemm --precision bf16 --shape 63x13x31 --calls 2 --repeats 1 --format json";
+    let report = place.done(words).last();
+    assert_eq!(report["precision"], "bf16");
+    positive(&report["shapes"][0], &["forward_pct_of_peak", "backward_weight_pct_of_peak"]);
+}
+
+#[test]
 fn a_wrong_law_or_rule_is_refused() {
     let place = Place::new();
     for (words, expected) in [
         ("--distribution pareto", "expected uniform or zipf:EXPONENT"),
         ("--optimizer magic", "magic"),
+        ("--precision f16", "expected `f32` or `bf16`"),
         ("--pooling 0", "at least 1"),
         ("--foreign-cpu-max 2", "a share from 0 to 1"),
     ] {

@@ -111,6 +111,14 @@ impl Measured {
         }
     }
 
+    /// As that is called.
+    pub fn peak_name(&self, precision: Precision) -> &'static str {
+        match precision {
+            Precision::Bf16 if self.bf16_peak_gflop_per_s.is_some() => "bf16",
+            _ => "FMA",
+        }
+    }
+
     /// For people.
     pub fn text(&self) -> String {
         let bf16 = self.bf16_peak_gflop_per_s.map(|rate| format!(", bf16 {rate:.0}"));

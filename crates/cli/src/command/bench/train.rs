@@ -313,8 +313,10 @@ fn table(report: &Report) -> String {
         (
             "matrix products",
             format!(
-                "{:.0} GFLOP/s, {:.1} % of the peak",
-                breakdown.gemm_gflop_per_s, breakdown.gemm_pct_of_peak
+                "{:.0} GFLOP/s, {:.1} % of the {} peak",
+                breakdown.gemm_gflop_per_s,
+                breakdown.gemm_pct_of_peak,
+                report.limits.peak_name(report.precision)
             ),
         ),
         ("everything else", format!("{:.1} % of the step", breakdown.rest_pct_of_step)),
