@@ -52,6 +52,9 @@ fn detect(rank: &Facts<'_>, limits: &Limits<'_>) -> Option<Found> {
     Some(found.shown_by(rank.proofs(rows)).saves(time_ns, edits))
 }
 
+/// Copies that are remembered.
+const WAITING: usize = 256;
+
 /// Each copy to the host with the next copy to the device of its size, from the same thread and
 /// step; a copy back serves once.
 fn trips<'a>(rank: &'a Facts<'_>, least: u64) -> Vec<(&'a Copy, &'a Copy)> {
@@ -61,7 +64,13 @@ fn trips<'a>(rank: &'a Facts<'_>, least: u64) -> Vec<(&'a Copy, &'a Copy)> {
     let mut found = Vec::new();
     for copy in rank.copies().iter().filter(|copy| copy.bytes >= least) {
         match copy.direction {
-            Direction::ToHost => waiting.push(copy),
+            Direction::ToHost => {
+                // What has not come back for long does not come back.
+                if waiting.len() == WAITING {
+                    waiting.remove(0);
+                }
+                waiting.push(copy);
+            }
             Direction::ToDevice => {
                 let is_same = |out: &&Copy| {
                     out.bytes == copy.bytes

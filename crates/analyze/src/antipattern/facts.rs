@@ -196,12 +196,16 @@ impl<'a> Facts<'a> {
 
     /// The gap of any device that a time lies in.
     pub fn gap_at(&self, time: i64) -> Option<&Gap> {
+        self.gaps_near((time, time)).find(|gap| gap.start_ns <= time && time < gap.end_ns)
+    }
+
+    /// The gaps of all devices that touch a span.
+    pub fn gaps_near(&self, (from, to): Interval) -> impl Iterator<Item = &Gap> {
         let devices = self.gaps().chunk_by(|a, b| a.device == b.device);
-        let mut around = devices.filter_map(|gaps| {
-            let at = gaps.partition_point(|gap| gap.end_ns <= time);
-            gaps.get(at).filter(|gap| gap.start_ns <= time)
-        });
-        around.next()
+        devices.flat_map(move |gaps| {
+            let first = gaps.partition_point(|gap| gap.end_ns < from);
+            gaps[first..].iter().take_while(move |gap| gap.start_ns <= to)
+        })
     }
 
     /// Idle time of some causes, the mean of the devices.

@@ -30,9 +30,8 @@ fn detect(rank: &Facts<'_>, limits: &Limits<'_>) -> Option<Found> {
     // The longest gap at each boundary, on any device.
     let near = step_ns / 100;
     let at = |time: &i64| {
-        let touches = |gap: &&Gap| gap.start_ns <= time + near && time - near <= gap.end_ns;
-        let gaps = rank.gaps().iter().filter(touches).filter(|gap| CAUSES.contains(&gap.cause));
-        gaps.max_by_key(|gap| gap.idle_ns)
+        let gaps = rank.gaps_near((time - near, time + near));
+        gaps.filter(|gap| CAUSES.contains(&gap.cause)).max_by_key(|gap| gap.idle_ns)
     };
     let gaps: Vec<Option<&Gap>> = boundaries.iter().map(at).collect();
     let length = |gap: &Option<&Gap>| gap.map_or(0, |gap| gap.idle_ns);

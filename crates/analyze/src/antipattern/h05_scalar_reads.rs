@@ -25,17 +25,18 @@ const READS: [&str; 5] =
 fn detect(rank: &Facts<'_>, limits: &Limits<'_>) -> Option<Found> {
     let mut reads = Vec::new();
     let mut blocking = Vec::new();
-    let to_host: Vec<u32> = rank
+    let mut to_host: Vec<u32> = rank
         .copies()
         .iter()
         .filter(|copy| copy.direction == Direction::ToHost)
         .filter_map(|copy| copy.call)
         .collect();
+    to_host.sort_unstable();
     for read in rank.outermost_named(|name| READS.contains(&name)) {
         // Scalars of tensors on the host block nobody.
         let blocks = |row: &&u32| {
             let is_call = rank.scope.trace.kind(**row).is_call();
-            is_call && (to_host.contains(row) || is_synchronization(rank.name(**row)))
+            is_call && (to_host.binary_search(row).is_ok() || is_synchronization(rank.name(**row)))
         };
         let calls: Vec<u32> = rank.tree.subtree(read).iter().filter(blocks).copied().collect();
         if !calls.is_empty() {

@@ -144,6 +144,10 @@ fn every_rule_has_a_page_that_names_its_limits() {
             assert!(rule.page.contains(&line), "{}: {line}", rule.id);
         }
     }
+    let index = include_str!("../../../../docs/rules/README.md");
+    let listed =
+        |rule: &&Rule| index.contains(&format!("| [{0}]({0}.md) | {1} |", rule.id, rule.title));
+    assert_eq!(rules().filter(listed).count(), rules().count());
     let mut ids: Vec<&str> = rules().map(|rule| rule.id).collect();
     ids.sort_unstable();
     ids.dedup();

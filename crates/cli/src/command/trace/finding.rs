@@ -180,7 +180,8 @@ fn paragraph(finding: &Finding) -> String {
     let mut lines = vec![heading(finding)];
     lines.extend(wrapped(&finding.what));
     lines.extend(wrapped(&format!("→ {}", finding.advice)));
-    lines.extend(finding.proofs.first().and_then(place));
+    let place = finding.proofs.first().and_then(place);
+    lines.extend(place.iter().flat_map(|place| wrapped(place)));
     lines.join("\n")
 }
 
@@ -190,7 +191,7 @@ fn place(proof: &Proof) -> Option<String> {
     let source = proof.source.as_ref().map_or_else(String::new, |line| format!(", {line}"));
     let path = proof.within.iter().map(String::as_str).chain([short_name(&proof.name)]);
     let path = path.collect::<Vec<_>>().join(" › ");
-    Some(format!("    at +{start} on rank {}: {path}{source}", proof.rank))
+    Some(format!("at +{start} on rank {}: {path}{source}", proof.rank))
 }
 
 fn heading(finding: &Finding) -> String {
