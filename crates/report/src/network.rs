@@ -17,6 +17,8 @@ const LISTED: usize = 300;
 /// What ranks exchanged.
 #[derive(Clone, Debug, Serialize)]
 pub struct NetworkPart {
+    /// Whether the ranks' windows overlap in time; else they say nothing of each other.
+    pub is_simultaneous: bool,
     /// By last arrival.
     pub collectives: Vec<CollectiveView>,
     /// How many there are.
@@ -79,7 +81,10 @@ pub(crate) fn of(
     collectives.sort_by_key(|one| one.index);
     let listed = |index| collectives.binary_search_by_key(&index, |one| one.index).is_ok();
     let arrivals = found.arrivals.into_iter().filter(|late| listed(late.index)).collect();
+    let starts = scopes.iter().map(|scope| scope.window.start).max();
+    let ends = scopes.iter().map(|scope| scope.window.end).min();
     NetworkPart {
+        is_simultaneous: starts <= ends,
         collectives,
         collective_count: matched.matched.len() as u64,
         unmatched: matched.unmatched.clone(),

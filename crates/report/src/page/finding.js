@@ -38,10 +38,10 @@ function finding(row, go, { all, hasEvidence }) {
 }
 
 function evidence(row, go) {
-  const measured = row.numbers.map((one) => `${words(one.name.replace(/_(ns|pct|bytes)$/, ''))}: ${measure(one)}`);
+  const measured = row.numbers.map((one) => `${words(one.name.replace(/_(ns|pct|bytes)(?=_|$)/, ''))}: ${measure(one)}`);
   return el('details', {}, el('summary', { text: 'evidence' }), measured.length ? note(measured.join(' · ')) : null,
     row.proofs.length ? table([
-      { title: 'rows named', kind: 'name', get: (one) => one.name, cell: (one) => link(one.name, () => (one.at ? go.event(one.rank, one.name, one.at[0], one.at[1]) : go.find(one.name)), 'show the longest on the timeline') },
+      { title: 'rows named', kind: 'name', get: (one) => one.name, cell: (one) => link(go.short(one.name), () => (one.at ? go.event(one.rank, one.name, one.at[0], one.at[1]) : go.find(one.name)), 'show the longest on the timeline') },
       { title: 'rank', kind: 'number', get: (one) => one.rank }, { title: 'count', kind: 'count', get: (one) => one.count }, { title: 'time', kind: 'ns', get: (one) => one.total_ns },
       { title: 'inside', kind: 'name', get: (one) => one.within.join(' › ') }, { title: 'source', kind: 'name', get: (one) => one.source ?? '' }], row.proofs, { top: 10 }) : null,
     el('p', { class: 'note', text: `key: ${row.key}` }));
@@ -49,7 +49,7 @@ function evidence(row, go) {
 
 // The unit is in the name.
 function measure({ name, value }) {
-  if (name.endsWith('_ns')) return nanos(value);
-  if (name.endsWith('_pct')) return percent(value);
-  return name.endsWith('_bytes') ? bytes(value) : number(value);
+  const [, unit] = /_(ns|pct|bytes)(?:_|$)/.exec(name) ?? [];
+  const show = { ns: nanos, pct: percent, bytes }[unit] ?? number;
+  return show(value);
 }

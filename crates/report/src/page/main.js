@@ -14,9 +14,12 @@ function start() {
   document.getElementById('footer').textContent = `${report.program} · times are in nanoseconds of the trace, ranks' clocks aligned · same traces, same page`;
   if (server) document.getElementById('actions').append(...perfettoButton(server, report.title));
 
+  const shorts = new Map(report.timeline.labels.filter(([, , short]) => short).map(([name, , short]) => [name, short]));
   let timeline = null;
   const go = {
     open: (id) => open(id),
+    // Of device work the name without types and arguments.
+    short: (name) => shorts.get(name) ?? name,
     find: (name) => view().find(name),
     event: (rank, name, at, length) => view().choose(rank, name, at, length),
     span: (from, until) => view().show(from, until),

@@ -5,7 +5,8 @@ function networkTab(report, go) {
   if (network.collective_count === 0) return [note('No collectives in the windows.')];
   const several = network.collectives.some((one) => one.ranks.length > 1);
   const late = new Map(network.arrivals.map((one) => [one.index, one]));
-  return [several ? heading('Waiting and transfer of each rank') : null, several ? perRank(network) : note('One rank: arrival, wait and transfer need the traces of the others beside it.'),
+  const apart = network.is_simultaneous ? null : el('p', { class: 'warning', text: 'The ranks\' windows do not overlap in time: other jobs or other clocks. Who waited for whom cannot be told.' });
+  return [apart, several ? heading('Waiting and transfer of each rank') : null, several ? perRank(network) : note('One rank: arrival, wait and transfer need the traces of the others beside it.'),
     several ? heading('Who came last') : null, several ? stragglers(network) : null,
     heading('Collectives'),
     note(`${network.collectives.length < network.collective_count ? `The ${count(network.collectives.length)} longest of ${count(network.collective_count)}. ` : ''}A rank's kernel begins when it arrives; what it lasts until the last rank has come is waiting. Open a row for each rank.`),

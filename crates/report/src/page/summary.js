@@ -130,7 +130,7 @@ function idleTab(report, go) {
       { title: 'start', kind: 'number', get: (row) => row.at_ns, cell: (row) => link(moment(row.at_ns, 1e7), () => go.span(row.at_ns, row.at_ns + row.idle_ns)) },
       { title: 'rank', kind: 'number', get: (row) => row.rank }, { title: 'device', kind: 'number', get: (row) => row.device },
       { title: 'idle', kind: 'ns', get: (row) => row.idle_ns, bar: (row) => colour(row.cause) }, { title: 'most of it', kind: 'words', get: (row) => row.cause },
-      { title: 'owner', kind: 'name', get: (row) => row.owner ?? '' }, { title: 'ended by', kind: 'name', get: (row) => row.ended_by ?? '' }], idle.gaps)];
+      { title: 'owner', kind: 'name', get: (row) => row.owner ?? '' }, { title: 'ended by', kind: 'name', get: (row) => go.short(row.ended_by ?? ''), full: (row) => row.ended_by ?? '' }], idle.gaps)];
 }
 
 // The owners of all devices together.

@@ -132,6 +132,8 @@ function timelineView(report, open) {
   }
 
   function bring(at) {
+    // A tab that was opened just now has a size that no frame has seen.
+    if (paint.room().height !== canvas.clientHeight) paint.resize();
     const track = events.lanes[events.lane[at]].track;
     const { rank } = timeline.tracks[track];
     if (state.closed.delete(rank) || (events.lanes[events.lane[at]].depth >= FOLDED && !state.whole.has(track))) {

@@ -12,6 +12,13 @@ use crate::fixture::{HOSTILE, dlrm8, large, page, small, titled};
 const TABS: [&str; 10] =
     ["summary", "findings", "ranks", "idle", "gpu", "cpu", "network", "memory", "path", "timeline"];
 
+/// Whether the lane of the chosen event is on the screen.
+const SELECTED_IS_SHOWN: &str = "(() => {
+    const { state, events } = rowmill.timeline;
+    const row = state.rowOf.get(events.lane[state.selected]);
+    return row.y >= state.top && row.y < state.top + 430;
+})()";
+
 /// Opens every tab; returns what it shows.
 fn open_all(browser: &mut Browser) -> Vec<String> {
     let tabs = browser.value("rowmill.tabs");
@@ -44,7 +51,6 @@ fn every_tab_opens_and_hostile_names_stay_text() {
 #[test]
 fn the_timeline_finds_selects_and_moves() {
     let Some(mut browser) = Browser::open(&page(&small(), &Origin::File), "dark") else { return };
-    browser.value("rowmill.open('timeline')");
     let whole = browser.value("[rowmill.timeline.state.from, rowmill.timeline.state.until]");
     browser.value("rowmill.timeline.find('ncclkernel')");
     let details = "document.querySelector('.details').innerText";
@@ -142,6 +148,9 @@ fn the_page_of_eight_ranks_opens_without_complaints() {
     let page = titled(&job, &Origin::File, "DLRM on eight ranks");
     for scheme in ["light", "dark"] {
         let Some(mut browser) = Browser::open(&page, scheme) else { return };
+        // Found from another tab, before the timeline was ever drawn.
+        browser.value("rowmill.timeline.find('ncclKernel_AllReduce')");
+        assert_eq!(browser.value(SELECTED_IS_SHOWN), true);
         open_all(&mut browser);
         if let Some(folder) = std::env::var_os("ROWMILL_SCREENSHOTS").map(PathBuf::from) {
             pictures(&mut browser, &folder, scheme);
