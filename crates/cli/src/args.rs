@@ -13,18 +13,21 @@ Start here:
   rowmill train dlrm-criteo-kaggle --train train.txt
                                         train on your own data
   rowmill trace trace.json.gz           where the time of a PyTorch job goes
+  rowmill capture --all                 record the PyTorch jobs that run on this machine
 
 Tables and results go to stdout, progress and messages to stderr.
 Exit codes: 0 done, 1 failed, 2 wrong usage or configuration, 3 found something as severe as --fail-on,
 130 interrupted (progress is saved).";
 
 mod bench;
+mod capture;
 mod trace;
 
 pub use bench::{
     Bench, BenchData, BenchEmbedding, BenchGemm, BenchInteraction, BenchTrace, BenchTrain,
     GemmShape, Sampling, Stage,
 };
+pub use capture::{Capture, Doctor, With};
 pub use trace::{
     BreakdownBy, ClassifyChoice, CollectivesBy, ConvertTo, FailOn, IdleBy, KernelsBy, LaunchesBy,
     MemoryBy, OpsBy, PathBy, QueueBy, ReportContent, Selection, StepsBy, StragglersBy, Trace,
@@ -115,6 +118,11 @@ pub enum Command {
     Checkpoint(Checkpoint),
     /// Analyse traces of PyTorch's profiler: where the time goes, and why
     Trace(Box<Trace>),
+    /// Record running PyTorch jobs without changing them: from a request to a report
+    Capture(Box<Capture>),
+    /// Find out why something does not work
+    #[command(subcommand)]
+    Doctor(Doctor),
     /// Explain a rule of `rowmill trace findings`: what it means, how it is found, what to change
     #[command(
         after_help = "Examples:\n  rowmill explain          the rules there are\n  rowmill explain H05"

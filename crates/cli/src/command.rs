@@ -1,8 +1,10 @@
 //! The verbs, one file each.
 
 mod bench;
+mod capture;
 mod checkpoint;
 mod data;
+mod doctor;
 mod eval;
 mod explain;
 mod quickstart;
@@ -37,6 +39,8 @@ pub fn run(command: Command, session: &Session) -> Result<ExitCode, Error> {
         Command::Data(data) => data::run(data, session).map(done),
         Command::Checkpoint(checkpoint) => checkpoint::run(checkpoint, session).map(done),
         Command::Trace(trace) => trace::run(&trace, session),
+        Command::Capture(capture) => capture::run(&capture, session),
+        Command::Doctor(doctor) => doctor::run(&doctor, session),
         Command::Explain { rule } => explain::run(rule.as_deref(), session).map(done),
         Command::Bench(bench) => bench::run(&bench, session),
         Command::Completions { shell } => completions(shell, session).map(done),

@@ -155,6 +155,18 @@ pub enum Error {
     /// No server could be started, or it ended.
     #[error("cannot serve on 127.0.0.1:{port}: {source}")]
     Serve { port: u16, source: io::Error },
+    /// No socket that processes could ask.
+    #[error(transparent)]
+    Socket(#[from] fleet::ipc::socket::Error),
+    /// A request that cannot be written down.
+    #[error(transparent)]
+    CaptureConfig(fleet::ipc::config::Error),
+    /// A process that is not there.
+    #[error("--pid {pid}: no such process")]
+    NoSuchProcess { pid: u32 },
+    /// Nobody to capture.
+    #[error("{place}: expected {wanted} processes to ask within {seconds} s, got {got}")]
+    NobodyAsked { place: String, seconds: u64, wanted: usize, got: usize },
     /// A report could not be made.
     #[error(transparent)]
     Report(#[from] report::Error),
@@ -198,6 +210,7 @@ impl Error {
             | Self::SeveralRanks { .. }
             | Self::UnknownFormat { .. }
             | Self::WhatIfTable
+            | Self::NoSuchProcess { .. }
             | Self::Analyze(_)
             | Self::Report(report::Error::NoSuchStep { .. })
             | Self::Exists { .. } => EXIT_USAGE,

@@ -6,5 +6,6 @@
 //! Knows nothing of what traces mean, of terminals, HTTP or databases.
 
 pub mod capture;
+pub mod diagnosis;
 pub mod ipc;
 pub mod process;

@@ -65,10 +65,14 @@ impl Error {
             | Self::Serve { .. }
             | Self::NoSuchRule { .. }
             | Self::RulesFile { .. } => return self.table_hint(),
+            Self::Socket(_) | Self::CaptureConfig(_) | Self::NobodyAsked { .. } => {
+                return self.capture_hint();
+            }
             Self::NoTable
             | Self::NoSarif
             | Self::WhatIfTable
             | Self::NoSuchRank { .. }
+            | Self::NoSuchProcess { .. }
             | Self::Measurement { .. }
             | Self::Analyze(_)
             | Self::Device(_)
@@ -98,6 +102,21 @@ impl Error {
             _ => return None,
         };
         Some(hint)
+    }
+
+    fn capture_hint(&self) -> Option<String> {
+        let hint = match self {
+            Self::NobodyAsked { .. } => {
+                "start the job with KINETO_USE_DAEMON=1; rowmill doctor capture says what a running \
+                 one lacks"
+            }
+            Self::Socket(fleet::ipc::socket::Error::Taken { .. }) => {
+                "another rowmill capture or dynolog runs; end it, or use a folder of your own: \
+                 --socket-dir FOLDER here, KINETO_IPC_SOCKET_DIR=FOLDER in the job"
+            }
+            _ => return None,
+        };
+        Some(hint.to_owned())
     }
 
     fn room_hint(&self) -> Option<String> {

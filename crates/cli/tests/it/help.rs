@@ -60,6 +60,8 @@ fn the_help_of_a_verb_shows_examples() {
         "trace serve",
         "trace execution-trace",
         "trace findings",
+        "capture",
+        "doctor capture",
         "explain",
         "bench train",
         "bench embedding",

@@ -19,6 +19,8 @@ use nix::sys::socket::{
 
 /// The name PyTorch sends to. In the kernel's name space its closing zero belongs to it.
 const NAME: &str = "dynolog";
+/// The variable that names the folder, in the process that asks.
+pub const VARIABLE: &str = "KINETO_IPC_SOCKET_DIR";
 /// Bytes of the longest message: a poll has 40 and 16, and 4 for each of a dozen processes.
 const MESSAGE_MAX: usize = 4096;
 /// The longest folder whose clients' sockets still have a name: 108 bytes hold it, `/`, 52 bytes

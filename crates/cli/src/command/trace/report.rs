@@ -41,15 +41,27 @@ pub fn run(content: &ReportContent, out: &Path, session: &Session) -> Result<(),
 
 /// Writes the report of our own trace.
 pub fn of_run(folder: &Path, out: &Path, session: &Session) -> Result<(), Error> {
+    of_folder(folder, out, Some("rowmill quickstart".to_owned()), session).map(|_| ())
+}
+
+/// Writes the report of a folder's traces; the traces.
+pub fn of_folder(
+    folder: &Path,
+    out: &Path,
+    title: Option<String>,
+    session: &Session,
+) -> Result<Chosen, Error> {
     let content = ReportContent {
         paths: vec![folder.to_owned()],
         window: None,
         classes: Vec::new(),
         ranks: Vec::new(),
         steps: None,
-        title: Some("rowmill quickstart".to_owned()),
+        title,
     };
-    write(&of(&read(&content, session)?, &content, session)?, out).map(|_| ())
+    let chosen = read(&content, session)?;
+    write(&of(&chosen, &content, session)?, out)?;
+    Ok(chosen)
 }
 
 /// The traces a report is of.

@@ -1,0 +1,133 @@
+//! The command line of `rowmill capture` and `rowmill doctor`.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use clap::{Args, Subcommand, ValueEnum};
+
+/// Capture traces of running jobs.
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  rowmill capture --all                            five iterations of every rank on this machine
+  rowmill capture --pid 4711 --iterations 20       of a process, or of all below a launcher
+  rowmill capture --all --duration 500ms -o traces half a second, at the same time on all ranks
+  rowmill capture --all --with shapes,stacks       more to see, larger, slower
+
+The job needs no change, but a variable when it starts:
+  KINETO_USE_DAEMON=1 torchrun --nproc-per-node 8 train.py
+
+PyTorch then asks every 5 s whether a trace is wanted. By default it asks a name of the kernel, which
+containers of another network do not reach; with KINETO_IPC_SOCKET_DIR=/run/kineto (a short path that
+both sides see) in the job and here, it asks a file. Iterations are counted by optimizer.step().
+
+OUTPUT receives rank-N.json (pid-N.json without RANK in the environment) and report.html;
+`rowmill trace OUTPUT` reads it as one job. Ends with exit code 1 if a trace was lost, and says why.
+Who does not answer: rowmill doctor capture.")]
+pub struct Capture {
+    /// This process, or those below it: the launcher's will do (repeatable)
+    #[arg(long, value_name = "PID", required_unless_present = "all", conflicts_with = "all")]
+    pub pid: Vec<u32>,
+    /// Every process that asks: ranks of all jobs on this machine, without launchers and loaders
+    #[arg(long)]
+    pub all: bool,
+    /// Iterations to record [default: 5]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
+    pub iterations: Option<u32>,
+    /// Begin at a multiple of this iteration, the same on all ranks; should take longer than 5 s
+    #[arg(long, value_name = "N", default_value_t = 100)]
+    #[arg(value_parser = clap::value_parser!(u32).range(1..))]
+    pub align: u32,
+    /// Record a span of time instead, such as 500ms or 2s
+    #[arg(long, value_name = "TIME", value_parser = span, conflicts_with = "iterations")]
+    pub duration: Option<Duration>,
+    /// When --duration begins, from now [default: as soon as all can have warmed up]
+    #[arg(long, value_name = "TIME", value_parser = span, requires = "duration")]
+    pub start_in: Option<Duration>,
+    /// Seconds the profiler runs before --duration
+    #[arg(long, value_name = "SECONDS", default_value_t = 2, requires = "duration")]
+    pub warmup: u32,
+    /// What else to record
+    #[arg(long, value_enum, value_delimiter = ',', value_name = "WHAT")]
+    pub with: Vec<With>,
+    /// The folder to write; must be new or empty
+    #[arg(short, long, value_name = "FOLDER", default_value = "capture")]
+    pub output: PathBuf,
+    /// Begin when this many processes have asked [default: when none came for a while]
+    #[arg(long, value_name = "N")]
+    pub processes: Option<usize>,
+    /// How long to wait for processes, for their start, and for a trace that does not grow
+    #[arg(long, value_name = "TIME", value_parser = span, default_value = "2m")]
+    pub timeout: Duration,
+    /// The jobs' KINETO_IPC_SOCKET_DIR [default: this command's own, else none]
+    #[arg(long, value_name = "FOLDER")]
+    pub socket_dir: Option<PathBuf>,
+}
+
+/// What is recorded beside names and times.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum With {
+    /// Shapes of operators' inputs.
+    Shapes,
+    /// Python stacks.
+    Stacks,
+    /// Floating-point operations.
+    Flops,
+    /// Modules.
+    Modules,
+    /// Allocations.
+    Memory,
+}
+
+/// Find out why something does not work.
+#[derive(Debug, Subcommand)]
+pub enum Doctor {
+    /// Why a process does not answer `rowmill capture`
+    #[command(after_help = "\
+Examples:
+  rowmill doctor capture                 every process with PyTorch loaded
+  rowmill doctor capture --pid 4711
+
+Looks at the process's environment, user, libraries, sockets and folders; starts and changes nothing.
+Ends with exit code 1 if a process could not be captured.")]
+    Capture {
+        /// This process (repeatable) [default: all that have PyTorch loaded]
+        #[arg(long, value_name = "PID")]
+        pid: Vec<u32>,
+        /// The folder `rowmill capture` would listen in [default: KINETO_IPC_SOCKET_DIR, else none]
+        #[arg(long, value_name = "FOLDER")]
+        socket_dir: Option<PathBuf>,
+    },
+}
+
+/// A span of time: 500ms, 2s, 1.5s, 3m.
+fn span(text: &str) -> Result<Duration, String> {
+    let wrong = || format!("expected a time such as 500ms, 2s or 3m, got {text}");
+    let digits = text.trim_end_matches(|c: char| c.is_ascii_alphabetic());
+    let scale = match &text[digits.len()..] {
+        "ms" => 1e-3,
+        "s" => 1.0,
+        "m" | "min" => 60.0,
+        _ => return Err(wrong()),
+    };
+    let seconds = digits.trim().parse::<f64>().map_err(|_| wrong())? * scale;
+    let is_sane = (1e-3..=86_400.0).contains(&seconds);
+    if is_sane { Ok(Duration::from_secs_f64(seconds)) } else { Err(wrong()) }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::span;
+
+    #[test]
+    fn spans_have_a_unit_and_a_sane_size() {
+        assert_eq!(span("500ms"), Ok(Duration::from_millis(500)));
+        assert_eq!(span("1.5s"), Ok(Duration::from_millis(1500)));
+        assert_eq!(span("2m"), Ok(Duration::from_secs(120)));
+        for text in ["5", "s", "-1s", "0s", "nans", "infs", "9999999m", "5 h"] {
+            assert!(span(text).is_err(), "{text}");
+        }
+    }
+}

@@ -1,0 +1,167 @@
+//! What a capture brought: per process a trace or a reason, then the report.
+
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use fleet::ipc::request::State;
+use fleet::process::Process;
+use serde::Serialize;
+use trace::store::Trace;
+
+use crate::args::Format;
+use crate::command::trace::{report, summary};
+use crate::command::train::quoted;
+use crate::error::{EXIT_FAILED, EXIT_INTERRUPTED, Error};
+use crate::render;
+use crate::resolve::Session;
+
+/// Letters of a command line that are shown.
+const COMMAND_WIDTH: usize = 60;
+
+/// What a capture brought.
+#[derive(Serialize)]
+pub struct Outcome {
+    /// Where the traces are.
+    #[serde(serialize_with = "render::path_text")]
+    pub folder: PathBuf,
+    /// The page about them.
+    #[serde(serialize_with = "render::path_text_or_null")]
+    pub report: Option<PathBuf>,
+    /// Whether all ranks recorded at the same time; unknown for fewer than two.
+    pub is_aligned: Option<bool>,
+    /// One row per process.
+    pub processes: Vec<Row>,
+}
+
+/// One process.
+#[derive(Serialize)]
+pub struct Row {
+    pub pid: u32,
+    pub rank: Option<u32>,
+    pub state: &'static str,
+    pub reason: Option<String>,
+    #[serde(serialize_with = "render::path_text_or_null")]
+    pub path: Option<PathBuf>,
+    pub bytes: u64,
+    pub command: String,
+}
+
+/// Makes the report, prints the outcome, decides the exit code.
+pub fn tell(mut outcome: Outcome, session: &Session, stopped: bool) -> Result<ExitCode, Error> {
+    let lost = outcome.processes.iter().filter(|row| row.path.is_none()).count();
+    let has_traces = lost < outcome.processes.len();
+    if has_traces {
+        let page = outcome.folder.join("report.html");
+        let chosen = report::of_folder(&outcome.folder, &page, None, session)?;
+        outcome.is_aligned = is_aligned(&chosen.job.traces);
+        outcome.report = Some(page);
+    } else {
+        // Only an empty folder can be removed, and only an empty one should.
+        let _ = std::fs::remove_dir(&outcome.folder);
+    }
+    session.console.report(&outcome, table)?;
+    if outcome.is_aligned == Some(false) {
+        session.console.warn(
+            "the ranks did not record the same iterations; choose --align so that many take longer \
+             than 5 s",
+        );
+    }
+    if has_traces && session.console.format == Format::Table {
+        let page = summary::of_run(&outcome.folder, session)?;
+        session.console.print(&format!("\n{page}\n"))?;
+        let folder = quoted(&outcome.folder.display().to_string());
+        session.console.say(format_args!("more: rowmill trace {folder}"));
+    }
+    Ok(match (stopped, lost) {
+        (true, _) => ExitCode::from(EXIT_INTERRUPTED),
+        (false, 0) => ExitCode::SUCCESS,
+        (false, _) => ExitCode::from(EXIT_FAILED),
+    })
+}
+
+/// File names: ranks where every process has one of its own, else process numbers.
+pub fn names(processes: &[Process]) -> Vec<String> {
+    let mut ranks: BTreeMap<u32, u32> = BTreeMap::new();
+    for rank in processes.iter().filter_map(Process::rank) {
+        *ranks.entry(rank).or_default() += 1;
+    }
+    let name = |process: &Process| match process.rank() {
+        Some(rank) if ranks.get(&rank) == Some(&1) => format!("rank-{rank}.json"),
+        _ => format!("pid-{}.json", process.pid),
+    };
+    processes.iter().map(name).collect()
+}
+
+/// One word for where a request stands.
+pub fn state_words(state: &State) -> &'static str {
+    match state {
+        State::Requested => "requested",
+        State::Sent => "sent",
+        State::Acknowledged => "acknowledged",
+        State::Started => "started",
+        State::Written => "written",
+        State::Lost(_) => "lost",
+    }
+}
+
+/// A process in a line of progress.
+pub fn title(process: &Process) -> String {
+    match process.rank() {
+        Some(rank) => format!("rank {rank} (process {})", process.pid),
+        None => format!("process {}", process.pid),
+    }
+}
+
+/// A process that asked for the first time.
+pub fn introduction(process: &Process) -> String {
+    format!("{}: {}", title(process), shortened(&process.command.join(" ")))
+}
+
+fn table(outcome: &Outcome) -> String {
+    let rows: Vec<Vec<String>> = outcome
+        .processes
+        .iter()
+        .map(|row| {
+            let rank = row.rank.map_or(String::new(), |rank| rank.to_string());
+            let what = match (&row.path, &row.reason) {
+                (Some(path), _) => path.display().to_string(),
+                (None, Some(reason)) => reason.clone(),
+                (None, None) => String::new(),
+            };
+            let size = row.path.is_some().then(|| schema::Bytes(row.bytes).to_string());
+            vec![row.pid.to_string(), rank, row.state.into(), size.unwrap_or_default(), what]
+        })
+        .collect();
+    let mut text = render::grid(&["pid", "rank", "state", "size", "trace or reason"], &rows);
+    if let Some(report) = &outcome.report {
+        text += &format!("\n\nreport: {}", report.display());
+    }
+    text
+}
+
+/// Ranks in step with each other record the same iterations at the same time.
+fn is_aligned(traces: &[Trace]) -> Option<bool> {
+    let spans: Option<Vec<(i64, i64)>> = traces.iter().map(span).collect();
+    let spans = spans.filter(|spans| spans.len() > 1)?;
+    let from = spans.iter().map(|span| span.0).max()?;
+    let until = spans.iter().map(|span| span.1).min()?;
+    let shortest = spans.iter().map(|span| span.1 - span.0).min()?;
+    Some(2 * (until - from) > shortest)
+}
+
+/// First start and last end of what a rank did.
+fn span(trace: &Trace) -> Option<(i64, i64)> {
+    let is_call = |row: &u32| trace.kind(*row).is_call();
+    let rows: Vec<usize> = trace.rows().filter(is_call).map(|row| row as usize).collect();
+    let start = rows.iter().map(|&row| trace.slices.start[row]).min()?;
+    let end = |row: usize| trace.slices.start[row] + trace.slices.duration[row];
+    Some((start, rows.iter().map(|&row| end(row)).max()?))
+}
+
+fn shortened(text: &str) -> String {
+    match text.char_indices().nth(COMMAND_WIDTH) {
+        Some((at, _)) => format!("{}…", &text[..at]),
+        None => text.to_owned(),
+    }
+}

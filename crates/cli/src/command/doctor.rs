@@ -1,0 +1,92 @@
+//! `rowmill doctor`: why something does not work.
+
+use std::path::Path;
+use std::process::ExitCode;
+
+use fleet::diagnosis::{self, Check, Verdict};
+use fleet::process::{self, Process};
+use serde::Serialize;
+
+use crate::args::Doctor;
+use crate::command::capture;
+use crate::error::{EXIT_FAILED, Error};
+use crate::render;
+use crate::resolve::Session;
+
+/// One process and what was looked at.
+#[derive(Serialize)]
+struct Patient {
+    pid: u32,
+    command: String,
+    can_be_captured: bool,
+    checks: Vec<Line>,
+}
+
+/// One check.
+#[derive(Serialize)]
+struct Line {
+    check: &'static str,
+    verdict: &'static str,
+    found: String,
+    cure: Option<String>,
+}
+
+/// Runs the command.
+pub fn run(doctor: &Doctor, session: &Session) -> Result<ExitCode, Error> {
+    let Doctor::Capture { pid, socket_dir } = doctor;
+    let patients = patients(pid, socket_dir.as_deref())?;
+    if patients.is_empty() {
+        session.console.say(
+            "no process with PyTorch loaded is to be seen; name one with --pid, or run this as the \
+             job's user",
+        );
+    }
+    session.console.report(&patients, |patients| {
+        patients.iter().map(table).collect::<Vec<_>>().join("\n\n")
+    })?;
+    let is_well = patients.iter().all(|patient| patient.can_be_captured);
+    Ok(if is_well { ExitCode::SUCCESS } else { ExitCode::from(EXIT_FAILED) })
+}
+
+fn patients(pids: &[u32], socket_dir: Option<&Path>) -> Result<Vec<Patient>, Error> {
+    let found: Vec<Process> = if pids.is_empty() {
+        let own = std::process::id();
+        let all = process::all().into_iter().filter(|&pid| pid != own).filter_map(Process::of);
+        all.filter(diagnosis::has_torch).collect()
+    } else {
+        let of = |&pid: &u32| Process::of(pid).ok_or(Error::NoSuchProcess { pid });
+        pids.iter().map(of).collect::<Result<_, _>>()?
+    };
+    let place = capture::place(socket_dir);
+    Ok(found.iter().map(|process| patient(process, diagnosis::of(process, &place))).collect())
+}
+
+fn patient(process: &Process, checks: Vec<Check>) -> Patient {
+    Patient {
+        pid: process.pid,
+        command: process.command.join(" "),
+        can_be_captured: checks.iter().all(|check| check.verdict != Verdict::Wrong),
+        checks: checks.into_iter().map(line).collect(),
+    }
+}
+
+fn line(check: Check) -> Line {
+    let verdict = match check.verdict {
+        Verdict::Right => "ok",
+        Verdict::Unknown => "unknown",
+        Verdict::Wrong => "wrong",
+    };
+    Line { check: check.name, verdict, found: check.found, cure: check.cure }
+}
+
+fn table(patient: &Patient) -> String {
+    let verdict = if patient.can_be_captured { "can be captured" } else { "cannot be captured" };
+    let mut text = format!("process {}: {verdict}   {}\n", patient.pid, patient.command);
+    let row = |line: &Line| vec![line.check.into(), line.verdict.into(), line.found.clone()];
+    let rows: Vec<Vec<String>> = patient.checks.iter().map(row).collect();
+    text += &render::grid(&["check", "", "found"], &rows);
+    for cure in patient.checks.iter().filter_map(|line| line.cure.as_ref()) {
+        text += &format!("\n→ {cure}");
+    }
+    text
+}
