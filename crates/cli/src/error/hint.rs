@@ -25,17 +25,8 @@ impl Error {
                 "add --config CONFIG; for Criteo's files: --config dlrm-criteo-kaggle".into()
             }
             Self::ForeignFolder { .. } => "choose another with --folder".into(),
-            Self::MixedInputs { .. } => {
-                "prepare all files into one folder: rowmill data convert FILE… --config CONFIG \
-                 --out FOLDER"
-                    .into()
-            }
-            Self::NotPrepared { .. } => {
-                "make one with: rowmill data convert FILE… --config CONFIG --out FOLDER".into()
-            }
-            Self::NoSuchInput { path } if path.is_absolute() => return None,
-            Self::NoSuchInput { .. } => {
-                "paths are relative to the folder the command runs in".into()
+            Self::MixedInputs { .. } | Self::NotPrepared { .. } | Self::NoSuchInput { .. } => {
+                return self.input_hint();
             }
             Self::NoEvaluation => {
                 "name labelled files with --data FILE… (or --evaluation when training), or set \
@@ -102,6 +93,23 @@ impl Error {
             _ => return None,
         };
         Some(hint)
+    }
+
+    fn input_hint(&self) -> Option<String> {
+        let hint = match self {
+            Self::MixedInputs { .. } => {
+                "prepare all files into one folder: rowmill data convert FILE… --config CONFIG \
+                 --out FOLDER"
+            }
+            Self::NotPrepared { .. } => {
+                "make one with: rowmill data convert FILE… --config CONFIG --out FOLDER"
+            }
+            Self::NoSuchInput { path } if !path.is_absolute() => {
+                "paths are relative to the folder the command runs in"
+            }
+            _ => return None,
+        };
+        Some(hint.to_owned())
     }
 
     fn capture_hint(&self) -> Option<String> {

@@ -51,7 +51,11 @@ pub struct Row {
 pub fn tell(mut outcome: Outcome, session: &Session, stopped: bool) -> Result<ExitCode, Error> {
     let lost = outcome.processes.iter().filter(|row| row.path.is_none()).count();
     let has_traces = lost < outcome.processes.len();
+    let mut shown = String::new();
     if has_traces {
+        if session.console.format == Format::Table {
+            shown = summary::of_run(&outcome.folder, session)?;
+        }
         let page = outcome.folder.join("report.html");
         let chosen = report::of_folder(&outcome.folder, &page, None, session)?;
         outcome.is_aligned = is_aligned(&chosen.job.traces);
@@ -67,9 +71,8 @@ pub fn tell(mut outcome: Outcome, session: &Session, stopped: bool) -> Result<Ex
              than 5 s",
         );
     }
-    if has_traces && session.console.format == Format::Table {
-        let page = summary::of_run(&outcome.folder, session)?;
-        session.console.print(&format!("\n{page}\n"))?;
+    if !shown.is_empty() {
+        session.console.print(&format!("\n{shown}\n"))?;
         let folder = quoted(&outcome.folder.display().to_string());
         session.console.say(format_args!("more: rowmill trace {folder}"));
     }
