@@ -7,7 +7,7 @@ use std::process::ExitCode;
 use fleet::ipc::request::State;
 use fleet::process::Process;
 use serde::Serialize;
-use trace::store::Trace;
+use trace::store::{Kind, Trace};
 
 use crate::args::Format;
 use crate::command::trace::{report, summary};
@@ -155,8 +155,8 @@ fn is_aligned(traces: &[Trace]) -> Option<bool> {
 
 /// First start and last end of what a rank did.
 fn span(trace: &Trace) -> Option<(i64, i64)> {
-    let is_call = |row: &u32| trace.kind(*row).is_call();
-    let rows: Vec<usize> = trace.rows().filter(is_call).map(|row| row as usize).collect();
+    let is_operator = |row: &u32| trace.kind(*row) == Kind::Operator;
+    let rows: Vec<usize> = trace.rows().filter(is_operator).map(|row| row as usize).collect();
     let start = rows.iter().map(|&row| trace.slices.start[row]).min()?;
     let end = |row: usize| trace.slices.start[row] + trace.slices.duration[row];
     Some((start, rows.iter().map(|&row| end(row)).max()?))
