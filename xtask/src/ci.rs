@@ -36,6 +36,8 @@ with --full, what is slow or heavy:
              do the merged traces of eight ranks (bench/compare/merged_opens.py); PyTorch gives the
              same scores (torch_agrees.py) and takes the same steps (teacher_forced.py)
   suite      bench/collect makes a small suite of PyTorch runs, which is checked as the recorded ones
+  capture    rowmill capture takes traces of real PyTorch jobs, and says of each way to lose one why
+             (bench/compare/capture_jobs.py)
   fuzz       the property tests of `data` and `device` with 20 000 cases
   corruption every trace of the fixtures cut at 200 places and with 1 000 wrong bytes
 
@@ -44,7 +46,7 @@ Options:
   --only STAGE  this stage only (may be repeated; slow stages too)";
 
 /// Every stage with whether it is slow.
-const STAGES: [(&str, bool, Run); 12] = [
+const STAGES: [(&str, bool, Run); 13] = [
     ("tools", false, tool::install),
     ("format", false, format),
     ("clippy", false, clippy),
@@ -55,6 +57,7 @@ const STAGES: [(&str, bool, Run); 12] = [
     ("licences", true, full::licences),
     ("compare", true, full::compare),
     ("suite", true, full::suite),
+    ("capture", true, full::capture),
     ("fuzz", true, full::fuzz),
     ("corruption", true, full::corruption),
 ];

@@ -19,6 +19,8 @@ const RANKS: &str = "traces/dlrm8/dlrm_kineto.tar.gz";
 const TORCH_PACKAGES: [&str; 3] = ["torch==2.14.1", "numpy<3", "safetensors<1"];
 /// What a suite of PyTorch runs is made with; the same torch as in `TORCH_PACKAGES`.
 const SUITE_REQUIREMENTS: &str = "bench/collect/requirements.txt";
+/// Whose processes are captured: the protocol was measured with it.
+const CAPTURE_PACKAGES: [&str; 1] = ["torch==2.15.0"];
 /// Keeps what is compared small: a few steps on a few rows.
 const TRAIN: &str = "train dlrm-criteo-kaggle --train rows.txt --run run --set rows_cap=2000 \
                      --set training.steps=100 --trace trace --trace-steps 10..20";
@@ -111,6 +113,16 @@ fn script(python: &Path, root: &Path, name: &str) -> Command {
     let mut command = Command::new(python);
     command.arg(root.join("bench/compare").join(name));
     command
+}
+
+/// Captures traces of running PyTorch jobs.
+pub fn capture() -> Result<String, Error> {
+    let root = tree::root();
+    command::run(&mut cargo(&["build", "--release"]))?;
+    let python = environment(&root.join("target/venv-capture"), &CAPTURE_PACKAGES)?;
+    let mut jobs = script(&python, &root, "capture_jobs.py");
+    command::run(jobs.arg("--rowmill").arg(root.join("target/release/rowmill")))?;
+    Ok(format!("{} answers", CAPTURE_PACKAGES[0]))
 }
 
 /// Records a small suite of PyTorch runs and checks it as the recorded ones are checked.

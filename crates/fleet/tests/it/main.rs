@@ -1,5 +1,5 @@
-//! A conversation with real PyTorch processes, replayed byte for byte: in memory, then over a socket
-//! with a stand-in for one of the processes.
+//! A conversation with real PyTorch processes, replayed byte for byte: in memory, then over a
+//! socket with a stand-in for one of the processes.
 #![expect(clippy::unwrap_used, reason = "test code fails by panicking")]
 
 use std::fs;
@@ -64,7 +64,9 @@ fn the_recorded_polls_get_the_recorded_answers() {
     for line in recording() {
         if line.at > ASKED && !is_asked {
             is_asked = true;
-            RANKS.map(|pid| capture.request(pid, request(pid)));
+            for pid in RANKS {
+                capture.request(pid, request(pid));
+            }
         }
         if line.is_from_process {
             let peer = Peer { pid: line.pid, uid: 0 };
