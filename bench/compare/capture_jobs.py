@@ -48,7 +48,7 @@ CASES = [
     ("busy", "busy", 1, ["--timeout", "15s"], 1, "lost", "busy"),
     ("killed", "plain", 1, ["--align", "1000000"], 1, "lost", "ended before"),
     ("unwritable folder", "unwritable", 1, [], 1, "lost", "no such folder"),
-    ("missing step", "nostep", 1, ["--timeout", "20s"], 1, "lost", "made no step"),
+    ("missing step", "nostep", 1, ["--timeout", "20s"], 1, "lost", "makes no step"),
     ("start too near", "plain", 1, ["--duration", "300ms", "--start-in", "1s"], 1, "lost", "too near"),
 ]
 

@@ -2,6 +2,7 @@
 #![expect(clippy::unwrap_used, clippy::panic, reason = "test code fails by panicking")]
 
 mod bench;
+mod capture;
 mod checkpoint;
 mod data;
 mod fixture;

@@ -39,7 +39,7 @@ pub enum Reason {
     Killed,
     /// It may not write where traces have to go.
     Unwritable(String),
-    /// It makes no steps that PyTorch could count.
+    /// It makes no steps that PyTorch could count, or too few to get to the iteration.
     MissingStep,
     /// The start lies before the profiler could be ready.
     StartTooNear,
@@ -64,7 +64,8 @@ impl fmt::Display for Reason {
             Self::Killed => out.write_str("the process ended before its trace was written"),
             Self::Unwritable(why) => write!(out, "it cannot write its trace: {why}"),
             Self::MissingStep => out.write_str(
-                "it made no step: expected optimizer.step() or profiler.step() in its training loop",
+                "it did not reach the iteration: it makes no step (optimizer.step(), profiler.step()), \
+                 too few in the time, or waits for an earlier request's iteration",
             ),
             Self::StartTooNear => {
                 out.write_str("the start was too near for its profiler to warm up")

@@ -1,0 +1,123 @@
+//! `rowmill capture` with the tests' own process as a stand-in for PyTorch: it asks, reads what is
+//! wanted, and writes what PyTorch would.
+
+use std::fs;
+use std::os::unix::net::UnixDatagram;
+use std::path::Path;
+use std::process::{Child, Stdio};
+use std::thread;
+use std::time::Duration;
+
+use fleet::ipc::message::{HEADER, Message};
+use serde_json::Value;
+use tempfile::TempDir;
+
+use crate::fixture::{Place, Ran};
+
+const EVENTS: &str = r#""traceEvents": [
+{"ph":"X","cat":"cpu_op","name":"aten::mm","pid":9,"tid":9,"ts":101,"dur":20,"args":{}}]}"#;
+
+/// A capture that has begun, and the folder of its socket.
+struct Begun {
+    place: Place,
+    sockets: TempDir,
+    child: Child,
+}
+
+fn begin(options: &str) -> Begun {
+    let (place, sockets) = (Place::new(), tempfile::tempdir_in("/tmp").unwrap());
+    let (pid, folder) = (std::process::id(), sockets.path().display());
+    let words = format!(
+        "capture --pid {pid} --processes 1 -o out --socket-dir {folder} {options} --format json"
+    );
+    let mut command = place.command(&words);
+    let child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    Begun { place, sockets, child }
+}
+
+/// Asks until something is wanted; the configuration.
+fn ask(sockets: &Path) -> String {
+    let client = UnixDatagram::bind(sockets.join("dynoconfigclient-1")).unwrap();
+    client.set_read_timeout(Some(Duration::from_secs(5))).unwrap();
+    let pid = i32::try_from(std::process::id()).unwrap();
+    let poll = Message::Poll { free: 2, job: 0, pids: vec![pid, 2] }.to_bytes();
+    loop {
+        // The capture may not listen yet.
+        if client.send_to(&poll, sockets.join("dynolog")).is_ok() {
+            let mut bytes = vec![0; 4096];
+            let length = client.recv(&mut bytes).unwrap();
+            if length > HEADER {
+                return String::from_utf8(bytes[HEADER..length].to_vec()).unwrap();
+            }
+        }
+        thread::sleep(Duration::from_millis(20));
+    }
+}
+
+fn value<'a>(config: &'a str, key: &str) -> &'a str {
+    let line = config.lines().find_map(|line| line.strip_prefix(key)?.strip_prefix('='));
+    line.unwrap()
+}
+
+/// Writes a trace as PyTorch does: under another name, with its process number before `.json`.
+fn write(config: &str, trace_id: &str) {
+    let path = value(config, "ACTIVITIES_LOG_FILE").strip_suffix(".json").unwrap();
+    let path = format!("{path}_{}.json", std::process::id());
+    let text = format!("{{\"schemaVersion\": 1, \"trace_id\": \"{trace_id}\", {EVENTS}");
+    fs::write(format!("{path}.tmp"), text).unwrap();
+    fs::rename(format!("{path}.tmp"), path).unwrap();
+}
+
+fn end(begun: Begun) -> (Ran, Place) {
+    let output = begun.child.wait_with_output().unwrap();
+    drop(begun.sockets);
+    (Ran::of(&output), begun.place)
+}
+
+fn row(ran: &Ran) -> Value {
+    ran.last()["processes"][0].clone()
+}
+
+#[test]
+fn a_process_that_answers_gives_a_trace_and_a_report() {
+    let begun = begin("--iterations 7 --align 50 --with shapes");
+    let config = ask(begun.sockets.path());
+    assert_eq!(value(&config, "ACTIVITIES_ITERATIONS"), "7");
+    assert_eq!(value(&config, "PROFILE_START_ITERATION_ROUNDUP"), "50");
+    assert_eq!(value(&config, "PROFILE_REPORT_INPUT_SHAPES"), "true");
+    write(&config, value(&config, "REQUEST_TRACE_ID"));
+    let (ran, place) = end(begun);
+    assert_eq!(ran.code, Some(0), "{}", ran.stderr);
+    assert_eq!(row(&ran)["state"], "written", "{}", ran.stderr);
+    assert!(place.path("out/report.html").is_file());
+    let traces = fs::read_dir(place.path("out")).unwrap().count();
+    assert_eq!(traces, 2, "one trace and the report");
+    let staging = Path::new(value(&config, "ACTIVITIES_LOG_FILE")).parent().unwrap();
+    assert!(!staging.exists(), "{}", staging.display());
+}
+
+#[test]
+fn anothers_file_is_no_trace_and_the_exit_code_says_so() {
+    let begun = begin("");
+    write(&ask(begun.sockets.path()), "somebody-else");
+    let (ran, place) = end(begun);
+    assert_eq!(ran.code, Some(1), "{}", ran.stderr);
+    assert_eq!(row(&ran)["state"], "lost");
+    assert!(row(&ran)["reason"].as_str().unwrap().contains("somebody-else"));
+    assert!(!place.path("out").exists());
+}
+
+#[test]
+fn a_capture_of_nobody_says_what_to_do() {
+    let place = Place::new();
+    let none = place.run("capture --all --timeout 100ms --socket-dir . -o out");
+    assert_eq!(none.code, Some(1), "{}", none.stderr);
+    assert!(none.stderr.contains("rowmill doctor capture"), "{}", none.stderr);
+    assert!(!place.path("out").exists() && !place.path("dynolog").exists());
+    let gone = place.run("capture --pid 4000000000");
+    assert_eq!((gone.code, gone.stderr.contains("no such process")), (Some(2), true));
+    let own = std::process::id();
+    let doctor = place.run(&format!("doctor capture --pid {own} --format json"));
+    assert_eq!(doctor.code, Some(1), "{}", doctor.stderr);
+    assert_eq!(doctor.last()[0]["can_be_captured"], false);
+}
