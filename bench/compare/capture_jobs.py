@@ -104,8 +104,8 @@ def differences(result, said, returned, case):
     if state == "written" and ranks > 1:
         if result["is_aligned"] is not True:
             found.append("the ranks did not record the same span")
-        if not result["report"]:
-            found.append("no report")
+        if not result["report"] or not result["merged"]:
+            found.append("no report or no merged timeline")
     return found + ([said] if found else [])
 
 

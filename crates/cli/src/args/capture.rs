@@ -21,7 +21,8 @@ PyTorch then asks every 5 s whether a trace is wanted. By default it asks a name
 containers of another network do not reach; with KINETO_IPC_SOCKET_DIR=/run/kineto (a short path that
 both sides see) in the job and here, it asks a file. Iterations are counted by optimizer.step().
 
-OUTPUT receives rank-N.json (pid-N.json without RANK in the environment) and report.html;
+OUTPUT receives rank-N.json (pid-N.json without RANK in the environment), report.html and, of several
+ranks, merged.pftrace for ui.perfetto.dev;
 `rowmill trace OUTPUT` reads it as one job. Ends with exit code 1 if a trace was lost, and says why.
 Who does not answer: rowmill doctor capture.")]
 pub struct Capture {

@@ -286,6 +286,7 @@ fn conclude(daemon: &Daemon, targets: Vec<Target>, args: &args::Capture) -> Outc
     Outcome {
         folder: args.output.clone(),
         report: None,
+        merged: None,
         is_aligned: None,
         processes: targets.into_iter().map(row).collect(),
     }

@@ -19,7 +19,7 @@ mod collective;
 mod device;
 mod doctor;
 mod execution;
-mod file;
+pub mod file;
 mod finding;
 mod host;
 mod path;

@@ -10,7 +10,7 @@ use serde::Serialize;
 use trace::store::{Kind, Trace};
 
 use crate::args::Format;
-use crate::command::trace::{report, summary};
+use crate::command::trace::{file, report, summary};
 use crate::command::train::quoted;
 use crate::error::{EXIT_FAILED, EXIT_INTERRUPTED, Error};
 use crate::render;
@@ -28,6 +28,9 @@ pub struct Outcome {
     /// The page about them.
     #[serde(serialize_with = "render::path_text_or_null")]
     pub report: Option<PathBuf>,
+    /// All ranks on one timeline, where there are several.
+    #[serde(serialize_with = "render::path_text_or_null")]
+    pub merged: Option<PathBuf>,
     /// Whether all ranks recorded at the same time; unknown for fewer than two.
     pub is_aligned: Option<bool>,
     /// One row per process.
@@ -60,6 +63,11 @@ pub fn tell(mut outcome: Outcome, session: &Session, stopped: bool) -> Result<Ex
         let chosen = report::of_folder(&outcome.folder, &page, None, session)?;
         outcome.is_aligned = is_aligned(&chosen.job.traces);
         outcome.report = Some(page);
+        if chosen.job.traces.len() > 1 {
+            let merged = outcome.folder.join("merged.pftrace");
+            file::write_merged(&chosen.job, &merged)?;
+            outcome.merged = Some(merged);
+        }
     } else {
         // Only an empty folder can be removed, and only an empty one should.
         let _ = std::fs::remove_dir(&outcome.folder);
@@ -139,6 +147,9 @@ fn table(outcome: &Outcome) -> String {
     let mut text = render::grid(&["pid", "rank", "state", "size", "trace or reason"], &rows);
     if let Some(report) = &outcome.report {
         text += &format!("\n\nreport: {}", report.display());
+    }
+    if let Some(merged) = &outcome.merged {
+        text += &format!("\nall ranks, for ui.perfetto.dev: {}", merged.display());
     }
     text
 }

@@ -77,6 +77,14 @@ pub fn merge(file: &File<'_>, keep_clocks: bool) -> Result<(), Error> {
     tell(file.session, file.out, &job, written, clocks)
 }
 
+/// Puts the ranks of a job on one timeline, clocks aligned.
+pub fn write_merged(job: &Job, out: &Path) -> Result<(), Error> {
+    let ahead = clocks(job).into_iter().map(|clock| (clock.rank, clock.correction_ns));
+    let offsets = Offsets { ahead_ns: ahead.collect() };
+    export::write(out, &merge::of(job, &offsets), &options())?;
+    Ok(())
+}
+
 /// `rowmill trace convert`.
 pub fn convert(file: &File<'_>, to: Option<ConvertTo>) -> Result<(), Error> {
     let is_parquet = match to {
