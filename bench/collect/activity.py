@@ -115,7 +115,7 @@ GROUPS = (
     ("concat", ("CatBackward", "aten::cat")),
     ("softmax", ("softmax", "Softmax")),
     ("copy to the device", ("aten::to", "aten::_to_copy")),
-    ("pool", ("pool", "Pool")),
+    ("pool", ("pool2d", "MaxPool", "AvgPool")),
     ("optimizer", ("Optimizer", "_foreach", "_fused", "aten::add_")),
 )
 

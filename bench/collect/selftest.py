@@ -167,14 +167,15 @@ class Times(unittest.TestCase):
 class Runs(Folder):
     def add(self, kept, run, work=lambda: None):
         def make():
-            kept.add(run, f"{run}.json.gz", b"{}", "kineto")
+            kept.add(run, f"collect/{run}.json.gz", b"{}", "kineto")
             return work()
 
         kept.perform(run, devices.Cpu(), make)
 
     def statuses(self):
         content = json.loads((self.folder / suite.LIST).read_text())
-        return {one["id"]: one["status"] for one in content["runs"]}, [one["path"] for one in content["files"]]
+        there = sorted(path.relative_to(self.folder).as_posix() for path in self.folder.rglob("*.gz"))
+        return {one["id"]: one["status"] for one in content["runs"]}, there
 
     def test_a_finished_run_is_kept_and_others_go_on(self):
         ran = []
@@ -194,7 +195,7 @@ class Runs(Folder):
         self.assertEqual(ran, ["a", "d"])
         statuses, files = self.statuses()
         self.assertEqual(statuses, {"a": "done", "b": "failed", "c": "out_of_memory", "d": "done"})
-        self.assertEqual(files, ["a.json.gz", "d.json.gz"])
+        self.assertEqual(files, ["collect/a.json.gz", "collect/d.json.gz"])
         self.assertNotIn(str(environment.ROOT), (self.folder / suite.LIST).read_text())
         with self.suite() as kept:
             kept.forget_failed()
@@ -208,10 +209,10 @@ class Runs(Folder):
         with self.assertRaises(KeyboardInterrupt), self.suite() as kept:
             self.add(kept, "a")
             self.add(kept, "b", interrupt)
-        self.assertEqual(self.statuses(), ({"a": "done"}, ["a.json.gz"]))
+        self.assertEqual(self.statuses(), ({"a": "done"}, ["collect/a.json.gz"]))
         with self.suite() as kept:
             self.add(kept, "b")
-        self.assertEqual(self.statuses(), ({"a": "done", "b": "done"}, ["a.json.gz", "b.json.gz"]))
+        self.assertEqual(self.statuses(), ({"a": "done", "b": "done"}, ["collect/a.json.gz", "collect/b.json.gz"]))
 
     def test_a_run_that_ends_its_process_is_tried_twice(self):
         ran = []
@@ -251,15 +252,23 @@ class Runs(Folder):
         with self.assertRaisesRegex(suite.Refused, "version 99"), self.suite():
             pass
 
+    def test_a_folder_of_other_files_is_left_alone(self):
+        (self.folder / "collect").mkdir(parents=True)
+        (self.folder / "collect/collect.py").write_text("precious")
+        with self.assertRaisesRegex(suite.Refused, "expected a suite or an empty folder"), self.suite():
+            pass
+        self.assertEqual((self.folder / "collect/collect.py").read_text(), "precious")
+
     def test_two_writers_are_refused_and_leftovers_removed(self):
         with self.suite() as kept:
             self.add(kept, "a")
             with self.assertRaisesRegex(suite.Refused, "another process"), self.suite():
                 pass
-        left = self.folder / ".half.json.gz.tmp"
-        left.write_bytes(b"half")
+        left = [self.folder / "collect" / name for name in (".half.json.gz.tmp", "unlisted.json.gz")]
+        for path in left:
+            path.write_bytes(b"half")
         with self.suite():
-            self.assertFalse(left.exists())
+            self.assertEqual([path.exists() for path in left], [False, False])
 
 
 class Traces(unittest.TestCase):

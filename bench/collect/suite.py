@@ -21,6 +21,8 @@ SCHEMA = "rowmill-suite"
 VERSION = 1
 LIST = "suite.json"
 SIZE_MOST = 25_000_000
+# Where runs write; what else is in a suite's folder is left alone.
+FOLDERS = ("collect", "microbench", "cases")
 # A run that takes its process with it is not tried for ever.
 ATTEMPTS_MOST = 2
 FINISHED = ("done", "skipped", "out_of_memory", "failed")
@@ -57,14 +59,27 @@ class Suite:
         return self
 
     def open(self):
+        path = self.folder / LIST
+        if not path.exists():
+            if any(self.folder.iterdir()):
+                raise Refused(f"{self.folder}: expected a suite or an empty folder, found files and no {LIST}; "
+                              "choose another --out")
+            return self.save()
+        try:
+            self.content = self.checked(json.loads(path.read_text()))
+        except ValueError as error:
+            raise Refused(f"{path}: expected the list of a suite, got no JSON ({error}); choose another --out")
         for left in self.folder.rglob(".*.tmp"):
             left.unlink()
-        path = self.folder / LIST
-        if path.exists():
-            try:
-                self.content = self.checked(json.loads(path.read_text()))
-            except ValueError as error:
-                raise Refused(f"{path}: expected the list of a suite, got no JSON ({error}); choose another --out")
+        self.remove_unlisted()
+
+    def remove_unlisted(self):
+        """What runs wrote that did not come to their end."""
+        listed = {one["path"] for one in self.content["files"]}
+        for below in FOLDERS:
+            for path in (self.folder / below).rglob("*"):
+                if path.is_file() and path.relative_to(self.folder).as_posix() not in listed:
+                    path.unlink()
 
     def __exit__(self, *_):
         os.close(self.handle)
@@ -141,12 +156,12 @@ class Suite:
                 raise RuntimeError(f"{ATTEMPTS_MOST} processes ended in the middle of this run")
             found = work() or {}
         except Exception as error:
-            self.content["files"] = kept
+            self.take_back(kept)
             status = "out_of_memory" if devices.is_out_of_memory(error) else "failed"
             reason = first_line(error)
         except BaseException:
             # Interrupted by hand: as if it had not begun.
-            self.content["files"] = kept
+            self.take_back(kept)
             self.content["runs"] = [one for one in self.content["runs"] if one["id"] != run]
             self.save()
             raise
@@ -157,6 +172,11 @@ class Suite:
         say(f"{run:<48} {seconds:6.1f} s  {status}{': ' + reason if reason else ''}")
         if status == "failed":
             still_usable(device, run)
+
+    def take_back(self, kept):
+        """To the files there were before a run."""
+        self.content["files"] = kept
+        self.remove_unlisted()
 
     def begin_stage(self, stage, script, environment, seconds):
         """Notes what the stage runs on, and for how many seconds it may begin further runs."""

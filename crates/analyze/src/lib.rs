@@ -13,6 +13,7 @@ pub mod classify;
 pub mod clock;
 pub mod collectives;
 pub mod critical_path;
+pub mod diff;
 pub mod distribution;
 pub mod graph;
 pub mod hta;

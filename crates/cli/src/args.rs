@@ -29,9 +29,9 @@ pub use bench::{
 };
 pub use capture::{Capture, Doctor, With};
 pub use trace::{
-    BreakdownBy, ClassifyChoice, CollectivesBy, ConvertTo, FailOn, IdleBy, KernelsBy, LaunchesBy,
-    MemoryBy, OpsBy, PathBy, QueueBy, ReportContent, Selection, StepsBy, StragglersBy, Trace,
-    TraceVerb, WindowChoice,
+    BreakdownBy, ClassifyChoice, CollectivesBy, ConvertTo, DiffBy, FailOn, IdleBy, KernelsBy,
+    LaunchesBy, MemoryBy, OpsBy, PathBy, QueueBy, ReportContent, Selection, StepsBy, StragglersBy,
+    Trace, TraceVerb, WindowChoice,
 };
 
 /// Most threads: more than any machine has cores, few enough to start.

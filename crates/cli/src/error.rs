@@ -122,6 +122,11 @@ pub enum Error {
     /// Ranks that the traces do not have.
     #[error("--rank {rank}: the traces have the ranks {known}")]
     NoSuchRank { rank: u32, known: String },
+    /// Not two recordings to compare.
+    #[error(
+        "expected two recordings, BEFORE and AFTER, each a file, or a folder or an archive with all its ranks; got {got}"
+    )]
+    TwoRecordings { got: usize },
     /// A measurement in a process of its own that failed.
     #[error("the measurement failed: {said}")]
     Measurement { said: String },
@@ -207,6 +212,7 @@ impl Error {
             | Self::RulesFile { .. }
             | Self::ClassPattern { .. }
             | Self::NoSuchRank { .. }
+            | Self::TwoRecordings { .. }
             | Self::SeveralRanks { .. }
             | Self::UnknownFormat { .. }
             | Self::WhatIfTable

@@ -5,6 +5,7 @@ mod attribution;
 mod collectives;
 mod counts;
 mod critical_path;
+mod diff;
 mod exact;
 mod findings;
 mod fixture;

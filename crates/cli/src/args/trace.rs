@@ -344,6 +344,24 @@ rules.toml changes limits, suppresses what is known and adds rules on the column
         #[arg(long, value_name = "FILE")]
         rules: Option<PathBuf>,
     },
+    /// What changed between two recordings of a job, and how much of the step it explains
+    #[command(after_help = "\
+Examples:
+  rowmill trace diff before.json.gz after.json.gz
+  rowmill trace diff before/ after/ --by path --top 30      two jobs, every rank in a folder
+  rowmill trace diff before.json after.json --by kernel --format csv
+
+Exactly two PATHs, each one recording: a file, or a folder or archive with all its ranks. Times are the mean of a step
+over all steps and ranks, or of a window where a recording has no whole steps or with --window all. A change within twice the
+standard error of the steps is noise.")]
+    Diff {
+        /// What is selected.
+        #[command(flatten)]
+        selection: Selection,
+        /// One row per … [default: a page]
+        #[arg(long, value_enum)]
+        by: Option<DiffBy>,
+    },
     /// Put the ranks of a job on one timeline, clocks aligned
     #[command(after_help = "\
 Examples:
@@ -463,6 +481,23 @@ pub enum IdleBy {
     Op,
     /// Gap of a device.
     Gap,
+}
+
+/// Rows of a comparison.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum DiffBy {
+    /// Part of the step: compute, exposed communication, idle …
+    Part,
+    /// Kernel and its grid and block; copy or set and its bytes: device time.
+    Kernel,
+    /// Operator: device time of what it launched itself.
+    Operator,
+    /// Place in the call tree: device time of what it launched itself.
+    Path,
+    /// Operator: host time outside what it called.
+    Host,
+    /// Call of the runtime or driver: host time.
+    Call,
 }
 
 /// Rows of kernels.

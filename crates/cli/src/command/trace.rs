@@ -8,7 +8,7 @@ use analyze::Scope;
 use analyze::sequences::Request;
 use serde::Serialize;
 
-use crate::args::{Selection, Trace, TraceVerb, WindowChoice};
+use crate::args::{Format, Selection, Trace, TraceVerb, WindowChoice};
 use crate::error::Error;
 use crate::resolve::Session;
 use crate::resolve::trace::{Chosen, choose};
@@ -17,6 +17,7 @@ use file::File;
 
 mod collective;
 mod device;
+mod diff;
 mod doctor;
 mod execution;
 pub mod file;
@@ -60,6 +61,7 @@ pub fn run(args: &Trace, session: &Session) -> Result<ExitCode, Error> {
         TraceVerb::CriticalPath { selection, by, what_if } => {
             path::run(&look(selection)?, *by, what_if)
         }
+        TraceVerb::Diff { selection, by } => diff::run(selection, *by, session),
         TraceVerb::Merge { paths, out, ranks, keep_clocks } => {
             file::merge(&File { paths, out, ranks, session }, *keep_clocks)
         }
@@ -101,6 +103,24 @@ impl<'a> Look<'a> {
             file::refuse_input(&self.chosen.job, output)?;
         }
         sheet::put(self.session.console, rows, self.target)
+    }
+
+    /// Prints or writes a page: JSON, or what `table` makes of it.
+    fn report<T: Serialize>(
+        &self,
+        page: &T,
+        table: impl FnOnce(&T) -> String,
+    ) -> Result<(), Error> {
+        let console = self.session.console;
+        let Some(output) = self.target.output else { return console.report(page, table) };
+        file::refuse_input(&self.chosen.job, output)?;
+        sheet::deliver(Some(output), |out| {
+            let text = match console.format {
+                Format::Json => serde_json::to_string(page).map_err(Error::Json)?,
+                _ => table(page),
+            };
+            writeln!(out, "{text}").map_err(Error::io(output, "write"))
+        })
     }
 }
 

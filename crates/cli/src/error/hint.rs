@@ -64,6 +64,7 @@ impl Error {
             | Self::WhatIfTable
             | Self::NoSuchRank { .. }
             | Self::NoSuchProcess { .. }
+            | Self::TwoRecordings { .. }
             | Self::Measurement { .. }
             | Self::Analyze(_)
             | Self::Device(_)

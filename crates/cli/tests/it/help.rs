@@ -50,6 +50,7 @@ fn the_help_of_a_verb_shows_examples() {
         "trace queue",
         "trace memory",
         "trace steps",
+        "trace diff",
         "trace collectives",
         "trace stragglers",
         "trace critical-path",

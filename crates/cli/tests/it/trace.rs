@@ -193,6 +193,37 @@ fn a_what_if_rescales_what_it_names() {
 }
 
 #[test]
+fn a_diff_says_what_changed_and_what_is_noise() {
+    let place = place();
+    // The same job with a slower kernel in both steps, and another call.
+    let slower = TRACE
+        .replace(r#""ts":110,"dur":10.5"#, r#""ts":110,"dur":20.5"#)
+        .replace(r#""ts":160,"dur":10"#, r#""ts":160,"dur":20"#)
+        .replace("cudaLaunchKernel", "cudaGraphLaunch");
+    fs::write(place.path("slow.json"), slower).unwrap();
+    let diff = place.done("trace diff t.json slow.json --format json").last();
+    assert_eq!((&diff["unit"], &diff["after"]["unit_count"]), (&"step".into(), &2.into()));
+    let compute = &diff["parts"][0];
+    let figures = ["part", "before_ns", "after_ns", "delta_ns"].map(|key| compute[key].clone());
+    assert_eq!(figures, ["compute".into(), 10_250.into(), 20_250.into(), Value::from(10_000)]);
+    let text = place.done("trace diff t.json slow.json").stdout;
+    for part in ["where a step goes", "gemm", "cudaGraphLaunch", "+10.0 µs", "within the noise"] {
+        assert!(text.contains(part), "{part}: {text}");
+    }
+    let calls = place.done("trace diff t.json slow.json --by call --format json").last();
+    let presence = |at: usize| (calls[at]["name"].as_str(), calls[at]["presence"].as_str());
+    assert_eq!(presence(0), (Some("cudaGraphLaunch"), Some("added")));
+    assert_eq!(presence(1), (Some("cudaLaunchKernel"), Some("removed")));
+    for by in ["part", "kernel", "operator", "path", "host"] {
+        let rows = place.done(&format!("trace diff t.json slow.json --by {by} --format csv"));
+        assert!(rows.stdout.lines().count() > 1, "{by}: {}", rows.stdout);
+    }
+    let one = place.run("trace diff t.json");
+    assert_eq!(one.code, Some(2));
+    assert!(one.stderr.contains("expected two recordings"), "{}", one.stderr);
+}
+
+#[test]
 fn what_is_no_trace_is_named() {
     let place = place();
     fs::write(place.path("empty.json"), "").unwrap();

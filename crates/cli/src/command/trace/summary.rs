@@ -10,14 +10,12 @@ use analyze::tree::{self, Tree};
 use analyze::{Scope, WindowRule};
 use serde::Serialize;
 
-use super::file::refuse_input;
-use super::finding;
-use crate::args::{Format, Selection};
+use super::{Look, finding};
+use crate::args::Selection;
 use crate::error::Error;
 use crate::render;
 use crate::resolve::Session;
 use crate::resolve::trace::{Chosen, choose};
-use crate::sheet;
 
 /// Kernels and operators that are named.
 const TOP: usize = 5;
@@ -42,17 +40,9 @@ pub struct Known(Vec<(Tree, Attribution)>);
 
 /// Runs the command.
 pub fn run(selection: &Selection, session: &Session) -> Result<(), Error> {
-    let chosen = choose(selection, session)?;
-    let page = of(&chosen, selection.top.unwrap_or(TOP))?;
-    let Some(output) = &selection.output else { return session.console.report(&page, table) };
-    refuse_input(&chosen.job, output)?;
-    sheet::deliver(Some(output), |out| {
-        let text = match session.console.format {
-            Format::Json => serde_json::to_string(&page).map_err(Error::Json)?,
-            _ => table(&page),
-        };
-        writeln!(out, "{text}").map_err(Error::io(output, "write"))
-    })
+    let look = Look::new(selection, session)?;
+    let page = of(&look.chosen, selection.top.unwrap_or(TOP))?;
+    look.report(&page, table)
 }
 
 /// The page of our own trace, for people.
@@ -264,7 +254,8 @@ fn verdict(verdict: Verdict) -> &'static str {
     }
 }
 
-fn shortened(name: &str) -> String {
+/// A name that fits a table.
+pub fn shortened(name: &str) -> String {
     if name.chars().count() <= NAME_WIDTH {
         return name.to_owned();
     }

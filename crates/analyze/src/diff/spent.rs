@@ -1,0 +1,209 @@
+//! What was spent on each thing, unit by unit.
+
+use std::collections::{BTreeMap, HashMap};
+use std::hash::Hash;
+
+use trace::store::{Kind, StringId, Trace};
+
+use super::Subject;
+use super::unit::Sample;
+
+/// Between the operators of a path.
+const INSIDE: &str = " > ";
+
+/// A name without the number that tells its turns apart, as in `ProfilerStep#12`.
+fn unnumbered(name: &str) -> &str {
+    let bare = name.trim_end_matches(|letter: char| letter.is_ascii_digit());
+    if bare.ends_with('#') { bare } else { name }
+}
+
+/// Name and shape.
+pub type Key = (String, String);
+
+/// What one side spent.
+#[derive(Default)]
+pub struct Spent {
+    /// Units of all ranks.
+    pub units: usize,
+    /// By name and shape.
+    pub rows: BTreeMap<Key, Row>,
+}
+
+/// What was spent on one thing.
+#[derive(Debug, Default)]
+pub struct Row {
+    /// How often.
+    pub count: u64,
+    /// Nanoseconds per unit, up to the last in which it is.
+    pub ns: Vec<i64>,
+}
+
+impl Row {
+    fn add(&mut self, unit: usize, ns: i64) {
+        self.count += 1;
+        if self.ns.len() <= unit {
+            self.ns.resize(unit + 1, 0);
+        }
+        self.ns[unit] += ns;
+    }
+
+    fn join(&mut self, other: Self) {
+        self.count += other.count;
+        if self.ns.len() < other.ns.len() {
+            self.ns.resize(other.ns.len(), 0);
+        }
+        for (sum, ns) in self.ns.iter_mut().zip(other.ns) {
+            *sum += ns;
+        }
+    }
+}
+
+/// What the ranks of a side spent on the things of a subject.
+pub fn of(samples: &[Sample<'_>], subject: Subject) -> Spent {
+    let units = samples.iter().map(|sample| sample.units.len()).sum();
+    let mut spent = Spent { units, rows: BTreeMap::new() };
+    for sample in samples {
+        let trace = sample.evidence.scope.trace;
+        let named =
+            |name: &StringId| (unnumbered(trace.strings.get(*name)).to_owned(), String::new());
+        match subject {
+            Subject::Kernel => {
+                spent.join(device(sample), |(name, shape)| (named(name).0, shape.to_string()));
+            }
+            Subject::Operator => spent.join(operators(sample, own_device), named),
+            Subject::Host => spent.join(operators(sample, own_host), named),
+            Subject::Path => {
+                let (rows, paths) = by_path(sample);
+                spent.join(rows, |path| (paths.text(trace, *path), String::new()));
+            }
+            Subject::Call => spent.join(calls(sample), named),
+        }
+    }
+    spent
+}
+
+impl Spent {
+    fn join<K>(&mut self, rows: HashMap<K, Row>, key: impl Fn(&K) -> Key) {
+        for (raw, row) in rows {
+            self.rows.entry(key(&raw)).or_default().join(row);
+        }
+    }
+}
+
+fn collect<K: Hash + Eq>(
+    sample: &Sample<'_>,
+    rows: impl Iterator<Item = (K, u32, i64)>,
+) -> HashMap<K, Row> {
+    let slices = &sample.evidence.scope.trace.slices;
+    let mut found: HashMap<K, Row> = HashMap::new();
+    for (key, row, ns) in rows {
+        if let Some(unit) = sample.unit_at(slices.start(row)) {
+            found.entry(key).or_default().add(unit, ns);
+        }
+    }
+    found
+}
+
+/// How a piece of device work was cut.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+enum Shape {
+    Grid([u32; 3], [u32; 3]),
+    Bytes(u64),
+    Unknown,
+}
+
+impl std::fmt::Display for Shape {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Self::Grid([x, y, z], [a, b, c]) => {
+                write!(f, "grid {x}x{y}x{z} block {a}x{b}x{c}")
+            }
+            Self::Bytes(bytes) => write!(f, "{bytes} bytes"),
+            Self::Unknown => Ok(()),
+        }
+    }
+}
+
+fn device(sample: &Sample<'_>) -> HashMap<(StringId, Shape), Row> {
+    let scope = sample.evidence.scope;
+    let slices = &scope.trace.slices;
+    let rows = scope.device_rows.iter().map(|&row| {
+        let grid = slices.launch_shape.get(row).map(|shape| Shape::Grid(shape.grid, shape.block));
+        let bytes = || slices.bytes.get(row).map(|bytes| Shape::Bytes(*bytes));
+        let shape = grid.or_else(bytes).unwrap_or(Shape::Unknown);
+        ((slices.name[row as usize], shape), row, slices.duration[row as usize])
+    });
+    collect(sample, rows)
+}
+
+/// Time on the device of what an operator launched itself.
+fn own_device(sample: &Sample<'_>, row: u32) -> i64 {
+    sample.evidence.attribution.exclusive(sample.evidence.tree, row).device_ns
+}
+
+/// Time on the host outside what it called.
+fn own_host(sample: &Sample<'_>, row: u32) -> i64 {
+    let (tree, slices) = (sample.evidence.tree, &sample.evidence.scope.trace.slices);
+    let length = |row: u32| tree.end(row).map_or(0, |end| end - slices.start(row));
+    length(row) - tree.children(row).map(length).sum::<i64>()
+}
+
+fn operators(sample: &Sample<'_>, ns: fn(&Sample<'_>, u32) -> i64) -> HashMap<StringId, Row> {
+    let trace = sample.evidence.scope.trace;
+    let rows = sample.evidence.tree.nodes.iter().copied();
+    let operators = rows.filter(|row| trace.kind(*row) == Kind::Operator);
+    let named = operators.map(|row| (trace.slices.name[row as usize], row, ns(sample, row)));
+    collect(sample, named)
+}
+
+fn calls(sample: &Sample<'_>) -> HashMap<StringId, Row> {
+    let trace = sample.evidence.scope.trace;
+    let is_call = |row: &u32| matches!(trace.kind(*row), Kind::Runtime | Kind::Driver);
+    let slices = &trace.slices;
+    let named = |row: u32| (slices.name[row as usize], row, slices.duration[row as usize]);
+    collect(sample, trace.rows().filter(is_call).map(named))
+}
+
+/// The paths of a call tree: each its parent's and a name.
+#[derive(Default)]
+struct Paths {
+    known: HashMap<(Option<u32>, StringId), u32>,
+    of: Vec<(Option<u32>, StringId)>,
+}
+
+impl Paths {
+    fn number(&mut self, parent: Option<u32>, name: StringId) -> u32 {
+        *self.known.entry((parent, name)).or_insert_with(|| {
+            self.of.push((parent, name));
+            self.of.len() as u32 - 1
+        })
+    }
+
+    fn text(&self, trace: &Trace, path: u32) -> String {
+        let step = |path: &u32| self.of[*path as usize].0;
+        let all = std::iter::successors(Some(path), step);
+        let mut names: Vec<&str> =
+            all.map(|path| unnumbered(trace.strings.get(self.of[path as usize].1))).collect();
+        names.reverse();
+        names.join(INSIDE)
+    }
+}
+
+fn by_path(sample: &Sample<'_>) -> (HashMap<u32, Row>, Paths) {
+    let (tree, trace) = (sample.evidence.tree, sample.evidence.scope.trace);
+    let mut paths = Paths::default();
+    // The operators around the present one: where each ends among the nodes, and its path.
+    let mut around: Vec<(u32, u32)> = Vec::new();
+    let mut rows = Vec::new();
+    for (node, &row) in tree.nodes.iter().enumerate() {
+        while around.pop_if(|(behind, _)| *behind <= node as u32).is_some() {}
+        if trace.kind(row) != Kind::Operator {
+            continue;
+        }
+        let parent = around.last().map(|(_, path)| *path);
+        let path = paths.number(parent, trace.slices.name[row as usize]);
+        around.push((tree.range(row).end, path));
+        rows.push((path, row, own_device(sample, row)));
+    }
+    (collect(sample, rows.into_iter()), paths)
+}

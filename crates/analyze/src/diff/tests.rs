@@ -1,0 +1,141 @@
+use trace::store::{LaunchShape, NewSlice, Trace};
+
+use super::*;
+use crate::attribution::{self, Attribution};
+use crate::classify::{ClassRule, Classifier};
+use crate::scope::Scope;
+use crate::tree::{self, Tree};
+use crate::window::WindowRule;
+
+/// A run of steps of 100 ns; in each an operator launches a kernel of so many nanoseconds.
+fn run(kernels: &[i64]) -> Trace {
+    let mut trace = Trace::default();
+    for (step, ns) in kernels.iter().enumerate() {
+        let start = 100 * step as i64;
+        let name = format!("ProfilerStep#{step}");
+        let mut slice = |category, name: &str, track, from, to, correlation| {
+            let slice = NewSlice::new(category, name, track, (start + from, start + to));
+            trace.push(&NewSlice { correlation, ..slice })
+        };
+        let id = Some(step as u64 + 1);
+        slice("user_annotation", &name, (1, 1), 0, 100, None);
+        slice("cpu_op", "aten::linear", (1, 1), 10, 40, None);
+        slice("cpu_op", "aten::addmm", (1, 1), 15, 35, None);
+        slice("cuda_runtime", "cudaLaunchKernel", (1, 1), 20, 25, id);
+        let row = slice("kernel", "gemm", (0, 7), 30, 30 + ns, id);
+        let shape = LaunchShape {
+            grid: [4, 1, 1],
+            block: [128, 1, 1],
+            registers: 0,
+            shared_memory: 0,
+            blocks_per_sm: 0.0,
+            warps_per_sm: 0.0,
+            occupancy_pct: 0.0,
+        };
+        trace.slices.launch_shape.push(row, shape);
+    }
+    trace
+}
+
+fn diff(before: &[Trace], after: &[Trace], rule: WindowRule) -> Diff {
+    let classifier = Classifier::new(ClassRule::Category);
+    let known = |traces: &'_ [Trace]| -> Vec<(Tree, Attribution)> {
+        let known = |trace| {
+            let tree = tree::of(trace);
+            let work = attribution::of(&Scope::new(trace, rule, &classifier), &tree);
+            (tree, work)
+        };
+        traces.iter().map(known).collect()
+    };
+    let sides = [before, after];
+    let scopes = sides.map(|traces| {
+        traces.iter().map(|trace| Scope::new(trace, rule, &classifier)).collect::<Vec<_>>()
+    });
+    let known = sides.map(known);
+    let evidence = |side: usize| -> Vec<Evidence<'_>> {
+        let of = |(scope, (tree, attribution))| Evidence { scope, tree, attribution };
+        scopes[side].iter().zip(known[side].iter().map(|(t, a)| (t, a))).map(of).collect()
+    };
+    of(&evidence(0), &evidence(1))
+}
+
+fn change<'a>(diff: &'a Diff, subject: Subject, name: &str) -> &'a Change {
+    diff.of_subject(subject).find(|change| change.name == name).expect(name)
+}
+
+#[test]
+fn parts_and_their_changes_add_up_to_the_step() {
+    let diff = diff(&[run(&[20, 20, 20, 20])], &[run(&[50, 50, 50, 50])], WindowRule::Steps);
+    assert_eq!((diff.unit, diff.before.unit_count, diff.after.unit_count), (Unit::Step, 4, 4));
+    let sum = |of: fn(&PartChange) -> i64| diff.parts.iter().map(of).sum::<i64>();
+    assert_eq!((sum(|part| part.before_ns), sum(|part| part.after_ns)), (100, 100));
+    assert_eq!(sum(|part| part.delta_ns), 0);
+    let compute = &diff.parts[0];
+    let figures = (compute.part, compute.before_ns, compute.after_ns, compute.before_pct);
+    assert_eq!(figures, ("compute", 20, 50, Some(20.0)));
+    assert_eq!((compute.noise_ns, compute.is_noise), (Some(0), false));
+}
+
+#[test]
+fn a_change_within_the_scatter_of_the_steps_is_noise() {
+    let steady = diff(&[run(&[20, 40, 20, 40])], &[run(&[22, 42, 22, 42])], WindowRule::Steps);
+    let gemm = change(&steady, Subject::Kernel, "gemm");
+    assert_eq!((gemm.before_ns, gemm.after_ns, gemm.is_noise), (30, 32, true));
+    // Standard errors of √(400/3/4) each.
+    assert_eq!(gemm.noise_ns, Some(17));
+    let moved = diff(&[run(&[20, 22, 20, 22])], &[run(&[42, 40, 42, 40])], WindowRule::Steps);
+    assert!(!change(&moved, Subject::Kernel, "gemm").is_noise);
+}
+
+#[test]
+fn one_window_a_side_has_no_noise_and_all_ranks_count() {
+    let job = [run(&[20, 20]), run(&[30, 30])];
+    let diff = diff(&job[..1], &job, WindowRule::All);
+    assert_eq!((diff.unit, diff.before.unit_count, diff.after.unit_count), (Unit::Window, 1, 2));
+    let gemm = change(&diff, Subject::Kernel, "gemm");
+    assert_eq!((gemm.before_count, gemm.after_count), (2, 4));
+    assert_eq!((gemm.before_per_unit, gemm.after_per_unit), (2.0, 2.0));
+    assert_eq!((gemm.before_ns, gemm.after_ns, gemm.noise_ns), (40, 50, None));
+    assert!(!gemm.is_noise);
+}
+
+#[test]
+fn subjects_are_told_apart_by_name_shape_and_place() {
+    let mut other = run(&[20, 20, 20]);
+    // A kernel of another shape, and an operator only here.
+    let shape = *other.slices.launch_shape.iter().next().expect("a shape").1;
+    let slice = NewSlice::new("kernel", "gemm", (0, 7), (180, 190));
+    let row = other.push(&slice);
+    other.slices.launch_shape.push(row, LaunchShape { grid: [8, 1, 1], ..shape });
+    other.push(&NewSlice::new("cpu_op", "aten::addmm", (1, 1), (150, 160)));
+    let diff = diff(&[run(&[20, 20, 20])], &[other], WindowRule::Steps);
+
+    let kernels: Vec<_> = diff
+        .of_subject(Subject::Kernel)
+        .map(|change| (change.shape.as_str(), change.presence, change.delta_ns))
+        .collect();
+    let expected = [
+        ("grid 8x1x1 block 128x1x1", Presence::Added, 3),
+        ("grid 4x1x1 block 128x1x1", Presence::Both, 0),
+    ];
+    assert_eq!(kernels, expected);
+    let addmm = change(&diff, Subject::Operator, "aten::addmm");
+    assert_eq!((addmm.before_count, addmm.after_count), (3, 4));
+    let paths: Vec<_> = diff
+        .of_subject(Subject::Path)
+        .map(|change| (change.name.as_str(), change.before_count, change.after_count))
+        .collect();
+    let expected =
+        [("aten::addmm", 0, 1), ("aten::linear", 3, 3), ("aten::linear > aten::addmm", 3, 3)];
+    assert_eq!(paths, expected);
+    let host = change(&diff, Subject::Host, "aten::linear");
+    assert_eq!((host.before_ns, host.after_ns), (10, 10));
+    assert_eq!(change(&diff, Subject::Call, "cudaLaunchKernel").before_ns, 5);
+}
+
+#[test]
+fn nothing_compared_with_nothing_is_nothing() {
+    let diff = diff(&[Trace::default()], &[Trace::default()], WindowRule::Steps);
+    assert!(diff.changes.is_empty());
+    assert!(diff.parts.iter().all(|part| part.delta_ns == 0 && part.before_pct.is_none()));
+}

@@ -1,0 +1,162 @@
+//! `rowmill trace diff`: what changed between two recordings of a job.
+
+use std::path::Path;
+
+use analyze::diff::{self, Change, Diff, PartChange, Presence, Side, Subject, Unit};
+
+use super::summary::{Known, shortened};
+use super::{Look, file};
+use crate::args::{DiffBy, Selection};
+use crate::error::Error;
+use crate::render;
+use crate::resolve::Session;
+use crate::resolve::trace::choose;
+
+/// Changes of a subject on the page.
+const TOP: usize = 5;
+
+/// Runs the command.
+pub fn run(selection: &Selection, by: Option<DiffBy>, session: &Session) -> Result<(), Error> {
+    let [before, after] = &selection.paths[..] else {
+        return Err(Error::TwoRecordings { got: selection.paths.len() });
+    };
+    let side = |path: &Path| Selection { paths: vec![path.to_owned()], ..selection.clone() };
+    let [before, after] = [side(before), side(after)];
+    let (before, after) = (Look::new(&before, session)?, choose(&after, session)?);
+    if let Some(output) = &selection.output {
+        file::refuse_input(&after.job, output)?;
+    }
+    let scopes = [before.chosen.scopes(), after.scopes()];
+    let known = scopes.each_ref().map(|scopes| Known::of(scopes));
+    let diff = diff::of(&known[0].evidence(&scopes[0]), &known[1].evidence(&scopes[1]));
+    let subject = match by {
+        None => {
+            let top = selection.top.unwrap_or(TOP);
+            return before.report(&diff, |diff| table(diff, top));
+        }
+        Some(DiffBy::Part) => {
+            let rows: Vec<&PartChange> = diff.parts.iter().chain(&diff.totals).collect();
+            return before.put(&rows);
+        }
+        Some(DiffBy::Kernel) => Subject::Kernel,
+        Some(DiffBy::Operator) => Subject::Operator,
+        Some(DiffBy::Path) => Subject::Path,
+        Some(DiffBy::Host) => Subject::Host,
+        Some(DiffBy::Call) => Subject::Call,
+    };
+    let rows: Vec<&Change> = diff.of_subject(subject).collect();
+    before.put(&rows)
+}
+
+/// The page as text.
+fn table(diff: &Diff, top: usize) -> String {
+    let mut parts = vec![sides(diff), times(diff)];
+    for (subject, title) in [
+        (Subject::Kernel, "kernels, copies and sets: device time"),
+        (Subject::Operator, "operators: device time of their own"),
+        (Subject::Host, "operators: host time of their own"),
+        (Subject::Call, "calls of the runtime: host time"),
+    ] {
+        let real = diff.of_subject(subject).filter(|change| !change.is_noise);
+        let rows: Vec<Vec<String>> = real.take(top).map(|change| row(diff, change)).collect();
+        if !rows.is_empty() {
+            parts.push(render::grid(
+                &[title, "count", "before", "after", "change", "% of step"],
+                &rows,
+            ));
+        }
+    }
+    let noise = diff.changes.iter().filter(|change| change.is_noise).count();
+    parts.push(format!(
+        "{} more changes within the noise; all rows with --by part, kernel, operator, path, host, call",
+        render::count(noise as u64)
+    ));
+    parts.join("\n\n")
+}
+
+fn sides(diff: &Diff) -> String {
+    let unit = unit(diff);
+    let row = |name: &str, side: &Side| {
+        let time = |ns: i64| render::nanos(ns as f64);
+        let durations = &side.durations;
+        vec![
+            name.to_owned(),
+            render::count(side.rank_count),
+            render::count(side.unit_count),
+            render::nanos(durations.mean_ns),
+            time(durations.p5_ns),
+            time(durations.p50_ns),
+            time(durations.p95_ns),
+        ]
+    };
+    let units = format!("{unit}s");
+    let header = ["", "ranks", &units, "mean", "p5", "p50", "p95"];
+    render::grid(&header, &[row("before", &diff.before), row("after", &diff.after)])
+}
+
+/// Where the time goes on both sides.
+fn times(diff: &Diff) -> String {
+    let percent = |share: Option<f64>| share.map_or("-".to_owned(), |share| format!("{share:.1}"));
+    let row = |part: &PartChange| {
+        vec![
+            part.part.replace('_', " "),
+            render::nanos(part.before_ns as f64),
+            render::nanos(part.after_ns as f64),
+            change(part.delta_ns, part.noise_ns, part.is_noise),
+            percent(part.explained_pct),
+            percent(part.before_pct),
+            percent(part.after_pct),
+        ]
+    };
+    let there = diff.parts.iter().filter(|part| part.before_ns != 0 || part.after_ns != 0);
+    let rows: Vec<Vec<String>> = there.map(row).collect();
+    let title = format!("where a {} goes", unit(diff));
+    let header =
+        [title.as_str(), "before", "after", "change", "% of change", "% before", "% after"];
+    render::grid(&header, &rows)
+}
+
+fn row(diff: &Diff, of: &Change) -> Vec<String> {
+    let name = match of.shape.as_str() {
+        "" => shortened(&of.name),
+        shape => format!("{}, {shape}", shortened(&of.name)),
+    };
+    let each = |counts: [f64; 2]| match diff.unit {
+        Unit::Step => counts.map(|count| format!("{count:.1}")).join(" → "),
+        Unit::Window => counts.map(|count| render::count(count as u64)).join(" → "),
+    };
+    let counts = match diff.unit {
+        Unit::Step => [of.before_per_unit, of.after_per_unit],
+        Unit::Window => [of.before_count as f64, of.after_count as f64],
+    };
+    let side = |ns: i64, missing: Presence| match of.presence == missing {
+        true => "-".to_owned(),
+        false => render::nanos(ns as f64),
+    };
+    vec![
+        name,
+        each(counts),
+        side(of.before_ns, Presence::Added),
+        side(of.after_ns, Presence::Removed),
+        change(of.delta_ns, of.noise_ns, of.is_noise),
+        of.unit_pct.map_or("-".to_owned(), |share| format!("{share:+.1}")),
+    ]
+}
+
+/// A difference with its sign, and how far chance reaches.
+fn change(delta_ns: i64, noise_ns: Option<i64>, is_noise: bool) -> String {
+    let sign = if delta_ns > 0 { "+" } else { "" };
+    let delta = format!("{sign}{}", render::nanos(delta_ns as f64));
+    match noise_ns {
+        Some(_) if is_noise => format!("{delta} (noise)"),
+        Some(noise) => format!("{delta} ± {}", render::nanos(noise as f64)),
+        None => delta,
+    }
+}
+
+fn unit(diff: &Diff) -> &'static str {
+    match diff.unit {
+        Unit::Step => "step",
+        Unit::Window => "window",
+    }
+}
