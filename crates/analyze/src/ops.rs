@@ -112,15 +112,15 @@ fn sums(scope: &Scope<'_>, tree: &Tree, attribution: &Attribution) -> Vec<Sums> 
         }
         let at = *at as usize;
         let sum = &mut sums[at];
-        let length = |row: u32| tree.end(row).map_or(0, |end| end - slices.start(row));
-        sum.durations.push(length(row));
-        sum.self_ns += length(row) - tree.children(row).map(length).sum::<i64>();
+        let length = tree.length(scope.trace, row);
+        sum.durations.push(length);
+        sum.self_ns += tree.own_length(scope.trace, row);
         let own = attribution.exclusive(tree, row);
         sum.device_self_ns += own.device_ns;
         sum.kernels_self += own.count;
         if sum.open == 0 {
             let inside = attribution.inclusive(tree, row);
-            sum.host_ns += length(row);
+            sum.host_ns += length;
             sum.device_ns += inside.device_ns;
             sum.kernels += inside.count;
         }

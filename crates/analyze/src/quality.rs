@@ -12,10 +12,10 @@ use std::collections::BTreeSet;
 use serde::Serialize;
 use trace::store::Trace;
 
-use crate::attribution::Attribution;
+use crate::attribution::{self, Attribution};
 use crate::kernels::short_name;
 use crate::scope::Scope;
-use crate::tree::Tree;
+use crate::tree::{self, Tree};
 
 pub(crate) use host::SET_UP;
 
@@ -28,6 +28,33 @@ pub struct Evidence<'a> {
     pub tree: &'a Tree,
     /// Owners of the scope's device work.
     pub attribution: &'a Attribution,
+}
+
+/// What ran inside what, and who owns the device work, of each rank of a job.
+#[derive(Clone, Debug)]
+pub struct Known(Vec<(Tree, Attribution)>);
+
+impl Known {
+    /// Of each scope.
+    ///
+    /// # Cost
+    /// `O(n log n)` in the rows of the traces.
+    pub fn of(scopes: &[Scope<'_>]) -> Self {
+        let known = |scope: &Scope<'_>| {
+            let tree = tree::of(scope.trace);
+            let work = attribution::of(scope, &tree);
+            (tree, work)
+        };
+        Self(scopes.iter().map(known).collect())
+    }
+
+    /// With the scopes it was made of.
+    pub fn evidence<'a>(&'a self, scopes: &'a [Scope<'a>]) -> Vec<Evidence<'a>> {
+        let of = |(scope, (tree, attribution)): (&'a Scope<'a>, &'a (Tree, Attribution))| {
+            Evidence { scope, tree, attribution }
+        };
+        scopes.iter().zip(&self.0).map(of).collect()
+    }
 }
 
 /// How bad an issue is.

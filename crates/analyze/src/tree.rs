@@ -124,6 +124,17 @@ impl Tree {
         std::iter::successors(self.parent(row), |parent| self.parent(*parent))
     }
 
+    /// Nanoseconds from a row's start to its clipped end; 0 for rows that are not in the tree.
+    pub fn length(&self, trace: &Trace, row: u32) -> i64 {
+        self.end(row).map_or(0, |end| end - trace.slices.start(row))
+    }
+
+    /// The same without what ran directly inside.
+    pub fn own_length(&self, trace: &Trace, row: u32) -> i64 {
+        let inside = self.children(row).map(|child| self.length(trace, child));
+        self.length(trace, row) - inside.sum::<i64>()
+    }
+
     /// The row and everything inside it, in pre-order; empty for rows that are not in the tree.
     pub fn subtree(&self, row: u32) -> &[u32] {
         self.place(row).map_or(&[], |node| &self.nodes[node..self.behind[node] as usize])

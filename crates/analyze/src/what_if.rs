@@ -6,7 +6,7 @@
 
 mod edit;
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;
 
 use std::collections::BTreeMap;
 

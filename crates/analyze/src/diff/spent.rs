@@ -143,9 +143,7 @@ fn own_device(sample: &Sample<'_>, row: u32) -> i64 {
 
 /// Time on the host outside what it called.
 fn own_host(sample: &Sample<'_>, row: u32) -> i64 {
-    let (tree, slices) = (sample.evidence.tree, &sample.evidence.scope.trace.slices);
-    let length = |row: u32| tree.end(row).map_or(0, |end| end - slices.start(row));
-    length(row) - tree.children(row).map(length).sum::<i64>()
+    sample.evidence.tree.own_length(sample.evidence.scope.trace, row)
 }
 
 fn operators(sample: &Sample<'_>, ns: fn(&Sample<'_>, u32) -> i64) -> HashMap<StringId, Row> {

@@ -1,10 +1,9 @@
 use trace::store::{LaunchShape, NewSlice, Trace};
 
 use super::*;
-use crate::attribution::{self, Attribution};
 use crate::classify::{ClassRule, Classifier};
+use crate::quality::Known;
 use crate::scope::Scope;
-use crate::tree::{self, Tree};
 use crate::window::WindowRule;
 
 /// A run of steps of 100 ns; in each an operator launches a kernel of so many nanoseconds.
@@ -39,24 +38,11 @@ fn run(kernels: &[i64]) -> Trace {
 
 fn diff(before: &[Trace], after: &[Trace], rule: WindowRule) -> Diff {
     let classifier = Classifier::new(ClassRule::Category);
-    let known = |traces: &'_ [Trace]| -> Vec<(Tree, Attribution)> {
-        let known = |trace| {
-            let tree = tree::of(trace);
-            let work = attribution::of(&Scope::new(trace, rule, &classifier), &tree);
-            (tree, work)
-        };
-        traces.iter().map(known).collect()
-    };
-    let sides = [before, after];
-    let scopes = sides.map(|traces| {
+    let scopes = [before, after].map(|traces| {
         traces.iter().map(|trace| Scope::new(trace, rule, &classifier)).collect::<Vec<_>>()
     });
-    let known = sides.map(known);
-    let evidence = |side: usize| -> Vec<Evidence<'_>> {
-        let of = |(scope, (tree, attribution))| Evidence { scope, tree, attribution };
-        scopes[side].iter().zip(known[side].iter().map(|(t, a)| (t, a))).map(of).collect()
-    };
-    of(&evidence(0), &evidence(1))
+    let known = scopes.each_ref().map(|scopes| Known::of(scopes));
+    of(&known[0].evidence(&scopes[0]), &known[1].evidence(&scopes[1]))
 }
 
 fn change<'a>(diff: &'a Diff, subject: Subject, name: &str) -> &'a Change {

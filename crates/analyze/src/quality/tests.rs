@@ -3,21 +3,12 @@ use trace::store::{Distributed, NewSlice, Trace};
 use super::*;
 use crate::classify::{ClassRule, Classifier};
 use crate::window::WindowRule;
-use crate::{attribution, tree};
 
 fn issues(traces: &[Trace]) -> Vec<Issue> {
     let classifier = Classifier::new(ClassRule::Category);
     let scopes: Vec<_> =
         traces.iter().map(|trace| Scope::new(trace, WindowRule::All, &classifier)).collect();
-    let trees: Vec<_> = traces.iter().map(tree::of).collect();
-    let owners: Vec<_> =
-        scopes.iter().zip(&trees).map(|(scope, tree)| attribution::of(scope, tree)).collect();
-    let evidence: Vec<_> = scopes
-        .iter()
-        .zip(trees.iter().zip(&owners))
-        .map(|(scope, (tree, attribution))| Evidence { scope, tree, attribution })
-        .collect();
-    of(&evidence)
+    of(&Known::of(&scopes).evidence(&scopes))
 }
 
 /// Category, name, start, end, correlation id. Device rows run on stream 7.

@@ -6,8 +6,8 @@ use crate::collectives;
 use crate::graph::measured;
 use crate::window::WindowRule;
 
-/// An operator launches two kernels and waits for them.
-fn step() -> Trace {
+/// An operator (row 0) launches two kernels (1, 2) and waits (3); the kernels are rows 4 and 5.
+pub(crate) fn step() -> Trace {
     let mut trace = Trace::default();
     let rows = [
         ("cpu_op", "aten::mm", (9, 9), (0, 100), None),

@@ -2,28 +2,20 @@
 
 use analyze::classify::ClassRule;
 use analyze::diff::{self, Diff, Presence, Subject, Unit};
-use analyze::quality::Evidence;
-use analyze::{Classifier, Scope, WindowRule, attribution, tree};
+use analyze::quality::Known;
+use analyze::{Classifier, Scope, WindowRule};
 use trace::store::Job;
 
 use crate::fixture;
 
 fn compared(before: &Job, after: &Job, rule: WindowRule) -> Diff {
     let classifier = Classifier::new(ClassRule::Category);
-    let known = [before, after].map(|job| {
-        let of = |trace| {
-            let scope = Scope::new(trace, rule, &classifier);
-            let tree = tree::of(trace);
-            let work = attribution::of(&scope, &tree);
-            (scope, tree, work)
-        };
-        job.traces.iter().map(of).collect::<Vec<_>>()
+    let scopes = [before, after].map(|job| {
+        let scope = |trace| Scope::new(trace, rule, &classifier);
+        job.traces.iter().map(scope).collect::<Vec<_>>()
     });
-    let [before, after] = known.each_ref().map(|known| {
-        let of = |(scope, tree, attribution)| Evidence { scope, tree, attribution };
-        known.iter().map(|(scope, tree, work)| of((scope, tree, work))).collect::<Vec<_>>()
-    });
-    diff::of(&before, &after)
+    let known = scopes.each_ref().map(|scopes| Known::of(scopes));
+    diff::of(&known[0].evidence(&scopes[0]), &known[1].evidence(&scopes[1]))
 }
 
 /// How often something is on each side, whatever its shape.

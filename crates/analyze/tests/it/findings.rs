@@ -5,8 +5,8 @@ use std::path::{Path, PathBuf};
 
 use analyze::antipattern::{self, Report, Settings, Shapes, Tensors};
 use analyze::classify::ClassRule;
-use analyze::quality::Evidence;
-use analyze::{Classifier, Scope, WindowRule, attribution, tree};
+use analyze::quality::Known;
+use analyze::{Classifier, Scope, WindowRule};
 use serde_json::Value;
 use trace::open::{self, Request};
 use trace::store::{Job, Trace};
@@ -17,19 +17,8 @@ fn find(job: &Job, window: WindowRule, settings: &Settings) -> Report {
     let classifier = Classifier::new(ClassRule::Category);
     let scope = |trace| Scope::new(trace, window, &classifier);
     let scopes: Vec<Scope<'_>> = job.traces.iter().map(scope).collect();
-    let known: Vec<_> = scopes
-        .iter()
-        .map(|scope| {
-            let tree = tree::of(scope.trace);
-            let attribution = attribution::of(scope, &tree);
-            (tree, attribution)
-        })
-        .collect();
-    let evidence: Vec<Evidence<'_>> = scopes
-        .iter()
-        .zip(&known)
-        .map(|(scope, (tree, attribution))| Evidence { scope, tree, attribution })
-        .collect();
+    let known = Known::of(&scopes);
+    let evidence = known.evidence(&scopes);
     let mut shapes = Shapes::new();
     for (trace, rows) in job.traces.iter().zip(antipattern::rows_with_shapes(&evidence)) {
         shapes.extend(

@@ -1,8 +1,8 @@
 //! What is said of the recordings of real traces.
 
-use analyze::quality::{self, Evidence, Verdict};
+use analyze::Scope;
+use analyze::quality::{self, Known, Verdict};
 use analyze::summary::{self, Era, Summary};
-use analyze::{Scope, attribution, tree};
 use trace::store::Job;
 
 use crate::attribution::whole;
@@ -10,15 +10,7 @@ use crate::fixture::job;
 
 fn summary(job: &Job) -> Summary {
     let scopes: Vec<Scope<'_>> = job.traces.iter().map(whole).collect();
-    let trees: Vec<_> = job.traces.iter().map(tree::of).collect();
-    let owners: Vec<_> =
-        scopes.iter().zip(&trees).map(|(scope, tree)| attribution::of(scope, tree)).collect();
-    let evidence: Vec<_> = scopes
-        .iter()
-        .zip(trees.iter().zip(&owners))
-        .map(|(scope, (tree, attribution))| Evidence { scope, tree, attribution })
-        .collect();
-    summary::of(&evidence, 3)
+    summary::of(&Known::of(&scopes).evidence(&scopes), 3)
 }
 
 /// Era, verdict, and per kind of issue its name, how many ranks have it and the first's text.

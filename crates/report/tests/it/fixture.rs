@@ -3,10 +3,8 @@
 use std::path::{Path, PathBuf};
 
 use analyze::antipattern::{self, Settings, Shapes};
-use analyze::attribution::{self, Attribution};
 use analyze::classify::ClassRule;
-use analyze::quality::Evidence;
-use analyze::tree::{self, Tree};
+use analyze::quality::Known;
 use analyze::{Classifier, Scope, WindowRule};
 use report::html::{self, Origin};
 use report::{Options, Steps};
@@ -26,19 +24,8 @@ pub fn titled(job: &Job, origin: &Origin, title: &str) -> String {
     let classifier = Classifier::new(ClassRule::Category);
     let scope = |trace| Scope::new(trace, WindowRule::Steps, &classifier);
     let scopes: Vec<Scope<'_>> = job.traces.iter().map(scope).collect();
-    let known: Vec<(Tree, Attribution)> = scopes
-        .iter()
-        .map(|scope| {
-            let tree = tree::of(scope.trace);
-            let work = attribution::of(scope, &tree);
-            (tree, work)
-        })
-        .collect();
-    let evidence: Vec<Evidence<'_>> = scopes
-        .iter()
-        .zip(&known)
-        .map(|(scope, (tree, attribution))| Evidence { scope, tree, attribution })
-        .collect();
+    let known = Known::of(&scopes);
+    let evidence = known.evidence(&scopes);
     let options = Options {
         title: title.to_owned(),
         program: "rowmill test".to_owned(),

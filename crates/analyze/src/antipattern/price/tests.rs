@@ -1,28 +1,9 @@
-use trace::store::{NewSlice, Trace};
-
 use super::*;
 use crate::classify::{ClassRule, Classifier};
 use crate::collectives;
 use crate::graph::measured;
+use crate::what_if::tests::step;
 use crate::window::WindowRule;
-
-/// An operator (row 0) launches two kernels (1, 2) and waits (3); the kernels are rows 4 and 5.
-fn step() -> Trace {
-    let mut trace = Trace::default();
-    let rows = [
-        ("cpu_op", "aten::mm", (9, 9), (0, 100), None),
-        ("cuda_runtime", "cudaLaunchKernel", (9, 9), (10, 20), Some(1)),
-        ("cuda_runtime", "cudaLaunchKernel", (9, 9), (30, 40), Some(2)),
-        ("cuda_runtime", "cudaDeviceSynchronize", (9, 9), (50, 95), None),
-        ("kernel", "gemm", (0, 7), (25, 65), Some(1)),
-        ("kernel", "relu", (0, 7), (66, 86), Some(2)),
-    ];
-    for (category, name, track, span, correlation) in rows {
-        let slice = NewSlice::new(category, name, track, span);
-        trace.push(&NewSlice { correlation, ..slice });
-    }
-    trace
-}
 
 fn check(edits: &[(&[u32], Action)], saving: i64) {
     let trace = step();

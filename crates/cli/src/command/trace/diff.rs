@@ -3,8 +3,9 @@
 use std::path::Path;
 
 use analyze::diff::{self, Change, Diff, PartChange, Presence, Side, Subject, Unit};
+use analyze::quality::Known;
 
-use super::summary::{Known, shortened};
+use super::summary::shortened;
 use super::{Look, file};
 use crate::args::{DiffBy, Selection};
 use crate::error::Error;

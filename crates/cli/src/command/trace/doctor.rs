@@ -2,16 +2,16 @@
 
 use std::process::ExitCode;
 
-use analyze::quality::{self, Issue, Severity, Verdict};
+use analyze::quality::{self, Issue, Known, Severity, Verdict};
 
-use super::{Look, summary};
+use super::Look;
 use crate::args::Format;
 use crate::error::{EXIT_FAILED, Error};
 
 /// Runs the command; exit code 1 if something makes the figures wrong.
 pub fn run(look: &Look<'_>) -> Result<ExitCode, Error> {
     let scopes = look.chosen.scopes();
-    let known = summary::Known::of(&scopes);
+    let known = Known::of(&scopes);
     let issues = quality::of(&known.evidence(&scopes));
     let verdict = quality::verdict(&issues);
     if look.session.console.format == Format::Table && look.target.output.is_none() {

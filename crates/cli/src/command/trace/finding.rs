@@ -10,11 +10,11 @@ use analyze::antipattern::{
     self, Category, Confidence, Finding, Proof, Report, Settings, Severity, Shapes, Tensors,
 };
 use analyze::kernels::short_name;
-use analyze::quality::Evidence;
+use analyze::quality::{Evidence, Known};
 use serde::Serialize;
 use serde_json::Value;
 
-use super::{Look, summary};
+use super::Look;
 use crate::args::{FailOn, Format};
 use crate::error::{EXIT_FOUND, Error};
 use crate::render;
@@ -52,14 +52,14 @@ pub fn run(
 }
 
 /// The findings of traces, with the rules as they are.
-pub fn of(scopes: &[Scope<'_>], known: &summary::Known) -> Result<Report, Error> {
+pub fn of(scopes: &[Scope<'_>], known: &Known) -> Result<Report, Error> {
     let evidence = known.evidence(scopes);
     Ok(antipattern::of(scopes, &evidence, &shapes(&evidence), &Settings::default())?)
 }
 
 fn find(look: &Look<'_>, settings: &Settings) -> Result<Report, Error> {
     let scopes = look.chosen.scopes();
-    let known = summary::Known::of(&scopes);
+    let known = Known::of(&scopes);
     let evidence = known.evidence(&scopes);
     Ok(antipattern::of(&scopes, &evidence, &shapes(&evidence), settings)?)
 }

@@ -4,13 +4,13 @@ use std::io::Write;
 use std::path::{Path, PathBuf};
 
 use analyze::Scope;
+use analyze::quality::Known;
 use report::html::{self, Origin};
 use report::{Options, Report, Steps};
 use serde::Serialize;
 
 use super::file::refuse_input;
 use super::finding;
-use super::summary::Known;
 use crate::args::{ReportContent, Selection};
 use crate::error::Error;
 use crate::output;

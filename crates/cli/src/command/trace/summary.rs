@@ -2,12 +2,10 @@
 
 use std::path::Path;
 
+use analyze::WindowRule;
 use analyze::antipattern::Report;
-use analyze::attribution::{self, Attribution};
-use analyze::quality::{self, Evidence, Severity, Verdict};
+use analyze::quality::{self, Known, Severity, Verdict};
 use analyze::summary::{self as page, Era, Summary};
-use analyze::tree::{self, Tree};
-use analyze::{Scope, WindowRule};
 use serde::Serialize;
 
 use super::{Look, finding};
@@ -34,9 +32,6 @@ struct Page {
     #[serde(skip)]
     finding_count: usize,
 }
-
-/// Tree and attribution of each rank.
-pub struct Known(Vec<(Tree, Attribution)>);
 
 /// Runs the command.
 pub fn run(selection: &Selection, session: &Session) -> Result<(), Error> {
@@ -68,26 +63,6 @@ fn of(chosen: &Chosen, top: usize) -> Result<Page, Error> {
     let findings = finding::of(&scopes, &known)?;
     let summary = page::of(&known.evidence(&scopes), top);
     Ok(Page { summary, findings, finding_count: FINDINGS })
-}
-
-impl Known {
-    /// Of each rank.
-    pub fn of(scopes: &[Scope<'_>]) -> Self {
-        let known = |scope: &Scope<'_>| {
-            let tree = tree::of(scope.trace);
-            let work = attribution::of(scope, &tree);
-            (tree, work)
-        };
-        Self(scopes.iter().map(known).collect())
-    }
-
-    /// With the scopes it was made of.
-    pub fn evidence<'a>(&'a self, scopes: &'a [Scope<'a>]) -> Vec<Evidence<'a>> {
-        let of = |(scope, (tree, attribution)): (&'a Scope<'a>, &'a (Tree, Attribution))| {
-            Evidence { scope, tree, attribution }
-        };
-        scopes.iter().zip(&self.0).map(of).collect()
-    }
 }
 
 /// The page as text.
