@@ -3,6 +3,7 @@
 
 use serde::{Deserialize, Serialize};
 
+use crate::batch::KeyedJaggedTensor;
 use crate::config::ConfigError;
 use crate::unit::Bytes;
 
@@ -15,7 +16,14 @@ pub enum Pooling {
     Sum,
     /// Mean of the rows; an empty bag gives zeros.
     Mean,
+    /// No pooling: each of the first [`TableConfig::sequence_length`] ids gives a vector of its
+    /// own, zeros where a bag has fewer, and later ids are left out. TorchRec's
+    /// `EmbeddingCollection` with `JaggedTensor.to_padded_dense`.
+    None,
 }
+
+/// Longest sequence of a table without pooling.
+pub const SEQUENCE_LENGTH_MAX: usize = 65_536;
 
 /// The format of a table's weights in memory and in checkpoints. Sums, gradients and optimizer
 /// state are f32 in any case; writing to a 16-bit table rounds stochastically.
@@ -55,12 +63,23 @@ pub struct TableConfig {
     /// Pooling of all features of this table.
     #[serde(default)]
     pub pooling: Pooling,
+    /// Vectors that a bag gives where it is not pooled; only there.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub sequence_length: Option<usize>,
     /// Format of the weights.
     #[serde(default)]
     pub data_type: DataType,
     /// The features that look ids up here; the table's own name if left out.
     #[serde(default)]
     pub features: Vec<String>,
+}
+
+impl TableConfig {
+    /// Vectors that a bag of each of its features gives: 1 if it is pooled.
+    #[must_use]
+    pub fn vectors(&self) -> usize {
+        self.sequence_length.unwrap_or(1)
+    }
 }
 
 /// Which triangle of the pairwise products the dot interaction keeps, and in which order.
@@ -74,7 +93,8 @@ pub enum TriangleOrder {
     Upper,
 }
 
-/// How dense and pooled features meet.
+/// How the dense vector and those of the sparse features meet. A feature without pooling counts as
+/// one feature per position.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case", tag = "kind", deny_unknown_fields)]
 pub enum Interaction {
@@ -162,7 +182,7 @@ pub struct Feature<'a> {
     pub name: &'a str,
     /// Position of its table.
     pub table: usize,
-    /// First column of its pooled vector in `[B, ΣD]`.
+    /// First column of its vectors in `[B, ΣD]`.
     pub column: usize,
 }
 
@@ -192,16 +212,37 @@ impl ModelConfig {
         for (table, config) in self.tables.iter().enumerate() {
             for name in &config.features {
                 features.push(Feature { name, table, column });
-                column += config.dim;
+                column += config.dim * config.vectors();
             }
         }
         features
     }
 
-    /// ΣD over features: the width of the pooled output.
+    /// Vectors of all sparse features: one for each that is pooled, one per position of the others.
+    #[must_use]
+    pub fn sparse_vectors(&self) -> usize {
+        self.tables.iter().map(|table| table.vectors() * table.features.len()).sum()
+    }
+
+    /// ΣD over the vectors of all sparse features.
     #[must_use]
     pub fn pooled_width(&self) -> usize {
-        self.tables.iter().map(|table| table.dim * table.features.len()).sum()
+        self.tables.iter().map(|table| table.dim * table.vectors() * table.features.len()).sum()
+    }
+
+    /// Ids of a batch that lie beyond their table's sequence length and are not looked up.
+    #[must_use]
+    pub fn ids_left_out(&self, sparse: &KeyedJaggedTensor) -> usize {
+        let lengths = self
+            .tables
+            .iter()
+            .flat_map(|table| std::iter::repeat_n(table.sequence_length, table.features.len()));
+        let of_feature = |(feature, length): (usize, Option<usize>)| -> usize {
+            let Some(length) = length else { return 0 };
+            let beyond = |sample| sparse.bag(feature, sample).len().saturating_sub(length);
+            (0..sparse.batch_size).map(beyond).sum()
+        };
+        lengths.enumerate().map(of_feature).sum()
     }
 
     /// Width of the bottom MLP's output.
@@ -213,7 +254,7 @@ impl ModelConfig {
     /// Width of the interaction's output, which is the top MLP's input.
     #[must_use]
     pub fn interaction_width(&self) -> usize {
-        let vectors = self.features().len() + 1;
+        let vectors = self.sparse_vectors() + 1;
         match self.interaction {
             Interaction::Dot { itself, .. } => {
                 let pairs = if itself { vectors * (vectors + 1) } else { vectors * (vectors - 1) };
@@ -301,6 +342,7 @@ impl ModelConfig {
                 let text = format!("expected at most {} rows, got {}", i64::MAX, table.rows);
                 return Err(ConfigError::shape(key, text));
             }
+            check_sequence(&key, table)?;
             if !seen.insert(&table.name) {
                 return Err(ConfigError::shape(key, "a table of this name exists already".into()));
             }
@@ -328,5 +370,23 @@ impl ModelConfig {
             }
         }
         Ok(())
+    }
+}
+
+fn check_sequence(key: &str, table: &TableConfig) -> Result<(), ConfigError> {
+    let fail = |problem: String| Err(ConfigError::shape(format!("{key}.sequence_length"), problem));
+    match (table.pooling, table.sequence_length) {
+        (Pooling::None, None) => fail(
+            "missing: expected how many ids of a bag are looked up, because pooling is \"none\""
+                .to_owned(),
+        ),
+        (Pooling::None, Some(length)) if !(1..=SEQUENCE_LENGTH_MAX).contains(&length) => {
+            fail(format!("expected 1 to {SEQUENCE_LENGTH_MAX}, got {length}"))
+        }
+        (Pooling::Sum | Pooling::Mean, Some(length)) => fail(format!(
+            "expected pooling = \"none\" beside it, because a pooled bag may have any length, \
+             got {length}"
+        )),
+        _ => Ok(()),
     }
 }

@@ -275,7 +275,7 @@ mod tests {
     fn table(rows: u64, dim: usize) -> TableConfig {
         let name = format!("{rows}x{dim}");
         let (features, pooling, data_type) = (vec![name.clone()], Pooling::Sum, DataType::F32);
-        TableConfig { name, rows, dim, pooling, data_type, features }
+        TableConfig { name, rows, dim, pooling, sequence_length: None, data_type, features }
     }
 
     fn tile(rows: std::ops::Range<u64>, columns: std::ops::Range<usize>) -> Tile {

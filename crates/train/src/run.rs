@@ -155,6 +155,9 @@ pub struct Outcome {
     pub evaluation: Option<Evaluation>,
     /// The last checkpoint.
     pub checkpoint: Option<PathBuf>,
+    /// Ids of this session's training samples beyond the length of their table's sequences, which
+    /// were not looked up.
+    pub ids_left_out: u64,
     /// Whether [`RunRequest::stop`] ended the run.
     pub interrupted: bool,
     /// Wall time of this session.

@@ -6,7 +6,7 @@
 
 use std::fmt;
 
-use schema::{Interaction, ModelConfig, Pooling, TableId, TriangleOrder};
+use schema::{Interaction, ModelConfig, Pooling, TableConfig, TableId, TriangleOrder};
 
 use crate::Error;
 use crate::parameter::dense_shapes;
@@ -64,14 +64,23 @@ pub fn dense_names(model: &ModelConfig, target: Target) -> Result<Vec<DenseName>
     Ok(dense_shapes(model).into_iter().map(name).collect())
 }
 
-/// Name of a table's weights in the other library's state dict.
+/// Name of a table's weights in the other library's state dict. TorchRec's `DLRM` itself pools
+/// every table; one without pooling has the name that an `EmbeddingCollection` gives it, as
+/// `sparse_arch.embedding_collection` beside the other.
 #[must_use]
 pub fn table_name(model: &ModelConfig, table: TableId, target: Target) -> String {
     match target {
         Target::Torch => format!("emb_l.{}.weight", table.0),
         Target::Torchrec => {
-            let name = &model.tables[table.index()].name;
-            format!("sparse_arch.embedding_bag_collection.embedding_bags.{name}.weight")
+            let TableConfig { name, pooling, .. } = &model.tables[table.index()];
+            match pooling {
+                Pooling::None => {
+                    format!("sparse_arch.embedding_collection.embeddings.{name}.weight")
+                }
+                Pooling::Sum | Pooling::Mean => {
+                    format!("sparse_arch.embedding_bag_collection.embedding_bags.{name}.weight")
+                }
+            }
         }
     }
 }
@@ -118,8 +127,13 @@ fn check(model: &ModelConfig, target: Target) -> Result<(), Error> {
             }
             for table in &model.tables {
                 let (name, count) = (&table.name, table.features.len());
-                if table.pooling == Pooling::Mean {
-                    return fail(format!("table {name:?}: pooling mean, expected sum"));
+                let pooling = match table.pooling {
+                    Pooling::Sum => None,
+                    Pooling::Mean => Some("mean"),
+                    Pooling::None => Some("none"),
+                };
+                if let Some(pooling) = pooling {
+                    return fail(format!("table {name:?}: pooling {pooling}, expected sum"));
                 }
                 if count != 1 {
                     return fail(format!("table {name:?}: {count} features, expected 1 per table"));
@@ -151,7 +165,7 @@ fn column_order(model: &ModelConfig, target: Target) -> Option<Vec<usize>> {
     if order == order_of(target) {
         return None;
     }
-    let vectors = model.features().len() + 1;
+    let vectors = model.sparse_vectors() + 1;
     let own = pairs(order, itself, vectors);
     let mut place = vec![0; vectors * vectors];
     for (column, (low, high)) in own.into_iter().enumerate() {

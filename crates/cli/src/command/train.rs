@@ -33,6 +33,7 @@ pub struct Finished<'a> {
     samples_per_second: f64,
     input_wait_share: f64,
     loss: f64,
+    ids_left_out: u64,
     evaluation: Option<&'a Evaluation>,
     #[serde(serialize_with = "render::path_text_or_null")]
     checkpoint: Option<&'a Path>,
@@ -50,6 +51,7 @@ impl<'a> Finished<'a> {
             samples_per_second: outcome.samples_per_second,
             input_wait_share: outcome.input_wait_share,
             loss: outcome.loss,
+            ids_left_out: outcome.ids_left_out,
             evaluation: outcome.evaluation.as_ref(),
             checkpoint: outcome.checkpoint.as_deref(),
             interrupted: outcome.interrupted,
@@ -140,6 +142,10 @@ fn summary(outcome: &Outcome) -> String {
         ("input wait", format!("{:.2} % of the step", 100.0 * outcome.input_wait_share)),
         ("training loss", format!("{:.6}", outcome.loss)),
     ];
+    if outcome.ids_left_out > 0 {
+        let count = render::count(outcome.ids_left_out);
+        rows.push(("ids left out", format!("{count}, beyond the sequence_length of their tables")));
+    }
     if let Some(evaluation) = &outcome.evaluation {
         rows.extend(evaluation_rows(evaluation));
     }

@@ -16,7 +16,7 @@ use crate::error::Error;
 const ZIPF: f64 = 1.05;
 /// Share of clicks.
 const CLICK_RATE: f64 = 0.25;
-/// Longest bag of a multi-hot feature.
+/// Longest bag of a pooled multi-hot feature.
 const BAG_MAX: u32 = 4;
 
 /// What to generate for a job's columns.
@@ -32,10 +32,11 @@ pub fn config_for(job: &JobConfig, rows: u64, seed: u64) -> SyntheticConfig {
         .into_iter()
         .map(|column| {
             let feature = model_features.iter().find(|feature| feature.name == column.column);
-            let cardinality = feature.map_or(1000, |feature| {
-                reserved(job.data.ids, job.model.tables[feature.table].rows)
-            });
-            let many = Hotness { min: 1, max: BAG_MAX };
+            let table = feature.map(|feature| &job.model.tables[feature.table]);
+            let cardinality = table.map_or(1000, |table| reserved(job.data.ids, table.rows));
+            let length = table.and_then(|table| table.sequence_length);
+            // Bounded by `SEQUENCE_LENGTH_MAX`.
+            let many = Hotness { min: 1, max: length.map_or(BAG_MAX, |length| length as u32) };
             SyntheticFeature {
                 name: column.column,
                 cardinality,

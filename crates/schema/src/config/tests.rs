@@ -125,6 +125,40 @@ fn impossible_values_are_named() {
 }
 
 #[test]
+fn a_sequence_counts_as_a_vector_per_position() {
+    let tables = |second: &str| {
+        let shape = "rows = 9, dim = 4";
+        format!(r#"[{{ name = "a", {shape} }}, {{ name = "b", {shape}, {second} }}]"#)
+    };
+    let sequence = tables(r#"pooling = "none", sequence_length = 5"#);
+    let model = job(&[("model.tables", &sequence)]).unwrap().model;
+    assert_eq!((model.sparse_vectors(), model.pooled_width()), (6, 24));
+    assert_eq!(model.interaction_width(), 4 + 7 * 6 / 2);
+    let bags = crate::KeyedJaggedTensor::from_lengths(2, &[7, 1, 5, 8], vec![0; 21]);
+    assert_eq!(model.ids_left_out(&bags), 3);
+    for (second, expected) in [
+        (
+            r#"pooling = "none""#,
+            expect![[
+                r#"model.tables[1] "b".sequence_length: missing: expected how many ids of a bag are looked up, because pooling is "none""#
+            ]],
+        ),
+        (
+            r#"pooling = "none", sequence_length = 0"#,
+            expect![[r#"model.tables[1] "b".sequence_length: expected 1 to 65536, got 0"#]],
+        ),
+        (
+            r#"pooling = "mean", sequence_length = 5"#,
+            expect![[
+                r#"model.tables[1] "b".sequence_length: expected pooling = "none" beside it, because a pooled bag may have any length, got 5"#
+            ]],
+        ),
+    ] {
+        check(&[("model.tables", &tables(second))], expected);
+    }
+}
+
+#[test]
 fn the_ready_made_configurations_are_valid() {
     let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/../../configs");
     let mut shown = Vec::new();

@@ -1,7 +1,10 @@
 //! Ids to their owners: checks, cuts by tile, sends, and puts together what arrived.
 //!
 //! Three rounds of all-to-all (lengths, ids, and where needed scales and weights); counts follow
-//! from the lengths, so no round of sizes comes first. Knows nothing of weights or optimizers.
+//! from the lengths, so no round of sizes comes first. Ids beyond the length of a sequence are
+//! checked like the others, and not sent. Knows nothing of weights or optimizers.
+
+use std::ops::Range;
 
 use comm::Communicator;
 use schema::KeyedJaggedTensor;
@@ -89,17 +92,30 @@ fn check_ids(
 fn pack(slots: &[Slot], sparse: &KeyedJaggedTensor, any_mean: bool) -> Parcel {
     let mut parcel = Parcel::default();
     for slot in slots {
-        if slot.all_rows {
+        if slot.all_rows && slot.position.is_none() {
             pack_whole(slot, sparse, &mut parcel);
         } else {
             pack_rows(slot, sparse, &mut parcel);
         }
         if any_mean {
-            let scale = |sample| bag_scale(slot, sparse.bag(slot.feature, sample).len());
+            let scale = |sample| bag_scale(slot, positions(slot, sparse, sample).len());
             parcel.scales.extend((0..sparse.batch_size).map(scale));
         }
     }
     parcel
+}
+
+/// Where the ids of a slot's bag are: all of the sample's, or the one of a position, if there is
+/// one.
+fn positions(slot: &Slot, sparse: &KeyedJaggedTensor, sample: usize) -> Range<usize> {
+    let bag = sparse.bag(slot.feature, sample);
+    match slot.position {
+        None => bag,
+        Some(position) => {
+            let at = bag.start + position;
+            at.min(bag.end)..(at + 1).min(bag.end)
+        }
+    }
 }
 
 fn bag_scale(slot: &Slot, length: usize) -> f32 {
@@ -119,7 +135,7 @@ fn pack_whole(slot: &Slot, sparse: &KeyedJaggedTensor, parcel: &mut Parcel) {
 fn pack_rows(slot: &Slot, sparse: &KeyedJaggedTensor, parcel: &mut Parcel) {
     for sample in 0..sparse.batch_size {
         let before = parcel.values.len();
-        for position in sparse.bag(slot.feature, sample) {
+        for position in positions(slot, sparse, sample) {
             let id = sparse.values[position];
             if slot.rows.contains(&id) {
                 parcel.values.push(id - slot.rows.start);
@@ -186,7 +202,7 @@ impl Received {
 }
 
 /// The pieces `runs` of `parts`, one after the other; a lone part is its own order.
-fn in_order<T: Copy>(mut parts: Vec<Vec<T>>, runs: &[(usize, std::ops::Range<usize>)]) -> Vec<T> {
+fn in_order<T: Copy>(mut parts: Vec<Vec<T>>, runs: &[(usize, Range<usize>)]) -> Vec<T> {
     if parts.len() == 1 {
         return parts.remove(0);
     }

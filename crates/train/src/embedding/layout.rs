@@ -1,16 +1,22 @@
 //! Which pooled columns come from which tile on which rank: the plan, unrolled over features.
 //!
+//! A position of a sequence is a slot like a feature, with bags of at most one id: the lookup then
+//! writes each row where the interaction reads it, and zeros where an id is absent.
+//!
 //! The same on every rank, so no rank needs to be told what another will send.
 
 use std::ops::Range;
 
-use schema::{ModelConfig, Pooling, Rank, ShardingPlan};
+use schema::{ModelConfig, Pooling, Rank, ShardingPlan, TableConfig};
 
-/// One feature looked up in one tile. Tiles over split rows give partial sums of the same columns.
+/// One feature, or one position of it, looked up in one tile. Tiles over split rows give partial
+/// sums of the same columns.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Slot {
     /// Feature in the batch's order.
     pub feature: usize,
+    /// The one id of a bag that is looked up, if bags are not pooled.
+    pub position: Option<usize>,
     /// Rows of the table held by the tile.
     pub rows: Range<i64>,
     /// Whether the tile holds all rows, so that no id needs to be sorted out.
@@ -43,14 +49,15 @@ pub struct FeatureRows {
 /// All slots, by owner.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Layout {
-    /// `slots[r]`: the slots of rank r, by feature, then first row, then first column.
+    /// `slots[r]`: the slots of rank r, by feature, then first row, then first column of the tile,
+    /// then position.
     pub slots: Vec<Vec<Slot>>,
     /// All slots in the order in which partial sums are added: by feature, first row, first column.
     /// The order does not depend on who owns a tile, so neither does the sum.
     pub in_sum_order: Vec<Slot>,
     /// `widths[r]`: Σ D over the slots of rank r.
     pub widths: Vec<usize>,
-    /// ΣD over features.
+    /// ΣD over the vectors of all features.
     pub pooled_width: usize,
     /// Table of each feature.
     pub features: Vec<FeatureRows>,
@@ -72,20 +79,21 @@ impl Layout {
             for rank in 0..world_size {
                 let own = plan.tiles_of(Rank(rank as u32)).enumerate();
                 for (tile, held) in own.filter(|(_, held)| held.table.index() == described.table) {
-                    let rows = held.rows.start as i64..held.rows.end as i64;
-                    slots[rank].push(Slot {
+                    let first = Slot {
                         feature,
+                        position: None,
                         all_rows: held.rows == (0..table.rows),
                         first: held.rows.start == 0,
-                        rows,
+                        rows: held.rows.start as i64..held.rows.end as i64,
                         dim: held.dim(),
                         column: described.column + held.columns.start,
                         local_column: widths[rank],
                         rank: held.rank,
                         tile,
                         mean: table.pooling == Pooling::Mean,
-                    });
-                    widths[rank] += held.dim();
+                    };
+                    widths[rank] += held.dim() * table.vectors();
+                    slots[rank].extend(unrolled(first, table));
                 }
             }
         }
@@ -94,4 +102,15 @@ impl Layout {
         let any_mean = model.tables.iter().any(|table| table.pooling == Pooling::Mean);
         Self { slots, in_sum_order, widths, pooled_width: model.pooled_width(), features, any_mean }
     }
+}
+
+/// A slot per vector of a bag, given that of the first.
+fn unrolled(first: Slot, table: &TableConfig) -> impl Iterator<Item = Slot> {
+    let (length, dim) = (table.sequence_length, table.dim);
+    (0..table.vectors()).map(move |position| Slot {
+        position: length.map(|_| position),
+        column: first.column + position * dim,
+        local_column: first.local_column + position * first.dim,
+        ..first.clone()
+    })
 }

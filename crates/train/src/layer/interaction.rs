@@ -36,7 +36,7 @@ impl InteractionLayer {
         let kind = match model.interaction {
             Interaction::Dot { order, itself } => Kind::Dot(interaction::Shape {
                 b: 0,
-                features: model.features().len(),
+                features: model.sparse_vectors(),
                 dim: model.dense_width(),
                 order,
                 itself,

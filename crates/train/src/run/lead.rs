@@ -25,6 +25,7 @@ struct Leader<'a, 'o> {
     position: Position,
     tally: Tally,
     last_loss: f64,
+    ids_left_out: u64,
     /// Time and samples of this session's steps, and since the last log line.
     session: Stopwatch,
     interval: Stopwatch,
@@ -96,6 +97,7 @@ pub fn lead(
         position: progress.map(|progress| progress.loader.clone()).unwrap_or_default(),
         tally: progress.map(Progress::tally).unwrap_or_default(),
         last_loss: progress.map_or(f64::NAN, Progress::last_loss),
+        ids_left_out: 0,
         session: Stopwatch::default(),
         interval: Stopwatch::default(),
         saved: start.checkpoint.as_ref().map(|checkpoint| checkpoint.folder().to_owned()),
@@ -118,6 +120,7 @@ pub fn lead(
         loss,
         evaluation,
         checkpoint: leader.saved,
+        ids_left_out: leader.ids_left_out,
         interrupted,
         seconds: began.elapsed().as_secs_f64(),
     })
@@ -165,6 +168,7 @@ impl Leader<'_, '_> {
         let Loaded { batch, position } = loaded?;
         let batch = Arc::new(batch);
         let (size, factor) = (batch.size as u64, config.schedule.factor(self.step));
+        self.ids_left_out += config.model.ids_left_out(&batch.sparse) as u64;
         let step = Step { number: self.step, factor };
         let reply = self.worker.lead(&Command::Train { batch, step, record })?;
         if let Reply::Trained(sum) = reply {

@@ -25,6 +25,7 @@ fn config(interaction: Interaction, optimizer: Optimizer) -> JobConfig {
         rows,
         dim: DIM,
         pooling,
+        sequence_length: None,
         data_type: DataType::F32,
         features: features.iter().map(|&feature| feature.to_owned()).collect(),
     };
@@ -45,6 +46,22 @@ fn config(interaction: Interaction, optimizer: Optimizer) -> JobConfig {
         ],
     };
     ranks::job(model, (optimizer, Optimizer::Adagrad), 0.05, 13)
+}
+
+/// Two features of a table without pooling beside the others: bags have up to 4 ids, of which 3 are
+/// looked up, so that there are longer sequences, shorter ones and empty ones.
+fn with_sequences(interaction: Interaction, optimizer: Optimizer) -> JobConfig {
+    let mut config = config(interaction, optimizer);
+    let sequence = TableConfig {
+        name: "sequence".to_owned(),
+        rows: 17,
+        pooling: Pooling::None,
+        sequence_length: Some(3),
+        features: vec!["e".to_owned(), "f".to_owned()],
+        ..config.model.tables[0].clone()
+    };
+    config.model.tables.insert(1, sequence);
+    config
 }
 
 /// Batches of 13 samples with empty bags and many duplicates.
@@ -145,6 +162,23 @@ fn averaged_and_shared_tables_under_every_interaction() {
         Interaction::DcnV2 { layers: 2, rank: 4 },
     ] {
         on_every_tiling(&config(interaction, Optimizer::Adagrad));
+    }
+}
+
+#[test]
+fn sequences_under_every_interaction_and_optimizer() {
+    for interaction in [
+        Interaction::Dot { order: TriangleOrder::Lower, itself: false },
+        Interaction::Dot { order: TriangleOrder::Upper, itself: true },
+        Interaction::DcnV2 { layers: 2, rank: 4 },
+    ] {
+        on_every_tiling(&with_sequences(interaction, Optimizer::Adagrad));
+    }
+    for optimizer in [Optimizer::Sgd, Optimizer::RowwiseAdagrad, Optimizer::Adam, Optimizer::Lamb] {
+        let mut config = with_sequences(Interaction::Cat, optimizer);
+        // Enough that f32 sums near 0 do not decide the direction of a step.
+        config.optimizer.sparse.epsilon = 1e-3;
+        on_every_tiling(&config);
     }
 }
 

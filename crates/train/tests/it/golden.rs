@@ -196,6 +196,7 @@ fn config(run: &serde_json::Value, tensors: &BTreeMap<String, Vec<f32>>) -> JobC
         rows: rows as u64,
         dim,
         pooling: schema::Pooling::Sum,
+        sequence_length: None,
         data_type: schema::DataType::F32,
         features: vec![format!("t{i}")],
     };

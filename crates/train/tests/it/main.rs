@@ -10,4 +10,5 @@ mod precision;
 mod ranks;
 mod run;
 mod samples;
+mod sequence;
 mod state_dict;

@@ -85,8 +85,9 @@ impl<'a> Oracle<'a> {
         let bottom = self.mlp("bottom", x, model.bottom.len(), true);
         let mut vectors = vec![bottom.last().unwrap().clone()];
         for (feature, described) in model.features().iter().enumerate() {
-            let bag = &batch.sparse.values[batch.sparse.bag(feature, sample)];
-            vectors.push(self.pool(described.table, bag));
+            for bag in self.bags(described.table, (batch, feature, sample)) {
+                vectors.push(self.pool(described.table, bag));
+            }
         }
         let (joined, crossed) = self.join(&vectors);
         let top = self.mlp("top", joined, model.top.len(), false);
@@ -101,15 +102,32 @@ impl<'a> Oracle<'a> {
         let d_joined = self.mlp_backward("top", (&top, d_logit), false, gradients);
         let d_vectors = self.join_backward(&vectors, &crossed, d_joined, gradients);
         self.mlp_backward("bottom", (&bottom, d_vectors[0].clone()), true, gradients);
+        let mut d_vectors = d_vectors[1..].iter();
         for (feature, described) in model.features().iter().enumerate() {
-            let bag = &batch.sparse.values[batch.sparse.bag(feature, sample)];
-            let scale = scale(model.tables[described.table].pooling, bag.len());
-            for &id in bag {
-                let d_row: Vector = d_vectors[feature + 1].iter().map(|d| d * scale).collect();
-                add(gradients.rows.entry((described.table, id as usize)).or_default(), &d_row);
+            for bag in self.bags(described.table, (batch, feature, sample)) {
+                let d_vector = d_vectors.next().unwrap();
+                let scale = scale(model.tables[described.table].pooling, bag.len());
+                for &id in bag {
+                    let d_row: Vector = d_vector.iter().map(|d| d * scale).collect();
+                    add(gradients.rows.entry((described.table, id as usize)).or_default(), &d_row);
+                }
             }
         }
         loss
+    }
+
+    /// The ids of each vector: those of the sample's bag, or one of them, or none where a sequence
+    /// has ended.
+    fn bags<'b>(
+        &self,
+        table: usize,
+        (batch, feature, sample): (&'b Batch, usize, usize),
+    ) -> Vec<&'b [i64]> {
+        let bag = &batch.sparse.values[batch.sparse.bag(feature, sample)];
+        match self.config.model.tables[table].sequence_length {
+            None => vec![bag],
+            Some(length) => (0..length).map(|i| bag.get(i..=i).unwrap_or_default()).collect(),
+        }
     }
 
     fn pool(&self, table: usize, bag: &[i64]) -> Vector {

@@ -27,6 +27,7 @@ fn config(interaction: Interaction, precision: Precision) -> JobConfig {
         rows: ROWS,
         dim: 6,
         pooling: Pooling::Sum,
+        sequence_length: None,
         data_type: DataType::F32,
         features: vec![name.to_owned()],
     };

@@ -242,6 +242,41 @@ fn a_scorer_gives_the_evaluation_of_the_run() {
     assert!((evaluation.loss - expected.loss).abs() < 1e-6, "{evaluation:?} {expected:?}");
 }
 
+/// Half of the bags of `b` are longer than their table's sequences, which have one id here and
+/// three there.
+#[test]
+fn runs_with_sequences_resume_and_score_and_count_what_they_leave_out() {
+    let folder = tempfile::tempdir().unwrap();
+    let dataset = dataset(folder.path());
+    let train_rows = 2 * ROWS * 8 / 10;
+    for (length, left_out) in [(1, train_rows), (3, 0)] {
+        let tables = format!(
+            r#"[{{ name = "a", rows = 50, dim = 4 }},
+            {{ name = "b", rows = 9, dim = 4, pooling = "none", sequence_length = {length} }}]"#
+        );
+        let overrides = [("model.tables".to_owned(), tables.replace('\n', ""))];
+        let mut request =
+            request(&folder.path().join("whole"), &dataset, plan(ShardingPlan::mixed, 2));
+        request.config = JobConfig::parse(&config().to_toml().unwrap(), &overrides).unwrap();
+        let whole = train::run(&request, &mut |_| {}).unwrap();
+        assert_eq!(whole.ids_left_out, left_out, "{length}");
+        assert!(whole.evaluation.as_ref().unwrap().auc > 0.6, "{whole:?}");
+        let middle = train::checkpoint::list(&request.run_folder).unwrap().swap_remove(2);
+        request.run_folder = folder.path().join("resumed");
+        request.start = Start::Checkpoint(middle);
+        let resumed = train::run(&request, &mut |_| {}).unwrap();
+        assert_eq!(bits(&resumed), bits(&whole), "{length}");
+        let mut scorer = Scorer::load(&resumed.checkpoint.unwrap(), 2).unwrap();
+        let (_, held_out) = dataset.split(0.2);
+        let evaluation = scorer.evaluate(&dataset, held_out, &mut |_, _| {}).unwrap();
+        let expected = resumed.evaluation.unwrap();
+        assert!((evaluation.loss - expected.loss).abs() < 1e-6, "{evaluation:?} {expected:?}");
+        for run in ["whole", "resumed"] {
+            std::fs::remove_dir_all(folder.path().join(run)).unwrap();
+        }
+    }
+}
+
 #[test]
 fn a_run_folder_serves_one_run_at_a_time() {
     let folder = tempfile::tempdir().unwrap();

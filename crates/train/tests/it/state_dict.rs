@@ -175,6 +175,44 @@ fn what_is_exported_comes_back() {
     }
 }
 
+#[test]
+fn a_table_without_pooling_goes_out_as_one_of_an_embedding_collection() {
+    let config = job(&TABLES, LOWER, Optimizer::Sgd);
+    let tables = r#"[{ name = "t0", rows = 50, dim = 4 },
+        { name = "t1", rows = 7, dim = 4, pooling = "none", sequence_length = 3 },
+        { name = "t2", rows = 31, dim = 4 }]"#;
+    let overrides = [("model.tables".to_owned(), tables.replace('\n', ""))];
+    let config = JobConfig::parse(&config.to_toml().unwrap(), &overrides).unwrap();
+    let run = tempfile::tempdir().unwrap();
+    let folder = save(run.path(), 9, &config, &whole(&config.model.tables)).folder;
+    let out = run.path().join("state.safetensors");
+    let checkpoint = Checkpoint::open(&folder).unwrap();
+    state_dict::export(&checkpoint, Target::Torchrec, &out).unwrap();
+    let exported = read(&out);
+    let cells = (0..7).flat_map(|row| (0..4).map(move |column| weight(1, row, column)));
+    let (_, values) = &exported["sparse_arch.embedding_collection.embeddings.t1.weight"];
+    assert_eq!(*values, cells.collect::<Vec<_>>());
+    // Five sparse vectors and the dense one: their pairs come in TorchRec's order.
+    let (own, there) =
+        (dense(&config), &exported["over_arch.model.0._mlp.0._linear.weight"].1[..4 + 15]);
+    let own = &own.iter().find(|p| p.name == "top.0.weight").unwrap().weight;
+    let lower = (0..6).flat_map(|high| (0..high).map(move |low| (low, high)));
+    for (column, pair) in (4..).zip(lower) {
+        let upper = (0..6).flat_map(|low| (low + 1..6).map(move |high| (low, high)));
+        assert_eq!(own[column], there[4 + upper.into_iter().position(|at| at == pair).unwrap()]);
+    }
+    let other = tempfile::tempdir().unwrap();
+    let committed =
+        state_dict::import(&request(&out, Target::Torchrec, &config, other.path())).unwrap();
+    let imported = Checkpoint::open(&committed.folder).unwrap();
+    check_tiles(&imported, &whole(&config.model.tables), Optimizer::Sgd);
+    let error = dense_names(&config.model, Target::Torch).unwrap_err().to_string();
+    assert_eq!(
+        error,
+        "facebookresearch/dlrm has no such model: table \"t1\": pooling none, expected sum"
+    );
+}
+
 /// Exports weights and states, imports both at the same step and compares every value.
 fn check_states(kind: Optimizer, target: Target) {
     let mut config = job(&TABLES, LOWER, kind);

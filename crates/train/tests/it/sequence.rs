@@ -1,0 +1,173 @@
+//! Tables without pooling, as the embeddings of a model alone: the vectors are the rows, and the
+//! same bytes come out for any number of threads and ranks, in every data type.
+
+use device::Cpu;
+use device::optimizer::Rule;
+use schema::random::CounterRng;
+use schema::{
+    DataType, JobConfig, KeyedJaggedTensor, Optimizer, OptimizerConfig, Rank, ShardingPlan,
+};
+use train::embedding::EmbeddingCollection;
+use train::profile::Profiler;
+use train::{Model, RankContext};
+
+const BATCH: usize = 21;
+const LENGTH: usize = 3;
+const DIM: usize = 6;
+const STEPS: u64 = 3;
+/// ΣD: a sequence for each of two features of one table, and a pooled vector.
+const WIDTH: usize = (2 * LENGTH + 1) * DIM;
+
+fn config(data_type: &str) -> JobConfig {
+    let text = format!(
+        r#"
+[model]
+name = "sequence"
+dense_features = 0
+bottom = []
+top = [1]
+interaction = {{ kind = "cat" }}
+loss = "bce_with_logits"
+tables = [
+    {{ name = "items", rows = 19, dim = {DIM}, pooling = "none", sequence_length = {LENGTH}, data_type = "{data_type}", features = ["seen", "bought"] }},
+    {{ name = "place", rows = 5, dim = {DIM}, data_type = "{data_type}" }},
+]
+[optimizer]
+sparse = {{ kind = "sgd", learning_rate = 0.1 }}
+dense = {{ kind = "sgd", learning_rate = 0.1 }}
+[training]
+batch_size = {BATCH}
+[data]
+format = "csv"
+label = {{ column = "y" }}
+categorical = [{{ column = "seen" }}, {{ column = "bought" }}, {{ column = "place" }}]
+"#
+    );
+    JobConfig::parse(&text, &[]).unwrap()
+}
+
+/// Bags of up to 5 ids, of which [`LENGTH`] are looked up; of the pooled table at most one, whose
+/// row no partial sums are rounded for.
+fn ids(step: u64) -> KeyedJaggedTensor {
+    let rng = CounterRng::new(12, step);
+    let most = |bag| if bag < 2 * BATCH as u64 { 6 } else { 2 };
+    let lengths: Vec<usize> =
+        (0..3 * BATCH as u64).map(|bag| rng.below(bag, most(bag)) as usize).collect();
+    let rows = (0..3 * BATCH).flat_map(|bag| {
+        let rows = if bag < 2 * BATCH { 19 } else { 5 };
+        std::iter::repeat_n(rows, lengths[bag])
+    });
+    let values = (0..).zip(rows).map(|(i, rows)| rng.child(1).below(i, rows) as i64).collect();
+    KeyedJaggedTensor::from_lengths(3, &lengths, values)
+}
+
+fn with(config: &JobConfig, optimizer: Optimizer) -> JobConfig {
+    let mut config = config.clone();
+    config.optimizer.sparse = OptimizerConfig::new(optimizer, 0.1);
+    config
+}
+
+/// Trains the tables on gradients that depend on the sample alone; gives what each step looked up,
+/// and the tables in f32.
+fn trained(
+    config: &JobConfig,
+    plan: &ShardingPlan,
+    optimizer: Optimizer,
+    threads: usize,
+) -> (Vec<Vec<f32>>, Vec<Vec<f32>>) {
+    let ranks = plan.world_size() as usize;
+    let config = &with(config, optimizer);
+    let run = |comm: comm::Communicator| {
+        let rank = comm.rank().index();
+        let context = &mut RankContext { cpu: Cpu::new(threads), comm, profiler: Profiler::off() };
+        let place = (plan, Rank(rank as u32));
+        let tiles = Model::initial(&context.cpu, config, place, BATCH).tiles().to_vec();
+        let mut embedding =
+            EmbeddingCollection::new(&config.model, plan, place.1, (tiles, optimizer));
+        let samples = BATCH * rank / ranks..BATCH * (rank + 1) / ranks;
+        let mut looked_up = Vec::new();
+        for step in 0..STEPS {
+            let own = ids(step).slice(samples.clone());
+            let mut pooled = vec![f32::NAN; samples.len() * WIDTH];
+            embedding.forward(context, (&own, samples.start), &mut pooled).unwrap();
+            let rng = CounterRng::new(13, step);
+            let cells = (samples.start * WIDTH..samples.end * WIDTH).map(|i| i as u64);
+            let gradient: Vec<f32> = cells.map(|cell| rng.normal(cell) as f32).collect();
+            let rule = Rule::new(&config.optimizer.sparse, 1.0, step);
+            embedding.backward(context, &gradient, (rule, step)).unwrap();
+            looked_up.push(pooled);
+        }
+        (looked_up, embedding.tiles().to_vec())
+    };
+    let all: Vec<_> = std::thread::scope(|scope| {
+        let ends = comm::world(plan.world_size()).into_iter();
+        let ranks: Vec<_> = ends.map(|end| scope.spawn(|| run(end))).collect();
+        ranks.into_iter().map(|rank| rank.join().unwrap()).collect()
+    });
+    let of_step = |step: usize| all.iter().flat_map(|(steps, _)| steps[step].clone()).collect();
+    let looked_up = (0..STEPS as usize).map(of_step).collect();
+    let mut tables = vec![vec![f32::NAN; 19 * DIM], vec![f32::NAN; 5 * DIM]];
+    for state in all.iter().flat_map(|(_, tiles)| tiles) {
+        let (tile, weight) = (&state.tile, state.weight.view().to_f32());
+        for (row, values) in tile.rows.clone().zip(weight.chunks_exact(tile.dim())) {
+            let start = row as usize * DIM + tile.columns.start;
+            tables[tile.table.index()][start..start + tile.dim()].copy_from_slice(values);
+        }
+    }
+    (looked_up, tables)
+}
+
+#[test]
+fn vectors_are_the_first_rows_of_a_bag_and_then_zeros() {
+    for data_type in ["f32", "f16", "bf16"] {
+        let config = config(data_type);
+        let plan = ShardingPlan::table_wise(&config.model.tables, 1);
+        let model = Model::initial(&Cpu::new(1), &config, (&plan, Rank(0)), 1);
+        let items = model.tiles()[0].weight.view().to_f32();
+        let (looked_up, _) = trained(&config, &plan, Optimizer::Sgd, 1);
+        let ids = ids(0);
+        let (mut rows, mut zeros) = (0, 0);
+        for (sample, vectors) in looked_up[0].chunks_exact(WIDTH).enumerate() {
+            for (place, vector) in vectors.chunks_exact(DIM).take(2 * LENGTH).enumerate() {
+                let bag = &ids.values[ids.bag(place / LENGTH, sample)];
+                let expected = match bag.get(place % LENGTH) {
+                    Some(&id) => items[id as usize * DIM..][..DIM].to_vec(),
+                    None => vec![0.0; DIM],
+                };
+                assert_eq!(vector, expected, "{data_type}, sample {sample}, place {place}");
+                *if place % LENGTH < bag.len() { &mut rows } else { &mut zeros } += 1;
+            }
+        }
+        assert!(rows > 50 && zeros > 20, "{rows} rows, {zeros} zeros");
+    }
+}
+
+#[test]
+fn threads_and_ranks_change_no_byte() {
+    let makes = [ShardingPlan::table_wise, ShardingPlan::row_wise, ShardingPlan::column_wise];
+    for data_type in ["f32", "f16", "bf16"] {
+        let config = config(data_type);
+        assert_eq!(config.model.tables[0].data_type == DataType::F32, data_type == "f32");
+        for optimizer in [
+            Optimizer::Sgd,
+            Optimizer::Adagrad,
+            Optimizer::RowwiseAdagrad,
+            Optimizer::Adam,
+            Optimizer::Lamb,
+        ] {
+            // Norms of a row are those of its tile: columns that are apart have others.
+            let by_row = matches!(optimizer, Optimizer::RowwiseAdagrad | Optimizer::Lamb);
+            let whole = ShardingPlan::table_wise(&config.model.tables, 1);
+            let alone = trained(&config, &whole, optimizer, 1);
+            for make in &makes[..if by_row { 2 } else { 3 }] {
+                for (ranks, threads) in [(1, 2), (1, 7), (2, 1), (3, 2)] {
+                    let plan = make(&config.model.tables, ranks);
+                    assert!(
+                        trained(&config, &plan, optimizer, threads) == alone,
+                        "{data_type}, {optimizer:?}, {ranks} ranks, {threads} threads, {plan:?}"
+                    );
+                }
+            }
+        }
+    }
+}
