@@ -126,6 +126,10 @@ pub struct Sampling {
     /// Reject samples whose apparent clock is below this share of the run's best
     #[arg(long, value_name = "SHARE", default_value_t = 0.9, value_parser = share)]
     pub clock_share_min: f64,
+    /// Reject samples whose apparent clock is below this many GHz, too: a run that is throttled
+    /// from beginning to end has no better clock to be held against
+    #[arg(long, value_name = "GHZ", value_parser = clock_ghz)]
+    pub clock_ghz_min: Option<f64>,
     /// Reject samples in which our threads waited for a core longer than this share of the time
     #[arg(long, value_name = "SHARE", default_value_t = 0.1, value_parser = share)]
     pub foreign_cpu_max: f64,
@@ -146,7 +150,7 @@ pub struct BenchTrain {
     /// Of the matrix products: f32 or bf16 [default: the configuration's]
     #[arg(long, value_name = "TYPE", value_parser = precision)]
     pub precision: Option<Precision>,
-    /// Ids of every bag
+    /// Ids of every bag of pooled features; sequences are full
     #[arg(long, value_name = "L", default_value_t = 1, value_parser = at_least_one)]
     pub pooling: usize,
     /// Rule of the tables' rows, such as sgd or rowwise_adagrad [default: the configuration's]
@@ -308,6 +312,11 @@ fn gemm_shape(text: &str) -> Result<GemmShape, String> {
 fn share(text: &str) -> Result<f64, String> {
     let share = text.parse().ok().filter(|share| (0.0..=1.0).contains(share));
     share.ok_or_else(|| "expected a share from 0 to 1, such as 0.9".to_owned())
+}
+
+fn clock_ghz(text: &str) -> Result<f64, String> {
+    let clock = text.parse().ok().filter(|clock: &f64| clock.is_finite() && *clock > 0.0);
+    clock.ok_or_else(|| "expected a clock above 0, such as 3.3".to_owned())
 }
 
 fn at_least_one(text: &str) -> Result<usize, String> {

@@ -1,4 +1,5 @@
-//! Made-up batches in memory: ids of a known distribution in bags of one length. Reads no files.
+//! Made-up batches in memory: ids of a known distribution, in bags of one length per feature.
+//! Reads no files.
 
 use device::Pool;
 use schema::random::CounterRng;
@@ -17,12 +18,12 @@ const SEED: u64 = 1;
 pub struct Made {
     /// Rows of each feature's table.
     pub rows: Vec<u64>,
+    /// Ids of every bag of each feature.
+    pub lengths: Vec<usize>,
     /// Width of the dense input.
     pub dense_features: usize,
     /// Samples of a batch.
     pub batch_size: usize,
-    /// Ids of every bag.
-    pub pooling: usize,
     /// Of the ids.
     pub distribution: IndexDistribution,
 }
@@ -52,14 +53,15 @@ fn units(rng: CounterRng, count: usize) -> Vec<f32> {
 }
 
 fn bags(rng: CounterRng, made: &Made) -> KeyedJaggedTensor {
-    let per_feature = (made.batch_size * made.pooling) as u64;
-    let mut values = Vec::with_capacity(made.rows.len() * per_feature as usize);
-    for (feature, &rows) in (0..).zip(&made.rows) {
+    let ids = made.batch_size * made.lengths.iter().sum::<usize>();
+    let mut values = Vec::with_capacity(ids);
+    for (feature, (&rows, &length)) in (0..).zip(made.rows.iter().zip(&made.lengths)) {
         let rng = rng.child(feature);
         let id = |counter| made.distribution.row_at(rng.unit(counter), rows) as i64;
-        values.extend((0..per_feature).map(id));
+        values.extend((0..(made.batch_size * length) as u64).map(id));
     }
-    let lengths = vec![made.pooling; made.rows.len() * made.batch_size];
+    let per_sample = |&length: &usize| std::iter::repeat_n(length, made.batch_size);
+    let lengths: Vec<usize> = made.lengths.iter().flat_map(per_sample).collect();
     KeyedJaggedTensor::from_lengths(made.rows.len(), &lengths, values)
 }
 
@@ -72,16 +74,16 @@ mod tests {
     fn batches_differ_and_do_not_depend_on_the_threads() {
         let made = Made {
             rows: vec![10, 3],
+            lengths: vec![2, 1],
             dense_features: 2,
             batch_size: 30_000,
-            pooling: 2,
             distribution: IndexDistribution::Zipf { exponent: 1.05 },
         };
         let batches = make(&device::Pool::new(3), &made);
         assert_eq!(batches, make(&device::Pool::new(1), &made));
         assert!(batches.len() == 4 && batches[0] != batches[1]);
         let sparse = &batches[0].sparse;
-        assert!(sparse.check().is_ok() && sparse.values.len() == 2 * 2 * 30_000);
+        assert!(sparse.check().is_ok() && sparse.values.len() == 3 * 30_000);
         assert!(sparse.values[sparse.feature(1)].iter().all(|id| (0..3).contains(id)));
     }
 }

@@ -82,9 +82,9 @@ pub fn run(args: &BenchEmbedding, session: &Session) -> Result<ExitCode, Error> 
 fn made(args: &BenchEmbedding) -> Made {
     Made {
         rows: vec![args.rows; args.tables],
+        lengths: vec![args.pooling; args.tables],
         dense_features: 0,
         batch_size: args.batch_size,
-        pooling: args.pooling,
         distribution: args.distribution,
     }
 }
@@ -95,8 +95,12 @@ fn overhead(cpu: &Cpu, args: &BenchEmbedding) -> Result<[f64; 2], Error> {
     let rows = args.rows.min(OVERHEAD_ROWS);
     let of_tables = |tables: usize, samples: usize| -> Result<[f64; 2], Error> {
         let args = BenchEmbedding { tables, ..args.clone() };
-        let made =
-            Made { rows: vec![rows; tables], batch_size: samples, pooling: 1, ..made(&args) };
+        let made = Made {
+            rows: vec![rows; tables],
+            lengths: vec![1; tables],
+            batch_size: samples,
+            ..made(&args)
+        };
         let jagged = batch::one(&made, 0).sparse;
         let mut tables = Tables::new(cpu, &args, rows);
         let mut taken = [Vec::new(), Vec::new()];

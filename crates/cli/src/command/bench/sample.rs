@@ -75,7 +75,8 @@ fn waited_ns() -> Option<u64> {
         .fold(None, |sum, waited| Some(sum.unwrap_or(0) + waited?).or(sum))
 }
 
-/// Which samples count: those at nearly the best clock of the run, with the cores to themselves.
+/// Which samples count: those at nearly the best clock of the run, and at the clock asked for, with
+/// the cores to themselves.
 #[derive(Clone, Copy, Debug)]
 pub struct Judge {
     clock_ghz_min: f64,
@@ -87,8 +88,9 @@ impl Judge {
     /// A judge of a run with these conditions.
     pub fn new<'a>(sampling: &Sampling, all: impl Iterator<Item = &'a Conditions>) -> Self {
         let best = all.map(|conditions| conditions.apparent_clock_ghz).fold(0.0, f64::max);
+        let floor = sampling.clock_ghz_min.unwrap_or(0.0);
         Self {
-            clock_ghz_min: sampling.clock_share_min * best,
+            clock_ghz_min: floor.max(sampling.clock_share_min * best),
             foreign_cpu_max: sampling.foreign_cpu_max,
             clock_ghz_best: best,
         }
@@ -137,6 +139,7 @@ impl Judge {
             trusted: is_trusted,
             apparent_clock_ghz: median(clocks),
             apparent_clock_ghz_best: self.clock_ghz_best,
+            apparent_clock_ghz_min: self.clock_ghz_min,
             foreign_cpu: Some(foreign).filter(|share| share.is_finite()),
         }
     }
@@ -198,6 +201,8 @@ pub struct Quality {
     pub apparent_clock_ghz: f64,
     /// The best of the run.
     pub apparent_clock_ghz_best: f64,
+    /// Below this a sample did not count.
+    pub apparent_clock_ghz_min: f64,
     /// Median of those that the figures are of.
     pub foreign_cpu: Option<f64>,
 }
@@ -272,7 +277,12 @@ mod tests {
     }
 
     fn judge(samples: &[Sample<f64>]) -> Judge {
-        let sampling = Sampling { repeats: 1, clock_share_min: 0.9, foreign_cpu_max: 0.1 };
+        judge_above(None, samples)
+    }
+
+    fn judge_above(clock_ghz_min: Option<f64>, samples: &[Sample<f64>]) -> Judge {
+        let (clock_share_min, foreign_cpu_max) = (0.9, 0.1);
+        let sampling = Sampling { repeats: 1, clock_share_min, clock_ghz_min, foreign_cpu_max };
         Judge::new(&sampling, samples.iter().map(|sample| &sample.conditions))
     }
 
@@ -294,6 +304,15 @@ mod tests {
         assert_eq!((quality.apparent_clock_ghz, quality.foreign_cpu), (3.6, Some(0.0)));
         let counts = (quality.rejected_samples, quality.rejected_slow_clock);
         assert_eq!((counts, quality.rejected_foreign_cpu), ((2, 1), 1));
+    }
+
+    #[test]
+    fn a_run_that_is_throttled_throughout_has_no_sample_above_an_absolute_clock() {
+        let samples = [1.0, 2.0, 3.0].map(|value| sample(value, 2.0, 0.0));
+        assert!(quality(&judge(&samples), &samples).trusted);
+        let quality = quality(&judge_above(Some(3.3), &samples), &samples);
+        assert!(!quality.trusted);
+        assert_eq!((quality.rejected_slow_clock, quality.apparent_clock_ghz_min), (3, 3.3));
     }
 
     #[test]

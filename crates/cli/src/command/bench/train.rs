@@ -7,7 +7,7 @@ use std::process::ExitCode;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use device::Cpu;
-use schema::{Batch, JobConfig, Rank, ShardingPlan};
+use schema::{Batch, JobConfig, ModelConfig, Rank, ShardingPlan, TableConfig};
 use serde::Serialize;
 use trace::{Clock, Recorder, RunInfo};
 use train::profile::Profiler;
@@ -124,20 +124,19 @@ impl Bench {
     fn new(config: &JobConfig, args: &BenchTrain, threads: usize) -> Self {
         let cpu = Cpu::new(threads);
         let (model, batch_size) = (&config.model, config.training.batch_size);
+        let tables = || model.features().into_iter().map(|feature| &model.tables[feature.table]);
         let made = Made {
-            rows: model.features().iter().map(|f| model.tables[f.table].rows).collect(),
+            rows: tables().map(|table| table.rows).collect(),
+            lengths: tables().map(|t| t.sequence_length.unwrap_or(args.pooling)).collect(),
             dense_features: model.dense_features,
             batch_size,
-            pooling: args.pooling,
             distribution: args.distribution,
         };
         let plan = ShardingPlan::table_wise(&model.tables, 1);
         let batches = batch::make(&cpu.pool, &made);
         let trained = Model::initial(&cpu, config, (&plan, Rank(0)), batch_size);
-        let features = model.features().len().max(1);
-        let row_bytes = size_of::<f32>() * model.pooled_width() / features;
         let table_bytes = model.table_bytes(schema::Optimizer::Sgd).0;
-        let limits = Limits::new(&cpu.pool, table_bytes, row_bytes);
+        let limits = Limits::new(&cpu.pool, table_bytes, row_bytes_mean(model));
         let clock = Clock::start();
         let profiler = Profiler::new(Recorder::new(run_info(threads, &clock)), clock);
         let context = RankContext::alone(cpu, profiler);
@@ -268,6 +267,14 @@ fn report(
     }
 }
 
+/// Bytes of a row in its table's data type, mean over the vectors of a sample.
+fn row_bytes_mean(model: &ModelConfig) -> usize {
+    let of_table = |table: &TableConfig| {
+        table.dim * table.data_type.bytes() * table.vectors() * table.features.len()
+    };
+    model.tables.iter().map(of_table).sum::<usize>() / model.sparse_vectors().max(1)
+}
+
 /// What a recording wants to know; nothing of it is written.
 fn run_info(threads: usize, clock: &Clock) -> RunInfo {
     RunInfo {
@@ -325,4 +332,22 @@ fn table(report: &Report) -> String {
     let ops = operation::ops_grid(&breakdown.ops);
     let gemms = operation::gemms_grid(&breakdown.gemms);
     format!("{}\n\n{ops}\n\n{gemms}", render::facts(&facts))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::row_bytes_mean;
+    use crate::resolve::config;
+
+    #[test]
+    fn the_rows_of_the_limits_are_as_long_as_those_of_the_tables() {
+        let of = |tables: &str| {
+            let job = config::job("adult-income", &[("model.tables".into(), tables.into())]);
+            row_bytes_mean(&job.unwrap().config.model)
+        };
+        let first = r#"{ name = "workclass", rows = 9, dim = 8, data_type = "f16" }"#;
+        let second = r#"{ name = "education", rows = 9, dim = 8, pooling = "none""#;
+        assert_eq!(of(&format!("[{first}]")), 16);
+        assert_eq!(of(&format!("[{first}, {second}, sequence_length = 3 }}]")), (16 + 3 * 32) / 4);
+    }
 }
