@@ -10,7 +10,7 @@ use crate::error::Error;
 use crate::fitted::Fitted;
 use crate::loader::FeaturePlan;
 use crate::parquet::part;
-use crate::rows::{Categories, Rows};
+use crate::rows::{Bags, Categories, Rows};
 
 /// How the values of a column become ids of a feature's table.
 #[derive(Clone, Copy, Debug)]
@@ -47,6 +47,8 @@ pub(crate) struct Features {
     used: Vec<usize>,
     /// Per feature the position in `used` and the rule.
     features: Vec<(usize, ToId)>,
+    /// Whether all ids fit into 32 bits, the largest number left over.
+    narrow: bool,
 }
 
 impl Features {
@@ -77,69 +79,195 @@ impl Features {
         used.dedup();
         let position = |column| used.partition_point(|&other| other < column);
         let features = found.iter().map(|&(column, to_id)| (position(column), to_id)).collect();
-        Ok(Self { dense: fitted.dense.len(), used, features })
+        let narrow = plan.columns.iter().all(|&(_, rows)| rows <= u64::from(u32::MAX));
+        Ok(Self { dense: fitted.dense.len(), used, features, narrow })
     }
 }
 
-/// Rows ready to be drawn from: ids final, dense values row by row.
+/// Rows decoded at a time: their columns stay in the first caches until they stand row by row.
+const DECODE_ROWS: usize = 1024;
+/// Rows of a batch gathered at a time, so that what a column takes of them is still cached for the
+/// next.
+const GATHER_ROWS: usize = 64;
+
+/// Rows ready to be drawn from: ids final, and what belongs to a row side by side. A batch takes
+/// its rows from everywhere, and of rows kept by column each would miss the caches once per column.
 pub(crate) struct Decoded {
-    labels: Vec<f32>,
-    /// `[rows, dense]`
-    dense: Vec<f32>,
-    /// Per feature.
-    ids: Vec<Categories>,
+    /// Numbers of a row: label and dense values.
+    width: usize,
+    /// `[rows, width]`
+    numbers: Vec<f32>,
+    /// Features that have one id in every row.
+    singles: usize,
+    /// `[rows, singles]`
+    ids: Ids,
+    /// The other features.
+    lists: Vec<Categories>,
+    /// Where each feature of the model is.
+    places: Vec<Place>,
+}
+
+#[derive(Clone, Copy)]
+enum Place {
+    /// At this position of the rows of [`Decoded::ids`].
+    Single(usize),
+    /// In this one of [`Decoded::lists`].
+    List(usize),
+}
+
+/// Ids in no more memory than the largest table asks for: filling a window is in good part the cost
+/// of memory that was never touched before.
+enum Ids {
+    Narrow(Vec<u32>),
+    Wide(Vec<i64>),
+}
+
+/// Rows in columns, borrowed.
+struct Block<'a> {
+    /// Label, then dense columns.
+    numbers: Vec<&'a [f32]>,
+    /// The categorical columns in use.
+    categorical: Vec<Bags<'a>>,
 }
 
 impl Decoded {
     /// Decodes a row group.
     pub(crate) fn read(dataset: &Dataset, group: u64, features: &Features) -> Result<Self, Error> {
         let (part, group) = dataset.part_of(group)?;
-        let batch = part.read(group, features.dense, &features.used)?;
-        let columns: Vec<&[f32]> =
-            (1..=features.dense).map(|column| part::floats(&batch, column)).collect();
-        let first = 1 + features.dense;
-        let ids = features
-            .features
-            .iter()
-            .map(|&(at, to_id)| part::categories(&batch, first + at, |value| to_id.id(value)));
-        Ok(Self {
-            labels: part::floats(&batch, 0).to_vec(),
-            dense: transpose(&columns, batch.num_rows()),
-            ids: ids.collect(),
-        })
+        let columns = &dataset.manifest().columns.categorical;
+        let is_list = |column: usize| columns[column].is_list;
+        let mut decoded = Self::with_room(part.rows_of(group), features, is_list);
+        let (dense, used) = (features.dense, &features.used);
+        for batch in part.read(group, (dense, used), DECODE_ROWS)? {
+            let batch = batch?;
+            let numbers = (0..=dense).map(|column| part::floats(&batch, column));
+            let categorical = (0..used.len()).map(|at| part::bags(&batch, 1 + dense + at));
+            let block = Block { numbers: numbers.collect(), categorical: categorical.collect() };
+            decoded.take(&block, features);
+        }
+        Ok(decoded)
     }
 
     /// Takes rows as they were converted.
     pub(crate) fn of(rows: &Rows, features: &Features) -> Self {
-        let columns: Vec<&[f32]> = rows.dense.iter().map(Vec::as_slice).collect();
-        let ids = features.features.iter().map(|&(at, to_id)| {
-            let column = &rows.categorical[features.used[at]];
-            Categories {
-                values: column.values.iter().map(|&value| to_id.id(value)).collect(),
-                ends: column.ends.clone(),
+        let is_list = |column: usize| rows.categorical[column].ends.is_some();
+        let mut decoded = Self::with_room(rows.len(), features, is_list);
+        let mut numbers = vec![&rows.labels[..]];
+        numbers.extend(rows.dense.iter().map(Vec::as_slice));
+        let used = features.used.iter();
+        let categorical = used.map(|&column| rows.categorical[column].bags()).collect();
+        decoded.take(&Block { numbers, categorical }, features);
+        decoded
+    }
+
+    /// No rows yet, and room for `rows`.
+    fn with_room(rows: usize, features: &Features, is_list: impl Fn(usize) -> bool) -> Self {
+        let (mut singles, mut lists) = (0, Vec::new());
+        let mut place = |&(at, _): &(usize, ToId)| {
+            if is_list(features.used[at]) {
+                lists.push(Categories { values: Vec::new(), ends: Some(Vec::new()) });
+                return Place::List(lists.len() - 1);
             }
-        });
-        Self {
-            labels: rows.labels.clone(),
-            dense: transpose(&columns, rows.len()),
-            ids: ids.collect(),
+            singles += 1;
+            Place::Single(singles - 1)
+        };
+        let places = features.features.iter().map(&mut place).collect();
+        let width = 1 + features.dense;
+        let ids = match features.narrow {
+            true => Ids::Narrow(Vec::with_capacity(rows * singles)),
+            false => Ids::Wide(Vec::with_capacity(rows * singles)),
+        };
+        let numbers = Vec::with_capacity(rows * width);
+        Self { width, numbers, singles, ids, lists, places }
+    }
+
+    /// Appends the rows of `block`.
+    fn take(&mut self, block: &Block<'_>, features: &Features) {
+        let rows = block.numbers[0].len();
+        let numbers = grown(&mut self.numbers, rows * self.width);
+        for (at, column) in block.numbers.iter().enumerate() {
+            scatter(column, (numbers, self.width, at), |value| value);
+        }
+        let (count, singles) = (rows * self.singles, self.singles);
+        let columns = || {
+            features
+                .features
+                .iter()
+                .zip(&self.places)
+                .map(|(&(at, to_id), &place)| (&block.categorical[at], to_id, place))
+        };
+        match &mut self.ids {
+            Ids::Narrow(ids) => place_ids((grown(ids, count), singles), columns(), |id| {
+                // What is no row of a table must not become one.
+                u32::try_from(id).unwrap_or(u32::MAX)
+            }),
+            Ids::Wide(ids) => place_ids((grown(ids, count), singles), columns(), |id| id),
+        }
+        for (bags, to_id, place) in columns() {
+            if let Place::List(list) = place {
+                self.lists[list].append(bags, |value| to_id.id(value));
+            }
+        }
+    }
+
+    /// The label and the dense values of a row.
+    #[inline]
+    fn numbers(&self, row: u32) -> (f32, &[f32]) {
+        let start = row as usize * self.width;
+        let (label, dense) = (self.numbers[start], start + 1..start + self.width);
+        (label, &self.numbers[dense])
+    }
+
+    /// The id of a row that is at place `at`.
+    #[inline]
+    fn id(&self, row: u32, at: usize) -> i64 {
+        let index = row as usize * self.singles + at;
+        match &self.ids {
+            Ids::Narrow(ids) => i64::from(ids[index]),
+            Ids::Wide(ids) => ids[index],
         }
     }
 }
 
-fn transpose(columns: &[&[f32]], rows: usize) -> Vec<f32> {
-    let width = columns.len();
-    let mut out = vec![0.0; rows * width];
-    for (column, values) in columns.iter().enumerate() {
-        for (row, &value) in values.iter().enumerate() {
-            out[row * width + column] = value;
+/// `count` values more, all zero.
+fn grown<T: Copy + Default>(values: &mut Vec<T>, count: usize) -> &mut [T] {
+    let start = values.len();
+    values.resize(start + count, T::default());
+    &mut values[start..]
+}
+
+/// Writes the ids of the features that have one in every row into rows of `singles` ids.
+fn place_ids<'a, T: Copy>(
+    (ids, singles): (&mut [T], usize),
+    columns: impl Iterator<Item = (&'a Bags<'a>, ToId, Place)>,
+    stored: impl Fn(i64) -> T,
+) {
+    for (bags, to_id, place) in columns {
+        match (place, to_id) {
+            (Place::List(_), _) => {}
+            (Place::Single(at), ToId::Exact) => scatter(bags.values, (ids, singles, at), &stored),
+            (Place::Single(at), ToId::Modulo(_)) => {
+                scatter(bags.values, (ids, singles, at), |value| stored(to_id.id(value)));
+            }
         }
     }
-    out
+}
+
+/// Writes a column into place `at` of rows of `width` values.
+fn scatter<V: Copy, T>(
+    column: &[V],
+    (rows, width, at): (&mut [T], usize, usize),
+    map: impl Fn(V) -> T,
+) {
+    for (row, &value) in rows.chunks_exact_mut(width).zip(column) {
+        row[at] = map(value);
+    }
 }
 
 /// A batch being filled.
 pub(crate) struct Filling {
+    /// Samples of a full batch.
+    size: usize,
     width: usize,
     labels: Vec<f32>,
     dense: Vec<f32>,
@@ -148,8 +276,9 @@ pub(crate) struct Filling {
 }
 
 impl Filling {
-    pub(crate) fn new(features: &Features) -> Self {
+    pub(crate) fn new(features: &Features, size: usize) -> Self {
         Self {
+            size,
             width: features.dense,
             labels: Vec::new(),
             dense: Vec::new(),
@@ -164,25 +293,31 @@ impl Filling {
 
     /// Takes `rows`, each a row of one of `from`.
     pub(crate) fn take(&mut self, from: &[Decoded], rows: &[(u32, u32)]) {
-        for &(part, row) in rows {
-            let (part, row) = (&from[part as usize], row as usize);
-            self.labels.push(part.labels[row]);
-            let start = row * self.width;
-            self.dense.extend_from_slice(&part.dense[start..start + self.width]);
+        if self.labels.is_empty() {
+            self.labels.reserve_exact(self.size);
+            self.dense.reserve_exact(self.size * self.width);
         }
-        for (feature, (values, lengths)) in self.ids.iter_mut().enumerate() {
-            if from.iter().all(|part| part.ids[feature].ends.is_none()) {
-                let id = |&(part, row): &(u32, u32)| {
-                    from[part as usize].ids[feature].values[row as usize]
-                };
-                values.extend(rows.iter().map(id));
-                lengths.resize(lengths.len() + rows.len(), 1);
-                continue;
-            }
+        for rows in rows.chunks(GATHER_ROWS) {
             for &(part, row) in rows {
-                let bag = from[part as usize].ids[feature].row(row as usize);
-                values.extend_from_slice(bag);
-                lengths.push(bag.len());
+                let (label, dense) = from[part as usize].numbers(row);
+                self.labels.push(label);
+                self.dense.extend_from_slice(dense);
+            }
+            for (feature, (values, lengths)) in self.ids.iter_mut().enumerate() {
+                match from[0].places[feature] {
+                    Place::Single(at) => {
+                        let id = |&(part, row): &(u32, u32)| from[part as usize].id(row, at);
+                        values.extend(rows.iter().map(id));
+                        lengths.resize(lengths.len() + rows.len(), 1);
+                    }
+                    Place::List(list) => {
+                        for &(part, row) in rows {
+                            let bag = from[part as usize].lists[list].row(row as usize);
+                            values.extend_from_slice(bag);
+                            lengths.push(bag.len());
+                        }
+                    }
+                }
             }
         }
     }

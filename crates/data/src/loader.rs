@@ -1,9 +1,10 @@
 //! Batches of a dataset in a deterministic order, decoded ahead by background threads.
 //!
-//! One thread puts batches together and stays some ahead; two more decode row groups, at most one
-//! window ahead. Order is `shuffle`'s, batches are `gather`'s.
+//! One thread puts batches together and stays some ahead; others decode row groups, as many as the
+//! machine has cores, at most one window ahead. Order is `shuffle`'s, batches are `gather`'s.
 
 use std::collections::VecDeque;
+use std::num::NonZero;
 use std::ops::Range;
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -20,7 +21,9 @@ use crate::shuffle::{Order, Position, Window};
 /// Samples ready ahead of the batch in use, in two batches at least: small batches are used up
 /// before a thread gets its turn on a busy machine.
 const SAMPLES_AHEAD: usize = 1 << 14;
-const DECODE_THREADS: usize = 2;
+/// Threads that decode, at most: they are busy only while a window is filled, the first above all,
+/// for which training waits.
+const DECODE_THREADS_MOST: usize = 8;
 
 /// The features of a model in their order: categorical column and rows of its table.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -97,8 +100,9 @@ impl Loader {
         let start = order.resume(&options.start)?;
         let (sender, batches) = bounded((SAMPLES_AHEAD / options.batch_size.max(1)).max(2));
         let (jobs, queue) = unbounded::<Job>();
-        let mut threads = Vec::with_capacity(DECODE_THREADS + 1);
-        for _ in 0..DECODE_THREADS {
+        let decoders = decode_threads();
+        let mut threads = Vec::with_capacity(decoders + 1);
+        for _ in 0..decoders {
             let (dataset, features) = (dataset.clone(), Arc::clone(&features));
             let queue = queue.clone();
             threads.push(std::thread::spawn(move || {
@@ -112,6 +116,7 @@ impl Loader {
             windows: Windows::from(order, &start, options.epochs),
             jobs,
             submitted: VecDeque::new(),
+            groups: decoders + 1,
             dir: dataset.dir().to_owned(),
         };
         threads
@@ -150,6 +155,11 @@ impl Drop for Loader {
             let _ = thread.join();
         }
     }
+}
+
+fn decode_threads() -> usize {
+    let cores = std::thread::available_parallelism().map_or(1, NonZero::get);
+    cores.clamp(2, DECODE_THREADS_MOST)
 }
 
 fn order_of(dataset: &Dataset, options: &LoaderOptions) -> Result<Order, Error> {
@@ -216,25 +226,37 @@ impl Iterator for Windows {
 }
 
 type Job = (u64, Sender<Result<Decoded, Error>>);
-type Submitted = (Window, Vec<Receiver<Result<Decoded, Error>>>);
+
+/// The row groups of a window, in their order, as they are decoded.
+type Answers = Vec<Receiver<Result<Decoded, Error>>>;
 
 /// Windows being decoded ahead of the one in use.
 struct Ahead {
     windows: Windows,
     jobs: Sender<Job>,
-    submitted: VecDeque<Submitted>,
+    submitted: VecDeque<(Window, Answers)>,
+    /// Row groups to be on their way, in whole windows.
+    groups: usize,
     dir: PathBuf,
 }
 
 impl Ahead {
-    /// The next window with its rows, and the following one on its way.
-    fn next(&mut self) -> Option<Result<(Window, Vec<Decoded>), Error>> {
+    /// The next window, its row groups on their way.
+    fn next(&mut self) -> Option<(Window, Answers)> {
         self.submit(1);
-        let (window, answers) = self.submitted.pop_front()?;
-        self.submit(DECODE_THREADS + 1);
+        self.submitted.pop_front()
+    }
+
+    /// Has the windows decoded that will follow. Not before the window in use has given a batch:
+    /// until then somebody may wait for it.
+    fn follow(&mut self) {
+        self.submit(self.groups);
+    }
+
+    /// Waits for the row groups of a window.
+    fn decoded(&self, answers: &Answers) -> Result<Vec<Decoded>, Error> {
         let lost = || Error::LoaderStopped { path: self.dir.clone() };
-        let decoded = answers.iter().map(|answer| answer.recv().unwrap_or_else(|_| Err(lost())));
-        Some(decoded.collect::<Result<_, _>>().map(|decoded| (window, decoded)))
+        answers.iter().map(|answer| answer.recv().unwrap_or_else(|_| Err(lost()))).collect()
     }
 
     /// Submits windows until at least `groups` row groups are on their way.
@@ -264,21 +286,22 @@ fn assemble(
     let mut batch = start.batch;
     let mut skip = start.offset as usize;
     let (_, mut ends) = order.windows(epoch);
-    let mut filling = Filling::new(features);
-    while let Some(next) = ahead.next() {
-        let (window, decoded) = match next {
-            Ok(next) => next,
+    let mut filling = Filling::new(features, order.batch_size as usize);
+    while let Some((window, answers)) = ahead.next() {
+        if window.epoch != epoch {
+            (epoch, batch) = (window.epoch, 0);
+            ends = order.windows(epoch).1;
+        }
+        // While the row groups are decoded.
+        let rows = order.rows_of(&window);
+        let decoded = match ahead.decoded(&answers) {
+            Ok(decoded) => decoded,
             Err(error) => {
                 // A failed send means that the loader was dropped.
                 let _ = batches.send(Message::Failed(error));
                 return;
             }
         };
-        if window.epoch != epoch {
-            (epoch, batch) = (window.epoch, 0);
-            ends = order.windows(epoch).1;
-        }
-        let rows = order.rows_of(&window);
         let mut rows = &rows[std::mem::take(&mut skip)..];
         let is_last = window.index as usize + 1 == ends.len();
         loop {
@@ -301,7 +324,9 @@ fn assemble(
             if batches.send(Message::Batch(loaded)).is_err() {
                 return;
             }
+            ahead.follow();
         }
+        ahead.follow();
     }
     let _ = batches.send(Message::End);
 }

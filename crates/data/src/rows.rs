@@ -1,5 +1,7 @@
 //! A block of prepared rows, column by column. Knows nothing of where they come from or go.
 
+use std::borrow::Cow;
+
 /// One categorical column of a block.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Categories {
@@ -64,14 +66,24 @@ impl Rows {
 }
 
 impl Categories {
+    /// All of it, borrowed.
+    pub(crate) fn bags(&self) -> Bags<'_> {
+        let ends = self.ends.as_deref().map(Cow::Borrowed);
+        Bags { values: &self.values, ends }
+    }
+
     /// The values of row `row`.
+    #[inline]
     pub(crate) fn row(&self, row: usize) -> &[i64] {
-        match &self.ends {
-            None => &self.values[row..=row],
-            Some(ends) => {
-                let start = if row == 0 { 0 } else { ends[row - 1] as usize };
-                &self.values[start..ends[row] as usize]
-            }
+        of_row(&self.values, self.ends.as_deref(), row)
+    }
+
+    /// Appends rows to a list column, `map` applied to each value.
+    pub(crate) fn append(&mut self, from: &Bags<'_>, map: impl Fn(i64) -> i64) {
+        let shift = self.values.len() as u32;
+        self.values.extend(from.values.iter().map(|&value| map(value)));
+        if let (Some(into), Some(ends)) = (&mut self.ends, &from.ends) {
+            into.extend(ends.iter().map(|end| end + shift));
         }
     }
 
@@ -87,5 +99,31 @@ impl Categories {
         let shift = self.values.len() as u32;
         into_ends.extend(ends[range.clone()].iter().map(|end| end - start + shift));
         self.values.extend_from_slice(&from.values[start as usize..ends[range.end - 1] as usize]);
+    }
+}
+
+/// One categorical column of a block that is kept elsewhere.
+pub(crate) struct Bags<'a> {
+    pub values: &'a [i64],
+    /// As in [`Categories`].
+    pub ends: Option<Cow<'a, [u32]>>,
+}
+
+impl Bags<'_> {
+    /// The values of row `row`.
+    #[inline]
+    pub(crate) fn row(&self, row: usize) -> &[i64] {
+        of_row(self.values, self.ends.as_deref(), row)
+    }
+}
+
+#[inline]
+fn of_row<'a>(values: &'a [i64], ends: Option<&[u32]>, row: usize) -> &'a [i64] {
+    match ends {
+        None => &values[row..=row],
+        Some(ends) => {
+            let start = if row == 0 { 0 } else { ends[row - 1] as usize };
+            &values[start..ends[row] as usize]
+        }
     }
 }

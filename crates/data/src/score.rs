@@ -94,7 +94,7 @@ pub fn read_for_scoring(request: ScoreRequest) -> Result<ScoringReader, Error> {
     Ok(ScoringReader {
         messages: Some(messages),
         thread: Some(thread),
-        filling: Filling::new(&features),
+        filling: Filling::new(&features, batch_size),
         features,
         batch_size,
         block: None,

@@ -221,16 +221,19 @@ impl Columns {
         let (dense, categorical) = (columns.dense.len(), columns.categorical.len());
         let (reader, index) = dataset.part_of(group)?;
         let all: Vec<usize> = (0..categorical).collect();
-        let batch = reader.read(index, dense, &all)?;
-        let rows = within.start as usize..(within.end as usize).min(batch.num_rows());
+        let group_rows = reader.rows_of(index);
         let mut block = Self::empty((dense, categorical));
+        let Some(batch) = reader.read(index, (dense, &all), group_rows)?.next().transpose()? else {
+            return Ok(block);
+        };
+        let rows = within.start as usize..(within.end as usize).min(batch.num_rows());
         block.labels = part::floats(&batch, 0)[rows.clone()].to_vec();
         for (column, values) in block.dense.iter_mut().enumerate() {
             let floats = &part::floats(&batch, 1 + column)[rows.clone()];
             values.extend(floats.iter().map(|&value| f64::from(value)));
         }
         for (column, bags) in block.categorical.iter_mut().enumerate() {
-            let stored = part::categories(&batch, 1 + dense + column, |value| value);
+            let stored = part::bags(&batch, 1 + dense + column);
             for row in rows.clone() {
                 bags.push(stored.row(row).iter().copied().filter(|&value| value != 0));
             }

@@ -3,6 +3,7 @@
 //! Columns in order: `label` f32, `dense_<name>` f32, `categorical_<name>` i64 or list of i64; none
 //! null.
 
+use std::borrow::Cow;
 use std::fs::File;
 use std::io::BufWriter;
 use std::path::{Path, PathBuf};
@@ -11,7 +12,8 @@ use std::sync::Arc;
 use ::parquet::arrow::ArrowWriter;
 use ::parquet::arrow::ProjectionMask;
 use ::parquet::arrow::arrow_reader::{
-    ArrowReaderMetadata, ArrowReaderOptions, ParquetRecordBatchReaderBuilder,
+    ArrowReaderMetadata, ArrowReaderOptions, ParquetRecordBatchReader,
+    ParquetRecordBatchReaderBuilder,
 };
 use ::parquet::arrow::arrow_writer::{
     ArrowColumnChunk, ArrowRowGroupWriterFactory, compute_leaves,
@@ -28,7 +30,7 @@ use arrow_schema::{DataType, Field, Schema, SchemaRef};
 
 use crate::error::Error;
 use crate::manifest::Columns;
-use crate::rows::{Categories, Rows};
+use crate::rows::{Bags, Rows};
 
 /// An encoded row group, not yet in a file.
 pub(crate) struct Encoded {
@@ -185,35 +187,61 @@ impl PartReader {
         groups.iter().map(|group| group.num_rows().cast_unsigned()).collect()
     }
 
-    /// Decodes row group `group`: label, all dense columns and the categorical columns
-    /// `categorical` (sorted, without duplicates), in that order.
+    /// Rows of row group `group`.
+    pub(crate) fn rows_of(&self, group: usize) -> usize {
+        self.metadata.metadata().row_group(group).num_rows() as usize
+    }
+
+    /// Decodes row group `group`, at most `batch_rows` rows at a time: label, all dense columns and
+    /// the categorical columns `categorical` (sorted, without duplicates), in that order.
     pub(crate) fn read(
         &self,
         group: usize,
-        dense: usize,
-        categorical: &[usize],
-    ) -> Result<RecordBatch, Error> {
+        (dense, categorical): (usize, &[usize]),
+        batch_rows: usize,
+    ) -> Result<Batches<'_>, Error> {
         let file = File::open(&self.path).map_err(Error::open(&self.path))?;
-        let read = || {
-            let roots = (0..=dense).chain(categorical.iter().map(|column| 1 + dense + column));
-            let mask = ProjectionMask::roots(self.metadata.parquet_schema(), roots);
-            let rows = self.metadata.metadata().row_group(group).num_rows() as usize;
-            let builder =
-                ParquetRecordBatchReaderBuilder::new_with_metadata(file, self.metadata.clone());
-            let reader = builder
+        let roots = (0..=dense).chain(categorical.iter().map(|column| 1 + dense + column));
+        let mask = ProjectionMask::roots(self.metadata.parquet_schema(), roots);
+        let reader =
+            ParquetRecordBatchReaderBuilder::new_with_metadata(file, self.metadata.clone())
                 .with_row_groups(vec![group])
                 .with_projection(mask)
-                .with_batch_size(rows)
-                .build()?;
-            let mut batches = reader.map(|batch| batch.map_err(ParquetError::from));
-            let batch = batches.next().transpose()?;
-            batch.filter(|batch| batch.num_rows() == rows).ok_or_else(|| {
-                ParquetError::General(format!(
-                    "row group {group}: expected {rows} rows in one batch"
-                ))
-            })
+                .with_batch_size(batch_rows)
+                .build()
+                .map_err(Error::parquet(&self.path))?;
+        let rows = self.rows_of(group);
+        Ok(Batches { path: &self.path, reader, group, rows, left: rows })
+    }
+}
+
+/// The rows of a row group, some at a time: all of them, or an error.
+pub(crate) struct Batches<'a> {
+    path: &'a Path,
+    reader: ParquetRecordBatchReader,
+    group: usize,
+    rows: usize,
+    left: usize,
+}
+
+impl Iterator for Batches<'_> {
+    type Item = Result<RecordBatch, Error>;
+
+    fn next(&mut self) -> Option<Self::Item> {
+        let problem = match self.reader.next() {
+            Some(Ok(batch)) if batch.num_rows() <= self.left => {
+                self.left -= batch.num_rows();
+                return Some(Ok(batch));
+            }
+            Some(Err(error)) => error.into(),
+            None if self.left == 0 => return None,
+            _ => {
+                let (group, rows) = (self.group, self.rows);
+                ParquetError::General(format!("row group {group}: expected {rows} rows"))
+            }
         };
-        read().map_err(Error::parquet(&self.path))
+        self.left = 0;
+        Some(Err(Error::parquet(self.path)(problem)))
     }
 }
 
@@ -222,24 +250,17 @@ pub(crate) fn floats(batch: &RecordBatch, column: usize) -> &[f32] {
     batch.column(column).as_primitive::<Float32Type>().values()
 }
 
-/// The values of a categorical column, `map` applied to each.
-pub(crate) fn categories(
-    batch: &RecordBatch,
-    column: usize,
-    map: impl Fn(i64) -> i64,
-) -> Categories {
+/// The values of a categorical column.
+pub(crate) fn bags(batch: &RecordBatch, column: usize) -> Bags<'_> {
     let array = batch.column(column);
-    let mapped = |array: &ArrayRef| {
-        array.as_primitive::<Int64Type>().values().iter().map(|&value| map(value)).collect()
-    };
     match array.as_list_opt::<i32>() {
-        None => Categories { values: mapped(array), ends: None },
+        None => Bags { values: array.as_primitive::<Int64Type>().values(), ends: None },
         Some(list) => {
             let offsets = list.value_offsets();
-            let first = offsets[0];
-            let inner = list.values().slice(first as usize, (offsets[list.len()] - first) as usize);
+            let (first, last) = (offsets[0], offsets[list.len()]);
+            let values = &list.values().as_primitive::<Int64Type>().values()[..];
             let ends = offsets[1..].iter().map(|&end| (end - first) as u32).collect();
-            Categories { values: mapped(&inner), ends: Some(ends) }
+            Bags { values: &values[first as usize..last as usize], ends: Some(Cow::Owned(ends)) }
         }
     }
 }
