@@ -2,6 +2,7 @@
 //! Knows nothing of tables' shapes, and no arithmetic but that of single values.
 
 use std::fmt;
+use std::ops::Range;
 
 use half::slice::{HalfBitsSliceExt, HalfFloatSliceExt};
 use half::{bf16, f16};
@@ -126,6 +127,15 @@ impl<'a> WeightsView<'a> {
     #[must_use]
     pub fn is_empty(self) -> bool {
         self.len() == 0
+    }
+
+    /// Whether those of `range` are finite numbers.
+    #[must_use]
+    pub fn are_finite(self, range: Range<usize>) -> bool {
+        // No early end: the comparisons of a whole register cost less than a branch.
+        each!(WeightsView, self, values => {
+            values[range].iter().fold(true, |good, value| good & value.is_finite())
+        })
     }
 
     /// Exact copies in f32.

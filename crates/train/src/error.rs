@@ -2,6 +2,7 @@
 //! Knows nothing of how an error is shown; the doors add the hint.
 
 use std::io;
+use std::ops::Range;
 use std::path::{Path, PathBuf};
 
 use schema::{ConfigError, Optimizer};
@@ -195,6 +196,27 @@ pub enum Error {
         /// The dataset.
         data: PathBuf,
     },
+    /// Training left the finite numbers: what follows would be worth nothing, and is not saved.
+    #[error("step {step}: {what}: expected finite numbers; {}", last_saved(checkpoint.as_deref()))]
+    Diverged {
+        /// Steps done.
+        step: u64,
+        /// The loss, or whose weights.
+        what: String,
+        /// The last checkpoint, whose weights are finite.
+        checkpoint: Option<PathBuf>,
+    },
+    /// No step of the run lies in the window to record.
+    #[error(
+        "steps to record: expected some of {}..{}, which are left of the run, got {}..{}",
+        left.start, left.end, asked.start, asked.end
+    )]
+    NothingToTrace {
+        /// The steps that the run has left.
+        left: Range<u64>,
+        /// The steps asked for.
+        asked: Range<u64>,
+    },
     /// Another process trains in this run folder.
     #[error("{}: another rowmill trains in this run folder", path.display())]
     RunBusy {
@@ -227,6 +249,13 @@ impl Error {
     pub(crate) fn io(action: &'static str, path: &Path) -> impl FnOnce(io::Error) -> Self {
         let path = path.to_owned();
         move |source| Self::Io { action, path, source }
+    }
+}
+
+fn last_saved(checkpoint: Option<&Path>) -> String {
+    match checkpoint {
+        Some(folder) => format!("the last checkpoint is {}", folder.display()),
+        None => "no checkpoint was written".to_owned(),
     }
 }
 

@@ -1,8 +1,10 @@
 //! The trained values: dense parameters and tiles of embedding tables, with gradient and state.
 //! Knows nothing of how they are computed, placed or saved.
 
-use device::Weights;
+use std::sync::atomic::{AtomicBool, Ordering};
+
 use device::buffer::Array;
+use device::{Cpu, Weights};
 use schema::{Interaction, ModelConfig, Optimizer, Tile};
 
 /// One dense parameter with its gradient and optimizer state.
@@ -49,6 +51,23 @@ pub struct TileState {
     /// `[rows, optimizer.state_per_row(dim)]`; a row of Adam or LAMB holds its means, then its mean
     /// squares.
     pub state: Array<f32>,
+}
+
+/// Weights looked at by one chunk.
+const WEIGHTS_PER_CHUNK: usize = 1 << 20;
+
+/// Whether all weights of a tile are finite numbers.
+#[must_use]
+pub fn is_finite(cpu: &Cpu, tile: &TileState) -> bool {
+    let (weights, len) = (tile.weight.view(), tile.weight.len());
+    let good = AtomicBool::new(true);
+    cpu.pool.run(len.div_ceil(WEIGHTS_PER_CHUNK), |chunk| {
+        let first = chunk * WEIGHTS_PER_CHUNK;
+        if !weights.are_finite(first..len.min(first + WEIGHTS_PER_CHUNK)) {
+            good.store(false, Ordering::Relaxed);
+        }
+    });
+    good.into_inner()
 }
 
 /// Names and shapes of a model's dense parameters: bottom MLP, cross layers, top MLP, each in

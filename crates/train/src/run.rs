@@ -135,6 +135,8 @@ pub enum Event<'a> {
     Traced {
         /// One Kineto trace and one execution trace per rank.
         paths: &'a [PathBuf],
+        /// Steps that they show.
+        steps: u64,
     },
 }
 
@@ -167,11 +169,13 @@ pub struct Outcome {
 /// Trains until the configured end, or until [`RunRequest::stop`] is set.
 ///
 /// # Errors
-/// Whatever kept the run from going on; checkpoints written so far stay.
+/// [`Error::Diverged`] as soon as the loss, or a weight to be saved, is no finite number; whatever
+/// else kept the run from going on. Checkpoints written so far stay.
 pub fn run(request: &RunRequest, observe: &mut dyn FnMut(Event<'_>)) -> Result<Outcome, Error> {
     let start = start::State::of(request)?;
     // Held until the run ends, however it ends: the system lets go of a dead process's locks.
     let _lock = lock(&request.run_folder)?;
+    check_trace(request, &start)?;
     check_folders(request, &start)?;
     // The first batches are read while the weights are drawn.
     let batches = lead::batches(request, &start)?;
@@ -192,6 +196,17 @@ pub fn run(request: &RunRequest, observe: &mut dyn FnMut(Event<'_>)) -> Result<O
         }
         result
     })
+}
+
+/// Refuses a window of steps to record that the run has not, rather than to leave an empty folder.
+fn check_trace(request: &RunRequest, start: &start::State) -> Result<(), Error> {
+    let Some(TraceRequest { steps: asked, .. }) = &request.trace else { return Ok(()) };
+    let left = start.step..lead::steps_of(request).max(start.step);
+    // A run without steps says so itself.
+    if left.is_empty() || asked.start.max(left.start) < asked.end.min(left.end) {
+        return Ok(());
+    }
+    Err(Error::NothingToTrace { left, asked: asked.clone() })
 }
 
 /// Refuses folders that cannot be written now rather than after hours of training.

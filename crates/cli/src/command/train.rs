@@ -1,6 +1,7 @@
 //! `rowmill train`: configuration and data → a run, with its progress, its result and how to
 //! resume it.
 
+use std::ops::Range;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
@@ -97,13 +98,8 @@ pub fn run(args: &Train, session: &Session) -> Result<ExitCode, Error> {
     };
     let mut observer = Observer::new(session.console);
     let outcome = train::run::run(&request, &mut |event| observer.see(event))?;
-    if args.trace.is_some() && !observer.traced {
-        session.console.warn(format_args!(
-            "nothing was recorded: the run ended at step {}, --trace-steps is {}..{}",
-            outcome.step, args.trace_steps.start, args.trace_steps.end
-        ));
-    }
-    observer.finish()?;
+    let recorded = observer.finish()?;
+    warn_of_trace(args, (&outcome, recorded), session.console);
     report(session.console, &outcome, &resume_command)
 }
 
@@ -121,12 +117,28 @@ fn report(console: Console, outcome: &Outcome, resume_command: &str) -> Result<E
     Ok(ExitCode::SUCCESS)
 }
 
-/// Says what numbers alone might hide: a run that learned nothing, an AUC that means nothing.
+/// Says where an interrupted run recorded less than was asked for; takes an empty folder away.
+fn warn_of_trace(args: &Train, (outcome, recorded): (&Outcome, u64), console: Console) {
+    let Some(folder) = &args.trace else { return };
+    let Range { start, end } = args.trace_steps;
+    if recorded == 0 {
+        // Fails where something else is in it, as it should.
+        drop(std::fs::remove_dir(folder));
+    }
+    if recorded < end - start {
+        console.warn(format_args!(
+            "{recorded} of {} steps were recorded: the run ended at step {}, --trace-steps is \
+             {start}..{end}",
+            end - start,
+            outcome.step
+        ));
+    }
+}
+
+/// Says what numbers alone might hide: an AUC that means nothing.
 fn warn(console: Console, outcome: &Outcome) {
     let undefined = |evaluation: &Evaluation| evaluation.normalized_entropy.is_nan();
-    if outcome.samples > 0 && !outcome.loss.is_finite() {
-        console.warn("the loss is not a number: lower the learning rates and begin a new run");
-    } else if outcome.evaluation.as_ref().is_some_and(undefined) {
+    if outcome.evaluation.as_ref().is_some_and(undefined) {
         console.warn(
             "all held-out labels are the same, so that AUC and normalized entropy mean nothing; \
              see data.label, data.hold_out",

@@ -311,6 +311,21 @@ fn train_hint(error: &train::Error) -> Option<String> {
         train::Error::OtherTransforms { .. } => {
             "resume on the data the run began with, or begin a new run with --run"
         }
+        train::Error::Diverged { checkpoint, .. } => {
+            return Some(format!(
+                "lower the learning rates (optimizer.sparse.learning_rate, \
+                 optimizer.dense.learning_rate){}",
+                match checkpoint {
+                    Some(_) =>
+                        " and go on from a checkpoint with --resume, or an earlier one with \
+                                --resume-from",
+                    None => "",
+                }
+            ));
+        }
+        train::Error::NothingToTrace { .. } => {
+            "choose steps of the run with --trace-steps A..B, or train longer with --set steps=N"
+        }
         train::Error::RunBusy { .. } => "wait for it, or choose another folder with --run FOLDER",
         train::Error::ManifestVersion { .. } => "read it with the version of rowmill that wrote it",
         _ => return None,

@@ -93,15 +93,30 @@ fn a_run_that_cannot_learn_is_warned_of() {
         let ran = place.done(&format!("train job.toml --train train.csv {words}"));
         assert!(ran.stderr.contains(expected), "{words}: {}", ran.stderr);
     };
-    said("--run a --set optimizer.dense.learning_rate=1e30", "warning: the loss is not a number");
     said(r#"--run b --set data.label.positive=["yes"]"#, "all held-out labels are the same");
     said("--run c --set steps=40", "saved c/checkpoints/step-000000000040");
     said("--run c --set steps=40 --resume", "nothing to train: 40 of 40 steps are done");
 }
 
 #[test]
+fn a_run_that_diverges_ends_with_an_error_that_names_the_last_checkpoint() {
+    let place = Place::new();
+    let words = "--run a --set optimizer.dense.learning_rate=1e30 --set checkpoint_every=1";
+    let ran = place.run(&format!("train job.toml --train train.csv {words}"));
+    assert_eq!(ran.code, Some(1), "{}", ran.stderr);
+    for part in ["the loss is ", "the last checkpoint is a/checkpoints/step-", "hint: lower the"] {
+        assert!(ran.stderr.contains(part), "{part}: {}", ran.stderr);
+    }
+}
+
+#[test]
 fn a_trace_is_written() {
     let place = Place::new();
+    let refused =
+        "train job.toml --train train.csv --run none --trace nothing --trace-steps 900..910";
+    let ran = place.run(refused);
+    assert!(ran.stderr.contains("--trace-steps A..B"), "{}", ran.stderr);
+    assert!(!place.path("none/checkpoints").exists() && !place.path("nothing").exists());
     place.done("train job.toml --train train.csv --run run --trace traces --trace-steps 3..6");
     let files: Vec<String> = std::fs::read_dir(place.path("traces"))
         .unwrap()

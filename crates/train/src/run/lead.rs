@@ -171,11 +171,14 @@ impl Leader<'_, '_> {
         self.ids_left_out += config.model.ids_left_out(&batch.sparse) as u64;
         let step = Step { number: self.step, factor };
         let reply = self.worker.lead(&Command::Train { batch, step, record })?;
+        self.step += 1;
         if let Reply::Trained(sum) = reply {
+            if !sum.is_finite() {
+                return Err(self.diverged(format!("the loss is {sum}")));
+            }
             self.tally.sum += sum;
             self.tally.samples += size;
         }
-        self.step += 1;
         self.samples += size;
         self.position = position;
         self.session.add(began.elapsed(), waited, size);
@@ -233,6 +236,10 @@ impl Leader<'_, '_> {
         Ok(Some(evaluation))
     }
 
+    fn diverged(&self, what: String) -> Error {
+        Error::Diverged { step: self.step, what, checkpoint: self.saved.clone() }
+    }
+
     /// Writes a checkpoint of this step, unless there is one.
     fn save(&mut self) -> Result<(), Error> {
         if self.saved_step == Some(self.step) {
@@ -243,7 +250,11 @@ impl Leader<'_, '_> {
         let writer = Writer::begin(&request.run_folder, self.step, &config.model.tables)?;
         let writer = Arc::new(writer);
         let reply = self.worker.lead(&Command::Save { writer: Arc::clone(&writer) })?;
-        let Reply::Saved(records) = reply else { return Ok(()) };
+        let records = match reply {
+            Reply::Saved(records) => records,
+            Reply::NotFinite(whose) => return Err(self.diverged(format!("weights of {whose}"))),
+            _ => return Ok(()),
+        };
         let progress = Progress::new(self.position.clone(), self.tally, self.last_loss);
         let meta = Meta {
             samples: self.samples,
@@ -268,13 +279,13 @@ impl Leader<'_, '_> {
     /// Writes the trace, once, if any step was recorded.
     fn write_trace(&mut self) -> Result<(), Error> {
         let recorder = self.worker.context.profiler.recorder();
-        let recorded = recorder.is_some_and(|recorder| recorder.steps().next().is_some());
-        if !recorded || self.traced {
+        let steps = recorder.map_or(0, |recorder| recorder.steps().count() as u64);
+        if steps == 0 || self.traced {
             return Ok(());
         }
         self.traced = true;
         if let Reply::Traced(paths) = self.worker.lead(&Command::WriteTrace)? {
-            (self.observe)(Event::Traced { paths: &paths });
+            (self.observe)(Event::Traced { paths: &paths, steps });
         }
         Ok(())
     }
@@ -316,7 +327,8 @@ fn due(every: Option<u64>, step: u64) -> bool {
     every.is_some_and(|every| step.is_multiple_of(every))
 }
 
-fn steps_of(request: &RunRequest) -> u64 {
+/// Steps of the whole run.
+pub(super) fn steps_of(request: &RunRequest) -> u64 {
     let rows = &request.train_rows;
     total_steps(&request.config.training, rows.end.saturating_sub(rows.start))
 }

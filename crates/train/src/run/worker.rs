@@ -14,7 +14,7 @@ use super::start::State;
 use super::{RunRequest, TraceRequest};
 use crate::checkpoint::{Checkpoint, Writer, Written};
 use crate::model::RankParameters;
-use crate::parameter::{DenseParameter, dense_shapes};
+use crate::parameter::{self, DenseParameter, dense_shapes};
 use crate::profile::Profiler;
 use crate::{Error, Model, RankContext, Share, Step};
 
@@ -26,6 +26,8 @@ pub enum Reply {
     Evaluated(Vec<f32>, f64),
     /// What each rank wrote.
     Saved(Vec<Written>),
+    /// Whose weights are no finite numbers; nothing was written.
+    NotFinite(String),
     /// The trace files.
     Traced(Vec<PathBuf>),
     /// Nothing more to do.
@@ -127,6 +129,11 @@ impl<'a> Worker<'a> {
 
     fn save(&mut self, writer: &Writer) -> Result<Reply, Error> {
         let rank = self.context.comm.rank();
+        // Before anything is written: a checkpoint is there to go on from.
+        let spoilt = self.context.comm.all_gather(self.not_finite().into_iter().collect())?;
+        if let Some(whose) = spoilt.iter().flat_map(|names| names.iter()).next() {
+            return Ok(Reply::NotFinite(whose.clone()));
+        }
         let optimizers = &self.request.config.optimizer;
         let tiles = (self.model.tiles(), optimizers.sparse.kind);
         let mut written = vec![writer.write_rank(rank, tiles)?];
@@ -135,6 +142,18 @@ impl<'a> Worker<'a> {
         }
         let all = self.context.comm.all_gather(written)?;
         Ok(Reply::Saved(all.iter().flat_map(|part| part.iter().cloned()).collect()))
+    }
+
+    /// The first table or dense parameter of this rank with a weight that is no finite number.
+    fn not_finite(&self) -> Option<String> {
+        let mut dense = self.model.dense().iter();
+        if let Some(spoilt) = dense.find(|p| !p.weight.iter().all(|weight| weight.is_finite())) {
+            return Some(spoilt.name.clone());
+        }
+        let mut tiles = self.model.tiles().iter();
+        let spoilt = tiles.find(|tile| !parameter::is_finite(&self.context.cpu, tile))?;
+        let table = &self.request.config.model.tables[spoilt.tile.table.index()];
+        Some(format!("table {:?}", table.name))
     }
 
     fn write_trace(&mut self) -> Result<Reply, Error> {

@@ -330,6 +330,59 @@ fn data_of_other_transforms_is_refused() {
 }
 
 #[test]
+fn a_window_without_a_step_of_the_run_is_refused() {
+    let folder = tempfile::tempdir().unwrap();
+    let dataset = dataset(folder.path());
+    let mut request =
+        request(&folder.path().join("run"), &dataset, plan(ShardingPlan::table_wise, 1));
+    for steps in [36..40, 5..5] {
+        let asked = steps.clone();
+        request.trace = Some(TraceRequest { folder: folder.path().join("trace"), steps });
+        let refused = train::run(&request, &mut |_| {}).unwrap_err().to_string();
+        let expected = format!(
+            "steps to record: expected some of 0..36, which are left of the run, got {}..{}",
+            asked.start, asked.end
+        );
+        assert_eq!(refused, expected);
+        assert!(!folder.path().join("trace").exists());
+    }
+}
+
+#[test]
+fn a_run_that_leaves_the_finite_numbers_ends_with_its_last_checkpoint() {
+    let folder = tempfile::tempdir().unwrap();
+    let dataset = dataset(folder.path());
+    let run_folder = folder.path().join("run");
+    let mut request = request(&run_folder, &dataset, plan(ShardingPlan::row_wise, 2));
+    let diverged = |request: &RunRequest| {
+        let error = train::run(request, &mut |_| {}).unwrap_err();
+        let Error::Diverged { step, what, checkpoint } = error else { panic!("{error}") };
+        let left = train::checkpoint::list(&request.run_folder).unwrap();
+        assert_eq!(left.last(), checkpoint.as_ref());
+        (step, what, left.len())
+    };
+    // A good start, then weights so large that the logits overflow.
+    request.config.training.checkpoint_every = Some(1);
+    request.config.training.steps = Some(4);
+    let good = train::run(&request, &mut |_| {}).unwrap().checkpoint.unwrap();
+    request.start = Start::Checkpoint(good);
+    request.config.training.steps = Some(20);
+    request.config.schedule = schema::optimizer::LearningRateSchedule::default();
+    request.config.optimizer.dense.learning_rate = 1e30;
+    let (step, what, left) = diverged(&request);
+    assert!(step > 4 && left as u64 == step - 1, "{step}, {left} left");
+    assert!(what.starts_with("the loss is "), "{what}");
+    // Weights that overflow at once, under a loss that was finite.
+    request.start = Start::Fresh;
+    request.run_folder = folder.path().join("weights");
+    request.config.optimizer.dense.learning_rate = 0.05;
+    request.config.optimizer.sparse.learning_rate = 3e38;
+    request.config.optimizer.sparse.weight_decay = 1e3;
+    request.config.optimizer.sparse.weight_decay_mode = schema::WeightDecayMode::Decoupled;
+    assert_eq!(diverged(&request), (1, "weights of table \"a\"".to_owned(), 0));
+}
+
+#[test]
 fn recorded_steps_become_one_trace_per_rank() {
     let folder = tempfile::tempdir().unwrap();
     let dataset = dataset(folder.path());
@@ -338,7 +391,8 @@ fn recorded_steps_become_one_trace_per_rank() {
     request.trace = Some(TraceRequest { folder: folder.path().join("trace"), steps: 3..6 });
     let mut traced = Vec::new();
     train::run(&request, &mut |event| {
-        if let Event::Traced { paths } = event {
+        if let Event::Traced { paths, steps } = event {
+            assert_eq!(steps, 3);
             traced.push(paths.to_vec());
         }
     })

@@ -23,8 +23,8 @@ pub struct Observer {
     /// Loss and rate of the latest interval.
     latest: String,
     intervals_seen: bool,
-    /// Whether trace files were written.
-    pub traced: bool,
+    /// Steps in the trace files that were written.
+    recorded: u64,
 }
 
 impl Observer {
@@ -36,7 +36,7 @@ impl Observer {
             failed: None,
             latest: String::new(),
             intervals_seen: false,
-            traced: false,
+            recorded: 0,
         }
     }
 
@@ -51,23 +51,23 @@ impl Observer {
             Event::Evaluating { samples, total } => self.evaluating(samples, total),
             Event::Evaluated { step, evaluation } => self.evaluated(step, evaluation),
             Event::Saved { step, path, bytes, seconds } => self.saved(step, path, bytes, seconds),
-            Event::Traced { paths } => {
-                self.traced = true;
+            Event::Traced { paths, steps } => {
+                self.recorded = steps;
                 let names: Vec<_> = paths.iter().map(|path| path.display().to_string()).collect();
-                self.line("traced", &json!({ "paths": names }));
+                self.line("traced", &json!({ "paths": names, "steps": steps }));
                 for path in paths {
-                    self.say(format_args!("trace written: {}", path.display()));
+                    self.say(format_args!("trace written ({steps} steps): {}", path.display()));
                 }
             }
         }
     }
 
-    /// Ends the bar; fails if stdout did.
-    pub fn finish(mut self) -> Result<(), Error> {
+    /// Ends the bar; the number of recorded steps. Fails if stdout did.
+    pub fn finish(mut self) -> Result<u64, Error> {
         if let Some(meter) = self.meter.take() {
             meter.finish();
         }
-        self.failed.map_or(Ok(()), Err)
+        self.failed.map_or(Ok(self.recorded), Err)
     }
 
     fn started(&mut self, step: u64, total: u64, samples_per_epoch: u64) {
