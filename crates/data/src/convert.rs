@@ -7,10 +7,11 @@ use schema::source::CategoryKind;
 
 use crate::criteo_tsv::{self, Columns, Form, Found};
 use crate::field::{self, Problem};
+use crate::given::Given;
 use crate::layout::{Layout, Wanted};
 use crate::loss::{Losses, Malformed};
 use crate::npy;
-use crate::parquet::input;
+use crate::parquet::cells;
 use crate::text::{self, Block, Body};
 
 /// One record, read but not yet transformed. Reused from record to record.
@@ -47,6 +48,12 @@ impl Row {
 pub(crate) trait Accept: Send {
     /// Takes one row, or says why it cannot be taken; a refused row leaves nothing behind.
     fn accept(&mut self, row: &Row) -> Result<(), String>;
+
+    /// Takes rows in columns, none of which is to be left out; `false`, and nothing taken, where
+    /// they have to be looked at one by one.
+    fn accept_given(&mut self, _: &Given<'_>) -> bool {
+        false
+    }
 
     /// Takes rows of Criteo's layout: none is refused, for every column has one value. `columns`
     /// may be left with anything in it.
@@ -96,11 +103,7 @@ pub(crate) fn convert<A: Accept>(block: &Block, wanted: &Wanted, taken: A) -> Pa
             }
         }
         Body::Table { first_row, batch } => {
-            let table = input::Cells::of(batch, wanted, &block.layout);
-            for index in 0..batch.num_rows() {
-                let line = first_row + index as u64 + 1;
-                block_out.take(line, |row| input::read_row(row, wanted, &table, index));
-            }
+            block_out.take_given(cells::read((batch, first_row + 1), wanted, &block.layout));
         }
     }
     block_out.parsed
@@ -135,6 +138,25 @@ impl<A: Accept> Output<'_, A> {
         self.parsed.rows += columns.len() as u64;
         self.parsed.taken.accept_columns(columns);
         columns.clear();
+    }
+
+    /// Rows in columns: all at once where none is to be left out, which is nearly always.
+    fn take_given(&mut self, given: Given<'_>) {
+        if given.refused.is_empty() && self.parsed.taken.accept_given(&given) {
+            self.parsed.rows += given.len() as u64;
+            return;
+        }
+        let mut refused = given.refused.iter().peekable();
+        for index in 0..given.len() {
+            let problem = refused.next_if(|(row, _)| *row == index);
+            self.take(given.first_line + index as u64, |row| match problem {
+                Some((_, problem)) => Err(problem.clone()),
+                None => {
+                    given.read(index, row);
+                    Ok(())
+                }
+            });
+        }
     }
 
     #[inline]

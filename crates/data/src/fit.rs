@@ -10,6 +10,7 @@ use crate::convert::{Accept, Parsed, Row};
 use crate::criteo_tsv::Columns;
 use crate::error::Error;
 use crate::fitted::Fitted;
+use crate::given::Given;
 use crate::layout::Wanted;
 use crate::scan::Pass;
 use crate::vocabulary::Counting;
@@ -70,6 +71,29 @@ impl Accept for Sample<'_> {
         }
         self.rows += 1;
         Ok(())
+    }
+
+    fn accept_given(&mut self, given: &Given<'_>) -> bool {
+        if !given.has_lists(&self.plan.is_list) {
+            return false;
+        }
+        for (values, &column) in self.dense.iter_mut().zip(&self.plan.standardised) {
+            values.extend_from_slice(&given.dense[column]);
+        }
+        for ((values, ends), given) in self.categories.iter_mut().zip(&given.categorical) {
+            let before = values.len();
+            if let Some(given_ends) = &given.ends {
+                values.extend_from_slice(&given.values);
+                ends.extend(given_ends.iter().map(|&end| before + end as usize));
+                continue;
+            }
+            for category in given.single() {
+                values.extend(category);
+                ends.push(values.len());
+            }
+        }
+        self.rows += given.len();
+        true
     }
 
     fn accept_columns(&mut self, columns: &mut Columns) {

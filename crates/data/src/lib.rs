@@ -21,6 +21,7 @@ mod field;
 mod fit;
 mod fitted;
 mod gather;
+mod given;
 mod layout;
 mod loader;
 mod loss;

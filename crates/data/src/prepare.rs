@@ -17,6 +17,7 @@ use crate::dataset::{Dataset, held_out_rows};
 use crate::error::Error;
 use crate::fit::{Fitting, Plan, single_values};
 use crate::fitted::{Applier, Fitted};
+use crate::given::Given;
 use crate::layout::{LabelNeed, Wanted};
 use crate::loss::Losses;
 use crate::resume::{Begin, Building};
@@ -199,6 +200,10 @@ impl Accept for Count<'_> {
         single_values(row, self.0.is_list())
     }
 
+    fn accept_given(&mut self, given: &Given<'_>) -> bool {
+        given.has_lists(self.0.is_list())
+    }
+
     fn accept_columns(&mut self, _: &mut Columns) {}
 }
 
@@ -231,6 +236,31 @@ impl Accept for Transformed<'_> {
             }
         }
         Ok(())
+    }
+
+    fn accept_given(&mut self, given: &Given<'_>) -> bool {
+        if !given.has_lists(self.is_list) {
+            return false;
+        }
+        self.rows.labels.extend_from_slice(&given.labels);
+        self.rows.lines.extend(given.first_line..given.first_line + given.len() as u64);
+        for (column, (into, values)) in self.rows.dense.iter_mut().zip(&given.dense).enumerate() {
+            into.extend(values.iter().map(|&value| self.applier.dense(column, value)));
+        }
+        let columns = self.rows.categorical.iter_mut().zip(&given.categorical);
+        for (column, (into, given)) in columns.enumerate() {
+            let id = |category| self.applier.category(column, category);
+            let before = into.values.len() as u32;
+            if given.missing.is_empty() {
+                into.values.extend(given.values.iter().map(|&category| id(Some(category))));
+            } else {
+                into.values.extend(given.single().map(id));
+            }
+            if let (Some(into), Some(ends)) = (&mut into.ends, &given.ends) {
+                into.extend(ends.iter().map(|end| before + end));
+            }
+        }
+        true
     }
 
     fn accept_columns(&mut self, columns: &mut Columns) {

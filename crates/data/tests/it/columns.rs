@@ -118,6 +118,44 @@ fn parquet_with_nulls_and_list_columns() {
 }
 
 #[test]
+fn rows_of_parquet_that_cannot_be_read_are_left_out_with_their_first_problem() {
+    let folder = Folder::new();
+    let mut seen = ListBuilder::new(StringBuilder::new());
+    for list in [&["1"][..], &["2", "x"], &[], &["3", "4"], &["y"], &["5"]] {
+        seen.append_value(list.iter().map(Some));
+    }
+    let prices = [0.5, 1.0, f64::INFINITY, f64::NAN, 2.0, 3.0];
+    let counts = [Some(1.0), Some(2.0), Some(3.5), None, Some(0.5), Some(-6.0)];
+    let columns: Vec<(&str, ArrayRef)> = vec![
+        ("y", Arc::new(Int32Array::from(vec![0, 1, 1, 0, 1, 2]))),
+        ("seen", Arc::new(seen.finish())),
+        ("price", Arc::new(Float64Array::from(prices.to_vec()))),
+        ("count", Arc::new(Float64Array::from(counts.to_vec()))),
+    ];
+    let inputs = [parquet_file(&folder.path("x.parquet"), columns)];
+    let config = config(json!({
+        "format": "parquet", "label": {"column": "y"}, "dense": [{"column": "price"}],
+        "categorical": [
+            {"column": "count", "kind": "integer"},
+            {"column": "seen", "kind": "integer"},
+        ],
+    }));
+    let prepared = folder.prepare("out", &inputs, &config);
+    let problem = |row: &data::Malformed| format!("row {}: {}", row.line, row.reason);
+    let problems: Vec<String> = prepared.losses.first.iter().map(problem).collect();
+    expect_test::expect![[r#"
+        row 2: column "seen": expected an integer of 64 bits, got "x"
+        row 3: column "price": expected a number, got "inf"
+        row 5: column "count": expected an integer of 64 bits, got "0.5"
+        row 6: column "y": expected a number from 0 to 1, or values in data.label.positive, got "2""#]]
+    .assert_eq(&problems.join("\n"));
+    let batch = whole(&prepared.dataset, 1 << 62);
+    assert_eq!((batch.labels, batch.dense), (vec![0.0, 0.0], vec![0.5, 0.0]));
+    assert_eq!(batch.sparse.values, [1, 0, 1, 3, 4]);
+    assert_eq!(batch.sparse.offsets, [0, 1, 2, 3, 5]);
+}
+
+#[test]
 fn a_prepared_dataset_is_parquet_that_can_be_prepared_again() {
     let folder = Folder::new();
     let inputs = [folder.file("shop.csv", CSV.as_bytes())];

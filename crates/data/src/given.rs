@@ -1,0 +1,77 @@
+//! Rows as an input gave them, in columns: read, not yet transformed. Knows no format.
+
+use std::borrow::Cow;
+
+use crate::convert::Row;
+
+/// Rows in columns, all of the same number of rows.
+#[derive(Default)]
+pub(crate) struct Given<'a> {
+    /// Line of the first row.
+    pub first_line: u64,
+    /// NaN in a file without labels.
+    pub labels: Vec<f32>,
+    /// Per column, NaN where missing.
+    pub dense: Vec<Vec<f64>>,
+    pub categorical: Vec<GivenCategories<'a>>,
+    /// Rows to be left out, in order.
+    pub refused: Vec<(usize, String)>,
+}
+
+/// One categorical column.
+#[derive(Default)]
+pub(crate) struct GivenCategories<'a> {
+    /// Of a column of single ones one per row; of lists those that are not missing.
+    pub values: Cow<'a, [i64]>,
+    /// Which of the single ones are missing; empty where none is.
+    pub missing: Vec<bool>,
+    /// For lists the end of each row's values.
+    pub ends: Option<Vec<u32>>,
+}
+
+impl GivenCategories<'_> {
+    /// The categories of a column of single ones.
+    pub(crate) fn single(&self) -> impl Iterator<Item = Option<i64>> {
+        let missing = |row: usize| self.missing.get(row).is_some_and(|&missing| missing);
+        let values = self.values.iter().enumerate();
+        values.map(move |(row, &value)| (!missing(row)).then_some(value))
+    }
+
+    fn read(&self, index: usize, row: &mut Row) {
+        match &self.ends {
+            None => {
+                let missing = self.missing.get(index).is_some_and(|&missing| missing);
+                row.categories.push((!missing).then_some(self.values[index]));
+            }
+            Some(ends) => {
+                let start = if index == 0 { 0 } else { ends[index - 1] as usize };
+                let bag = &self.values[start..ends[index] as usize];
+                row.categories.extend(bag.iter().map(|&value| Some(value)));
+            }
+        }
+        row.ends.push(row.categories.len());
+    }
+}
+
+impl Given<'_> {
+    /// Rows, those to be left out included.
+    pub(crate) fn len(&self) -> usize {
+        self.labels.len()
+    }
+
+    /// Whether the columns are lists just where `is_list` says so.
+    pub(crate) fn has_lists(&self, is_list: &[bool]) -> bool {
+        self.categorical.iter().map(|column| column.ends.is_some()).eq(is_list.iter().copied())
+    }
+
+    /// Writes row `index` into `row`.
+    pub(crate) fn read(&self, index: usize, row: &mut Row) {
+        row.clear();
+        row.line = self.first_line + index as u64;
+        row.label = self.labels[index];
+        row.dense.extend(self.dense.iter().map(|column| column[index]));
+        for column in &self.categorical {
+            column.read(index, row);
+        }
+    }
+}

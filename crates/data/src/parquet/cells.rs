@@ -1,0 +1,296 @@
+//! The columns of a user's Parquet file to what they mean, column by column: booleans, integers,
+//! floats, text, and lists of them, with nulls.
+//!
+//! A category reads like the same value in text would: the integer 7 of a column of kind `string`
+//! is hashed as `7`. A NaN is a missing value, as pandas writes it.
+
+use std::borrow::Cow;
+use std::collections::BTreeMap;
+use std::io::Write;
+
+use arrow_array::cast::AsArray;
+use arrow_array::types::{
+    Float32Type, Float64Type, Int8Type, Int16Type, Int32Type, Int64Type, UInt8Type, UInt16Type,
+    UInt32Type, UInt64Type,
+};
+use arrow_array::{Array, ArrayRef, ListArray, RecordBatch};
+use arrow_schema::DataType;
+use schema::source::{CategoricalColumn, CategoryKind, DenseColumn};
+
+use crate::convert::{category, refused, text_label};
+use crate::field::{self, Problem};
+use crate::given::{Given, GivenCategories};
+use crate::layout::{Layout, Wanted};
+
+/// One cell that is not missing.
+#[derive(Clone, Copy)]
+enum Cell<'a> {
+    Boolean(bool),
+    Integer(i64),
+    Unsigned(u64),
+    Float(f64),
+    Text(&'a [u8]),
+}
+
+/// The first problem of each row that has one.
+type Problems = BTreeMap<usize, String>;
+
+/// Reads the wanted columns of `batch`, whose first row is line `first_line`.
+pub(crate) fn read<'a>(
+    (batch, first_line): (&'a RecordBatch, u64),
+    wanted: &Wanted,
+    layout: &Layout,
+) -> Given<'a> {
+    let mut problems = Problems::new();
+    let labels = match layout.label {
+        Some(at) => labels(batch.column(at), wanted, &mut problems),
+        None => vec![f32::NAN; batch.num_rows()],
+    };
+    let dense = wanted.dense.iter().zip(&layout.dense);
+    let dense =
+        dense.map(|(column, &at)| numbers(batch.column(at), (column, wanted), &mut problems));
+    let dense = dense.collect();
+    let categorical = wanted.categorical.iter().zip(&layout.categorical);
+    let categorical = categorical.map(|(column, &at)| {
+        let array = batch.column(at);
+        match array.as_list_opt() {
+            Some(list) => lists(list, (column, wanted), &mut problems),
+            None => categories(array, (column, wanted), &mut problems),
+        }
+    });
+    let categorical = categorical.collect();
+    Given { first_line, labels, dense, categorical, refused: problems.into_iter().collect() }
+}
+
+fn labels(array: &ArrayRef, wanted: &Wanted, problems: &mut Problems) -> Vec<f32> {
+    let mut labels = Vec::with_capacity(array.len());
+    let mut text = Vec::new();
+    for_each_cell(array, wanted, |row, cell| {
+        let label = match cell {
+            Some(cell) if wanted.label.positive.is_empty() => cell
+                .number()
+                .and_then(field::label)
+                .map_err(|problem| refused(&wanted.label.column, problem, cell.text(&mut text))),
+            Some(cell) => text_label(wanted, cell.text(&mut text)),
+            None => text_label(wanted, b""),
+        };
+        labels.push(label.unwrap_or_else(|problem| note(problems, row, problem)));
+    });
+    labels
+}
+
+fn numbers(
+    array: &ArrayRef,
+    (column, wanted): (&DenseColumn, &Wanted),
+    problems: &mut Problems,
+) -> Vec<f64> {
+    let name = &column.column;
+    if let DataType::List(_) = array.data_type() {
+        for row in 0..array.len() {
+            let problem = format!("column {name:?}: expected a number, got a list");
+            problems.entry(row).or_insert(problem);
+        }
+        return vec![f64::NAN; array.len()];
+    }
+    let mut values = Vec::with_capacity(array.len());
+    for_each_cell(array, wanted, |row, cell| {
+        values.push(match cell.map(|cell| (cell, cell.number())) {
+            None => f64::NAN,
+            Some((_, Ok(value))) => value,
+            Some((cell, Err(problem))) => {
+                note(problems, row, refused(name, problem, cell.text(&mut Vec::new())))
+            }
+        });
+    });
+    values
+}
+
+/// A column of single categories.
+fn categories<'a>(
+    array: &'a ArrayRef,
+    (column, wanted): (&CategoricalColumn, &Wanted),
+    problems: &mut Problems,
+) -> GivenCategories<'a> {
+    if let DataType::Int64 = array.data_type()
+        && column.kind != CategoryKind::String
+        && array.null_count() == 0
+    {
+        // As they are.
+        let values = Cow::Borrowed(&array.as_primitive::<Int64Type>().values()[..]);
+        return GivenCategories { values, ..GivenCategories::default() };
+    }
+    let (mut values, mut missing) = (Vec::with_capacity(array.len()), Vec::new());
+    let mut text = Vec::new();
+    for_each_cell(array, wanted, |row, cell| {
+        values.push(match cell.map(|cell| (cell, cell.category(column.kind, &mut text))) {
+            None => {
+                missing.resize(array.len(), false);
+                missing[row] = true;
+                0
+            }
+            Some((_, Ok(value))) => value,
+            Some((cell, Err(problem))) => {
+                note(problems, row, refused(&column.column, problem, cell.text(&mut text)))
+            }
+        });
+    });
+    GivenCategories { values: Cow::Owned(values), missing, ends: None }
+}
+
+/// A column of lists, missing elements left out.
+fn lists(
+    list: &ListArray,
+    (column, wanted): (&CategoricalColumn, &Wanted),
+    problems: &mut Problems,
+) -> GivenCategories<'static> {
+    let offsets = list.value_offsets();
+    let first = offsets[0] as usize;
+    let elements = list.values().slice(first, offsets[list.len()] as usize - first);
+    let mut values = Vec::with_capacity(elements.len());
+    // First how many each row has, then where they end.
+    let mut ends = vec![0; list.len()];
+    let (mut row, mut text) = (0, Vec::new());
+    for_each_cell(&elements, wanted, |element, cell| {
+        while first + element >= offsets[row + 1] as usize {
+            row += 1;
+        }
+        // There may be something behind a list that is missing.
+        let Some(cell) = cell.filter(|_| !list.is_null(row)) else { return };
+        match cell.category(column.kind, &mut text) {
+            Ok(value) => {
+                values.push(value);
+                ends[row] += 1;
+            }
+            Err(problem) => {
+                let problem = refused(&column.column, problem, cell.text(&mut text));
+                problems.entry(row).or_insert(problem);
+            }
+        }
+    });
+    let mut end = 0;
+    for count in &mut ends {
+        end += *count;
+        *count = end;
+    }
+    GivenCategories { values: Cow::Owned(values), missing: Vec::new(), ends: Some(ends) }
+}
+
+/// Keeps the first problem of a row; gives what stands in for its value.
+#[cold]
+fn note<T: Default>(problems: &mut Problems, row: usize, problem: String) -> T {
+    problems.entry(row).or_insert(problem);
+    T::default()
+}
+
+/// Calls `take` with each cell of a column, `None` where it is missing: one loop per type.
+#[inline(always)]
+fn for_each_cell(array: &ArrayRef, wanted: &Wanted, mut take: impl FnMut(usize, Option<Cell<'_>>)) {
+    macro_rules! numbers {
+        ($kind:ty, $cell:expr) => {{
+            let values = array.as_primitive::<$kind>().values();
+            visit(array, |row| Some($cell(values[row].into())), take);
+        }};
+    }
+    let float = |value: f64| (!value.is_nan()).then_some(Cell::Float(value));
+    match array.data_type() {
+        DataType::Int8 => numbers!(Int8Type, Cell::Integer),
+        DataType::Int16 => numbers!(Int16Type, Cell::Integer),
+        DataType::Int32 => numbers!(Int32Type, Cell::Integer),
+        DataType::Int64 => numbers!(Int64Type, Cell::Integer),
+        DataType::UInt8 => numbers!(UInt8Type, Cell::Integer),
+        DataType::UInt16 => numbers!(UInt16Type, Cell::Integer),
+        DataType::UInt32 => numbers!(UInt32Type, Cell::Integer),
+        DataType::UInt64 => numbers!(UInt64Type, Cell::Unsigned),
+        DataType::Float32 => {
+            let values = array.as_primitive::<Float32Type>().values();
+            visit(array, |row| float(f64::from(values[row])), take);
+        }
+        DataType::Float64 => {
+            let values = array.as_primitive::<Float64Type>().values();
+            visit(array, |row| float(values[row]), take);
+        }
+        DataType::Boolean => {
+            let values = array.as_boolean();
+            visit(array, |row| Some(Cell::Boolean(values.value(row))), take);
+        }
+        DataType::Binary => {
+            let values = array.as_binary::<i32>();
+            visit(array, |row| text_cell(values.value(row), wanted), take);
+        }
+        DataType::Utf8 => {
+            let values = array.as_string::<i32>();
+            visit(array, |row| text_cell(values.value(row).as_bytes(), wanted), take);
+        }
+        // `input` lets nothing else through but lists, which have no cells of their own.
+        _ => (0..array.len()).for_each(|row| take(row, None)),
+    }
+}
+
+#[inline]
+fn text_cell<'a>(text: &'a [u8], wanted: &Wanted) -> Option<Cell<'a>> {
+    let text = field::trim(text);
+    (!wanted.is_missing(text)).then_some(Cell::Text(text))
+}
+
+#[inline(always)]
+fn visit<'a>(
+    array: &ArrayRef,
+    cell: impl Fn(usize) -> Option<Cell<'a>>,
+    mut take: impl FnMut(usize, Option<Cell<'a>>),
+) {
+    match array.nulls().filter(|nulls| nulls.null_count() > 0) {
+        None => (0..array.len()).for_each(|row| take(row, cell(row))),
+        Some(nulls) => {
+            for row in 0..array.len() {
+                take(row, if nulls.is_valid(row) { cell(row) } else { None });
+            }
+        }
+    }
+}
+
+impl<'a> Cell<'a> {
+    /// The value as text files show it; `text` may hold it.
+    fn text<'t>(&self, text: &'t mut Vec<u8>) -> &'t [u8]
+    where
+        'a: 't,
+    {
+        text.clear();
+        // Writing to memory does not fail.
+        let _ = match self {
+            Self::Text(text) => return text,
+            Self::Boolean(value) => write!(text, "{value}"),
+            Self::Integer(value) => write!(text, "{value}"),
+            Self::Unsigned(value) => write!(text, "{value}"),
+            Self::Float(value) => write!(text, "{value}"),
+        };
+        text
+    }
+
+    #[inline(always)]
+    fn number(&self) -> Result<f64, Problem> {
+        match self {
+            Self::Boolean(value) => Ok(f64::from(u8::from(*value))),
+            Self::Integer(value) => Ok(*value as f64),
+            Self::Unsigned(value) => Ok(*value as f64),
+            Self::Float(value) if field::is_storable(*value) => Ok(*value),
+            Self::Float(_) => Err(Problem::Number),
+            Self::Text(text) => field::number(text),
+        }
+    }
+
+    #[inline(always)]
+    fn category(&self, kind: CategoryKind, text: &mut Vec<u8>) -> Result<i64, Problem> {
+        match (*self, kind) {
+            (_, CategoryKind::String) => category(kind, self.text(text)),
+            (Self::Text(text), _) => category(kind, text),
+            (Self::Boolean(value), _) => Ok(i64::from(value)),
+            (Self::Integer(value), _) => Ok(value),
+            (Self::Unsigned(value), _) => Ok(value.cast_signed()),
+            // pandas turns integers with missing values into floats.
+            (Self::Float(value), _) => {
+                let whole = value.fract() == 0.0 && value.abs() <= 9_007_199_254_740_992.0;
+                if whole { Ok(value as i64) } else { Err(Problem::Integer) }
+            }
+        }
+    }
+}
