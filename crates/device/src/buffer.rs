@@ -7,7 +7,7 @@ use std::fmt;
 use std::marker::PhantomData;
 use std::ops::{Deref, DerefMut};
 
-use crate::weights::Element;
+use bytemuck::Pod;
 
 /// Arrays smaller than this stay on ordinary pages.
 const LARGE_BYTES: usize = 2 << 20;
@@ -74,7 +74,7 @@ pub struct Array<E> {
     element: PhantomData<E>,
 }
 
-impl<E: Element> Array<E> {
+impl<E: Pod> Array<E> {
     /// `len` zeros.
     #[must_use]
     pub fn zeroed(len: usize) -> Self {
@@ -89,23 +89,23 @@ impl<E: Element> Array<E> {
     }
 }
 
-impl<E: Element> Deref for Array<E> {
+impl<E: Pod> Deref for Array<E> {
     type Target = [E];
 
     #[inline]
     fn deref(&self) -> &[E] {
-        &E::of_words(&self.words[self.start..])[..self.len]
+        &bytemuck::cast_slice(&self.words[self.start..])[..self.len]
     }
 }
 
-impl<E: Element> DerefMut for Array<E> {
+impl<E: Pod> DerefMut for Array<E> {
     #[inline]
     fn deref_mut(&mut self) -> &mut [E] {
-        &mut E::of_words_mut(&mut self.words[self.start..])[..self.len]
+        &mut bytemuck::cast_slice_mut(&mut self.words[self.start..])[..self.len]
     }
 }
 
-impl<E: Element> From<&[E]> for Array<E> {
+impl<E: Pod> From<&[E]> for Array<E> {
     fn from(values: &[E]) -> Self {
         let mut array = Self::zeroed(values.len());
         array.copy_from_slice(values);
@@ -113,25 +113,25 @@ impl<E: Element> From<&[E]> for Array<E> {
     }
 }
 
-impl<E: Element> Clone for Array<E> {
+impl<E: Pod> Clone for Array<E> {
     fn clone(&self) -> Self {
         Self::from(&**self)
     }
 }
 
-impl<E: Element> Default for Array<E> {
+impl<E: Pod> Default for Array<E> {
     fn default() -> Self {
         Self::zeroed(0)
     }
 }
 
-impl<E: Element> PartialEq for Array<E> {
+impl<E: Pod + PartialEq> PartialEq for Array<E> {
     fn eq(&self, other: &Self) -> bool {
         **self == **other
     }
 }
 
-impl<E: Element> fmt::Debug for Array<E> {
+impl<E: Pod + fmt::Debug> fmt::Debug for Array<E> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         (**self).fmt(f)
     }

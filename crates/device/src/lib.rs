@@ -2,7 +2,7 @@
 //!
 //! The only home of numeric `unsafe`. Knows slices, shapes and rules; knows nothing of files,
 //! traces, ranks or models. Every operation takes a [`cpu::Cpu`] first and gives the same bytes for
-//! any number of threads, because its chunks depend on the problem alone.
+//! any number of threads, because what is summed, and in which order, depends on the problem alone.
 
 #![cfg_attr(
     not(target_arch = "x86_64"),

@@ -4,7 +4,8 @@
 use std::fmt;
 use std::ops::Range;
 
-use half::slice::{HalfBitsSliceExt, HalfFloatSliceExt};
+use bytemuck::Pod;
+use half::slice::HalfFloatSliceExt;
 use half::{bf16, f16};
 use schema::DataType;
 
@@ -149,8 +150,8 @@ impl<'a> WeightsView<'a> {
     pub fn bytes(self) -> &'a [u8] {
         match self {
             Self::F32(values) => bytemuck::cast_slice(values),
-            Self::F16(values) => bytemuck::cast_slice(values.reinterpret_cast()),
-            Self::Bf16(values) => bytemuck::cast_slice(values.reinterpret_cast()),
+            Self::F16(values) => bytemuck::cast_slice(values),
+            Self::Bf16(values) => bytemuck::cast_slice(values),
         }
     }
 }
@@ -161,8 +162,8 @@ impl<'a> WeightsMut<'a> {
     pub fn into_bytes(self) -> &'a mut [u8] {
         match self {
             Self::F32(values) => bytemuck::cast_slice_mut(values),
-            Self::F16(values) => bytemuck::cast_slice_mut(values.reinterpret_cast_mut()),
-            Self::Bf16(values) => bytemuck::cast_slice_mut(values.reinterpret_cast_mut()),
+            Self::F16(values) => bytemuck::cast_slice_mut(values),
+            Self::Bf16(values) => bytemuck::cast_slice_mut(values),
         }
     }
 
@@ -192,11 +193,7 @@ impl<'a> WeightsMut<'a> {
 }
 
 /// One stored weight.
-pub trait Element: Widen<f32> + Default + PartialEq + fmt::Debug + Send + Sync + 'static {
-    /// Memory read as values of this type, as many as fit.
-    fn of_words(words: &[u64]) -> &[Self];
-    /// As [`Element::of_words`].
-    fn of_words_mut(words: &mut [u64]) -> &mut [Self];
+pub trait Element: Widen<f32> + Pod + PartialEq + fmt::Debug + Send + Sync {
     /// The nearest to `value`.
     fn nearest(value: f32) -> Self;
     /// `value`, rounded up or down by `noise` where the format is narrower.
@@ -204,14 +201,6 @@ pub trait Element: Widen<f32> + Default + PartialEq + fmt::Debug + Send + Sync +
 }
 
 impl Element for f32 {
-    #[inline]
-    fn of_words(words: &[u64]) -> &[Self] {
-        bytemuck::cast_slice(words)
-    }
-    #[inline]
-    fn of_words_mut(words: &mut [u64]) -> &mut [Self] {
-        bytemuck::cast_slice_mut(words)
-    }
     #[inline(always)]
     fn nearest(value: f32) -> Self {
         value
@@ -225,14 +214,6 @@ impl Element for f32 {
 macro_rules! half {
     ($half:ty, $round:path) => {
         impl Element for $half {
-            #[inline]
-            fn of_words(words: &[u64]) -> &[Self] {
-                bytemuck::cast_slice::<u64, u16>(words).reinterpret_cast()
-            }
-            #[inline]
-            fn of_words_mut(words: &mut [u64]) -> &mut [Self] {
-                bytemuck::cast_slice_mut::<u64, u16>(words).reinterpret_cast_mut()
-            }
             #[inline(always)]
             fn nearest(value: f32) -> Self {
                 Self::from_f32(value)

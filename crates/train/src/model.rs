@@ -65,15 +65,15 @@ pub struct Model {
 /// Activations and gradients between the layers, each for the largest batch; in panels but for the
 /// pooled vectors and what there is one of per sample.
 struct Buffers {
-    input: Vec<f32>,
-    pooled: Vec<f32>,
-    logits: Vec<f32>,
-    probabilities: Vec<f32>,
-    d_logits: Vec<f32>,
-    d_last: Vec<f32>,
-    d_interaction: Vec<f32>,
-    d_dense: Vec<f32>,
-    d_pooled: Vec<f32>,
+    input: Array<f32>,
+    pooled: Array<f32>,
+    logits: Array<f32>,
+    probabilities: Array<f32>,
+    d_logits: Array<f32>,
+    d_last: Array<f32>,
+    d_interaction: Array<f32>,
+    d_dense: Array<f32>,
+    d_pooled: Array<f32>,
 }
 
 impl Model {
@@ -130,8 +130,8 @@ impl Model {
             parameter.state = zeros.state;
         }
         let sparse = config.optimizer.sparse;
-        let buffer = |width: usize| vec![0.0; batch_max * width];
-        let in_panels = |width: usize| vec![0.0; panels::len(batch_max, width)];
+        let buffer = |width: usize| Array::zeroed(batch_max * width);
+        let in_panels = |width: usize| Array::zeroed(panels::len(batch_max, width));
         Self {
             loss: model.loss,
             dense_features: model.dense_features,

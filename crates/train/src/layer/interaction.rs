@@ -1,6 +1,7 @@
 //! Where the dense vector and the pooled vectors meet: pairwise dots, concatenation, or cross
 //! network.
 
+use device::buffer::Array;
 use device::ops::gemm::panels;
 use device::ops::interaction;
 use schema::{Interaction, ModelConfig, Op, Pass};
@@ -14,7 +15,7 @@ use crate::parameter::DenseParameter;
 enum Kind {
     Dot(interaction::Shape),
     Cat,
-    Cross(CrossNetwork),
+    Cross(Box<CrossNetwork>),
 }
 
 /// The interaction of one model.
@@ -25,7 +26,7 @@ pub struct InteractionLayer {
     output_width: usize,
     /// The output; under a cross network, its input: dense and pooled side by side. `[B_max,
     /// width]`.
-    output: Vec<f32>,
+    output: Array<f32>,
 }
 
 impl InteractionLayer {
@@ -43,7 +44,9 @@ impl InteractionLayer {
             }),
             Interaction::Cat => Kind::Cat,
             Interaction::DcnV2 { layers, rank } => {
-                Kind::Cross(CrossNetwork::new(parameters, (layers, rank), output_width, batch_max))
+                let shape = (layers, rank);
+                let network = CrossNetwork::new(parameters, shape, output_width, batch_max);
+                Kind::Cross(Box::new(network))
             }
         };
         Self {
@@ -51,7 +54,7 @@ impl InteractionLayer {
             dense_width: model.dense_width(),
             pooled_width: model.pooled_width(),
             output_width,
-            output: vec![0.0; panels::len(batch_max, output_width)],
+            output: Array::zeroed(panels::len(batch_max, output_width)),
         }
     }
 

@@ -1,5 +1,6 @@
 //! Linear layers, each followed by ReLU: the bottom MLP, and the top one up to its logit.
 
+use device::buffer::Array;
 use device::ops::activation;
 use device::ops::gemm::{Activation, InputGradient, Matrix, OperandMut, panels};
 use schema::{Op, Precision};
@@ -20,7 +21,7 @@ pub struct Mlp {
     /// Output of each layer but the last, after its ReLU, `[B_max, output]`.
     hidden: Vec<Matrix>,
     /// Output of the last layer, `[B_max, output]` in panels.
-    output: Vec<f32>,
+    output: Array<f32>,
     /// Gradients of the outputs of all layers but the last, two in turn, `[B_max, widest]`.
     gradients: [Matrix; 2],
 }
@@ -52,7 +53,7 @@ impl Mlp {
             layers,
             entries: [kept, output].map(|width| Rounded::new(precision, batch_max, width)),
             hidden: hidden.iter().map(|&width| room(precision, width)).collect(),
-            output: vec![0.0; panels::len(batch_max, output)],
+            output: Array::zeroed(panels::len(batch_max, output)),
             gradients: [room(precision, widest), room(precision, widest)],
         }
     }

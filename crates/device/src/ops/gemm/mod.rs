@@ -29,7 +29,7 @@ use crate::cpu::{Cpu, DisjointMut};
 use crate::error::Error;
 use crate::ops::extent;
 use panels::PANEL;
-use simd::{BLOCK, Finish, RowsChunk, Sink, WeightChunk};
+use simd::{Finish, RowsChunk, Sink, WeightChunk};
 use terms::Word;
 use weight::Forms;
 
@@ -43,12 +43,13 @@ const CHUNK_ROWS: usize = 64;
 /// keep from chunk to chunk, beside the rows that pass.
 const CHUNK_WEIGHTS: usize = 128 << 10;
 /// Panels of X of a chunk of the weight gradient: a block of their samples stays in the
-/// second-level cache from chunk to chunk, beside the blocks of dY that pass.
-const CHUNK_PANELS: usize = 4;
-/// Words of both factors that one sweep of the weight gradient reads, about: 8 MiB, which stay in a
-/// shared cache while all chunks come back to them, as their panels of X do in a core's own. At
-/// 2048 samples of 1024 × 1024 that takes 3 to 5 % off the product.
-const SWEEP_WORDS: usize = 2 << 20;
+/// second-level cache while the chunk's blocks of dY pass.
+const CHUNK_PANELS: usize = 2;
+/// Panels of dY of a chunk of the weight gradient at most: each block of X is fetched once for all
+/// of them, and what they sum to, 64 KiB, stays in the second-level cache too.
+const CHUNK_OUTPUT_PANELS: usize = 8;
+/// Chunks of the weight gradient that each thread should find, so that all end together.
+const CHUNKS_PER_THREAD: usize = 8;
 
 /// What follows the bias.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -238,8 +239,8 @@ fn mixed(op: &'static str, what: &'static str, expected: Precision, got: Operand
     Error::Precision { op, what, expected, got: got.precision() }
 }
 
-/// `dW = dYᵀ X` over `inner` words of samples, and the sums of dY: all chunks sweep over the first
-/// samples, then over the next, so that both factors come from memory once.
+/// `dW = dYᵀ X` over `inner` words of samples, and the sums of dY, in chunks of some panels of
+/// both. What an element sums, and in which order, is the same however large the chunks are.
 fn weight_gradient<W: Word>(
     cpu: &Cpu,
     (x, d_y): (&[W], &[W]),
@@ -249,28 +250,25 @@ fn weight_gradient<W: Word>(
     let [n_panels, k_panels] = [n, k].map(panels::count);
     // At least one, so that the bias is summed even where there are no inputs.
     let groups = k_panels.div_ceil(CHUNK_PANELS).max(1);
-    let step = (n_panels + k_panels).max(1) * PANEL;
-    let sweep = (SWEEP_WORDS / step / BLOCK).max(1) * BLOCK;
-    for first in (0..inner).step_by(sweep) {
-        cpu.pool.run(groups * n_panels, |index| {
-            let (group, n_panel) = (index / n_panels, index % n_panels);
-            let sums = d_bias.as_ref().filter(|_| group == 0).map(|sums| sums.as_ptr().cast_mut());
-            let chunk = WeightChunk {
-                d_y: d_y.as_ptr(),
-                x: x.as_ptr(),
-                d_weight: d_weight.as_ptr().cast_mut(),
-                d_bias: sums.unwrap_or(std::ptr::null_mut()),
-                inner,
-                steps: first..inner.min(first + sweep),
-                n,
-                k,
-                n_panel,
-                k_panels: part_of(k_panels, group, groups),
-            };
-            // SAFETY: the extents were checked; each chunk is its own rectangle of the gradient.
-            unsafe { W::weight(cpu.isa, &chunk) }
-        });
-    }
+    let wanted = (CHUNKS_PER_THREAD * cpu.pool.threads()).div_ceil(groups);
+    let parts = wanted.max(n_panels.div_ceil(CHUNK_OUTPUT_PANELS)).min(n_panels);
+    cpu.pool.run(groups * parts, |index| {
+        let (group, part) = (index / parts, index % parts);
+        let sums = d_bias.as_ref().filter(|_| group == 0).map(|sums| sums.as_ptr().cast_mut());
+        let chunk = WeightChunk {
+            d_y: d_y.as_ptr(),
+            x: x.as_ptr(),
+            d_weight: d_weight.as_ptr().cast_mut(),
+            d_bias: sums.unwrap_or(std::ptr::null_mut()),
+            inner,
+            n,
+            k,
+            n_panels: part_of(n_panels, part, parts),
+            k_panels: part_of(k_panels, group, groups),
+        };
+        // SAFETY: the extents were checked; each chunk is its own rectangle of the gradient.
+        unsafe { W::weight(cpu.isa, &chunk) }
+    });
 }
 
 /// The extents of `C = A B` where the rows of A and C are samples, in values.

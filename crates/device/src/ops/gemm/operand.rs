@@ -5,6 +5,7 @@ use schema::Precision;
 
 use super::pairs::{self, Pairs, PairsMut};
 use super::panels;
+use crate::buffer::Array;
 use crate::error::Error;
 use crate::ops::extent;
 
@@ -67,8 +68,8 @@ pub struct Matrix(Room);
 
 #[derive(Clone, Debug)]
 enum Room {
-    F32(Vec<f32>),
-    Bf16 { across: Vec<u32>, down: Vec<u32> },
+    F32(Array<f32>),
+    Bf16 { across: Array<u32>, down: Array<u32> },
 }
 
 impl Matrix {
@@ -76,10 +77,10 @@ impl Matrix {
     #[must_use]
     pub fn new(precision: Precision, rows: usize, columns: usize) -> Self {
         Self(match precision {
-            Precision::F32 => Room::F32(vec![0.0; panels::len(rows, columns)]),
+            Precision::F32 => Room::F32(Array::zeroed(panels::len(rows, columns))),
             Precision::Bf16 => Room::Bf16 {
-                across: vec![0; pairs::across_len(rows, columns)],
-                down: vec![0; pairs::down_len(rows, columns)],
+                across: Array::zeroed(pairs::across_len(rows, columns)),
+                down: Array::zeroed(pairs::down_len(rows, columns)),
             },
         })
     }

@@ -115,31 +115,28 @@ pub(super) unsafe fn round(chunk: &RoundChunk) {
 /// # Safety
 /// The chunk's factors are as its fields say, and no other thread writes its part.
 pub(super) unsafe fn weight<W: Word>(chunk: &WeightChunk<W>) {
-    let WeightChunk { inner, n, k, n_panel, .. } = *chunk;
-    let (start, steps) = (chunk.steps.start, chunk.steps.len());
-    let outputs = PANEL.min(n - n_panel * PANEL);
-    let d_y = chunk.d_y.wrapping_add((n_panel * inner + start) * PANEL);
-    if !chunk.d_bias.is_null() {
-        // SAFETY: `d_bias` has N elements, and this chunk alone writes those of its panel.
-        unsafe {
-            let sums = chunk.d_bias.wrapping_add(n_panel * PANEL);
-            let sums = std::slice::from_raw_parts_mut(sums, outputs);
-            if start == 0 {
-                sums.fill(0.0);
+    let WeightChunk { inner, k, .. } = *chunk;
+    for steps in chunk.blocks() {
+        let values = |words: *const W, panel: usize| {
+            let words = words.wrapping_add((panel * inner + steps.start) * PANEL);
+            // SAFETY: the panels lie inside the matrices, as the caller vouches.
+            unsafe { widened(words, steps.len()) }
+        };
+        let x: Vec<_> = chunk.k_panels.clone().map(|panel| values(chunk.x, panel)).collect();
+        for n_panel in chunk.n_panels.clone() {
+            let d_y = values(chunk.d_y, n_panel);
+            // SAFETY: the panels lie inside the matrices; this thread alone writes its rectangle.
+            unsafe {
+                chunk.add_bias(&steps, n_panel);
+                for (panel, x) in chunk.k_panels.clone().zip(&x) {
+                    let place = n_panel * PANEL * k + panel * PANEL;
+                    let d_weight = Strided(chunk.d_weight.wrapping_add(place), k, 1);
+                    let columns = PANEL.min(k - panel * PANEL);
+                    let extents = [chunk.outputs(n_panel), columns, steps.len() * W::VALUES];
+                    let factors = [Strided(d_y.as_ptr(), 1, PANEL), Strided(x.as_ptr(), PANEL, 1)];
+                    multiply(extents, factors, d_weight, steps.start > 0);
+                }
             }
-            W::add_column_sums(std::slice::from_raw_parts(d_y, steps * PANEL), sums);
-        }
-    }
-    // SAFETY: the panels lie inside the matrices; this thread alone writes its rectangle.
-    unsafe {
-        let d_y = widened(d_y, steps);
-        for panel in chunk.k_panels.clone() {
-            let x = widened(chunk.x.wrapping_add((panel * inner + start) * PANEL), steps);
-            let place = n_panel * PANEL * k + panel * PANEL;
-            let d_weight = Strided(chunk.d_weight.wrapping_add(place), k, 1);
-            let extents = [outputs, PANEL.min(k - panel * PANEL), steps * W::VALUES];
-            let factors = [Strided(d_y.as_ptr(), 1, PANEL), Strided(x.as_ptr(), PANEL, 1)];
-            multiply(extents, factors, d_weight, start > 0);
         }
     }
 }

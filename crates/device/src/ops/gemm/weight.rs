@@ -14,6 +14,7 @@ use schema::Precision;
 use super::pairs::{self, ACROSS};
 use super::panels::{self, PANEL};
 use super::simd::RoundChunk;
+use crate::buffer::Array;
 use crate::cpu::vector::prefetch_row;
 use crate::cpu::{Cpu, DisjointMut};
 use crate::error::Error;
@@ -35,8 +36,8 @@ pub struct PackedWeight {
 /// the inner extent, each a pair.
 #[derive(Debug)]
 pub(super) enum Forms {
-    F32 { forward: Vec<f32>, backward: Vec<f32> },
-    Bf16 { forward: Vec<u32>, backward: Vec<u32> },
+    F32 { forward: Array<f32>, backward: Array<f32> },
+    Bf16 { forward: Array<u32>, backward: Array<u32> },
 }
 
 impl PackedWeight {
@@ -45,12 +46,12 @@ impl PackedWeight {
     pub fn new((n, k): (usize, usize), precision: Precision) -> Self {
         let forms = match precision {
             Precision::F32 => Forms::F32 {
-                forward: vec![0.0; panels::len(k, n)],
-                backward: vec![0.0; panels::len(n, k)],
+                forward: Array::zeroed(panels::len(k, n)),
+                backward: Array::zeroed(panels::len(n, k)),
             },
             Precision::Bf16 => Forms::Bf16 {
-                forward: vec![0; pairs::down_len(k, n)],
-                backward: vec![0; pairs::down_len(n, k)],
+                forward: Array::zeroed(pairs::down_len(k, n)),
+                backward: Array::zeroed(pairs::down_len(n, k)),
             },
         };
         Self { n, k, forms }
