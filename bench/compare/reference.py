@@ -81,10 +81,11 @@ class Dense(nn.Module):
 
 
 class Dlrm(Dense):
-    """The whole model, its tables as EmbeddingBags with sparse gradients."""
+    """The whole model, its tables as EmbeddingBags with sparse gradients; in bf16 all but those under autocast."""
 
-    def __init__(self, shape):
+    def __init__(self, shape, precision="f32"):
         super().__init__(shape)
+        self.precision = precision
         bag = lambda rows: nn.EmbeddingBag(rows, shape.dim, mode="sum", sparse=True, _weight=initial(rows, shape.dim))
         self.emb_l = nn.ModuleList(map(bag, shape.tables))
 
@@ -93,8 +94,10 @@ class Dlrm(Dense):
         return torch.cat(pooled, dim=1)
 
     def loss(self, batch):
-        logits = self(batch.dense, self.pool(batch))
-        return nn.functional.binary_cross_entropy_with_logits(logits, batch.labels)
+        pooled = self.pool(batch)
+        with torch.autocast("cpu", dtype=torch.bfloat16, enabled=self.precision == "bf16"):
+            logits = self(batch.dense, pooled)
+        return nn.functional.binary_cross_entropy_with_logits(logits.to(batch.labels.dtype), batch.labels)
 
 
 def initial(rows, dim):

@@ -18,18 +18,34 @@ themselves, a millionth of it, round away). Three things f32 cannot say are judg
   largest distance of PyTorch's gradient from f64) moves the weight by more than half of what is allowed. `left_out` is
   the largest share of all weights in a step.
 
-Free-running: rowmill trains the same 200 batches from the same weights by itself. SGD: after 20 steps weights and losses
-within 1e-5 of PyTorch's. All: at steps 20, 40, ... 200 the distance of the weights from a run in f64 (root of the sum of
-squares over all weights, relative) is at most twice PyTorch-f32's own. A run amplifies its roundings, the more so where
-one moves a sample over the edge of a ReLU, so both train on three orders of the samples within each batch: rowmill's
-distance is the median of the three, PyTorch's own the largest. The ratio of the medians is printed too.
+Free-running: both train 200 steps from the same weights by themselves. SGD: after 20 steps weights and losses within 1e-5
+of each other. All: a run amplifies its roundings, the more so where one moves a sample over the edge of a ReLU, and by how
+much is a matter of luck: from one start either side may end ten times as far off as from another. So both train from 15
+starts (weights, ids, dense inputs and labels drawn anew), and each run is held against one in f64 from the same start on the
+same batches (root of the sum of squares over all weights, relative). At steps 20, 40, ... 200 the median of rowmill's 15
+distances is at most twice the median of PyTorch's. Beside that ratio stand the 90 % interval that drawing the starts again
+gives it, and from how many starts rowmill is the nearer. (Under SGD PyTorch rounds a row once per id of the batch, because
+it adds sparse gradients to it one by one; rowmill sums them first.)
+
+bf16 (`sgd_bf16`): `training.precision = "bf16"` against PyTorch's CPU autocast, whose tables, master weights and updates are
+f32 too. Which roundings they make differs (autocast's interaction and layers' outputs are bf16), and each of the 14 products
+that a gradient goes through rounds two factors by up to 2^-9, so that no two ways agree in more than a digit or two. Both
+are therefore held against the same step in f64, over all compared steps:
+- the loss of either is within 2^-9, and rowmill's root mean square distance is at most PyTorch's;
+- of each tensor's gradient (distance over length) rowmill's root mean square is at most twice PyTorch's, and at most
+  PyTorch's in the geometric mean over tensors, with a tenth for chance;
+- the update of the master weights is f32: w - 0.1 g with rowmill's own gradient within 1e-5 of a tensor's largest magnitude.
+The free runs are judged as those in f32, each side by its own bf16 runs.
 
 Prints JSON; exits 1 where anything is further apart. Needs torch, numpy, safetensors.
 """
 import argparse
+import dataclasses
 import datetime
 import json
+import math
 import pathlib
+import random
 import shutil
 import statistics
 import sys
@@ -51,24 +67,53 @@ RATES = {"sgd": 0.1, "adagrad": 0.005, "rowwise_adagrad": 0.005, "adam": 0.001}
 EPSILON = 1e-8
 GRADIENT_RATE = 2.0**20
 EDGE = 2e-6
-ORDERS = 3
 
 LOSS_APART = 1e-6
 TENSOR_APART = 1e-5
 FREE_STEPS = 20
 FREE_APART = 1e-5
 DISTANCE_RATIO = 2.0
+BF16_LOSS_APART = 2.0**-9
+BF16_MEAN_RATIO = 1.1
+INTERVAL = 0.9
+DRAWS = 2000
+
+
+@dataclasses.dataclass(frozen=True)
+class Case:
+    """What is trained how."""
+
+    kind: str
+    precision: str = "f32"
+
+    @property
+    def name(self):
+        return self.kind if self.precision == "f32" else f"{self.kind}_{self.precision}"
+
+    def first_model(self, start=0):
+        torch.manual_seed(7 + start)
+        return reference.Dlrm(SHAPE, self.precision)
+
+    def optimizers(self, model):
+        return reference.optimizers(model, self.kind, RATES[self.kind], EPSILON)
+
+
+CASES = {case.name: case for case in [*map(Case, RATES), Case("sgd", "bf16")]}
 
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__.split("\n\n")[0])
     parser.add_argument("--rowmill", default=doors.BINARY)
     parser.add_argument("--folder", help="where the files go, emptied first (default: a temporary one)")
-    parser.add_argument("--optimizers", default=",".join(RATES))
+    parser.add_argument("--cases", default=",".join(CASES), help=f"of {', '.join(CASES)} (default: all)")
+    parser.add_argument("--starts", type=int, default=15, help="of the free runs")
     parser.add_argument("--steps", type=int, default=200)
     parser.add_argument("--every", type=int, default=10)
     parser.add_argument("--output", help="also write the JSON here")
     arguments = parser.parse_args()
+    for name in arguments.cases.split(","):
+        if name not in CASES:
+            parser.error(f"expected cases of {', '.join(CASES)}, got {name!r}")
     torch.set_num_threads(1)
     torch.sparse.check_sparse_tensor_invariants.disable()
     with tempfile.TemporaryDirectory() as temporary:
@@ -79,17 +124,18 @@ def main():
         rowmill = doors.Rowmill(arguments.rowmill, folder.resolve())
         report = {"date": datetime.date.today().isoformat(), "commit": doors.commit(), "machine": machine.describe()}
         report |= {"rowmill": rowmill.version(), "torch": torch.__version__, "runs": {}, "failures": []}
-        doors.write_job(rowmill.folder / "gradient.toml", job_of("sgd", GRADIENT_RATE))
         batches = reference.made_batches(SHAPE, BATCH, arguments.steps + 1, BAGS)
-        orders = orders_of(batches[: arguments.steps])
-        for order, ordered in enumerate(orders):
-            doors.write_rows(rowmill.folder / f"order-{order}.csv", ordered)
-        for kind in arguments.optimizers.split(","):
-            doors.write_job(rowmill.folder / f"{kind}.toml", job_of(kind, RATES[kind]))
-            forced, free = Forced(rowmill, kind, arguments.every), Free(rowmill, kind)
-            failures = forced.run(batches) + free.run(orders)
-            report["runs"][kind] = {"teacher_forced": forced.report, "free_running": free.report}
-            report["failures"] += [f"{kind}: {failure}" for failure in failures]
+        for start in range(arguments.starts):
+            doors.write_rows(rowmill.folder / f"start-{start}.csv", batches_of(start, arguments.steps))
+        for case in map(CASES.get, arguments.cases.split(",")):
+            doors.write_job(rowmill.folder / f"{case.name}.toml", job_of(case, RATES[case.kind]))
+            gradient = dataclasses.replace(case, kind="sgd")
+            doors.write_job(rowmill.folder / f"{case.name}-gradient.toml", job_of(gradient, GRADIENT_RATE))
+            forced = (Forced if case.precision == "f32" else ForcedBf16)(rowmill, case, arguments.every)
+            free = Free(rowmill, case)
+            failures = forced.run(batches) + free.run(arguments.starts, arguments.steps)
+            report["runs"][case.name] = {"teacher_forced": forced.report, "free_running": free.report}
+            report["failures"] += [f"{case.name}: {failure}" for failure in failures]
     text = json.dumps(report, indent=2)
     print(text)
     if arguments.output:
@@ -97,14 +143,13 @@ def main():
     return 1 if report["failures"] else 0
 
 
-def orders_of(batches):
-    """The batches as they are, and with their samples in other orders."""
-    generator = torch.Generator().manual_seed(3)
-    shuffled = lambda batch: batch.in_order(torch.randperm(BATCH, generator=generator))
-    return [batches, *([shuffled(batch) for batch in batches] for _ in range(ORDERS - 1))]
+def batches_of(start, steps):
+    """Of a free run; those of start 0 are the teacher-forced ones."""
+    return reference.made_batches(SHAPE, BATCH, steps, BAGS, seed=1 + start)
 
 
-def job_of(kind, rate):
+def job_of(case, rate):
+    kind = case.kind
     tables = [{"name": f"t{i}", "rows": rows, "dim": SHAPE.dim} for i, rows in enumerate(SHAPE.tables)]
     columns = [{"column": f"t{i}", "kind": "integer", "separator": " "} for i in range(len(SHAPE.tables))]
     optimizer = lambda kind: {"kind": kind, "learning_rate": rate, "epsilon": EPSILON}
@@ -119,7 +164,13 @@ def job_of(kind, rate):
             "tables": tables,
         },
         "optimizer": {"sparse": optimizer(kind), "dense": optimizer(kind.removeprefix("rowwise_"))},
-        "training": {"batch_size": BATCH, "shuffle_rows": 0, "log_every": 1, "keep_checkpoints": 1000},
+        "training": {
+            "batch_size": BATCH,
+            "precision": case.precision,
+            "shuffle_rows": 0,
+            "log_every": 1,
+            "keep_checkpoints": 1000,
+        },
         "data": {
             "format": "csv",
             "hold_out": 0.0,
@@ -128,11 +179,6 @@ def job_of(kind, rate):
             "categorical": columns,
         },
     }
-
-
-def first_model():
-    torch.manual_seed(7)
-    return reference.Dlrm(SHAPE)
 
 
 def weights_of(model):
@@ -145,15 +191,15 @@ def weights_of(model):
 class Forced:
     """PyTorch's run, and rowmill's steps from some of its points."""
 
-    def __init__(self, rowmill, kind, every):
-        self.rowmill, self.kind, self.every = rowmill, kind, every
+    def __init__(self, rowmill, case, every):
+        self.rowmill, self.case, self.kind, self.every = rowmill, case, case.kind, every
         worst = {"loss": 0.0, "gradient": 0.0, "weight": 0.0, "state": 0.0}
         self.report = {"steps": 0, "worst": worst, "left_out": 0.0, "on_edge": 0, "cancelled": []}
 
     def run(self, batches):
         """What is further apart than allowed."""
-        model, failures = first_model(), []
-        optimizers = reference.optimizers(model, self.kind, RATES[self.kind], EPSILON)
+        model, failures = self.case.first_model(), []
+        optimizers = self.case.optimizers(model)
         for number, batch in enumerate(batches):
             if number % self.every != 0:
                 reference.step(model, optimizers, batch)
@@ -163,7 +209,10 @@ class Forced:
             theirs = {"loss": reference.step(model, optimizers, batch), "gradient": reference.gradients(model)}
             theirs["weight"], theirs["state"] = weights_of(model), reference.states(model, self.kind, optimizers)
             failures += self.step(number, batch, before, theirs)
-        return failures
+        return failures + self.over_all_steps()
+
+    def over_all_steps(self):
+        return []
 
     def off_edge(self, weights, batch):
         """Without the samples for which a rounding decides about a ReLU."""
@@ -175,25 +224,25 @@ class Forced:
 
     def step(self, number, batch, before, theirs):
         weights, states = before
-        folder = self.rowmill.folder / f"{self.kind}-{number}"
+        folder = self.rowmill.folder / f"{self.case.name}-{number}"
         folder.mkdir()
         doors.write_rows(folder / "rows.csv", [batch])
         save_file(weights, folder / "weights.safetensors")
         save_file(states, folder / "states.safetensors")
-        ours = self.taken(f"{self.kind}.toml", folder, number)
-        moved = self.taken("gradient.toml", folder, number)
+        ours = self.taken(f"{self.case.name}.toml", folder, number)
+        moved = self.taken(f"{self.case.name}-gradient.toml", folder, number)
         if moved["loss"] != ours["loss"]:
             raise SystemExit(f"teacher_forced.py: one batch gave two losses, {ours['loss']} and {moved['loss']}")
         difference = lambda name: (weights[name].double() - moved["weight"][name].double()) / GRADIENT_RATE
         ours["gradient"] = {name: difference(name) for name in weights}
         shutil.rmtree(folder)
-        return self.judge(number, ours, theirs, exact_gradients(weights, batch))
+        return self.judge(number, ours, theirs, (weights, batch))
 
     def taken(self, config, folder, number):
         """Loss, weights and states after one step of rowmill from the weights and states in `folder`."""
         run = folder / config.removesuffix(".toml")
         files = [folder / "weights.safetensors", "--step", number]
-        if config != "gradient.toml":
+        if not config.endswith("gradient.toml"):
             files += ["--optimizer", folder / "states.safetensors"]
         self.rowmill.run("checkpoint", "import", *files, "--from", "torch", "--config", config, "--run", run)
         steps = ["--set", f"training.steps={number + 1}", "--set", f"training.epochs={number + 1}"]
@@ -204,7 +253,8 @@ class Forced:
         self.rowmill.run("checkpoint", "export", run, "--to", "torch", weights, "--optimizer", states)
         return {"loss": lines[-1]["loss"], "weight": load_file(weights), "state": load_file(states)}
 
-    def judge(self, number, ours, theirs, exact):
+    def judge(self, number, ours, theirs, before):
+        _, exact = exact_step(*before)
         report, failures = self.report, []
         worst = report["worst"]
         report["steps"] += 1
@@ -247,11 +297,65 @@ class Forced:
         return (gradient != 0) & (RATES[self.kind] * noise / root > allowed / 2)
 
 
-def exact_gradients(weights, batch):
-    """Of the loss in f64."""
+class ForcedBf16(Forced):
+    """The same with products in bf16: both sides against f64."""
+
+    def __init__(self, rowmill, case, every):
+        super().__init__(rowmill, case, every)
+        self.report = {"steps": 0, "loss": {"rowmill": [], "torch": []}, "update": 0.0}
+        self.apart = {"rowmill": {}, "torch": {}}
+
+    def off_edge(self, weights, batch):
+        """All samples: too many are within a bf16 rounding of an edge."""
+        return batch
+
+    def judge(self, number, ours, theirs, before):
+        loss, exact = exact_step(*before)
+        self.report["steps"] += 1
+        for side, taken in (("rowmill", ours), ("torch", theirs)):
+            self.report["loss"][side].append(taken["loss"] / loss - 1)
+            same_names(taken["gradient"], exact)
+            for name, gradient in taken["gradient"].items():
+                apart = ((gradient.double() - exact[name]).norm() / exact[name].norm()).item()
+                self.apart[side].setdefault(name, []).append(apart)
+        failures = []
+        for name, weight in before[0].items():
+            expected = weight.double() - RATES[self.kind] * ours["gradient"][name]
+            apart = furthest(ours["weight"][name], expected)
+            self.report["update"] = max(self.report["update"], apart)
+            if apart > TENSOR_APART:
+                failures.append(f"step {number}: update of {name} {apart:.2e} of its largest magnitude from f32's")
+        return failures
+
+    def over_all_steps(self):
+        failures, losses = [], self.report["loss"]
+        for side, apart in losses.items():
+            if max(map(abs, apart)) > BF16_LOSS_APART:
+                failures.append(f"{side}'s loss {max(map(abs, apart)):.2e} from f64's")
+        self.report["loss"] = {side: root_mean_square(apart) for side, apart in losses.items()}
+        if self.report["loss"]["rowmill"] > self.report["loss"]["torch"]:
+            failures.append("losses are further from f64's than PyTorch's")
+        self.report["gradients"] = gradients = {}
+        for name, apart in self.apart["rowmill"].items():
+            row = {"rowmill": root_mean_square(apart), "torch": root_mean_square(self.apart["torch"][name])}
+            gradients[name] = row | {"ratio": row["rowmill"] / row["torch"]}
+            if gradients[name]["ratio"] > DISTANCE_RATIO:
+                failures.append(f"gradients of {name} {gradients[name]['ratio']:.2f} times as far from f64's as PyTorch's")
+        ratios = [row["ratio"] for row in gradients.values()]
+        self.report["gradients_ratio"] = mean = math.exp(statistics.mean(map(math.log, ratios)))
+        if mean > BF16_MEAN_RATIO:
+            failures.append(f"gradients are {mean:.2f} times as far from f64's as PyTorch's")
+        return failures
+
+
+def root_mean_square(values):
+    return math.sqrt(statistics.mean(value * value for value in values))
+
+
+def exact_step(weights, batch):
+    """Loss and gradients in f64."""
     model = in_double(weights)
-    reference.step(model, [], batch.double())
-    return reference.gradients(model)
+    return reference.step(model, [], batch.double()), reference.gradients(model)
 
 
 def in_double(weights):
@@ -279,23 +383,26 @@ def same_names(ours, theirs):
 
 
 class Free:
-    """Whole runs: rowmill's and PyTorch's in f32, PyTorch's in f64."""
+    """Whole runs from several starts: rowmill's and PyTorch's, and PyTorch's in f64."""
 
-    def __init__(self, rowmill, kind):
-        self.rowmill, self.kind = rowmill, kind
+    def __init__(self, rowmill, case):
+        self.rowmill, self.case, self.kind = rowmill, case, case.kind
         self.report = {}
 
-    def run(self, orders):
-        _, exact = self.torch(first_model().double(), [batch.double() for batch in orders[0]])
-        theirs = [self.torch(first_model(), batches) for batches in orders]
-        ours = [self.ours(order, len(orders[0])) for order in range(len(orders))]
-        failures = self.first_steps(ours[0], theirs[0])
-        self.report["distances"] = []
-        for step, weights in exact.items():
-            far, own = ([distance(run[1][step], weights) for run in runs] for runs in (ours, theirs))
-            far_median, own_median = statistics.median(far), statistics.median(own)
-            row = {"step": step, "rowmill": far_median, "torch": own_median, "torch_most": max(own)}
-            row |= {"ratio": far_median / max(own), "ratio_of_medians": far_median / own_median}
+    def run(self, starts, steps):
+        apart, failures = {"rowmill": [], "torch": []}, []
+        for start in range(starts):
+            batches = batches_of(start, steps)
+            exact = self.torch(Case(self.kind).first_model(start).double(), [batch.double() for batch in batches])[1]
+            theirs, ours = self.torch(self.case.first_model(start), batches), self.ours(start, steps)
+            if start == 0:
+                failures += self.first_steps(ours, theirs)
+            for side, (_, weights) in (("rowmill", ours), ("torch", theirs)):
+                apart[side].append({step: distance(weights[step], exact[step]) for step in exact})
+        self.report |= {"starts": starts, "distances": []}
+        for step in apart["torch"][0]:
+            pairs = [(ours[step], theirs[step]) for ours, theirs in zip(apart["rowmill"], apart["torch"])]
+            row = {"step": step} | compared(pairs)
             self.report["distances"].append(row)
             if row["ratio"] > DISTANCE_RATIO:
                 failures.append(f"free run, step {step}: {row['ratio']:.2f} times as far from f64 as PyTorch")
@@ -307,13 +414,13 @@ class Free:
         pairs = [(ours[1][FREE_STEPS][name], weight) for name, weight in theirs[1][FREE_STEPS].items()]
         weights = max(furthest(*pair) for pair in pairs)
         self.report["first_steps"] = {"losses": losses, "weights": weights}
-        if self.kind == "sgd" and max(losses, weights) > FREE_APART:
+        if self.case.name == "sgd" and max(losses, weights) > FREE_APART:
             return [f"free run: after {FREE_STEPS} steps losses {losses:.2e}, weights {weights:.2e} apart"]
         return []
 
     def torch(self, model, batches):
         """Losses of every step, and weights every 20 steps."""
-        optimizers = reference.optimizers(model, self.kind, RATES[self.kind], EPSILON)
+        optimizers = self.case.optimizers(model)
         losses, weights = [], {}
         for number, batch in enumerate(batches, 1):
             losses.append(reference.step(model, optimizers, batch))
@@ -321,14 +428,14 @@ class Free:
                 weights[number] = weights_of(model)
         return losses, weights
 
-    def ours(self, order, steps):
-        folder, config = self.rowmill.folder / f"{self.kind}-free", f"{self.kind}.toml"
+    def ours(self, start, steps):
+        folder, config = self.rowmill.folder / f"{self.case.name}-free", f"{self.case.name}.toml"
         folder.mkdir()
         first, run = folder / "weights.safetensors", folder / "run"
-        save_file(weights_of(first_model()), first)
+        save_file(weights_of(self.case.first_model(start)), first)
         self.rowmill.run("checkpoint", "import", first, "--from", "torch", "--config", config, "--run", run)
         every = ["--set", f"training.checkpoint_every={FREE_STEPS}"]
-        rows = self.rowmill.folder / f"order-{order}.csv"
+        rows = self.rowmill.folder / f"start-{start}.csv"
         lines = self.rowmill.run("train", config, "--train", rows, "--run", run, "--resume", *every)
         losses = [line["loss"] for line in lines if line.get("event") == "interval"]
         weights = {}
@@ -338,6 +445,25 @@ class Free:
             weights[step] = load_file(out)
         shutil.rmtree(folder)
         return losses, weights
+
+
+def compared(pairs):
+    """The medians of both sides' distances from the same starts, their ratio, and how far it is a matter of luck."""
+
+    def medians(pairs):
+        return [statistics.median(side) for side in zip(*pairs)]
+
+    def ratio(pairs):
+        ours, theirs = medians(pairs)
+        return ours / theirs
+
+    ours, theirs = medians(pairs)
+    draw = random.Random(5)
+    drawn = sorted(ratio(draw.choices(pairs, k=len(pairs))) for _ in range(DRAWS))
+    cut = round((1 - INTERVAL) / 2 * DRAWS)
+    interval = [drawn[cut], drawn[-1 - cut]]
+    nearer = sum(own < other for own, other in pairs)
+    return {"rowmill": ours, "torch": theirs, "ratio": ours / theirs, "interval": interval, "nearer": nearer}
 
 
 def distance(weights, exact):

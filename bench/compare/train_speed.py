@@ -8,6 +8,10 @@ after the other, so that both meet the same machine. A sample counts if the cloc
 processes had at most a tenth of the cores; pairs go on until 7 of them count, or `--attempts` is reached. A ratio is the
 median over the pairs of rowmill's samples/s over the variant's; a case is judged by the variant with the lowest.
 
+Variants: `ref` computes as facebookresearch/dlrm does, `lean` the same without detours, `tbe` has FBGEMM's tables, `torchrec`
+is TorchRec's DLRM with its fused tables; `lean_bf16` and `tbe_bf16` are under CPU autocast. `--variants` chooses any of a
+case's precision, also those that it does not have by itself.
+
 PyTorch gets what helps it: OpenMP threads pinned to cores, batches made beforehand, warm-up, its default allocator.
 `busy`: the same with a shell loop on core 1 and nothing pinned; each turn begins with a quiet sample of rowmill.
 On a machine that others use too, `--raise-priority` puts both sides before them.
@@ -36,7 +40,8 @@ CLOCK_LEAST_GHZ = 3.3
 FOREIGN_MOST = 0.1
 BUSY_CORE = 1
 BUSY_LOOP = "while :; do :; done"
-F32 = ("published", "lean", "tbe", "torchrec")
+F32 = ("ref", "lean", "tbe", "torchrec")
+BF16 = ("lean_bf16", "tbe_bf16")
 
 # name: configuration, batch size, ids per bag, optimizer of the tables, PyTorch variants, what the ratio should be.
 CASES = {
@@ -45,8 +50,8 @@ CASES = {
     "mlperf": ("dlrm-mlperf", 2048, 1, "sgd", F32, 1.2),
     "default-l32": ("dlrm-default", 2048, 32, "sgd", ("lean", "tbe", "torchrec"), 1.4),
     "default-l32-rowwise": ("dlrm-default", 2048, 32, "rowwise_adagrad", ("lean", "tbe", "torchrec"), 3.0),
-    "default-bf16": ("dlrm-default", 2048, 1, "sgd", ("lean_bf16", "tbe_bf16"), 1.15),
-    "ddp-bf16": ("dlrm-ddp", 2048, 1, "sgd", ("lean_bf16", "tbe_bf16"), 1.25),
+    "default-bf16": ("dlrm-default", 2048, 1, "sgd", BF16, 1.15),
+    "ddp-bf16": ("dlrm-ddp", 2048, 1, "sgd", BF16, 1.25),
     "busy": ("dlrm-ddp", 512, 1, "sgd", ("lean", "tbe"), 5.0),
 }
 QUIET_SHARE = 0.6
@@ -90,13 +95,16 @@ def parsed():
     parser.add_argument("--attempts", type=int, default=21, help="pairs at most, per variant")
     parser.add_argument("--seconds", type=float, default=2.0, help="of each PyTorch sample, at least")
     parser.add_argument("--steps", type=int, default=10, help="of each rowmill sample")
-    parser.add_argument("--variants", help="only these PyTorch variants")
+    parser.add_argument("--variants", help=f"these PyTorch variants, of {', '.join(F32 + BF16)} (default: the case's)")
     parser.add_argument("--raise-priority", action="store_true", help="over other sessions; needs root; not for busy")
     parser.add_argument("--output", type=pathlib.Path, help="folder (default: bench/record/MACHINE)")
     arguments = parser.parse_args()
     for name in arguments.cases:
         if name not in CASES:
             parser.error(f"expected cases of {', '.join(CASES)}, got {name!r}")
+    for name in arguments.variants.split(",") if arguments.variants else []:
+        if name not in F32 + BF16:
+            parser.error(f"expected variants of {', '.join(F32 + BF16)}, got {name!r}")
     arguments.cases = arguments.cases or [name for name in CASES if name != "busy" or not arguments.raise_priority]
     if arguments.raise_priority and "busy" in arguments.cases:
         parser.error("busy is measured without any change of priorities")
@@ -115,11 +123,10 @@ def raise_priority():
 
 def measure(rowmill, name, arguments, report):
     config, batch_size, pooling, optimizer, variants, target = CASES[name]
-    variants = [v for v in variants if not arguments.variants or v in arguments.variants.split(",")]
     case = {"config": config, "batch_size": batch_size, "pooling": pooling, "optimizer": optimizer, "target": target}
     case["precision"] = "bf16" if name.endswith("bf16") else "f32"
     case["variants"] = {}
-    for variant in variants:
+    for variant in chosen(name, variants, arguments):
         with Torch(case, variant, arguments.threads, pinned=True) as torch:
             report.setdefault("versions", torch.versions)
             pairs = []
@@ -133,12 +140,23 @@ def measure(rowmill, name, arguments, report):
     return case
 
 
+def chosen(name, variants, arguments):
+    """Of a case: its own, or those asked for that are of its precision."""
+    if not arguments.variants:
+        return variants
+    possible = BF16 if name.endswith("bf16") else F32
+    asked = [variant for variant in arguments.variants.split(",") if variant in possible]
+    if not asked:
+        raise SystemExit(f"train_speed.py: {name}: expected variants of {', '.join(possible)}, got {arguments.variants}")
+    return asked
+
+
 def measure_busy(rowmill, name, arguments, report):
     """Quiet rowmill, then with a busy neighbour rowmill and PyTorch in turns, within the same minute."""
     config, batch_size, pooling, optimizer, variants, target = CASES[name]
     case = {"config": config, "batch_size": batch_size, "pooling": pooling, "optimizer": optimizer, "target": target}
     case.update(precision="f32", quiet_share_target=QUIET_SHARE, variants={})
-    for variant in variants:
+    for variant in chosen(name, variants, arguments):
         with Torch(case, variant, arguments.threads, pinned=False) as torch:
             report.setdefault("versions", torch.versions)
             turns = []
