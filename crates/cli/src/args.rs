@@ -5,6 +5,7 @@ use std::path::PathBuf;
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use clap_complete::Shell;
+use schema::IdLaw;
 
 const EXAMPLES: &str = "\
 Start here:
@@ -147,6 +148,7 @@ pub enum Command {
 const TRAIN_EXAMPLES: &str = "\
 Examples:
   rowmill train dlrm-default --synthetic 1000000
+  rowmill train dlrm-default --synthetic 1000000 --set synthetic.ids.kind=uniform
   rowmill train dlrm-criteo-kaggle --train train.txt --set batch_size=4096
   rowmill train my.toml --train 'day_0.gz' --evaluation day_1.gz --run runs/first
   rowmill train my.toml --run runs/first --resume
@@ -175,7 +177,8 @@ pub struct Train {
     /// Held-out data [default: data.evaluation, else the last data.hold_out of the training data]
     #[arg(long, value_name = "PATH", num_args = 1..)]
     pub evaluation: Vec<String>,
-    /// Train on ROWS generated rows that fit the model's columns
+    /// Train on ROWS generated rows that fit the model's columns; how often each id occurs is said
+    /// by the configuration's [synthetic]
     #[arg(long, value_name = "ROWS", conflicts_with_all = ["train", "evaluation"])]
     pub synthetic: Option<u64>,
     /// Folder of this run: prepared data and checkpoints [default: runs/NAME]
@@ -298,45 +301,10 @@ pub struct Synth {
     #[arg(long, value_name = "CONFIG")]
     pub config: Option<String>,
     /// How often ids occur: uniform, zipf:EXPONENT, or reuse:FILE[#SECTION] with locality
-    /// statistics of dlrm_datasets [default: zipf:1.5, with --config zipf:1.05]
-    #[arg(long, value_name = "LAW", value_parser = distribution)]
-    pub distribution: Option<Distribution>,
-}
-
-/// How often ids occur.
-#[derive(Clone, Debug, PartialEq)]
-pub enum Distribution {
-    /// Every id alike.
-    Uniform,
-    /// By Zipf's law with this exponent.
-    Zipf(f64),
-    /// By a histogram of reuse.
-    Reuse {
-        /// The file.
-        file: String,
-        /// The section, if not the first.
-        section: Option<String>,
-    },
-}
-
-fn distribution(text: &str) -> Result<Distribution, String> {
-    match text.split_once(':') {
-        None if text == "uniform" => Ok(Distribution::Uniform),
-        Some(("zipf", exponent)) => match exponent.parse::<f64>() {
-            Ok(exponent) if exponent.is_finite() && exponent >= 0.0 => {
-                Ok(Distribution::Zipf(exponent))
-            }
-            _ => Err(format!("expected an exponent of 0 or more, got {exponent}")),
-        },
-        Some(("reuse", place)) if !place.is_empty() => {
-            let (file, section) = match place.split_once('#') {
-                Some((file, section)) => (file, Some(section.to_owned())),
-                None => (place, None),
-            };
-            Ok(Distribution::Reuse { file: file.to_owned(), section })
-        }
-        _ => Err(format!("expected uniform, zipf:EXPONENT or reuse:FILE[#SECTION], got {text}")),
-    }
+    /// statistics of dlrm_datasets [default: zipf:1.5; with --config its [synthetic], else
+    /// zipf:1.05]
+    #[arg(long, value_name = "LAW", value_parser = str::parse::<IdLaw>)]
+    pub distribution: Option<IdLaw>,
 }
 
 /// The layout of generated text.

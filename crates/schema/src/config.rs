@@ -1,4 +1,5 @@
-//! A job as one TOML text: `[model]`, `[optimizer]`, `[schedule]`, `[training]`, `[data]`.
+//! A job as one TOML text: `[model]`, `[optimizer]`, `[schedule]`, `[training]`, `[data]`,
+//! `[synthetic]`.
 //!
 //! Parses, applies overrides, refuses unknown keys and impossible shapes. Reads no files.
 
@@ -8,6 +9,7 @@ use toml::{Table, Value};
 use crate::model::ModelConfig;
 use crate::optimizer::{LearningRateSchedule, OptimizerConfig};
 use crate::source::DataConfig;
+use crate::synthetic::SyntheticConfig;
 use crate::training::TrainingConfig;
 
 /// Why a configuration was refused.
@@ -68,6 +70,9 @@ pub struct JobConfig {
     pub training: TrainingConfig,
     /// On what.
     pub data: DataConfig,
+    /// On what ids, where samples are made up.
+    #[serde(default, skip_serializing_if = "SyntheticConfig::is_empty")]
+    pub synthetic: SyntheticConfig,
 }
 
 impl JobConfig {
@@ -128,6 +133,7 @@ impl JobConfig {
         }
         self.optimizer.sparse.check("optimizer.sparse")?;
         self.optimizer.dense.check("optimizer.dense")?;
+        self.synthetic.check(&self.model.tables)?;
         if !(0.0..1.0).contains(&self.data.hold_out) {
             let text = format!("expected a share in [0, 1), got {}", self.data.hold_out);
             return Err(ConfigError::shape("data.hold_out", text));

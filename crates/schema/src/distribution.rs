@@ -1,10 +1,12 @@
 //! How often each id of a table occurs: uniform, Zipf, or by a measured histogram of reuse. Knows
 //! nothing of files or labels.
 
+mod law;
 mod reuse;
 
 use serde::{Deserialize, Serialize};
 
+pub use law::IdLaw;
 pub use reuse::{ReuseError, ReuseHistogram, ReusedRows};
 
 /// The distribution of ids over the rows of a table.
@@ -48,9 +50,14 @@ impl IndexDistribution {
     /// The row at the quantile `u`: frequency ranks scattered so that hot rows are not neighbours.
     #[must_use]
     pub fn row_at(self, u: f64, rows: u64) -> u64 {
-        let rank = self.rank_at(u, rows);
-        ((u128::from(rank) * 2_654_435_761 + 12_345) % u128::from(rows)) as u64
+        row_of(self.rank_at(u, rows), rows)
     }
+}
+
+/// The row that has a frequency rank: scattered, so that hot rows are not neighbours.
+#[must_use]
+pub fn row_of(rank: u64, rows: u64) -> u64 {
+    ((u128::from(rank) * 2_654_435_761 + 12_345) % u128::from(rows)) as u64
 }
 
 #[cfg(test)]

@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 
 use clap::{Args, Subcommand, ValueEnum};
-use schema::{DataType, IndexDistribution, Optimizer, Precision};
+use schema::{DataType, IdLaw, Optimizer, Precision};
 
 const TRAIN_AFTER: &str = "\
 Examples:
@@ -156,9 +156,10 @@ pub struct BenchTrain {
     /// Rule of the tables' rows, such as sgd or rowwise_adagrad [default: the configuration's]
     #[arg(long, value_name = "RULE")]
     pub optimizer: Option<String>,
-    /// How often each row is looked up: uniform, or zipf:EXPONENT
-    #[arg(long, value_name = "LAW", default_value = "uniform", value_parser = distribution)]
-    pub distribution: IndexDistribution,
+    /// How often each row is looked up: uniform, zipf:EXPONENT, or reuse:FILE[#SECTION] with
+    /// locality statistics of dlrm_datasets [default: the configuration's [synthetic], else uniform]
+    #[arg(long, value_name = "LAW", value_parser = str::parse::<IdLaw>)]
+    pub distribution: Option<IdLaw>,
     /// No table keeps more rows than this
     #[arg(long, value_name = "ROWS")]
     pub rows_cap: Option<u64>,
@@ -193,9 +194,10 @@ pub struct BenchEmbedding {
     /// Rule of the rows
     #[arg(long, value_name = "RULE", default_value = "sgd", value_parser = optimizer)]
     pub optimizer: Optimizer,
-    /// How often each row is looked up: uniform, or zipf:EXPONENT
-    #[arg(long, value_name = "LAW", default_value = "uniform", value_parser = distribution)]
-    pub distribution: IndexDistribution,
+    /// How often each row is looked up: uniform, zipf:EXPONENT, or reuse:FILE[#SECTION] with
+    /// locality statistics of dlrm_datasets
+    #[arg(long, value_name = "LAW", default_value = "uniform", value_parser = str::parse::<IdLaw>)]
+    pub distribution: IdLaw,
     /// Calls of each pass in a turn
     #[arg(long, value_name = "N", default_value_t = 5, value_parser = clap::value_parser!(u64).range(1..=100_000))]
     pub calls: u64,
@@ -322,17 +324,6 @@ fn clock_ghz(text: &str) -> Result<f64, String> {
 fn at_least_one(text: &str) -> Result<usize, String> {
     let count = text.parse().ok().filter(|count| *count > 0);
     count.ok_or_else(|| "expected a number of at least 1".to_owned())
-}
-
-fn distribution(text: &str) -> Result<IndexDistribution, String> {
-    let exponent = |text: &str| text.parse().ok().filter(|s: &f64| s.is_finite() && *s >= 0.0);
-    let zipf = |text| Some(IndexDistribution::Zipf { exponent: exponent(text)? });
-    let law = match text.split_once(':') {
-        None if text == "uniform" => Some(IndexDistribution::Uniform),
-        Some(("zipf", text)) => zipf(text),
-        _ => None,
-    };
-    law.ok_or_else(|| "expected uniform or zipf:EXPONENT, such as zipf:1.05".to_owned())
 }
 
 /// What to measure.

@@ -4,14 +4,15 @@ use std::path::PathBuf;
 
 use data::synthetic::{self, Report, SyntheticConfig};
 use data::{Begin, Dataset};
+use schema::Bytes;
 use schema::source::Ids;
-use schema::{Bytes, IndexDistribution};
 use serde::Serialize;
 
-use crate::args::{Convert, Data, Distribution, Layout, Synth};
+use crate::args::{Convert, Data, Layout, Synth};
 use crate::error::Error;
 use crate::progress::{Meter, Unit};
 use crate::render;
+use crate::resolve::synthetic::Laws;
 use crate::resolve::{Session, config, input};
 
 mod stats;
@@ -71,14 +72,8 @@ pub fn write(
 
 fn synthetic_config(synth: &Synth) -> Result<SyntheticConfig, Error> {
     let mut config = columns_of(synth)?;
-    let distribution = match &synth.distribution {
-        None => return Ok(config),
-        Some(Distribution::Uniform) => IndexDistribution::Uniform,
-        Some(Distribution::Zipf(exponent)) => IndexDistribution::Zipf { exponent: *exponent },
-        Some(Distribution::Reuse { file, section }) => {
-            synthetic::reuse_histogram(file, section.as_deref())?
-        }
-    };
+    let Some(law) = &synth.distribution else { return Ok(config) };
+    let distribution = Laws::default().distribution(law)?;
     for feature in &mut config.features {
         feature.distribution = distribution;
     }
@@ -88,7 +83,7 @@ fn synthetic_config(synth: &Synth) -> Result<SyntheticConfig, Error> {
 fn columns_of(synth: &Synth) -> Result<SyntheticConfig, Error> {
     if let Some(name) = &synth.config {
         let job = config::job(name, &[])?;
-        return Ok(crate::resolve::synthetic::config_for(&job.config, synth.rows, synth.seed));
+        return crate::resolve::synthetic::config_for(&job.config, synth.rows, synth.seed);
     }
     let mut config = SyntheticConfig::criteo(synth.rows, synth.seed);
     if synth.layout == Layout::Csv {

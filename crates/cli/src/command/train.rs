@@ -266,9 +266,9 @@ fn step_name(checkpoint: &Path) -> String {
 
 /// Generates a prepared dataset that fits the job, once per run folder, and makes the job read it.
 fn generate(session: &Session, job: &mut Job, rows: u64, run: &Path) -> Result<(), Error> {
-    let config = synthetic::config_for(&job.config, rows, SYNTHETIC_SEED);
+    let config = synthetic::config_for(&job.config, rows, SYNTHETIC_SEED)?;
     synthetic::adapt(&mut job.config);
-    let folder = run.join("data").join(format!("synthetic-{rows}"));
+    let folder = run.join("data").join(synthetic::folder_name(&job.config, rows)?);
     job.config.data.train = input::absolute(&[folder.display().to_string()]);
     if folder.join("dataset.json").exists() {
         return Ok(());

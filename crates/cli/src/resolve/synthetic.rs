@@ -5,10 +5,11 @@ use std::io::{self, BufWriter, Write};
 use std::path::Path;
 
 use data::synthetic::{
-    Hotness, Layout, PlantedConfig, Report, SyntheticConfig, SyntheticFeature, Written, write_to,
+    Hotness, Layout, PlantedConfig, Report, SyntheticConfig, SyntheticFeature, Written,
+    reuse_histogram, write_to,
 };
 use schema::source::{CategoryKind, DenseTransform, Format, Ids};
-use schema::{DataConfig, IndexDistribution, JobConfig};
+use schema::{DataConfig, IdLaw, IndexDistribution, JobConfig};
 
 use crate::error::Error;
 
@@ -19,8 +20,47 @@ const CLICK_RATE: f64 = 0.25;
 /// Longest bag of a pooled multi-hot feature.
 const BAG_MAX: u32 = 4;
 
-/// What to generate for a job's columns.
-pub fn config_for(job: &JobConfig, rows: u64, seed: u64) -> SyntheticConfig {
+/// What to generate for a job's columns, its `[synthetic]` laws included.
+pub fn config_for(job: &JobConfig, rows: u64, seed: u64) -> Result<SyntheticConfig, Error> {
+    let mut config = columns_for(job, rows, seed);
+    let mut laws = Laws::default();
+    let model_features = job.model.features();
+    for made in &mut config.features {
+        let feature = model_features.iter().find(|feature| feature.name == made.name);
+        let table = feature.map_or("", |feature| &*job.model.tables[feature.table].name);
+        if let Some(law) = job.synthetic.law(table) {
+            made.distribution = laws.distribution(law)?;
+        }
+    }
+    Ok(config)
+}
+
+/// What laws come to; each file is read once.
+#[derive(Default)]
+pub struct Laws {
+    known: Vec<(IdLaw, IndexDistribution)>,
+}
+
+impl Laws {
+    /// The distribution of a law.
+    ///
+    /// # Errors
+    /// What is wrong with its file.
+    pub fn distribution(&mut self, law: &IdLaw) -> Result<IndexDistribution, Error> {
+        if let Some((_, distribution)) = self.known.iter().find(|(known, _)| known == law) {
+            return Ok(*distribution);
+        }
+        let distribution = match law {
+            IdLaw::Uniform => IndexDistribution::Uniform,
+            IdLaw::Zipf { exponent } => IndexDistribution::Zipf { exponent: *exponent },
+            IdLaw::Reuse { file, section } => reuse_histogram(file, section.as_deref())?,
+        };
+        self.known.push((law.clone(), distribution));
+        Ok(distribution)
+    }
+}
+
+fn columns_for(job: &JobConfig, rows: u64, seed: u64) -> SyntheticConfig {
     let criteo = job.data.format == Format::Criteo || job.data.preset.is_some();
     if criteo {
         return SyntheticConfig::criteo(rows, seed);
@@ -55,6 +95,15 @@ pub fn config_for(job: &JobConfig, rows: u64, seed: u64) -> SyntheticConfig {
         click_rate: CLICK_RATE,
         layout: Layout::Csv,
     }
+}
+
+/// The name of the folder for generated rows: one for each set of laws.
+pub fn folder_name(job: &JobConfig, rows: u64) -> Result<String, Error> {
+    if job.synthetic.is_empty() {
+        return Ok(format!("synthetic-{rows}"));
+    }
+    let laws = serde_json::to_vec(&job.synthetic).map_err(Error::Json)?;
+    Ok(format!("synthetic-{rows}-{:016x}", xxhash_rust::xxh3::xxh3_64(&laws)))
 }
 
 /// Exact ids keep two for missing and rare categories.

@@ -1,8 +1,8 @@
 //! `rowmill bench …` as its users type it, on tiny sizes: the fields are there and are numbers.
 
-use serde_json::Value;
+use serde_json::{Value, json};
 
-use crate::fixture::Place;
+use crate::fixture::{Place, STATS};
 
 /// Every field is a number above 0.
 fn positive(report: &Value, fields: &[&str]) {
@@ -90,10 +90,21 @@ fn products_in_bf16_are_compared_with_their_own_peak() {
 }
 
 #[test]
+fn ids_of_measured_reuse_are_looked_up() {
+    let place = Place::new();
+    std::fs::write(place.path("stats.txt"), STATS).unwrap();
+    let words = format!("{TRAIN} --distribution reuse:stats.txt --rows-cap 10 --format json");
+    let report = place.done(&words).last();
+    assert_eq!(report["distribution"], json!({"kind": "reuse", "file": "stats.txt"}));
+    let ran = place.run(&format!("{TRAIN} --distribution reuse:absent.txt"));
+    assert!(ran.stderr.contains("absent.txt"), "{}", ran.stderr);
+}
+
+#[test]
 fn a_wrong_law_or_rule_is_refused() {
     let place = Place::new();
     for (words, expected) in [
-        ("--distribution pareto", "expected uniform or zipf:EXPONENT"),
+        ("--distribution pareto", "expected uniform, zipf:EXPONENT"),
         ("--optimizer magic", "magic"),
         ("--precision f16", "expected `f32` or `bf16`"),
         ("--pooling 0", "at least 1"),

@@ -4,7 +4,7 @@ use std::fs;
 use std::io::Write;
 use std::process::Stdio;
 
-use crate::fixture::{Place, ROWS, Ran};
+use crate::fixture::{Place, ROWS, Ran, STATS};
 
 #[test]
 fn synth_reports_ceiling_and_linear() {
@@ -61,6 +61,42 @@ fn the_law_of_generated_ids_can_be_chosen() {
     }
     let ran = place.run("data synth made.tsv --rows 10 --distribution reuse:train.csv");
     assert!(ran.stderr.contains("train.csv: no section"), "{}", ran.stderr);
+}
+
+#[test]
+fn a_configuration_says_what_made_up_ids_are_like() {
+    let place = Place::new();
+    fs::write(place.path("stats.txt"), STATS).unwrap();
+    let rows = |set: &str| {
+        let words = format!("data synth made.csv --layout csv --config {set} --rows 2000");
+        place.done(&words);
+        fs::read_to_string(place.path("made.csv")).unwrap()
+    };
+    let job = fs::read_to_string(place.path("job.toml")).unwrap();
+    let with = |name: &str, section: &str| {
+        fs::write(place.path(name), format!("{job}\n[synthetic]\n{section}\n")).unwrap();
+        name.to_owned()
+    };
+    let reuse = "ids = { kind = \"reuse\", file = \"stats.txt\" }";
+    let plain = rows("job.toml");
+    let reused = rows(&with("reuse.toml", reuse));
+    assert_ne!(plain, reused);
+    assert_eq!(reused, rows("job.toml --distribution reuse:stats.txt"));
+    let absent = with("absent.toml", "ids = { kind = \"reuse\", file = \"absent.txt\" }");
+    let ran = place.run(&format!("data synth made.csv --layout csv --config {absent} --rows 20"));
+    assert!(ran.stderr.contains("absent.txt"), "{}", ran.stderr);
+    let unknown = with("unknown.toml", "tables = { nowhere = { kind = \"uniform\" } }");
+    let ran = place.run(&format!("train {unknown} --synthetic 2000 --run r"));
+    assert!(ran.stderr.contains("synthetic.tables.nowhere"), "{}", ran.stderr);
+    // Rows of one law do not serve another.
+    for config in ["job.toml", "reuse.toml"] {
+        place.done(&format!("train {config} --synthetic 2000 --run r --set epochs=1"));
+        fs::remove_dir_all(place.path("r/checkpoints")).unwrap();
+    }
+    let made = |entry: std::io::Result<fs::DirEntry>| {
+        entry.unwrap().file_name().to_string_lossy().starts_with("synthetic-2000")
+    };
+    assert_eq!(fs::read_dir(place.path("r/data")).unwrap().map(made).filter(|&m| m).count(), 2);
 }
 
 #[test]

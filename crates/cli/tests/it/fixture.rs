@@ -11,6 +11,9 @@ use tempfile::TempDir;
 /// Rows of the training file.
 pub const ROWS: u64 = 4000;
 
+/// Locality statistics as `dlrm_datasets` publishes them.
+pub const STATS: &str = include_str!("../../../schema/src/distribution/reuse/example.txt");
+
 const JOB: &str = r#"
 [model]
 name = "small"

@@ -180,3 +180,25 @@ fn the_ready_made_configurations_are_valid() {
         dlrm-mlperf top 383 tables 4.0 GiB"#]]
     .assert_eq(&shown.join("\n"));
 }
+
+#[test]
+fn made_up_ids_follow_a_law_of_their_table() {
+    let file = [("synthetic.ids", r#"{ kind = "reuse", file = "stats.txt.gz" }"#)];
+    assert_eq!(job(&file).unwrap().synthetic.law("a").unwrap().to_string(), "reuse:stats.txt.gz");
+    assert_eq!(job(&[]).unwrap().synthetic.law("a"), None);
+    let zipf = |table: &str| (format!("synthetic.tables.{table}.kind"), "zipf".to_owned());
+    let exponent =
+        |table: &str, text: &str| (format!("synthetic.tables.{table}.exponent"), text.to_owned());
+    let config = JobConfig::parse(JOB, &[zipf("b"), exponent("b", "1.5")]).unwrap();
+    assert_eq!(config.synthetic.law("a"), None);
+    assert_eq!(config.synthetic.law("b").unwrap().to_string(), "zipf:1.5");
+    let again = JobConfig::parse(&config.to_toml().unwrap(), &[]).unwrap();
+    assert_eq!(again, config);
+    let refused = |table: &str, text: &str| {
+        JobConfig::parse(JOB, &[zipf(table), exponent(table, text)]).unwrap_err().to_string()
+    };
+    expect![[r#"
+        synthetic.tables.c: no such table among the 2 of the model
+        synthetic.tables.b: expected an exponent of 0 or more, got -1"#]]
+    .assert_eq(&[refused("c", "1.5"), refused("b", "-1.0")].join("\n"));
+}

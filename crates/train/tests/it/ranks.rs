@@ -105,6 +105,7 @@ pub fn job(
             checkpoint_every: None,
             keep_checkpoints: 1,
         },
+        synthetic: schema::SyntheticConfig::default(),
         data: DataConfig {
             train: Vec::new(),
             evaluation: Vec::new(),

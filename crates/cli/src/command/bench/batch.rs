@@ -2,6 +2,7 @@
 //! Reads no files.
 
 use device::Pool;
+use schema::distribution::row_of;
 use schema::random::CounterRng;
 use schema::{Batch, IndexDistribution, KeyedJaggedTensor};
 
@@ -24,8 +25,8 @@ pub struct Made {
     pub dense_features: usize,
     /// Samples of a batch.
     pub batch_size: usize,
-    /// Of the ids.
-    pub distribution: IndexDistribution,
+    /// Of each feature's ids.
+    pub distributions: Vec<IndexDistribution>,
 }
 
 /// As many batches as hold 65,536 samples, at least four.
@@ -43,7 +44,7 @@ pub fn one(made: &Made, number: u64) -> Batch {
     Batch {
         size: made.batch_size,
         dense: units(rng.child(0), made.batch_size * made.dense_features),
-        sparse: bags(rng.child(1), made),
+        sparse: bags(rng.child(1), made, number),
         labels: clicks.into_iter().map(label).collect(),
     }
 }
@@ -52,13 +53,22 @@ fn units(rng: CounterRng, count: usize) -> Vec<f32> {
     (0..count as u64).map(|counter| rng.unit(counter) as f32).collect()
 }
 
-fn bags(rng: CounterRng, made: &Made) -> KeyedJaggedTensor {
+fn bags(rng: CounterRng, made: &Made, number: u64) -> KeyedJaggedTensor {
     let ids = made.batch_size * made.lengths.iter().sum::<usize>();
     let mut values = Vec::with_capacity(ids);
-    for (feature, (&rows, &length)) in (0..).zip(made.rows.iter().zip(&made.lengths)) {
-        let rng = rng.child(feature);
-        let id = |counter| made.distribution.row_at(rng.unit(counter), rows) as i64;
-        values.extend((0..(made.batch_size * length) as u64).map(id));
+    for (feature, (&rows, &length)) in made.rows.iter().zip(&made.lengths).enumerate() {
+        let count = (made.batch_size * length) as u64;
+        let distribution = made.distributions[feature];
+        if let IndexDistribution::Reuse(histogram) = distribution {
+            // Uses of one stream over all batches: each window of it has the measured reuse.
+            let (reused, rng) = (histogram.on(rows), CounterRng::new(SEED, feature as u64));
+            let uses = number * count..(number + 1) * count;
+            values.extend(uses.map(|at| row_of(reused.rank(at, rng), rows) as i64));
+            continue;
+        }
+        let rng = rng.child(feature as u64);
+        let id = |counter| distribution.row_at(rng.unit(counter), rows) as i64;
+        values.extend((0..count).map(id));
     }
     let per_sample = |&length: &usize| std::iter::repeat_n(length, made.batch_size);
     let lengths: Vec<usize> = made.lengths.iter().flat_map(per_sample).collect();
@@ -69,6 +79,7 @@ fn bags(rng: CounterRng, made: &Made) -> KeyedJaggedTensor {
 mod tests {
     use super::{Made, make};
     use schema::IndexDistribution;
+    use schema::distribution::ReuseHistogram;
 
     #[test]
     fn batches_differ_and_do_not_depend_on_the_threads() {
@@ -77,7 +88,7 @@ mod tests {
             lengths: vec![2, 1],
             dense_features: 2,
             batch_size: 30_000,
-            distribution: IndexDistribution::Zipf { exponent: 1.05 },
+            distributions: vec![IndexDistribution::Zipf { exponent: 1.05 }; 2],
         };
         let batches = make(&device::Pool::new(3), &made);
         assert_eq!(batches, make(&device::Pool::new(1), &made));
@@ -85,5 +96,29 @@ mod tests {
         let sparse = &batches[0].sparse;
         assert!(sparse.check().is_ok() && sparse.values.len() == 3 * 30_000);
         assert!(sparse.values[sparse.feature(1)].iter().all(|id| (0..3).contains(id)));
+    }
+
+    #[test]
+    fn ids_of_a_histogram_repeat_as_often_as_it_says() {
+        // Half of the uses go to rows that are used twice, half to rows that are used once.
+        let mut shares = [0.0; 17];
+        (shares[0], shares[1]) = (0.5, 0.5);
+        let mut uses_per_row = [1.0; 17];
+        uses_per_row[1] = 2.0;
+        let histogram = ReuseHistogram { uses: 4000, use_shares: shares, uses_per_row };
+        let made = Made {
+            rows: vec![1_000_000],
+            lengths: vec![2],
+            dense_features: 0,
+            batch_size: 2000,
+            distributions: vec![IndexDistribution::Reuse(histogram)],
+        };
+        for batch in &make(&device::Pool::new(2), &made)[..3] {
+            let mut ids = batch.sparse.values.clone();
+            ids.sort_unstable();
+            let uses: Vec<usize> = ids.chunk_by(|a, b| a == b).map(<[i64]>::len).collect();
+            let of = |count: usize| uses.iter().filter(|&&uses| uses == count).count();
+            assert_eq!((of(1), of(2), uses.len()), (2000, 1000, 3000));
+        }
     }
 }

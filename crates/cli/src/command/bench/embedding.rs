@@ -5,7 +5,7 @@ mod tables;
 use std::process::ExitCode;
 
 use device::Cpu;
-use schema::{DataType, IndexDistribution, Optimizer};
+use schema::{DataType, IdLaw, IndexDistribution, Optimizer};
 use serde::Serialize;
 
 use super::batch::{self, Made};
@@ -19,6 +19,7 @@ use crate::error::Error;
 use crate::interrupt;
 use crate::render;
 use crate::resolve::Session;
+use crate::resolve::synthetic::Laws;
 use tables::Tables;
 
 /// Calls of which the overhead per table is a median.
@@ -37,7 +38,7 @@ struct Report {
     threads: usize,
     data_type: DataType,
     optimizer: Optimizer,
-    distribution: IndexDistribution,
+    distribution: IdLaw,
     forward_ms: f64,
     forward_gb_per_s: f64,
     forward_rows_per_s: f64,
@@ -61,7 +62,8 @@ pub fn run(args: &BenchEmbedding, session: &Session) -> Result<ExitCode, Error> 
     let stop = interrupt::stop_flag(STOPPING);
     session.console.say(format_args!("building {} tables and their batches", args.tables));
     let cpu = Cpu::new(session.threads);
-    let batches = batch::make(&cpu.pool, &made(args));
+    let law = Laws::default().distribution(&args.distribution)?;
+    let batches = batch::make(&cpu.pool, &made(args, law));
     let mut tables = Tables::new(&cpu, args, args.rows);
     let mut limits = Limits::new(&cpu.pool, tables.bytes(), tables.row_bytes());
     let schedule = Schedule { cases: 2, calls: args.calls, sampling: args.sampling };
@@ -79,13 +81,13 @@ pub fn run(args: &BenchEmbedding, session: &Session) -> Result<ExitCode, Error> 
     conclude(session, (&report.quality, report.interrupted), &report, table)
 }
 
-fn made(args: &BenchEmbedding) -> Made {
+fn made(args: &BenchEmbedding, law: IndexDistribution) -> Made {
     Made {
         rows: vec![args.rows; args.tables],
         lengths: vec![args.pooling; args.tables],
         dense_features: 0,
         batch_size: args.batch_size,
-        distribution: args.distribution,
+        distributions: vec![law; args.tables],
     }
 }
 
@@ -99,7 +101,7 @@ fn overhead(cpu: &Cpu, args: &BenchEmbedding) -> Result<[f64; 2], Error> {
             rows: vec![rows; tables],
             lengths: vec![1; tables],
             batch_size: samples,
-            ..made(&args)
+            ..made(&args, IndexDistribution::Uniform)
         };
         let jagged = batch::one(&made, 0).sparse;
         let mut tables = Tables::new(cpu, &args, rows);
@@ -134,7 +136,7 @@ fn report(turns: &Turns<'_>, args: &BenchEmbedding, cpu: &Cpu, overhead: [f64; 2
         threads: cpu.pool.threads(),
         data_type: args.data_type,
         optimizer: args.optimizer,
-        distribution: args.distribution,
+        distribution: args.distribution.clone(),
         forward_ms: forward.ms(),
         forward_gb_per_s: forward.gb_per_s(),
         forward_rows_per_s: per_second(ids, forward.ms()),

@@ -3,11 +3,14 @@
 //! Steps are timed unrecorded; the breakdown is of other steps, which are recorded. Both take turns
 //! with the limits they are compared with.
 
+use std::collections::BTreeMap;
 use std::process::ExitCode;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use device::Cpu;
-use schema::{Batch, JobConfig, ModelConfig, Rank, ShardingPlan, TableConfig};
+use schema::{
+    Batch, IdLaw, JobConfig, ModelConfig, Rank, ShardingPlan, SyntheticConfig, TableConfig,
+};
 use serde::Serialize;
 use trace::{Clock, Recorder, RunInfo};
 use train::profile::Profiler;
@@ -25,6 +28,7 @@ use crate::interrupt;
 use crate::progress::{Meter, Unit};
 use crate::render;
 use crate::resolve::config::Job;
+use crate::resolve::synthetic::Laws;
 use crate::resolve::{Session, config, memory};
 
 /// Steps before anything is timed.
@@ -41,7 +45,10 @@ struct Report {
     threads: usize,
     optimizer: schema::Optimizer,
     dense_optimizer: schema::Optimizer,
-    distribution: schema::IndexDistribution,
+    /// Of the ids of all tables but those named next.
+    distribution: IdLaw,
+    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
+    distribution_of_tables: BTreeMap<String, IdLaw>,
     rows_cap: Option<u64>,
     precision: schema::Precision,
     /// Mean loss of the last step before the timed ones: the same in every run of a configuration.
@@ -87,7 +94,7 @@ pub fn run(args: &BenchTrain, session: &Session) -> Result<ExitCode, Error> {
     memory::check(&job)?;
     let stop = interrupt::stop_flag(STOPPING);
     session.console.say(format_args!("building {} and its batches", job.config.model.name));
-    let mut bench = Bench::new(&job.config, args, session.threads);
+    let mut bench = Bench::new(&job.config, args, session.threads)?;
     let taken = bench.measure(args, session, &stop)?;
     let interrupted = stop.load(Ordering::SeqCst);
     if taken.steps.is_empty() || taken.recorded.is_empty() {
@@ -107,7 +114,12 @@ fn job(args: &BenchTrain) -> Result<Job, Error> {
     set("training.precision", args.precision.map(|precision| precision.to_string()));
     set("model.rows_cap", args.rows_cap.map(|cap| cap.to_string()));
     set("optimizer.sparse.kind", args.optimizer.clone());
-    config::job(&args.config, &overrides)
+    let mut job = config::job(&args.config, &overrides)?;
+    if args.distribution.is_some() {
+        job.config.synthetic =
+            SyntheticConfig { ids: args.distribution.clone(), ..SyntheticConfig::default() };
+    }
+    Ok(job)
 }
 
 /// A model, its batches, and the limits beside it.
@@ -121,16 +133,20 @@ struct Bench {
 }
 
 impl Bench {
-    fn new(config: &JobConfig, args: &BenchTrain, threads: usize) -> Self {
+    fn new(config: &JobConfig, args: &BenchTrain, threads: usize) -> Result<Self, Error> {
         let cpu = Cpu::new(threads);
         let (model, batch_size) = (&config.model, config.training.batch_size);
         let tables = || model.features().into_iter().map(|feature| &model.tables[feature.table]);
+        let mut laws = Laws::default();
+        let distribution = |table: &TableConfig| {
+            laws.distribution(config.synthetic.law(&table.name).unwrap_or(&IdLaw::Uniform))
+        };
         let made = Made {
             rows: tables().map(|table| table.rows).collect(),
             lengths: tables().map(|t| t.sequence_length.unwrap_or(args.pooling)).collect(),
             dense_features: model.dense_features,
             batch_size,
-            distribution: args.distribution,
+            distributions: tables().map(distribution).collect::<Result<_, _>>()?,
         };
         let plan = ShardingPlan::table_wise(&model.tables, 1);
         let batches = batch::make(&cpu.pool, &made);
@@ -140,7 +156,7 @@ impl Bench {
         let clock = Clock::start();
         let profiler = Profiler::new(Recorder::new(run_info(threads, &clock)), clock);
         let context = RankContext::alone(cpu, profiler);
-        Self { context, model: trained, batches, limits, step: 0 }
+        Ok(Self { context, model: trained, batches, limits, step: 0 })
     }
 
     fn measure(
@@ -249,7 +265,8 @@ fn report(
         threads: bench.context.cpu.pool.threads(),
         optimizer: job.config.optimizer.sparse.kind,
         dense_optimizer: job.config.optimizer.dense.kind,
-        distribution: args.distribution,
+        distribution: job.config.synthetic.ids.clone().unwrap_or_default(),
+        distribution_of_tables: job.config.synthetic.tables.clone(),
         rows_cap: job.config.model.rows_cap,
         precision: job.config.training.precision,
         warm_up_loss: taken.warm_up_loss,

@@ -1,0 +1,52 @@
+//! `[synthetic]`: what made-up ids are like, table by table. Knows neither files nor labels.
+
+use std::collections::BTreeMap;
+
+use serde::{Deserialize, Serialize};
+
+use crate::config::ConfigError;
+use crate::distribution::IdLaw;
+use crate::model::TableConfig;
+
+/// The ids of made-up samples.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct SyntheticConfig {
+    /// How often each id occurs; the maker's habit if left out.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub ids: Option<IdLaw>,
+    /// The same for single tables, by name.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub tables: BTreeMap<String, IdLaw>,
+}
+
+impl SyntheticConfig {
+    /// The law of a table's ids, if one is asked for.
+    #[must_use]
+    pub fn law(&self, table: &str) -> Option<&IdLaw> {
+        self.tables.get(table).or(self.ids.as_ref())
+    }
+
+    /// Whether nothing is asked for.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        *self == Self::default()
+    }
+
+    pub(crate) fn check(&self, tables: &[TableConfig]) -> Result<(), ConfigError> {
+        if let Some(problem) = self.ids.as_ref().and_then(IdLaw::problem) {
+            return Err(ConfigError::shape("synthetic.ids", problem));
+        }
+        for (name, law) in &self.tables {
+            let key = format!("synthetic.tables.{name}");
+            if !tables.iter().any(|table| table.name == *name) {
+                let problem = format!("no such table among the {} of the model", tables.len());
+                return Err(ConfigError::shape(key, problem));
+            }
+            if let Some(problem) = law.problem() {
+                return Err(ConfigError::shape(key, problem));
+            }
+        }
+        Ok(())
+    }
+}
