@@ -34,6 +34,7 @@ pub struct Sample<T> {
 pub struct Watch {
     clock_ghz: f64,
     waited_ns: Option<u64>,
+    others_ns: Option<u64>,
     started: Instant,
 }
 
@@ -41,7 +42,8 @@ impl Watch {
     /// Begins a sample on the threads of `pool`.
     pub fn start(pool: &Pool) -> Self {
         let clock_ghz = limits::apparent_ghz(pool);
-        Self { clock_ghz, waited_ns: waited_ns(), started: Instant::now() }
+        let (waited_ns, others_ns) = (waited_ns(), others_ns());
+        Self { clock_ghz, waited_ns, others_ns, started: Instant::now() }
     }
 
     /// Ends the sample; its seconds and conditions.
@@ -52,6 +54,20 @@ impl Watch {
         let foreign = |waited| (waited as f64 / 1e9 / seconds / pool.threads() as f64).min(1.0);
         let apparent_clock_ghz = limits::apparent_ghz(pool).min(self.clock_ghz);
         (seconds, Conditions { apparent_clock_ghz, foreign_cpu: waited.map(foreign) })
+    }
+
+    /// As [`Watch::stop`], of work on more threads than it may use cores: those wait for each other
+    /// too, so that what they waited counts only as far as others had the cores meanwhile. Those
+    /// are counted in hundredths of a second, too coarse for a short sample.
+    pub fn stop_crowded(self, pool: &Pool) -> (f64, Conditions) {
+        let before = self.others_ns;
+        let (seconds, mut conditions) = self.stop(pool);
+        if let (Some(before), Some(after)) = (before, others_ns()) {
+            let others = after.saturating_sub(before) as f64 / 1e9 / seconds;
+            let most = others / pool.threads() as f64;
+            conditions.foreign_cpu = conditions.foreign_cpu.map(|share| share.min(most));
+        }
+        (seconds, conditions)
     }
 
     /// As [`Watch::stop`], with `value` made of the seconds.
@@ -73,6 +89,31 @@ fn waited_ns() -> Option<u64> {
         .flatten()
         .map(|thread| of_thread(thread.path()))
         .fold(None, |sum, waited| Some(sum.unwrap_or(0) + waited?).or(sum))
+}
+
+/// Time that others had cores of this machine, its host included, where the system tells.
+fn others_ns() -> Option<u64> {
+    const TICK_NS: u64 = 10_000_000;
+    let all = std::fs::read_to_string("/proc/stat").ok()?;
+    let own = std::fs::read_to_string("/proc/self/stat").ok()?;
+    Some(busy_ticks(&all)?.saturating_sub(own_ticks(&own)?) * TICK_NS)
+}
+
+/// Time that all cores were busy, by the text of `/proc/stat`.
+fn busy_ticks(text: &str) -> Option<u64> {
+    let cores = text.lines().find_map(|line| line.strip_prefix("cpu "))?;
+    let ticks: Vec<u64> = cores.split_whitespace().map_while(|text| text.parse().ok()).collect();
+    // User, nice, system, idle, waiting for a disk, two kinds of interrupts, the host's.
+    let [user, nice, system, _, _, hard, soft, steal, ..] = ticks[..] else { return None };
+    Some(user + nice + system + hard + soft + steal)
+}
+
+/// Time that a process had cores, by the text of its `stat`.
+fn own_ticks(text: &str) -> Option<u64> {
+    // The name before may hold anything.
+    let (_, fields) = text.rsplit_once(')')?;
+    let mut times = fields.split_whitespace().skip(11).map(str::parse::<u64>);
+    Some(times.next()?.ok()? + times.next()?.ok()?)
 }
 
 /// Which samples count: those at nearly the best clock of the run, and at the clock asked for, with
@@ -268,7 +309,7 @@ fn order(a: &f64, b: &f64) -> Ordering {
 
 #[cfg(test)]
 mod tests {
-    use super::{Conditions, Judge, Quality, Sample, Watch, median};
+    use super::{Conditions, Judge, Quality, Sample, Watch, busy_ticks, median, own_ticks};
     use crate::args::Sampling;
 
     fn sample(value: f64, clock: f64, foreign: f64) -> Sample<f64> {
@@ -337,5 +378,14 @@ mod tests {
     fn the_median_of_an_even_number_lies_between() {
         assert_eq!(median(vec![4.0, 1.0, 2.0, 3.0]), 2.5);
         assert!(median(Vec::new()).is_nan());
+    }
+
+    #[test]
+    fn cores_that_others_had_are_told_from_our_own() {
+        let all = "cpu  100 20 30 4000 50 6 7 8 9 0\ncpu0 1 2 3 4 5 6 7 8 9 0\n";
+        assert_eq!(busy_ticks(all), Some(100 + 20 + 30 + 6 + 7 + 8));
+        let own = "42 (a ) b) S 1 42 42 0 -1 4194304 100 0 0 0 70 5 0 0 20 0 9 0 1000 1 1";
+        assert_eq!(own_ticks(own), Some(75));
+        assert_eq!((busy_ticks("cpu 1 2"), own_ticks("42 (a) S 1")), (None, None));
     }
 }

@@ -71,7 +71,7 @@ pub fn run(stage: Stage, file: &Path, folder: &Path, threads: usize) -> Result<O
         }
         Stage::Parquet => prepared((&inputs, columns()), &folder.join(stage.name()), threads)?,
     };
-    let (seconds, conditions) = watch.stop(&pool);
+    let (seconds, conditions) = watch.stop_crowded(&pool);
     Ok(Once { rows, seconds, peak_bytes: alone::peak_anonymous(), conditions })
 }
 
