@@ -22,7 +22,8 @@ pub struct EmbeddingCollection {
     optimizer: Optimizer,
     /// Seed of the random bits of rounding.
     seed: u64,
-    /// Pooled rows of this rank's slots for all ranks' samples, `[B_global, width]`.
+    /// Pooled rows of this rank's slots for all ranks' samples, `[B_global, width]`; unused where
+    /// they are the output as it is.
     local: Vec<f32>,
     /// Ids of the last forward; the backward updates their rows.
     ids: LocalIds,
@@ -74,9 +75,14 @@ impl EmbeddingCollection {
         let (layout, rank) = (&self.layout, comm.rank().index());
         let op = Op::InputDist { ids: sparse.values.len() };
         self.ids = profiler.op(op, || input_dist::exchange(layout, comm, sparse, first_sample))?;
-        let jagged = &self.ids.jagged;
-        self.local.resize(jagged.batch_size * layout.widths[rank], 0.0);
         let (elements, row_bytes) = self.elements_and_bytes();
+        let jagged = &self.ids.jagged;
+        let out = if layout.whole {
+            &mut *pooled
+        } else {
+            self.local.resize(jagged.batch_size * layout.widths[rank], 0.0);
+            &mut self.local[..]
+        };
         let tiles: Vec<_> = self.tiles.iter().zip(&self.names).map(view).collect();
         let arguments = embedding_forward::Arguments {
             tiles: &tiles,
@@ -84,7 +90,7 @@ impl EmbeddingCollection {
             jagged,
             bag_scales: self.ids.scales.as_deref(),
             output: Output::Pooled,
-            out: &mut self.local,
+            out,
         };
         let op = Op::EmbeddingForward {
             bags: jagged.features * jagged.batch_size,
@@ -94,6 +100,9 @@ impl EmbeddingCollection {
             row_bytes,
         };
         profiler.op(op, || embedding_forward::run(cpu, arguments))?;
+        if layout.whole {
+            return Ok(());
+        }
         let op = Op::OutputDist { elements: self.local.len() };
         let batch_sizes = &self.ids.batch_sizes;
         profiler.op(op, || {
@@ -114,8 +123,14 @@ impl EmbeddingCollection {
     ) -> Result<(), Error> {
         let RankContext { cpu, comm, profiler } = context;
         let layout = &self.layout;
-        let op = Op::GradientDist { elements: d_pooled.len() };
-        let gradient = profiler.op(op, || output_dist::backward(layout, (cpu, comm), d_pooled))?;
+        let received: Vec<f32>;
+        let gradient = if layout.whole {
+            d_pooled
+        } else {
+            let op = Op::GradientDist { elements: d_pooled.len() };
+            received = profiler.op(op, || output_dist::backward(layout, (cpu, comm), d_pooled))?;
+            &received
+        };
         let jagged = &self.ids.jagged;
         let (elements, _) = self.elements_and_bytes();
         let mut tiles: Vec<_> = self.tiles.iter_mut().zip(&self.names).map(view_mut).collect();
@@ -126,7 +141,7 @@ impl EmbeddingCollection {
             jagged,
             bag_scales: self.ids.scales.as_deref(),
             output: Output::Pooled,
-            gradient: &gradient,
+            gradient,
             rule,
             rounding: initial::rounding(self.seed, step),
         };

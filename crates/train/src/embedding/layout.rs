@@ -63,6 +63,9 @@ pub struct Layout {
     pub features: Vec<FeatureRows>,
     /// Whether any bag is averaged.
     pub any_mean: bool,
+    /// Whether one rank holds every table whole, so that what its slots put out is the pooled
+    /// output as it is.
+    pub whole: bool,
 }
 
 impl Layout {
@@ -100,7 +103,10 @@ impl Layout {
         let mut in_sum_order: Vec<Slot> = slots.iter().flatten().cloned().collect();
         in_sum_order.sort_by_key(|slot| (slot.feature, slot.rows.start, slot.column));
         let any_mean = model.tables.iter().any(|table| table.pooling == Pooling::Mean);
-        Self { slots, in_sum_order, widths, pooled_width: model.pooled_width(), features, any_mean }
+        let in_place = |slot: &Slot| slot.all_rows && slot.local_column == slot.column;
+        let whole = world_size == 1 && in_sum_order.iter().all(in_place);
+        let pooled_width = model.pooled_width();
+        Self { slots, in_sum_order, widths, pooled_width, features, any_mean, whole }
     }
 }
 
