@@ -2,11 +2,13 @@
 //!
 //! Knows no operation. Multiplication and addition stay separate instructions on purpose: each lane
 //! rounds exactly as the scalar oracle does, so results do not depend on the instruction set, and
-//! the kernels that use this trait wait for memory, not for arithmetic.
+//! the kernels that use this trait wait for memory, not for arithmetic. Those that do not ask for
+//! [`Fused`].
 #![expect(unsafe_code, reason = "vector instructions and raw loads")]
 
 use half::{bf16, f16};
 
+use super::Isa;
 use crate::rounding::RowNoise;
 use crate::weights::Element;
 
@@ -206,6 +208,60 @@ macro_rules! half_element {
 half_element!(f16, load_f16, store_f16);
 half_element!(bf16, load_bf16, store_bf16);
 
+/// A register that multiplies and adds at once.
+///
+/// # Safety
+/// As for [`Vector`].
+pub(crate) trait Fused: Vector {
+    /// `self · other + sum`, rounded once.
+    unsafe fn multiply_add(self, other: Self, sum: Self) -> Self;
+}
+
+/// Runs `body`, whose loops over lanes become vectors of `isa`. Multiplication and addition stay
+/// apart, so that the results are the same as without.
+#[inline]
+pub(crate) fn widened<R>(isa: Isa, body: impl FnOnce() -> R) -> R {
+    #[cfg(target_arch = "x86_64")]
+    {
+        #[target_feature(enable = "avx2")]
+        fn avx2<R>(body: impl FnOnce() -> R) -> R {
+            body()
+        }
+        #[target_feature(enable = "avx512f,avx512vl,avx512bw,avx512dq")]
+        fn avx512<R>(body: impl FnOnce() -> R) -> R {
+            body()
+        }
+        match isa {
+            // SAFETY: the tokens prove that the machine has the instructions.
+            Isa::Avx2(_) => return unsafe { avx2(body) },
+            // SAFETY: as above.
+            Isa::Avx512(_) => return unsafe { avx512(body) },
+            Isa::Portable => {}
+        }
+    }
+    body()
+}
+
+/// Copies `from` past the caches, whole pieces of 16 bytes: for what is read again only when they
+/// would have lost it. `to` has the same length, a multiple of 4, and begins at one of 16 bytes.
+#[inline(always)]
+pub(crate) fn stream(from: &[f32], to: &mut [f32]) {
+    assert!(to.as_ptr().addr().is_multiple_of(16));
+    assert!(from.len() == to.len() && to.len().is_multiple_of(4));
+    #[cfg(target_arch = "x86_64")]
+    // SAFETY: every x86-64 has SSE; both slices hold whole pieces and `to` is aligned, as checked.
+    // The fence makes what was written visible before whatever hands it to another thread.
+    unsafe {
+        use std::arch::x86_64::{_mm_loadu_ps, _mm_sfence, _mm_stream_ps};
+        for (from, to) in from.as_chunks::<4>().0.iter().zip(to.as_chunks_mut::<4>().0) {
+            _mm_stream_ps(to.as_mut_ptr(), _mm_loadu_ps(from.as_ptr()));
+        }
+        _mm_sfence();
+    }
+    #[cfg(not(target_arch = "x86_64"))]
+    to.copy_from_slice(from);
+}
+
 /// Asks for the cache line at `pointer`; any address is allowed.
 #[inline(always)]
 pub(crate) fn prefetch<T>(pointer: *const T) {
@@ -251,7 +307,7 @@ pub(crate) mod x86 {
 
     use half::{bf16, f16};
 
-    use super::Vector;
+    use super::{Fused, Vector};
     use crate::rounding::{self, RowNoise};
 
     /// An AVX2 register.
@@ -284,6 +340,14 @@ pub(crate) mod x86 {
 
     // SAFETY of every block in the two implementations: the trait's contract gives the instruction
     // set and the validity of the memory; unaligned and masked forms touch nothing beyond it.
+    impl Fused for Float8 {
+        #[inline(always)]
+        unsafe fn multiply_add(self, other: Self, sum: Self) -> Self {
+            // SAFETY: see below.
+            Self(unsafe { _mm256_fmadd_ps(self.0, other.0, sum.0) })
+        }
+    }
+
     impl Vector for Float8 {
         const LANES: usize = 8;
 
@@ -439,6 +503,14 @@ pub(crate) mod x86 {
             let is_nan = _mm256_cmpgt_epi32(magnitude, infinity);
             let rounded = _mm256_blendv_epi8(rounded, infinity, is_infinite);
             _mm256_blendv_epi8(rounded, _mm256_set1_epi32(rounding::NAN as i32), is_nan)
+        }
+    }
+
+    impl Fused for Float16 {
+        #[inline(always)]
+        unsafe fn multiply_add(self, other: Self, sum: Self) -> Self {
+            // SAFETY: see below.
+            Self(unsafe { _mm512_fmadd_ps(self.0, other.0, sum.0) })
         }
     }
 

@@ -1,9 +1,10 @@
 //! The products of a layer with one output, the logit: memory bounds them, so they read the weight
 //! row as it is and `y` is a plain `[B]`.
 //!
-//! Plain loops over whole panels; they compile to vectors of the instruction set they run on.
+//! Plain loops over whole panels, compiled to vectors of the instruction set they run on.
 
 use super::panels::{self, PANEL};
+use crate::cpu::vector::widened;
 use crate::cpu::{Cpu, DisjointMut};
 use crate::error::Error;
 use crate::ops::activation::scalar::relu_gradient;
@@ -28,7 +29,7 @@ pub fn forward(
 ) -> Result<(), Error> {
     let b = y.len();
     extent::check("column forward", "x [B, K] in panels", panels::len(b, weight.len()), x.len())?;
-    cpu.pool.run_slices(y, CHUNK_ROWS, |chunk, y| {
+    let rows_of = |chunk: usize, y: &mut [f32]| {
         let mut sums = [[0.0f32; PANEL]; CHUNK_ROWS];
         for (panel, weight) in weight.chunks(PANEL).enumerate() {
             let weight = padded(weight);
@@ -42,7 +43,8 @@ pub fn forward(
         for (y, sums) in y.iter_mut().zip(&sums) {
             *y = sums.iter().sum::<f32>() + bias;
         }
-    });
+    };
+    cpu.pool.run_slices(y, CHUNK_ROWS, |chunk, y| widened(cpu.isa, || rows_of(chunk, y)));
     Ok(())
 }
 
@@ -66,7 +68,7 @@ pub fn backward_input(
     extent::check(OP, "d_x [B, K] in panels", len, d_x.len())?;
     let blocks = b.div_ceil(CHUNK_ROWS);
     let parts = DisjointMut::new(d_x);
-    cpu.pool.run(blocks * panels::count(weight.len()), |index| {
+    let rows_of = |index: usize| {
         let (panel, block) = (index / blocks, index % blocks);
         let weight = padded(&weight[panel * PANEL..][..PANEL.min(weight.len() - panel * PANEL)]);
         let d_y = &d_y[block * CHUNK_ROWS..b.min((block + 1) * CHUNK_ROWS)];
@@ -84,7 +86,9 @@ pub fn backward_input(
             let outputs = &x[range];
             d_x.iter_mut().zip(outputs).for_each(|(d_x, &x)| *d_x = relu_gradient(x, *d_x));
         }
-    });
+    };
+    let count = blocks * panels::count(weight.len());
+    cpu.pool.run(count, |index| widened(cpu.isa, || rows_of(index)));
     Ok(())
 }
 
@@ -104,7 +108,7 @@ pub fn backward_weight(
     const OP: &str = "column backward_weight";
     let b = d_y.len();
     extent::check(OP, "x [B, K] in panels", panels::len(b, d_weight.len()), x.len())?;
-    cpu.pool.run_slices(d_weight, PANEL, |panel, d_weight| {
+    let panel_of = |panel: usize, d_weight: &mut [f32]| {
         let mut total = [0.0f32; PANEL];
         let blocks = x[panel * b * PANEL..][..b * PANEL].chunks(CHUNK_ROWS * PANEL);
         for (x, d_y) in blocks.zip(d_y.chunks(CHUNK_ROWS)) {
@@ -119,6 +123,9 @@ pub fn backward_weight(
             }
         }
         d_weight.copy_from_slice(&total[..d_weight.len()]);
+    };
+    cpu.pool.run_slices(d_weight, PANEL, |panel, d_weight| {
+        widened(cpu.isa, || panel_of(panel, d_weight));
     });
     Ok(d_y.chunks(CHUNK_ROWS).map(|block| block.iter().sum::<f32>()).sum())
 }

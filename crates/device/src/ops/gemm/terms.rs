@@ -6,15 +6,13 @@ use super::column_sums;
 use super::pairs;
 use super::simd::{RowsChunk, WeightChunk};
 use crate::cpu::Isa;
-use crate::cpu::vector::Vector;
+use crate::cpu::vector::Fused;
 
 /// A register of sums, and what the products ask of it beside what every kernel does.
 ///
 /// # Safety
 /// As for [`Vector`]; the words stored are valid for writes.
-pub(super) trait Register: Vector {
-    /// `self · other + sum`, rounded once.
-    unsafe fn multiply_add(self, other: Self, sum: Self) -> Self;
+pub(super) trait Register: Fused {
     /// 0 where below 0; NaN stays.
     unsafe fn relu(self) -> Self;
     /// 0 where `output ≤ 0`.
@@ -240,11 +238,6 @@ pub(super) mod x86 {
     // validity of the memory.
     impl Register for Float8 {
         #[inline(always)]
-        unsafe fn multiply_add(self, other: Self, sum: Self) -> Self {
-            // SAFETY: see above.
-            Self(unsafe { _mm256_fmadd_ps(self.0, other.0, sum.0) })
-        }
-        #[inline(always)]
         unsafe fn relu(self) -> Self {
             // SAFETY: see above.
             Self(unsafe { _mm256_max_ps(_mm256_setzero_ps(), self.0) })
@@ -300,11 +293,6 @@ pub(super) mod x86 {
     }
 
     impl Register for Float16 {
-        #[inline(always)]
-        unsafe fn multiply_add(self, other: Self, sum: Self) -> Self {
-            // SAFETY: see above.
-            Self(unsafe { _mm512_fmadd_ps(self.0, other.0, sum.0) })
-        }
         #[inline(always)]
         unsafe fn relu(self) -> Self {
             // SAFETY: see above.

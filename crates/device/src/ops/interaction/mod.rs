@@ -119,8 +119,8 @@ pub struct Backward<'a> {
 /// # Cost
 /// `2·D` FLOPs per kept pair; the kernel computes up to twice as many in whole vectors.
 /// # Numerics
-/// Sums over `d` in order, multiplication and addition rounded apart: the bytes of
-/// [`scalar::forward`], on every instruction set and any thread count.
+/// Sums over `d` in order, multiplication and addition rounded once, by portable code apart: then
+/// the bytes are those of [`scalar::forward`]. The same for any thread count and width of vectors.
 /// # Errors
 /// [`Error::Shape`] before any work.
 /// # Source
@@ -151,9 +151,9 @@ pub fn forward(cpu: &Cpu, arguments: Forward<'_>) -> Result<(), Error> {
 /// # Cost
 /// `4·D` FLOPs per kept pair; the kernel's symmetric form does `2·D·(F + 1)²`.
 /// # Numerics
-/// Sums over the partners in order of their index, multiplication and addition rounded apart;
-/// within f32 rounding of [`scalar::backward`], which adds in the order of the pairs. The same
-/// bytes on every instruction set and any thread count.
+/// Sums over the partners in order of their index, rounded as in [`forward`]; within f32 rounding
+/// of [`scalar::backward`], which adds in the order of the pairs. The same bytes for any thread
+/// count and width of vectors.
 /// # Errors
 /// [`Error::Shape`] before any work.
 pub fn backward(cpu: &Cpu, arguments: Backward<'_>) -> Result<(), Error> {

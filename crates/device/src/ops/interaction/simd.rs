@@ -8,12 +8,12 @@
 //!    backward), padded with zeros to whole vectors: no horizontal sums, no tails.
 //! 2. A register tile of 4 rows × 2 vectors hides the latency of the additions behind each other.
 //!    Written with vectors: arrays of lanes were left in memory, at six to eight times the time.
-//! 3. Forward computes only the vectors of columns that hold kept pairs of the tile's rows: about
-//!    half.
+//! 3. Forward computes only the vectors of columns that hold kept pairs of the tile's rows, by
+//!    twos and a last one alone: about half.
 //! 4. T is transposed in square blocks within registers; one element at a time costs as much as the
 //!    product.
-//! 5. Each element is its own sum in order of the inner index, with multiplication and addition
-//!    rounded apart: the width of the vectors does not change a bit.
+//! 5. Each element is its own sum in order of the inner index; with vectors, multiplication and
+//!    addition are rounded once, and their width does not change a bit.
 
 use super::Shape;
 use crate::cpu::Isa;
@@ -60,7 +60,7 @@ fn forward_samples<P: Product>(shape: &Shape, [dense, pooled]: [&[f32]; 2], out:
         for first in (0..vectors).step_by(ROWS) {
             let last = (first + ROWS).min(vectors) - 1;
             let (top, bottom) = (shape.partners(first), shape.partners(last));
-            let start = top.start.min(bottom.start) / P::COLUMNS * P::COLUMNS;
+            let start = top.start.min(bottom.start) / P::LANES * P::LANES;
             let columns = start..top.end.max(bottom.end);
             let left = [vector(first), vector(first + 1), vector(first + 2), vector(first + 3)];
             P::multiply(left, (&right, stride), columns, &mut z);
@@ -178,11 +178,11 @@ fn copy_run(from: &[f32], to: &mut [f32], len: usize) {
 
 /// The product of a few rows with a matrix.
 trait Product {
-    /// Columns of a register tile; divides [`PAD`].
-    const COLUMNS: usize;
+    /// Columns of a register; divides [`PAD`].
+    const LANES: usize;
 
-    /// `out[r, c] = Σ_k left[r, k] · right[k, c]` for [`ROWS`] rows and the whole tiles that cover
-    /// `columns`; `out` has the stride of `right`.
+    /// `out[r, c] = Σ_k left[r, k] · right[k, c]` for [`ROWS`] rows and the whole registers that
+    /// cover `columns`, which start at one; `out` has the stride of `right`.
     fn multiply(
         left: [&[f32]; ROWS],
         right: (&[f32], usize),
@@ -195,7 +195,7 @@ trait Product {
 struct Plain;
 
 impl Product for Plain {
-    const COLUMNS: usize = 8;
+    const LANES: usize = 8;
 
     #[inline(always)]
     fn multiply(
@@ -204,11 +204,11 @@ impl Product for Plain {
         columns: std::ops::Range<usize>,
         out: &mut [f32],
     ) {
-        for column in columns.step_by(Self::COLUMNS) {
-            let mut sums = [[0.0f32; Self::COLUMNS]; ROWS];
+        for column in columns.step_by(Self::LANES) {
+            let mut sums = [[0.0f32; Self::LANES]; ROWS];
             let factors = a.iter().zip(b).zip(c).zip(d);
             for ((((&a, &b), &c), &d), right) in factors.zip(right.chunks_exact(stride)) {
-                let right = &right[column..column + Self::COLUMNS];
+                let right = &right[column..column + Self::LANES];
                 for (sums, factor) in sums.iter_mut().zip([a, b, c, d]) {
                     for (sum, &right) in sums.iter_mut().zip(right) {
                         *sum += factor * right;
@@ -216,7 +216,7 @@ impl Product for Plain {
                 }
             }
             for (r, sums) in sums.iter().enumerate() {
-                out[r * stride + column..][..Self::COLUMNS].copy_from_slice(sums);
+                out[r * stride + column..][..Self::LANES].copy_from_slice(sums);
             }
         }
     }
@@ -231,16 +231,16 @@ mod x86 {
     use std::ops::Range;
 
     use super::{Product, ROWS, Shape, backward_samples, forward_samples};
-    use crate::cpu::vector::Vector;
+    use crate::cpu::vector::Fused;
     use crate::cpu::vector::x86::{Float8, Float16};
     use crate::cpu::{Avx2, Avx512};
 
-    /// Two registers of `V` for each row; used only in functions compiled for `V`, on a machine
-    /// whose token was shown.
+    /// Registers of `V`; used only in functions compiled for `V`, on a machine whose token was
+    /// shown.
     struct Vectors<V>(PhantomData<V>);
 
-    impl<V: Vector> Product for Vectors<V> {
-        const COLUMNS: usize = 2 * V::LANES;
+    impl<V: Fused> Product for Vectors<V> {
+        const LANES: usize = V::LANES;
 
         #[inline(always)]
         fn multiply(
@@ -251,28 +251,53 @@ mod x86 {
         ) {
             let inner = left[0].len();
             assert!(left.iter().all(|row| row.len() == inner));
-            let end = columns.end.next_multiple_of(Self::COLUMNS);
+            let end = columns.end.next_multiple_of(V::LANES);
             assert!(end <= stride && inner * stride <= right.len() && ROWS * stride <= out.len());
-            for column in columns.step_by(Self::COLUMNS) {
-                // SAFETY: `column + COLUMNS ≤ end ≤ stride`, so that every row of both matrices
-                // holds the two registers, as checked above; the token of the caller's caller
-                // proves the instruction set.
+            let mut column = columns.start;
+            while column < columns.end {
+                // SAFETY: whole registers up to `end ≤ stride`, so that every row of both matrices
+                // holds them, as checked above; the token of the caller's caller proves the
+                // instruction set.
                 unsafe {
-                    let mut sums = [[V::splat(0.0); 2]; ROWS];
-                    for k in 0..inner {
-                        let right = right.as_ptr().add(k * stride + column);
-                        let (low, high) = (V::load(right), V::load(right.add(V::LANES)));
-                        for (sums, row) in sums.iter_mut().zip(left) {
-                            let factor = V::splat(*row.get_unchecked(k));
-                            sums[0] = sums[0].add(factor.mul(low));
-                            sums[1] = sums[1].add(factor.mul(high));
-                        }
+                    if column + V::LANES < columns.end {
+                        tile::<V, 2>(left, (right, stride), column, out);
+                        column += 2 * V::LANES;
+                    } else {
+                        tile::<V, 1>(left, (right, stride), column, out);
+                        column += V::LANES;
                     }
-                    for (r, sums) in sums.into_iter().enumerate() {
-                        let out = out.as_mut_ptr().add(r * stride + column);
-                        sums[0].store(out);
-                        sums[1].store(out.add(V::LANES));
+                }
+            }
+        }
+    }
+
+    /// `C` registers of columns from `column` on.
+    ///
+    /// # Safety
+    /// As for [`Fused`]; each row of `right` and `out` holds the registers.
+    #[inline(always)]
+    unsafe fn tile<V: Fused, const C: usize>(
+        left: [&[f32]; ROWS],
+        (right, stride): (&[f32], usize),
+        column: usize,
+        out: &mut [f32],
+    ) {
+        // SAFETY: the caller's promise; all rows of `left` have the length of the first.
+        unsafe {
+            let mut sums = [[V::splat(0.0); C]; ROWS];
+            for k in 0..left[0].len() {
+                let right = right.as_ptr().add(k * stride + column);
+                let right: [V; C] = std::array::from_fn(|c| V::load(right.add(c * V::LANES)));
+                for (sums, row) in sums.iter_mut().zip(left) {
+                    let factor = V::splat(*row.get_unchecked(k));
+                    for (sum, right) in sums.iter_mut().zip(right) {
+                        *sum = factor.multiply_add(right, *sum);
                     }
+                }
+            }
+            for (r, sums) in sums.into_iter().enumerate() {
+                for (c, sum) in sums.into_iter().enumerate() {
+                    sum.store(out.as_mut_ptr().add(r * stride + column + c * V::LANES));
                 }
             }
         }
@@ -310,6 +335,6 @@ mod x86 {
         };
     }
 
-    entries!(Avx2, Float8, "avx2", forward_avx2, backward_avx2);
+    entries!(Avx2, Float8, "avx2,fma", forward_avx2, backward_avx2);
     entries!(Avx512, Float16, "avx512f", forward_avx512, backward_avx512);
 }

@@ -6,7 +6,7 @@ use device::ops::interaction::{self, Backward, Forward, Shape, scalar};
 use schema::TriangleOrder::{Lower, Upper};
 
 use super::{
-    assert_close, below, bits, check_gradient, check_refused, packed, same_on_every_cpu, uniform,
+    assert_close, below, bits, check_gradient, check_refused, on_every_cpu, packed, uniform,
     unpacked, weighted, widen,
 };
 
@@ -49,20 +49,33 @@ fn pairs_come_in_the_order_of_the_two_references() {
     assert_eq!(pairs, [(1, 0), (2, 0), (2, 1), (3, 0), (3, 1), (3, 2)]);
 }
 
+/// One result per instruction set, portable first; those with vectors must agree.
+fn vectors_agree(results: &[Vec<f32>]) {
+    for pair in results[1..].windows(2) {
+        assert!(bits(&pair[0]) == bits(&pair[1]), "the width of vectors changes the bytes");
+    }
+}
+
 #[test]
-fn forward_gives_the_bytes_of_the_oracle() {
+fn forward_follows_the_oracles() {
     for shape in shapes() {
         let [dense, pooled, _] = inputs(&shape);
-        let out = same_on_every_cpu(|cpu| {
+        let results = on_every_cpu(|cpu| {
             let mut out = vec![9.0; panels::len(shape.b, shape.width())];
             let dense = &packed(&dense, shape.b, shape.dim);
             let arguments = Forward { shape, dense, pooled: &pooled, out: &mut out };
             interaction::forward(cpu, arguments).unwrap();
             unpacked(&out, shape.b, shape.width())
         });
-        let mut oracle = vec![0.0; out.len()];
+        vectors_agree(&results);
+        let mut oracle = vec![0.0; results[0].len()];
         scalar::forward(&shape, &dense, &pooled, &mut oracle);
-        assert_eq!(bits(&out), bits(&oracle), "{shape:?}");
+        assert_eq!(bits(&results[0]), bits(&oracle), "{shape:?}");
+        let mut oracle = vec![0.0; results[0].len()];
+        scalar::forward(&shape, &widen(&dense), &widen(&pooled), &mut oracle);
+        for result in &results {
+            assert_close(result, &oracle, 2e-6, shape.dim as f64);
+        }
     }
 }
 
@@ -70,7 +83,7 @@ fn forward_gives_the_bytes_of_the_oracle() {
 fn backward_follows_the_f64_oracle() {
     for shape in shapes() {
         let [dense, pooled, d_out] = inputs(&shape);
-        let got = same_on_every_cpu(|cpu| {
+        let results = on_every_cpu(|cpu| {
             let dense = &packed(&dense, shape.b, shape.dim);
             let (mut d_dense, mut d_pooled) = (vec![9.0; dense.len()], vec![9.0; pooled.len()]);
             let arguments = Backward {
@@ -88,7 +101,11 @@ fn backward_follows_the_f64_oracle() {
         let wide = [&dense, &pooled, &d_out].map(|values| widen(values));
         let wide = [&wide[0][..], &wide[1], &wide[2]];
         scalar::backward(&shape, wide, [&mut d_dense, &mut d_pooled]);
-        assert_close(&got, &[d_dense, d_pooled].concat(), 2e-6, shape.vectors() as f64);
+        vectors_agree(&results);
+        let oracle = [d_dense, d_pooled].concat();
+        for result in &results {
+            assert_close(result, &oracle, 2e-6, shape.vectors() as f64);
+        }
     }
 }
 
