@@ -157,7 +157,8 @@ pub struct BenchTrain {
     #[arg(long, value_name = "RULE")]
     pub optimizer: Option<String>,
     /// How often each row is looked up: uniform, zipf:EXPONENT, or reuse:FILE[#SECTION] with
-    /// locality statistics of dlrm_datasets [default: the configuration's [synthetic], else uniform]
+    /// locality statistics of dlrm_datasets [default: the configuration's [synthetic], else
+    /// uniform]
     #[arg(long, value_name = "LAW", value_parser = str::parse::<IdLaw>)]
     pub distribution: Option<IdLaw>,
     /// No table keeps more rows than this
