@@ -1,7 +1,7 @@
 //! One `.npy` array: its header, and its rows as a stream.
 
 use std::fs::File;
-use std::io::{BufReader, Read};
+use std::io::{BufReader, ErrorKind, Read};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -53,7 +53,15 @@ impl Array {
 
     /// Reads the header of `read`, which errors call `path`.
     pub(super) fn of(path: PathBuf, mut read: Box<dyn Read + Send>) -> Result<Self, Error> {
-        let header = header(&mut read).map_err(|error| Error::read(&path)(error))?;
+        let mut taken = read.by_ref().take(u64::MAX);
+        let header = header(&mut taken).map_err(|error| match error.kind() {
+            ErrorKind::UnexpectedEof => {
+                let bytes = u64::MAX - taken.limit();
+                let problem = format!("expected a NumPy array, got only {bytes} bytes");
+                Error::Array { path: path.clone(), problem }
+            }
+            _ => Error::read(&path)(error),
+        })?;
         let problem = |problem: &str| Error::Array {
             problem: format!(
                 "expected {problem}, got {}",
@@ -114,7 +122,14 @@ impl Array {
     /// The next `rows` rows, which there must be.
     pub(super) fn read(&mut self, rows: usize) -> Result<Values, Error> {
         let mut bytes = vec![0; rows * self.width() * self.kind.bytes()];
-        self.read.read_exact(&mut bytes).map_err(Error::read(&self.path))?;
+        self.read.read_exact(&mut bytes).map_err(|error| match error.kind() {
+            ErrorKind::UnexpectedEof => {
+                let (rows, left) = (self.rows, self.left);
+                let problem = format!("expected {rows} rows, got an end within the last {left}");
+                Error::Array { path: self.path.clone(), problem }
+            }
+            _ => Error::read(&self.path)(error),
+        })?;
         self.left -= rows as u64;
         if self.left == 0 {
             // An archive's checksum is compared at the end, which somebody has to reach.
