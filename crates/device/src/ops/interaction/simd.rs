@@ -86,8 +86,14 @@ fn backward_samples<P: Product>(
     let mut right = vec![0.0f32; vectors * stride];
     let mut gradient = vec![0.0f32; ROWS * stride];
     for (sample, d_out) in d_out.chunks_exact(shape.width()).enumerate() {
-        for (i, to) in right.chunks_exact_mut(stride.max(1)).enumerate() {
-            to[..dim].copy_from_slice(shape.vector(sample, [dense, pooled], i));
+        right[..dim].copy_from_slice(shape.vector(sample, [dense, pooled], 0));
+        if stride == dim {
+            let pooled = &pooled[sample * pooled_width..][..pooled_width];
+            right[dim..][..pooled_width].copy_from_slice(pooled);
+        } else {
+            for (i, to) in right.chunks_exact_mut(stride.max(1)).enumerate().skip(1) {
+                to[..dim].copy_from_slice(shape.vector(sample, [dense, pooled], i));
+            }
         }
         spread_pairs(shape, &d_out[dim..], &mut symmetric);
         let d_dense = &mut d_dense[sample * dim..][..dim];
@@ -97,6 +103,11 @@ fn backward_samples<P: Product>(
             let (b, rest) = rest.split_at(vectors);
             let (c, rest) = rest.split_at(vectors);
             let left = [a, b, c, &rest[..vectors]];
+            if first > 0 && first + ROWS <= vectors && stride == dim {
+                let out = &mut d_pooled[(first - 1) * dim..];
+                P::multiply(left, (&right, stride), 0..dim, out);
+                continue;
+            }
             P::multiply(left, (&right, stride), 0..dim, &mut gradient);
             let last = (first + ROWS).min(vectors);
             for (i, row) in (first..last).zip(gradient.chunks_exact(stride.max(1))) {

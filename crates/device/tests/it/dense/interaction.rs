@@ -12,7 +12,16 @@ use super::{
 
 /// Edge shapes and random ones, each in both orders, with and without self.
 fn shapes() -> Vec<Shape> {
-    let edges = [(0, 3, 4), (1, 0, 1), (1, 1, 1), (33, 2, 1), (2, 26, 16), (65, 7, 33), (3, 70, 5)];
+    let edges = [
+        (0, 3, 4),
+        (1, 0, 1),
+        (1, 1, 1),
+        (33, 2, 1),
+        (2, 26, 16),
+        (65, 7, 33),
+        (3, 70, 5),
+        (5, 9, 32),
+    ];
     let random =
         (0..24).map(|seed| (below(seed, 80), below(seed + 100, 40), 1 + below(seed + 200, 70)));
     let variants = [(Lower, false), (Lower, true), (Upper, false), (Upper, true)];
