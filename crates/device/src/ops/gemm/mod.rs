@@ -39,9 +39,11 @@ pub const TOLERANCE: f64 = 1e-5;
 
 /// Rows of a chunk of the forward product or of the gradient of the input.
 const CHUNK_ROWS: usize = 64;
-/// Words of the packed weight that a chunk reads: half a second-level cache of 1 MiB, which they
-/// keep from chunk to chunk, beside the rows that pass.
-const CHUNK_WEIGHTS: usize = 128 << 10;
+/// Words of the packed weight that a chunk reads: a quarter of a second-level cache of 1 MiB, which
+/// they keep from chunk to chunk, beside the rows that pass and the words of the next group.
+const CHUNK_WEIGHTS: usize = 64 << 10;
+/// Chunks of a group that together ask for the words of the next.
+const CHUNKS_AHEAD: usize = 4;
 /// Panels of X of a chunk of the weight gradient: a block of their samples stays in the
 /// second-level cache while the chunk's blocks of dY pass.
 const CHUNK_PANELS: usize = 2;
@@ -301,6 +303,10 @@ fn rows<W: Word>(
     };
     cpu.pool.run(groups * blocks, |index| {
         let (group, block) = (index / blocks, index % blocks);
+        let next = part_of(panels, (group + 1).min(groups - 1), groups);
+        let ahead = (next.start * PANEL
+            + block % CHUNKS_AHEAD * next.len() * (PANEL / CHUNKS_AHEAD))
+            * inner;
         let chunk = RowsChunk {
             a: a.as_ptr(),
             b: b.as_ptr(),
@@ -310,6 +316,7 @@ fn rows<W: Word>(
             inner,
             rows: block * CHUNK_ROWS..samples.min((block + 1) * CHUNK_ROWS),
             panels: part_of(panels, group, groups),
+            ahead: b.as_ptr().wrapping_add(ahead),
         };
         // SAFETY: the extents were checked; each chunk is its own rectangle of C, and the rows of a
         // pair are in one chunk.

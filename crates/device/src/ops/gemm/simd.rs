@@ -71,6 +71,8 @@ pub(super) struct RowsChunk<'a, W> {
     pub(super) inner: usize,
     pub(super) rows: Range<usize>,
     pub(super) panels: Range<usize>,
+    /// Words of `b` that chunks after this one read: each tile asks for the next `inner` of them.
+    pub(super) ahead: *const W,
 }
 
 /// A chunk of the gradient of the weight: `dW = dYᵀ X` for some panels of N and of K.
@@ -206,6 +208,8 @@ unsafe fn sums<T: Terms, const R: usize>(a: Strip<T::Word>, b: *const T::Word) -
                 if a.step == 1 {
                     prefetch(start.wrapping_add(a.stride + step * LINE));
                     prefetch(start.wrapping_add(R * a.row + step * LINE));
+                    let [ahead, _] = a.ahead;
+                    prefetch_second(ahead.first.wrapping_add((run * a.steps + step) * ahead.pace));
                 } else {
                     for ahead in a.ahead {
                         prefetch_second(ahead.first.wrapping_add(step * ahead.pace));
@@ -228,19 +232,20 @@ unsafe fn sums<T: Terms, const R: usize>(a: Strip<T::Word>, b: *const T::Word) -
 /// Strips of `R` rows, then of 4, 2 and 1.
 #[inline(always)]
 unsafe fn rows_chunk<T: Terms, const R: usize>(chunk: &RowsChunk<'_, T::Word>) {
-    let mut row = chunk.rows.start;
+    let (mut row, mut ahead) = (chunk.rows.start, chunk.ahead);
     while row < chunk.rows.end {
         let taken = strip(chunk.rows.end - row, R);
         for panel in chunk.panels.clone() {
             // SAFETY: the rows and panels lie inside the matrices, as the caller checked.
             unsafe {
                 match taken {
-                    4 => rows_tile::<T, 4>(chunk, panel, row),
-                    2 => rows_tile::<T, 2>(chunk, panel, row),
-                    1 => rows_tile::<T, 1>(chunk, panel, row),
-                    _ => rows_tile::<T, R>(chunk, panel, row),
+                    4 => rows_tile::<T, 4>(chunk, (panel, row), ahead),
+                    2 => rows_tile::<T, 2>(chunk, (panel, row), ahead),
+                    1 => rows_tile::<T, 1>(chunk, (panel, row), ahead),
+                    _ => rows_tile::<T, R>(chunk, (panel, row), ahead),
                 }
             }
+            ahead = ahead.wrapping_add(chunk.inner);
         }
         row += taken;
     }
@@ -250,8 +255,8 @@ unsafe fn rows_chunk<T: Terms, const R: usize>(chunk: &RowsChunk<'_, T::Word>) {
 #[inline(always)]
 unsafe fn rows_tile<T: Terms, const R: usize>(
     chunk: &RowsChunk<'_, T::Word>,
-    panel: usize,
-    row: usize,
+    (panel, row): (usize, usize),
+    ahead: *const T::Word,
 ) {
     let (samples, inner) = (chunk.samples, chunk.inner);
     let width = PANEL / T::Word::VALUES;
@@ -264,7 +269,7 @@ unsafe fn rows_tile<T: Terms, const R: usize>(
         steps: width,
         last_steps: inner - runs.saturating_sub(1) * width,
         stride: samples * width,
-        ahead: [Ahead { first: chunk.a, pace: 0 }; 2],
+        ahead: [Ahead { first: ahead, pace: 1 }; 2],
     };
     let b = chunk.b.wrapping_add(panel * inner * PANEL);
     let c = (panel * samples + row) * PANEL;
