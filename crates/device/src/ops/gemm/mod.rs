@@ -314,6 +314,7 @@ fn rows<W: Word>(
             finish,
             samples,
             inner,
+            columns,
             rows: block * CHUNK_ROWS..samples.min((block + 1) * CHUNK_ROWS),
             panels: part_of(panels, group, groups),
             ahead: b.as_ptr().wrapping_add(ahead),

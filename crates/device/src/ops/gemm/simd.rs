@@ -69,6 +69,8 @@ pub(super) struct RowsChunk<'a, W> {
     pub(super) samples: usize,
     /// Words.
     pub(super) inner: usize,
+    /// Of C.
+    pub(super) columns: usize,
     pub(super) rows: Range<usize>,
     pub(super) panels: Range<usize>,
     /// Words of `b` that chunks after this one read: each tile asks for the next `inner` of them.
@@ -191,12 +193,32 @@ struct Ahead<W> {
 }
 
 /// `Σ_i a[row, i] · b[i, column]` for `R` rows and two registers of columns, `b` with 32 words a
-/// step. Row `r`, step `s` of a run of `a` lies at `r · row + s · step`.
+/// step. Where no more than `columns` matter, those that fit one register, the other is zero.
 #[inline(always)]
-unsafe fn sums<T: Terms, const R: usize>(a: Strip<T::Word>, b: *const T::Word) -> [[T::Sum; 2]; R] {
+unsafe fn sums<T: Terms, const R: usize>(
+    a: Strip<T::Word>,
+    b: *const T::Word,
+    columns: usize,
+) -> [[T::Sum; 2]; R] {
+    // SAFETY: the caller's promise.
+    unsafe {
+        if columns > T::Sum::LANES {
+            return registers::<T, R, 2>(a, b);
+        }
+        registers::<T, R, 1>(a, b).map(|[low]| [low, T::Sum::splat(0.0)])
+    }
+}
+
+/// The same for `C` registers of columns. Row `r`, step `s` of a run of `a` lies at
+/// `r · row + s · step`.
+#[inline(always)]
+unsafe fn registers<T: Terms, const R: usize, const C: usize>(
+    a: Strip<T::Word>,
+    b: *const T::Word,
+) -> [[T::Sum; C]; R] {
     // SAFETY: the chunk's maker vouches for both factors. Prefetches never fault.
     unsafe {
-        let mut sums = [[T::Sum::splat(0.0); 2]; R];
+        let mut sums = [[T::Sum::splat(0.0); C]; R];
         let mut b = b;
         for run in 0..a.runs {
             let start = a.first.wrapping_add(run * a.stride);
@@ -215,11 +237,12 @@ unsafe fn sums<T: Terms, const R: usize>(a: Strip<T::Word>, b: *const T::Word) -
                         prefetch_second(ahead.first.wrapping_add(step * ahead.pace));
                     }
                 }
-                let (low, high) = (T::load(b), T::load(b.add(T::Sum::LANES)));
+                let columns: [_; C] = std::array::from_fn(|c| T::load(b.add(c * T::Sum::LANES)));
                 for (row, sums) in sums.iter_mut().enumerate() {
                     let factor = T::splat(*at.add(row * a.row));
-                    sums[0] = T::multiply_add(factor, low, sums[0]);
-                    sums[1] = T::multiply_add(factor, high, sums[1]);
+                    for (sum, &columns) in sums.iter_mut().zip(&columns) {
+                        *sum = T::multiply_add(factor, columns, *sum);
+                    }
                 }
                 at = at.wrapping_add(a.step);
                 b = b.wrapping_add(PANEL);
@@ -259,6 +282,7 @@ unsafe fn rows_tile<T: Terms, const R: usize>(
     ahead: *const T::Word,
 ) {
     let (samples, inner) = (chunk.samples, chunk.inner);
+    let columns = PANEL.min(chunk.columns - panel * PANEL);
     let width = PANEL / T::Word::VALUES;
     let runs = inner.div_ceil(width);
     let a = Strip {
@@ -289,7 +313,7 @@ unsafe fn rows_tile<T: Terms, const R: usize>(
     for half in (0..PANEL).step_by(2 * T::Sum::LANES) {
         // SAFETY: the caller's promise.
         unsafe {
-            let sums = sums::<T, R>(a, b.wrapping_add(half));
+            let sums = sums::<T, R>(a, b.wrapping_add(half), columns.saturating_sub(half));
             put_rows(sums, chunk, (panel, row, half));
         }
     }
@@ -430,7 +454,7 @@ unsafe fn weight_tile<T: Terms, const R: usize>(
     for half in (0..columns).step_by(2 * T::Sum::LANES) {
         // SAFETY: the caller's promise; stores are cut to the columns.
         unsafe {
-            let sums = sums::<T, R>(a, b.wrapping_add(half));
+            let sums = sums::<T, R>(a, b.wrapping_add(half), columns - half);
             for (row, sums) in sums.into_iter().enumerate() {
                 for (i, sum) in sums.into_iter().enumerate() {
                     let column = half + i * T::Sum::LANES;
