@@ -74,7 +74,14 @@ impl EmbeddingCollection {
         let RankContext { cpu, comm, profiler } = context;
         let (layout, rank) = (&self.layout, comm.rank().index());
         let op = Op::InputDist { ids: sparse.values.len() };
-        self.ids = profiler.op(op, || input_dist::exchange(layout, comm, sparse, first_sample))?;
+        let ids = &mut self.ids;
+        profiler.op(op, || {
+            if layout.as_given {
+                return input_dist::keep(layout, (sparse, first_sample), ids);
+            }
+            *ids = input_dist::exchange(layout, comm, sparse, first_sample)?;
+            Ok(())
+        })?;
         let (elements, row_bytes) = self.elements_and_bytes();
         let jagged = &self.ids.jagged;
         let out = if layout.whole {

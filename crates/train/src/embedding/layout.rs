@@ -66,6 +66,8 @@ pub struct Layout {
     /// Whether one rank holds every table whole, so that what its slots put out is the pooled
     /// output as it is.
     pub whole: bool,
+    /// Whether one rank's slots are the features as they are, so that it keeps the batch's ids.
+    pub as_given: bool,
 }
 
 impl Layout {
@@ -105,8 +107,15 @@ impl Layout {
         let any_mean = model.tables.iter().any(|table| table.pooling == Pooling::Mean);
         let in_place = |slot: &Slot| slot.all_rows && slot.local_column == slot.column;
         let whole = world_size == 1 && in_sum_order.iter().all(in_place);
+        let own = |(feature, slot): (usize, &Slot)| {
+            slot.feature == feature && slot.all_rows && slot.position.is_none()
+        };
+        let as_given = world_size == 1
+            && !any_mean
+            && slots[0].len() == features.len()
+            && slots[0].iter().enumerate().all(own);
         let pooled_width = model.pooled_width();
-        Self { slots, in_sum_order, widths, pooled_width, features, any_mean, whole }
+        Self { slots, in_sum_order, widths, pooled_width, features, any_mean, whole, as_given }
     }
 }
 

@@ -4,7 +4,7 @@
 //! Plain loops over whole panels, compiled to vectors of the instruction set they run on.
 
 use super::panels::{self, PANEL};
-use crate::cpu::vector::widened;
+use crate::cpu::vector::{prefetch_row, widened};
 use crate::cpu::{Cpu, DisjointMut};
 use crate::error::Error;
 use crate::ops::activation::scalar::relu_gradient;
@@ -30,11 +30,13 @@ pub fn forward(
     let b = y.len();
     extent::check("column forward", "x [B, K] in panels", panels::len(b, weight.len()), x.len())?;
     let rows_of = |chunk: usize, y: &mut [f32]| {
+        // The same rows of the next panel lie far away: they are asked for row by row.
         let mut sums = [[0.0f32; PANEL]; CHUNK_ROWS];
         for (panel, weight) in weight.chunks(PANEL).enumerate() {
             let weight = padded(weight);
             let rows = &x[(panel * b + chunk * CHUNK_ROWS) * PANEL..][..y.len() * PANEL];
             for (sums, x) in sums.iter_mut().zip(rows.as_chunks::<PANEL>().0) {
+                prefetch_row(x.as_ptr().wrapping_add(b * PANEL), PANEL);
                 for lane in 0..PANEL {
                     sums[lane] += x[lane] * weight[lane];
                 }
