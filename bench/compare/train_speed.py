@@ -14,6 +14,8 @@ case's precision, also those that it does not have by itself.
 
 PyTorch gets what helps it: OpenMP threads pinned to cores, batches made beforehand, warm-up, its default allocator.
 `busy`: the same with a shell loop on core 1 and nothing pinned; each turn begins with a quiet sample of rowmill.
+`busy-session`: the loop has a session of its own, as programs of others do. Where Linux schedules sessions as groups, as
+most distributions do, it gets two thirds of the core instead of half.
 On a machine that others use too, `--raise-priority` puts both sides before them.
 
 Writes FOLDER/compare-train-DATE.json (every sample) and .md (the table); default: bench/record/MACHINE. `--list` names the
@@ -53,7 +55,9 @@ CASES = {
     "default-bf16": ("dlrm-default", 2048, 1, "sgd", BF16, 1.15),
     "ddp-bf16": ("dlrm-ddp", 2048, 1, "sgd", BF16, 1.25),
     "busy": ("dlrm-ddp", 512, 1, "sgd", ("lean", "tbe"), 5.0),
+    "busy-session": ("dlrm-ddp", 512, 1, "sgd", ("lean", "tbe"), 5.0),
 }
+BUSY = ("busy", "busy-session")
 QUIET_SHARE = 0.6
 AUTOGROUP_NICE = -15
 
@@ -77,10 +81,10 @@ def main():
         "cases": {},
     }
     for name in arguments.cases:
-        measured = measure_busy if name == "busy" else measure
+        measured = measure_busy if name in BUSY else measure
         report["cases"][name] = measured(rowmill, name, arguments, report)
         case = report["cases"][name]
-        print("\n".join([*lines_of(name, case), *note_of(case)]), flush=True)
+        print("\n".join([*lines_of(name, case), *note_of(name, case)]), flush=True)
         save(report, arguments)
     return 0
 
@@ -105,9 +109,9 @@ def parsed():
     for name in arguments.variants.split(",") if arguments.variants else []:
         if name not in F32 + BF16:
             parser.error(f"expected variants of {', '.join(F32 + BF16)}, got {name!r}")
-    arguments.cases = arguments.cases or [name for name in CASES if name != "busy" or not arguments.raise_priority]
-    if arguments.raise_priority and "busy" in arguments.cases:
-        parser.error("busy is measured without any change of priorities")
+    arguments.cases = arguments.cases or [name for name in CASES if name not in BUSY or not arguments.raise_priority]
+    if arguments.raise_priority and any(name in BUSY for name in arguments.cases):
+        parser.error(f"{' and '.join(BUSY)} are measured without any change of priorities")
     return arguments
 
 
@@ -162,7 +166,7 @@ def measure_busy(rowmill, name, arguments, report):
             turns = []
             while len(turns) < arguments.attempts and sum(map(quiet, turns)) < arguments.pairs:
                 turn = {"quiet": sample_rowmill(rowmill, case, arguments)}
-                with busy_neighbour():
+                with busy_neighbour(own_session=name == "busy-session"):
                     turn["rowmill"] = sample_rowmill(rowmill, case, arguments)
                     turn["torch"] = torch.sample(arguments.seconds)
                 turns.append(turn)
@@ -177,8 +181,9 @@ def measure_busy(rowmill, name, arguments, report):
 
 
 @contextlib.contextmanager
-def busy_neighbour():
-    loop = subprocess.Popen(["taskset", "-c", str(BUSY_CORE), "sh", "-c", BUSY_LOOP])
+def busy_neighbour(own_session):
+    command = ["taskset", "-c", str(BUSY_CORE), "sh", "-c", BUSY_LOOP]
+    loop = subprocess.Popen(command, start_new_session=own_session)
     try:
         yield
     finally:
@@ -331,11 +336,11 @@ def lines_of(name, case):
     return lines
 
 
-def note_of(case):
+def note_of(name, case):
     if "quiet_share" not in case:
         return []
     share, target = 100 * case["quiet_share"], 100 * QUIET_SHARE
-    return ["", f"`busy`: rowmill keeps {share:.0f} % of its quiet rate beside the loop on core {BUSY_CORE} (target {target:.0f} %)."]
+    return ["", f"`{name}`: rowmill keeps {share:.0f} % of its quiet rate beside the loop on core {BUSY_CORE} (target {target:.0f} %)."]
 
 
 def save(report, arguments):
@@ -358,7 +363,7 @@ def save(report, arguments):
     ]
     cases = report["cases"].items()
     text += [line for name, case in cases for line in lines_of(name, case)]
-    text += [line for _, case in cases for line in note_of(case)]
+    text += [line for name, case in cases for line in note_of(name, case)]
     base.with_suffix(".md").write_text("\n".join(text) + "\n")
 
 
