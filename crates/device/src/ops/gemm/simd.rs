@@ -9,10 +9,12 @@
 //! through the same loops ([`Terms`]).
 //! 1. The tile is 8 × 32 (AVX-512: 16 sums, more than the latency needs) or 6 × 16 (AVX2, half a
 //!    panel at a time). A wider tile reads less of `b` but was no faster: prefetching decides.
+//!    Of a last panel only the registers that its columns reach are summed.
 //! 2. `a` is read in place, one broadcast per row and inner index. Its lines are asked for one
 //!    panel and one strip ahead: without, a core of 117 GFLOP/s gives 80–95, with it 109–111.
-//!    The weight gradient, whose factors are both large, asks for a whole panel ahead: 8 % less
-//!    time, most where the shared cache is busy or far.
+//!    What comes later is asked into the second-level cache, spread over the steps: by the weight
+//!    gradient the next panel of dY and the next block of X (8 % less time, most where the shared
+//!    cache is busy or far), by the other products the next group of weights (1 %).
 //! 3. The whole inner extent is summed in registers, so that `c` is written once, finished; in bf16
 //!    two rows at a time, which are in registers for both forms of a pair.
 #![expect(unsafe_code, reason = "vector instructions on raw panels")]
