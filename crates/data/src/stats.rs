@@ -221,21 +221,23 @@ impl Columns {
         let (dense, categorical) = (columns.dense.len(), columns.categorical.len());
         let (reader, index) = dataset.part_of(group)?;
         let all: Vec<usize> = (0..categorical).collect();
-        let group_rows = reader.rows_of(index);
         let mut block = Self::empty((dense, categorical));
-        let Some(batch) = reader.read(index, (dense, &all), group_rows)?.next().transpose()? else {
-            return Ok(block);
-        };
-        let rows = within.start as usize..(within.end as usize).min(batch.num_rows());
-        block.labels = part::floats(&batch, 0)[rows.clone()].to_vec();
-        for (column, values) in block.dense.iter_mut().enumerate() {
-            let floats = &part::floats(&batch, 1 + column)[rows.clone()];
-            values.extend(floats.iter().map(|&value| f64::from(value)));
-        }
-        for (column, bags) in block.categorical.iter_mut().enumerate() {
-            let stored = part::bags(&batch, 1 + dense + column);
-            for row in rows.clone() {
-                bags.push(stored.row(row).iter().copied().filter(|&value| value != 0));
+        let mut first = 0;
+        for batch in reader.read(index, (dense, &all), reader.rows_of(index))? {
+            let batch = batch?;
+            let place = |row: u64| (row as usize).saturating_sub(first).min(batch.num_rows());
+            let rows = place(within.start)..place(within.end);
+            first += batch.num_rows();
+            block.labels.extend_from_slice(&part::floats(&batch, 0)[rows.clone()]);
+            for (column, values) in block.dense.iter_mut().enumerate() {
+                let floats = &part::floats(&batch, 1 + column)[rows.clone()];
+                values.extend(floats.iter().map(|&value| f64::from(value)));
+            }
+            for (column, bags) in block.categorical.iter_mut().enumerate() {
+                let stored = part::bags(&batch, 1 + dense + column);
+                for row in rows.clone() {
+                    bags.push(stored.row(row).iter().copied().filter(|&value| value != 0));
+                }
             }
         }
         Ok(block)

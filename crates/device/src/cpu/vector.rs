@@ -265,24 +265,25 @@ pub(crate) fn stream(from: &[f32], to: &mut [f32]) {
 /// Asks for the cache line at `pointer`; any address is allowed.
 #[inline(always)]
 pub(crate) fn prefetch<T>(pointer: *const T) {
-    #[cfg(target_arch = "x86_64")]
-    // SAFETY: a prefetch never faults and changes no value, whatever the address.
-    unsafe {
-        use std::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
-        _mm_prefetch::<_MM_HINT_T0>(pointer.cast());
-    }
-    #[cfg(not(target_arch = "x86_64"))]
-    let _ = pointer;
+    ask::<T, 1>(pointer);
 }
 
 /// As [`prefetch`], no nearer than the second-level cache.
 #[inline(always)]
 pub(crate) fn prefetch_second<T>(pointer: *const T) {
+    ask::<T, 2>(pointer);
+}
+
+#[inline(always)]
+fn ask<T, const LEVEL: u8>(pointer: *const T) {
     #[cfg(target_arch = "x86_64")]
     // SAFETY: a prefetch never faults and changes no value, whatever the address.
     unsafe {
-        use std::arch::x86_64::{_MM_HINT_T1, _mm_prefetch};
-        _mm_prefetch::<_MM_HINT_T1>(pointer.cast());
+        use std::arch::x86_64::{_MM_HINT_T0, _MM_HINT_T1, _mm_prefetch};
+        match LEVEL {
+            1 => _mm_prefetch::<_MM_HINT_T0>(pointer.cast()),
+            _ => _mm_prefetch::<_MM_HINT_T1>(pointer.cast()),
+        }
     }
     #[cfg(not(target_arch = "x86_64"))]
     let _ = pointer;

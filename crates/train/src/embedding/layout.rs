@@ -107,13 +107,10 @@ impl Layout {
         let any_mean = model.tables.iter().any(|table| table.pooling == Pooling::Mean);
         let in_place = |slot: &Slot| slot.all_rows && slot.local_column == slot.column;
         let whole = world_size == 1 && in_sum_order.iter().all(in_place);
-        let own = |(feature, slot): (usize, &Slot)| {
-            slot.feature == feature && slot.all_rows && slot.position.is_none()
-        };
-        let as_given = world_size == 1
+        let as_given = whole
             && !any_mean
-            && slots[0].len() == features.len()
-            && slots[0].iter().enumerate().all(own);
+            && in_sum_order.len() == features.len()
+            && in_sum_order.iter().all(|slot| slot.position.is_none());
         let pooled_width = model.pooled_width();
         Self { slots, in_sum_order, widths, pooled_width, features, any_mean, whole, as_given }
     }

@@ -34,6 +34,7 @@ pub struct Sample<T> {
 pub struct Watch {
     clock_ghz: f64,
     waited_ns: Option<u64>,
+    /// Of a crowded one.
     others_ns: Option<u64>,
     started: Instant,
 }
@@ -42,8 +43,15 @@ impl Watch {
     /// Begins a sample on the threads of `pool`.
     pub fn start(pool: &Pool) -> Self {
         let clock_ghz = limits::apparent_ghz(pool);
-        let (waited_ns, others_ns) = (waited_ns(), others_ns());
-        Self { clock_ghz, waited_ns, others_ns, started: Instant::now() }
+        Self { clock_ghz, waited_ns: waited_ns(), others_ns: None, started: Instant::now() }
+    }
+
+    /// Begins a sample of work on more threads than it may use cores: those wait for each other
+    /// too, so that what they waited counts only as far as others had the cores meanwhile. Those
+    /// are counted in hundredths of a second, too coarse for a short sample.
+    pub fn start_crowded(pool: &Pool) -> Self {
+        let others_ns = others_ns();
+        Self { others_ns, ..Self::start(pool) }
     }
 
     /// Ends the sample; its seconds and conditions.
@@ -51,23 +59,11 @@ impl Watch {
         let seconds = self.started.elapsed().as_secs_f64().max(1e-9);
         let waited =
             waited_ns().zip(self.waited_ns).map(|(after, before)| after - before.min(after));
-        let foreign = |waited| (waited as f64 / 1e9 / seconds / pool.threads() as f64).min(1.0);
+        let share = |ns: u64| (ns as f64 / 1e9 / seconds / pool.threads() as f64).min(1.0);
+        let others = self.others_ns.and_then(|before| Some(others_ns()?.saturating_sub(before)));
+        let foreign = |waited| share(others.map_or(waited, |others| others.min(waited)));
         let apparent_clock_ghz = limits::apparent_ghz(pool).min(self.clock_ghz);
         (seconds, Conditions { apparent_clock_ghz, foreign_cpu: waited.map(foreign) })
-    }
-
-    /// As [`Watch::stop`], of work on more threads than it may use cores: those wait for each other
-    /// too, so that what they waited counts only as far as others had the cores meanwhile. Those
-    /// are counted in hundredths of a second, too coarse for a short sample.
-    pub fn stop_crowded(self, pool: &Pool) -> (f64, Conditions) {
-        let before = self.others_ns;
-        let (seconds, mut conditions) = self.stop(pool);
-        if let (Some(before), Some(after)) = (before, others_ns()) {
-            let others = after.saturating_sub(before) as f64 / 1e9 / seconds;
-            let most = others / pool.threads() as f64;
-            conditions.foreign_cpu = conditions.foreign_cpu.map(|share| share.min(most));
-        }
-        (seconds, conditions)
     }
 
     /// As [`Watch::stop`], with `value` made of the seconds.

@@ -62,7 +62,7 @@ pub fn run(stage: Stage, file: &Path, folder: &Path, threads: usize) -> Result<O
         Stage::Scan | Stage::Convert => vec![file.display().to_string()],
         Stage::Parquet => parts(&folder.join(Stage::Convert.name()))?,
     };
-    let watch = Watch::start(&pool);
+    let watch = Watch::start_crowded(&pool);
     let rows = match stage {
         Stage::Scan => scanned(&inputs, threads)?,
         Stage::Convert => {
@@ -71,7 +71,7 @@ pub fn run(stage: Stage, file: &Path, folder: &Path, threads: usize) -> Result<O
         }
         Stage::Parquet => prepared((&inputs, columns()), &folder.join(stage.name()), threads)?,
     };
-    let (seconds, conditions) = watch.stop_crowded(&pool);
+    let (seconds, conditions) = watch.stop(&pool);
     Ok(Once { rows, seconds, peak_bytes: alone::peak_anonymous(), conditions })
 }
 
