@@ -4,6 +4,8 @@
 mod disjoint;
 mod isa;
 mod pool;
+mod seats;
+mod system;
 mod topology;
 pub(crate) mod vector;
 

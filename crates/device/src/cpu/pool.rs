@@ -13,6 +13,7 @@ use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::thread::{self, JoinHandle, Thread};
 use std::time::{Duration, Instant};
 
+use super::seats::{Moved, Seats};
 use super::{DisjointMut, Topology};
 
 /// How long a thread watches for work, or for the last worker, before it parks.
@@ -35,7 +36,7 @@ pub struct Pool {
     shared: Arc<Shared>,
     workers: Vec<JoinHandle<()>>,
     /// Held by the one caller whose job the workers share; others run their chunks themselves.
-    turn: Mutex<()>,
+    turn: Mutex<Moved>,
 }
 
 struct Shared {
@@ -54,6 +55,7 @@ struct Shared {
     caller: Mutex<Option<Thread>>,
     /// Handles of the workers, by index.
     workers: OnceLock<Vec<Thread>>,
+    seats: Seats,
     topology: Topology,
 }
 
@@ -128,6 +130,7 @@ impl Pool {
             closed: AtomicBool::new(false),
             caller: Mutex::new(None),
             workers: OnceLock::new(),
+            seats: Seats::new(threads.saturating_sub(1), topology.processors()),
             topology,
         });
         let spawn = |index: usize| {
@@ -139,7 +142,7 @@ impl Pool {
         let workers: Vec<JoinHandle<()>> = (1..threads).map_while(spawn).collect();
         let handles = workers.iter().map(|worker| worker.thread().clone()).collect();
         shared.workers.get_or_init(|| handles);
-        Self { shared, workers, turn: Mutex::new(()) }
+        Self { shared, workers, turn: Mutex::default() }
     }
 
     /// Threads that take part in a run, the caller's included.
@@ -156,7 +159,8 @@ impl Pool {
     ///
     /// # Cost
     /// The caller wakes eight workers at most, and no lock is taken: what does not shrink with more
-    /// threads is one atomic addition per chunk and two per worker.
+    /// threads is one atomic addition per chunk and two per worker. Where another program keeps a
+    /// worker from running, the caller waits for the rest of its chunk, not for the other program.
     ///
     /// # Panics
     /// With the payload of a chunk that panicked; chunks not yet claimed then do not run. The pool
@@ -165,8 +169,8 @@ impl Pool {
         let turn = if self.workers.is_empty() || chunks < 2 { None } else { self.take_turn() };
         match turn {
             None => (0..chunks).for_each(chunk),
-            Some(turn) => {
-                let payload = self.run_shared(chunks, &chunk);
+            Some(mut turn) => {
+                let payload = self.run_shared(chunks, &chunk, &mut turn);
                 drop(turn);
                 if let Some(payload) = payload {
                     resume_unwind(payload);
@@ -223,7 +227,7 @@ impl Pool {
     }
 
     /// The workers, unless another run holds them.
-    fn take_turn(&self) -> Option<MutexGuard<'_, ()>> {
+    fn take_turn(&self) -> Option<MutexGuard<'_, Moved>> {
         match self.turn.try_lock() {
             Ok(turn) => Some(turn),
             Err(std::sync::TryLockError::Poisoned(poisoned)) => Some(poisoned.into_inner()),
@@ -236,12 +240,14 @@ impl Pool {
         &self,
         chunks: usize,
         chunk: &(dyn Fn(usize) + Sync),
+        moved: &mut Moved,
     ) -> Option<Box<dyn Any + Send>> {
         let topology = &self.shared.topology;
+        moved.begin();
         let job = Job::new(chunks, chunk, topology.nodes());
         self.shared.publish(&job, self.workers.len().min(chunks - 1));
         job.work(topology.here());
-        self.shared.retract();
+        self.shared.retract(moved);
         job.payload.into_inner().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -267,7 +273,7 @@ impl Shared {
     ///
     /// A worker raises `inside` before it reads the job, and the job is null before `inside` is
     /// read here, all in one order: who still saw the job is waited for.
-    fn retract(&self) {
+    fn retract(&self, moved: &mut Moved) {
         self.job.store(ptr::null_mut(), Ordering::SeqCst);
         let is_empty = || self.inside.load(Ordering::SeqCst) == 0;
         spin_until(is_empty);
@@ -276,15 +282,14 @@ impl Shared {
         }
         *lock(&self.caller) = Some(thread::current());
         self.waiting.store(true, Ordering::SeqCst);
-        while !is_empty() {
-            thread::park();
-        }
+        self.seats.wait(moved, is_empty);
         self.waiting.store(false, Ordering::Relaxed);
     }
 
     /// A worker's life: enter each job once, work, leave; end when the pool closes.
     fn serve(&self, index: usize, node: usize) {
         self.topology.bind(node);
+        self.seats.begin(index);
         let mut seen = 0;
         while self.await_job(&mut seen) {
             let wanted = self.wanted.load(Ordering::Relaxed);
@@ -292,6 +297,7 @@ impl Shared {
                 continue;
             }
             self.wake((index + 1) * WAKES, wanted);
+            self.seats.take(index, true);
             self.inside.fetch_add(1, Ordering::SeqCst);
             let job = self.job.load(Ordering::SeqCst);
             if !job.is_null() {
@@ -299,6 +305,7 @@ impl Shared {
                 // return, so the job does not die, before it is lowered again; `Job` is `Sync`.
                 unsafe { (*job).work(node) };
             }
+            self.seats.take(index, false);
             self.leave();
         }
     }

@@ -1,10 +1,11 @@
 //! Which processors this process may use, by NUMA node and by core; read from the system.
 //! Knows nothing of what runs on them.
-#![expect(unsafe_code, reason = "asks the system for processors, and binds threads to them")]
 
 use std::collections::BTreeMap;
 use std::fs;
 use std::path::Path;
+
+use super::system;
 
 /// The processors this process may use.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -59,6 +60,11 @@ impl Topology {
         Self { cores: nodes.iter().map(Vec::len).sum(), nodes }
     }
 
+    /// Processors of ours.
+    pub(super) fn processors(&self) -> usize {
+        self.nodes.iter().map(Vec::len).sum()
+    }
+
     /// NUMA nodes with processors of ours.
     #[must_use]
     pub fn nodes(&self) -> usize {
@@ -79,14 +85,14 @@ impl Topology {
         if self.nodes.len() < 2 {
             return 0;
         }
-        let cpu = current();
+        let cpu = system::current();
         self.nodes.iter().position(|cpus| cpus.contains(&cpu)).unwrap_or_default()
     }
 
     /// Keeps the calling thread on the processors of a node. A refusal changes only speed.
     pub(super) fn bind(&self, node: usize) {
         if self.nodes.len() > 1 {
-            bind(&self.nodes[node]);
+            system::bind(system::SELF, &self.nodes[node]);
         }
     }
 }
@@ -100,50 +106,11 @@ fn parse(text: &str) -> Vec<usize> {
     text.trim().split(',').filter_map(range).flatten().collect()
 }
 
-#[cfg(target_os = "linux")]
+/// Processors that this process may use.
 fn allowed() -> Vec<usize> {
-    // SAFETY: all bits zero is an empty set, and the call writes into the set it is given.
-    let (set, result) = unsafe {
-        let mut set: libc::cpu_set_t = std::mem::zeroed();
-        let result = libc::sched_getaffinity(0, size_of::<libc::cpu_set_t>(), &raw mut set);
-        (set, result)
-    };
-    // SAFETY: the number lies within the set.
-    let is_set = |cpu: &usize| unsafe { libc::CPU_ISSET(*cpu, &set) };
-    let cpus: Vec<usize> = (0..libc::CPU_SETSIZE as usize).filter(is_set).collect();
-    if result == 0 && !cpus.is_empty() { cpus } else { all() }
+    let cpus = system::allowed(system::SELF);
+    if cpus.is_empty() { all() } else { cpus }
 }
-
-#[cfg(target_os = "linux")]
-fn current() -> usize {
-    // SAFETY: takes nothing and touches no memory of ours.
-    usize::try_from(unsafe { libc::sched_getcpu() }).unwrap_or_default()
-}
-
-#[cfg(target_os = "linux")]
-fn bind(cpus: &[usize]) {
-    // SAFETY: all bits zero is an empty set; the numbers lie within it; the call only reads it.
-    unsafe {
-        let mut set: libc::cpu_set_t = std::mem::zeroed();
-        for &cpu in cpus.iter().filter(|cpu| **cpu < libc::CPU_SETSIZE as usize) {
-            libc::CPU_SET(cpu, &mut set);
-        }
-        libc::sched_setaffinity(0, size_of::<libc::cpu_set_t>(), &raw const set);
-    }
-}
-
-#[cfg(not(target_os = "linux"))]
-fn allowed() -> Vec<usize> {
-    all()
-}
-
-#[cfg(not(target_os = "linux"))]
-fn current() -> usize {
-    0
-}
-
-#[cfg(not(target_os = "linux"))]
-fn bind(_: &[usize]) {}
 
 fn all() -> Vec<usize> {
     (0..std::thread::available_parallelism().map_or(1, usize::from)).collect()

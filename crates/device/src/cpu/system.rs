@@ -1,0 +1,116 @@
+//! What the system says of processors and threads, and what it is asked: where a thread may run,
+//! where it runs, how long it ran. Away from Linux nothing is known and nothing changed.
+//!
+//! Knows nothing of pools and nodes.
+#![cfg_attr(target_os = "linux", expect(unsafe_code, reason = "calls of the system"))]
+
+use std::time::Duration;
+
+/// A thread as the system numbers it; [`SELF`] is the caller.
+pub(super) type ThreadId = i32;
+
+/// The thread that calls.
+pub(super) const SELF: ThreadId = 0;
+
+/// The number of the calling thread.
+#[cfg(target_os = "linux")]
+pub(super) fn thread_id() -> ThreadId {
+    // SAFETY: takes nothing and touches no memory of ours.
+    unsafe { libc::gettid() }
+}
+
+/// Processors that `thread` may use, ascending; none if that cannot be told.
+#[cfg(target_os = "linux")]
+pub(super) fn allowed(thread: ThreadId) -> Vec<usize> {
+    // SAFETY: all bits zero is an empty set, and the call writes into the set it is given.
+    let (set, result) = unsafe {
+        let mut set: libc::cpu_set_t = std::mem::zeroed();
+        let result = libc::sched_getaffinity(thread, size_of::<libc::cpu_set_t>(), &raw mut set);
+        (set, result)
+    };
+    // SAFETY: the number lies within the set.
+    let is_set = |cpu: &usize| unsafe { libc::CPU_ISSET(*cpu, &set) };
+    if result == 0 { (0..libc::CPU_SETSIZE as usize).filter(is_set).collect() } else { Vec::new() }
+}
+
+/// The processor that runs the caller; 0 if that cannot be told.
+#[cfg(target_os = "linux")]
+pub(super) fn current() -> usize {
+    // SAFETY: takes nothing and touches no memory of ours.
+    usize::try_from(unsafe { libc::sched_getcpu() }).unwrap_or_default()
+}
+
+/// Keeps `thread` on these processors. A refusal changes only speed.
+#[cfg(target_os = "linux")]
+pub(super) fn bind(thread: ThreadId, cpus: &[usize]) {
+    // SAFETY: all bits zero is an empty set; the numbers lie within it; the call only reads it.
+    unsafe {
+        let mut set: libc::cpu_set_t = std::mem::zeroed();
+        for &cpu in cpus.iter().filter(|cpu| **cpu < libc::CPU_SETSIZE as usize) {
+            libc::CPU_SET(cpu, &mut set);
+        }
+        libc::sched_setaffinity(thread, size_of::<libc::cpu_set_t>(), &raw const set);
+    }
+}
+
+/// How long a thread of this process has run on processors so far, this moment included.
+#[cfg(target_os = "linux")]
+pub(super) fn run_time(thread: ThreadId) -> Option<Duration> {
+    // The clock of a thread is its number's complement above three bits: per thread (4), as the
+    // scheduler counts (2). See MAKE_THREAD_CPUCLOCK in Linux's posix-timers.h.
+    let clock = (!thread << 3) | 6;
+    let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
+    // SAFETY: the call writes only into the time it is given.
+    let result = unsafe { libc::clock_gettime(clock, &raw mut time) };
+    let (seconds, nanos) = (u64::try_from(time.tv_sec), u32::try_from(time.tv_nsec));
+    (result == 0).then_some(Duration::new(seconds.ok()?, nanos.ok()?))
+}
+
+#[cfg(not(target_os = "linux"))]
+pub(super) fn thread_id() -> ThreadId {
+    SELF
+}
+
+#[cfg(not(target_os = "linux"))]
+pub(super) fn allowed(_: ThreadId) -> Vec<usize> {
+    Vec::new()
+}
+
+#[cfg(not(target_os = "linux"))]
+pub(super) fn current() -> usize {
+    0
+}
+
+#[cfg(not(target_os = "linux"))]
+pub(super) fn bind(_: ThreadId, _: &[usize]) {}
+
+#[cfg(not(target_os = "linux"))]
+pub(super) fn run_time(_: ThreadId) -> Option<Duration> {
+    None
+}
+
+#[cfg(all(test, target_os = "linux"))]
+mod tests {
+    use std::time::{Duration, Instant};
+
+    use super::{SELF, allowed, bind, current, run_time, thread_id};
+
+    #[test]
+    fn a_thread_runs_where_it_is_bound_and_its_clock_stands_while_it_sleeps() {
+        std::thread::spawn(|| {
+            let last = *allowed(SELF).last().unwrap();
+            bind(SELF, &[last]);
+            assert_eq!((allowed(thread_id()), current()), (vec![last], last));
+
+            let thread = thread_id();
+            let before = run_time(thread).unwrap();
+            while run_time(thread).unwrap() < before + Duration::from_millis(2) {}
+            let (ran, start) = (run_time(thread).unwrap(), Instant::now());
+            std::thread::sleep(Duration::from_millis(20));
+            assert!(run_time(thread).unwrap() - ran < start.elapsed() / 2);
+        })
+        .join()
+        .unwrap();
+        assert_eq!((run_time(i32::MAX >> 4), allowed(-1)), (None, Vec::new()));
+    }
+}
