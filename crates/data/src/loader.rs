@@ -21,6 +21,9 @@ use crate::shuffle::{Order, Position, Window};
 /// Samples ready ahead of the batch in use, in two batches at least: small batches are used up
 /// before a thread gets its turn on a busy machine.
 const SAMPLES_AHEAD: usize = 1 << 14;
+/// Samples handed over together, in one batch at least: to take from a queue that was full wakes a
+/// thread, which costs some 20 µs, as much as a step of small batches may wait.
+const SAMPLES_TOGETHER: usize = SAMPLES_AHEAD / 8;
 /// Threads that decode, at most: they are busy only while a window is filled, the first above all,
 /// for which training waits.
 const DECODE_THREADS_MOST: usize = 8;
@@ -71,6 +74,8 @@ pub struct Loaded {
 /// Yields batches; an error ends it. Dropping it stops its threads.
 pub struct Loader {
     dir: PathBuf,
+    /// Taken from `batches` together.
+    ready: std::vec::IntoIter<Loaded>,
     /// Taken when the loader ends.
     batches: Option<Receiver<Message>>,
     threads: Vec<JoinHandle<()>>,
@@ -78,7 +83,7 @@ pub struct Loader {
 }
 
 enum Message {
-    Batch(Box<Loaded>),
+    Batches(Vec<Loaded>),
     Failed(Error),
     End,
 }
@@ -98,7 +103,9 @@ impl Loader {
         let features = Arc::new(Features::of(features, dataset.fitted(), dataset.dir())?);
         let order = order_of(dataset, &options)?;
         let start = order.resume(&options.start)?;
-        let (sender, batches) = bounded((SAMPLES_AHEAD / options.batch_size.max(1)).max(2));
+        let together = (SAMPLES_TOGETHER / options.batch_size).max(1);
+        let (sender, batches) = bounded((SAMPLES_AHEAD / (together * options.batch_size)).max(2));
+        let outbox = Outbox { batches: Vec::new(), size: 1, most: together, sender };
         let (jobs, queue) = unbounded::<Job>();
         let decoders = decode_threads();
         let mut threads = Vec::with_capacity(decoders + 1);
@@ -120,8 +127,9 @@ impl Loader {
             dir: dataset.dir().to_owned(),
         };
         threads
-            .push(std::thread::spawn(move || assemble(order, &features, (start, ahead), &sender)));
-        Ok(Self { dir: dataset.dir().to_owned(), batches: Some(batches), threads, order })
+            .push(std::thread::spawn(move || assemble(order, &features, (start, ahead), outbox)));
+        let (dir, ready) = (dataset.dir().to_owned(), Vec::new().into_iter());
+        Ok(Self { dir, ready, batches: Some(batches), threads, order })
     }
 
     /// Batches of one epoch.
@@ -135,9 +143,15 @@ impl Iterator for Loader {
     type Item = Result<Loaded, Error>;
 
     fn next(&mut self) -> Option<Self::Item> {
+        if let Some(loaded) = self.ready.next() {
+            return Some(Ok(loaded));
+        }
         let message = self.batches.as_ref()?.recv();
         let end = match message {
-            Ok(Message::Batch(loaded)) => return Some(Ok(*loaded)),
+            Ok(Message::Batches(batches)) => {
+                self.ready = batches.into_iter();
+                return self.ready.next().map(Ok);
+            }
             Ok(Message::Failed(error)) => Some(Err(error)),
             Ok(Message::End) => None,
             Err(_) => Some(Err(Error::LoaderStopped { path: self.dir.clone() })),
@@ -275,12 +289,50 @@ impl Ahead {
     }
 }
 
+/// Batches to be handed over together: the first alone, for somebody waits for it, then ever more.
+struct Outbox {
+    batches: Vec<Loaded>,
+    size: usize,
+    most: usize,
+    sender: Sender<Message>,
+}
+
+/// The loader was dropped.
+struct Dropped;
+
+impl Outbox {
+    fn push(&mut self, loaded: Loaded) -> Result<(), Dropped> {
+        self.batches.push(loaded);
+        if self.batches.len() < self.size {
+            return Ok(());
+        }
+        self.size = (2 * self.size).min(self.most);
+        self.flush()
+    }
+
+    fn flush(&mut self) -> Result<(), Dropped> {
+        if self.batches.is_empty() {
+            return Ok(());
+        }
+        let next = Vec::with_capacity(self.size);
+        let batches = std::mem::replace(&mut self.batches, next);
+        self.sender.send(Message::Batches(batches)).map_err(|_| Dropped)
+    }
+
+    fn end(mut self, message: Message) {
+        if self.flush().is_ok() {
+            // A failed send means that the loader was dropped.
+            let _ = self.sender.send(message);
+        }
+    }
+}
+
 /// Puts batches together until the end, an error, or until nobody wants more.
 fn assemble(
     order: Order,
     features: &Features,
     (start, mut ahead): (Position, Ahead),
-    batches: &Sender<Message>,
+    mut outbox: Outbox,
 ) {
     let mut epoch = start.epoch;
     let mut batch = start.batch;
@@ -296,11 +348,7 @@ fn assemble(
         let rows = order.rows_of(&window);
         let decoded = match ahead.decoded(&answers) {
             Ok(decoded) => decoded,
-            Err(error) => {
-                // A failed send means that the loader was dropped.
-                let _ = batches.send(Message::Failed(error));
-                return;
-            }
+            Err(error) => return outbox.end(Message::Failed(error)),
         };
         let mut rows = &rows[std::mem::take(&mut skip)..];
         let is_last = window.index as usize + 1 == ends.len();
@@ -320,13 +368,16 @@ fn assemble(
             }
             batch += 1;
             let position = order.position(epoch, batch, &ends);
-            let loaded = Box::new(Loaded { batch: samples, position });
-            if batches.send(Message::Batch(loaded)).is_err() {
+            if outbox.push(Loaded { batch: samples, position }).is_err() {
                 return;
             }
             ahead.follow();
         }
+        // Decoding what follows may take a while.
+        if outbox.flush().is_err() {
+            return;
+        }
         ahead.follow();
     }
-    let _ = batches.send(Message::End);
+    outbox.end(Message::End);
 }
