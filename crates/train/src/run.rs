@@ -172,13 +172,42 @@ pub struct Outcome {
 /// [`Error::Diverged`] as soon as the loss, or a weight to be saved, is no finite number; whatever
 /// else kept the run from going on. Checkpoints written so far stay.
 pub fn run(request: &RunRequest, observe: &mut dyn FnMut(Event<'_>)) -> Result<Outcome, Error> {
-    let start = start::State::of(request)?;
+    run_reading(request, Reading::begin(request)?, observe)
+}
+
+/// The training batches of a run, read and put together from now on: whatever else it needs can be
+/// got ready meanwhile.
+pub struct Reading {
+    start: start::State,
+    batches: Option<data::Loader>,
+}
+
+impl Reading {
+    /// Begins where `request` starts; its evaluation data need not be there yet.
+    ///
+    /// # Errors
+    /// Those of a checkpoint that cannot be gone on from, and of data that does not fit the model.
+    pub fn begin(request: &RunRequest) -> Result<Self, Error> {
+        let start = start::State::of(request)?;
+        let batches = lead::batches(request, &start)?;
+        Ok(Self { start, batches })
+    }
+}
+
+/// [`run`] on batches whose reading the same request, but for its evaluation data, began.
+///
+/// # Errors
+/// Those of [`run`].
+pub fn run_reading(
+    request: &RunRequest,
+    reading: Reading,
+    observe: &mut dyn FnMut(Event<'_>),
+) -> Result<Outcome, Error> {
+    let Reading { start, batches } = reading;
     // Held until the run ends, however it ends: the system lets go of a dead process's locks.
     let _lock = lock(&request.run_folder)?;
     check_trace(request, &start)?;
     check_folders(request, &start)?;
-    // The first batches are read while the weights are drawn.
-    let batches = lead::batches(request, &start)?;
     let mut ends = comm::world(request.plan.world_size());
     let own = ends.remove(0);
     std::thread::scope(|scope| {

@@ -64,7 +64,8 @@ fn held_out(
             return Err(Error::NoEvaluation);
         }
         let inputs = input::of_job(session, config, &cache, args.strict)?;
-        return inputs.evaluation.ok_or(Error::NoEvaluation);
+        let evaluation = inputs.evaluation(session, config, &cache, args.strict)?;
+        return evaluation.ok_or(Error::NoEvaluation);
     }
     let source = input::Source {
         paths: &args.data,

@@ -4,11 +4,12 @@
 use std::ops::Range;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
+use std::sync::Arc;
 
 use data::Begin;
 use serde::Serialize;
 use train::Evaluation;
-use train::run::{Outcome, RunRequest, Start, TraceRequest};
+use train::run::{Outcome, Reading, RunRequest, Start, TraceRequest};
 
 use crate::args::Train;
 use crate::error::{EXIT_INTERRUPTED, Error};
@@ -81,12 +82,12 @@ pub fn run(args: &Train, session: &Session) -> Result<ExitCode, Error> {
         job.config.data.train = input::absolute(&[inputs.train.dir().display().to_string()]);
     }
     let resume_command = resume_command(args, name, &job, &run_folder);
-    let request = RunRequest {
+    let mut request = RunRequest {
         config: job.config,
         plan,
-        train: inputs.train,
-        train_rows: inputs.train_rows,
-        evaluation: inputs.evaluation,
+        train: Arc::clone(&inputs.train),
+        train_rows: inputs.train_rows.clone(),
+        evaluation: None,
         run_folder,
         threads: session.threads,
         start,
@@ -94,10 +95,15 @@ pub fn run(args: &Train, session: &Session) -> Result<ExitCode, Error> {
             .trace
             .clone()
             .map(|folder| TraceRequest { folder, steps: args.trace_steps.clone() }),
-        stop: interrupt::stop_flag(interrupt::SAVING),
+        stop: Arc::default(),
     };
+    // The first batches are put together while the evaluation files are prepared.
+    let reading = Reading::begin(&request)?;
+    request.evaluation = inputs.evaluation(session, &request.config.data, &cache, args.strict)?;
+    // Not before: until here Ctrl-C leaves nothing to be saved.
+    request.stop = interrupt::stop_flag(interrupt::SAVING);
     let mut observer = Observer::new(session.console);
-    let outcome = train::run::run(&request, &mut |event| observer.see(event))?;
+    let outcome = train::run::run_reading(&request, reading, &mut |event| observer.see(event))?;
     let recorded = observer.finish()?;
     warn_of_trace(args, (&outcome, recorded), session.console);
     report(session.console, &outcome, &resume_command)

@@ -140,25 +140,26 @@ pub fn report_losses(session: &Session, losses: &Losses) {
     }
 }
 
-/// The data set and rows for training, and those held out where there are any.
+/// A data set and the rows of it that are meant.
+type Part = (Arc<Dataset>, Range<u64>);
+
+/// The training data of a job, and the rows of it that are held out.
 pub struct Inputs {
     /// What is trained on.
     pub train: Arc<Dataset>,
     /// Its rows.
     pub train_rows: Range<u64>,
-    /// What is evaluated on.
-    pub evaluation: Option<(Arc<Dataset>, Range<u64>)>,
+    held_out: Range<u64>,
 }
 
-/// The inputs of a job, prepared under `cache`.
+/// The training data of a job, prepared under `cache`.
 pub fn of_job(
     session: &Session,
     config: &DataConfig,
     cache: &Path,
     strict: bool,
 ) -> Result<Inputs, Error> {
-    let held_in_files = !config.evaluation.is_empty();
-    let hold_out = if held_in_files { 0.0 } else { config.hold_out };
+    let hold_out = if config.evaluation.is_empty() { config.hold_out } else { 0.0 };
     let source = Source {
         paths: &config.train,
         config,
@@ -169,17 +170,37 @@ pub fn of_job(
         generator: None,
     };
     let train = Arc::new(dataset(session, &source)?);
-    if held_in_files {
-        let fitted = Some(train.fitted());
-        let source = Source { paths: &config.evaluation, fitted, ..source };
+    let (train_rows, held_out) = train.split(hold_out);
+    Ok(Inputs { train, train_rows, held_out })
+}
+
+impl Inputs {
+    /// What the same job is evaluated on: files of their own, prepared now, or held-out rows, or
+    /// nothing.
+    pub fn evaluation(
+        &self,
+        session: &Session,
+        config: &DataConfig,
+        cache: &Path,
+        strict: bool,
+    ) -> Result<Option<Part>, Error> {
+        if config.evaluation.is_empty() {
+            let held_out = self.held_out.clone();
+            return Ok((!held_out.is_empty()).then(|| (Arc::clone(&self.train), held_out)));
+        }
+        let source = Source {
+            paths: &config.evaluation,
+            config,
+            fitted: Some(self.train.fitted()),
+            hold_out: 0.0,
+            cache,
+            strict,
+            generator: None,
+        };
         let evaluation = Arc::new(dataset(session, &source)?);
         let rows = 0..evaluation.rows();
-        let train_rows = 0..train.rows();
-        return Ok(Inputs { train, train_rows, evaluation: Some((evaluation, rows)) });
+        Ok(Some((evaluation, rows)))
     }
-    let (train_rows, held_out) = train.split(hold_out);
-    let evaluation = (!held_out.is_empty()).then(|| (Arc::clone(&train), held_out));
-    Ok(Inputs { train, train_rows, evaluation })
 }
 
 fn check(path: &str, count: usize) -> Result<(), Error> {
