@@ -60,7 +60,7 @@ fn the_law_of_generated_ids_can_be_chosen() {
         assert_eq!(ran.code, Some(2), "{law}: {}", ran.stderr);
     }
     let ran = place.run("data synth made.tsv --rows 10 --distribution reuse:train.csv");
-    assert!(ran.stderr.contains("train.csv: no section"), "{}", ran.stderr);
+    assert!(ran.stderr.contains("train.csv: expected locality statistics"), "{}", ran.stderr);
 }
 
 #[test]

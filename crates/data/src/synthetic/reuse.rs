@@ -5,7 +5,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use schema::IndexDistribution;
-use schema::distribution::ReuseHistogram;
+use schema::distribution::{ReuseError, ReuseHistogram};
 
 use crate::decompress;
 use crate::error::Error;
@@ -20,10 +20,12 @@ const TEXT_BYTES: u64 = 16 << 20;
 /// [`Error::Open`], [`Error::Read`], [`Error::Reuse`].
 pub fn reuse_histogram(file: &str, section: Option<&str>) -> Result<IndexDistribution, Error> {
     let path = Path::new(file);
-    let mut text = String::new();
+    let mut text = Vec::new();
     let read = decompress::open(file, &Arc::default())?;
-    read.take(TEXT_BYTES).read_to_string(&mut text).map_err(Error::read(path))?;
-    let histogram = ReuseHistogram::parse(&text, section);
+    read.take(TEXT_BYTES).read_to_end(&mut text).map_err(Error::read(path))?;
+    let text =
+        String::from_utf8(text).map_err(|_| ReuseError::Format { got: "bytes that are no text" });
+    let histogram = text.and_then(|text| ReuseHistogram::parse(&text, section));
     let refused = |source| Error::Reuse { path: path.to_owned(), source };
     histogram.map(IndexDistribution::Reuse).map_err(refused)
 }

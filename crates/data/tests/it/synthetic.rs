@@ -261,3 +261,18 @@ fn ids_follow_a_published_histogram_of_reuse() {
     let error = synthetic::reuse_histogram(file, Some("none.pt")).unwrap_err().to_string();
     assert!(error.contains("no section \"none.pt\""), "{error}");
 }
+
+#[test]
+fn a_file_that_is_no_histogram_of_reuse_is_told_what_one_is() {
+    let folder = Folder::new();
+    for (bytes, got) in [
+        (&b""[..], "no text"),
+        (b"label\tI1\n0\t1\n", "other text"),
+        (b"\x80PNG\0", "bytes that are no text"),
+    ] {
+        let file = folder.file("reuse", bytes);
+        let error = synthetic::reuse_histogram(&file, None).unwrap_err().to_string();
+        assert!(error.starts_with(&format!("{file}: expected locality statistics")), "{error}");
+        assert!(error.ends_with(&format!("; got {got}")), "{error}");
+    }
+}

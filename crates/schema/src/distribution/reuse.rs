@@ -23,6 +23,15 @@ pub struct ReuseHistogram {
 /// Why a text is no reuse histogram.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ReuseError {
+    /// There is no section at all.
+    #[error(
+        "expected locality statistics as dlrm_datasets publishes them, sections of a name and then \
+         a line \"Locality stats …\"; got {got}"
+    )]
+    Format {
+        /// What there is instead.
+        got: &'static str,
+    },
     /// No section has the name.
     #[error("no section {name:?}; there are {known}")]
     NoSection {
@@ -52,11 +61,16 @@ impl ReuseHistogram {
             .filter(|&at| lines[at].starts_with("Locality stats"))
             .map(|at| at - 1)
             .collect();
-        let start = starts.iter().position(|&at| name.is_none_or(|name| lines[at] == name));
-        let Some(start) = start else {
-            let known = starts.iter().map(|&at| lines[at]).collect::<Vec<_>>().join(", ");
-            let name = name.unwrap_or("Locality stats …").to_owned();
-            return Err(ReuseError::NoSection { name, known });
+        if starts.is_empty() {
+            let empty = text.trim().is_empty();
+            return Err(ReuseError::Format { got: if empty { "no text" } else { "other text" } });
+        }
+        let start = match name {
+            None => 0,
+            Some(name) => starts.iter().position(|&at| lines[at] == name).ok_or_else(|| {
+                let known: Vec<&str> = starts.iter().map(|&at| lines[at]).collect();
+                ReuseError::NoSection { name: name.to_owned(), known: known.join(", ") }
+            })?,
         };
         let end = starts.get(start + 1).copied().unwrap_or(lines.len());
         let section = &lines[starts[start]..end];
@@ -293,6 +307,14 @@ mod tests {
         );
         let cut = TEXT.replace("(4, 8]: 0.112", "(4, 8]: many");
         assert_eq!(said(&cut, None), "section \"first.pt\": expected 17 shares from 0 to 1");
-        assert!(said("nothing", None).starts_with("no section"));
+        for (text, got) in
+            [("", "; got no text"), (" \n", "; got no text"), ("a", "; got other text")]
+        {
+            let said = said(text, Some("first.pt"));
+            assert!(
+                said.starts_with("expected locality statistics") && said.ends_with(got),
+                "{said}"
+            );
+        }
     }
 }
