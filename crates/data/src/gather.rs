@@ -196,12 +196,20 @@ impl Decoded {
                 .zip(&self.places)
                 .map(|(&(at, to_id), &place)| (&block.categorical[at], to_id, place))
         };
-        match &mut self.ids {
-            Ids::Narrow(ids) => place_ids((grown(ids, count), singles), columns(), |id| {
-                // What is no row of a table must not become one.
-                u32::try_from(id).unwrap_or(u32::MAX)
-            }),
-            Ids::Wide(ids) => place_ids((grown(ids, count), singles), columns(), |id| id),
+        if let Ids::Narrow(ids) = &mut self.ids {
+            let before = ids.len();
+            let mut high = 0;
+            place_ids((grown(ids, count), singles), columns(), |id| {
+                high |= id >> 32;
+                id as u32
+            });
+            // What is no row of a table must not become one, and is to be named as it is.
+            if high != 0 {
+                self.ids = Ids::Wide(ids[..before].iter().map(|&id| i64::from(id)).collect());
+            }
+        }
+        if let Ids::Wide(ids) = &mut self.ids {
+            place_ids((grown(ids, count), singles), columns(), |id| id);
         }
         for (bags, to_id, place) in columns() {
             if let Place::List(list) = place {
@@ -240,12 +248,14 @@ fn grown<T: Copy + Default>(values: &mut Vec<T>, count: usize) -> &mut [T] {
 fn place_ids<'a, T: Copy>(
     (ids, singles): (&mut [T], usize),
     columns: impl Iterator<Item = (&'a Bags<'a>, ToId, Place)>,
-    stored: impl Fn(i64) -> T,
+    mut stored: impl FnMut(i64) -> T,
 ) {
     for (bags, to_id, place) in columns {
         match (place, to_id) {
             (Place::List(_), _) => {}
-            (Place::Single(at), ToId::Exact) => scatter(bags.values, (ids, singles, at), &stored),
+            (Place::Single(at), ToId::Exact) => {
+                scatter(bags.values, (ids, singles, at), &mut stored);
+            }
             (Place::Single(at), ToId::Modulo(_)) => {
                 scatter(bags.values, (ids, singles, at), |value| stored(to_id.id(value)));
             }
@@ -257,7 +267,7 @@ fn place_ids<'a, T: Copy>(
 fn scatter<V: Copy, T>(
     column: &[V],
     (rows, width, at): (&mut [T], usize, usize),
-    map: impl Fn(V) -> T,
+    mut map: impl FnMut(V) -> T,
 ) {
     for (row, &value) in rows.chunks_exact_mut(width).zip(column) {
         row[at] = map(value);
@@ -346,7 +356,20 @@ impl Filling {
 
 #[cfg(test)]
 mod tests {
-    use super::ToId;
+    use super::{Decoded, Features, ToId};
+    use crate::rows::{Categories, Rows};
+
+    #[test]
+    fn an_exact_id_beyond_32_bits_stays_what_it_is() {
+        let features = vec![(0, ToId::Exact)];
+        let features = Features { dense: 0, used: vec![0], features, narrow: true };
+        for ids in [vec![7, 8], vec![7, 1 << 32 | 8], vec![-1, 7]] {
+            let categorical = vec![Categories { values: ids.clone(), ends: None }];
+            let labels = vec![0.0; ids.len()];
+            let decoded = Decoded::of(&Rows { labels, categorical, ..Rows::default() }, &features);
+            assert_eq!([decoded.id(0, 0), decoded.id(1, 0)], ids[..]);
+        }
+    }
 
     #[test]
     fn modulo_is_unsigned_and_exact_at_every_width() {
