@@ -5,83 +5,88 @@
 const ONES: u64 = 0x0101_0101_0101_0101;
 const ZEROS: u64 = ONES * b'0' as u64;
 const HIGH_NIBBLES: u64 = ONES * 0xf0;
+/// Digits that a field has at most.
+pub(super) const DIGITS_MOST: usize = 8;
 
-/// The eight bytes from `at`, the first lowest; zeros behind the end of the text.
+/// The bytes that a field of each length takes of the eight up to its end.
+const FIELD: [u64; 16] = {
+    let mut bytes = [0; 16];
+    let mut length = 1;
+    while length <= DIGITS_MOST {
+        bytes[length] = u64::MAX << (64 - 8 * length);
+        length += 1;
+    }
+    bytes
+};
+
+/// What the bytes of the field of `length` bytes that ends before `end` have beside `'0'`, the last
+/// highest, behind zeros; zeros alone where it has none, anything where more than [`DIGITS_MOST`].
 #[inline(always)]
-fn load(text: &[u8], at: usize) -> u64 {
-    let rest = text.get(at..).unwrap_or_default();
-    match rest.first_chunk() {
+pub(super) fn digits(text: &[u8], end: usize, length: usize) -> u64 {
+    let before = text.get(..end).unwrap_or_default();
+    let word = match before.last_chunk() {
         Some(bytes) => u64::from_le_bytes(*bytes),
-        None => rest.iter().rev().fold(0, |word, &byte| word << 8 | u64::from(byte)),
-    }
+        None => before.iter().fold(0, |word, &byte| word >> 8 | u64::from(byte) << 56),
+    };
+    // An index of four bits needs no check.
+    (word ^ ZEROS) & FIELD[length & 15]
 }
 
-/// The field of 1 to 8 bytes from `at`, with zeros put before it.
-#[inline(always)]
-fn aligned(text: &[u8], at: usize, length: usize) -> u64 {
-    let unused = 64 - 8 * length as u32;
-    // The first digit is the lowest byte: leading zeros come in below it.
-    load(text, at) << unused | ZEROS & !(u64::MAX << unused)
-}
-
-/// 1 to 8 hexadecimal digits; `None` for anything else.
+/// Hexadecimal digits as a number; the second is 0 if they are nothing else.
 ///
-/// Pseudo-code: per byte, `letter = bit 6`; digits lose 0x30, letters 0x40 and their case; letters
-/// gain 9; the result must be below 16, and at least 10 exactly for letters. Then the nibbles are
-/// joined in pairs, fours, eights.
+/// Pseudo-code: per byte, `letter = bit 6`; its low nibble, and 9 more for a letter, is the value;
+/// that must be below 16, and at least 10 exactly for letters; bit 4 is a letter's alone, bit 5 its
+/// case, bit 7 nobody's. Then the nibbles are joined in pairs, fours, eights. Adds, shifts and
+/// masks alone, so that a compiler does several fields at once.
 #[inline(always)]
-pub(super) fn hex(text: &[u8], at: usize, length: usize) -> Option<u32> {
-    if length.wrapping_sub(1) >= 8 {
-        return None;
-    }
-    let word = aligned(text, at, length);
-    let letter = word >> 6 & ONES;
-    let value = ((word & !(letter << 5)) ^ ZEROS ^ (letter * 0x70)) + letter * 9;
-    let is_large = (value & !HIGH_NIBBLES) + ONES * 6;
-    let wrong = value & HIGH_NIBBLES | (is_large >> 4 & ONES) ^ letter;
-    let mut joined = value.swap_bytes();
-    joined = (joined | joined >> 4) & 0x00ff_00ff_00ff_00ff;
-    joined = (joined | joined >> 8) & 0x0000_ffff_0000_ffff;
-    (wrong == 0).then_some((joined | joined >> 16) as u32)
+pub(super) fn hex(digits: u64) -> (u32, u64) {
+    let letter = digits >> 6 & ONES;
+    let value = (digits & !HIGH_NIBBLES) + letter + (letter << 3);
+    let is_large = (value + ONES * 6) ^ (letter << 4);
+    let others = (digits & !(letter << 5) & (ONES * 0xb0)) ^ (letter << 4);
+    let wrong = (value | is_large) & (ONES * 0x10) | others;
+    let pairs = (value << 4 | value >> 8) & 0x00ff_00ff_00ff_00ff;
+    let fours = (pairs << 8 | pairs >> 16) & 0x0000_ffff_0000_ffff;
+    ((fours << 16 | fours >> 32) as u32, wrong)
 }
 
-/// 1 to 8 decimal digits, perhaps behind a minus; `None` for anything else.
+/// Decimal digits as a number; the second is 0 if they are nothing else.
 #[inline(always)]
-pub(super) fn decimal(text: &[u8], at: usize, length: usize) -> Option<i32> {
-    let negative = text.get(at) == Some(&b'-');
-    let (at, length) = (at + usize::from(negative), length - usize::from(negative));
-    if length.wrapping_sub(1) >= 8 {
-        return None;
-    }
-    let digits = aligned(text, at, length) ^ ZEROS;
+pub(super) fn decimal(digits: u64) -> (i32, u64) {
     // A high nibble, or a low one that 6 carries out of.
     let wrong = (digits | ((digits & !HIGH_NIBBLES) + ONES * 6)) & HIGH_NIBBLES;
-    let pairs = digits * 10 + (digits >> 8);
+    let pairs = digits.wrapping_mul(10).wrapping_add(digits >> 8);
     const PAIRS: u64 = 0x0000_00ff_0000_00ff;
     let high = (pairs & PAIRS).wrapping_mul(100 + (1_000_000 << 32));
     let low = (pairs >> 16 & PAIRS).wrapping_mul(1 + (10_000 << 32));
-    let value = (high.wrapping_add(low) >> 32) as i32;
-    (wrong == 0).then_some(if negative { -value } else { value })
+    ((high.wrapping_add(low) >> 32) as i32, wrong)
 }
 
 #[cfg(test)]
 mod tests {
     use proptest::prelude::*;
 
-    use super::{decimal, hex};
+    use super::{DIGITS_MOST, decimal, digits, hex};
     use crate::field;
 
-    /// Both read the field within a longer text, wherever it stands.
+    /// Both read the digits within a longer text, wherever they stand.
     fn check(text: &[u8]) {
         for (before, after) in [(0, 0), (3, 1), (9, 12)] {
             let padded = [&vec![b'f'; before][..], text, &vec![b'7'; after][..]].concat();
-            let got = hex(&padded, before, text.len()).map(i64::from);
-            let expected = field::hex(text).ok().filter(|_| text.len() <= 8);
+            let end = before + text.len();
+            let word = digits(&padded, end, text.len());
+            if text.is_empty() || text.len() > DIGITS_MOST {
+                assert_eq!(word, 0, "digits of {text:?}");
+                continue;
+            }
+            let (value, wrong) = hex(word);
+            let got = (wrong == 0).then_some(i64::from(value));
             let plain = !text.starts_with(b"0x") && !text.starts_with(b"0X");
-            assert_eq!(got, expected.filter(|_| plain), "hex of {text:?}");
-            let got = decimal(&padded, before, text.len()).map(f64::from);
-            let digits = text.strip_prefix(b"-").unwrap_or(text);
-            let plain = (1..=8).contains(&digits.len()) && digits.iter().all(u8::is_ascii_digit);
+            let expected = field::hex(text).ok().filter(|_| plain);
+            assert_eq!(got, expected, "hex of {text:?}");
+            let (value, wrong) = decimal(word);
+            let got = (wrong == 0).then_some(f64::from(value));
+            let plain = text.iter().all(u8::is_ascii_digit);
             let expected = field::number(text).ok().filter(|_| plain);
             assert_eq!(got, expected, "decimal of {text:?}");
         }

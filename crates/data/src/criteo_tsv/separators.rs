@@ -5,67 +5,91 @@
 /// Bytes looked at together.
 const WIDTH: usize = 64;
 
-/// The positions of all tabs and line ends of a text, in order.
+/// The tabs of a line that are told; a line with more has too many fields.
+pub(super) const TABS_MOST: usize = 64;
+
+/// The positions of the tabs and line ends of a text, line by line.
 pub(super) struct Separators<'a> {
     text: &'a [u8],
-    /// Start of the bytes that `left` is of.
+    /// Start of the bytes that the masks are of.
     base: usize,
-    /// A bit for each separator not yet given.
-    left: u64,
+    /// A bit for each one not yet given.
+    left: Masks,
+}
+
+/// A bit for each of 64 bytes.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+struct Masks {
+    tabs: u64,
+    line_ends: u64,
 }
 
 impl<'a> Separators<'a> {
     pub(super) fn of(text: &'a [u8]) -> Self {
-        Self { text, base: 0, left: mask_at(text, 0) }
+        Self { text, base: 0, left: masks_at(text, 0) }
     }
 
-    /// The next position; the text's length behind the last.
+    /// Writes where the tabs of the next line are, and gives their number and the line's end, which
+    /// is the text's where it has none.
     #[inline(always)]
-    pub(super) fn next(&mut self) -> usize {
-        while self.left == 0 {
+    pub(super) fn next_line(&mut self, tabs: &mut [usize; TABS_MOST]) -> (usize, usize) {
+        let mut found = 0;
+        loop {
+            let Masks { line_ends, .. } = self.left;
+            let before = line_ends.wrapping_sub(1) & !line_ends;
+            let mut left = self.left.tabs & before;
+            while left != 0 {
+                tabs[found % TABS_MOST] = self.base + left.trailing_zeros() as usize;
+                found += 1;
+                left &= left - 1;
+            }
+            if line_ends != 0 {
+                let end = self.base + line_ends.trailing_zeros() as usize;
+                self.left.tabs &= !before;
+                self.left.line_ends &= line_ends - 1;
+                return (found, end);
+            }
             self.base += WIDTH;
             if self.base >= self.text.len() {
                 // Stays there, however often it is asked.
-                self.base = self.text.len();
-                return self.text.len();
+                (self.base, self.left) = (self.text.len(), Masks::default());
+                return (found, self.text.len());
             }
-            self.left = mask_at(self.text, self.base);
+            self.left = masks_at(self.text, self.base);
         }
-        let at = self.base + self.left.trailing_zeros() as usize;
-        self.left &= self.left - 1;
-        at
     }
 }
 
 #[inline(always)]
-fn mask_at(text: &[u8], base: usize) -> u64 {
+fn masks_at(text: &[u8], base: usize) -> Masks {
     let rest = text.get(base..).unwrap_or_default();
     if let Some(bytes) = rest.first_chunk() {
-        return vector::mask(bytes);
+        return vector::masks(bytes);
     }
     let mut padded = [0; WIDTH];
     padded[..rest.len()].copy_from_slice(rest);
-    vector::mask(&padded)
+    vector::masks(&padded)
 }
 
 #[cfg(target_feature = "sse2")]
 mod vector {
     use safe_arch::{
-        bitor_m128i, cmp_eq_mask_i8_m128i, load_unaligned_m128i, move_mask_i8_m128i,
-        set_splat_i8_m128i,
+        cmp_eq_mask_i8_m128i, load_unaligned_m128i, m128i, move_mask_i8_m128i, set_splat_i8_m128i,
     };
 
-    use super::WIDTH;
+    use super::{Masks, WIDTH};
 
     #[inline(always)]
-    pub fn mask(bytes: &[u8; WIDTH]) -> u64 {
-        let (tab, line) = (set_splat_i8_m128i(b'\t' as i8), set_splat_i8_m128i(b'\n' as i8));
-        let mut all = 0;
+    pub fn masks(bytes: &[u8; WIDTH]) -> Masks {
+        let (tab, line_end) = (set_splat_i8_m128i(b'\t' as i8), set_splat_i8_m128i(b'\n' as i8));
+        let mut all = Masks::default();
         for (index, part) in bytes.as_chunks::<16>().0.iter().enumerate() {
             let lane = load_unaligned_m128i(part);
-            let found =
-                bitor_m128i(cmp_eq_mask_i8_m128i(lane, tab), cmp_eq_mask_i8_m128i(lane, line));
-            all |= u64::from(move_mask_i8_m128i(found) as u32) << (16 * index);
+            let found = |byte: m128i| {
+                u64::from(move_mask_i8_m128i(cmp_eq_mask_i8_m128i(lane, byte)) as u32)
+            };
+            all.tabs |= found(tab) << (16 * index);
+            all.line_ends |= found(line_end) << (16 * index);
         }
         all
     }
@@ -76,36 +100,51 @@ use portable as vector;
 
 #[cfg(any(test, not(target_feature = "sse2")))]
 mod portable {
-    use super::WIDTH;
+    use super::{Masks, WIDTH};
 
-    pub fn mask(bytes: &[u8; WIDTH]) -> u64 {
-        let is = |byte: u8| u64::from(byte == b'\t' || byte == b'\n');
-        bytes.iter().rev().fold(0, |all, &byte| all << 1 | is(byte))
+    pub fn masks(bytes: &[u8; WIDTH]) -> Masks {
+        let of = |wanted: u8| {
+            bytes.iter().rev().fold(0, |all, &byte| all << 1 | u64::from(byte == wanted))
+        };
+        Masks { tabs: of(b'\t'), line_ends: of(b'\n') }
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use super::{Separators, portable, vector};
+    use super::{Separators, TABS_MOST, portable, vector};
 
     #[test]
     fn both_masks_are_the_same() {
         for shift in 0..64u8 {
             let bytes = std::array::from_fn(|at| (at as u8 * 7 + shift) % 14);
-            assert_eq!(vector::mask(&bytes), portable::mask(&bytes));
+            assert_eq!(vector::masks(&bytes), portable::masks(&bytes));
         }
     }
 
     #[test]
     fn positions_are_those_of_a_plain_search() {
-        for length in [0, 1, 63, 64, 65, 128, 200] {
-            let text: Vec<u8> = (0..length).map(|at| b"\t0\n12"[at * at % 5]).collect();
-            let separator = |&at: &usize| matches!(text[at], b'\t' | b'\n');
-            let expected: Vec<usize> = (0..length).filter(separator).collect();
-            let mut found = Separators::of(&text);
-            let got: Vec<usize> = expected.iter().map(|_| found.next()).collect();
-            assert_eq!(got, expected);
-            assert_eq!([found.next(), found.next()], [length; 2]);
+        for length in [0, 1, 63, 64, 65, 128, 200, 1000] {
+            for pattern in [&b"\t0\n12"[..], b"\t0\t12345", b"0\t\t\t\n", b"0123456"] {
+                let text: Vec<u8> =
+                    (0..length).map(|at| pattern[at * at % pattern.len()]).collect();
+                let mut found = Separators::of(&text);
+                let mut start = 0;
+                for line in text.split_inclusive(|&byte| byte == b'\n') {
+                    let expected: Vec<usize> =
+                        (start..start + line.len()).filter(|&at| text[at] == b'\t').collect();
+                    let end = start + line.len() - usize::from(line.ends_with(b"\n"));
+                    let mut tabs = [0; TABS_MOST];
+                    assert_eq!(found.next_line(&mut tabs), (expected.len(), end));
+                    if expected.len() <= TABS_MOST {
+                        assert_eq!(tabs[..expected.len()], expected);
+                    }
+                    start += line.len();
+                }
+                for _ in 0..2 {
+                    assert_eq!(found.next_line(&mut [0; TABS_MOST]), (0, length));
+                }
+            }
         }
     }
 }
