@@ -12,7 +12,7 @@ use crate::layout::{Layout, Wanted};
 use crate::loss::{Losses, Malformed};
 use crate::npy;
 use crate::parquet::cells;
-use crate::text::{self, Block, Body};
+use crate::text::{self, Block, Body, Place};
 
 /// One record, read but not yet transformed. Reused from record to record.
 #[derive(Default)]
@@ -71,6 +71,8 @@ pub(crate) trait Accept: Send {
 pub(crate) struct Parsed<A> {
     /// Index of the input.
     pub file: usize,
+    /// Where the block starts in it, if reading can start there again.
+    pub start: Option<Place>,
     /// What took the rows.
     pub taken: A,
     /// Rows taken.
@@ -82,15 +84,19 @@ pub(crate) struct Parsed<A> {
 /// Converts `block`, giving each row to `taken`.
 pub(crate) fn convert<A: Accept>(block: &Block, wanted: &Wanted, taken: A) -> Parsed<A> {
     let losses = Losses::default();
+    let start = match &block.body {
+        Body::Lines { start, .. } => Some(*start),
+        _ => None,
+    };
     let mut block_out = Output {
         name: &block.name,
         row: Row::default(),
-        parsed: Parsed { file: block.file, taken, rows: 0, losses },
+        parsed: Parsed { file: block.file, start, taken, rows: 0, losses },
     };
     match &block.body {
-        Body::Lines { first_line, text } => match Form::of(wanted, &block.layout) {
-            Some(form) => block_out.criteo((text, *first_line), form, (wanted, &block.layout)),
-            None => block_out.lines((text, *first_line), (wanted, &block.layout)),
+        Body::Lines { start, text } => match Form::of(wanted, &block.layout) {
+            Some(form) => block_out.criteo((text, start.line), form, (wanted, &block.layout)),
+            None => block_out.lines((text, start.line), (wanted, &block.layout)),
         },
         Body::Records(records) => records.for_each(|line, text, fields| {
             block_out.take(line, |row| read_fields(row, (wanted, &block.layout), text, fields));

@@ -4,7 +4,7 @@
 //! content.
 
 use std::fs::File;
-use std::io::{self, BufReader, Chain, Cursor, Read};
+use std::io::{self, BufReader, Chain, Cursor, Read, Seek, SeekFrom};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -39,6 +39,29 @@ pub(crate) fn open(
     };
     let counted = Counted { inner: raw, bytes_done: Arc::clone(bytes_done) };
     decompressed(counted).map_err(Error::read(path))
+}
+
+/// Like [`open`] from byte `offset` of the decompressed content on. A plain file is not read before
+/// it.
+pub(crate) fn open_at(
+    input: &str,
+    offset: u64,
+    bytes_done: &Arc<AtomicU64>,
+) -> Result<Box<dyn Read + Send>, Error> {
+    let path = Path::new(input);
+    let mut file = File::open(path).map_err(Error::open(path))?;
+    let mut start = Vec::new();
+    file.by_ref().take(4).read_to_end(&mut start).map_err(Error::read(path))?;
+    if start.starts_with(GZIP) || start.starts_with(ZSTD) {
+        let mut read = open(input, bytes_done)?;
+        let before = &mut read.by_ref().take(offset);
+        io::copy(before, &mut io::sink()).map_err(Error::read(path))?;
+        return Ok(read);
+    }
+    file.seek(SeekFrom::Start(offset)).map_err(Error::read(path))?;
+    bytes_done.fetch_add(offset, Ordering::Relaxed);
+    let counted = Counted { inner: file, bytes_done: Arc::clone(bytes_done) };
+    Ok(Box::new(BufReader::with_capacity(BUFFER, counted)))
 }
 
 /// Sum of the sizes of the files; `None` where one is standard input.

@@ -95,8 +95,8 @@ pub fn default_threads() -> usize {
 /// `data.ids.memory_mib` is not enough.
 /// # Errors
 /// Any [`Error`]; nothing is left at `out` then. What was finished stays beside it, so that the
-/// same request goes on from there: it reads the inputs again, but neither learns from them nor
-/// encodes their rows twice.
+/// same request goes on from there: it neither learns from the inputs nor encodes their rows twice,
+/// and reads tab-separated text only from the last finished part on, other inputs once more.
 pub fn prepare(
     request: &PrepareRequest<'_>,
     progress: &mut dyn FnMut(Progress),
@@ -178,10 +178,14 @@ fn write(
     let applier = Applier::new(&fitted);
     let options = WriterOptions { row_group_rows: request.row_group_rows, threads: source.threads };
     let resumed_rows = building.parts().iter().map(|part| part.rows).sum();
+    let from = building.mark().cloned();
     let target = (request.out, building);
     let mut writer = DatasetWriter::go_on(target, &fitted, is_list, options)?;
     let taker = || Transformed::new(&applier, is_list, fitted.dense.len());
-    let losses = source.scan(meter, taker, |block| writer.push(&block.taken.rows))?;
+    let losses = source.scan_from((from.as_ref(), meter), taker, |block, mark| {
+        mark.into_iter().for_each(|mark| writer.mark(mark));
+        writer.push(&block.taken.rows)
+    })?;
     drop(applier);
     let record = Record {
         inputs: request.inputs.to_vec(),

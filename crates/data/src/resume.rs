@@ -14,9 +14,11 @@ use serde::{Deserialize, Serialize};
 use crate::decompress::STDIN;
 use crate::error::Error;
 use crate::fitted::Fitted;
+use crate::loss::Losses;
 use crate::manifest::Part;
 use crate::prepare::PrepareRequest;
 use crate::scan::{Strictness, input_files};
+use crate::text::Place;
 
 const STATE: &str = "progress.json";
 const FITTED: &str = "fitted.json";
@@ -46,6 +48,36 @@ struct State {
     version: u32,
     job: serde_json::Map<String, serde_json::Value>,
     parts: Vec<Part>,
+    /// Where the rows behind the last part are to be found.
+    #[serde(default)]
+    mark: Option<Mark>,
+}
+
+/// A place in the inputs, with what was read before it. Reading goes on there.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub(crate) struct Mark {
+    /// Index of the input.
+    pub file: usize,
+    /// Where in it.
+    pub place: Place,
+    /// Rows of each input so far.
+    pub rows: Vec<u64>,
+    /// What was left out of each so far.
+    pub losses: Vec<Losses>,
+}
+
+impl Mark {
+    /// Whether it can be one of so many inputs, at or before row `rows`.
+    fn fits(&self, inputs: usize, rows: u64) -> bool {
+        self.file < inputs
+            && (self.rows.len(), self.losses.len()) == (inputs, inputs)
+            && self.rows_before() <= rows
+    }
+
+    /// Rows before it.
+    pub(crate) fn rows_before(&self) -> u64 {
+        self.rows.iter().sum()
+    }
 }
 
 impl Building {
@@ -75,7 +107,7 @@ impl Building {
         };
         let Some(left) = left else {
             let mut building = Self::anew(request.out)?;
-            building.state = Some(State { version: VERSION, job, parts: Vec::new() });
+            building.state = Some(State { version: VERSION, job, parts: Vec::new(), mark: None });
             building.write_state()?;
             return Ok(building);
         };
@@ -84,6 +116,9 @@ impl Building {
         if let Some(what) = other.or((left.version != VERSION).then(|| "version".to_owned())) {
             return Err(Error::OtherPreparation { folder, what });
         }
+        let rows: u64 = left.parts.iter().map(|part| part.rows).sum();
+        let fits = |mark: &Mark| mark.fits(request.inputs.len(), rows);
+        let left = State { mark: left.mark.filter(fits), ..left };
         let building = Self { folder, state: Some(left), keep: true };
         building.remove_unfinished()?;
         Ok(building)
@@ -96,6 +131,11 @@ impl Building {
     /// The finished parts.
     pub(crate) fn parts(&self) -> &[Part] {
         self.state.as_ref().map_or(&[], |state| &state.parts)
+    }
+
+    /// Where the rows behind the finished parts are to be looked for; the beginning if nowhere.
+    pub(crate) fn mark(&self) -> Option<&Mark> {
+        self.state.as_ref().and_then(|state| state.mark.as_ref())
     }
 
     /// What was learnt from the inputs, if that was finished.
@@ -112,10 +152,11 @@ impl Building {
         Ok(())
     }
 
-    /// Keeps a part, which is on the disk.
-    pub(crate) fn keep_part(&mut self, part: &Part) -> Result<(), Error> {
+    /// Keeps a part, which is on the disk, and a place at or before its end.
+    pub(crate) fn keep_part(&mut self, part: &Part, mark: Option<&Mark>) -> Result<(), Error> {
         if let Some(state) = &mut self.state {
             state.parts.push(part.clone());
+            state.mark = mark.cloned();
             self.write_state()?;
             self.keep = true;
         }

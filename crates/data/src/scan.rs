@@ -15,13 +15,14 @@ use crate::criteo_tsv;
 use crate::csv;
 use crate::decompress::{self, STDIN};
 use crate::error::Error;
-use crate::layout::{LabelNeed, Wanted};
+use crate::layout::{LabelNeed, Layout, Wanted};
 use crate::loss::Losses;
 use crate::npy;
 use crate::ordered;
 use crate::parquet::input;
 use crate::prepare::Progress;
-use crate::text::{self, Block, Body, First};
+use crate::resume::Mark;
+use crate::text::{self, Block, Body, First, Place};
 
 /// What a malformed record does.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -158,15 +159,26 @@ impl Source<'_> {
         taker: impl Fn() -> A + Sync,
         mut take: impl FnMut(Parsed<A>) -> Result<(), Error>,
     ) -> Result<Losses, Error> {
+        self.scan_from((None, meter), taker, |parsed, _| take(parsed))
+    }
+
+    /// Like [`Self::scan`] from a mark on; `take` gets a block's own mark too, if it can have one.
+    pub(crate) fn scan_from<A: Accept>(
+        &self,
+        (from, meter): (Option<&Mark>, &mut Meter<'_>),
+        taker: impl Fn() -> A + Sync,
+        mut take: impl FnMut(Parsed<A>, Option<Mark>) -> Result<(), Error>,
+    ) -> Result<Losses, Error> {
         let bytes_done = Arc::clone(&meter.bytes_done);
-        let produce = |send: ordered::Send<'_, Block>| self.produce(&bytes_done, send);
+        let produce = |send: ordered::Send<'_, Block>| self.produce((from, &bytes_done), send);
         let work = |block: Block| convert(&block, self.wanted, taker());
-        let mut tally = Tally::new(self);
-        let mut rows = 0;
+        let mut tally = Tally::new(self, from);
+        let mut rows = from.map_or(0, Mark::rows_before);
         let consume = |parsed: Parsed<A>| {
+            let mark = parsed.start.map(|place| tally.mark(parsed.file, place));
             tally.count(&parsed)?;
             rows += parsed.rows;
-            take(parsed)?;
+            take(parsed, mark)?;
             meter.show(rows);
             Ok(())
         };
@@ -176,10 +188,13 @@ impl Source<'_> {
 
     fn produce(
         &self,
-        bytes_done: &Arc<AtomicU64>,
+        (from, bytes_done): (Option<&Mark>, &Arc<AtomicU64>),
         send: ordered::Send<'_, Block>,
     ) -> Result<(), Error> {
-        for (file, name) in self.inputs.iter().enumerate() {
+        let first = from.map_or(0, |mark| mark.file);
+        let passed = decompress::total_bytes(&self.inputs[..first])?;
+        bytes_done.fetch_add(passed.unwrap_or(0), Ordering::Relaxed);
+        for (file, name) in self.inputs.iter().enumerate().skip(first) {
             let (path, shared): (_, Arc<str>) = (Path::new(name), name.as_str().into());
             let mut stopped = false;
             let mut send = |layout, body: Body| {
@@ -190,12 +205,14 @@ impl Source<'_> {
                 input::send_rows(path, (self.wanted, self.label), bytes_done, &mut send)?;
             } else if self.config.format == Format::Npy {
                 npy::send_rows(name, (self.wanted, self.label), bytes_done, &mut send)?;
+            } else if let Some(mark) = from.filter(|mark| mark.file == file) {
+                self.send_lines_from(name, (mark.place, bytes_done), &mut send)?;
             } else {
-                let read = not_empty(decompress::open(name, bytes_done)?, path)?;
+                let (read, start) = not_empty(decompress::open(name, bytes_done)?, path)?;
                 let mut first = |fields: &[String]| self.first(path, fields);
                 match self.config.format {
                     Format::Csv => csv::send_records(path, read, &mut first, &mut send)?,
-                    _ => text::send_lines(path, read, &mut first, &mut send)?,
+                    _ => text::send_lines(path, (read, start), &mut first, &mut send)?,
                 }
             }
             if stopped {
@@ -203,6 +220,25 @@ impl Source<'_> {
             }
         }
         Ok(())
+    }
+
+    /// The lines of a tab-separated file from `place` on, laid out as its first line says.
+    fn send_lines_from(
+        &self,
+        name: &str,
+        (place, bytes_done): (Place, &Arc<AtomicU64>),
+        send: &mut dyn FnMut(Arc<Layout>, Body) -> bool,
+    ) -> Result<(), Error> {
+        let path = Path::new(name);
+        let head = not_empty(decompress::open(name, &Arc::default())?, path)?;
+        let mut layout = None;
+        text::send_lines(path, head, &mut |fields| self.first(path, fields), &mut |found, _| {
+            layout = Some(found);
+            false
+        })?;
+        let Some(layout) = layout else { return Ok(()) };
+        let rest = (decompress::open_at(name, place.offset, bytes_done)?, place);
+        text::send_lines(path, rest, &mut |_| Ok(First::Data(Layout::clone(&layout))), send)
     }
 
     fn first(&self, path: &Path, fields: &[String]) -> Result<First, Error> {
@@ -218,8 +254,11 @@ impl Source<'_> {
     }
 }
 
-/// The content without a byte-order mark.
-fn not_empty(mut read: Box<dyn Read + Send>, path: &Path) -> Result<impl Read + Send, Error> {
+/// The content without a byte-order mark, and where it starts.
+fn not_empty(
+    mut read: Box<dyn Read + Send>,
+    path: &Path,
+) -> Result<(impl Read + Send, Place), Error> {
     const BYTE_ORDER_MARK: &[u8] = b"\xef\xbb\xbf";
     let mut first = Vec::with_capacity(BYTE_ORDER_MARK.len());
     let length = BYTE_ORDER_MARK.len() as u64;
@@ -227,10 +266,12 @@ fn not_empty(mut read: Box<dyn Read + Send>, path: &Path) -> Result<impl Read + 
     if first.is_empty() {
         return Err(Error::EmptyInput { path: path.to_owned() });
     }
+    let mut place = Place { offset: 0, line: 1 };
     if first == BYTE_ORDER_MARK {
         first.clear();
+        place.offset = length;
     }
-    Ok(Cursor::new(first).chain(read))
+    Ok((Cursor::new(first).chain(read), place))
 }
 
 /// Good rows and losses per file.
@@ -241,9 +282,18 @@ struct Tally<'a> {
 }
 
 impl<'a> Tally<'a> {
-    fn new(source: &'a Source<'a>) -> Self {
+    fn new(source: &'a Source<'a>, from: Option<&Mark>) -> Self {
         let files = source.inputs.len();
-        Self { source, rows: vec![0; files], losses: vec![Losses::default(); files] }
+        let (rows, losses) = match from {
+            None => (vec![0; files], vec![Losses::default(); files]),
+            Some(mark) => (mark.rows.clone(), mark.losses.clone()),
+        };
+        Self { source, rows, losses }
+    }
+
+    /// The mark of a block that has not been counted yet.
+    fn mark(&self, file: usize, place: Place) -> Mark {
+        Mark { file, place, rows: self.rows.clone(), losses: self.losses.clone() }
     }
 
     fn count<A>(&mut self, parsed: &Parsed<A>) -> Result<(), Error> {

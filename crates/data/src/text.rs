@@ -8,6 +8,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use arrow_array::RecordBatch;
+use serde::{Deserialize, Serialize};
 
 use crate::csv::Records;
 use crate::error::Error;
@@ -29,10 +30,19 @@ pub(crate) struct Block {
     pub body: Body,
 }
 
+/// Where a line starts in the decompressed content of a file.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Place {
+    /// Bytes before it.
+    pub offset: u64,
+    /// Its number, from 1.
+    pub line: u64,
+}
+
 /// The records of a block.
 pub(crate) enum Body {
-    /// Tab-separated lines; `first_line` is the number of the first.
-    Lines { first_line: u64, text: Vec<u8> },
+    /// Tab-separated lines.
+    Lines { start: Place, text: Vec<u8> },
     /// Parsed CSV records.
     Records(Records),
     /// Rows of a Parquet file; `first_row` of them came before.
@@ -99,16 +109,15 @@ impl First {
     }
 }
 
-/// Sends the lines of `read` in blocks; `first` sees the fields of the first line. Stops when
-/// `send` says `false`.
+/// Sends the lines of `read`, which starts at `place`, in blocks; `first` sees the fields of the
+/// first line. Stops when `send` says `false`.
 pub(crate) fn send_lines(
     path: &Path,
-    mut read: impl Read,
+    (mut read, mut place): (impl Read, Place),
     first: &mut dyn FnMut(&[String]) -> Result<First, Error>,
     send: &mut dyn FnMut(Arc<Layout>, Body) -> bool,
 ) -> Result<(), Error> {
     let mut layout: Option<Arc<Layout>> = None;
-    let mut line = 1;
     let mut text = Vec::with_capacity(BLOCK_BYTES + 4096);
     loop {
         let more = fill(&mut read, &mut text).map_err(Error::read(path))?;
@@ -118,7 +127,8 @@ pub(crate) fn send_lines(
             (true, None) if text.len() < RECORD_BYTES => continue,
             (true, None) => {
                 let limit = RECORD_BYTES as u64;
-                return Err(Error::RecordTooLong { path: path.to_owned(), line, limit });
+                let (path, line) = (path.to_owned(), place.line);
+                return Err(Error::RecordTooLong { path, line, limit });
             }
         };
         let mut rest = Vec::with_capacity(BLOCK_BYTES + 4096);
@@ -131,18 +141,22 @@ pub(crate) fn send_lines(
                 layout = Some(found);
                 if is_header {
                     text.drain(..bytes);
-                    line += lines;
+                    place.offset += bytes as u64;
+                    place.line += lines;
                 }
             }
         }
-        let lines = memchr::memchr_iter(b'\n', &text).count() as u64;
+        let next = Place {
+            offset: place.offset + text.len() as u64,
+            line: place.line + memchr::memchr_iter(b'\n', &text).count() as u64,
+        };
         if let Some(layout) = &layout
             && !text.is_empty()
-            && !send(Arc::clone(layout), Body::Lines { first_line: line, text })
+            && !send(Arc::clone(layout), Body::Lines { start: place, text })
         {
             return Ok(());
         }
-        line += lines;
+        place = next;
         if !more {
             return Ok(());
         }

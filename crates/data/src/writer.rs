@@ -17,7 +17,7 @@ use crate::fitted::Fitted;
 use crate::loss::Losses;
 use crate::manifest::{CategoricalEntry, Columns, Manifest, Part};
 use crate::parquet::part::{Encoded, Encoder, PartWriter};
-use crate::resume::Building;
+use crate::resume::{Building, Mark};
 use crate::rows::Rows;
 
 /// Row groups of one file: an interrupted preparation goes on after the last whole one.
@@ -38,8 +38,10 @@ type Job = (Rows, Sender<Result<Encoded, ParquetError>>);
 pub struct DatasetWriter {
     out: PathBuf,
     building: Option<Building>,
-    /// Rows pushed that finished parts have already.
+    /// Rows to be pushed that finished parts have already.
     skip: u64,
+    /// Places in the inputs of rows not yet in finished parts, the last place before them first.
+    marks: VecDeque<Mark>,
     columns: Columns,
     options: WriterOptions,
     group: Rows,
@@ -78,8 +80,8 @@ impl DatasetWriter {
         Self::go_on((out, Building::anew(out)?), fitted, is_list, options)
     }
 
-    /// Like [`Self::create`] in a folder that may have parts already, whose rows will be pushed
-    /// again.
+    /// Like [`Self::create`] in a folder that may have parts already, whose rows from its mark on
+    /// will be pushed again.
     pub(crate) fn go_on(
         (out, building): (&Path, Building),
         fitted: &Fitted,
@@ -100,7 +102,9 @@ impl DatasetWriter {
         let (jobs, workers) = start(&columns, options.threads).map_err(Error::parquet(&out))?;
         Ok(Self {
             out,
-            skip: parts.iter().map(|part| part.rows).sum(),
+            skip: parts.iter().map(|part| part.rows).sum::<u64>()
+                - building.mark().map_or(0, Mark::rows_before),
+            marks: building.mark().cloned().into_iter().collect(),
             building: Some(building),
             group: Rows::empty(columns.dense.len(), is_list),
             columns,
@@ -111,6 +115,11 @@ impl DatasetWriter {
             part: None,
             parts,
         })
+    }
+
+    /// Notes from where the rows pushed from now on come.
+    pub(crate) fn mark(&mut self, mark: Mark) {
+        self.marks.push_back(mark);
     }
 
     /// Appends rows, which have the columns of this dataset.
@@ -205,8 +214,13 @@ impl DatasetWriter {
     fn close_part(&mut self) -> Result<(), Error> {
         if let Some((writer, mut part, _)) = self.part.take() {
             part.bytes = writer.finish()?;
+            let rows = part.rows + self.parts.iter().map(|part| part.rows).sum::<u64>();
+            while self.marks.get(1).is_some_and(|mark| mark.rows_before() <= rows) {
+                self.marks.pop_front();
+            }
             if let Some(building) = &mut self.building {
-                building.keep_part(&part)?;
+                let mark = self.marks.front().filter(|mark| mark.rows_before() <= rows);
+                building.keep_part(&part, mark)?;
             }
             self.parts.push(part);
         }

@@ -204,8 +204,8 @@ pub(crate) enum Found<'t> {
 /// before it in `columns`, and once at the end.
 ///
 /// # Cost
-/// One pass with some 0.5 cycles per byte to find the fields, and 30 instructions per field; no jump
-/// among them depends on what a field holds, so that none is guessed wrong.
+/// One pass with some 0.5 cycles per byte to find the fields, and 30 instructions per field; no
+/// jump among them depends on what a field holds, so that none is guessed wrong.
 pub(crate) fn parse(
     (text, first_line): (&[u8], u64),
     form: Form,

@@ -1,5 +1,6 @@
 //! Interrupted preparations go on to the same bytes; exact ids beyond memory are the same ids.
 
+use std::io::Write;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::Path;
 
@@ -68,6 +69,50 @@ fn what_was_interrupted_anywhere_ends_with_the_same_bytes() {
         std::fs::remove_dir_all(&out).unwrap();
     }
     assert!(most >= PART_ROWS, "nothing was taken over");
+}
+
+/// A header, and rows of which some cannot be read.
+fn text(rows: std::ops::Range<u64>) -> Vec<u8> {
+    let mut text = b"\xef\xbb\xbflabel\tx\tpadding\tc\r\n".to_vec();
+    for row in rows {
+        let x = if row % 3001 == 3000 { "bad".to_owned() } else { (row % 97).to_string() };
+        let padding = "p".repeat(200 + row as usize % 50);
+        text.extend(format!("{}\t{x}\t{padding}\t{}\r\n", row % 2, row * 7 % 1000).bytes());
+    }
+    text
+}
+
+#[test]
+fn reading_goes_on_where_the_last_part_ended() {
+    let folder = Folder::new();
+    let mut packed = flate2::write::GzEncoder::new(Vec::new(), flate2::Compression::fast());
+    packed.write_all(&text(20_000..40_000)).unwrap();
+    let inputs = [
+        folder.file("a.tsv", &text(0..20_000)),
+        folder.file("b.tsv.gz", &packed.finish().unwrap()),
+        folder.file("c.tsv", &text(40_000..60_000)),
+    ];
+    let config = config(json!({
+        "format": "tsv", "label": {"column": "label"}, "dense": [{"column": "x"}],
+        "categorical": [{"column": "c", "kind": "integer"}],
+    }));
+    let whole = folder.prepare("whole", &inputs, &config);
+    assert_eq!(whole.losses.malformed_lines, 19);
+    let out = folder.path("cut");
+    for rows in [15_000, 30_000, 45_000, 55_000] {
+        interrupted((&inputs, &config), &out, |p| p.rows > rows);
+        let mut first = None;
+        let mut watch = |progress: Progress| {
+            first.get_or_insert(progress.rows);
+        };
+        let prepared = prepare(&request(&inputs, &config, None, &out), &mut watch).unwrap();
+        assert_eq!(prepared.losses, whole.losses);
+        assert!(bytes_of(&prepared.dataset) == bytes_of(&whole.dataset), "{rows}");
+        // A block has some 4,500 rows.
+        let (first, resumed) = (first.unwrap(), prepared.resumed_rows);
+        assert!(resumed > PART_ROWS && first > resumed - 5000, "{first} of {resumed}");
+        std::fs::remove_dir_all(&out).unwrap();
+    }
 }
 
 #[test]
