@@ -62,8 +62,8 @@ pub struct Progress {
     pub bytes_done: u64,
     /// Bytes there are to read over all passes; unknown for standard input.
     pub bytes_total: Option<u64>,
-    /// Bytes of temporary files that counting is expected to need beside the output; 0 while
-    /// memory is enough.
+    /// Bytes of temporary files that counting is expected to need beside the output; 0 where
+    /// memory seems to be enough.
     pub temporary_bytes: u64,
     /// Rows of the current pass.
     pub rows: u64,

@@ -67,8 +67,12 @@ impl Pass {
         if self.length == 0 {
             return 1.0;
         }
-        let done = self.bytes_done.load(Ordering::Relaxed).saturating_sub(self.start);
-        (done as f64 / self.length as f64).min(1.0)
+        (self.bytes() as f64 / self.length as f64).min(1.0)
+    }
+
+    /// Bytes that have been read.
+    pub(crate) fn bytes(&self) -> u64 {
+        self.bytes_done.load(Ordering::Relaxed).saturating_sub(self.start)
     }
 
     /// Says how much of the disk will be used for a while.

@@ -22,6 +22,10 @@ use crate::scan::Pass;
 
 /// Bytes of a category in a finished vocabulary, its index included.
 const KEPT_BYTES: u64 = 16;
+/// Bytes of a category while it is counted, on average over the sizes of a growing column.
+const COUNTED_BYTES: u64 = 96;
+/// Bytes of input after which the need for disk is foretold: less than a second's reading.
+const SAMPLE_BYTES: u64 = 64 << 20;
 
 /// Counts of several columns.
 pub(crate) struct Counting {
@@ -31,13 +35,46 @@ pub(crate) struct Counting {
     memory: u64,
     folder: PathBuf,
     scratch: Option<Scratch>,
+    forecast: Forecast,
+}
+
+/// How many categories differed in the first part of the input.
+#[derive(Clone, Copy, Debug)]
+enum Forecast {
+    /// Not half of the sample has been read.
+    Unknown,
+    /// Of the first half.
+    Half(Distinct),
+    /// What follows was foretold.
+    Done,
+}
+
+/// Categories that differ in the first `share` of the input.
+#[derive(Clone, Copy, Debug)]
+struct Distinct {
+    share: f64,
+    count: u64,
+}
+
+impl Distinct {
+    /// The share of the input that has `count` different ones, by the power law through `self` and
+    /// a smaller one (Heaps' law); above 1 where the input has fewer.
+    fn share_with(self, half: Self, count: u64) -> f64 {
+        let of = |value: f64| value.max(f64::MIN_POSITIVE).ln();
+        let counts = of(self.count as f64) - of(half.count as f64);
+        let power = counts / (of(self.share) - of(half.share));
+        // At most each one is another.
+        let power = power.clamp(1e-9, 1.0);
+        self.share * (count as f64 / self.count.max(1) as f64).powf(1.0 / power)
+    }
 }
 
 impl Counting {
     /// Counts `columns` columns in about `memory` bytes; runs go to `folder`, made when needed.
     pub(crate) fn new(columns: usize, threshold: u64, memory: u64, folder: PathBuf) -> Self {
         let columns = (0..columns).map(|_| Column::default()).collect();
-        Self { columns, threshold, memory, folder, scratch: None }
+        let forecast = Forecast::Unknown;
+        Self { columns, threshold, memory, folder, scratch: None, forecast }
     }
 
     /// Counts categories of each column.
@@ -47,26 +84,51 @@ impl Counting {
         }
     }
 
-    /// Writes what does not fit; before the first time, looks whether the disk holds what is to
-    /// come. A part of the memory is left for what is read meanwhile.
+    /// Writes what does not fit; early on, and before the first time, looks whether the disk holds
+    /// what is to come. A part of the memory is left for what is read meanwhile.
     pub(crate) fn make_room(&mut self, pass: &Pass) -> Result<(), Error> {
+        self.foretell(pass)?;
         let bytes: u64 = self.columns.iter().map(Column::bytes).sum();
         if bytes <= self.memory / 8 * 5 {
             return Ok(());
         }
         if self.scratch.is_none() {
-            self.check_disk(pass)?;
+            self.forecast = Forecast::Done;
+            self.check_disk(self.distinct(pass), pass)?;
             self.scratch = Some(Scratch::create(self.folder.clone())?);
         }
         let Some(scratch) = &mut self.scratch else { return Ok(()) };
         self.columns.iter_mut().try_for_each(|column| column.spill(scratch))
     }
 
-    /// Runs like those now in memory until the end of the input, and once more when they are
-    /// sorted by first appearance.
-    fn check_disk(&self, pass: &Pass) -> Result<(), Error> {
-        let records: usize = self.columns.iter().map(|column| column.seen.len()).sum();
-        let needed = 2.0 * (records * RECORD_BYTES) as f64 / pass.share().max(1e-9);
+    fn distinct(&self, pass: &Pass) -> Distinct {
+        let count = self.columns.iter().map(|column| column.seen.len() as u64).sum();
+        Distinct { share: pass.share(), count }
+    }
+
+    /// Checks the disk as soon as a sample tells when memory will be full, if ever.
+    fn foretell(&mut self, pass: &Pass) -> Result<(), Error> {
+        match self.forecast {
+            Forecast::Unknown if pass.bytes() >= SAMPLE_BYTES / 2 => {
+                self.forecast = Forecast::Half(self.distinct(pass));
+            }
+            Forecast::Half(half) if pass.bytes() >= SAMPLE_BYTES => {
+                self.forecast = Forecast::Done;
+                let count = self.memory / 8 * 5 / COUNTED_BYTES;
+                let share = self.distinct(pass).share_with(half, count);
+                if share < 1.0 {
+                    self.check_disk(Distinct { share, count }, pass)?;
+                }
+            }
+            _ => {}
+        }
+        Ok(())
+    }
+
+    /// Runs like this first one until the end of the input, and once more when they are sorted by
+    /// first appearance.
+    fn check_disk(&self, first: Distinct, pass: &Pass) -> Result<(), Error> {
+        let needed = 2.0 * (first.count * RECORD_BYTES as u64) as f64 / first.share.max(1e-9);
         let needed = Bytes(needed as u64);
         pass.state_temporary(needed);
         match available(&self.folder) {
@@ -206,5 +268,27 @@ impl Column {
             Ok(())
         })?;
         Ok(vocabulary)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::Distinct;
+
+    #[test]
+    fn memory_is_full_where_the_power_law_says() {
+        let law = |share: f64| Distinct { share, count: (1e6 * share.sqrt()) as u64 };
+        let full = law(0.02).share_with(law(0.01), 500_000);
+        assert!((full - 0.25).abs() < 1e-3, "{full}");
+        assert!(law(0.02).share_with(law(0.01), 1_100_000) > 1.0);
+        // All differ.
+        let linear = |share: f64| Distinct { share, count: (1e6 * share) as u64 };
+        let full = linear(0.02).share_with(linear(0.01), 500_000);
+        assert!((full - 0.5).abs() < 1e-3, "{full}");
+        // None is new, and none is there at all.
+        let few = Distinct { share: 0.02, count: 10 };
+        assert!(few.share_with(Distinct { share: 0.01, ..few }, 1000) > 1.0);
+        let none = Distinct { share: 0.02, count: 0 };
+        assert!(none.share_with(Distinct { share: 0.01, ..none }, 1000) > 1.0);
     }
 }

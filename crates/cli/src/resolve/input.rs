@@ -96,7 +96,7 @@ pub fn prepare(
         if progress.temporary_bytes > temporary {
             temporary = progress.temporary_bytes;
             let size = Bytes(temporary);
-            meter.say(format_args!("counting goes on with some {size} of temporary files"));
+            meter.say(format_args!("counting will need some {size} of temporary files"));
         }
         meter.set_total(progress.bytes_total);
         meter.advance(progress.bytes_done, &format!("{} rows", render::count(progress.rows)));
