@@ -292,14 +292,24 @@ fn ask<T, const LEVEL: u8>(pointer: *const T) {
 /// Asks for every cache line of the `dim` values at `pointer`.
 #[inline(always)]
 pub(crate) fn prefetch_row<T>(pointer: *const T, dim: usize) {
-    const LINE_BYTES: usize = 64;
-    let mut at = 0;
-    while at < dim {
-        prefetch(pointer.wrapping_add(at));
-        at += LINE_BYTES / size_of::<T>();
-    }
+    ask_row::<T, 1>(pointer, dim);
     // A row that does not start on a line may end on one more.
     prefetch(pointer.wrapping_add(dim - 1));
+}
+
+/// As [`prefetch_row`], no nearer than the second-level cache, for a row that starts on a line or
+/// whose end may be missed.
+#[inline(always)]
+pub(crate) fn prefetch_row_second<T>(pointer: *const T, dim: usize) {
+    ask_row::<T, 2>(pointer, dim);
+}
+
+#[inline(always)]
+fn ask_row<T, const LEVEL: u8>(pointer: *const T, dim: usize) {
+    const LINE_BYTES: usize = 64;
+    for at in (0..dim).step_by(LINE_BYTES / size_of::<T>()) {
+        ask::<T, LEVEL>(pointer.wrapping_add(at));
+    }
 }
 
 #[cfg(target_arch = "x86_64")]

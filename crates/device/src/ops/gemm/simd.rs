@@ -25,7 +25,7 @@ use super::pairs::ACROSS;
 use super::panels::PANEL;
 use super::terms::{Register, Terms, Word};
 use crate::cpu::DisjointMut;
-use crate::cpu::vector::{Vector, prefetch, prefetch_second};
+use crate::cpu::vector::{Vector, prefetch, prefetch_row_second, prefetch_second};
 
 /// Steps that loads are asked for ahead.
 const AHEAD: usize = 8;
@@ -300,16 +300,16 @@ unsafe fn rows_tile<T: Terms, const R: usize>(
     let b = chunk.b.wrapping_add(panel * inner * PANEL);
     let c = (panel * samples + row) * PANEL;
     match chunk.finish {
-        Finish::Mask(outputs) => prefetch_words(outputs.as_ptr().wrapping_add(c), R * PANEL),
+        Finish::Mask(outputs) => prefetch_row_second(outputs.as_ptr().wrapping_add(c), R * PANEL),
         Finish::MaskPairs(outputs) => {
-            prefetch_words(outputs.as_ptr().wrapping_add(c / 2), R * ACROSS);
+            prefetch_row_second(outputs.as_ptr().wrapping_add(c / 2), R * ACROSS);
         }
         _ => {}
     }
     match chunk.sink {
-        Sink::F32(values) => prefetch_words(values.as_ptr().wrapping_add(c), R * PANEL),
+        Sink::F32(values) => prefetch_row_second(values.as_ptr().wrapping_add(c), R * PANEL),
         Sink::Bf16 { across, .. } => {
-            prefetch_words(across.as_ptr().wrapping_add(c / 2), R * ACROSS);
+            prefetch_row_second(across.as_ptr().wrapping_add(c / 2), R * ACROSS);
         }
     }
     for half in (0..PANEL).step_by(2 * T::Sum::LANES) {
@@ -451,7 +451,7 @@ unsafe fn weight_tile<T: Terms, const R: usize>(
     let columns = PANEL.min(k - panel * PANEL);
     let c = chunk.d_weight.wrapping_add(row * k + panel * PANEL);
     for row in 0..R {
-        prefetch_words(c.wrapping_add(row * k), PANEL);
+        prefetch_row_second(c.wrapping_add(row * k), PANEL);
     }
     for half in (0..columns).step_by(2 * T::Sum::LANES) {
         // SAFETY: the caller's promise; stores are cut to the columns.
@@ -495,14 +495,6 @@ unsafe fn round_chunk<V: Register>(chunk: &RoundChunk) {
 #[inline(always)]
 fn strip(left: usize, full: usize) -> usize {
     [full, 4, 2].into_iter().find(|&rows| rows <= left).unwrap_or(1)
-}
-
-/// Asks for `words` words, which a tile meets when it has summed.
-#[inline(always)]
-fn prefetch_words<W>(first: *const W, words: usize) {
-    for at in (0..words).step_by(LINE) {
-        prefetch_second(first.wrapping_add(at));
-    }
 }
 
 #[cfg(target_arch = "x86_64")]

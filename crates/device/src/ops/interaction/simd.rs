@@ -4,24 +4,32 @@
 //! forward:   Z = T Tᵀ              keep the pairs of Z
 //! backward:  dT = S T              S[i, j] = S[j, i] = dZ of the pair (i, j), 0 where not kept
 //! ```
-//! 1. The right factor is laid out with the lanes along its columns (T transposed forward, T
-//!    backward), padded with zeros to whole vectors: no horizontal sums, no tails.
-//! 2. A register tile of 4 rows × 2 vectors hides the latency of the additions behind each other.
-//!    Written with vectors: arrays of lanes were left in memory, at six to eight times the time.
-//! 3. Forward computes only the vectors of columns that hold kept pairs of the tile's rows, by
+//! 1. Lanes lie along the columns of the right factor: T transposed forward, padded to whole
+//!    registers, T itself backward. No horizontal sums.
+//! 2. A register tile of 4 rows × 2 registers hides the latency of the additions behind each other.
+//! 3. Forward computes only the registers of columns that hold kept pairs of the tile's rows, by
 //!    twos and a last one alone: about half.
 //! 4. T is transposed in square blocks within registers; one element at a time costs as much as the
 //!    product.
-//! 5. Each element is its own sum in order of the inner index; with vectors, multiplication and
+//! 5. Backward, S is never laid out: to one side of its diagonal the four factors of a tile lie in
+//!    four rows of pairs, to the other side by side in one.
+//! 6. A sample's vectors are asked for while the one before is multiplied.
+//! 7. Each element is its own sum in order of the inner index; with vectors, multiplication and
 //!    addition are rounded once, and their width does not change a bit.
+#![expect(unsafe_code, reason = "registers read factors at computed places")]
+
+use std::ops::Range;
+
+use schema::TriangleOrder;
 
 use super::Shape;
 use crate::cpu::Isa;
+use crate::cpu::vector::{Fused, prefetch_row, prefetch_row_second};
 use crate::ops::turn::{BLOCK, turn};
 
 /// Rows of a register tile.
 const ROWS: usize = 4;
-/// Padding of the right factor's columns: a multiple of two of the widest vectors.
+/// Padding of the columns of T transposed: a multiple of two of the widest registers.
 const PAD: usize = 32;
 
 /// One chunk of samples, with the instructions of `isa`.
@@ -31,7 +39,8 @@ pub(super) fn forward(isa: Isa, shape: &Shape, inputs: [&[f32]; 2], out: &mut [f
         Isa::Avx2(token) => x86::forward_avx2(token, shape, inputs, out),
         #[cfg(target_arch = "x86_64")]
         Isa::Avx512(token) => x86::forward_avx512(token, shape, inputs, out),
-        _ => forward_samples::<Plain>(shape, inputs, out),
+        // SAFETY: plain lanes need no instruction set.
+        _ => unsafe { forward_samples::<Plain>(shape, inputs, out) },
     }
 }
 
@@ -42,12 +51,15 @@ pub(super) fn backward(isa: Isa, shape: &Shape, inputs: [&[f32]; 3], outputs: [&
         Isa::Avx2(token) => x86::backward_avx2(token, shape, inputs, outputs),
         #[cfg(target_arch = "x86_64")]
         Isa::Avx512(token) => x86::backward_avx512(token, shape, inputs, outputs),
-        _ => backward_samples::<Plain>(shape, inputs, outputs),
+        // SAFETY: as above.
+        _ => unsafe { backward_samples::<Plain>(shape, inputs, outputs) },
     }
 }
 
+/// # Safety
+/// As for [`Lanes`].
 #[inline(always)]
-fn forward_samples<P: Product>(shape: &Shape, [dense, pooled]: [&[f32]; 2], out: &mut [f32]) {
+unsafe fn forward_samples<V: Lanes>(shape: &Shape, [dense, pooled]: [&[f32]; 2], out: &mut [f32]) {
     let (vectors, dim) = (shape.vectors(), shape.dim);
     let stride = vectors.next_multiple_of(PAD);
     let mut right = vec![0.0f32; dim * stride];
@@ -60,86 +72,18 @@ fn forward_samples<P: Product>(shape: &Shape, [dense, pooled]: [&[f32]; 2], out:
         for first in (0..vectors).step_by(ROWS) {
             let last = (first + ROWS).min(vectors) - 1;
             let (top, bottom) = (shape.partners(first), shape.partners(last));
-            let start = top.start.min(bottom.start) / P::LANES * P::LANES;
+            let start = top.start.min(bottom.start) / V::LANES * V::LANES;
             let columns = start..top.end.max(bottom.end);
             let left = [vector(first), vector(first + 1), vector(first + 2), vector(first + 3)];
-            P::multiply(left, (&right, stride), columns, &mut z);
+            let next = (sample + 1) * shape.pooled_width() + first * dim;
+            prefetch_row(pooled.as_ptr().wrapping_add(next), ROWS * dim);
+            // SAFETY: the caller's promise.
+            unsafe { multiply::<V>(left, (&right, stride), columns, &mut z) };
             for i in first..=last {
                 let kept = shape.partners(i);
                 copy_run(&z[(i - first) * stride + kept.start..], pairs, kept.len());
                 pairs = &mut pairs[kept.len()..];
             }
-        }
-    }
-}
-
-#[inline(always)]
-fn backward_samples<P: Product>(
-    shape: &Shape,
-    [dense, pooled, d_out]: [&[f32]; 3],
-    [d_dense, d_pooled]: [&mut [f32]; 2],
-) {
-    let (vectors, dim, pooled_width) = (shape.vectors(), shape.dim, shape.pooled_width());
-    let stride = dim.next_multiple_of(PAD);
-    let rows = vectors.next_multiple_of(ROWS);
-    let mut symmetric = vec![0.0f32; rows * vectors];
-    let mut right = vec![0.0f32; vectors * stride];
-    let mut gradient = vec![0.0f32; ROWS * stride];
-    for (sample, d_out) in d_out.chunks_exact(shape.width()).enumerate() {
-        right[..dim].copy_from_slice(shape.vector(sample, [dense, pooled], 0));
-        if stride == dim {
-            let pooled = &pooled[sample * pooled_width..][..pooled_width];
-            right[dim..][..pooled_width].copy_from_slice(pooled);
-        } else {
-            for (i, to) in right.chunks_exact_mut(stride.max(1)).enumerate().skip(1) {
-                to[..dim].copy_from_slice(shape.vector(sample, [dense, pooled], i));
-            }
-        }
-        spread_pairs(shape, &d_out[dim..], &mut symmetric);
-        let d_dense = &mut d_dense[sample * dim..][..dim];
-        let d_pooled = &mut d_pooled[sample * pooled_width..][..pooled_width];
-        for first in (0..vectors).step_by(ROWS) {
-            let (a, rest) = symmetric[first * vectors..].split_at(vectors);
-            let (b, rest) = rest.split_at(vectors);
-            let (c, rest) = rest.split_at(vectors);
-            let left = [a, b, c, &rest[..vectors]];
-            if first > 0 && first + ROWS <= vectors && stride == dim {
-                let out = &mut d_pooled[(first - 1) * dim..];
-                P::multiply(left, (&right, stride), 0..dim, out);
-                continue;
-            }
-            P::multiply(left, (&right, stride), 0..dim, &mut gradient);
-            let last = (first + ROWS).min(vectors);
-            for (i, row) in (first..last).zip(gradient.chunks_exact(stride.max(1))) {
-                if i == 0 {
-                    for ((to, &direct), &pairs) in d_dense.iter_mut().zip(&d_out[..dim]).zip(row) {
-                        *to = direct + pairs;
-                    }
-                } else {
-                    d_pooled[(i - 1) * dim..i * dim].copy_from_slice(&row[..dim]);
-                }
-            }
-        }
-    }
-}
-
-/// Lays the gradients of the pairs out as the symmetric matrix S, `vectors` columns apart. Places
-/// of pairs that are not kept are not written: they stay 0.
-#[inline(always)]
-fn spread_pairs(shape: &Shape, d_pairs: &[f32], symmetric: &mut [f32]) {
-    let vectors = shape.vectors();
-    let mut rest = d_pairs;
-    for i in 0..vectors {
-        let kept = shape.partners(i);
-        let (row, after) = rest.split_at(kept.len());
-        rest = after;
-        symmetric[i * vectors..][kept.clone()].copy_from_slice(row);
-        for (j, &d_z) in kept.zip(row) {
-            symmetric[j * vectors + i] = d_z;
-        }
-        if shape.itself {
-            // A vector's product with itself counts for both of its places.
-            symmetric[i * vectors + i] += symmetric[i * vectors + i];
         }
     }
 }
@@ -171,6 +115,282 @@ fn transpose<'a>(
     }
 }
 
+/// `out[r, c] = Σ_k left[r, k] · right[k, c]` for [`ROWS`] rows and the whole registers that cover
+/// `columns`, which start at one; `out` has the stride of `right`.
+///
+/// # Safety
+/// As for [`Lanes`].
+#[inline(always)]
+unsafe fn multiply<V: Lanes>(
+    left: [&[f32]; ROWS],
+    (right, stride): (&[f32], usize),
+    columns: Range<usize>,
+    out: &mut [f32],
+) {
+    let inner = left[0].len();
+    assert!(left.iter().all(|row| row.len() == inner));
+    let end = columns.end.next_multiple_of(V::LANES);
+    assert!(end <= stride && inner * stride <= right.len() && ROWS * stride <= out.len());
+    let mut column = columns.start;
+    while column < columns.end {
+        // SAFETY: whole registers up to `end ≤ stride`, so that every row of both matrices holds
+        // them, as checked above; the caller's promise.
+        unsafe {
+            if column + V::LANES < columns.end {
+                product_tile::<V, 2>(left, (right, stride), column, out);
+                column += 2 * V::LANES;
+            } else {
+                product_tile::<V, 1>(left, (right, stride), column, out);
+                column += V::LANES;
+            }
+        }
+    }
+}
+
+/// `C` registers of columns from `column` on.
+///
+/// # Safety
+/// As for [`Lanes`]; each row of `right` and `out` holds the registers.
+#[inline(always)]
+unsafe fn product_tile<V: Lanes, const C: usize>(
+    left: [&[f32]; ROWS],
+    (right, stride): (&[f32], usize),
+    column: usize,
+    out: &mut [f32],
+) {
+    // SAFETY: the caller's promise; all rows of `left` have the length of the first.
+    unsafe {
+        let mut sums = [[V::zero(); C]; ROWS];
+        for k in 0..left[0].len() {
+            let right = right.as_ptr().add(k * stride + column);
+            let factors = left.map(|row| *row.get_unchecked(k));
+            add::<V, C>(&mut sums, right, factors);
+        }
+        for (r, sums) in sums.into_iter().enumerate() {
+            for (c, sum) in sums.into_iter().enumerate() {
+                sum.store(out.as_mut_ptr().add(r * stride + column + c * V::LANES));
+            }
+        }
+    }
+}
+
+/// `sums[r] += factors[r] · right`.
+///
+/// # Safety
+/// As for [`Lanes`]; `C` registers are valid at `right`.
+#[inline(always)]
+unsafe fn add<V: Lanes, const C: usize>(
+    sums: &mut [[V; C]; ROWS],
+    right: *const f32,
+    factors: [f32; ROWS],
+) {
+    // SAFETY: the caller's promise.
+    unsafe {
+        let right: [V; C] = std::array::from_fn(|c| V::load(right.add(c * V::LANES)));
+        for (sums, factor) in sums.iter_mut().zip(factors) {
+            for (sum, right) in sums.iter_mut().zip(right) {
+                *sum = sum.plus(factor, right);
+            }
+        }
+    }
+}
+
+/// # Safety
+/// As for [`Lanes`].
+#[inline(always)]
+unsafe fn backward_samples<V: Lanes>(
+    shape: &Shape,
+    [dense, pooled, d_out]: [&[f32]; 3],
+    [d_dense, d_pooled]: [&mut [f32]; 2],
+) {
+    let (vectors, dim, pooled_width) = (shape.vectors(), shape.dim, shape.pooled_width());
+    if dim == 0 {
+        return;
+    }
+    let rows = PairRows::of(shape);
+    // A tile's last register may end beyond the vector: it reads and writes whole rows here.
+    let stride = dim.next_multiple_of(2 * V::LANES);
+    let mut padded = vec![0.0f32; if stride == dim { 0 } else { vectors * stride }];
+    let mut gradient = vec![0.0f32; ROWS * stride];
+    for (sample, d_out) in d_out.chunks_exact(shape.width()).enumerate() {
+        let vector = |i: usize| shape.vector(sample, [dense, pooled], i);
+        for (i, to) in padded.chunks_exact_mut(stride).enumerate() {
+            to[..dim].copy_from_slice(vector(i));
+        }
+        let right = if stride == dim {
+            Right { first: vector(0), others: &pooled[sample * pooled_width..][..pooled_width] }
+        } else {
+            let (first, others) = padded.split_at(stride);
+            Right { first, others }
+        };
+        let d_dense = &mut d_dense[sample * dim..][..dim];
+        let d_pooled = &mut d_pooled[sample * pooled_width..];
+        for first in (0..vectors).step_by(ROWS) {
+            // In the first-level cache the vectors of two samples and their gradients would be in
+            // each other's way from 64 elements on.
+            let next = (sample + 1) * pooled_width + first * dim;
+            prefetch_row_second(pooled.as_ptr().wrapping_add(next), ROWS * dim);
+            let next = pooled_width + first * dim;
+            prefetch_row_second(d_pooled.as_ptr().wrapping_add(next), ROWS * dim);
+            let tile = Tile::new(&rows, d_out, first);
+            if first > 0 && first + ROWS <= vectors && stride == dim {
+                // SAFETY: the caller's promise.
+                unsafe { tile.multiply::<V>((&right, dim), &mut d_pooled[(first - 1) * dim..]) };
+                continue;
+            }
+            // SAFETY: the caller's promise.
+            unsafe { tile.multiply::<V>((&right, stride), &mut gradient) };
+            for (i, row) in (first..vectors).zip(gradient.chunks_exact(stride)) {
+                if i == 0 {
+                    for ((to, &direct), &pairs) in d_dense.iter_mut().zip(&d_out[..dim]).zip(row) {
+                        *to = direct + pairs;
+                    }
+                } else {
+                    d_pooled[(i - 1) * dim..i * dim].copy_from_slice(&row[..dim]);
+                }
+            }
+        }
+    }
+}
+
+/// The vectors of a sample, their stride apart.
+struct Right<'a> {
+    first: &'a [f32],
+    others: &'a [f32],
+}
+
+/// Where the pairs of each vector are in a sample's output.
+struct PairRows {
+    order: TriangleOrder,
+    itself: bool,
+    /// The pair (i, j) is at `starts[i] + j`.
+    starts: Vec<usize>,
+}
+
+impl PairRows {
+    fn of(shape: &Shape) -> Self {
+        let mut at = shape.dim;
+        let starts = (0..shape.vectors()).map(|i| {
+            let kept = shape.partners(i);
+            // Before a kept pair lie the D values of the dense vector and the pairs of the vectors
+            // before, so that this is not negative where there is one.
+            let start = (at + kept.len()).saturating_sub(kept.end);
+            at += kept.len();
+            start
+        });
+        Self { order: shape.order, itself: shape.itself, starts: starts.collect() }
+    }
+
+    /// Where the pair of two different vectors is.
+    #[inline(always)]
+    fn pair(&self, i: usize, j: usize) -> usize {
+        match self.order {
+            TriangleOrder::Lower => self.starts[i.max(j)] + i.min(j),
+            TriangleOrder::Upper => self.starts[i.min(j)] + i.max(j),
+        }
+    }
+}
+
+/// [`ROWS`] rows of S of one sample.
+struct Tile<'a> {
+    rows: &'a PairRows,
+    /// The gradient of the sample's output.
+    d_out: &'a [f32],
+    first: usize,
+    /// Which rows: the last vector's in place of those beyond it.
+    members: [usize; ROWS],
+    /// The block on the diagonal, by columns.
+    corner: [[f32; ROWS]; ROWS],
+}
+
+impl<'a> Tile<'a> {
+    #[inline(always)]
+    fn new(rows: &'a PairRows, d_out: &'a [f32], first: usize) -> Self {
+        let last = rows.starts.len() - 1;
+        let members: [usize; ROWS] = std::array::from_fn(|r| (first + r).min(last));
+        let mut corner = [[0.0; ROWS]; ROWS];
+        for r in 0..ROWS {
+            if rows.itself {
+                // A vector's product with itself counts for both of its places.
+                let d_z = d_out[rows.starts[members[r]] + members[r]];
+                corner[r][r] = d_z + d_z;
+            }
+            for c in 0..r {
+                if members[c] < members[r] {
+                    let d_z = d_out[rows.pair(members[r], members[c])];
+                    (corner[c][r], corner[r][c]) = (d_z, d_z);
+                }
+            }
+        }
+        Self { rows, d_out, first, members, corner }
+    }
+
+    /// `out[r, c] = Σ_j S[r, j] · right[j, c]` for all whole registers of `stride`.
+    ///
+    /// # Safety
+    /// As for [`Lanes`].
+    #[inline(always)]
+    unsafe fn multiply<V: Lanes>(&self, (right, stride): (&Right<'_>, usize), out: &mut [f32]) {
+        let vectors = self.rows.starts.len();
+        assert!(right.first.len() == stride && right.others.len() == (vectors - 1) * stride);
+        assert!(stride.is_multiple_of(2 * V::LANES) && ROWS * stride <= out.len());
+        for column in (0..stride).step_by(2 * V::LANES) {
+            // SAFETY: two registers from `column` on end within `stride`, and the matrices have so
+            // many rows of `stride`, as checked above; the caller's promise.
+            unsafe {
+                let sums = self.sums::<V>(right, stride, column);
+                for (r, sums) in sums.into_iter().enumerate() {
+                    for (c, sum) in sums.into_iter().enumerate() {
+                        sum.store(out.as_mut_ptr().add(r * stride + column + c * V::LANES));
+                    }
+                }
+            }
+        }
+    }
+
+    /// Two registers of columns from `column` on.
+    ///
+    /// # Safety
+    /// As for [`Lanes`]; each row of `right` holds the registers.
+    #[inline(always)]
+    unsafe fn sums<V: Lanes>(
+        &self,
+        right: &Right<'_>,
+        stride: usize,
+        column: usize,
+    ) -> [[V; 2]; ROWS] {
+        let (first, vectors) = (self.first, self.rows.starts.len());
+        let starts = self.members.map(|row| self.rows.starts[row]);
+        // The rows' own pairs, side by side along j; and those of j, side by side along the rows.
+        let along = |j: usize| starts.map(|start| start + j);
+        let across = |j: usize| self.members.map(|row| self.rows.starts[j] + row);
+        let vector = |j: usize| match j {
+            0 => right.first.as_ptr(),
+            _ => right.others.as_ptr().wrapping_add((j - 1) * stride),
+        };
+        // SAFETY: every pair of two different vectors below `vectors` has its place in `d_out`.
+        let factors =
+            |places: [usize; ROWS]| places.map(|at| unsafe { *self.d_out.get_unchecked(at) });
+        // SAFETY: the caller's promise.
+        unsafe {
+            let mut sums = [[V::zero(); 2]; ROWS];
+            let mut next =
+                |j: usize, factors| add::<V, 2>(&mut sums, vector(j).add(column), factors);
+            let end = (first + ROWS).min(vectors);
+            match self.rows.order {
+                TriangleOrder::Lower => (0..first).for_each(|j| next(j, factors(along(j)))),
+                TriangleOrder::Upper => (0..first).for_each(|j| next(j, factors(across(j)))),
+            }
+            (first..end).zip(self.corner).for_each(|(j, factors)| next(j, factors));
+            match self.rows.order {
+                TriangleOrder::Lower => (end..vectors).for_each(|j| next(j, factors(across(j)))),
+                TriangleOrder::Upper => (end..vectors).for_each(|j| next(j, factors(along(j)))),
+            }
+            sums
+        }
+    }
+}
+
 /// Values that [`copy_run`] moves at a time.
 const RUN: usize = 8;
 
@@ -187,132 +407,83 @@ fn copy_run(from: &[f32], to: &mut [f32], len: usize) {
     }
 }
 
-/// The product of a few rows with a matrix.
-trait Product {
-    /// Columns of a register; divides [`PAD`].
+/// Floats that are multiplied and added together.
+///
+/// # Safety
+/// All functions: as for [`Vector`](crate::cpu::vector::Vector).
+trait Lanes: Copy {
+    /// How many; divides [`PAD`] by two or more.
     const LANES: usize;
-
-    /// `out[r, c] = Σ_k left[r, k] · right[k, c]` for [`ROWS`] rows and the whole registers that
-    /// cover `columns`, which start at one; `out` has the stride of `right`.
-    fn multiply(
-        left: [&[f32]; ROWS],
-        right: (&[f32], usize),
-        columns: std::ops::Range<usize>,
-        out: &mut [f32],
-    );
+    /// 0 in every lane.
+    unsafe fn zero() -> Self;
+    /// All lanes from memory.
+    unsafe fn load(pointer: *const f32) -> Self;
+    /// `self + factor · right`.
+    unsafe fn plus(self, factor: f32, right: Self) -> Self;
+    /// All lanes to memory.
+    unsafe fn store(self, pointer: *mut f32);
 }
 
-/// Plain loops, for any machine.
-struct Plain;
+// SAFETY of every block: the contracts of both traits are the same.
+impl<V: Fused> Lanes for V {
+    const LANES: usize = V::LANES;
 
-impl Product for Plain {
+    #[inline(always)]
+    unsafe fn zero() -> Self {
+        // SAFETY: see above.
+        unsafe { V::splat(0.0) }
+    }
+    #[inline(always)]
+    unsafe fn load(pointer: *const f32) -> Self {
+        // SAFETY: see above.
+        unsafe { V::load(pointer) }
+    }
+    #[inline(always)]
+    unsafe fn plus(self, factor: f32, right: Self) -> Self {
+        // SAFETY: see above.
+        unsafe { V::splat(factor).multiply_add(right, self) }
+    }
+    #[inline(always)]
+    unsafe fn store(self, pointer: *mut f32) {
+        // SAFETY: see above.
+        unsafe { V::store(self, pointer) }
+    }
+}
+
+/// Lanes of any machine: product and sum are rounded apart.
+#[derive(Clone, Copy)]
+struct Plain([f32; 8]);
+
+impl Lanes for Plain {
     const LANES: usize = 8;
 
     #[inline(always)]
-    fn multiply(
-        [a, b, c, d]: [&[f32]; ROWS],
-        (right, stride): (&[f32], usize),
-        columns: std::ops::Range<usize>,
-        out: &mut [f32],
-    ) {
-        for column in columns.step_by(Self::LANES) {
-            let mut sums = [[0.0f32; Self::LANES]; ROWS];
-            let factors = a.iter().zip(b).zip(c).zip(d);
-            for ((((&a, &b), &c), &d), right) in factors.zip(right.chunks_exact(stride)) {
-                let right = &right[column..column + Self::LANES];
-                for (sums, factor) in sums.iter_mut().zip([a, b, c, d]) {
-                    for (sum, &right) in sums.iter_mut().zip(right) {
-                        *sum += factor * right;
-                    }
-                }
-            }
-            for (r, sums) in sums.iter().enumerate() {
-                out[r * stride + column..][..Self::LANES].copy_from_slice(sums);
-            }
-        }
+    unsafe fn zero() -> Self {
+        Self([0.0; 8])
+    }
+    #[inline(always)]
+    unsafe fn load(pointer: *const f32) -> Self {
+        // SAFETY: the caller's promise.
+        Self(unsafe { pointer.cast::<[f32; 8]>().read() })
+    }
+    #[inline(always)]
+    unsafe fn plus(self, factor: f32, right: Self) -> Self {
+        Self(std::array::from_fn(|lane| self.0[lane] + factor * right.0[lane]))
+    }
+    #[inline(always)]
+    unsafe fn store(self, pointer: *mut f32) {
+        // SAFETY: the caller's promise.
+        unsafe { pointer.cast::<[f32; 8]>().write(self.0) }
     }
 }
 
 #[cfg(target_arch = "x86_64")]
 mod x86 {
     //! The same code, compiled for wider vectors.
-    #![expect(unsafe_code, reason = "functions of an instruction set, entered with its token")]
 
-    use std::marker::PhantomData;
-    use std::ops::Range;
-
-    use super::{Product, ROWS, Shape, backward_samples, forward_samples};
-    use crate::cpu::vector::Fused;
+    use super::{Shape, backward_samples, forward_samples};
     use crate::cpu::vector::x86::{Float8, Float16};
     use crate::cpu::{Avx2, Avx512};
-
-    /// Registers of `V`; used only in functions compiled for `V`, on a machine whose token was
-    /// shown.
-    struct Vectors<V>(PhantomData<V>);
-
-    impl<V: Fused> Product for Vectors<V> {
-        const LANES: usize = V::LANES;
-
-        #[inline(always)]
-        fn multiply(
-            left: [&[f32]; ROWS],
-            (right, stride): (&[f32], usize),
-            columns: Range<usize>,
-            out: &mut [f32],
-        ) {
-            let inner = left[0].len();
-            assert!(left.iter().all(|row| row.len() == inner));
-            let end = columns.end.next_multiple_of(V::LANES);
-            assert!(end <= stride && inner * stride <= right.len() && ROWS * stride <= out.len());
-            let mut column = columns.start;
-            while column < columns.end {
-                // SAFETY: whole registers up to `end ≤ stride`, so that every row of both matrices
-                // holds them, as checked above; the token of the caller's caller proves the
-                // instruction set.
-                unsafe {
-                    if column + V::LANES < columns.end {
-                        tile::<V, 2>(left, (right, stride), column, out);
-                        column += 2 * V::LANES;
-                    } else {
-                        tile::<V, 1>(left, (right, stride), column, out);
-                        column += V::LANES;
-                    }
-                }
-            }
-        }
-    }
-
-    /// `C` registers of columns from `column` on.
-    ///
-    /// # Safety
-    /// As for [`Fused`]; each row of `right` and `out` holds the registers.
-    #[inline(always)]
-    unsafe fn tile<V: Fused, const C: usize>(
-        left: [&[f32]; ROWS],
-        (right, stride): (&[f32], usize),
-        column: usize,
-        out: &mut [f32],
-    ) {
-        // SAFETY: the caller's promise; all rows of `left` have the length of the first.
-        unsafe {
-            let mut sums = [[V::splat(0.0); C]; ROWS];
-            for k in 0..left[0].len() {
-                let right = right.as_ptr().add(k * stride + column);
-                let right: [V; C] = std::array::from_fn(|c| V::load(right.add(c * V::LANES)));
-                for (sums, row) in sums.iter_mut().zip(left) {
-                    let factor = V::splat(*row.get_unchecked(k));
-                    for (sum, right) in sums.iter_mut().zip(right) {
-                        *sum = factor.multiply_add(right, *sum);
-                    }
-                }
-            }
-            for (r, sums) in sums.into_iter().enumerate() {
-                for (c, sum) in sums.into_iter().enumerate() {
-                    sum.store(out.as_mut_ptr().add(r * stride + column + c * V::LANES));
-                }
-            }
-        }
-    }
 
     macro_rules! entries {
         ($token:ty, $vector:ty, $features:literal, $forward:ident, $backward:ident) => {
@@ -324,7 +495,8 @@ mod x86 {
             ) {
                 #[target_feature(enable = $features)]
                 fn compiled(shape: &Shape, inputs: [&[f32]; 2], out: &mut [f32]) {
-                    forward_samples::<Vectors<$vector>>(shape, inputs, out);
+                    // SAFETY: compiled for the instruction set.
+                    unsafe { forward_samples::<$vector>(shape, inputs, out) }
                 }
                 // SAFETY: the token proves that the machine has the instruction set.
                 unsafe { compiled(shape, inputs, out) }
@@ -338,7 +510,8 @@ mod x86 {
             ) {
                 #[target_feature(enable = $features)]
                 fn compiled(shape: &Shape, inputs: [&[f32]; 3], outputs: [&mut [f32]; 2]) {
-                    backward_samples::<Vectors<$vector>>(shape, inputs, outputs);
+                    // SAFETY: compiled for the instruction set.
+                    unsafe { backward_samples::<$vector>(shape, inputs, outputs) }
                 }
                 // SAFETY: the token proves that the machine has the instruction set.
                 unsafe { compiled(shape, inputs, outputs) }
