@@ -213,7 +213,7 @@ impl Model {
         self.backward(context, share)?;
         let d_pooled = &self.buffers.d_pooled[..share.batch.size * self.pooled_width];
         let rule = Rule::new(&self.optimizers.0, step.factor, step.number);
-        self.embedding.backward(context, d_pooled, (rule, step.number))?;
+        self.embedding.backward(context, (&share.batch.sparse, d_pooled), (rule, step.number))?;
         self.update_dense(context, step)?;
         Ok(sum)
     }

@@ -25,7 +25,7 @@ pub struct EmbeddingCollection {
     /// Pooled rows of this rank's slots for all ranks' samples, `[B_global, width]`; unused where
     /// they are the output as it is.
     local: Vec<f32>,
-    /// Ids of the last forward; the backward updates their rows.
+    /// Ids of the last forward; unused where they are the batch's as they are.
     ids: LocalIds,
     scratch: embedding_backward::Scratch,
 }
@@ -77,13 +77,13 @@ impl EmbeddingCollection {
         let ids = &mut self.ids;
         profiler.op(op, || {
             if layout.as_given {
-                return input_dist::keep(layout, (sparse, first_sample), ids);
+                return input_dist::check_ids(layout, sparse, first_sample);
             }
             *ids = input_dist::exchange(layout, comm, sparse, first_sample)?;
             Ok(())
         })?;
-        let (elements, row_bytes) = self.elements_and_bytes();
-        let jagged = &self.ids.jagged;
+        let jagged = if layout.as_given { sparse } else { &self.ids.jagged };
+        let (elements, row_bytes) = elements_and_bytes(&self.slots, &self.tiles, jagged);
         let out = if layout.whole {
             &mut *pooled
         } else {
@@ -117,15 +117,15 @@ impl EmbeddingCollection {
         })
     }
 
-    /// Updates the rows of the last forward from `d_pooled [B, ΣD]` of this rank's samples, at a
-    /// step of this number.
+    /// Updates the rows of the last forward, which was given the same `sparse`, from
+    /// `d_pooled [B, ΣD]` of this rank's samples, at a step of this number.
     ///
     /// # Errors
     /// [`Error::Communication`].
     pub fn backward(
         &mut self,
         context: &mut RankContext,
-        d_pooled: &[f32],
+        (sparse, d_pooled): (&KeyedJaggedTensor, &[f32]),
         (rule, step): (Rule, u64),
     ) -> Result<(), Error> {
         let RankContext { cpu, comm, profiler } = context;
@@ -138,8 +138,8 @@ impl EmbeddingCollection {
             received = profiler.op(op, || output_dist::backward(layout, (cpu, comm), d_pooled))?;
             &received
         };
-        let jagged = &self.ids.jagged;
-        let (elements, _) = self.elements_and_bytes();
+        let jagged = if layout.as_given { sparse } else { &self.ids.jagged };
+        let (elements, _) = elements_and_bytes(&self.slots, &self.tiles, jagged);
         let mut tiles: Vec<_> = self.tiles.iter_mut().zip(&self.names).map(view_mut).collect();
         let (optimizer, pooled_elements) = (self.optimizer, gradient.len());
         let arguments = embedding_backward::Arguments {
@@ -170,17 +170,21 @@ impl EmbeddingCollection {
         profiler.op_known_after(run)?;
         Ok(())
     }
+}
 
-    /// Σ over the ids of the last forward of D, and of the bytes of a row.
-    fn elements_and_bytes(&self) -> (usize, usize) {
-        let of_slot = |(key, slot): (usize, &Slot)| {
-            let TileState { tile, weight, .. } = &self.tiles[slot.tile];
-            let elements = self.ids.jagged.feature(key).len() * tile.dim();
-            (elements, elements * weight.data_type().bytes())
-        };
-        let add = |a: (usize, usize), b: (usize, usize)| (a.0 + b.0, a.1 + b.1);
-        self.slots.iter().enumerate().map(of_slot).fold((0, 0), add)
-    }
+/// Σ over ids of D, and of the bytes of a row.
+fn elements_and_bytes(
+    slots: &[Slot],
+    tiles: &[TileState],
+    jagged: &KeyedJaggedTensor,
+) -> (usize, usize) {
+    let of_slot = |(key, slot): (usize, &Slot)| {
+        let TileState { tile, weight, .. } = &tiles[slot.tile];
+        let elements = jagged.feature(key).len() * tile.dim();
+        (elements, elements * weight.data_type().bytes())
+    };
+    let add = |a: (usize, usize), b: (usize, usize)| (a.0 + b.0, a.1 + b.1);
+    slots.iter().enumerate().map(of_slot).fold((0, 0), add)
 }
 
 fn view<'a>((state, name): (&'a TileState, &'a String)) -> embedding_forward::TileView<'a> {

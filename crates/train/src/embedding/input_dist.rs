@@ -33,26 +33,6 @@ struct Parcel {
     weights: Vec<f32>,
 }
 
-/// Keeps the ids of `sparse` in `ids`, as [`exchange`] would give them to a rank that owns every
-/// table whole ([`Layout::as_given`]).
-///
-/// # Errors
-/// [`Error::RowOutOfRange`], with `ids` unchanged.
-pub fn keep(
-    layout: &Layout,
-    (sparse, first_sample): (&KeyedJaggedTensor, usize),
-    ids: &mut LocalIds,
-) -> Result<(), Error> {
-    check_ids(layout, sparse, first_sample)?;
-    let KeyedJaggedTensor { features, batch_size, offsets, values, weights } = &mut ids.jagged;
-    (*features, *batch_size) = (sparse.features, sparse.batch_size);
-    offsets.clone_from(&sparse.offsets);
-    values.clone_from(&sparse.values);
-    weights.clone_from(&sparse.weights);
-    ids.batch_sizes = vec![sparse.batch_size];
-    Ok(())
-}
-
 /// Sends the ids of `sparse` (this rank's samples, from `first_sample` of the global batch on) to
 /// the owners of their rows and returns the ids this rank owns.
 ///
@@ -83,7 +63,11 @@ pub fn exchange(
     Ok(received.put_together())
 }
 
-fn check_ids(
+/// Whether every id of `sparse` names a row of its table.
+///
+/// # Errors
+/// [`Error::RowOutOfRange`] naming table, feature, sample and id.
+pub fn check_ids(
     layout: &Layout,
     sparse: &KeyedJaggedTensor,
     first_sample: usize,

@@ -66,7 +66,7 @@ pub struct Layout {
     /// Whether one rank holds every table whole, so that what its slots put out is the pooled
     /// output as it is.
     pub whole: bool,
-    /// Whether one rank's slots are the features as they are, so that it keeps the batch's ids.
+    /// Whether one rank's slots are the features as they are, so that it works on the batch's ids.
     pub as_given: bool,
 }
 

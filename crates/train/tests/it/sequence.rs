@@ -94,7 +94,7 @@ fn trained(
             let cells = (samples.start * WIDTH..samples.end * WIDTH).map(|i| i as u64);
             let gradient: Vec<f32> = cells.map(|cell| rng.normal(cell) as f32).collect();
             let rule = Rule::new(&config.optimizer.sparse, 1.0, step);
-            embedding.backward(context, &gradient, (rule, step)).unwrap();
+            embedding.backward(context, (&own, &gradient), (rule, step)).unwrap();
             looked_up.push(pooled);
         }
         (looked_up, embedding.tiles().to_vec())
