@@ -243,7 +243,7 @@ impl Pool {
         moved: &mut Moved,
     ) -> Option<Box<dyn Any + Send>> {
         let topology = &self.shared.topology;
-        moved.begin();
+        self.shared.seats.offer(moved);
         let job = Job::new(chunks, chunk, topology.nodes());
         self.shared.publish(&job, self.workers.len().min(chunks - 1));
         job.work(topology.here());
@@ -297,7 +297,7 @@ impl Shared {
                 continue;
             }
             self.wake((index + 1) * WAKES, wanted);
-            self.seats.take(index, true);
+            self.seats.take(index);
             self.inside.fetch_add(1, Ordering::SeqCst);
             let job = self.job.load(Ordering::SeqCst);
             if !job.is_null() {
@@ -305,7 +305,7 @@ impl Shared {
                 // return, so the job does not die, before it is lowered again; `Job` is `Sync`.
                 unsafe { (*job).work(node) };
             }
-            self.seats.take(index, false);
+            self.seats.leave(index);
             self.leave();
         }
     }
