@@ -11,6 +11,7 @@ use crate::fitted::Fitted;
 use crate::loader::FeaturePlan;
 use crate::parquet::part;
 use crate::rows::{Bags, Categories, Rows};
+use crate::shuffle::Piece;
 
 /// How the values of a column become ids of a feature's table.
 #[derive(Clone, Copy, Debug)]
@@ -131,14 +132,19 @@ struct Block<'a> {
 }
 
 impl Decoded {
-    /// Decodes a row group.
-    pub(crate) fn read(dataset: &Dataset, group: u64, features: &Features) -> Result<Self, Error> {
-        let (part, group) = dataset.part_of(group)?;
+    /// Decodes rows of a row group.
+    pub(crate) fn read(
+        dataset: &Dataset,
+        piece: &Piece,
+        features: &Features,
+    ) -> Result<Self, Error> {
+        let (part, group) = dataset.part_of(piece.group)?;
+        let rows = piece.rows.start as usize..piece.rows.end as usize;
         let columns = &dataset.manifest().columns.categorical;
         let is_list = |column: usize| columns[column].is_list;
-        let mut decoded = Self::with_room(part.rows_of(group), features, is_list);
+        let mut decoded = Self::with_room(rows.len(), features, is_list);
         let (dense, used) = (features.dense, &features.used);
-        for batch in part.read(group, (dense, used), DECODE_ROWS)? {
+        for batch in part.read((group, rows), (dense, used), DECODE_ROWS)? {
             let batch = batch?;
             let numbers = (0..=dense).map(|column| part::floats(&batch, column));
             let categorical = (0..used.len()).map(|at| part::bags(&batch, 1 + dense + at));

@@ -16,7 +16,7 @@ use schema::Batch;
 use crate::dataset::Dataset;
 use crate::error::Error;
 use crate::gather::{Decoded, Features, Filling};
-use crate::shuffle::{Order, Position, Window};
+use crate::shuffle::{Order, Piece, Position, Window};
 
 /// Samples ready ahead of the batch in use, in two batches at least: small batches are used up
 /// before a thread gets its turn on a busy machine.
@@ -27,6 +27,8 @@ const SAMPLES_TOGETHER: usize = SAMPLES_AHEAD / 8;
 /// Threads that decode, at most: they are busy only while a window is filled, the first above all,
 /// for which training waits.
 const DECODE_THREADS_MOST: usize = 8;
+/// Rows that a decoder takes at least: each of several decompresses the pages they share.
+const PIECE_ROWS_LEAST: usize = 2048;
 
 /// The features of a model in their order: categorical column and rows of its table.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -113,9 +115,9 @@ impl Loader {
             let (dataset, features) = (dataset.clone(), Arc::clone(&features));
             let queue = queue.clone();
             threads.push(std::thread::spawn(move || {
-                for (group, answer) in queue {
+                for (piece, answer) in queue {
                     // Nobody waits any more when the loader was dropped.
-                    let _ = answer.send(Decoded::read(&dataset, group, &features));
+                    let _ = answer.send(Decoded::read(&dataset, &piece, &features));
                 }
             }));
         }
@@ -123,7 +125,8 @@ impl Loader {
             windows: Windows::from(order, &start, options.epochs),
             jobs,
             submitted: VecDeque::new(),
-            groups: decoders + 1,
+            pieces_per_group: decoders.div_ceil(order.groups() as usize),
+            pieces: decoders + 1,
             dir: dataset.dir().to_owned(),
         };
         threads
@@ -239,7 +242,7 @@ impl Iterator for Windows {
     }
 }
 
-type Job = (u64, Sender<Result<Decoded, Error>>);
+type Job = (Piece, Sender<Result<Decoded, Error>>);
 
 /// The row groups of a window, in their order, as they are decoded.
 type Answers = Vec<Receiver<Result<Decoded, Error>>>;
@@ -249,8 +252,10 @@ struct Ahead {
     windows: Windows,
     jobs: Sender<Job>,
     submitted: VecDeque<(Window, Answers)>,
-    /// Row groups to be on their way, in whole windows.
-    groups: usize,
+    /// More than one where an epoch has fewer row groups than there are decoders.
+    pieces_per_group: usize,
+    /// Pieces to be on their way, in whole windows.
+    pieces: usize,
     dir: PathBuf,
 }
 
@@ -264,7 +269,7 @@ impl Ahead {
     /// Has the windows decoded that will follow. Not before the window in use has given a batch:
     /// until then somebody may wait for it.
     fn follow(&mut self) {
-        self.submit(self.groups);
+        self.submit(self.pieces);
     }
 
     /// Waits for the row groups of a window.
@@ -273,15 +278,16 @@ impl Ahead {
         answers.iter().map(|answer| answer.recv().unwrap_or_else(|_| Err(lost()))).collect()
     }
 
-    /// Submits windows until at least `groups` row groups are on their way.
-    fn submit(&mut self, groups: usize) {
-        while self.submitted.iter().map(|(_, answers)| answers.len()).sum::<usize>() < groups {
+    /// Submits windows until at least `pieces` pieces are on their way.
+    fn submit(&mut self, pieces: usize) {
+        while self.submitted.iter().map(|(_, answers)| answers.len()).sum::<usize>() < pieces {
             let Some(window) = self.windows.next() else { return };
+            let window = window.divided(self.pieces_per_group, PIECE_ROWS_LEAST);
             let answers = window.pieces.iter().map(|piece| {
                 let (answer, result) = bounded(1);
                 // Decoders live as long as this sender; one that panicked shows as a missing
                 // answer.
-                let _ = self.jobs.send((piece.group, answer));
+                let _ = self.jobs.send((piece.clone(), answer));
                 result
             });
             self.submitted.push_back((window.clone(), answers.collect()));

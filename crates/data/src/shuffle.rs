@@ -65,9 +65,33 @@ pub(crate) struct Window {
     pub pieces: Vec<Piece>,
 }
 
+impl Piece {
+    /// Its rows in up to `most` pieces of at least `rows_least` rows.
+    fn divided(&self, most: usize, rows_least: usize) -> impl Iterator<Item = Self> + use<> {
+        let Range { start, end } = self.rows;
+        let count = (self.rows.len() / rows_least).clamp(1, most.max(1)) as u64;
+        let cut = move |at: u64| start + (u64::from(end - start) * at / count) as u32;
+        let group = self.group;
+        (0..count).map(move |at| Self { group, rows: cut(at)..cut(at + 1) })
+    }
+}
+
+impl Window {
+    /// The same rows, each piece divided into up to `most` of at least `rows_least` rows.
+    pub(crate) fn divided(self, most: usize, rows_least: usize) -> Self {
+        let divided = |piece: &Piece| piece.divided(most, rows_least);
+        Self { pieces: self.pieces.iter().flat_map(divided).collect(), ..self }
+    }
+}
+
 impl Order {
     pub(crate) fn rows(&self) -> u64 {
         self.end_row - self.first_row
+    }
+
+    /// Row groups of an epoch.
+    pub(crate) fn groups(&self) -> u64 {
+        self.end_row.div_ceil(self.row_group_rows) - self.first_row / self.row_group_rows
     }
 
     /// Batches of an epoch.
@@ -110,11 +134,12 @@ impl Order {
         Piece { group, rows: (first - start) as u32..(end - start) as u32 }
     }
 
-    /// The rows of `window` in their order, as (piece, row within the group).
+    /// The rows of `window` in their order, as (piece, row within the piece). How it is divided into
+    /// pieces changes nothing but their names.
     pub(crate) fn rows_of(&self, window: &Window) -> Vec<(u32, u32)> {
         let mut rows: Vec<(u32, u32)> = (0..)
             .zip(&window.pieces)
-            .flat_map(|(piece, part)| part.rows.clone().map(move |row| (piece, row)))
+            .flat_map(|(piece, part)| (0..part.rows.len() as u32).map(move |row| (piece, row)))
             .collect();
         if let Some(rng) = self.rng(window.epoch) {
             permute(&mut rows, rng.child(window.index));
@@ -190,7 +215,7 @@ fn permute<T>(items: &mut [T], rng: CounterRng) {
 
 #[cfg(test)]
 mod tests {
-    use super::{Order, Position};
+    use super::{Order, Position, Window};
 
     fn order(seed: Option<u64>) -> Order {
         Order {
@@ -209,11 +234,19 @@ mod tests {
         let mut all = Vec::new();
         for (window, end) in windows.iter().zip(ends) {
             let rows = order.rows_of(window);
-            let row = |&(piece, row): &(u32, u32)| {
-                window.pieces[piece as usize].group * 10 + u64::from(row)
+            let row = |window: &Window, &(piece, row): &(u32, u32)| {
+                let piece = &window.pieces[piece as usize];
+                piece.group * 10 + u64::from(piece.rows.start + row)
             };
-            all.extend(rows.iter().map(row));
+            all.extend(rows.iter().map(|at| row(window, at)));
             assert_eq!(all.len() as u64, end);
+            for (most, rows_least, least) in [(1, 1, 1), (2, 5, 1), (3, 1, 3), (100, 3, 1)] {
+                let divided = window.clone().divided(most, rows_least);
+                assert!(divided.pieces.len() >= window.pieces.len() * least);
+                let again: Vec<u64> =
+                    order.rows_of(&divided).iter().map(|at| row(&divided, at)).collect();
+                assert_eq!(again, all[all.len() - rows.len()..]);
+            }
         }
         all
     }

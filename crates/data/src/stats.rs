@@ -223,7 +223,8 @@ impl Columns {
         let all: Vec<usize> = (0..categorical).collect();
         let mut block = Self::empty((dense, categorical));
         let mut first = 0;
-        for batch in reader.read(index, (dense, &all), reader.rows_of(index))? {
+        let rows = reader.rows_of(index);
+        for batch in reader.read((index, 0..rows), (dense, &all), rows)? {
             let batch = batch?;
             let place = |row: u64| (row as usize).saturating_sub(first).min(batch.num_rows());
             let rows = place(within.start)..place(within.end);

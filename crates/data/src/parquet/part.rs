@@ -6,6 +6,7 @@
 use std::borrow::Cow;
 use std::fs::File;
 use std::io::BufWriter;
+use std::ops::Range;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -192,11 +193,11 @@ impl PartReader {
         self.metadata.metadata().row_group(group).num_rows() as usize
     }
 
-    /// Decodes row group `group`, at most `batch_rows` rows at a time: label, all dense columns and
+    /// Decodes rows of row group `group`, at most `batch_rows` rows at a time: label, all dense columns and
     /// the categorical columns `categorical` (sorted, without duplicates), in that order.
     pub(crate) fn read(
         &self,
-        group: usize,
+        (group, rows): (usize, Range<usize>),
         (dense, categorical): (usize, &[usize]),
         batch_rows: usize,
     ) -> Result<Batches<'_>, Error> {
@@ -208,14 +209,16 @@ impl PartReader {
                 .with_row_groups(vec![group])
                 .with_projection(mask)
                 .with_batch_size(batch_rows)
+                .with_offset(rows.start)
+                .with_limit(rows.len())
                 .build()
                 .map_err(Error::parquet(&self.path))?;
-        let rows = self.rows_of(group);
+        let rows = rows.len();
         Ok(Batches { path: &self.path, reader, group, rows, left: rows })
     }
 }
 
-/// The rows of a row group, some at a time: all of them, or an error.
+/// The rows asked for, some at a time: all of them, or an error.
 pub(crate) struct Batches<'a> {
     path: &'a Path,
     reader: ParquetRecordBatchReader,

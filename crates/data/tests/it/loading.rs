@@ -244,3 +244,29 @@ fn wrong_features_and_options_are_refused_with_their_numbers() {
         batch_size: 1001 does not fill one batch from 1000 rows, and the last one is dropped"#]]
     .assert_eq(&shown.join("\n"));
 }
+
+#[test]
+fn a_lone_row_group_is_shared_out_and_gives_the_same_batches() {
+    let folder = Folder::new();
+    let line = |i: usize| format!("{}\t{i}\t{}\n", i % 2, vec![i.to_string(); i % 3].join("|"));
+    let text: String = (0..10_000).map(line).collect();
+    let inputs = [folder.file("rows.tsv", text.as_bytes())];
+    let config = config(json!({
+        "format": "tsv", "columns": ["y", "x", "l"], "label": {"column": "y"},
+        "dense": [{"column": "x"}],
+        "categorical": [{"column": "l", "kind": "integer", "separator": "|"}],
+    }));
+    let features = FeaturePlan { columns: vec![("l".to_owned(), 1 << 40)] };
+    let [one, many] = [16_384, 64].map(|row_group_rows| {
+        let out = folder.path(&row_group_rows.to_string());
+        let mut request = request(&inputs, &config, None, &out);
+        request.row_group_rows = row_group_rows;
+        let dataset = data::prepare(&request, &mut |_| {}).unwrap().dataset;
+        let options = LoaderOptions { rows: 100..9_900, ..in_order(&dataset, 37) };
+        let loader = Loader::start(&dataset, &features, options).unwrap();
+        (dataset.row_groups(), loader.map(|loaded| loaded.unwrap().batch).collect::<Vec<_>>())
+    });
+    assert_eq!((one.0, many.0), (1, 157));
+    assert!(one.1 == many.1);
+    assert_eq!(one.1[0].dense[..3], [100.0, 101.0, 102.0]);
+}
