@@ -134,8 +134,8 @@ impl Order {
         Piece { group, rows: (first - start) as u32..(end - start) as u32 }
     }
 
-    /// The rows of `window` in their order, as (piece, row within the piece). How it is divided into
-    /// pieces changes nothing but their names.
+    /// The rows of `window` in their order, as (piece, row within the piece). How it is divided
+    /// into pieces changes nothing but their names.
     pub(crate) fn rows_of(&self, window: &Window) -> Vec<(u32, u32)> {
         let mut rows: Vec<(u32, u32)> = (0..)
             .zip(&window.pieces)

@@ -193,8 +193,9 @@ impl PartReader {
         self.metadata.metadata().row_group(group).num_rows() as usize
     }
 
-    /// Decodes rows of row group `group`, at most `batch_rows` rows at a time: label, all dense columns and
-    /// the categorical columns `categorical` (sorted, without duplicates), in that order.
+    /// Decodes rows of row group `group`, at most `batch_rows` rows at a time: label, all dense
+    /// columns and the categorical columns `categorical` (sorted, without duplicates), in that
+    /// order.
     pub(crate) fn read(
         &self,
         (group, rows): (usize, Range<usize>),
