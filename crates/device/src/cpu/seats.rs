@@ -121,7 +121,9 @@ impl Seats {
         while !done() {
             for thread in look.still() {
                 moved.bind(thread, &[here]);
-                brought.push(thread);
+                if !brought.contains(&thread) {
+                    brought.push(thread);
+                }
             }
             look = self.look();
             if look.workers.is_empty() {
