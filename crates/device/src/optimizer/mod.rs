@@ -36,11 +36,9 @@ pub struct Rule<R = f32> {
     pub square: Moment<R>,
 }
 
-/// A running mean `keep · old + take · new`, and what corrects its start at 0.
+/// A running mean `old + take · (new − old)`, and what corrects its start at 0.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Moment<R = f32> {
-    /// β.
-    pub keep: R,
     /// 1 − β.
     pub take: R,
     /// `1 / (1 − β^t)` at step t = 1, 2, ….
@@ -50,7 +48,6 @@ pub struct Moment<R = f32> {
 impl<R: Real> Moment<R> {
     fn new(beta: f64, step: u64) -> Self {
         Self {
-            keep: R::from_f64(beta),
             take: R::from_f64(1.0 - beta),
             correction: R::from_f64(1.0 / (1.0 - beta.powf((step + 1) as f64))),
         }
