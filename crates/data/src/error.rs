@@ -302,4 +302,35 @@ impl Error {
         let path = path.to_owned();
         move |source| Self::Parquet { path, source }
     }
+
+    /// Of a Parquet file being written: what the system refused is no fault of the format.
+    pub(crate) fn parquet_write(
+        path: &Path,
+    ) -> impl FnOnce(::parquet::errors::ParquetError) -> Self + use<> {
+        use ::parquet::errors::ParquetError;
+        let path = path.to_owned();
+        move |source| match source {
+            ParquetError::External(cause) => match cause.downcast::<io::Error>() {
+                Ok(source) => Self::Write { path, source: *source },
+                Err(cause) => Self::Parquet { path, source: ParquetError::External(cause) },
+            },
+            source => Self::Parquet { path, source },
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{Error, Path, io};
+
+    #[test]
+    fn a_full_disk_under_a_parquet_file_is_told_as_such() {
+        let full = || io::Error::from(io::ErrorKind::StorageFull);
+        let error = Error::parquet_write(Path::new("rows"))(full().into());
+        let is_full = |source: &io::Error| source.kind() == io::ErrorKind::StorageFull;
+        assert!(matches!(&error, Error::Write { source, .. } if is_full(source)), "{error}");
+        let other = ::parquet::errors::ParquetError::General("other".to_owned());
+        let error = Error::parquet_write(Path::new("rows"))(other);
+        assert!(matches!(&error, Error::Parquet { .. }), "{error}");
+    }
 }

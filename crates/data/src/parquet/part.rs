@@ -130,7 +130,7 @@ impl PartWriter {
                 ArrowWriter::try_new(file, arrow_schema(columns), Some(properties))
             })
             .and_then(ArrowWriter::into_serialized_writer);
-        let (file, _) = writer.map_err(Error::parquet(path))?;
+        let (file, _) = writer.map_err(Error::parquet_write(path))?;
         Ok(Self { path: path.to_owned(), file })
     }
 
@@ -142,12 +142,12 @@ impl PartWriter {
             }
             row_group.close()
         };
-        append().map(|_| ()).map_err(Error::parquet(&self.path))
+        append().map(|_| ()).map_err(Error::parquet_write(&self.path))
     }
 
     /// Writes the footer and syncs; gives the file's length.
     pub(crate) fn finish(self) -> Result<u64, Error> {
-        let file = self.file.into_inner().map_err(Error::parquet(&self.path))?;
+        let file = self.file.into_inner().map_err(Error::parquet_write(&self.path))?;
         let sync = || {
             let file = file.into_inner().map_err(std::io::IntoInnerError::into_error)?;
             file.sync_all()?;
