@@ -38,13 +38,13 @@ use weight::Forms;
 pub const TOLERANCE: f64 = 1e-5;
 
 /// Rows of a chunk of the forward product or of the gradient of the input.
-const CHUNK_ROWS: usize = 64;
+const CHUNK_ROWS: usize = 48;
 /// Words of the packed weight that a chunk reads: a quarter of a second-level cache of 1 MiB, which
 /// they keep from chunk to chunk, beside the rows that pass and the words of the next group.
 const CHUNK_WEIGHTS: usize = 64 << 10;
-/// Chunks of a group that together ask for the words of the next, a part each: strips of 8 rows
+/// Chunks of a group that together ask for the words of the next, a part each: strips of 12 rows
 /// times this many chunks make the 32 words that lie side by side.
-const CHUNKS_AHEAD: usize = 4;
+const CHUNKS_AHEAD: usize = 8;
 /// Panels of X of a chunk of the weight gradient: a block of their samples stays in the
 /// second-level cache while the chunk's blocks of dY pass.
 const CHUNK_PANELS: usize = 2;

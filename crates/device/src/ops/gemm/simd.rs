@@ -7,14 +7,17 @@
 //! ```
 //! One `i` is one f32, or a pair of bf16: either is a word of 32 bits, so that both precisions run
 //! through the same loops ([`Terms`]).
-//! 1. The tile is 8 × 32 (AVX-512: 16 sums, more than the latency needs) or 6 × 16 (AVX2, half a
-//!    panel at a time). A wider tile reads less of `b` but was no faster: prefetching decides.
-//!    Of a last panel only the registers that its columns reach are summed.
+//! 1. The tile is 12 × 32 (AVX-512: 24 sums of 32 registers) or 6 × 16 (AVX2, half a panel at a
+//!    time). Its 14 loads and 24 multiply-adds of a step fit a core that starts two of each in a
+//!    cycle, where 10 and 16 of 8 × 32 took 15–20 % longer; to one that starts a single
+//!    multiply-add of 512 bits the width is all one. Of a last panel only the registers that its
+//!    columns reach are summed.
 //! 2. `a` is read in place, one broadcast per row and inner index. Its lines are asked for one
 //!    panel and one strip ahead: without, a core of 117 GFLOP/s gives 80–95, with it 109–111.
 //!    What comes later is asked into the second-level cache, spread over the steps: by the weight
 //!    gradient the next panel of dY and the next block of X (8 % less time, most where the shared
-//!    cache is busy or far), by the other products the next group of weights (1 %).
+//!    cache is busy or far), by the other products the next group of weights (1 %). A step asks
+//!    for few lines at a time: more of them in a burst wait for each other, and the loads for them.
 //! 3. The whole inner extent is summed in registers, so that `c` is written once, finished; in bf16
 //!    two rows at a time, which are in registers for both forms of a pair.
 #![expect(unsafe_code, reason = "vector instructions on raw panels")]
@@ -29,6 +32,8 @@ use crate::cpu::vector::{Vector, prefetch, prefetch_row_second, prefetch_second}
 
 /// Steps that loads are asked for ahead.
 const AHEAD: usize = 8;
+/// Steps in a row without a jump.
+const STEPS: usize = 4;
 /// Words of a cache line.
 const LINE: usize = 16;
 /// Steps that a tile of the weight gradient sums at a time: blocks of panels of both factors stay
@@ -154,8 +159,8 @@ impl<W: Word> WeightChunk<W> {
         let d_y = self.d_y.wrapping_add(next * PANEL + done * steps.len() / groups);
         let x = self.x.wrapping_add(x * PANEL + place % block);
         [
-            Ahead { first: d_y, pace: rows.div_ceil(groups) },
-            Ahead { first: x, pace: rows.div_ceil(parts) },
+            Ahead { next: d_y, pace: rows.div_ceil(groups) },
+            Ahead { next: x, pace: rows.div_ceil(parts) },
         ]
     }
 }
@@ -171,7 +176,8 @@ pub(super) struct RoundChunk {
     pub(super) rows: usize,
 }
 
-/// The broadcast factor, and the inner extent as it lies there: runs of consecutive steps.
+/// The broadcast factor, and the inner extent as it lies there: runs of consecutive steps. Row `r`,
+/// step `s` of a run lies at `r · row + s · step`.
 #[derive(Clone, Copy)]
 struct Strip<W> {
     first: *const W,
@@ -187,11 +193,42 @@ struct Strip<W> {
     ahead: [Ahead<W>; 2],
 }
 
-/// Words that later tiles read: each step asks the second-level cache for the next `pace` of them.
+/// Words that later tiles read, asked into the second-level cache.
 #[derive(Clone, Copy)]
 struct Ahead<W> {
-    first: *const W,
+    next: *const W,
+    /// Words of a step.
     pace: usize,
+}
+
+impl<W> Ahead<W> {
+    /// Asks for the next words, those of `steps`.
+    #[inline(always)]
+    fn prefetch(&mut self, steps: usize) {
+        prefetch_second(self.next);
+        self.next = self.next.wrapping_add(steps * self.pace);
+    }
+}
+
+impl<W> Strip<W> {
+    /// Asks for what the step `step + i` of `run` should, `i < STEPS`.
+    #[inline(always)]
+    fn prefetch<const R: usize>(&mut self, run: usize, step: usize, i: usize) {
+        let start = self.first.wrapping_add(run * self.stride);
+        if self.step != 1 {
+            // One line holds the rows of a step, of several at that, and what comes far ahead is
+            // asked for in turns.
+            prefetch(start.wrapping_add((step + i + AHEAD) * self.step));
+            self.ahead[i % 2].prefetch(2);
+            return;
+        }
+        prefetch(start.wrapping_add(self.stride + (step + i) * LINE));
+        if i == 0 {
+            self.ahead[0].prefetch(STEPS);
+        } else {
+            prefetch(start.wrapping_add(R * self.row + (step + i) * LINE));
+        }
+    }
 }
 
 /// `Σ_i a[row, i] · b[i, column]` for `R` rows and two registers of columns, `b` with 32 words a
@@ -211,50 +248,57 @@ unsafe fn sums<T: Terms, const R: usize>(
     }
 }
 
-/// The same for `C` registers of columns. Row `r`, step `s` of a run of `a` lies at
-/// `r · row + s · step`.
+/// The same for `C` registers of columns.
 #[inline(always)]
 unsafe fn registers<T: Terms, const R: usize, const C: usize>(
-    a: Strip<T::Word>,
+    mut a: Strip<T::Word>,
     b: *const T::Word,
 ) -> [[T::Sum; C]; R] {
-    // SAFETY: the chunk's maker vouches for both factors. Prefetches never fault.
+    // SAFETY: the chunk's maker vouches for both factors.
     unsafe {
         let mut sums = [[T::Sum::splat(0.0); C]; R];
         let mut b = b;
         for run in 0..a.runs {
-            let start = a.first.wrapping_add(run * a.stride);
+            let mut at = a.first.wrapping_add(run * a.stride);
             let steps = if run + 1 == a.runs { a.last_steps } else { a.steps };
-            let mut at = start;
-            for step in 0..steps {
-                prefetch(b.wrapping_add(AHEAD * PANEL));
-                prefetch(b.wrapping_add(AHEAD * PANEL + LINE));
-                if a.step == 1 {
-                    prefetch(start.wrapping_add(a.stride + step * LINE));
-                    prefetch(start.wrapping_add(R * a.row + step * LINE));
-                    let [ahead, _] = a.ahead;
-                    prefetch_second(ahead.first.wrapping_add((run * a.steps + step) * ahead.pace));
-                } else {
-                    for ahead in a.ahead {
-                        prefetch_second(ahead.first.wrapping_add(step * ahead.pace));
-                    }
+            for step in (0..steps - steps % STEPS).step_by(STEPS) {
+                for i in 0..STEPS {
+                    prefetch(b.wrapping_add(AHEAD * PANEL));
+                    prefetch(b.wrapping_add(AHEAD * PANEL + LINE));
+                    a.prefetch::<R>(run, step, i);
+                    add_step::<T, R, C>((at, a.row), b, &mut sums);
+                    (at, b) = (at.wrapping_add(a.step), b.wrapping_add(PANEL));
                 }
-                let columns: [_; C] = std::array::from_fn(|c| T::load(b.add(c * T::Sum::LANES)));
-                for (row, sums) in sums.iter_mut().enumerate() {
-                    let factor = T::splat(*at.add(row * a.row));
-                    for (sum, &columns) in sums.iter_mut().zip(&columns) {
-                        *sum = T::multiply_add(factor, columns, *sum);
-                    }
-                }
-                at = at.wrapping_add(a.step);
-                b = b.wrapping_add(PANEL);
+            }
+            for _ in 0..steps % STEPS {
+                add_step::<T, R, C>((at, a.row), b, &mut sums);
+                (at, b) = (at.wrapping_add(a.step), b.wrapping_add(PANEL));
             }
         }
         sums
     }
 }
 
-/// Strips of `R` rows, then of 4, 2 and 1.
+/// Adds one step's products: of `R` words of `a`, `row` apart, and `C` registers of `b`.
+#[inline(always)]
+unsafe fn add_step<T: Terms, const R: usize, const C: usize>(
+    (a, row): (*const T::Word, usize),
+    b: *const T::Word,
+    sums: &mut [[T::Sum; C]; R],
+) {
+    // SAFETY: the chunk's maker vouches for both factors.
+    unsafe {
+        let columns: [_; C] = std::array::from_fn(|c| T::load(b.add(c * T::Sum::LANES)));
+        for (r, sums) in sums.iter_mut().enumerate() {
+            let factor = T::splat(*a.add(r * row));
+            for (sum, &columns) in sums.iter_mut().zip(&columns) {
+                *sum = T::multiply_add(factor, columns, *sum);
+            }
+        }
+    }
+}
+
+/// Strips of `R` rows, then of 8, 4, 2 and 1.
 #[inline(always)]
 unsafe fn rows_chunk<T: Terms, const R: usize>(chunk: &RowsChunk<'_, T::Word>) {
     let (mut row, mut ahead) = (chunk.rows.start, chunk.ahead);
@@ -264,6 +308,7 @@ unsafe fn rows_chunk<T: Terms, const R: usize>(chunk: &RowsChunk<'_, T::Word>) {
             // SAFETY: the rows and panels lie inside the matrices, as the caller checked.
             unsafe {
                 match taken {
+                    8 if R > 8 => rows_tile::<T, 8>(chunk, (panel, row), ahead),
                     4 => rows_tile::<T, 4>(chunk, (panel, row), ahead),
                     2 => rows_tile::<T, 2>(chunk, (panel, row), ahead),
                     1 => rows_tile::<T, 1>(chunk, (panel, row), ahead),
@@ -295,7 +340,7 @@ unsafe fn rows_tile<T: Terms, const R: usize>(
         steps: width,
         last_steps: inner - runs.saturating_sub(1) * width,
         stride: samples * width,
-        ahead: [Ahead { first: ahead, pace: 1 }; 2],
+        ahead: [Ahead { next: ahead, pace: 1 }; 2],
     };
     let b = chunk.b.wrapping_add(panel * inner * PANEL);
     let c = (panel * samples + row) * PANEL;
@@ -404,7 +449,7 @@ unsafe fn weight_chunk<T: Terms, const R: usize>(chunk: &WeightChunk<T::Word>) {
     }
 }
 
-/// The outputs of a panel, in strips of `R`, then of 4, 2 and 1, and the inputs of another.
+/// The outputs of a panel, in strips of `R`, then of 8, 4, 2 and 1, and the inputs of another.
 #[inline(always)]
 unsafe fn weight_panels<T: Terms, const R: usize>(
     chunk: &WeightChunk<T::Word>,
@@ -418,6 +463,7 @@ unsafe fn weight_panels<T: Terms, const R: usize>(
         // SAFETY: the panels lie inside the matrices, as the caller checked.
         unsafe {
             match taken {
+                8 if R > 8 => weight_tile::<T, 8>(chunk, steps, (first + row, k_panel)),
                 4 => weight_tile::<T, 4>(chunk, steps, (first + row, k_panel)),
                 2 => weight_tile::<T, 2>(chunk, steps, (first + row, k_panel)),
                 1 => weight_tile::<T, 1>(chunk, steps, (first + row, k_panel)),
@@ -494,7 +540,7 @@ unsafe fn round_chunk<V: Register>(chunk: &RoundChunk) {
 /// Rows of the next strip where `left` are left.
 #[inline(always)]
 fn strip(left: usize, full: usize) -> usize {
-    [full, 4, 2].into_iter().find(|&rows| rows <= left).unwrap_or(1)
+    [full, 8, 4, 2].into_iter().find(|&rows| rows <= left.min(full)).unwrap_or(1)
 }
 
 #[cfg(target_arch = "x86_64")]
@@ -533,17 +579,17 @@ pub(super) mod x86 {
     type PairRows<'a> = RowsChunk<'a, u32>;
 
     entry!(rows_avx2 = rows_chunk<Single8, 6>(Rows<'_>), Avx2, "avx2,fma");
-    entry!(rows_avx512 = rows_chunk<Single16, 8>(Rows<'_>), Avx512, "avx512f");
+    entry!(rows_avx512 = rows_chunk<Single16, 12>(Rows<'_>), Avx512, "avx512f");
     entry!(weight_avx2 = weight_chunk<Single8, 6>(WeightChunk<f32>), Avx2, "avx2,fma");
-    entry!(weight_avx512 = weight_chunk<Single16, 8>(WeightChunk<f32>), Avx512, "avx512f");
+    entry!(weight_avx512 = weight_chunk<Single16, 12>(WeightChunk<f32>), Avx512, "avx512f");
 
     entry!(pair_rows_avx2 = rows_chunk<Widened8, 4>(PairRows<'_>), Avx2, "avx2,fma");
-    entry!(pair_rows_avx512 = rows_chunk<Widened16, 8>(PairRows<'_>), Avx512, "avx512f");
-    entry!(pair_rows_bf16 = rows_chunk<Paired, 8>(PairRows<'_>), Avx512Bf16, "avx512f,avx512bf16");
+    entry!(pair_rows_avx512 = rows_chunk<Widened16, 12>(PairRows<'_>), Avx512, "avx512f");
+    entry!(pair_rows_bf16 = rows_chunk<Paired, 12>(PairRows<'_>), Avx512Bf16, "avx512f,avx512bf16");
     entry!(pair_weight_avx2 = weight_chunk<Widened8, 4>(WeightChunk<u32>), Avx2, "avx2,fma");
-    entry!(pair_weight_avx512 = weight_chunk<Widened16, 8>(WeightChunk<u32>), Avx512, "avx512f");
+    entry!(pair_weight_avx512 = weight_chunk<Widened16, 12>(WeightChunk<u32>), Avx512, "avx512f");
     entry!(
-        pair_weight_bf16 = weight_chunk<Paired, 8>(WeightChunk<u32>),
+        pair_weight_bf16 = weight_chunk<Paired, 12>(WeightChunk<u32>),
         Avx512Bf16,
         "avx512f,avx512bf16"
     );
