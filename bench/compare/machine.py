@@ -1,7 +1,7 @@
 """How quiet the machine is while something is timed, and which machine it is. Linux; the clock needs x86-64.
 
-`Clock` times a loop of dependent decrements, one per cycle: on a shared machine it at times runs at a fraction of what the
-core does, and samples taken then say nothing. `Foreign` is the share of all cores that other processes, and other guests
+`Clock` times dependent multiplications, three cycles each: on a shared machine they at times run at a fraction of what the
+core does, and samples taken then say nothing. They wait for each other, so that what shares the core hardly slows them. `Foreign` is the share of all cores that other processes, and other guests
 of the host, had meanwhile.
 """
 import ctypes
@@ -10,9 +10,10 @@ import os
 import platform
 import time
 
-# mov rcx, rdi; again: dec rcx; jnz again; ret
-LOOP = bytes.fromhex("4889f948ffc975fbc3")
-ITERATIONS = 400_000
+# mov rcx, rdi; again: 8 times imul rax, rax; dec rcx; jnz again; ret
+LOOP = bytes.fromhex("4889f9" + 8 * "480fafc0" + "48ffc9" + "75db" + "c3")
+CYCLES = 8 * 3
+ITERATIONS = 16_000
 TICK = os.sysconf("SC_CLK_TCK")
 
 
@@ -30,7 +31,7 @@ class Clock:
     def ghz(self):
         begin = time.perf_counter_ns()
         self.loop(ITERATIONS)
-        return ITERATIONS / (time.perf_counter_ns() - begin)
+        return ITERATIONS * CYCLES / (time.perf_counter_ns() - begin)
 
 
 class Foreign:

@@ -4,9 +4,10 @@
     target/venv-compare/bin/python bench/compare/train_speed.py [CASE...] [--pairs 7] [--output FOLDER]
 
 Each pair is one `rowmill bench train` and one sample of a PyTorch variant that was set up before (torch_variants.py), one
-after the other, so that both meet the same machine. A sample counts if the clock it ran at was at least 3.3 GHz and other
-processes had at most a tenth of the cores; pairs go on until 7 of them count, or `--attempts` is reached. A ratio is the
-median over the pairs of rowmill's samples/s over the variant's; a case is judged by the variant with the lowest.
+after the other, so that both meet the same machine. A sample counts if the clock it ran at was at least 3.3 GHz
+(`--clock-least`) and other processes had at most a tenth of the cores; pairs go on until 7 of them count, or `--attempts` is
+reached. A ratio is the median over the pairs of rowmill's samples/s over the variant's; a case is judged by the variant with
+the lowest.
 
 Variants: `ref` computes as facebookresearch/dlrm does, `lean` the same without detours, `tbe` has FBGEMM's tables, `torchrec`
 is TorchRec's DLRM with its fused tables; `lean_bf16` and `tbe_bf16` are under CPU autocast. `--variants` chooses any of a
@@ -24,6 +25,7 @@ cases. Set up the environment with bench/compare/setup.py, and build rowmill wit
 import argparse
 import contextlib
 import datetime
+import functools
 import json
 import os
 import pathlib
@@ -39,6 +41,7 @@ import machine
 
 HERE = pathlib.Path(__file__).resolve().parent
 CLOCK_LEAST_GHZ = 3.3
+CLOCK_HELP = "of a sample that counts (default: %(default)s, of the EPYC of the first record; a Xeon may never run at it)"
 FOREIGN_MOST = 0.1
 BUSY_CORE = 1
 BUSY_LOOP = "while :; do :; done"
@@ -77,7 +80,7 @@ def main():
         "machine": machine.describe(),
         "rowmill": rowmill.version(),
         "threads": arguments.threads,
-        "rules": {"clock_ghz_least": CLOCK_LEAST_GHZ, "foreign_cpu_most": FOREIGN_MOST, "pairs": arguments.pairs},
+        "rules": {"clock_ghz_least": arguments.clock_least, "foreign_cpu_most": FOREIGN_MOST, "pairs": arguments.pairs},
         "cases": {},
     }
     for name in arguments.cases:
@@ -97,6 +100,7 @@ def parsed():
     parser.add_argument("--threads", type=int, default=os.cpu_count())
     parser.add_argument("--pairs", type=int, default=7, help="pairs that must count, per variant")
     parser.add_argument("--attempts", type=int, default=21, help="pairs at most, per variant")
+    parser.add_argument("--clock-least", type=float, default=CLOCK_LEAST_GHZ, metavar="GHZ", help=CLOCK_HELP)
     parser.add_argument("--seconds", type=float, default=2.0, help="of each PyTorch sample, at least")
     parser.add_argument("--steps", type=int, default=10, help="of each rowmill sample")
     parser.add_argument("--variants", help=f"these PyTorch variants, of {', '.join(F32 + BF16)} (default: the case's)")
@@ -130,15 +134,16 @@ def measure(rowmill, name, arguments, report):
     case = {"config": config, "batch_size": batch_size, "pooling": pooling, "optimizer": optimizer, "target": target}
     case["precision"] = "bf16" if name.endswith("bf16") else "f32"
     case["variants"] = {}
+    counted = functools.partial(counts, arguments.clock_least)
     for variant in chosen(name, variants, arguments):
         with Torch(case, variant, arguments.threads, pinned=True) as torch:
             report.setdefault("versions", torch.versions)
             pairs = []
-            while len(pairs) < arguments.attempts and sum(map(counts, pairs)) < arguments.pairs:
+            while len(pairs) < arguments.attempts and sum(map(counted, pairs)) < arguments.pairs:
                 pair = {"rowmill": sample_rowmill(rowmill, case, arguments), "torch": torch.sample(arguments.seconds)}
                 pairs.append(pair)
                 show(name, variant, pair)
-        case["variants"][variant] = summary(pairs)
+        case["variants"][variant] = summary(pairs, counted)
     best = min(case["variants"].items(), key=lambda item: item[1]["ratio"])
     case["best"], case["ratio"] = best[0], best[1]["ratio"]
     return case
@@ -160,20 +165,21 @@ def measure_busy(rowmill, name, arguments, report):
     config, batch_size, pooling, optimizer, variants, target = CASES[name]
     case = {"config": config, "batch_size": batch_size, "pooling": pooling, "optimizer": optimizer, "target": target}
     case.update(precision="f32", quiet_share_target=QUIET_SHARE, variants={})
+    counted = functools.partial(quiet, arguments.clock_least)
     for variant in chosen(name, variants, arguments):
         with Torch(case, variant, arguments.threads, pinned=False) as torch:
             report.setdefault("versions", torch.versions)
             turns = []
-            while len(turns) < arguments.attempts and sum(map(quiet, turns)) < arguments.pairs:
+            while len(turns) < arguments.attempts and sum(map(counted, turns)) < arguments.pairs:
                 turn = {"quiet": sample_rowmill(rowmill, case, arguments)}
                 with busy_neighbour(own_session=name == "busy-session"):
                     turn["rowmill"] = sample_rowmill(rowmill, case, arguments)
                     turn["torch"] = torch.sample(arguments.seconds)
                 turns.append(turn)
                 show(name, variant, turn)
-        kept = [turn for turn in turns if quiet(turn)] or turns
+        kept = [turn for turn in turns if counted(turn)] or turns
         shares = [turn["rowmill"]["samples_per_s"] / turn["quiet"]["samples_per_s"] for turn in kept]
-        case["variants"][variant] = summary(turns, quiet) | {"quiet_share": statistics.median(shares)}
+        case["variants"][variant] = summary(turns, counted) | {"quiet_share": statistics.median(shares)}
     best = min(case["variants"].items(), key=lambda item: item[1]["ratio"])
     case["best"], case["ratio"] = best[0], best[1]["ratio"]
     case["quiet_share"] = best[1]["quiet_share"]
@@ -191,20 +197,20 @@ def busy_neighbour(own_session):
         loop.wait()
 
 
-def counts(pair):
-    return all(fine(pair[side]) for side in ("rowmill", "torch"))
+def counts(clock_least, pair):
+    return all(fine(clock_least, pair[side]) for side in ("rowmill", "torch"))
 
 
-def quiet(turn):
+def quiet(clock_least, turn):
     """With a neighbour on purpose only the quiet sample tells whether there were others."""
-    return fine(turn["quiet"]) and turn["torch"]["clock_ghz"] >= CLOCK_LEAST_GHZ
+    return fine(clock_least, turn["quiet"]) and turn["torch"]["clock_ghz"] >= clock_least
 
 
-def fine(sample):
-    return sample["clock_ghz"] >= CLOCK_LEAST_GHZ and sample["foreign_cpu"] <= FOREIGN_MOST
+def fine(clock_least, sample):
+    return sample["clock_ghz"] >= clock_least and sample["foreign_cpu"] <= FOREIGN_MOST
 
 
-def summary(pairs, counted=counts):
+def summary(pairs, counted):
     """Medians over the pairs that count; over all of them where none does, which `counted` then says."""
     kept = [pair for pair in pairs if counted(pair)]
     used = kept or pairs
