@@ -17,7 +17,7 @@ use super::pairs::{self, ACROSS};
 use super::panels::{self, PANEL};
 use super::simd::RoundChunk;
 use crate::buffer::Array;
-use crate::cpu::vector::{prefetch_row, stream};
+use crate::cpu::vector::{prefetch_row, stream, streamed};
 use crate::cpu::{Cpu, DisjointMut};
 use crate::error::Error;
 use crate::ops::extent;
@@ -155,6 +155,7 @@ fn each_block(
             }
             put(&block, Place { rows: rows.clone(), columns });
         }
+        streamed();
     });
 }
 
