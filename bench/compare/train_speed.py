@@ -29,6 +29,7 @@ import functools
 import json
 import os
 import pathlib
+import re
 import resource
 import statistics
 import subprocess
@@ -374,7 +375,9 @@ def save(report, arguments):
 
 
 def folder_name(about):
-    return about["cpu"].lower().replace(" ", "-") + f"-{about['cores']}cpu"
+    """As `cargo xtask bench` names it."""
+    words = re.findall("[a-z0-9]+", about["cpu"].lower())
+    return "-".join([*words, f"{about['cores']}cpu"])
 
 
 if __name__ == "__main__":
