@@ -1,8 +1,8 @@
 """How quiet the machine is while something is timed, and which machine it is. Linux; the clock needs x86-64.
 
 `Clock` times dependent multiplications, three cycles each: on a shared machine they at times run at a fraction of what the
-core does, and samples taken then say nothing. They wait for each other, so that what shares the core hardly slows them. `Foreign` is the share of all cores that other processes, and other guests
-of the host, had meanwhile.
+core does, and samples taken then say nothing. They wait for each other, so that what shares the core hardly slows them.
+`Foreign` is the share of all cores that other processes, and other guests of the host, had meanwhile.
 """
 import ctypes
 import mmap

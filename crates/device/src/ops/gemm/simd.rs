@@ -202,7 +202,7 @@ struct Ahead<W> {
 }
 
 impl<W> Ahead<W> {
-    /// Asks for the next words, those of `steps`.
+    /// Asks for the line of the next words, and goes on by those of `steps`.
     #[inline(always)]
     fn prefetch(&mut self, steps: usize) {
         prefetch_second(self.next);
@@ -211,13 +211,13 @@ impl<W> Ahead<W> {
 }
 
 impl<W> Strip<W> {
-    /// Asks for what the step `step + i` of `run` should, `i < STEPS`.
+    /// What is asked for at step `step + i` of `run`, `i < STEPS`: a line or two.
     #[inline(always)]
     fn prefetch<const R: usize>(&mut self, run: usize, step: usize, i: usize) {
         let start = self.first.wrapping_add(run * self.stride);
         if self.step != 1 {
-            // One line holds the rows of a step, of several at that, and what comes far ahead is
-            // asked for in turns.
+            // Of a later step the line where its rows begin, and of what comes far ahead the two in
+            // turns.
             prefetch(start.wrapping_add((step + i + AHEAD) * self.step));
             self.ahead[i % 2].prefetch(2);
             return;

@@ -155,6 +155,7 @@ fn each_block(
             }
             put(&block, Place { rows: rows.clone(), columns });
         }
+        // Whichever thread reads the panels, it is told after this.
         streamed();
     });
 }
