@@ -136,12 +136,9 @@ pub fn forward(cpu: &Cpu, arguments: Forward<'_>) -> Result<(), Error> {
         let (first, samples) = samples_of(chunk, shape.b);
         let dense = rows_of(dense, shape.b, (first, samples), shape.dim);
         let pooled = part(pooled, first * shape.pooled_width(), samples * shape.pooled_width());
-        let mut rows = vec![0.0; samples * width];
-        simd::forward(cpu.isa, &shape, [&dense, pooled], &mut rows);
-        for (row, values) in (first..).zip(rows.chunks_exact(width)) {
-            // SAFETY: chunks hold different samples.
-            unsafe { out.write(row, values) };
-        }
+        let rows = first..first + samples;
+        // SAFETY: chunks hold different samples.
+        unsafe { simd::forward(cpu.isa, &shape, [&dense, pooled], (&out, rows)) };
     });
     Ok(())
 }

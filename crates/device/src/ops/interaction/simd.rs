@@ -6,7 +6,8 @@
 //! ```
 //! 1. Lanes lie along the columns of the right factor: T transposed forward, padded to whole
 //!    registers, T itself backward. No horizontal sums.
-//! 2. A register tile of 4 rows × 2 registers hides the latency of the additions behind each other.
+//! 2. A register tile of 4 rows × 2 registers hides the latency of the additions behind each other;
+//!    forward, 8 rows where there are registers for them, as a tile is often one register wide.
 //! 3. Forward computes only the registers of columns that hold kept pairs of the tile's rows, by
 //!    twos and a last one alone: about half.
 //! 4. T is transposed in square blocks within registers; one element at a time costs as much as the
@@ -25,21 +26,30 @@ use schema::TriangleOrder;
 use super::Shape;
 use crate::cpu::Isa;
 use crate::cpu::vector::{Fused, prefetch_row, prefetch_row_second};
+use crate::ops::gemm::panels::RowsMut;
 use crate::ops::turn::{BLOCK, turn};
 
-/// Rows of a register tile.
+/// Rows of a register tile; forward, twice as many at times.
 const ROWS: usize = 4;
 /// Padding of the columns of T transposed: a multiple of two of the widest registers.
 const PAD: usize = 32;
 
+/// Where a chunk's samples go: rows of the panels.
+pub(super) type Rows<'a> = (&'a RowsMut<'a>, Range<usize>);
+
 /// One chunk of samples, with the instructions of `isa`.
-pub(super) fn forward(isa: Isa, shape: &Shape, inputs: [&[f32]; 2], out: &mut [f32]) {
+///
+/// # Safety
+/// No other thread writes the chunk's `rows` of `out`.
+pub(super) unsafe fn forward(isa: Isa, shape: &Shape, inputs: [&[f32]; 2], out: Rows<'_>) {
     match isa {
         #[cfg(target_arch = "x86_64")]
-        Isa::Avx2(token) => x86::forward_avx2(token, shape, inputs, out),
+        // SAFETY: the caller's promise.
+        Isa::Avx2(token) => unsafe { x86::forward_avx2(token, shape, inputs, out) },
         #[cfg(target_arch = "x86_64")]
-        Isa::Avx512(token) => x86::forward_avx512(token, shape, inputs, out),
-        // SAFETY: plain lanes need no instruction set.
+        // SAFETY: the caller's promise.
+        Isa::Avx512(token) => unsafe { x86::forward_avx512(token, shape, inputs, out) },
+        // SAFETY: the caller's promise; plain lanes need no instruction set.
         _ => unsafe { forward_samples::<Plain>(shape, inputs, out) },
     }
 }
@@ -57,35 +67,80 @@ pub(super) fn backward(isa: Isa, shape: &Shape, inputs: [&[f32]; 3], outputs: [&
 }
 
 /// # Safety
-/// As for [`Lanes`].
+/// As for [`Lanes`]; no other thread writes `rows` of `out`.
 #[inline(always)]
-unsafe fn forward_samples<V: Lanes>(shape: &Shape, [dense, pooled]: [&[f32]; 2], out: &mut [f32]) {
-    let (vectors, dim) = (shape.vectors(), shape.dim);
+unsafe fn forward_samples<V: Lanes>(
+    shape: &Shape,
+    [dense, pooled]: [&[f32]; 2],
+    (out, rows): Rows<'_>,
+) {
+    let (vectors, dim, width) = (shape.vectors(), shape.dim, shape.width());
     let stride = vectors.next_multiple_of(PAD);
     let mut right = vec![0.0f32; dim * stride];
-    let mut z = vec![0.0f32; (ROWS + 1) * stride];
-    for (sample, out) in out.chunks_exact_mut(shape.width()).enumerate() {
+    let mut z = vec![0.0f32; (2 * ROWS + 1) * stride];
+    let mut row = vec![0.0f32; width + PAD];
+    for (sample, to) in rows.enumerate() {
         let vector = |i: usize| shape.vector(sample, [dense, pooled], i.min(vectors - 1));
+        let next = pooled.as_ptr().wrapping_add((sample + 1) * shape.pooled_width());
         transpose(vectors, vector, (&mut right, stride));
-        let (head, mut pairs) = out.split_at_mut(dim);
-        head.copy_from_slice(vector(0));
-        for first in (0..vectors).step_by(ROWS) {
-            let last = (first + ROWS).min(vectors) - 1;
-            let (top, bottom) = (shape.partners(first), shape.partners(last));
-            let start = top.start.min(bottom.start) / V::LANES * V::LANES;
-            let columns = start..top.end.max(bottom.end);
-            let left = [vector(first), vector(first + 1), vector(first + 2), vector(first + 3)];
-            let next = (sample + 1) * shape.pooled_width() + first * dim;
-            prefetch_row(pooled.as_ptr().wrapping_add(next), ROWS * dim);
+        row[..dim].copy_from_slice(vector(0));
+        let (mut first, mut at) = (0, dim);
+        while first < vectors {
+            let ([a, b, c, d], below) = (four(&vector, first), first + ROWS);
+            let tall = V::TALL && below < vectors;
+            let tile = if tall { 2 * ROWS } else { ROWS };
+            prefetch_row(next.wrapping_add(first * dim), tile * dim);
+            let from = (right.as_slice(), stride);
+            let to = (row.as_mut_slice(), at);
             // SAFETY: the caller's promise.
-            unsafe { multiply::<V>(left, (&right, stride), columns, &mut z) };
-            for i in first..=last {
-                let kept = shape.partners(i);
-                copy_run(&z[(i - first) * stride + kept.start..], pairs, kept.len());
-                pairs = &mut pairs[kept.len()..];
-            }
+            at = unsafe {
+                if tall {
+                    let [e, f, g, h] = four(&vector, below);
+                    let left = [a, b, c, d, e, f, g, h];
+                    pairs::<V, { 2 * ROWS }>(shape, (first, left), from, &mut z, to)
+                } else {
+                    pairs::<V, ROWS>(shape, (first, [a, b, c, d]), from, &mut z, to)
+                }
+            };
+            first += tile;
+        }
+        // SAFETY: the caller's promise.
+        unsafe { out.write(to, &row[..width]) };
+    }
+}
+
+/// Writes the kept pairs of `R` vectors from `first` on into `row`, from `at` on, and returns where
+/// the next belong; `z` holds a tile's products and room for a register after them.
+///
+/// # Safety
+/// As for [`Lanes`].
+#[inline(always)]
+unsafe fn pairs<V: Lanes, const R: usize>(
+    shape: &Shape,
+    (first, left): (usize, [&[f32]; R]),
+    (right, stride): (&[f32], usize),
+    z: &mut [f32],
+    (row, mut at): (&mut [f32], usize),
+) -> usize {
+    let last = (first + R).min(shape.vectors()) - 1;
+    let (top, bottom) = (shape.partners(first), shape.partners(last));
+    let start = top.start.min(bottom.start) / V::LANES * V::LANES;
+    // SAFETY: the caller's promise.
+    unsafe {
+        multiply::<V, R>(left, (right, stride), start..top.end.max(bottom.end), z);
+        for i in first..=last {
+            let kept = shape.partners(i);
+            copy_run::<V>(&z[(i - first) * stride + kept.start..], &mut row[at..], kept.len());
+            at += kept.len();
         }
     }
+    at
+}
+
+/// Four vectors from `first` on.
+#[inline(always)]
+fn four<'a>(vector: &impl Fn(usize) -> &'a [f32], first: usize) -> [&'a [f32]; ROWS] {
+    [vector(first), vector(first + 1), vector(first + 2), vector(first + 3)]
 }
 
 /// Writes vector `i` down column `i` of `right`; columns past the last vector repeat it.
@@ -95,34 +150,38 @@ fn transpose<'a>(
     vector: impl Fn(usize) -> &'a [f32],
     (right, stride): (&mut [f32], usize),
 ) {
+    assert!(vectors.next_multiple_of(BLOCK) <= stride);
     for first in (0..vectors).step_by(BLOCK) {
-        let (a, a_tail) = vector(first).as_chunks::<BLOCK>();
-        let (b, b_tail) = vector(first + 1).as_chunks::<BLOCK>();
-        let (c, c_tail) = vector(first + 2).as_chunks::<BLOCK>();
-        let (d, d_tail) = vector(first + 3).as_chunks::<BLOCK>();
-        let (whole, tail) = right.split_at_mut(a.len() * BLOCK * stride);
-        let blocks = a.iter().zip(b).zip(c).zip(d).zip(whole.chunks_exact_mut(BLOCK * stride));
-        for ((((&a, &b), &c), &d), to) in blocks {
-            let turned = turn([a, b, c, d]);
-            for (turned, to) in turned.iter().zip(to.chunks_exact_mut(stride)) {
-                to[first..first + BLOCK].copy_from_slice(turned);
+        let rows = four(&vector, first);
+        let dim = rows[0].len();
+        assert!(rows.iter().all(|row| row.len() == dim) && dim * stride <= right.len());
+        let whole = dim / BLOCK * BLOCK;
+        for k in (0..whole).step_by(BLOCK) {
+            // SAFETY: `k + BLOCK ≤ dim`, the length of the rows; `right` has `dim` rows, each with
+            // room for all vectors in blocks, as checked above.
+            unsafe {
+                let block =
+                    rows.map(|row| row.as_ptr().add(k).cast::<[f32; BLOCK]>().read_unaligned());
+                let column = right.as_mut_ptr().add(k * stride + first);
+                for (k, turned) in turn(block).into_iter().enumerate() {
+                    column.add(k * stride).cast::<[f32; BLOCK]>().write_unaligned(turned);
+                }
             }
         }
-        let tails = a_tail.iter().zip(b_tail).zip(c_tail).zip(d_tail);
-        for ((((&a, &b), &c), &d), to) in tails.zip(tail.chunks_exact_mut(stride)) {
-            to[first..first + BLOCK].copy_from_slice(&[a, b, c, d]);
+        for k in whole..dim {
+            right[k * stride + first..][..BLOCK].copy_from_slice(&rows.map(|row| row[k]));
         }
     }
 }
 
-/// `out[r, c] = Σ_k left[r, k] · right[k, c]` for [`ROWS`] rows and the whole registers that cover
+/// `out[r, c] = Σ_k left[r, k] · right[k, c]` for `R` rows and the whole registers that cover
 /// `columns`, which start at one; `out` has the stride of `right`.
 ///
 /// # Safety
 /// As for [`Lanes`].
 #[inline(always)]
-unsafe fn multiply<V: Lanes>(
-    left: [&[f32]; ROWS],
+unsafe fn multiply<V: Lanes, const R: usize>(
+    left: [&[f32]; R],
     (right, stride): (&[f32], usize),
     columns: Range<usize>,
     out: &mut [f32],
@@ -130,17 +189,17 @@ unsafe fn multiply<V: Lanes>(
     let inner = left[0].len();
     assert!(left.iter().all(|row| row.len() == inner));
     let end = columns.end.next_multiple_of(V::LANES);
-    assert!(end <= stride && inner * stride <= right.len() && ROWS * stride <= out.len());
+    assert!(end <= stride && inner * stride <= right.len() && R * stride <= out.len());
     let mut column = columns.start;
     while column < columns.end {
         // SAFETY: whole registers up to `end ≤ stride`, so that every row of both matrices holds
         // them, as checked above; the caller's promise.
         unsafe {
             if column + V::LANES < columns.end {
-                product_tile::<V, 2>(left, (right, stride), column, out);
+                product_tile::<V, R, 2>(left, (right, stride), column, out);
                 column += 2 * V::LANES;
             } else {
-                product_tile::<V, 1>(left, (right, stride), column, out);
+                product_tile::<V, R, 1>(left, (right, stride), column, out);
                 column += V::LANES;
             }
         }
@@ -152,19 +211,19 @@ unsafe fn multiply<V: Lanes>(
 /// # Safety
 /// As for [`Lanes`]; each row of `right` and `out` holds the registers.
 #[inline(always)]
-unsafe fn product_tile<V: Lanes, const C: usize>(
-    left: [&[f32]; ROWS],
+unsafe fn product_tile<V: Lanes, const R: usize, const C: usize>(
+    left: [&[f32]; R],
     (right, stride): (&[f32], usize),
     column: usize,
     out: &mut [f32],
 ) {
     // SAFETY: the caller's promise; all rows of `left` have the length of the first.
     unsafe {
-        let mut sums = [[V::zero(); C]; ROWS];
+        let mut sums = [[V::zero(); C]; R];
         for k in 0..left[0].len() {
             let right = right.as_ptr().add(k * stride + column);
             let factors = left.map(|row| *row.get_unchecked(k));
-            add::<V, C>(&mut sums, right, factors);
+            add::<V, R, C>(&mut sums, right, factors);
         }
         for (r, sums) in sums.into_iter().enumerate() {
             for (c, sum) in sums.into_iter().enumerate() {
@@ -179,10 +238,10 @@ unsafe fn product_tile<V: Lanes, const C: usize>(
 /// # Safety
 /// As for [`Lanes`]; `C` registers are valid at `right`.
 #[inline(always)]
-unsafe fn add<V: Lanes, const C: usize>(
-    sums: &mut [[V; C]; ROWS],
+unsafe fn add<V: Lanes, const R: usize, const C: usize>(
+    sums: &mut [[V; C]; R],
     right: *const f32,
-    factors: [f32; ROWS],
+    factors: [f32; R],
 ) {
     // SAFETY: the caller's promise.
     unsafe {
@@ -375,7 +434,7 @@ impl<'a> Tile<'a> {
         unsafe {
             let mut sums = [[V::zero(); 2]; ROWS];
             let mut next =
-                |j: usize, factors| add::<V, 2>(&mut sums, vector(j).add(column), factors);
+                |j: usize, factors| add::<V, ROWS, 2>(&mut sums, vector(j).add(column), factors);
             let end = (first + ROWS).min(vectors);
             match self.rows.order {
                 TriangleOrder::Lower => (0..first).for_each(|j| next(j, factors(along(j)))),
@@ -391,19 +450,17 @@ impl<'a> Tile<'a> {
     }
 }
 
-/// Values that [`copy_run`] moves at a time.
-const RUN: usize = 8;
-
-/// Copies `len` values in whole pieces where `to` has room: what follows the run in `to` is written
-/// afterwards by the caller.
+/// Copies `len` values in whole registers: what they overwrite behind the run comes afterwards.
+///
+/// # Safety
+/// As for [`Lanes`].
 #[inline(always)]
-fn copy_run(from: &[f32], to: &mut [f32], len: usize) {
-    for at in (0..len).step_by(RUN) {
-        if let Some(to) = to.get_mut(at..at + RUN) {
-            to.copy_from_slice(&from[at..at + RUN]);
-        } else {
-            to[at..len].copy_from_slice(&from[at..len]);
-        }
+unsafe fn copy_run<V: Lanes>(from: &[f32], to: &mut [f32], len: usize) {
+    assert!(len.next_multiple_of(V::LANES) <= from.len().min(to.len()));
+    for at in (0..len).step_by(V::LANES) {
+        // SAFETY: whole registers up to the next multiple of `len`, as checked above; the caller's
+        // promise.
+        unsafe { V::load(from.as_ptr().add(at)).store(to.as_mut_ptr().add(at)) };
     }
 }
 
@@ -414,6 +471,8 @@ fn copy_run(from: &[f32], to: &mut [f32], len: usize) {
 trait Lanes: Copy {
     /// How many; divides [`PAD`] by two or more.
     const LANES: usize;
+    /// Whether there are registers for tiles of twice [`ROWS`].
+    const TALL: bool;
     /// 0 in every lane.
     unsafe fn zero() -> Self;
     /// All lanes from memory.
@@ -427,6 +486,8 @@ trait Lanes: Copy {
 // SAFETY of every block: the contracts of both traits are the same.
 impl<V: Fused> Lanes for V {
     const LANES: usize = V::LANES;
+    // As AVX-512 has, with 32 registers instead of 16.
+    const TALL: bool = V::LANES == 16;
 
     #[inline(always)]
     unsafe fn zero() -> Self {
@@ -456,6 +517,7 @@ struct Plain([f32; 8]);
 
 impl Lanes for Plain {
     const LANES: usize = 8;
+    const TALL: bool = false;
 
     #[inline(always)]
     unsafe fn zero() -> Self {
@@ -481,24 +543,27 @@ impl Lanes for Plain {
 mod x86 {
     //! The same code, compiled for wider vectors.
 
-    use super::{Shape, backward_samples, forward_samples};
+    use super::{Rows, Shape, backward_samples, forward_samples};
     use crate::cpu::vector::x86::{Float8, Float16};
     use crate::cpu::{Avx2, Avx512};
 
     macro_rules! entries {
         ($token:ty, $vector:ty, $features:literal, $forward:ident, $backward:ident) => {
-            pub(super) fn $forward(
+            /// # Safety
+            /// As for [`forward`](super::forward).
+            pub(super) unsafe fn $forward(
                 _proof: $token,
                 shape: &Shape,
                 inputs: [&[f32]; 2],
-                out: &mut [f32],
+                out: Rows<'_>,
             ) {
                 #[target_feature(enable = $features)]
-                fn compiled(shape: &Shape, inputs: [&[f32]; 2], out: &mut [f32]) {
-                    // SAFETY: compiled for the instruction set.
+                unsafe fn compiled(shape: &Shape, inputs: [&[f32]; 2], out: Rows<'_>) {
+                    // SAFETY: compiled for the instruction set; the caller's promise.
                     unsafe { forward_samples::<$vector>(shape, inputs, out) }
                 }
-                // SAFETY: the token proves that the machine has the instruction set.
+                // SAFETY: the token proves that the machine has the instruction set; the caller's
+                // promise.
                 unsafe { compiled(shape, inputs, out) }
             }
 
