@@ -37,21 +37,19 @@ use weight::Forms;
 /// products' magnitudes.
 pub const TOLERANCE: f64 = 1e-5;
 
-/// Rows of a chunk of the forward product or of the gradient of the input.
-const CHUNK_ROWS: usize = 48;
-/// Words of the packed weight that a chunk reads: a quarter of a second-level cache of 1 MiB, which
-/// they keep from chunk to chunk, beside the rows that pass and the words of the next group.
-const CHUNK_WEIGHTS: usize = 64 << 10;
-/// Chunks of a group that together ask for the words of the next, a part each: strips of 12 rows
-/// times this many chunks make the 32 words that lie side by side.
-const CHUNKS_AHEAD: usize = 8;
+/// Rows of a chunk of the forward product or of the gradient of the input: 8 strips of 12, which
+/// together ask for all of the next panel's factors. They stay in the second-level cache while the
+/// panels pass, each read once for all of them.
+const CHUNK_ROWS: usize = 96;
+/// Words of the packed weight that pass a chunk of rows at most.
+const CHUNK_WEIGHTS: usize = 256 << 10;
 /// Panels of X of a chunk of the weight gradient: a block of their samples stays in the
 /// second-level cache while the chunk's blocks of dY pass.
 const CHUNK_PANELS: usize = 2;
 /// Panels of dY of a chunk of the weight gradient at most: each block of X is fetched once for all
 /// of them, and what they sum to, 64 KiB, stays in the second-level cache too.
 const CHUNK_OUTPUT_PANELS: usize = 8;
-/// Chunks of the weight gradient that each thread should find, so that all end together.
+/// Chunks that each thread should find, so that all end together.
 const CHUNKS_PER_THREAD: usize = 8;
 
 /// What follows the bias.
@@ -293,8 +291,9 @@ fn rows<W: Word>(
     let Extents { samples, columns, .. } = extents;
     let inner = extents.inner.div_ceil(W::VALUES);
     let panels = panels::count(columns);
-    let groups = (panels * inner * PANEL).div_ceil(CHUNK_WEIGHTS).clamp(1, panels.max(1));
     let blocks = samples.div_ceil(CHUNK_ROWS);
+    let wanted = (CHUNKS_PER_THREAD * cpu.pool.threads()).div_ceil(blocks.max(1));
+    let groups = (panels * inner * PANEL).div_ceil(CHUNK_WEIGHTS).max(wanted).min(panels.max(1));
     let sink = match c {
         OperandMut::F32(values) => Sink::F32(DisjointMut::new(values)),
         OperandMut::Bf16(pairs) => Sink::Bf16 {
@@ -304,10 +303,6 @@ fn rows<W: Word>(
     };
     cpu.pool.run(groups * blocks, |index| {
         let (group, block) = (index / blocks, index % blocks);
-        let next = part_of(panels, (group + 1).min(groups - 1), groups);
-        let ahead = (next.start * PANEL
-            + block % CHUNKS_AHEAD * next.len() * (PANEL / CHUNKS_AHEAD))
-            * inner;
         let chunk = RowsChunk {
             a: a.as_ptr(),
             b: b.as_ptr(),
@@ -318,7 +313,6 @@ fn rows<W: Word>(
             columns,
             rows: block * CHUNK_ROWS..samples.min((block + 1) * CHUNK_ROWS),
             panels: part_of(panels, group, groups),
-            ahead: b.as_ptr().wrapping_add(ahead),
         };
         // SAFETY: the extents were checked; each chunk is its own rectangle of C, and the rows of a
         // pair are in one chunk.

@@ -1,7 +1,7 @@
 //! The products with vectors: a register tile of rows × 32 columns, and the loops over a chunk.
 //!
 //! ```text
-//! for strip of rows, for panel of columns:
+//! for panel of columns, for strip of rows:
 //!     sums[row, column] = Σ_i a[row, i] · b[i, column]      in registers, over the whole inner
 //!     c = finish(sums)                                      bias and ReLU, or the mask of ReLU
 //! ```
@@ -36,6 +36,8 @@ const AHEAD: usize = 8;
 const STEPS: usize = 4;
 /// Words of a cache line.
 const LINE: usize = 16;
+/// Words of a step that a strip of rows asks for in advance: a line in [`STEPS`].
+const PACE: usize = LINE / STEPS;
 /// Steps that a tile of the weight gradient sums at a time: blocks of panels of both factors stay
 /// in the cache.
 pub(super) const BLOCK: usize = 512;
@@ -80,8 +82,6 @@ pub(super) struct RowsChunk<'a, W> {
     pub(super) columns: usize,
     pub(super) rows: Range<usize>,
     pub(super) panels: Range<usize>,
-    /// Words of `b` that chunks after this one read: each tile asks for the next `inner` of them.
-    pub(super) ahead: *const W,
 }
 
 /// A chunk of the gradient of the weight: `dW = dYᵀ X` for some panels of N and of K.
@@ -298,13 +298,17 @@ unsafe fn add_step<T: Terms, const R: usize, const C: usize>(
     }
 }
 
-/// Strips of `R` rows, then of 8, 4, 2 and 1.
+/// Panels in strips of `R` rows, then of 8, 4, 2 and 1. Each strip asks for a part of the next
+/// panel's factors; the first panel's are what the chunk after this one begins with.
 #[inline(always)]
 unsafe fn rows_chunk<T: Terms, const R: usize>(chunk: &RowsChunk<'_, T::Word>) {
-    let (mut row, mut ahead) = (chunk.rows.start, chunk.ahead);
-    while row < chunk.rows.end {
-        let taken = strip(chunk.rows.end - row, R);
-        for panel in chunk.panels.clone() {
+    let RowsChunk { inner, panels, rows, .. } = chunk;
+    for panel in panels.clone() {
+        let next = if panel + 1 < panels.end { panel + 1 } else { panels.start };
+        let mut ahead = chunk.b.wrapping_add(next * inner * PANEL);
+        let mut row = rows.start;
+        while row < rows.end {
+            let taken = strip(rows.end - row, R);
             // SAFETY: the rows and panels lie inside the matrices, as the caller checked.
             unsafe {
                 match taken {
@@ -315,9 +319,9 @@ unsafe fn rows_chunk<T: Terms, const R: usize>(chunk: &RowsChunk<'_, T::Word>) {
                     _ => rows_tile::<T, R>(chunk, (panel, row), ahead),
                 }
             }
-            ahead = ahead.wrapping_add(chunk.inner);
+            ahead = ahead.wrapping_add(inner * PACE);
+            row += taken;
         }
-        row += taken;
     }
 }
 
@@ -340,7 +344,7 @@ unsafe fn rows_tile<T: Terms, const R: usize>(
         steps: width,
         last_steps: inner - runs.saturating_sub(1) * width,
         stride: samples * width,
-        ahead: [Ahead { next: ahead, pace: 1 }; 2],
+        ahead: [Ahead { next: ahead, pace: PACE }; 2],
     };
     let b = chunk.b.wrapping_add(panel * inner * PANEL);
     let c = (panel * samples + row) * PANEL;
