@@ -40,7 +40,7 @@ are therefore held against the same step in f64, over all compared steps:
 - the update of the master weights is f32: w - 0.1 g with rowmill's own gradient within 1e-5 of a tensor's largest magnitude.
 The free runs are judged as those in f32, each side by its own bf16 runs.
 
-Prints JSON; exits 1 where anything is further apart. Needs torch, numpy, safetensors.
+Prints JSON, also of the starts so far on Ctrl-C; exits 1 where anything is further apart. Needs torch, numpy, safetensors.
 """
 import argparse
 import dataclasses
@@ -394,15 +394,15 @@ class Free:
 
     def run(self, starts, steps):
         apart, failures = {"rowmill": [], "torch": []}, []
-        for start in range(starts):
-            batches = batches_of(start, steps)
-            exact = self.torch(Case(self.kind).first_model(start).double(), [batch.double() for batch in batches])[1]
-            theirs, ours = self.torch(self.case.first_model(start), batches), self.ours(start, steps)
-            if start == 0:
-                failures += self.first_steps(ours, theirs)
-            for side, (_, weights) in (("rowmill", ours), ("torch", theirs)):
-                apart[side].append({step: distance(weights[step], exact[step]) for step in exact})
-        self.report |= {"starts": starts, "distances": []}
+        try:
+            for start in range(starts):
+                failures += self.start(start, steps, apart)
+                print(f"{self.case.name}: {start + 1} of {starts} starts", file=sys.stderr, flush=True)
+        except KeyboardInterrupt:
+            # Starts are drawn one by one: those at hand are a smaller comparison, not half of one.
+            if not apart["torch"]:
+                raise
+        self.report |= {"starts": len(apart["torch"]), "distances": []}
         for step in apart["torch"][0]:
             pairs = [(ours[step], theirs[step]) for ours, theirs in zip(apart["rowmill"], apart["torch"])]
             row = {"step": step} | compared(pairs)
@@ -410,6 +410,18 @@ class Free:
             if row["verdict"] == "refuted":
                 failures.append(f"free run, step {step}: {row['ratio']:.2f} times as far from f64 as PyTorch")
         self.report["each_start"] = {side: [list(run.values()) for run in runs] for side, runs in apart.items()}
+        return failures
+
+    def start(self, start, steps, apart):
+        """Adds both sides' distances from f64, from one start."""
+        batches, failures = batches_of(start, steps), []
+        exact = self.torch(Case(self.kind).first_model(start).double(), [batch.double() for batch in batches])[1]
+        theirs, ours = self.torch(self.case.first_model(start), batches), self.ours(start, steps)
+        if start == 0:
+            failures += self.first_steps(ours, theirs)
+        distances = {step: (distance(ours[1][step], exact[step]), distance(theirs[1][step], exact[step])) for step in exact}
+        apart["rowmill"].append({step: pair[0] for step, pair in distances.items()})
+        apart["torch"].append({step: pair[1] for step, pair in distances.items()})
         return failures
 
     def first_steps(self, ours, theirs):

@@ -108,6 +108,9 @@ def parsed():
     parser.add_argument("--raise-priority", action="store_true", help="over other sessions; needs root; not for busy")
     parser.add_argument("--output", type=pathlib.Path, help="folder (default: bench/record/MACHINE)")
     arguments = parser.parse_args()
+    for name in ("threads", "pairs", "attempts", "steps"):
+        if getattr(arguments, name) < 1:
+            parser.error(f"expected --{name} of at least 1, got {getattr(arguments, name)}")
     for name in arguments.cases:
         if name not in CASES:
             parser.error(f"expected cases of {', '.join(CASES)}, got {name!r}")

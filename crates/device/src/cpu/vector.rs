@@ -304,7 +304,7 @@ fn ask<T, const LEVEL: u8>(pointer: *const T) {
 pub(crate) fn prefetch_row<T>(pointer: *const T, dim: usize) {
     ask_row::<T, 1>(pointer, dim);
     // A row that does not start on a line may end on one more.
-    prefetch(pointer.wrapping_add(dim - 1));
+    prefetch(pointer.wrapping_add(dim.saturating_sub(1)));
 }
 
 /// As [`prefetch_row`], no nearer than the second-level cache, for a row that starts on a line or
