@@ -15,10 +15,13 @@
 //! 2. `a` is read in place, one broadcast per row and inner index. Its lines are asked for one
 //!    panel and one strip ahead: without, a core of 117 GFLOP/s gives 80–95, with it 109–111.
 //!    What comes later is asked into the second-level cache, spread over the steps: by the weight
-//!    gradient the next panel of dY and the next block of X (8 % less time, most where the shared
-//!    cache is busy or far), by the other products the next group of weights (1 %). A step asks
-//!    for few lines at a time: more of them in a burst wait for each other, and the loads for them.
-//! 3. The whole inner extent is summed in registers, so that `c` is written once, finished; in bf16
+//!    gradient the next panel of dY and the next block of X (8 % less time, 20 % where the shared
+//!    cache is busy or far), by the other products the next panel of weights. A step asks for few
+//!    lines at a time: more of them in a burst wait for each other, and the loads for them.
+//! 3. A chunk's rows stay in the second-level cache while panels of weights pass, one after the
+//!    other as they lie in memory: 4–5 % less time where two threads share memory with others than
+//!    two panels that stay while rows pass, which come from as many places as they have panels.
+//! 4. The whole inner extent is summed in registers, so that `c` is written once, finished; in bf16
 //!    two rows at a time, which are in registers for both forms of a pair.
 #![expect(unsafe_code, reason = "vector instructions on raw panels")]
 
