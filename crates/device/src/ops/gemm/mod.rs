@@ -37,9 +37,8 @@ use weight::Forms;
 /// products' magnitudes.
 pub const TOLERANCE: f64 = 1e-5;
 
-/// Rows of a chunk of the forward product or of the gradient of the input: 8 strips of 12, which
-/// together ask for all of the next panel's factors. They stay in the second-level cache while the
-/// panels pass, each read once for all of them.
+/// Rows of a chunk of the forward product or of the gradient of the input: 8 strips of 12. They
+/// stay in the second-level cache while the panels pass, each read once for all of them.
 const CHUNK_ROWS: usize = 96;
 /// Words of the packed weight that pass a chunk of rows at most.
 const CHUNK_WEIGHTS: usize = 256 << 10;

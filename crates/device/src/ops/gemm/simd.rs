@@ -27,6 +27,7 @@
 
 use std::ops::Range;
 
+use super::CHUNK_ROWS;
 use super::pairs::ACROSS;
 use super::panels::PANEL;
 use super::terms::{Register, Terms, Word};
@@ -39,8 +40,6 @@ const AHEAD: usize = 8;
 const STEPS: usize = 4;
 /// Words of a cache line.
 const LINE: usize = 16;
-/// Words of a step that a strip of rows asks for in advance: a line in [`STEPS`].
-const PACE: usize = LINE / STEPS;
 /// Steps that a tile of the weight gradient sums at a time: blocks of panels of both factors stay
 /// in the cache.
 pub(super) const BLOCK: usize = 512;
@@ -308,7 +307,8 @@ unsafe fn rows_chunk<T: Terms, const R: usize>(chunk: &RowsChunk<'_, T::Word>) {
     let RowsChunk { inner, panels, rows, .. } = chunk;
     for panel in panels.clone() {
         let next = if panel + 1 < panels.end { panel + 1 } else { panels.start };
-        let mut ahead = chunk.b.wrapping_add(next * inner * PANEL);
+        let next = chunk.b.wrapping_add(next * inner * PANEL);
+        let mut ahead = Ahead { next, pace: PANEL * R / CHUNK_ROWS };
         let mut row = rows.start;
         while row < rows.end {
             let taken = strip(rows.end - row, R);
@@ -322,7 +322,7 @@ unsafe fn rows_chunk<T: Terms, const R: usize>(chunk: &RowsChunk<'_, T::Word>) {
                     _ => rows_tile::<T, R>(chunk, (panel, row), ahead),
                 }
             }
-            ahead = ahead.wrapping_add(inner * PACE);
+            ahead.next = ahead.next.wrapping_add(inner * ahead.pace);
             row += taken;
         }
     }
@@ -333,7 +333,7 @@ unsafe fn rows_chunk<T: Terms, const R: usize>(chunk: &RowsChunk<'_, T::Word>) {
 unsafe fn rows_tile<T: Terms, const R: usize>(
     chunk: &RowsChunk<'_, T::Word>,
     (panel, row): (usize, usize),
-    ahead: *const T::Word,
+    ahead: Ahead<T::Word>,
 ) {
     let (samples, inner) = (chunk.samples, chunk.inner);
     let columns = PANEL.min(chunk.columns - panel * PANEL);
@@ -347,7 +347,7 @@ unsafe fn rows_tile<T: Terms, const R: usize>(
         steps: width,
         last_steps: inner - runs.saturating_sub(1) * width,
         stride: samples * width,
-        ahead: [Ahead { next: ahead, pace: PACE }; 2],
+        ahead: [ahead; 2],
     };
     let b = chunk.b.wrapping_add(panel * inner * PANEL);
     let c = (panel * samples + row) * PANEL;
