@@ -128,8 +128,6 @@ def main():
         report = {"date": datetime.date.today().isoformat(), "commit": doors.commit(), "machine": machine.describe()}
         report |= {"rowmill": rowmill.version(), "torch": torch.__version__, "runs": {}, "failures": []}
         batches = reference.made_batches(SHAPE, BATCH, arguments.steps + 1, BAGS)
-        for start in range(arguments.starts):
-            doors.write_rows(rowmill.folder / f"start-{start}.csv", batches_of(start, arguments.steps))
         for case in map(CASES.get, arguments.cases.split(",")):
             doors.write_job(rowmill.folder / f"{case.name}.toml", job_of(case, RATES[case.kind]))
             gradient = dataclasses.replace(case, kind="sgd")
@@ -416,7 +414,7 @@ class Free:
         """Adds both sides' distances from f64, from one start."""
         batches, failures = batches_of(start, steps), []
         exact = self.torch(Case(self.kind).first_model(start).double(), [batch.double() for batch in batches])[1]
-        theirs, ours = self.torch(self.case.first_model(start), batches), self.ours(start, steps)
+        theirs, ours = self.torch(self.case.first_model(start), batches), self.ours(start, batches)
         if start == 0:
             failures += self.first_steps(ours, theirs)
         distances = {step: (distance(ours[1][step], exact[step]), distance(theirs[1][step], exact[step])) for step in exact}
@@ -444,18 +442,19 @@ class Free:
                 weights[number] = weights_of(model)
         return losses, weights
 
-    def ours(self, start, steps):
+    def ours(self, start, batches):
         folder, config = self.rowmill.folder / f"{self.case.name}-free", f"{self.case.name}.toml"
         folder.mkdir()
         first, run = folder / "weights.safetensors", folder / "run"
         save_file(weights_of(self.case.first_model(start)), first)
         self.rowmill.run("checkpoint", "import", first, "--from", "torch", "--config", config, "--run", run)
         every = ["--set", f"training.checkpoint_every={FREE_STEPS}"]
-        rows = self.rowmill.folder / f"start-{start}.csv"
+        rows = folder / "rows.csv"
+        doors.write_rows(rows, batches)
         lines = self.rowmill.run("train", config, "--train", rows, "--run", run, "--resume", *every)
         losses = [line["loss"] for line in lines if line.get("event") == "interval"]
         weights = {}
-        for step in range(FREE_STEPS, steps + 1, FREE_STEPS):
+        for step in range(FREE_STEPS, len(batches) + 1, FREE_STEPS):
             out = folder / f"{step}.safetensors"
             self.rowmill.run("checkpoint", "export", run / f"checkpoints/step-{step:012}", "--to", "torch", out)
             weights[step] = load_file(out)
