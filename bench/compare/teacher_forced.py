@@ -417,9 +417,9 @@ class Free:
         theirs, ours = self.torch(self.case.first_model(start), batches), self.ours(start, batches)
         if start == 0:
             failures += self.first_steps(ours, theirs)
-        distances = {step: (distance(ours[1][step], exact[step]), distance(theirs[1][step], exact[step])) for step in exact}
-        apart["rowmill"].append({step: pair[0] for step, pair in distances.items()})
-        apart["torch"].append({step: pair[1] for step, pair in distances.items()})
+        found = [{step: distance(weights[step], exact[step]) for step in exact} for _, weights in (ours, theirs)]
+        for runs, distances in zip((apart["rowmill"], apart["torch"]), found):
+            runs.append(distances)
         return failures
 
     def first_steps(self, ours, theirs):
