@@ -87,8 +87,8 @@ pub enum Op {
         /// Inner dimension.
         k: usize,
     },
-    /// Values laid out as the matrix products read them: a weight twice, for forward and backward,
-    /// after each update; the dense features of a batch.
+    /// Values laid out as the matrix products read them: the dense features of a batch, or what is
+    /// rounded on its way into products of a lower precision.
     Pack {
         /// Values written.
         elements: usize,
@@ -137,6 +137,8 @@ pub enum Op {
     DenseUpdate {
         /// Parameters.
         elements: usize,
+        /// Values written once more, as the matrix products read them.
+        packed: usize,
         /// The rule.
         optimizer: Optimizer,
     },
@@ -266,10 +268,10 @@ impl Op {
                 Pass::Backward => (5 * elements, 24 * elements),
             },
             Self::Loss { batch_size } => (8 * batch_size, 16 * batch_size),
-            Self::DenseUpdate { elements, optimizer } => {
+            Self::DenseUpdate { elements, packed, optimizer } => {
                 // The few values of row-wise Adagrad are left out.
                 let (flops, state) = row_update(optimizer, 0, elements);
-                (flops, 12 * elements + 8 * state)
+                (flops, 12 * elements + 4 * packed + 8 * state)
             }
         };
         OpWork { flops: flops as u64, bytes: bytes as u64 }

@@ -1,7 +1,7 @@
 //! Layers with explicit forward and backward. Each owns its buffers, sized once for the largest
-//! batch; parameters live in one list that the optimizer, the collectives and the checkpoint all
-//! walk. What passes between layers is in panels (`device::ops::gemm::panels`), between the linear
-//! layers of an MLP in the products' precision; embeddings and the batch are row-major.
+//! batch; parameters live in [`crate::dense`]. What passes between layers is in panels
+//! (`device::ops::gemm::panels`), between the linear layers of an MLP in the products' precision;
+//! embeddings and the batch are row-major.
 
 pub mod cross;
 pub mod interaction;
@@ -10,23 +10,24 @@ pub mod logit;
 pub mod mlp;
 mod rounded;
 
-use schema::{ModelConfig, Precision};
+use schema::{ModelConfig, Optimizer, Precision};
 
+use crate::dense::{Dense, VectorId, WeightId};
 use crate::initial;
-use crate::parameter::DenseParameter;
 
 /// Collects the dense parameters while layers are built; their order is part of the checkpoint.
 pub struct ParameterList<'a> {
     model: &'a ModelConfig,
     precision: Precision,
-    list: Vec<DenseParameter>,
+    dense: Dense,
+    initial: Vec<Vec<f32>>,
 }
 
 impl<'a> ParameterList<'a> {
-    /// An empty list for `model`, whose products are in `precision`.
+    /// An empty list for `model`, trained with `optimizer`, whose products are in `precision`.
     #[must_use]
-    pub fn new(model: &'a ModelConfig, precision: Precision) -> Self {
-        Self { model, precision, list: Vec::new() }
+    pub fn new(model: &'a ModelConfig, optimizer: Optimizer, precision: Precision) -> Self {
+        Self { model, precision, dense: Dense::new(optimizer), initial: Vec::new() }
     }
 
     /// Of the products of the layers that are built.
@@ -35,34 +36,50 @@ impl<'a> ParameterList<'a> {
         self.precision
     }
 
-    /// All parameters, in the order they were added.
+    /// All parameters, zero as yet, and their initial values, in the order they were added.
     #[must_use]
-    pub fn finish(self) -> Vec<DenseParameter> {
-        self.list
+    pub fn finish(self) -> (Dense, Vec<Vec<f32>>) {
+        (self.dense, self.initial)
     }
 
-    /// Adds `{name}.weight [output, input]` and `{name}.bias [output]`; returns their positions.
-    pub fn add_linear(&mut self, name: &str, shape: (usize, usize)) -> (usize, usize) {
-        let (weight, bias) = initial::linear(self.model, self.list.len() as u64, shape);
-        let weight = self.add(format!("{name}.weight"), vec![shape.0, shape.1], weight);
-        let bias = self.add(format!("{name}.bias"), vec![shape.0], bias);
-        (weight, bias)
+    /// Adds `{name}.weight [output, input]` and `{name}.bias [output]`.
+    pub fn add_linear(&mut self, name: &str, shape: (usize, usize)) -> (WeightId, VectorId) {
+        let bias = self.draw_linear(shape);
+        let weight = self.dense.add_weight(format!("{name}.weight"), shape, self.precision);
+        (weight, self.add_bias(name, bias))
     }
 
-    /// Adds a cross layer's factor `name [output, input]`; returns its position.
-    pub fn add_factor(&mut self, name: String, shape: (usize, usize)) -> usize {
-        let weight = initial::cross_factor(self.model, self.list.len() as u64, shape);
-        self.add(name, vec![shape.0, shape.1], weight)
+    /// The same for a layer of one output, `{name}.weight [1, input]`, which no matrix product
+    /// reads.
+    pub fn add_logit(&mut self, name: &str, input: usize) -> (VectorId, VectorId) {
+        let bias = self.draw_linear((1, input));
+        let weight = self.dense.add_vector(format!("{name}.weight"), vec![1, input]);
+        (weight, self.add_bias(name, bias))
     }
 
-    /// Adds a parameter `[length]` of zeros; returns its position.
-    pub fn add_zeros(&mut self, name: String, length: usize) -> usize {
-        self.add(name, vec![length], vec![0.0; length])
+    /// Adds a cross layer's factor `name [output, input]`.
+    pub fn add_factor(&mut self, name: String, shape: (usize, usize)) -> WeightId {
+        let index = self.dense.len() as u64;
+        self.initial.push(initial::cross_factor(self.model, index, shape));
+        self.dense.add_weight(name, shape, self.precision)
     }
 
-    fn add(&mut self, name: String, shape: Vec<usize>, weight: Vec<f32>) -> usize {
-        let gradient = vec![0.0; weight.len()];
-        self.list.push(DenseParameter { name, shape, weight, gradient, state: Vec::new() });
-        self.list.len() - 1
+    /// Adds a parameter `[length]` that starts at zero.
+    pub fn add_zeros(&mut self, name: String, length: usize) -> VectorId {
+        self.initial.push(vec![0.0; length]);
+        self.dense.add_vector(name, vec![length])
+    }
+
+    /// Draws the initial weight of the next parameter, and returns that of the bias after it.
+    fn draw_linear(&mut self, shape: (usize, usize)) -> Vec<f32> {
+        let (weight, bias) = initial::linear(self.model, self.dense.len() as u64, shape);
+        self.initial.push(weight);
+        bias
+    }
+
+    fn add_bias(&mut self, name: &str, initial: Vec<f32>) -> VectorId {
+        let shape = vec![initial.len()];
+        self.initial.push(initial);
+        self.dense.add_vector(format!("{name}.bias"), shape)
     }
 }

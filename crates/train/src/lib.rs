@@ -5,6 +5,7 @@
 
 pub mod checkpoint;
 pub mod context;
+pub mod dense;
 pub mod embedding;
 mod error;
 pub mod initial;

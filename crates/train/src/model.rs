@@ -4,11 +4,12 @@
 use device::Cpu;
 use device::buffer::Array;
 use device::ops::gemm::panels;
-use device::ops::{activation, dense_update, loss};
+use device::ops::{activation, loss};
 use device::optimizer::Rule;
 use schema::{Batch, JobConfig, Loss, Op, OptimizerConfig, ShardingPlan};
 
 use crate::context::RankContext;
+use crate::dense::Dense;
 use crate::embedding::EmbeddingCollection;
 use crate::layer::ParameterList;
 use crate::layer::interaction::InteractionLayer;
@@ -50,7 +51,7 @@ pub struct Model {
     loss: Loss,
     dense_features: usize,
     pooled_width: usize,
-    parameters: Vec<DenseParameter>,
+    parameters: Dense,
     bottom: Mlp,
     interaction: InteractionLayer,
     top: Mlp,
@@ -78,13 +79,15 @@ struct Buffers {
 
 impl Model {
     /// A model with the initial weights of `config`, for at most `batch_max` samples of this rank.
-    #[must_use]
+    ///
+    /// # Errors
+    /// [`Error::Device`], of a defect only.
     pub fn initial(
         cpu: &Cpu,
         config: &JobConfig,
         (plan, rank): (&ShardingPlan, schema::Rank),
         batch_max: usize,
-    ) -> Self {
+    ) -> Result<Self, Error> {
         let optimizer = config.optimizer.sparse.kind;
         let tile = |tile: &schema::Tile| TileState {
             weight: initial::tile_weights(cpu, &config.model, tile),
@@ -92,30 +95,39 @@ impl Model {
             tile: tile.clone(),
         };
         let tiles = plan.tiles_of(rank).map(tile).collect();
-        Self::build(config, (plan, rank), batch_max, tiles)
+        let (mut model, initial) = Self::build(config, (plan, rank), batch_max, tiles);
+        for (i, values) in initial.iter().enumerate() {
+            model.parameters.set_values(cpu, i, values)?;
+        }
+        Ok(model)
     }
 
     /// A model with `parameters`, which must have the names and shapes `config` gives.
-    #[must_use]
+    ///
+    /// # Errors
+    /// [`Error::Device`] where they have not.
     pub fn restored(
+        cpu: &Cpu,
         config: &JobConfig,
         place: (&ShardingPlan, schema::Rank),
         batch_max: usize,
         parameters: RankParameters,
-    ) -> Self {
-        let mut model = Self::build(config, place, batch_max, parameters.tiles);
-        model.parameters = parameters.dense;
-        model
+    ) -> Result<Self, Error> {
+        let (mut model, _) = Self::build(config, place, batch_max, parameters.tiles);
+        model.parameters.set(cpu, &parameters.dense)?;
+        Ok(model)
     }
 
+    /// A model whose dense parameters are zero, and what they are at first.
     fn build(
         config: &JobConfig,
         (plan, rank): (&ShardingPlan, schema::Rank),
         batch_max: usize,
         tiles: Vec<TileState>,
-    ) -> Self {
+    ) -> (Self, Vec<Vec<f32>>) {
         let model = &config.model;
-        let mut list = ParameterList::new(model, config.training.precision);
+        let OptimizerConfig { kind, .. } = config.optimizer.dense;
+        let mut list = ParameterList::new(model, kind, config.training.precision);
         let bottom_layers = (model.dense_features, &model.bottom[..]);
         let bottom = Mlp::new(&mut list, "bottom", bottom_layers, batch_max);
         let interaction = InteractionLayer::new(&mut list, model, batch_max);
@@ -123,16 +135,11 @@ impl Model {
         let top = Mlp::new(&mut list, "top", (model.interaction_width(), hidden), batch_max);
         let last_width = hidden.last().copied().unwrap_or(model.interaction_width());
         let logit = Logit::new(&mut list, &format!("top.{}", hidden.len()), last_width);
-        let mut parameters = list.finish();
-        let dense = config.optimizer.dense;
-        for parameter in &mut parameters {
-            let zeros = DenseParameter::zeros(&parameter.name, &parameter.shape, dense.kind);
-            parameter.state = zeros.state;
-        }
-        let sparse = config.optimizer.sparse;
+        let (parameters, initial) = list.finish();
+        let (sparse, dense) = (config.optimizer.sparse, config.optimizer.dense);
         let buffer = |width: usize| Array::zeroed(batch_max * width);
         let in_panels = |width: usize| Array::zeroed(panels::len(batch_max, width));
-        Self {
+        let built = Self {
             loss: model.loss,
             dense_features: model.dense_features,
             pooled_width: model.pooled_width(),
@@ -155,12 +162,13 @@ impl Model {
                 d_dense: in_panels(model.dense_width()),
                 d_pooled: buffer(model.pooled_width()),
             },
-        }
+        };
+        (built, initial)
     }
 
     /// Dense parameters, the same on every rank.
     #[must_use]
-    pub fn dense(&self) -> &[DenseParameter] {
+    pub fn dense(&self) -> &Dense {
         &self.parameters
     }
 
@@ -214,7 +222,8 @@ impl Model {
         let d_pooled = &self.buffers.d_pooled[..share.batch.size * self.pooled_width];
         let rule = Rule::new(&self.optimizers.0, step.factor, step.number);
         self.embedding.backward(context, (&share.batch.sparse, d_pooled), (rule, step.number))?;
-        self.update_dense(context, step)?;
+        let rule = Rule::new(&self.optimizers.1, step.factor, step.number);
+        self.parameters.update(context, rule)?;
         Ok(sum)
     }
 
@@ -273,7 +282,7 @@ impl Model {
         let samples = share.batch.size;
         if samples == 0 {
             // Nothing to learn from here; the gradients still take part in the sum over ranks.
-            self.parameters.iter_mut().for_each(|parameter| parameter.gradient.fill(0.0));
+            self.parameters.clear_gradients();
             return Ok(());
         }
         let Buffers { input, pooled, d_logits, d_last, d_interaction, d_dense, d_pooled, .. } =
@@ -294,25 +303,5 @@ impl Model {
         self.interaction.backward(context, parameters, inputs, outputs)?;
         self.bottom.last_relu_backward(context, d_dense)?;
         self.bottom.backward(context, parameters, (input, d_dense), None)
-    }
-
-    fn update_dense(&mut self, context: &mut RankContext, step: Step) -> Result<(), Error> {
-        let RankContext { cpu, comm, profiler } = context;
-        let rule = Rule::new(&self.optimizers.1, step.factor, step.number);
-        for parameter in &mut self.parameters {
-            let DenseParameter { shape, weight, gradient, state, .. } = parameter;
-            if comm.world_size() > 1 {
-                let op = Op::AllReduce { elements: gradient.len() };
-                profiler.op(op, || comm.all_reduce(gradient))?;
-            }
-            let op = Op::DenseUpdate { elements: weight.len(), optimizer: rule.kind };
-            let dim = shape[1..].iter().product();
-            let arguments = dense_update::Arguments { rule, weights: weight, gradient, state, dim };
-            profiler.op(op, || dense_update::run(cpu, arguments))?;
-        }
-        self.bottom.weights_changed();
-        self.interaction.weights_changed();
-        self.top.weights_changed();
-        Ok(())
     }
 }

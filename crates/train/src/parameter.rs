@@ -1,4 +1,5 @@
-//! The trained values: dense parameters and tiles of embedding tables, with gradient and state.
+//! The trained values as they are saved, with optimizer state: dense parameters and tiles of
+//! embedding tables.
 //! Knows nothing of how they are computed, placed or saved.
 
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -7,7 +8,7 @@ use device::buffer::Array;
 use device::{Cpu, Weights};
 use schema::{Interaction, ModelConfig, Optimizer, Tile};
 
-/// One dense parameter with its gradient and optimizer state.
+/// One dense parameter with its optimizer state, as it is saved; at work it is in [`crate::dense`].
 #[derive(Clone, Debug, PartialEq)]
 pub struct DenseParameter {
     /// `bottom.{i}.{weight,bias}`, `cross.{i}.{v,w,bias}` or `top.{i}.{weight,bias}`.
@@ -16,8 +17,6 @@ pub struct DenseParameter {
     pub shape: Vec<usize>,
     /// The values, row-major.
     pub weight: Vec<f32>,
-    /// Of the same length.
-    pub gradient: Vec<f32>,
     /// Empty for SGD, one value per weight for Adagrad, one per row for row-wise Adagrad; for Adam
     /// and LAMB all means, then all mean squares.
     pub state: Vec<f32>,
@@ -35,7 +34,6 @@ impl DenseParameter {
             name: name.to_owned(),
             shape: shape.to_vec(),
             weight: vec![0.0; values],
-            gradient: vec![0.0; values],
             state: vec![0.0; state],
         }
     }

@@ -45,10 +45,12 @@ impl Scorer {
         config.optimizer.sparse.kind = Optimizer::Sgd;
         config.optimizer.dense.kind = Optimizer::Sgd;
         let parameters = worker::read(&checkpoint, &config, (&plan, Rank(0)))?;
-        let model = Model::restored(&config, (&plan, Rank(0)), BATCH_SIZE, parameters);
+        let cpu = Cpu::new(threads);
+        let place = (&plan, Rank(0));
+        let model = Model::restored(&cpu, &config, place, BATCH_SIZE, parameters)?;
         config.optimizer = optimizer;
         let comm = comm::world(1).remove(0);
-        let context = RankContext { cpu: Cpu::new(threads), comm, profiler: Profiler::off() };
+        let context = RankContext { cpu, comm, profiler: Profiler::off() };
         Ok(Self { step: checkpoint.step(), config, fitted, model, context })
     }
 

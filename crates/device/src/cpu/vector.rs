@@ -242,36 +242,6 @@ pub(crate) fn widened<R>(isa: Isa, body: impl FnOnce() -> R) -> R {
     body()
 }
 
-/// Copies `from` past the caches, whole pieces of 16 bytes: for what is read again only when they
-/// would have lost it. `to` has the same length, a multiple of 4, and begins at one of 16 bytes.
-/// Another thread may not see what was written before [`streamed`] was called.
-#[inline(always)]
-pub(crate) fn stream(from: &[f32], to: &mut [f32]) {
-    assert!(to.as_ptr().addr().is_multiple_of(16));
-    assert!(from.len() == to.len() && to.len().is_multiple_of(4));
-    #[cfg(target_arch = "x86_64")]
-    // SAFETY: every x86-64 has SSE; both slices hold whole pieces and `to` is aligned, as checked.
-    unsafe {
-        use std::arch::x86_64::{_mm_loadu_ps, _mm_stream_ps};
-        for (from, to) in from.as_chunks::<4>().0.iter().zip(to.as_chunks_mut::<4>().0) {
-            _mm_stream_ps(to.as_mut_ptr(), _mm_loadu_ps(from.as_ptr()));
-        }
-    }
-    #[cfg(not(target_arch = "x86_64"))]
-    to.copy_from_slice(from);
-}
-
-/// Makes what this thread has written by [`stream`] visible before whatever it writes next. Waits
-/// for all that is on its way, so that it belongs after many pieces.
-#[inline(always)]
-pub(crate) fn streamed() {
-    #[cfg(target_arch = "x86_64")]
-    // SAFETY: every x86-64 has SSE.
-    unsafe {
-        std::arch::x86_64::_mm_sfence();
-    }
-}
-
 /// Asks for the cache line at `pointer`; any address is allowed.
 #[inline(always)]
 pub(crate) fn prefetch<T>(pointer: *const T) {

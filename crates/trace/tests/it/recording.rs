@@ -70,7 +70,7 @@ pub fn all_ops() -> Vec<Op> {
             optimizer: Optimizer::RowwiseAdagrad,
         },
         Op::AllReduce { elements: 128 },
-        Op::DenseUpdate { elements: 128, optimizer: Optimizer::Sgd },
+        Op::DenseUpdate { elements: 128, packed: 128, optimizer: Optimizer::Sgd },
     ]
 }
 

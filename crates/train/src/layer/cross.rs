@@ -9,7 +9,7 @@ use super::linear::Linear;
 use super::rounded::Rounded;
 use crate::Error;
 use crate::context::RankContext;
-use crate::parameter::DenseParameter;
+use crate::dense::{Dense, Vector, VectorId};
 
 /// One cross layer and what its backward needs.
 struct CrossLayer {
@@ -17,8 +17,8 @@ struct CrossLayer {
     down: Linear,
     /// W, `[width, rank]`.
     up: Linear,
-    /// Position of b, `[width]`.
-    bias: usize,
+    /// b, `[width]`.
+    bias: VectorId,
     /// The layer's input as its product reads it.
     entry: Rounded,
     /// `V x`, `[B_max, rank]`, in the products' precision.
@@ -83,14 +83,6 @@ impl CrossNetwork {
         self.layers.last().map_or(&[], |layer| &layer.output[..panels::len(samples, self.width)])
     }
 
-    /// To be called when the parameters have changed.
-    pub fn weights_changed(&mut self) {
-        for layer in &mut self.layers {
-            layer.down.weight_changed();
-            layer.up.weight_changed();
-        }
-    }
-
     /// Runs all layers on `x0 [B, width]`.
     ///
     /// # Errors
@@ -98,7 +90,7 @@ impl CrossNetwork {
     pub fn forward(
         &mut self,
         context: &mut RankContext,
-        parameters: &[DenseParameter],
+        dense: &Dense,
         x0: &[f32],
     ) -> Result<(), Error> {
         let samples = x0.len() / panels::len(1, self.width);
@@ -109,11 +101,11 @@ impl CrossNetwork {
             let rank = layer.down.output();
             let given = layer.entry.take(context, x, samples)?;
             let projected = layer.projected.get_mut(samples, rank);
-            layer.down.forward(context, parameters, (given, projected), samples)?;
+            layer.down.forward(context, dense, (given, projected), samples)?;
             let u = &mut layer.u[..x0.len()];
             let factors = (layer.projected.get(samples, rank), OperandMut::F32(&mut *u));
-            layer.up.forward(context, parameters, factors, samples)?;
-            let bias = &parameters[layer.bias].weight;
+            layer.up.forward(context, dense, factors, samples)?;
+            let bias = &dense.vector(layer.bias).values;
             let out = &mut layer.output[..x0.len()];
             let op = Op::Cross { elements: x0.len(), pass: Pass::Forward };
             let RankContext { cpu, profiler, .. } = context;
@@ -129,7 +121,7 @@ impl CrossNetwork {
     pub fn backward(
         &mut self,
         context: &mut RankContext,
-        parameters: &mut [DenseParameter],
+        dense: &mut Dense,
         x0: &[f32],
         d_out: &[f32],
     ) -> Result<&[f32], Error> {
@@ -146,7 +138,7 @@ impl CrossNetwork {
             let (d_u, d_x) = (&mut self.d_u[..elements], &mut next[..elements]);
             layer.cross_backward(
                 context,
-                parameters,
+                dense,
                 CrossGradients {
                     d_out: &current[..elements],
                     x0,
@@ -159,13 +151,14 @@ impl CrossNetwork {
             let (x, d_u) =
                 (layer.entry.get(x, samples), self.d_u_entry.take(context, d_u, samples)?);
             let factors = (layer.projected.get(samples, rank), d_u);
-            layer.up.backward_weight(context, parameters, factors, samples)?;
-            let factors = (d_u, self.d_projected.get_mut(samples, rank));
-            layer.up.backward_input(context, factors, InputGradient::Write, samples)?;
+            layer.up.backward_weight(context, dense, factors, samples)?;
+            let to = self.d_projected.get_mut(samples, rank);
+            let factors = (d_u, to, InputGradient::Write);
+            layer.up.backward_input(context, dense, factors, samples)?;
             let d_projected = self.d_projected.get(samples, rank);
-            layer.down.backward_weight(context, parameters, (x, d_projected), samples)?;
-            let factors = (d_projected, OperandMut::F32(d_x));
-            layer.down.backward_input(context, factors, InputGradient::Accumulate, samples)?;
+            layer.down.backward_weight(context, dense, (x, d_projected), samples)?;
+            let factors = (d_projected, OperandMut::F32(d_x), InputGradient::Accumulate);
+            layer.down.backward_input(context, dense, factors, samples)?;
             std::mem::swap(&mut current, &mut next);
         }
         d_x0.iter_mut().zip(&current[..elements]).for_each(|(d_x0, d_x)| *d_x0 += d_x);
@@ -186,12 +179,12 @@ impl CrossLayer {
     fn cross_backward(
         &self,
         context: &mut RankContext,
-        parameters: &mut [DenseParameter],
+        dense: &mut Dense,
         gradients: CrossGradients<'_>,
     ) -> Result<(), Error> {
         let CrossGradients { d_out, x0, d_u, d_x0, d_x } = gradients;
         let u = &self.u[..x0.len()];
-        let DenseParameter { weight: bias, gradient: d_bias, .. } = &mut parameters[self.bias];
+        let Vector { values: bias, gradient: d_bias, .. } = dense.vector_mut(self.bias);
         let op = Op::Cross { elements: x0.len(), pass: Pass::Backward };
         let arguments = cross::Backward { d_out, x0, u, bias, d_u, d_bias, d_x0, d_x };
         let RankContext { cpu, profiler, .. } = context;

@@ -10,7 +10,7 @@ use super::ParameterList;
 use super::cross::CrossNetwork;
 use crate::Error;
 use crate::context::RankContext;
-use crate::parameter::DenseParameter;
+use crate::dense::Dense;
 
 enum Kind {
     Dot(interaction::Shape),
@@ -67,13 +67,6 @@ impl InteractionLayer {
         }
     }
 
-    /// To be called when the parameters have changed.
-    pub fn weights_changed(&mut self) {
-        if let Kind::Cross(network) = &mut self.kind {
-            network.weights_changed();
-        }
-    }
-
     /// Combines `dense [B, D]`, in panels, and `pooled [B, ΣD]`.
     ///
     /// # Errors
@@ -81,7 +74,7 @@ impl InteractionLayer {
     pub fn forward(
         &mut self,
         context: &mut RankContext,
-        parameters: &[DenseParameter],
+        parameters: &Dense,
         (dense, pooled): (&[f32], &[f32]),
         samples: usize,
     ) -> Result<(), Error> {
@@ -110,7 +103,7 @@ impl InteractionLayer {
     pub fn backward(
         &mut self,
         context: &mut RankContext,
-        parameters: &mut [DenseParameter],
+        parameters: &mut Dense,
         (dense, pooled, d_out): (&[f32], &[f32], &[f32]),
         (d_dense, d_pooled): (&mut [f32], &mut [f32]),
     ) -> Result<(), Error> {

@@ -7,13 +7,13 @@ use schema::{GemmProduct, Op, Precision};
 use super::ParameterList;
 use crate::Error;
 use crate::context::RankContext;
-use crate::parameter::DenseParameter;
+use crate::dense::{Dense, Vector, VectorId};
 
-/// `logit = x · w + b`; `weight` and `bias` are positions in the list of parameters.
+/// `logit = x · w + b`.
 #[derive(Clone, Copy, Debug)]
 pub struct Logit {
-    weight: usize,
-    bias: usize,
+    weight: VectorId,
+    bias: VectorId,
     input: usize,
 }
 
@@ -32,7 +32,7 @@ impl Logit {
     /// The layer on `input` columns, named `name`.
     #[must_use]
     pub fn new(parameters: &mut ParameterList<'_>, name: &str, input: usize) -> Self {
-        let (weight, bias) = parameters.add_linear(name, (1, input));
+        let (weight, bias) = parameters.add_logit(name, input);
         Self { weight, bias, input }
     }
 
@@ -43,13 +43,14 @@ impl Logit {
     pub fn forward(
         &self,
         context: &mut RankContext,
-        parameters: &[DenseParameter],
+        dense: &Dense,
         x: &[f32],
         y: &mut [f32],
     ) -> Result<(), Error> {
         let RankContext { cpu, profiler, .. } = context;
         let op = op_of(GemmProduct::Forward, [y.len(), 1, self.input]);
-        let weight = (&parameters[self.weight].weight[..], parameters[self.bias].weight[0]);
+        let [weight, bias] = [self.weight, self.bias].map(|id| &dense.vector(id).values[..]);
+        let weight = (weight, bias[0]);
         Ok(profiler.op(op, || column::forward(cpu, x, weight, y))?)
     }
 
@@ -61,19 +62,19 @@ impl Logit {
     pub fn backward(
         &self,
         context: &mut RankContext,
-        parameters: &mut [DenseParameter],
+        dense: &mut Dense,
         Given { x, d_y, after_relu }: Given<'_>,
         d_x: &mut [f32],
     ) -> Result<(), Error> {
         let RankContext { cpu, profiler, .. } = context;
         let (b, k) = (d_y.len(), self.input);
         let op = op_of(GemmProduct::BackwardWeight, [1, k, b]);
-        let DenseParameter { weight, gradient, .. } = &mut parameters[self.weight];
+        let Vector { values: weight, gradient, .. } = dense.vector_mut(self.weight);
         let d_bias = profiler.op(op, || column::backward_weight(cpu, (x, d_y), gradient))?;
         let op = op_of(GemmProduct::BackwardInput, [b, k, 1]);
         let outputs = after_relu.then_some(x);
         profiler.op(op, || column::backward_input(cpu, (d_y, weight), outputs, d_x))?;
-        parameters[self.bias].gradient[0] = d_bias;
+        dense.vector_mut(self.bias).gradient[0] = d_bias;
         Ok(())
     }
 }

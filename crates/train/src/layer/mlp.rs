@@ -10,7 +10,7 @@ use super::linear::Linear;
 use super::rounded::Rounded;
 use crate::Error;
 use crate::context::RankContext;
-use crate::parameter::DenseParameter;
+use crate::dense::Dense;
 
 /// A stack of linear layers with ReLU after each. With no layers it is the identity. What goes in
 /// and comes out is f32 in panels; what passes between the layers has the products' precision.
@@ -64,11 +64,6 @@ impl Mlp {
         self.layers.last().map_or(x, |layer| &self.output[..panels::len(samples, layer.output())])
     }
 
-    /// To be called when the parameters have changed.
-    pub fn weights_changed(&mut self) {
-        self.layers.iter_mut().for_each(Linear::weight_changed);
-    }
-
     /// Runs all layers on `x [B, input]`.
     ///
     /// # Errors
@@ -76,7 +71,7 @@ impl Mlp {
     pub fn forward(
         &mut self,
         context: &mut RankContext,
-        parameters: &[DenseParameter],
+        dense: &Dense,
         x: &[f32],
         samples: usize,
     ) -> Result<(), Error> {
@@ -85,17 +80,17 @@ impl Mlp {
         }
         let mut x = self.entries[0].take(context, x, samples)?;
         let mut hidden = self.hidden.iter_mut();
-        for linear in &mut self.layers {
+        for linear in &self.layers {
             let width = linear.output();
             match hidden.next() {
                 Some(output) => {
                     let y = output.get_mut(samples, width);
-                    linear.forward(context, parameters, (x, y), samples)?;
+                    linear.forward(context, dense, (x, y), samples)?;
                     x = output.get(samples, width);
                 }
                 None => {
                     let y = OperandMut::F32(&mut self.output[..panels::len(samples, width)]);
-                    linear.forward(context, parameters, (x, y), samples)?;
+                    linear.forward(context, dense, (x, y), samples)?;
                 }
             }
         }
@@ -130,7 +125,7 @@ impl Mlp {
     pub fn backward(
         &mut self,
         context: &mut RankContext,
-        parameters: &mut [DenseParameter],
+        dense: &mut Dense,
         (x, d_y): (&[f32], &[f32]),
         d_x: Option<&mut [f32]>,
     ) -> Result<(), Error> {
@@ -147,18 +142,18 @@ impl Mlp {
         for (linear, input) in self.layers[1..].iter().zip(&self.hidden).rev() {
             let width = linear.input();
             let input = input.get(b, width);
-            linear.backward_weight(context, parameters, (input, d_y), b)?;
-            let (gradient, to) = (InputGradient::BeforeRelu(input), next.get_mut(b, width));
-            linear.backward_input(context, (d_y, to), gradient, b)?;
+            linear.backward_weight(context, dense, (input, d_y), b)?;
+            let (to, gradient) = (next.get_mut(b, width), InputGradient::BeforeRelu(input));
+            linear.backward_input(context, dense, (d_y, to, gradient), b)?;
             std::mem::swap(&mut current, &mut next);
             d_y = current.get(b, width);
         }
         let first = &self.layers[0];
-        first.backward_weight(context, parameters, (x, d_y), b)?;
+        first.backward_weight(context, dense, (x, d_y), b)?;
         match d_x {
             Some(d_x) => {
-                let d_x = OperandMut::F32(d_x);
-                first.backward_input(context, (d_y, d_x), InputGradient::Write, b)
+                let factors = (d_y, OperandMut::F32(d_x), InputGradient::Write);
+                first.backward_input(context, dense, factors, b)
             }
             None => Ok(()),
         }

@@ -50,10 +50,10 @@ impl<'a> Worker<'a> {
         let batch_max = request.config.training.batch_size.div_ceil(size);
         let place = (&request.plan, rank);
         let model = match &start.checkpoint {
-            None => Model::initial(&cpu, &request.config, place, batch_max),
+            None => Model::initial(&cpu, &request.config, place, batch_max)?,
             Some(checkpoint) => {
                 let parameters = read(checkpoint, &request.config, place)?;
-                Model::restored(&request.config, place, batch_max, parameters)
+                Model::restored(&cpu, &request.config, place, batch_max, parameters)?
             }
         };
         let profiler = match &request.trace {
@@ -138,7 +138,8 @@ impl<'a> Worker<'a> {
         let tiles = (self.model.tiles(), optimizers.sparse.kind);
         let mut written = vec![writer.write_rank(rank, tiles)?];
         if rank == Rank(0) {
-            written.push(writer.write_dense(self.model.dense(), optimizers.dense.kind)?);
+            let dense = self.model.dense().to_parameters(&self.context.cpu)?;
+            written.push(writer.write_dense(&dense, optimizers.dense.kind)?);
         }
         let all = self.context.comm.all_gather(written)?;
         Ok(Reply::Saved(all.iter().flat_map(|part| part.iter().cloned()).collect()))
@@ -146,9 +147,8 @@ impl<'a> Worker<'a> {
 
     /// The first table or dense parameter of this rank with a weight that is no finite number.
     fn not_finite(&self) -> Option<String> {
-        let mut dense = self.model.dense().iter();
-        if let Some(spoilt) = dense.find(|p| !p.weight.iter().all(|weight| weight.is_finite())) {
-            return Some(spoilt.name.clone());
+        if let Some(name) = self.model.dense().not_finite() {
+            return Some(name.to_owned());
         }
         let mut tiles = self.model.tiles().iter();
         let spoilt = tiles.find(|tile| !parameter::is_finite(&self.context.cpu, tile))?;

@@ -9,7 +9,6 @@ use schema::{
     Pooling, Rank, ShardingPlan, TableConfig, TriangleOrder, WeightDecayMode,
 };
 use train::model::RankParameters;
-use train::parameter::TileState;
 use train::profile::Profiler;
 use train::{Model, RankContext, Share, Step};
 
@@ -88,9 +87,7 @@ fn batches(config: &JobConfig, steps: u64) -> Vec<Batch> {
 }
 
 fn initial(config: &JobConfig, plan: &ShardingPlan, rank: Rank) -> RankParameters {
-    let model = Model::initial(&Cpu::new(1), config, (plan, rank), 1);
-    let tiles: Vec<TileState> = model.tiles().to_vec();
-    RankParameters { dense: model.dense().to_vec(), tiles }
+    ranks::parameters_of(&Model::initial(&Cpu::new(1), config, (plan, rank), 1).unwrap())
 }
 
 fn check(config: &JobConfig, plan: &ShardingPlan, what: &str) {
@@ -189,8 +186,8 @@ fn an_id_out_of_range_is_named_and_changes_no_weight() {
     let plan = ShardingPlan::mixed(&config.model.tables, 1);
     let comm = comm::world(1).remove(0);
     let mut context = RankContext { cpu: Cpu::new(1), comm, profiler: Profiler::off() };
-    let mut model = Model::initial(&context.cpu, &config, (&plan, Rank(0)), 13);
-    let before = (model.dense().to_vec(), model.tiles().to_vec());
+    let mut model = Model::initial(&context.cpu, &config, (&plan, Rank(0)), 13).unwrap();
+    let before = ranks::parameters_of(&model);
     let good = batches(&config, 1).remove(0);
     for bad_id in [23, -1, i64::MIN] {
         let mut batch = good.clone();
@@ -208,6 +205,7 @@ fn an_id_out_of_range_is_named_and_changes_no_weight() {
             "table \"shared\", sample {sample}, feature 1: expected an id in 0..23, got {bad_id}"
         );
         assert_eq!(error, expected);
-        assert_eq!((model.dense().to_vec(), model.tiles().to_vec()), before);
+        let after = ranks::parameters_of(&model);
+        assert_eq!((after.dense, after.tiles), (before.dense.clone(), before.tiles.clone()));
     }
 }

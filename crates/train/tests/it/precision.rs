@@ -9,7 +9,6 @@ use schema::{
     Pooling, Precision, Rank, ShardingPlan, TableConfig, TriangleOrder,
 };
 use train::Model;
-use train::model::RankParameters;
 
 use crate::ranks::{self, Job, Trained};
 
@@ -70,8 +69,7 @@ fn batches() -> Vec<Batch> {
 fn trained(config: &JobConfig, ranks: u32, threads: usize) -> Trained {
     let plan = ShardingPlan::row_wise(&config.model.tables, ranks);
     let parameters = |rank: Rank| {
-        let model = Model::initial(&Cpu::new(1), config, (&plan, rank), 1);
-        RankParameters { dense: model.dense().to_vec(), tiles: model.tiles().to_vec() }
+        ranks::parameters_of(&Model::initial(&Cpu::new(1), config, (&plan, rank), 1).unwrap())
     };
     let (batches, plan) = (&batches(), &plan);
     ranks::train(&Job { config, plan, batches, threads, parameters: &parameters })

@@ -33,6 +33,12 @@ pub struct Trained {
     pub tables: Vec<Vec<f32>>,
 }
 
+/// Copies of all that a rank trains.
+pub fn parameters_of(model: &Model) -> RankParameters {
+    let dense = model.dense().to_parameters(&Cpu::new(1)).unwrap();
+    RankParameters { dense, tiles: model.tiles().to_vec() }
+}
+
 /// Runs all batches; batches are split over the ranks as evenly as they go, so that small ones
 /// leave ranks empty.
 pub fn train(job: &Job<'_>) -> Trained {
@@ -59,7 +65,7 @@ pub fn train(job: &Job<'_>) -> Trained {
             }
         }
     }
-    Trained { losses, dense: models[0].1.dense().to_vec(), tables: whole }
+    Trained { losses, dense: parameters_of(&models[0].1).dense, tables: whole }
 }
 
 fn train_rank(job: &Job<'_>, comm: comm::Communicator) -> (Vec<f64>, Model) {
@@ -68,7 +74,9 @@ fn train_rank(job: &Job<'_>, comm: comm::Communicator) -> (Vec<f64>, Model) {
     let mut context = RankContext { cpu, comm, profiler: Profiler::off() };
     let batch_max = job.config.training.batch_size;
     let parameters = (job.parameters)(rank);
-    let mut model = Model::restored(job.config, (job.plan, rank), batch_max, parameters);
+    let place = (job.plan, rank);
+    let mut model =
+        Model::restored(&context.cpu, job.config, place, batch_max, parameters).unwrap();
     let mut sums = Vec::new();
     for (number, batch) in (0..).zip(job.batches) {
         let cut = |rank: usize| batch.size * rank / size;

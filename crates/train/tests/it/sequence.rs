@@ -81,7 +81,7 @@ fn trained(
         let rank = comm.rank().index();
         let context = &mut RankContext { cpu: Cpu::new(threads), comm, profiler: Profiler::off() };
         let place = (plan, Rank(rank as u32));
-        let tiles = Model::initial(&context.cpu, config, place, BATCH).tiles().to_vec();
+        let tiles = Model::initial(&context.cpu, config, place, BATCH).unwrap().tiles().to_vec();
         let mut embedding =
             EmbeddingCollection::new(&config.model, plan, place.1, (tiles, optimizer));
         let samples = BATCH * rank / ranks..BATCH * (rank + 1) / ranks;
@@ -122,7 +122,7 @@ fn vectors_are_the_first_rows_of_a_bag_and_then_zeros() {
     for data_type in ["f32", "f16", "bf16"] {
         let config = config(data_type);
         let plan = ShardingPlan::table_wise(&config.model.tables, 1);
-        let model = Model::initial(&Cpu::new(1), &config, (&plan, Rank(0)), 1);
+        let model = Model::initial(&Cpu::new(1), &config, (&plan, Rank(0)), 1).unwrap();
         let items = model.tiles()[0].weight.view().to_f32();
         let (looked_up, _) = trained(&config, &plan, Optimizer::Sgd, 1);
         let ids = ids(0);

@@ -150,7 +150,7 @@ impl Bench {
         };
         let plan = ShardingPlan::table_wise(&model.tables, 1);
         let batches = batch::make(&cpu.pool, &made);
-        let trained = Model::initial(&cpu, config, (&plan, Rank(0)), batch_size);
+        let trained = Model::initial(&cpu, config, (&plan, Rank(0)), batch_size)?;
         let table_bytes = model.table_bytes(schema::Optimizer::Sgd).0;
         let limits = Limits::new(&cpu.pool, table_bytes, row_bytes_mean(model));
         let clock = Clock::start();

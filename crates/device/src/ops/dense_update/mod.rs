@@ -1,15 +1,21 @@
-//! The optimizer step of dense parameters, in place, from a whole gradient.
+//! The optimizer step of dense parameters, in place, from a whole gradient: of rows as they are
+//! ([`run`]), or of a weight in panels with what its products read ([`run_weight`]).
 //! The rules are [`crate::optimizer`]'s; this module cuts parameters into chunks and knows no
 //! layers.
+#![expect(unsafe_code, reason = "rows of panels are scattered, so slices cannot part them")]
 
 pub mod scalar;
 mod simd;
 
+use std::ops::Range;
+
 use schema::Optimizer;
 
-use crate::cpu::Cpu;
+use crate::cpu::{Cpu, DisjointMut};
 use crate::error::Error;
 use crate::ops::extent;
+use crate::ops::gemm::panels::{self, PANEL};
+use crate::ops::gemm::{LinearWeight, Renewal};
 use crate::optimizer::{Rule, lamb, split_state};
 
 /// Elements of a chunk; under row-wise Adagrad chunks hold whole rows.
@@ -53,18 +59,80 @@ pub fn run(cpu: &Cpu, arguments: Arguments<'_>) -> Result<(), Error> {
     // Apart from row-wise Adagrad, every element is treated alike: any cut serves as rows.
     let row = if rule.kind == Optimizer::RowwiseAdagrad { dim } else { CHUNK };
     let parts = split_state(rule.kind, state);
-    let mut pieces = cut(weights, gradient, parts, CHUNK.next_multiple_of(row));
-    if rule.kind != Optimizer::Lamb {
-        run_task(cpu, &rule, Task::Update { row }, &mut pieces);
+    let whole = weights.len();
+    let mut pieces = cut((weights, gradient, parts), (whole, CHUNK.next_multiple_of(row)));
+    update(cpu, &rule, row, (&mut pieces, None));
+    Ok(())
+}
+
+/// Arguments of [`run_weight`].
+#[derive(Debug)]
+pub struct WeightArguments<'a> {
+    /// The rule with this step's constants.
+    pub rule: Rule,
+    /// `[N, K]`, updated in place with the forms that products read.
+    pub weight: &'a mut LinearWeight,
+    /// Gradient, `[N, K]` in panels, zeros beyond the last column.
+    pub gradient: &'a [f32],
+    /// Optimizer state, [`state_len`] values: nothing for SGD, panels for Adagrad, `[N]` for
+    /// row-wise Adagrad, panels of means and then of mean squares for Adam and LAMB.
+    pub state: &'a mut [f32],
+}
+
+/// Values of the state that `optimizer` keeps of a weight `[n, k]`.
+#[must_use]
+pub fn state_len(optimizer: Optimizer, (n, k): (usize, usize)) -> usize {
+    match optimizer {
+        Optimizer::RowwiseAdagrad => n,
+        _ => optimizer.state_per_row(panels::len(n, k)),
+    }
+}
+
+/// As [`run`] on the row-major weight; LAMB's sums of squares are added panel by panel.
+///
+/// # Cost
+/// As [`run`], and 4 more bytes written per weight for the forms. Row-wise Adagrad copies the rows
+/// out of the panels and back.
+/// # Errors
+/// [`Error::Shape`] before any work.
+pub fn run_weight(cpu: &Cpu, arguments: WeightArguments<'_>) -> Result<(), Error> {
+    const OP: &str = "dense_update";
+    let WeightArguments { rule, weight, gradient, state } = arguments;
+    let shape @ (n, _) = weight.shape();
+    let (values, renewal) = weight.parts_mut(cpu);
+    extent::check(OP, "gradient [N, K] in panels", values.len(), gradient.len())?;
+    extent::check(OP, "state", state_len(rule.kind, shape), state.len())?;
+    if values.is_empty() {
         return Ok(());
     }
-    run_task(cpu, &rule, Task::Moments, &mut pieces);
-    let add = |sums: [f32; 2], piece: &Piece<'_>| {
-        [sums[0] + piece.squares[0], sums[1] + piece.squares[1]]
-    };
-    let ratio = lamb::ratio(pieces.iter().fold([0.0; 2], add));
-    run_task(cpu, &rule, Task::Apply { ratio }, &mut pieces);
+    if rule.kind == Optimizer::RowwiseAdagrad {
+        update_rows(cpu, &rule, (values, gradient, state), (shape, &renewal));
+        return Ok(());
+    }
+    let parts = split_state(rule.kind, state);
+    let mut pieces = cut((values, gradient, parts), (n * PANEL, CHUNK));
+    update(cpu, &rule, CHUNK, (&mut pieces, Some(&renewal)));
     Ok(())
+}
+
+/// The rule on all pieces; what follows from their new weights is renewed while they are in the
+/// cache.
+fn update(
+    cpu: &Cpu,
+    rule: &Rule,
+    row: usize,
+    (pieces, renewal): (&mut [Piece<'_>], Option<&Renewal<'_>>),
+) {
+    let task = if rule.kind == Optimizer::Lamb {
+        run_task(cpu, (rule, Task::Moments), pieces, None);
+        let add = |sums: [f32; 2], piece: &Piece<'_>| {
+            [sums[0] + piece.squares[0], sums[1] + piece.squares[1]]
+        };
+        Task::Apply { ratio: lamb::ratio(pieces.iter().fold([0.0; 2], add)) }
+    } else {
+        Task::Update { row }
+    };
+    run_task(cpu, (rule, task), pieces, renewal);
 }
 
 /// What is done to every piece.
@@ -80,6 +148,8 @@ enum Task {
 
 /// The part of a parameter that one chunk works on.
 struct Piece<'a> {
+    /// Number of the run it is cut from, and of its first element in that.
+    place: (usize, usize),
     weights: &'a mut [f32],
     gradient: &'a [f32],
     state: [&'a mut [f32]; 2],
@@ -87,32 +157,97 @@ struct Piece<'a> {
     squares: [f32; 2],
 }
 
-/// Cuts a parameter into pieces of `len` elements, each with its share of the state.
+/// Cuts each `run` elements of a parameter into pieces of `len`, each with its share of the state.
 fn cut<'a>(
-    weights: &'a mut [f32],
-    gradient: &'a [f32],
-    state: [&'a mut [f32]; 2],
-    len: usize,
+    (weights, gradient, state): (&'a mut [f32], &'a [f32], [&'a mut [f32]; 2]),
+    (run, len): (usize, usize),
 ) -> Vec<Piece<'a>> {
     let elements = weights.len();
     let lens = [state[0].len(), state[1].len()];
     let mut rest = state;
-    let piece = |(weights, gradient): (&'a mut [f32], &'a [f32])| {
-        // A state has a value per element, a value per row, or none; rows are cut whole.
-        let share = |part: usize| {
-            let own = weights.len() / (elements / lens[part].max(1)).max(1);
-            rest[part].split_off_mut(..own.min(lens[part])).unwrap_or_default()
-        };
-        let state = [0, 1].map(share);
-        Piece { weights, gradient, state, squares: [0.0; 2] }
-    };
-    weights.chunks_mut(len).zip(gradient.chunks(len)).map(piece).collect()
+    let mut pieces = Vec::with_capacity(elements / run * run.div_ceil(len));
+    for (number, (weights, gradient)) in
+        weights.chunks_mut(run).zip(gradient.chunks(run)).enumerate()
+    {
+        let parts = weights.chunks_mut(len).zip(gradient.chunks(len)).enumerate();
+        pieces.extend(parts.map(|(i, (weights, gradient))| {
+            // A state has a value per element, a value per row, or none; rows are cut whole.
+            let share = |part: usize| {
+                let own = weights.len() / (elements / lens[part].max(1)).max(1);
+                rest[part].split_off_mut(..own.min(lens[part])).unwrap_or_default()
+            };
+            let state = [0, 1].map(share);
+            Piece { place: (number, i * len), weights, gradient, state, squares: [0.0; 2] }
+        }));
+    }
+    pieces
 }
 
-fn run_task(cpu: &Cpu, rule: &Rule, task: Task, pieces: &mut [Piece<'_>]) {
+fn run_task(
+    cpu: &Cpu,
+    (rule, task): (&Rule, Task),
+    pieces: &mut [Piece<'_>],
+    renewal: Option<&Renewal<'_>>,
+) {
     cpu.pool.run_slices(pieces, 1, |_, pieces| {
         for piece in pieces {
             simd::run(cpu.isa, rule, task, piece);
+            if let Some(renewal) = renewal {
+                let (panel, first) = piece.place;
+                // SAFETY: a piece holds rows of one panel, and pieces do not overlap.
+                unsafe { renewal.renew((panel, first / PANEL), piece.weights) };
+            }
         }
     });
+}
+
+/// Row-wise Adagrad, whose step of an element depends on its whole row.
+fn update_rows(
+    cpu: &Cpu,
+    rule: &Rule,
+    (values, gradient, state): (&mut [f32], &[f32], &mut [f32]),
+    ((n, k), renewal): ((usize, usize), &Renewal<'_>),
+) {
+    let values = DisjointMut::new(values);
+    cpu.pool.run_slices(state, PANEL, |chunk, state| {
+        let rows = chunk * PANEL..chunk * PANEL + state.len();
+        let [mut weights, mut gradients] = [(); 2].map(|()| vec![0.0; state.len() * k]);
+        for panel in 0..panels::count(k) {
+            let range = part_of_panel(n, panel, &rows);
+            // SAFETY: inside the values, and each chunk has rows of its own.
+            let values = unsafe { values.part(range.clone()) };
+            for (to, from) in [(&mut weights, &*values), (&mut gradients, &gradient[range])] {
+                each_row(to, k, panel).zip(from.chunks_exact(PANEL)).for_each(|(to, from)| {
+                    to.copy_from_slice(&from[..to.len()]);
+                });
+            }
+        }
+        let mut piece = Piece {
+            place: (0, 0),
+            weights: &mut weights,
+            gradient: &gradients,
+            state: [state, &mut []],
+            squares: [0.0; 2],
+        };
+        simd::run(cpu.isa, rule, Task::Update { row: k }, &mut piece);
+        for panel in 0..panels::count(k) {
+            // SAFETY: as above.
+            let values = unsafe { values.part(part_of_panel(n, panel, &rows)) };
+            for (from, to) in each_row(&mut weights, k, panel).zip(values.chunks_exact_mut(PANEL)) {
+                to[..from.len()].copy_from_slice(from);
+            }
+            // SAFETY: as above.
+            unsafe { renewal.renew((panel, rows.start), values) };
+        }
+    });
+}
+
+/// Where `rows` of a panel lie in panels of `n` rows.
+fn part_of_panel(n: usize, panel: usize, rows: &Range<usize>) -> Range<usize> {
+    (panel * n + rows.start) * PANEL..(panel * n + rows.end) * PANEL
+}
+
+/// What each row of `k` elements has in `panel`.
+fn each_row(rows: &mut [f32], k: usize, panel: usize) -> impl Iterator<Item = &mut [f32]> {
+    rows.chunks_exact_mut(k).map(move |row| &mut row[panel * PANEL..k.min((panel + 1) * PANEL)])
 }

@@ -17,7 +17,7 @@ pub(super) fn run(isa: Isa, rule: &Rule, task: Task, piece: &mut Piece<'_>) {
 }
 
 fn run_scalar(rule: &Rule, task: Task, piece: &mut Piece<'_>) {
-    let Piece { weights, gradient, state: [first, second], squares } = piece;
+    let Piece { weights, gradient, state: [first, second], squares, .. } = piece;
     match task {
         Task::Update { row } => {
             for_rows(weights, gradient, [first, second], row, |weights, gradient, state| {
@@ -60,7 +60,7 @@ mod x86 {
     /// The machine has the instruction set of `V`, and the caller is compiled with its features.
     #[inline(always)]
     unsafe fn run<V: Vector>(rule: &Rule, task: Task, piece: &mut Piece<'_>) {
-        let Piece { weights, gradient, state: [first, second], squares } = piece;
+        let Piece { weights, gradient, state: [first, second], squares, .. } = piece;
         match task {
             Task::Update { row } => {
                 for_rows(weights, gradient, [first, second], row, |weights, gradient, state| {

@@ -2,7 +2,7 @@
 //! gradients fused where the sums are still in registers.
 //!
 //! Activations and their gradients come and go in [`panels`] of f32 or in [`pairs`] of bf16; the
-//! weight is read from a [`PackedWeight`], made once per step. What a product multiplies has one
+//! weight is a [`LinearWeight`], its gradient in panels as well. What a product multiplies has one
 //! precision, sums are f32, and the result may have either. This module owns the cut into chunks
 //! and the order of sums. Knows nothing of layers in a row.
 #![expect(unsafe_code, reason = "chunks of one matrix are scattered, so slices cannot part them")]
@@ -23,7 +23,8 @@ use std::ops::Range;
 use schema::Precision;
 
 pub use operand::{Matrix, Operand, OperandMut};
-pub use weight::PackedWeight;
+pub use weight::LinearWeight;
+pub(crate) use weight::Renewal;
 
 use crate::cpu::{Cpu, DisjointMut};
 use crate::error::Error;
@@ -66,7 +67,7 @@ pub struct LinearForward<'a> {
     /// Input, `[B, K]`, in the weight's precision.
     pub x: Operand<'a>,
     /// Weight, `[N, K]`.
-    pub weight: &'a PackedWeight,
+    pub weight: &'a LinearWeight,
     /// Bias, `[N]`.
     pub bias: Option<&'a [f32]>,
     /// What follows the bias.
@@ -95,7 +96,7 @@ pub struct LinearBackwardInput<'a> {
     /// Gradient of the output, `[B, N]`, in the weight's precision.
     pub d_y: Operand<'a>,
     /// Weight, `[N, K]`.
-    pub weight: &'a PackedWeight,
+    pub weight: &'a LinearWeight,
     /// What becomes of the gradient.
     pub gradient: InputGradient<'a>,
     /// Gradient of the input, `[B, K]`.
@@ -111,7 +112,7 @@ pub struct LinearBackwardWeight<'a> {
     pub x: Operand<'a>,
     /// Gradient of the output, `[B, N]`, in the input's precision.
     pub d_y: Operand<'a>,
-    /// Gradient of the weight, `[N, K]`, row-major, overwritten.
+    /// Gradient of the weight, `[N, K]` in panels, overwritten.
     pub d_weight: &'a mut [f32],
     /// Gradient of the bias, `[N]`, overwritten.
     pub d_bias: Option<&'a mut [f32]>,
@@ -150,7 +151,7 @@ pub fn forward(cpu: &Cpu, arguments: LinearForward<'_>) -> Result<(), Error> {
     };
     let extents = Extents { samples: b, inner: k, columns: n };
     match (x, &weight.forms) {
-        (Operand::F32(x), Forms::F32 { forward, .. }) => {
+        (Operand::F32(x), Forms::F32 { forward }) => {
             rows(cpu, (x, forward), finish, (y, extents));
         }
         (Operand::Bf16(x), Forms::Bf16 { forward, .. }) => {
@@ -188,8 +189,8 @@ pub fn backward_input(cpu: &Cpu, arguments: LinearBackwardInput<'_>) -> Result<(
     };
     let extents = Extents { samples: b, inner: n, columns: k };
     match (d_y, &weight.forms) {
-        (Operand::F32(d_y), Forms::F32 { backward, .. }) => {
-            rows(cpu, (d_y, backward), finish, (d_x, extents));
+        (Operand::F32(d_y), Forms::F32 { .. }) => {
+            rows(cpu, (d_y, &weight.values), finish, (d_x, extents));
         }
         (Operand::Bf16(d_y), Forms::Bf16 { backward, .. }) => {
             rows(cpu, (d_y.across, backward), finish, (d_x, extents));
@@ -212,7 +213,7 @@ pub fn backward_weight(cpu: &Cpu, arguments: LinearBackwardWeight<'_>) -> Result
     let LinearBackwardWeight { x, d_y, d_weight, d_bias, b, k, n } = arguments;
     x.check(OP, "x [B, K] in panels", (b, k))?;
     d_y.check(OP, "d_y [B, N] in panels", (b, n))?;
-    extent::check(OP, "d_weight [N, K]", n * k, d_weight.len())?;
+    extent::check(OP, "d_weight [N, K] in panels", panels::len(n, k), d_weight.len())?;
     extent::check(OP, "d_bias [N]", n, d_bias.as_ref().map_or(n, |d_bias| d_bias.len()))?;
     if x.precision() != d_y.precision() {
         return Err(mixed(OP, "d_y", x.precision(), d_y));

@@ -1,4 +1,5 @@
-//! Matrices in panels of 32 columns: the form in which activations and their gradients live.
+//! Matrices in panels of 32 columns: the form in which activations, weights and the gradients of
+//! both live.
 //!
 //! ```text
 //! panels[p, row, c] = matrix[row, 32 p + c],  0 beyond the last column

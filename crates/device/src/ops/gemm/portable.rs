@@ -115,7 +115,7 @@ pub(super) unsafe fn round(chunk: &RoundChunk) {
 /// # Safety
 /// The chunk's factors are as its fields say, and no other thread writes its part.
 pub(super) unsafe fn weight<W: Word>(chunk: &WeightChunk<W>) {
-    let WeightChunk { inner, k, .. } = *chunk;
+    let inner = chunk.inner;
     for steps in chunk.blocks() {
         let values = |words: *const W, panel: usize| {
             let words = words.wrapping_add((panel * inner + steps.start) * PANEL);
@@ -129,10 +129,9 @@ pub(super) unsafe fn weight<W: Word>(chunk: &WeightChunk<W>) {
             unsafe {
                 chunk.add_bias(&steps, n_panel);
                 for (panel, x) in chunk.k_panels.clone().zip(&x) {
-                    let place = n_panel * PANEL * k + panel * PANEL;
-                    let d_weight = Strided(chunk.d_weight.wrapping_add(place), k, 1);
-                    let columns = PANEL.min(k - panel * PANEL);
-                    let extents = [chunk.outputs(n_panel), columns, steps.len() * W::VALUES];
+                    let place = (panel * chunk.n + n_panel * PANEL) * PANEL;
+                    let d_weight = Strided(chunk.d_weight.wrapping_add(place), PANEL, 1);
+                    let extents = [chunk.outputs(n_panel), PANEL, steps.len() * W::VALUES];
                     let factors = [Strided(d_y.as_ptr(), 1, PANEL), Strided(x.as_ptr(), PANEL, 1)];
                     multiply(extents, factors, d_weight, steps.start > 0);
                 }

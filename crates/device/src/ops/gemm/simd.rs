@@ -92,7 +92,7 @@ pub(super) struct WeightChunk<W> {
     pub(super) d_y: *const W,
     /// `[⌈K/32⌉][inner][32]`.
     pub(super) x: *const W,
-    /// `[N, K]`.
+    /// `[⌈K/32⌉][N][32]`.
     pub(super) d_weight: *mut f32,
     /// `[N]`, or null where another chunk writes it.
     pub(super) d_bias: *mut f32,
@@ -488,7 +488,7 @@ unsafe fn weight_tile<T: Terms, const R: usize>(
     steps: &Range<usize>,
     (row, panel): (usize, usize),
 ) {
-    let WeightChunk { inner, k, .. } = *chunk;
+    let WeightChunk { inner, n, k, .. } = *chunk;
     let d_y = (row / PANEL * inner + steps.start) * PANEL + row % PANEL;
     let a = Strip {
         first: chunk.d_y.wrapping_add(d_y),
@@ -502,22 +502,21 @@ unsafe fn weight_tile<T: Terms, const R: usize>(
     };
     let b = chunk.x.wrapping_add((panel * inner + steps.start) * PANEL);
     let columns = PANEL.min(k - panel * PANEL);
-    let c = chunk.d_weight.wrapping_add(row * k + panel * PANEL);
-    for row in 0..R {
-        prefetch_row_second(c.wrapping_add(row * k), PANEL);
-    }
-    for half in (0..columns).step_by(2 * T::Sum::LANES) {
-        // SAFETY: the caller's promise; stores are cut to the columns.
+    let c = chunk.d_weight.wrapping_add((panel * n + row) * PANEL);
+    prefetch_row_second(c, R * PANEL);
+    for half in (0..PANEL).step_by(2 * T::Sum::LANES) {
+        // SAFETY: the caller's promise; panels of C are whole.
         unsafe {
-            let sums = sums::<T, R>(a, b.wrapping_add(half), columns - half);
+            let sums = if half < columns {
+                sums::<T, R>(a, b.wrapping_add(half), columns - half)
+            } else {
+                [[T::Sum::splat(0.0); 2]; R]
+            };
             for (row, sums) in sums.into_iter().enumerate() {
                 for (i, sum) in sums.into_iter().enumerate() {
-                    let column = half + i * T::Sum::LANES;
-                    let count = columns.saturating_sub(column);
-                    let c = c.wrapping_add(row * k + column);
-                    let sum =
-                        if steps.start == 0 { sum } else { sum.add(T::Sum::load_up_to(c, count)) };
-                    sum.store_up_to(c, count);
+                    let c = c.wrapping_add(row * PANEL + half + i * T::Sum::LANES);
+                    let sum = if steps.start == 0 { sum } else { sum.add(T::Sum::load(c)) };
+                    sum.store(c);
                 }
             }
         }

@@ -1,15 +1,13 @@
-//! A layer's weight in the two forms its products read, made once per step.
+//! A layer's weight as it is trained, and what its products read of it.
 //!
 //! ```text
-//! for block of 32 outputs × 32 inputs:                                        4 KiB, in the cache
-//!     backward = its rows, in bf16 pairs of rows                              (1)
-//!     forward  = its columns, in bf16 pairs of columns, turned in registers
+//! values   [⌈K/32⌉][N][32]   in panels: what is updated; in f32 the gradient of the input reads it
+//! forward  [⌈N/32⌉][K][32]   the same turned, 32 × 32 at a time in registers
 //! ```
-//! 1. In f32 past the caches: it is read when the whole forward pass has been through them. At
-//!    1024 × 1024 that takes a quarter off the time.
-#![expect(unsafe_code, reason = "blocks of both forms are scattered, so slices cannot part them")]
-
-use std::ops::Range;
+//! In bf16 both products read copies in pairs. Whoever changes the values renews the copies while
+//! what it changed is in the cache: a step reads and writes 16 bytes per weight beside the state.
+//! Knows no optimizer.
+#![expect(unsafe_code, reason = "blocks of the forms are scattered, so slices cannot part them")]
 
 use schema::Precision;
 
@@ -17,46 +15,42 @@ use super::pairs::{self, ACROSS};
 use super::panels::{self, PANEL};
 use super::simd::RoundChunk;
 use crate::buffer::Array;
-use crate::cpu::vector::{prefetch_row, stream, streamed};
-use crate::cpu::{Cpu, DisjointMut};
+use crate::cpu::{Cpu, DisjointMut, Isa};
 use crate::error::Error;
-use crate::ops::extent;
 use crate::ops::turn::{self, turn};
 
-/// Panels of inputs that a chunk packs for its panel of outputs.
-const CHUNK_PANELS: usize = 8;
+/// Values of a block of 32 × 32.
+const BLOCK: usize = PANEL * PANEL;
 
-/// A weight `[N, K]` in panels: of N for the forward product, of K for the gradient of the input.
+/// A weight `[N, K]` with the forms that products in one precision read.
 #[derive(Debug)]
-pub struct PackedWeight {
+pub struct LinearWeight {
     n: usize,
     k: usize,
+    pub(super) values: Array<f32>,
     pub(super) forms: Forms,
 }
 
-/// `forward` `[⌈N/32⌉][K][32]`, `backward` `[⌈K/32⌉][N][32]`; in bf16 half as many words along
-/// the inner extent, each a pair.
+/// What the products read beside the values. In bf16 `[⌈N/32⌉][⌈K/2⌉][32]` and
+/// `[⌈K/32⌉][⌈N/2⌉][32]` words, each a pair.
 #[derive(Debug)]
 pub(super) enum Forms {
-    F32 { forward: Array<f32>, backward: Array<f32> },
+    F32 { forward: Array<f32> },
     Bf16 { forward: Array<u32>, backward: Array<u32> },
 }
 
-impl PackedWeight {
-    /// Room for `[n, k]`, all zero.
+impl LinearWeight {
+    /// `[n, k]`, all zero.
     #[must_use]
     pub fn new((n, k): (usize, usize), precision: Precision) -> Self {
         let forms = match precision {
-            Precision::F32 => Forms::F32 {
-                forward: Array::zeroed(panels::len(k, n)),
-                backward: Array::zeroed(panels::len(n, k)),
-            },
+            Precision::F32 => Forms::F32 { forward: Array::zeroed(panels::len(k, n)) },
             Precision::Bf16 => Forms::Bf16 {
                 forward: Array::zeroed(pairs::down_len(k, n)),
                 backward: Array::zeroed(pairs::down_len(n, k)),
             },
         };
-        Self { n, k, forms }
+        Self { n, k, values: Array::zeroed(panels::len(n, k)), forms }
     }
 
     /// (N, K).
@@ -65,7 +59,7 @@ impl PackedWeight {
         (self.n, self.k)
     }
 
-    /// In which precision it is kept here.
+    /// In which the products read it.
     #[must_use]
     pub fn precision(&self) -> Precision {
         match self.forms {
@@ -74,90 +68,108 @@ impl PackedWeight {
         }
     }
 
-    /// Takes over `weight` `[N, K]`, rounded to nearest where it is kept in bf16.
+    /// The weight in panels of K, zeros beyond the last.
+    #[must_use]
+    pub fn values(&self) -> &[f32] {
+        &self.values
+    }
+
+    /// Takes over the row-major `matrix` `[N, K]`.
     ///
-    /// # Cost
-    /// Reads `4·N·K` bytes and writes twice as many, in bf16 as many: a thousandth of the products
-    /// of a large batch.
     /// # Errors
     /// [`Error::Shape`] before any work.
-    pub fn pack(&mut self, cpu: &Cpu, weight: &[f32]) -> Result<(), Error> {
-        let shape @ (n, k) = (self.n, self.k);
-        extent::check("gemm pack", "weight [N, K]", n * k, weight.len())?;
-        match &mut self.forms {
-            Forms::F32 { forward, backward } => {
-                let (forward, backward) = (DisjointMut::new(forward), DisjointMut::new(backward));
-                each_block(cpu, weight, shape, |block, Place { rows, columns }| {
-                    let first = (columns.start / PANEL * n + rows.start) * PANEL;
-                    let column = (rows.start / PANEL * k + columns.start) * PANEL;
-                    // SAFETY: inside both forms, and this call alone writes the block's place.
-                    let (backward, forward) = unsafe {
-                        let backward = backward.part(first..first + rows.len() * PANEL);
-                        (backward, forward.part(column..column + columns.len() * PANEL))
-                    };
-                    stream(&block.as_flattened()[..rows.len() * PANEL], backward);
-                    turn_into(block, forward);
-                });
-            }
-            Forms::Bf16 { forward, backward } => {
-                let (forward, backward) = (DisjointMut::new(forward), DisjointMut::new(backward));
-                each_block(cpu, weight, shape, |block, Place { rows, columns }| {
-                    let first = columns.start / PANEL * n.div_ceil(2) + rows.start / 2;
-                    let column = rows.start / PANEL * k.div_ceil(2) + columns.start / 2;
-                    let column = column * PANEL..(column + columns.len().div_ceil(2)) * PANEL;
-                    let mut across = [[0; ACROSS]; PANEL];
-                    let chunk = RoundChunk {
-                        matrix: block.as_flattened().as_ptr(),
-                        across: across.as_flattened_mut().as_mut_ptr(),
-                        down: backward.as_ptr().wrapping_add(first * PANEL).cast_mut(),
-                        rows: rows.len(),
-                    };
-                    // SAFETY: inside both forms, and this call alone writes the block's place.
-                    let forward = unsafe {
-                        pairs::round_chunk(cpu.isa, &chunk);
-                        forward.part(column)
-                    };
-                    let across = across.map(|row| row.map(f32::from_bits));
-                    turn_into(&across, bytemuck::cast_slice_mut(forward));
-                });
-            }
-        }
+    pub fn set(&mut self, cpu: &Cpu, matrix: &[f32]) -> Result<(), Error> {
+        let (n, k) = (self.n, self.k);
+        panels::pack(cpu, matrix, (n, k), &mut self.values)?;
+        let (values, renewal) = self.parts_mut(cpu);
+        let values = &*values;
+        cpu.pool.run(panels::count(k), |panel| {
+            // SAFETY: this call alone renews the panel.
+            unsafe { renewal.renew((panel, 0), &values[panel * n * PANEL..][..n * PANEL]) };
+        });
         Ok(())
+    }
+
+    /// The values to be changed, and what is told of it.
+    pub(crate) fn parts_mut(&mut self, cpu: &Cpu) -> (&mut [f32], Renewal<'_>) {
+        let forms = match &mut self.forms {
+            Forms::F32 { forward } => FormsMut::F32 { forward: DisjointMut::new(forward) },
+            Forms::Bf16 { forward, backward } => FormsMut::Bf16 {
+                forward: DisjointMut::new(forward),
+                backward: DisjointMut::new(backward),
+            },
+        };
+        (&mut self.values, Renewal { n: self.n, k: self.k, isa: cpu.isa, forms })
     }
 }
 
-/// Where a block of 32 × 32 lies in the weight; smaller at its ends.
-struct Place {
-    rows: Range<usize>,
-    columns: Range<usize>,
+/// Brings the forms up to date, part by part and from several threads.
+pub(crate) struct Renewal<'a> {
+    n: usize,
+    k: usize,
+    isa: Isa,
+    forms: FormsMut<'a>,
 }
 
-/// Calls `put` with each block of `weight` `[n, k]`, zeros beyond its ends.
-fn each_block(
-    cpu: &Cpu,
-    weight: &[f32],
-    (n, k): (usize, usize),
-    put: impl Fn(&[[f32; PANEL]; PANEL], Place) + Sync,
-) {
-    let panel_of = |panel: usize, length: usize| panel * PANEL..length.min((panel + 1) * PANEL);
-    let groups = panels::count(k).div_ceil(CHUNK_PANELS);
-    cpu.pool.run(groups * panels::count(n), |index| {
-        let rows = panel_of(index / groups, n);
-        let first = index % groups * CHUNK_PANELS;
-        let mut block = [[0.0; PANEL]; PANEL];
-        for panel in first..panels::count(k).min(first + CHUNK_PANELS) {
-            let columns = panel_of(panel, k);
-            for (row, to) in rows.clone().zip(&mut block) {
-                let from = &weight[row * k..][columns.clone()];
-                prefetch_row(from.as_ptr_range().end, PANEL);
-                to[..from.len()].copy_from_slice(from);
-                to[from.len()..].fill(0.0);
-            }
-            put(&block, Place { rows: rows.clone(), columns });
+enum FormsMut<'a> {
+    F32 { forward: DisjointMut<'a, f32> },
+    Bf16 { forward: DisjointMut<'a, u32>, backward: DisjointMut<'a, u32> },
+}
+
+impl Renewal<'_> {
+    /// Takes over `values`, the rows from `row` on of `panel`; `row` is a multiple of 32, and so
+    /// are the rows unless they are the last.
+    ///
+    /// # Safety
+    /// No other thread renews the same rows of that panel.
+    pub(crate) unsafe fn renew(&self, (panel, row): (usize, usize), values: &[f32]) {
+        let rows = values.len() / PANEL;
+        assert!(row.is_multiple_of(PANEL) && row + rows <= self.n && panel * PANEL < self.k);
+        assert!(rows.is_multiple_of(PANEL) || row + rows == self.n);
+        for (row, block) in (row..).step_by(PANEL).zip(values.chunks(BLOCK)) {
+            let mut last = [[0.0; PANEL]; PANEL];
+            let (whole, _) = block.as_chunks::<PANEL>();
+            let block = whole.as_array::<PANEL>().unwrap_or_else(|| {
+                last[..whole.len()].copy_from_slice(whole);
+                &last
+            });
+            // SAFETY: the block lies inside the weight, as checked; the rest the caller promises.
+            unsafe { self.renew_block((panel, row), block) };
         }
-        // Whichever thread reads the panels, it is told after this.
-        streamed();
-    });
+    }
+
+    /// Takes over the block that begins at row `row`, zeros beyond the last.
+    ///
+    /// # Safety
+    /// The block begins inside the weight, and no other thread renews it.
+    unsafe fn renew_block(&self, (panel, row): (usize, usize), block: &[[f32; PANEL]; PANEL]) {
+        let columns = PANEL.min(self.k - panel * PANEL);
+        match &self.forms {
+            FormsMut::F32 { forward } => {
+                let first = (row / PANEL * self.k + panel * PANEL) * PANEL;
+                // SAFETY: inside the form, and the caller alone writes the block's place.
+                turn_into(block, unsafe { forward.part(first..first + columns * PANEL) });
+            }
+            FormsMut::Bf16 { forward, backward } => {
+                let first = (panel * self.n.div_ceil(2) + row / 2) * PANEL;
+                let column = (row / PANEL * self.k.div_ceil(2) + panel * PANEL / 2) * PANEL;
+                let mut across = [[0; ACROSS]; PANEL];
+                let chunk = RoundChunk {
+                    matrix: block.as_flattened().as_ptr(),
+                    across: across.as_flattened_mut().as_mut_ptr(),
+                    down: backward.as_ptr().wrapping_add(first).cast_mut(),
+                    rows: PANEL.min(self.n - row),
+                };
+                // SAFETY: inside both forms, and the caller alone writes the block's place.
+                let forward = unsafe {
+                    pairs::round_chunk(self.isa, &chunk);
+                    forward.part(column..column + columns.div_ceil(2) * PANEL)
+                };
+                let across = across.map(|row| row.map(f32::from_bits));
+                turn_into(&across, bytemuck::cast_slice_mut(forward));
+            }
+        }
+    }
 }
 
 /// Writes column `c` of `block` as row `c` of `to`, for as many as `to` holds.

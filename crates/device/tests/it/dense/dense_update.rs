@@ -1,11 +1,17 @@
 //! The optimizer step of dense parameters.
 
 use device::Cpu;
-use device::ops::dense_update::{self, Arguments, scalar};
+use device::ops::dense_update::{self, Arguments, WeightArguments, scalar};
+use device::ops::gemm::{
+    self, Activation, InputGradient, LinearBackwardInput, LinearForward, LinearWeight, Matrix,
+    OperandMut, pairs, panels,
+};
 use device::optimizer::Rule;
-use schema::{Optimizer, OptimizerConfig};
+use schema::{Optimizer, OptimizerConfig, Precision};
 
-use super::{assert_close, bits, check_refused, same_on_every_cpu, uniform, widen};
+use super::{
+    assert_close, bits, check_refused, packed, same_on_every_cpu, uniform, unpacked, widen,
+};
 use crate::optimizer::configs;
 
 fn rule(kind: Optimizer) -> Rule {
@@ -46,6 +52,85 @@ fn every_rule_follows_the_f32_and_the_f64_oracle_over_steps() {
 }
 
 #[test]
+fn a_weight_in_panels_is_updated_with_what_its_products_read() {
+    for config in configs() {
+        for (n, k) in [(1, 1), (7, 13), (33, 64), (70, 31), (600, 40), (1, 300)] {
+            let gradients = [1, 2].map(|seed| uniform(seed, n * k));
+            let before = uniform(9, n * k);
+            let (mut wide, mut wide_state) = (widen(&before), state_of(config.kind, (n, k)));
+            for (step, gradient) in (0..).zip(&gradients) {
+                let rule = Rule::new(&config, 1.0, step);
+                scalar::update(&rule, [&mut wide, &mut wide_state], (&widen(gradient), k));
+            }
+            for precision in [Precision::F32, Precision::Bf16] {
+                let after = same_on_every_cpu(|cpu| {
+                    let mut weight = LinearWeight::new((n, k), precision);
+                    weight.set(cpu, &before).unwrap();
+                    let mut state = vec![0.0; dense_update::state_len(config.kind, (n, k))];
+                    for (step, gradient) in (0..).zip(&gradients) {
+                        let rule = Rule::new(&config, 1.0, step);
+                        let (gradient, state) = (&packed(gradient, n, k), &mut state[..]);
+                        let weight = &mut weight;
+                        let arguments = WeightArguments { rule, weight, gradient, state };
+                        dense_update::run_weight(cpu, arguments).unwrap();
+                    }
+                    let values = unpacked(weight.values(), n, k);
+                    assert_eq!(
+                        both_products(cpu, &weight),
+                        both_products(cpu, &anew(cpu, &weight))
+                    );
+                    [values, state].concat()
+                });
+                assert_close(&after[..n * k], &wide, 1e-5, 1.0);
+            }
+        }
+    }
+}
+
+fn state_of(kind: Optimizer, (rows, dim): (usize, usize)) -> Vec<f64> {
+    vec![0.0; rows * kind.state_per_row(dim)]
+}
+
+/// A weight of the same values, set as a whole.
+fn anew(cpu: &Cpu, weight: &LinearWeight) -> LinearWeight {
+    let shape @ (n, k) = weight.shape();
+    let mut anew = LinearWeight::new(shape, weight.precision());
+    anew.set(cpu, &unpacked(weight.values(), n, k)).unwrap();
+    anew
+}
+
+/// The products of the weight with unit matrices: every value of both its forms.
+fn both_products(cpu: &Cpu, weight: &LinearWeight) -> [Vec<f32>; 2] {
+    let (n, k) = weight.shape();
+    let [unit_k, unit_n] = [k, n].map(|size| {
+        let mut unit = vec![0.0; size * size];
+        unit.iter_mut().step_by(size + 1).for_each(|diagonal| *diagonal = 1.0);
+        in_precision(cpu, weight.precision(), &unit, size)
+    });
+    let (mut y, mut d_x) = (vec![9.0; panels::len(k, n)], vec![9.0; panels::len(n, k)]);
+    let (x, to) = (unit_k.get(k, k), OperandMut::F32(&mut y));
+    let activation = Activation::None;
+    let forward = LinearForward { x, weight, bias: None, activation, y: to, b: k };
+    gemm::forward(cpu, forward).unwrap();
+    let (d_y, to) = (unit_n.get(n, n), OperandMut::F32(&mut d_x));
+    let gradient = InputGradient::Write;
+    gemm::backward_input(cpu, LinearBackwardInput { d_y, weight, gradient, d_x: to, b: n })
+        .unwrap();
+    [unpacked(&y, k, n), unpacked(&d_x, n, k)]
+}
+
+/// The square `matrix` as products in `precision` read it.
+fn in_precision(cpu: &Cpu, precision: Precision, matrix: &[f32], size: usize) -> Matrix {
+    let mut read = Matrix::new(precision, size, size);
+    let panels = packed(matrix, size, size);
+    match read.get_mut(size, size) {
+        OperandMut::F32(to) => to.copy_from_slice(&panels),
+        OperandMut::Bf16(to) => pairs::round(cpu, &panels, (size, size), to).unwrap(),
+    }
+    read
+}
+
+#[test]
 fn the_first_adagrad_step_has_the_length_of_the_learning_rate() {
     let (mut weights, mut state) = (vec![1.0, 1.0], vec![0.0, 0.0]);
     let arguments = Arguments {
@@ -77,4 +162,15 @@ fn wrong_lengths_are_refused_before_any_change() {
     check(6, 3, 3, "dense_update: state: expected 2, got 3");
     check(6, 1, 4, "dense_update: weights [rows, dim]: expected 4, got 6");
     assert_eq!(weights, [1.0; 6]);
+    let mut weight = LinearWeight::new((2, 3), Precision::F32);
+    let mut check = |kind: Optimizer, gradient: usize, state: usize, text: &str| {
+        let (gradient, state) = (&vec![1.0; gradient][..], &mut vec![0.0; state][..]);
+        let arguments = WeightArguments { rule: rule(kind), weight: &mut weight, gradient, state };
+        check_refused(dense_update::run_weight(&Cpu::new(1), arguments), text);
+    };
+    let text = "dense_update: gradient [N, K] in panels: expected 64, got 6";
+    check(Optimizer::Sgd, 6, 0, text);
+    check(Optimizer::Adam, 64, 64, "dense_update: state: expected 128, got 64");
+    check(Optimizer::RowwiseAdagrad, 64, 64, "dense_update: state: expected 2, got 64");
+    assert!(weight.values().iter().all(|&value| value == 0.0));
 }

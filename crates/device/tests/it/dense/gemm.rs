@@ -3,7 +3,7 @@
 use device::ops::activation::scalar::{relu, relu_gradient};
 use device::ops::gemm::{
     self, Activation, InputGradient, LinearBackwardInput, LinearBackwardWeight, LinearForward,
-    Operand, OperandMut, PackedWeight, TOLERANCE, column, panels, scalar,
+    LinearWeight, Operand, OperandMut, TOLERANCE, column, panels, scalar,
 };
 use device::{Cpu, Isa};
 use schema::Precision;
@@ -118,7 +118,7 @@ fn backward_weight_follows_the_f64_oracle() {
         let (x, d_y) = (uniform(1, b * k), uniform(2, b * n));
         let (x_panels, d_y_panels) = (packed(&x, b, k), packed(&d_y, b, n));
         let results = on_every_cpu(|cpu| {
-            let (mut d_weight, mut d_bias) = (vec![9.0; n * k], vec![9.0; n]);
+            let (mut d_weight, mut d_bias) = (vec![9.0; panels::len(n, k)], vec![9.0; n]);
             let arguments = LinearBackwardWeight {
                 x: Operand::F32(&x_panels),
                 d_y: Operand::F32(&d_y_panels),
@@ -129,7 +129,7 @@ fn backward_weight_follows_the_f64_oracle() {
                 n,
             };
             gemm::backward_weight(cpu, arguments).unwrap();
-            [d_weight, d_bias].concat()
+            [unpacked(&d_weight, n, k), d_bias].concat()
         });
         let (mut d_weight, mut d_bias) = (vec![0.0; n * k], vec![0.0; n]);
         let (x, d_y) = (widen(&x), widen(&d_y));
@@ -178,7 +178,7 @@ fn products(
     let (x, d_y, weight) = (&packed(x, b, k), &packed(d_y, b, n), &weight_of(cpu, weight, n, k));
     let (x, d_y) = (Operand::F32(x), Operand::F32(d_y));
     let [mut y, mut d_x] = [n, k].map(|columns| vec![9.0; panels::len(b, columns)]);
-    let mut d_weight = vec![9.0; n * k];
+    let mut d_weight = vec![9.0; panels::len(n, k)];
     let activation = Activation::None;
     let to = OperandMut::F32(&mut y);
     let forward = LinearForward { x, weight, bias: None, activation, y: to, b };
@@ -189,12 +189,12 @@ fn products(
     gemm::backward_input(cpu, backward).unwrap();
     let backward = LinearBackwardWeight { x, d_y, d_weight: &mut d_weight, d_bias: None, b, k, n };
     gemm::backward_weight(cpu, backward).unwrap();
-    [unpacked(&y, b, n), unpacked(&d_x, b, k), d_weight].concat()
+    [unpacked(&y, b, n), unpacked(&d_x, b, k), unpacked(&d_weight, n, k)].concat()
 }
 
-fn weight_of(cpu: &Cpu, weight: &[f32], n: usize, k: usize) -> PackedWeight {
-    let mut packed = PackedWeight::new((n, k), Precision::F32);
-    packed.pack(cpu, weight).unwrap();
+fn weight_of(cpu: &Cpu, weight: &[f32], n: usize, k: usize) -> LinearWeight {
+    let mut packed = LinearWeight::new((n, k), Precision::F32);
+    packed.set(cpu, weight).unwrap();
     packed
 }
 
@@ -265,8 +265,11 @@ fn gradients_match_differences() {
 fn wrong_lengths_are_refused_by_name() {
     let (b, k, n) = (2, 3, 4);
     let cpu = &Cpu::new(1);
-    let weight = &mut PackedWeight::new((n, k), Precision::F32);
-    check_refused(weight.pack(cpu, &[0.0; 13]), "gemm pack: weight [N, K]: expected 12, got 13");
+    let weight = &mut LinearWeight::new((n, k), Precision::F32);
+    check_refused(
+        weight.set(cpu, &[0.0; 13]),
+        "panels pack: matrix [rows, columns]: expected 12, got 13",
+    );
     let check = |x: usize, bias: usize, text: &str| {
         let [x, bias] = [x, bias].map(|len| vec![0.0; len]);
         let (y, activation) = (&mut [0.0; 64], Activation::None);
@@ -276,7 +279,7 @@ fn wrong_lengths_are_refused_by_name() {
     };
     check(6, 4, "gemm forward: x [B, K] in panels: expected 64, got 6");
     check(64, 3, "gemm forward: bias [N]: expected 4, got 3");
-    let (d_weight, d_bias) = (&mut [0.0; 12], Some(&mut [0.0; 5][..]));
+    let (d_weight, d_bias) = (&mut [0.0; 128], Some(&mut [0.0; 5][..]));
     let (x, d_y) = (Operand::F32(&[0.0; 64]), Operand::F32(&[0.0; 64]));
     let arguments = LinearBackwardWeight { x, d_y, d_weight, d_bias, b, k, n };
     check_refused(

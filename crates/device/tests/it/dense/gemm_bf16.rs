@@ -5,7 +5,7 @@ use device::Isa;
 use device::ops::activation::scalar::{relu, relu_gradient};
 use device::ops::gemm::{
     self, Activation, InputGradient, LinearBackwardInput, LinearBackwardWeight, LinearForward,
-    Matrix, Operand, OperandMut, PackedWeight, TOLERANCE, pairs, panels, scalar,
+    LinearWeight, Matrix, Operand, OperandMut, TOLERANCE, pairs, panels, scalar,
 };
 use device::{Cpu, Error};
 use half::bf16;
@@ -82,9 +82,9 @@ fn read(matrix: &Matrix, rows: usize, columns: usize) -> Vec<f32> {
     unpacked(&across, rows, columns)
 }
 
-fn weight_of(cpu: &Cpu, weight: &[f32], n: usize, k: usize) -> PackedWeight {
-    let mut packed = PackedWeight::new((n, k), Precision::Bf16);
-    packed.pack(cpu, weight).unwrap();
+fn weight_of(cpu: &Cpu, weight: &[f32], n: usize, k: usize) -> LinearWeight {
+    let mut packed = LinearWeight::new((n, k), Precision::Bf16);
+    packed.set(cpu, weight).unwrap();
     packed
 }
 
@@ -191,7 +191,7 @@ fn backward_weight_follows_the_f64_oracle_of_rounded_factors() {
         let (x, d_y) = (uniform(1, b * k), uniform(2, b * n));
         let results = on_cpus(&sets(), |cpu| {
             let (x, d_y) = (paired(cpu, &x, b, k), paired(cpu, &d_y, b, n));
-            let (mut d_weight, mut d_bias) = (vec![9.0; n * k], vec![9.0; n]);
+            let (mut d_weight, mut d_bias) = (vec![9.0; panels::len(n, k)], vec![9.0; n]);
             let arguments = LinearBackwardWeight {
                 x: x.get(b, k),
                 d_y: d_y.get(b, n),
@@ -202,7 +202,7 @@ fn backward_weight_follows_the_f64_oracle_of_rounded_factors() {
                 n,
             };
             gemm::backward_weight(cpu, arguments).unwrap();
-            [d_weight, d_bias].concat()
+            [unpacked(&d_weight, n, k), d_bias].concat()
         });
         let (mut d_weight, mut d_bias) = (vec![0.0; n * k], vec![0.0; n]);
         let (x, d_y) = (widened(&x), widened(&d_y));
@@ -249,7 +249,7 @@ fn products(
     let (x, d_y) = (&paired(cpu, x, b, k), &paired(cpu, d_y, b, n));
     let (x, d_y, weight) = (x.get(b, k), d_y.get(b, n), &weight_of(cpu, weight, n, k));
     let [mut y, mut d_x] = [n, k].map(|columns| Matrix::new(Precision::Bf16, b, columns));
-    let mut d_weight = vec![9.0; n * k];
+    let mut d_weight = vec![9.0; panels::len(n, k)];
     let (activation, to) = (Activation::None, y.get_mut(b, n));
     let forward = LinearForward { x, weight, bias: None, activation, y: to, b };
     gemm::forward(cpu, forward).unwrap();
@@ -258,7 +258,7 @@ fn products(
     gemm::backward_input(cpu, backward).unwrap();
     let backward = LinearBackwardWeight { x, d_y, d_weight: &mut d_weight, d_bias: None, b, k, n };
     gemm::backward_weight(cpu, backward).unwrap();
-    [read(&y, b, n), read(&d_x, b, k), d_weight].concat()
+    [read(&y, b, n), read(&d_x, b, k), unpacked(&d_weight, n, k)].concat()
 }
 
 #[test]
@@ -318,7 +318,7 @@ fn factors_of_two_precisions_are_refused() {
     let backward = LinearBackwardWeight {
         x: Operand::F32(&x),
         d_y: d_y.get(b, n),
-        d_weight: &mut vec![0.0; n * k],
+        d_weight: &mut vec![0.0; panels::len(n, k)],
         d_bias: None,
         b,
         k,

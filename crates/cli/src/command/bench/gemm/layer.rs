@@ -2,7 +2,7 @@
 
 use device::Cpu;
 use device::ops::gemm::{
-    self, Activation, InputGradient, Matrix, OperandMut, PackedWeight, pairs, panels,
+    self, Activation, InputGradient, LinearWeight, Matrix, OperandMut, pairs, panels,
 };
 use schema::random::CounterRng;
 use schema::{GemmProduct, Op, Precision};
@@ -14,7 +14,7 @@ use crate::error::Error;
 pub struct Layer {
     shape: GemmShape,
     x: Matrix,
-    weight: PackedWeight,
+    weight: LinearWeight,
     bias: Vec<f32>,
     y: Matrix,
     d_y: Matrix,
@@ -40,8 +40,8 @@ impl Layer {
             }
             Ok(matrix)
         };
-        let mut weight = PackedWeight::new((n, k), precision);
-        weight.pack(cpu, &draw(2, n * k))?;
+        let mut weight = LinearWeight::new((n, k), precision);
+        weight.set(cpu, &draw(2, n * k))?;
         Ok(Self {
             shape: *shape,
             x: draw_matrix(1, k)?,
@@ -50,7 +50,7 @@ impl Layer {
             y: Matrix::new(precision, m, n),
             d_y: draw_matrix(4, n)?,
             d_x: Matrix::new(precision, m, k),
-            d_weight: vec![0.0; n * k],
+            d_weight: vec![0.0; panels::len(n, k)],
             d_bias: vec![0.0; n],
         })
     }

@@ -1,0 +1,281 @@
+//! The dense parameters at work, each with gradient and optimizer state: weights as their products
+//! read them, biases and other vectors as they are. Layers hold positions in here; the optimizer,
+//! the collectives and the checkpoint walk all of them in the model's order.
+//! Knows nothing of layers.
+
+use device::Cpu;
+use device::buffer::Array;
+use device::ops::dense_update::{self, Arguments, WeightArguments};
+use device::ops::gemm::{LinearWeight, panels};
+use device::optimizer::Rule;
+use schema::{Op, Optimizer, Precision};
+
+use crate::Error;
+use crate::context::RankContext;
+use crate::parameter::DenseParameter;
+
+/// All dense parameters of a model.
+#[derive(Debug)]
+pub struct Dense {
+    optimizer: Optimizer,
+    weights: Vec<Weight>,
+    vectors: Vec<Vector>,
+    /// The model's order, which is that of the checkpoint.
+    order: Vec<Place>,
+}
+
+/// A weight `[N, K]`; gradient and state lie as its values do.
+#[derive(Debug)]
+pub struct Weight {
+    name: String,
+    /// The values.
+    pub values: LinearWeight,
+    /// In panels.
+    pub gradient: Array<f32>,
+    state: Vec<f32>,
+}
+
+/// A parameter that no matrix product reads, row-major.
+#[derive(Debug)]
+pub struct Vector {
+    name: String,
+    shape: Vec<usize>,
+    /// The values.
+    pub values: Vec<f32>,
+    /// Of the same length.
+    pub gradient: Vec<f32>,
+    state: Vec<f32>,
+}
+
+/// Position of a weight.
+#[derive(Clone, Copy, Debug)]
+pub struct WeightId(usize);
+
+/// Position of a vector.
+#[derive(Clone, Copy, Debug)]
+pub struct VectorId(usize);
+
+#[derive(Clone, Copy, Debug)]
+enum Place {
+    Weight(WeightId),
+    Vector(VectorId),
+}
+
+impl Dense {
+    /// None yet, to be trained with `optimizer`.
+    #[must_use]
+    pub fn new(optimizer: Optimizer) -> Self {
+        Self { optimizer, weights: Vec::new(), vectors: Vec::new(), order: Vec::new() }
+    }
+
+    /// How many there are.
+    #[must_use]
+    pub fn len(&self) -> usize {
+        self.order.len()
+    }
+
+    /// Whether there are none.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.order.is_empty()
+    }
+
+    /// Adds a weight `[N, K]` of zeros, whose products are in `precision`.
+    pub fn add_weight(
+        &mut self,
+        name: String,
+        shape: (usize, usize),
+        precision: Precision,
+    ) -> WeightId {
+        let id = WeightId(self.weights.len());
+        self.weights.push(Weight {
+            name,
+            values: LinearWeight::new(shape, precision),
+            gradient: Array::zeroed(panels::len(shape.0, shape.1)),
+            state: vec![0.0; dense_update::state_len(self.optimizer, shape)],
+        });
+        self.order.push(Place::Weight(id));
+        id
+    }
+
+    /// Adds a vector of zeros.
+    pub fn add_vector(&mut self, name: String, shape: Vec<usize>) -> VectorId {
+        let id = VectorId(self.vectors.len());
+        let DenseParameter { name, shape, weight, state } =
+            DenseParameter::zeros(&name, &shape, self.optimizer);
+        let gradient = vec![0.0; weight.len()];
+        self.vectors.push(Vector { name, shape, values: weight, gradient, state });
+        self.order.push(Place::Vector(id));
+        id
+    }
+
+    /// A weight.
+    #[must_use]
+    pub fn weight(&self, id: WeightId) -> &Weight {
+        &self.weights[id.0]
+    }
+
+    /// A vector.
+    #[must_use]
+    pub fn vector(&self, id: VectorId) -> &Vector {
+        &self.vectors[id.0]
+    }
+
+    /// A vector, to be changed.
+    pub fn vector_mut(&mut self, id: VectorId) -> &mut Vector {
+        &mut self.vectors[id.0]
+    }
+
+    /// Where the gradients of a weight and of its bias go.
+    pub fn gradients_mut(
+        &mut self,
+        weight: WeightId,
+        bias: Option<VectorId>,
+    ) -> (&mut [f32], Option<&mut [f32]>) {
+        let bias = bias.map(|bias| &mut self.vectors[bias.0].gradient[..]);
+        (&mut self.weights[weight.0].gradient, bias)
+    }
+
+    /// Makes all gradients 0.
+    pub fn clear_gradients(&mut self) {
+        self.weights.iter_mut().for_each(|weight| weight.gradient.fill(0.0));
+        self.vectors.iter_mut().for_each(|vector| vector.gradient.fill(0.0));
+    }
+
+    /// Takes the optimizer's step with the sum of all ranks' gradients.
+    ///
+    /// # Errors
+    /// [`Error::Communication`].
+    pub fn update(&mut self, context: &mut RankContext, rule: Rule) -> Result<(), Error> {
+        for place in &self.order {
+            match *place {
+                Place::Weight(id) => self.weights[id.0].update(context, rule)?,
+                Place::Vector(id) => self.vectors[id.0].update(context, rule)?,
+            }
+        }
+        Ok(())
+    }
+
+    /// The name of the first with a value that is no finite number.
+    #[must_use]
+    pub fn not_finite(&self) -> Option<&str> {
+        let mut all = self.order.iter().map(|place| match *place {
+            Place::Weight(id) => (&self.weights[id.0].name, self.weights[id.0].values.values()),
+            Place::Vector(id) => (&self.vectors[id.0].name, &self.vectors[id.0].values[..]),
+        });
+        let spoilt = all.find(|(_, values)| !values.iter().all(|value| value.is_finite()));
+        spoilt.map(|(name, _)| name.as_str())
+    }
+
+    /// Copies of all, row-major.
+    ///
+    /// # Errors
+    /// None but [`Error::Device`], of a defect.
+    pub fn to_parameters(&self, cpu: &Cpu) -> Result<Vec<DenseParameter>, Error> {
+        let parameter = |place: &Place| match *place {
+            Place::Weight(id) => self.weights[id.0].to_parameter(cpu, self.optimizer),
+            Place::Vector(VectorId(id)) => {
+                let Vector { name, shape, values, state, .. } = &self.vectors[id];
+                let (name, shape) = (name.clone(), shape.clone());
+                Ok(DenseParameter { name, shape, weight: values.clone(), state: state.clone() })
+            }
+        };
+        self.order.iter().map(parameter).collect()
+    }
+
+    /// Takes over all `parameters`, as [`Self::to_parameters`] gives them.
+    ///
+    /// # Errors
+    /// [`Error::Device`] where the shape of a weight differs.
+    /// # Panics
+    /// Where there are more, or a vector or a state differs in length.
+    pub fn set(&mut self, cpu: &Cpu, parameters: &[DenseParameter]) -> Result<(), Error> {
+        for (i, parameter) in parameters.iter().enumerate() {
+            self.set_values(cpu, i, &parameter.weight)?;
+            match self.order[i] {
+                Place::Weight(WeightId(id)) => {
+                    self.weights[id].set_state(cpu, self.optimizer, &parameter.state)?;
+                }
+                Place::Vector(VectorId(id)) => {
+                    self.vectors[id].state.copy_from_slice(&parameter.state);
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Takes over the row-major `values` of parameter number `i`.
+    ///
+    /// # Errors
+    /// [`Error::Device`] where there are not as many of a weight.
+    /// # Panics
+    /// Where there is no such parameter, or there are not as many of a vector.
+    pub fn set_values(&mut self, cpu: &Cpu, i: usize, values: &[f32]) -> Result<(), Error> {
+        match self.order[i] {
+            Place::Weight(WeightId(id)) => self.weights[id].values.set(cpu, values)?,
+            Place::Vector(VectorId(id)) => self.vectors[id].values.copy_from_slice(values),
+        }
+        Ok(())
+    }
+}
+
+impl Weight {
+    fn update(&mut self, context: &mut RankContext, rule: Rule) -> Result<(), Error> {
+        let Self { values: weight, gradient, state, .. } = self;
+        sum_over_ranks(context, gradient)?;
+        let (n, k) = weight.shape();
+        let op = Op::DenseUpdate { elements: n * k, packed: n * k, optimizer: rule.kind };
+        let RankContext { cpu, profiler, .. } = context;
+        let arguments = WeightArguments { rule, weight, gradient, state };
+        Ok(profiler.op(op, || dense_update::run_weight(cpu, arguments))?)
+    }
+
+    fn to_parameter(&self, cpu: &Cpu, optimizer: Optimizer) -> Result<DenseParameter, Error> {
+        let shape @ (n, k) = self.values.shape();
+        let mut parameter = DenseParameter::zeros(&self.name, &[n, k], optimizer);
+        panels::unpack(cpu, self.values.values(), shape, &mut parameter.weight)?;
+        if optimizer == Optimizer::RowwiseAdagrad {
+            parameter.state.copy_from_slice(&self.state);
+            return Ok(parameter);
+        }
+        let parts = self.state.chunks(panels::len(n, k).max(1));
+        for (from, to) in parts.zip(parameter.state.chunks_mut((n * k).max(1))) {
+            panels::unpack(cpu, from, shape, to)?;
+        }
+        Ok(parameter)
+    }
+
+    fn set_state(&mut self, cpu: &Cpu, optimizer: Optimizer, state: &[f32]) -> Result<(), Error> {
+        let shape @ (n, k) = self.values.shape();
+        if optimizer == Optimizer::RowwiseAdagrad {
+            self.state.copy_from_slice(state);
+            return Ok(());
+        }
+        let parts = self.state.chunks_mut(panels::len(n, k).max(1));
+        for (to, from) in parts.zip(state.chunks((n * k).max(1))) {
+            panels::pack(cpu, from, shape, to)?;
+        }
+        Ok(())
+    }
+}
+
+impl Vector {
+    fn update(&mut self, context: &mut RankContext, rule: Rule) -> Result<(), Error> {
+        let Self { shape, values: weights, gradient, state, .. } = self;
+        sum_over_ranks(context, gradient)?;
+        let op = Op::DenseUpdate { elements: weights.len(), packed: 0, optimizer: rule.kind };
+        let dim = shape[1..].iter().product();
+        let RankContext { cpu, profiler, .. } = context;
+        let arguments = Arguments { rule, weights, gradient, state, dim };
+        Ok(profiler.op(op, || dense_update::run(cpu, arguments))?)
+    }
+}
+
+fn sum_over_ranks(context: &mut RankContext, gradient: &mut [f32]) -> Result<(), Error> {
+    let RankContext { comm, profiler, .. } = context;
+    if comm.world_size() > 1 {
+        let op = Op::AllReduce { elements: gradient.len() };
+        profiler.op(op, || comm.all_reduce(gradient))?;
+    }
+    Ok(())
+}
