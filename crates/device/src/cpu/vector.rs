@@ -29,6 +29,9 @@ pub(crate) trait Vector: Copy {
     unsafe fn load_first(pointer: *const f32, count: usize) -> Self;
     /// All lanes to memory.
     unsafe fn store(self, pointer: *mut f32);
+    /// All lanes to memory past the caches, at a multiple of their bytes. Another thread may not
+    /// see them before [`streamed`] was called.
+    unsafe fn stream(self, pointer: *mut f32);
     /// The first `count < LANES` lanes to memory.
     unsafe fn store_first(self, pointer: *mut f32, count: usize);
     /// Lane-wise `self + other`.
@@ -242,6 +245,17 @@ pub(crate) fn widened<R>(isa: Isa, body: impl FnOnce() -> R) -> R {
     body()
 }
 
+/// Makes what this thread has written by [`Vector::stream`] visible before whatever it writes
+/// next. Waits for all that is on its way, so that it belongs after many pieces.
+#[inline(always)]
+pub(crate) fn streamed() {
+    #[cfg(target_arch = "x86_64")]
+    // SAFETY: every x86-64 has SSE.
+    unsafe {
+        std::arch::x86_64::_mm_sfence();
+    }
+}
+
 /// Asks for the cache line at `pointer`; any address is allowed.
 #[inline(always)]
 pub(crate) fn prefetch<T>(pointer: *const T) {
@@ -361,6 +375,11 @@ pub(crate) mod x86 {
         unsafe fn store(self, pointer: *mut f32) {
             // SAFETY: see above.
             unsafe { _mm256_storeu_ps(pointer, self.0) }
+        }
+        #[inline(always)]
+        unsafe fn stream(self, pointer: *mut f32) {
+            // SAFETY: see above.
+            unsafe { _mm256_stream_ps(pointer, self.0) }
         }
         #[inline(always)]
         unsafe fn store_first(self, pointer: *mut f32, count: usize) {
@@ -527,6 +546,11 @@ pub(crate) mod x86 {
         unsafe fn store(self, pointer: *mut f32) {
             // SAFETY: see above.
             unsafe { _mm512_storeu_ps(pointer, self.0) }
+        }
+        #[inline(always)]
+        unsafe fn stream(self, pointer: *mut f32) {
+            // SAFETY: see above.
+            unsafe { _mm512_stream_ps(pointer, self.0) }
         }
         #[inline(always)]
         unsafe fn store_first(self, pointer: *mut f32, count: usize) {

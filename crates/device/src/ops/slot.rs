@@ -67,6 +67,12 @@ impl Places {
 }
 
 impl Place {
+    /// Whether all vectors begin at a multiple of so many elements.
+    pub fn is_multiple_of(self, elements: usize) -> bool {
+        let (Self::Pooled { first, stride } | Self::Sequence { first, stride }) = self;
+        first.is_multiple_of(elements) && stride.is_multiple_of(elements)
+    }
+
     /// The start of the vector for the id at `position`, in the bag of `sample`.
     #[inline(always)]
     pub fn start(self, sample: usize, position: usize) -> usize {

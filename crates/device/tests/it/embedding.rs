@@ -1,6 +1,7 @@
 //! The embedding operations: against their oracles in f32 (to the bit) and f64, against finite
 //! differences, on every instruction set and with 1, 2 and 7 threads.
 
+use device::buffer::Array;
 use device::ops::embedding_backward::{self, Origin, Scratch, TileMut, Updated, scalar::Tile};
 use device::ops::embedding_forward::{self, TileView};
 use device::ops::{Output, Slot};
@@ -10,6 +11,7 @@ use schema::random::CounterRng;
 use schema::{DataType, KeyedJaggedTensor, Optimizer, OptimizerConfig, WeightDecayMode};
 
 const DATA_TYPES: [DataType; 3] = [DataType::F32, DataType::F16, DataType::Bf16];
+const OUTPUTS: [Output; 2] = [Output::Pooled, Output::Sequence];
 const NAMES: [&str; 4] = ["cat_0", "cat_1", "cat_2", "cat_3"];
 
 /// Tables, a batch on them, and the gradient of its output.
@@ -196,7 +198,8 @@ impl Case {
                 name: NAMES[t],
             })
             .collect();
-        let mut out = vec![f32::NAN; self.gradient.len()];
+        let mut out = Array::zeroed(self.gradient.len());
+        out.fill(f32::NAN);
         let arguments = embedding_forward::Arguments {
             tiles: &views,
             slots: &self.slots,
@@ -205,7 +208,7 @@ impl Case {
             output: self.output,
             out: &mut out,
         };
-        embedding_forward::run(cpu, arguments).map(|()| out)
+        embedding_forward::run(cpu, arguments).map(|()| out.to_vec())
     }
 
     /// What the oracle writes from `tables`.
@@ -319,6 +322,32 @@ fn forward_equals_the_oracle_to_the_bit_on_every_isa_and_thread_count() {
         for cpu in &devices {
             let got = case.forward(cpu).unwrap();
             assert!(bits(&got) == bits(&expected), "case {number}, {cpu:?}");
+        }
+    }
+}
+
+#[test]
+fn an_output_larger_than_the_caches_is_the_same_to_the_bit() {
+    // In whole cache lines, and not.
+    let forms = [[(500, 64), (90, 16), (40, 208)], [(500, 64), (90, 20), (40, 208)]];
+    for (tiles, output) in forms.iter().flat_map(|tiles| OUTPUTS.map(|output| (tiles, output))) {
+        let form = Form {
+            seed: 7,
+            batch_size: 1000,
+            tiles,
+            slots: &[0, 1, 2],
+            longest_bag: 3,
+            hot: 0.0,
+            weighted: false,
+            scaled: true,
+            output,
+            data_types: &DATA_TYPES,
+        };
+        let case = form.case();
+        assert!(case.gradient.len() > 1 << 18);
+        let expected = bits(&case.expected(&case.tables, case.bag_scales.as_deref()));
+        for cpu in &devices() {
+            assert!(bits(&case.forward(cpu).unwrap()) == expected, "{tiles:?}, {cpu:?}");
         }
     }
 }

@@ -12,13 +12,19 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use schema::KeyedJaggedTensor;
 
 use super::slot::{Lookup, Output, Place, Slot, TileShape};
+use crate::cpu::vector::streamed;
 use crate::cpu::{Cpu, DisjointMut, Isa};
 use crate::error::Error;
 use crate::weights::{Element, WeightsView};
 
 /// Bags per chunk: those of so many consecutive samples of one slot, or of several slots where a
-/// batch has fewer samples.
+/// batch has fewer samples. Threads stay with a table, whose pages they find again.
 const BAGS_PER_CHUNK: usize = 64;
+/// Output of so many bytes goes past the caches: it would be fetched only to be overwritten, and
+/// thrown out again before it is read.
+const STREAMED_BYTES: usize = 1 << 20;
+/// Floats of a cache line.
+const LINE: usize = 16;
 
 /// One tile of a table, read only.
 #[derive(Clone, Copy, Debug)]
@@ -92,19 +98,23 @@ pub fn run(cpu: &Cpu, arguments: Arguments<'_>) -> Result<(), Error> {
     let batch_size = jagged.batch_size;
     let blocks = batch_size.div_ceil(BAGS_PER_CHUNK);
     let slots_per_chunk = BAGS_PER_CHUNK / batch_size.clamp(1, BAGS_PER_CHUNK);
+    let is_large = size_of_val(out) >= STREAMED_BYTES && out.as_ptr().addr().is_multiple_of(64);
     let out = DisjointMut::new(out);
     let first_bad = AtomicUsize::new(usize::MAX);
     cpu.pool.run(slots.len().div_ceil(slots_per_chunk) * blocks, |chunk| {
         let (features, first) = (chunk / blocks * slots_per_chunk, chunk % blocks * BAGS_PER_CHUNK);
         for feature in features..slots.len().min(features + slots_per_chunk) {
+            let (tile, place) = (&tiles[slots[feature].tile], places.of(feature));
+            let whole_lines = tile.dim.is_multiple_of(LINE) && place.is_multiple_of(LINE);
             let block = Block {
-                tile: &tiles[slots[feature].tile],
+                tile,
                 jagged,
                 bag_scales,
                 feature,
                 samples: first..batch_size.min(first + BAGS_PER_CHUNK),
                 out: &out,
-                place: places.of(feature),
+                place,
+                past_caches: is_large && whole_lines,
             };
             let ids = block.positions();
             match block.tile.first_bad(&jagged.values[ids.clone()]) {
@@ -112,6 +122,8 @@ pub fn run(cpu: &Cpu, arguments: Arguments<'_>) -> Result<(), Error> {
                 None => block.pool(cpu.isa),
             }
         }
+        // Whichever thread reads the output, it is told after this.
+        streamed();
     });
     match first_bad.into_inner() {
         usize::MAX => Ok(()),
@@ -134,6 +146,8 @@ struct Block<'a> {
     samples: Range<usize>,
     out: &'a DisjointMut<'a, f32>,
     place: Place,
+    /// Whether its vectors are whole cache lines and go past the caches.
+    past_caches: bool,
 }
 
 impl<'a> Block<'a> {

@@ -1,8 +1,8 @@
 //! The products of a layer with one output, the logit: memory bounds them, so they read the weight
 //! row as it is and `y` is a plain `[B]`.
 //!
-//! Loops over whole panels; of the plain ones the compiler makes vectors of the instruction set they
-//! run on.
+//! Loops over whole panels; of the plain ones the compiler makes vectors of the instruction set
+//! they run on.
 
 use super::panels::{self, PANEL};
 use crate::cpu::vector::{prefetch_row, widened};
