@@ -39,9 +39,6 @@ mod x86 {
     use crate::cpu::vector::{Vector, VectorElement, prefetch_row};
     use crate::cpu::{Avx2, Avx512};
 
-    /// Bytes of rows asked for ahead of their use.
-    const BYTES_AHEAD: usize = 4096;
-
     macro_rules! entry {
         ($name:ident, $token:ty, $vector:ty, $features:literal) => {
             pub(super) fn $name<E: VectorElement>(_: $token, block: &Block<'_>, weights: &[E]) {
@@ -66,7 +63,7 @@ mod x86 {
         /// Weights of the ids, empty where all are 1.
         weights: &'a [f32],
         scale: f32,
-        /// Ids from `ids[distance]` on, across the following bags of the slot.
+        /// Ids from `ids[distance]` on, across the following bags of the block.
         ahead: &'a [i64],
         past_caches: bool,
     }
@@ -74,8 +71,7 @@ mod x86 {
     #[inline(always)]
     unsafe fn pool_bags<V: Vector, E: VectorElement>(block: &Block<'_>, table: &[E]) {
         let (jagged, tile) = (block.jagged, block.tile);
-        let end = jagged.feature(block.feature).end;
-        let distance = (BYTES_AHEAD / (size_of::<E>() * tile.dim)).clamp(2, 64);
+        let (end, distance) = (block.positions().end, block.distance::<E>());
         let weights = jagged.weights.as_deref();
         for sample in block.samples.clone() {
             let bag = jagged.bag(block.feature, sample);
