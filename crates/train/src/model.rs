@@ -126,8 +126,8 @@ impl Model {
         tiles: Vec<TileState>,
     ) -> (Self, Vec<Vec<f32>>) {
         let model = &config.model;
-        let OptimizerConfig { kind, .. } = config.optimizer.dense;
-        let mut list = ParameterList::new(model, kind, config.training.precision);
+        let optimizer = config.optimizer.dense.kind;
+        let mut list = ParameterList::new(model, optimizer, config.training.precision);
         let bottom_layers = (model.dense_features, &model.bottom[..]);
         let bottom = Mlp::new(&mut list, "bottom", bottom_layers, batch_max);
         let interaction = InteractionLayer::new(&mut list, model, batch_max);
