@@ -35,16 +35,13 @@ pub struct Weight {
     state: Vec<f32>,
 }
 
-/// A parameter that no matrix product reads, row-major.
+/// A parameter that no matrix product reads, as it is saved.
 #[derive(Debug)]
 pub struct Vector {
-    name: String,
-    shape: Vec<usize>,
-    /// The values.
-    pub values: Vec<f32>,
-    /// Of the same length.
+    /// Values and state.
+    pub parameter: DenseParameter,
+    /// Of the values' length.
     pub gradient: Vec<f32>,
-    state: Vec<f32>,
 }
 
 /// Position of a weight.
@@ -68,18 +65,6 @@ impl Dense {
         Self { optimizer, weights: Vec::new(), vectors: Vec::new(), order: Vec::new() }
     }
 
-    /// How many there are.
-    #[must_use]
-    pub fn len(&self) -> usize {
-        self.order.len()
-    }
-
-    /// Whether there are none.
-    #[must_use]
-    pub fn is_empty(&self) -> bool {
-        self.order.is_empty()
-    }
-
     /// Adds a weight `[N, K]` of zeros, whose products are in `precision`.
     pub fn add_weight(
         &mut self,
@@ -99,12 +84,11 @@ impl Dense {
     }
 
     /// Adds a vector of zeros.
-    pub fn add_vector(&mut self, name: String, shape: Vec<usize>) -> VectorId {
+    pub fn add_vector(&mut self, name: &str, shape: &[usize]) -> VectorId {
         let id = VectorId(self.vectors.len());
-        let DenseParameter { name, shape, weight, state } =
-            DenseParameter::zeros(&name, &shape, self.optimizer);
-        let gradient = vec![0.0; weight.len()];
-        self.vectors.push(Vector { name, shape, values: weight, gradient, state });
+        let parameter = DenseParameter::zeros(name, shape, self.optimizer);
+        let gradient = vec![0.0; parameter.weight.len()];
+        self.vectors.push(Vector { parameter, gradient });
         self.order.push(Place::Vector(id));
         id
     }
@@ -161,7 +145,10 @@ impl Dense {
     pub fn not_finite(&self) -> Option<&str> {
         let mut all = self.order.iter().map(|place| match *place {
             Place::Weight(id) => (&self.weights[id.0].name, self.weights[id.0].values.values()),
-            Place::Vector(id) => (&self.vectors[id.0].name, &self.vectors[id.0].values[..]),
+            Place::Vector(VectorId(id)) => {
+                let DenseParameter { name, weight, .. } = &self.vectors[id].parameter;
+                (name, &weight[..])
+            }
         });
         let spoilt = all.find(|(_, values)| !values.iter().all(|value| value.is_finite()));
         spoilt.map(|(name, _)| name.as_str())
@@ -174,11 +161,7 @@ impl Dense {
     pub fn to_parameters(&self, cpu: &Cpu) -> Result<Vec<DenseParameter>, Error> {
         let parameter = |place: &Place| match *place {
             Place::Weight(id) => self.weights[id.0].to_parameter(cpu, self.optimizer),
-            Place::Vector(VectorId(id)) => {
-                let Vector { name, shape, values, state, .. } = &self.vectors[id];
-                let (name, shape) = (name.clone(), shape.clone());
-                Ok(DenseParameter { name, shape, weight: values.clone(), state: state.clone() })
-            }
+            Place::Vector(id) => Ok(self.vectors[id.0].parameter.clone()),
         };
         self.order.iter().map(parameter).collect()
     }
@@ -197,7 +180,7 @@ impl Dense {
                     self.weights[id].set_state(cpu, self.optimizer, &parameter.state)?;
                 }
                 Place::Vector(VectorId(id)) => {
-                    self.vectors[id].state.copy_from_slice(&parameter.state);
+                    self.vectors[id].parameter.state.copy_from_slice(&parameter.state);
                 }
             }
         }
@@ -213,7 +196,9 @@ impl Dense {
     pub fn set_values(&mut self, cpu: &Cpu, i: usize, values: &[f32]) -> Result<(), Error> {
         match self.order[i] {
             Place::Weight(WeightId(id)) => self.weights[id].values.set(cpu, values)?,
-            Place::Vector(VectorId(id)) => self.vectors[id].values.copy_from_slice(values),
+            Place::Vector(VectorId(id)) => {
+                self.vectors[id].parameter.weight.copy_from_slice(values);
+            }
         }
         Ok(())
     }
@@ -261,7 +246,8 @@ impl Weight {
 
 impl Vector {
     fn update(&mut self, context: &mut RankContext, rule: Rule) -> Result<(), Error> {
-        let Self { shape, values: weights, gradient, state, .. } = self;
+        let Self { parameter: DenseParameter { shape, weight: weights, state, .. }, gradient } =
+            self;
         sum_over_ranks(context, gradient)?;
         let op = Op::DenseUpdate { elements: weights.len(), packed: 0, optimizer: rule.kind };
         let dim = shape[1..].iter().product();

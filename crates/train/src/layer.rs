@@ -53,33 +53,33 @@ impl<'a> ParameterList<'a> {
     /// reads.
     pub fn add_logit(&mut self, name: &str, input: usize) -> (VectorId, VectorId) {
         let bias = self.draw_linear((1, input));
-        let weight = self.dense.add_vector(format!("{name}.weight"), vec![1, input]);
+        let weight = self.dense.add_vector(&format!("{name}.weight"), &[1, input]);
         (weight, self.add_bias(name, bias))
     }
 
     /// Adds a cross layer's factor `name [output, input]`.
     pub fn add_factor(&mut self, name: String, shape: (usize, usize)) -> WeightId {
-        let index = self.dense.len() as u64;
+        let index = self.initial.len() as u64;
         self.initial.push(initial::cross_factor(self.model, index, shape));
         self.dense.add_weight(name, shape, self.precision)
     }
 
     /// Adds a parameter `[length]` that starts at zero.
-    pub fn add_zeros(&mut self, name: String, length: usize) -> VectorId {
+    pub fn add_zeros(&mut self, name: &str, length: usize) -> VectorId {
         self.initial.push(vec![0.0; length]);
-        self.dense.add_vector(name, vec![length])
+        self.dense.add_vector(name, &[length])
     }
 
     /// Draws the initial weight of the next parameter, and returns that of the bias after it.
     fn draw_linear(&mut self, shape: (usize, usize)) -> Vec<f32> {
-        let (weight, bias) = initial::linear(self.model, self.dense.len() as u64, shape);
+        let (weight, bias) = initial::linear(self.model, self.initial.len() as u64, shape);
         self.initial.push(weight);
         bias
     }
 
     fn add_bias(&mut self, name: &str, initial: Vec<f32>) -> VectorId {
-        let shape = vec![initial.len()];
+        let bias = self.dense.add_vector(&format!("{name}.bias"), &[initial.len()]);
         self.initial.push(initial);
-        self.dense.add_vector(format!("{name}.bias"), shape)
+        bias
     }
 }

@@ -58,7 +58,7 @@ impl CrossNetwork {
             CrossLayer {
                 down: Linear::new((v, None), (rank, width), Activation::None, precision),
                 up: Linear::new((w, None), (width, rank), Activation::None, precision),
-                bias: parameters.add_zeros(format!("cross.{i}.bias"), width),
+                bias: parameters.add_zeros(&format!("cross.{i}.bias"), width),
                 entry: Rounded::new(precision, batch_max, width),
                 projected: Matrix::new(precision, batch_max, rank),
                 u: vec![0.0; panels::len(batch_max, width)],
@@ -105,7 +105,7 @@ impl CrossNetwork {
             let u = &mut layer.u[..x0.len()];
             let factors = (layer.projected.get(samples, rank), OperandMut::F32(&mut *u));
             layer.up.forward(context, dense, factors, samples)?;
-            let bias = &dense.vector(layer.bias).values;
+            let bias = &dense.vector(layer.bias).parameter.weight;
             let out = &mut layer.output[..x0.len()];
             let op = Op::Cross { elements: x0.len(), pass: Pass::Forward };
             let RankContext { cpu, profiler, .. } = context;
@@ -184,7 +184,8 @@ impl CrossLayer {
     ) -> Result<(), Error> {
         let CrossGradients { d_out, x0, d_u, d_x0, d_x } = gradients;
         let u = &self.u[..x0.len()];
-        let Vector { values: bias, gradient: d_bias, .. } = dense.vector_mut(self.bias);
+        let Vector { parameter, gradient: d_bias } = dense.vector_mut(self.bias);
+        let bias = &parameter.weight[..];
         let op = Op::Cross { elements: x0.len(), pass: Pass::Backward };
         let arguments = cross::Backward { d_out, x0, u, bias, d_u, d_bias, d_x0, d_x };
         let RankContext { cpu, profiler, .. } = context;

@@ -54,7 +54,7 @@ impl Linear {
         b: usize,
     ) -> Result<(), Error> {
         let RankContext { cpu, profiler, .. } = context;
-        let bias = self.bias.map(|bias| &dense.vector(bias).values[..]);
+        let bias = self.bias.map(|bias| &dense.vector(bias).parameter.weight[..]);
         let op = self.op(GemmProduct::Forward, [b, self.output, self.input]);
         let (weight, activation) = (&dense.weight(self.weight).values, self.activation);
         let arguments = gemm::LinearForward { x, weight, bias, activation, y, b };

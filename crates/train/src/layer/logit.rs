@@ -49,7 +49,8 @@ impl Logit {
     ) -> Result<(), Error> {
         let RankContext { cpu, profiler, .. } = context;
         let op = op_of(GemmProduct::Forward, [y.len(), 1, self.input]);
-        let [weight, bias] = [self.weight, self.bias].map(|id| &dense.vector(id).values[..]);
+        let [weight, bias] =
+            [self.weight, self.bias].map(|id| &dense.vector(id).parameter.weight[..]);
         let weight = (weight, bias[0]);
         Ok(profiler.op(op, || column::forward(cpu, x, weight, y))?)
     }
@@ -69,11 +70,11 @@ impl Logit {
         let RankContext { cpu, profiler, .. } = context;
         let (b, k) = (d_y.len(), self.input);
         let op = op_of(GemmProduct::BackwardWeight, [1, k, b]);
-        let Vector { values: weight, gradient, .. } = dense.vector_mut(self.weight);
+        let Vector { parameter, gradient } = dense.vector_mut(self.weight);
         let d_bias = profiler.op(op, || column::backward_weight(cpu, (x, d_y), gradient))?;
         let op = op_of(GemmProduct::BackwardInput, [b, k, 1]);
         let outputs = after_relu.then_some(x);
-        profiler.op(op, || column::backward_input(cpu, (d_y, weight), outputs, d_x))?;
+        profiler.op(op, || column::backward_input(cpu, (d_y, &parameter.weight), outputs, d_x))?;
         dense.vector_mut(self.bias).gradient[0] = d_bias;
         Ok(())
     }

@@ -12,7 +12,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use schema::KeyedJaggedTensor;
 
 use super::slot::{Lookup, Output, Place, Slot, TileShape};
-use crate::cpu::vector::{prefetch_row, streamed};
+use crate::cpu::vector::streamed;
 use crate::cpu::{Cpu, DisjointMut, Isa};
 use crate::error::Error;
 use crate::weights::{Element, WeightsView};
@@ -20,8 +20,6 @@ use crate::weights::{Element, WeightsView};
 /// Bags per chunk: those of so many consecutive samples of one slot, or of several slots where a
 /// batch has fewer samples. Threads stay with a table, whose pages they find again.
 const BAGS_PER_CHUNK: usize = 128;
-/// Bytes of rows asked for ahead of their use.
-const BYTES_AHEAD: usize = 4096;
 /// Output of so many bytes goes past the caches: it would be fetched only to be overwritten, and
 /// thrown out again before it is read.
 const STREAMED_BYTES: usize = 1 << 20;
@@ -121,10 +119,7 @@ pub fn run(cpu: &Cpu, arguments: Arguments<'_>) -> Result<(), Error> {
             let ids = block.positions();
             match block.tile.first_bad(&jagged.values[ids.clone()]) {
                 Some(bad) => _ = first_bad.fetch_min(ids.start + bad, Ordering::Relaxed),
-                None => {
-                    block.prefetch();
-                    block.pool(cpu.isa);
-                }
+                None => block.pool(cpu.isa),
             }
         }
         // Whichever thread reads the output, it is told after this.
@@ -193,28 +188,6 @@ impl<'a> Block<'a> {
         // chunks differ in slot or samples, each is run by one thread, and a chunk takes one vector
         // at a time.
         unsafe { self.out.part(start..start + self.tile.dim) }
-    }
-
-    /// How many ids ahead their rows are asked for.
-    #[inline(always)]
-    fn distance<E>(&self) -> usize {
-        (BYTES_AHEAD / (size_of::<E>() * self.tile.dim)).clamp(2, 64)
-    }
-
-    /// Asks for the first rows, so many as are asked for ahead later.
-    fn prefetch(&self) {
-        match self.tile.weights {
-            WeightsView::F32(weights) => self.prefetch_from(weights),
-            WeightsView::F16(weights) => self.prefetch_from(weights),
-            WeightsView::Bf16(weights) => self.prefetch_from(weights),
-        }
-    }
-
-    fn prefetch_from<E>(&self, weights: &[E]) {
-        let (ids, dim) = (&self.jagged.values[self.positions()], self.tile.dim);
-        for &id in ids.iter().take(self.distance::<E>()) {
-            prefetch_row(weights.as_ptr().wrapping_add(id as usize * dim), dim);
-        }
     }
 
     /// Pools every bag, whose ids have been checked.

@@ -39,6 +39,9 @@ mod x86 {
     use crate::cpu::vector::{Vector, VectorElement, prefetch_row};
     use crate::cpu::{Avx2, Avx512};
 
+    /// Bytes of rows asked for ahead of their use.
+    const BYTES_AHEAD: usize = 4096;
+
     macro_rules! entry {
         ($name:ident, $token:ty, $vector:ty, $features:literal) => {
             pub(super) fn $name<E: VectorElement>(_: $token, block: &Block<'_>, weights: &[E]) {
@@ -71,7 +74,11 @@ mod x86 {
     #[inline(always)]
     unsafe fn pool_bags<V: Vector, E: VectorElement>(block: &Block<'_>, table: &[E]) {
         let (jagged, tile) = (block.jagged, block.tile);
-        let (end, distance) = (block.positions().end, block.distance::<E>());
+        let ids = block.positions();
+        let (end, distance) = (ids.end, (BYTES_AHEAD / (size_of::<E>() * tile.dim)).clamp(2, 64));
+        for &id in jagged.values[ids].iter().take(distance) {
+            prefetch_row(table.as_ptr().wrapping_add(id as usize * tile.dim), tile.dim);
+        }
         let weights = jagged.weights.as_deref();
         for sample in block.samples.clone() {
             let bag = jagged.bag(block.feature, sample);
