@@ -101,14 +101,11 @@ pub(crate) trait VectorElement: Element {
         noise: RowNoise,
         column: usize,
     );
-    /// Calls `update` with the weights of a row in f32 and stores what it leaves; `buffer` is as
-    /// long as the row.
-    unsafe fn update_row<V: Vector>(
-        row: &mut [Self],
-        buffer: &mut [f32],
-        noise: RowNoise,
-        update: impl FnOnce(&mut [f32]),
-    );
+    /// The weights of a row in f32, to be changed and then given back by `put`: the row itself, or
+    /// `buffer`, which is as long.
+    unsafe fn take<'a, V: Vector>(row: &'a mut [Self], buffer: &'a mut [f32]) -> &'a mut [f32];
+    /// Stores what the changes after `take` left.
+    unsafe fn put<V: Vector>(row: &mut [Self], buffer: &[f32], noise: RowNoise);
 }
 
 impl VectorElement for f32 {
@@ -133,14 +130,11 @@ impl VectorElement for f32 {
         unsafe { lanes.store_up_to(pointer, count) }
     }
     #[inline(always)]
-    unsafe fn update_row<V: Vector>(
-        row: &mut [Self],
-        _buffer: &mut [f32],
-        _noise: RowNoise,
-        update: impl FnOnce(&mut [f32]),
-    ) {
-        update(row);
+    unsafe fn take<'a, V: Vector>(row: &'a mut [Self], _buffer: &'a mut [f32]) -> &'a mut [f32] {
+        row
     }
+    #[inline(always)]
+    unsafe fn put<V: Vector>(_row: &mut [Self], _buffer: &[f32], _noise: RowNoise) {}
 }
 
 macro_rules! half_element {
@@ -181,23 +175,29 @@ macro_rules! half_element {
                 }
             }
             #[inline(always)]
-            unsafe fn update_row<V: Vector>(
-                row: &mut [Self],
-                buffer: &mut [f32],
-                noise: RowNoise,
-                update: impl FnOnce(&mut [f32]),
-            ) {
+            unsafe fn take<'a, V: Vector>(
+                row: &'a mut [Self],
+                buffer: &'a mut [f32],
+            ) -> &'a mut [f32] {
                 let dim = row.len();
                 assert!(buffer.len() == dim);
-                // SAFETY: `at < dim`, and at most `dim − at` weights are touched in two slices of
-                // `dim` weights.
-                unsafe {
-                    for at in (0..dim).step_by(V::LANES) {
+                for at in (0..dim).step_by(V::LANES) {
+                    // SAFETY: `at < dim`, and at most `dim − at` weights are touched in two slices
+                    // of `dim` weights.
+                    unsafe {
                         let lanes: V = Self::load_up_to(row.as_ptr().add(at), dim - at);
                         lanes.store_up_to(buffer.as_mut_ptr().add(at), dim - at);
                     }
-                    update(buffer);
-                    for at in (0..dim).step_by(V::LANES) {
+                }
+                buffer
+            }
+            #[inline(always)]
+            unsafe fn put<V: Vector>(row: &mut [Self], buffer: &[f32], noise: RowNoise) {
+                let dim = row.len();
+                assert!(buffer.len() == dim);
+                for at in (0..dim).step_by(V::LANES) {
+                    // SAFETY: as in `take`.
+                    unsafe {
                         let lanes = V::load_up_to(buffer.as_ptr().add(at), dim - at);
                         let target = (row.as_mut_ptr().add(at), dim - at);
                         Self::store_up_to(lanes, target, noise, at);

@@ -159,6 +159,13 @@ fn cases() -> Vec<Case> {
     let plain = Form { weighted: false, scaled: false, hot: 1.0, ..form };
     cases.push(plain.case());
     cases.push(Form { output: Output::Sequence, ..plain }.case());
+    // The dimensions with code of their own, in every data type.
+    let tiles = [16, 32, 64, 128].map(|dim| (200, dim));
+    for data_types in DATA_TYPES.chunks(1) {
+        let usual = Form { tiles: &tiles, slots: &[0, 1, 2, 3], data_types, hot: 0.3, ..form };
+        cases.push(usual.case());
+        cases.push(Form { weighted: false, scaled: false, ..usual }.case());
+    }
     cases
 }
 

@@ -31,7 +31,7 @@ pub(super) fn run<'a, Shape: Fn(usize) -> TileShape<'a> + Sync>(
     let first_bad_position = AtomicUsize::new(usize::MAX);
     cpu.pool.run_slices(&mut scratch.pairs, POSITIONS_PER_CHUNK, |chunk, pairs| {
         let start = chunk * POSITIONS_PER_CHUNK;
-        for_each_bag(jagged, start..start + pairs.len(), |(key, sample), positions| {
+        for_each_key(jagged, start..start + pairs.len(), |key, positions| {
             let tile = lookup.slots[key].tile;
             let ids = &jagged.values[positions.clone()];
             if let Some(bad) = first_bad(ids, (lookup.shape)(tile).rows) {
@@ -39,26 +39,31 @@ pub(super) fn run<'a, Shape: Fn(usize) -> TileShape<'a> + Sync>(
                 return;
             }
             let (first_row, place) = (numbering.first_rows[tile], places.of(key));
-            let out = &mut pairs[positions.start - start..positions.end - start];
-            for (position, (pair, &id)) in positions.zip(out.iter_mut().zip(ids)) {
-                let payload =
-                    if numbering.factors { position } else { place.start(sample, position) };
-                *pair =
-                    ((first_row + id as usize) as u64) << numbering.payload_bits | payload as u64;
-            }
+            for_each_bag(jagged, (key, positions), |sample, positions| {
+                let out = &mut pairs[positions.start - start..positions.end - start];
+                let ids = &jagged.values[positions.clone()];
+                for (position, (pair, &id)) in positions.zip(out.iter_mut().zip(ids)) {
+                    let payload =
+                        if numbering.factors { position } else { place.start(sample, position) };
+                    let row = (first_row + id as usize) as u64;
+                    *pair = row << numbering.payload_bits | payload as u64;
+                }
+            });
         });
     });
     cpu.pool.run_slices(&mut scratch.sources, POSITIONS_PER_CHUNK, |chunk, sources| {
         let start = chunk * POSITIONS_PER_CHUNK;
-        for_each_bag(jagged, start..start + sources.len(), |(key, sample), positions| {
+        for_each_key(jagged, start..start + sources.len(), |key, positions| {
             let place = places.of(key);
-            let bag = key * jagged.batch_size + sample;
-            let scale = lookup.bag_scales.map_or(1.0, |scales| scales[bag]);
-            let out = &mut sources[positions.start - start..positions.end - start];
-            for (position, source) in positions.zip(out) {
-                let weight = jagged.weights.as_ref().map_or(1.0, |weights| weights[position]);
-                *source = (place.start(sample, position), weight * scale);
-            }
+            for_each_bag(jagged, (key, positions), |sample, positions| {
+                let bag = key * jagged.batch_size + sample;
+                let scale = lookup.bag_scales.map_or(1.0, |scales| scales[bag]);
+                let out = &mut sources[positions.start - start..positions.end - start];
+                for (position, source) in positions.zip(out) {
+                    let weight = jagged.weights.as_ref().map_or(1.0, |weights| weights[position]);
+                    *source = (place.start(sample, position), weight * scale);
+                }
+            });
         });
     });
     match first_bad_position.into_inner() {
@@ -67,27 +72,43 @@ pub(super) fn run<'a, Shape: Fn(usize) -> TileShape<'a> + Sync>(
     }
 }
 
-/// Calls `visit` with key and sample of each bag that has ids among `positions`, and with those
-/// positions.
-#[inline]
-fn for_each_bag(
+/// Calls `visit` with each key that has ids among `positions`, and with those positions.
+#[inline(always)]
+fn for_each_key(
     jagged: &KeyedJaggedTensor,
     positions: Range<usize>,
-    mut visit: impl FnMut((usize, usize), Range<usize>),
+    mut visit: impl FnMut(usize, Range<usize>),
 ) {
-    let offsets = &jagged.offsets;
-    let bag = offsets.partition_point(|&offset| offset <= positions.start) - 1;
-    let (mut key, mut sample) = (bag / jagged.batch_size, bag % jagged.batch_size);
-    let mut at = positions.start;
+    let bag = jagged.offsets.partition_point(|&offset| offset <= positions.start) - 1;
+    let (mut key, mut at) = (bag / jagged.batch_size, positions.start);
     while at < positions.end {
-        let end = offsets[key * jagged.batch_size + sample + 1].min(positions.end);
+        let end = jagged.feature(key).end.min(positions.end);
         if at < end {
-            visit((key, sample), at..end);
+            visit(key, at..end);
             at = end;
         }
-        sample += 1;
-        if sample == jagged.batch_size {
-            (key, sample) = (key + 1, 0);
+        key += 1;
+    }
+}
+
+/// Calls `visit` with the sample of each bag of `key` that has ids among `positions`, all of them
+/// the key's, and with those positions.
+#[inline(always)]
+fn for_each_bag(
+    jagged: &KeyedJaggedTensor,
+    (key, positions): (usize, Range<usize>),
+    mut visit: impl FnMut(usize, Range<usize>),
+) {
+    let ends = &jagged.offsets[key * jagged.batch_size + 1..][..jagged.batch_size];
+    let (first, mut at) = (ends.partition_point(|&end| end <= positions.start), positions.start);
+    for (sample, &end) in ends.iter().enumerate().skip(first) {
+        let end = end.min(positions.end);
+        if at < end {
+            visit(sample, at..end);
+            at = end;
+        }
+        if at == positions.end {
+            return;
         }
     }
 }

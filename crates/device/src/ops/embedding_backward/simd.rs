@@ -105,9 +105,9 @@ mod x86 {
         ) {
             // SAFETY: the caller's promise.
             unsafe {
-                E::update_row::<V>(weights, buffer, noise, |weights| {
-                    rule.update_row_vector::<V>(weights, sum, split_state(rule.kind, state));
-                });
+                let wide = E::take::<V>(weights, buffer);
+                rule.update_row_vector::<V>(wide, sum, split_state(rule.kind, state));
+                E::put::<V>(weights, buffer, noise);
             }
         }
     }

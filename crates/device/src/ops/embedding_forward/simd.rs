@@ -48,7 +48,7 @@ mod x86 {
                 #[target_feature(enable = $features)]
                 fn enter<E: VectorElement>(block: &Block<'_>, weights: &[E]) {
                     // SAFETY: compiled for the vector's instruction set; the caller has it.
-                    unsafe { pool_bags::<$vector, E>(block, weights) }
+                    unsafe { pool_block::<$vector, E>(block, weights) }
                 }
                 // SAFETY: the token proves the instruction set.
                 unsafe { enter(block, weights) }
@@ -71,13 +71,28 @@ mod x86 {
         past_caches: bool,
     }
 
+    /// [`pool_bags`], compiled once more for each of the usual dimensions: with one id per bag a
+    /// tenth less time at D = 32, a twentieth at D = 64.
     #[inline(always)]
-    unsafe fn pool_bags<V: Vector, E: VectorElement>(block: &Block<'_>, table: &[E]) {
-        let (jagged, tile) = (block.jagged, block.tile);
-        let ids = block.positions();
-        let (end, distance) = (ids.end, (BYTES_AHEAD / (size_of::<E>() * tile.dim)).clamp(2, 64));
+    unsafe fn pool_block<V: Vector, E: VectorElement>(block: &Block<'_>, table: &[E]) {
+        // SAFETY: the caller's promise.
+        unsafe {
+            match block.tile.dim {
+                16 => pool_bags::<V, E>(block, table, 16),
+                32 => pool_bags::<V, E>(block, table, 32),
+                64 => pool_bags::<V, E>(block, table, 64),
+                128 => pool_bags::<V, E>(block, table, 128),
+                dim => pool_bags::<V, E>(block, table, dim),
+            }
+        }
+    }
+
+    #[inline(always)]
+    unsafe fn pool_bags<V: Vector, E: VectorElement>(block: &Block<'_>, table: &[E], dim: usize) {
+        let (jagged, ids) = (block.jagged, block.positions());
+        let (end, distance) = (ids.end, (BYTES_AHEAD / (size_of::<E>() * dim)).clamp(2, 64));
         for &id in jagged.values[ids].iter().take(distance) {
-            prefetch_row(table.as_ptr().wrapping_add(id as usize * tile.dim), tile.dim);
+            prefetch_row(table.as_ptr().wrapping_add(id as usize * dim), dim);
         }
         let weights = jagged.weights.as_deref();
         for sample in block.samples.clone() {
@@ -92,7 +107,7 @@ mod x86 {
                 let out = block.out(sample, range.start);
                 let bag = Bag {
                     table: table.as_ptr(),
-                    dim: tile.dim,
+                    dim,
                     ids: &jagged.values[range.clone()],
                     weights: weights.map_or(&[], |weights| &weights[range.clone()]),
                     scale,
