@@ -266,8 +266,7 @@ impl Ahead {
         self.submitted.pop_front()
     }
 
-    /// Has the windows decoded that will follow. Not before the window in use has given a batch:
-    /// until then somebody may wait for it.
+    /// Has the windows decoded that will follow.
     fn follow(&mut self) {
         self.submit(self.pieces);
     }
@@ -325,6 +324,10 @@ impl Outbox {
         self.sender.send(Message::Batches(batches)).map_err(|_| Dropped)
     }
 
+    fn is_full(&self) -> bool {
+        self.sender.is_full()
+    }
+
     fn end(mut self, message: Message) {
         if self.flush().is_ok() {
             // A failed send means that the loader was dropped.
@@ -345,6 +348,7 @@ fn assemble(
     let mut skip = start.offset as usize;
     let (_, mut ends) = order.windows(epoch);
     let mut filling = Filling::new(features, order.batch_size as usize);
+    let mut is_first = true;
     while let Some((window, answers)) = ahead.next() {
         if window.epoch != epoch {
             (epoch, batch) = (window.epoch, 0);
@@ -377,8 +381,13 @@ fn assemble(
             if outbox.push(Loaded { batch: samples, position }).is_err() {
                 return;
             }
-            ahead.follow();
+            // Whoever waited for the first batch needs the cores now: on two of them what follows,
+            // decoded at once, kept the step from its turn for milliseconds.
+            if !is_first || outbox.is_full() {
+                ahead.follow();
+            }
         }
+        is_first = false;
         // Decoding what follows may take a while.
         if outbox.flush().is_err() {
             return;
