@@ -135,7 +135,7 @@ impl<'a> Target<'a> {
     /// The weights and the state of one row, given by its number over all tiles.
     ///
     /// # Safety
-    /// `weights` and `dim` are the tile's, `row` lies in `self.rows`, and nobody else holds that row.
+    /// `weights` and `dim` are the tile's, `row` lies in `self.rows`, and nobody else holds it.
     #[inline(always)]
     unsafe fn row<E>(
         &self,

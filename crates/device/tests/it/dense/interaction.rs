@@ -21,6 +21,8 @@ fn shapes() -> Vec<Shape> {
         (65, 7, 33),
         (3, 70, 5),
         (5, 9, 32),
+        (3, 8, 64),
+        (2, 9, 128),
     ];
     let random =
         (0..24).map(|seed| (below(seed, 80), below(seed + 100, 40), 1 + below(seed + 200, 70)));
