@@ -389,7 +389,7 @@ impl Work<'_> {
     #[inline(always)]
     unsafe fn sum_segment<K: RowKernel, E>(
         &self,
-        tile: (&Target<'_>, &DisjointMut<'_, E>),
+        (target, weights): (&Target<'_>, &DisjointMut<'_, E>),
         segment: Range<usize>,
         sum: &mut [f32],
     ) {
@@ -397,7 +397,7 @@ impl Work<'_> {
             return self.add_parts(segment.start, sum);
         }
         for position in segment.clone() {
-            self.prefetch((tile, sum.len()), position + PAIRS_AHEAD);
+            self.prefetch((target, weights, sum.len()), position + PAIRS_AHEAD);
         }
         // SAFETY: the caller's promise.
         unsafe { K::sum(self.batch, segment, sum) }
@@ -418,7 +418,7 @@ impl Work<'_> {
     #[inline(always)]
     fn prefetch<E>(
         &self,
-        ((target, weights), dim): ((&Target<'_>, &DisjointMut<'_, E>), usize),
+        (target, weights, dim): (&Target<'_>, &DisjointMut<'_, E>, usize),
         position: usize,
     ) {
         let batch = self.batch;
