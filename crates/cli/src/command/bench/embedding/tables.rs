@@ -28,8 +28,9 @@ pub struct Tables {
     /// Backward passes so far.
     step: u64,
     scratch: embedding_backward::Scratch,
-    /// Pooled vectors, and their gradient.
-    pooled: Vec<f32>,
+    /// Pooled vectors, and their gradient; memory as the trainer's, or the output would not go past
+    /// the caches.
+    pooled: Array<f32>,
 }
 
 /// Refuses tables that this machine has no memory for.
@@ -66,7 +67,7 @@ impl Tables {
             config: OptimizerConfig::new(args.optimizer, LEARNING_RATE),
             step: 0,
             scratch: embedding_backward::Scratch::default(),
-            pooled: Vec::new(),
+            pooled: Array::default(),
         }
     }
 
@@ -87,7 +88,10 @@ impl Tables {
         let tiles: Vec<_> =
             views.map(|weights| embedding_forward::TileView { weights, rows, dim, name }).collect();
         let row_bytes = self.row_bytes();
-        self.pooled.resize(jagged.batch_size * self.slots.len() * dim, 0.0);
+        let len = jagged.batch_size * self.slots.len() * dim;
+        if self.pooled.len() != len {
+            self.pooled = Array::zeroed(len);
+        }
         let out = &mut self.pooled;
         let op = Op::EmbeddingForward {
             bags: jagged.features * jagged.batch_size,
