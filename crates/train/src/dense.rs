@@ -1,6 +1,6 @@
 //! The dense parameters at work, each with gradient and optimizer state: weights as their products
-//! read them, biases and other vectors as they are. Layers hold positions in here; the optimizer,
-//! the collectives and the checkpoint walk all of them in the model's order.
+//! read them, biases and other vectors as they are. Layers hold positions in here; the checkpoint
+//! walks all of them in the model's order, the optimizer and the collectives the other way.
 //! Knows nothing of layers.
 
 use device::Cpu;
@@ -28,6 +28,8 @@ pub struct Dense {
 #[derive(Debug)]
 pub struct Weight {
     name: String,
+    /// Its number in the model's order.
+    number: usize,
     /// The values.
     pub values: LinearWeight,
     /// In panels.
@@ -75,6 +77,7 @@ impl Dense {
         let id = WeightId(self.weights.len());
         self.weights.push(Weight {
             name,
+            number: self.order.len(),
             values: LinearWeight::new(shape, precision),
             gradient: Array::zeroed(panels::len(shape.0, shape.1)),
             state: vec![0.0; dense_update::state_len(self.optimizer, shape)],
@@ -124,20 +127,6 @@ impl Dense {
     pub fn clear_gradients(&mut self) {
         self.weights.iter_mut().for_each(|weight| weight.gradient.fill(0.0));
         self.vectors.iter_mut().for_each(|vector| vector.gradient.fill(0.0));
-    }
-
-    /// Takes the optimizer's step with the sum of all ranks' gradients.
-    ///
-    /// # Errors
-    /// [`Error::Communication`].
-    pub fn update(&mut self, context: &mut RankContext, rule: Rule) -> Result<(), Error> {
-        for place in &self.order {
-            match *place {
-                Place::Weight(id) => self.weights[id.0].update(context, rule)?,
-                Place::Vector(id) => self.vectors[id.0].update(context, rule)?,
-            }
-        }
-        Ok(())
     }
 
     /// The name of the first with a value that is no finite number.
@@ -198,6 +187,55 @@ impl Dense {
             Place::Weight(WeightId(id)) => self.weights[id].values.set(cpu, values)?,
             Place::Vector(VectorId(id)) => {
                 self.vectors[id].parameter.weight.copy_from_slice(values);
+            }
+        }
+        Ok(())
+    }
+}
+
+/// The parameters during a backward pass, which updates each layer's as soon as its gradients are
+/// complete and its values have been read for the last time: much of both is still in the caches.
+pub struct DenseStep<'a> {
+    /// The parameters.
+    pub dense: &'a mut Dense,
+    rule: Rule,
+    /// How many, in the model's order, have not been updated yet.
+    left: usize,
+}
+
+impl<'a> DenseStep<'a> {
+    /// Nothing is updated yet; `rule` will say how.
+    #[must_use]
+    pub fn new(dense: &'a mut Dense, rule: Rule) -> Self {
+        let left = dense.order.len();
+        Self { dense, rule, left }
+    }
+
+    /// Takes the optimizer's step, with the sum of all ranks' gradients, for the vectors and
+    /// weights from `first` on, the last ones first.
+    ///
+    /// # Errors
+    /// [`Error::Communication`].
+    pub fn update_from(&mut self, context: &mut RankContext, first: WeightId) -> Result<(), Error> {
+        let number = self.dense.weights[first.0].number;
+        self.update(context, number)
+    }
+
+    /// As [`Self::update_from`], for all that are left.
+    ///
+    /// # Errors
+    /// [`Error::Communication`].
+    pub fn finish(mut self, context: &mut RankContext) -> Result<(), Error> {
+        self.update(context, 0)
+    }
+
+    fn update(&mut self, context: &mut RankContext, first: usize) -> Result<(), Error> {
+        while self.left > first {
+            self.left -= 1;
+            let Dense { weights, vectors, order, .. } = &mut *self.dense;
+            match order[self.left] {
+                Place::Weight(id) => weights[id.0].update(context, self.rule)?,
+                Place::Vector(id) => vectors[id.0].update(context, self.rule)?,
             }
         }
         Ok(())

@@ -9,7 +9,7 @@ use device::optimizer::Rule;
 use schema::{Batch, JobConfig, Loss, Op, OptimizerConfig, ShardingPlan};
 
 use crate::context::RankContext;
-use crate::dense::Dense;
+use crate::dense::{Dense, DenseStep};
 use crate::embedding::EmbeddingCollection;
 use crate::layer::ParameterList;
 use crate::layer::interaction::InteractionLayer;
@@ -218,12 +218,11 @@ impl Model {
     ) -> Result<f64, Error> {
         self.forward(context, share)?;
         let sum = self.loss(context, share)?;
-        self.backward(context, share)?;
+        let rule = Rule::new(&self.optimizers.1, step.factor, step.number);
+        self.backward(context, share, rule)?;
         let d_pooled = &self.buffers.d_pooled[..share.batch.size * self.pooled_width];
         let rule = Rule::new(&self.optimizers.0, step.factor, step.number);
         self.embedding.backward(context, (&share.batch.sparse, d_pooled), (rule, step.number))?;
-        let rule = Rule::new(&self.optimizers.1, step.factor, step.number);
-        self.parameters.update(context, rule)?;
         Ok(sum)
     }
 
@@ -278,30 +277,37 @@ impl Model {
         Ok(profiler.op(Op::Loss { batch_size: samples }, || loss::run(cpu, arguments))?)
     }
 
-    fn backward(&mut self, context: &mut RankContext, share: Share<'_>) -> Result<(), Error> {
+    /// The gradient of the pooled vectors, and the dense parameters' update.
+    fn backward(
+        &mut self,
+        context: &mut RankContext,
+        share: Share<'_>,
+        rule: Rule,
+    ) -> Result<(), Error> {
         let samples = share.batch.size;
         if samples == 0 {
             // Nothing to learn from here; the gradients still take part in the sum over ranks.
             self.parameters.clear_gradients();
-            return Ok(());
+            return DenseStep::new(&mut self.parameters, rule).finish(context);
         }
         let Buffers { input, pooled, d_logits, d_last, d_interaction, d_dense, d_pooled, .. } =
             &mut self.buffers;
-        let parameters = &mut self.parameters;
+        let mut step = DenseStep::new(&mut self.parameters, rule);
         let joined = self.interaction.output(samples);
         let x = self.top.output(joined, samples);
         let given = Given { x, d_y: &d_logits[..samples], after_relu: self.logit_after_relu };
         let d_last = &mut d_last[..x.len()];
-        self.logit.backward(context, parameters, given, d_last)?;
+        self.logit.backward(context, step.dense, given, d_last)?;
         let d_joined = &mut d_interaction[..joined.len()];
-        self.top.backward(context, parameters, (joined, d_last), Some(&mut *d_joined))?;
+        self.top.backward(context, &mut step, (joined, d_last), Some(&mut *d_joined))?;
         let input = &input[..panels::len(samples, self.dense_features)];
         let dense = self.bottom.output(input, samples);
         let d_dense = &mut d_dense[..dense.len()];
         let inputs = (dense, &pooled[..samples * self.pooled_width], &*d_joined);
         let outputs = (&mut *d_dense, &mut d_pooled[..samples * self.pooled_width]);
-        self.interaction.backward(context, parameters, inputs, outputs)?;
+        self.interaction.backward(context, &mut step, inputs, outputs)?;
         self.bottom.last_relu_backward(context, d_dense)?;
-        self.bottom.backward(context, parameters, (input, d_dense), None)
+        self.bottom.backward(context, &mut step, (input, d_dense), None)?;
+        step.finish(context)
     }
 }

@@ -9,7 +9,7 @@ use super::linear::Linear;
 use super::rounded::Rounded;
 use crate::Error;
 use crate::context::RankContext;
-use crate::dense::{Dense, Vector, VectorId};
+use crate::dense::{Dense, DenseStep, Vector, VectorId};
 
 /// One cross layer and what its backward needs.
 struct CrossLayer {
@@ -114,14 +114,15 @@ impl CrossNetwork {
         Ok(())
     }
 
-    /// Runs all layers backward from `d_out [B, width]`; returns the gradient of `x0 [B, width]`.
+    /// Runs all layers backward from `d_out [B, width]` and updates their parameters; returns the
+    /// gradient of `x0 [B, width]`.
     ///
     /// # Errors
-    /// [`Error::Device`] if the shapes do not fit.
+    /// [`Error::Device`] if the shapes do not fit; [`Error::Communication`].
     pub fn backward(
         &mut self,
         context: &mut RankContext,
-        dense: &mut Dense,
+        step: &mut DenseStep<'_>,
         x0: &[f32],
         d_out: &[f32],
     ) -> Result<&[f32], Error> {
@@ -138,7 +139,7 @@ impl CrossNetwork {
             let (d_u, d_x) = (&mut self.d_u[..elements], &mut next[..elements]);
             layer.cross_backward(
                 context,
-                dense,
+                step.dense,
                 CrossGradients {
                     d_out: &current[..elements],
                     x0,
@@ -150,15 +151,12 @@ impl CrossNetwork {
             let rank = layer.down.output();
             let (x, d_u) =
                 (layer.entry.get(x, samples), self.d_u_entry.take(context, d_u, samples)?);
-            let factors = (layer.projected.get(samples, rank), d_u);
-            layer.up.backward_weight(context, dense, factors, samples)?;
-            let to = self.d_projected.get_mut(samples, rank);
-            let factors = (d_u, to, InputGradient::Write);
-            layer.up.backward_input(context, dense, factors, samples)?;
-            let d_projected = self.d_projected.get(samples, rank);
-            layer.down.backward_weight(context, dense, (x, d_projected), samples)?;
-            let factors = (d_projected, OperandMut::F32(d_x), InputGradient::Accumulate);
-            layer.down.backward_input(context, dense, factors, samples)?;
+            let given = (layer.projected.get(samples, rank), d_u, samples);
+            let d_projected = (self.d_projected.get_mut(samples, rank), InputGradient::Write);
+            layer.up.backward(context, step, given, Some(d_projected))?;
+            let given = (x, self.d_projected.get(samples, rank), samples);
+            let d_x = (OperandMut::F32(d_x), InputGradient::Accumulate);
+            layer.down.backward(context, step, given, Some(d_x))?;
             std::mem::swap(&mut current, &mut next);
         }
         d_x0.iter_mut().zip(&current[..elements]).for_each(|(d_x0, d_x)| *d_x0 += d_x);

@@ -10,7 +10,7 @@ use super::ParameterList;
 use super::cross::CrossNetwork;
 use crate::Error;
 use crate::context::RankContext;
-use crate::dense::Dense;
+use crate::dense::{Dense, DenseStep};
 
 enum Kind {
     Dot(interaction::Shape),
@@ -96,14 +96,15 @@ impl InteractionLayer {
         }
     }
 
-    /// Writes the gradients of both inputs, laid out as they are, from `d_out [B, width]`.
+    /// Writes the gradients of both inputs, laid out as they are, from `d_out [B, width]`, and
+    /// updates what parameters it has.
     ///
     /// # Errors
-    /// [`Error::Device`] if the shapes do not fit.
+    /// [`Error::Device`] if the shapes do not fit; [`Error::Communication`].
     pub fn backward(
         &mut self,
         context: &mut RankContext,
-        parameters: &mut Dense,
+        step: &mut DenseStep<'_>,
         (dense, pooled, d_out): (&[f32], &[f32], &[f32]),
         (d_dense, d_pooled): (&mut [f32], &mut [f32]),
     ) -> Result<(), Error> {
@@ -120,7 +121,7 @@ impl InteractionLayer {
             Kind::Cat => d_out,
             Kind::Cross(network) => {
                 let x0 = &self.output[..d_out.len()];
-                network.backward(context, parameters, x0, d_out)?
+                network.backward(context, step, x0, d_out)?
             }
         };
         let op = Op::Concat { elements: d_out.len(), pass: Pass::Backward };

@@ -5,7 +5,7 @@ use schema::{GemmProduct, Op, Precision};
 
 use crate::Error;
 use crate::context::RankContext;
-use crate::dense::{Dense, VectorId, WeightId};
+use crate::dense::{Dense, DenseStep, VectorId, WeightId};
 
 /// A linear layer.
 #[derive(Debug)]
@@ -61,42 +61,32 @@ impl Linear {
         Ok(profiler.op(op, || gemm::forward(cpu, arguments))?)
     }
 
-    /// Writes the gradients of weight and bias from `x [B, input]` and `d_y [B, output]`, the
-    /// gradient before the activation.
+    /// From `x [B, input]` and `d_y [B, output]`, the gradient before the activation: makes
+    /// `d_x [B, input]` where it is wanted, writes the gradients of weight and bias, and updates
+    /// both.
     ///
     /// # Errors
-    /// [`Error::Device`] if the shapes or precisions do not fit.
-    pub fn backward_weight(
+    /// [`Error::Device`] if the shapes or precisions do not fit; [`Error::Communication`].
+    pub fn backward(
         &self,
         context: &mut RankContext,
-        dense: &mut Dense,
-        (x, d_y): (Operand<'_>, Operand<'_>),
-        b: usize,
+        step: &mut DenseStep<'_>,
+        (x, d_y, b): (Operand<'_>, Operand<'_>, usize),
+        d_x: Option<(OperandMut<'_>, InputGradient<'_>)>,
     ) -> Result<(), Error> {
-        let RankContext { cpu, profiler, .. } = context;
+        let RankContext { cpu, profiler, .. } = &mut *context;
         let (k, n) = (self.input, self.output);
+        if let Some((d_x, gradient)) = d_x {
+            let op = self.op(GemmProduct::BackwardInput, [b, k, n]);
+            let weight = &step.dense.weight(self.weight).values;
+            let arguments = gemm::LinearBackwardInput { d_y, weight, gradient, d_x, b };
+            profiler.op(op, || gemm::backward_input(cpu, arguments))?;
+        }
         let op = self.op(GemmProduct::BackwardWeight, [n, k, b]);
-        let (d_weight, d_bias) = dense.gradients_mut(self.weight, self.bias);
+        let (d_weight, d_bias) = step.dense.gradients_mut(self.weight, self.bias);
         let arguments = gemm::LinearBackwardWeight { x, d_y, d_weight, d_bias, b, k, n };
-        Ok(profiler.op(op, || gemm::backward_weight(cpu, arguments))?)
-    }
-
-    /// Makes `d_x [B, input]` from `d_y [B, output]`, the gradient before the activation.
-    ///
-    /// # Errors
-    /// [`Error::Device`] if the shapes or precisions do not fit.
-    pub fn backward_input(
-        &self,
-        context: &mut RankContext,
-        dense: &Dense,
-        (d_y, d_x, gradient): (Operand<'_>, OperandMut<'_>, InputGradient<'_>),
-        b: usize,
-    ) -> Result<(), Error> {
-        let RankContext { cpu, profiler, .. } = context;
-        let op = self.op(GemmProduct::BackwardInput, [b, self.input, self.output]);
-        let weight = &dense.weight(self.weight).values;
-        let arguments = gemm::LinearBackwardInput { d_y, weight, gradient, d_x, b };
-        Ok(profiler.op(op, || gemm::backward_input(cpu, arguments))?)
+        profiler.op(op, || gemm::backward_weight(cpu, arguments))?;
+        step.update_from(context, self.weight)
     }
 
     fn op(&self, product: GemmProduct, [m, n, k]: [usize; 3]) -> Op {

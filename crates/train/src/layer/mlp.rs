@@ -10,7 +10,7 @@ use super::linear::Linear;
 use super::rounded::Rounded;
 use crate::Error;
 use crate::context::RankContext;
-use crate::dense::Dense;
+use crate::dense::{Dense, DenseStep};
 
 /// A stack of linear layers with ReLU after each. With no layers it is the identity. What goes in
 /// and comes out is f32 in panels; what passes between the layers has the products' precision.
@@ -116,16 +116,16 @@ impl Mlp {
         Ok(profiler.op(op, || activation::relu_backward(cpu, y, d_y))?)
     }
 
-    /// Runs all layers backward from `d_y [B, output]`, the gradient before the last ReLU, writing
-    /// the parameters' gradients; writes the input's gradient to `d_x [B, input]` where it is
+    /// Runs all layers backward from `d_y [B, output]`, the gradient before the last ReLU, and
+    /// updates their parameters; writes the input's gradient to `d_x [B, input]` where it is
     /// wanted.
     ///
     /// # Errors
-    /// [`Error::Device`] if the shapes do not fit.
+    /// [`Error::Device`] if the shapes do not fit; [`Error::Communication`].
     pub fn backward(
         &mut self,
         context: &mut RankContext,
-        dense: &mut Dense,
+        step: &mut DenseStep<'_>,
         (x, d_y): (&[f32], &[f32]),
         d_x: Option<&mut [f32]>,
     ) -> Result<(), Error> {
@@ -142,20 +142,12 @@ impl Mlp {
         for (linear, input) in self.layers[1..].iter().zip(&self.hidden).rev() {
             let width = linear.input();
             let input = input.get(b, width);
-            linear.backward_weight(context, dense, (input, d_y), b)?;
-            let (to, gradient) = (next.get_mut(b, width), InputGradient::BeforeRelu(input));
-            linear.backward_input(context, dense, (d_y, to, gradient), b)?;
+            let d_x = (next.get_mut(b, width), InputGradient::BeforeRelu(input));
+            linear.backward(context, step, (input, d_y, b), Some(d_x))?;
             std::mem::swap(&mut current, &mut next);
             d_y = current.get(b, width);
         }
-        let first = &self.layers[0];
-        first.backward_weight(context, dense, (x, d_y), b)?;
-        match d_x {
-            Some(d_x) => {
-                let factors = (d_y, OperandMut::F32(d_x), InputGradient::Write);
-                first.backward_input(context, dense, factors, b)
-            }
-            None => Ok(()),
-        }
+        let d_x = d_x.map(|d_x| (OperandMut::F32(d_x), InputGradient::Write));
+        self.layers[0].backward(context, step, (x, d_y, b), d_x)
     }
 }
