@@ -133,7 +133,8 @@ pub enum Op {
         /// f32 values.
         elements: usize,
     },
-    /// Optimizer step of the dense parameters.
+    /// Optimizer step of dense parameters. On a single rank, that of a weight under SGD, Adagrad or
+    /// Adam is part of the product that makes its gradient.
     DenseUpdate {
         /// Parameters.
         elements: usize,

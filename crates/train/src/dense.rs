@@ -5,8 +5,8 @@
 
 use device::Cpu;
 use device::buffer::Array;
-use device::ops::dense_update::{self, Arguments, WeightArguments};
-use device::ops::gemm::{LinearWeight, panels};
+use device::ops::dense_update::{self, Arguments, FusedArguments, WeightArguments};
+use device::ops::gemm::{self, LinearBackwardWeight, LinearWeight, Operand, panels};
 use device::optimizer::Rule;
 use schema::{Op, Optimizer, Precision};
 
@@ -113,16 +113,6 @@ impl Dense {
         &mut self.vectors[id.0]
     }
 
-    /// Where the gradients of a weight and of its bias go.
-    pub fn gradients_mut(
-        &mut self,
-        weight: WeightId,
-        bias: Option<VectorId>,
-    ) -> (&mut [f32], Option<&mut [f32]>) {
-        let bias = bias.map(|bias| &mut self.vectors[bias.0].gradient[..]);
-        (&mut self.weights[weight.0].gradient, bias)
-    }
-
     /// Makes all gradients 0.
     pub fn clear_gradients(&mut self) {
         self.weights.iter_mut().for_each(|weight| weight.gradient.fill(0.0));
@@ -211,25 +201,48 @@ impl<'a> DenseStep<'a> {
         Self { dense, rule, left }
     }
 
-    /// Takes the optimizer's step, with the sum of all ranks' gradients, for the vectors and
-    /// weights from `first` on, the last ones first.
+    /// Writes the gradients of a layer's weight and bias from its input `x` and the gradient `d_y`
+    /// of its output, of `b` samples, and updates both with all that comes after them in the model.
+    /// `op` is the product; a weight that need not wait for other ranks' gradients is updated
+    /// within.
     ///
     /// # Errors
-    /// [`Error::Communication`].
-    pub fn update_from(&mut self, context: &mut RankContext, first: WeightId) -> Result<(), Error> {
-        let number = self.dense.weights[first.0].number;
-        self.update(context, number)
+    /// [`Error::Device`] if the shapes or precisions do not fit; [`Error::Communication`].
+    pub fn backward_weight(
+        &mut self,
+        context: &mut RankContext,
+        op: Op,
+        (weight, bias): (WeightId, Option<VectorId>),
+        (x, d_y, b): (Operand<'_>, Operand<'_>, usize),
+    ) -> Result<(), Error> {
+        let Dense { weights, vectors, .. } = &mut *self.dense;
+        let Weight { number, values: weight, gradient, state, .. } = &mut weights[weight.0];
+        let ((n, k), number, rule) = (weight.shape(), *number, self.rule);
+        let d_bias = bias.map(|bias| &mut vectors[bias.0].gradient[..]);
+        let product = LinearBackwardWeight { x, d_y, d_weight: gradient, d_bias, b, k, n };
+        let RankContext { cpu, comm, profiler } = &mut *context;
+        if comm.world_size() > 1 || !dense_update::is_fused(rule.kind) {
+            profiler.op(op, || gemm::backward_weight(cpu, product))?;
+            return self.update_from(context, number);
+        }
+        let arguments = FusedArguments { rule, weight, state, product };
+        profiler.op(op, || dense_update::run_with_gradient(cpu, arguments))?;
+        self.update_from(context, number + 1)?;
+        self.left = number;
+        Ok(())
     }
 
-    /// As [`Self::update_from`], for all that are left.
+    /// Updates all that are left.
     ///
     /// # Errors
     /// [`Error::Communication`].
     pub fn finish(mut self, context: &mut RankContext) -> Result<(), Error> {
-        self.update(context, 0)
+        self.update_from(context, 0)
     }
 
-    fn update(&mut self, context: &mut RankContext, first: usize) -> Result<(), Error> {
+    /// Takes the optimizer's step, with the sum of all ranks' gradients, for the parameters from
+    /// `first` on that have not taken it: the last first, on every rank.
+    fn update_from(&mut self, context: &mut RankContext, first: usize) -> Result<(), Error> {
         while self.left > first {
             self.left -= 1;
             let Dense { weights, vectors, order, .. } = &mut *self.dense;

@@ -83,10 +83,7 @@ impl Linear {
             profiler.op(op, || gemm::backward_input(cpu, arguments))?;
         }
         let op = self.op(GemmProduct::BackwardWeight, [n, k, b]);
-        let (d_weight, d_bias) = step.dense.gradients_mut(self.weight, self.bias);
-        let arguments = gemm::LinearBackwardWeight { x, d_y, d_weight, d_bias, b, k, n };
-        profiler.op(op, || gemm::backward_weight(cpu, arguments))?;
-        step.update_from(context, self.weight)
+        step.backward_weight(context, op, (self.weight, self.bias), (x, d_y, b))
     }
 
     fn op(&self, product: GemmProduct, [m, n, k]: [usize; 3]) -> Op {

@@ -1,14 +1,17 @@
 //! The optimizer step of dense parameters, in place, from a whole gradient: of rows as they are
 //! ([`run`]), or of a weight in panels with what its products read ([`run_weight`]).
+//! Most weights' steps are taken with the product that makes the gradient ([`run_with_gradient`]).
 //! The rules are [`crate::optimizer`]'s; this module cuts parameters into chunks and knows no
 //! layers.
 #![expect(unsafe_code, reason = "rows of panels are scattered, so slices cannot part them")]
 
+mod fused;
 pub mod scalar;
 mod simd;
 
 use std::ops::Range;
 
+pub use fused::{FusedArguments, is_fused, run_with_gradient};
 use schema::Optimizer;
 
 use crate::cpu::{Cpu, DisjointMut};

@@ -30,6 +30,7 @@ use crate::cpu::{Cpu, DisjointMut};
 use crate::error::Error;
 use crate::ops::extent;
 use panels::PANEL;
+pub(crate) use simd::Beside;
 use simd::{Finish, RowsChunk, Sink, WeightChunk};
 use terms::Word;
 use weight::Forms;
@@ -209,6 +210,26 @@ pub fn backward_input(cpu: &Cpu, arguments: LinearBackwardInput<'_>) -> Result<(
 /// # Errors
 /// [`Error::Shape`] and [`Error::Precision`] before any work.
 pub fn backward_weight(cpu: &Cpu, arguments: LinearBackwardWeight<'_>) -> Result<(), Error> {
+    backward_weight_into(cpu, arguments, None)
+}
+
+/// Takes the parts of a weight's gradient as they are completed, while they are in the cache.
+pub(crate) trait Consumer: Sync {
+    /// What it will read: asked for while the last samples are summed.
+    fn beside(&self) -> Beside;
+    /// Takes the `rows` of `panel`, which begin at a multiple of 32 and end at one or at N.
+    ///
+    /// # Safety
+    /// The rows lie inside the weight, and are given once.
+    unsafe fn take(&self, panel: usize, rows: Range<usize>, gradient: &[f32]);
+}
+
+/// As [`backward_weight`]; `consumer` takes every part of the gradient once.
+pub(crate) fn backward_weight_into(
+    cpu: &Cpu,
+    arguments: LinearBackwardWeight<'_>,
+    consumer: Option<&dyn Consumer>,
+) -> Result<(), Error> {
     const OP: &str = "gemm backward_weight";
     let LinearBackwardWeight { x, d_y, d_weight, d_bias, b, k, n } = arguments;
     x.check(OP, "x [B, K] in panels", (b, k))?;
@@ -221,9 +242,19 @@ pub fn backward_weight(cpu: &Cpu, arguments: LinearBackwardWeight<'_>) -> Result
     if b == 0 {
         d_weight.fill(0.0);
         d_bias.into_iter().for_each(|d_bias| d_bias.fill(0.0));
+        if let Some(consumer) = consumer {
+            for (panel, rows) in d_weight.chunks_exact((n * PANEL).max(1)).enumerate() {
+                // SAFETY: each panel as a whole.
+                unsafe { consumer.take(panel, 0..n, rows) };
+            }
+        }
         return Ok(());
     }
-    let gradients = (DisjointMut::new(d_weight), d_bias.map(DisjointMut::new));
+    let gradients = Gradients {
+        weight: DisjointMut::new(d_weight),
+        bias: d_bias.map(DisjointMut::new),
+        consumer,
+    };
     match (x, d_y) {
         (Operand::Bf16(x), Operand::Bf16(d_y)) => {
             weight_gradient(cpu, (x.down, d_y.down), &gradients, [b.div_ceil(2), n, k]);
@@ -240,12 +271,19 @@ fn mixed(op: &'static str, what: &'static str, expected: Precision, got: Operand
     Error::Precision { op, what, expected, got: got.precision() }
 }
 
+/// Where the gradients of a layer go.
+struct Gradients<'a> {
+    weight: DisjointMut<'a, f32>,
+    bias: Option<DisjointMut<'a, f32>>,
+    consumer: Option<&'a dyn Consumer>,
+}
+
 /// `dW = dYᵀ X` over `inner` words of samples, and the sums of dY, in chunks of some panels of
 /// both. What an element sums, and in which order, is the same however large the chunks are.
 fn weight_gradient<W: Word>(
     cpu: &Cpu,
     (x, d_y): (&[W], &[W]),
-    (d_weight, d_bias): &(DisjointMut<'_, f32>, Option<DisjointMut<'_, f32>>),
+    gradients: &Gradients<'_>,
     [inner, n, k]: [usize; 3],
 ) {
     let [n_panels, k_panels] = [n, k].map(panels::count);
@@ -255,20 +293,29 @@ fn weight_gradient<W: Word>(
     let parts = wanted.max(n_panels.div_ceil(CHUNK_OUTPUT_PANELS)).min(n_panels);
     cpu.pool.run(groups * parts, |index| {
         let (group, part) = (index / parts, index % parts);
-        let sums = d_bias.as_ref().filter(|_| group == 0).map(|sums| sums.as_ptr().cast_mut());
+        let sums =
+            gradients.bias.as_ref().filter(|_| group == 0).map(|sums| sums.as_ptr().cast_mut());
         let chunk = WeightChunk {
             d_y: d_y.as_ptr(),
             x: x.as_ptr(),
-            d_weight: d_weight.as_ptr().cast_mut(),
+            d_weight: gradients.weight.as_ptr().cast_mut(),
             d_bias: sums.unwrap_or(std::ptr::null_mut()),
             inner,
             n,
             k,
             n_panels: part_of(n_panels, part, parts),
             k_panels: part_of(k_panels, group, groups),
+            beside: gradients.consumer.map(Consumer::beside),
         };
         // SAFETY: the extents were checked; each chunk is its own rectangle of the gradient.
         unsafe { W::weight(cpu.isa, &chunk) }
+        let Some(consumer) = gradients.consumer else { return };
+        let rows = chunk.n_panels.start * PANEL..n.min(chunk.n_panels.end * PANEL);
+        for panel in chunk.k_panels.clone() {
+            let place = (panel * n + rows.start) * PANEL..(panel * n + rows.end) * PANEL;
+            // SAFETY: this chunk's own rows of the panel, which are complete.
+            unsafe { consumer.take(panel, rows.clone(), gradients.weight.part(place)) };
+        }
     });
 }
 

@@ -102,6 +102,17 @@ pub(super) struct WeightChunk<W> {
     pub(super) k: usize,
     pub(super) n_panels: Range<usize>,
     pub(super) k_panels: Range<usize>,
+    /// What is wanted with the gradient when it is complete.
+    pub(super) beside: Option<Beside>,
+}
+
+/// Where an update finds the weight. No more than addresses to ask for.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Beside {
+    /// `[⌈K/32⌉][N][32]`, as the gradient.
+    pub(crate) values: *const f32,
+    /// `[⌈N/32⌉][⌈K/VALUES⌉][32]` words.
+    pub(crate) forward: *const f32,
 }
 
 impl<W: Word> WeightChunk<W> {
@@ -138,15 +149,16 @@ impl<W: Word> WeightChunk<W> {
     }
 
     /// What comes after a tile of some `rows`: its share of the panel of dY that is next, and of
-    /// the next steps of all panels of X. By the time they are read they have come from however
-    /// far away.
+    /// the next steps of all panels of X, in halves; after the last steps its part of the weight
+    /// and of the weight's form, if they are wanted. By the time they are read they have come from
+    /// however far away.
     #[inline(always)]
     fn ahead(
         &self,
         steps: &Range<usize>,
         (row, panel): (usize, usize),
         rows: usize,
-    ) -> [Ahead<W>; 2] {
+    ) -> [Ahead<W>; 3] {
         let (n_panel, groups, parts) = (row / PANEL, self.k_panels.len(), self.n_panels.len());
         let next = if n_panel + 1 < self.n_panels.end {
             (n_panel + 1) * self.inner + steps.start
@@ -160,10 +172,22 @@ impl<W: Word> WeightChunk<W> {
         let x = (self.k_panels.start + place / block) * self.inner + steps.end;
         let d_y = self.d_y.wrapping_add(next * PANEL + done * steps.len() / groups);
         let x = self.x.wrapping_add(x * PANEL + place % block);
-        [
-            Ahead { next: d_y, pace: rows.div_ceil(groups) },
-            Ahead { next: x, pace: rows.div_ceil(parts) },
-        ]
+        let d_y = Ahead { next: d_y, pace: rows.div_ceil(groups) };
+        if let Some(beside) = self.beside.filter(|_| steps.end == self.inner) {
+            let values = beside.values.wrapping_add((panel * self.n + row) * PANEL);
+            let form_row = n_panel * self.k.div_ceil(W::VALUES);
+            let form_row = form_row + (panel * PANEL + row % PANEL) / W::VALUES;
+            let forward = beside.forward.wrapping_add(form_row * PANEL);
+            let pace = (2 * rows * PANEL).div_ceil(steps.len());
+            return [
+                d_y,
+                Ahead { next: values.cast(), pace },
+                Ahead { next: forward.cast(), pace },
+            ];
+        }
+        let pace = rows.div_ceil(parts);
+        let half = x.wrapping_add(steps.len() / 2 * pace);
+        [d_y, Ahead { next: x, pace }, Ahead { next: half, pace }]
     }
 }
 
@@ -192,7 +216,7 @@ struct Strip<W> {
     /// Words from run to run.
     stride: usize,
     /// What is asked for meanwhile.
-    ahead: [Ahead<W>; 2],
+    ahead: [Ahead<W>; 3],
 }
 
 /// Words that later tiles read, asked into the second-level cache.
@@ -218,10 +242,15 @@ impl<W> Strip<W> {
     fn prefetch<const R: usize>(&mut self, run: usize, step: usize, i: usize) {
         let start = self.first.wrapping_add(run * self.stride);
         if self.step != 1 {
-            // Of a later step the line where its rows begin, and of what comes far ahead the two in
-            // turns.
+            // Of a later step the line where its rows begin, and of what comes far ahead the first
+            // and the others in turns. With an index out of a table the compiler kept all of it in
+            // memory, and every product took twice as long.
             prefetch(start.wrapping_add((step + i + AHEAD) * self.step));
-            self.ahead[i % 2].prefetch(2);
+            match i {
+                1 => self.ahead[1].prefetch(2),
+                3 => self.ahead[2].prefetch(2),
+                _ => self.ahead[0].prefetch(2),
+            }
             return;
         }
         prefetch(start.wrapping_add(self.stride + (step + i) * LINE));
@@ -347,7 +376,7 @@ unsafe fn rows_tile<T: Terms, const R: usize>(
         steps: width,
         last_steps: inner - runs.saturating_sub(1) * width,
         stride: samples * width,
-        ahead: [ahead; 2],
+        ahead: [ahead; 3],
     };
     let b = chunk.b.wrapping_add(panel * inner * PANEL);
     let c = (panel * samples + row) * PANEL;

@@ -117,6 +117,14 @@ enum FormsMut<'a> {
 }
 
 impl Renewal<'_> {
+    /// The address of the form that the forward product reads, for prefetching.
+    pub(crate) fn forward(&self) -> *const f32 {
+        match &self.forms {
+            FormsMut::F32 { forward } => forward.as_ptr(),
+            FormsMut::Bf16 { forward, .. } => forward.as_ptr().cast(),
+        }
+    }
+
     /// Takes over `values`, the rows from `row` on of `panel`; `row` is a multiple of 32, and so
     /// are the rows unless they are the last.
     ///

@@ -1,16 +1,17 @@
 //! The optimizer step of dense parameters.
 
 use device::Cpu;
-use device::ops::dense_update::{self, Arguments, WeightArguments, scalar};
+use device::ops::dense_update::{self, Arguments, FusedArguments, WeightArguments, scalar};
 use device::ops::gemm::{
-    self, Activation, InputGradient, LinearBackwardInput, LinearForward, LinearWeight, Matrix,
-    OperandMut, pairs, panels,
+    self, Activation, InputGradient, LinearBackwardInput, LinearBackwardWeight, LinearForward,
+    LinearWeight, Matrix, Operand, OperandMut, pairs, panels,
 };
 use device::optimizer::Rule;
 use schema::{Optimizer, OptimizerConfig, Precision};
 
 use super::{
-    assert_close, bits, check_refused, packed, same_on_every_cpu, uniform, unpacked, widen,
+    assert_close, bits, check_refused, on_every_cpu, packed, same_on_every_cpu, uniform, unpacked,
+    widen,
 };
 use crate::optimizer::configs;
 
@@ -87,6 +88,54 @@ fn a_weight_in_panels_is_updated_with_what_its_products_read() {
     }
 }
 
+#[test]
+fn an_update_within_the_product_gives_the_bytes_of_both_one_after_the_other() {
+    let shapes = [(1, 1), (7, 13), (33, 64), (70, 31), (600, 40), (40, 200)];
+    for config in configs().filter(|config| dense_update::is_fused(config.kind)) {
+        for ((n, k), b) in shapes.into_iter().zip([37, 0, 600, 1, 1100, 64]) {
+            for precision in [Precision::F32, Precision::Bf16] {
+                let factors =
+                    [(1, k), (2, n)].map(|(seed, width)| (uniform(seed, b * width), width));
+                let run = |cpu: &Cpu, fused: bool| {
+                    let [x, d_y] = factors
+                        .each_ref()
+                        .map(|(values, width)| in_precision(cpu, precision, values, (b, *width)));
+                    let (x, d_y) = (x.get(b, k), d_y.get(b, n));
+                    let mut weight = LinearWeight::new((n, k), precision);
+                    weight.set(cpu, &uniform(9, n * k)).unwrap();
+                    let mut state = vec![0.0; dense_update::state_len(config.kind, (n, k))];
+                    let (mut gradient, mut d_bias) = (vec![9.0; panels::len(n, k)], vec![9.0; n]);
+                    for step in 0..2 {
+                        let rule = Rule::new(&config, 1.0, step);
+                        let (d_weight, d_bias) = (&mut gradient[..], Some(&mut d_bias[..]));
+                        let product = LinearBackwardWeight { x, d_y, d_weight, d_bias, b, k, n };
+                        let (weight, state) = (&mut weight, &mut state[..]);
+                        if fused {
+                            let arguments = FusedArguments { rule, weight, state, product };
+                            dense_update::run_with_gradient(cpu, arguments).unwrap();
+                            continue;
+                        }
+                        gemm::backward_weight(cpu, product).unwrap();
+                        let gradient = &gradient[..];
+                        let arguments = WeightArguments { rule, weight, gradient, state };
+                        dense_update::run_weight(cpu, arguments).unwrap();
+                    }
+                    assert_eq!(
+                        both_products(cpu, &weight),
+                        both_products(cpu, &anew(cpu, &weight))
+                    );
+                    [weight.values(), &state, &gradient, &d_bias].concat()
+                };
+                on_every_cpu(|cpu| {
+                    let (fused, apart) = (run(cpu, true), run(cpu, false));
+                    assert_eq!(bits(&fused), bits(&apart), "{config:?} {n}x{k}, B = {b}");
+                    fused
+                });
+            }
+        }
+    }
+}
+
 fn state_of(kind: Optimizer, (rows, dim): (usize, usize)) -> Vec<f64> {
     vec![0.0; rows * kind.state_per_row(dim)]
 }
@@ -105,7 +154,7 @@ fn both_products(cpu: &Cpu, weight: &LinearWeight) -> [Vec<f32>; 2] {
     let [unit_k, unit_n] = [k, n].map(|size| {
         let mut unit = vec![0.0; size * size];
         unit.iter_mut().step_by(size + 1).for_each(|diagonal| *diagonal = 1.0);
-        in_precision(cpu, weight.precision(), &unit, size)
+        in_precision(cpu, weight.precision(), &unit, (size, size))
     });
     let (mut y, mut d_x) = (vec![9.0; panels::len(k, n)], vec![9.0; panels::len(n, k)]);
     let (x, to) = (unit_k.get(k, k), OperandMut::F32(&mut y));
@@ -119,13 +168,18 @@ fn both_products(cpu: &Cpu, weight: &LinearWeight) -> [Vec<f32>; 2] {
     [unpacked(&y, k, n), unpacked(&d_x, n, k)]
 }
 
-/// The square `matrix` as products in `precision` read it.
-fn in_precision(cpu: &Cpu, precision: Precision, matrix: &[f32], size: usize) -> Matrix {
-    let mut read = Matrix::new(precision, size, size);
-    let panels = packed(matrix, size, size);
-    match read.get_mut(size, size) {
+/// `matrix` `[rows, columns]` as products in `precision` read it.
+fn in_precision(
+    cpu: &Cpu,
+    precision: Precision,
+    matrix: &[f32],
+    (rows, columns): (usize, usize),
+) -> Matrix {
+    let mut read = Matrix::new(precision, rows, columns);
+    let panels = packed(matrix, rows, columns);
+    match read.get_mut(rows, columns) {
         OperandMut::F32(to) => to.copy_from_slice(&panels),
-        OperandMut::Bf16(to) => pairs::round(cpu, &panels, (size, size), to).unwrap(),
+        OperandMut::Bf16(to) => pairs::round(cpu, &panels, (rows, columns), to).unwrap(),
     }
     read
 }
@@ -172,5 +226,15 @@ fn wrong_lengths_are_refused_before_any_change() {
     check(Optimizer::Sgd, 6, 0, text);
     check(Optimizer::Adam, 64, 64, "dense_update: state: expected 128, got 64");
     check(Optimizer::RowwiseAdagrad, 64, 64, "dense_update: state: expected 2, got 64");
+    let mut check = |n: usize, state: usize, text: &str| {
+        let (x, d_y) = (Operand::F32(&[1.0; 64]), Operand::F32(&[1.0; 64]));
+        let d_weight = &mut [0.0; 96][..32 * n];
+        let product = LinearBackwardWeight { x, d_y, d_weight, d_bias: None, b: 2, k: 3, n };
+        let (rule, weight, state) = (rule(Optimizer::Adam), &mut weight, &mut [0.0; 128][..state]);
+        let arguments = FusedArguments { rule, weight, state, product };
+        check_refused(dense_update::run_with_gradient(&Cpu::new(1), arguments), text);
+    };
+    check(3, 128, "dense_update: outputs of the product: expected 2, got 3");
+    check(2, 64, "dense_update: state: expected 128, got 64");
     assert!(weight.values().iter().all(|&value| value == 0.0));
 }

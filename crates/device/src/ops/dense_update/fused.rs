@@ -1,0 +1,97 @@
+//! The optimizer step of a weight, taken part by part as the product completes its gradient.
+//!
+//! ```text
+//! apart:  product writes dW │ update reads dW, reads and writes W, writes the form
+//! fused:  product writes dW, asks for W and the form │ update of 64 KiB of dW, all of it in L2
+//! ```
+//! Memory stands still while a product computes; the update's bytes pass in that time.
+#![expect(unsafe_code, reason = "parts of a weight are scattered, so slices cannot part them")]
+
+use std::ops::Range;
+
+use schema::Optimizer;
+
+use super::{CHUNK, Piece, Task, part_of_panel, simd, state_len};
+use crate::cpu::{Cpu, DisjointMut, Isa};
+use crate::error::Error;
+use crate::ops::extent;
+use crate::ops::gemm::{self, Beside, Consumer, LinearBackwardWeight, LinearWeight, Renewal};
+use crate::optimizer::{Rule, split_state};
+
+/// Arguments of [`run_with_gradient`].
+#[derive(Debug)]
+pub struct FusedArguments<'a> {
+    /// The rule with this step's constants; [`is_fused`] for its kind.
+    pub rule: Rule,
+    /// `[N, K]`, updated in place with the forms that products read.
+    pub weight: &'a mut LinearWeight,
+    /// Optimizer state, [`state_len`] values.
+    pub state: &'a mut [f32],
+    /// The product that makes the gradient.
+    pub product: LinearBackwardWeight<'a>,
+}
+
+/// Whether the rule takes each value alone: row-wise Adagrad wants whole rows of the gradient, LAMB
+/// all of it.
+#[must_use]
+pub fn is_fused(optimizer: Optimizer) -> bool {
+    matches!(optimizer, Optimizer::Sgd | Optimizer::Adagrad | Optimizer::Adam)
+}
+
+/// [`gemm::backward_weight`] and then [`run_weight`](super::run_weight) in one pass.
+///
+/// # Cost
+/// Those of both; most of the update's bytes pass while the product computes.
+/// # Numerics
+/// The bytes of the two one after the other.
+/// # Errors
+/// [`Error::Shape`] and [`Error::Precision`] before any work.
+/// # Panics
+/// Where the rule [is not fused](is_fused).
+pub fn run_with_gradient(cpu: &Cpu, arguments: FusedArguments<'_>) -> Result<(), Error> {
+    const OP: &str = "dense_update";
+    let FusedArguments { rule, weight, state, product } = arguments;
+    assert!(is_fused(rule.kind), "{:?} needs the whole gradient", rule.kind);
+    let shape @ (n, k) = weight.shape();
+    extent::check(OP, "outputs of the product", n, product.n)?;
+    extent::check(OP, "inputs of the product", k, product.k)?;
+    extent::check(OP, "state", state_len(rule.kind, shape), state.len())?;
+    let (values, renewal) = weight.parts_mut(cpu);
+    let states = split_state(rule.kind, state).map(DisjointMut::new);
+    let values = DisjointMut::new(values);
+    let update = Update { isa: cpu.isa, rule, n, values, states, renewal };
+    gemm::backward_weight_into(cpu, product, Some(&update))
+}
+
+/// A weight being updated.
+struct Update<'a> {
+    isa: Isa,
+    rule: Rule,
+    n: usize,
+    values: DisjointMut<'a, f32>,
+    /// Laid out as the values, or empty.
+    states: [DisjointMut<'a, f32>; 2],
+    renewal: Renewal<'a>,
+}
+
+impl Consumer for Update<'_> {
+    fn beside(&self) -> Beside {
+        Beside { values: self.values.as_ptr(), forward: self.renewal.forward() }
+    }
+
+    unsafe fn take(&self, panel: usize, rows: Range<usize>, gradient: &[f32]) {
+        let place = part_of_panel(self.n, panel, &rows);
+        // SAFETY: the caller's promise; what is not empty has a value where the weight has one.
+        unsafe {
+            let state = self
+                .states
+                .each_ref()
+                .map(|state| state.part(if state.is_empty() { 0..0 } else { place.clone() }));
+            let weights = self.values.part(place);
+            let squares = [0.0; 2];
+            let mut piece = Piece { place: (panel, 0), weights, gradient, state, squares };
+            simd::run(self.isa, &self.rule, Task::Update { row: CHUNK }, &mut piece);
+            self.renewal.renew((panel, rows.start), piece.weights);
+        }
+    }
+}
