@@ -183,8 +183,8 @@ impl Dense {
     }
 }
 
-/// The parameters during a backward pass, which updates each layer's as soon as its gradients are
-/// complete and its values have been read for the last time: much of both is still in the caches.
+/// The parameters during a backward pass, which updates each layer's when it has read their values
+/// for the last time: within the product that completes a weight's gradient, or right after it.
 pub struct DenseStep<'a> {
     /// The parameters.
     pub dense: &'a mut Dense,
