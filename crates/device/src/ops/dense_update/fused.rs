@@ -11,10 +11,11 @@ use std::ops::Range;
 
 use schema::Optimizer;
 
-use super::{CHUNK, Piece, Task, part_of_panel, simd, state_len};
+use super::{CHUNK, Piece, Task, state_len};
 use crate::cpu::{Cpu, DisjointMut, Isa};
 use crate::error::Error;
 use crate::ops::extent;
+use crate::ops::gemm::panels::{self, PANEL};
 use crate::ops::gemm::{self, Beside, Consumer, LinearBackwardWeight, LinearWeight, Renewal};
 use crate::optimizer::{Rule, split_state};
 
@@ -80,7 +81,7 @@ impl Consumer for Update<'_> {
     }
 
     unsafe fn take(&self, panel: usize, rows: Range<usize>, gradient: &[f32]) {
-        let place = part_of_panel(self.n, panel, &rows);
+        let place = panels::rows_of(self.n, panel, &rows);
         // SAFETY: the caller's promise; what is not empty has a value where the weight has one.
         unsafe {
             let state = self
@@ -89,9 +90,9 @@ impl Consumer for Update<'_> {
                 .map(|state| state.part(if state.is_empty() { 0..0 } else { place.clone() }));
             let weights = self.values.part(place);
             let squares = [0.0; 2];
-            let mut piece = Piece { place: (panel, 0), weights, gradient, state, squares };
-            simd::run(self.isa, &self.rule, Task::Update { row: CHUNK }, &mut piece);
-            self.renewal.renew((panel, rows.start), piece.weights);
+            let first = (panel, rows.start * PANEL);
+            let mut piece = Piece { place: first, weights, gradient, state, squares };
+            piece.run(self.isa, (&self.rule, Task::Update { row: CHUNK }), Some(&self.renewal));
         }
     }
 }

@@ -9,12 +9,10 @@ mod fused;
 pub mod scalar;
 mod simd;
 
-use std::ops::Range;
-
 pub use fused::{FusedArguments, is_fused, run_with_gradient};
 use schema::Optimizer;
 
-use crate::cpu::{Cpu, DisjointMut};
+use crate::cpu::{Cpu, DisjointMut, Isa};
 use crate::error::Error;
 use crate::ops::extent;
 use crate::ops::gemm::panels::{self, PANEL};
@@ -194,14 +192,25 @@ fn run_task(
 ) {
     cpu.pool.run_slices(pieces, 1, |_, pieces| {
         for piece in pieces {
-            simd::run(cpu.isa, rule, task, piece);
-            if let Some(renewal) = renewal {
-                let (panel, first) = piece.place;
-                // SAFETY: a piece holds rows of one panel, and pieces do not overlap.
-                unsafe { renewal.renew((panel, first / PANEL), piece.weights) };
-            }
+            // SAFETY: a piece holds rows of one panel, and pieces do not overlap.
+            unsafe { piece.run(cpu.isa, (rule, task), renewal) };
         }
     });
+}
+
+impl Piece<'_> {
+    /// Does the task, and renews what follows from the weights while they are in the cache.
+    ///
+    /// # Safety
+    /// With a renewal, the piece holds whole rows of one panel, and no other thread renews them.
+    unsafe fn run(&mut self, isa: Isa, (rule, task): (&Rule, Task), renewal: Option<&Renewal<'_>>) {
+        simd::run(isa, rule, task, self);
+        if let Some(renewal) = renewal {
+            let (panel, first) = self.place;
+            // SAFETY: the caller's promise.
+            unsafe { renewal.renew((panel, first / PANEL), self.weights) };
+        }
+    }
 }
 
 /// Row-wise Adagrad, whose step of an element depends on its whole row.
@@ -216,7 +225,7 @@ fn update_rows(
         let rows = chunk * PANEL..chunk * PANEL + state.len();
         let [mut weights, mut gradients] = [(); 2].map(|()| vec![0.0; state.len() * k]);
         for panel in 0..panels::count(k) {
-            let range = part_of_panel(n, panel, &rows);
+            let range = panels::rows_of(n, panel, &rows);
             // SAFETY: inside the values, and each chunk has rows of its own.
             let values = unsafe { values.part(range.clone()) };
             for (to, from) in [(&mut weights, &*values), (&mut gradients, &gradient[range])] {
@@ -235,7 +244,7 @@ fn update_rows(
         simd::run(cpu.isa, rule, Task::Update { row: k }, &mut piece);
         for panel in 0..panels::count(k) {
             // SAFETY: as above.
-            let values = unsafe { values.part(part_of_panel(n, panel, &rows)) };
+            let values = unsafe { values.part(panels::rows_of(n, panel, &rows)) };
             for (from, to) in each_row(&mut weights, k, panel).zip(values.chunks_exact_mut(PANEL)) {
                 to[..from.len()].copy_from_slice(from);
             }
@@ -243,11 +252,6 @@ fn update_rows(
             unsafe { renewal.renew((panel, rows.start), values) };
         }
     });
-}
-
-/// Where `rows` of a panel lie in panels of `n` rows.
-fn part_of_panel(n: usize, panel: usize, rows: &Range<usize>) -> Range<usize> {
-    (panel * n + rows.start) * PANEL..(panel * n + rows.end) * PANEL
 }
 
 /// What each row of `k` elements has in `panel`.

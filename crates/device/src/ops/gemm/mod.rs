@@ -312,7 +312,7 @@ fn weight_gradient<W: Word>(
         let Some(consumer) = gradients.consumer else { return };
         let rows = chunk.n_panels.start * PANEL..n.min(chunk.n_panels.end * PANEL);
         for panel in chunk.k_panels.clone() {
-            let place = (panel * n + rows.start) * PANEL..(panel * n + rows.end) * PANEL;
+            let place = panels::rows_of(n, panel, &rows);
             // SAFETY: this chunk's own rows of the panel, which are complete.
             unsafe { consumer.take(panel, rows.clone(), gradients.weight.part(place)) };
         }

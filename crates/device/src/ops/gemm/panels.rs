@@ -32,6 +32,11 @@ pub fn len(rows: usize, columns: usize) -> usize {
     rows * count(columns) * PANEL
 }
 
+/// Where `rows` of a panel lie in panels of `n` rows.
+pub(crate) fn rows_of(n: usize, panel: usize, rows: &Range<usize>) -> Range<usize> {
+    (panel * n + rows.start) * PANEL..(panel * n + rows.end) * PANEL
+}
+
 /// Writes the row-major `matrix` `[rows, columns]` as panels, zeros beyond the last column.
 ///
 /// # Errors
