@@ -16,8 +16,10 @@
 //!    panel and one strip ahead: without, a core of 117 GFLOP/s gives 80–95, with it 109–111.
 //!    What comes later is asked into the second-level cache, spread over the steps: by the weight
 //!    gradient the next panel of dY and the next block of X (8 % less time, 20 % where the shared
-//!    cache is busy or far), by the other products the next panel of weights. A step asks for few
-//!    lines at a time: more of them in a burst wait for each other, and the loads for them.
+//!    cache is busy or far), by the other products the next panel of weights and what the tile
+//!    will write. Lines asked for in a burst wait for each other, and the loads for them: those of
+//!    a step stand apart, between its multiply-adds, and those that the tile writes, in a burst
+//!    before its first step, took 2 % of the time.
 //! 3. A chunk's rows stay in the second-level cache while panels of weights pass, one after the
 //!    other as they lie in memory: 4–5 % less time where two threads share memory with others than
 //!    two panels that stay while rows pass, which come from as many places as they have panels.
@@ -84,6 +86,34 @@ pub(super) struct RowsChunk<'a, W> {
     pub(super) columns: usize,
     pub(super) rows: Range<usize>,
     pub(super) panels: Range<usize>,
+}
+
+impl<W: Word> RowsChunk<'_, W> {
+    /// Where a tile of some `rows` stores its sums, and the outputs that mask them, asked for in
+    /// turns over the steps; at once where the steps are too few.
+    #[inline(always)]
+    fn outputs(&self, (panel, row): (usize, usize), rows: usize) -> [Ahead<W>; 2] {
+        let at = (panel * self.samples + row) * PANEL;
+        let (c, words) = match self.sink {
+            Sink::F32(values) => (values.as_ptr().wrapping_add(at).cast(), rows * PANEL),
+            Sink::Bf16 { across, .. } => {
+                (across.as_ptr().wrapping_add(at / 2).cast(), rows * ACROSS)
+            }
+        };
+        let mask = match self.finish {
+            Finish::Mask(outputs) => outputs.as_ptr().wrapping_add(at).cast(),
+            Finish::MaskPairs(outputs) => outputs.as_ptr().wrapping_add(at / 2).cast(),
+            _ => c,
+        };
+        let pace = (2 * words).div_ceil(self.inner.max(1));
+        if pace * STEPS > LINE {
+            prefetch_row_second(c, words);
+            if mask != c {
+                prefetch_row_second(mask, words);
+            }
+        }
+        [c, mask].map(|next| Ahead { next, pace })
+    }
 }
 
 /// A chunk of the gradient of the weight: `dW = dYᵀ X` for some panels of N and of K.
@@ -215,7 +245,7 @@ struct Strip<W> {
     last_steps: usize,
     /// Words from run to run.
     stride: usize,
-    /// What is asked for meanwhile.
+    /// What is asked for meanwhile; the second and the third change places after each run.
     ahead: [Ahead<W>; 3],
 }
 
@@ -237,28 +267,42 @@ impl<W> Ahead<W> {
 }
 
 impl<W> Strip<W> {
-    /// What is asked for at step `step + i` of `run`, `i < STEPS`: a line or two.
+    /// Asks for what is read soon, at step `step + i` of `run`, `i < STEPS`: a line of the next
+    /// run's rows, or the line where the rows of a later step begin.
     #[inline(always)]
-    fn prefetch<const R: usize>(&mut self, run: usize, step: usize, i: usize) {
-        let start = self.first.wrapping_add(run * self.stride);
+    fn prefetch_near<const R: usize>(&mut self, run: usize, step: usize, i: usize) {
         if self.step != 1 {
-            // Of a later step the line where its rows begin, and of what comes far ahead the first
-            // and the others in turns. With an index out of a table the compiler kept all of it in
-            // memory, and every product took twice as long.
-            prefetch(start.wrapping_add((step + i + AHEAD) * self.step));
+            prefetch(self.first.wrapping_add((step + i + AHEAD) * self.step));
+        } else if i < R.div_ceil(STEPS) {
+            prefetch(self.row_line::<R>(run, step, i).wrapping_add(self.stride));
+        } else if i + 1 == STEPS {
+            self.ahead[1].prefetch(STEPS);
+        }
+    }
+
+    /// Asks for what is read later: a line of the same run's rows in the next strip, or of what is
+    /// ahead. With an index out of a table the compiler kept all of it in memory, and every product
+    /// took twice as long.
+    #[inline(always)]
+    fn prefetch_far<const R: usize>(&mut self, run: usize, step: usize, i: usize) {
+        if self.step != 1 {
             match i {
                 1 => self.ahead[1].prefetch(2),
                 3 => self.ahead[2].prefetch(2),
                 _ => self.ahead[0].prefetch(2),
             }
-            return;
-        }
-        prefetch(start.wrapping_add(self.stride + (step + i) * LINE));
-        if i == 0 {
+        } else if i == 0 {
             self.ahead[0].prefetch(STEPS);
-        } else {
-            prefetch(start.wrapping_add(R * self.row + (step + i) * LINE));
+        } else if i <= R.div_ceil(STEPS) {
+            prefetch(self.row_line::<R>(run, step, i - 1).wrapping_add(R * self.row));
         }
+    }
+
+    /// Line `i` of those of `R` rows of a run that fall to the steps from `step` on.
+    #[inline(always)]
+    fn row_line<const R: usize>(&self, run: usize, step: usize, i: usize) -> *const W {
+        let line = step / STEPS * R.div_ceil(STEPS) + i;
+        self.first.wrapping_add(run * self.stride + line * LINE)
     }
 }
 
@@ -289,25 +333,71 @@ unsafe fn registers<T: Terms, const R: usize, const C: usize>(
     unsafe {
         let mut sums = [[T::Sum::splat(0.0); C]; R];
         let mut b = b;
-        for run in 0..a.runs {
-            let mut at = a.first.wrapping_add(run * a.stride);
-            let steps = if run + 1 == a.runs { a.last_steps } else { a.steps };
-            for step in (0..steps - steps % STEPS).step_by(STEPS) {
-                for i in 0..STEPS {
-                    prefetch(b.wrapping_add(AHEAD * PANEL));
-                    prefetch(b.wrapping_add(AHEAD * PANEL + LINE));
-                    a.prefetch::<R>(run, step, i);
-                    add_step::<T, R, C>((at, a.row), b, &mut sums);
-                    (at, b) = (at.wrapping_add(a.step), b.wrapping_add(PANEL));
-                }
-            }
-            for _ in 0..steps % STEPS {
-                add_step::<T, R, C>((at, a.row), b, &mut sums);
-                (at, b) = (at.wrapping_add(a.step), b.wrapping_add(PANEL));
-            }
+        let Strip { runs, steps, last_steps, .. } = a;
+        // All runs but the last have as many steps, which the compiler knows.
+        for run in 0..runs.saturating_sub(1) {
+            add_run::<T, R, C>(&mut a, (run, steps), b, &mut sums);
+            b = b.wrapping_add(steps * PANEL);
+        }
+        if let Some(run) = runs.checked_sub(1) {
+            add_run::<T, R, C>(&mut a, (run, last_steps), b, &mut sums);
         }
         sums
     }
+}
+
+/// Adds the products of the `steps` of a run.
+#[inline(always)]
+unsafe fn add_run<T: Terms, const R: usize, const C: usize>(
+    a: &mut Strip<T::Word>,
+    (run, steps): (usize, usize),
+    b: *const T::Word,
+    sums: &mut [[T::Sum; C]; R],
+) {
+    a.ahead.swap(1, 2);
+    let (mut at, mut b) = (a.first.wrapping_add(run * a.stride), b);
+    // SAFETY: the chunk's maker vouches for both factors.
+    unsafe {
+        for step in (0..steps - steps % STEPS).step_by(STEPS) {
+            asking_step::<T, R, C, 0>(a, (run, step), (at, b), sums);
+            asking_step::<T, R, C, 1>(a, (run, step), (at, b), sums);
+            asking_step::<T, R, C, 2>(a, (run, step), (at, b), sums);
+            asking_step::<T, R, C, 3>(a, (run, step), (at, b), sums);
+            at = at.wrapping_add(STEPS * a.step);
+            b = b.wrapping_add(STEPS * PANEL);
+        }
+        for _ in 0..steps % STEPS {
+            add_step::<T, R, C>((at, a.row), b, sums, |_| {});
+            (at, b) = (at.wrapping_add(a.step), b.wrapping_add(PANEL));
+        }
+    }
+}
+
+/// Step `step + I` of a run: its products, and between them what it asks for.
+#[inline(always)]
+unsafe fn asking_step<T: Terms, const R: usize, const C: usize, const I: usize>(
+    a: &mut Strip<T::Word>,
+    (run, step): (usize, usize),
+    (at, b): (*const T::Word, *const T::Word),
+    sums: &mut [[T::Sum; C]; R],
+) {
+    let (at, row, b) = (at.wrapping_add(I * a.step), a.row, b.wrapping_add(I * PANEL));
+    let ask = |r| {
+        if r == 0 {
+            prefetch(b.wrapping_add(AHEAD * PANEL));
+        }
+        if r == R / 4 {
+            prefetch(b.wrapping_add(AHEAD * PANEL + LINE));
+        }
+        if r == R / 2 {
+            a.prefetch_near::<R>(run, step, I);
+        }
+        if r == R * 3 / 4 {
+            a.prefetch_far::<R>(run, step, I);
+        }
+    };
+    // SAFETY: the chunk's maker vouches for both factors.
+    unsafe { add_step::<T, R, C>((at, row), b, sums, ask) }
 }
 
 /// Adds one step's products: of `R` words of `a`, `row` apart, and `C` registers of `b`.
@@ -316,11 +406,13 @@ unsafe fn add_step<T: Terms, const R: usize, const C: usize>(
     (a, row): (*const T::Word, usize),
     b: *const T::Word,
     sums: &mut [[T::Sum; C]; R],
+    mut between: impl FnMut(usize),
 ) {
     // SAFETY: the chunk's maker vouches for both factors.
     unsafe {
         let columns: [_; C] = std::array::from_fn(|c| T::load(b.add(c * T::Sum::LANES)));
         for (r, sums) in sums.iter_mut().enumerate() {
+            between(r);
             let factor = T::splat(*a.add(r * row));
             for (sum, &columns) in sums.iter_mut().zip(&columns) {
                 *sum = T::multiply_add(factor, columns, *sum);
@@ -368,6 +460,7 @@ unsafe fn rows_tile<T: Terms, const R: usize>(
     let columns = PANEL.min(chunk.columns - panel * PANEL);
     let width = PANEL / T::Word::VALUES;
     let runs = inner.div_ceil(width);
+    let [c, mask] = chunk.outputs((panel, row), R);
     let a = Strip {
         first: chunk.a.wrapping_add(row * width),
         row: width,
@@ -376,23 +469,9 @@ unsafe fn rows_tile<T: Terms, const R: usize>(
         steps: width,
         last_steps: inner - runs.saturating_sub(1) * width,
         stride: samples * width,
-        ahead: [ahead; 3],
+        ahead: [ahead, c, mask],
     };
     let b = chunk.b.wrapping_add(panel * inner * PANEL);
-    let c = (panel * samples + row) * PANEL;
-    match chunk.finish {
-        Finish::Mask(outputs) => prefetch_row_second(outputs.as_ptr().wrapping_add(c), R * PANEL),
-        Finish::MaskPairs(outputs) => {
-            prefetch_row_second(outputs.as_ptr().wrapping_add(c / 2), R * ACROSS);
-        }
-        _ => {}
-    }
-    match chunk.sink {
-        Sink::F32(values) => prefetch_row_second(values.as_ptr().wrapping_add(c), R * PANEL),
-        Sink::Bf16 { across, .. } => {
-            prefetch_row_second(across.as_ptr().wrapping_add(c / 2), R * ACROSS);
-        }
-    }
     for half in (0..PANEL).step_by(2 * T::Sum::LANES) {
         // SAFETY: the caller's promise.
         unsafe {
