@@ -367,13 +367,13 @@ unsafe fn add_run<T: Terms, const R: usize, const C: usize>(
             b = b.wrapping_add(STEPS * PANEL);
         }
         for _ in 0..steps % STEPS {
-            add_step::<T, R, C>((at, a.row), b, sums, |_| {});
+            add_rows::<T, R, C>((at, a.row), 0..R, load_columns::<T, C>(b), sums);
             (at, b) = (at.wrapping_add(a.step), b.wrapping_add(PANEL));
         }
     }
 }
 
-/// Step `step + I` of a run: its products, and between them what it asks for.
+/// Adds the products of step `step + I` of a run, and between them asks for what comes.
 #[inline(always)]
 unsafe fn asking_step<T: Terms, const R: usize, const C: usize, const I: usize>(
     a: &mut Strip<T::Word>,
@@ -382,39 +382,40 @@ unsafe fn asking_step<T: Terms, const R: usize, const C: usize, const I: usize>(
     sums: &mut [[T::Sum; C]; R],
 ) {
     let (at, row, b) = (at.wrapping_add(I * a.step), a.row, b.wrapping_add(I * PANEL));
-    let ask = |r| {
-        if r == 0 {
-            prefetch(b.wrapping_add(AHEAD * PANEL));
-        }
-        if r == R / 4 {
-            prefetch(b.wrapping_add(AHEAD * PANEL + LINE));
-        }
-        if r == R / 2 {
-            a.prefetch_near::<R>(run, step, I);
-        }
-        if r == R * 3 / 4 {
-            a.prefetch_far::<R>(run, step, I);
-        }
-    };
-    // SAFETY: the chunk's maker vouches for both factors.
-    unsafe { add_step::<T, R, C>((at, row), b, sums, ask) }
-}
-
-/// Adds one step's products: of `R` words of `a`, `row` apart, and `C` registers of `b`.
-#[inline(always)]
-unsafe fn add_step<T: Terms, const R: usize, const C: usize>(
-    (a, row): (*const T::Word, usize),
-    b: *const T::Word,
-    sums: &mut [[T::Sum; C]; R],
-    mut between: impl FnMut(usize),
-) {
     // SAFETY: the chunk's maker vouches for both factors.
     unsafe {
-        let columns: [_; C] = std::array::from_fn(|c| T::load(b.add(c * T::Sum::LANES)));
-        for (r, sums) in sums.iter_mut().enumerate() {
-            between(r);
+        let columns = load_columns::<T, C>(b);
+        prefetch(b.wrapping_add(AHEAD * PANEL));
+        add_rows::<T, R, C>((at, row), 0..R / 4, columns, sums);
+        prefetch(b.wrapping_add(AHEAD * PANEL + LINE));
+        add_rows::<T, R, C>((at, row), R / 4..R / 2, columns, sums);
+        a.prefetch_near::<R>(run, step, I);
+        add_rows::<T, R, C>((at, row), R / 2..R * 3 / 4, columns, sums);
+        a.prefetch_far::<R>(run, step, I);
+        add_rows::<T, R, C>((at, row), R * 3 / 4..R, columns, sums);
+    }
+}
+
+#[inline(always)]
+unsafe fn load_columns<T: Terms, const C: usize>(b: *const T::Word) -> [T::Factor; C] {
+    // SAFETY: the caller's promise.
+    std::array::from_fn(|c| unsafe { T::load(b.add(c * T::Sum::LANES)) })
+}
+
+/// Adds one step's products of some `rows`: of words of `a`, `row` apart, and the columns. Each
+/// call few of them: of loops that it does not unroll the compiler keeps the sums in memory.
+#[inline(always)]
+unsafe fn add_rows<T: Terms, const R: usize, const C: usize>(
+    (a, row): (*const T::Word, usize),
+    rows: Range<usize>,
+    columns: [T::Factor; C],
+    sums: &mut [[T::Sum; C]; R],
+) {
+    for r in rows {
+        // SAFETY: the caller's promise.
+        unsafe {
             let factor = T::splat(*a.add(r * row));
-            for (sum, &columns) in sums.iter_mut().zip(&columns) {
+            for (sum, &columns) in sums[r].iter_mut().zip(&columns) {
                 *sum = T::multiply_add(factor, columns, *sum);
             }
         }
