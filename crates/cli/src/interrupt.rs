@@ -14,14 +14,25 @@ pub const SAVING: &str = "finishing the step, then saving";
 pub fn stop_flag(then: &'static str) -> Arc<AtomicBool> {
     let stop = Arc::new(AtomicBool::new(false));
     let seen = Arc::clone(&stop);
-    let installed = ctrlc::set_handler(move || {
+    catch(move || {
         if seen.swap(true, Ordering::SeqCst) {
             std::process::exit(i32::from(EXIT_INTERRUPTED));
         }
         eprintln!("{then}; press Ctrl-C again to stop at once");
     });
-    if let Err(error) = installed {
+    stop
+}
+
+/// From now on Ctrl-C has `clear` remove what is half done, and ends the process.
+pub fn clear_up(clear: impl Fn() + Send + 'static) {
+    catch(move || {
+        clear();
+        std::process::exit(i32::from(EXIT_INTERRUPTED));
+    });
+}
+
+fn catch(handle: impl Fn() + Send + 'static) {
+    if let Err(error) = ctrlc::set_handler(handle) {
         eprintln!("warning: Ctrl-C cannot be caught, it ends the command at once: {error}");
     }
-    stop
 }

@@ -2,23 +2,20 @@
 //! Pipes and devices, which cannot be replaced, are written in place. Knows nothing of the content.
 
 use std::fs::{self, File};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use crate::error::Error;
+use crate::interrupt;
 
 /// Fills the file `path`; on an error nothing of it is left.
 ///
 /// # Errors
 /// Those of `fill`, with the file named where it was taken for stdout; [`Error::Io`].
 pub fn put<T>(path: &Path, fill: impl FnOnce(&mut File) -> Result<T, Error>) -> Result<T, Error> {
-    let standing = fs::canonicalize(path).ok();
-    if standing.as_ref().is_some_and(|standing| !standing.is_file()) {
+    let Some((place, partial)) = places(path) else {
         let mut file = File::create(path).map_err(Error::io(path, "create"))?;
         return fill(&mut file).map_err(|error| named(path, error));
-    }
-    let place = standing.unwrap_or_else(|| path.to_owned());
-    let mut partial = place.clone().into_os_string();
-    partial.push(".partial");
+    };
     let mut file = File::create(&partial).map_err(Error::io(path, "create"))?;
     let filled = fill(&mut file).map_err(|error| named(path, error)).and_then(|value| {
         file.sync_all().map_err(Error::io(path, "sync"))?;
@@ -30,6 +27,40 @@ pub fn put<T>(path: &Path, fill: impl FnOnce(&mut File) -> Result<T, Error>) -> 
         let _ = fs::remove_file(&partial);
     }
     filled
+}
+
+/// From now on Ctrl-C removes what [`put`] has filled of `path` so far.
+pub fn clear_up(path: &Path) {
+    let Some((_, partial)) = places(path) else { return };
+    interrupt::clear_up(move || {
+        // There may be none yet, and nobody is left to be told of an error.
+        let _ = fs::remove_file(&partial);
+    });
+}
+
+/// Where the file is to stand, and where it is till then; none for what cannot be replaced.
+fn places(path: &Path) -> Option<(PathBuf, PathBuf)> {
+    let standing = fs::canonicalize(path).ok();
+    if standing.as_ref().is_some_and(|standing| !standing.is_file()) {
+        return None;
+    }
+    let place = standing.unwrap_or_else(|| path.to_owned());
+    let mut partial = place.clone().into_os_string();
+    partial.push(".partial");
+    Some((place, partial.into()))
+}
+
+/// Removes what this process has begun to write beside `out` under names that begin with its own.
+pub fn remove_begun(out: &Path) {
+    let Some(name) = out.file_name() else { return };
+    let begun = format!("{}.{}.", name.to_string_lossy(), std::process::id());
+    let folder = out.parent().filter(|folder| *folder != Path::new("")).unwrap_or(Path::new("."));
+    // At Ctrl-C: what cannot be listed or removed stays, and nobody is left to be told.
+    for entry in fs::read_dir(folder).into_iter().flatten().flatten() {
+        if entry.file_name().to_string_lossy().starts_with(&begun) {
+            let _ = fs::remove_file(entry.path());
+        }
+    }
 }
 
 /// What writes rows speaks of stdout; here it was this file.

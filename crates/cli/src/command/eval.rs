@@ -1,5 +1,6 @@
 //! `rowmill eval`: a checkpoint's quality on labelled rows.
 
+use std::fs;
 use std::ops::Range;
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -12,8 +13,8 @@ use super::train::evaluation_rows;
 use crate::args::Eval;
 use crate::error::Error;
 use crate::progress::{Meter, Unit};
-use crate::render;
 use crate::resolve::{Session, checkpoint, input};
+use crate::{interrupt, render};
 
 /// What is printed.
 #[derive(Serialize)]
@@ -31,6 +32,11 @@ pub fn run(args: &Eval, session: &Session) -> Result<(), Error> {
     let mut scorer = Scorer::load(&folder, session.threads)?;
     // A checkpoint copied out of its run has no place of its own for prepared data.
     let temporary = tempfile::tempdir().map_err(Error::io(std::env::temp_dir(), "create"))?;
+    let prepared = temporary.path().to_owned();
+    interrupt::clear_up(move || {
+        // Nobody is left to be told of an error.
+        let _ = fs::remove_dir_all(&prepared);
+    });
     let cache = checkpoint::run_of(&folder)
         .map_or_else(|| temporary.path().to_owned(), |run| run.join("data"));
     let (dataset, rows) = held_out(args, &scorer, session, cache)?;

@@ -49,6 +49,7 @@ fn score_into(
     if standing.is_some() && standing == input {
         return Err(Error::OutputIsInput { path: path.to_owned() });
     }
+    output::clear_up(path);
     output::put(path, |file| {
         let mut target = Target { out: BufWriter::new(file), path: Some(path) };
         score(args, session, scorer, &mut target)

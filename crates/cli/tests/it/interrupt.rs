@@ -1,5 +1,8 @@
-//! Ctrl-C: the step is finished, a checkpoint saved, the way to go on printed, 130 returned.
+//! Ctrl-C: the step is finished, a checkpoint saved, the way to go on printed, 130 returned. Of a
+//! file that was being written nothing stays.
 
+use std::fmt::Write as _;
+use std::fs;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
@@ -42,6 +45,48 @@ fn a_second_ctrl_c_ends_at_once() {
     let asked = Instant::now();
     assert_eq!(child.wait().unwrap().code(), Some(130));
     assert!(asked.elapsed() < Duration::from_secs(5));
+}
+
+#[test]
+fn ctrl_c_leaves_nothing_of_a_trace_that_was_being_written() {
+    let place = Place::new();
+    fs::write(place.path("rank_0.json"), long_trace(200_000)).unwrap();
+    let names = || {
+        let entries = fs::read_dir(place.path(".")).unwrap();
+        entries.map(|entry| entry.unwrap().file_name().into_string().unwrap()).collect::<Vec<_>>()
+    };
+    for out in ["merged.pftrace", "merged.json.gz"].repeat(5) {
+        let mut command = place.command(&format!("trace merge rank_0.json --out {out}"));
+        let mut child = command.stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
+        let begun = || names().iter().any(|name| name.ends_with(".tmp"));
+        while !begun() && child.try_wait().unwrap().is_none() {
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        if child.try_wait().unwrap().is_none() {
+            interrupt(&child);
+        }
+        if child.wait().unwrap().code() == Some(130) {
+            assert_eq!(names().iter().filter(|name| name.starts_with("merged")).count(), 0);
+            return;
+        }
+        // It was done before the signal came.
+        fs::remove_file(place.path(out)).unwrap();
+    }
+    panic!("ten merges ended before they could be interrupted");
+}
+
+/// A trace of one thread that runs one operator again and again.
+fn long_trace(events: u32) -> String {
+    let mut text = String::from(r#"{"schemaVersion":1,"traceEvents":["#);
+    for event in 0..events {
+        let comma = if event == 0 { "" } else { "," };
+        write!(
+            text,
+            r#"{comma}{{"ph":"X","cat":"cpu_op","name":"aten::relu","pid":7,"tid":7,"ts":{event}0,"dur":5,"args":{{"External id":{event}}}}}"#
+        )
+        .unwrap();
+    }
+    text + "]}"
 }
 
 fn interrupt(child: &Child) {

@@ -7,7 +7,7 @@ use analyze::classify::ClassRule;
 use analyze::{Classifier, Scope, WindowRule, attribution, clock, collectives, kernels, ops, tree};
 use serde::Serialize;
 use trace::export::{self, Arguments, Options, Overlaps, Written};
-use trace::merge::{self, Offsets};
+use trace::merge::{self, Merged, Offsets};
 use trace::store::{Job, Trace};
 
 use super::named;
@@ -17,6 +17,7 @@ use crate::render::{self, Console};
 use crate::resolve::Session;
 use crate::resolve::trace::{keep_ranks, read};
 use crate::sheet::{self, Target};
+use crate::{interrupt, output};
 
 /// What was written, for people and programs.
 #[derive(Serialize)]
@@ -73,7 +74,7 @@ pub fn merge(file: &File<'_>, keep_clocks: bool) -> Result<(), Error> {
     if !keep_clocks {
         offsets.ahead_ns = clocks.iter().map(|clock| (clock.rank, clock.correction_ns)).collect();
     }
-    let written = export::write(file.out, &merge::of(&job, &offsets), &options())?;
+    let written = write(file.out, &merge::of(&job, &offsets))?;
     tell(file.session, file.out, &job, written, clocks)
 }
 
@@ -100,8 +101,15 @@ pub fn convert(file: &File<'_>, to: Option<ConvertTo>) -> Result<(), Error> {
         return Err(Error::SeveralRanks { paths: named(file.paths), ranks: job.traces.len() });
     }
     let out = spelled(file.out, to);
-    let written = export::write(&out, &merge::alone(&job.traces[0]), &options())?;
+    let written = write(&out, &merge::alone(&job.traces[0]))?;
     tell(file.session, &out, &job, written, Vec::new())
+}
+
+/// Writes the file; Ctrl-C leaves nothing of it.
+fn write(out: &Path, merged: &Merged<'_>) -> Result<Written, Error> {
+    let begun = out.to_owned();
+    interrupt::clear_up(move || output::remove_begun(&begun));
+    Ok(export::write(out, merged, &options())?)
 }
 
 /// A name that says no format would be written as one the user did not ask for.
