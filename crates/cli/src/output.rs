@@ -50,12 +50,17 @@ fn places(path: &Path) -> Option<(PathBuf, PathBuf)> {
     Some((place, partial.into()))
 }
 
-/// Removes what this process has begun to write beside `out` under names that begin with its own.
-pub fn remove_begun(out: &Path) {
+/// From now on Ctrl-C removes what this process has begun to write beside `outs`: `OUT.PID.…`, as
+/// the crates that write files of their own name them.
+pub fn clear_up_beside(outs: Vec<PathBuf>) {
+    interrupt::clear_up(move || outs.iter().for_each(|out| remove_begun(out)));
+}
+
+fn remove_begun(out: &Path) {
     let Some(name) = out.file_name() else { return };
     let begun = format!("{}.{}.", name.to_string_lossy(), std::process::id());
     let folder = out.parent().filter(|folder| *folder != Path::new("")).unwrap_or(Path::new("."));
-    // At Ctrl-C: what cannot be listed or removed stays, and nobody is left to be told.
+    // What cannot be listed or removed stays: nobody is left to be told of an error.
     for entry in fs::read_dir(folder).into_iter().flatten().flatten() {
         if entry.file_name().to_string_lossy().starts_with(&begun) {
             let _ = fs::remove_file(entry.path());

@@ -20,6 +20,6 @@ pub use manifest::{Chunk, Content, FileRecord, Manifest, Part, Seeds, VERSION};
 pub use read::Checkpoint;
 pub use write::{Committed, Meta, Writer, Written};
 
-pub(crate) use folder::{sync_folder, temporary_name};
+pub(crate) use folder::sync_folder;
 pub(crate) use tensor_file::{TensorReader, TensorWriter, dtype};
 pub(crate) use write::rank_file;

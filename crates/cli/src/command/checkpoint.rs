@@ -10,8 +10,8 @@ use train::state_dict::{self, ImportRequest, Target};
 
 use crate::args::{Checkpoint, StateDict};
 use crate::error::Error;
-use crate::render;
 use crate::resolve::{Session, checkpoint, config};
+use crate::{output, render};
 
 /// Runs the command.
 pub fn run(command: Checkpoint, session: &Session) -> Result<(), Error> {
@@ -139,6 +139,8 @@ fn export(
 ) -> Result<(), Error> {
     let folder = checkpoint::find(path, session.console)?;
     let opened = Opened::open(&folder)?;
+    let outs = [Some(out), optimizer].into_iter().flatten();
+    output::clear_up_beside(outs.map(Path::to_owned).collect());
     let bytes = state_dict::export(&opened, target(to), out)?;
     if let Some(file) = optimizer {
         state_dict::export_optimizer(&opened, target(to), file)?;

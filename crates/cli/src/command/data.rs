@@ -11,9 +11,9 @@ use serde::Serialize;
 use crate::args::{Convert, Data, Layout, Synth};
 use crate::error::Error;
 use crate::progress::{Meter, Unit};
-use crate::render;
 use crate::resolve::synthetic::Laws;
 use crate::resolve::{Session, config, input};
+use crate::{output, render};
 
 mod stats;
 
@@ -41,6 +41,7 @@ struct Synthesised<'a> {
 
 fn generate(synth: &Synth, session: &Session) -> Result<(), Error> {
     let config = synthetic_config(synth)?;
+    output::clear_up_beside(vec![synth.out.clone()]);
     let (report, seconds) = write(&config, &synth.out, session)?;
     let synthesised = Synthesised { file: &synth.out, report, seconds };
     session.console.report(&synthesised, |made| {

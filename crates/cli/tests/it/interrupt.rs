@@ -48,31 +48,37 @@ fn a_second_ctrl_c_ends_at_once() {
 }
 
 #[test]
-fn ctrl_c_leaves_nothing_of_a_trace_that_was_being_written() {
+fn ctrl_c_leaves_nothing_of_a_file_that_was_being_written() {
     let place = Place::new();
     fs::write(place.path("rank_0.json"), long_trace(200_000)).unwrap();
-    let names = || {
+    cut(&place, "trace merge rank_0.json --out begun.json.gz");
+    cut(&place, "trace convert rank_0.json --out begun.pftrace");
+    cut(&place, "data synth --rows 500000 begun.txt.gz");
+}
+
+/// Interrupts the command as soon as it writes; ten attempts, as it may be done before.
+fn cut(place: &Place, words: &str) {
+    let begun = || {
         let entries = fs::read_dir(place.path(".")).unwrap();
-        entries.map(|entry| entry.unwrap().file_name().into_string().unwrap()).collect::<Vec<_>>()
+        let names = entries.map(|entry| entry.unwrap().file_name().into_string().unwrap());
+        names.filter(|name| name.starts_with("begun")).collect::<Vec<_>>()
     };
-    for out in ["merged.pftrace", "merged.json.gz"].repeat(5) {
-        let mut command = place.command(&format!("trace merge rank_0.json --out {out}"));
+    for _ in 0..10 {
+        let mut command = place.command(words);
         let mut child = command.stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
-        let begun = || names().iter().any(|name| name.ends_with(".tmp"));
-        while !begun() && child.try_wait().unwrap().is_none() {
+        while begun().is_empty() && child.try_wait().unwrap().is_none() {
             std::thread::sleep(Duration::from_millis(1));
         }
         if child.try_wait().unwrap().is_none() {
             interrupt(&child);
         }
         if child.wait().unwrap().code() == Some(130) {
-            assert_eq!(names().iter().filter(|name| name.starts_with("merged")).count(), 0);
+            assert_eq!(begun(), [""; 0], "rowmill {words}");
             return;
         }
-        // It was done before the signal came.
-        fs::remove_file(place.path(out)).unwrap();
+        begun().iter().for_each(|name| fs::remove_file(place.path(name)).unwrap());
     }
-    panic!("ten merges ended before they could be interrupted");
+    panic!("rowmill {words} ended ten times before it could be interrupted");
 }
 
 /// A trace of one thread that runs one operator again and again.

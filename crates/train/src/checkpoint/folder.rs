@@ -25,7 +25,7 @@ pub(super) fn name(step: u64) -> String {
 }
 
 /// `path` with `.tmp` after its name, for what is being written.
-pub(crate) fn temporary_name(path: &Path) -> PathBuf {
+pub(super) fn temporary_name(path: &Path) -> PathBuf {
     suffixed(path, ".tmp")
 }
 

@@ -1,14 +1,14 @@
 //! From a checkpoint to another library's state dict, a block of rows at a time.
 
 use std::fs;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use schema::{DataType, ShardingPlan, TableId, Tile};
 
 use super::optimizer;
 use super::{DenseName, Target, dense_names, table_name};
 use crate::Error;
-use crate::checkpoint::{Checkpoint, Part, TensorWriter, sync_folder, temporary_name};
+use crate::checkpoint::{Checkpoint, Part, TensorWriter, sync_folder};
 use crate::parameter::DenseParameter;
 
 /// Writes the weights of `checkpoint` to `out` under the names of `target`; returns the file's
@@ -40,7 +40,9 @@ pub fn export_optimizer(checkpoint: &Checkpoint, target: Target, out: &Path) -> 
 
 /// Lets `write` write beside `out`, and gives the file its name when it is whole.
 fn replace(out: &Path, write: impl FnOnce(&Path) -> Result<u64, Error>) -> Result<u64, Error> {
-    let temporary = temporary_name(out);
+    let mut temporary = out.as_os_str().to_owned();
+    temporary.push(format!(".{}.tmp", std::process::id()));
+    let temporary = PathBuf::from(temporary);
     let written = write(&temporary);
     if written.is_err() {
         // The first error is the one to report.

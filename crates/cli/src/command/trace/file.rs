@@ -13,11 +13,11 @@ use trace::store::{Job, Trace};
 use super::named;
 use crate::args::{ConvertTo, Format};
 use crate::error::Error;
+use crate::output;
 use crate::render::{self, Console};
 use crate::resolve::Session;
 use crate::resolve::trace::{keep_ranks, read};
 use crate::sheet::{self, Target};
-use crate::{interrupt, output};
 
 /// What was written, for people and programs.
 #[derive(Serialize)]
@@ -107,8 +107,7 @@ pub fn convert(file: &File<'_>, to: Option<ConvertTo>) -> Result<(), Error> {
 
 /// Writes the file; Ctrl-C leaves nothing of it.
 fn write(out: &Path, merged: &Merged<'_>) -> Result<Written, Error> {
-    let begun = out.to_owned();
-    interrupt::clear_up(move || output::remove_begun(&begun));
+    output::clear_up_beside(vec![out.to_owned()]);
     Ok(export::write(out, merged, &options())?)
 }
 
