@@ -43,12 +43,16 @@ fn replace(out: &Path, write: impl FnOnce(&Path) -> Result<u64, Error>) -> Resul
     let mut temporary = out.as_os_str().to_owned();
     temporary.push(format!(".{}.tmp", std::process::id()));
     let temporary = PathBuf::from(temporary);
-    let written = write(&temporary);
-    if written.is_err() {
-        // The first error is the one to report.
+    let bytes = write(&temporary).map_err(|error| {
+        // The first error is the one to report, of the file that was asked for.
         let _ = fs::remove_file(&temporary);
-    }
-    let bytes = written?;
+        match error {
+            Error::Io { action, path, source } if path == temporary => {
+                Error::io(action, out)(source)
+            }
+            other => other,
+        }
+    })?;
     fs::rename(&temporary, out).map_err(Error::io("rename", &temporary))?;
     let parent = out.parent().filter(|parent| !parent.as_os_str().is_empty());
     sync_folder(parent.unwrap_or(Path::new(".")))?;
