@@ -12,10 +12,14 @@ use crate::interrupt;
 /// # Errors
 /// Those of `fill`, with the file named where it was taken for stdout; [`Error::Io`].
 pub fn put<T>(path: &Path, fill: impl FnOnce(&mut File) -> Result<T, Error>) -> Result<T, Error> {
-    let Some((place, partial)) = places(path) else {
+    let standing = fs::canonicalize(path).ok();
+    if standing.as_ref().is_some_and(|standing| !standing.is_file()) {
         let mut file = File::create(path).map_err(Error::io(path, "create"))?;
         return fill(&mut file).map_err(|error| named(path, error));
-    };
+    }
+    let place = standing.unwrap_or_else(|| path.to_owned());
+    let mut partial = place.clone().into_os_string();
+    partial.push(format!(".{}.partial", std::process::id()));
     let mut file = File::create(&partial).map_err(Error::io(path, "create"))?;
     let filled = fill(&mut file).map_err(|error| named(path, error)).and_then(|value| {
         file.sync_all().map_err(Error::io(path, "sync"))?;
@@ -29,29 +33,8 @@ pub fn put<T>(path: &Path, fill: impl FnOnce(&mut File) -> Result<T, Error>) -> 
     filled
 }
 
-/// From now on Ctrl-C removes what [`put`] has filled of `path` so far.
-pub fn clear_up(path: &Path) {
-    let Some((_, partial)) = places(path) else { return };
-    interrupt::clear_up(move || {
-        // There may be none yet, and nobody is left to be told of an error.
-        let _ = fs::remove_file(&partial);
-    });
-}
-
-/// Where the file is to stand, and where it is till then; none for what cannot be replaced.
-fn places(path: &Path) -> Option<(PathBuf, PathBuf)> {
-    let standing = fs::canonicalize(path).ok();
-    if standing.as_ref().is_some_and(|standing| !standing.is_file()) {
-        return None;
-    }
-    let place = standing.unwrap_or_else(|| path.to_owned());
-    let mut partial = place.clone().into_os_string();
-    partial.push(".partial");
-    Some((place, partial.into()))
-}
-
 /// From now on Ctrl-C removes what this process has begun to write beside `outs`: `OUT.PID.…`, as
-/// the crates that write files of their own name them.
+/// [`put`] names it and the crates that write files of their own.
 pub fn clear_up_beside(outs: Vec<PathBuf>) {
     interrupt::clear_up(move || outs.iter().for_each(|out| remove_begun(out)));
 }

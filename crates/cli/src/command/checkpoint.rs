@@ -139,7 +139,7 @@ fn export(
 ) -> Result<(), Error> {
     let folder = checkpoint::find(path, session.console)?;
     let opened = Opened::open(&folder)?;
-    let outs = [Some(out), optimizer].into_iter().flatten();
+    let outs = std::iter::once(out).chain(optimizer);
     output::clear_up_beside(outs.map(Path::to_owned).collect());
     let bytes = state_dict::export(&opened, target(to), out)?;
     if let Some(file) = optimizer {

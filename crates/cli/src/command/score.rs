@@ -49,7 +49,7 @@ fn score_into(
     if standing.is_some() && standing == input {
         return Err(Error::OutputIsInput { path: path.to_owned() });
     }
-    output::clear_up(path);
+    output::clear_up_beside(vec![standing.unwrap_or_else(|| path.to_owned())]);
     output::put(path, |file| {
         let mut target = Target { out: BufWriter::new(file), path: Some(path) };
         score(args, session, scorer, &mut target)

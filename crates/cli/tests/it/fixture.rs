@@ -62,6 +62,13 @@ impl Place {
         self.folder.path().join(name)
     }
 
+    /// The names inside that begin with `start`.
+    pub fn names(&self, start: &str) -> Vec<String> {
+        let entries = fs::read_dir(self.folder.path()).unwrap();
+        let names = entries.map(|entry| entry.unwrap().file_name().into_string().unwrap());
+        names.filter(|name| name.starts_with(start)).collect()
+    }
+
     /// The binary with `words` as arguments, to be run in the folder.
     pub fn command(&self, words: &str) -> Command {
         let mut command = Command::new(env!("CARGO_BIN_EXE_rowmill"));

@@ -58,11 +58,7 @@ fn ctrl_c_leaves_nothing_of_a_file_that_was_being_written() {
 
 /// Interrupts the command as soon as it writes; ten attempts, as it may be done before.
 fn cut(place: &Place, words: &str) {
-    let begun = || {
-        let entries = fs::read_dir(place.path(".")).unwrap();
-        let names = entries.map(|entry| entry.unwrap().file_name().into_string().unwrap());
-        names.filter(|name| name.starts_with("begun")).collect::<Vec<_>>()
-    };
+    let begun = || place.names("begun");
     for _ in 0..10 {
         let mut command = place.command(words);
         let mut child = command.stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();

@@ -261,7 +261,9 @@ fn tables(job: &Job, folder: &Path, session: &Session) -> Result<(), Error> {
         .collect();
     let kernels: Vec<_> = scopes.iter().flat_map(kernels::of).collect();
     let collectives = collectives::of(&scopes).rows();
+    let names = ["events", "ops", "kernels", "collectives"];
     let put = Folder { folder, console: session.console };
+    output::clear_up_beside(names.map(|name| put.path(name)).to_vec());
     put.table("events", &events)?;
     put.table("ops", &operators)?;
     put.table("kernels", &kernels)?;
@@ -275,8 +277,12 @@ struct Folder<'a> {
 }
 
 impl Folder<'_> {
+    fn path(&self, name: &str) -> PathBuf {
+        self.folder.join(format!("{name}.parquet"))
+    }
+
     fn table<T: Serialize>(&self, name: &str, rows: &[T]) -> Result<(), Error> {
-        let path = self.folder.join(format!("{name}.parquet"));
+        let path = self.path(name);
         if rows.is_empty() {
             self.console.say(format_args!("{name}: no rows, no file"));
             return Ok(());
