@@ -16,6 +16,7 @@ mod portable;
 pub mod scalar;
 mod simd;
 mod terms;
+mod tile;
 mod weight;
 
 use std::ops::Range;
@@ -31,7 +32,7 @@ use crate::error::Error;
 use crate::ops::extent;
 use panels::PANEL;
 pub(crate) use simd::Beside;
-use simd::{Finish, RowsChunk, Sink, WeightChunk};
+use simd::{Finish, RowsChunk, Sink, WIDE_PANELS, WeightChunk};
 use terms::Word;
 use weight::Forms;
 
@@ -46,9 +47,9 @@ const CHUNK_ROWS: usize = 96;
 const CHUNK_WEIGHTS: usize = 256 << 10;
 /// Panels of X of a chunk of the weight gradient: a block of their samples stays in the
 /// second-level cache while the chunk's blocks of dY pass.
-const CHUNK_PANELS: usize = 2;
+const CHUNK_PANELS: usize = WIDE_PANELS;
 /// Panels of dY of a chunk of the weight gradient at most: each block of X is fetched once for all
-/// of them, and what they sum to, 64 KiB, stays in the second-level cache too.
+/// of them, and what they sum to, 96 KiB, stays in the second-level cache too.
 const CHUNK_OUTPUT_PANELS: usize = 8;
 /// Chunks that each thread should find, so that all end together.
 const CHUNKS_PER_THREAD: usize = 8;
@@ -304,7 +305,7 @@ fn weight_gradient<W: Word>(
             n,
             k,
             n_panels: part_of(n_panels, part, parts),
-            k_panels: part_of(k_panels, group, groups),
+            k_panels: group * CHUNK_PANELS..k_panels.min((group + 1) * CHUNK_PANELS),
             beside: gradients.consumer.map(Consumer::beside),
         };
         // SAFETY: the extents were checked; each chunk is its own rectangle of the gradient.

@@ -1,25 +1,24 @@
-//! The products with vectors: a register tile of rows × 32 columns, and the loops over a chunk.
+//! The products with vectors: the loops over a chunk, around a [tile](super::tile) of sums.
 //!
 //! ```text
 //! for panel of columns, for strip of rows:
 //!     sums[row, column] = Σ_i a[row, i] · b[i, column]      in registers, over the whole inner
 //!     c = finish(sums)                                      bias and ReLU, or the mask of ReLU
 //! ```
-//! One `i` is one f32, or a pair of bf16: either is a word of 32 bits, so that both precisions run
-//! through the same loops ([`Terms`]).
 //! 1. The tile is 12 × 32 (AVX-512: 24 sums of 32 registers) or 6 × 16 (AVX2, half a panel at a
 //!    time). Its 14 loads and 24 multiply-adds of a step fit a core that starts two of each in a
 //!    cycle, where 10 and 16 of 8 × 32 took 15–20 % longer; to one that starts a single
 //!    multiply-add of 512 bits the width is all one. Of a last panel only the registers that its
-//!    columns reach are summed.
+//!    columns reach are summed. The weight gradient has 8 × 48 where it can, two tiles on three
+//!    panels: as many sums from 11 loads, and 32 outputs are four strips, not two and an 8 × 32;
+//!    3–5 % less time. The other products won 4–8 % by it where two hardware threads share a core,
+//!    and lost 2–3 % where one has it alone.
 //! 2. `a` is read in place, one broadcast per row and inner index. Its lines are asked for one
 //!    panel and one strip ahead: without, a core of 117 GFLOP/s gives 80–95, with it 109–111.
 //!    What comes later is asked into the second-level cache, spread over the steps: by the weight
 //!    gradient the next panel of dY and the next block of X (8 % less time, 20 % where the shared
 //!    cache is busy or far), by the other products the next panel of weights and what the tile
-//!    will write. Lines asked for in a burst wait for each other, and the loads for them: those of
-//!    a step stand apart, between its multiply-adds, and those that the tile writes, in a burst
-//!    before its first step, took 2 % of the time.
+//!    will write, which took 2 % of the time in a burst before its first step.
 //! 3. A chunk's rows stay in the second-level cache while panels of weights pass, one after the
 //!    other as they lie in memory: 4–5 % less time where two threads share memory with others than
 //!    two panels that stay while rows pass, which come from as many places as they have panels.
@@ -33,18 +32,15 @@ use super::CHUNK_ROWS;
 use super::pairs::ACROSS;
 use super::panels::PANEL;
 use super::terms::{Register, Terms, Word};
+use super::tile::{Ahead, LINE, STEPS, Strip, sums};
 use crate::cpu::DisjointMut;
-use crate::cpu::vector::{Vector, prefetch, prefetch_row_second, prefetch_second};
+use crate::cpu::vector::{Vector, prefetch_row_second};
 
-/// Steps that loads are asked for ahead.
-const AHEAD: usize = 8;
-/// Steps in a row without a jump.
-const STEPS: usize = 4;
-/// Words of a cache line.
-const LINE: usize = 16;
 /// Steps that a tile of the weight gradient sums at a time: blocks of panels of both factors stay
 /// in the cache.
 pub(super) const BLOCK: usize = 512;
+/// Panels of X that wide tiles of the weight gradient cover.
+pub(super) const WIDE_PANELS: usize = 3;
 
 /// What becomes of a tile's sums.
 #[derive(Clone, Copy, Debug)]
@@ -178,35 +174,36 @@ impl<W: Word> WeightChunk<W> {
         }
     }
 
-    /// What comes after a tile of some `rows`: its share of the panel of dY that is next, and of
-    /// the next steps of all panels of X, in halves; after the last steps its part of the weight
-    /// and of the weight's form, if they are wanted. By the time they are read they have come from
-    /// however far away.
+    /// What comes after a tile: its share of the panel of dY that is next, and of the next steps
+    /// of all panels of X, in halves; after the last steps its part of the weight and of the
+    /// weight's form, if they are wanted. By the time they are read they have come from however far
+    /// away. In rows of 32: `done` of them since `panel`, `rows` by this tile.
     #[inline(always)]
     fn ahead(
         &self,
         steps: &Range<usize>,
-        (row, panel): (usize, usize),
-        rows: usize,
+        (n_panel, panel): (usize, usize),
+        (done, rows): (usize, usize),
     ) -> [Ahead<W>; 3] {
-        let (n_panel, groups, parts) = (row / PANEL, self.k_panels.len(), self.n_panels.len());
+        let (groups, parts) = (self.k_panels.len(), self.n_panels.len());
         let next = if n_panel + 1 < self.n_panels.end {
             (n_panel + 1) * self.inner + steps.start
         } else {
             self.n_panels.start * self.inner + steps.end
         };
-        // In rows of tiles, of which a panel of dY makes `groups · 32`.
-        let done = (panel - self.k_panels.start) * PANEL + row % PANEL;
-        let done_all = (n_panel - self.n_panels.start) * groups * PANEL + done;
+        // A panel of dY makes `groups · 32`.
+        let done_here = (panel - self.k_panels.start) * PANEL + done;
+        let done_all = (n_panel - self.n_panels.start) * groups * PANEL + done_here;
         let (place, block) = (done_all * steps.len() / parts, steps.len() * PANEL);
         let x = (self.k_panels.start + place / block) * self.inner + steps.end;
-        let d_y = self.d_y.wrapping_add(next * PANEL + done * steps.len() / groups);
+        let d_y = self.d_y.wrapping_add(next * PANEL + done_here * steps.len() / groups);
         let x = self.x.wrapping_add(x * PANEL + place % block);
         let d_y = Ahead { next: d_y, pace: rows.div_ceil(groups) };
         if let Some(beside) = self.beside.filter(|_| steps.end == self.inner) {
-            let values = beside.values.wrapping_add((panel * self.n + row) * PANEL);
+            let row = (panel + done / PANEL) * self.n + n_panel * PANEL + done % PANEL;
+            let values = beside.values.wrapping_add(row * PANEL);
             let form_row = n_panel * self.k.div_ceil(W::VALUES);
-            let form_row = form_row + (panel * PANEL + row % PANEL) / W::VALUES;
+            let form_row = form_row + panel * PANEL / W::VALUES + done / W::VALUES;
             let forward = beside.forward.wrapping_add(form_row * PANEL);
             let pace = (2 * rows * PANEL).div_ceil(steps.len());
             return [
@@ -230,196 +227,6 @@ pub(super) struct RoundChunk {
     /// `[⌈rows/2⌉][32]`.
     pub(super) down: *mut u32,
     pub(super) rows: usize,
-}
-
-/// The broadcast factor, and the inner extent as it lies there: runs of consecutive steps. Row `r`,
-/// step `s` of a run lies at `r · row + s · step`.
-#[derive(Clone, Copy)]
-struct Strip<W> {
-    first: *const W,
-    /// Words from row to row, and from step to step.
-    row: usize,
-    step: usize,
-    runs: usize,
-    steps: usize,
-    last_steps: usize,
-    /// Words from run to run.
-    stride: usize,
-    /// What is asked for meanwhile; the second and the third change places after each run.
-    ahead: [Ahead<W>; 3],
-}
-
-/// Words that later tiles read, asked into the second-level cache.
-#[derive(Clone, Copy)]
-struct Ahead<W> {
-    next: *const W,
-    /// Words of a step.
-    pace: usize,
-}
-
-impl<W> Ahead<W> {
-    /// Asks for the line of the next words, and goes on by those of `steps`.
-    #[inline(always)]
-    fn prefetch(&mut self, steps: usize) {
-        prefetch_second(self.next);
-        self.next = self.next.wrapping_add(steps * self.pace);
-    }
-}
-
-impl<W> Strip<W> {
-    /// Asks for what is read soon, at step `step + i` of `run`, `i < STEPS`: a line of the next
-    /// run's rows, or the line where the rows of a later step begin.
-    #[inline(always)]
-    fn prefetch_near<const R: usize>(&mut self, run: usize, step: usize, i: usize) {
-        if self.step != 1 {
-            prefetch(self.first.wrapping_add((step + i + AHEAD) * self.step));
-        } else if i < R.div_ceil(STEPS) {
-            prefetch(self.row_line::<R>(run, step, i).wrapping_add(self.stride));
-        } else if i + 1 == STEPS {
-            self.ahead[1].prefetch(STEPS);
-        }
-    }
-
-    /// Asks for what is read later: a line of the same run's rows in the next strip, or of what is
-    /// ahead. With an index out of a table the compiler kept all of it in memory, and every product
-    /// took twice as long.
-    #[inline(always)]
-    fn prefetch_far<const R: usize>(&mut self, run: usize, step: usize, i: usize) {
-        if self.step != 1 {
-            match i {
-                1 => self.ahead[1].prefetch(2),
-                3 => self.ahead[2].prefetch(2),
-                _ => self.ahead[0].prefetch(2),
-            }
-        } else if i == 0 {
-            self.ahead[0].prefetch(STEPS);
-        } else if i <= R.div_ceil(STEPS) {
-            prefetch(self.row_line::<R>(run, step, i - 1).wrapping_add(R * self.row));
-        }
-    }
-
-    /// Line `i` of those of `R` rows of a run that fall to the steps from `step` on.
-    #[inline(always)]
-    fn row_line<const R: usize>(&self, run: usize, step: usize, i: usize) -> *const W {
-        let line = step / STEPS * R.div_ceil(STEPS) + i;
-        self.first.wrapping_add(run * self.stride + line * LINE)
-    }
-}
-
-/// `Σ_i a[row, i] · b[i, column]` for `R` rows and two registers of columns, `b` with 32 words a
-/// step. Where no more than `columns` matter, those that fit one register, the other is zero.
-#[inline(always)]
-unsafe fn sums<T: Terms, const R: usize>(
-    a: Strip<T::Word>,
-    b: *const T::Word,
-    columns: usize,
-) -> [[T::Sum; 2]; R] {
-    // SAFETY: the caller's promise.
-    unsafe {
-        if columns > T::Sum::LANES {
-            return registers::<T, R, 2>(a, b);
-        }
-        registers::<T, R, 1>(a, b).map(|[low]| [low, T::Sum::splat(0.0)])
-    }
-}
-
-/// The same for `C` registers of columns.
-#[inline(always)]
-unsafe fn registers<T: Terms, const R: usize, const C: usize>(
-    mut a: Strip<T::Word>,
-    b: *const T::Word,
-) -> [[T::Sum; C]; R] {
-    // SAFETY: the chunk's maker vouches for both factors.
-    unsafe {
-        let mut sums = [[T::Sum::splat(0.0); C]; R];
-        let mut b = b;
-        let Strip { runs, steps, last_steps, .. } = a;
-        // All runs but the last have as many steps, which the compiler knows.
-        for run in 0..runs.saturating_sub(1) {
-            add_run::<T, R, C>(&mut a, (run, steps), b, &mut sums);
-            b = b.wrapping_add(steps * PANEL);
-        }
-        if let Some(run) = runs.checked_sub(1) {
-            add_run::<T, R, C>(&mut a, (run, last_steps), b, &mut sums);
-        }
-        sums
-    }
-}
-
-/// Adds the products of the `steps` of a run.
-#[inline(always)]
-unsafe fn add_run<T: Terms, const R: usize, const C: usize>(
-    a: &mut Strip<T::Word>,
-    (run, steps): (usize, usize),
-    b: *const T::Word,
-    sums: &mut [[T::Sum; C]; R],
-) {
-    a.ahead.swap(1, 2);
-    let (mut at, mut b) = (a.first.wrapping_add(run * a.stride), b);
-    // SAFETY: the chunk's maker vouches for both factors.
-    unsafe {
-        for step in (0..steps - steps % STEPS).step_by(STEPS) {
-            asking_step::<T, R, C, 0>(a, (run, step), (at, b), sums);
-            asking_step::<T, R, C, 1>(a, (run, step), (at, b), sums);
-            asking_step::<T, R, C, 2>(a, (run, step), (at, b), sums);
-            asking_step::<T, R, C, 3>(a, (run, step), (at, b), sums);
-            at = at.wrapping_add(STEPS * a.step);
-            b = b.wrapping_add(STEPS * PANEL);
-        }
-        for _ in 0..steps % STEPS {
-            add_rows::<T, R, C>((at, a.row), 0..R, load_columns::<T, C>(b), sums);
-            (at, b) = (at.wrapping_add(a.step), b.wrapping_add(PANEL));
-        }
-    }
-}
-
-/// Adds the products of step `step + I` of a run, and between them asks for what comes.
-#[inline(always)]
-unsafe fn asking_step<T: Terms, const R: usize, const C: usize, const I: usize>(
-    a: &mut Strip<T::Word>,
-    (run, step): (usize, usize),
-    (at, b): (*const T::Word, *const T::Word),
-    sums: &mut [[T::Sum; C]; R],
-) {
-    let (at, row, b) = (at.wrapping_add(I * a.step), a.row, b.wrapping_add(I * PANEL));
-    // SAFETY: the chunk's maker vouches for both factors.
-    unsafe {
-        let columns = load_columns::<T, C>(b);
-        prefetch(b.wrapping_add(AHEAD * PANEL));
-        add_rows::<T, R, C>((at, row), 0..R / 4, columns, sums);
-        prefetch(b.wrapping_add(AHEAD * PANEL + LINE));
-        add_rows::<T, R, C>((at, row), R / 4..R / 2, columns, sums);
-        a.prefetch_near::<R>(run, step, I);
-        add_rows::<T, R, C>((at, row), R / 2..R * 3 / 4, columns, sums);
-        a.prefetch_far::<R>(run, step, I);
-        add_rows::<T, R, C>((at, row), R * 3 / 4..R, columns, sums);
-    }
-}
-
-#[inline(always)]
-unsafe fn load_columns<T: Terms, const C: usize>(b: *const T::Word) -> [T::Factor; C] {
-    // SAFETY: the caller's promise.
-    std::array::from_fn(|c| unsafe { T::load(b.add(c * T::Sum::LANES)) })
-}
-
-/// Adds one step's products of some `rows`: of words of `a`, `row` apart, and the columns. Each
-/// call few of them: of loops that it does not unroll the compiler keeps the sums in memory.
-#[inline(always)]
-unsafe fn add_rows<T: Terms, const R: usize, const C: usize>(
-    (a, row): (*const T::Word, usize),
-    rows: Range<usize>,
-    columns: [T::Factor; C],
-    sums: &mut [[T::Sum; C]; R],
-) {
-    for r in rows {
-        // SAFETY: the caller's promise.
-        unsafe {
-            let factor = T::splat(*a.add(r * row));
-            for (sum, &columns) in sums[r].iter_mut().zip(&columns) {
-                *sum = T::multiply_add(factor, columns, *sum);
-            }
-        }
-    }
 }
 
 /// Panels in strips of `R` rows, then of 8, 4, 2 and 1. Each strip asks for a part of the next
@@ -476,7 +283,8 @@ unsafe fn rows_tile<T: Terms, const R: usize>(
     for half in (0..PANEL).step_by(2 * T::Sum::LANES) {
         // SAFETY: the caller's promise.
         unsafe {
-            let sums = sums::<T, R>(a, b.wrapping_add(half), columns.saturating_sub(half));
+            let b = std::array::from_fn(|c| b.wrapping_add(half + c * T::Sum::LANES));
+            let sums = sums::<T, R, 2>(a, b, columns.saturating_sub(half));
             put_rows(sums, chunk, (panel, row, half));
         }
     }
@@ -549,53 +357,87 @@ unsafe fn finished<V: Register, W>(
     }
 }
 
-/// A block of steps at a time; what they add up to is added to what the steps before did.
+/// Columns that tiles of `c` registers pass together: a panel by two or by twice two.
+const fn width<V: Vector>(c: usize) -> usize {
+    if c == 2 { PANEL } else { c * V::LANES }
+}
+
+/// Where the `C` registers of columns from `column` on begin, in words, in panels of some `rows`.
 #[inline(always)]
-unsafe fn weight_chunk<T: Terms, const R: usize>(chunk: &WeightChunk<T::Word>) {
+fn places<V: Vector, const C: usize>(column: usize, rows: usize) -> [usize; C] {
+    let place = |column| column / PANEL * rows * PANEL + column % PANEL;
+    if PANEL.is_multiple_of(C * V::LANES) {
+        return std::array::from_fn(|c| place(column) + c * V::LANES);
+    }
+    std::array::from_fn(|c| place(column + c * V::LANES))
+}
+
+/// A block of steps at a time; what they add up to is added to what the steps before did. Three
+/// panels of X in tiles of `WIDE` rows and three registers, unless `WIDE` is 0, the others one by
+/// one in tiles of `R` rows and two.
+#[inline(always)]
+unsafe fn weight_chunk<T: Terms, const R: usize, const WIDE: usize>(chunk: &WeightChunk<T::Word>) {
+    let whole = chunk.k_panels.end.min(chunk.k / PANEL);
     for steps in chunk.blocks() {
         for n_panel in chunk.n_panels.clone() {
             // SAFETY: the panels lie inside the matrices, as the caller checked.
             unsafe {
                 chunk.add_bias(&steps, n_panel);
-                for k_panel in chunk.k_panels.clone() {
-                    weight_panels::<T, R>(chunk, &steps, (n_panel, k_panel));
+                let mut panel = chunk.k_panels.start;
+                while panel < chunk.k_panels.end {
+                    if WIDE > 0 && panel + WIDE_PANELS <= whole {
+                        for tile in 0..WIDE_PANELS * PANEL / width::<T::Sum>(3) {
+                            weight_strips::<T, WIDE, 3>(chunk, &steps, (n_panel, panel), tile);
+                        }
+                        panel += WIDE_PANELS;
+                    } else {
+                        weight_strips::<T, R, 2>(chunk, &steps, (n_panel, panel), 0);
+                        panel += 1;
+                    }
                 }
             }
         }
     }
 }
 
-/// The outputs of a panel, in strips of `R`, then of 8, 4, 2 and 1, and the inputs of another.
+/// The outputs of a panel, in strips of `R`, then of 8, 4, 2 and 1, and the inputs of the columns
+/// of a tile: the `tile`th from `panel` on.
 #[inline(always)]
-unsafe fn weight_panels<T: Terms, const R: usize>(
+unsafe fn weight_strips<T: Terms, const R: usize, const C: usize>(
     chunk: &WeightChunk<T::Word>,
     steps: &Range<usize>,
-    (n_panel, k_panel): (usize, usize),
+    (n_panel, panel): (usize, usize),
+    tile: usize,
 ) {
-    let (first, outputs) = (n_panel * PANEL, chunk.outputs(n_panel));
+    let (outputs, width) = (chunk.outputs(n_panel), width::<T::Sum>(C));
+    let column = panel * PANEL + tile * width;
     let mut row = 0;
     while row < outputs {
         let taken = strip(outputs - row, R);
+        let share = ((tile * PANEL + row) * width / PANEL, (taken * width).div_ceil(PANEL));
+        let ahead = chunk.ahead(steps, (n_panel, panel), share);
+        let place = (n_panel * PANEL + row, column);
         // SAFETY: the panels lie inside the matrices, as the caller checked.
         unsafe {
             match taken {
-                8 if R > 8 => weight_tile::<T, 8>(chunk, steps, (first + row, k_panel)),
-                4 => weight_tile::<T, 4>(chunk, steps, (first + row, k_panel)),
-                2 => weight_tile::<T, 2>(chunk, steps, (first + row, k_panel)),
-                1 => weight_tile::<T, 1>(chunk, steps, (first + row, k_panel)),
-                _ => weight_tile::<T, R>(chunk, steps, (first + row, k_panel)),
+                8 if R > 8 => weight_tile::<T, 8, C>(chunk, steps, place, ahead),
+                4 => weight_tile::<T, 4, C>(chunk, steps, place, ahead),
+                2 => weight_tile::<T, 2, C>(chunk, steps, place, ahead),
+                1 => weight_tile::<T, 1, C>(chunk, steps, place, ahead),
+                _ => weight_tile::<T, R, C>(chunk, steps, place, ahead),
             }
         }
         row += taken;
     }
 }
 
-/// `R` outputs and a panel of inputs, over some steps.
+/// `R` outputs and the inputs of a tile, over some steps.
 #[inline(always)]
-unsafe fn weight_tile<T: Terms, const R: usize>(
+unsafe fn weight_tile<T: Terms, const R: usize, const C: usize>(
     chunk: &WeightChunk<T::Word>,
     steps: &Range<usize>,
-    (row, panel): (usize, usize),
+    (row, column): (usize, usize),
+    ahead: [Ahead<T::Word>; 3],
 ) {
     let WeightChunk { inner, n, k, .. } = *chunk;
     let d_y = (row / PANEL * inner + steps.start) * PANEL + row % PANEL;
@@ -607,23 +449,27 @@ unsafe fn weight_tile<T: Terms, const R: usize>(
         steps: 0,
         last_steps: steps.len(),
         stride: 0,
-        ahead: chunk.ahead(steps, (row, panel), R),
+        ahead,
     };
-    let b = chunk.x.wrapping_add((panel * inner + steps.start) * PANEL);
-    let columns = PANEL.min(k - panel * PANEL);
-    let c = chunk.d_weight.wrapping_add((panel * n + row) * PANEL);
-    prefetch_row_second(c, R * PANEL);
-    for half in (0..PANEL).step_by(2 * T::Sum::LANES) {
+    let end = column + width::<T::Sum>(C);
+    for panel in column / PANEL..end.div_ceil(PANEL) {
+        prefetch_row_second(chunk.d_weight.wrapping_add((panel * n + row) * PANEL), R * PANEL);
+    }
+    for column in (column..end).step_by(C * T::Sum::LANES) {
+        let b = places::<T::Sum, C>(column, inner)
+            .map(|place| chunk.x.wrapping_add(place + steps.start * PANEL));
+        let c = places::<T::Sum, C>(column, n)
+            .map(|place| chunk.d_weight.wrapping_add(place + row * PANEL));
         // SAFETY: the caller's promise; panels of C are whole.
         unsafe {
-            let sums = if half < columns {
-                sums::<T, R>(a, b.wrapping_add(half), columns - half)
+            let sums = if column < k {
+                sums::<T, R, C>(a, b, k - column)
             } else {
-                [[T::Sum::splat(0.0); 2]; R]
+                [[T::Sum::splat(0.0); C]; R]
             };
             for (row, sums) in sums.into_iter().enumerate() {
-                for (i, sum) in sums.into_iter().enumerate() {
-                    let c = c.wrapping_add(row * PANEL + half + i * T::Sum::LANES);
+                for (c, sum) in c.iter().zip(sums) {
+                    let c = c.wrapping_add(row * PANEL);
                     let sum = if steps.start == 0 { sum } else { sum.add(T::Sum::load(c)) };
                     sum.store(c);
                 }
@@ -695,16 +541,16 @@ pub(super) mod x86 {
 
     entry!(rows_avx2 = rows_chunk<Single8, 6>(Rows<'_>), Avx2, "avx2,fma");
     entry!(rows_avx512 = rows_chunk<Single16, 12>(Rows<'_>), Avx512, "avx512f");
-    entry!(weight_avx2 = weight_chunk<Single8, 6>(WeightChunk<f32>), Avx2, "avx2,fma");
-    entry!(weight_avx512 = weight_chunk<Single16, 12>(WeightChunk<f32>), Avx512, "avx512f");
+    entry!(weight_avx2 = weight_chunk<Single8, 6, 0>(WeightChunk<f32>), Avx2, "avx2,fma");
+    entry!(weight_avx512 = weight_chunk<Single16, 12, 8>(WeightChunk<f32>), Avx512, "avx512f");
 
     entry!(pair_rows_avx2 = rows_chunk<Widened8, 4>(PairRows<'_>), Avx2, "avx2,fma");
     entry!(pair_rows_avx512 = rows_chunk<Widened16, 12>(PairRows<'_>), Avx512, "avx512f");
     entry!(pair_rows_bf16 = rows_chunk<Paired, 12>(PairRows<'_>), Avx512Bf16, "avx512f,avx512bf16");
-    entry!(pair_weight_avx2 = weight_chunk<Widened8, 4>(WeightChunk<u32>), Avx2, "avx2,fma");
-    entry!(pair_weight_avx512 = weight_chunk<Widened16, 12>(WeightChunk<u32>), Avx512, "avx512f");
+    entry!(pair_weight_avx2 = weight_chunk<Widened8, 4, 0>(WeightChunk<u32>), Avx2, "avx2,fma");
+    entry!(pair_weight_avx512 = weight_chunk<Widened16, 12, 0>(WeightChunk<u32>), Avx512, "avx512f");
     entry!(
-        pair_weight_bf16 = weight_chunk<Paired, 12>(WeightChunk<u32>),
+        pair_weight_bf16 = weight_chunk<Paired, 12, 0>(WeightChunk<u32>),
         Avx512Bf16,
         "avx512f,avx512bf16"
     );

@@ -150,7 +150,7 @@ fn small_products_are_right_in_every_corner() {
     };
     for b in [1, 2, 3, 5, 7, 8, 9, 15, 65] {
         for n in [1, 2, 15, 16, 17, 31, 32, 33, 65] {
-            for k in [1, 2, 7, 8, 17, 31, 32, 33, 64, 70] {
+            for k in [1, 2, 7, 8, 17, 31, 32, 33, 64, 70, 96, 97] {
                 let [x, weight, d_y] =
                     [(1, b * k), (2, n * k), (3, b * n)].map(|(s, l)| values(s, l));
                 let [mut y, mut d_x, mut d_w] = [b * n, b * k, n * k].map(|len| vec![0.0f32; len]);

@@ -1,0 +1,214 @@
+//! A tile: what some rows and some registers of columns of a product sum, in registers.
+//!
+//! ```text
+//! sums[row, column] = Σ_i a[row, i] · b[i, column]      over the whole inner extent
+//! ```
+//! One `i` is one f32, or a pair of bf16: either is a word of 32 bits, so that both precisions run
+//! through the same loop ([`Terms`]). The loop also asks for what is read next, each step for a
+//! few lines between its multiply-adds: in a burst they wait for each other, and the loads for
+//! them. Knows no matrix, only where the next word lies.
+#![expect(unsafe_code, reason = "vector instructions on raw panels")]
+
+use std::ops::Range;
+
+use super::panels::PANEL;
+use super::terms::Terms;
+use crate::cpu::vector::{Vector, prefetch, prefetch_second};
+
+/// Steps that loads are asked for ahead.
+const AHEAD: usize = 8;
+/// Steps in a row without a jump.
+pub(super) const STEPS: usize = 4;
+/// Words of a cache line.
+pub(super) const LINE: usize = 16;
+
+/// The broadcast factor, and the inner extent as it lies there: runs of consecutive steps. Row `r`,
+/// step `s` of a run lies at `r · row + s · step`.
+#[derive(Clone, Copy)]
+pub(super) struct Strip<W> {
+    pub(super) first: *const W,
+    /// Words from row to row, and from step to step.
+    pub(super) row: usize,
+    pub(super) step: usize,
+    pub(super) runs: usize,
+    pub(super) steps: usize,
+    pub(super) last_steps: usize,
+    /// Words from run to run.
+    pub(super) stride: usize,
+    /// What is asked for meanwhile; the second and the third change places after each run.
+    pub(super) ahead: [Ahead<W>; 3],
+}
+
+/// Words that later tiles read, asked into the second-level cache.
+#[derive(Clone, Copy)]
+pub(super) struct Ahead<W> {
+    pub(super) next: *const W,
+    /// Words of a step.
+    pub(super) pace: usize,
+}
+
+impl<W> Ahead<W> {
+    /// Asks for the line of the next words, and goes on by those of `steps`.
+    #[inline(always)]
+    fn prefetch(&mut self, steps: usize) {
+        prefetch_second(self.next);
+        self.next = self.next.wrapping_add(steps * self.pace);
+    }
+}
+
+impl<W> Strip<W> {
+    /// Asks for what is read soon, at step `step + i` of `run`, `i < STEPS`, whose rows begin `at`:
+    /// a line of the next run's rows, or the line where the rows of a later step begin.
+    #[inline(always)]
+    fn prefetch_near<const R: usize>(&mut self, run: usize, step: usize, i: usize, at: *const W) {
+        if self.step != 1 {
+            prefetch(at.wrapping_add(AHEAD * self.step));
+        } else if i < R.div_ceil(STEPS) {
+            prefetch(self.row_line::<R>(run, step, i).wrapping_add(self.stride));
+        } else if i + 1 == STEPS {
+            self.ahead[1].prefetch(STEPS);
+        }
+    }
+
+    /// Asks for what is read later: a line of the same run's rows in the next strip, or of what is
+    /// ahead. With an index out of a table the compiler kept all of it in memory, and every product
+    /// took twice as long.
+    #[inline(always)]
+    fn prefetch_far<const R: usize>(&mut self, run: usize, step: usize, i: usize) {
+        if self.step != 1 {
+            match i {
+                1 => self.ahead[1].prefetch(2),
+                3 => self.ahead[2].prefetch(2),
+                _ => self.ahead[0].prefetch(2),
+            }
+        } else if i == 0 {
+            self.ahead[0].prefetch(STEPS);
+        } else if i <= R.div_ceil(STEPS) {
+            prefetch(self.row_line::<R>(run, step, i - 1).wrapping_add(R * self.row));
+        }
+    }
+
+    /// Line `i` of those of `R` rows of a run that fall to the steps from `step` on.
+    #[inline(always)]
+    fn row_line<const R: usize>(&self, run: usize, step: usize, i: usize) -> *const W {
+        let line = step / STEPS * R.div_ceil(STEPS) + i;
+        self.first.wrapping_add(run * self.stride + line * LINE)
+    }
+}
+
+/// `Σ_i a[row, i] · b[c][i · 32 + lane]` for `R` rows and `C` registers of columns. Where no more
+/// than `columns` matter, those that fit one register, the others are zero.
+///
+/// # Safety
+/// Both factors are valid for as many steps as `a` has, and the machine has the registers.
+#[inline(always)]
+pub(super) unsafe fn sums<T: Terms, const R: usize, const C: usize>(
+    a: Strip<T::Word>,
+    b: [*const T::Word; C],
+    columns: usize,
+) -> [[T::Sum; C]; R] {
+    // SAFETY: the caller's promise.
+    unsafe {
+        if C > 2 || columns > T::Sum::LANES {
+            return registers::<T, R, C>(a, b);
+        }
+        registers::<T, R, 1>(a, [b[0]]).map(|[low]| {
+            let mut row = [T::Sum::splat(0.0); C];
+            row[0] = low;
+            row
+        })
+    }
+}
+
+/// The same for `C` registers that all matter.
+#[inline(always)]
+unsafe fn registers<T: Terms, const R: usize, const C: usize>(
+    mut a: Strip<T::Word>,
+    mut b: [*const T::Word; C],
+) -> [[T::Sum; C]; R] {
+    // SAFETY: the caller's promise.
+    unsafe {
+        let mut sums = [[T::Sum::splat(0.0); C]; R];
+        let Strip { runs, steps, last_steps, .. } = a;
+        // All runs but the last have as many steps, which the compiler knows.
+        for run in 0..runs.saturating_sub(1) {
+            add_run::<T, R, C>(&mut a, (run, steps), b, &mut sums);
+            b = b.map(|b| b.wrapping_add(steps * PANEL));
+        }
+        if let Some(run) = runs.checked_sub(1) {
+            add_run::<T, R, C>(&mut a, (run, last_steps), b, &mut sums);
+        }
+        sums
+    }
+}
+
+/// Adds the products of the `steps` of a run.
+#[inline(always)]
+unsafe fn add_run<T: Terms, const R: usize, const C: usize>(
+    a: &mut Strip<T::Word>,
+    (run, steps): (usize, usize),
+    mut b: [*const T::Word; C],
+    sums: &mut [[T::Sum; C]; R],
+) {
+    a.ahead.swap(1, 2);
+    let mut at = a.first.wrapping_add(run * a.stride);
+    // SAFETY: the caller's promise.
+    unsafe {
+        for step in (0..steps - steps % STEPS).step_by(STEPS) {
+            asking_step::<T, R, C, 0>(a, (run, step), (at, b), sums);
+            asking_step::<T, R, C, 1>(a, (run, step), (at, b), sums);
+            asking_step::<T, R, C, 2>(a, (run, step), (at, b), sums);
+            asking_step::<T, R, C, 3>(a, (run, step), (at, b), sums);
+            at = at.wrapping_add(STEPS * a.step);
+            b = b.map(|b| b.wrapping_add(STEPS * PANEL));
+        }
+        for _ in 0..steps % STEPS {
+            add_rows::<T, R, C>((at, a.row), 0..R, b.map(|b| T::load(b)), sums);
+            (at, b) = (at.wrapping_add(a.step), b.map(|b| b.wrapping_add(PANEL)));
+        }
+    }
+}
+
+/// Adds the products of step `step + I` of a run, and between them asks for what comes.
+#[inline(always)]
+unsafe fn asking_step<T: Terms, const R: usize, const C: usize, const I: usize>(
+    a: &mut Strip<T::Word>,
+    (run, step): (usize, usize),
+    (at, b): (*const T::Word, [*const T::Word; C]),
+    sums: &mut [[T::Sum; C]; R],
+) {
+    let (at, row, b) = (at.wrapping_add(I * a.step), a.row, b.map(|b| b.wrapping_add(I * PANEL)));
+    // SAFETY: the caller's promise.
+    unsafe {
+        let columns = b.map(|b| T::load(b));
+        prefetch(b[0].wrapping_add(AHEAD * PANEL));
+        add_rows::<T, R, C>((at, row), 0..R / 4, columns, sums);
+        let line = LINE / T::Sum::LANES;
+        (line..C).step_by(line).for_each(|c| prefetch(b[c].wrapping_add(AHEAD * PANEL)));
+        add_rows::<T, R, C>((at, row), R / 4..R / 2, columns, sums);
+        a.prefetch_near::<R>(run, step, I, at);
+        add_rows::<T, R, C>((at, row), R / 2..R * 3 / 4, columns, sums);
+        a.prefetch_far::<R>(run, step, I);
+        add_rows::<T, R, C>((at, row), R * 3 / 4..R, columns, sums);
+    }
+}
+
+/// Adds one step's products of some `rows`: of words of `a`, `row` apart, and the columns. Each
+/// call few of them: of loops that it does not unroll the compiler keeps the sums in memory.
+#[inline(always)]
+unsafe fn add_rows<T: Terms, const R: usize, const C: usize>(
+    (a, row): (*const T::Word, usize),
+    rows: Range<usize>,
+    columns: [T::Factor; C],
+    sums: &mut [[T::Sum; C]; R],
+) {
+    for r in rows {
+        // SAFETY: the caller's promise.
+        unsafe {
+            let factor = T::splat(*a.add(r * row));
+            for (sum, &columns) in sums[r].iter_mut().zip(&columns) {
+                *sum = T::multiply_add(factor, columns, *sum);
+            }
+        }
+    }
+}
