@@ -12,8 +12,10 @@ const TABLE_STREAM: u64 = 1;
 const DENSE_STREAM: u64 = 2;
 const ROUNDING_STREAM: u64 = 3;
 
-/// Rows initialised by one chunk.
+/// Rows of a table initialised by one chunk.
 const ROWS_PER_CHUNK: usize = 4096;
+/// Values of a dense parameter drawn by one chunk.
+const VALUES_PER_CHUNK: usize = 1 << 14;
 
 /// The random bits with which writes to 16-bit tables are rounded at step `step`.
 #[must_use]
@@ -51,32 +53,50 @@ fn fill<E: Element>(cpu: &Cpu, (model, tile): (&ModelConfig, &Tile), weights: &m
     });
 }
 
-/// Weight `[output, input]` and bias `[output]` of the dense parameter number `index`.
-#[must_use]
-pub fn linear(
-    model: &ModelConfig,
-    index: u64,
-    (output, input): (usize, usize),
-) -> (Vec<f32>, Vec<f32>) {
-    let rng = CounterRng::new(model.seed, DENSE_STREAM).child(index);
-    let (fan_in, fan_out) = (input as f64, output as f64);
-    let draw = |rng: CounterRng, count: usize, scale: f64| match model.init {
-        DenseInit::Dlrm => (0..count as u64).map(|i| (rng.normal(i) * scale) as f32).collect(),
-        DenseInit::Torchrec => {
-            (0..count as u64).map(|i| ((2.0 * rng.unit(i) - 1.0) * scale) as f32).collect()
-        }
-    };
-    let (weight_scale, bias_scale) = match model.init {
-        DenseInit::Dlrm => ((2.0 / (fan_in + fan_out)).sqrt(), (1.0 / fan_out).sqrt()),
-        DenseInit::Torchrec => (1.0 / fan_in.sqrt(), 1.0 / fan_in.sqrt()),
-    };
-    (draw(rng.child(0), output * input, weight_scale), draw(rng.child(1), output, bias_scale))
+/// How a dense parameter starts: the number of its layer's first parameter, and the layer's
+/// (output, input).
+#[derive(Clone, Copy, Debug)]
+pub enum Initial {
+    /// The weight `[output, input]` of a linear layer.
+    Weight(u64, (usize, usize)),
+    /// Its bias `[output]`.
+    Bias(u64, (usize, usize)),
+    /// A low-rank factor of a cross layer, `[output, input]`, Xavier-normal as in TorchRec.
+    Factor(u64, (usize, usize)),
+    /// So many zeros.
+    Zeros(usize),
 }
 
-/// A low-rank factor of a cross layer, `[output, input]`, Xavier-normal as in TorchRec.
-#[must_use]
-pub fn cross_factor(model: &ModelConfig, index: u64, (output, input): (usize, usize)) -> Vec<f32> {
-    let rng = CounterRng::new(model.seed, DENSE_STREAM).child(index);
-    let scale = (2.0 / (input + output) as f64).sqrt();
-    (0..(output * input) as u64).map(|i| (rng.normal(i) * scale) as f32).collect()
+impl Initial {
+    /// The values, of weights and factors row by row.
+    #[must_use]
+    pub fn values(self, cpu: &Cpu, model: &ModelConfig) -> Vec<f32> {
+        let dlrm = model.init == DenseInit::Dlrm;
+        let normal = dlrm || matches!(self, Self::Factor(..));
+        let rng = |index| CounterRng::new(model.seed, DENSE_STREAM).child(index);
+        let xavier = |output, input| (2.0 / (output + input) as f64).sqrt();
+        let fan = |extent| 1.0 / (extent as f64).sqrt();
+        let (rng, count, scale) = match self {
+            Self::Weight(index, (output, input)) => {
+                let scale = if dlrm { xavier(output, input) } else { fan(input) };
+                (rng(index).child(0), output * input, scale)
+            }
+            Self::Bias(index, (output, input)) => {
+                let scale = if dlrm { (1.0 / output as f64).sqrt() } else { fan(input) };
+                (rng(index).child(1), output, scale)
+            }
+            Self::Factor(index, (output, input)) => {
+                (rng(index), output * input, xavier(output, input))
+            }
+            Self::Zeros(length) => return vec![0.0; length],
+        };
+        let mut values = vec![0.0; count];
+        cpu.pool.run_slices(&mut values, VALUES_PER_CHUNK, |chunk, part| {
+            for (i, value) in ((chunk * VALUES_PER_CHUNK) as u64..).zip(part) {
+                let drawn = if normal { rng.normal(i) } else { 2.0 * rng.unit(i) - 1.0 };
+                *value = (drawn * scale) as f32;
+            }
+        });
+        values
+    }
 }

@@ -10,24 +10,23 @@ pub mod logit;
 pub mod mlp;
 mod rounded;
 
-use schema::{ModelConfig, Optimizer, Precision};
+use schema::{Optimizer, Precision};
 
 use crate::dense::{Dense, VectorId, WeightId};
-use crate::initial;
+use crate::initial::Initial;
 
 /// Collects the dense parameters while layers are built; their order is part of the checkpoint.
-pub struct ParameterList<'a> {
-    model: &'a ModelConfig,
+pub struct ParameterList {
     precision: Precision,
     dense: Dense,
-    initial: Vec<Vec<f32>>,
+    initial: Vec<Initial>,
 }
 
-impl<'a> ParameterList<'a> {
-    /// An empty list for `model`, trained with `optimizer`, whose products are in `precision`.
+impl ParameterList {
+    /// An empty list for a model trained with `optimizer`, whose products are in `precision`.
     #[must_use]
-    pub fn new(model: &'a ModelConfig, optimizer: Optimizer, precision: Precision) -> Self {
-        Self { model, precision, dense: Dense::new(optimizer), initial: Vec::new() }
+    pub fn new(optimizer: Optimizer, precision: Precision) -> Self {
+        Self { precision, dense: Dense::new(optimizer), initial: Vec::new() }
     }
 
     /// Of the products of the layers that are built.
@@ -36,50 +35,44 @@ impl<'a> ParameterList<'a> {
         self.precision
     }
 
-    /// All parameters, zero as yet, and their initial values, in the order they were added.
+    /// All parameters, zero as yet, and how they start, in the order they were added.
     #[must_use]
-    pub fn finish(self) -> (Dense, Vec<Vec<f32>>) {
+    pub fn finish(self) -> (Dense, Vec<Initial>) {
         (self.dense, self.initial)
     }
 
     /// Adds `{name}.weight [output, input]` and `{name}.bias [output]`.
     pub fn add_linear(&mut self, name: &str, shape: (usize, usize)) -> (WeightId, VectorId) {
-        let bias = self.draw_linear(shape);
+        self.start_linear(shape);
         let weight = self.dense.add_weight(format!("{name}.weight"), shape, self.precision);
-        (weight, self.add_bias(name, bias))
+        (weight, self.dense.add_vector(&format!("{name}.bias"), &[shape.0]))
     }
 
     /// The same for a layer of one output, `{name}.weight [1, input]`, which no matrix product
     /// reads.
     pub fn add_logit(&mut self, name: &str, input: usize) -> (VectorId, VectorId) {
-        let bias = self.draw_linear((1, input));
+        self.start_linear((1, input));
         let weight = self.dense.add_vector(&format!("{name}.weight"), &[1, input]);
-        (weight, self.add_bias(name, bias))
+        (weight, self.dense.add_vector(&format!("{name}.bias"), &[1]))
     }
 
     /// Adds a cross layer's factor `name [output, input]`.
     pub fn add_factor(&mut self, name: String, shape: (usize, usize)) -> WeightId {
         let index = self.initial.len() as u64;
-        self.initial.push(initial::cross_factor(self.model, index, shape));
+        self.initial.push(Initial::Factor(index, shape));
         self.dense.add_weight(name, shape, self.precision)
     }
 
     /// Adds a parameter `[length]` that starts at zero.
     pub fn add_zeros(&mut self, name: &str, length: usize) -> VectorId {
-        self.initial.push(vec![0.0; length]);
+        self.initial.push(Initial::Zeros(length));
         self.dense.add_vector(name, &[length])
     }
 
-    /// Draws the initial weight of the next parameter, and returns that of the bias after it.
-    fn draw_linear(&mut self, shape: (usize, usize)) -> Vec<f32> {
-        let (weight, bias) = initial::linear(self.model, self.initial.len() as u64, shape);
-        self.initial.push(weight);
-        bias
-    }
-
-    fn add_bias(&mut self, name: &str, initial: Vec<f32>) -> VectorId {
-        let bias = self.dense.add_vector(&format!("{name}.bias"), &[initial.len()]);
-        self.initial.push(initial);
-        bias
+    /// How the next two parameters start: weight and bias of a linear layer.
+    fn start_linear(&mut self, shape: (usize, usize)) {
+        let index = self.initial.len() as u64;
+        self.initial.push(Initial::Weight(index, shape));
+        self.initial.push(Initial::Bias(index, shape));
     }
 }

@@ -8,15 +8,16 @@ use device::ops::{activation, loss};
 use device::optimizer::Rule;
 use schema::{Batch, JobConfig, Loss, Op, OptimizerConfig, ShardingPlan};
 
+use crate::Error;
 use crate::context::RankContext;
 use crate::dense::{Dense, DenseStep};
 use crate::embedding::EmbeddingCollection;
+use crate::initial::{self, Initial};
 use crate::layer::ParameterList;
 use crate::layer::interaction::InteractionLayer;
 use crate::layer::logit::{Given, Logit};
 use crate::layer::mlp::Mlp;
 use crate::parameter::{DenseParameter, TileState};
-use crate::{Error, initial};
 
 /// The samples of one rank within the batch of all ranks.
 #[derive(Clone, Copy, Debug)]
@@ -96,8 +97,8 @@ impl Model {
         };
         let tiles = plan.tiles_of(rank).map(tile).collect();
         let (mut model, initial) = Self::build(config, (plan, rank), batch_max, tiles);
-        for (i, values) in initial.iter().enumerate() {
-            model.parameters.set_values(cpu, i, values)?;
+        for (i, initial) in initial.into_iter().enumerate() {
+            model.parameters.set_values(cpu, i, &initial.values(cpu, &config.model))?;
         }
         Ok(model)
     }
@@ -118,16 +119,16 @@ impl Model {
         Ok(model)
     }
 
-    /// A model whose dense parameters are zero, and what they are at first.
+    /// A model whose dense parameters are zero, and how they start.
     fn build(
         config: &JobConfig,
         (plan, rank): (&ShardingPlan, schema::Rank),
         batch_max: usize,
         tiles: Vec<TileState>,
-    ) -> (Self, Vec<Vec<f32>>) {
+    ) -> (Self, Vec<Initial>) {
         let model = &config.model;
         let optimizer = config.optimizer.dense.kind;
-        let mut list = ParameterList::new(model, optimizer, config.training.precision);
+        let mut list = ParameterList::new(optimizer, config.training.precision);
         let bottom_layers = (model.dense_features, &model.bottom[..]);
         let bottom = Mlp::new(&mut list, "bottom", bottom_layers, batch_max);
         let interaction = InteractionLayer::new(&mut list, model, batch_max);

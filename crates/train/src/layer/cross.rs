@@ -46,7 +46,7 @@ impl CrossNetwork {
     /// `layers` layers of `rank` on `width` columns, named `cross.{i}.{v,w,bias}`.
     #[must_use]
     pub fn new(
-        parameters: &mut ParameterList<'_>,
+        parameters: &mut ParameterList,
         (layers, rank): (usize, usize),
         width: usize,
         batch_max: usize,

@@ -32,7 +32,7 @@ pub struct InteractionLayer {
 impl InteractionLayer {
     /// The interaction `model` asks for, with buffers for `batch_max` samples.
     #[must_use]
-    pub fn new(parameters: &mut ParameterList<'_>, model: &ModelConfig, batch_max: usize) -> Self {
+    pub fn new(parameters: &mut ParameterList, model: &ModelConfig, batch_max: usize) -> Self {
         let output_width = model.interaction_width();
         let kind = match model.interaction {
             Interaction::Dot { order, itself } => Kind::Dot(interaction::Shape {

@@ -31,7 +31,7 @@ pub struct Given<'a> {
 impl Logit {
     /// The layer on `input` columns, named `name`.
     #[must_use]
-    pub fn new(parameters: &mut ParameterList<'_>, name: &str, input: usize) -> Self {
+    pub fn new(parameters: &mut ParameterList, name: &str, input: usize) -> Self {
         let (weight, bias) = parameters.add_logit(name, input);
         Self { weight, bias, input }
     }

@@ -30,7 +30,7 @@ impl Mlp {
     /// Layers of `widths` on an input of `input` columns, named `{name}.{i}`.
     #[must_use]
     pub fn new(
-        parameters: &mut ParameterList<'_>,
+        parameters: &mut ParameterList,
         name: &str,
         (input, widths): (usize, &[usize]),
         batch_max: usize,
