@@ -114,7 +114,8 @@ fn reserved(ids: Ids, rows: u64) -> u64 {
     }
 }
 
-/// Makes the job read what [`config_for`] writes: integer ids, a 0/1 label, logarithms of counts.
+/// Makes the job read what [`config_for`] writes: integer ids, a 0/1 label, logarithms of counts,
+/// each column under a name of its own.
 pub fn adapt(job: &mut JobConfig) {
     let data = &mut job.data;
     data.evaluation.clear();
@@ -123,6 +124,12 @@ pub fn adapt(job: &mut JobConfig) {
         return;
     }
     data.format = Format::Csv;
+    // A number that also looks up a vector is two columns of made-up values.
+    for dense in &mut data.dense {
+        while data.categorical.iter().any(|categorical| categorical.column == dense.column) {
+            dense.column.push_str("_value");
+        }
+    }
     data.columns = std::iter::once(data.label.as_ref().map_or("label", |label| &label.column))
         .map(str::to_owned)
         .chain(data.dense.iter().map(|dense| dense.column.clone()))

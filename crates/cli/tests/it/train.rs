@@ -138,6 +138,14 @@ fn generated_rows_fit_the_columns_of_a_job() {
 }
 
 #[test]
+fn rows_are_generated_for_numbers_that_also_look_up_vectors() {
+    let place = Place::new();
+    let ran = place.done("train adult-income --synthetic 2000 --set epochs=1 --run run");
+    assert!(ran.stderr.contains("generated 2,000 rows"), "{}", ran.stderr);
+    place.done("eval run");
+}
+
+#[test]
 fn a_plan_of_a_file_is_followed_or_refused_by_tile() {
     let place = Place::new();
     let tile = |table: u32, rows: &str, rank: u32| {
