@@ -6,6 +6,7 @@
 
 use std::any::Any;
 use std::fmt;
+use std::ops::Range;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::ptr;
 use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU64, AtomicUsize, Ordering};
@@ -60,9 +61,13 @@ struct Shared {
 }
 
 struct Job<'a> {
-    chunk: &'a (dyn Fn(usize) + Sync),
+    chunk: &'a (dyn Fn(usize, Range<usize>) + Sync),
     chunks: usize,
-    /// The next unclaimed chunk of each node's share.
+    /// Pieces of a chunk.
+    pieces: usize,
+    /// Chunks at the end of each node's share that are claimed piece by piece.
+    tail: usize,
+    /// The next claim of each node's share.
     next: [Cursor; NODES],
     nodes: usize,
     panicked: AtomicBool,
@@ -74,12 +79,18 @@ struct Job<'a> {
 struct Cursor(AtomicUsize);
 
 impl<'a> Job<'a> {
-    fn new(chunks: usize, chunk: &'a (dyn Fn(usize) + Sync), nodes: usize) -> Self {
+    fn new(
+        (chunks, pieces): (usize, usize),
+        chunk: &'a (dyn Fn(usize, Range<usize>) + Sync),
+        (threads, nodes): (usize, usize),
+    ) -> Self {
         let nodes = nodes.clamp(1, NODES);
         Self {
             chunk,
             chunks,
-            next: std::array::from_fn(|node| Cursor(AtomicUsize::new(chunks * node / nodes))),
+            pieces,
+            tail: if pieces > 1 { threads.div_ceil(nodes) } else { 0 },
+            next: std::array::from_fn(|_| Cursor(AtomicUsize::new(0))),
             nodes,
             panicked: AtomicBool::new(false),
             payload: Mutex::new(None),
@@ -91,21 +102,30 @@ impl<'a> Job<'a> {
     fn work(&self, node: usize) {
         for step in 0..self.nodes {
             let node = (node + step) % self.nodes;
-            let end = self.chunks * (node + 1) / self.nodes;
-            loop {
-                let chunk = self.next[node].0.fetch_add(1, Ordering::Relaxed);
-                if chunk >= end {
-                    break;
-                }
+            while let Some((chunk, pieces)) = self.claim(node) {
                 if self.panicked.load(Ordering::Relaxed) {
                     return;
                 }
-                if let Err(payload) = catch_unwind(AssertUnwindSafe(|| (self.chunk)(chunk))) {
+                if let Err(payload) = catch_unwind(AssertUnwindSafe(|| (self.chunk)(chunk, pieces)))
+                {
                     self.panicked.store(true, Ordering::Relaxed);
                     lock(&self.payload).get_or_insert(payload);
                 }
             }
         }
+    }
+
+    /// The next chunk of a node's share, all of it or, near the share's end, a piece.
+    fn claim(&self, node: usize) -> Option<(usize, Range<usize>)> {
+        let [first, end] = [node, node + 1].map(|node| self.chunks * node / self.nodes);
+        let whole = (end - first).saturating_sub(self.tail);
+        let claim = self.next[node].0.fetch_add(1, Ordering::Relaxed);
+        let Some(piece) = claim.checked_sub(whole) else {
+            return Some((first + claim, 0..self.pieces));
+        };
+        let chunk = first + whole + piece / self.pieces;
+        let piece = piece % self.pieces;
+        (chunk < end).then_some((chunk, piece..piece + 1))
     }
 }
 
@@ -166,11 +186,26 @@ impl Pool {
     /// With the payload of a chunk that panicked; chunks not yet claimed then do not run. The pool
     /// stays usable.
     pub fn run(&self, chunks: usize, chunk: impl Fn(usize) + Sync) {
-        let turn = if self.workers.is_empty() || chunks < 2 { None } else { self.take_turn() };
-        match turn {
-            None => (0..chunks).for_each(chunk),
+        self.run_tapered((chunks, 1), |index, _| chunk(index));
+    }
+
+    /// Runs `chunk(i, range)` until every `i` in `0..chunks` has had each of `0..pieces` once:
+    /// whole chunks, but the last ones, as many as there are threads, piece by piece, so that all
+    /// threads end nearly together. For long chunks that cost more in pieces. See [`Pool::run`].
+    ///
+    /// # Panics
+    /// If there are no pieces, or with the payload of a chunk that panicked.
+    pub fn run_tapered(
+        &self,
+        (chunks, pieces): (usize, usize),
+        chunk: impl Fn(usize, Range<usize>) + Sync,
+    ) {
+        assert!(pieces > 0, "run_tapered: expected pieces, got 0");
+        let alone = self.workers.is_empty() || chunks * pieces < 2;
+        match if alone { None } else { self.take_turn() } {
+            None => (0..chunks).for_each(|index| chunk(index, 0..pieces)),
             Some(mut turn) => {
-                let payload = self.run_shared(chunks, &chunk, &mut turn);
+                let payload = self.run_shared((chunks, pieces), &chunk, &mut turn);
                 drop(turn);
                 if let Some(payload) = payload {
                     resume_unwind(payload);
@@ -238,14 +273,14 @@ impl Pool {
     /// Shares the chunks with the workers; returns what a chunk panicked with, if one did.
     fn run_shared(
         &self,
-        chunks: usize,
-        chunk: &(dyn Fn(usize) + Sync),
+        (chunks, pieces): (usize, usize),
+        chunk: &(dyn Fn(usize, Range<usize>) + Sync),
         moved: &mut Moved,
     ) -> Option<Box<dyn Any + Send>> {
         let topology = &self.shared.topology;
         self.shared.seats.offer(moved);
-        let job = Job::new(chunks, chunk, topology.nodes());
-        self.shared.publish(&job, self.workers.len().min(chunks - 1));
+        let job = Job::new((chunks, pieces), chunk, (self.threads(), topology.nodes()));
+        self.shared.publish(&job, self.workers.len().min(chunks * pieces - 1));
         job.work(topology.here());
         self.shared.retract(moved);
         job.payload.into_inner().unwrap_or_else(PoisonError::into_inner)
@@ -375,9 +410,36 @@ mod tests {
         for (nodes, node, expected) in
             [(1, 0, [0, 1, 2, 3, 4]), (2, 1, [2, 3, 4, 0, 1]), (3, 1, [1, 2, 3, 4, 0])]
         {
-            let chunk = |chunk| lock(&ran).push(chunk);
-            Job::new(5, &chunk, nodes).work(node);
+            let chunk = |chunk, _| lock(&ran).push(chunk);
+            Job::new((5, 1), &chunk, (2, nodes)).work(node);
             assert_eq!(std::mem::take(&mut *lock(&ran)), expected, "{nodes} nodes");
+        }
+    }
+
+    #[test]
+    fn the_last_chunks_of_a_share_are_claimed_in_pieces() {
+        let ran = Mutex::new(Vec::new());
+        let chunk = |chunk, pieces| lock(&ran).push((chunk, pieces));
+        Job::new((5, 3), &chunk, (2, 2)).work(1);
+        let second = [(2, 0..3), (3, 0..3), (4, 0..1), (4, 1..2), (4, 2..3)];
+        let first = [(0, 0..3), (1, 0..1), (1, 1..2), (1, 2..3)];
+        assert_eq!(*lock(&ran), [&second[..], &first[..]].concat());
+    }
+
+    #[test]
+    fn every_piece_of_every_chunk_runs_once() {
+        for threads in [1, 2, 7] {
+            let pool = Pool::new(threads);
+            for (chunks, pieces) in [(0, 4), (1, 1), (1, 4), (2, 3), (40, 4)] {
+                let counts: Vec<AtomicUsize> =
+                    (0..chunks * pieces).map(|_| AtomicUsize::new(0)).collect();
+                pool.run_tapered((chunks, pieces), |chunk, range| {
+                    for piece in range {
+                        counts[chunk * pieces + piece].fetch_add(1, Ordering::Relaxed);
+                    }
+                });
+                assert!(counts.iter().all(|count| count.load(Ordering::Relaxed) == 1));
+            }
         }
     }
 
