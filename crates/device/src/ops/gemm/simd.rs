@@ -298,30 +298,25 @@ unsafe fn put_rows<V: Register, W, const R: usize>(
     (panel, first, half): (usize, usize, usize),
 ) {
     let at = (panel * chunk.samples + first) * PANEL + half;
-    let column = panel * PANEL + half;
     // SAFETY: columns beyond the last are inside the panels, and with them whole registers.
     unsafe {
+        let sums = finished(sums, chunk, (at, panel * PANEL + half));
         match chunk.sink {
             Sink::F32(c) => {
-                for (row, sums) in sums.into_iter().enumerate() {
-                    for (i, sum) in sums.into_iter().enumerate() {
-                        let (at, column) = (at + row * PANEL + i * V::LANES, column + i * V::LANES);
-                        finished(sum, chunk, (at, column)).store(c.as_ptr().cast_mut().add(at));
-                    }
-                }
+                let c = c.as_ptr().cast_mut().add(at);
+                for_registers::<R>(|row, i| {
+                    sums[row][i].store(c.add(row * PANEL + i * V::LANES));
+                });
             }
             Sink::Bf16 { across, down } => {
                 let [across, down] = [across, down].map(|words| words.as_ptr().cast_mut());
-                let pair = (panel * chunk.samples.div_ceil(2) + first / 2) * PANEL + half;
-                let mut values = sums;
-                for (row, sums) in values.iter_mut().enumerate() {
-                    for (i, sum) in sums.iter_mut().enumerate() {
-                        let (at, column) = (at + row * PANEL + i * V::LANES, column + i * V::LANES);
-                        *sum = finished(*sum, chunk, (at, column));
-                        sum.store_across(across.add(at / 2));
+                for (row, sums) in sums.iter().enumerate() {
+                    for (i, sum) in sums.iter().enumerate() {
+                        sum.store_across(across.add((at + row * PANEL + i * V::LANES) / 2));
                     }
                 }
-                for (row, rows) in values.chunks(2).enumerate() {
+                let pair = (panel * chunk.samples.div_ceil(2) + first / 2) * PANEL + half;
+                for (row, rows) in sums.chunks(2).enumerate() {
                     for i in 0..2 {
                         let second = if rows.len() == 2 { rows[1][i] } else { V::splat(0.0) };
                         rows[0][i].store_down(second, down.add(pair + row * PANEL + i * V::LANES));
@@ -332,27 +327,55 @@ unsafe fn put_rows<V: Register, W, const R: usize>(
     }
 }
 
-/// One register of sums as it is stored; `at` counts the values of C.
+/// The sums of `R` rows as they are stored; `at` counts the values of C. Asked once for all of
+/// them, what becomes of them costs no branch, and they stay in registers.
 #[inline(always)]
-unsafe fn finished<V: Register, W>(
-    sum: V,
+unsafe fn finished<V: Register, W, const R: usize>(
+    mut sums: [[V; 2]; R],
     chunk: &RowsChunk<'_, W>,
     (at, column): (usize, usize),
-) -> V {
+) -> [[V; 2]; R] {
+    let place = |row: usize, i: usize| at + row * PANEL + i * V::LANES;
+    let sum = &mut sums;
     // SAFETY: the bias has all columns, and the mask all values, of C.
     unsafe {
-        match chunk.finish {
-            Finish::Store => sum,
-            Finish::Add => sum.add(match chunk.sink {
-                Sink::F32(c) => V::load(c.as_ptr().add(at)),
-                Sink::Bf16 { across, .. } => V::load_bf16(across.as_ptr().add(at / 2).cast()),
+        match (chunk.finish, chunk.sink) {
+            (Finish::Store, _) => {}
+            (Finish::Add, Sink::F32(c)) => for_registers::<R>(|row, i| {
+                sum[row][i] = sum[row][i].add(V::load(c.as_ptr().add(place(row, i))));
             }),
-            Finish::Bias(bias) => sum.add(V::load(bias.as_ptr().add(column))),
-            Finish::BiasRelu(bias) => sum.add(V::load(bias.as_ptr().add(column))).relu(),
-            Finish::Mask(outputs) => sum.where_positive(V::load(outputs.as_ptr().add(at))),
-            Finish::MaskPairs(outputs) => {
-                sum.where_positive(V::load_bf16(outputs.as_ptr().add(at / 2).cast()))
+            (Finish::Add, Sink::Bf16 { across, .. }) => for_registers::<R>(|row, i| {
+                let there = across.as_ptr().add(place(row, i) / 2);
+                sum[row][i] = sum[row][i].add(V::load_bf16(there.cast()));
+            }),
+            (Finish::Bias(bias), _) => {
+                let bias = [0, 1].map(|i| V::load(bias.as_ptr().add(column + i * V::LANES)));
+                for_registers::<R>(|row, i| sum[row][i] = sum[row][i].add(bias[i]));
             }
+            (Finish::BiasRelu(bias), _) => {
+                let bias = [0, 1].map(|i| V::load(bias.as_ptr().add(column + i * V::LANES)));
+                for_registers::<R>(|row, i| sum[row][i] = sum[row][i].add(bias[i]).relu());
+            }
+            (Finish::Mask(outputs), _) => for_registers::<R>(|row, i| {
+                let output = V::load(outputs.as_ptr().add(place(row, i)));
+                sum[row][i] = sum[row][i].where_positive(output);
+            }),
+            (Finish::MaskPairs(outputs), _) => for_registers::<R>(|row, i| {
+                let output = V::load_bf16(outputs.as_ptr().add(place(row, i) / 2).cast());
+                sum[row][i] = sum[row][i].where_positive(output);
+            }),
+        }
+    }
+    sums
+}
+
+/// Each row and each of its two registers, in loops that the compiler unrolls.
+#[inline(always)]
+fn for_registers<const R: usize>(mut each: impl FnMut(usize, usize)) {
+    for rows in [0..R / 4, R / 4..R / 2, R / 2..R * 3 / 4, R * 3 / 4..R] {
+        for row in rows {
+            each(row, 0);
+            each(row, 1);
         }
     }
 }
