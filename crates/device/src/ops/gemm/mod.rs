@@ -53,8 +53,8 @@ const CHUNK_PANELS: usize = WIDE_PANELS;
 const CHUNK_OUTPUT_PANELS: usize = 8;
 /// Chunks that each thread should find, so that all end together.
 const CHUNKS_PER_THREAD: usize = 8;
-/// Pieces of the last chunks, each some of the panels: in whole chunks threads wait for the last
-/// one for 0.5–2 % of a product.
+/// Pieces of the last chunks at most, each some of the panels: in whole chunks threads wait for the
+/// last one for 0.5–2 % of a product.
 const PIECES: usize = 4;
 
 /// What follows the bias.
@@ -295,9 +295,10 @@ fn weight_gradient<W: Word>(
     let groups = k_panels.div_ceil(CHUNK_PANELS).max(1);
     let wanted = (CHUNKS_PER_THREAD * cpu.pool.threads()).div_ceil(groups);
     let parts = wanted.max(n_panels.div_ceil(CHUNK_OUTPUT_PANELS)).min(n_panels);
-    cpu.pool.run_tapered((groups * parts, PIECES), |index, pieces| {
+    let count = pieces(n_panels, parts);
+    cpu.pool.run_tapered((groups * parts, count), |index, pieces| {
         let (group, part) = (index / parts, index % parts);
-        let n_panels = pieces_of(part_of(n_panels, part, parts), pieces);
+        let n_panels = pieces_of(part_of(n_panels, part, parts), pieces, count);
         if n_panels.is_empty() {
             return;
         }
@@ -356,7 +357,8 @@ fn rows<W: Word>(
             down: DisjointMut::new(pairs.down),
         },
     };
-    cpu.pool.run_tapered((groups * blocks, PIECES), |index, pieces| {
+    let count = pieces(panels, groups);
+    cpu.pool.run_tapered((groups * blocks, count), |index, pieces| {
         let (group, block) = (index / blocks, index % blocks);
         let chunk = RowsChunk {
             a: a.as_ptr(),
@@ -367,7 +369,7 @@ fn rows<W: Word>(
             inner,
             columns,
             rows: block * CHUNK_ROWS..samples.min((block + 1) * CHUNK_ROWS),
-            panels: pieces_of(part_of(panels, group, groups), pieces),
+            panels: pieces_of(part_of(panels, group, groups), pieces, count),
         };
         // SAFETY: the extents were checked; each chunk is its own rectangle of C, and the rows of a
         // pair are in one chunk.
@@ -380,9 +382,14 @@ fn part_of(length: usize, part: usize, parts: usize) -> Range<usize> {
     length * part / parts..length * (part + 1) / parts
 }
 
-/// What some pieces of a chunk are of its `panels`: nothing where it has fewer.
-fn pieces_of(panels: Range<usize>, pieces: Range<usize>) -> Range<usize> {
+/// Pieces of a chunk, where `parts` chunks have `panels`.
+fn pieces(panels: usize, parts: usize) -> usize {
+    panels.div_ceil(parts.max(1)).clamp(1, PIECES)
+}
+
+/// What some pieces, `of` so many, are of a chunk's `panels`; may be nothing.
+fn pieces_of(panels: Range<usize>, pieces: Range<usize>, of: usize) -> Range<usize> {
     let [first, end] =
-        [pieces.start, pieces.end].map(|piece| panels.start + panels.len() * piece / PIECES);
+        [pieces.start, pieces.end].map(|piece| panels.start + panels.len() * piece / of);
     first..end
 }
