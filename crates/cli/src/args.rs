@@ -179,7 +179,8 @@ pub struct Train {
     pub evaluation: Vec<String>,
     /// Train on ROWS generated rows that fit the model's columns; how often each id occurs is said
     /// by the configuration's [synthetic]
-    #[arg(long, value_name = "ROWS", conflicts_with_all = ["train", "evaluation"])]
+    #[arg(long, value_name = "ROWS", conflicts_with_all = ["train", "evaluation"],
+          value_parser = clap::value_parser!(u64).range(1..))]
     pub synthetic: Option<u64>,
     /// Folder of this run: prepared data and checkpoints [default: runs/NAME]
     #[arg(long, value_name = "FOLDER")]
@@ -289,7 +290,7 @@ pub struct Synth {
     /// The file to write
     pub out: PathBuf,
     /// Rows
-    #[arg(long, default_value_t = 1_000_000)]
+    #[arg(long, default_value_t = 1_000_000, value_parser = clap::value_parser!(u64).range(1..))]
     pub rows: u64,
     /// Seed: the same seed gives the same bytes
     #[arg(long, default_value_t = 1)]

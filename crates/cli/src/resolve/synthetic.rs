@@ -1,5 +1,6 @@
 //! Generated data that fits a model: one column per dense input and feature, ids within the tables.
 
+use std::collections::HashSet;
 use std::fs::File;
 use std::io::{self, BufWriter, Write};
 use std::path::Path;
@@ -124,14 +125,17 @@ pub fn adapt(job: &mut JobConfig) {
         return;
     }
     data.format = Format::Csv;
-    // A number that also looks up a vector is two columns of made-up values.
+    let label = data.label.as_ref().map_or("label", |label| &label.column).to_owned();
+    // A number that also looks up a vector, by which the model knows it, is two columns of made-up
+    // values.
+    let mut names: HashSet<_> = data.categorical.iter().map(|one| one.column.clone()).collect();
+    names.insert(label.clone());
     for dense in &mut data.dense {
-        while data.categorical.iter().any(|categorical| categorical.column == dense.column) {
+        while !names.insert(dense.column.clone()) {
             dense.column.push_str("_value");
         }
     }
-    data.columns = std::iter::once(data.label.as_ref().map_or("label", |label| &label.column))
-        .map(str::to_owned)
+    data.columns = std::iter::once(label)
         .chain(data.dense.iter().map(|dense| dense.column.clone()))
         .chain(data.categorical.iter().map(|categorical| categorical.column.clone()))
         .collect();

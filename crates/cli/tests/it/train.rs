@@ -146,6 +146,17 @@ fn rows_are_generated_for_numbers_that_also_look_up_vectors() {
 }
 
 #[test]
+fn no_rows_are_not_generated() {
+    let place = Place::new();
+    for words in ["train adult-income --synthetic 0 --run run", "data synth rows.txt --rows 0"] {
+        let ran = place.run(words);
+        assert_eq!(ran.code, Some(2), "{words}: {}", ran.stderr);
+        assert!(ran.stderr.contains("0 is not in 1.."), "{}", ran.stderr);
+    }
+    assert!(!place.path("run").exists() && !place.path("rows.txt").exists());
+}
+
+#[test]
 fn a_plan_of_a_file_is_followed_or_refused_by_tile() {
     let place = Place::new();
     let tile = |table: u32, rows: &str, rank: u32| {
