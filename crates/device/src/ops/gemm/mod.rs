@@ -298,7 +298,7 @@ fn weight_gradient<W: Word>(
     let count = pieces(n_panels, parts);
     cpu.pool.run_tapered((groups * parts, count), |index, pieces| {
         let (group, part) = (index / parts, index % parts);
-        let n_panels = pieces_of(part_of(n_panels, part, parts), pieces, count);
+        let n_panels = panels_of(n_panels, (part, parts), (pieces, count));
         if n_panels.is_empty() {
             return;
         }
@@ -369,7 +369,7 @@ fn rows<W: Word>(
             inner,
             columns,
             rows: block * CHUNK_ROWS..samples.min((block + 1) * CHUNK_ROWS),
-            panels: pieces_of(part_of(panels, group, groups), pieces, count),
+            panels: panels_of(panels, (group, groups), (pieces, count)),
         };
         // SAFETY: the extents were checked; each chunk is its own rectangle of C, and the rows of a
         // pair are in one chunk.
@@ -377,19 +377,19 @@ fn rows<W: Word>(
     });
 }
 
-/// Part `part` of `parts` even parts of `0..length`.
-fn part_of(length: usize, part: usize, parts: usize) -> Range<usize> {
-    length * part / parts..length * (part + 1) / parts
-}
-
 /// Pieces of a chunk, where `parts` chunks have `panels`.
 fn pieces(panels: usize, parts: usize) -> usize {
     panels.div_ceil(parts.max(1)).clamp(1, PIECES)
 }
 
-/// What some pieces, `of` so many, are of a chunk's `panels`; may be nothing.
-fn pieces_of(panels: Range<usize>, pieces: Range<usize>, of: usize) -> Range<usize> {
+/// What some pieces, `of` so many, of chunk `part` have of the `panels` that `parts` chunks share;
+/// a piece may have nothing.
+fn panels_of(
+    panels: usize,
+    (part, parts): (usize, usize),
+    (pieces, of): (Range<usize>, usize),
+) -> Range<usize> {
     let [first, end] =
-        [pieces.start, pieces.end].map(|piece| panels.start + panels.len() * piece / of);
+        [pieces.start, pieces.end].map(|piece| panels * (part * of + piece) / (parts * of));
     first..end
 }
