@@ -10,7 +10,7 @@ use schema::Optimizer;
 use schema::random::CounterRng;
 
 use super::{IDS_PER_PART, TileMut, Updated, scalar, simd};
-use crate::cpu::vector::{VectorElement, prefetch_row};
+use crate::cpu::vector::{VectorElement, prefetch_row_second};
 use crate::cpu::{Cpu, DisjointMut, Isa};
 use crate::optimizer::{Rule, split_state};
 use crate::rounding::RowNoise;
@@ -161,10 +161,10 @@ impl<'a> Target<'a> {
     #[inline(always)]
     fn prefetch<E>(&self, (weights, dim): (&DisjointMut<'a, E>, usize), row: usize) {
         let local = row - self.rows.start;
-        prefetch_row(weights.as_ptr().wrapping_add(local * dim), dim);
+        prefetch_row_second(weights.as_ptr().wrapping_add(local * dim), dim);
         if self.state_per_row > 0 {
             let state = self.state.as_ptr().wrapping_add(local * self.state_per_row);
-            prefetch_row(state, self.state_per_row);
+            prefetch_row_second(state, self.state_per_row);
         }
     }
 }
@@ -426,7 +426,7 @@ impl Work<'_> {
             return;
         }
         let (offset, _) = batch.locate(position);
-        prefetch_row(batch.gradient.as_ptr().wrapping_add(offset), dim);
+        prefetch_row_second(batch.gradient.as_ptr().wrapping_add(offset), dim);
         let row = batch.row(position);
         if row != batch.row(position - 1) && row < target.rows.end {
             target.prefetch((weights, dim), row);

@@ -36,11 +36,11 @@ pub(super) fn pool<E: VectorElement>(isa: Isa, block: &Block<'_>, weights: &[E])
 mod x86 {
     use super::super::Block;
     use crate::cpu::vector::x86::{Float8, Float16};
-    use crate::cpu::vector::{Vector, VectorElement, prefetch_row};
+    use crate::cpu::vector::{Vector, VectorElement, prefetch_row_second};
     use crate::cpu::{Avx2, Avx512};
 
     /// Bytes of rows asked for ahead of their use.
-    const BYTES_AHEAD: usize = 4096;
+    const BYTES_AHEAD: usize = 8192;
 
     macro_rules! entry {
         ($name:ident, $token:ty, $vector:ty, $features:literal) => {
@@ -92,7 +92,7 @@ mod x86 {
         let (jagged, ids) = (block.jagged, block.positions());
         let (end, distance) = (ids.end, (BYTES_AHEAD / (size_of::<E>() * dim)).clamp(2, 64));
         for &id in jagged.values[ids].iter().take(distance) {
-            prefetch_row(table.as_ptr().wrapping_add(id as usize * dim), dim);
+            prefetch_row_second(table.as_ptr().wrapping_add(id as usize * dim), dim);
         }
         let weights = jagged.weights.as_deref();
         for sample in block.samples.clone() {
@@ -169,7 +169,7 @@ mod x86 {
             let mut sums = [V::splat(0.0); N];
             for (j, &id) in bag.ids.iter().enumerate() {
                 if let Some(&next) = ahead.get(j) {
-                    prefetch_row(bag.table.wrapping_add(next as usize * bag.dim), bag.dim);
+                    prefetch_row_second(bag.table.wrapping_add(next as usize * bag.dim), bag.dim);
                 }
                 let row = bag.table.add(id as usize * bag.dim + at);
                 let weight = V::splat(if WEIGHTED { *bag.weights.get_unchecked(j) } else { 1.0 });
