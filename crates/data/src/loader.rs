@@ -110,7 +110,18 @@ impl Loader {
         let outbox = Outbox { batches: Vec::new(), size: 1, most: together, sender };
         let (jobs, queue) = unbounded::<Job>();
         let decoders = decode_threads();
+        let ahead = Ahead {
+            windows: Windows::from(order, &start, options.epochs),
+            jobs,
+            submitted: VecDeque::new(),
+            last: Vec::new(),
+            pieces_per_group: decoders.div_ceil(order.groups() as usize),
+            pieces: decoders + 1,
+            dir: dataset.dir().to_owned(),
+        };
         let mut threads = Vec::with_capacity(decoders + 1);
+        let shared = Arc::clone(&features);
+        threads.push(std::thread::spawn(move || assemble(order, &shared, (start, ahead), outbox)));
         for _ in 0..decoders {
             let (dataset, features) = (dataset.clone(), Arc::clone(&features));
             let queue = queue.clone();
@@ -121,16 +132,6 @@ impl Loader {
                 }
             }));
         }
-        let ahead = Ahead {
-            windows: Windows::from(order, &start, options.epochs),
-            jobs,
-            submitted: VecDeque::new(),
-            pieces_per_group: decoders.div_ceil(order.groups() as usize),
-            pieces: decoders + 1,
-            dir: dataset.dir().to_owned(),
-        };
-        threads
-            .push(std::thread::spawn(move || assemble(order, &features, (start, ahead), outbox)));
         let (dir, ready) = (dataset.dir().to_owned(), Vec::new().into_iter());
         Ok(Self { dir, ready, batches: Some(batches), threads, order })
     }
@@ -247,11 +248,21 @@ type Job = (Piece, Sender<Result<Decoded, Error>>);
 /// The row groups of a window, in their order, as they are decoded.
 type Answers = Vec<Receiver<Result<Decoded, Error>>>;
 
+/// Where the row groups of a window come from.
+enum Source {
+    Decoders(Answers),
+    /// They are those of the window before, which had them in this order: each epoch of a small
+    /// dataset is one window.
+    Before(Vec<usize>),
+}
+
 /// Windows being decoded ahead of the one in use.
 struct Ahead {
     windows: Windows,
     jobs: Sender<Job>,
-    submitted: VecDeque<(Window, Answers)>,
+    submitted: VecDeque<(Window, Source)>,
+    /// Pieces of the window submitted last.
+    last: Vec<Piece>,
     /// More than one where an epoch has fewer row groups than there are decoders.
     pieces_per_group: usize,
     /// Pieces to be on their way, in whole windows.
@@ -261,7 +272,7 @@ struct Ahead {
 
 impl Ahead {
     /// The next window, its row groups on their way.
-    fn next(&mut self) -> Option<(Window, Answers)> {
+    fn next(&mut self) -> Option<(Window, Source)> {
         self.submit(1);
         self.submitted.pop_front()
     }
@@ -271,17 +282,34 @@ impl Ahead {
         self.submit(self.pieces);
     }
 
-    /// Waits for the row groups of a window.
-    fn decoded(&self, answers: &Answers) -> Result<Vec<Decoded>, Error> {
+    /// The row groups of a window, after those of the window before it.
+    fn decoded(&self, source: Source, before: Vec<Decoded>) -> Result<Vec<Decoded>, Error> {
         let lost = || Error::LoaderStopped { path: self.dir.clone() };
-        answers.iter().map(|answer| answer.recv().unwrap_or_else(|_| Err(lost()))).collect()
+        match source {
+            Source::Decoders(answers) => {
+                // Two windows at most are in memory: the next one is on its way already.
+                drop(before);
+                let arrived = |answer: &Receiver<_>| answer.recv().unwrap_or_else(|_| Err(lost()));
+                answers.iter().map(arrived).collect()
+            }
+            Source::Before(order) => {
+                let mut before: Vec<_> = order.into_iter().zip(before).collect();
+                before.sort_unstable_by_key(|(place, _)| *place);
+                Ok(before.into_iter().map(|(_, decoded)| decoded).collect())
+            }
+        }
     }
 
     /// Submits windows until at least `pieces` pieces are on their way.
     fn submit(&mut self, pieces: usize) {
-        while self.submitted.iter().map(|(_, answers)| answers.len()).sum::<usize>() < pieces {
+        while self.submitted.iter().map(|(window, _)| window.pieces.len()).sum::<usize>() < pieces {
             let Some(window) = self.windows.next() else { return };
             let window = window.divided(self.pieces_per_group, PIECE_ROWS_LEAST);
+            let last = std::mem::replace(&mut self.last, window.pieces.clone());
+            if let Some(order) = places(&last, &window.pieces) {
+                self.submitted.push_back((window, Source::Before(order)));
+                continue;
+            }
             let answers = window.pieces.iter().map(|piece| {
                 let (answer, result) = bounded(1);
                 // Decoders live as long as this sender; one that panicked shows as a missing
@@ -289,9 +317,18 @@ impl Ahead {
                 let _ = self.jobs.send((piece.clone(), answer));
                 result
             });
-            self.submitted.push_back((window.clone(), answers.collect()));
+            let source = Source::Decoders(answers.collect());
+            self.submitted.push_back((window, source));
         }
     }
+}
+
+/// Where each of `pieces` is among `wanted`, if they are the same pieces.
+fn places(pieces: &[Piece], wanted: &[Piece]) -> Option<Vec<usize>> {
+    if pieces.len() != wanted.len() {
+        return None;
+    }
+    pieces.iter().map(|piece| wanted.iter().position(|other| other == piece)).collect()
 }
 
 /// Batches to be handed over together: the first alone, for somebody waits for it, then ever more.
@@ -348,15 +385,15 @@ fn assemble(
     let mut skip = start.offset as usize;
     let (_, mut ends) = order.windows(epoch);
     let mut filling = Filling::new(features, order.batch_size as usize);
-    let mut is_first = true;
-    while let Some((window, answers)) = ahead.next() {
+    let (mut decoded, mut is_first) = (Vec::new(), true);
+    while let Some((window, source)) = ahead.next() {
         if window.epoch != epoch {
             (epoch, batch) = (window.epoch, 0);
             ends = order.windows(epoch).1;
         }
         // While the row groups are decoded.
         let rows = order.rows_of(&window);
-        let decoded = match ahead.decoded(&answers) {
+        decoded = match ahead.decoded(source, decoded) {
             Ok(decoded) => decoded,
             Err(error) => return outbox.end(Message::Failed(error)),
         };
