@@ -8,9 +8,9 @@
 //!         sums += row          (gather)
 //!         row += step          (read-modify-write)
 //! ```
-//! 1. Groups of rows are dealt to chunks in turn, so that each chunk's lie all over the array and no
-//!    two threads write the same one. Rows dealt one by one would all lie a power of two apart and
-//!    meet in a few sets of the caches: a third less in a second.
+//! 1. Groups of rows are dealt to chunks in turn, so that each chunk's lie all over the array and
+//!    no two threads write the same one. Rows dealt one by one would all lie a power of two apart
+//!    and meet in a few sets of the caches, at up to a tenth fewer in a second.
 //! 2. Which distance is best differs between machines by less than their noise; all are tried, and
 //!    the best one counts: a limit errs upwards.
 #![expect(unsafe_code, reason = "scattered rows of one array, vector instructions")]
