@@ -304,7 +304,7 @@ fn ask_row<T, const LEVEL: u8>(pointer: *const T, dim: usize) {
         ask::<T, LEVEL>(pointer.wrapping_add(at));
     }
     // A row that does not start on a line may end on one more. Rows of whole lines start on one.
-    if dim * size_of::<T>() % LINE_BYTES != 0 {
+    if !(dim * size_of::<T>()).is_multiple_of(LINE_BYTES) {
         ask::<T, LEVEL>(pointer.wrapping_add(dim - 1));
     }
 }
