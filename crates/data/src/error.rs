@@ -70,6 +70,12 @@ pub enum Error {
         /// The file.
         path: PathBuf,
     },
+    /// A Parquet file where text is expected.
+    #[error("{}: expected text by data.format, got a Parquet file", path.display())]
+    NotText {
+        /// The file.
+        path: PathBuf,
+    },
     /// An input has no usable row.
     #[error("{}: no usable rows, {malformed} malformed{}", path.display(), first_of(first.as_deref()))]
     NoGoodRows {

@@ -212,7 +212,7 @@ impl Source<'_> {
             } else if let Some(mark) = from.filter(|mark| mark.file == file) {
                 self.send_lines_from(name, (mark.place, bytes_done), &mut send)?;
             } else {
-                let (read, start) = not_empty(decompress::open(name, bytes_done)?, path)?;
+                let (read, start) = text_of(decompress::open(name, bytes_done)?, path)?;
                 let mut first = |fields: &[String]| self.first(path, fields);
                 match self.config.format {
                     Format::Csv => csv::send_records(path, read, &mut first, &mut send)?,
@@ -234,7 +234,7 @@ impl Source<'_> {
         send: &mut dyn FnMut(Arc<Layout>, Body) -> bool,
     ) -> Result<(), Error> {
         let path = Path::new(name);
-        let head = not_empty(decompress::open(name, &Arc::default())?, path)?;
+        let head = text_of(decompress::open(name, &Arc::default())?, path)?;
         let mut layout = None;
         text::send_lines(path, head, &mut |fields| self.first(path, fields), &mut |found, _| {
             layout = Some(found);
@@ -258,22 +258,26 @@ impl Source<'_> {
     }
 }
 
-/// The content without a byte-order mark, and where it starts.
-fn not_empty(
+/// The text without a byte-order mark, and where it starts.
+fn text_of(
     mut read: Box<dyn Read + Send>,
     path: &Path,
 ) -> Result<(impl Read + Send, Place), Error> {
     const BYTE_ORDER_MARK: &[u8] = b"\xef\xbb\xbf";
-    let mut first = Vec::with_capacity(BYTE_ORDER_MARK.len());
-    let length = BYTE_ORDER_MARK.len() as u64;
-    read.by_ref().take(length).read_to_end(&mut first).map_err(Error::read(path))?;
+    // Its mark and how the header of its first page begins: a column may be named PAR1.
+    const PARQUET: &[u8] = b"PAR1\x15";
+    let mut first = Vec::with_capacity(PARQUET.len());
+    read.by_ref().take(PARQUET.len() as u64).read_to_end(&mut first).map_err(Error::read(path))?;
     if first.is_empty() {
         return Err(Error::EmptyInput { path: path.to_owned() });
     }
+    if first == PARQUET {
+        return Err(Error::NotText { path: path.to_owned() });
+    }
     let mut place = Place { offset: 0, line: 1 };
-    if first == BYTE_ORDER_MARK {
-        first.clear();
-        place.offset = length;
+    if first.starts_with(BYTE_ORDER_MARK) {
+        first.drain(..BYTE_ORDER_MARK.len());
+        place.offset = BYTE_ORDER_MARK.len() as u64;
     }
     Ok((Cursor::new(first).chain(read), place))
 }

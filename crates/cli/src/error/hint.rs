@@ -229,6 +229,7 @@ fn data_hint(error: &data::Error) -> Option<String> {
         data::Error::NoGoodRows { .. } => {
             "do data.format and data.columns describe this file? compare with: rowmill data stats"
         }
+        data::Error::NotText { .. } => "to read it: --set data.format=parquet",
         data::Error::MissingColumn { available, .. } => column_hint(available),
         data::Error::Parquet { .. } => {
             "the file is cut short, or not Parquet; data.format says what it is read as"

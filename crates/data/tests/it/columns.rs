@@ -115,6 +115,19 @@ fn parquet_with_nulls_and_list_columns() {
     let prepared = folder.prepare("out", &inputs, &shop("parquet"));
     assert_eq!(prepared.losses.malformed_lines, 0, "{:?}", prepared.losses.first);
     check_shop(&prepared.dataset);
+    let error = folder.try_prepare("text", &inputs, &shop("csv"), None).unwrap_err().to_string();
+    let expected = ": expected text by data.format, got a Parquet file";
+    assert_eq!(error, format!("{}{expected}", inputs[0]));
+}
+
+#[test]
+fn text_may_begin_as_parquet_does() {
+    let folder = Folder::new();
+    let config = config(json!({
+        "format": "csv", "label": {"column": "PAR1"}, "dense": [{"column": "x"}],
+    }));
+    let inputs = [folder.file("a.csv", b"PAR1,x\n1,2\n0,3\n")];
+    assert_eq!(folder.prepare("out", &inputs, &config).dataset.rows(), 2);
 }
 
 #[test]
