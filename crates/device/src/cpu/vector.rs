@@ -303,7 +303,7 @@ fn ask_row<T, const LEVEL: u8>(pointer: *const T, dim: usize) {
     for at in (0..dim).step_by(LINE_BYTES / size_of::<T>()) {
         ask::<T, LEVEL>(pointer.wrapping_add(at));
     }
-    // A row that does not start on a line may end on one more. Rows of whole lines start on one.
+    // A row that does not start on a line may end on one more; a table's rows of whole lines do.
     if !(dim * size_of::<T>()).is_multiple_of(LINE_BYTES) {
         ask::<T, LEVEL>(pointer.wrapping_add(dim - 1));
     }
