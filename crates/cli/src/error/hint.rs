@@ -229,7 +229,7 @@ fn data_hint(error: &data::Error) -> Option<String> {
         data::Error::NoGoodRows { .. } => {
             "do data.format and data.columns describe this file? compare with: rowmill data stats"
         }
-        data::Error::NotText { .. } => "to read it: --set data.format=parquet",
+        data::Error::NotText { .. } => "data.format = \"parquet\", or --set data.format=parquet",
         data::Error::MissingColumn { available, .. } => column_hint(available),
         data::Error::Parquet { .. } => {
             "the file is cut short, or not Parquet; data.format says what it is read as"
@@ -268,9 +268,6 @@ fn data_hint(error: &data::Error) -> Option<String> {
 /// What kind of file gives these columns where another was expected.
 fn column_hint(available: &[String]) -> &'static str {
     match available.first().map(String::as_str) {
-        Some(first) if first.starts_with("PAR1") => {
-            "this is a Parquet file: data.format = \"parquet\", or --set data.format=parquet"
-        }
         Some(line) if available.len() == 1 && line.contains('\t') => {
             "the fields are separated by tabs: data.format = \"tsv\", or --set data.format=tsv"
         }

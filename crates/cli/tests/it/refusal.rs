@@ -76,7 +76,8 @@ fn a_file_of_another_kind_is_recognised() {
         assert!(ran.stderr.chars().all(lines_only), "{file}: {:?}", ran.stderr);
     };
     train("a.tsv", b"y\tu\tv\ta\tb\n1\t2\t3\t4\tk5\n", &["y\\tu\\tv", "data.format=tsv"]);
-    train("b.parquet", b"PAR1\x15\x04\x15\x00 \xff\n", &["hint: this is a Parquet file"]);
+    let parquet = ["got a Parquet file", "hint: data.format = \"parquet\""];
+    train("b.parquet", b"PAR1\x15\x04\x15\x00 \xff\n", &parquet);
     train("c.bin", &[0x1b; 5000], &["there are \\u{1b}", "…"]);
     train("d.gz", &[0x1f, 0x8b, 8, 0, 0, 0, 0, 0, 0, 3, 1], &["hint: the file is cut short"]);
 }
