@@ -1,7 +1,8 @@
 //! Batches of a dataset in a deterministic order, decoded ahead by background threads.
 //!
 //! One thread puts batches together and stays some ahead; others decode row groups, as many as the
-//! machine has cores, at most one window ahead. Order is `shuffle`'s, batches are `gather`'s.
+//! machine has cores, at most one window ahead. A window of the same row groups as the one before
+//! is not decoded again. Order is `shuffle`'s, batches are `gather`'s.
 
 use std::collections::VecDeque;
 use std::num::NonZero;
@@ -120,6 +121,7 @@ impl Loader {
             dir: dataset.dir().to_owned(),
         };
         let mut threads = Vec::with_capacity(decoders + 1);
+        // First, for it says what the others decode, and training waits for the first batch.
         let shared = Arc::clone(&features);
         threads.push(std::thread::spawn(move || assemble(order, &shared, (start, ahead), outbox)));
         for _ in 0..decoders {
@@ -245,14 +247,14 @@ impl Iterator for Windows {
 
 type Job = (Piece, Sender<Result<Decoded, Error>>);
 
-/// The row groups of a window, in their order, as they are decoded.
+/// Row groups in their order, as they are decoded.
 type Answers = Vec<Receiver<Result<Decoded, Error>>>;
 
-/// Where the row groups of a window come from.
-enum Source {
-    Decoders(Answers),
-    /// They are those of the window before, which had them in this order: each epoch of a small
-    /// dataset is one window.
+/// The row groups of a window.
+enum Groups {
+    OnTheirWay(Answers),
+    /// Those of the window before, and where each of them is now: each epoch of a small dataset is
+    /// one window.
     Before(Vec<usize>),
 }
 
@@ -260,7 +262,7 @@ enum Source {
 struct Ahead {
     windows: Windows,
     jobs: Sender<Job>,
-    submitted: VecDeque<(Window, Source)>,
+    submitted: VecDeque<(Window, Groups)>,
     /// Pieces of the window submitted last.
     last: Vec<Piece>,
     /// More than one where an epoch has fewer row groups than there are decoders.
@@ -272,7 +274,7 @@ struct Ahead {
 
 impl Ahead {
     /// The next window, its row groups on their way.
-    fn next(&mut self) -> Option<(Window, Source)> {
+    fn next(&mut self) -> Option<(Window, Groups)> {
         self.submit(1);
         self.submitted.pop_front()
     }
@@ -283,17 +285,17 @@ impl Ahead {
     }
 
     /// The row groups of a window, after those of the window before it.
-    fn decoded(&self, source: Source, before: Vec<Decoded>) -> Result<Vec<Decoded>, Error> {
+    fn decoded(&self, groups: Groups, before: Vec<Decoded>) -> Result<Vec<Decoded>, Error> {
         let lost = || Error::LoaderStopped { path: self.dir.clone() };
-        match source {
-            Source::Decoders(answers) => {
+        match groups {
+            Groups::OnTheirWay(answers) => {
                 // Two windows at most are in memory: the next one is on its way already.
                 drop(before);
                 let arrived = |answer: &Receiver<_>| answer.recv().unwrap_or_else(|_| Err(lost()));
                 answers.iter().map(arrived).collect()
             }
-            Source::Before(order) => {
-                let mut before: Vec<_> = order.into_iter().zip(before).collect();
+            Groups::Before(places) => {
+                let mut before: Vec<_> = places.into_iter().zip(before).collect();
                 before.sort_unstable_by_key(|(place, _)| *place);
                 Ok(before.into_iter().map(|(_, decoded)| decoded).collect())
             }
@@ -306,8 +308,8 @@ impl Ahead {
             let Some(window) = self.windows.next() else { return };
             let window = window.divided(self.pieces_per_group, PIECE_ROWS_LEAST);
             let last = std::mem::replace(&mut self.last, window.pieces.clone());
-            if let Some(order) = places(&last, &window.pieces) {
-                self.submitted.push_back((window, Source::Before(order)));
+            if let Some(places) = places(&last, &window.pieces) {
+                self.submitted.push_back((window, Groups::Before(places)));
                 continue;
             }
             let answers = window.pieces.iter().map(|piece| {
@@ -317,8 +319,8 @@ impl Ahead {
                 let _ = self.jobs.send((piece.clone(), answer));
                 result
             });
-            let source = Source::Decoders(answers.collect());
-            self.submitted.push_back((window, source));
+            let groups = Groups::OnTheirWay(answers.collect());
+            self.submitted.push_back((window, groups));
         }
     }
 }
@@ -386,14 +388,14 @@ fn assemble(
     let (_, mut ends) = order.windows(epoch);
     let mut filling = Filling::new(features, order.batch_size as usize);
     let (mut decoded, mut is_first) = (Vec::new(), true);
-    while let Some((window, source)) = ahead.next() {
+    while let Some((window, groups)) = ahead.next() {
         if window.epoch != epoch {
             (epoch, batch) = (window.epoch, 0);
             ends = order.windows(epoch).1;
         }
         // While the row groups are decoded.
         let rows = order.rows_of(&window);
-        decoded = match ahead.decoded(source, decoded) {
+        decoded = match ahead.decoded(groups, decoded) {
             Ok(decoded) => decoded,
             Err(error) => return outbox.end(Message::Failed(error)),
         };
