@@ -37,7 +37,7 @@ with --full, what is slow or heavy:
              same scores (torch_agrees.py) and takes the same steps (teacher_forced.py)
   suite      bench/collect makes a small suite of PyTorch runs, which is checked as the recorded ones
   capture    rowmill capture takes traces of real PyTorch jobs, and says of each way to lose one why
-             (bench/compare/capture_jobs.py)
+             (bench/compare/capture_jobs.py); a process that swaps files for 30 s wins nothing
   fuzz       the property tests of `data` and `device` with 20 000 cases
   corruption every trace of the fixtures cut at 200 places and with 1 000 wrong bytes
 

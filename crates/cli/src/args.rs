@@ -22,6 +22,7 @@ Exit codes: 0 done, 1 failed, 2 wrong usage or configuration, 3 found something 
 
 mod bench;
 mod capture;
+mod output;
 mod trace;
 
 pub use bench::{
@@ -29,6 +30,7 @@ pub use bench::{
     GemmShape, Sampling, Stage,
 };
 pub use capture::{Capture, Doctor, With};
+pub use output::Output;
 pub use trace::{
     BreakdownBy, ClassifyChoice, CollectivesBy, ConvertTo, DiffBy, FailOn, IdleBy, KernelsBy,
     LaunchesBy, MemoryBy, OpsBy, PathBy, QueueBy, ReportContent, Selection, StepsBy, StragglersBy,

@@ -19,6 +19,7 @@ use clap_complete::Shell;
 
 use crate::args::{Cli, Command, Format};
 use crate::error::Error;
+use crate::output;
 use crate::resolve::Session;
 
 /// Runs a command; its exit code unless it fails.
@@ -31,6 +32,8 @@ pub fn run(command: Command, session: &Session) -> Result<ExitCode, Error> {
     if !has_rows && !matches!(session.console.format, Format::Table | Format::Json) {
         return Err(Error::NoTable);
     }
+    // Before the work: an hour of it must not end with a place that cannot be written.
+    output::check_all(&command.outputs())?;
     match command {
         Command::Quickstart(quickstart) => quickstart::run(&quickstart, session),
         Command::Train(train) => train::run(&train, session),

@@ -96,6 +96,15 @@ pub enum Error {
     /// A file that would be written while it is read.
     #[error("{}: the output would overwrite the input", path.display())]
     OutputIsInput { path: PathBuf },
+    /// A folder where a file is to be written.
+    #[error("{}: expected the name of a file to write, got a folder", path.display())]
+    OutputIsFolder { path: PathBuf },
+    /// The folder of an output is missing.
+    #[error("{}: cannot be written, because {} does not exist", path.display(), folder.display())]
+    NoOutputFolder { path: PathBuf, folder: PathBuf },
+    /// A file where the folder of an output is expected.
+    #[error("{}: cannot be written, because {} is a file, not a folder", path.display(), file.display())]
+    OutputBelowFile { path: PathBuf, file: PathBuf },
     /// A file could not be used.
     #[error("{}: cannot {doing}: {source}", path.display())]
     Io { path: PathBuf, doing: &'static str, source: io::Error },
@@ -163,9 +172,6 @@ pub enum Error {
     /// No socket that processes could ask.
     #[error(transparent)]
     Socket(#[from] fleet::ipc::socket::Error),
-    /// A request that cannot be written down.
-    #[error(transparent)]
-    CaptureConfig(fleet::ipc::config::Error),
     /// A process that is not there.
     #[error("--pid {pid}: no such process")]
     NoSuchProcess { pid: u32 },

@@ -1,23 +1,136 @@
 //! A file that a command writes: it appears when it is whole, and what stood there stays till then.
-//! Pipes and devices, which cannot be replaced, are written in place. Knows nothing of the content.
+//! Pipes and devices, which cannot be replaced, are written in place. Commands check an output
+//! before their work: what cannot be written must not cost an hour first. Knows nothing of the
+//! content.
 
 use std::fs::{self, File};
+use std::io;
 use std::path::{Path, PathBuf};
 
+use rustix::fs::Access;
+
+use crate::args::Output;
 use crate::error::Error;
 use crate::interrupt;
+
+/// Whether all that a command writes can be written, as far as one can know before; writes nothing.
+///
+/// # Errors
+/// The first that cannot, and what stands in the way.
+pub fn check_all(outputs: &[Output]) -> Result<(), Error> {
+    outputs.iter().try_for_each(|output| match output {
+        Output::File(path) => check(path),
+        Output::Folder(path) => check_new_folder(path),
+    })
+}
+
+/// Whether the file `path` can be written, as far as one can know before: its folder is there and
+/// takes new files, and what has its name can be replaced.
+///
+/// # Errors
+/// What stands in the way, by name. A full disk is found only by writing.
+fn check(path: &Path) -> Result<(), Error> {
+    let is_folder = path.is_dir() || path.as_os_str().as_encoded_bytes().ends_with(b"/");
+    if is_folder || path.file_name().is_none() {
+        return Err(Error::OutputIsFolder { path: path.to_owned() });
+    }
+    if is_written_in_place(path) {
+        return writable(path, path, Access::WRITE_OK);
+    }
+    match fs::canonicalize(path) {
+        Ok(standing) => check_folder(above(&standing), path),
+        Err(_) => check_folder(above(path), path),
+    }
+}
+
+/// Whether a new folder `path` could be made, or files be made in the one that stands there; makes
+/// nothing.
+///
+/// # Errors
+/// The first of its parents that stands in the way.
+fn check_new_folder(path: &Path) -> Result<(), Error> {
+    let standing = path.ancestors().find(|folder| fs::symlink_metadata(shown(folder)).is_ok());
+    check_folder(shown(standing.unwrap_or(Path::new("."))), path)
+}
+
+/// The folder `path`, made where it is missing.
+///
+/// # Errors
+/// It cannot be made, or no files in it.
+pub fn folder(path: &Path) -> Result<NewFolder, Error> {
+    check_new_folder(path)?;
+    let missing = path.ancestors().take_while(|folder| !shown(folder).exists());
+    let missing: Vec<PathBuf> = missing.map(Path::to_owned).collect();
+    let mut made = NewFolder { made: Vec::new() };
+    for folder in missing.into_iter().rev() {
+        match fs::create_dir(&folder) {
+            Ok(()) => made.made.push(folder),
+            // `a/../b`, or another command at the same time.
+            Err(error) if error.kind() == io::ErrorKind::AlreadyExists && folder.is_dir() => {}
+            Err(error) => return Err(Error::io(path, "create")(error)),
+        }
+    }
+    Ok(made)
+}
+
+/// Folders that a command made. Those still empty when it is dropped are removed again: a command
+/// that failed leaves none behind.
+#[derive(Debug)]
+pub struct NewFolder {
+    /// From the outermost to the innermost.
+    made: Vec<PathBuf>,
+}
+
+impl Drop for NewFolder {
+    fn drop(&mut self) {
+        for folder in self.made.iter().rev() {
+            // Removes only empty folders; a file in it is the reason to keep it.
+            let _ = fs::remove_dir(folder);
+        }
+    }
+}
+
+/// Whether a pipe or a device has the name. `/dev/stdout` leads to one that has no path of its own.
+fn is_written_in_place(path: &Path) -> bool {
+    fs::metadata(path).is_ok_and(|standing| !standing.is_file())
+}
+
+fn check_folder(folder: &Path, path: &Path) -> Result<(), Error> {
+    let found = fs::metadata(folder);
+    if found.as_ref().is_err_and(|error| error.kind() == io::ErrorKind::NotFound) {
+        let folder = folder.to_owned();
+        return Err(Error::NoOutputFolder { path: path.to_owned(), folder });
+    }
+    if !found.map_err(Error::io(path, "create"))?.is_dir() {
+        return Err(Error::OutputBelowFile { path: path.to_owned(), file: folder.to_owned() });
+    }
+    writable(folder, path, Access::WRITE_OK | Access::EXEC_OK)
+}
+
+fn writable(standing: &Path, path: &Path, access: Access) -> Result<(), Error> {
+    let found = rustix::fs::access(standing, access);
+    found.map_err(|errno| Error::io(path, "write")(io::Error::from(errno)))
+}
+
+/// The folder of a path, `.` for a bare name.
+fn above(path: &Path) -> &Path {
+    path.parent().map_or(Path::new("/"), shown)
+}
+
+fn shown(folder: &Path) -> &Path {
+    if folder == Path::new("") { Path::new(".") } else { folder }
+}
 
 /// Fills the file `path`; on an error nothing of it is left.
 ///
 /// # Errors
 /// Those of `fill`, with the file named where it was taken for stdout; [`Error::Io`].
 pub fn put<T>(path: &Path, fill: impl FnOnce(&mut File) -> Result<T, Error>) -> Result<T, Error> {
-    let standing = fs::canonicalize(path).ok();
-    if standing.as_ref().is_some_and(|standing| !standing.is_file()) {
+    if is_written_in_place(path) {
         let mut file = File::create(path).map_err(Error::io(path, "create"))?;
         return fill(&mut file).map_err(|error| named(path, error));
     }
-    let place = standing.unwrap_or_else(|| path.to_owned());
+    let place = fs::canonicalize(path).unwrap_or_else(|_| path.to_owned());
     let mut partial = place.clone().into_os_string();
     partial.push(format!(".{}.partial", std::process::id()));
     let mut file = File::create(&partial).map_err(Error::io(path, "create"))?;
@@ -42,9 +155,8 @@ pub fn clear_up_beside(outs: Vec<PathBuf>) {
 fn remove_begun(out: &Path) {
     let Some(name) = out.file_name() else { return };
     let begun = format!("{}.{}.", name.to_string_lossy(), std::process::id());
-    let folder = out.parent().filter(|folder| *folder != Path::new("")).unwrap_or(Path::new("."));
     // What cannot be listed or removed stays: nobody is left to be told of an error.
-    for entry in fs::read_dir(folder).into_iter().flatten().flatten() {
+    for entry in fs::read_dir(above(out)).into_iter().flatten().flatten() {
         if entry.file_name().to_string_lossy().starts_with(&begun) {
             let _ = fs::remove_file(entry.path());
         }

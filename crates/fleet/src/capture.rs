@@ -96,6 +96,13 @@ impl Capture {
         }
     }
 
+    /// Says that the trace of a process has been copied.
+    pub fn collected(&mut self, pid: u32) {
+        if let Some(request) = self.members.get_mut(&pid).and_then(|m| m.request.as_mut()) {
+            request.collected();
+        }
+    }
+
     /// Forgets a process that ended.
     pub fn forget(&mut self, pid: u32) {
         self.members.remove(&pid);

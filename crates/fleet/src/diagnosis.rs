@@ -42,11 +42,9 @@ pub fn has_torch(process: &Process) -> bool {
 
 /// Looks at a process whose requests would come to `place`.
 pub fn of(process: &Process, place: &Place) -> Vec<Check> {
-    let own = Process::of(std::process::id());
-    let own_uid = own.map_or(u32::MAX, |own| own.uid);
     let mut checks = vec![
         running(process),
-        user(process, own_uid),
+        user(process, process::own_uid()),
         switch(process),
         same_place(process, place),
         library(process),
@@ -140,7 +138,7 @@ fn library(process: &Process) -> Check {
         );
     };
     let shown = path.display().to_string();
-    match process::contains(&process.path(path), SWITCH.as_bytes()) {
+    match process::contains(process, path, SWITCH.as_bytes()) {
         Some(true) => check(name, Verdict::Right, shown),
         Some(false) => check(name, Verdict::Wrong, format!("{shown}: built without the daemon"))
             .cure("use a PyTorch built with Kineto's daemon support, as the wheels for Linux are"),

@@ -6,10 +6,15 @@
 use std::collections::BTreeMap;
 use std::fs;
 use std::io::Read;
-use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
 use memchr::memmem;
+use schema::Bytes;
+
+use crate::untrusted::{Credentials, Error, Expected, Folder, Owner};
+
+/// Larger files are not searched: the largest library of PyTorch has about a gigabyte.
+const SEARCHED_MAX: Bytes = Bytes(8 << 30);
 
 /// What a process is.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -26,6 +31,8 @@ pub struct Process {
     pub uid: u32,
     /// Its group.
     pub gid: u32,
+    /// Its further groups.
+    pub groups: Vec<u32>,
     /// Its command line.
     pub command: Vec<String>,
     /// Its environment when it started; `None` where we may not look.
@@ -37,7 +44,8 @@ impl Process {
     pub fn of(pid: u32) -> Option<Self> {
         let place = folder(pid);
         let (parent, state, started) = stat(&fs::read_to_string(place.join("stat")).ok()?)?;
-        let owner = fs::metadata(&place).ok()?;
+        // Not the owner of the folder: that is root for a process that hides its memory.
+        let owner = credentials(&fs::read_to_string(place.join("status")).ok()?)?;
         let command = fs::read(place.join("cmdline")).unwrap_or_default();
         let environment = fs::read(place.join("environ")).ok();
         Some(Self {
@@ -45,8 +53,9 @@ impl Process {
             started,
             parent,
             state,
-            uid: owner.uid(),
-            gid: owner.gid(),
+            uid: owner.uid,
+            gid: owner.gid,
+            groups: owner.groups,
             command: texts(&command).collect(),
             environment: environment.map(|bytes| variables(&bytes)),
         })
@@ -80,15 +89,24 @@ impl Process {
         })
     }
 
-    /// A path of the process as we reach it: through its root where it sees other disks.
-    pub fn path(&self, inside: &Path) -> PathBuf {
+    /// As whom it opens and makes files.
+    pub fn credentials(&self) -> Credentials {
+        Credentials { uid: self.uid, gid: self.gid, groups: self.groups.clone() }
+    }
+
+    /// Where its paths begin as we reach them: its own root where it sees other disks.
+    pub fn root(&self) -> PathBuf {
         let ours = fs::read_link("/proc/self/ns/mnt").ok();
         let theirs = fs::read_link(folder(self.pid).join("ns/mnt")).ok();
         if theirs.is_none() || ours == theirs {
-            return inside.to_owned();
+            return PathBuf::from("/");
         }
-        let rest = inside.strip_prefix("/").unwrap_or(inside);
-        folder(self.pid).join("root").join(rest)
+        folder(self.pid).join("root")
+    }
+
+    /// A path of the process as we reach it.
+    pub fn path(&self, inside: &Path) -> PathBuf {
+        self.root().join(inside.strip_prefix("/").unwrap_or(inside))
     }
 
     /// Whether it has a name space (`net`, `mnt`, `pid`) in common with us; `None` if hidden.
@@ -121,10 +139,19 @@ pub fn all() -> Vec<u32> {
     pids
 }
 
-/// Whether a file contains some bytes; `None` if it cannot be read.
-pub fn contains(path: &Path, needle: &[u8]) -> Option<bool> {
+/// Whether a file that a process has mapped contains some bytes; `None` if it cannot be read.
+///
+/// The path is the process's word: whatever it names by now is opened without blocking.
+pub fn contains(process: &Process, path: &Path, needle: &[u8]) -> Option<bool> {
+    let (folder, name) = (path.parent()?, path.file_name()?.to_str()?);
+    let folder = Folder::open(&process.root(), folder, &process.credentials()).ok()?;
+    let expected = Expected { owner: Owner::Anyone, size_max: SEARCHED_MAX };
+    let file: Result<_, Error> = folder.file(name, &expected);
+    search(file.ok()??.into_reader(), needle)
+}
+
+fn search(mut file: impl Read, needle: &[u8]) -> Option<bool> {
     const BLOCK: usize = 1 << 20;
-    let mut file = fs::File::open(path).ok()?;
     let finder = memmem::Finder::new(needle);
     let keep = needle.len().saturating_sub(1);
     let mut block = vec![0; BLOCK + keep];
@@ -141,6 +168,25 @@ pub fn contains(path: &Path, needle: &[u8]) -> Option<bool> {
         held = keep.min(end);
         block.copy_within(end - held..end, 0);
     }
+}
+
+/// The user that this process makes files as; nobody where the kernel does not say.
+pub fn own_uid() -> u32 {
+    let status = fs::read_to_string("/proc/self/status").ok();
+    status.as_deref().and_then(credentials).map_or(u32::MAX, |own| own.uid)
+}
+
+/// The user and groups of `/proc/PID/status` that count for files.
+fn credentials(status: &str) -> Option<Credentials> {
+    let line = |name: &str| status.lines().find_map(|line| line.strip_prefix(name));
+    // Real, effective, saved, and that of files.
+    let last = |name| line(name)?.split_ascii_whitespace().nth(3)?.parse().ok();
+    let groups = line("Groups:")?.split_ascii_whitespace();
+    Some(Credentials {
+        uid: last("Uid:")?,
+        gid: last("Gid:")?,
+        groups: groups.filter_map(|group| group.parse().ok()).collect(),
+    })
 }
 
 fn folder(pid: u32) -> PathBuf {
@@ -169,7 +215,7 @@ fn variables(bytes: &[u8]) -> BTreeMap<String, String> {
 mod tests {
     use std::path::Path;
 
-    use super::{Process, all, contains, stat};
+    use super::{Process, all, contains, credentials, own_uid, stat};
 
     #[test]
     fn our_own_process_is_known() {
@@ -208,8 +254,19 @@ mod tests {
         let mut bytes = vec![b'x'; (1 << 20) - 3];
         bytes.extend_from_slice(b"KINETO_USE_DAEMON");
         std::fs::write(file.path(), &bytes).unwrap();
-        assert_eq!(contains(file.path(), b"KINETO_USE_DAEMON"), Some(true));
-        assert_eq!(contains(file.path(), b"KINETO_USE_NOTHING"), Some(false));
-        assert_eq!(contains(Path::new("/no/such"), b"x"), None);
+        let own = Process::of(std::process::id()).unwrap();
+        assert_eq!(contains(&own, file.path(), b"KINETO_USE_DAEMON"), Some(true));
+        assert_eq!(contains(&own, file.path(), b"KINETO_USE_NOTHING"), Some(false));
+        assert_eq!(contains(&own, Path::new("/no/such"), b"x"), None);
+    }
+
+    #[test]
+    fn the_user_is_that_of_files() {
+        let status = "Name:\tx\nUid:\t1\t2\t3\t4\nGid:\t5\t6\t7\t8\nGroups:\t9 10 \n";
+        let found = credentials(status).unwrap();
+        assert_eq!((found.uid, found.gid, found.groups), (4, 8, vec![9, 10]));
+        assert_eq!(credentials("Uid:\t1\n"), None);
+        let own = Process::of(std::process::id()).unwrap();
+        assert_eq!((own.uid, own.credentials().uid), (own_uid(), own_uid()));
     }
 }

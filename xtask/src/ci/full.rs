@@ -21,6 +21,8 @@ const TORCH_PACKAGES: [&str; 3] = ["torch==2.14.1", "numpy<3", "safetensors<1"];
 const SUITE_REQUIREMENTS: &str = "bench/collect/requirements.txt";
 /// Whose processes are captured: the protocol was measured with it.
 const CAPTURE_PACKAGES: [&str; 1] = ["torch==2.15.0"];
+/// How long a process swaps the file that is captured; the everyday run has three seconds.
+const CAPTURE_RACE_S: &str = "30";
 /// Keeps what is compared small: a few steps on a few rows.
 const TRAIN: &str = "train dlrm-criteo-kaggle --train rows.txt --run run --set rows_cap=2000 \
                      --set training.steps=100 --trace trace --trace-steps 10..20";
@@ -115,9 +117,11 @@ fn script(python: &Path, root: &Path, name: &str) -> Command {
     command
 }
 
-/// Captures traces of running PyTorch jobs.
+/// Captures traces of running PyTorch jobs, and of a process that swaps files all the time.
 pub fn capture() -> Result<String, Error> {
     let root = tree::root();
+    let mut race = cargo(&["test", "--release", "-p", "rowmill", "--test", "it", "swaps_files"]);
+    command::run(race.env("ROWMILL_CAPTURE_RACE_S", CAPTURE_RACE_S))?;
     command::run(&mut cargo(&["build", "--release"]))?;
     let python = environment(&root.join("target/venv-capture"), &CAPTURE_PACKAGES)?;
     let mut jobs = script(&python, &root, "capture_jobs.py");

@@ -24,6 +24,10 @@ both sides see) in the job and here, it asks a file. Iterations are counted by o
 OUTPUT receives rank-N.json (pid-N.json without RANK in the environment), report.html and, of several
 ranks, merged.pftrace for ui.perfetto.dev;
 `rowmill trace OUTPUT` reads it as one job. Ends with exit code 1 if a trace was lost, and says why.
+
+Only a regular file that belongs to the process's user, has no second name and is no larger than
+--size-max is copied. Links, pipes and devices in its place are refused by name, never followed or
+read; the same holds for the job's KINETO_ONDEMAND_TRACE_DIR, which its user must be able to write.
 Who does not answer: rowmill doctor capture.")]
 pub struct Capture {
     /// This process, or those below it: the launcher's will do (repeatable)
@@ -57,7 +61,11 @@ pub struct Capture {
     /// Begin when this many processes have asked [default: when none came for a while]
     #[arg(long, value_name = "N")]
     pub processes: Option<usize>,
-    /// How long to wait for processes, for their start, and for a trace that does not grow
+    /// Refuse traces larger than this, such as 512MiB or 8GiB
+    #[arg(long, value_name = "SIZE", value_parser = super::mebibytes, default_value = "4GiB")]
+    pub size_max: u64,
+    /// How long to wait for processes, for their start, for a trace that does not grow or grows by
+    /// less than 1 MiB/s, and for its copy
     #[arg(long, value_name = "TIME", value_parser = span, default_value = "2m")]
     pub timeout: Duration,
     /// The jobs' KINETO_IPC_SOCKET_DIR [default: this command's own, else none]

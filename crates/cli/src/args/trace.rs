@@ -1,6 +1,6 @@
 //! `rowmill trace …` as typed.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use clap::{Args, Subcommand, ValueEnum};
 
@@ -619,4 +619,14 @@ pub enum ConvertTo {
     Perfetto,
     /// Parquet tables in a folder.
     Parquet,
+}
+
+impl ConvertTo {
+    /// Whether a conversion with `--to` and `--out` writes tables.
+    pub fn is_parquet(to: Option<Self>, out: &Path) -> bool {
+        match to {
+            Some(to) => to == Self::Parquet,
+            None => out.extension().is_some_and(|extension| extension == "parquet"),
+        }
+    }
 }

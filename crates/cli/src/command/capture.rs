@@ -4,6 +4,7 @@
 //! became of it is `fleet`'s affair.
 
 use std::fs;
+use std::io;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::Arc;
@@ -12,14 +13,18 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use fleet::capture::{Skip, choose, round_start};
 use fleet::ipc::config::{Config, Detail, Switch, Trigger};
-use fleet::ipc::request::{POLL, Reason, Request, State, Timing};
+use fleet::ipc::request::{POLL, Reason, Request, Sight, State, Timing};
 use fleet::ipc::socket::{Place, Socket};
 use fleet::ipc::staging::Staging;
 use fleet::process::Process;
+use fleet::untrusted::Copying;
+use schema::Bytes;
 
 use crate::args::{self, With};
 use crate::error::{EXIT_INTERRUPTED, Error};
 use crate::interrupt;
+use crate::output;
+use crate::render;
 use crate::resolve::Session;
 
 mod daemon;
@@ -30,6 +35,8 @@ use outcome::{Outcome, Row};
 
 /// Once the first has asked, every process that runs has asked within this.
 const SETTLE: Duration = Duration::from_millis(6500);
+/// How long the copy of a trace goes on before polls are answered again; they wait 90 ms at most.
+const COPY_TURN: Duration = Duration::from_millis(20);
 /// A start needs this beside a poll and the warm-up: the profiler's second, and room.
 const START_ROOM: Duration = Duration::from_secs(5);
 
@@ -39,6 +46,8 @@ struct Target {
     own_pid: i32,
     /// None where the process could not write.
     staging: Option<Staging>,
+    /// The copy that is being made.
+    copying: Option<Copying>,
     file: PathBuf,
     bytes: u64,
     told: &'static str,
@@ -47,6 +56,8 @@ struct Target {
 /// Runs the command.
 pub fn run(args: &args::Capture, session: &Session) -> Result<ExitCode, Error> {
     check(args)?;
+    // Made now, before anyone waits, and gone again if nothing comes.
+    let made = output::folder(&args.output)?;
     let stop = interrupt::stop_flag("ending the capture");
     let place = place(args.socket_dir.as_deref());
     let socket = Socket::bind(&place)?;
@@ -59,13 +70,14 @@ pub fn run(args: &args::Capture, session: &Session) -> Result<ExitCode, Error> {
     if stop.load(Ordering::SeqCst) {
         return Ok(ExitCode::from(EXIT_INTERRUPTED));
     }
-    fs::create_dir_all(&args.output).map_err(Error::io(&args.output, "create"))?;
     let mut targets = ask(&mut daemon, args, chosen, &stop)?;
     watch(&mut daemon, &mut targets, &stop)?;
     // Processes that ask from now on find nobody, which costs them nothing but their exit.
     let outcome = conclude(&daemon, targets, args);
     drop(daemon);
-    outcome::tell(outcome, session, stop.load(Ordering::SeqCst))
+    let told = outcome::tell(outcome, session, stop.load(Ordering::SeqCst));
+    drop(made);
+    told
 }
 
 /// Where processes are expected to ask.
@@ -79,7 +91,8 @@ pub fn place(given: Option<&Path>) -> Place {
 fn check(args: &args::Capture) -> Result<(), Error> {
     let is_free = match fs::read_dir(&args.output) {
         Ok(mut entries) => entries.next().is_none(),
-        Err(_) => !args.output.exists(),
+        // What cannot be listed cannot be known to be empty.
+        Err(error) => error.kind() == io::ErrorKind::NotFound,
     };
     if !is_free {
         return Err(Error::Exists { path: args.output.clone() });
@@ -160,24 +173,37 @@ fn ask(
     for (process, name) in chosen.into_iter().zip(names) {
         let pid = process.pid;
         let id = format!("{token}-{pid}");
-        let staging = Staging::prepare(&process, &id);
-        let path = staging.as_ref().map_or_else(|_| "/trace.json".into(), Staging::requested);
-        let config = Config { path, trigger, detail: detail(&args.with), trace_id: id.clone() };
-        let text = config.text().map_err(Error::CaptureConfig)?;
-        let mut request = Request::new(daemon.now(), (text, id), timing, args.timeout);
-        let staging = match staging {
-            Ok(staging) => Some(staging),
-            Err(error) => {
-                request.lose(Reason::Unwritable(error.to_string()));
-                None
-            }
+        let prepared = prepare(&process, &id, trigger, args);
+        let (staging, text, problem) = match prepared {
+            Ok((staging, text)) => (Some(staging), text, None),
+            // What one process makes impossible must not end the capture of the others.
+            Err(problem) => (None, String::new(), Some(problem)),
         };
+        let mut request = Request::new(daemon.now(), (text, id), timing, args.timeout);
+        if let Some(problem) = problem {
+            request.lose(Reason::Unwritable(problem));
+        }
         let own_pid = daemon.request(pid, request);
         let file = args.output.join(name);
-        targets.push(Target { process, own_pid, staging, file, bytes: 0, told: "" });
+        targets.push(Target { process, own_pid, staging, copying: None, file, bytes: 0, told: "" });
     }
     daemon.say(format_args!("asked {} processes for {}", targets.len(), words(args)));
     Ok(targets)
+}
+
+/// The folder of a process's trace, and the text that asks for it; or why there can be none.
+fn prepare(
+    process: &Process,
+    id: &str,
+    trigger: Trigger,
+    args: &args::Capture,
+) -> Result<(Staging, String), String> {
+    let size_max = Bytes(args.size_max << 20);
+    let staging = Staging::prepare(process, id, size_max).map_err(|error| error.to_string())?;
+    let (path, detail) = (staging.requested(), detail(&args.with));
+    let config = Config { path, trigger, detail, trace_id: id.to_owned() };
+    let text = config.text().map_err(|error| error.to_string())?;
+    Ok((staging, text))
 }
 
 /// When to record, as the processes and as the watch understand it.
@@ -226,56 +252,97 @@ fn watch(daemon: &mut Daemon, targets: &mut [Target], stop: &Arc<AtomicBool>) ->
                 daemon.lose(target.process.pid, Reason::Interrupted);
             }
         }
-        let asked = daemon.serve(Duration::from_millis(50))?;
+        let is_copying = targets.iter().any(|target| target.copying.is_some());
+        let wait = if is_copying { Duration::ZERO } else { Duration::from_millis(50) };
+        let asked = daemon.serve(wait)?;
+        copy(daemon, targets);
         // A file may be whole before the poll that says so is answered.
         if asked || looked.elapsed() > Duration::from_millis(100) {
             for target in &mut *targets {
-                look(daemon, target)?;
+                look(daemon, target);
             }
             looked = Instant::now();
         }
     }
     for target in targets {
-        look(daemon, target)?;
+        look(daemon, target);
     }
     Ok(())
 }
 
-/// Looks at one process, tells what changed, takes its trace when it is whole.
-fn look(daemon: &mut Daemon, target: &mut Target) -> Result<(), Error> {
+/// Goes on with one copy.
+fn copy(daemon: &mut Daemon, targets: &mut [Target]) {
+    let first = targets.iter_mut().find_map(|target| {
+        let copying = target.copying.as_mut()?;
+        Some((copying.step(COPY_TURN), target))
+    });
+    let Some((step, target)) = first else { return };
     let pid = target.process.pid;
-    if let Some(staging) = &target.staging {
-        daemon.look(pid, &staging.look(&target.process, target.own_pid));
+    match step {
+        Ok(None) => return,
+        Ok(Some(bytes)) => {
+            target.bytes = bytes;
+            daemon.collected(pid);
+        }
+        Err(error) => daemon.lose(pid, Reason::NotCopied(error.to_string())),
     }
-    let Some(state) = daemon.state(pid) else { return Ok(()) };
+    target.copying = None;
+}
+
+/// Looks at one process, tells what changed, begins to copy its trace when it is whole.
+fn look(daemon: &mut Daemon, target: &mut Target) {
+    let pid = target.process.pid;
+    if let Some(staging) = &mut target.staging
+        && !daemon.state(pid).is_some_and(|state| matches!(state, State::Finished))
+    {
+        let sight = staging.look(&target.process, target.own_pid);
+        daemon.look(pid, &sight);
+    } else {
+        daemon.look(pid, &Sight::default());
+    }
+    if daemon.state(pid) == Some(&State::Finished) && target.copying.is_none() {
+        begin_copy(daemon, target);
+    }
+    let Some(state) = daemon.state(pid) else { return };
     let told = outcome::state_words(state);
     if target.told == told {
-        return Ok(());
-    }
-    target.told = told;
-    if *state == State::Written
-        && let Some(staging) = &target.staging
-    {
-        let collected = staging.collect(target.own_pid, &target.file);
-        target.bytes = collected.map_err(Error::io(&target.file, "write"))?;
+        return;
     }
     let reason = match state {
-        State::Lost(reason) => format!(": {reason}"),
+        State::Lost(reason) => {
+            target.copying = None;
+            format!(": {}", render::plain(&reason.to_string()))
+        }
         _ => String::new(),
     };
+    target.told = told;
     daemon.say(format_args!("{}: {told}{reason}", outcome::title(&target.process)));
-    Ok(())
+}
+
+fn begin_copy(daemon: &mut Daemon, target: &mut Target) {
+    let Some(staging) = &mut target.staging else { return };
+    match staging.collect(&target.file) {
+        Ok(copying) => target.copying = copying,
+        Err(error) => daemon.lose(target.process.pid, Reason::NotCopied(error.to_string())),
+    }
 }
 
 fn conclude(daemon: &Daemon, targets: Vec<Target>, args: &args::Capture) -> Outcome {
     let row = |target: Target| {
+        if let Some(left) = target.staging.and_then(Staging::remove) {
+            daemon.warn(format_args!(
+                "{}: not removed, because it is not the folder that was made there or holds what is \
+                 not the process's file",
+                left.display()
+            ));
+        }
         let state = daemon.state(target.process.pid);
         Row {
             pid: target.process.pid,
             rank: target.process.rank(),
             state: state.map_or("lost", outcome::state_words),
             reason: match state {
-                Some(State::Lost(reason)) => Some(reason.to_string()),
+                Some(State::Lost(reason)) => Some(render::plain(&reason.to_string())),
                 _ => None,
             },
             path: (state == Some(&State::Written)).then_some(target.file),

@@ -2,7 +2,7 @@
 //! resume it.
 
 use std::ops::Range;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::ExitCode;
 use std::sync::Arc;
 
@@ -70,7 +70,7 @@ pub fn run(args: &Train, session: &Session) -> Result<ExitCode, Error> {
     let mut job = config::job(name, &args.set)?;
     memory::check(&job)?;
     let plan = plan::of(args, &job.config.model.tables)?;
-    let run_folder = args.run.clone().unwrap_or_else(|| default_run(&job));
+    let run_folder = args.run_folder();
     choose_inputs(args, &mut job)?;
     let start = start(args, &run_folder, session.console)?;
     if let Some(rows) = args.synthetic {
@@ -224,11 +224,6 @@ fn list(session: &Session) -> Result<(), Error> {
             .collect();
         render::grid(&["configuration", "tables", "rows", "tables and state", "batch"], &rows)
     })
-}
-
-fn default_run(job: &Job) -> PathBuf {
-    let name = Path::new(&job.origin).file_stem().unwrap_or_default();
-    Path::new("runs").join(name)
 }
 
 /// Puts the paths of the command line over those of the configuration.

@@ -44,7 +44,10 @@ impl Error {
                 "rowmill train --help shows the form of a plan".into()
             }
             Self::Exists { .. } => "remove it or choose another name".into(),
-            Self::OutputIsInput { .. } => "choose another file to write".into(),
+            Self::OutputIsInput { .. }
+            | Self::OutputIsFolder { .. }
+            | Self::NoOutputFolder { .. }
+            | Self::OutputBelowFile { .. } => return self.output_hint(),
             Self::Alignment { .. } => {
                 "the scores so far are out of place; remove empty lines and line breaks within fields".into()
             }
@@ -56,7 +59,7 @@ impl Error {
             | Self::Serve { .. }
             | Self::NoSuchRule { .. }
             | Self::RulesFile { .. } => return self.table_hint(),
-            Self::Socket(_) | Self::CaptureConfig(_) | Self::NobodyAsked { .. } => {
+            Self::Socket(_) | Self::NobodyAsked { .. } => {
                 return self.capture_hint();
             }
             Self::NoTable
@@ -73,6 +76,22 @@ impl Error {
             Self::Trace(error) => return trace_hint(error),
             Self::Data(error) => return data_hint(error),
             Self::Train(error) => return train_hint(error),
+        };
+        Some(hint)
+    }
+
+    fn output_hint(&self) -> Option<String> {
+        let hint = match self {
+            Self::OutputIsInput { .. } | Self::OutputBelowFile { .. } => {
+                "choose another place to write".into()
+            }
+            Self::OutputIsFolder { path } => {
+                format!("add the name of a file: {}", path.join("NAME").display())
+            }
+            Self::NoOutputFolder { folder, .. } => {
+                format!("make it first: mkdir -p {}", folder.display())
+            }
+            _ => return None,
         };
         Some(hint)
     }
@@ -287,8 +306,16 @@ fn is_damage(error: &io::Error) -> bool {
 }
 
 fn disk_hint(error: &io::Error) -> Option<String> {
-    let full = matches!(error.kind(), io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded);
-    full.then(|| "free some space there, or choose a folder on another disk".to_owned())
+    let hint = match error.kind() {
+        io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded => {
+            "free some space there, or choose a folder on another disk"
+        }
+        io::ErrorKind::PermissionDenied | io::ErrorKind::ReadOnlyFilesystem => {
+            "choose a place where you have the permission, or change its mode or owner"
+        }
+        _ => return None,
+    };
+    Some(hint.to_owned())
 }
 
 fn train_hint(error: &train::Error) -> Option<String> {

@@ -14,6 +14,8 @@ use tempfile::TempDir;
 
 use crate::fixture::{Place, Ran};
 
+mod hostile;
+
 const EVENTS: &str = r#""traceEvents": [
 {"ph":"X","cat":"cpu_op","name":"aten::mm","pid":9,"tid":9,"ts":101,"dur":20,"args":{}}]}"#;
 
@@ -38,14 +40,15 @@ fn begin(options: &str) -> Begun {
 /// Asks until something is wanted; the configuration.
 fn ask(sockets: &Path) -> String {
     let client = UnixDatagram::bind(sockets.join("dynoconfigclient-1")).unwrap();
-    client.set_read_timeout(Some(Duration::from_secs(5))).unwrap();
+    // A poll that lay too long on a busy machine is not answered; PyTorch asks again as well.
+    client.set_read_timeout(Some(Duration::from_millis(500))).unwrap();
     let pid = i32::try_from(std::process::id()).unwrap();
     let poll = Message::Poll { free: 2, job: 0, pids: vec![pid, 2] }.to_bytes();
     loop {
         // The capture may not listen yet.
         if client.send_to(&poll, sockets.join("dynolog")).is_ok() {
             let mut bytes = vec![0; 4096];
-            let length = client.recv(&mut bytes).unwrap();
+            let length = client.recv(&mut bytes).unwrap_or_default();
             if length > HEADER {
                 return String::from_utf8(bytes[HEADER..length].to_vec()).unwrap();
             }

@@ -34,6 +34,8 @@ fn a_process_registers_by_asking_and_is_answered() {
     let something = capture.answer(ms(5001), OURS, &poll(2, 9)).unwrap();
     assert_eq!(&something[HEADER..], b"A=1\n");
     capture.look(ms(6000), 40, &Sight { finished: Some("id".into()), ..Sight::default() });
+    assert!(!capture.is_over());
+    capture.collected(40);
     assert!(capture.is_over());
     let request = capture.members()[&40].request.as_ref().unwrap();
     assert_eq!(request.state(), &State::Written);
@@ -75,6 +77,7 @@ fn process(pid: u32, parent: u32, words: &[&str], rank: Option<u32>) -> Process 
         state: 'S',
         uid: 7,
         gid: 7,
+        groups: Vec::new(),
         command: words.iter().map(ToString::to_string).collect(),
         environment: Some(environment),
     }

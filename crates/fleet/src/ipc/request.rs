@@ -13,6 +13,13 @@ const TICK: Duration = Duration::from_secs(1);
 /// After its start time a trace that was accepted has its file within this.
 const START_SLACK: Duration = Duration::from_secs(3);
 
+/// Progress of a file is counted in blocks of this size, or one byte a minute would count.
+const BLOCK: u64 = 64 << 10;
+/// Bytes per second below which a file that has begun to grow is given up; disks are far faster.
+const RATE_MIN: u64 = 1 << 20;
+/// Letters of another request's name that are shown.
+const ID_SHOWN: usize = 64;
+
 /// Where a request stands.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum State {
@@ -24,7 +31,9 @@ pub enum State {
     Acknowledged,
     /// The profiler runs.
     Started,
-    /// The trace is whole.
+    /// The trace is whole where the process wrote it; it is being copied.
+    Finished,
+    /// The trace is whole, and ours.
     Written,
     /// There will be no trace.
     Lost(Reason),
@@ -51,6 +60,14 @@ pub enum Reason {
     Silent,
     /// It writes, but nothing comes.
     Stalled,
+    /// It writes so slowly that there would be no end.
+    Slow,
+    /// What lies where its trace should is not to be trusted.
+    Refused(String),
+    /// The trace was whole, but could not be copied.
+    NotCopied(String),
+    /// Copying took too long.
+    Late,
     /// The file is there, but another request's.
     Foreign(String),
     /// The one who captured gave up.
@@ -77,7 +94,18 @@ impl fmt::Display for Reason {
             Self::NotStarted => out.write_str("it took the request but did not begin to record"),
             Self::Silent => out.write_str("it stopped asking for requests"),
             Self::Stalled => out.write_str("its trace stopped growing before it was whole"),
-            Self::Foreign(id) => write!(out, "the file is of another request ({id})"),
+            Self::Slow => out.write_str("its trace grew too slowly to be whole in time"),
+            Self::Refused(why) => write!(out, "its trace was refused: {why}"),
+            Self::NotCopied(why) => write!(out, "its trace could not be copied: {why}"),
+            Self::Late => out.write_str("copying its trace took longer than the capture waits"),
+            Self::Foreign(id) if id.is_empty() => {
+                out.write_str("the file names no request, so it is not the trace asked for")
+            }
+            Self::Foreign(id) => {
+                // The process's words, which may be long and move the cursor.
+                let shown: String = id.chars().take(ID_SHOWN).collect();
+                write!(out, "the file is of another request ({})", shown.escape_debug())
+            }
             Self::Interrupted => out.write_str("the capture was interrupted"),
         }
     }
@@ -108,6 +136,8 @@ pub struct Sight {
     pub growing: Option<u64>,
     /// The trace id of the finished file, empty where it has none.
     pub finished: Option<String>,
+    /// Why what lies in the place of a file is not read.
+    pub refused: Option<String>,
     /// Why the folder cannot be written, if so.
     pub unwritable: Option<String>,
 }
@@ -123,7 +153,10 @@ pub struct Request {
     requested: Duration,
     polled: Duration,
     is_busy: bool,
+    /// When the file had last grown by a block, and to how many.
     grew: (Duration, u64),
+    /// When it had grown to its first block.
+    wrote: Option<Duration>,
     freed: Option<Duration>,
 }
 
@@ -143,6 +176,7 @@ impl Request {
             polled: now,
             is_busy: false,
             grew: (now, 0),
+            wrote: None,
             freed: None,
         }
     }
@@ -161,6 +195,13 @@ impl Request {
     pub fn lose(&mut self, reason: Reason) {
         if !self.is_over() {
             self.state = State::Lost(reason);
+        }
+    }
+
+    /// The finished trace has been copied.
+    pub fn collected(&mut self) {
+        if self.state == State::Finished {
+            self.state = State::Written;
         }
     }
 
@@ -188,9 +229,19 @@ impl Request {
         if self.is_over() {
             return;
         }
+        if self.state == State::Finished {
+            if now > self.grew.0 + self.patience {
+                self.lose(Reason::Late);
+            }
+            return;
+        }
+        if let Some(why) = &sight.refused {
+            return self.lose(Reason::Refused(why.clone()));
+        }
         if let Some(id) = &sight.finished {
+            self.grew = (now, 0);
             self.state = if *id == self.trace_id {
-                State::Written
+                State::Finished
             } else {
                 State::Lost(Reason::Foreign(id.clone()))
             };
@@ -201,15 +252,17 @@ impl Request {
         }
         if let Some(bytes) = sight.growing {
             self.begin(now);
-            if bytes > self.grew.1 {
-                self.grew = (now, bytes);
+            let blocks = bytes / BLOCK;
+            if blocks > self.grew.1 {
+                self.grew = (now, blocks);
+                self.wrote.get_or_insert(now);
             }
         }
         match self.state {
             State::Requested => self.look_requested(now, sight),
             State::Sent | State::Acknowledged => self.look_sent(now, sight),
             State::Started => self.look_started(now, sight),
-            State::Written | State::Lost(_) => {}
+            State::Finished | State::Written | State::Lost(_) => {}
         }
     }
 
@@ -286,7 +339,14 @@ impl Request {
             });
         } else if now > self.grew.0 + self.patience + self.length() {
             self.lose(Reason::Stalled);
+        } else if self.wrote.is_some_and(|wrote| now > wrote + self.patience + self.expected()) {
+            self.lose(Reason::Slow);
         }
+    }
+
+    /// How long what has been written would have taken at the slowest rate that is waited for.
+    fn expected(&self) -> Duration {
+        Duration::from_secs(self.grew.1 * BLOCK / RATE_MIN)
     }
 
     fn length(&self) -> Duration {

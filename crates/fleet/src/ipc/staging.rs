@@ -1,17 +1,17 @@
 //! Where a process writes its trace: a folder of its own below the one Kineto allows it.
 //!
 //! Kineto writes nothing, and says nothing, where it may not write; so the folder is made, given to
-//! the process's user and checked before anything is asked. The finished file is moved away.
+//! the process's user and checked before anything is asked. What lies in it afterwards is the
+//! process's word: it is opened as [`untrusted`] and copied from the descriptor that was checked.
 
-use std::fs::{self, DirBuilder, File};
-use std::io::{self, Read};
-use std::os::unix::fs::{DirBuilderExt, MetadataExt, chown};
 use std::path::{Path, PathBuf};
 
 use memchr::memmem;
+use schema::Bytes;
 
 use super::request::Sight;
 use crate::process::Process;
+use crate::untrusted::{self, Copying, Expected, File, Folder, Owner};
 
 /// Where Kineto may write if nothing else is said.
 const DEFAULT: &str = "/tmp/";
@@ -35,65 +35,58 @@ pub enum Error {
         /// The folder.
         folder: PathBuf,
     },
-    /// The process's user may not enter a folder on the way.
-    #[error("{}: user {uid} may not enter it", folder.display())]
-    Closed {
-        /// The folder.
+    /// Kineto's folder cannot be used, or no folder be made in it.
+    #[error("{source} ({VARIABLE} of the process is {})", folder.display())]
+    Unusable {
+        /// Kineto's folder.
         folder: PathBuf,
-        /// The user.
-        uid: u32,
-    },
-    /// No folder can be made or given away.
-    #[error("{}: cannot make a folder for user {uid}: {source}", folder.display())]
-    Make {
-        /// The folder.
-        folder: PathBuf,
-        /// The user.
-        uid: u32,
         /// Why.
-        source: io::Error,
+        source: untrusted::Error,
     },
 }
 
-/// The folder of one process's trace; removed when dropped.
+/// The folder of one process's trace; removed when dropped, as far as it holds the process's files.
 #[derive(Debug)]
 pub struct Staging {
     inside: PathBuf,
-    outside: PathBuf,
+    name: String,
+    allowed: Folder,
+    folder: Folder,
+    uid: u32,
+    expected: Expected,
+    finished: Option<File>,
+    is_removed: bool,
 }
 
 impl Staging {
-    /// Makes the folder `name` below the one Kineto allows the process, for its user alone.
+    /// Makes the folder `name` below the one Kineto allows the process, for its user alone. No file
+    /// in it larger than `size_max` will be read.
     ///
     /// # Errors
     /// The allowed folder is missing, closed to the user, or cannot hold another folder.
-    pub fn prepare(process: &Process, name: &str) -> Result<Self, Error> {
-        let allowed = PathBuf::from(allowed(process));
-        if !allowed.is_absolute() || allowed.to_string_lossy().contains("..") {
-            return Err(Error::Relative { folder: allowed });
+    pub fn prepare(process: &Process, name: &str, size_max: Bytes) -> Result<Self, Error> {
+        let folder = PathBuf::from(allowed(process));
+        if !folder.is_absolute() || folder.to_string_lossy().contains("..") {
+            return Err(Error::Relative { folder });
         }
-        let reached = process.path(&allowed);
-        if !reached.is_dir() {
-            return Err(Error::Missing { folder: allowed });
-        }
-        for folder in reached.ancestors() {
-            if !may_enter(folder, process) {
-                return Err(Error::Closed { folder: folder.to_owned(), uid: process.uid });
-            }
-        }
-        let outside = reached.join(name);
-        let made = DirBuilder::new().mode(0o700).create(&outside).and_then(|()| {
-            let owner = fs::metadata(&outside)?.uid();
-            if owner == process.uid {
-                return Ok(());
-            }
-            chown(&outside, Some(process.uid), Some(process.gid))
-        });
-        let staging = Self { inside: allowed.join(name), outside };
-        match made {
-            Ok(()) => Ok(staging),
-            Err(source) => Err(Error::Make { folder: allowed, uid: process.uid, source }),
-        }
+        let who = process.credentials();
+        let opened = Folder::open(&process.root(), &folder, &who)
+            .and_then(|allowed| allowed.make(name, &who).map(|made| (allowed, made)));
+        let (allowed, made) = match opened {
+            Ok(opened) => opened,
+            Err(untrusted::Error::Missing { .. }) => return Err(Error::Missing { folder }),
+            Err(source) => return Err(Error::Unusable { folder, source }),
+        };
+        Ok(Self {
+            inside: folder.join(name),
+            name: name.to_owned(),
+            allowed,
+            folder: made,
+            uid: who.uid,
+            expected: Expected { owner: Owner::Only(who.uid), size_max },
+            finished: None,
+            is_removed: false,
+        })
     }
 
     /// The file to ask for, as the process names it.
@@ -101,55 +94,72 @@ impl Staging {
         self.inside.join("trace.json")
     }
 
-    /// The file Kineto makes of it; `pid` is the process's own idea of its number.
-    pub fn finished(&self, pid: i32) -> PathBuf {
-        self.outside.join(format!("trace_{pid}.json"))
-    }
-
-    /// What process and file look like now.
-    pub fn look(&self, process: &Process, pid: i32) -> Sight {
+    /// What process and file look like now; `pid` is the process's own idea of its number.
+    ///
+    /// A finished file stays open from now on: what is collected later is what was looked at.
+    pub fn look(&mut self, process: &Process, pid: i32) -> Sight {
         // Before the file: what ends now may have written until now.
         let is_alive = process.is_alive();
-        let finished = self.finished(pid);
-        let growing = fs::metadata(with_tmp(&finished)).ok().map(|file| file.len());
-        let is_there = self.outside.is_dir();
-        Sight {
-            is_alive,
-            growing,
-            finished: trace_id(&finished).ok(),
-            unwritable: (!is_there)
-                .then(|| format!("{}: the folder is gone", self.inside.display())),
+        let mut sight = Sight { is_alive, ..Sight::default() };
+        match self.find(pid, &mut sight) {
+            Ok(()) => {}
+            Err(error) => sight.refused = Some(error.to_string()),
         }
+        if !self.allowed.holds(&self.name, &self.folder) {
+            let folder = self.inside.display();
+            sight.unwritable = Some(format!("{folder}: no longer the folder that was made there"));
+        }
+        sight
     }
 
-    /// Moves the finished trace to `to`; its bytes.
+    fn find(&mut self, pid: i32, sight: &mut Sight) -> Result<(), Refusal> {
+        let name = format!("trace_{pid}.json");
+        if let Some(file) = self.folder.file(&name, &self.expected)? {
+            let head = file.head(HEAD)?;
+            // Anything else is not Kineto's, and a compressed file unpacks to any size.
+            if head.iter().find(|byte| !byte.is_ascii_whitespace()) != Some(&b'{') {
+                return Err(Refusal::NotJson(self.inside.join(name)));
+            }
+            sight.finished = Some(trace_id(&head).unwrap_or_default());
+            self.finished = Some(file);
+            return Ok(());
+        }
+        sight.growing = self.folder.size(&format!("{name}.tmp"), &self.expected)?;
+        Ok(())
+    }
+
+    /// Begins to copy the finished trace to `to`; `None` where none was seen.
     ///
     /// # Errors
-    /// The file is gone, or cannot be written there.
-    pub fn collect(&self, pid: i32, to: &Path) -> io::Result<u64> {
-        let from = self.finished(pid);
-        if fs::rename(&from, to).is_ok() {
-            return Ok(fs::metadata(to)?.len());
-        }
-        // Another disk: the name appears when the file is whole.
-        let partial = with_tmp(to);
-        let copied = fs::copy(&from, &partial).and_then(|bytes| {
-            fs::rename(&partial, to)?;
-            Ok(bytes)
-        });
-        if copied.is_err() {
-            // The error that is reported is the one before.
-            let _ = fs::remove_file(&partial);
-        }
-        copied
+    /// The copy cannot be made there.
+    pub fn collect(&mut self, to: &Path) -> Result<Option<Copying>, untrusted::Error> {
+        self.finished.take().map(|file| Copying::begin(file, to)).transpose()
+    }
+
+    /// Removes the folder. What stays, if anything: something that is not the process's own file.
+    pub fn remove(mut self) -> Option<PathBuf> {
+        self.is_removed = true;
+        let is_gone = self.allowed.remove(&self.name, &self.folder, self.uid);
+        (!is_gone).then(|| self.inside.clone())
     }
 }
 
 impl Drop for Staging {
     fn drop(&mut self) {
-        // What a lost process left in it is not a trace.
-        let _ = fs::remove_dir_all(&self.outside);
+        if !self.is_removed {
+            // What a lost process left in it is not a trace.
+            self.allowed.remove(&self.name, &self.folder, self.uid);
+        }
     }
+}
+
+/// Why a finished file is not read.
+#[derive(Debug, thiserror::Error)]
+enum Refusal {
+    #[error(transparent)]
+    File(#[from] untrusted::Error),
+    #[error("{}: expected JSON, which begins with {{", .0.display())]
+    NotJson(PathBuf),
 }
 
 /// The folder Kineto allows a process.
@@ -157,36 +167,13 @@ pub fn allowed(process: &Process) -> &str {
     process.variable(VARIABLE).filter(|folder| !folder.is_empty()).unwrap_or(DEFAULT)
 }
 
-/// Whether the process's user may pass through a folder, by its mode alone.
-fn may_enter(folder: &Path, process: &Process) -> bool {
-    let Ok(found) = fs::metadata(folder) else { return process.uid == 0 };
-    let bit = if found.uid() == process.uid {
-        0o100
-    } else if found.gid() == process.gid {
-        0o010
-    } else {
-        0o001
-    };
-    process.uid == 0 || found.mode() & bit != 0
-}
-
-fn with_tmp(path: &Path) -> PathBuf {
-    let mut name = path.as_os_str().to_owned();
-    name.push(".tmp");
-    PathBuf::from(name)
-}
-
-/// The trace id of a finished file, empty where it names none.
-fn trace_id(path: &Path) -> io::Result<String> {
-    let mut head = Vec::new();
-    File::open(path)?.take(HEAD).read_to_end(&mut head)?;
-    let found = memmem::find(&head, b"\"trace_id\"").and_then(|at| {
-        let rest = &head[at + 10..];
-        let from = rest.iter().position(|&byte| byte == b'"')? + 1;
-        let length = rest[from..].iter().position(|&byte| byte == b'"')?;
-        Some(String::from_utf8_lossy(&rest[from..from + length]).into_owned())
-    });
-    Ok(found.unwrap_or_default())
+/// The trace id in the first bytes of a trace.
+fn trace_id(head: &[u8]) -> Option<String> {
+    let at = memmem::find(head, b"\"trace_id\"")?;
+    let rest = &head[at + 10..];
+    let from = rest.iter().position(|&byte| byte == b'"')? + 1;
+    let length = rest[from..].iter().position(|&byte| byte == b'"')?;
+    Some(String::from_utf8_lossy(&rest[from..from + length]).into_owned())
 }
 
 #[cfg(test)]
@@ -195,9 +182,16 @@ mod tests {
     use std::fs;
     use std::os::unix::fs::{MetadataExt, PermissionsExt};
     use std::path::Path;
+    use std::time::Duration;
+
+    use schema::Bytes;
 
     use super::{Error, Staging, VARIABLE};
     use crate::process::Process;
+    use crate::untrusted;
+
+    const SIZE_MAX: Bytes = Bytes(1 << 20);
+    const LONG: Duration = Duration::from_secs(60);
 
     fn process(allowed: &Path) -> Process {
         let own = Process::of(std::process::id()).unwrap();
@@ -206,35 +200,62 @@ mod tests {
     }
 
     #[test]
-    fn a_trace_grows_ends_and_is_moved() {
+    fn a_trace_grows_ends_and_is_copied() {
         let (place, to) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
         let process = process(place.path());
-        let staging = Staging::prepare(&process, "rowmill-1").unwrap();
+        let mut staging = Staging::prepare(&process, "rowmill-1", SIZE_MAX).unwrap();
         assert_eq!(staging.requested(), place.path().join("rowmill-1/trace.json"));
         let sight = staging.look(&process, 7);
         assert!(sight.is_alive && sight.growing.is_none() && sight.finished.is_none());
+        let finished = place.path().join("rowmill-1/trace_7.json");
         let tmp = place.path().join("rowmill-1/trace_7.json.tmp");
         fs::write(&tmp, "{\n  \"trace_id\": \"id-1\",").unwrap();
         assert_eq!(staging.look(&process, 7).growing, Some(23));
-        fs::rename(&tmp, staging.finished(7)).unwrap();
-        assert_eq!(staging.look(&process, 7).finished.as_deref(), Some("id-1"));
         let target = to.path().join("rank-0.json");
-        assert_eq!(staging.collect(7, &target).unwrap(), 23);
-        assert!(target.is_file() && staging.collect(7, &target).is_err());
-        fs::remove_dir_all(place.path().join("rowmill-1")).unwrap();
-        assert!(staging.look(&process, 7).unwritable.is_some());
-        drop(staging);
+        assert!(staging.collect(&target).unwrap().is_none());
+        fs::rename(&tmp, &finished).unwrap();
+        assert_eq!(staging.look(&process, 7).finished.as_deref(), Some("id-1"));
+        let mut copying = staging.collect(&target).unwrap().unwrap();
+        assert_eq!(copying.step(LONG).unwrap(), Some(23));
+        assert_eq!(fs::read(&target).unwrap(), b"{\n  \"trace_id\": \"id-1\",");
+        assert_eq!(staging.remove(), None);
         assert!(!place.path().join("rowmill-1").exists());
+    }
+
+    #[test]
+    fn a_folder_that_is_gone_or_another_is_told() {
+        let place = tempfile::tempdir().unwrap();
+        let process = process(place.path());
+        for is_replaced in [false, true] {
+            let mut staging = Staging::prepare(&process, "r", SIZE_MAX).unwrap();
+            let folder = place.path().join("r");
+            fs::rename(&folder, place.path().join("away")).unwrap();
+            if is_replaced {
+                fs::create_dir(&folder).unwrap();
+                fs::write(folder.join("trace_7.json"), "{\"trace_id\": \"id-1\"}").unwrap();
+            }
+            let sight = staging.look(&process, 7);
+            assert!(sight.unwritable.is_some() && sight.finished.is_none(), "{sight:?}");
+            // What stands in its place is left alone.
+            assert_eq!(staging.remove(), Some(folder.clone()));
+            assert_eq!(folder.join("trace_7.json").exists(), is_replaced);
+            fs::remove_dir_all(place.path().join("away")).unwrap();
+        }
     }
 
     #[test]
     fn a_file_without_an_id_is_finished_all_the_same() {
         let place = tempfile::tempdir().unwrap();
         let process = process(place.path());
-        let staging = Staging::prepare(&process, "r").unwrap();
+        let mut staging = Staging::prepare(&process, "r", SIZE_MAX).unwrap();
         for text in ["{}", "{\"trace_id\"", "{\"trace_id\": \"cut"] {
-            fs::write(staging.finished(1), text).unwrap();
+            fs::write(place.path().join("r/trace_1.json"), text).unwrap();
             assert_eq!(staging.look(&process, 1).finished.as_deref(), Some(""), "{text}");
+        }
+        for text in ["", " ", "[]", "\x1f\u{8b}"] {
+            fs::write(place.path().join("r/trace_1.json"), text).unwrap();
+            let refused = staging.look(&process, 1).refused.unwrap();
+            assert!(refused.contains("expected JSON, which begins with {"), "{refused}");
         }
     }
 
@@ -242,20 +263,30 @@ mod tests {
     fn what_the_process_could_not_write_is_refused_before() {
         let place = tempfile::tempdir().unwrap();
         let prepare = |path: &Path, uid: u32| {
-            let process = Process { uid, ..process(path) };
-            Staging::prepare(&process, "r").map(drop).unwrap_err()
+            let process = Process { uid, groups: Vec::new(), ..process(path) };
+            Staging::prepare(&process, "r", SIZE_MAX).map(drop).unwrap_err()
         };
         let missing = prepare(&place.path().join("none"), 0);
         assert!(matches!(missing, Error::Missing { .. }), "{missing}");
         assert!(matches!(prepare(Path::new("traces"), 0), Error::Relative { .. }));
         assert!(matches!(prepare(Path::new("/tmp/../tmp"), 0), Error::Relative { .. }));
-        fs::set_permissions(place.path(), fs::Permissions::from_mode(0o700)).unwrap();
-        let other = fs::metadata(place.path()).unwrap().uid() + 12345;
-        let closed = prepare(place.path(), other);
-        assert!(matches!(closed, Error::Closed { .. }), "{closed}");
+        let why = |mode: u32| {
+            fs::set_permissions(place.path(), fs::Permissions::from_mode(mode)).unwrap();
+            let found = fs::metadata(place.path()).unwrap();
+            let process = Process { gid: found.gid() + 12345, ..process(place.path()) };
+            let other = Process { uid: found.uid() + 12345, groups: Vec::new(), ..process };
+            match Staging::prepare(&other, "r", SIZE_MAX) {
+                Err(Error::Unusable { source, .. }) => Some(source),
+                _ => None,
+            }
+        };
+        let closed = why(0o700);
+        assert!(matches!(closed, Some(untrusted::Error::Closed { .. })), "{closed:?}");
+        let unwritable = why(0o755);
+        assert!(matches!(unwritable, Some(untrusted::Error::Unwritable { .. })), "{unwritable:?}");
         let twice = process(place.path());
-        let first = Staging::prepare(&twice, "r").unwrap();
-        assert!(matches!(Staging::prepare(&twice, "r"), Err(Error::Make { .. })));
+        let first = Staging::prepare(&twice, "r", SIZE_MAX).unwrap();
+        assert!(matches!(Staging::prepare(&twice, "r", SIZE_MAX), Err(Error::Unusable { .. })));
         drop(first);
     }
 }

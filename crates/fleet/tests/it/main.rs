@@ -84,6 +84,7 @@ fn the_recorded_polls_get_the_recorded_answers() {
         let id = format!("rowmill-1a2001a3b4a-{pid}");
         let sight = Sight { is_alive: true, finished: Some(id), ..Sight::default() };
         capture.look(ASKED, pid, &sight);
+        capture.collected(pid);
     }
     assert!(capture.is_over());
 }

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use fleet::capture::Capture;
 use fleet::ipc::request::{Reason, Request, Sight, State};
 use fleet::ipc::socket::Socket;
-use fleet::process::Process;
+use fleet::process::{self, Process};
 
 use super::outcome;
 use crate::error::Error;
@@ -32,17 +32,15 @@ pub struct Daemon {
 impl Daemon {
     /// Begins to listen.
     pub fn new(socket: Socket, console: Console) -> Self {
-        let own = Process::of(std::process::id());
-        let uid = own.map_or(u32::MAX, |own| own.uid);
         Self {
             socket,
-            capture: Capture::new(uid),
+            capture: Capture::new(process::own_uid()),
             began: Instant::now(),
             emptied: Instant::now(),
             known: BTreeMap::new(),
             introduced: BTreeMap::new(),
             console,
-            uid,
+            uid: process::own_uid(),
         }
     }
 
@@ -123,6 +121,11 @@ impl Daemon {
         self.capture.look(now, pid, sight);
     }
 
+    /// Says that the trace of a process is here.
+    pub fn collected(&mut self, pid: u32) {
+        self.capture.collected(pid);
+    }
+
     /// Gives a request up.
     pub fn lose(&mut self, pid: u32, reason: Reason) {
         self.capture.lose(pid, reason);
@@ -141,6 +144,11 @@ impl Daemon {
     /// A line with the time.
     pub fn say(&self, text: impl Display) {
         self.console.say(format_args!("{:6.1} s  {text}", self.now().as_secs_f64()));
+    }
+
+    /// A warning.
+    pub fn warn(&self, text: impl Display) {
+        self.console.warn(text);
     }
 
     /// With -vv, every datagram in hexadecimal.

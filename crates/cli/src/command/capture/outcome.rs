@@ -68,9 +68,6 @@ pub fn tell(mut outcome: Outcome, session: &Session, stopped: bool) -> Result<Ex
             file::write_merged(&chosen.job, &merged)?;
             outcome.merged = Some(merged);
         }
-    } else {
-        // Only an empty folder can be removed, and only an empty one should.
-        let _ = std::fs::remove_dir(&outcome.folder);
     }
     session.console.report(&outcome, table)?;
     if outcome.is_aligned == Some(false) {
@@ -111,6 +108,7 @@ pub fn state_words(state: &State) -> &'static str {
         State::Sent => "sent",
         State::Acknowledged => "acknowledged",
         State::Started => "started",
+        State::Finished => "copying",
         State::Written => "written",
         State::Lost(_) => "lost",
     }
@@ -173,9 +171,14 @@ fn span(trace: &Trace) -> Option<(i64, i64)> {
     Some((start, rows.iter().map(|&row| end(row)).max()?))
 }
 
+/// The start of a command line, which is the process's word and may hold anything.
 fn shortened(text: &str) -> String {
+    let text: String = text
+        .chars()
+        .map(|c| if c.is_control() { char::REPLACEMENT_CHARACTER } else { c })
+        .collect();
     match text.char_indices().nth(COMMAND_WIDTH) {
         Some((at, _)) => format!("{}…", &text[..at]),
-        None => text.to_owned(),
+        None => text,
     }
 }

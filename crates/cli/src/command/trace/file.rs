@@ -88,11 +88,7 @@ pub fn write_merged(job: &Job, out: &Path) -> Result<(), Error> {
 
 /// `rowmill trace convert`.
 pub fn convert(file: &File<'_>, to: Option<ConvertTo>) -> Result<(), Error> {
-    let is_parquet = match to {
-        Some(to) => to == ConvertTo::Parquet,
-        None => file.out.extension().is_some_and(|extension| extension == "parquet"),
-    };
-    if is_parquet {
+    if ConvertTo::is_parquet(to, file.out) {
         return tables(&input(file)?, file.out, file.session);
     }
     check_name(file.out, to)?;

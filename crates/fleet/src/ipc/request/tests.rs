@@ -61,6 +61,10 @@ fn from_request_to_trace() {
     assert_eq!(request.poll(s(6), false), None);
     request.look(s(7), &growing(100));
     request.look(s(8), &finished("id"));
+    assert_eq!(request.state(), &State::Finished);
+    assert!(!request.is_over());
+    request.look(s(38), &Sight::default());
+    request.collected();
     assert_eq!(request.state(), &State::Written);
     assert!(request.is_over());
     request.look(s(9), &Sight::default());
@@ -106,7 +110,7 @@ fn a_process_may_die_at_any_time() {
     // It may also end right after writing.
     let mut request = started();
     request.look(s(8), &Sight { is_alive: false, ..finished("id") });
-    assert_eq!(request.state(), &State::Written);
+    assert_eq!(request.state(), &State::Finished);
 }
 
 #[test]
@@ -174,11 +178,56 @@ fn a_trace_may_take_long_while_it_grows() {
     let mut request = started();
     for at in 1..10 {
         request.poll(s(20 * at), false);
-        request.look(s(20 * at), &growing(at * 1000));
+        request.look(s(20 * at), &growing(at << 25));
         assert_eq!(request.state(), &State::Started, "{at}");
     }
-    request.look(s(180 + 31), &growing(9000));
+    request.look(s(180 + 31), &growing(9 << 25));
     assert_eq!(request.state(), &lost(Reason::Stalled));
+}
+
+#[test]
+fn a_trace_that_trickles_is_given_up() {
+    // A byte now and then is no progress.
+    let mut request = started();
+    for at in 8..37 {
+        request.look(s(at), &growing(at));
+        assert_eq!(request.state(), &State::Started, "{at}");
+    }
+    request.look(s(38), &growing(38));
+    assert_eq!(request.state(), &lost(Reason::Stalled));
+    // A block now and then is, but not for ever.
+    let mut request = started();
+    for at in 8..39 {
+        request.look(s(at), &growing((at - 7) << 16));
+        assert_eq!(request.state(), &State::Started, "{at}");
+    }
+    for at in 39..60 {
+        request.look(s(at), &growing((at - 7) << 16));
+    }
+    assert_eq!(request.state(), &lost(Reason::Slow));
+}
+
+#[test]
+fn what_is_not_to_be_trusted_is_lost_and_copying_has_an_end() {
+    let mut refused = started();
+    refused.look(s(8), &Sight { refused: Some("a pipe".into()), ..finished("id") });
+    assert_eq!(refused.state(), &lost(Reason::Refused("a pipe".into())));
+    let mut late = started();
+    late.look(s(8), &finished("id"));
+    late.look(s(38), &finished("id"));
+    assert_eq!(late.state(), &State::Finished);
+    late.look(s(39), &finished("id"));
+    assert_eq!(late.state(), &lost(Reason::Late));
+    late.collected();
+    assert_eq!(late.state(), &lost(Reason::Late));
+}
+
+#[test]
+fn another_requests_name_is_shown_short_and_without_control_characters() {
+    let long = format!("\x1b[2J{}", "x".repeat(1 << 20));
+    let shown = Reason::Foreign(long).to_string();
+    assert!(shown.len() < 200 && !shown.contains('\x1b'), "{shown}");
+    assert!(Reason::Foreign(String::new()).to_string().contains("names no request"));
 }
 
 #[test]
@@ -200,6 +249,10 @@ fn every_reason_has_words() {
         Reason::NotStarted,
         Reason::Silent,
         Reason::Stalled,
+        Reason::Slow,
+        Reason::Refused("/x: a pipe".into()),
+        Reason::NotCopied("/x: no space".into()),
+        Reason::Late,
         Reason::Foreign("b".into()),
         Reason::Interrupted,
     ] {

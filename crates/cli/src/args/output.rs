@@ -1,0 +1,108 @@
+//! What each command writes, by its arguments alone: so that one place can check all of it before
+//! the work begins.
+
+use std::path::{Path, PathBuf};
+
+use super::{Bench, Checkpoint, Command, ConvertTo, Data, Selection, TraceVerb, Train};
+
+/// A path that a command writes.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Output {
+    /// A file, new or replaced.
+    File(PathBuf),
+    /// A folder, new or filled.
+    Folder(PathBuf),
+}
+
+impl Command {
+    /// The files and folders that the command will write.
+    pub fn outputs(&self) -> Vec<Output> {
+        match self {
+            Self::Quickstart(quickstart) => vec![Output::Folder(quickstart.folder.clone())],
+            Self::Train(train) => of_train(train),
+            Self::Score(score) => files([score.output.as_ref()]),
+            Self::Data(data) => of_data(data),
+            Self::Checkpoint(checkpoint) => of_checkpoint(checkpoint),
+            Self::Trace(trace) => match &trace.verb {
+                None => of_selection(&trace.selection),
+                Some(verb) => of_trace(verb),
+            },
+            Self::Capture(capture) => vec![Output::Folder(capture.output.clone())],
+            Self::Bench(bench) => match bench.as_ref() {
+                Bench::Data(data) => data.out.iter().cloned().map(Output::Folder).collect(),
+                _ => Vec::new(),
+            },
+            Self::Eval(_) | Self::Doctor(_) | Self::Explain { .. } | Self::Completions { .. } => {
+                Vec::new()
+            }
+        }
+    }
+}
+
+impl Train {
+    /// The folder of the run: `runs/` and the configuration's name, unless `--run` says another.
+    pub fn run_folder(&self) -> PathBuf {
+        let name = self.config.as_deref().map(Path::new).and_then(Path::file_stem);
+        self.run.clone().unwrap_or_else(|| Path::new("runs").join(name.unwrap_or_default()))
+    }
+}
+
+fn files<'a>(paths: impl IntoIterator<Item = Option<&'a PathBuf>>) -> Vec<Output> {
+    paths.into_iter().flatten().cloned().map(Output::File).collect()
+}
+
+fn of_train(train: &Train) -> Vec<Output> {
+    if train.list {
+        return Vec::new();
+    }
+    let folders = std::iter::once(train.run_folder()).chain(train.trace.clone());
+    folders.map(Output::Folder).collect()
+}
+
+fn of_data(data: &Data) -> Vec<Output> {
+    match data {
+        Data::Synth(synth) => files([Some(&synth.out)]),
+        Data::Convert(convert) => vec![Output::Folder(convert.out.clone())],
+        Data::Stats(_) => Vec::new(),
+    }
+}
+
+fn of_checkpoint(checkpoint: &Checkpoint) -> Vec<Output> {
+    match checkpoint {
+        Checkpoint::Export { out, optimizer, .. } => files([Some(out), optimizer.as_ref()]),
+        Checkpoint::Import { run, .. } => vec![Output::Folder(run.clone())],
+        Checkpoint::Info { .. } | Checkpoint::Verify { .. } => Vec::new(),
+    }
+}
+
+fn of_selection(selection: &Selection) -> Vec<Output> {
+    files([selection.output.as_ref()])
+}
+
+fn of_trace(verb: &TraceVerb) -> Vec<Output> {
+    use TraceVerb as Verb;
+    match verb {
+        Verb::Breakdown { selection, .. }
+        | Verb::Idle { selection, .. }
+        | Verb::Overlap { selection, .. }
+        | Verb::Kernels { selection, .. }
+        | Verb::Launches { selection, .. }
+        | Verb::Queue { selection, .. }
+        | Verb::Memory { selection, .. }
+        | Verb::Ops { selection, .. }
+        | Verb::Steps { selection, .. }
+        | Verb::Collectives { selection, .. }
+        | Verb::Stragglers { selection, .. }
+        | Verb::CriticalPath { selection, .. }
+        | Verb::Diff { selection, .. }
+        | Verb::Findings { selection, .. }
+        | Verb::Doctor { selection } => of_selection(selection),
+        Verb::Convert { out, to, .. } if ConvertTo::is_parquet(*to, out) => {
+            vec![Output::Folder(out.clone())]
+        }
+        Verb::Merge { out, .. } | Verb::Convert { out, .. } => files([Some(out)]),
+        Verb::Report { output, .. } => files([Some(output)]),
+        Verb::ExecutionTrace { output, .. } => files([output.as_ref()]),
+        Verb::Serve { .. } => Vec::new(),
+    }
+}

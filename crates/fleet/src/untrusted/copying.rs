@@ -1,0 +1,95 @@
+//! The copy of an untrusted file, in steps of bounded time: whoever copies has more to do.
+
+use std::fs;
+use std::io::{self, Write};
+use std::os::unix::fs::FileExt;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+use super::{Error, File};
+
+/// Bytes between two looks at the clock.
+const BLOCK: usize = 1 << 20;
+/// Bytes after which the copy goes to the disk, so that the last step has not all of them to wait
+/// for.
+const SYNCED: u64 = 64 << 20;
+
+/// A copy that is being made; what there is of it is removed when it is dropped before its end.
+#[derive(Debug)]
+pub struct Copying {
+    from: File,
+    to: fs::File,
+    partial: PathBuf,
+    target: PathBuf,
+    copied: u64,
+    synced: u64,
+    block: Vec<u8>,
+}
+
+impl Copying {
+    /// Begins to copy `from` to the file `target`, which appears when it is whole.
+    ///
+    /// # Errors
+    /// The file cannot be made.
+    pub fn begin(from: File, target: &Path) -> Result<Self, Error> {
+        let mut partial = target.as_os_str().to_owned();
+        partial.push(format!(".{}.partial", std::process::id()));
+        let partial = PathBuf::from(partial);
+        let made = fs::File::options().write(true).create_new(true).open(&partial);
+        let to = made.map_err(Error::io(target, "create"))?;
+        let target = target.to_owned();
+        Ok(Self { from, to, partial, target, copied: 0, synced: 0, block: vec![0; BLOCK] })
+    }
+
+    /// Copies for about as long as `budget`; the bytes of the copy when it is whole.
+    ///
+    /// No more is copied than the file had when it was opened, whatever happens to it since.
+    ///
+    /// # Errors
+    /// The file changed since it was opened; it cannot be read, or the copy not be written.
+    pub fn step(&mut self, budget: Duration) -> Result<Option<u64>, Error> {
+        let began = Instant::now();
+        while self.copied < self.from.size {
+            self.copy_block()?;
+            if began.elapsed() >= budget {
+                return Ok(None);
+            }
+        }
+        if !self.from.is_unchanged() {
+            return Err(Error::Changed { path: self.from.path.clone() });
+        }
+        self.to.sync_all().map_err(Error::io(&self.target, "write"))?;
+        fs::rename(&self.partial, &self.target).map_err(Error::io(&self.target, "write"))?;
+        if let Some(folder) = self.target.parent() {
+            // The name is as durable as the disk allows; some have no such call for folders.
+            let _ = fs::File::open(folder).and_then(|folder| folder.sync_all());
+        }
+        Ok(Some(self.copied))
+    }
+
+    fn copy_block(&mut self) -> Result<(), Error> {
+        let left = usize::try_from(self.from.size - self.copied).unwrap_or(BLOCK);
+        let block = &mut self.block[..left.min(BLOCK)];
+        let read = match self.from.file.read_at(block, self.copied) {
+            // Shorter than it was.
+            Ok(0) => return Err(Error::Changed { path: self.from.path.clone() }),
+            Ok(read) => read,
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => return Ok(()),
+            Err(error) => return Err(Error::io(&self.from.path, "read")(error)),
+        };
+        self.to.write_all(&block[..read]).map_err(Error::io(&self.target, "write"))?;
+        self.copied += read as u64;
+        if self.copied - self.synced >= SYNCED {
+            self.synced = self.copied;
+            self.to.sync_data().map_err(Error::io(&self.target, "write"))?;
+        }
+        Ok(())
+    }
+}
+
+impl Drop for Copying {
+    fn drop(&mut self) {
+        // Nothing has this name any more once the copy is whole.
+        let _ = fs::remove_file(&self.partial);
+    }
+}

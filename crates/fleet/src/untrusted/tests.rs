@@ -1,0 +1,254 @@
+//! Traps in a folder whose owner is not trusted, each by the functions that could fall into it.
+
+use std::fs;
+use std::os::unix::fs::{MetadataExt, PermissionsExt, chown, symlink};
+use std::os::unix::net::UnixListener;
+use std::path::Path;
+use std::time::Duration;
+
+use rustix::fs::{CWD, FileType, Mode, OFlags, mknodat};
+use rustix::io::Errno;
+use schema::Bytes;
+
+use super::walk::{Mounts, open_name, open_name_by_steps};
+use super::{Copying, Credentials, Error, Expected, Folder, Owner};
+use crate::process::{Process, own_uid};
+
+/// Anyone who is neither root nor who runs the tests.
+const SOMEBODY: u32 = 54_321;
+const LONG: Duration = Duration::from_secs(60);
+
+fn own() -> Credentials {
+    Process::of(std::process::id()).unwrap().credentials()
+}
+
+fn somebody() -> Credentials {
+    Credentials { uid: SOMEBODY, gid: SOMEBODY, groups: Vec::new() }
+}
+
+fn expected() -> Expected {
+    Expected { owner: Owner::Only(own_uid()), size_max: Bytes(1 << 20) }
+}
+
+fn open(path: &Path, who: &Credentials) -> Result<Folder, Error> {
+    Folder::open(Path::new("/"), path, who)
+}
+
+fn needs_root(what: &str) -> bool {
+    if own_uid() != 0 {
+        println!("SKIPPED {what}: needs root");
+    }
+    own_uid() != 0
+}
+
+fn pipe(path: &Path) {
+    mknodat(CWD, path, FileType::Fifo, Mode::RWXU, 0).unwrap();
+}
+
+#[test]
+fn only_a_regular_file_is_opened() {
+    let place = tempfile::tempdir().unwrap();
+    let folder = open(place.path(), &own()).unwrap();
+    let path = |name: &str| place.path().join(name);
+    fs::write(path("file"), "text").unwrap();
+    symlink(path("file"), path("link")).unwrap();
+    fs::create_dir(path("folder")).unwrap();
+    pipe(&path("pipe"));
+    let _socket = UnixListener::bind(path("socket")).unwrap();
+    assert_eq!(folder.file("file", &expected()).unwrap().unwrap().size(), 4);
+    assert!(folder.file("none", &expected()).unwrap().is_none());
+    for (name, what) in [
+        ("link", "a symbolic link"),
+        ("folder", "a folder"),
+        ("pipe", "a named pipe"),
+        ("socket", "a socket"),
+    ] {
+        for found in
+            [folder.file(name, &expected()).map(|_| ()), folder.size(name, &expected()).map(|_| ())]
+        {
+            let error = found.unwrap_err();
+            assert!(matches!(&error, Error::Kind { got, .. } if *got == what), "{name}: {error}");
+        }
+    }
+    // A name is a name, not a path.
+    for name in ["../file", "folder/x", "/etc/passwd", "..", ".", ""] {
+        assert!(folder.file(name, &expected()).is_err(), "{name}");
+    }
+}
+
+#[test]
+fn another_name_another_user_and_too_many_bytes_are_refused() {
+    let place = tempfile::tempdir().unwrap();
+    let folder = open(place.path(), &own()).unwrap();
+    let path = place.path().join("file");
+    fs::write(&path, [b'x'; 100]).unwrap();
+    let small = Expected { size_max: Bytes(99), ..expected() };
+    assert!(matches!(folder.file("file", &small), Err(Error::Size { got: Bytes(100), .. })));
+    fs::hard_link(&path, place.path().join("second")).unwrap();
+    assert!(matches!(folder.file("file", &expected()), Err(Error::Names { got: 2, .. })));
+    let anyones = Expected { owner: Owner::Anyone, ..expected() };
+    assert!(folder.file("file", &anyones).unwrap().is_some());
+    let others = Expected { owner: Owner::Only(SOMEBODY), ..expected() };
+    assert!(
+        matches!(folder.file("file", &others), Err(Error::Owner { got, .. }) if got == own_uid())
+    );
+}
+
+#[test]
+fn a_way_over_a_link_is_refused_unless_root_made_it_out_of_reach() {
+    let place = tempfile::tempdir().unwrap();
+    fs::set_permissions(place.path(), fs::Permissions::from_mode(0o755)).unwrap();
+    let (real, link) = (place.path().join("real"), place.path().join("link"));
+    fs::create_dir_all(real.join("deep")).unwrap();
+    symlink("real", &link).unwrap();
+    let refused = open(&link.join("deep"), &own());
+    assert!(matches!(refused, Err(Error::Kind { got: "a symbolic link", .. })), "{refused:?}");
+    if needs_root("links of root") {
+        return;
+    }
+    assert!(open(&link.join("deep"), &somebody()).is_ok());
+    // In a folder that the user may write, root's link may have been put there by the user.
+    fs::set_permissions(place.path(), fs::Permissions::from_mode(0o777)).unwrap();
+    assert!(matches!(open(&link.join("deep"), &somebody()), Err(Error::Kind { .. })));
+    fs::set_permissions(place.path(), fs::Permissions::from_mode(0o755)).unwrap();
+    std::os::unix::fs::lchown(&link, Some(SOMEBODY), None).unwrap();
+    assert!(matches!(open(&link.join("deep"), &somebody()), Err(Error::Kind { .. })));
+    // Circles end.
+    symlink("circle", place.path().join("circle")).unwrap();
+    assert!(matches!(open(&place.path().join("circle"), &somebody()), Err(Error::Kind { .. })));
+}
+
+#[test]
+fn links_and_parents_do_not_lead_above_the_root() {
+    if needs_root("links of root") {
+        return;
+    }
+    let place = tempfile::tempdir().unwrap();
+    fs::set_permissions(place.path(), fs::Permissions::from_mode(0o755)).unwrap();
+    fs::create_dir_all(place.path().join("etc")).unwrap();
+    symlink("/etc", place.path().join("absolute")).unwrap();
+    symlink("../../../../../../etc", place.path().join("parents")).unwrap();
+    for name in ["absolute", "parents", "../../../etc"] {
+        let opened = Folder::open(place.path(), &Path::new("/").join(name), &somebody()).unwrap();
+        let inode = rustix::fs::fstat(&opened.descriptor).unwrap().st_ino;
+        assert_eq!(inode, fs::metadata(place.path().join("etc")).unwrap().ino(), "{name}");
+    }
+}
+
+#[test]
+fn a_folder_is_made_only_where_its_user_could_make_it() {
+    if needs_root("folders of another user") {
+        return;
+    }
+    let place = tempfile::tempdir().unwrap();
+    let make = |mode: u32, who: &Credentials| {
+        fs::set_permissions(place.path(), fs::Permissions::from_mode(mode)).unwrap();
+        open(place.path(), who).and_then(|folder| folder.make("made", who))
+    };
+    assert!(matches!(make(0o700, &somebody()), Err(Error::Closed { .. })));
+    assert!(matches!(make(0o755, &somebody()), Err(Error::Unwritable { .. })));
+    chown(place.path(), None, Some(77)).unwrap();
+    let member = Credentials { groups: vec![5, 77], ..somebody() };
+    assert!(make(0o770, &member).is_ok());
+    let made = fs::metadata(place.path().join("made")).unwrap();
+    assert_eq!((made.uid(), made.gid(), made.mode() & 0o777), (SOMEBODY, SOMEBODY, 0o700));
+    // What has the name already is not given away.
+    fs::remove_dir(place.path().join("made")).unwrap();
+    symlink("/etc", place.path().join("made")).unwrap();
+    assert!(matches!(make(0o777, &somebody()), Err(Error::Io { .. })));
+    assert_eq!(fs::metadata("/etc").unwrap().uid(), 0);
+}
+
+#[test]
+fn a_folder_exchanged_at_once_is_not_given_away() {
+    let place = tempfile::tempdir().unwrap();
+    let folder = open(place.path(), &own()).unwrap();
+    // As if it had been put there between making and opening.
+    fs::create_dir(place.path().join("made")).unwrap();
+    fs::write(place.path().join("made/precious"), "x").unwrap();
+    let entered = folder.enter("made").unwrap();
+    assert!(matches!(entered.give(&somebody()), Err(Error::Replaced { .. })));
+    symlink("made", place.path().join("link")).unwrap();
+    assert!(matches!(folder.enter("link"), Err(Error::Replaced { .. })));
+}
+
+#[test]
+fn removing_leaves_what_is_not_the_users() {
+    let place = tempfile::tempdir().unwrap();
+    let folder = open(place.path(), &own()).unwrap();
+    let made = folder.make("made", &own()).unwrap();
+    let path = place.path().join("made");
+    fs::write(place.path().join("outside"), "x").unwrap();
+    for name in ["trace", "more"] {
+        fs::write(path.join(name), "x").unwrap();
+    }
+    symlink(place.path().join("outside"), path.join("link")).unwrap();
+    pipe(&path.join("pipe"));
+    fs::create_dir(path.join("kept")).unwrap();
+    assert!(!folder.remove("made", &made, own_uid()));
+    assert_eq!(fs::read_dir(&path).unwrap().count(), 1);
+    fs::remove_dir(path.join("kept")).unwrap();
+    fs::write(path.join("others"), "x").unwrap();
+    assert!(!folder.remove("made", &made, SOMEBODY) && path.join("others").exists());
+    // Another folder in its place stays, also an empty one.
+    fs::rename(&path, place.path().join("away")).unwrap();
+    fs::create_dir(&path).unwrap();
+    assert!(!folder.remove("made", &made, own_uid()) && path.exists());
+    fs::remove_dir(&path).unwrap();
+    fs::rename(place.path().join("away"), &path).unwrap();
+    assert!(folder.remove("made", &made, own_uid()) && !path.exists());
+    assert!(place.path().join("outside").exists());
+}
+
+#[test]
+fn a_copy_is_of_the_file_that_was_checked() {
+    let place = tempfile::tempdir().unwrap();
+    let folder = open(place.path(), &own()).unwrap();
+    let (path, target) = (place.path().join("file"), place.path().join("copy"));
+    let open = |size: usize| {
+        fs::write(&path, vec![b'x'; size]).unwrap();
+        let file = folder.file("file", &Expected { size_max: Bytes(9 << 20), ..expected() });
+        Copying::begin(file.unwrap().unwrap(), &target).unwrap()
+    };
+    // Exchanged, even removed: the descriptor stays.
+    let mut copying = open(3 << 20);
+    fs::write(place.path().join("other"), "other").unwrap();
+    fs::rename(place.path().join("other"), &path).unwrap();
+    assert_eq!(copying.step(Duration::ZERO).unwrap(), None);
+    fs::remove_file(&path).unwrap();
+    assert!(!target.exists());
+    assert_eq!(copying.step(LONG).unwrap(), Some(3 << 20));
+    assert_eq!(fs::read(&target).unwrap(), vec![b'x'; 3 << 20]);
+    drop(copying);
+    fs::remove_file(&target).unwrap();
+    // Longer, shorter, other content: not the file that was checked.
+    for change in [(4 << 20), (1 << 20), 3 << 20] {
+        let mut copying = open(3 << 20);
+        std::thread::sleep(Duration::from_millis(20));
+        fs::write(&path, vec![b'y'; change]).unwrap();
+        assert!(matches!(copying.step(LONG), Err(Error::Changed { .. })), "{change}");
+        drop(copying);
+        assert_eq!(fs::read_dir(place.path()).unwrap().count(), 1, "{change}");
+    }
+}
+
+#[test]
+fn names_are_opened_alike_with_and_without_the_newer_call() {
+    let place = tempfile::tempdir().unwrap();
+    let folder = open(place.path(), &own()).unwrap();
+    fs::write(place.path().join("file"), "x").unwrap();
+    symlink("file", place.path().join("link")).unwrap();
+    fs::create_dir(place.path().join("folder")).unwrap();
+    let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
+    for (name, expected) in
+        [("file", None), ("folder", None), ("link", Some(Errno::LOOP)), ("no", Some(Errno::NOENT))]
+    {
+        let new = open_name(&folder.descriptor, name, flags, Mounts::Refuse);
+        let old = open_name_by_steps(&folder.descriptor, name.as_ref(), flags, Mounts::Refuse);
+        assert_eq!((new.err(), old.err()), (expected, expected), "{name}");
+    }
+    let proc = open(Path::new("/"), &own()).unwrap();
+    let new = open_name(&proc.descriptor, "proc", OFlags::PATH, Mounts::Refuse);
+    let old = open_name_by_steps(&proc.descriptor, "proc".as_ref(), OFlags::PATH, Mounts::Refuse);
+    assert_eq!((new.err(), old.err()), (Some(Errno::XDEV), Some(Errno::XDEV)));
+}
