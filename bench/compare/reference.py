@@ -147,7 +147,7 @@ class RowwiseAdagrad(RowOptimizer):
 
 
 class RowAdam(RowOptimizer):
-    """Adam with the bias correction of the run's step; FBGEMM's rule, of which torch.optim.SparseAdam differs in ε."""
+    """FBGEMM's Adam, with the bias correction of the run's step. torch.optim.SparseAdam puts ε elsewhere."""
 
     def __init__(self, tables, lr, eps, betas=(0.9, 0.999)):
         super().__init__(tables, {"lr": lr, "eps": eps, "betas": betas})
@@ -168,17 +168,25 @@ class RowAdam(RowOptimizer):
         weight.index_add_(0, rows, mean / (1 - keep**self.steps) / root, alpha=-group["lr"])
 
 
-STATES = {"sgd": [], "adagrad": ["sum"], "rowwise_adagrad": ["sum"], "adam": ["exp_avg", "exp_avg_sq"]}
+STATES = {
+    "sgd": [],
+    "adagrad": ["sum"],
+    "rowwise_adagrad": ["sum"],
+    "adam": ["exp_avg", "exp_avg_sq"],
+    "sparse_adam": ["exp_avg", "exp_avg_sq"],
+}
 
 
 def optimizers(model, kind, rate, epsilon=1e-8):
-    """Of the tables and of everything else, which under row-wise Adagrad has Adagrad."""
+    """Of the tables and of everything else, which under row-wise Adagrad has Adagrad and under SparseAdam Adam."""
     tables = list(model.emb_l.parameters())
     rest = [weight for name, weight in model.named_parameters() if not name.startswith("emb_l.")]
     if kind == "sgd":
         return [torch.optim.SGD(tables, lr=rate), torch.optim.SGD(rest, lr=rate)]
     if kind == "adam":
         return [RowAdam(tables, rate, epsilon), torch.optim.Adam(rest, lr=rate, eps=epsilon)]
+    if kind == "sparse_adam":
+        return [torch.optim.SparseAdam(tables, lr=rate, eps=epsilon), torch.optim.Adam(rest, lr=rate, eps=epsilon)]
     dense = torch.optim.Adagrad(rest, lr=rate, eps=epsilon)
     if kind == "adagrad":
         return [torch.optim.Adagrad(tables, lr=rate, eps=epsilon), dense]

@@ -3,7 +3,9 @@
 
     python bench/compare/teacher_forced.py [--rowmill BINARY] [--folder FOLDER] [--optimizers sgd,adagrad,...]
 
-A DLRM (13 dense inputs, 8 tables, bags of 0 to 4 ids, dot interaction) is trained for 200 steps in PyTorch, in f32.
+A DLRM (13 dense inputs, 8 tables, bags of 0 to 4 ids, dot interaction) is trained for 200 steps in PyTorch, in f32. The
+tables' rules are torch.optim's SGD, Adagrad and SparseAdam; row-wise Adagrad and FBGEMM's Adam, which PyTorch has not, are
+written in PyTorch in reference.py.
 
 Teacher-forced: at steps 0, 10, ... 200 its weights, optimizer states and batch go into rowmill through
 `checkpoint import` and a CSV file, both take that one step, and `checkpoint export` brings the result back. Allowed: 1e-6
@@ -66,7 +68,9 @@ SHAPE = reference.Shape(
 )
 BATCH = 128
 BAGS = (0, 4)
-RATES = {"sgd": 0.1, "adagrad": 0.005, "rowwise_adagrad": 0.005, "adam": 0.001}
+RATES = {"sgd": 0.1, "adagrad": 0.005, "rowwise_adagrad": 0.005, "adam": 0.001, "sparse_adam": 0.001}
+# Of everything but the tables, where the tables' rule is none of torch.optim's for dense parameters.
+DENSE = {"rowwise_adagrad": "adagrad", "sparse_adam": "adam"}
 EPSILON = 1e-8
 GRADIENT_RATE = 2.0**20
 EDGE = 2e-6
@@ -164,7 +168,7 @@ def job_of(case, rate):
             "loss": "bce_with_logits",
             "tables": tables,
         },
-        "optimizer": {"sparse": optimizer(kind), "dense": optimizer(kind.removeprefix("rowwise_"))},
+        "optimizer": {"sparse": optimizer(kind), "dense": optimizer(DENSE.get(kind, kind))},
         "training": {
             "batch_size": BATCH,
             "precision": case.precision,
@@ -287,7 +291,7 @@ class Forced:
         gradient, state = theirs["gradient"][name], theirs["state"]
         if self.kind == "sgd":
             return torch.zeros_like(gradient, dtype=torch.bool)
-        if self.kind == "adam":
+        if self.kind in ("adam", "sparse_adam"):
             noise, squares = 0.1 / (1 - 0.9 ** (number + 1)), state[f"{name}.exp_avg_sq"].double()
             squares = squares / (1 - 0.999 ** (number + 1))
         else:

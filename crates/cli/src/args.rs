@@ -6,6 +6,7 @@ use std::path::PathBuf;
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use clap_complete::Shell;
 use schema::IdLaw;
+use train::RuleChange;
 
 const EXAMPLES: &str = "\
 Start here:
@@ -193,6 +194,8 @@ pub struct Train {
     /// Go on from this checkpoint of the run, setting later ones aside
     #[arg(long, value_name = "CHECKPOINT")]
     pub resume_from: Option<PathBuf>,
+    #[command(flatten)]
+    pub rule_change: AcceptRuleChange,
     /// Ranks, run as threads of this process [default: 1, or those of --plan]
     #[arg(long, value_name = "N", value_parser = rank_count())]
     pub ranks: Option<u32>,
@@ -213,6 +216,24 @@ pub struct Train {
     /// Stop at the first malformed line instead of counting it
     #[arg(long)]
     pub strict: bool,
+}
+
+/// Consent to another rule than that of a checkpoint's state.
+#[derive(Clone, Copy, Debug, Args)]
+pub struct AcceptRuleChange {
+    /// Accept another rule than that of the checkpoint's optimizer state. Row-wise Adagrad and LAMB
+    /// look at whole rows: where a plan splits columns, each tile has a mean square or norm of its
+    /// own, which is another rule. Row-wise Adagrad's states of merged columns are averaged by
+    /// width, and that of a split row is copied to each part; LAMB's states stay as they are
+    #[arg(long)]
+    accept_rule_change: bool,
+}
+
+impl AcceptRuleChange {
+    /// As the trainer takes it.
+    pub fn given(self) -> RuleChange {
+        if self.accept_rule_change { RuleChange::Accept } else { RuleChange::Refuse }
+    }
 }
 
 /// A way of splitting tables over ranks.
@@ -411,6 +432,8 @@ In Python: model.load_state_dict(safetensors.torch.load_file(\"dlrm.safetensors\
         /// Write the optimizer states too, as WEIGHT.STATE (Adagrad: .sum), into a second file
         #[arg(long, value_name = "FILE")]
         optimizer: Option<PathBuf>,
+        #[command(flatten)]
+        rule_change: AcceptRuleChange,
     },
     /// Make a checkpoint of a safetensors file with such names
     #[command(after_help = "\
@@ -441,6 +464,10 @@ once; without, it must be trained first.")]
         /// Optimizer states, as `checkpoint export --optimizer` writes them [default: zeros]
         #[arg(long, value_name = "FILE")]
         optimizer: Option<PathBuf>,
+        /// Accept the states of another rule whose states have the same names, such as those of
+        /// adam for sparse_adam
+        #[arg(long, requires = "optimizer")]
+        accept_rule_change: bool,
         /// Training steps taken so far: where schedules and Adam's bias correction go on
         #[arg(long, value_name = "N", default_value_t = 0)]
         step: u64,

@@ -84,6 +84,12 @@ pub enum Error {
     /// Lines without a row, so that unreadable rows have no known place among the others.
     #[error("{}: expected one row per line, got empty lines or rows of several lines ({rows} rows scored)", path.display())]
     Alignment { path: PathBuf, rows: u64 },
+    /// Rows that the model gives no probability for.
+    #[error(
+        "{}: {count} of {rows} rows: expected a probability, got NaN: line {}",
+        path.display(), lines(first)
+    )]
+    NotScored { path: PathBuf, count: u64, rows: u64, first: Vec<u64> },
     /// A plan that is not JSON of the expected form.
     #[error("{}: {source}", path.display())]
     PlanFile { path: PathBuf, source: serde_json::Error },
@@ -234,6 +240,10 @@ impl Error {
     pub fn is_closed_output(&self) -> bool {
         matches!(self, Self::Output(error) if error.kind() == io::ErrorKind::BrokenPipe)
     }
+}
+
+fn lines(first: &[u64]) -> String {
+    first.iter().map(u64::to_string).collect::<Vec<_>>().join(", ")
 }
 
 fn listed(names: &[String]) -> String {

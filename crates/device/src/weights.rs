@@ -139,6 +139,42 @@ impl<'a> WeightsView<'a> {
         })
     }
 
+    /// The first of `range` that is no finite number: its position among all, and its value.
+    #[must_use]
+    pub fn first_not_finite(self, range: Range<usize>) -> Option<(usize, f32)> {
+        if self.are_finite(range.clone()) {
+            return None;
+        }
+        each!(WeightsView, self, values => {
+            let mut numbered = range.clone().zip(&values[range]);
+            numbered.find(|(_, value)| !value.is_finite()).map(|(i, value)| (i, value.widen()))
+        })
+    }
+
+    /// How many of `range` have the largest magnitude of a 16-bit format, to which rounding cuts
+    /// larger values off; 0 of f32, which cuts nothing off.
+    #[must_use]
+    pub fn count_at_limit(self, range: Range<usize>) -> usize {
+        let at_limit = |bits: u16, limit: u16| usize::from(bits & 0x7fff == limit);
+        match self {
+            Self::F32(_) => 0,
+            Self::F16(values) => {
+                values[range].iter().map(|v| at_limit(v.to_bits(), f16::MAX.to_bits())).sum()
+            }
+            Self::Bf16(values) => {
+                values[range].iter().map(|v| at_limit(v.to_bits(), bf16::MAX.to_bits())).sum()
+            }
+        }
+    }
+
+    /// The first of `range` that [`Self::count_at_limit`] counts: its position among all, and its
+    /// value.
+    #[must_use]
+    pub fn first_at_limit(self, mut range: Range<usize>) -> Option<(usize, f32)> {
+        let i = range.find(|&i| self.count_at_limit(i..i + 1) > 0)?;
+        Some((i, each!(WeightsView, self, values => values[i].widen())))
+    }
+
     /// Exact copies in f32.
     #[must_use]
     pub fn to_f32(self) -> Vec<f32> {
@@ -228,3 +264,29 @@ macro_rules! half {
 
 half!(f16, rounding::to_f16);
 half!(bf16, rounding::to_bf16);
+
+#[cfg(test)]
+mod tests {
+    use schema::DataType;
+
+    use super::Weights;
+
+    #[test]
+    fn values_at_and_beyond_the_end_of_a_format_are_found() {
+        for (data_type, most) in [(DataType::F16, 65504.0), (DataType::Bf16, 3.389_531_4e38)] {
+            let mut weights = Weights::zeroed(data_type, 4);
+            weights.view_mut().fill_from(&[1.0, -most, most, f32::INFINITY]);
+            let view = weights.view();
+            assert_eq!((view.count_at_limit(0..4), view.count_at_limit(0..2)), (2, 1));
+            assert_eq!(view.first_at_limit(0..4), Some((1, -most)));
+            assert_eq!(view.first_not_finite(0..4), Some((3, f32::INFINITY)));
+            assert_eq!(view.first_not_finite(0..3), None);
+        }
+        let mut wide = Weights::zeroed(DataType::F32, 2);
+        wide.view_mut().fill_from(&[f32::MAX, f32::NAN]);
+        assert_eq!(wide.view().count_at_limit(0..2), 0);
+        assert!(
+            wide.view().first_not_finite(0..2).is_some_and(|(i, value)| i == 1 && value.is_nan())
+        );
+    }
+}

@@ -13,6 +13,7 @@ pub mod optimizer;
 pub mod pattern;
 pub mod plan;
 pub mod random;
+pub mod row_scope;
 pub mod source;
 pub mod synthetic;
 pub mod training;
@@ -25,6 +26,7 @@ pub use model::{DataType, Interaction, Loss, ModelConfig, Pooling, TableConfig, 
 pub use op::{GemmProduct, Op, OpWork, Pass};
 pub use optimizer::{LearningRateSchedule, Optimizer, OptimizerConfig, WeightDecayMode};
 pub use plan::{ShardingPlan, Tile};
+pub use row_scope::RowScope;
 pub use source::DataConfig;
 pub use synthetic::SyntheticConfig;
 pub use training::{Precision, TrainingConfig};

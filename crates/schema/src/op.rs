@@ -285,7 +285,7 @@ fn row_update(optimizer: Optimizer, rows: usize, elements: usize) -> (usize, usi
         Optimizer::Sgd => (2 * elements, 0),
         Optimizer::Adagrad => (6 * elements, elements),
         Optimizer::RowwiseAdagrad => (4 * elements + 4 * rows, rows),
-        Optimizer::Adam => (14 * elements, 2 * elements),
+        Optimizer::Adam | Optimizer::SparseAdam => (14 * elements, 2 * elements),
         Optimizer::Lamb => (20 * elements + 4 * rows, 2 * elements),
     }
 }

@@ -15,17 +15,45 @@ pub enum Optimizer {
     Adagrad,
     /// `m += mean(g²); w −= η g / (√m + ε)`; one state value per row.
     RowwiseAdagrad,
-    /// Adam with bias correction by the number of the step; two state values per weight.
+    /// `w −= η m̂ / (√v̂ + ε)`: Adam with ε beside the corrected root, as FBGEMM's on tables and
+    /// `torch.optim.Adam` on dense parameters; two state values per weight.
     Adam,
-    /// Adam's direction, scaled to the norm of the row (of the tensor, for dense parameters); two
-    /// state values per weight.
+    /// `w −= η √(1 − β₂ᵗ) / (1 − β₁ᵗ) · m / (√v + ε)`: Adam with ε beside the root before its
+    /// correction, as `torch.optim.SparseAdam`; two state values per weight.
+    SparseAdam,
+    /// [`Optimizer::Adam`]'s direction, scaled to the norm of the row (of the tensor, for dense
+    /// parameters); two state values per weight.
     Lamb,
 }
 
 impl Optimizer {
     /// Every rule.
-    pub const ALL: [Self; 5] =
-        [Self::Sgd, Self::Adagrad, Self::RowwiseAdagrad, Self::Adam, Self::Lamb];
+    pub const ALL: [Self; 6] =
+        [Self::Sgd, Self::Adagrad, Self::RowwiseAdagrad, Self::Adam, Self::SparseAdam, Self::Lamb];
+
+    /// Whether the step of a weight depends on the others of its row: row-wise Adagrad takes the
+    /// mean square of a row, LAMB two norms. Where a table's columns are split such a rule is
+    /// another one; see [`crate::RowScope`].
+    #[must_use]
+    pub fn looks_at_rows(self) -> bool {
+        match self {
+            Self::RowwiseAdagrad | Self::Lamb => true,
+            Self::Sgd | Self::Adagrad | Self::Adam | Self::SparseAdam => false,
+        }
+    }
+
+    /// The name that configurations and checkpoints use.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Sgd => "sgd",
+            Self::Adagrad => "adagrad",
+            Self::RowwiseAdagrad => "rowwise_adagrad",
+            Self::Adam => "adam",
+            Self::SparseAdam => "sparse_adam",
+            Self::Lamb => "lamb",
+        }
+    }
 
     /// State values kept per row of `dim` weights.
     #[must_use]
@@ -34,7 +62,7 @@ impl Optimizer {
             Self::Sgd => 0,
             Self::Adagrad => dim,
             Self::RowwiseAdagrad => 1,
-            Self::Adam | Self::Lamb => 2 * dim,
+            Self::Adam | Self::SparseAdam | Self::Lamb => 2 * dim,
         }
     }
 
@@ -45,8 +73,14 @@ impl Optimizer {
         match self {
             Self::Sgd => &[],
             Self::Adagrad | Self::RowwiseAdagrad => &["state"],
-            Self::Adam | Self::Lamb => &["exp_avg", "exp_avg_sq"],
+            Self::Adam | Self::SparseAdam | Self::Lamb => &["exp_avg", "exp_avg_sq"],
         }
+    }
+}
+
+impl std::fmt::Display for Optimizer {
+    fn fmt(&self, out: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        out.write_str(self.name())
     }
 }
 
@@ -71,13 +105,14 @@ pub struct OptimizerConfig {
     pub kind: Optimizer,
     /// Base learning rate η.
     pub learning_rate: f64,
-    /// ε, added outside the root. Ignored by SGD.
+    /// ε, added outside the root: of Adam and LAMB beside the corrected one, of SparseAdam beside
+    /// the one before its correction. Ignored by SGD.
     #[serde(default = "default_epsilon")]
     pub epsilon: f64,
-    /// β₁, the share of the mean gradient kept per step. Adam and LAMB only.
+    /// β₁, the share of the mean gradient kept per step. Adam, SparseAdam and LAMB only.
     #[serde(default = "default_beta1")]
     pub beta1: f64,
-    /// β₂, the share of the mean squared gradient kept per step. Adam and LAMB only.
+    /// β₂, the share of the mean squared gradient kept per step. Adam, SparseAdam and LAMB only.
     #[serde(default = "default_beta2")]
     pub beta2: f64,
     /// λ of the weight decay. Rows of a table decay when a batch looks them up.
@@ -116,6 +151,11 @@ impl OptimizerConfig {
         ] {
             if !value.is_finite() || value < 0.0 {
                 return fail(name, format!("expected a finite number ≥ 0, got {value}"));
+            }
+            // The step is taken in f32.
+            if !(value as f32).is_finite() {
+                let most = f32::MAX;
+                return fail(name, format!("expected at most {most:e}, as f32 has, got {value:e}"));
             }
         }
         for (name, value) in [("beta1", self.beta1), ("beta2", self.beta2)] {
@@ -201,6 +241,7 @@ mod tests {
         };
         let texts = [
             refused(|config| config.learning_rate = -1.0),
+            refused(|config| config.learning_rate = 1e39),
             refused(|config| config.weight_decay = f64::NAN),
             refused(|config| config.beta1 = 1.0),
             refused(|config| config.beta2 = -0.1),
@@ -215,6 +256,7 @@ mod tests {
             texts,
             [
                 "dense.learning_rate: expected a finite number ≥ 0, got -1",
+                "dense.learning_rate: expected at most 3.4028235e38, as f32 has, got 1e39",
                 "dense.weight_decay: expected a finite number ≥ 0, got NaN",
                 "dense.beta1: expected a share in [0, 1), got 1",
                 "dense.beta2: expected a share in [0, 1), got -0.1",
@@ -226,6 +268,14 @@ mod tests {
                  beyond 0 changes signs, got 2",
             ]
         );
+    }
+
+    #[test]
+    fn the_name_of_a_rule_is_that_of_configurations() {
+        for kind in Optimizer::ALL {
+            let saved = toml::Value::try_from(kind).unwrap();
+            assert_eq!(saved.as_str(), Some(kind.name()));
+        }
     }
 
     #[test]

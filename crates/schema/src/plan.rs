@@ -1,9 +1,9 @@
 //! Who holds what: a sharding plan is a tiling of every table by rectangles over rows × columns.
 //!
 //! Table-, row- and column-wise sharding and their mixes are all tilings; the runtime knows two
-//! laws: tiles over split rows are summed, tiles over split columns are concatenated. Row-wise
-//! Adagrad under column splits keeps one state value per row *and tile*, the mean square of that
-//! tile's columns. Knows nothing of weights, links or costs.
+//! laws: tiles over split rows are summed, tiles over split columns are concatenated. What split
+//! columns do to rules that look at whole rows is in [`crate::row_scope`]. Knows nothing of
+//! weights, links or costs.
 
 use std::ops::Range;
 

@@ -15,11 +15,11 @@ mod tensor_file;
 mod write;
 
 pub use checksum::Checksum;
-pub use folder::{NewestGood, clean, list, newest_good, previous_good, retain};
+pub use folder::{NewestGood, clean, list, list_aside, newest_good, previous_good, retain};
 pub use manifest::{Chunk, Content, FileRecord, Manifest, Part, Seeds, VERSION};
 pub use read::Checkpoint;
 pub use write::{Committed, Meta, Writer, Written};
 
-pub(crate) use folder::sync_folder;
-pub(crate) use tensor_file::{TensorReader, TensorWriter, dtype};
+pub(crate) use folder::{set_aside_after, sync_folder};
+pub(crate) use tensor_file::{TensorEntry, TensorReader, TensorWriter, dtype};
 pub(crate) use write::rank_file;

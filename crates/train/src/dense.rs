@@ -8,11 +8,12 @@ use device::buffer::Array;
 use device::ops::dense_update::{self, Arguments, FusedArguments, WeightArguments};
 use device::ops::gemm::{self, LinearBackwardWeight, LinearWeight, Operand, panels};
 use device::optimizer::Rule;
+use device::weights::WeightsView;
 use schema::{Op, Optimizer, Precision};
 
 use crate::Error;
 use crate::context::RankContext;
-use crate::parameter::DenseParameter;
+use crate::parameter::{DenseParameter, Spot};
 
 /// All dense parameters of a model.
 #[derive(Debug)]
@@ -119,18 +120,31 @@ impl Dense {
         self.vectors.iter_mut().for_each(|vector| vector.gradient.fill(0.0));
     }
 
-    /// The name of the first with a value that is no finite number.
-    #[must_use]
-    pub fn not_finite(&self) -> Option<&str> {
-        let mut all = self.order.iter().map(|place| match *place {
-            Place::Weight(id) => (&self.weights[id.0].name, self.weights[id.0].values.values()),
-            Place::Vector(VectorId(id)) => {
-                let DenseParameter { name, weight, .. } = &self.vectors[id].parameter;
-                (name, &weight[..])
+    /// The first value, of a weight or of its state, that is no finite number.
+    ///
+    /// # Errors
+    /// None but [`Error::Device`], of a defect.
+    pub fn not_finite(&self, cpu: &Cpu) -> Result<Option<Spot>, Error> {
+        let good = |values: &[f32]| WeightsView::F32(values).are_finite(0..values.len());
+        for place in &self.order {
+            let (values, state) = match *place {
+                Place::Weight(WeightId(id)) => {
+                    (self.weights[id].values.values(), &self.weights[id].state[..])
+                }
+                Place::Vector(VectorId(id)) => {
+                    let DenseParameter { weight, state, .. } = &self.vectors[id].parameter;
+                    (&weight[..], &state[..])
+                }
+            };
+            if good(values) && good(state) {
+                continue;
             }
-        });
-        let spoilt = all.find(|(_, values)| !values.iter().all(|value| value.is_finite()));
-        spoilt.map(|(name, _)| name.as_str())
+            let spot = self.to_parameter(cpu, *place)?.not_finite(self.optimizer);
+            if spot.is_some() {
+                return Ok(spot);
+            }
+        }
+        Ok(None)
     }
 
     /// Copies of all, row-major.
@@ -138,11 +152,14 @@ impl Dense {
     /// # Errors
     /// None but [`Error::Device`], of a defect.
     pub fn to_parameters(&self, cpu: &Cpu) -> Result<Vec<DenseParameter>, Error> {
-        let parameter = |place: &Place| match *place {
+        self.order.iter().map(|place| self.to_parameter(cpu, *place)).collect()
+    }
+
+    fn to_parameter(&self, cpu: &Cpu, place: Place) -> Result<DenseParameter, Error> {
+        match place {
             Place::Weight(id) => self.weights[id.0].to_parameter(cpu, self.optimizer),
             Place::Vector(id) => Ok(self.vectors[id.0].parameter.clone()),
-        };
-        self.order.iter().map(parameter).collect()
+        }
     }
 
     /// Takes over all `parameters`, as [`Self::to_parameters`] gives them.

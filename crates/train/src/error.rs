@@ -5,9 +5,12 @@ use std::io;
 use std::ops::Range;
 use std::path::{Path, PathBuf};
 
+use schema::row_scope::ScopeDifference;
 use schema::{ConfigError, Optimizer};
 
 use crate::checkpoint::Checksum;
+use crate::metric::NotFinite;
+use crate::parameter::Spot;
 use crate::state_dict::{Mismatch, Target};
 
 /// Why the trainer refused to go on.
@@ -125,7 +128,7 @@ pub enum Error {
     },
     /// The optimizer state saved belongs to another optimizer.
     #[error(
-        "{}: table {table:?}: optimizer state: expected {expected:?}, got {got:?}", path.display()
+        "{}: table {table:?}: optimizer state: expected {expected}, got {got}", path.display()
     )]
     StateKind {
         /// The checkpoint's folder.
@@ -136,6 +139,31 @@ pub enum Error {
         expected: Optimizer,
         /// The optimizer that wrote the state.
         got: Optimizer,
+    },
+    /// The plan makes another rule of the optimizer than the state was taken under.
+    #[error(
+        "{}: table {:?}: state of {optimizer}: expected one over {}, got one over {}: another rule",
+        path.display(), difference.table, difference.after, difference.before
+    )]
+    OtherRowScope {
+        /// The checkpoint.
+        path: PathBuf,
+        /// The optimizer of the tables.
+        optimizer: Optimizer,
+        /// The first table that differs.
+        difference: ScopeDifference,
+    },
+    /// A file of states says that they are another rule's.
+    #[error("{}: states of the {of}: expected those of {expected}, got those of {got}", path.display())]
+    OtherRule {
+        /// The file.
+        path: PathBuf,
+        /// Whose states.
+        of: &'static str,
+        /// The rule of the job.
+        expected: Optimizer,
+        /// The rule in the file.
+        got: String,
     },
     /// An id does not name a row of its table; no weight has changed.
     #[error(
@@ -197,14 +225,32 @@ pub enum Error {
         data: PathBuf,
     },
     /// Training left the finite numbers: what follows would be worth nothing, and is not saved.
-    #[error("step {step}: {what}: expected finite numbers; {}", last_saved(checkpoint.as_deref()))]
+    #[error("step {step}: {what}; {}", last_saved(checkpoint.as_deref()))]
     Diverged {
         /// Steps done.
         step: u64,
-        /// The loss, or whose weights.
+        /// The loss, or where the first such value stands.
         what: String,
-        /// The last checkpoint, whose weights are finite.
+        /// The last checkpoint, which can be resumed.
         checkpoint: Option<PathBuf>,
+    },
+    /// A checkpoint or a file has a value that no model can be computed with.
+    #[error("{}: {spot}, expected {expected}", path.display())]
+    Value {
+        /// The checkpoint or the file.
+        path: PathBuf,
+        /// Where it stands.
+        spot: Spot,
+        /// What is expected there.
+        expected: &'static str,
+    },
+    /// A model does not give probabilities on data that is to be evaluated.
+    #[error("{}: {spoilt}", data.display())]
+    NotEvaluated {
+        /// The dataset.
+        data: PathBuf,
+        /// Which samples.
+        spoilt: NotFinite,
     },
     /// No step of the run lies in the window to record.
     #[error(

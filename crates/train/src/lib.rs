@@ -22,5 +22,5 @@ pub use context::RankContext;
 pub use error::Error;
 pub use metric::Evaluation;
 pub use model::{Model, Share, Step};
-pub use run::{Event, Interval, Outcome, RunRequest, Start, TraceRequest, run};
+pub use run::{Event, Interval, Outcome, RuleChange, RunRequest, Start, TraceRequest, run};
 pub use scorer::Scorer;

@@ -5,6 +5,8 @@
 //! *set* of samples: the same bits for any batch size and any number of ranks.
 //! Knows nothing of models or of where samples come from.
 
+use std::fmt;
+
 use serde::Serialize;
 
 /// The figures of one evaluation.
@@ -32,6 +34,35 @@ pub struct Accumulator {
     /// Order-preserving bits of the probability, then the bits of the label.
     samples: Vec<u64>,
     loss_sum: f64,
+    spoilt: Option<NotFinite>,
+}
+
+/// Samples without a finite probability, or a loss that is none.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum NotFinite {
+    /// Samples whose probability is NaN.
+    Samples {
+        /// The first, counted from 0.
+        first: u64,
+        /// How many.
+        count: u64,
+    },
+    /// Every probability is a number, but the sum of the losses is not finite.
+    Loss(f64),
+}
+
+impl fmt::Display for NotFinite {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Samples { first, count: 1 } => {
+                write!(out, "sample {first}: expected a probability, got NaN")
+            }
+            Self::Samples { first, count } => {
+                write!(out, "{count} samples, the first {first}: expected a probability, got NaN")
+            }
+            Self::Loss(loss) => write!(out, "the loss is {loss}, expected a finite number"),
+        }
+    }
 }
 
 impl Accumulator {
@@ -47,18 +78,44 @@ impl Accumulator {
     /// If the lengths differ.
     pub fn push(&mut self, probabilities: &[f32], labels: &[f32], loss_sum: f64) {
         assert_eq!(probabilities.len(), labels.len(), "one label per probability");
+        let (first, spoilt) = (self.samples(), probabilities.iter().filter(|p| p.is_nan()).count());
+        if spoilt > 0 {
+            let place = probabilities.iter().position(|p| p.is_nan()).unwrap_or_default();
+            self.add_spoilt(first + place as u64, spoilt as u64);
+        }
         self.samples.extend(probabilities.iter().zip(labels).map(|(&p, &y)| pack(p, y)));
         self.loss_sum += loss_sum;
     }
 
     /// Adds another rank's samples. Merge in rank order for the same loss to the bit.
     pub fn merge(&mut self, other: Self) {
+        if let Some(NotFinite::Samples { first, count }) = other.spoilt {
+            self.add_spoilt(self.samples() + first, count);
+        }
         if self.samples.is_empty() {
             self.samples = other.samples;
         } else {
             self.samples.extend(other.samples);
         }
         self.loss_sum += other.loss_sum;
+    }
+
+    /// What keeps the figures from meaning anything, if something does: ask before
+    /// [`Self::finish`].
+    #[must_use]
+    pub fn not_finite(&self) -> Option<NotFinite> {
+        let loss = (!self.loss_sum.is_finite()).then_some(NotFinite::Loss(self.loss_sum));
+        self.spoilt.or(loss)
+    }
+
+    /// Counts samples that came after all counted so far.
+    fn add_spoilt(&mut self, first: u64, more: u64) {
+        self.spoilt = Some(match self.spoilt {
+            Some(NotFinite::Samples { first, count }) => {
+                NotFinite::Samples { first, count: count + more }
+            }
+            _ => NotFinite::Samples { first, count: more },
+        });
     }
 
     /// Samples so far.

@@ -1,12 +1,14 @@
 //! One rank's model: bottom MLP, embeddings, interaction, top MLP, loss, with explicit forward and
 //! backward and buffers sized once. Knows nothing of data files, schedules or checkpoints.
 
+use std::path::Path;
+
 use device::Cpu;
 use device::buffer::Array;
 use device::ops::gemm::panels;
 use device::ops::{activation, loss};
 use device::optimizer::Rule;
-use schema::{Batch, JobConfig, Loss, Op, OptimizerConfig, ShardingPlan};
+use schema::{Batch, JobConfig, Loss, Op, Optimizer, OptimizerConfig, Optimizers, ShardingPlan};
 
 use crate::Error;
 use crate::context::RankContext;
@@ -17,7 +19,7 @@ use crate::layer::ParameterList;
 use crate::layer::interaction::InteractionLayer;
 use crate::layer::logit::{Given, Logit};
 use crate::layer::mlp::Mlp;
-use crate::parameter::{DenseParameter, TileState};
+use crate::parameter::{self, DenseParameter, Spot, TileState};
 
 /// The samples of one rank within the batch of all ranks.
 #[derive(Clone, Copy, Debug)]
@@ -45,6 +47,81 @@ pub struct RankParameters {
     pub dense: Vec<DenseParameter>,
     /// The tiles of this rank, in plan order.
     pub tiles: Vec<TileState>,
+}
+
+impl RankParameters {
+    /// Refuses values, read from the checkpoint at `path`, that are no finite numbers.
+    ///
+    /// # Errors
+    /// [`Error::Value`] naming the first.
+    pub(crate) fn check_finite(
+        &self,
+        cpu: &Cpu,
+        (path, config): (&Path, &JobConfig),
+    ) -> Result<(), Error> {
+        let refused = |spot: Option<Spot>| match spot {
+            None => Ok(()),
+            Some(spot) => {
+                Err(Error::Value { path: path.to_owned(), spot, expected: "a finite number" })
+            }
+        };
+        let (sparse, dense) = (config.optimizer.sparse.kind, config.optimizer.dense.kind);
+        for parameter in &self.dense {
+            refused(parameter.not_finite(dense))?;
+        }
+        for state in &self.tiles {
+            let table = &config.model.tables[state.tile.table.index()];
+            refused(parameter::not_finite(cpu, state, (&table.name, sparse)))?;
+        }
+        Ok(())
+    }
+}
+
+/// A model that only looks forward: it has weights, but neither an optimizer nor any state, and
+/// cannot be trained.
+pub struct ForwardModel {
+    model: Model,
+}
+
+impl ForwardModel {
+    /// A model with the weights in `parameters`, which have no state.
+    ///
+    /// # Errors
+    /// As [`Model::restored`].
+    pub fn restored(
+        cpu: &Cpu,
+        config: &JobConfig,
+        place: (&ShardingPlan, schema::Rank),
+        batch_max: usize,
+        parameters: RankParameters,
+    ) -> Result<Self, Error> {
+        // The rule that keeps no state stands for none: nothing outside can take a step.
+        let none = OptimizerConfig::new(Optimizer::Sgd, 0.0);
+        let optimizer = Optimizers { sparse: none, dense: none };
+        let config = JobConfig { optimizer, ..config.clone() };
+        let model = Model::restored(cpu, &config, place, batch_max, parameters)?;
+        Ok(Self { model })
+    }
+
+    /// As [`Model::evaluate`].
+    ///
+    /// # Errors
+    /// As there.
+    pub fn evaluate(
+        &mut self,
+        context: &mut RankContext,
+        share: Share<'_>,
+    ) -> Result<(&[f32], f64), Error> {
+        self.model.evaluate(context, share)
+    }
+
+    /// As [`Model::score`].
+    ///
+    /// # Errors
+    /// As there.
+    pub fn score(&mut self, context: &mut RankContext, share: Share<'_>) -> Result<&[f32], Error> {
+        self.model.score(context, share)
+    }
 }
 
 /// A model with its buffers.
@@ -179,7 +256,8 @@ impl Model {
         self.embedding.tiles()
     }
 
-    /// Click probabilities of this rank's samples, `[B]`, and the sum of their losses.
+    /// Click probabilities of this rank's samples, `[B]`, and the sum of their losses. NaN where
+    /// the logit is no finite number.
     ///
     /// # Errors
     /// [`Error::RowOutOfRange`], [`Error::BatchShape`], [`Error::Communication`].
@@ -190,10 +268,24 @@ impl Model {
     ) -> Result<(&[f32], f64), Error> {
         self.forward(context, share)?;
         let sum = self.loss(context, share)?;
-        Ok((&self.buffers.probabilities[..share.batch.size], sum))
+        Ok((self.probabilities(share.batch.size), sum))
     }
 
-    /// Click probabilities of this rank's samples, `[B]`; labels are not looked at.
+    /// Those of the last forward, of so many samples: a logit beyond the finite numbers has none,
+    /// whatever the sigmoid makes of it.
+    fn probabilities(&mut self, samples: usize) -> &[f32] {
+        let Buffers { logits, probabilities, .. } = &mut self.buffers;
+        let probabilities = &mut probabilities[..samples];
+        for (probability, logit) in probabilities.iter_mut().zip(&logits[..samples]) {
+            if !logit.is_finite() {
+                *probability = f32::NAN;
+            }
+        }
+        probabilities
+    }
+
+    /// Click probabilities of this rank's samples, `[B]`; labels are not looked at. NaN where the
+    /// logit is no finite number.
     ///
     /// # Errors
     /// [`Error::RowOutOfRange`], [`Error::BatchShape`], [`Error::Communication`].
@@ -203,7 +295,7 @@ impl Model {
         let Buffers { logits, probabilities, .. } = &mut self.buffers;
         let probabilities = &mut probabilities[..samples];
         activation::sigmoid(&context.cpu, &logits[..samples], probabilities)?;
-        Ok(&self.buffers.probabilities[..samples])
+        Ok(self.probabilities(samples))
     }
 
     /// One training step; returns the sum of the losses of this rank's samples before it.

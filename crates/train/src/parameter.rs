@@ -2,11 +2,14 @@
 //! embedding tables.
 //! Knows nothing of how they are computed, placed or saved.
 
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::fmt;
+use std::ops::Range;
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 use device::buffer::Array;
+use device::weights::WeightsView;
 use device::{Cpu, Weights};
-use schema::{Interaction, ModelConfig, Optimizer, Tile};
+use schema::{DataType, Interaction, ModelConfig, Optimizer, Tile};
 
 /// One dense parameter with its optimizer state, as it is saved; at work it is in [`crate::dense`].
 #[derive(Clone, Debug, PartialEq)]
@@ -23,6 +26,13 @@ pub struct DenseParameter {
 }
 
 impl DenseParameter {
+    /// A parameter of zeros that is not to be trained: without any state.
+    #[must_use]
+    pub fn without_state(name: &str, shape: &[usize]) -> Self {
+        let weight = vec![0.0; shape.iter().product()];
+        Self { name: name.to_owned(), shape: shape.to_vec(), weight, state: Vec::new() }
+    }
+
     /// A parameter of zeros, with the state `optimizer` needs.
     #[must_use]
     pub fn zeros(name: &str, shape: &[usize], optimizer: Optimizer) -> Self {
@@ -51,21 +61,134 @@ pub struct TileState {
     pub state: Array<f32>,
 }
 
-/// Weights looked at by one chunk.
-const WEIGHTS_PER_CHUNK: usize = 1 << 20;
+/// Where a value stands that is not what it must be.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Spot {
+    /// `table "a"`, or the name of a parameter or tensor.
+    pub tensor: String,
+    /// Its row, counted over the whole table.
+    pub row: u64,
+    /// Its column, counted likewise.
+    pub column: usize,
+    /// `weight`, or the name of a part of the optimizer's state.
+    pub part: &'static str,
+    /// The value.
+    pub value: f32,
+}
 
-/// Whether all weights of a tile are finite numbers.
+impl fmt::Display for Spot {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { tensor, row, column, part, value } = self;
+        write!(out, "{tensor}, row {row}, column {column}: {part} is ")?;
+        // Not 39 digits of a number that has 8.
+        if value.is_finite() && value.abs() >= 1e7 {
+            write!(out, "{value:e}")
+        } else {
+            write!(out, "{value}")
+        }
+    }
+}
+
+/// Values looked at by one chunk.
+const VALUES_PER_CHUNK: usize = 1 << 20;
+
+/// The first weight of a tile of `table`, or value of its state under `optimizer`, that is no
+/// finite number.
 #[must_use]
-pub fn is_finite(cpu: &Cpu, tile: &TileState) -> bool {
-    let (weights, len) = (tile.weight.view(), tile.weight.len());
-    let good = AtomicBool::new(true);
-    cpu.pool.run(len.div_ceil(WEIGHTS_PER_CHUNK), |chunk| {
-        let first = chunk * WEIGHTS_PER_CHUNK;
-        if !weights.are_finite(first..len.min(first + WEIGHTS_PER_CHUNK)) {
-            good.store(false, Ordering::Relaxed);
+pub fn not_finite(
+    cpu: &Cpu,
+    state: &TileState,
+    (table, optimizer): (&str, Optimizer),
+) -> Option<Spot> {
+    let TileState { tile, weight, state } = state;
+    if let Some((at, value)) = first_not_finite(cpu, weight.view()) {
+        return Some(spot_of(tile, table, (at, value)));
+    }
+    let (at, value) = first_not_finite(cpu, WeightsView::F32(state))?;
+    let names = optimizer.state_names();
+    let per_row = optimizer.state_per_row(tile.dim()).max(1);
+    let width = per_row / names.len().max(1);
+    let (row, within) = (at / per_row, at % per_row);
+    Some(Spot {
+        tensor: format!("table {table:?}"),
+        row: tile.rows.start + row as u64,
+        column: tile.columns.start + within % width,
+        part: names.get(within / width).copied().unwrap_or("state"),
+        value,
+    })
+}
+
+/// How many weights of a tile lie at the largest number of a 16-bit format, where rounding cuts off
+/// what is larger.
+#[must_use]
+pub fn count_at_limit(cpu: &Cpu, state: &TileState) -> usize {
+    if state.weight.data_type() == DataType::F32 {
+        return 0;
+    }
+    let (count, view) = (AtomicUsize::new(0), state.weight.view());
+    in_chunks(cpu, view, |_, range| {
+        count.fetch_add(view.count_at_limit(range), Ordering::Relaxed);
+    });
+    count.into_inner()
+}
+
+/// The first such weight of a tile of `table`.
+#[must_use]
+pub fn first_at_limit(state: &TileState, table: &str) -> Option<Spot> {
+    let found = state.weight.view().first_at_limit(0..state.weight.len())?;
+    Some(spot_of(&state.tile, table, found))
+}
+
+/// The place of a weight in its table, from its position in a tile.
+fn spot_of(tile: &Tile, table: &str, (at, value): (usize, f32)) -> Spot {
+    Spot {
+        tensor: format!("table {table:?}"),
+        row: tile.rows.start + (at / tile.dim()) as u64,
+        column: tile.columns.start + at % tile.dim(),
+        part: "weight",
+        value,
+    }
+}
+
+/// The first value that is no finite number, and its position.
+fn first_not_finite(cpu: &Cpu, values: WeightsView<'_>) -> Option<(usize, f32)> {
+    let first = AtomicUsize::new(usize::MAX);
+    in_chunks(cpu, values, |chunk, range| {
+        if !values.are_finite(range) {
+            first.fetch_min(chunk, Ordering::Relaxed);
         }
     });
-    good.into_inner()
+    let start = first.into_inner().checked_mul(VALUES_PER_CHUNK)?;
+    values.first_not_finite(start..values.len().min(start + VALUES_PER_CHUNK))
+}
+
+/// Calls `visit` with the number and the range of each chunk, on all threads.
+fn in_chunks(cpu: &Cpu, values: WeightsView<'_>, visit: impl Fn(usize, Range<usize>) + Sync) {
+    let len = values.len();
+    cpu.pool.run(len.div_ceil(VALUES_PER_CHUNK), |chunk| {
+        let start = chunk * VALUES_PER_CHUNK;
+        visit(chunk, start..len.min(start + VALUES_PER_CHUNK));
+    });
+}
+
+impl DenseParameter {
+    /// The first weight, or value of the state under `optimizer`, that is no finite number.
+    #[must_use]
+    pub fn not_finite(&self, optimizer: Optimizer) -> Option<Spot> {
+        let dim = self.shape.get(1..).unwrap_or_default().iter().product::<usize>().max(1);
+        let find = |values: &[f32], width: usize, part| {
+            let (at, value) = WeightsView::F32(values).first_not_finite(0..values.len())?;
+            let (tensor, row) = (self.name.clone(), (at / width) as u64);
+            Some(Spot { tensor, row, column: at % width, part, value })
+        };
+        let names = optimizer.state_names();
+        let len = self.state.len() / names.len().max(1);
+        // A state that has not a value per weight has one per row.
+        let width = if len == self.weight.len() { dim } else { 1 };
+        let mut states = names.iter().zip(self.state.chunks(len.max(1)));
+        find(&self.weight, dim, "weight")
+            .or_else(|| states.find_map(|(name, values)| find(values, width, name)))
+    }
 }
 
 /// Names and shapes of a model's dense parameters: bottom MLP, cross layers, top MLP, each in

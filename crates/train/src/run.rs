@@ -7,7 +7,7 @@
 mod command;
 pub(crate) mod lead;
 mod start;
-pub(crate) mod worker;
+mod worker;
 
 pub use lead::{feature_plan, total_steps};
 
@@ -17,7 +17,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
-use schema::{JobConfig, ShardingPlan};
+use schema::{JobConfig, Optimizer, RowScope, ShardingPlan};
 use serde::Serialize;
 
 use crate::{Error, Evaluation};
@@ -41,6 +41,8 @@ pub struct RunRequest {
     pub threads: usize,
     /// Where the run begins.
     pub start: Start,
+    /// Whether it may go on under another rule than the checkpoint's.
+    pub rule_change: RuleChange,
     /// Steps to record.
     pub trace: Option<TraceRequest>,
     /// Set to end the run after the step in progress, with a checkpoint.
@@ -54,6 +56,17 @@ pub enum Start {
     Fresh,
     /// At this checkpoint's step: the folder `…/step-…`.
     Checkpoint(PathBuf),
+}
+
+/// What happens where a plan makes another rule of the tables' optimizer than a checkpoint's state
+/// was taken under: row-wise Adagrad and LAMB over other columns of a row ([`schema::RowScope`]).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum RuleChange {
+    /// [`Error::OtherRowScope`].
+    Refuse,
+    /// Row-wise Adagrad's states are averaged over merged columns and handed to each part of split
+    /// ones; those of LAMB stay as they are.
+    Accept,
 }
 
 /// A recording of some steps.
@@ -88,6 +101,23 @@ pub struct Interval {
 /// A report of a run in progress.
 #[derive(Clone, Debug)]
 pub enum Event<'a> {
+    /// The tables' optimizer looks at rows, and columns are split: another rule than on whole rows.
+    /// Or the rule changes from here on. Comes before [`Event::Started`].
+    RowScope {
+        /// The tables' optimizer.
+        optimizer: Optimizer,
+        /// Over which columns of a row it works from here on.
+        scope: &'a RowScope,
+        /// The same before, where it was another.
+        before: Option<&'a RowScope>,
+    },
+    /// A checkpoint newer than the one the run starts at was renamed: the run does not use it.
+    SetAside {
+        /// Its folder until now.
+        from: &'a Path,
+        /// Its folder from now on.
+        to: &'a Path,
+    },
     /// The run begins.
     Started {
         /// Steps done before.
@@ -169,62 +199,83 @@ pub struct Outcome {
 /// Trains until the configured end, or until [`RunRequest::stop`] is set.
 ///
 /// # Errors
-/// [`Error::Diverged`] as soon as the loss, or a weight to be saved, is no finite number; whatever
+/// [`Error::Diverged`] as soon as the loss, or a value to be saved, is no finite number; whatever
 /// else kept the run from going on. Checkpoints written so far stay.
 pub fn run(request: &RunRequest, observe: &mut dyn FnMut(Event<'_>)) -> Result<Outcome, Error> {
-    run_reading(request, Reading::begin(request)?, observe)
+    Reading::begin(request.clone())?.run(observe)
 }
 
-/// The training batches of a run, read and put together from now on: whatever else it needs can be
-/// got ready meanwhile.
+/// A run whose training batches are read and put together from now on: whatever else it needs can
+/// be got ready meanwhile. It owns its request, so that the batches are those of the run that
+/// follows.
 pub struct Reading {
+    request: RunRequest,
     start: start::State,
     batches: Option<data::Loader>,
 }
 
 impl Reading {
-    /// Begins where `request` starts; its evaluation data need not be there yet.
+    /// Begins where `request` starts.
     ///
     /// # Errors
-    /// Those of a checkpoint that cannot be gone on from, and of data that does not fit the model.
-    pub fn begin(request: &RunRequest) -> Result<Self, Error> {
-        let start = start::State::of(request)?;
-        let batches = lead::batches(request, &start)?;
-        Ok(Self { start, batches })
+    /// Those of a checkpoint that cannot be resumed, and of data that does not fit the model.
+    pub fn begin(request: RunRequest) -> Result<Self, Error> {
+        let start = start::State::of(&request)?;
+        let batches = lead::batches(&request, &start)?;
+        Ok(Self { request, start, batches })
     }
-}
 
-/// [`run`] on batches whose reading the same request, but for its evaluation data, began.
-///
-/// # Errors
-/// Those of [`run`].
-pub fn run_reading(
-    request: &RunRequest,
-    reading: Reading,
-    observe: &mut dyn FnMut(Event<'_>),
-) -> Result<Outcome, Error> {
-    let Reading { start, batches } = reading;
-    // Held until the run ends, however it ends: the system lets go of a dead process's locks.
-    let _lock = lock(&request.run_folder)?;
-    check_trace(request, &start)?;
-    check_folders(request, &start)?;
-    let mut ends = comm::world(request.plan.world_size());
-    let own = ends.remove(0);
-    std::thread::scope(|scope| {
-        let follow = |end| scope.spawn(|| worker::Worker::new(request, &start, end)?.follow());
-        let followers: Vec<_> = ends.into_iter().map(follow).collect();
-        let led = worker::Worker::new(request, &start, own)
-            .and_then(|worker| lead::lead(request, &start, (worker, batches), observe));
-        let mut result = led;
-        for follower in followers {
-            match follower.join() {
-                Ok(Ok(())) => {}
-                Ok(Err(error)) => result = Err(explaining(result, error)),
-                Err(payload) => std::panic::resume_unwind(payload),
+    /// The run that was asked for.
+    #[must_use]
+    pub fn request(&self) -> &RunRequest {
+        &self.request
+    }
+
+    /// Evaluates on this data and these rows, in place of those of the request.
+    #[must_use]
+    pub fn with_evaluation(mut self, evaluation: Option<(Arc<data::Dataset>, Range<u64>)>) -> Self {
+        self.request.evaluation = evaluation;
+        self
+    }
+
+    /// Ends the run when `stop` is set, in place of the request's.
+    #[must_use]
+    pub fn with_stop(mut self, stop: Arc<AtomicBool>) -> Self {
+        self.request.stop = stop;
+        self
+    }
+
+    /// [`run`] on these batches. Checkpoints of the run folder that are newer than the one it
+    /// starts at are set aside once nothing more can refuse the run.
+    ///
+    /// # Errors
+    /// Those of [`run`].
+    pub fn run(self, observe: &mut dyn FnMut(Event<'_>)) -> Result<Outcome, Error> {
+        let Self { request, start, batches } = self;
+        // Held until the run ends, however it ends: the system lets go of a dead process's locks.
+        let _lock = lock(&request.run_folder)?;
+        check_trace(&request, &start)?;
+        lead::check_evaluation(&request)?;
+        check_folders(&request, &start)?;
+        let mut ends = comm::world(request.plan.world_size());
+        let own = ends.remove(0);
+        std::thread::scope(|scope| {
+            let (request, start) = (&request, &start);
+            let follow = |end| scope.spawn(|| worker::Worker::new(request, start, end)?.follow());
+            let followers: Vec<_> = ends.into_iter().map(follow).collect();
+            let led = worker::Worker::new(request, start, own)
+                .and_then(|worker| lead::lead(request, start, (worker, batches), observe));
+            let mut result = led;
+            for follower in followers {
+                match follower.join() {
+                    Ok(Ok(())) => {}
+                    Ok(Err(error)) => result = Err(explaining(result, error)),
+                    Err(payload) => std::panic::resume_unwind(payload),
+                }
             }
-        }
-        result
-    })
+            result
+        })
+    }
 }
 
 /// Refuses a window of steps to record that the run has not, rather than to leave an empty folder.

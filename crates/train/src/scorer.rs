@@ -5,14 +5,15 @@ use std::path::Path;
 
 use data::{Dataset, FeaturePlan, Fitted};
 use device::Cpu;
-use schema::{Batch, JobConfig, Optimizer, Rank, ShardingPlan};
+use schema::{Batch, JobConfig, Rank, ShardingPlan};
 
 use crate::checkpoint::Checkpoint;
 use crate::metric::Accumulator;
+use crate::model::{ForwardModel, RankParameters};
+use crate::parameter::{DenseParameter, dense_shapes};
 use crate::profile::Profiler;
 use crate::run::lead;
-use crate::run::worker;
-use crate::{Error, Evaluation, Model, RankContext, Share};
+use crate::{Error, Evaluation, RankContext, Share};
 
 /// Samples of one forward pass.
 const BATCH_SIZE: usize = 4096;
@@ -22,7 +23,7 @@ pub struct Scorer {
     config: JobConfig,
     fitted: Fitted,
     step: u64,
-    model: Model,
+    model: ForwardModel,
     context: RankContext,
 }
 
@@ -30,25 +31,21 @@ impl Scorer {
     /// Reads the checkpoint in `folder`.
     ///
     /// # Errors
-    /// As [`Checkpoint::open`]; damaged tensors are refused by name.
+    /// As [`Checkpoint::open`]; damaged tensors, and weights that are no finite numbers, are
+    /// refused by name.
     pub fn load(folder: &Path, threads: usize) -> Result<Self, Error> {
         let checkpoint = Checkpoint::open(folder)?;
-        let mut config = checkpoint.config().clone();
+        let config = checkpoint.config().clone();
         let fitted = checkpoint.manifest().fitted.clone();
         let fitted = serde_json::from_value(fitted).map_err(|error| Error::Manifest {
             path: folder.to_owned(),
             problem: format!("fitted transforms: {error}"),
         })?;
         let plan = ShardingPlan::table_wise(&config.model.tables, 1);
-        let optimizer = config.optimizer;
-        // Nothing is updated here: no optimizer state is read, which may be as large as the tables.
-        config.optimizer.sparse.kind = Optimizer::Sgd;
-        config.optimizer.dense.kind = Optimizer::Sgd;
-        let parameters = worker::read(&checkpoint, &config, (&plan, Rank(0)))?;
         let cpu = Cpu::new(threads);
+        let parameters = weights(&checkpoint, &cpu, &plan)?;
         let place = (&plan, Rank(0));
-        let model = Model::restored(&cpu, &config, place, BATCH_SIZE, parameters)?;
-        config.optimizer = optimizer;
+        let model = ForwardModel::restored(&cpu, &config, place, BATCH_SIZE, parameters)?;
         let comm = comm::world(1).remove(0);
         let context = RankContext { cpu, comm, profiler: Profiler::off() };
         Ok(Self { step: checkpoint.step(), config, fitted, model, context })
@@ -84,7 +81,8 @@ impl Scorer {
         BATCH_SIZE
     }
 
-    /// Click probabilities of `batch`, `[B]`. Labels are not looked at but must be there, `[B]`.
+    /// Click probabilities of `batch`, `[B]`, NaN where the model gives none. Labels are not looked
+    /// at but must be there, `[B]`.
     ///
     /// # Errors
     /// [`Error::BatchShape`], [`Error::RowOutOfRange`].
@@ -96,7 +94,7 @@ impl Scorer {
     /// Evaluates on `rows` of `dataset`; `observe` hears (samples done, samples in all).
     ///
     /// # Errors
-    /// [`Error::Data`], [`Error::RowOutOfRange`].
+    /// [`Error::Data`], [`Error::RowOutOfRange`], [`Error::NotEvaluated`].
     pub fn evaluate(
         &mut self,
         dataset: &Dataset,
@@ -113,6 +111,28 @@ impl Scorer {
             accumulator.push(probabilities, &batch.labels, sum);
             observe(accumulator.samples(), total);
         }
-        Ok(accumulator.finish())
+        match accumulator.not_finite() {
+            None => Ok(accumulator.finish()),
+            Some(spoilt) => Err(Error::NotEvaluated { data: dataset.dir().to_owned(), spoilt }),
+        }
     }
+}
+
+/// All weights of a checkpoint. No optimizer state is read, which may be as large as the tables.
+fn weights(
+    checkpoint: &Checkpoint,
+    cpu: &Cpu,
+    plan: &ShardingPlan,
+) -> Result<RankParameters, Error> {
+    let config = checkpoint.config();
+    let empty = |(name, shape): (String, Vec<usize>)| DenseParameter::without_state(&name, &shape);
+    let mut dense: Vec<_> = dense_shapes(&config.model).into_iter().map(empty).collect();
+    checkpoint.read_dense_weights(&mut dense)?;
+    let tile = |tile: &schema::Tile| {
+        checkpoint.read_tile_weights(&config.model.tables[tile.table.index()].name, tile)
+    };
+    let tiles = plan.tiles().iter().map(tile).collect::<Result<_, _>>()?;
+    let parameters = RankParameters { dense, tiles };
+    parameters.check_finite(cpu, (checkpoint.folder(), config))?;
+    Ok(parameters)
 }

@@ -3,8 +3,9 @@
 use std::path::{Path, PathBuf};
 
 use data::Dataset;
-use schema::Bytes;
+use schema::{Bytes, RowScope};
 use serde::Serialize;
+use train::RuleChange;
 use train::checkpoint::Checkpoint as Opened;
 use train::state_dict::{self, ImportRequest, Target};
 
@@ -18,12 +19,25 @@ pub fn run(command: Checkpoint, session: &Session) -> Result<(), Error> {
     match command {
         Checkpoint::Info { checkpoint } => info(&checkpoint, session),
         Checkpoint::Verify { checkpoint } => verify(&checkpoint, session),
-        Checkpoint::Export { checkpoint, to, out, optimizer } => {
-            export(&checkpoint, to, (&out, optimizer.as_deref()), session)
+        Checkpoint::Export { checkpoint, to, out, optimizer, rule_change } => {
+            let states = optimizer.as_deref().map(|file| (file, rule_change.given()));
+            export(&checkpoint, to, (&out, states), session)
         }
-        Checkpoint::Import { from, file, config, set, run, data, optimizer, step } => {
+        Checkpoint::Import {
+            from,
+            file,
+            config,
+            set,
+            run,
+            data,
+            optimizer,
+            accept_rule_change,
+            step,
+        } => {
             let job = config::job(&config, &set)?;
-            let request = Import { file, from, run, data, optimizer, step };
+            let rule_change =
+                if accept_rule_change { RuleChange::Accept } else { RuleChange::Refuse };
+            let request = Import { file, from, run, data, optimizer, rule_change, step };
             import(&request, &job.config, session)
         }
     }
@@ -42,6 +56,7 @@ struct Info {
     tables: usize,
     table_rows: u64,
     sparse_optimizer: schema::Optimizer,
+    row_scope: schema::RowScope,
     files: usize,
     chunks: usize,
     bytes: u64,
@@ -62,6 +77,7 @@ fn info(path: &Path, session: &Session) -> Result<(), Error> {
         tables: model.tables.len(),
         table_rows: model.tables.iter().map(|table| table.rows).sum(),
         sparse_optimizer: manifest.sparse_optimizer,
+        row_scope: opened.row_scope(),
         files: manifest.files.len(),
         chunks: manifest.chunks.len(),
         bytes: manifest.files.iter().map(|file| file.bytes).sum(),
@@ -77,11 +93,25 @@ fn info(path: &Path, session: &Session) -> Result<(), Error> {
             ("samples", render::count(info.samples)),
             ("ranks that wrote it", info.world_size.to_string()),
             ("tables", format!("{} with {} rows", info.tables, render::count(info.table_rows))),
+            ("optimizer of the tables", optimizer_of(info)),
             ("size", format!("{} in {} files", Bytes(info.bytes), info.files + 1)),
         ])
     })?;
     session.console.detail(&manifest.config);
     Ok(())
+}
+
+/// The tables' rule, and over which columns of a row it worked where it looks at rows.
+fn optimizer_of(info: &Info) -> String {
+    match &info.row_scope {
+        RowScope::EachWeight => info.sparse_optimizer.to_string(),
+        scope @ (RowScope::Undecided | RowScope::WholeRows) => {
+            format!("{} over {scope}", info.sparse_optimizer)
+        }
+        scope @ RowScope::ColumnTiles(_) => {
+            format!("{} over column tiles ({scope})", info.sparse_optimizer)
+        }
+    }
 }
 
 /// What `verify` prints for one checkpoint.
@@ -134,17 +164,19 @@ struct Exported<'a> {
 fn export(
     path: &Path,
     to: StateDict,
-    (out, optimizer): (&Path, Option<&Path>),
+    (out, states): (&Path, Option<(&Path, RuleChange)>),
     session: &Session,
 ) -> Result<(), Error> {
     let folder = checkpoint::find(path, session.console)?;
     let opened = Opened::open(&folder)?;
+    let optimizer = states.map(|(file, _)| file);
     let outs = std::iter::once(out).chain(optimizer);
     output::clear_up_beside(outs.map(Path::to_owned).collect());
-    let bytes = state_dict::export(&opened, target(to), out)?;
-    if let Some(file) = optimizer {
-        state_dict::export_optimizer(&opened, target(to), file)?;
+    // First, because it may be refused.
+    if let Some(states) = states {
+        state_dict::export_optimizer(&opened, target(to), states)?;
     }
+    let bytes = state_dict::export(&opened, target(to), out)?;
     let exported = Exported { checkpoint: &folder, file: out, bytes, optimizer };
     session.console.report(&exported, |exported| {
         format!(
@@ -162,6 +194,7 @@ struct Import {
     run: PathBuf,
     data: Option<PathBuf>,
     optimizer: Option<PathBuf>,
+    rule_change: RuleChange,
     step: u64,
 }
 
@@ -190,6 +223,7 @@ fn import(request: &Import, config: &schema::JobConfig, session: &Session) -> Re
         fitted,
         run_folder: &request.run,
         optimizer: request.optimizer.as_deref(),
+        rule_change: request.rule_change,
         step: request.step,
     })?;
     let imported = Imported { checkpoint: committed.folder, bytes: committed.bytes };

@@ -13,7 +13,7 @@ use std::time::Instant;
 use data::synthetic::{Report, SyntheticConfig, ceiling_auc};
 use data::{Begin, Dataset};
 use schema::{Bytes, JobConfig, ShardingPlan};
-use train::run::{Outcome, RunRequest, Start, TraceRequest};
+use train::run::{Outcome, RuleChange, RunRequest, Start, TraceRequest};
 
 use super::train::{Observer, quoted};
 use crate::args::{Format, Quickstart};
@@ -90,6 +90,7 @@ pub fn run(args: &Quickstart, session: &Session) -> Result<ExitCode, Error> {
         run_folder: run,
         threads: session.threads,
         start: Start::Fresh,
+        rule_change: RuleChange::Refuse,
         trace: None,
         stop: Arc::clone(&stop),
     };

@@ -26,16 +26,21 @@ pub fn run(args: &Score, session: &Session) -> Result<(), Error> {
     match &args.output {
         None => {
             let out = BufWriter::new(io::stdout().lock());
-            score(args, session, &mut scorer, &mut Target { out, path: None }).map(drop)
+            let scored = score(args, session, &mut scorer, &mut Target { out, path: None })?;
+            scored.check(args)
         }
         Some(path) => {
             let scored = score_into(path, args, session, &mut scorer)?;
             session.console.report(&scored, |scored| {
                 format!("{} rows scored into {}", render::count(scored.rows), path.display())
-            })
+            })?;
+            scored.check(args)
         }
     }
 }
+
+/// Lines named of those that have no probability.
+const LINES_NAMED: usize = 10;
 
 /// Scores into the file `path`, which appears when it is whole; what stood there stays till then.
 fn score_into(
@@ -61,7 +66,26 @@ fn score_into(
 struct Scored {
     rows: u64,
     unreadable_rows: u64,
+    not_finite_rows: u64,
     seconds: f64,
+    /// Lines of the first rows that are not finite.
+    #[serde(skip)]
+    not_finite_lines: Vec<u64>,
+}
+
+impl Scored {
+    /// Fails where the model gave a row no probability: all rows are written by then.
+    fn check(&self, args: &Score) -> Result<(), Error> {
+        match self.not_finite_rows {
+            0 => Ok(()),
+            count => Err(Error::NotScored {
+                path: args.file.clone().into(),
+                count,
+                rows: self.rows,
+                first: self.not_finite_lines.clone(),
+            }),
+        }
+    }
 }
 
 fn score<W: Write>(
@@ -107,7 +131,13 @@ fn score<W: Write>(
             session.console.say(format_args!("  {malformed}"));
         }
     }
-    Ok(Scored { rows: rows + unreadable_rows, unreadable_rows, seconds })
+    Ok(Scored {
+        rows: rows + unreadable_rows,
+        unreadable_rows,
+        not_finite_rows: placed.not_finite,
+        seconds,
+        not_finite_lines: placed.not_finite_lines,
+    })
 }
 
 /// The line of the first row: behind the header, where the layout has one.
@@ -118,16 +148,20 @@ fn first_line(config: &DataConfig) -> u64 {
     }
 }
 
-/// Puts probabilities back to their rows: a line that gave none was unreadable and gets `nan`.
+/// Puts probabilities back to their rows: a line that gave none was unreadable and gets `nan`, as
+/// does one whose probability is no number.
 struct Placed {
     next_line: u64,
     unreadable: u64,
+    not_finite: u64,
+    not_finite_lines: Vec<u64>,
     json: bool,
 }
 
 impl Placed {
     fn starting_at(line: u64, json: bool) -> Self {
-        Self { next_line: line, unreadable: 0, json }
+        let not_finite_lines = Vec::new();
+        Self { next_line: line, unreadable: 0, not_finite: 0, not_finite_lines, json }
     }
 
     fn text(&mut self, lines: &[u64], probabilities: &[f32]) -> String {
@@ -136,6 +170,14 @@ impl Placed {
             let skipped = line.saturating_sub(self.next_line);
             text += &self.unreadable_text(skipped);
             self.next_line = line + 1;
+            if !probability.is_finite() {
+                text += self.nothing();
+                self.not_finite += 1;
+                if self.not_finite_lines.len() < LINES_NAMED {
+                    self.not_finite_lines.push(line);
+                }
+                continue;
+            }
             let end = if self.json { "}\n" } else { "\n" };
             text += &format!("{}{probability}{end}", self.start());
         }
@@ -144,8 +186,12 @@ impl Placed {
 
     fn unreadable_text(&mut self, rows: u64) -> String {
         self.unreadable += rows;
-        let line = if self.json { "{\"probability\":null}\n" } else { "nan\n" };
-        line.repeat(rows as usize)
+        self.nothing().repeat(rows as usize)
+    }
+
+    /// The line of a row without a probability.
+    fn nothing(&self) -> &'static str {
+        if self.json { "{\"probability\":null}\n" } else { "nan\n" }
     }
 
     fn start(&self) -> &'static str {
@@ -189,6 +235,9 @@ mod tests {
         assert_eq!(placed.text(&[2, 4], &[0.5, 0.25]), "0.5\nnan\n0.25\n");
         assert_eq!(placed.text(&[5, 8], &[0.5, 1.0]), "0.5\nnan\nnan\n1\n");
         assert_eq!(placed.unreadable, 3);
+        assert_eq!(placed.text(&[9, 10], &[f32::NAN, 0.5]), "nan\n0.5\n");
+        assert_eq!((placed.unreadable, placed.not_finite), (3, 1));
+        assert_eq!(placed.not_finite_lines, [9]);
         let mut json = Placed::starting_at(1, true);
         assert_eq!(json.text(&[2], &[0.5]), "{\"probability\":null}\n{\"probability\":0.5}\n");
     }

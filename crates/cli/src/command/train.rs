@@ -20,6 +20,7 @@ use crate::resolve::config::{self, Job};
 use crate::resolve::{Session, checkpoint, input, memory, plan, synthetic};
 
 mod observe;
+mod row_scope;
 
 pub use observe::Observer;
 
@@ -82,7 +83,7 @@ pub fn run(args: &Train, session: &Session) -> Result<ExitCode, Error> {
         job.config.data.train = input::absolute(&[inputs.train.dir().display().to_string()]);
     }
     let resume_command = resume_command(args, name, &job, &run_folder);
-    let mut request = RunRequest {
+    let request = RunRequest {
         config: job.config,
         plan,
         train: Arc::clone(&inputs.train),
@@ -91,6 +92,7 @@ pub fn run(args: &Train, session: &Session) -> Result<ExitCode, Error> {
         run_folder,
         threads: session.threads,
         start,
+        rule_change: args.rule_change.given(),
         trace: args
             .trace
             .clone()
@@ -98,12 +100,14 @@ pub fn run(args: &Train, session: &Session) -> Result<ExitCode, Error> {
         stop: Arc::default(),
     };
     // The first batches are put together while the evaluation files are prepared.
-    let reading = Reading::begin(&request)?;
-    request.evaluation = inputs.evaluation(session, &request.config.data, &cache, args.strict)?;
+    let reading = Reading::begin(request)?;
+    let data = &reading.request().config.data;
+    let evaluation = inputs.evaluation(session, data, &cache, args.strict)?;
     // Not before: until here Ctrl-C leaves nothing to be saved.
-    request.stop = interrupt::stop_flag(interrupt::SAVING);
+    let stop = interrupt::stop_flag(interrupt::SAVING);
     let mut observer = Observer::new(session.console);
-    let outcome = train::run::run_reading(&request, reading, &mut |event| observer.see(event))?;
+    let run = reading.with_evaluation(evaluation).with_stop(stop);
+    let outcome = run.run(&mut |event| observer.see(event))?;
     let recorded = observer.finish()?;
     warn_of_trace(args, (&outcome, recorded), session.console);
     report(session.console, &outcome, &resume_command)
@@ -143,6 +147,7 @@ fn warn_of_trace(args: &Train, (outcome, recorded): (&Outcome, u64), console: Co
 
 /// Says what numbers alone might hide: an AUC that means nothing.
 fn warn(console: Console, outcome: &Outcome) {
+    // A model that gives no probabilities has ended the run before.
     let undefined = |evaluation: &Evaluation| evaluation.normalized_entropy.is_nan();
     if outcome.evaluation.as_ref().is_some_and(undefined) {
         console.warn(
@@ -245,13 +250,20 @@ fn choose_inputs(args: &Train, job: &mut Job) -> Result<(), Error> {
     Ok(())
 }
 
-/// Where the run begins; refuses to overwrite checkpoints and to go on from a damaged one.
+/// Where the run begins; refuses to overwrite checkpoints and to go on from a damaged one. Changes
+/// nothing: what `--resume-from` leaves behind is set aside when the run begins.
 fn start(args: &Train, run: &Path, console: Console) -> Result<Start, Error> {
     if let Some(chosen) = &args.resume_from {
-        for folder in checkpoint::set_later_aside(run, chosen)? {
-            console.say(format_args!("set aside as {}", folder.display()));
-        }
+        checkpoint::check_chosen(run, chosen)?;
         return Ok(Start::Checkpoint(chosen.clone()));
+    }
+    if args.resume {
+        for folder in train::checkpoint::list_aside(run)? {
+            console.say(format_args!(
+                "set aside by an earlier --resume-from, not used: {}",
+                folder.display()
+            ));
+        }
     }
     let Some(newest) = train::checkpoint::list(run)?.pop() else { return Ok(Start::Fresh) };
     if args.resume {

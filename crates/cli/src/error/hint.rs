@@ -37,6 +37,7 @@ impl Error {
             | Self::NoCheckpoint { .. }
             | Self::NoneWhole { .. }
             | Self::NotOfRun { .. }
+            | Self::NotScored { .. }
             | Self::NoTransforms { .. }
             | Self::DamagedCheckpoint { .. }
             | Self::Damaged { .. } => return self.checkpoint_hint(),
@@ -177,6 +178,11 @@ impl Error {
             }
             Self::NotOfRun { .. } => {
                 "give one of RUN/checkpoints/step-…, or name the checkpoint's own run with --run"
+                    .into()
+            }
+            Self::NotScored { .. } => {
+                "the model has diverged, or these rows have numbers that are not finite; score with an \
+                 earlier checkpoint, or mend the rows"
                     .into()
             }
             Self::NoTransforms { .. } => {
@@ -332,6 +338,18 @@ fn train_hint(error: &train::Error) -> Option<String> {
         }
         train::Error::OtherModel { .. } | train::Error::StateKind { .. } => {
             "resume with the configuration that wrote the checkpoint, or begin a new run with --run"
+        }
+        train::Error::OtherRowScope { .. } => {
+            "keep to the plan that wrote the checkpoint (--ranks, --sharding, --plan), or accept the \
+             other rule with --accept-rule-change, whose help says what becomes of the state"
+        }
+        train::Error::OtherRule { .. } => {
+            "set optimizer.sparse.kind and optimizer.dense.kind to the rules of the file, or accept \
+             another rule's states with --accept-rule-change"
+        }
+        train::Error::NotEvaluated { .. } => {
+            "the model has diverged, or a row has a number that is not finite: evaluate an earlier \
+             checkpoint, and look at the rows with: rowmill data stats"
         }
         train::Error::OtherTransforms { .. } => {
             "resume on the data the run began with, or begin a new run with --run"

@@ -79,36 +79,18 @@ pub fn damage(folder: &Path) -> Option<String> {
     }
 }
 
-/// Makes `chosen` the newest checkpoint of `run`: later ones are renamed `….aside`. Returns those.
-pub fn set_later_aside(run: &Path, chosen: &Path) -> Result<Vec<PathBuf>, Error> {
+/// Refuses a checkpoint to resume from that is not among those of `run`, or is damaged.
+pub fn check_chosen(run: &Path, chosen: &Path) -> Result<(), Error> {
     let folders = checkpoint::list(run)?;
     let whole = std::fs::canonicalize(chosen).map_err(Error::io(chosen, "open"))?;
     let is_chosen =
-        |folder: &PathBuf| std::fs::canonicalize(folder).is_ok_and(|path| path == whole);
-    let Some(position) = folders.iter().position(is_chosen) else {
+        |folder: &&PathBuf| std::fs::canonicalize(folder).is_ok_and(|path| path == whole);
+    let Some(folder) = folders.iter().find(is_chosen) else {
         let names = folders.iter().filter_map(|folder| folder.file_name());
         let names = names.map(|name| name.to_string_lossy().into_owned()).collect();
         return Err(Error::NotOfRun { path: chosen.to_owned(), run: run.to_owned(), names });
     };
-    if let Some(reason) = damage(&folders[position]) {
-        let previous = checkpoint::previous_good(&folders[position])?;
-        return Err(Error::DamagedCheckpoint { path: chosen.to_owned(), reason, previous });
-    }
-    let mut moved = Vec::new();
-    for folder in &folders[position + 1..] {
-        let aside = unused_aside(folder);
-        std::fs::rename(folder, &aside).map_err(Error::io(folder, "rename"))?;
-        moved.push(aside);
-    }
-    Ok(moved)
-}
-
-fn unused_aside(folder: &Path) -> PathBuf {
-    let name = |suffix: String| {
-        let mut name = folder.as_os_str().to_owned();
-        name.push(suffix);
-        PathBuf::from(name)
-    };
-    let mut candidates = (1..).map(|n: u32| name(format!(".aside-{n}")));
-    candidates.find(|path| !path.exists()).unwrap_or_else(|| name(".aside".to_owned()))
+    let Some(reason) = damage(folder) else { return Ok(()) };
+    let previous = checkpoint::previous_good(folder)?;
+    Err(Error::DamagedCheckpoint { path: chosen.to_owned(), reason, previous })
 }

@@ -1,7 +1,7 @@
 //! `checkpoint info`, `verify`, `export`, `import`, and what a damaged checkpoint does to a run.
 
 use std::fs;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use crate::fixture::{Place, damage};
 
@@ -78,6 +78,82 @@ fn a_damaged_checkpoint_is_named_and_the_previous_one_offered() {
 
     place.done(&format!("train job.toml --train train.csv --run run {offer}"));
     place.done("checkpoint verify run");
+}
+
+/// What is set aside is out of the next run's sight: only a run that begins may do it.
+#[test]
+fn a_refused_resume_from_sets_nothing_aside_and_a_later_resume_says_what_was() {
+    let place = trained();
+    let before = list(&place);
+    let chosen = before[0].strip_prefix(place.path("")).unwrap().display().to_string();
+    let resume = format!("train job.toml --train train.csv --run run --resume-from {chosen}");
+    for (more, code) in [
+        ("--set model.top=[4,1]", 1),
+        ("--set optimizer.sparse.kind=sgd", 1),
+        ("--ranks 2 --sharding column", 1),
+        ("--trace t --trace-steps 900..910", 1),
+        ("--evaluation nowhere.csv", 1),
+    ] {
+        let ran = place.run(&format!("{resume} {more}"));
+        assert_eq!(ran.code, Some(code), "{more}: {}", ran.stderr);
+        assert_eq!(list(&place), before, "{more}: {}", ran.stderr);
+    }
+    let ran = place.done(&resume);
+    let newest = before.last().unwrap().strip_prefix(place.path("")).unwrap().display();
+    let said = format!("set aside {newest} as {newest}.aside-1");
+    assert!(ran.stderr.contains(&said), "{}", ran.stderr);
+    let later = place.done("train job.toml --train train.csv --run run --resume --set epochs=3");
+    let said = format!("set aside by an earlier --resume-from, not used: {newest}.aside-1");
+    assert!(later.stderr.contains(&said), "{}", later.stderr);
+}
+
+/// Overwrites values of a tensor of a safetensors file.
+fn fill(path: &Path, tensor: &str, (first, value): (usize, f32)) {
+    let mut bytes = fs::read(path).unwrap();
+    let header = u64::from_le_bytes(bytes[..8].try_into().unwrap()) as usize;
+    let json: serde_json::Value = serde_json::from_slice(&bytes[8..8 + header]).unwrap();
+    let place = &json[tensor]["data_offsets"];
+    let at = |i: usize| 8 + header + place[i].as_u64().unwrap() as usize;
+    for cell in bytes[at(0)..at(1)].chunks_exact_mut(4).skip(first) {
+        cell.copy_from_slice(&value.to_le_bytes());
+    }
+    fs::write(path, bytes).unwrap();
+}
+
+#[test]
+fn values_that_are_no_finite_numbers_are_neither_imported_nor_scored() {
+    let place = trained();
+    let data = fs::read_dir(place.path("run/data")).unwrap().next().unwrap().unwrap().path();
+    let import = format!(
+        "checkpoint import w --from torchrec --config job.toml --run back --data {}",
+        data.display()
+    );
+    let table = "sparse_arch.embedding_bag_collection.embedding_bags.a.weight";
+    place.done("checkpoint export run --to torchrec w");
+    fill(&place.path("w"), table, (6, f32::NAN));
+    let ran = place.run(&import);
+    assert_eq!(ran.code, Some(1), "{}", ran.stderr);
+    let place_of = format!("{table}, row 1, column 2: value is NaN, expected a finite number");
+    assert!(ran.stderr.contains(&place_of), "{}", ran.stderr);
+    assert!(!place.path("back/checkpoints/step-000000000000").exists());
+
+    // Finite weights whose product is not.
+    place.done("checkpoint export run --to torchrec w");
+    for layer in ["over_arch.model.0._mlp.0._linear.weight", "over_arch.model.1.weight"] {
+        fill(&place.path("w"), layer, (0, 1e30));
+    }
+    place.done(&import);
+    let ran = place.run("score back train.csv");
+    assert_eq!(ran.code, Some(1), "{}", ran.stderr);
+    assert!(ran.stderr.contains("rows: expected a probability, got NaN: line "), "{}", ran.stderr);
+    assert_eq!(ran.stdout.lines().count(), 4000);
+    assert!(ran.stdout.lines().any(|line| line == "nan"), "{}", ran.stdout);
+    let ran = place.run("score back train.csv --output probabilities.txt");
+    assert_eq!(ran.code, Some(1), "{}", ran.stderr);
+    assert!(place.path("probabilities.txt").exists());
+    let ran = place.run("eval back --data train.csv");
+    assert_eq!((ran.code, ran.stdout.as_str()), (Some(1), ""), "{}", ran.stderr);
+    assert!(ran.stderr.contains("expected a probability, got NaN"), "{}", ran.stderr);
 }
 
 #[test]

@@ -101,11 +101,79 @@ fn a_run_that_cannot_learn_is_warned_of() {
 #[test]
 fn a_run_that_diverges_ends_with_an_error_that_names_the_last_checkpoint() {
     let place = Place::new();
-    let words = "--run a --set optimizer.dense.learning_rate=1e30 --set checkpoint_every=1";
-    let ran = place.run(&format!("train job.toml --train train.csv {words}"));
+    let job = "train job.toml --train train.csv --run a";
+    place.done(&format!("{job} --set steps=4"));
+    let words = "--resume --set optimizer.dense.learning_rate=1e30 --set checkpoint_every=1";
+    let ran = place.run(&format!("{job} {words}"));
     assert_eq!(ran.code, Some(1), "{}", ran.stderr);
-    for part in ["the loss is ", "the last checkpoint is a/checkpoints/step-", "hint: lower the"] {
+    for part in [
+        "the loss on the same batch after the step is ",
+        "the last checkpoint is a/checkpoints/step-000000000004",
+        "hint: lower the",
+    ] {
         assert!(ran.stderr.contains(part), "{part}: {}", ran.stderr);
+    }
+}
+
+#[test]
+fn a_first_step_that_diverges_is_an_error_and_no_warning_of_labels() {
+    let place = Place::new();
+    let wild = "--set steps=1 --set optimizer.dense.learning_rate=1e30";
+    for (run, more) in [("a", ""), ("b", "--set hold_out=0.0"), ("c", "--ranks 2")] {
+        let words = format!("train job.toml --train train.csv --run {run} {wild} {more}");
+        let ran = place.run(&words);
+        assert_eq!(ran.code, Some(1), "{}", ran.stderr);
+        assert!(ran.stderr.contains("error: step 1: the loss"), "{}", ran.stderr);
+        assert!(ran.stderr.contains("no checkpoint was written"), "{}", ran.stderr);
+        assert!(!ran.stderr.contains("labels are the same"), "{}", ran.stderr);
+        assert!(!place.path(run).join("checkpoints/step-000000000001").exists());
+    }
+    let ran = place
+        .run("train job.toml --train train.csv --run d --set optimizer.sparse.learning_rate=1e39");
+    assert_eq!(ran.code, Some(2), "{}", ran.stderr);
+    assert!(ran.stderr.contains("optimizer.sparse.learning_rate: expected at most 3.4"), "{ran:?}");
+}
+
+/// Row-wise Adagrad and LAMB look at whole rows, so that a plan that splits columns trains another
+/// rule.
+#[test]
+fn a_plan_that_splits_columns_is_said_to_train_another_rule() {
+    let place = Place::new();
+    let job = "train job.toml --train train.csv --set steps=2 --ranks 2";
+    for kind in ["sgd", "adagrad", "rowwise_adagrad", "adam", "sparse_adam", "lamb"] {
+        let job = format!("{job} --set optimizer.sparse.kind={kind}");
+        let said = |sharding: &str| {
+            let run = format!("{kind}-{sharding}");
+            place.done(&format!("{job} --sharding {sharding} --run {run}")).stderr
+        };
+        let expected = format!("warning: {kind} on 2 tables with split columns is another rule");
+        let looks_at_rows = ["rowwise_adagrad", "lamb"].contains(&kind);
+        assert_eq!(said("column").contains(&expected), looks_at_rows, "{kind}");
+        assert!(!said("row").contains("another rule"), "{kind}");
+        let info = place.done(&format!("checkpoint info {kind}-column")).stdout;
+        let text = "over column tiles (a: 2 column tiles of 2 columns; b: 2 column";
+        assert_eq!(info.contains(text), looks_at_rows, "{info}");
+        if !looks_at_rows {
+            continue;
+        }
+        let more = "--set steps=3 --resume --sharding table --run";
+        let refused = place.run(&format!("{job} {more} {kind}-column"));
+        assert_eq!(refused.code, Some(1), "{}", refused.stderr);
+        let text = format!("table \"a\": state of {kind}: expected one over whole rows, got");
+        assert!(refused.stderr.contains(&text), "{}", refused.stderr);
+        assert!(
+            refused.stderr.contains("hint: ") && refused.stderr.contains("--accept-rule-change")
+        );
+        let accepted = place.done(&format!("{job} {more} {kind}-column --accept-rule-change"));
+        assert!(accepted.stderr.contains("goes on as another rule"), "{}", accepted.stderr);
+        // From here on the rule is the new one.
+        let more = "--set steps=4 --resume --sharding row --run";
+        let next = place.done(&format!("{job} {more} {kind}-column"));
+        assert!(!next.stderr.contains("another rule"), "{}", next.stderr);
+        let export = format!("checkpoint export {kind}-row --to torchrec w --optimizer s");
+        place.done(&export);
+        let refused = place.run(&export.replace("-row", "-column"));
+        assert_eq!(refused.code, Some(0), "{}", refused.stderr);
     }
 }
 

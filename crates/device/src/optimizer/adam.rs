@@ -2,13 +2,19 @@
 //! `v = v + (1 − β₂) (g'² − v)` and `w = (1 − η λ) w − η m̂ / (√v̂ + ε)` (decoupled decay λ, as
 //! AdamW).
 //!
+//! SparseAdam differs in where ε stands: `w = (1 − η λ) w − η √(1 − β₂ᵗ) / (1 − β₁ᵗ) · m / (√v +
+//! ε)`, which in exact arithmetic is Adam with an ε of `ε / √(1 − β₂ᵗ)`. It is this code with other
+//! factors of `m` and `v`, those that [`Rule::new`] gives. `torch.optim.SparseAdam` has no decay.
+//!
 //! The means are not written `β m + (1 − β) g'`: in f32 the two factors do not add up to 1, which
 //! for β₂ = 0.999 makes every `v` too large by up to 1.3 · 10⁻⁵ of it.
 //!
 //! `m̂` and `v̂` are corrected for their start at 0 by the number of the step of the whole run, as
-//! in FBGEMM. Rows that a batch does not look up keep `m`, `v` and their weights ("lazy" Adam).
+//! in FBGEMM and, a table being looked up in every step, in `torch.optim.SparseAdam`. Rows that a
+//! batch does not look up keep `m`, `v` and their weights ("lazy" Adam).
 //! # Source
-//! arXiv:1412.6980; decoupled decay: arXiv:1711.05101.
+//! arXiv:1412.6980, where SparseAdam's form is the one at the end of section 2; decoupled decay:
+//! arXiv:1711.05101. PyTorch 2.14.1, `torch/optim/_functional.py`; FBGEMM, `optimizers.py`.
 #![expect(unsafe_code, reason = "vector instructions")]
 
 use super::Rule;

@@ -30,28 +30,36 @@ pub struct Rule<R = f32> {
     pub l2: R,
     /// λ beside the gradient: 0 unless the decay is decoupled.
     pub decoupled: R,
-    /// The running mean of gradients; Adam and LAMB.
+    /// The running mean of gradients; Adam, SparseAdam and LAMB.
     pub mean: Moment<R>,
-    /// The running mean of squared gradients; Adam and LAMB.
+    /// The running mean of squared gradients; Adam, SparseAdam and LAMB.
     pub square: Moment<R>,
 }
 
-/// A running mean `old + take · (new − old)`, and what corrects its start at 0.
+/// A running mean `old + take · (new − old)`, and the factor that it enters the step with.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Moment<R = f32> {
     /// 1 − β.
     pub take: R,
-    /// `1 / (1 − β^t)` at step t = 1, 2, ….
+    /// `1 / (1 − βᵗ)` at step t = 1, 2, …, which corrects the mean's start at 0. Under SparseAdam
+    /// `√(1 − β₂ᵗ) / (1 − β₁ᵗ)` of the gradients and 1 of their squares.
     pub correction: R,
 }
 
-impl<R: Real> Moment<R> {
-    fn new(beta: f64, step: u64) -> Self {
-        Self {
-            take: R::from_f64(1.0 - beta),
-            correction: R::from_f64(1.0 / (1.0 - beta.powf((step + 1) as f64))),
-        }
-    }
+/// The running means of gradients and of their squares, `step` steps after the first.
+fn moments<R: Real>(config: &OptimizerConfig, step: u64) -> [Moment<R>; 2] {
+    let betas = [config.beta1, config.beta2];
+    // How much of each mean is not its start at 0.
+    let [mean, square] = betas.map(|beta| 1.0 - beta.powf((step + 1) as f64));
+    let corrections = match config.kind {
+        Optimizer::SparseAdam => [square.sqrt() / mean, 1.0],
+        _ => [1.0 / mean, 1.0 / square],
+    };
+    let moment = |i: usize| Moment {
+        take: R::from_f64(1.0 - betas[i]),
+        correction: R::from_f64(corrections[i]),
+    };
+    [moment(0), moment(1)]
 }
 
 impl<R: Real> Rule<R> {
@@ -62,14 +70,15 @@ impl<R: Real> Rule<R> {
             let wanted = config.weight_decay_mode == mode;
             if wanted { R::from_f64(config.weight_decay) } else { R::ZERO }
         };
+        let [mean, square] = moments(config, step);
         Self {
             kind: config.kind,
             learning_rate: R::from_f64(config.learning_rate * factor),
             epsilon: R::from_f64(config.epsilon),
             l2: decay(WeightDecayMode::L2),
             decoupled: decay(WeightDecayMode::Decoupled),
-            mean: Moment::new(config.beta1, step),
-            square: Moment::new(config.beta2, step),
+            mean,
+            square,
         }
     }
 
@@ -92,7 +101,9 @@ impl<R: Real> Rule<R> {
             Optimizer::RowwiseAdagrad => {
                 rowwise_adagrad::update_row(self, weights, gradient, &mut first[0]);
             }
-            Optimizer::Adam => adam::update_row(self, weights, gradient, [first, second]),
+            Optimizer::Adam | Optimizer::SparseAdam => {
+                adam::update_row(self, weights, gradient, [first, second]);
+            }
             Optimizer::Lamb => lamb::update_row(self, weights, gradient, [first, second]),
         }
     }
@@ -102,7 +113,7 @@ impl<R: Real> Rule<R> {
 #[inline(always)]
 pub fn split_state<R>(kind: Optimizer, state: &mut [R]) -> [&mut [R]; 2] {
     let first = match kind {
-        Optimizer::Adam | Optimizer::Lamb => state.len() / 2,
+        Optimizer::Adam | Optimizer::SparseAdam | Optimizer::Lamb => state.len() / 2,
         Optimizer::Sgd | Optimizer::Adagrad | Optimizer::RowwiseAdagrad => state.len(),
     };
     let (first, second) = state.split_at_mut(first);
@@ -134,7 +145,7 @@ impl Rule {
                     let state = &mut first[0];
                     rowwise_adagrad::update_row_vector::<V>(self, weights, gradient, state);
                 }
-                Optimizer::Adam => {
+                Optimizer::Adam | Optimizer::SparseAdam => {
                     adam::update_row_vector::<V>(self, weights, gradient, [first, second]);
                 }
                 Optimizer::Lamb => {

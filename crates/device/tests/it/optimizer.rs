@@ -44,13 +44,19 @@ fn by_hand(config: &OptimizerConfig, dim: usize, gradients: &[Vec<f32>]) -> (Vec
                     g[d] / (state[d].sqrt() + epsilon)
                 }
                 Optimizer::RowwiseAdagrad => g[d] / (state[0].sqrt() + epsilon),
-                Optimizer::Adam | Optimizer::Lamb => {
+                Optimizer::Adam | Optimizer::SparseAdam | Optimizer::Lamb => {
                     let t = step as i32 + 1;
                     state[d] = beta1 * state[d] + (1.0 - beta1) * g[d];
                     state[dim + d] = beta2 * state[dim + d] + (1.0 - beta2) * g[d].powi(2);
                     let mean = state[d] / (1.0 - beta1.powi(t));
                     let square = state[dim + d] / (1.0 - beta2.powi(t));
-                    mean / (square.sqrt() + epsilon)
+                    if kind == Optimizer::SparseAdam {
+                        // As `torch.optim.SparseAdam` writes it.
+                        let rate = (1.0 - beta2.powi(t)).sqrt() / (1.0 - beta1.powi(t));
+                        rate * (state[d] / (state[dim + d].sqrt() + epsilon))
+                    } else {
+                        mean / (square.sqrt() + epsilon)
+                    }
                 }
             } + decoupled * plain[d];
         }
@@ -134,4 +140,25 @@ fn the_bias_correction_makes_the_first_steps_of_adam_as_long_as_the_rate() {
         rule.update_row(&mut weights, &[0.5], split_state(Optimizer::Adam, &mut state));
         assert!((before - weights[0] - 0.01).abs() < 1e-9, "step {step}");
     }
+}
+
+/// The figure of the issue: both from the same start, with the same gradients, are two rules.
+#[test]
+fn adam_and_sparse_adam_differ_in_where_epsilon_stands() {
+    let after_30_steps = |kind| {
+        let config = OptimizerConfig { epsilon: 1e-3, ..OptimizerConfig::new(kind, 0.01) };
+        let (mut weights, mut state) = (vec![0.1f64; 16], vec![0.0; 32]);
+        for step in 0..30 {
+            let rng = CounterRng::new(5, step);
+            let gradient: Vec<f64> = (0..16).map(|d| 0.01 * rng.normal(d)).collect();
+            let rule = Rule::new(&config, 1.0, step);
+            rule.update_row(&mut weights, &gradient, split_state(kind, &mut state));
+        }
+        (weights, state)
+    };
+    let (adam, sparse) = (after_30_steps(Optimizer::Adam), after_30_steps(Optimizer::SparseAdam));
+    // The running means do not know of ε.
+    assert_eq!(adam.1, sparse.1);
+    let apart = adam.0.iter().zip(&sparse.0).map(|(a, b)| (a - b).abs()).fold(0.0, f64::max);
+    assert!(apart > 1e-3, "{apart}");
 }

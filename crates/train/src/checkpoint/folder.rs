@@ -3,7 +3,8 @@
 //!
 //! A name that ends in `.tmp` is never a checkpoint: `step-N.tmp` is being written,
 //! `step-N.deleted.tmp` being deleted, `step-N.replaced.tmp` the one its successor of the same step
-//! takes the place of.
+//! takes the place of. `step-N.aside-1` is a whole checkpoint that a run started before left
+//! behind: no run takes it up by itself, none deletes it.
 
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};
@@ -13,6 +14,7 @@ use crate::Error;
 
 const REPLACED: &str = ".replaced.tmp";
 const DELETED: &str = ".deleted.tmp";
+const ASIDE: &str = ".aside-";
 
 /// `<run>/checkpoints`.
 pub(super) fn checkpoints(run_folder: &Path) -> PathBuf {
@@ -55,6 +57,62 @@ pub fn list(run_folder: &Path) -> Result<Vec<PathBuf>, Error> {
     }
     found.sort();
     Ok(found.into_iter().map(|(_, path)| path).collect())
+}
+
+/// The checkpoints of a run that were set aside, by name.
+///
+/// # Errors
+/// [`Error::Io`] naming the folder.
+pub fn list_aside(run_folder: &Path) -> Result<Vec<PathBuf>, Error> {
+    let mut found = entries(&checkpoints(run_folder))?;
+    found.retain(|path| {
+        let name = path.file_name().and_then(|name| name.to_str()).unwrap_or_default();
+        name.starts_with("step-") && name.contains(ASIDE)
+    });
+    found.sort();
+    Ok(found)
+}
+
+/// Sets aside the checkpoints of a run that are newer than `step`: `step-N` becomes
+/// `step-N.aside-1`, or the first number that is free. Gives the old and the new folders.
+///
+/// The newest goes last, so that it stays the newest if the process dies on the way.
+///
+/// # Errors
+/// [`Error::Io`] naming the folder; then none was set aside.
+pub(crate) fn set_aside_after(
+    run_folder: &Path,
+    step: u64,
+) -> Result<Vec<(PathBuf, PathBuf)>, Error> {
+    let mut newer = list(run_folder)?;
+    newer.retain(|path| step_of(path) > Some(step));
+    let mut moved: Vec<(PathBuf, PathBuf)> = Vec::new();
+    for from in newer {
+        let to = unused_aside(&from);
+        if let Err(source) = fs::rename(&from, &to) {
+            for (from, to) in moved.iter().rev() {
+                fs::rename(to, from).map_err(Error::io("rename", to))?;
+            }
+            return Err(Error::io("rename", &from)(source));
+        }
+        moved.push((from, to));
+    }
+    if !moved.is_empty() {
+        sync_folder(&checkpoints(run_folder))?;
+    }
+    Ok(moved)
+}
+
+/// The first name for `folder`, once set aside, that is free.
+fn unused_aside(folder: &Path) -> PathBuf {
+    let mut number = 1u64;
+    loop {
+        let path = suffixed(folder, &format!("{ASIDE}{number}"));
+        if !path.exists() {
+            return path;
+        }
+        number += 1;
+    }
 }
 
 /// What [`newest_good`] found.

@@ -4,7 +4,7 @@
 use std::ops::Range;
 use std::path::Path;
 
-use schema::{DataType, Optimizer, Tile};
+use schema::{DataType, Optimizer, RowScope, TableConfig, Tile};
 use serde::{Deserialize, Serialize};
 
 use super::Checksum;
@@ -39,6 +39,10 @@ pub struct Manifest {
     pub plan: Vec<Tile>,
     /// Whose state the tables carry.
     pub sparse_optimizer: Optimizer,
+    /// Over which columns of a row that state was taken. Missing where an earlier program wrote it:
+    /// then `plan` says; see [`Manifest::row_scope`].
+    #[serde(default)]
+    pub(super) row_scope: Option<RowScope>,
     /// Seeds of the counter-based generators; together with step and position they are their state.
     pub seeds: Seeds,
     /// The job as TOML.
@@ -156,6 +160,13 @@ impl Manifest {
     pub(super) fn header() -> (Checksum, String, u32, String) {
         let created_by = format!("rowmill {}", env!("CARGO_PKG_VERSION"));
         (Checksum(0), FORMAT.to_owned(), VERSION, created_by)
+    }
+
+    /// Over which columns of a row the state of `tables` was taken.
+    #[must_use]
+    pub fn row_scope(&self, tables: &[TableConfig]) -> RowScope {
+        let of_plan = || RowScope::of(self.sparse_optimizer, &self.plan, tables);
+        self.row_scope.clone().unwrap_or_else(of_plan)
     }
 
     /// The text to write, its checksum filled in.

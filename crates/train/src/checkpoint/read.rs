@@ -10,7 +10,8 @@ use std::path::{Path, PathBuf};
 
 use device::Weights;
 use device::buffer::Array;
-use schema::{DataType, JobConfig, Optimizer, Tile};
+use schema::row_scope::ScopeDifference;
+use schema::{DataType, JobConfig, Optimizer, RowScope, Tile};
 
 use super::manifest::{Chunk, Content, Manifest, Part};
 use super::{TensorReader, dtype};
@@ -89,6 +90,28 @@ impl Checkpoint {
         &self.manifest
     }
 
+    /// Over which columns of a row the state of the tables was taken.
+    #[must_use]
+    pub fn row_scope(&self) -> RowScope {
+        self.manifest.row_scope(&self.config.model.tables)
+    }
+
+    /// The refusal of a plan or a reader that wants the state over the columns `wanted`, another
+    /// scope than the checkpoint's.
+    pub(crate) fn other_row_scope(&self, wanted: &RowScope) -> Error {
+        let saved = self.row_scope();
+        let same = || ScopeDifference {
+            table: String::new(),
+            before: saved.to_string(),
+            after: wanted.to_string(),
+        };
+        Error::OtherRowScope {
+            path: self.folder.clone(),
+            optimizer: self.manifest.sparse_optimizer,
+            difference: saved.first_difference(wanted).unwrap_or_else(same),
+        }
+    }
+
     /// The job that wrote it.
     #[must_use]
     pub fn config(&self) -> &JobConfig {
@@ -117,13 +140,38 @@ impl Checkpoint {
         chunks.try_for_each(|chunk| self.read_chunk(chunk, &mut buffer))
     }
 
-    /// Fills weights and states of the model's dense parameters. A parameter with an empty `state`
-    /// gets its weights only.
+    /// Fills weights and states of the model's dense parameters, which have the states of the
+    /// checkpoint's optimizer.
+    ///
+    /// # Errors
+    /// As [`Self::read_dense_weights`].
+    /// # Panics
+    /// If a state has another length than that optimizer's.
+    pub fn read_dense(&self, parameters: &mut [DenseParameter]) -> Result<(), Error> {
+        self.read_dense_weights(parameters)?;
+        let optimizer = self.config.optimizer.dense.kind;
+        let names = optimizer.state_names();
+        for DenseParameter { name, shape, state, .. } in parameters {
+            let dim = shape.get(1..).unwrap_or_default().iter().product();
+            let values = shape.first().copied().unwrap_or(1) * optimizer.state_per_row(dim);
+            assert_eq!(state.len(), values, "state of {name} under {optimizer}");
+            let len = state.len() / names.len().max(1);
+            let states = state.chunks_mut(len.max(1));
+            for (position, (kind, state)) in names.iter().zip(states).enumerate() {
+                let tensor = format!("dense/{name}/{kind}");
+                let content = (&Content::dense_state(position, name), tensor);
+                self.read_parameter(content, &[state.len()], state)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Fills the weights of the model's dense parameters and leaves their states as they are.
     ///
     /// # Errors
     /// [`Error::TensorMissing`], [`Error::TensorShape`] or [`Error::TensorUnexpected`] where the
     /// model and the checkpoint differ; [`Error::Checksum`] naming file and tensor.
-    pub fn read_dense(&self, parameters: &mut [DenseParameter]) -> Result<(), Error> {
+    pub fn read_dense_weights(&self, parameters: &mut [DenseParameter]) -> Result<(), Error> {
         for chunk in &self.manifest.chunks {
             if let Content::DenseWeight(name) = &chunk.content
                 && !parameters.iter().any(|parameter| &parameter.name == name)
@@ -132,18 +180,9 @@ impl Checkpoint {
                 return Err(Error::TensorUnexpected { path, tensor, got: chunk.shape.clone() });
             }
         }
-        for parameter in parameters {
-            let name = &parameter.name;
-            let tensor = |kind| format!("dense/{name}/{kind}");
-            let weight = (&Content::DenseWeight(name.clone()), tensor("weight"));
-            self.read_parameter(weight, &parameter.shape, &mut parameter.weight)?;
-            let names = self.config.optimizer.dense.kind.state_names();
-            let len = parameter.state.len() / names.len().max(1);
-            let states = parameter.state.chunks_mut(len.max(1));
-            for (position, (kind, state)) in names.iter().zip(states).enumerate() {
-                let content = (&Content::dense_state(position, name), tensor(kind));
-                self.read_parameter(content, &[state.len()], state)?;
-            }
+        for DenseParameter { name, shape, weight, .. } in parameters {
+            let content = (&Content::DenseWeight(name.clone()), format!("dense/{name}/weight"));
+            self.read_parameter(content, shape, weight)?;
         }
         Ok(())
     }
@@ -171,11 +210,10 @@ impl Checkpoint {
     /// Assembles one tile of `table` with the state of `optimizer` from whatever tiling was saved.
     ///
     /// The result has the bits that were saved, with one exception: row-wise Adagrad's state under
-    /// another column tiling. A saved value is the running sum of a row's mean squared gradient
-    /// over its tile's columns, so tiles that are merged give their average weighted by columns,
-    /// which is exactly the value an unsplit tile would have (up to f32 rounding); a tile that is
-    /// split hands its value to each part, the best guess there is.
-    /// [`Optimizer::Sgd`] reads no state, whatever was saved: use it to score.
+    /// another column tiling, which is another rule ([`RowScope`]). A saved value is the running
+    /// sum of a row's mean squared gradient over its tile's columns, so tiles that are merged give
+    /// their average weighted by columns (for the same gradients, the value of an unsplit tile up
+    /// to f32 rounding); a tile that is split hands its value to each part.
     ///
     /// # Errors
     /// [`Error::Uncovered`] where the saved table is smaller, [`Error::StateKind`] where another
@@ -187,21 +225,19 @@ impl Checkpoint {
         optimizer: Optimizer,
     ) -> Result<TileState, Error> {
         let saved = self.manifest.sparse_optimizer;
-        if optimizer != Optimizer::Sgd && optimizer != saved {
+        if optimizer != saved {
             let (path, table) = (self.folder.clone(), table.to_owned());
             return Err(Error::StateKind { path, table, expected: optimizer, got: saved });
         }
-        let mut weight = Weights::zeroed(self.data_type(table), tile.row_count() * tile.dim());
-        let (rows, columns) = (tile.rows.clone(), tile.columns.clone());
-        let part = Part { table: table.to_owned(), rows, columns };
-        self.read_part(&part, weight.view_mut().into_bytes())?;
+        let TileState { weight, .. } = self.read_tile_weights(table, tile)?;
+        let part = part_of(table, tile);
         let state_per_row = optimizer.state_per_row(tile.dim());
         let mut state = Array::zeroed(tile.row_count() * state_per_row);
         let states = &self.chunks_of(table).states;
         match optimizer {
             Optimizer::Sgd => {}
             Optimizer::RowwiseAdagrad => state = self.average_rows(&part)?,
-            Optimizer::Adagrad | Optimizer::Adam | Optimizer::Lamb => {
+            Optimizer::Adagrad | Optimizer::Adam | Optimizer::SparseAdam | Optimizer::Lamb => {
                 for (position, chunks) in states[..state_per_row / tile.dim()].iter().enumerate() {
                     let out = Columns {
                         bytes: bytemuck::cast_slice_mut(&mut state),
@@ -214,6 +250,16 @@ impl Checkpoint {
             }
         }
         Ok(TileState { tile: tile.clone(), weight, state })
+    }
+
+    /// The weights of one tile of `table`, with an empty state, whatever was saved.
+    ///
+    /// # Errors
+    /// As [`Self::read_tile`].
+    pub fn read_tile_weights(&self, table: &str, tile: &Tile) -> Result<TileState, Error> {
+        let mut weight = Weights::zeroed(self.data_type(table), tile.row_count() * tile.dim());
+        self.read_part(&part_of(table, tile), weight.view_mut().into_bytes())?;
+        Ok(TileState { tile: tile.clone(), weight, state: Array::zeroed(0) })
     }
 
     /// Format of a table's weights.
@@ -383,6 +429,11 @@ impl Checkpoint {
     }
 }
 
+fn part_of(table: &str, tile: &Tile) -> Part {
+    let (rows, columns) = (tile.rows.clone(), tile.columns.clone());
+    Part { table: table.to_owned(), rows, columns }
+}
+
 fn overlap(a: &Range<u64>, b: &Range<u64>) -> Range<u64> {
     a.start.max(b.start)..a.end.min(b.end)
 }
@@ -398,8 +449,9 @@ fn index(chunks: &[Chunk]) -> BTreeMap<String, TableChunks> {
         let table = tables.entry(part.table.clone()).or_default();
         match &chunk.content {
             Content::TableWeight(_) => table.weight.push(i),
+            Content::TableState(_) => table.states[0].push(i),
             Content::TableMeanSquare(_) => table.states[1].push(i),
-            _ => table.states[0].push(i),
+            Content::DenseWeight(_) | Content::DenseState(_) | Content::DenseMeanSquare(_) => {}
         }
     }
     let place =

@@ -12,6 +12,7 @@ use std::path::{Path, PathBuf};
 
 use schema::DataType;
 use serde::Deserialize;
+use serde_json::Value;
 use xxhash_rust::xxh3::Xxh3Default;
 
 use super::Checksum;
@@ -25,6 +26,8 @@ const MAX_HEADER_BYTES: u64 = 100_000_000;
 /// Bytes hashed and written or read while they are in the cache.
 const PIECE: usize = 1 << 20;
 const LENGTH_BYTES: u64 = 8;
+/// What the format calls the texts beside the tensors.
+const NOTES: &str = "__metadata__";
 
 /// Writes the tensors announced at [`TensorWriter::create`], in that order, in slices of any
 /// length.
@@ -41,25 +44,30 @@ pub(crate) struct TensorWriter {
 }
 
 impl TensorWriter {
-    /// Creates the file and writes its header for tensors of these names, formats and shapes.
+    /// Creates the file and writes its header: notes by name, and tensors of these names, formats
+    /// and shapes.
     pub fn create<'a>(
         path: &Path,
+        notes: &BTreeMap<String, String>,
         tensors: impl Iterator<Item = (&'a str, DataType, &'a [usize])>,
     ) -> Result<Self, Error> {
-        let mut header = String::from("{");
+        let mut parts = Vec::new();
+        if !notes.is_empty() {
+            let notes = notes.iter().map(|(name, text)| (name.clone(), Value::from(text.as_str())));
+            parts.push(format!("\"{NOTES}\":{}", Value::Object(notes.collect())));
+        }
         let mut lengths = Vec::new();
         let mut end = 0;
         for (name, data_type, shape) in tensors {
             let start = end;
             end += (shape.iter().product::<usize>() * data_type.bytes()) as u64;
             lengths.push(end - start);
-            let comma = if start == 0 && lengths.len() == 1 { "" } else { "," };
-            let (name, dtype) = (serde_json::Value::from(name), dtype(data_type));
-            header.push_str(&format!(
-                "{comma}{name}:{{\"dtype\":\"{dtype}\",\"shape\":{shape:?},\"data_offsets\":[{start},{end}]}}"
+            let (name, dtype) = (Value::from(name), dtype(data_type));
+            parts.push(format!(
+                "{name}:{{\"dtype\":\"{dtype}\",\"shape\":{shape:?},\"data_offsets\":[{start},{end}]}}"
             ));
         }
-        header.push('}');
+        let mut header = format!("{{{}}}", parts.join(","));
         while header.len() % 8 != 0 {
             header.push(' ');
         }
@@ -128,6 +136,7 @@ pub(crate) struct TensorReader {
     path: PathBuf,
     file: File,
     entries: BTreeMap<String, TensorEntry>,
+    notes: BTreeMap<String, String>,
     header_checksum: Checksum,
 }
 
@@ -162,13 +171,18 @@ impl TensorReader {
         let mut head = vec![0; start as usize];
         file.read_exact_at(&mut head, 0).map_err(Error::io("read", path))?;
         let text = &head[LENGTH_BYTES as usize..];
-        let entries = parse(text, start, bytes).map_err(fail)?;
+        let (notes, entries) = parse(text, start, bytes).map_err(fail)?;
         let header_checksum = Checksum::of(&head);
-        Ok(Self { path: path.to_owned(), file, entries, header_checksum })
+        Ok(Self { path: path.to_owned(), file, entries, notes, header_checksum })
     }
 
     pub fn path(&self) -> &Path {
         &self.path
+    }
+
+    /// A text beside the tensors.
+    pub fn note(&self, name: &str) -> Option<&str> {
+        self.notes.get(name).map(String::as_str)
     }
 
     pub fn header_checksum(&self) -> Checksum {
@@ -227,12 +241,17 @@ fn header_too_long(got: u64) -> String {
     format!("expected a header of at most {MAX_HEADER_BYTES} bytes, got {got}")
 }
 
+/// The notes of a file, and its tensors.
+type Header = (BTreeMap<String, String>, BTreeMap<String, TensorEntry>);
+
 /// Parses a header; tensors must follow each other without gaps from `start` to the end of the
 /// file.
-fn parse(text: &[u8], start: u64, bytes: u64) -> Result<BTreeMap<String, TensorEntry>, String> {
-    let mut header: BTreeMap<String, serde_json::Value> =
+fn parse(text: &[u8], start: u64, bytes: u64) -> Result<Header, String> {
+    let mut header: BTreeMap<String, Value> =
         serde_json::from_slice(text).map_err(|error| format!("header: {error}"))?;
-    header.remove("__metadata__");
+    let notes = header.remove(NOTES).unwrap_or_else(|| Value::Object(serde_json::Map::new()));
+    let notes: BTreeMap<String, String> =
+        serde_json::from_value(notes).map_err(|error| format!("{NOTES}: {error}"))?;
     let mut places = Vec::with_capacity(header.len());
     let mut entries = BTreeMap::new();
     for (name, value) in header {
@@ -265,5 +284,5 @@ fn parse(text: &[u8], start: u64, bytes: u64) -> Result<BTreeMap<String, TensorE
     if end != bytes - start {
         return Err(format!("expected {end} bytes of values, got {}", bytes - start));
     }
-    Ok(entries)
+    Ok((notes, entries))
 }

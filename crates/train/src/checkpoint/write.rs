@@ -2,12 +2,13 @@
 //!
 //! Values are hashed and written straight from the tables, piece by piece; nothing is copied aside.
 
+use std::collections::BTreeMap;
 use std::fs::{self, File};
 use std::io::Write;
 use std::ops::Range;
 use std::path::{Path, PathBuf};
 
-use schema::{DataType, JobConfig, Optimizer, Rank, ShardingPlan, TableConfig, Tile};
+use schema::{DataType, JobConfig, Optimizer, Rank, RowScope, ShardingPlan, TableConfig, Tile};
 
 use super::manifest::{Chunk, Content, FileRecord, Manifest, Part, Seeds};
 use super::{Checksum, TensorWriter, folder};
@@ -48,6 +49,8 @@ pub struct Meta<'a> {
     pub config: &'a JobConfig,
     /// The tiling at writing.
     pub plan: &'a ShardingPlan,
+    /// Over which columns of a row the state of the tables was taken.
+    pub row_scope: RowScope,
     /// The transforms fitted on the training data.
     pub fitted: serde_json::Value,
     /// The position in the training data.
@@ -217,7 +220,7 @@ impl Writer {
         let tensors = chunks
             .iter()
             .map(|chunk| (chunk.tensor.as_str(), chunk.data_type, chunk.shape.as_slice()));
-        let mut writer = TensorWriter::create(&path, tensors)?;
+        let mut writer = TensorWriter::create(&path, &BTreeMap::new(), tensors)?;
         for chunk in &mut chunks {
             emit(chunk, &mut writer)?;
             chunk.checksum = writer.end_tensor();
@@ -250,6 +253,7 @@ impl Writer {
             world_size: meta.plan.world_size(),
             plan: meta.plan.tiles().to_vec(),
             sparse_optimizer: config.optimizer.sparse.kind,
+            row_scope: Some(meta.row_scope.clone()),
             seeds: Seeds { model: config.model.seed, training: config.training.seed },
             config: config
                 .to_toml()

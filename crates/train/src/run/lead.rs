@@ -1,15 +1,16 @@
 //! Rank 0's loop: reads batches, tells the ranks what to do, keeps count, reports.
 
+use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use data::{Dataset, FeaturePlan, Loaded, Loader, LoaderOptions, Position, Shuffle};
-use schema::{ModelConfig, Op, TrainingConfig};
+use schema::{Batch, ModelConfig, Op, RowScope, TrainingConfig};
 
-use super::command::Command;
+use super::command::TrainStep;
 use super::start::{Progress, State, Tally};
-use super::worker::{Reply, Worker};
+use super::worker::{Saved, Worker};
 use super::{Event, Interval, Outcome, RunRequest};
 use crate::checkpoint::{self, Meta, Writer};
 use crate::metric::Accumulator;
@@ -18,6 +19,7 @@ use crate::{Error, Evaluation, Step};
 /// Rank 0 with its counts.
 struct Leader<'a, 'o> {
     request: &'a RunRequest,
+    start: &'a State,
     worker: Worker<'a>,
     observe: &'o mut dyn FnMut(Event<'_>),
     step: u64,
@@ -31,6 +33,8 @@ struct Leader<'a, 'o> {
     interval: Stopwatch,
     saved: Option<std::path::PathBuf>,
     saved_step: Option<u64>,
+    /// The batch of the last step, until the next one is read.
+    last_batch: Option<Arc<Batch>>,
     traced: bool,
 }
 
@@ -80,16 +84,17 @@ pub fn batches(request: &RunRequest, start: &State) -> Result<Option<Loader>, Er
 }
 
 /// Trains to the end and tells the followers when it is reached.
-pub fn lead(
-    request: &RunRequest,
-    start: &State,
-    (worker, batches): (Worker<'_>, Option<Loader>),
+pub fn lead<'a>(
+    request: &'a RunRequest,
+    start: &'a State,
+    (worker, batches): (Worker<'a>, Option<Loader>),
     observe: &mut dyn FnMut(Event<'_>),
 ) -> Result<Outcome, Error> {
     let began = Instant::now();
     let progress = start.progress.as_ref();
     let mut leader = Leader {
         request,
+        start,
         worker,
         observe,
         step: start.step,
@@ -102,15 +107,17 @@ pub fn lead(
         interval: Stopwatch::default(),
         saved: start.checkpoint.as_ref().map(|checkpoint| checkpoint.folder().to_owned()),
         saved_step: start.checkpoint.as_ref().map(|_| start.step),
+        last_batch: None,
         traced: false,
     };
+    leader.begin()?;
     let mut interrupted = leader.train(batches)?;
     // First, so that a trace that cannot be written does not cost the weights.
     leader.save()?;
     leader.write_trace()?;
     let evaluation = if interrupted { None } else { leader.evaluate()? };
     interrupted |= evaluation.is_none() && request.evaluation.is_some();
-    leader.worker.lead(&Command::Finish)?;
+    leader.worker.lead_finish()?;
     let loss = if leader.tally.samples > 0 { leader.tally.mean() } else { leader.last_loss };
     Ok(Outcome {
         step: leader.step,
@@ -127,12 +134,26 @@ pub fn lead(
 }
 
 impl Leader<'_, '_> {
+    /// Makes the checkpoint the run begins at the newest of its run folder, once nothing more can
+    /// refuse the run.
+    fn begin(&mut self) -> Result<(), Error> {
+        self.worker.lead_begin()?;
+        if self.start.checkpoint.is_none() {
+            return Ok(());
+        }
+        for (from, to) in checkpoint::set_aside_after(&self.request.run_folder, self.step)? {
+            (self.observe)(Event::SetAside { from: &from, to: &to });
+        }
+        Ok(())
+    }
+
     /// Runs all steps; returns whether it was stopped.
     fn train(&mut self, batches: Option<Loader>) -> Result<bool, Error> {
         let request = self.request;
         let training = &request.config.training;
         let total_steps = steps_of(request);
         let samples_per_epoch = request.train_rows.end - request.train_rows.start;
+        self.tell_row_scope();
         (self.observe)(Event::Started { step: self.step, total_steps, samples_per_epoch });
         let Some(mut loader) = batches else { return Ok(false) };
         while self.step < total_steps {
@@ -160,6 +181,8 @@ impl Leader<'_, '_> {
         if record {
             self.worker.context.profiler.begin_step(self.step);
         }
+        // Not kept beside the batch to come, which would be memory for one more.
+        self.last_batch = None;
         let began = Instant::now();
         let op = Op::InputWait { batch_size: config.training.batch_size };
         let loaded = self.worker.context.profiler.op(op, || loader.next());
@@ -170,15 +193,15 @@ impl Leader<'_, '_> {
         let (size, factor) = (batch.size as u64, config.schedule.factor(self.step));
         self.ids_left_out += config.model.ids_left_out(&batch.sparse) as u64;
         let step = Step { number: self.step, factor };
-        let reply = self.worker.lead(&Command::Train { batch, step, record })?;
+        let task = TrainStep { batch: Arc::clone(&batch), step, record };
+        let sum = self.worker.lead_train(task)?;
         self.step += 1;
-        if let Reply::Trained(sum) = reply {
-            if !sum.is_finite() {
-                return Err(self.diverged(format!("the loss is {sum}")));
-            }
-            self.tally.sum += sum;
-            self.tally.samples += size;
+        if !sum.is_finite() {
+            return Err(self.diverged(format!("the loss is {sum}, expected a finite number")));
         }
+        self.last_batch = Some(batch);
+        self.tally.sum += sum;
+        self.tally.samples += size;
         self.samples += size;
         self.position = position;
         self.session.add(began.elapsed(), waited, size);
@@ -191,6 +214,16 @@ impl Leader<'_, '_> {
             self.write_trace()?;
         }
         Ok(true)
+    }
+
+    /// Reports a rule that is another than on whole rows, or than before this run.
+    fn tell_row_scope(&mut self) {
+        let State { row_scope: scope, row_scope_before, .. } = self.start;
+        let before = row_scope_before.as_ref();
+        if matches!(scope, RowScope::ColumnTiles(_)) || before.is_some() {
+            let optimizer = self.request.config.optimizer.sparse.kind;
+            (self.observe)(Event::RowScope { optimizer, scope, before });
+        }
     }
 
     fn log(&mut self, factor: f64) {
@@ -225,11 +258,12 @@ impl Leader<'_, '_> {
                 return Ok(None);
             }
             let batch = Arc::new(loaded?.batch);
-            let reply = self.worker.lead(&Command::Evaluate { batch: Arc::clone(&batch) })?;
-            if let Reply::Evaluated(probabilities, sum) = reply {
-                accumulator.push(&probabilities, &batch.labels, sum);
-            }
+            let (probabilities, sum) = self.worker.lead_evaluate(&batch)?;
+            accumulator.push(&probabilities, &batch.labels, sum);
             (self.observe)(Event::Evaluating { samples: accumulator.samples(), total });
+        }
+        if let Some(spoilt) = accumulator.not_finite() {
+            return Err(self.diverged(format!("held-out data: {spoilt}")));
         }
         let evaluation = accumulator.finish();
         (self.observe)(Event::Evaluated { step: self.step, evaluation: &evaluation });
@@ -249,19 +283,18 @@ impl Leader<'_, '_> {
         let (request, config) = (self.request, &self.request.config);
         let writer = Writer::begin(&request.run_folder, self.step, &config.model.tables)?;
         let writer = Arc::new(writer);
-        let reply = self.worker.lead(&Command::Save { writer: Arc::clone(&writer) })?;
-        let records = match reply {
-            Reply::Saved(records) => records,
-            Reply::NotFinite(whose) => return Err(self.diverged(format!("weights of {whose}"))),
-            _ => return Ok(()),
+        let records = match self.worker.lead_save(&writer, self.last_batch.as_ref())? {
+            Saved::Written(records) => records,
+            Saved::Spoilt(what) => return Err(self.diverged(what)),
         };
         let progress = Progress::new(self.position.clone(), self.tally, self.last_loss);
         let meta = Meta {
             samples: self.samples,
             config,
             plan: &request.plan,
-            fitted: json(request.train.fitted()),
-            position: json(&progress),
+            row_scope: self.start.row_scope.clone(),
+            fitted: json(&request.run_folder, request.train.fitted())?,
+            position: json(&request.run_folder, &progress)?,
         };
         let committed = writer.commit(&meta, records)?;
         checkpoint::retain(&request.run_folder, config.training.keep_checkpoints)?;
@@ -284,16 +317,18 @@ impl Leader<'_, '_> {
             return Ok(());
         }
         self.traced = true;
-        if let Reply::Traced(paths) = self.worker.lead(&Command::WriteTrace)? {
-            (self.observe)(Event::Traced { paths: &paths, steps });
-        }
+        let paths = self.worker.lead_write_trace()?;
+        (self.observe)(Event::Traced { paths: &paths, steps });
         Ok(())
     }
 }
 
-fn json(value: &impl serde::Serialize) -> serde_json::Value {
-    // Plain data with string keys always has a JSON form.
-    serde_json::to_value(value).unwrap_or_default()
+/// A null in its place would be an import's: a resumed run would start its data again.
+fn json(run_folder: &Path, value: &impl serde::Serialize) -> Result<serde_json::Value, Error> {
+    serde_json::to_value(value).map_err(|error| Error::Manifest {
+        path: run_folder.to_owned(),
+        problem: error.to_string(),
+    })
 }
 
 /// The model's features as the loader needs them.
@@ -303,6 +338,16 @@ pub fn feature_plan(model: &ModelConfig) -> FeaturePlan {
         (feature.name.to_owned(), model.tables[feature.table].rows)
     };
     FeaturePlan { columns: model.features().iter().map(column).collect() }
+}
+
+/// Refuses held-out data that does not fit the model now rather than after hours of training.
+pub fn check_evaluation(request: &RunRequest) -> Result<(), Error> {
+    let Some((dataset, rows)) = &request.evaluation else { return Ok(()) };
+    if rows.is_empty() {
+        return Ok(());
+    }
+    let first = rows.start..rows.start + 1;
+    in_order(dataset, &request.config.model, 1, first).map(drop)
 }
 
 /// A loader of `rows` in the order of the file, once.

@@ -3,12 +3,12 @@
 use std::collections::BTreeSet;
 
 use data::{Dataset, Fitted, Position};
-use schema::JobConfig;
+use schema::{JobConfig, RowScope};
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 use trace::Clock;
 
-use super::{RunRequest, Start};
+use super::{RuleChange, RunRequest, Start};
 use crate::Error;
 use crate::checkpoint::Checkpoint;
 
@@ -70,6 +70,10 @@ pub struct State {
     pub progress: Option<Progress>,
     /// Where weights and optimizer state come from; initial weights if none.
     pub checkpoint: Option<Checkpoint>,
+    /// Over which columns of a row the tables' optimizer works in this run.
+    pub row_scope: RowScope,
+    /// The same before this run, where it was another and the change was accepted.
+    pub row_scope_before: Option<RowScope>,
     /// The clock of all ranks' traces.
     pub clock: Clock,
 }
@@ -78,11 +82,23 @@ impl State {
     /// The state `request` asks for.
     pub fn of(request: &RunRequest) -> Result<Self, Error> {
         let clock = Clock::start();
+        let (optimizer, tables) =
+            (request.config.optimizer.sparse.kind, &request.config.model.tables);
+        let row_scope = RowScope::of(optimizer, request.plan.tiles(), tables);
         let Start::Checkpoint(folder) = &request.start else {
-            return Ok(Self { step: 0, samples: 0, progress: None, checkpoint: None, clock });
+            return Ok(Self {
+                step: 0,
+                samples: 0,
+                progress: None,
+                checkpoint: None,
+                row_scope,
+                row_scope_before: None,
+                clock,
+            });
         };
         let checkpoint = Checkpoint::open(folder)?;
         check_same_model(&request.config, &checkpoint)?;
+        let row_scope_before = changed_scope(&checkpoint, &row_scope, request.rule_change)?;
         check_same_transforms(&request.train, &checkpoint)?;
         let manifest = checkpoint.manifest();
         let position = manifest.position.clone();
@@ -97,7 +113,24 @@ impl State {
             }
         };
         let (step, samples) = (manifest.step, manifest.samples);
-        Ok(Self { step, samples, progress, checkpoint: Some(checkpoint), clock })
+        let checkpoint = Some(checkpoint);
+        Ok(Self { step, samples, progress, checkpoint, row_scope, row_scope_before, clock })
+    }
+}
+
+/// The checkpoint's scope where `planned` is another and the change was accepted.
+fn changed_scope(
+    checkpoint: &Checkpoint,
+    planned: &RowScope,
+    change: RuleChange,
+) -> Result<Option<RowScope>, Error> {
+    let saved = checkpoint.row_scope();
+    if saved.continues_as(planned) {
+        return Ok(None);
+    }
+    match change {
+        RuleChange::Accept => Ok(Some(saved)),
+        RuleChange::Refuse => Err(checkpoint.other_row_scope(planned)),
     }
 }
 

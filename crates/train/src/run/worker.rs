@@ -9,29 +9,21 @@ use device::Cpu;
 use schema::{Batch, JobConfig, Rank, ShardingPlan};
 use trace::{Recorder, RunInfo};
 
-use super::command::Command;
+use super::command::{Command, TrainStep};
 use super::start::State;
 use super::{RunRequest, TraceRequest};
-use crate::checkpoint::{Checkpoint, Writer, Written};
+use crate::checkpoint::{Checkpoint, Writer, Written, dtype};
 use crate::model::RankParameters;
 use crate::parameter::{self, DenseParameter, dense_shapes};
 use crate::profile::Profiler;
-use crate::{Error, Model, RankContext, Share, Step};
+use crate::{Error, Model, RankContext, Share};
 
-/// What a command gave; sums and lists are over all ranks, in rank order.
-pub enum Reply {
-    /// Σ of the samples' losses.
-    Trained(f64),
-    /// Probabilities of all samples, and Σ of their losses.
-    Evaluated(Vec<f32>, f64),
-    /// What each rank wrote.
-    Saved(Vec<Written>),
-    /// Whose weights are no finite numbers; nothing was written.
-    NotFinite(String),
-    /// The trace files.
-    Traced(Vec<PathBuf>),
-    /// Nothing more to do.
-    Finished,
+/// What came of saving.
+pub enum Saved {
+    /// What each rank wrote, in rank order.
+    Written(Vec<Written>),
+    /// Why nothing was written: a value that no checkpoint may hold.
+    Spoilt(String),
 }
 
 /// A rank at work.
@@ -40,6 +32,8 @@ pub struct Worker<'a> {
     /// Threads, communicator and profiler.
     pub context: RankContext,
     model: Model,
+    /// Weights of each tile at the largest number of its format when the run began.
+    at_limit: Vec<usize>,
 }
 
 impl<'a> Worker<'a> {
@@ -52,10 +46,15 @@ impl<'a> Worker<'a> {
         let model = match &start.checkpoint {
             None => Model::initial(&cpu, &request.config, place, batch_max)?,
             Some(checkpoint) => {
-                let parameters = read(checkpoint, &request.config, place)?;
+                let parameters = read(checkpoint, &request.config, (place, &cpu))?;
                 Model::restored(&cpu, &request.config, place, batch_max, parameters)?
             }
         };
+        let at_limit = |tile| match &start.checkpoint {
+            None => 0,
+            Some(_) => parameter::count_at_limit(&cpu, tile),
+        };
+        let at_limit = model.tiles().iter().map(at_limit).collect();
         let profiler = match &request.trace {
             None => Profiler::off(),
             Some(_) => {
@@ -63,58 +62,100 @@ impl<'a> Worker<'a> {
                 Profiler::new(Recorder::new(info), start.clock)
             }
         };
-        Ok(Self { request, context: RankContext { cpu, comm, profiler }, model })
+        Ok(Self { request, context: RankContext { cpu, comm, profiler }, model, at_limit })
     }
 
-    /// Does what rank 0 says until it says finish.
+    /// Does what rank 0 says until it says finish. What comes of it is rank 0's to report.
     pub fn follow(mut self) -> Result<(), Error> {
         loop {
-            let command = self.context.comm.broadcast(Rank(0), None)?;
-            if let Command::Train { record: true, step, .. } = &command {
-                self.context.profiler.begin_step(step.number);
-            }
-            if let Reply::Finished = self.execute(&command)? {
-                return Ok(());
+            match self.context.comm.broadcast(Rank(0), None)? {
+                Command::Begin => self.begin()?,
+                Command::Train(step) => {
+                    if step.record {
+                        self.context.profiler.begin_step(step.step.number);
+                    }
+                    self.train(&step)?;
+                }
+                Command::Evaluate { batch } => drop(self.evaluate(&batch)?),
+                Command::Save { writer, probe } => drop(self.save(&writer, probe.as_ref())?),
+                Command::WriteTrace => drop(self.write_trace()?),
+                Command::Finish => return Ok(()),
             }
         }
     }
 
-    /// Sends `command` to every rank and does this rank's part. Rank 0 only.
-    pub fn lead(&mut self, command: &Command) -> Result<Reply, Error> {
-        self.context.comm.broadcast(Rank(0), Some(command.clone()))?;
-        self.execute(command)
+    /// Returns when every rank holds its weights. This and all that follow: rank 0 only.
+    pub fn lead_begin(&mut self) -> Result<(), Error> {
+        self.tell(Command::Begin)?;
+        self.begin()
     }
 
-    fn execute(&mut self, command: &Command) -> Result<Reply, Error> {
-        match command {
-            Command::Train { batch, step, .. } => {
-                let sum = self.train(batch, *step)?;
-                self.context.profiler.end_step();
-                Ok(Reply::Trained(sum))
-            }
-            Command::Evaluate { batch } => self.evaluate(batch),
-            Command::Save { writer } => self.save(writer),
-            Command::WriteTrace => self.write_trace(),
-            Command::Finish => Ok(Reply::Finished),
-        }
+    /// Takes one step; Σ of the samples' losses before it.
+    pub fn lead_train(&mut self, step: TrainStep) -> Result<f64, Error> {
+        self.tell(Command::Train(step.clone()))?;
+        self.train(&step)
     }
 
-    fn train(&mut self, batch: &Arc<Batch>, step: Step) -> Result<f64, Error> {
+    /// Probabilities of all samples, and Σ of their losses.
+    pub fn lead_evaluate(&mut self, batch: &Arc<Batch>) -> Result<(Vec<f32>, f64), Error> {
+        self.tell(Command::Evaluate { batch: Arc::clone(batch) })?;
+        self.evaluate(batch)
+    }
+
+    /// Writes every rank's parameters, if they are fit to be saved and give a finite loss on
+    /// `probe`.
+    pub fn lead_save(
+        &mut self,
+        writer: &Arc<Writer>,
+        probe: Option<&Arc<Batch>>,
+    ) -> Result<Saved, Error> {
+        self.tell(Command::Save { writer: Arc::clone(writer), probe: probe.cloned() })?;
+        self.save(writer, probe)
+    }
+
+    /// Writes every rank's trace; the files.
+    pub fn lead_write_trace(&mut self) -> Result<Vec<PathBuf>, Error> {
+        self.tell(Command::WriteTrace)?;
+        self.write_trace()
+    }
+
+    /// Ends the run on every rank.
+    pub fn lead_finish(&mut self) -> Result<(), Error> {
+        self.tell(Command::Finish)
+    }
+
+    fn tell(&mut self, command: Command) -> Result<(), Error> {
+        self.context.comm.broadcast(Rank(0), Some(command))?;
+        Ok(())
+    }
+
+    fn begin(&mut self) -> Result<(), Error> {
+        self.context.comm.all_gather(Vec::<u8>::new())?;
+        Ok(())
+    }
+
+    fn train(&mut self, TrainStep { batch, step, .. }: &TrainStep) -> Result<f64, Error> {
         let (own, first_sample) = self.share(batch);
         let share = Share { batch: &own, first_sample, global_size: batch.size };
-        let sum = self.model.train(&mut self.context, share, step)?;
-        let sums = self.context.comm.all_gather(vec![sum])?;
-        Ok(sums.iter().flat_map(|sums| sums.iter()).sum())
+        let sum = self.model.train(&mut self.context, share, *step)?;
+        let sum = self.sum_over_ranks(sum)?;
+        self.context.profiler.end_step();
+        Ok(sum)
     }
 
-    fn evaluate(&mut self, batch: &Arc<Batch>) -> Result<Reply, Error> {
+    fn evaluate(&mut self, batch: &Arc<Batch>) -> Result<(Vec<f32>, f64), Error> {
         let (own, first_sample) = self.share(batch);
         let share = Share { batch: &own, first_sample, global_size: batch.size };
         let (probabilities, sum) = self.model.evaluate(&mut self.context, share)?;
         let gathered = self.context.comm.all_gather(probabilities.to_vec())?;
-        let sums = self.context.comm.all_gather(vec![sum])?;
         let probabilities = gathered.iter().flat_map(|part| part.iter().copied()).collect();
-        Ok(Reply::Evaluated(probabilities, sums.iter().flat_map(|sums| sums.iter()).sum()))
+        Ok((probabilities, self.sum_over_ranks(sum)?))
+    }
+
+    /// The sum in rank order.
+    fn sum_over_ranks(&mut self, own: f64) -> Result<f64, Error> {
+        let sums = self.context.comm.all_gather(vec![own])?;
+        Ok(sums.iter().flat_map(|sums| sums.iter()).sum())
     }
 
     /// This rank's samples of `batch`, and the number of the first.
@@ -127,12 +168,11 @@ impl<'a> Worker<'a> {
         (Cow::Owned(batch.slice(cut(rank)..cut(rank + 1))), cut(rank))
     }
 
-    fn save(&mut self, writer: &Writer) -> Result<Reply, Error> {
+    fn save(&mut self, writer: &Writer, probe: Option<&Arc<Batch>>) -> Result<Saved, Error> {
         let rank = self.context.comm.rank();
-        // Before anything is written: a checkpoint is there to go on from.
-        let spoilt = self.context.comm.all_gather(self.not_finite().into_iter().collect())?;
-        if let Some(whose) = spoilt.iter().flat_map(|names| names.iter()).next() {
-            return Ok(Reply::NotFinite(whose.clone()));
+        // Before anything is written: a checkpoint is there to be resumed.
+        if let Some(spoilt) = self.spoilt(probe)? {
+            return Ok(Saved::Spoilt(spoilt));
         }
         let optimizers = &self.request.config.optimizer;
         let tiles = (self.model.tiles(), optimizers.sparse.kind);
@@ -142,21 +182,51 @@ impl<'a> Worker<'a> {
             written.push(writer.write_dense(&dense, optimizers.dense.kind)?);
         }
         let all = self.context.comm.all_gather(written)?;
-        Ok(Reply::Saved(all.iter().flat_map(|part| part.iter().cloned()).collect()))
+        Ok(Saved::Written(all.iter().flat_map(|part| part.iter().cloned()).collect()))
     }
 
-    /// The first table or dense parameter of this rank with a weight that is no finite number.
-    fn not_finite(&self) -> Option<String> {
-        if let Some(name) = self.model.dense().not_finite() {
-            return Some(name.to_owned());
+    /// Why the parameters of some rank are not fit to be saved: a value that is no finite number, a
+    /// weight that its format cut off, or a loss on `probe` that is no finite number. The loss of a
+    /// step is that of the weights before it, so only such a probe sees what the last step made.
+    fn spoilt(&mut self, probe: Option<&Arc<Batch>>) -> Result<Option<String>, Error> {
+        let own = self.spoilt_here()?;
+        let all = self.context.comm.all_gather(own.into_iter().collect())?;
+        if let Some(spoilt) = all.iter().flat_map(|own| own.iter()).next() {
+            return Ok(Some(spoilt.clone()));
         }
-        let mut tiles = self.model.tiles().iter();
-        let spoilt = tiles.find(|tile| !parameter::is_finite(&self.context.cpu, tile))?;
-        let table = &self.request.config.model.tables[spoilt.tile.table.index()];
-        Some(format!("table {:?}", table.name))
+        let Some(batch) = probe else { return Ok(None) };
+        let (_, sum) = self.evaluate(batch)?;
+        let mean = sum / batch.size as f64;
+        let text = || {
+            format!("the loss on the same batch after the step is {mean}, expected a finite number")
+        };
+        Ok((!mean.is_finite()).then(text))
     }
 
-    fn write_trace(&mut self) -> Result<Reply, Error> {
+    /// The first such value of this rank.
+    fn spoilt_here(&self) -> Result<Option<String>, Error> {
+        let (cpu, config) = (&self.context.cpu, &self.request.config);
+        if let Some(spot) = self.model.dense().not_finite(cpu)? {
+            return Ok(Some(format!("{spot}, expected a finite number")));
+        }
+        for (state, &before) in self.model.tiles().iter().zip(&self.at_limit) {
+            let table = &config.model.tables[state.tile.table.index()];
+            let of = (table.name.as_str(), config.optimizer.sparse.kind);
+            if let Some(spot) = parameter::not_finite(cpu, state, of) {
+                return Ok(Some(format!("{spot}, expected a finite number")));
+            }
+            if parameter::count_at_limit(cpu, state) > before
+                && let Some(spot) = parameter::first_at_limit(state, &table.name)
+            {
+                let ends = dtype(table.data_type);
+                let text = format!("{spot}: {ends} ends there, larger weights were cut off");
+                return Ok(Some(text));
+            }
+        }
+        Ok(None)
+    }
+
+    fn write_trace(&mut self) -> Result<Vec<PathBuf>, Error> {
         let mut paths = Vec::new();
         let rank = self.context.comm.rank();
         if let (Some(TraceRequest { folder, .. }), Some(recorder)) =
@@ -175,15 +245,15 @@ impl<'a> Worker<'a> {
             }
         }
         let all = self.context.comm.all_gather(paths)?;
-        Ok(Reply::Traced(all.iter().flat_map(|part| part.iter().cloned()).collect()))
+        Ok(all.iter().flat_map(|part| part.iter().cloned()).collect())
     }
 }
 
-/// The parameters of one rank, from any plan's checkpoint.
-pub fn read(
+/// The parameters of one rank with their state, from any plan's checkpoint.
+fn read(
     checkpoint: &Checkpoint,
     config: &JobConfig,
-    (plan, rank): (&ShardingPlan, Rank),
+    ((plan, rank), cpu): ((&ShardingPlan, Rank), &Cpu),
 ) -> Result<RankParameters, Error> {
     let (model, optimizer) = (&config.model, &config.optimizer);
     let zeros = |(name, shape): (String, Vec<usize>)| {
@@ -196,7 +266,9 @@ pub fn read(
         checkpoint.read_tile(name, tile, optimizer.sparse.kind)
     };
     let tiles = plan.tiles_of(rank).map(tile).collect::<Result<_, _>>()?;
-    Ok(RankParameters { dense, tiles })
+    let parameters = RankParameters { dense, tiles };
+    parameters.check_finite(cpu, (checkpoint.folder(), config))?;
+    Ok(parameters)
 }
 
 fn run_info(request: &RunRequest, (rank, size): (Rank, usize), base_time_ns: i64) -> RunInfo {

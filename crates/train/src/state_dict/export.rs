@@ -1,15 +1,16 @@
 //! From a checkpoint to another library's state dict, a block of rows at a time.
 
+use std::collections::BTreeMap;
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use schema::{DataType, ShardingPlan, TableId, Tile};
+use schema::{DataType, RowScope, ShardingPlan, TableId, Tile};
 
 use super::optimizer;
 use super::{DenseName, Target, dense_names, table_name};
-use crate::Error;
 use crate::checkpoint::{Checkpoint, Part, TensorWriter, sync_folder};
 use crate::parameter::DenseParameter;
+use crate::{Error, RuleChange};
 
 /// Writes the weights of `checkpoint` to `out` under the names of `target`; returns the file's
 /// bytes.
@@ -28,12 +29,25 @@ pub fn export(checkpoint: &Checkpoint, target: Target, out: &Path) -> Result<u64
 /// Writes the optimizer states of `checkpoint` to `out`, each as `WEIGHT.STATE` with the name of
 /// the weight as in [`export`]; returns the file's bytes.
 ///
-/// Adagrad's `sum` and Adam's and LAMB's `exp_avg` and `exp_avg_sq` have the weight's shape,
-/// row-wise Adagrad's `sum` is `[rows]`. A weight under SGD has no state.
+/// Adagrad's `sum` and Adam's, SparseAdam's and LAMB's `exp_avg` and `exp_avg_sq` have the weight's
+/// shape, row-wise Adagrad's `sum` is `[rows]`. A weight under SGD has no state. Adam and
+/// SparseAdam have states of the same names: which rules they belong to stands in the file's
+/// metadata.
+///
+/// The other library will take the states for those of whole rows. Of a run whose rule worked on
+/// column tiles they are another rule's; with [`RuleChange::Accept`] a row has the mean of its
+/// tiles' states, weighted by columns.
 ///
 /// # Errors
-/// As of [`export`].
-pub fn export_optimizer(checkpoint: &Checkpoint, target: Target, out: &Path) -> Result<u64, Error> {
+/// As of [`export`]; [`Error::OtherRowScope`].
+pub fn export_optimizer(
+    checkpoint: &Checkpoint,
+    target: Target,
+    (out, rule_change): (&Path, RuleChange),
+) -> Result<u64, Error> {
+    if let (RowScope::ColumnTiles(_), RuleChange::Refuse) = (checkpoint.row_scope(), rule_change) {
+        return Err(checkpoint.other_row_scope(&RowScope::WholeRows));
+    }
     let names = dense_names(&checkpoint.config().model, target)?;
     replace(out, |path| write_states(checkpoint, target, &names, path))
 }
@@ -74,7 +88,7 @@ fn write_weights(
     let dense = |name: &DenseName| (name.external.clone(), DataType::F32, name.shape.clone());
     tensors.extend(names.iter().map(dense));
     let announced = tensors.iter().map(|(name, kind, shape)| (name.as_str(), *kind, &shape[..]));
-    let mut writer = TensorWriter::create(path, announced)?;
+    let mut writer = TensorWriter::create(path, &BTreeMap::new(), announced)?;
     let mut block = Vec::new();
     for table in &model.tables {
         for cut in checkpoint.row_cuts(&table.name).windows(2) {
@@ -114,7 +128,7 @@ fn write_states(
         tensors.extend(optimizer::tensors(dense, &name.external, &name.shape));
     }
     let announced = tensors.iter().map(|(name, shape)| (name.as_str(), DataType::F32, &shape[..]));
-    let mut writer = TensorWriter::create(path, announced)?;
+    let mut writer = TensorWriter::create(path, &optimizer::notes(rules), announced)?;
     for tile in whole.tiles() {
         let table = &model.tables[tile.table.index()].name;
         let parts = optimizer::names(sparse).len();

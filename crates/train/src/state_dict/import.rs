@@ -5,14 +5,16 @@ use std::fmt;
 use std::path::Path;
 
 use device::Weights;
-use schema::{DataType, JobConfig, Rank, ShardingPlan, TableId};
+use device::weights::WeightsView;
+use schema::{DataType, JobConfig, Rank, RowScope, ShardingPlan, TableId};
 
 use super::{DenseName, Target, dense_names, optimizer, table_name};
-use crate::Error;
 use crate::checkpoint::{
-    Committed, Content, Meta, TensorReader, TensorWriter, Writer, Written, dtype, rank_file,
+    Committed, Content, Meta, TensorEntry, TensorReader, TensorWriter, Writer, Written, dtype,
+    rank_file,
 };
-use crate::parameter::DenseParameter;
+use crate::parameter::{DenseParameter, Spot};
+use crate::{Error, RuleChange};
 
 /// Values copied at a time: 4 MiB.
 const PIECE: usize = 1 << 20;
@@ -33,6 +35,8 @@ pub struct ImportRequest<'a> {
     /// A safetensors file of f32 optimizer states as [`super::export_optimizer`] writes it; states
     /// are zero if none.
     pub optimizer: Option<&'a Path>,
+    /// Whether states may be those of another rule with states of the same names.
+    pub rule_change: RuleChange,
     /// Training steps taken so far.
     pub step: u64,
 }
@@ -109,7 +113,9 @@ impl fmt::Display for Mismatch {
 ///
 /// # Errors
 /// [`Error::StateDict`] lists every tensor that is missing, unexpected or of another shape, before
-/// anything is written; [`Error::NotExpressible`] if the other library has no such model;
+/// anything is written; [`Error::OtherRule`] if a file of ours has the states of another rule;
+/// [`Error::Value`] names a value that is no finite number, is beyond the table's data type, or is
+/// below 0 among squares; [`Error::NotExpressible`] if the other library has no such model;
 /// [`Error::Io`] naming the file.
 pub fn import(request: &ImportRequest<'_>) -> Result<Committed, Error> {
     let config = request.config;
@@ -119,6 +125,7 @@ pub fn import(request: &ImportRequest<'_>) -> Result<Committed, Error> {
     let source = Source { request, names, weights, states };
     check(request.path, source.weight_shapes(), &source.weights)?;
     if let (Some(path), Some(states)) = (request.optimizer, &source.states) {
+        check_rules(&source, states)?;
         check(path, source.state_shapes(), states)?;
     }
     let writer = Writer::begin(request.run_folder, request.step, &config.model.tables)?;
@@ -129,10 +136,17 @@ pub fn import(request: &ImportRequest<'_>) -> Result<Committed, Error> {
         parameters.push(read_dense(&source, name)?);
     }
     let dense = writer.write_dense(&parameters, config.optimizer.dense.kind)?;
+    let scope = RowScope::of(config.optimizer.sparse.kind, plan.tiles(), &config.model.tables);
+    let row_scope = match (scope, request.optimizer) {
+        // Zeros are the state of every scope.
+        (RowScope::WholeRows, None) => RowScope::Undecided,
+        (scope, _) => scope,
+    };
     let meta = Meta {
         samples: 0,
         config,
         plan: &plan,
+        row_scope,
         fitted: request.fitted.clone(),
         position: serde_json::Value::Null,
     };
@@ -166,6 +180,21 @@ impl Source<'_> {
             (table_name(model, TableId(id), source), (shape, table.data_type))
         })
     }
+}
+
+/// Refuses the states of another rule, where the file says whose they are.
+fn check_rules(source: &Source<'_>, states: &TensorReader) -> Result<(), Error> {
+    let request = source.request;
+    for ((of, note), expected) in
+        optimizer::NOTES.into_iter().zip(optimizer::kinds(&request.config.optimizer))
+    {
+        let got = states.note(note).filter(|got| *got != expected.name());
+        if let (Some(got), RuleChange::Refuse) = (got, request.rule_change) {
+            let (path, got) = (states.path().to_owned(), got.to_owned());
+            return Err(Error::OtherRule { path, of, expected, got });
+        }
+    }
+    Ok(())
 }
 
 fn check(path: &Path, mut wanted: Shapes, reader: &TensorReader) -> Result<(), Error> {
@@ -214,44 +243,105 @@ fn write_tables(
             return Ok(());
         };
         let (reader, suffix) = match &chunk.content {
-            Content::TableWeight(_) => (Some(&source.weights), None),
+            Content::TableState(_) => (states, state_names.first()),
             Content::TableMeanSquare(_) => (states, state_names.get(1)),
-            _ => (states, state_names.first()),
+            Content::TableWeight(_)
+            | Content::DenseWeight(_)
+            | Content::DenseState(_)
+            | Content::DenseMeanSquare(_) => (Some(&source.weights), None),
         };
         let values = chunk.shape.iter().product();
         let Some(reader) = reader else { return write_zeros(values, file, &mut buffer) };
         let weight = &names[&part.table];
         let name = suffix.map_or(weight.clone(), |suffix| format!("{weight}.{suffix}"));
         let first = part.rows.start * chunk.shape[1] as u64;
-        let table = (name.as_str(), chunk.data_type);
-        copy((reader, table), first..first + values as u64, file, &mut buffer)
+        let squares = suffix.is_some_and(|suffix| optimizer::is_of_squares(suffix));
+        let tensor = Tensor { reader, entry: reader.expect_entry(&name)?, name: &name, squares };
+        let values = first..first + values as u64;
+        tensor.copy((values, chunk.data_type), file, &mut buffer)
     })
 }
 
-/// Copies values of a table or its state, to the nearest of their data type where the file has f32.
-fn copy(
-    (reader, (name, data_type)): (&TensorReader, (&str, DataType)),
-    values: std::ops::Range<u64>,
-    file: &mut TensorWriter,
-    buffer: &mut [f32],
-) -> Result<(), Error> {
-    let entry = reader.expect_entry(name)?;
-    let size = data_type.bytes();
-    let mut narrow = Weights::zeroed(data_type, buffer.len());
-    let mut first = values.start;
-    while first < values.end {
-        let count = (values.end - first).min(buffer.len() as u64) as usize;
-        if entry.dtype == dtype(data_type) {
-            let bytes = &mut narrow.view_mut().into_bytes()[..count * size];
-            reader.read_bytes(entry, first * size as u64, bytes)?;
-        } else {
-            reader.read(entry, first, &mut buffer[..count])?;
-            narrow.view_mut().fill_from(buffer);
+/// A tensor of the other library's file.
+struct Tensor<'a> {
+    reader: &'a TensorReader,
+    entry: &'a TensorEntry,
+    name: &'a str,
+    /// Whether its values are of squares, so that none is below 0.
+    squares: bool,
+}
+
+impl Tensor<'_> {
+    /// Copies values of a table or its state, to the nearest of their data type where the file has
+    /// f32.
+    fn copy(
+        &self,
+        (values, data_type): (std::ops::Range<u64>, DataType),
+        file: &mut TensorWriter,
+        buffer: &mut [f32],
+    ) -> Result<(), Error> {
+        let size = data_type.bytes();
+        let mut narrow = Weights::zeroed(data_type, buffer.len());
+        let mut first = values.start;
+        while first < values.end {
+            let count = (values.end - first).min(buffer.len() as u64) as usize;
+            if self.entry.dtype == dtype(data_type) {
+                let bytes = &mut narrow.view_mut().into_bytes()[..count * size];
+                self.reader.read_bytes(self.entry, first * size as u64, bytes)?;
+                self.check(first, (narrow.view(), count))?;
+            } else {
+                self.read(first, &mut buffer[..count])?;
+                narrow.view_mut().fill_from(buffer);
+                if let Some((at, _)) = narrow.view().first_not_finite(0..count) {
+                    return Err(self.refused(first, (at, buffer[at]), range_of(data_type)));
+                }
+            }
+            file.write_bytes(&narrow.view().bytes()[..count * size])?;
+            first += count as u64;
         }
-        file.write_bytes(&narrow.view().bytes()[..count * size])?;
-        first += count as u64;
+        Ok(())
     }
-    Ok(())
+
+    /// Reads f32 values from `first` on.
+    fn read(&self, first: u64, out: &mut [f32]) -> Result<(), Error> {
+        self.reader.read(self.entry, first, out)?;
+        self.check(first, (WeightsView::F32(out), out.len()))
+    }
+
+    /// Refuses values, from `first` of the tensor on, that no training can go on with.
+    fn check(&self, first: u64, (values, count): (WeightsView<'_>, usize)) -> Result<(), Error> {
+        if let Some(found) = values.first_not_finite(0..count) {
+            return Err(self.refused(first, found, "a finite number"));
+        }
+        if let (true, WeightsView::F32(values)) = (self.squares, values)
+            && let Some(at) = values[..count].iter().position(|&value| value < 0.0)
+        {
+            return Err(self.refused(first, (at, values[at]), "at least 0, a sum of squares"));
+        }
+        Ok(())
+    }
+
+    fn refused(&self, first: u64, (at, value): (usize, f32), expected: &'static str) -> Error {
+        let width = self.entry.shape.get(1..).unwrap_or_default().iter().product::<usize>().max(1);
+        let at = first + at as u64;
+        let spot = Spot {
+            tensor: self.name.to_owned(),
+            row: at / width as u64,
+            column: (at % width as u64) as usize,
+            part: "value",
+            value,
+        };
+        Error::Value { path: self.reader.path().to_owned(), spot, expected }
+    }
+}
+
+/// What a data type holds, in words.
+fn range_of(data_type: DataType) -> &'static str {
+    match data_type {
+        DataType::F32 => "a finite number",
+        DataType::F16 => "a magnitude of at most 65504, the largest number of F16",
+        DataType::Bf16 => "a magnitude of at most 3.3895e38, the largest number of BF16",
+    }
 }
 
 fn write_zeros(count: usize, file: &mut TensorWriter, buffer: &mut [f32]) -> Result<(), Error> {
@@ -270,14 +360,18 @@ fn read_dense(source: &Source<'_>, name: &DenseName) -> Result<DenseParameter, E
     let mut parameter = DenseParameter::zeros(&name.own, &name.shape, kind);
     let DenseParameter { weight, state, .. } = &mut parameter;
     let columns = name.columns.as_deref().unwrap_or_default();
-    source.weights.read(source.weights.expect_entry(&name.external)?, 0, weight)?;
+    let read = |reader: &TensorReader, (tensor, squares): (&str, bool), out: &mut [f32]| {
+        let entry = reader.expect_entry(tensor)?;
+        Tensor { reader, entry, name: tensor, squares }.read(0, out)
+    };
+    read(&source.weights, (&name.external, false), weight)?;
     reorder(weight, columns);
     if let Some(states) = &source.states {
         let suffixes = optimizer::names(kind);
         let len = (state.len() / suffixes.len().max(1)).max(1);
         for (suffix, part) in suffixes.iter().zip(state.chunks_exact_mut(len)) {
-            let entry = states.expect_entry(&format!("{}.{suffix}", name.external))?;
-            states.read(entry, 0, part)?;
+            let tensor = format!("{}.{suffix}", name.external);
+            read(states, (&tensor, optimizer::is_of_squares(suffix)), part)?;
             if part.len() == weight.len() {
                 reorder(part, columns);
             }

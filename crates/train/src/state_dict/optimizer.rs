@@ -1,13 +1,38 @@
 //! Names and shapes of an optimizer's state beside a weight. Knows nothing of files.
 
-use schema::Optimizer;
+use std::collections::BTreeMap;
+
+use schema::{Optimizer, Optimizers};
 
 /// What follows a weight's name in the names of its state tensors: those of `torch.optim`.
 pub(super) fn names(optimizer: Optimizer) -> &'static [&'static str] {
     match optimizer {
         Optimizer::Adagrad | Optimizer::RowwiseAdagrad => &["sum"],
-        Optimizer::Sgd | Optimizer::Adam | Optimizer::Lamb => optimizer.state_names(),
+        Optimizer::Sgd | Optimizer::Adam | Optimizer::SparseAdam | Optimizer::Lamb => {
+            optimizer.state_names()
+        }
     }
+}
+
+/// The parameters that share a rule, and the note that says which.
+pub(super) const NOTES: [(&str, &str); 2] =
+    [("tables", "rowmill.optimizer.sparse"), ("dense parameters", "rowmill.optimizer.dense")];
+
+/// The rules of tables and dense parameters, in the order of [`NOTES`].
+pub(super) fn kinds(rules: &Optimizers) -> [Optimizer; 2] {
+    [rules.sparse.kind, rules.dense.kind]
+}
+
+/// What a file of states says of whose they are: the names of a state do not tell Adam's from
+/// SparseAdam's, nor Adagrad's of tables with one column from row-wise Adagrad's.
+pub(super) fn notes(rules: &Optimizers) -> BTreeMap<String, String> {
+    let notes = NOTES.iter().zip(kinds(rules));
+    notes.map(|(&(_, key), kind)| (key.to_owned(), kind.to_string())).collect()
+}
+
+/// Whether values of a state of this name are sums or means of squares, never below 0.
+pub(super) fn is_of_squares(name: &str) -> bool {
+    name == "sum" || name == "exp_avg_sq"
 }
 
 /// Shape of each state tensor beside a weight of `shape`.

@@ -138,8 +138,8 @@ fn rowwise_adagrad_keeps_one_state_per_row_and_tile() {
 }
 
 #[test]
-fn adam_and_lamb_with_weight_decay_on_tables_and_dense_parameters() {
-    for kind in [Optimizer::Adam, Optimizer::Lamb] {
+fn every_adam_and_lamb_with_weight_decay_on_tables_and_dense_parameters() {
+    for kind in [Optimizer::Adam, Optimizer::SparseAdam, Optimizer::Lamb] {
         let mut config = config(Interaction::Cat, kind);
         config.optimizer.sparse.weight_decay = 0.05;
         config.optimizer.sparse.weight_decay_mode = WeightDecayMode::Decoupled;
@@ -171,7 +171,7 @@ fn sequences_under_every_interaction_and_optimizer() {
     ] {
         on_every_tiling(&with_sequences(interaction, Optimizer::Adagrad));
     }
-    for optimizer in [Optimizer::Sgd, Optimizer::RowwiseAdagrad, Optimizer::Adam, Optimizer::Lamb] {
+    for optimizer in Optimizer::ALL {
         let mut config = with_sequences(Interaction::Cat, optimizer);
         // Enough that f32 sums near 0 do not decide the direction of a step.
         config.optimizer.sparse.epsilon = 1e-3;

@@ -1,5 +1,5 @@
-//! The seven golden runs of facebookresearch/dlrm and TorchRec: losses of every step and final
-//! weights, on 1, 2 and 3 ranks and under every tiling.
+//! The golden runs of facebookresearch/dlrm, TorchRec and `torch.optim.SparseAdam`: losses of every
+//! step and final weights, on 1, 2 and 3 ranks and under every tiling.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -8,20 +8,22 @@ use device::Weights;
 use device::buffer::Array;
 use schema::model::DenseInit;
 use schema::{
-    Batch, Interaction, JobConfig, KeyedJaggedTensor, Loss, ModelConfig, Optimizer, Rank,
+    Batch, Interaction, JobConfig, KeyedJaggedTensor, Loss, ModelConfig, Optimizer, Rank, RowScope,
     ShardingPlan, TableConfig, TriangleOrder,
 };
 use train::model::RankParameters;
 use train::parameter::{DenseParameter, TileState, dense_shapes};
 
+use crate::oracle::Oracle;
 use crate::ranks::{self, Job, Trained};
 
-const RUNS: [&str; 7] = [
+const RUNS: [&str; 8] = [
     "tiny_mse_sgd",
     "mid_bce_sgd",
     "mid_bce_adagrad",
     "mid_bce_rowwise_adagrad",
     "itself_bce_sgd",
+    "small_bce_sparse_adam",
     "torchrec_dlrm_sgd",
     "torchrec_dcnv2_adagrad",
 ];
@@ -148,11 +150,33 @@ impl Golden {
         })
     }
 
-    fn check(&self, trained: &Trained, what: &str) {
-        for (step, (&got, &expected)) in trained.losses.iter().zip(&self.losses).enumerate() {
-            let error = ((got - expected) / expected).abs();
-            assert!(error < 1e-5, "{what}: step {step}: loss {got}, expected {expected}");
+    /// Over which columns of a row the tables' optimizer works under `plan`.
+    fn scope(&self, plan: &ShardingPlan) -> RowScope {
+        let kind = self.config.optimizer.sparse.kind;
+        RowScope::of(kind, plan.tiles(), &self.config.model.tables)
+    }
+
+    /// Losses and tables of the run in f64, under the rule that `plan` makes.
+    fn oracle(&self, plan: &ShardingPlan) -> (Vec<f64>, Vec<Vec<f64>>) {
+        let whole = ShardingPlan::table_wise(&self.config.model.tables, 1);
+        let mut oracle = Oracle::new(&self.config, plan, &self.parameters(&whole, Rank(0)));
+        let losses = self.batches.iter().map(|batch| oracle.step(batch)).collect();
+        (losses, oracle.tables)
+    }
+
+    /// Of a rule that the golden run was not trained under: against the oracle of that rule.
+    fn check_tile_rule(&self, plan: &ShardingPlan, trained: &Trained, what: &str) {
+        let (losses, tables) = self.oracle(plan);
+        close_losses(what, &trained.losses, &losses);
+        for (table, (got, expected)) in trained.tables.iter().zip(&tables).enumerate() {
+            let apart = |(&a, &b): (&f32, &f64)| (f64::from(a) - b).abs();
+            let worst = got.iter().zip(expected).map(apart).fold(0.0, f64::max);
+            assert!(worst < 3e-4, "{what}: table {table}: {worst} apart");
         }
+    }
+
+    fn check(&self, trained: &Trained, what: &str) {
+        close_losses(what, &trained.losses, &self.losses);
         let bound = match self.config.optimizer.sparse.kind {
             Optimizer::Sgd => 1e-5,
             // The first steps divide by |g|.
@@ -229,12 +253,17 @@ fn config(run: &serde_json::Value, tensors: &BTreeMap<String, Vec<f32>>) -> JobC
     let kind = |key: &str| serde_json::from_value(run[key].clone()).unwrap();
     let sparse = kind("optimizer");
     let dense = if torchrec { sparse } else { kind("dense_optimizer") };
-    ranks::job(
+    let mut job = ranks::job(
         model,
         (sparse, dense),
         run["learning_rate"].as_f64().unwrap(),
         run["batch"].as_u64().unwrap() as usize,
-    )
+    );
+    if let Some(epsilon) = run["epsilon"].as_f64() {
+        job.optimizer.sparse.epsilon = epsilon;
+        job.optimizer.dense.epsilon = epsilon;
+    }
+    job
 }
 
 /// A ready-made tiling: its name and how it is made.
@@ -251,20 +280,82 @@ const TILINGS: [Tiling; 4] = [
 fn every_run_on_every_number_of_ranks_under_every_tiling() {
     for name in RUNS {
         let golden = Golden::read(name);
-        let rowwise = golden.config.optimizer.sparse.kind == Optimizer::RowwiseAdagrad;
         for ranks in 1..=3 {
             for (tiling, make) in TILINGS {
                 let plan = make(&golden.config.model.tables, ranks);
-                let whole = |tile: &schema::Tile| tile.dim() == golden.config.model.tables[0].dim;
-                if rowwise && !plan.tiles().iter().all(whole) {
-                    // One state per row and tile: another rule, checked against its own oracle.
-                    continue;
+                let (trained, what) = (golden.run(&plan, 1), format!("{name}, {ranks}, {tiling}"));
+                match golden.scope(&plan) {
+                    RowScope::ColumnTiles(_) => golden.check_tile_rule(&plan, &trained, &what),
+                    _ => golden.check(&trained, &what),
                 }
-                let trained = golden.run(&plan, 1);
-                golden.check(&trained, &format!("{name}, {ranks} ranks, {tiling}"));
             }
         }
     }
+}
+
+/// Both rules of row-wise Adagrad follow a scalar oracle of their own in f64, and they are two.
+#[test]
+fn rowwise_adagrad_on_column_tiles_is_another_rule_with_an_oracle_of_its_own() {
+    let golden = Golden::read("mid_bce_rowwise_adagrad");
+    let tables = &golden.config.model.tables;
+    let whole = ShardingPlan::table_wise(tables, 1);
+    let (expected, _) = golden.oracle(&whole);
+    close_losses("whole rows", &expected, &golden.losses);
+    let mut rules = vec![expected];
+    for ranks in [2, 3, 4, 16] {
+        let plan = ShardingPlan::column_wise(tables, ranks);
+        let trained = golden.run(&plan, 1);
+        golden.check_tile_rule(&plan, &trained, &format!("{ranks} column tiles"));
+        let apart = rules.iter().map(|losses| furthest(&trained.losses, losses));
+        let nearest = apart.fold(f64::INFINITY, f64::min);
+        assert!(nearest > 1e-3, "{ranks} column tiles: {nearest:.1e} from another rule");
+        rules.push(trained.losses);
+    }
+    // The ranks do not matter, only the columns: four tiles on one rank, or on three.
+    let tiles = ShardingPlan::column_wise(tables, 4).tiles().to_vec();
+    for ranks in [1, 3] {
+        let placed = tiles.iter().cloned().map(|mut tile| {
+            tile.rank = Rank(tile.rank.0 % ranks);
+            tile
+        });
+        let plan = ShardingPlan::new(ranks, placed.collect(), tables).unwrap();
+        close_losses("four tiles", &golden.run(&plan, 1).losses, &rules[3]);
+    }
+}
+
+/// PyTorch's own run of `torch.optim.SparseAdam` is the f64 oracle's of that rule, and neither is
+/// FBGEMM's Adam.
+#[test]
+fn sparse_adam_is_torch_optims_and_adam_is_another_rule() {
+    let mut golden = Golden::read("small_bce_sparse_adam");
+    let whole = ShardingPlan::table_wise(&golden.config.model.tables, 1);
+    let furthest_weight = |tables: &[Vec<f64>], golden: &Golden| {
+        let apart = tables.iter().enumerate().flat_map(|(table, weights)| {
+            let recorded = golden.table("final", table);
+            weights.iter().zip(recorded).map(|(a, &b)| (a - f64::from(b)).abs())
+        });
+        apart.fold(0.0, f64::max)
+    };
+    let (losses, tables) = golden.oracle(&whole);
+    close_losses("the oracle", &losses, &golden.losses);
+    let apart = furthest_weight(&tables, &golden);
+    assert!(apart < 1e-5, "the oracle's weights are {apart:.1e} from PyTorch's");
+    golden.config.optimizer.sparse.kind = Optimizer::Adam;
+    let (losses, tables) = golden.oracle(&whole);
+    close_losses("Adam on tables", &golden.run(&whole, 1).losses, &losses);
+    let apart = furthest_weight(&tables, &golden);
+    assert!(apart > 1e-3, "Adam's weights are only {apart:.1e} from SparseAdam's");
+}
+
+/// The largest relative difference of two runs' losses.
+fn furthest(got: &[f64], expected: &[f64]) -> f64 {
+    assert_eq!(got.len(), expected.len());
+    got.iter().zip(expected).map(|(a, b)| ((a - b) / b).abs()).fold(0.0, f64::max)
+}
+
+fn close_losses(what: &str, got: &[f64], expected: &[f64]) {
+    let apart = furthest(got, expected);
+    assert!(apart < 1e-5, "{what}: losses {apart:.1e} apart");
 }
 
 #[test]

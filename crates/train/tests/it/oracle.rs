@@ -320,12 +320,16 @@ fn update(
                 g / (state[0].sqrt() + rule.epsilon)
             }
             Optimizer::RowwiseAdagrad => g / (row.sqrt() + rule.epsilon),
-            Optimizer::Adam | Optimizer::Lamb => {
+            Optimizer::Adam | Optimizer::SparseAdam | Optimizer::Lamb => {
                 state[0] = rule.beta1 * state[0] + (1.0 - rule.beta1) * g;
                 state[1] = rule.beta2 * state[1] + (1.0 - rule.beta2) * g * g;
-                let mean = state[0] / (1.0 - rule.beta1.powi(t));
-                let root = (state[1] / (1.0 - rule.beta2.powi(t))).sqrt();
-                mean / (root + rule.epsilon)
+                let [left, left_square] = [rule.beta1, rule.beta2].map(|beta| 1.0 - beta.powi(t));
+                if rule.kind == Optimizer::SparseAdam {
+                    let rate = left_square.sqrt() / left;
+                    rate * state[0] / (state[1].sqrt() + rule.epsilon)
+                } else {
+                    state[0] / left / ((state[1] / left_square).sqrt() + rule.epsilon)
+                }
             }
         };
         direction + decoupled * w

@@ -1,14 +1,17 @@
 //! Whole runs on a small prepared dataset: any number of ranks, resumed anywhere, stopped,
 //! recorded.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use data::{Dataset, PrepareRequest, Strictness};
+use device::weights::WeightsMut;
 use schema::random::CounterRng;
-use schema::{JobConfig, ShardingPlan, TableConfig};
-use train::{Error, Event, Outcome, RunRequest, Scorer, Start, TraceRequest};
+use schema::{DataType, JobConfig, Optimizer, ShardingPlan, TableConfig};
+use train::checkpoint::{Checkpoint, Meta, Writer};
+use train::parameter::{DenseParameter, TileState, dense_shapes};
+use train::{Error, Event, Outcome, RuleChange, RunRequest, Scorer, Start, TraceRequest};
 
 const ROWS: u64 = 700;
 
@@ -53,6 +56,11 @@ fn dataset(folder: &Path) -> Arc<Dataset> {
 }
 
 fn dataset_of(folder: &Path, seed: u64) -> Arc<Dataset> {
+    dataset_with(&config(), folder, seed)
+}
+
+fn dataset_with(config: &JobConfig, folder: &Path, seed: u64) -> Arc<Dataset> {
+    std::fs::create_dir_all(folder).unwrap();
     let rng = CounterRng::new(seed, 0);
     let mut text = "y,u,v,a,b\n".to_owned();
     for row in 0..ROWS {
@@ -64,7 +72,6 @@ fn dataset_of(folder: &Path, seed: u64) -> Arc<Dataset> {
     }
     let file = folder.join("rows.csv");
     std::fs::write(&file, text).unwrap();
-    let config = config();
     let inputs = [file.to_str().unwrap().to_owned()];
     let request = PrepareRequest {
         inputs: &inputs,
@@ -92,6 +99,7 @@ fn request(folder: &Path, dataset: &Arc<Dataset>, plan: ShardingPlan) -> RunRequ
         run_folder: folder.to_owned(),
         threads: 1,
         start: Start::Fresh,
+        rule_change: RuleChange::Refuse,
         trace: None,
         stop: Arc::new(AtomicBool::new(false)),
     }
@@ -138,6 +146,111 @@ fn a_checkpoint_of_one_plan_goes_on_under_another() {
     let (a, b) = (whole.evaluation.unwrap(), resharded.evaluation.unwrap());
     assert!((a.loss - b.loss).abs() < 1e-5, "{a:?} against {b:?}");
     assert!(a.auc > 0.6, "{a:?}");
+}
+
+/// A checkpoint of `from` goes on under `to` only where that keeps the rule, or where the change is
+/// accepted; then the next checkpoint names the new rule, and the run has said so.
+#[test]
+fn a_plan_that_makes_another_rule_is_refused_unless_the_change_is_accepted() {
+    type Make = fn(&[TableConfig], u32) -> ShardingPlan;
+    let (table, row): (Make, Make) = (ShardingPlan::table_wise, ShardingPlan::row_wise);
+    let (column, mixed): (Make, Make) = (ShardingPlan::column_wise, ShardingPlan::mixed);
+    let folder = tempfile::tempdir().unwrap();
+    let dataset = dataset(folder.path());
+    let whole = "whole rows";
+    let (halves, columns) = ("2 column tiles of 2 columns", "4 column tiles of 1 column");
+    let cases = [
+        ((table, 1), (row, 3), None),
+        ((row, 2), (table, 2), None),
+        ((mixed, 2), (row, 2), None),
+        ((column, 2), (column, 2), None),
+        ((table, 1), (column, 2), Some((whole, halves))),
+        ((column, 2), (row, 2), Some((halves, whole))),
+        ((column, 2), (column, 4), Some((halves, columns))),
+    ];
+    for kind in Optimizer::ALL {
+        for (number, (from, to, change)) in cases.iter().enumerate() {
+            let what = format!("{kind}, case {number}");
+            let change = change.filter(|_| kind.looks_at_rows());
+            let run = folder.path().join(format!("{kind}-{number}"));
+            let mut request = request(&run, &dataset, plan(from.0, from.1));
+            request.config.optimizer.sparse.kind = kind;
+            request.config.optimizer.sparse.learning_rate = 0.01;
+            request.config.training.steps = Some(2);
+            let outcome = train::run(&request, &mut |_| {}).unwrap();
+            request.start = Start::Checkpoint(outcome.checkpoint.unwrap());
+            request.config.training.steps = Some(4);
+            request.plan = plan(to.0, to.1);
+            let refused = train::run(&request, &mut |_| {});
+            let Some((before, after)) = change else {
+                assert_eq!(refused.unwrap().step, 4, "{what}");
+                continue;
+            };
+            let refused = refused.unwrap_err().to_string();
+            let expected = format!(
+                "table \"a\": state of {kind}: expected one over {after}, got one over {before}: \
+                 another rule"
+            );
+            assert!(refused.ends_with(&expected), "{what}: {refused}");
+            request.rule_change = RuleChange::Accept;
+            let mut said = Vec::new();
+            let accepted = train::run(&request, &mut |event| {
+                if let Event::RowScope { optimizer, scope, before } = event {
+                    let before = before.map(|before| before.text_of("a"));
+                    said.push((optimizer, scope.text_of("a"), before));
+                }
+            });
+            let checkpoint = accepted.unwrap().checkpoint.unwrap();
+            assert_eq!(said, [(kind, after.to_owned(), Some(before.to_owned()))], "{what}");
+            let scope = train::checkpoint::Checkpoint::open(&checkpoint).unwrap().row_scope();
+            assert_eq!(scope.text_of("a"), after, "{what}");
+        }
+    }
+}
+
+/// Programs before this one wrote the plan, but not the scope.
+#[test]
+fn a_checkpoint_without_a_named_rule_has_that_of_its_plan() {
+    let folder = tempfile::tempdir().unwrap();
+    let dataset = dataset(folder.path());
+    let plan_of = |ranks| plan(ShardingPlan::column_wise, ranks);
+    let mut request = request(&folder.path().join("run"), &dataset, plan_of(2));
+    request.config.training.steps = Some(2);
+    let checkpoint = train::run(&request, &mut |_| {}).unwrap().checkpoint.unwrap();
+    let manifest = checkpoint.join("manifest.json");
+    let text = std::fs::read_to_string(&manifest).unwrap();
+    let mut value: serde_json::Value = serde_json::from_str(&text).unwrap();
+    let scope = value.as_object_mut().unwrap().remove("row_scope").unwrap();
+    assert_eq!(scope["column_tiles"].as_array().unwrap().len(), 2, "{scope}");
+    crate::samples::write_manifest(&manifest, &value);
+    request.start = Start::Checkpoint(checkpoint);
+    request.config.training.steps = Some(3);
+    assert_eq!(train::run(&request, &mut |_| {}).unwrap().step, 3);
+    request.config.training.steps = Some(4);
+    request.plan = plan_of(4);
+    let refused = train::run(&request, &mut |_| {});
+    assert!(matches!(refused, Err(Error::OtherRowScope { .. })), "{refused:?}");
+}
+
+#[test]
+fn a_run_on_column_tiles_says_so_at_its_start() {
+    let folder = tempfile::tempdir().unwrap();
+    let dataset = dataset(folder.path());
+    let mut said = Vec::new();
+    for (number, kind) in Optimizer::ALL.into_iter().enumerate() {
+        let run = folder.path().join(number.to_string());
+        let mut request = request(&run, &dataset, plan(ShardingPlan::column_wise, 2));
+        request.config.optimizer.sparse.kind = kind;
+        request.config.training.steps = Some(1);
+        let mut steps = 0;
+        train::run(&request, &mut |event| match event {
+            Event::RowScope { optimizer, before: None, .. } if steps == 0 => said.push(optimizer),
+            Event::Stepped { .. } => steps += 1,
+            _ => {}
+        })
+        .unwrap();
+    }
+    assert_eq!(said, [Optimizer::RowwiseAdagrad, Optimizer::Lamb]);
 }
 
 #[test]
@@ -371,7 +484,8 @@ fn a_run_that_leaves_the_finite_numbers_ends_with_its_last_checkpoint() {
     request.config.optimizer.dense.learning_rate = 1e30;
     let (step, what, left) = diverged(&request);
     assert!(step > 4 && left as u64 == step - 1, "{step}, {left} left");
-    assert!(what.starts_with("the loss is "), "{what}");
+    let expected = "the loss on the same batch after the step is ";
+    assert!(what.starts_with(expected) && what.ends_with("expected a finite number"), "{what}");
     // Weights that overflow at once, under a loss that was finite.
     request.start = Start::Fresh;
     request.run_folder = folder.path().join("weights");
@@ -379,7 +493,9 @@ fn a_run_that_leaves_the_finite_numbers_ends_with_its_last_checkpoint() {
     request.config.optimizer.sparse.learning_rate = 3e38;
     request.config.optimizer.sparse.weight_decay = 1e3;
     request.config.optimizer.sparse.weight_decay_mode = schema::WeightDecayMode::Decoupled;
-    assert_eq!(diverged(&request), (1, "weights of table \"a\"".to_owned(), 0));
+    let (step, what, left) = diverged(&request);
+    assert_eq!((step, left), (1, 0));
+    assert!(what.starts_with("table \"a\", row ") && what.contains(": weight is "), "{what}");
 }
 
 #[test]
@@ -405,4 +521,200 @@ fn recorded_steps_become_one_trace_per_rank() {
     let count = |name: &str| events.iter().filter(|event| event["name"] == name).count();
     assert_eq!((count("ProfilerStep#3"), count("ProfilerStep#6")), (1, 0));
     assert_eq!(count("rowmill::embedding_backward"), 3);
+}
+
+/// The loss of a step is that of the weights before it: what the last step made of them shows only
+/// when they are used.
+#[test]
+fn the_last_step_of_a_run_is_checked_before_it_is_saved() {
+    let folder = tempfile::tempdir().unwrap();
+    let dataset = dataset(folder.path());
+    for (number, ranks) in [1, 2].into_iter().enumerate() {
+        let run = folder.path().join(number.to_string());
+        let mut request = request(&run, &dataset, plan(ShardingPlan::row_wise, ranks));
+        request.config.optimizer.dense.learning_rate = 1e30;
+        request.config.training.steps = Some(1);
+        request.config.training.checkpoint_every = None;
+        request.evaluation = None;
+        let error = train::run(&request, &mut |_| {}).unwrap_err();
+        assert!(matches!(error, Error::Diverged { step: 1, checkpoint: None, .. }), "{error}");
+        let expected = "step 1: the loss on the same batch after the step is ";
+        assert!(error.to_string().starts_with(expected), "{error}");
+        assert!(train::checkpoint::list(&run).unwrap().is_empty());
+    }
+}
+
+#[test]
+fn weights_that_a_16_bit_table_cuts_off_end_the_run() {
+    let folder = tempfile::tempdir().unwrap();
+    let dataset = dataset(folder.path());
+    for (data_type, rate) in [(DataType::F16, 1e9), (DataType::Bf16, 3.4e38)] {
+        let run = folder.path().join(format!("{data_type:?}"));
+        let mut request = request(&run, &dataset, plan(ShardingPlan::table_wise, 1));
+        request.config.model.tables[0].data_type = data_type;
+        request.config.optimizer.sparse.kind = Optimizer::Adagrad;
+        request.config.optimizer.sparse.learning_rate = rate;
+        request.config.schedule = schema::optimizer::LearningRateSchedule::default();
+        request.config.training.steps = Some(1);
+        request.evaluation = None;
+        let error = train::run(&request, &mut |_| {}).unwrap_err().to_string();
+        let name = format!("{data_type:?}").to_uppercase();
+        let ends = format!(": {name} ends there, larger weights were cut off; no checkpoint");
+        assert!(error.starts_with("step 1: table \"a\", row "), "{error}");
+        assert!(error.contains(&ends), "{error}");
+        assert!(train::checkpoint::list(&run).unwrap().is_empty());
+    }
+}
+
+/// A copy of a checkpoint in another run, changed by `spoil`.
+fn spoilt(
+    request: &RunRequest,
+    checkpoint: &Path,
+    spoil: impl Fn(&mut [TileState], &mut [DenseParameter]),
+) -> PathBuf {
+    let saved = Checkpoint::open(checkpoint).unwrap();
+    let (config, manifest) = (&request.config, saved.manifest());
+    let kinds = (config.optimizer.sparse.kind, config.optimizer.dense.kind);
+    let whole = ShardingPlan::table_wise(&config.model.tables, 1);
+    let tile = |tile: &schema::Tile| {
+        let name = &config.model.tables[tile.table.index()].name;
+        saved.read_tile(name, tile, kinds.0).unwrap()
+    };
+    let mut tiles: Vec<TileState> = whole.tiles().iter().map(tile).collect();
+    let shapes = dense_shapes(&config.model);
+    let zeros = |(name, shape): &(String, Vec<usize>)| DenseParameter::zeros(name, shape, kinds.1);
+    let mut dense: Vec<DenseParameter> = shapes.iter().map(zeros).collect();
+    saved.read_dense(&mut dense).unwrap();
+    spoil(&mut tiles, &mut dense);
+    let run = request.run_folder.join("spoilt");
+    let writer = Writer::begin(&run, manifest.step, &config.model.tables).unwrap();
+    let tables = writer.write_rank(schema::Rank(0), (&tiles, kinds.0)).unwrap();
+    let records = vec![tables, writer.write_dense(&dense, kinds.1).unwrap()];
+    let meta = Meta {
+        samples: manifest.samples,
+        config,
+        plan: &whole,
+        row_scope: saved.row_scope(),
+        fitted: manifest.fitted.clone(),
+        position: manifest.position.clone(),
+    };
+    writer.commit(&meta, records).unwrap().folder
+}
+
+#[test]
+fn a_checkpoint_with_a_value_that_is_no_finite_number_is_refused_by_place() {
+    type Spoil = fn(&mut [TileState], &mut [DenseParameter]);
+    let folder = tempfile::tempdir().unwrap();
+    let dataset = dataset(folder.path());
+    let mut request =
+        request(&folder.path().join("run"), &dataset, plan(ShardingPlan::table_wise, 1));
+    request.config.training.steps = Some(2);
+    let good = train::run(&request, &mut |_| {}).unwrap().checkpoint.unwrap();
+    request.config.training.steps = Some(4);
+    let weight: Spoil = |tiles, _| {
+        let WeightsMut::F32(values) = tiles[0].weight.view_mut() else { panic!() };
+        values[4 * 7 + 2] = f32::NAN;
+    };
+    let state: Spoil = |tiles, _| tiles[1].state[3] = f32::INFINITY;
+    let bias: Spoil = |_, dense| dense[1].weight[5] = f32::NEG_INFINITY;
+    let sum: Spoil = |_, dense| dense[0].state[3] = f32::NAN;
+    for (spoil, place, scores) in [
+        (weight, "table \"a\", row 7, column 2: weight is NaN", false),
+        (state, "table \"b\", row 3, column 0: state is inf", true),
+        (bias, "bottom.0.bias, row 5, column 0: weight is -inf", false),
+        (sum, "bottom.0.weight, row 1, column 1: state is NaN", true),
+    ] {
+        let spoilt = spoilt(&request, &good, spoil);
+        let expected = format!("{}: {place}, expected a finite number", spoilt.display());
+        request.start = Start::Checkpoint(spoilt.clone());
+        let refused = train::run(&request, &mut |_| {}).unwrap_err().to_string();
+        assert_eq!(refused, expected);
+        match Scorer::load(&spoilt, 2) {
+            // Nothing is read of a state that is not needed.
+            Ok(_) => assert!(scores, "{place}"),
+            Err(error) => assert_eq!((error.to_string(), scores), (expected, false)),
+        }
+    }
+}
+
+/// Finite weights, but a model that gives no probabilities: neither 0.5 nor an exit as if all were
+/// well.
+#[test]
+fn a_model_without_probabilities_is_not_evaluated() {
+    let folder = tempfile::tempdir().unwrap();
+    let dataset = dataset(folder.path());
+    let mut request =
+        request(&folder.path().join("run"), &dataset, plan(ShardingPlan::table_wise, 1));
+    request.config.training.steps = Some(2);
+    let good = train::run(&request, &mut |_| {}).unwrap().checkpoint.unwrap();
+    let spoilt = spoilt(&request, &good, |_, dense| {
+        dense.iter_mut().for_each(|parameter| parameter.weight.fill(1e30));
+    });
+    let mut scorer = Scorer::load(&spoilt, 1).unwrap();
+    let (_, held_out) = dataset.split(0.2);
+    let refused = scorer.evaluate(&dataset, held_out, &mut |_, _| {}).unwrap_err().to_string();
+    let expected = "140 samples, the first 0: expected a probability, got NaN";
+    assert!(refused.ends_with(expected), "{refused}");
+    request.start = Start::Checkpoint(spoilt);
+    let refused = train::run(&request, &mut |_| {}).unwrap_err();
+    assert!(matches!(refused, Error::Diverged { step: 2, .. }), "{refused}");
+    assert!(refused.to_string().contains("step 2: held-out data: 140 samples"), "{refused}");
+}
+
+/// The names in a run's folder of checkpoints.
+fn names(run: &Path) -> Vec<String> {
+    let entries = std::fs::read_dir(run.join("checkpoints")).unwrap();
+    let names = entries.map(|entry| entry.unwrap().file_name().into_string().unwrap());
+    let mut names: Vec<String> = names.collect();
+    names.sort();
+    names
+}
+
+#[test]
+fn newer_checkpoints_are_set_aside_only_when_nothing_can_refuse_the_run() {
+    let folder = tempfile::tempdir().unwrap();
+    let other = tempfile::tempdir().unwrap();
+    let data = dataset(folder.path());
+    let run = folder.path().join("run");
+    let good = request(&run, &data, plan(ShardingPlan::row_wise, 2));
+    train::run(&good, &mut |_| {}).unwrap();
+    let before = names(&run);
+    let start = Start::Checkpoint(train::checkpoint::list(&run).unwrap().swap_remove(1));
+    let good = RunRequest { start, ..good };
+    let mut refused: Vec<(&str, RunRequest)> = Vec::new();
+    let mut spoil = |what, spoil: &dyn Fn(&mut RunRequest)| {
+        let mut request = good.clone();
+        spoil(&mut request);
+        refused.push((what, request));
+    };
+    spoil("model", &|request| request.config.model.top = vec![4, 1]);
+    spoil("rule", &|request| request.config.optimizer.sparse.kind = Optimizer::Sgd);
+    spoil("scope", &|request| request.plan = plan(ShardingPlan::column_wise, 2));
+    spoil("transforms", &|request| request.train = dataset_of(other.path(), 6));
+    spoil("trace", &|request| {
+        request.trace = Some(TraceRequest { folder: folder.path().join("t"), steps: 900..901 });
+    });
+    spoil("evaluation", &|request| {
+        let mut config = config();
+        config.data.categorical.pop();
+        let other = dataset_with(&config, &folder.path().join("narrow"), 5);
+        request.evaluation = Some((other, 0..10));
+    });
+    for (what, request) in refused {
+        train::run(&request, &mut |_| {}).expect_err(what);
+        assert_eq!(names(&run), before, "{what}");
+    }
+    let mut moved = Vec::new();
+    train::run(&good, &mut |event| match event {
+        Event::SetAside { from, to } => moved.push((from.to_owned(), to.to_owned())),
+        Event::Stepped { .. } => assert_eq!(moved.len(), before.len() - 2),
+        _ => {}
+    })
+    .unwrap();
+    let aside = train::checkpoint::list_aside(&run).unwrap();
+    assert_eq!(aside, moved.iter().map(|(_, to)| to.clone()).collect::<Vec<_>>());
+    for (from, to) in moved {
+        assert_eq!(to.display().to_string(), format!("{}.aside-1", from.display()));
+        Checkpoint::open(&to).unwrap();
+    }
 }

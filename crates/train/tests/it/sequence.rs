@@ -148,15 +148,9 @@ fn threads_and_ranks_change_no_byte() {
     for data_type in ["f32", "f16", "bf16"] {
         let config = config(data_type);
         assert_eq!(config.model.tables[0].data_type == DataType::F32, data_type == "f32");
-        for optimizer in [
-            Optimizer::Sgd,
-            Optimizer::Adagrad,
-            Optimizer::RowwiseAdagrad,
-            Optimizer::Adam,
-            Optimizer::Lamb,
-        ] {
+        for optimizer in Optimizer::ALL {
             // Norms of a row are those of its tile: columns that are apart have others.
-            let by_row = matches!(optimizer, Optimizer::RowwiseAdagrad | Optimizer::Lamb);
+            let by_row = optimizer.looks_at_rows();
             let whole = ShardingPlan::table_wise(&config.model.tables, 1);
             let alone = trained(&config, &whole, optimizer, 1);
             for make in &makes[..if by_row { 2 } else { 3 }] {

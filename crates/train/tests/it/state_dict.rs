@@ -6,10 +6,10 @@ use std::path::{Path, PathBuf};
 
 use safetensors::tensor::{Dtype, TensorView};
 use schema::{DataType, JobConfig, ModelConfig, Optimizer, Rank, ShardingPlan, TableId};
-use train::Error;
 use train::checkpoint::Checkpoint;
 use train::parameter::TileState;
 use train::state_dict::{self, ImportRequest, Target, dense_names, table_name};
+use train::{Error, RuleChange};
 
 use crate::samples::{
     check_tiles, dense, job, name, narrow_tile_state, save, weight, whole, zeros,
@@ -27,7 +27,16 @@ fn request<'a>(
     run_folder: &'a Path,
 ) -> ImportRequest<'a> {
     let fitted = serde_json::json!({ "kept": true });
-    ImportRequest { path, source, config, fitted, run_folder, optimizer: None, step: 0 }
+    ImportRequest {
+        path,
+        source,
+        config,
+        fitted,
+        run_folder,
+        optimizer: None,
+        rule_change: RuleChange::Refuse,
+        step: 0,
+    }
 }
 
 fn names(model: &ModelConfig, target: Target) -> BTreeMap<String, Vec<usize>> {
@@ -223,7 +232,16 @@ fn check_states(kind: Optimizer, target: Target) {
     let saved = Checkpoint::open(&folder).unwrap();
     let path = |name: &str| run.path().join(name);
     state_dict::export(&saved, target, &path("weights")).unwrap();
-    let bytes = state_dict::export_optimizer(&saved, target, &path("states")).unwrap();
+    let export = |change| state_dict::export_optimizer(&saved, target, (&path("states"), change));
+    let bytes = if kind.looks_at_rows() {
+        // The plan splits columns, and the other library takes the states for those of whole rows.
+        let refused = export(RuleChange::Refuse);
+        assert!(matches!(refused, Err(Error::OtherRowScope { .. })), "{refused:?}");
+        assert!(!path("states").exists());
+        export(RuleChange::Accept).unwrap()
+    } else {
+        export(RuleChange::Refuse).unwrap()
+    };
     assert_eq!(bytes, path("states").metadata().unwrap().len());
     let states = read(&path("states"));
     let table = table_name(&config.model, TableId(1), target);
@@ -232,7 +250,9 @@ fn check_states(kind: Optimizer, target: Target) {
         Optimizer::Sgd => (&[], vec![]),
         Optimizer::Adagrad => (&["sum"], vec![rows, dim]),
         Optimizer::RowwiseAdagrad => (&["sum"], vec![rows]),
-        Optimizer::Adam | Optimizer::Lamb => (&["exp_avg", "exp_avg_sq"], vec![rows, dim]),
+        Optimizer::Adam | Optimizer::SparseAdam | Optimizer::Lamb => {
+            (&["exp_avg", "exp_avg_sq"], vec![rows, dim])
+        }
     };
     let of_table: Vec<_> = states.iter().filter(|(name, _)| name.starts_with(&table)).collect();
     assert_eq!(of_table.len(), names.len());
@@ -273,11 +293,15 @@ fn states_of_another_optimizer_are_refused() {
     let (weights, states) = (run.path().join("weights"), run.path().join("states"));
     let saved = Checkpoint::open(&folder).unwrap();
     state_dict::export(&saved, Target::Torch, &weights).unwrap();
-    state_dict::export_optimizer(&saved, Target::Torch, &states).unwrap();
+    state_dict::export_optimizer(&saved, Target::Torch, (&states, RuleChange::Refuse)).unwrap();
     let config = job(&TABLES, LOWER, Optimizer::RowwiseAdagrad);
     let other = tempfile::tempdir().unwrap();
     let mut request = request(&weights, Target::Torch, &config, other.path());
     request.optimizer = Some(&states);
+    let error = state_dict::import(&request).unwrap_err().to_string();
+    let expected = "states of the tables: expected those of rowwise_adagrad, got those of adagrad";
+    assert!(error.ends_with(expected), "{error}");
+    request.rule_change = RuleChange::Accept;
     let error = state_dict::import(&request).unwrap_err().to_string();
     let line = "  emb_l.1.weight.sum: expected shape [7], got [7, 4]";
     assert!(error.lines().any(|got| got == line), "{error}");
@@ -307,7 +331,7 @@ fn tables_of_16_bits_go_out_as_such_and_come_in_from_f32_too() {
         let request = request(&out, Target::Torchrec, &config, other.path());
         let imported = state_dict::import(&request).unwrap();
         let imported = Checkpoint::open(&imported.folder).unwrap();
-        assert_eq!(imported.read_tile("t1", tile, Optimizer::Sgd).unwrap(), expected);
+        assert_eq!(imported.read_tile_weights("t1", tile).unwrap(), expected);
     }
 }
 
@@ -408,4 +432,108 @@ fn a_damaged_table_is_not_exported() {
     let error = state_dict::export(&checkpoint, Target::Torch, &out).unwrap_err();
     assert!(matches!(error, Error::Checksum { .. }), "{error}");
     assert!(!out.exists() && !run.path().join("state.safetensors.tmp").exists());
+}
+
+/// The states of Adam and SparseAdam have the same names and shapes; only the note tells them
+/// apart.
+#[test]
+fn states_of_adam_are_not_taken_for_those_of_sparse_adam() {
+    let run = tempfile::tempdir().unwrap();
+    let (weights, states) = (run.path().join("weights"), run.path().join("states"));
+    let adam = job(&TABLES, LOWER, Optimizer::Adam);
+    let folder = save(run.path(), 9, &adam, &whole(&adam.model.tables)).folder;
+    let saved = Checkpoint::open(&folder).unwrap();
+    state_dict::export(&saved, Target::Torch, &weights).unwrap();
+    state_dict::export_optimizer(&saved, Target::Torch, (&states, RuleChange::Refuse)).unwrap();
+    let sparse = job(&TABLES, LOWER, Optimizer::SparseAdam);
+    let other = tempfile::tempdir().unwrap();
+    let mut request = request(&weights, Target::Torch, &sparse, other.path());
+    request.optimizer = Some(&states);
+    let refused = state_dict::import(&request).unwrap_err().to_string();
+    let expected = "states of the tables: expected those of sparse_adam, got those of adam";
+    assert!(refused.ends_with(expected), "{refused}");
+    assert!(!other.path().join("checkpoints").exists());
+    request.rule_change = RuleChange::Accept;
+    let imported = Checkpoint::open(&state_dict::import(&request).unwrap().folder).unwrap();
+    check_tiles(&imported, &whole(&sparse.model.tables), Optimizer::SparseAdam);
+    // What PyTorch itself saves has no such note.
+    let plain = run.path().join("plain");
+    strip_notes(&states, &plain);
+    let other = tempfile::tempdir().unwrap();
+    request = ImportRequest {
+        optimizer: Some(&plain),
+        rule_change: RuleChange::Refuse,
+        run_folder: other.path(),
+        ..request
+    };
+    state_dict::import(&request).unwrap();
+}
+
+fn strip_notes(from: &Path, to: &Path) {
+    let bytes = fs::read(from).unwrap();
+    let file = safetensors::SafeTensors::deserialize(&bytes).unwrap();
+    safetensors::serialize_to_file(file.tensors(), None, to).unwrap();
+}
+
+/// Overwrites one value of a tensor of f32.
+fn spoil(path: &Path, tensor: &str, (at, value): (usize, f32)) {
+    let mut bytes = fs::read(path).unwrap();
+    let header = u64::from_le_bytes(bytes[..8].try_into().unwrap()) as usize;
+    let json: serde_json::Value = serde_json::from_slice(&bytes[8..8 + header]).unwrap();
+    let start = 8 + header + json[tensor]["data_offsets"][0].as_u64().unwrap() as usize + 4 * at;
+    bytes[start..start + 4].copy_from_slice(&value.to_le_bytes());
+    fs::write(path, bytes).unwrap();
+}
+
+/// Imports weights and states of three tables, f32, f16 and bf16, with one value overwritten.
+fn import_with(tensor: &str, at: usize, value: f32) -> Result<(), String> {
+    let mut config = job(&TABLES, LOWER, Optimizer::Adagrad);
+    config.model.tables[1].data_type = DataType::F16;
+    config.model.tables[2].data_type = DataType::Bf16;
+    let wide = job(&TABLES, LOWER, Optimizer::Adagrad);
+    let run = tempfile::tempdir().unwrap();
+    let folder = save(run.path(), 9, &wide, &whole(&wide.model.tables)).folder;
+    let saved = Checkpoint::open(&folder).unwrap();
+    let (weights, states) = (run.path().join("weights"), run.path().join("states"));
+    state_dict::export(&saved, Target::Torch, &weights).unwrap();
+    state_dict::export_optimizer(&saved, Target::Torch, (&states, RuleChange::Refuse)).unwrap();
+    spoil(if tensor.ends_with("sum") { &states } else { &weights }, tensor, (at, value));
+    let other = tempfile::tempdir().unwrap();
+    let mut request = request(&weights, Target::Torch, &config, other.path());
+    request.optimizer = Some(&states);
+    let imported = state_dict::import(&request).map(drop).map_err(|error| error.to_string());
+    assert!(imported.is_ok() || train::checkpoint::list(other.path()).unwrap().is_empty());
+    imported
+}
+
+#[test]
+fn values_that_cannot_be_trained_are_refused_by_tensor_row_column_and_value() {
+    let finite = "a finite number";
+    let half = "a magnitude of at most 65504, the largest number of F16";
+    let sum = "at least 0, a sum of squares";
+    let infinity = f32::INFINITY;
+    for (tensor, at, value, place, expected) in [
+        ("emb_l.0.weight", 6, f32::NAN, "row 1, column 2: value is NaN", finite),
+        ("emb_l.1.weight", 5, infinity, "row 1, column 1: value is inf", finite),
+        ("emb_l.1.weight", 5, -65520.0, "row 1, column 1: value is -65520", half),
+        ("bot_l.0.weight", 4, f32::NAN, "row 1, column 1: value is NaN", finite),
+        ("bot_l.0.bias", 4, -infinity, "row 4, column 0: value is -inf", finite),
+        ("emb_l.1.weight.sum", 7, f32::NAN, "row 1, column 3: value is NaN", finite),
+        ("top_l.0.bias.sum", 2, -1.0, "row 2, column 0: value is -1", sum),
+    ] {
+        let refused = import_with(tensor, at, value).unwrap_err();
+        let text = format!("{tensor}, {place}, expected {expected}");
+        assert!(refused.ends_with(&text), "{tensor}: {refused}");
+    }
+    let refused = import_with("emb_l.2.weight", 0, f32::MAX).unwrap_err();
+    assert!(refused.contains("value is 3.4028235e38") && refused.contains("BF16"), "{refused}");
+}
+
+#[test]
+fn values_up_to_the_end_of_a_data_type_are_imported() {
+    for (tensor, value) in
+        [("emb_l.1.weight", 65519.0), ("emb_l.2.weight", 1e30), ("emb_l.0.weight", f32::MAX)]
+    {
+        import_with(tensor, 0, value).unwrap();
+    }
 }

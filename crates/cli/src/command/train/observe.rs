@@ -8,6 +8,7 @@ use serde_json::json;
 use train::Evaluation;
 use train::run::{Event, Interval};
 
+use super::row_scope;
 use crate::args::Format;
 use crate::error::Error;
 use crate::progress::{Meter, Unit};
@@ -43,6 +44,18 @@ impl Observer {
     /// Shows one event.
     pub fn see(&mut self, event: Event<'_>) {
         match event {
+            Event::RowScope { optimizer, scope, before } => {
+                let event = json!({ "optimizer": optimizer, "scope": scope, "before": before });
+                self.line("row_scope", &event);
+                for warning in row_scope::warnings(optimizer, scope, before) {
+                    self.console.warn(warning);
+                }
+            }
+            Event::SetAside { from, to } => {
+                let (from, to) = (from.display().to_string(), to.display().to_string());
+                self.line("set_aside", &json!({ "checkpoint": from, "aside": to }));
+                self.console.say(format_args!("set aside {from} as {to}"));
+            }
             Event::Started { step, total_steps, samples_per_epoch } => {
                 self.started(step, total_steps, samples_per_epoch);
             }

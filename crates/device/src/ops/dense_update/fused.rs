@@ -36,7 +36,10 @@ pub struct FusedArguments<'a> {
 /// all of it.
 #[must_use]
 pub fn is_fused(optimizer: Optimizer) -> bool {
-    matches!(optimizer, Optimizer::Sgd | Optimizer::Adagrad | Optimizer::Adam)
+    match optimizer {
+        Optimizer::Sgd | Optimizer::Adagrad | Optimizer::Adam | Optimizer::SparseAdam => true,
+        Optimizer::RowwiseAdagrad | Optimizer::Lamb => false,
+    }
 }
 
 /// [`gemm::backward_weight`] and then [`run_weight`](super::run_weight) in one pass.

@@ -32,7 +32,7 @@ pub struct Arguments<'a> {
     /// Gradient, `[rows, dim]`.
     pub gradient: &'a [f32],
     /// Optimizer state: nothing for SGD, `[rows, dim]` for Adagrad, `[rows]` for row-wise Adagrad,
-    /// `[2, rows, dim]` (means, then mean squares) for Adam and LAMB.
+    /// `[2, rows, dim]` (means, then mean squares) for Adam, SparseAdam and LAMB.
     pub state: &'a mut [f32],
     /// Elements of a row. Only row-wise Adagrad asks what a row is; a bias is one row.
     pub dim: usize,
@@ -76,7 +76,7 @@ pub struct WeightArguments<'a> {
     /// Gradient, `[N, K]` in panels, zeros beyond the last column.
     pub gradient: &'a [f32],
     /// Optimizer state, [`state_len`] values: nothing for SGD, panels for Adagrad, `[N]` for
-    /// row-wise Adagrad, panels of means and then of mean squares for Adam and LAMB.
+    /// row-wise Adagrad, panels of means and then of mean squares for Adam, SparseAdam and LAMB.
     pub state: &'a mut [f32],
 }
 

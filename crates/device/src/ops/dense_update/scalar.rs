@@ -5,15 +5,15 @@ use schema::Optimizer;
 use crate::optimizer::{Rule, split_state};
 use crate::real::Real;
 
-/// Applies `rule` to every row of `dim` elements; Adam and LAMB, whose state is `[2, elements]`,
-/// take all elements as one row.
+/// Applies `rule` to every row of `dim` elements; Adam, SparseAdam and LAMB, whose state is `[2,
+/// elements]`, take all elements as one row.
 pub fn update<R: Real>(
     rule: &Rule<R>,
     [weights, state]: [&mut [R]; 2],
     (gradient, dim): (&[R], usize),
 ) {
     let dim = match rule.kind {
-        Optimizer::Adam | Optimizer::Lamb => weights.len(),
+        Optimizer::Adam | Optimizer::SparseAdam | Optimizer::Lamb => weights.len(),
         Optimizer::Sgd | Optimizer::Adagrad | Optimizer::RowwiseAdagrad => dim,
     };
     let per_row = rule.kind.state_per_row(dim);

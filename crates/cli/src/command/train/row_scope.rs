@@ -1,0 +1,80 @@
+//! What a run says of a rule that looks at rows where a plan splits their columns. Knows no
+//! terminal.
+
+use schema::{Optimizer, RowScope};
+
+/// What to warn of: a rule that is another than on whole rows, and one that changed.
+pub fn warnings(optimizer: Optimizer, scope: &RowScope, before: Option<&RowScope>) -> Vec<String> {
+    let mut warnings = Vec::new();
+    let tables = scope.split_tables().len();
+    if tables > 0 {
+        let plural = if tables == 1 { "" } else { "s" };
+        warnings.push(format!(
+            "{optimizer} on {tables} table{plural} with split columns is another rule than on whole \
+             rows: {} ({scope}); --sharding table or row keeps rows whole",
+            of_tiles(optimizer)
+        ));
+    }
+    if let Some(difference) = before.and_then(|before| before.first_difference(scope)) {
+        warnings.push(format!(
+            "{optimizer} goes on as another rule, as --accept-rule-change allows: table {:?} had {}, \
+             now {}; {}",
+            difference.table,
+            difference.before,
+            difference.after,
+            of_states(optimizer)
+        ));
+    }
+    warnings
+}
+
+/// What a rule does with the column tiles of a row.
+fn of_tiles(optimizer: Optimizer) -> &'static str {
+    match optimizer {
+        Optimizer::Lamb => "each column tile is scaled to the norm of its own columns",
+        _ => {
+            "each column tile keeps a state of its own, the mean square of its own columns, as \
+             TorchRec's column-wise sharding does"
+        }
+    }
+}
+
+/// What becomes of the states when columns are merged or split.
+fn of_states(optimizer: Optimizer) -> &'static str {
+    match optimizer {
+        Optimizer::Lamb => "its states stay as they are",
+        _ => {
+            "states of merged columns were averaged by width, and that of a split row was copied to \
+             each part"
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use schema::row_scope::ColumnSplit;
+    use schema::{Optimizer, RowScope};
+
+    use super::warnings;
+
+    #[test]
+    fn both_rules_and_what_became_of_the_state_are_said() {
+        let split = ColumnSplit { table: "a".into(), rows: 0..9, columns: vec![0..2, 2..4] };
+        let split = RowScope::ColumnTiles(vec![split]);
+        let said = |kind, scope, before| warnings(kind, scope, before).join("\n");
+        let text = said(Optimizer::RowwiseAdagrad, &split, None);
+        let expected = "rowwise_adagrad on 1 table with split columns is another rule";
+        assert!(text.starts_with(expected), "{text}");
+        assert!(text.contains("(a: 2 column tiles of 2 columns)"), "{text}");
+        let text = said(Optimizer::RowwiseAdagrad, &RowScope::WholeRows, Some(&split));
+        let expected =
+            "table \"a\" had 2 column tiles of 2 columns, now whole rows; states of merged";
+        assert!(text.contains(expected), "{text}");
+        let text = said(Optimizer::Lamb, &split, Some(&RowScope::WholeRows));
+        assert!(text.contains("norm of its own columns"), "{text}");
+        assert!(
+            text.contains("had whole rows, now 2 column tiles of 2 columns; its states"),
+            "{text}"
+        );
+    }
+}

@@ -1,0 +1,251 @@
+//! Over which columns an optimizer that looks at whole rows takes its mean or norm: a whole row, or
+//! each column tile of it by itself. Under column tiles row-wise Adagrad and LAMB are other rules
+//! than on whole rows. Knows plans and rules; knows no state and no formula.
+
+use std::fmt;
+use std::ops::Range;
+
+use serde::{Deserialize, Serialize};
+
+use crate::model::TableConfig;
+use crate::optimizer::Optimizer;
+use crate::plan::Tile;
+
+/// The columns that a rule's mean or norm is taken over.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum RowScope {
+    /// The rule treats every weight alone: no plan changes it.
+    EachWeight,
+    /// The rule looks at rows, but there is no state yet: any scope may begin.
+    Undecided,
+    /// All columns of a row, in every table.
+    WholeRows,
+    /// The columns of each tile, where a table's columns are split; the other rows are whole. Never
+    /// empty; by table and first row.
+    ColumnTiles(Vec<ColumnSplit>),
+}
+
+/// Rows of a table whose columns are split.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ColumnSplit {
+    /// Name of the table.
+    pub table: String,
+    /// The rows.
+    pub rows: Range<u64>,
+    /// The columns of each tile, ascending; at least two.
+    pub columns: Vec<Range<usize>>,
+}
+
+/// A table that two scopes treat differently.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ScopeDifference {
+    /// Name of the table.
+    pub table: String,
+    /// What the first scope is there, as text.
+    pub before: String,
+    /// What the second scope is there.
+    pub after: String,
+}
+
+/// Tiles listed one by one in messages; more are counted.
+const LISTED: usize = 6;
+
+impl RowScope {
+    /// The scope of `optimizer` under a tiling of `tables`.
+    #[must_use]
+    pub fn of(optimizer: Optimizer, tiles: &[Tile], tables: &[TableConfig]) -> Self {
+        if !optimizer.looks_at_rows() {
+            return Self::EachWeight;
+        }
+        let splits: Vec<ColumnSplit> =
+            (0..).zip(tables).flat_map(|(id, table)| splits_of(id, table, tiles)).collect();
+        if splits.is_empty() { Self::WholeRows } else { Self::ColumnTiles(splits) }
+    }
+
+    /// Whether a state of this scope continues under `other` without a change of the rule.
+    #[must_use]
+    pub fn continues_as(&self, other: &Self) -> bool {
+        *self == Self::Undecided || self == other
+    }
+
+    /// The rows whose columns are split.
+    #[must_use]
+    pub fn splits(&self) -> &[ColumnSplit] {
+        match self {
+            Self::ColumnTiles(splits) => splits,
+            Self::EachWeight | Self::Undecided | Self::WholeRows => &[],
+        }
+    }
+
+    /// Names of the tables with split columns, in order.
+    #[must_use]
+    pub fn split_tables(&self) -> Vec<&str> {
+        let mut names: Vec<&str> = self.splits().iter().map(|split| &split.table[..]).collect();
+        names.dedup();
+        names
+    }
+
+    /// What the scope is in one table, such as `whole rows` or `2 column tiles of 8 columns`.
+    #[must_use]
+    pub fn text_of(&self, table: &str) -> String {
+        let splits: Vec<_> = self.splits().iter().filter(|split| split.table == table).collect();
+        match &splits[..] {
+            [] => "whole rows".to_owned(),
+            [split] if split.rows.start == 0 => tiles_text(&split.columns),
+            splits => {
+                let part = |split: &&ColumnSplit| {
+                    let Range { start, end } = split.rows;
+                    format!("{} in rows {start}..{end}", tiles_text(&split.columns))
+                };
+                splits.iter().map(part).collect::<Vec<_>>().join(", ")
+            }
+        }
+    }
+
+    /// The first table that `self` and `other` treat differently, in the order of their names in
+    /// `self`, then in `other`.
+    #[must_use]
+    pub fn first_difference(&self, other: &Self) -> Option<ScopeDifference> {
+        let of = |scope: &Self, table: &str| -> Vec<ColumnSplit> {
+            scope.splits().iter().filter(|split| split.table == table).cloned().collect()
+        };
+        let mut names = self.split_tables().into_iter().chain(other.split_tables());
+        let table = names.find(|table| of(self, table) != of(other, table))?;
+        let (before, after) = (self.text_of(table), other.text_of(table));
+        Some(ScopeDifference { table: table.to_owned(), before, after })
+    }
+}
+
+impl fmt::Display for RowScope {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::EachWeight => out.write_str("each weight alone"),
+            Self::Undecided => out.write_str("no state yet"),
+            Self::WholeRows => out.write_str("whole rows"),
+            Self::ColumnTiles(_) => {
+                let tables = self.split_tables();
+                let listed = tables.iter().take(LISTED);
+                let texts = listed.map(|table| format!("{table}: {}", self.text_of(table)));
+                out.write_str(&texts.collect::<Vec<_>>().join("; "))?;
+                match tables.len().saturating_sub(LISTED) {
+                    0 => Ok(()),
+                    more => write!(out, "; and {more} more"),
+                }
+            }
+        }
+    }
+}
+
+fn tiles_text(columns: &[Range<usize>]) -> String {
+    let (count, width) = (columns.len(), columns.first().map_or(0, Range::len));
+    if columns.iter().all(|columns| columns.len() == width) {
+        let plural = if width == 1 { "" } else { "s" };
+        return format!("{count} column tiles of {width} column{plural}");
+    }
+    let ranges = columns.iter().take(LISTED).map(|range| format!("{}..{}", range.start, range.end));
+    let more = if count > LISTED { ", …" } else { "" };
+    format!("{count} column tiles ({}{more})", ranges.collect::<Vec<_>>().join(", "))
+}
+
+/// The rows of one table whose columns are split; rows beside each other that are split alike are
+/// one entry, so that how the rows themselves are tiled does not matter.
+fn splits_of(id: u32, table: &TableConfig, tiles: &[Tile]) -> Vec<ColumnSplit> {
+    let own: Vec<&Tile> = tiles.iter().filter(|tile| tile.table.0 == id).collect();
+    let mut cuts: Vec<u64> = own.iter().flat_map(|t| [t.rows.start, t.rows.end]).collect();
+    cuts.sort_unstable();
+    cuts.dedup();
+    let mut splits: Vec<ColumnSplit> = Vec::new();
+    for rows in cuts.windows(2).map(|cut| cut[0]..cut[1]) {
+        let here = own.iter().filter(|tile| tile.rows.contains(&rows.start));
+        let mut columns: Vec<Range<usize>> = here.map(|tile| tile.columns.clone()).collect();
+        columns.sort_unstable_by_key(|columns| columns.start);
+        match splits.last_mut() {
+            Some(last) if last.rows.end == rows.start && last.columns == columns => {
+                last.rows.end = rows.end;
+            }
+            _ => splits.push(ColumnSplit { table: table.name.clone(), rows, columns }),
+        }
+    }
+    splits.retain(|split| split.columns.len() > 1);
+    splits
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{ColumnSplit, RowScope};
+    use crate::model::{DataType, Pooling, TableConfig};
+    use crate::optimizer::Optimizer;
+    use crate::plan::ShardingPlan;
+
+    fn tables() -> Vec<TableConfig> {
+        let table = |(name, rows, dim): (&str, u64, usize)| TableConfig {
+            name: name.to_owned(),
+            rows,
+            dim,
+            pooling: Pooling::Sum,
+            sequence_length: None,
+            data_type: DataType::F32,
+            features: vec![name.to_owned()],
+        };
+        [("a", 10, 6), ("b", 7, 6), ("c", 9, 6), ("d", 8, 6), ("one", 5, 1)].map(table).to_vec()
+    }
+
+    fn scope(kind: Optimizer, plan: &ShardingPlan) -> RowScope {
+        RowScope::of(kind, plan.tiles(), &tables())
+    }
+
+    #[test]
+    fn tilings_of_rows_leave_rows_whole_and_tilings_of_columns_do_not() {
+        let rule = Optimizer::RowwiseAdagrad;
+        for ranks in 1..5 {
+            let plans = [ShardingPlan::table_wise, ShardingPlan::row_wise];
+            for plan in plans.map(|make| make(&tables(), ranks)) {
+                assert_eq!(scope(rule, &plan), RowScope::WholeRows);
+            }
+        }
+        let two = scope(rule, &ShardingPlan::column_wise(&tables(), 2));
+        // A table of one column cannot be split.
+        assert_eq!(two.split_tables(), ["a", "b", "c", "d"]);
+        let three = scope(rule, &ShardingPlan::column_wise(&tables(), 3));
+        assert!(!two.continues_as(&three) && two.continues_as(&two));
+        assert!(RowScope::Undecided.continues_as(&three));
+        let difference = two.first_difference(&three).unwrap();
+        let texts = (&difference.table[..], &difference.before[..], &difference.after[..]);
+        assert_eq!(texts, ("a", "2 column tiles of 3 columns", "3 column tiles of 2 columns"));
+    }
+
+    #[test]
+    fn how_rows_are_tiled_does_not_matter_where_their_columns_are_split_alike() {
+        let plan = ShardingPlan::mixed(&tables(), 2);
+        let RowScope::ColumnTiles(splits) = scope(Optimizer::Lamb, &plan) else { panic!() };
+        let split = |table: &str, rows| ColumnSplit {
+            table: table.to_owned(),
+            rows: 0..rows,
+            columns: vec![0..3, 3..6],
+        };
+        // `c` by columns; `d` as a grid of 2 × 2, whose upper and lower halves are split alike.
+        assert_eq!(splits, [split("c", 9), split("d", 8)]);
+    }
+
+    #[test]
+    fn rules_of_single_weights_know_no_rows() {
+        let plan = ShardingPlan::column_wise(&tables(), 2);
+        for kind in Optimizer::ALL {
+            let alone = scope(kind, &plan) == RowScope::EachWeight;
+            assert_eq!(alone, !matches!(kind, Optimizer::RowwiseAdagrad | Optimizer::Lamb));
+        }
+    }
+
+    #[test]
+    fn a_scope_is_said_in_words() {
+        let plan = ShardingPlan::column_wise(&tables()[..1], 4);
+        let uneven = RowScope::of(Optimizer::Lamb, plan.tiles(), &tables()[..1]).to_string();
+        assert_eq!(uneven, "a: 3 column tiles of 2 columns");
+        let mut tiles = plan.tiles().to_vec();
+        tiles[1].columns = 2..5;
+        tiles[2].columns = 5..6;
+        let uneven = RowScope::of(Optimizer::Lamb, &tiles, &tables()[..1]).to_string();
+        assert_eq!(uneven, "a: 3 column tiles (0..2, 2..5, 5..6)");
+    }
+}
