@@ -441,8 +441,8 @@ Example:
   rowmill checkpoint import dlrm.safetensors --from torch --config my.toml --run runs/imported
   rowmill train my.toml --run runs/imported --resume
 
-With --data FOLDER (as rowmill data convert writes it) the checkpoint can evaluate and score at
-once; without, it must be trained first.")]
+The checkpoint can evaluate and score at once. A model with standardised columns or exact ids needs
+--data FOLDER for that (as rowmill data convert writes it); without, it must be trained first.")]
     Import {
         /// Whose names
         #[arg(long, value_enum)]

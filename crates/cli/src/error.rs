@@ -73,7 +73,7 @@ pub enum Error {
     #[error("{}: expected a checkpoint of the run {}, which has {}", path.display(), run.display(), listed(names))]
     NotOfRun { path: PathBuf, run: PathBuf, names: Vec<String> },
     /// An imported checkpoint that has seen no data.
-    #[error("{}: the checkpoint has weights, but no transforms of data columns", path.display())]
+    #[error("{}: the checkpoint has weights, but no transforms of its standardised columns or exact ids", path.display())]
     NoTransforms { path: PathBuf },
     /// A checkpoint of a run, given where a run's newest is damaged.
     #[error("{}: the newest checkpoint is damaged: {reason}", path.display())]

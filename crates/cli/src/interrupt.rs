@@ -1,12 +1,36 @@
-//! Ctrl-C: the first asks the command to finish what it is at, the second ends the process at once.
+//! Ctrl-C (or `kill`): a command that can stop is asked to finish what it is at, and ends at once
+//! at the second; any other one clears up what is half done, and ends.
 
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, Once, PoisonError};
 
 use crate::error::EXIT_INTERRUPTED;
 
 /// What a training run does at the first Ctrl-C.
 pub const SAVING: &str = "finishing the step, then saving";
+
+type Handle = Box<dyn Fn() + Send>;
+
+/// What Ctrl-C does now.
+struct Plan {
+    /// Asks the command to stop.
+    stop: Option<Handle>,
+    /// Else: what is cleared up. First what has no scope (0), then the last scope first.
+    clear: Vec<(u64, Handle)>,
+}
+
+static PLAN: Mutex<Plan> = Mutex::new(Plan { stop: None, clear: Vec::new() });
+static IS_ENDING: AtomicBool = AtomicBool::new(false);
+
+/// Something to clear up; forgotten when this is dropped.
+#[derive(Debug)]
+pub struct Scope(u64);
+
+impl Drop for Scope {
+    fn drop(&mut self) {
+        plan().clear.retain(|(id, _)| *id != self.0);
+    }
+}
 
 /// A flag that the first Ctrl-C (or `kill`) sets; `then` says what follows.
 ///
@@ -14,25 +38,66 @@ pub const SAVING: &str = "finishing the step, then saving";
 pub fn stop_flag(then: &'static str) -> Arc<AtomicBool> {
     let stop = Arc::new(AtomicBool::new(false));
     let seen = Arc::clone(&stop);
-    catch(move || {
+    plan().stop = Some(Box::new(move || {
         if seen.swap(true, Ordering::SeqCst) {
             std::process::exit(i32::from(EXIT_INTERRUPTED));
         }
         eprintln!("{then}; press Ctrl-C again to stop at once");
-    });
+    }));
+    install();
     stop
 }
 
 /// From now on Ctrl-C has `clear` remove what is half done, and ends the process.
 pub fn clear_up(clear: impl Fn() + Send + 'static) {
-    catch(move || {
-        clear();
-        std::process::exit(i32::from(EXIT_INTERRUPTED));
+    plan().clear.push((0, Box::new(clear)));
+    install();
+}
+
+/// As [`clear_up`], until the value is dropped.
+#[must_use]
+pub fn scoped(clear: impl Fn() + Send + 'static) -> Scope {
+    static NEXT: AtomicU64 = AtomicU64::new(1);
+    let id = NEXT.fetch_add(1, Ordering::Relaxed);
+    plan().clear.push((id, Box::new(clear)));
+    install();
+    Scope(id)
+}
+
+/// Until the value is dropped, Ctrl-C says that nothing is kept of the work it ends.
+#[must_use]
+pub fn nothing_kept(work: &'static str) -> Scope {
+    scoped(move || eprintln!("interrupted while {work}; nothing of it is kept, start again"))
+}
+
+/// Waits for the end where Ctrl-C is clearing up: what fails meanwhile is no error to report.
+pub fn let_it_end() {
+    while IS_ENDING.load(Ordering::SeqCst) {
+        std::thread::park();
+    }
+}
+
+fn install() {
+    static ONCE: Once = Once::new();
+    ONCE.call_once(|| {
+        if let Err(error) = ctrlc::set_handler(handle) {
+            eprintln!("warning: Ctrl-C cannot be caught, it ends the command at once: {error}");
+        }
     });
 }
 
-fn catch(handle: impl Fn() + Send + 'static) {
-    if let Err(error) = ctrlc::set_handler(handle) {
-        eprintln!("warning: Ctrl-C cannot be caught, it ends the command at once: {error}");
+fn handle() {
+    let plan = plan();
+    if let Some(stop) = &plan.stop {
+        return stop();
     }
+    IS_ENDING.store(true, Ordering::SeqCst);
+    // Inner scopes say what is kept: by then what is not has to be gone.
+    let (outright, scoped): (Vec<_>, Vec<_>) = plan.clear.iter().partition(|(id, _)| *id == 0);
+    outright.into_iter().chain(scoped.into_iter().rev()).for_each(|(_, clear)| clear());
+    std::process::exit(i32::from(EXIT_INTERRUPTED));
+}
+
+fn plan() -> MutexGuard<'static, Plan> {
+    PLAN.lock().unwrap_or_else(PoisonError::into_inner)
 }

@@ -9,6 +9,7 @@ mod error;
 mod interrupt;
 mod machine;
 mod output;
+mod plain;
 mod progress;
 mod render;
 mod resolve;
@@ -34,6 +35,7 @@ fn main() -> ExitCode {
         Ok(code) => code,
         Err(error) if error.is_closed_output() => ExitCode::SUCCESS,
         Err(error) => {
+            interrupt::let_it_end();
             session.console.fail(&error);
             ExitCode::from(error.exit_code())
         }

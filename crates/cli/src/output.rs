@@ -3,7 +3,7 @@
 //! before their work: what cannot be written must not cost an hour first. Knows nothing of the
 //! content.
 
-use std::fs::{self, File};
+use std::fs::{self, File, TryLockError};
 use std::io;
 use std::path::{Path, PathBuf};
 
@@ -61,7 +61,7 @@ pub fn folder(path: &Path) -> Result<NewFolder, Error> {
     check_new_folder(path)?;
     let missing = path.ancestors().take_while(|folder| !shown(folder).exists());
     let missing: Vec<PathBuf> = missing.map(Path::to_owned).collect();
-    let mut made = NewFolder { made: Vec::new() };
+    let mut made = NewFolder { made: Vec::new(), _interrupted: None };
     for folder in missing.into_iter().rev() {
         match fs::create_dir(&folder) {
             Ok(()) => made.made.push(folder),
@@ -70,29 +70,67 @@ pub fn folder(path: &Path) -> Result<NewFolder, Error> {
             Err(error) => return Err(Error::io(path, "create")(error)),
         }
     }
+    let folders = made.made.clone();
+    made._interrupted = Some(interrupt::scoped(move || remove_empty(&folders)));
     Ok(made)
 }
 
-/// Folders that a command made. Those still empty when it is dropped are removed again: a command
-/// that failed leaves none behind.
+/// Folders that a command made. Those without content when it is dropped, or at Ctrl-C, are removed
+/// again: a command that failed leaves none behind.
 #[derive(Debug)]
 pub struct NewFolder {
     /// From the outermost to the innermost.
     made: Vec<PathBuf>,
+    _interrupted: Option<interrupt::Scope>,
 }
 
 impl Drop for NewFolder {
     fn drop(&mut self) {
-        for folder in self.made.iter().rev() {
-            // Removes only empty folders; a file in it is the reason to keep it.
-            let _ = fs::remove_dir(folder);
+        remove_empty(&self.made);
+    }
+}
+
+/// Removes folders, given from the outermost to the innermost, in which nothing was written.
+fn remove_empty(folders: &[PathBuf]) {
+    if let Some(innermost) = folders.last() {
+        prune(innermost);
+    }
+    for folder in folders.iter().rev() {
+        // Removes only empty folders; a file in it is the reason to keep it.
+        let _ = fs::remove_dir(folder);
+    }
+}
+
+/// Removes the empty folders below a folder and the folder itself, with the files without content
+/// (a lock, a marker) that are all there is; whether it is gone.
+fn prune(folder: &Path) -> bool {
+    let Ok(entries) = fs::read_dir(folder) else { return false };
+    let (mut empty, mut has_content) = (Vec::new(), false);
+    for entry in entries.flatten() {
+        match entry.metadata() {
+            Ok(found) if found.is_dir() => has_content |= !prune(&entry.path()),
+            Ok(found) if found.is_file() && found.len() == 0 && !is_locked(&entry.path()) => {
+                empty.push(entry.path());
+            }
+            _ => has_content = true,
         }
     }
+    if !has_content {
+        // What cannot be removed keeps its folder.
+        empty.iter().for_each(|path| drop(fs::remove_file(path)));
+    }
+    !has_content && fs::remove_dir(folder).is_ok()
 }
 
 /// Whether a pipe or a device has the name. `/dev/stdout` leads to one that has no path of its own.
 fn is_written_in_place(path: &Path) -> bool {
     fs::metadata(path).is_ok_and(|standing| !standing.is_file())
+}
+
+/// Whether another command works there.
+fn is_locked(path: &Path) -> bool {
+    let locked = File::open(path).map(|file| file.try_lock());
+    matches!(locked, Ok(Err(TryLockError::WouldBlock)))
 }
 
 fn check_folder(folder: &Path, path: &Path) -> Result<(), Error> {
@@ -150,6 +188,16 @@ pub fn put<T>(path: &Path, fill: impl FnOnce(&mut File) -> Result<T, Error>) -> 
 /// [`put`] names it and the crates that write files of their own.
 pub fn clear_up_beside(outs: Vec<PathBuf>) {
     interrupt::clear_up(move || outs.iter().for_each(|out| remove_begun(out)));
+}
+
+/// The same for one file, until the value is dropped; also the file itself, which serves only the
+/// command that makes it.
+#[must_use]
+pub fn cleared_up_beside(out: PathBuf) -> interrupt::Scope {
+    interrupt::scoped(move || {
+        remove_begun(&out);
+        let _ = fs::remove_file(&out);
+    })
 }
 
 fn remove_begun(out: &Path) {

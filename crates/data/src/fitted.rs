@@ -6,7 +6,7 @@
 use std::hash::Hasher;
 
 use schema::DataConfig;
-use schema::source::{CategoryKind, DenseTransform, Ids};
+use schema::source::{CategoryKind, DenseColumn, DenseTransform, Ids};
 use serde::{Deserialize, Serialize};
 
 use crate::error::Error;
@@ -82,6 +82,17 @@ impl Fitted {
             dense: dense.collect(),
             categorical: categorical.collect(),
         }
+    }
+
+    /// The whole state of a configuration that learns nothing from its training data; `None` where
+    /// a column does: one that is standardised, or any with exact ids.
+    #[must_use]
+    pub fn without_data(config: &DataConfig) -> Option<Self> {
+        let wanted = Wanted::of(config).ok()?;
+        let standardises = |column: &DenseColumn| column.transform == DenseTransform::Standardise;
+        let learns =
+            matches!(config.ids, Ids::Exact { .. }) || wanted.dense.iter().any(standardises);
+        (!learns).then(|| Self::unfitted(config, &wanted))
     }
 
     /// Whether ids are final, as opposed to raw categories that are taken modulo a table's rows.

@@ -52,7 +52,7 @@ pub use parquet::table::{Column, Values, encode_table};
 pub use prepare::{
     DEFAULT_ROW_GROUP_ROWS, PrepareRequest, Prepared, Progress, default_threads, prepare,
 };
-pub use resume::Begin;
+pub use resume::{Begin, Kept, discard, kept};
 pub use rows::{Categories, Rows};
 pub use scan::{Strictness, input_files};
 pub use score::{ScoreRequest, ScoringBatch, ScoringReader, read_for_scoring};

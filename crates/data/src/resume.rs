@@ -34,6 +34,36 @@ pub enum Begin {
     Restart,
 }
 
+/// What an interrupted preparation has finished.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Kept {
+    /// Where it is.
+    pub folder: PathBuf,
+    /// Rows in finished parts.
+    pub rows: u64,
+}
+
+/// What a preparation into `out` has finished so far and the next one can take up; `None` where
+/// that is nothing.
+#[must_use]
+pub fn kept(out: &Path) -> Option<Kept> {
+    let folder = folder_of(out);
+    let state: State = read::<Option<State>>(&folder.join(STATE))??;
+    let rows = state.parts.iter().map(|part| part.rows).sum();
+    let has_learnt = folder.join(FITTED).exists();
+    (rows > 0 || has_learnt).then_some(Kept { folder, rows })
+}
+
+/// Removes what an unfinished preparation into `out` has written so far.
+pub fn discard(out: &Path) {
+    // A thread may still be writing into it.
+    for _ in 0..10 {
+        if std::fs::remove_dir_all(folder_of(out)).is_ok() {
+            return;
+        }
+    }
+}
+
 /// The folder in which a dataset is built. Dropped, it goes away unless it holds work worth
 /// keeping.
 pub(crate) struct Building {

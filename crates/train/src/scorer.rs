@@ -36,11 +36,7 @@ impl Scorer {
     pub fn load(folder: &Path, threads: usize) -> Result<Self, Error> {
         let checkpoint = Checkpoint::open(folder)?;
         let config = checkpoint.config().clone();
-        let fitted = checkpoint.manifest().fitted.clone();
-        let fitted = serde_json::from_value(fitted).map_err(|error| Error::Manifest {
-            path: folder.to_owned(),
-            problem: format!("fitted transforms: {error}"),
-        })?;
+        let fitted = fitted(&checkpoint)?;
         let plan = ShardingPlan::table_wise(&config.model.tables, 1);
         let cpu = Cpu::new(threads);
         let parameters = weights(&checkpoint, &cpu, &plan)?;
@@ -135,4 +131,18 @@ fn weights(
     let parameters = RankParameters { dense, tiles };
     parameters.check_finite(cpu, (checkpoint.folder(), config))?;
     Ok(parameters)
+}
+
+/// What the checkpoint kept of its training data. An imported one may have kept nothing, which is
+/// enough where nothing is learnt from the data.
+fn fitted(checkpoint: &Checkpoint) -> Result<Fitted, Error> {
+    let kept = &checkpoint.manifest().fitted;
+    let without_data = || Fitted::without_data(&checkpoint.config().data);
+    if let Some(fitted) = kept.is_null().then(without_data).flatten() {
+        return Ok(fitted);
+    }
+    serde_json::from_value(kept.clone()).map_err(|error| Error::Manifest {
+        path: checkpoint.folder().to_owned(),
+        problem: format!("fitted transforms: {error}"),
+    })
 }

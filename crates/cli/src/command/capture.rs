@@ -24,7 +24,7 @@ use crate::args::{self, With};
 use crate::error::{EXIT_INTERRUPTED, Error};
 use crate::interrupt;
 use crate::output;
-use crate::render;
+use crate::plain::plain;
 use crate::resolve::Session;
 
 mod daemon;
@@ -311,7 +311,7 @@ fn look(daemon: &mut Daemon, target: &mut Target) {
     let reason = match state {
         State::Lost(reason) => {
             target.copying = None;
-            format!(": {}", render::plain(&reason.to_string()))
+            format!(": {}", plain(&reason.to_string()))
         }
         _ => String::new(),
     };
@@ -342,7 +342,7 @@ fn conclude(daemon: &Daemon, targets: Vec<Target>, args: &args::Capture) -> Outc
             rank: target.process.rank(),
             state: state.map_or("lost", outcome::state_words),
             reason: match state {
-                Some(State::Lost(reason)) => Some(render::plain(&reason.to_string())),
+                Some(State::Lost(reason)) => Some(plain(&reason.to_string())),
                 _ => None,
             },
             path: (state == Some(&State::Written)).then_some(target.file),

@@ -2,7 +2,7 @@
 
 use std::path::{Path, PathBuf};
 
-use data::Dataset;
+use data::{Dataset, Fitted};
 use schema::{Bytes, RowScope};
 use serde::Serialize;
 use train::RuleChange;
@@ -11,6 +11,7 @@ use train::state_dict::{self, ImportRequest, Target};
 
 use crate::args::{Checkpoint, StateDict};
 use crate::error::Error;
+use crate::plain::plain;
 use crate::resolve::{Session, checkpoint, config};
 use crate::{output, render};
 
@@ -80,7 +81,7 @@ fn info(path: &Path, session: &Session) -> Result<(), Error> {
         row_scope: opened.row_scope(),
         files: manifest.files.len(),
         chunks: manifest.chunks.len(),
-        bytes: manifest.files.iter().map(|file| file.bytes).sum(),
+        bytes: opened.bytes(),
         position: manifest.position.clone(),
         checkpoint: folder,
     };
@@ -140,11 +141,11 @@ fn verify(path: &Path, session: &Session) -> Result<(), Error> {
 
 fn check(folder: PathBuf) -> Verified {
     let (bytes, damage) = match Opened::open(&folder) {
-        Ok(opened) => {
-            let bytes = opened.manifest().files.iter().map(|file| file.bytes).sum();
-            (bytes, opened.verify().iter().map(ToString::to_string).collect())
-        }
-        Err(error) => (0, vec![error.to_string()]),
+        Ok(opened) => (
+            opened.bytes(),
+            opened.verify().iter().map(|damage| plain(&damage.to_string())).collect(),
+        ),
+        Err(error) => (0, vec![plain(&error.to_string())]),
     };
     Verified { checkpoint: folder, bytes, damage }
 }
@@ -210,6 +211,7 @@ fn import(request: &Import, config: &schema::JobConfig, session: &Session) -> Re
     if let Some(newest) = train::checkpoint::list(&request.run)?.pop() {
         return Err(Error::Exists { path: newest });
     }
+    let _made = output::folder(&request.run)?;
     let fitted = match &request.data {
         Some(folder) => {
             serde_json::to_value(Dataset::open(folder)?.fitted()).map_err(Error::Json)?
@@ -230,8 +232,11 @@ fn import(request: &Import, config: &schema::JobConfig, session: &Session) -> Re
     session.console.report(&imported, |imported| {
         format!("{} written ({})", imported.checkpoint.display(), Bytes(imported.bytes))
     })?;
-    if request.data.is_none() {
-        session.console.say("without --data it must be trained (train --resume) before it scores");
+    if request.data.is_none() && Fitted::without_data(&config.data).is_none() {
+        session.console.say(
+            "its standardised columns or exact ids are learnt from data: without --data it must be \
+             trained (train --resume) before it scores",
+        );
     }
     Ok(())
 }

@@ -19,7 +19,7 @@ use super::train::{Observer, quoted};
 use crate::args::{Format, Quickstart};
 use crate::error::{EXIT_INTERRUPTED, Error};
 use crate::resolve::{Session, config, input};
-use crate::{interrupt, machine, render};
+use crate::{interrupt, machine, output, render};
 
 mod scale;
 mod summary;
@@ -77,6 +77,7 @@ pub fn run(args: &Quickstart, session: &Session) -> Result<ExitCode, Error> {
     let folder = Folder { root: args.folder.clone() };
     greet(&folder, session);
     check_disk(&folder)?;
+    let _made = output::folder(&folder.root)?;
     clear(&folder)?;
     let rows = generate(&folder, args, session)?;
     let stop = interrupt::stop_flag(interrupt::SAVING);
@@ -161,7 +162,6 @@ fn clear(folder: &Folder) -> Result<(), Error> {
     if occupied && !folder.config().exists() {
         return Err(Error::ForeignFolder { folder: root.clone() });
     }
-    fs::create_dir_all(root).map_err(Error::io(root, "create"))?;
     fs::write(folder.config(), "").map_err(Error::io(folder.config(), "write"))?;
     for path in [folder.prepared(), folder.run(), folder.trace(), root.join("trial")] {
         if path.exists() {
@@ -187,7 +187,10 @@ fn generate(folder: &Folder, args: &Quickstart, session: &Session) -> Result<Row
     let made = SyntheticConfig::criteo(scale::rows(args.seconds), SEED);
     let rows = render::count(made.rows);
     say(session, 1, &format!("generating {rows} rows in Criteo's format"));
+    let _interrupted = output::cleared_up_beside(folder.text());
+    let said = interrupt::nothing_kept("generating");
     let (report, seconds) = super::data::write(&made, &folder.text(), session)?;
+    drop(said);
     session.console.say(format_args!(
         "      {} in {} ({}/s); best possible AUC {:.4}, best linear model {:.4}",
         Bytes(report.bytes_text),

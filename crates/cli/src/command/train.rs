@@ -13,11 +13,11 @@ use train::run::{Outcome, Reading, RunRequest, Start, TraceRequest};
 
 use crate::args::Train;
 use crate::error::{EXIT_INTERRUPTED, Error};
-use crate::interrupt;
 use crate::progress::{Meter, Unit};
 use crate::render::{self, Console};
 use crate::resolve::config::{self, Job};
 use crate::resolve::{Session, checkpoint, input, memory, plan, synthetic};
+use crate::{interrupt, output};
 
 mod observe;
 mod row_scope;
@@ -73,6 +73,9 @@ pub fn run(args: &Train, session: &Session) -> Result<ExitCode, Error> {
     let plan = plan::of(args, &job.config.model.tables)?;
     let run_folder = args.run_folder();
     choose_inputs(args, &mut job)?;
+    // Dropped after everything below, the inner one first: what fails leaves no empty folders.
+    let _run = output::folder(&run_folder)?;
+    let _trace = args.trace.as_deref().map(output::folder).transpose()?;
     let start = start(args, &run_folder, session.console)?;
     if let Some(rows) = args.synthetic {
         generate(session, &mut job, rows, &run_folder)?;
@@ -288,13 +291,16 @@ fn generate(session: &Session, job: &mut Job, rows: u64, run: &Path) -> Result<(
     }
     let text =
         folder.with_extension(if job.config.data.columns.is_empty() { "tsv" } else { "csv" });
-    std::fs::create_dir_all(run.join("data")).map_err(Error::io(run, "create"))?;
+    let _made = output::folder(&run.join("data"))?;
+    let _interrupted = output::cleared_up_beside(text.clone());
+    let said = interrupt::nothing_kept("generating");
     let mut meter = Meter::start(session.console, "generating", Unit::Rows, Some(rows));
     let report =
         synthetic::write(&config, &job.config.data, &text, session.threads, &mut |done| {
             meter.advance(done.rows, "");
         })?;
     let seconds = meter.finish();
+    drop(said);
     session.console.say(format_args!(
         "generated {} rows in {}; the ceiling's AUC is {:.4}, the best linear model's {:.4}",
         render::count(report.rows),

@@ -2,6 +2,7 @@
 
 use std::path::{Path, PathBuf};
 
+use data::Fitted;
 use train::checkpoint::{self, Checkpoint};
 
 use crate::error::Error;
@@ -36,7 +37,9 @@ pub fn find(path: &Path, console: Console) -> Result<PathBuf, Error> {
 /// As [`find`]; refuses a checkpoint that does not know how to read rows.
 pub fn find_for_rows(path: &Path, console: Console) -> Result<PathBuf, Error> {
     let folder = find(path, console)?;
-    if Checkpoint::open(&folder)?.manifest().fitted.is_null() {
+    let checkpoint = Checkpoint::open(&folder)?;
+    let is_unknown = checkpoint.manifest().fitted.is_null();
+    if is_unknown && Fitted::without_data(&checkpoint.config().data).is_none() {
         return Err(Error::NoTransforms { path: folder });
     }
     Ok(folder)

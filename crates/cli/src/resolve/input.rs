@@ -13,7 +13,7 @@ use xxhash_rust::xxh3::Xxh3;
 use super::Session;
 use crate::error::Error;
 use crate::progress::{Meter, Unit};
-use crate::render;
+use crate::{interrupt, output, render};
 
 /// Standard input, as a path.
 const STDIN: &str = "-";
@@ -74,9 +74,13 @@ pub fn prepare(
     folder: &Path,
     begin: Begin,
 ) -> Result<Dataset, Error> {
-    if let Some(parent) = folder.parent() {
-        std::fs::create_dir_all(parent).map_err(Error::io(parent, "create"))?;
-    }
+    // Dropped last: a preparation that fails leaves no empty folders.
+    let _made = folder.parent().filter(|parent| *parent != Path::new("")).map(output::folder);
+    let _made = _made.transpose()?;
+    let _interrupted = interrupt::scoped({
+        let (folder, goes_on) = (folder.to_owned(), goes_on(source, begin));
+        move || say_what_is_kept(&folder, goes_on)
+    });
     let mut meter = Meter::start(session.console, "preparing", Unit::Bytes, None);
     let request = PrepareRequest {
         inputs: source.paths,
@@ -115,6 +119,31 @@ pub fn prepare(
     }
     report_losses(session, &prepared.losses);
     Ok(prepared.dataset)
+}
+
+/// Whether the same preparation would take up what an interrupted one has finished.
+fn goes_on(source: &Source<'_>, begin: Begin) -> bool {
+    begin == Begin::Resume && !source.paths.iter().any(|path| path == STDIN)
+}
+
+/// At Ctrl-C: says what is kept of a preparation and how to go on; removes what is of no use.
+fn say_what_is_kept(folder: &Path, goes_on: bool) {
+    match data::kept(folder).filter(|_| goes_on) {
+        Some(kept) if kept.rows > 0 => eprintln!(
+            "interrupted; {} prepared rows are kept in {}, and the same command goes on from there",
+            render::count(kept.rows),
+            kept.folder.display()
+        ),
+        Some(kept) => eprintln!(
+            "interrupted; what was learnt from the files is kept in {}, and the same command goes on \
+             from there",
+            kept.folder.display()
+        ),
+        None => {
+            data::discard(folder);
+            eprintln!("interrupted; nothing was prepared that could be kept, start again");
+        }
+    }
 }
 
 /// Absolute forms, so that a run can be evaluated from another folder.

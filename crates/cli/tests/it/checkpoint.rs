@@ -197,6 +197,41 @@ fn weights_without_transforms_are_trained_before_they_score() {
     place.done("score back train.csv");
 }
 
+#[test]
+fn imported_weights_score_at_once_where_nothing_is_learnt_from_data() {
+    let place = Place::new();
+    let job = fs::read_to_string(place.path("job.toml")).unwrap();
+    fs::write(place.path("job.toml"), job.replace("\"standardise\"", "\"log1p\"")).unwrap();
+    place.done("train job.toml --train train.csv --run run");
+    place.done("checkpoint export run --to torchrec weights");
+    let import = "checkpoint import weights --from torchrec --config job.toml --run back";
+    assert!(!place.done(import).stderr.contains("must be trained"));
+    let scores = place.done("score back train.csv").stdout;
+    assert_eq!(scores, place.done("score run train.csv").stdout);
+    place.done("eval back --data train.csv");
+    // Exact ids are learnt.
+    let exact = "--set data.ids.mode=exact --set data.ids.threshold=2";
+    let import = import.replace("--run back", &format!("--run exact {exact}"));
+    assert!(place.done(&import).stderr.contains("must be trained"));
+    assert!(place.run("score exact train.csv").stderr.contains("no transforms"));
+}
+
+#[test]
+fn one_checkpoint_has_one_size_wherever_it_is_shown() {
+    let place = trained();
+    let folder = list(&place).pop().unwrap();
+    let files = fs::read_dir(&folder).unwrap();
+    let bytes: u64 = files.map(|file| file.unwrap().metadata().unwrap().len()).sum();
+    let path = folder.display();
+    let verified = place.done(&format!("checkpoint verify {path} --format json")).last();
+    assert_eq!(verified[0]["bytes"], bytes);
+    assert_eq!(place.done(&format!("checkpoint info {path} --format json")).last()["bytes"], bytes);
+    let ran = place.done("train job.toml --train train.csv --run again --format json");
+    let is_save = |line: &&serde_json::Value| line["event"] == "checkpoint";
+    let saved = ran.lines().iter().rfind(is_save).unwrap()["bytes"].clone();
+    assert_eq!(saved, bytes);
+}
+
 fn trained() -> Place {
     let place = Place::new();
     place.done("train job.toml --train train.csv --run run");

@@ -124,6 +124,15 @@ impl Checkpoint {
         self.manifest.step
     }
 
+    /// Bytes of all its files, the manifest among them: what [`super::Committed::bytes`] said when
+    /// it was written.
+    #[must_use]
+    pub fn bytes(&self) -> u64 {
+        let tensors: u64 = self.manifest.files.iter().map(|file| file.bytes).sum();
+        let manifest = fs::metadata(self.folder.join("manifest.json"));
+        tensors + manifest.map_or(0, |manifest| manifest.len())
+    }
+
     /// Reads every value and compares every checksum. Returns all damage, each naming file and
     /// tensor; empty means every byte is as written.
     #[must_use]

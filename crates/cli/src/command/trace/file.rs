@@ -243,7 +243,7 @@ fn table(report: &Report) -> String {
 
 /// The tables of a job as Parquet files in a folder.
 fn tables(job: &Job, folder: &Path, session: &Session) -> Result<(), Error> {
-    fs::create_dir_all(folder).map_err(Error::io(folder, "create"))?;
+    let _made = output::folder(folder)?;
     let classifier = Classifier::new(ClassRule::Category);
     let scope = |trace| Scope::new(trace, WindowRule::All, &classifier);
     let scopes: Vec<Scope<'_>> = job.traces.iter().map(scope).collect();
