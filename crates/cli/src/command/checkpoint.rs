@@ -106,9 +106,8 @@ fn info(path: &Path, session: &Session) -> Result<(), Error> {
 fn optimizer_of(info: &Info) -> String {
     match &info.row_scope {
         RowScope::EachWeight => info.sparse_optimizer.to_string(),
-        scope @ (RowScope::Undecided | RowScope::WholeRows) => {
-            format!("{} over {scope}", info.sparse_optimizer)
-        }
+        RowScope::Undecided => format!("{}, without a state yet", info.sparse_optimizer),
+        RowScope::WholeRows => format!("{} over whole rows", info.sparse_optimizer),
         scope @ RowScope::ColumnTiles(_) => {
             format!("{} over column tiles ({scope})", info.sparse_optimizer)
         }

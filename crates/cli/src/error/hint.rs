@@ -343,6 +343,13 @@ fn train_hint(error: &train::Error) -> Option<String> {
             "keep to the plan that wrote the checkpoint (--ranks, --sharding, --plan), or accept the \
              other rule with --accept-rule-change, whose help says what becomes of the state"
         }
+        train::Error::Value { path, .. } if path.is_dir() => {
+            "the model had diverged when it was saved: use an earlier checkpoint of the run"
+        }
+        train::Error::Value { .. } => {
+            "export the weights again from before they diverged, or choose a wider data_type for the \
+             table"
+        }
         train::Error::OtherRule { .. } => {
             "set optimizer.sparse.kind and optimizer.dense.kind to the rules of the file, or accept \
              another rule's states with --accept-rule-change"

@@ -4,12 +4,13 @@ use std::collections::BTreeMap;
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use schema::{DataType, RowScope, ShardingPlan, TableId, Tile};
+use device::Cpu;
+use schema::{DataType, Optimizer, RowScope, ShardingPlan, TableId, Tile};
 
 use super::optimizer;
 use super::{DenseName, Target, dense_names, table_name};
-use crate::checkpoint::{Checkpoint, Part, TensorWriter, sync_folder};
-use crate::parameter::DenseParameter;
+use crate::checkpoint::{Checkpoint, TensorWriter, sync_folder};
+use crate::parameter::{self, DenseParameter, Spot};
 use crate::{Error, RuleChange};
 
 /// Writes the weights of `checkpoint` to `out` under the names of `target`; returns the file's
@@ -20,7 +21,8 @@ use crate::{Error, RuleChange};
 ///
 /// # Errors
 /// [`Error::NotExpressible`] if the other library has no such model, [`Error::Checksum`] naming the
-/// damaged file and tensor, [`Error::Io`] naming the file.
+/// damaged file and tensor, [`Error::Value`] naming a value that is no finite number, [`Error::Io`]
+/// naming the file.
 pub fn export(checkpoint: &Checkpoint, target: Target, out: &Path) -> Result<u64, Error> {
     let names = dense_names(&checkpoint.config().model, target)?;
     replace(out, |path| write_weights(checkpoint, target, &names, path))
@@ -89,14 +91,15 @@ fn write_weights(
     tensors.extend(names.iter().map(dense));
     let announced = tensors.iter().map(|(name, kind, shape)| (name.as_str(), *kind, &shape[..]));
     let mut writer = TensorWriter::create(path, &BTreeMap::new(), announced)?;
-    let mut block = Vec::new();
-    for table in &model.tables {
-        for cut in checkpoint.row_cuts(&table.name).windows(2) {
-            let part =
-                Part { table: table.name.clone(), rows: cut[0]..cut[1], columns: 0..table.dim };
-            block.resize((cut[1] - cut[0]) as usize * table.dim * table.data_type.bytes(), 0);
-            checkpoint.read_part(&part, &mut block)?;
-            writer.write_bytes(&block)?;
+    let cpu = Cpu::new(1);
+    for tile in ShardingPlan::table_wise(&model.tables, 1).tiles() {
+        let table = &model.tables[tile.table.index()].name;
+        for cut in checkpoint.row_cuts(table).windows(2) {
+            let block = Tile { rows: cut[0]..cut[1], ..tile.clone() };
+            let block = checkpoint.read_tile_weights(table, &block)?;
+            // There is no state in it, so that no rule is looked up.
+            refuse(checkpoint, parameter::not_finite(&cpu, &block, (table, Optimizer::Sgd)))?;
+            writer.write_bytes(block.weight.view().bytes())?;
         }
         writer.end_tensor();
     }
@@ -129,13 +132,16 @@ fn write_states(
     }
     let announced = tensors.iter().map(|(name, shape)| (name.as_str(), DataType::F32, &shape[..]));
     let mut writer = TensorWriter::create(path, &optimizer::notes(rules), announced)?;
+    let cpu = Cpu::new(1);
     for tile in whole.tiles() {
         let table = &model.tables[tile.table.index()].name;
         let parts = optimizer::names(sparse).len();
         for part in 0..parts {
             for cut in checkpoint.row_cuts(table).windows(2) {
                 let block = Tile { rows: cut[0]..cut[1], ..tile.clone() };
-                let state = checkpoint.read_tile(table, &block, sparse)?.state;
+                let block_state = checkpoint.read_tile(table, &block, sparse)?;
+                refuse(checkpoint, parameter::not_finite(&cpu, &block_state, (table, sparse)))?;
+                let state = block_state.state;
                 let width = state.len() / block.row_count() / parts;
                 let rows = state.chunks_exact(width * parts);
                 let values = rows.flat_map(|row| &row[part * width..(part + 1) * width]);
@@ -165,7 +171,15 @@ fn dense_of(checkpoint: &Checkpoint, names: &[DenseName]) -> Result<Vec<DensePar
     let zeros = |name: &DenseName| DenseParameter::zeros(&name.own, &name.shape, kind);
     let mut parameters: Vec<DenseParameter> = names.iter().map(zeros).collect();
     checkpoint.read_dense(&mut parameters)?;
+    let mut spots = parameters.iter().map(|parameter| parameter.not_finite(kind));
+    refuse(checkpoint, spots.find_map(|spot| spot))?;
     Ok(parameters)
+}
+
+/// Fails where a value of `checkpoint` is no finite number.
+fn refuse(checkpoint: &Checkpoint, spot: Option<Spot>) -> Result<(), Error> {
+    let Some(spot) = spot else { return Ok(()) };
+    Err(Error::Value { path: checkpoint.folder().to_owned(), spot, expected: "a finite number" })
 }
 
 /// `out[row, c] = weight[row, columns[c]]`.

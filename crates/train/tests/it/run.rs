@@ -11,6 +11,7 @@ use schema::random::CounterRng;
 use schema::{DataType, JobConfig, Optimizer, ShardingPlan, TableConfig};
 use train::checkpoint::{Checkpoint, Meta, Writer};
 use train::parameter::{DenseParameter, TileState, dense_shapes};
+use train::state_dict::{self, Target};
 use train::{Error, Event, Outcome, RuleChange, RunRequest, Scorer, Start, TraceRequest};
 
 const ROWS: u64 = 700;
@@ -626,6 +627,12 @@ fn a_checkpoint_with_a_value_that_is_no_finite_number_is_refused_by_place() {
     ] {
         let spoilt = spoilt(&request, &good, spoil);
         let expected = format!("{}: {place}, expected a finite number", spoilt.display());
+        let saved = Checkpoint::open(&spoilt).unwrap();
+        let out = folder.path().join("exported");
+        let change = (out.as_path(), RuleChange::Refuse);
+        let exported = state_dict::export_optimizer(&saved, Target::Torchrec, change);
+        assert_eq!(exported.unwrap_err().to_string(), expected);
+        assert!(!out.exists());
         request.start = Start::Checkpoint(spoilt.clone());
         let refused = train::run(&request, &mut |_| {}).unwrap_err().to_string();
         assert_eq!(refused, expected);
