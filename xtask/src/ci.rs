@@ -39,6 +39,7 @@ with --full, what is slow or heavy:
   capture    rowmill capture takes traces of real PyTorch jobs, and says of each way to lose one why
              (bench/compare/capture_jobs.py); a process that swaps files for 30 s wins nothing
   fuzz       the property tests of `data` and `device` with 20 000 cases
+  memory     every configuration trains under a memory limit of its estimate and a tenth
   corruption every trace of the fixtures cut at 200 places and with 1 000 wrong bytes
 
 Options:
@@ -46,7 +47,7 @@ Options:
   --only STAGE  this stage only (may be repeated; slow stages too)";
 
 /// Every stage with whether it is slow.
-const STAGES: [(&str, bool, Run); 13] = [
+const STAGES: [(&str, bool, Run); 14] = [
     ("tools", false, tool::install),
     ("format", false, format),
     ("clippy", false, clippy),
@@ -59,6 +60,7 @@ const STAGES: [(&str, bool, Run); 13] = [
     ("suite", true, full::suite),
     ("capture", true, full::capture),
     ("fuzz", true, full::fuzz),
+    ("memory", true, full::memory),
     ("corruption", true, full::corruption),
 ];
 

@@ -216,6 +216,9 @@ pub struct Train {
     /// Stop at the first malformed line instead of counting it
     #[arg(long)]
     pub strict: bool,
+    /// Print how much memory the run would take, by use, and stop before anything is written
+    #[arg(long)]
+    pub estimate: bool,
 }
 
 /// Consent to another rule than that of a checkpoint's state.

@@ -5,6 +5,10 @@ use std::io;
 use std::path::PathBuf;
 
 use schema::{Bytes, ConfigError};
+use train::memory::Moment;
+
+use crate::machine::memory::Available;
+use crate::resolve::memory::{Offer, largest};
 
 mod hint;
 
@@ -24,12 +28,12 @@ pub enum Error {
     /// The configuration is wrong.
     #[error("configuration {origin}: {source}")]
     Config { origin: String, source: ConfigError },
-    /// Tables and their optimizer state do not fit.
+    /// The run takes more memory than there is.
     #[error(
-        "{config}: tables of {tables} and their optimizer state need {needed}, \
-         got {available} of memory"
+        "{config}: expected a run of at most {} ({}), got one of {} while {}: {}",
+        available.bytes, available.limit, peak.total, peak.when.name(), largest(peak)
     )]
-    Memory { config: String, tables: Bytes, needed: Bytes, available: Bytes, rows_cap: u64 },
+    Memory { config: String, peak: Box<Moment>, available: Available, offer: Offer },
     /// Made-up tables that do not fit.
     #[error("the tables and their optimizer state need {needed}, got {available} of memory")]
     BenchMemory { needed: Bytes, available: Bytes },
@@ -204,6 +208,7 @@ impl Error {
         match self {
             Self::UnknownConfig { .. }
             | Self::Config { .. }
+            | Self::Memory { .. }
             | Self::NoData { .. }
             | Self::ColumnsUnknown { .. }
             | Self::ForeignFolder { .. }

@@ -1,5 +1,7 @@
 //! What this machine offers: cores, free memory, free disk, a terminal's width. Decides nothing.
 
+pub mod memory;
+
 use std::io::IsTerminal;
 use std::path::Path;
 
@@ -10,11 +12,6 @@ pub fn cores() -> usize {
     device::cpu::Topology::detect().cores()
 }
 
-/// Memory that can be used without swapping, where the system tells (`MemAvailable` on Linux).
-pub fn memory_available() -> Option<Bytes> {
-    parse_available(&std::fs::read_to_string("/proc/meminfo").ok()?)
-}
-
 /// Bytes an ordinary user may still write to the disk of `folder`, where the system tells.
 pub fn disk_available(folder: &Path) -> Option<Bytes> {
     // The folder itself may not exist yet; its nearest ancestor lies on the same disk.
@@ -22,12 +19,6 @@ pub fn disk_available(folder: &Path) -> Option<Bytes> {
     let existing = absolute.ancestors().find(|path| path.exists())?;
     let disk = rustix::fs::statvfs(existing).ok()?;
     Some(Bytes(disk.f_bavail.saturating_mul(disk.f_frsize)))
-}
-
-fn parse_available(meminfo: &str) -> Option<Bytes> {
-    let line = meminfo.lines().find_map(|line| line.strip_prefix("MemAvailable:"))?;
-    let kib: u64 = line.trim().strip_suffix("kB")?.trim().parse().ok()?;
-    Some(Bytes(kib * 1024))
 }
 
 /// Columns of the terminal on stdout; none if it is not one.
@@ -44,15 +35,7 @@ pub fn terminal_width() -> Option<usize> {
 mod tests {
     use std::path::Path;
 
-    use super::{disk_available, parse_available};
-    use schema::Bytes;
-
-    #[test]
-    fn available_memory_is_read_in_kib() {
-        let text = "MemTotal:       32 kB\nMemAvailable:   16 kB\n";
-        assert_eq!(parse_available(text), Some(Bytes(16 * 1024)));
-        assert_eq!(parse_available("MemTotal: 3 kB"), None);
-    }
+    use super::disk_available;
 
     #[test]
     fn a_folder_to_come_has_the_disk_of_its_parent() {

@@ -39,6 +39,11 @@ impl Records {
         }
     }
 
+    /// Bytes of all fields and of what parts them.
+    pub(crate) fn text_bytes(&self) -> usize {
+        self.text.len() + self.field_ends.len()
+    }
+
     /// The fields of the first record.
     fn head(&self) -> Option<Vec<String>> {
         let (last, _) = self.records.first()?;

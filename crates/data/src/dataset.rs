@@ -91,6 +91,25 @@ impl Dataset {
         (0..cut, cut..self.rows())
     }
 
+    /// Ids of each categorical column, over all rows.
+    ///
+    /// # Errors
+    /// Those of opening its files.
+    pub(crate) fn ids(&self) -> Result<Vec<u64>, Error> {
+        let columns = &self.inner.manifest.columns;
+        let first = 1 + columns.dense.len();
+        let mut ids = vec![0; columns.categorical.len()];
+        if columns.categorical.iter().all(|column| !column.is_list) {
+            ids.fill(self.rows());
+            return Ok(ids);
+        }
+        for index in 0..self.inner.parts.len() {
+            let values = self.open_part(index)?.values(first + ids.len());
+            ids.iter_mut().zip(&values[first..]).for_each(|(sum, values)| *sum += values);
+        }
+        Ok(ids)
+    }
+
     /// The part that holds row group `group`, and the group's number within it.
     pub(crate) fn part_of(&self, group: u64) -> Result<(Arc<PartReader>, usize), Error> {
         let inner = &*self.inner;

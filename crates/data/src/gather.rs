@@ -11,6 +11,7 @@ use crate::fitted::Fitted;
 use crate::loader::FeaturePlan;
 use crate::parquet::part;
 use crate::rows::{Bags, Categories, Rows};
+use crate::shape::ColumnShape;
 use crate::shuffle::Piece;
 
 /// How the values of a column become ids of a feature's table.
@@ -85,6 +86,13 @@ impl Features {
     }
 }
 
+impl Features {
+    /// Features of the model.
+    pub(crate) fn count(&self) -> usize {
+        self.features.len()
+    }
+}
+
 /// Rows decoded at a time: their columns stay in the first caches until they stand row by row.
 const DECODE_ROWS: usize = 1024;
 /// Rows of a batch gathered at a time, so that what a column takes of them is still cached for the
@@ -132,6 +140,16 @@ struct Block<'a> {
 }
 
 impl Decoded {
+    /// Bytes of a row with these columns, one for each feature, where ids fit into 32 bits.
+    pub(crate) fn row_bytes(features: &[ColumnShape], dense: usize) -> f64 {
+        let feature = |column: &ColumnShape| match column.is_list {
+            true => column.ids_per_row * size_of::<i64>() as f64 + size_of::<u32>() as f64,
+            false => size_of::<u32>() as f64,
+        };
+        let numbers = size_of::<f32>() * (1 + dense);
+        numbers as f64 + features.iter().map(feature).sum::<f64>()
+    }
+
     /// Decodes rows of a row group.
     pub(crate) fn read(
         dataset: &Dataset,
@@ -300,6 +318,14 @@ impl Filling {
             dense: Vec::new(),
             ids: vec![Default::default(); features.features.len()],
         }
+    }
+
+    /// Bytes held while a batch of so many samples, features and ids is filled and then put
+    /// together: ids and lengths by feature, and all of both side by side.
+    pub(crate) fn bytes(samples: usize, dense: usize, (features, ids): (usize, usize)) -> usize {
+        let numbers = samples * (1 + dense) * size_of::<f32>();
+        let bags = samples * features * size_of::<usize>();
+        numbers + 2 * (ids * size_of::<i64>() + bags) + bags
     }
 
     /// Samples taken so far.

@@ -35,6 +35,7 @@ mod rows;
 mod runs;
 mod scan;
 pub mod score;
+mod shape;
 mod shuffle;
 pub mod stats;
 pub mod synthetic;
@@ -45,16 +46,18 @@ mod writer;
 pub use dataset::Dataset;
 pub use error::Error;
 pub use fitted::{Fitted, FittedCategorical, FittedDense};
-pub use loader::{FeaturePlan, Loaded, Loader, LoaderOptions, Shuffle};
+pub use loader::{FeaturePlan, Loaded, Loader, LoaderMemory, LoaderOptions, LoaderShape, Shuffle};
 pub use loss::{Losses, Malformed};
 pub use manifest::{CategoricalEntry, Columns, Manifest, Part};
 pub use parquet::table::{Column, Values, encode_table};
 pub use prepare::{
     DEFAULT_ROW_GROUP_ROWS, PrepareRequest, Prepared, Progress, default_threads, prepare,
+    prepare_memory,
 };
 pub use resume::{Begin, Kept, discard, kept};
 pub use rows::{Categories, Rows};
 pub use scan::{Strictness, input_files};
 pub use score::{ScoreRequest, ScoringBatch, ScoringReader, read_for_scoring};
+pub use shape::{ColumnShape, DataShape};
 pub use shuffle::{Order, Position};
 pub use writer::{DatasetWriter, Record, WriterOptions};

@@ -4,6 +4,8 @@
 //! machine has cores, at most one window ahead. A window of the same row groups as the one before
 //! is not decoded again. Order is `shuffle`'s, batches are `gather`'s.
 
+mod memory;
+
 use std::collections::VecDeque;
 use std::num::NonZero;
 use std::ops::Range;
@@ -19,9 +21,14 @@ use crate::error::Error;
 use crate::gather::{Decoded, Features, Filling};
 use crate::shuffle::{Order, Piece, Position, Window};
 
+pub use memory::{LoaderMemory, LoaderShape};
+
 /// Samples ready ahead of the batch in use, in two batches at least: small batches are used up
 /// before a thread gets its turn on a busy machine.
 const SAMPLES_AHEAD: usize = 1 << 14;
+/// Memory for them, in two batches at least: with a thousand features a step takes long enough for
+/// the next batch to be put together meanwhile, and a batch takes 16 KiB per sample.
+const BYTES_AHEAD: usize = 64 << 20;
 /// Samples handed over together, in one batch at least: to take from a queue that was full wakes a
 /// thread, which costs some 20 µs, as much as a step of small batches may wait.
 const SAMPLES_TOGETHER: usize = SAMPLES_AHEAD / 8;
@@ -106,8 +113,8 @@ impl Loader {
         let features = Arc::new(Features::of(features, dataset.fitted(), dataset.dir())?);
         let order = order_of(dataset, &options)?;
         let start = order.resume(&options.start)?;
-        let together = (SAMPLES_TOGETHER / options.batch_size).max(1);
-        let (sender, batches) = bounded((SAMPLES_AHEAD / (together * options.batch_size)).max(2));
+        let together = batches_together(options.batch_size);
+        let (sender, batches) = bounded(batches_ahead(features.count(), options.batch_size));
         let outbox = Outbox { batches: Vec::new(), size: 1, most: together, sender };
         let (jobs, queue) = unbounded::<Job>();
         let decoders = decode_threads();
@@ -117,7 +124,7 @@ impl Loader {
             submitted: VecDeque::new(),
             last: Vec::new(),
             pieces_per_group: decoders.div_ceil(order.groups() as usize),
-            pieces: decoders + 1,
+            pieces: pieces_ahead(decoders),
             dir: dataset.dir().to_owned(),
         };
         let mut threads = Vec::with_capacity(decoders + 1);
@@ -175,6 +182,24 @@ impl Drop for Loader {
             let _ = thread.join();
         }
     }
+}
+
+/// Batches that are handed over together.
+fn batches_together(batch_size: usize) -> usize {
+    (SAMPLES_TOGETHER / batch_size).max(1)
+}
+
+/// How many times that is ready ahead of the batch in use.
+fn batches_ahead(features: usize, batch_size: usize) -> usize {
+    let together = batches_together(batch_size) * batch_size;
+    // An id and the end of its bag for each feature, at least.
+    let bytes = together.saturating_mul((features * 16).max(1));
+    (SAMPLES_AHEAD / together).min(BYTES_AHEAD / bytes).max(2)
+}
+
+/// Pieces to be decoded or on their way, in whole windows.
+fn pieces_ahead(decoders: usize) -> usize {
+    decoders + 1
 }
 
 fn decode_threads() -> usize {

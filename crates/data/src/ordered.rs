@@ -8,6 +8,16 @@ use crossbeam_channel::{Receiver, Sender, bounded};
 /// Hands items to the pipeline; says `false` when nobody wants more.
 pub(crate) type Send<'a, I> = &'a mut dyn FnMut(I) -> bool;
 
+/// Items that are produced, worked on or waiting to be consumed, at most.
+pub(crate) fn in_flight(threads: usize) -> usize {
+    // One is being produced, one consumed.
+    depth(threads) + 2
+}
+
+fn depth(threads: usize) -> usize {
+    threads.max(1) * 2
+}
+
 /// Runs `produce` on a thread of its own, `work` on `threads` threads and `consume` on the
 /// caller's.
 ///
@@ -24,7 +34,7 @@ where
     O: std::marker::Send,
     E: std::marker::Send,
 {
-    let depth = threads.max(1) * 2;
+    let depth = depth(threads);
     let (jobs, queue) = bounded::<(I, Sender<O>)>(depth);
     let (order, results) = bounded::<Receiver<O>>(depth);
     std::thread::scope(|scope| {

@@ -10,6 +10,7 @@ use std::num::NonZero;
 use std::path::{Path, PathBuf};
 
 use schema::DataConfig;
+use schema::source::Ids;
 
 use crate::convert::{Accept, Row};
 use crate::criteo_tsv::Columns;
@@ -23,7 +24,9 @@ use crate::loss::Losses;
 use crate::resume::{Begin, Building};
 use crate::rows::Rows;
 use crate::scan::{Meter, Source, Strictness};
-use crate::writer::{DatasetWriter, Record, WriterOptions};
+use crate::shape::DataShape;
+use crate::writer::{self, DatasetWriter, Record, WriterOptions};
+use crate::{ordered, text, vocabulary};
 
 /// A size of row groups that serves shuffling well.
 pub const DEFAULT_ROW_GROUP_ROWS: usize = 16_384;
@@ -84,6 +87,26 @@ pub struct Prepared {
 #[must_use]
 pub fn default_threads() -> usize {
     std::thread::available_parallelism().map_or(1, NonZero::get).min(8)
+}
+
+/// Bytes that preparing a dataset of this shape takes at most: blocks of text and their rows on
+/// their way through the threads, row groups being encoded, and the counts of exact ids.
+#[must_use]
+pub fn prepare_memory(shape: &DataShape, ids: Ids, threads: usize) -> u64 {
+    let row = shape.prepared_row_bytes();
+    let rows = shape.rows as f64;
+    // A block without text is a batch of 8192 rows of a Parquet file or of arrays.
+    let (block_rows, text) = match shape.text_row_bytes {
+        text if text > 0.0 => (text::BLOCK_BYTES as f64 / text, text),
+        _ => (8192.0, row),
+    };
+    let blocks = (ordered::in_flight(threads) as f64 * block_rows).min(rows) * row.max(text);
+    let groups = writer::groups_in_flight(threads) as f64 * shape.row_group_rows as f64;
+    let counts = match ids {
+        Ids::Modulo => 0,
+        Ids::Exact { memory_mib, .. } => vocabulary::memory(shape.vocabulary, memory_mib << 20),
+    };
+    (blocks + groups.min(rows) * row) as u64 + counts
 }
 
 /// Prepares a dataset.

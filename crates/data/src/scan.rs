@@ -190,7 +190,8 @@ impl Source<'_> {
         tally.finish()
     }
 
-    fn produce(
+    /// Reads everything once, and sends it in blocks until `send` wants no more.
+    pub(crate) fn produce(
         &self,
         (from, bytes_done): (Option<&Mark>, &Arc<AtomicU64>),
         send: ordered::Send<'_, Block>,

@@ -85,7 +85,9 @@ impl Hotness {
     /// Exactly one id per row.
     pub const ONE: Self = Self { min: 1, max: 1 };
 
-    fn mean(self) -> f64 {
+    /// The mean length of a bag.
+    #[must_use]
+    pub fn mean(self) -> f64 {
         f64::midpoint(f64::from(self.min), f64::from(self.max))
     }
 }
@@ -367,6 +369,22 @@ pub fn ceiling_auc(
         Ok(())
     })?;
     Ok(score::auc(&scores, &labels))
+}
+
+/// Bytes that writing such rows takes at most: the rows on which the planted model is scaled, or the
+/// chunks of the file, or those of the linear model that is fitted to it.
+#[must_use]
+pub fn memory(config: &SyntheticConfig, threads: usize) -> u64 {
+    let ids: f64 = config.features.iter().map(|feature| feature.hotness.mean()).sum();
+    let row = draw::Block::row_bytes(config, ids);
+    let in_flight = (ordered::in_flight(threads) as u64 * CHUNK_ROWS) as f64;
+    let rows = |most: u64| in_flight.min(most as f64);
+    let written = rows(config.rows) * (row + text::row_bytes(config, ids));
+    let fitted = rows(linear::fit_rows(config)) * (row + linear::row_bytes(config));
+    let pilot = planted::PILOT_ROWS as f64 * row;
+    // Probabilities and labels, for the figures.
+    let kept = config.rows.min(CEILING_ROWS) as f64 * (size_of::<f64>() + size_of::<bool>()) as f64;
+    (written.max(fitted).max(pilot) + kept) as u64
 }
 
 /// Makes chunks of rows on several threads and takes them in order.

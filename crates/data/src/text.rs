@@ -51,6 +51,17 @@ pub(crate) enum Body {
     Arrays(npy::Rows),
 }
 
+impl Body {
+    /// Bytes of text in it.
+    pub(crate) fn text_bytes(&self) -> usize {
+        match self {
+            Self::Lines { text, .. } => text.len(),
+            Self::Records(records) => records.text_bytes(),
+            Self::Table { .. } | Self::Arrays(_) => 0,
+        }
+    }
+}
+
 /// Calls `take(line, text, field ranges)` for each line of tab-separated `text` that is not blank.
 pub(crate) fn for_each_line(
     text: &[u8],

@@ -27,6 +27,11 @@ const COUNTED_BYTES: u64 = 96;
 /// Bytes of input after which the need for disk is foretold: less than a second's reading.
 const SAMPLE_BYTES: u64 = 64 << 20;
 
+/// Bytes that counting, and the vocabularies found, take where there are so many categories.
+pub(crate) fn memory(categories: u64, allowed: u64) -> u64 {
+    categories.saturating_mul(COUNTED_BYTES).min(allowed)
+}
+
 /// Counts of several columns.
 pub(crate) struct Counting {
     columns: Vec<Column>,

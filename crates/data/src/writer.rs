@@ -32,6 +32,12 @@ pub struct WriterOptions {
     pub threads: usize,
 }
 
+/// Row groups that are being filled, wait or are being encoded, at most; those that are encoded
+/// are much smaller.
+pub(crate) fn groups_in_flight(threads: usize) -> usize {
+    threads + 2
+}
+
 type Job = (Rows, Sender<Result<Encoded, ParquetError>>);
 
 /// Writes one dataset.

@@ -75,10 +75,20 @@ pub struct Array<E> {
 }
 
 impl<E: Pod> Array<E> {
+    /// Bytes that `len` values take.
+    #[must_use]
+    pub fn bytes(len: usize) -> usize {
+        Self::words(len).saturating_mul(8)
+    }
+
+    fn words(len: usize) -> usize {
+        len.div_ceil(8 / size_of::<E>()).saturating_add(LINE_WORDS)
+    }
+
     /// `len` zeros.
     #[must_use]
     pub fn zeroed(len: usize) -> Self {
-        let words = vec![0u64; len.div_ceil(8 / size_of::<E>()) + LINE_WORDS];
+        let words = vec![0u64; Self::words(len)];
         let bytes = size_of_val(words.as_slice());
         if bytes >= LARGE_BYTES {
             advise_huge_pages(words.as_ptr().cast(), bytes);
@@ -134,6 +144,21 @@ impl<E: Pod + PartialEq> PartialEq for Array<E> {
 impl<E: Pod + fmt::Debug> fmt::Debug for Array<E> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         (**self).fmt(f)
+    }
+}
+
+/// Gives memory that was freed back to the operating system, so that what one part of a program
+/// needed for a while does not add up with what the next part needs.
+///
+/// The allocator keeps freed memory of each thread for that thread, also of threads that ended.
+/// # Cost
+/// Walks all free blocks: some milliseconds for each GiB. Call it between the parts of a program,
+/// not within a loop.
+pub fn return_freed_memory() {
+    #[cfg(all(target_os = "linux", target_env = "gnu"))]
+    // SAFETY: the call takes no pointer and may be made from any thread.
+    unsafe {
+        libc::malloc_trim(0);
     }
 }
 

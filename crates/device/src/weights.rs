@@ -68,6 +68,16 @@ impl Weights {
         }
     }
 
+    /// Bytes that `len` weights take.
+    #[must_use]
+    pub fn bytes(data_type: DataType, len: usize) -> usize {
+        match data_type {
+            DataType::F32 => Array::<f32>::bytes(len),
+            DataType::F16 => Array::<f16>::bytes(len),
+            DataType::Bf16 => Array::<bf16>::bytes(len),
+        }
+    }
+
     /// The format.
     #[must_use]
     pub fn data_type(&self) -> DataType {

@@ -156,6 +156,13 @@ pub struct Batch {
 }
 
 impl Batch {
+    /// Bytes of a batch of so many samples, dense features, sparse features and ids.
+    #[must_use]
+    pub fn bytes(samples: usize, dense: usize, (features, ids): (usize, usize)) -> usize {
+        let numbers = samples * (1 + dense) * size_of::<f32>();
+        numbers + ids * size_of::<i64>() + (features * samples + 1) * size_of::<usize>()
+    }
+
     /// The samples `range` as a batch of their own.
     #[must_use]
     pub fn slice(&self, range: std::ops::Range<usize>) -> Self {

@@ -13,6 +13,7 @@ use schema::{Op, Optimizer, Precision};
 
 use crate::Error;
 use crate::context::RankContext;
+use crate::memory::{MemoryUse, Room};
 use crate::parameter::{DenseParameter, Spot};
 
 /// All dense parameters of a model.
@@ -71,6 +72,7 @@ impl Dense {
     /// Adds a weight `[N, K]` of zeros, whose products are in `precision`.
     pub fn add_weight(
         &mut self,
+        room: &mut Room,
         name: String,
         shape: (usize, usize),
         precision: Precision,
@@ -79,19 +81,23 @@ impl Dense {
         self.weights.push(Weight {
             name,
             number: self.order.len(),
-            values: LinearWeight::new(shape, precision),
-            gradient: Array::zeroed(panels::len(shape.0, shape.1)),
-            state: vec![0.0; dense_update::state_len(self.optimizer, shape)],
+            values: room.weight(shape, precision),
+            gradient: room.array(MemoryUse::DenseParameters, panels::len(shape.0, shape.1)),
+            state: room
+                .values(MemoryUse::DenseParameters, dense_update::state_len(self.optimizer, shape)),
         });
         self.order.push(Place::Weight(id));
         id
     }
 
     /// Adds a vector of zeros.
-    pub fn add_vector(&mut self, name: &str, shape: &[usize]) -> VectorId {
+    pub fn add_vector(&mut self, room: &mut Room, name: &str, shape: &[usize]) -> VectorId {
         let id = VectorId(self.vectors.len());
+        // Allocated in any case: a vector is small.
         let parameter = DenseParameter::zeros(name, shape, self.optimizer);
         let gradient = vec![0.0; parameter.weight.len()];
+        let values = parameter.weight.len() + parameter.state.len() + gradient.len();
+        room.count(MemoryUse::DenseParameters, values * size_of::<f32>());
         self.vectors.push(Vector { parameter, gradient });
         self.order.push(Place::Vector(id));
         id

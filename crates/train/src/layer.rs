@@ -14,9 +14,13 @@ use schema::{Optimizer, Precision};
 
 use crate::dense::{Dense, VectorId, WeightId};
 use crate::initial::Initial;
+use crate::memory::Room;
 
-/// Collects the dense parameters while layers are built; their order is part of the checkpoint.
+/// Collects the dense parameters while layers are built, and gives the layers their buffers; the
+/// parameters' order is part of the checkpoint.
 pub struct ParameterList {
+    /// Where buffers come from.
+    pub room: Room,
     precision: Precision,
     dense: Dense,
     initial: Vec<Initial>,
@@ -25,8 +29,8 @@ pub struct ParameterList {
 impl ParameterList {
     /// An empty list for a model trained with `optimizer`, whose products are in `precision`.
     #[must_use]
-    pub fn new(optimizer: Optimizer, precision: Precision) -> Self {
-        Self { precision, dense: Dense::new(optimizer), initial: Vec::new() }
+    pub fn new(room: Room, optimizer: Optimizer, precision: Precision) -> Self {
+        Self { room, precision, dense: Dense::new(optimizer), initial: Vec::new() }
     }
 
     /// Of the products of the layers that are built.
@@ -35,38 +39,47 @@ impl ParameterList {
         self.precision
     }
 
-    /// All parameters, zero as yet, and how they start, in the order they were added.
+    /// All parameters, zero as yet, and how they start, in the order they were added; and the room
+    /// they are in.
     #[must_use]
-    pub fn finish(self) -> (Dense, Vec<Initial>) {
-        (self.dense, self.initial)
+    pub fn finish(self) -> (Dense, Vec<Initial>, Room) {
+        (self.dense, self.initial, self.room)
     }
 
     /// Adds `{name}.weight [output, input]` and `{name}.bias [output]`.
     pub fn add_linear(&mut self, name: &str, shape: (usize, usize)) -> (WeightId, VectorId) {
         self.start_linear(shape);
-        let weight = self.dense.add_weight(format!("{name}.weight"), shape, self.precision);
-        (weight, self.dense.add_vector(&format!("{name}.bias"), &[shape.0]))
+        let weight = self.add_weight(format!("{name}.weight"), shape);
+        (weight, self.add_vector(&format!("{name}.bias"), &[shape.0]))
     }
 
     /// The same for a layer of one output, `{name}.weight [1, input]`, which no matrix product
     /// reads.
     pub fn add_logit(&mut self, name: &str, input: usize) -> (VectorId, VectorId) {
         self.start_linear((1, input));
-        let weight = self.dense.add_vector(&format!("{name}.weight"), &[1, input]);
-        (weight, self.dense.add_vector(&format!("{name}.bias"), &[1]))
+        let weight = self.add_vector(&format!("{name}.weight"), &[1, input]);
+        (weight, self.add_vector(&format!("{name}.bias"), &[1]))
     }
 
     /// Adds a cross layer's factor `name [output, input]`.
     pub fn add_factor(&mut self, name: String, shape: (usize, usize)) -> WeightId {
         let index = self.initial.len() as u64;
         self.initial.push(Initial::Factor(index, shape));
-        self.dense.add_weight(name, shape, self.precision)
+        self.add_weight(name, shape)
     }
 
     /// Adds a parameter `[length]` that starts at zero.
     pub fn add_zeros(&mut self, name: &str, length: usize) -> VectorId {
         self.initial.push(Initial::Zeros(length));
-        self.dense.add_vector(name, &[length])
+        self.add_vector(name, &[length])
+    }
+
+    fn add_weight(&mut self, name: String, shape: (usize, usize)) -> WeightId {
+        self.dense.add_weight(&mut self.room, name, shape, self.precision)
+    }
+
+    fn add_vector(&mut self, name: &str, shape: &[usize]) -> VectorId {
+        self.dense.add_vector(&mut self.room, name, shape)
     }
 
     /// How the next two parameters start: weight and bias of a linear layer.

@@ -10,6 +10,7 @@ pub mod embedding;
 mod error;
 pub mod initial;
 pub mod layer;
+pub mod memory;
 pub mod metric;
 pub mod model;
 pub mod parameter;

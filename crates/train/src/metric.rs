@@ -28,6 +28,9 @@ pub struct Evaluation {
     pub accuracy: f64,
 }
 
+/// Bytes that [`Accumulator`] keeps of a sample.
+pub const SAMPLE_BYTES: u64 = size_of::<u64>() as u64;
+
 /// Collects samples of one evaluation. 8 bytes per sample.
 #[derive(Clone, Debug, Default)]
 pub struct Accumulator {

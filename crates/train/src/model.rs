@@ -3,12 +3,14 @@
 
 use std::path::Path;
 
-use device::Cpu;
 use device::buffer::Array;
 use device::ops::gemm::panels;
 use device::ops::{activation, loss};
 use device::optimizer::Rule;
-use schema::{Batch, JobConfig, Loss, Op, Optimizer, OptimizerConfig, Optimizers, ShardingPlan};
+use device::{Cpu, Weights};
+use schema::{
+    Batch, JobConfig, Loss, ModelConfig, Op, Optimizer, OptimizerConfig, Optimizers, ShardingPlan,
+};
 
 use crate::Error;
 use crate::context::RankContext;
@@ -19,6 +21,7 @@ use crate::layer::ParameterList;
 use crate::layer::interaction::InteractionLayer;
 use crate::layer::logit::{Given, Logit};
 use crate::layer::mlp::Mlp;
+use crate::memory::{MemoryUse, RankMemory, Room, Traffic};
 use crate::parameter::{self, DenseParameter, Spot, TileState};
 
 /// The samples of one rank within the batch of all ranks.
@@ -155,6 +158,24 @@ struct Buffers {
     d_pooled: Array<f32>,
 }
 
+impl Buffers {
+    fn new(room: &mut Room, model: &ModelConfig, last_width: usize, batch_max: usize) -> Self {
+        let (forward, backward) = (MemoryUse::Activations, MemoryUse::Gradients);
+        let in_panels = |width: usize| panels::len(batch_max, width);
+        Self {
+            input: room.array(forward, in_panels(model.dense_features)),
+            pooled: room.array(forward, batch_max * model.pooled_width()),
+            logits: room.array(forward, batch_max),
+            probabilities: room.array(forward, batch_max),
+            d_logits: room.array(backward, batch_max),
+            d_last: room.array(backward, in_panels(last_width)),
+            d_interaction: room.array(backward, in_panels(model.interaction_width())),
+            d_dense: room.array(backward, in_panels(model.dense_width())),
+            d_pooled: room.array(backward, batch_max * model.pooled_width()),
+        }
+    }
+}
+
 impl Model {
     /// A model with the initial weights of `config`, for at most `batch_max` samples of this rank.
     ///
@@ -173,7 +194,8 @@ impl Model {
             tile: tile.clone(),
         };
         let tiles = plan.tiles_of(rank).map(tile).collect();
-        let (mut model, initial) = Self::build(config, (plan, rank), batch_max, tiles);
+        let room = Room::allocating();
+        let (mut model, initial, _) = Self::build(room, config, (plan, rank), batch_max, tiles);
         for (i, initial) in initial.into_iter().enumerate() {
             model.parameters.set_values(cpu, i, &initial.values(cpu, &config.model))?;
         }
@@ -191,21 +213,48 @@ impl Model {
         batch_max: usize,
         parameters: RankParameters,
     ) -> Result<Self, Error> {
-        let (mut model, _) = Self::build(config, place, batch_max, parameters.tiles);
+        let room = Room::allocating();
+        let (mut model, ..) = Self::build(room, config, place, batch_max, parameters.tiles);
         model.parameters.set(cpu, &parameters.dense)?;
         Ok(model)
     }
 
-    /// A model whose dense parameters are zero, and how they start.
+    /// What such a model takes, counted by building it without memory.
+    #[must_use]
+    pub fn memory(
+        config: &JobConfig,
+        place: (&ShardingPlan, schema::Rank),
+        batch_max: usize,
+        traffic: &Traffic<'_>,
+    ) -> RankMemory {
+        let room = Room::counting();
+        let (model, _, mut room) = Self::build(room, config, place, batch_max, Vec::new());
+        let (optimizer, kind) = (config.optimizer.sparse.kind, config.optimizer.dense.kind);
+        for tile in place.0.tiles_of(place.1) {
+            let (rows, dim) = (tile.row_count(), tile.dim());
+            let data_type = config.model.tables[tile.table.index()].data_type;
+            // Of more rows than any machine holds, too.
+            let weights = Weights::bytes(data_type, rows.saturating_mul(dim));
+            room.count(MemoryUse::TableWeights, weights);
+            let state = rows.saturating_mul(optimizer.state_per_row(dim));
+            room.count(MemoryUse::TableStates, Array::<f32>::bytes(state));
+        }
+        let messages = model.embedding.step_memory(place.1, traffic, &mut room);
+        let (saved_dense, largest_gradient) = parameter::dense_bytes(&config.model, kind);
+        RankMemory { held: room.finish(), messages, largest_gradient, saved_dense }
+    }
+
+    /// A model whose dense parameters are zero, how they start, and the room it is in.
     fn build(
+        room: Room,
         config: &JobConfig,
         (plan, rank): (&ShardingPlan, schema::Rank),
         batch_max: usize,
         tiles: Vec<TileState>,
-    ) -> (Self, Vec<Initial>) {
+    ) -> (Self, Vec<Initial>, Room) {
         let model = &config.model;
         let optimizer = config.optimizer.dense.kind;
-        let mut list = ParameterList::new(optimizer, config.training.precision);
+        let mut list = ParameterList::new(room, optimizer, config.training.precision);
         let bottom_layers = (model.dense_features, &model.bottom[..]);
         let bottom = Mlp::new(&mut list, "bottom", bottom_layers, batch_max);
         let interaction = InteractionLayer::new(&mut list, model, batch_max);
@@ -213,10 +262,8 @@ impl Model {
         let top = Mlp::new(&mut list, "top", (model.interaction_width(), hidden), batch_max);
         let last_width = hidden.last().copied().unwrap_or(model.interaction_width());
         let logit = Logit::new(&mut list, &format!("top.{}", hidden.len()), last_width);
-        let (parameters, initial) = list.finish();
+        let (parameters, initial, mut room) = list.finish();
         let (sparse, dense) = (config.optimizer.sparse, config.optimizer.dense);
-        let buffer = |width: usize| Array::zeroed(batch_max * width);
-        let in_panels = |width: usize| Array::zeroed(panels::len(batch_max, width));
         let built = Self {
             loss: model.loss,
             dense_features: model.dense_features,
@@ -229,19 +276,9 @@ impl Model {
             logit_after_relu: !hidden.is_empty(),
             embedding: EmbeddingCollection::new(model, plan, rank, (tiles, sparse.kind)),
             optimizers: (sparse, dense),
-            buffers: Buffers {
-                input: in_panels(model.dense_features),
-                pooled: buffer(model.pooled_width()),
-                logits: buffer(1),
-                probabilities: buffer(1),
-                d_logits: buffer(1),
-                d_last: in_panels(last_width),
-                d_interaction: in_panels(model.interaction_width()),
-                d_dense: in_panels(model.dense_width()),
-                d_pooled: buffer(model.pooled_width()),
-            },
+            buffers: Buffers::new(&mut room, model, last_width, batch_max),
         };
-        (built, initial)
+        (built, initial, room)
     }
 
     /// Dense parameters, the same on every rank.

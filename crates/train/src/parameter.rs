@@ -208,6 +208,21 @@ pub fn dense_shapes(model: &ModelConfig) -> Vec<(String, Vec<usize>)> {
     shapes
 }
 
+/// Bytes of all dense parameters with the state of `optimizer`, as they are saved, and of the values
+/// of the largest.
+#[must_use]
+pub fn dense_bytes(model: &ModelConfig, optimizer: Optimizer) -> (u64, u64) {
+    let bytes = |(_, shape): (String, Vec<usize>)| {
+        let values: usize = shape.iter().product();
+        let rows = shape.first().copied().unwrap_or(1);
+        let state = rows * optimizer.state_per_row(values / rows.max(1));
+        let bytes = |count: usize| (count * size_of::<f32>()) as u64;
+        (bytes(values + state), bytes(values))
+    };
+    let add = |(sum, most): (u64, u64), (all, values): (u64, u64)| (sum + all, most.max(values));
+    dense_shapes(model).into_iter().map(bytes).fold((0, 0), add)
+}
+
 fn mlp(name: &str, input: usize, widths: &[usize]) -> Vec<(String, Vec<usize>)> {
     let inputs = std::iter::once(input).chain(widths.iter().copied());
     let layer = |(i, (&out, input)): (usize, (&usize, usize))| {

@@ -156,6 +156,13 @@ pub fn fuzz() -> Result<String, Error> {
     command::run(tests.env("PROPTEST_CASES", CASES)).map(|()| format!("{CASES} cases a property"))
 }
 
+/// Trains every configuration under a memory limit, one after the other.
+pub fn memory() -> Result<String, Error> {
+    let mut tests = cargo(&["test", "--release", "-p", "rowmill", "--test", "it", "memory::"]);
+    tests.args(["--", "--test-threads=1"]);
+    command::run(tests.env("ROWMILL_MEMORY", "full")).map(|()| "all fit their estimates".to_owned())
+}
+
 /// Damages the traces of the fixtures, whole ones and more often than every day.
 pub fn corruption() -> Result<String, Error> {
     let traces = fixtures(&tree::root()).join("traces");

@@ -130,7 +130,8 @@ pub fn run(args: &Quickstart, session: &Session) -> Result<ExitCode, Error> {
 }
 
 fn greet(folder: &Folder, session: &Session) {
-    let memory = machine::memory_available().map_or("unknown".to_owned(), |b| b.to_string());
+    let memory = machine::memory::available()
+        .map_or("unknown".to_owned(), |available| available.bytes.to_string());
     session.console.say(format_args!(
         "rowmill quickstart: a DLRM from raw Criteo-format text to scores, in {} \
          ({} threads, {memory} memory free)",

@@ -16,16 +16,14 @@ use crate::error::{EXIT_INTERRUPTED, Error};
 use crate::progress::{Meter, Unit};
 use crate::render::{self, Console};
 use crate::resolve::config::{self, Job};
-use crate::resolve::{Session, checkpoint, input, memory, plan, synthetic};
+use crate::resolve::memory::{self, Look, Room};
+use crate::resolve::{Session, checkpoint, input, plan, synthetic};
 use crate::{interrupt, output};
 
 mod observe;
 mod row_scope;
 
 pub use observe::Observer;
-
-/// Seed of `--synthetic`.
-const SYNTHETIC_SEED: u64 = 1;
 
 /// The last line of `--format json`.
 #[derive(Debug, Serialize)]
@@ -69,10 +67,18 @@ pub fn run(args: &Train, session: &Session) -> Result<ExitCode, Error> {
         return list(session).map(|()| ExitCode::SUCCESS);
     };
     let mut job = config::job(name, &args.set)?;
-    memory::check(&job)?;
-    let plan = plan::of(args, &job.config.model.tables)?;
+    let tiling = plan::tiling(args, &job.config.model.tables)?;
     let run_folder = args.run_folder();
     choose_inputs(args, &mut job)?;
+    // Before anything is written.
+    let look = Look::at(args, &job.config, session)?;
+    let asked = memory::Run::of(args, (&job, &tiling), look.clone(), session);
+    let room = asked.room();
+    if args.estimate {
+        return session.console.report(&room, Room::table).map(|()| ExitCode::SUCCESS);
+    }
+    session.console.detail(room.table());
+    asked.check(&room)?;
     // Dropped after everything below, the inner one first: what fails leaves no empty folders.
     let _run = output::folder(&run_folder)?;
     let _trace = args.trace.as_deref().map(output::folder).transpose()?;
@@ -82,13 +88,18 @@ pub fn run(args: &Train, session: &Session) -> Result<ExitCode, Error> {
     }
     let cache = run_folder.join("data");
     let inputs = input::of_job(session, &job.config.data, &cache, args.strict)?;
+    // What preparation took must not add up with what training takes.
+    device::buffer::return_freed_memory();
+    let look = look.prepared(&inputs.train)?;
+    let known = memory::Run::of(args, (&job, &tiling), look, session);
+    known.check(&known.room())?;
     if job.config.data.train.iter().any(|path| path == "-") {
         job.config.data.train = input::absolute(&[inputs.train.dir().display().to_string()]);
     }
     let resume_command = resume_command(args, name, &job, &run_folder);
     let request = RunRequest {
+        plan: tiling.plan(&job.config.model.tables),
         config: job.config,
-        plan,
         train: Arc::clone(&inputs.train),
         train_rows: inputs.train_rows.clone(),
         evaluation: None,
@@ -106,6 +117,7 @@ pub fn run(args: &Train, session: &Session) -> Result<ExitCode, Error> {
     let reading = Reading::begin(request)?;
     let data = &reading.request().config.data;
     let evaluation = inputs.evaluation(session, data, &cache, args.strict)?;
+    device::buffer::return_freed_memory();
     // Not before: until here Ctrl-C leaves nothing to be saved.
     let stop = interrupt::stop_flag(interrupt::SAVING);
     let mut observer = Observer::new(session.console);
@@ -282,7 +294,7 @@ fn step_name(checkpoint: &Path) -> String {
 
 /// Generates a prepared dataset that fits the job, once per run folder, and makes the job read it.
 fn generate(session: &Session, job: &mut Job, rows: u64, run: &Path) -> Result<(), Error> {
-    let config = synthetic::config_for(&job.config, rows, SYNTHETIC_SEED)?;
+    let config = synthetic::config_for(&job.config, rows, synthetic::SEED)?;
     synthetic::adapt(&mut job.config);
     let folder = run.join("data").join(synthetic::folder_name(&job.config, rows)?);
     job.config.data.train = input::absolute(&[folder.display().to_string()]);
@@ -319,6 +331,7 @@ fn generate(session: &Session, job: &mut Job, rows: u64, run: &Path) -> Result<(
         strict: true,
         generator: Some(&generator),
     };
+    device::buffer::return_freed_memory();
     input::prepare(session, &source, &folder, Begin::Restart)?;
     std::fs::remove_file(&text).map_err(Error::io(&text, "remove"))
 }

@@ -150,10 +150,7 @@ impl Error {
 
     fn room_hint(&self) -> Option<String> {
         let hint = match self {
-            Self::Memory { rows_cap, .. } => format!(
-                "--set rows_cap={rows_cap} keeps at most that many rows per table, which fits here; \
-                 ids wrap around"
-            ),
+            Self::Memory { offer, .. } => offer.to_string(),
             Self::BenchMemory { .. } => "ask for fewer --tables, --rows or --dim".into(),
             Self::BenchDisk { .. } => {
                 "ask for fewer --megabytes, or name a folder on another disk in TMPDIR".into()

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::UNIX_EPOCH;
 
-use data::{Begin, Dataset, Fitted, Losses, PrepareRequest, Strictness};
+use data::{Begin, DataShape, Dataset, Fitted, Losses, PrepareRequest, Strictness};
 use schema::{Bytes, DataConfig};
 use xxhash_rust::xxh3::Xxh3;
 
@@ -230,6 +230,31 @@ impl Inputs {
         let rows = 0..evaluation.rows();
         Ok(Some((evaluation, rows)))
     }
+}
+
+/// What is known of the input before it is prepared: exact for a prepared folder, from the first
+/// blocks for files. Also says whether it has to be prepared.
+pub fn look(
+    paths: &[String],
+    config: &DataConfig,
+    most_categories: u64,
+) -> Result<(DataShape, Preparation), Error> {
+    for path in paths {
+        check(path, paths.len())?;
+    }
+    if let [path] = paths
+        && Path::new(path).is_dir()
+    {
+        return Ok((DataShape::of(&Dataset::open(Path::new(path))?)?, Preparation::Done));
+    }
+    Ok((DataShape::probe(paths, config, most_categories)?, Preparation::Needed))
+}
+
+/// Whether an input has to be prepared.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Preparation {
+    Done,
+    Needed,
 }
 
 fn check(path: &str, count: usize) -> Result<(), Error> {

@@ -1,78 +1,318 @@
-//! Whether a model's tables fit this machine, and which `rows_cap` would make them fit.
+//! Whether a run fits into the memory there is, and which `rows_cap` or `batch_size` would make it
+//! fit. What a run takes is `train::memory`'s, what there is `machine::memory`'s.
 
-use schema::{Bytes, ModelConfig, Optimizer};
+use std::fmt;
+
+use data::{ColumnShape, DataShape};
+use schema::JobConfig;
+use schema::source::Ids;
+use serde::Serialize;
+use train::memory::{self, MemoryEstimate, MemoryPart, Moment, RawData, RunShape, WeightSource};
 
 use super::config::Job;
+use super::input::{self, Preparation};
+use super::plan::Tiling;
+use super::{Session, synthetic};
+use crate::args::Train;
 use crate::error::Error;
-use crate::machine;
+use crate::machine::memory::{Available, available};
+use crate::render;
 
-/// Share of the free memory tables may take; the rest is for batches, activations and the system.
-const TABLE_SHARE: f64 = 0.9;
+/// Parts that an error names.
+const LARGEST: usize = 5;
 
-/// Refuses a job whose tables and optimizer state exceed the free memory.
-pub fn check(job: &Job) -> Result<(), Error> {
-    match machine::memory_available() {
-        Some(available) => check_against(job, available),
-        None => Ok(()),
+/// What is known of a run before anything is read as a whole or written.
+#[derive(Clone, Debug)]
+pub struct Look {
+    train: DataShape,
+    train_rows: u64,
+    evaluation: Option<(DataShape, u64)>,
+    raw: RawData,
+    generation: u64,
+}
+
+impl Look {
+    /// Looks at the inputs of `job`, or at what would be generated.
+    pub fn at(args: &Train, job: &JobConfig, session: &Session) -> Result<Self, Error> {
+        if let Some(rows) = args.synthetic {
+            return Self::at_generated(job, rows, session);
+        }
+        let data = &job.data;
+        let most = job.model.tables.iter().map(|table| table.rows).fold(0, u64::saturating_add);
+        let (train, preparation) = input::look(&data.train, data, most)?;
+        let trained = preparation == Preparation::Needed;
+        if data.evaluation.is_empty() {
+            let raw = if trained { RawData::Training } else { RawData::Neither };
+            return Ok(Self::of(train, data.hold_out, raw));
+        }
+        let (evaluation, preparation) = input::look(&data.evaluation, data, most)?;
+        let raw = match (trained, preparation) {
+            (true, Preparation::Needed) => RawData::Both,
+            (true, Preparation::Done) => RawData::Training,
+            (false, Preparation::Needed) => RawData::Evaluation,
+            (false, Preparation::Done) => RawData::Neither,
+        };
+        let rows = evaluation.rows;
+        Ok(Self { evaluation: Some((evaluation, rows)), ..Self::of(train, 0.0, raw) })
+    }
+
+    /// The same once the training data is prepared.
+    pub fn prepared(self, train: &data::Dataset) -> Result<Self, Error> {
+        let (train, rows) = (DataShape::of(train)?, self.train.rows);
+        let share = |part: u64| (part as f64 / rows.max(1) as f64 * train.rows as f64) as u64;
+        let raw = match self.raw {
+            RawData::Neither | RawData::Training => RawData::Neither,
+            RawData::Evaluation | RawData::Both => RawData::Evaluation,
+        };
+        let evaluation = match self.evaluation {
+            Some((shape, rows)) if raw == RawData::Neither && rows < shape.rows => {
+                Some((train.clone(), share(rows)))
+            }
+            other => other,
+        };
+        let train_rows = share(self.train_rows);
+        Ok(Self { train, train_rows, evaluation, raw, generation: 0 })
+    }
+
+    /// Made-up batches, `rows` samples in all, with bags of `pooling` ids or whole sequences.
+    pub fn of_batches(config: &JobConfig, rows: u64, pooling: usize) -> Self {
+        let model = &config.model;
+        let column = |feature: schema::model::Feature<'_>| {
+            let length = model.tables[feature.table].sequence_length.unwrap_or(pooling);
+            let name = feature.name.to_owned();
+            ColumnShape { name, ids_per_row: length as f64, is_list: length != 1 }
+        };
+        let train = DataShape {
+            rows,
+            row_group_rows: rows.max(1),
+            dense: model.dense_features,
+            categorical: model.features().into_iter().map(column).collect(),
+            vocabulary: 0,
+            text_row_bytes: 0.0,
+        };
+        Self::of(train, 0.0, RawData::Neither)
+    }
+
+    fn at_generated(job: &JobConfig, rows: u64, session: &Session) -> Result<Self, Error> {
+        let config = synthetic::config_for(job, rows, synthetic::SEED)?;
+        let shape = DataShape::of_generated(&config);
+        let generation = data::synthetic::memory(&config, session.threads);
+        let look = Self::of(shape, job.data.hold_out, RawData::Training);
+        Ok(Self { generation, ..look })
+    }
+
+    /// The end of the training data is held out.
+    fn of(train: DataShape, hold_out: f64, raw: RawData) -> Self {
+        let held_out = (train.rows as f64 * hold_out) as u64;
+        let evaluation = (held_out > 0).then(|| (train.clone(), held_out));
+        Self { train_rows: train.rows - held_out, train, evaluation, raw, generation: 0 }
     }
 }
 
-fn check_against(job: &Job, available: Bytes) -> Result<(), Error> {
-    let optimizer = job.config.optimizer.sparse.kind;
-    let needed = job.config.model.table_bytes(optimizer);
-    let allowed = (available.0 as f64 * TABLE_SHARE) as u64;
-    if needed.0 <= allowed {
-        return Ok(());
-    }
-    let tables = job.config.model.table_bytes(Optimizer::Sgd);
-    let rows_cap = fitting_cap(&job.config.model, optimizer, allowed);
-    Err(Error::Memory { config: job.origin.clone(), tables, needed, available, rows_cap })
+/// A run as far as its memory depends on it.
+#[derive(Clone, Debug)]
+pub struct Run<'a> {
+    /// The job.
+    pub job: &'a Job,
+    /// Its data.
+    pub look: Look,
+    /// How tables are split.
+    pub tiling: &'a Tiling,
+    /// Threads over all ranks.
+    pub threads: usize,
+    /// Steps to be recorded.
+    pub traced_steps: u64,
+    /// Where weights come from.
+    pub weights: WeightSource,
 }
 
-/// The largest cap, rounded down to one digit, under which the tables take at most `bytes`.
-fn fitting_cap(model: &ModelConfig, optimizer: Optimizer, bytes: u64) -> u64 {
-    let most = model.tables.iter().map(|table| table.rows).max().unwrap_or(1);
-    let (mut fits, mut exceeds) = (1, most.saturating_add(1));
-    while exceeds - fits > 1 {
-        let middle = fits + (exceeds - fits) / 2;
-        if bytes_capped(model, optimizer, middle) <= bytes {
-            fits = middle;
-        } else {
-            exceeds = middle;
+impl<'a> Run<'a> {
+    /// The run that `train` asks for.
+    pub fn of(
+        args: &Train,
+        (job, tiling): (&'a Job, &'a Tiling),
+        look: Look,
+        session: &Session,
+    ) -> Self {
+        let resumed = args.resume || args.resume_from.is_some();
+        let steps = &args.trace_steps;
+        Self {
+            job,
+            look,
+            tiling,
+            threads: session.threads,
+            traced_steps: args.trace.as_ref().map_or(0, |_| steps.end.saturating_sub(steps.start)),
+            weights: if resumed { WeightSource::Checkpoint } else { WeightSource::Initial },
         }
     }
-    let unit = 10u64.pow(fits.ilog10());
-    fits / unit * unit
+
+    /// What it takes, and what there is.
+    pub fn room(&self) -> Room {
+        Room { estimate: self.estimate(&self.job.config), available: available() }
+    }
+
+    /// Refuses it where it takes more than there is, with a change that would make it fit.
+    pub fn check(&self, room: &Room) -> Result<(), Error> {
+        let (Some(available), Some(peak)) = (&room.available, room.estimate.peak()) else {
+            return Ok(());
+        };
+        if peak.total <= available.bytes {
+            return Ok(());
+        }
+        let offer = self.offer(&|config| self.estimate(config).total() <= available.bytes);
+        let (peak, available) = (Box::new(peak.clone()), available.clone());
+        Err(Error::Memory { config: self.job.origin.clone(), peak, available, offer })
+    }
+
+    /// What a run of `config` in the place of the job's would take.
+    fn estimate(&self, config: &JobConfig) -> MemoryEstimate {
+        let Look { train, train_rows, evaluation, raw, generation } = &self.look;
+        let steps = train::run::total_steps(&config.training, *train_rows);
+        memory::estimate(&RunShape {
+            config,
+            plan: &self.tiling.plan(&config.model.tables),
+            threads: self.threads,
+            train,
+            train_rows: *train_rows,
+            evaluation: evaluation.as_ref().map(|(shape, rows)| (shape, *rows)),
+            traced_steps: self.traced_steps.min(steps),
+            weights: self.weights,
+            generation: *generation,
+            raw: *raw,
+        })
+    }
+
+    /// What makes the run fit.
+    fn offer(&self, fits: &dyn Fn(&JobConfig) -> bool) -> Offer {
+        if self.weights == WeightSource::Checkpoint {
+            return Offer::Resumed;
+        }
+        let config = &self.job.config;
+        let rows_cap = self.fitting_cap(config, fits);
+        let batch_size = batches(config).find(|&size| fits(&with_batch(config, size)));
+        if rows_cap.is_some() || batch_size.is_some() {
+            return Offer::Either { rows_cap, batch_size };
+        }
+        let both = batches(config).find_map(|batch_size| {
+            let rows_cap = self.fitting_cap(&with_batch(config, batch_size), fits)?;
+            Some(Offer::Both { rows_cap, batch_size })
+        });
+        both.unwrap_or(Offer::Nothing)
+    }
+
+    /// The largest cap of one digit with zeros under which `config` fits. None where ids are exact,
+    /// which a smaller table would not hold, or where a plan's file fixes the rows.
+    fn fitting_cap(&self, config: &JobConfig, fits: &dyn Fn(&JobConfig) -> bool) -> Option<u64> {
+        if matches!(self.tiling, Tiling::File(_)) || config.data.ids != Ids::Modulo {
+            return None;
+        }
+        let most = config.model.tables.iter().map(|table| table.rows).max()?;
+        let powers = std::iter::successors(Some(1u64), |power| power.checked_mul(10));
+        let caps =
+            powers.flat_map(|power| (1..10).map_while(move |digit| power.checked_mul(digit)));
+        let caps: Vec<u64> = caps.take_while(|&cap| cap < most).collect();
+        let fitting = caps.partition_point(|&cap| fits(&with_cap(config, cap)));
+        fitting.checked_sub(1).map(|last| caps[last])
+    }
 }
 
-fn bytes_capped(model: &ModelConfig, optimizer: Optimizer, cap: u64) -> u64 {
-    let mut capped = model.clone();
-    for table in &mut capped.tables {
+/// What a run takes, and what there is for it.
+#[derive(Debug, Serialize)]
+pub struct Room {
+    /// What it takes.
+    pub estimate: MemoryEstimate,
+    /// What there is, where the system tells.
+    pub available: Option<Available>,
+}
+
+impl Room {
+    /// The peak by use, as a table.
+    pub fn table(&self) -> String {
+        let Some(peak) = self.estimate.peak() else { return String::new() };
+        let row = |part: &MemoryPart| (part.of.name(), part.bytes.to_string());
+        let mut rows: Vec<(&str, String)> = peak.parts.iter().map(row).collect();
+        rows.push(("in all", peak.total.to_string()));
+        if let Some(available) = &self.available {
+            rows.push(("available", format!("{} ({})", available.bytes, available.limit)));
+        }
+        format!("estimated memory, at most while {}:\n{}", peak.when.name(), render::facts(&rows))
+    }
+}
+
+/// The largest parts in words.
+pub fn largest(peak: &Moment) -> String {
+    let part = |part: &MemoryPart| format!("{} {}", part.of.name(), part.bytes);
+    let parts: Vec<String> = peak.parts.iter().take(LARGEST).map(part).collect();
+    parts.join(", ")
+}
+
+/// Changes that make a run fit, each checked with the estimate.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Offer {
+    /// Fewer rows per table are enough, fewer samples per batch, or either.
+    Either { rows_cap: Option<u64>, batch_size: Option<usize> },
+    /// Both are needed.
+    Both { rows_cap: u64, batch_size: usize },
+    /// Neither is enough.
+    Nothing,
+    /// The run goes on from a checkpoint, which fixes both.
+    Resumed,
+}
+
+impl fmt::Display for Offer {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        const CAP: &str = "keeps at most that many rows per table (ids wrap around)";
+        match self {
+            Self::Either { rows_cap: Some(cap), batch_size: Some(size) } => write!(
+                out,
+                "--set rows_cap={cap} {CAP} and fits here; so does --set batch_size={size}"
+            ),
+            Self::Either { rows_cap: Some(cap), .. } => {
+                write!(
+                    out,
+                    "--set rows_cap={cap} {CAP} and fits here; no smaller batch_size alone does"
+                )
+            }
+            Self::Either { batch_size: Some(size), .. } => {
+                write!(out, "--set batch_size={size} fits here")
+            }
+            Self::Both { rows_cap, batch_size } => write!(
+                out,
+                "--set rows_cap={rows_cap} --set batch_size={batch_size} fit here together, neither \
+                 alone; rows_cap {CAP}"
+            ),
+            Self::Nothing | Self::Either { .. } => out.write_str(
+                "no rows_cap or batch_size makes it fit here; it needs more memory, or narrower \
+                 layers and tables",
+            ),
+            Self::Resumed => out.write_str(
+                "a resumed run keeps its tables and its batch size: resume it where there is as \
+                 much memory as where it began",
+            ),
+        }
+    }
+}
+
+fn with_cap(config: &JobConfig, cap: u64) -> JobConfig {
+    let mut config = config.clone();
+    config.model.rows_cap = Some(cap);
+    for table in &mut config.model.tables {
         table.rows = table.rows.min(cap);
     }
-    capped.table_bytes(optimizer).0
+    config
+}
+
+fn with_batch(config: &JobConfig, batch_size: usize) -> JobConfig {
+    let mut config = config.clone();
+    config.training.batch_size = batch_size;
+    config
+}
+
+/// Smaller powers of two, the largest first.
+fn batches(config: &JobConfig) -> impl Iterator<Item = usize> {
+    let most = config.training.batch_size;
+    (0..usize::BITS).rev().map(|bit| 1 << bit).filter(move |&size: &usize| size < most)
 }
 
 #[cfg(test)]
-mod tests {
-    use schema::Bytes;
-
-    use super::check_against;
-    use crate::error::Error;
-    use crate::resolve::config;
-
-    #[test]
-    fn the_cap_offered_fits_and_ten_times_it_does_not() {
-        let job = config::job("dlrm-dcnv2", &[]).unwrap();
-        let available = Bytes(16 << 30);
-        let error = check_against(&job, available).unwrap_err();
-        let Error::Memory { tables, needed, rows_cap, .. } = error else { panic!("{error}") };
-        assert_eq!(tables.to_string(), "97.4 GiB");
-        assert!(needed.0 > 90 << 30, "{needed}");
-        let capped = |cap: u64| {
-            let job = config::job("dlrm-dcnv2", &[("rows_cap".into(), cap.to_string())]).unwrap();
-            check_against(&job, available)
-        };
-        assert!(capped(rows_cap).is_ok() && capped(rows_cap * 10).is_err(), "{rows_cap}");
-    }
-}
+mod tests;

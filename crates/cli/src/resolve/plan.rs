@@ -18,18 +18,34 @@ struct PlanFile {
     tiles: Vec<Tile>,
 }
 
-/// The plan `train` asks for.
-pub fn of(train: &Train, tables: &[TableConfig]) -> Result<ShardingPlan, Error> {
-    if let Some(path) = &train.plan {
-        return read(path, tables);
+/// How tables are split over ranks, whatever tables there are.
+#[derive(Clone, Debug)]
+pub enum Tiling {
+    /// One of the ready-made ways, over so many ranks.
+    Made(Sharding, u32),
+    /// A file's, for the tables it was written for.
+    File(ShardingPlan),
+}
+
+/// What `train` asks for.
+pub fn tiling(train: &Train, tables: &[TableConfig]) -> Result<Tiling, Error> {
+    match &train.plan {
+        Some(path) => read(path, tables).map(Tiling::File),
+        None => Ok(Tiling::Made(train.sharding, train.ranks.unwrap_or(1))),
     }
-    let make = match train.sharding {
-        Sharding::Table => ShardingPlan::table_wise,
-        Sharding::Row => ShardingPlan::row_wise,
-        Sharding::Column => ShardingPlan::column_wise,
-        Sharding::Mixed => ShardingPlan::mixed,
-    };
-    Ok(make(tables, train.ranks.unwrap_or(1)))
+}
+
+impl Tiling {
+    /// The plan for `tables`.
+    pub fn plan(&self, tables: &[TableConfig]) -> ShardingPlan {
+        match self {
+            Self::Made(Sharding::Table, ranks) => ShardingPlan::table_wise(tables, *ranks),
+            Self::Made(Sharding::Row, ranks) => ShardingPlan::row_wise(tables, *ranks),
+            Self::Made(Sharding::Column, ranks) => ShardingPlan::column_wise(tables, *ranks),
+            Self::Made(Sharding::Mixed, ranks) => ShardingPlan::mixed(tables, *ranks),
+            Self::File(plan) => plan.clone(),
+        }
+    }
 }
 
 fn read(path: &Path, tables: &[TableConfig]) -> Result<ShardingPlan, Error> {

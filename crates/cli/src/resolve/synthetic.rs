@@ -14,6 +14,8 @@ use schema::{DataConfig, IdLaw, IndexDistribution, JobConfig};
 
 use crate::error::Error;
 
+/// Seed of `--synthetic`.
+pub const SEED: u64 = 1;
 /// Skew of the ids: typical of production tables.
 const ZIPF: f64 = 1.05;
 /// Share of clicks.

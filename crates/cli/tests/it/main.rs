@@ -9,6 +9,7 @@ mod fixture;
 mod help;
 mod interrupt;
 mod kill;
+mod memory;
 mod output;
 mod quickstart;
 mod refusal;

@@ -41,13 +41,24 @@ fn a_wrong_width_names_layer_and_both_numbers() {
 }
 
 #[test]
-fn tables_that_do_not_fit_name_both_numbers_and_a_cap() {
+fn a_run_that_does_not_fit_names_both_numbers_the_largest_parts_and_a_cap() {
     // Larger than any machine's memory, so that the test says the same everywhere.
-    check(
-        "train dlrm-dcnv2 --set model.tables=[{name=\"C{1..26}\",rows=4000000000000,dim=128}]",
-        1,
-        &["error: dlrm-dcnv2: tables of", "optimizer state need", "PiB, got", "rows_cap="],
-    );
+    let tables = "--set model.tables=[{name=\"C{1..26}\",rows=4000000000000,dim=128}]";
+    let words =
+        format!("train dlrm-dcnv2 {tables} --set batch_size=256 --synthetic 1000 --run run");
+    let place = Place::new();
+    let ran = place.run(&words);
+    assert_eq!(ran.code, Some(2), "{}", ran.stderr);
+    for text in [
+        "error: dlrm-dcnv2: expected a run of at most",
+        "PiB while",
+        "table weights",
+        "table optimizer states",
+        "hint: --set rows_cap=",
+    ] {
+        assert!(ran.stderr.contains(text), "no {text:?} in\n{}", ran.stderr);
+    }
+    assert!(!place.path("run").exists(), "nothing is written before the check");
 }
 
 #[test]

@@ -32,6 +32,7 @@ use arrow_schema::{DataType, Field, Schema, SchemaRef};
 use crate::error::Error;
 use crate::manifest::Columns;
 use crate::rows::{Bags, Rows};
+use crate::shape::ColumnShape;
 
 /// An encoded row group, not yet in a file.
 pub(crate) struct Encoded {
@@ -193,6 +194,18 @@ impl PartReader {
         self.metadata.metadata().row_group(group).num_rows() as usize
     }
 
+    /// Values of the root columns in all row groups; of a list, an empty one counts as one.
+    pub(crate) fn values(&self, roots: usize) -> Vec<u64> {
+        let mut values = vec![0; roots];
+        for group in self.metadata.metadata().row_groups() {
+            let columns = group.columns().iter().take(roots);
+            for (sum, column) in values.iter_mut().zip(columns) {
+                *sum += column.num_values().cast_unsigned();
+            }
+        }
+        values
+    }
+
     /// Decodes rows of row group `group`, at most `batch_rows` rows at a time: label, all dense
     /// columns and the categorical columns `categorical` (sorted, without duplicates), in that
     /// order.
@@ -217,6 +230,23 @@ impl PartReader {
         let rows = rows.len();
         Ok(Batches { path: &self.path, reader, group, rows, left: rows })
     }
+}
+
+/// Bytes of the buffers in which one thread decodes rows of a row group of `rows` rows: of each
+/// column a decompressed page, its dictionary and the reader.
+///
+/// Measured: a column of ids takes some 6 bytes per row of its group while it is read, most of it
+/// for the dictionary; a column of many different values 12.
+pub(crate) fn decode_bytes(dense: usize, categorical: &[ColumnShape], rows: u64) -> u64 {
+    const READER_BYTES: f64 = 16.0 * 1024.0;
+    const VALUE_BYTES: f64 = 6.0;
+    let values = |column: &ColumnShape| {
+        let levels = if column.is_list { 2.0 } else { 0.0 };
+        rows as f64 * (column.ids_per_row * VALUE_BYTES + levels)
+    };
+    let ids: f64 = categorical.iter().map(|column| READER_BYTES + values(column)).sum();
+    let numbers = (1 + dense) as f64 * (READER_BYTES + rows as f64 * size_of::<f32>() as f64);
+    (ids + numbers) as u64
 }
 
 /// The rows asked for, some at a time: all of them, or an error.

@@ -52,6 +52,14 @@ impl Block {
         }
     }
 
+    /// Bytes of a row with so many ids.
+    pub(super) fn row_bytes(config: &SyntheticConfig, ids: f64) -> f64 {
+        let counts = config.dense * size_of::<Option<i64>>();
+        let bags = config.features.len() * size_of::<usize>();
+        (size_of::<bool>() + size_of::<f64>() + counts + bags) as f64
+            + ids * size_of::<u64>() as f64
+    }
+
     /// Number of rows.
     #[must_use]
     pub fn rows(&self) -> usize {

@@ -53,8 +53,13 @@ pub(super) fn best(
     Ok(Best { auc, rows, fit_rows })
 }
 
+/// Bytes of a row's logit and knots, beside its block.
+pub(super) fn row_bytes(config: &SyntheticConfig) -> f64 {
+    (size_of::<f64>() + config.dense * size_of::<(usize, f64)>()) as f64
+}
+
 /// Fewer rows where there are more columns than Criteo's, so that the fit costs no more.
-fn fit_rows(config: &SyntheticConfig) -> u64 {
+pub(super) fn fit_rows(config: &SyntheticConfig) -> u64 {
     let columns = (config.dense + config.features.len()) as u64;
     FIT_ROWS * CRITEO_COLUMNS / columns.max(CRITEO_COLUMNS)
 }

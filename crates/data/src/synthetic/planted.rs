@@ -9,7 +9,7 @@ use super::{SyntheticConfig, SyntheticFeature};
 
 const STREAM_MODEL: u64 = 3;
 /// Rows on which the parts' deviations and the bias are set: their errors are below 1 %.
-const PILOT_ROWS: u64 = 1 << 15;
+pub(super) const PILOT_ROWS: u64 = 1 << 15;
 const SMALL_COUNTS: i64 = 2048;
 
 /// The truth behind the labels.

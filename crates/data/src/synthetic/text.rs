@@ -20,6 +20,11 @@ pub(super) fn header(config: &SyntheticConfig) -> Vec<u8> {
     line
 }
 
+/// Bytes of a row with so many ids, about: numbers have fewer digits than there is room for.
+pub(super) fn row_bytes(config: &SyntheticConfig, ids: f64) -> f64 {
+    2.0 + config.dense as f64 * 5.0 + ids * 7.0
+}
+
 /// The block's lines.
 pub(super) fn lines(config: &SyntheticConfig, block: &Block) -> Vec<u8> {
     let separator = if config.layout == Layout::Criteo { b'\t' } else { b',' };

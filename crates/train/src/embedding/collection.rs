@@ -1,6 +1,6 @@
 //! The tiles of one rank: their weights, their optimizer state, and the calls that use them.
 
-use device::ops::embedding_backward::Origin;
+use device::ops::embedding_backward::{Factors, Origin};
 use device::ops::{Output, Slot, embedding_backward, embedding_forward};
 use device::optimizer::Rule;
 use schema::{KeyedJaggedTensor, ModelConfig, Op, Optimizer, ShardingPlan};
@@ -9,6 +9,7 @@ use super::input_dist::{self, LocalIds};
 use super::layout::Layout;
 use super::output_dist;
 use crate::context::RankContext;
+use crate::memory::{MemoryUse, Room, Traffic};
 use crate::parameter::TileState;
 use crate::{Error, initial};
 
@@ -61,6 +62,41 @@ impl EmbeddingCollection {
         &self.tiles
     }
 
+    /// Counts what a step keeps beside the tiles: ids, pooled vectors of the own slots, and the sort
+    /// of the updates. Returns the bytes of the messages that come and go, at most.
+    pub fn step_memory(&self, rank: schema::Rank, traffic: &Traffic<'_>, room: &mut Room) -> u64 {
+        let layout = &self.layout;
+        let slots = &layout.slots[rank.index()];
+        let (samples, width) = (traffic.batch_size, layout.widths[rank.index()]);
+        let ids: f64 = slots.iter().map(|slot| layout.ids_per_bag(slot, traffic.ids_per_bag)).sum();
+        let (ids, bags) = ((ids * samples as f64) as usize, slots.len() * samples);
+        let gradient = samples * width;
+        let scratch = embedding_backward::ScratchShape {
+            ids,
+            bags,
+            slots: slots.len(),
+            gradient,
+            factors: if layout.any_mean { Factors::Present } else { Factors::Absent },
+        };
+        room.count(MemoryUse::RowUpdates, embedding_backward::Scratch::bytes(scratch));
+        let unrolled = slots.len() + layout.in_sum_order.len();
+        room.count(MemoryUse::Exchange, unrolled * size_of::<super::layout::Slot>());
+        if layout.as_given {
+            return 0;
+        }
+        let scales = if layout.any_mean { bags } else { 0 };
+        room.count(MemoryUse::Exchange, LocalIds::bytes(ids, bags, scales));
+        let arriving = input_dist::arriving_bytes(ids, bags, scales);
+        let vectors = gradient * size_of::<f32>();
+        let vectors = if layout.whole {
+            0
+        } else {
+            room.count(MemoryUse::Exchange, vectors);
+            output_dist::message_bytes(vectors, layout.slots.len())
+        };
+        arriving.max(vectors) as u64
+    }
+
     /// Writes the pooled vectors of this rank's samples to `pooled [B, ΣD]`.
     ///
     /// # Errors
@@ -79,6 +115,8 @@ impl EmbeddingCollection {
             if layout.as_given {
                 return input_dist::check_ids(layout, sparse, first_sample);
             }
+            // Before what takes their place arrives.
+            *ids = LocalIds::default();
             *ids = input_dist::exchange(layout, comm, sparse, first_sample)?;
             Ok(())
         })?;

@@ -24,6 +24,18 @@ pub struct LocalIds {
     pub batch_sizes: Vec<usize>,
 }
 
+impl LocalIds {
+    /// Bytes of so many ids, in so many bags of which so many have a factor.
+    pub(super) fn bytes(ids: usize, bags: usize, scales: usize) -> usize {
+        ids * size_of::<i64>() + (bags + 1) * size_of::<usize>() + scales * size_of::<f32>()
+    }
+}
+
+/// Bytes of such ids as they arrive, until they are put together.
+pub(super) fn arriving_bytes(ids: usize, bags: usize, scales: usize) -> usize {
+    ids * size_of::<i64>() + bags * size_of::<u32>() + scales * size_of::<f32>()
+}
+
 /// What one rank sends to one other.
 #[derive(Default)]
 struct Parcel {

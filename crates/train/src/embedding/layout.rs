@@ -7,7 +7,7 @@
 
 use std::ops::Range;
 
-use schema::{ModelConfig, Pooling, Rank, ShardingPlan, TableConfig};
+use schema::{ModelConfig, Pooling, Rank, ShardingPlan, TableConfig, Tile};
 
 /// One feature, or one position of it, looked up in one tile. Tiles over split rows give partial
 /// sums of the same columns.
@@ -78,12 +78,14 @@ impl Layout {
         let mut slots: Vec<Vec<Slot>> = vec![Vec::new(); world_size];
         let mut widths = vec![0; world_size];
         let mut features = Vec::new();
+        let held = tiles_by_table(model, plan);
         for (feature, described) in model.features().iter().enumerate() {
             let table = &model.tables[described.table];
             features.push(FeatureRows { table: table.name.clone(), rows: table.rows });
             for rank in 0..world_size {
-                let own = plan.tiles_of(Rank(rank as u32)).enumerate();
-                for (tile, held) in own.filter(|(_, held)| held.table.index() == described.table) {
+                let own =
+                    held[described.table].iter().filter(|(_, held)| held.rank.index() == rank);
+                for &(tile, held) in own {
                     let first = Slot {
                         feature,
                         position: None,
@@ -114,6 +116,30 @@ impl Layout {
         let pooled_width = model.pooled_width();
         Self { slots, in_sum_order, widths, pooled_width, features, any_mean, whole, as_given }
     }
+}
+
+impl Layout {
+    /// Mean ids that a bag of `slot` has, where ids are spread evenly over rows and the features'
+    /// bags have `ids_per_bag`.
+    #[must_use]
+    pub fn ids_per_bag(&self, slot: &Slot, ids_per_bag: &[f64]) -> f64 {
+        let ids = ids_per_bag.get(slot.feature).copied().unwrap_or(1.0);
+        let ids = if slot.position.is_some() { ids.min(1.0) } else { ids };
+        let rows = self.features[slot.feature].rows.max(1);
+        ids * (slot.rows.end - slot.rows.start) as f64 / rows as f64
+    }
+}
+
+/// The tiles of each table in plan order, each with its position among its owner's.
+fn tiles_by_table<'a>(model: &ModelConfig, plan: &'a ShardingPlan) -> Vec<Vec<(usize, &'a Tile)>> {
+    let mut tables = vec![Vec::new(); model.tables.len()];
+    let mut counts = vec![0; plan.world_size() as usize];
+    for tile in plan.tiles() {
+        let count = &mut counts[tile.rank.index()];
+        tables[tile.table.index()].push((*count, tile));
+        *count += 1;
+    }
+    tables
 }
 
 /// A slot per vector of a bag, given that of the first.

@@ -12,6 +12,12 @@ use crate::Error;
 /// Samples handled by one chunk; fixed, so that results do not depend on the number of threads.
 const SAMPLES_PER_CHUNK: usize = 64;
 
+/// Bytes of messages where the pooled vectors of a rank's slots, or their gradients, take `bytes`:
+/// gradients of several ranks are there as they came and side by side.
+pub(super) fn message_bytes(bytes: usize, ranks: usize) -> usize {
+    if ranks > 1 { 2 * bytes } else { bytes }
+}
+
 /// Sends each rank the rows of its samples and assembles this rank's pooled vectors.
 ///
 /// `local` is `[B_global, width]` over this rank's slots, `pooled` is `[B, ΣD]`, overwritten.

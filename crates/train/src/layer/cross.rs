@@ -10,6 +10,7 @@ use super::rounded::Rounded;
 use crate::Error;
 use crate::context::RankContext;
 use crate::dense::{Dense, DenseStep, Vector, VectorId};
+use crate::memory::MemoryUse;
 
 /// One cross layer and what its backward needs.
 struct CrossLayer {
@@ -52,28 +53,33 @@ impl CrossNetwork {
         batch_max: usize,
     ) -> Self {
         let precision = parameters.precision();
-        let layer = |i: usize| {
+        let (forward, backward) = (MemoryUse::Activations, MemoryUse::Gradients);
+        let whole = panels::len(batch_max, width);
+        let mut layer = |i: usize| {
             let v = parameters.add_factor(format!("cross.{i}.v"), (rank, width));
             let w = parameters.add_factor(format!("cross.{i}.w"), (width, rank));
+            let bias = parameters.add_zeros(&format!("cross.{i}.bias"), width);
+            let room = &mut parameters.room;
             CrossLayer {
                 down: Linear::new((v, None), (rank, width), Activation::None, precision),
                 up: Linear::new((w, None), (width, rank), Activation::None, precision),
-                bias: parameters.add_zeros(&format!("cross.{i}.bias"), width),
-                entry: Rounded::new(precision, batch_max, width),
-                projected: Matrix::new(precision, batch_max, rank),
-                u: vec![0.0; panels::len(batch_max, width)],
-                output: vec![0.0; panels::len(batch_max, width)],
+                bias,
+                entry: Rounded::new(room, forward, precision, (batch_max, width)),
+                projected: room.matrix(forward, precision, (batch_max, rank)),
+                u: room.values(forward, whole),
+                output: room.values(forward, whole),
             }
         };
-        let whole = || vec![0.0; panels::len(batch_max, width)];
+        let layers = (0..layers).map(&mut layer).collect();
+        let room = &mut parameters.room;
         Self {
             width,
-            layers: (0..layers).map(layer).collect(),
-            d_projected: Matrix::new(precision, batch_max, rank),
-            d_u: whole(),
-            d_u_entry: Rounded::new(precision, batch_max, width),
-            gradients: [whole(), whole()],
-            d_x0: whole(),
+            layers,
+            d_projected: room.matrix(backward, precision, (batch_max, rank)),
+            d_u: room.values(backward, whole),
+            d_u_entry: Rounded::new(room, backward, precision, (batch_max, width)),
+            gradients: [room.values(backward, whole), room.values(backward, whole)],
+            d_x0: room.values(backward, whole),
         }
     }
 

@@ -11,6 +11,7 @@ use super::cross::CrossNetwork;
 use crate::Error;
 use crate::context::RankContext;
 use crate::dense::{Dense, DenseStep};
+use crate::memory::MemoryUse;
 
 enum Kind {
     Dot(interaction::Shape),
@@ -49,12 +50,13 @@ impl InteractionLayer {
                 Kind::Cross(Box::new(network))
             }
         };
+        let output = panels::len(batch_max, output_width);
         Self {
             kind,
             dense_width: model.dense_width(),
             pooled_width: model.pooled_width(),
             output_width,
-            output: Array::zeroed(panels::len(batch_max, output_width)),
+            output: parameters.room.array(MemoryUse::Activations, output),
         }
     }
 

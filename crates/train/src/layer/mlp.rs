@@ -3,7 +3,7 @@
 use device::buffer::Array;
 use device::ops::activation;
 use device::ops::gemm::{Activation, InputGradient, Matrix, OperandMut, panels};
-use schema::{Op, Precision};
+use schema::Op;
 
 use super::ParameterList;
 use super::linear::Linear;
@@ -11,6 +11,7 @@ use super::rounded::Rounded;
 use crate::Error;
 use crate::context::RankContext;
 use crate::dense::{Dense, DenseStep};
+use crate::memory::MemoryUse;
 
 /// A stack of linear layers with ReLU after each. With no layers it is the identity. What goes in
 /// and comes out is f32 in panels; what passes between the layers has the products' precision.
@@ -47,14 +48,17 @@ impl Mlp {
         // An identity keeps no input.
         let (kept, output) = if widths.is_empty() { (0, 0) } else { (input, from) };
         let hidden = &widths[..widths.len().saturating_sub(1)];
-        let room = |precision: Precision, width: usize| Matrix::new(precision, batch_max, width);
         let widest = hidden.iter().copied().max().unwrap_or(0);
+        let room = &mut parameters.room;
+        let (forward, backward) = (MemoryUse::Activations, MemoryUse::Gradients);
+        let mut matrix = |of, width| room.matrix(of, precision, (batch_max, width));
         Self {
             layers,
-            entries: [kept, output].map(|width| Rounded::new(precision, batch_max, width)),
-            hidden: hidden.iter().map(|&width| room(precision, width)).collect(),
-            output: Array::zeroed(panels::len(batch_max, output)),
-            gradients: [room(precision, widest), room(precision, widest)],
+            hidden: hidden.iter().map(|&width| matrix(forward, width)).collect(),
+            gradients: [matrix(backward, widest), matrix(backward, widest)],
+            entries: [(forward, kept), (backward, output)]
+                .map(|(of, width)| Rounded::new(room, of, precision, (batch_max, width))),
+            output: room.array(forward, panels::len(batch_max, output)),
         }
     }
 

@@ -5,6 +5,7 @@ use schema::{Op, Precision};
 
 use crate::Error;
 use crate::context::RankContext;
+use crate::memory::{MemoryUse, Room};
 
 /// Room for one matrix of some columns as products read it; in f32 they read it where it is.
 #[derive(Debug)]
@@ -16,10 +17,15 @@ pub struct Rounded {
 impl Rounded {
     /// Room for `[rows, columns]`.
     #[must_use]
-    pub fn new(precision: Precision, rows: usize, columns: usize) -> Self {
+    pub fn new(
+        room: &mut Room,
+        of: MemoryUse,
+        precision: Precision,
+        (rows, columns): (usize, usize),
+    ) -> Self {
         let room = match precision {
             Precision::F32 => None,
-            Precision::Bf16 => Some(Matrix::new(precision, rows, columns)),
+            Precision::Bf16 => Some(room.matrix(of, precision, (rows, columns))),
         };
         Self { columns, room }
     }

@@ -31,9 +31,14 @@ pub struct Made {
 
 /// As many batches as hold 65,536 samples, at least four.
 pub fn make(pool: &Pool, made: &Made) -> Vec<Batch> {
-    let mut batches = vec![Batch::default(); (SAMPLES / made.batch_size).max(BATCHES_MIN)];
+    let mut batches = vec![Batch::default(); count(made.batch_size)];
     pool.run_slices(&mut batches, 1, |number, batch| batch[0] = one(made, number as u64));
     batches
+}
+
+/// How many batches [`make`] makes.
+pub fn count(batch_size: usize) -> usize {
+    (SAMPLES / batch_size).max(BATCHES_MIN)
 }
 
 /// The batch of this number.

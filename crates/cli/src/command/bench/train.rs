@@ -13,6 +13,7 @@ use schema::{
 };
 use serde::Serialize;
 use trace::{Clock, Recorder, RunInfo};
+use train::memory::WeightSource;
 use train::profile::Profiler;
 use train::{Model, RankContext, Share};
 
@@ -22,14 +23,16 @@ use super::operation::{Breakdown, Step};
 use super::sample::{Conditions, Judge, Quality, Sample, Watch};
 use super::turns::PATIENCE;
 use super::{STOPPING, conclude, operation};
-use crate::args::BenchTrain;
+use crate::args::{BenchTrain, Sharding};
 use crate::error::{EXIT_INTERRUPTED, Error};
 use crate::interrupt;
 use crate::progress::{Meter, Unit};
 use crate::render;
 use crate::resolve::config::Job;
+use crate::resolve::memory::{self, Look};
+use crate::resolve::plan::Tiling;
 use crate::resolve::synthetic::Laws;
-use crate::resolve::{Session, config, memory};
+use crate::resolve::{Session, config};
 
 /// Steps before anything is timed.
 const WARM_UP: usize = 3;
@@ -91,7 +94,7 @@ struct Taken {
 /// Runs the command.
 pub fn run(args: &BenchTrain, session: &Session) -> Result<ExitCode, Error> {
     let job = job(args)?;
-    memory::check(&job)?;
+    check_memory(args, &job, session)?;
     let stop = interrupt::stop_flag(STOPPING);
     session.console.say(format_args!("building {} and its batches", job.config.model.name));
     let mut bench = Bench::new(&job.config, args, session.threads)?;
@@ -103,6 +106,20 @@ pub fn run(args: &BenchTrain, session: &Session) -> Result<ExitCode, Error> {
     }
     let report = report(&taken, &bench, (args, &job), interrupted);
     conclude(session, (&report.quality, interrupted), &report, table)
+}
+
+fn check_memory(args: &BenchTrain, job: &Job, session: &Session) -> Result<(), Error> {
+    let batch_size = job.config.training.batch_size;
+    let rows = batch::count(batch_size).saturating_mul(batch_size) as u64;
+    let run = memory::Run {
+        job,
+        look: Look::of_batches(&job.config, rows, args.pooling),
+        tiling: &Tiling::Made(Sharding::Table, 1),
+        threads: session.threads,
+        traced_steps: 0,
+        weights: WeightSource::Initial,
+    };
+    run.check(&run.room())
 }
 
 fn job(args: &BenchTrain) -> Result<Job, Error> {

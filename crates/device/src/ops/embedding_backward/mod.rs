@@ -95,6 +95,44 @@ pub struct Scratch {
     partials: Vec<f32>,
 }
 
+/// What the size of a [`Scratch`] depends on.
+#[derive(Clone, Copy, Debug)]
+pub struct ScratchShape {
+    /// Ids of a batch.
+    pub ids: usize,
+    /// Bags of a batch, over all slots.
+    pub bags: usize,
+    /// Slots.
+    pub slots: usize,
+    /// Values of the gradient.
+    pub gradient: usize,
+    /// Whether ids or bags have factors.
+    pub factors: Factors,
+}
+
+/// Whether ids or bags have factors that are not 1 for all.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Factors {
+    /// None has.
+    Absent,
+    /// Weights of ids, or scales of bags.
+    Present,
+}
+
+impl Scratch {
+    /// Bytes for a batch of this shape, where each row is looked up by few ids.
+    #[must_use]
+    pub fn bytes(shape: ScratchShape) -> usize {
+        let packed = pack::pays(shape.slots, (shape.ids, shape.bags));
+        let gradient = if packed { shape.gradient * size_of::<f32>() } else { 0 };
+        let sources = match shape.factors {
+            Factors::Absent => 0,
+            Factors::Present => shape.ids * size_of::<(usize, f32)>(),
+        };
+        2 * shape.ids * size_of::<u64>() + sources + gradient + sort::count_bytes(shape.ids)
+    }
+}
+
 /// What one call changed.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Updated {

@@ -18,6 +18,11 @@ const IDS_PER_BAG: usize = 4;
 /// Samples of a chunk.
 const SAMPLES_PER_CHUNK: usize = 64;
 
+/// Whether vectors of so many slots, bags and ids are read often enough to be worth the copy.
+pub(super) fn pays(slots: usize, (ids, bags): (usize, usize)) -> bool {
+    slots >= 2 && ids >= IDS_PER_BAG * bags
+}
+
 /// Copies `gradient` to `packed` and gives the new places, where that pays.
 pub(super) fn run(
     pool: &Pool,
@@ -27,7 +32,7 @@ pub(super) fn run(
 ) -> Option<Places> {
     let samples = jagged.batch_size;
     let pooled = matches!(places.first()?, Place::Pooled { .. });
-    if !pooled || dims.len() < 2 || jagged.values.len() < IDS_PER_BAG * samples * dims.len() {
+    if !pooled || !pays(dims.len(), (jagged.values.len(), samples * dims.len())) {
         return None;
     }
     packed.resize(gradient.len(), 0.0);

@@ -57,6 +57,11 @@ pub(super) fn run(pool: &Pool, (key, groups): (Range<u32>, &[Group]), scratch: &
     }
 }
 
+/// Bytes of the counts for `len` pairs, at most.
+pub(super) fn count_bytes(len: usize) -> usize {
+    (CHUNKS.min(len.div_ceil(PAIRS_PER_CHUNK)) << DIGIT_BITS) * size_of::<usize>()
+}
+
 /// Sorts every group, one thread each.
 fn sort_groups(pool: &Pool, payload_bits: u32, groups: &[Group], scratch: &mut Scratch) {
     scratch.spare.resize(scratch.pairs.len(), 0);

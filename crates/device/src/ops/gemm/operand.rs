@@ -85,6 +85,18 @@ impl Matrix {
         })
     }
 
+    /// Bytes that room for `[rows, columns]` takes.
+    #[must_use]
+    pub fn bytes(precision: Precision, rows: usize, columns: usize) -> usize {
+        match precision {
+            Precision::F32 => Array::<f32>::bytes(panels::len(rows, columns)),
+            Precision::Bf16 => {
+                Array::<u32>::bytes(pairs::across_len(rows, columns))
+                    + Array::<u32>::bytes(pairs::down_len(rows, columns))
+            }
+        }
+    }
+
     /// What was last written as `[rows, columns]`, which fits.
     #[must_use]
     pub fn get(&self, rows: usize, columns: usize) -> Operand<'_> {
@@ -106,6 +118,28 @@ impl Matrix {
                 across: &mut across[..pairs::across_len(rows, columns)],
                 down: &mut down[..pairs::down_len(rows, columns)],
             }),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use schema::Precision;
+
+    use super::{Array, Matrix, Room};
+
+    #[test]
+    fn room_takes_the_bytes_it_says() {
+        for precision in [Precision::F32, Precision::Bf16] {
+            for (rows, columns) in [(0, 0), (1, 1), (7, 33), (64, 32)] {
+                let held = match Matrix::new(precision, rows, columns).0 {
+                    Room::F32(values) => Array::<f32>::bytes(values.len()),
+                    Room::Bf16 { across, down } => {
+                        Array::<u32>::bytes(across.len()) + Array::<u32>::bytes(down.len())
+                    }
+                };
+                assert_eq!(Matrix::bytes(precision, rows, columns), held, "{rows}, {columns}");
+            }
         }
     }
 }

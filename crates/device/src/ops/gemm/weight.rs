@@ -53,6 +53,19 @@ impl LinearWeight {
         Self { n, k, values: Array::zeroed(panels::len(n, k)), forms }
     }
 
+    /// Bytes that a weight `[n, k]` takes in all its forms.
+    #[must_use]
+    pub fn bytes((n, k): (usize, usize), precision: Precision) -> usize {
+        let forms = match precision {
+            Precision::F32 => Array::<f32>::bytes(panels::len(k, n)),
+            Precision::Bf16 => {
+                Array::<u32>::bytes(pairs::down_len(k, n))
+                    + Array::<u32>::bytes(pairs::down_len(n, k))
+            }
+        };
+        Array::<f32>::bytes(panels::len(n, k)) + forms
+    }
+
     /// (N, K).
     #[must_use]
     pub fn shape(&self) -> (usize, usize) {
@@ -188,6 +201,30 @@ fn turn_into<const COLUMNS: usize>(block: &[[f32; COLUMNS]; PANEL], to: &mut [f3
             let turned = turn(rows.map(|row| row[column]));
             for (to, turned) in to.chunks_exact_mut(PANEL).zip(turned) {
                 to[row * turn::BLOCK..][..turn::BLOCK].copy_from_slice(&turned);
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use schema::Precision;
+
+    use super::{Array, Forms, LinearWeight};
+
+    #[test]
+    fn a_weight_takes_the_bytes_it_says() {
+        for precision in [Precision::F32, Precision::Bf16] {
+            for shape in [(0, 0), (1, 1), (7, 33), (64, 32)] {
+                let weight = LinearWeight::new(shape, precision);
+                let forms = match &weight.forms {
+                    Forms::F32 { forward } => Array::<f32>::bytes(forward.len()),
+                    Forms::Bf16 { forward, backward } => {
+                        Array::<u32>::bytes(forward.len()) + Array::<u32>::bytes(backward.len())
+                    }
+                };
+                let held = Array::<f32>::bytes(weight.values.len()) + forms;
+                assert_eq!(LinearWeight::bytes(shape, precision), held, "{shape:?}");
             }
         }
     }

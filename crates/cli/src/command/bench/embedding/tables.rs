@@ -38,8 +38,10 @@ pub fn check(args: &BenchEmbedding) -> Result<(), Error> {
     let state = size_of::<f32>() * args.optimizer.state_per_row(args.dim);
     let per_row = (args.dim * args.data_type.bytes() + state) as u64;
     let needed = Bytes((args.tables as u64).saturating_mul(args.rows).saturating_mul(per_row));
-    match machine::memory_available() {
-        Some(available) if needed.0 > available.0 => Err(Error::BenchMemory { needed, available }),
+    match machine::memory::available() {
+        Some(available) if needed > available.bytes => {
+            Err(Error::BenchMemory { needed, available: available.bytes })
+        }
         _ => Ok(()),
     }
 }

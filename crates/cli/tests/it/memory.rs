@@ -1,0 +1,249 @@
+//! The memory estimate against the real binary: each ready-made configuration runs under a control
+//! group's limit of its estimate and a tenth, peaks within a tenth of it, and is refused under 15 %
+//! less before anything is written.
+//!
+//! The peak is `VmHWM`: what the process itself had resident. The group's own figure would count the
+//! page cache of the files that are read and written too, which the kernel drops when the limit is
+//! near; the limit makes it do so here.
+//!
+//! Every day the three smallest; all with `ROWMILL_MEMORY=full`.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::time::Duration;
+
+use serde_json::Value;
+
+use crate::fixture::{Place, Ran};
+
+/// How often the peak of a running process is looked at; it never falls.
+const LOOK: Duration = Duration::from_millis(3);
+/// The largest error of an estimate, and what a limit leaves beyond it.
+const TENTH: f64 = 0.1;
+/// A limit this far below the estimate is refused.
+const LESS: f64 = 0.15;
+
+/// A configuration, and what keeps its run short: a checkpoint and an evaluation between steps, and
+/// both at the end.
+struct Case {
+    /// The rest of the command line after `train`.
+    words: &'static str,
+    /// A file of the fixtures without which it cannot run.
+    fixture: Option<&'static str>,
+}
+
+/// The three that take least memory.
+const EVERY_DAY: [Case; 3] = [
+    Case {
+        words: "adult-income --train DATA/adult/adult-train.csv.gz --evaluation \
+                DATA/adult/adult-test.csv.gz --set epochs=2 --set checkpoint_every=100 \
+                --set evaluate_every=100",
+        fixture: Some("adult/adult-train.csv.gz"),
+    },
+    Case {
+        words: "dlrm-ddp --synthetic 30000 --set steps=10 --set checkpoint_every=4 \
+                --set hold_out=0.1 --set evaluate_every=5",
+        fixture: None,
+    },
+    Case {
+        words: "dlrm-1000-tables --synthetic 9000 --set steps=3 --set checkpoint_every=2 \
+                --set hold_out=0.1 --set evaluate_every=2",
+        fixture: None,
+    },
+];
+
+/// The others, and the three with other ranks, rules and formats. `dlrm-dcnv2` alone exceeds a
+/// machine of 24 GiB.
+const FULL: [Case; 11] = [
+    case(
+        "dlrm-criteo-kaggle --synthetic 60000 --set steps=40 --set checkpoint_every=20 --set keep_checkpoints=1",
+    ),
+    case(
+        "dlrm-default --synthetic 30000 --set steps=6 --set checkpoint_every=3 --set keep_checkpoints=1 --set hold_out=0.1",
+    ),
+    case("dlrm-mlperf --synthetic 30000 --set steps=4 --set keep_checkpoints=1 --set hold_out=0.1"),
+    case(
+        "dlrm-dcnv2 --synthetic 60000 --set steps=3 --set rows_cap=100000 --set batch_size=16384 --set keep_checkpoints=1",
+    ),
+    case("dlrm-ddp --synthetic 30000 --set steps=10 --ranks 4 --sharding row"),
+    case("dlrm-ddp --synthetic 30000 --set steps=10 --ranks 7 --sharding column"),
+    case("dlrm-ddp --synthetic 30000 --set steps=10 --set precision=bf16 --set checkpoint_every=2"),
+    case("dlrm-ddp --synthetic 40000 --set steps=4 --set batch_size=16384"),
+    case(
+        "dlrm-ddp --synthetic 30000 --set steps=10 --set optimizer.sparse.kind=adagrad --set optimizer.dense.kind=adam",
+    ),
+    case("dlrm-ddp --synthetic 30000 --set steps=10 --set optimizer.sparse.kind=rowwise_adagrad"),
+    case(
+        "dlrm-ddp --synthetic 30000 --set steps=10 --set model.tables=[{name=\"t{0..7}\",rows=300000,dim=128,data_type=\"f16\"}]",
+    ),
+];
+
+const fn case(words: &'static str) -> Case {
+    Case { words, fixture: None }
+}
+
+#[test]
+fn issue_23_runs_fit_into_their_estimate_and_less_is_refused() {
+    for case in &EVERY_DAY {
+        check(case);
+    }
+}
+
+#[test]
+fn issue_23_all_configurations_fit_into_their_estimates() {
+    if std::env::var_os("ROWMILL_MEMORY").is_none() {
+        println!("SKIPPED all configurations under their estimates: ROWMILL_MEMORY is not set");
+        return;
+    }
+    for case in &FULL {
+        check(case);
+    }
+}
+
+#[test]
+fn the_estimate_is_shown_and_writes_nothing() {
+    let place = Place::new();
+    let words = "train job.toml --train train.csv --run run --estimate";
+    let ran = place.done(words);
+    for text in ["estimated memory, at most while", "program and threads", "in all", "available"] {
+        assert!(ran.stdout.contains(text), "no {text:?} in\n{}", ran.stdout);
+    }
+    let estimate = &place.done(&format!("{words} --format json")).last()["estimate"];
+    assert!(total(estimate) > 0, "{estimate}");
+    assert!(!place.path("run").exists());
+    let ran = place.done("train job.toml --train train.csv --run run --set steps=1 -v");
+    assert!(ran.stderr.contains("estimated memory, at most while"), "{}", ran.stderr);
+}
+
+fn check(case: &Case) {
+    let data = fixtures();
+    if let Some(file) = case.fixture.filter(|file| !data.join(file).exists()) {
+        println!("SKIPPED memory of {}: no {file} in {}", case.words, data.display());
+        return;
+    }
+    let place = Place::new();
+    let words = case.words.replace("DATA", &data.display().to_string());
+    let words = format!("train {words} --run run");
+    let room = place.done(&format!("{words} --estimate --format json")).last();
+    let estimate = total(&room["estimate"]);
+    if room["available"]["bytes"].as_u64().is_some_and(|available| available < estimate) {
+        println!("SKIPPED memory of {}: this machine has not enough", case.words);
+        return;
+    }
+    let (code, peak, stderr) = match Group::new() {
+        Some(group) => {
+            group.limit(less(estimate));
+            let ran = Ran::of(&group.command(&place, &words).output().unwrap());
+            assert_eq!(ran.code, Some(2), "{words}\n{}", ran.stderr);
+            assert!(ran.stderr.contains("memory limit of control group"), "{}", ran.stderr);
+            assert!(!place.path("run").exists(), "{words}: refused after writing");
+            group.limit(more(estimate));
+            watched(group.command(&place, &words))
+        }
+        None => {
+            println!("SKIPPED control groups: none can be made here ({})", case.words);
+            watched(place.command(&words))
+        }
+    };
+    assert_eq!(code, Some(0), "{words}\n{stderr}");
+    let error = estimate as f64 / peak as f64 - 1.0;
+    let mib = |bytes: u64| bytes >> 20;
+    println!("{}: {} MiB, got {} ({:+.1} %)", case.words, mib(estimate), mib(peak), 100.0 * error);
+    assert!(error.abs() <= TENTH, "{words}: {} MiB, got {}", mib(estimate), mib(peak));
+}
+
+fn more(bytes: u64) -> u64 {
+    (bytes as f64 * (1.0 + TENTH)) as u64
+}
+
+fn less(bytes: u64) -> u64 {
+    (bytes as f64 * (1.0 - LESS)) as u64
+}
+
+/// The largest of an estimate's moments.
+fn total(estimate: &Value) -> u64 {
+    let moments = estimate["moments"].as_array().unwrap();
+    moments.iter().map(|moment| moment["total"].as_u64().unwrap()).max().unwrap()
+}
+
+/// Runs `command`; its exit code, the most bytes it had resident, and its stderr.
+fn watched(mut command: Command) -> (Option<i32>, u64, String) {
+    let folder = tempfile::tempdir().unwrap();
+    let log = folder.path().join("stderr");
+    command.stdout(Stdio::null()).stderr(fs::File::create(&log).unwrap());
+    let mut child = command.spawn().unwrap();
+    let mut peak = 0;
+    let code = loop {
+        peak = resident_peak(&child).unwrap_or(peak).max(peak);
+        if let Some(status) = child.try_wait().unwrap() {
+            break status.code();
+        }
+        std::thread::sleep(LOOK);
+    };
+    (code, peak, fs::read_to_string(&log).unwrap())
+}
+
+fn resident_peak(child: &Child) -> Option<u64> {
+    let status = fs::read_to_string(format!("/proc/{}/status", child.id())).ok()?;
+    let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:"))?;
+    Some(line.trim().strip_suffix("kB")?.trim().parse::<u64>().ok()? * 1024)
+}
+
+fn fixtures() -> PathBuf {
+    let beside = || Path::new(env!("CARGO_MANIFEST_DIR")).join("../../../shared/data");
+    std::env::var_os("ROWMILL_FIXTURES").map_or_else(beside, PathBuf::from)
+}
+
+/// A control group of its own, removed when dropped.
+struct Group {
+    folder: PathBuf,
+    /// The file its limit is written to.
+    limit: &'static str,
+}
+
+impl Group {
+    /// None where no group that limits memory can be made.
+    fn new() -> Option<Self> {
+        // Version 1 has a hierarchy for memory; in version 2 the one hierarchy must have it on.
+        let one = Path::new("/sys/fs/cgroup/memory");
+        let two = Path::new("/sys/fs/cgroup");
+        let (root, limit) = if one.join("memory.limit_in_bytes").exists() {
+            (one, "memory.limit_in_bytes")
+        } else {
+            (two, "memory.max")
+        };
+        let name = format!("rowmill-test-{}-{:?}", std::process::id(), std::thread::current().id());
+        let group = Self { folder: root.join(name.replace(['(', ')'], "-")), limit };
+        fs::create_dir(&group.folder).ok()?;
+        let writable = fs::OpenOptions::new().write(true).open(group.folder.join(limit)).is_ok();
+        writable.then_some(group)
+    }
+
+    fn limit(&self, bytes: u64) {
+        fs::write(self.folder.join(self.limit), bytes.to_string()).unwrap();
+    }
+
+    /// The binary in the group: a shell enters it and becomes the binary, so that nothing is
+    /// allocated outside.
+    fn command(&self, place: &Place, words: &str) -> Command {
+        let inner = place.command(words);
+        let mut command = Command::new("sh");
+        let enter = "echo $$ > \"$0/cgroup.procs\" && exec \"$@\"";
+        command.args(["-c", enter]).arg(&self.folder).arg(inner.get_program());
+        command.args(inner.get_args()).current_dir(place.path(""));
+        command
+    }
+}
+
+impl Drop for Group {
+    fn drop(&mut self) {
+        // A group whose last process has just ended may be busy for a moment.
+        for _ in 0..100 {
+            if fs::remove_dir(&self.folder).is_ok() {
+                return;
+            }
+            std::thread::sleep(Duration::from_millis(20));
+        }
+    }
+}

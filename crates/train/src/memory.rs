@@ -1,0 +1,429 @@
+//! How much memory a training run takes, before anything is allocated: an estimate by use and by
+//! moment. Asks neither the machine nor files; whoever compares it with what there is, decides.
+//!
+//! Buffers of known length are counted by the constructors that allocate them ([`Room`]); buffers
+//! that grow with the data by functions beside them, from the mean number of ids per row. What the
+//! allocator keeps, threads' stacks and the program itself are [`PROGRAM_BYTES`] and
+//! [`SLACK`], measured.
+
+mod room;
+
+use std::collections::BTreeMap;
+
+use data::{DataShape, LoaderMemory, LoaderShape};
+use schema::{Bytes, JobConfig, Rank, ShardingPlan};
+use serde::Serialize;
+
+use crate::model::Model;
+use crate::run::feature_plan;
+
+pub use room::Room;
+
+/// The program's own pages that are touched, its libraries, and what it allocates before it trains.
+const PROGRAM_BYTES: u64 = 24 << 20;
+/// A thread's stack and its share of the allocator's free memory.
+const THREAD_BYTES: u64 = 384 << 10;
+/// Threads beside the ranks' own: the program's, one that puts batches together, some that decode.
+const THREADS_BESIDE: u64 = 4;
+/// What freed and fragmented memory adds to buffers that come and go with each batch.
+const SLACK: f64 = 0.08;
+/// Bytes of a recorded operation, and of what is written of it.
+const SPAN_BYTES: u64 = 100;
+/// Bytes of a category in a checkpoint's manifest while it is written: a JSON value and its text,
+/// each twice.
+const CATEGORY_BYTES: u64 = 96;
+
+/// What memory is used for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum MemoryUse {
+    /// The program, its libraries and threads, and what the allocator keeps.
+    Program,
+    /// Weights of the embedding tables.
+    TableWeights,
+    /// Optimizer states of the embedding tables.
+    TableStates,
+    /// Weights of the dense layers in all their forms, with gradients and optimizer states.
+    DenseParameters,
+    /// Outputs of layers, and pooled vectors.
+    Activations,
+    /// Gradients of those.
+    Gradients,
+    /// Ids, pooled vectors and gradients between ranks or tiles.
+    Exchange,
+    /// Sorting the ids of a batch by row.
+    RowUpdates,
+    /// Rows decoded for the shuffle.
+    Shuffle,
+    /// Batches ready ahead.
+    Batches,
+    /// Decoding and decompressing Parquet.
+    Decoding,
+    /// Vocabularies of exact ids.
+    Vocabularies,
+    /// Recorded operations.
+    Trace,
+    /// Reading held-out rows, and their scores.
+    Evaluation,
+    /// Copies made to write a checkpoint, or to read one.
+    Checkpoint,
+    /// Preparing raw files.
+    Preparation,
+    /// Making up rows.
+    Generation,
+}
+
+impl MemoryUse {
+    /// The use in words.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Program => "program and threads",
+            Self::TableWeights => "table weights",
+            Self::TableStates => "table optimizer states",
+            Self::DenseParameters => "dense weights, gradients and states",
+            Self::Activations => "activations",
+            Self::Gradients => "gradients of activations",
+            Self::Exchange => "exchange between ranks and tiles",
+            Self::RowUpdates => "sorting of row updates",
+            Self::Shuffle => "rows decoded for the shuffle",
+            Self::Batches => "batches read ahead",
+            Self::Decoding => "decoding of Parquet",
+            Self::Vocabularies => "vocabularies",
+            Self::Trace => "recorded steps",
+            Self::Evaluation => "evaluation",
+            Self::Checkpoint => "checkpoint copies",
+            Self::Preparation => "preparation of raw files",
+            Self::Generation => "generation of rows",
+        }
+    }
+}
+
+/// When memory is used.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum When {
+    /// Rows are made up.
+    Generation,
+    /// Raw training files are prepared.
+    Preparation,
+    /// Raw evaluation files are prepared, while the first training rows are read.
+    EvaluationPreparation,
+    /// A checkpoint to resume from is read.
+    Restoration,
+    /// A training step.
+    Training,
+    /// An evaluation between training steps.
+    Evaluation,
+    /// A checkpoint is written between training steps.
+    Checkpoint,
+}
+
+impl When {
+    /// The moment in words, after "while".
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Generation => "generating rows",
+            Self::Preparation => "preparing the training data",
+            Self::EvaluationPreparation => "preparing the evaluation data",
+            Self::Restoration => "reading the checkpoint",
+            Self::Training => "training",
+            Self::Evaluation => "evaluating",
+            Self::Checkpoint => "writing a checkpoint",
+        }
+    }
+}
+
+/// Memory of one use.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+pub struct MemoryPart {
+    /// What for.
+    pub of: MemoryUse,
+    /// How much.
+    pub bytes: Bytes,
+}
+
+/// All memory at one moment of a run.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Moment {
+    /// Which.
+    pub when: When,
+    /// Sum of the parts.
+    pub total: Bytes,
+    /// Uses, the largest first; none is 0.
+    pub parts: Vec<MemoryPart>,
+}
+
+/// The memory of a run, moment by moment.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct MemoryEstimate {
+    /// At least one.
+    pub moments: Vec<Moment>,
+}
+
+impl MemoryEstimate {
+    /// The moment that takes most.
+    #[must_use]
+    pub fn peak(&self) -> Option<&Moment> {
+        self.moments.iter().max_by_key(|moment| moment.total)
+    }
+
+    /// The most that the run takes at any moment.
+    #[must_use]
+    pub fn total(&self) -> Bytes {
+        self.peak().map_or(Bytes(0), |moment| moment.total)
+    }
+}
+
+/// What an estimate depends on.
+#[derive(Clone, Copy, Debug)]
+pub struct RunShape<'a> {
+    /// The job.
+    pub config: &'a JobConfig,
+    /// Who holds what.
+    pub plan: &'a ShardingPlan,
+    /// Threads over all ranks.
+    pub threads: usize,
+    /// The training data.
+    pub train: &'a DataShape,
+    /// Rows of it to train on.
+    pub train_rows: u64,
+    /// Held-out data and its rows.
+    pub evaluation: Option<(&'a DataShape, u64)>,
+    /// Steps to be recorded.
+    pub traced_steps: u64,
+    /// Where weights come from.
+    pub weights: WeightSource,
+    /// Bytes that making up rows takes; 0 where none are.
+    pub generation: u64,
+    /// Which data has to be prepared before the run.
+    pub raw: RawData,
+}
+
+/// Where a run's weights come from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum WeightSource {
+    /// They are drawn.
+    Initial,
+    /// A checkpoint.
+    Checkpoint,
+}
+
+/// Which data of a run has to be prepared.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum RawData {
+    /// None.
+    Neither,
+    /// That of training.
+    Training,
+    /// That of evaluation.
+    Evaluation,
+    /// Both.
+    Both,
+}
+
+/// What a step of a rank moves.
+#[derive(Clone, Copy, Debug)]
+pub struct Traffic<'a> {
+    /// Samples of all ranks.
+    pub batch_size: usize,
+    /// Mean ids of a bag, by feature.
+    pub ids_per_bag: &'a [f64],
+}
+
+/// What a rank's model takes.
+#[derive(Clone, Debug)]
+pub struct RankMemory {
+    /// From the first step to the last, by use.
+    pub held: BTreeMap<MemoryUse, u64>,
+    /// Messages of an exchange of pooled vectors, at most.
+    pub messages: u64,
+    /// The largest gradient of a dense parameter, whose sum over ranks is exchanged at once.
+    pub largest_gradient: u64,
+    /// Values of all dense parameters and their states, as a checkpoint has them.
+    pub saved_dense: u64,
+}
+
+/// Estimates the memory of a run.
+#[must_use]
+pub fn estimate(run: &RunShape<'_>) -> MemoryEstimate {
+    let program = Parts::of(MemoryUse::Program, program_bytes(run));
+    let mut moments = Vec::new();
+    if run.generation > 0 {
+        moments.push(program.with(MemoryUse::Generation, run.generation).at(When::Generation));
+    }
+    let (ids, threads) = (run.config.data.ids, run.threads);
+    let prepared = |shape| data::prepare_memory(shape, ids, threads);
+    if matches!(run.raw, RawData::Training | RawData::Both) {
+        let bytes = prepared(run.train);
+        moments.push(program.with(MemoryUse::Preparation, bytes).at(When::Preparation));
+    }
+    let vocabulary = 8 * run.train.vocabulary;
+    let reading = program.with(MemoryUse::Vocabularies, vocabulary).reading(&loader(run));
+    if let (RawData::Evaluation | RawData::Both, Some((shape, _))) = (run.raw, run.evaluation) {
+        // Indices of the vocabularies beside what is written.
+        let bytes = prepared(shape) + 2 * vocabulary;
+        let parts = reading.with(MemoryUse::Preparation, bytes);
+        moments.push(parts.at(When::EvaluationPreparation));
+    }
+    model_moments(run, &reading, &mut moments);
+    MemoryEstimate { moments }
+}
+
+/// The moments at which the model is in memory.
+fn model_moments(run: &RunShape<'_>, reading: &Parts, moments: &mut Vec<Moment>) {
+    let ranks = ranks(run);
+    let mut idle = reading.clone();
+    for (&of, &bytes) in ranks.iter().flat_map(|rank| &rank.held) {
+        idle.add(of, bytes);
+    }
+    let sum = |of: fn(&RankMemory) -> u64| ranks.iter().map(of).sum::<u64>();
+    let world_size = ranks.len() as u64;
+    if world_size > 1 {
+        // A rank's share of a batch is a copy; gradients are cut, sent, added and sent again.
+        idle.add(MemoryUse::Batches, batch_bytes(run));
+        let gradients = sum(|rank| rank.largest_gradient) * 3 / 2;
+        idle.add(MemoryUse::Exchange, gradients.max(sum(|rank| rank.messages)));
+    } else {
+        idle.add(MemoryUse::Exchange, sum(|rank| rank.messages));
+    }
+    idle.add(MemoryUse::Trace, world_size * run.traced_steps * ops(run.config) * SPAN_BYTES);
+    moments.push(idle.at(When::Training));
+    let saved = ranks.first().map_or(0, |rank| rank.saved_dense);
+    if run.weights == WeightSource::Checkpoint {
+        // Every rank reads the dense parameters beside its model.
+        let parts = idle.with(MemoryUse::Checkpoint, world_size * saved);
+        moments.push(parts.at(When::Restoration));
+    }
+    let names = run.train.vocabulary * CATEGORY_BYTES;
+    moments.push(idle.with(MemoryUse::Checkpoint, saved + names).at(When::Checkpoint));
+    if let Some((shape, rows)) = run.evaluation {
+        let bytes = evaluation_bytes(run, (shape, rows));
+        moments.push(idle.with(MemoryUse::Evaluation, bytes).at(When::Evaluation));
+    }
+}
+
+/// Memory of each rank.
+fn ranks(run: &RunShape<'_>) -> Vec<RankMemory> {
+    let world_size = run.plan.world_size();
+    let batch_size = batch_size(run);
+    let model = &run.config.model;
+    let features = model.features();
+    let ids: Vec<f64> = features.iter().map(|feature| run.train.ids_of(feature.name)).collect();
+    let traffic = Traffic { batch_size, ids_per_bag: &ids };
+    let batch_max = batch_size.div_ceil(world_size as usize);
+    let rank = |rank| Model::memory(run.config, (run.plan, Rank(rank)), batch_max, &traffic);
+    (0..world_size).map(rank).collect()
+}
+
+/// Samples of the largest batch there is: pages of longer buffers are never touched.
+fn batch_size(run: &RunShape<'_>) -> usize {
+    let rows = run.train_rows.max(run.evaluation.map_or(0, |(_, rows)| rows)).max(1);
+    run.config.training.batch_size.min(usize::try_from(rows).unwrap_or(usize::MAX))
+}
+
+fn batch_bytes(run: &RunShape<'_>) -> u64 {
+    let (samples, features) = (batch_size(run), run.config.model.features());
+    let ids: f64 = features.iter().map(|feature| run.train.ids_of(feature.name)).sum();
+    let ids = (ids * samples as f64) as usize;
+    schema::Batch::bytes(samples, run.train.dense, (features.len(), ids)) as u64
+}
+
+fn loader(run: &RunShape<'_>) -> LoaderMemory {
+    let training = &run.config.training;
+    LoaderShape {
+        data: run.train,
+        features: &feature_plan(&run.config.model),
+        rows: run.train_rows,
+        batch_size: training.batch_size,
+        shuffle_rows: training.shuffle_rows,
+        epochs: training.epochs,
+    }
+    .memory()
+}
+
+fn evaluation_bytes(run: &RunShape<'_>, (shape, rows): (&DataShape, u64)) -> u64 {
+    let training = &run.config.training;
+    let rows = rows.min(training.evaluate_samples.unwrap_or(u64::MAX));
+    // Scores and labels; the loader is one of its own.
+    let scores = rows * crate::metric::SAMPLE_BYTES;
+    let every = training.evaluate_every.is_some();
+    if !every {
+        // The last evaluation: training no longer reads.
+        return scores;
+    }
+    let read = LoaderShape {
+        data: shape,
+        features: &feature_plan(&run.config.model),
+        rows,
+        batch_size: training.batch_size,
+        shuffle_rows: 0,
+        epochs: 1,
+    }
+    .memory();
+    scores + read.decoded + read.batches + read.decoding
+}
+
+fn program_bytes(run: &RunShape<'_>) -> u64 {
+    let threads = run.threads as u64 + THREADS_BESIDE;
+    PROGRAM_BYTES + threads * THREAD_BYTES
+}
+
+/// Operations of a step, about: three products and an update of each layer, and what is once.
+fn ops(config: &JobConfig) -> u64 {
+    let model = &config.model;
+    let cross = match model.interaction {
+        schema::Interaction::DcnV2 { layers, .. } => 10 * layers,
+        _ => 2,
+    };
+    (16 + 6 * (model.bottom.len() + model.top.len()) + cross) as u64
+}
+
+/// Bytes by use.
+#[derive(Clone, Debug)]
+struct Parts(BTreeMap<MemoryUse, u64>);
+
+impl Parts {
+    fn of(of: MemoryUse, bytes: u64) -> Self {
+        Self(BTreeMap::from([(of, bytes)]))
+    }
+
+    fn add(&mut self, of: MemoryUse, bytes: u64) {
+        let sum = self.0.entry(of).or_default();
+        *sum = sum.saturating_add(bytes);
+    }
+
+    fn with(&self, of: MemoryUse, bytes: u64) -> Self {
+        let mut parts = self.clone();
+        parts.add(of, bytes);
+        parts
+    }
+
+    fn reading(mut self, loader: &LoaderMemory) -> Self {
+        self.add(MemoryUse::Shuffle, loader.decoded);
+        self.add(MemoryUse::Batches, loader.batches);
+        self.add(MemoryUse::Decoding, loader.decoding);
+        self
+    }
+
+    /// Adds what the allocator keeps of buffers that come and go, and sorts.
+    fn at(&self, when: When) -> Moment {
+        let mut parts = self.0.clone();
+        let fleeting = [
+            MemoryUse::Exchange,
+            MemoryUse::Batches,
+            MemoryUse::Decoding,
+            MemoryUse::Shuffle,
+            MemoryUse::Preparation,
+        ];
+        let moved: u64 = fleeting.iter().filter_map(|of| parts.get(of)).sum();
+        *parts.entry(MemoryUse::Program).or_default() += (moved as f64 * SLACK) as u64;
+        let mut parts: Vec<MemoryPart> =
+            parts.into_iter().map(|(of, bytes)| MemoryPart { of, bytes: Bytes(bytes) }).collect();
+        parts.retain(|part| part.bytes.0 > 0);
+        parts.sort_by_key(|part| std::cmp::Reverse(part.bytes));
+        let total = parts.iter().map(|part| part.bytes.0).fold(0, u64::saturating_add);
+        Moment { when, total: Bytes(total), parts }
+    }
+}
