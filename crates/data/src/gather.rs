@@ -320,12 +320,10 @@ impl Filling {
         }
     }
 
-    /// Bytes held while a batch of so many samples, features and ids is filled and then put
-    /// together: ids and lengths by feature, and all of both side by side.
-    pub(crate) fn bytes(samples: usize, dense: usize, (features, ids): (usize, usize)) -> usize {
-        let numbers = samples * (1 + dense) * size_of::<f32>();
-        let bags = samples * features * size_of::<usize>();
-        numbers + 2 * (ids * size_of::<i64>() + bags) + bags
+    /// Bytes held beside the batch while one of so many bags and ids is put together: ids and
+    /// lengths by feature, and all lengths side by side.
+    pub(crate) fn bytes(bags: usize, ids: usize) -> usize {
+        ids * size_of::<i64>() + 2 * bags * size_of::<usize>()
     }
 
     /// Samples taken so far.

@@ -122,10 +122,13 @@ impl DataShape {
         };
         source.check(1)?;
         let is_list = source.lists()?;
-        let seen = if inputs.iter().any(|input| input == decompress::STDIN) {
+        // A pipe can be read only once.
+        let is_file = |input: &String| std::fs::metadata(input).is_ok_and(|about| about.is_file());
+        let files = input_files(config.format, inputs)?;
+        let seen = if !files.iter().all(is_file) {
             Seen::unknown(config, &is_list)
         } else {
-            Seen::of(&source, is_list.len())?
+            Seen::of(&source, &files)?
         };
         let column = |((column, &ids), &is_list): ((&schema::source::CategoricalColumn, _), _)| {
             let ids_per_row = if is_list { ids } else { 1.0 };
@@ -187,7 +190,8 @@ impl Seen {
         Self { rows: UNKNOWN_ROWS, ids_per_row, text_row_bytes: 2.0 + UNKNOWN_FIELD_BYTES * fields }
     }
 
-    fn of(source: &Source<'_>, columns: usize) -> Result<Self, Error> {
+    fn of(source: &Source<'_>, files: &[String]) -> Result<Self, Error> {
+        let columns = source.wanted.categorical.len();
         let bytes_done = Arc::new(AtomicU64::new(0));
         let (mut blocks, mut text_bytes) = (0, 0);
         let mut sample = Sample { rows: 0, ids: vec![0; columns] };
@@ -200,8 +204,7 @@ impl Seen {
             stopped = blocks == BLOCKS;
             !stopped
         })?;
-        let files = input_files(source.config.format, source.inputs)?;
-        let total = decompress::total_bytes(&files)?.unwrap_or(0);
+        let total = decompress::total_bytes(files)?.unwrap_or(0);
         // What is read ahead of the blocks is at most some buffers of the decompressor.
         let done = bytes_done.load(Ordering::Relaxed).clamp(1, total.max(1));
         let scale = if stopped { total as f64 / done as f64 } else { 1.0 };

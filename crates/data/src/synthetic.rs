@@ -371,8 +371,8 @@ pub fn ceiling_auc(
     Ok(score::auc(&scores, &labels))
 }
 
-/// Bytes that writing such rows takes at most: the rows on which the planted model is scaled, or the
-/// chunks of the file, or those of the linear model that is fitted to it.
+/// Bytes that writing such rows takes at most: the rows on which the planted model is scaled, or
+/// the chunks of the file, or those of the linear model that is fitted to it.
 #[must_use]
 pub fn memory(config: &SyntheticConfig, threads: usize) -> u64 {
     let ids: f64 = config.features.iter().map(|feature| feature.hotness.mean()).sum();

@@ -17,7 +17,7 @@ mod write;
 pub use checksum::Checksum;
 pub use folder::{NewestGood, clean, list, list_aside, newest_good, previous_good, retain};
 pub use manifest::{Chunk, Content, FileRecord, Manifest, Part, Seeds, VERSION};
-pub use read::Checkpoint;
+pub use read::{Checkpoint, read_bytes};
 pub use write::{Committed, Meta, Writer, Written};
 
 pub(crate) use folder::{set_aside_after, sync_folder};

@@ -20,13 +20,13 @@ use crate::run::feature_plan;
 pub use room::Room;
 
 /// The program's own pages that are touched, its libraries, and what it allocates before it trains.
-const PROGRAM_BYTES: u64 = 24 << 20;
+const PROGRAM_BYTES: u64 = 22 << 20;
 /// A thread's stack and its share of the allocator's free memory.
-const THREAD_BYTES: u64 = 384 << 10;
+const THREAD_BYTES: u64 = 256 << 10;
 /// Threads beside the ranks' own: the program's, one that puts batches together, some that decode.
 const THREADS_BESIDE: u64 = 4;
 /// What freed and fragmented memory adds to buffers that come and go with each batch.
-const SLACK: f64 = 0.08;
+const SLACK: f64 = 0.12;
 /// Bytes of a recorded operation, and of what is written of it.
 const SPAN_BYTES: u64 = 100;
 /// Bytes of a category in a checkpoint's manifest while it is written: a JSON value and its text,
@@ -243,6 +243,8 @@ pub struct RankMemory {
     pub largest_gradient: u64,
     /// Values of all dense parameters and their states, as a checkpoint has them.
     pub saved_dense: u64,
+    /// What reading the rank's largest tile from a checkpoint takes beside it.
+    pub chunk: u64,
 }
 
 /// Estimates the memory of a run.
@@ -291,12 +293,14 @@ fn model_moments(run: &RunShape<'_>, reading: &Parts, moments: &mut Vec<Moment>)
     idle.add(MemoryUse::Trace, world_size * run.traced_steps * ops(run.config) * SPAN_BYTES);
     moments.push(idle.at(When::Training));
     let saved = ranks.first().map_or(0, |rank| rank.saved_dense);
-    if run.weights == WeightSource::Checkpoint {
-        // Every rank reads the dense parameters beside its model.
-        let parts = idle.with(MemoryUse::Checkpoint, world_size * saved);
-        moments.push(parts.at(When::Restoration));
-    }
     let names = run.train.vocabulary * CATEGORY_BYTES;
+    if run.weights == WeightSource::Checkpoint {
+        // Every rank reads the dense parameters beside its model, whose buffers are untouched, and
+        // chunks of tables that are cut otherwise.
+        let chunks = sum(|rank| rank.chunk);
+        let copies = world_size * saved + names + chunks;
+        moments.push(idle.untouched().with(MemoryUse::Checkpoint, copies).at(When::Restoration));
+    }
     moments.push(idle.with(MemoryUse::Checkpoint, saved + names).at(When::Checkpoint));
     if let Some((shape, rows)) = run.evaluation {
         let bytes = evaluation_bytes(run, (shape, rows));
@@ -362,7 +366,9 @@ fn evaluation_bytes(run: &RunShape<'_>, (shape, rows): (&DataShape, u64)) -> u64
         epochs: 1,
     }
     .memory();
-    scores + read.decoded + read.batches + read.decoding
+    // Training data of one window is decoded once: its buffers are free by now.
+    let decoding = if loader(run).is_one_window { 0 } else { read.decoding };
+    scores + read.decoded + read.batches + decoding
 }
 
 fn program_bytes(run: &RunShape<'_>) -> u64 {
@@ -400,6 +406,20 @@ impl Parts {
         parts
     }
 
+    /// Without what only a step touches.
+    fn untouched(&self) -> Self {
+        let mut parts = self.clone();
+        for of in [
+            MemoryUse::Activations,
+            MemoryUse::Gradients,
+            MemoryUse::Exchange,
+            MemoryUse::RowUpdates,
+        ] {
+            parts.0.remove(&of);
+        }
+        parts
+    }
+
     fn reading(mut self, loader: &LoaderMemory) -> Self {
         self.add(MemoryUse::Shuffle, loader.decoded);
         self.add(MemoryUse::Batches, loader.batches);
@@ -415,6 +435,7 @@ impl Parts {
             MemoryUse::Batches,
             MemoryUse::Decoding,
             MemoryUse::Shuffle,
+            MemoryUse::Evaluation,
             MemoryUse::Preparation,
         ];
         let moved: u64 = fleeting.iter().filter_map(|of| parts.get(of)).sum();

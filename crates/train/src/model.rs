@@ -13,6 +13,7 @@ use schema::{
 };
 
 use crate::Error;
+use crate::checkpoint;
 use crate::context::RankContext;
 use crate::dense::{Dense, DenseStep};
 use crate::embedding::EmbeddingCollection;
@@ -241,7 +242,15 @@ impl Model {
         }
         let messages = model.embedding.step_memory(place.1, traffic, &mut room);
         let (saved_dense, largest_gradient) = parameter::dense_bytes(&config.model, kind);
-        RankMemory { held: room.finish(), messages, largest_gradient, saved_dense }
+        let tiles = place.0.tiles_of(place.1);
+        let chunk = tiles.map(|tile| checkpoint::read_bytes(&config.model, tile, optimizer)).max();
+        RankMemory {
+            held: room.finish(),
+            messages,
+            largest_gradient,
+            saved_dense,
+            chunk: chunk.unwrap_or(0),
+        }
     }
 
     /// A model whose dense parameters are zero, how they start, and the room it is in.

@@ -208,8 +208,8 @@ pub fn dense_shapes(model: &ModelConfig) -> Vec<(String, Vec<usize>)> {
     shapes
 }
 
-/// Bytes of all dense parameters with the state of `optimizer`, as they are saved, and of the values
-/// of the largest.
+/// Bytes of all dense parameters with the state of `optimizer`, as they are saved, and of the
+/// values of the largest.
 #[must_use]
 pub fn dense_bytes(model: &ModelConfig, optimizer: Optimizer) -> (u64, u64) {
     let bytes = |(_, shape): (String, Vec<usize>)| {

@@ -2,8 +2,8 @@
 //! group's limit of its estimate and a tenth, peaks within a tenth of it, and is refused under 15 %
 //! less before anything is written.
 //!
-//! The peak is `VmHWM`: what the process itself had resident. The group's own figure would count the
-//! page cache of the files that are read and written too, which the kernel drops when the limit is
+//! The peak is `VmHWM`: what the process itself had resident. The group's own figure also counts
+//! the page cache of the files that are read and written, which the kernel drops when the limit is
 //! near; the limit makes it do so here.
 //!
 //! Every day the three smallest; all with `ROWMILL_MEMORY=full`.

@@ -1,7 +1,8 @@
 //! What a [`super::Loader`] holds at most, from the shape of its data. Opens nothing.
 
 use super::{
-    FeaturePlan, PIECE_ROWS_LEAST, batches_ahead, batches_together, decode_threads, pieces_ahead,
+    FeaturePlan, Loaded, PIECE_ROWS_LEAST, batches_ahead, batches_together, decode_threads,
+    pieces_ahead,
 };
 use crate::gather::{Decoded, Filling};
 use crate::parquet::part;
@@ -10,6 +11,10 @@ use crate::shuffle::Order;
 
 /// Windows that are looked at: later ones are like them.
 const WINDOWS: usize = 64;
+
+/// Arrays of a batch, and what the allocator adds to each: small batches are mostly that.
+const ALLOCATIONS: usize = 4;
+const ALLOCATION_BYTES: usize = 16;
 
 /// Bytes that a loader holds.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -20,6 +25,8 @@ pub struct LoaderMemory {
     pub batches: u64,
     /// Buffers of the threads that decode.
     pub decoding: u64,
+    /// Whether all rows are one window, which is decoded once and kept.
+    pub is_one_window: bool,
 }
 
 /// What a loader reads.
@@ -53,6 +60,7 @@ impl LoaderShape<'_> {
         let group = self.data.row_group_rows.min(self.rows);
         let decoders = (decode_threads() as u64).min(pieces);
         LoaderMemory {
+            is_one_window: window == self.rows,
             decoded: decoded + order,
             batches: self.batches(),
             decoding: decoders * part::decode_bytes(self.data.dense, &self.used(), group),
@@ -64,14 +72,16 @@ impl LoaderShape<'_> {
         let features = self.features.columns.len();
         let together = batches_together(self.batch_size);
         let queued = batches_ahead(features, self.batch_size) * together;
-        // One group in use and one that waits for its place in the queue; fewer where the data has
-        // no more.
-        let all = self.rows.div_ceil(self.batch_size as u64).saturating_mul(self.epochs);
-        let whole = (queued + 2 * together) as u64;
+        // One group in use, and one that is put together or waits for its place in the queue; less
+        // where the data has no more.
+        let whole = ((queued + 2 * together) as u64).saturating_mul(samples as u64);
+        let held = whole.min(self.rows.saturating_mul(self.epochs));
         let ids: f64 = self.columns().iter().map(|column| column.ids_per_row).sum();
-        let ids = (ids * samples as f64) as usize;
-        let batch = schema::Batch::bytes(samples, self.data.dense, (features, ids)) as u64;
-        whole.min(all) * batch + Filling::bytes(samples, self.data.dense, (features, ids)) as u64
+        let of_features = (features, (ids * samples as f64) as usize);
+        let content = schema::Batch::bytes(samples, self.data.dense, of_features);
+        let batch = (content + size_of::<Loaded>() + ALLOCATIONS * ALLOCATION_BYTES) as f64;
+        let filling = Filling::bytes(samples * features, of_features.1) as u64;
+        (held as f64 * batch / samples.max(1) as f64) as u64 + filling
     }
 
     /// The columns of the features, one for each feature.

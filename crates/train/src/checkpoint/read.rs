@@ -11,9 +11,10 @@ use std::path::{Path, PathBuf};
 use device::Weights;
 use device::buffer::Array;
 use schema::row_scope::ScopeDifference;
-use schema::{DataType, JobConfig, Optimizer, RowScope, Tile};
+use schema::{DataType, JobConfig, ModelConfig, Optimizer, RowScope, Tile};
 
 use super::manifest::{Chunk, Content, Manifest, Part};
+use super::write::CHUNK_BYTES;
 use super::{TensorReader, dtype};
 use crate::Error;
 use crate::parameter::{DenseParameter, TileState};
@@ -42,6 +43,20 @@ struct TableChunks {
     weight: Vec<usize>,
     /// By position among [`Optimizer::state_names`].
     states: [Vec<usize>; 2],
+}
+
+/// Bytes that reading `tile` takes beside its weights and state, at most: a chunk of its table, and
+/// of row-wise Adagrad the sums of its rows.
+#[must_use]
+pub fn read_bytes(model: &ModelConfig, tile: &Tile, optimizer: Optimizer) -> u64 {
+    let table = &model.tables[tile.table.index()];
+    let row = table.dim.saturating_mul(size_of::<f32>()) as u64;
+    let chunk = table.rows.saturating_mul(row).min(CHUNK_BYTES as u64);
+    let sums = match optimizer {
+        Optimizer::RowwiseAdagrad => (tile.row_count() as u64).saturating_mul(8),
+        _ => 0,
+    };
+    chunk.saturating_add(sums)
 }
 
 impl Checkpoint {

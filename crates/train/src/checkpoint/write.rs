@@ -16,7 +16,7 @@ use crate::Error;
 use crate::parameter::{DenseParameter, TileState};
 
 /// Bytes of a full-width chunk of a table. A column tile's chunk has the same rows and is smaller.
-const CHUNK_BYTES: usize = 64 << 20;
+pub(super) const CHUNK_BYTES: usize = 64 << 20;
 
 /// Values put side by side at a time where a tensor takes every other part of a row.
 const BLOCK_VALUES: usize = 1 << 16;

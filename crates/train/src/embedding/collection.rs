@@ -62,8 +62,8 @@ impl EmbeddingCollection {
         &self.tiles
     }
 
-    /// Counts what a step keeps beside the tiles: ids, pooled vectors of the own slots, and the sort
-    /// of the updates. Returns the bytes of the messages that come and go, at most.
+    /// Counts what a step keeps beside the tiles: ids, pooled vectors of its slots, and the sort of
+    /// the updates. Returns the bytes of the messages that come and go, at most.
     pub fn step_memory(&self, rank: schema::Rank, traffic: &Traffic<'_>, room: &mut Room) -> u64 {
         let layout = &self.layout;
         let slots = &layout.slots[rank.index()];

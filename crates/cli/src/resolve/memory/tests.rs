@@ -98,7 +98,7 @@ fn nothing_is_offered_that_does_not_fit() {
 fn a_thousand_tables_on_seven_ranks_are_estimated_at_once() {
     let job = job(
         "dlrm-1000-tables",
-        &[("tables", "[{name=\"t{0..999}\",rows=1000000000,dim=16}]".into())],
+        &[("model.tables", "[{name=\"t{0..999}\",rows=1000000000,dim=16}]".into())],
     );
     let began = std::time::Instant::now();
     let tiling = Tiling::Made(Sharding::Column, 7);
