@@ -235,10 +235,10 @@ impl PartReader {
 /// Bytes of the buffers in which one thread decodes rows of a row group of `rows` rows: of each
 /// column a decompressed page, its dictionary and the reader.
 ///
-/// Measured: a column of ids takes some 6 bytes per id of its group while it is read, most of it for
-/// the dictionary, and a dense column 8 per row.
+/// Measured: a column of ids takes some 6 bytes per id of its group while it is read, most of it
+/// for the dictionary, and a dense column 8 per row.
 pub(crate) fn decode_bytes(dense: usize, categorical: &[ColumnShape], rows: u64) -> u64 {
-    const READER_BYTES: f64 = 16.0 * 1024.0;
+    const READER_BYTES: f64 = 24.0 * 1024.0;
     const VALUE_BYTES: f64 = 6.0;
     const NUMBER_BYTES: f64 = 8.0;
     let values = |column: &ColumnShape| {

@@ -20,7 +20,7 @@ fn job(name: &str, overrides: &[(&str, String)]) -> Job {
 fn run<'a>(job: &'a Job, tiling: &'a Tiling) -> Run<'a> {
     Run {
         job,
-        look: Look::of_batches(&job.config, 1 << 22, 1),
+        look: Look::of_batches(&job.config, 1 << 17, 1),
         tiling,
         threads: 2,
         traced_steps: 0,
