@@ -92,7 +92,7 @@ fn a_refused_resume_from_sets_nothing_aside_and_a_later_resume_says_what_was() {
         ("--set optimizer.sparse.kind=sgd", 1),
         ("--ranks 2 --sharding column", 1),
         ("--trace t --trace-steps 900..910", 1),
-        ("--evaluation nowhere.csv", 1),
+        ("--evaluation nowhere.csv", 2),
     ] {
         let ran = place.run(&format!("{resume} {more}"));
         assert_eq!(ran.code, Some(code), "{more}: {}", ran.stderr);
