@@ -6,6 +6,7 @@ pub mod config;
 pub mod input;
 pub mod memory;
 pub mod plan;
+mod prepared;
 pub mod synthetic;
 pub mod trace;
 

@@ -127,7 +127,7 @@ impl Dataset {
         let manifest = &self.inner.manifest;
         let part = &manifest.parts[index];
         let path = self.inner.dir.join(&part.file);
-        let reader = PartReader::open(&path, &manifest.columns)?;
+        let reader = PartReader::open(&path, part, &manifest.columns)?;
         let mut left = part.rows;
         for (group, got) in reader.group_rows().into_iter().enumerate() {
             let expected = left.min(manifest.row_group_rows);

@@ -6,10 +6,10 @@
 use std::fs::File;
 use std::io::{self, BufReader, Chain, Cursor, Read, Seek, SeekFrom};
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::Ordering;
 
 use crate::error::Error;
+use crate::origin::Tap;
 
 /// The name of standard input.
 pub(crate) const STDIN: &str = "-";
@@ -18,14 +18,11 @@ const GZIP: &[u8] = &[0x1f, 0x8b];
 const ZSTD: &[u8] = &[0x28, 0xb5, 0x2f, 0xfd];
 const BUFFER: usize = 256 * 1024;
 
-/// The decompressed content of `input`; `bytes_done` counts the bytes taken from the file itself.
-pub(crate) fn open(
-    input: &str,
-    bytes_done: &Arc<AtomicU64>,
-) -> Result<Box<dyn Read + Send>, Error> {
+/// The decompressed content of `input`; `tap` is told the bytes taken from the file itself.
+pub(crate) fn open(input: &str, tap: &Tap) -> Result<Box<dyn Read + Send>, Error> {
     let path = Path::new(input);
-    let raw: Box<dyn Read + Send> = if input == STDIN {
-        Box::new(io::stdin())
+    if input == STDIN {
+        decompressed(tap.stream(io::stdin())).map_err(Error::read(path))
     } else {
         let file = File::open(path).map_err(Error::open(path))?;
         // Opening a folder succeeds; only reading it would fail, with a less helpful text.
@@ -35,33 +32,27 @@ pub(crate) fn open(
                 "is a folder",
             )));
         }
-        Box::new(file)
-    };
-    let counted = Counted { inner: raw, bytes_done: Arc::clone(bytes_done) };
-    decompressed(counted).map_err(Error::read(path))
+        decompressed(tap.file(input, (file, 0))?).map_err(Error::read(path))
+    }
 }
 
 /// Like [`open`] from byte `offset` of the decompressed content on. A plain file is not read before
 /// it.
-pub(crate) fn open_at(
-    input: &str,
-    offset: u64,
-    bytes_done: &Arc<AtomicU64>,
-) -> Result<Box<dyn Read + Send>, Error> {
+pub(crate) fn open_at(input: &str, offset: u64, tap: &Tap) -> Result<Box<dyn Read + Send>, Error> {
     let path = Path::new(input);
     let mut file = File::open(path).map_err(Error::open(path))?;
     let mut start = Vec::new();
     file.by_ref().take(4).read_to_end(&mut start).map_err(Error::read(path))?;
     if start.starts_with(GZIP) || start.starts_with(ZSTD) {
-        let mut read = open(input, bytes_done)?;
+        let mut read = open(input, tap)?;
         let before = &mut read.by_ref().take(offset);
         io::copy(before, &mut io::sink()).map_err(Error::read(path))?;
         return Ok(read);
     }
     file.seek(SeekFrom::Start(offset)).map_err(Error::read(path))?;
-    bytes_done.fetch_add(offset, Ordering::Relaxed);
-    let counted = Counted { inner: file, bytes_done: Arc::clone(bytes_done) };
-    Ok(Box::new(BufReader::with_capacity(BUFFER, counted)))
+    tap.bytes_done.fetch_add(offset, Ordering::Relaxed);
+    let tapped = tap.file(input, (file, offset))?;
+    Ok(Box::new(BufReader::with_capacity(BUFFER, tapped)))
 }
 
 /// Sum of the sizes of the files; `None` where one is standard input.
@@ -97,17 +88,4 @@ fn decompressed(mut raw: impl Read + Send + 'static) -> io::Result<Box<dyn Read 
     } else {
         Box::new(buffered)
     })
-}
-
-struct Counted<R> {
-    inner: R,
-    bytes_done: Arc<AtomicU64>,
-}
-
-impl<R: Read> Read for Counted<R> {
-    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
-        let read = self.inner.read(buffer)?;
-        self.bytes_done.fetch_add(read as u64, Ordering::Relaxed);
-        Ok(read)
-    }
 }

@@ -3,6 +3,7 @@
 use std::io;
 use std::path::{Path, PathBuf};
 
+use crate::checksum::Checksum;
 use crate::loss::Malformed;
 
 /// Why data could not be read, prepared or loaded.
@@ -63,6 +64,18 @@ pub enum Error {
         expected: u64,
         /// Bytes there.
         got: u64,
+    },
+    /// Bytes of a dataset are not those that were written.
+    #[error("{}: {place}: expected checksum {expected}, got {got}", path.display())]
+    Checksum {
+        /// The file.
+        path: PathBuf,
+        /// Where in it: the column and its rows, the footer, or the text.
+        place: String,
+        /// As it was written.
+        expected: Checksum,
+        /// Of the bytes there.
+        got: Checksum,
     },
     /// An input has no bytes at all.
     #[error("{}: the file is empty", path.display())]
@@ -190,6 +203,17 @@ pub enum Error {
         /// What differs.
         what: String,
     },
+    /// An input of an interrupted preparation is not what was read.
+    #[error(
+        "{}: the content of {} is not what the interrupted preparation there has read",
+        folder.display(), path.display()
+    )]
+    InputChanged {
+        /// What the preparation left.
+        folder: PathBuf,
+        /// The input.
+        path: PathBuf,
+    },
     /// A [`crate::Fitted`] does not belong to this configuration or dataset.
     #[error("fitted {what}: expected {expected}, got {got}")]
     FittedMismatch {
@@ -307,36 +331,5 @@ impl Error {
     ) -> impl FnOnce(::parquet::errors::ParquetError) -> Self + use<> {
         let path = path.to_owned();
         move |source| Self::Parquet { path, source }
-    }
-
-    /// Of a Parquet file being written: what the system refused is no fault of the format.
-    pub(crate) fn parquet_write(
-        path: &Path,
-    ) -> impl FnOnce(::parquet::errors::ParquetError) -> Self + use<> {
-        use ::parquet::errors::ParquetError;
-        let path = path.to_owned();
-        move |source| match source {
-            ParquetError::External(cause) => match cause.downcast::<io::Error>() {
-                Ok(source) => Self::Write { path, source: *source },
-                Err(cause) => Self::Parquet { path, source: ParquetError::External(cause) },
-            },
-            source => Self::Parquet { path, source },
-        }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::{Error, Path, io};
-
-    #[test]
-    fn a_full_disk_under_a_parquet_file_is_told_as_such() {
-        let full = || io::Error::from(io::ErrorKind::StorageFull);
-        let error = Error::parquet_write(Path::new("rows"))(full().into());
-        let is_full = |source: &io::Error| source.kind() == io::ErrorKind::StorageFull;
-        assert!(matches!(&error, Error::Write { source, .. } if is_full(source)), "{error}");
-        let other = ::parquet::errors::ParquetError::General("other".to_owned());
-        let error = Error::parquet_write(Path::new("rows"))(other);
-        assert!(matches!(&error, Error::Parquet { .. }), "{error}");
     }
 }

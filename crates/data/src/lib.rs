@@ -11,6 +11,7 @@
 //!
 //! Knows nothing of models beyond the names of features and the rows of their tables.
 
+pub mod checksum;
 mod convert;
 pub mod criteo_tsv;
 mod csv;
@@ -28,6 +29,7 @@ mod loss;
 mod manifest;
 mod npy;
 mod ordered;
+mod origin;
 mod parquet;
 pub mod prepare;
 mod resume;
@@ -43,12 +45,14 @@ mod text;
 mod vocabulary;
 mod writer;
 
+pub use checksum::{Checksum, Fingerprint};
 pub use dataset::Dataset;
 pub use error::Error;
 pub use fitted::{Fitted, FittedCategorical, FittedDense};
 pub use loader::{FeaturePlan, Loaded, Loader, LoaderMemory, LoaderOptions, LoaderShape, Shuffle};
 pub use loss::{Losses, Malformed};
-pub use manifest::{CategoricalEntry, Columns, Manifest, Part};
+pub use manifest::{CategoricalEntry, Columns, Footer, Manifest, Part};
+pub use origin::Origin;
 pub use parquet::table::{Column, Values, encode_table};
 pub use prepare::{
     DEFAULT_ROW_GROUP_ROWS, PrepareRequest, Prepared, Progress, default_threads, prepare,

@@ -1,20 +1,27 @@
-//! `dataset.json`: what a prepared dataset is. Versioned; the Parquet files beside it hold the
-//! rows.
+//! `dataset.json`: what a prepared dataset is. Versioned, and sealed with its own checksum; the
+//! Parquet files beside it hold the rows.
+//!
+//! Checksums form a chain: the text's own covers that of each file's footer, which holds those of
+//! the column chunks ([0023](../../../docs/decisions/0023-checksums-of-prepared-data.md)).
 
 use std::fs::File;
-use std::io::{BufReader, BufWriter, Write};
+use std::io::Write;
 use std::path::Path;
 
 use serde::{Deserialize, Serialize};
+use xxhash_rust::xxh3::Xxh3Default;
 
+use crate::checksum::{self, Checksum, Fingerprint, Seal};
 use crate::error::Error;
 use crate::fitted::Fitted;
 use crate::loss::Losses;
 
 /// File name of the manifest within the dataset's folder.
 pub(crate) const FILE_NAME: &str = "dataset.json";
-/// Version this code writes and reads.
-const VERSION: u32 = 1;
+/// Version this code writes.
+const VERSION: u32 = 2;
+/// Version that carries no checksums; read as it is.
+const VERSION_UNCHECKED: u32 = 1;
 
 /// A categorical column of a dataset.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -43,12 +50,24 @@ pub struct Part {
     pub rows: u64,
     /// Its length in bytes.
     pub bytes: u64,
+    /// Its footer; `None` in a dataset of version 1.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub footer: Option<Footer>,
+}
+
+/// The end of a Parquet file: where its column chunks lie, and the checksum of each.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Footer {
+    /// Its length in bytes.
+    pub bytes: u64,
+    /// XXH3-64 of its bytes.
+    pub checksum: Checksum,
 }
 
 /// The content of `dataset.json`.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Manifest {
-    /// Version of this structure, 1.
+    /// Version of this structure: 2, or 1 without checksums.
     pub version: u32,
     /// Rows of all parts.
     pub rows: u64,
@@ -73,6 +92,7 @@ impl Manifest {
     /// The version this code writes.
     pub(crate) const VERSION: u32 = VERSION;
 
+    /// Reads the text, compares its checksum and checks its version.
     pub(crate) fn read(dir: &Path) -> Result<Self, Error> {
         /// What every version has.
         #[derive(Deserialize)]
@@ -81,36 +101,87 @@ impl Manifest {
         }
 
         let path = dir.join(FILE_NAME);
-        let open = || File::open(&path).map(BufReader::new).map_err(Error::open(&path));
         let problem = |problem: String| Error::Manifest { path: path.clone(), problem };
-        // Read twice rather than held as a tree: vocabularies may be large.
+        let text = std::fs::read(&path).map_err(Error::open(&path))?;
+        let seal = checksum::check(&text);
+        if let Seal::Broken { expected, got } = seal {
+            let place = "the text".to_owned();
+            return Err(Error::Checksum { path, place, expected, got });
+        }
+        // Before the fields: another version may have others.
         let versioned: Versioned =
-            serde_json::from_reader(open()?).map_err(|e| problem(e.to_string()))?;
-        if versioned.version != Some(u64::from(VERSION)) {
+            serde_json::from_slice(&text).map_err(|e| problem(e.to_string()))?;
+        let readable = match seal {
+            Seal::Absent => VERSION_UNCHECKED,
+            _ => VERSION,
+        };
+        if versioned.version != Some(u64::from(readable)) {
             let got = versioned.version.map_or("none".to_owned(), |version| version.to_string());
-            return Err(problem(format!("version: expected {VERSION}, got {got}")));
+            return Err(problem(match seal {
+                Seal::Absent if versioned.version == Some(u64::from(VERSION)) => {
+                    "expected a checksum first, got none".to_owned()
+                }
+                _ => format!("version: expected {VERSION}, got {got}"),
+            }));
         }
-        let manifest: Self =
-            serde_json::from_reader(open()?).map_err(|e| problem(e.to_string()))?;
-        let rows: u64 = manifest.parts.iter().map(|part| part.rows).sum();
-        if rows != manifest.rows || manifest.row_group_rows == 0 {
-            let text = format!("rows: expected {} over all parts, got {rows}", manifest.rows);
-            return Err(problem(text));
-        }
+        let manifest: Self = serde_json::from_slice(&text).map_err(|e| problem(e.to_string()))?;
+        manifest.check().map_err(problem)?;
         Ok(manifest)
+    }
+
+    fn check(&self) -> Result<(), String> {
+        let rows: u64 = self.parts.iter().map(|part| part.rows).sum();
+        if rows != self.rows || self.row_group_rows == 0 {
+            return Err(format!("rows: expected {} over all parts, got {rows}", self.rows));
+        }
+        let unlike = |part: &&Part| part.footer.is_some() != self.has_checksums();
+        match self.parts.iter().find(unlike) {
+            None => Ok(()),
+            Some(part) => Err(format!(
+                "{}: expected {} checksum in version {}",
+                part.file,
+                if self.has_checksums() { "a" } else { "no" },
+                self.version
+            )),
+        }
+    }
+
+    /// Whether the rows carry checksums.
+    #[must_use]
+    pub fn has_checksums(&self) -> bool {
+        self.version > VERSION_UNCHECKED
+    }
+
+    /// A hash of the rows as they are stored, the same for the same rows wherever they lie and
+    /// whatever their inputs were called; `None` without checksums.
+    #[must_use]
+    pub fn fingerprint(&self) -> Option<Fingerprint> {
+        let mut hash = Xxh3Default::new();
+        for part in &self.parts {
+            let Footer { bytes, checksum } = part.footer?;
+            for value in [part.rows, part.bytes, bytes, checksum.0] {
+                hash.update(&value.to_le_bytes());
+            }
+        }
+        Some(Fingerprint(hash.digest128()))
     }
 
     /// Writes to a temporary name, syncs, renames.
     pub(crate) fn write(&self, dir: &Path) -> Result<(), Error> {
-        let path = dir.join(FILE_NAME);
-        let partial = dir.join(format!("{FILE_NAME}.partial"));
-        let write = || {
-            let mut file = BufWriter::new(File::create(&partial)?);
-            serde_json::to_writer(&mut file, self)?;
-            file.write_all(b"\n")?;
-            file.into_inner().map_err(std::io::IntoInnerError::into_error)?.sync_all()?;
-            std::fs::rename(&partial, &path)
-        };
-        write().map_err(Error::write(&path))
+        replace(&dir.join(FILE_NAME), self)
     }
+}
+
+/// Writes sealed JSON to a temporary name, syncs, renames.
+pub(crate) fn replace(path: &Path, content: &impl Serialize) -> Result<(), Error> {
+    let mut partial = path.as_os_str().to_owned();
+    partial.push(".writing");
+    let write = || {
+        let text = checksum::sealed(content)?;
+        let mut file = File::create(&partial)?;
+        file.write_all(&text)?;
+        file.sync_all()?;
+        std::fs::rename(&partial, path)
+    };
+    write().map_err(Error::write(path))
 }

@@ -11,12 +11,12 @@ mod array;
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::sync::atomic::AtomicU64;
 
 use crate::convert::{Row, refused};
 use crate::error::Error;
 use crate::field::{self, Problem};
 use crate::layout::{LabelNeed, Layout, Wanted};
+use crate::origin::Tap;
 use crate::text::Body;
 use array::{Array, Kind, Values};
 
@@ -90,11 +90,11 @@ pub(crate) struct Rows {
 pub(crate) fn send_rows(
     input: &str,
     (wanted, need): (&Wanted, LabelNeed),
-    bytes_done: &Arc<AtomicU64>,
+    tap: &Tap,
     send: &mut dyn FnMut(Arc<Layout>, Body) -> bool,
 ) -> Result<(), Error> {
     let set = Set::of(input)?;
-    let mut dense = Array::open(&set.dense, bytes_done)?;
+    let mut dense = Array::open(&set.dense, tap)?;
     dense.expect("a two-dimensional array of float32", |kind, width| {
         kind == Kind::F32 && width.is_some()
     })?;
@@ -104,16 +104,16 @@ pub(crate) fn send_rows(
     }
     let mut labels = match need {
         LabelNeed::Optional if !set.labels.exists() => None,
-        _ => Some(Array::open(&set.labels, bytes_done)?),
+        _ => Some(Array::open(&set.labels, tap)?),
     };
     if let Some(labels) = &mut labels {
         labels.expect("an array [rows] or [rows, 1]", |_, width| width.is_none_or(|w| w == 1))?;
         labels.expect_rows(rows)?;
     }
     let mut sparse = if set.is_multi_hot() {
-        archive::open(&set.sparse, bytes_done)?
+        archive::open(&set.sparse, tap)?
     } else {
-        vec![Array::open(&set.sparse, bytes_done)?]
+        vec![Array::open(&set.sparse, tap)?]
     };
     for array in &mut sparse {
         array.expect("a two-dimensional array of int32 or int64", |kind, width| {

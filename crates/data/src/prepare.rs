@@ -8,6 +8,7 @@
 
 use std::num::NonZero;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use schema::DataConfig;
 use schema::source::Ids;
@@ -21,6 +22,7 @@ use crate::fitted::{Applier, Fitted};
 use crate::given::Given;
 use crate::layout::{LabelNeed, Wanted};
 use crate::loss::Losses;
+use crate::origin::Origin;
 use crate::resume::{Begin, Building};
 use crate::rows::Rows;
 use crate::scan::{Meter, Source, Strictness};
@@ -81,6 +83,8 @@ pub struct Prepared {
     pub losses: Losses,
     /// Rows that an interrupted preparation had written already.
     pub resumed_rows: u64,
+    /// The input files as they were read; without those that are streams.
+    pub origins: Vec<Origin>,
 }
 
 /// As many threads as the machine has, at most 8: reading is one thread's work and feeds no more.
@@ -156,7 +160,8 @@ pub fn prepare(
         Some(_) => 3,
     };
     source.check(passes)?;
-    let mut meter = Meter::new((request.config.format, request.inputs), passes, progress)?;
+    let mut meter = Meter::new((request.config.format, request.inputs), passes, progress)?
+        .noting(Arc::clone(building.origins()));
     if let Some(plan) = &plan {
         fit((request, &source), &mut meter, plan, &mut fitted)?;
         building.keep_fitted(&fitted)?;
@@ -202,6 +207,7 @@ fn write(
     let options = WriterOptions { row_group_rows: request.row_group_rows, threads: source.threads };
     let resumed_rows = building.parts().iter().map(|part| part.rows).sum();
     let from = building.mark().cloned();
+    let origins = Arc::clone(building.origins());
     let target = (request.out, building);
     let mut writer = DatasetWriter::go_on(target, &fitted, is_list, options)?;
     let taker = || Transformed::new(&applier, is_list, fitted.dense.len());
@@ -216,7 +222,8 @@ fn write(
         losses: losses.clone(),
         generator: request.generator.clone(),
     };
-    Ok(Prepared { dataset: writer.finish(record)?, losses, resumed_rows })
+    let dataset = writer.finish(record)?;
+    Ok(Prepared { dataset, losses, resumed_rows, origins: origins.noted() })
 }
 
 /// Counts rows that would be taken.

@@ -4,18 +4,19 @@
 //! Every file gets its name when it is complete, so that a process may be killed at any moment.
 
 use std::fs::File;
-use std::io::{BufReader, BufWriter, Write};
 use std::path::{Path, PathBuf};
-use std::time::UNIX_EPOCH;
+use std::sync::Arc;
 
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
+use crate::checksum::{self, Seal};
 use crate::decompress::STDIN;
 use crate::error::Error;
 use crate::fitted::Fitted;
 use crate::loss::Losses;
-use crate::manifest::Part;
+use crate::manifest::{Part, replace};
+use crate::origin::{Origin, Origins};
 use crate::prepare::PrepareRequest;
 use crate::scan::{Strictness, input_files};
 use crate::text::Place;
@@ -23,7 +24,7 @@ use crate::text::Place;
 const STATE: &str = "progress.json";
 const FITTED: &str = "fitted.json";
 /// Changes when the same request would be prepared differently.
-const VERSION: u32 = 1;
+const VERSION: u32 = 2;
 
 /// How a preparation begins where an earlier one was interrupted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -70,6 +71,7 @@ pub(crate) struct Building {
     folder: PathBuf,
     /// `None` where the work cannot be taken up again.
     state: Option<State>,
+    origins: Arc<Origins>,
     keep: bool,
 }
 
@@ -78,9 +80,35 @@ struct State {
     version: u32,
     job: serde_json::Map<String, serde_json::Value>,
     parts: Vec<Part>,
+    /// The inputs as far as they were read.
+    #[serde(default)]
+    origins: Vec<Origin>,
     /// Where the rows behind the last part are to be found.
     #[serde(default)]
     mark: Option<Mark>,
+}
+
+impl State {
+    /// Of a preparation that begins.
+    fn new(job: serde_json::Map<String, serde_json::Value>) -> Self {
+        Self { version: VERSION, job, parts: Vec::new(), origins: Vec::new(), mark: None }
+    }
+
+    /// What was left, if every byte is as written; what an earlier version left without a checksum,
+    /// so that it is refused rather than lost.
+    fn read(path: &Path) -> Option<Self> {
+        let earlier = || {
+            let left: Self = serde_json::from_slice(&std::fs::read(path).ok()?).ok()?;
+            (left.version < VERSION).then_some(left)
+        };
+        read(path).or_else(earlier)
+    }
+}
+
+/// The content of [`FITTED`].
+#[derive(Serialize, Deserialize)]
+struct Learnt<T> {
+    fitted: T,
 }
 
 /// A place in the inputs, with what was read before it. Reading goes on there.
@@ -118,26 +146,29 @@ impl Building {
             std::fs::remove_dir_all(&folder).map_err(Error::write(&folder))?;
         }
         std::fs::create_dir_all(&folder).map_err(Error::write(&folder))?;
-        Ok(Self { folder, state: None, keep: false })
+        Ok(Self { folder, state: None, origins: Arc::default(), keep: false })
     }
 
     /// The folder for a request, with what an interrupted preparation left of the same one.
     ///
     /// # Errors
-    /// [`Error::OtherPreparation`] where it was another one.
+    /// [`Error::OtherPreparation`] where it was another one, [`Error::InputChanged`] where an input
+    /// has other content.
     pub(crate) fn of(request: &PrepareRequest<'_>) -> Result<Self, Error> {
-        if request.inputs.iter().any(|input| input == STDIN) {
+        // What cannot be read twice cannot be gone on from.
+        let files = input_files(request.config.format, request.inputs)?;
+        if files.iter().any(|file| file == STDIN || !Path::new(file).is_file()) {
             return Self::anew(request.out);
         }
         let job = job(request)?;
         let folder = folder_of(request.out);
         let left: Option<State> = match request.begin {
-            Begin::Resume => read(&folder.join(STATE)),
+            Begin::Resume => State::read(&folder.join(STATE)),
             Begin::Restart => None,
         };
         let Some(left) = left else {
             let mut building = Self::anew(request.out)?;
-            building.state = Some(State { version: VERSION, job, parts: Vec::new(), mark: None });
+            building.state = Some(State::new(job));
             building.write_state()?;
             return Ok(building);
         };
@@ -149,13 +180,19 @@ impl Building {
         let rows: u64 = left.parts.iter().map(|part| part.rows).sum();
         let fits = |mark: &Mark| mark.fits(request.inputs.len(), rows);
         let left = State { mark: left.mark.filter(fits), ..left };
-        let building = Self { folder, state: Some(left), keep: true };
+        let origins = Arc::new(Origins::resumed(&left.origins, &folder)?);
+        let building = Self { folder, state: Some(left), origins, keep: true };
         building.remove_unfinished()?;
         Ok(building)
     }
 
     pub(crate) fn folder(&self) -> &Path {
         &self.folder
+    }
+
+    /// The inputs, which are to be noted while they are read.
+    pub(crate) fn origins(&self) -> &Arc<Origins> {
+        &self.origins
     }
 
     /// The finished parts.
@@ -170,13 +207,15 @@ impl Building {
 
     /// What was learnt from the inputs, if that was finished.
     pub(crate) fn fitted(&self) -> Option<Fitted> {
-        self.state.as_ref().and_then(|_| read(&self.folder.join(FITTED)))
+        let learnt = self.state.as_ref().and_then(|_| read(&self.folder.join(FITTED)));
+        learnt.map(|Learnt { fitted }| fitted)
     }
 
     /// Keeps what was learnt from the inputs.
     pub(crate) fn keep_fitted(&mut self, fitted: &Fitted) -> Result<(), Error> {
         if self.state.is_some() {
-            replace(&self.folder.join(FITTED), fitted)?;
+            replace(&self.folder.join(FITTED), &Learnt { fitted })?;
+            self.write_state()?;
             self.keep = true;
         }
         Ok(())
@@ -187,10 +226,9 @@ impl Building {
         if let Some(state) = &mut self.state {
             state.parts.push(part.clone());
             state.mark = mark.cloned();
-            self.write_state()?;
             self.keep = true;
         }
-        Ok(())
+        self.write_state()
     }
 
     /// Gives the finished folder its place.
@@ -207,8 +245,10 @@ impl Building {
         sync(out.parent().unwrap_or(Path::new(".")))
     }
 
-    fn write_state(&self) -> Result<(), Error> {
-        replace(&self.folder.join(STATE), &self.state)
+    fn write_state(&mut self) -> Result<(), Error> {
+        let Some(state) = &mut self.state else { return Ok(()) };
+        state.origins = self.origins.noted();
+        replace(&self.folder.join(STATE), state)
     }
 
     fn remove_unfinished(&self) -> Result<(), Error> {
@@ -245,13 +285,7 @@ fn folder_of(out: &Path) -> PathBuf {
 
 /// Everything the prepared bytes depend on.
 fn job(request: &PrepareRequest<'_>) -> Result<serde_json::Map<String, serde_json::Value>, Error> {
-    let mut inputs = Vec::with_capacity(request.inputs.len());
-    for input in input_files(request.config.format, request.inputs)? {
-        let about = std::fs::metadata(&input).map_err(Error::open(Path::new(&input)))?;
-        let modified = about.modified().ok().and_then(|at| at.duration_since(UNIX_EPOCH).ok());
-        let modified_ns = modified.unwrap_or_default().as_nanos() as u64;
-        inputs.push((input, about.len(), modified_ns));
-    }
+    let inputs = input_files(request.config.format, request.inputs)?;
     let fitted = request.fitted.map(serde_json::to_vec).transpose();
     let fitted = fitted.map_err(|error| Error::write(request.out)(error.into()))?;
     let value = serde_json::json!({
@@ -269,22 +303,10 @@ fn job(request: &PrepareRequest<'_>) -> Result<serde_json::Map<String, serde_jso
     }
 }
 
-/// The content of a file, if it is there and whole.
+/// The content of a file, if it is there and every byte is as written.
 fn read<T: DeserializeOwned>(path: &Path) -> Option<T> {
-    serde_json::from_reader(BufReader::new(File::open(path).ok()?)).ok()
-}
-
-/// Writes to a temporary name, syncs, renames.
-fn replace(path: &Path, content: &impl Serialize) -> Result<(), Error> {
-    let partial = path.with_extension("writing");
-    let write = || {
-        let mut file = BufWriter::new(File::create(&partial)?);
-        serde_json::to_writer(&mut file, content)?;
-        file.flush()?;
-        file.get_ref().sync_all()?;
-        std::fs::rename(&partial, path)
-    };
-    write().map_err(Error::write(path))
+    let text = std::fs::read(path).ok()?;
+    (checksum::check(&text) == Seal::Whole).then(|| serde_json::from_slice(&text).ok())?
 }
 
 fn sync(folder: &Path) -> Result<(), Error> {

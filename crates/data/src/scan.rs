@@ -19,6 +19,7 @@ use crate::layout::{LabelNeed, Layout, Wanted};
 use crate::loss::Losses;
 use crate::npy;
 use crate::ordered;
+use crate::origin::{Origins, Tap};
 use crate::parquet::input;
 use crate::prepare::Progress;
 use crate::resume::Mark;
@@ -45,7 +46,7 @@ pub(crate) struct Source<'a> {
 
 /// How far all passes over the inputs are.
 pub(crate) struct Meter<'a> {
-    bytes_done: Arc<AtomicU64>,
+    tap: Tap,
     bytes_total: Option<u64>,
     passes: u64,
     temporary: Arc<AtomicU64>,
@@ -90,22 +91,29 @@ impl<'a> Meter<'a> {
     ) -> Result<Self, Error> {
         let files = input_files(format, inputs)?;
         let bytes_total = decompress::total_bytes(&files)?.map(|bytes| bytes * passes);
-        let (bytes_done, temporary) = Default::default();
-        Ok(Self { bytes_done, bytes_total, passes, temporary, show })
+        let (tap, temporary) = Default::default();
+        Ok(Self { tap, bytes_total, passes, temporary, show })
+    }
+
+    /// Has the files hashed while they are read.
+    #[must_use]
+    pub(crate) fn noting(mut self, origins: Arc<Origins>) -> Self {
+        self.tap.origins = Some(origins);
+        self
     }
 
     /// The pass that begins now.
     pub(crate) fn pass(&self) -> Pass {
         Pass {
-            start: self.bytes_done.load(Ordering::Relaxed),
+            start: self.tap.bytes_done.load(Ordering::Relaxed),
             length: self.bytes_total.map_or(0, |total| total / self.passes),
-            bytes_done: Arc::clone(&self.bytes_done),
+            bytes_done: Arc::clone(&self.tap.bytes_done),
             temporary: Arc::clone(&self.temporary),
         }
     }
 
     fn show(&mut self, rows: u64) {
-        let bytes_done = self.bytes_done.load(Ordering::Relaxed);
+        let bytes_done = self.tap.bytes_done.load(Ordering::Relaxed);
         let temporary_bytes = self.temporary.load(Ordering::Relaxed);
         (self.show)(Progress { bytes_done, bytes_total: self.bytes_total, temporary_bytes, rows });
     }
@@ -173,8 +181,8 @@ impl Source<'_> {
         taker: impl Fn() -> A + Sync,
         mut take: impl FnMut(Parsed<A>, Option<Mark>) -> Result<(), Error>,
     ) -> Result<Losses, Error> {
-        let bytes_done = Arc::clone(&meter.bytes_done);
-        let produce = |send: ordered::Send<'_, Block>| self.produce((from, &bytes_done), send);
+        let tap = meter.tap.clone();
+        let produce = |send: ordered::Send<'_, Block>| self.produce((from, &tap), send);
         let work = |block: Block| convert(&block, self.wanted, taker());
         let mut tally = Tally::new(self, from);
         let mut rows = from.map_or(0, Mark::rows_before);
@@ -193,12 +201,12 @@ impl Source<'_> {
     /// Reads everything once, and sends it in blocks until `send` wants no more.
     pub(crate) fn produce(
         &self,
-        (from, bytes_done): (Option<&Mark>, &Arc<AtomicU64>),
+        (from, tap): (Option<&Mark>, &Tap),
         send: ordered::Send<'_, Block>,
     ) -> Result<(), Error> {
         let first = from.map_or(0, |mark| mark.file);
         let passed = decompress::total_bytes(&self.inputs[..first])?;
-        bytes_done.fetch_add(passed.unwrap_or(0), Ordering::Relaxed);
+        tap.bytes_done.fetch_add(passed.unwrap_or(0), Ordering::Relaxed);
         for (file, name) in self.inputs.iter().enumerate().skip(first) {
             let (path, shared): (_, Arc<str>) = (Path::new(name), name.as_str().into());
             let mut stopped = false;
@@ -207,13 +215,13 @@ impl Source<'_> {
                 !stopped
             };
             if self.config.format == Format::Parquet {
-                input::send_rows(path, (self.wanted, self.label), bytes_done, &mut send)?;
+                input::send_rows(path, (self.wanted, self.label), tap, &mut send)?;
             } else if self.config.format == Format::Npy {
-                npy::send_rows(name, (self.wanted, self.label), bytes_done, &mut send)?;
+                npy::send_rows(name, (self.wanted, self.label), tap, &mut send)?;
             } else if let Some(mark) = from.filter(|mark| mark.file == file) {
-                self.send_lines_from(name, (mark.place, bytes_done), &mut send)?;
+                self.send_lines_from(name, (mark.place, tap), &mut send)?;
             } else {
-                let (read, start) = text_of(decompress::open(name, bytes_done)?, path)?;
+                let (read, start) = text_of(decompress::open(name, tap)?, path)?;
                 let mut first = |fields: &[String]| self.first(path, fields);
                 match self.config.format {
                     Format::Csv => csv::send_records(path, read, &mut first, &mut send)?,
@@ -231,18 +239,18 @@ impl Source<'_> {
     fn send_lines_from(
         &self,
         name: &str,
-        (place, bytes_done): (Place, &Arc<AtomicU64>),
+        (place, tap): (Place, &Tap),
         send: &mut dyn FnMut(Arc<Layout>, Body) -> bool,
     ) -> Result<(), Error> {
         let path = Path::new(name);
-        let head = text_of(decompress::open(name, &Arc::default())?, path)?;
+        let head = text_of(decompress::open(name, &Tap::default())?, path)?;
         let mut layout = None;
         text::send_lines(path, head, &mut |fields| self.first(path, fields), &mut |found, _| {
             layout = Some(found);
             false
         })?;
         let Some(layout) = layout else { return Ok(()) };
-        let rest = (decompress::open_at(name, place.offset, bytes_done)?, place);
+        let rest = (decompress::open_at(name, place.offset, tap)?, place);
         text::send_lines(path, rest, &mut |_| Ok(First::Data(Layout::clone(&layout))), send)
     }
 

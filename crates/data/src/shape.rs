@@ -1,8 +1,7 @@
 //! What the memory of reading a dataset depends on: rows, columns, ids per row. Exact for a
 //! prepared dataset and for generated rows, estimated from the first blocks of raw files.
 
-use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::Ordering;
 
 use schema::DataConfig;
 use schema::source::Ids;
@@ -12,6 +11,7 @@ use crate::dataset::Dataset;
 use crate::decompress;
 use crate::error::Error;
 use crate::layout::{LabelNeed, Wanted};
+use crate::origin::Tap;
 use crate::prepare::DEFAULT_ROW_GROUP_ROWS;
 use crate::scan::{Source, Strictness, input_files};
 use crate::synthetic::SyntheticConfig;
@@ -192,11 +192,11 @@ impl Seen {
 
     fn of(source: &Source<'_>, files: &[String]) -> Result<Self, Error> {
         let columns = source.wanted.categorical.len();
-        let bytes_done = Arc::new(AtomicU64::new(0));
+        let tap = Tap::default();
         let (mut blocks, mut text_bytes) = (0, 0);
         let mut sample = Sample { rows: 0, ids: vec![0; columns] };
         let mut stopped = false;
-        source.produce((None, &bytes_done), &mut |block: Block| {
+        source.produce((None, &tap), &mut |block: Block| {
             text_bytes += block.body.text_bytes();
             let parsed = convert(&block, source.wanted, Sample { rows: 0, ids: vec![0; columns] });
             sample.add(&parsed.taken);
@@ -206,7 +206,7 @@ impl Seen {
         })?;
         let total = decompress::total_bytes(files)?.unwrap_or(0);
         // What is read ahead of the blocks is at most some buffers of the decompressor.
-        let done = bytes_done.load(Ordering::Relaxed).clamp(1, total.max(1));
+        let done = tap.bytes_done.load(Ordering::Relaxed).clamp(1, total.max(1));
         let scale = if stopped { total as f64 / done as f64 } else { 1.0 };
         let rows = sample.rows.max(1) as f64;
         Ok(Self {

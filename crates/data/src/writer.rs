@@ -209,7 +209,7 @@ impl DatasetWriter {
                 let file = format!("rows-{:05}.parquet", self.parts.len());
                 let folder = self.building.as_ref().map_or(&*self.out, Building::folder);
                 let writer = PartWriter::create(&folder.join(&file), &self.columns)?;
-                empty.insert((writer, Part { file, rows: 0, bytes: 0 }, 0))
+                empty.insert((writer, Part { file, rows: 0, bytes: 0, footer: None }, 0))
             }
         };
         part.rows += encoded.rows;
@@ -219,7 +219,8 @@ impl DatasetWriter {
 
     fn close_part(&mut self) -> Result<(), Error> {
         if let Some((writer, mut part, _)) = self.part.take() {
-            part.bytes = writer.finish()?;
+            let (bytes, footer) = writer.finish()?;
+            (part.bytes, part.footer) = (bytes, Some(footer));
             let rows = part.rows + self.parts.iter().map(|part| part.rows).sum::<u64>();
             while self.marks.get(1).is_some_and(|mark| mark.rows_before() <= rows) {
                 self.marks.pop_front();

@@ -7,16 +7,15 @@
 //! looks like a checkpoint is one. Knows nothing of models; position and fitted transforms are JSON
 //! values it hands back.
 
-mod checksum;
 mod folder;
 mod manifest;
 mod read;
 mod tensor_file;
 mod write;
 
-pub use checksum::Checksum;
+pub use data::Checksum;
 pub use folder::{NewestGood, clean, list, list_aside, newest_good, previous_good, retain};
-pub use manifest::{Chunk, Content, FileRecord, Manifest, Part, Seeds, VERSION};
+pub use manifest::{Chunk, Content, FileRecord, Manifest, Part, Seeds, SeenData, VERSION};
 pub use read::{Checkpoint, read_bytes};
 pub use write::{Committed, Meta, Writer, Written};
 

@@ -5,6 +5,7 @@ use std::io;
 use std::ops::Range;
 use std::path::{Path, PathBuf};
 
+use data::Fingerprint;
 use schema::row_scope::ScopeDifference;
 use schema::{ConfigError, Optimizer};
 
@@ -223,6 +224,23 @@ pub enum Error {
         path: PathBuf,
         /// The dataset.
         data: PathBuf,
+    },
+    /// A run is resumed on other rows.
+    #[error(
+        "{}: expected the {which} rows that the run began with, fingerprint {expected}; {} has {got}",
+        path.display(), data.display()
+    )]
+    OtherRows {
+        /// The checkpoint.
+        path: PathBuf,
+        /// Training or held-out.
+        which: &'static str,
+        /// The dataset.
+        data: PathBuf,
+        /// Of the rows that the run began with.
+        expected: Fingerprint,
+        /// Of the dataset's rows.
+        got: String,
     },
     /// Training left the finite numbers: what follows would be worth nothing, and is not saved.
     #[error("step {step}: {what}; {}", last_saved(checkpoint.as_deref()))]

@@ -6,7 +6,7 @@
 
 mod command;
 pub(crate) mod lead;
-mod start;
+pub(crate) mod start;
 mod worker;
 
 pub use lead::{feature_plan, total_steps};
@@ -245,6 +245,14 @@ impl Reading {
         self
     }
 
+    /// Whether it is known that the run goes on with the rows it began with: false for a checkpoint
+    /// that was trained but does not say on what.
+    #[must_use]
+    pub fn compares_rows(&self) -> bool {
+        let Some(checkpoint) = &self.start.checkpoint else { return true };
+        self.start.progress.is_none() || checkpoint.manifest().data.training.is_some()
+    }
+
     /// [`run`] on these batches. Checkpoints of the run folder that are newer than the one it
     /// starts at are set aside once nothing more can refuse the run.
     ///
@@ -254,6 +262,9 @@ impl Reading {
         let Self { request, start, batches } = self;
         // Held until the run ends, however it ends: the system lets go of a dead process's locks.
         let _lock = lock(&request.run_folder)?;
+        if let Some(checkpoint) = &start.checkpoint {
+            start::check_same_rows(checkpoint, &request, start::Rows::HeldOut)?;
+        }
         check_trace(&request, &start)?;
         lead::check_evaluation(&request)?;
         check_folders(&request, &start)?;

@@ -1,18 +1,18 @@
 //! A trained model that only looks forward: evaluation and click probabilities from a checkpoint.
 
 use std::ops::Range;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use data::{Dataset, FeaturePlan, Fitted};
 use device::Cpu;
 use schema::{Batch, JobConfig, Rank, ShardingPlan};
 
-use crate::checkpoint::Checkpoint;
+use crate::checkpoint::{Checkpoint, SeenData};
 use crate::metric::Accumulator;
 use crate::model::{ForwardModel, RankParameters};
 use crate::parameter::{DenseParameter, dense_shapes};
 use crate::profile::Profiler;
-use crate::run::lead;
+use crate::run::{lead, start};
 use crate::{Error, Evaluation, RankContext, Share};
 
 /// Samples of one forward pass.
@@ -20,8 +20,10 @@ const BATCH_SIZE: usize = 4096;
 
 /// A model of one rank, read from a checkpoint of any number of ranks.
 pub struct Scorer {
+    folder: PathBuf,
     config: JobConfig,
     fitted: Fitted,
+    data: SeenData,
     step: u64,
     model: ForwardModel,
     context: RankContext,
@@ -44,7 +46,8 @@ impl Scorer {
         let model = ForwardModel::restored(&cpu, &config, place, BATCH_SIZE, parameters)?;
         let comm = comm::world(1).remove(0);
         let context = RankContext { cpu, comm, profiler: Profiler::off() };
-        Ok(Self { step: checkpoint.step(), config, fitted, model, context })
+        let (folder, data) = (folder.to_owned(), checkpoint.manifest().data);
+        Ok(Self { folder, step: checkpoint.step(), config, fitted, data, model, context })
     }
 
     /// The job that trained the model.
@@ -57,6 +60,12 @@ impl Scorer {
     #[must_use]
     pub fn fitted(&self) -> &Fitted {
         &self.fitted
+    }
+
+    /// The rows the model has seen.
+    #[must_use]
+    pub fn data(&self) -> SeenData {
+        self.data
     }
 
     /// Steps the model was trained for.
@@ -90,6 +99,7 @@ impl Scorer {
     /// Evaluates on `rows` of `dataset`; `observe` hears (samples done, samples in all).
     ///
     /// # Errors
+    /// [`Error::OtherTransforms`] if the dataset was prepared with others than the model's;
     /// [`Error::Data`], [`Error::RowOutOfRange`], [`Error::NotEvaluated`].
     pub fn evaluate(
         &mut self,
@@ -97,6 +107,10 @@ impl Scorer {
         rows: Range<u64>,
         observe: &mut dyn FnMut(u64, u64),
     ) -> Result<Evaluation, Error> {
+        if !start::have_same_transforms(&self.fitted, dataset.fitted()) {
+            let data = dataset.dir().to_owned();
+            return Err(Error::OtherTransforms { path: self.folder.clone(), data });
+        }
         let total = rows.end - rows.start;
         let loader = lead::in_order(dataset, &self.config.model, BATCH_SIZE, rows)?;
         let mut accumulator = Accumulator::new();

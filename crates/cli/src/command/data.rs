@@ -2,8 +2,8 @@
 
 use std::path::PathBuf;
 
+use data::Begin;
 use data::synthetic::{self, Report, SyntheticConfig};
-use data::{Begin, Dataset};
 use schema::Bytes;
 use schema::source::Ids;
 use serde::Serialize;
@@ -127,7 +127,7 @@ fn convert(request: &Convert, session: &Session) -> Result<(), Error> {
         strict: request.strict,
         generator: None,
     };
-    let dataset: Dataset = input::prepare(session, &source, &request.out, begin)?;
+    let dataset = input::prepare(session, &source, &request.out, begin)?.dataset;
     let seconds = started.elapsed().as_secs_f64();
     let converted = Converted { folder: &request.out, rows: dataset.rows(), seconds };
     session.console.report(&converted, |converted| {

@@ -71,7 +71,15 @@ fn held_out(
         }
         let inputs = input::of_job(session, config, &cache, args.strict)?;
         let evaluation = inputs.evaluation(session, config, &cache, args.strict)?;
-        return evaluation.ok_or(Error::NoEvaluation);
+        let (dataset, rows) = evaluation.ok_or(Error::NoEvaluation)?;
+        let (seen, now) = (scorer.data().held_out, dataset.manifest().fingerprint());
+        if seen.is_some() && seen != now {
+            session.console.warn(
+                "the held-out rows are not those of the training run: their content changed since, \
+                 so the figures cannot be compared with the run's",
+            );
+        }
+        return Ok((dataset, rows));
     }
     let source = input::Source {
         paths: &args.data,

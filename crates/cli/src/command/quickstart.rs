@@ -213,7 +213,8 @@ fn generate(folder: &Folder, args: &Quickstart, session: &Session) -> Result<Row
         strict: true,
         generator: Some(&generator),
     };
-    let dataset = Arc::new(input::prepare(session, &source, &folder.prepared(), Begin::Restart)?);
+    let prepared = input::prepare(session, &source, &folder.prepared(), Begin::Restart)?;
+    let dataset = Arc::new(prepared.dataset);
     let (train, held_out) = dataset.split(data.hold_out);
     let ceiling_auc = ceiling_auc(&made, held_out.clone(), session.threads)?;
     Ok(Rows { report, dataset, train, held_out, ceiling_auc })

@@ -115,6 +115,12 @@ pub fn run(args: &Train, session: &Session) -> Result<ExitCode, Error> {
     };
     // The first batches are put together while the evaluation files are prepared.
     let reading = Reading::begin(request)?;
+    if !reading.compares_rows() {
+        session.console.warn(
+            "the checkpoint does not say which rows it was trained on: an earlier version wrote it, \
+             or trained on data without checksums; make sure that they are the same",
+        );
+    }
     let data = &reading.request().config.data;
     let evaluation = inputs.evaluation(session, data, &cache, args.strict)?;
     device::buffer::return_freed_memory();
@@ -296,7 +302,7 @@ fn step_name(checkpoint: &Path) -> String {
 fn generate(session: &Session, job: &mut Job, rows: u64, run: &Path) -> Result<(), Error> {
     let config = synthetic::config_for(&job.config, rows, synthetic::SEED)?;
     synthetic::adapt(&mut job.config);
-    let folder = run.join("data").join(synthetic::folder_name(&job.config, rows)?);
+    let folder = run.join("data").join(synthetic::folder_name(&config, &job.config.data)?);
     job.config.data.train = input::absolute(&[folder.display().to_string()]);
     if folder.join("dataset.json").exists() {
         return Ok(());

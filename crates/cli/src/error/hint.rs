@@ -274,6 +274,13 @@ fn data_hint(error: &data::Error) -> Option<String> {
         data::Error::OtherPreparation { .. } => {
             "use the inputs and configuration of that one, or begin anew with --restart"
         }
+        data::Error::InputChanged { .. } => "restore the input, or begin anew with --restart",
+        data::Error::Checksum { .. }
+        | data::Error::PartSize { .. }
+        | data::Error::Manifest { .. } => {
+            "the file is damaged, or another version wrote it: restore it from a copy, or prepare the \
+             data again"
+        }
         data::Error::OutExists { .. } => "remove it or choose another folder",
         data::Error::PositionMismatch { .. } => {
             "resume with the data, batch size and seed of the run, or begin a new one with --run"
@@ -355,7 +362,7 @@ fn train_hint(error: &train::Error) -> Option<String> {
             "the model has diverged, or a row has a number that is not finite: evaluate an earlier \
              checkpoint, and look at the rows with: rowmill data stats"
         }
-        train::Error::OtherTransforms { .. } => {
+        train::Error::OtherTransforms { .. } | train::Error::OtherRows { .. } => {
             "resume on the data the run began with, or begin a new run with --run"
         }
         train::Error::Diverged { checkpoint, .. } => {

@@ -4,13 +4,12 @@
 use std::ops::Range;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::time::UNIX_EPOCH;
 
-use data::{Begin, DataShape, Dataset, Fitted, Losses, PrepareRequest, Strictness};
+use data::{Begin, DataShape, Dataset, Fitted, Losses, PrepareRequest, Prepared, Strictness};
 use schema::{Bytes, DataConfig};
 use xxhash_rust::xxh3::Xxh3;
 
-use super::Session;
+use super::{Session, prepared};
 use crate::error::Error;
 use crate::progress::{Meter, Unit};
 use crate::{interrupt, output, render};
@@ -18,7 +17,7 @@ use crate::{interrupt, output, render};
 /// Standard input, as a path.
 const STDIN: &str = "-";
 /// Changes when the same inputs would be prepared differently.
-const KEY_VERSION: u8 = 1;
+const KEY_VERSION: u8 = 2;
 
 /// Input as the user names it, and how it is to be read.
 #[derive(Clone, Copy, Debug)]
@@ -53,18 +52,40 @@ pub fn dataset(session: &Session, source: &Source<'_>) -> Result<Dataset, Error>
         && Path::new(path).is_dir()
     {
         session.console.detail(format_args!("reading the prepared dataset {path}"));
-        return Ok(Dataset::open(Path::new(path))?);
+        return open(session, Path::new(path));
     }
-    let from_stdin = source.paths.iter().any(|path| path == STDIN);
-    let folder = source.cache.join(key(source)?);
-    if folder.join("dataset.json").exists() && !from_stdin {
-        session.console.say(format_args!("using the data prepared earlier: {}", folder.display()));
-        return Ok(Dataset::open(&folder)?);
+    let files = data::input_files(source.config.format, &absolute(source.paths))?;
+    let place = prepared::find(session, &source.cache.join(key(source, &files)?), &files)?;
+    let folder = match place {
+        prepared::Found::Same(folder) => {
+            let shown = folder.display();
+            session.console.say(format_args!("using the data prepared earlier: {shown}"));
+            return open(session, &folder);
+        }
+        prepared::Found::None(folder) => folder,
+    };
+    let prepared = match prepare(session, source, &folder, Begin::Resume) {
+        Err(Error::Data(error @ data::Error::InputChanged { .. })) => {
+            session.console.say(format_args!("{error}; beginning anew"));
+            prepare(session, source, &folder, Begin::Restart)?
+        }
+        prepared => prepared?,
+    };
+    prepared::record(&folder, &files, prepared.origins)?;
+    Ok(prepared.dataset)
+}
+
+/// Opens a prepared folder; warns where damage to it would go unnoticed.
+fn open(session: &Session, folder: &Path) -> Result<Dataset, Error> {
+    let dataset = Dataset::open(folder)?;
+    if !dataset.manifest().has_checksums() {
+        session.console.warn(format_args!(
+            "{}: prepared by an earlier version, without checksums: damage to it would go \
+             unnoticed; prepare the data again to add them",
+            folder.display()
+        ));
     }
-    if folder.exists() {
-        std::fs::remove_dir_all(&folder).map_err(Error::io(&folder, "remove"))?;
-    }
-    prepare(session, source, &folder, Begin::Resume)
+    Ok(dataset)
 }
 
 /// Prepares the input into `folder`, with progress, and reports what could not be read.
@@ -73,7 +94,7 @@ pub fn prepare(
     source: &Source<'_>,
     folder: &Path,
     begin: Begin,
-) -> Result<Dataset, Error> {
+) -> Result<Prepared, Error> {
     // Dropped last: a preparation that fails leaves no empty folders.
     let _made = folder.parent().filter(|parent| *parent != Path::new("")).map(output::folder);
     let _made = _made.transpose()?;
@@ -118,7 +139,7 @@ pub fn prepare(
         session.console.say(format_args!("{rows} of them by an earlier, interrupted preparation"));
     }
     report_losses(session, &prepared.losses);
-    Ok(prepared.dataset)
+    Ok(prepared)
 }
 
 /// Whether the same preparation would take up what an interrupted one has finished.
@@ -274,8 +295,9 @@ fn check(path: &str, count: usize) -> Result<(), Error> {
     Ok(())
 }
 
-/// The name of the prepared folder: a hash of everything its content depends on.
-fn key(source: &Source<'_>) -> Result<String, Error> {
+/// The name of the prepared folder: a hash of everything its content depends on besides that of the
+/// files, which `prepared` compares.
+fn key(source: &Source<'_>, files: &[String]) -> Result<String, Error> {
     let mut columns = source.config.clone();
     columns.train.clear();
     columns.evaluation.clear();
@@ -285,16 +307,9 @@ fn key(source: &Source<'_>) -> Result<String, Error> {
     hash.update(&source.hold_out.to_le_bytes());
     hash.update(&serde_json::to_vec(&columns).map_err(Error::Json)?);
     hash.update(&serde_json::to_vec(&source.fitted).map_err(Error::Json)?);
-    for path in data::input_files(source.config.format, &absolute(source.paths))? {
+    for path in files {
         hash.update(path.as_bytes());
         hash.update(&[0]);
-        if path == STDIN {
-            continue;
-        }
-        let about = std::fs::metadata(&path).map_err(Error::io(&path, "read"))?;
-        let modified = about.modified().ok().and_then(|at| at.duration_since(UNIX_EPOCH).ok());
-        hash.update(&about.len().to_le_bytes());
-        hash.update(&modified.unwrap_or_default().as_nanos().to_le_bytes());
     }
     Ok(format!("{:016x}", hash.digest()))
 }

@@ -11,6 +11,7 @@ use data::synthetic::{
 };
 use schema::source::{CategoryKind, DenseTransform, Format, Ids};
 use schema::{DataConfig, IdLaw, IndexDistribution, JobConfig};
+use xxhash_rust::xxh3::Xxh3;
 
 use crate::error::Error;
 
@@ -100,13 +101,15 @@ fn columns_for(job: &JobConfig, rows: u64, seed: u64) -> SyntheticConfig {
     }
 }
 
-/// The name of the folder for generated rows: one for each set of laws.
-pub fn folder_name(job: &JobConfig, rows: u64) -> Result<String, Error> {
-    if job.synthetic.is_empty() {
-        return Ok(format!("synthetic-{rows}"));
-    }
-    let laws = serde_json::to_vec(&job.synthetic).map_err(Error::Json)?;
-    Ok(format!("synthetic-{rows}-{:016x}", xxhash_rust::xxh3::xxh3_64(&laws)))
+/// The name of the folder for rows of `config`, prepared as `data` says: one for whatever changes
+/// their bytes.
+pub fn folder_name(config: &SyntheticConfig, data: &DataConfig) -> Result<String, Error> {
+    let columns = DataConfig { train: Vec::new(), evaluation: Vec::new(), ..data.clone() };
+    let mut hash = Xxh3::new();
+    // Rows of reuse histograms too, not only the names of their files.
+    hash.update(format!("{config:?}").as_bytes());
+    hash.update(&serde_json::to_vec(&columns).map_err(Error::Json)?);
+    Ok(format!("synthetic-{}-{:016x}", config.rows, hash.digest()))
 }
 
 /// Exact ids keep two for missing and rare categories.

@@ -4,6 +4,7 @@
 mod bench;
 mod capture;
 mod checkpoint;
+mod content;
 mod data;
 mod fixture;
 mod help;

@@ -3,21 +3,21 @@
 use std::fs::File;
 use std::io::{self, BufReader, Read, Seek, SeekFrom};
 use std::path::Path;
-use std::sync::Arc;
-use std::sync::atomic::AtomicU64;
 
 use flate2::CrcReader;
 use flate2::bufread::DeflateDecoder;
 use zip::{CompressionMethod, ZipArchive};
 
-use super::array::{Array, Counted};
+use super::array::Array;
 use crate::error::Error;
+use crate::origin::Tap;
 
 /// Buffer of each array, of which there are some 26.
 const BUFFER: usize = 64 << 10;
 
 /// Opens all arrays in the order of their names, numbers as numbers: `0.npy`, `1.npy`, …, `25.npy`.
-pub(super) fn open(path: &Path, bytes_done: &Arc<AtomicU64>) -> Result<Vec<Array>, Error> {
+pub(super) fn open(path: &Path, tap: &Tap) -> Result<Vec<Array>, Error> {
+    tap.whole(&path.display().to_string())?;
     let file = File::open(path).map_err(Error::open(path))?;
     let damaged = |error: zip::result::ZipError| Error::read(path)(io::Error::other(error));
     let mut archive = ZipArchive::new(BufReader::new(file)).map_err(damaged)?;
@@ -38,8 +38,7 @@ pub(super) fn open(path: &Path, bytes_done: &Arc<AtomicU64>) -> Result<Vec<Array
     let open = |(_, name, method, (start, length, sum)): (_, String, _, _)| {
         let mut file = File::open(path).map_err(Error::open(path))?;
         file.seek(SeekFrom::Start(start)).map_err(Error::read(path))?;
-        let counted = Counted { inner: file.take(length), bytes_done: Arc::clone(bytes_done) };
-        let packed = BufReader::with_capacity(BUFFER, counted);
+        let packed = BufReader::with_capacity(BUFFER, tap.stream(file.take(length)));
         let content: Box<dyn Read + Send> = match method {
             CompressionMethod::STORE => Box::new(packed),
             CompressionMethod::DEFLATE => Box::new(DeflateDecoder::new(packed)),

@@ -3,10 +3,9 @@
 use std::fs::File;
 use std::io::{BufReader, ErrorKind, Read};
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
 
 use crate::error::Error;
+use crate::origin::Tap;
 
 /// Longest header there may be: the real ones have 118 bytes.
 const HEADER_BYTES: usize = 1 << 16;
@@ -44,11 +43,11 @@ pub(super) struct Array {
 }
 
 impl Array {
-    /// Opens a file; `bytes_done` counts what is read of it.
-    pub(super) fn open(path: &Path, bytes_done: &Arc<AtomicU64>) -> Result<Self, Error> {
+    /// Opens a file; `tap` is told what is read of it.
+    pub(super) fn open(path: &Path, tap: &Tap) -> Result<Self, Error> {
         let file = File::open(path).map_err(Error::open(path))?;
-        let counted = Counted { inner: file, bytes_done: Arc::clone(bytes_done) };
-        Self::of(path.to_owned(), Box::new(BufReader::with_capacity(BUFFER, counted)))
+        let tapped = tap.file(&path.display().to_string(), (file, 0))?;
+        Self::of(path.to_owned(), Box::new(BufReader::with_capacity(BUFFER, tapped)))
     }
 
     /// Reads the header of `read`, which errors call `path`.
@@ -252,19 +251,5 @@ impl RowOf<'_> {
             Self::I32(values) => i64::from(values[at]),
             Self::I64(values) => values[at],
         }
-    }
-}
-
-/// Counts the bytes read.
-pub(super) struct Counted<R> {
-    pub(super) inner: R,
-    pub(super) bytes_done: Arc<AtomicU64>,
-}
-
-impl<R: Read> Read for Counted<R> {
-    fn read(&mut self, buffer: &mut [u8]) -> std::io::Result<usize> {
-        let read = self.inner.read(buffer)?;
-        self.bytes_done.fetch_add(read as u64, Ordering::Relaxed);
-        Ok(read)
     }
 }

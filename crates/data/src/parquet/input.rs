@@ -4,7 +4,7 @@
 use std::fs::File;
 use std::path::Path;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::Ordering;
 
 use ::parquet::arrow::ProjectionMask;
 use ::parquet::arrow::arrow_reader::{
@@ -14,6 +14,7 @@ use arrow_schema::{DataType, SchemaRef};
 
 use crate::error::Error;
 use crate::layout::{LabelNeed, Layout, Wanted};
+use crate::origin::Tap;
 use crate::text::Body;
 
 /// Rows read at a time.
@@ -37,9 +38,11 @@ pub(crate) fn lists(path: &Path, wanted: &Wanted) -> Result<Vec<bool>, Error> {
 pub(crate) fn send_rows(
     path: &Path,
     (wanted, need): (&Wanted, LabelNeed),
-    bytes_done: &AtomicU64,
+    tap: &Tap,
     send: &mut dyn FnMut(Arc<Layout>, Body) -> bool,
 ) -> Result<(), Error> {
+    // Its pages are read in no order of the file.
+    tap.whole(&path.display().to_string())?;
     let (file, metadata) = metadata(path)?;
     let bytes = file.metadata().map_err(Error::open(path))?.len();
     if bytes == 0 {
@@ -67,7 +70,7 @@ pub(crate) fn send_rows(
         let first_row = rows;
         rows += batch.num_rows() as u64;
         let share = |rows: u64| (u128::from(bytes) * u128::from(rows) / u128::from(total)) as u64;
-        bytes_done.fetch_add(share(rows) - share(first_row), Ordering::Relaxed);
+        tap.bytes_done.fetch_add(share(rows) - share(first_row), Ordering::Relaxed);
         if !send(Arc::clone(&layout), Body::Table { first_row, batch }) {
             return Ok(());
         }

@@ -5,7 +5,7 @@
 
 use std::borrow::Cow;
 use std::fs::File;
-use std::io::BufWriter;
+use std::io::Write;
 use std::ops::Range;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -21,6 +21,7 @@ use ::parquet::arrow::arrow_writer::{
 };
 use ::parquet::basic::{Compression, ZstdLevel};
 use ::parquet::errors::ParquetError;
+use ::parquet::file::metadata::{KeyValue, RowGroupMetaData};
 use ::parquet::file::properties::{EnabledStatistics, WriterProperties};
 use ::parquet::file::writer::SerializedFileWriter;
 use arrow_array::cast::AsArray;
@@ -29,10 +30,16 @@ use arrow_array::{Array, ArrayRef, Float32Array, Int64Array, ListArray, RecordBa
 use arrow_buffer::{OffsetBuffer, ScalarBuffer};
 use arrow_schema::{DataType, Field, Schema, SchemaRef};
 
+use super::checked::{self, Bytes};
+use crate::checksum::Checksum;
 use crate::error::Error;
-use crate::manifest::Columns;
+use crate::manifest::{Columns, Footer, Part};
 use crate::rows::{Bags, Rows};
 use crate::shape::ColumnShape;
+
+/// Key of the footer's metadata whose value is the checksum of every column chunk: sixteen
+/// hexadecimal digits each, row group by row group.
+const CHECKSUMS: &str = "rowmill.checksums";
 
 /// An encoded row group, not yet in a file.
 pub(crate) struct Encoded {
@@ -74,6 +81,8 @@ impl Encoder {
 
 fn properties() -> Result<WriterProperties, ParquetError> {
     Ok(WriterProperties::builder()
+        // Without the library's version: the same rows are to have the same footer.
+        .set_created_by("rowmill".to_owned())
         .set_compression(Compression::ZSTD(ZstdLevel::try_new(1)?))
         .set_statistics_enabled(EnabledStatistics::None)
         .set_offset_index_disabled(true)
@@ -117,70 +126,127 @@ fn arrays(rows: Rows) -> Result<Vec<ArrayRef>, ParquetError> {
     Ok(arrays)
 }
 
-/// Writes row groups to one file.
+/// Writes row groups to one file, and sums up their bytes on the way.
 pub(crate) struct PartWriter {
     path: PathBuf,
-    file: SerializedFileWriter<BufWriter<File>>,
+    file: File,
+    /// Of what has been encoded, holds what is not yet in `file`.
+    encoder: SerializedFileWriter<Vec<u8>>,
+    /// Bytes in `file`.
+    written: u64,
+    /// Of every column chunk, as [`CHECKSUMS`] has them.
+    checksums: String,
 }
 
 impl PartWriter {
     pub(crate) fn create(path: &Path, columns: &Columns) -> Result<Self, Error> {
-        let file = BufWriter::new(File::create_new(path).map_err(Error::write(path))?);
-        let writer = properties()
+        let file = File::create_new(path).map_err(Error::write(path))?;
+        let encoder = properties()
             .and_then(|properties| {
-                ArrowWriter::try_new(file, arrow_schema(columns), Some(properties))
+                ArrowWriter::try_new(Vec::new(), arrow_schema(columns), Some(properties))
             })
             .and_then(ArrowWriter::into_serialized_writer);
-        let (file, _) = writer.map_err(Error::parquet_write(path))?;
-        Ok(Self { path: path.to_owned(), file })
+        let (encoder, _) = encoder.map_err(Error::parquet(path))?;
+        let path = path.to_owned();
+        Ok(Self { path, file, encoder, written: 0, checksums: String::new() })
     }
 
     pub(crate) fn append(&mut self, group: Encoded) -> Result<(), Error> {
         let append = || {
-            let mut row_group = self.file.next_row_group()?;
+            let mut row_group = self.encoder.next_row_group()?;
             for chunk in group.chunks {
                 chunk.append_to_row_group(&mut row_group)?;
             }
-            row_group.close()
+            let group = row_group.close()?;
+            self.encoder.flush()?;
+            Ok(group)
         };
-        append().map(|_| ()).map_err(Error::parquet_write(&self.path))
+        let group = append().map_err(Error::parquet(&self.path))?;
+        let mut bytes = std::mem::take(self.encoder.inner_mut());
+        for column in 0..group.num_columns() {
+            let chunk = chunk_range(&group, column)
+                .and_then(|range| within(range, self.written, bytes.len()))
+                .ok_or_else(|| ParquetError::General("a column chunk out of place".to_owned()))
+                .map_err(Error::parquet(&self.path))?;
+            self.checksums.push_str(&Checksum::of(&bytes[chunk]).to_string());
+        }
+        self.write(&bytes)?;
+        // Its room serves the next row group.
+        bytes.clear();
+        *self.encoder.inner_mut() = bytes;
+        Ok(())
     }
 
-    /// Writes the footer and syncs; gives the file's length.
-    pub(crate) fn finish(self) -> Result<u64, Error> {
-        let file = self.file.into_inner().map_err(Error::parquet_write(&self.path))?;
-        let sync = || {
-            let file = file.into_inner().map_err(std::io::IntoInnerError::into_error)?;
-            file.sync_all()?;
-            file.metadata()
-        };
-        Ok(sync().map_err(Error::write(&self.path))?.len())
+    /// Writes the footer and syncs; gives the file's length and its footer.
+    pub(crate) fn finish(mut self) -> Result<(u64, Footer), Error> {
+        let checksums = std::mem::take(&mut self.checksums);
+        self.encoder.append_key_value_metadata(KeyValue::new(CHECKSUMS.to_owned(), checksums));
+        self.encoder.finish().map_err(Error::parquet(&self.path))?;
+        let bytes = std::mem::take(self.encoder.inner_mut());
+        self.write(&bytes)?;
+        self.file.sync_all().map_err(Error::write(&self.path))?;
+        let footer = Footer { bytes: bytes.len() as u64, checksum: Checksum::of(&bytes) };
+        Ok((self.written, footer))
+    }
+
+    fn write(&mut self, bytes: &[u8]) -> Result<(), Error> {
+        self.file.write_all(bytes).map_err(Error::write(&self.path))?;
+        self.written += bytes.len() as u64;
+        Ok(())
     }
 }
 
-/// A file of a dataset, its footer read.
+/// Where a column chunk lies in its file; `None` where its metadata makes no sense.
+fn chunk_range(group: &RowGroupMetaData, column: usize) -> Option<Range<u64>> {
+    let chunk = group.columns().get(column)?;
+    let start = chunk.dictionary_page_offset().unwrap_or_else(|| chunk.data_page_offset());
+    let start = u64::try_from(start).ok()?;
+    Some(start..start.checked_add(u64::try_from(chunk.compressed_size()).ok()?)?)
+}
+
+/// A range of a file as one of `length` bytes that begin at byte `first` of it.
+fn within(range: Range<u64>, first: u64, length: usize) -> Option<Range<usize>> {
+    let start = usize::try_from(range.start.checked_sub(first)?).ok()?;
+    let end = usize::try_from(range.end.checked_sub(first)?).ok()?;
+    (start <= end && end <= length).then_some(start..end)
+}
+
+/// A file of a dataset, its footer read and compared with the manifest's checksum.
 pub(crate) struct PartReader {
     path: PathBuf,
+    bytes: u64,
     metadata: ArrowReaderMetadata,
+    /// By row group and column; `None` in a dataset without checksums.
+    checksums: Option<Vec<Checksum>>,
 }
 
 impl PartReader {
-    /// Opens `path` and checks that it has `columns`.
-    pub(crate) fn open(path: &Path, columns: &Columns) -> Result<Self, Error> {
+    /// Opens `part` at `path` and checks that it has `columns`.
+    pub(crate) fn open(path: &Path, part: &Part, columns: &Columns) -> Result<Self, Error> {
         let file = File::open(path).map_err(Error::open(path))?;
-        let metadata = ArrowReaderMetadata::load(&file, ArrowReaderOptions::new())
-            .map_err(Error::parquet(path))?;
+        let options = ArrowReaderOptions::new();
+        let metadata = match part.footer {
+            None => ArrowReaderMetadata::load(&file, options),
+            Some(Footer { bytes, checksum }) => {
+                let range = part.bytes.saturating_sub(bytes)..part.bytes;
+                let place = || "footer".to_owned();
+                let footer = checked::read((&file, path), range, Some(checksum), place)?;
+                ArrowReaderMetadata::load(&footer, options)
+            }
+        };
+        let metadata = metadata.map_err(Error::parquet(path))?;
         let (expected, got) = (arrow_schema(columns), metadata.schema());
         let same =
             expected.fields().len() == got.fields().len()
                 && expected.fields().iter().zip(got.fields()).all(|(a, b)| {
                     a.name() == b.name() && a.data_type().equals_datatype(b.data_type())
                 });
+        let problem = |problem: String| Error::Manifest { path: path.to_owned(), problem };
         if !same {
-            let problem = "columns differ from those of dataset.json".to_owned();
-            return Err(Error::Manifest { path: path.to_owned(), problem });
+            return Err(problem("columns differ from those of dataset.json".to_owned()));
         }
-        Ok(Self { path: path.to_owned(), metadata })
+        let checksums = part.footer.map(|_| checksums(&metadata)).transpose().map_err(problem)?;
+        Ok(Self { path: path.to_owned(), bytes: part.bytes, metadata, checksums })
     }
 
     /// Rows of each row group.
@@ -215,11 +281,11 @@ impl PartReader {
         (dense, categorical): (usize, &[usize]),
         batch_rows: usize,
     ) -> Result<Batches<'_>, Error> {
-        let file = File::open(&self.path).map_err(Error::open(&self.path))?;
-        let roots = (0..=dense).chain(categorical.iter().map(|column| 1 + dense + column));
-        let mask = ProjectionMask::roots(self.metadata.parquet_schema(), roots);
+        let roots = || (0..=dense).chain(categorical.iter().map(|column| 1 + dense + column));
+        let chunks = self.chunks(group, roots())?;
+        let mask = ProjectionMask::roots(self.metadata.parquet_schema(), roots());
         let reader =
-            ParquetRecordBatchReaderBuilder::new_with_metadata(file, self.metadata.clone())
+            ParquetRecordBatchReaderBuilder::new_with_metadata(chunks, self.metadata.clone())
                 .with_row_groups(vec![group])
                 .with_projection(mask)
                 .with_batch_size(batch_rows)
@@ -230,6 +296,54 @@ impl PartReader {
         let rows = rows.len();
         Ok(Batches { path: &self.path, reader, group, rows, left: rows })
     }
+
+    /// The bytes of some columns of a row group, each compared with its checksum. A column of a
+    /// dataset, a list too, is one column of the file.
+    fn chunks(&self, group: usize, columns: impl Iterator<Item = usize>) -> Result<Bytes, Error> {
+        let file = File::open(&self.path).map_err(Error::open(&self.path))?;
+        let about = self.metadata.metadata().row_group(group);
+        let mut chunks = Bytes::of_file(self.bytes);
+        for column in columns {
+            let range = chunk_range(about, column).ok_or_else(|| {
+                let problem = format!("row group {group}, column {column}: no place in the file");
+                Error::Manifest { path: self.path.clone(), problem }
+            })?;
+            let checksum = self.checksums.as_ref();
+            let checksum = checksum.map(|all| all[group * about.num_columns() + column]);
+            let place = || self.place(group, column);
+            chunks.add(checked::read((&file, &self.path), range, checksum, place)?);
+        }
+        Ok(chunks)
+    }
+
+    /// A column chunk as users know it.
+    fn place(&self, group: usize, column: usize) -> String {
+        let groups = self.metadata.metadata().row_groups();
+        let first: i64 = groups[..group].iter().map(RowGroupMetaData::num_rows).sum();
+        let end = first + groups[group].num_rows();
+        let name = self.metadata.schema().field(column).name();
+        format!("column {name:?}, rows {first}..{end}")
+    }
+}
+
+/// The checksums in a footer, one for each column chunk.
+fn checksums(metadata: &ArrowReaderMetadata) -> Result<Vec<Checksum>, String> {
+    let file = metadata.metadata().file_metadata();
+    let pairs = file.key_value_metadata().map_or(&[][..], Vec::as_slice);
+    let value =
+        pairs.iter().find(|pair| pair.key == CHECKSUMS).and_then(|pair| pair.value.as_ref());
+    let digits = value.ok_or_else(|| format!("expected {CHECKSUMS} in the footer, got none"))?;
+    let (each, rest) = digits.as_bytes().as_chunks::<16>();
+    let each = each.iter().map(|digits| String::from_utf8_lossy(digits).parse());
+    let checksums: Vec<Checksum> = each.collect::<Result<_, _>>()?;
+    let expected = metadata.metadata().num_row_groups() * file.schema_descr().num_columns();
+    if checksums.len() != expected || !rest.is_empty() {
+        return Err(format!(
+            "expected {expected} checksums in the footer, got {}",
+            checksums.len()
+        ));
+    }
+    Ok(checksums)
 }
 
 /// Bytes of the buffers in which one thread decodes rows of a row group of `rows` rows: of each

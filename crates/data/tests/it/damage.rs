@@ -207,7 +207,7 @@ fn a_damaged_dataset_is_refused() {
     let manifest = dataset.dir().join("dataset.json");
     std::fs::write(&manifest, "{\"version\": 9}").unwrap();
     let error = Dataset::open(dataset.dir()).unwrap_err().to_string();
-    assert!(error.ends_with("dataset.json: version: expected 1, got 9"), "{error}");
+    assert!(error.ends_with("dataset.json: version: expected 2, got 9"), "{error}");
 }
 
 /// Text that is mostly structure, with noise in it.

@@ -2,6 +2,7 @@
 #![expect(clippy::unwrap_used, reason = "test code fails by panicking")]
 
 mod adult;
+mod checksum;
 mod columns;
 mod criteo;
 mod damage;

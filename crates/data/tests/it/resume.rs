@@ -131,11 +131,53 @@ fn another_preparation_is_refused_or_begun_anew() {
     let mut text = std::fs::read(&inputs[0]).unwrap();
     text.truncate(text.len() / 2);
     std::fs::write(&inputs[0], &text).unwrap();
-    refused(&modulo, "inputs");
+    let cut = again((&inputs, &modulo), &out, Begin::Resume).unwrap_err();
+    assert!(matches!(&cut, Error::InputChanged { path, .. } if path == Path::new(&inputs[0])));
     let anew = again((&inputs, &modulo), &out, Begin::Restart).unwrap();
     assert_eq!(anew.resumed_rows, 0);
     let whole = folder.prepare("whole", &inputs, &modulo).dataset;
     assert_eq!(bytes_of(&anew.dataset), bytes_of(&whole));
+}
+
+/// With what the first pass learnt, and without a first pass: the whole file is known, or its
+/// beginning.
+#[test]
+fn an_input_of_equal_size_and_time_with_other_content_is_refused() {
+    let folder = Folder::new();
+    let inputs = rows_file(&folder);
+    let path = Path::new(&inputs[0]);
+    let (text, times) = (std::fs::read(path).unwrap(), std::fs::metadata(path).unwrap());
+    let write = |text: &[u8]| {
+        std::fs::write(path, text).unwrap();
+        let file = std::fs::File::options().write(true).open(path).unwrap();
+        file.set_modified(times.modified().unwrap()).unwrap();
+    };
+    for (name, mode, part) in [("one", "modulo", 0.1), ("two", "exact", 0.9)] {
+        let config = criteo("criteo-dlrm", &json!({"mode": mode}));
+        let whole = folder.prepare(&format!("{name}-whole"), &inputs, &config).dataset;
+        let out = folder.path(name);
+        let passes = if mode == "exact" { ROWS + ROWS * 3 / 4 } else { ROWS * 3 / 4 };
+        let seen = std::sync::atomic::AtomicU64::new(0);
+        let last = std::sync::atomic::AtomicU64::new(0);
+        interrupted((&inputs, &config), &out, |progress| {
+            use std::sync::atomic::Ordering::Relaxed;
+            let new = progress.rows.saturating_sub(last.swap(progress.rows, Relaxed));
+            seen.fetch_add(new, Relaxed) + new > passes
+        });
+        let mut other = text.clone();
+        let line = (text.len() as f64 * part) as usize;
+        let at = line + text[line..].iter().position(|&byte| byte == b'\n').unwrap() + 1;
+        other[at] ^= 1;
+        write(&other);
+        let error = again((&inputs, &config), &out, Begin::Resume).unwrap_err();
+        assert!(matches!(&error, Error::InputChanged { .. }), "{name}: {error}");
+        // The same content goes on, whatever its times say.
+        std::fs::write(path, &text).unwrap();
+        let prepared = again((&inputs, &config), &out, Begin::Resume).unwrap();
+        assert!(prepared.resumed_rows >= PART_ROWS, "{name}");
+        assert!(bytes_of(&prepared.dataset) == bytes_of(&whole), "{name}");
+        write(&text);
+    }
 }
 
 #[test]

@@ -4,6 +4,8 @@
 use std::ops::Range;
 use std::path::Path;
 
+use data::Fingerprint;
+use data::checksum::{self, Seal};
 use schema::{DataType, Optimizer, RowScope, TableConfig, Tile};
 use serde::{Deserialize, Serialize};
 
@@ -14,9 +16,6 @@ use crate::Error;
 pub const VERSION: u32 = 1;
 
 const FORMAT: &str = "rowmill-checkpoint";
-/// The manifest's first field; its digits count as zeros in the checksum.
-const CHECKSUM_KEY: &[u8] = b"\"checksum\": \"";
-const CHECKSUM_DIGITS: usize = 16;
 
 /// The content of `manifest.json`.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -51,10 +50,23 @@ pub struct Manifest {
     pub fitted: serde_json::Value,
     /// The position in the training data, as its owner wrote it.
     pub position: serde_json::Value,
+    /// The rows it has seen; nothing in checkpoints of earlier versions.
+    #[serde(default)]
+    pub data: SeenData,
     /// Every file besides the manifest.
     pub files: Vec<FileRecord>,
     /// Every tensor.
     pub chunks: Vec<Chunk>,
+}
+
+/// Fingerprints of a run's rows. A part is `None` where it is not known: nothing was trained on,
+/// nothing is held out, or the rows were prepared by an earlier version.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct SeenData {
+    /// Of the dataset it was trained on.
+    pub training: Option<Fingerprint>,
+    /// Of the dataset with the held-out rows.
+    pub held_out: Option<Fingerprint>,
 }
 
 /// Seeds of a run. Generators are functions of (seed, counters) and keep no other state.
@@ -174,29 +186,26 @@ impl Manifest {
         let blank = Self { checksum: Checksum(0), ..self.clone() };
         let mut text = serde_json::to_vec_pretty(&blank).map_err(|error| problem(path, &error))?;
         text.push(b'\n');
-        let checksum = Checksum::of(&text).to_string();
-        let digits = digits_of(&text).ok_or_else(|| problem(path, &"no checksum"))?;
-        text[digits].copy_from_slice(checksum.as_bytes());
+        checksum::fill(&mut text);
         Ok(text)
     }
 
     /// Checks the checksum, then the version, then every field.
-    pub(super) fn parse(path: &Path, mut text: Vec<u8>) -> Result<Self, Error> {
+    pub(super) fn parse(path: &Path, text: &[u8]) -> Result<Self, Error> {
         #[derive(Deserialize)]
         struct Head {
             format: String,
             version: u64,
         }
-        let digits = digits_of(&text).ok_or_else(|| problem(path, &"no checksum"))?;
-        let stated = std::str::from_utf8(&text[digits.clone()]).unwrap_or_default();
-        let expected = stated.parse().map_err(|error: String| problem(path, &error))?;
-        text[digits].fill(b'0');
-        let got = Checksum::of(&text);
-        if got != expected {
-            let tensor = "manifest".to_owned();
-            return Err(Error::Checksum { path: path.into(), tensor, expected, got });
+        match checksum::check(text) {
+            Seal::Whole => {}
+            Seal::Absent => return Err(problem(path, &"no checksum at its beginning")),
+            Seal::Broken { expected, got } => {
+                let tensor = "manifest".to_owned();
+                return Err(Error::Checksum { path: path.into(), tensor, expected, got });
+            }
         }
-        let head: Head = serde_json::from_slice(&text).map_err(|error| problem(path, &error))?;
+        let head: Head = serde_json::from_slice(text).map_err(|error| problem(path, &error))?;
         if head.format != FORMAT {
             return Err(problem(path, &format!("expected {FORMAT:?}, got {:?}", head.format)));
         }
@@ -204,16 +213,8 @@ impl Manifest {
             let got = head.version;
             return Err(Error::ManifestVersion { path: path.into(), expected: VERSION, got });
         }
-        let manifest: Self =
-            serde_json::from_slice(&text).map_err(|error| problem(path, &error))?;
-        Ok(Self { checksum: expected, ..manifest })
+        serde_json::from_slice(text).map_err(|error| problem(path, &error))
     }
-}
-
-fn digits_of(text: &[u8]) -> Option<Range<usize>> {
-    let found = text.windows(CHECKSUM_KEY.len()).position(|window| window == CHECKSUM_KEY)?;
-    let start = found + CHECKSUM_KEY.len();
-    (start + CHECKSUM_DIGITS <= text.len()).then_some(start..start + CHECKSUM_DIGITS)
 }
 
 fn problem(path: &Path, problem: &dyn std::fmt::Display) -> Error {

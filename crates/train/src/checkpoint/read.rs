@@ -68,7 +68,7 @@ impl Checkpoint {
     pub fn open(folder: &Path) -> Result<Self, Error> {
         let path = folder.join("manifest.json");
         let text = fs::read(&path).map_err(Error::io("read", &path))?;
-        let manifest = Manifest::parse(&path, text)?;
+        let manifest = Manifest::parse(&path, &text)?;
         let config = JobConfig::parse(&manifest.config, &[])
             .map_err(|source| Error::Config { path: path.clone(), source })?;
         let mut files = BTreeMap::new();

@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 
 use schema::{DataType, JobConfig, Optimizer, Rank, RowScope, ShardingPlan, TableConfig, Tile};
 
-use super::manifest::{Chunk, Content, FileRecord, Manifest, Part, Seeds};
+use super::manifest::{Chunk, Content, FileRecord, Manifest, Part, Seeds, SeenData};
 use super::{Checksum, TensorWriter, folder};
 use crate::Error;
 use crate::parameter::{DenseParameter, TileState};
@@ -55,6 +55,8 @@ pub struct Meta<'a> {
     pub fitted: serde_json::Value,
     /// The position in the training data.
     pub position: serde_json::Value,
+    /// The rows it has seen.
+    pub data: SeenData,
 }
 
 /// A checkpoint that stands.
@@ -260,6 +262,7 @@ impl Writer {
                 .map_err(|source| Error::Config { path: path.to_owned(), source })?,
             fitted: meta.fitted.clone(),
             position: meta.position.clone(),
+            data: meta.data,
             files,
             chunks,
         })

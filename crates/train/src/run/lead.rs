@@ -9,7 +9,7 @@ use data::{Dataset, FeaturePlan, Loaded, Loader, LoaderOptions, Position, Shuffl
 use schema::{Batch, ModelConfig, Op, RowScope, TrainingConfig};
 
 use super::command::TrainStep;
-use super::start::{Progress, State, Tally};
+use super::start::{self, Progress, State, Tally};
 use super::worker::{Saved, Worker};
 use super::{Event, Interval, Outcome, RunRequest};
 use crate::checkpoint::{self, Meta, Writer};
@@ -295,6 +295,7 @@ impl Leader<'_, '_> {
             row_scope: self.start.row_scope.clone(),
             fitted: json(&request.run_folder, request.train.fitted())?,
             position: json(&request.run_folder, &progress)?,
+            data: start::seen_data(request),
         };
         let committed = writer.commit(&meta, records)?;
         checkpoint::retain(&request.run_folder, config.training.keep_checkpoints)?;

@@ -10,7 +10,7 @@ use trace::Clock;
 
 use super::{RuleChange, RunRequest, Start};
 use crate::Error;
-use crate::checkpoint::Checkpoint;
+use crate::checkpoint::{Checkpoint, SeenData};
 
 /// Loss since the last log line. Kept in the checkpoint, so that a resumed run reports the same.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
@@ -100,6 +100,7 @@ impl State {
         check_same_model(&request.config, &checkpoint)?;
         let row_scope_before = changed_scope(&checkpoint, &row_scope, request.rule_change)?;
         check_same_transforms(&request.train, &checkpoint)?;
+        check_same_rows(&checkpoint, request, Rows::Training)?;
         let manifest = checkpoint.manifest();
         let position = manifest.position.clone();
         let progress = match position {
@@ -181,9 +182,55 @@ fn check_same_transforms(train: &Dataset, checkpoint: &Checkpoint) -> Result<(),
             return Err(Error::Manifest { path, problem });
         }
     };
-    let own = train.fitted();
-    if (&saved.dense, &saved.categorical) != (&own.dense, &own.categorical) {
+    if !have_same_transforms(&saved, train.fitted()) {
         return Err(Error::OtherTransforms { path, data: train.dir().to_owned() });
     }
     Ok(())
+}
+
+/// Whether two states turn the same values into the same input of a model.
+pub fn have_same_transforms(a: &Fitted, b: &Fitted) -> bool {
+    (&a.dense, &a.categorical) == (&b.dense, &b.categorical)
+}
+
+/// The rows that a run sees.
+pub fn seen_data(request: &RunRequest) -> SeenData {
+    let held_out = request.evaluation.as_ref();
+    SeenData {
+        training: request.train.manifest().fingerprint(),
+        held_out: held_out.and_then(|(dataset, _)| dataset.manifest().fingerprint()),
+    }
+}
+
+/// Which rows of a run.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Rows {
+    /// Those it is trained on.
+    Training,
+    /// Those it is evaluated on.
+    HeldOut,
+}
+
+/// A run goes on only with the rows it began with. Held-out rows may be added or left out.
+pub fn check_same_rows(
+    checkpoint: &Checkpoint,
+    request: &RunRequest,
+    rows: Rows,
+) -> Result<(), Error> {
+    let saved = checkpoint.manifest().data;
+    let (which, dataset, expected) = match rows {
+        Rows::Training => ("training", Some(&request.train), saved.training),
+        Rows::HeldOut => {
+            let dataset = request.evaluation.as_ref().map(|(dataset, _)| dataset);
+            ("held-out", dataset, saved.held_out)
+        }
+    };
+    let (Some(dataset), Some(expected)) = (dataset, expected) else { return Ok(()) };
+    let got = dataset.manifest().fingerprint();
+    if got == Some(expected) {
+        return Ok(());
+    }
+    let got = got.map_or_else(|| "none".to_owned(), |got| got.to_string());
+    let (path, data) = (checkpoint.folder().to_owned(), dataset.dir().to_owned());
+    Err(Error::OtherRows { path, which, data, expected, got })
 }

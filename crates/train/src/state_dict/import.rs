@@ -10,8 +10,8 @@ use schema::{DataType, JobConfig, Rank, RowScope, ShardingPlan, TableId};
 
 use super::{DenseName, Target, dense_names, optimizer, table_name};
 use crate::checkpoint::{
-    Committed, Content, Meta, TensorEntry, TensorReader, TensorWriter, Writer, Written, dtype,
-    rank_file,
+    Committed, Content, Meta, SeenData, TensorEntry, TensorReader, TensorWriter, Writer, Written,
+    dtype, rank_file,
 };
 use crate::parameter::{DenseParameter, Spot};
 use crate::{Error, RuleChange};
@@ -149,6 +149,7 @@ pub fn import(request: &ImportRequest<'_>) -> Result<Committed, Error> {
         row_scope,
         fitted: request.fitted.clone(),
         position: serde_json::Value::Null,
+        data: SeenData::default(),
     };
     writer.commit(&meta, vec![tables, dense])
 }

@@ -11,7 +11,7 @@ use schema::{
     DataType, JobConfig, Optimizer, Rank, RowScope, ShardingPlan, TableConfig, TableId, Tile,
 };
 use train::Error;
-use train::checkpoint::{self, Checkpoint, Content, Meta, Writer};
+use train::checkpoint::{self, Checkpoint, Content, Meta, SeenData, Writer};
 use train::parameter::TileState;
 
 use crate::samples::{
@@ -432,6 +432,7 @@ fn a_checkpoint_without_all_tiles_is_not_committed() {
         row_scope: RowScope::EachWeight,
         fitted: null.clone(),
         position: null,
+        data: SeenData::default(),
     };
     let text = writer.commit(&meta, records).unwrap_err().to_string();
     assert!(text.ends_with("table \"t0\": expected chunks over 36 values, got 20"), "{text}");
@@ -467,6 +468,7 @@ fn writing_speed() {
         row_scope: RowScope::EachWeight,
         fitted: null.clone(),
         position: null,
+        data: SeenData::default(),
     };
     let committed = writer.commit(&meta, records).unwrap();
     let wrote = committed.bytes as f64 / 1e6 / started.elapsed().as_secs_f64();

@@ -16,7 +16,7 @@ use train::{Error, Event, Outcome, RuleChange, RunRequest, Scorer, Start, TraceR
 
 const ROWS: u64 = 700;
 
-fn config() -> JobConfig {
+pub fn config() -> JobConfig {
     let text = r#"
 [model]
 name = "small"
@@ -52,7 +52,7 @@ categorical = [{ column = "a", kind = "integer" }, { column = "b", separator = "
     JobConfig::parse(text, &[]).unwrap()
 }
 
-fn dataset(folder: &Path) -> Arc<Dataset> {
+pub fn dataset(folder: &Path) -> Arc<Dataset> {
     dataset_of(folder, 5)
 }
 
@@ -61,6 +61,14 @@ fn dataset_of(folder: &Path, seed: u64) -> Arc<Dataset> {
 }
 
 fn dataset_with(config: &JobConfig, folder: &Path, seed: u64) -> Arc<Dataset> {
+    dataset_fitted(config, (folder, seed), None)
+}
+
+fn dataset_fitted(
+    config: &JobConfig,
+    (folder, seed): (&Path, u64),
+    fitted: Option<&data::Fitted>,
+) -> Arc<Dataset> {
     std::fs::create_dir_all(folder).unwrap();
     let rng = CounterRng::new(seed, 0);
     let mut text = "y,u,v,a,b\n".to_owned();
@@ -77,7 +85,7 @@ fn dataset_with(config: &JobConfig, folder: &Path, seed: u64) -> Arc<Dataset> {
     let request = PrepareRequest {
         inputs: &inputs,
         config: &config.data,
-        fitted: None,
+        fitted,
         hold_out: 0.2,
         out: &folder.join("prepared"),
         row_group_rows: 64,
@@ -89,7 +97,7 @@ fn dataset_with(config: &JobConfig, folder: &Path, seed: u64) -> Arc<Dataset> {
     Arc::new(data::prepare(&request, &mut |_| {}).unwrap().dataset)
 }
 
-fn request(folder: &Path, dataset: &Arc<Dataset>, plan: ShardingPlan) -> RunRequest {
+pub fn request(folder: &Path, dataset: &Arc<Dataset>, plan: ShardingPlan) -> RunRequest {
     let (train_rows, held_out) = dataset.split(0.2);
     RunRequest {
         config: config(),
@@ -106,7 +114,7 @@ fn request(folder: &Path, dataset: &Arc<Dataset>, plan: ShardingPlan) -> RunRequ
     }
 }
 
-fn plan(make: fn(&[TableConfig], u32) -> ShardingPlan, ranks: u32) -> ShardingPlan {
+pub fn plan(make: fn(&[TableConfig], u32) -> ShardingPlan, ranks: u32) -> ShardingPlan {
     make(&config().model.tables, ranks)
 }
 
@@ -443,6 +451,38 @@ fn data_of_other_transforms_is_refused() {
     assert_eq!(train::run(&request, &mut |_| {}).unwrap().step, 4);
 }
 
+/// The same columns, transforms and number of rows: only the content tells them apart.
+#[test]
+fn other_rows_under_the_same_transforms_are_refused() {
+    let folder = tempfile::tempdir().unwrap();
+    let (began, other) = (dataset(folder.path()), tempfile::tempdir().unwrap());
+    let other = dataset_fitted(&config(), (other.path(), 6), Some(began.fitted()));
+    assert_eq!(other.rows(), began.rows());
+    let plan = plan(ShardingPlan::table_wise, 1);
+    let mut request = request(&folder.path().join("run"), &began, plan);
+    request.config.training.steps = Some(2);
+    let outcome = train::run(&request, &mut |_| {}).unwrap();
+    request.start = Start::Checkpoint(outcome.checkpoint.unwrap());
+    request.config.training.steps = Some(4);
+    let (_, held_out) = other.split(0.2);
+    let on = |train: &Arc<Dataset>, evaluation: &Arc<Dataset>| RunRequest {
+        train: Arc::clone(train),
+        evaluation: Some((Arc::clone(evaluation), held_out.clone())),
+        ..request.clone()
+    };
+    for (request, rows) in [(on(&other, &began), "training"), (on(&began, &other), "held-out")] {
+        match train::run(&request, &mut |_| {}) {
+            Err(Error::OtherRows { which, .. }) => assert_eq!(which, rows),
+            outcome => panic!("{rows}: {outcome:?}"),
+        }
+    }
+    // Held-out rows may be left out, and the same rows may lie elsewhere.
+    let elsewhere = tempfile::tempdir().unwrap();
+    let same = dataset(elsewhere.path());
+    let without = RunRequest { evaluation: None, ..on(&same, &began) };
+    assert_eq!(train::run(&without, &mut |_| {}).unwrap().step, 4);
+}
+
 #[test]
 fn a_window_without_a_step_of_the_run_is_refused() {
     let folder = tempfile::tempdir().unwrap();
@@ -598,6 +638,7 @@ fn spoilt(
         row_scope: saved.row_scope(),
         fitted: manifest.fitted.clone(),
         position: manifest.position.clone(),
+        data: train::checkpoint::SeenData::default(),
     };
     writer.commit(&meta, records).unwrap().folder
 }

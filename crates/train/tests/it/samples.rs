@@ -2,7 +2,7 @@
 
 use device::Weights;
 use schema::{DataType, JobConfig, Optimizer, Rank, RowScope, ShardingPlan, TableConfig, Tile};
-use train::checkpoint::{Checkpoint, Committed, Meta, Writer};
+use train::checkpoint::{Checkpoint, Committed, Meta, SeenData, Writer};
 use train::parameter::{DenseParameter, TileState, dense_shapes};
 
 /// A job with these tables (rows, dim), an interaction as TOML and a sparse optimizer.
@@ -138,6 +138,7 @@ pub fn save(
         row_scope: RowScope::of(kind, plan.tiles(), &config.model.tables),
         fitted: serde_json::json!({ "mean": [0.1, 1.0 / 3.0] }),
         position: serde_json::json!({ "epoch": 1, "batch": u64::MAX }),
+        data: SeenData::default(),
     };
     writer.commit(&meta, records).unwrap()
 }
