@@ -40,7 +40,8 @@ with --full, what is slow or heavy:
              (bench/compare/capture_jobs.py); a process that swaps files for 30 s wins nothing
   fuzz       the property tests of `data` and `device` with 20 000 cases
   memory     every configuration trains under a memory limit of its estimate and a tenth
-  corruption every trace of the fixtures cut at 200 places and with 1 000 wrong bytes
+  corruption 1 000 flipped bits in prepared data and checkpoints: no run ends with other weights; every
+             trace of the fixtures cut at 200 places and with 1 000 wrong bytes
 
 Options:
   --full        also the slow stages

@@ -163,13 +163,19 @@ pub fn memory() -> Result<String, Error> {
     command::run(tests.env("ROWMILL_MEMORY", "full")).map(|()| "all fit their estimates".to_owned())
 }
 
-/// Damages the traces of the fixtures, whole ones and more often than every day.
+/// Damages prepared data and checkpoints, and the traces of the fixtures, whole ones and more often
+/// than every day.
 pub fn corruption() -> Result<String, Error> {
+    let damaged = |package: &str, test: &str| {
+        let mut tests = cargo(&["test", "--release", "-p", package, "--test", "it", test]);
+        command::run(tests.env("ROWMILL_CORRUPTION", "full"))
+    };
+    damaged("train", "damage")?;
+    let weights = "no flipped bit leads to other weights";
     let traces = fixtures(&tree::root()).join("traces");
     if !traces.is_dir() {
-        return Ok(format!("SKIPPED: no {}", traces.display()));
+        return Ok(format!("{weights}; SKIPPED traces: no {}", traces.display()));
     }
-    let arguments = ["test", "--release", "-p", "trace", "--test", "it"];
-    let mut tests = cargo(&arguments);
-    command::run(tests.env("ROWMILL_CORRUPTION", "full")).map(|()| "no panics".to_owned())
+    damaged("trace", "")?;
+    Ok(format!("{weights}; no damaged trace makes a reader panic"))
 }

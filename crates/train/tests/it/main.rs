@@ -3,6 +3,7 @@
 
 mod against_oracle;
 mod checkpoint;
+mod damage;
 mod golden;
 mod metric;
 mod oracle;
