@@ -109,6 +109,9 @@ pub enum Error {
     /// A folder where a file is to be written.
     #[error("{}: expected the name of a file to write, got a folder", path.display())]
     OutputIsFolder { path: PathBuf },
+    /// A pipe or a device where a regular file is to be written.
+    #[error("{}: expected the name of a regular file to write, got a pipe or a device", path.display())]
+    OutputIsSpecial { path: PathBuf },
     /// The folder of an output is missing.
     #[error("{}: cannot be written, because {} does not exist", path.display(), folder.display())]
     NoOutputFolder { path: PathBuf, folder: PathBuf },

@@ -20,6 +20,10 @@ use crate::interrupt;
 pub fn check_all(outputs: &[Output]) -> Result<(), Error> {
     outputs.iter().try_for_each(|output| match output {
         Output::File(path) => check(path),
+        Output::RegularFile(path) if !path.is_dir() && is_written_in_place(path) => {
+            Err(Error::OutputIsSpecial { path: path.clone() })
+        }
+        Output::RegularFile(path) => check(path),
         Output::Folder(path) => check_new_folder(path),
     })
 }

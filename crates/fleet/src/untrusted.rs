@@ -113,6 +113,12 @@ pub enum Error {
         /// The path.
         path: PathBuf,
     },
+    /// Another process may write it alone, and opening would wait for that process.
+    #[error("{}: expected a file that nobody holds, got one with a lease of another process", path.display())]
+    Leased {
+        /// The file.
+        path: PathBuf,
+    },
     /// Somebody still writes it.
     #[error("{}: the file changed while it was copied", path.display())]
     Changed {
@@ -230,7 +236,11 @@ impl Folder {
         check(&path, &before, expected)?;
         // The same file again, by its descriptor and not by its name, now for reading. A file that
         // somebody holds a lease of must not make us wait either.
-        let file = walk::reopen(&looked).map_err(Error::io(&path, "open"))?;
+        let file = match walk::reopen(&looked) {
+            Ok(file) => file,
+            Err(Errno::AGAIN) => return Err(Error::Leased { path }),
+            Err(errno) => return Err(Error::io(&path, "open")(errno)),
+        };
         let found = rustix::fs::fstat(&file).map_err(Error::io(&path, "look at"))?;
         check(&path, &found, expected)?;
         if identity(&found) != identity(&before) {

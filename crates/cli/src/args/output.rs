@@ -8,8 +8,10 @@ use super::{Bench, Checkpoint, Command, ConvertTo, Data, Selection, TraceVerb, T
 /// A path that a command writes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Output {
-    /// A file, new or replaced.
+    /// A file, new or replaced; a pipe or a device is written where it is.
     File(PathBuf),
+    /// A file, new or replaced. A pipe or a device would be replaced too, so it is refused.
+    RegularFile(PathBuf),
     /// A folder, new or filled.
     Folder(PathBuf),
 }
@@ -51,6 +53,10 @@ fn files<'a>(paths: impl IntoIterator<Item = Option<&'a PathBuf>>) -> Vec<Output
     paths.into_iter().flatten().cloned().map(Output::File).collect()
 }
 
+fn regular_files<'a>(paths: impl IntoIterator<Item = Option<&'a PathBuf>>) -> Vec<Output> {
+    paths.into_iter().flatten().cloned().map(Output::RegularFile).collect()
+}
+
 fn of_train(train: &Train) -> Vec<Output> {
     if train.list {
         return Vec::new();
@@ -61,7 +67,7 @@ fn of_train(train: &Train) -> Vec<Output> {
 
 fn of_data(data: &Data) -> Vec<Output> {
     match data {
-        Data::Synth(synth) => files([Some(&synth.out)]),
+        Data::Synth(synth) => regular_files([Some(&synth.out)]),
         Data::Convert(convert) => vec![Output::Folder(convert.out.clone())],
         Data::Stats(_) => Vec::new(),
     }
@@ -69,7 +75,7 @@ fn of_data(data: &Data) -> Vec<Output> {
 
 fn of_checkpoint(checkpoint: &Checkpoint) -> Vec<Output> {
     match checkpoint {
-        Checkpoint::Export { out, optimizer, .. } => files([Some(out), optimizer.as_ref()]),
+        Checkpoint::Export { out, optimizer, .. } => regular_files([Some(out), optimizer.as_ref()]),
         Checkpoint::Import { run, .. } => vec![Output::Folder(run.clone())],
         Checkpoint::Info { .. } | Checkpoint::Verify { .. } => Vec::new(),
     }
@@ -100,7 +106,7 @@ fn of_trace(verb: &TraceVerb) -> Vec<Output> {
         Verb::Convert { out, to, .. } if ConvertTo::is_parquet(*to, out) => {
             vec![Output::Folder(out.clone())]
         }
-        Verb::Merge { out, .. } | Verb::Convert { out, .. } => files([Some(out)]),
+        Verb::Merge { out, .. } | Verb::Convert { out, .. } => regular_files([Some(out)]),
         Verb::Report { output, .. } => files([Some(output)]),
         Verb::ExecutionTrace { output, .. } => files([output.as_ref()]),
         Verb::Serve { .. } => Vec::new(),

@@ -47,6 +47,7 @@ impl Error {
             Self::Exists { .. } => "remove it or choose another name".into(),
             Self::OutputIsInput { .. }
             | Self::OutputIsFolder { .. }
+            | Self::OutputIsSpecial { .. }
             | Self::NoOutputFolder { .. }
             | Self::OutputBelowFile { .. } => return self.output_hint(),
             Self::Alignment { .. } => {
@@ -83,6 +84,7 @@ impl Error {
 
     fn output_hint(&self) -> Option<String> {
         let hint = match self {
+            Self::OutputIsSpecial { .. } => "write a file and read it from there".into(),
             Self::OutputIsInput { .. } | Self::OutputBelowFile { .. } => {
                 "choose another place to write".into()
             }

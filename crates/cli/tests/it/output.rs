@@ -117,6 +117,27 @@ fn standard_output_as_a_file_is_written_in_place() {
     assert!(fs::symlink_metadata("/dev/stdout").unwrap().is_symlink());
 }
 
+#[cfg(unix)]
+#[test]
+fn a_pipe_is_not_replaced_by_a_file() {
+    use std::os::unix::fs::FileTypeExt;
+
+    let place = Place::new();
+    for name in ["pipe", "pipe.json.gz"] {
+        assert!(Command::new("mkfifo").arg(place.path(name)).status().unwrap().success());
+    }
+    for words in [
+        "data synth pipe --rows 1000",
+        "checkpoint export nowhere --to torch pipe",
+        "checkpoint export nowhere --to torch good --optimizer pipe",
+        "trace merge nowhere.json --out pipe.json.gz",
+        "trace convert nowhere.json --out pipe --to perfetto",
+    ] {
+        check(&place, words, "", "expected the name of a regular file to write, got a pipe");
+    }
+    assert!(fs::metadata(place.path("pipe")).unwrap().file_type().is_fifo());
+}
+
 #[test]
 fn what_fails_leaves_no_empty_folders() {
     let place = Place::new();
