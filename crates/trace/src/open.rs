@@ -9,6 +9,7 @@ mod event;
 mod find;
 mod form;
 mod gather;
+mod gunzip;
 mod look;
 mod pump;
 mod rank;
@@ -20,6 +21,7 @@ use std::sync::atomic::AtomicBool;
 
 pub use event::{arguments, event_texts};
 pub(crate) use find::may_be_trace;
+pub(crate) use gunzip::Gunzip;
 
 use crate::Error;
 use crate::format::kineto;
@@ -72,6 +74,9 @@ pub struct Skipped {
     pub member: Option<String>,
     /// What it is instead.
     pub reason: String,
+    /// Whether it should be a trace, by its name and by what little it holds: an empty file, zero
+    /// bytes, or data that end before the first event.
+    pub is_lost: bool,
 }
 
 /// Reads all traces under the request's paths.

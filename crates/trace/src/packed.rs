@@ -1,6 +1,8 @@
 //! Compressed bytes: told by their first ones, unpacked and packed while they stream.
 
-use std::io::{self, Cursor, Read, Write};
+use std::io::{self, BufReader, Cursor, Read, Write};
+
+use crate::open::Gunzip;
 
 const GZIP: [u8; 2] = [0x1f, 0x8b];
 const ZSTD: [u8; 4] = [0x28, 0xb5, 0x2f, 0xfd];
@@ -17,7 +19,7 @@ pub fn unpacked<'a>(mut packed: impl Read + 'a) -> io::Result<Box<dyn Read + 'a>
     let (is_gzip, is_zstd) = (head.starts_with(&GZIP), head == ZSTD);
     let whole = Cursor::new(head).chain(packed);
     Ok(if is_gzip {
-        Box::new(flate2::read::MultiGzDecoder::new(whole))
+        Box::new(Gunzip::new(BufReader::new(whole)))
     } else if is_zstd {
         Box::new(zstd::stream::read::Decoder::new(whole)?)
     } else {

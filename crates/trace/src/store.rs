@@ -5,6 +5,7 @@
 
 mod argument;
 mod category;
+mod cut;
 mod header;
 mod loss;
 mod mark;
@@ -16,6 +17,7 @@ mod track;
 
 pub use argument::{Collective, LaunchShape, PythonFrame, SyncWait};
 pub use category::{Category, Kind};
+pub use cut::{Covered, Cut, Ending};
 pub use header::{Device, Distributed, Header, ProcessGroup};
 pub use loss::{Loss, LossCount, Losses};
 pub use mark::{Allocation, Counter, Flow, FlowPhase, Instant};
@@ -63,6 +65,8 @@ pub struct Trace {
     pub phases: BTreeMap<String, u64>,
     /// What could not be read.
     pub losses: Losses,
+    /// How the recording ended early; `None` where it did not.
+    pub cut: Option<Cut>,
 }
 
 /// Where a trace came from.

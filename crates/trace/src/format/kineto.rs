@@ -5,6 +5,7 @@
 
 mod argument;
 pub mod export;
+mod mark;
 mod number;
 pub mod read;
 mod row;

@@ -112,7 +112,7 @@ impl<T> Found<'_, T> {
     }
 
     fn skip(&mut self, path: &Path, member: Option<String>, reason: String) {
-        self.skipped.push(Skipped { path: path.to_path_buf(), member, reason });
+        self.skipped.push(Skipped { path: path.to_path_buf(), member, reason, is_lost: false });
     }
 }
 

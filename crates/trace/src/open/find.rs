@@ -89,8 +89,12 @@ impl Found {
                 continue;
             }
             let mut skip = |reason: &str| {
-                let skipped =
-                    Skipped { path: path.clone(), member: None, reason: reason.to_owned() };
+                let skipped = Skipped {
+                    path: path.clone(),
+                    member: None,
+                    reason: reason.to_owned(),
+                    is_lost: false,
+                };
                 self.skipped.push((request, skipped));
             };
             let is_link = entry.file_type().map_err(Error::read(&path))?.is_symlink();

@@ -11,7 +11,7 @@ use super::stream::{Part, Reader, Stream};
 use super::{Attendance, Progress, Reading, Request, Skipped, rank};
 use crate::Error;
 use crate::format::kineto;
-use crate::store::{Loss, Trace};
+use crate::store::{Cut, Ending, Loss, Trace};
 
 /// What one file holds.
 #[derive(Default)]
@@ -53,7 +53,20 @@ pub fn traces(request: &Request, attendance: &Attendance<'_>) -> Result<Reading,
     }
     reading.skipped = skipped.into_iter().map(|(_, one)| one).collect();
     rank::assign(&mut reading.job.traces);
+    count_lost_files(&mut reading);
     Ok(reading)
+}
+
+/// Files that should be traces and could not be read at all are losses of the job, told with its
+/// first trace.
+fn count_lost_files(reading: &mut Reading) {
+    let Some(first) = reading.job.traces.first_mut() else { return };
+    for file in reading.skipped.iter().filter(|file| file.is_lost) {
+        let member = file.member.as_ref().map_or(String::new(), |member| format!(":{member}"));
+        let what =
+            || format!("{}{member}: expected a trace, got {}", file.path.display(), file.reason);
+        first.losses.count(Loss::LostFile, what);
+    }
 }
 
 /// Calls `work` for each unit with its share of the threads; the error is that of the first unit
@@ -104,7 +117,8 @@ fn file(unit: &Unit, threads: usize, shared: Shared, reader: Reader<'_>) -> Resu
             }
             Part::Skipped(member, reason) => {
                 let reason = reason.to_owned();
-                content.skipped.push(Skipped { path: path.clone(), member: Some(member), reason });
+                let (path, member) = (path.clone(), Some(member));
+                content.skipped.push(Skipped { path, member, reason, is_lost: false });
             }
             Part::Failed(Failure::System(source)) => {
                 return Err(Error::Read { path: path.clone(), source });
@@ -116,10 +130,12 @@ fn file(unit: &Unit, threads: usize, shared: Shared, reader: Reader<'_>) -> Resu
     let Content { traces, skipped, failures } = &mut content;
     for failure in failures.drain(..) {
         match traces.last_mut() {
-            Some(trace) => count(trace, &failure),
+            Some(trace) if matches!(failure, Failure::Trailing(_)) => count(trace, &failure),
+            // What followed in the archive is lost, and may have been other ranks.
+            Some(trace) => trace.losses.count(Loss::LostFile, || words(&failure).1),
             None => {
                 let (reason, path) = (words(&failure).1, path.clone());
-                skipped.push(Skipped { path, member: None, reason });
+                skipped.push(Skipped { path, member: None, reason, is_lost: true });
             }
         }
     }
@@ -146,12 +162,13 @@ fn text(
     if let Some(Failure::System(source)) = failure {
         return Err(Error::Read { path: path.clone(), source });
     }
-    let reason = match parsed {
+    let problem = match parsed {
         Some(Ok(mut trace)) => {
             trace.origin.path.clone_from(path);
             trace.origin.member = member;
             trace.origin.text_bytes = text_bytes;
             if let Some(failure) = failure {
+                cut(&mut trace, &failure);
                 count(&mut trace, &failure);
             }
             content.traces.push(trace);
@@ -160,10 +177,11 @@ fn text(
         Some(Err(problem)) => format!("{} ({})", look::words(&look), problem.reason),
         None => look::words(&look),
     };
+    let is_lost = failure.is_some() || is_empty || look == Look::Kineto || is_blank(&look);
     let reason = match failure {
         Some(failure) if is_empty => words(&failure).1,
-        Some(failure) => format!("{reason}; {}", words(&failure).1),
-        None => reason,
+        Some(failure) => format!("{problem}; {}", words(&failure).1),
+        None => problem,
     };
     let path = path.clone();
     match by {
@@ -172,9 +190,29 @@ fn text(
         }
         By::Name => Err(Error::NotATrace { path, reason: format!("got {reason}") }),
         By::Folder => {
-            content.skipped.push(Skipped { path, member, reason });
+            content.skipped.push(Skipped { path, member, reason, is_lost });
             Ok(())
         }
+    }
+}
+
+/// Whether a text has no content: what a disk that filled up or a job that was killed leaves.
+fn is_blank(look: &Look) -> bool {
+    let Look::Other(words) = look else { return false };
+    ["an empty file", "white space only", "zero bytes only"].contains(&words.as_str())
+}
+
+/// Notes how a stream that could not be unpacked to its end cut the text.
+fn cut(trace: &mut Trace, failure: &Failure) {
+    let (_, why) = words(failure);
+    match (&mut trace.cut, failure) {
+        (Some(cut), _) => cut.why = why,
+        // The text came to its end, but is not what was packed.
+        (None, Failure::Damaged(_)) => {
+            let byte = trace.origin.text_bytes;
+            trace.cut = Some(Cut { ending: Ending::Damaged, byte, why, covered: None, span: None });
+        }
+        (None, _) => {}
     }
 }
 
@@ -197,6 +235,7 @@ pub fn words(failure: &Failure) -> (Loss, String) {
         Failure::System(error) => (Loss::Truncated, error.to_string()),
         Failure::Ended(text) => (Loss::Truncated, format!("data that ends early: {text}")),
         Failure::Damaged(text) => (Loss::Damaged, format!("damaged data: {text}")),
+        Failure::Trailing(text) => (Loss::Trailing, text.clone()),
     }
 }
 

@@ -11,6 +11,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::mpsc::{Receiver, SyncSender};
 
 use super::form::{self, Form};
+use super::gunzip::{Gunzip, Trailing};
 
 /// Bytes of a whole block: large enough that handing over costs nothing.
 pub const BLOCK: usize = 4 << 20;
@@ -46,6 +47,8 @@ pub enum Failure {
     Ended(String),
     /// The compressed stream or the archive is damaged.
     Damaged(String),
+    /// Something else follows the compressed stream, which is whole.
+    Trailing(String),
 }
 
 /// What a pump shares with who waits for it.
@@ -141,7 +144,7 @@ impl Pump {
         match form {
             Form::Gzip => {
                 let packed = BufReader::with_capacity(READ, input);
-                let mut plain = flate2::bufread::MultiGzDecoder::new(packed);
+                let mut plain = Gunzip::new(packed);
                 self.deliver(&mut plain, member, depth + 1)
             }
             Form::Zstd => match zstd::stream::read::Decoder::new(input) {
@@ -241,6 +244,9 @@ impl Pump {
             return Failure::System(error);
         }
         let text = format!("{error}, having read {at} bytes of the file");
+        if error.get_ref().is_some_and(|error| error.is::<Trailing>()) {
+            return Failure::Trailing(text);
+        }
         let ended = error.kind() == io::ErrorKind::UnexpectedEof
             || error.to_string().contains("failed to read entire block");
         if ended { Failure::Ended(text) } else { Failure::Damaged(text) }

@@ -15,6 +15,8 @@ pub enum Loss {
     Truncated,
     /// The compressed stream or the archive is damaged; what could be unpacked was read.
     Damaged,
+    /// Other bytes behind a compressed stream that is whole; ignored.
+    Trailing,
     /// An event whose text is no JSON object; skipped.
     BrokenEvent,
     /// Control characters, unescaped quotes or bad escapes inside a text; repaired.
@@ -33,6 +35,8 @@ pub enum Loss {
     UnknownPhase,
     /// More than 255 categories; the rest are one.
     ManyCategories,
+    /// A file beside the others has the name of a trace, and no event could be read from it.
+    LostFile,
     /// Several files claim one rank, or none names one: numbered by order of their names.
     RankConflict,
     /// A part of the header that has another form than expected; kept as it is.
@@ -59,6 +63,9 @@ pub struct LossCount {
 #[serde(transparent)]
 pub struct Losses {
     kinds: BTreeMap<Loss, LossCount>,
+    /// Bytes of events that could not be read.
+    #[serde(skip)]
+    event_bytes: u64,
 }
 
 impl Losses {
@@ -71,8 +78,19 @@ impl Losses {
         }
     }
 
+    /// Counts bytes that were skipped between two events.
+    pub fn skip_bytes(&mut self, bytes: u64) {
+        self.event_bytes += bytes;
+    }
+
+    /// Bytes that were skipped between events.
+    pub fn skipped_bytes(&self) -> u64 {
+        self.event_bytes
+    }
+
     /// Adds what a later part lost.
     pub fn append(&mut self, later: Self) {
+        self.event_bytes += later.event_bytes;
         for (loss, counted) in later.kinds {
             let entry = self.kinds.entry(loss).or_default();
             entry.count += counted.count;

@@ -5,6 +5,7 @@ use std::io::{self, Write};
 use serde_json::{Map, Value, json};
 
 use super::time::Clock;
+use crate::format::kineto::mark;
 use crate::merge::{Merged, Part};
 use crate::store::{Device, Distributed};
 
@@ -18,6 +19,9 @@ pub fn write(out: &mut (impl Write + ?Sized), merged: &Merged<'_>, clock: Clock)
         parts => of_several(parts),
     };
     OWN.iter().for_each(|key| drop(keys.remove(*key)));
+    if let Some(cut) = mark::of(&merged.parts) {
+        keys.insert(mark::KEY.to_owned(), cut);
+    }
     writeln!(out, "{{\n  \"schemaVersion\": 1,")?;
     for (key, value) in keys {
         writeln!(out, "  {}: {},", Value::String(key), spaced(&value))?;

@@ -14,7 +14,7 @@ use super::part::Part;
 use super::row::Sink;
 use super::scan::{self, Stop};
 use super::text;
-use crate::store::{Header, Loss};
+use crate::store::{Cut, Ending, Header, Loss};
 
 /// How often a text that ends inside an event is searched for events behind that one's start.
 const ATTEMPTS: usize = 16;
@@ -31,6 +31,7 @@ pub struct Document {
     listed: bool,
     entries: BTreeMap<String, Value>,
     refused: Option<String>,
+    cut: Option<Cut>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -63,6 +64,7 @@ impl Document {
             listed: false,
             entries: BTreeMap::new(),
             refused: None,
+            cut: None,
         }
     }
 
@@ -235,6 +237,13 @@ impl Document {
                 )
             });
         }
+        self.cut = self.ending(rest.text, failure).filter(|_| self.listed).map(|ending| Cut {
+            ending,
+            byte: rest.offset,
+            why: failure.unwrap_or("the text ends there").to_owned(),
+            covered: None,
+            span: None,
+        });
         if self.listed || self.refused.is_some() {
             return;
         }
@@ -245,6 +254,27 @@ impl Document {
             Mode::Done => format!("got an object without traceEvents; its keys: {}", keys()),
             _ => format!("got a text that ends before traceEvents; its keys: {}{why}", keys()),
         });
+    }
+
+    /// How the events ended, if not with the end of their list and of the text.
+    fn ending(&self, rest: &[u8], failure: Option<&str>) -> Option<Ending> {
+        match self.mode {
+            Mode::Done => failure.map(|_| Ending::BehindEvents),
+            Mode::Header => Some(Ending::BehindEvents),
+            Mode::Events(State::Lost) if ends_all(rest) => None,
+            // Chrome lets the closing bracket of a bare list be missing.
+            Mode::Events(State::Between)
+                if self.around == Around::Nothing && rest.is_empty() && failure.is_none() =>
+            {
+                Some(Ending::Unclosed)
+            }
+            _ => Some(Ending::WithinEvents),
+        }
+    }
+
+    /// How the recording ended early.
+    pub fn take_cut(&mut self) -> Option<Cut> {
+        self.cut.take()
     }
 
     /// Looks for events behind the start of one that never ended; `None` if there are none.
@@ -262,6 +292,7 @@ impl Document {
             return None;
         }
         sink.lose(Loss::BrokenEvent, rest.offset, || "expected an event, got no end of it".into());
+        sink.part.losses.skip_bytes(start as u64);
         self.mode = self.behind(state);
         if state == State::Ended {
             end += self.advance(behind(later, end), (scanner, sink));

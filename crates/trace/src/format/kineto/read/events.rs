@@ -53,7 +53,10 @@ pub fn read(
     let text = stretch.text;
     loop {
         if state == State::Lost {
-            match find(text, at) {
+            let found = find(text, at);
+            let (Find::Event(end) | Find::End(end) | Find::Nothing(end)) = found;
+            sink.part.losses.skip_bytes((end - at) as u64);
+            match found {
                 Find::Event(start) => at = start,
                 Find::End(end) => return (end, State::Ended),
                 Find::Nothing(resume) => return (resume, State::Lost),
@@ -77,6 +80,7 @@ pub fn read(
                     Source { text, event: &scanner.event, offset: stretch.offset + at as u64 };
                 // Objects inside a broken event look like events, but have no phase.
                 if state == State::Lost && source.event.phase.is_none() {
+                    sink.part.losses.skip_bytes(1);
                     at += 1;
                     continue;
                 }
@@ -86,7 +90,9 @@ pub fn read(
             Err(Stop::Short) => return (at, state),
             Err(Stop::Broken(place)) => {
                 lose_event(sink, stretch, (at, place));
-                at = place.max(at + 1);
+                let next = place.max(at + 1);
+                sink.part.losses.skip_bytes((next - at) as u64);
+                at = next;
                 state = State::Lost;
             }
         }

@@ -15,6 +15,7 @@ use super::merge::Merge;
 use super::part::{Part, Tables};
 use super::row::Sink;
 use super::source::{Chunk, Source};
+use crate::format::kineto::mark;
 use crate::store::Trace;
 
 /// What one worker keeps from chunk to chunk.
@@ -120,11 +121,13 @@ fn conclude(
 ) -> Result<Trace, NotKineto> {
     reading.finish(source.failure(), worker);
     merge.append(worker.index, &mut worker.part);
+    let cut = reading.document.take_cut();
     let mut part = Part::default();
     let header = reading.document.into_header(&mut part, merge.holds())?;
     merge.append(worker.index, &mut part);
     let mut trace = merge.finish(header);
     trace.origin.text_bytes = source.bytes();
+    trace.cut = cut.or_else(|| mark::read(&trace.header));
     Ok(trace)
 }
 

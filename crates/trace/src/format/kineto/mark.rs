@@ -1,0 +1,44 @@
+//! The header's key that says a file was written from a recording that ends early. Without it a
+//! converted file, whose text ends as it should, would pass as a whole recording.
+
+use serde_json::{Value, json};
+
+use crate::merge::Part;
+use crate::store::{Covered, Cut, Ending, Header};
+
+/// The key.
+pub const KEY: &str = "rowmillCut";
+
+/// What the header says.
+pub fn read(header: &Header) -> Option<Cut> {
+    let mark = header.rest.get(KEY)?;
+    let until = mark["covered_until_ns"].as_i64();
+    Some(Cut {
+        ending: Ending::WithinEvents,
+        byte: mark["byte"].as_u64().unwrap_or_default(),
+        why: mark["why"].as_str().unwrap_or("it was written from a cut recording").to_owned(),
+        covered: Some(until.map_or(Covered::Nothing, Covered::Until)),
+        span: None,
+    })
+}
+
+/// What the header of a file with these parts has to say: of several cut recordings the part that
+/// all cover.
+pub fn of(parts: &[Part<'_>]) -> Option<Value> {
+    let cuts = || parts.iter().filter_map(|part| Some((part, part.trace.cut.as_ref()?)));
+    let (_, first) = cuts().next()?;
+    let until = |(part, cut): (&Part<'_>, &Cut)| match cut.covered {
+        Some(Covered::Until(end)) => Some(part.time(end)),
+        _ => None,
+    };
+    let all: Option<Vec<i64>> = cuts().map(until).collect();
+    let until = all.and_then(|all| all.into_iter().min());
+    let why = match parts {
+        [_] => first.why.clone(),
+        _ => {
+            let ranks: Vec<String> = cuts().map(|(part, _)| part.trace.rank.to_string()).collect();
+            format!("the recordings of ranks {} were cut", ranks.join(", "))
+        }
+    };
+    Some(json!({ "byte": first.byte, "why": why, "covered_until_ns": until }))
+}
