@@ -327,7 +327,7 @@ fn finding(job: &JobFacts<'_>, limits: &Limits<'_>, ranks: Vec<u32>, found: Foun
     if is_set_up && rule.side == Side::Host {
         confidence = Confidence::Low;
     }
-    if rule.category != Category::Quality && quality::verdict(job.issues()) == Verdict::Poor {
+    if rule.category != Category::Quality && quality::verdict(job.issues()) >= Verdict::Poor {
         confidence = Confidence::Low;
     }
     let (advice, held_back) = if is_held_back {

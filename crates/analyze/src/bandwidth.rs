@@ -118,7 +118,9 @@ fn groups(scope: &Scope<'_>) -> BTreeMap<(i32, StringId), Group> {
     for &row in scope.device_rows.iter().filter(moves) {
         let key = (trace.device(row), trace.slices.name[row as usize]);
         let group = groups.entry(key).or_default();
-        match trace.slices.bytes.get(row) {
+        // Of a copy that ends behind the covered part, the bytes are whole and the time is not.
+        let is_whole = trace.slices.unfinished.get(row).is_none();
+        match trace.slices.bytes.get(row).filter(|_| is_whole) {
             Some(&bytes) => {
                 group.sized.push((bytes, (trace.slices.start(row), trace.slices.end(row))));
             }

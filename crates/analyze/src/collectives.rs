@@ -233,7 +233,10 @@ fn members(scopes: &[Scope<'_>], calls: &[gather::Call]) -> BTreeMap<u32, Vec<u3
             let read = |rank: &u32| scopes.iter().any(|scope| scope.trace.rank == *rank);
             named.into_iter().filter(read).collect()
         } else {
-            group.iter().map(|call| call.rank).collect()
+            // A rank whose recording was cut may have taken part without a row that says so.
+            let cut = scopes.iter().filter(|scope| scope.trace.cut.is_some());
+            let seen = group.iter().map(|call| call.rank);
+            seen.chain(cut.map(|scope| scope.trace.rank)).collect()
         };
         ranks.sort_unstable();
         ranks.dedup();

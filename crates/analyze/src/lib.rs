@@ -12,6 +12,7 @@ pub mod breakdown;
 pub mod classify;
 pub mod clock;
 pub mod collectives;
+pub mod coverage;
 pub mod critical_path;
 pub mod diff;
 pub mod distribution;

@@ -61,6 +61,8 @@ impl Known {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Severity {
+    /// The recording is not whole.
+    Broken,
     /// Figures are wrong.
     Error,
     /// Figures may mislead.
@@ -79,6 +81,8 @@ pub enum Verdict {
     Doubtful,
     /// Errors.
     Poor,
+    /// Parts of the recording are missing.
+    Broken,
 }
 
 /// One thing wrong with a trace.
@@ -112,7 +116,9 @@ pub fn of(ranks: &[Evidence<'_>]) -> Vec<Issue> {
     let mut issues = job::issues(ranks);
     for rank in ranks {
         issues.extend(records::issues(rank));
-        issues.extend(host::issues(rank));
+        if rank.scope.trace.is_usable() {
+            issues.extend(host::issues(rank));
+        }
     }
     issues.sort_by_key(|issue| (issue.severity, issue.id, issue.rank));
     issues
@@ -121,6 +127,7 @@ pub fn of(ranks: &[Evidence<'_>]) -> Vec<Issue> {
 /// What the issues amount to.
 pub fn verdict(issues: &[Issue]) -> Verdict {
     match issues.iter().map(|issue| issue.severity).min() {
+        Some(Severity::Broken) => Verdict::Broken,
         Some(Severity::Error) => Verdict::Poor,
         Some(Severity::Warning) => Verdict::Doubtful,
         _ => Verdict::Good,

@@ -19,7 +19,7 @@ Start here:
 
 Tables and results go to stdout, progress and messages to stderr.
 Exit codes: 0 done, 1 failed, 2 wrong usage or configuration, 3 found something as severe as --fail-on,
-130 interrupted (progress is saved).";
+4 parts of a recording are missing (findings --fail-on, doctor), 130 interrupted (progress is saved).";
 
 mod bench;
 mod capture;

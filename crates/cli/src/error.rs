@@ -18,6 +18,8 @@ pub const EXIT_FAILED: u8 = 1;
 const EXIT_USAGE: u8 = 2;
 /// Exit code of `--fail-on`.
 pub const EXIT_FOUND: u8 = 3;
+/// Exit code of `findings --fail-on` and `doctor` where parts of the recording are missing.
+pub const EXIT_BROKEN: u8 = 4;
 
 /// Why a command failed.
 #[derive(Debug, thiserror::Error)]

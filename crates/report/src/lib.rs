@@ -21,6 +21,7 @@ use std::ops::Range;
 
 use analyze::antipattern;
 use analyze::collectives;
+use analyze::coverage;
 use analyze::graph::measured;
 use analyze::quality::Evidence;
 use analyze::summary::{self, Summary};
@@ -89,6 +90,8 @@ pub struct Report {
     pub title: String,
     /// What made it.
     pub program: String,
+    /// What is missing of the recordings, in one line.
+    pub missing: Option<String>,
     /// The job in one page.
     pub summary: Summary,
     /// What wastes time.
@@ -134,6 +137,7 @@ pub fn of(
     Ok(Report {
         title: options.title.clone(),
         program: options.program.clone(),
+        missing: coverage::missing(scopes.iter().map(|scope| scope.trace)),
         summary: summary::of(ranks, TOP),
         findings: finding::of(scopes, found, &zero),
         steps: step::of(scopes, &zero),

@@ -26,7 +26,14 @@ quality_rule!(
     Q02,
     "Q02",
     "device work was lost",
-    ["lost-device-rows", "no-device-work", "no-events", "losses", "profiler-messages"]
+    [
+        "cut-recording",
+        "lost-device-rows",
+        "no-device-work",
+        "no-events",
+        "losses",
+        "profiler-messages"
+    ]
 );
 quality_rule!(
     Q03,
@@ -83,6 +90,7 @@ fn found(job: &JobFacts<'_>, _limits: &Limits<'_>, kinds: &[&str]) -> Vec<(Vec<u
         .about(worst.id)
         .number("count", worst.count as f64)
         .at_least(match worst.severity {
+            quality::Severity::Broken => Severity::Critical,
             quality::Severity::Error => Severity::High,
             quality::Severity::Warning => Severity::Medium,
             quality::Severity::Info => Severity::Info,

@@ -74,7 +74,12 @@ pub(super) fn calls(scopes: &[Scope<'_>]) -> Vec<Call> {
             let ordinal = ordinals.entry((call.device, call.key)).or_insert(0);
             call.key.ordinal = *ordinal;
             *ordinal += 1;
-            all.push(call);
+            // The covered part of a cut recording ends within it: nobody knows its end.
+            let is_whole =
+                scope.trace.cut.is_none() || scope.trace.slices.unfinished.get(row).is_none();
+            if is_whole {
+                all.push(call);
+            }
         }
     }
     all

@@ -69,9 +69,11 @@ fn missing(ranks: &[Evidence<'_>]) -> Option<Issue> {
     if absent == 0 {
         return None;
     }
+    // One rank of a job is a choice; some of its ranks may be all that were copied.
+    let severity = if there.len() > 1 { Severity::Warning } else { Severity::Info };
     let kind = Kind {
         id: "missing-ranks",
-        severity: Severity::Info,
+        severity,
         matters: "waits for absent ranks cannot be told from transfers; the straggler may be absent",
         hint: "give the traces of all ranks",
     };
@@ -84,8 +86,9 @@ fn mixed_steps(ranks: &[Evidence<'_>]) -> Option<Issue> {
         let steps = window::steps(rank.scope.trace, || rank.scope.links());
         steps.into_iter().map(|step| step.number).collect()
     };
+    let whole = || ranks.iter().filter(|rank| rank.scope.trace.cut.is_none());
     let sets: Vec<(u32, BTreeSet<i64>)> =
-        ranks.iter().map(|rank| (rank.scope.trace.rank, numbers(rank))).collect();
+        whole().map(|rank| (rank.scope.trace.rank, numbers(rank))).collect();
     let (_, first) = sets.first()?;
     let other = sets.iter().filter(|(_, numbers)| numbers != first);
     let other: Vec<u32> = other.map(|(rank, _)| *rank).collect();

@@ -6,7 +6,7 @@ use trace::store::{Kind as RowKind, Loss};
 
 use super::{Evidence, Issue, Kind, Severity, is_named, milliseconds, names, place};
 use crate::attribution::Method;
-use crate::{percent, window};
+use crate::{coverage, percent, window};
 
 /// Launches without device work, in percent, that are more than the end of a recording cuts.
 const LOST_PCT: f64 = 1.0;
@@ -18,13 +18,22 @@ const COVERED_PCT: f64 = 90.0;
 
 pub(super) fn issues(rank: &Evidence<'_>) -> Vec<Issue> {
     let mut issues = losses(rank);
+    issues.extend(cut(rank));
+    if !rank.scope.trace.is_usable() {
+        return issues;
+    }
     if rank.scope.trace.slices.is_empty() {
-        issues.push(no_events(rank));
+        if rank.scope.trace.cut.is_none() {
+            issues.push(no_events(rank));
+        }
         return issues;
     }
     issues.extend(zero_times(rank));
     if rank.scope.trace.rows().all(|row| !rank.scope.trace.kind(row).is_device_work()) {
-        issues.push(no_device_work(rank));
+        // Of a cut recording nobody knows that.
+        if rank.scope.trace.cut.is_none() {
+            issues.push(no_device_work(rank));
+        }
         return issues;
     }
     issues.extend(lost_device_rows(rank));
@@ -35,10 +44,22 @@ pub(super) fn issues(rank: &Evidence<'_>) -> Vec<Issue> {
     issues
 }
 
+fn cut(rank: &Evidence<'_>) -> Option<Issue> {
+    let what = coverage::of_one(rank.scope.trace)?;
+    let kind = Kind {
+        id: "cut-recording",
+        severity: Severity::Broken,
+        matters: "what happened in the missing part is in no figure",
+        hint: "let the job finish writing; copy the file again; compare its size",
+    };
+    Some(kind.issue(Some(rank.scope.trace.rank), 1, what))
+}
+
 fn losses(rank: &Evidence<'_>) -> Vec<Issue> {
     let trace = rank.scope.trace;
     let issue = |(loss, counted): (Loss, &trace::store::LossCount)| {
         let severity = match loss {
+            Loss::LostFile => Severity::Broken,
             Loss::Truncated | Loss::Damaged | Loss::BrokenEvent | Loss::NoTime => Severity::Warning,
             _ => Severity::Info,
         };

@@ -5,6 +5,7 @@ mod attribution;
 mod collectives;
 mod counts;
 mod critical_path;
+mod cut;
 mod diff;
 mod exact;
 mod findings;

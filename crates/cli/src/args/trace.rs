@@ -332,12 +332,13 @@ rules.toml changes limits, suppresses what is known and adds rules on the column
   advice = \"ask the kernel team\"
   severity = \"high\"
 
-`rowmill explain RULE` names a rule's limits. Exit code 3 with --fail-on.")]
+`rowmill explain RULE` names a rule's limits. With --fail-on: exit code 3 if something as severe was
+found, 4 if parts of the recording are missing, whatever was found in the rest.")]
     Findings {
         /// What is selected.
         #[command(flatten)]
         selection: Selection,
-        /// End with exit code 3 if a finding is as severe as this
+        /// End with exit code 3 if a finding is as severe as this, 4 if the recording is broken
         #[arg(long, value_enum, value_name = "SEVERITY")]
         fail_on: Option<FailOn>,
         /// Limits, suppressions and rules of your own, TOML
@@ -405,7 +406,7 @@ Examples:
 Example:
   rowmill trace doctor trace.json.gz
 
-Ends with exit code 1 if something makes the figures wrong.")]
+Ends with exit code 1 if something makes the figures wrong, 4 if parts of the recording are missing.")]
     Doctor {
         /// What is selected.
         #[command(flatten)]

@@ -102,7 +102,27 @@ impl<'a> Look<'a> {
         if let Some(output) = self.target.output {
             file::refuse_input(&self.chosen.job, output)?;
         }
-        sheet::put(self.session.console, rows, self.target)
+        let console = self.session.console;
+        let missing = self.chosen.missing.as_deref();
+        match (missing, console.format) {
+            // For people it is the first line.
+            (None, _) | (_, Format::Table) => sheet::put(console, rows, self.target),
+            // A table without rows has no columns, and would pass as one of a whole recording.
+            (Some(_), _) if rows.is_empty() => sheet::put(
+                console,
+                &[Marked::<()> { of: None, recording_cut: missing }],
+                self.target,
+            ),
+            (Some(_), _) => {
+                let marked = |row| Marked { of: Some(row), recording_cut: missing };
+                sheet::put(console, &rows.iter().map(marked).collect::<Vec<_>>(), self.target)
+            }
+        }
+    }
+
+    /// A page with what is missing of its recordings.
+    fn marked<'p, T>(&'p self, page: &'p T) -> Marked<'p, T> {
+        Marked { of: Some(page), recording_cut: self.chosen.missing.as_deref() }
     }
 
     /// Prints or writes a page: JSON, or what `table` makes of it.
@@ -112,6 +132,8 @@ impl<'a> Look<'a> {
         table: impl FnOnce(&T) -> String,
     ) -> Result<(), Error> {
         let console = self.session.console;
+        let page = &self.marked(page);
+        let table = |page: &Marked<'_, T>| page.of.map(table).unwrap_or_default();
         let Some(output) = self.target.output else { return console.report(page, table) };
         file::refuse_input(&self.chosen.job, output)?;
         sheet::deliver(Some(output), |out| {
@@ -122,6 +144,15 @@ impl<'a> Look<'a> {
             writeln!(out, "{text}").map_err(Error::io(output, "write"))
         })
     }
+}
+
+/// A row or a page with what is missing of the recordings it is of.
+#[derive(Serialize)]
+struct Marked<'a, T> {
+    #[serde(flatten)]
+    of: Option<&'a T>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    recording_cut: Option<&'a str>,
 }
 
 /// The same without a choice of ranks: who was last is seen with all of them.

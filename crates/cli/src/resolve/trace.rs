@@ -6,11 +6,11 @@ use std::sync::atomic::AtomicBool;
 use std::thread;
 
 use analyze::classify::ClassRule;
-use analyze::{Class, Classifier, Scope, WindowRule};
+use analyze::{Class, Classifier, Scope, WindowRule, coverage};
 use trace::open::{self, Attendance, Progress, Reading, Request};
 use trace::store::{Job, Trace};
 
-use crate::args::{ClassifyChoice, Selection, WindowChoice};
+use crate::args::{ClassifyChoice, Format, Selection, WindowChoice};
 use crate::error::Error;
 use crate::progress::{Meter, Unit};
 use crate::render;
@@ -18,8 +18,10 @@ use crate::resolve::Session;
 
 /// Traces, and how they are looked at.
 pub struct Chosen {
-    /// The ranks asked for.
+    /// The ranks asked for, as far as their recordings cover them.
     pub job: Job,
+    /// What is missing of the recordings, in one line.
+    pub missing: Option<String>,
     /// Whether the figures are those of Holistic Trace Analysis.
     pub is_hta: bool,
     rule: WindowRule,
@@ -48,13 +50,22 @@ pub fn choose(selection: &Selection, session: &Session) -> Result<Chosen, Error>
         let (class, pattern) = class_pattern(given)?;
         classifier = classifier.with_name(pattern, class)?;
     }
-    let mut job = read(&selection.paths, session)?;
+    let Recordings { mut job, missing } = read(&selection.paths, session)?;
     keep_ranks(&mut job, &selection.ranks)?;
-    Ok(Chosen { job, is_hta, rule, classifier, threads: session.threads })
+    job.traces.iter_mut().for_each(coverage::trim);
+    Ok(Chosen { job, missing, is_hta, rule, classifier, threads: session.threads })
 }
 
-/// Reads traces and says what was lost.
-pub fn read(paths: &[PathBuf], session: &Session) -> Result<Job, Error> {
+/// Traces as they were read.
+pub struct Recordings {
+    /// All events, also those that a cut recording does not cover.
+    pub job: Job,
+    /// What is missing of the recordings, in one line; it has been said.
+    pub missing: Option<String>,
+}
+
+/// Reads traces and says what was lost: first of all whether a recording was cut.
+pub fn read(paths: &[PathBuf], session: &Session) -> Result<Recordings, Error> {
     let request = Request { paths: paths.to_vec(), threads: session.threads };
     let meter = Mutex::new(Meter::start(session.console, "reading", Unit::Bytes, None));
     let progress = |progress: Progress| {
@@ -69,7 +80,12 @@ pub fn read(paths: &[PathBuf], session: &Session) -> Result<Job, Error> {
     if let Ok(meter) = meter.into_inner() {
         meter.finish();
     }
-    let Reading { job, skipped } = read?;
+    let Reading { mut job, skipped } = read?;
+    coverage::judge_all(&mut job.traces);
+    let missing = coverage::missing(&job.traces);
+    if let Some(missing) = &missing {
+        say_missing(session, missing)?;
+    }
     for file in skipped {
         let member = file.member.map_or(String::new(), |member| format!(":{member}"));
         let path = file.path.display();
@@ -77,7 +93,7 @@ pub fn read(paths: &[PathBuf], session: &Session) -> Result<Job, Error> {
     }
     for trace in &job.traces {
         say_losses(trace, session);
-        if trace.slices.is_empty() {
+        if trace.slices.is_empty() && trace.cut.is_none() {
             session.console.warn(format_args!("{}: no event has a duration", trace.origin));
         }
         if trace.header.rest.contains_key("ranks") {
@@ -87,10 +103,26 @@ pub fn read(paths: &[PathBuf], session: &Session) -> Result<Job, Error> {
             ));
         }
     }
-    Ok(job)
+    Ok(Recordings { job, missing })
+}
+
+/// Says what is missing of recordings: on stderr, and before a table, which is read where it was
+/// piped to.
+pub fn say_missing(session: &Session, missing: &str) -> Result<(), Error> {
+    session.console.warn(missing);
+    match session.console.format {
+        Format::Table => session.console.print(missing),
+        Format::Md => session.console.print(&format!("{missing}\n")),
+        _ => Ok(()),
+    }
 }
 
 impl Chosen {
+    /// Those of the scopes that have figures.
+    pub fn usable<'a>(scopes: Vec<Scope<'a>>) -> Vec<Scope<'a>> {
+        scopes.into_iter().filter(|scope| scope.trace.is_usable()).collect()
+    }
+
     /// One scope per rank, in the order of ranks.
     pub fn scopes(&self) -> Vec<Scope<'_>> {
         let traces = &self.job.traces;

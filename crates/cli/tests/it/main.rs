@@ -5,6 +5,7 @@ mod bench;
 mod capture;
 mod checkpoint;
 mod content;
+mod cut;
 mod data;
 mod fixture;
 mod help;

@@ -11,6 +11,7 @@ function start() {
   const { job } = report.summary;
   document.getElementById('title').textContent = report.title;
   document.getElementById('about').textContent = [`${count(job.rank_count)} rank${job.rank_count === 1 ? '' : 's'}`, `${count(job.event_count)} events`, windowText(job)].join(' · ');
+  if (report.missing) document.getElementById('about').before(el('p', { class: 'broken', role: 'alert', text: report.missing }));
   document.getElementById('footer').textContent = `${report.program} · times are in nanoseconds of the trace, ranks' clocks aligned · same traces, same page`;
   if (server) document.getElementById('actions').append(...perfettoButton(server, report.title));
 

@@ -46,7 +46,7 @@ function windowText(job) {
 }
 
 function quality(summary) {
-  const says = { good: 'its figures can be trusted', doubtful: 'figures named below may mislead', poor: 'figures named below are wrong' };
+  const says = { good: 'its figures can be trusted', doubtful: 'figures named below may mislead', poor: 'figures named below are wrong', broken: 'parts of the recording are missing' };
   const kinds = new Map();
   for (const issue of summary.issues) {
     if (!kinds.has(issue.id)) kinds.set(issue.id, []);

@@ -23,13 +23,19 @@ pub fn stragglers(look: &Look<'_>, by: StragglersBy, ranks: &[u32]) -> Result<()
     let scopes = look.chosen.scopes();
     let matched = collectives::of(&scopes);
     say_unmatched(look, &scopes, &matched);
-    let found = stragglers::of(&scopes, &matched, &measured::of(&scopes, &matched));
+    let mut found = stragglers::of(&scopes, &matched, &measured::of(&scopes, &matched));
+    found.ranks.retain(|row| is_usable(&scopes, row.rank));
     match by {
         StragglersBy::Rank => look.put(&kept(found.ranks, ranks, |row| row.rank)),
         StragglersBy::Collective => {
             look.put(&kept(found.arrivals, ranks, |arrival| arrival.last_rank))
         }
     }
+}
+
+/// Whether a rank has figures.
+pub fn is_usable(scopes: &[Scope<'_>], rank: u32) -> bool {
+    scopes.iter().any(|scope| scope.trace.rank == rank && scope.trace.is_usable())
 }
 
 /// The rows of the ranks asked for; all if none were.

@@ -11,6 +11,7 @@ use serde::Serialize;
 use super::{Look, each};
 use crate::args::{BreakdownBy, IdleBy, KernelsBy, LaunchesBy, QueueBy};
 use crate::error::Error;
+use crate::resolve::trace::Chosen;
 
 /// `rowmill trace breakdown`.
 pub fn breakdown(look: &Look<'_>, by: BreakdownBy) -> Result<(), Error> {
@@ -18,7 +19,7 @@ pub fn breakdown(look: &Look<'_>, by: BreakdownBy) -> Result<(), Error> {
         look.explain(&[hta::Table::Temporal, hta::Table::Overlap]);
         return look.put(&hta_breakdown(&look.views()));
     }
-    let scopes = look.chosen.scopes();
+    let scopes = Chosen::usable(look.chosen.scopes());
     match by {
         BreakdownBy::Rank => look.put(&each(&scopes, |scope| [breakdown::of(scope)])),
         BreakdownBy::Device => look.put(&each(&scopes, breakdown::by_device)),
@@ -50,7 +51,7 @@ pub fn overlap(look: &Look<'_>, by: BreakdownBy) -> Result<(), Error> {
         look.explain(&[hta::Table::KernelTypes]);
         return look.put(&hta::kernel_types(&look.views()));
     }
-    let scopes = look.chosen.scopes();
+    let scopes = Chosen::usable(look.chosen.scopes());
     match by {
         BreakdownBy::Rank => look.put(&each(&scopes, overlap::of)),
         BreakdownBy::Device => look.put(&each(&scopes, overlap::by_device)),
@@ -85,7 +86,7 @@ pub fn launches(look: &Look<'_>, by: LaunchesBy) -> Result<(), Error> {
             _ => look.put(&hta::launch_summary(&rows, Cutoffs::HTA)),
         };
     }
-    let scopes = look.chosen.scopes();
+    let scopes = Chosen::usable(look.chosen.scopes());
     let rows = |scope| launches::of(scope, &launches::Settings::USUAL);
     let distributions = |grouped_by| {
         let of_scope = |scope| {
@@ -144,7 +145,7 @@ fn hta_breakdown(views: &[View<'_>]) -> Vec<HtaBreakdown> {
 
 impl Look<'_> {
     fn views(&self) -> Vec<View<'_>> {
-        hta::views(&self.chosen.job.traces)
+        hta::views(self.chosen.job.traces.iter().filter(|trace| trace.is_usable()))
     }
 
     /// Why figures of Holistic Trace Analysis are not ours, with `-v`.

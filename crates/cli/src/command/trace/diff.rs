@@ -5,6 +5,8 @@ use std::path::Path;
 use analyze::diff::{self, Change, Diff, PartChange, Presence, Side, Subject, Unit};
 use analyze::quality::Known;
 
+use trace::store::{Job, Trace};
+
 use super::summary::shortened;
 use super::{Look, file};
 use crate::args::{DiffBy, Selection};
@@ -23,13 +25,26 @@ pub fn run(selection: &Selection, by: Option<DiffBy>, session: &Session) -> Resu
     };
     let side = |path: &Path| Selection { paths: vec![path.to_owned()], ..selection.clone() };
     let [before, after] = [side(before), side(after)];
-    let (before, after) = (Look::new(&before, session)?, choose(&after, session)?);
+    let (mut before, after) = (Look::new(&before, session)?, choose(&after, session)?);
+    let missing = [before.chosen.missing.take(), after.missing.clone()];
+    let missing: Vec<String> = missing.into_iter().flatten().collect();
+    before.chosen.missing = (!missing.is_empty()).then(|| missing.join("; "));
     if let Some(output) = &selection.output {
         file::refuse_input(&after.job, output)?;
     }
     let scopes = [before.chosen.scopes(), after.scopes()];
     let known = scopes.each_ref().map(|scopes| Known::of(scopes));
     let diff = diff::of(&known[0].evidence(&scopes[0]), &known[1].evidence(&scopes[1]));
+    let is_usable = |job: &Job| job.traces.iter().all(Trace::is_usable);
+    let is_comparable = is_usable(&before.chosen.job) && is_usable(&after.job);
+    // Steps are compared one by one, windows as a whole: a part of one with all of the other would
+    // tell what is missing as what changed.
+    if before.chosen.missing.is_some() && (!is_comparable || diff.unit == Unit::Window) {
+        session
+            .console
+            .say("the recordings cannot be compared: what is missing would count as a change");
+        return before.put::<()>(&[]);
+    }
     let subject = match by {
         None => {
             let top = selection.top.unwrap_or(TOP);

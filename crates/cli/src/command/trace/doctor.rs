@@ -6,9 +6,10 @@ use analyze::quality::{self, Issue, Known, Severity, Verdict};
 
 use super::Look;
 use crate::args::Format;
-use crate::error::{EXIT_FAILED, Error};
+use crate::error::{EXIT_BROKEN, EXIT_FAILED, Error};
 
-/// Runs the command; exit code 1 if something makes the figures wrong.
+/// Runs the command; exit code 1 if something makes the figures wrong, 4 if parts of the recording
+/// are missing.
 pub fn run(look: &Look<'_>) -> Result<ExitCode, Error> {
     let scopes = look.chosen.scopes();
     let known = Known::of(&scopes);
@@ -19,8 +20,11 @@ pub fn run(look: &Look<'_>) -> Result<ExitCode, Error> {
     } else {
         look.put(&issues)?;
     }
-    let is_wrong = verdict == Verdict::Poor;
-    Ok(if is_wrong { ExitCode::from(EXIT_FAILED) } else { ExitCode::SUCCESS })
+    Ok(match verdict {
+        Verdict::Broken => ExitCode::from(EXIT_BROKEN),
+        Verdict::Poor => ExitCode::from(EXIT_FAILED),
+        Verdict::Good | Verdict::Doubtful => ExitCode::SUCCESS,
+    })
 }
 
 fn for_people(issues: &[Issue], verdict: Verdict) -> String {
@@ -42,12 +46,14 @@ fn for_people(issues: &[Issue], verdict: Verdict) -> String {
         Verdict::Good => "verdict: good; its figures can be trusted".to_owned(),
         Verdict::Doubtful => "verdict: doubtful; figures named above may mislead".to_owned(),
         Verdict::Poor => "verdict: poor; figures named above are wrong".to_owned(),
+        Verdict::Broken => "verdict: broken; parts of the recording are missing".to_owned(),
     });
     parts.join("\n")
 }
 
 fn severity(severity: Severity) -> &'static str {
     match severity {
+        Severity::Broken => "broken ",
         Severity::Error => "error  ",
         Severity::Warning => "warning",
         Severity::Info => "info   ",

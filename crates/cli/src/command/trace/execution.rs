@@ -6,10 +6,13 @@ use serde::Serialize;
 use trace::chakra::{self, Graph};
 use trace::execution_trace::{self, ExecutionTrace};
 use trace::link::{self, Method};
+use trace::store::{Loss, Losses, Origin};
 
+use super::Marked;
+use crate::args::Format;
 use crate::error::Error;
 use crate::resolve::Session;
-use crate::resolve::trace::read;
+use crate::resolve::trace::{read, say_missing};
 use crate::sheet::{self, Target};
 
 /// One execution trace.
@@ -42,23 +45,50 @@ pub fn run(
 ) -> Result<(), Error> {
     let mut graphs: Vec<ExecutionTrace> = Vec::new();
     let mut rows: Vec<GraphRow> = Vec::new();
+    let mut cut: Vec<String> = Vec::new();
     for path in paths {
         match execution_trace::read(path) {
             Ok(found) => graphs.extend(found),
             // Neither one kind nor the other: the first answer is the better one.
             Err(error) => match chakra::read(path) {
-                Ok(found) => rows.extend(found.iter().map(of_chakra)),
+                Ok(found) => {
+                    let of =
+                        |graph: &Graph| missing(&graph.origin, &graph.losses, graph.nodes.len());
+                    cut.extend(found.iter().filter_map(of));
+                    rows.extend(found.iter().map(of_chakra));
+                }
                 Err(_) => return Err(error.into()),
             },
         }
     }
     graphs.sort_by_key(|graph| graph.rank);
-    let job = if kineto.is_empty() { None } else { Some(read(kineto, session)?) };
+    cut.extend(
+        graphs.iter().filter_map(|graph| missing(&graph.origin, &graph.losses, graph.nodes.len())),
+    );
+    let job = if kineto.is_empty() { None } else { Some(read(kineto, session)?.job) };
     rows.extend(graphs.iter().map(|graph| {
         let trace = job.iter().flat_map(|job| &job.traces).find(|t| t.rank == graph.rank);
         row(graph, trace.map(|trace| link::of(graph, trace)).as_ref())
     }));
-    sheet::put(session.console, &rows, Target { output, top: None })
+    let target = Target { output, top: None };
+    if cut.is_empty() {
+        return sheet::put(session.console, &rows, target);
+    }
+    let missing = cut.join("; ");
+    say_missing(session, &missing)?;
+    let missing = Some(missing.as_str()).filter(|_| session.console.format != Format::Table);
+    let marked = |row| Marked { of: Some(row), recording_cut: missing };
+    sheet::put(session.console, &rows.iter().map(marked).collect::<Vec<_>>(), target)
+}
+
+/// What is missing of a file, in a line.
+fn missing(origin: &Origin, losses: &Losses, nodes: usize) -> Option<String> {
+    let cut = losses.iter().find(|(loss, _)| matches!(loss, Loss::Truncated | Loss::Damaged));
+    let (_, count) = cut?;
+    let why = count.first.first().map_or("", String::as_str);
+    Some(format!(
+        "{origin}: the execution trace was cut ({why}); all figures are of the {nodes} nodes that were read"
+    ))
 }
 
 fn row(graph: &ExecutionTrace, link: Option<&link::Link>) -> GraphRow {

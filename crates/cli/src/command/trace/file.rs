@@ -1,16 +1,19 @@
 //! `rowmill trace merge` and `convert`: traces to files other tools open.
 
+use std::borrow::Cow;
 use std::fs;
 use std::path::{Path, PathBuf};
 
 use analyze::classify::ClassRule;
-use analyze::{Classifier, Scope, WindowRule, attribution, clock, collectives, kernels, ops, tree};
+use analyze::{
+    Classifier, Scope, WindowRule, attribution, clock, collectives, coverage, kernels, ops, tree,
+};
 use serde::Serialize;
 use trace::export::{self, Arguments, Options, Overlaps, Written};
 use trace::merge::{self, Merged, Offsets};
 use trace::store::{Job, Trace};
 
-use super::named;
+use super::{Marked, named};
 use crate::args::{ConvertTo, Format};
 use crate::error::Error;
 use crate::output;
@@ -33,6 +36,9 @@ struct Report {
     instants: u64,
     bytes: u64,
     clocks: Vec<clock::RankClock>,
+    /// What is missing of the recordings.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    recording_cut: Option<String>,
 }
 
 /// One slice of the events table.
@@ -140,7 +146,7 @@ fn input(file: &File<'_>) -> Result<Job, Error> {
     if let Some(path) = file.paths.iter().find(|path| path.is_file() && is_same(path, out)) {
         return Err(Error::OutputIsInput { path: path.clone() });
     }
-    let mut job = read(file.paths, file.session)?;
+    let mut job = read(file.paths, file.session)?.job;
     refuse_input(&job, out)?;
     keep_ranks(&mut job, file.ranks)?;
     let parent = out.parent().filter(|parent| *parent != Path::new("")).unwrap_or(Path::new("."));
@@ -173,6 +179,7 @@ fn is_same(path: &Path, other: &Path) -> bool {
 
 /// The clocks of a job's ranks, by the ends of their collectives.
 pub fn clocks(job: &Job) -> Vec<clock::RankClock> {
+    let job = &covered(job);
     let ranks: Vec<u32> = job.traces.iter().map(|trace| trace.rank).collect();
     let classifier = Classifier::new(ClassRule::Category);
     let scope = |trace| Scope::new(trace, WindowRule::All, &classifier);
@@ -189,6 +196,16 @@ pub fn clocks(job: &Job) -> Vec<clock::RankClock> {
         })
         .collect();
     clock::skew(&ends, &ranks)
+}
+
+/// The job without what cut recordings do not cover.
+fn covered(job: &Job) -> Cow<'_, Job> {
+    if job.traces.iter().all(|trace| trace.cut.is_none()) {
+        return Cow::Borrowed(job);
+    }
+    let mut job = job.clone();
+    job.traces.iter_mut().for_each(coverage::trim);
+    Cow::Owned(job)
 }
 
 fn tell(
@@ -215,6 +232,7 @@ fn tell(
         instants: written.instants,
         bytes: fs::metadata(path).map_or(0, |metadata| metadata.len()),
         clocks,
+        recording_cut: coverage::missing(&job.traces),
     };
     session.console.report(&report, table)
 }
@@ -246,7 +264,8 @@ fn tables(job: &Job, folder: &Path, session: &Session) -> Result<(), Error> {
     let _made = output::folder(folder)?;
     let classifier = Classifier::new(ClassRule::Category);
     let scope = |trace| Scope::new(trace, WindowRule::All, &classifier);
-    let scopes: Vec<Scope<'_>> = job.traces.iter().map(scope).collect();
+    let covered = covered(job);
+    let scopes: Vec<Scope<'_>> = covered.traces.iter().map(scope).collect();
     let events: Vec<EventRow<'_>> = job.traces.iter().flat_map(events).collect();
     let operators: Vec<_> = scopes
         .iter()
@@ -258,7 +277,8 @@ fn tables(job: &Job, folder: &Path, session: &Session) -> Result<(), Error> {
     let kernels: Vec<_> = scopes.iter().flat_map(kernels::of).collect();
     let collectives = collectives::of(&scopes).rows();
     let names = ["events", "ops", "kernels", "collectives"];
-    let put = Folder { folder, console: session.console };
+    let missing = coverage::missing(&job.traces);
+    let put = Folder { folder, console: session.console, missing: missing.as_deref() };
     output::clear_up_beside(names.map(|name| put.path(name)).to_vec());
     put.table("events", &events)?;
     put.table("ops", &operators)?;
@@ -270,6 +290,7 @@ fn tables(job: &Job, folder: &Path, session: &Session) -> Result<(), Error> {
 struct Folder<'a> {
     folder: &'a Path,
     console: Console,
+    missing: Option<&'a str>,
 }
 
 impl Folder<'_> {
@@ -284,7 +305,14 @@ impl Folder<'_> {
             return Ok(());
         }
         let console = Console { format: Format::Parquet, ..self.console };
-        sheet::put(console, rows, Target { output: Some(&path), top: None })?;
+        let target = Target { output: Some(&path), top: None };
+        match self.missing {
+            None => sheet::put(console, rows, target)?,
+            missing => {
+                let marked = |row| Marked { of: Some(row), recording_cut: missing };
+                sheet::put(console, &rows.iter().map(marked).collect::<Vec<_>>(), target)?;
+            }
+        }
         let count = render::count(rows.len() as u64);
         self.console.say(format_args!("{}: {count} rows", path.display()));
         Ok(())

@@ -16,7 +16,7 @@ use serde_json::Value;
 
 use super::Look;
 use crate::args::{FailOn, Format};
-use crate::error::{EXIT_FOUND, Error};
+use crate::error::{EXIT_BROKEN, EXIT_FOUND, Error};
 use crate::render;
 use crate::sheet;
 
@@ -25,7 +25,8 @@ mod sarif;
 /// Letters of a line of text.
 const WIDTH: usize = 96;
 
-/// Runs the command; exit code 3 if something as severe as `fail_on` was found.
+/// Runs the command; with `fail_on`, exit code 3 if something as severe was found, and 4 if parts
+/// of the recording are missing.
 pub fn run(
     look: &Look<'_>,
     rules: Option<&Path>,
@@ -48,7 +49,13 @@ pub fn run(
         FailOn::Info => Severity::Info,
     });
     let is_over = worst.zip(limit).is_some_and(|(worst, limit)| worst <= limit);
-    Ok(if is_over { ExitCode::from(EXIT_FOUND) } else { ExitCode::SUCCESS })
+    // What is missing may hold anything: neither "found" nor "nothing found" would be true.
+    let is_broken = limit.is_some() && look.chosen.missing.is_some();
+    Ok(match (is_broken, is_over) {
+        (true, _) => ExitCode::from(EXIT_BROKEN),
+        (false, true) => ExitCode::from(EXIT_FOUND),
+        (false, false) => ExitCode::SUCCESS,
+    })
 }
 
 /// The findings of traces, with the rules as they are.
@@ -111,8 +118,8 @@ fn put(look: &Look<'_>, report: &Report) -> Result<(), Error> {
         super::file::refuse_input(&look.chosen.job, output)?;
     }
     let text = match console.format {
-        Format::Csv | Format::Parquet => return sheet::put(console, &rows(report), look.target),
-        Format::Json => serde_json::to_string(report).map_err(Error::Json)?,
+        Format::Csv | Format::Parquet => return look.put(&rows(report)),
+        Format::Json => serde_json::to_string(&look.marked(report)).map_err(Error::Json)?,
         Format::Sarif => sarif::text(report, &look.chosen.job)?,
         Format::Md => markdown(report),
         Format::Table => for_people(report, look.target.top.unwrap_or(usize::MAX)),

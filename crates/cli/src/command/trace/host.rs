@@ -5,6 +5,7 @@ use analyze::{Scope, annotations, attribution, bandwidth, memory, ops, sequences
 use super::{Look, each};
 use crate::args::{MemoryBy, OpsBy, StepsBy};
 use crate::error::Error;
+use crate::resolve::trace::Chosen;
 
 /// `rowmill trace ops`.
 pub fn ops(look: &Look<'_>, by: OpsBy, pattern: sequences::Request<'_>) -> Result<(), Error> {
@@ -33,7 +34,7 @@ pub fn ops(look: &Look<'_>, by: OpsBy, pattern: sequences::Request<'_>) -> Resul
 
 /// `rowmill trace steps`.
 pub fn steps(look: &Look<'_>, by: StepsBy) -> Result<(), Error> {
-    let scopes = look.chosen.scopes();
+    let scopes = Chosen::usable(look.chosen.scopes());
     let summary = |scope: &Scope<'_>| [steps::summary(scope.trace.rank, &steps::of(scope))];
     match by {
         StepsBy::Step => look.put(&each(&scopes, steps::of)),

@@ -4,8 +4,10 @@ use analyze::critical_path::{self, Options, Path};
 use analyze::graph::measured::{self, MeasuredGraph};
 use analyze::what_if::{self, Edit, WhatIf};
 use analyze::{Scope, collectives};
+use trace::store::Trace;
 
 use super::Look;
+use super::collective::is_usable;
 use crate::args::PathBy;
 use crate::error::Error;
 use crate::render;
@@ -21,7 +23,8 @@ pub fn run(look: &Look<'_>, by: Option<PathBy>, edits: &[String]) -> Result<(), 
         return changed(look, by, &what_if::of(&scopes, &graph, &edits));
     }
     let options = Options { contributors: look.target.top.unwrap_or(usize::MAX) };
-    let found = critical_path::of_graph(&scopes, &graph, &options);
+    let mut found = critical_path::of_graph(&scopes, &graph, &options);
+    found.ranks.retain(|path| path.rank.is_some_and(|rank| is_usable(&scopes, rank)));
     // The path of a job of one rank is that rank's.
     let job = found.job.as_ref().filter(|_| found.ranks.len() > 1);
     let paths = || found.ranks.iter().chain(job);
@@ -56,6 +59,8 @@ fn changed(look: &Look<'_>, by: Option<PathBy>, found: &WhatIf) -> Result<(), Er
         }
     }
     match by {
+        // Nothing can be said of what is not covered.
+        _ if !look.chosen.job.traces.iter().any(Trace::is_usable) => look.put::<()>(&[]),
         None => look.put(&found.windows),
         Some(PathBy::Category) => look.put(&found.parts),
         Some(_) => Err(Error::WhatIfTable),

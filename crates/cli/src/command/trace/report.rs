@@ -28,6 +28,9 @@ struct Written {
     events: u64,
     timeline_events: u64,
     timeline_steps: u64,
+    /// What is missing of the recordings.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    recording_cut: Option<String>,
 }
 
 /// Runs the command.
@@ -120,6 +123,7 @@ fn write(report: &Report, out: &Path) -> Result<Written, Error> {
             0 => report.timeline.step_count,
             some => some,
         },
+        recording_cut: report.missing.clone(),
     })
 }
 

@@ -130,7 +130,9 @@ fn job(summary: &Summary) -> Vec<(&'static str, String)> {
 /// Where the time of all windows goes, as bars: the parts add up.
 fn share_bars(summary: &Summary) -> String {
     if summary.job.device_count == 0 {
-        return "no device work was recorded".to_owned();
+        // Of a cut recording nobody knows that.
+        let is_known = summary.verdict != Verdict::Broken;
+        return if is_known { "no device work was recorded".to_owned() } else { String::new() };
     }
     const WIDTH: f64 = 40.0;
     let rows: Vec<Vec<String>> = summary
@@ -226,6 +228,7 @@ fn verdict(verdict: Verdict) -> &'static str {
         Verdict::Good => "good",
         Verdict::Doubtful => "doubtful, some figures may mislead",
         Verdict::Poor => "poor, some figures are wrong",
+        Verdict::Broken => "broken, parts of the recording are missing",
     }
 }
 

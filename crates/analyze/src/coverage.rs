@@ -1,0 +1,165 @@
+//! Which part of a cut recording has all its device rows.
+//!
+//! Profilers write rows in the order of their buffers, not of time, so the rows a cut file lost may
+//! lie anywhere. What was lost shows in the rows that were read: launches without device rows, and
+//! operators without launches. The covered part ends before the first of them. Knows no file.
+
+mod order;
+mod silence;
+#[cfg(test)]
+mod tests;
+
+use trace::store::{Covered, Cut, Ending, Loss, Trace};
+
+use crate::links::Links;
+use crate::{percent, window};
+
+/// A recording of which less is covered gives no figures, percent.
+const COVERED_PCT: f64 = 50.0;
+/// Share of the text or of the events that may be unreadable before nobody can say what is
+/// missing, percent.
+const SKIPPED_PCT: f64 = 0.1;
+/// Share of launches without device rows that the end of any recording may leave, percent.
+const UNFINISHED_PCT: f64 = 1.0;
+
+/// Decides what the cut recordings of a job cover. Does nothing to whole ones, or to those that were
+/// judged.
+///
+/// # Cost
+/// `O(n log n)` in the rows of cut traces.
+pub fn judge_all(traces: &mut [Trace]) {
+    traces.iter_mut().for_each(judge);
+    // Some writers put the time that all others count from behind the events. Without it a rank's
+    // times cannot be compared with those of other ranks.
+    let has_base = |trace: &Trace| trace.header.base_time_ns != 0;
+    if !traces.iter().any(has_base) {
+        return;
+    }
+    for trace in traces.iter_mut().filter(|trace| !has_base(trace)) {
+        if let Some(cut) = &mut trace.cut {
+            cut.covered = Some(Covered::Nothing);
+            cut.why += "; the time its times count from, baseTimeNanoseconds, was cut off";
+        }
+    }
+}
+
+/// Decides what one cut recording covers.
+pub fn judge(trace: &mut Trace) {
+    if trace.cut.is_none() && is_damaged(trace) {
+        let skipped = trace.losses.skipped_bytes();
+        trace.cut = Some(Cut {
+            ending: Ending::Damaged,
+            byte: trace.origin.text_bytes,
+            why: format!("{skipped} bytes between its first and its last event cannot be read"),
+            covered: None,
+            span: None,
+        });
+    }
+    let Some(cut) = &trace.cut else { return };
+    let span = window::recorded(trace);
+    let covered = match (cut.covered, cut.ending) {
+        (Some(judged), _) => Some(judged),
+        (None, Ending::Damaged) => Some(Covered::Nothing),
+        (None, Ending::BehindEvents) => span.map(|(_, end)| Covered::Until(end)),
+        (None, Ending::WithinEvents) => until(trace, &Links::of(trace)).map(Covered::Until),
+        (None, Ending::Unclosed) => {
+            let links = Links::of(trace);
+            // A list that is not closed is cut only if rows are missing.
+            if !order::has_lost_launches(trace, &links, UNFINISHED_PCT) {
+                trace.cut = None;
+                return;
+            }
+            until(trace, &links).map(Covered::Until)
+        }
+    };
+    if let Some(cut) = &mut trace.cut {
+        cut.covered = covered.or(Some(Covered::Nothing));
+        cut.span = span;
+    }
+}
+
+/// Removes from a judged trace what its recording does not cover.
+pub fn trim(trace: &mut Trace) {
+    match trace.cut.as_ref().and_then(|cut| cut.covered) {
+        Some(Covered::Until(end)) => trace.keep_until(end),
+        Some(Covered::Nothing) => trace.keep_nothing(),
+        None => {}
+    }
+}
+
+/// What is missing of a job's recordings, in one line; `None` if they are whole.
+pub fn missing<'a>(traces: impl IntoIterator<Item = &'a Trace>) -> Option<String> {
+    let traces: Vec<&Trace> = traces.into_iter().collect();
+    let lost = |trace: &Trace| trace.losses.of(Loss::LostFile);
+    let cuts: Vec<String> = traces.iter().filter_map(|trace| of_one(trace)).collect();
+    let files: u64 = traces.iter().map(|trace| lost(trace)).sum();
+    let mut parts = Vec::new();
+    if files > 0 {
+        let told = traces.iter().flat_map(|trace| trace.losses.iter());
+        let told = told.filter(|(loss, _)| *loss == Loss::LostFile);
+        let first = told.flat_map(|(_, count)| &count.first).next().cloned().unwrap_or_default();
+        parts.push(format!("{files} of the job's files cannot be read ({first})"));
+    }
+    if cuts.len() > 1 {
+        parts.push(format!("{} of {} recordings were cut", cuts.len(), traces.len()));
+    }
+    parts.extend(cuts);
+    (!parts.is_empty()).then(|| parts.join("; "))
+}
+
+/// What is missing of one recording.
+pub fn of_one(trace: &Trace) -> Option<String> {
+    let cut = trace.cut.as_ref()?;
+    let Cut { byte, why, .. } = cut;
+    let found = match cut.ending {
+        Ending::Damaged => format!("the recording is damaged ({why})"),
+        _ => format!("the recording was cut at byte {byte} of its text ({why})"),
+    };
+    let ms = |ns: i64| ns as f64 / 1e6;
+    let covered = match (cut.covered, cut.span) {
+        (Some(Covered::Until(until)), Some((start, end))) => {
+            let (covered, whole) = (until.min(end) - start, end - start);
+            let share = percent(covered, whole).unwrap_or_default();
+            format!(
+                "all figures are of its first {:.3} ms, {share:.1} % of the {:.3} ms that were read",
+                ms(covered),
+                ms(whole)
+            )
+        }
+        (Some(Covered::Nothing), _) if cut.ending != Ending::Damaged => {
+            "no figures are given: less than half of it has all its device rows".to_owned()
+        }
+        _ => "no figures are given: nobody can say which rows are missing".to_owned(),
+    };
+    Some(format!("{}: {found}; {covered}", trace.origin))
+}
+
+fn is_damaged(trace: &Trace) -> bool {
+    let is_over = |part: u64, whole: u64| {
+        percent(part as i64, whole as i64).is_some_and(|share| share > SKIPPED_PCT)
+    };
+    let events = trace.losses.of(Loss::BrokenEvent) + trace.losses.of(Loss::NoTime);
+    is_over(trace.losses.skipped_bytes(), trace.origin.text_bytes)
+        || is_over(events, trace.event_count().max(1))
+}
+
+/// Until when all device rows were read; `None` if that is less than half of the recording, or
+/// cannot be known.
+fn until(trace: &Trace, links: &Links) -> Option<i64> {
+    let (start, end) = window::recorded(trace)?;
+    let is_launched = |row: u32| trace.kind(row).is_device_work() && links.call(row).is_some();
+    // Without launches nothing tells which device rows are missing.
+    if !trace.rows().any(is_launched) {
+        return None;
+    }
+    let bounds = [
+        order::last_call(trace),
+        order::first_lost_launch(trace, links),
+        silence::first(trace, links),
+        order::first_open_graph(trace, links),
+        order::last_orphan_bound(trace, links),
+    ];
+    let until = bounds.into_iter().flatten().min().unwrap_or(end).min(end);
+    percent(until - start, end - start).filter(|share| *share >= COVERED_PCT)?;
+    Some(until)
+}
