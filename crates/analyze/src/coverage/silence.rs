@@ -107,25 +107,31 @@ fn count(
 /// The stretches of a thread with operators that launch work anywhere.
 fn stretches(trace: &Trace, rows: &[u32], launching: &[u64]) -> Vec<Stretch> {
     let mut stretches: Vec<Stretch> = Vec::new();
-    let mut is_open = false;
+    let mut operators: Vec<u32> = Vec::new();
     for &row in rows {
-        let name = trace.slices.name[row as usize].0;
         if trace.kind(row).is_call() {
-            is_open = false;
-        } else if launching[name as usize] > 0 {
-            if !is_open {
-                stretches.push(Stretch { start: trace.slices.start(row), ..Stretch::default() });
-                is_open = true;
-            }
-            if let Some(stretch) = stretches.last_mut() {
-                *stretch.counts.entry(name).or_default() += 1;
-                stretch.count += 1;
-            }
+            // What is around a call is not silent.
+            let start = trace.slices.start(row);
+            operators.retain(|operator| trace.slices.end(*operator) <= start);
+            stretches.extend(stretch(trace, &operators));
+            operators.clear();
+        } else if launching[trace.slices.name[row as usize].0 as usize] > 0 {
+            operators.push(row);
         }
     }
+    stretches.extend(stretch(trace, &operators));
     let all: u64 = stretches.iter().map(|stretch| stretch.count).sum();
     for stretch in &mut stretches {
         stretch.is_large = 100 * stretch.count > LARGE_PCT * all;
     }
     stretches
+}
+
+fn stretch(trace: &Trace, operators: &[u32]) -> Option<Stretch> {
+    let start = trace.slices.start(*operators.first()?);
+    let mut stretch = Stretch { start, count: operators.len() as u64, ..Stretch::default() };
+    for row in operators {
+        *stretch.counts.entry(trace.slices.name[*row as usize].0).or_default() += 1;
+    }
+    Some(stretch)
 }
