@@ -235,7 +235,7 @@ pub fn words(failure: &Failure) -> (Loss, String) {
         Failure::System(error) => (Loss::Truncated, error.to_string()),
         Failure::Ended(text) => (Loss::Truncated, format!("data that ends early: {text}")),
         Failure::Damaged(text) => (Loss::Damaged, format!("damaged data: {text}")),
-        Failure::Trailing(text) => (Loss::Trailing, text.clone()),
+        Failure::Trailing(text) => (Loss::Damaged, text.clone()),
     }
 }
 

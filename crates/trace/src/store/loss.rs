@@ -15,8 +15,6 @@ pub enum Loss {
     Truncated,
     /// The compressed stream or the archive is damaged; what could be unpacked was read.
     Damaged,
-    /// Other bytes behind a compressed stream that is whole; ignored.
-    Trailing,
     /// An event whose text is no JSON object; skipped.
     BrokenEvent,
     /// Control characters, unescaped quotes or bad escapes inside a text; repaired.
