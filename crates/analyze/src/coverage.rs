@@ -22,8 +22,8 @@ const SKIPPED_PCT: f64 = 0.1;
 /// Share of launches without device rows that the end of any recording may leave, percent.
 const UNFINISHED_PCT: f64 = 1.0;
 
-/// Decides what the cut recordings of a job cover. Does nothing to whole ones, or to those that were
-/// judged.
+/// Decides what the cut recordings of a job cover. Does nothing to whole ones, or to those that
+/// were judged.
 ///
 /// # Cost
 /// `O(n log n)` in the rows of cut traces.

@@ -10,8 +10,8 @@ use trace::store::{Kind, Trace, TrackId};
 use super::order;
 use crate::links::Links;
 
-/// How many different operators have to be silent. In whole recordings of PyTorch up to 2 are, those
-/// that leave the work to an operator on another device or on none.
+/// How many different operators have to be silent. In whole recordings of PyTorch up to 2 are:
+/// those that leave the work to an operator on another device or on none.
 const NAMES: usize = 3;
 /// Share of an operator's occurrences that launch work, from which on silence is odd, percent.
 const USUAL_PCT: u64 = 80;
