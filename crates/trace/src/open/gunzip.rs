@@ -105,7 +105,12 @@ mod tests {
         let mut bytes = packed("one");
         bytes.extend_from_slice(b"\0\0rest");
         let (text, result) = unpacked(&bytes);
-        assert!(result.unwrap_err().get_ref().is_some_and(|error| error.is::<Trailing>()));
+        assert!(
+            result
+                .unwrap_err()
+                .get_ref()
+                .is_some_and(<dyn std::error::Error + Send + Sync>::is::<Trailing>)
+        );
         assert_eq!(text, "one");
         let whole = packed("one");
         let error = unpacked(&whole[..whole.len() - 9]).1.unwrap_err();

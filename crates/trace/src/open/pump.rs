@@ -244,7 +244,7 @@ impl Pump {
             return Failure::System(error);
         }
         let text = format!("{error}, having read {at} bytes of the file");
-        if error.get_ref().is_some_and(|error| error.is::<Trailing>()) {
+        if error.get_ref().is_some_and(<dyn std::error::Error + Send + Sync>::is::<Trailing>) {
             return Failure::Trailing(text);
         }
         let ended = error.kind() == io::ErrorKind::UnexpectedEof
