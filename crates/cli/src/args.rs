@@ -5,7 +5,7 @@ use std::path::PathBuf;
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use clap_complete::Shell;
-use schema::IdLaw;
+use schema::{IdLaw, Share};
 use train::RuleChange;
 
 const EXAMPLES: &str = "\
@@ -213,12 +213,25 @@ pub struct Train {
     /// Steps to record, from A up to but without B
     #[arg(long, value_name = "A..B", value_parser = step_range, default_value = "10..20")]
     pub trace_steps: Range<u64>,
-    /// Stop at the first malformed line instead of counting it
-    #[arg(long)]
-    pub strict: bool,
+    /// What malformed rows do.
+    #[command(flatten)]
+    pub malformed: Malformed,
     /// Print how much memory the run would take, by use, and stop before anything is written
     #[arg(long)]
     pub estimate: bool,
+}
+
+/// What malformed rows do.
+#[derive(Clone, Copy, Debug, Args)]
+pub struct Malformed {
+    /// Malformed rows allowed, as a share of all rows such as 1% or 0.01; with more, the command
+    /// fails. A single one is always left out, unless this is 0
+    #[arg(long, value_name = "SHARE", conflicts_with = "strict", default_value = "1%",
+          value_parser = str::parse::<Share>)]
+    pub malformed_max: Share,
+    /// Stop at the first malformed row instead of leaving it out
+    #[arg(long)]
+    pub strict: bool,
 }
 
 /// Consent to another rule than that of a checkpoint's state.
@@ -264,9 +277,9 @@ pub struct Eval {
     /// Labelled data: files or one prepared folder [default: the run's own held-out data]
     #[arg(long, value_name = "PATH", num_args = 1..)]
     pub data: Vec<String>,
-    /// Stop at the first malformed line instead of counting it
-    #[arg(long)]
-    pub strict: bool,
+    /// What malformed rows do.
+    #[command(flatten)]
+    pub malformed: Malformed,
 }
 
 /// Print click probabilities.
@@ -277,7 +290,7 @@ Examples:
   zcat day_23.gz | rowmill score runs/first - --output probabilities.txt
 
 One line per row of the input, in its order: line N of the output belongs to row N of the input.
-A row that cannot be read gives `nan` and is counted on stderr; with --strict it stops the command.")]
+A malformed row gives `nan` and is counted on stderr.")]
 pub struct Score {
     /// A checkpoint folder, or a run folder (its newest good checkpoint)
     pub checkpoint: PathBuf,
@@ -286,9 +299,9 @@ pub struct Score {
     /// Write here instead of to stdout
     #[arg(long, value_name = "FILE")]
     pub output: Option<PathBuf>,
-    /// Stop at the first row that cannot be read
-    #[arg(long)]
-    pub strict: bool,
+    /// What malformed rows do.
+    #[command(flatten)]
+    pub malformed: Malformed,
 }
 
 /// Work with data.
@@ -372,9 +385,9 @@ pub struct Convert {
     /// Begin anew instead of going on where an interrupted conversion stopped
     #[arg(long)]
     pub restart: bool,
-    /// Stop at the first malformed line instead of counting it
-    #[arg(long)]
-    pub strict: bool,
+    /// What malformed rows do.
+    #[command(flatten)]
+    pub malformed: Malformed,
 }
 
 /// Describe data.
@@ -393,6 +406,9 @@ pub struct Stats {
     /// The configuration whose [data] section describes the files
     #[arg(long, value_name = "CONFIG")]
     pub config: Option<String>,
+    /// What malformed rows do.
+    #[command(flatten)]
+    pub malformed: Malformed,
 }
 
 /// Work with checkpoints.

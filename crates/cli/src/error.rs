@@ -63,6 +63,12 @@ pub enum Error {
     /// An input that does not exist.
     #[error("{}: no such file or folder", path.display())]
     NoSuchInput { path: PathBuf },
+    /// Rows to train on that nothing can be learnt from.
+    #[error(
+        "all {rows} training rows have the label {label}: under any loss nothing can be learnt from \
+         them (prepared in {})", folder.display()
+    )]
+    OneLabel { rows: u64, label: f32, positive: Vec<String>, folder: PathBuf },
     /// Nothing is left to evaluate on.
     #[error("no held-out data: data.hold_out is 0 and no evaluation files were given")]
     NoEvaluation,
@@ -97,7 +103,7 @@ pub enum Error {
     )]
     NotScored { path: PathBuf, count: u64, rows: u64, first: Vec<u64> },
     /// A plan that is not JSON of the expected form.
-    #[error("{}: {source}", path.display())]
+    #[error("{}: {}", path.display(), schema::config::in_words(&source.to_string()))]
     PlanFile { path: PathBuf, source: serde_json::Error },
     /// A plan that is no tiling.
     #[error("{}: {source}", path.display())]

@@ -82,7 +82,7 @@ fn prepared(inputs: &[String], config: Value, out: &Path) -> Outcome<Dataset> {
         hold_out: 0.0,
         out,
         row_group_rows: DEFAULT_ROW_GROUP_ROWS,
-        strictness: Strictness::Skip,
+        strictness: Strictness::ANY,
         threads: default_threads(),
         generator: None,
         begin: Begin::Restart,

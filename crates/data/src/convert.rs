@@ -3,13 +3,16 @@
 //! Generic over what becomes of a row ([`Accept`]): fitting and writing share every line of
 //! reading.
 
-use schema::source::CategoryKind;
+use schema::source::{CategoricalColumn, CategoryKind};
 
 use crate::criteo_tsv::{self, Columns, Form, Found};
+use crate::error::Error;
 use crate::field::{self, Problem};
 use crate::given::Given;
+use crate::ids;
 use crate::layout::{Layout, Wanted};
-use crate::loss::{Losses, Malformed};
+use crate::limit::Far;
+use crate::loss::Losses;
 use crate::npy;
 use crate::parquet::cells;
 use crate::text::{self, Block, Body, Place};
@@ -26,6 +29,8 @@ pub(crate) struct Row {
     pub categories: Vec<Option<i64>>,
     /// End of each column's categories.
     pub ends: Vec<usize>,
+    /// The column of each category that is the bit pattern of an id from 2^63 on: hardly ever any.
+    pub large: Vec<usize>,
 }
 
 impl Row {
@@ -34,6 +39,16 @@ impl Row {
         self.dense.clear();
         self.categories.clear();
         self.ends.clear();
+        self.large.clear();
+    }
+
+    /// Adds a category of column `column`, written as `text`.
+    #[inline]
+    fn push_category(&mut self, column: usize, value: i64, text: &[u8]) {
+        if is_large(value, text) {
+            self.large.push(column);
+        }
+        self.categories.push(Some(value));
     }
 
     /// The categories of one column.
@@ -42,6 +57,12 @@ impl Row {
         let start = if column == 0 { 0 } else { self.ends[column - 1] };
         &self.categories[start..self.ends[column]]
     }
+}
+
+/// Whether `value` is the bit pattern of the unsigned number `text`.
+#[inline]
+pub(crate) fn is_large(value: i64, text: &[u8]) -> bool {
+    value < 0 && text.first() != Some(&b'-')
 }
 
 /// Takes the rows of a block.
@@ -73,12 +94,16 @@ pub(crate) struct Parsed<A> {
     pub file: usize,
     /// Where the block starts in it, if reading can start there again.
     pub start: Option<Place>,
+    /// How far reading had come at its end.
+    pub far: Far,
     /// What took the rows.
     pub taken: A,
     /// Rows taken.
     pub rows: u64,
     /// Records skipped.
     pub losses: Losses,
+    /// The first row that no rule allows to be skipped.
+    pub refused: Option<Error>,
 }
 
 /// Converts `block`, giving each row to `taken`.
@@ -90,8 +115,17 @@ pub(crate) fn convert<A: Accept>(block: &Block, wanted: &Wanted, taken: A) -> Pa
     };
     let mut block_out = Output {
         name: &block.name,
+        wanted,
         row: Row::default(),
-        parsed: Parsed { file: block.file, start, taken, rows: 0, losses },
+        parsed: Parsed {
+            file: block.file,
+            start,
+            far: block.far,
+            taken,
+            rows: 0,
+            losses,
+            refused: None,
+        },
     };
     match &block.body {
         Body::Lines { start, text } => match Form::of(wanted, &block.layout) {
@@ -117,6 +151,7 @@ pub(crate) fn convert<A: Accept>(block: &Block, wanted: &Wanted, taken: A) -> Pa
 
 struct Output<'a, A> {
     name: &'a str,
+    wanted: &'a Wanted,
     row: Row,
     parsed: Parsed<A>,
 }
@@ -148,10 +183,15 @@ impl<A: Accept> Output<'_, A> {
 
     /// Rows in columns: all at once where none is to be left out, which is nearly always.
     fn take_given(&mut self, given: Given<'_>) {
-        if given.refused.is_empty() && self.parsed.taken.accept_given(&given) {
+        let (counts, counted) = (&mut self.parsed.losses.ids, &self.wanted.counted);
+        if given.refused.is_empty()
+            && ids::count_given(counts, &given.categorical, counted)
+            && self.parsed.taken.accept_given(&given)
+        {
             self.parsed.rows += given.len() as u64;
             return;
         }
+        self.parsed.losses.ids.clear();
         let mut refused = given.refused.iter().peekable();
         for index in 0..given.len() {
             let problem = refused.next_if(|(row, _)| *row == index);
@@ -169,14 +209,30 @@ impl<A: Accept> Output<'_, A> {
     fn take(&mut self, line: u64, read: impl FnOnce(&mut Row) -> Result<(), String>) {
         self.row.clear();
         self.row.line = line;
-        let taken = read(&mut self.row).and_then(|()| self.parsed.taken.accept(&self.row));
-        match taken {
-            Ok(()) => self.parsed.rows += 1,
-            Err(reason) => {
-                let file = self.name;
-                self.parsed.losses.count(|| Malformed { file: file.to_owned(), line, reason });
-            }
+        let read = read(&mut self.row);
+        let counted = &self.wanted.counted;
+        if read.is_ok()
+            && let Some(refused) = ids::refused(&self.row, counted)
+        {
+            self.refuse(refused);
+            return;
         }
+        match read.and_then(|()| self.parsed.taken.accept(&self.row)) {
+            Ok(()) => {
+                self.parsed.rows += 1;
+                ids::count_row(&mut self.parsed.losses.ids, &self.row, counted);
+            }
+            Err(reason) => self.parsed.losses.count((self.name, line), reason),
+        }
+    }
+}
+
+impl<A> Output<'_, A> {
+    #[cold]
+    fn refuse(&mut self, (column, id, rows): (usize, i64, u64)) {
+        let place = format!("{}:{}", self.name, self.row.line);
+        let column = self.wanted.categorical[column].column.clone();
+        self.parsed.refused.get_or_insert(Error::IdOutOfRange { place, column, id, rows });
     }
 }
 
@@ -204,23 +260,26 @@ fn read_fields(
         row.dense.push(if wanted.is_missing(text) {
             f64::NAN
         } else {
-            field::number(text).map_err(|problem| refused(&column.column, problem, text))?
+            field::number_or_nan(text).map_err(|problem| refused(&column.column, problem, text))?
         });
     }
-    for (column, &index) in wanted.categorical.iter().zip(&layout.categorical) {
+    let columns = wanted.categorical.iter().zip(&layout.categorical).enumerate();
+    for (at, (column, &index)) in columns {
         let text = field(index);
         let refuse = |problem, text: &[u8]| refused(&column.column, problem, text);
         match &column.separator {
             None if wanted.is_missing(text) => row.categories.push(None),
-            None => {
-                let value = category(column.kind, text).map_err(|p| refuse(p, text))?;
-                row.categories.push(Some(value));
-            }
+            None => match category(column, text).map_err(|p| refuse(p, text))? {
+                Some(value) => row.push_category(at, value, text),
+                None => row.categories.push(None),
+            },
             Some(separator) => {
                 for part in split(text, separator.as_bytes()).map(field::trim) {
-                    if !wanted.is_missing(part) {
-                        let value = category(column.kind, part).map_err(|p| refuse(p, part))?;
-                        row.categories.push(Some(value));
+                    if wanted.is_missing(part) {
+                        continue;
+                    }
+                    if let Some(value) = category(column, part).map_err(|p| refuse(p, part))? {
+                        row.push_category(at, value, part);
                     }
                 }
             }
@@ -233,24 +292,32 @@ fn read_fields(
 /// The label of a trimmed field: 1 for a positive value, or a number.
 pub(crate) fn text_label(wanted: &Wanted, text: &[u8]) -> Result<f32, String> {
     let name = &wanted.label.column;
-    if wanted.is_missing(text) {
+    let is_number = wanted.label.positive.is_empty();
+    if wanted.is_missing(text) || is_number && field::is_no_number(text) {
         return Err(format!("column {name:?}: the label is missing"));
     }
-    if !wanted.label.positive.is_empty() {
+    if !is_number {
         let positive = wanted.label.positive.iter().any(|value| value.trim().as_bytes() == text);
         return Ok(if positive { 1.0 } else { 0.0 });
     }
-    let value = field::number(text).and_then(field::label);
+    let value = field::number(text).map_err(|_| Problem::Label).and_then(field::label);
     value.map_err(|problem| refused(name, problem, text))
 }
 
-/// The raw category of a trimmed field that is not missing.
+/// The raw category of a trimmed field that is neither empty nor the mark of a missing value;
+/// `None` where it is a missing number all the same.
 #[inline]
-pub(crate) fn category(kind: CategoryKind, text: &[u8]) -> Result<i64, Problem> {
-    match kind {
+pub(crate) fn category(column: &CategoricalColumn, text: &[u8]) -> Result<Option<i64>, Problem> {
+    let read = match column.kind {
+        CategoryKind::String => return Ok(Some(field::hash(text))),
         CategoryKind::Integer => field::integer(text),
         CategoryKind::Hex => field::hex(text),
-        CategoryKind::String => Ok(field::hash(text)),
+    };
+    match read {
+        Ok(value) if column.missing == Some(value) && !is_large(value, text) => Ok(None),
+        Ok(value) => Ok(Some(value)),
+        Err(_) if field::is_no_number(text) => Ok(None),
+        Err(problem) => Err(problem),
     }
 }
 

@@ -24,6 +24,8 @@ mod columns;
 mod number;
 mod separators;
 
+use std::collections::BTreeMap;
+
 use schema::DataConfig;
 use schema::source::{Format, Ids, Preset};
 
@@ -32,8 +34,9 @@ pub(crate) use columns::{Form, Found, parse};
 
 use crate::error::Error;
 use crate::layout::{LabelNeed, Wanted};
+use crate::limit::Strictness;
 use crate::loss::Losses;
-use crate::scan::{Meter, Source, Strictness};
+use crate::scan::{Meter, Source};
 
 /// Number of dense columns.
 pub const DENSE: usize = 13;
@@ -70,6 +73,7 @@ pub fn scan(
         categorical: Vec::new(),
         missing: None,
         ids: Ids::Modulo,
+        table_rows: BTreeMap::new(),
     };
     let wanted = Wanted::of(&config)?;
     let source = Source {
@@ -77,7 +81,7 @@ pub fn scan(
         config: &config,
         wanted: &wanted,
         label: LabelNeed::Optional,
-        strictness: Strictness::Skip,
+        strictness: Strictness::ANY,
         threads,
     };
     source.check(1)?;

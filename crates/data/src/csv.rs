@@ -5,13 +5,14 @@
 //! field; text after the closing quote belongs to the field. Spaces around fields, and the `\r` of
 //! a line end, are trimmed later by whoever reads the fields.
 
+use std::collections::BTreeMap;
 use std::io::Read;
 use std::path::Path;
 use std::sync::Arc;
 
 use crate::error::Error;
 use crate::layout::Layout;
-use crate::text::{BLOCK_BYTES, Body, First, RECORD_BYTES, fill, name};
+use crate::text::{BLOCK_BYTES, Body, First, Head, RECORD_BYTES, fill, name};
 
 /// Records, fields one after the other.
 #[derive(Default)]
@@ -54,6 +55,16 @@ impl Records {
             name(text)
         };
         Some(self.field_ends[..*last as usize].iter().map(&mut field).collect())
+    }
+
+    /// How many records have so many fields.
+    fn widths(&self) -> BTreeMap<usize, u64> {
+        let (mut widths, mut before) = (BTreeMap::new(), 0);
+        for &(end, _) in &self.records {
+            *widths.entry((end - before) as usize).or_default() += 1;
+            before = end;
+        }
+        widths
     }
 
     /// Forgets the first record, which was a header.
@@ -167,7 +178,7 @@ fn newlines(text: &[u8]) -> u64 {
 pub(crate) fn send_records(
     path: &Path,
     mut read: impl Read,
-    first: &mut dyn FnMut(&[String]) -> Result<First, Error>,
+    first: &mut dyn FnMut(&Head) -> Result<First, Error>,
     send: &mut dyn FnMut(Arc<Layout>, Body) -> bool,
 ) -> Result<(), Error> {
     let mut layout: Option<Arc<Layout>> = None;
@@ -191,7 +202,8 @@ pub(crate) fn send_records(
         if splitter.records.text.len() > RECORD_BYTES {
             return Err(Error::RecordTooLong { path, line, limit: RECORD_BYTES as u64 });
         }
-        if let (None, Some(head)) = (&layout, records.head()) {
+        if let (None, Some(fields)) = (&layout, records.head()) {
+            let head = Head { fields, widths: records.widths() };
             let (found, is_header) = first(&head)?.split();
             layout = Some(found);
             if is_header {

@@ -9,7 +9,10 @@ use std::sync::{Arc, Mutex, PoisonError};
 use crate::error::Error;
 use crate::fitted::Fitted;
 use crate::manifest::Manifest;
-use crate::parquet::part::PartReader;
+use crate::parquet::part::{self, PartReader};
+
+/// Labels decoded together.
+const LABELS_AT_ONCE: usize = 8192;
 
 /// An opened dataset. Cloning shares it.
 #[derive(Clone)]
@@ -108,6 +111,30 @@ impl Dataset {
             ids.iter_mut().zip(&values[first..]).for_each(|(sum, values)| *sum += values);
         }
         Ok(ids)
+    }
+
+    /// The label that all of `rows` have; `None` where there are several, or no rows. Reads until
+    /// the first that differs.
+    ///
+    /// # Errors
+    /// Any [`Error`] of reading the dataset.
+    pub fn only_label(&self, rows: Range<u64>) -> Result<Option<f32>, Error> {
+        let size = self.inner.manifest.row_group_rows;
+        let mut only = None;
+        for group in rows.start / size..rows.end.min(self.rows()).div_ceil(size) {
+            let (part, index) = self.part_of(group)?;
+            let within =
+                |row: u64| row.saturating_sub(group * size).min(part.rows_of(index) as u64);
+            let within = within(rows.start) as usize..within(rows.end) as usize;
+            for batch in part.read((index, within), (0, &[]), LABELS_AT_ONCE)? {
+                for &label in part::floats(&batch?, 0) {
+                    if *only.get_or_insert(label) != label {
+                        return Ok(None);
+                    }
+                }
+            }
+        }
+        Ok(only)
     }
 
     /// The part that holds row group `group`, and the group's number within it.

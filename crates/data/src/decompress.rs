@@ -1,12 +1,15 @@
-//! Opens an input: plain, gzip (any number of members), zstd, or `-` for standard input.
+//! Opens an input: plain, gzip (any number of members, zeros between and behind them as tapes and
+//! block devices leave them), zstd, or `-` for standard input.
 //!
 //! The compression is recognised by the first bytes, never by the name. Knows nothing of the
 //! content.
 
 use std::fs::File;
-use std::io::{self, BufReader, Chain, Cursor, Read, Seek, SeekFrom};
+use std::io::{self, BufRead, BufReader, Chain, Cursor, ErrorKind, Read, Seek, SeekFrom};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::Ordering;
+
+use flate2::bufread::GzDecoder;
 
 use crate::error::Error;
 use crate::origin::Tap;
@@ -82,10 +85,51 @@ fn decompressed(mut raw: impl Read + Send + 'static) -> io::Result<Box<dyn Read 
     let whole: Chain<Cursor<Vec<u8>>, _> = Cursor::new(start[..length].to_vec()).chain(raw);
     let buffered = BufReader::with_capacity(BUFFER, whole);
     Ok(if start[..length].starts_with(GZIP) {
-        Box::new(flate2::bufread::MultiGzDecoder::new(buffered))
+        Box::new(Members { current: Some(GzDecoder::new(buffered)) })
     } else if start[..length].starts_with(ZSTD) {
         Box::new(zstd::Decoder::with_buffer(buffered)?)
     } else {
         Box::new(buffered)
     })
+}
+
+/// The content of all members of a gzip file, one after the other.
+struct Members<R> {
+    /// `None` behind the last.
+    current: Option<GzDecoder<R>>,
+}
+
+impl<R: BufRead> Read for Members<R> {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        while let Some(member) = &mut self.current {
+            let read = member.read(buffer)?;
+            if read > 0 || buffer.is_empty() {
+                return Ok(read);
+            }
+            // Its checksum has been compared.
+            let rest = self.current.take().map(GzDecoder::into_inner);
+            if let Some(mut rest) = rest
+                && skip_zeros(&mut rest)?
+            {
+                self.current = Some(GzDecoder::new(rest));
+            }
+        }
+        Ok(0)
+    }
+}
+
+/// Passes over zeros; whether anything follows them.
+fn skip_zeros(read: &mut impl BufRead) -> io::Result<bool> {
+    loop {
+        let bytes = match read.fill_buf() {
+            Err(error) if error.kind() == ErrorKind::Interrupted => continue,
+            bytes => bytes?,
+        };
+        let zeros = bytes.iter().position(|&byte| byte != 0);
+        let (passed, ends) = (zeros.unwrap_or(bytes.len()), bytes.is_empty());
+        read.consume(passed);
+        if ends || zeros.is_some() {
+            return Ok(!ends);
+        }
+    }
 }

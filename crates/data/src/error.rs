@@ -3,8 +3,10 @@
 use std::io;
 use std::path::{Path, PathBuf};
 
+use schema::Share;
+
 use crate::checksum::Checksum;
-use crate::loss::Malformed;
+use crate::loss::{Losses, Malformed};
 
 /// Why data could not be read, prepared or loaded.
 #[derive(Debug, thiserror::Error)]
@@ -99,6 +101,43 @@ pub enum Error {
         /// The first of them.
         first: Option<Box<Malformed>>,
     },
+    /// More records could not be read than may be skipped.
+    #[error("{}", too_many((*rows, losses), *max, *read))]
+    TooManyMalformed {
+        /// Rows that could be read.
+        rows: u64,
+        /// Those that could not.
+        losses: Box<Losses>,
+        /// The share of all rows that may be malformed.
+        max: Share,
+        /// How much of the inputs had been read when it was certain; `None` for all.
+        read: Option<Share>,
+    },
+    /// An id that is no row of its table, where the column refuses such ids.
+    #[error("{place}: column {column:?}: expected an id from 0 to {} by out_of_range = \"error\", got {id}", rows - 1)]
+    IdOutOfRange {
+        /// File and line, or the dataset.
+        place: String,
+        /// The column.
+        column: String,
+        /// The id.
+        id: i64,
+        /// Rows of the table.
+        rows: u64,
+    },
+    /// A column with ids below 0 and from 2^63 on, whose bits are the same.
+    #[error(
+        "column {column:?}: expected ids of 64 bits, signed or unsigned, got {negative} below 0 \
+         and {large} from 2^63 on"
+    )]
+    IdsOfBothSigns {
+        /// The column.
+        column: String,
+        /// Ids below 0.
+        negative: u64,
+        /// Ids from 2^63 on.
+        large: u64,
+    },
     /// A record could not be read and none may be skipped.
     #[error("{0}")]
     Malformed(Malformed),
@@ -151,6 +190,19 @@ pub enum Error {
         expected: &'static str,
         /// The type there.
         got: String,
+    },
+    /// A Parquet column is compressed in a way that is not read.
+    #[error(
+        "{}: column {column:?}: expected pages that are plain or compressed with Snappy, gzip, \
+         Zstandard or LZ4, got {codec}", path.display()
+    )]
+    Codec {
+        /// The file.
+        path: PathBuf,
+        /// The column.
+        column: String,
+        /// How it is compressed.
+        codec: &'static str,
     },
     /// Standard input cannot be used for this.
     #[error("standard input {problem}")]
@@ -308,6 +360,26 @@ fn first_of(first: Option<&Malformed>) -> String {
     first
         .map(|first| format!("; the first at line {}: {}", first.line, first.reason))
         .unwrap_or_default()
+}
+
+/// What is wrong with most rows, and with the first ones.
+fn too_many((rows, losses): (u64, &Losses), max: Share, read: Option<Share>) -> String {
+    let malformed = losses.malformed_lines;
+    let all = rows + malformed;
+    let share = Share::of(malformed, all);
+    let mut text =
+        format!("{malformed} of {all} rows are malformed ({share}), expected {max} at most");
+    if let Some(read) = read {
+        text += &format!("; stopped after {read} of the input, the rest cannot make up for them");
+    }
+    if let Some((reason, count)) = losses.commonest() {
+        text += &format!("\n  most often ({count} times): {reason}");
+    }
+    text += "\n  the first of them:";
+    for malformed in &losses.first {
+        text += &format!("\n    {malformed}");
+    }
+    text
 }
 
 impl Error {

@@ -9,6 +9,8 @@ pub(crate) enum Problem {
     Label,
     /// Not a decimal integer of 64 bits.
     Integer,
+    /// An integer with a decimal point, so large that it stands for its neighbours too.
+    Inexact,
     /// Not 1 to 16 hexadecimal digits.
     Hex,
 }
@@ -20,6 +22,7 @@ impl Problem {
             Self::Number => "a number",
             Self::Label => "a number from 0 to 1, or values in data.label.positive",
             Self::Integer => "an integer of 64 bits",
+            Self::Inexact => "an integer below 2^53, beyond which decimal numbers are not exact",
             Self::Hex => "1 to 16 hexadecimal digits",
         }
     }
@@ -50,6 +53,22 @@ pub(crate) fn number(field: &[u8]) -> Result<f64, Problem> {
     text.parse().ok().filter(|&value| is_storable(value)).ok_or(Problem::Number)
 }
 
+/// A number, or NaN for the text that stands for one: a missing value, as pandas writes it.
+#[inline]
+pub(crate) fn number_or_nan(field: &[u8]) -> Result<f64, Problem> {
+    match number(field) {
+        Err(_) if is_no_number(field) => Ok(f64::NAN),
+        read => read,
+    }
+}
+
+/// Whether a field where a number is expected says that there is none: `NaN` or `null`.
+#[cold]
+pub(crate) fn is_no_number(field: &[u8]) -> bool {
+    let unsigned = field.strip_prefix(b"-").unwrap_or(field);
+    unsigned.eq_ignore_ascii_case(b"nan") || field.eq_ignore_ascii_case(b"null")
+}
+
 /// Whether `value` is finite in f32: one infinite input makes every weight of a model NaN.
 #[inline]
 pub(crate) fn is_storable(value: f64) -> bool {
@@ -62,14 +81,41 @@ pub(crate) fn label(value: f64) -> Result<f32, Problem> {
     if (0.0..=1.0).contains(&value) { Ok(value as f32) } else { Err(Problem::Label) }
 }
 
-/// A decimal integer; those from 2^63 to 2^64 − 1 keep their bit pattern.
+/// A decimal integer; those from 2^63 to 2^64 − 1 keep their bit pattern. `4.0` and `1e+05` are
+/// integers: so pandas writes a column with missing values, and R a round number.
 #[inline]
 pub(crate) fn integer(field: &[u8]) -> Result<i64, Problem> {
     let text = std::str::from_utf8(field).map_err(|_| Problem::Integer)?;
     match text.parse::<i64>() {
         Ok(value) => Ok(value),
-        Err(_) => text.parse::<u64>().map(u64::cast_signed).map_err(|_| Problem::Integer),
+        Err(_) => integer_otherwise(text),
     }
+}
+
+fn integer_otherwise(text: &str) -> Result<i64, Problem> {
+    if let Ok(value) = text.parse::<u64>() {
+        return Ok(value.cast_signed());
+    }
+    let is_zero = |digits: &str| digits.bytes().all(|digit| digit == b'0');
+    match text.split_once('.') {
+        // Digits that f64 would round away make it no integer.
+        Some((whole, fraction)) if !whole.is_empty() && is_zero(fraction) => {
+            let value: i128 = whole.parse().map_err(|_| Problem::Integer)?;
+            whole_number(value as f64)
+        }
+        _ if text.contains(['e', 'E']) => whole_number(text.parse().map_err(|_| Problem::Integer)?),
+        _ => Err(Problem::Integer),
+    }
+}
+
+/// A float as the integer that it stands for alone.
+#[inline]
+pub(crate) fn whole_number(value: f64) -> Result<i64, Problem> {
+    const EXACT_BELOW: f64 = 9_007_199_254_740_992.0;
+    if value.fract() != 0.0 {
+        return Err(Problem::Integer);
+    }
+    if value.abs() < EXACT_BELOW { Ok(value as i64) } else { Err(Problem::Inexact) }
 }
 
 /// A hexadecimal integer of up to 64 bits, with or without `0x`, as its bit pattern.
@@ -113,7 +159,7 @@ const NIBBLE: [u8; 256] = {
 
 #[cfg(test)]
 mod tests {
-    use super::{Problem, hash, hex, integer, number, trim};
+    use super::{Problem, hash, hex, integer, is_no_number, number, number_or_nan, trim};
 
     #[test]
     fn numbers() {
@@ -135,9 +181,30 @@ mod tests {
         }
         assert_eq!(integer(b"18446744073709551615"), Ok(-1));
         assert_eq!(integer(b"-7"), Ok(-7));
-        assert_eq!(integer(b"7.0"), Err(Problem::Integer));
+        for (text, value) in [(&b"7.0"[..], 7), (b"-4.000", -4), (b"4.", 4), (b"1e+05", 100_000)] {
+            assert_eq!(integer(text), Ok(value), "{text:?}");
+        }
+        assert_eq!(integer(b"9007199254740991.0"), Ok(9_007_199_254_740_991));
+        for inexact in [&b"9007199254740992.0"[..], b"-9007199254740993.0", b"1e300"] {
+            assert_eq!(integer(inexact), Err(Problem::Inexact), "{inexact:?}");
+        }
+        for bad in
+            [&b"4.5"[..], b"4.00000000000000000001", b".0", b"-", b"1e-3", b"1e999", b"4.0.0"]
+        {
+            assert_eq!(integer(bad), Err(Problem::Integer), "{bad:?}");
+        }
         // The published XXH3-64 of the empty input.
         assert_eq!(hash(b"").cast_unsigned(), 0x2d06_8005_38d3_94c2);
+    }
+
+    #[test]
+    fn what_is_no_number_is_missing() {
+        for text in [&b"nan"[..], b"NaN", b"-NAN", b"null", b"NULL"] {
+            assert!(is_no_number(text) && number_or_nan(text).is_ok_and(f64::is_nan), "{text:?}");
+        }
+        for text in [&b"-null"[..], b"nil", b"", b"inf", b"n"] {
+            assert!(!is_no_number(text) && number_or_nan(text).is_err(), "{text:?}");
+        }
     }
 
     #[test]

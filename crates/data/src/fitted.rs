@@ -6,14 +6,17 @@
 use std::hash::Hasher;
 
 use schema::DataConfig;
-use schema::source::{CategoryKind, DenseColumn, DenseTransform, Ids};
+use schema::source::{CategoryKind, DenseColumn, DenseTransform, Ids, OutOfRange};
 use serde::{Deserialize, Serialize};
 
 use crate::error::Error;
-use crate::layout::Wanted;
+use crate::ids;
+use crate::layout::{Rules, Wanted};
 
-/// Version of [`Fitted`] as written.
-const VERSION: u32 = 1;
+/// Version of [`Fitted`] as written. The first, which is still read, knew no rule for ids outside
+/// their table: all were taken for unsigned.
+const VERSION: u32 = 2;
+const FIRST_VERSION: u32 = 1;
 /// Exact id of a missing category.
 pub(crate) const MISSING_ID: i64 = 0;
 /// Exact id of a category that is rare or was never seen.
@@ -25,7 +28,8 @@ const FIRST_ID: i64 = 2;
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Fitted {
-    /// Version of this structure, 1.
+    /// Version of this structure, 2; 1 means that ids below 0 wrap as unsigned ones of 64 bits, and
+    /// that text of Parquet lost the spaces around it.
     pub version: u32,
     /// How categories became ids.
     pub ids: Ids,
@@ -60,6 +64,13 @@ pub struct FittedCategorical {
     /// For exact ids the categories (integers, or XXH3-64 of the text) with the ids 2, 3, …. With
     /// `n` distinct texts, two share a hash with a probability of about `n² / 2^65`: 10⁻⁵ at 10⁷.
     pub vocabulary: Option<Vec<i64>>,
+    /// What becomes of ids that are no row of their table; `None` where none is counted: hashes,
+    /// exact ids, and all of version 1.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub out_of_range: Option<OutOfRange>,
+    /// The id that stood for a missing one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub missing: Option<i64>,
 }
 
 impl Fitted {
@@ -75,6 +86,8 @@ impl Fitted {
             column: column.column.clone(),
             kind: column.kind,
             vocabulary: None,
+            out_of_range: ids::rule(column, config),
+            missing: column.missing,
         });
         Self {
             version: VERSION,
@@ -109,10 +122,55 @@ impl Fitted {
         Some(vocabulary.len() as u64 + FIRST_ID.cast_unsigned())
     }
 
+    /// How fields are understood under this version.
+    pub(crate) fn rules(&self) -> Result<Rules, Error> {
+        match self.version {
+            FIRST_VERSION => Ok(Rules::First),
+            VERSION => Ok(Rules::Second),
+            got => Err(Error::FittedMismatch {
+                what: "version",
+                expected: format!("{VERSION} or before"),
+                got: got.to_string(),
+            }),
+        }
+    }
+
+    /// Refuses a state whose columns treat ids outside their table, or missing ones, otherwise than
+    /// `config` says.
+    ///
+    /// # Errors
+    /// [`Error::FittedMismatch`].
+    pub fn check_rules(&self, config: &DataConfig) -> Result<(), Error> {
+        for expected in config.categorical_columns() {
+            let got = self.categorical.iter().find(|column| column.column == expected.column);
+            let Some(got) = got else { continue };
+            let name = &expected.column;
+            let differ = |what, expected: String, got: String| match expected == got {
+                true => Ok(()),
+                false => {
+                    let expected = format!("{expected} for column {name:?} by the configuration");
+                    Err(Error::FittedMismatch { what, expected, got })
+                }
+            };
+            let missing = |id: Option<i64>| id.map_or("none".to_owned(), |id| id.to_string());
+            differ("missing", missing(expected.missing), missing(got.missing))?;
+            let rule = |rule: Option<OutOfRange>| rule.unwrap_or_default().to_string();
+            differ("out_of_range", rule(expected.out_of_range), rule(got.out_of_range))?;
+        }
+        Ok(())
+    }
+
+    /// Whether ids below 0 wrap as unsigned ones of 64 bits: so did the first version.
+    #[must_use]
+    pub fn wraps_unsigned(&self) -> bool {
+        let is_number = |column: &FittedCategorical| column.kind != CategoryKind::String;
+        self.version == FIRST_VERSION && !self.is_exact() && self.categorical.iter().any(is_number)
+    }
+
     /// Refuses a state that was fitted for other columns.
     pub(crate) fn check(&self, config: &DataConfig, wanted: &Wanted) -> Result<(), Error> {
         let expected = Self::unfitted(config, wanted);
-        differ("version", &expected.version, &self.version)?;
+        self.rules()?;
         let exact = |fitted: &Self| if fitted.is_exact() { "exact" } else { "modulo" };
         differ("ids", &exact(&expected), &exact(self))?;
         let dense = |fitted: &Self| -> Vec<(String, DenseTransform)> {
@@ -123,6 +181,7 @@ impl Fitted {
             fitted.categorical.iter().map(|c| (c.column.clone(), c.kind)).collect()
         };
         differ("categorical columns", &categorical(&expected), &categorical(self))?;
+        self.check_rules(config)?;
         let unfitted = self.categorical.iter().find(|c| c.vocabulary.is_some() != self.is_exact());
         match unfitted {
             Some(column) => Err(Error::FittedMismatch {

@@ -3,11 +3,16 @@
 //! Knows the model's features by column; not where rows come from or in which order they are
 //! wanted.
 
+use std::path::PathBuf;
+
+use schema::source::{CategoryKind, OutOfRange};
 use schema::{Batch, KeyedJaggedTensor};
 
 use crate::dataset::Dataset;
 use crate::error::Error;
 use crate::fitted::Fitted;
+use crate::ids::{self, IdsOutside};
+use crate::layout::Rules;
 use crate::loader::FeaturePlan;
 use crate::parquet::part;
 use crate::rows::{Bags, Categories, Rows};
@@ -17,8 +22,12 @@ use crate::shuffle::Piece;
 /// How the values of a column become ids of a feature's table.
 #[derive(Clone, Copy, Debug)]
 enum ToId {
-    /// Unsigned value modulo the table's rows.
-    Modulo(u64),
+    /// Value modulo the table's rows; values below 0 are large unsigned ones.
+    Unsigned(u64),
+    /// Value modulo the table's rows, from 0 on as in Python; values below 0 are negative.
+    Signed(u64),
+    /// The value, where it is a row of the table; else what a missing category is.
+    Missing(u64),
     /// The value is the id.
     Exact,
 }
@@ -28,17 +37,44 @@ impl ToId {
     fn id(self, value: i64) -> i64 {
         match self {
             Self::Exact => value,
-            Self::Modulo(rows) => {
-                let value = value.cast_unsigned();
+            Self::Missing(rows) if value.cast_unsigned() < rows => value,
+            Self::Missing(_) => MISSING_ROW,
+            Self::Unsigned(rows) | Self::Signed(rows) => {
+                let bits = value.cast_unsigned();
                 // A division of 32 bits takes a fraction of the time, and Criteo's values fit.
-                if (value | rows) >> 32 == 0 {
-                    i64::from(value as u32 % rows as u32)
-                } else {
-                    (value % rows).cast_signed()
+                if (bits | rows) >> 32 == 0 {
+                    return i64::from(bits as u32 % rows as u32);
+                }
+                match self {
+                    Self::Signed(_) if value < 0 => {
+                        i128::from(value).rem_euclid(i128::from(rows)) as i64
+                    }
+                    _ => (bits % rows).cast_signed(),
                 }
             }
         }
     }
+
+    /// The same for the values of `bags`.
+    fn for_bags(self, bags: &Bags<'_>) -> Self {
+        match self {
+            Self::Signed(rows) if bags.unsigned => Self::Unsigned(rows),
+            to_id => to_id,
+        }
+    }
+}
+
+/// Row of a missing category in a column of single ones.
+const MISSING_ROW: i64 = 0;
+
+/// A feature of the model as a column of a dataset.
+#[derive(Clone, Debug)]
+struct Feature {
+    /// Position in [`Features::used`].
+    at: usize,
+    to_id: ToId,
+    /// Name of its column, rows of its table and their rule, where ids outside it are counted.
+    counted: Option<(String, u64, OutOfRange)>,
 }
 
 /// The features of a model as columns of a dataset.
@@ -47,8 +83,9 @@ pub(crate) struct Features {
     dense: usize,
     /// Categorical columns in use, sorted.
     used: Vec<usize>,
-    /// Per feature the position in `used` and the rule.
-    features: Vec<(usize, ToId)>,
+    features: Vec<Feature>,
+    /// For errors.
+    place: PathBuf,
     /// Whether all ids fit into 32 bits, the largest number left over.
     narrow: bool,
 }
@@ -60,6 +97,7 @@ impl Features {
         fitted: &Fitted,
         place: &std::path::Path,
     ) -> Result<Self, Error> {
+        let rules = fitted.rules()?;
         let mut found = Vec::with_capacity(plan.columns.len());
         for (name, rows) in &plan.columns {
             let column = fitted.categorical.iter().position(|c| c.column == *name);
@@ -69,20 +107,48 @@ impl Features {
                 return Err(Error::MissingColumn { path, column: name.clone(), available });
             };
             let too_small = |ids| Error::TableTooSmall { column: name.clone(), ids, rows: *rows };
-            found.push(match fitted.id_count(column) {
-                Some(ids) if ids > *rows => return Err(too_small(ids)),
-                Some(_) => (column, ToId::Exact),
-                None if *rows == 0 => return Err(too_small(1)),
-                None => (column, ToId::Modulo(*rows)),
-            });
+            let about = &fitted.categorical[column];
+            let to_id = match (fitted.id_count(column), about.out_of_range) {
+                (Some(ids), _) if ids > *rows => return Err(too_small(ids)),
+                (Some(_), _) => ToId::Exact,
+                (None, _) if *rows == 0 => return Err(too_small(1)),
+                (None, Some(OutOfRange::Missing)) => ToId::Missing(*rows),
+                (None, _) if rules == Rules::First || about.kind == CategoryKind::String => {
+                    ToId::Unsigned(*rows)
+                }
+                (None, _) => ToId::Signed(*rows),
+            };
+            let counted = about.out_of_range.filter(|_| !matches!(to_id, ToId::Exact));
+            found.push((column, to_id, counted.map(|rule| (name.clone(), *rows, rule))));
         }
-        let mut used: Vec<usize> = found.iter().map(|(column, _)| *column).collect();
+        let mut used: Vec<usize> = found.iter().map(|(column, ..)| *column).collect();
         used.sort_unstable();
         used.dedup();
         let position = |column| used.partition_point(|&other| other < column);
-        let features = found.iter().map(|&(column, to_id)| (position(column), to_id)).collect();
+        let features = found.into_iter().map(|(column, to_id, counted)| Feature {
+            at: position(column),
+            to_id,
+            counted,
+        });
+        let features = features.collect();
         let narrow = plan.columns.iter().all(|&(_, rows)| rows <= u64::from(u32::MAX));
-        Ok(Self { dense: fitted.dense.len(), used, features, narrow })
+        let place = place.to_owned();
+        Ok(Self { dense: fitted.dense.len(), used, features, place, narrow })
+    }
+
+    /// Features of the model.
+    pub(crate) fn len(&self) -> usize {
+        self.features.len()
+    }
+
+    /// What is counted of ids outside their tables, from `counts` of each feature.
+    pub(crate) fn ids_outside(&self, counts: &[IdsRead]) -> Vec<IdsOutside> {
+        let count = |(feature, count): (&Feature, &IdsRead)| {
+            let (column, rows, rule) = feature.counted.clone()?;
+            let IdsRead { ids, outside } = *count;
+            Some(IdsOutside { column, rows, rule, ids, outside })
+        };
+        self.features.iter().zip(counts).filter_map(count).collect()
     }
 }
 
@@ -114,6 +180,15 @@ pub(crate) struct Decoded {
     lists: Vec<Categories>,
     /// Where each feature of the model is.
     places: Vec<Place>,
+    /// Ids of each feature that are counted.
+    read: Vec<IdsRead>,
+}
+
+/// Ids of a feature, and those outside its table; 0 where they are not counted.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct IdsRead {
+    pub ids: u64,
+    pub outside: u64,
 }
 
 #[derive(Clone, Copy)]
@@ -160,36 +235,43 @@ impl Decoded {
         let rows = piece.rows.start as usize..piece.rows.end as usize;
         let columns = &dataset.manifest().columns.categorical;
         let is_list = |column: usize| columns[column].is_list;
+        let unsigned = |at: usize| columns[features.used[at]].unsigned;
         let mut decoded = Self::with_room(rows.len(), features, is_list);
         let (dense, used) = (features.dense, &features.used);
         for batch in part.read((group, rows), (dense, used), DECODE_ROWS)? {
             let batch = batch?;
             let numbers = (0..=dense).map(|column| part::floats(&batch, column));
-            let categorical = (0..used.len()).map(|at| part::bags(&batch, 1 + dense + at));
+            let categorical = (0..used.len())
+                .map(|at| Bags { unsigned: unsigned(at), ..part::bags(&batch, 1 + dense + at) });
             let block = Block { numbers: numbers.collect(), categorical: categorical.collect() };
-            decoded.take(&block, features);
+            decoded.take(&block, features)?;
         }
         Ok(decoded)
     }
 
     /// Takes rows as they were converted.
-    pub(crate) fn of(rows: &Rows, features: &Features) -> Self {
+    pub(crate) fn of(rows: &Rows, features: &Features) -> Result<Self, Error> {
         let is_list = |column: usize| rows.categorical[column].ends.is_some();
         let mut decoded = Self::with_room(rows.len(), features, is_list);
         let mut numbers = vec![&rows.labels[..]];
         numbers.extend(rows.dense.iter().map(Vec::as_slice));
         let used = features.used.iter();
         let categorical = used.map(|&column| rows.categorical[column].bags()).collect();
-        decoded.take(&Block { numbers, categorical }, features);
-        decoded
+        decoded.take(&Block { numbers, categorical }, features)?;
+        Ok(decoded)
+    }
+
+    /// Ids of each feature, and those outside its table.
+    pub(crate) fn ids_read(&self) -> &[IdsRead] {
+        &self.read
     }
 
     /// No rows yet, and room for `rows`.
     fn with_room(rows: usize, features: &Features, is_list: impl Fn(usize) -> bool) -> Self {
         let (mut singles, mut lists) = (0, Vec::new());
-        let mut place = |&(at, _): &(usize, ToId)| {
-            if is_list(features.used[at]) {
-                lists.push(Categories { values: Vec::new(), ends: Some(Vec::new()) });
+        let mut place = |feature: &Feature| {
+            if is_list(features.used[feature.at]) {
+                lists.push(Categories { ends: Some(Vec::new()), ..Categories::default() });
                 return Place::List(lists.len() - 1);
             }
             singles += 1;
@@ -202,11 +284,34 @@ impl Decoded {
             false => Ids::Wide(Vec::with_capacity(rows * singles)),
         };
         let numbers = Vec::with_capacity(rows * width);
-        Self { width, numbers, singles, ids, lists, places }
+        let read = vec![IdsRead::default(); features.features.len()];
+        Self { width, numbers, singles, ids, lists, places, read }
+    }
+
+    /// Counts the ids of `block` that are outside their tables.
+    fn count(&mut self, block: &Block<'_>, features: &Features) -> Result<(), Error> {
+        for (feature, read) in features.features.iter().zip(&mut self.read) {
+            let Some((column, rows, rule)) = &feature.counted else { continue };
+            let values = block.categorical[feature.at].values;
+            let outside = ids::outside(values, *rows) as u64;
+            read.ids += values.len() as u64;
+            read.outside += outside;
+            if outside > 0 && *rule == OutOfRange::Error {
+                let id = values.iter().find(|id| id.cast_unsigned() >= *rows).copied();
+                return Err(Error::IdOutOfRange {
+                    place: features.place.display().to_string(),
+                    column: column.clone(),
+                    id: id.unwrap_or_default(),
+                    rows: *rows,
+                });
+            }
+        }
+        Ok(())
     }
 
     /// Appends the rows of `block`.
-    fn take(&mut self, block: &Block<'_>, features: &Features) {
+    fn take(&mut self, block: &Block<'_>, features: &Features) -> Result<(), Error> {
+        self.count(block, features)?;
         let rows = block.numbers[0].len();
         let numbers = grown(&mut self.numbers, rows * self.width);
         for (at, column) in block.numbers.iter().enumerate() {
@@ -214,11 +319,10 @@ impl Decoded {
         }
         let (count, singles) = (rows * self.singles, self.singles);
         let columns = || {
-            features
-                .features
-                .iter()
-                .zip(&self.places)
-                .map(|(&(at, to_id), &place)| (&block.categorical[at], to_id, place))
+            features.features.iter().zip(&self.places).map(|(feature, &place)| {
+                let bags = &block.categorical[feature.at];
+                (bags, feature.to_id.for_bags(bags), place)
+            })
         };
         if let Ids::Narrow(ids) = &mut self.ids {
             let before = ids.len();
@@ -236,10 +340,15 @@ impl Decoded {
             place_ids((grown(ids, count), singles), columns(), |id| id);
         }
         for (bags, to_id, place) in columns() {
-            if let Place::List(list) = place {
-                self.lists[list].append(bags, |value| to_id.id(value));
+            match (place, to_id) {
+                (Place::Single(_), _) => {}
+                (Place::List(list), ToId::Missing(rows)) => {
+                    self.lists[list].append_some(bags, |value| value.cast_unsigned() < rows);
+                }
+                (Place::List(list), _) => self.lists[list].append(bags, |value| to_id.id(value)),
             }
         }
+        Ok(())
     }
 
     /// The label and the dense values of a row.
@@ -280,7 +389,7 @@ fn place_ids<'a, T: Copy>(
             (Place::Single(at), ToId::Exact) => {
                 scatter(bags.values, (ids, singles, at), &mut stored);
             }
-            (Place::Single(at), ToId::Modulo(_)) => {
+            (Place::Single(at), _) => {
                 scatter(bags.values, (ids, singles, at), |value| stored(to_id.id(value)));
             }
         }
@@ -386,32 +495,38 @@ impl Filling {
 
 #[cfg(test)]
 mod tests {
-    use super::{Decoded, Features, ToId};
+    use super::{Decoded, Feature, Features, ToId};
     use crate::rows::{Categories, Rows};
 
     #[test]
     fn an_exact_id_beyond_32_bits_stays_what_it_is() {
-        let features = vec![(0, ToId::Exact)];
-        let features = Features { dense: 0, used: vec![0], features, narrow: true };
+        let features = vec![Feature { at: 0, to_id: ToId::Exact, counted: None }];
+        let place = std::path::PathBuf::new();
+        let features = Features { dense: 0, used: vec![0], features, place, narrow: true };
         for ids in [vec![7, 8], vec![7, 1 << 32 | 8], vec![-1, 7]] {
-            let categorical = vec![Categories { values: ids.clone(), ends: None }];
+            let values = ids.clone();
+            let categorical = vec![Categories { values, ..Categories::default() }];
             let labels = vec![0.0; ids.len()];
-            let decoded = Decoded::of(&Rows { labels, categorical, ..Rows::default() }, &features);
+            let rows = Rows { labels, categorical, ..Rows::default() };
+            let decoded = Decoded::of(&rows, &features).unwrap();
             assert_eq!([decoded.id(0, 0), decoded.id(1, 0)], ids[..]);
         }
     }
 
     #[test]
-    fn modulo_is_unsigned_and_exact_at_every_width() {
-        for rows in [1, 3, 1 << 20, (1 << 32) - 1, 1 << 32, (1 << 40) + 7] {
-            for value in [0, 5, -1, i64::MIN, i64::MAX, 1 << 32, (1 << 32) - 1] {
-                let expected = value.cast_unsigned() % rows;
-                assert_eq!(
-                    ToId::Modulo(rows).id(value),
-                    expected.cast_signed(),
-                    "{value} % {rows}"
-                );
+    fn modulo_is_exact_at_every_width_with_and_without_a_sign() {
+        for rows in [1, 3, 100, 1 << 20, (1 << 32) - 1, 1 << 32, (1 << 40) + 7, 1 << 62] {
+            for value in [0, 5, -1, -100, i64::MIN, i64::MAX, 1 << 32, (1 << 32) - 1] {
+                let unsigned = value.cast_unsigned() % rows;
+                let floored = value.rem_euclid(rows.cast_signed());
+                let signed = ToId::Signed(rows);
+                assert_eq!(signed.id(value), floored, "{value} % {rows}");
+                assert_eq!(ToId::Unsigned(rows).id(value), unsigned.cast_signed());
+                let within = ToId::Missing(rows).id(value);
+                let expected = if (0..rows.cast_signed()).contains(&value) { value } else { 0 };
+                assert_eq!(within, expected, "{value} in {rows}");
             }
         }
+        assert_eq!(ToId::Signed(100).id(-1), 99);
     }
 }

@@ -27,6 +27,8 @@ pub(crate) struct GivenCategories<'a> {
     pub missing: Vec<bool>,
     /// For lists the end of each row's values.
     pub ends: Option<Vec<u32>>,
+    /// Which of the values are bit patterns of ids from 2^63 on, in order.
+    pub large: Vec<u32>,
 }
 
 impl GivenCategories<'_> {
@@ -37,15 +39,24 @@ impl GivenCategories<'_> {
         values.map(move |(row, &value)| (!missing(row)).then_some(value))
     }
 
-    fn read(&self, index: usize, row: &mut Row) {
+    /// Writes row `index` of column `column` into `row`.
+    fn read(&self, (index, column): (usize, usize), row: &mut Row) {
+        let start = match &self.ends {
+            None => index,
+            Some(_) if index == 0 => 0,
+            Some(ends) => ends[index - 1] as usize,
+        };
+        let end = self.ends.as_ref().map_or(index + 1, |ends| ends[index] as usize);
+        let large = self.large.partition_point(|&at| (at as usize) < start);
+        let large = self.large[large..].iter().take_while(|&&at| (at as usize) < end);
+        row.large.extend(large.map(|_| column));
         match &self.ends {
             None => {
                 let missing = self.missing.get(index).is_some_and(|&missing| missing);
                 row.categories.push((!missing).then_some(self.values[index]));
             }
-            Some(ends) => {
-                let start = if index == 0 { 0 } else { ends[index - 1] as usize };
-                let bag = &self.values[start..ends[index] as usize];
+            Some(_) => {
+                let bag = &self.values[start..end];
                 row.categories.extend(bag.iter().map(|&value| Some(value)));
             }
         }
@@ -70,8 +81,8 @@ impl Given<'_> {
         row.line = self.first_line + index as u64;
         row.label = self.labels[index];
         row.dense.extend(self.dense.iter().map(|column| column[index]));
-        for column in &self.categorical {
-            column.read(index, row);
+        for (at, column) in self.categorical.iter().enumerate() {
+            column.read((index, at), row);
         }
     }
 }

@@ -1,11 +1,13 @@
 //! Which columns are wanted and where they stand in one file. Pure; reads nothing.
 
+use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
 use schema::DataConfig;
 use schema::source::{CategoricalColumn, DenseColumn, LabelColumn};
 
 use crate::error::Error;
+use crate::ids::{self, Counted};
 
 /// The columns a configuration asks for.
 #[derive(Clone, Debug)]
@@ -14,6 +16,20 @@ pub(crate) struct Wanted {
     pub dense: Vec<DenseColumn>,
     pub categorical: Vec<CategoricalColumn>,
     pub missing: Option<Vec<u8>>,
+    /// Categorical columns whose ids are counted.
+    pub counted: Vec<Counted>,
+    /// What the first version of fitted transforms did otherwise.
+    pub rules: Rules,
+}
+
+/// How fields are understood where versions differ.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Rules {
+    /// As of version 1 of [`crate::Fitted`]: text of Parquet loses the spaces around it, negative
+    /// ids wrap as unsigned ones.
+    First,
+    /// As of now.
+    Second,
 }
 
 /// Whether a file must have the label.
@@ -51,7 +67,8 @@ impl Wanted {
             }
         }
         let missing = config.missing.as_ref().map(|text| text.trim().as_bytes().to_vec());
-        Ok(Self { label, dense, categorical, missing })
+        let counted = ids::counted(&categorical, config);
+        Ok(Self { label, dense, categorical, missing, counted, rules: Rules::Second })
     }
 
     /// Whether a trimmed field stands for a missing value.
@@ -82,16 +99,19 @@ impl Wanted {
         })
     }
 
-    /// Like [`Wanted::place`] for a headerless file of known columns whose first record has
-    /// `fields` fields: one field fewer than columns means that the label is left out, where that
-    /// is allowed.
+    /// Like [`Wanted::place`] for a headerless file of known columns, of whose first records
+    /// `widths` says how many have so many fields. Where more of them have one field fewer than
+    /// there are columns than have all, the label is left out, if that is allowed; what one record
+    /// looks like decides nothing.
     pub(crate) fn place_headerless(
         &self,
         names: &[String],
-        fields: usize,
+        widths: &BTreeMap<usize, u64>,
         (path, need): (&Path, LabelNeed),
     ) -> Result<Layout, Error> {
-        if need == LabelNeed::Optional && fields + 1 == names.len() {
+        let records = |fields: usize| widths.get(&fields).copied().unwrap_or(0);
+        let is_short = names.len().checked_sub(1).map(records) > Some(records(names.len()));
+        if need == LabelNeed::Optional && is_short {
             let without: Vec<String> =
                 names.iter().filter(|name| **name != self.label.column).cloned().collect();
             return self.place(&without, path, need);

@@ -10,7 +10,7 @@ use std::collections::VecDeque;
 use std::num::NonZero;
 use std::ops::Range;
 use std::path::PathBuf;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
 
 use crossbeam_channel::{Receiver, Sender, bounded, unbounded};
@@ -18,7 +18,8 @@ use schema::Batch;
 
 use crate::dataset::Dataset;
 use crate::error::Error;
-use crate::gather::{Decoded, Features, Filling};
+use crate::gather::{Decoded, Features, Filling, IdsRead};
+use crate::ids::IdsOutside;
 use crate::shuffle::{Order, Piece, Position, Window};
 
 pub use memory::{LoaderMemory, LoaderShape};
@@ -41,8 +42,8 @@ const PIECE_ROWS_LEAST: usize = 2048;
 /// The features of a model in their order: categorical column and rows of its table.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct FeaturePlan {
-    /// Column name and table rows; an id is the column's unsigned value modulo the rows, or the
-    /// value itself where the dataset has exact ids.
+    /// Column name and table rows; an id is the column's value modulo the rows, what its rule for
+    /// ids outside the table makes of it, or the value itself where the dataset has exact ids.
     pub columns: Vec<(String, u64)>,
 }
 
@@ -90,6 +91,8 @@ pub struct Loader {
     batches: Option<Receiver<Message>>,
     threads: Vec<JoinHandle<()>>,
     order: Order,
+    features: Arc<Features>,
+    read: Arc<Mutex<Vec<IdsRead>>>,
 }
 
 enum Message {
@@ -130,7 +133,11 @@ impl Loader {
         let mut threads = Vec::with_capacity(decoders + 1);
         // First, for it says what the others decode, and training waits for the first batch.
         let shared = Arc::clone(&features);
-        threads.push(std::thread::spawn(move || assemble(order, &shared, (start, ahead), outbox)));
+        let read = Arc::new(Mutex::new(vec![IdsRead::default(); features.len()]));
+        let first = FirstEpoch { epoch: start.epoch, read: Arc::clone(&read) };
+        threads.push(std::thread::spawn(move || {
+            assemble(order, &shared, (start, ahead), (outbox, &first));
+        }));
         for _ in 0..decoders {
             let (dataset, features) = (dataset.clone(), Arc::clone(&features));
             let queue = queue.clone();
@@ -142,7 +149,15 @@ impl Loader {
             }));
         }
         let (dir, ready) = (dataset.dir().to_owned(), Vec::new().into_iter());
-        Ok(Self { dir, ready, batches: Some(batches), threads, order })
+        Ok(Self { dir, ready, batches: Some(batches), threads, order, features, read })
+    }
+
+    /// Ids outside their tables, per column where they are counted, among the rows read so far in
+    /// the epoch in which this loader began: later ones read the same rows.
+    #[must_use]
+    pub fn ids_outside(&self) -> Vec<IdsOutside> {
+        let read = self.read.lock().unwrap_or_else(PoisonError::into_inner);
+        self.features.ids_outside(&read)
     }
 
     /// Batches of one epoch.
@@ -400,12 +415,33 @@ impl Outbox {
     }
 }
 
+/// Counts the ids that are read in one epoch.
+struct FirstEpoch {
+    epoch: u64,
+    read: Arc<Mutex<Vec<IdsRead>>>,
+}
+
+impl FirstEpoch {
+    fn count(&self, epoch: u64, decoded: &[Decoded]) {
+        if epoch != self.epoch {
+            return;
+        }
+        let mut all = self.read.lock().unwrap_or_else(PoisonError::into_inner);
+        for decoded in decoded {
+            for (all, read) in all.iter_mut().zip(decoded.ids_read()) {
+                all.ids += read.ids;
+                all.outside += read.outside;
+            }
+        }
+    }
+}
+
 /// Puts batches together until the end, an error, or until nobody wants more.
 fn assemble(
     order: Order,
     features: &Features,
     (start, mut ahead): (Position, Ahead),
-    mut outbox: Outbox,
+    (mut outbox, first): (Outbox, &FirstEpoch),
 ) {
     let mut epoch = start.epoch;
     let mut batch = start.batch;
@@ -424,6 +460,7 @@ fn assemble(
             Ok(decoded) => decoded,
             Err(error) => return outbox.end(Message::Failed(error)),
         };
+        first.count(epoch, &decoded);
         let mut rows = &rows[std::mem::take(&mut skip)..];
         let is_last = window.index as usize + 1 == ends.len();
         loop {

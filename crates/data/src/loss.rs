@@ -1,11 +1,17 @@
-//! What could not be read: counted, the first few kept with file and line. Decides nothing.
+//! What could not be read: counted by reason, the first few kept with file and line. How much of it
+//! is too much is `limit`'s.
 
+use std::collections::BTreeMap;
 use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
+use crate::ids::IdCount;
+
 /// How many malformed records are kept in full.
 const KEPT: usize = 10;
+/// Parts what is expected from what was got, in every reason.
+const GOT: &str = ", got ";
 
 /// One record that could not be read.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -24,22 +30,42 @@ impl fmt::Display for Malformed {
     }
 }
 
-/// What a reader left out. Empty when everything was read.
+/// What a reader left out, and which ids have no row of their own. Empty when everything was read
+/// and no ids were counted.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Losses {
     /// Number of records skipped because they could not be read.
     pub malformed_lines: u64,
     /// The first of them, at most ten.
     pub first: Vec<Malformed>,
+    /// How many there are of each reason, without what was got instead.
+    #[serde(default)]
+    pub reasons: BTreeMap<String, u64>,
+    /// What the ids of each categorical column are like; none of columns behind the last one that
+    /// has any to tell of.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub ids: Vec<IdCount>,
 }
 
 impl Losses {
-    /// Counts one record; `describe` is called only for the first few.
-    pub(crate) fn count(&mut self, describe: impl FnOnce() -> Malformed) {
+    /// Counts the record at `line` of `file`, which was refused for `reason`.
+    pub(crate) fn count(&mut self, (file, line): (&str, u64), reason: String) {
         self.malformed_lines += 1;
-        if self.first.len() < KEPT {
-            self.first.push(describe());
+        let kind = reason.split_once(GOT).map_or(&*reason, |(expected, _)| expected);
+        match self.reasons.get_mut(kind) {
+            Some(count) => *count += 1,
+            None => drop(self.reasons.insert(kind.to_owned(), 1)),
         }
+        if self.first.len() < KEPT {
+            self.first.push(Malformed { file: file.to_owned(), line, reason });
+        }
+    }
+
+    /// The reason that most records were refused for, and how many; the first by name of equals.
+    #[must_use]
+    pub fn commonest(&self) -> Option<(&str, u64)> {
+        let most = self.reasons.iter().rev().max_by_key(|&(_, count)| *count);
+        most.map(|(reason, &count)| (&**reason, count))
     }
 
     /// Adds what a later part of the input lost.
@@ -47,5 +73,12 @@ impl Losses {
         self.malformed_lines += later.malformed_lines;
         let room = KEPT - self.first.len();
         self.first.extend(later.first.into_iter().take(room));
+        if self.ids.len() < later.ids.len() {
+            self.ids.resize(later.ids.len(), IdCount::default());
+        }
+        self.ids.iter_mut().zip(&later.ids).for_each(|(all, later)| all.add(later));
+        for (reason, count) in later.reasons {
+            *self.reasons.entry(reason).or_default() += count;
+        }
     }
 }

@@ -30,6 +30,9 @@ pub struct CategoricalEntry {
     pub name: String,
     /// Whether a row holds a list of categories.
     pub is_list: bool,
+    /// Whether values below 0 are bit patterns of ids from 2^63 on; else they are negative ids.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub unsigned: bool,
 }
 
 /// The columns of a dataset.

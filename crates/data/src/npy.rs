@@ -172,6 +172,9 @@ pub(crate) fn read_row(
         None => f32::NAN,
         Some(_) => {
             let value = rows.labels.row(rows.rows, index).number(0);
+            if value.is_nan() {
+                return Err(format!("column {:?}: the label is missing", wanted.label.column));
+            }
             field::label(value).map_err(|p| refuse(&wanted.label.column, p, value))?
         }
     };
@@ -189,14 +192,16 @@ pub(crate) fn read_row(
             [single] => single.width(rows.rows),
             several => several.len(),
         };
-    for &at in &layout.categorical {
+    for (column, &at) in wanted.categorical.iter().zip(&layout.categorical) {
+        let present = |id: i64| (column.missing != Some(id)).then_some(id);
         match &rows.sparse[..] {
             [single] => {
-                row.categories.push(Some(single.row(rows.rows, index).integer(at - first)));
+                row.categories.push(present(single.row(rows.rows, index).integer(at - first)));
             }
             several => {
                 let bag = several[at - first].row(rows.rows, index);
-                row.categories.extend((0..bag.len()).map(|i| Some(bag.integer(i))));
+                let ids = (0..bag.len()).filter_map(|i| present(bag.integer(i)));
+                row.categories.extend(ids.map(Some));
             }
         }
         row.ends.push(row.categories.len());

@@ -21,11 +21,12 @@ use crate::fit::{Fitting, Plan, single_values};
 use crate::fitted::{Applier, Fitted};
 use crate::given::Given;
 use crate::layout::{LabelNeed, Wanted};
+use crate::limit::Strictness;
 use crate::loss::Losses;
 use crate::origin::Origin;
-use crate::resume::{Begin, Building};
+use crate::resume::{self, Begin, Building};
 use crate::rows::Rows;
-use crate::scan::{Meter, Source, Strictness};
+use crate::scan::{Meter, Source};
 use crate::shape::DataShape;
 use crate::writer::{self, DatasetWriter, Record, WriterOptions};
 use crate::{ordered, text, vocabulary};
@@ -128,7 +129,10 @@ pub fn prepare(
     request: &PrepareRequest<'_>,
     progress: &mut dyn FnMut(Progress),
 ) -> Result<Prepared, Error> {
-    let wanted = Wanted::of(request.config)?;
+    let mut wanted = Wanted::of(request.config)?;
+    if let Some(fitted) = request.fitted {
+        wanted.rules = fitted.rules()?;
+    }
     let source = Source {
         inputs: request.inputs,
         config: request.config,
@@ -166,7 +170,12 @@ pub fn prepare(
         fit((request, &source), &mut meter, plan, &mut fitted)?;
         building.keep_fitted(&fitted)?;
     }
-    write((request, building), &source, &mut meter, (fitted, &is_list))
+    let written = write((request, building), &source, &mut meter, (fitted, &is_list));
+    if let Err(Error::TooManyMalformed { .. }) = written {
+        // What was finished is of no use: the same rows would be refused again.
+        resume::discard(request.out);
+    }
+    written
 }
 
 fn fit(

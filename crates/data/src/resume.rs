@@ -14,11 +14,12 @@ use crate::checksum::{self, Seal};
 use crate::decompress::STDIN;
 use crate::error::Error;
 use crate::fitted::Fitted;
+use crate::limit::Strictness;
 use crate::loss::Losses;
 use crate::manifest::{Part, replace};
 use crate::origin::{Origin, Origins};
 use crate::prepare::PrepareRequest;
-use crate::scan::{Strictness, input_files};
+use crate::scan::input_files;
 use crate::text::Place;
 
 const STATE: &str = "progress.json";

@@ -9,6 +9,8 @@ pub struct Categories {
     pub values: Vec<i64>,
     /// For a list column the end of each row's values, `[rows]`; `None` for one value per row.
     pub ends: Option<Vec<u32>>,
+    /// Whether values below 0 are bit patterns of ids from 2^63 on.
+    pub unsigned: bool,
 }
 
 /// Rows in columns, all of the same number of rows.
@@ -29,7 +31,8 @@ impl Rows {
     /// lists.
     #[must_use]
     pub fn empty(dense: usize, lists: &[bool]) -> Self {
-        let categories = |list: &bool| Categories { values: Vec::new(), ends: list.then(Vec::new) };
+        let categories =
+            |list: &bool| Categories { ends: list.then(Vec::new), ..Categories::default() };
         Self {
             labels: Vec::new(),
             dense: vec![Vec::new(); dense],
@@ -69,7 +72,7 @@ impl Categories {
     /// All of it, borrowed.
     pub(crate) fn bags(&self) -> Bags<'_> {
         let ends = self.ends.as_deref().map(Cow::Borrowed);
-        Bags { values: &self.values, ends }
+        Bags { values: &self.values, ends, unsigned: self.unsigned }
     }
 
     /// The values of row `row`.
@@ -84,6 +87,15 @@ impl Categories {
         self.values.extend(from.values.iter().map(|&value| map(value)));
         if let (Some(into), Some(ends)) = (&mut self.ends, &from.ends) {
             into.extend(ends.iter().map(|end| end + shift));
+        }
+    }
+
+    /// Appends rows to a list column without the values that `keep` refuses.
+    pub(crate) fn append_some(&mut self, from: &Bags<'_>, keep: impl Fn(i64) -> bool) {
+        let Some(into) = &mut self.ends else { return };
+        for row in 0..from.ends.as_ref().map_or(0, |ends| ends.len()) {
+            self.values.extend(from.row(row).iter().copied().filter(|&value| keep(value)));
+            into.push(self.values.len() as u32);
         }
     }
 
@@ -107,6 +119,8 @@ pub(crate) struct Bags<'a> {
     pub values: &'a [i64],
     /// As in [`Categories`].
     pub ends: Option<Cow<'a, [u32]>>,
+    /// As in [`Categories`].
+    pub unsigned: bool,
 }
 
 impl Bags<'_> {

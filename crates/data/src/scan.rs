@@ -15,7 +15,9 @@ use crate::criteo_tsv;
 use crate::csv;
 use crate::decompress::{self, STDIN};
 use crate::error::Error;
+use crate::ids;
 use crate::layout::{LabelNeed, Layout, Wanted};
+use crate::limit::{Far, Strictness, check_early};
 use crate::loss::Losses;
 use crate::npy;
 use crate::ordered;
@@ -23,16 +25,7 @@ use crate::origin::{Origins, Tap};
 use crate::parquet::input;
 use crate::prepare::Progress;
 use crate::resume::Mark;
-use crate::text::{self, Block, Body, First, Place};
-
-/// What a malformed record does.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Strictness {
-    /// It is counted and skipped.
-    Skip,
-    /// It ends the reading with an error.
-    Stop,
-}
+use crate::text::{self, Block, Body, First, Head, Place};
 
 /// The inputs and how they are read.
 pub(crate) struct Source<'a> {
@@ -55,7 +48,7 @@ pub(crate) struct Meter<'a> {
 
 /// One pass over the inputs, as those see it who need to know how far it is.
 pub(crate) struct Pass {
-    bytes_done: Arc<AtomicU64>,
+    tap: Tap,
     /// Bytes read by earlier passes, and those of this one.
     start: u64,
     length: u64,
@@ -63,6 +56,12 @@ pub(crate) struct Pass {
 }
 
 impl Pass {
+    /// A pass over inputs whose length does not matter.
+    pub(crate) fn counting(tap: &Tap) -> Self {
+        let (start, length, temporary) = Default::default();
+        Self { tap: tap.clone(), start, length, temporary }
+    }
+
     /// The share of the inputs that has been read; 1 where their length is unknown.
     pub(crate) fn share(&self) -> f64 {
         if self.length == 0 {
@@ -73,7 +72,7 @@ impl Pass {
 
     /// Bytes that have been read.
     pub(crate) fn bytes(&self) -> u64 {
-        self.bytes_done.load(Ordering::Relaxed).saturating_sub(self.start)
+        self.tap.bytes_done.load(Ordering::Relaxed).saturating_sub(self.start)
     }
 
     /// Says how much of the disk will be used for a while.
@@ -107,7 +106,7 @@ impl<'a> Meter<'a> {
         Pass {
             start: self.tap.bytes_done.load(Ordering::Relaxed),
             length: self.bytes_total.map_or(0, |total| total / self.passes),
-            bytes_done: Arc::clone(&self.tap.bytes_done),
+            tap: self.tap.clone(),
             temporary: Arc::clone(&self.temporary),
         }
     }
@@ -181,14 +180,14 @@ impl Source<'_> {
         taker: impl Fn() -> A + Sync,
         mut take: impl FnMut(Parsed<A>, Option<Mark>) -> Result<(), Error>,
     ) -> Result<Losses, Error> {
-        let tap = meter.tap.clone();
-        let produce = |send: ordered::Send<'_, Block>| self.produce((from, &tap), send);
+        let pass = meter.pass();
+        let produce = |send: ordered::Send<'_, Block>| self.produce((from, &pass), send);
         let work = |block: Block| convert(&block, self.wanted, taker());
         let mut tally = Tally::new(self, from);
         let mut rows = from.map_or(0, Mark::rows_before);
-        let consume = |parsed: Parsed<A>| {
+        let consume = |mut parsed: Parsed<A>| {
             let mark = parsed.start.map(|place| tally.mark(parsed.file, place));
-            tally.count(&parsed)?;
+            tally.count(&mut parsed)?;
             rows += parsed.rows;
             take(parsed, mark)?;
             meter.show(rows);
@@ -201,17 +200,27 @@ impl Source<'_> {
     /// Reads everything once, and sends it in blocks until `send` wants no more.
     pub(crate) fn produce(
         &self,
-        (from, tap): (Option<&Mark>, &Tap),
+        (from, pass): (Option<&Mark>, &Pass),
         send: ordered::Send<'_, Block>,
     ) -> Result<(), Error> {
+        let tap = &pass.tap;
+        let mut text = 0;
         let first = from.map_or(0, |mark| mark.file);
         let passed = decompress::total_bytes(&self.inputs[..first])?;
         tap.bytes_done.fetch_add(passed.unwrap_or(0), Ordering::Relaxed);
         for (file, name) in self.inputs.iter().enumerate().skip(first) {
             let (path, shared): (_, Arc<str>) = (Path::new(name), name.as_str().into());
             let mut stopped = false;
-            let mut send = |layout, body: Body| {
-                stopped = !send(Block { file, name: Arc::clone(&shared), layout, body });
+            let mut send = |layout: Arc<Layout>, body: Body| {
+                text += body.text_bytes() as u64;
+                let far = Far {
+                    bytes: pass.bytes(),
+                    // Of a rest alone nobody knows how much text its beginning was.
+                    bytes_total: from.map_or(pass.length, |_| 0),
+                    text,
+                    row_bytes_least: layout.fields as u64,
+                };
+                stopped = !send(Block { file, name: Arc::clone(&shared), layout, body, far });
                 !stopped
             };
             if self.config.format == Format::Parquet {
@@ -222,7 +231,7 @@ impl Source<'_> {
                 self.send_lines_from(name, (mark.place, tap), &mut send)?;
             } else {
                 let (read, start) = text_of(decompress::open(name, tap)?, path)?;
-                let mut first = |fields: &[String]| self.first(path, fields);
+                let mut first = |head: &Head| self.first(path, head);
                 match self.config.format {
                     Format::Csv => csv::send_records(path, read, &mut first, &mut send)?,
                     _ => text::send_lines(path, (read, start), &mut first, &mut send)?,
@@ -245,7 +254,7 @@ impl Source<'_> {
         let path = Path::new(name);
         let head = text_of(decompress::open(name, &Tap::default())?, path)?;
         let mut layout = None;
-        text::send_lines(path, head, &mut |fields| self.first(path, fields), &mut |found, _| {
+        text::send_lines(path, head, &mut |head| self.first(path, head), &mut |found, _| {
             layout = Some(found);
             false
         })?;
@@ -254,16 +263,16 @@ impl Source<'_> {
         text::send_lines(path, rest, &mut |_| Ok(First::Data(Layout::clone(&layout))), send)
     }
 
-    fn first(&self, path: &Path, fields: &[String]) -> Result<First, Error> {
+    fn first(&self, path: &Path, head: &Head) -> Result<First, Error> {
         let names = match self.config.format {
             Format::Criteo => criteo_tsv::column_names(),
             _ => self.config.columns.clone(),
         };
         if names.is_empty() {
-            return Ok(First::Header(self.wanted.place(fields, path, self.label)?));
+            return Ok(First::Header(self.wanted.place(&head.fields, path, self.label)?));
         }
         let place = (path, self.label);
-        Ok(First::Data(self.wanted.place_headerless(&names, fields.len(), place)?))
+        Ok(First::Data(self.wanted.place_headerless(&names, &head.widths, place)?))
     }
 }
 
@@ -313,29 +322,45 @@ impl<'a> Tally<'a> {
         Mark { file, place, rows: self.rows.clone(), losses: self.losses.clone() }
     }
 
-    fn count<A>(&mut self, parsed: &Parsed<A>) -> Result<(), Error> {
-        if self.source.strictness == Strictness::Stop
-            && let Some(first) = parsed.losses.first.first()
+    fn count<A>(&mut self, parsed: &mut Parsed<A>) -> Result<(), Error> {
+        if let Some(error) = parsed.refused.take() {
+            return Err(error);
+        }
+        if let Some(first) = parsed.losses.first.first()
+            && self.source.strictness == Strictness::Stop
         {
             return Err(Error::Malformed(first.clone()));
         }
         self.rows[parsed.file] += parsed.rows;
         self.losses[parsed.file].append(parsed.losses.clone());
-        Ok(())
+        if !parsed.losses.ids.is_empty() {
+            ids::check_signs(&self.all().ids, &self.source.wanted.categorical)?;
+        }
+        if parsed.losses.malformed_lines == 0 {
+            return Ok(());
+        }
+        check_early(self.source.strictness, (self.rows.iter().sum(), &self.all()), &parsed.far)
+    }
+
+    /// What was lost of all inputs.
+    fn all(&self) -> Losses {
+        let mut all = Losses::default();
+        self.losses.iter().for_each(|losses| all.append(losses.clone()));
+        all
     }
 
     fn finish(self) -> Result<Losses, Error> {
-        let mut all = Losses::default();
-        for ((rows, losses), input) in self.rows.iter().zip(self.losses).zip(self.source.inputs) {
+        for ((rows, losses), input) in self.rows.iter().zip(&self.losses).zip(self.source.inputs) {
             if *rows == 0 {
                 return Err(Error::NoGoodRows {
                     path: input.into(),
                     malformed: losses.malformed_lines,
-                    first: losses.first.into_iter().next().map(Box::new),
+                    first: losses.first.first().cloned().map(Box::new),
                 });
             }
-            all.append(losses);
         }
+        let all = self.all();
+        self.source.strictness.check(self.rows.iter().sum(), &all)?;
         Ok(all)
     }
 }

@@ -14,11 +14,12 @@ use crate::error::Error;
 use crate::fitted::{Applier, Fitted};
 use crate::gather::{Decoded, Features, Filling};
 use crate::layout::{LabelNeed, Wanted};
+use crate::limit::Strictness;
 use crate::loader::FeaturePlan;
 use crate::loss::Losses;
 use crate::prepare::Transformed;
 use crate::rows::Rows;
-use crate::scan::{Meter, Source, Strictness};
+use crate::scan::{Meter, Source};
 
 /// What is scored, and how it is read.
 #[derive(Clone, Debug)]
@@ -80,7 +81,8 @@ pub fn read_for_scoring(request: ScoreRequest) -> Result<ScoringReader, Error> {
         let problem = "expected at least 1, got 0".to_owned();
         return Err(Error::Config { key: "batch_size", problem });
     }
-    let wanted = Wanted::of(&request.config)?;
+    let mut wanted = Wanted::of(&request.config)?;
+    wanted.rules = request.fitted.rules()?;
     request.fitted.check(&request.config, &wanted)?;
     let features = Features::of(&request.features, &request.fitted, Path::new("[data]"))?;
     source(&request, &wanted).check(1)?;
@@ -124,7 +126,9 @@ fn read(
     let is_list = source.lists()?;
     let applier = Applier::new(&request.fitted);
     let taker = || Transformed::new(&applier, &is_list, request.fitted.dense.len());
-    let take = |parsed: Parsed<Transformed<'_>>| {
+    let take = |mut parsed: Parsed<Transformed<'_>>| {
+        let columns = parsed.taken.rows.categorical.iter_mut();
+        columns.zip(&parsed.losses.ids).for_each(|(rows, count)| rows.unsigned = count.large > 0);
         let message = Message::Rows(parsed.file, parsed.taken.rows);
         sender.send(message).map_err(|_| Error::LoaderStopped { path: PathBuf::from("[data]") })
     };
@@ -178,10 +182,14 @@ impl Iterator for ScoringReader {
                 }
             }
             match self.messages.as_ref().map(Receiver::recv) {
-                Some(Ok(Message::Rows(input, rows))) => {
-                    let decoded = [Decoded::of(&rows, &self.features)];
-                    self.block = Some((input, rows.lines, decoded, 0));
-                }
+                Some(Ok(Message::Rows(input, rows))) => match Decoded::of(&rows, &self.features) {
+                    Ok(decoded) => self.block = Some((input, rows.lines, [decoded], 0)),
+                    Err(error) => {
+                        self.messages = None;
+                        self.filling.finish();
+                        return Some(Err(error));
+                    }
+                },
                 Some(Ok(Message::Done(Ok(losses)))) => {
                     self.losses = losses;
                     self.messages = None;

@@ -11,9 +11,10 @@ use crate::dataset::Dataset;
 use crate::decompress;
 use crate::error::Error;
 use crate::layout::{LabelNeed, Wanted};
+use crate::limit::Strictness;
 use crate::origin::Tap;
 use crate::prepare::DEFAULT_ROW_GROUP_ROWS;
-use crate::scan::{Source, Strictness, input_files};
+use crate::scan::{Pass, Source, input_files};
 use crate::synthetic::SyntheticConfig;
 use crate::text::Block;
 
@@ -117,7 +118,7 @@ impl DataShape {
             config,
             wanted: &wanted,
             label: LabelNeed::Required,
-            strictness: Strictness::Skip,
+            strictness: Strictness::ANY,
             threads: 1,
         };
         source.check(1)?;
@@ -196,7 +197,7 @@ impl Seen {
         let (mut blocks, mut text_bytes) = (0, 0);
         let mut sample = Sample { rows: 0, ids: vec![0; columns] };
         let mut stopped = false;
-        source.produce((None, &tap), &mut |block: Block| {
+        source.produce((None, &Pass::counting(&tap)), &mut |block: Block| {
             text_bytes += block.body.text_bytes();
             let parsed = convert(&block, source.wanted, Sample { rows: 0, ids: vec![0; columns] });
             sample.add(&parsed.taken);

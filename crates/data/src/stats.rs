@@ -16,11 +16,12 @@ use crate::convert::{Accept, Row};
 use crate::dataset::Dataset;
 use crate::error::Error;
 use crate::layout::{LabelNeed, Wanted};
+use crate::limit::Strictness;
 use crate::loss::Losses;
 use crate::ordered;
 use crate::parquet::part;
 use crate::prepare::Progress;
-use crate::scan::{Meter, Source, Strictness};
+use crate::scan::{Meter, Source};
 
 use category::CategoryTally;
 use dense::DenseTally;
@@ -93,6 +94,8 @@ pub struct CategoricalStats {
     /// Share of the most frequent category among all; `None` without categories. Beyond the exact
     /// count it is taken among the categories that occurred first.
     pub top_share: Option<f64>,
+    /// Ids outside the column's table: of raw files alone, and of tables that are known.
+    pub ids_outside: Option<u64>,
     /// Exponent `s` of a law `frequency ∝ rank^-s` fitted to the more frequent categories; `None`
     /// where fewer than ten occur often enough.
     pub zipf_exponent: Option<f64>,
@@ -156,6 +159,7 @@ pub fn of_dataset(
 pub fn of_inputs(
     inputs: &[String],
     config: &DataConfig,
+    strictness: Strictness,
     threads: usize,
     progress: &mut dyn FnMut(Progress),
 ) -> Result<(Stats, Losses), Error> {
@@ -168,7 +172,7 @@ pub fn of_inputs(
         config,
         wanted: &wanted,
         label: LabelNeed::Required,
-        strictness: Strictness::Skip,
+        strictness,
         threads: threads.max(1),
     };
     source.check(1)?;
@@ -179,7 +183,11 @@ pub fn of_inputs(
         tally.take(&block.taken);
         Ok(())
     })?;
-    Ok((tally.finish(Values::Raw), losses))
+    let mut stats = tally.finish(Values::Raw);
+    for (column, count) in stats.categorical.iter_mut().zip(&losses.ids) {
+        column.ids_outside = count.rows.map(|_| count.outside);
+    }
+    Ok((stats, losses))
 }
 
 /// Numbers of dense and categorical columns.

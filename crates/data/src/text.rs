@@ -3,6 +3,7 @@
 //! There are no quotes. Lines end with `\n` or `\r\n`, the last may have no end, and blank lines
 //! are no records. Quoted text is `csv`'s, what the fields mean is `convert`'s.
 
+use std::collections::BTreeMap;
 use std::io::{self, Read};
 use std::path::Path;
 use std::sync::Arc;
@@ -13,6 +14,7 @@ use serde::{Deserialize, Serialize};
 use crate::csv::Records;
 use crate::error::Error;
 use crate::layout::Layout;
+use crate::limit::Far;
 use crate::npy;
 
 /// Text in a block, about.
@@ -28,6 +30,8 @@ pub(crate) struct Block {
     pub name: Arc<str>,
     pub layout: Arc<Layout>,
     pub body: Body,
+    /// How far reading has come at its end.
+    pub far: Far,
 }
 
 /// Where a line starts in the decompressed content of a file.
@@ -103,6 +107,14 @@ fn end_line(
     take(line, text, fields);
 }
 
+/// What is seen of a file before its columns are known.
+pub(crate) struct Head {
+    /// The fields of the first record.
+    pub fields: Vec<String>,
+    /// How many records of the first block have so many fields.
+    pub widths: BTreeMap<usize, u64>,
+}
+
 /// How the first record of a file is used.
 pub(crate) enum First {
     /// It names the columns and is not data.
@@ -125,7 +137,7 @@ impl First {
 pub(crate) fn send_lines(
     path: &Path,
     (mut read, mut place): (impl Read, Place),
-    first: &mut dyn FnMut(&[String]) -> Result<First, Error>,
+    first: &mut dyn FnMut(&Head) -> Result<First, Error>,
     send: &mut dyn FnMut(Arc<Layout>, Body) -> bool,
 ) -> Result<(), Error> {
     let mut layout: Option<Arc<Layout>> = None;
@@ -148,7 +160,8 @@ pub(crate) fn send_lines(
         if layout.is_none() {
             let (head, bytes, lines) = head_line(&text);
             if let Some(head) = head {
-                let (found, is_header) = first(&head)?.split();
+                let (found, is_header) =
+                    first(&Head { fields: head, widths: widths(&text) })?.split();
                 layout = Some(found);
                 if is_header {
                     text.drain(..bytes);
@@ -173,6 +186,13 @@ pub(crate) fn send_lines(
         }
         text = rest;
     }
+}
+
+/// How many lines of `text` have so many fields.
+fn widths(text: &[u8]) -> BTreeMap<usize, u64> {
+    let mut widths = BTreeMap::new();
+    for_each_line(text, 1, |_, _, fields| *widths.entry(fields.len()).or_default() += 1);
+    widths
 }
 
 /// The fields of the first line that is not blank, with the bytes and lines up to its end.

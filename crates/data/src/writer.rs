@@ -102,7 +102,10 @@ impl DatasetWriter {
         let columns = Columns {
             dense: fitted.dense.iter().map(|dense| dense.column.clone()).collect(),
             categorical: entries
-                .map(|(c, &is_list)| CategoricalEntry { name: c.column.clone(), is_list })
+                .map(|(c, &is_list)| {
+                    let name = c.column.clone();
+                    CategoricalEntry { name, is_list, unsigned: false }
+                })
                 .collect(),
         };
         let (jobs, workers) = start(&columns, options.threads).map_err(Error::parquet(&out))?;
@@ -159,6 +162,9 @@ impl DatasetWriter {
             self.append_next()?;
         }
         self.close_part()?;
+        for (column, count) in self.columns.categorical.iter_mut().zip(&record.losses.ids) {
+            column.unsigned = count.large > 0;
+        }
         let manifest = Manifest {
             version: Manifest::VERSION,
             rows: self.parts.iter().map(|part| part.rows).sum(),

@@ -8,7 +8,7 @@ use toml::{Table, Value};
 
 use crate::model::ModelConfig;
 use crate::optimizer::{LearningRateSchedule, OptimizerConfig};
-use crate::source::DataConfig;
+use crate::source::{CategoryKind, DataConfig, Ids};
 use crate::synthetic::SyntheticConfig;
 use crate::training::TrainingConfig;
 
@@ -102,6 +102,11 @@ impl JobConfig {
         config.model.check()?;
         config.check_run()?;
         config.check_columns()?;
+        config.check_ids()?;
+        let rows = |feature: crate::model::Feature<'_>| {
+            (feature.name.to_owned(), config.model.tables[feature.table].rows)
+        };
+        config.data.table_rows = config.model.features().into_iter().map(rows).collect();
         Ok(config)
     }
 
@@ -141,6 +146,26 @@ impl JobConfig {
         Ok(())
     }
 
+    /// Refuses rules for ids where there is nothing to which they could apply.
+    fn check_ids(&self) -> Result<(), ConfigError> {
+        for column in &self.data.categorical {
+            let (text, exact) = match (column.kind, self.data.ids) {
+                (CategoryKind::String, _) => ("a column of kind integer or hex", false),
+                (_, Ids::Exact { .. }) => ("ids.mode = \"modulo\"", true),
+                (_, Ids::Modulo) => continue,
+            };
+            let key = match (column.out_of_range, column.missing) {
+                (Some(_), _) => "out_of_range",
+                (None, Some(_)) if !exact => "missing",
+                _ => continue,
+            };
+            let got = if exact { "exact ids, which have no range" } else { "kind string" };
+            let key = format!("data.categorical {:?}: {key}", column.column);
+            return Err(ConfigError::shape(key, format!("expected {text}, got {got}")));
+        }
+        Ok(())
+    }
+
     fn check_columns(&self) -> Result<(), ConfigError> {
         let dense = self.data.dense_columns();
         if dense.len() != self.model.dense_features {
@@ -176,7 +201,38 @@ fn at_least_one(got: u64) -> String {
 }
 
 fn syntax(error: toml::de::Error) -> ConfigError {
-    ConfigError::Syntax { message: error.to_string().trim_end().to_owned() }
+    ConfigError::Syntax { message: in_words(error.to_string().trim_end()) }
+}
+
+/// What a parser expected, for people who do not write Rust.
+#[must_use]
+pub fn in_words(message: &str) -> String {
+    const WORDS: [(&str, &str); 11] = [
+        ("expected u64", "expected a whole number from 0 on"),
+        ("expected u32", "expected a whole number from 0 on"),
+        ("expected usize", "expected a whole number from 0 on"),
+        ("expected i64", "expected a whole number"),
+        ("expected f64", "expected a number"),
+        ("expected f32", "expected a number"),
+        ("expected a boolean", "expected true or false"),
+        ("expected a sequence", "expected a list such as [1, 2]"),
+        ("expected a string", "expected text such as \"a\""),
+        ("expected a map", "expected keys such as { a = 1 }"),
+        ("floating point `", "number `"),
+    ];
+    let mut text = message.to_owned();
+    for (rust, words) in WORDS {
+        text = text.replace(rust, words);
+    }
+    for kind in
+        ["expected struct ", "expected internally tagged enum ", "expected adjacently tagged enum "]
+    {
+        while let Some((before, behind)) = text.clone().split_once(kind) {
+            let name = behind.find(|c: char| !c.is_alphanumeric()).unwrap_or(behind.len());
+            text = format!("{before}expected keys such as {{ a = 1 }}{}", &behind[name..]);
+        }
+    }
+    text
 }
 
 /// The sections and keys an override without a dot may mean.

@@ -30,4 +30,4 @@ pub use row_scope::RowScope;
 pub use source::DataConfig;
 pub use synthetic::SyntheticConfig;
 pub use training::{Precision, TrainingConfig};
-pub use unit::{Bytes, Nanos, Rank, TableId};
+pub use unit::{Bytes, Nanos, Rank, Share, TableId};

@@ -1,6 +1,9 @@
 //! What the input files contain: label, dense and categorical columns and how ids are made of them.
 //! The reading itself is `data`'s.
 
+use std::collections::BTreeMap;
+use std::fmt;
+
 use serde::{Deserialize, Serialize};
 
 /// The `[data]` section of a job.
@@ -40,6 +43,10 @@ pub struct DataConfig {
     /// How categories become ids.
     #[serde(default)]
     pub ids: Ids,
+    /// Rows of the table of each categorical column that a model looks up: of a whole job alone,
+    /// which knows the model. No part of the written configuration.
+    #[serde(skip)]
+    pub table_rows: BTreeMap<String, u64>,
 }
 
 fn default_hold_out() -> f64 {
@@ -124,6 +131,41 @@ pub struct CategoricalColumn {
     /// A Parquet list column needs none.
     #[serde(default)]
     pub separator: Option<String>,
+    /// What an id outside `0..rows` of its table becomes, under `ids.mode = "modulo"`; `modulo` if
+    /// left out. No key for hashed text, which has no range.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub out_of_range: Option<OutOfRange>,
+    /// The id that stands for a missing one, such as −1; no key for text.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub missing: Option<i64>,
+}
+
+/// What an id becomes that is no row of its table.
+///
+/// Ids of kind `integer`, and all of Parquet and NumPy, are counted where they are outside their
+/// table. Hexadecimal text is taken for hashes, of which most are outside and none is counted,
+/// unless the column names one of these.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum OutOfRange {
+    /// The remainder by the table's rows, from 0 on as in Python: −1 becomes the last row.
+    #[default]
+    Modulo,
+    /// Nothing: the command ends with an error.
+    Error,
+    /// What a missing id becomes: row 0 in a column of single ids; in a list it is left out.
+    Missing,
+}
+
+impl fmt::Display for OutOfRange {
+    /// As in a configuration.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Modulo => "modulo",
+            Self::Error => "error",
+            Self::Missing => "missing",
+        })
+    }
 }
 
 /// How one category is written.
@@ -143,7 +185,7 @@ pub enum CategoryKind {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case", tag = "mode", deny_unknown_fields)]
 pub enum Ids {
-    /// The category, or its hash, modulo the table's rows.
+    /// The category, or its hash, modulo the table's rows; a missing one is row 0.
     #[default]
     Modulo,
     /// Ids `2, 3, …` by first appearance among categories seen at least `threshold` times in the
@@ -204,6 +246,8 @@ impl DataConfig {
                 column: format!("C{i}"),
                 kind: CategoryKind::Hex,
                 separator: None,
+                out_of_range: None,
+                missing: None,
             })
             .collect()
     }

@@ -1,6 +1,8 @@
-//! Newtypes for the quantities that must not be mixed up: ranks, tables, bytes and nanoseconds.
+//! Newtypes for the quantities that must not be mixed up: ranks, tables, bytes, shares and
+//! nanoseconds.
 
 use std::fmt;
+use std::str::FromStr;
 
 use serde::{Deserialize, Serialize};
 
@@ -66,9 +68,66 @@ impl fmt::Display for Bytes {
     }
 }
 
+/// A part of a whole, from 0 to 1; displays in per cent and is read as `1%` or `0.01`.
+#[derive(Clone, Copy, Debug, PartialEq, PartialOrd, Serialize, Deserialize)]
+#[serde(transparent)]
+pub struct Share(pub f64);
+
+impl Share {
+    /// `part` of `whole`; nothing of nothing is nothing.
+    #[must_use]
+    pub fn of(part: u64, whole: u64) -> Self {
+        Self(part as f64 / whole.max(1) as f64)
+    }
+}
+
+impl FromStr for Share {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let (number, scale) = match text.trim().strip_suffix('%') {
+            Some(number) => (number.trim_end(), 0.01),
+            None => (text.trim(), 1.0),
+        };
+        let value = number.parse::<f64>().ok().map(|number| number * scale);
+        match value {
+            // Whoever writes 1 may mean one per cent or all.
+            Some(value) if scale == 1.0 && value == 1.0 => Err("write 1% or 100%".to_owned()),
+            Some(value) if (0.0..=1.0).contains(&value) => Ok(Self(value)),
+            _ => Err("expected a share from 0% to 100%, such as 1% or 0.01".to_owned()),
+        }
+    }
+}
+
+impl fmt::Display for Share {
+    /// With as many digits as tell 99.95 % from 100 % and 1.001 % from 1 %.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let percent = 100.0 * self.0;
+        let is_told = |decimals: usize| {
+            let shown: f64 = format!("{percent:.decimals$}").parse().unwrap_or(percent);
+            (shown - percent).abs() <= 1e-3 * percent.min(100.0 - percent)
+        };
+        let decimals = (0..6).find(|&decimals| is_told(decimals)).unwrap_or(6);
+        write!(f, "{percent:.decimals$} %")
+    }
+}
+
 #[cfg(test)]
 mod tests {
-    use super::Bytes;
+    use super::{Bytes, Share};
+
+    #[test]
+    fn shares_are_read_and_shown_in_per_cent() {
+        let read = |text: &str| text.parse::<Share>();
+        assert_eq!(read("1%"), read("0.01"));
+        assert_eq!([read("0"), read("100 %")], [Ok(Share(0.0)), Ok(Share(1.0))]);
+        for wrong in ["1", "2", "-1%", "101%", "nan", "%", "x", ""] {
+            assert!(read(wrong).is_err(), "{wrong}");
+        }
+        let shown = [(0, 1), (1, 100), (1, 3), (19_990, 20_000), (1_001, 100_000), (5, 5), (0, 0)];
+        let shown = shown.map(|(part, whole)| Share::of(part, whole).to_string());
+        assert_eq!(shown, ["0 %", "1 %", "33.33 %", "99.95 %", "1.001 %", "100 %", "0 %"]);
+    }
 
     #[test]
     fn bytes_read_in_binary_units() {

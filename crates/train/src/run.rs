@@ -190,6 +190,9 @@ pub struct Outcome {
     /// Ids of this session's training samples beyond the length of their table's sequences, which
     /// were not looked up.
     pub ids_left_out: u64,
+    /// Ids outside their tables in the first epoch of this session, per column where they are
+    /// counted.
+    pub ids_outside: Vec<data::IdsOutside>,
     /// Whether [`RunRequest::stop`] ended the run.
     pub interrupted: bool,
     /// Wall time of this session.

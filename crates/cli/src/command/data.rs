@@ -124,7 +124,7 @@ fn convert(request: &Convert, session: &Session) -> Result<(), Error> {
         fitted: None,
         hold_out,
         cache: &request.out,
-        strict: request.strict,
+        strictness: input::strictness(request.malformed),
         generator: None,
     };
     let dataset = input::prepare(session, &source, &request.out, begin)?.dataset;

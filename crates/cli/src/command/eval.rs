@@ -9,7 +9,7 @@ use data::Dataset;
 use serde::Serialize;
 use train::{Evaluation, Scorer};
 
-use super::train::evaluation_rows;
+use super::train::{evaluation_rows, warn};
 use crate::args::Eval;
 use crate::error::Error;
 use crate::progress::{Meter, Unit};
@@ -55,7 +55,9 @@ pub fn run(args: &Eval, session: &Session) -> Result<(), Error> {
         rows.extend(evaluation_rows(&evaluated.evaluation));
         rows.push(("speed", render::rate(evaluated.samples_per_second)));
         render::facts(&rows)
-    })
+    })?;
+    warn(session.console, Some(&evaluated.evaluation));
+    Ok(())
 }
 
 fn held_out(
@@ -65,12 +67,13 @@ fn held_out(
     cache: PathBuf,
 ) -> Result<(Arc<Dataset>, Range<u64>), Error> {
     let config = &scorer.config().data;
+    let strictness = input::strictness(args.malformed);
     if args.data.is_empty() {
         if config.train.is_empty() {
             return Err(Error::NoEvaluation);
         }
-        let inputs = input::of_job(session, config, &cache, args.strict)?;
-        let evaluation = inputs.evaluation(session, config, &cache, args.strict)?;
+        let inputs = input::of_job(session, config, &cache, strictness)?;
+        let evaluation = inputs.evaluation(session, config, &cache, strictness)?;
         let (dataset, rows) = evaluation.ok_or(Error::NoEvaluation)?;
         let (seen, now) = (scorer.data().held_out, dataset.manifest().fingerprint());
         if seen.is_some() && seen != now {
@@ -87,7 +90,7 @@ fn held_out(
         fitted: Some(scorer.fitted()),
         hold_out: 0.0,
         cache: &cache,
-        strict: args.strict,
+        strictness,
         generator: None,
     };
     let dataset = Arc::new(input::dataset(session, &source)?);

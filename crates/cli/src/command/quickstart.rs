@@ -210,7 +210,7 @@ fn generate(folder: &Folder, args: &Quickstart, session: &Session) -> Result<Row
         fitted: None,
         hold_out: data.hold_out,
         cache: &folder.root,
-        strict: true,
+        strictness: data::Strictness::Stop,
         generator: Some(&generator),
     };
     let prepared = input::prepare(session, &source, &folder.prepared(), Begin::Restart)?;

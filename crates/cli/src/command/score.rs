@@ -102,7 +102,7 @@ fn score<W: Write>(
         fitted: scorer.fitted().clone(),
         features: scorer.features(),
         batch_size: scorer.batch_size(),
-        strictness: input::strictness(args.strict),
+        strictness: input::strictness(args.malformed),
         threads: session.threads,
     })?;
     let mut meter = Meter::start(session.console, "scoring", Unit::Rows, None);
@@ -122,6 +122,7 @@ fn score<W: Write>(
     target.flush()?;
     let seconds = meter.finish();
     let unreadable_rows = losses.malformed_lines;
+    input::report_ids(session, &scorer.config().data, losses);
     if unreadable_rows > 0 {
         session.console.warn(format_args!(
             "{} row(s) could not be read and got nan, the first of them:",

@@ -6,7 +6,8 @@ use std::path::Path;
 use std::process::ExitCode;
 use std::sync::Arc;
 
-use data::Begin;
+use data::{Begin, IdsOutside, Strictness};
+use schema::source::OutOfRange;
 use serde::Serialize;
 use train::Evaluation;
 use train::run::{Outcome, Reading, RunRequest, Start, TraceRequest};
@@ -35,6 +36,7 @@ pub struct Finished<'a> {
     input_wait_share: f64,
     loss: f64,
     ids_left_out: u64,
+    ids_outside: &'a [IdsOutside],
     evaluation: Option<&'a Evaluation>,
     #[serde(serialize_with = "render::path_text_or_null")]
     checkpoint: Option<&'a Path>,
@@ -53,6 +55,7 @@ impl<'a> Finished<'a> {
             input_wait_share: outcome.input_wait_share,
             loss: outcome.loss,
             ids_left_out: outcome.ids_left_out,
+            ids_outside: &outcome.ids_outside,
             evaluation: outcome.evaluation.as_ref(),
             checkpoint: outcome.checkpoint.as_deref(),
             interrupted: outcome.interrupted,
@@ -87,7 +90,9 @@ pub fn run(args: &Train, session: &Session) -> Result<ExitCode, Error> {
         generate(session, &mut job, rows, &run_folder)?;
     }
     let cache = run_folder.join("data");
-    let inputs = input::of_job(session, &job.config.data, &cache, args.strict)?;
+    let strictness = input::strictness(args.malformed);
+    let inputs = input::of_job(session, &job.config.data, &cache, strictness)?;
+    inputs.check_for_training(session, &job.config)?;
     // What preparation took must not add up with what training takes.
     device::buffer::return_freed_memory();
     let look = look.prepared(&inputs.train)?;
@@ -122,7 +127,7 @@ pub fn run(args: &Train, session: &Session) -> Result<ExitCode, Error> {
         );
     }
     let data = &reading.request().config.data;
-    let evaluation = inputs.evaluation(session, data, &cache, args.strict)?;
+    let evaluation = inputs.evaluation(session, data, &cache, strictness)?;
     device::buffer::return_freed_memory();
     // Not before: until here Ctrl-C leaves nothing to be saved.
     let stop = interrupt::stop_flag(interrupt::SAVING);
@@ -136,7 +141,7 @@ pub fn run(args: &Train, session: &Session) -> Result<ExitCode, Error> {
 
 fn report(console: Console, outcome: &Outcome, resume_command: &str) -> Result<ExitCode, Error> {
     console.report(&Finished::of(outcome), |_| summary(outcome))?;
-    warn(console, outcome);
+    warn(console, outcome.evaluation.as_ref());
     if outcome.interrupted {
         console.say(format_args!("interrupted; go on with:\n  {resume_command}"));
         return Ok(ExitCode::from(EXIT_INTERRUPTED));
@@ -166,15 +171,21 @@ fn warn_of_trace(args: &Train, (outcome, recorded): (&Outcome, u64), console: Co
     }
 }
 
-/// Says what numbers alone might hide: an AUC that means nothing.
-fn warn(console: Console, outcome: &Outcome) {
+/// Says what numbers alone might hide: figures that mean nothing, or a model worth nothing.
+pub fn warn(console: Console, evaluation: Option<&Evaluation>) {
+    let Some(evaluation) = evaluation else { return };
     // A model that gives no probabilities has ended the run before.
-    let undefined = |evaluation: &Evaluation| evaluation.normalized_entropy.is_nan();
-    if outcome.evaluation.as_ref().is_some_and(undefined) {
+    let entropy = evaluation.normalized_entropy;
+    if entropy.is_nan() {
         console.warn(
             "all held-out labels are the same, so that AUC and normalized entropy mean nothing; \
              see data.label, data.hold_out",
         );
+    } else if entropy > 1.0 {
+        console.warn(format_args!(
+            "normalized entropy {entropy:.4} is above 1: the model predicts worse than the mean \
+             label of these rows would; try lower learning rates, more data or fewer epochs"
+        ));
     }
 }
 
@@ -190,6 +201,9 @@ fn summary(outcome: &Outcome) -> String {
         let count = render::count(outcome.ids_left_out);
         rows.push(("ids left out", format!("{count}, beyond the sequence_length of their tables")));
     }
+    if let Some(outside) = ids_outside(&outcome.ids_outside) {
+        rows.push(("ids outside their tables", outside));
+    }
     if let Some(evaluation) = &outcome.evaluation {
         rows.extend(evaluation_rows(evaluation));
     }
@@ -197,6 +211,25 @@ fn summary(outcome: &Outcome) -> String {
         rows.push(("checkpoint", path.display().to_string()));
     }
     render::facts(&rows)
+}
+
+/// How many ids were no row of their table, and what became of them; `None` where there are none.
+fn ids_outside(columns: &[IdsOutside]) -> Option<String> {
+    const SHOWN: usize = 3;
+    let some: Vec<&IdsOutside> = columns.iter().filter(|column| column.outside > 0).collect();
+    let column = |column: &&IdsOutside| {
+        let (outside, ids) = (render::count(column.outside), render::count(column.ids));
+        let became = match column.rule {
+            OutOfRange::Missing => "taken as missing",
+            OutOfRange::Modulo | OutOfRange::Error => "wrapped",
+        };
+        format!("{}: {outside} of {ids} in the first epoch {became}", column.column)
+    };
+    let mut text = some.iter().take(SHOWN).map(column).collect::<Vec<_>>().join("; ");
+    if some.len() > SHOWN {
+        text += &format!("; and {} more columns", some.len() - SHOWN);
+    }
+    (!some.is_empty()).then_some(text)
 }
 
 /// The lines of an evaluation in a table of facts.
@@ -334,7 +367,7 @@ fn generate(session: &Session, job: &mut Job, rows: u64, run: &Path) -> Result<(
         fitted: None,
         hold_out: job.config.data.hold_out,
         cache: &folder,
-        strict: true,
+        strictness: Strictness::Stop,
         generator: Some(&generator),
     };
     device::buffer::return_freed_memory();
@@ -360,8 +393,10 @@ fn resume_command(args: &Train, name: &str, job: &Job, run: &Path) -> String {
         }
     }
     words.extend(["--run".into(), run.display().to_string(), "--resume".into()]);
-    if args.strict {
+    if args.malformed.strict {
         words.push("--strict".into());
+    } else if args.malformed.malformed_max != Strictness::DEFAULT_MAX {
+        words.extend(["--malformed-max".into(), args.malformed.malformed_max.0.to_string()]);
     }
     match (&args.plan, args.ranks) {
         (Some(plan), _) => words.extend(["--plan".into(), plan.display().to_string()]),

@@ -3,7 +3,7 @@
 
 use std::io;
 
-use schema::ConfigError;
+use schema::{ConfigError, Share};
 
 use super::Error;
 
@@ -28,6 +28,7 @@ impl Error {
             Self::MixedInputs { .. } | Self::NotPrepared { .. } | Self::NoSuchInput { .. } => {
                 return self.input_hint();
             }
+            Self::OneLabel { label, positive, .. } => label_hint(*label, positive),
             Self::NoEvaluation => {
                 "name labelled files with --data FILE… (or --evaluation when training), or set \
                  data.hold_out"
@@ -203,6 +204,20 @@ impl Error {
     }
 }
 
+/// How labels come to be all the same.
+fn label_hint(label: f32, positive: &[String]) -> String {
+    if positive.is_empty() {
+        return "data.label names the column; if the rows are sorted by it, shuffle them, or name \
+                files with --evaluation instead of holding out the end"
+            .to_owned();
+    }
+    let whose = if label == 0.0 { "no row's" } else { "every row's" };
+    format!(
+        "{whose} label is one of data.label.positive ({}); compare the spelling with the file's",
+        positive.join(", ")
+    )
+}
+
 fn known_configs(name: &str, known: &[&'static str]) -> String {
     let near = known.iter().min_by_key(|known| distance(name, known));
     let list = known.join(", ");
@@ -250,6 +265,28 @@ fn config_hint(error: &ConfigError) -> Option<String> {
 fn data_hint(error: &data::Error) -> Option<String> {
     let hint = match error {
         data::Error::Malformed(_) => "without --strict such lines are counted and left out",
+        data::Error::TooManyMalformed { rows, losses, read, .. } => {
+            let share = Share::of(losses.malformed_lines, rows + losses.malformed_lines).0;
+            let percent = if read.is_some() { 100.0 } else { (100.0 * share).ceil() };
+            return Some(format!(
+                "correct the rows, or what [data] says of them; --malformed-max {percent}% would \
+                 leave them out"
+            ));
+        }
+        data::Error::Codec { .. } => {
+            "write it again, in pandas: df.to_parquet(FILE, compression=\"zstd\")"
+        }
+        data::Error::Open { source, .. } if source.kind() == io::ErrorKind::PermissionDenied => {
+            "the user that runs rowmill needs the right to read it"
+        }
+        data::Error::IdOutOfRange { .. } => {
+            "correct the id, give the table more rows, or set out_of_range = \"modulo\" or \
+             \"missing\" for the column"
+        }
+        data::Error::IdsOfBothSigns { .. } => {
+            "where -1 stands for a missing id, set missing = -1 for the column; ids that are hashes \
+             can be read with kind = \"string\""
+        }
         data::Error::NoGoodRows { .. } => {
             "do data.format and data.columns describe this file? compare with: rowmill data stats"
         }

@@ -1,15 +1,20 @@
 //! Which rows are meant: raw files are prepared once into the run's folder, a prepared folder is
 //! opened, and held-out rows are set apart. Knows nothing of training.
 
+use std::cmp::Reverse;
 use std::ops::Range;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use data::{Begin, DataShape, Dataset, Fitted, Losses, PrepareRequest, Prepared, Strictness};
-use schema::{Bytes, DataConfig};
+use data::{
+    Begin, DataShape, Dataset, Fitted, IdCount, Losses, PrepareRequest, Prepared, Strictness,
+};
+use schema::source::{CategoricalColumn, OutOfRange};
+use schema::{Bytes, DataConfig, JobConfig, Share};
 use xxhash_rust::xxh3::Xxh3;
 
 use super::{Session, prepared};
+use crate::args;
 use crate::error::Error;
 use crate::progress::{Meter, Unit};
 use crate::{interrupt, output, render};
@@ -32,15 +37,15 @@ pub struct Source<'a> {
     pub hold_out: f64,
     /// Where prepared data is kept.
     pub cache: &'a Path,
-    /// Whether the first malformed line is an error.
-    pub strict: bool,
+    /// What malformed rows do.
+    pub strictness: Strictness,
     /// The generator's report, if the rows are generated; kept with the dataset.
     pub generator: Option<&'a serde_json::Value>,
 }
 
-/// What a malformed line does.
-pub fn strictness(strict: bool) -> Strictness {
-    if strict { Strictness::Stop } else { Strictness::Skip }
+/// What malformed rows do.
+pub fn strictness(malformed: args::Malformed) -> Strictness {
+    if malformed.strict { Strictness::Stop } else { Strictness::AtMost(malformed.malformed_max) }
 }
 
 /// Opens or prepares the input. Says on stderr what it does.
@@ -52,7 +57,21 @@ pub fn dataset(session: &Session, source: &Source<'_>) -> Result<Dataset, Error>
         && Path::new(path).is_dir()
     {
         session.console.detail(format_args!("reading the prepared dataset {path}"));
-        return open(session, Path::new(path));
+        let dataset = open(session, Path::new(path))?;
+        let fitted = dataset.fitted();
+        fitted.check_rules(source.config)?;
+        if fitted.wraps_unsigned() {
+            session.console.warn(format_args!(
+                "{path} was prepared by an earlier version, by whose rule ids below 0 wrap as \
+                 unsigned numbers of 64 bits; convert the files again for the remainder as in \
+                 Python (-1 becomes a table's last row)"
+            ));
+        }
+        report_ids(session, source.config, &dataset.manifest().losses);
+        if let Strictness::AtMost(_) = source.strictness {
+            source.strictness.check(dataset.rows(), &dataset.manifest().losses)?;
+        }
+        return Ok(dataset);
     }
     let files = data::input_files(source.config.format, &absolute(source.paths))?;
     let place = prepared::find(session, &source.cache.join(key(source, &files)?), &files)?;
@@ -60,7 +79,9 @@ pub fn dataset(session: &Session, source: &Source<'_>) -> Result<Dataset, Error>
         prepared::Found::Same(folder) => {
             let shown = folder.display();
             session.console.say(format_args!("using the data prepared earlier: {shown}"));
-            return open(session, &folder);
+            let dataset = open(session, &folder)?;
+            report_ids(session, source.config, &dataset.manifest().losses);
+            return Ok(dataset);
         }
         prepared::Found::None(folder) => folder,
     };
@@ -110,7 +131,7 @@ pub fn prepare(
         hold_out: source.hold_out,
         out: folder,
         row_group_rows: data::DEFAULT_ROW_GROUP_ROWS,
-        strictness: strictness(source.strict),
+        strictness: source.strictness,
         threads: session.threads,
         generator: source.generator.cloned(),
         begin,
@@ -138,7 +159,8 @@ pub fn prepare(
         let rows = render::count(prepared.resumed_rows);
         session.console.say(format_args!("{rows} of them by an earlier, interrupted preparation"));
     }
-    report_losses(session, &prepared.losses);
+    report_losses(session, prepared.dataset.rows(), &prepared.losses);
+    report_ids(session, source.config, &prepared.losses);
     Ok(prepared)
 }
 
@@ -178,15 +200,61 @@ pub fn absolute(paths: &[String]) -> Vec<String> {
     paths.iter().map(absolute).collect()
 }
 
-/// Names what was left out, with the first lines of it.
-pub fn report_losses(session: &Session, losses: &Losses) {
-    if losses.malformed_lines == 0 {
+/// Reports what was left out beside `rows` good rows, with its first lines.
+pub fn report_losses(session: &Session, rows: u64, losses: &Losses) {
+    let malformed = losses.malformed_lines;
+    if malformed == 0 {
         return;
     }
-    let count = render::count(losses.malformed_lines);
-    session.console.warn(format_args!("{count} malformed lines were left out, the first of them:"));
+    let (count, all) = (render::count(malformed), render::count(rows + malformed));
+    let share = Share::of(malformed, rows + malformed);
+    let often = match losses.commonest() {
+        Some((reason, count)) if losses.first.len() > 1 => {
+            format!(" Most often ({} times): {reason}.", render::count(count))
+        }
+        _ => String::new(),
+    };
+    session.console.warn(format_args!(
+        "left out {count} malformed of {all} rows ({share}).{often} The first of them:"
+    ));
     for malformed in &losses.first {
         session.console.say(format_args!("  {malformed}"));
+    }
+}
+
+/// Warns of ids that were read and are no row of their table, the columns with most of them first.
+pub fn report_ids(session: &Session, config: &DataConfig, losses: &Losses) {
+    const SHOWN: usize = 5;
+    let columns = config.categorical_columns();
+    // Counted for tables of other sizes, they say nothing.
+    let fits = |(column, count): &(&CategoricalColumn, &IdCount)| {
+        let rows = config.table_rows.get(&column.column);
+        count.outside > 0 && count.rows.is_some() && count.rows == rows.copied()
+    };
+    let mut outside: Vec<_> = columns.iter().zip(&losses.ids).filter(fits).collect();
+    outside.sort_by_key(|(_, count)| Reverse(count.outside));
+    for (column, count) in outside.iter().take(SHOWN) {
+        let became = match column.out_of_range.unwrap_or_default() {
+            OutOfRange::Missing => "count as missing",
+            OutOfRange::Modulo | OutOfRange::Error => {
+                "wrap around, -1 to the last row; see out_of_range and missing in [data]"
+            }
+        };
+        let negative = match count.negative {
+            0 => String::new(),
+            negative => format!(", {} of them below 0,", render::count(negative)),
+        };
+        session.console.warn(format_args!(
+            "column {:?}: {} of {} ids are outside their table of {} rows{negative} and {became}",
+            column.column,
+            render::count(count.outside),
+            render::count(count.ids),
+            render::count(count.rows.unwrap_or_default()),
+        ));
+    }
+    if outside.len() > SHOWN {
+        let more = outside.len() - SHOWN;
+        session.console.warn(format_args!("{more} more columns have ids outside their tables"));
     }
 }
 
@@ -207,7 +275,7 @@ pub fn of_job(
     session: &Session,
     config: &DataConfig,
     cache: &Path,
-    strict: bool,
+    strictness: Strictness,
 ) -> Result<Inputs, Error> {
     let hold_out = if config.evaluation.is_empty() { config.hold_out } else { 0.0 };
     let source = Source {
@@ -216,7 +284,7 @@ pub fn of_job(
         fitted: None,
         hold_out,
         cache,
-        strict,
+        strictness,
         generator: None,
     };
     let train = Arc::new(dataset(session, &source)?);
@@ -225,6 +293,25 @@ pub fn of_job(
 }
 
 impl Inputs {
+    /// Refuses rows that nothing can be learnt from; warns of batches that they do not fill.
+    pub fn check_for_training(&self, session: &Session, job: &JobConfig) -> Result<(), Error> {
+        let rows = self.train_rows.end - self.train_rows.start;
+        if let Some(label) = self.train.only_label(self.train_rows.clone())? {
+            let positive = job.data.label_column().map(|column| column.positive);
+            let (positive, folder) = (positive.unwrap_or_default(), self.train.dir().to_owned());
+            return Err(Error::OneLabel { rows, label, positive, folder });
+        }
+        let batch = job.training.batch_size as u64;
+        if batch > rows && !job.training.drop_last {
+            let (batch, rows) = (render::count(batch), render::count(rows));
+            session.console.warn(format_args!(
+                "a batch of {batch} samples is larger than the training data: each epoch is one \
+                 step on its {rows} rows; a smaller one takes more: --set batch_size=N"
+            ));
+        }
+        Ok(())
+    }
+
     /// What the same job is evaluated on: files of their own, prepared now, or held-out rows, or
     /// nothing.
     pub fn evaluation(
@@ -232,7 +319,7 @@ impl Inputs {
         session: &Session,
         config: &DataConfig,
         cache: &Path,
-        strict: bool,
+        strictness: Strictness,
     ) -> Result<Option<Part>, Error> {
         if config.evaluation.is_empty() {
             let held_out = self.held_out.clone();
@@ -244,7 +331,7 @@ impl Inputs {
             fitted: Some(self.train.fitted()),
             hold_out: 0.0,
             cache,
-            strict,
+            strictness,
             generator: None,
         };
         let evaluation = Arc::new(dataset(session, &source)?);
@@ -303,7 +390,13 @@ fn key(source: &Source<'_>, files: &[String]) -> Result<String, Error> {
     columns.evaluation.clear();
     columns.hold_out = 0.0;
     let mut hash = Xxh3::new();
-    hash.update(&[KEY_VERSION, u8::from(source.strict)]);
+    let (strict, max) = match source.strictness {
+        Strictness::Stop => (1, 0.0),
+        // A stricter limit than the one met then may refuse the same rows now.
+        Strictness::AtMost(Share(max)) => (0, max),
+    };
+    hash.update(&[KEY_VERSION, strict]);
+    hash.update(&f64::to_le_bytes(max));
     hash.update(&source.hold_out.to_le_bytes());
     hash.update(&serde_json::to_vec(&columns).map_err(Error::Json)?);
     hash.update(&serde_json::to_vec(&source.fitted).map_err(Error::Json)?);

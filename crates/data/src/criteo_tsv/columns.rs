@@ -176,6 +176,8 @@ impl Form {
         let plain = wanted.missing.is_none()
             && wanted.label.positive.is_empty()
             && wanted.categorical.iter().all(|c| c.kind == CategoryKind::Hex)
+            // Hashes that nobody counts.
+            && wanted.categorical.iter().all(|c| (c.out_of_range, c.missing) == (None, None))
             && wanted.categorical.iter().all(|c| c.separator.is_none());
         let in_order = layout.fields == first + DENSE + CATEGORICAL
             && layout.label.is_none_or(|label| label == 0)

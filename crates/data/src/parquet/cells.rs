@@ -17,10 +17,10 @@ use arrow_array::{Array, ArrayRef, ListArray, RecordBatch};
 use arrow_schema::DataType;
 use schema::source::{CategoricalColumn, CategoryKind, DenseColumn};
 
-use crate::convert::{category, refused, text_label};
+use crate::convert::{self, category, refused, text_label};
 use crate::field::{self, Problem};
 use crate::given::{Given, GivenCategories};
-use crate::layout::{Layout, Wanted};
+use crate::layout::{Layout, Rules, Wanted};
 
 /// One cell that is not missing.
 #[derive(Clone, Copy)]
@@ -30,6 +30,23 @@ enum Cell<'a> {
     Unsigned(u64),
     Float(f64),
     Text(&'a [u8]),
+}
+
+/// What becomes of the spaces around text.
+#[derive(Clone, Copy)]
+enum Spaces {
+    Trimmed,
+    Kept,
+}
+
+impl Spaces {
+    /// Text that is a category itself stays as it is; around numbers spaces mean nothing.
+    fn of(kind: CategoryKind, wanted: &Wanted) -> Self {
+        match (kind, wanted.rules) {
+            (CategoryKind::String, Rules::Second) => Self::Kept,
+            _ => Self::Trimmed,
+        }
+    }
 }
 
 /// The first problem of each row that has one.
@@ -65,10 +82,12 @@ pub(crate) fn read<'a>(
 fn labels(array: &ArrayRef, wanted: &Wanted, problems: &mut Problems) -> Vec<f32> {
     let mut labels = Vec::with_capacity(array.len());
     let mut text = Vec::new();
-    for_each_cell(array, wanted, |row, cell| {
+    for_each_cell(array, (wanted, Spaces::Trimmed), |row, cell| {
         let label = match cell {
+            Some(Cell::Text(text)) => text_label(wanted, text),
             Some(cell) if wanted.label.positive.is_empty() => cell
                 .number()
+                .map_err(|_| Problem::Label)
                 .and_then(field::label)
                 .map_err(|problem| refused(&wanted.label.column, problem, cell.text(&mut text))),
             Some(cell) => text_label(wanted, cell.text(&mut text)),
@@ -93,7 +112,7 @@ fn numbers(
         return vec![f64::NAN; array.len()];
     }
     let mut values = Vec::with_capacity(array.len());
-    for_each_cell(array, wanted, |row, cell| {
+    for_each_cell(array, (wanted, Spaces::Trimmed), |row, cell| {
         values.push(match cell.map(|cell| (cell, cell.number())) {
             None => f64::NAN,
             Some((_, Ok(value))) => value,
@@ -113,6 +132,7 @@ fn categories<'a>(
 ) -> GivenCategories<'a> {
     if let DataType::Int64 = array.data_type()
         && column.kind != CategoryKind::String
+        && column.missing.is_none()
         && array.null_count() == 0
     {
         // As they are.
@@ -120,21 +140,26 @@ fn categories<'a>(
         return GivenCategories { values, ..GivenCategories::default() };
     }
     let (mut values, mut missing) = (Vec::with_capacity(array.len()), Vec::new());
-    let mut text = Vec::new();
-    for_each_cell(array, wanted, |row, cell| {
-        values.push(match cell.map(|cell| (cell, cell.category(column.kind, &mut text))) {
-            None => {
+    let (mut text, mut large) = (Vec::new(), Vec::new());
+    for_each_cell(array, (wanted, Spaces::of(column.kind, wanted)), |row, cell| {
+        values.push(match cell.map(|cell| (cell, cell.category(column, &mut text))) {
+            None | Some((_, Ok(None))) => {
                 missing.resize(array.len(), false);
                 missing[row] = true;
                 0
             }
-            Some((_, Ok(value))) => value,
+            Some((cell, Ok(Some(value)))) => {
+                if cell.is_large(value) {
+                    large.push(row as u32);
+                }
+                value
+            }
             Some((cell, Err(problem))) => {
                 note(problems, row, refused(&column.column, problem, cell.text(&mut text)))
             }
         });
     });
-    GivenCategories { values: Cow::Owned(values), missing, ends: None }
+    GivenCategories { values: Cow::Owned(values), missing, ends: None, large }
 }
 
 /// A column of lists, missing elements left out.
@@ -149,15 +174,19 @@ fn lists(
     let mut values = Vec::with_capacity(elements.len());
     // First how many each row has, then where they end.
     let mut ends = vec![0; list.len()];
-    let (mut row, mut text) = (0, Vec::new());
-    for_each_cell(&elements, wanted, |element, cell| {
+    let (mut row, mut text, mut large) = (0, Vec::new(), Vec::new());
+    for_each_cell(&elements, (wanted, Spaces::of(column.kind, wanted)), |element, cell| {
         while first + element >= offsets[row + 1] as usize {
             row += 1;
         }
         // There may be something behind a list that is missing.
         let Some(cell) = cell.filter(|_| !list.is_null(row)) else { return };
-        match cell.category(column.kind, &mut text) {
-            Ok(value) => {
+        match cell.category(column, &mut text) {
+            Ok(None) => {}
+            Ok(Some(value)) => {
+                if cell.is_large(value) {
+                    large.push(values.len() as u32);
+                }
                 values.push(value);
                 ends[row] += 1;
             }
@@ -172,7 +201,7 @@ fn lists(
         end += *count;
         *count = end;
     }
-    GivenCategories { values: Cow::Owned(values), missing: Vec::new(), ends: Some(ends) }
+    GivenCategories { values: Cow::Owned(values), missing: Vec::new(), ends: Some(ends), large }
 }
 
 /// Keeps the first problem of a row; gives what stands in for its value.
@@ -184,7 +213,11 @@ fn note<T: Default>(problems: &mut Problems, row: usize, problem: String) -> T {
 
 /// Calls `take` with each cell of a column, `None` where it is missing: one loop per type.
 #[inline(always)]
-fn for_each_cell(array: &ArrayRef, wanted: &Wanted, mut take: impl FnMut(usize, Option<Cell<'_>>)) {
+fn for_each_cell(
+    array: &ArrayRef,
+    (wanted, spaces): (&Wanted, Spaces),
+    mut take: impl FnMut(usize, Option<Cell<'_>>),
+) {
     macro_rules! numbers {
         ($kind:ty, $cell:expr) => {{
             let values = array.as_primitive::<$kind>().values();
@@ -215,11 +248,11 @@ fn for_each_cell(array: &ArrayRef, wanted: &Wanted, mut take: impl FnMut(usize, 
         }
         DataType::Binary => {
             let values = array.as_binary::<i32>();
-            visit(array, |row| text_cell(values.value(row), wanted), take);
+            visit(array, |row| text_cell(values.value(row), (wanted, spaces)), take);
         }
         DataType::Utf8 => {
             let values = array.as_string::<i32>();
-            visit(array, |row| text_cell(values.value(row).as_bytes(), wanted), take);
+            visit(array, |row| text_cell(values.value(row).as_bytes(), (wanted, spaces)), take);
         }
         // `input` lets nothing else through but lists, which have no cells of their own.
         _ => (0..array.len()).for_each(|row| take(row, None)),
@@ -227,8 +260,11 @@ fn for_each_cell(array: &ArrayRef, wanted: &Wanted, mut take: impl FnMut(usize, 
 }
 
 #[inline]
-fn text_cell<'a>(text: &'a [u8], wanted: &Wanted) -> Option<Cell<'a>> {
-    let text = field::trim(text);
+fn text_cell<'a>(text: &'a [u8], (wanted, spaces): (&Wanted, Spaces)) -> Option<Cell<'a>> {
+    let text = match spaces {
+        Spaces::Trimmed => field::trim(text),
+        Spaces::Kept => text,
+    };
     (!wanted.is_missing(text)).then_some(Cell::Text(text))
 }
 
@@ -274,23 +310,36 @@ impl<'a> Cell<'a> {
             Self::Unsigned(value) => Ok(*value as f64),
             Self::Float(value) if field::is_storable(*value) => Ok(*value),
             Self::Float(_) => Err(Problem::Number),
-            Self::Text(text) => field::number(text),
+            Self::Text(text) => field::number_or_nan(text),
         }
     }
 
+    /// The raw category; `None` where it stands for a missing one.
     #[inline(always)]
-    fn category(&self, kind: CategoryKind, text: &mut Vec<u8>) -> Result<i64, Problem> {
-        match (*self, kind) {
-            (_, CategoryKind::String) => category(kind, self.text(text)),
-            (Self::Text(text), _) => category(kind, text),
-            (Self::Boolean(value), _) => Ok(i64::from(value)),
-            (Self::Integer(value), _) => Ok(value),
-            (Self::Unsigned(value), _) => Ok(value.cast_signed()),
+    fn category(
+        &self,
+        column: &CategoricalColumn,
+        text: &mut Vec<u8>,
+    ) -> Result<Option<i64>, Problem> {
+        let value = match (*self, column.kind) {
+            (_, CategoryKind::String) => return category(column, self.text(text)),
+            (Self::Text(text), _) => return category(column, text),
+            (Self::Boolean(value), _) => i64::from(value),
+            (Self::Integer(value), _) => value,
+            (Self::Unsigned(value), _) => value.cast_signed(),
             // pandas turns integers with missing values into floats.
-            (Self::Float(value), _) => {
-                let whole = value.fract() == 0.0 && value.abs() <= 9_007_199_254_740_992.0;
-                if whole { Ok(value as i64) } else { Err(Problem::Integer) }
-            }
+            (Self::Float(value), _) => field::whole_number(value)?,
+        };
+        Ok((column.missing != Some(value) || self.is_large(value)).then_some(value))
+    }
+
+    /// Whether `value` is the bit pattern of this number, from 2^63 on.
+    #[inline(always)]
+    fn is_large(&self, value: i64) -> bool {
+        match self {
+            Self::Text(text) => convert::is_large(value, text),
+            Self::Unsigned(_) => value < 0,
+            Self::Boolean(_) | Self::Integer(_) | Self::Float(_) => false,
         }
     }
 }

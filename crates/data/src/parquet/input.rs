@@ -10,6 +10,8 @@ use ::parquet::arrow::ProjectionMask;
 use ::parquet::arrow::arrow_reader::{
     ArrowReaderMetadata, ArrowReaderOptions, ParquetRecordBatchReaderBuilder,
 };
+use ::parquet::basic::Compression;
+use ::parquet::file::metadata::ParquetMetaData;
 use arrow_schema::{DataType, SchemaRef};
 
 use crate::error::Error;
@@ -55,6 +57,7 @@ pub(crate) fn send_rows(
     used.sort_unstable();
     used.dedup();
     check_types(metadata.schema(), &used, path)?;
+    check_codecs(metadata.metadata(), &used, path)?;
     let mask = ProjectionMask::roots(metadata.parquet_schema(), used.iter().copied());
     let kept: Vec<String> = used.iter().map(|&index| names[index].clone()).collect();
     let layout = Arc::new(wanted.place(&kept, path, need)?);
@@ -108,6 +111,25 @@ fn check_types(schema: &SchemaRef, used: &[usize], path: &Path) -> Result<(), Er
                 expected: "booleans, integers, floats, text or lists of them",
                 got: field.data_type().to_string(),
             });
+        }
+    }
+    Ok(())
+}
+
+/// Refuses what the format library was built without, before anything is read.
+fn check_codecs(metadata: &ParquetMetaData, used: &[usize], path: &Path) -> Result<(), Error> {
+    let schema = metadata.file_metadata().schema_descr();
+    for (leaf, column) in
+        metadata.row_groups().iter().flat_map(|group| group.columns().iter().enumerate())
+    {
+        let codec = match column.compression() {
+            Compression::BROTLI(_) => "Brotli",
+            Compression::LZO => "LZO",
+            _ => continue,
+        };
+        if used.contains(&schema.get_column_root_idx(leaf)) {
+            let column = schema.get_column_root(leaf).name().to_owned();
+            return Err(Error::Codec { path: path.to_owned(), column, codec });
         }
     }
     Ok(())

@@ -403,13 +403,17 @@ pub(crate) fn floats(batch: &RecordBatch, column: usize) -> &[f32] {
 pub(crate) fn bags(batch: &RecordBatch, column: usize) -> Bags<'_> {
     let array = batch.column(column);
     match array.as_list_opt::<i32>() {
-        None => Bags { values: array.as_primitive::<Int64Type>().values(), ends: None },
+        None => {
+            let values = array.as_primitive::<Int64Type>().values();
+            Bags { values, ends: None, unsigned: false }
+        }
         Some(list) => {
             let offsets = list.value_offsets();
             let (first, last) = (offsets[0], offsets[list.len()]);
             let values = &list.values().as_primitive::<Int64Type>().values()[..];
             let ends = offsets[1..].iter().map(|&end| (end - first) as u32).collect();
-            Bags { values: &values[first as usize..last as usize], ends: Some(Cow::Owned(ends)) }
+            let values = &values[first as usize..last as usize];
+            Bags { values, ends: Some(Cow::Owned(ends)), unsigned: false }
         }
     }
 }

@@ -88,6 +88,7 @@ impl CategoryTally {
             distinct,
             distinct_is: self.overflow,
             top_share: counts.first().map(|&count| count as f64 / self.present as f64),
+            ids_outside: None,
             zipf_exponent: zipf_exponent(&counts),
         }
     }

@@ -71,7 +71,7 @@ pub fn request<'a>(
         hold_out: 0.0,
         out,
         row_group_rows: 64,
-        strictness: Strictness::Skip,
+        strictness: Strictness::ANY,
         threads: 2,
         generator: None,
         begin: Begin::Resume,

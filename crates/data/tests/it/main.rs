@@ -7,6 +7,8 @@ mod columns;
 mod criteo;
 mod damage;
 mod fixture;
+mod formats;
+mod ids;
 mod loading;
 mod npy;
 mod resume;

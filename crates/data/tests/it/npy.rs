@@ -19,13 +19,13 @@ fn category(row: usize, column: usize) -> i32 {
 }
 
 /// A `.npy` of format 1.0 with this header text.
-fn npy(header: &str, content: &[u8]) -> Vec<u8> {
+pub fn npy(header: &str, content: &[u8]) -> Vec<u8> {
     let padded = format!("{header:<117}\n");
     let length = (padded.len() as u16).to_le_bytes();
     [b"\x93NUMPY\x01\0", &length[..], padded.as_bytes(), content].concat()
 }
 
-fn header(kind: &str, shape: &str) -> String {
+pub fn header(kind: &str, shape: &str) -> String {
     format!("{{'descr': '{kind}', 'fortran_order': False, 'shape': ({shape}), }}")
 }
 

@@ -1,5 +1,6 @@
 //! Statistics of files and datasets against what is known of generated rows.
 
+use data::Strictness;
 use data::stats::{self, Count, Stats, Values};
 use data::synthetic::{self, SyntheticConfig};
 use schema::DataConfig;
@@ -18,7 +19,8 @@ fn write(folder: &Folder) -> (Vec<String>, DataConfig) {
 }
 
 fn raw(inputs: &[String], config: &DataConfig, threads: usize) -> Stats {
-    let (stats, losses) = stats::of_inputs(inputs, config, threads, &mut |_| {}).unwrap();
+    let (stats, losses) =
+        stats::of_inputs(inputs, config, Strictness::Stop, threads, &mut |_| {}).unwrap();
     assert_eq!(losses.malformed_lines, 0);
     stats
 }

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
-use data::{Dataset, FeaturePlan, Loaded, Loader, LoaderOptions, Position, Shuffle};
+use data::{Dataset, FeaturePlan, IdsOutside, Loaded, Loader, LoaderOptions, Position, Shuffle};
 use schema::{Batch, ModelConfig, Op, RowScope, TrainingConfig};
 
 use super::command::TrainStep;
@@ -28,6 +28,7 @@ struct Leader<'a, 'o> {
     tally: Tally,
     last_loss: f64,
     ids_left_out: u64,
+    ids_outside: Vec<IdsOutside>,
     /// Time and samples of this session's steps, and since the last log line.
     session: Stopwatch,
     interval: Stopwatch,
@@ -103,6 +104,7 @@ pub fn lead<'a>(
         tally: progress.map(Progress::tally).unwrap_or_default(),
         last_loss: progress.map_or(f64::NAN, Progress::last_loss),
         ids_left_out: 0,
+        ids_outside: Vec::new(),
         session: Stopwatch::default(),
         interval: Stopwatch::default(),
         saved: start.checkpoint.as_ref().map(|checkpoint| checkpoint.folder().to_owned()),
@@ -128,6 +130,7 @@ pub fn lead<'a>(
         evaluation,
         checkpoint: leader.saved,
         ids_left_out: leader.ids_left_out,
+        ids_outside: leader.ids_outside,
         interrupted,
         seconds: began.elapsed().as_secs_f64(),
     })
@@ -150,17 +153,25 @@ impl Leader<'_, '_> {
     /// Runs all steps; returns whether it was stopped.
     fn train(&mut self, batches: Option<Loader>) -> Result<bool, Error> {
         let request = self.request;
-        let training = &request.config.training;
         let total_steps = steps_of(request);
         let samples_per_epoch = request.train_rows.end - request.train_rows.start;
         self.tell_row_scope();
         (self.observe)(Event::Started { step: self.step, total_steps, samples_per_epoch });
         let Some(mut loader) = batches else { return Ok(false) };
+        let stopped = self.train_on(&mut loader, total_steps);
+        self.ids_outside = loader.ids_outside();
+        stopped
+    }
+
+    /// Runs the steps up to `total_steps`; returns whether it was stopped.
+    fn train_on(&mut self, loader: &mut Loader, total_steps: u64) -> Result<bool, Error> {
+        let request = self.request;
+        let training = &request.config.training;
         while self.step < total_steps {
             if request.stop.load(Ordering::Relaxed) {
                 return Ok(true);
             }
-            if !self.step(&mut loader)? {
+            if !self.step(loader)? {
                 break;
             }
             if due(training.evaluate_every, self.step) && self.step < total_steps {

@@ -190,7 +190,7 @@ fn check_same_transforms(train: &Dataset, checkpoint: &Checkpoint) -> Result<(),
 
 /// Whether two states turn the same values into the same input of a model.
 pub fn have_same_transforms(a: &Fitted, b: &Fitted) -> bool {
-    (&a.dense, &a.categorical) == (&b.dense, &b.categorical)
+    (a.version, &a.dense, &a.categorical) == (b.version, &b.dense, &b.categorical)
 }
 
 /// The rows that a run sees.

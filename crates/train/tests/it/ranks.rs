@@ -126,6 +126,7 @@ pub fn job(
             categorical: Vec::new(),
             missing: None,
             ids: Ids::Modulo,
+            table_rows: Default::default(),
         },
     }
 }

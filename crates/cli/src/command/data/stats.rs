@@ -22,6 +22,7 @@ fn gather(request: &args::Stats, session: &Session) -> Result<Stats, Error> {
         && Path::new(path).is_dir()
     {
         let dataset = Dataset::open(Path::new(path))?;
+        input::report_losses(session, dataset.rows(), &dataset.manifest().losses);
         let rows = 0..dataset.rows();
         let mut meter = Meter::start(session.console, "reading", Unit::Rows, Some(rows.end));
         let threads = session.threads;
@@ -34,13 +35,16 @@ fn gather(request: &args::Stats, session: &Session) -> Result<Stats, Error> {
     };
     let job = config::job(name, &[])?;
     let mut meter = Meter::start(session.console, "reading", Unit::Bytes, None);
-    let read = of_inputs(&request.paths, &job.config.data, session.threads, &mut |progress| {
+    let mut show = |progress: data::Progress| {
         meter.set_total(progress.bytes_total);
         meter.advance(progress.bytes_done, &format!("{} rows", render::count(progress.rows)));
-    });
-    let (stats, losses) = read?;
+    };
+    let (config, strictness) = (&job.config.data, input::strictness(request.malformed));
+    let (stats, losses) =
+        of_inputs(&request.paths, config, strictness, session.threads, &mut show)?;
     meter.finish();
-    input::report_losses(session, &losses);
+    input::report_losses(session, stats.rows, &losses);
+    input::report_ids(session, config, &losses);
     Ok(stats)
 }
 
@@ -55,8 +59,15 @@ fn table(stats: &Stats) -> String {
         parts.push(render::grid(&header, &rows));
     }
     if !stats.categorical.is_empty() {
-        let header =
-            ["categorical column", "missing %", "bag length", "distinct", "top share %", "zipf"];
+        let header = [
+            "categorical column",
+            "missing %",
+            "bag length",
+            "distinct",
+            "outside table",
+            "top share %",
+            "zipf",
+        ];
         let rows: Vec<_> = stats.categorical.iter().map(categorical_row).collect();
         parts.push(render::grid(&header, &rows));
     }
@@ -84,6 +95,7 @@ fn categorical_row(column: &CategoricalStats) -> Vec<String> {
         format!("{:.2}", 100.0 * column.missing_share),
         format!("{:.2}", column.bag_length_mean),
         format!("{about}{}", render::count(column.distinct)),
+        column.ids_outside.map_or("-".to_owned(), render::count),
         column.top_share.map_or("-".to_owned(), |share| format!("{:.2}", 100.0 * share)),
         number(column.zipf_exponent),
     ]

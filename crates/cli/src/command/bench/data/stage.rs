@@ -98,7 +98,7 @@ fn prepared(
         hold_out: 0.0,
         out,
         row_group_rows: DEFAULT_ROW_GROUP_ROWS,
-        strictness: Strictness::Skip,
+        strictness: Strictness::ANY,
         threads,
         generator: None,
         begin: data::Begin::Restart,
