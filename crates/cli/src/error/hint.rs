@@ -62,9 +62,7 @@ impl Error {
             | Self::Serve { .. }
             | Self::NoSuchRule { .. }
             | Self::RulesFile { .. } => return self.table_hint(),
-            Self::Socket(_) | Self::NobodyAsked { .. } => {
-                return self.capture_hint();
-            }
+            Self::Socket(_) | Self::NobodyAsked { .. } => return self.capture_hint(),
             Self::NoTable
             | Self::NoSarif
             | Self::WhatIfTable

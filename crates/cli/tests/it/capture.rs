@@ -38,13 +38,16 @@ fn begin(options: &str) -> Begun {
 }
 
 /// Asks until something is wanted; the configuration.
-fn ask(sockets: &Path) -> String {
+fn ask(begun: &mut Begun) -> String {
+    let sockets = begun.sockets.path();
     let client = UnixDatagram::bind(sockets.join("dynoconfigclient-1")).unwrap();
     // A poll that lay too long on a busy machine is not answered; PyTorch asks again as well.
     client.set_read_timeout(Some(Duration::from_millis(500))).unwrap();
     let pid = i32::try_from(std::process::id()).unwrap();
     let poll = Message::Poll { free: 2, job: 0, pids: vec![pid, 2] }.to_bytes();
     loop {
+        let ended = begun.child.try_wait().unwrap();
+        assert!(ended.is_none(), "the capture ended before it asked for anything: {ended:?}");
         // The capture may not listen yet.
         if client.send_to(&poll, sockets.join("dynolog")).is_ok() {
             let mut bytes = vec![0; 4096];
@@ -83,8 +86,8 @@ fn row(ran: &Ran) -> Value {
 
 #[test]
 fn a_process_that_answers_gives_a_trace_and_a_report() {
-    let begun = begin("--iterations 7 --align 50 --with shapes");
-    let config = ask(begun.sockets.path());
+    let mut begun = begin("--iterations 7 --align 50 --with shapes");
+    let config = ask(&mut begun);
     assert_eq!(value(&config, "ACTIVITIES_ITERATIONS"), "7");
     assert_eq!(value(&config, "PROFILE_START_ITERATION_ROUNDUP"), "50");
     assert_eq!(value(&config, "PROFILE_REPORT_INPUT_SHAPES"), "true");
@@ -101,8 +104,8 @@ fn a_process_that_answers_gives_a_trace_and_a_report() {
 
 #[test]
 fn anothers_file_is_no_trace_and_the_exit_code_says_so() {
-    let begun = begin("");
-    write(&ask(begun.sockets.path()), "somebody-else");
+    let mut begun = begin("");
+    write(&ask(&mut begun), "somebody-else");
     let (ran, place) = end(begun);
     assert_eq!(ran.code, Some(1), "{}", ran.stderr);
     assert_eq!(row(&ran)["state"], "lost");

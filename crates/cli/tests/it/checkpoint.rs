@@ -5,6 +5,12 @@ use std::path::{Path, PathBuf};
 
 use crate::fixture::{Place, damage};
 
+/// The folder of rows that `run` was trained on.
+fn prepared(place: &Place) -> PathBuf {
+    let entries = fs::read_dir(place.path("run/data")).unwrap();
+    entries.map(|entry| entry.unwrap().path()).find(|path| path.is_dir()).unwrap()
+}
+
 #[test]
 fn info_and_verify_of_a_run() {
     let place = trained();
@@ -23,7 +29,7 @@ fn exported_weights_come_back_the_same() {
     for to in ["torch", "torchrec"] {
         let (out, run) = (format!("{to}.safetensors"), format!("back-{to}"));
         place.done(&format!("checkpoint export run --to {to} {out}"));
-        let data = fs::read_dir(place.path("run/data")).unwrap().next().unwrap().unwrap().path();
+        let data = prepared(&place);
         place.done(&format!(
             "checkpoint import --from {to} {out} --config job.toml {sum} --run {run} --data {}",
             data.display()
@@ -123,7 +129,7 @@ fn fill(path: &Path, tensor: &str, (first, value): (usize, f32)) {
 #[test]
 fn values_that_are_no_finite_numbers_are_neither_imported_nor_scored() {
     let place = trained();
-    let data = fs::read_dir(place.path("run/data")).unwrap().next().unwrap().unwrap().path();
+    let data = prepared(&place);
     let import = format!(
         "checkpoint import w --from torchrec --config job.toml --run back --data {}",
         data.display()

@@ -83,7 +83,9 @@ fn a_run_is_not_evaluated_under_transforms_fitted_on_other_data() {
 fn another_configuration_does_not_reuse_prepared_or_generated_rows() {
     let place = Place::new();
     let tables = |rows: u32| {
-        format!("--set tables=[{{name=\"a\",rows={rows},dim=4}},{{name=\"b\",rows=40,dim=4}}]")
+        format!(
+            "--set model.tables=[{{name=\"a\",rows={rows},dim=4}},{{name=\"b\",rows=40,dim=4}}]"
+        )
     };
     let prepares = |words: &str, expected: &str| {
         drop(fs::remove_dir_all(place.path("run/checkpoints")));

@@ -251,7 +251,7 @@ fn text(rows: &[Meant], separator: char) -> String {
 }
 
 fn table(rows: &[Meant], floats: bool, path: &Path) -> String {
-    let null_or_nan = |row: &Meant| (row.style.0 % 2 == 0).then_some(f64::NAN);
+    let null_or_nan = |row: &Meant| (row.style.0.is_multiple_of(2)).then_some(f64::NAN);
     let single = |row: &Meant| match (row.broken, row.id) {
         (true, _) => Some(4.5),
         (false, Some(id)) => Some(id as f64),

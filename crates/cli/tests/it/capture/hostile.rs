@@ -18,8 +18,8 @@ use crate::fixture::Ran;
 /// Never part of an honest trace here.
 const SECRET: &str = "secret-of-another-user";
 /// How long the capture waits; what a loaded machine may add.
-const WAIT: &str = "--timeout 5s";
-const ROOM: Duration = Duration::from_secs(20);
+const WAIT: &str = "--timeout 15s";
+const ROOM: Duration = Duration::from_secs(60);
 /// Anyone who is neither root nor who runs the tests.
 const SOMEBODY: u32 = 54_321;
 
@@ -64,8 +64,8 @@ impl Wanted {
 
 /// Sets a trap in answer to a capture; how that ended, and whether the staging folder went.
 fn capture(options: &str, trap: impl FnOnce(&Wanted, &Path)) -> (Ran, Wanted) {
-    let begun = begin(&format!("{WAIT} {options}"));
-    let wanted = Wanted::of(&ask(begun.sockets.path()));
+    let mut begun = begin(&format!("{WAIT} {options}"));
+    let wanted = Wanted::of(&ask(&mut begun));
     trap(&wanted, &begun.place.path(""));
     let ran = end_in_time(begun, |ran, out| {
         let read = |entry: fs::DirEntry| fs::read(entry.path()).unwrap_or_default();
@@ -243,8 +243,8 @@ fn grow(path: &Path, head: &str, block: usize, pause: Duration, act: impl FnOnce
 
 /// A capture whose file grows while it runs, and how it ended.
 fn growing(options: &str, is_tmp: bool, block: usize, pause: Duration) -> Ran {
-    let begun = begin(&format!("{WAIT} {options}"));
-    let wanted = Wanted::of(&ask(begun.sockets.path()));
+    let mut begun = begin(&format!("{WAIT} {options}"));
+    let wanted = Wanted::of(&ask(&mut begun));
     let path = if is_tmp { wanted.tmp() } else { wanted.file.clone() };
     // Large enough that the copy takes several looks.
     let head = if is_tmp { String::new() } else { wanted.trace(&"x".repeat(20 << 20)) };
@@ -273,8 +273,8 @@ fn a_process_that_swaps_files_all_the_time_wins_nothing() {
     let until = Instant::now() + Duration::from_secs(seconds);
     let (mut rounds, mut written) = (0, 0);
     while rounds == 0 || Instant::now() < until {
-        let begun = begin(WAIT);
-        let wanted = Wanted::of(&ask(begun.sockets.path()));
+        let mut begun = begin(WAIT);
+        let wanted = Wanted::of(&ask(&mut begun));
         let ran = race(begun, &wanted);
         let row = row(&ran);
         match row["state"].as_str() {
