@@ -41,7 +41,8 @@ with --full, what is slow or heavy:
   fuzz       the property tests of `data` and `device` with 20 000 cases
   memory     every configuration trains under a memory limit of its estimate and a tenth
   corruption 1 000 flipped bits in prepared data and checkpoints: no run ends with other weights; every
-             trace of the fixtures cut at 200 places and with 1 000 wrong bytes
+             trace of the fixtures cut at 200 places and with 1 000 wrong bytes, and cut where its kinds
+             of rows begin and end: no figure is of the missing part
 
 Options:
   --full        also the slow stages

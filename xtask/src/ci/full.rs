@@ -177,5 +177,9 @@ pub fn corruption() -> Result<String, Error> {
         return Ok(format!("{weights}; SKIPPED traces: no {}", traces.display()));
     }
     damaged("trace", "")?;
-    Ok(format!("{weights}; no damaged trace makes a reader panic"))
+    damaged("analyze", "cut::")?;
+    damaged("rowmill", "cut::")?;
+    Ok(format!(
+        "{weights}; no damaged trace makes a reader panic, none that is cut passes as whole"
+    ))
 }
