@@ -49,8 +49,9 @@ fn say_unmatched(look: &Look<'_>, scopes: &[Scope<'_>], found: &collectives::Col
     if scopes.len() == 1 {
         console.say("one rank: arrival, wait and transfer need the traces of the others beside it");
     }
-    let starts = scopes.iter().map(|scope| scope.window.start).max();
-    let ends = scopes.iter().map(|scope| scope.window.end).min();
+    let usable = || scopes.iter().filter(|scope| scope.trace.is_usable());
+    let starts = usable().map(|scope| scope.window.start).max();
+    let ends = usable().map(|scope| scope.window.end).min();
     if starts > ends {
         console.warn(
             "the ranks' windows do not overlap in time: other jobs or other clocks, and who waited \
