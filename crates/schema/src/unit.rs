@@ -105,7 +105,7 @@ impl fmt::Display for Share {
         let percent = 100.0 * self.0;
         let is_told = |decimals: usize| {
             let shown: f64 = format!("{percent:.decimals$}").parse().unwrap_or(percent);
-            (shown - percent).abs() <= 1e-3 * percent.min(100.0 - percent)
+            (shown - percent).abs() <= 5e-4 * percent.min(100.0 - percent)
         };
         let decimals = (0..6).find(|&decimals| is_told(decimals)).unwrap_or(6);
         write!(f, "{percent:.decimals$} %")
