@@ -103,7 +103,7 @@ pub enum Error {
     )]
     NotScored { path: PathBuf, count: u64, rows: u64, first: Vec<u64> },
     /// A plan that is not JSON of the expected form.
-    #[error("{}: {}", path.display(), schema::config::in_words(&source.to_string()))]
+    #[error("{}: {source}", path.display())]
     PlanFile { path: PathBuf, source: serde_json::Error },
     /// A plan that is no tiling.
     #[error("{}: {source}", path.display())]
@@ -255,6 +255,15 @@ impl Error {
     /// Whether the reader of our output closed it (`rowmill … | head`), no failure of ours.
     pub fn is_closed_output(&self) -> bool {
         matches!(self, Self::Output(error) if error.kind() == io::ErrorKind::BrokenPipe)
+    }
+}
+
+/// What became of an output whose exit code says something of its own: a reader who closes it early
+/// changes nothing.
+pub fn unless_closed(output: Result<(), Error>) -> Result<(), Error> {
+    match output {
+        Err(error) if error.is_closed_output() => Ok(()),
+        other => other,
     }
 }
 

@@ -57,11 +57,13 @@ fn type_words(name: &str) -> &str {
         "u8" | "u16" | "u32" | "u64" | "usize" => "a whole number from 0 on",
         "i8" | "i16" | "i32" | "i64" | "isize" => "a whole number",
         "f32" | "f64" => "a number",
-        "a string" | "string" => "text",
+        "a string" | "string" => "text such as \"a\"",
         "a boolean" | "bool" => "true or false",
-        "a sequence" => "a list",
+        "a sequence" => "a list such as [1, 2]",
         "a map" => "keys with values",
-        other if other.starts_with("struct ") => "keys with values",
+        other if other.starts_with("struct ") || other.contains("tagged enum ") => {
+            "keys with values"
+        }
         other if other.starts_with("enum ") => "one of the names it can have",
         other => other,
     }

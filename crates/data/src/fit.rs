@@ -29,7 +29,32 @@ pub(crate) struct Sample<'a> {
 pub(crate) struct Plan {
     standardised: Vec<usize>,
     counted: usize,
-    is_list: Vec<bool>,
+    categorical: Categorical,
+}
+
+/// What rows are held against: the categorical columns, and which of them hold lists.
+#[derive(Clone)]
+pub(crate) struct Categorical {
+    names: Vec<String>,
+    pub is_list: Vec<bool>,
+}
+
+impl Categorical {
+    pub(crate) fn new<'a>(names: impl Iterator<Item = &'a String>, is_list: &[bool]) -> Self {
+        Self { names: names.cloned().collect(), is_list: is_list.to_vec() }
+    }
+
+    /// Refuses a row with none or several categories in a column of single ones.
+    pub(crate) fn check(&self, row: &Row) -> Result<(), String> {
+        for (column, is_list) in self.is_list.iter().enumerate() {
+            let count = row.column(column).len();
+            if !is_list && count != 1 {
+                let name = &self.names[column];
+                return Err(format!("column {name:?}: expected one category, got {count}"));
+            }
+        }
+        Ok(())
+    }
 }
 
 impl Plan {
@@ -40,12 +65,14 @@ impl Plan {
         let standardised: Vec<usize> = (0..wanted.dense.len()).filter(standardise).collect();
         let counted = if fitted.is_exact() { wanted.categorical.len() } else { 0 };
         let needed = !standardised.is_empty() || counted > 0;
-        needed.then(|| Self { standardised, counted, is_list: is_list.to_vec() })
+        let names = wanted.categorical.iter().map(|column| &column.column);
+        let categorical = Categorical::new(names, is_list);
+        needed.then_some(Self { standardised, counted, categorical })
     }
 
-    /// Which categorical columns hold lists.
-    pub(crate) fn is_list(&self) -> &[bool] {
-        &self.is_list
+    /// The categorical columns.
+    pub(crate) fn categorical(&self) -> &Categorical {
+        &self.categorical
     }
 
     /// An empty sample of these columns.
@@ -61,7 +88,7 @@ impl Plan {
 
 impl Accept for Sample<'_> {
     fn accept(&mut self, row: &Row) -> Result<(), String> {
-        single_values(row, &self.plan.is_list)?;
+        self.plan.categorical.check(row)?;
         for (values, &column) in self.dense.iter_mut().zip(&self.plan.standardised) {
             values.push(row.dense[column]);
         }
@@ -74,7 +101,7 @@ impl Accept for Sample<'_> {
     }
 
     fn accept_given(&mut self, given: &Given<'_>) -> bool {
-        if !given.has_lists(&self.plan.is_list) {
+        if !given.has_lists(&self.plan.categorical.is_list) {
             return false;
         }
         for (values, &column) in self.dense.iter_mut().zip(&self.plan.standardised) {
@@ -108,17 +135,6 @@ impl Accept for Sample<'_> {
         }
         self.rows += columns.len();
     }
-}
-
-/// Refuses a row with none or several categories in a column of single ones.
-pub(crate) fn single_values(row: &Row, is_list: &[bool]) -> Result<(), String> {
-    for (column, is_list) in is_list.iter().enumerate() {
-        let count = row.column(column).len();
-        if !is_list && count != 1 {
-            return Err(format!("categorical column {column}: expected one category, got {count}"));
-        }
-    }
-    Ok(())
 }
 
 /// What has been learnt so far.

@@ -17,7 +17,7 @@ use crate::convert::{Accept, Row};
 use crate::criteo_tsv::Columns;
 use crate::dataset::{Dataset, held_out_rows};
 use crate::error::Error;
-use crate::fit::{Fitting, Plan, single_values};
+use crate::fit::{Categorical, Fitting, Plan};
 use crate::fitted::{Applier, Fitted};
 use crate::given::Given;
 use crate::layout::{LabelNeed, Wanted};
@@ -219,7 +219,7 @@ fn write(
     let origins = Arc::clone(building.origins());
     let target = (request.out, building);
     let mut writer = DatasetWriter::go_on(target, &fitted, is_list, options)?;
-    let taker = || Transformed::new(&applier, is_list, fitted.dense.len());
+    let taker = || Transformed::new(&applier, &fitted, is_list);
     let losses = source.scan_from((from.as_ref(), meter), taker, |block, mark| {
         mark.into_iter().for_each(|mark| writer.mark(mark));
         writer.push(&block.taken.rows)
@@ -240,11 +240,11 @@ struct Count<'a>(&'a Plan);
 
 impl Accept for Count<'_> {
     fn accept(&mut self, row: &Row) -> Result<(), String> {
-        single_values(row, self.0.is_list())
+        self.0.categorical().check(row)
     }
 
     fn accept_given(&mut self, given: &Given<'_>) -> bool {
-        given.has_lists(self.0.is_list())
+        given.has_lists(&self.0.categorical().is_list)
     }
 
     fn accept_columns(&mut self, _: &mut Columns) {}
@@ -254,18 +254,20 @@ impl Accept for Count<'_> {
 pub(crate) struct Transformed<'a> {
     applier: &'a Applier<'a>,
     pub rows: Rows,
-    is_list: &'a [bool],
+    categorical: Categorical,
 }
 
 impl<'a> Transformed<'a> {
-    pub(crate) fn new(applier: &'a Applier<'a>, is_list: &'a [bool], dense: usize) -> Self {
-        Self { applier, rows: Rows::empty(dense, is_list), is_list }
+    pub(crate) fn new(applier: &'a Applier<'a>, fitted: &Fitted, is_list: &[bool]) -> Self {
+        let names = fitted.categorical.iter().map(|column| &column.column);
+        let rows = Rows::empty(fitted.dense.len(), is_list);
+        Self { applier, rows, categorical: Categorical::new(names, is_list) }
     }
 }
 
 impl Accept for Transformed<'_> {
     fn accept(&mut self, row: &Row) -> Result<(), String> {
-        single_values(row, self.is_list)?;
+        self.categorical.check(row)?;
         self.rows.labels.push(row.label);
         self.rows.lines.push(row.line);
         for (column, (values, &value)) in self.rows.dense.iter_mut().zip(&row.dense).enumerate() {
@@ -282,7 +284,7 @@ impl Accept for Transformed<'_> {
     }
 
     fn accept_given(&mut self, given: &Given<'_>) -> bool {
-        if !given.has_lists(self.is_list) {
+        if !given.has_lists(&self.categorical.is_list) {
             return false;
         }
         self.rows.labels.extend_from_slice(&given.labels);

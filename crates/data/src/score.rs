@@ -125,7 +125,7 @@ fn read(
     let source = source(request, wanted);
     let is_list = source.lists()?;
     let applier = Applier::new(&request.fitted);
-    let taker = || Transformed::new(&applier, &is_list, request.fitted.dense.len());
+    let taker = || Transformed::new(&applier, &request.fitted, &is_list);
     let take = |mut parsed: Parsed<Transformed<'_>>| {
         let columns = parsed.taken.rows.categorical.iter_mut();
         columns.zip(&parsed.losses.ids).for_each(|(rows, count)| rows.unsigned = count.large > 0);

@@ -201,38 +201,7 @@ fn at_least_one(got: u64) -> String {
 }
 
 fn syntax(error: toml::de::Error) -> ConfigError {
-    ConfigError::Syntax { message: in_words(error.to_string().trim_end()) }
-}
-
-/// What a parser expected, for people who do not write Rust.
-#[must_use]
-pub fn in_words(message: &str) -> String {
-    const WORDS: [(&str, &str); 11] = [
-        ("expected u64", "expected a whole number from 0 on"),
-        ("expected u32", "expected a whole number from 0 on"),
-        ("expected usize", "expected a whole number from 0 on"),
-        ("expected i64", "expected a whole number"),
-        ("expected f64", "expected a number"),
-        ("expected f32", "expected a number"),
-        ("expected a boolean", "expected true or false"),
-        ("expected a sequence", "expected a list such as [1, 2]"),
-        ("expected a string", "expected text such as \"a\""),
-        ("expected a map", "expected keys such as { a = 1 }"),
-        ("floating point `", "number `"),
-    ];
-    let mut text = message.to_owned();
-    for (rust, words) in WORDS {
-        text = text.replace(rust, words);
-    }
-    for kind in
-        ["expected struct ", "expected internally tagged enum ", "expected adjacently tagged enum "]
-    {
-        while let Some((before, behind)) = text.clone().split_once(kind) {
-            let name = behind.find(|c: char| !c.is_alphanumeric()).unwrap_or(behind.len());
-            text = format!("{before}expected keys such as {{ a = 1 }}{}", &behind[name..]);
-        }
-    }
-    text
+    ConfigError::Syntax { message: error.to_string().trim_end().to_owned() }
 }
 
 /// The sections and keys an override without a dot may mean.

@@ -11,7 +11,7 @@ use trace::open::{self, Attendance, Progress, Reading, Request};
 use trace::store::{Job, Trace};
 
 use crate::args::{ClassifyChoice, Format, Selection, WindowChoice};
-use crate::error::Error;
+use crate::error::{Error, unless_closed};
 use crate::progress::{Meter, Unit};
 use crate::render;
 use crate::resolve::Session;
@@ -110,11 +110,12 @@ pub fn read(paths: &[PathBuf], session: &Session) -> Result<Recordings, Error> {
 /// piped to.
 pub fn say_missing(session: &Session, missing: &str) -> Result<(), Error> {
     session.console.warn(missing);
-    match session.console.format {
+    // A reader who has left learns nothing, and the exit code still says it.
+    unless_closed(match session.console.format {
         Format::Table => session.console.print(missing),
         Format::Md => session.console.print(&format!("{missing}\n")),
         _ => Ok(()),
-    }
+    })
 }
 
 impl Chosen {

@@ -5,6 +5,7 @@ use std::fmt::Write as _;
 use std::fs;
 use std::io::Read;
 use std::path::PathBuf;
+use std::process::Stdio;
 
 use serde_json::Value;
 
@@ -115,6 +116,22 @@ fn owes(place: &Place, file: &str) {
     }
     let verdict = place.run(&format!("trace {file} --format json")).last()["verdict"].clone();
     assert_eq!(verdict, "broken", "{file}");
+}
+
+#[test]
+fn a_reader_who_closes_the_output_changes_no_verdict() {
+    let place = place();
+    for (words, code) in [
+        ("trace findings most.json --fail-on high", 4),
+        ("trace findings whole.json --fail-on info --format csv", 3),
+        ("trace doctor most.json", 4),
+        ("trace breakdown whole.json", 0),
+    ] {
+        let mut command = place.command(words);
+        let mut child = command.stdout(Stdio::piped()).stderr(Stdio::null()).spawn().unwrap();
+        drop(child.stdout.take());
+        assert_eq!(child.wait().unwrap().code(), Some(code), "{words}");
+    }
 }
 
 fn is_marked(page: &Value) -> bool {

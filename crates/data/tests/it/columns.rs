@@ -169,6 +169,28 @@ fn rows_of_parquet_that_cannot_be_read_are_left_out_with_their_first_problem() {
 }
 
 #[test]
+fn lists_where_the_first_file_has_single_categories_are_refused_by_the_columns_name() {
+    let folder = Folder::new();
+    let file = |name: &str, shops: ArrayRef| {
+        let labels: ArrayRef = Arc::new(Int32Array::from(vec![0, 1]));
+        parquet_file(&folder.path(name), vec![("y", labels), ("shop", shops)])
+    };
+    let single = file("a.parquet", Arc::new(Int32Array::from(vec![1, 2])));
+    let mut lists = ListBuilder::new(Int64Builder::new());
+    lists.append_value([Some(3)]);
+    lists.append_value([Some(4), Some(5)]);
+    let inputs = [single, file("b.parquet", Arc::new(lists.finish()))];
+    let config = config(json!({
+        "format": "parquet", "label": {"column": "y"},
+        "categorical": [{"column": "shop", "kind": "integer"}],
+    }));
+    let prepared = folder.prepare("out", &inputs, &config);
+    assert_eq!((prepared.dataset.rows(), prepared.losses.malformed_lines), (3, 1));
+    let reason = &prepared.losses.first[0].reason;
+    assert_eq!(&**reason, "column \"shop\": expected one category, got 2");
+}
+
+#[test]
 fn a_prepared_dataset_is_parquet_that_can_be_prepared_again() {
     let folder = Folder::new();
     let inputs = [folder.file("shop.csv", CSV.as_bytes())];

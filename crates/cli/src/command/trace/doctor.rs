@@ -6,7 +6,7 @@ use analyze::quality::{self, Issue, Known, Severity, Verdict};
 
 use super::Look;
 use crate::args::Format;
-use crate::error::{EXIT_BROKEN, EXIT_FAILED, Error};
+use crate::error::{EXIT_BROKEN, EXIT_FAILED, Error, unless_closed};
 
 /// Runs the command; exit code 1 if something makes the figures wrong, 4 if parts of the recording
 /// are missing.
@@ -15,11 +15,12 @@ pub fn run(look: &Look<'_>) -> Result<ExitCode, Error> {
     let known = Known::of(&scopes);
     let issues = quality::of(&known.evidence(&scopes));
     let verdict = quality::verdict(&issues);
-    if look.session.console.format == Format::Table && look.target.output.is_none() {
-        look.session.console.print(&for_people(&issues, verdict))?;
-    } else {
-        look.put(&issues)?;
-    }
+    let is_for_people =
+        look.session.console.format == Format::Table && look.target.output.is_none();
+    unless_closed(match is_for_people {
+        true => look.session.console.print(&for_people(&issues, verdict)),
+        false => look.put(&issues),
+    })?;
     Ok(match verdict {
         Verdict::Broken => ExitCode::from(EXIT_BROKEN),
         Verdict::Poor => ExitCode::from(EXIT_FAILED),

@@ -16,7 +16,7 @@ use serde_json::Value;
 
 use super::Look;
 use crate::args::{FailOn, Format};
-use crate::error::{EXIT_BROKEN, EXIT_FOUND, Error};
+use crate::error::{EXIT_BROKEN, EXIT_FOUND, Error, unless_closed};
 use crate::render;
 use crate::sheet;
 
@@ -40,7 +40,7 @@ pub fn run(
         antipattern::rules().count() + settings.own.len(),
         render::nanos(started.elapsed().as_nanos() as f64)
     ));
-    put(look, &report)?;
+    unless_closed(put(look, &report))?;
     let worst = report.findings.iter().map(|finding| finding.severity).min();
     let limit = fail_on.map(|limit| match limit {
         FailOn::Critical => Severity::Critical,
