@@ -77,7 +77,13 @@ impl<'a> Scope<'a> {
 
     /// The part of a row inside the window; empty if none is.
     pub fn clipped(&self, row: u32) -> Interval {
-        let (start, end) = (self.trace.slices.start(row), self.trace.slices.end(row));
+        self.clipped_by(row, 0)
+    }
+
+    /// The part inside the window of a row whose clock is ahead by some nanoseconds.
+    pub fn clipped_by(&self, row: u32, ahead_ns: i64) -> Interval {
+        let slices = &self.trace.slices;
+        let (start, end) = (slices.start(row) - ahead_ns, slices.end(row) - ahead_ns);
         let start = start.clamp(self.window.start, self.window.end);
         (start, end.clamp(start, self.window.end))
     }

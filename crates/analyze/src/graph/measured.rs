@@ -5,7 +5,8 @@
 //! a node began later than what it is known to have waited for, the rest is the weight of the edge
 //! from what ended last, so [`relax`](super::relax) gives back the measured times to the
 //! nanosecond. The other edges carry what such a wait usually takes, never more than it did, so
-//! that they decide when something else is made faster. Knows no path through the graph.
+//! that they decide when something else is made faster. Times of a device are those of its host's
+//! clock ([`skew`](crate::skew)). Knows no path through the graph.
 
 mod device;
 mod draft;
@@ -21,7 +22,9 @@ use trace::store::TrackId;
 
 use super::{DependencyGraph, Edge, EdgeKind, NodeId, NodeKind, Times};
 use crate::collectives::Collectives;
+use crate::pressure;
 use crate::scope::Scope;
+use crate::skew::{self, Skew};
 use crate::tree;
 use draft::{Candidate, Draft};
 
@@ -119,6 +122,10 @@ pub struct Evidence {
     pub host_waits_recorded: u64,
     /// Those that were inferred from the names and times of calls.
     pub host_waits_inferred: u64,
+    /// Launches that waited for a full queue, by their times.
+    pub queue_waits: u64,
+    /// Launches that the depth of such a queue limits, whether they waited or not.
+    pub queue_limited: u64,
     /// Waits of a stream for another one that the profiler recorded.
     pub stream_waits_recorded: u64,
     /// Those that were inferred from the order of calls.
@@ -158,11 +165,13 @@ pub fn of(scopes: &[Scope<'_>], collectives: &Collectives) -> MeasuredGraph {
     let origin = scopes.iter().map(|scope| scope.window.start).min().unwrap_or_default();
     let mut draft = Draft::default();
     draft.marker(0, origin, draft::Order::Start);
-    let meetings = rendezvous::meetings(scopes, collectives);
+    let skews: Vec<Vec<Skew>> = scopes.iter().map(skew::of).collect();
+    let meetings = rendezvous::meetings(scopes, collectives, &skews);
     let mut ranks = Vec::new();
     let mut labels = Vec::new();
     for (at, scope) in scopes.iter().enumerate() {
-        let (markers, named) = add_rank(&mut draft, (at as u32, scope), &meetings);
+        let clocks = device::Clocks { skews: &skews[at], meetings: &meetings };
+        let (markers, named) = add_rank(&mut draft, (at as u32, scope), &clocks);
         ranks.push(markers);
         labels.push(named);
     }
@@ -240,9 +249,10 @@ type Placed<'a, 'b> = (u32, &'a Scope<'b>);
 fn add_rank(
     draft: &mut Draft,
     (at, scope): Placed<'_, '_>,
-    meetings: &rendezvous::Meetings,
+    clocks: &device::Clocks<'_>,
 ) -> (Markers, Vec<Vec<Label>>) {
-    let mut device = device::Device::of(draft, (at, scope), meetings);
+    let mut device = device::Device::of(draft, (at, scope), clocks);
+    let pressure = pressure::of(scope, clocks.skews);
     let start = draft.marker(at, scope.window.start, draft::Order::Start);
     // The first node is the origin of all ranks.
     let origin = Candidate { source: NodeId(0), kind: EdgeKind::ProgramOrder, usual: 0 };
@@ -258,7 +268,8 @@ fn add_rank(
     for thread in &tree.threads {
         let segments = host::segments(scope, &tree, thread);
         labels[thread.track.0 as usize] = segments.labels;
-        let mut rank = host::Rank { at, scope, waits: &waits, device: &mut device };
+        let (waits, pressure) = (&waits, &pressure);
+        let mut rank = host::Rank { at, scope, waits, pressure, device: &mut device };
         chains.push(host::chain(draft, &mut rank, thread.track, &segments.work));
     }
     device.stream_waits.sort_unstable();

@@ -9,6 +9,7 @@ use super::rendezvous::Meetings;
 use super::{Category, Origin, Placed};
 use crate::classify::Class;
 use crate::graph::{EdgeKind, NodeId, NodeKind};
+use crate::skew::{self, Skew};
 
 const NONE: u32 = u32::MAX;
 
@@ -25,6 +26,13 @@ pub(super) struct Work {
     pub end: i64,
     /// The node that launched it, once known.
     pub launch: Option<NodeId>,
+}
+
+/// What puts the times of a rank's devices beside those of its host and of other ranks.
+#[derive(Clone, Copy)]
+pub(super) struct Clocks<'a> {
+    pub skews: &'a [Skew],
+    pub meetings: &'a Meetings,
 }
 
 /// The device work of a rank's window, stream after stream, by start.
@@ -44,7 +52,9 @@ pub(super) struct Device {
 }
 
 impl Device {
-    pub fn of(draft: &mut Draft, (at, scope): Placed<'_, '_>, meetings: &Meetings) -> Self {
+    /// Device work by the host's clock.
+    pub fn of(draft: &mut Draft, (at, scope): Placed<'_, '_>, clocks: &Clocks<'_>) -> Self {
+        let Clocks { skews, meetings } = *clocks;
         let trace = scope.trace;
         let mut rows: Vec<((i32, i32), usize)> = scope
             .device_rows
@@ -60,7 +70,8 @@ impl Device {
             let mut launched = i64::MIN;
             for &(_, place) in stream {
                 let row = scope.device_rows[place];
-                let (start, end) = scope.clipped(row);
+                let shift = skew::shift_ns(skews, trace.device(row));
+                let (start, end) = scope.clipped_by(row, shift);
                 let is_outside =
                     start >= scope.window.end || end < start || end <= scope.window.start;
                 if is_outside && !(start == end && start > scope.window.start) {

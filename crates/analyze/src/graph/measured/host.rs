@@ -7,6 +7,7 @@ use super::draft::{Candidate, Draft, DraftNode, Order};
 use super::wait::{ThreadOrder, Waits};
 use super::{Category, Label, Origin};
 use crate::graph::{EdgeKind, NodeId, NodeKind};
+use crate::pressure::Pressure;
 use crate::scope::Scope;
 use crate::tree::{self, Thread, Tree};
 
@@ -29,6 +30,8 @@ pub(super) struct Step {
     pub entry: i64,
     /// The works it waited for.
     pub awaited: Vec<u32>,
+    /// The work that must have ended before there is room for what it launches.
+    pub makes_room: Option<u32>,
 }
 
 /// Another thread's node a step waited for.
@@ -60,6 +63,7 @@ pub(super) struct Rank<'a, 'b> {
     pub at: u32,
     pub scope: &'a Scope<'b>,
     pub waits: &'a Waits<'a, 'b>,
+    pub pressure: &'a Pressure,
     pub device: &'a mut Device,
 }
 
@@ -192,7 +196,8 @@ fn add_call(
     let is_inside = |at: &i64| (segment.start..segment.end).contains(at);
     let begins = works.iter().map(|work| rank.device.works[*work as usize].start);
     let split = begins.filter(is_inside).min();
-    let awaited = rank.waits.of_call((segment, call), &works, (rank.device, &mut draft.evidence));
+    let mut awaited =
+        rank.waits.of_call((segment, call), &works, (rank.device, &mut draft.evidence));
     let mut launch = None;
     let mut rest = *segment;
     if let Some(split) = split {
@@ -206,12 +211,43 @@ fn add_call(
         launch = Some(add_step(draft, rank, steps, (&before, kind, Vec::new())));
         rest.start = end;
     }
+    if let Some((work, begin)) = held_up(rank, segment, (&rest, &awaited)) {
+        // Up to where it found the queue full, it takes its usual time.
+        let before = Segment { end: begin, ..*segment };
+        add_step(draft, rank, steps, (&before, kind, Vec::new()));
+        rest.start = begin;
+        awaited = vec![work];
+        draft.evidence.queue_waits += 1;
+    }
     let last = add_step(draft, rank, steps, (&rest, kind, awaited));
+    if let (Some(step), Some(first)) = (steps.last_mut(), works.first()) {
+        let row = rank.device.works[*first as usize].row;
+        let device = rank.scope.trace.device(row);
+        step.makes_room = rank.pressure.held_by(device, row).and_then(|row| rank.device.work(row));
+        draft.evidence.queue_limited += u64::from(step.makes_room.is_some());
+    }
     for work in works {
         let work = &mut rank.device.works[work as usize];
         let is_behind = work.start >= segment.end || launch.is_none();
         work.launch = if is_behind { Some(last) } else { launch };
     }
+}
+
+/// The work whose end a launch waited for because the queue was full, and when it found that.
+fn held_up(
+    rank: &Rank<'_, '_>,
+    segment: &Segment,
+    (rest, awaited): (&Segment, &[u32]),
+) -> Option<(u32, i64)> {
+    if !awaited.is_empty() || rest.start > segment.start {
+        return None;
+    }
+    let wait = rank.pressure.wait(segment.row)?;
+    let work = rank.device.work(wait.work)?;
+    let ended = rank.device.works[work as usize].end;
+    let is_inside = segment.start < ended && ended <= segment.end;
+    let rest = wait.typical_ns - (segment.end - ended);
+    is_inside.then_some((work, (segment.start + rest.max(0)).min(ended)))
 }
 
 /// A node from where the thread stopped waiting.
@@ -236,7 +272,7 @@ fn add_step(
     let origin = Origin { scope: rank.at, row: Some(segment.row), track, category };
     let (end, order) = (segment.end, Order::Host);
     let node = draft.add(DraftNode { kind, start, end, order, origin });
-    steps.push(Step { node, entry, awaited });
+    steps.push(Step { node, entry, awaited, makes_room: None });
     node
 }
 
@@ -259,6 +295,10 @@ pub(super) fn bind(draft: &mut Draft, chain: &Chain, start: NodeId, device: &Dev
         candidates.insert(0, program);
         for awaited in &step.awaited {
             let source = device.works[*awaited as usize].leave;
+            candidates.push(Candidate { source, kind: EdgeKind::Synchronization, usual: 0 });
+        }
+        if let Some(work) = step.makes_room.filter(|work| !step.awaited.contains(work)) {
+            let source = device.works[work as usize].leave;
             candidates.push(Candidate { source, kind: EdgeKind::Synchronization, usual: 0 });
         }
         let otherwise = Candidate { source: start, kind, usual: 0 };

@@ -5,9 +5,11 @@ use std::collections::HashMap;
 
 use super::draft::{Draft, DraftNode, Order};
 use super::{Category, Origin};
-use crate::collectives::{self, Collectives, Matched};
+use crate::collectives::{Collectives, Participant};
 use crate::graph::{Edge, EdgeKind, NodeId, NodeKind};
+use crate::interval::Interval;
 use crate::scope::Scope;
+use crate::skew::{self, Skew};
 
 /// The collectives in which ranks meet.
 #[derive(Debug, Default)]
@@ -22,14 +24,25 @@ pub(super) struct Meetings {
 
 /// The matched collectives of several ranks that lie in all their windows, and of which no rank's
 /// part ended before the last one's began: there the clocks disagree, or nobody had to wait.
-pub(super) fn meetings(scopes: &[Scope<'_>], collectives: &Collectives) -> Meetings {
+pub(super) fn meetings(
+    scopes: &[Scope<'_>],
+    collectives: &Collectives,
+    skews: &[Vec<Skew>],
+) -> Meetings {
     let mut meetings = Meetings::default();
     let place = |rank: u32| scopes.iter().position(|scope| scope.trace.rank == rank);
     for one in collectives.matched.iter().filter(|one| one.participants.len() > 1) {
-        let met = collectives::last_arrival(one);
         let places: Option<Vec<_>> = one.participants.iter().map(|p| place(p.rank)).collect();
         let Some(places) = places else { continue };
-        if !is_meeting(scopes, one, &places, met) {
+        // By the clocks of the hosts.
+        let span = |(part, place): (&Participant, &usize)| {
+            let device = scopes[*place].trace.device(part.row);
+            let shift = skew::shift_ns(&skews[*place], device);
+            (part.arrival_ns - shift, part.end_ns - shift)
+        };
+        let spans: Vec<Interval> = one.participants.iter().zip(&places).map(span).collect();
+        let Some(met) = spans.iter().map(|span| span.0).max() else { continue };
+        if !is_meeting(scopes, &spans, &places, met) {
             continue;
         }
         for (rank, scope) in one.participants.iter().zip(places) {
@@ -41,11 +54,11 @@ pub(super) fn meetings(scopes: &[Scope<'_>], collectives: &Collectives) -> Meeti
     meetings
 }
 
-fn is_meeting(scopes: &[Scope<'_>], one: &Matched, places: &[usize], met: i64) -> bool {
-    one.participants.iter().zip(places).all(|(rank, place)| {
+fn is_meeting(scopes: &[Scope<'_>], spans: &[Interval], places: &[usize], met: i64) -> bool {
+    spans.iter().zip(places).all(|(&(arrival, end), place)| {
         let window = &scopes[*place].window;
-        let is_inside = window.start <= rank.arrival_ns && rank.end_ns <= window.end;
-        is_inside && rank.end_ns >= met && rank.arrival_ns < window.end
+        let is_inside = window.start <= arrival && end <= window.end;
+        is_inside && end >= met && arrival < window.end
     })
 }
 

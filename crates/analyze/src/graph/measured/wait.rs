@@ -1,42 +1,21 @@
 //! What the host and the streams waited for: as the profiler recorded it, else inferred from the
 //! names, order and times of calls.
 
-use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet};
 
-use trace::store::{Kind, StringId, TrackKey};
+use trace::store::{Kind, TrackKey};
 
 use super::Evidence;
 use super::device::Device;
 use super::host::Segment;
+use crate::calls::{self, Call};
 use crate::scope::Scope;
-
-/// What a call does to the order of things.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Call {
-    /// Nothing, or it launches.
-    Plain,
-    /// Waits for a stream.
-    StreamSync,
-    /// Waits for a recorded event.
-    EventSync,
-    /// Waits for all streams.
-    DeviceSync,
-    /// Frees memory, which waits for all streams.
-    Free,
-    /// A copy that returns when it is done.
-    BlockingCopy,
-    /// Records an event on a stream.
-    EventRecord,
-    /// Makes a stream wait for an event.
-    StreamWait,
-}
 
 /// What is known of waits in a rank's window.
 pub(super) struct Waits<'a, 'b> {
     scope: &'a Scope<'b>,
-    /// Per name, once asked for.
-    calls: RefCell<Vec<Option<Call>>>,
+    /// Per name.
+    calls: Vec<Call>,
     /// Rows of `cuda_sync` by correlation.
     syncs: Vec<(u64, u32)>,
     /// Calls that record events, by correlation.
@@ -71,7 +50,7 @@ const PENDING: usize = 8;
 impl<'a, 'b> Waits<'a, 'b> {
     pub fn of(scope: &'a Scope<'b>, device: &Device) -> Self {
         let trace = scope.trace;
-        let calls = RefCell::new(vec![None; trace.strings.len()]);
+        let calls = calls::names(trace);
         let streams = device.names.clone();
         let (syncs, records, used) = (Vec::new(), Vec::new(), used(scope, &streams));
         let mut waits = Self { scope, calls, syncs, records, streams, used };
@@ -95,9 +74,7 @@ impl<'a, 'b> Waits<'a, 'b> {
 
     /// What a call does.
     pub fn call(&self, row: u32) -> Call {
-        let name: StringId = self.scope.trace.slices.name[row as usize];
-        let known = &mut self.calls.borrow_mut()[name.0 as usize];
-        *known.get_or_insert_with(|| call(self.scope.trace.strings.get(name)))
+        self.calls[self.scope.trace.slices.name[row as usize].0 as usize]
     }
 
     /// The works a call waited for before it returned.
@@ -373,34 +350,4 @@ fn used(scope: &Scope<'_>, streams: &[(i32, i32)]) -> Vec<BTreeSet<i32>> {
 fn latest(works: Vec<u32>, device: &Device) -> Vec<u32> {
     let last = works.into_iter().max_by_key(|work| device.works[*work as usize].end);
     last.into_iter().collect()
-}
-
-fn call(name: &str) -> Call {
-    // CUPTI names versions of a call, such as `cudaMemcpy_v3020`.
-    let plain = name.split_once("_v").map_or(name, |(plain, _)| plain);
-    match plain {
-        "cudaStreamSynchronize" | "cuStreamSynchronize" | "hipStreamSynchronize" => {
-            Call::StreamSync
-        }
-        "cudaEventSynchronize" | "cuEventSynchronize" | "hipEventSynchronize" => Call::EventSync,
-        "cudaDeviceSynchronize"
-        | "cuCtxSynchronize"
-        | "hipDeviceSynchronize"
-        | "cudaThreadSynchronize"
-        | "hipCtxSynchronize" => Call::DeviceSync,
-        "cudaFree" | "cuMemFree" | "hipFree" => Call::Free,
-        "cudaMemcpy"
-        | "hipMemcpy"
-        | "hipMemcpyWithStream"
-        | "cudaMemcpyToSymbol"
-        | "cudaMemcpyFromSymbol"
-        | "cudaMemcpy2D"
-        | "cuMemcpyDtoH"
-        | "cuMemcpyHtoD"
-        | "hipMemcpyDtoH"
-        | "hipMemcpyHtoD" => Call::BlockingCopy,
-        _ if plain.contains("EventRecord") => Call::EventRecord,
-        _ if plain.contains("StreamWaitEvent") => Call::StreamWait,
-        _ => Call::Plain,
-    }
 }

@@ -1,0 +1,195 @@
+//! The clock of a device against the clock of its host, from what cannot be otherwise: a call that
+//! blocks returns after the work it waits for has ended, and no work begins before its launch.
+//!
+//! Each gives a bound of the device's clock minus the host's; the true difference lies between the
+//! largest lower and the smallest upper one. Knows no clock of another host.
+
+use std::collections::BTreeMap;
+
+use serde::Serialize;
+use trace::store::{Kind, Trace};
+
+use crate::calls::{self, Call};
+use crate::scope::Scope;
+
+/// How far a device's clock is ahead of its host's, as far as a recording tells.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+pub struct Skew {
+    /// The rank.
+    pub rank: u32,
+    /// The device.
+    pub device: i32,
+    /// Nanoseconds ahead at least: the largest by which work ends behind a call that waited for it.
+    /// `None` without such calls.
+    pub lower_ns: Option<i64>,
+    /// Nanoseconds ahead at most: the smallest from the start of a launch to the start of its work.
+    /// `None` without launches.
+    pub upper_ns: Option<i64>,
+    /// Calls that waited for work of the device.
+    pub wait_count: u64,
+    /// Those that returned before it ended by the device's clock.
+    pub late_count: u64,
+    /// Launches.
+    pub launch_count: u64,
+    /// Those that began after their work by the device's clock.
+    pub early_count: u64,
+}
+
+impl Skew {
+    /// Whether no difference of the clocks explains all times.
+    pub fn is_contradictory(&self) -> bool {
+        self.lower_ns.zip(self.upper_ns).is_some_and(|(lower, upper)| lower > upper)
+    }
+
+    /// Nanoseconds to take off the device's times: the smallest difference that explains all, 0 where
+    /// none does.
+    pub fn shift_ns(&self) -> i64 {
+        if self.is_contradictory() {
+            return 0;
+        }
+        let (lower, upper) = (self.lower_ns.unwrap_or(0).max(0), self.upper_ns.unwrap_or(0).min(0));
+        lower + upper
+    }
+}
+
+/// Nanoseconds to take off the times of a device; see [`Skew::shift_ns`].
+pub fn shift_ns(skews: &[Skew], device: i32) -> i64 {
+    skews.iter().find(|skew| skew.device == device).map_or(0, Skew::shift_ns)
+}
+
+/// The clocks of a rank's devices, by device.
+///
+/// # Cost
+/// `O(n log n)` in the device rows of the window.
+pub fn of(scope: &Scope<'_>) -> Vec<Skew> {
+    let trace = scope.trace;
+    let streams = Streams::of(scope);
+    let mut skews: BTreeMap<i32, Skew> = BTreeMap::new();
+    let none = |device| Skew {
+        rank: trace.rank,
+        device,
+        lower_ns: None,
+        upper_ns: None,
+        wait_count: 0,
+        late_count: 0,
+        launch_count: 0,
+        early_count: 0,
+    };
+    for &(_, row, call) in streams.0.iter().flat_map(|(_, works)| works) {
+        let device = trace.device(row);
+        let skew = skews.entry(device).or_insert_with(|| none(device));
+        let delay = trace.slices.start(row) - trace.slices.start(call);
+        skew.upper_ns = Some(skew.upper_ns.map_or(delay, |upper| upper.min(delay)));
+        skew.launch_count += 1;
+        skew.early_count += u64::from(delay < 0);
+    }
+    for (call, work) in blocking(scope, &streams) {
+        let device = trace.device(work);
+        let skew = skews.entry(device).or_insert_with(|| none(device));
+        let overrun = trace.slices.end(work) - trace.slices.end(call);
+        skew.lower_ns = Some(skew.lower_ns.map_or(overrun, |lower| lower.max(overrun)));
+        skew.wait_count += 1;
+        skew.late_count += u64::from(overrun > 0);
+    }
+    skews.into_values().collect()
+}
+
+/// Per device and stream, the works whose launch was recorded: when the last launch up to each began,
+/// its row, its call. By the first.
+struct Streams(BTreeMap<(i32, i32), Vec<(i64, u32, u32)>>);
+
+impl Streams {
+    fn of(scope: &Scope<'_>) -> Self {
+        let trace = scope.trace;
+        let mut streams: BTreeMap<(i32, i32), Vec<(i64, u32, u32)>> = BTreeMap::new();
+        for &row in &scope.device_rows {
+            let Some(call) = scope.links().call(row) else { continue };
+            let works = streams.entry((trace.device(row), trace.stream(row))).or_default();
+            let before = works.last().map_or(i64::MIN, |last| last.0);
+            works.push((trace.slices.start(call).max(before), row, call));
+        }
+        Self(streams)
+    }
+
+    /// The last work that was launched on each stream before a time.
+    fn last(&self, before: i64) -> impl Iterator<Item = ((i32, i32), u32)> {
+        self.0.iter().filter_map(move |(stream, works)| {
+            let earlier = works.partition_point(|work| work.0 < before);
+            earlier.checked_sub(1).map(|at| (*stream, works[at].1))
+        })
+    }
+}
+
+/// Calls that truly block, each with work it waited for.
+fn blocking(scope: &Scope<'_>, streams: &Streams) -> Vec<(u32, u32)> {
+    let trace = scope.trace;
+    let names = calls::names(trace);
+    let syncs = syncs(trace);
+    let mut found = Vec::new();
+    for call in trace.rows() {
+        if !trace.kind(call).is_call() || !scope.starts_inside(call) {
+            continue;
+        }
+        let does = names[trace.slices.name[call as usize].0 as usize];
+        match does {
+            Call::Plain | Call::BlockingCopy => {
+                let own = scope.links().work(call).iter();
+                found
+                    .extend(own.filter(|row| blocks(trace, does, call, **row)).map(|w| (call, *w)));
+            }
+            Call::StreamSync | Call::DeviceSync => {
+                let stream = trace.slices.correlation(call).and_then(|id| syncs.get(&id));
+                found.extend(awaited(scope, streams, (call, does), stream.copied()));
+            }
+            Call::EventSync | Call::Free | Call::EventRecord | Call::StreamWait => {}
+        }
+    }
+    found
+}
+
+/// The streams that recorded waits name, by correlation id.
+fn syncs(trace: &Trace) -> BTreeMap<u64, i64> {
+    let stream = |row: u32| {
+        let named = trace.slices.sync.get(row).and_then(|wait| wait.stream);
+        named.or(trace.slices.stream(row).map(i64::from)).filter(|stream| *stream >= 0)
+    };
+    let rows = trace.rows().filter(|row| trace.kind(*row) == Kind::Sync);
+    rows.filter_map(|row| Some((trace.slices.correlation(row)?, stream(row)?))).collect()
+}
+
+/// What a wait for a stream or a device was for, where that is beyond doubt: the stream is named, or
+/// only one stream has work that has not ended.
+fn awaited(
+    scope: &Scope<'_>,
+    streams: &Streams,
+    (call, does): (u32, Call),
+    named: Option<i64>,
+) -> Option<(u32, u32)> {
+    let slices = &scope.trace.slices;
+    let launched = streams.last(slices.start(call));
+    let mut open = launched.filter(|((_, stream), work)| match (does, named) {
+        (Call::StreamSync, Some(named)) => i64::from(*stream) == named,
+        _ => slices.end(*work) > slices.start(call),
+    });
+    let (_, work) = open.next()?;
+    open.next().is_none().then_some((call, work))
+}
+
+/// Whether a call returns only when its copy has ended. Pageable copies to a device of CUDA return
+/// when their bytes are staged, copies within a device at once.
+fn blocks(trace: &Trace, does: Call, call: u32, row: u32) -> bool {
+    if trace.kind(row) != Kind::Memcpy {
+        return false;
+    }
+    let name = trace.name(row);
+    let to_host = name.contains("DtoH") || name.contains("DeviceToHost");
+    let to_device = name.contains("HtoD") || name.contains("HostToDevice");
+    let is_hip = trace.name(call).starts_with("hip");
+    match does {
+        Call::BlockingCopy => to_host || (to_device && is_hip),
+        _ => to_host && name.contains("Pageable"),
+    }
+}
+
+#[cfg(test)]
+mod tests;
