@@ -75,7 +75,7 @@ pub fn of(scope: &Scope<'_>) -> Vec<Skew> {
         launch_count: 0,
         early_count: 0,
     };
-    for &(_, row, call) in streams.0.iter().flat_map(|(_, works)| works) {
+    for &Launched { row, call, .. } in streams.0.values().flatten() {
         let device = trace.device(row);
         let skew = skews.entry(device).or_insert_with(|| none(device));
         let delay = trace.slices.start(row) - trace.slices.start(call);
@@ -94,19 +94,27 @@ pub fn of(scope: &Scope<'_>) -> Vec<Skew> {
     skews.into_values().collect()
 }
 
-/// Per device and stream, the works whose launch was recorded: when the last launch up to each began,
-/// its row, its call. By the first.
-struct Streams(BTreeMap<(i32, i32), Vec<(i64, u32, u32)>>);
+/// Per device and stream, the works whose launch was recorded, by their start.
+struct Streams(BTreeMap<(i32, i32), Vec<Launched>>);
+
+/// Device work whose launch was recorded.
+#[derive(Clone, Copy)]
+struct Launched {
+    /// When the last launch up to it on its stream began; ascends within a stream.
+    at: i64,
+    row: u32,
+    call: u32,
+}
 
 impl Streams {
     fn of(scope: &Scope<'_>) -> Self {
         let trace = scope.trace;
-        let mut streams: BTreeMap<(i32, i32), Vec<(i64, u32, u32)>> = BTreeMap::new();
+        let mut streams: BTreeMap<(i32, i32), Vec<Launched>> = BTreeMap::new();
         for &row in &scope.device_rows {
             let Some(call) = scope.links().call(row) else { continue };
             let works = streams.entry((trace.device(row), trace.stream(row))).or_default();
-            let before = works.last().map_or(i64::MIN, |last| last.0);
-            works.push((trace.slices.start(call).max(before), row, call));
+            let before = works.last().map_or(i64::MIN, |last| last.at);
+            works.push(Launched { at: trace.slices.start(call).max(before), row, call });
         }
         Self(streams)
     }
@@ -114,8 +122,8 @@ impl Streams {
     /// The last work that was launched on each stream before a time.
     fn last(&self, before: i64) -> impl Iterator<Item = ((i32, i32), u32)> {
         self.0.iter().filter_map(move |(stream, works)| {
-            let earlier = works.partition_point(|work| work.0 < before);
-            earlier.checked_sub(1).map(|at| (*stream, works[at].1))
+            let earlier = works.partition_point(|work| work.at < before);
+            earlier.checked_sub(1).map(|at| (*stream, works[at].row))
         })
     }
 }
