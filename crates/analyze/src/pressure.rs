@@ -177,7 +177,7 @@ fn stretched(scope: &Scope<'_>, launches: &[u32], usual: &BTreeMap<StringId, Usu
     let is_overhead = |row: &u32| trace.kind(*row) == Kind::Overhead;
     let overhead = trace.rows().filter(is_overhead).map(|row| (slices.start(row), slices.end(row)));
     let overhead = interval::union(overhead.collect());
-    // The profiler's own work and loading of code stretch calls too, and copies wait for themselves.
+    // The profiler's own work and loading of code stretch calls too; copies wait for themselves.
     long.retain(|row| {
         let span = (slices.start(*row), slices.end(*row));
         let is_own = 2 * interval::length_within(&overhead, span) >= span.1 - span.0;

@@ -41,8 +41,8 @@ impl Skew {
         self.lower_ns.zip(self.upper_ns).is_some_and(|(lower, upper)| lower > upper)
     }
 
-    /// Nanoseconds to take off the device's times: the smallest difference that explains all, 0 where
-    /// none does.
+    /// Nanoseconds to take off the device's times: the smallest difference that explains all, 0
+    /// where none does.
     pub fn shift_ns(&self) -> i64 {
         if self.is_contradictory() {
             return 0;
@@ -165,8 +165,8 @@ fn syncs(trace: &Trace) -> BTreeMap<u64, i64> {
     rows.filter_map(|row| Some((trace.slices.correlation(row)?, stream(row)?))).collect()
 }
 
-/// What a wait for a stream or a device was for, where that is beyond doubt: the stream is named, or
-/// only one stream has work that has not ended.
+/// What a wait for a stream or a device was for, where that is beyond doubt: the stream is named,
+/// or only one stream has work that has not ended.
 fn awaited(
     scope: &Scope<'_>,
     streams: &Streams,
