@@ -15,6 +15,7 @@ pub mod clock;
 pub mod collectives;
 pub mod coverage;
 pub mod critical_path;
+pub mod device_step;
 pub mod diff;
 pub mod distribution;
 pub mod graph;

@@ -6,6 +6,7 @@ use std::sync::OnceLock;
 use trace::store::{Kind, Trace};
 
 use crate::classify::{Class, Classifier};
+use crate::device_step;
 use crate::interval::Interval;
 use crate::links::Links;
 use crate::window::{self, Window, WindowRule};
@@ -21,6 +22,11 @@ pub struct Scope<'a> {
     pub device_rows: Vec<u32>,
     /// The class of each of them.
     pub classes: Vec<Class>,
+    /// The span of the devices' steps where it is longer than the window: see
+    /// [`device_step::span`].
+    pub device_span: Option<Interval>,
+    /// Then, the work behind the window that was launched before its end, by start, with its classes.
+    pub late_work: Vec<(u32, Class)>,
     /// See [`Scope::links`].
     links: OnceLock<Links>,
 }
@@ -67,7 +73,29 @@ impl<'a> Scope<'a> {
         };
         device_rows.sort_by_key(|row| (trace.slices.start(*row), *row));
         let classes = classifier.classes(trace, &device_rows);
-        Self { trace, window, device_rows, classes, links }
+        let mut scope = Self {
+            trace,
+            window,
+            device_rows,
+            classes,
+            device_span: None,
+            late_work: Vec::new(),
+            links,
+        };
+        scope.add_late_work(classifier);
+        scope
+    }
+
+    fn add_late_work(&mut self, classifier: &Classifier) {
+        if self.window.rule != WindowRule::Steps {
+            return;
+        }
+        self.device_span = device_step::span(self.trace, self.links(), &self.window);
+        if self.device_span.is_some() {
+            let rows = device_step::late_rows(self.trace, self.links(), &self.window);
+            let classes = classifier.classes(self.trace, &rows);
+            self.late_work = rows.into_iter().zip(classes).collect();
+        }
     }
 
     /// Launches and their work, of the whole trace; joined when first asked for.
@@ -103,6 +131,12 @@ impl<'a> Scope<'a> {
             devices.insert(self.trace.device(*row));
         }
         devices.into_iter().collect()
+    }
+
+    /// How long the steps of the window take: the host's, or the devices' where those are longer.
+    pub fn length_ns(&self) -> i64 {
+        let device = self.device_span.map_or(0, |(start, end)| end - start);
+        self.window.length().max(device)
     }
 
     /// Whether a host row starts in the window.

@@ -84,9 +84,7 @@ pub fn of(scopes: &[Scope<'_>], measured: &MeasuredGraph, edits: &[Edit]) -> Wha
     let times = graph::relax(&graph, measured.times.origin);
     let mut found = WhatIf { edits: edited, windows: Vec::new(), parts: Vec::new() };
     for (at, markers) in measured.ranks.iter().enumerate() {
-        let start = measured.times.start[markers.start.index()];
-        let end = |times: &Times| times.start[markers.end.index()];
-        let lengths = (end(&measured.times) - start, end(&times) - start);
+        let lengths = (measured.length_ns(at, &measured.times), measured.length_ns(at, &times));
         found.windows.push(window(Some(markers.rank), lengths));
         let reach = (at, Reach::Rank);
         let rank = Some(markers.rank);
@@ -95,7 +93,9 @@ pub fn of(scopes: &[Scope<'_>], measured: &MeasuredGraph, edits: &[Edit]) -> Wha
     }
     let ends = |times: &Times| {
         let last = critical_path::last_to_end(measured, times)?;
-        Some((last, times.start[measured.ranks[last].end.index()] - times.origin))
+        let length = times.start[measured.ranks[last].end.index()] - times.origin;
+        let longest = (0..measured.ranks.len()).map(|at| measured.length_ns(at, times)).max()?;
+        Some((last, length.max(longest)))
     };
     if let Some((old, new)) = ends(&measured.times).zip(ends(&times)) {
         found.windows.push(window(None, (old.1, new.1)));

@@ -163,9 +163,9 @@ impl<'a> Facts<'a> {
         (self.scope.window.steps.len() as i64).max(1)
     }
 
-    /// The mean step: the window by its steps.
+    /// The mean step: the host's, or the devices' where that is longer.
     pub fn step_ns(&self) -> i64 {
-        self.scope.window.length() / self.step_count()
+        self.scope.length_ns() / self.step_count()
     }
 
     pub fn per_step(&self, ns: i64) -> i64 {

@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 
 use super::finding::{Action, Edit};
 use crate::graph::measured::MeasuredGraph;
-use crate::graph::{self, DependencyGraph, EdgeId, EdgeKind, NodeId};
+use crate::graph::{self, DependencyGraph, EdgeId, EdgeKind, NodeId, Times};
 use crate::scope::Scope;
 
 #[cfg(test)]
@@ -83,11 +83,9 @@ impl<'a> Pricer<'a> {
         let Some(earliest) = self.earliest.take() else { return 0 };
         let mut times = self.measured.times.clone();
         graph::relax_from(&self.graph, &mut times, self.graph.order()[earliest]);
-        let shorter = |markers: &crate::graph::measured::Markers| {
-            let end = markers.end.index();
-            self.measured.times.start[end] - times.start[end]
-        };
-        let total: i64 = self.measured.ranks.iter().map(shorter).sum();
+        let length = |at: usize, times: &Times| self.measured.length_ns(at, times);
+        let shorter = |at: usize| length(at, &self.measured.times) - length(at, &times);
+        let total: i64 = (0..self.measured.ranks.len()).map(shorter).sum();
         self.restore();
         total / (self.measured.ranks.len() as i64).max(1)
     }

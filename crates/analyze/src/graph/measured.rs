@@ -10,6 +10,7 @@
 
 mod device;
 mod draft;
+mod gap;
 mod hand_off;
 mod host;
 mod rendezvous;
@@ -96,6 +97,9 @@ pub struct Markers {
     pub start: NodeId,
     /// A moment at the end of the window.
     pub end: NodeId,
+    /// Where the steps of the devices are longer than the host's: the moments between which theirs
+    /// lie.
+    pub device: Option<(NodeId, NodeId)>,
 }
 
 /// A stretch of a thread in which nothing ran but what only names it.
@@ -190,6 +194,17 @@ pub fn of(scopes: &[Scope<'_>], collectives: &Collectives) -> MeasuredGraph {
 }
 
 impl MeasuredGraph {
+    /// How long the steps of a rank's window take, by its place among the scopes: the host's, or
+    /// the devices' where those are longer.
+    pub fn length_ns(&self, rank: usize, times: &Times) -> i64 {
+        let Markers { start, end, device, .. } = self.ranks[rank];
+        let between =
+            |from: NodeId, to: NodeId| times.start[to.index()] - times.start[from.index()];
+        // The window begins when it begins, whatever is faster before it.
+        let host = times.start[end.index()] - self.times.start[start.index()];
+        device.map_or(host, |(from, to)| host.max(between(from, to)))
+    }
+
     /// The annotation around a time in which a thread ran nothing that was recorded.
     pub fn label(&self, scope: u32, track: TrackId, time: i64) -> Option<u32> {
         let labels = self.labels[scope as usize].get(track.0 as usize)?;
@@ -267,11 +282,12 @@ fn add_rank(
     let mut chains = Vec::new();
     for thread in &tree.threads {
         let segments = host::segments(scope, &tree, thread);
-        labels[thread.track.0 as usize] = segments.labels;
         let (waits, pressure) = (&waits, &pressure);
         let mut rank = host::Rank { at, scope, waits, pressure, device: &mut device };
-        chains.push(host::chain(draft, &mut rank, thread.track, &segments.work));
+        chains.push(host::chain(draft, &mut rank, thread.track, &segments));
+        labels[thread.track.0 as usize] = segments.labels;
     }
+    gap::explain(draft, scope, &waits, &mut device);
     device.stream_waits.sort_unstable();
     hand_off::find(draft, scope, &mut chains);
     for chain in &chains {
@@ -279,7 +295,8 @@ fn add_rank(
     }
     device::bind(draft, &device, start);
     let end = end_marker(draft, (at, scope), start, (&chains, &device));
-    (Markers { rank: scope.trace.rank, start, end }, labels)
+    let device = device::steps(draft, (at, scope), (start, end), &device);
+    (Markers { rank: scope.trace.rank, start, end, device }, labels)
 }
 
 /// The end of a window hangs on what ended last in it; of several, on work of a device. Threads
@@ -291,12 +308,14 @@ fn end_marker(
     (chains, device): (&[host::Chain], &device::Device),
 ) -> NodeId {
     let end = draft.marker(at, scope.window.end, draft::Order::End);
-    let streams = device.streams.iter().filter_map(|stream| device.works[stream.clone()].last());
+    // Of devices that lag behind, the window cuts what they do: their steps have an end of their own.
+    let streams = device.streams.iter().filter(|_| scope.device_span.is_none());
+    let streams = streams.filter_map(|stream| {
+        device.works[stream.clone()].iter().rev().find_map(|work| work.inside)
+    });
     let only_watch = !chains.iter().any(|chain| chain.works);
     let threads = chains.iter().filter(|chain| chain.works || only_watch);
-    let last = streams
-        .map(|work| work.leave)
-        .chain(threads.filter_map(|chain| chain.steps.last()).map(|step| step.node));
+    let last = streams.chain(threads.filter_map(|chain| chain.steps.last()).map(|step| step.node));
     let kind = EdgeKind::ProgramOrder;
     let candidates: Vec<_> = last.map(|source| Candidate { source, kind, usual: 0 }).collect();
     draft.bind(end, &candidates, Candidate { source: start, kind, usual: 0 });

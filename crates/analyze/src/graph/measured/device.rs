@@ -8,7 +8,9 @@ use super::draft::{Candidate, Draft, DraftNode, Order};
 use super::rendezvous::Meetings;
 use super::{Category, Origin, Placed};
 use crate::classify::Class;
-use crate::graph::{EdgeKind, NodeId, NodeKind};
+use crate::graph::{Edge, EdgeKind, NodeId, NodeKind};
+use crate::interval::Interval;
+use crate::scope::Scope;
 use crate::skew::{self, Skew};
 
 const NONE: u32 = u32::MAX;
@@ -19,9 +21,12 @@ pub(super) struct Work {
     pub row: u32,
     /// The node that waits for what came before.
     pub enter: NodeId,
-    /// The node others wait for; another one only for collectives in which ranks meet.
+    /// The last node that begins in the window; `None` behind it.
+    pub inside: Option<NodeId>,
+    /// The node others wait for; another one only for collectives in which ranks meet, and for
+    /// what reaches beyond the window.
     pub leave: NodeId,
-    /// Cut to the window.
+    /// Cut to the window, unless the devices' steps end behind it.
     pub start: i64,
     pub end: i64,
     /// The node that launched it, once known.
@@ -56,11 +61,10 @@ impl Device {
     pub fn of(draft: &mut Draft, (at, scope): Placed<'_, '_>, clocks: &Clocks<'_>) -> Self {
         let Clocks { skews, meetings } = *clocks;
         let trace = scope.trace;
-        let mut rows: Vec<((i32, i32), usize)> = scope
-            .device_rows
-            .iter()
-            .enumerate()
-            .map(|(place, row)| ((trace.device(*row), trace.stream(*row)), place))
+        let inside = scope.device_rows.iter().copied().zip(scope.classes.iter().copied());
+        let mut rows: Vec<((i32, i32), (u32, Class))> = inside
+            .chain(scope.late_work.iter().copied())
+            .map(|(row, class)| ((trace.device(row), trace.stream(row)), (row, class)))
             .collect();
         // Rows come by start; a stable sort keeps that within a stream.
         rows.sort_by_key(|(stream, _)| *stream);
@@ -68,24 +72,16 @@ impl Device {
         for stream in rows.chunk_by(|a, b| a.0 == b.0) {
             let first = device.works.len();
             let mut launched = i64::MIN;
-            for &(_, place) in stream {
-                let row = scope.device_rows[place];
+            for &(_, (row, class)) in stream {
                 let shift = skew::shift_ns(skews, trace.device(row));
-                let (start, end) = scope.clipped_by(row, shift);
-                let is_outside =
-                    start >= scope.window.end || end < start || end <= scope.window.start;
-                if is_outside && !(start == end && start > scope.window.start) {
-                    continue;
-                }
                 let call = scope.links().call(row).map(|call| trace.slices.start(call));
+                let Some(span) = span(scope, row, (shift, call)) else { continue };
                 launched = launched.max(call.unwrap_or(i64::MIN));
-                let category = category(trace.kind(row), scope.classes[place]);
+                let category = category(trace.kind(row), class);
                 let track = Some(trace.slices.track[row as usize]);
                 let origin = Origin { scope: at, row: Some(row), track, category };
-                let (enter, leave) = nodes(draft, origin, (start, end), meetings);
+                let work = work(draft, scope, origin, (row, span, meetings));
                 device.work_of[row as usize] = device.works.len() as u32;
-                let launch = None;
-                let work = Work { row, enter, leave, start, end, launch };
                 device.works.push(work);
                 device.launched.push(launched);
             }
@@ -113,6 +109,77 @@ impl Device {
         let earlier = self.launched[range.clone()].partition_point(|at| *at < from);
         (range.start + earlier < range.end).then_some((range.start + earlier) as u32)
     }
+}
+
+/// When a piece of work ran, by the host's clock: cut to the window, unless the devices' steps end
+/// behind it; `None` outside.
+fn span(scope: &Scope<'_>, row: u32, (shift, launched): (i64, Option<i64>)) -> Option<Interval> {
+    let window = &scope.window;
+    let is_late = scope.device_span.is_some() && launched.is_some_and(|at| at < window.end);
+    let (start, mut end) = scope.clipped_by(row, shift);
+    if is_late {
+        end = end.max(scope.trace.slices.end(row) - shift);
+        let begun = scope.trace.slices.start(row) - shift;
+        return (end > window.start).then_some((begun.max(window.start), end));
+    }
+    let is_outside = start >= window.end || end < start || end <= window.start;
+    (!is_outside || (start == end && start > window.start)).then_some((start, end))
+}
+
+/// A piece of work with its nodes, cut where the window ends.
+fn work(
+    draft: &mut Draft,
+    scope: &Scope<'_>,
+    origin: Origin,
+    (row, (start, end), meetings): (u32, Interval, &Meetings),
+) -> Work {
+    let until = scope.window.end;
+    if end <= until || start >= until {
+        let (enter, leave) = nodes(draft, origin, (start, end), meetings);
+        let inside = (start < until).then_some(leave);
+        return Work { row, enter, inside, leave, start, end, launch: None };
+    }
+    let (enter, inside) = nodes(draft, origin, (start, until), meetings);
+    let (kind, order) = (draft.nodes[inside.index()].kind, Order::Device);
+    let leave = draft.add(DraftNode { kind, start: until, end, order, origin });
+    let kind = EdgeKind::StreamOrder;
+    draft.edges.push(Edge { kind, source: inside, target: leave, weight: 0 });
+    Work { row, enter, inside: Some(inside), leave, start, end, launch: None }
+}
+
+/// The moments between which the devices' steps lie, where they are longer than the host's: all work
+/// launched before the window has ended, and all launched inside.
+pub(super) fn steps(
+    draft: &mut Draft,
+    (at, scope): Placed<'_, '_>,
+    (start, end): (NodeId, NodeId),
+    device: &Device,
+) -> Option<(NodeId, NodeId)> {
+    scope.device_span?;
+    let window = &scope.window;
+    let launched = |work: &Work| {
+        let call = scope.links().call(work.row);
+        call.map_or(i64::MIN, |call| scope.trace.slices.start(call))
+    };
+    let mut moment = |until: i64, (otherwise, order): (NodeId, Order)| {
+        let kind = EdgeKind::ProgramOrder;
+        let last = device.streams.iter().filter_map(|stream| {
+            let works = device.works[stream.clone()].iter();
+            works.filter(|work| launched(work) < until).max_by_key(|work| work.end)
+        });
+        let mut candidates: Vec<Candidate> =
+            last.map(|work| Candidate { source: work.leave, kind, usual: 0 }).collect();
+        let otherwise = Candidate { source: otherwise, kind, usual: 0 };
+        candidates.push(otherwise);
+        let ends = candidates.iter().map(|one| draft.end(one.source));
+        let time = ends.max().unwrap_or(window.start);
+        let marker = draft.marker(at, time, order);
+        draft.bind(marker, &candidates, otherwise);
+        marker
+    };
+    let first = moment(window.start, (start, Order::End));
+    let last = moment(window.end, (end, Order::End));
+    Some((first, last))
 }
 
 /// The nodes of a piece of work: one, or arrival and transfer where ranks meet in it.

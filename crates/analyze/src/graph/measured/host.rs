@@ -47,6 +47,8 @@ pub(super) struct HandOff {
 #[derive(Debug, Default)]
 pub(super) struct Segments {
     pub work: Vec<Segment>,
+    /// Calls that ended before the window: what they launched may run in it.
+    pub earlier: Vec<Segment>,
     pub labels: Vec<Label>,
 }
 
@@ -144,6 +146,9 @@ impl Cut<'_, '_> {
         let (start, last) = (self.from.max(window.start), end.min(window.end));
         if start <= last && start < window.end {
             self.found.work.push(Segment { row, start, end: last });
+        } else if end <= window.start {
+            let start = self.scope.trace.slices.start(row);
+            self.found.earlier.push(Segment { row, start, end });
         }
         self.from = self.from.max(end);
     }
@@ -154,10 +159,15 @@ pub(super) fn chain(
     draft: &mut Draft,
     rank: &mut Rank<'_, '_>,
     track: TrackId,
-    segments: &[Segment],
+    Segments { work: segments, earlier, .. }: &Segments,
 ) -> Chain {
     let mut steps = Vec::with_capacity(segments.len());
     let mut order = ThreadOrder::default();
+    for call in earlier {
+        let works = works(rank, call.row);
+        let does = rank.waits.call(call.row);
+        rank.waits.note(&mut order, (call, does), &works, (rank.device, &mut draft.evidence));
+    }
     let mut launched: &[u32] = &[];
     for segment in segments {
         if rank.scope.trace.kind(segment.row).is_call() {
@@ -176,6 +186,12 @@ pub(super) fn chain(
     Chain { track, steps, works, hand_offs: Vec::new() }
 }
 
+/// The work of a call that is looked at.
+fn works(rank: &Rank<'_, '_>, call: u32) -> Vec<u32> {
+    let rows = rank.scope.links().work(call).iter();
+    rows.filter_map(|row| rank.device.work(*row)).collect()
+}
+
 /// A call: up to the start of what it launched, if that began inside, and the rest.
 fn add_call(
     draft: &mut Draft,
@@ -184,13 +200,7 @@ fn add_call(
     (segment, steps): (&Segment, &mut Vec<Step>),
 ) {
     let call = rank.waits.call(segment.row);
-    let works: Vec<u32> = rank
-        .scope
-        .links()
-        .work(segment.row)
-        .iter()
-        .filter_map(|row| rank.device.work(*row))
-        .collect();
+    let works = works(rank, segment.row);
     let kind = super::call_kind(!works.is_empty());
     rank.waits.note(order, (segment, call), &works, (rank.device, &mut draft.evidence));
     let is_inside = |at: &i64| (segment.start..segment.end).contains(at);

@@ -114,3 +114,20 @@ fn threads_of_two_processes_hand_nothing_over() {
         assert_eq!(sketch.graph().evidence.hand_offs, hand_offs, "process {process}");
     }
 }
+
+#[test]
+fn a_gap_no_launch_explains_is_a_wait_for_the_other_stream() {
+    let mut sketch = Sketch::default();
+    let ns = |us: i64| us * 1000;
+    let span = |from: i64, to: i64| (ns(from), ns(to));
+    // The other thread asks for the wait, so the order of calls on this one does not tell it.
+    sketch.kernel(MAIN, ns(1), (0, 7), span(10, 20));
+    let transfer = sketch.kernel(MAIN, ns(4), (0, 20), span(10, 500));
+    sketch.host("cuda_runtime", "cudaStreamWaitEvent", ((900, 2), span(8, 9)));
+    let next = sketch.kernel(MAIN, ns(12), (0, 7), span(510, 600));
+    assert_eq!(waits(&sketch.graph()), [(transfer, next)]);
+    // Work that begins long after the other stream's has ended did not wait for it.
+    sketch.kernel(MAIN, ns(14), (0, 20), span(510, 610));
+    sketch.kernel(MAIN, ns(16), (0, 7), span(700, 710));
+    assert_eq!(waits(&sketch.graph()), [(transfer, next)]);
+}

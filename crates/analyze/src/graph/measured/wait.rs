@@ -72,6 +72,16 @@ impl<'a, 'b> Waits<'a, 'b> {
         waits
     }
 
+    /// When calls made a stream wait, by time.
+    pub fn stream_waits(&self) -> Vec<i64> {
+        let trace = self.scope.trace;
+        let is_wait = |row: &u32| trace.kind(*row).is_call() && self.call(*row) == Call::StreamWait;
+        let mut times: Vec<i64> =
+            trace.rows().filter(is_wait).map(|row| trace.slices.start(row)).collect();
+        times.sort_unstable();
+        times
+    }
+
     /// What a call does.
     pub fn call(&self, row: u32) -> Call {
         self.calls[self.scope.trace.slices.name[row as usize].0 as usize]

@@ -1,0 +1,55 @@
+//! The step of a rank's devices: from the end of the last work launched in one step of the host to
+//! that of the next. Where it is longer than the host's, the host runs ahead, and the device
+//! decides how long a job takes. Knows no causes.
+
+use trace::store::Trace;
+
+use crate::interval::Interval;
+use crate::links::Links;
+use crate::window::{Window, WindowRule};
+
+/// By how much the devices' steps are longer than the host's, of the latter, at least.
+const LONGER: f64 = 0.01;
+
+/// The span of the devices' work for the steps of a window, by their own clocks, where it is longer
+/// than the window: from the end of all work launched before to the end of all launched inside.
+///
+/// # Cost
+/// Linear in the rows of the trace.
+pub fn span(trace: &Trace, links: &Links, window: &Window) -> Option<Interval> {
+    if window.rule != WindowRule::Steps {
+        return None;
+    }
+    let (mut before, mut inside) = (None, None);
+    for row in trace.rows().filter(|row| trace.kind(*row).is_device_work()) {
+        let Some(call) = links.call(row) else { continue };
+        let launched = trace.slices.start(call);
+        let last: &mut Option<i64> = match launched {
+            at if at < window.start => &mut before,
+            at if at < window.end => &mut inside,
+            _ => continue,
+        };
+        *last = (*last).max(Some(trace.slices.end(row)));
+    }
+    // Nobody knows how far behind a device was whose earlier work was not recorded.
+    let (start, end) = (before?.max(window.start), inside?.max(window.end));
+    let longer = (end - start - window.length()) as f64;
+    (longer > LONGER * window.length() as f64).then_some((start, end))
+}
+
+/// Device work that was launched before a window ended and began behind it, by start.
+pub(crate) fn late_rows(trace: &Trace, links: &Links, window: &Window) -> Vec<u32> {
+    let slices = &trace.slices;
+    let is_late = |row: &u32| {
+        let is_behind = trace.kind(*row).is_device_work() && slices.start(*row) >= window.end;
+        let call = is_behind.then(|| links.call(*row)).flatten();
+        let launched = call.map(|call| slices.start(call));
+        launched.is_some_and(|at| at < window.end)
+    };
+    let mut rows: Vec<u32> = trace.rows().filter(is_late).collect();
+    rows.sort_by_key(|row| (slices.start(*row), *row));
+    rows
+}
+
+#[cfg(test)]
+mod tests;

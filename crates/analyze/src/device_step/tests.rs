@@ -1,0 +1,66 @@
+use trace::store::{NewSlice, Trace};
+
+use crate::classify::{ClassRule, Classifier};
+use crate::collectives;
+use crate::graph::measured;
+use crate::scope::Scope;
+use crate::what_if;
+use crate::window::WindowRule;
+
+/// Steps of 100 whose kernels take `kernel` each, one after the other, and lag behind more and more.
+fn trace(steps: i64, kernel: i64) -> Trace {
+    let mut trace = Trace::default();
+    let mut free = 0;
+    for step in 0..steps {
+        let at = 100 * step;
+        let name = format!("ProfilerStep#{step}");
+        trace.push(&NewSlice::new("user_annotation", &name, (9, 9), (at, at + 100)));
+        let call = NewSlice::new("cuda_runtime", "cudaLaunchKernel", (9, 9), (at + 10, at + 12));
+        let correlation = Some(step as u64 + 1);
+        trace.push(&NewSlice { correlation, ..call });
+        let start = free.max(at + 20);
+        free = start + kernel;
+        let work = NewSlice::new("kernel", "gemm", (0, 7), (start, free));
+        trace.push(&NewSlice { correlation, ..work });
+    }
+    // The first step is not whole: nobody saw what was launched before.
+    trace.push(&NewSlice::new("kernel", "gemm", (0, 7), (1, 2)));
+    trace
+}
+
+fn scope(trace: &Trace) -> Scope<'_> {
+    Scope::new(trace, WindowRule::Steps, &Classifier::new(ClassRule::Category))
+}
+
+fn after(trace: &Trace, edit: &str) -> (i64, i64) {
+    let scopes = [scope(trace)];
+    let graph = measured::of(&scopes, &collectives::of(&scopes));
+    let found = what_if::of(&scopes, &graph, &[what_if::parse(edit).unwrap()]);
+    (found.windows[0].window_ns, found.windows[0].new_window_ns)
+}
+
+#[test]
+fn a_device_that_lags_behind_has_steps_of_its_own() {
+    let trace = trace(5, 130);
+    let scope = scope(&trace);
+    assert_eq!((scope.window.start, scope.window.end), (100, 500));
+    // Step 0's kernel ends at 150, the last one's at 670.
+    assert_eq!((scope.device_span, scope.length_ns()), (Some((150, 670)), 520));
+    assert_eq!(scope.late_work.len(), 1);
+}
+
+#[test]
+fn a_device_that_keeps_up_has_those_of_its_host() {
+    let trace = trace(5, 80);
+    let scope = scope(&trace);
+    assert_eq!((scope.device_span, scope.length_ns()), (None, 400));
+    assert!(scope.late_work.is_empty());
+}
+
+#[test]
+fn what_is_faster_on_a_device_that_lags_behind_shortens_its_steps_down_to_the_hosts() {
+    let trace = trace(5, 130);
+    assert_eq!(after(&trace, "kernel=gemm x1"), (520, 520));
+    assert_eq!(after(&trace, "kernel=gemm x2"), (520, 1040));
+    assert_eq!(after(&trace, "kernel=gemm x0.5"), (520, 400));
+}

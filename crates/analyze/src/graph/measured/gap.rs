@@ -1,0 +1,62 @@
+//! Gaps of streams that no launch explains: what comes next waited for work of another stream.
+//!
+//! Which stream an unnamed wait concerns cannot be told from the order of calls where one thread
+//! makes the stream wait and another launches on it. But where a stream has nothing to do although
+//! its next work is launched, and that begins as soon as work of another stream has ended, it
+//! waited for that work. Knows no names.
+
+use super::device::{Device, Work};
+use super::draft::Draft;
+use super::wait::Waits;
+use crate::scope::Scope;
+
+/// Shortest gap that asks for an explanation.
+const GAP_NS: i64 = 30_000;
+/// How soon after the end of what it waited for work begins.
+const NEAR_NS: i64 = 25_000;
+
+/// Adds the waits that gaps show.
+pub(super) fn explain(
+    draft: &mut Draft,
+    scope: &Scope<'_>,
+    waits: &Waits<'_, '_>,
+    device: &mut Device,
+) {
+    let asked = waits.stream_waits();
+    if asked.is_empty() || device.streams.len() < 2 {
+        return;
+    }
+    let mut ends: Vec<(i64, usize)> =
+        device.works.iter().enumerate().map(|(at, work)| (work.end, at)).collect();
+    ends.sort_unstable();
+    let launched = |work: &Work| Some(scope.trace.slices.start(scope.links().call(work.row)?));
+    let mut found = Vec::new();
+    for stream in &device.streams {
+        for at in stream.clone().skip(1) {
+            let work = &device.works[at];
+            let call = scope.links().call(work.row);
+            let called = call.map_or(i64::MIN, |call| scope.trace.slices.end(call));
+            let ready = device.works[at - 1].end.max(called);
+            if work.start - ready < GAP_NS {
+                continue;
+            }
+            let until = ends.partition_point(|(end, _)| *end <= work.start);
+            let near = ends[..until].iter().rev();
+            let near = near.take_while(|(end, _)| *end >= (work.start - NEAR_NS).max(ready));
+            let begun = call.map(|call| scope.trace.slices.start(call));
+            let is_awaited = |other: &usize| {
+                let from = launched(&device.works[*other]);
+                let first = asked.partition_point(|time| from.is_some_and(|from| *time < from));
+                // Calls before the recording began are not known to have asked for nothing.
+                let has_asked =
+                    begun.is_none_or(|begun| asked.get(first).is_some_and(|time| *time < begun));
+                has_asked && !stream.contains(other)
+            };
+            let awaited = near.map(|(_, other)| *other).find(|other| is_awaited(other));
+            found.extend(awaited.map(|other| (at as u32, other as u32)));
+        }
+    }
+    found.retain(|wait| !device.stream_waits.contains(wait));
+    draft.evidence.stream_waits_inferred += found.len() as u64;
+    device.stream_waits.extend(found);
+}
