@@ -25,7 +25,7 @@ pub struct Scope<'a> {
     /// The span of the devices' steps where it is longer than the window: see
     /// [`device_step::span`].
     pub device_span: Option<Interval>,
-    /// Then, the work behind the window that was launched before its end, by start, with its classes.
+    /// Then, the work behind the window that was launched before its end, by start.
     pub late_work: Vec<(u32, Class)>,
     /// See [`Scope::links`].
     links: OnceLock<Links>,

@@ -89,7 +89,9 @@ pub fn of_python(trace: &Trace) -> Tree {
 /// # Source
 /// arXiv:2201.07821, whose event tree looks through the same names.
 pub fn is_label(trace: &Trace, row: u32) -> bool {
-    const LABELS: [&str; 5] = ["##", "__", "module::", "DLRM ", "DistributedDataParallel"];
+    // Before 2022 the profiler wrote its own annotations as operators.
+    const LABELS: [&str; 7] =
+        ["##", "__", "module::", "DLRM ", "DistributedDataParallel", "ProfilerStep#", "Optimizer."];
     match trace.kind(row) {
         Kind::Annotation => true,
         Kind::Operator => LABELS.iter().any(|label| trace.name(row).starts_with(label)),

@@ -7,7 +7,7 @@ use crate::scope::Scope;
 use crate::what_if;
 use crate::window::WindowRule;
 
-/// Steps of 100 whose kernels take `kernel` each, one after the other, and lag behind more and more.
+/// Steps of 100 whose kernels take `kernel` each and may lag behind more and more.
 fn trace(steps: i64, kernel: i64) -> Trace {
     let mut trace = Trace::default();
     let mut free = 0;

@@ -308,7 +308,7 @@ fn end_marker(
     (chains, device): (&[host::Chain], &device::Device),
 ) -> NodeId {
     let end = draft.marker(at, scope.window.end, draft::Order::End);
-    // Of devices that lag behind, the window cuts what they do: their steps have an end of their own.
+    // The steps of devices that lag behind have an end of their own; the window cuts their work.
     let streams = device.streams.iter().filter(|_| scope.device_span.is_none());
     let streams = streams.filter_map(|stream| {
         device.works[stream.clone()].iter().rev().find_map(|work| work.inside)

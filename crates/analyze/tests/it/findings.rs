@@ -17,8 +17,13 @@ fn find(job: &Job, window: WindowRule, settings: &Settings) -> Report {
     let classifier = Classifier::new(ClassRule::Category);
     let scope = |trace| Scope::new(trace, window, &classifier);
     let scopes: Vec<Scope<'_>> = job.traces.iter().map(scope).collect();
-    let known = Known::of(&scopes);
-    let evidence = known.evidence(&scopes);
+    report(job, &scopes, settings)
+}
+
+/// The findings of a job's scopes.
+pub fn report(job: &Job, scopes: &[Scope<'_>], settings: &Settings) -> Report {
+    let known = Known::of(scopes);
+    let evidence = known.evidence(scopes);
     let mut shapes = Shapes::new();
     for (trace, rows) in job.traces.iter().zip(antipattern::rows_with_shapes(&evidence)) {
         shapes.extend(
@@ -27,7 +32,7 @@ fn find(job: &Job, window: WindowRule, settings: &Settings) -> Report {
                 .map(|(row, tensors)| ((trace.rank, *row), tensors)),
         );
     }
-    antipattern::of(&scopes, &evidence, &shapes, settings).unwrap()
+    antipattern::of(scopes, &evidence, &shapes, settings).unwrap()
 }
 
 fn arguments(trace: &Trace, rows: &[u32]) -> Vec<Tensors> {

@@ -1,6 +1,7 @@
 //! What the analyses say of real traces, against recorded truth.
 #![expect(clippy::unwrap_used, clippy::expect_used, reason = "tests fail by panicking")]
 
+mod advice;
 mod attribution;
 mod collectives;
 mod counts;

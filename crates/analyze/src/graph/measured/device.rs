@@ -147,8 +147,8 @@ fn work(
     Work { row, enter, inside: Some(inside), leave, start, end, launch: None }
 }
 
-/// The moments between which the devices' steps lie, where they are longer than the host's: all work
-/// launched before the window has ended, and all launched inside.
+/// The moments between which the devices' steps lie, where they are longer than the host's: all
+/// work launched before the window has ended, and all launched inside.
 pub(super) fn steps(
     draft: &mut Draft,
     (at, scope): Placed<'_, '_>,

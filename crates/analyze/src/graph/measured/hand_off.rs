@@ -64,7 +64,7 @@ fn between(draft: &Draft, scope: &Scope<'_>, from: &Chain, to: &Chain) -> Vec<Ha
 }
 
 /// Pairs of threads of one process of which one did the backward pass of the other's forward pass:
-/// by the arrows of the profiler, else by the names of the operators.
+/// by the arrows of the profiler, else by its numbers, else by the names of the operators.
 fn pairs(trace: &Trace) -> BTreeSet<(TrackId, TrackId)> {
     let mut pairs = BTreeSet::new();
     let mut ends: Vec<(u64, TrackId, FlowPhase)> = Vec::new();
@@ -84,7 +84,32 @@ fn pairs(trace: &Trace) -> BTreeSet<(TrackId, TrackId)> {
             pairs.extend(others.map(|to| (from.min(*to), from.max(*to))));
         }
     }
+    if pairs.is_empty() {
+        pairs = by_sequence(trace);
+    }
     if pairs.is_empty() { by_name(trace) } else { pairs }
+}
+
+/// By the numbers that profilers before 2022 give the operators of both passes: those of the
+/// backward pass name a thread of the forward pass, and have the sequence number of its operator.
+fn by_sequence(trace: &Trace) -> BTreeSet<(TrackId, TrackId)> {
+    let slices = &trace.slices;
+    let mut forward: BTreeMap<(&TrackKey, i64), TrackId> = BTreeMap::new();
+    let mut backward: Vec<(i64, TrackId)> = Vec::new();
+    for (row, &sequence) in slices.sequence.iter().filter(|(_, sequence)| **sequence >= 0) {
+        let track = slices.track[row as usize];
+        match slices.forward_thread.get(row) {
+            Some(thread) if *thread > 0 => backward.push((sequence, track)),
+            _ => {
+                forward.insert((process(trace, track), sequence), track);
+            }
+        }
+    }
+    let pair = |(sequence, to): (i64, TrackId)| {
+        let from = forward.get(&(process(trace, to), sequence)).filter(|from| **from != to)?;
+        Some(((*from).min(to), (*from).max(to)))
+    };
+    backward.into_iter().filter_map(pair).collect()
 }
 
 fn by_name(trace: &Trace) -> BTreeSet<(TrackId, TrackId)> {

@@ -116,6 +116,24 @@ fn threads_of_two_processes_hand_nothing_over() {
 }
 
 #[test]
+fn sequence_numbers_join_the_passes_of_old_recordings() {
+    for (forward_thread, hand_offs) in [(1, 2), (0, 0)] {
+        let mut sketch = Sketch::default();
+        // The profiler's own annotation, then an operator, is no work between the passes.
+        sketch.host("Operator", "ProfilerStep#3", (MAIN, (0, 50)));
+        for (name, track, span, thread) in
+            [("aten::mm", MAIN, (0, 10), 0), ("MmBackward", (900, 2), (12, 20), forward_thread)]
+        {
+            let row = sketch.host("Operator", name, (track, span));
+            sketch.trace.slices.sequence.push(row, 7);
+            sketch.trace.slices.forward_thread.push(row, thread);
+        }
+        sketch.host("Operator", "aten::add_", (MAIN, (30, 40)));
+        assert_eq!(sketch.graph().evidence.hand_offs, hand_offs, "{forward_thread}");
+    }
+}
+
+#[test]
 fn a_gap_no_launch_explains_is_a_wait_for_the_other_stream() {
     let mut sketch = Sketch::default();
     let ns = |us: i64| us * 1000;

@@ -1,0 +1,92 @@
+//! Advice against what a change brought, and against the bounds that no change can pass.
+
+use analyze::antipattern::{Settings, Severity};
+use analyze::classify::ClassRule;
+use analyze::collectives;
+use analyze::graph::measured;
+use analyze::what_if::{self, NewWindow};
+use analyze::{Classifier, Scope, WindowRule};
+use trace::store::{Job, Trace};
+
+use crate::findings::report;
+use crate::fixture;
+
+fn scope(trace: &Trace) -> Scope<'_> {
+    Scope::new(trace, WindowRule::Steps, &Classifier::new(ClassRule::Category))
+}
+
+/// The steps of some numbers alone.
+fn steps<'a>(trace: &'a Trace, numbers: std::ops::RangeInclusive<i64>) -> Scope<'a> {
+    let mut scope = scope(trace);
+    scope.window.steps.retain(|step| numbers.contains(&step.number));
+    scope.window.start = scope.window.steps.first().expect("a step").start;
+    scope.window.end = scope.window.steps.last().expect("a step").end;
+    scope
+}
+
+/// The windows of the ranks after an edit, the job's last.
+fn after(job: &Job, edit: &str) -> Vec<NewWindow> {
+    let scopes: Vec<Scope<'_>> = job.traces.iter().map(scope).collect();
+    let graph = measured::of(&scopes, &collectives::of(&scopes));
+    what_if::of(&scopes, &graph, &[what_if::parse(edit).expect("an edit")]).windows
+}
+
+/// Every trace of the fixtures that is small enough for a test of all.
+const ALL: [&str; 12] = [
+    "dlrm8",
+    "linear",
+    "nccl",
+    "timeline_sampled",
+    "trace_diff",
+    "modern/a100_full_queue.json.gz",
+    "modern/h100_timesformer.json.gz",
+    "modern/mi300_owlv2.json.gz",
+    "modern/mi300_resnet_act_checkpoint.json.gz",
+    "modern/resnet50_2021_workers0.json.gz",
+    "modern/sglang_prefill_decode.json.gz",
+    "modern/mtia_inference.json.gz",
+];
+
+#[test]
+fn issue_24_the_stall_of_a_loader_is_worth_what_its_removal_brought() {
+    let Some(job) = fixture::job("modern/resnet50_2021_workers0.json.gz") else { return };
+    let scopes = [steps(&job.traces[0], 17..=20)];
+    let report = report(&job, &scopes, &Settings::default());
+    let stall = report.findings.iter().find(|finding| finding.rule == "H02").expect("a finding");
+    assert!(stall.severity <= Severity::High, "{:?}", stall.severity);
+    // The medians of steps 17 to 20 without and with four workers.
+    let gained = 150_400_000 - 122_500_000;
+    let saving = stall.saving.expect("a saving").mid_ns;
+    assert!((saving - gained).abs() <= gained / 4, "{saving} against {gained}");
+    assert!(
+        !report.findings.iter().any(|finding| finding.rule == "H12"),
+        "loading is not harmless"
+    );
+}
+
+#[test]
+fn no_edit_passes_its_bounds() {
+    for name in ALL {
+        let Some(job) = fixture::job(name) else { return };
+        let windows = |edit: &str| after(&job, edit);
+        let (none, twice, same) =
+            (windows("kernel=~.* x0"), windows("kernel=~.* x2"), windows("kernel=~.* x1"));
+        for ((none, twice), same) in none.iter().zip(&twice).zip(&same) {
+            assert_eq!(same.saving_ns, 0, "{name}");
+            assert!(none.saving_ns >= 0, "{name}: {none:?}");
+            assert!(-twice.saving_ns >= none.saving_ns, "{name}: {twice:?} against {none:?}");
+        }
+    }
+}
+
+#[test]
+fn issue_24_a_host_that_is_held_back_gains_from_faster_kernels() {
+    for (name, edit, least, most) in [
+        ("mi300_owlv2", "kernel=~.* x0", 15.0, 45.0),
+        ("mi300_resnet_act_checkpoint", "class=communication x0.5", 15.0, 50.0),
+    ] {
+        let Some(job) = fixture::job(&format!("modern/{name}.json.gz")) else { return };
+        let saving = after(&job, edit)[0].saving_pct.expect("a window");
+        assert!(least <= saving && saving <= most, "{name}: {edit} saves {saving} %");
+    }
+}
