@@ -4,7 +4,7 @@
 //! Each gives a bound of the device's clock minus the host's; the true difference lies between the
 //! largest lower and the smallest upper one. Knows no clock of another host.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use serde::Serialize;
 use trace::store::{Kind, Trace};
@@ -49,6 +49,46 @@ impl Skew {
         }
         let (lower, upper) = (self.lower_ns.unwrap_or(0).max(0), self.upper_ns.unwrap_or(0).min(0));
         lower + upper
+    }
+}
+
+impl Skew {
+    /// The bounds and their witnesses in words.
+    pub fn words(&self) -> String {
+        let us = |ns: i64| format!("{:.3} µs", ns as f64 / 1e3);
+        let many = |count: u64, what: &str| match count {
+            1 => format!("one {what} alone"),
+            count => format!("{count} {what}{}", if what == "launch" { "es" } else { "s" }),
+        };
+        let least = self.lower_ns.map(|lower| {
+            let late = match self.late_count {
+                0 => String::new(),
+                late => format!(", {late} of which returned before their work ended"),
+            };
+            format!(
+                "at least {} ahead of the host's, by {}{late}",
+                us(lower),
+                many(self.wait_count, "wait")
+            )
+        });
+        let most = self.upper_ns.map(|upper| {
+            let early = match self.early_count {
+                0 => String::new(),
+                early => format!(", {early} of which began after their work"),
+            };
+            let bound = match upper {
+                ..0 => format!("at least {} behind the host's", us(-upper)),
+                _ => format!("at most {} ahead", us(upper)),
+            };
+            format!("{bound}, by {}{early}", many(self.launch_count, "launch"))
+        });
+        let bounds: Vec<String> = least.into_iter().chain(most).collect();
+        let verdict = match self.is_contradictory() {
+            true => ": that cannot both be, so nothing is shifted",
+            false => "",
+        };
+        let bounds = if bounds.is_empty() { "not known".to_owned() } else { bounds.join("; ") };
+        format!("the clock of device {} is {bounds}{verdict}", self.device)
     }
 }
 
@@ -165,8 +205,8 @@ fn syncs(trace: &Trace) -> BTreeMap<u64, i64> {
     rows.filter_map(|row| Some((trace.slices.correlation(row)?, stream(row)?))).collect()
 }
 
-/// What a wait for a stream or a device was for, where that is beyond doubt: the stream is named,
-/// or only one stream has work that has not ended.
+/// What a wait for a stream or a device was for, where that is beyond doubt: the stream is named, or
+/// there is no other one. Work on other streams says nothing of a wait that returns before it.
 fn awaited(
     scope: &Scope<'_>,
     streams: &Streams,
@@ -174,13 +214,15 @@ fn awaited(
     named: Option<i64>,
 ) -> Option<(u32, u32)> {
     let slices = &scope.trace.slices;
+    let devices: BTreeSet<i32> = streams.0.keys().map(|(device, _)| *device).collect();
     let launched = streams.last(slices.start(call));
-    let mut open = launched.filter(|((_, stream), work)| match (does, named) {
-        (Call::StreamSync, Some(named)) => i64::from(*stream) == named,
-        _ => slices.end(*work) > slices.start(call),
+    let meant = launched.filter(|((_, stream), _)| match (does, named) {
+        (Call::DeviceSync, _) => devices.len() == 1,
+        (_, Some(named)) => i64::from(*stream) == named && devices.len() == 1,
+        (_, None) => streams.0.len() == 1,
     });
-    let (_, work) = open.next()?;
-    open.next().is_none().then_some((call, work))
+    let last = meant.map(|(_, work)| work).max_by_key(|work| slices.end(*work))?;
+    Some((call, last))
 }
 
 /// Whether a call returns only when its copy has ended. Pageable copies to a device of CUDA return

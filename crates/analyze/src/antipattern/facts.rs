@@ -20,9 +20,10 @@ use crate::graph::measured::{self, MeasuredGraph};
 use crate::idle::{self, DeviceCause, Gap, Idle};
 use crate::interval::{self, Interval};
 use crate::launches::{self, LaunchRow};
+use crate::pressure::{self, Pressure};
 use crate::quality::{self, Evidence, Issue};
-use crate::queue;
 use crate::scope::Scope;
+use crate::skew;
 use crate::stragglers::{self, Stragglers};
 use crate::tree::Tree;
 
@@ -67,7 +68,7 @@ pub(super) struct Facts<'a> {
     calls: OnceCell<Vec<u32>>,
     copies: OnceCell<Vec<Copy>>,
     kernels: OnceCell<Vec<Kernel>>,
-    full: OnceCell<Vec<Interval>>,
+    pressure: OnceCell<Pressure>,
     overhead: OnceCell<Vec<Interval>>,
     set_up: OnceCell<Vec<Interval>>,
     python: OnceCell<Tree>,
@@ -146,7 +147,7 @@ impl<'a> Facts<'a> {
             calls: OnceCell::new(),
             copies: OnceCell::new(),
             kernels: OnceCell::new(),
-            full: OnceCell::new(),
+            pressure: OnceCell::new(),
             overhead: OnceCell::new(),
             set_up: OnceCell::new(),
             python: OnceCell::new(),
@@ -254,27 +255,9 @@ impl<'a> Facts<'a> {
         self.kernels().iter().filter(|kernel| kernel.class == Class::Compute)
     }
 
-    /// When a stream's queue was nearly full: launches then wait for the device.
-    pub fn queue_full(&self) -> &[Interval] {
-        self.full.get_or_init(|| {
-            let nearly = queue::FULL * 9 / 10;
-            let mut full = Vec::new();
-            let points = queue::series(self.scope);
-            for (at, point) in points.iter().enumerate().filter(|(_, one)| one.length >= nearly) {
-                let same = |next: &&queue::QueuePoint| {
-                    (next.device, next.stream) == (point.device, point.stream)
-                };
-                let next = points.get(at + 1).filter(same);
-                full.push((point.time_ns, next.map_or(self.scope.window.end, |p| p.time_ns)));
-            }
-            interval::union(full)
-        })
-    }
-
-    pub fn is_queue_full(&self, time: i64) -> bool {
-        let full = self.queue_full();
-        let at = full.partition_point(|(_, end)| *end <= time);
-        full.get(at).is_some_and(|(start, _)| *start <= time)
+    /// Launches that waited for a full queue.
+    pub fn pressure(&self) -> &Pressure {
+        self.pressure.get_or_init(|| pressure::of(self.scope, &skew::of(self.scope)))
     }
 
     /// The profiler's own work.

@@ -47,15 +47,19 @@ fn detect(rank: &Facts<'_>, limits: &Limits<'_>) -> Option<Found> {
     let single = rank.names(|name| name.contains("_SingleProcessDataLoaderIter"));
     let is_single = rank.whole(&rows).into_iter().any(|row| rank.is_named(&single, row));
     let fetching: i64 = rows.iter().map(|row| rank.scope.clipped(*row)).map(|(a, b)| b - a).sum();
-    let what = format!(
-        "The device waits {} per step ({share:.1} % of the window) while {} fetches the next batch{}. \
-         Fetching takes {} per step: in the rest of it the device works, and decides how long a \
-         step takes once fetching does not.",
+    let mut what = format!(
+        "The device waits {} per step ({share:.1} % of the window) while {} fetches the next batch{}.",
         time(rank.per_step(waited)),
         proofs.first().map_or("the host", |proof| &proof.name),
         if is_single { ", in the training process itself (num_workers=0)" } else { "" },
-        time(rank.per_step(fetching)),
     );
+    if 20 * waited < 19 * fetching {
+        what += &format!(
+            " Fetching takes {} per step: in the rest of it the device works, and decides how long \
+             a step takes once fetching does not.",
+            time(rank.per_step(fetching))
+        );
+    }
     let advice = if is_single {
         "Set num_workers and pin_memory=True on the DataLoader, so that batches are made while the \
          device works; keep decoding out of the training process."

@@ -41,7 +41,7 @@ fn detect(rank: &Facts<'_>, limits: &Limits<'_>) -> Option<Found> {
         .calls_named(|name| name.contains("LaunchKernel"))
         .into_iter()
         // A launch into a full queue waits for the device.
-        .filter(|call| !rank.is_queue_full(rank.start(*call)))
+        .filter(|call| rank.pressure().wait(*call).is_none())
         // The first launch of a kernel loads its code.
         .filter(|call| {
             let work = rank.scope.links().work(*call).first();

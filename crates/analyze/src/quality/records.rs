@@ -6,6 +6,7 @@ use trace::store::{Kind as RowKind, Loss};
 
 use super::{Evidence, Issue, Kind, Severity, is_named, milliseconds, names, place};
 use crate::attribution::Method;
+use crate::skew::{self, Skew};
 use crate::{coverage, percent, window};
 
 /// Launches without device work, in percent, that are more than the end of a recording cuts.
@@ -13,6 +14,8 @@ const LOST_PCT: f64 = 1.0;
 const LOST_PCT_ERROR: f64 = 10.0;
 /// How far work may reach past the next start on its stream before its duration is absurd.
 const ABSURD_NS: i64 = 1_000_000;
+/// From how much on a device's clock that is ahead is felt in what is measured in microseconds.
+const OFFSET_NS: i64 = 50_000;
 /// Share of the device rows with an operator below which attribution says little.
 const COVERED_PCT: f64 = 90.0;
 
@@ -37,7 +40,7 @@ pub(super) fn issues(rank: &Evidence<'_>) -> Vec<Issue> {
         return issues;
     }
     issues.extend(lost_device_rows(rank));
-    issues.extend(clock_offset(rank));
+    issues.extend(clock_offsets(rank));
     issues.extend(repeated_ids(rank));
     issues.extend(streams(rank));
     issues.extend(coverage(rank));
@@ -168,29 +171,28 @@ fn repeated_ids(rank: &Evidence<'_>) -> Option<Issue> {
     Some(issue.at(place(rank.scope, *first)))
 }
 
-fn clock_offset(rank: &Evidence<'_>) -> Option<Issue> {
-    let trace = rank.scope.trace;
-    let start = |row: u32| trace.slices.start(row);
-    let early = |row: &u32| {
-        let call = rank.scope.links().call(*row)?;
-        Some(start(call) - start(*row)).filter(|ns| *ns > 0).map(|ns| (ns, *row))
-    };
-    let early: Vec<(i64, u32)> = rank.scope.device_rows.iter().filter_map(early).collect();
-    let (offset_ns, worst) = early.iter().copied().max()?;
+/// What the times of waits and launches say of the clocks of a rank's devices.
+fn clock_offsets(rank: &Evidence<'_>) -> Vec<Issue> {
+    skew::of(rank.scope).iter().filter_map(clock_offset).collect()
+}
+
+fn clock_offset(skew: &Skew) -> Option<Issue> {
+    let shift_ns = skew.shift_ns();
+    if shift_ns == 0 && !skew.is_contradictory() {
+        return None;
+    }
+    let is_felt = skew.is_contradictory() || shift_ns < 0 || shift_ns >= OFFSET_NS;
     let kind = Kind {
         id: "clock-offset",
-        severity: Severity::Warning,
-        matters: "launch delays, queue lengths and idle causes are off by at least this much",
-        hint: "update CUPTI; shift the device's rows by the offset when comparing with the host",
+        severity: if is_felt { Severity::Warning } else { Severity::Info },
+        matters: "launch delays, queue lengths and idle causes are off by about this much; \
+                  dependencies and savings take it into account unless it contradicts itself",
+        hint: "update CUPTI or roctracer; shift the device's rows when comparing with the host",
     };
-    let what = format!(
-        "{} pieces of device work start before their launch; the device's clock is at least {} early",
-        early.len(),
-        milliseconds(offset_ns)
-    );
-    let share = percent(early.len() as i64, rank.scope.device_rows.len() as i64);
-    let issue = kind.issue(Some(trace.rank), early.len() as u64, what);
-    Some(issue.share(share).at(place(rank.scope, worst)))
+    let count = skew.late_count + skew.early_count;
+    let all = i64::try_from(skew.wait_count + skew.launch_count).unwrap_or(i64::MAX);
+    let share = percent(i64::try_from(count).unwrap_or(i64::MAX), all);
+    Some(kind.issue(Some(skew.rank), count, skew.words()).share(share))
 }
 
 /// Overlaps on one stream: small ones are the profiler's rounding, large ones absurd durations.

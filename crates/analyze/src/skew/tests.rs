@@ -73,7 +73,7 @@ fn bounds_that_exclude_each_other_shift_nothing() {
 fn of_waits_only_those_count_whose_work_is_beyond_doubt() {
     let sync = row("cuda_runtime", "hipStreamSynchronize", (30, 95), 3);
     assert_eq!(skews(&[LAUNCH, KERNEL, sync])[0].lower_ns, Some(5));
-    // A second stream with open work: the wait may have been for either.
+    // With a second stream the wait may have been for either.
     let launch = row("cuda_runtime", "hipLaunchKernel", (11, 15), 2);
     let other = Row { stream: 8, ..row("kernel", "other", (20, 40), 2) };
     let sync = row("cuda_runtime", "hipStreamSynchronize", (30, 42), 3);

@@ -178,8 +178,8 @@ fn control_and_test_differ_in_data_movement_and_exposed_communication() {
     let control = ["C01", "H05", "H09", "K04", "L03", "L04", "M01", "M02", "Q01", "Q09"];
     check("trace_diff/control.json.gz", &control);
     let test = [
-        "C01", "C05", "H05", "H09", "K04", "K06", "L02", "L03", "L04", "M02", "Q01", "Q04", "Q06",
-        "Q08", "Q09",
+        "C01", "C05", "H05", "H09", "K04", "K06", "L02", "L03", "L04", "L05", "M02", "Q01", "Q04",
+        "Q06", "Q08", "Q09",
     ];
     check("trace_diff/test.json.gz", &test);
     let Some(job) = fixture::job("trace_diff/control.json.gz") else { return };

@@ -2,7 +2,9 @@
 
 use std::process::ExitCode;
 
+use analyze::Scope;
 use analyze::quality::{self, Issue, Known, Severity, Verdict};
+use analyze::skew::{self, Skew};
 
 use super::Look;
 use crate::args::Format;
@@ -18,7 +20,7 @@ pub fn run(look: &Look<'_>) -> Result<ExitCode, Error> {
     let is_for_people =
         look.session.console.format == Format::Table && look.target.output.is_none();
     unless_closed(match is_for_people {
-        true => look.session.console.print(&for_people(&issues, verdict)),
+        true => look.session.console.print(&for_people(&issues, &clocks(&scopes), verdict)),
         false => look.put(&issues),
     })?;
     Ok(match verdict {
@@ -28,7 +30,17 @@ pub fn run(look: &Look<'_>) -> Result<ExitCode, Error> {
     })
 }
 
-fn for_people(issues: &[Issue], verdict: Verdict) -> String {
+/// What is known of the clocks of the devices, a line for each.
+fn clocks(scopes: &[Scope<'_>]) -> Vec<String> {
+    let all = scopes.iter().flat_map(skew::of);
+    let line = |skew: Skew| {
+        let rank = if scopes.len() > 1 { format!("rank {}: ", skew.rank) } else { String::new() };
+        format!("clock   {rank}{}", skew.words())
+    };
+    all.map(line).collect()
+}
+
+fn for_people(issues: &[Issue], clocks: &[String], verdict: Verdict) -> String {
     let mut parts: Vec<String> = quality::by_kind(issues)
         .iter()
         .map(|kind| {
@@ -43,6 +55,7 @@ fn for_people(issues: &[Issue], verdict: Verdict) -> String {
             )
         })
         .collect();
+    parts.extend_from_slice(clocks);
     parts.push(match verdict {
         Verdict::Good => "verdict: good; its figures can be trusted".to_owned(),
         Verdict::Doubtful => "verdict: doubtful; figures named above may mislead".to_owned(),
