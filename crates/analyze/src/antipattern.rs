@@ -48,6 +48,7 @@ mod l04_starved_queue;
 mod l05_full_queue;
 mod l06_slow_launches;
 mod l07_kernel_gaps;
+mod l08_stalled_queue;
 mod m01_exposed_communication;
 mod m02_exposed_input;
 mod m03_repeated_metadata;
@@ -122,7 +123,7 @@ pub fn rules() -> impl Iterator<Item = &'static Rule> {
 }
 
 /// In the order of their ids within their groups.
-static RULES: [Rule; 59] = [
+static RULES: [Rule; 60] = [
     quality_rules::Q01,
     quality_rules::Q02,
     quality_rules::Q03,
@@ -139,6 +140,7 @@ static RULES: [Rule; 59] = [
     l05_full_queue::RULE,
     l06_slow_launches::RULE,
     l07_kernel_gaps::RULE,
+    l08_stalled_queue::RULE,
     h01_host_bound::RULE,
     h02_data_loading::RULE,
     h03_periodic_stall::RULE,

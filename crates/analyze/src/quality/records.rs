@@ -181,7 +181,7 @@ fn clock_offset(skew: &Skew) -> Option<Issue> {
     if shift_ns == 0 && !skew.is_contradictory() {
         return None;
     }
-    let is_felt = skew.is_contradictory() || shift_ns < 0 || shift_ns >= OFFSET_NS;
+    let is_felt = skew.is_contradictory() || !(0..OFFSET_NS).contains(&shift_ns);
     let kind = Kind {
         id: "clock-offset",
         severity: if is_felt { Severity::Warning } else { Severity::Info },

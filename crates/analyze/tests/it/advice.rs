@@ -64,6 +64,18 @@ fn issue_24_the_stall_of_a_loader_is_worth_what_its_removal_brought() {
 }
 
 #[test]
+fn issue_24_idle_time_between_dependent_works_comes_first_on_a_full_queue() {
+    let Some(job) = fixture::job("modern/a100_full_queue.json.gz") else { return };
+    let scopes = [scope(&job.traces[0])];
+    let report = report(&job, &scopes, &Settings::default());
+    let mut gains = report.findings.iter().filter(|finding| !finding.rule.starts_with('Q'));
+    assert_eq!(gains.next().expect("a finding").rule, "L08");
+    let graph = measured::of(&scopes, &collectives::of(&scopes));
+    assert!(graph.evidence.queue_waits >= 50, "{:?}", graph.evidence);
+    assert!(graph.evidence.queue_limited > 1_000, "{:?}", graph.evidence);
+}
+
+#[test]
 fn no_edit_passes_its_bounds() {
     for name in ALL {
         let Some(job) = fixture::job(name) else { return };

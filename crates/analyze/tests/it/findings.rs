@@ -157,7 +157,7 @@ fn each_real_trace_has_what_it_is_known_for_and_nothing_else() {
     check("linear/linear_kineto.json.gz", &linear);
     check("nccl/nccl_data.json.gz", &["H01", "K04", "K12", "L02", "Q01", "Q06", "Q09"]);
     let sampled = "timeline_sampled/sampled_rank-0.json.gz";
-    check(sampled, &["C01", "M01", "M02", "Q06", "Q09"]);
+    check(sampled, &["C01", "L08", "M01", "M02", "Q06", "Q09"]);
 }
 
 #[test]

@@ -1,0 +1,63 @@
+//! L08: the device idles although its next work was launched long before.
+
+use std::collections::BTreeMap;
+
+use super::facts::Facts;
+use super::finding::{Action, Category, Confidence, Found};
+use super::rule::{Detect, Limits, Rule, Side, limit, page};
+use super::text::{each, time};
+use crate::idle::{DeviceCause, Gap};
+use crate::kernels::short_name;
+
+pub(super) const RULE: Rule = Rule {
+    id: "L08",
+    title: "idle with work queued",
+    category: Category::Launch,
+    side: Side::Device,
+    confidence: Confidence::High,
+    limits: &[limit("idle_pct", 5.0, "all such gaps, percent of the window")],
+    page: page!("L08"),
+    detect: Detect::Rank(detect),
+};
+
+fn detect(rank: &Facts<'_>, limits: &Limits<'_>) -> Option<Found> {
+    let is_stall = |gap: &&Gap| gap.cause == DeviceCause::Dependency;
+    let gaps: Vec<&Gap> = rank.gaps().iter().filter(is_stall).collect();
+    let devices = i64::from(rank.breakdown().device_count).max(1);
+    let idle_ns = gaps.iter().map(|gap| gap.idle_ns).sum::<i64>() / devices;
+    let share = rank.share(idle_ns);
+    if gaps.is_empty() || share < limits.of("idle_pct") {
+        return None;
+    }
+    let ending = || gaps.iter().filter_map(|gap| Some((gap.ending_row?, gap.idle_ns)));
+    let mut named: BTreeMap<&str, i64> = BTreeMap::new();
+    for (row, idle) in ending() {
+        let name = short_name(rank.name(row));
+        *named.entry(name).or_default() += idle / devices;
+    }
+    let mut named: Vec<(&str, i64)> = named.into_iter().collect();
+    named.sort_by_key(|(_, idle)| std::cmp::Reverse(*idle));
+    let first: Vec<String> = named
+        .iter()
+        .take(3)
+        .map(|(name, idle)| format!("{name} ({})", time(rank.per_step(*idle))))
+        .collect();
+    let what = format!(
+        "The device idles {} per step ({share:.1} % of the window) in {} gaps although its next work \
+         was launched before: most of it before {}.",
+        time(rank.per_step(idle_ns)),
+        each(rank.count_per_step(gaps.len())),
+        first.join(", ")
+    );
+    let advice = "Faster launches do not help: find what holds the queued work back. Look for waits \
+                  on events of other streams and on other ranks, copies that block, memory that is \
+                  freed or mapped, and work of another process on the device.";
+    let rows: Vec<u32> = ending().map(|(row, _)| row).collect();
+    let proofs = rank.proofs_of(ending());
+    let edits = vec![rank.edit(rows, Action::CloseGap)];
+    let found = Found::new(what, advice)
+        .number("gaps_per_step", rank.count_per_step(gaps.len()))
+        .number("idle_per_step_ns", rank.per_step(idle_ns) as f64)
+        .about(named.first().map_or("", |(name, _)| name));
+    Some(found.shown_by(proofs).saves(idle_ns, edits))
+}
