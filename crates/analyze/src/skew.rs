@@ -205,8 +205,8 @@ fn syncs(trace: &Trace) -> BTreeMap<u64, i64> {
     rows.filter_map(|row| Some((trace.slices.correlation(row)?, stream(row)?))).collect()
 }
 
-/// What a wait for a stream or a device was for, where that is beyond doubt: the stream is named, or
-/// there is no other one. Work on other streams says nothing of a wait that returns before it.
+/// What a wait for a stream or a device was for, where that is beyond doubt: the stream is named,
+/// or there is no other one. Work on other streams says nothing of a wait that returns before it.
 fn awaited(
     scope: &Scope<'_>,
     streams: &Streams,
