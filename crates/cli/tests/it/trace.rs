@@ -90,9 +90,10 @@ fn findings_come_in_every_format_and_can_fail_a_build() {
     assert_eq!(sarif["version"], "2.1.0");
     assert_eq!(run["results"].as_array().unwrap().len(), findings.len());
     assert_eq!(run["results"][0]["ruleId"], findings[0]["rule"]);
-    assert_eq!(run["tool"]["driver"]["rules"].as_array().unwrap().len(), 59);
+    let rules = run["tool"]["driver"]["rules"].as_array().unwrap();
+    assert!(rules.iter().any(|rule| rule["id"] == "Q01"), "{rules:?}");
     let said = place.done("trace findings t.json -v").stderr;
-    assert!(said.contains("59 rules"), "{said}");
+    assert!(said.contains(&format!("{} rules", rules.len())), "{said}");
     let csv = place.done("trace findings t.json --format csv").stdout;
     assert!(csv.starts_with("rule,title,severity,"), "{csv}");
     let markdown = place.done("trace findings t.json --format md").stdout;
