@@ -80,9 +80,10 @@ use finding::Found;
 use price::Pricer;
 use rule::{Detect, Limits};
 
+pub use crate::graph::edit::Action;
 pub use facts::{Shapes, Tensors};
 pub use finding::{
-    Action, Category, Confidence, Edit, Finding, HeldBack, Number, Proof, Remedy, Saving, Severity,
+    Category, Confidence, Finding, HeldBack, Number, Proof, Remedy, RowEdit, Saving, Severity,
 };
 pub use own::Condition;
 pub use rule::{Limit, Rule, Side};
@@ -396,7 +397,7 @@ fn noise(job: &JobFacts<'_>) -> i64 {
 fn joint(findings: &[Finding], job: &JobFacts<'_>, pricer: &mut Pricer<'_>) -> Option<i64> {
     let priced = findings.iter().filter(|finding| finding.saving.is_some());
     let remedies: Vec<&Remedy> = priced.filter_map(|one| one.remedy.as_ref()).collect();
-    let edits: Vec<Edit> = remedies.iter().flat_map(|one| one.edits.iter().cloned()).collect();
+    let edits: Vec<RowEdit> = remedies.iter().flat_map(|one| one.edits.iter().cloned()).collect();
     let steps = job.ranks.iter().map(facts::Facts::step_count).max().unwrap_or(1);
     (remedies.len() > 1).then(|| (pricer.saving(&edits) / steps).max(0))
 }

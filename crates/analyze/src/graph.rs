@@ -6,6 +6,7 @@
 //! graphs of them) and no contention: two kernels that slow each other down are weights, or not
 //! modelled.
 
+pub mod edit;
 pub mod measured;
 #[cfg(test)]
 mod tests;

@@ -15,10 +15,17 @@ use crate::interval;
 use crate::scope::Scope;
 use crate::skew::{self, Skew};
 
-/// How many times as long as quick ones of its name a call takes at least that waited.
+/// How many times as long as quick ones of its name a call takes at least that waited, where it
+/// alone says so.
 const STRETCHED: i64 = 10;
-/// How long a call takes at least that waited.
+/// How long a call takes at least that waited, where it alone says so.
 const STRETCHED_NS: i64 = 50_000;
+/// The same where a fair part of such calls agree on a distance.
+const LONG: i64 = 2;
+/// By how much a call takes longer than quick ones at least, where others agree with it.
+const LONGER_NS: i64 = 8_000;
+/// The part of long calls that must agree on a distance where none is stretched.
+const PART: f64 = 0.5;
 /// How soon after the end of work a call returns that waited for it.
 const RETURN_NS: i64 = 20_000;
 /// Fewest works between a launch and what it waited for: shorter queues do not fill.
@@ -89,12 +96,12 @@ impl Pressure {
 /// Finds the launches of a rank that waited for a full queue.
 ///
 /// # Cost
-/// Linear in the rows of the trace where no call is stretched; else `O(n log n)` in its launches.
+/// Linear in the rows of the trace where no call is long; else `O(n log n)` in its launches.
 pub fn of(scope: &Scope<'_>, skews: &[Skew]) -> Pressure {
     let launches = launches(scope);
     let usual = usual(scope.trace, &launches);
-    let stretched = stretched(scope, &launches, &usual);
-    if stretched.is_empty() {
+    let long = long(scope, &launches, &usual);
+    if long.is_empty() {
         return Pressure::default();
     }
     let mut found = ordered(scope, &launches);
@@ -106,12 +113,26 @@ pub fn of(scope: &Scope<'_>, skews: &[Skew]) -> Pressure {
         works.sort_unstable();
         ends.insert(*device, works);
     }
-    for call in stretched {
-        let typical_ns = usual[&scope.trace.slices.name[call as usize]].typical_ns;
-        found.waits.extend(wait(scope, &found, &ends, (call, typical_ns)));
+    let usual_of = |call: u32| &usual[&scope.trace.slices.name[call as usize]];
+    let waits = |call: &u32| wait(scope, &found, &ends, (*call, usual_of(*call).typical_ns));
+    let all: Vec<PressureWait> = long.iter().filter_map(waits).collect();
+    let is_stretched = |wait: &PressureWait| {
+        let duration = scope.trace.slices.duration[wait.call as usize];
+        duration >= usual_of(wait.call).stretched_from()
+    };
+    let stretched: Vec<PressureWait> = all.iter().copied().filter(is_stretched).collect();
+    found.limits = limits(&stretched, 0.0);
+    if found.limits.is_empty() {
+        found.limits = limits(&all, PART * long.len() as f64);
+    }
+    // Where the depth is known, what ended there is what was waited for.
+    for call in long {
+        let typical_ns = usual_of(call).typical_ns;
+        let known = at_limit(scope, &found, skews, (call, typical_ns));
+        let alone = || stretched.iter().find(|wait| wait.call == call).copied();
+        found.waits.extend(known.or_else(alone));
     }
     found.waits.sort_unstable_by_key(|wait| wait.call);
-    found.limits = limits(&found.waits);
     found
 }
 
@@ -128,7 +149,7 @@ fn launches(scope: &Scope<'_>) -> Vec<u32> {
 struct Usual {
     /// Where so many wait that half of them do, the quickest tenth still tells what a call takes.
     quick_ns: i64,
-    /// The median of those that are not stretched.
+    /// The median of those that are not long.
     typical_ns: i64,
 }
 
@@ -137,7 +158,7 @@ impl Usual {
         let place = (durations.len() - 1) / 10;
         let quick_ns = *durations.select_nth_unstable(place).1;
         let mut usual = Self { quick_ns, typical_ns: quick_ns };
-        durations.retain(|duration| *duration < usual.stretched_from());
+        durations.retain(|duration| *duration < usual.long_from());
         if !durations.is_empty() {
             let middle = (durations.len() - 1) / 2;
             usual.typical_ns = *durations.select_nth_unstable(middle).1;
@@ -145,9 +166,14 @@ impl Usual {
         usual
     }
 
-    /// How long a call takes at least that waited.
+    /// How long a call takes at least of which is certain that it waited.
     fn stretched_from(&self) -> i64 {
         STRETCHED_NS.max(STRETCHED * self.quick_ns)
+    }
+
+    /// How long a call takes at least that may have waited.
+    fn long_from(&self) -> i64 {
+        (LONG * self.quick_ns).max(self.quick_ns + LONGER_NS)
     }
 }
 
@@ -161,13 +187,13 @@ fn usual(trace: &Trace, launches: &[u32]) -> BTreeMap<StringId, Usual> {
     durations.into_iter().map(|(name, durations)| (name, Usual::of(durations))).collect()
 }
 
-/// The calls that are far longer than usual, for no other reason that is known.
-fn stretched(scope: &Scope<'_>, launches: &[u32], usual: &BTreeMap<StringId, Usual>) -> Vec<u32> {
+/// The calls that are longer than usual, for no other reason that is known.
+fn long(scope: &Scope<'_>, launches: &[u32], usual: &BTreeMap<StringId, Usual>) -> Vec<u32> {
     let trace = scope.trace;
     let slices = &trace.slices;
     let is_long = |row: &u32| {
         let usual = &usual[&slices.name[*row as usize]];
-        slices.duration[*row as usize] >= usual.stretched_from()
+        slices.duration[*row as usize] >= usual.long_from()
     };
     let mut long: Vec<u32> = launches.iter().copied().filter(is_long).collect();
     if long.is_empty() {
@@ -207,7 +233,27 @@ fn ordered(scope: &Scope<'_>, launches: &[u32]) -> Pressure {
     Pressure { order, place, ..Pressure::default() }
 }
 
-/// The wait of a stretched call, if it returned just after earlier work had ended.
+/// The wait of a long call for the work that the depth of its queue names, if it returned just
+/// after that had ended.
+fn at_limit(
+    scope: &Scope<'_>,
+    found: &Pressure,
+    skews: &[Skew],
+    (call, typical_ns): (u32, i64),
+) -> Option<PressureWait> {
+    let slices = &scope.trace.slices;
+    let own = *scope.links().work(call).first()?;
+    let device = scope.trace.device(own);
+    let work = found.held_by(device, own)?;
+    let (start, end) = (slices.start(call), slices.end(call));
+    let ended = slices.end(work) - skew::shift_ns(skews, device);
+    let is_awaited = start < ended && ended <= end && end - ended <= RETURN_NS;
+    let distance = found.place[own as usize] - found.place[work as usize];
+    let waited_ns = end - start - typical_ns;
+    is_awaited.then_some(PressureWait { call, work, device, distance, typical_ns, waited_ns })
+}
+
+/// The wait of a long call, if it returned just after earlier work had ended.
 fn wait(
     scope: &Scope<'_>,
     found: &Pressure,
@@ -232,8 +278,9 @@ fn wait(
     (distance >= DISTANCE_MIN).then_some(wait)
 }
 
-/// The distance that most waits of a device agree on, if enough do.
-fn limits(waits: &[PressureWait]) -> Vec<QueueLimit> {
+/// The distance that most waits of a device agree on, if enough do: a number that is fixed, and at
+/// least `least`.
+fn limits(waits: &[PressureWait], least: f64) -> Vec<QueueLimit> {
     let mut distances: BTreeMap<i32, Vec<u32>> = BTreeMap::new();
     for wait in waits {
         distances.entry(wait.device).or_default().push(wait.distance);
@@ -248,7 +295,7 @@ fn limits(waits: &[PressureWait]) -> Vec<QueueLimit> {
         let range = all.max_by_key(|range| (range.len(), std::cmp::Reverse(range.start)))?;
         let distance = distances[range.start + (range.len() - 1) / 2];
         let agreeing = range.len() as u64;
-        (range.len() >= AGREEING).then_some(QueueLimit { device, distance, agreeing })
+        (range.len() >= AGREEING && range.len() as f64 >= least).then_some(QueueLimit { device, distance, agreeing })
     };
     distances.into_iter().filter_map(limit).collect()
 }

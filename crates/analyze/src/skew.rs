@@ -12,6 +12,11 @@ use trace::store::{Kind, Trace};
 use crate::calls::{self, Call};
 use crate::scope::Scope;
 
+/// How long a call takes at least that certainly waited for a device.
+const BLOCKED_NS: i64 = 50_000;
+/// How soon after the end of work a call returns that waited for it.
+const RETURN_NS: i64 = 20_000;
+
 /// How far a device's clock is ahead of its host's, as far as a recording tells.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub struct Skew {
@@ -123,7 +128,9 @@ pub fn of(scope: &Scope<'_>) -> Vec<Skew> {
         skew.launch_count += 1;
         skew.early_count += u64::from(delay < 0);
     }
-    for (call, work) in blocking(scope, &streams) {
+    let ahead: BTreeMap<i32, i64> =
+        skews.iter().map(|(device, skew)| (*device, skew.upper_ns.unwrap_or(0).max(0))).collect();
+    for (call, work) in blocking(scope, &streams, &ahead) {
         let device = trace.device(work);
         let skew = skews.entry(device).or_insert_with(|| none(device));
         let overrun = trace.slices.end(work) - trace.slices.end(call);
@@ -168,8 +175,13 @@ impl Streams {
     }
 }
 
-/// Calls that truly block, each with work it waited for.
-fn blocking(scope: &Scope<'_>, streams: &Streams) -> Vec<(u32, u32)> {
+/// Calls that truly block, each with work it waited for; `ahead` is how far each device's clock may
+/// be ahead.
+fn blocking(
+    scope: &Scope<'_>,
+    streams: &Streams,
+    ahead: &BTreeMap<i32, i64>,
+) -> Vec<(u32, u32)> {
     let trace = scope.trace;
     let names = calls::names(trace);
     let syncs = syncs(trace);
@@ -187,7 +199,9 @@ fn blocking(scope: &Scope<'_>, streams: &Streams) -> Vec<(u32, u32)> {
             }
             Call::StreamSync | Call::DeviceSync => {
                 let stream = trace.slices.correlation(call).and_then(|id| syncs.get(&id));
-                found.extend(awaited(scope, streams, (call, does), stream.copied()));
+                let meant = awaited(scope, streams, (call, does), stream.copied());
+                let by_time = || stream.is_none().then(|| by_times(scope, streams, call, ahead));
+                found.extend(meant.or_else(|| by_time().flatten()));
             }
             Call::EventSync | Call::Free | Call::EventRecord | Call::StreamWait => {}
         }
@@ -223,6 +237,36 @@ fn awaited(
     });
     let last = meant.map(|(_, work)| work).max_by_key(|work| slices.end(*work))?;
     Some((call, last))
+}
+
+/// What a long wait for an unnamed stream was for, where its times leave one answer: nothing that it
+/// may have waited for ended shortly before it returned, and by the device's clock one work ended
+/// after it, by no more than that clock may be ahead.
+fn by_times(
+    scope: &Scope<'_>,
+    streams: &Streams,
+    call: u32,
+    ahead: &BTreeMap<i32, i64>,
+) -> Option<(u32, u32)> {
+    let slices = &scope.trace.slices;
+    let (start, end) = (slices.start(call), slices.end(call));
+    if end - start < BLOCKED_NS {
+        return None;
+    }
+    let mut behind = None;
+    for ((device, _), work) in streams.last(start) {
+        let late = slices.end(work) - end;
+        if (-RETURN_NS..=0).contains(&late) {
+            return None;
+        }
+        if late > 0 && late <= ahead.get(&device).copied().unwrap_or(0) {
+            if behind.is_some() {
+                return None;
+            }
+            behind = Some((call, work));
+        }
+    }
+    behind
 }
 
 /// Whether a call returns only when its copy has ended. Pageable copies to a device of CUDA return

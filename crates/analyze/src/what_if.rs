@@ -1,10 +1,11 @@
 //! What if something had been faster: edits of a measured graph, and what the window would be.
 //!
-//! An edit scales the nodes it selects, or the edges of a category; then everything is relaxed
-//! anew. What was not recorded stays as it was measured, and work that shares a device is not
-//! slowed down by it: a what-if says what the dependencies allow. Knows no prices of changes.
+//! A question selects nodes, or the edges of a category, and says what happens to them; then
+//! everything is relaxed anew. What was not recorded stays as it was measured, and work that shares
+//! a device is not slowed down by it: a what-if says what the dependencies allow. Knows no prices of
+//! changes.
 
-mod edit;
+mod question;
 #[cfg(test)]
 pub(crate) mod tests;
 
@@ -13,12 +14,13 @@ use std::collections::BTreeMap;
 use serde::Serialize;
 
 use crate::critical_path::{self, Category, Reach, walk};
+use crate::graph::edit::{Editor, Effect};
 use crate::graph::measured::MeasuredGraph;
-use crate::graph::{self, DependencyGraph, EdgeId, NodeId, Times};
+use crate::graph::{DependencyGraph, Times};
 use crate::percent;
 use crate::scope::Scope;
 
-pub use edit::{Edit, Selector, parse};
+pub use question::{Pattern, Question, Selector, parse};
 
 /// What would have happened.
 #[derive(Clone, Debug, PartialEq, Serialize)]
@@ -74,14 +76,14 @@ pub struct NewPart {
     pub new_duration_ns: i64,
 }
 
-/// Applies edits to a measured graph, in their order: factors of what several select multiply.
+/// Makes edits of a measured graph, in their order: factors of what several select multiply.
 ///
 /// # Cost
 /// `O(nodes + edges)` per edit.
-pub fn of(scopes: &[Scope<'_>], measured: &MeasuredGraph, edits: &[Edit]) -> WhatIf {
-    let mut graph = measured.graph.clone();
-    let edited = edits.iter().map(|edit| apply(scopes, measured, edit, &mut graph)).collect();
-    let times = graph::relax(&graph, measured.times.origin);
+pub fn of(scopes: &[Scope<'_>], measured: &MeasuredGraph, questions: &[Question]) -> WhatIf {
+    let mut editor = Editor::new(measured);
+    let edited = questions.iter().map(|one| edited(scopes, measured, one, &mut editor)).collect();
+    let (times, graph) = (editor.times(), editor.graph());
     let mut found = WhatIf { edits: edited, windows: Vec::new(), parts: Vec::new() };
     for (at, markers) in measured.ranks.iter().enumerate() {
         let lengths = (measured.length_ns(at, &measured.times), measured.length_ns(at, &times));
@@ -89,7 +91,7 @@ pub fn of(scopes: &[Scope<'_>], measured: &MeasuredGraph, edits: &[Edit]) -> Wha
         let reach = (at, Reach::Rank);
         let rank = Some(markers.rank);
         let old = sums(measured, &measured.graph, &measured.times, reach);
-        found.parts.extend(changes(rank, &old, &sums(measured, &graph, &times, reach)));
+        found.parts.extend(changes(rank, &old, &sums(measured, graph, &times, reach)));
     }
     let ends = |times: &Times| {
         let last = critical_path::last_to_end(measured, times)?;
@@ -100,7 +102,7 @@ pub fn of(scopes: &[Scope<'_>], measured: &MeasuredGraph, edits: &[Edit]) -> Wha
     if let Some((old, new)) = ends(&measured.times).zip(ends(&times)) {
         found.windows.push(window(None, (old.1, new.1)));
         let before = sums(measured, &measured.graph, &measured.times, (old.0, Reach::Job));
-        let after = sums(measured, &graph, &times, (new.0, Reach::Job));
+        let after = sums(measured, graph, &times, (new.0, Reach::Job));
         found.parts.extend(changes(None, &before, &after));
     }
     found
@@ -140,29 +142,19 @@ fn changes(rank: Option<u32>, old: &Sums, new: &Sums) -> Vec<NewPart> {
     all.into_iter().map(one).collect()
 }
 
-fn apply(
+fn edited(
     scopes: &[Scope<'_>],
     measured: &MeasuredGraph,
-    edit: &Edit,
-    graph: &mut DependencyGraph,
+    question: &Question,
+    editor: &mut Editor<'_>,
 ) -> Edited {
-    let chosen = edit::choose(scopes, measured, edit);
-    let mut edited = Edited { edit: edit.text.clone(), nodes: 0, edges: 0, old_ns: 0, new_ns: 0 };
-    let mut scale = |old: i64| {
-        let new = (old as f64 * edit.factor).round() as i64;
-        edited.old_ns += old;
-        edited.new_ns += new;
-        new
-    };
-    for node in &chosen.nodes {
-        let node: NodeId = *node;
-        graph.set_node_weight(node, scale(graph.node(node).weight));
+    let edit = question::edit(scopes, measured, question);
+    let Effect { old_ns, new_ns } = editor.apply(&edit);
+    Edited {
+        edit: question.text.clone(),
+        nodes: edit.nodes.len() as u64,
+        edges: edit.edges.len() as u64,
+        old_ns,
+        new_ns,
     }
-    for edge in &chosen.edges {
-        let edge: EdgeId = *edge;
-        graph.set_edge_weight(edge, scale(graph.edge(edge).weight));
-    }
-    edited.nodes = chosen.nodes.len() as u64;
-    edited.edges = chosen.edges.len() as u64;
-    edited
 }

@@ -3,10 +3,11 @@
 use std::collections::BTreeSet;
 
 use super::facts::{Copy, Direction, Facts};
-use super::finding::{Action, Category, Confidence, Found};
+use super::finding::{Category, Confidence, Found};
 use super::rule::{Detect, Limits, Rule, Side, limit, page};
 use super::text::time;
 use crate::classify::Class;
+use crate::graph::edit::Action;
 use crate::interval;
 
 pub(super) const RULE: Rule = Rule {

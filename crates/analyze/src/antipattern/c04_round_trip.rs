@@ -1,9 +1,10 @@
 //! C04: data goes to the host and comes back within a step.
 
 use super::facts::{Copy, Direction, Facts};
-use super::finding::{Action, Category, Confidence, Found};
+use super::finding::{Category, Confidence, Found};
 use super::rule::{Detect, Limits, Rule, Side, limit, page};
 use super::text::{bytes, each, time};
+use crate::graph::edit::Action;
 
 pub(super) const RULE: Rule = Rule {
     id: "C04",

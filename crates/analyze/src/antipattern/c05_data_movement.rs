@@ -1,9 +1,10 @@
 //! C05: much of the device's time only moves data: cat, contiguous, transpose, copies.
 
 use super::facts::{Direction, Facts};
-use super::finding::{Action, Category, Confidence, Found};
+use super::finding::{Category, Confidence, Found};
 use super::rule::{Detect, Limits, Rule, Side, limit, page};
 use super::text::time;
+use crate::graph::edit::Action;
 
 pub(super) const RULE: Rule = Rule {
     id: "C05",

@@ -1,9 +1,10 @@
 //! C06: gradients are filled with zeros instead of being dropped.
 
 use super::facts::Facts;
-use super::finding::{Action, Category, Confidence, Found};
+use super::finding::{Category, Confidence, Found};
 use super::rule::{Detect, Limits, Rule, Side, limit, page};
 use super::text::{each, time};
+use crate::graph::edit::Action;
 
 pub(super) const RULE: Rule = Rule {
     id: "C06",

@@ -10,12 +10,13 @@ use std::collections::BTreeMap;
 
 use trace::store::Kind;
 
-use super::finding::{Action, Edit};
+use super::finding::RowEdit;
 use crate::attribution::Attribution;
 use crate::breakdown::{self, Breakdown};
 use crate::classify::Class;
 use crate::collectives::{self, Collectives};
 use crate::critical_path::{self, CriticalPath, Options};
+use crate::graph::edit::Action;
 use crate::graph::measured::{self, MeasuredGraph};
 use crate::idle::{self, DeviceCause, Gap, Idle};
 use crate::interval::{self, Interval};
@@ -317,8 +318,8 @@ impl<'a> Facts<'a> {
     }
 
     /// An edit of rows of this rank.
-    pub fn edit(&self, rows: Vec<u32>, action: Action) -> Edit {
-        Edit::new(self.rank(), rows, action)
+    pub fn edit(&self, rows: Vec<u32>, action: Action) -> RowEdit {
+        RowEdit::new(self.rank(), rows, action)
     }
 
     /// Some rows and all that ran inside them.

@@ -3,6 +3,8 @@
 
 use serde::{Deserialize, Serialize, Serializer};
 
+use crate::graph::edit::Action;
+
 /// How much is at stake, by the saving's share of a step; the worst first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
@@ -143,12 +145,12 @@ pub struct Proof {
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
 pub struct Remedy {
     /// Made together.
-    pub edits: Vec<Edit>,
+    pub edits: Vec<RowEdit>,
 }
 
 /// What happens to the nodes of some rows of one rank.
 #[derive(Clone, Debug, PartialEq, Serialize)]
-pub struct Edit {
+pub struct RowEdit {
     /// The rank.
     pub rank: u32,
     /// Rows of its trace, ascending, each once; written as runs `[first, last]`.
@@ -156,24 +158,6 @@ pub struct Edit {
     pub rows: Vec<u32>,
     /// What happens.
     pub action: Action,
-}
-
-/// What happens to a node.
-#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
-#[serde(rename_all = "snake_case")]
-pub enum Action {
-    /// It takes this share of its time; 0 removes it.
-    Scale(f64),
-    /// It takes this many nanoseconds at most.
-    ShortenTo(i64),
-    /// It runs beside what it stood before: priced as taking no time of its own.
-    Overlap,
-    /// The host no longer waits for a device in it.
-    Unblock,
-    /// It follows at once on what its thread or stream did before.
-    CloseGap,
-    /// Its rank comes to this collective earlier by this many nanoseconds.
-    ArriveEarlier(i64),
 }
 
 /// What a rule found on one rank, or in a job.
@@ -187,7 +171,7 @@ pub(super) struct Found {
     pub proofs: Vec<Proof>,
     /// Over the whole window.
     pub high_ns: Option<i64>,
-    pub edits: Vec<Edit>,
+    pub edits: Vec<RowEdit>,
     /// At least this severe.
     pub severity: Severity,
 }
@@ -226,7 +210,7 @@ impl Found {
     }
 
     /// Nanoseconds of the window, and the edits that would save them.
-    pub fn saves(self, high_ns: i64, edits: Vec<Edit>) -> Self {
+    pub fn saves(self, high_ns: i64, edits: Vec<RowEdit>) -> Self {
         Self { high_ns: Some(high_ns.max(0)), edits, ..self }
     }
 
@@ -235,7 +219,7 @@ impl Found {
     }
 }
 
-impl Edit {
+impl RowEdit {
     /// An edit of rows in any order.
     pub(super) fn new(rank: u32, mut rows: Vec<u32>, action: Action) -> Self {
         rows.sort_unstable();

@@ -1,9 +1,10 @@
 //! H01: the device waits while the host runs operators and calls.
 
 use super::facts::Facts;
-use super::finding::{Action, Category, Confidence, Found};
+use super::finding::{Category, Confidence, Found};
 use super::rule::{Detect, Limits, Rule, Side, limit, page};
 use super::text::time;
+use crate::graph::edit::Action;
 use crate::idle::{DeviceCause, IdleOwner};
 use crate::interval;
 

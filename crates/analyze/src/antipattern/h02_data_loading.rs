@@ -5,9 +5,10 @@ use std::collections::BTreeSet;
 use trace::store::TrackId;
 
 use super::facts::Facts;
-use super::finding::{Action, Category, Confidence, Found};
+use super::finding::{Category, Confidence, Found};
 use super::rule::{Detect, Limits, Rule, Side, limit, page};
 use super::text::time;
+use crate::graph::edit::Action;
 use crate::idle::INPUT;
 use crate::interval;
 

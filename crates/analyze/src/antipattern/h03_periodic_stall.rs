@@ -1,9 +1,10 @@
 //! H03: the device idles around the ends of steps, again and again: logging, checkpoints, metrics.
 
 use super::facts::Facts;
-use super::finding::{Action, Category, Confidence, Found};
+use super::finding::{Category, Confidence, Found};
 use super::rule::{Detect, Limits, Rule, Side, limit, page};
 use super::text::time;
+use crate::graph::edit::Action;
 use crate::idle::{DeviceCause, Gap};
 
 pub(super) const RULE: Rule = Rule {

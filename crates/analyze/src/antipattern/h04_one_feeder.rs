@@ -5,9 +5,10 @@ use std::collections::BTreeMap;
 use trace::store::TrackId;
 
 use super::facts::Facts;
-use super::finding::{Action, Category, Confidence, Found};
+use super::finding::{Category, Confidence, Found};
 use super::rule::{Detect, Limits, Rule, Side, limit, page};
 use crate::breakdown;
+use crate::graph::edit::Action;
 
 pub(super) const RULE: Rule = Rule {
     id: "H04",

@@ -1,9 +1,10 @@
 //! H05: a scalar is read from the device, and the host waits for everything before it.
 
 use super::facts::{Direction, Facts, is_synchronization};
-use super::finding::{Action, Category, Confidence, Found};
+use super::finding::{Category, Confidence, Found};
 use super::rule::{Detect, Limits, Rule, Side, limit, page};
 use super::text::{each, time};
+use crate::graph::edit::Action;
 
 pub(super) const RULE: Rule = Rule {
     id: "H05",

@@ -1,9 +1,10 @@
 //! H07: memory is taken from and given back to the driver in a running job.
 
 use super::facts::Facts;
-use super::finding::{Action, Category, Confidence, Found};
+use super::finding::{Category, Confidence, Found};
 use super::rule::{Detect, Limits, Rule, Side, limit, page};
 use super::text::{each, time};
+use crate::graph::edit::Action;
 
 pub(super) const RULE: Rule = Rule {
     id: "H07",

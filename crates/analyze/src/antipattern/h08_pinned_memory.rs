@@ -1,10 +1,11 @@
 //! H08: pinned memory is allocated in the loop.
 
 use super::facts::Facts;
-use super::finding::{Action, Category, Confidence, Found};
+use super::finding::{Category, Confidence, Found};
 use super::h07_driver_memory::steady_calls;
 use super::rule::{Detect, Limits, Rule, Side, limit, page};
 use super::text::{each, time};
+use crate::graph::edit::Action;
 
 pub(super) const RULE: Rule = Rule {
     id: "H08",

@@ -2,9 +2,10 @@
 //! streams.
 
 use super::facts::Facts;
-use super::finding::{Action, Category, Confidence, Found, Severity};
+use super::finding::{Category, Confidence, Found, Severity};
 use super::rule::{Detect, Limits, Rule, Side, limit, page};
 use super::text::{each, time};
+use crate::graph::edit::Action;
 
 pub(super) const RULE: Rule = Rule {
     id: "H09",

@@ -1,9 +1,10 @@
 //! H10: a tensor is made on the host and then moved to the device.
 
 use super::facts::{Direction, Facts};
-use super::finding::{Action, Category, Confidence, Found};
+use super::finding::{Category, Confidence, Found};
 use super::rule::{Detect, Limits, Rule, Side, limit, page};
 use super::text::{each, time};
+use crate::graph::edit::Action;
 use crate::interval;
 
 pub(super) const RULE: Rule = Rule {

@@ -3,9 +3,10 @@
 use std::collections::BTreeMap;
 
 use super::facts::{Facts, Kernel};
-use super::finding::{Action, Category, Confidence, Found};
+use super::finding::{Category, Confidence, Found};
 use super::rule::{Detect, Limits, Rule, Side, limit, page};
 use super::text::time;
+use crate::graph::edit::Action;
 use crate::interval::{self, Interval};
 use crate::kernels::short_name;
 

@@ -1,9 +1,10 @@
 //! K04: the last wave of blocks leaves most of the device empty.
 
 use super::facts::{Facts, Kernel};
-use super::finding::{Action, Category, Confidence, Found};
+use super::finding::{Category, Confidence, Found};
 use super::rule::{Detect, Limits, Rule, Side, limit, page};
 use super::text::time;
+use crate::graph::edit::Action;
 use crate::kernels::short_name;
 
 pub(super) const RULE: Rule = Rule {

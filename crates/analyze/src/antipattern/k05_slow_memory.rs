@@ -1,11 +1,12 @@
 //! K05: kernels that only move data reach a small part of the memory's bandwidth.
 
 use super::facts::{Direction, Facts, Kernel};
-use super::finding::{Action, Category, Confidence, Found};
+use super::finding::{Category, Confidence, Found};
 use super::hardware;
 use super::k02_coarse_threads::is_elementwise;
 use super::rule::{Detect, Limits, Rule, Side, limit, page};
 use super::text::time;
+use crate::graph::edit::Action;
 use crate::kernels::short_name;
 
 pub(super) const RULE: Rule = Rule {

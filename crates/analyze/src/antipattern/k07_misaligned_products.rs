@@ -1,10 +1,11 @@
 //! K07: matrix products whose sizes keep tensor cores from working well.
 
 use super::facts::{Facts, Kernel, Tensors};
-use super::finding::{Action, Category, Confidence, Found};
+use super::finding::{Category, Confidence, Found};
 use super::k06_tensor_cores_unused::is_product;
 use super::rule::{Detect, Limits, Rule, Side, limit, page};
 use super::text::time;
+use crate::graph::edit::Action;
 
 pub(super) const RULE: Rule = Rule {
     id: "K07",

@@ -3,11 +3,12 @@
 use std::collections::BTreeMap;
 
 use super::facts::{Facts, Kernel};
-use super::finding::{Action, Category, Confidence, Found};
+use super::finding::{Category, Confidence, Found};
 use super::l01_tiny_kernels::host_rows;
 use super::m07_imbalance::{is_backward, is_embedding};
 use super::rule::{Detect, Limits, Rule, Side, limit, page};
 use super::text::time;
+use crate::graph::edit::Action;
 
 pub(super) const RULE: Rule = Rule {
     id: "K10",

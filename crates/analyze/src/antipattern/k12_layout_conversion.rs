@@ -1,9 +1,10 @@
 //! K12: kernels that convert between layouts of images.
 
 use super::facts::Facts;
-use super::finding::{Action, Category, Confidence, Found};
+use super::finding::{Category, Confidence, Found};
 use super::rule::{Detect, Limits, Rule, Side, limit, page};
 use super::text::time;
+use crate::graph::edit::Action;
 
 pub(super) const RULE: Rule = Rule {
     id: "K12",

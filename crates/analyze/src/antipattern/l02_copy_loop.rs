@@ -1,9 +1,10 @@
 //! L02: many small copies issued one by one where one would do.
 
 use super::facts::{Copy, Facts};
-use super::finding::{Action, Category, Confidence, Found};
+use super::finding::{Category, Confidence, Found};
 use super::rule::{Detect, Limits, Rule, Side, limit, page};
 use super::text::{bytes, each};
+use crate::graph::edit::Action;
 
 pub(super) const RULE: Rule = Rule {
     id: "L02",

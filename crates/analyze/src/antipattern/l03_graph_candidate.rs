@@ -6,9 +6,10 @@ use std::hash::{DefaultHasher, Hash, Hasher};
 use trace::store::{Kind, StringId};
 
 use super::facts::{Facts, is_synchronization};
-use super::finding::{Action, Category, Confidence, Found};
+use super::finding::{Category, Confidence, Found};
 use super::rule::{Detect, Limits, Rule, Side, limit, page};
 use super::text::time;
+use crate::graph::edit::Action;
 
 pub(super) const RULE: Rule = Rule {
     id: "L03",

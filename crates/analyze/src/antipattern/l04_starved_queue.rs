@@ -1,9 +1,10 @@
 //! L04: the launching thread waits for the device although independent work could be launched.
 
 use super::facts::{Facts, is_synchronization};
-use super::finding::{Action, Category, Confidence, Found};
+use super::finding::{Category, Confidence, Found};
 use super::rule::{Detect, Limits, Rule, Side, limit, page};
 use super::text::time;
+use crate::graph::edit::Action;
 use crate::interval;
 
 pub(super) const RULE: Rule = Rule {

@@ -3,9 +3,10 @@
 use std::collections::BTreeSet;
 
 use super::facts::Facts;
-use super::finding::{Action, Category, Confidence, Found};
+use super::finding::{Category, Confidence, Found};
 use super::rule::{Detect, Limits, Rule, Side, limit, page};
 use super::text::time;
+use crate::graph::edit::Action;
 use crate::interval;
 
 pub(super) const RULE: Rule = Rule {

@@ -1,9 +1,10 @@
 //! L07: short gaps between kernels that were launched long before.
 
 use super::facts::Facts;
-use super::finding::{Action, Category, Confidence, Found};
+use super::finding::{Category, Confidence, Found};
 use super::rule::{Detect, Limits, Rule, Side, limit, page};
 use super::text::{each, time};
+use crate::graph::edit::Action;
 use crate::idle::{DeviceCause, Gap};
 
 pub(super) const RULE: Rule = Rule {

@@ -1,11 +1,12 @@
 //! M02: the exchange of the next batch's ids is visible instead of hidden under compute.
 
 use super::facts::Facts;
-use super::finding::{Action, Category, Confidence, Found};
+use super::finding::{Category, Confidence, Found};
 use super::m01_exposed_communication::communication;
 use super::rule::{Detect, Limits, Rule, Side, limit, page};
 use super::text::time;
 use crate::classify::Class;
+use crate::graph::edit::Action;
 use crate::interval;
 
 pub(super) const RULE: Rule = Rule {

@@ -3,10 +3,11 @@
 use std::collections::BTreeMap;
 
 use super::facts::{Direction, Facts, is_synchronization};
-use super::finding::{Action, Category, Confidence, Found};
+use super::finding::{Category, Confidence, Found};
 use super::m02_exposed_input::exchanges;
 use super::rule::{Detect, Limits, Rule, Side, limit, page};
 use super::text::{bytes, time};
+use crate::graph::edit::Action;
 
 pub(super) const RULE: Rule = Rule {
     id: "M03",

@@ -5,11 +5,12 @@ use std::collections::BTreeMap;
 use trace::store::StringId;
 
 use super::facts::Facts;
-use super::finding::{Action, Category, Confidence, Found};
+use super::finding::{Category, Confidence, Found};
 use super::m01_exposed_communication::communication;
 use super::m03_repeated_metadata::message_bytes;
 use super::rule::{Detect, Limits, Rule, Side, limit, page};
 use super::text::{bytes, each, time};
+use crate::graph::edit::Action;
 
 pub(super) const RULE: Rule = Rule {
     id: "M04",

@@ -1,11 +1,12 @@
 //! M05: large collectives move their data far slower than the links could.
 
 use super::facts::JobFacts;
-use super::finding::{Action, Category, Confidence, Found};
+use super::finding::{Category, Confidence, Found};
 use super::hardware;
 use super::rule::{Detect, Limits, Rule, Side, limit, page};
 use super::text::{bytes, time};
 use crate::collectives::Matched;
+use crate::graph::edit::Action;
 
 pub(super) const RULE: Rule = Rule {
     id: "M05",

@@ -1,9 +1,10 @@
 //! M06: one rank comes last to collectives again and again, and all others wait for it.
 
 use super::facts::JobFacts;
-use super::finding::{Action, Category, Confidence, Found, Proof};
+use super::finding::{Category, Confidence, Found, Proof};
 use super::rule::{Detect, Limits, Rule, Side, limit, page};
 use super::text::time;
+use crate::graph::edit::Action;
 
 pub(super) const RULE: Rule = Rule {
     id: "M06",

@@ -1,10 +1,11 @@
 //! M07: ranks have unequal shares of the same kind of work.
 
 use super::facts::{Facts, JobFacts, Kernel};
-use super::finding::{Action, Category, Confidence, Found};
+use super::finding::{Category, Confidence, Found};
 use super::k06_tensor_cores_unused::is_product;
 use super::rule::{Detect, Limits, Rule, Side, limit, page};
 use super::text::time;
+use crate::graph::edit::Action;
 
 pub(super) const RULE: Rule = Rule {
     id: "M07",

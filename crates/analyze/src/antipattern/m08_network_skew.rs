@@ -1,10 +1,11 @@
 //! M08: ranks begin a collective together and end it far apart: the transport is uneven.
 
 use super::facts::JobFacts;
-use super::finding::{Action, Category, Confidence, Found};
+use super::finding::{Category, Confidence, Found};
 use super::rule::{Detect, Limits, Rule, Side, limit, page};
 use super::text::time;
 use crate::collectives::Matched;
+use crate::graph::edit::Action;
 
 pub(super) const RULE: Rule = Rule {
     id: "M08",

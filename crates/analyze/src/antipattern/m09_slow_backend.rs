@@ -1,9 +1,10 @@
 //! M09: devices talk through DataParallel or gloo, that is, through the host.
 
 use super::facts::Facts;
-use super::finding::{Action, Category, Confidence, Found, Severity};
+use super::finding::{Category, Confidence, Found, Severity};
 use super::rule::{Detect, Limits, Rule, Side, limit, page};
 use super::text::time;
+use crate::graph::edit::Action;
 
 pub(super) const RULE: Rule = Rule {
     id: "M09",

@@ -1,9 +1,10 @@
 //! M11: the host itself waits for a collective.
 
 use super::facts::{Facts, is_synchronization};
-use super::finding::{Action, Category, Confidence, Found};
+use super::finding::{Category, Confidence, Found};
 use super::rule::{Detect, Limits, Rule, Side, limit, page};
 use super::text::{each, time};
+use crate::graph::edit::Action;
 
 pub(super) const RULE: Rule = Rule {
     id: "M11",

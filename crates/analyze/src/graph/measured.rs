@@ -14,6 +14,7 @@ mod gap;
 mod hand_off;
 mod host;
 mod rendezvous;
+mod rows;
 #[cfg(test)]
 mod tests;
 mod wait;
@@ -28,6 +29,8 @@ use crate::scope::Scope;
 use crate::skew::{self, Skew};
 use crate::tree;
 use draft::{Candidate, Draft};
+
+pub use rows::RowNodes;
 
 /// What time on a path is spent on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]

@@ -53,6 +53,15 @@ fn what_does_not_decide_saves_nothing() {
 }
 
 #[test]
+fn a_word_says_what_else_may_happen() {
+    assert_eq!(after("kernel=gemm overlap").0, 79);
+    assert_eq!(after("kernel=gemm to=20ns").0, 80);
+    assert_eq!(after("kernel=relu close-gap").0, 99);
+    // The host goes on to its end at 64 - and the device is busy until 86.
+    assert_eq!(after("name=cudaDeviceSynchronize unblock").0, 86);
+}
+
+#[test]
 fn parts_sum_to_the_new_window() {
     let (window, found) = after("class=compute x0.25");
     let of_rank = found.parts.iter().filter(|part| part.rank == Some(0));
@@ -67,7 +76,10 @@ fn a_wrong_edit_is_told_what_was_expected() {
         assert!(said.contains(expected), "{said}");
     };
     check("", "expected SELECTOR… xFACTOR");
-    check("kernel=gemm", "a factor at the end, such as x0.5, got \"kernel=gemm\"");
+    check("kernel=gemm", "a factor at the end, such as x0.5, or unblock, overlap");
+    check("kernel=gemm to=5", "a time with its unit");
+    check("kernel=gemm earlier=-5ms", "a time with its unit");
+    check("class=compute unblock", "a factor for a class");
     check("kernel=gemm x-1", "between 0 and 1000");
     check("kernel=gemm x1e300", "between 0 and 1000");
     check("x2", "kernel=~gemm x0.5");

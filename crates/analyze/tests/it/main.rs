@@ -17,4 +17,5 @@ mod idle;
 mod launches;
 mod painted;
 mod quality;
+mod simulation;
 mod tree;

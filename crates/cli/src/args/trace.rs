@@ -298,7 +298,8 @@ Examples:
 Examples:
   rowmill trace critical-path job/
   rowmill trace critical-path trace.json.gz --by name --top 10
-  rowmill trace critical-path trace.json.gz --what-if 'kernel=~gemm x0.5' --what-if 'op=aten::copy_ x0'")]
+  rowmill trace critical-path trace.json.gz --what-if 'kernel=~gemm x0.5' --what-if 'op=aten::copy_ x0'
+  rowmill trace critical-path trace.json.gz --what-if 'name=cudaStreamSynchronize unblock'")]
     CriticalPath {
         /// What is selected.
         #[command(flatten)]
@@ -306,8 +307,10 @@ Examples:
         /// One row per … [default: category; with --what-if: window]
         #[arg(long, value_enum)]
         by: Option<PathBy>,
-        /// Rescale what matches and recompute: KEY=NAME xFACTOR or KEY=~PATTERN xFACTOR; KEY is
-        /// kernel, op, name, class, category or rank. Prints windows, with --by category parts
+        /// Change what matches and recompute: KEY=NAME … xFACTOR, or KEY=~PATTERN; KEY is kernel,
+        /// op, name, class, category or rank. Instead of xFACTOR: unblock (calls no longer wait for
+        /// the device), overlap, close-gap, to=50us, earlier=2ms (to a collective). Prints windows,
+        /// with --by category parts
         #[arg(long, value_name = "EDIT")]
         what_if: Vec<String>,
     },

@@ -1,6 +1,7 @@
 use super::*;
 use crate::classify::{ClassRule, Classifier};
 use crate::collectives;
+use crate::graph::edit::Action;
 use crate::graph::measured;
 use crate::what_if::tests::step;
 use crate::window::WindowRule;
@@ -11,8 +12,8 @@ fn check(edits: &[(&[u32], Action)], saving: i64) {
     let scopes = [Scope::new(&trace, WindowRule::All, &classifier)];
     let measured = measured::of(&scopes, &collectives::of(&scopes));
     let mut pricer = Pricer::new(&scopes, &measured);
-    let edits: Vec<Edit> =
-        edits.iter().map(|(rows, action)| Edit::new(0, rows.to_vec(), *action)).collect();
+    let edits: Vec<RowEdit> =
+        edits.iter().map(|(rows, action)| RowEdit::new(0, rows.to_vec(), *action)).collect();
     assert_eq!(pricer.saving(&edits), saving, "{edits:?}");
     // Nothing of it is left.
     assert_eq!(pricer.saving(&[]), 0);

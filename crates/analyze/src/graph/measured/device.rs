@@ -268,23 +268,27 @@ struct Usual {
     gap: i64,
 }
 
-/// The medians of the window.
+/// The medians of the window. What waited for another stream says nothing of launches, nor does a
+/// launch that was still under way when its work began.
 fn usual(draft: &Draft, device: &Device) -> Usual {
     let (mut delays, mut gaps) = (Vec::new(), Vec::new());
+    let mut waits = device.stream_waits.iter().peekable();
     for stream in &device.streams {
         for at in stream.clone() {
             let work = &device.works[at];
-            let before = (at > stream.start).then(|| device.works[at - 1].end);
-            let launched = work.launch.map(|launch| draft.end(launch));
-            match (before, launched) {
-                (Some(before), Some(launched)) if before > launched => {
-                    gaps.push(work.start - before);
-                }
-                // A launch that was still under way when its work began says nothing of delays.
-                (_, Some(launched)) if launched < work.start => {
-                    delays.push(work.start - launched);
-                }
-                _ => {}
+            let mut ready = i64::MIN;
+            while let Some((_, awaited)) = waits.next_if(|(waiting, _)| *waiting as usize == at) {
+                ready = ready.max(device.works[*awaited as usize].end);
+            }
+            let before = if at > stream.start { device.works[at - 1].end } else { i64::MIN };
+            let Some(launched) = work.launch.map(|launch| draft.end(launch)) else { continue };
+            if ready > launched.max(before) {
+                continue;
+            }
+            if before > launched {
+                gaps.push(work.start - before);
+            } else if launched < work.start {
+                delays.push(work.start - launched);
             }
         }
     }

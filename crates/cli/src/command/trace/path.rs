@@ -2,7 +2,7 @@
 
 use analyze::critical_path::{self, Options, Path};
 use analyze::graph::measured::{self, MeasuredGraph};
-use analyze::what_if::{self, Edit, WhatIf};
+use analyze::what_if::{self, Question, WhatIf};
 use analyze::{Scope, collectives};
 use trace::store::Trace;
 
@@ -14,13 +14,13 @@ use crate::render;
 
 /// Runs the command.
 pub fn run(look: &Look<'_>, by: Option<PathBy>, edits: &[String]) -> Result<(), Error> {
-    let edits: Vec<Edit> =
+    let questions: Vec<Question> =
         edits.iter().map(|edit| what_if::parse(edit)).collect::<Result<_, _>>()?;
     let scopes = look.chosen.scopes();
     let graph = measured::of(&scopes, &collectives::of(&scopes));
     say_evidence(look, &graph);
-    if !edits.is_empty() {
-        return changed(look, by, &what_if::of(&scopes, &graph, &edits));
+    if !questions.is_empty() {
+        return changed(look, by, &what_if::of(&scopes, &graph, &questions));
     }
     let options = Options { contributors: look.target.top.unwrap_or(usize::MAX) };
     let mut found = critical_path::of_graph(&scopes, &graph, &options);

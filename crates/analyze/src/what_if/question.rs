@@ -1,23 +1,24 @@
-//! Edits as they are written, and what they select. Knows no times.
+//! What-ifs as they are written, and the edits they stand for. Knows no times.
 
 use regex::Regex;
 
 use crate::Error;
 use crate::critical_path::Category;
+use crate::graph::edit::{Action, Edit};
 use crate::graph::measured::{CATEGORIES, MeasuredGraph};
 use crate::graph::{EdgeId, EdgeKind, NodeId, NodeKind};
 use crate::scope::Scope;
 use crate::tree::{self, Tree};
 
-/// Scale what all selectors select.
+/// What if something happened to all that the selectors select?
 #[derive(Clone, Debug)]
-pub struct Edit {
+pub struct Question {
     /// As it was given.
     pub text: String,
     /// All must agree.
     pub selectors: Vec<Selector>,
-    /// 0 and above.
-    pub factor: f64,
+    /// What happens.
+    pub action: Action,
 }
 
 /// What to change.
@@ -46,6 +47,9 @@ pub enum Pattern {
 
 const FORM: &str =
     "SELECTOR… xFACTOR, such as 'kernel=~gemm x0.5' or 'class=communication rank=3 x0'";
+const ACTIONS: &str =
+    "a factor at the end, such as x0.5, or unblock, overlap, close-gap, to=50us or earlier=2ms";
+const TIME: &str = "a time with its unit: ns, us, ms or s";
 const KEYS: &str = "kernel=, op=, name=, class=, category=, rank= or a category";
 const CLASSES: &str = "compute, communication or memory";
 
@@ -55,15 +59,17 @@ const NAMES: &str = "host_operator, runtime_call, synchronization_return, untrac
 /// Beyond it, a window of hours would leave the range of nanoseconds.
 const FACTOR_MAX: f64 = 1000.0;
 
-/// Reads an edit: selectors, which must all agree, and a factor.
+/// Reads a what-if: selectors, which must all agree, and what happens to what they select.
 ///
 /// `kernel=NAME`, `op=NAME`, `name=NAME` (`=~` for a regular expression, `"…"` around blanks),
 /// `class=compute|communication|memory`, `category=CATEGORY` or the category alone, `rank=N`; then
-/// `x0.5`.
+/// `x0.5`, or one of `unblock` (calls no longer wait for a device), `overlap` (it takes no time of
+/// its own), `close-gap` (it follows at once on what came before), `to=TIME` (at most so long) and
+/// `earlier=TIME` (the rank comes earlier to a collective).
 ///
 /// # Errors
 /// [`Error::Edit`] says what was expected instead; [`Error::Pattern`] for a bad expression.
-pub fn parse(text: &str) -> Result<Edit, Error> {
+pub fn parse(text: &str) -> Result<Question, Error> {
     let wrong = |expected: &'static str, got: &str| Error::Edit {
         edit: text.to_owned(),
         expected,
@@ -71,11 +77,7 @@ pub fn parse(text: &str) -> Result<Edit, Error> {
     };
     let words = words(text);
     let Some((last, selecting)) = words.split_last() else { return Err(wrong(FORM, "nothing")) };
-    let number = last.strip_prefix(['x', '*', '×']).and_then(|number| number.parse::<f64>().ok());
-    let Some(factor) = number else { return Err(wrong("a factor at the end, such as x0.5", last)) };
-    if !(0.0..=FACTOR_MAX).contains(&factor) {
-        return Err(wrong("a factor between 0 and 1000", last));
-    }
+    let action = action(last).map_err(|expected| wrong(expected, last))?;
     if selecting.is_empty() {
         return Err(wrong(FORM, last));
     }
@@ -85,8 +87,48 @@ pub fn parse(text: &str) -> Result<Edit, Error> {
             Refused::Pattern(error) => error,
         })
     };
-    let selectors = selecting.iter().map(selector).collect::<Result<_, _>>()?;
-    Ok(Edit { text: text.to_owned(), selectors, factor })
+    let selectors: Vec<Selector> = selecting.iter().map(selector).collect::<Result<_, _>>()?;
+    let by_category = selectors.iter().any(|one| matches!(one, Selector::Categories(_)));
+    if by_category && !matches!(action, Action::Scale(_)) {
+        return Err(wrong("a factor for a class or category, such as x0.5", last));
+    }
+    Ok(Question { text: text.to_owned(), selectors, action })
+}
+
+/// What a last word says that happens.
+fn action(word: &str) -> Result<Action, &'static str> {
+    if let Some(number) = word.strip_prefix(['x', '*', '×']) {
+        let factor = number.parse::<f64>().map_err(|_| ACTIONS)?;
+        let is_usable = (0.0..=FACTOR_MAX).contains(&factor);
+        return is_usable.then_some(Action::Scale(factor)).ok_or("a factor between 0 and 1000");
+    }
+    match word.split_once('=') {
+        Some(("to", time)) => time_ns(time).map(Action::ShortenTo).ok_or(TIME),
+        Some(("earlier", time)) => time_ns(time).map(Action::ArriveEarlier).ok_or(TIME),
+        _ => match word {
+            "unblock" => Ok(Action::Unblock),
+            "overlap" => Ok(Action::Overlap),
+            "close-gap" => Ok(Action::CloseGap),
+            _ => Err(ACTIONS),
+        },
+    }
+}
+
+/// Nanoseconds of a time such as `2.5ms`.
+fn time_ns(text: &str) -> Option<i64> {
+    /// An hour: no window of a trace is longer.
+    const MOST_NS: f64 = 3.6e12;
+    let digits = text.find(|letter: char| letter.is_alphabetic() || letter == 'µ')?;
+    let (number, unit) = text.split_at(digits);
+    let scale = match unit {
+        "ns" => 1.0,
+        "us" | "µs" => 1e3,
+        "ms" => 1e6,
+        "s" => 1e9,
+        _ => return None,
+    };
+    let ns = number.parse::<f64>().ok()? * scale;
+    (0.0..=MOST_NS).contains(&ns).then(|| ns.round() as i64)
 }
 
 enum Refused {
@@ -164,20 +206,13 @@ fn category(value: &str, expected: &'static str) -> Result<Selector, Refused> {
     }
 }
 
-/// What an edit selects.
-#[derive(Debug, Default)]
-pub(super) struct Chosen {
-    pub nodes: Vec<NodeId>,
-    pub edges: Vec<EdgeId>,
-}
-
-/// The nodes and edges of an edit. Edges have no name: they are selected by category and rank.
-pub(super) fn choose(scopes: &[Scope<'_>], measured: &MeasuredGraph, edit: &Edit) -> Chosen {
-    let by_operator = edit.selectors.iter().any(|one| matches!(one, Selector::Operator(_)));
+/// The nodes and edges that are meant. Edges have no name: they are selected by category and rank.
+pub(super) fn edit(scopes: &[Scope<'_>], measured: &MeasuredGraph, question: &Question) -> Edit {
+    let by_operator = question.selectors.iter().any(|one| matches!(one, Selector::Operator(_)));
     let trees: Vec<Option<Tree>> =
         scopes.iter().map(|scope| by_operator.then(|| tree::of(scope.trace))).collect();
     // Names are looked at once: per selector and rank, per name.
-    let named: Vec<Vec<Vec<bool>>> = edit
+    let named: Vec<Vec<Vec<bool>>> = question
         .selectors
         .iter()
         .map(|one| scopes.iter().map(|scope| names(scope, one)).collect())
@@ -186,7 +221,7 @@ pub(super) fn choose(scopes: &[Scope<'_>], measured: &MeasuredGraph, edit: &Edit
         let origin = measured.origins[node];
         let (at, Some(row)) = (origin.scope as usize, origin.row) else { return false };
         let trace = scopes[at].trace;
-        edit.selectors.iter().zip(&named).all(|(one, named)| {
+        question.selectors.iter().zip(&named).all(|(one, named)| {
             let is_named = |row: u32| named[at][trace.slices.name[row as usize].0 as usize];
             match one {
                 Selector::Kernel(_) => origin.category.is_of_device() && is_named(row),
@@ -201,12 +236,15 @@ pub(super) fn choose(scopes: &[Scope<'_>], measured: &MeasuredGraph, edit: &Edit
         })
     };
     let nodes = measured.graph.nodes();
-    let moment = |node: usize| nodes[node].kind == NodeKind::StepMarker || nodes[node].weight == 0;
+    let is_scaled = matches!(question.action, Action::Scale(_));
+    let moment = |node: usize| {
+        let has_nothing_to_scale = is_scaled && nodes[node].weight == 0;
+        nodes[node].kind == NodeKind::StepMarker || has_nothing_to_scale
+    };
     let chosen = (0..nodes.len()).filter(|node| !moment(*node) && takes(*node));
-    Chosen {
-        nodes: chosen.map(|node| NodeId(node as u32)).collect(),
-        edges: edges(scopes, measured, edit),
-    }
+    let edges = if is_scaled { edges(scopes, measured, question) } else { Vec::new() };
+    let nodes = chosen.map(|node| NodeId(node as u32)).collect();
+    Edit { nodes, edges, action: question.action }
 }
 
 fn names(scope: &Scope<'_>, selector: &Selector) -> Vec<bool> {
@@ -222,13 +260,13 @@ fn names(scope: &Scope<'_>, selector: &Selector) -> Vec<bool> {
     scope.trace.strings.iter().map(matches).collect()
 }
 
-fn edges(scopes: &[Scope<'_>], measured: &MeasuredGraph, edit: &Edit) -> Vec<EdgeId> {
+fn edges(scopes: &[Scope<'_>], measured: &MeasuredGraph, question: &Question) -> Vec<EdgeId> {
     let takes = |edge: &crate::graph::Edge| {
         let at = measured.origins[edge.target.index()].scope as usize;
         let is_start = edge.target == measured.ranks[at].start;
         let is_moment = is_start || edge.kind == EdgeKind::Rendezvous || edge.weight == 0;
         !is_moment
-            && edit.selectors.iter().all(|one| match one {
+            && question.selectors.iter().all(|one| match one {
                 Selector::Categories(of) => of.contains(&measured.edge_category(edge)),
                 Selector::Rank(rank) => scopes[at].trace.rank == *rank,
                 _ => false,

@@ -1,0 +1,217 @@
+//! Edits of a measured graph: made together, relaxed, taken back. The one engine behind what-ifs
+//! and the savings of findings. Knows no trace and no rule.
+
+use std::collections::BTreeMap;
+
+use serde::Serialize;
+
+use super::measured::MeasuredGraph;
+use super::{DependencyGraph, EdgeId, EdgeKind, NodeId, Times, relax_from};
+
+/// An edge that no longer decides: earlier than any time, and still far from overflow.
+const NEVER: i64 = -(1 << 60);
+
+/// What happens to the nodes of an edit.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Action {
+    /// It takes this share of its time; 0 removes it.
+    Scale(f64),
+    /// What belongs to one row takes this many nanoseconds at most.
+    ShortenTo(i64),
+    /// It runs beside what it stood before: priced as taking no time of its own.
+    Overlap,
+    /// The host no longer waits for a device in it.
+    Unblock,
+    /// It follows at once on what its thread or stream did before.
+    CloseGap,
+    /// Its rank comes to this collective earlier by this many nanoseconds.
+    ArriveEarlier(i64),
+}
+
+/// One action on some nodes and edges of a graph.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Edit {
+    /// What it happens to.
+    pub nodes: Vec<NodeId>,
+    /// Edges that are scaled with them; other actions find theirs by the nodes.
+    pub edges: Vec<EdgeId>,
+    /// What happens.
+    pub action: Action,
+}
+
+/// What the weights an edit changed added up to.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Effect {
+    /// Nanoseconds before.
+    pub old_ns: i64,
+    /// Nanoseconds after.
+    pub new_ns: i64,
+}
+
+/// A measured graph under edits.
+#[derive(Debug)]
+pub struct Editor<'a> {
+    measured: &'a MeasuredGraph,
+    graph: DependencyGraph,
+    /// Weights as they were, in the order of the changes.
+    changes: Vec<Change>,
+    /// The earliest place in the graph's order that an edit has touched.
+    earliest: Option<u32>,
+}
+
+#[derive(Debug)]
+enum Change {
+    Node(NodeId, i64),
+    Edge(EdgeId, i64),
+}
+
+impl<'a> Editor<'a> {
+    /// The graph as it was measured.
+    pub fn new(measured: &'a MeasuredGraph) -> Self {
+        let graph = measured.graph.clone();
+        Self { measured, graph, changes: Vec::new(), earliest: None }
+    }
+
+    /// The graph as it now is.
+    pub fn graph(&self) -> &DependencyGraph {
+        &self.graph
+    }
+
+    /// Makes an edit, on top of those made before: factors multiply.
+    ///
+    /// # Cost
+    /// Linear in the nodes of the edit and the edges into them; in all edges for
+    /// [`Action::ArriveEarlier`].
+    pub fn apply(&mut self, edit: &Edit) -> Effect {
+        let before = self.changes.len();
+        match edit.action {
+            Action::Scale(factor) => {
+                edit.nodes.iter().for_each(|node| self.scale(*node, factor));
+                edit.edges.iter().for_each(|edge| self.scale_edge(*edge, factor));
+            }
+            Action::Overlap => edit.nodes.iter().for_each(|node| self.scale(*node, 0.0)),
+            Action::ShortenTo(ns) => self.shorten(&edit.nodes, ns),
+            Action::Unblock => {
+                edit.nodes.iter().for_each(|node| self.unblock(*node));
+            }
+            Action::CloseGap => edit.nodes.iter().for_each(|node| self.close_gap(*node)),
+            Action::ArriveEarlier(ns) => self.arrive_earlier(&edit.nodes, ns),
+        }
+        self.effect(before)
+    }
+
+    /// When everything would start and end.
+    ///
+    /// # Cost
+    /// Linear in the nodes and edges that stand behind the first change in the graph's order.
+    pub fn times(&self) -> Times {
+        let mut times = self.measured.times.clone();
+        if let Some(earliest) = self.earliest {
+            relax_from(&self.graph, &mut times, self.graph.order()[earliest as usize]);
+        }
+        times
+    }
+
+    /// Takes all edits back.
+    pub fn undo(&mut self) {
+        self.earliest = None;
+        while let Some(change) = self.changes.pop() {
+            match change {
+                Change::Node(node, weight) => self.graph.set_node_weight(node, weight),
+                Change::Edge(edge, weight) => self.graph.set_edge_weight(edge, weight),
+            }
+        }
+    }
+
+    /// Sums of what has changed since.
+    fn effect(&self, before: usize) -> Effect {
+        let mut effect = Effect::default();
+        for change in &self.changes[before..] {
+            let (old, new) = match *change {
+                Change::Node(node, old) => (old, self.graph.node(node).weight),
+                Change::Edge(edge, old) => (old, self.graph.edge(edge).weight.max(0)),
+            };
+            effect.old_ns += old;
+            effect.new_ns += new;
+        }
+        effect
+    }
+
+    fn scale(&mut self, node: NodeId, factor: f64) {
+        let old = self.graph.node(node).weight;
+        self.changes.push(Change::Node(node, old));
+        self.graph.set_node_weight(node, scaled(old, factor));
+        self.touch(node);
+    }
+
+    fn scale_edge(&mut self, edge: EdgeId, factor: f64) {
+        self.set_edge(edge, scaled(self.graph.edge(edge).weight, factor));
+    }
+
+    fn set_edge(&mut self, id: EdgeId, weight: i64) {
+        let edge = self.graph.edge(id);
+        self.changes.push(Change::Edge(id, edge.weight));
+        self.graph.set_edge_weight(id, weight);
+        self.touch(edge.target);
+    }
+
+    fn shorten(&mut self, nodes: &[NodeId], ns: i64) {
+        let row = |node: &NodeId| {
+            let origin = self.measured.origins[node.index()];
+            (origin.scope, origin.row)
+        };
+        let mut totals: BTreeMap<_, i64> = BTreeMap::new();
+        for node in nodes {
+            *totals.entry(row(node)).or_default() += self.measured.graph.node(*node).weight;
+        }
+        let factor = |node| (ns as f64 / totals[&row(node)].max(1) as f64).min(1.0);
+        let factors: Vec<f64> = nodes.iter().map(factor).collect();
+        nodes.iter().zip(factors).for_each(|(node, factor)| self.scale(*node, factor));
+    }
+
+    /// What waits for nothing else keeps its wait.
+    fn unblock(&mut self, node: NodeId) {
+        let is_wait = |kind: EdgeKind| kind == EdgeKind::Synchronization;
+        if self.graph.edges_into(node).all(|(_, edge)| is_wait(edge.kind)) {
+            return;
+        }
+        self.lower(node, is_wait, NEVER);
+    }
+
+    fn close_gap(&mut self, node: NodeId) {
+        let is_gap = |kind: EdgeKind| {
+            matches!(kind, EdgeKind::ProgramOrder | EdgeKind::StreamOrder | EdgeKind::Launch)
+        };
+        self.lower(node, is_gap, 0);
+    }
+
+    /// Lowers the weights of edges of some kinds into a node.
+    fn lower(&mut self, node: NodeId, is_meant: impl Fn(EdgeKind) -> bool, weight: i64) {
+        let edges = self.graph.edges_into(node);
+        let above = edges.filter(|(_, edge)| is_meant(edge.kind) && edge.weight > weight);
+        let above: Vec<EdgeId> = above.map(|(id, _)| id).collect();
+        above.into_iter().for_each(|id| self.set_edge(id, weight));
+    }
+
+    fn arrive_earlier(&mut self, nodes: &[NodeId], ns: i64) {
+        let mut arrivals: Vec<NodeId> = nodes.to_vec();
+        arrivals.sort_unstable();
+        let edges = self.graph.edges().iter().enumerate();
+        let leaving = edges.filter(|(_, edge)| {
+            edge.kind == EdgeKind::Rendezvous && arrivals.binary_search(&edge.source).is_ok()
+        });
+        let leaving: Vec<(EdgeId, i64)> =
+            leaving.map(|(id, edge)| (EdgeId(id as u32), edge.weight)).collect();
+        leaving.into_iter().for_each(|(id, weight)| self.set_edge(id, weight - ns));
+    }
+
+    fn touch(&mut self, node: NodeId) {
+        let place = self.graph.place[node.index()];
+        self.earliest = Some(self.earliest.map_or(place, |earliest| earliest.min(place)));
+    }
+}
+
+fn scaled(weight: i64, factor: f64) -> i64 {
+    (weight as f64 * factor).round() as i64
+}

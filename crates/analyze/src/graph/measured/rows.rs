@@ -1,0 +1,54 @@
+//! From rows of traces back to the nodes they became. Knows no edge.
+
+use super::MeasuredGraph;
+use crate::graph::NodeId;
+use crate::scope::Scope;
+
+/// The nodes of each row.
+#[derive(Clone, Debug)]
+pub struct RowNodes {
+    /// Per scope, per row of its trace, and one behind: its first place in `nodes`.
+    first: Vec<Vec<u32>>,
+    /// Per scope.
+    nodes: Vec<Vec<NodeId>>,
+}
+
+impl RowNodes {
+    /// Of a graph and the scopes it was made of.
+    ///
+    /// # Cost
+    /// Linear in nodes and rows.
+    pub fn of(scopes: &[Scope<'_>], measured: &MeasuredGraph) -> Self {
+        let rows = |scope: &Scope<'_>| vec![0u32; scope.trace.slices.len() + 1];
+        let mut first: Vec<Vec<u32>> = scopes.iter().map(rows).collect();
+        let origins = || measured.origins.iter().enumerate();
+        for (_, origin) in origins() {
+            if let Some(row) = origin.row {
+                first[origin.scope as usize][row as usize + 1] += 1;
+            }
+        }
+        for first in &mut first {
+            for row in 1..first.len() {
+                first[row] += first[row - 1];
+            }
+        }
+        let mut next = first.clone();
+        let empty =
+            |first: &Vec<u32>| vec![NodeId(0); first.last().copied().unwrap_or_default() as usize];
+        let mut nodes: Vec<Vec<NodeId>> = first.iter().map(empty).collect();
+        for (node, origin) in origins() {
+            if let Some(row) = origin.row {
+                let place = &mut next[origin.scope as usize][row as usize];
+                nodes[origin.scope as usize][*place as usize] = NodeId(node as u32);
+                *place += 1;
+            }
+        }
+        Self { first, nodes }
+    }
+
+    /// The nodes of a row, by id; `scope` is the place of its rank among the scopes.
+    pub fn of_row(&self, scope: usize, row: u32) -> &[NodeId] {
+        let (from, to) = (self.first[scope][row as usize], self.first[scope][row as usize + 1]);
+        &self.nodes[scope][from as usize..to as usize]
+    }
+}
