@@ -44,10 +44,27 @@ pub struct Pressure {
     pub waits: Vec<PressureWait>,
     /// By device; only devices whose calls agree.
     pub limits: Vec<QueueLimit>,
-    /// Per device: its works in the order of their launches.
-    order: BTreeMap<i32, Vec<u32>>,
-    /// Per row of the trace, its place in that order; empty without waits.
+    /// Per device with a limit: how its queue gets room.
+    rooms: BTreeMap<i32, Vec<Room>>,
+    /// Per row of the trace, its place among its device's works in the order of their launches;
+    /// empty where no call is long.
     place: Vec<u32>,
+}
+
+/// When the queue of a device has lost so many works as the place of this says, and one more.
+#[derive(Clone, Copy, Debug, PartialEq)]
+struct Room {
+    at: i64,
+    /// The work that left last.
+    work: u32,
+}
+
+/// A long call, and how many works may have lain between it and what it waited for.
+#[derive(Clone, Copy, Debug)]
+struct Suspect {
+    wait: PressureWait,
+    /// `wait.distance` at least.
+    most: u32,
 }
 
 /// A launch that waited.
@@ -65,6 +82,8 @@ pub struct PressureWait {
     pub typical_ns: i64,
     /// By how much the call took longer than that.
     pub waited_ns: i64,
+    /// Whether it agrees with the depth of the queue.
+    pub is_at_limit: bool,
 }
 
 /// How many works a device's queue holds.
@@ -88,8 +107,21 @@ impl Pressure {
     /// The work that must have ended before work of a row can be launched, by the device's limit.
     pub fn held_by(&self, device: i32, row: u32) -> Option<u32> {
         let limit = self.limits.iter().find(|limit| limit.device == device)?;
+        Some(self.room(limit, row)?.work)
+    }
+
+    /// How far the clock of a device is ahead of its host's at least, because calls that agree on
+    /// the depth of its queue returned after they had got room.
+    pub fn ahead_ns(&self, device: i32, scope: &Scope<'_>) -> Option<i64> {
+        self.limits.iter().find(|limit| limit.device == device)?;
+        let slices = &scope.trace.slices;
+        let agreed = self.waits.iter().filter(|wait| wait.device == device && wait.is_at_limit);
+        agreed.map(|wait| slices.end(wait.work) - slices.end(wait.call)).max()
+    }
+
+    fn room(&self, limit: &QueueLimit, row: u32) -> Option<Room> {
         let place = self.place[row as usize].checked_sub(limit.distance)?;
-        self.order[&device].get(place as usize).copied()
+        self.rooms[&limit.device].get(place as usize).copied()
     }
 }
 
@@ -100,40 +132,102 @@ impl Pressure {
 pub fn of(scope: &Scope<'_>, skews: &[Skew]) -> Pressure {
     let launches = launches(scope);
     let usual = usual(scope.trace, &launches);
-    let long = long(scope, &launches, &usual);
+    let long: Vec<LongCall> = long(scope, &launches, &usual)
+        .into_iter()
+        .map(|call| (call, usual[&scope.trace.slices.name[call as usize]]))
+        .collect();
     if long.is_empty() {
         return Pressure::default();
     }
-    let mut found = ordered(scope, &launches);
-    let mut ends: BTreeMap<i32, Vec<(i64, u32)>> = BTreeMap::new();
-    for (device, works) in &found.order {
-        let shift = skew::shift_ns(skews, *device);
-        let end = |row: &u32| (scope.trace.slices.end(*row) - shift, *row);
-        let mut works: Vec<(i64, u32)> = works.iter().map(end).collect();
-        works.sort_unstable();
-        ends.insert(*device, works);
-    }
-    let usual_of = |call: u32| &usual[&scope.trace.slices.name[call as usize]];
-    let waits = |call: &u32| wait(scope, &found, &ends, (*call, usual_of(*call).typical_ns));
-    let all: Vec<PressureWait> = long.iter().filter_map(waits).collect();
-    let is_stretched = |wait: &PressureWait| {
-        let duration = scope.trace.slices.duration[wait.call as usize];
-        duration >= usual_of(wait.call).stretched_from()
-    };
-    let stretched: Vec<PressureWait> = all.iter().copied().filter(is_stretched).collect();
-    found.limits = limits(&stretched, 0.0);
-    if found.limits.is_empty() {
-        found.limits = limits(&all, PART * long.len() as f64);
+    let works = works(scope, &launches);
+    let mut found = Pressure { place: places(scope, &works), ..Pressure::default() };
+    let mut stretched: BTreeMap<u32, PressureWait> = BTreeMap::new();
+    for (device, works) in &works {
+        let calls = long.iter().filter(|(call, _)| device_of(scope, *call) == Some(*device));
+        let calls: Vec<LongCall> = calls.copied().collect();
+        let Some(queue) = likeliest(scope, &found.place, (*device, works, skews), &calls) else {
+            continue;
+        };
+        stretched.extend(queue.suspects.into_iter().map(|wait| (wait.call, wait)));
+        found.limits.extend(queue.limit);
+        found.rooms.insert(*device, queue.rooms);
     }
     // Where the depth is known, what ended there is what was waited for.
     for call in long {
-        let typical_ns = usual_of(call).typical_ns;
-        let known = at_limit(scope, &found, skews, (call, typical_ns));
-        let alone = || stretched.iter().find(|wait| wait.call == call).copied();
-        found.waits.extend(known.or_else(alone));
+        let alone = || stretched.get(&call.0).copied();
+        found.waits.extend(at_limit(scope, &found, call).or_else(alone));
     }
     found.waits.sort_unstable_by_key(|wait| wait.call);
     found
+}
+
+/// The clocks and queues of a rank's devices: launches that waited for room tell of the clocks too.
+///
+/// # Cost
+/// Of [`skew::of`] and [`of`].
+pub fn with_clocks(scope: &Scope<'_>) -> (Vec<Skew>, Pressure) {
+    let mut skews = skew::of(scope);
+    let pressure = of(scope, &skews);
+    for skew in &mut skews {
+        let ahead = pressure.ahead_ns(skew.device, scope);
+        let is_possible = |ahead: &i64| skew.upper_ns.is_none_or(|upper| *ahead <= upper);
+        if let Some(ahead) = ahead.filter(is_possible) {
+            skew.lower_ns = Some(skew.lower_ns.map_or(ahead, |lower| lower.max(ahead)));
+        }
+    }
+    (skews, pressure)
+}
+
+/// A call that took longer than usual, and what it usually takes.
+type LongCall = (u32, Usual);
+
+/// A device's queue by one rule of how it gets room.
+struct Queue {
+    rooms: Vec<Room>,
+    limit: Option<QueueLimit>,
+    /// Calls so long that they waited whatever the others say.
+    suspects: Vec<PressureWait>,
+}
+
+impl Queue {
+    fn agreeing(&self) -> u64 {
+        self.limit.map_or(0, |limit| limit.agreeing)
+    }
+}
+
+/// The queue by which most calls agree, of the rules by which it may get room and the times that
+/// the device's clock allows.
+fn likeliest(
+    scope: &Scope<'_>,
+    places: &[u32],
+    (device, works, skews): (i32, &[u32], &[Skew]),
+    calls: &[LongCall],
+) -> Option<Queue> {
+    let rules = [in_order, as_they_end];
+    let all = skew::shifts(skews, device)
+        .into_iter()
+        .flat_map(|shift| rules.map(|rule| rule(scope, works, shift)));
+    let queues = all.map(|rooms| queue(scope, places, (device, rooms), calls));
+    // The first of those that are alike.
+    queues.reduce(|best, other| if other.agreeing() > best.agreeing() { other } else { best })
+}
+
+fn queue(
+    scope: &Scope<'_>,
+    places: &[u32],
+    (device, rooms): (i32, Vec<Room>),
+    calls: &[LongCall],
+) -> Queue {
+    let suspect = |call: &LongCall| suspect(scope, places, (device, &rooms), call);
+    let all: Vec<(Suspect, Usual)> =
+        calls.iter().filter_map(|call| Some((suspect(call)?, call.1))).collect();
+    let duration = |one: &Suspect| scope.trace.slices.duration[one.wait.call as usize];
+    let is_stretched = |(one, usual): &&(Suspect, Usual)| duration(one) >= usual.stretched_from();
+    let stretched: Vec<Suspect> = all.iter().filter(is_stretched).map(|(one, _)| *one).collect();
+    let all: Vec<Suspect> = all.iter().map(|(one, _)| *one).collect();
+    let limit = limit(device, &stretched, 0.0);
+    let limit = limit.or_else(|| self::limit(device, &all, PART * calls.len() as f64));
+    Queue { rooms, limit, suspects: stretched.iter().map(|one| one.wait).collect() }
 }
 
 /// The calls that launched work, by start.
@@ -146,6 +240,7 @@ fn launches(scope: &Scope<'_>) -> Vec<u32> {
 }
 
 /// What calls of a name take.
+#[derive(Clone, Copy)]
 struct Usual {
     /// Where so many wait that half of them do, the quickest tenth still tells what a call takes.
     quick_ns: i64,
@@ -222,82 +317,132 @@ fn long(scope: &Scope<'_>, launches: &[u32], usual: &BTreeMap<StringId, Usual>) 
 }
 
 /// The works of each device in the order of their launches.
-fn ordered(scope: &Scope<'_>, launches: &[u32]) -> Pressure {
-    let mut order: BTreeMap<i32, Vec<u32>> = BTreeMap::new();
-    let mut place = vec![NONE; scope.trace.slices.len()];
+fn works(scope: &Scope<'_>, launches: &[u32]) -> BTreeMap<i32, Vec<u32>> {
+    let mut works: BTreeMap<i32, Vec<u32>> = BTreeMap::new();
     for &row in launches.iter().flat_map(|call| scope.links().work(*call)) {
-        let works = order.entry(scope.trace.device(row)).or_default();
-        place[row as usize] = works.len() as u32;
-        works.push(row);
+        works.entry(scope.trace.device(row)).or_default().push(row);
     }
-    Pressure { order, place, ..Pressure::default() }
+    works
 }
 
-/// The wait of a long call for the work that the depth of its queue names, if it returned just
-/// after that had ended.
-fn at_limit(
-    scope: &Scope<'_>,
-    found: &Pressure,
-    skews: &[Skew],
-    (call, typical_ns): (u32, i64),
-) -> Option<PressureWait> {
+fn places(scope: &Scope<'_>, works: &BTreeMap<i32, Vec<u32>>) -> Vec<u32> {
+    let mut places = vec![NONE; scope.trace.slices.len()];
+    for works in works.values() {
+        works.iter().enumerate().for_each(|(at, row)| places[*row as usize] = at as u32);
+    }
+    places
+}
+
+fn device_of(scope: &Scope<'_>, call: u32) -> Option<i32> {
+    scope.links().work(call).first().map(|work| scope.trace.device(*work))
+}
+
+/// The queue's places become free in the order of the launches: a work that has ended keeps its
+/// place until all before it have.
+fn in_order(scope: &Scope<'_>, works: &[u32], shift: i64) -> Vec<Room> {
+    let mut last = Room { at: i64::MIN, work: NONE };
+    let rooms = works.iter().map(|work| {
+        let at = scope.trace.slices.end(*work) - shift;
+        if at > last.at {
+            last = Room { at, work: *work };
+        }
+        last
+    });
+    rooms.collect()
+}
+
+/// A place becomes free when its work has ended.
+fn as_they_end(scope: &Scope<'_>, works: &[u32], shift: i64) -> Vec<Room> {
+    let room = |work: &u32| Room { at: scope.trace.slices.end(*work) - shift, work: *work };
+    let mut rooms: Vec<Room> = works.iter().map(room).collect();
+    rooms.sort_unstable_by_key(|room| (room.at, room.work));
+    rooms
+}
+
+/// The wait of a long call for the room that the depth of its queue names, if it returned just
+/// after there was some.
+fn at_limit(scope: &Scope<'_>, found: &Pressure, (call, usual): LongCall) -> Option<PressureWait> {
     let slices = &scope.trace.slices;
     let own = *scope.links().work(call).first()?;
     let device = scope.trace.device(own);
-    let work = found.held_by(device, own)?;
+    let limit = found.limits.iter().find(|limit| limit.device == device)?;
+    let room = found.room(limit, own)?;
     let (start, end) = (slices.start(call), slices.end(call));
-    let ended = slices.end(work) - skew::shift_ns(skews, device);
-    let is_awaited = start < ended && ended <= end && end - ended <= RETURN_NS;
-    let distance = found.place[own as usize] - found.place[work as usize];
-    let waited_ns = end - start - typical_ns;
-    is_awaited.then_some(PressureWait { call, work, device, distance, typical_ns, waited_ns })
+    let is_awaited = start < room.at && room.at <= end && end - room.at <= RETURN_NS;
+    let typical_ns = usual.typical_ns;
+    is_awaited.then_some(PressureWait {
+        call,
+        work: room.work,
+        device,
+        distance: limit.distance,
+        typical_ns,
+        waited_ns: end - start - typical_ns,
+        is_at_limit: true,
+    })
 }
 
-/// The wait of a long call, if it returned just after earlier work had ended.
-fn wait(
+/// The wait of a long call, if it returned just after there was room in the queue.
+fn suspect(
     scope: &Scope<'_>,
-    found: &Pressure,
-    ends: &BTreeMap<i32, Vec<(i64, u32)>>,
-    (call, typical_ns): (u32, i64),
-) -> Option<PressureWait> {
+    places: &[u32],
+    (device, rooms): (i32, &[Room]),
+    &(call, usual): &LongCall,
+) -> Option<Suspect> {
     let slices = &scope.trace.slices;
     let own = *scope.links().work(call).first()?;
-    let device = scope.trace.device(own);
     let (start, end) = (slices.start(call), slices.end(call));
-    let works = &ends[&device];
-    let until = works.partition_point(|(ended, _)| *ended <= end);
-    let place = found.place[own as usize];
-    let near = works[..until].iter().rev().take_while(|(ended, _)| *ended >= end - RETURN_NS);
-    let released = near
-        .filter(|(ended, row)| *ended > start && found.place[*row as usize] < place)
-        .find(|(ended, _)| *ended <= slices.start(own));
-    let (_, work) = *released?;
-    let distance = place - found.place[work as usize];
-    let waited_ns = end - start - typical_ns;
-    let wait = PressureWait { call, work, device, distance, typical_ns, waited_ns };
-    (distance >= DISTANCE_MIN).then_some(wait)
-}
-
-/// The distance that most waits of a device agree on, if enough do: a number that is fixed, and at
-/// least `least`.
-fn limits(waits: &[PressureWait], least: f64) -> Vec<QueueLimit> {
-    let mut distances: BTreeMap<i32, Vec<u32>> = BTreeMap::new();
-    for wait in waits {
-        distances.entry(wait.device).or_default().push(wait.distance);
+    let place = places[own as usize];
+    let until = rooms.partition_point(|room| room.at <= end);
+    let room = rooms[until.checked_sub(1)?];
+    if room.at <= start || room.at < end - RETURN_NS {
+        return None;
     }
-    let limit = |(device, mut distances): (i32, Vec<u32>)| {
-        distances.sort_unstable();
-        let agreeing = |first: usize| {
-            let most = f64::from(distances[first]) * AGREEMENT;
-            first..distances.partition_point(|distance| f64::from(*distance) <= most)
-        };
-        let all = (0..distances.len()).map(agreeing);
-        let range = all.max_by_key(|range| (range.len(), std::cmp::Reverse(range.start)))?;
-        let distance = distances[range.start + (range.len() - 1) / 2];
-        let agreeing = range.len() as u64;
-        (range.len() >= AGREEING && range.len() as f64 >= least).then_some(QueueLimit { device, distance, agreeing })
+    // What ends together may have been waited for together.
+    let from = rooms.partition_point(|other| other.at < room.at) as u32;
+    let until = (until as u32).min(place.checked_sub(DISTANCE_MIN)? + 1);
+    if from >= until {
+        return None;
+    }
+    let distance = place + 1 - until;
+    let typical_ns = usual.typical_ns;
+    let wait = PressureWait {
+        call,
+        work: room.work,
+        device,
+        distance,
+        typical_ns,
+        waited_ns: end - start - typical_ns,
+        is_at_limit: false,
     };
-    distances.into_iter().filter_map(limit).collect()
+    Some(Suspect { wait, most: place - from })
+}
+
+/// The distance that most suspects of a device agree on, if enough do: a number that is fixed, and
+/// at least `least`.
+fn limit(device: i32, suspects: &[Suspect], least: f64) -> Option<QueueLimit> {
+    // What a suspect agrees with begins and ends.
+    let first = |one: &Suspect| (f64::from(one.wait.distance) / AGREEMENT).ceil() as u32;
+    let begin = suspects.iter().map(|one| (first(one), 1i64));
+    let mut changes: Vec<(u32, i64)> =
+        begin.chain(suspects.iter().map(|one| (one.most + 1, -1))).collect();
+    changes.sort_unstable();
+    let (mut now, mut most, mut best) = (0, 0, 0);
+    for (at, change) in changes {
+        // The last distance of those that most agree on.
+        if change < 0 && now > most {
+            (most, best) = (now, at - 1);
+        }
+        now += change;
+    }
+    let agreeing = suspects.iter().filter(|one| first(one) <= best && best <= one.most);
+    let mut distances: Vec<u32> =
+        agreeing.map(|one| best.clamp(one.wait.distance, one.most)).collect();
+    if distances.len() < AGREEING || (distances.len() as f64) < least {
+        return None;
+    }
+    distances.sort_unstable();
+    let distance = distances[(distances.len() - 1) / 2];
+    Some(QueueLimit { device, distance, agreeing: distances.len() as u64 })
 }
 
 #[cfg(test)]

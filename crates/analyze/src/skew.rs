@@ -98,6 +98,23 @@ pub fn shift_ns(skews: &[Skew], device: i32) -> i64 {
     skews.iter().find(|skew| skew.device == device).map_or(0, Skew::shift_ns)
 }
 
+/// Nanoseconds that may have to be taken off the times of a device: [`Skew::shift_ns`] first, then
+/// others that its bounds allow, a few microseconds apart.
+pub fn shifts(skews: &[Skew], device: i32) -> Vec<i64> {
+    const STEP_NS: i64 = 6_000;
+    const FAR_NS: i64 = 24_000;
+    let Some(skew) = skews.iter().find(|skew| skew.device == device) else { return vec![0] };
+    let usual = skew.shift_ns();
+    let least = skew.lower_ns.unwrap_or(i64::MIN).max(usual - FAR_NS);
+    let most = skew.upper_ns.unwrap_or(i64::MAX).min(usual + FAR_NS);
+    let mut shifts = vec![usual];
+    for steps in 1..=FAR_NS / STEP_NS {
+        let both = [usual + steps * STEP_NS, usual - steps * STEP_NS];
+        shifts.extend(both.into_iter().filter(|shift| (least..=most).contains(shift)));
+    }
+    shifts
+}
+
 /// The clocks of a rank's devices, by device.
 ///
 /// # Cost

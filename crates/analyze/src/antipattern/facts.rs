@@ -24,7 +24,6 @@ use crate::launches::{self, LaunchRow};
 use crate::pressure::{self, Pressure};
 use crate::quality::{self, Evidence, Issue};
 use crate::scope::Scope;
-use crate::skew;
 use crate::stragglers::{self, Stragglers};
 use crate::tree::Tree;
 
@@ -258,7 +257,7 @@ impl<'a> Facts<'a> {
 
     /// Launches that waited for a full queue.
     pub fn pressure(&self) -> &Pressure {
-        self.pressure.get_or_init(|| pressure::of(self.scope, &skew::of(self.scope)))
+        self.pressure.get_or_init(|| pressure::with_clocks(self.scope).1)
     }
 
     /// The profiler's own work.

@@ -24,9 +24,9 @@ use trace::store::TrackId;
 
 use super::{DependencyGraph, Edge, EdgeKind, NodeId, NodeKind, Times};
 use crate::collectives::Collectives;
-use crate::pressure;
+use crate::pressure::{self, Pressure};
 use crate::scope::Scope;
-use crate::skew::{self, Skew};
+use crate::skew::Skew;
 use crate::tree;
 use draft::{Candidate, Draft};
 
@@ -172,13 +172,15 @@ pub fn of(scopes: &[Scope<'_>], collectives: &Collectives) -> MeasuredGraph {
     let origin = scopes.iter().map(|scope| scope.window.start).min().unwrap_or_default();
     let mut draft = Draft::default();
     draft.marker(0, origin, draft::Order::Start);
-    let skews: Vec<Vec<Skew>> = scopes.iter().map(skew::of).collect();
+    let (skews, pressures): (Vec<Vec<Skew>>, Vec<Pressure>) =
+        scopes.iter().map(pressure::with_clocks).unzip();
     let meetings = rendezvous::meetings(scopes, collectives, &skews);
     let mut ranks = Vec::new();
     let mut labels = Vec::new();
     for (at, scope) in scopes.iter().enumerate() {
         let clocks = device::Clocks { skews: &skews[at], meetings: &meetings };
-        let (markers, named) = add_rank(&mut draft, (at as u32, scope), &clocks);
+        let clocks = (&clocks, &pressures[at]);
+        let (markers, named) = add_rank(&mut draft, (at as u32, scope), clocks);
         ranks.push(markers);
         labels.push(named);
     }
@@ -267,10 +269,9 @@ type Placed<'a, 'b> = (u32, &'a Scope<'b>);
 fn add_rank(
     draft: &mut Draft,
     (at, scope): Placed<'_, '_>,
-    clocks: &device::Clocks<'_>,
+    (clocks, pressure): (&device::Clocks<'_>, &Pressure),
 ) -> (Markers, Vec<Vec<Label>>) {
     let mut device = device::Device::of(draft, (at, scope), clocks);
-    let pressure = pressure::of(scope, clocks.skews);
     let start = draft.marker(at, scope.window.start, draft::Order::Start);
     // The first node is the origin of all ranks.
     let origin = Candidate { source: NodeId(0), kind: EdgeKind::ProgramOrder, usual: 0 };
@@ -285,7 +286,7 @@ fn add_rank(
     let mut chains = Vec::new();
     for thread in &tree.threads {
         let segments = host::segments(scope, &tree, thread);
-        let (waits, pressure) = (&waits, &pressure);
+        let waits = &waits;
         let mut rank = host::Rank { at, scope, waits, pressure, device: &mut device };
         chains.push(host::chain(draft, &mut rank, thread.track, &segments));
         labels[thread.track.0 as usize] = segments.labels;

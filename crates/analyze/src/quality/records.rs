@@ -6,7 +6,8 @@ use trace::store::{Kind as RowKind, Loss};
 
 use super::{Evidence, Issue, Kind, Severity, is_named, milliseconds, names, place};
 use crate::attribution::Method;
-use crate::skew::{self, Skew};
+use crate::pressure;
+use crate::skew::Skew;
 use crate::{coverage, percent, window};
 
 /// Launches without device work, in percent, that are more than the end of a recording cuts.
@@ -173,7 +174,7 @@ fn repeated_ids(rank: &Evidence<'_>) -> Option<Issue> {
 
 /// What the times of waits and launches say of the clocks of a rank's devices.
 fn clock_offsets(rank: &Evidence<'_>) -> Vec<Issue> {
-    skew::of(rank.scope).iter().filter_map(clock_offset).collect()
+    pressure::with_clocks(rank.scope).0.iter().filter_map(clock_offset).collect()
 }
 
 fn clock_offset(skew: &Skew) -> Option<Issue> {

@@ -63,14 +63,29 @@ fn outcome(seed: u64) -> Outcome {
         println!("{:?}", analyze::skew::of(&scopes[0]));
         let (g, t) = (&graph.graph, &graph.times);
         for edge in g.edges() {
-            let (from, to) = (graph.origins[edge.source.index()], graph.origins[edge.target.index()]);
+            let (from, to) =
+                (graph.origins[edge.source.index()], graph.origins[edge.target.index()]);
             if edge.kind == analyze::graph::EdgeKind::Launch && edge.weight > 100_000 {
-                let name = |o: measured::Origin| o.row.map(|row| (o.scope, scopes[0].trace.name(row).to_owned(), scopes[0].trace.stream(row)));
-                println!("LAUNCH {:?} → {:?} weight {} at {} into: {:?}", name(from), name(to), edge.weight, (t.start[edge.target.index()]) as f64/1e6,
-                    g.edges_into(edge.target).map(|(_, e)| (e.kind, e.weight, t.end[e.source.index()] as f64/1e6)).collect::<Vec<_>>());
+                let name = |o: measured::Origin| {
+                    o.row.map(|row| {
+                        (o.scope, scopes[0].trace.name(row).to_owned(), scopes[0].trace.stream(row))
+                    })
+                };
+                println!(
+                    "LAUNCH {:?} → {:?} weight {} at {} into: {:?}",
+                    name(from),
+                    name(to),
+                    edge.weight,
+                    (t.start[edge.target.index()]) as f64 / 1e6,
+                    g.edges_into(edge.target)
+                        .map(|(_, e)| (e.kind, e.weight, t.end[e.source.index()] as f64 / 1e6))
+                        .collect::<Vec<_>>()
+                );
             }
         }
-        for run in &runs { println!("works {}", run.device.len()); }
+        for run in &runs {
+            println!("works {}", run.device.len());
+        }
     }
     let all = said.windows.last().expect("a window");
     let busy: i64 = runs[0].device.iter().map(|row| row.end - row.start).sum();
@@ -109,12 +124,18 @@ fn issue_24_what_ifs_say_what_the_change_brings() {
     let first: u64 = std::env::var("SIMULATION_FIRST").map_or(0, |n| n.parse().unwrap());
     let mut outcomes: Vec<Outcome> = (first..first + programs).map(outcome).collect();
     outcomes.sort_by(|a, b| a.error_pct().abs().total_cmp(&b.error_pct().abs()));
-    let at = |share: f64| outcomes[((outcomes.len() - 1) as f64 * share) as usize].error_pct().abs();
+    let at =
+        |share: f64| outcomes[((outcomes.len() - 1) as f64 * share) as usize].error_pct().abs();
     for one in outcomes.iter().rev().take(40) {
         println!(
             "{:5} {:22} {:9.3} → {:9.3} ms, said {:9.3} ({:+6.2} %), busy {:.0} %",
-            one.seed, format!("{:?}", one.change), one.before_ns as f64 / 1e6,
-            one.after_ns as f64 / 1e6, one.said_ns as f64 / 1e6, one.error_pct(), one.busy_pct
+            one.seed,
+            format!("{:?}", one.change),
+            one.before_ns as f64 / 1e6,
+            one.after_ns as f64 / 1e6,
+            one.said_ns as f64 / 1e6,
+            one.error_pct(),
+            one.busy_pct
         );
     }
     println!("median {:.3} %, 95 % below {:.3} %, most {:.3} %", at(0.5), at(0.95), at(1.0));

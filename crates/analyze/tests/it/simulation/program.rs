@@ -54,19 +54,46 @@ pub struct Machine {
 #[derive(Clone, Debug, PartialEq)]
 pub enum Op {
     /// An operator that runs on the host alone; `None` for time nobody recorded.
-    Host { name: Option<&'static str>, ns: i64 },
-    Kernel { name: &'static str, stream: usize, ns: i64 },
-    CopyIn { stream: usize, ns: i64 },
+    Host {
+        name: Option<&'static str>,
+        ns: i64,
+    },
+    Kernel {
+        name: &'static str,
+        stream: usize,
+        ns: i64,
+    },
+    CopyIn {
+        stream: usize,
+        ns: i64,
+    },
     /// To pageable memory: the call returns when it is done.
-    CopyOut { stream: usize, ns: i64 },
-    Record { event: usize, stream: usize },
-    StreamWait { event: usize, stream: usize },
+    CopyOut {
+        stream: usize,
+        ns: i64,
+    },
+    Record {
+        event: usize,
+        stream: usize,
+    },
+    StreamWait {
+        event: usize,
+        stream: usize,
+    },
     EventQuery,
-    EventSync { event: usize },
-    StreamSync { stream: usize },
+    EventSync {
+        event: usize,
+    },
+    StreamSync {
+        stream: usize,
+    },
     DeviceSync,
     /// All ranks meet in it.
-    Collective { id: usize, stream: usize, ns: i64 },
+    Collective {
+        id: usize,
+        stream: usize,
+        ns: i64,
+    },
 }
 
 /// An instruction with what is random about each of its runs: between -1 and 1.

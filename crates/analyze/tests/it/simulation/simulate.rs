@@ -113,7 +113,15 @@ pub fn run(program: &Program) -> Vec<Run> {
     for (rank, of_rank) in program.ranks.iter().enumerate() {
         for (number, code) in of_rank.threads.iter().enumerate() {
             let time = 1_000_000 + number as i64 * 20_000;
-            threads.push(Thread { rank, number, code, at: 0, time, is_blocked: false, place: None });
+            threads.push(Thread {
+                rank,
+                number,
+                code,
+                at: 0,
+                time,
+                is_blocked: false,
+                place: None,
+            });
         }
     }
     loop {

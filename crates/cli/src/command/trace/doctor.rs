@@ -4,7 +4,8 @@ use std::process::ExitCode;
 
 use analyze::Scope;
 use analyze::quality::{self, Issue, Known, Severity, Verdict};
-use analyze::skew::{self, Skew};
+use analyze::pressure;
+use analyze::skew::Skew;
 
 use super::Look;
 use crate::args::Format;
@@ -32,7 +33,7 @@ pub fn run(look: &Look<'_>) -> Result<ExitCode, Error> {
 
 /// What is known of the clocks of the devices, a line for each.
 fn clocks(scopes: &[Scope<'_>]) -> Vec<String> {
-    let all = scopes.iter().flat_map(skew::of);
+    let all = scopes.iter().flat_map(|scope| pressure::with_clocks(scope).0);
     let line = |skew: Skew| {
         let rank = if scopes.len() > 1 { format!("rank {}: ", skew.rank) } else { String::new() };
         format!("clock   {rank}{}", skew.words())
