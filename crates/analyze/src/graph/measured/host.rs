@@ -221,7 +221,8 @@ fn add_call(
         launch = Some(add_step(draft, rank, steps, (&before, kind, Vec::new())));
         rest.start = end;
     }
-    if let Some((work, begin)) = held_up(rank, segment, (&rest, &awaited)) {
+    let held_up = held_up(rank, segment, (&rest, &awaited));
+    if let Some(HeldUp { work, begin, .. }) = held_up {
         // Up to where it found the queue full, it takes its usual time.
         let before = Segment { end: begin, ..*segment };
         add_step(draft, rank, steps, (&before, kind, Vec::new()));
@@ -230,6 +231,11 @@ fn add_call(
         draft.evidence.queue_waits += 1;
     }
     let last = add_step(draft, rank, steps, (&rest, kind, awaited));
+    if let Some(HeldUp { resume, .. }) = held_up {
+        // What waking up took belongs to the wait.
+        let node = &mut draft.nodes[last.index()];
+        node.start = node.start.max(resume);
+    }
     if let (Some(step), Some(first)) = (steps.last_mut(), works.first()) {
         let row = rank.device.works[*first as usize].row;
         let device = rank.scope.trace.device(row);
@@ -243,12 +249,22 @@ fn add_call(
     }
 }
 
-/// The work whose end a launch waited for because the queue was full, and when it found that.
+/// A launch that found the queue full.
+#[derive(Clone, Copy)]
+struct HeldUp {
+    /// The work whose end made room.
+    work: u32,
+    /// When it found the queue full.
+    begin: i64,
+    /// When it went on at the latest.
+    resume: i64,
+}
+
 fn held_up(
     rank: &Rank<'_, '_>,
     segment: &Segment,
     (rest, awaited): (&Segment, &[u32]),
-) -> Option<(u32, i64)> {
+) -> Option<HeldUp> {
     if !awaited.is_empty() || rest.start > segment.start {
         return None;
     }
@@ -257,7 +273,8 @@ fn held_up(
     let ended = rank.device.works[work as usize].end;
     let is_inside = segment.start < ended && ended <= segment.end;
     let rest = wait.typical_ns - (segment.end - ended);
-    is_inside.then_some((work, (segment.start + rest.max(0)).min(ended)))
+    let begin = (segment.start + rest.max(0)).min(ended);
+    is_inside.then_some(HeldUp { work, begin, resume: segment.end - wait.typical_ns })
 }
 
 /// A node from where the thread stopped waiting.
