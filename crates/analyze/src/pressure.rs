@@ -82,8 +82,6 @@ pub struct PressureWait {
     pub typical_ns: i64,
     /// By how much the call took longer than that.
     pub waited_ns: i64,
-    /// Whether it agrees with the depth of the queue.
-    pub is_at_limit: bool,
 }
 
 /// How many works a device's queue holds.
@@ -110,13 +108,12 @@ impl Pressure {
         Some(self.room(limit, row)?.work)
     }
 
-    /// How far the clock of a device is ahead of its host's at least, because calls that agree on
-    /// the depth of its queue returned after they had got room.
+    /// How far the clock of a device is ahead of its host's at least, because calls that waited for
+    /// room returned after they had got it.
     pub fn ahead_ns(&self, device: i32, scope: &Scope<'_>) -> Option<i64> {
-        self.limits.iter().find(|limit| limit.device == device)?;
         let slices = &scope.trace.slices;
-        let agreed = self.waits.iter().filter(|wait| wait.device == device && wait.is_at_limit);
-        agreed.map(|wait| slices.end(wait.work) - slices.end(wait.call)).max()
+        let waits = self.waits.iter().filter(|wait| wait.device == device);
+        waits.map(|wait| slices.end(wait.work) - slices.end(wait.call)).max()
     }
 
     fn room(&self, limit: &QueueLimit, row: u32) -> Option<Room> {
@@ -208,8 +205,9 @@ fn likeliest(
         .into_iter()
         .flat_map(|shift| rules.map(|rule| rule(scope, works, shift)));
     let queues = all.map(|rooms| queue(scope, places, (device, rooms), calls));
+    let explained = |queue: &Queue| (queue.agreeing(), queue.suspects.len());
     // The first of those that are alike.
-    queues.reduce(|best, other| if other.agreeing() > best.agreeing() { other } else { best })
+    queues.reduce(|best, other| if explained(&other) > explained(&best) { other } else { best })
 }
 
 fn queue(
@@ -377,7 +375,6 @@ fn at_limit(scope: &Scope<'_>, found: &Pressure, (call, usual): LongCall) -> Opt
         distance: limit.distance,
         typical_ns,
         waited_ns: end - start - typical_ns,
-        is_at_limit: true,
     })
 }
 
@@ -412,7 +409,6 @@ fn suspect(
         distance,
         typical_ns,
         waited_ns: end - start - typical_ns,
-        is_at_limit: false,
     };
     Some(Suspect { wait, most: place - from })
 }

@@ -55,38 +55,6 @@ fn outcome(seed: u64) -> Outcome {
     let questions: Vec<Question> =
         questions.iter().map(|text| what_if::parse(text).expect("a question")).collect();
     let said = what_if::of(&scopes, &graph, &questions);
-    if std::env::var_os("SIMULATION_SHOW").is_some() {
-        println!("{:?}\n{:?}", program.machine, graph.evidence);
-        said.windows.iter().for_each(|one| println!("{one:?}"));
-        let of_first = said.parts.iter().filter(|part| part.rank == Some(0));
-        of_first.for_each(|one| println!("{one:?}"));
-        println!("{:?}", analyze::skew::of(&scopes[0]));
-        let (g, t) = (&graph.graph, &graph.times);
-        for edge in g.edges() {
-            let (from, to) =
-                (graph.origins[edge.source.index()], graph.origins[edge.target.index()]);
-            if edge.kind == analyze::graph::EdgeKind::Launch && edge.weight > 100_000 {
-                let name = |o: measured::Origin| {
-                    o.row.map(|row| {
-                        (o.scope, scopes[0].trace.name(row).to_owned(), scopes[0].trace.stream(row))
-                    })
-                };
-                println!(
-                    "LAUNCH {:?} → {:?} weight {} at {} into: {:?}",
-                    name(from),
-                    name(to),
-                    edge.weight,
-                    (t.start[edge.target.index()]) as f64 / 1e6,
-                    g.edges_into(edge.target)
-                        .map(|(_, e)| (e.kind, e.weight, t.end[e.source.index()] as f64 / 1e6))
-                        .collect::<Vec<_>>()
-                );
-            }
-        }
-        for run in &runs {
-            println!("works {}", run.device.len());
-        }
-    }
     let all = said.windows.last().expect("a window");
     let busy: i64 = runs[0].device.iter().map(|row| row.end - row.start).sum();
     let before_ns = length(&program, &runs);
@@ -112,33 +80,80 @@ fn read(seed: u64, program: &program::Program, runs: &[simulate::Run]) -> Job {
         paths.push(path);
     }
     let job = open::read(&Request { paths, threads: 1 }).expect("a trace");
-    if std::env::var_os("SIMULATION_SHOW").is_none() {
-        std::fs::remove_dir_all(&folder).expect("removed");
-    }
+    std::fs::remove_dir_all(&folder).expect("removed");
     job
+}
+
+impl std::fmt::Display for Outcome {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let ms = |ns: i64| ns as f64 / 1e6;
+        let (before, after, said) = (ms(self.before_ns), ms(self.after_ns), ms(self.said_ns));
+        write!(
+            f,
+            "program {}, {:?}: {before:.3} → {after:.3} ms, said {said:.3} ({:+.2} %), device busy \
+             {:.0} %",
+            self.seed,
+            self.change,
+            self.error_pct(),
+            self.busy_pct
+        )
+    }
+}
+
+/// Errors of some outcomes, ascending.
+fn errors<'a>(outcomes: impl Iterator<Item = &'a Outcome>) -> Vec<f64> {
+    let mut errors: Vec<f64> = outcomes.map(|one| one.error_pct().abs()).collect();
+    errors.sort_by(f64::total_cmp);
+    errors
 }
 
 #[test]
 fn issue_24_what_ifs_say_what_the_change_brings() {
-    let programs: u64 = std::env::var("SIMULATION_PROGRAMS").map_or(200, |n| n.parse().unwrap());
-    let first: u64 = std::env::var("SIMULATION_FIRST").map_or(0, |n| n.parse().unwrap());
-    let mut outcomes: Vec<Outcome> = (first..first + programs).map(outcome).collect();
-    outcomes.sort_by(|a, b| a.error_pct().abs().total_cmp(&b.error_pct().abs()));
-    let at =
-        |share: f64| outcomes[((outcomes.len() - 1) as f64 * share) as usize].error_pct().abs();
-    for one in outcomes.iter().rev().take(40) {
-        println!(
-            "{:5} {:22} {:9.3} → {:9.3} ms, said {:9.3} ({:+6.2} %), busy {:.0} %",
-            one.seed,
-            format!("{:?}", one.change),
-            one.before_ns as f64 / 1e6,
-            one.after_ns as f64 / 1e6,
-            one.said_ns as f64 / 1e6,
-            one.error_pct(),
-            one.busy_pct
-        );
+    let mut outcomes: Vec<Outcome> = (0..1000).map(outcome).collect();
+    outcomes.sort_by(|a, b| b.error_pct().abs().total_cmp(&a.error_pct().abs()));
+    outcomes.iter().take(10).for_each(|worst| println!("{worst}"));
+    let is_device_bound = |one: &&Outcome| one.busy_pct >= 90.0;
+    for (what, errors) in [
+        ("all", errors(outcomes.iter())),
+        ("the device binds", errors(outcomes.iter().filter(is_device_bound))),
+        ("the host binds", errors(outcomes.iter().filter(|one| !is_device_bound(one)))),
+    ] {
+        let at = |share: f64| errors[((errors.len() - 1) as f64 * share) as usize];
+        let (count, median, most) = (errors.len(), at(0.5), at(0.95));
+        println!("{what}: {count} programs, median {median:.3} %, 95 % below {most:.3} %");
+        assert!(count >= 200 && median <= 1.0 && most <= 5.0, "{what}: {median}, {most}");
     }
-    println!("median {:.3} %, 95 % below {:.3} %, most {:.3} %", at(0.5), at(0.95), at(1.0));
-    assert!(at(0.5) <= 1.0, "{}", at(0.5));
-    assert!(at(0.95) <= 5.0, "{}", at(0.95));
+}
+
+/// The programs whose what-ifs are farthest off, and how far at most, percent. In most of them two
+/// threads launch on one stream, and the change reorders their work.
+const WORST: [(u64, f64); 10] = [
+    (279, 26.0),
+    (274, 21.0),
+    (311, 15.0),
+    (897, 15.0),
+    (472, 13.0),
+    (774, 10.0),
+    (111, 10.0),
+    (447, 9.0),
+    (414, 9.0),
+    (122, 8.0),
+];
+
+#[test]
+fn issue_24_the_worst_what_ifs_get_no_worse() {
+    for (seed, most_pct) in WORST {
+        let outcome = outcome(seed);
+        assert!(outcome.error_pct().abs() <= most_pct, "{outcome}");
+    }
+}
+
+#[test]
+fn a_change_of_nothing_changes_nothing() {
+    for seed in 0..20 {
+        let (program, _) = program::draw(seed);
+        let same = Change::Kernels(1.0).applied(&program);
+        let lengths = [&program, &same].map(|one| length(one, &simulate::run(one)));
+        assert_eq!(lengths[0], lengths[1], "program {seed}");
+    }
 }

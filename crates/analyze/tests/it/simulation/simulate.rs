@@ -152,75 +152,8 @@ fn jittered(mean: i64, jitter: f64) -> i64 {
 impl Simulation<'_> {
     /// Runs a thread's next instruction; `false` if what it waits for is not yet known.
     fn step(&mut self, thread: &mut Thread<'_>) -> bool {
-        let Instruction { op, jitter } = &thread.code[thread.at];
-        let call = jittered(self.machine.other_call_ns, *jitter);
-        let stream_of_wait = match op {
-            Op::StreamSync { stream } | Op::StreamWait { stream, .. } => Some(*stream),
-            _ => None,
-        };
-        let mut awaited: Option<Event> = None;
-        let end = match op {
-            Op::Host { ns, .. } => thread.time + ns,
-            Op::Kernel { stream, ns, .. }
-            | Op::CopyIn { stream, ns }
-            | Op::Collective { stream, ns, .. } => match self.launch(thread, *stream, *ns) {
-                Some((end, _)) => end,
-                None => return false,
-            },
-            Op::CopyOut { stream, ns } => {
-                // What it must wait for may not be known before the copy is queued.
-                let already = thread.place.filter(|place| self.queued(thread.rank, *place));
-                let (end, work) = match already {
-                    Some(place) => {
-                        let work = self.devices[thread.rank].queue[place].expect("queued");
-                        (self.works[work].ready, work)
-                    }
-                    None => match self.launch(thread, *stream, *ns) {
-                        Some(launched) => launched,
-                        None => return false,
-                    },
-                };
-                let Some(done) = self.works[work].end else { return false };
-                end.max(done + jittered(self.machine.sync_return_ns, *jitter))
-            }
-            Op::Record { event, stream } => {
-                let device = &mut self.devices[thread.rank];
-                let work = device.last[*stream];
-                let (id, stream) = (*event, *stream);
-                let correlation = self.next_correlation;
-                device.events.push(Event { id, stream, work, correlation });
-                thread.time + call
-            }
-            Op::StreamWait { event, stream } => {
-                let event = self.event(thread.rank, *event);
-                awaited = Some(event);
-                self.devices[thread.rank].pending[*stream].extend(event.work);
-                thread.time + call
-            }
-            Op::EventQuery => thread.time + call,
-            Op::EventSync { event } => {
-                let event = self.event(thread.rank, *event);
-                awaited = Some(event);
-                match self.wait(event.work.into_iter().collect()) {
-                    Some(done) => self.returned(thread.time + call, done, *jitter),
-                    None => return false,
-                }
-            }
-            Op::StreamSync { stream } => {
-                let last = self.devices[thread.rank].last[*stream];
-                match self.wait(last.into_iter().collect()) {
-                    Some(done) => self.returned(thread.time + call, done, *jitter),
-                    None => return false,
-                }
-            }
-            Op::DeviceSync => {
-                let last = self.devices[thread.rank].last;
-                match self.wait(last.into_iter().flatten().collect()) {
-                    Some(done) => self.returned(thread.time + call, done, *jitter),
-                    None => return false,
-                }
-            }
-        };
+        let op = &thread.code[thread.at].op;
+        let Some((end, awaited)) = self.end(thread) else { return false };
         let correlation = match thread.place {
             Some(place) => {
                 self.works[self.devices[thread.rank].queue[place].expect("issued")].correlation
@@ -237,11 +170,69 @@ impl Simulation<'_> {
             end,
             correlation,
             recorded: awaited.map(|event| event.correlation),
-            stream: stream_of_wait,
+            stream: match op {
+                Op::StreamSync { stream } | Op::StreamWait { stream, .. } => Some(*stream),
+                _ => None,
+            },
             awaited_stream: awaited.map(|event| event.stream),
         });
         thread.time = end;
         true
+    }
+
+    /// When a thread's next instruction ends, and the event it concerns.
+    fn end(&mut self, thread: &mut Thread<'_>) -> Option<(i64, Option<Event>)> {
+        let Instruction { op, jitter } = &thread.code[thread.at];
+        let at_once = thread.time + jittered(self.machine.other_call_ns, *jitter);
+        let mut awaited = None;
+        let end = match op {
+            Op::Host { ns, .. } => thread.time + ns,
+            Op::Kernel { stream, ns, .. }
+            | Op::CopyIn { stream, ns }
+            | Op::Collective { stream, ns, .. } => self.launch(thread, *stream, *ns)?.0,
+            Op::CopyOut { stream, ns } => self.copy_out(thread, *stream, *ns)?,
+            Op::Record { event, stream } => {
+                let device = &mut self.devices[thread.rank];
+                let (id, stream, work) = (*event, *stream, device.last[*stream]);
+                let correlation = self.next_correlation;
+                device.events.push(Event { id, stream, work, correlation });
+                at_once
+            }
+            Op::StreamWait { event, stream } => {
+                let event = self.event(thread.rank, *event);
+                awaited = Some(event);
+                self.devices[thread.rank].pending[*stream].extend(event.work);
+                at_once
+            }
+            Op::EventQuery => at_once,
+            Op::EventSync { event } => {
+                let event = self.event(thread.rank, *event);
+                awaited = Some(event);
+                self.returned(at_once, self.wait(event.work)?, *jitter)
+            }
+            Op::StreamSync { stream } => {
+                let last = self.devices[thread.rank].last[*stream];
+                self.returned(at_once, self.wait(last)?, *jitter)
+            }
+            Op::DeviceSync => {
+                let last = self.devices[thread.rank].last.into_iter().flatten();
+                self.returned(at_once, self.wait(last)?, *jitter)
+            }
+        };
+        Some((end, awaited))
+    }
+
+    /// When a copy to pageable memory returns. It may be queued before anyone knows that.
+    fn copy_out(&mut self, thread: &mut Thread<'_>, stream: usize, ns: i64) -> Option<i64> {
+        let jitter = thread.code[thread.at].jitter;
+        let queue = &self.devices[thread.rank].queue;
+        let already = thread.place.and_then(|place| queue[place]);
+        let (end, work) = match already {
+            Some(work) => (self.works[work].ready, work),
+            None => self.launch(thread, stream, ns)?,
+        };
+        let done = self.works[work].end?;
+        Some(end.max(done + jittered(self.machine.sync_return_ns, jitter)))
     }
 
     fn event(&self, rank: usize, id: usize) -> Event {
@@ -249,12 +240,8 @@ impl Simulation<'_> {
         *events.into_iter().find(|event| event.id == id).expect("events are recorded first")
     }
 
-    fn queued(&self, rank: usize, place: usize) -> bool {
-        self.devices[rank].queue[place].is_some()
-    }
-
     /// When the last of some works ends, if that is known.
-    fn wait(&self, works: Vec<usize>) -> Option<i64> {
+    fn wait(&self, works: impl IntoIterator<Item = usize>) -> Option<i64> {
         let ends = works.into_iter().map(|work| self.works[work].end);
         ends.collect::<Option<Vec<_>>>().map(|ends| ends.into_iter().max().unwrap_or(i64::MIN))
     }

@@ -3,8 +3,8 @@
 use std::process::ExitCode;
 
 use analyze::Scope;
-use analyze::quality::{self, Issue, Known, Severity, Verdict};
 use analyze::pressure;
+use analyze::quality::{self, Issue, Known, Severity, Verdict};
 use analyze::skew::Skew;
 
 use super::Look;
