@@ -1,9 +1,9 @@
 //! What if something had been faster: edits of a measured graph, and what the window would be.
 //!
 //! A question selects nodes, or the edges of a category, and says what happens to them; then
-//! everything is relaxed anew. What was not recorded stays as it was measured, and work that shares
-//! a device is not slowed down by it: a what-if says what the dependencies allow. Knows no prices of
-//! changes.
+//! everything is relaxed anew. What was not recorded stays as it was measured, and work that
+//! shares a device is not slowed down by it: a what-if says what the dependencies allow. Knows no
+//! prices of changes.
 
 mod question;
 #[cfg(test)]
