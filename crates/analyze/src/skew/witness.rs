@@ -1,4 +1,4 @@
-//! Calls that returned only when work had ended, each with that work: they witness a device's clock.
+//! Calls that returned only when work had ended, with that work: they witness a device's clock.
 
 use std::collections::{BTreeMap, BTreeSet};
 
