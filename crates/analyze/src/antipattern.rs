@@ -89,8 +89,6 @@ pub use own::Condition;
 pub use rule::{Limit, Rule, Side};
 pub use settings::{OwnRule, Settings, Suppression, Table};
 
-/// Idle time below which a device counts as busy all the time, percent of the window.
-const DEVICE_BOUND_PCT: f64 = 5.0;
 /// Fewest steps that say how much steps differ.
 const STEPS_MIN: usize = 3;
 
@@ -317,9 +315,8 @@ fn finding(job: &JobFacts<'_>, limits: &Limits<'_>, ranks: Vec<u32>, found: Foun
     let steps = facts().next().map_or_else(Vec::new, |one| {
         one.scope.window.steps.iter().map(|step| step.number).collect()
     });
-    let is_bound =
-        |one: &facts::Facts<'_>| one.idle_pct().is_some_and(|idle| idle < DEVICE_BOUND_PCT);
-    let is_held_back = rule.side == Side::Host && facts().count() > 0 && facts().all(is_bound);
+    let is_bound = facts().count() > 0 && facts().all(facts::Facts::is_device_bound);
+    let is_held_back = rule.side == Side::Host && is_bound;
     let mut confidence = rule.confidence;
     let is_weak = steps.len() < STEPS_MIN && found.high_ns.is_some();
     if is_weak {
@@ -333,13 +330,19 @@ fn finding(job: &JobFacts<'_>, limits: &Limits<'_>, ranks: Vec<u32>, found: Foun
     if rule.category != Category::Quality && quality::verdict(job.issues()) >= Verdict::Poor {
         confidence = Confidence::Low;
     }
+    // Without steps, what a text says of each is of the whole window.
+    let said = |text: String| match steps.is_empty() {
+        true => text.replace("per step", "in the window"),
+        false => text,
+    };
     let (advice, held_back) = if is_held_back {
         let busy = "The device is busy almost all the time: nothing the host does differently \
                     shortens a step.";
         (busy.to_owned(), Some(HeldBack::DeviceBound))
     } else {
-        (found.advice, None)
+        (said(found.advice), None)
     };
+    let what = said(found.what);
     let high = found.high_ns.map(|ns| Saving { high_ns: per_step(ns), ..Saving::default() });
     let remedy = (!found.edits.is_empty()).then_some(Remedy { edits: found.edits });
     Finding {
@@ -350,7 +353,7 @@ fn finding(job: &JobFacts<'_>, limits: &Limits<'_>, ranks: Vec<u32>, found: Foun
         confidence,
         ranks,
         steps,
-        what: found.what,
+        what,
         advice,
         held_back,
         saving: high.filter(|_| !is_held_back && remedy.is_some()),

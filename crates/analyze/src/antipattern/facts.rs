@@ -31,6 +31,9 @@ pub(super) use copies::{Copy, Direction};
 pub(super) use kernels::Kernel;
 pub(super) use names::is_synchronization;
 
+/// Idle time below which a device counts as busy all the time, percent of the window.
+const DEVICE_BOUND_PCT: f64 = 5.0;
+
 /// The tensors of operators, by rank and row: what no column of a trace holds.
 pub type Shapes = BTreeMap<(u32, u32), Tensors>;
 
@@ -225,6 +228,13 @@ impl<'a> Facts<'a> {
         let rows = self.idle().devices.iter().filter(|row| is_inside(row.cause));
         let idle_ns: i64 = rows.map(|row| row.idle_ns).sum();
         (devices > 0).then(|| self.share(idle_ns / devices.max(1)))
+    }
+
+    /// Whether the devices are busy almost all the time of the window, its head and tail included.
+    pub fn is_device_bound(&self) -> bool {
+        let devices = i64::from(self.breakdown().device_count);
+        let idle_ns: i64 = self.idle().devices.iter().map(|row| row.idle_ns).sum();
+        devices > 0 && self.share(idle_ns / devices.max(1)) < DEVICE_BOUND_PCT
     }
 
     pub fn launches(&self) -> &[LaunchRow<'a>] {
