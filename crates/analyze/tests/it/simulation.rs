@@ -125,8 +125,8 @@ fn issue_24_what_ifs_say_what_the_change_brings() {
     }
 }
 
-/// The programs whose what-ifs are farthest off, and how far at most, percent. In most of them two
-/// threads launch on one stream, and the change reorders their work.
+/// The programs whose what-ifs are farthest off, and how far at most, percent. In eight of them two
+/// threads launch, whose work a change may reorder.
 const WORST: [(u64, f64); 10] = [
     (279, 26.0),
     (274, 21.0),
