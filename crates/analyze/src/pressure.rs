@@ -20,7 +20,7 @@ use crate::skew::{self, Skew};
 const STRETCHED: i64 = 10;
 /// How long a call takes at least that waited, where it alone says so.
 const STRETCHED_NS: i64 = 50_000;
-/// The same where a fair part of such calls agree on a distance.
+/// How many times as long as quick ones it takes at least where others agree with it on a distance.
 const LONG: i64 = 2;
 /// By how much a call takes longer than quick ones at least, where others agree with it.
 const LONGER_NS: i64 = 8_000;
@@ -51,7 +51,8 @@ pub struct Pressure {
     place: Vec<u32>,
 }
 
-/// When the queue of a device has lost so many works as the place of this says, and one more.
+/// When the queue of a device gets room: the first of a list when one work has left it, the second
+/// when two have.
 #[derive(Clone, Copy, Debug, PartialEq)]
 struct Room {
     at: i64,
@@ -63,7 +64,7 @@ struct Room {
 #[derive(Clone, Copy, Debug)]
 struct Suspect {
     wait: PressureWait,
-    /// `wait.distance` at least.
+    /// The most works that may have; the fewest are `wait.distance`.
     most: u32,
 }
 
@@ -76,7 +77,7 @@ pub struct PressureWait {
     pub work: u32,
     /// The device.
     pub device: i32,
-    /// Works from that one to its own, in the order of launches.
+    /// How many works the queue held: launches from the one whose place became free to its own.
     pub distance: u32,
     /// Median duration of calls of its name that did not wait.
     pub typical_ns: i64,
@@ -146,8 +147,10 @@ pub fn of(scope: &Scope<'_>, skews: &[Skew]) -> Pressure {
             continue;
         };
         stretched.extend(queue.suspects.into_iter().map(|wait| (wait.call, wait)));
-        found.limits.extend(queue.limit);
-        found.rooms.insert(*device, queue.rooms);
+        if let Some(limit) = queue.limit {
+            found.limits.push(limit);
+            found.rooms.insert(*device, queue.rooms);
+        }
     }
     // Where the depth is known, what ended there is what was waited for.
     for call in long {
@@ -368,14 +371,8 @@ fn at_limit(scope: &Scope<'_>, found: &Pressure, (call, usual): LongCall) -> Opt
     let (start, end) = (slices.start(call), slices.end(call));
     let is_awaited = start < room.at && room.at <= end && end - room.at <= RETURN_NS;
     let typical_ns = usual.typical_ns;
-    is_awaited.then_some(PressureWait {
-        call,
-        work: room.work,
-        device,
-        distance: limit.distance,
-        typical_ns,
-        waited_ns: end - start - typical_ns,
-    })
+    let (work, distance, waited_ns) = (room.work, limit.distance, end - start - typical_ns);
+    is_awaited.then_some(PressureWait { call, work, device, distance, typical_ns, waited_ns })
 }
 
 /// The wait of a long call, if it returned just after there was room in the queue.
@@ -402,19 +399,13 @@ fn suspect(
     }
     let distance = place + 1 - until;
     let typical_ns = usual.typical_ns;
-    let wait = PressureWait {
-        call,
-        work: room.work,
-        device,
-        distance,
-        typical_ns,
-        waited_ns: end - start - typical_ns,
-    };
+    let (work, waited_ns) = (room.work, end - start - typical_ns);
+    let wait = PressureWait { call, work, device, distance, typical_ns, waited_ns };
     Some(Suspect { wait, most: place - from })
 }
 
-/// The distance that most suspects of a device agree on, if enough do: a number that is fixed, and
-/// at least `least`.
+/// The distance that most suspects of a device agree on, if at least [`AGREEING`] and at least
+/// `least` of them do.
 fn limit(device: i32, suspects: &[Suspect], least: f64) -> Option<QueueLimit> {
     // What a suspect agrees with begins and ends.
     let first = |one: &Suspect| (f64::from(one.wait.distance) / AGREEMENT).ceil() as u32;

@@ -214,8 +214,12 @@ impl<'a> Facts<'a> {
 
     /// Idle time of some causes, the mean of the devices.
     pub fn idle_by(&self, causes: &[DeviceCause]) -> i64 {
+        self.idle_where(|cause| causes.contains(&cause))
+    }
+
+    fn idle_where(&self, is_meant: impl Fn(DeviceCause) -> bool) -> i64 {
         let devices = i64::from(self.breakdown().device_count).max(1);
-        let rows = self.idle().devices.iter().filter(|row| causes.contains(&row.cause));
+        let rows = self.idle().devices.iter().filter(|row| is_meant(row.cause));
         rows.map(|row| row.idle_ns).sum::<i64>() / devices
     }
 
@@ -224,17 +228,14 @@ impl<'a> Facts<'a> {
     pub fn idle_pct(&self) -> Option<f64> {
         let is_inside =
             |cause: DeviceCause| !matches!(cause, DeviceCause::Head | DeviceCause::Tail);
-        let devices = i64::from(self.breakdown().device_count);
-        let rows = self.idle().devices.iter().filter(|row| is_inside(row.cause));
-        let idle_ns: i64 = rows.map(|row| row.idle_ns).sum();
-        (devices > 0).then(|| self.share(idle_ns / devices.max(1)))
+        let has_devices = self.breakdown().device_count > 0;
+        has_devices.then(|| self.share(self.idle_where(is_inside)))
     }
 
     /// Whether the devices are busy almost all the time of the window, its head and tail included.
     pub fn is_device_bound(&self) -> bool {
-        let devices = i64::from(self.breakdown().device_count);
-        let idle_ns: i64 = self.idle().devices.iter().map(|row| row.idle_ns).sum();
-        devices > 0 && self.share(idle_ns / devices.max(1)) < DEVICE_BOUND_PCT
+        let has_devices = self.breakdown().device_count > 0;
+        has_devices && self.share(self.idle_where(|_| true)) < DEVICE_BOUND_PCT
     }
 
     pub fn launches(&self) -> &[LaunchRow<'a>] {

@@ -160,13 +160,12 @@ impl Witnesses<'_, '_> {
             let meant = self.streams.last(before).find(|((_, id), _)| i64::from(*id) == *stream);
             return meant.map(|(_, work)| work).filter(|_| self.streams.has_one_device());
         }
-        let (from, to) = (slices.end(call) - RETURN_NS, slices.end(call));
-        let ends = self.streams.all().map(|work| slices.end(work.row));
-        if ends.into_iter().any(|end| (from..=to).contains(&end)) {
-            return None;
-        }
         let track = slices.track[call as usize];
-        self.by_times(call, *self.recorded.last.get(&track)?)
+        let found = self.by_times(call, *self.recorded.last.get(&track)?)?;
+        // The event may have been recorded earlier: then any work that ended just before counts.
+        let (from, to) = (slices.end(call) - RETURN_NS, slices.end(call));
+        let mut ends = self.streams.all().map(|work| slices.end(work.row));
+        (!ends.any(|end| (from..=to).contains(&end))).then_some(found)
     }
 
     /// What a long wait for work launched before a time was for, where its times leave one answer:

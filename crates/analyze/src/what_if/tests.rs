@@ -57,7 +57,7 @@ fn a_word_says_what_else_may_happen() {
     assert_eq!(after("kernel=gemm overlap").0, 79);
     assert_eq!(after("kernel=gemm to=20ns").0, 80);
     assert_eq!(after("kernel=relu close-gap").0, 99);
-    // The host goes on to its end at 64 - and the device is busy until 86.
+    // The host no longer waits; the device is busy until 86.
     assert_eq!(after("name=cudaDeviceSynchronize unblock").0, 86);
 }
 
