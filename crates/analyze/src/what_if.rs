@@ -42,6 +42,8 @@ pub struct Edited {
     pub nodes: u64,
     /// Edges it selected.
     pub edges: u64,
+    /// Times it changed: 0 where what it selected has nothing of the kind, such as no wait.
+    pub changed: u64,
     /// Nanoseconds they took before.
     pub old_ns: i64,
     /// Nanoseconds they would take.
@@ -149,11 +151,12 @@ fn edited(
     editor: &mut Editor<'_>,
 ) -> Edited {
     let edit = question::edit(scopes, measured, question);
-    let Effect { old_ns, new_ns } = editor.apply(&edit);
+    let Effect { changed, old_ns, new_ns } = editor.apply(&edit);
     Edited {
         edit: question.text.clone(),
         nodes: edit.nodes.len() as u64,
         edges: edit.edges.len() as u64,
+        changed,
         old_ns,
         new_ns,
     }

@@ -43,6 +43,8 @@ pub struct Edit {
 /// What the weights an edit changed added up to.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Effect {
+    /// How many weights there were.
+    pub changed: u64,
     /// Nanoseconds before.
     pub old_ns: i64,
     /// Nanoseconds after.
@@ -126,7 +128,8 @@ impl<'a> Editor<'a> {
 
     /// Sums of what has changed since.
     fn effect(&self, before: usize) -> Effect {
-        let mut effect = Effect::default();
+        let changed = (self.changes.len() - before) as u64;
+        let mut effect = Effect { changed, ..Effect::default() };
         for change in &self.changes[before..] {
             let (old, new) = match *change {
                 Change::Node(node, old) => (old, self.graph.node(node).weight),

@@ -48,6 +48,8 @@ fn what_does_not_decide_saves_nothing() {
     assert_eq!(window, 99);
     assert_eq!((found.edits[0].nodes, found.edits[0].old_ns), (2, 20));
     assert_eq!(after("kernel=nothing x0").1.edits[0].nodes, 0);
+    let (_, found) = after("kernel=gemm earlier=1us");
+    assert_eq!((found.edits[0].nodes, found.edits[0].changed), (1, 0));
     assert_eq!(after("launch_delay x0").0, 95);
     assert_eq!(after("op=aten::mm rank=1 x0").0, 100);
 }

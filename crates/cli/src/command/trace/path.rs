@@ -56,6 +56,12 @@ fn changed(look: &Look<'_>, by: Option<PathBy>, found: &WhatIf) -> Result<(), Er
         ));
         if edit.nodes + edit.edges == 0 {
             look.session.console.warn(format_args!("{} matches nothing", edit.edit));
+        } else if edit.changed == 0 {
+            look.session.console.warn(format_args!(
+                "{} changes nothing: what it matches has no such wait, gap or collective of several \
+                 ranks",
+                edit.edit
+            ));
         }
     }
     match by {
