@@ -12,7 +12,6 @@ mod c03_unhidden_input;
 mod c04_round_trip;
 mod c05_data_movement;
 mod c06_gradient_zeroing;
-mod facts;
 mod finding;
 mod g01_memory_ceiling;
 mod g02_fragmentation;
@@ -60,8 +59,10 @@ mod m08_network_skew;
 mod m09_slow_backend;
 mod m10_shared_stream;
 mod m11_blocking_wait;
+mod names;
 mod own;
 mod price;
+mod proof;
 mod quality_rules;
 mod rule;
 mod settings;
@@ -73,15 +74,13 @@ use serde::Serialize;
 use trace::store::Kind;
 
 use crate::Error;
-use crate::quality::{self, Evidence, Verdict};
-use crate::scope::Scope;
-use facts::JobFacts;
+use crate::job::{Job, RankFacts};
+use crate::quality::Verdict;
 use finding::Found;
 use price::Pricer;
 use rule::{Detect, Limits};
 
 pub use crate::graph::edit::Action;
-pub use facts::{Shapes, Tensors};
 pub use finding::{
     Category, Confidence, Finding, HeldBack, Number, Proof, Remedy, RowEdit, Saving, Severity,
 };
@@ -185,27 +184,22 @@ static RULES: [Rule; 60] = [
     k12_layout_conversion::RULE,
 ];
 
-/// Finds what wastes time in a job; `ranks` are those of `scopes`, in their order.
+/// Finds what wastes time in a job.
 ///
 /// # Cost
 /// `O(n log n)` in the rows of the traces, and one pass over the graph per finding.
 /// # Errors
 /// [`Error::Rules`] and [`Error::Pattern`] for settings that are wrong.
-pub fn of(
-    scopes: &[Scope<'_>],
-    ranks: &[Evidence<'_>],
-    shapes: &Shapes,
-    settings: &Settings,
-) -> Result<Report, Error> {
+pub fn of(job: &Job<'_>, settings: &Settings) -> Result<Report, Error> {
     let own = settings.conditions()?;
-    let job = JobFacts::new(scopes, ranks, shapes);
+    job.tell_waits();
     let mut findings = Vec::new();
     for rule in rules() {
         let limits = Limits { rule, changed: settings.limits.get(rule.id) };
-        findings.extend(found_by(&job, &limits));
+        findings.extend(found_by(job, &limits));
     }
     for (rule, conditions) in &own {
-        findings.extend(own::find(&job, rule, conditions)?);
+        findings.extend(own::find(job, rule, conditions)?);
     }
     let mut report = Report {
         step_ns: job.step_ns(),
@@ -221,9 +215,9 @@ pub fn of(
         known.is_none()
     });
     if findings.iter().any(|finding| finding.remedy.is_some()) {
-        let mut pricer = Pricer::new(scopes, job.measured());
-        findings.iter_mut().for_each(|finding| price(finding, &job, &mut pricer));
-        report.joint_saving_ns = joint(&findings, &job, &mut pricer);
+        let mut pricer = Pricer::new(job.scopes(), job.measured());
+        findings.iter_mut().for_each(|finding| price(finding, job, &mut pricer));
+        report.joint_saving_ns = joint(&findings, job, &mut pricer);
     }
     findings.sort_by(|a, b| order(a).cmp(&order(b)));
     report.findings = findings;
@@ -234,13 +228,13 @@ pub fn of(
 ///
 /// # Cost
 /// Linear in the kernels.
-pub fn rows_with_shapes(ranks: &[Evidence<'_>]) -> Vec<Vec<u32>> {
+pub fn rows_with_shapes(job: &Job<'_>) -> Vec<Vec<u32>> {
     /// Of a rank, those with the longest kernels.
     const MOST: usize = 512;
-    let of = |rank: &Evidence<'_>| {
+    let of = |rank: &RankFacts<'_>| {
         let trace = rank.scope.trace;
         let owned = rank.scope.device_rows.iter().enumerate().filter_map(|(place, row)| {
-            let owner = rank.attribution.owner(place)?;
+            let owner = rank.attribution().owner(place)?;
             let is_kernel = trace.kind(*row) == Kind::Kernel;
             let is_operator = trace.kind(owner) == Kind::Operator;
             let duration = trace.slices.duration[*row as usize];
@@ -256,7 +250,7 @@ pub fn rows_with_shapes(ranks: &[Evidence<'_>]) -> Vec<Vec<u32>> {
         rows.dedup();
         rows
     };
-    ranks.iter().map(of).collect()
+    job.ranks.iter().map(of).collect()
 }
 
 /// Whether a rule would look at the sizes behind a kernel: long movers, and products that may use
@@ -270,10 +264,10 @@ fn is_asked_for(kernel: &str, operator: &str, duration: i64) -> bool {
     (is_mover && duration >= LONG_NS) || (is_product && !is_plain)
 }
 
-fn found_by(job: &JobFacts<'_>, limits: &Limits<'_>) -> Vec<Finding> {
+fn found_by(job: &Job<'_>, limits: &Limits<'_>) -> Vec<Finding> {
     match limits.rule.detect {
         Detect::Rank(detect) => {
-            let of = |rank: &facts::Facts<'_>| Some((rank.rank(), detect(rank, limits)?));
+            let of = |rank: &RankFacts<'_>| Some((rank.rank(), detect(rank, limits)?));
             let found: Vec<(u32, Found)> = job.ranks.iter().filter_map(of).collect();
             together(job, limits, found).into_iter().collect()
         }
@@ -285,11 +279,7 @@ fn found_by(job: &JobFacts<'_>, limits: &Limits<'_>) -> Vec<Finding> {
 }
 
 /// What several ranks have, as one: told of the rank with most of it, cured on all.
-fn together(
-    job: &JobFacts<'_>,
-    limits: &Limits<'_>,
-    mut found: Vec<(u32, Found)>,
-) -> Option<Finding> {
+fn together(job: &Job<'_>, limits: &Limits<'_>, mut found: Vec<(u32, Found)>) -> Option<Finding> {
     let most = |(rank, found): &(u32, Found)| (found.high_ns, std::cmp::Reverse(*rank));
     let worst = (0..found.len()).max_by_key(|at| most(&found[*at]))?;
     let ranks: Vec<u32> = found.iter().map(|(rank, _)| *rank).collect();
@@ -305,17 +295,17 @@ fn together(
     Some(finding(job, limits, ranks, one))
 }
 
-fn finding(job: &JobFacts<'_>, limits: &Limits<'_>, ranks: Vec<u32>, found: Found) -> Finding {
+fn finding(job: &Job<'_>, limits: &Limits<'_>, ranks: Vec<u32>, found: Found) -> Finding {
     let rule = limits.rule;
     let facts = || job.ranks.iter().filter(|one| ranks.contains(&one.rank()));
     let per_step = |ns: i64| {
-        let steps = facts().map(facts::Facts::step_count).max().unwrap_or(1);
+        let steps = facts().map(RankFacts::step_count).max().unwrap_or(1);
         ns / steps
     };
     let steps = facts().next().map_or_else(Vec::new, |one| {
         one.scope.window.steps.iter().map(|step| step.number).collect()
     });
-    let is_bound = facts().count() > 0 && facts().all(facts::Facts::is_device_bound);
+    let is_bound = facts().count() > 0 && facts().all(RankFacts::is_device_bound);
     let is_held_back = rule.side == Side::Host && is_bound;
     let mut confidence = rule.confidence;
     let is_weak = steps.len() < STEPS_MIN && found.high_ns.is_some();
@@ -327,7 +317,7 @@ fn finding(job: &JobFacts<'_>, limits: &Limits<'_>, ranks: Vec<u32>, found: Foun
     if is_set_up && rule.side == Side::Host {
         confidence = Confidence::Low;
     }
-    if rule.category != Category::Quality && quality::verdict(job.issues()) >= Verdict::Poor {
+    if rule.category != Category::Quality && job.verdict() >= Verdict::Poor {
         confidence = Confidence::Low;
     }
     // Without steps, what a text says of each is of the whole window.
@@ -369,9 +359,9 @@ fn finding(job: &JobFacts<'_>, limits: &Limits<'_>, ranks: Vec<u32>, found: Foun
 }
 
 /// Prices a finding on the graph, never above what its rows add up to.
-fn price(finding: &mut Finding, job: &JobFacts<'_>, pricer: &mut Pricer<'_>) {
+fn price(finding: &mut Finding, job: &Job<'_>, pricer: &mut Pricer<'_>) {
     let (Some(saving), Some(remedy)) = (&mut finding.saving, &finding.remedy) else { return };
-    let steps = job.ranks.iter().map(facts::Facts::step_count).max().unwrap_or(1);
+    let steps = job.ranks.iter().map(RankFacts::step_count).max().unwrap_or(1);
     let priced = pricer.saving(&remedy.edits) / steps;
     saving.mid_ns = priced.clamp(0, saving.high_ns);
     saving.low_ns = (saving.mid_ns - noise(job)).max(0);
@@ -387,8 +377,8 @@ fn price(finding: &mut Finding, job: &JobFacts<'_>, pricer: &mut Pricer<'_>) {
 }
 
 /// How much longer a slow step is than a usual one, of the unsteadiest rank.
-fn noise(job: &JobFacts<'_>) -> i64 {
-    let of = |rank: &facts::Facts<'_>| {
+fn noise(job: &Job<'_>) -> i64 {
+    let of = |rank: &RankFacts<'_>| {
         let steps = &rank.scope.window.steps;
         let mut lengths: Vec<i64> = steps.iter().map(|step| step.end - step.start).collect();
         let spread = crate::distribution::of(&mut lengths);
@@ -397,11 +387,11 @@ fn noise(job: &JobFacts<'_>) -> i64 {
     job.ranks.iter().map(of).max().unwrap_or_default()
 }
 
-fn joint(findings: &[Finding], job: &JobFacts<'_>, pricer: &mut Pricer<'_>) -> Option<i64> {
+fn joint(findings: &[Finding], job: &Job<'_>, pricer: &mut Pricer<'_>) -> Option<i64> {
     let priced = findings.iter().filter(|finding| finding.saving.is_some());
     let remedies: Vec<&Remedy> = priced.filter_map(|one| one.remedy.as_ref()).collect();
     let edits: Vec<RowEdit> = remedies.iter().flat_map(|one| one.edits.iter().cloned()).collect();
-    let steps = job.ranks.iter().map(facts::Facts::step_count).max().unwrap_or(1);
+    let steps = job.ranks.iter().map(RankFacts::step_count).max().unwrap_or(1);
     (remedies.len() > 1).then(|| (pricer.saving(&edits) / steps).max(0))
 }
 

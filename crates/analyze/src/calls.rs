@@ -23,6 +23,31 @@ pub enum Call {
     StreamWait,
 }
 
+/// Calls that set things up: memory from the driver and code loaded late.
+pub(crate) const SET_UP: [&str; 16] = [
+    "cudaMalloc",
+    "cudaMallocAsync",
+    "cudaMallocHost",
+    "cudaHostAlloc",
+    "cudaHostRegister",
+    "cudaFree",
+    "cudaFreeHost",
+    "cuMemCreate",
+    "cuModuleLoadData",
+    "cuModuleLoadDataEx",
+    "cuLibraryLoadData",
+    "hipMalloc",
+    "hipHostMalloc",
+    "hipFree",
+    "Lazy Function Loading",
+    "Runtime Triggered Module Loading",
+];
+
+/// Whether a thread waits for a device in a call of this name, whatever the vendor.
+pub(crate) fn is_synchronization(call: &str) -> bool {
+    call.contains("Synchronize")
+}
+
 /// What a call does, for each text of a trace.
 ///
 /// # Cost

@@ -13,8 +13,8 @@ mod unit;
 use serde::Serialize;
 
 use crate::distribution::{self, Durations};
+use crate::job::Job;
 use crate::percent;
-use crate::quality::Evidence;
 use spent::Spent;
 use unit::Sample;
 
@@ -147,9 +147,10 @@ pub struct Change {
 ///
 /// # Cost
 /// `O(n log n)` in the rows of both sides.
-pub fn of(before: &[Evidence<'_>], after: &[Evidence<'_>]) -> Diff {
-    let unit = Unit::of(before.iter().chain(after));
-    let [before, after] = [before, after].map(|ranks| unit::samples(ranks, unit));
+pub fn of(before: &Job<'_>, after: &Job<'_>) -> Diff {
+    let unit = Unit::of(before.scopes().iter().chain(after.scopes()));
+    let before = unit::samples(&before.ranks, unit);
+    let after = unit::samples(&after.ranks, unit);
     let sides = [side(&before), side(&after)];
     let (parts, totals) = parts::of(&before, &after);
     let mut changes = Vec::new();
@@ -176,7 +177,7 @@ fn side(samples: &[Sample<'_>]) -> Side {
     Side {
         rank_count: samples.len() as u64,
         unit_count: spread.count,
-        window_ns: samples.iter().map(|sample| sample.evidence.scope.window.length()).sum(),
+        window_ns: samples.iter().map(|sample| sample.scope.window.length()).sum(),
         durations: spread.into(),
     }
 }

@@ -1,12 +1,12 @@
 //! H01: the device waits while the host runs operators and calls.
 
-use super::facts::Facts;
 use super::finding::{Category, Confidence, Found};
 use super::rule::{Detect, Limits, Rule, Side, limit, page};
 use super::text::time;
 use crate::graph::edit::Action;
 use crate::idle::{DeviceCause, IdleOwner};
 use crate::interval;
+use crate::job::RankFacts;
 
 pub(super) const RULE: Rule = Rule {
     id: "H01",
@@ -24,7 +24,7 @@ pub(super) const RULE: Rule = Rule {
 
 const CAUSES: [DeviceCause; 2] = [DeviceCause::CpuWork, DeviceCause::Runtime];
 
-fn detect(rank: &Facts<'_>, limits: &Limits<'_>) -> Option<Found> {
+fn detect(rank: &RankFacts<'_>, limits: &Limits<'_>) -> Option<Found> {
     // What the profiler does itself is not the program's, and set-up does not come again.
     let gaps = rank.gaps().iter().filter(|gap| CAUSES.contains(&gap.cause));
     let gaps: Vec<_> = gaps.map(|gap| (gap.start_ns, gap.end_ns)).collect();

@@ -1,10 +1,10 @@
 //! K06: matrix products and convolutions that run without tensor cores.
 
-use super::facts::{Facts, Kernel};
 use super::finding::{Category, Confidence, Found};
 use super::rule::{Detect, Limits, Rule, Side, limit, page};
 use super::text::time;
 use crate::graph::edit::Action;
+use crate::job::{Kernel, RankFacts};
 use crate::kernels::short_name;
 
 pub(super) const RULE: Rule = Rule {
@@ -59,7 +59,7 @@ const OPERATORS: [&str; 12] = [
     "aten::conv2d",
 ];
 
-fn detect(rank: &Facts<'_>, limits: &Limits<'_>) -> Option<Found> {
+fn detect(rank: &RankFacts<'_>, limits: &Limits<'_>) -> Option<Found> {
     let capability =
         |kernel: &Kernel| rank.device_info(kernel.device).map(|d| d.compute_capability);
     let plain: Vec<&Kernel> = rank
@@ -94,7 +94,7 @@ fn detect(rank: &Facts<'_>, limits: &Limits<'_>) -> Option<Found> {
 }
 
 /// Whether a kernel is a matrix product or a convolution.
-pub(super) fn is_product(rank: &Facts<'_>, kernel: &Kernel) -> bool {
+pub(super) fn is_product(rank: &RankFacts<'_>, kernel: &Kernel) -> bool {
     let name = rank.name(kernel.row);
     let is_named = PRODUCTS.iter().any(|part| name.contains(part));
     let is_moving =

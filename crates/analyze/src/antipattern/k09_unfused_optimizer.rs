@@ -1,10 +1,10 @@
 //! K09: the optimizer updates parameters one by one, with several kernels each.
 
-use super::facts::Facts;
 use super::finding::{Category, Confidence, Found};
 use super::rule::{Detect, Limits, Rule, Side, limit, page};
 use super::text::time;
 use crate::graph::edit::Action;
+use crate::job::RankFacts;
 
 pub(super) const RULE: Rule = Rule {
     id: "K09",
@@ -20,11 +20,11 @@ pub(super) const RULE: Rule = Rule {
     detect: Detect::Rank(detect),
 };
 
-fn detect(rank: &Facts<'_>, limits: &Limits<'_>) -> Option<Found> {
+fn detect(rank: &RankFacts<'_>, limits: &Limits<'_>) -> Option<Found> {
     let regions = rank.outermost_named(|name| {
         name.starts_with("Optimizer.step#") || name.contains("_single_tensor_")
     });
-    let kernels = |row: u32| rank.attribution.rows(rank.tree, row).len();
+    let kernels = |row: u32| rank.attribution().rows(rank.tree(), row).len();
     let is_many = |row: &u32| kernels(*row) as f64 > limits.of("kernels");
     let single = rank.names(|name| name.contains("_single_tensor_"));
     let is_single = |row: &u32| rank.is_named(&single, *row);

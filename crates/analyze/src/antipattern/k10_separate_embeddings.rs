@@ -2,13 +2,13 @@
 
 use std::collections::BTreeMap;
 
-use super::facts::{Facts, Kernel};
 use super::finding::{Category, Confidence, Found};
 use super::l01_tiny_kernels::host_rows;
 use super::m07_imbalance::{is_backward, is_embedding};
 use super::rule::{Detect, Limits, Rule, Side, limit, page};
 use super::text::time;
 use crate::graph::edit::Action;
+use crate::job::{Kernel, RankFacts};
 
 pub(super) const RULE: Rule = Rule {
     id: "K10",
@@ -24,7 +24,7 @@ pub(super) const RULE: Rule = Rule {
 /// Parts of the names of kernels that serve many tables at once.
 const BATCHED: [&str; 5] = ["split_embedding", "batched", "tbe", "codegen", "grouped"];
 
-fn detect(rank: &Facts<'_>, limits: &Limits<'_>) -> Option<Found> {
+fn detect(rank: &RankFacts<'_>, limits: &Limits<'_>) -> Option<Found> {
     let is_one = |kernel: &&Kernel| {
         let name = rank.name(kernel.row);
         is_embedding(name) && !BATCHED.iter().any(|part| name.contains(part))
@@ -45,7 +45,7 @@ fn detect(rank: &Facts<'_>, limits: &Limits<'_>) -> Option<Found> {
     // From launch to launch, less what the device works: at most a step's worth of each table.
     let owners: Vec<u32> = calls
         .iter()
-        .map(|call| rank.tree.operator(rank.scope.trace, *call).unwrap_or(*call))
+        .map(|call| rank.tree().operator(rank.scope.trace, *call).unwrap_or(*call))
         .collect();
     let lost = (rank.total(&owners) - rank.total(&rows)).max(0);
     let per_step = rank.count_per_step(rows.len());

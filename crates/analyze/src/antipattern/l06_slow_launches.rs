@@ -2,12 +2,12 @@
 
 use std::collections::BTreeSet;
 
-use super::facts::Facts;
 use super::finding::{Category, Confidence, Found};
 use super::rule::{Detect, Limits, Rule, Side, limit, page};
 use super::text::time;
 use crate::graph::edit::Action;
 use crate::interval;
+use crate::job::RankFacts;
 
 pub(super) const RULE: Rule = Rule {
     id: "L06",
@@ -34,7 +34,7 @@ const HOLDS: [&str; 7] = [
     "Lazy Function",
 ];
 
-fn detect(rank: &Facts<'_>, limits: &Limits<'_>) -> Option<Found> {
+fn detect(rank: &RankFacts<'_>, limits: &Limits<'_>) -> Option<Found> {
     let slowest = limits.ns("call_ns");
     let mut known = BTreeSet::new();
     let has_steps = !rank.scope.window.steps.is_empty();

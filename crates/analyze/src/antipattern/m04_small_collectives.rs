@@ -4,13 +4,13 @@ use std::collections::BTreeMap;
 
 use trace::store::StringId;
 
-use super::facts::Facts;
 use super::finding::{Category, Confidence, Found};
 use super::m01_exposed_communication::communication;
 use super::m03_repeated_metadata::message_bytes;
 use super::rule::{Detect, Limits, Rule, Side, limit, page};
 use super::text::{bytes, each, time};
 use crate::graph::edit::Action;
+use crate::job::RankFacts;
 
 pub(super) const RULE: Rule = Rule {
     id: "M04",
@@ -28,7 +28,7 @@ pub(super) const RULE: Rule = Rule {
     detect: Detect::Rank(detect),
 };
 
-fn detect(rank: &Facts<'_>, limits: &Limits<'_>) -> Option<Found> {
+fn detect(rank: &RankFacts<'_>, limits: &Limits<'_>) -> Option<Found> {
     let mut groups: BTreeMap<(StringId, StringId), Vec<(u32, u64)>> = BTreeMap::new();
     for row in communication(rank) {
         let size = message_bytes(rank, row).filter(|size| (*size as f64) < limits.of("bytes"));

@@ -2,7 +2,6 @@ use trace::store::{LaunchShape, NewSlice, Trace};
 
 use super::*;
 use crate::classify::{ClassRule, Classifier};
-use crate::quality::Known;
 use crate::scope::Scope;
 use crate::window::WindowRule;
 
@@ -41,8 +40,7 @@ fn diff(before: &[Trace], after: &[Trace], rule: WindowRule) -> Diff {
     let scopes = [before, after].map(|traces| {
         traces.iter().map(|trace| Scope::new(trace, rule, &classifier)).collect::<Vec<_>>()
     });
-    let known = scopes.each_ref().map(|scopes| Known::of(scopes));
-    of(&known[0].evidence(&scopes[0]), &known[1].evidence(&scopes[1]))
+    of(&Job::new(&scopes[0]), &Job::new(&scopes[1]))
 }
 
 fn change<'a>(diff: &'a Diff, subject: Subject, name: &str) -> &'a Change {

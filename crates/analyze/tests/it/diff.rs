@@ -2,7 +2,6 @@
 
 use analyze::classify::ClassRule;
 use analyze::diff::{self, Diff, Presence, Subject, Unit};
-use analyze::quality::Known;
 use analyze::{Classifier, Scope, WindowRule};
 use trace::store::Job;
 
@@ -14,8 +13,7 @@ fn compared(before: &Job, after: &Job, rule: WindowRule) -> Diff {
         let scope = |trace| Scope::new(trace, rule, &classifier);
         job.traces.iter().map(scope).collect::<Vec<_>>()
     });
-    let known = scopes.each_ref().map(|scopes| Known::of(scopes));
-    diff::of(&known[0].evidence(&scopes[0]), &known[1].evidence(&scopes[1]))
+    diff::of(&analyze::Job::new(&scopes[0]), &analyze::Job::new(&scopes[1]))
 }
 
 /// How often something is on each side, whatever its shape.

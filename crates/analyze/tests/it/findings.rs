@@ -3,9 +3,9 @@
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 
-use analyze::antipattern::{self, Report, Settings, Shapes, Tensors};
+use analyze::antipattern::{self, Report, Settings};
 use analyze::classify::ClassRule;
-use analyze::quality::Known;
+use analyze::job::{Shapes, Tensors};
 use analyze::{Classifier, Scope, WindowRule};
 use serde_json::Value;
 use trace::open::{self, Request};
@@ -22,17 +22,17 @@ fn find(job: &Job, window: WindowRule, settings: &Settings) -> Report {
 
 /// The findings of a job's scopes.
 pub fn report(job: &Job, scopes: &[Scope<'_>], settings: &Settings) -> Report {
-    let known = Known::of(scopes);
-    let evidence = known.evidence(scopes);
+    let mut facts = analyze::Job::new(scopes);
     let mut shapes = Shapes::new();
-    for (trace, rows) in job.traces.iter().zip(antipattern::rows_with_shapes(&evidence)) {
+    for (trace, rows) in job.traces.iter().zip(antipattern::rows_with_shapes(&facts)) {
         shapes.extend(
             rows.iter()
                 .zip(arguments(trace, &rows))
                 .map(|(row, tensors)| ((trace.rank, *row), tensors)),
         );
     }
-    antipattern::of(scopes, &evidence, &shapes, settings).unwrap()
+    facts.know_shapes(shapes);
+    antipattern::of(&facts, settings).unwrap()
 }
 
 fn arguments(trace: &Trace, rows: &[u32]) -> Vec<Tensors> {

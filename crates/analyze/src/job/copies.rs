@@ -6,7 +6,7 @@ use crate::scope::Scope;
 
 /// Which way a copy goes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(in super::super) enum Direction {
+pub(crate) enum Direction {
     ToDevice,
     ToHost,
     OnDevice,
@@ -15,7 +15,7 @@ pub(in super::super) enum Direction {
 
 /// A copy in the window.
 #[derive(Clone, Copy, Debug)]
-pub(in super::super) struct Copy {
+pub(crate) struct Copy {
     pub row: u32,
     pub call: Option<u32>,
     pub direction: Direction,

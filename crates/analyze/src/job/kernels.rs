@@ -2,12 +2,12 @@
 
 use trace::store::{Kind, LaunchShape};
 
-use super::Facts;
+use super::RankFacts;
 use crate::classify::Class;
 
 /// A kernel in the window.
 #[derive(Clone, Copy, Debug)]
-pub(in super::super) struct Kernel {
+pub(crate) struct Kernel {
     pub row: u32,
     pub class: Class,
     pub duration: i64,
@@ -17,7 +17,7 @@ pub(in super::super) struct Kernel {
     pub device: i32,
 }
 
-pub(super) fn of(facts: &Facts<'_>) -> Vec<Kernel> {
+pub(super) fn of(facts: &RankFacts<'_>) -> Vec<Kernel> {
     let trace = facts.scope.trace;
     let rows = facts.scope.device_rows.iter().enumerate();
     rows.filter(|(_, row)| trace.kind(**row) == Kind::Kernel)
@@ -25,7 +25,7 @@ pub(super) fn of(facts: &Facts<'_>) -> Vec<Kernel> {
             row: *row,
             class: facts.scope.classes[place],
             duration: facts.duration(*row),
-            owner: facts.attribution.owner(place),
+            owner: facts.attribution().owner(place),
             shape: trace.slices.launch_shape.get(*row).copied(),
             device: trace.device(*row),
         })
@@ -48,19 +48,19 @@ impl Kernel {
     }
 }
 
-impl Facts<'_> {
+impl RankFacts<'_> {
     /// The name of the operator a kernel belongs to; empty if unknown.
-    pub fn owner_name(&self, kernel: &Kernel) -> &str {
+    pub(crate) fn owner_name(&self, kernel: &Kernel) -> &str {
         kernel.owner.map_or("", |owner| self.name(owner))
     }
 
     /// Durations of all compute kernels.
-    pub fn compute_ns(&self) -> i64 {
+    pub(crate) fn compute_ns(&self) -> i64 {
         self.compute_kernels().map(|kernel| kernel.duration).sum()
     }
 
     /// What the header knows of a device.
-    pub fn device_info(&self, device: i32) -> Option<&trace::store::Device> {
+    pub(crate) fn device_info(&self, device: i32) -> Option<&trace::store::Device> {
         self.scope.trace.header.devices.iter().find(|known| known.id == i64::from(device))
     }
 }
