@@ -77,7 +77,8 @@ fn every_trace_comes_back_from_a_perfetto_file() {
 #[test]
 fn ranks_of_a_merged_file_come_back_with_their_own_clocks() {
     let Some(job) = fixture("dlrm8") else { return };
-    let offsets = Offsets { ahead_ns: (0..8).map(|rank| (rank, i64::from(rank) * 1_000)).collect() };
+    let offsets =
+        Offsets { ahead_ns: (0..8).map(|rank| (rank, i64::from(rank) * 1_000)).collect() };
     let (again, _folder) = read_back(&merge::of(&job, &offsets));
     assert_eq!(again.traces.len(), 8);
     for (trace, again) in job.traces.iter().zip(&again.traces) {

@@ -73,9 +73,7 @@ impl<'a> Found<'a> {
     fn triple(&self, argument: Argument) -> [u32; 3] {
         match self.get(argument) {
             Value::Three(values) => values,
-            Value::Json(text) | Value::Text(text) => {
-                serde_json::from_str(text).unwrap_or_default()
-            }
+            Value::Json(text) | Value::Text(text) => serde_json::from_str(text).unwrap_or_default(),
             _ => [0; 3],
         }
     }

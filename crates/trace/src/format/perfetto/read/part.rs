@@ -9,9 +9,7 @@ use super::wire::{self, Broken, Field};
 use crate::format::kineto::mark;
 use crate::format::kineto::read::header;
 use crate::format::kineto::read::key::Argument;
-use crate::format::perfetto::field::{
-    arrows, event, interned, line, own, part as fields, sampled,
-};
+use crate::format::perfetto::field::{arrows, event, interned, line, own, part as fields, sampled};
 use crate::format::perfetto::wire::unfolded;
 use crate::store::{
     Allocation, Counter, Covered, Flow, FlowPhase, Instant, NewSlice, StringId, Trace, Track,
@@ -371,7 +369,8 @@ impl<'a> PartReader<'a> {
             return Err(format!("rank {rank}: expected {stated} slices, got {}", got.slices));
         }
         let places = order::places(&self.order, trace.slices.len());
-        let places = places.ok_or_else(|| format!("rank {rank}: expected the order of its rows"))?;
+        let places =
+            places.ok_or_else(|| format!("rank {rank}: expected the order of its rows"))?;
         trace.slices.reorder(&places);
         // What the file's name or place said of the rank is gone.
         if is_one_of_several || rank > 0 || trace.header.distributed.is_some() {
