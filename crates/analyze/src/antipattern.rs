@@ -68,7 +68,7 @@ mod rule;
 mod settings;
 #[cfg(test)]
 mod tests;
-mod text;
+pub(crate) mod text;
 
 use serde::Serialize;
 use trace::store::Kind;

@@ -9,6 +9,7 @@ mod spent;
 #[cfg(test)]
 mod tests;
 mod unit;
+mod verdict;
 
 use serde::Serialize;
 
@@ -19,10 +20,13 @@ use spent::Spent;
 use unit::Sample;
 
 pub use unit::Unit;
+pub use verdict::{Cause, Outcome, Verdict};
 
 /// Two recordings of a job beside each other.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Diff {
+    /// What it comes to.
+    pub verdict: Verdict,
     /// What times and counts are per.
     pub unit: Unit,
     /// The earlier side.
@@ -152,6 +156,7 @@ pub fn of(before: &Job<'_>, after: &Job<'_>) -> Diff {
     let before = unit::samples(&before.ranks, unit);
     let after = unit::samples(&after.ranks, unit);
     let sides = [side(&before), side(&after)];
+    let whole = Shift::of(&lengths(&before), &lengths(&after));
     let (parts, totals) = parts::of(&before, &after);
     let mut changes = Vec::new();
     let unit_ns = mean(&lengths(&before));
@@ -161,7 +166,8 @@ pub fn of(before: &Job<'_>, after: &Job<'_>) -> Diff {
         changes.extend(compare(subject, spent, unit_ns));
     }
     let [before, after] = sides;
-    Diff { unit, before, after, parts, totals, changes }
+    let verdict = verdict::of(&whole, &parts, &changes);
+    Diff { verdict, unit, before, after, parts, totals, changes }
 }
 
 impl Diff {

@@ -64,7 +64,7 @@ pub fn run(selection: &Selection, by: Option<DiffBy>, session: &Session) -> Resu
 
 /// The page as text.
 fn table(diff: &Diff, top: usize) -> String {
-    let mut parts = vec![sides(diff), times(diff)];
+    let mut parts = vec![diff.verdict.text.clone(), sides(diff), times(diff)];
     for (subject, title) in [
         (Subject::Kernel, "kernels, copies and sets: device time"),
         (Subject::Operator, "operators: device time of their own"),
