@@ -27,6 +27,7 @@ mod h09_event_polling;
 mod h10_tensor_moved;
 mod h11_indexing_loop;
 mod h12_harmless_hotspots;
+mod h13_unrecorded_host;
 mod hardware;
 mod k01_few_blocks;
 mod k02_coarse_threads;
@@ -121,7 +122,7 @@ pub fn rules() -> impl Iterator<Item = &'static Rule> {
 }
 
 /// In the order of their ids within their groups.
-static RULES: [Rule; 60] = [
+static RULES: [Rule; 61] = [
     quality_rules::Q01,
     quality_rules::Q02,
     quality_rules::Q03,
@@ -151,6 +152,7 @@ static RULES: [Rule; 60] = [
     h10_tensor_moved::RULE,
     h11_indexing_loop::RULE,
     h12_harmless_hotspots::RULE,
+    h13_unrecorded_host::RULE,
     c01_pageable_copies::RULE,
     c02_blocking_copies::RULE,
     c03_unhidden_input::RULE,

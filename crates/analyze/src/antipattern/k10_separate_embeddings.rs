@@ -25,6 +25,9 @@ pub(super) const RULE: Rule = Rule {
 const BATCHED: [&str; 5] = ["split_embedding", "batched", "tbe", "codegen", "grouped"];
 
 fn detect(rank: &RankFacts<'_>, limits: &Limits<'_>) -> Option<Found> {
+    if rank.scope.device_rows.is_empty() {
+        return on_the_host(rank, limits);
+    }
     let is_one = |kernel: &&Kernel| {
         let name = rank.name(kernel.row);
         is_embedding(name) && !BATCHED.iter().any(|part| name.contains(part))
@@ -61,4 +64,36 @@ fn detect(rank: &RankFacts<'_>, limits: &Limits<'_>) -> Option<Found> {
     let edits = vec![rank.edit(host_rows(rank, behind_first), Action::Scale(0.0))];
     let found = Found::new(what, advice).number("kernels_per_step", per_step);
     Some(found.shown_by(rank.proofs(rows)).saves(lost, edits))
+}
+
+/// Without a device: lookups and their backward by the operators, one of each kind for each table.
+/// One for all tables is taken to cost what one for one table does.
+fn on_the_host(rank: &RankFacts<'_>, limits: &Limits<'_>) -> Option<Found> {
+    let is_lookup = |name: &str| {
+        let is_table = name.contains("embedding_bag") || name.contains("EmbeddingBag");
+        let is_batched = BATCHED.iter().any(|part| name.contains(part));
+        (is_table || name == "aten::embedding" || name.contains("EmbeddingBackward")) && !is_batched
+    };
+    let mut groups: BTreeMap<&str, Vec<u32>> = BTreeMap::new();
+    for row in rank.outermost_named(is_lookup) {
+        groups.entry(rank.name(row)).or_default().push(row);
+    }
+    groups.retain(|_, rows| rank.count_per_step(rows.len()) >= limits.of("kernels_per_step"));
+    let most = groups.values().max_by_key(|rows| rows.len())?;
+    let per_step = rank.count_per_step(most.len());
+    let rows: Vec<u32> = groups.values().flatten().copied().collect();
+    let what = format!(
+        "{per_step:.0} tables are looked up, and differentiated, by operators of their own: {} per step.",
+        time(rank.per_step(rank.total(&rows)))
+    );
+    let advice = "Use one lookup for all tables: one nn.EmbeddingBag with offset ids, torchrec's \
+                  EmbeddingBagCollection, or FBGEMM's SplitTableBatchedEmbeddingBagsCodegen.";
+    let (mut edits, mut lost) = (Vec::new(), 0.0);
+    for rows in groups.values() {
+        let keep = 1.0 / rank.count_per_step(rows.len());
+        lost += rank.total(rows) as f64 * (1.0 - keep);
+        edits.push(rank.edit(rank.whole(rows), Action::Scale(keep)));
+    }
+    let found = Found::new(what, advice).number("lookups_per_step", per_step);
+    Some(found.shown_by(rank.proofs(rows)).saves(lost as i64, edits))
 }

@@ -13,7 +13,8 @@ use trace::store::{Job, Trace};
 
 use crate::fixture;
 
-fn find(job: &Job, window: WindowRule, settings: &Settings) -> Report {
+/// The findings of a job.
+pub fn find(job: &Job, window: WindowRule, settings: &Settings) -> Report {
     let classifier = Classifier::new(ClassRule::Category);
     let scope = |trace| Scope::new(trace, window, &classifier);
     let scopes: Vec<Scope<'_>> = job.traces.iter().map(scope).collect();

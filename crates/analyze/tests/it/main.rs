@@ -16,6 +16,7 @@ mod hta;
 mod idle;
 mod launches;
 mod painted;
+mod pairs;
 mod quality;
 mod simulation;
 mod tree;
