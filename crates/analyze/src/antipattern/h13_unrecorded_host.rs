@@ -26,6 +26,9 @@ pub(super) const RULE: Rule = Rule {
     detect: Detect::Rank(detect),
 };
 
+/// Fewest steps that show a habit.
+const STEPS_MIN: i64 = 3;
+
 /// A stretch of a step without operators, and the row that ended it.
 struct Stretch {
     step: usize,
@@ -34,9 +37,13 @@ struct Stretch {
 }
 
 fn detect(rank: &RankFacts<'_>, limits: &Limits<'_>) -> Option<Found> {
-    // With a device, its idle time says what the host's code costs: H01 to H03.
-    let is_device = |row: u32| rank.scope.trace.kind(row).is_device_work();
-    if rank.scope.trace.rows().any(is_device) {
+    // With a device, its idle time says what the host's code costs: H01 to H03. Where ranks
+    // communicate and no device was recorded, the host may wait for one.
+    let trace = rank.scope.trace;
+    let is_device = |row: u32| trace.kind(row).is_device_work();
+    let is_exchange = |name: &str| name == "record_param_comms" || name.starts_with("nccl");
+    let may_wait = trace.rows().any(is_device) || trace.strings.iter().any(is_exchange);
+    if may_wait || rank.step_count() < STEPS_MIN {
         return None;
     }
     let mut by_name: BTreeMap<&str, Vec<Stretch>> = BTreeMap::new();

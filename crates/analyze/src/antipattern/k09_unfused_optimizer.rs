@@ -64,7 +64,7 @@ fn detect(rank: &RankFacts<'_>, limits: &Limits<'_>) -> Option<Found> {
 fn operators(rank: &RankFacts<'_>, row: u32) -> usize {
     let is_many_at_once = |row: &u32| {
         let name = rank.name(*row);
-        name.contains("_fused_") || name.contains("_foreach_")
+        ["_fused_", "_foreach_", "Fused"].iter().any(|part| name.contains(part))
     };
     let inside = rank.tree().subtree(row);
     if inside.iter().any(is_many_at_once) {
