@@ -27,9 +27,9 @@ use crate::scope::Scope;
 use crate::stragglers::{self, Stragglers};
 use crate::tree::Tree;
 
-pub(super) use copies::{Copy, Direction};
+pub(super) use crate::calls::{Direction, direction, is_pageable, is_synchronization};
+pub(super) use copies::Copy;
 pub(super) use kernels::Kernel;
-pub(super) use names::is_synchronization;
 
 /// Idle time below which a device counts as busy all the time, percent of the window.
 const DEVICE_BOUND_PCT: f64 = 5.0;
@@ -96,7 +96,7 @@ impl<'a> JobFacts<'a> {
 
     /// Tells each rank how long its collectives waited for others.
     fn tell_waits(&self) {
-        for facts in self.ranks.iter().filter(|_| self.ranks.len() > 1) {
+        for facts in self.ranks.iter().filter(|_| self.ranks.len() > 1 && self.is_one_job()) {
             let parts = self.collectives().matched.iter().flat_map(|one| &one.participants);
             let own = parts.filter(|part| part.rank == facts.rank());
             facts.waits.get_or_init(|| own.map(|part| (part.row, part.wait_ns)).collect());
@@ -108,7 +108,12 @@ impl<'a> JobFacts<'a> {
     }
 
     pub fn measured(&self) -> &MeasuredGraph {
-        self.measured.get_or_init(|| measured::of(self.scopes, self.collectives()))
+        let apart = Collectives::default();
+        let of = || match self.is_one_job() {
+            true => measured::of(self.scopes, self.collectives()),
+            false => measured::of(self.scopes, &apart),
+        };
+        self.measured.get_or_init(of)
     }
 
     pub fn paths(&self) -> &CriticalPath {
@@ -119,6 +124,13 @@ impl<'a> JobFacts<'a> {
     pub fn stragglers(&self) -> &Stragglers {
         let of = || stragglers::of(self.scopes, self.collectives(), self.measured());
         self.stragglers.get_or_init(of)
+    }
+
+    /// Whether the ranks belong to one job that was recorded at one time: else the collectives of
+    /// one are not those of another.
+    pub fn is_one_job(&self) -> bool {
+        const APART: [&str; 3] = ["mixed-jobs", "ranks-apart", "duplicate-ranks"];
+        !self.issues().iter().any(|issue| APART.contains(&issue.id))
     }
 
     pub fn issues(&self) -> &[Issue] {

@@ -5,7 +5,7 @@ use std::hash::{DefaultHasher, Hash, Hasher};
 
 use trace::store::{Kind, StringId};
 
-use super::facts::{Facts, is_synchronization};
+use super::facts::{Direction, Facts, direction, is_synchronization};
 use super::finding::{Category, Confidence, Found};
 use super::rule::{Detect, Limits, Rule, Side, limit, page};
 use super::text::time;
@@ -124,7 +124,7 @@ fn is_unfit(rank: &Facts<'_>, row: u32) -> bool {
         let is_call = rank.scope.trace.kind(*row).is_call();
         is_call && (is_synchronization(name) || name.contains("GraphLaunch"))
     };
-    let copies_out = |row: &u32| rank.name(*row).contains("DtoH");
+    let copies_out = |row: &u32| direction(rank.name(*row)) == Direction::ToHost;
     rank.tree.subtree(row).iter().any(is_bad)
         || rank.attribution.rows(rank.tree, row).iter().any(copies_out)
 }

@@ -1,6 +1,6 @@
 //! L04: the launching thread waits for the device although independent work could be launched.
 
-use super::facts::{Facts, is_synchronization};
+use super::facts::{Direction, Facts, direction, is_pageable, is_synchronization};
 use super::finding::{Category, Confidence, Found};
 use super::rule::{Detect, Limits, Rule, Side, limit, page};
 use super::text::time;
@@ -62,7 +62,10 @@ fn waits(rank: &Facts<'_>, limits: &Limits<'_>) -> Vec<Wait> {
     let slices = &rank.scope.trace.slices;
     let blocks = |call: &u32| {
         let work = rank.scope.links().work(*call);
-        let copies = |row: &u32| rank.name(*row).contains("DtoH (Device -> Pageable)");
+        let copies = |row: &u32| {
+            let name = rank.name(*row);
+            direction(name) == Direction::ToHost && is_pageable(name)
+        };
         let is_wait = is_synchronization(rank.name(*call)) || work.iter().any(copies);
         is_wait && rank.duration(*call) >= limits.ns("blocked_ns")
     };

@@ -49,8 +49,3 @@ impl Facts<'_> {
         self.scope.classes.contains(&crate::classify::Class::Communication)
     }
 }
-
-/// Calls in which a thread waits for a device, whatever the vendor.
-pub(in super::super) fn is_synchronization(call: &str) -> bool {
-    call.contains("Synchronize")
-}
