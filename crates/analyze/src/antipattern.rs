@@ -41,6 +41,7 @@ mod k09_unfused_optimizer;
 mod k10_separate_embeddings;
 mod k11_serial_branches;
 mod k12_layout_conversion;
+mod k13_fusable_chain;
 mod l01_tiny_kernels;
 mod l02_copy_loop;
 mod l03_graph_candidate;
@@ -62,6 +63,7 @@ mod m10_shared_stream;
 mod m11_blocking_wait;
 mod own;
 mod price;
+mod product;
 mod quality_rules;
 mod rule;
 mod settings;
@@ -122,7 +124,7 @@ pub fn rules() -> impl Iterator<Item = &'static Rule> {
 }
 
 /// In the order of their ids within their groups.
-static RULES: [Rule; 60] = [
+static RULES: [Rule; 61] = [
     quality_rules::Q01,
     quality_rules::Q02,
     quality_rules::Q03,
@@ -183,6 +185,7 @@ static RULES: [Rule; 60] = [
     k10_separate_embeddings::RULE,
     k11_serial_branches::RULE,
     k12_layout_conversion::RULE,
+    k13_fusable_chain::RULE,
 ];
 
 /// Finds what wastes time in a job; `ranks` are those of `scopes`, in their order.
@@ -237,21 +240,27 @@ pub fn of(
 pub fn rows_with_shapes(ranks: &[Evidence<'_>]) -> Vec<Vec<u32>> {
     /// Of a rank, those with the longest kernels.
     const MOST: usize = 512;
+    /// Of those whose kernels might be fused, the first ones: steps are alike.
+    const CHAINED: usize = 4096;
     let of = |rank: &Evidence<'_>| {
         let trace = rank.scope.trace;
-        let owned = rank.scope.device_rows.iter().enumerate().filter_map(|(place, row)| {
-            let owner = rank.attribution.owner(place)?;
-            let is_kernel = trace.kind(*row) == Kind::Kernel;
-            let is_operator = trace.kind(owner) == Kind::Operator;
+        let mut longest = Vec::new();
+        let mut rows = Vec::new();
+        for (place, row) in rank.scope.device_rows.iter().enumerate() {
+            let Some(owner) = rank.attribution.owner(place) else { continue };
+            if trace.kind(*row) != Kind::Kernel || trace.kind(owner) != Kind::Operator {
+                continue;
+            }
             let duration = trace.slices.duration[*row as usize];
-            let is_asked = is_asked_for(trace.name(*row), trace.name(owner), duration);
-            let is_wanted = is_kernel && is_operator && is_asked;
-            is_wanted.then_some((std::cmp::Reverse(duration), owner))
-        });
-        let mut longest: Vec<_> = owned.collect();
+            if is_asked_for(trace.name(*row), trace.name(owner), duration) {
+                longest.push((std::cmp::Reverse(duration), owner));
+            } else if rows.len() < CHAINED && k13_fusable_chain::is_fusable(trace.name(*row)) {
+                rows.push(owner);
+            }
+        }
         longest.sort_unstable();
         longest.truncate(MOST);
-        let mut rows: Vec<u32> = longest.into_iter().map(|(_, owner)| owner).collect();
+        rows.extend(longest.into_iter().map(|(_, owner)| owner));
         rows.sort_unstable();
         rows.dedup();
         rows
@@ -265,7 +274,7 @@ fn is_asked_for(kernel: &str, operator: &str, duration: i64) -> bool {
     const LONG_NS: i64 = 20_000;
     let is_mover =
         k02_coarse_threads::is_elementwise(kernel) || k05_slow_memory::MOVERS.contains(&operator);
-    let is_product = k06_tensor_cores_unused::PRODUCTS.iter().any(|part| kernel.contains(part));
+    let is_product = product::is_named(kernel) && !is_mover;
     let is_plain = kernel.contains("sgemm") || kernel.contains("scudnn");
     (is_mover && duration >= LONG_NS) || (is_product && !is_plain)
 }

@@ -3,6 +3,7 @@
 use trace::store::{Kind, LaunchShape};
 
 use super::Facts;
+use crate::antipattern::hardware::{self, Maker};
 use crate::classify::Class;
 
 /// A kernel in the window.
@@ -57,6 +58,26 @@ impl Facts<'_> {
     /// Durations of all compute kernels.
     pub fn compute_ns(&self) -> i64 {
         self.compute_kernels().map(|kernel| kernel.duration).sum()
+    }
+
+    /// Who made a device: by its name, else by the versions in the header, else by the calls.
+    pub fn maker(&self, device: i32) -> Maker {
+        let header = &self.scope.trace.header.rest;
+        let has = |keys: &[&str]| keys.iter().any(|key| header.contains_key(*key));
+        let calls = |vendor: &str| {
+            let is_launch = |text: &str| text.starts_with(vendor) && text.contains("Launch");
+            self.scope.trace.strings.iter().any(is_launch)
+        };
+        let named = self.device_info(device).and_then(|known| hardware::maker(&known.name));
+        named.unwrap_or_else(|| {
+            if has(&["hip_runtime_version", "roctracer_version"]) || calls("hip") {
+                Maker::Amd
+            } else if has(&["cuda_runtime_version", "cupti_version"]) || calls("cu") {
+                Maker::Nvidia
+            } else {
+                Maker::Other
+            }
+        })
     }
 
     /// What the header knows of a device.
