@@ -71,6 +71,8 @@ mod settings;
 mod tests;
 mod text;
 
+use std::ops::Range;
+
 use serde::Serialize;
 use trace::store::Kind;
 
@@ -238,10 +240,9 @@ pub fn of(
 /// # Cost
 /// Linear in the kernels.
 pub fn rows_with_shapes(ranks: &[Evidence<'_>]) -> Vec<Vec<u32>> {
-    /// Of a rank, those with the longest kernels.
-    const MOST: usize = 512;
-    /// Of those whose kernels might be fused, the first ones: steps are alike.
-    const CHAINED: usize = 4096;
+    /// Of a rank, those with the longest kernels; of those whose kernels might be fused, the first
+    /// ones, because steps are alike.
+    const MOST: usize = 4096;
     let of = |rank: &Evidence<'_>| {
         let trace = rank.scope.trace;
         let mut longest = Vec::new();
@@ -254,7 +255,7 @@ pub fn rows_with_shapes(ranks: &[Evidence<'_>]) -> Vec<Vec<u32>> {
             let duration = trace.slices.duration[*row as usize];
             if is_asked_for(trace.name(*row), trace.name(owner), duration) {
                 longest.push((std::cmp::Reverse(duration), owner));
-            } else if rows.len() < CHAINED && k13_fusable_chain::is_fusable(trace.name(*row)) {
+            } else if rows.len() < MOST && k13_fusable_chain::is_fusable(trace.name(*row)) {
                 rows.push(owner);
             }
         }
@@ -316,7 +317,8 @@ fn together(
 
 fn finding(job: &JobFacts<'_>, limits: &Limits<'_>, ranks: Vec<u32>, found: Found) -> Finding {
     let rule = limits.rule;
-    let facts = || job.ranks.iter().filter(|one| ranks.contains(&one.rank()));
+    let told = told(job, &ranks, &found.proofs);
+    let facts = || job.ranks[told.clone()].iter().filter(|one| ranks.contains(&one.rank()));
     let per_step = |ns: i64| {
         let steps = facts().map(facts::Facts::step_count).max().unwrap_or(1);
         ns / steps
@@ -379,12 +381,15 @@ fn finding(job: &JobFacts<'_>, limits: &Limits<'_>, ranks: Vec<u32>, found: Foun
 
 /// Prices a finding on the graph, never above what its rows add up to.
 fn price(finding: &mut Finding, job: &JobFacts<'_>, pricer: &mut Pricer<'_>) {
+    let told = told(job, &finding.ranks, &finding.proofs);
     let (Some(saving), Some(remedy)) = (&mut finding.saving, &finding.remedy) else { return };
-    let steps = job.ranks.iter().map(facts::Facts::step_count).max().unwrap_or(1);
-    let priced = pricer.saving(&remedy.edits) / steps;
+    let ranks = &job.ranks[told.clone()];
+    let steps = ranks.iter().map(facts::Facts::step_count).max().unwrap_or(1);
+    let priced = pricer.saving_of(&remedy.edits, told) / steps;
     saving.mid_ns = priced.clamp(0, saving.high_ns);
-    saving.low_ns = (saving.mid_ns - noise(job)).max(0);
-    let share = 100.0 * saving.mid_ns as f64 / job.step_ns().max(1) as f64;
+    saving.low_ns = (saving.mid_ns - noise(ranks)).max(0);
+    let step_ns = ranks.iter().map(facts::Facts::step_ns).max().unwrap_or_default();
+    let share = 100.0 * saving.mid_ns as f64 / step_ns.max(1) as f64;
     saving.mid_pct = (share * 1e3).round() / 1e3;
     let priced = match share {
         15.0.. => Severity::Critical,
@@ -395,15 +400,26 @@ fn price(finding: &mut Finding, job: &JobFacts<'_>, pricer: &mut Pricer<'_>) {
     finding.severity = finding.severity.min(priced);
 }
 
+/// The places of the ranks whose steps a finding is a part of: all of a job. Ranks that are no job
+/// gain nothing from each other: then the one that is told of.
+fn told(job: &JobFacts<'_>, ranks: &[u32], proofs: &[Proof]) -> Range<usize> {
+    let rank = proofs.first().map(|proof| proof.rank).or(ranks.first().copied());
+    let at = job.ranks.iter().position(|facts| Some(facts.rank()) == rank);
+    match at.filter(|_| !job.is_one_job()) {
+        Some(at) => at..at + 1,
+        None => 0..job.ranks.len(),
+    }
+}
+
 /// How much longer a slow step is than a usual one, of the unsteadiest rank.
-fn noise(job: &JobFacts<'_>) -> i64 {
+fn noise(ranks: &[facts::Facts<'_>]) -> i64 {
     let of = |rank: &facts::Facts<'_>| {
         let steps = &rank.scope.window.steps;
         let mut lengths: Vec<i64> = steps.iter().map(|step| step.end - step.start).collect();
         let spread = crate::distribution::of(&mut lengths);
         spread.p95 - spread.p50
     };
-    job.ranks.iter().map(of).max().unwrap_or_default()
+    ranks.iter().map(of).max().unwrap_or_default()
 }
 
 fn joint(findings: &[Finding], job: &JobFacts<'_>, pricer: &mut Pricer<'_>) -> Option<i64> {
@@ -411,7 +427,7 @@ fn joint(findings: &[Finding], job: &JobFacts<'_>, pricer: &mut Pricer<'_>) -> O
     let remedies: Vec<&Remedy> = priced.filter_map(|one| one.remedy.as_ref()).collect();
     let edits: Vec<RowEdit> = remedies.iter().flat_map(|one| one.edits.iter().cloned()).collect();
     let steps = job.ranks.iter().map(facts::Facts::step_count).max().unwrap_or(1);
-    (remedies.len() > 1).then(|| (pricer.saving(&edits) / steps).max(0))
+    (remedies.len() > 1 && job.is_one_job()).then(|| (pricer.saving(&edits) / steps).max(0))
 }
 
 fn order(finding: &Finding) -> impl Ord + '_ {

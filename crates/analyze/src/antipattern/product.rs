@@ -27,8 +27,8 @@ impl DataType {
 }
 
 /// Parts of the names of products and convolutions. `Cijk_` are the products of AMD's Tensile.
-const PRODUCTS: [&str; 11] =
-    ["gemm", "Gemm", "GEMM", "conv", "Conv", "scudnn", "wgrad", "dgrad", "nvjet", "Cijk_", "fprop"];
+const PRODUCTS: [&str; 10] =
+    ["Gemm", "GEMM", "conv", "Conv", "scudnn", "wgrad", "dgrad", "nvjet", "Cijk_", "fprop"];
 
 /// Parts of the names of kernels that only prepare or finish products.
 const MOVING: [&str; 9] = [
@@ -68,7 +68,10 @@ pub(super) fn is_product(rank: &Facts<'_>, kernel: &Kernel) -> bool {
 
 /// Whether the name alone is that of a product.
 pub(super) fn is_named(name: &str) -> bool {
-    PRODUCTS.iter().any(|part| name.contains(part))
+    // FBGEMM is a library, most of whose kernels multiply nothing.
+    let is_library = |at: usize| name[..at].ends_with("fb");
+    name.match_indices("gemm").any(|(at, _)| !is_library(at))
+        || PRODUCTS.iter().any(|part| name.contains(part))
 }
 
 /// Parts of the names, in small letters, of products with a vector, of rank one or of one group per

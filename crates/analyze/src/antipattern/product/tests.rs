@@ -60,4 +60,5 @@ fn products_with_vectors_gain_nothing_from_matrix_units() {
         assert!(is_thin(name), "{name}");
     }
     assert!(!is_thin("volta_sgemm_128x32_nt"));
+    assert!(!is_named("void fbgemm_gpu::permute_indices_weights_kernel<true, int, float>"));
 }
