@@ -12,7 +12,6 @@ mod c03_unhidden_input;
 mod c04_round_trip;
 mod c05_data_movement;
 mod c06_gradient_zeroing;
-mod facts;
 mod finding;
 mod g01_memory_ceiling;
 mod g02_fragmentation;
@@ -28,6 +27,7 @@ mod h09_event_polling;
 mod h10_tensor_moved;
 mod h11_indexing_loop;
 mod h12_harmless_hotspots;
+mod h13_unrecorded_host;
 mod hardware;
 mod k01_few_blocks;
 mod k02_coarse_threads;
@@ -61,15 +61,17 @@ mod m08_network_skew;
 mod m09_slow_backend;
 mod m10_shared_stream;
 mod m11_blocking_wait;
+mod names;
 mod own;
 mod price;
 mod product;
+mod proof;
 mod quality_rules;
 mod rule;
 mod settings;
 #[cfg(test)]
 mod tests;
-mod text;
+pub(crate) mod text;
 
 use std::ops::Range;
 
@@ -77,15 +79,13 @@ use serde::Serialize;
 use trace::store::Kind;
 
 use crate::Error;
-use crate::quality::{self, Evidence, Verdict};
-use crate::scope::Scope;
-use facts::JobFacts;
+use crate::job::{Job, RankFacts};
+use crate::quality::Verdict;
 use finding::Found;
 use price::Pricer;
 use rule::{Detect, Limits};
 
 pub use crate::graph::edit::Action;
-pub use facts::{Shapes, Tensors};
 pub use finding::{
     Category, Confidence, Finding, HeldBack, Number, Proof, Remedy, RowEdit, Saving, Severity,
 };
@@ -126,7 +126,7 @@ pub fn rules() -> impl Iterator<Item = &'static Rule> {
 }
 
 /// In the order of their ids within their groups.
-static RULES: [Rule; 61] = [
+static RULES: [Rule; 62] = [
     quality_rules::Q01,
     quality_rules::Q02,
     quality_rules::Q03,
@@ -156,6 +156,7 @@ static RULES: [Rule; 61] = [
     h10_tensor_moved::RULE,
     h11_indexing_loop::RULE,
     h12_harmless_hotspots::RULE,
+    h13_unrecorded_host::RULE,
     c01_pageable_copies::RULE,
     c02_blocking_copies::RULE,
     c03_unhidden_input::RULE,
@@ -190,27 +191,22 @@ static RULES: [Rule; 61] = [
     k13_fusable_chain::RULE,
 ];
 
-/// Finds what wastes time in a job; `ranks` are those of `scopes`, in their order.
+/// Finds what wastes time in a job.
 ///
 /// # Cost
 /// `O(n log n)` in the rows of the traces, and one pass over the graph per finding.
 /// # Errors
 /// [`Error::Rules`] and [`Error::Pattern`] for settings that are wrong.
-pub fn of(
-    scopes: &[Scope<'_>],
-    ranks: &[Evidence<'_>],
-    shapes: &Shapes,
-    settings: &Settings,
-) -> Result<Report, Error> {
+pub fn of(job: &Job<'_>, settings: &Settings) -> Result<Report, Error> {
     let own = settings.conditions()?;
-    let job = JobFacts::new(scopes, ranks, shapes);
+    job.tell_waits();
     let mut findings = Vec::new();
     for rule in rules() {
         let limits = Limits { rule, changed: settings.limits.get(rule.id) };
-        findings.extend(found_by(&job, &limits));
+        findings.extend(found_by(job, &limits));
     }
     for (rule, conditions) in &own {
-        findings.extend(own::find(&job, rule, conditions)?);
+        findings.extend(own::find(job, rule, conditions)?);
     }
     let mut report = Report {
         step_ns: job.step_ns(),
@@ -226,9 +222,9 @@ pub fn of(
         known.is_none()
     });
     if findings.iter().any(|finding| finding.remedy.is_some()) {
-        let mut pricer = Pricer::new(scopes, job.measured());
-        findings.iter_mut().for_each(|finding| price(finding, &job, &mut pricer));
-        report.joint_saving_ns = joint(&findings, &job, &mut pricer);
+        let mut pricer = Pricer::new(job.scopes(), job.measured());
+        findings.iter_mut().for_each(|finding| price(finding, job, &mut pricer));
+        report.joint_saving_ns = joint(&findings, job, &mut pricer);
     }
     findings.sort_by(|a, b| order(a).cmp(&order(b)));
     report.findings = findings;
@@ -239,16 +235,16 @@ pub fn of(
 ///
 /// # Cost
 /// Linear in the kernels.
-pub fn rows_with_shapes(ranks: &[Evidence<'_>]) -> Vec<Vec<u32>> {
+pub fn rows_with_shapes(job: &Job<'_>) -> Vec<Vec<u32>> {
     /// Of a rank, those with the longest kernels; of those whose kernels might be fused, the first
     /// ones, because steps are alike.
     const MOST: usize = 4096;
-    let of = |rank: &Evidence<'_>| {
+    let of = |rank: &RankFacts<'_>| {
         let trace = rank.scope.trace;
         let mut longest = Vec::new();
         let mut rows = Vec::new();
         for (place, row) in rank.scope.device_rows.iter().enumerate() {
-            let Some(owner) = rank.attribution.owner(place) else { continue };
+            let Some(owner) = rank.attribution().owner(place) else { continue };
             if trace.kind(*row) != Kind::Kernel || trace.kind(owner) != Kind::Operator {
                 continue;
             }
@@ -266,7 +262,7 @@ pub fn rows_with_shapes(ranks: &[Evidence<'_>]) -> Vec<Vec<u32>> {
         rows.dedup();
         rows
     };
-    ranks.iter().map(of).collect()
+    job.ranks.iter().map(of).collect()
 }
 
 /// Whether a rule would look at the sizes behind a kernel: long movers, and products that may use
@@ -280,10 +276,10 @@ fn is_asked_for(kernel: &str, operator: &str, duration: i64) -> bool {
     (is_mover && duration >= LONG_NS) || (is_product && !is_plain)
 }
 
-fn found_by(job: &JobFacts<'_>, limits: &Limits<'_>) -> Vec<Finding> {
+fn found_by(job: &Job<'_>, limits: &Limits<'_>) -> Vec<Finding> {
     match limits.rule.detect {
         Detect::Rank(detect) => {
-            let of = |rank: &facts::Facts<'_>| Some((rank.rank(), detect(rank, limits)?));
+            let of = |rank: &RankFacts<'_>| Some((rank.rank(), detect(rank, limits)?));
             let found: Vec<(u32, Found)> = job.ranks.iter().filter_map(of).collect();
             together(job, limits, found).into_iter().collect()
         }
@@ -295,11 +291,7 @@ fn found_by(job: &JobFacts<'_>, limits: &Limits<'_>) -> Vec<Finding> {
 }
 
 /// What several ranks have, as one: told of the rank with most of it, cured on all.
-fn together(
-    job: &JobFacts<'_>,
-    limits: &Limits<'_>,
-    mut found: Vec<(u32, Found)>,
-) -> Option<Finding> {
+fn together(job: &Job<'_>, limits: &Limits<'_>, mut found: Vec<(u32, Found)>) -> Option<Finding> {
     let most = |(rank, found): &(u32, Found)| (found.high_ns, std::cmp::Reverse(*rank));
     let worst = (0..found.len()).max_by_key(|at| most(&found[*at]))?;
     let ranks: Vec<u32> = found.iter().map(|(rank, _)| *rank).collect();
@@ -315,18 +307,18 @@ fn together(
     Some(finding(job, limits, ranks, one))
 }
 
-fn finding(job: &JobFacts<'_>, limits: &Limits<'_>, ranks: Vec<u32>, found: Found) -> Finding {
+fn finding(job: &Job<'_>, limits: &Limits<'_>, ranks: Vec<u32>, found: Found) -> Finding {
     let rule = limits.rule;
     let told = told(job, &ranks, &found.proofs);
     let facts = || job.ranks[told.clone()].iter().filter(|one| ranks.contains(&one.rank()));
     let per_step = |ns: i64| {
-        let steps = facts().map(facts::Facts::step_count).max().unwrap_or(1);
+        let steps = facts().map(RankFacts::step_count).max().unwrap_or(1);
         ns / steps
     };
     let steps = facts().next().map_or_else(Vec::new, |one| {
         one.scope.window.steps.iter().map(|step| step.number).collect()
     });
-    let is_bound = facts().count() > 0 && facts().all(facts::Facts::is_device_bound);
+    let is_bound = facts().count() > 0 && facts().all(RankFacts::is_device_bound);
     let is_held_back = rule.side == Side::Host && is_bound;
     let mut confidence = rule.confidence;
     let is_weak = steps.len() < STEPS_MIN && found.high_ns.is_some();
@@ -338,7 +330,7 @@ fn finding(job: &JobFacts<'_>, limits: &Limits<'_>, ranks: Vec<u32>, found: Foun
     if is_set_up && rule.side == Side::Host {
         confidence = Confidence::Low;
     }
-    if rule.category != Category::Quality && quality::verdict(job.issues()) >= Verdict::Poor {
+    if rule.category != Category::Quality && job.verdict() >= Verdict::Poor {
         confidence = Confidence::Low;
     }
     // Without steps, what a text says of each is of the whole window.
@@ -380,15 +372,15 @@ fn finding(job: &JobFacts<'_>, limits: &Limits<'_>, ranks: Vec<u32>, found: Foun
 }
 
 /// Prices a finding on the graph, never above what its rows add up to.
-fn price(finding: &mut Finding, job: &JobFacts<'_>, pricer: &mut Pricer<'_>) {
+fn price(finding: &mut Finding, job: &Job<'_>, pricer: &mut Pricer<'_>) {
     let told = told(job, &finding.ranks, &finding.proofs);
     let (Some(saving), Some(remedy)) = (&mut finding.saving, &finding.remedy) else { return };
     let ranks = &job.ranks[told.clone()];
-    let steps = ranks.iter().map(facts::Facts::step_count).max().unwrap_or(1);
+    let steps = ranks.iter().map(RankFacts::step_count).max().unwrap_or(1);
     let priced = pricer.saving_of(&remedy.edits, told) / steps;
     saving.mid_ns = priced.clamp(0, saving.high_ns);
     saving.low_ns = (saving.mid_ns - noise(ranks)).max(0);
-    let step_ns = ranks.iter().map(facts::Facts::step_ns).max().unwrap_or_default();
+    let step_ns = ranks.iter().map(RankFacts::step_ns).max().unwrap_or_default();
     let share = 100.0 * saving.mid_ns as f64 / step_ns.max(1) as f64;
     saving.mid_pct = (share * 1e3).round() / 1e3;
     let priced = match share {
@@ -402,7 +394,7 @@ fn price(finding: &mut Finding, job: &JobFacts<'_>, pricer: &mut Pricer<'_>) {
 
 /// The places of the ranks whose steps a finding is a part of: all of a job. Ranks that are no job
 /// gain nothing from each other: then the one that is told of.
-fn told(job: &JobFacts<'_>, ranks: &[u32], proofs: &[Proof]) -> Range<usize> {
+fn told(job: &Job<'_>, ranks: &[u32], proofs: &[Proof]) -> Range<usize> {
     let rank = proofs.first().map(|proof| proof.rank).or(ranks.first().copied());
     let at = job.ranks.iter().position(|facts| Some(facts.rank()) == rank);
     match at.filter(|_| !job.is_one_job()) {
@@ -412,8 +404,8 @@ fn told(job: &JobFacts<'_>, ranks: &[u32], proofs: &[Proof]) -> Range<usize> {
 }
 
 /// How much longer a slow step is than a usual one, of the unsteadiest rank.
-fn noise(ranks: &[facts::Facts<'_>]) -> i64 {
-    let of = |rank: &facts::Facts<'_>| {
+fn noise(ranks: &[RankFacts<'_>]) -> i64 {
+    let of = |rank: &RankFacts<'_>| {
         let steps = &rank.scope.window.steps;
         let mut lengths: Vec<i64> = steps.iter().map(|step| step.end - step.start).collect();
         let spread = crate::distribution::of(&mut lengths);
@@ -422,11 +414,11 @@ fn noise(ranks: &[facts::Facts<'_>]) -> i64 {
     ranks.iter().map(of).max().unwrap_or_default()
 }
 
-fn joint(findings: &[Finding], job: &JobFacts<'_>, pricer: &mut Pricer<'_>) -> Option<i64> {
+fn joint(findings: &[Finding], job: &Job<'_>, pricer: &mut Pricer<'_>) -> Option<i64> {
     let priced = findings.iter().filter(|finding| finding.saving.is_some());
     let remedies: Vec<&Remedy> = priced.filter_map(|one| one.remedy.as_ref()).collect();
     let edits: Vec<RowEdit> = remedies.iter().flat_map(|one| one.edits.iter().cloned()).collect();
-    let steps = job.ranks.iter().map(facts::Facts::step_count).max().unwrap_or(1);
+    let steps = job.ranks.iter().map(RankFacts::step_count).max().unwrap_or(1);
     (remedies.len() > 1 && job.is_one_job()).then(|| (pricer.saving(&edits) / steps).max(0))
 }
 

@@ -68,6 +68,26 @@ pub fn is_synchronization(call: &str) -> bool {
 /// MTIA's wait of the host for a stream.
 const MTIA_WAIT: &str = "synchronizeStream";
 
+/// Calls that set things up: memory from the driver and code loaded late.
+pub(crate) const SET_UP: [&str; 16] = [
+    "cudaMalloc",
+    "cudaMallocAsync",
+    "cudaMallocHost",
+    "cudaHostAlloc",
+    "cudaHostRegister",
+    "cudaFree",
+    "cudaFreeHost",
+    "cuMemCreate",
+    "cuModuleLoadData",
+    "cuModuleLoadDataEx",
+    "cuLibraryLoadData",
+    "hipMalloc",
+    "hipHostMalloc",
+    "hipFree",
+    "Lazy Function Loading",
+    "Runtime Triggered Module Loading",
+];
+
 /// What a call does, for each text of a trace.
 ///
 /// # Cost

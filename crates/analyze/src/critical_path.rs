@@ -12,21 +12,13 @@ use std::collections::BTreeMap;
 use serde::Serialize;
 use trace::store::{StringId, TrackId};
 
-use crate::collectives;
-use crate::graph::measured::{self, CATEGORIES, Evidence, Label, MeasuredGraph};
+use crate::graph::measured::{CATEGORIES, Evidence, Label, MeasuredGraph};
 use crate::graph::{EdgeKind, Times};
 use crate::percent;
 use crate::scope::Scope;
 
 pub use crate::graph::measured::Category;
 pub(crate) use walk::{Reach, Stretch, What, walk, walk_from};
-
-/// What is asked for.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Options {
-    /// How many contributors each path names at most.
-    pub contributors: usize,
-}
 
 /// The critical paths of a job.
 #[derive(Clone, Debug, PartialEq, Serialize)]
@@ -138,18 +130,12 @@ pub struct SegmentRow {
     pub duration_ns: i64,
 }
 
-/// Finds the critical paths of the windows of one job's ranks.
+/// Finds the critical paths of the windows of one job's ranks in the graph of them.
 ///
 /// # Cost
-/// `O(n log n)` in the rows of the windows.
-pub fn of(scopes: &[Scope<'_>], options: &Options) -> CriticalPath {
-    let measured = measured::of(scopes, &collectives::of(scopes));
-    of_graph(scopes, &measured, options)
-}
-
-/// The same, of a graph that is there already.
-pub fn of_graph(scopes: &[Scope<'_>], measured: &MeasuredGraph, options: &Options) -> CriticalPath {
-    let job = Job { scopes, measured, options };
+/// Linear in the paths, and `O(n log n)` in the names on them.
+pub fn of(scopes: &[Scope<'_>], measured: &MeasuredGraph) -> CriticalPath {
+    let job = Job { scopes, measured };
     let rank = |at: usize| {
         let stretches = walk(measured, &measured.graph, &measured.times, (at, Reach::Rank));
         path(&job, Some(measured.ranks[at].rank), &stretches, measured.ranks[at].end.index())
@@ -208,7 +194,6 @@ impl Path {
 struct Job<'a, 'b> {
     scopes: &'a [Scope<'b>],
     measured: &'a MeasuredGraph,
-    options: &'a Options,
 }
 
 fn path(job: &Job<'_, '_>, rank: Option<u32>, stretches: &[Stretch], end: usize) -> Path {
@@ -327,7 +312,6 @@ fn contributors(
     }
     let mut all: Vec<_> = named.into_iter().collect();
     all.sort_by_key(|(_, (_, duration))| std::cmp::Reverse(*duration));
-    all.truncate(job.options.contributors);
     let one = |((category, name), (count, duration_ns)): ((Category, &str), (u64, i64))| {
         let (name, window_pct) = (name.to_owned(), percent(duration_ns, window_ns));
         Contributor { rank, category, name, count, duration_ns, window_pct }

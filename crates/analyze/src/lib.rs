@@ -22,6 +22,7 @@ pub mod graph;
 pub mod hta;
 pub mod idle;
 pub mod interval;
+pub mod job;
 pub mod kernels;
 pub mod launches;
 pub mod links;
@@ -43,6 +44,7 @@ pub mod what_if;
 pub mod window;
 
 pub use classify::{Class, Classifier};
+pub use job::Job;
 pub use links::Links;
 pub use scope::Scope;
 pub use window::{Step, Window, WindowRule};

@@ -12,50 +12,9 @@ use std::collections::BTreeSet;
 use serde::Serialize;
 use trace::store::Trace;
 
-use crate::attribution::{self, Attribution};
+use crate::job::RankFacts;
 use crate::kernels::short_name;
 use crate::scope::Scope;
-use crate::tree::{self, Tree};
-
-pub(crate) use host::SET_UP;
-
-/// What is known of one rank before it is judged.
-#[derive(Clone, Copy, Debug)]
-pub struct Evidence<'a> {
-    /// The part that is looked at.
-    pub scope: &'a Scope<'a>,
-    /// What ran inside what.
-    pub tree: &'a Tree,
-    /// Owners of the scope's device work.
-    pub attribution: &'a Attribution,
-}
-
-/// What ran inside what, and who owns the device work, of each rank of a job.
-#[derive(Clone, Debug)]
-pub struct Known(Vec<(Tree, Attribution)>);
-
-impl Known {
-    /// Of each scope.
-    ///
-    /// # Cost
-    /// `O(n log n)` in the rows of the traces.
-    pub fn of(scopes: &[Scope<'_>]) -> Self {
-        let known = |scope: &Scope<'_>| {
-            let tree = tree::of(scope.trace);
-            let work = attribution::of(scope, &tree);
-            (tree, work)
-        };
-        Self(scopes.iter().map(known).collect())
-    }
-
-    /// With the scopes it was made of.
-    pub fn evidence<'a>(&'a self, scopes: &'a [Scope<'a>]) -> Vec<Evidence<'a>> {
-        let of = |(scope, (tree, attribution)): (&'a Scope<'a>, &'a (Tree, Attribution))| {
-            Evidence { scope, tree, attribution }
-        };
-        scopes.iter().zip(&self.0).map(of).collect()
-    }
-}
 
 /// How bad an issue is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
@@ -112,7 +71,7 @@ pub struct Issue {
 ///
 /// # Cost
 /// `O(n log n)` in the rows of the traces.
-pub fn of(ranks: &[Evidence<'_>]) -> Vec<Issue> {
+pub fn of(ranks: &[RankFacts<'_>]) -> Vec<Issue> {
     let mut issues = job::issues(ranks);
     for rank in ranks {
         issues.extend(records::issues(rank));

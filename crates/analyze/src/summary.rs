@@ -13,9 +13,10 @@ use serde::Serialize;
 pub use era::Era;
 pub use top::{TopKernel, TopOperator};
 
-use crate::breakdown::{self, Breakdown};
+use crate::breakdown::Breakdown;
+use crate::job::{Job, RankFacts};
 use crate::percent;
-use crate::quality::{self, Evidence, Issue, Verdict};
+use crate::quality::{Issue, Verdict};
 use crate::steps::{self, StepSummary};
 use crate::window::WindowRule;
 
@@ -125,29 +126,27 @@ pub struct Part {
 ///
 /// # Cost
 /// `O(n log n)` in the rows of the traces.
-pub fn of(ranks: &[Evidence<'_>], top: usize) -> Summary {
-    let breakdowns: Vec<Breakdown> = ranks.iter().map(|rank| breakdown::of(rank.scope)).collect();
-    let step_rows = ranks.iter().map(|rank| (rank.scope.trace.rank, steps::of(rank.scope)));
+pub fn of(job: &Job<'_>, top: usize) -> Summary {
+    let ranks = job.ranks.as_slice();
+    let breakdowns: Vec<Breakdown> = ranks.iter().map(|rank| rank.breakdown().clone()).collect();
     let steps: Vec<StepSummary> =
-        step_rows.map(|(rank, rows)| steps::summary(rank, &rows)).collect();
-    let issues = quality::of(ranks);
-    let verdict = quality::verdict(&issues);
+        ranks.iter().map(|rank| steps::summary(rank.rank(), rank.steps())).collect();
     let busy_ns = breakdowns.iter().map(|row| row.busy_ns).sum();
     let each = ranks.iter().zip(breakdowns.iter().zip(&steps));
     Summary {
-        job: job(ranks, &breakdowns, &steps),
+        job: of_job(ranks, &breakdowns, &steps),
         ranks: each.map(|(rank, (breakdown, steps))| of_rank(rank, breakdown, steps)).collect(),
         parts: parts(&breakdowns),
         kernels: top::kernels(ranks, busy_ns, top),
         operators: top::operators(ranks, busy_ns, top),
         steps: steps.into_iter().filter(|steps| steps.count > 0).collect(),
         breakdowns,
-        issues,
-        verdict,
+        issues: job.issues().to_vec(),
+        verdict: job.verdict(),
     }
 }
 
-fn job(ranks: &[Evidence<'_>], breakdowns: &[Breakdown], steps: &[StepSummary]) -> JobSummary {
+fn of_job(ranks: &[RankFacts<'_>], breakdowns: &[Breakdown], steps: &[StepSummary]) -> JobSummary {
     let traces = || ranks.iter().map(|rank| rank.scope.trace);
     let known = || traces().filter_map(|trace| trace.header.distributed.as_ref());
     let names: BTreeSet<String> =
@@ -157,8 +156,8 @@ fn job(ranks: &[Evidence<'_>], breakdowns: &[Breakdown], steps: &[StepSummary]) 
     let same_rule = rules.windows(2).all(|pair| pair[0] == pair[1]);
     let window_ns = breakdowns.iter().map(|row| row.window_ns).sum();
     let busy_ns = breakdowns.iter().map(|row| row.busy_ns).sum();
-    let methods = || ranks.iter().map(|rank| rank.attribution.methods.len() as i64);
-    let covered = ranks.iter().map(|rank| rank.attribution.covered_count() as i64);
+    let methods = || ranks.iter().map(|rank| rank.attribution().methods.len() as i64);
+    let covered = ranks.iter().map(|rank| rank.attribution().covered_count() as i64);
     JobSummary {
         era: Era::of(traces()),
         rank_count: ranks.len() as u64,
@@ -177,7 +176,7 @@ fn job(ranks: &[Evidence<'_>], breakdowns: &[Breakdown], steps: &[StepSummary]) 
     }
 }
 
-fn of_rank(rank: &Evidence<'_>, breakdown: &Breakdown, steps: &StepSummary) -> RankSummary {
+fn of_rank(rank: &RankFacts<'_>, breakdown: &Breakdown, steps: &StepSummary) -> RankSummary {
     let trace = rank.scope.trace;
     let name = |(device, name): (i32, String)| {
         if name.is_empty() { device.to_string() } else { format!("{name} ({device})") }
@@ -196,7 +195,7 @@ fn of_rank(rank: &Evidence<'_>, breakdown: &Breakdown, steps: &StepSummary) -> R
         devices: device_names(rank).into_iter().map(name).collect::<Vec<_>>().join(", "),
         event_count: trace.event_count(),
         slice_count: trace.slices.len() as u64,
-        thread_count: rank.tree.threads.len() as u64,
+        thread_count: rank.tree().threads.len() as u64,
         stream_count: streams.len() as u64,
         start_ns: rank.scope.window.start,
         window_ns: breakdown.window_ns,
@@ -204,13 +203,13 @@ fn of_rank(rank: &Evidence<'_>, breakdown: &Breakdown, steps: &StepSummary) -> R
         step_p50_ns: median_step(steps),
         busy_pct: of_window(breakdown.busy_ns),
         exposed_communication_pct: of_window(breakdown.exposed_communication_ns),
-        attributed_pct: rank.attribution.covered_pct(),
+        attributed_pct: rank.attribution().covered_pct(),
         loss_count: trace.losses.iter().map(|(_, counted)| counted.count).sum(),
     }
 }
 
 /// The devices that worked, with the names the header has for them; else empty ones.
-fn device_names(rank: &Evidence<'_>) -> Vec<(i32, String)> {
+fn device_names(rank: &RankFacts<'_>) -> Vec<(i32, String)> {
     let known = &rank.scope.trace.header.devices;
     let name = |device: i32| {
         let found = known.iter().find(|known| known.id == i64::from(device));

@@ -17,8 +17,8 @@ use crate::critical_path::{self, Category, Reach, walk};
 use crate::graph::edit::{Editor, Effect};
 use crate::graph::measured::MeasuredGraph;
 use crate::graph::{DependencyGraph, Times};
+use crate::job::Job;
 use crate::percent;
-use crate::scope::Scope;
 
 pub use question::{Pattern, Question, Selector, parse};
 
@@ -78,13 +78,14 @@ pub struct NewPart {
     pub new_duration_ns: i64,
 }
 
-/// Makes edits of a measured graph, in their order: factors of what several select multiply.
+/// Makes edits of a job's measured graph, in their order: factors of what several select multiply.
 ///
 /// # Cost
 /// `O(nodes + edges)` per edit.
-pub fn of(scopes: &[Scope<'_>], measured: &MeasuredGraph, questions: &[Question]) -> WhatIf {
+pub fn of(job: &Job<'_>, questions: &[Question]) -> WhatIf {
+    let measured = job.measured();
     let mut editor = Editor::new(measured);
-    let edited = questions.iter().map(|one| edited(scopes, measured, one, &mut editor)).collect();
+    let edited = questions.iter().map(|one| edited(job, one, &mut editor)).collect();
     let (times, graph) = (editor.times(), editor.graph());
     let mut found = WhatIf { edits: edited, windows: Vec::new(), parts: Vec::new() };
     for (at, markers) in measured.ranks.iter().enumerate() {
@@ -144,13 +145,8 @@ fn changes(rank: Option<u32>, old: &Sums, new: &Sums) -> Vec<NewPart> {
     all.into_iter().map(one).collect()
 }
 
-fn edited(
-    scopes: &[Scope<'_>],
-    measured: &MeasuredGraph,
-    question: &Question,
-    editor: &mut Editor<'_>,
-) -> Edited {
-    let edit = question::edit(scopes, measured, question);
+fn edited(job: &Job<'_>, question: &Question, editor: &mut Editor<'_>) -> Edited {
+    let edit = question::edit(job, question);
     let Effect { changed, old_ns, new_ns } = editor.apply(&edit);
     Edited {
         edit: question.text.clone(),

@@ -1,8 +1,7 @@
 //! The critical path of the job and of each rank: by category, by name, and as a strip over time.
 
-use analyze::Scope;
-use analyze::critical_path::{self, Category, Contributor, Options, Part, Path};
-use analyze::graph::measured::{Evidence, MeasuredGraph};
+use analyze::critical_path::{Category, Contributor, CriticalPath, Part, Path};
+use analyze::graph::measured::Evidence;
 use serde::Serialize;
 
 use crate::clock::Zero;
@@ -40,13 +39,7 @@ pub struct PathView {
 }
 
 /// The paths, and the rows on the job's path by rank and row.
-pub(crate) fn of(
-    scopes: &[Scope<'_>],
-    measured: &MeasuredGraph,
-    zero: &Zero,
-) -> (PathPart, Vec<(u32, u32)>) {
-    let options = Options { contributors: CONTRIBUTORS };
-    let found = critical_path::of_graph(scopes, measured, &options);
+pub(crate) fn of(found: &CriticalPath, zero: &Zero) -> (PathPart, Vec<(u32, u32)>) {
     let marked = found.job.as_ref().or(found.ranks.first()).map_or_else(Vec::new, Path::overlay);
     let paths = found.job.iter().chain(&found.ranks).map(|path| view(path, zero)).collect();
     (PathPart { paths, evidence: found.evidence }, marked)
@@ -59,7 +52,7 @@ fn view(path: &Path, zero: &Zero) -> PathView {
         at_ns: zero.at(rank, path.window_start_ns),
         window_ns: path.window_ns,
         parts: path.parts.clone(),
-        contributors: path.contributors.clone(),
+        contributors: path.contributors.iter().take(CONTRIBUTORS).cloned().collect(),
         strip: strip(path, zero),
     }
 }

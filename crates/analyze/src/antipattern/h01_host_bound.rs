@@ -2,13 +2,13 @@
 
 use std::collections::BTreeMap;
 
-use super::facts::Facts;
 use super::finding::{Category, Confidence, Found};
 use super::rule::{Detect, Limits, Rule, Side, limit, page};
 use super::text::time;
 use crate::graph::edit::Action;
 use crate::idle::DeviceCause;
 use crate::interval::{self, Interval};
+use crate::job::RankFacts;
 
 pub(super) const RULE: Rule = Rule {
     id: "H01",
@@ -26,7 +26,7 @@ pub(super) const RULE: Rule = Rule {
 
 const CAUSES: [DeviceCause; 2] = [DeviceCause::CpuWork, DeviceCause::Runtime];
 
-fn detect(rank: &Facts<'_>, limits: &Limits<'_>) -> Option<Found> {
+fn detect(rank: &RankFacts<'_>, limits: &Limits<'_>) -> Option<Found> {
     // What the profiler does itself is not the program's, and set-up does not come again.
     let gaps = rank.gaps().iter().filter(|gap| CAUSES.contains(&gap.cause));
     let gaps: Vec<_> = gaps.map(|gap| (gap.start_ns, gap.end_ns)).collect();
@@ -60,7 +60,7 @@ fn detect(rank: &Facts<'_>, limits: &Limits<'_>) -> Option<Found> {
 }
 
 /// The operators and calls that own most of it, what is not the program's taken off.
-fn owners<'a>(rank: &'a Facts<'_>, apart: &[Interval]) -> Vec<(&'a str, i64)> {
+fn owners<'a>(rank: &'a RankFacts<'_>, apart: &[Interval]) -> Vec<(&'a str, i64)> {
     let mut named: BTreeMap<&str, i64> = BTreeMap::new();
     for owner in rank.idle().owners.iter().filter(|owner| CAUSES.contains(&owner.cause)) {
         if let Some(name) = &owner.owner {

@@ -2,12 +2,12 @@
 
 use std::collections::BTreeSet;
 
-use super::facts::{Direction, Facts};
 use super::finding::{Category, Confidence, Found};
 use super::rule::{Detect, Limits, Rule, Side, limit, page};
 use super::text::{each, time};
 use crate::graph::edit::Action;
 use crate::interval;
+use crate::job::{Direction, RankFacts};
 
 pub(super) const RULE: Rule = Rule {
     id: "H10",
@@ -32,10 +32,10 @@ const FILLS: [&str; 8] = [
     "aten::randperm",
 ];
 
-fn detect(rank: &Facts<'_>, limits: &Limits<'_>) -> Option<Found> {
+fn detect(rank: &RankFacts<'_>, limits: &Limits<'_>) -> Option<Found> {
     let fills = rank.names(|name| FILLS.contains(&name));
     let is_move = |row: u32| {
-        let copies = rank.attribution.rows(rank.tree, row);
+        let copies = rank.attribution().rows(rank.tree(), row);
         let to_device = |work: &u32| {
             let known = rank.copies().binary_search_by_key(&(rank.start(*work), *work), |copy| {
                 (rank.start(copy.row), copy.row)
@@ -46,8 +46,8 @@ fn detect(rank: &Facts<'_>, limits: &Limits<'_>) -> Option<Found> {
     };
     // A leaf that fills, and puts nothing on the device.
     let is_fill = |row: u32| {
-        let leaf = rank.tree.subtree(row).last().copied().unwrap_or(row);
-        rank.is_named(&fills, leaf) && rank.attribution.rows(rank.tree, row).is_empty()
+        let leaf = rank.tree().subtree(row).last().copied().unwrap_or(row);
+        rank.is_named(&fills, leaf) && rank.attribution().rows(rank.tree(), row).is_empty()
     };
     let mut pairs = Vec::new();
     for row in rank.outermost_named(|name| name == "aten::to" || name == "aten::_to_copy") {
@@ -85,14 +85,14 @@ fn detect(rank: &Facts<'_>, limits: &Limits<'_>) -> Option<Found> {
 }
 
 /// The row that ran directly before a row under the same parent.
-fn before(rank: &Facts<'_>, row: u32) -> Option<u32> {
-    let place = rank.tree.position(row)?.checked_sub(1)?;
-    let last = *rank.tree.nodes.get(place as usize)?;
-    let parent = rank.tree.parent(row);
+fn before(rank: &RankFacts<'_>, row: u32) -> Option<u32> {
+    let place = rank.tree().position(row)?.checked_sub(1)?;
+    let last = *rank.tree().nodes.get(place as usize)?;
+    let parent = rank.tree().parent(row);
     let same_track = |other: &u32| {
         let track = &rank.scope.trace.slices.track;
         track[*other as usize] == track[row as usize]
     };
-    let mut around = std::iter::once(last).chain(rank.tree.ancestors(last));
-    around.find(|other| rank.tree.parent(*other) == parent).filter(same_track)
+    let mut around = std::iter::once(last).chain(rank.tree().ancestors(last));
+    around.find(|other| rank.tree().parent(*other) == parent).filter(same_track)
 }

@@ -1,12 +1,12 @@
 //! K05: kernels that only move data reach a small part of the memory's bandwidth.
 
-use super::facts::{Direction, Facts, Kernel};
 use super::finding::{Category, Confidence, Found};
 use super::hardware;
 use super::k02_coarse_threads::is_elementwise;
 use super::rule::{Detect, Limits, Rule, Side, limit, page};
 use super::text::time;
 use crate::graph::edit::Action;
+use crate::job::{Direction, Kernel, RankFacts};
 use crate::kernels::short_name;
 
 pub(super) const RULE: Rule = Rule {
@@ -28,7 +28,7 @@ pub(super) const RULE: Rule = Rule {
 /// A row, its duration and what it achieves, GB/s.
 type Achieved = (u32, i64, f64);
 
-fn detect(rank: &Facts<'_>, limits: &Limits<'_>) -> Option<Found> {
+fn detect(rank: &RankFacts<'_>, limits: &Limits<'_>) -> Option<Found> {
     let device = *rank.scope.devices().first()?;
     let peak = hardware::peak(&rank.device_info(device)?.name)?.memory_gb_per_s;
     let kernels = rank.compute_kernels().filter_map(|kernel| {
@@ -79,7 +79,7 @@ pub(super) const MOVERS: [&str; 4] =
     ["aten::copy_", "aten::cat", "aten::clone", "aten::contiguous"];
 
 /// Bytes read and written at least, if the operator's tensors are known and it only moves them.
-fn moved_bytes(rank: &Facts<'_>, kernel: &Kernel) -> Option<u64> {
+fn moved_bytes(rank: &RankFacts<'_>, kernel: &Kernel) -> Option<u64> {
     let is_simple =
         is_elementwise(rank.name(kernel.row)) && !rank.name(kernel.row).contains("educe");
     if !is_simple && !MOVERS.contains(&rank.owner_name(kernel)) {
@@ -101,8 +101,8 @@ pub(super) struct Traffic {
 
 /// What an element-wise, reducing or copying kernel moves, if the tensors of its operator are
 /// known.
-pub(super) fn traffic(rank: &Facts<'_>, kernel: &Kernel) -> Option<Traffic> {
-    let tensors = rank.shapes.get(&(rank.rank(), kernel.owner?))?;
+pub(super) fn traffic(rank: &RankFacts<'_>, kernel: &Kernel) -> Option<Traffic> {
+    let tensors = rank.tensors(kernel.owner?)?;
     let sizes = tensors.dims.iter().zip(&tensors.types).filter(|(dims, _)| !dims.is_empty());
     let bytes: Vec<u64> =
         sizes.filter_map(|(dims, of)| Some(dims.iter().product::<u64>() * width(of)?)).collect();

@@ -2,13 +2,13 @@
 
 use std::collections::BTreeMap;
 
-use super::facts::{Facts, Kernel};
 use super::finding::{Category, Confidence, Found};
 use super::hardware::{self, Maker};
 use super::product::{self, DataType};
 use super::rule::{Detect, Limits, Rule, Side, limit, page};
 use super::text::time;
 use crate::graph::edit::Action;
+use crate::job::{Kernel, RankFacts};
 use crate::kernels::short_name;
 
 pub(super) const RULE: Rule = Rule {
@@ -36,9 +36,12 @@ struct Plain<'a> {
     has_units: bool,
 }
 
-fn detect(rank: &Facts<'_>, limits: &Limits<'_>) -> Option<Found> {
+fn detect(rank: &RankFacts<'_>, limits: &Limits<'_>) -> Option<Found> {
+    let devices = rank.scope.devices().into_iter();
+    let makers: BTreeMap<i32, Maker> =
+        devices.map(|device| (device, maker(rank, device))).collect();
     let plain: Vec<Plain<'_>> =
-        rank.compute_kernels().filter_map(|kernel| plain(rank, kernel)).collect();
+        rank.compute_kernels().filter_map(|kernel| plain(rank, kernel, &makers)).collect();
     let time_ns: i64 = plain.iter().map(|one| one.kernel.duration).sum();
     let share = 100.0 * time_ns as f64 / rank.compute_ns().max(1) as f64;
     if plain.is_empty() || share < limits.of("time_pct") {
@@ -74,21 +77,45 @@ fn detect(rank: &Facts<'_>, limits: &Limits<'_>) -> Option<Found> {
 }
 
 /// A kernel that is a product, shows no matrix units, and could use some.
-fn plain<'a>(rank: &Facts<'_>, kernel: &'a Kernel) -> Option<Plain<'a>> {
+fn plain<'a>(
+    rank: &RankFacts<'_>,
+    kernel: &'a Kernel,
+    makers: &BTreeMap<i32, Maker>,
+) -> Option<Plain<'a>> {
     let name = rank.name(kernel.row);
     let is_product = product::is_product(rank, kernel) && !product::is_thin(name);
     if !is_product || product::uses_matrix_units(name) {
         return None;
     }
     let device = rank.device_info(kernel.device)?;
-    let tensors = kernel.owner.and_then(|owner| rank.shapes.get(&(rank.rank(), owner)));
+    let tensors = kernel.owner.and_then(|owner| rank.tensors(owner));
     let of = product::data_type(name, tensors)?;
-    let maker = rank.maker(kernel.device);
+    let maker = *makers.get(&kernel.device)?;
     let has_units = hardware::has_matrix_units(maker, device, of);
     // Autocast makes a 16-bit product of one in float32.
     let can_have_units =
         of == DataType::Float32 && hardware::has_matrix_units(maker, device, DataType::Float16);
     (has_units || can_have_units).then_some(Plain { kernel, of, maker, has_units })
+}
+
+/// Who made a device: by its name, else by the versions in the header, else by the calls.
+fn maker(rank: &RankFacts<'_>, device: i32) -> Maker {
+    let header = &rank.scope.trace.header.rest;
+    let has = |keys: &[&str]| keys.iter().any(|key| header.contains_key(*key));
+    let calls = |vendor: &str| {
+        let is_launch = |text: &str| text.starts_with(vendor) && text.contains("Launch");
+        rank.scope.trace.strings.iter().any(is_launch)
+    };
+    let named = rank.device_info(device).and_then(|known| hardware::maker(&known.name));
+    named.unwrap_or_else(|| {
+        if has(&["hip_runtime_version", "roctracer_version"]) || calls("hip") {
+            Maker::Amd
+        } else if has(&["cuda_runtime_version", "cupti_version"]) || calls("cu") {
+            Maker::Nvidia
+        } else {
+            Maker::Other
+        }
+    })
 }
 
 /// The limit that says how much faster it would be.
@@ -104,7 +131,7 @@ fn units(maker: Maker) -> &'static str {
     if maker == Maker::Amd { "matrix cores (MFMA)" } else { "tensor cores" }
 }
 
-fn advice(rank: &Facts<'_>, main: &Plain<'_>) -> &'static str {
+fn advice(rank: &RankFacts<'_>, main: &Plain<'_>) -> &'static str {
     let uses_tf32 = || rank.compute_kernels().any(|one| rank.name(one.row).contains("tf32"));
     match (main.of, main.maker) {
         (DataType::Float64, _) => {

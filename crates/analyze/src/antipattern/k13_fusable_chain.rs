@@ -2,13 +2,13 @@
 
 use std::collections::BTreeMap;
 
-use super::facts::{Facts, Kernel};
 use super::finding::{Category, Confidence, Found, Proof};
 use super::hardware;
 use super::k05_slow_memory::{Traffic, traffic};
 use super::rule::{Detect, Limits, Rule, Side, limit, page};
 use super::text::{bytes, each, time};
 use crate::graph::edit::Action;
+use crate::job::{Kernel, RankFacts};
 use crate::kernels::short_name;
 
 pub(super) const RULE: Rule = Rule {
@@ -89,7 +89,7 @@ impl Chain<'_> {
     }
 }
 
-fn detect(rank: &Facts<'_>, limits: &Limits<'_>) -> Option<Found> {
+fn detect(rank: &RankFacts<'_>, limits: &Limits<'_>) -> Option<Found> {
     let busy = rank.share(rank.breakdown().busy_ns) / rank.scope.devices().len().max(1) as f64;
     if busy < limits.of("busy_pct") {
         return None;
@@ -136,7 +136,7 @@ fn detect(rank: &Facts<'_>, limits: &Limits<'_>) -> Option<Found> {
 }
 
 /// Where the figures come from.
-fn basis(rank: &Facts<'_>, moved: f64, (sized, kernels): (usize, usize)) -> String {
+fn basis(rank: &RankFacts<'_>, moved: f64, (sized, kernels): (usize, usize)) -> String {
     let per_step = bytes((moved / rank.step_count() as f64) as u64);
     match sized {
         _ if moved == 0.0 => {
@@ -160,7 +160,7 @@ fn basis(rank: &Facts<'_>, moved: f64, (sized, kernels): (usize, usize)) -> Stri
 }
 
 /// What launched the first kernel of each chain, for all that the chain would save.
-fn proofs(rank: &Facts<'_>, chains: &[Chain<'_>]) -> Vec<Proof> {
+fn proofs(rank: &RankFacts<'_>, chains: &[Chain<'_>]) -> Vec<Proof> {
     let first = |chain: &Chain<'_>| {
         let kernel = chain.kernels.first()?;
         Some((kernel.owner.unwrap_or(kernel.row), chain.saved_ns()))
@@ -169,7 +169,7 @@ fn proofs(rank: &Facts<'_>, chains: &[Chain<'_>]) -> Vec<Proof> {
 }
 
 /// All chains of all streams.
-fn chains<'a>(rank: &'a Facts<'_>, limits: &Limits<'_>) -> Vec<Chain<'a>> {
+fn chains<'a>(rank: &'a RankFacts<'_>, limits: &Limits<'_>) -> Vec<Chain<'a>> {
     let named = rank.names(is_fusable);
     let mut kernels: BTreeMap<u32, &Kernel> = BTreeMap::new();
     for kernel in rank.compute_kernels().filter(|kernel| rank.is_named(&named, kernel.row)) {
@@ -208,7 +208,7 @@ fn operators(part: &[&Kernel]) -> usize {
 }
 
 /// Whether the second was launched before the first had ended: the device, not the host, decides.
-fn is_queued(rank: &Facts<'_>, first: u32, second: u32) -> bool {
+fn is_queued(rank: &RankFacts<'_>, first: u32, second: u32) -> bool {
     let links = rank.scope.links();
     let launch = links.call(second);
     let is_one_launch = launch.is_some() && launch == links.call(first);
@@ -216,7 +216,7 @@ fn is_queued(rank: &Facts<'_>, first: u32, second: u32) -> bool {
 }
 
 /// Parts of a run in which the largest tensor has one number of elements, as far as it is known.
-fn of_one_size<'a, 'b>(rank: &Facts<'_>, run: &'b [&'a Kernel]) -> Vec<&'b [&'a Kernel]> {
+fn of_one_size<'a, 'b>(rank: &RankFacts<'_>, run: &'b [&'a Kernel]) -> Vec<&'b [&'a Kernel]> {
     let size = |kernel: &Kernel| super::k02_coarse_threads::elements(rank, kernel);
     let is_same = |a: &&Kernel, b: &&Kernel| match (size(a), size(b)) {
         (Some(a), Some(b)) => a == b,
@@ -226,7 +226,7 @@ fn of_one_size<'a, 'b>(rank: &Facts<'_>, run: &'b [&'a Kernel]) -> Vec<&'b [&'a 
 }
 
 /// What a chain takes and what one kernel would.
-fn chain<'a>(rank: &Facts<'_>, kernels: Vec<&'a Kernel>, limits: &Limits<'_>) -> Chain<'a> {
+fn chain<'a>(rank: &RankFacts<'_>, kernels: Vec<&'a Kernel>, limits: &Limits<'_>) -> Chain<'a> {
     let time_ns: i64 = kernels.iter().map(|kernel| kernel.duration).sum();
     let good = kernels.first().and_then(|kernel| rank.device_info(kernel.device));
     let good = good.and_then(|device| hardware::peak(&device.name));

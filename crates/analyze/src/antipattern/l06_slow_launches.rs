@@ -4,12 +4,12 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use trace::store::{Kind, StringId};
 
-use super::facts::Facts;
 use super::finding::{Category, Confidence, Found};
 use super::rule::{Detect, Limits, Rule, Side, limit, page};
 use super::text::time;
 use crate::graph::edit::Action;
 use crate::interval;
+use crate::job::RankFacts;
 
 pub(super) const RULE: Rule = Rule {
     id: "L06",
@@ -36,7 +36,7 @@ const HOLDS: [&str; 7] = [
     "Lazy Function",
 ];
 
-fn detect(rank: &Facts<'_>, limits: &Limits<'_>) -> Option<Found> {
+fn detect(rank: &RankFacts<'_>, limits: &Limits<'_>) -> Option<Found> {
     let slowest = limits.ns("call_ns");
     let firsts = first_launches(rank);
     let launches: Vec<u32> = rank
@@ -86,7 +86,7 @@ fn detect(rank: &Facts<'_>, limits: &Limits<'_>) -> Option<Found> {
 }
 
 /// The first launch of each kernel in the trace, which loads its code: no step does that again.
-fn first_launches(rank: &Facts<'_>) -> BTreeSet<u32> {
+fn first_launches(rank: &RankFacts<'_>) -> BTreeSet<u32> {
     let trace = rank.scope.trace;
     let mut firsts: BTreeMap<StringId, (i64, u32)> = BTreeMap::new();
     for row in trace.rows().filter(|row| trace.kind(*row) == Kind::Kernel) {

@@ -2,12 +2,12 @@
 
 use std::collections::BTreeMap;
 
-use super::facts::Facts;
 use super::finding::{Category, Confidence, Found};
 use super::rule::{Detect, Limits, Rule, Side, limit, page};
 use super::text::{each, time};
 use crate::graph::edit::Action;
 use crate::idle::{DeviceCause, Gap};
+use crate::job::RankFacts;
 use crate::kernels::short_name;
 
 pub(super) const RULE: Rule = Rule {
@@ -24,7 +24,7 @@ pub(super) const RULE: Rule = Rule {
     detect: Detect::Rank(detect),
 };
 
-fn detect(rank: &Facts<'_>, limits: &Limits<'_>) -> Option<Found> {
+fn detect(rank: &RankFacts<'_>, limits: &Limits<'_>) -> Option<Found> {
     let is_stall = |gap: &&Gap| gap.cause == DeviceCause::Dependency;
     let gaps: Vec<&Gap> = rank.gaps().iter().filter(is_stall).collect();
     let devices = i64::from(rank.breakdown().device_count).max(1);

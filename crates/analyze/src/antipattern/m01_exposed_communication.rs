@@ -2,13 +2,13 @@
 
 use std::collections::BTreeMap;
 
-use super::facts::Facts;
 use super::finding::{Category, Confidence, Found};
 use super::rule::{Detect, Limits, Rule, Side, limit, page};
 use super::text::time;
 use crate::classify::Class;
 use crate::graph::edit::Action;
 use crate::interval;
+use crate::job::RankFacts;
 
 pub(super) const RULE: Rule = Rule {
     id: "M01",
@@ -21,7 +21,7 @@ pub(super) const RULE: Rule = Rule {
     detect: Detect::Rank(detect),
 };
 
-fn detect(rank: &Facts<'_>, limits: &Limits<'_>) -> Option<Found> {
+fn detect(rank: &RankFacts<'_>, limits: &Limits<'_>) -> Option<Found> {
     let exposed = rank.breakdown().exposed_communication_ns;
     let share = rank.share(exposed);
     if share < limits.of("exposed_pct") {
@@ -66,13 +66,13 @@ fn detect(rank: &Facts<'_>, limits: &Limits<'_>) -> Option<Found> {
 }
 
 /// Rows of communication kernels in the window.
-pub(super) fn communication<'a>(rank: &'a Facts<'_>) -> impl Iterator<Item = u32> + 'a {
+pub(super) fn communication<'a>(rank: &'a RankFacts<'_>) -> impl Iterator<Item = u32> + 'a {
     let rows = rank.scope.device_rows.iter().zip(&rank.scope.classes);
     rows.filter(|(_, class)| **class == Class::Communication).map(|(row, _)| *row)
 }
 
 /// The collective and its group, as far as they are known.
-fn kind(rank: &Facts<'_>, row: u32) -> String {
+fn kind(rank: &RankFacts<'_>, row: u32) -> String {
     let strings = &rank.scope.trace.strings;
     match rank.scope.trace.slices.collective.get(row) {
         Some(known) => {

@@ -1,6 +1,5 @@
 //! M02: the exchange of the next batch's ids is visible instead of hidden under compute.
 
-use super::facts::Facts;
 use super::finding::{Category, Confidence, Found};
 use super::m01_exposed_communication::communication;
 use super::rule::{Detect, Limits, Rule, Side, limit, page};
@@ -8,6 +7,7 @@ use super::text::{each, time};
 use crate::classify::Class;
 use crate::graph::edit::Action;
 use crate::interval;
+use crate::job::RankFacts;
 
 pub(super) const RULE: Rule = Rule {
     id: "M02",
@@ -32,7 +32,7 @@ const INPUT: [&str; 8] = [
     "all2all_id",
 ];
 
-fn detect(rank: &Facts<'_>, limits: &Limits<'_>) -> Option<Found> {
+fn detect(rank: &RankFacts<'_>, limits: &Limits<'_>) -> Option<Found> {
     let rows = exchanges(rank);
     let compute = interval::union(rank.scope.spans(|_, class| class == Class::Compute));
     let bare = |row: u32| {
@@ -62,7 +62,7 @@ fn detect(rank: &Facts<'_>, limits: &Limits<'_>) -> Option<Found> {
 }
 
 /// Collectives launched from input distribution, by start.
-pub(super) fn exchanges(rank: &Facts<'_>) -> Vec<u32> {
+pub(super) fn exchanges(rank: &RankFacts<'_>) -> Vec<u32> {
     let input = rank.names(|name| INPUT.iter().any(|part| name.contains(part)));
     let is_input = |row: &u32| {
         let call = rank.scope.links().call(*row);

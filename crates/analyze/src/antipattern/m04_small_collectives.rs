@@ -4,13 +4,13 @@ use std::collections::BTreeMap;
 
 use trace::store::StringId;
 
-use super::facts::Facts;
 use super::finding::{Category, Confidence, Found};
 use super::m01_exposed_communication::communication;
 use super::m03_repeated_metadata::message_bytes;
 use super::rule::{Detect, Limits, Rule, Side, limit, page};
 use super::text::{bytes, each, time};
 use crate::graph::edit::Action;
+use crate::job::RankFacts;
 use crate::kernels::short_name;
 
 pub(super) const RULE: Rule = Rule {
@@ -41,7 +41,7 @@ enum Kin {
 /// A small collective: its row, and its size if known.
 type Small = (u32, Option<u64>);
 
-fn detect(rank: &Facts<'_>, limits: &Limits<'_>) -> Option<Found> {
+fn detect(rank: &RankFacts<'_>, limits: &Limits<'_>) -> Option<Found> {
     let mut groups: BTreeMap<Kin, Vec<Small>> = BTreeMap::new();
     for row in communication(rank) {
         let size = message_bytes(rank, row);
@@ -91,7 +91,7 @@ fn detect(rank: &Facts<'_>, limits: &Limits<'_>) -> Option<Found> {
     Some(found.shown_by(rank.proofs(rows)).saves(lost, edits))
 }
 
-fn kin(rank: &Facts<'_>, row: u32) -> Kin {
+fn kin(rank: &RankFacts<'_>, row: u32) -> Kin {
     let trace = rank.scope.trace;
     match trace.slices.collective.get(row) {
         Some(one) => Kin::Recorded(one.group, one.name),
@@ -101,7 +101,7 @@ fn kin(rank: &Facts<'_>, row: u32) -> Kin {
 
 /// What one collective per step would take in their place: one latency and all bytes. Of those
 /// whose size is not known, what takes longer than a latency is taken for their bytes.
-fn merged_ns(rank: &Facts<'_>, small: &[Small], limits: &Limits<'_>) -> i64 {
+fn merged_ns(rank: &RankFacts<'_>, small: &[Small], limits: &Limits<'_>) -> i64 {
     let latency = limits.of("latency_ns");
     let of_bytes = |(row, size): &Small| match size {
         Some(size) => *size as f64 / limits.of("gb_per_s").max(1e-3),

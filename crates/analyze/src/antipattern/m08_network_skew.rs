@@ -1,11 +1,11 @@
 //! M08: ranks begin a collective together and end it far apart: the transport is uneven.
 
-use super::facts::JobFacts;
 use super::finding::{Category, Confidence, Found};
 use super::rule::{Detect, Limits, Rule, Side, limit, page};
 use super::text::time;
 use crate::collectives::Matched;
 use crate::graph::edit::Action;
+use crate::job::Job;
 
 pub(super) const RULE: Rule = Rule {
     id: "M08",
@@ -22,7 +22,7 @@ pub(super) const RULE: Rule = Rule {
     detect: Detect::Job(detect),
 };
 
-fn detect(job: &JobFacts<'_>, limits: &Limits<'_>) -> Vec<(Vec<u32>, Found)> {
+fn detect(job: &Job<'_>, limits: &Limits<'_>) -> Vec<(Vec<u32>, Found)> {
     if !job.is_one_job() {
         return Vec::new();
     }

@@ -1,7 +1,7 @@
 //! What the names of kernels say of matrix products and convolutions: whether they are one, of
 //! which type, and whether they run on the matrix units of a device. Knows no rule and no device.
 
-use super::facts::{Facts, Kernel, Tensors};
+use crate::job::{Kernel, RankFacts, Tensors};
 
 /// The type of a product's factors.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -60,7 +60,7 @@ const OPERATORS: [&str; 12] = [
 ];
 
 /// Whether a kernel is a matrix product or a convolution.
-pub(super) fn is_product(rank: &Facts<'_>, kernel: &Kernel) -> bool {
+pub(super) fn is_product(rank: &RankFacts<'_>, kernel: &Kernel) -> bool {
     let name = rank.name(kernel.row);
     let is_owned = OPERATORS.contains(&rank.owner_name(kernel)) && name.contains("cutlass");
     (is_named(name) || is_owned) && !MOVING.iter().any(|part| name.contains(part))

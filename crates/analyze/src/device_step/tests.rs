@@ -1,8 +1,7 @@
 use trace::store::{NewSlice, Trace};
 
 use crate::classify::{ClassRule, Classifier};
-use crate::collectives;
-use crate::graph::measured;
+use crate::job::Job;
 use crate::scope::Scope;
 use crate::what_if;
 use crate::window::WindowRule;
@@ -34,8 +33,7 @@ fn scope(trace: &Trace) -> Scope<'_> {
 
 fn after(trace: &Trace, edit: &str) -> (i64, i64) {
     let scopes = [scope(trace)];
-    let graph = measured::of(&scopes, &collectives::of(&scopes));
-    let found = what_if::of(&scopes, &graph, &[what_if::parse(edit).unwrap()]);
+    let found = what_if::of(&Job::new(&scopes), &[what_if::parse(edit).unwrap()]);
     (found.windows[0].window_ns, found.windows[0].new_window_ns)
 }
 

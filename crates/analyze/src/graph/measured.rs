@@ -24,10 +24,8 @@ use trace::store::TrackId;
 
 use super::{DependencyGraph, Edge, EdgeKind, NodeId, NodeKind, Times};
 use crate::collectives::Collectives;
-use crate::pressure::{self, Pressure};
+use crate::job::RankFacts;
 use crate::scope::Scope;
-use crate::skew::Skew;
-use crate::tree;
 use draft::{Candidate, Draft};
 
 pub use rows::RowNodes;
@@ -168,19 +166,17 @@ pub struct MeasuredGraph {
 ///
 /// # Cost
 /// `O(n log n)` in the rows of the windows.
-pub fn of(scopes: &[Scope<'_>], collectives: &Collectives) -> MeasuredGraph {
-    let origin = scopes.iter().map(|scope| scope.window.start).min().unwrap_or_default();
+pub fn of(facts: &[RankFacts<'_>], collectives: &Collectives) -> MeasuredGraph {
+    let scopes = || facts.iter().map(|rank| rank.scope);
+    let origin = scopes().map(|scope| scope.window.start).min().unwrap_or_default();
     let mut draft = Draft::default();
     draft.marker(0, origin, draft::Order::Start);
-    let (skews, pressures): (Vec<Vec<Skew>>, Vec<Pressure>) =
-        scopes.iter().map(pressure::with_clocks).unzip();
-    let meetings = rendezvous::meetings(scopes, collectives, &skews);
+    let meetings = rendezvous::meetings(facts, collectives);
     let mut ranks = Vec::new();
     let mut labels = Vec::new();
-    for (at, scope) in scopes.iter().enumerate() {
-        let clocks = device::Clocks { skews: &skews[at], meetings: &meetings };
-        let clocks = (&clocks, &pressures[at]);
-        let (markers, named) = add_rank(&mut draft, (at as u32, scope), clocks);
+    for (at, rank) in facts.iter().enumerate() {
+        let clocks = device::Clocks { skews: rank.skews(), meetings: &meetings };
+        let (markers, named) = add_rank(&mut draft, (at as u32, rank), &clocks);
         ranks.push(markers);
         labels.push(named);
     }
@@ -268,15 +264,15 @@ type Placed<'a, 'b> = (u32, &'a Scope<'b>);
 
 fn add_rank(
     draft: &mut Draft,
-    (at, scope): Placed<'_, '_>,
-    (clocks, pressure): (&device::Clocks<'_>, &Pressure),
+    (at, rank): (u32, &RankFacts<'_>),
+    clocks: &device::Clocks<'_>,
 ) -> (Markers, Vec<Vec<Label>>) {
+    let (scope, tree) = (rank.scope, rank.tree());
     let mut device = device::Device::of(draft, (at, scope), clocks);
     let start = draft.marker(at, scope.window.start, draft::Order::Start);
     // The first node is the origin of all ranks.
     let origin = Candidate { source: NodeId(0), kind: EdgeKind::ProgramOrder, usual: 0 };
     draft.bind(start, &[], origin);
-    let tree = tree::of(scope.trace);
     // At most two stretches per row of the host, and a little more edges than nodes.
     let expected = 2 * tree.nodes.len() + scope.device_rows.len();
     draft.nodes.reserve(expected);
@@ -285,10 +281,10 @@ fn add_rank(
     let mut labels = vec![Vec::new(); scope.trace.tracks.len()];
     let mut chains = Vec::new();
     for thread in &tree.threads {
-        let segments = host::segments(scope, &tree, thread);
-        let waits = &waits;
-        let mut rank = host::Rank { at, scope, waits, pressure, device: &mut device };
-        chains.push(host::chain(draft, &mut rank, thread.track, &segments));
+        let segments = host::segments(scope, tree, thread);
+        let (waits, pressure) = (&waits, rank.pressure());
+        let mut on = host::Rank { at, scope, waits, pressure, device: &mut device };
+        chains.push(host::chain(draft, &mut on, thread.track, &segments));
         labels[thread.track.0 as usize] = segments.labels;
     }
     gap::explain(draft, scope, &waits, &mut device);

@@ -7,8 +7,8 @@ use crate::critical_path::Category;
 use crate::graph::edit::{Action, Edit};
 use crate::graph::measured::{CATEGORIES, MeasuredGraph};
 use crate::graph::{EdgeId, EdgeKind, NodeId, NodeKind};
+use crate::job::Job;
 use crate::scope::Scope;
-use crate::tree::{self, Tree};
 
 /// What if something happened to all that the selectors select?
 #[derive(Clone, Debug)]
@@ -207,10 +207,8 @@ fn category(value: &str, expected: &'static str) -> Result<Selector, Refused> {
 }
 
 /// The nodes and edges that are meant. Edges have no name: they are selected by category and rank.
-pub(super) fn edit(scopes: &[Scope<'_>], measured: &MeasuredGraph, question: &Question) -> Edit {
-    let by_operator = question.selectors.iter().any(|one| matches!(one, Selector::Operator(_)));
-    let trees: Vec<Option<Tree>> =
-        scopes.iter().map(|scope| by_operator.then(|| tree::of(scope.trace))).collect();
+pub(super) fn edit(job: &Job<'_>, question: &Question) -> Edit {
+    let (scopes, measured) = (job.scopes(), job.measured());
     // Names are looked at once: per selector and rank, per name.
     let named: Vec<Vec<Vec<bool>>> = question
         .selectors
@@ -226,10 +224,11 @@ pub(super) fn edit(scopes: &[Scope<'_>], measured: &MeasuredGraph, question: &Qu
             match one {
                 Selector::Kernel(_) => origin.category.is_of_device() && is_named(row),
                 Selector::Name(_) => is_named(row),
-                Selector::Operator(_) => trees[at].as_ref().is_some_and(|tree| {
+                Selector::Operator(_) => {
+                    let tree = job.ranks[at].tree();
                     tree.contains(row)
                         && std::iter::once(row).chain(tree.ancestors(row)).any(is_named)
-                }),
+                }
                 Selector::Categories(of) => of.contains(&origin.category),
                 Selector::Rank(rank) => trace.rank == *rank,
             }

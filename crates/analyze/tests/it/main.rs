@@ -17,6 +17,7 @@ mod idle;
 mod judged;
 mod launches;
 mod painted;
+mod pairs;
 mod quality;
 mod simulation;
 mod tree;

@@ -4,7 +4,7 @@
 use std::path::PathBuf;
 use std::process::ExitCode;
 
-use analyze::Scope;
+use analyze::job::{Job, RankFacts};
 use analyze::sequences::Request;
 use serde::Serialize;
 
@@ -161,11 +161,11 @@ fn all_ranks(selection: &Selection) -> Selection {
 }
 
 /// The rows of all ranks.
-fn each<'a, R: IntoIterator>(
-    scopes: &'a [Scope<'a>],
-    rows: impl FnMut(&'a Scope<'a>) -> R,
+fn each<'j, 'a, R: IntoIterator>(
+    job: &'j Job<'a>,
+    rows: impl FnMut(&'j RankFacts<'a>) -> R,
 ) -> Vec<R::Item> {
-    scopes.iter().flat_map(rows).collect()
+    job.ranks.iter().flat_map(rows).collect()
 }
 
 /// The name of a path for messages.

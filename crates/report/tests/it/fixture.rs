@@ -2,9 +2,8 @@
 
 use std::path::{Path, PathBuf};
 
-use analyze::antipattern::{self, Settings, Shapes};
+use analyze::antipattern::{self, Settings};
 use analyze::classify::ClassRule;
-use analyze::quality::Known;
 use analyze::{Classifier, Scope, WindowRule};
 use report::html::{self, Origin};
 use report::{Options, Steps};
@@ -24,16 +23,15 @@ pub fn titled(job: &Job, origin: &Origin, title: &str) -> String {
     let classifier = Classifier::new(ClassRule::Category);
     let scope = |trace| Scope::new(trace, WindowRule::Steps, &classifier);
     let scopes: Vec<Scope<'_>> = job.traces.iter().map(scope).collect();
-    let known = Known::of(&scopes);
-    let evidence = known.evidence(&scopes);
+    let facts = analyze::Job::new(&scopes);
     let options = Options {
         title: title.to_owned(),
         program: "rowmill test".to_owned(),
         steps: Steps::Fitting,
         events_max: Options::EVENTS_MAX,
     };
-    let found = antipattern::of(&scopes, &evidence, &Shapes::new(), &Settings::default()).unwrap();
-    let report = report::of(&scopes, &evidence, &found, &options).unwrap();
+    let found = antipattern::of(&facts, &Settings::default()).unwrap();
+    let report = report::of(&facts, &found, &options).unwrap();
     html::page(&report, origin).unwrap()
 }
 

@@ -234,6 +234,34 @@ impl Slices {
         self.unfinished.make_room(share);
     }
 
+    /// Puts the rows into another order: row `n` becomes the one that was at `places[n]`.
+    pub(crate) fn reorder(&mut self, places: &[u32]) {
+        reorder(&mut self.start, places);
+        reorder(&mut self.duration, places);
+        reorder(&mut self.name, places);
+        reorder(&mut self.category, places);
+        reorder(&mut self.track, places);
+        reorder(&mut self.offset, places);
+        reorder(&mut self.correlation, places);
+        reorder(&mut self.external_id, places);
+        reorder(&mut self.stream, places);
+        reorder(&mut self.device, places);
+        let mut rows = vec![0; places.len()];
+        places.iter().zip(0..).for_each(|(place, row)| rows[*place as usize] = row);
+        self.bytes.renumber(&rows);
+        self.bandwidth.renumber(&rows);
+        self.launch_shape.renumber(&rows);
+        self.collective.renumber(&rows);
+        self.sequence.renumber(&rows);
+        self.forward_thread.renumber(&rows);
+        self.record_function.renumber(&rows);
+        self.event_index.renumber(&rows);
+        self.python.renumber(&rows);
+        self.sync.renumber(&rows);
+        self.graph_node.renumber(&rows);
+        self.unfinished.renumber(&rows);
+    }
+
     /// Removes rows, in ascending order; those behind move up.
     pub(crate) fn remove(&mut self, rows: &[u32]) {
         remove(&mut self.start, rows);
@@ -262,6 +290,10 @@ impl Slices {
 }
 
 /// Moves a later part of a column behind the earlier one; the first part is taken as it is.
+fn reorder<T: Copy>(column: &mut Vec<T>, places: &[u32]) {
+    *column = places.iter().map(|place| column[*place as usize]).collect();
+}
+
 fn append<T>(column: &mut Vec<T>, later: &mut Vec<T>) {
     if column.is_empty() {
         std::mem::swap(column, later);

@@ -44,7 +44,7 @@ impl Sketch {
     fn graph(&self) -> MeasuredGraph {
         let classifier = Classifier::new(ClassRule::Category);
         let scope = Scope::new(&self.trace, WindowRule::All, &classifier);
-        of(&[scope], &Collectives::default())
+        of(&[RankFacts::new(&scope)], &Collectives::default())
     }
 }
 

@@ -3,9 +3,8 @@
 use std::path::Path;
 
 use analyze::diff::{self, Change, Diff, PartChange, Presence, Side, Subject, Unit};
-use analyze::quality::Known;
-
-use trace::store::{Job, Trace};
+use analyze::job::Job;
+use trace::store::{self, Trace};
 
 use super::summary::shortened;
 use super::{Look, file};
@@ -33,9 +32,8 @@ pub fn run(selection: &Selection, by: Option<DiffBy>, session: &Session) -> Resu
         file::refuse_input(&after.job, output)?;
     }
     let scopes = [before.chosen.scopes(), after.scopes()];
-    let known = scopes.each_ref().map(|scopes| Known::of(scopes));
-    let diff = diff::of(&known[0].evidence(&scopes[0]), &known[1].evidence(&scopes[1]));
-    let is_usable = |job: &Job| job.traces.iter().all(Trace::is_usable);
+    let diff = diff::of(&Job::new(&scopes[0]), &Job::new(&scopes[1]));
+    let is_usable = |job: &store::Job| job.traces.iter().all(Trace::is_usable);
     let is_comparable = is_usable(&before.chosen.job) && is_usable(&after.job);
     // Steps are compared one by one, windows as a whole: a part of one with all of the other would
     // tell what is missing as what changed.
@@ -66,7 +64,7 @@ pub fn run(selection: &Selection, by: Option<DiffBy>, session: &Session) -> Resu
 
 /// The page as text.
 fn table(diff: &Diff, top: usize) -> String {
-    let mut parts = vec![sides(diff), times(diff)];
+    let mut parts = vec![diff.verdict.text.clone(), sides(diff), times(diff)];
     for (subject, title) in [
         (Subject::Kernel, "kernels, copies and sets: device time"),
         (Subject::Operator, "operators: device time of their own"),

@@ -2,9 +2,8 @@
 
 use std::process::ExitCode;
 
-use analyze::Scope;
-use analyze::pressure;
-use analyze::quality::{self, Issue, Known, Severity, Verdict};
+use analyze::job::{Job, RankFacts};
+use analyze::quality::{self, Issue, Severity, Verdict};
 use analyze::skew::Skew;
 
 use super::Look;
@@ -15,14 +14,13 @@ use crate::error::{EXIT_BROKEN, EXIT_FAILED, Error, unless_closed};
 /// are missing.
 pub fn run(look: &Look<'_>) -> Result<ExitCode, Error> {
     let scopes = look.chosen.scopes();
-    let known = Known::of(&scopes);
-    let issues = quality::of(&known.evidence(&scopes));
-    let verdict = quality::verdict(&issues);
+    let job = Job::new(&scopes);
+    let (issues, verdict) = (job.issues(), job.verdict());
     let is_for_people =
         look.session.console.format == Format::Table && look.target.output.is_none();
     unless_closed(match is_for_people {
-        true => look.session.console.print(&for_people(&issues, &clocks(&scopes), verdict)),
-        false => look.put(&issues),
+        true => look.session.console.print(&for_people(issues, &clocks(&job), verdict)),
+        false => look.put(issues),
     })?;
     Ok(match verdict {
         Verdict::Broken => ExitCode::from(EXIT_BROKEN),
@@ -32,10 +30,11 @@ pub fn run(look: &Look<'_>) -> Result<ExitCode, Error> {
 }
 
 /// What is known of the clocks of the devices, a line for each.
-fn clocks(scopes: &[Scope<'_>]) -> Vec<String> {
-    let all = scopes.iter().flat_map(|scope| pressure::with_clocks(scope).0);
-    let line = |skew: Skew| {
-        let rank = if scopes.len() > 1 { format!("rank {}: ", skew.rank) } else { String::new() };
+fn clocks(job: &Job<'_>) -> Vec<String> {
+    let all = job.ranks.iter().flat_map(RankFacts::skews);
+    let line = |skew: &Skew| {
+        let rank =
+            if job.ranks.len() > 1 { format!("rank {}: ", skew.rank) } else { String::new() };
         format!("clock   {rank}{}", skew.words())
     };
     all.map(line).collect()

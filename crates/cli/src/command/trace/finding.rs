@@ -5,12 +5,11 @@ use std::path::Path;
 use std::process::ExitCode;
 use std::time::Instant;
 
-use analyze::Scope;
 use analyze::antipattern::{
-    self, Category, Confidence, Finding, Proof, Report, Settings, Severity, Shapes, Tensors,
+    self, Category, Confidence, Finding, Proof, Report, Settings, Severity,
 };
+use analyze::job::{Job, Shapes, Tensors};
 use analyze::kernels::short_name;
-use analyze::quality::{Evidence, Known};
 use serde::Serialize;
 use serde_json::Value;
 
@@ -34,7 +33,8 @@ pub fn run(
 ) -> Result<ExitCode, Error> {
     let settings = settings(rules)?;
     let started = Instant::now();
-    let report = find(look, &settings)?;
+    let scopes = look.chosen.scopes();
+    let report = of(&mut Job::new(&scopes), &settings)?;
     look.session.console.detail(format_args!(
         "{} rules after reading: {}",
         antipattern::rules().count() + settings.own.len(),
@@ -58,17 +58,10 @@ pub fn run(
     })
 }
 
-/// The findings of traces, with the rules as they are.
-pub fn of(scopes: &[Scope<'_>], known: &Known) -> Result<Report, Error> {
-    let evidence = known.evidence(scopes);
-    Ok(antipattern::of(scopes, &evidence, &shapes(&evidence), &Settings::default())?)
-}
-
-fn find(look: &Look<'_>, settings: &Settings) -> Result<Report, Error> {
-    let scopes = look.chosen.scopes();
-    let known = Known::of(&scopes);
-    let evidence = known.evidence(&scopes);
-    Ok(antipattern::of(&scopes, &evidence, &shapes(&evidence), settings)?)
+/// The findings of a job; what its files know of tensors is read for them.
+pub fn of(job: &mut Job<'_>, settings: &Settings) -> Result<Report, Error> {
+    job.know_shapes(shapes(job));
+    Ok(antipattern::of(job, settings)?)
 }
 
 fn settings(path: Option<&Path>) -> Result<Settings, Error> {
@@ -82,9 +75,9 @@ fn settings(path: Option<&Path>) -> Result<Settings, Error> {
 
 /// Sizes and types of the tensors of operators whose kernels take longest, as far as the files
 /// have them.
-fn shapes(ranks: &[Evidence<'_>]) -> Shapes {
+fn shapes(job: &Job<'_>) -> Shapes {
     let mut shapes = Shapes::new();
-    for (rank, rows) in ranks.iter().zip(antipattern::rows_with_shapes(ranks)) {
+    for (rank, rows) in job.ranks.iter().zip(antipattern::rows_with_shapes(job)) {
         let trace = rank.scope.trace;
         let is_off = trace.header.rest.get("record_shapes").and_then(Value::as_i64) == Some(0);
         if is_off || rows.is_empty() {

@@ -2,10 +2,10 @@
 
 use std::path::Path;
 
-use analyze::WindowRule;
-use analyze::antipattern::Report;
-use analyze::quality::{self, Known, Severity, Verdict};
+use analyze::antipattern::{Report, Settings};
+use analyze::quality::{self, Severity, Verdict};
 use analyze::summary::{self as page, Era, Summary};
+use analyze::{Job, WindowRule};
 use serde::Serialize;
 
 use super::{Look, finding};
@@ -59,9 +59,9 @@ pub fn of_run(folder: &Path, session: &Session) -> Result<String, Error> {
 
 fn of(chosen: &Chosen, top: usize) -> Result<Page, Error> {
     let scopes = chosen.scopes();
-    let known = Known::of(&scopes);
-    let findings = finding::of(&scopes, &known)?;
-    let summary = page::of(&known.evidence(&scopes), top);
+    let mut job = Job::new(&scopes);
+    let findings = finding::of(&mut job, &Settings::default())?;
+    let summary = page::of(&job, top);
     Ok(Page { summary, findings, finding_count: FINDINGS })
 }
 

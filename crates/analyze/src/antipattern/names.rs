@@ -2,15 +2,15 @@
 
 use trace::store::Kind;
 
-use super::Facts;
+use crate::job::RankFacts;
 
-impl Facts<'_> {
+impl RankFacts<'_> {
     /// Per name of the trace whether a test holds for it.
     pub fn names(&self, is_meant: impl Fn(&str) -> bool) -> Vec<bool> {
         self.scope.trace.strings.iter().map(is_meant).collect()
     }
 
-    /// Whether the name of a row is marked in [`Facts::names`].
+    /// Whether the name of a row is marked in [`RankFacts::names`].
     pub fn is_named(&self, names: &[bool], row: u32) -> bool {
         names[self.scope.trace.slices.name[row as usize].0 as usize]
     }
@@ -28,11 +28,11 @@ impl Facts<'_> {
         let trace = self.scope.trace;
         let mut found = Vec::new();
         let mut behind = 0;
-        for (node, row) in self.tree.nodes.iter().enumerate() {
+        for (node, row) in self.tree().nodes.iter().enumerate() {
             let is_range = matches!(trace.kind(*row), Kind::Operator | Kind::Annotation);
             let is_one = is_range && self.is_named(&names, *row) && self.scope.starts_inside(*row);
             if is_one && node >= behind {
-                behind = self.tree.range(*row).end as usize;
+                behind = self.tree().range(*row).end as usize;
                 found.push(*row);
             }
         }
@@ -41,7 +41,7 @@ impl Facts<'_> {
 
     /// Whether anything around a row has one of some names.
     pub fn is_within(&self, names: &[bool], row: u32) -> bool {
-        self.tree.ancestors(row).any(|around| self.is_named(names, around))
+        self.tree().ancestors(row).any(|around| self.is_named(names, around))
     }
 
     /// Whether device work of some class is in the window.

@@ -4,14 +4,19 @@ use std::collections::BTreeMap;
 
 use trace::store::{Kind, StringId};
 
-use super::Facts;
-use crate::antipattern::finding::Proof;
-use crate::tree::{self, Tree};
+use super::finding::{Proof, RowEdit};
+use crate::graph::edit::Action;
+use crate::job::RankFacts;
 
 /// Names that are shown at most.
 const SHOWN: usize = 5;
 
-impl Facts<'_> {
+impl RankFacts<'_> {
+    /// An edit of rows of this rank.
+    pub fn edit(&self, rows: Vec<u32>, action: Action) -> RowEdit {
+        RowEdit::new(self.rank(), rows, action)
+    }
+
     /// The names that take longest, with their longest rows.
     pub fn proofs(&self, rows: impl IntoIterator<Item = u32>) -> Vec<Proof> {
         self.proofs_of(rows.into_iter().map(|row| (row, self.duration(row))))
@@ -37,7 +42,7 @@ impl Facts<'_> {
         let trace = self.scope.trace;
         let host =
             if trace.kind(row).is_device_work() { self.scope.links().call(row) } else { Some(row) };
-        let around = host.map_or_else(Vec::new, |host| self.tree.ancestors(host).collect());
+        let around = host.map_or_else(Vec::new, |host| self.tree().ancestors(host).collect());
         let mut within: Vec<String> =
             around.iter().map(|around| trace.name(*around).to_owned()).collect();
         within.reverse();
@@ -65,19 +70,10 @@ impl Facts<'_> {
         names().find(is_users).or_else(|| names().find(|name| is_line(name))).map(str::to_owned)
     }
 
-    /// Frames of Python; empty where none were recorded.
-    pub fn python(&self) -> &Tree {
-        self.python.get_or_init(|| {
-            let trace = self.scope.trace;
-            let is_empty = trace.slices.python.is_empty();
-            if is_empty { Tree::default() } else { tree::of_python(trace) }
-        })
-    }
-
     /// The innermost operator or annotation around a row of the host.
     pub fn range_around(&self, row: u32) -> Option<u32> {
         let trace = self.scope.trace;
         let is_range = |row: &u32| matches!(trace.kind(*row), Kind::Operator | Kind::Annotation);
-        self.tree.ancestors(row).find(is_range)
+        self.tree().ancestors(row).find(is_range)
     }
 }

@@ -2,13 +2,12 @@
 
 use trace::store::{Kind, LaunchShape};
 
-use super::Facts;
-use crate::antipattern::hardware::{self, Maker};
+use super::RankFacts;
 use crate::classify::Class;
 
 /// A kernel in the window.
 #[derive(Clone, Copy, Debug)]
-pub(in super::super) struct Kernel {
+pub(crate) struct Kernel {
     pub row: u32,
     pub class: Class,
     pub duration: i64,
@@ -18,7 +17,7 @@ pub(in super::super) struct Kernel {
     pub device: i32,
 }
 
-pub(super) fn of(facts: &Facts<'_>) -> Vec<Kernel> {
+pub(super) fn of(facts: &RankFacts<'_>) -> Vec<Kernel> {
     let trace = facts.scope.trace;
     let rows = facts.scope.device_rows.iter().enumerate();
     rows.filter(|(_, row)| trace.kind(**row) == Kind::Kernel)
@@ -26,7 +25,7 @@ pub(super) fn of(facts: &Facts<'_>) -> Vec<Kernel> {
             row: *row,
             class: facts.scope.classes[place],
             duration: facts.duration(*row),
-            owner: facts.attribution.owner(place),
+            owner: facts.attribution().owner(place),
             shape: trace.slices.launch_shape.get(*row).copied(),
             device: trace.device(*row),
         })
@@ -49,39 +48,19 @@ impl Kernel {
     }
 }
 
-impl Facts<'_> {
+impl RankFacts<'_> {
     /// The name of the operator a kernel belongs to; empty if unknown.
-    pub fn owner_name(&self, kernel: &Kernel) -> &str {
+    pub(crate) fn owner_name(&self, kernel: &Kernel) -> &str {
         kernel.owner.map_or("", |owner| self.name(owner))
     }
 
     /// Durations of all compute kernels.
-    pub fn compute_ns(&self) -> i64 {
+    pub(crate) fn compute_ns(&self) -> i64 {
         self.compute_kernels().map(|kernel| kernel.duration).sum()
     }
 
-    /// Who made a device: by its name, else by the versions in the header, else by the calls.
-    pub fn maker(&self, device: i32) -> Maker {
-        let header = &self.scope.trace.header.rest;
-        let has = |keys: &[&str]| keys.iter().any(|key| header.contains_key(*key));
-        let calls = |vendor: &str| {
-            let is_launch = |text: &str| text.starts_with(vendor) && text.contains("Launch");
-            self.scope.trace.strings.iter().any(is_launch)
-        };
-        let named = self.device_info(device).and_then(|known| hardware::maker(&known.name));
-        named.unwrap_or_else(|| {
-            if has(&["hip_runtime_version", "roctracer_version"]) || calls("hip") {
-                Maker::Amd
-            } else if has(&["cuda_runtime_version", "cupti_version"]) || calls("cu") {
-                Maker::Nvidia
-            } else {
-                Maker::Other
-            }
-        })
-    }
-
     /// What the header knows of a device.
-    pub fn device_info(&self, device: i32) -> Option<&trace::store::Device> {
+    pub(crate) fn device_info(&self, device: i32) -> Option<&trace::store::Device> {
         self.scope.trace.header.devices.iter().find(|known| known.id == i64::from(device))
     }
 }

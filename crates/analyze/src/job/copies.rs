@@ -7,7 +7,7 @@ use crate::scope::Scope;
 
 /// A copy in the window.
 #[derive(Clone, Copy, Debug)]
-pub(in super::super) struct Copy {
+pub(crate) struct Copy {
     pub row: u32,
     pub call: Option<u32>,
     pub direction: Direction,
