@@ -41,6 +41,7 @@ mod k09_unfused_optimizer;
 mod k10_separate_embeddings;
 mod k11_serial_branches;
 mod k12_layout_conversion;
+mod k13_fusable_chain;
 mod l01_tiny_kernels;
 mod l02_copy_loop;
 mod l03_graph_candidate;
@@ -63,6 +64,7 @@ mod m11_blocking_wait;
 mod names;
 mod own;
 mod price;
+mod product;
 mod proof;
 mod quality_rules;
 mod rule;
@@ -70,6 +72,8 @@ mod settings;
 #[cfg(test)]
 mod tests;
 pub(crate) mod text;
+
+use std::ops::Range;
 
 use serde::Serialize;
 use trace::store::Kind;
@@ -122,7 +126,7 @@ pub fn rules() -> impl Iterator<Item = &'static Rule> {
 }
 
 /// In the order of their ids within their groups.
-static RULES: [Rule; 61] = [
+static RULES: [Rule; 62] = [
     quality_rules::Q01,
     quality_rules::Q02,
     quality_rules::Q03,
@@ -184,6 +188,7 @@ static RULES: [Rule; 61] = [
     k10_separate_embeddings::RULE,
     k11_serial_branches::RULE,
     k12_layout_conversion::RULE,
+    k13_fusable_chain::RULE,
 ];
 
 /// Finds what wastes time in a job.
@@ -231,23 +236,28 @@ pub fn of(job: &Job<'_>, settings: &Settings) -> Result<Report, Error> {
 /// # Cost
 /// Linear in the kernels.
 pub fn rows_with_shapes(job: &Job<'_>) -> Vec<Vec<u32>> {
-    /// Of a rank, those with the longest kernels.
-    const MOST: usize = 512;
+    /// Of a rank, those with the longest kernels; of those whose kernels might be fused, the first
+    /// ones, because steps are alike.
+    const MOST: usize = 4096;
     let of = |rank: &RankFacts<'_>| {
         let trace = rank.scope.trace;
-        let owned = rank.scope.device_rows.iter().enumerate().filter_map(|(place, row)| {
-            let owner = rank.attribution().owner(place)?;
-            let is_kernel = trace.kind(*row) == Kind::Kernel;
-            let is_operator = trace.kind(owner) == Kind::Operator;
+        let mut longest = Vec::new();
+        let mut rows = Vec::new();
+        for (place, row) in rank.scope.device_rows.iter().enumerate() {
+            let Some(owner) = rank.attribution().owner(place) else { continue };
+            if trace.kind(*row) != Kind::Kernel || trace.kind(owner) != Kind::Operator {
+                continue;
+            }
             let duration = trace.slices.duration[*row as usize];
-            let is_asked = is_asked_for(trace.name(*row), trace.name(owner), duration);
-            let is_wanted = is_kernel && is_operator && is_asked;
-            is_wanted.then_some((std::cmp::Reverse(duration), owner))
-        });
-        let mut longest: Vec<_> = owned.collect();
+            if is_asked_for(trace.name(*row), trace.name(owner), duration) {
+                longest.push((std::cmp::Reverse(duration), owner));
+            } else if rows.len() < MOST && k13_fusable_chain::is_fusable(trace.name(*row)) {
+                rows.push(owner);
+            }
+        }
         longest.sort_unstable();
         longest.truncate(MOST);
-        let mut rows: Vec<u32> = longest.into_iter().map(|(_, owner)| owner).collect();
+        rows.extend(longest.into_iter().map(|(_, owner)| owner));
         rows.sort_unstable();
         rows.dedup();
         rows
@@ -261,7 +271,7 @@ fn is_asked_for(kernel: &str, operator: &str, duration: i64) -> bool {
     const LONG_NS: i64 = 20_000;
     let is_mover =
         k02_coarse_threads::is_elementwise(kernel) || k05_slow_memory::MOVERS.contains(&operator);
-    let is_product = k06_tensor_cores_unused::PRODUCTS.iter().any(|part| kernel.contains(part));
+    let is_product = product::is_named(kernel) && !is_mover;
     let is_plain = kernel.contains("sgemm") || kernel.contains("scudnn");
     (is_mover && duration >= LONG_NS) || (is_product && !is_plain)
 }
@@ -299,7 +309,8 @@ fn together(job: &Job<'_>, limits: &Limits<'_>, mut found: Vec<(u32, Found)>) ->
 
 fn finding(job: &Job<'_>, limits: &Limits<'_>, ranks: Vec<u32>, found: Found) -> Finding {
     let rule = limits.rule;
-    let facts = || job.ranks.iter().filter(|one| ranks.contains(&one.rank()));
+    let told = told(job, &ranks, &found.proofs);
+    let facts = || job.ranks[told.clone()].iter().filter(|one| ranks.contains(&one.rank()));
     let per_step = |ns: i64| {
         let steps = facts().map(RankFacts::step_count).max().unwrap_or(1);
         ns / steps
@@ -362,12 +373,15 @@ fn finding(job: &Job<'_>, limits: &Limits<'_>, ranks: Vec<u32>, found: Found) ->
 
 /// Prices a finding on the graph, never above what its rows add up to.
 fn price(finding: &mut Finding, job: &Job<'_>, pricer: &mut Pricer<'_>) {
+    let told = told(job, &finding.ranks, &finding.proofs);
     let (Some(saving), Some(remedy)) = (&mut finding.saving, &finding.remedy) else { return };
-    let steps = job.ranks.iter().map(RankFacts::step_count).max().unwrap_or(1);
-    let priced = pricer.saving(&remedy.edits) / steps;
+    let ranks = &job.ranks[told.clone()];
+    let steps = ranks.iter().map(RankFacts::step_count).max().unwrap_or(1);
+    let priced = pricer.saving_of(&remedy.edits, told) / steps;
     saving.mid_ns = priced.clamp(0, saving.high_ns);
-    saving.low_ns = (saving.mid_ns - noise(job)).max(0);
-    let share = 100.0 * saving.mid_ns as f64 / job.step_ns().max(1) as f64;
+    saving.low_ns = (saving.mid_ns - noise(ranks)).max(0);
+    let step_ns = ranks.iter().map(RankFacts::step_ns).max().unwrap_or_default();
+    let share = 100.0 * saving.mid_ns as f64 / step_ns.max(1) as f64;
     saving.mid_pct = (share * 1e3).round() / 1e3;
     let priced = match share {
         15.0.. => Severity::Critical,
@@ -378,15 +392,26 @@ fn price(finding: &mut Finding, job: &Job<'_>, pricer: &mut Pricer<'_>) {
     finding.severity = finding.severity.min(priced);
 }
 
+/// The places of the ranks whose steps a finding is a part of: all of a job. Ranks that are no job
+/// gain nothing from each other: then the one that is told of.
+fn told(job: &Job<'_>, ranks: &[u32], proofs: &[Proof]) -> Range<usize> {
+    let rank = proofs.first().map(|proof| proof.rank).or(ranks.first().copied());
+    let at = job.ranks.iter().position(|facts| Some(facts.rank()) == rank);
+    match at.filter(|_| !job.is_one_job()) {
+        Some(at) => at..at + 1,
+        None => 0..job.ranks.len(),
+    }
+}
+
 /// How much longer a slow step is than a usual one, of the unsteadiest rank.
-fn noise(job: &Job<'_>) -> i64 {
+fn noise(ranks: &[RankFacts<'_>]) -> i64 {
     let of = |rank: &RankFacts<'_>| {
         let steps = &rank.scope.window.steps;
         let mut lengths: Vec<i64> = steps.iter().map(|step| step.end - step.start).collect();
         let spread = crate::distribution::of(&mut lengths);
         spread.p95 - spread.p50
     };
-    job.ranks.iter().map(of).max().unwrap_or_default()
+    ranks.iter().map(of).max().unwrap_or_default()
 }
 
 fn joint(findings: &[Finding], job: &Job<'_>, pricer: &mut Pricer<'_>) -> Option<i64> {
@@ -394,7 +419,7 @@ fn joint(findings: &[Finding], job: &Job<'_>, pricer: &mut Pricer<'_>) -> Option
     let remedies: Vec<&Remedy> = priced.filter_map(|one| one.remedy.as_ref()).collect();
     let edits: Vec<RowEdit> = remedies.iter().flat_map(|one| one.edits.iter().cloned()).collect();
     let steps = job.ranks.iter().map(RankFacts::step_count).max().unwrap_or(1);
-    (remedies.len() > 1).then(|| (pricer.saving(&edits) / steps).max(0))
+    (remedies.len() > 1 && job.is_one_job()).then(|| (pricer.saving(&edits) / steps).max(0))
 }
 
 fn order(finding: &Finding) -> impl Ord + '_ {

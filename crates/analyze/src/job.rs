@@ -14,7 +14,8 @@ use crate::quality::{self, Issue, Verdict};
 use crate::scope::Scope;
 use crate::stragglers::{self, Stragglers};
 
-pub(crate) use copies::{Copy, Direction};
+pub(crate) use crate::calls::Direction;
+pub(crate) use copies::Copy;
 pub(crate) use kernels::Kernel;
 pub use rank::{RankFacts, Shapes, Tensors};
 
@@ -71,7 +72,12 @@ impl<'a> Job<'a> {
 
     /// The dependency graph of all ranks.
     pub fn measured(&self) -> &MeasuredGraph {
-        self.measured.get_or_init(|| measured::of(&self.ranks, self.collectives()))
+        let apart = Collectives::default();
+        let of = || match self.is_one_job() {
+            true => measured::of(&self.ranks, self.collectives()),
+            false => measured::of(&self.ranks, &apart),
+        };
+        self.measured.get_or_init(of)
     }
 
     /// The critical paths of the job and of each rank, with all contributors.
@@ -83,6 +89,13 @@ impl<'a> Job<'a> {
     pub fn stragglers(&self) -> &Stragglers {
         let of = || stragglers::of(self.scopes, self.collectives(), self.measured());
         self.stragglers.get_or_init(of)
+    }
+
+    /// Whether the ranks belong to one job that was recorded at one time: else the collectives of
+    /// one are not those of another.
+    pub fn is_one_job(&self) -> bool {
+        const APART: [&str; 3] = ["mixed-jobs", "ranks-apart", "duplicate-ranks"];
+        !self.issues().iter().any(|issue| APART.contains(&issue.id))
     }
 
     /// What is wrong with the recordings, worst first.
@@ -102,7 +115,7 @@ impl<'a> Job<'a> {
 
     /// Lets each rank know how long its collectives waited for others.
     pub(crate) fn tell_waits(&self) {
-        for facts in self.ranks.iter().filter(|_| self.ranks.len() > 1) {
+        for facts in self.ranks.iter().filter(|_| self.ranks.len() > 1 && self.is_one_job()) {
             let parts = self.collectives().matched.iter().flat_map(|one| &one.participants);
             let own = parts.filter(|part| part.rank == facts.rank());
             facts.know_waits(own.map(|part| (part.row, part.wait_ns)));

@@ -130,7 +130,33 @@ impl Trace {
         let category = self.category(slice.category);
         let name = self.strings.intern(slice.name);
         let track = self.track_id(slice.pid.clone(), slice.tid.clone());
-        self.slices.push(category, name, track, slice)
+        let row = self.slices.push(category, name, track, slice);
+        self.tell_mtia_events_apart(row);
+        row
+    }
+
+    /// Gives MTIA's copies and waits, which its category mixes with kernels, a category of the same
+    /// name and their own kind, from a row on.
+    pub(crate) fn tell_mtia_events_apart(&mut self, first_row: u32) {
+        let is_mtia = |category: &Category| category.name == category::MTIA_EVENTS;
+        let Some(mixed) = self.categories.iter().position(is_mtia) else { return };
+        for (name, kind) in category::MTIA_KINDS {
+            let is_own = |category: &Category| is_mtia(category) && category.kind == kind;
+            let mut own = self.categories.iter().position(is_own);
+            for row in first_row as usize..self.slices.len() {
+                let is_one = usize::from(self.slices.category[row]) == mixed
+                    && self.strings.get(self.slices.name[row]) == name;
+                let has_room = self.categories.len() < usize::from(u8::MAX);
+                if is_one && own.is_none() && has_room {
+                    own = Some(self.categories.len());
+                    let name = category::MTIA_EVENTS.to_owned();
+                    self.categories.push(Category { name, kind });
+                }
+                if let Some(own) = own.filter(|_| is_one) {
+                    self.slices.category[row] = own as u8;
+                }
+            }
+        }
     }
 
     /// The place of a category in [`Trace::categories`], added if new.

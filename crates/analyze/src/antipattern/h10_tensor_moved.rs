@@ -1,5 +1,7 @@
 //! H10: a tensor is made on the host and then moved to the device.
 
+use std::collections::BTreeSet;
+
 use super::finding::{Category, Confidence, Found};
 use super::rule::{Detect, Limits, Rule, Side, limit, page};
 use super::text::{each, time};
@@ -57,7 +59,11 @@ fn detect(rank: &RankFacts<'_>, limits: &Limits<'_>) -> Option<Found> {
         pairs.extend(pair.map(|before| (before, row)));
     }
     let per_step = rank.count_per_step(pairs.len());
-    if pairs.is_empty() || per_step < limits.of("moves_per_step") {
+    // What the first step alone makes is set-up.
+    let step = |(_, row): &(u32, u32)| rank.step_at(rank.start(*row));
+    let steps: BTreeSet<Option<usize>> = pairs.iter().map(step).collect();
+    let is_once = 2 * steps.len() as i64 <= rank.step_count() && rank.step_count() > 1;
+    if pairs.is_empty() || per_step < limits.of("moves_per_step") || is_once {
         return None;
     }
     let time_ns: i64 = pairs.iter().map(|(a, b)| rank.duration(*a) + rank.duration(*b)).sum();

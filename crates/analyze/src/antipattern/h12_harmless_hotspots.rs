@@ -34,7 +34,10 @@ fn harmless(rank: &RankFacts<'_>, on_path: &BTreeSet<u32>, limits: &Limits<'_>) 
     // Own time per name; none for names with any row on the path.
     let mut named: BTreeMap<StringId, Option<i64>> = BTreeMap::new();
     let mut rows = Vec::new();
-    let is_operator = |row: &&u32| trace.kind(**row) == Kind::Operator;
+    // PyTorch 1.8 recorded steps as operators.
+    let is_operator = |row: &&u32| {
+        trace.kind(**row) == Kind::Operator && !trace.name(**row).starts_with("ProfilerStep#")
+    };
     for row in rank.tree().nodes.iter().filter(is_operator) {
         if !rank.scope.starts_inside(*row) {
             continue;

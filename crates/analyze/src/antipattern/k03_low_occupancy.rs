@@ -39,7 +39,7 @@ fn detect(rank: &RankFacts<'_>, limits: &Limits<'_>) -> Option<Found> {
         .compute_kernels()
         .filter(is_limited)
         // Products hold their tiles in registers on purpose.
-        .filter(|kernel| !super::k06_tensor_cores_unused::is_product(rank, kernel))
+        .filter(|kernel| !super::product::is_product(rank, kernel))
         .collect();
     let time_ns: i64 = limited.iter().map(|kernel| kernel.duration).sum();
     let share = 100.0 * time_ns as f64 / rank.compute_ns().max(1) as f64;

@@ -85,12 +85,47 @@ fn moved_bytes(rank: &RankFacts<'_>, kernel: &Kernel) -> Option<u64> {
     if !is_simple && !MOVERS.contains(&rank.owner_name(kernel)) {
         return None;
     }
+    traffic(rank, kernel).map(|traffic| traffic.read + traffic.written)
+}
+
+/// Bytes that a kernel moves at least, by the tensors of its operator.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Traffic {
+    /// Of all that it reads.
+    pub read: u64,
+    /// Of the largest tensor that it reads: what the kernel before may have written.
+    pub passed: u64,
+    /// Of its result.
+    pub written: u64,
+}
+
+/// What an element-wise, reducing or copying kernel moves, if the tensors of its operator are
+/// known.
+pub(super) fn traffic(rank: &RankFacts<'_>, kernel: &Kernel) -> Option<Traffic> {
     let tensors = rank.tensors(kernel.owner?)?;
     let sizes = tensors.dims.iter().zip(&tensors.types).filter(|(dims, _)| !dims.is_empty());
     let bytes: Vec<u64> =
         sizes.filter_map(|(dims, of)| Some(dims.iter().product::<u64>() * width(of)?)).collect();
-    let largest = bytes.iter().max()?;
-    Some(bytes.iter().sum::<u64>() + largest)
+    let (first, largest) = (*bytes.first()?, *bytes.iter().max()?);
+    let operator = rank.owner_name(kernel);
+    Some(match operator {
+        // What is overwritten is not read.
+        "aten::copy_" => {
+            let read = bytes.get(1).copied().unwrap_or(first);
+            Traffic { read, passed: read, written: first }
+        }
+        "aten::fill_" | "aten::zero_" => Traffic { read: 0, passed: 0, written: first },
+        _ => {
+            // In place, the first one is the result; a reduction's is small.
+            let is_reduced = rank.name(kernel.row).contains("educe");
+            let written = match operator.ends_with('_') {
+                true => first,
+                false if is_reduced => 0,
+                false => largest,
+            };
+            Traffic { read: bytes.iter().sum(), passed: largest, written }
+        }
+    })
 }
 
 /// Bytes of an element of a type as PyTorch writes it.

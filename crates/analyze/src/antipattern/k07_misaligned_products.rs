@@ -1,7 +1,7 @@
 //! K07: matrix products whose sizes keep tensor cores from working well.
 
 use super::finding::{Category, Confidence, Found};
-use super::k06_tensor_cores_unused::is_product;
+use super::product::is_product;
 use super::rule::{Detect, Limits, Rule, Side, limit, page};
 use super::text::time;
 use crate::graph::edit::Action;

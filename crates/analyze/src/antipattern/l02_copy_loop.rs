@@ -4,7 +4,7 @@ use super::finding::{Category, Confidence, Found};
 use super::rule::{Detect, Limits, Rule, Side, limit, page};
 use super::text::{bytes, each};
 use crate::graph::edit::Action;
-use crate::job::{Copy, RankFacts};
+use crate::job::{Copy, Direction, RankFacts};
 
 pub(super) const RULE: Rule = Rule {
     id: "L02",
@@ -42,8 +42,17 @@ fn detect(rank: &RankFacts<'_>, limits: &Limits<'_>) -> Option<Found> {
         longest.len(),
         longest[0].2
     );
-    let advice = "Assemble the data on one side and copy it once (torch.stack, cat or one flat \
-                  buffer), or build it on the device.";
+    let advice = match longest[0].0.direction {
+        Direction::OnDevice => {
+            "Copy them by one kernel (torch._foreach_copy_) or keep them in one flat tensor. \
+             DistributedDataParallel need not copy gradients with gradient_as_bucket_view=True, nor \
+             buffers with broadcast_buffers=False."
+        }
+        _ => {
+            "Assemble the data on one side and copy it once (torch.stack, cat or one flat buffer), or \
+             build it on the device."
+        }
+    };
     let behind_first = || runs.iter().flat_map(|run| &run[1..]);
     let calls: Vec<u32> = behind_first().map(|(_, call, _)| *call).collect();
     let rows: Vec<u32> = behind_first().map(|(copy, ..)| copy.row).collect();

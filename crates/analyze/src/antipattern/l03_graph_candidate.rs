@@ -8,9 +8,9 @@ use trace::store::{Kind, StringId};
 use super::finding::{Category, Confidence, Found};
 use super::rule::{Detect, Limits, Rule, Side, limit, page};
 use super::text::time;
-use crate::calls::is_synchronization;
+use crate::calls::{direction, is_synchronization};
 use crate::graph::edit::Action;
-use crate::job::RankFacts;
+use crate::job::{Direction, RankFacts};
 
 pub(super) const RULE: Rule = Rule {
     id: "L03",
@@ -125,7 +125,7 @@ fn is_unfit(rank: &RankFacts<'_>, row: u32) -> bool {
         let is_call = rank.scope.trace.kind(*row).is_call();
         is_call && (is_synchronization(name) || name.contains("GraphLaunch"))
     };
-    let copies_out = |row: &u32| rank.name(*row).contains("DtoH");
+    let copies_out = |row: &u32| direction(rank.name(*row)) == Direction::ToHost;
     rank.tree().subtree(row).iter().any(is_bad)
         || rank.attribution().rows(rank.tree(), row).iter().any(copies_out)
 }

@@ -3,10 +3,10 @@
 use super::finding::{Category, Confidence, Found};
 use super::rule::{Detect, Limits, Rule, Side, limit, page};
 use super::text::time;
-use crate::calls::is_synchronization;
+use crate::calls::{direction, is_pageable, is_synchronization};
 use crate::graph::edit::Action;
 use crate::interval;
-use crate::job::RankFacts;
+use crate::job::{Direction, RankFacts};
 
 pub(super) const RULE: Rule = Rule {
     id: "L04",
@@ -63,7 +63,10 @@ fn waits(rank: &RankFacts<'_>, limits: &Limits<'_>) -> Vec<Wait> {
     let slices = &rank.scope.trace.slices;
     let blocks = |call: &u32| {
         let work = rank.scope.links().work(*call);
-        let copies = |row: &u32| rank.name(*row).contains("DtoH (Device -> Pageable)");
+        let copies = |row: &u32| {
+            let name = rank.name(*row);
+            direction(name) == Direction::ToHost && is_pageable(name)
+        };
         let is_wait = is_synchronization(rank.name(*call)) || work.iter().any(copies);
         is_wait && rank.duration(*call) >= limits.ns("blocked_ns")
     };

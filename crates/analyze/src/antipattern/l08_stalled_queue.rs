@@ -16,7 +16,10 @@ pub(super) const RULE: Rule = Rule {
     category: Category::Launch,
     side: Side::Device,
     confidence: Confidence::High,
-    limits: &[limit("idle_pct", 5.0, "all such gaps, percent of the window")],
+    limits: &[
+        limit("idle_pct", 5.0, "all such gaps, percent of the window"),
+        limit("start_ns", 1_000_000.0, "a gap so near the start may hold work from before it"),
+    ],
     page: page!("L08"),
     detect: Detect::Rank(detect),
 };
@@ -43,13 +46,23 @@ fn detect(rank: &RankFacts<'_>, limits: &Limits<'_>) -> Option<Found> {
         .take(3)
         .map(|(name, idle)| format!("{name} ({})", time(rank.per_step(*idle))))
         .collect();
-    let what = format!(
-        "The device idles {} per step ({share:.1} % of the window) in {} gaps although its next work \
+    let mut what = format!(
+        "The device idles {} per step ({share:.1} % of the window) in {} gap{} although its next work \
          was launched before: most of it before {}.",
         time(rank.per_step(idle_ns)),
         each(rank.count_per_step(gaps.len())),
+        if gaps.len() as i64 == rank.step_count() { "" } else { "s" },
         first.join(", ")
     );
+    let longest = gaps.iter().max_by_key(|gap| (gap.idle_ns, gap.start_ns))?;
+    let begins = longest.start_ns - rank.scope.window.start < limits.ns("start_ns");
+    if begins && rank.scope.window.steps.is_empty() && 2 * longest.idle_ns > idle_ns {
+        what += &format!(
+            " {} of it follow directly on the start of the recording: work launched before it, which \
+             no recording shows, may have run then.",
+            time(longest.idle_ns)
+        );
+    }
     let advice = "Faster launches do not help: find what holds the queued work back. Look for waits \
                   on events of other streams and on other ranks, copies that block, memory that is \
                   freed or mapped, and work of another process on the device.";

@@ -3,7 +3,7 @@
 use super::finding::{Category, Confidence, Found};
 use super::m01_exposed_communication::communication;
 use super::rule::{Detect, Limits, Rule, Side, limit, page};
-use super::text::time;
+use super::text::{each, time};
 use crate::classify::Class;
 use crate::graph::edit::Action;
 use crate::interval;
@@ -47,9 +47,9 @@ fn detect(rank: &RankFacts<'_>, limits: &Limits<'_>) -> Option<Found> {
     }
     let what = format!(
         "The exchange of input ids runs {} per step without compute ({share:.1} % of the window), in \
-         {} collectives.",
+         {} collectives per step.",
         time(rank.per_step(exposed)),
-        rows.len()
+        each(rank.count_per_step(rows.len()))
     );
     let advice = "Exchange the next batch while this one is computed: TrainPipelineSparseDist, or \
                   start the input distribution earlier on a stream and thread of its own.";

@@ -25,6 +25,9 @@ pub(super) const RULE: Rule = Rule {
 };
 
 fn detect(job: &Job<'_>, limits: &Limits<'_>) -> Vec<(Vec<u32>, Found)> {
+    if !job.is_one_job() {
+        return Vec::new();
+    }
     let slow: Vec<(&Matched, f64, f64)> =
         job.collectives().matched.iter().filter_map(|one| slow(job, one, limits)).collect();
     let lost = |(one, reached, link): &(&Matched, f64, f64)| {

@@ -22,7 +22,7 @@ pub(super) const RULE: Rule = Rule {
 };
 
 fn detect(job: &Job<'_>, limits: &Limits<'_>) -> Vec<(Vec<u32>, Found)> {
-    if job.ranks.len() < 2 {
+    if job.ranks.len() < 2 || !job.is_one_job() {
         return Vec::new();
     }
     job.stragglers().ranks.iter().filter_map(|one| late(job, one, limits)).collect()

@@ -1,7 +1,7 @@
 //! M07: ranks have unequal shares of the same kind of work.
 
 use super::finding::{Category, Confidence, Found};
-use super::k06_tensor_cores_unused::is_product;
+use super::product::is_product;
 use super::rule::{Detect, Limits, Rule, Side, limit, page};
 use super::text::time;
 use crate::graph::edit::Action;
@@ -51,7 +51,7 @@ pub(super) fn is_backward(rank: &RankFacts<'_>, kernel: &Kernel) -> bool {
 }
 
 fn detect(job: &Job<'_>, limits: &Limits<'_>) -> Vec<(Vec<u32>, Found)> {
-    if job.ranks.len() < 2 {
+    if job.ranks.len() < 2 || !job.is_one_job() {
         return Vec::new();
     }
     KINDS.iter().filter_map(|kind| uneven(job, *kind, limits)).collect()

@@ -23,6 +23,9 @@ pub(super) const RULE: Rule = Rule {
 };
 
 fn detect(job: &Job<'_>, limits: &Limits<'_>) -> Vec<(Vec<u32>, Found)> {
+    if !job.is_one_job() {
+        return Vec::new();
+    }
     let is_skewed = |one: &&Matched| {
         let spread = one.end_spread_ns;
         let share = 100.0 * spread as f64 / one.transfer_ns.max(1) as f64;

@@ -1,5 +1,7 @@
 //! What the edits of a finding save. Knows no rule.
 
+use std::ops::Range;
+
 use super::finding::RowEdit;
 use crate::graph::edit::{Edit, Editor};
 use crate::graph::measured::{MeasuredGraph, RowNodes};
@@ -30,6 +32,11 @@ impl<'a> Pricer<'a> {
 
     /// Nanoseconds by which the windows of the ranks would be shorter, their mean.
     pub fn saving(&mut self, edits: &[RowEdit]) -> i64 {
+        self.saving_of(edits, 0..self.measured.ranks.len())
+    }
+
+    /// The same of the ranks at some places.
+    pub fn saving_of(&mut self, edits: &[RowEdit], ranks: Range<usize>) -> i64 {
         for edit in edits {
             if let Some(edit) = self.edit(edit) {
                 self.editor.apply(&edit);
@@ -39,8 +46,8 @@ impl<'a> Pricer<'a> {
         self.editor.undo();
         let length = |at: usize, times| self.measured.length_ns(at, times);
         let shorter = |at: usize| length(at, &self.measured.times) - length(at, &times);
-        let total: i64 = (0..self.measured.ranks.len()).map(shorter).sum();
-        total / (self.measured.ranks.len() as i64).max(1)
+        let count = ranks.len() as i64;
+        ranks.map(shorter).sum::<i64>() / count.max(1)
     }
 
     /// The nodes of rows; `None` for a rank that is not there.

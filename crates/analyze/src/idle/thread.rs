@@ -2,6 +2,7 @@
 
 use trace::store::{StringId, Trace, TrackId};
 
+use crate::calls;
 use crate::interval::Interval;
 use crate::tree::{self, Tree};
 
@@ -65,7 +66,7 @@ impl<'a> Host<'a> {
         let traits = |name: &str| Traits {
             is_input: INPUT.iter().any(|part| name.contains(part)),
             is_step: name.starts_with(STEP),
-            is_sync: name.contains("Synchronize"),
+            is_sync: calls::is_synchronization(name),
         };
         let traits: Vec<Traits> = trace.strings.iter().map(traits).collect();
         let python =

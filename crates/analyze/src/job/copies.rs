@@ -2,16 +2,8 @@
 
 use trace::store::Kind;
 
+use crate::calls::{self, Direction};
 use crate::scope::Scope;
-
-/// Which way a copy goes.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) enum Direction {
-    ToDevice,
-    ToHost,
-    OnDevice,
-    Other,
-}
 
 /// A copy in the window.
 #[derive(Clone, Copy, Debug)]
@@ -32,24 +24,11 @@ pub(super) fn of(scope: &Scope<'_>) -> Vec<Copy> {
     rows.map(|row| Copy {
         row: *row,
         call: scope.links().call(*row),
-        direction: direction(trace.name(*row)),
-        is_pageable: trace.name(*row).contains("Pageable"),
+        direction: calls::direction(trace.name(*row)),
+        is_pageable: calls::is_pageable(trace.name(*row)),
         bytes: trace.slices.bytes.get(*row).copied().unwrap_or_default(),
         device: trace.device(*row),
         stream: trace.stream(*row),
     })
     .collect()
-}
-
-fn direction(name: &str) -> Direction {
-    let has = |part: &str| name.contains(part);
-    if has("HtoD") || has("CopyHostToDevice") {
-        Direction::ToDevice
-    } else if has("DtoH") || has("CopyDeviceToHost") {
-        Direction::ToHost
-    } else if has("DtoD") || has("CopyDeviceToDevice") {
-        Direction::OnDevice
-    } else {
-        Direction::Other
-    }
 }

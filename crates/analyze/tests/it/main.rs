@@ -14,6 +14,7 @@ mod fixture;
 mod graph;
 mod hta;
 mod idle;
+mod judged;
 mod launches;
 mod painted;
 mod pairs;

@@ -186,6 +186,7 @@ impl Merge {
     pub fn finish(mut self, header: Header) -> Trace {
         pair(&mut self.trace, &self.edges);
         name_tracks(&mut self.trace, self.labels);
+        self.trace.tell_mtia_events_apart(0);
         self.trace.rank = header.distributed.as_ref().and_then(|d| d.rank).unwrap_or_default();
         if header.base_time_ns != 0 {
             shift(&mut self.trace, header.base_time_ns);

@@ -4,7 +4,7 @@
 use std::io;
 
 use super::{Blocks, NotKineto, read_in_chunks};
-use crate::store::{Loss, Trace, TrackKey};
+use crate::store::{Kind, Loss, Trace, TrackKey};
 
 /// A text in blocks of a size.
 struct Pieces<'a>(std::slice::Chunks<'a, u8>);
@@ -443,6 +443,22 @@ fn ranks_of_groups_may_be_a_text() {
         assert_eq!(trace.rank, 3);
         assert_eq!(trace.header.distributed.unwrap().groups[0].ranks, [0, 1, 2, 3]);
     }
+}
+
+#[test]
+fn issue_24_copies_and_waits_of_mtia_are_no_kernels() {
+    let event = |name: &str, at: u32| {
+        format!(
+            r#"{{"ph":"X","cat":"mtia_ccp_events","name":"{name}","pid":17,"tid":3,"ts":{at},"dur":1}}"#
+        )
+    };
+    let names = ["event_wait", "pe_exe", "dma_request", "event_wait", "event_record"];
+    let events: Vec<String> = names.iter().zip(0..).map(|(name, at)| event(name, at)).collect();
+    let trace = read(&of(&events.iter().map(String::as_str).collect::<Vec<_>>()));
+    let kinds: Vec<Kind> = trace.rows().map(|row| trace.kind(row)).collect();
+    assert_eq!(kinds, [Kind::Sync, Kind::Kernel, Kind::Memcpy, Kind::Sync, Kind::Kernel]);
+    // The file's category stays what it was.
+    assert!(trace.categories.iter().all(|category| category.name == "mtia_ccp_events"));
 }
 
 #[test]
