@@ -47,6 +47,8 @@ pub struct Trace {
     pub header: Header,
     /// Every name, once.
     pub strings: Strings,
+    /// Per text of [`Slices::call_stack`]: its lines of Python, innermost first.
+    pub stacks: BTreeMap<StringId, Vec<StringId>>,
     /// The categories that occur, in order of first appearance.
     pub categories: Vec<Category>,
     /// Threads and streams, in order of first appearance.
@@ -118,6 +120,25 @@ impl Trace {
     pub fn stream(&self, row: u32) -> i32 {
         let from_track = || self.track(row).tid.number().and_then(|tid| i32::try_from(tid).ok());
         self.slices.stream(row).or_else(from_track).unwrap_or(-1)
+    }
+
+    /// The lines of Python an operator was called from, innermost first; empty where the file has
+    /// no `Call stack`.
+    pub fn stack(&self, row: u32) -> &[StringId] {
+        let text = self.slices.call_stack.get(row);
+        text.and_then(|text| self.stacks.get(text)).map_or(&[], Vec::as_slice)
+    }
+
+    /// Takes the texts of [`Slices::call_stack`] apart.
+    pub(crate) fn split_stacks(&mut self) {
+        for (_, text) in self.slices.call_stack.iter() {
+            if !self.stacks.contains_key(text) {
+                let lines = self.strings.get(*text).split(';').map(str::trim).map(str::to_owned);
+                let lines: Vec<String> = lines.filter(|line| !line.is_empty()).collect();
+                let lines = lines.iter().map(|line| self.strings.intern(line)).collect();
+                self.stacks.insert(*text, lines);
+            }
+        }
     }
 
     /// All rows, in the order of the file.
