@@ -16,6 +16,7 @@ use crate::breakdown::{self, Breakdown};
 use crate::classify::Class;
 use crate::collectives::{self, Collectives};
 use crate::critical_path::{self, CriticalPath, Options};
+use crate::disturbance::{self, Disturbances};
 use crate::graph::edit::Action;
 use crate::graph::measured::{self, MeasuredGraph};
 use crate::idle::{self, DeviceCause, Gap, Idle};
@@ -74,6 +75,7 @@ pub(super) struct Facts<'a> {
     pressure: OnceCell<Pressure>,
     overhead: OnceCell<Vec<Interval>>,
     set_up: OnceCell<Vec<Interval>>,
+    disturbances: OnceCell<Disturbances>,
     python: OnceCell<Tree>,
     waits: OnceCell<BTreeMap<u32, i64>>,
 }
@@ -153,6 +155,7 @@ impl<'a> Facts<'a> {
             pressure: OnceCell::new(),
             overhead: OnceCell::new(),
             set_up: OnceCell::new(),
+            disturbances: OnceCell::new(),
             python: OnceCell::new(),
             waits: OnceCell::new(),
         }
@@ -290,6 +293,11 @@ impl<'a> Facts<'a> {
         })
     }
 
+    /// When the host did what a running job does not do again.
+    pub fn disturbances(&self) -> &Disturbances {
+        self.disturbances.get_or_init(|| disturbance::of(self.scope, self.tree))
+    }
+
     /// The place of the step a time lies in.
     pub fn step_at(&self, time: i64) -> Option<usize> {
         let steps = &self.scope.window.steps;
@@ -325,6 +333,11 @@ impl<'a> Facts<'a> {
     /// How long a collective's kernel waited for other ranks; 0 where only one was seen.
     pub fn waited(&self, row: u32) -> i64 {
         self.waits.get().and_then(|waits| waits.get(&row).copied()).unwrap_or_default()
+    }
+
+    /// Whether other ranks of its job were read.
+    pub fn has_peers(&self) -> bool {
+        self.waits.get().is_some()
     }
 
     /// An edit of rows of this rank.

@@ -229,7 +229,7 @@ pub fn gaps(scope: &Scope<'_>, tree: &Tree, settings: &Settings) -> Vec<Gap> {
 
 /// Finds and labels every gap.
 fn each(scope: &Scope<'_>, tree: &Tree, settings: &Settings, mut visit: impl FnMut(&Bare, &Parts)) {
-    let host = Host::new(scope.trace, tree);
+    let host = Host::new(scope.trace, tree, scope.frames());
     let mut parts = Parts::default();
     let mut busy_until = Outside::before(scope);
     let mut label = |gap: Bare| {

@@ -12,6 +12,7 @@ mod exact;
 mod findings;
 mod fixture;
 mod graph;
+mod guards;
 mod hta;
 mod idle;
 mod launches;

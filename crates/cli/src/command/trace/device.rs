@@ -21,7 +21,7 @@ pub fn breakdown(look: &Look<'_>, by: BreakdownBy) -> Result<(), Error> {
     }
     let scopes = Chosen::usable(look.chosen.scopes());
     match by {
-        BreakdownBy::Rank => look.put(&each(&scopes, |scope| [breakdown::of(scope)])),
+        BreakdownBy::Rank => look.put(&each(&scopes, |scope| [breakdown::of_recording(scope)])),
         BreakdownBy::Device => look.put(&each(&scopes, breakdown::by_device)),
     }
 }

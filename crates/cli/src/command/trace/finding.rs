@@ -7,7 +7,8 @@ use std::time::Instant;
 
 use analyze::Scope;
 use analyze::antipattern::{
-    self, Category, Confidence, Finding, Proof, Report, Settings, Severity, Shapes, Tensors,
+    self, Category, Confidence, Finding, HeldBack, Proof, Report, Settings, Severity, Shapes,
+    Tensors,
 };
 use analyze::kernels::short_name;
 use analyze::quality::{Evidence, Known};
@@ -134,6 +135,7 @@ struct Row<'a> {
     title: &'a str,
     severity: Severity,
     confidence: Confidence,
+    held_back: Option<HeldBack>,
     ranks: String,
     saving_low_ns: Option<i64>,
     saving_ns: Option<i64>,
@@ -157,6 +159,7 @@ fn rows(report: &Report) -> Vec<Row<'_>> {
             title: &finding.title,
             severity: finding.severity,
             confidence: finding.confidence,
+            held_back: finding.held_back,
             ranks: row(finding),
             saving_low_ns: finding.saving.map(|saving| saving.low_ns),
             saving_ns: finding.saving.map(|saving| saving.mid_ns),
@@ -216,12 +219,14 @@ fn heading(finding: &Finding) -> String {
             nanos(saving.high_ns)
         )
     });
+    let held = finding.held_back;
+    let held = held.map_or_else(String::new, |why| format!(" · held back: {}", why.words()));
     let confidence = match finding.confidence {
         Confidence::High => "",
         Confidence::Medium => " · likely",
         Confidence::Low => " · perhaps",
     };
-    format!("{severity} {} {}{saving}{confidence}", finding.rule, finding.title)
+    format!("{severity} {} {}{saving}{confidence}{held}", finding.rule, finding.title)
 }
 
 fn severity(severity: Severity) -> &'static str {
@@ -263,7 +268,9 @@ pub fn top(report: &Report, count: usize) -> String {
     }
     let mut lines = vec![match count {
         1 => "top finding".to_owned(),
-        _ => "top findings (all: rowmill trace findings)".to_owned(),
+        _ => {
+            "top findings (savings are of the longest step; all: rowmill trace findings)".to_owned()
+        }
     }];
     for finding in found {
         lines.push(format!("  {}", heading(finding)));
@@ -299,8 +306,10 @@ fn markdown(report: &Report) -> String {
         let saving = finding.saving;
         let nanos = saving.map_or("-".to_owned(), |one| render::nanos(one.mid_ns as f64));
         let share = saving.map_or("-".to_owned(), |one| format!("{:.1}", one.mid_pct));
+        let held = finding.held_back;
+        let held = held.map_or_else(String::new, |why| format!(" (held back: {})", why.words()));
         lines.push(format!(
-            "| {} | {} | **{}.** {} {} | {nanos} | {share} |",
+            "| {} | {} | **{}{held}.** {} {} | {nanos} | {share} |",
             severity(finding.severity).trim(),
             finding.rule,
             plain(&finding.title),
