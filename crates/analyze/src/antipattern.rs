@@ -235,7 +235,7 @@ pub fn of(
         findings.iter_mut().for_each(|finding| explain(finding, &job, &mut pricer));
         report.joint_saving_ns = joint(&findings, &job, &mut pricer);
     }
-    findings.iter_mut().for_each(|finding| guard::apply(finding, &job));
+    findings.iter_mut().for_each(guard::lower);
     (report.path, report.account) = account::of(&job);
     findings.sort_by(|a, b| order(a).cmp(&order(b)));
     report.findings = findings;
@@ -324,7 +324,7 @@ fn together(
     Some(finding(job, limits, ranks, one))
 }
 
-fn finding(job: &JobFacts<'_>, limits: &Limits<'_>, ranks: Vec<u32>, found: Found) -> Finding {
+fn finding(job: &JobFacts<'_>, limits: &Limits<'_>, ranks: Vec<u32>, mut found: Found) -> Finding {
     let rule = limits.rule;
     let facts = || job.ranks.iter().filter(|one| ranks.contains(&one.rank()));
     let per_step = |ns: i64| {
@@ -354,12 +354,16 @@ fn finding(job: &JobFacts<'_>, limits: &Limits<'_>, ranks: Vec<u32>, found: Foun
         true => text.replace("per step", "in the window"),
         false => text,
     };
+    let mut numbers = std::mem::take(&mut found.numbers);
+    let is_advice = rule.category != Category::Quality && !is_held_back;
+    let disturbed = if is_advice { guard::of(&found, job, &ranks) } else { None };
+    numbers.extend(disturbed.map(|(_, share)| share));
     let (advice, held_back) = if is_held_back {
         let busy = "The device is busy almost all the time: nothing the host does differently \
                     shortens a step.";
         (busy.to_owned(), Some(HeldBack::DeviceBound))
     } else {
-        (said(found.advice), None)
+        (said(found.advice), disturbed.map(|(held, _)| held))
     };
     let what = said(found.what);
     let high = found.high_ns.map(|ns| Saving { high_ns: per_step(ns), ..Saving::default() });
@@ -377,7 +381,7 @@ fn finding(job: &JobFacts<'_>, limits: &Limits<'_>, ranks: Vec<u32>, found: Foun
         held_back,
         bound: None,
         saving: high.filter(|_| !is_held_back && remedy.is_some()),
-        numbers: found.numbers,
+        numbers,
         proofs: found.proofs,
         limits: limits.used(),
         key: match found.subject.is_empty() {

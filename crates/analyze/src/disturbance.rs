@@ -108,8 +108,9 @@ pub fn of(scope: &Scope<'_>, tree: &Tree) -> Disturbances {
     named(scope, &mut found);
     first_launches(scope, &mut found);
     warm_up(scope, &mut found);
-    for thread in &tree.threads {
-        measured(scope, tree, thread, &mut found);
+    let takes_time = names(scope.trace, |name| name.contains("EventElapsedTime"));
+    for thread in tree.threads.iter().filter(|_| takes_time.contains(&true)) {
+        measured(scope, (tree, thread), &takes_time, &mut found);
     }
     for spans in found.spans.values_mut() {
         *spans = interval::union(std::mem::take(spans));
@@ -200,14 +201,13 @@ fn named(scope: &Scope<'_>, found: &mut Disturbances) {
         let is_tuner = name.contains("autotuner.py(") && name.ends_with("_bench");
         is_tuner || TUNING.iter().any(|part| name.contains(part))
     };
-    let names: Vec<bool> = trace.strings.iter().map(is_tuning).collect();
-    if !names.contains(&true) {
+    let tuning = names(trace, is_tuning);
+    if !tuning.contains(&true) {
         return;
     }
-    let is_named = |name: StringId| names[name.0 as usize];
     let is_host =
         |row: &u32| matches!(trace.kind(*row), Kind::Operator | Kind::Annotation | Kind::Python);
-    for row in trace.rows().filter(|row| is_named(trace.slices.name[*row as usize])) {
+    for row in trace.rows().filter(|row| is_named(trace, &tuning, *row)) {
         if is_host(&row) {
             let track = trace.slices.track[row as usize];
             let span = (trace.slices.start(row), trace.slices.end(row));
@@ -219,9 +219,10 @@ fn named(scope: &Scope<'_>, found: &mut Disturbances) {
 /// First launches of a kernel that take far longer than usual ones.
 fn first_launches(scope: &Scope<'_>, found: &mut Disturbances) {
     let trace = scope.trace;
+    let is_launch = names(trace, |name| name.contains("LaunchKernel"));
     let mut launches: Vec<u32> = trace
         .rows()
-        .filter(|row| trace.kind(*row).is_call() && trace.name(*row).contains("LaunchKernel"))
+        .filter(|row| is_named(trace, &is_launch, *row) && trace.kind(*row).is_call())
         .collect();
     launches.sort_by_key(|row| (trace.slices.start(*row), *row));
     let mut lengths: Vec<i64> =
@@ -247,12 +248,11 @@ fn first_launches(scope: &Scope<'_>, found: &mut Disturbances) {
 /// Set-up calls outside steady steps, and a first step that takes far longer than the others.
 fn warm_up(scope: &Scope<'_>, found: &mut Disturbances) {
     let trace = scope.trace;
-    let names: Vec<bool> =
-        trace.strings.iter().map(|name| quality::SET_UP.contains(&name)).collect();
+    let set_up = names(trace, |name| quality::SET_UP.contains(&name));
     let steps = window::steps(trace, || scope.links());
     let is_steady =
         |time: i64| steps.iter().skip(1).any(|step| (step.start..step.end).contains(&time));
-    for row in trace.rows().filter(|row| names[trace.slices.name[*row as usize].0 as usize]) {
+    for row in trace.rows().filter(|row| is_named(trace, &set_up, *row)) {
         let (start, end) = (trace.slices.start(row), trace.slices.end(row));
         if !is_steady(start) {
             let is_call = trace.kind(row).is_call();
@@ -272,12 +272,17 @@ fn warm_up(scope: &Scope<'_>, found: &mut Disturbances) {
 
 /// Loops that time variants with events: an operator in which time is taken several times, and runs
 /// of measurements of the same kernels.
-fn measured(scope: &Scope<'_>, tree: &Tree, thread: &tree::Thread, found: &mut Disturbances) {
+fn measured(
+    scope: &Scope<'_>,
+    (tree, thread): (&Tree, &tree::Thread),
+    takes_time: &[bool],
+    found: &mut Disturbances,
+) {
     let trace = scope.trace;
-    let takes_time = |row: u32| trace.name(row).contains("EventElapsedTime");
     let rows: Vec<u32> =
         tree.rows_of(thread).iter().copied().filter(|row| trace.kind(*row).is_call()).collect();
-    let taken: Vec<usize> = (0..rows.len()).filter(|at| takes_time(rows[*at])).collect();
+    let taken: Vec<usize> =
+        (0..rows.len()).filter(|at| is_named(trace, takes_time, rows[*at])).collect();
     if taken.len() < MEASURED_MIN {
         return;
     }
@@ -327,4 +332,13 @@ fn first_measured(scope: &Scope<'_>, calls: &[u32], count: usize) -> Option<u32>
     let is_same = events.chunks(2).all(|pair| launched(pair) == first);
     let is_last = launched(&[events[events.len() - 1], calls.len()]).is_empty();
     (is_few && is_own && is_same && is_last).then(|| calls[events[0]])
+}
+
+/// Per text of a trace whether a test holds for it, so that each name is looked at once.
+fn names(trace: &Trace, is_meant: impl Fn(&str) -> bool) -> Vec<bool> {
+    trace.strings.iter().map(is_meant).collect()
+}
+
+fn is_named(trace: &Trace, names: &[bool], row: u32) -> bool {
+    names[trace.slices.name[row as usize].0 as usize]
 }

@@ -2,12 +2,13 @@
 //!
 //! Profilers record frames as slices of their own, or until 2022 only the stack of each operator
 //! (`Call stack`). Of the latter, a line runs from the first to the last operator in a row that it
-//! called. Knows no operators' times beyond that, and no causes.
+//! called, and its function on to the next one. Knows no operators' times beyond that, and no
+//! causes.
 
 #[cfg(test)]
 mod tests;
 
-use trace::store::{Kind, StringId, Trace, TrackId};
+use trace::store::{Kind, StackLine, StringId, Trace, TrackId};
 
 use crate::interval::Interval;
 use crate::tree::{self, Tree};
@@ -17,7 +18,7 @@ const NONE: u32 = u32::MAX;
 /// A frame of Python, or a line of one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Frame {
-    /// Such as `train.py(12): step`.
+    /// Such as `train.py(12): step`; `train.py: step` where nothing tells which of its lines ran.
     pub name: StringId,
     /// Its row; `None` where only stacks of operators tell of it.
     pub row: Option<u32>,
@@ -168,7 +169,8 @@ impl Painter {
 }
 
 /// Lines that stacks of operators name: those that two operators in a row have in common ran all
-/// the time between them, the others from the first to the last operator that names them.
+/// the time between them, the others from the first to the last operator that names them. Between
+/// two lines of one function that function ran.
 fn from_stacks(trace: &Trace, found: &mut Frames) {
     let is_host = |row: &u32| matches!(trace.kind(*row), Kind::Operator | Kind::Annotation);
     let mut by_track: Vec<Vec<u32>> = vec![Vec::new(); trace.tracks.len()];
@@ -183,9 +185,10 @@ fn from_stacks(trace: &Trace, found: &mut Frames) {
     }
 }
 
-/// A line that runs: its place, and the end of the last operator that names it.
+/// A line that runs: its place, its function, and the end of the last operator that names it.
 struct Line {
     frame: u32,
+    of: StackLine,
     until: i64,
 }
 
@@ -194,70 +197,63 @@ fn lines(trace: &Trace, rows: &[u32], found: &mut Frames) -> Vec<Stretch> {
     // Outermost first.
     let mut open: Vec<Line> = Vec::new();
     let mut painted = i64::MIN;
-    let mut paint = |open: &[Line], until: i64| {
-        if let Some(line) = open.last().filter(|_| painted < until) {
-            let stretch = Stretch { start: painted, end: until, frame: line.frame };
-            match stretches
-                .last_mut()
-                .filter(|last| (last.frame, last.end) == (stretch.frame, stretch.start))
-            {
+    let mut paint = |frame: Option<u32>, until: i64| {
+        if let Some(frame) = frame.filter(|_| painted < until) {
+            let stretch = Stretch { start: painted, end: until, frame };
+            let is_same =
+                |last: &&mut Stretch| (last.frame, last.end) == (stretch.frame, stretch.start);
+            match stretches.last_mut().filter(is_same) {
                 Some(last) => last.end = until,
                 None => stretches.push(stretch),
             }
         }
         painted = painted.max(until);
     };
+    let innermost = |open: &[Line]| open.last().map(|line| line.frame);
     for &row in rows {
         let (start, end) = (trace.slices.start(row), trace.slices.end(row));
+        let lines = trace.stack(row).iter().rev();
+        let common =
+            open.iter().zip(lines.clone()).take_while(|(line, new)| line.of == **new).count();
         // The line of a function that was left, of which another one may follow.
-        let mut left: Option<u32> = None;
-        let names = trace.stack(row).iter().rev();
-        let is_same =
-            |(line, name): &(&Line, &StringId)| found.frames[line.frame as usize].name == **name;
-        let common = open.iter().zip(names.clone()).take_while(is_same).count();
+        let mut left: Option<StackLine> = None;
         // What this one was not called from has ended with the last it called itself, or goes on
         // where that has not: an operator inside another one.
         while open.len() > common && open.last().is_some_and(|line| line.until <= start) {
-            let until = open[open.len() - 1].until;
-            paint(&open, until);
-            let line = open.pop();
-            left = line.filter(|_| open.len() == common).map(|line| line.frame);
+            paint(innermost(&open), open[open.len() - 1].until);
+            left = open.pop().filter(|_| open.len() == common).map(|line| line.of);
         }
-        let mut is_next_line = false;
-        if open.len() == common
-            && let Some((left, name)) = left.take().zip(names.clone().nth(common))
-        {
-            let left = trace.strings.get(found.frames[left as usize].name);
-            is_next_line = is_same_function(left, trace.strings.get(*name));
-        }
-        if !is_next_line {
-            paint(&open, start);
-        }
+        // Nothing tells when a function went from one of its lines to the next, and by which. From
+        // a later line to an earlier one it was called anew.
+        let next = lines.clone().nth(common).filter(|next| {
+            let goes_on = |left: StackLine| {
+                left.function == next.function
+                    && (common == 0 || number(trace, left) < number(trace, **next))
+            };
+            open.len() == common && left.is_some_and(goes_on)
+        });
+        let between = next.map(|next| {
+            let parent = innermost(&open).unwrap_or(NONE);
+            found.add(Frame { name: next.function, row: None, parent })
+        });
+        paint(between.or(innermost(&open)), start);
         open.truncate(common);
-        for name in names.skip(common) {
-            let parent = open.last().map_or(NONE, |line| line.frame);
-            let frame = found.add(Frame { name: *name, row: None, parent });
-            open.push(Line { frame, until: end });
-            if std::mem::take(&mut is_next_line) {
-                // Nothing tells when a function went from one of its lines to the next.
-                paint(&open, start);
-            }
+        for of in lines.skip(common) {
+            let parent = innermost(&open).unwrap_or(NONE);
+            let frame = found.add(Frame { name: of.line, row: None, parent });
+            open.push(Line { frame, of: *of, until: end });
         }
         open.iter_mut().for_each(|line| line.until = line.until.max(end));
     }
-    while let Some(line) = open.last() {
-        let until = line.until;
-        paint(&open, until);
+    while let Some(until) = open.last().map(|line| line.until) {
+        paint(innermost(&open), until);
         open.pop();
     }
     stretches
 }
 
-/// Whether two lines such as `train.py(12): step` are of one function.
-fn is_same_function(a: &str, b: &str) -> bool {
-    fn parts(line: &str) -> Option<(&str, &str)> {
-        let (file, rest) = line.split_once('(')?;
-        Some((file, rest.split_once(')')?.1))
-    }
-    parts(a).is_some_and(|a| Some(a) == parts(b))
+/// The number of a line such as `train.py(12): step`; 0 if it has none.
+fn number(trace: &Trace, line: StackLine) -> u32 {
+    let text = trace.strings.get(line.line).split_once('(').map_or("", |(_, rest)| rest);
+    text.split_once(')').and_then(|(number, _)| number.parse().ok()).unwrap_or_default()
 }

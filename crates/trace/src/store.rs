@@ -15,7 +15,7 @@ mod sparse;
 mod string;
 mod track;
 
-pub use argument::{Collective, LaunchShape, PythonFrame, SyncWait};
+pub use argument::{Collective, LaunchShape, PythonFrame, StackLine, SyncWait};
 pub use category::{Category, Kind};
 pub use cut::{Covered, Cut, Ending};
 pub use header::{Device, Distributed, Header, ProcessGroup};
@@ -48,7 +48,7 @@ pub struct Trace {
     /// Every name, once.
     pub strings: Strings,
     /// Per text of [`Slices::call_stack`]: its lines of Python, innermost first.
-    pub stacks: BTreeMap<StringId, Vec<StringId>>,
+    pub stacks: BTreeMap<StringId, Vec<StackLine>>,
     /// The categories that occur, in order of first appearance.
     pub categories: Vec<Category>,
     /// Threads and streams, in order of first appearance.
@@ -124,7 +124,7 @@ impl Trace {
 
     /// The lines of Python an operator was called from, innermost first; empty where the file has
     /// no `Call stack`.
-    pub fn stack(&self, row: u32) -> &[StringId] {
+    pub fn stack(&self, row: u32) -> &[StackLine] {
         let text = self.slices.call_stack.get(row);
         text.and_then(|text| self.stacks.get(text)).map_or(&[], Vec::as_slice)
     }
@@ -135,8 +135,11 @@ impl Trace {
             if !self.stacks.contains_key(text) {
                 let lines = self.strings.get(*text).split(';').map(str::trim).map(str::to_owned);
                 let lines: Vec<String> = lines.filter(|line| !line.is_empty()).collect();
-                let lines = lines.iter().map(|line| self.strings.intern(line)).collect();
-                self.stacks.insert(*text, lines);
+                let line = |line: &String| StackLine {
+                    line: self.strings.intern(line),
+                    function: self.strings.intern(&function_of(line)),
+                };
+                self.stacks.insert(*text, lines.iter().map(line).collect());
             }
         }
     }
@@ -180,4 +183,10 @@ impl Trace {
         });
         TrackId(at as u32)
     }
+}
+
+/// `train.py: step` of `train.py(12): step`.
+fn function_of(line: &str) -> String {
+    let parts = line.split_once('(').and_then(|(file, rest)| Some((file, rest.split_once(')')?.1)));
+    parts.map_or_else(|| line.to_owned(), |(file, function)| format!("{file}{function}"))
 }

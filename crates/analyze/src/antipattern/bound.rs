@@ -105,15 +105,14 @@ pub(super) fn explain(finding: &mut Finding, job: &JobFacts<'_>, bound: Bound) {
     };
     let waits = bound.waits.iter().filter(|_| finding.category == Category::Communication);
     let waits: Vec<&WaitFor> = waits.take(NAMED).collect();
-    let waits: Vec<String> = waits
-        .into_iter()
-        .map(|wait| {
-            format!("{} for rank {}{}", time(wait.wait_ns), wait.rank, why_last(job, wait.rank))
-        })
-        .collect();
-    if !waits.is_empty() {
-        let longest = if bound.waits.len() > NAMED { ", longest" } else { "" };
-        finding.what += &format!(" Rank {} waits{longest} {}.", bound.rank, waits.join(" and "));
+    let named = |wait: &WaitFor| {
+        format!("rank {} ({}{})", wait.rank, time(wait.wait_ns), why_last(job, wait.rank))
+    };
+    let named: Vec<String> = waits.into_iter().map(named).collect();
+    if !named.is_empty() {
+        let most = if bound.waits.len() > NAMED { " most" } else { "" };
+        finding.what +=
+            &format!(" Rank {} waits{most} for {}.", bound.rank, named.join(" and for "));
     }
     let gains = match saving.mid_ns {
         0 => "nothing".to_owned(),
@@ -154,7 +153,7 @@ fn why_last(job: &JobFacts<'_>, rank: u32) -> String {
     let cause = straggler.and_then(|one| Some((one, one.cause?)));
     cause.map_or_else(String::new, |(one, cause)| {
         format!(
-            " (last to {} of {} collectives: it spends {} more than the others on {})",
+            "; it comes last to {} of {} collectives and spends {} more than the others on {}",
             one.times_last,
             one.collectives,
             time(one.cause_ns),

@@ -2,10 +2,12 @@
 //! dependency graph that would remove it. Plain data; knows no rule.
 
 use serde::{Deserialize, Serialize, Serializer};
+use trace::store::TrackId;
 
 use super::bound::Bound;
 use crate::disturbance::Disturbance;
 use crate::graph::edit::Action;
+use crate::interval::Interval;
 
 /// How much is at stake, by the saving's share of a step; the worst first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
@@ -226,6 +228,8 @@ pub(super) struct Found {
     pub edits: Vec<RowEdit>,
     /// At least this severe.
     pub severity: Severity,
+    /// The time of threads it rests on, where that is not the time of its rows.
+    pub spans: Vec<(TrackId, Interval)>,
 }
 
 impl Found {
@@ -239,7 +243,13 @@ impl Found {
             high_ns: None,
             edits: Vec::new(),
             severity: Severity::Info,
+            spans: Vec::new(),
         }
+    }
+
+    /// The time of threads it rests on, where that is not the time of its rows.
+    pub fn rests_on(self, spans: Vec<(TrackId, Interval)>) -> Self {
+        Self { spans, ..self }
     }
 
     pub fn number(mut self, name: &'static str, value: f64) -> Self {

@@ -2,43 +2,68 @@
 //! Knows no rule.
 
 use super::facts::{Facts, JobFacts};
-use super::finding::{Category, Finding, HeldBack, Severity};
+use super::finding::{Finding, Found, HeldBack, Number, Severity};
 use crate::disturbance::{DISTURBANCES, Disturbance};
+use crate::interval::Interval;
+use trace::store::TrackId;
 
-/// A finding rests mostly on a disturbance from this share of its rows' time on.
+/// A finding rests mostly on a disturbance from this share of its time on.
 const MOSTLY: f64 = 0.5;
+/// The number of a finding that holds that share.
+const SHARE: &str = "disturbed_pct";
 
-/// Lowers the severity of a finding that rests mostly on disturbances, and says so.
-pub(super) fn apply(finding: &mut Finding, job: &JobFacts<'_>) {
-    let is_told = finding.held_back.is_some() || finding.category == Category::Quality;
-    let Some(found) = disturbed(finding, job).filter(|_| !is_told) else { return };
-    let saving = finding.saving.map(|saving| saving.mid_pct * (1.0 - found.share));
-    let severity = saving.map_or(finding.severity, super::severity_of);
+/// Nanoseconds by kind, in the order of [`DISTURBANCES`].
+type ByKind = [i64; DISTURBANCES.len()];
+
+/// What most of a finding's time is, if most of it is disturbed, and the share of all disturbances.
+pub(super) fn of(found: &Found, job: &JobFacts<'_>, ranks: &[u32]) -> Option<(HeldBack, Number)> {
+    let mut by_kind = ByKind::default();
+    let total = if found.spans.is_empty() {
+        rows(found, job, &mut by_kind)
+    } else {
+        // The spans are those of the rank that is told of.
+        let told = found.proofs.first().map(|proof| proof.rank).or(ranks.first().copied());
+        let facts = told.and_then(|rank| job.rank(rank))?;
+        found.spans.iter().map(|(track, span)| host_time(facts, *track, *span, &mut by_kind)).sum()
+    };
+    let share = by_kind.iter().sum::<i64>() as f64 / (total as f64).max(1.0);
+    // Of equal ones the first.
+    let most = (0..by_kind.len()).rev().max_by_key(|at| by_kind[*at])?;
+    let value = (1e3 * share.min(1.0)).round() / 10.0;
+    let number = Number { name: SHARE, value };
+    (share >= MOSTLY).then(|| (HeldBack::from(DISTURBANCES[most]), number))
+}
+
+/// Lowers the severity of a finding that is held back by disturbances, and says so.
+pub(super) fn lower(finding: &mut Finding) {
+    let share = finding.numbers.iter().find(|number| number.name == SHARE);
+    let Some((share, held)) = share.map(|number| number.value).zip(finding.held_back) else {
+        return;
+    };
+    let saving = finding.saving.map(|saving| saving.mid_pct * (1.0 - share / 100.0));
+    let rest = saving.map_or(finding.severity, super::severity_of);
     let old = finding.severity;
-    finding.severity = severity.max(lower(old));
-    finding.held_back = Some(HeldBack::from(found.kind));
+    finding.severity = rest.max(one_less(old));
     let lowered = match old == finding.severity {
         true => String::new(),
         false => format!("; severity lowered from {} to {}", old.name(), finding.severity.name()),
     };
-    let who = match found.kind {
-        Disturbance::Profiler => "a job that is not profiled",
-        _ => "a job that has been running for a while",
+    let (what, who) = match held {
+        HeldBack::DeviceBound => return,
+        HeldBack::WarmUp => ("set-up and warm-up", RUNNING),
+        HeldBack::FirstLaunch => ("first launches of kernels, which load their code", RUNNING),
+        HeldBack::Autotuning => ("autotuning, which tries and times variants of kernels", RUNNING),
+        HeldBack::GraphCapture => ("the capture of a graph, whose launches do not run", RUNNING),
+        HeldBack::Profiler => {
+            ("the profiler's own work and its waits at start and stop", "a job without a profiler")
+        }
     };
-    finding.what += &format!(
-        " {:.0} % of this is {}: {who} does none of that{lowered}.",
-        100.0 * found.share,
-        words(found.kind)
-    );
+    finding.what += &format!(" {share:.0} % of this is {what}: {who} does none of that{lowered}.");
 }
 
-struct Disturbed {
-    kind: Disturbance,
-    /// Of the time of the finding's rows, all kinds together.
-    share: f64,
-}
+const RUNNING: &str = "a job that has been running for a while";
 
-fn lower(severity: Severity) -> Severity {
+fn one_less(severity: Severity) -> Severity {
     match severity {
         Severity::Critical => Severity::High,
         Severity::High => Severity::Medium,
@@ -46,70 +71,57 @@ fn lower(severity: Severity) -> Severity {
     }
 }
 
-fn words(kind: Disturbance) -> &'static str {
-    match kind {
-        Disturbance::WarmUp => "set-up and warm-up",
-        Disturbance::FirstLaunch => "first launches of kernels, which load their code",
-        Disturbance::Autotuning => "autotuning, which tries and times variants of kernels",
-        Disturbance::GraphCapture => "the capture of a graph, whose launches do not run",
-        Disturbance::Profiler => "the profiler's own work and its waits at start and stop",
-    }
-}
-
-/// The kind that most of a finding's time is of, if most of it is disturbed.
-fn disturbed(finding: &Finding, job: &JobFacts<'_>) -> Option<Disturbed> {
-    let mut by_kind = [0; DISTURBANCES.len()];
+/// The time of a finding's rows, those of its edits if it has any.
+fn rows(found: &Found, job: &JobFacts<'_>, by_kind: &mut ByKind) -> i64 {
     let mut total = 0;
     let mut add = |facts: &Facts<'_>, rows: &[u32]| {
         for row in rows {
             // What runs inside another row of the finding is in that one's time.
             let parent = facts.tree.parent(*row);
             if parent.is_none_or(|parent| rows.binary_search(&parent).is_err()) {
-                total += time(facts, *row, &mut by_kind);
+                total += row_time(facts, *row, by_kind);
             }
         }
     };
-    match &finding.remedy {
-        Some(remedy) => {
-            for edit in &remedy.edits {
-                job.rank(edit.rank).into_iter().for_each(|facts| add(facts, &edit.rows));
-            }
-        }
-        None => {
-            for proof in &finding.proofs {
-                if let (Some(facts), Some(row)) = (job.rank(proof.rank), proof.row) {
-                    add(facts, &[row]);
-                }
-            }
+    for edit in &found.edits {
+        job.rank(edit.rank).into_iter().for_each(|facts| add(facts, &edit.rows));
+    }
+    for proof in found.proofs.iter().filter(|_| found.edits.is_empty()) {
+        if let (Some(facts), Some(row)) = (job.rank(proof.rank), proof.row) {
+            add(facts, &[row]);
         }
     }
-    let share = by_kind.iter().sum::<i64>() as f64 / (total as f64).max(1.0);
-    // Of equal ones the first.
-    let most = (0..by_kind.len()).rev().max_by_key(|at| by_kind[*at])?;
-    (share >= MOSTLY).then(|| Disturbed { kind: DISTURBANCES[most], share: share.min(1.0) })
+    total
 }
 
-/// The time of a row in the window; how much of it is disturbed is added by kind. Work of a device
-/// is what the call was that launched it.
-fn time(facts: &Facts<'_>, row: u32, by_kind: &mut [i64; DISTURBANCES.len()]) -> i64 {
+/// The time of a row in the window. Work of a device is what the call was that launched it.
+fn row_time(facts: &Facts<'_>, row: u32, by_kind: &mut ByKind) -> i64 {
     let trace = facts.scope.trace;
     let is_device = trace.kind(row).is_device_work();
-    let (start, end) = facts.scope.clipped(row);
+    let span = facts.scope.clipped(row);
     let host = if is_device { facts.scope.links().call(row) } else { Some(row) };
-    let Some(host) = host.filter(|_| !facts.disturbances().is_empty()) else { return end - start };
+    let Some(host) = host else { return span.1 - span.0 };
     let track = trace.slices.track[host as usize];
-    let launched = facts.start(host);
-    let mut rest = end - start;
-    for (sum, kind) in by_kind.iter_mut().zip(DISTURBANCES) {
-        let within = |span| facts.disturbances().length_within(kind, track, span);
-        let ns = match is_device {
-            true if within((launched, launched + 1)) > 0 => end - start,
-            true => 0,
-            false => within((start, end)),
-        };
-        // What several kinds share counts once.
-        *sum += ns.min(rest);
-        rest -= ns.min(rest);
+    if !is_device {
+        return host_time(facts, track, span, by_kind);
     }
-    end - start
+    let launched = (facts.start(host), facts.start(host) + 1);
+    let is_in = |kind: &Disturbance| facts.disturbances().length_within(*kind, track, launched) > 0;
+    if let Some(at) = DISTURBANCES.iter().position(is_in) {
+        by_kind[at] += span.1 - span.0;
+    }
+    span.1 - span.0
+}
+
+/// The time of a thread; how much of it is disturbed is added by kind, what several share once.
+fn host_time(facts: &Facts<'_>, track: TrackId, span: Interval, by_kind: &mut ByKind) -> i64 {
+    let mut rest = span.1 - span.0;
+    if !facts.disturbances().is_empty() {
+        for (sum, kind) in by_kind.iter_mut().zip(DISTURBANCES) {
+            let ns = facts.disturbances().length_within(kind, track, span).min(rest);
+            *sum += ns;
+            rest -= ns;
+        }
+    }
+    span.1 - span.0
 }

@@ -42,12 +42,12 @@ fn lines_that_operators_have_in_common_run_between_them() {
             (60, 70, "loss.py(9): loss"),
         ],
     );
-    let stack = trace.stack(2).iter().map(|line| trace.strings.get(*line)).collect::<Vec<_>>();
+    let stack = trace.stack(2).iter().map(|one| trace.strings.get(one.line)).collect::<Vec<_>>();
     assert_eq!(stack, ["loss.py(9): loss", "train.py(3): step"]);
 }
 
 #[test]
-fn the_next_line_of_a_function_runs_from_the_end_of_the_one_before() {
+fn a_function_runs_between_two_of_its_lines() {
     let events = [
         operator((10, 20), "train.py(3): step"),
         operator((50, 60), "model.py(7): forward;train.py(4): step"),
@@ -55,7 +55,7 @@ fn the_next_line_of_a_function_runs_from_the_end_of_the_one_before() {
     ];
     let expected = [
         (10, 20, "train.py(3): step"),
-        (20, 50, "train.py(4): step"),
+        (20, 50, "train.py: step"),
         (50, 60, "model.py(7): forward"),
         (80, 90, "other.py(1): main"),
     ];
@@ -107,4 +107,22 @@ fn recorded_frames_are_cut_where_an_inner_one_runs() {
         [Some(2), Some(1), Some(0)]
     );
     assert_eq!(frames.length_within(trace.slices.track[0], (50_000, 97_000)), 42_000);
+}
+
+#[test]
+fn a_function_that_goes_back_was_called_anew() {
+    let events = [
+        operator((10, 20), "io.py(9): read;train.py(3): step"),
+        operator((50, 60), "io.py(7): read;train.py(3): step"),
+        operator((80, 90), "train.py(2): step"),
+    ];
+    let expected = [
+        (10, 20, "io.py(9): read"),
+        (20, 50, "train.py(3): step"),
+        (50, 60, "io.py(7): read"),
+        // Nothing called it: a loop went on.
+        (60, 80, "train.py: step"),
+        (80, 90, "train.py(2): step"),
+    ];
+    check(&events.join(","), &expected);
 }

@@ -10,7 +10,7 @@ use analyze::graph::measured;
 use analyze::quality::{self, Known};
 use analyze::summary::{self, Summary};
 use analyze::{Classifier, Scope, WindowRule, breakdown, steps, what_if};
-use trace::store::{Job, Trace};
+use trace::store::Job;
 
 use crate::findings::report;
 use crate::fixture;
@@ -50,7 +50,10 @@ fn issue_24_exposed_communication_says_who_waits_for_whom() {
     assert_eq!(ours.collect::<BTreeMap<_, _>>(), waits);
     assert_eq!((bound.rank, bound.waits[0].rank), (1, 7));
     let what = &exposed.what;
-    assert!(what.contains("Rank 1 waits, longest 9.15 ms for rank 7 (last to 5 of 8"), "{what}");
+    assert!(
+        what.contains("Rank 1 waits most for rank 7 (9.15 ms; it comes last to 5 of 8"),
+        "{what}"
+    );
     assert!(what.contains("because ranks then still wait for the last one"), "{what}");
     assert!(what.contains("These are figures of rank 1"), "{what}");
     let sum = bound.host_pct + bound.device_pct + bound.wait_pct;
@@ -139,18 +142,18 @@ fn issue_24_first_launches_and_set_up_weigh_less() {
     let name = "odd/mi250_minitoy_train_ROCm6_2_kineto.json.gz";
     let Some(job) = fixture::job(name) else { return };
     let report = found(&job, WindowRule::Steps);
-    // 6.54 ms of the first launch of a kernel of 14; the others take microseconds.
-    for rule in ["L06", "H01"] {
+    // One launch of 14 takes 6.54 ms, the first of its kernel; the others take microseconds. Of the
+    // device's idle time that is four fifths, and the rest of its 38 % of a step is still high.
+    for (rule, severity) in [("L06", Severity::Info), ("H01", Severity::High)] {
         let one = of(&report, rule);
         assert_eq!(one.held_back, Some(HeldBack::FirstLaunch), "{rule}");
-        assert!(one.severity > Severity::High, "{rule}: {:?}", one.severity);
-        assert!(one.what.contains("severity lowered from critical to"), "{}", one.what);
+        assert_eq!(one.severity, severity, "{rule}");
+        let lowered = format!("severity lowered from critical to {}", severity.name());
+        assert!(one.what.contains(&lowered), "{}", one.what);
     }
-    let alexnet = "alexnet/benchmark_result_2869224_1695835535_trace.json.gz";
-    let Some(job) = fixture::job(alexnet) else { return };
-    let report = found(&job, WindowRule::Steps);
-    assert_eq!(of(&report, "H01").held_back, Some(HeldBack::WarmUp));
-    assert!(of(&report, "H01").what.contains("set-up and warm-up"), "{:?}", of(&report, "H01"));
+    let share = of(&report, "H01").numbers.iter().find(|number| number.name == "disturbed_pct");
+    let share = share.expect("a share").value;
+    assert!((75.0..85.0).contains(&share), "{share} %");
 }
 
 #[test]
@@ -173,56 +176,60 @@ fn issue_24_what_a_graph_captures_is_not_lost() {
     assert_eq!(of(&report, "H06").held_back, Some(HeldBack::GraphCapture));
 }
 
-/// Three steps with a wait for the device each, which is inside of something.
-fn waits_within(around: &str) -> Trace {
+/// Steps, each by its length and how often the host waits for the device in it, inside a range.
+fn waits_within(around: &str, steps: &[(i64, i64)]) -> Report {
     let row = |category: &str, name: &str, (start, length): (i64, i64), arguments: &str| {
         format!(
             "{{\"ph\":\"X\",\"cat\":\"{category}\",\"name\":\"{name}\",\"pid\":9,\"tid\":9,\
              \"ts\":{start},\"dur\":{length},\"args\":{{{arguments}}}}}"
         )
     };
-    let mut rows = Vec::new();
-    for step in 0..3 {
-        let (at, id) = (1000 * step, step + 1);
-        rows.push(row("user_annotation", &format!("ProfilerStep#{step}"), (at, 1000), ""));
-        rows.push(row(
-            "cuda_runtime",
-            "cudaLaunchKernel",
-            (at + 1, 4),
-            &format!("\"correlation\":{id}"),
-        ));
-        rows.push(
-            row("kernel", "gemm", (at + 10, 300), &format!("\"correlation\":{id},\"stream\":7"))
-                .replace("\"pid\":9,\"tid\":9", "\"pid\":0,\"tid\":7"),
-        );
-        rows.push(row("user_annotation", around, (at + 20, 400), ""));
-        rows.push(row("cuda_runtime", "cudaDeviceSynchronize", (at + 30, 285), ""));
+    let (mut rows, mut begin, mut id) = (Vec::new(), 0, 0);
+    for (step, (length, waits)) in steps.iter().enumerate() {
+        let name = format!("ProfilerStep#{step}");
+        rows.push(row("user_annotation", &name, (begin, *length), ""));
+        for wait in 0..*waits {
+            let at = begin + 500 * wait;
+            id += 1;
+            let joined = format!("\"correlation\":{id}");
+            rows.push(row("cuda_runtime", "cudaLaunchKernel", (at + 1, 4), &joined));
+            let kernel = row("kernel", "gemm", (at + 10, 300), &joined);
+            rows.push(kernel.replace("\"pid\":9,\"tid\":9", "\"pid\":0,\"tid\":7"));
+            rows.push(row("user_annotation", around, (at + 20, 400), ""));
+            rows.push(row("cuda_runtime", "cudaDeviceSynchronize", (at + 30, 285), ""));
+        }
+        begin += length;
     }
     let text = format!("{{\"traceEvents\": [{}]}}", rows.join(","));
-    trace::open::parse(text.as_bytes()).unwrap()
+    let job = Job { traces: vec![trace::open::parse(text.as_bytes()).unwrap()] };
+    let scopes = scopes(&job, WindowRule::Steps);
+    let known = Known::of(&scopes);
+    let (evidence, shapes) = (known.evidence(&scopes), BTreeMap::new());
+    analyze::antipattern::of(&scopes, &evidence, &shapes, &Settings::default()).unwrap()
 }
 
 #[test]
 fn issue_24_a_wait_within_autotuning_weighs_less_than_one_of_the_loop() {
-    let report = |around: &str| {
-        let job = Job { traces: vec![waits_within(around)] };
-        let scopes = scopes(&job, WindowRule::Steps);
-        let known = Known::of(&scopes);
-        let shapes = BTreeMap::new();
-        let evidence = known.evidence(&scopes);
-        analyze::antipattern::of(&scopes, &evidence, &shapes, &Settings::default()).unwrap()
-    };
-    let usual = report("forward");
+    let steps = [(1000, 1); 3];
+    let usual = waits_within("forward", &steps);
     let usual = of(&usual, "H06");
-    let tuned = report("CachingAutotuner.benchmark_all_configs");
+    let tuned = waits_within("CachingAutotuner.benchmark_all_configs", &steps);
     let tuned = of(&tuned, "H06");
-    assert_eq!(usual.held_back, None);
-    assert_eq!(tuned.held_back, Some(HeldBack::Autotuning));
+    assert_eq!((usual.held_back, tuned.held_back), (None, Some(HeldBack::Autotuning)));
     assert_eq!(tuned.saving, usual.saving);
-    let is_lower = tuned.severity > usual.severity || usual.severity == Severity::Info;
-    assert!(is_lower, "{:?} and {:?}", tuned.severity, usual.severity);
+    assert!(usual.severity < Severity::Info, "{usual:?}");
+    assert_eq!(tuned.severity, Severity::Info);
     let what = "100 % of this is autotuning, which tries and times variants of kernels";
     assert!(tuned.what.contains(what), "{}", tuned.what);
+    assert!(tuned.what.contains("severity lowered from"), "{}", tuned.what);
+}
+
+#[test]
+fn issue_24_waits_of_a_first_step_that_takes_far_longer_are_warm_up() {
+    let long = waits_within("forward", &[(2500, 5), (1000, 0), (1000, 0)]);
+    assert_eq!(of(&long, "H06").held_back, Some(HeldBack::WarmUp));
+    let usual = waits_within("forward", &[(1400, 2), (1000, 1), (1000, 1)]);
+    assert_eq!(of(&usual, "H06").held_back, None);
 }
 
 #[test]

@@ -11,6 +11,7 @@ mod diff;
 mod exact;
 mod findings;
 mod fixture;
+mod frames;
 mod graph;
 mod guards;
 mod hta;

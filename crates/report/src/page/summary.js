@@ -15,7 +15,7 @@ function summaryTab(report, go) {
     job.is_of_host ? null : fact(percent(shares.exposed_communication), `exposed communication${ofAll}`),
     job.is_of_host ? null : fact(percent(shares.idle), `idle${ofAll}`), efficiencyFact(report),
     fact(`${count(job.rank_count)}${job.world_size && job.world_size !== job.rank_count ? ` of ${count(job.world_size)}` : ''}${job.backend ? `, ${job.backend}` : ''}`, 'ranks'),
-    fact(`${count(job.device_count)} × ${job.devices || 'unknown'}`, 'devices', true),
+    fact(job.is_of_host ? 'none: the host' : `${count(job.device_count)} × ${job.devices || 'unknown'}`, 'devices', true),
     fact(count(job.event_count), 'events'), fact(windowText(job), 'what is looked at', true));
   const parts = summary.parts.filter((part) => part.time_ns > 0);
   const where = job.device_count === 0 && !job.is_of_host ? note('No device work was recorded.') : el('div', {},

@@ -250,8 +250,10 @@ fn lines_of_python_around_an_operator_are_kept_innermost_first() {
         &with(r#""model.py(7): forward;train.py(3): step""#),
         &with(r#""train.py(4): step""#),
     ]));
-    let stack =
-        |row: u32| trace.stack(row).iter().map(|line| trace.strings.get(*line)).collect::<Vec<_>>();
+    let stack = |row: u32| {
+        trace.stack(row).iter().map(|one| trace.strings.get(one.line)).collect::<Vec<_>>()
+    };
+    assert_eq!(trace.strings.get(trace.stack(0)[1].function), "train.py: step");
     assert_eq!(stack(0), ["model.py(7): forward", "train.py(3): step"]);
     assert_eq!((stack(1).len(), stack(2).len()), (0, 0));
     assert_eq!(stack(3), stack(0));
