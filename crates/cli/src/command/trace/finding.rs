@@ -212,8 +212,9 @@ fn heading(finding: &Finding) -> String {
             return format!(" · off the critical path now ({} at most)", nanos(saving.high_ns));
         }
         format!(
-            " · saves {} per step ({:.1} %; {} to {})",
+            " · saves {} {} ({:.1} %; {} to {})",
             nanos(saving.mid_ns),
+            if finding.steps.is_empty() { "in the window" } else { "per step" },
             saving.mid_pct,
             nanos(saving.low_ns),
             nanos(saving.high_ns)
@@ -240,15 +241,18 @@ fn severity(severity: Severity) -> &'static str {
 
 fn footer(report: &Report) -> String {
     let step = render::nanos(report.step_ns as f64);
-    let steps = match report.step_count {
-        1 => format!("one step of {step}"),
-        count => format!("{count} steps of {step}"),
+    let found = &report.findings;
+    let has_steps = found.is_empty() || found.iter().any(|finding| !finding.steps.is_empty());
+    let (steps, each) = match report.step_count {
+        _ if !has_steps => (format!("a window of {step} without steps (slowest rank)"), ""),
+        1 => (format!("one step of {step} (mean of the slowest rank)"), " per step"),
+        count => (format!("{count} steps of {step} (mean of the slowest rank)"), " per step"),
     };
     let count = report.findings.len();
-    let mut lines = vec![format!("{count} findings in {steps} (mean of the slowest rank)")];
+    let mut lines = vec![format!("{count} findings in {steps}")];
     if let Some(joint) = report.joint_saving_ns {
         let joint = render::nanos(joint as f64);
-        lines.push(format!("savings do not add up: all remedies together save {joint} per step"));
+        lines.push(format!("savings do not add up: all remedies together save {joint}{each}"));
     }
     if !report.suppressed.is_empty() {
         lines.push(format!("{} known findings are suppressed", report.suppressed.len()));
