@@ -6,6 +6,8 @@
 //! asks the rules, prices what they found on the graph, and orders it. Knows no file and no
 //! terminal.
 
+mod account;
+mod bound;
 mod c01_pageable_copies;
 mod c02_blocking_copies;
 mod c03_unhidden_input;
@@ -15,6 +17,7 @@ mod c06_gradient_zeroing;
 mod finding;
 mod g01_memory_ceiling;
 mod g02_fragmentation;
+mod guard;
 mod h01_host_bound;
 mod h02_data_loading;
 mod h03_periodic_stall;
@@ -79,6 +82,7 @@ use serde::Serialize;
 use trace::store::Kind;
 
 use crate::Error;
+use crate::critical_path::Part;
 use crate::job::{Job, RankFacts};
 use crate::quality::Verdict;
 use finding::Found;
@@ -86,6 +90,7 @@ use price::Pricer;
 use rule::{Detect, Limits};
 
 pub use crate::graph::edit::Action;
+pub use bound::{Bound, WaitFor};
 pub use finding::{
     Category, Confidence, Finding, HeldBack, Number, Proof, Remedy, RowEdit, Saving, Severity,
 };
@@ -109,6 +114,10 @@ pub struct Report {
     pub step_count: u64,
     /// What a step would gain from all remedies together: less than their sum.
     pub joint_saving_ns: Option<i64>,
+    /// What the critical path of the rank with the longest steps is spent on: all of its window.
+    pub path: Vec<Part>,
+    /// How that rank's steps, its window and its critical path fit together, in words.
+    pub account: String,
 }
 
 /// A finding that was suppressed.
@@ -224,8 +233,11 @@ pub fn of(job: &Job<'_>, settings: &Settings) -> Result<Report, Error> {
     if findings.iter().any(|finding| finding.remedy.is_some()) {
         let mut pricer = Pricer::new(job.scopes(), job.measured());
         findings.iter_mut().for_each(|finding| price(finding, job, &mut pricer));
+        findings.iter_mut().for_each(|finding| explain(finding, job, &mut pricer));
         report.joint_saving_ns = joint(&findings, job, &mut pricer);
     }
+    findings.iter_mut().for_each(guard::lower);
+    (report.path, report.account) = account::of(&job);
     findings.sort_by(|a, b| order(a).cmp(&order(b)));
     report.findings = findings;
     Ok(report)
@@ -300,14 +312,21 @@ fn together(job: &Job<'_>, limits: &Limits<'_>, mut found: Vec<(u32, Found)>) ->
     let all = job.ranks.len();
     one.what += &match ranks.len() {
         _ if all == 1 => String::new(),
-        1 => format!(" Only rank {rank}."),
-        some => format!(" Most on rank {rank}; {some} of {all} ranks."),
+        1 => format!(" These are figures of rank {rank}, the only one of {all} that has it."),
+        some if some == all => {
+            format!(
+                " These are figures of rank {rank}, which has most of it; all {all} ranks have it."
+            )
+        }
+        some => format!(
+            " These are figures of rank {rank}, which has most of it; {some} of {all} ranks have it."
+        ),
     };
     one.edits = edits;
     Some(finding(job, limits, ranks, one))
 }
 
-fn finding(job: &Job<'_>, limits: &Limits<'_>, ranks: Vec<u32>, found: Found) -> Finding {
+fn finding(job: &Job<'_>, limits: &Limits<'_>, ranks: Vec<u32>, mut found: Found) -> Finding {
     let rule = limits.rule;
     let told = told(job, &ranks, &found.proofs);
     let facts = || job.ranks[told.clone()].iter().filter(|one| ranks.contains(&one.rank()));
@@ -338,12 +357,16 @@ fn finding(job: &Job<'_>, limits: &Limits<'_>, ranks: Vec<u32>, found: Found) ->
         true => text.replace("per step", "in the window"),
         false => text,
     };
+    let mut numbers = std::mem::take(&mut found.numbers);
+    let is_advice = rule.category != Category::Quality && !is_held_back;
+    let disturbed = if is_advice { guard::of(&found, job, &ranks) } else { None };
+    numbers.extend(disturbed.map(|(_, share)| share));
     let (advice, held_back) = if is_held_back {
         let busy = "The device is busy almost all the time: nothing the host does differently \
                     shortens a step.";
         (busy.to_owned(), Some(HeldBack::DeviceBound))
     } else {
-        (said(found.advice), None)
+        (said(found.advice), disturbed.map(|(held, _)| held))
     };
     let what = said(found.what);
     let high = found.high_ns.map(|ns| Saving { high_ns: per_step(ns), ..Saving::default() });
@@ -359,8 +382,9 @@ fn finding(job: &Job<'_>, limits: &Limits<'_>, ranks: Vec<u32>, found: Found) ->
         what,
         advice,
         held_back,
+        bound: None,
         saving: high.filter(|_| !is_held_back && remedy.is_some()),
-        numbers: found.numbers,
+        numbers,
         proofs: found.proofs,
         limits: limits.used(),
         key: match found.subject.is_empty() {
@@ -383,13 +407,29 @@ fn price(finding: &mut Finding, job: &Job<'_>, pricer: &mut Pricer<'_>) {
     let step_ns = ranks.iter().map(RankFacts::step_ns).max().unwrap_or_default();
     let share = 100.0 * saving.mid_ns as f64 / step_ns.max(1) as f64;
     saving.mid_pct = (share * 1e3).round() / 1e3;
-    let priced = match share {
+    finding.severity = finding.severity.min(severity_of(share));
+}
+
+/// How severe a saving is, by its share of a step in percent.
+fn severity_of(share: f64) -> Severity {
+    match share {
         15.0.. => Severity::Critical,
         5.0.. => Severity::High,
         1.0.. => Severity::Medium,
         _ => Severity::Info,
-    };
-    finding.severity = finding.severity.min(priced);
+    }
+}
+
+/// Says why a remedy brings far less than its rows add up to.
+fn explain(finding: &mut Finding, job: &Job<'_>, pricer: &mut Pricer<'_>) {
+    let Some(remedy) = finding.remedy.as_ref() else { return };
+    let told = finding.proofs.first().map(|proof| proof.rank).or(finding.ranks.first().copied());
+    let at = job.ranks.iter().position(|rank| Some(rank.rank()) == told);
+    let Some(at) = at.filter(|_| bound::contradicts(finding, job.step_ns())) else { return };
+    let measured = pricer.measured();
+    let bound =
+        pricer.after(&remedy.edits, |graph, times| bound::of(job, measured, (graph, times), at));
+    bound::explain(finding, job, bound);
 }
 
 /// The places of the ranks whose steps a finding is a part of: all of a job. Ranks that are no job

@@ -14,7 +14,6 @@ use crate::quality::{self, Issue, Verdict};
 use crate::scope::Scope;
 use crate::stragglers::{self, Stragglers};
 
-pub(crate) use crate::calls::Direction;
 pub(crate) use copies::Copy;
 pub(crate) use kernels::Kernel;
 pub use rank::{RankFacts, Shapes, Tensors};

@@ -18,6 +18,8 @@ pub mod critical_path;
 pub mod device_step;
 pub mod diff;
 pub mod distribution;
+pub mod disturbance;
+pub mod frames;
 pub mod graph;
 pub mod hta;
 pub mod idle;

@@ -44,6 +44,18 @@ pub enum Verdict {
     Broken,
 }
 
+impl Verdict {
+    /// In words, the same wherever it is shown.
+    pub fn words(self) -> &'static str {
+        match self {
+            Self::Good => "good: its figures can be trusted",
+            Self::Doubtful => "doubtful: some figures may mislead",
+            Self::Poor => "poor: some figures are wrong",
+            Self::Broken => "broken: parts of the recording are missing",
+        }
+    }
+}
+
 /// One thing wrong with a trace.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Issue {
@@ -83,6 +95,23 @@ pub fn of(ranks: &[RankFacts<'_>]) -> Vec<Issue> {
     issues
 }
 
+/// What is wrong with whole recordings and not with the part of them that is looked at: it changes
+/// no figure, and no verdict.
+///
+/// # Cost
+/// As [`of`].
+pub fn outside(inside: &[Issue], whole: &[RankFacts<'_>]) -> Vec<Issue> {
+    let is_new = |issue: &Issue| {
+        !inside.iter().any(|known| (known.id, known.rank) == (issue.id, issue.rank))
+    };
+    let note = |issue: Issue| Issue {
+        severity: Severity::Info,
+        what: format!("in the whole recording, outside the part that is looked at: {}", issue.what),
+        ..issue
+    };
+    of(whole).into_iter().filter(is_new).map(note).collect()
+}
+
 /// What the issues amount to.
 pub fn verdict(issues: &[Issue]) -> Verdict {
     match issues.iter().map(|issue| issue.severity).min() {
@@ -100,6 +129,8 @@ pub struct IssueKind {
     pub id: &'static str,
     /// How bad it is.
     pub severity: Severity,
+    /// The first rank that has it; `None` where it is the job's.
+    pub rank: Option<u32>,
     /// How many ranks have it; 0 where it is the job's.
     pub rank_count: u64,
     /// What is wrong, of the first rank that has it.
@@ -116,6 +147,7 @@ pub fn by_kind(issues: &[Issue]) -> Vec<IssueKind> {
     let kind = |same: &[Issue]| IssueKind {
         id: same[0].id,
         severity: same[0].severity,
+        rank: same[0].rank,
         rank_count: same.iter().filter_map(|issue| issue.rank).collect::<BTreeSet<_>>().len()
             as u64,
         what: same[0].what.clone(),
@@ -123,6 +155,19 @@ pub fn by_kind(issues: &[Issue]) -> Vec<IssueKind> {
         hint: same[0].hint,
     };
     kinds.map(kind).collect()
+}
+
+impl IssueKind {
+    /// What is wrong, and of which ranks of how many.
+    pub fn words(&self, of_ranks: u64) -> String {
+        match (self.rank, self.rank_count) {
+            (Some(rank), 1) if of_ranks > 1 => format!("rank {rank}: {}", self.what),
+            (Some(rank), count) if of_ranks > 1 => {
+                format!("rank {rank}: {} ({count} of {of_ranks} ranks have this)", self.what)
+            }
+            _ => self.what.clone(),
+        }
+    }
 }
 
 /// What is the same for all issues of a kind.

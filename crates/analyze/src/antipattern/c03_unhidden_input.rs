@@ -5,10 +5,11 @@ use std::collections::BTreeSet;
 use super::finding::{Category, Confidence, Found};
 use super::rule::{Detect, Limits, Rule, Side, limit, page};
 use super::text::time;
+use crate::calls::Direction;
 use crate::classify::Class;
 use crate::graph::edit::Action;
 use crate::interval;
-use crate::job::{Copy, Direction, RankFacts};
+use crate::job::{Copy, RankFacts};
 
 pub(super) const RULE: Rule = Rule {
     id: "C03",

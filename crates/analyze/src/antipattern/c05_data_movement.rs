@@ -3,8 +3,9 @@
 use super::finding::{Category, Confidence, Found};
 use super::rule::{Detect, Limits, Rule, Side, limit, page};
 use super::text::time;
+use crate::calls::Direction;
 use crate::graph::edit::Action;
-use crate::job::{Direction, RankFacts};
+use crate::job::RankFacts;
 
 pub(super) const RULE: Rule = Rule {
     id: "C05",

@@ -28,10 +28,10 @@ const CAUSES: [DeviceCause; 2] = [DeviceCause::CpuWork, DeviceCause::Runtime];
 
 fn detect(rank: &RankFacts<'_>, limits: &Limits<'_>) -> Option<Found> {
     // What the profiler does itself is not the program's, and set-up does not come again.
-    let gaps = rank.gaps().iter().filter(|gap| CAUSES.contains(&gap.cause));
-    let gaps: Vec<_> = gaps.map(|gap| (gap.start_ns, gap.end_ns)).collect();
+    let gaps = || rank.gaps().iter().filter(|gap| CAUSES.contains(&gap.cause));
+    let each: Vec<_> = gaps().map(|gap| (gap.start_ns, gap.end_ns)).collect();
     let apart = interval::union([rank.overhead(), rank.set_up()].concat());
-    let own = interval::intersection(&interval::union(gaps), &apart);
+    let own = interval::intersection(&interval::union(each), &apart);
     let waited = rank.idle_by(&CAUSES) - interval::length(&own);
     let share = rank.share(waited);
     if waited <= 0 || share < limits.of("idle_pct") {
@@ -56,6 +56,14 @@ fn detect(rank: &RankFacts<'_>, limits: &Limits<'_>) -> Option<Found> {
         .number("idle_per_step_ns", rank.per_step(waited) as f64)
         .number("idle_pct", share)
         .about(names.first().copied().unwrap_or_default());
+    let spans = gaps().flat_map(|gap| {
+        let track = gap.call_row.map(|call| rank.scope.trace.slices.track[call as usize]);
+        let rest = interval::difference(&[(gap.start_ns, gap.end_ns)], &apart);
+        track
+            .into_iter()
+            .flat_map(move |track| rest.clone().into_iter().map(move |span| (track, span)))
+    });
+    let found = found.rests_on(spans.collect());
     Some(found.shown_by(rank.proofs(rows)).saves(waited, edits))
 }
 

@@ -70,6 +70,7 @@ fn detect(rank: &RankFacts<'_>, limits: &Limits<'_>) -> Option<Found> {
     };
     let edits = vec![
         rank.edit(rank.whole(&rows), Action::Scale(0.0)),
+        rank.edit(rows.clone(), Action::Unblock),
         rank.edit(following(rank, &rows), Action::CloseGap),
     ];
     let found = Found::new(what, advice)

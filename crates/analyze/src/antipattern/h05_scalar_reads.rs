@@ -3,9 +3,9 @@
 use super::finding::{Category, Confidence, Found};
 use super::rule::{Detect, Limits, Rule, Side, limit, page};
 use super::text::{each, time};
-use crate::calls::is_synchronization;
+use crate::calls::{Direction, is_synchronization};
 use crate::graph::edit::Action;
-use crate::job::{Direction, RankFacts};
+use crate::job::RankFacts;
 
 pub(super) const RULE: Rule = Rule {
     id: "H05",

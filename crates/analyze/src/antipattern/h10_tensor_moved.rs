@@ -5,9 +5,10 @@ use std::collections::BTreeSet;
 use super::finding::{Category, Confidence, Found};
 use super::rule::{Detect, Limits, Rule, Side, limit, page};
 use super::text::{each, time};
+use crate::calls::Direction;
 use crate::graph::edit::Action;
 use crate::interval;
-use crate::job::{Direction, RankFacts};
+use crate::job::RankFacts;
 
 pub(super) const RULE: Rule = Rule {
     id: "H10",

@@ -5,8 +5,9 @@ use super::hardware;
 use super::k02_coarse_threads::is_elementwise;
 use super::rule::{Detect, Limits, Rule, Side, limit, page};
 use super::text::time;
+use crate::calls::Direction;
 use crate::graph::edit::Action;
-use crate::job::{Direction, Kernel, RankFacts};
+use crate::job::{Kernel, RankFacts};
 use crate::kernels::short_name;
 
 pub(super) const RULE: Rule = Rule {

@@ -8,9 +8,9 @@ use trace::store::{Kind, StringId};
 use super::finding::{Category, Confidence, Found};
 use super::rule::{Detect, Limits, Rule, Side, limit, page};
 use super::text::time;
-use crate::calls::{direction, is_synchronization};
+use crate::calls::{Direction, direction, is_synchronization};
 use crate::graph::edit::Action;
-use crate::job::{Direction, RankFacts};
+use crate::job::RankFacts;
 
 pub(super) const RULE: Rule = Rule {
     id: "L03",

@@ -3,10 +3,10 @@
 use super::finding::{Category, Confidence, Found};
 use super::rule::{Detect, Limits, Rule, Side, limit, page};
 use super::text::time;
-use crate::calls::{direction, is_pageable, is_synchronization};
+use crate::calls::{Direction, direction, is_pageable, is_synchronization};
 use crate::graph::edit::Action;
 use crate::interval;
-use crate::job::{Direction, RankFacts};
+use crate::job::RankFacts;
 
 pub(super) const RULE: Rule = Rule {
     id: "L04",

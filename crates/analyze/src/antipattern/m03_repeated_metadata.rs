@@ -6,9 +6,9 @@ use super::finding::{Category, Confidence, Found};
 use super::m02_exposed_input::exchanges;
 use super::rule::{Detect, Limits, Rule, Side, limit, page};
 use super::text::{bytes, time};
-use crate::calls::is_synchronization;
+use crate::calls::{Direction, is_synchronization};
 use crate::graph::edit::Action;
-use crate::job::{Direction, RankFacts};
+use crate::job::RankFacts;
 
 pub(super) const RULE: Rule = Rule {
     id: "M03",

@@ -152,6 +152,7 @@ pub(super) fn find(
         what,
         advice: rule.advice.clone(),
         held_back: None,
+        bound: None,
         saving: None,
         numbers: vec![Number { name: "rows", value: met.len() as f64 }],
         proofs: met.iter().take(5).map(|row| proof(row)).collect(),

@@ -60,13 +60,15 @@ impl RankFacts<'_> {
 
     /// The line of Python a row of the host ran under, of the user's code if there is any.
     fn source(&self, row: u32) -> Option<String> {
-        let python = self.python();
+        let frames = self.scope.frames();
+        let strings = &self.scope.trace.strings;
         let track = self.scope.trace.slices.track[row as usize];
-        let innermost = python.deepest_at(track, self.start(row))?;
-        let frames = || std::iter::once(innermost).chain(python.ancestors(innermost));
+        let innermost = frames.at(track, self.start(row))?;
         let is_line = |name: &str| name.contains(".py(");
-        let is_users = |name: &&str| is_line(name) && !name.contains("torch/");
-        let names = || frames().map(|frame| self.name(frame));
+        let is_users = |name: &&str| {
+            is_line(name) && !name.contains("torch/") && !name.contains("site-packages/")
+        };
+        let names = || frames.stack(innermost).map(|frame| strings.get(frame.name));
         names().find(is_users).or_else(|| names().find(|name| is_line(name))).map(str::to_owned)
     }
 

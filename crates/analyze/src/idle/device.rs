@@ -228,7 +228,7 @@ fn gap(scope: &Scope<'_>, bare: &Bare, parts: &Parts) -> Option<Gap> {
 
 /// Finds and labels every gap.
 fn each(scope: &Scope<'_>, tree: &Tree, settings: &Settings, mut visit: impl FnMut(&Bare, &Parts)) {
-    let host = Host::new(scope.trace, tree);
+    let host = Host::new(scope.trace, tree, scope.frames());
     let mut parts = Parts::default();
     let mut busy_until = Outside::before(scope);
     let mut label = |gap: Bare| {

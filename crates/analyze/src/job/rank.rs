@@ -12,6 +12,7 @@ use crate::attribution::{self, Attribution};
 use crate::breakdown::{self, Breakdown};
 use crate::calls;
 use crate::classify::Class;
+use crate::disturbance::{self, Disturbances};
 use crate::idle::{self, DeviceCause, Gap, Idle};
 use crate::interval::{self, Interval};
 use crate::launches::{self, LaunchRow};
@@ -54,6 +55,7 @@ pub struct RankFacts<'a> {
     kernels: OnceCell<Vec<Kernel>>,
     overhead: OnceCell<Vec<Interval>>,
     set_up: OnceCell<Vec<Interval>>,
+    disturbances: OnceCell<Disturbances>,
     python: OnceCell<Tree>,
     waits: OnceCell<BTreeMap<u32, i64>>,
 }
@@ -76,6 +78,7 @@ impl<'a> RankFacts<'a> {
             kernels: OnceCell::new(),
             overhead: OnceCell::new(),
             set_up: OnceCell::new(),
+            disturbances: OnceCell::new(),
             python: OnceCell::new(),
             waits: OnceCell::new(),
         }
@@ -269,6 +272,11 @@ impl<'a> RankFacts<'a> {
         })
     }
 
+    /// When the host did what a running job does not do again.
+    pub fn disturbances(&self) -> &Disturbances {
+        self.disturbances.get_or_init(|| disturbance::of(self.scope, self.tree()))
+    }
+
     /// The place of the step a time lies in.
     pub(crate) fn step_at(&self, time: i64) -> Option<usize> {
         let steps = &self.scope.window.steps;
@@ -299,6 +307,11 @@ impl<'a> RankFacts<'a> {
 
     pub(crate) fn total(&self, rows: &[u32]) -> i64 {
         rows.iter().map(|row| self.duration(*row)).sum()
+    }
+
+    /// Whether other ranks of its job were read.
+    pub(crate) fn has_peers(&self) -> bool {
+        self.waits.get().is_some()
     }
 
     /// Some rows and all that ran inside them.

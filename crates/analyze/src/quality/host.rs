@@ -158,7 +158,7 @@ fn missing_arguments(rank: &RankFacts<'_>) -> Vec<Issue> {
         };
         issues.push(kind.issue(Some(trace.rank), 0, "shapes were not recorded".to_owned()));
     }
-    if trace.slices.python.is_empty() {
+    if trace.slices.python.is_empty() && trace.slices.call_stack.is_empty() {
         let kind = Kind {
             id: "no-stacks",
             severity: Severity::Info,

@@ -8,7 +8,7 @@ use super::{Issue, Kind, Severity, is_named, milliseconds, names, place};
 use crate::attribution::Method;
 use crate::job::RankFacts;
 use crate::skew::Skew;
-use crate::{coverage, percent, window};
+use crate::{coverage, disturbance, percent, window};
 
 /// Launches without device work, in percent, that are more than the end of a recording cuts.
 const LOST_PCT: f64 = 1.0;
@@ -137,7 +137,13 @@ fn lost_device_rows(rank: &RankFacts<'_>) -> Option<Issue> {
     arrived.sort_unstable();
     let launches = names(trace, window::is_launch);
     let is_call = |row: &u32| trace.kind(*row).is_call() && is_named(trace, &launches, *row);
-    let calls: Vec<u32> = trace.rows().filter(is_call).collect();
+    // What a graph captures does not run.
+    let captures = disturbance::captures(trace, rank.scope.frames());
+    let is_captured = |row: &u32| {
+        let (track, start) = (trace.slices.track[*row as usize], trace.slices.start(*row));
+        captures.iter().any(|(of, (from, to))| *of == track && (*from..*to).contains(&start))
+    };
+    let calls: Vec<u32> = trace.rows().filter(is_call).filter(|row| !is_captured(row)).collect();
     // A runtime call and the driver call inside it share an id, and the work is linked to one.
     let is_lost = |row: &&u32| id(**row).is_none_or(|id| arrived.binary_search(&id).is_err());
     let lost: Vec<&u32> = calls.iter().filter(is_lost).collect();

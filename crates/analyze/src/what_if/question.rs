@@ -53,8 +53,9 @@ const TIME: &str = "a time with its unit: ns, us, ms or s";
 const KEYS: &str = "kernel=, op=, name=, class=, category=, rank= or a category";
 const CLASSES: &str = "compute, communication or memory";
 
-const NAMES: &str = "host_operator, runtime_call, synchronization_return, untraced_host, \
-    data_loading, launch_delay, compute, memory, communication, communication_transfer or device_gap";
+const NAMES: &str = "host_operator, runtime_call, synchronization_return, python_frame, \
+    untraced_host, data_loading, launch_delay, compute, memory, communication, \
+    communication_transfer or device_gap";
 
 /// Beyond it, a window of hours would leave the range of nanoseconds.
 const FACTOR_MAX: f64 = 1000.0;

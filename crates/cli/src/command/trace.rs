@@ -8,7 +8,7 @@ use analyze::job::{Job, RankFacts};
 use analyze::sequences::Request;
 use serde::Serialize;
 
-use crate::args::{Format, Selection, Trace, TraceVerb, WindowChoice};
+use crate::args::{Format, Selection, Trace, TraceVerb};
 use crate::error::Error;
 use crate::resolve::Session;
 use crate::resolve::trace::{Chosen, choose};
@@ -71,11 +71,7 @@ pub fn run(args: &Trace, session: &Session) -> Result<ExitCode, Error> {
         TraceVerb::Findings { selection, fail_on, rules } => {
             return finding::run(&look(selection)?, rules.as_deref(), *fail_on);
         }
-        TraceVerb::Doctor { selection } => {
-            // What is wrong at the edges of a recording is outside its whole steps.
-            let window = selection.window.or(Some(WindowChoice::All));
-            return doctor::run(&look(&Selection { window, ..selection.clone() })?);
-        }
+        TraceVerb::Doctor { selection } => return doctor::run(&look(selection)?),
         TraceVerb::Report { content, output } => report::run(content, output, session),
         TraceVerb::Serve { content, port } => serve::run(content, *port, session),
         TraceVerb::ExecutionTrace { paths, kineto, output } => {

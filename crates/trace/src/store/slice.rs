@@ -49,6 +49,8 @@ pub struct Slices {
     pub event_index: Sparse<u64>,
     /// Python frames.
     pub python: Sparse<PythonFrame>,
+    /// `Call stack` of operators, before 2022: see [`Trace::stack`](super::Trace::stack).
+    pub call_stack: Sparse<StringId>,
     /// What `cuda_sync` waited for.
     pub sync: Sparse<SyncWait>,
     /// `graph node id` of kernels replayed from a graph.
@@ -203,6 +205,7 @@ impl Slices {
         self.record_function.append(&mut later.record_function, first_row);
         self.event_index.append(&mut later.event_index, first_row);
         self.python.append(&mut later.python, first_row);
+        self.call_stack.append(&mut later.call_stack, first_row);
         self.sync.append(&mut later.sync, first_row);
         self.graph_node.append(&mut later.graph_node, first_row);
         self.unfinished.append(&mut later.unfinished, first_row);
@@ -229,6 +232,7 @@ impl Slices {
         self.record_function.make_room(share);
         self.event_index.make_room(share);
         self.python.make_room(share);
+        self.call_stack.make_room(share);
         self.sync.make_room(share);
         self.graph_node.make_room(share);
         self.unfinished.make_room(share);
@@ -283,6 +287,7 @@ impl Slices {
         self.record_function.remove(rows);
         self.event_index.remove(rows);
         self.python.remove(rows);
+        self.call_stack.remove(rows);
         self.sync.remove(rows);
         self.graph_node.remove(rows);
         self.unfinished.remove(rows);

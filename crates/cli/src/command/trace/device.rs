@@ -23,7 +23,7 @@ pub fn breakdown(look: &Look<'_>, by: BreakdownBy) -> Result<(), Error> {
     let scopes = Chosen::usable(look.chosen.scopes());
     let job = Job::new(&scopes);
     match by {
-        BreakdownBy::Rank => look.put(&each(&job, |rank| [rank.breakdown().clone()])),
+        BreakdownBy::Rank => look.put(&each(&job, |rank| [breakdown::of_recording(rank.scope)])),
         BreakdownBy::Device => look.put(&each(&job, |rank| breakdown::by_device(rank.scope))),
     }
 }

@@ -15,12 +15,22 @@ use crate::error::{EXIT_BROKEN, EXIT_FAILED, Error, unless_closed};
 pub fn run(look: &Look<'_>) -> Result<ExitCode, Error> {
     let scopes = look.chosen.scopes();
     let job = Job::new(&scopes);
-    let (issues, verdict) = (job.issues(), job.verdict());
+    // The verdict is of what every other command looks at; what is wrong at the edges of a
+    // recording is told, too.
+    let verdict = job.verdict();
+    let whole = look.chosen.whole();
+    let edges = Job::new(&whole);
+    let mut issues = job.issues().to_vec();
+    issues.extend(quality::outside(&issues, &edges.ranks));
+    issues.sort_by_key(|issue| (issue.severity, issue.id, issue.rank));
     let is_for_people =
         look.session.console.format == Format::Table && look.target.output.is_none();
     unless_closed(match is_for_people {
-        true => look.session.console.print(&for_people(issues, &clocks(&job), verdict)),
-        false => look.put(issues),
+        true => {
+            let ranks = scopes.len() as u64;
+            look.session.console.print(&for_people((&issues, ranks), &clocks(&edges), verdict))
+        }
+        false => look.put(&issues),
     })?;
     Ok(match verdict {
         Verdict::Broken => ExitCode::from(EXIT_BROKEN),
@@ -40,28 +50,22 @@ fn clocks(job: &Job<'_>) -> Vec<String> {
     all.map(line).collect()
 }
 
-fn for_people(issues: &[Issue], clocks: &[String], verdict: Verdict) -> String {
+fn for_people((issues, ranks): (&[Issue], u64), clocks: &[String], verdict: Verdict) -> String {
     let mut parts: Vec<String> = quality::by_kind(issues)
         .iter()
         .map(|kind| {
             let severity = severity(kind.severity);
-            let ranks = match kind.rank_count {
-                0 | 1 => String::new(),
-                count => format!(" ({count} ranks)"),
-            };
             format!(
-                "{severity} {}{ranks}: {}\n        matters to: {}\n        hint: {}",
-                kind.id, kind.what, kind.matters, kind.hint
+                "{severity} {}: {}\n        matters to: {}\n        hint: {}",
+                kind.id,
+                kind.words(ranks),
+                kind.matters,
+                kind.hint
             )
         })
         .collect();
     parts.extend_from_slice(clocks);
-    parts.push(match verdict {
-        Verdict::Good => "verdict: good; its figures can be trusted".to_owned(),
-        Verdict::Doubtful => "verdict: doubtful; figures named above may mislead".to_owned(),
-        Verdict::Poor => "verdict: poor; figures named above are wrong".to_owned(),
-        Verdict::Broken => "verdict: broken; parts of the recording are missing".to_owned(),
-    });
+    parts.push(format!("quality of the trace: {}", verdict.words()));
     parts.join("\n")
 }
 

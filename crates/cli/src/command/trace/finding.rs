@@ -6,7 +6,7 @@ use std::process::ExitCode;
 use std::time::Instant;
 
 use analyze::antipattern::{
-    self, Category, Confidence, Finding, Proof, Report, Settings, Severity,
+    self, Category, Confidence, Finding, HeldBack, Proof, Report, Settings, Severity,
 };
 use analyze::job::{Job, Shapes, Tensors};
 use analyze::kernels::short_name;
@@ -127,6 +127,7 @@ struct Row<'a> {
     title: &'a str,
     severity: Severity,
     confidence: Confidence,
+    held_back: Option<HeldBack>,
     ranks: String,
     saving_low_ns: Option<i64>,
     saving_ns: Option<i64>,
@@ -150,6 +151,7 @@ fn rows(report: &Report) -> Vec<Row<'_>> {
             title: &finding.title,
             severity: finding.severity,
             confidence: finding.confidence,
+            held_back: finding.held_back,
             ranks: row(finding),
             saving_low_ns: finding.saving.map(|saving| saving.low_ns),
             saving_ns: finding.saving.map(|saving| saving.mid_ns),
@@ -202,19 +204,22 @@ fn heading(finding: &Finding) -> String {
             return format!(" · off the critical path now ({} at most)", nanos(saving.high_ns));
         }
         format!(
-            " · saves {} per step ({:.1} %; {} to {})",
+            " · saves {} {} ({:.1} %; {} to {})",
             nanos(saving.mid_ns),
+            if finding.steps.is_empty() { "in the window" } else { "per step" },
             saving.mid_pct,
             nanos(saving.low_ns),
             nanos(saving.high_ns)
         )
     });
+    let held = finding.held_back;
+    let held = held.map_or_else(String::new, |why| format!(" · held back: {}", why.words()));
     let confidence = match finding.confidence {
         Confidence::High => "",
         Confidence::Medium => " · likely",
         Confidence::Low => " · perhaps",
     };
-    format!("{severity} {} {}{saving}{confidence}", finding.rule, finding.title)
+    format!("{severity} {} {}{saving}{confidence}{held}", finding.rule, finding.title)
 }
 
 fn severity(severity: Severity) -> &'static str {
@@ -228,15 +233,18 @@ fn severity(severity: Severity) -> &'static str {
 
 fn footer(report: &Report) -> String {
     let step = render::nanos(report.step_ns as f64);
-    let steps = match report.step_count {
-        1 => format!("one step of {step}"),
-        count => format!("{count} steps of {step}"),
+    let found = &report.findings;
+    let has_steps = found.is_empty() || found.iter().any(|finding| !finding.steps.is_empty());
+    let (steps, each) = match report.step_count {
+        _ if !has_steps => (format!("a window of {step} without steps (slowest rank)"), ""),
+        1 => (format!("one step of {step} (mean of the slowest rank)"), " per step"),
+        count => (format!("{count} steps of {step} (mean of the slowest rank)"), " per step"),
     };
     let count = report.findings.len();
-    let mut lines = vec![format!("{count} findings in {steps} (mean of the slowest rank)")];
+    let mut lines = vec![format!("{count} findings in {steps}")];
     if let Some(joint) = report.joint_saving_ns {
         let joint = render::nanos(joint as f64);
-        lines.push(format!("savings do not add up: all remedies together save {joint} per step"));
+        lines.push(format!("savings do not add up: all remedies together save {joint}{each}"));
     }
     if !report.suppressed.is_empty() {
         lines.push(format!("{} known findings are suppressed", report.suppressed.len()));
@@ -256,7 +264,9 @@ pub fn top(report: &Report, count: usize) -> String {
     }
     let mut lines = vec![match count {
         1 => "top finding".to_owned(),
-        _ => "top findings (all: rowmill trace findings)".to_owned(),
+        _ => {
+            "top findings (savings are of the longest step; all: rowmill trace findings)".to_owned()
+        }
     }];
     for finding in found {
         lines.push(format!("  {}", heading(finding)));
@@ -292,8 +302,10 @@ fn markdown(report: &Report) -> String {
         let saving = finding.saving;
         let nanos = saving.map_or("-".to_owned(), |one| render::nanos(one.mid_ns as f64));
         let share = saving.map_or("-".to_owned(), |one| format!("{:.1}", one.mid_pct));
+        let held = finding.held_back;
+        let held = held.map_or_else(String::new, |why| format!(" (held back: {})", why.words()));
         lines.push(format!(
-            "| {} | {} | **{}.** {} {} | {nanos} | {share} |",
+            "| {} | {} | **{}{held}.** {} {} | {nanos} | {share} |",
             severity(finding.severity).trim(),
             finding.rule,
             plain(&finding.title),

@@ -241,6 +241,27 @@ fn numbers_that_do_not_fit_are_left_out_and_counted() {
 }
 
 #[test]
+fn lines_of_python_around_an_operator_are_kept_innermost_first() {
+    let with = |stack: &str| slice("aten::mm", &format!(r#","args":{{"Call stack":{stack}}}"#));
+    let trace = read(&of(&[
+        &with(r#""model.py(7): forward;train.py(3): step""#),
+        &with(r#""""#),
+        &slice("aten::mm", ""),
+        &with(r#""model.py(7): forward;train.py(3): step""#),
+        &with(r#""train.py(4): step""#),
+    ]));
+    let stack = |row: u32| {
+        trace.stack(row).iter().map(|one| trace.strings.get(one.line)).collect::<Vec<_>>()
+    };
+    assert_eq!(trace.strings.get(trace.stack(0)[1].function), "train.py: step");
+    assert_eq!(stack(0), ["model.py(7): forward", "train.py(3): step"]);
+    assert_eq!((stack(1).len(), stack(2).len()), (0, 0));
+    assert_eq!(stack(3), stack(0));
+    assert_eq!(stack(4), ["train.py(4): step"]);
+    assert_eq!(trace.slices.call_stack.len(), 3);
+}
+
+#[test]
 fn the_base_time_counts_wherever_it_stands() {
     let event = slice("a", "");
     let before = format!("{{\"baseTimeNanoseconds\": 1000, \"traceEvents\": [{event}]}}");
