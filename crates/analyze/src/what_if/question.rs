@@ -64,9 +64,9 @@ const FACTOR_MAX: f64 = 1000.0;
 ///
 /// `kernel=NAME`, `op=NAME`, `name=NAME` (`=~` for a regular expression, `"…"` around blanks),
 /// `class=compute|communication|memory`, `category=CATEGORY` or the category alone, `rank=N`; then
-/// `x0.5`, or one of `unblock` (calls no longer wait for a device), `overlap` (it takes no time of
-/// its own), `close-gap` (it follows at once on what came before), `to=TIME` (at most so long) and
-/// `earlier=TIME` (the rank comes earlier to a collective).
+/// `x0.5`, or one of `unblock` (calls no longer wait for a device, nor a fetch for loader threads),
+/// `overlap` (it takes no time of its own), `close-gap` (it follows at once on what came before),
+/// `to=TIME` (at most so long) and `earlier=TIME` (the rank comes earlier to a collective).
 ///
 /// # Errors
 /// [`Error::Edit`] says what was expected instead; [`Error::Pattern`] for a bad expression.

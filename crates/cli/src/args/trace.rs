@@ -309,8 +309,9 @@ Examples:
         by: Option<PathBy>,
         /// Change what matches and recompute: KEY=NAME … xFACTOR, or KEY=~PATTERN; KEY is kernel,
         /// op, name, class, category or rank. Instead of xFACTOR: unblock (calls no longer wait for
-        /// the device), overlap, close-gap, to=50us, earlier=2ms (to a collective). Prints windows,
-        /// with --by category parts
+        /// the device, nor a fetch for loader threads), overlap, close-gap, to=50us, earlier=2ms
+        /// (to a collective). Prints windows, on the host and on the device where they differ; with
+        /// --by category parts
         #[arg(long, value_name = "EDIT")]
         what_if: Vec<String>,
     },
