@@ -24,6 +24,7 @@ function start() {
     find: (name) => view().find(name),
     event: (rank, name, at, length) => view().choose(rank, name, at, length),
     span: (from, until) => view().show(from, until),
+    path: () => view().showPath(),
     rank: (rank) => {
       const rows = report.steps.rows.filter((row) => row.rank === rank);
       const own = view();
