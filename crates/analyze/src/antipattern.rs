@@ -61,6 +61,7 @@ mod m09_slow_backend;
 mod m10_shared_stream;
 mod m11_blocking_wait;
 mod own;
+mod pool;
 mod price;
 mod quality_rules;
 mod rule;
@@ -206,6 +207,9 @@ pub fn of(
     }
     for (rule, conditions) in &own {
         findings.extend(own::find(&job, rule, conditions)?);
+    }
+    if crate::pool::are_pools(scopes.iter().map(|scope| scope.trace)) {
+        pool::reword(&mut findings);
     }
     let mut report = Report {
         step_ns: job.step_ns(),

@@ -3,7 +3,7 @@
 use analyze::diff::{self as analysis, Change, Diff, Subject, Unit};
 use analyze::graph::measured;
 use analyze::quality::Evidence;
-use analyze::{Scope, collectives};
+use analyze::{Scope, collectives, coverage, pool};
 use serde::Serialize;
 
 use crate::clock::Zero;
@@ -25,6 +25,8 @@ pub struct DiffReport {
     pub title: String,
     /// What made it.
     pub program: String,
+    /// Whether both are runs of ours on pools of CPU threads.
+    pub is_pool: bool,
     /// What is missing of the recordings, in one line.
     pub missing: Option<String>,
     /// What changed; of the changes those that are no noise, as far as there is room.
@@ -64,9 +66,8 @@ pub struct Side<'a> {
 /// # Errors
 /// None that a recording can cause: a step that is shown is one of its own.
 pub fn of(sides: [Side<'_>; 2], diff: &Diff, options: &Options) -> Result<DiffReport, Error> {
-    let missing = analyze::coverage::missing(
-        sides.iter().flat_map(|side| side.scopes).map(|scope| scope.trace),
-    );
+    let traces = || sides.iter().flat_map(|side| side.scopes).map(|scope| scope.trace);
+    let (missing, is_pool) = (coverage::missing(traces()), pool::are_pools(traces()));
     let mut changes: Vec<Change> = Vec::new();
     for subject in SUBJECTS {
         let real = diff.of_subject(subject).filter(|change| !change.is_noise);
@@ -78,6 +79,7 @@ pub fn of(sides: [Side<'_>; 2], diff: &Diff, options: &Options) -> Result<DiffRe
     Ok(DiffReport {
         title: options.title.clone(),
         program: options.program.clone(),
+        is_pool,
         missing,
         diff: Diff { changes, ..diff.clone() },
         left_out_count,

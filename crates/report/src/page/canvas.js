@@ -54,7 +54,7 @@ function painter(canvas, timeline, events, state) {
   const scale = () => (room.width - LABELS) / (state.until - state.from);
   const x = (ns) => LABELS + (ns - state.from) * scale();
 
-  function textOf(label) { return timeline.labels[label][2] || timeline.labels[label][0]; }
+  function textOf(label) { return timeline.labels[label][2] || plain(timeline.labels[label][0]); }
 
   function fitted(label, width) {
     let measured = widths.get(label);
@@ -244,7 +244,7 @@ function painter(canvas, timeline, events, state) {
       if (tall > 0) context.fillRect(LABELS + at, OVERVIEW - 2 - tall, 1, tall);
     });
     context.fillStyle = palette.soft;
-    context.fillText('devices busy', 8, OVERVIEW / 2);
+    context.fillText(say('devices busy'), 8, OVERVIEW / 2);
     const place = (ns) => LABELS + width * (ns - timeline.start_ns) / Math.max(1, whole);
     context.strokeStyle = palette.accent;
     context.lineWidth = 1.5;

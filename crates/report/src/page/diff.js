@@ -7,6 +7,7 @@ window.addEventListener('unhandledrejection', (problem) => errors.push(String(pr
 function start() {
   const report = JSON.parse(document.getElementById('data').textContent);
   const { diff, sides } = report;
+  isPool = report.is_pool;
   const { verdict } = diff;
   document.getElementById('title').textContent = report.title;
   document.getElementById('about').textContent = sides.map((side, at) => {
@@ -63,7 +64,7 @@ function operators(diff) {
   const of = (subject) => diff.changes.filter((row) => row.subject === subject);
   const part = (title, subject, name) => {
     const rows = of(subject);
-    return rows.length ? el('div', {}, el('h3', { text: title }), changesTable(rows, diff.unit, { name })) : '';
+    return rows.length ? el('div', {}, el('h3', { text: say(title) }), changesTable(rows, diff.unit, { name })) : '';
   };
   if (!['operator', 'host', 'call'].some((subject) => of(subject).length)) return [];
   return [heading('Operators and calls'), el('div', { class: 'columns' },

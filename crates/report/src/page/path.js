@@ -16,7 +16,7 @@ function pathTab(report, go) {
       el('div', { class: 'columns' },
         el('div', {}, heading('By category'), table([
           { title: 'category', kind: 'words', get: (row) => row.category }, { title: 'on the path', kind: 'ns', get: (row) => row.duration_ns, bar: (row) => colour(row.category) },
-          { title: '% of window', kind: 'percent', get: (row) => row.window_pct }, { title: 'which is', kind: 'wrap', get: (row) => MEANING[row.category] }], path.parts, { sort: 1 })),
+          { title: '% of window', kind: 'percent', get: (row) => row.window_pct }, { title: 'which is', kind: 'wrap', get: (row) => meaning(row.category) }], path.parts, { sort: 1 })),
         el('div', {}, heading('Longest contributors'), table([
           { title: 'name', kind: 'name', get: (row) => row.name || '(nothing recorded)', cell: (row) => (row.name ? link(go.short(row.name), () => go.find(row.name), row.name) : '(nothing recorded)') },
           { title: 'category', kind: 'words', get: (row) => row.category }, { title: 'stretches', kind: 'count', get: (row) => row.count },

@@ -67,7 +67,7 @@ function showTotals(place, { timeline, events, chosen, find, zoom, close }) {
         { title: 'class', kind: 'words', get: (row) => row.key, cell: (row) => el('span', {}, el('i', { class: `swatch ${colour(row.key)}` }), words(row.key)) }, { title: 'count', kind: 'count', get: (row) => row.count },
         { title: 'on devices', kind: 'ns', get: (row) => row.ns, tip: 'streams added up' },
         { title: '% of it', kind: 'percent', get: share, tip: 'of the stretch; more than 100 where streams or ranks work at once' }], totals.classes, { sort: 2 })),
-      el('div', {}, el('h3', { text: 'By kernel, copy and set' }), table([
+      el('div', {}, el('h3', { text: say('By kernel, copy and set') }), table([
         { title: 'name', kind: 'name', get: (row) => row.key, cell: named }, { title: 'count', kind: 'count', get: (row) => row.count },
         { title: 'on devices', kind: 'ns', get: (row) => row.ns }], totals.kernels, { sort: 2, top: 8 })),
       el('div', {}, el('h3', { text: 'By operator' }), table([

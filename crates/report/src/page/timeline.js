@@ -300,7 +300,7 @@ function timelineView(report, open, options = {}) {
     const at = eventAt(px, py);
     tip.hidden = at == null;
     if (at == null) return;
-    tip.textContent = `${shortened(timeline.labels[events.label[at]][0], 160)} · ${nanos(events.end[at] - events.start[at])}`;
+    tip.textContent = `${shortened(plain(timeline.labels[events.label[at]][0]), 160)} · ${nanos(events.end[at] - events.start[at])}`;
     const { width } = paint.room();
     tip.style.left = `${Math.min(px + 14, Math.max(0, width - 430))}px`;
     tip.style.top = `${py + 16}px`;
@@ -479,7 +479,7 @@ function describe(place, { report, events, at, choose, zoomTo }) {
   const work = events.launched.get(at);
   if (work) facts.push(['launches', el('span', {}, link(shortened(name(work[0]), 70), () => choose(work[0])), work.length > 1 ? ` and ${count(work.length - 1)} more` : '')]);
   if (events.note[at]) facts.push(['shape', timeline.notes[events.note[at]]]);
-  place.replaceChildren(el('div', {}, el('b', { text: name(at) }), ' ', link('zoom to it', () => zoomTo(at))),
+  place.replaceChildren(el('div', {}, el('b', { text: plain(name(at)) }), ' ', link('zoom to it', () => zoomTo(at))),
     el('dl', {}, facts.map(([term, value]) => el('div', { class: term === 'inside' || term === 'shape' ? 'wide' : null }, el('dt', { text: term }), el('dd', {}, value)))));
 }
 

@@ -13,6 +13,8 @@ use base64::engine::general_purpose::STANDARD;
 use serde_json::{Value, json};
 use tempfile::TempDir;
 
+/// The shift key among the modifiers of an event.
+const SHIFT: u32 = 8;
 /// No answer takes longer.
 const PATIENCE: Duration = Duration::from_secs(120);
 
@@ -24,6 +26,7 @@ pub struct Browser {
     events: VecDeque<Value>,
     session: Option<String>,
     next: u64,
+    is_shift: bool,
     folder: TempDir,
 }
 
@@ -65,7 +68,8 @@ impl Browser {
             }
         });
         let (events, session) = (VecDeque::new(), None);
-        let mut browser = Self { child, to, from: receive, events, session, next: 0, folder };
+        let mut browser =
+            Self { child, to, from: receive, events, session, next: 0, is_shift: false, folder };
         browser.load(page, scheme);
         Some(browser)
     }
@@ -105,12 +109,17 @@ impl Browser {
         }
     }
 
+    /// Whether the shift key is down while the mouse moves.
+    pub fn hold_shift(&mut self, is_shift: bool) {
+        self.is_shift = is_shift;
+    }
+
     /// Moves, presses or turns the mouse.
     pub fn mouse(&mut self, kind: &str, (x, y): (f64, f64), wheel: f64) {
         let button = if kind == "mouseWheel" { "none" } else { "left" };
         let event = json!({
             "type": kind, "x": x, "y": y, "button": button, "clickCount": 1,
-            "deltaX": 0, "deltaY": wheel,
+            "deltaX": 0, "deltaY": wheel, "modifiers": if self.is_shift { SHIFT } else { 0 },
         });
         self.call("Input.dispatchMouseEvent", &event);
     }

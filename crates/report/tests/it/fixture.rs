@@ -6,6 +6,7 @@ use analyze::antipattern::{self, Settings, Shapes};
 use analyze::classify::ClassRule;
 use analyze::quality::Known;
 use analyze::{Classifier, Scope, WindowRule};
+use report::diff::Side;
 use report::html::{self, Origin};
 use report::{Options, Steps};
 use trace::open::Request;
@@ -35,6 +36,26 @@ pub fn titled(job: &Job, origin: &Origin, title: &str) -> String {
     let found = antipattern::of(&scopes, &evidence, &Shapes::new(), &Settings::default()).unwrap();
     let report = report::of(&scopes, &evidence, &found, &options).unwrap();
     html::page(&report, origin).unwrap()
+}
+
+/// The page that compares two jobs.
+pub fn compared(before: &Job, after: &Job) -> String {
+    let classifier = Classifier::new(ClassRule::Category);
+    let scope = |trace| Scope::new(trace, WindowRule::Steps, &classifier);
+    let scopes = [before, after].map(|job| job.traces.iter().map(scope).collect::<Vec<_>>());
+    let known = scopes.each_ref().map(|scopes| Known::of(scopes));
+    let ranks = [known[0].evidence(&scopes[0]), known[1].evidence(&scopes[1])];
+    let options = Options {
+        title: "before → <b>after</b>".to_owned(),
+        program: "rowmill test".to_owned(),
+        steps: Steps::Fitting,
+        events_max: Options::EVENTS_MAX,
+    };
+    let names = [HOSTILE, "after.json"];
+    let side = |at: usize| Side { name: names[at], scopes: &scopes[at], ranks: &ranks[at] };
+    let found = analyze::diff::of(&ranks[0], &ranks[1]);
+    let report = report::diff::of([side(0), side(1)], &found, &options).unwrap();
+    html::diff_page(&report).unwrap()
 }
 
 /// Ranks of steps of one operator inside another, a call, a kernel and a collective; names hostile.

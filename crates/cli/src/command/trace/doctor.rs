@@ -3,9 +3,9 @@
 use std::process::ExitCode;
 
 use analyze::Scope;
-use analyze::pressure;
 use analyze::quality::{self, Issue, Known, Severity, Verdict};
 use analyze::skew::Skew;
+use analyze::{pool, pressure};
 
 use super::Look;
 use crate::args::Format;
@@ -33,7 +33,9 @@ pub fn run(look: &Look<'_>) -> Result<ExitCode, Error> {
 
 /// What is known of the clocks of the devices, a line for each.
 fn clocks(scopes: &[Scope<'_>]) -> Vec<String> {
-    let all = scopes.iter().flat_map(|scope| pressure::with_clocks(scope).0);
+    // A pool's clock is its host's.
+    let devices = scopes.iter().filter(|scope| !pool::is_pool(scope.trace));
+    let all = devices.flat_map(|scope| pressure::with_clocks(scope).0);
     let line = |skew: Skew| {
         let rank = if scopes.len() > 1 { format!("rank {}: ", skew.rank) } else { String::new() };
         format!("clock   {rank}{}", skew.words())

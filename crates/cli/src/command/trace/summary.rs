@@ -4,6 +4,7 @@ use std::path::Path;
 
 use analyze::WindowRule;
 use analyze::antipattern::Report;
+use analyze::kernels::plain_name;
 use analyze::quality::{self, Known, Severity, Verdict};
 use analyze::summary::{self as page, Era, Summary};
 use serde::Serialize;
@@ -98,6 +99,7 @@ fn job(summary: &Summary) -> Vec<(&'static str, String)> {
         Era::KinetoBaseTime => "PyTorch 2.4 or later",
         Era::Rowmill => "rowmill",
     };
+    let is_pool = job.is_pool;
     let window = match job.window_rule {
         Some(WindowRule::Steps) => format!("{} whole steps", job.step_count),
         Some(WindowRule::Hta) => "what Holistic Trace Analysis keeps".to_owned(),
@@ -114,7 +116,10 @@ fn job(summary: &Summary) -> Vec<(&'static str, String)> {
         |share: Option<f64>| share.map_or("-".to_owned(), |share| format!("{share:.1} %"));
     vec![
         ("written by", written.to_owned()),
-        ("devices", format!("{} × {devices}", job.device_count)),
+        (
+            if is_pool { "CPU pools" } else { "devices" },
+            format!("{} × {devices}", job.device_count),
+        ),
         ("ranks", ranks),
         (
             "events",
@@ -122,7 +127,7 @@ fn job(summary: &Summary) -> Vec<(&'static str, String)> {
         ),
         ("window", format!("{window}, {}{over}", render::nanos(job.window_ns as f64))),
         ("step", step),
-        ("device busy", percent(job.busy_pct)),
+        (if is_pool { "pool busy" } else { "device busy" }, percent(job.busy_pct)),
         ("work with a known operator", percent(job.attributed_pct)),
     ]
 }
@@ -187,7 +192,11 @@ fn kernels(summary: &Summary) -> String {
             ]
         })
         .collect();
-    render::grid(&["kernels, copies and sets", "count", "time", "% of busy"], &rows)
+    let what = match summary.job.is_pool {
+        true => "operations of the pool",
+        false => "kernels, copies and sets",
+    };
+    render::grid(&[what, "count", "time", "% of busy"], &rows)
 }
 
 fn operators(summary: &Summary) -> String {
@@ -207,7 +216,11 @@ fn operators(summary: &Summary) -> String {
             ]
         })
         .collect();
-    render::grid(&["outermost operators", "count", "on the host", "on devices", "% of busy"], &rows)
+    let places = match summary.job.is_pool {
+        true => ["on its thread", "on the pool"],
+        false => ["on the host", "on devices"],
+    };
+    render::grid(&["outermost operators", "count", places[0], places[1], "% of busy"], &rows)
 }
 
 fn trust(summary: &Summary) -> String {
@@ -234,6 +247,7 @@ fn verdict(verdict: Verdict) -> &'static str {
 
 /// A name that fits a table.
 pub fn shortened(name: &str) -> String {
+    let name = plain_name(name);
     if name.chars().count() <= NAME_WIDTH {
         return name.to_owned();
     }
