@@ -78,6 +78,7 @@ fn advice(rule: &str) -> Option<&'static str> {
 fn worded(text: &str) -> String {
     let pairs = [
         (IN_PLACE, ""),
+        ("Kernels spend", "Ranks spend"),
         ("the host is in", "the leading thread is in"),
         ("device waits for the host", "pool waits for its leading thread"),
         ("The device waits", "The pool waits"),

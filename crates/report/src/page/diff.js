@@ -53,7 +53,7 @@ function kernels(diff) {
   const all = diff.changes.filter((row) => row.subject === 'kernel');
   const kinds = [['Slower', 'both', 1], ['Added', 'added', 1], ['Faster', 'both', -1], ['Removed', 'removed', -1]];
   return [heading('Kernels, copies and sets: time on the device'), note('By name and shape: grid and block of kernels, bytes of copies and sets.'),
-    el('div', { class: 'columns' }, kinds.map(([title, presence, sign]) => {
+    el('div', {}, kinds.map(([title, presence, sign]) => {
       const rows = all.filter((row) => row.presence === presence && (presence !== 'both' || Math.sign(row.delta_ns) === sign));
       return el('div', { id: `kernels-${title.toLowerCase()}` }, el('h3', { text: `${title}: ${rows.length ? signedNanos(sum(rows.map((row) => row.delta_ns))) : 'none'}` }),
         rows.length ? changesTable(rows, diff.unit, { name: 'kernel' }) : '');
@@ -67,7 +67,7 @@ function operators(diff) {
     return rows.length ? el('div', {}, el('h3', { text: say(title) }), changesTable(rows, diff.unit, { name })) : '';
   };
   if (!['operator', 'host', 'call'].some((subject) => of(subject).length)) return [];
-  return [heading('Operators and calls'), el('div', { class: 'columns' },
+  return [heading('Operators and calls'), el('div', {},
     part('Operators: device time of what they launched themselves', 'operator', 'operator'),
     part('Operators: host time without what they called', 'host', 'operator'),
     part('Calls of the runtime and driver: host time', 'call', 'call'))];
@@ -81,7 +81,7 @@ function pair(sides) {
   const views = [];
   shown.forEach((side, at) => {
     const moved = (from, until) => views.forEach((view, other) => { if (other !== at) view.follow(from, until); });
-    views.push(timelineView({ timeline: side.timeline, steps: { rows: side.steps } }, () => {}, { id: `timeline-${at}`, whole_ns, moved, isPart: true }));
+    views.push(timelineView({ timeline: side.timeline, steps: { rows: side.steps } }, () => {}, { id: `timeline-${at}`, whole_ns, moved, isPart: true, hasKeys: at === shown.length - 1 }));
   });
   const parts = [heading('One step of each, on one scale'), note('The step nearest to the median. Both move and zoom together; the critical path of each can be shown by its button.')];
   shown.forEach((side, at) => {

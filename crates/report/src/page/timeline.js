@@ -4,8 +4,9 @@
 const FOLDED = 3;
 const SHORTEST_NS = 40;
 
-// options: { id, whole_ns, moved, isPart }: what elements are called, how much time there is to look
-// at, who hears that the view moved, and whether the page is about something else.
+// options: { id, whole_ns, moved, isPart, hasKeys }: what elements are called, how much time there is to
+// look at, who hears that the view moved, whether the page is about something else, and whether such a
+// part explains its keys.
 function timelineView(report, open, options = {}) {
   const { timeline } = report;
   const name_of = (part) => `${options.id ?? 'timeline'}-${part}`;
@@ -385,14 +386,14 @@ function timelineView(report, open, options = {}) {
       marks, press('totals', () => { state.chosen = null; total(); }, { title: 'totals of what is seen by class, kernel and operator (t); drag for a part of it', 'aria-keyshortcuts': 't' }), field, press('‹', () => step(-1), { 'aria-label': 'previous match' }), press('›', () => step(1), { 'aria-label': 'next match' }),
       hits, el('span', { class: 'spacer' }), rate),
     stage, details,
-    el('p', { class: 'keys' }, keys(['w', 's'], 'zoom'), keys(['a', 'd'], 'move'), keys(['wheel'], 'zoom'), keys(['drag'], 'totals of a stretch'),
+    options.isPart && !options.hasKeys ? '' : el('p', { class: 'keys' }, keys(['w', 's'], 'zoom'), keys(['a', 'd'], 'move'), keys(['wheel'], 'zoom'), keys(['drag'], 'totals of a stretch'),
       keys(['t'], 'totals of what is seen'), keys(['shift drag'], 'move'), keys(['m'], 'critical path'), keys(['shift wheel'], 'scroll'), keys(['click'], 'details'), keys(['f'], 'zoom to it'), keys(['/'], 'search'), keys(['n'], 'next match')),
     legend(kinds.filter((kind) => used.has(kind))), options.isPart ? '' : held_note(timeline));
 
   new ResizeObserver(() => { paint.resize(); scrollTo(state.top); ask(); }).observe(stage);
   matchMedia('(prefers-color-scheme: dark)').addEventListener('change', () => { paint.recolour(); ask(); });
   const ranks = new Set(timeline.tracks.map((track) => track.rank));
-  if (ranks.size <= 2) timeline.tracks.forEach((track, at) => state.whole.add(at));
+  if (ranks.size <= 2 && !options.isPart) timeline.tracks.forEach((track, at) => state.whole.add(at));
   paint.recolour();
   arrange();
   select(null, false);

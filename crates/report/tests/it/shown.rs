@@ -131,12 +131,13 @@ fn a_stretch_that_is_dragged_over_shows_its_totals() {
     assert!(counted["classes"]["compute"].as_f64().unwrap() > 0.0, "{counted}");
     assert_eq!(totals, counted);
     // Host time of its own and device time of all operators together, of the whole timeline: what
-    // the trace was made of. 24 pairs of operators of 800 ns, and as many kernels.
+    // the trace was made of. 24 pairs of operators of 800 ns, each with a call of 100 ns, and as
+    // many kernels.
     let sums = browser.value(
         "(({ operators }) => [operators.reduce((sum, row) => sum + row.host_ns, 0), \
          operators.reduce((sum, row) => sum + row.device_ns, 0)])(rowmill.timeline.totals(0, 1e9, null))",
     );
-    assert_eq!(sums, serde_json::json!([24 * 800, 8 * (50 + 147 + 244)]));
+    assert_eq!(sums, serde_json::json!([24 * 700, 8 * (50 + 147 + 244)]));
     // Escape ends it.
     browser.value("document.querySelector('canvas').focus()");
     browser.press("Escape");

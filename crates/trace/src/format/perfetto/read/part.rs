@@ -372,6 +372,7 @@ impl<'a> PartReader<'a> {
         let places =
             places.ok_or_else(|| format!("rank {rank}: expected the order of its rows"))?;
         trace.slices.reorder(&places);
+        order::renumber_texts(&mut trace);
         // What the file's name or place said of the rank is gone.
         if is_one_of_several || rank > 0 || trace.header.distributed.is_some() {
             trace.header.distributed.get_or_insert_default().rank = Some(rank);
