@@ -1,5 +1,4 @@
-//! Whether a trace is of a run of ours on a pool of CPU threads, which has no GPU, no network and no
-//! Python to speak of.
+//! Whether a trace is of a run of ours on a pool of CPU threads: no GPU, no network, no Python.
 
 use trace::store::Trace;
 

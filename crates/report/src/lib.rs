@@ -1,8 +1,9 @@
 //! Pictures and tables of a job's traces: one HTML file that needs nothing else.
 //!
 //! [`of`] asks every analysis once and keeps what a reader looks at, [`diff::of`] does so for two
-//! jobs beside each other; [`html`] makes a file of it that shows it without any network. Pure: the same traces and options give the same bytes.
-//! Knows nothing of where traces come from or where the page goes.
+//! jobs beside each other; [`html`] makes a file of it that shows it without any network. Pure: the
+//! same traces and options give the same bytes. Knows nothing of where traces come from or where
+//! the page goes.
 
 mod clock;
 mod device;

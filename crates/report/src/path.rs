@@ -11,8 +11,8 @@ use crate::clock::Zero;
 
 /// Names that are listed of each path.
 const CONTRIBUTORS: usize = 40;
-/// Stretches of a strip: more than a screen shows.
-const STRETCHES: usize = 3000;
+/// Stretches of a strip: the columns in which the page draws it (`STRIP_WIDTH` of `chart.js`).
+const STRETCHES: usize = 1060;
 
 /// What bounds the windows.
 #[derive(Clone, Debug, Serialize)]
@@ -36,10 +36,10 @@ pub struct PathView {
     pub parts: Vec<Part>,
     /// By category and name, the longest first.
     pub contributors: Vec<Contributor>,
-    /// By time: rank, category, start on the page's clock, duration. Neighbours of one rank and
-    /// category are one; where there are more than a screen shows, each of [`STRETCHES`] columns
+    /// By time: rank, place among the parts, start on the page's clock, duration. Neighbours of one
+    /// rank and category are one; where there are more than a screen shows, each of so many columns
     /// belongs to what has most of it.
-    pub strip: Vec<(u32, Category, i64, i64)>,
+    pub strip: Vec<(u32, usize, i64, i64)>,
 }
 
 /// The paths, and the rows on the job's path by rank and row.
@@ -57,13 +57,20 @@ pub(crate) fn of(
 
 fn view(path: &Path, zero: &Zero) -> PathView {
     let rank = path.segments.first().map(|first| first.rank).or(path.rank).unwrap_or_default();
+    let place = |category: Category| {
+        let place = path.parts.iter().position(|part| part.category == category);
+        place.unwrap_or_default()
+    };
     PathView {
         rank: path.rank,
         at_ns: zero.at(rank, path.window_start_ns),
         window_ns: path.window_ns,
         parts: path.parts.clone(),
         contributors: path.contributors.clone(),
-        strip: strip(path, zero),
+        strip: strip(path, zero)
+            .into_iter()
+            .map(|(rank, category, at, length)| (rank, place(category), at, length))
+            .collect(),
     }
 }
 

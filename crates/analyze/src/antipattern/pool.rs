@@ -1,4 +1,4 @@
-//! Findings on runs of ours on a pool of CPU threads: what can be true of one, in words that fit it.
+//! Findings on runs of ours on a pool of CPU threads: what can be true of one, in its words.
 
 use super::finding::{Category, Finding, HeldBack};
 use crate::kernels::IN_PLACE;

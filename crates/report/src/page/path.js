@@ -10,7 +10,7 @@ function pathTab(report, go) {
 
   function fill(path) {
     const ranks = [...new Set(path.strip.map(([rank]) => rank))].sort((a, b) => a - b);
-    const rows = ranks.map((rank) => ({ label: `rank ${rank}`, spans: path.strip.filter(([one]) => one === rank).map(([, category, at, length]) => ({ key: category, at, length, title: `${words(category)}: ${nanos(length)}` })) }));
+    const rows = ranks.map((rank) => ({ label: `rank ${rank}`, spans: path.strip.filter(([one]) => one === rank).map(([, part, at, length]) => ({ key: path.parts[part].category, at, length })) }));
     place.replaceChildren(
       strips(majority(rows, [path.at_ns, path.at_ns + path.window_ns]), [path.at_ns, path.at_ns + path.window_ns], 22),
       el('div', { class: 'columns' },

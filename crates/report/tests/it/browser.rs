@@ -103,8 +103,10 @@ impl Browser {
 
     /// Presses a key where the focus is.
     pub fn press(&mut self, key: &str) {
+        // Keys such as Escape write nothing.
+        let text = if key.chars().count() == 1 { key } else { "" };
         for kind in ["keyDown", "keyUp"] {
-            let event = json!({ "type": kind, "key": key, "text": key });
+            let event = json!({ "type": kind, "key": key, "text": text });
             self.call("Input.dispatchKeyEvent", &event);
         }
     }

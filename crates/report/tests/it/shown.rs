@@ -197,7 +197,8 @@ fn the_path_over_time_shows_majorities() {
         for (let column = 0; column < width; column += 7) {
             const [from, until] = [path.at_ns + column * per, path.at_ns + (column + 1) * per];
             const shares = new Map();
-            for (const [rank, category, at, length] of path.strip) {
+            for (const [rank, part, at, length] of path.strip) {
+                const { category } = path.parts[part];
                 const inside = Math.min(until, at + length) - Math.max(from, at);
                 const key = `${rank}/${category}`;
                 if (inside > 0) shares.set(key, (shares.get(key) ?? 0) + inside);
