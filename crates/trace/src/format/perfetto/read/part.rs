@@ -327,7 +327,7 @@ impl<'a> PartReader<'a> {
 
     /// A device as its rank numbers it.
     fn unshifted(&self, device: i32) -> i32 {
-        let own = i64::from(device) - self.first_device;
+        let own = i64::from(device).saturating_sub(self.first_device);
         if device < 0 { device } else { i32::try_from(own).unwrap_or(device) }
     }
 
