@@ -66,6 +66,7 @@ mod m10_shared_stream;
 mod m11_blocking_wait;
 mod names;
 mod own;
+mod pool;
 mod price;
 mod product;
 mod proof;
@@ -216,6 +217,9 @@ pub fn of(job: &Job<'_>, settings: &Settings) -> Result<Report, Error> {
     }
     for (rule, conditions) in &own {
         findings.extend(own::find(job, rule, conditions)?);
+    }
+    if crate::pool::are_pools(job.scopes().iter().map(|scope| scope.trace)) {
+        pool::reword(&mut findings);
     }
     let mut report = Report {
         step_ns: job.step_ns(),

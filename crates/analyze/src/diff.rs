@@ -170,6 +170,11 @@ pub fn of(before: &Job<'_>, after: &Job<'_>) -> Diff {
     Diff { verdict, unit, before, after, parts, totals, changes }
 }
 
+/// Each unit of the ranks, in their order and that of time.
+pub fn unit_lengths(job: &Job<'_>, unit: Unit) -> Vec<i64> {
+    lengths(&unit::samples(&job.ranks, unit))
+}
+
 impl Diff {
     /// The changes of one subject, the greatest first.
     pub fn of_subject(&self, subject: Subject) -> impl Iterator<Item = &Change> {

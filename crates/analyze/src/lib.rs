@@ -32,6 +32,7 @@ pub mod memory;
 pub mod occupancy;
 pub mod ops;
 pub mod overlap;
+pub mod pool;
 pub mod pressure;
 pub mod quality;
 pub mod queue;

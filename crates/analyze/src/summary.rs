@@ -56,6 +56,8 @@ pub struct Summary {
 pub struct JobSummary {
     /// The form of the files.
     pub era: Era,
+    /// Whether the devices are pools of CPU threads of our own runs.
+    pub is_pool: bool,
     /// Ranks with a trace.
     pub rank_count: u64,
     /// Ranks of the job, if the files name their number.
@@ -190,6 +192,7 @@ fn of_job(ranks: &[RankFacts<'_>], breakdowns: &[Breakdown], steps: &[StepSummar
     let slowest = ranks.iter().zip(steps).filter_map(step).max();
     JobSummary {
         era: Era::of(traces()),
+        is_pool: crate::pool::are_pools(traces()),
         rank_count: ranks.len() as u64,
         world_size: known().filter_map(|job| job.world_size).max(),
         backend: known().map(|job| job.backend.clone()).find(|backend| !backend.is_empty()),

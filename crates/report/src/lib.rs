@@ -1,11 +1,13 @@
 //! Pictures and tables of a job's traces: one HTML file that needs nothing else.
 //!
-//! [`of`] asks every analysis once and keeps what a reader looks at; [`html::page`] makes a file of
-//! it that shows it without any network. Pure: the same traces and options give the same bytes.
-//! Knows nothing of where traces come from or where the page goes.
+//! [`of`] asks every analysis once and keeps what a reader looks at, [`diff::of`] does so for two
+//! jobs beside each other; [`html`] makes a file of it that shows it without any network. Pure: the
+//! same traces and options give the same bytes. Knows nothing of where traces come from or where
+//! the page goes.
 
 mod clock;
 mod device;
+pub mod diff;
 mod finding;
 mod host;
 pub mod html;
@@ -26,6 +28,7 @@ use serde::Serialize;
 
 pub use clock::Zero;
 pub use device::DevicePart;
+pub use diff::DiffReport;
 pub use finding::FindingPart;
 pub use host::HostPart;
 pub use idle::IdlePart;

@@ -36,7 +36,10 @@ fn step_count(rank: &RankFacts<'_>) -> Option<Issue> {
     let rows = steps::of(rank.scope);
     let whole = rows.iter().filter(|step| step.is_whole).count();
     let matters = "nothing can be said per step, and the window is the whole recording";
-    let hint = "call profiler.step() once per iteration, for at least three active steps";
+    let hint = match crate::pool::is_pool(rank.scope.trace) {
+        true => "record more steps: rowmill train --trace-steps A..B, for at least three",
+        false => "call profiler.step() once per iteration, for at least three active steps",
+    };
     if rows.is_empty() {
         let kind = Kind { id: "no-steps", severity: Severity::Info, matters, hint };
         return Some(kind.issue(of_rank, 0, "the trace names no steps".to_owned()));
@@ -158,7 +161,9 @@ fn missing_arguments(rank: &RankFacts<'_>) -> Vec<Issue> {
         };
         issues.push(kind.issue(Some(trace.rank), 0, "shapes were not recorded".to_owned()));
     }
-    if trace.slices.python.is_empty() && trace.slices.call_stack.is_empty() {
+    // Our own runs have no Python.
+    let has_frames = !trace.slices.python.is_empty() || !trace.slices.call_stack.is_empty();
+    if !has_frames && !crate::pool::is_pool(trace) {
         let kind = Kind {
             id: "no-stacks",
             severity: Severity::Info,

@@ -61,7 +61,9 @@ pub fn run(args: &Trace, session: &Session) -> Result<ExitCode, Error> {
         TraceVerb::CriticalPath { selection, by, what_if } => {
             path::run(&look(selection)?, *by, what_if)
         }
-        TraceVerb::Diff { selection, by } => diff::run(selection, *by, session),
+        TraceVerb::Diff { selection, by, report } => {
+            diff::run(selection, (*by, report.as_deref()), session)
+        }
         TraceVerb::Merge { paths, out, ranks, keep_clocks } => {
             file::merge(&File { paths, out, ranks, session }, *keep_clocks)
         }

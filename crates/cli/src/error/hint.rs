@@ -430,6 +430,13 @@ fn trace_hint(error: &trace::Error) -> Option<String> {
         E::NotATrace { reason, .. } if reason.contains("execution trace") => {
             "rowmill trace execution-trace reads those"
         }
+        E::NotATrace { reason, .. } if reason.contains("Perfetto trace") => {
+            "convert or merge the recording again: a .pftrace is read only whole"
+        }
+        E::ForeignPerfetto { .. } => {
+            "rowmill reads back the .pftrace files of rowmill trace convert and merge; of other \
+             traces, give the .json that the profiler wrote"
+        }
         E::NotATrace { .. } | E::NoTraces { .. } => {
             "expected what torch.profiler's export_chrome_trace, the on-demand profiler or \
              rowmill train --trace writes"

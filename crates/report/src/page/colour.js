@@ -29,9 +29,11 @@ const MEANING = {
   device_gap: 'a device between two pieces of work',
 };
 
+function meaning(key) { return say(MEANING[key] ?? ''); }
+
 function colour(key) { return `k-${COLOUR[key] ?? 'unknown'}`; }
 
 function legend(keys) {
   return el('ul', { class: 'legend' }, keys.map((key) =>
-    el('li', { title: MEANING[key] ?? '' }, el('i', { class: colour(key) }), words(key))));
+    el('li', { title: meaning(key) }, el('i', { class: colour(key) }), words(key))));
 }

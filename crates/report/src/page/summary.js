@@ -127,7 +127,7 @@ function idleTab(report, go) {
   const keys = [...new Set(idle.causes.map((row) => row.cause))];
   const devices = new Map();
   for (const row of idle.causes) {
-    const key = `rank ${row.rank} device ${row.device}`;
+    const key = isPool ? `rank ${row.rank}` : `rank ${row.rank} device ${row.device}`;
     if (!devices.has(key)) devices.set(key, []);
     devices.get(key).push(row);
   }
@@ -139,7 +139,7 @@ function idleTab(report, go) {
       el('div', {}, heading('Causes, all devices'), table([
         { title: 'cause', kind: 'words', get: (row) => row.key }, { title: 'idle', kind: 'ns', get: (row) => row.value, bar: (row) => colour(row.key) },
         { title: '% of idle', kind: 'percent', get: (row) => 100 * row.value / Math.max(1, whole) },
-        { title: 'which is', kind: 'wrap', get: (row) => MEANING[row.key] }], totals)),
+        { title: 'which is', kind: 'wrap', get: (row) => meaning(row.key) }], totals)),
       el('div', {}, heading('Who owns it'), table([
         { title: 'owner', kind: 'name', get: (row) => row.owner ?? '(nothing recorded)', cell: (row) => (row.owner ? link(row.owner, () => go.find(row.owner), row.owner) : '(nothing recorded)') },
         { title: 'cause', kind: 'words', get: (row) => row.cause }, { title: 'gaps', kind: 'count', get: (row) => row.gap_count },

@@ -32,15 +32,18 @@ fn read_back(merged: &Merged<'_>) -> (Job, tempfile::TempDir) {
     (open::read(&request(path)).unwrap(), folder)
 }
 
-/// Ends of arrows by category: how they join tracks, whatever their numbers.
-fn arrows(trace: &Trace) -> BTreeMap<String, Vec<Vec<(bool, u32, i64)>>> {
-    let mut ends: BTreeMap<(String, u64), Vec<(bool, u32, i64)>> = BTreeMap::new();
+/// The ends of an arrow: whether it is the last, its track and time.
+type Ends = Vec<(bool, u32, i64)>;
+
+/// Arrows by category: how they join tracks, whatever their numbers.
+fn arrows(trace: &Trace) -> BTreeMap<String, Vec<Ends>> {
+    let mut ends: BTreeMap<(String, u64), Ends> = BTreeMap::new();
     for flow in &trace.flows {
         let category = trace.categories[usize::from(flow.category)].name.clone();
         let end = (flow.phase == FlowPhase::End, flow.track.0, flow.time);
         ends.entry((category, flow.id)).or_default().push(end);
     }
-    let mut all: BTreeMap<String, Vec<Vec<(bool, u32, i64)>>> = BTreeMap::new();
+    let mut all: BTreeMap<String, Vec<Ends>> = BTreeMap::new();
     for ((category, _), mut ends) in ends {
         ends.sort_unstable();
         all.entry(category).or_default().push(ends);

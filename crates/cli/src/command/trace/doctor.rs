@@ -3,6 +3,7 @@
 use std::process::ExitCode;
 
 use analyze::job::{Job, RankFacts};
+use analyze::pool;
 use analyze::quality::{self, Issue, Severity, Verdict};
 use analyze::skew::Skew;
 
@@ -41,7 +42,9 @@ pub fn run(look: &Look<'_>) -> Result<ExitCode, Error> {
 
 /// What is known of the clocks of the devices, a line for each.
 fn clocks(job: &Job<'_>) -> Vec<String> {
-    let all = job.ranks.iter().flat_map(RankFacts::skews);
+    // A pool's clock is its host's.
+    let devices = job.ranks.iter().filter(|rank| !pool::is_pool(rank.scope.trace));
+    let all = devices.flat_map(RankFacts::skews);
     let line = |skew: &Skew| {
         let rank =
             if job.ranks.len() > 1 { format!("rank {}: ", skew.rank) } else { String::new() };

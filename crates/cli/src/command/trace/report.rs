@@ -98,7 +98,7 @@ pub fn of(chosen: &Chosen, content: &ReportContent, session: &Session) -> Result
 }
 
 /// The name of what was read: folders above it say where a person keeps things, not what it is.
-fn title(paths: &[PathBuf]) -> String {
+pub fn title(paths: &[PathBuf]) -> String {
     let name = |path: &PathBuf| {
         let absolute = path.canonicalize().unwrap_or_else(|_| path.clone());
         absolute.file_name().map(|name| name.to_string_lossy().into_owned())

@@ -3,6 +3,7 @@
 use std::path::Path;
 
 use analyze::antipattern::{Report, Settings};
+use analyze::kernels::plain_name;
 use analyze::quality::{self, Severity, Verdict};
 use analyze::summary::{self as page, Era, JobSummary, Summary};
 use analyze::{Job, WindowRule};
@@ -106,6 +107,7 @@ fn job(page: &Page) -> Vec<(&'static str, String)> {
         Era::KinetoBaseTime => "PyTorch 2.4 or later",
         Era::Rowmill => "rowmill",
     };
+    let is_pool = job.is_pool;
     let window = match job.window_rule {
         Some(WindowRule::Steps) => format!("{} whole steps", job.step_count),
         Some(WindowRule::Hta) => "what Holistic Trace Analysis keeps".to_owned(),
@@ -124,7 +126,7 @@ fn job(page: &Page) -> Vec<(&'static str, String)> {
     };
     let mut facts = vec![
         ("written by", written.to_owned()),
-        ("devices", devices),
+        (if is_pool { "CPU pools" } else { "devices" }, devices),
         ("ranks", ranks),
         (
             "events",
@@ -137,7 +139,8 @@ fn job(page: &Page) -> Vec<(&'static str, String)> {
         facts.push(("adds up", page.findings.account.clone()));
     }
     if !job.is_of_host {
-        facts.push(("device busy", percent(job.busy_pct, "the windows")));
+        let busy = if is_pool { "pool busy" } else { "device busy" };
+        facts.push((busy, percent(job.busy_pct, "the windows")));
         let attributed = percent(job.attributed_pct, "the device work");
         facts.push(("work with a known operator", attributed));
     }
@@ -274,8 +277,11 @@ fn kernels(summary: &Summary) -> String {
             ]
         })
         .collect();
-    let head = ["kernels, copies and sets", "count", "time", of_busy(summary)];
-    render::grid(&head, &rows)
+    let what = match summary.job.is_pool {
+        true => "operations of the pool",
+        false => "kernels, copies and sets",
+    };
+    render::grid(&[what, "count", "time", of_busy(summary)], &rows)
 }
 
 fn operators(summary: &Summary) -> String {
@@ -301,7 +307,11 @@ fn operators(summary: &Summary) -> String {
     if summary.job.is_of_host {
         return render::grid(&["outermost operators", "count", "on the host"], &rows);
     }
-    let head = ["outermost operators", "count", "on the host", "on devices", of_busy(summary)];
+    let [thread, work] = match summary.job.is_pool {
+        true => ["on its thread", "on the pool"],
+        false => ["on the host", "on devices"],
+    };
+    let head = ["outermost operators", "count", thread, work, of_busy(summary)];
     render::grid(&head, &rows)
 }
 
@@ -324,6 +334,7 @@ fn trust(summary: &Summary) -> String {
 
 /// A name that fits a table.
 pub fn shortened(name: &str) -> String {
+    let name = plain_name(name);
     if name.chars().count() <= NAME_WIDTH {
         return name.to_owned();
     }

@@ -1,7 +1,8 @@
-//! The rows of a file written track by track, back in the order of the trace.
+//! The rows of a file written track by track, and their texts, back in the order of the trace.
 
 use super::wire::{self, Broken};
 use crate::format::perfetto::wire::unfolded;
+use crate::store::{StringId, Strings, Trace};
 
 /// The rows in the order in which they were written, unpacked.
 pub fn unpacked(packed: &[u8]) -> Result<Vec<u32>, Broken> {
@@ -30,6 +31,37 @@ pub fn places(rows: &[u32], count: usize) -> Option<Vec<u32>> {
         *own = place as u32;
     }
     Some(places)
+}
+
+/// Numbers the texts by their first use, row by row, as if the trace had been read from its own
+/// file: analyses that cannot tell two names apart take the one that came first.
+pub fn renumber_texts(trace: &mut Trace) {
+    let old = std::mem::take(&mut trace.strings);
+    let mut strings = Strings::new();
+    let mut known: Vec<Option<StringId>> = vec![None; old.len()];
+    let mut renew = |id: &mut StringId| {
+        let new = &mut known[id.0 as usize];
+        *id = *new.get_or_insert_with(|| strings.intern(old.get(*id)));
+    };
+    let mut collectives = trace.slices.collective.iter_mut().peekable();
+    for (row, name) in (0..).zip(&mut trace.slices.name) {
+        renew(name);
+        if let Some((_, collective)) = collectives.next_if(|(other, _)| *other == row) {
+            renew(&mut collective.name);
+            renew(&mut collective.dtype);
+            renew(&mut collective.splits_in);
+            renew(&mut collective.splits_out);
+            renew(&mut collective.group);
+            renew(&mut collective.group_description);
+            renew(&mut collective.group_ranks);
+        }
+    }
+    for counter in &mut trace.counters {
+        renew(&mut counter.name);
+        renew(&mut counter.series);
+    }
+    trace.instants.iter_mut().for_each(|instant| renew(&mut instant.name));
+    trace.strings = strings;
 }
 
 #[cfg(test)]

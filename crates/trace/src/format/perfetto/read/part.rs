@@ -327,7 +327,7 @@ impl<'a> PartReader<'a> {
 
     /// A device as its rank numbers it.
     fn unshifted(&self, device: i32) -> i32 {
-        let own = i64::from(device) - self.first_device;
+        let own = i64::from(device).saturating_sub(self.first_device);
         if device < 0 { device } else { i32::try_from(own).unwrap_or(device) }
     }
 
@@ -372,6 +372,7 @@ impl<'a> PartReader<'a> {
         let places =
             places.ok_or_else(|| format!("rank {rank}: expected the order of its rows"))?;
         trace.slices.reorder(&places);
+        order::renumber_texts(&mut trace);
         // What the file's name or place said of the rank is gone.
         if is_one_of_several || rank > 0 || trace.header.distributed.is_some() {
             trace.header.distributed.get_or_insert_default().rank = Some(rank);
