@@ -141,7 +141,7 @@ fn the_verdict_names_parts_and_operators_or_the_noise() {
         trace
     };
     let (before, after) = (long(&[0, 1_000, 2_000]), long(&[0, 1_500, 3_000]));
-    let diff = diff(&[before.clone()], &[after], WindowRule::Steps);
+    let diff = diff(std::slice::from_ref(&before), &[after], WindowRule::Steps);
     let verdict = &diff.verdict;
     // 1,000 ns thrice against 1,500 twice and 1,000.
     assert_eq!(
