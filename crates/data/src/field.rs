@@ -55,6 +55,7 @@ pub(crate) fn trim(field: &[u8]) -> &[u8] {
 #[inline]
 pub(crate) fn dense(column: &DenseColumn, text: &[u8]) -> Result<f64, Problem> {
     match column.transform {
+        DenseTransform::One => Ok(1.0),
         DenseTransform::Datetime if is_no_number(text) => Ok(f64::NAN),
         DenseTransform::Datetime => datetime::read(text, column.date_format.as_deref()),
         _ => number_form::read(column.number, text),

@@ -269,7 +269,10 @@ impl<'a> Applier<'a> {
         let logarithm = match self.dense[column].transform {
             DenseTransform::Log1p => self.logarithms.get(given.max(0) as usize),
             DenseTransform::Log3 => self.logarithms.get((given.max(-2) + 2) as usize),
-            DenseTransform::None | DenseTransform::Standardise | DenseTransform::Datetime => None,
+            DenseTransform::None
+            | DenseTransform::Standardise
+            | DenseTransform::Datetime
+            | DenseTransform::One => None,
         };
         match logarithm {
             Some(&logarithm) => logarithm,
@@ -285,6 +288,7 @@ impl<'a> Applier<'a> {
         let given = if missing { 0.0 } else { value };
         (match fitted.transform {
             DenseTransform::None => given,
+            DenseTransform::One => 1.0,
             DenseTransform::Log1p => (given.max(0.0) + 1.0).ln(),
             DenseTransform::Log3 => (given.max(-2.0) + 3.0).ln(),
             DenseTransform::Standardise if missing => 0.0,

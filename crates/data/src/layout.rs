@@ -91,7 +91,10 @@ impl Wanted {
     #[must_use]
     pub(crate) fn parted_by_time(mut self, config: &DataConfig) -> Self {
         self.time = config.hold_out_by.as_ref().map(|name| {
-            let of_name = self.dense.iter().find(|dense| dense.column == *name);
+            let is_it = |dense: &&DenseColumn| {
+                dense.column == *name && dense.transform != DenseTransform::One
+            };
+            let of_name = self.dense.iter().find(is_it);
             match of_name {
                 // A number parts the rows too.
                 Some(dense) => dense.clone(),

@@ -38,15 +38,22 @@ fn amount(text: &[u8], point: u8) -> Result<f64, ()> {
     for &byte in sign(&inside[..first])?.iter().chain(sign(&inside[last + 1..])?) {
         is_negative ^= byte == b'-';
     }
-    for &byte in &inside[first..=last] {
+    let groups = &inside[first..=last];
+    for (at, &byte) in groups.iter().enumerate() {
         let kept = match byte {
             b'0'..=b'9' => byte,
             _ if byte == point && !is_fraction => {
                 is_fraction = true;
                 b'.'
             }
-            // Behind the decimals nothing separates thousands. Bytes above 127 are kinds of spaces.
-            b',' | b'.' | b' ' | b'\'' | b'_' | 0x80.. if byte != point && !is_fraction => continue,
+            // Bytes above 127 are kinds of spaces.
+            0x80.. if !is_fraction => continue,
+            // Behind the decimals nothing separates thousands, and before them thousands alone.
+            b',' | b'.' | b' ' | b'\'' | b'_'
+                if byte != point && !is_fraction && is_thousand(&groups[at + 1..]) =>
+            {
+                continue;
+            }
             _ => return Err(()),
         };
         *digits.get_mut(length).ok_or(())? = kept;
@@ -58,13 +65,23 @@ fn amount(text: &[u8], point: u8) -> Result<f64, ()> {
     if field::is_storable(value) { Ok(value) } else { Err(()) }
 }
 
-/// What stands beside an amount: signs of currencies, or their code of up to three letters.
+/// Whether three digits follow, and no fourth.
+fn is_thousand(rest: &[u8]) -> bool {
+    rest.iter().take_while(|byte| byte.is_ascii_digit()).count() == 3
+}
+
+/// Codes of currencies: other letters are no amount's.
+const CODES: [&str; 14] = [
+    "USD", "EUR", "GBP", "JPY", "CHF", "CNY", "INR", "CAD", "AUD", "SEK", "NOK", "DKK", "BRL", "kr",
+];
+
+/// What stands beside an amount: signs of currencies, or their code.
 fn sign(text: &[u8]) -> Result<&[u8], ()> {
-    let letters = text.iter().filter(|byte| byte.is_ascii_alphabetic()).count();
-    let is_sign =
-        |&byte: &u8| byte.is_ascii_alphabetic() || b"$%+-. ".contains(&byte) || byte > 127;
+    let letters: Vec<u8> = text.iter().filter(|byte| byte.is_ascii_alphabetic()).copied().collect();
+    let is_code = letters.is_empty() || CODES.iter().any(|code| code.as_bytes() == letters);
+    let is_sign = |byte: &u8| byte.is_ascii_alphabetic() || b"$%+-. ".contains(byte) || *byte > 127;
     let minus = text.iter().filter(|&&byte| byte == b'-').count();
-    if letters <= 3 && minus <= 1 && text.iter().all(is_sign) { Ok(text) } else { Err(()) }
+    if is_code && minus <= 1 && text.iter().all(is_sign) { Ok(text) } else { Err(()) }
 }
 
 #[cfg(test)]
@@ -93,9 +110,11 @@ mod tests {
         {
             assert_eq!(read(DecimalComma, text.as_bytes()), Ok(value), "{text}");
         }
-        for text in ["", "$", "4.2.1", "1.5,0", "four", "12 apples", "--3", "1e5"] {
+        for text in ["", "$", "4.2.1", "1.5,0", "four", "12 apples", "--3", "k12", "SKU7", "12,50"]
+        {
             assert!(read(Money, text.as_bytes()).is_err(), "{text}");
         }
+        assert!(read(DecimalComma, b"1.5").is_err() && read(DecimalComma, b"1,234.5").is_err());
         assert!(read(Money, b"NaN").is_ok_and(f64::is_nan));
     }
 }

@@ -119,8 +119,8 @@ pub fn prepare_memory(shape: &DataShape, ids: Ids, threads: usize) -> u64 {
 ///
 /// # Cost
 /// One pass over the inputs; one more to fit standardised columns or exact ids, and another before
-/// that to count rows where `hold_out` is not 0. Where a time parts the rows, one to find the cut and
-/// one for each side. Memory is bounded by the row groups in flight,
+/// that to count rows where `hold_out` is not 0. Where a time parts the rows, one to find the cut
+/// and one for each side. Memory is bounded by the row groups in flight,
 /// below 1 GiB for any input; counting for exact ids goes on in temporary files beside `out` where
 /// `data.ids.memory_mib` is not enough.
 /// # Errors

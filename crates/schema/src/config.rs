@@ -101,11 +101,12 @@ impl JobConfig {
     /// [`ConfigError`] naming the key.
     pub fn parse(text: &str, overrides: &[(String, String)]) -> Result<Self, ConfigError> {
         let mut table: Table = toml::from_str(text).map_err(syntax)?;
+        let mut lines = reference::Lines::of(text);
         for (key, value) in overrides {
             let fail = |problem| ConfigError::Override { key: key.clone(), problem };
-            reference::set(&mut table, key, value).map_err(fail)?;
+            lines.forget(&reference::set(&mut table, key, value).map_err(fail)?);
         }
-        let problems = reference::check(&table, &reference::Lines::of(text));
+        let problems = reference::check(&table, &lines);
         if !problems.is_empty() {
             return Err(ConfigError::Keys { problems });
         }

@@ -4,8 +4,11 @@
 //! # Rules
 //! - A column that is constant, empty or different in every row is left out.
 //! - Times part held-out rows from the others, and give hour and weekday.
-//! - Text, integers that are names of things, and integers of few values become categories; a number
-//!   of up to 1,000 whole values is both a number and a category.
+//! - Text, integers that are names of things, and integers of few values become categories; a
+//!   number of up to 1,000 whole values is both a number and a category.
+//! - Without a number, the constant 1 is the dense input: the bottom MLP makes a learnt vector of
+//!   it, whose products with the rows of the tables are biases of their ids, as in a factorisation
+//!   machine (Rendle, ICDM 2010). The vectors are kept small by weight decay.
 //! - Numbers are standardised; amounts and counts with a long tail go through a logarithm.
 //! - The embedding dim is the power of two at or below 6·n^¼ of the table with the most categories
 //!   (DCN, arXiv:1708.05123, section 4.1), from 8 to 32: the dot interaction wants one dim for all.
@@ -311,6 +314,8 @@ struct Plan {
     bottom: Vec<usize>,
     top: Vec<usize>,
     interaction: &'static str,
+    /// The column that the constant stands in for, where there are no numbers.
+    constant: Option<String>,
     batch_size: u64,
     epochs: u64,
     steps: u64,
@@ -331,25 +336,37 @@ impl Plan {
         let all: u64 = tables().map(|input| input.role.categories(input.facts)).sum();
         let dim = dim_of(most);
         let has_dense = inputs.iter().any(|input| input.role.is_dense());
-        let vectors = tables().count() + usize::from(has_dense);
+        // A list is no number, not even 1.
+        let single = || tables().find(|input| input.facts.list.is_none());
+        let constant =
+            if has_dense { None } else { single().map(|input| input.facts.name.clone()) };
+        let dim = if constant.is_some() { dim.min(FACTORS) } else { dim };
+        let vectors = tables().count() + usize::from(has_dense || constant.is_some());
         let times = inputs.iter().filter(|input| input.role.is_time());
         let time = times.max_by_key(|input| input.facts.distinct);
         let time = time.map(|input| (input.facts.name.clone(), input.facts.is_sorted));
         let holds_out = wish.evaluation.is_empty();
         let share = if holds_out { 0.9 } else { 1.0 };
         let rows = ((facts.rows as f64 * share) as u64).max(1);
-        let batch_size = (rows / 128).next_power_of_two().clamp(32, 4096);
+        let most = if constant.is_some() { 1024 } else { 4096 };
+        let batch_size = (rows / 128).next_power_of_two().clamp(32, most);
         let per_epoch = rows.div_ceil(batch_size);
         let epochs = match rows {
+            0..2_000_000 if constant.is_some() => 20,
             0..2_000_000 => 8,
             2_000_000..10_000_000 => 2,
             _ => 1,
         };
         Self {
             dim,
-            bottom: if has_dense { vec![64, 32, dim] } else { Vec::new() },
-            top: vec![128, 64, 1],
+            bottom: match (has_dense, &constant) {
+                (true, _) => vec![64, 32, dim],
+                (false, Some(_)) => vec![dim],
+                (false, None) => Vec::new(),
+            },
+            top: if constant.is_some() { vec![16, 1] } else { vec![128, 64, 1] },
             interaction: if vectors > 1 { "dot" } else { "cat" },
+            constant,
             batch_size,
             epochs,
             steps: per_epoch * epochs,
@@ -360,6 +377,9 @@ impl Plan {
         }
     }
 }
+
+/// Widest rows of tables that are the whole model: beyond it they learn single rows by heart.
+const FACTORS: usize = 16;
 
 /// The power of two at or below 6·n^¼, from 8 to 32.
 fn dim_of(categories: u64) -> usize {

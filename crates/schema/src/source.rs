@@ -239,6 +239,9 @@ pub enum DenseTransform {
     Standardise,
     /// Parts of a time, an input each: see `parts`. A missing one gives 0.
     Datetime,
+    /// 1, whatever the value. Where there are no numbers, the bottom MLP makes a learnt vector of
+    /// it, whose dot products with the rows of the tables are biases of their ids.
+    One,
 }
 
 /// A categorical input column.

@@ -1,5 +1,5 @@
-//! `rowmill explain`: what a rule of `rowmill trace findings` means and what to do, and what the keys
-//! of configurations are.
+//! `rowmill explain`: what a rule of `rowmill trace findings` means and what to do, and what the
+//! keys of configurations are.
 
 mod config;
 

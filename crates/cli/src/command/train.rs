@@ -11,7 +11,7 @@ use schema::source::OutOfRange;
 use schema::{Figure, Interaction};
 use serde::Serialize;
 use train::Evaluation;
-use train::run::{Outcome, Reading, RunRequest, Start, TraceRequest};
+use train::run::{Event, Outcome, Reading, RunRequest, Start, TraceRequest};
 
 use crate::args::Train;
 use crate::error::{EXIT_INTERRUPTED, Error};
@@ -237,12 +237,19 @@ fn train_on(
     let data = &reading.request().config.data;
     let evaluation = inputs.evaluation(session, data, &cache, strictness)?;
     device::buffer::return_freed_memory();
-    record::write(&run_folder, (&job.origin, &reading.request().config), &plan, strictness)?;
     // Not before: until here Ctrl-C leaves nothing to be saved.
     let stop = interrupt::stop_flag(interrupt::SAVING);
     let mut observer = Observer::new(session.console).with_metrics_of(&run_folder);
     let run = reading.with_evaluation(evaluation).with_stop(stop);
-    let outcome = run.run(&mut |event| observer.see(event))?;
+    let (mut written, config) = (Ok(()), run.request().config.clone());
+    let outcome = run.run(&mut |event| {
+        // Not before: a run that is refused leaves nothing.
+        if matches!(event, Event::Started { .. }) {
+            written = record::write(&run_folder, (&job.origin, &config), &plan, strictness);
+        }
+        observer.see(event);
+    })?;
+    written?;
     let recorded = observer.finish()?;
     warn_of_trace(args, (&outcome, recorded), session.console);
     report(session.console, &outcome, &resume_command(&run_folder))

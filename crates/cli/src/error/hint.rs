@@ -20,10 +20,6 @@ impl Error {
             | Self::Disk { .. }
             | Self::BenchMemory { .. }
             | Self::BenchDisk { .. } => return self.room_hint(),
-            Self::NoData { config } => format!(
-                "give files with --train FILE…, or try it on generated rows: \
-                 rowmill train {config} --synthetic 1000000"
-            ),
             Self::NotAConfig { .. }
             | Self::ConfigExists { .. }
             | Self::InitOfStream
@@ -34,15 +30,12 @@ impl Error {
             | Self::NothingToResume { .. }
             | Self::ResumeOfNothing => return self.config_hint(),
             Self::ForeignFolder { .. } => "choose another with --folder".into(),
-            Self::MixedInputs { .. } | Self::NotPrepared { .. } | Self::NoSuchInput { .. } => {
-                return self.input_hint();
-            }
+            Self::NoData { .. }
+            | Self::NoEvaluation
+            | Self::MixedInputs { .. }
+            | Self::NotPrepared { .. }
+            | Self::NoSuchInput { .. } => return self.input_hint(),
             Self::OneLabel { label, positive, .. } => label_hint(*label, positive),
-            Self::NoEvaluation => {
-                "name labelled files with --data FILE… (or --evaluation when training), or set \
-                 data.hold_out"
-                    .into()
-            }
             Self::RunExists { .. }
             | Self::NoCheckpoint { .. }
             | Self::NoneWhole { .. }
@@ -161,6 +154,16 @@ impl Error {
 
     fn input_hint(&self) -> Option<String> {
         let hint = match self {
+            Self::NoData { config } => {
+                return Some(format!(
+                    "give files with --train FILE…, or try it on generated rows: rowmill train \
+                     {config} --synthetic 1000000"
+                ));
+            }
+            Self::NoEvaluation => {
+                "name labelled files with --data FILE… (or --evaluation when training), or set \
+                 data.hold_out"
+            }
             Self::MixedInputs { .. } => {
                 "prepare all files into one folder: rowmill data convert FILE… --config CONFIG \
                  --out FOLDER"

@@ -68,6 +68,13 @@ pub fn dataset(session: &Session, source: &Source<'_>) -> Result<Dataset, Error>
             ));
         }
         report_ids(session, source.config, &dataset.manifest().losses);
+        let by = source.config.hold_out_by.as_ref().filter(|_| source.hold_out > 0.0);
+        if let (Some(by), None) = (by, dataset.manifest().held_out) {
+            session.console.warn(format_args!(
+                "{path} was prepared without data.hold_out_by: its last rows are held out, not the \
+                 greatest of {by}"
+            ));
+        }
         if let Strictness::AtMost(_) = source.strictness {
             source.strictness.check(dataset.rows(), &dataset.manifest().losses)?;
         }

@@ -1,6 +1,6 @@
 //! `RUN/run.json`: how a run was started, so that it can be resumed by its folder alone. What it is
-//! trained with is the newest checkpoint's to say; this file serves where there is none yet, and for
-//! what checkpoints do not know.
+//! trained with is the newest checkpoint's to say; this file serves where there is none yet, and
+//! for what checkpoints do not know.
 
 use std::io::Write as _;
 use std::path::Path;

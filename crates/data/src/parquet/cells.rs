@@ -373,6 +373,7 @@ impl<'a> Cell<'a> {
     fn dense(&self, column: &DenseColumn) -> Result<f64, Problem> {
         match self {
             Self::Text(text) => field::dense(column, text),
+            _ if column.transform == DenseTransform::One => Ok(1.0),
             // Parquet's own times are seconds already; other numbers may be of any unit.
             Self::Time(seconds) => Ok(*seconds),
             _ if column.transform != DenseTransform::Datetime => self.number(),

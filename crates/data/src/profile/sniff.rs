@@ -1,5 +1,5 @@
-//! The format of a file from its beginning: what parts fields, what encloses them, whether the first
-//! record names the columns, and what the values may be.
+//! The format of a file from its beginning: what parts fields, what encloses them, whether the
+//! first record names the columns, and what the values may be.
 
 use std::collections::BTreeSet;
 use std::io::Read;
@@ -209,6 +209,10 @@ fn parts_lists(values: &[&[u8]], separator: u8) -> bool {
     let elements = values.iter().flat_map(|text| text.split(|&byte| byte == separator));
     let elements: Vec<&[u8]> = elements.map(field::trim).filter(|text| !text.is_empty()).collect();
     let distinct: BTreeSet<&[u8]> = elements.iter().copied().collect();
-    // Names of two words recur as a whole.
-    whole.len() > 10 && 2 * distinct.len() < whole.len() && elements.len() > values.len()
+    // Names of two words recur as a whole; bars stand in lists alone.
+    let recur = match separator {
+        b'|' | b'^' => distinct.len() <= whole.len(),
+        _ => 2 * distinct.len() < whole.len(),
+    };
+    whole.len() > 10 && recur && elements.len() > values.len()
 }

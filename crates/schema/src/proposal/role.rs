@@ -30,7 +30,8 @@ pub enum LeftOut {
 
 /// Whole values up to which a number is a category too.
 const FEW_VALUES: u64 = 1000;
-/// Greatest distance of a value from the mean, in deviations, beyond which a number has a long tail.
+/// Greatest distance of a value from the mean, in deviations, beyond which a number has a long
+/// tail.
 const TAIL: f64 = 8.0;
 
 /// What `column` is for.
@@ -63,7 +64,8 @@ pub fn role_of(column: &ColumnFacts, facts: &FileFacts) -> Role {
     if most(column.numbers) {
         return number(column, NumberForm::Plain);
     }
-    if most(column.numbers + column.amounts) {
+    // Where both forms read all, such as 1,234, the first.
+    if most(column.numbers + column.amounts) && column.amounts >= column.comma_amounts {
         return number(column, NumberForm::Money);
     }
     if most(column.numbers + column.comma_amounts) {

@@ -74,6 +74,17 @@ fn model(out: &mut String, inputs: &[Input<'_>], plan: &Plan, wish: &Wish) {
     line!(out, "name = {}", quoted(&wish.name));
     if plan.bottom.is_empty() {
         line!(out, "# No numbers, so no bottom MLP: the interaction is that of the tables alone.");
+    } else if plan.constant.is_some() {
+        line!(
+            out,
+            "# There are no numbers: the bottom MLP makes a learnt vector of a constant, whose"
+        );
+        line!(
+            out,
+            "# products with the tables are biases. Small layers and tables, so that what is"
+        );
+        line!(out, "# learnt holds for other rows.");
+        line!(out, "bottom = {:?}", plan.bottom);
     } else {
         line!(out, "# For the numbers; the last width is the dim of the tables.");
         line!(out, "bottom = {:?}", plan.bottom);
@@ -119,8 +130,7 @@ fn model(out: &mut String, inputs: &[Input<'_>], plan: &Plan, wish: &Wish) {
 
 fn training(out: &mut String, plan: &Plan) {
     line!(out, "[optimizer]");
-    line!(out, "sparse = {{ kind = \"adagrad\", learning_rate = 0.02 }}");
-    line!(out, "dense = {{ kind = \"adagrad\", learning_rate = 0.01 }}");
+    optimizer(out, plan);
     line!(out);
     line!(out, "[schedule]");
     line!(out, "# Down to nothing over all {} steps.", count(plan.steps));
@@ -133,8 +143,31 @@ fn training(out: &mut String, plan: &Plan) {
     line!(out, "# Keep the best checkpoint, and stop when held-out rows get no better.");
     line!(out, "evaluate_every = {}", plan.evaluate_every);
     line!(out, "keep_best = \"auc\"");
-    line!(out, "patience = {}", if plan.epochs > 1 { 6 } else { 10 });
+    line!(out, "patience = {}", if plan.epochs > 8 { 12 } else { 6 });
     line!(out);
+}
+
+/// The rules of tables and layers.
+fn optimizer(out: &mut String, plan: &Plan) {
+    if plan.constant.is_none() {
+        line!(out, "sparse = {{ kind = \"adagrad\", learning_rate = 0.02 }}");
+        line!(out, "dense = {{ kind = \"adagrad\", learning_rate = 0.01 }}");
+        return;
+    }
+    line!(
+        out,
+        "# The decay is 0.03 per sample, for gradients are means over a batch: without it tables"
+    );
+    line!(out, "# alone would learn the training rows by heart.");
+    line!(out, "[optimizer.sparse]");
+    line!(out, "kind = \"adam\"");
+    line!(out, "learning_rate = 0.005");
+    line!(out, "weight_decay = {:.3e}", 0.03 / plan.batch_size as f64);
+    line!(out, "weight_decay_mode = \"l2\"");
+    line!(out);
+    line!(out, "[optimizer.dense]");
+    line!(out, "kind = \"adam\"");
+    line!(out, "learning_rate = 0.0003");
 }
 
 fn data(out: &mut String, facts: &FileFacts, plan: &Plan, wish: &Wish) {
@@ -213,6 +246,9 @@ fn columns(
         }
     }
     line!(out, "dense = [");
+    if let Some(column) = &plan.constant {
+        line!(out, "  {{ column = {}, transform = \"one\" }}, # 1 in every row", quoted(column));
+    }
     for input in inputs.iter().filter(|input| input.role.is_dense()) {
         line!(out, "  {}, # {}", dense(input), input.role.reason(input.facts));
     }

@@ -44,6 +44,15 @@ impl Lines {
         }
     }
 
+    /// Forgets the key at `path`, whose value is no longer that of the text, and all entries of a
+    /// list that it is in.
+    pub(crate) fn forget(&mut self, path: &str) {
+        let list = |known: &String| {
+            known.split_once('[').is_some_and(|(list, _)| path.starts_with(&format!("{list}.")))
+        };
+        self.0.retain(|known, _| !known.starts_with(path) && !list(known));
+    }
+
     /// ` (line 7)`, or nothing where there is no such key in the text.
     fn of_key(&self, path: &str) -> String {
         self.0.get(path).map_or_else(String::new, |line| format!(" (line {line})"))
@@ -128,6 +137,10 @@ impl Found<'_> {
                         other => self.refuse("an entry { … }".to_owned(), other, &here),
                     }
                 }
+            }
+            // None but a stand-in for missing ids may be below 0; those have no range.
+            (_, Value::Integer(..0)) if !key.range.is_empty() => {
+                self.refuse(key.expected(), value, here);
             }
             (kind, value) if fits(kind, value) => {}
             (_, value) => self.refuse(key.expected(), value, here),

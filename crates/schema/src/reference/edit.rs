@@ -6,11 +6,11 @@ use toml::{Table, Value};
 use super::{KEYS, Key, Kind, find, listed, nearest};
 use crate::pattern;
 
-/// Puts `value` at `key` of `table`.
+/// Puts `value` at `key` of `table`; the whole path of the key.
 ///
 /// # Errors
 /// What is wrong with the key.
-pub(crate) fn set(table: &mut Table, key: &str, value: &str) -> Result<(), String> {
+pub(crate) fn set(table: &mut Table, key: &str, value: &str) -> Result<String, String> {
     let mut path: Vec<&str> = key.split('.').collect();
     if path.iter().any(|part| part.is_empty()) {
         return Err("expected a key such as training.batch_size".to_owned());
@@ -42,7 +42,7 @@ pub(crate) fn set(table: &mut Table, key: &str, value: &str) -> Result<(), Strin
         };
     }
     place.insert(path[at].to_owned(), value);
-    Ok(())
+    Ok(path.join("."))
 }
 
 /// The one key that a short one means.
@@ -86,7 +86,8 @@ fn empty(path: &[&str]) -> Value {
     if is_list { Value::Array(Vec::new()) } else { Value::Table(Table::new()) }
 }
 
-/// The entry of a list that has `name`, or this place. An entry that stands for many is taken apart.
+/// The entry of a list that has `name`, or this place. An entry that stands for many is taken
+/// apart.
 fn entry_named<'a>(
     entries: &'a mut Vec<Value>,
     name: &str,

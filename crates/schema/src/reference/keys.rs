@@ -49,7 +49,7 @@ impl Key {
 pub const KEYS: &[Key] = &[
     required("model", Section, "").says("The network.", "[model]"),
     required("model.name", Text, "").says(
-        "A name for people. The run's folder is runs/NAME unless --run names another.",
+        "A name for people. The run's folder is named after the configuration, or by --run.",
         "name = \"ads\"",
     ),
     optional("model.seed", Integer, "0 or more")
@@ -329,13 +329,14 @@ pub const KEYS: &[Key] = &[
         .says("Its column. `d{0..3}` stands for four such columns.", "{ column = \"age\" }"),
     optional(
         "data.dense[].transform",
-        Choice(&["none", "log1p", "log3", "standardise", "datetime"]),
+        Choice(&["none", "log1p", "log3", "standardise", "datetime", "one"]),
         "",
     )
     .or("none")
     .says(
         "none: the number. log1p: ln(max(x, 0) + 1). log3: ln(max(x, -2) + 3). standardise: \
-         (x - mean) / deviation of the training rows. datetime: `parts` of a time.",
+         (x - mean) / deviation of the training rows. datetime: `parts` of a time. one: 1 in every \
+         row, which gives a model without numbers a learnt vector and thereby a bias per id.",
         "{ column = \"age\", transform = \"standardise\" }",
     ),
     optional("data.dense[].number", Choice(&["plain", "money", "decimal_comma"]), "")

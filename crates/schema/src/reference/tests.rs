@@ -1,3 +1,5 @@
+mod mistyped;
+
 use super::{KEYS, Kind, Need, keys_of};
 use crate::JobConfig;
 

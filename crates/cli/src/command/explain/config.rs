@@ -1,4 +1,5 @@
-//! `rowmill explain config`: the keys of configurations, one, all, as a document or as a JSON schema.
+//! `rowmill explain config`: the keys of configurations, one, all, as a document or as a JSON
+//! schema.
 
 use std::fmt::Write as _;
 
