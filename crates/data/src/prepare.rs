@@ -274,7 +274,7 @@ fn write(
             let rows = &block.taken.inner.rows;
             match (part, &mut held_out) {
                 (Some(Part { side: Side::HeldOut, .. }), Some(count)) => {
-                    *count += rows.len() as u64
+                    *count += rows.len() as u64;
                 }
                 (Some(_), _) => {}
                 // A place in an input says nothing where each is read for two parts.

@@ -60,7 +60,7 @@ pub fn write(
         config: config.to_toml().map_err(refused)?,
         malformed_max,
         strict: strictness == Strictness::Stop,
-        world_size: plan.world_size() as u32,
+        world_size: plan.world_size(),
         tiles: plan.tiles().to_vec(),
     };
     let text = serde_json::to_vec_pretty(&record).map_err(Error::Json)?;

@@ -113,9 +113,12 @@ fn quote_of(text: &[u8]) -> Option<u8> {
     Some(if !double && single > lines { b'\'' } else { b'"' })
 }
 
+/// Records of trimmed fields.
+type Fields = Vec<Vec<Vec<u8>>>;
+
 /// The delimiter by which records have the same number of fields, and most of them.
-fn likeliest(text: &[u8], quote: Option<u8>, is_whole: bool) -> (Punctuation, Vec<Vec<Vec<u8>>>) {
-    let mut best: Option<((u64, usize), Punctuation, Vec<Vec<Vec<u8>>>)> = None;
+fn likeliest(text: &[u8], quote: Option<u8>, is_whole: bool) -> (Punctuation, Fields) {
+    let mut best: Option<((u64, usize), Punctuation, Fields)> = None;
     for delimiter in DELIMITERS {
         let punctuation = Punctuation { delimiter: delimiter.as_bytes().to_vec(), quote };
         let records = records(text, &punctuation, is_whole);
@@ -133,7 +136,7 @@ fn likeliest(text: &[u8], quote: Option<u8>, is_whole: bool) -> (Punctuation, Ve
     best.map_or((comma, Vec::new()), |(_, punctuation, records)| (punctuation, records))
 }
 
-fn records(text: &[u8], punctuation: &Punctuation, is_whole: bool) -> Vec<Vec<Vec<u8>>> {
+fn records(text: &[u8], punctuation: &Punctuation, is_whole: bool) -> Fields {
     let mut splitter = Splitter::new(punctuation.clone());
     splitter.split(text);
     if is_whole {

@@ -88,7 +88,7 @@ fn every_key_of_the_types_is_in_the_reference() {
                 // The tag itself, which serde takes out first.
                 _ => tag.is_empty(),
             })
-            .map(|key| key.name())
+            .map(super::Key::name)
             .collect();
         expected.sort_unstable();
         assert_eq!(got, expected, "{section} {tag}: {message}");
