@@ -51,7 +51,7 @@ const EDITS: [(&str, &str, &str); 27] = [
     ("label = { column = \"y\" }", "label = \"y\"", "expected a section of keys, got \"y\""),
     ("dense = [{ column = \"u\" }]", "dense = [\"u\"]", "expected an entry { … }, got \"u\""),
     ("column = \"u\"", "name = \"u\"", "data.dense[0].column is missing"),
-    ("column = \"u\"", "column = \"u\", transform = \"log\"", "did you mean \"log1p\"?"),
+    ("column = \"u\"", "column = \"u\", transform = \"logp\"", "did you mean \"log1p\"?"),
     ("mode = \"exact\"", "mode = \"exact\", min_counts = 2", "did you mean min_count?"),
 ];
 
