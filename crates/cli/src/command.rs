@@ -7,6 +7,7 @@ mod data;
 mod doctor;
 mod eval;
 mod explain;
+mod init;
 mod quickstart;
 mod score;
 mod trace;
@@ -36,6 +37,7 @@ pub fn run(command: Command, session: &Session) -> Result<ExitCode, Error> {
     output::check_all(&command.outputs())?;
     match command {
         Command::Quickstart(quickstart) => quickstart::run(&quickstart, session),
+        Command::Init(init) => init::run(&init, session).map(done),
         Command::Train(train) => train::run(&train, session),
         Command::Eval(eval) => eval::run(&eval, session).map(done),
         Command::Score(score) => score::run(&score, session).map(done),
@@ -44,7 +46,7 @@ pub fn run(command: Command, session: &Session) -> Result<ExitCode, Error> {
         Command::Trace(trace) => trace::run(&trace, session),
         Command::Capture(capture) => capture::run(&capture, session),
         Command::Doctor(doctor) => doctor::run(&doctor, session),
-        Command::Explain { rule } => explain::run(rule.as_deref(), session).map(done),
+        Command::Explain(explain) => explain::run(&explain, session).map(done),
         Command::Bench(bench) => bench::run(&bench, session),
         Command::Completions { shell } => completions(shell, session).map(done),
     }

@@ -21,6 +21,7 @@ impl Command {
     pub fn outputs(&self) -> Vec<Output> {
         match self {
             Self::Quickstart(quickstart) => vec![Output::Folder(quickstart.folder.clone())],
+            Self::Init(init) => regular_files([init.target().as_ref()]),
             Self::Train(train) => of_train(train),
             Self::Score(score) => files([score.output.as_ref()]),
             Self::Data(data) => of_data(data),
@@ -34,7 +35,7 @@ impl Command {
                 Bench::Data(data) => data.out.iter().cloned().map(Output::Folder).collect(),
                 _ => Vec::new(),
             },
-            Self::Eval(_) | Self::Doctor(_) | Self::Explain { .. } | Self::Completions { .. } => {
+            Self::Eval(_) | Self::Doctor(_) | Self::Explain(_) | Self::Completions { .. } => {
                 Vec::new()
             }
         }
@@ -58,7 +59,7 @@ fn regular_files<'a>(paths: impl IntoIterator<Item = Option<&'a PathBuf>>) -> Ve
 }
 
 fn of_train(train: &Train) -> Vec<Output> {
-    if train.list {
+    if train.list || train.print_config {
         return Vec::new();
     }
     let folders = std::iter::once(train.run_folder()).chain(train.trace.clone());

@@ -3,9 +3,12 @@
 
 use std::io;
 
+use schema::reference::distance;
 use schema::{ConfigError, Share};
 
 use super::Error;
+use crate::command::train::quoted;
+use schema::proposal::ProposalError;
 
 impl Error {
     /// What the user can do about it.
@@ -17,23 +20,22 @@ impl Error {
             | Self::Disk { .. }
             | Self::BenchMemory { .. }
             | Self::BenchDisk { .. } => return self.room_hint(),
-            Self::NoData { config } => format!(
-                "give files with --train FILE…, or try it on generated rows: \
-                 rowmill train {config} --synthetic 1000000"
-            ),
-            Self::ColumnsUnknown { .. } => {
-                "add --config CONFIG; for Criteo's files: --config dlrm-criteo-kaggle".into()
-            }
+            Self::NotAConfig { .. }
+            | Self::ConfigExists { .. }
+            | Self::InitOfStream
+            | Self::InitOfFolder { .. }
+            | Self::NoProposal { .. }
+            | Self::NoSuchKey { .. }
+            | Self::RowsUnknown { .. }
+            | Self::NothingToResume { .. }
+            | Self::ResumeOfNothing => return self.config_hint(),
             Self::ForeignFolder { .. } => "choose another with --folder".into(),
-            Self::MixedInputs { .. } | Self::NotPrepared { .. } | Self::NoSuchInput { .. } => {
-                return self.input_hint();
-            }
+            Self::NoData { .. }
+            | Self::NoEvaluation
+            | Self::MixedInputs { .. }
+            | Self::NotPrepared { .. }
+            | Self::NoSuchInput { .. } => return self.input_hint(),
             Self::OneLabel { label, positive, .. } => label_hint(*label, positive),
-            Self::NoEvaluation => {
-                "name labelled files with --data FILE… (or --evaluation when training), or set \
-                 data.hold_out"
-                    .into()
-            }
             Self::RunExists { .. }
             | Self::NoCheckpoint { .. }
             | Self::NoneWhole { .. }
@@ -81,6 +83,39 @@ impl Error {
         Some(hint)
     }
 
+    fn config_hint(&self) -> Option<String> {
+        let hint = match self {
+            Self::NotAConfig { path } => format!(
+                "rowmill init {} writes a configuration that trains on it",
+                quoted(&path.display().to_string())
+            ),
+            Self::ConfigExists { .. } => {
+                "replace it with --force, or write another with --output FILE".into()
+            }
+            Self::InitOfStream => "write it to a file first: … | cat > FILE".into(),
+            Self::InitOfFolder { path } => format!("name its files: {}/*", path.display()),
+            Self::NoProposal { source: ProposalError::NoLabel { .. }, .. } => {
+                "name it with --label COLUMN".into()
+            }
+            Self::NoProposal { source: ProposalError::NoClasses { .. }, .. } => {
+                "choose another with --label COLUMN, or make it 0 and 1 in the file".into()
+            }
+            Self::NoSuchKey { near, .. } if near.is_empty() => {
+                "rowmill explain config lists the keys".into()
+            }
+            Self::NoSuchKey { near, .. } => format!("did you mean {}?", near.join(" or ")),
+            Self::RowsUnknown { .. } => {
+                "give them with --set model.tables.NAME.rows=N for this command".into()
+            }
+            Self::NothingToResume { .. } => {
+                "give the folder of a run with --run, as printed at its end".into()
+            }
+            Self::ResumeOfNothing => "rowmill train --resume --run RUN".into(),
+            _ => return None,
+        };
+        Some(hint)
+    }
+
     fn output_hint(&self) -> Option<String> {
         let hint = match self {
             Self::OutputIsSpecial { .. } => "write a file and read it from there".into(),
@@ -119,6 +154,16 @@ impl Error {
 
     fn input_hint(&self) -> Option<String> {
         let hint = match self {
+            Self::NoData { config } => {
+                return Some(format!(
+                    "give files with --train FILE…, or try it on generated rows: rowmill train \
+                     {config} --synthetic 1000000"
+                ));
+            }
+            Self::NoEvaluation => {
+                "name labelled files with --data FILE… (or --evaluation when training), or set \
+                 data.hold_out"
+            }
             Self::MixedInputs { .. } => {
                 "prepare all files into one folder: rowmill data convert FILE… --config CONFIG \
                  --out FOLDER"
@@ -227,33 +272,20 @@ fn known_configs(name: &str, known: &[&'static str]) -> String {
     }
 }
 
-/// Levenshtein's distance: letters to change, add or remove.
-fn distance(a: &str, b: &str) -> usize {
-    let b: Vec<char> = b.chars().collect();
-    let mut row: Vec<usize> = (0..=b.len()).collect();
-    for (i, x) in a.chars().enumerate() {
-        let mut diagonal = row[0];
-        row[0] = i + 1;
-        for (j, &y) in b.iter().enumerate() {
-            let change = diagonal + usize::from(x != y);
-            diagonal = row[j + 1];
-            row[j + 1] = change.min(row[j] + 1).min(diagonal + 1);
-        }
-    }
-    row[b.len()]
-}
-
 fn config_hint(error: &ConfigError) -> Option<String> {
     let hint = match error {
         ConfigError::Override { .. } => {
-            "keys are dotted paths of the TOML, or a key's last part: --set batch_size=4096, \
-             --set optimizer.dense.learning_rate=0.1"
+            "keys are dotted paths of the TOML, or the end of one: --set batch_size=4096, --set \
+             dense.learning_rate=0.1, --set model.tables.NAME.rows=1000"
         }
         ConfigError::Shape { key, .. } if key == "model.dense_features" => {
             "make model.dense_features the number of [data] dense columns"
         }
         ConfigError::Shape { key, .. } if key.starts_with("model.tables ") => {
             "each feature takes its ids from the [data] categorical column of the same name"
+        }
+        ConfigError::Keys { .. } => {
+            "rowmill explain config KEY says what a key may be; docs/configuration.md has them all"
         }
         ConfigError::Shape { .. } | ConfigError::Syntax { .. } => return None,
     };
@@ -300,7 +332,7 @@ fn data_hint(error: &data::Error) -> Option<String> {
             return disk_hint(source);
         }
         data::Error::TableTooSmall { .. } => {
-            "give the table more rows, raise data.ids.threshold, or use data.ids.mode = \"modulo\""
+            "give the table more rows, raise data.ids.min_count, or use data.ids.mode = \"modulo\""
         }
         data::Error::Disk { .. } => {
             "free some space there, raise --memory or data.ids.threshold, or write to another disk"
@@ -453,11 +485,10 @@ fn trace_hint(error: &trace::Error) -> Option<String> {
 
 #[cfg(test)]
 mod tests {
-    use super::{distance, known_configs};
+    use super::known_configs;
 
     #[test]
     fn the_nearest_name_is_offered() {
-        assert_eq!(distance("kitten", "sitting"), 3);
         let known = ["adult-income", "dlrm-default"];
         assert_eq!(
             known_configs("dlrm-defualt", &known),
