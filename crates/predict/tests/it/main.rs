@@ -1,0 +1,5 @@
+//! Predictions against recordings.
+#![expect(clippy::expect_used, reason = "test code fails by panicking")]
+
+mod fixture;
+mod replay;
