@@ -1,5 +1,7 @@
 //! How far predictions are from what was recorded. Prints nothing.
 
+pub mod iterations;
+pub mod leave_out;
 pub mod replay;
 
 use analyze::interval;

@@ -8,6 +8,22 @@ use crate::cost::{Cost, Costs, RankCosts, Source};
 use crate::program::{Action, Overhead, Program, Returns, WorkKind};
 use crate::recording::Recorded;
 
+/// How samples become prices of overheads. Kernels are always priced by the most similar ones.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Method {
+    /// By operator and sizes, else by operator, else by class; between operators by what came
+    /// before and what follows.
+    #[default]
+    Full,
+    /// One mean for all time between operators, one per operator and class for the rest.
+    OneMean,
+    /// The same of samples within 1.5 interquartile ranges of the quartiles, but for calls.
+    ///
+    /// # Source
+    /// arXiv:2201.07821, IV-B.
+    Trimmed,
+}
+
 /// Means by key, by name and by class; a sum and a count each.
 #[derive(Clone, Debug)]
 struct Means<C: Ord> {
@@ -19,44 +35,91 @@ struct Means<C: Ord> {
 /// The means of a calibration, found once for all programs it prices.
 #[derive(Clone, Debug)]
 pub struct Prices {
+    method: Method,
     overheads: Means<Overhead>,
     works: Means<WorkKind>,
     constants: crate::cost::Constants,
 }
 
 impl<C: Ord + Copy> Means<C> {
-    fn of(samples: &BTreeMap<Key<C>, Vec<i64>>) -> Self {
-        let mut means =
-            Self { by_key: BTreeMap::new(), by_name: BTreeMap::new(), by_class: BTreeMap::new() };
+    /// Means of samples, of which `keep` chooses some of a class.
+    fn of(samples: &BTreeMap<Key<C>, Vec<i64>>, keep: impl Fn(C, Vec<i64>) -> Vec<i64>) -> Self {
+        let total = |class, samples: Vec<i64>| {
+            let kept = keep(class, samples);
+            (kept.iter().sum::<i64>(), kept.len() as i64)
+        };
+        let mut by_name: BTreeMap<(C, String), Vec<i64>> = BTreeMap::new();
+        let mut by_class: BTreeMap<C, Vec<i64>> = BTreeMap::new();
         for (key, samples) in samples {
-            let (sum, count) = (samples.iter().sum::<i64>(), samples.len() as i64);
-            means.by_key.insert(key.clone(), (sum, count));
-            let add = |place: &mut (i64, i64)| *place = (place.0 + sum, place.1 + count);
-            add(means.by_name.entry((key.class, key.name.clone())).or_default());
-            add(means.by_class.entry(key.class).or_default());
+            by_name.entry((key.class, key.name.clone())).or_default().extend(samples);
+            by_class.entry(key.class).or_default().extend(samples);
         }
-        means
+        let by_key = samples.iter().map(|(key, samples)| {
+            (key.clone(), total(key.class, samples.clone()))
+        });
+        Self {
+            by_key: by_key.collect(),
+            by_name: by_name.into_iter().map(|(key, all)| (key.clone(), total(key.0, all))).collect(),
+            by_class: by_class.into_iter().map(|(class, all)| (class, total(class, all))).collect(),
+        }
     }
 
     /// The mean of the same, else of the same name, else of the class.
     fn cost(&self, key: Key<C>) -> Cost {
-        let mean = |&(sum, count): &(i64, i64)| (sum as f64 / count.max(1) as f64).round() as i64;
-        if let Some(found) = self.by_key.get(&key) {
-            return Cost { ns: mean(found), source: Source::Measured };
+        match self.by_key.get(&key) {
+            Some(found) => Cost { ns: mean(found), source: Source::Measured },
+            None => self.by_name(key),
         }
+    }
+
+    fn by_name(&self, key: Key<C>) -> Cost {
         let class = key.class;
-        let found = self.by_name.get(&(class, key.name)).or_else(|| self.by_class.get(&class));
+        match self.by_name.get(&(class, key.name)) {
+            Some(found) => Cost { ns: mean(found), source: Source::Modelled },
+            None => self.by_class(class),
+        }
+    }
+
+    fn by_class(&self, class: C) -> Cost {
+        let found = self.by_class.get(&class);
         found.map_or_else(Cost::default, |found| Cost { ns: mean(found), source: Source::Modelled })
     }
 }
 
+fn mean((sum, count): &(i64, i64)) -> i64 {
+    (*sum as f64 / (*count).max(1) as f64).round() as i64
+}
+
+/// The samples within 1.5 interquartile ranges of the quartiles.
+fn trimmed(mut samples: Vec<i64>) -> Vec<i64> {
+    samples.sort_unstable();
+    let at = |share: f64| samples.get((samples.len() as f64 * share) as usize).copied();
+    let (Some(low), Some(high)) = (at(0.25), at(0.75)) else { return samples };
+    let reach = (high - low) * 3 / 2;
+    samples.retain(|ns| (low - reach..=high + reach).contains(ns));
+    samples
+}
+
 impl Prices {
     /// Of a calibration.
-    pub fn of(calibration: &Calibration) -> Self {
+    pub fn new(calibration: &Calibration, method: Method) -> Self {
+        let keep = |class, samples| match method {
+            Method::Trimmed if class != Overhead::RuntimeCall => trimmed(samples),
+            _ => samples,
+        };
         Self {
-            overheads: Means::of(&calibration.overheads),
-            works: Means::of(&calibration.works),
+            method,
+            overheads: Means::of(&calibration.overheads, keep),
+            works: Means::of(&calibration.works, |_, samples| samples),
             constants: constants::of(calibration),
+        }
+    }
+
+    fn overhead(&self, key: Key<Overhead>) -> Cost {
+        match (self.method, key.class) {
+            (Method::Full, _) => self.overheads.cost(key),
+            (_, Overhead::BetweenOps) => self.overheads.by_class(Overhead::BetweenOps),
+            _ => self.overheads.by_name(key),
         }
     }
 
@@ -66,9 +129,9 @@ impl Prices {
         let ranks = program.ranks.iter().zip(&recorded.ranks).map(|(rank, recorded)| {
             let actions = rank.threads.iter().map(|thread| {
                 let cost = |action: &Action| match action {
-                    Action::Host(segment) => self.overheads.cost(key(program, *segment)),
+                    Action::Host(segment) => self.overhead(key(program, *segment)),
                     Action::Call(call) if call.returns == Returns::AtOnce => {
-                        self.overheads.cost(key(program, call.cost))
+                        self.overhead(key(program, call.cost))
                     }
                     _ => Cost::default(),
                 };

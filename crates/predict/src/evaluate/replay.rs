@@ -52,7 +52,7 @@ pub fn with(step: &Step, calibrated: &[usize], constants: Constants) -> Result<R
 /// the step is played with no transfer at all, which says when the last rank comes; what passes
 /// from then to the recorded ends is the transfer. As transfers delay what follows them, this is
 /// done again with those found before.
-fn fit_transfers(
+pub(super) fn fit_transfers(
     step: &Step,
     calibrated: &[usize],
     constants: &mut Constants,

@@ -104,3 +104,32 @@ fn debug() {
         println!("{:?} {} ", c.operation, c.bytes);
     }
 }
+
+#[test]
+fn leave() {
+    let Some(job) = fixture::job("dlrm8/dlrm_kineto.tar.gz") else { return };
+    let classifier = Classifier::new(ClassRule::Category);
+    let scopes: Vec<Scope<'_>> =
+        job.traces.iter().map(|trace| Scope::new(trace, WindowRule::All, &classifier)).collect();
+    let job = recording::Job::new(&scopes, |rows| fixture::sizes(&scopes, rows));
+    let spans: Vec<_> = scopes.iter().map(|scope| recording::spans(scope).1[0]).collect();
+    let step = job.step(&spans).expect("a step");
+    for row in predict::evaluate::leave_out::of(&step).expect("rows") {
+        println!("all {:.2}/{:.2}", row.all_priced_error_pct, row.together_all_priced_error_pct);println!("{} {} {:.2}% base {:.2} together {:.2} one {:.2} trimmed {:.2}", row.rank, row.step_ns, row.error_pct, row.baseline_error_pct, row.together_error_pct, row.one_mean_error_pct, row.trimmed_error_pct);
+    }
+}
+
+#[test]
+fn linear() {
+    let Some(job) = fixture::job("linear/linear_kineto.json.gz") else { return };
+    let classifier = Classifier::new(ClassRule::Category);
+    let scopes: Vec<Scope<'_>> =
+        job.traces.iter().map(|trace| Scope::new(trace, WindowRule::All, &classifier)).collect();
+    let job = recording::Job::new(&scopes, |rows| fixture::sizes(&scopes, rows));
+    let spans: Vec<_> = scopes.iter().map(|scope| recording::spans(scope).1).collect();
+    println!("{}", spans[0].len());
+    println!("{:?}", predict::evaluate::iterations::of(&job, &spans));
+    let step = job.step(&[spans[0][5]]).expect("step");
+    let replay = replay::of(&step, &[0]).expect("a replay");
+    println!("{:#?} {:?}", replay.constants, replay.ranks);
+}
