@@ -24,6 +24,7 @@ Exit codes: 0 done, 1 failed, 2 wrong usage or configuration, 3 found something 
 mod bench;
 mod capture;
 mod output;
+mod predict;
 mod trace;
 
 pub use bench::{
@@ -32,6 +33,7 @@ pub use bench::{
 };
 pub use capture::{Capture, Doctor, With};
 pub use output::Output;
+pub use predict::{Predict, PredictCalibrate, PredictEvaluate, PredictOverheads, PredictStep};
 pub use trace::{
     BreakdownBy, ClassifyChoice, CollectivesBy, ConvertTo, DiffBy, FailOn, IdleBy, KernelsBy,
     LaunchesBy, MemoryBy, OpsBy, PathBy, QueueBy, ReportContent, Selection, StepsBy, StragglersBy,
@@ -122,6 +124,9 @@ pub enum Command {
     Checkpoint(Checkpoint),
     /// Analyse traces of PyTorch's profiler: where the time goes, and why
     Trace(Box<Trace>),
+    /// Predict the time of a training step from recorded traces, and how sure that is
+    #[command(subcommand)]
+    Predict(Box<Predict>),
     /// Record running PyTorch jobs without changing them: from a request to a report
     Capture(Box<Capture>),
     /// Find out why something does not work

@@ -202,6 +202,18 @@ pub enum Error {
     /// A report could not be made.
     #[error(transparent)]
     Report(#[from] report::Error),
+    /// Nothing can be predicted.
+    #[error(transparent)]
+    Predict(#[from] predict::Error),
+    /// A file that is no calibration of this version.
+    #[error("{}: {source}", path.display())]
+    CalibrationFile { path: PathBuf, source: predict::Error },
+    /// A calibration of another machine.
+    #[error("{}: expected a calibration of {expected}, got one of {got}", path.display())]
+    OtherMachine { path: PathBuf, expected: String, got: String },
+    /// A step that was not recorded.
+    #[error("step {step}: expected one of 0..{count}, those that all ranks recorded")]
+    NoSuchStep { step: usize, count: usize },
     /// Training, scoring or a checkpoint failed.
     #[error(transparent)]
     Train(#[from] train::Error),
@@ -246,6 +258,10 @@ impl Error {
             | Self::WhatIfTable
             | Self::NoSuchProcess { .. }
             | Self::Analyze(_)
+            | Self::Predict(_)
+            | Self::CalibrationFile { .. }
+            | Self::OtherMachine { .. }
+            | Self::NoSuchStep { .. }
             | Self::Report(report::Error::NoSuchStep { .. })
             | Self::Exists { .. } => EXIT_USAGE,
             _ => EXIT_FAILED,

@@ -5,12 +5,11 @@
 
 pub mod collect;
 pub mod constants;
+pub mod file;
 
 pub mod price;
 
 use std::collections::BTreeMap;
-
-use analyze::collectives::Operation;
 
 use crate::program::{Overhead, WorkKind};
 
@@ -28,7 +27,7 @@ pub struct Calibration {
     /// Starting and waiting.
     pub waits: BTreeMap<Waiting, Vec<i64>>,
     /// Collectives: operation and bytes, and what the transfer took once all had come.
-    pub transfers: BTreeMap<(Operation, u64), Vec<i64>>,
+    pub transfers: BTreeMap<(String, u64), Vec<i64>>,
     /// How much slower a rank's host was in a run than the mean of all: 1 is as fast.
     pub factors: Vec<f64>,
 }

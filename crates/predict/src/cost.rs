@@ -9,7 +9,7 @@ use crate::program::{Action, Program, Returns, WorkKind};
 use crate::recording::Recorded;
 
 /// Where a figure comes from.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Source {
     /// Samples of the same operator or kernel with the same sizes.
@@ -17,7 +17,6 @@ pub enum Source {
     /// Samples of other sizes, or of the kind of thing it is.
     Modelled,
     /// Nothing was known of it.
-    #[default]
     Unknown,
 }
 
@@ -26,8 +25,13 @@ pub enum Source {
 pub struct Cost {
     /// Nanoseconds.
     pub ns: i64,
-    /// Whence.
-    pub source: Source,
+    /// Whence; `None` for what costs nothing of its own, such as a wait.
+    pub source: Option<Source>,
+}
+
+impl Cost {
+    /// Of something nobody knows anything of: 0, and said.
+    pub const UNKNOWN: Self = Self { ns: 0, source: Some(Source::Unknown) };
 }
 
 /// What waiting and starting costs, the same everywhere on a host: nanoseconds.
@@ -113,7 +117,7 @@ pub fn operation_name(operation: Operation) -> String {
 
 /// The host segments and kernels of a recording, with constants for everything that waits.
 pub fn replay(program: &Program, recorded: &Recorded, constants: &Constants) -> Costs {
-    let measured = |(from, to): (i64, i64)| Cost { ns: to - from, source: Source::Measured };
+    let measured = |(from, to): (i64, i64)| Cost { ns: to - from, source: Some(Source::Measured) };
     let ranks = program.ranks.iter().zip(&recorded.ranks).map(|(rank, recorded)| {
         let threads = rank.threads.iter().zip(&recorded.actions).map(|(thread, times)| {
             let cost = |(action, time): (&Action, &(i64, i64))| match action {

@@ -8,6 +8,8 @@
 pub mod calibration;
 pub mod cost;
 pub mod evaluate;
+pub mod overheads;
+pub mod prediction;
 pub mod program;
 pub mod recording;
 pub mod simulate;

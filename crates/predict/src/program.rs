@@ -2,7 +2,7 @@
 //! whom. Knows no durations ([`Costs`](crate::cost::Costs) do) and no trace.
 
 use analyze::collectives::Operation;
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 use trace::store::{LaunchShape, StringId, Strings};
 
 /// A step of all ranks.
@@ -89,7 +89,7 @@ pub enum MarkKind {
 
 /// Why the host takes time: the overheads T1 to T5 of arXiv:2201.07821, told apart where it mixes
 /// two under one name.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Overhead {
     /// T1: between two operators of a thread.
@@ -193,7 +193,7 @@ pub struct Work {
 }
 
 /// What kind of row a [`Work`] becomes.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum WorkKind {
     /// A kernel.

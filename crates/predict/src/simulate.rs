@@ -24,6 +24,9 @@ pub struct Simulation {
     ranks: Vec<RankNodes>,
 }
 
+/// The first node of a work and its last.
+type Ends = (NodeId, NodeId);
+
 /// The nodes of a rank.
 #[derive(Clone, Debug)]
 struct RankNodes {
@@ -32,7 +35,7 @@ struct RankNodes {
     /// Per thread, per action: the node at whose end it is done.
     actions: Vec<Vec<NodeId>>,
     /// Per work: its first node and its last.
-    works: Vec<(NodeId, NodeId)>,
+    works: Vec<Ends>,
 }
 
 impl Simulation {
@@ -66,6 +69,17 @@ impl Simulation {
     pub fn end_node(&self, rank: usize) -> NodeId {
         let nodes = &self.ranks[rank];
         nodes.actions[nodes.main].last().copied().unwrap_or(nodes.start)
+    }
+
+    /// The node whose weight is what a thread's own time for an action costs; of actions that only
+    /// wait, the one that does.
+    pub fn action_node(&self, rank: usize, thread: usize, action: usize) -> NodeId {
+        self.ranks[rank].actions[thread][action]
+    }
+
+    /// The node whose weight is what a work costs; of collectives, the transfer.
+    pub fn work_node(&self, rank: usize, work: WorkId) -> NodeId {
+        self.ranks[rank].works[work as usize].1
     }
 
     fn end(&self, node: NodeId) -> i64 {
@@ -147,7 +161,7 @@ impl Draft<'_> {
         (costs, origin): (&RankCosts, i64),
     ) -> RankNodes {
         let start = self.node(NodeKind::StepMarker, costs.start_ns - origin);
-        let works: Vec<(NodeId, NodeId)> = rank
+        let works: Vec<Ends> = rank
             .works
             .iter()
             .zip(&costs.works)
@@ -186,7 +200,7 @@ impl Draft<'_> {
     }
 
     /// One node, or arrival and transfer where ranks meet.
-    fn work_nodes(&mut self, program: &Program, work: &Work, cost: Cost) -> (NodeId, NodeId) {
+    fn work_nodes(&mut self, program: &Program, work: &Work, cost: Cost) -> Ends {
         let collective = work.collective.map(|at| &program.collectives[at as usize]);
         let Some(collective) = collective else {
             let node = self.node(NodeKind::Kernel, cost.ns);
@@ -273,7 +287,7 @@ impl Draft<'_> {
         &mut self,
         rank: &Rank,
         costs: &RankCosts,
-        (start, nodes, launched): (NodeId, &[(NodeId, NodeId)], &[Option<NodeId>]),
+        (start, nodes, launched): (NodeId, &[Ends], &[Option<NodeId>]),
     ) {
         for (at, work) in rank.works.iter().enumerate() {
             let node = nodes[at].0;
@@ -298,7 +312,7 @@ impl Draft<'_> {
 
 /// A rank while its actions are added.
 struct Open<'a> {
-    works: &'a [(NodeId, NodeId)],
+    works: &'a [Ends],
     /// Per work: the node at whose end its launch begins.
     launched: Vec<Option<NodeId>>,
     /// Per signal: the node at whose end it is given.

@@ -25,15 +25,11 @@ impl Error {
                 "add --config CONFIG; for Criteo's files: --config dlrm-criteo-kaggle".into()
             }
             Self::ForeignFolder { .. } => "choose another with --folder".into(),
-            Self::MixedInputs { .. } | Self::NotPrepared { .. } | Self::NoSuchInput { .. } => {
-                return self.input_hint();
-            }
+            Self::MixedInputs { .. }
+            | Self::NotPrepared { .. }
+            | Self::NoSuchInput { .. }
+            | Self::NoEvaluation => return self.input_hint(),
             Self::OneLabel { label, positive, .. } => label_hint(*label, positive),
-            Self::NoEvaluation => {
-                "name labelled files with --data FILE… (or --evaluation when training), or set \
-                 data.hold_out"
-                    .into()
-            }
             Self::RunExists { .. }
             | Self::NoCheckpoint { .. }
             | Self::NoneWhole { .. }
@@ -42,11 +38,8 @@ impl Error {
             | Self::NoTransforms { .. }
             | Self::DamagedCheckpoint { .. }
             | Self::Damaged { .. } => return self.checkpoint_hint(),
-            Self::Plan { .. } | Self::PlanFile { .. } => {
-                "rowmill train --help shows the form of a plan".into()
-            }
-            Self::Exists { .. } => "remove it or choose another name".into(),
-            Self::OutputIsInput { .. }
+            Self::Exists { .. }
+            | Self::OutputIsInput { .. }
             | Self::OutputIsFolder { .. }
             | Self::OutputIsSpecial { .. }
             | Self::NoOutputFolder { .. }
@@ -63,7 +56,13 @@ impl Error {
             | Self::NoSuchRule { .. }
             | Self::RulesFile { .. } => return self.table_hint(),
             Self::Socket(_) | Self::NobodyAsked { .. } => return self.capture_hint(),
+            Self::Plan { .. }
+            | Self::PlanFile { .. }
+            | Self::CalibrationFile { .. }
+            | Self::OtherMachine { .. } => return self.file_hint(),
             Self::NoTable
+            | Self::Predict(_)
+            | Self::NoSuchStep { .. }
             | Self::NoSarif
             | Self::WhatIfTable
             | Self::NoSuchRank { .. }
@@ -81,8 +80,25 @@ impl Error {
         Some(hint)
     }
 
+    fn file_hint(&self) -> Option<String> {
+        let hint = match self {
+            Self::Plan { .. } | Self::PlanFile { .. } => {
+                "rowmill train --help shows the form of a plan"
+            }
+            Self::CalibrationFile { .. } => {
+                "write a new one: rowmill predict calibrate PATH --output FILE"
+            }
+            Self::OtherMachine { .. } => {
+                "calibrate on this machine, or use it all the same with --force"
+            }
+            _ => return None,
+        };
+        Some(hint.into())
+    }
+
     fn output_hint(&self) -> Option<String> {
         let hint = match self {
+            Self::Exists { .. } => "remove it or choose another name".into(),
             Self::OutputIsSpecial { .. } => "write a file and read it from there".into(),
             Self::OutputIsInput { .. } | Self::OutputBelowFile { .. } => {
                 "choose another place to write".into()
@@ -125,6 +141,10 @@ impl Error {
             }
             Self::NotPrepared { .. } => {
                 "make one with: rowmill data convert FILE… --config CONFIG --out FOLDER"
+            }
+            Self::NoEvaluation => {
+                "name labelled files with --data FILE… (or --evaluation when training), or set \
+                 data.hold_out"
             }
             Self::NoSuchInput { path } if !path.is_absolute() => {
                 "paths are relative to the folder the command runs in"

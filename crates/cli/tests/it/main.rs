@@ -15,6 +15,7 @@ mod kill;
 mod malformed;
 mod memory;
 mod output;
+mod predict;
 mod quickstart;
 mod refusal;
 mod report;

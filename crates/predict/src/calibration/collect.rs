@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 
 use super::{Calibration, Key, Waiting, mean};
+use crate::cost::operation_name;
 use crate::program::{Action, Program, Rank, Returns, Segment, Thread, WorkKind};
 use crate::recording::{RecordedRank, Step};
 
@@ -26,7 +27,7 @@ pub fn add(calibration: &mut Calibration, step: &Step, ranks: &[usize]) {
             to - from
         };
         if let Some(shortest) = collective.parts.iter().map(length).min() {
-            let key = (collective.operation, collective.bytes);
+            let key = (operation_name(collective.operation), collective.bytes);
             calibration.transfers.entry(key).or_default().push(shortest);
         }
     }
@@ -68,7 +69,7 @@ fn segments<'a>(
 }
 
 /// What a stretch of host time is a sample of.
-pub(super) fn key(program: &Program, segment: Segment) -> Key<crate::program::Overhead> {
+pub(crate) fn key(program: &Program, segment: Segment) -> Key<crate::program::Overhead> {
     Key {
         class: segment.overhead,
         name: program.text(segment.op).to_owned(),

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use super::{Calibration, Waiting, mean};
-use crate::cost::{Constants, Transfer, operation_name};
+use crate::cost::{Constants, Transfer};
 
 /// The constants of a calibration.
 ///
@@ -33,7 +33,7 @@ pub fn of(calibration: &Calibration) -> Constants {
 fn transfers(calibration: &Calibration) -> BTreeMap<String, Transfer> {
     let mut points: BTreeMap<String, Vec<(u64, f64)>> = BTreeMap::new();
     for ((operation, bytes), samples) in &calibration.transfers {
-        let of_operation = points.entry(operation_name(*operation)).or_default();
+        let of_operation = points.entry(operation.clone()).or_default();
         of_operation.extend(samples.iter().map(|ns| (*bytes, *ns as f64)));
     }
     points.into_iter().map(|(operation, points)| (operation, transfer(&points))).collect()

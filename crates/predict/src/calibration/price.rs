@@ -54,12 +54,14 @@ impl<C: Ord + Copy> Means<C> {
             by_name.entry((key.class, key.name.clone())).or_default().extend(samples);
             by_class.entry(key.class).or_default().extend(samples);
         }
-        let by_key = samples.iter().map(|(key, samples)| {
-            (key.clone(), total(key.class, samples.clone()))
-        });
+        let by_key =
+            samples.iter().map(|(key, samples)| (key.clone(), total(key.class, samples.clone())));
         Self {
             by_key: by_key.collect(),
-            by_name: by_name.into_iter().map(|(key, all)| (key.clone(), total(key.0, all))).collect(),
+            by_name: by_name
+                .into_iter()
+                .map(|(key, all)| (key.clone(), total(key.0, all)))
+                .collect(),
             by_class: by_class.into_iter().map(|(class, all)| (class, total(class, all))).collect(),
         }
     }
@@ -67,7 +69,7 @@ impl<C: Ord + Copy> Means<C> {
     /// The mean of the same, else of the same name, else of the class.
     fn cost(&self, key: Key<C>) -> Cost {
         match self.by_key.get(&key) {
-            Some(found) => Cost { ns: mean(found), source: Source::Measured },
+            Some(found) => Cost { ns: mean(found), source: Some(Source::Measured) },
             None => self.by_name(key),
         }
     }
@@ -75,14 +77,15 @@ impl<C: Ord + Copy> Means<C> {
     fn by_name(&self, key: Key<C>) -> Cost {
         let class = key.class;
         match self.by_name.get(&(class, key.name)) {
-            Some(found) => Cost { ns: mean(found), source: Source::Modelled },
+            Some(found) => Cost { ns: mean(found), source: Some(Source::Modelled) },
             None => self.by_class(class),
         }
     }
 
     fn by_class(&self, class: C) -> Cost {
         let found = self.by_class.get(&class);
-        found.map_or_else(Cost::default, |found| Cost { ns: mean(found), source: Source::Modelled })
+        found
+            .map_or(Cost::UNKNOWN, |found| Cost { ns: mean(found), source: Some(Source::Modelled) })
     }
 }
 
@@ -91,7 +94,7 @@ fn mean((sum, count): &(i64, i64)) -> i64 {
 }
 
 /// The samples within 1.5 interquartile ranges of the quartiles.
-fn trimmed(mut samples: Vec<i64>) -> Vec<i64> {
+pub(crate) fn trimmed(mut samples: Vec<i64>) -> Vec<i64> {
     samples.sort_unstable();
     let at = |share: f64| samples.get((samples.len() as f64 * share) as usize).copied();
     let (Some(low), Some(high)) = (at(0.25), at(0.75)) else { return samples };
@@ -112,6 +115,26 @@ impl Prices {
             overheads: Means::of(&calibration.overheads, keep),
             works: Means::of(&calibration.works, |_, samples| samples),
             constants: constants::of(calibration),
+        }
+    }
+
+    /// The samples that a price of [`Method::Full`] is the mean of; none where nothing is known.
+    pub fn samples<'a, C: Ord + Copy>(
+        all: &'a BTreeMap<Key<C>, Vec<i64>>,
+        key: &Key<C>,
+    ) -> Vec<&'a [i64]> {
+        if let Some(own) = all.get(key) {
+            return vec![own.as_slice()];
+        }
+        let of_class = || all.iter().filter(|(other, _)| other.class == key.class);
+        let named: Vec<&[i64]> = of_class()
+            .filter(|(other, _)| other.name == key.name)
+            .map(|(_, samples)| samples.as_slice())
+            .collect();
+        if named.is_empty() {
+            of_class().map(|(_, samples)| samples.as_slice()).collect()
+        } else {
+            named
         }
     }
 
@@ -139,7 +162,7 @@ impl Prices {
             });
             let works = rank.works.iter().zip(&recorded.works).map(|(work, (from, to))| {
                 if !work.is_launched {
-                    return Cost { ns: to - from, source: Source::Measured };
+                    return Cost { ns: to - from, source: Some(Source::Measured) };
                 }
                 let name = program.text(work.name).to_owned();
                 let detail = program.text(work.detail).to_owned();

@@ -67,7 +67,7 @@ impl Structure {
                 }
                 EdgeKind::Synchronization => waits.of_host.push((waiting, awaited)),
                 EdgeKind::StreamOrder if awaited != waiting => {
-                    waits.behind.push((waiting, awaited))
+                    waits.behind.push((waiting, awaited));
                 }
                 EdgeKind::Data => waits.hand_offs.extend(hand_off(&measured, (from, to))),
                 _ => {}

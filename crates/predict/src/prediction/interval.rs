@@ -1,0 +1,112 @@
+//! How far a prediction may be off: the step again with other samples.
+
+use std::collections::BTreeMap;
+
+use analyze::graph::{self, NodeId};
+use schema::random::CounterRng;
+
+use super::Draws;
+use crate::calibration::collect::key;
+use crate::calibration::price::Prices;
+use crate::calibration::{Calibration, Key};
+use crate::program::{Action, Program, Rank, Returns};
+use crate::recording::Step;
+use crate::simulate::Simulation;
+
+/// Something that costs what one of some samples says.
+struct Element<'a> {
+    node: NodeId,
+    /// Place of the rank whose host it is; `None` of device work.
+    host: Option<usize>,
+    samples: Vec<&'a [i64]>,
+}
+
+/// Per rank: 5 % of the draws are below the first, 5 % above the second.
+pub(super) fn of(
+    step: &Step,
+    calibration: &Calibration,
+    (simulation, draws): (&Simulation, Draws),
+) -> Vec<(i64, i64)> {
+    let program = &step.program;
+    let mut elements = Vec::new();
+    let mut found = BTreeMap::new();
+    for (at, rank) in program.ranks.iter().enumerate() {
+        add(&mut elements, program, (at, rank), (simulation, calibration, &mut found));
+    }
+    let mut drawn: Vec<Vec<i64>> = vec![Vec::new(); program.ranks.len()];
+    let mut again = simulation.clone();
+    for draw in 0..u64::from(draws.count) {
+        let random = CounterRng::new(draws.seed, draw);
+        let factors = CounterRng::new(draws.seed, draw).child(1);
+        let factor = |rank: usize| match calibration.factors.len() {
+            0 => 1.0,
+            count => calibration.factors[factors.below(rank as u64, count as u64) as usize],
+        };
+        let factors: Vec<f64> = (0..program.ranks.len()).map(factor).collect();
+        for (counter, element) in (0u64..).zip(&elements) {
+            let Some(ns) = pick(&element.samples, random, counter) else { continue };
+            let factor = element.host.map_or(1.0, |rank| factors[rank]);
+            again.graph.set_node_weight(element.node, (ns as f64 * factor).round() as i64);
+        }
+        graph::relax_into(&again.graph, &mut again.times);
+        drawn.iter_mut().enumerate().for_each(|(rank, drawn)| drawn.push(again.step_ns(rank)));
+    }
+    let ends = |(rank, mut drawn): (usize, Vec<i64>)| {
+        drawn.sort_unstable();
+        let at = |share: f64| drawn.get((share * (drawn.len().max(1) - 1) as f64).round() as usize);
+        let whole = simulation.step_ns(rank);
+        (at(0.05).copied().unwrap_or(whole), at(0.95).copied().unwrap_or(whole))
+    };
+    drawn.into_iter().enumerate().map(ends).collect()
+}
+
+fn pick(samples: &[&[i64]], random: CounterRng, counter: u64) -> Option<i64> {
+    let total: usize = samples.iter().map(|samples| samples.len()).sum();
+    let mut at = match total {
+        0 => return None,
+        total => random.below(counter, total as u64) as usize,
+    };
+    for samples in samples {
+        match samples.get(at) {
+            Some(ns) => return Some(*ns),
+            None => at -= samples.len(),
+        }
+    }
+    None
+}
+
+/// What is found for each key: looked up once.
+type Found<'a> = BTreeMap<String, Vec<&'a [i64]>>;
+
+fn add<'a>(
+    elements: &mut Vec<Element<'a>>,
+    program: &Program,
+    (at, rank): (usize, &Rank),
+    (simulation, calibration, found): (&Simulation, &'a Calibration, &mut Found<'a>),
+) {
+    for (place, thread) in rank.threads.iter().enumerate() {
+        for (number, action) in thread.actions.iter().enumerate() {
+            let segment = match action {
+                Action::Host(segment) => *segment,
+                Action::Call(call) if call.returns == Returns::AtOnce => call.cost,
+                _ => continue,
+            };
+            let key = key(program, segment);
+            let text = format!("{} {}\n{}", key.class.name(), key.name, key.detail);
+            let samples = || Prices::samples(&calibration.overheads, &key);
+            let samples = found.entry(text).or_insert_with(samples).clone();
+            let node = simulation.action_node(at, place, number);
+            elements.push(Element { node, host: Some(at), samples });
+        }
+    }
+    for (number, work) in (0u32..).zip(&rank.works) {
+        if work.collective.is_some() || !work.is_launched {
+            continue;
+        }
+        let (name, detail) = (program.text(work.name), program.text(work.detail));
+        let key = Key { class: work.kind, name: name.to_owned(), detail: detail.to_owned() };
+        let samples = || Prices::samples(&calibration.works, &key);
+        let samples = found.entry(format!("work {name}\n{detail}")).or_insert_with(samples).clone();
+        elements.push(Element { node: simulation.work_node(at, number), host: None, samples });
+    }
+}
