@@ -120,10 +120,13 @@ pub fn replay(program: &Program, recorded: &Recorded, constants: &Constants) -> 
     let measured = |(from, to): (i64, i64)| Cost { ns: to - from, source: Some(Source::Measured) };
     let ranks = program.ranks.iter().zip(&recorded.ranks).map(|(rank, recorded)| {
         let threads = rank.threads.iter().zip(&recorded.actions).map(|(thread, times)| {
-            let cost = |(action, time): (&Action, &(i64, i64))| match action {
-                Action::Host(_) => measured(*time),
-                Action::Call(call) if call.returns == Returns::AtOnce => measured(*time),
-                _ => Cost::default(),
+            let cost = |(action, time): (&Action, &(i64, i64))| {
+                let own = measured((0, recorded.own_ns(action, *time)));
+                match action {
+                    Action::Host(_) => own,
+                    Action::Call(call) if call.returns == Returns::AtOnce => own,
+                    _ => Cost::default(),
+                }
             };
             thread.actions.iter().zip(times).map(cost).collect()
         });

@@ -22,7 +22,7 @@ pub use span::{Span, StepRule, spans};
 pub use structure::Structure;
 
 use crate::Error;
-use crate::program::{Collective, Program, Rank};
+use crate::program::{Action, Collective, Program, Rank};
 
 /// When everything of a [`Program`] was recorded; nanoseconds since the start of its rank's step.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -42,6 +42,23 @@ pub struct RecordedRank {
     pub actions: Vec<Vec<(i64, i64)>>,
     /// Per work: from, to.
     pub works: Vec<(i64, i64)>,
+}
+
+impl RecordedRank {
+    /// What an action of a thread cost by itself: of a launch that found the device's queue full,
+    /// from where there was room.
+    pub fn own_ns(&self, action: &Action, (from, to): (i64, i64)) -> i64 {
+        to - self.begun_ns(action, (from, to))
+    }
+
+    /// When a call began to launch: at its start, or when there was room.
+    pub fn begun_ns(&self, action: &Action, (from, to): (i64, i64)) -> i64 {
+        let room = match action {
+            Action::Call(call) => call.room,
+            _ => None,
+        };
+        room.map_or(from, |work| self.works[work as usize].1.clamp(from, to))
+    }
 }
 
 /// One recorded step.

@@ -41,9 +41,10 @@ pub fn add_factors(calibration: &mut Calibration, step: &Step, ranks: &[usize]) 
 
 fn factor(calibration: &Calibration, step: &Step, rank: usize) -> Option<f64> {
     let (mut own, mut usual) = (0.0, 0.0);
+    let recorded = &step.recorded.ranks[rank];
     let threads = step.program.ranks[rank].threads.iter();
-    for (thread, times) in threads.zip(&step.recorded.ranks[rank].actions) {
-        for (segment, ns) in segments(thread, times) {
+    for (thread, times) in threads.zip(&recorded.actions) {
+        for (segment, ns) in segments(recorded, (thread, times)) {
             let samples = calibration.overheads.get(&key(&step.program, segment));
             let Some(mean) = samples.and_then(|samples| mean(samples)) else { continue };
             own += ns as f64;
@@ -55,16 +56,16 @@ fn factor(calibration: &Calibration, step: &Step, rank: usize) -> Option<f64> {
 
 /// The stretches of a thread that are host time of its own, with how long they took.
 fn segments<'a>(
-    thread: &'a Thread,
-    times: &'a [(i64, i64)],
+    recorded: &'a RecordedRank,
+    (thread, times): (&'a Thread, &'a [(i64, i64)]),
 ) -> impl Iterator<Item = (Segment, i64)> + 'a {
-    thread.actions.iter().zip(times).filter_map(|(action, (from, to))| {
+    thread.actions.iter().zip(times).filter_map(|(action, time)| {
         let segment = match action {
             Action::Host(segment) => *segment,
             Action::Call(call) if call.returns == Returns::AtOnce => call.cost,
             _ => return None,
         };
-        Some((segment, to - from))
+        Some((segment, recorded.own_ns(action, *time)))
     })
 }
 
@@ -83,7 +84,7 @@ fn host(
     (rank, recorded): (&Rank, &RecordedRank),
 ) {
     for (thread, times) in rank.threads.iter().zip(&recorded.actions) {
-        for (segment, ns) in segments(thread, times) {
+        for (segment, ns) in segments(recorded, (thread, times)) {
             calibration.overheads.entry(key(program, segment)).or_default().push(ns);
         }
     }
@@ -120,7 +121,8 @@ fn waits(
                     add(Waiting::HandOver(program.text(*name).to_owned()), to - from);
                 }
                 Action::Call(call) => {
-                    call.launches.iter().for_each(|work| called[*work as usize] = Some(*from));
+                    let begun = recorded.begun_ns(action, (*from, *to));
+                    call.launches.iter().for_each(|work| called[*work as usize] = Some(begun));
                     let ended = call.awaits.iter().map(end).max().unwrap_or(*from);
                     match call.returns {
                         Returns::AfterAwaited if ended <= *to => {

@@ -4,6 +4,8 @@ use analyze::Scope;
 use analyze::collectives::{self, Operation};
 use analyze::graph::EdgeKind;
 use analyze::graph::measured::{self, MeasuredGraph, Origin};
+use analyze::pressure;
+use analyze::skew::Skew;
 use trace::store::TrackId;
 
 /// Who waits for whom in the traces of a job.
@@ -25,6 +27,8 @@ pub(super) struct RankWaits {
     /// (device row, the row of its stream that ran before).
     pub behind: Vec<(u32, u32)>,
     pub hand_offs: Vec<HandOff>,
+    /// By how much the clocks of devices are ahead of the host's.
+    pub skews: Vec<Skew>,
 }
 
 /// A thread that went on after another one had done something.
@@ -73,7 +77,8 @@ impl Structure {
                 _ => {}
             }
         }
-        for waits in &mut ranks {
+        for (waits, scope) in ranks.iter_mut().zip(scopes) {
+            waits.skews = pressure::with_clocks(scope).0;
             for pairs in [&mut waits.of_streams, &mut waits.of_host, &mut waits.behind] {
                 pairs.sort_unstable();
                 pairs.dedup();

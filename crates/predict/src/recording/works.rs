@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 
+use analyze::skew;
 use trace::store::{Kind, Strings};
 
 use super::structure::of;
@@ -16,9 +17,12 @@ pub(super) fn read(
 ) -> BTreeMap<u32, u32> {
     let trace = read.scope.trace;
     let stream = |row: u32| Stream { device: trace.device(row), number: trace.stream(row) };
-    let is_inside = |row: u32| {
-        trace.slices.end(row) > read.span.start && trace.slices.start(row) < read.span.end
+    // By the host's clock.
+    let span = |row: u32| {
+        let shift = skew::shift_ns(&read.waits.skews, trace.device(row));
+        (trace.slices.start(row) - shift, trace.slices.end(row) - shift)
     };
+    let is_inside = |row: u32| span(row).1 > read.span.start && span(row).0 < read.span.end;
     let taken = |row: &u32| match read.scope.links().call(*row) {
         Some(call) => {
             let start = trace.slices.start(call);
@@ -39,7 +43,7 @@ pub(super) fn read(
         let number = rank.streams.len() as u32 - 1;
         let work = work(read, names, (*row, number));
         rank.works.push(work);
-        let (start, end) = (trace.slices.start(*row), trace.slices.end(*row));
+        let (start, end) = span(*row);
         recorded.works.push((read.since(start), read.since(end)));
     }
     for (at, row) in rows.iter().enumerate() {
