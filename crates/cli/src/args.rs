@@ -33,7 +33,9 @@ pub use bench::{
 };
 pub use capture::{Capture, Doctor, With};
 pub use output::Output;
-pub use predict::{Predict, PredictCalibrate, PredictEvaluate, PredictOverheads, PredictStep};
+pub use predict::{
+    Predict, PredictCalibrate, PredictEvaluate, PredictOverheads, PredictStep, PredictWhatIf,
+};
 pub use trace::{
     BreakdownBy, ClassifyChoice, CollectivesBy, ConvertTo, DiffBy, FailOn, IdleBy, KernelsBy,
     LaunchesBy, MemoryBy, OpsBy, PathBy, QueueBy, ReportContent, Selection, StepsBy, StragglersBy,

@@ -205,6 +205,15 @@ pub enum Error {
     /// Nothing can be predicted.
     #[error(transparent)]
     Predict(#[from] predict::Error),
+    /// A file that holds no edits.
+    #[error("{}: {source}", path.display())]
+    EditsFile { path: PathBuf, source: Box<toml::de::Error> },
+    /// An edit that cannot be made.
+    #[error("{}: {source}", path.display())]
+    Edits { path: PathBuf, source: predict::Error },
+    /// Recordings of which one has ranks that the other lacks.
+    #[error("--measured: expected traces of rank {rank}, got none")]
+    NotMeasured { rank: u32 },
     /// A file that is no calibration of this version.
     #[error("{}: {source}", path.display())]
     CalibrationFile { path: PathBuf, source: predict::Error },
@@ -260,6 +269,9 @@ impl Error {
             | Self::Analyze(_)
             | Self::Predict(_)
             | Self::CalibrationFile { .. }
+            | Self::EditsFile { .. }
+            | Self::Edits { .. }
+            | Self::NotMeasured { .. }
             | Self::OtherMachine { .. }
             | Self::NoSuchStep { .. }
             | Self::Report(report::Error::NoSuchStep { .. })

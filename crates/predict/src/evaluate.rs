@@ -92,7 +92,7 @@ pub fn geomean_pct(errors: impl Iterator<Item = f64>) -> f64 {
 }
 
 /// Busy time, and the idle share of the time from the first work to the last, in percent.
-fn idle(mut works: Vec<(i64, i64)>) -> (i64, f64) {
+pub(crate) fn idle(mut works: Vec<(i64, i64)>) -> (i64, f64) {
     works.sort_unstable();
     let from = works.iter().map(|work| work.0).min().unwrap_or_default();
     let to = works.iter().map(|work| work.1).max().unwrap_or_default();

@@ -7,6 +7,7 @@
 
 pub mod calibration;
 pub mod cost;
+pub mod edit;
 pub mod evaluate;
 pub mod overheads;
 pub mod prediction;
@@ -51,6 +52,35 @@ pub enum Error {
         /// The nodes.
         source: Cycle,
     },
+    /// An edit that selects nothing.
+    #[error(
+        "edit {number} ({kind}): {what}: expected a name in the program, got {got:?}{}",
+        nearest(names)
+    )]
+    NothingSelected {
+        /// Which edit, from 1 on.
+        number: usize,
+        /// Its kind.
+        kind: &'static str,
+        /// What was to be selected.
+        what: &'static str,
+        /// The pattern.
+        got: String,
+        /// Names that are like it.
+        names: Vec<String>,
+    },
+    /// An edit that cannot be made.
+    #[error("edit {number} ({kind}): expected {expected}, got {got}")]
+    Edit {
+        /// Which edit, from 1 on.
+        number: usize,
+        /// Its kind.
+        kind: &'static str,
+        /// What would have been right.
+        expected: String,
+        /// What was found.
+        got: String,
+    },
     /// A file that is no calibration.
     #[error("calibration: expected {expected}, got {got}")]
     Calibration {
@@ -59,4 +89,8 @@ pub enum Error {
         /// What stands there.
         got: String,
     },
+}
+
+fn nearest(names: &[String]) -> String {
+    if names.is_empty() { String::new() } else { format!("; like it: {}", names.join(", ")) }
 }

@@ -1,6 +1,7 @@
 //! A step by a calibration: how long it takes, how sure that is, and what that rests on.
 
 mod interval;
+pub mod what_if;
 
 use serde::Serialize;
 
@@ -72,9 +73,9 @@ pub struct Prediction {
 /// [`Error::Cycle`].
 pub fn of(step: &Step, calibration: &Calibration, draws: Draws) -> Result<Prediction, Error> {
     let prices = Prices::new(calibration, Method::Full);
-    let costs = prices.price(&step.program, &step.recorded);
+    let costs = prices.price(&step.program, &step.recorded.setting(&step.program));
     let simulation = simulate::run(&step.program, &costs)?;
-    let intervals = interval::of(step, calibration, (&simulation, draws));
+    let intervals = interval::of(&step.program, calibration, (&simulation, draws));
     let compared = evaluate::ranks(step, &simulation, &[]);
     let row = |(at, found): (usize, evaluate::RankRow)| {
         let shares = shares(&costs.ranks[at]);

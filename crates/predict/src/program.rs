@@ -29,7 +29,7 @@ pub struct Rank {
     pub threads: Vec<Thread>,
     /// Streams of the devices.
     pub streams: Vec<Stream>,
-    /// Work of the devices; within a stream in the order in which it runs.
+    /// Work of the devices. Their order within a stream is that of [`Work::behind`].
     pub works: Vec<Work>,
 }
 
@@ -188,8 +188,23 @@ pub struct Work {
     pub after: Vec<WorkId>,
     /// The collective it takes part in.
     pub collective: Option<u32>,
+    /// What it costs: the sum of these; nothing in it: as itself.
+    pub parts: Vec<Part>,
+    /// By how much that is multiplied.
+    pub scale: f64,
     /// Whether the step launches it. What an earlier step launched runs when it was recorded to.
     pub is_launched: bool,
+}
+
+/// A work of another program, by what its samples are found.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Part {
+    /// Kernel, copy or set.
+    pub kind: WorkKind,
+    /// Its name.
+    pub name: StringId,
+    /// See [`Work::detail`].
+    pub detail: StringId,
 }
 
 /// What kind of row a [`Work`] becomes.
@@ -226,6 +241,18 @@ impl Overhead {
             Self::BetweenLaunches => "between_launches",
             Self::HostOnly => "host_only",
         }
+    }
+}
+
+impl Work {
+    /// As a part of what another one costs.
+    pub fn as_part(&self) -> Part {
+        Part { kind: self.kind, name: self.name, detail: self.detail }
+    }
+
+    /// What it costs the sum of.
+    pub fn cost_parts(&self) -> Vec<Part> {
+        if self.parts.is_empty() { vec![self.as_part()] } else { self.parts.clone() }
     }
 }
 

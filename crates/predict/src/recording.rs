@@ -61,6 +61,34 @@ impl RecordedRank {
     }
 }
 
+/// Where a step begins: what no program says and no calibration knows.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Setting {
+    /// By place of the rank.
+    pub ranks: Vec<RankSetting>,
+}
+
+/// Where a rank's step begins.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct RankSetting {
+    /// When, on the clock of all ranks.
+    pub start_ns: i64,
+    /// From when to when the works run that it does not launch, in their order; since its start.
+    pub left_running: Vec<(i64, i64)>,
+}
+
+impl Recorded {
+    /// Where the steps began.
+    pub fn setting(&self, program: &Program) -> Setting {
+        let ranks = program.ranks.iter().zip(&self.ranks).map(|(rank, recorded)| {
+            let works = rank.works.iter().zip(&recorded.works);
+            let left = works.filter(|(work, _)| !work.is_launched).map(|(_, times)| *times);
+            RankSetting { start_ns: recorded.start_ns, left_running: left.collect() }
+        });
+        Setting { ranks: ranks.collect() }
+    }
+}
+
 /// One recorded step.
 #[derive(Clone, Debug, Default)]
 pub struct Step {

@@ -11,6 +11,7 @@ Examples:
   rowmill predict evaluate traces/                      how far predictions are off, on your own job
   rowmill predict calibrate traces/ -o host.json        what operators, launches and waits cost here
   rowmill predict step traces/ --calibration host.json  a step by these costs, with an interval
+  rowmill predict what-if traces/ --edits fused.toml    the step with an edit that nobody made yet
   rowmill predict overheads traces/ --svg t1-t5.svg     the host's overheads, by rank
 
 A trace becomes a program: what threads and streams do and who waits for whom, without times. Costs
@@ -20,6 +21,8 @@ pub enum Predict {
     Calibrate(PredictCalibrate),
     /// Predict a recorded step from a calibration
     Step(PredictStep),
+    /// Predict a step that is written otherwise
+    WhatIf(PredictWhatIf),
     /// Measure how far predictions are off
     Evaluate(PredictEvaluate),
     /// Print mean and deviation of the host's overheads T1 to T5
@@ -85,6 +88,57 @@ pub struct PredictStep {
     pub write_trace: Option<PathBuf>,
 }
 
+/// Predict an edited step.
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  rowmill predict what-if traces/ --edits fused.toml
+  rowmill predict what-if traces/ --edits fused.toml --edits graph.toml --calibration host.json
+  rowmill predict what-if traces/ --edits fused.toml --measured after/
+
+A file of edits, made in their order; `*` in a name stands for any text:
+  [[edit]]
+  kind = \"fuse\"                      # runs of operators become one, with the work of all
+  operators = \"aten::embedding_bag\"
+
+  kind         with
+  remove       operators                 with all they launch
+  insert       operator, after           once more, after each operator of the other name
+  fuse         operators [factor]        factor of the kernels' summed time
+  parallelise  operators, join           kernels on streams of their own, until join's kernels
+  graph        from, to                  one launch for all between
+  pin-copies                             no waiting for copies to the device
+  scale        kernels, factor           kernels by their own names
+
+Both steps are predicted, with and without edits; kernels that slow each other down are not modelled.")]
+pub struct PredictWhatIf {
+    /// Traces: files, archives, folders, or `-` for standard input
+    #[arg(required = true, value_name = "PATH")]
+    pub paths: Vec<PathBuf>,
+    /// The edits to make, a TOML file (repeatable: each file is predicted by itself)
+    #[arg(long, value_name = "FILE", required = true)]
+    pub edits: Vec<PathBuf>,
+    /// What everything costs [default: as in the recording itself]
+    #[arg(long, value_name = "FILE")]
+    pub calibration: Option<PathBuf>,
+    /// Use a calibration of another host or other devices
+    #[arg(long)]
+    pub force: bool,
+    /// Which of the recorded steps, from 0 on
+    #[arg(long, value_name = "N", default_value_t = 0)]
+    pub step: usize,
+    /// How often the step is drawn for its interval
+    #[arg(long, value_name = "N", default_value_t = 200)]
+    #[arg(value_parser = clap::value_parser!(u32).range(1..=100_000))]
+    pub draws: u32,
+    /// Seed of the draws
+    #[arg(long, value_name = "N", default_value_t = 0)]
+    pub seed: u64,
+    /// Traces recorded after the edits were really made: prints how far off the prediction was
+    #[arg(long, value_name = "PATH")]
+    pub measured: Vec<PathBuf>,
+}
+
 /// Measure errors.
 #[derive(Debug, Args)]
 #[command(after_help = "\
@@ -135,6 +189,6 @@ pub struct PredictOverheads {
 impl Predict {
     /// Whether it prints rows, which have more formats than a report.
     pub fn has_rows(&self) -> bool {
-        matches!(self, Self::Step(_) | Self::Overheads(_))
+        matches!(self, Self::Step(_) | Self::WhatIf(_) | Self::Overheads(_))
     }
 }

@@ -5,13 +5,14 @@ mod drawing;
 mod evaluate;
 mod overheads;
 mod step;
+mod what_if;
 
 use std::path::PathBuf;
 
 use analyze::antipattern::Shapes;
 use analyze::classify::ClassRule;
 use analyze::{Classifier, Scope, WindowRule, coverage};
-use predict::calibration::{Calibration, Machine};
+use predict::calibration::{Calibration, Machine, collect};
 use predict::recording::{Job, Span, StepRule, spans};
 use serde_json::Value;
 use trace::store::Trace;
@@ -27,6 +28,7 @@ pub fn run(args: &Predict, session: &Session) -> Result<(), Error> {
     match args {
         Predict::Calibrate(args) => calibrate::run(args, session),
         Predict::Step(args) => step::run(args, session),
+        Predict::WhatIf(args) => what_if::run(args, session),
         Predict::Evaluate(args) => evaluate::run(args, session),
         Predict::Overheads(args) => overheads::run(args, session),
     }
@@ -68,6 +70,12 @@ impl Steps {
         Ok(Self { rule, spans })
     }
 
+    /// The number of a step that was asked for.
+    fn checked(&self, step: usize) -> Result<usize, Error> {
+        let count = self.count();
+        if step < count { Ok(step) } else { Err(Error::NoSuchStep { step, count }) }
+    }
+
     fn count(&self) -> usize {
         self.spans.iter().map(Vec::len).min().unwrap_or_default()
     }
@@ -100,6 +108,20 @@ fn sizes(scopes: &[Scope<'_>], rows: &[Vec<u32>]) -> Shapes {
         }
     }
     shapes
+}
+
+/// The samples of all steps of a recording.
+fn calibrated(job: &Job<'_>, steps: &Steps, ranks: usize) -> Result<Calibration, Error> {
+    let all: Vec<usize> = (0..ranks).collect();
+    let mut found = Calibration::default();
+    let mut read = Vec::new();
+    for number in 0..steps.count() {
+        let step = job.step(&steps.one(number))?;
+        collect::add(&mut found, &step, &all);
+        read.push(step);
+    }
+    read.iter().for_each(|step| collect::add_factors(&mut found, step, &all));
+    Ok(found)
 }
 
 /// Where traces were recorded.

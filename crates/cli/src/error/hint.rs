@@ -21,11 +21,9 @@ impl Error {
                 "give files with --train FILE…, or try it on generated rows: \
                  rowmill train {config} --synthetic 1000000"
             ),
-            Self::ColumnsUnknown { .. } => {
-                "add --config CONFIG; for Criteo's files: --config dlrm-criteo-kaggle".into()
-            }
             Self::ForeignFolder { .. } => "choose another with --folder".into(),
             Self::MixedInputs { .. }
+            | Self::ColumnsUnknown { .. }
             | Self::NotPrepared { .. }
             | Self::NoSuchInput { .. }
             | Self::NoEvaluation => return self.input_hint(),
@@ -59,10 +57,13 @@ impl Error {
             Self::Plan { .. }
             | Self::PlanFile { .. }
             | Self::CalibrationFile { .. }
+            | Self::EditsFile { .. }
             | Self::OtherMachine { .. } => return self.file_hint(),
             Self::NoTable
             | Self::Predict(_)
             | Self::NoSuchStep { .. }
+            | Self::Edits { .. }
+            | Self::NotMeasured { .. }
             | Self::NoSarif
             | Self::WhatIfTable
             | Self::NoSuchRank { .. }
@@ -85,6 +86,7 @@ impl Error {
             Self::Plan { .. } | Self::PlanFile { .. } => {
                 "rowmill train --help shows the form of a plan"
             }
+            Self::EditsFile { .. } => "rowmill predict what-if --help shows the form of edits",
             Self::CalibrationFile { .. } => {
                 "write a new one: rowmill predict calibrate PATH --output FILE"
             }
@@ -141,6 +143,9 @@ impl Error {
             }
             Self::NotPrepared { .. } => {
                 "make one with: rowmill data convert FILE… --config CONFIG --out FOLDER"
+            }
+            Self::ColumnsUnknown { .. } => {
+                "add --config CONFIG; for Criteo's files: --config dlrm-criteo-kaggle"
             }
             Self::NoEvaluation => {
                 "name labelled files with --data FILE… (or --evaluation when training), or set \

@@ -65,6 +65,7 @@ fn the_help_of_a_verb_shows_examples() {
         "predict",
         "predict calibrate",
         "predict step",
+        "predict what-if",
         "predict evaluate",
         "predict overheads",
         "capture",

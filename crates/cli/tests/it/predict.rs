@@ -154,6 +154,38 @@ fn a_step_that_was_not_recorded_is_refused() {
 }
 
 #[test]
+fn edits_are_predicted_and_compared_to_what_was_measured_after_them() {
+    let place = place();
+    let edits = "[[edit]]\nkind = \"insert\"\noperator = \"aten::mm\"\nafter = \"aten::*\"\n";
+    fs::write(place.path("more.toml"), edits).unwrap();
+    fs::write(place.path("none.toml"), "").unwrap();
+    let words = "predict what-if t.json --edits none.toml --edits more.toml --format json";
+    let rows = json(&place.done(words));
+    assert_eq!((&rows[0]["edits"], &rows[0]["saving_ns"]), (&Value::from("none"), &0.into()));
+    assert_eq!(rows[1]["edits"], Value::from("more"));
+    assert!(rows[1]["saving_ns"].as_i64().unwrap() < -20_000, "{rows}");
+    assert_eq!(rows[1]["error_pct"], Value::Null);
+    let words = "predict what-if t.json --edits none.toml --measured other.json --format json";
+    let rows = json(&place.done(words));
+    assert_eq!((&rows[0]["measured_ns"], &rows[0]["error_pct"]), (&50_000.into(), &0.0.into()));
+    assert_eq!(rows[0]["baseline_error_pct"], Value::from(0.0));
+}
+
+#[test]
+fn edits_that_cannot_be_made_are_refused() {
+    let place = place();
+    let refuse = |text: &str, expected: &[&str]| {
+        fs::write(place.path("e.toml"), text).unwrap();
+        refused(&place, "predict what-if t.json --edits e.toml", expected);
+    };
+    refuse("[[edit]]\nkind = \"remove\"\noperators = \"aten::m\"\n", &["e.toml", "aten::mm"]);
+    refuse("[[edit]]\nkind = \"melt\"\n", &["e.toml", "melt", "hint:"]);
+    refuse("[[edit]]\nkind = \"scale\"\nkernels = \"gemm\"\nfactor = -1.0\n", &["factor from 0"]);
+    refuse("[[edit]]\nkind = \"scale\"\nkernels = \"gemm\"\nfactors = 1.0\n", &["factor"]);
+    refuse("[[edit]]\nkind = \"pin-copies\"\n", &["copies from pageable memory"]);
+}
+
+#[test]
 fn overheads_are_printed_and_drawn() {
     let place = place();
     let ran = place.done("predict overheads t.json --svg o.svg --format csv");

@@ -5,8 +5,8 @@ use std::collections::BTreeMap;
 use super::collect::key;
 use super::{Calibration, Key, constants};
 use crate::cost::{Cost, Costs, RankCosts, Source};
-use crate::program::{Action, Overhead, Program, Returns, WorkKind};
-use crate::recording::Recorded;
+use crate::program::{Action, Overhead, Part, Program, Returns, Work, WorkKind};
+use crate::recording::Setting;
 
 /// How samples become prices of overheads. Kernels are always priced by the most similar ones.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -146,10 +146,9 @@ impl Prices {
         }
     }
 
-    /// What a program costs. When ranks start, and what an earlier step left running, is as
-    /// recorded.
-    pub fn price(&self, program: &Program, recorded: &Recorded) -> Costs {
-        let ranks = program.ranks.iter().zip(&recorded.ranks).map(|(rank, recorded)| {
+    /// What a program costs. When ranks start, and what an earlier step left running, is given.
+    pub fn price(&self, program: &Program, setting: &Setting) -> Costs {
+        let ranks = program.ranks.iter().zip(&setting.ranks).map(|(rank, setting)| {
             let actions = rank.threads.iter().map(|thread| {
                 let cost = |action: &Action| match action {
                     Action::Host(segment) => self.overhead(key(program, *segment)),
@@ -160,23 +159,45 @@ impl Prices {
                 };
                 thread.actions.iter().map(cost).collect()
             });
-            let works = rank.works.iter().zip(&recorded.works).map(|(work, (from, to))| {
-                if !work.is_launched {
-                    return Cost { ns: to - from, source: Some(Source::Measured) };
+            let mut left = setting.left_running.iter();
+            let mut left_running_ns = BTreeMap::new();
+            let works = (0u32..).zip(&rank.works).map(|(at, work)| {
+                if work.is_launched {
+                    return self.work(program, work);
                 }
-                let name = program.text(work.name).to_owned();
-                let detail = program.text(work.detail).to_owned();
-                self.works.cost(Key { class: work.kind, name, detail })
+                let (from, to) = left.next().copied().unwrap_or_default();
+                left_running_ns.insert(at, from);
+                Cost { ns: to - from, source: Some(Source::Measured) }
             });
-            let left = rank.works.iter().zip(&recorded.works).zip(0u32..);
-            let left = left.filter(|((work, _), _)| !work.is_launched);
-            RankCosts {
-                start_ns: recorded.start_ns,
-                actions: actions.collect(),
-                works: works.collect(),
-                left_running_ns: left.map(|((_, time), at)| (at, time.0)).collect(),
-            }
+            let works = works.collect();
+            let actions = actions.collect();
+            RankCosts { start_ns: setting.start_ns, actions, works, left_running_ns }
         });
         Costs { ranks: ranks.collect(), constants: self.constants.clone() }
+    }
+
+    /// The sum of a work's parts; as sure as the least sure of them.
+    fn work(&self, program: &Program, work: &Work) -> Cost {
+        let one = |part: Part| self.works.cost(part_key(program, part));
+        let costs: Vec<Cost> = work.cost_parts().into_iter().map(one).collect();
+        let sum = costs.iter().map(|cost| cost.ns).sum::<i64>() as f64 * work.scale;
+        let source = costs.iter().filter_map(|cost| cost.source).max();
+        // What nobody has measured is a model.
+        let source = match source {
+            Some(Source::Measured) if work.scale != 1.0 || costs.len() > 1 => {
+                Some(Source::Modelled)
+            }
+            other => other,
+        };
+        Cost { ns: sum.round() as i64, source }
+    }
+}
+
+/// What a part is a sample of.
+pub(crate) fn part_key(program: &Program, part: Part) -> Key<WorkKind> {
+    Key {
+        class: part.kind,
+        name: program.text(part.name).to_owned(),
+        detail: program.text(part.detail).to_owned(),
     }
 }

@@ -53,7 +53,7 @@ pub fn of(job: &Job<'_>, spans: &[Vec<Span>]) -> Result<Vec<IterationRow>, Error
     let ranks = steps.first().map_or(0, |step| step.program.ranks.len());
     let mut predicted = vec![0; ranks];
     for step in &steps {
-        let costs = prices.price(&step.program, &step.recorded);
+        let costs = prices.price(&step.program, &step.recorded.setting(&step.program));
         let simulation = simulate::run(&step.program, &costs)?;
         predicted.iter_mut().enumerate().for_each(|(at, sum)| *sum += simulation.step_ns(at));
     }

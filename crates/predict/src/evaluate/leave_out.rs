@@ -57,8 +57,9 @@ fn row(step: &Step, rank: usize) -> Result<LeftOutRow, Error> {
     collect::add(&mut calibration, step, &others);
     let mut constants = crate::calibration::constants::of(&calibration);
     super::replay::fit_transfers(step, &others, &mut constants)?;
+    let setting = step.recorded.setting(&step.program);
     let price = |method| {
-        let mut costs = Prices::new(&calibration, method).price(&step.program, &step.recorded);
+        let mut costs = Prices::new(&calibration, method).price(&step.program, &setting);
         costs.constants = constants.clone();
         costs
     };

@@ -6,11 +6,10 @@ use analyze::graph::{self, NodeId};
 use schema::random::CounterRng;
 
 use super::Draws;
+use crate::calibration::Calibration;
 use crate::calibration::collect::key;
-use crate::calibration::price::Prices;
-use crate::calibration::{Calibration, Key};
-use crate::program::{Action, Program, Rank, Returns};
-use crate::recording::Step;
+use crate::calibration::price::{Prices, part_key};
+use crate::program::{Action, Part, Program, Rank, Returns};
 use crate::simulate::Simulation;
 
 /// Something that costs what one of some samples says.
@@ -18,16 +17,17 @@ struct Element<'a> {
     node: NodeId,
     /// Place of the rank whose host it is; `None` of device work.
     host: Option<usize>,
-    samples: Vec<&'a [i64]>,
+    /// Per part: samples; the sum of one of each.
+    parts: Vec<Vec<&'a [i64]>>,
+    scale: f64,
 }
 
 /// Per rank: 5 % of the draws are below the first, 5 % above the second.
 pub(super) fn of(
-    step: &Step,
+    program: &Program,
     calibration: &Calibration,
     (simulation, draws): (&Simulation, Draws),
 ) -> Vec<(i64, i64)> {
-    let program = &step.program;
     let mut elements = Vec::new();
     let mut found = BTreeMap::new();
     for (at, rank) in program.ranks.iter().enumerate() {
@@ -44,8 +44,10 @@ pub(super) fn of(
         };
         let factors: Vec<f64> = (0..program.ranks.len()).map(factor).collect();
         for (counter, element) in (0u64..).zip(&elements) {
-            let Some(ns) = pick(&element.samples, random, counter) else { continue };
-            let factor = element.host.map_or(1.0, |rank| factors[rank]);
+            let parts = (0u64..).zip(&element.parts);
+            let picked = parts.map(|(at, samples)| pick(samples, random.child(at), counter));
+            let Some(ns) = picked.sum::<Option<i64>>() else { continue };
+            let factor = element.host.map_or(element.scale, |rank| factors[rank]);
             again.graph.set_node_weight(element.node, (ns as f64 * factor).round() as i64);
         }
         graph::relax_into(&again.graph, &mut again.times);
@@ -96,17 +98,21 @@ fn add<'a>(
             let samples = || Prices::samples(&calibration.overheads, &key);
             let samples = found.entry(text).or_insert_with(samples).clone();
             let node = simulation.action_node(at, place, number);
-            elements.push(Element { node, host: Some(at), samples });
+            elements.push(Element { node, host: Some(at), parts: vec![samples], scale: 1.0 });
         }
     }
     for (number, work) in (0u32..).zip(&rank.works) {
         if work.collective.is_some() || !work.is_launched {
             continue;
         }
-        let (name, detail) = (program.text(work.name), program.text(work.detail));
-        let key = Key { class: work.kind, name: name.to_owned(), detail: detail.to_owned() };
-        let samples = || Prices::samples(&calibration.works, &key);
-        let samples = found.entry(format!("work {name}\n{detail}")).or_insert_with(samples).clone();
-        elements.push(Element { node: simulation.work_node(at, number), host: None, samples });
+        let of_part = |part: Part| {
+            let key = part_key(program, part);
+            let text = format!("{:?} {}\n{}", key.class, key.name, key.detail);
+            let samples = || Prices::samples(&calibration.works, &key);
+            found.entry(text).or_insert_with(samples).clone()
+        };
+        let parts = work.cost_parts().into_iter().map(of_part).collect();
+        let node = simulation.work_node(at, number);
+        elements.push(Element { node, host: None, parts, scale: work.scale });
     }
 }

@@ -86,6 +86,8 @@ fn work(read: &Reader<'_>, names: &mut Strings, (row, stream): (u32, u32)) -> Wo
         behind: None,
         after: Vec::new(),
         collective: None,
+        parts: Vec::new(),
+        scale: 1.0,
         is_launched: start.is_some_and(|at| read.span.start <= at && at < read.span.end),
     }
 }

@@ -136,7 +136,8 @@ fn fault_7_the_tail_counts() {
     calibration.overheads.insert(key, [vec![1_000; 99], vec![101_000]].concat());
     let step = step_of(&[three_kernels()]);
     let total = |method| {
-        let costs = Prices::new(&calibration, method).price(&step.program, &step.recorded);
+        let costs = Prices::new(&calibration, method)
+            .price(&step.program, &step.recorded.setting(&step.program));
         costs.ranks[0].actions[0].iter().map(|cost| cost.ns).sum::<i64>()
     };
     assert_eq!((total(Method::Full), total(Method::Trimmed)), (2_000, 1_000));
@@ -203,7 +204,7 @@ fn fault_11_only_what_waits_waits() {
 fn fault_12_and_13_what_nobody_measured_is_said_and_never_free_in_silence() {
     let step = step_of(&[three_kernels()]);
     let nothing = Prices::new(&Calibration::default(), Method::Full);
-    let costs = nothing.price(&step.program, &step.recorded);
+    let costs = nothing.price(&step.program, &step.recorded.setting(&step.program));
     let priced = || costs.ranks[0].actions[0].iter().filter_map(|cost| cost.source);
     assert!(priced().count() > 0 && priced().all(|source| source == Source::Unknown));
 
@@ -213,7 +214,8 @@ fn fault_12_and_13_what_nobody_measured_is_said_and_never_free_in_silence() {
         key.detail.push_str(" of another size");
         other.overheads.insert(key, samples);
     }
-    let costs = Prices::new(&other, Method::Full).price(&step.program, &step.recorded);
+    let costs = Prices::new(&other, Method::Full)
+        .price(&step.program, &step.recorded.setting(&step.program));
     let sources: Vec<_> = costs.ranks[0].actions[0].iter().filter_map(|cost| cost.source).collect();
     assert!(sources.iter().all(|source| *source == Source::Modelled), "{sources:?}");
 }

@@ -3,10 +3,9 @@
 use std::io::Write;
 use std::path::PathBuf;
 
-use predict::calibration::{Calibration, collect};
 use serde::Serialize;
 
-use super::{Steps, calibration, check_machine, job, machine, recordings, scopes};
+use super::{Steps, calibrated, calibration, check_machine, job, machine, recordings, scopes};
 use crate::args::PredictCalibrate;
 use crate::error::Error;
 use crate::output;
@@ -33,16 +32,9 @@ pub fn run(args: &PredictCalibrate, session: &Session) -> Result<(), Error> {
     let scopes = scopes(&traces);
     let steps = Steps::of(&scopes)?;
     let job = job(&scopes);
-    let all: Vec<usize> = (0..traces.len()).collect();
     let machine = machine(&traces);
-    let mut found = Calibration { machine: machine.clone(), ..Calibration::default() };
-    let mut read = Vec::new();
-    for number in 0..steps.count() {
-        let step = job.step(&steps.one(number))?;
-        collect::add(&mut found, &step, &all);
-        read.push(step);
-    }
-    read.iter().for_each(|step| collect::add_factors(&mut found, step, &all));
+    let mut found = calibrated(&job, &steps, traces.len())?;
+    found.machine = machine.clone();
     for path in &args.merge {
         let other = calibration(path)?;
         check_machine((path, &other.machine), &machine, (args.force, session))?;

@@ -23,12 +23,9 @@ pub fn run(args: &PredictStep, session: &Session) -> Result<(), Error> {
     check_machine(calibrated, &recorded, (args.force, session))?;
     let scopes = scopes(&traces);
     let steps = Steps::of(&scopes)?;
-    if args.step >= steps.count() {
-        return Err(Error::NoSuchStep { step: args.step, count: steps.count() });
-    }
     say_steps(&steps, session);
     let job = job(&scopes);
-    let step = job.step(&steps.one(args.step))?;
+    let step = job.step(&steps.one(steps.checked(args.step)?))?;
     let draws = Draws { count: args.draws, seed: args.seed };
     let predicted = prediction::of(&step, &calibration_of, draws)?;
     let mut rows = predicted.rows;
