@@ -176,7 +176,8 @@ pub struct Work {
     pub stream: u32,
     /// The operator that launched it; empty if none did.
     pub op: StringId,
-    /// What decides how long it takes: grid and block of a kernel, bytes of a copy.
+    /// What decides how long it takes: the operator's sizes, grid and block of a kernel, bytes of a
+    /// copy.
     pub detail: StringId,
     /// Its launch's shape.
     pub shape: Option<LaunchShape>,

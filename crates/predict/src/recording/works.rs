@@ -69,11 +69,16 @@ fn work(read: &Reader<'_>, names: &mut Strings, (row, stream): (u32, u32)) -> Wo
     };
     let call = read.scope.links().call(row);
     let op = call.and_then(|call| read.top_operator(call));
-    let detail = match (shape, bytes) {
+    // What a product takes depends on more than its grid: the operator's sizes come first.
+    let sizes = op.and_then(|op| read.shapes.get(&(trace.rank, op))).map(sizes::text);
+    let launch = match (shape, bytes) {
         (Some(shape), _) => format!("{:?}x{:?}", shape.grid, shape.block),
         (None, Some(bytes)) => format!("{bytes} B"),
         (None, None) => String::new(),
     };
+    let parts = [sizes.unwrap_or_default(), launch];
+    let detail =
+        parts.iter().filter(|part| !part.is_empty()).cloned().collect::<Vec<_>>().join("; ");
     let start = call.map(|call| trace.slices.start(call));
     Work {
         name: names.intern(trace.name(row)),
