@@ -2,6 +2,7 @@
 
 pub mod iterations;
 pub mod leave_out;
+pub mod published;
 pub mod replay;
 
 use analyze::interval;

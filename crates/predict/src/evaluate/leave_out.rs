@@ -2,7 +2,7 @@
 
 use serde::Serialize;
 
-use super::error_pct;
+use super::{error_pct, published};
 use crate::Error;
 use crate::calibration::price::{Method, Prices};
 use crate::calibration::{Calibration, collect};
@@ -37,6 +37,8 @@ pub struct LeftOutRow {
     pub one_mean_error_pct: f64,
     /// The same with samples trimmed at 1.5 interquartile ranges.
     pub trimmed_error_pct: f64,
+    /// By the published algorithm: see [`published`].
+    pub published_error_pct: f64,
 }
 
 /// Leaves out each rank in turn.
@@ -79,6 +81,7 @@ fn row(step: &Step, rank: usize) -> Result<LeftOutRow, Error> {
         other.start_ns + other.step_ns - recorded.start_ns
     });
     let mean_end = ends.sum::<i64>() / others.len() as i64;
+    let published = published::of((&step.program, &setting), &calibration, &constants);
     let error = |method| Ok::<f64, Error>(error_pct(run(&price(method))?, measured_ns));
     Ok(LeftOutRow {
         rank: step.program.ranks[rank].rank,
@@ -93,6 +96,7 @@ fn row(step: &Step, rank: usize) -> Result<LeftOutRow, Error> {
         together_all_priced_error_pct: error_pct(all_together_ns, together_own_ns),
         one_mean_error_pct: error(Method::OneMean)?,
         trimmed_error_pct: error(Method::Trimmed)?,
+        published_error_pct: error_pct(published[rank], measured_ns),
     })
 }
 

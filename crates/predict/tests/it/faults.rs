@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 use predict::calibration::price::{Method, Prices};
 use predict::calibration::{Calibration, Waiting, collect, constants};
 use predict::cost::{Constants, Source};
-use predict::evaluate::replay;
+use predict::evaluate::{published, replay};
 use predict::program::{Action, OVERHEADS, Overhead, Returns};
 use predict::recording::Step;
 use predict::simulate;
@@ -55,6 +55,18 @@ fn fault_1_a_gap_is_only_between_kernels_that_queue() {
     let starts: Vec<i64> = (0..3).map(|work| replay.simulation.work_ns(0, work).0).collect();
     // The first waits for its launch alone, the others for the one before.
     assert_eq!(starts, [29_000, 130_000, 141_000]);
+}
+
+/// Algorithm 1 by hand: T1 of 0, 10, 250, 30 and 0 µs, of which 250 is trimmed; T2 10, calls of 10,
+/// T5 14 and 15, T3 36, and the second operator's 20.
+#[test]
+fn the_published_algorithm_has_two_clocks() {
+    let step = step_of(&[three_kernels()]);
+    let setting = step.recorded.setting(&step.program);
+    let calibration = calibrated(&step);
+    let found = published::of((&step.program, &setting), &calibration, &Constants::default());
+    let host = 5 * 10_000 + 10_000 + 3 * 10_000 + 2 * 14_500 + 36_000 + 20_000;
+    assert_eq!(found, [host]);
 }
 
 #[test]

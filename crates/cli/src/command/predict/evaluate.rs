@@ -149,6 +149,7 @@ fn left_out(report: &Report) -> String {
             percent(row.together_error_pct),
             percent(row.one_mean_error_pct),
             percent(row.trimmed_error_pct),
+            percent(row.published_error_pct),
         ]
     };
     let header = [
@@ -161,6 +162,7 @@ fn left_out(report: &Report) -> String {
         "together %",
         "one T1 %",
         "trimmed %",
+        "Algorithm 1 %",
     ];
     let rows: Vec<Vec<String>> = report.leave_one_out.iter().map(row).collect();
     format!(
