@@ -34,7 +34,8 @@ pub use bench::{
 pub use capture::{Capture, Doctor, With};
 pub use output::Output;
 pub use predict::{
-    Predict, PredictCalibrate, PredictEvaluate, PredictOverheads, PredictStep, PredictWhatIf,
+    Predict, PredictCalibrate, PredictEvaluate, PredictOverheads, PredictResize, PredictStep,
+    PredictWhatIf,
 };
 pub use trace::{
     BreakdownBy, ClassifyChoice, CollectivesBy, ConvertTo, DiffBy, FailOn, IdleBy, KernelsBy,

@@ -6,8 +6,11 @@
 pub mod collect;
 pub mod constants;
 pub mod file;
+pub mod nearest;
 
 pub mod price;
+#[cfg(test)]
+mod tests;
 
 use std::collections::BTreeMap;
 

@@ -8,6 +8,7 @@ mod insert;
 mod parallelise;
 mod pin_copies;
 mod remove;
+pub mod resize;
 mod scale;
 mod select;
 mod works;

@@ -12,6 +12,7 @@ Examples:
   rowmill predict calibrate traces/ -o host.json        what operators, launches and waits cost here
   rowmill predict step traces/ --calibration host.json  a step by these costs, with an interval
   rowmill predict what-if traces/ --edits fused.toml    the step with an edit that nobody made yet
+  rowmill predict resize b512/ b2048/ --sizes 512,2048 --to 1024
   rowmill predict overheads traces/ --svg t1-t5.svg     the host's overheads, by rank
 
 A trace becomes a program: what threads and streams do and who waits for whom, without times. Costs
@@ -23,6 +24,8 @@ pub enum Predict {
     Step(PredictStep),
     /// Predict a step that is written otherwise
     WhatIf(PredictWhatIf),
+    /// Predict a step at another batch size from recordings at two
+    Resize(PredictResize),
     /// Measure how far predictions are off
     Evaluate(PredictEvaluate),
     /// Print mean and deviation of the host's overheads T1 to T5
@@ -139,6 +142,40 @@ pub struct PredictWhatIf {
     pub measured: Vec<PathBuf>,
 }
 
+/// Predict another size.
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  rowmill predict resize b512/ b2048/ --sizes 512,2048 --to 1024
+  rowmill predict resize b512/ b2048/ --sizes 512,2048 --to 1024 --to 4096 --measured b4096/
+
+Both recordings must do the same in the same order, with record_shapes. Sizes of tensors that differ
+between them lie on a line; kernels take what those of the nearest sizes took, scaled.")]
+pub struct PredictResize {
+    /// Traces of the first size
+    #[arg(value_name = "SMALL")]
+    pub small: PathBuf,
+    /// Traces of the second size
+    #[arg(value_name = "LARGE")]
+    pub large: PathBuf,
+    /// The sizes of the two, such as 512,2048
+    #[arg(long, value_name = "N,N", value_parser = two_sizes)]
+    pub sizes: (u64, u64),
+    /// The size to predict (repeatable)
+    #[arg(long, value_name = "N", required = true)]
+    pub to: Vec<u64>,
+    /// How often each step is drawn for its interval
+    #[arg(long, value_name = "N", default_value_t = 200)]
+    #[arg(value_parser = clap::value_parser!(u32).range(1..=100_000))]
+    pub draws: u32,
+    /// Seed of the draws
+    #[arg(long, value_name = "N", default_value_t = 0)]
+    pub seed: u64,
+    /// Traces recorded at the last size of --to: prints how far off its prediction was
+    #[arg(long, value_name = "PATH")]
+    pub measured: Vec<PathBuf>,
+}
+
 /// Measure errors.
 #[derive(Debug, Args)]
 #[command(after_help = "\
@@ -189,6 +226,12 @@ pub struct PredictOverheads {
 impl Predict {
     /// Whether it prints rows, which have more formats than a report.
     pub fn has_rows(&self) -> bool {
-        matches!(self, Self::Step(_) | Self::WhatIf(_) | Self::Overheads(_))
+        matches!(self, Self::Step(_) | Self::WhatIf(_) | Self::Resize(_) | Self::Overheads(_))
     }
+}
+
+fn two_sizes(text: &str) -> Result<(u64, u64), String> {
+    let number = |part: &str| part.trim().parse::<u64>().ok();
+    let both = text.split_once(',').and_then(|(a, b)| Some((number(a)?, number(b)?)));
+    both.ok_or_else(|| "expected two whole numbers such as 512,2048".to_owned())
 }

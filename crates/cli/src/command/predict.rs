@@ -4,6 +4,7 @@ mod calibrate;
 mod drawing;
 mod evaluate;
 mod overheads;
+mod resize;
 mod step;
 mod what_if;
 
@@ -29,6 +30,7 @@ pub fn run(args: &Predict, session: &Session) -> Result<(), Error> {
         Predict::Calibrate(args) => calibrate::run(args, session),
         Predict::Step(args) => step::run(args, session),
         Predict::WhatIf(args) => what_if::run(args, session),
+        Predict::Resize(args) => resize::run(args, session),
         Predict::Evaluate(args) => evaluate::run(args, session),
         Predict::Overheads(args) => overheads::run(args, session),
     }

@@ -66,6 +66,7 @@ fn the_help_of_a_verb_shows_examples() {
         "predict calibrate",
         "predict step",
         "predict what-if",
+        "predict resize",
         "predict evaluate",
         "predict overheads",
         "capture",

@@ -171,6 +171,37 @@ fn edits_are_predicted_and_compared_to_what_was_measured_after_them() {
     assert_eq!(rows[0]["baseline_error_pct"], Value::from(0.0));
 }
 
+/// A recording of one product of `rows` rows, whose kernel takes `kernel` µs.
+fn product(rows: u32, kernel: u32) -> String {
+    let sizes = format!("[[{rows},8],[8,2]]");
+    let text = trace("Tesla V100").replace("[[4,8],[8,2]]", &sizes);
+    text.replace("\"dur\":10,", &format!("\"dur\":{kernel},"))
+}
+
+#[test]
+fn a_step_between_two_recorded_sizes_has_kernels_between_theirs() {
+    let place = place();
+    for (name, rows, kernel) in [("a", 16, 4), ("b", 64, 16), ("c", 32, 9)] {
+        fs::write(place.path(&format!("{name}.json")), product(rows, kernel)).unwrap();
+    }
+    let words = "predict resize a.json b.json --sizes 16,64 --to 32 --measured c.json";
+    let rows = json(&place.done(&format!("{words} --format json")));
+    // Four times as much takes four times as long, so twice as much takes twice as long.
+    assert_eq!((&rows[0]["size"], &rows[0]["busy_ns"]), (&32.into(), &8_000.into()), "{rows}");
+    assert!(rows[0]["modelled_pct"].as_f64().unwrap() > 0.0, "{rows}");
+    assert_eq!((&rows[0]["measured_ns"], &rows[0]["error_pct"]), (&50_000.into(), &0.0.into()));
+
+    let sizes = "predict resize a.json b.json --sizes";
+    refused(&place, &format!("{sizes} 16,16 --to 32"), &["two different recorded sizes"]);
+    refused(&place, &format!("{sizes} 16,64 --to 0"), &["sizes from 1 on, got 0"]);
+    let huge = format!("{sizes} 1,2 --to 18446744073709551615");
+    refused(&place, &huge, &["sizes from 0 to 9e15"]);
+    let other = trace("Tesla V100").replace("aten::mm", "aten::bmm");
+    fs::write(place.path("d.json"), other).unwrap();
+    let words = "predict resize a.json d.json --sizes 16,64 --to 32";
+    refused(&place, words, &["in both recordings", "aten::mm", "aten::bmm"]);
+}
+
 #[test]
 fn edits_that_cannot_be_made_are_refused() {
     let place = place();

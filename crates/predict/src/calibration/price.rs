@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use super::collect::key;
-use super::{Calibration, Key, constants};
+use super::{Calibration, Key, constants, nearest};
 use crate::cost::{Cost, Costs, RankCosts, Source};
 use crate::program::{Action, Overhead, Part, Program, Returns, Work, WorkKind};
 use crate::recording::Setting;
@@ -66,10 +66,20 @@ impl<C: Ord + Copy> Means<C> {
         }
     }
 
-    /// The mean of the same, else of the same name, else of the class.
-    fn cost(&self, key: Key<C>) -> Cost {
-        match self.by_key.get(&key) {
-            Some(found) => Cost { ns: mean(found), source: Some(Source::Measured) },
+    /// The mean of the same; else by the nearest sizes of the same name, from which it grows with
+    /// the power `alone` where there is only one; else of the name, else of the class.
+    fn cost(&self, key: Key<C>, alone: f64) -> Cost {
+        if let Some(found) = self.by_key.get(&key) {
+            return Cost { ns: mean(found), source: Some(Source::Measured) };
+        }
+        let named = of_name(&self.by_key, &key);
+        let known: Vec<(&str, f64)> =
+            named.iter().map(|(detail, found)| (*detail, mean(found) as f64)).collect();
+        match nearest::find(&known, &key.detail, alone) {
+            Some(near) => {
+                let ns = near.ns.clamp(0.0, 9e15).round() as i64;
+                Cost { ns, source: Some(Source::Modelled) }
+            }
             None => self.by_name(key),
         }
     }
@@ -88,6 +98,24 @@ impl<C: Ord + Copy> Means<C> {
             .map_or(Cost::UNKNOWN, |found| Cost { ns: mean(found), source: Some(Source::Modelled) })
     }
 }
+
+/// What there is of a key's name, by its details.
+fn of_name<'a, C: Ord + Copy, V>(
+    all: &'a BTreeMap<Key<C>, V>,
+    key: &Key<C>,
+) -> Vec<(&'a str, &'a V)> {
+    let first = Key { detail: String::new(), ..key.clone() };
+    let same = all
+        .range(first..)
+        .take_while(|(other, _)| other.class == key.class && other.name == key.name);
+    same.map(|(other, value)| (other.detail.as_str(), value)).collect()
+}
+
+/// The power with which overheads grow with sizes, where only one is known: they are not of the
+/// data.
+const OVERHEAD_POWER: f64 = 0.0;
+/// The same of device work.
+const WORK_POWER: f64 = 1.0;
 
 fn mean((sum, count): &(i64, i64)) -> i64 {
     (*sum as f64 / (*count).max(1) as f64).round() as i64
@@ -118,7 +146,7 @@ impl Prices {
         }
     }
 
-    /// The samples that a price of [`Method::Full`] is the mean of; none where nothing is known.
+    /// The samples that a price of [`Method::Full`] rests on; none where nothing is known.
     pub fn samples<'a, C: Ord + Copy>(
         all: &'a BTreeMap<Key<C>, Vec<i64>>,
         key: &Key<C>,
@@ -126,21 +154,21 @@ impl Prices {
         if let Some(own) = all.get(key) {
             return vec![own.as_slice()];
         }
-        let of_class = || all.iter().filter(|(other, _)| other.class == key.class);
-        let named: Vec<&[i64]> = of_class()
-            .filter(|(other, _)| other.name == key.name)
-            .map(|(_, samples)| samples.as_slice())
-            .collect();
-        if named.is_empty() {
-            of_class().map(|(_, samples)| samples.as_slice()).collect()
-        } else {
-            named
+        let named = of_name(all, key);
+        let details: Vec<(&str, f64)> = named.iter().map(|(detail, _)| (*detail, 1.0)).collect();
+        if let Some(near) = nearest::find(&details, &key.detail, 0.0) {
+            return vec![named[near.place].1.as_slice()];
         }
+        if named.is_empty() {
+            let of_class = all.iter().filter(|(other, _)| other.class == key.class);
+            return of_class.map(|(_, samples)| samples.as_slice()).collect();
+        }
+        named.into_iter().map(|(_, samples)| samples.as_slice()).collect()
     }
 
     fn overhead(&self, key: Key<Overhead>) -> Cost {
         match (self.method, key.class) {
-            (Method::Full, _) => self.overheads.cost(key),
+            (Method::Full, _) => self.overheads.cost(key, OVERHEAD_POWER),
             (_, Overhead::BetweenOps) => self.overheads.by_class(Overhead::BetweenOps),
             _ => self.overheads.by_name(key),
         }
@@ -178,7 +206,7 @@ impl Prices {
 
     /// The sum of a work's parts; as sure as the least sure of them.
     fn work(&self, program: &Program, work: &Work) -> Cost {
-        let one = |part: Part| self.works.cost(part_key(program, part));
+        let one = |part: Part| self.works.cost(part_key(program, part), WORK_POWER);
         let costs: Vec<Cost> = work.cost_parts().into_iter().map(one).collect();
         let sum = costs.iter().map(|cost| cost.ns).sum::<i64>() as f64 * work.scale;
         let source = costs.iter().filter_map(|cost| cost.source).max();

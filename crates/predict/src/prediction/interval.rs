@@ -19,6 +19,7 @@ struct Element<'a> {
     host: Option<usize>,
     /// Per part: samples; the sum of one of each.
     parts: Vec<Vec<&'a [i64]>>,
+    /// What brings their mean to the price: other sizes than theirs, or an edit.
     scale: f64,
 }
 
@@ -47,7 +48,7 @@ pub(super) fn of(
             let parts = (0u64..).zip(&element.parts);
             let picked = parts.map(|(at, samples)| pick(samples, random.child(at), counter));
             let Some(ns) = picked.sum::<Option<i64>>() else { continue };
-            let factor = element.host.map_or(element.scale, |rank| factors[rank]);
+            let factor = element.scale * element.host.map_or(1.0, |rank| factors[rank]);
             again.graph.set_node_weight(element.node, (ns as f64 * factor).round() as i64);
         }
         graph::relax_into(&again.graph, &mut again.times);
@@ -60,6 +61,18 @@ pub(super) fn of(
         (at(0.05).copied().unwrap_or(whole), at(0.95).copied().unwrap_or(whole))
     };
     drawn.into_iter().enumerate().map(ends).collect()
+}
+
+/// What the price of a node is of the mean of its samples.
+fn scale(simulation: &Simulation, node: NodeId, parts: &[Vec<&[i64]>]) -> f64 {
+    let mean = |samples: &Vec<&[i64]>| {
+        let all = || samples.iter().flat_map(|samples| samples.iter());
+        all().sum::<i64>() as f64 / all().count().max(1) as f64
+    };
+    let usual: f64 = parts.iter().map(mean).sum();
+    let price = simulation.graph.node(node).weight as f64;
+    // Means are whole nanoseconds.
+    if usual <= 0.0 || (price - usual).abs() <= 1.0 { 1.0 } else { price / usual }
 }
 
 fn pick(samples: &[&[i64]], random: CounterRng, counter: u64) -> Option<i64> {
@@ -98,7 +111,9 @@ fn add<'a>(
             let samples = || Prices::samples(&calibration.overheads, &key);
             let samples = found.entry(text).or_insert_with(samples).clone();
             let node = simulation.action_node(at, place, number);
-            elements.push(Element { node, host: Some(at), parts: vec![samples], scale: 1.0 });
+            let parts = vec![samples];
+            let scale = scale(simulation, node, &parts);
+            elements.push(Element { node, host: Some(at), parts, scale });
         }
     }
     for (number, work) in (0u32..).zip(&rank.works) {
@@ -111,8 +126,9 @@ fn add<'a>(
             let samples = || Prices::samples(&calibration.works, &key);
             found.entry(text).or_insert_with(samples).clone()
         };
-        let parts = work.cost_parts().into_iter().map(of_part).collect();
+        let parts = work.cost_parts().into_iter().map(of_part).collect::<Vec<_>>();
         let node = simulation.work_node(at, number);
-        elements.push(Element { node, host: None, parts, scale: work.scale });
+        let scale = scale(simulation, node, &parts);
+        elements.push(Element { node, host: None, parts, scale });
     }
 }

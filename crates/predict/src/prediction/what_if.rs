@@ -65,6 +65,19 @@ pub fn of(
     draws: Draws,
 ) -> Result<WhatIf, Error> {
     let edited = edit::apply(program, edits)?;
+    compared((program, setting), edited, calibration, (name, draws))
+}
+
+/// Predicts a step, and another one that begins alike.
+///
+/// # Errors
+/// [`Error::Cycle`].
+pub fn compared(
+    (program, setting): (&Program, &Setting),
+    edited: Program,
+    calibration: &Calibration,
+    (name, draws): (&str, Draws),
+) -> Result<WhatIf, Error> {
     let prices = Prices::new(calibration, Method::Full);
     let base = simulate::run(program, &prices.price(program, setting))?;
     let costs = prices.price(&edited, setting);

@@ -33,10 +33,13 @@ struct Row {
 }
 
 /// The steps of a rank after the edits were made.
-struct Measured {
-    rank: u32,
-    mean_ns: f64,
-    noise_pct: f64,
+pub struct Measured {
+    /// The rank.
+    pub rank: u32,
+    /// Their mean.
+    pub mean_ns: f64,
+    /// Their coefficient of variation.
+    pub noise_pct: f64,
 }
 
 /// Runs the command.
@@ -83,7 +86,8 @@ fn known(
     Ok(given)
 }
 
-fn measured(paths: &[PathBuf], session: &Session) -> Result<Vec<Measured>, Error> {
+/// The recorded steps of every rank; none of no paths.
+pub fn measured(paths: &[PathBuf], session: &Session) -> Result<Vec<Measured>, Error> {
     if paths.is_empty() {
         return Ok(Vec::new());
     }
