@@ -126,6 +126,12 @@ impl<'a> Job<'a> {
         Self { scopes, trees, structure, shapes }
     }
 
+    /// How many collectives of the recording stay as they were measured, waits included: not all of
+    /// their ranks were recorded.
+    pub fn partial_collectives(&self) -> usize {
+        self.structure.partial
+    }
+
     /// The step between the given spans, one per scope.
     ///
     /// # Errors

@@ -21,6 +21,7 @@ use trace::store::Trace;
 use crate::args::Predict;
 use crate::command::trace::finding::tensors;
 use crate::error::Error;
+use crate::render;
 use crate::resolve::Session;
 use crate::resolve::trace::read;
 
@@ -88,9 +89,16 @@ impl Steps {
     }
 }
 
-/// Prepares traces for reading steps.
-fn job<'a>(scopes: &'a [Scope<'a>]) -> Job<'a> {
-    Job::new(scopes, |rows| sizes(scopes, rows))
+/// Prepares traces for reading steps, and says what will stay as it was measured.
+fn job<'a>(scopes: &'a [Scope<'a>], session: &Session) -> Job<'a> {
+    let job = Job::new(scopes, |rows| sizes(scopes, rows));
+    if job.partial_collectives() > 0 {
+        session.console.warn(format_args!(
+            "{} collectives stay as measured, with their waits: not all of their ranks were recorded",
+            render::count(job.partial_collectives() as u64)
+        ));
+    }
+    job
 }
 
 /// Sizes of tensors as far as the files have them.

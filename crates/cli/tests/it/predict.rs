@@ -148,6 +148,20 @@ fn a_calibration_of_other_devices_needs_consent() {
 }
 
 #[test]
+fn collectives_of_missing_ranks_stay_as_measured_and_that_is_said() {
+    let place = Place::new();
+    let collective =
+        r#""correlation":8,"stream":7,"device":0,"Collective name":"allreduce","Group size":4,"#;
+    let text = trace("Tesla V100").replace("\"gemm\"", "\"ncclKernel_AllReduce_RING_LL\"");
+    let text =
+        text.replace(r#""correlation":8,"stream":7,"device":0"#, collective.trim_end_matches(','));
+    fs::write(place.path("t.json"), text).unwrap();
+    let ran = place.done("predict evaluate t.json --format json");
+    assert!(ran.stderr.contains("stay as measured"), "{}", ran.stderr);
+    assert_eq!(json(&ran)["replay"][0]["busy_ns"], Value::from(10_000));
+}
+
+#[test]
 fn a_step_that_was_not_recorded_is_refused() {
     let words = "predict step t.json --calibration c.json --step 3";
     refused(&place(), words, &["step 3: expected one of 0..3"]);

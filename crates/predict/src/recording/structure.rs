@@ -15,6 +15,8 @@ pub struct Structure {
     pub(super) ranks: Vec<RankWaits>,
     /// The collectives that all ranks of their group were seen in.
     pub(super) meetings: Vec<Meeting>,
+    /// How many others there are, of which some rank was not recorded.
+    pub(super) partial: usize,
 }
 
 /// The waits of one rank; rows of its trace, sorted.
@@ -85,7 +87,9 @@ impl Structure {
             }
             waits.hand_offs.sort_unstable();
         }
-        Self { ranks, meetings: meetings(scopes, &found) }
+        let meetings = meetings(scopes, &found);
+        let partial = found.matched.len() - meetings.len();
+        Self { ranks, meetings, partial }
     }
 }
 

@@ -31,7 +31,7 @@ pub fn run(args: &PredictCalibrate, session: &Session) -> Result<(), Error> {
     let traces = recordings(&args.paths, session)?;
     let scopes = scopes(&traces);
     let steps = Steps::of(&scopes)?;
-    let job = job(&scopes);
+    let job = job(&scopes, session);
     let machine = machine(&traces);
     let mut found = calibrated(&job, &steps, traces.len())?;
     found.machine = machine.clone();

@@ -32,7 +32,7 @@ pub fn run(args: &PredictEvaluate, session: &Session) -> Result<(), Error> {
     let traces = recordings(&args.paths, session)?;
     let scopes = scopes(&traces);
     let steps = Steps::of(&scopes)?;
-    let job = job(&scopes);
+    let job = job(&scopes, session);
     let step = job.step(&steps.one(0))?;
     let ranks = traces.len();
     let first = args.calibrate_ranks.map_or(ranks.div_ceil(2), |first| first as usize);

@@ -24,7 +24,7 @@ pub fn run(args: &PredictOverheads, session: &Session) -> Result<(), Error> {
         let traces = recordings(std::slice::from_ref(path), session)?;
         let scopes = scopes(&traces);
         let steps = Steps::of(&scopes)?;
-        let job = job(&scopes);
+        let job = job(&scopes, session);
         let read = (0..steps.count()).map(|number| job.step(&steps.one(number)));
         let read: Vec<_> = read.collect::<Result<_, _>>()?;
         for (at, trace) in traces.iter().enumerate() {

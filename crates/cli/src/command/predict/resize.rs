@@ -81,7 +81,7 @@ fn recorded(path: &PathBuf, session: &Session) -> Result<Recorded, Error> {
     let traces = recordings(std::slice::from_ref(path), session)?;
     let scopes = scopes(&traces);
     let steps = Steps::of(&scopes)?;
-    let job = job(&scopes);
+    let job = job(&scopes, session);
     let mut calibration = calibrated(&job, &steps, traces.len())?;
     calibration.machine = machine(&traces);
     let mean = |spans: &Vec<predict::recording::Span>| {

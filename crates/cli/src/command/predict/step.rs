@@ -24,7 +24,7 @@ pub fn run(args: &PredictStep, session: &Session) -> Result<(), Error> {
     let scopes = scopes(&traces);
     let steps = Steps::of(&scopes)?;
     say_steps(&steps, session);
-    let job = job(&scopes);
+    let job = job(&scopes, session);
     let step = job.step(&steps.one(steps.checked(args.step)?))?;
     let draws = Draws { count: args.draws, seed: args.seed };
     let predicted = prediction::of(&step, &calibration_of, draws)?;

@@ -49,7 +49,7 @@ pub fn run(args: &PredictWhatIf, session: &Session) -> Result<(), Error> {
     let scopes = scopes(&traces);
     let steps = Steps::of(&scopes)?;
     let number = steps.checked(args.step)?;
-    let job = job(&scopes);
+    let job = job(&scopes, session);
     let known = known(args, (&job, &steps, &traces), session)?;
     let step = job.step(&steps.one(number))?;
     let setting = step.recorded.setting(&step.program);
