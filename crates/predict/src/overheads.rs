@@ -82,6 +82,64 @@ fn tenths(value: f64) -> f64 {
     (value * 10.0).round() / 10.0
 }
 
+/// An overhead of an operator whose mean depends on its sizes more than samples scatter.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct SizeRow {
+    /// Which.
+    pub overhead: Overhead,
+    /// Of which operator.
+    pub operator: String,
+    /// The sizes with the smallest mean.
+    pub least: String,
+    /// Its mean.
+    pub least_ns: f64,
+    /// The sizes with the greatest mean.
+    pub most: String,
+    /// Its mean.
+    pub most_ns: f64,
+    /// How many standard errors lie between them.
+    pub standard_errors: f64,
+}
+
+/// The overheads inside operators that depend on sizes, farthest apart first; as [`exceptions`], and
+/// only sizes with at least 5 samples.
+pub fn by_size(calibration: &Calibration, limit: f64) -> Vec<SizeRow> {
+    const SAMPLES_MIN: usize = 5;
+    let of_sizes = |overhead| !matches!(overhead, Overhead::BetweenOps | Overhead::RuntimeCall);
+    let mut by_operator: BTreeMap<(Overhead, &str), Vec<(&str, f64, f64)>> = BTreeMap::new();
+    for (key, samples) in &calibration.overheads {
+        let Some(mean_ns) = mean(samples).filter(|_| samples.len() >= SAMPLES_MIN) else {
+            continue;
+        };
+        let count = samples.len() as f64;
+        let square: f64 = samples.iter().map(|ns| (*ns as f64 - mean_ns).powi(2)).sum();
+        if of_sizes(key.class) {
+            let of_operator = by_operator.entry((key.class, key.name.as_str())).or_default();
+            of_operator.push((key.detail.as_str(), mean_ns, square / count / count));
+        }
+    }
+    let mut found: Vec<SizeRow> = Vec::new();
+    for ((overhead, operator), means) in by_operator {
+        let by_mean = |a: &&(&str, f64, f64), b: &&(&str, f64, f64)| a.1.total_cmp(&b.1);
+        let (least, most) = (means.iter().min_by(by_mean), means.iter().max_by(by_mean));
+        let (Some(least), Some(most)) = (least, most) else { continue };
+        let together = (least.2 + most.2).sqrt();
+        if together > 0.0 && most.1 - least.1 > limit * together {
+            found.push(SizeRow {
+                overhead,
+                operator: operator.to_owned(),
+                least: least.0.to_owned(),
+                least_ns: tenths(least.1),
+                most: most.0.to_owned(),
+                most_ns: tenths(most.1),
+                standard_errors: tenths((most.1 - least.1) / together),
+            });
+        }
+    }
+    found.sort_by(|a, b| b.standard_errors.total_cmp(&a.standard_errors));
+    found
+}
+
 /// A kind of overhead whose mean differs between sources more than samples scatter.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct ExceptionRow {

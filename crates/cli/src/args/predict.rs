@@ -206,8 +206,8 @@ Examples:
   rowmill predict overheads traces/ --top 0 --format csv
 
 T1 between operators, T2 before an operator's first launch, T3 after its last, T4 in a runtime call,
-T5 between launches; host_only is an operator without calls. Kinds of overhead whose means differ
-between ranks by more than 3 standard errors are named.")]
+T5 between launches; host_only is an operator without calls. Overheads whose means differ between
+ranks, or between sizes of an operator's tensors, by more than 3 standard errors are named.")]
 pub struct PredictOverheads {
     /// Traces: files, archives, folders, or `-` for standard input
     #[arg(required = true, value_name = "PATH")]

@@ -7,6 +7,7 @@ use predict::calibration::price::{Method, Prices};
 use predict::calibration::{Calibration, Waiting, collect, constants};
 use predict::cost::{Constants, Source};
 use predict::evaluate::{published, replay};
+use predict::overheads;
 use predict::program::{Action, OVERHEADS, Overhead, Returns};
 use predict::recording::Step;
 use predict::simulate;
@@ -153,6 +154,31 @@ fn fault_7_the_tail_counts() {
         costs.ranks[0].actions[0].iter().map(|cost| cost.ns).sum::<i64>()
     };
     assert_eq!((total(Method::Full), total(Method::Trimmed)), (2_000, 1_000));
+}
+
+#[test]
+fn overheads_that_depend_on_sizes_or_ranks_are_named() {
+    let sized = |detail: &str| predict::calibration::Key {
+        class: Overhead::HostOnly,
+        name: "aten::b".to_owned(),
+        detail: detail.to_owned(),
+    };
+    let mut calibration = Calibration::default();
+    calibration.overheads.insert(sized("16"), vec![10, 11, 12, 11, 10, 12]);
+    calibration.overheads.insert(sized("32"), vec![20, 21, 22, 21, 20, 22]);
+    let found = overheads::by_size(&calibration, 3.0);
+    assert_eq!((found.len(), found[0].least.as_str(), found[0].most.as_str()), (1, "16", "32"));
+    calibration.overheads.insert(sized("32"), vec![10, 11, 12, 11, 10, 13]);
+    assert!(overheads::by_size(&calibration, 3.0).is_empty());
+
+    let rows = |ns: i64| {
+        let mut calibration = Calibration::default();
+        calibration.overheads.insert(sized(""), vec![ns, ns + 1, ns + 2]);
+        overheads::of(&format!("rank {ns}"), &calibration, 0)
+    };
+    let exceptions = overheads::exceptions(&[rows(10), rows(30)].concat(), 3.0);
+    assert_eq!((exceptions.len(), exceptions[0].most.as_str()), (1, "rank 30"));
+    assert!(overheads::exceptions(&[rows(10), rows(11)].concat(), 3.0).is_empty());
 }
 
 #[test]

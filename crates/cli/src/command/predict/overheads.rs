@@ -19,6 +19,7 @@ const LIMIT: f64 = 3.0;
 /// Runs the command.
 pub fn run(args: &PredictOverheads, session: &Session) -> Result<(), Error> {
     let mut rows: Vec<OverheadRow> = Vec::new();
+    let mut together = Calibration::default();
     // A path is a workload of its own: two models have the same ranks.
     for path in &args.paths {
         let traces = recordings(std::slice::from_ref(path), session)?;
@@ -37,6 +38,7 @@ pub fn run(args: &PredictOverheads, session: &Session) -> Result<(), Error> {
                 _ => format!("{name}, rank {}", trace.rank),
             };
             rows.extend(overheads::of(&source, &found, args.top));
+            together.merge(found);
         }
     }
     for one in overheads::exceptions(&rows, LIMIT) {
@@ -50,6 +52,7 @@ pub fn run(args: &PredictOverheads, session: &Session) -> Result<(), Error> {
             one.standard_errors
         ));
     }
+    say_sizes(&together, session);
     if let Some(path) = &args.svg {
         let text = drawing::of(&rows);
         output::put(path, |file| {
@@ -58,4 +61,25 @@ pub fn run(args: &PredictOverheads, session: &Session) -> Result<(), Error> {
     }
     let target = Target { output: args.output.as_deref(), top: None };
     sheet::put(session.console, &rows, target)
+}
+
+/// Names the overheads inside operators that depend on sizes: those farthest apart.
+fn say_sizes(calibration: &Calibration, session: &Session) {
+    const NAMED: usize = 3;
+    let found = overheads::by_size(calibration, LIMIT);
+    for one in found.iter().take(NAMED) {
+        session.console.say(format_args!(
+            "{} of {} depends on sizes: {} ({}), {} ({}), {:.1} standard errors apart",
+            one.overhead.name(),
+            one.operator,
+            render::nanos(one.least_ns),
+            one.least,
+            render::nanos(one.most_ns),
+            one.most,
+            one.standard_errors
+        ));
+    }
+    if found.len() > NAMED {
+        session.console.say(format_args!("{} more depend on sizes", found.len() - NAMED));
+    }
 }
