@@ -101,12 +101,15 @@ pub struct SizeRow {
     pub standard_errors: f64,
 }
 
-/// The overheads inside operators that depend on sizes, farthest apart first; as [`exceptions`], and
-/// only sizes with at least 5 samples.
+/// Sizes, the mean of their samples, and the square of its standard error.
+type SizedMean<'a> = (&'a str, f64, f64);
+
+/// The overheads inside operators that depend on sizes, farthest apart first; as [`exceptions`],
+/// and only sizes with at least 5 samples.
 pub fn by_size(calibration: &Calibration, limit: f64) -> Vec<SizeRow> {
     const SAMPLES_MIN: usize = 5;
     let of_sizes = |overhead| !matches!(overhead, Overhead::BetweenOps | Overhead::RuntimeCall);
-    let mut by_operator: BTreeMap<(Overhead, &str), Vec<(&str, f64, f64)>> = BTreeMap::new();
+    let mut by_operator: BTreeMap<(Overhead, &str), Vec<SizedMean<'_>>> = BTreeMap::new();
     for (key, samples) in &calibration.overheads {
         let Some(mean_ns) = mean(samples).filter(|_| samples.len() >= SAMPLES_MIN) else {
             continue;
@@ -120,7 +123,7 @@ pub fn by_size(calibration: &Calibration, limit: f64) -> Vec<SizeRow> {
     }
     let mut found: Vec<SizeRow> = Vec::new();
     for ((overhead, operator), means) in by_operator {
-        let by_mean = |a: &&(&str, f64, f64), b: &&(&str, f64, f64)| a.1.total_cmp(&b.1);
+        let by_mean = |a: &&SizedMean<'_>, b: &&SizedMean<'_>| a.1.total_cmp(&b.1);
         let (least, most) = (means.iter().min_by(by_mean), means.iter().max_by(by_mean));
         let (Some(least), Some(most)) = (least, most) else { continue };
         let together = (least.2 + most.2).sqrt();
