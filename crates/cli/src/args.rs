@@ -25,6 +25,7 @@ mod bench;
 mod capture;
 mod init;
 mod output;
+mod predict;
 mod trace;
 
 pub use bench::{
@@ -34,6 +35,10 @@ pub use bench::{
 pub use capture::{Capture, Doctor, With};
 pub use init::Init;
 pub use output::Output;
+pub use predict::{
+    Predict, PredictCalibrate, PredictEvaluate, PredictOverheads, PredictResize, PredictStep,
+    PredictWhatIf,
+};
 pub use trace::{
     BreakdownBy, ClassifyChoice, CollectivesBy, ConvertTo, DiffBy, FailOn, IdleBy, KernelsBy,
     LaunchesBy, MemoryBy, OpsBy, PathBy, QueueBy, ReportContent, Selection, StepsBy, StragglersBy,
@@ -126,6 +131,9 @@ pub enum Command {
     Checkpoint(Checkpoint),
     /// Analyse traces of PyTorch's profiler: where the time goes, and why
     Trace(Box<Trace>),
+    /// Predict the time of a training step from recorded traces, and how sure that is
+    #[command(subcommand)]
+    Predict(Box<Predict>),
     /// Record running PyTorch jobs without changing them: from a request to a report
     Capture(Box<Capture>),
     /// Find out why something does not work

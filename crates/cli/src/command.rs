@@ -8,6 +8,7 @@ mod doctor;
 mod eval;
 mod explain;
 mod init;
+mod predict;
 mod quickstart;
 mod score;
 mod trace;
@@ -29,7 +30,11 @@ pub fn run(command: Command, session: &Session) -> Result<ExitCode, Error> {
     if session.console.format == Format::Sarif && !is_findings {
         return Err(Error::NoSarif);
     }
-    let has_rows = matches!(&command, Command::Trace(trace) if trace.has_rows());
+    let has_rows = match &command {
+        Command::Trace(trace) => trace.has_rows(),
+        Command::Predict(predict) => predict.has_rows(),
+        _ => false,
+    };
     if !has_rows && !matches!(session.console.format, Format::Table | Format::Json) {
         return Err(Error::NoTable);
     }
@@ -44,6 +49,7 @@ pub fn run(command: Command, session: &Session) -> Result<ExitCode, Error> {
         Command::Data(data) => data::run(data, session).map(done),
         Command::Checkpoint(checkpoint) => checkpoint::run(checkpoint, session).map(done),
         Command::Trace(trace) => trace::run(&trace, session),
+        Command::Predict(predict) => predict::run(&predict, session).map(done),
         Command::Capture(capture) => capture::run(&capture, session),
         Command::Doctor(doctor) => doctor::run(&doctor, session),
         Command::Explain(explain) => explain::run(&explain, session).map(done),

@@ -227,6 +227,27 @@ pub enum Error {
     /// A report could not be made.
     #[error(transparent)]
     Report(#[from] report::Error),
+    /// Nothing can be predicted.
+    #[error(transparent)]
+    Predict(#[from] predict::Error),
+    /// A file that holds no edits.
+    #[error("{}: {source}", path.display())]
+    EditsFile { path: PathBuf, source: Box<toml::de::Error> },
+    /// An edit that cannot be made.
+    #[error("{}: {source}", path.display())]
+    Edits { path: PathBuf, source: predict::Error },
+    /// Recordings of which one has ranks that the other lacks.
+    #[error("--measured: expected traces of rank {rank}, got none")]
+    NotMeasured { rank: u32 },
+    /// A file that is no calibration of this version.
+    #[error("{}: {source}", path.display())]
+    CalibrationFile { path: PathBuf, source: predict::Error },
+    /// A calibration of another machine.
+    #[error("{}: expected a calibration of {expected}, got one of {got}", path.display())]
+    OtherMachine { path: PathBuf, expected: String, got: String },
+    /// A step that was not recorded.
+    #[error("step {step}: expected one of 0..{count}, those that all ranks recorded")]
+    NoSuchStep { step: usize, count: usize },
     /// Training, scoring or a checkpoint failed.
     #[error(transparent)]
     Train(#[from] train::Error),
@@ -279,6 +300,13 @@ impl Error {
             | Self::WhatIfTable
             | Self::NoSuchProcess { .. }
             | Self::Analyze(_)
+            | Self::Predict(_)
+            | Self::CalibrationFile { .. }
+            | Self::EditsFile { .. }
+            | Self::Edits { .. }
+            | Self::NotMeasured { .. }
+            | Self::OtherMachine { .. }
+            | Self::NoSuchStep { .. }
             | Self::Report(report::Error::NoSuchStep { .. })
             | Self::Exists { .. } => EXIT_USAGE,
             _ => EXIT_FAILED,

@@ -3,7 +3,7 @@
 
 use std::path::{Path, PathBuf};
 
-use super::{Bench, Checkpoint, Command, ConvertTo, Data, Selection, TraceVerb, Train};
+use super::{Bench, Checkpoint, Command, ConvertTo, Data, Predict, Selection, TraceVerb, Train};
 
 /// A path that a command writes.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -30,6 +30,7 @@ impl Command {
                 None => of_selection(&trace.selection),
                 Some(verb) => of_trace(verb),
             },
+            Self::Predict(predict) => of_predict(predict),
             Self::Capture(capture) => vec![Output::Folder(capture.output.clone())],
             Self::Bench(bench) => match bench.as_ref() {
                 Bench::Data(data) => data.out.iter().cloned().map(Output::Folder).collect(),
@@ -79,6 +80,15 @@ fn of_checkpoint(checkpoint: &Checkpoint) -> Vec<Output> {
         Checkpoint::Export { out, optimizer, .. } => regular_files([Some(out), optimizer.as_ref()]),
         Checkpoint::Import { run, .. } => vec![Output::Folder(run.clone())],
         Checkpoint::Info { .. } | Checkpoint::Verify { .. } => Vec::new(),
+    }
+}
+
+fn of_predict(predict: &Predict) -> Vec<Output> {
+    match predict {
+        Predict::Calibrate(args) => files([Some(&args.output)]),
+        Predict::Step(args) => args.write_trace.iter().cloned().map(Output::Folder).collect(),
+        Predict::WhatIf(_) | Predict::Resize(_) | Predict::Evaluate(_) => Vec::new(),
+        Predict::Overheads(args) => files([args.svg.as_ref(), args.output.as_ref()]),
     }
 }
 

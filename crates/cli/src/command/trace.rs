@@ -21,7 +21,7 @@ mod diff;
 mod doctor;
 mod execution;
 pub mod file;
-mod finding;
+pub(super) mod finding;
 mod host;
 mod path;
 pub mod report;

@@ -44,11 +44,8 @@ impl Error {
             | Self::NoTransforms { .. }
             | Self::DamagedCheckpoint { .. }
             | Self::Damaged { .. } => return self.checkpoint_hint(),
-            Self::Plan { .. } | Self::PlanFile { .. } => {
-                "rowmill train --help shows the form of a plan".into()
-            }
-            Self::Exists { .. } => "remove it or choose another name".into(),
-            Self::OutputIsInput { .. }
+            Self::Exists { .. }
+            | Self::OutputIsInput { .. }
             | Self::OutputIsFolder { .. }
             | Self::OutputIsSpecial { .. }
             | Self::NoOutputFolder { .. }
@@ -65,7 +62,16 @@ impl Error {
             | Self::NoSuchRule { .. }
             | Self::RulesFile { .. } => return self.table_hint(),
             Self::Socket(_) | Self::NobodyAsked { .. } => return self.capture_hint(),
+            Self::Plan { .. }
+            | Self::PlanFile { .. }
+            | Self::CalibrationFile { .. }
+            | Self::EditsFile { .. }
+            | Self::OtherMachine { .. } => return self.file_hint(),
             Self::NoTable
+            | Self::Predict(_)
+            | Self::NoSuchStep { .. }
+            | Self::Edits { .. }
+            | Self::NotMeasured { .. }
             | Self::NoSarif
             | Self::WhatIfTable
             | Self::NoSuchRank { .. }
@@ -116,8 +122,26 @@ impl Error {
         Some(hint)
     }
 
+    fn file_hint(&self) -> Option<String> {
+        let hint = match self {
+            Self::Plan { .. } | Self::PlanFile { .. } => {
+                "rowmill train --help shows the form of a plan"
+            }
+            Self::EditsFile { .. } => "rowmill predict what-if --help shows the form of edits",
+            Self::CalibrationFile { .. } => {
+                "write a new one: rowmill predict calibrate PATH --output FILE"
+            }
+            Self::OtherMachine { .. } => {
+                "calibrate on this machine, or use it all the same with --force"
+            }
+            _ => return None,
+        };
+        Some(hint.into())
+    }
+
     fn output_hint(&self) -> Option<String> {
         let hint = match self {
+            Self::Exists { .. } => "remove it or choose another name".into(),
             Self::OutputIsSpecial { .. } => "write a file and read it from there".into(),
             Self::OutputIsInput { .. } | Self::OutputBelowFile { .. } => {
                 "choose another place to write".into()

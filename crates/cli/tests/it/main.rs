@@ -18,6 +18,7 @@ mod malformed;
 mod memory;
 mod output;
 mod perfetto;
+mod predict;
 mod quickstart;
 mod refusal;
 mod report;

@@ -26,7 +26,7 @@ const WIDTH: usize = 96;
 
 /// Runs the command; with `fail_on`, exit code 3 if something as severe was found, and 4 if parts
 /// of the recording are missing.
-pub fn run(
+pub(super) fn run(
     look: &Look<'_>,
     rules: Option<&Path>,
     fail_on: Option<FailOn>,
@@ -93,7 +93,8 @@ fn shapes(job: &Job<'_>) -> Shapes {
     shapes
 }
 
-fn tensors(dims: Option<&Value>, types: Option<&Value>) -> Option<Tensors> {
+/// The inputs of an operator by its arguments.
+pub fn tensors(dims: Option<&Value>, types: Option<&Value>) -> Option<Tensors> {
     let sizes = |of: &Value| {
         let sizes = of.as_array().map_or(&[][..], Vec::as_slice);
         sizes.iter().filter_map(Value::as_u64).collect()
