@@ -241,7 +241,7 @@ pub fn of(job: &Job<'_>, settings: &Settings) -> Result<Report, Error> {
         report.joint_saving_ns = joint(&findings, job, &mut pricer);
     }
     findings.iter_mut().for_each(guard::lower);
-    (report.path, report.account) = account::of(&job);
+    (report.path, report.account) = account::of(job);
     findings.sort_by(|a, b| order(a).cmp(&order(b)));
     report.findings = findings;
     Ok(report)

@@ -13,6 +13,17 @@ use schema::proposal::ProposalError;
 impl Error {
     /// What the user can do about it.
     pub fn hint(&self) -> Option<String> {
+        match self {
+            Self::Trace(error) => trace_hint(error),
+            Self::Data(error) => data_hint(error),
+            Self::Train(error) => train_hint(error),
+            Self::Io { source, .. } | Self::Output(source) => disk_hint(source),
+            _ => self.own_hint(),
+        }
+    }
+
+    /// Of an error of the command line's own; some say all there is to say.
+    fn own_hint(&self) -> Option<String> {
         let hint = match self {
             Self::UnknownConfig { name, known } => return Some(known_configs(name, known)),
             Self::Config { source, .. } => return config_hint(source),
@@ -53,7 +64,6 @@ impl Error {
             Self::Alignment { .. } => {
                 "the scores so far are out of place; remove empty lines and line breaks within fields".into()
             }
-            Self::Io { source, .. } | Self::Output(source) => return disk_hint(source),
             Self::ParquetToStdout
             | Self::SeveralRanks { .. }
             | Self::ClassPattern { .. }
@@ -67,24 +77,7 @@ impl Error {
             | Self::CalibrationFile { .. }
             | Self::EditsFile { .. }
             | Self::OtherMachine { .. } => return self.file_hint(),
-            Self::NoTable
-            | Self::Predict(_)
-            | Self::NoSuchStep { .. }
-            | Self::Edits { .. }
-            | Self::NotMeasured { .. }
-            | Self::NoSarif
-            | Self::WhatIfTable
-            | Self::NoSuchRank { .. }
-            | Self::NoSuchProcess { .. }
-            | Self::TwoRecordings { .. }
-            | Self::Measurement { .. }
-            | Self::Analyze(_)
-            | Self::Device(_)
-            | Self::Report(_)
-            | Self::Json(_) => return None,
-            Self::Trace(error) => return trace_hint(error),
-            Self::Data(error) => return data_hint(error),
-            Self::Train(error) => return train_hint(error),
+            _ => return None,
         };
         Some(hint)
     }
