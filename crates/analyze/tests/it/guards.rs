@@ -139,15 +139,13 @@ fn issue_24_first_launches_and_set_up_weigh_less() {
     let name = "odd/mi250_minitoy_train_ROCm6_2_kineto.json.gz";
     let Some(job) = fixture::job(name) else { return };
     let report = found(&job, WindowRule::Steps);
-    // One launch of 14 takes 6.54 ms, the first of its kernel; the others take microseconds. Of the
-    // device's idle time that is four fifths, and the rest of its 38 % of a step is still high.
-    for (rule, severity) in [("L06", Severity::Info), ("H01", Severity::High)] {
-        let one = of(&report, rule);
-        assert_eq!(one.held_back, Some(HeldBack::FirstLaunch), "{rule}");
-        assert_eq!(one.severity, severity, "{rule}");
-        let lowered = format!("severity lowered from critical to {}", severity.name());
-        assert!(one.what.contains(&lowered), "{}", one.what);
-    }
+    // One launch of 14 takes 6.54 ms, the first of its kernel; the others take microseconds. L06
+    // leaves first launches out, and of the device's idle time it is four fifths: the rest of its
+    // 38 % of a step is still high.
+    assert!(report.findings.iter().all(|finding| finding.rule != "L06"));
+    let one = of(&report, "H01");
+    assert_eq!((one.held_back, one.severity), (Some(HeldBack::FirstLaunch), Severity::High));
+    assert!(one.what.contains("severity lowered from critical to high"), "{}", one.what);
     let share = of(&report, "H01").numbers.iter().find(|number| number.name == "disturbed_pct");
     let share = share.expect("a share").value;
     assert!((75.0..85.0).contains(&share), "{share} %");
