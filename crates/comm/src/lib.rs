@@ -12,6 +12,7 @@ mod error;
 mod in_process;
 mod mailbox;
 mod message;
+pub mod mpi;
 mod transport;
 mod verb;
 

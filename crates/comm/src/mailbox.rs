@@ -19,6 +19,8 @@ pub struct Mailbox {
 
 struct Inner {
     from: Vec<Arrivals>,
+    /// Why nothing arrives any more, from anybody.
+    broken: Option<String>,
     /// Receivers that are parked.
     parked: usize,
 }
@@ -33,7 +35,7 @@ impl Mailbox {
     /// An empty one, for messages of `size` ranks.
     pub fn new(size: usize) -> Self {
         let from = (0..size).map(|_| Arrivals::default()).collect();
-        let inner = Mutex::new(Inner { from, parked: 0 });
+        let inner = Mutex::new(Inner { from, broken: None, parked: 0 });
         Self { inner, arrived: Condvar::new() }
     }
 
@@ -48,6 +50,13 @@ impl Mailbox {
     pub fn close(&self, from: usize) {
         let mut inner = self.lock();
         inner.from[from].left = true;
+        self.wake(inner);
+    }
+
+    /// Nothing more comes from anybody.
+    pub fn fail(&self, why: String) {
+        let mut inner = self.lock();
+        inner.broken.get_or_insert(why);
         self.wake(inner);
     }
 
@@ -82,6 +91,9 @@ impl Mailbox {
         loop {
             if let Some(found) = find(&mut inner) {
                 return Ok(found);
+            }
+            if let Some(why) = &inner.broken {
+                return Err(Failure::Broken(why.clone()));
             }
             if inner.from[from].left {
                 return Err(Failure::Left);

@@ -3,6 +3,7 @@
 #![expect(clippy::unwrap_used, reason = "test code fails by panicking")]
 
 mod conformance;
+mod mpi;
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
