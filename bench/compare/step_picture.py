@@ -10,11 +10,15 @@ import json
 import sys
 
 WIDTH, MARGIN, ROW = 1200, 24, 34
+# The first word that a name contains decides; forward and backward of a product differ.
 COLOURS = {
-    "gemm": "#4269d0", "embedding": "#ff725c", "interaction": "#6cc5b0", "relu": "#97bbf5", "pack": "#97bbf5",
+    "gemm_forward": "#4269d0", "gemm_backward_input": "#12a5b8", "gemm_backward_weight": "#1d2f6f",
+    "embedding_forward": "#ff725c", "embedding": "#c2341d", "interaction": "#6cc5b0", "relu": "#97bbf5", "pack": "#97bbf5",
     "dense_update": "#efb118", "dist": "#a463f2", "all_reduce": "#a463f2", "input_wait": "#9498a0",
     "loss": "#9c6b4e", "concat": "#6cc5b0", "cross": "#3ca951",
 }
+# What is written where the name has no room: dX and dW are the gradients of a product's input and weight.
+SHORT = {"gemm_forward": "forward", "gemm_backward_input": "dX", "gemm_backward_weight": "dW"}
 
 
 def colour(name):
@@ -53,8 +57,9 @@ def main():
             f'<rect x="{x:.2f}" y="{y}" width="{width:.2f}" height="{ROW}" fill="{colour(name)}" '
             f'stroke="#ffffff" stroke-width="0.6"><title>{name} {op["dur"] / 1000:.3f} ms</title></rect>'
         )
-        if width > 8.2 * len(name):
-            svg.append(f'<text x="{x + 5:.1f}" y="{y + 22}" fill="#ffffff">{name}</text>')
+        label = next((text for text in (name, SHORT.get(name, "")) if width > 8.2 * len(text)), "")
+        if label:
+            svg.append(f'<text x="{x + 5:.1f}" y="{y + 22}" fill="#ffffff">{label}</text>')
     for i, (name, total) in enumerate(legend):
         x = MARGIN + i % columns * (WIDTH - 2 * MARGIN) / columns
         y_text = 118 + i // columns * 20

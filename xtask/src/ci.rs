@@ -27,8 +27,8 @@ Stages:
   tidy       cargo xtask tidy
   tests      cargo test --release --workspace, unit and integration tests
   doc tests  cargo test --release --workspace --doc
-  readme     every ```sh block of README.md, in order, in one empty folder (target/readme)
-             that links to configs/ and the like; a comment `<!-- ci: skip REASON -->` before a
+  readme     every ```sh block of README.md, docs/training.md and docs/traces.md, in order, in one
+             empty folder (target/readme) that links to configs/ and the like; a comment `<!-- ci: skip REASON -->` before a
              block leaves it out, loudly
 with --full, what is slow or heavy:
   licences   cargo deny check licenses bans (cargo-deny is installed where missing)

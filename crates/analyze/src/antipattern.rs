@@ -6,16 +6,18 @@
 //! asks the rules, prices what they found on the graph, and orders it. Knows no file and no
 //! terminal.
 
+mod account;
+mod bound;
 mod c01_pageable_copies;
 mod c02_blocking_copies;
 mod c03_unhidden_input;
 mod c04_round_trip;
 mod c05_data_movement;
 mod c06_gradient_zeroing;
-mod facts;
 mod finding;
 mod g01_memory_ceiling;
 mod g02_fragmentation;
+mod guard;
 mod h01_host_bound;
 mod h02_data_loading;
 mod h03_periodic_stall;
@@ -28,6 +30,7 @@ mod h09_event_polling;
 mod h10_tensor_moved;
 mod h11_indexing_loop;
 mod h12_harmless_hotspots;
+mod h13_unrecorded_host;
 mod hardware;
 mod k01_few_blocks;
 mod k02_coarse_threads;
@@ -41,6 +44,7 @@ mod k09_unfused_optimizer;
 mod k10_separate_embeddings;
 mod k11_serial_branches;
 mod k12_layout_conversion;
+mod k13_fusable_chain;
 mod l01_tiny_kernels;
 mod l02_copy_loop;
 mod l03_graph_candidate;
@@ -60,28 +64,34 @@ mod m08_network_skew;
 mod m09_slow_backend;
 mod m10_shared_stream;
 mod m11_blocking_wait;
+mod names;
 mod own;
+mod pool;
 mod price;
+mod product;
+mod proof;
 mod quality_rules;
 mod rule;
 mod settings;
 #[cfg(test)]
 mod tests;
-mod text;
+pub(crate) mod text;
+
+use std::ops::Range;
 
 use serde::Serialize;
 use trace::store::Kind;
 
 use crate::Error;
-use crate::quality::{self, Evidence, Verdict};
-use crate::scope::Scope;
-use facts::JobFacts;
+use crate::critical_path::Part;
+use crate::job::{Job, RankFacts};
+use crate::quality::Verdict;
 use finding::Found;
 use price::Pricer;
 use rule::{Detect, Limits};
 
 pub use crate::graph::edit::Action;
-pub use facts::{Shapes, Tensors};
+pub use bound::{Bound, WaitFor};
 pub use finding::{
     Category, Confidence, Finding, HeldBack, Number, Proof, Remedy, RowEdit, Saving, Severity,
 };
@@ -105,6 +115,10 @@ pub struct Report {
     pub step_count: u64,
     /// What a step would gain from all remedies together: less than their sum.
     pub joint_saving_ns: Option<i64>,
+    /// What the critical path of the rank with the longest steps is spent on: all of its window.
+    pub path: Vec<Part>,
+    /// How that rank's steps, its window and its critical path fit together, in words.
+    pub account: String,
 }
 
 /// A finding that was suppressed.
@@ -122,7 +136,7 @@ pub fn rules() -> impl Iterator<Item = &'static Rule> {
 }
 
 /// In the order of their ids within their groups.
-static RULES: [Rule; 60] = [
+static RULES: [Rule; 62] = [
     quality_rules::Q01,
     quality_rules::Q02,
     quality_rules::Q03,
@@ -152,6 +166,7 @@ static RULES: [Rule; 60] = [
     h10_tensor_moved::RULE,
     h11_indexing_loop::RULE,
     h12_harmless_hotspots::RULE,
+    h13_unrecorded_host::RULE,
     c01_pageable_copies::RULE,
     c02_blocking_copies::RULE,
     c03_unhidden_input::RULE,
@@ -183,29 +198,28 @@ static RULES: [Rule; 60] = [
     k10_separate_embeddings::RULE,
     k11_serial_branches::RULE,
     k12_layout_conversion::RULE,
+    k13_fusable_chain::RULE,
 ];
 
-/// Finds what wastes time in a job; `ranks` are those of `scopes`, in their order.
+/// Finds what wastes time in a job.
 ///
 /// # Cost
 /// `O(n log n)` in the rows of the traces, and one pass over the graph per finding.
 /// # Errors
 /// [`Error::Rules`] and [`Error::Pattern`] for settings that are wrong.
-pub fn of(
-    scopes: &[Scope<'_>],
-    ranks: &[Evidence<'_>],
-    shapes: &Shapes,
-    settings: &Settings,
-) -> Result<Report, Error> {
+pub fn of(job: &Job<'_>, settings: &Settings) -> Result<Report, Error> {
     let own = settings.conditions()?;
-    let job = JobFacts::new(scopes, ranks, shapes);
+    job.tell_waits();
     let mut findings = Vec::new();
     for rule in rules() {
         let limits = Limits { rule, changed: settings.limits.get(rule.id) };
-        findings.extend(found_by(&job, &limits));
+        findings.extend(found_by(job, &limits));
     }
     for (rule, conditions) in &own {
-        findings.extend(own::find(&job, rule, conditions)?);
+        findings.extend(own::find(job, rule, conditions)?);
+    }
+    if crate::pool::are_pools(job.scopes().iter().map(|scope| scope.trace)) {
+        pool::reword(&mut findings);
     }
     let mut report = Report {
         step_ns: job.step_ns(),
@@ -221,10 +235,13 @@ pub fn of(
         known.is_none()
     });
     if findings.iter().any(|finding| finding.remedy.is_some()) {
-        let mut pricer = Pricer::new(scopes, job.measured());
-        findings.iter_mut().for_each(|finding| price(finding, &job, &mut pricer));
-        report.joint_saving_ns = joint(&findings, &job, &mut pricer);
+        let mut pricer = Pricer::new(job.scopes(), job.measured());
+        findings.iter_mut().for_each(|finding| price(finding, job, &mut pricer));
+        findings.iter_mut().for_each(|finding| explain(finding, job, &mut pricer));
+        report.joint_saving_ns = joint(&findings, job, &mut pricer);
     }
+    findings.iter_mut().for_each(guard::lower);
+    (report.path, report.account) = account::of(job);
     findings.sort_by(|a, b| order(a).cmp(&order(b)));
     report.findings = findings;
     Ok(report)
@@ -234,29 +251,34 @@ pub fn of(
 ///
 /// # Cost
 /// Linear in the kernels.
-pub fn rows_with_shapes(ranks: &[Evidence<'_>]) -> Vec<Vec<u32>> {
-    /// Of a rank, those with the longest kernels.
-    const MOST: usize = 512;
-    let of = |rank: &Evidence<'_>| {
+pub fn rows_with_shapes(job: &Job<'_>) -> Vec<Vec<u32>> {
+    /// Of a rank, those with the longest kernels; of those whose kernels might be fused, the first
+    /// ones, because steps are alike.
+    const MOST: usize = 4096;
+    let of = |rank: &RankFacts<'_>| {
         let trace = rank.scope.trace;
-        let owned = rank.scope.device_rows.iter().enumerate().filter_map(|(place, row)| {
-            let owner = rank.attribution.owner(place)?;
-            let is_kernel = trace.kind(*row) == Kind::Kernel;
-            let is_operator = trace.kind(owner) == Kind::Operator;
+        let mut longest = Vec::new();
+        let mut rows = Vec::new();
+        for (place, row) in rank.scope.device_rows.iter().enumerate() {
+            let Some(owner) = rank.attribution().owner(place) else { continue };
+            if trace.kind(*row) != Kind::Kernel || trace.kind(owner) != Kind::Operator {
+                continue;
+            }
             let duration = trace.slices.duration[*row as usize];
-            let is_asked = is_asked_for(trace.name(*row), trace.name(owner), duration);
-            let is_wanted = is_kernel && is_operator && is_asked;
-            is_wanted.then_some((std::cmp::Reverse(duration), owner))
-        });
-        let mut longest: Vec<_> = owned.collect();
+            if is_asked_for(trace.name(*row), trace.name(owner), duration) {
+                longest.push((std::cmp::Reverse(duration), owner));
+            } else if rows.len() < MOST && k13_fusable_chain::is_fusable(trace.name(*row)) {
+                rows.push(owner);
+            }
+        }
         longest.sort_unstable();
         longest.truncate(MOST);
-        let mut rows: Vec<u32> = longest.into_iter().map(|(_, owner)| owner).collect();
+        rows.extend(longest.into_iter().map(|(_, owner)| owner));
         rows.sort_unstable();
         rows.dedup();
         rows
     };
-    ranks.iter().map(of).collect()
+    job.ranks.iter().map(of).collect()
 }
 
 /// Whether a rule would look at the sizes behind a kernel: long movers, and products that may use
@@ -265,15 +287,15 @@ fn is_asked_for(kernel: &str, operator: &str, duration: i64) -> bool {
     const LONG_NS: i64 = 20_000;
     let is_mover =
         k02_coarse_threads::is_elementwise(kernel) || k05_slow_memory::MOVERS.contains(&operator);
-    let is_product = k06_tensor_cores_unused::PRODUCTS.iter().any(|part| kernel.contains(part));
+    let is_product = product::is_named(kernel) && !is_mover;
     let is_plain = kernel.contains("sgemm") || kernel.contains("scudnn");
     (is_mover && duration >= LONG_NS) || (is_product && !is_plain)
 }
 
-fn found_by(job: &JobFacts<'_>, limits: &Limits<'_>) -> Vec<Finding> {
+fn found_by(job: &Job<'_>, limits: &Limits<'_>) -> Vec<Finding> {
     match limits.rule.detect {
         Detect::Rank(detect) => {
-            let of = |rank: &facts::Facts<'_>| Some((rank.rank(), detect(rank, limits)?));
+            let of = |rank: &RankFacts<'_>| Some((rank.rank(), detect(rank, limits)?));
             let found: Vec<(u32, Found)> = job.ranks.iter().filter_map(of).collect();
             together(job, limits, found).into_iter().collect()
         }
@@ -285,11 +307,7 @@ fn found_by(job: &JobFacts<'_>, limits: &Limits<'_>) -> Vec<Finding> {
 }
 
 /// What several ranks have, as one: told of the rank with most of it, cured on all.
-fn together(
-    job: &JobFacts<'_>,
-    limits: &Limits<'_>,
-    mut found: Vec<(u32, Found)>,
-) -> Option<Finding> {
+fn together(job: &Job<'_>, limits: &Limits<'_>, mut found: Vec<(u32, Found)>) -> Option<Finding> {
     let most = |(rank, found): &(u32, Found)| (found.high_ns, std::cmp::Reverse(*rank));
     let worst = (0..found.len()).max_by_key(|at| most(&found[*at]))?;
     let ranks: Vec<u32> = found.iter().map(|(rank, _)| *rank).collect();
@@ -298,24 +316,32 @@ fn together(
     let all = job.ranks.len();
     one.what += &match ranks.len() {
         _ if all == 1 => String::new(),
-        1 => format!(" Only rank {rank}."),
-        some => format!(" Most on rank {rank}; {some} of {all} ranks."),
+        1 => format!(" These are figures of rank {rank}, the only one of {all} that has it."),
+        some if some == all => {
+            format!(
+                " These are figures of rank {rank}, which has most of it; all {all} ranks have it."
+            )
+        }
+        some => format!(
+            " These are figures of rank {rank}, which has most of it; {some} of {all} ranks have it."
+        ),
     };
     one.edits = edits;
     Some(finding(job, limits, ranks, one))
 }
 
-fn finding(job: &JobFacts<'_>, limits: &Limits<'_>, ranks: Vec<u32>, found: Found) -> Finding {
+fn finding(job: &Job<'_>, limits: &Limits<'_>, ranks: Vec<u32>, mut found: Found) -> Finding {
     let rule = limits.rule;
-    let facts = || job.ranks.iter().filter(|one| ranks.contains(&one.rank()));
+    let told = told(job, &ranks, &found.proofs);
+    let facts = || job.ranks[told.clone()].iter().filter(|one| ranks.contains(&one.rank()));
     let per_step = |ns: i64| {
-        let steps = facts().map(facts::Facts::step_count).max().unwrap_or(1);
+        let steps = facts().map(RankFacts::step_count).max().unwrap_or(1);
         ns / steps
     };
     let steps = facts().next().map_or_else(Vec::new, |one| {
         one.scope.window.steps.iter().map(|step| step.number).collect()
     });
-    let is_bound = facts().count() > 0 && facts().all(facts::Facts::is_device_bound);
+    let is_bound = facts().count() > 0 && facts().all(RankFacts::is_device_bound);
     let is_held_back = rule.side == Side::Host && is_bound;
     let mut confidence = rule.confidence;
     let is_weak = steps.len() < STEPS_MIN && found.high_ns.is_some();
@@ -327,7 +353,7 @@ fn finding(job: &JobFacts<'_>, limits: &Limits<'_>, ranks: Vec<u32>, found: Foun
     if is_set_up && rule.side == Side::Host {
         confidence = Confidence::Low;
     }
-    if rule.category != Category::Quality && quality::verdict(job.issues()) >= Verdict::Poor {
+    if rule.category != Category::Quality && job.verdict() >= Verdict::Poor {
         confidence = Confidence::Low;
     }
     // Without steps, what a text says of each is of the whole window.
@@ -335,12 +361,16 @@ fn finding(job: &JobFacts<'_>, limits: &Limits<'_>, ranks: Vec<u32>, found: Foun
         true => text.replace("per step", "in the window"),
         false => text,
     };
+    let mut numbers = std::mem::take(&mut found.numbers);
+    let is_advice = rule.category != Category::Quality && !is_held_back;
+    let disturbed = if is_advice { guard::of(&found, job, &ranks) } else { None };
+    numbers.extend(disturbed.map(|(_, share)| share));
     let (advice, held_back) = if is_held_back {
         let busy = "The device is busy almost all the time: nothing the host does differently \
                     shortens a step.";
         (busy.to_owned(), Some(HeldBack::DeviceBound))
     } else {
-        (said(found.advice), None)
+        (said(found.advice), disturbed.map(|(held, _)| held))
     };
     let what = said(found.what);
     let high = found.high_ns.map(|ns| Saving { high_ns: per_step(ns), ..Saving::default() });
@@ -356,8 +386,9 @@ fn finding(job: &JobFacts<'_>, limits: &Limits<'_>, ranks: Vec<u32>, found: Foun
         what,
         advice,
         held_back,
+        bound: None,
         saving: high.filter(|_| !is_held_back && remedy.is_some()),
-        numbers: found.numbers,
+        numbers,
         proofs: found.proofs,
         limits: limits.used(),
         key: match found.subject.is_empty() {
@@ -369,40 +400,70 @@ fn finding(job: &JobFacts<'_>, limits: &Limits<'_>, ranks: Vec<u32>, found: Foun
 }
 
 /// Prices a finding on the graph, never above what its rows add up to.
-fn price(finding: &mut Finding, job: &JobFacts<'_>, pricer: &mut Pricer<'_>) {
+fn price(finding: &mut Finding, job: &Job<'_>, pricer: &mut Pricer<'_>) {
+    let told = told(job, &finding.ranks, &finding.proofs);
     let (Some(saving), Some(remedy)) = (&mut finding.saving, &finding.remedy) else { return };
-    let steps = job.ranks.iter().map(facts::Facts::step_count).max().unwrap_or(1);
-    let priced = pricer.saving(&remedy.edits) / steps;
+    let ranks = &job.ranks[told.clone()];
+    let steps = ranks.iter().map(RankFacts::step_count).max().unwrap_or(1);
+    let priced = pricer.saving_of(&remedy.edits, told) / steps;
     saving.mid_ns = priced.clamp(0, saving.high_ns);
-    saving.low_ns = (saving.mid_ns - noise(job)).max(0);
-    let share = 100.0 * saving.mid_ns as f64 / job.step_ns().max(1) as f64;
+    saving.low_ns = (saving.mid_ns - noise(ranks)).max(0);
+    let step_ns = ranks.iter().map(RankFacts::step_ns).max().unwrap_or_default();
+    let share = 100.0 * saving.mid_ns as f64 / step_ns.max(1) as f64;
     saving.mid_pct = (share * 1e3).round() / 1e3;
-    let priced = match share {
+    finding.severity = finding.severity.min(severity_of(share));
+}
+
+/// How severe a saving is, by its share of a step in percent.
+fn severity_of(share: f64) -> Severity {
+    match share {
         15.0.. => Severity::Critical,
         5.0.. => Severity::High,
         1.0.. => Severity::Medium,
         _ => Severity::Info,
-    };
-    finding.severity = finding.severity.min(priced);
+    }
+}
+
+/// Says why a remedy brings far less than its rows add up to.
+fn explain(finding: &mut Finding, job: &Job<'_>, pricer: &mut Pricer<'_>) {
+    let Some(remedy) = finding.remedy.as_ref() else { return };
+    let told = finding.proofs.first().map(|proof| proof.rank).or(finding.ranks.first().copied());
+    let at = job.ranks.iter().position(|rank| Some(rank.rank()) == told);
+    let Some(at) = at.filter(|_| bound::contradicts(finding, job.step_ns())) else { return };
+    let measured = pricer.measured();
+    let bound =
+        pricer.after(&remedy.edits, |graph, times| bound::of(job, measured, (graph, times), at));
+    bound::explain(finding, job, bound);
+}
+
+/// The places of the ranks whose steps a finding is a part of: all of a job. Ranks that are no job
+/// gain nothing from each other: then the one that is told of.
+fn told(job: &Job<'_>, ranks: &[u32], proofs: &[Proof]) -> Range<usize> {
+    let rank = proofs.first().map(|proof| proof.rank).or(ranks.first().copied());
+    let at = job.ranks.iter().position(|facts| Some(facts.rank()) == rank);
+    match at.filter(|_| !job.is_one_job()) {
+        Some(at) => at..at + 1,
+        None => 0..job.ranks.len(),
+    }
 }
 
 /// How much longer a slow step is than a usual one, of the unsteadiest rank.
-fn noise(job: &JobFacts<'_>) -> i64 {
-    let of = |rank: &facts::Facts<'_>| {
+fn noise(ranks: &[RankFacts<'_>]) -> i64 {
+    let of = |rank: &RankFacts<'_>| {
         let steps = &rank.scope.window.steps;
         let mut lengths: Vec<i64> = steps.iter().map(|step| step.end - step.start).collect();
         let spread = crate::distribution::of(&mut lengths);
         spread.p95 - spread.p50
     };
-    job.ranks.iter().map(of).max().unwrap_or_default()
+    ranks.iter().map(of).max().unwrap_or_default()
 }
 
-fn joint(findings: &[Finding], job: &JobFacts<'_>, pricer: &mut Pricer<'_>) -> Option<i64> {
+fn joint(findings: &[Finding], job: &Job<'_>, pricer: &mut Pricer<'_>) -> Option<i64> {
     let priced = findings.iter().filter(|finding| finding.saving.is_some());
     let remedies: Vec<&Remedy> = priced.filter_map(|one| one.remedy.as_ref()).collect();
     let edits: Vec<RowEdit> = remedies.iter().flat_map(|one| one.edits.iter().cloned()).collect();
-    let steps = job.ranks.iter().map(facts::Facts::step_count).max().unwrap_or(1);
-    (remedies.len() > 1).then(|| (pricer.saving(&edits) / steps).max(0))
+    let steps = job.ranks.iter().map(RankFacts::step_count).max().unwrap_or(1);
+    (remedies.len() > 1 && job.is_one_job()).then(|| (pricer.saving(&edits) / steps).max(0))
 }
 
 fn order(finding: &Finding) -> impl Ord + '_ {

@@ -2,7 +2,10 @@
 
 use serde::Serialize;
 
+use trace::store::Kind;
+
 use crate::classify::Class;
+use crate::interval;
 use crate::overlap::Exclusive;
 use crate::percent;
 use crate::scope::Scope;
@@ -15,7 +18,8 @@ pub struct Breakdown {
     pub rank: u32,
     /// The device; `None` where all devices of the rank are taken together.
     pub device: Option<i32>,
-    /// How many devices worked; of more than one, busy is the time in which any worked.
+    /// How many devices worked; of more than one, busy is the time in which any worked; of none,
+    /// see [`of_recording`].
     pub device_count: u32,
     /// Rows of device work.
     pub device_row_count: u64,
@@ -62,6 +66,47 @@ pub struct Breakdown {
 pub fn of(scope: &Scope<'_>) -> Breakdown {
     let row = row(scope, &Exclusive::of(scope));
     Breakdown { device_count: scope.devices().len() as u32, ..row }
+}
+
+/// The same, but where no work of any device was recorded the host is the device: it computes in
+/// operators, and what it does between them is work of no class. Nobody is idle then.
+pub fn of_recording(scope: &Scope<'_>) -> Breakdown {
+    if is_of_host(scope) { of_host(scope) } else { of(scope) }
+}
+
+/// Whether a recording is of a host alone: it has no work of a device, anywhere.
+pub fn is_of_host(scope: &Scope<'_>) -> bool {
+    let trace = scope.trace;
+    let is_host = |row: &u32| matches!(trace.kind(*row), Kind::Operator | Kind::Annotation);
+    // Of a cut recording nobody knows that.
+    scope.device_rows.is_empty()
+        && trace.cut.is_none()
+        && !trace.rows().any(|row| trace.kind(row).is_device_work() || trace.kind(row).is_call())
+        && trace.rows().any(|row| is_host(&row))
+}
+
+fn of_host(scope: &Scope<'_>) -> Breakdown {
+    let trace = scope.trace;
+    let works =
+        |row: &u32| trace.kind(*row) == Kind::Operator && !crate::tree::is_label(trace, *row);
+    let spans = trace.rows().filter(works).map(|row| scope.clipped(row)).collect();
+    let compute_ns = interval::length(&interval::union(spans));
+    let window_ns = scope.window.length();
+    let other_ns = window_ns - compute_ns;
+    let row = row(scope, &Exclusive::default());
+    Breakdown {
+        busy_ns: window_ns,
+        idle_ns: 0,
+        compute_ns,
+        non_compute_ns: other_ns,
+        other_ns,
+        exposed_other_ns: other_ns,
+        busy_pct: percent(window_ns, window_ns),
+        idle_pct: percent(0, window_ns),
+        compute_pct: percent(compute_ns, window_ns),
+        non_compute_pct: percent(other_ns, window_ns),
+        ..row
+    }
 }
 
 /// The breakdown of each device with work in the window, by device.

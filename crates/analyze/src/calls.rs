@@ -1,4 +1,8 @@
-//! What calls of a device's runtime do to the order of things, by their names. Knows no times.
+//! What calls of a device's runtime and copies do to the order of things, by their names. Knows no
+//! times.
+
+#[cfg(test)]
+mod tests;
 
 use trace::store::Trace;
 
@@ -23,6 +27,67 @@ pub enum Call {
     StreamWait,
 }
 
+/// Which way a copy goes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Direction {
+    /// From the host to a device.
+    ToDevice,
+    /// From a device to the host.
+    ToHost,
+    /// Within a device.
+    OnDevice,
+    /// Between devices, or its row does not say.
+    Other,
+}
+
+/// Which way a copy goes, by the name of its row: `Memcpy DtoH (Device -> Pinned)` of CUDA and of
+/// HIP, `CopyDeviceToHost` of older HIP.
+pub fn direction(copy: &str) -> Direction {
+    let has = |part: &str| copy.contains(part);
+    if has("HtoD") || has("HostToDevice") {
+        Direction::ToDevice
+    } else if has("DtoH") || has("DeviceToHost") {
+        Direction::ToHost
+    } else if has("DtoD") || has("DeviceToDevice") {
+        Direction::OnDevice
+    } else {
+        Direction::Other
+    }
+}
+
+/// Whether the host's side of a copy is memory that the operating system may move.
+pub fn is_pageable(copy: &str) -> bool {
+    copy.contains("Pageable")
+}
+
+/// Whether a call waits for a device and does nothing else, whatever the vendor.
+pub fn is_synchronization(call: &str) -> bool {
+    call.contains("Synchronize") || call == MTIA_WAIT
+}
+
+/// MTIA's wait of the host for a stream.
+const MTIA_WAIT: &str = "synchronizeStream";
+
+/// Calls that set things up: memory from the driver and code loaded late.
+pub(crate) const SET_UP: [&str; 16] = [
+    "cudaMalloc",
+    "cudaMallocAsync",
+    "cudaMallocHost",
+    "cudaHostAlloc",
+    "cudaHostRegister",
+    "cudaFree",
+    "cudaFreeHost",
+    "cuMemCreate",
+    "cuModuleLoadData",
+    "cuModuleLoadDataEx",
+    "cuLibraryLoadData",
+    "hipMalloc",
+    "hipHostMalloc",
+    "hipFree",
+    "Lazy Function Loading",
+    "Runtime Triggered Module Loading",
+];
+
 /// What a call does, for each text of a trace.
 ///
 /// # Cost
@@ -33,6 +98,9 @@ pub fn names(trace: &Trace) -> Vec<Call> {
 
 /// What a call of a name does.
 pub fn of_name(name: &str) -> Call {
+    if name == MTIA_WAIT {
+        return Call::StreamSync;
+    }
     if !name.starts_with("cu") && !name.starts_with("hip") {
         return Call::Plain;
     }

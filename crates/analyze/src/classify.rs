@@ -104,10 +104,6 @@ fn by_category(trace: &Trace, row: u32) -> Class {
         return Class::Memory;
     }
     let name = trace.name(row);
-    // MTIA's copies are events of its command processor, as its kernels are.
-    if name == "dma_request" {
-        return Class::Memory;
-    }
     let collective = trace.slices.collective.get(row).is_some();
     if collective || COMMUNICATION.iter().any(|begin| name.starts_with(begin)) {
         return Class::Communication;

@@ -12,21 +12,13 @@ use std::collections::BTreeMap;
 use serde::Serialize;
 use trace::store::{StringId, TrackId};
 
-use crate::collectives;
-use crate::graph::measured::{self, CATEGORIES, Evidence, Label, MeasuredGraph};
+use crate::graph::measured::{CATEGORIES, Evidence, Label, MeasuredGraph};
 use crate::graph::{EdgeKind, Times};
 use crate::percent;
 use crate::scope::Scope;
 
-pub use crate::graph::measured::Category;
+pub use crate::graph::measured::{Category, Party};
 pub(crate) use walk::{Reach, Stretch, What, walk, walk_from};
-
-/// What is asked for.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Options {
-    /// How many contributors each path names at most.
-    pub contributors: usize,
-}
 
 /// The critical paths of a job.
 #[derive(Clone, Debug, PartialEq, Serialize)]
@@ -95,8 +87,11 @@ pub struct Contributor {
 pub struct Segment {
     /// The rank it lies on.
     pub rank: u32,
-    /// What ran; of gaps and delays what waited; of untraced time the annotation around it.
+    /// What ran; of gaps and delays what waited; of untraced time the annotation around it; of
+    /// Python its frame, if that has a row.
     pub row: Option<u32>,
+    /// Of time in a frame of Python: its place among [`Scope::frames`].
+    pub frame: Option<u32>,
     /// The thread or stream, by place among the trace's tracks.
     pub track: Option<u32>,
     /// What the time is spent on.
@@ -138,18 +133,12 @@ pub struct SegmentRow {
     pub duration_ns: i64,
 }
 
-/// Finds the critical paths of the windows of one job's ranks.
+/// Finds the critical paths of the windows of one job's ranks in the graph of them.
 ///
 /// # Cost
-/// `O(n log n)` in the rows of the windows.
-pub fn of(scopes: &[Scope<'_>], options: &Options) -> CriticalPath {
-    let measured = measured::of(scopes, &collectives::of(scopes));
-    of_graph(scopes, &measured, options)
-}
-
-/// The same, of a graph that is there already.
-pub fn of_graph(scopes: &[Scope<'_>], measured: &MeasuredGraph, options: &Options) -> CriticalPath {
-    let job = Job { scopes, measured, options };
+/// Linear in the paths, and `O(n log n)` in the names on them.
+pub fn of(scopes: &[Scope<'_>], measured: &MeasuredGraph) -> CriticalPath {
+    let job = Job { scopes, measured };
     let rank = |at: usize| {
         let stretches = walk(measured, &measured.graph, &measured.times, (at, Reach::Rank));
         path(&job, Some(measured.ranks[at].rank), &stretches, measured.ranks[at].end.index())
@@ -181,7 +170,7 @@ impl Path {
                 index: index as u32,
                 rank: one.rank,
                 category: one.category,
-                name: one.row.map_or_else(String::new, |row| trace.name(row).to_owned()),
+                name: trace.strings.get(name_of(scope, one)).to_owned(),
                 track: track.map_or_else(String::new, |t| format!("{}/{}", t.pid, t.tid)),
                 row: one.row,
                 via: one.via,
@@ -196,7 +185,9 @@ impl Path {
 
     /// The rows of traces on the path, each once, by rank and row: what a picture marks.
     pub fn overlay(&self) -> Vec<(u32, u32)> {
-        let ran = |one: &&Segment| one.category != Category::UntracedHost;
+        let ran = |one: &&Segment| {
+            !matches!(one.category, Category::UntracedHost | Category::PythonFrame)
+        };
         let rows = self.segments.iter().filter(ran);
         let mut rows: Vec<_> = rows.filter_map(|one| Some((one.rank, one.row?))).collect();
         rows.sort_unstable();
@@ -208,7 +199,6 @@ impl Path {
 struct Job<'a, 'b> {
     scopes: &'a [Scope<'b>],
     measured: &'a MeasuredGraph,
-    options: &'a Options,
 }
 
 fn path(job: &Job<'_, '_>, rank: Option<u32>, stretches: &[Stretch], end: usize) -> Path {
@@ -223,6 +213,15 @@ fn path(job: &Job<'_, '_>, rank: Option<u32>, stretches: &[Stretch], end: usize)
     let parts = parts(rank, window_ns, durations);
     let contributors = contributors(job, rank, window_ns, &segments);
     Path { rank, window_start_ns, window_end_ns, window_ns, parts, contributors, segments }
+}
+
+/// Nanoseconds of some parts by whose time they are: the host's, the devices', other ranks'.
+pub fn by_party(parts: impl IntoIterator<Item = (Category, i64)>) -> [(Party, i64); 3] {
+    let mut sums = [Party::Host, Party::Device, Party::Peers].map(|party| (party, 0));
+    for (category, ns) in parts {
+        sums[category.party() as usize].1 += ns;
+    }
+    sums
 }
 
 /// Sums of durations by category.
@@ -259,6 +258,7 @@ fn add_segments(job: &Job<'_, '_>, stretch: &Stretch, segments: &mut Vec<Segment
     let one = Segment {
         rank: rank(origin.scope),
         row: origin.row,
+        frame: None,
         track: origin.track.map(|TrackId(track)| track),
         category,
         via: stretch.via,
@@ -266,13 +266,44 @@ fn add_segments(job: &Job<'_, '_>, stretch: &Stretch, segments: &mut Vec<Segment
         start_ns: stretch.start,
         end_ns: stretch.end,
     };
-    if category != Category::UntracedHost {
+    if !matches!(category, Category::UntracedHost | Category::PythonFrame) {
         segments.push(one);
         return;
     }
     let track = one.track.map_or(usize::MAX, |track| track as usize);
-    let labels = measured.labels[origin.scope as usize].get(track);
-    add_untraced(one, labels.map_or(&[], Vec::as_slice), segments);
+    let labels = measured.labels[origin.scope as usize].get(track).map_or(&[][..], Vec::as_slice);
+    let frames = job.scopes[origin.scope as usize].frames();
+    let untraced = |start_ns: i64, end_ns: i64| Segment {
+        category: Category::UntracedHost,
+        start_ns,
+        end_ns,
+        ..one
+    };
+    let mut from = one.start_ns;
+    for frame in frames.within(TrackId(track as u32), (one.start_ns, one.end_ns)) {
+        if from < frame.start {
+            add_untraced(untraced(from, frame.start), labels, segments);
+        }
+        segments.push(Segment {
+            category: Category::PythonFrame,
+            row: frames.all()[frame.frame as usize].row,
+            frame: Some(frame.frame),
+            start_ns: frame.start,
+            end_ns: frame.end,
+            ..one
+        });
+        from = frame.end;
+    }
+    if from < one.end_ns {
+        add_untraced(untraced(from, one.end_ns), labels, segments);
+    }
+}
+
+/// What a segment is called; empty if by nothing.
+fn name_of(scope: &Scope<'_>, one: &Segment) -> StringId {
+    let of_frame = |frame: u32| scope.frames().all()[frame as usize].name;
+    let of_row = |row: u32| scope.trace.slices.name[row as usize];
+    one.frame.map(of_frame).or_else(|| one.row.map(of_row)).unwrap_or_default()
 }
 
 fn add_untraced(one: Segment, labels: &[Label], segments: &mut Vec<Segment>) {
@@ -306,7 +337,7 @@ fn contributors(
         let mut sums: Vec<Sum> = Vec::new();
         let mut places = vec![u32::MAX; trace.strings.len()];
         for one in segments.iter().filter(|one| one.rank == trace.rank) {
-            let name = one.row.map_or(StringId(0), |row| trace.slices.name[row as usize]);
+            let name = name_of(scope, one);
             let place = &mut places[name.0 as usize];
             if *place == u32::MAX {
                 *place = sums.len() as u32;
@@ -327,7 +358,6 @@ fn contributors(
     }
     let mut all: Vec<_> = named.into_iter().collect();
     all.sort_by_key(|(_, (_, duration))| std::cmp::Reverse(*duration));
-    all.truncate(job.options.contributors);
     let one = |((category, name), (count, duration_ns)): ((Category, &str), (u64, i64))| {
         let (name, window_pct) = (name.to_owned(), percent(duration_ns, window_ns));
         Contributor { rank, category, name, count, duration_ns, window_pct }

@@ -6,7 +6,7 @@ use trace::store::Trace;
 
 use crate::interval::Interval;
 use crate::links::Links;
-use crate::window::{Window, WindowRule};
+use crate::window::{Step, Window, WindowRule};
 
 /// By how much the devices' steps are longer than the host's, of the latter, at least.
 const LONGER: f64 = 0.01;
@@ -35,6 +35,37 @@ pub fn span(trace: &Trace, links: &Links, window: &Window) -> Option<Interval> {
     let (start, end) = (before?.max(window.start), inside?.max(window.end));
     let longer = (end - start - window.length()) as f64;
     (longer > LONGER * window.length() as f64).then_some((start, end))
+}
+
+/// How long the devices take for each of some steps, by start: from the end of all work launched
+/// before it to the end of all launched in it. `None` where nothing was launched before, for nobody
+/// knows how far behind a device was whose earlier work was not recorded, and where the two differ
+/// by 1 % of the host's step or less.
+///
+/// # Cost
+/// Linear in the rows of the trace, times the logarithm of the steps.
+pub fn of_steps(trace: &Trace, links: &Links, steps: &[Step]) -> Vec<Option<i64>> {
+    // Per step, and one before: the last end of what was launched.
+    let mut ends: Vec<Option<i64>> = vec![None; steps.len() + 1];
+    for row in trace.rows().filter(|row| trace.kind(*row).is_device_work()) {
+        let Some(call) = links.call(row) else { continue };
+        let launched = trace.slices.start(call);
+        let begun = steps.partition_point(|step| step.start <= launched);
+        let is_behind = steps.last().is_some_and(|last| launched >= last.end);
+        if !is_behind {
+            ends[begun] = ends[begun].max(Some(trace.slices.end(row)));
+        }
+    }
+    for at in 1..ends.len() {
+        ends[at] = ends[at].max(ends[at - 1]);
+    }
+    let of = |(step, ends): (&Step, &[Option<i64>])| {
+        let host = step.end - step.start;
+        let device = ends[1]? - ends[0]?;
+        let differs = (device - host).abs() as f64 > LONGER * host as f64;
+        differs.then_some(device)
+    };
+    steps.iter().zip(ends.windows(2)).map(of).collect()
 }
 
 /// Device work that was launched before a window ended and began behind it, by start.

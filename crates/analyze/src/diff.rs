@@ -9,20 +9,24 @@ mod spent;
 #[cfg(test)]
 mod tests;
 mod unit;
+mod verdict;
 
 use serde::Serialize;
 
 use crate::distribution::{self, Durations};
+use crate::job::Job;
 use crate::percent;
-use crate::quality::Evidence;
 use spent::Spent;
 use unit::Sample;
 
 pub use unit::Unit;
+pub use verdict::{Cause, Outcome, Verdict};
 
 /// Two recordings of a job beside each other.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Diff {
+    /// What it comes to.
+    pub verdict: Verdict,
     /// What times and counts are per.
     pub unit: Unit,
     /// The earlier side.
@@ -147,10 +151,12 @@ pub struct Change {
 ///
 /// # Cost
 /// `O(n log n)` in the rows of both sides.
-pub fn of(before: &[Evidence<'_>], after: &[Evidence<'_>]) -> Diff {
-    let unit = Unit::of(before.iter().chain(after));
-    let [before, after] = [before, after].map(|ranks| unit::samples(ranks, unit));
+pub fn of(before: &Job<'_>, after: &Job<'_>) -> Diff {
+    let unit = Unit::of(before.scopes().iter().chain(after.scopes()));
+    let before = unit::samples(&before.ranks, unit);
+    let after = unit::samples(&after.ranks, unit);
     let sides = [side(&before), side(&after)];
+    let whole = Shift::of(&lengths(&before), &lengths(&after));
     let (parts, totals) = parts::of(&before, &after);
     let mut changes = Vec::new();
     let unit_ns = mean(&lengths(&before));
@@ -160,7 +166,13 @@ pub fn of(before: &[Evidence<'_>], after: &[Evidence<'_>]) -> Diff {
         changes.extend(compare(subject, spent, unit_ns));
     }
     let [before, after] = sides;
-    Diff { unit, before, after, parts, totals, changes }
+    let verdict = verdict::of(&whole, &parts, &changes);
+    Diff { verdict, unit, before, after, parts, totals, changes }
+}
+
+/// Each unit of the ranks, in their order and that of time.
+pub fn unit_lengths(job: &Job<'_>, unit: Unit) -> Vec<i64> {
+    lengths(&unit::samples(&job.ranks, unit))
 }
 
 impl Diff {
@@ -176,7 +188,7 @@ fn side(samples: &[Sample<'_>]) -> Side {
     Side {
         rank_count: samples.len() as u64,
         unit_count: spread.count,
-        window_ns: samples.iter().map(|sample| sample.evidence.scope.window.length()).sum(),
+        window_ns: samples.iter().map(|sample| sample.scope.window.length()).sum(),
         durations: spread.into(),
     }
 }

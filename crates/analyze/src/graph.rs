@@ -6,12 +6,18 @@
 //! graphs of them) and no contention: two kernels that slow each other down are weights, or not
 //! modelled.
 
+mod cycle;
 pub mod edit;
 pub mod measured;
+pub mod slack;
 #[cfg(test)]
 mod tests;
 
+use std::collections::BTreeSet;
+
 use serde::Serialize;
+
+pub use cycle::Cycle;
 
 /// A node of a [`DependencyGraph`]: its place among the nodes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
@@ -80,7 +86,7 @@ pub struct Edge {
 }
 
 /// Nodes, the edges into each, and an order in which every edge points forwards.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Default)]
 pub struct DependencyGraph {
     nodes: Vec<Node>,
     /// By target; those of one target in the order in which they were given.
@@ -91,6 +97,9 @@ pub struct DependencyGraph {
     order: Vec<NodeId>,
     /// Per node: its place in `order`.
     place: Vec<u32>,
+    /// Edges by source: those of a node stand from `first_leaving` on; one entry more than nodes.
+    leaving: Vec<u32>,
+    first_leaving: Vec<u32>,
 }
 
 /// When each node starts and ends; the entries are those of the graph's nodes.
@@ -121,6 +130,18 @@ impl DependencyGraph {
     /// # Panics
     /// If an edge names a node that is not there, or edges form a cycle: a builder's mistake.
     pub fn new(nodes: Vec<Node>, edges: &[Edge]) -> Self {
+        let built = Self::try_new(nodes, edges);
+        assert!(built.is_ok(), "dependencies form no cycle");
+        built.unwrap_or_default()
+    }
+
+    /// The same for edges that may form a cycle, such as those of an edited program.
+    ///
+    /// # Errors
+    /// [`Cycle`] names the nodes of one.
+    /// # Panics
+    /// If an edge names a node that is not there.
+    pub fn try_new(nodes: Vec<Node>, edges: &[Edge]) -> Result<Self, Cycle> {
         let count = nodes.len();
         assert!(
             edges.iter().all(|e| e.source.index() < count && e.target.index() < count),
@@ -128,13 +149,16 @@ impl DependencyGraph {
         );
         let (first_edge, by_target) = grouped(count, edges, |edge| edge.target);
         let sorted: Vec<Edge> = by_target.iter().map(|at| edges[*at as usize]).collect();
-        let order = topological(count, &sorted);
-        assert!(order.len() == count, "dependencies form no cycle");
+        let (first_leaving, leaving) = grouped(count, &sorted, |edge| edge.source);
+        let order = topological(&sorted, (&first_edge, &first_leaving, &leaving));
+        if order.len() < count {
+            return Err(cycle::find(count, &sorted, &order));
+        }
         let mut place = vec![0; count];
         for (at, node) in order.iter().enumerate() {
             place[node.index()] = at as u32;
         }
-        Self { nodes, edges: sorted, first_edge, order, place }
+        Ok(Self { nodes, edges: sorted, first_edge, order, place, leaving, first_leaving })
     }
 
     /// How many nodes.
@@ -172,6 +196,13 @@ impl DependencyGraph {
         self.range(node).map(|at| (EdgeId(at as u32), self.edges[at]))
     }
 
+    /// The edges out of a node, each with its id.
+    pub fn edges_out_of(&self, node: NodeId) -> impl Iterator<Item = (EdgeId, Edge)> {
+        let from = self.first_leaving[node.index()] as usize;
+        let to = self.first_leaving[node.index() + 1] as usize;
+        self.leaving[from..to].iter().map(|at| (EdgeId(*at), self.edges[*at as usize]))
+    }
+
     /// The nodes in an order in which every edge points forwards.
     pub fn order(&self) -> &[NodeId] {
         &self.order
@@ -207,10 +238,35 @@ impl NodeId {
 /// # Cost
 /// `O(nodes + edges)`, one pass.
 pub fn relax(graph: &DependencyGraph, origin: i64) -> Times {
-    let count = graph.len();
-    let mut times = Times { origin, start: vec![0; count], end: vec![0; count] };
-    relax_places(graph, &mut times, 0);
+    let mut times = Times { origin, ..Times::default() };
+    relax_into(graph, &mut times);
     times
+}
+
+/// [`relax`] from `times.origin` into the memory of earlier times, of this graph or another.
+pub fn relax_into(graph: &DependencyGraph, times: &mut Times) {
+    times.start.resize(graph.len(), 0);
+    times.end.resize(graph.len(), 0);
+    relax_places(graph, times, 0);
+}
+
+/// Brings times up to date after the weights of some nodes, or of edges into them, have changed:
+/// only what moves, and what waits for it directly, is computed anew.
+///
+/// # Cost
+/// `O(k log k)` in the nodes computed and the edges at them; [`relax_into`] is faster where most
+/// of the graph moves.
+pub fn relax_changed(graph: &DependencyGraph, times: &mut Times, changed: &[NodeId]) {
+    let mut waiting: BTreeSet<u32> = changed.iter().map(|node| graph.place[node.index()]).collect();
+    while let Some(place) = waiting.pop_first() {
+        let node = graph.order[place as usize];
+        let before = times.end[node.index()];
+        relax_one(graph, times, node);
+        if times.end[node.index()] != before {
+            let targets = graph.edges_out_of(node).map(|(_, edge)| edge.target);
+            waiting.extend(targets.map(|target| graph.place[target.index()]));
+        }
+    }
 }
 
 /// Brings times up to date after the weights of a node, or of edges into it, have changed:
@@ -223,12 +279,16 @@ pub fn relax_from(graph: &DependencyGraph, times: &mut Times, changed: NodeId) {
 
 fn relax_places(graph: &DependencyGraph, times: &mut Times, first: usize) {
     for &node in &graph.order[first..] {
-        let edges = &graph.edges[graph.range(node)];
-        let ready = edges.iter().map(|edge| times.end[edge.source.index()] + edge.weight).max();
-        let start = ready.unwrap_or(times.origin);
-        times.start[node.index()] = start;
-        times.end[node.index()] = start + graph.nodes[node.index()].weight;
+        relax_one(graph, times, node);
     }
+}
+
+fn relax_one(graph: &DependencyGraph, times: &mut Times, node: NodeId) {
+    let edges = &graph.edges[graph.range(node)];
+    let ready = edges.iter().map(|edge| times.end[edge.source.index()] + edge.weight).max();
+    let start = ready.unwrap_or(times.origin);
+    times.start[node.index()] = start;
+    times.end[node.index()] = start + graph.nodes[node.index()].weight;
 }
 
 /// The edge that decided when a node started: of several, the one from the lowest node, then the
@@ -276,10 +336,9 @@ fn grouped(count: usize, edges: &[Edge], by: impl Fn(&Edge) -> NodeId) -> (Vec<u
 ///
 /// The last node made ready goes first, which follows a thread as long as it can: neighbours in
 /// the order are neighbours in memory.
-fn topological(count: usize, edges: &[Edge]) -> Vec<NodeId> {
-    let (first, leaving) = grouped(count, edges, |edge| edge.source);
-    let mut waits = vec![0u32; count];
-    edges.iter().for_each(|edge| waits[edge.target.index()] += 1);
+fn topological(edges: &[Edge], (into, first, leaving): (&[u32], &[u32], &[u32])) -> Vec<NodeId> {
+    let count = into.len() - 1;
+    let mut waits: Vec<u32> = into.windows(2).map(|pair| pair[1] - pair[0]).collect();
     let ids = (0..count as u32).rev();
     let mut ready: Vec<NodeId> = ids.map(NodeId).filter(|node| waits[node.index()] == 0).collect();
     let mut order = Vec::with_capacity(count);

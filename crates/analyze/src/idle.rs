@@ -16,7 +16,7 @@ use crate::percent;
 use crate::scope::Scope;
 use crate::tree::Tree;
 
-pub use device::{DeviceCause, DeviceIdle, Gap, IdleOwner, gaps};
+pub use device::{DeviceCause, DeviceIdle, Gap, IdleOwner};
 pub(crate) use thread::INPUT;
 
 pub use stream::{StreamCause, StreamIdle};
@@ -45,6 +45,8 @@ pub struct Idle {
     pub devices: Vec<DeviceIdle>,
     /// The operators that own most of a device's idle time, by device, the longest first.
     pub owners: Vec<IdleOwner>,
+    /// Every gap of each device, by device and start.
+    pub gaps: Vec<Gap>,
 }
 
 /// The idle time of streams and devices with work in the window; `tree` is that of the trace.
@@ -52,8 +54,8 @@ pub struct Idle {
 /// # Cost
 /// `O(n log n)` in the device rows and the host rows inside gaps.
 pub fn of(scope: &Scope<'_>, tree: &Tree, settings: &Settings) -> Idle {
-    let (devices, owners) = device::of(scope, tree, settings);
-    Idle { streams: stream::of(scope, settings), devices, owners }
+    let device::Found { devices, owners, gaps } = device::of(scope, tree, settings);
+    Idle { streams: stream::of(scope, settings), devices, owners, gaps }
 }
 
 /// What the rows of streams and devices have in common.

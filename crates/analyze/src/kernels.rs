@@ -12,7 +12,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use serde::Serialize;
 use trace::store::{LaunchShape, Trace};
 
-pub use name::short_name;
+pub use name::{IN_PLACE, plain_name, short_name};
 
 use crate::classify::Class;
 use crate::distribution::{self, Durations, thousandths};

@@ -10,7 +10,7 @@ use std::collections::BTreeMap;
 use serde::Serialize;
 use trace::store::{Kind, StringId, Trace};
 
-use crate::calls::{self, Call};
+use crate::calls::{self, Call, Direction};
 use crate::interval;
 use crate::scope::Scope;
 use crate::skew::{self, Skew};
@@ -306,9 +306,7 @@ fn long(scope: &Scope<'_>, launches: &[u32], usual: &BTreeMap<StringId, Usual>) 
         let waits_itself = |work: &u32| {
             let name = trace.name(*work);
             trace.kind(*work) == Kind::Memcpy
-                && (name.contains("Pageable")
-                    || name.contains("DtoH")
-                    || name.contains("DeviceToHost"))
+                && (calls::is_pageable(name) || calls::direction(name) == Direction::ToHost)
         };
         !is_own
             && names[slices.name[*row as usize].0 as usize] == Call::Plain

@@ -12,50 +12,9 @@ use std::collections::BTreeSet;
 use serde::Serialize;
 use trace::store::Trace;
 
-use crate::attribution::{self, Attribution};
+use crate::job::RankFacts;
 use crate::kernels::short_name;
 use crate::scope::Scope;
-use crate::tree::{self, Tree};
-
-pub(crate) use host::SET_UP;
-
-/// What is known of one rank before it is judged.
-#[derive(Clone, Copy, Debug)]
-pub struct Evidence<'a> {
-    /// The part that is looked at.
-    pub scope: &'a Scope<'a>,
-    /// What ran inside what.
-    pub tree: &'a Tree,
-    /// Owners of the scope's device work.
-    pub attribution: &'a Attribution,
-}
-
-/// What ran inside what, and who owns the device work, of each rank of a job.
-#[derive(Clone, Debug)]
-pub struct Known(Vec<(Tree, Attribution)>);
-
-impl Known {
-    /// Of each scope.
-    ///
-    /// # Cost
-    /// `O(n log n)` in the rows of the traces.
-    pub fn of(scopes: &[Scope<'_>]) -> Self {
-        let known = |scope: &Scope<'_>| {
-            let tree = tree::of(scope.trace);
-            let work = attribution::of(scope, &tree);
-            (tree, work)
-        };
-        Self(scopes.iter().map(known).collect())
-    }
-
-    /// With the scopes it was made of.
-    pub fn evidence<'a>(&'a self, scopes: &'a [Scope<'a>]) -> Vec<Evidence<'a>> {
-        let of = |(scope, (tree, attribution)): (&'a Scope<'a>, &'a (Tree, Attribution))| {
-            Evidence { scope, tree, attribution }
-        };
-        scopes.iter().zip(&self.0).map(of).collect()
-    }
-}
 
 /// How bad an issue is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
@@ -85,6 +44,18 @@ pub enum Verdict {
     Broken,
 }
 
+impl Verdict {
+    /// In words, the same wherever it is shown.
+    pub fn words(self) -> &'static str {
+        match self {
+            Self::Good => "good: its figures can be trusted",
+            Self::Doubtful => "doubtful: some figures may mislead",
+            Self::Poor => "poor: some figures are wrong",
+            Self::Broken => "broken: parts of the recording are missing",
+        }
+    }
+}
+
 /// One thing wrong with a trace.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Issue {
@@ -112,7 +83,7 @@ pub struct Issue {
 ///
 /// # Cost
 /// `O(n log n)` in the rows of the traces.
-pub fn of(ranks: &[Evidence<'_>]) -> Vec<Issue> {
+pub fn of(ranks: &[RankFacts<'_>]) -> Vec<Issue> {
     let mut issues = job::issues(ranks);
     for rank in ranks {
         issues.extend(records::issues(rank));
@@ -122,6 +93,23 @@ pub fn of(ranks: &[Evidence<'_>]) -> Vec<Issue> {
     }
     issues.sort_by_key(|issue| (issue.severity, issue.id, issue.rank));
     issues
+}
+
+/// What is wrong with whole recordings and not with the part of them that is looked at: it changes
+/// no figure, and no verdict.
+///
+/// # Cost
+/// As [`of`].
+pub fn outside(inside: &[Issue], whole: &[RankFacts<'_>]) -> Vec<Issue> {
+    let is_new = |issue: &Issue| {
+        !inside.iter().any(|known| (known.id, known.rank) == (issue.id, issue.rank))
+    };
+    let note = |issue: Issue| Issue {
+        severity: Severity::Info,
+        what: format!("in the whole recording, outside the part that is looked at: {}", issue.what),
+        ..issue
+    };
+    of(whole).into_iter().filter(is_new).map(note).collect()
 }
 
 /// What the issues amount to.
@@ -141,6 +129,8 @@ pub struct IssueKind {
     pub id: &'static str,
     /// How bad it is.
     pub severity: Severity,
+    /// The first rank that has it; `None` where it is the job's.
+    pub rank: Option<u32>,
     /// How many ranks have it; 0 where it is the job's.
     pub rank_count: u64,
     /// What is wrong, of the first rank that has it.
@@ -157,6 +147,7 @@ pub fn by_kind(issues: &[Issue]) -> Vec<IssueKind> {
     let kind = |same: &[Issue]| IssueKind {
         id: same[0].id,
         severity: same[0].severity,
+        rank: same[0].rank,
         rank_count: same.iter().filter_map(|issue| issue.rank).collect::<BTreeSet<_>>().len()
             as u64,
         what: same[0].what.clone(),
@@ -164,6 +155,19 @@ pub fn by_kind(issues: &[Issue]) -> Vec<IssueKind> {
         hint: same[0].hint,
     };
     kinds.map(kind).collect()
+}
+
+impl IssueKind {
+    /// What is wrong, and of which ranks of how many.
+    pub fn words(&self, of_ranks: u64) -> String {
+        match (self.rank, self.rank_count) {
+            (Some(rank), 1) if of_ranks > 1 => format!("rank {rank}: {}", self.what),
+            (Some(rank), count) if of_ranks > 1 => {
+                format!("rank {rank}: {} ({count} of {of_ranks} ranks have this)", self.what)
+            }
+            _ => self.what.clone(),
+        }
+    }
 }
 
 /// What is the same for all issues of a kind.

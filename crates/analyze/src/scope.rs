@@ -7,6 +7,7 @@ use trace::store::{Kind, Trace};
 
 use crate::classify::{Class, Classifier};
 use crate::device_step;
+use crate::frames::{self, Frames};
 use crate::interval::Interval;
 use crate::links::Links;
 use crate::window::{self, Window, WindowRule};
@@ -29,6 +30,8 @@ pub struct Scope<'a> {
     pub late_work: Vec<(u32, Class)>,
     /// See [`Scope::links`].
     links: OnceLock<Links>,
+    /// See [`Scope::frames`].
+    frames: OnceLock<Frames>,
 }
 
 impl<'a> Scope<'a> {
@@ -81,6 +84,7 @@ impl<'a> Scope<'a> {
             device_span: None,
             late_work: Vec::new(),
             links,
+            frames: OnceLock::new(),
         };
         scope.add_late_work(classifier);
         scope
@@ -101,6 +105,11 @@ impl<'a> Scope<'a> {
     /// Launches and their work, of the whole trace; joined when first asked for.
     pub fn links(&self) -> &Links {
         self.links.get_or_init(|| Links::of(self.trace))
+    }
+
+    /// Lines of Python, of the whole trace; put in order when first asked for.
+    pub fn frames(&self) -> &Frames {
+        self.frames.get_or_init(|| frames::of(self.trace))
     }
 
     /// The part of a row inside the window; empty if none is.

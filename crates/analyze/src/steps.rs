@@ -9,7 +9,7 @@ use crate::classify::Class;
 use crate::distribution::{self, Durations, thousandths};
 use crate::interval::{self, Interval};
 use crate::scope::Scope;
-use crate::{percent, window};
+use crate::{device_step, percent, window};
 
 /// One step of one rank.
 ///
@@ -26,6 +26,10 @@ pub struct StepRow {
     pub start_ns: i64,
     /// From its start to its end on the host.
     pub host_ns: i64,
+    /// From the end of the last device work launched before it to that of the last launched in it,
+    /// where that differs from `host_ns` by more than 1 %: see
+    /// [`device_step::of_steps`](crate::device_step::of_steps).
+    pub device_ns: Option<i64>,
     /// From its start to the start of the next; `None` for the last.
     pub period_ns: Option<i64>,
     /// Whether all of it was recorded; the first and the last often are not.
@@ -57,6 +61,9 @@ pub struct StepSummary {
     pub incomplete_count: u64,
     /// Their times on the host together.
     pub total_ns: i64,
+    /// Median step of the devices, of those steps in which it differs from the host's by more than
+    /// 1 %; `None` where most do not.
+    pub device_p50_ns: Option<i64>,
     /// Of one step on the host.
     #[serde(flatten)]
     pub durations: Durations,
@@ -77,7 +84,8 @@ pub fn of(scope: &Scope<'_>) -> Vec<StepRow> {
     let exposed = interval::difference(&communication, &compute);
     let memory = of_class(Class::Memory);
     let next = steps.iter().skip(1).map(|step| Some(step.start)).chain([None]);
-    let row = |(step, next): (&window::Step, Option<i64>)| {
+    let devices = device_step::of_steps(scope.trace, scope.links(), &steps);
+    let row = |((step, next), device_ns): ((&window::Step, Option<i64>), Option<i64>)| {
         let span = (step.start, step.end);
         let is_inside = scope.window.start <= step.start && step.end <= scope.window.end;
         let has_work = is_inside && !scope.device_rows.is_empty();
@@ -89,6 +97,7 @@ pub fn of(scope: &Scope<'_>) -> Vec<StepRow> {
             number: step.number,
             start_ns: step.start,
             host_ns,
+            device_ns,
             period_ns: next.map(|next| next - step.start),
             is_whole: step.is_whole,
             busy_ns,
@@ -100,7 +109,7 @@ pub fn of(scope: &Scope<'_>) -> Vec<StepRow> {
             busy_pct: busy_ns.and_then(|busy| percent(busy, host_ns)),
         }
     };
-    steps.iter().zip(next).map(row).collect()
+    steps.iter().zip(next).zip(devices).map(row).collect()
 }
 
 /// The spread of the steps of one rank.
@@ -109,12 +118,16 @@ pub fn summary(rank: u32, steps: &[StepRow]) -> StepSummary {
     let counts = |step: &&StepRow| step.is_whole || whole == 0;
     let mut times: Vec<i64> = steps.iter().filter(counts).map(|step| step.host_ns).collect();
     let spread = distribution::of(&mut times);
+    let mut devices: Vec<i64> =
+        steps.iter().filter(counts).filter_map(|step| step.device_ns).collect();
+    let differ = 2 * devices.len() > times.len();
     let cv_pct = 100.0 * spread.std / spread.mean;
     StepSummary {
         rank,
         count: spread.count,
         incomplete_count: (steps.len() - whole) as u64,
         total_ns: spread.total,
+        device_p50_ns: differ.then(|| distribution::of(&mut devices).p50),
         durations: spread.into(),
         cv_pct: (spread.count > 1 && spread.mean > 0.0).then(|| thousandths(cv_pct)),
     }

@@ -224,21 +224,28 @@ impl Job<'_, '_> {
         way
     }
 
-    /// What ran; of untraced time the annotation around its end; else what waited.
+    /// What ran; of untraced time the annotation around its end, of Python its frame there; else
+    /// what waited.
     fn name(&self, stretch: &Stretch) -> String {
         let node = match stretch.what {
             What::Node(node) => node,
             What::Edge(edge) => self.measured.graph.edge(edge).target,
         };
         let origin = self.measured.origins[node.index()];
+        let scope = &self.scopes[origin.scope as usize];
+        if let (Category::PythonFrame, Some(track)) = (stretch.category, origin.track)
+            && let Some(frame) = scope.frames().at(track, stretch.end - 1)
+        {
+            let name = scope.frames().all()[frame as usize].name;
+            return scope.trace.strings.get(name).to_owned();
+        }
         let row = match origin.track {
             Some(track) if stretch.category == Category::UntracedHost => {
                 self.measured.label(origin.scope, track, stretch.end - 1)
             }
             _ => origin.row,
         };
-        let trace = self.scopes[origin.scope as usize].trace;
-        row.map_or_else(String::new, |row| trace.name(row).to_owned())
+        row.map_or_else(String::new, |row| scope.trace.name(row).to_owned())
     }
 }
 

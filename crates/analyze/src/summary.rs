@@ -2,6 +2,7 @@
 //! it, and how far that can be trusted. Adds nothing that the other analyses do not know.
 
 mod era;
+mod host;
 #[cfg(test)]
 mod tests;
 mod top;
@@ -11,11 +12,13 @@ use std::collections::BTreeSet;
 use serde::Serialize;
 
 pub use era::Era;
+pub use host::{OwnTime, ThreadTime};
 pub use top::{TopKernel, TopOperator};
 
 use crate::breakdown::{self, Breakdown};
+use crate::job::{Job, RankFacts};
 use crate::percent;
-use crate::quality::{self, Evidence, Issue, Verdict};
+use crate::quality::{Issue, Verdict};
 use crate::steps::{self, StepSummary};
 use crate::window::WindowRule;
 
@@ -36,10 +39,16 @@ pub struct Summary {
     pub kernels: Vec<TopKernel>,
     /// The outermost operators with most device time, or host time where there is no device.
     pub operators: Vec<TopOperator>,
+    /// Where no rank has device work: operators with most time of their own, over all ranks.
+    pub own_times: Vec<OwnTime>,
+    /// Where no rank has device work: the threads, the busiest first.
+    pub threads: Vec<ThreadTime>,
     /// What is wrong with the traces, worst first.
     pub issues: Vec<Issue>,
     /// What the issues amount to.
     pub verdict: Verdict,
+    /// The same in words.
+    pub verdict_words: &'static str,
 }
 
 /// What the traces are of.
@@ -47,6 +56,8 @@ pub struct Summary {
 pub struct JobSummary {
     /// The form of the files.
     pub era: Era,
+    /// Whether the devices are pools of CPU threads of our own runs.
+    pub is_pool: bool,
     /// Ranks with a trace.
     pub rank_count: u64,
     /// Ranks of the job, if the files name their number.
@@ -65,8 +76,15 @@ pub struct JobSummary {
     pub window_rule: Option<WindowRule>,
     /// Whole steps of the rank with the fewest.
     pub step_count: u64,
-    /// Median step of the slowest rank.
+    /// The rank with the longest median step; `None` without steps.
+    pub step_rank: Option<u32>,
+    /// Its median step on the host.
     pub step_p50_ns: Option<i64>,
+    /// Its median step of the devices, where their steps are longer than the host's by more than
+    /// 1 %.
+    pub device_step_p50_ns: Option<i64>,
+    /// Whether no work of a device was recorded: then the host is the device.
+    pub is_of_host: bool,
     /// All windows together.
     pub window_ns: i64,
     /// Of all windows, in which a device works.
@@ -98,8 +116,10 @@ pub struct RankSummary {
     pub window_ns: i64,
     /// Whole steps.
     pub step_count: u64,
-    /// Median step.
+    /// Median step on the host.
     pub step_p50_ns: Option<i64>,
+    /// Median step of the devices, where their steps are longer by more than 1 %.
+    pub device_step_p50_ns: Option<i64>,
     /// Of the window.
     pub busy_pct: Option<f64>,
     /// Exposed communication, of the window.
@@ -125,29 +145,34 @@ pub struct Part {
 ///
 /// # Cost
 /// `O(n log n)` in the rows of the traces.
-pub fn of(ranks: &[Evidence<'_>], top: usize) -> Summary {
-    let breakdowns: Vec<Breakdown> = ranks.iter().map(|rank| breakdown::of(rank.scope)).collect();
-    let step_rows = ranks.iter().map(|rank| (rank.scope.trace.rank, steps::of(rank.scope)));
+pub fn of(job: &Job<'_>, top: usize) -> Summary {
+    let ranks = job.ranks.as_slice();
+    let breakdowns: Vec<Breakdown> =
+        ranks.iter().map(|rank| breakdown::of_recording(rank.scope)).collect();
     let steps: Vec<StepSummary> =
-        step_rows.map(|(rank, rows)| steps::summary(rank, &rows)).collect();
-    let issues = quality::of(ranks);
-    let verdict = quality::verdict(&issues);
-    let busy_ns = breakdowns.iter().map(|row| row.busy_ns).sum();
+        ranks.iter().map(|rank| steps::summary(rank.rank(), rank.steps())).collect();
+    let verdict = job.verdict();
+    let has_device = |row: &&Breakdown| row.device_count > 0;
+    let busy_ns = breakdowns.iter().filter(has_device).map(|row| row.busy_ns).sum();
+    let is_of_host = !ranks.is_empty() && ranks.iter().all(|r| breakdown::is_of_host(r.scope));
     let each = ranks.iter().zip(breakdowns.iter().zip(&steps));
     Summary {
-        job: job(ranks, &breakdowns, &steps),
+        job: of_job(ranks, &breakdowns, &steps),
         ranks: each.map(|(rank, (breakdown, steps))| of_rank(rank, breakdown, steps)).collect(),
         parts: parts(&breakdowns),
         kernels: top::kernels(ranks, busy_ns, top),
         operators: top::operators(ranks, busy_ns, top),
+        own_times: if is_of_host { host::own_times(ranks, top) } else { Vec::new() },
+        threads: if is_of_host { host::threads(ranks) } else { Vec::new() },
         steps: steps.into_iter().filter(|steps| steps.count > 0).collect(),
         breakdowns,
-        issues,
+        issues: job.issues().to_vec(),
         verdict,
+        verdict_words: verdict.words(),
     }
 }
 
-fn job(ranks: &[Evidence<'_>], breakdowns: &[Breakdown], steps: &[StepSummary]) -> JobSummary {
+fn of_job(ranks: &[RankFacts<'_>], breakdowns: &[Breakdown], steps: &[StepSummary]) -> JobSummary {
     let traces = || ranks.iter().map(|rank| rank.scope.trace);
     let known = || traces().filter_map(|trace| trace.header.distributed.as_ref());
     let names: BTreeSet<String> =
@@ -156,11 +181,18 @@ fn job(ranks: &[Evidence<'_>], breakdowns: &[Breakdown], steps: &[StepSummary]) 
     let rules: Vec<WindowRule> = ranks.iter().map(|rank| rank.scope.window.rule).collect();
     let same_rule = rules.windows(2).all(|pair| pair[0] == pair[1]);
     let window_ns = breakdowns.iter().map(|row| row.window_ns).sum();
-    let busy_ns = breakdowns.iter().map(|row| row.busy_ns).sum();
-    let methods = || ranks.iter().map(|rank| rank.attribution.methods.len() as i64);
-    let covered = ranks.iter().map(|rank| rank.attribution.covered_count() as i64);
+    let has_device = |row: &&Breakdown| row.device_count > 0;
+    let busy_ns = breakdowns.iter().filter(has_device).map(|row| row.busy_ns).sum();
+    let methods = || ranks.iter().map(|rank| rank.attribution().methods.len() as i64);
+    let covered = ranks.iter().map(|rank| rank.attribution().covered_count() as i64);
+    let step = |(rank, steps): (&RankFacts<'_>, &StepSummary)| {
+        let (host, device) = (median_step(steps)?, device_step(rank, steps));
+        Some((host.max(device.unwrap_or_default()), std::cmp::Reverse(steps.rank), host, device))
+    };
+    let slowest = ranks.iter().zip(steps).filter_map(step).max();
     JobSummary {
         era: Era::of(traces()),
+        is_pool: crate::pool::are_pools(traces()),
         rank_count: ranks.len() as u64,
         world_size: known().filter_map(|job| job.world_size).max(),
         backend: known().map(|job| job.backend.clone()).find(|backend| !backend.is_empty()),
@@ -170,14 +202,17 @@ fn job(ranks: &[Evidence<'_>], breakdowns: &[Breakdown], steps: &[StepSummary]) 
         text_bytes: traces().map(|trace| trace.origin.text_bytes).sum(),
         window_rule: rules.first().copied().filter(|_| same_rule),
         step_count: steps.iter().map(whole_steps).min().unwrap_or(0),
-        step_p50_ns: steps.iter().filter_map(median_step).max(),
+        step_rank: slowest.map(|(_, rank, ..)| rank.0),
+        step_p50_ns: slowest.map(|(.., host, _)| host),
+        device_step_p50_ns: slowest.and_then(|(.., device)| device),
+        is_of_host: !ranks.is_empty() && ranks.iter().all(|r| breakdown::is_of_host(r.scope)),
         window_ns,
         busy_pct: percent(busy_ns, window_ns).filter(|_| methods().sum::<i64>() > 0),
         attributed_pct: percent(covered.sum(), methods().sum()),
     }
 }
 
-fn of_rank(rank: &Evidence<'_>, breakdown: &Breakdown, steps: &StepSummary) -> RankSummary {
+fn of_rank(rank: &RankFacts<'_>, breakdown: &Breakdown, steps: &StepSummary) -> RankSummary {
     let trace = rank.scope.trace;
     let name = |(device, name): (i32, String)| {
         if name.is_empty() { device.to_string() } else { format!("{name} ({device})") }
@@ -196,21 +231,22 @@ fn of_rank(rank: &Evidence<'_>, breakdown: &Breakdown, steps: &StepSummary) -> R
         devices: device_names(rank).into_iter().map(name).collect::<Vec<_>>().join(", "),
         event_count: trace.event_count(),
         slice_count: trace.slices.len() as u64,
-        thread_count: rank.tree.threads.len() as u64,
+        thread_count: rank.tree().threads.len() as u64,
         stream_count: streams.len() as u64,
         start_ns: rank.scope.window.start,
         window_ns: breakdown.window_ns,
         step_count: whole_steps(steps),
         step_p50_ns: median_step(steps),
+        device_step_p50_ns: device_step(rank, steps),
         busy_pct: of_window(breakdown.busy_ns),
         exposed_communication_pct: of_window(breakdown.exposed_communication_ns),
-        attributed_pct: rank.attribution.covered_pct(),
+        attributed_pct: rank.attribution().covered_pct(),
         loss_count: trace.losses.iter().map(|(_, counted)| counted.count).sum(),
     }
 }
 
 /// The devices that worked, with the names the header has for them; else empty ones.
-fn device_names(rank: &Evidence<'_>) -> Vec<(i32, String)> {
+fn device_names(rank: &RankFacts<'_>) -> Vec<(i32, String)> {
     let known = &rank.scope.trace.header.devices;
     let name = |device: i32| {
         let found = known.iter().find(|known| known.id == i64::from(device));
@@ -226,6 +262,11 @@ fn whole_steps(steps: &StepSummary) -> u64 {
 
 fn median_step(steps: &StepSummary) -> Option<i64> {
     (steps.count > 0).then_some(steps.durations.p50_ns)
+}
+
+/// Where the devices' steps are longer than the host's over the whole window.
+fn device_step(rank: &RankFacts<'_>, steps: &StepSummary) -> Option<i64> {
+    steps.device_p50_ns.filter(|_| rank.scope.device_span.is_some())
 }
 
 fn parts(breakdowns: &[Breakdown]) -> Vec<Part> {

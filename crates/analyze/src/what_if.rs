@@ -13,12 +13,12 @@ use std::collections::BTreeMap;
 
 use serde::Serialize;
 
-use crate::critical_path::{self, Category, Reach, walk};
+use crate::critical_path::{self, Category, Reach, What, walk};
 use crate::graph::edit::{Editor, Effect};
 use crate::graph::measured::MeasuredGraph;
 use crate::graph::{DependencyGraph, Times};
+use crate::job::Job;
 use crate::percent;
-use crate::scope::Scope;
 
 pub use question::{Pattern, Question, Selector, parse};
 
@@ -63,6 +63,17 @@ pub struct NewWindow {
     pub saving_ns: i64,
     /// Share of the measured window.
     pub saving_pct: Option<f64>,
+    /// Of the window, on the host; of the job, of the rank where it takes longest.
+    pub host_ns: i64,
+    /// It would take on the host.
+    pub new_host_ns: i64,
+    /// The steps of the devices, where they are longer than the host's by more than 1 %: then they
+    /// are the window.
+    pub device_ns: Option<i64>,
+    /// They would take.
+    pub new_device_ns: Option<i64>,
+    /// By how much the devices' steps would be shorter, of what they took.
+    pub device_saving_pct: Option<f64>,
 }
 
 /// A part of a critical path before and after.
@@ -78,18 +89,20 @@ pub struct NewPart {
     pub new_duration_ns: i64,
 }
 
-/// Makes edits of a measured graph, in their order: factors of what several select multiply.
+/// Makes edits of a job's measured graph, in their order: factors of what several select multiply.
 ///
 /// # Cost
 /// `O(nodes + edges)` per edit.
-pub fn of(scopes: &[Scope<'_>], measured: &MeasuredGraph, questions: &[Question]) -> WhatIf {
+pub fn of(job: &Job<'_>, questions: &[Question]) -> WhatIf {
+    let measured = job.measured();
     let mut editor = Editor::new(measured);
-    let edited = questions.iter().map(|one| edited(scopes, measured, one, &mut editor)).collect();
+    let edited = questions.iter().map(|one| edited(job, one, &mut editor)).collect();
     let (times, graph) = (editor.times(), editor.graph());
     let mut found = WhatIf { edits: edited, windows: Vec::new(), parts: Vec::new() };
     for (at, markers) in measured.ranks.iter().enumerate() {
         let lengths = (measured.length_ns(at, &measured.times), measured.length_ns(at, &times));
-        found.windows.push(window(Some(markers.rank), lengths));
+        let sides = [&measured.times, &times].map(|times| sides(measured, [at], times));
+        found.windows.push(window(Some(markers.rank), lengths, sides));
         let reach = (at, Reach::Rank);
         let rank = Some(markers.rank);
         let old = sums(measured, &measured.graph, &measured.times, reach);
@@ -102,7 +115,9 @@ pub fn of(scopes: &[Scope<'_>], measured: &MeasuredGraph, questions: &[Question]
         Some((last, length.max(longest)))
     };
     if let Some((old, new)) = ends(&measured.times).zip(ends(&times)) {
-        found.windows.push(window(None, (old.1, new.1)));
+        let sides =
+            [&measured.times, &times].map(|times| sides(measured, 0..measured.ranks.len(), times));
+        found.windows.push(window(None, (old.1, new.1), sides));
         let before = sums(measured, &measured.graph, &measured.times, (old.0, Reach::Job));
         let after = sums(measured, graph, &times, (new.0, Reach::Job));
         found.parts.extend(changes(None, &before, &after));
@@ -110,10 +125,36 @@ pub fn of(scopes: &[Scope<'_>], measured: &MeasuredGraph, questions: &[Question]
     found
 }
 
-fn window(rank: Option<u32>, (window_ns, new_window_ns): (i64, i64)) -> NewWindow {
+/// The longest of some ranks, on the host and on devices.
+fn sides(
+    measured: &MeasuredGraph,
+    ranks: impl IntoIterator<Item = usize>,
+    times: &Times,
+) -> (i64, Option<i64>) {
+    let each = |at| (measured.host_ns(at, times), measured.device_ns(at, times));
+    let longest = |a: (i64, Option<i64>), b: (i64, Option<i64>)| (a.0.max(b.0), a.1.max(b.1));
+    ranks.into_iter().map(each).reduce(longest).unwrap_or_default()
+}
+
+fn window(
+    rank: Option<u32>,
+    (window_ns, new_window_ns): (i64, i64),
+    [old, new]: [(i64, Option<i64>); 2],
+) -> NewWindow {
     let saving_ns = window_ns - new_window_ns;
-    let saving_pct = percent(saving_ns, window_ns);
-    NewWindow { rank, window_ns, new_window_ns, saving_ns, saving_pct }
+    let shorter = old.1.zip(new.1).map(|(old, new)| (old - new, old));
+    NewWindow {
+        rank,
+        window_ns,
+        new_window_ns,
+        saving_ns,
+        saving_pct: percent(saving_ns, window_ns),
+        host_ns: old.0,
+        new_host_ns: new.0,
+        device_ns: old.1,
+        new_device_ns: new.1,
+        device_saving_pct: shorter.and_then(|(shorter, old)| percent(shorter, old)),
+    }
 }
 
 type Sums = BTreeMap<Category, i64>;
@@ -126,8 +167,21 @@ fn sums(
 ) -> Sums {
     let mut sums = Sums::new();
     for stretch in walk(measured, graph, times, reach) {
-        *sums.entry(stretch.category).or_insert(0) += stretch.end - stretch.start;
+        let ns = stretch.end - stretch.start;
+        let mut add = |category, ns: i64| *sums.entry(category).or_insert(0) += ns;
+        match (stretch.what, stretch.category) {
+            (What::Edge(edge), Category::PythonFrame | Category::UntracedHost) => {
+                // Frames keep their share of a pause that takes another time.
+                let (framed, passed) = measured.framed_ns(&graph.edge(edge));
+                let python = i128::from(ns) * i128::from(framed) / i128::from(passed.max(1));
+                let python = i64::try_from(python).unwrap_or(ns);
+                add(Category::PythonFrame, python);
+                add(Category::UntracedHost, ns - python);
+            }
+            (_, category) => add(category, ns),
+        }
     }
+    sums.retain(|_, ns| *ns > 0);
     sums
 }
 
@@ -144,13 +198,8 @@ fn changes(rank: Option<u32>, old: &Sums, new: &Sums) -> Vec<NewPart> {
     all.into_iter().map(one).collect()
 }
 
-fn edited(
-    scopes: &[Scope<'_>],
-    measured: &MeasuredGraph,
-    question: &Question,
-    editor: &mut Editor<'_>,
-) -> Edited {
-    let edit = question::edit(scopes, measured, question);
+fn edited(job: &Job<'_>, question: &Question, editor: &mut Editor<'_>) -> Edited {
+    let edit = question::edit(job, question);
     let Effect { changed, old_ns, new_ns } = editor.apply(&edit);
     Edited {
         edit: question.text.clone(),

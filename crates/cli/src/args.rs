@@ -23,7 +23,9 @@ Exit codes: 0 done, 1 failed, 2 wrong usage or configuration, 3 found something 
 
 mod bench;
 mod capture;
+mod init;
 mod output;
+mod predict;
 mod trace;
 
 pub use bench::{
@@ -31,7 +33,12 @@ pub use bench::{
     GemmShape, Sampling, Stage,
 };
 pub use capture::{Capture, Doctor, With};
+pub use init::Init;
 pub use output::Output;
+pub use predict::{
+    Predict, PredictCalibrate, PredictEvaluate, PredictOverheads, PredictResize, PredictStep,
+    PredictWhatIf,
+};
 pub use trace::{
     BreakdownBy, ClassifyChoice, CollectivesBy, ConvertTo, DiffBy, FailOn, IdleBy, KernelsBy,
     LaunchesBy, MemoryBy, OpsBy, PathBy, QueueBy, ReportContent, Selection, StepsBy, StragglersBy,
@@ -108,6 +115,8 @@ pub enum Color {
 pub enum Command {
     /// See everything once: generate data, train, evaluate, save and trace, within two minutes
     Quickstart(Quickstart),
+    /// Propose a configuration for your own files, ready to train
+    Init(Init),
     /// Train a model from a configuration
     Train(Box<Train>),
     /// Evaluate a checkpoint: AUC, normalized entropy, calibration, accuracy
@@ -122,19 +131,17 @@ pub enum Command {
     Checkpoint(Checkpoint),
     /// Analyse traces of PyTorch's profiler: where the time goes, and why
     Trace(Box<Trace>),
+    /// Predict the time of a training step from recorded traces, and how sure that is
+    #[command(subcommand)]
+    Predict(Box<Predict>),
     /// Record running PyTorch jobs without changing them: from a request to a report
     Capture(Box<Capture>),
     /// Find out why something does not work
     #[command(subcommand)]
     Doctor(Doctor),
-    /// Explain a rule of `rowmill trace findings`: what it means, how it is found, what to change
-    #[command(
-        after_help = "Examples:\n  rowmill explain          the rules there are\n  rowmill explain H05"
-    )]
-    Explain {
-        /// The rule, such as L01
-        rule: Option<String>,
-    },
+    /// Explain a key of configurations, or a rule of `rowmill trace findings`
+    #[command(after_help = EXPLAIN_EXAMPLES)]
+    Explain(Explain),
     /// Measure rowmill itself
     #[command(subcommand)]
     Bench(Box<Bench>),
@@ -148,32 +155,73 @@ pub enum Command {
     },
 }
 
+const EXPLAIN_EXAMPLES: &str = "\
+Examples:
+  rowmill explain config                   every key of a configuration
+  rowmill explain config batch_size
+  rowmill explain config --as json-schema > rowmill.schema.json
+  rowmill explain                          the rules of trace findings
+  rowmill explain H05";
+
+/// Explain something.
+#[derive(Debug, Args)]
+pub struct Explain {
+    /// A rule such as L01, or `config`
+    pub topic: Option<String>,
+    /// A key of configurations, such as training.batch_size, or the end of one
+    #[arg(requires = "topic")]
+    pub key: Option<String>,
+    /// The whole reference of configurations as a document
+    #[arg(long = "as", value_enum, value_name = "FORM", conflicts_with = "key")]
+    pub document: Option<Document>,
+}
+
+/// A form of the reference of configurations.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum Document {
+    /// docs/configuration.md.
+    Markdown,
+    /// A JSON schema, by which editors check and complete.
+    JsonSchema,
+}
+
 const TRAIN_EXAMPLES: &str = "\
 Examples:
+  rowmill init clicks.csv && rowmill train clicks.toml
   rowmill train dlrm-default --synthetic 1000000
   rowmill train dlrm-default --synthetic 1000000 --set synthetic.ids.kind=uniform
   rowmill train dlrm-criteo-kaggle --train train.txt --set batch_size=4096
   rowmill train my.toml --train 'day_0.gz' --evaluation day_1.gz --run runs/first
-  rowmill train my.toml --run runs/first --resume
+  rowmill train --resume --run runs/first
+  rowmill train --resume --run runs/first --set epochs=3
   rowmill train my.toml --trace traces --trace-steps 20..30
   rowmill train my.toml --ranks 4 --sharding row
 
 Text and Parquet files are prepared once into RUN/data and reused by the next run on the same files.
+RUN/metrics.jsonl has the figures of every interval and evaluation, a JSON object per line.
 Ctrl-C finishes the step, saves a checkpoint and says how to go on; a second Ctrl-C stops at once.";
 
 /// Train a model.
 #[derive(Debug, Args)]
 #[command(after_help = TRAIN_EXAMPLES)]
 pub struct Train {
-    /// A TOML file, or the name of a ready-made configuration (see --list)
-    #[arg(required_unless_present = "list")]
+    /// A TOML file, or the name of a ready-made configuration (see --list); --resume and
+    /// --resume-from take it from the run
+    #[arg(required_unless_present_any = ["list", "resume", "resume_from"])]
     pub config: Option<String>,
     /// List the ready-made configurations and stop
     #[arg(long)]
     pub list: bool,
-    /// Change a key of the configuration, such as batch_size=4096 or optimizer.dense.kind=sgd
+    /// Print the configuration with everything filled in, and stop
+    #[arg(long)]
+    pub print_config: bool,
+    /// Change a key of the configuration, such as batch_size=4096, optimizer.dense.kind=sgd or
+    /// model.tables.NAME.rows=1000; rowmill explain config lists the keys
     #[arg(long = "set", value_name = "KEY=VALUE", value_parser = key_value)]
     pub set: Vec<(String, String)>,
+    /// What stands between the fields of the files, such as ';' or tab
+    #[arg(long, value_name = "TEXT")]
+    pub delimiter: Option<String>,
     /// Training data: files (plain, .gz, .zst, `-`) or one prepared folder [default: data.train]
     #[arg(long, value_name = "PATH", num_args = 1..)]
     pub train: Vec<String>,
@@ -188,10 +236,11 @@ pub struct Train {
     /// Folder of this run: prepared data and checkpoints [default: runs/NAME]
     #[arg(long, value_name = "FOLDER")]
     pub run: Option<PathBuf>,
-    /// Go on from the run's newest checkpoint, or from the start where there is none
+    /// Resume from the newest checkpoint of --run, or from the start where there is none. The run
+    /// knows its configuration, data and plan
     #[arg(long)]
     pub resume: bool,
-    /// Go on from this checkpoint of the run, setting later ones aside
+    /// Resume from this checkpoint of the run, setting later ones aside
     #[arg(long, value_name = "CHECKPOINT")]
     pub resume_from: Option<PathBuf>,
     #[command(flatten)]
@@ -394,6 +443,7 @@ pub struct Convert {
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Examples:
+  rowmill data stats clicks.csv
   rowmill data stats train.txt --config dlrm-criteo-kaggle
   rowmill data stats prepared
 
@@ -403,9 +453,12 @@ pub struct Stats {
     /// Files or one prepared folder
     #[arg(required = true)]
     pub paths: Vec<String>,
-    /// The configuration whose [data] section describes the files
+    /// The configuration whose [data] section describes the files [default: what they show]
     #[arg(long, value_name = "CONFIG")]
     pub config: Option<String>,
+    /// What stands between fields, such as ';' or tab [default: by what the file has]
+    #[arg(long, value_name = "TEXT")]
+    pub delimiter: Option<String>,
     /// What malformed rows do.
     #[command(flatten)]
     pub malformed: Malformed,

@@ -7,6 +7,8 @@ mod data;
 mod doctor;
 mod eval;
 mod explain;
+mod init;
+mod predict;
 mod quickstart;
 mod score;
 mod trace;
@@ -28,7 +30,11 @@ pub fn run(command: Command, session: &Session) -> Result<ExitCode, Error> {
     if session.console.format == Format::Sarif && !is_findings {
         return Err(Error::NoSarif);
     }
-    let has_rows = matches!(&command, Command::Trace(trace) if trace.has_rows());
+    let has_rows = match &command {
+        Command::Trace(trace) => trace.has_rows(),
+        Command::Predict(predict) => predict.has_rows(),
+        _ => false,
+    };
     if !has_rows && !matches!(session.console.format, Format::Table | Format::Json) {
         return Err(Error::NoTable);
     }
@@ -36,15 +42,17 @@ pub fn run(command: Command, session: &Session) -> Result<ExitCode, Error> {
     output::check_all(&command.outputs())?;
     match command {
         Command::Quickstart(quickstart) => quickstart::run(&quickstart, session),
+        Command::Init(init) => init::run(&init, session).map(done),
         Command::Train(train) => train::run(&train, session),
         Command::Eval(eval) => eval::run(&eval, session).map(done),
         Command::Score(score) => score::run(&score, session).map(done),
         Command::Data(data) => data::run(data, session).map(done),
         Command::Checkpoint(checkpoint) => checkpoint::run(checkpoint, session).map(done),
         Command::Trace(trace) => trace::run(&trace, session),
+        Command::Predict(predict) => predict::run(&predict, session).map(done),
         Command::Capture(capture) => capture::run(&capture, session),
         Command::Doctor(doctor) => doctor::run(&doctor, session),
-        Command::Explain { rule } => explain::run(rule.as_deref(), session).map(done),
+        Command::Explain(explain) => explain::run(&explain, session).map(done),
         Command::Bench(bench) => bench::run(&bench, session),
         Command::Completions { shell } => completions(shell, session).map(done),
     }

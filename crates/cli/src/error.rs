@@ -4,6 +4,7 @@
 use std::io;
 use std::path::PathBuf;
 
+use schema::proposal::ProposalError;
 use schema::{Bytes, ConfigError};
 use train::memory::Moment;
 
@@ -48,9 +49,33 @@ pub enum Error {
     /// Nothing to train on.
     #[error("configuration {config} names no training data")]
     NoData { config: String },
-    /// Raw files whose columns nobody has named.
-    #[error("{}: raw files need a configuration that names their columns", path.display())]
-    ColumnsUnknown { path: PathBuf },
+    /// Data where a configuration is expected.
+    #[error("{}: expected a configuration in TOML, got what looks like data", path.display())]
+    NotAConfig { path: PathBuf },
+    /// A configuration that is there already.
+    #[error("{}: the configuration exists already", path.display())]
+    ConfigExists { path: PathBuf },
+    /// A stream that would have to be read several times.
+    #[error("standard input: expected files, which init reads more than once")]
+    InitOfStream,
+    /// A folder where a file is expected.
+    #[error("{}: expected a file, got a folder", path.display())]
+    InitOfFolder { path: PathBuf },
+    /// Files that no configuration can be made for.
+    #[error("{files}: {source}")]
+    NoProposal { files: String, source: ProposalError },
+    /// A key that no configuration has.
+    #[error("key {key:?}: no such key of a configuration")]
+    NoSuchKey { key: String, near: Vec<String> },
+    /// Tables that only prepared data can size.
+    #[error("model.tables: {doing} needs numbers of rows, got rows = \"auto\" for {tables}")]
+    RowsUnknown { doing: &'static str, tables: String },
+    /// A run that does not know how it was started.
+    #[error("{}: expected a run with checkpoints or run.json, found neither", run.display())]
+    NothingToResume { run: PathBuf },
+    /// A resumption that does not say of what.
+    #[error("--resume: expected the run's folder or the configuration, got neither")]
+    ResumeOfNothing,
     /// A folder that holds something else.
     #[error("{}: the folder exists and is not a quickstart's", folder.display())]
     ForeignFolder { folder: PathBuf },
@@ -202,6 +227,27 @@ pub enum Error {
     /// A report could not be made.
     #[error(transparent)]
     Report(#[from] report::Error),
+    /// Nothing can be predicted.
+    #[error(transparent)]
+    Predict(#[from] predict::Error),
+    /// A file that holds no edits.
+    #[error("{}: {source}", path.display())]
+    EditsFile { path: PathBuf, source: Box<toml::de::Error> },
+    /// An edit that cannot be made.
+    #[error("{}: {source}", path.display())]
+    Edits { path: PathBuf, source: predict::Error },
+    /// Recordings of which one has ranks that the other lacks.
+    #[error("--measured: expected traces of rank {rank}, got none")]
+    NotMeasured { rank: u32 },
+    /// A file that is no calibration of this version.
+    #[error("{}: {source}", path.display())]
+    CalibrationFile { path: PathBuf, source: predict::Error },
+    /// A calibration of another machine.
+    #[error("{}: expected a calibration of {expected}, got one of {got}", path.display())]
+    OtherMachine { path: PathBuf, expected: String, got: String },
+    /// A step that was not recorded.
+    #[error("step {step}: expected one of 0..{count}, those that all ranks recorded")]
+    NoSuchStep { step: usize, count: usize },
     /// Training, scoring or a checkpoint failed.
     #[error(transparent)]
     Train(#[from] train::Error),
@@ -221,7 +267,15 @@ impl Error {
             | Self::Config { .. }
             | Self::Memory { .. }
             | Self::NoData { .. }
-            | Self::ColumnsUnknown { .. }
+            | Self::NotAConfig { .. }
+            | Self::ConfigExists { .. }
+            | Self::InitOfStream
+            | Self::InitOfFolder { .. }
+            | Self::NoProposal { .. }
+            | Self::NoSuchKey { .. }
+            | Self::RowsUnknown { .. }
+            | Self::NothingToResume { .. }
+            | Self::ResumeOfNothing
             | Self::ForeignFolder { .. }
             | Self::MixedInputs { .. }
             | Self::NotPrepared { .. }
@@ -246,6 +300,13 @@ impl Error {
             | Self::WhatIfTable
             | Self::NoSuchProcess { .. }
             | Self::Analyze(_)
+            | Self::Predict(_)
+            | Self::CalibrationFile { .. }
+            | Self::EditsFile { .. }
+            | Self::Edits { .. }
+            | Self::NotMeasured { .. }
+            | Self::OtherMachine { .. }
+            | Self::NoSuchStep { .. }
             | Self::Report(report::Error::NoSuchStep { .. })
             | Self::Exists { .. } => EXIT_USAGE,
             _ => EXIT_FAILED,

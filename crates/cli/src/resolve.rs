@@ -7,6 +7,8 @@ pub mod input;
 pub mod memory;
 pub mod plan;
 mod prepared;
+pub mod record;
+pub mod rows;
 pub mod synthetic;
 pub mod trace;
 

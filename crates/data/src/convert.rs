@@ -23,6 +23,8 @@ pub(crate) struct Row {
     pub line: u64,
     /// NaN in a file without labels.
     pub label: f32,
+    /// The time that parts training from held-out rows; NaN where missing or not asked for.
+    pub time: f64,
     /// NaN where missing.
     pub dense: Vec<f64>,
     /// Categories of all columns one after the other, `None` where missing.
@@ -36,6 +38,7 @@ pub(crate) struct Row {
 impl Row {
     /// Forgets the values of the previous record.
     pub(crate) fn clear(&mut self) {
+        self.time = f64::NAN;
         self.dense.clear();
         self.categories.clear();
         self.ends.clear();
@@ -185,6 +188,7 @@ impl<A: Accept> Output<'_, A> {
     fn take_given(&mut self, given: Given<'_>) {
         let (counts, counted) = (&mut self.parsed.losses.ids, &self.wanted.counted);
         if given.refused.is_empty()
+            && self.wanted.time.is_none()
             && ids::count_given(counts, &given.categorical, counted)
             && self.parsed.taken.accept_given(&given)
         {
@@ -260,8 +264,15 @@ fn read_fields(
         row.dense.push(if wanted.is_missing(text) {
             f64::NAN
         } else {
-            field::number_or_nan(text).map_err(|problem| refused(&column.column, problem, text))?
+            field::dense(column, text).map_err(|problem| refused(&column.column, problem, text))?
         });
+    }
+    if let (Some(time), Some(index)) = (&wanted.time, layout.time) {
+        let text = field(index);
+        if !wanted.is_missing(text) {
+            let refuse = |problem| refused(&time.column, problem, text);
+            row.time = field::dense(time, text).map_err(refuse)?;
+        }
     }
     let columns = wanted.categorical.iter().zip(&layout.categorical).enumerate();
     for (at, (column, &index)) in columns {

@@ -1,4 +1,4 @@
-//! Comma-separated text with quotes (RFC 4180) to blocks of records.
+//! Text with quotes, separated by commas (RFC 4180) or by something else, to blocks of records.
 //!
 //! Own code because every record must know its line: libraries that skip blank lines or end a
 //! record at the `\r` of `\r\n` report a line before it. A quote opens only at the start of a
@@ -10,9 +10,32 @@ use std::io::Read;
 use std::path::Path;
 use std::sync::Arc;
 
+use schema::DataConfig;
+
 use crate::error::Error;
 use crate::layout::Layout;
 use crate::text::{BLOCK_BYTES, Body, First, Head, RECORD_BYTES, fill, name};
+
+/// What parts and what encloses fields.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Punctuation {
+    /// One character or more.
+    pub delimiter: Vec<u8>,
+    pub quote: Option<u8>,
+}
+
+impl Punctuation {
+    /// As a configuration has it.
+    pub(crate) fn of(config: &DataConfig) -> Self {
+        let delimiter = match config.delimiter.as_deref() {
+            None | Some("") => b",",
+            Some("tab" | "\\t") => &b"\t"[..],
+            Some(text) => text.as_bytes(),
+        };
+        let quote = config.quote.as_deref().map_or(Some(b'"'), |text| text.bytes().next());
+        Self { delimiter: delimiter.to_vec(), quote }
+    }
+}
 
 /// Records, fields one after the other.
 #[derive(Default)]
@@ -94,7 +117,10 @@ enum State {
 }
 
 /// Splits text that comes in pieces.
-struct Splitter {
+pub(crate) struct Splitter {
+    punctuation: Punctuation,
+    /// Where in the records' text the part of the current field begins that is not in quotes.
+    bare: usize,
     state: State,
     /// Line of the next byte.
     line: u64,
@@ -104,7 +130,18 @@ struct Splitter {
 }
 
 impl Splitter {
-    fn split(&mut self, mut text: &[u8]) {
+    pub(crate) fn new(punctuation: Punctuation) -> Self {
+        let records = Records::default();
+        Self { punctuation, bare: 0, state: State::Between, line: 1, record_line: 1, records }
+    }
+
+    pub(crate) fn split(&mut self, mut text: &[u8]) {
+        let (before, last) = match &self.punctuation.delimiter[..] {
+            [before @ .., last] => (before.to_vec(), *last),
+            [] => (Vec::new(), b','),
+        };
+        // A byte that no text has stands for none.
+        let quote = self.punctuation.quote.unwrap_or(b'\n');
         while let Some(&byte) = text.first() {
             let mut used = 1;
             match (self.state, byte) {
@@ -112,30 +149,38 @@ impl Splitter {
                 (State::Between, b'\r') => {}
                 (State::Between, _) => {
                     (self.state, self.record_line) = (State::FieldStart, self.line);
+                    self.bare = self.records.text.len();
                     used = 0;
                 }
-                (State::FieldStart, b'"') => self.state = State::Quoted,
-                (State::QuoteSeen, b'"') => {
-                    self.records.text.push(b'"');
-                    self.state = State::Quoted;
-                }
-                (State::Quoted, b'"') => self.state = State::QuoteSeen,
-                (State::Quoted, _) => {
-                    used = run(text, |byte| byte == b'"');
-                    self.line += newlines(&text[..used]);
-                    self.records.text.extend_from_slice(&text[..used]);
-                }
-                (_, b',') => {
-                    self.records.end_field();
-                    self.state = State::FieldStart;
-                }
-                (_, b'\n') => {
+                (_, b'\n') if self.state != State::Quoted => {
                     self.end_record();
                     self.line += 1;
                 }
+                (State::FieldStart, byte) if byte == quote => self.state = State::Quoted,
+                (State::QuoteSeen, byte) if byte == quote => {
+                    self.records.text.push(quote);
+                    self.state = State::Quoted;
+                }
+                (State::Quoted, byte) if byte == quote => {
+                    self.state = State::QuoteSeen;
+                    self.bare = self.records.text.len();
+                }
+                (State::Quoted, _) => {
+                    used = memchr::memchr(quote, text).unwrap_or(text.len());
+                    self.line += newlines(&text[..used]);
+                    self.records.text.extend_from_slice(&text[..used]);
+                }
+                (_, byte) if byte == last && self.records.text[self.bare..].ends_with(&before) => {
+                    self.records.text.truncate(self.records.text.len() - before.len());
+                    self.records.end_field();
+                    self.bare = self.records.text.len();
+                    self.state = State::FieldStart;
+                }
                 (State::FieldStart | State::Plain | State::QuoteSeen, _) => {
                     self.state = State::Plain;
-                    used = run(text, |byte| byte == b',' || byte == b'\n');
+                    // The byte itself is no end, even where it is the last of a delimiter.
+                    let end = memchr::memchr2(last, b'\n', &text[1..]);
+                    used = end.map_or(text.len(), |end| 1 + end);
                     self.records.text.extend_from_slice(&text[..used]);
                 }
             }
@@ -150,8 +195,15 @@ impl Splitter {
         self.state = State::Between;
     }
 
+    /// Ends the record that the text ended within, if any.
+    pub(crate) fn end(&mut self) {
+        if self.state != State::Between {
+            self.end_record();
+        }
+    }
+
     /// The complete records so far; a started one stays.
-    fn take(&mut self) -> Records {
+    pub(crate) fn take(&mut self) -> Records {
         let Some(&(fields, _)) = self.records.records.last() else { return Records::default() };
         let bytes = self.records.field_ends[fields as usize - 1];
         let rest = Records {
@@ -161,12 +213,9 @@ impl Splitter {
         };
         let complete = std::mem::replace(&mut self.records, rest);
         self.records.field_ends.iter_mut().for_each(|end| *end -= bytes);
+        self.bare = self.bare.saturating_sub(bytes as usize);
         complete
     }
-}
-
-fn run(text: &[u8], stop: impl Fn(u8) -> bool) -> usize {
-    text.iter().position(|&byte| stop(byte)).unwrap_or(text.len())
 }
 
 fn newlines(text: &[u8]) -> u64 {
@@ -177,13 +226,12 @@ fn newlines(text: &[u8]) -> u64 {
 /// `send` says `false`.
 pub(crate) fn send_records(
     path: &Path,
-    mut read: impl Read,
+    (mut read, punctuation): (impl Read, Punctuation),
     first: &mut dyn FnMut(&Head) -> Result<First, Error>,
     send: &mut dyn FnMut(Arc<Layout>, Body) -> bool,
 ) -> Result<(), Error> {
     let mut layout: Option<Arc<Layout>> = None;
-    let mut splitter =
-        Splitter { state: State::Between, line: 1, record_line: 1, records: Records::default() };
+    let mut splitter = Splitter::new(punctuation);
     let mut text = Vec::with_capacity(BLOCK_BYTES);
     let mut more = true;
     while more {
@@ -222,12 +270,14 @@ pub(crate) fn send_records(
 
 #[cfg(test)]
 mod tests {
-    use super::{Records, Splitter, State};
+    use super::{Punctuation, Records, Splitter};
+
+    const COMMA: (&str, Option<u8>) = (",", Some(b'"'));
 
     /// Records as `line:field|field`, the text given in pieces of `size`.
-    fn split(text: &str, size: usize) -> Vec<String> {
-        let records = Records::default();
-        let mut splitter = Splitter { state: State::Between, line: 1, record_line: 1, records };
+    fn split((delimiter, quote): (&str, Option<u8>), text: &str, size: usize) -> Vec<String> {
+        let delimiter = delimiter.as_bytes().to_vec();
+        let mut splitter = Splitter::new(Punctuation { delimiter, quote });
         let mut shown = Vec::new();
         let mut show = |records: Records| {
             records.for_each(|line, text, fields| {
@@ -242,10 +292,8 @@ mod tests {
             splitter.split(piece);
             show(splitter.take());
         }
-        if splitter.state != State::Between {
-            splitter.end_record();
-            show(splitter.take());
-        }
+        splitter.end();
+        show(splitter.take());
         shown
     }
 
@@ -254,7 +302,25 @@ mod tests {
         let text = "a,\"b,\"\"c\"\"\n\"d , \r\n\r\n\n\"\",x\"y\",\nlast,";
         let expected = ["1:a|b,\"c\"\nd | \r", "5:|x\"y\"|", "6:last|"];
         for size in 1..text.len() + 1 {
-            assert_eq!(split(text, size), expected, "pieces of {size}");
+            assert_eq!(split(COMMA, text, size), expected, "pieces of {size}");
+        }
+    }
+
+    #[test]
+    fn fields_are_parted_and_enclosed_as_told() {
+        for (how, text, expected) in [
+            (
+                ("::", Some(b'"')),
+                "1::Heat: a film::x:y\n2::\"a::b:\"::\n",
+                vec!["1:1|Heat: a film|x:y", "2:2|a::b:|"],
+            ),
+            ((";", Some(b'\'')), "'a;''b'' ';c,d\n", vec!["1:a;'b' |c,d"]),
+            (("\t", None), "\"a\tb\"\n", vec!["1:\"a|b\""]),
+            (("|", Some(b'"')), "a||\n|b|\n", vec!["1:a||", "2:|b|"]),
+        ] {
+            for size in 1..=text.len() {
+                assert_eq!(split(how, text, size), expected, "{how:?}, pieces of {size}");
+            }
         }
     }
 }

@@ -90,7 +90,11 @@ impl Dataset {
     /// Divides the rows into those for training and, at the end, those held out.
     #[must_use]
     pub fn split(&self, hold_out: f64) -> (Range<u64>, Range<u64>) {
-        let cut = self.rows() - held_out_rows(self.rows(), hold_out);
+        let held_out = match self.inner.manifest.held_out {
+            Some(rows) if hold_out > 0.0 => rows.min(self.rows()),
+            _ => held_out_rows(self.rows(), hold_out),
+        };
+        let cut = self.rows() - held_out;
         (0..cut, cut..self.rows())
     }
 
@@ -111,6 +115,30 @@ impl Dataset {
             ids.iter_mut().zip(&values[first..]).for_each(|(sum, values)| *sum += values);
         }
         Ok(ids)
+    }
+
+    /// The greatest id of a categorical column that keeps integers as they are; `None` without any.
+    ///
+    /// # Errors
+    /// [`Error::MissingColumn`], and any [`Error`] of reading the dataset.
+    pub fn greatest_id(&self, column: &str) -> Result<Option<u64>, Error> {
+        let columns = &self.inner.manifest.columns;
+        let Some(at) = columns.categorical.iter().position(|entry| entry.name == column) else {
+            let available = columns.categorical.iter().map(|entry| entry.name.clone()).collect();
+            let (path, column) = (self.inner.dir.clone(), column.to_owned());
+            return Err(Error::MissingColumn { path, column, available });
+        };
+        let (mut greatest, dense) = (None, columns.dense.len());
+        for group in 0..self.row_groups() {
+            let (part, index) = self.part_of(group)?;
+            let rows = part.rows_of(index);
+            for batch in part.read((index, 0..rows), (dense, &[at]), rows)? {
+                let batch = batch?;
+                let values = part::bags(&batch, 1 + dense).values.iter().filter(|&&id| id >= 0);
+                greatest = greatest.max(values.max().map(|id| id.cast_unsigned()));
+            }
+        }
+        Ok(greatest)
     }
 
     /// The label that all of `rows` have; `None` where there are several, or no rows. Reads until

@@ -221,7 +221,7 @@ pub enum Error {
     /// The vocabularies do not fit in the memory allowed for exact ids.
     #[error(
         "data.ids.memory_mib: {allowed_mib} MiB allowed, {needed_mib} MiB needed for the ids of \
-         {categories} categories or more in {rows} rows; allow more, raise data.ids.threshold or \
+         {categories} categories or more in {rows} rows; allow more, raise data.ids.min_count or \
          use mode = \"modulo\""
     )]
     VocabularyMemory {

@@ -1,5 +1,9 @@
 //! One field of text to a number or a category. Pure; knows nothing of rows or files.
 
+use schema::source::{DenseColumn, DenseTransform};
+
+use crate::{datetime, number_form};
+
 /// Why a field could not be read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Problem {
@@ -13,6 +17,12 @@ pub(crate) enum Problem {
     Inexact,
     /// Not 1 to 16 hexadecimal digits.
     Hex,
+    /// No amount such as `$1,234.50`.
+    Money,
+    /// No amount such as `1.234,50`.
+    DecimalComma,
+    /// No time.
+    Time,
 }
 
 impl Problem {
@@ -24,6 +34,9 @@ impl Problem {
             Self::Integer => "an integer of 64 bits",
             Self::Inexact => "an integer below 2^53, beyond which decimal numbers are not exact",
             Self::Hex => "1 to 16 hexadecimal digits",
+            Self::Money => "an amount such as $1,234.50",
+            Self::DecimalComma => "an amount such as 1.234,50",
+            Self::Time => "a time: ISO 8601, seconds since 1970, or as date_format says",
         }
     }
 }
@@ -34,6 +47,18 @@ pub(crate) fn trim(field: &[u8]) -> &[u8] {
     match (field.first(), field.last()) {
         (Some(first), Some(last)) if *first > b' ' && *last > b' ' => field,
         _ => field.trim_ascii(),
+    }
+}
+
+/// The value of a trimmed field of a dense column, before its transform; NaN for the text that
+/// stands for none.
+#[inline]
+pub(crate) fn dense(column: &DenseColumn, text: &[u8]) -> Result<f64, Problem> {
+    match column.transform {
+        DenseTransform::One => Ok(1.0),
+        DenseTransform::Datetime if is_no_number(text) => Ok(f64::NAN),
+        DenseTransform::Datetime => datetime::read(text, column.date_format.as_deref()),
+        _ => number_form::read(column.number, text),
     }
 }
 

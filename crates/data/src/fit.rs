@@ -4,12 +4,12 @@
 
 use std::path::PathBuf;
 
-use schema::source::{DenseTransform, Ids};
+use schema::source::Ids;
 
-use crate::convert::{Accept, Parsed, Row};
+use crate::convert::{Accept, Row};
 use crate::criteo_tsv::Columns;
 use crate::error::Error;
-use crate::fitted::Fitted;
+use crate::fitted::{Fitted, is_fitted};
 use crate::given::Given;
 use crate::layout::Wanted;
 use crate::scan::Pass;
@@ -27,8 +27,11 @@ pub(crate) struct Sample<'a> {
 
 /// Which columns are fitted.
 pub(crate) struct Plan {
+    /// Columns whose mean or newest time is wanted.
     standardised: Vec<usize>,
     counted: usize,
+    /// Least number of occurrences, per counted column.
+    min_counts: Vec<u64>,
     categorical: Categorical,
 }
 
@@ -60,14 +63,19 @@ impl Categorical {
 impl Plan {
     /// What `fitted` leaves to learn; `None` if nothing.
     pub(crate) fn of(fitted: &Fitted, wanted: &Wanted, is_list: &[bool]) -> Option<Self> {
-        let standardise =
-            |&column: &usize| wanted.dense[column].transform == DenseTransform::Standardise;
-        let standardised: Vec<usize> = (0..wanted.dense.len()).filter(standardise).collect();
+        let learns = |&column: &usize| is_fitted(&wanted.dense[column]);
+        let standardised: Vec<usize> = (0..wanted.dense.len()).filter(learns).collect();
         let counted = if fitted.is_exact() { wanted.categorical.len() } else { 0 };
         let needed = !standardised.is_empty() || counted > 0;
+        let usual = match fitted.ids {
+            Ids::Exact { min_count, .. } => min_count,
+            Ids::Modulo => 0,
+        };
+        let min_counts = wanted.categorical.iter().map(|c| c.min_count.unwrap_or(usual));
+        let min_counts = min_counts.take(counted).collect();
         let names = wanted.categorical.iter().map(|column| &column.column);
         let categorical = Categorical::new(names, is_list);
-        needed.then_some(Self { standardised, counted, categorical })
+        needed.then_some(Self { standardised, counted, min_counts, categorical })
     }
 
     /// The categorical columns.
@@ -149,22 +157,21 @@ pub(crate) struct Fitting {
 impl Fitting {
     /// Learns from the first `rows` rows; counts that do not fit in memory go to `folder`.
     pub(crate) fn new(plan: &Plan, ids: Ids, rows: u64, folder: PathBuf) -> Self {
-        let (threshold, memory_mib) = match ids {
-            Ids::Exact { threshold, memory_mib } => (threshold, memory_mib),
-            Ids::Modulo => (0, 0),
+        let memory_mib = match ids {
+            Ids::Exact { memory_mib, .. } => memory_mib,
+            Ids::Modulo => 0,
         };
         let memory = memory_mib.saturating_mul(1 << 20);
         Self {
             moments: vec![Moments::default(); plan.standardised.len()],
-            counting: Counting::new(plan.counted, threshold, memory, folder),
+            counting: Counting::new(&plan.min_counts, memory, folder),
             rows_left: rows,
             rows: 0,
         }
     }
 
     /// Learns from a block, as far as it belongs to the training part.
-    pub(crate) fn take(&mut self, block: &Parsed<Sample<'_>>, pass: &Pass) -> Result<(), Error> {
-        let sample = &block.taken;
+    pub(crate) fn take(&mut self, sample: &Sample<'_>, pass: &Pass) -> Result<(), Error> {
         let rows = usize::try_from(self.rows_left).unwrap_or(usize::MAX).min(sample.rows);
         self.rows_left -= rows as u64;
         self.rows += rows as u64;
@@ -181,11 +188,16 @@ impl Fitting {
     /// Puts what was learnt into `fitted`.
     pub(crate) fn finish(self, plan: &Plan, fitted: &mut Fitted) -> Result<(), Error> {
         for (moments, &column) in self.moments.iter().zip(&plan.standardised) {
-            (fitted.dense[column].mean, fitted.dense[column].deviation) = moments.finish();
+            let dense = &mut fitted.dense[column];
+            (dense.mean, dense.deviation) = moments.finish();
+            if dense.part.is_some() {
+                dense.mean = moments.greatest;
+            }
         }
         let vocabularies = self.counting.finish(self.rows)?;
-        for (vocabulary, column) in vocabularies.into_iter().zip(&mut fitted.categorical) {
+        for ((vocabulary, rare), column) in vocabularies.into_iter().zip(&mut fitted.categorical) {
             column.vocabulary = Some(vocabulary);
+            fitted.rare.push(rare);
         }
         Ok(())
     }
@@ -197,10 +209,12 @@ struct Moments {
     count: u64,
     mean: f64,
     squares: f64,
+    greatest: f64,
 }
 
 impl Moments {
     fn add(&mut self, value: f64) {
+        self.greatest = if self.count == 0 { value } else { self.greatest.max(value) };
         self.count += 1;
         let before = value - self.mean;
         self.mean += before / self.count as f64;

@@ -6,9 +6,10 @@
 use std::hash::Hasher;
 
 use schema::DataConfig;
-use schema::source::{CategoryKind, DenseColumn, DenseTransform, Ids, OutOfRange};
+use schema::source::{CategoryKind, DatePart, DenseColumn, DenseTransform, Ids, OutOfRange};
 use serde::{Deserialize, Serialize};
 
+use crate::datetime;
 use crate::error::Error;
 use crate::ids;
 use crate::layout::{Rules, Wanted};
@@ -37,6 +38,9 @@ pub struct Fitted {
     pub dense: Vec<FittedDense>,
     /// One per categorical column, in the order of the configuration.
     pub categorical: Vec<FittedCategorical>,
+    /// Of exact ids, one per categorical column: for people. Nothing depends on it.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub rare: Vec<RareCategories>,
 }
 
 /// A dense column's transform with its fitted numbers.
@@ -47,10 +51,36 @@ pub struct FittedDense {
     pub column: String,
     /// What is done to its values.
     pub transform: DenseTransform,
-    /// Mean of the present values; used by `standardise` only, 0 otherwise.
+    /// The part of a time that it stands for.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub part: Option<DatePart>,
+    /// Mean of the present values, used by `standardise`; the newest time, used by ages; 0
+    /// otherwise.
     pub mean: f64,
-    /// Population deviation of the present values, 1 where it is 0; used by `standardise` only.
+    /// Population deviation of the present values, 1 where it is 0; used by both.
     pub deviation: f64,
+}
+
+impl FittedDense {
+    /// The name of the model's input, as [`DenseColumn::name`].
+    #[must_use]
+    pub fn name(&self) -> String {
+        match self.part {
+            Some(part) => format!("{}.{}", self.column, part.name()),
+            None => self.column.clone(),
+        }
+    }
+}
+
+/// Categories of one column that are too rare for an id of their own.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct RareCategories {
+    /// How many.
+    pub categories: u64,
+    /// Their occurrences in the training data.
+    pub ids: u64,
+    /// Occurrences of all categories.
+    pub all_ids: u64,
 }
 
 /// A categorical column with its vocabulary.
@@ -79,6 +109,7 @@ impl Fitted {
         let dense = wanted.dense.iter().map(|column| FittedDense {
             column: column.column.clone(),
             transform: column.transform,
+            part: column.part(),
             mean: 0.0,
             deviation: 1.0,
         });
@@ -94,6 +125,7 @@ impl Fitted {
             ids: config.ids,
             dense: dense.collect(),
             categorical: categorical.collect(),
+            rare: Vec::new(),
         }
     }
 
@@ -102,9 +134,7 @@ impl Fitted {
     #[must_use]
     pub fn without_data(config: &DataConfig) -> Option<Self> {
         let wanted = Wanted::of(config).ok()?;
-        let standardises = |column: &DenseColumn| column.transform == DenseTransform::Standardise;
-        let learns =
-            matches!(config.ids, Ids::Exact { .. }) || wanted.dense.iter().any(standardises);
+        let learns = matches!(config.ids, Ids::Exact { .. }) || wanted.dense.iter().any(is_fitted);
         (!learns).then(|| Self::unfitted(config, &wanted))
     }
 
@@ -174,7 +204,7 @@ impl Fitted {
         let exact = |fitted: &Self| if fitted.is_exact() { "exact" } else { "modulo" };
         differ("ids", &exact(&expected), &exact(self))?;
         let dense = |fitted: &Self| -> Vec<(String, DenseTransform)> {
-            fitted.dense.iter().map(|d| (d.column.clone(), d.transform)).collect()
+            fitted.dense.iter().map(|d| (d.name(), d.transform)).collect()
         };
         differ("dense columns", &dense(&expected), &dense(self))?;
         let categorical = |fitted: &Self| -> Vec<(String, CategoryKind)> {
@@ -192,6 +222,11 @@ impl Fitted {
             None => Ok(()),
         }
     }
+}
+
+/// Whether a dense column learns from the training data.
+pub(crate) fn is_fitted(column: &DenseColumn) -> bool {
+    column.transform == DenseTransform::Standardise || column.part() == Some(DatePart::Age)
 }
 
 fn differ<T: PartialEq + std::fmt::Debug>(
@@ -234,7 +269,10 @@ impl<'a> Applier<'a> {
         let logarithm = match self.dense[column].transform {
             DenseTransform::Log1p => self.logarithms.get(given.max(0) as usize),
             DenseTransform::Log3 => self.logarithms.get((given.max(-2) + 2) as usize),
-            DenseTransform::None | DenseTransform::Standardise => None,
+            DenseTransform::None
+            | DenseTransform::Standardise
+            | DenseTransform::Datetime
+            | DenseTransform::One => None,
         };
         match logarithm {
             Some(&logarithm) => logarithm,
@@ -250,10 +288,16 @@ impl<'a> Applier<'a> {
         let given = if missing { 0.0 } else { value };
         (match fitted.transform {
             DenseTransform::None => given,
+            DenseTransform::One => 1.0,
             DenseTransform::Log1p => (given.max(0.0) + 1.0).ln(),
             DenseTransform::Log3 => (given.max(-2.0) + 3.0).ln(),
             DenseTransform::Standardise if missing => 0.0,
             DenseTransform::Standardise => (given - fitted.mean) / fitted.deviation,
+            DenseTransform::Datetime if missing => 0.0,
+            DenseTransform::Datetime => match fitted.part {
+                Some(part) => datetime::part(part, given, (fitted.mean, fitted.deviation)),
+                None => given,
+            },
         }) as f32
     }
 

@@ -11,6 +11,8 @@ pub(crate) struct Given<'a> {
     pub first_line: u64,
     /// NaN in a file without labels.
     pub labels: Vec<f32>,
+    /// The times that part training from held-out rows; empty where not asked for.
+    pub times: Vec<f64>,
     /// Per column, NaN where missing.
     pub dense: Vec<Vec<f64>>,
     pub categorical: Vec<GivenCategories<'a>>,
@@ -80,6 +82,7 @@ impl Given<'_> {
         row.clear();
         row.line = self.first_line + index as u64;
         row.label = self.labels[index];
+        row.time = self.times.get(index).copied().unwrap_or(f64::NAN);
         row.dense.extend(self.dense.iter().map(|column| column[index]));
         for (at, column) in self.categorical.iter().enumerate() {
             column.read((index, at), row);

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
 use schema::DataConfig;
-use schema::source::{CategoricalColumn, DenseColumn, LabelColumn};
+use schema::source::{CategoricalColumn, DenseColumn, DenseTransform, LabelColumn};
 
 use crate::error::Error;
 use crate::ids::{self, Counted};
@@ -16,6 +16,8 @@ pub(crate) struct Wanted {
     pub dense: Vec<DenseColumn>,
     pub categorical: Vec<CategoricalColumn>,
     pub missing: Option<Vec<u8>>,
+    /// The column whose greatest values are held out, read like a dense one.
+    pub time: Option<DenseColumn>,
     /// Categorical columns whose ids are counted.
     pub counted: Vec<Counted>,
     /// What the first version of fitted transforms did otherwise.
@@ -48,6 +50,8 @@ pub(crate) struct Layout {
     pub label: Option<usize>,
     pub dense: Vec<usize>,
     pub categorical: Vec<usize>,
+    /// `None` where no time parts the rows.
+    pub time: Option<usize>,
 }
 
 impl Wanted {
@@ -58,8 +62,8 @@ impl Wanted {
             problem: "missing: expected a column, or data.preset".to_owned(),
         })?;
         let (dense, categorical) = (config.dense_columns(), config.categorical_columns());
-        unique(dense.iter().map(|column| &column.column))?;
-        unique(categorical.iter().map(|column| &column.column))?;
+        unique(dense.iter().map(DenseColumn::name))?;
+        unique(categorical.iter().map(|column| column.column.clone()))?;
         for column in &categorical {
             if column.separator.as_ref().is_some_and(String::is_empty) {
                 let problem = format!("column {:?}: expected text, got none", column.column);
@@ -68,7 +72,36 @@ impl Wanted {
         }
         let missing = config.missing.as_ref().map(|text| text.trim().as_bytes().to_vec());
         let counted = ids::counted(&categorical, config);
-        Ok(Self { label, dense, categorical, missing, counted, rules: Rules::Second })
+        let (time, rules) = (None, Rules::Second);
+        Ok(Self { label, dense, categorical, missing, time, counted, rules })
+    }
+
+    /// Some categorical columns beside a label, unchecked.
+    pub(crate) fn of_columns(
+        config: &DataConfig,
+        label: LabelColumn,
+        categorical: Vec<CategoricalColumn>,
+    ) -> Self {
+        let counted = ids::counted(&categorical, config);
+        let (dense, missing, time, rules) = (Vec::new(), None, None, Rules::Second);
+        Self { label, dense, categorical, missing, time, counted, rules }
+    }
+
+    /// The same with the time that parts training from held-out rows, if `config` names one.
+    #[must_use]
+    pub(crate) fn parted_by_time(mut self, config: &DataConfig) -> Self {
+        self.time = config.hold_out_by.as_ref().map(|name| {
+            let is_it = |dense: &&DenseColumn| {
+                dense.column == *name && dense.transform != DenseTransform::One
+            };
+            let of_name = self.dense.iter().find(is_it);
+            match of_name {
+                // A number parts the rows too.
+                Some(dense) => dense.clone(),
+                None => DenseColumn::new(name.clone(), DenseTransform::Datetime),
+            }
+        });
+        self
     }
 
     /// Whether a trimmed field stands for a missing value.
@@ -96,6 +129,10 @@ impl Wanted {
             label,
             dense: dense.collect::<Result<_, _>>()?,
             categorical: categorical.collect::<Result<_, _>>()?,
+            time: match &self.time {
+                Some(time) => Some(position(names, &time.column, path)?),
+                None => None,
+            },
         })
     }
 
@@ -120,8 +157,8 @@ impl Wanted {
     }
 }
 
-fn unique<'a>(names: impl Iterator<Item = &'a String>) -> Result<(), Error> {
-    let mut names: Vec<&String> = names.collect();
+fn unique(names: impl Iterator<Item = String>) -> Result<(), Error> {
+    let mut names: Vec<String> = names.collect();
     names.sort();
     for same in names.chunk_by(|a, b| a == b) {
         if same.len() > 1 {

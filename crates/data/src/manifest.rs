@@ -86,6 +86,10 @@ pub struct Manifest {
     pub fitted: Fitted,
     /// What was left out.
     pub losses: Losses,
+    /// How many of the last rows a time has set apart to be held out; the rows are in the order of
+    /// the inputs where none has.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub held_out: Option<u64>,
     /// The generator's report, if the rows are synthetic.
     #[serde(default)]
     pub generator: Option<serde_json::Value>,

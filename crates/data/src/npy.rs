@@ -17,6 +17,7 @@ use crate::error::Error;
 use crate::field::{self, Problem};
 use crate::layout::{LabelNeed, Layout, Wanted};
 use crate::origin::Tap;
+use crate::parquet::cells::Shown;
 use crate::text::Body;
 use array::{Array, Kind, Values};
 
@@ -143,6 +144,47 @@ pub(crate) fn send_rows(
         first_row += count as u64;
     }
     Ok(())
+}
+
+/// The names of the columns of a set.
+pub(crate) fn column_names(input: &str) -> Result<Vec<String>, Error> {
+    let set = Set::of(input)?;
+    let tap = Tap::default();
+    let dense = Array::open(&set.dense, &tap)?.width();
+    let columns = if set.is_multi_hot() {
+        archive::open(&set.sparse, &tap)?.len()
+    } else {
+        Array::open(&set.sparse, &tap)?.width()
+    };
+    Ok(names(set.labels.exists(), dense, columns))
+}
+
+/// Calls `take` with every cell of the column at `at` of labelled rows.
+pub(crate) fn each_text(rows: &Rows, at: usize, take: &mut dyn FnMut(Shown<'_>)) {
+    let dense = rows.dense.width(rows.rows);
+    for index in 0..rows.rows {
+        let mut number = |value: f64| match value.is_nan() {
+            true => take(Shown::Missing),
+            false => take(Shown::Text(value.to_string().as_bytes())),
+        };
+        match at.checked_sub(1 + dense) {
+            None if at == 0 => number(rows.labels.row(rows.rows, index).number(0)),
+            None => number(rows.dense.row(rows.rows, index).number(at - 1)),
+            Some(column) => match &rows.sparse[..] {
+                [single] => {
+                    let id = single.row(rows.rows, index).integer(column);
+                    take(Shown::Text(id.to_string().as_bytes()));
+                }
+                several => {
+                    let bag = several[column].row(rows.rows, index);
+                    let ids: Vec<String> =
+                        (0..bag.len()).map(|at| bag.integer(at).to_string()).collect();
+                    ids.iter().for_each(|id| take(Shown::Element(id.as_bytes())));
+                    take(Shown::List(ids.join("|").as_bytes()));
+                }
+            },
+        }
+    }
 }
 
 fn names(label: bool, dense: usize, categorical: usize) -> Vec<String> {

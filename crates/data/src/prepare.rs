@@ -24,6 +24,7 @@ use crate::layout::{LabelNeed, Wanted};
 use crate::limit::Strictness;
 use crate::loss::Losses;
 use crate::origin::Origin;
+use crate::parted::{self, OfPart, Part, Side, Times};
 use crate::resume::{self, Begin, Building};
 use crate::rows::Rows;
 use crate::scan::{Meter, Source};
@@ -118,7 +119,8 @@ pub fn prepare_memory(shape: &DataShape, ids: Ids, threads: usize) -> u64 {
 ///
 /// # Cost
 /// One pass over the inputs; one more to fit standardised columns or exact ids, and another before
-/// that to count rows where `hold_out` is not 0. Memory is bounded by the row groups in flight,
+/// that to count rows where `hold_out` is not 0. Where a time parts the rows, one to find the cut
+/// and one for each side. Memory is bounded by the row groups in flight,
 /// below 1 GiB for any input; counting for exact ids goes on in temporary files beside `out` where
 /// `data.ids.memory_mib` is not enough.
 /// # Errors
@@ -132,6 +134,9 @@ pub fn prepare(
     let mut wanted = Wanted::of(request.config)?;
     if let Some(fitted) = request.fitted {
         wanted.rules = fitted.rules()?;
+    }
+    if request.hold_out > 0.0 {
+        wanted = wanted.parted_by_time(request.config);
     }
     let source = Source {
         inputs: request.inputs,
@@ -158,19 +163,25 @@ pub fn prepare(
         None => Plan::of(&unfitted(), &wanted, &is_list),
     };
     let mut fitted = learnt.unwrap_or_else(unfitted);
-    let passes = match &plan {
-        None => 1,
-        Some(_) if request.hold_out == 0.0 => 2,
-        Some(_) => 3,
+    let passes = match (&plan, &wanted.time) {
+        (None, Some(_)) => 3,
+        (Some(_), Some(_)) => 4,
+        (None, None) => 1,
+        (Some(_), None) if request.hold_out == 0.0 => 2,
+        (Some(_), None) => 3,
     };
     source.check(passes)?;
     let mut meter = Meter::new((request.config.format, request.inputs), passes, progress)?
         .noting(Arc::clone(building.origins()));
+    let names = wanted.categorical.iter().map(|column| &column.column);
+    let columns = Rule { categorical: Categorical::new(names, &is_list), cut: None };
+    let cut = wanted.time.as_ref().map(|_| cut((request, &source), &mut meter, &columns));
+    let columns = Rule { cut: cut.transpose()?, ..columns };
     if let Some(plan) = &plan {
-        fit((request, &source), &mut meter, plan, &mut fitted)?;
+        fit((request, &source), &mut meter, (plan, &columns), &mut fitted)?;
         building.keep_fitted(&fitted)?;
     }
-    let written = write((request, building), &source, &mut meter, (fitted, &is_list));
+    let written = write((request, building), &source, &mut meter, (fitted, &columns));
     if let Err(Error::TooManyMalformed { .. }) = written {
         // What was finished is of no use: the same rows would be refused again.
         resume::discard(request.out);
@@ -178,15 +189,42 @@ pub fn prepare(
     written
 }
 
+/// What rows are held against, and the time that parts them, if one does.
+struct Rule {
+    categorical: Categorical,
+    cut: Option<f64>,
+}
+
+impl Rule {
+    fn part(&self, side: Side) -> Option<Part> {
+        self.cut.map(|cut| Part { cut, side })
+    }
+}
+
+/// The time from which on rows are held out. Takes 8 bytes for each row.
+fn cut(
+    (request, source): (&PrepareRequest<'_>, &Source<'_>),
+    meter: &mut Meter<'_>,
+    columns: &Rule,
+) -> Result<f64, Error> {
+    let mut times = Vec::new();
+    let taker = || Times::new(&columns.categorical);
+    source.scan(meter, taker, |mut block| {
+        times.append(&mut block.taken.times);
+        Ok(())
+    })?;
+    parted::cut(times, request.hold_out)
+}
+
 fn fit(
     (request, source): (&PrepareRequest<'_>, &Source<'_>),
     meter: &mut Meter<'_>,
-    plan: &Plan,
+    (plan, columns): (&Plan, &Rule),
     fitted: &mut Fitted,
 ) -> Result<(), Error> {
     let hold_out = request.hold_out;
     let mut rows = u64::MAX;
-    if hold_out != 0.0 {
+    if hold_out != 0.0 && columns.cut.is_none() {
         let mut all = 0;
         source.scan(
             meter,
@@ -202,7 +240,9 @@ fn fit(
     folder.push(".counting");
     let mut fitting = Fitting::new(plan, fitted.ids, rows, folder.into());
     let pass = meter.pass();
-    source.scan(meter, || plan.sample(), |block| fitting.take(&block, &pass))?;
+    let training = columns.part(Side::Training);
+    let taker = || OfPart::new(plan.sample(), training, &columns.categorical);
+    source.scan(meter, taker, |block| fitting.take(&block.taken.inner, &pass))?;
     fitting.finish(plan, fitted)
 }
 
@@ -210,8 +250,9 @@ fn write(
     (request, building): (&PrepareRequest<'_>, Building),
     source: &Source<'_>,
     meter: &mut Meter<'_>,
-    (fitted, is_list): (Fitted, &[bool]),
+    (fitted, columns): (Fitted, &Rule),
 ) -> Result<Prepared, Error> {
+    let is_list = &columns.categorical.is_list;
     let applier = Applier::new(&fitted);
     let options = WriterOptions { row_group_rows: request.row_group_rows, threads: source.threads };
     let resumed_rows = building.parts().iter().map(|part| part.rows).sum();
@@ -219,16 +260,37 @@ fn write(
     let origins = Arc::clone(building.origins());
     let target = (request.out, building);
     let mut writer = DatasetWriter::go_on(target, &fitted, is_list, options)?;
-    let taker = || Transformed::new(&applier, &fitted, is_list);
-    let losses = source.scan_from((from.as_ref(), meter), taker, |block, mark| {
-        mark.into_iter().for_each(|mark| writer.mark(mark));
-        writer.push(&block.taken.rows)
-    })?;
+    let parts: Vec<Option<Part>> = match columns.cut {
+        None => vec![None],
+        Some(_) => [Side::Training, Side::HeldOut].map(|side| columns.part(side)).to_vec(),
+    };
+    let (mut losses, mut held_out) = (None, columns.cut.map(|_| 0));
+    for part in parts {
+        let taker = || {
+            let transformed = Transformed::new(&applier, &fitted, is_list);
+            OfPart::new(transformed, part, &columns.categorical)
+        };
+        let found = source.scan_from((from.as_ref(), meter), taker, |block, mark| {
+            let rows = &block.taken.inner.rows;
+            match (part, &mut held_out) {
+                (Some(Part { side: Side::HeldOut, .. }), Some(count)) => {
+                    *count += rows.len() as u64;
+                }
+                (Some(_), _) => {}
+                // A place in an input says nothing where each is read for two parts.
+                (None, _) => mark.into_iter().for_each(|mark| writer.mark(mark)),
+            }
+            writer.push(rows)
+        })?;
+        losses.get_or_insert(found);
+    }
+    let losses = losses.unwrap_or_default();
     drop(applier);
     let record = Record {
         inputs: request.inputs.to_vec(),
         fitted,
         losses: losses.clone(),
+        held_out,
         generator: request.generator.clone(),
     };
     let dataset = writer.finish(record)?;

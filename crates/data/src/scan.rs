@@ -111,7 +111,7 @@ impl<'a> Meter<'a> {
         }
     }
 
-    fn show(&mut self, rows: u64) {
+    pub(crate) fn show(&mut self, rows: u64) {
         let bytes_done = self.tap.bytes_done.load(Ordering::Relaxed);
         let temporary_bytes = self.temporary.load(Ordering::Relaxed);
         (self.show)(Progress { bytes_done, bytes_total: self.bytes_total, temporary_bytes, rows });
@@ -233,7 +233,10 @@ impl Source<'_> {
                 let (read, start) = text_of(decompress::open(name, tap)?, path)?;
                 let mut first = |head: &Head| self.first(path, head);
                 match self.config.format {
-                    Format::Csv => csv::send_records(path, read, &mut first, &mut send)?,
+                    Format::Csv => {
+                        let text = (read, csv::Punctuation::of(self.config));
+                        csv::send_records(path, text, &mut first, &mut send)?;
+                    }
                     _ => text::send_lines(path, (read, start), &mut first, &mut send)?,
                 }
             }

@@ -3,13 +3,14 @@
 //!
 //! Knows nothing of models; how a table of these figures looks is its caller's.
 
-mod category;
+pub(crate) mod category;
 mod dense;
 
 use std::ops::Range;
 
 use schema::DataConfig;
 use schema::random::CounterRng;
+use schema::source::DenseColumn;
 use serde::Serialize;
 
 use crate::convert::{Accept, Row};
@@ -164,7 +165,7 @@ pub fn of_inputs(
     progress: &mut dyn FnMut(Progress),
 ) -> Result<(Stats, Losses), Error> {
     let wanted = Wanted::of(config)?;
-    let dense = wanted.dense.iter().map(|column| column.column.clone()).collect();
+    let dense = wanted.dense.iter().map(DenseColumn::name).collect();
     let categorical: Vec<String> =
         wanted.categorical.iter().map(|column| column.column.clone()).collect();
     let source = Source {

@@ -210,8 +210,13 @@ fn head_line(text: &[u8]) -> (Option<Vec<String>>, usize, u64) {
     (None, bytes, lines)
 }
 
+/// The name of a column; what is not UTF-8 is taken as Latin-1.
 pub(crate) fn name(field: &[u8]) -> String {
-    String::from_utf8_lossy(field.trim_ascii()).into_owned()
+    let field = field.trim_ascii();
+    match std::str::from_utf8(field) {
+        Ok(text) => text.to_owned(),
+        Err(_) => field.iter().map(|&byte| char::from(byte)).collect(),
+    }
 }
 
 /// Appends up to a block; `false` at the end of the file.

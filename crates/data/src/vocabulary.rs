@@ -16,7 +16,7 @@ use std::path::{Path, PathBuf};
 use schema::Bytes;
 
 use crate::error::Error;
-use crate::fitted::MixHasher;
+use crate::fitted::{MixHasher, RareCategories};
 use crate::runs::{RECORD_BYTES, Record, Runs, Scratch};
 use crate::scan::Pass;
 
@@ -35,7 +35,6 @@ pub(crate) fn memory(categories: u64, allowed: u64) -> u64 {
 /// Counts of several columns.
 pub(crate) struct Counting {
     columns: Vec<Column>,
-    threshold: u64,
     /// Bytes all may use.
     memory: u64,
     folder: PathBuf,
@@ -75,11 +74,13 @@ impl Distinct {
 }
 
 impl Counting {
-    /// Counts `columns` columns in about `memory` bytes; runs go to `folder`, made when needed.
-    pub(crate) fn new(columns: usize, threshold: u64, memory: u64, folder: PathBuf) -> Self {
-        let columns = (0..columns).map(|_| Column::default()).collect();
+    /// Counts a column for each of `min_counts` in about `memory` bytes; runs go to `folder`, made
+    /// when needed.
+    pub(crate) fn new(min_counts: &[u64], memory: u64, folder: PathBuf) -> Self {
+        let column = |&min_count: &u64| Column { min_count, ..Column::default() };
+        let columns = min_counts.iter().map(column).collect();
         let forecast = Forecast::Unknown;
-        Self { columns, threshold, memory, folder, scratch: None, forecast }
+        Self { columns, memory, folder, scratch: None, forecast }
     }
 
     /// Counts categories of each column.
@@ -144,20 +145,20 @@ impl Counting {
         }
     }
 
-    /// The vocabulary of each column.
+    /// The vocabulary of each column, and what is too rare for it.
     ///
     /// # Errors
     /// [`Error::VocabularyMemory`] where the finished vocabularies alone exceed the memory.
-    pub(crate) fn finish(mut self, rows: u64) -> Result<Vec<Vec<i64>>, Error> {
-        let mut vocabularies: Vec<Vec<i64>> = Vec::with_capacity(self.columns.len());
+    pub(crate) fn finish(mut self, rows: u64) -> Result<Vec<Vocabulary>, Error> {
+        let mut vocabularies: Vec<Vocabulary> = Vec::with_capacity(self.columns.len());
         let mut kept = 0;
         for column in std::mem::take(&mut self.columns) {
-            let vocabulary = match &mut self.scratch {
+            let (vocabulary, rare) = match &mut self.scratch {
                 Some(scratch) => {
                     let left = self.memory.saturating_sub(kept * KEPT_BYTES);
-                    column.merged(self.threshold, left / 2, scratch)?
+                    column.merged(left / 2, scratch)?
                 }
-                None => column.kept(self.threshold),
+                None => column.kept(),
             };
             kept += vocabulary.len() as u64;
             if kept * KEPT_BYTES > self.memory {
@@ -168,11 +169,14 @@ impl Counting {
                     rows,
                 });
             }
-            vocabularies.push(vocabulary);
+            vocabularies.push((vocabulary, rare));
         }
         Ok(vocabularies)
     }
 }
+
+/// Categories in the order of their ids, and what is too rare to be among them.
+pub(crate) type Vocabulary = (Vec<i64>, RareCategories);
 
 /// Bytes an ordinary user may still write beside `folder`, where the system tells.
 fn available(folder: &Path) -> Option<Bytes> {
@@ -189,6 +193,7 @@ struct Column {
     index: HashMap<i64, usize, BuildHasherDefault<MixHasher>>,
     /// Categories taken so far, repeated ones included: the time of the next.
     time: u64,
+    min_count: u64,
     runs: Runs,
 }
 
@@ -226,25 +231,29 @@ impl Column {
         self.runs.spill(&mut records, scratch)
     }
 
-    fn kept(self, threshold: u64) -> Vec<i64> {
-        let kept = self.seen.into_iter().filter(|seen| seen.count >= threshold);
-        kept.map(|seen| seen.category).collect()
+    fn kept(self) -> Vocabulary {
+        let mut rare = RareCategories { all_ids: self.time, ..RareCategories::default() };
+        for seen in self.seen.iter().filter(|seen| seen.count < self.min_count) {
+            rare.categories += 1;
+            rare.ids += seen.count;
+        }
+        let kept = self.seen.into_iter().filter(|seen| seen.count >= self.min_count);
+        (kept.map(|seen| seen.category).collect(), rare)
     }
 
     /// Like [`Self::kept`] of everything that was written, in `memory` bytes beside the result.
-    fn merged(
-        mut self,
-        threshold: u64,
-        memory: u64,
-        scratch: &mut Scratch,
-    ) -> Result<Vec<i64>, Error> {
+    fn merged(mut self, memory: u64, scratch: &mut Scratch) -> Result<Vocabulary, Error> {
+        let mut rare = RareCategories { all_ids: self.time, ..RareCategories::default() };
         self.spill(scratch)?;
         let most = (memory as usize / RECORD_BYTES).max(1);
         let (mut kept, mut by_first): (Vec<Record>, _) = (Vec::new(), Runs::default());
         let mut current: Option<Record> = None;
         let mut keep = |[category, first, count]: Record, scratch: &mut Scratch| {
-            if count >= threshold {
+            if count >= self.min_count {
                 kept.push([first, category, 0]);
+            } else {
+                rare.categories += 1;
+                rare.ids += count;
             }
             if kept.len() == most { by_first.spill(&mut kept, scratch) } else { Ok(()) }
         };
@@ -264,7 +273,7 @@ impl Column {
         }
         if by_first.is_empty() {
             kept.sort_unstable();
-            return Ok(kept.into_iter().map(|record| record[1].cast_signed()).collect());
+            return Ok((kept.into_iter().map(|record| record[1].cast_signed()).collect(), rare));
         }
         by_first.spill(&mut kept, scratch)?;
         let mut vocabulary = Vec::new();
@@ -272,7 +281,7 @@ impl Column {
             vocabulary.push(category.cast_signed());
             Ok(())
         })?;
-        Ok(vocabulary)
+        Ok((vocabulary, rare))
     }
 }
 

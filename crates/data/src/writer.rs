@@ -13,7 +13,7 @@ use crossbeam_channel::{Receiver, Sender, bounded};
 
 use crate::dataset::Dataset;
 use crate::error::Error;
-use crate::fitted::Fitted;
+use crate::fitted::{Fitted, FittedDense};
 use crate::loss::Losses;
 use crate::manifest::{CategoricalEntry, Columns, Manifest, Part};
 use crate::parquet::part::{Encoded, Encoder, PartWriter};
@@ -66,6 +66,8 @@ pub struct Record {
     pub fitted: Fitted,
     /// What was left out.
     pub losses: Losses,
+    /// How many of the last rows a time has set apart to be held out.
+    pub held_out: Option<u64>,
     /// The generator's report, if the rows are synthetic.
     pub generator: Option<serde_json::Value>,
 }
@@ -100,7 +102,7 @@ impl DatasetWriter {
         let parts = building.parts().to_vec();
         let entries = fitted.categorical.iter().zip(is_list);
         let columns = Columns {
-            dense: fitted.dense.iter().map(|dense| dense.column.clone()).collect(),
+            dense: fitted.dense.iter().map(FittedDense::name).collect(),
             categorical: entries
                 .map(|(c, &is_list)| {
                     let name = c.column.clone();
@@ -174,6 +176,7 @@ impl DatasetWriter {
             inputs: record.inputs,
             fitted: record.fitted,
             losses: record.losses,
+            held_out: record.held_out,
             generator: record.generator,
         };
         if let Some(building) = self.building.take() {

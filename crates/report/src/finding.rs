@@ -4,7 +4,8 @@ use std::collections::BTreeMap;
 
 use analyze::Scope;
 use analyze::antipattern::{
-    Category, Confidence, Finding, HeldBack, Number, Proof, Report, Saving, Severity, Suppressed,
+    Bound, Category, Confidence, Finding, HeldBack, Number, Proof, Report, Saving, Severity,
+    Suppressed,
 };
 use serde::Serialize;
 
@@ -21,6 +22,8 @@ pub struct FindingPart {
     pub step_ns: i64,
     /// What a step would gain from all remedies together.
     pub joint_saving_ns: Option<i64>,
+    /// How steps, window and critical path fit together.
+    pub account: String,
 }
 
 /// One finding, without its edit of the graph; see [`Finding`].
@@ -44,6 +47,8 @@ pub struct FindingView {
     pub advice: String,
     /// Why the advice is held back.
     pub held_back: Option<HeldBack>,
+    /// What would decide without its rows, where the saving is far below what they add up to.
+    pub bound: Option<Bound>,
     /// What a step would gain.
     pub saving: Option<Saving>,
     /// What was measured.
@@ -86,6 +91,7 @@ pub(crate) fn of(scopes: &[Scope<'_>], found: &Report, zero: &Zero) -> FindingPa
         what: finding.what.clone(),
         advice: finding.advice.clone(),
         held_back: finding.held_back,
+        bound: finding.bound.clone(),
         saving: finding.saving,
         numbers: finding.numbers.clone(),
         proofs: finding
@@ -100,6 +106,7 @@ pub(crate) fn of(scopes: &[Scope<'_>], found: &Report, zero: &Zero) -> FindingPa
         suppressed: found.suppressed.clone(),
         step_ns: found.step_ns,
         joint_saving_ns: found.joint_saving_ns,
+        account: found.account.clone(),
     }
 }
 

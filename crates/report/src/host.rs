@@ -3,11 +3,11 @@
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
 
+use analyze::Job;
 use analyze::annotations::{self, AnnotationRow};
 use analyze::distribution::Durations;
-use analyze::launches::{self, GroupedBy, LaunchDistribution, LaunchSummary, Settings};
+use analyze::launches::{self, GroupedBy, LaunchDistribution, LaunchSummary};
 use analyze::ops::{self, OpRow};
-use analyze::quality::Evidence;
 use serde::Serialize;
 
 /// Names that are listed, those with most host and device time of their own.
@@ -71,21 +71,21 @@ pub struct OperatorOfRank {
     pub durations: Durations,
 }
 
-pub(crate) fn of(ranks: &[Evidence<'_>]) -> HostPart {
+pub(crate) fn of(job: &Job<'_>) -> HostPart {
     let mut found: BTreeMap<String, OperatorView> = BTreeMap::new();
     let (mut annotated, mut calls, mut sums) = (Vec::new(), Vec::new(), Vec::new());
-    for rank in ranks {
-        for row in ops::of(rank.scope, rank.tree, rank.attribution) {
+    for rank in &job.ranks {
+        for row in ops::of(rank.scope, rank.tree(), rank.attribution()) {
             let name = row.name.clone();
             found.entry(name).or_insert_with(|| OperatorView::new(&row)).add(&row);
         }
-        let mut of_rank = annotations::of(rank.scope, rank.tree, rank.attribution);
+        let mut of_rank = annotations::of(rank.scope, rank.tree(), rank.attribution());
         of_rank.truncate(ANNOTATIONS);
         annotated.extend(of_rank);
-        let rows = launches::of(rank.scope, &Settings::USUAL);
-        let by_call = launches::distributions(&rows).into_iter();
+        let rows = rank.launches();
+        let by_call = launches::distributions(rows).into_iter();
         calls.extend(by_call.filter(|one| one.grouped_by == GroupedBy::Call));
-        sums.push(launches::summary(rank.scope, &rows));
+        sums.push(launches::summary(rank.scope, rows));
     }
     let mut operators: Vec<OperatorView> = found.into_values().collect();
     operators.sort_by_key(|view| Reverse(view.host_self_ns + view.device_self_ns));

@@ -13,7 +13,7 @@ use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 use sha2::{Digest, Sha256};
 
-use crate::{Error, Report};
+use crate::{DiffReport, Error, Report};
 
 const STYLE: &str = include_str!("page/style.css");
 const BODY: &str = include_str!("page/body.html");
@@ -26,6 +26,7 @@ const SCRIPT: &str = concat!(
     include_str!("page/chart.js"),
     include_str!("page/events.js"),
     include_str!("page/canvas.js"),
+    include_str!("page/stretch.js"),
     include_str!("page/timeline.js"),
     include_str!("page/finding.js"),
     include_str!("page/summary.js"),
@@ -35,6 +36,23 @@ const SCRIPT: &str = concat!(
     include_str!("page/path.js"),
     include_str!("page/perfetto.js"),
     include_str!("page/main.js"),
+    "})();\n"
+);
+
+/// The script of a page that compares two jobs.
+const DIFF_SCRIPT: &str = concat!(
+    "'use strict';\n(() => {\n",
+    include_str!("page/format.js"),
+    include_str!("page/dom.js"),
+    include_str!("page/colour.js"),
+    include_str!("page/table.js"),
+    include_str!("page/chart.js"),
+    include_str!("page/events.js"),
+    include_str!("page/canvas.js"),
+    include_str!("page/stretch.js"),
+    include_str!("page/timeline.js"),
+    include_str!("page/change.js"),
+    include_str!("page/diff.js"),
     "})();\n"
 );
 
@@ -58,30 +76,47 @@ pub enum Origin {
 /// [`Error::Data`].
 pub fn page(report: &Report, origin: &Origin) -> Result<String, Error> {
     let data = embedded(&serde_json::to_string(report)?);
+    assembled(&report.title, &data, SCRIPT, origin)
+}
+
+/// The page that compares two jobs.
+///
+/// # Errors
+/// [`Error::Data`].
+pub fn diff_page(report: &DiffReport) -> Result<String, Error> {
+    let data = embedded(&serde_json::to_string(report)?);
+    assembled(&report.title, &data, DIFF_SCRIPT, &Origin::File)
+}
+
+fn assembled(title: &str, data: &str, script: &str, origin: &Origin) -> Result<String, Error> {
     let server = embedded(&match origin {
         Origin::File => "null".to_owned(),
         Origin::Server { trace, file_name } => {
             serde_json::to_string(&serde_json::json!({ "trace": trace, "file_name": file_name }))?
         }
     });
-    let mut page = String::with_capacity(data.len() + STYLE.len() + SCRIPT.len() + 8192);
+    let mut page = String::with_capacity(data.len() + STYLE.len() + script.len() + 8192);
     page.push_str("<!doctype html>\n<html lang=\"en\">\n<head>\n<meta charset=\"utf-8\">\n");
-    let policy = policy(origin);
+    let policy = policy_of(script, origin);
     // Writing to a text cannot fail.
     let _ = writeln!(page, "<meta http-equiv=\"Content-Security-Policy\" content=\"{policy}\">");
     page.push_str("<meta name=\"viewport\" content=\"width=device-width, initial-scale=1\">\n");
     page.push_str("<meta name=\"color-scheme\" content=\"light dark\">\n");
     page.push_str("<meta name=\"referrer\" content=\"no-referrer\">\n");
-    let _ = writeln!(page, "<title>{}</title>", text(&report.title));
+    let _ = writeln!(page, "<title>{}</title>", text(title));
     let _ = writeln!(page, "<style>{STYLE}</style>\n</head>\n<body>\n{BODY}");
     let _ = writeln!(page, "<script type=\"application/json\" id=\"data\">{data}</script>");
     let _ = writeln!(page, "<script type=\"application/json\" id=\"server\">{server}</script>");
-    let _ = writeln!(page, "<script>{SCRIPT}</script>\n</body>\n</html>");
+    let _ = writeln!(page, "<script>{script}</script>\n</body>\n</html>");
     Ok(page)
 }
 
 /// What the page may do: run this script, use this style, and nothing else.
 pub fn policy(origin: &Origin) -> String {
+    policy_of(SCRIPT, origin)
+}
+
+fn policy_of(script: &str, origin: &Origin) -> String {
     let connect = match origin {
         Origin::File => "",
         Origin::Server { .. } => " connect-src 'self';",
@@ -89,7 +124,7 @@ pub fn policy(origin: &Origin) -> String {
     format!(
         "default-src 'none'; script-src 'sha256-{}'; style-src 'sha256-{}';{connect} base-uri 'none'; \
          form-action 'none'; require-trusted-types-for 'script'",
-        hash(SCRIPT),
+        hash(script),
         hash(STYLE)
     )
 }

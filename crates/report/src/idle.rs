@@ -2,8 +2,8 @@
 
 use std::cmp::Reverse;
 
-use analyze::idle::{self, DeviceCause, DeviceIdle, IdleOwner, Settings};
-use analyze::quality::Evidence;
+use analyze::Job;
+use analyze::idle::{DeviceCause, DeviceIdle, IdleOwner};
 use serde::Serialize;
 
 use crate::clock::Zero;
@@ -43,22 +43,21 @@ pub struct GapView {
     pub ended_by: Option<String>,
 }
 
-pub(crate) fn of(ranks: &[Evidence<'_>], zero: &Zero) -> IdlePart {
+pub(crate) fn of(job: &Job<'_>, zero: &Zero) -> IdlePart {
     let mut part =
         IdlePart { causes: Vec::new(), owners: Vec::new(), gaps: Vec::new(), gap_count: 0 };
-    for rank in ranks {
-        let found = idle::of(rank.scope, rank.tree, &Settings::USUAL);
-        part.causes.extend(found.devices);
-        part.owners.extend(found.owners);
-        let gaps = idle::gaps(rank.scope, rank.tree, &Settings::USUAL);
-        part.gap_count += gaps.len() as u64;
-        part.gaps.extend(gaps.into_iter().map(|gap| GapView {
+    for rank in &job.ranks {
+        let found = rank.idle();
+        part.causes.extend(found.devices.iter().cloned());
+        part.owners.extend(found.owners.iter().cloned());
+        part.gap_count += found.gaps.len() as u64;
+        part.gaps.extend(found.gaps.iter().map(|gap| GapView {
             rank: gap.rank,
             device: gap.device,
             at_ns: zero.at(gap.rank, gap.start_ns),
             idle_ns: gap.idle_ns,
             cause: gap.cause,
-            owner: gap.owner,
+            owner: gap.owner.clone(),
             ended_by: gap.ending_row.map(|row| rank.scope.trace.name(row).to_owned()),
         }));
     }

@@ -1,11 +1,13 @@
 //! Pictures and tables of a job's traces: one HTML file that needs nothing else.
 //!
-//! [`of`] asks every analysis once and keeps what a reader looks at; [`html::page`] makes a file of
-//! it that shows it without any network. Pure: the same traces and options give the same bytes.
-//! Knows nothing of where traces come from or where the page goes.
+//! [`of`] asks every analysis once and keeps what a reader looks at, [`diff::of`] does so for two
+//! jobs beside each other; [`html`] makes a file of it that shows it without any network. Pure: the
+//! same traces and options give the same bytes. Knows nothing of where traces come from or where
+//! the page goes.
 
 mod clock;
 mod device;
+pub mod diff;
 mod finding;
 mod host;
 pub mod html;
@@ -16,19 +18,17 @@ mod path;
 mod step;
 pub mod timeline;
 
-use analyze::Scope;
+use analyze::Job;
 use std::ops::Range;
 
 use analyze::antipattern;
-use analyze::collectives;
 use analyze::coverage;
-use analyze::graph::measured;
-use analyze::quality::Evidence;
 use analyze::summary::{self, Summary};
 use serde::Serialize;
 
 pub use clock::Zero;
 pub use device::DevicePart;
+pub use diff::DiffReport;
 pub use finding::FindingPart;
 pub use host::HostPart;
 pub use idle::IdlePart;
@@ -117,35 +117,28 @@ pub struct Report {
 /// Kernels and operators that the summary names.
 const TOP: usize = 8;
 
-/// Analyses a job for a page; `ranks` are those of `scopes`, in their order, and `found` is what
-/// wastes time in them.
+/// Analyses a job for a page; `found` is what wastes time in it.
 ///
 /// # Cost
 /// `O(n log n)` in the rows of the traces.
 /// # Errors
 /// [`Error::NoSuchStep`].
-pub fn of(
-    scopes: &[Scope<'_>],
-    ranks: &[Evidence<'_>],
-    found: &antipattern::Report,
-    options: &Options,
-) -> Result<Report, Error> {
-    let matched = collectives::of(scopes);
-    let measured = measured::of(scopes, &matched);
-    let zero = Zero::of(scopes, &matched);
-    let (path, marked) = path::of(scopes, &measured, &zero);
+pub fn of(job: &Job<'_>, found: &antipattern::Report, options: &Options) -> Result<Report, Error> {
+    let scopes = job.scopes();
+    let zero = Zero::of(scopes, job.collectives());
+    let (path, marked) = path::of(job.paths(), &zero);
     Ok(Report {
         title: options.title.clone(),
         program: options.program.clone(),
         missing: coverage::missing(scopes.iter().map(|scope| scope.trace)),
-        summary: summary::of(ranks, TOP),
+        summary: summary::of(job, TOP),
         findings: finding::of(scopes, found, &zero),
-        steps: step::of(scopes, &zero),
-        idle: idle::of(ranks, &zero),
+        steps: step::of(job, &zero),
+        idle: idle::of(job, &zero),
         device: device::of(scopes),
-        host: host::of(ranks),
-        network: network::of(scopes, &matched, &measured, &zero),
-        memory: memory::of(ranks, &zero),
+        host: host::of(job),
+        network: network::of(job, &zero),
+        memory: memory::of(job, &zero),
         path,
         timeline: timeline::of(scopes, &marked, &zero, options)?,
     })

@@ -1,8 +1,8 @@
 //! Copies and what they achieve; memory over time, its peak and who allocated.
 
+use analyze::Job;
 use analyze::bandwidth::{self, Bandwidth};
 use analyze::memory::{self, AllocatorRow, MemoryPeak, MemoryPoint};
-use analyze::quality::Evidence;
 use serde::Serialize;
 
 use crate::clock::Zero;
@@ -37,11 +37,11 @@ pub struct Curve {
     pub points: Vec<(i64, i64, i64)>,
 }
 
-pub(crate) fn of(ranks: &[Evidence<'_>], zero: &Zero) -> MemoryPart {
+pub(crate) fn of(job: &Job<'_>, zero: &Zero) -> MemoryPart {
     let mut part = MemoryPart::default();
-    for rank in ranks {
+    for rank in &job.ranks {
         part.copies.extend(bandwidth::of(rank.scope));
-        let found = memory::of(rank.scope.trace, rank.tree);
+        let found = memory::of(rank.scope.trace, rank.tree());
         part.peaks.extend(found.peaks);
         for of_device in found.operators.chunk_by(|a, b| a.device == b.device) {
             part.operators.extend(of_device.iter().take(OPERATORS).cloned());

@@ -2,11 +2,10 @@
 
 use std::cmp::Reverse;
 
-use analyze::Scope;
+use analyze::Job;
 use analyze::clock::RankClock;
-use analyze::collectives::{Collectives, Matched, Operation, Unmatched};
-use analyze::graph::measured::MeasuredGraph;
-use analyze::stragglers::{self, LateArrival, Straggler};
+use analyze::collectives::{Matched, Operation, Unmatched};
+use analyze::stragglers::{LateArrival, Straggler};
 use serde::Serialize;
 
 use crate::clock::Zero;
@@ -66,13 +65,8 @@ pub struct CollectiveView {
     pub ranks: Vec<(u32, i64, i64, i64)>,
 }
 
-pub(crate) fn of(
-    scopes: &[Scope<'_>],
-    matched: &Collectives,
-    measured: &MeasuredGraph,
-    zero: &Zero,
-) -> NetworkPart {
-    let found = stragglers::of(scopes, matched, measured);
+pub(crate) fn of(job: &Job<'_>, zero: &Zero) -> NetworkPart {
+    let (scopes, matched, found) = (job.scopes(), job.collectives(), job.stragglers());
     let mut collectives: Vec<CollectiveView> =
         matched.matched.iter().map(|one| view(one, zero)).collect();
     let longest = |one: &CollectiveView| (Reverse(one.wait_ns + one.transfer_ns), one.index);
@@ -80,7 +74,7 @@ pub(crate) fn of(
     collectives.truncate(LISTED);
     collectives.sort_by_key(|one| one.index);
     let listed = |index| collectives.binary_search_by_key(&index, |one| one.index).is_ok();
-    let arrivals = found.arrivals.into_iter().filter(|late| listed(late.index)).collect();
+    let arrivals = found.arrivals.iter().filter(|late| listed(late.index)).cloned().collect();
     let starts = scopes.iter().map(|scope| scope.window.start).max();
     let ends = scopes.iter().map(|scope| scope.window.end).min();
     NetworkPart {
@@ -88,7 +82,7 @@ pub(crate) fn of(
         collectives,
         collective_count: matched.matched.len() as u64,
         unmatched: matched.unmatched.clone(),
-        stragglers: found.ranks,
+        stragglers: found.ranks.clone(),
         arrivals,
         clocks: zero.clocks.clone(),
     }

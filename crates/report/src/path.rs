@@ -1,16 +1,17 @@
 //! The critical path of the job and of each rank: by category, by name, and as a strip over time.
 
-use analyze::Scope;
-use analyze::critical_path::{self, Category, Contributor, Options, Part, Path};
-use analyze::graph::measured::{Evidence, MeasuredGraph};
+use std::collections::BTreeMap;
+
+use analyze::critical_path::{Category, Contributor, CriticalPath, Part, Path};
+use analyze::graph::measured::Evidence;
 use serde::Serialize;
 
 use crate::clock::Zero;
 
 /// Names that are listed of each path.
 const CONTRIBUTORS: usize = 40;
-/// Stretches of a strip: more than a screen shows.
-const STRETCHES: usize = 3000;
+/// Stretches of a strip: the columns in which the page draws it (`STRIP_WIDTH` of `chart.js`).
+const STRETCHES: usize = 1060;
 
 /// What bounds the windows.
 #[derive(Clone, Debug, Serialize)]
@@ -34,19 +35,14 @@ pub struct PathView {
     pub parts: Vec<Part>,
     /// By category and name, the longest first.
     pub contributors: Vec<Contributor>,
-    /// By time: rank, category, start on the page's clock, duration. Neighbours of one rank and
-    /// category are one, and stretches too short to be seen belong to the one before.
-    pub strip: Vec<(u32, Category, i64, i64)>,
+    /// By time: rank, place among the parts, start on the page's clock, duration. Neighbours of one
+    /// rank and category are one; where there are more than a screen shows, each of so many columns
+    /// belongs to what has most of it.
+    pub strip: Vec<(u32, usize, i64, i64)>,
 }
 
 /// The paths, and the rows on the job's path by rank and row.
-pub(crate) fn of(
-    scopes: &[Scope<'_>],
-    measured: &MeasuredGraph,
-    zero: &Zero,
-) -> (PathPart, Vec<(u32, u32)>) {
-    let options = Options { contributors: CONTRIBUTORS };
-    let found = critical_path::of_graph(scopes, measured, &options);
+pub(crate) fn of(found: &CriticalPath, zero: &Zero) -> (PathPart, Vec<(u32, u32)>) {
     let marked = found.job.as_ref().or(found.ranks.first()).map_or_else(Vec::new, Path::overlay);
     let paths = found.job.iter().chain(&found.ranks).map(|path| view(path, zero)).collect();
     (PathPart { paths, evidence: found.evidence }, marked)
@@ -54,29 +50,100 @@ pub(crate) fn of(
 
 fn view(path: &Path, zero: &Zero) -> PathView {
     let rank = path.segments.first().map(|first| first.rank).or(path.rank).unwrap_or_default();
+    let place = |category: Category| {
+        let place = path.parts.iter().position(|part| part.category == category);
+        place.unwrap_or_default()
+    };
     PathView {
         rank: path.rank,
         at_ns: zero.at(rank, path.window_start_ns),
         window_ns: path.window_ns,
         parts: path.parts.clone(),
-        contributors: path.contributors.clone(),
-        strip: strip(path, zero),
+        contributors: path.contributors.iter().take(CONTRIBUTORS).cloned().collect(),
+        strip: strip(path, zero)
+            .into_iter()
+            .map(|(rank, category, at, length)| (rank, place(category), at, length))
+            .collect(),
     }
 }
 
 fn strip(path: &Path, zero: &Zero) -> Vec<(u32, Category, i64, i64)> {
-    let least = if path.segments.len() > STRETCHES { path.window_ns / STRETCHES as i64 } else { 0 };
+    let segments = path.segments.iter().map(|one| {
+        let at = zero.at(one.rank, one.start_ns);
+        (one.rank, one.category, at, one.end_ns - one.start_ns)
+    });
+    if path.segments.len() <= STRETCHES {
+        return joined(segments);
+    }
+    let start = path.segments.first().map_or(0, |first| zero.at(first.rank, first.start_ns));
+    joined(majority(segments, start, path.window_ns))
+}
+
+/// A window in columns of one length, each with the rank and category that have most of it.
+fn majority(
+    segments: impl Iterator<Item = (u32, Category, i64, i64)>,
+    start: i64,
+    window_ns: i64,
+) -> impl Iterator<Item = (u32, Category, i64, i64)> {
+    let edge = move |column: usize| {
+        let share = i128::from(window_ns) * column as i128 / STRETCHES as i128;
+        start.saturating_add(i64::try_from(share).unwrap_or(i64::MAX))
+    };
+    let mut columns: Vec<BTreeMap<(u32, Category), i64>> = vec![BTreeMap::new(); STRETCHES];
+    for (rank, category, at, length) in segments {
+        let elapsed = i128::from((at - start).clamp(0, window_ns));
+        let first = (elapsed * STRETCHES as i128 / i128::from(window_ns.max(1))) as usize;
+        for (column, shares) in columns.iter_mut().enumerate().skip(first) {
+            if edge(column) >= at + length {
+                break;
+            }
+            let covered = edge(column + 1).min(at + length) - edge(column).max(at);
+            *shares.entry((rank, category)).or_default() += covered.max(0);
+        }
+    }
+    columns.into_iter().enumerate().filter_map(move |(column, shares)| {
+        // Of equal shares the first by rank and category.
+        let most = shares.into_iter().rev().max_by_key(|(_, share)| *share);
+        let ((rank, category), _) = most?;
+        Some((rank, category, edge(column), edge(column + 1) - edge(column)))
+    })
+}
+
+/// Neighbours of one rank and category as one.
+fn joined(
+    segments: impl Iterator<Item = (u32, Category, i64, i64)>,
+) -> Vec<(u32, Category, i64, i64)> {
     let mut strip: Vec<(u32, Category, i64, i64)> = Vec::new();
-    for one in &path.segments {
-        let (at, length) = (zero.at(one.rank, one.start_ns), one.end_ns - one.start_ns);
+    for (rank, category, at, length) in segments {
         match strip.last_mut() {
-            Some((rank, category, _, sum))
-                if (*rank, *category) == (one.rank, one.category) || length < least =>
-            {
+            Some((last_rank, last, _, sum)) if (*last_rank, *last) == (rank, category) => {
                 *sum += length;
             }
-            _ => strip.push((one.rank, one.category, at, length)),
+            _ => strip.push((rank, category, at, length)),
         }
     }
     strip
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{Category, STRETCHES, joined, majority};
+
+    #[test]
+    fn each_column_goes_to_what_has_most_of_it() {
+        // In every hundredth part 60 ns of work come before 40 ns of idle time, the last column
+        // apart: it is all idle.
+        let count = STRETCHES as i64;
+        let each = |at: i64| {
+            let works = if at + 1 < count { 60 } else { 0 };
+            let (work, rest) = (Category::Compute, Category::DeviceGap);
+            [(0, work, 7 + 100 * at, works), (0, rest, 7 + 100 * at + works, 100 - works)]
+        };
+        let found = joined(majority((0..count).flat_map(each), 7, 100 * count));
+        let expected = [
+            (0, Category::Compute, 7, 100 * (count - 1)),
+            (0, Category::DeviceGap, 7 + 100 * (count - 1), 100),
+        ];
+        assert_eq!(found, expected);
+    }
 }

@@ -1,6 +1,7 @@
 //! Each step of each rank, on the page's clock.
 
-use analyze::{Scope, steps};
+use analyze::job::{Job, RankFacts};
+use analyze::steps;
 use serde::Serialize;
 
 use crate::clock::Zero;
@@ -46,14 +47,13 @@ pub struct StepView {
     pub memory_ns: Option<i64>,
 }
 
-pub(crate) fn of(scopes: &[Scope<'_>], zero: &Zero) -> StepPart {
-    let of_rank = |scope: &Scope<'_>| steps::of(scope).into_iter().map(|row| view(&row, zero));
-    let mut rows: Vec<StepView> =
-        scopes.iter().flat_map(|scope| of_rank(scope).collect::<Vec<_>>()).collect();
+pub(crate) fn of(job: &Job<'_>, zero: &Zero) -> StepPart {
+    let of_all = job.ranks.iter().flat_map(RankFacts::steps);
+    let mut rows: Vec<StepView> = of_all.map(|row| view(row, zero)).collect();
     let left_out_count = rows.len().saturating_sub(ROWS_MAX) as u64;
     if left_out_count > 0 {
         // The same steps of every rank.
-        let each = ROWS_MAX / scopes.len().max(1);
+        let each = ROWS_MAX / job.ranks.len().max(1);
         let mut seen = std::collections::BTreeMap::<u32, usize>::new();
         rows.retain(|row| {
             let count = seen.entry(row.rank).or_default();

@@ -12,7 +12,7 @@ mod tests;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 use analyze::kernels::short_name;
-use analyze::{Class, Scope};
+use analyze::{Class, Scope, pool};
 use serde::Serialize;
 use trace::store::{Kind, StringId, Trace};
 
@@ -194,6 +194,9 @@ fn is_device(trace: &Trace, rows: &[u32]) -> bool {
 
 fn track_name(trace: &Trace, track: usize, is_device: bool) -> String {
     let track = &trace.tracks[track];
+    if is_device && pool::is_pool(trace) {
+        return "pool".to_owned();
+    }
     if is_device {
         return format!("device {} stream {}", track.pid, track.tid);
     }

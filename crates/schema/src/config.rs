@@ -6,20 +6,27 @@
 use serde::{Deserialize, Serialize};
 use toml::{Table, Value};
 
-use crate::model::ModelConfig;
+use crate::model::{ModelConfig, TableConfig};
 use crate::optimizer::{LearningRateSchedule, OptimizerConfig};
-use crate::source::{CategoryKind, DataConfig, Ids};
+use crate::reference;
+use crate::source::{CategoryKind, DataConfig, DenseTransform, Format, Ids};
 use crate::synthetic::SyntheticConfig;
 use crate::training::TrainingConfig;
 
 /// Why a configuration was refused.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ConfigError {
-    /// The text is not TOML, a key is unknown or missing, or a value has the wrong type.
+    /// The text is not TOML.
     #[error("{message}")]
     Syntax {
         /// What the parser said, with the line where it is known.
         message: String,
+    },
+    /// Keys are unknown or missing, or values are of another kind: all there are, one a line.
+    #[error("{}", numbered(problems))]
+    Keys {
+        /// What is wrong with each.
+        problems: Vec<String>,
     },
     /// An override could not be applied.
     #[error("--set {key}: {problem}")]
@@ -37,6 +44,14 @@ pub enum ConfigError {
         /// What is wrong, with the layer and both numbers.
         problem: String,
     },
+}
+
+/// A single problem, or how many there are and each on a line.
+fn numbered(problems: &[String]) -> String {
+    match problems {
+        [one] => one.clone(),
+        several => format!("{} problems:\n  {}", several.len(), several.join("\n  ")),
+    }
 }
 
 impl ConfigError {
@@ -78,36 +93,53 @@ pub struct JobConfig {
 impl JobConfig {
     /// Parses a job, with `overrides` as (key, value) pairs in their order.
     ///
-    /// A key is a dotted path, or the last part of one where that is unambiguous (`batch_size` for
-    /// `training.batch_size`). A value is TOML; what is not TOML is taken as text.
+    /// A key is a dotted path, or the end of one where that is unambiguous (`batch_size` for
+    /// `training.batch_size`); an entry of a list is reached by its name
+    /// (`model.tables.C3.rows`). A value is TOML; what is not TOML is taken as text.
     ///
     /// # Errors
     /// [`ConfigError`] naming the key.
     pub fn parse(text: &str, overrides: &[(String, String)]) -> Result<Self, ConfigError> {
-        let config = if overrides.is_empty() {
-            toml::from_str(text).map_err(syntax)?
-        } else {
-            let mut table: Table = toml::from_str(text).map_err(syntax)?;
-            for (key, value) in overrides {
-                set(&mut table, key, value)?;
-            }
-            Value::Table(table).try_into::<Self>().map_err(syntax)?
-        };
-        Self::complete(config)
+        let mut table: Table = toml::from_str(text).map_err(syntax)?;
+        let mut lines = reference::Lines::of(text);
+        for (key, value) in overrides {
+            let fail = |problem| ConfigError::Override { key: key.clone(), problem };
+            lines.forget(&reference::set(&mut table, key, value).map_err(fail)?);
+        }
+        let problems = reference::check(&table, &lines);
+        if !problems.is_empty() {
+            return Err(ConfigError::Keys { problems });
+        }
+        Self::complete(Value::Table(table).try_into::<Self>().map_err(syntax)?)
     }
 
     fn complete(mut config: Self) -> Result<Self, ConfigError> {
-        config.model.complete();
         config.data.complete();
+        config.model.complete(config.data.dense_columns().len());
         config.model.check()?;
         config.check_run()?;
         config.check_columns()?;
         config.check_ids()?;
-        let rows = |feature: crate::model::Feature<'_>| {
-            (feature.name.to_owned(), config.model.tables[feature.table].rows)
-        };
-        config.data.table_rows = config.model.features().into_iter().map(rows).collect();
+        config.check_auto()?;
+        config.check_text()?;
+        config.note_table_rows();
         Ok(config)
+    }
+
+    /// Gives every table with `rows = "auto"` the rows that `rows` says for it.
+    pub fn size_tables(&mut self, rows: impl FnMut(&TableConfig) -> u64) {
+        self.model.size_tables(rows);
+        self.note_table_rows();
+    }
+
+    fn note_table_rows(&mut self) {
+        let tables = &self.model.tables;
+        let features = self.model.features().into_iter();
+        let known = features.filter(|feature| !tables[feature.table].is_auto());
+        let rows = |feature: crate::model::Feature<'_>| {
+            (feature.name.to_owned(), tables[feature.table].rows)
+        };
+        self.data.table_rows = known.map(rows).collect();
     }
 
     /// The job as TOML, overrides included; [`JobConfig::parse`] gives it back.
@@ -128,6 +160,7 @@ impl JobConfig {
             ("training.evaluate_every", self.training.evaluate_every),
             ("training.evaluate_samples", self.training.evaluate_samples),
             ("training.checkpoint_every", self.training.checkpoint_every),
+            ("training.patience", self.training.patience),
         ] {
             if every == Some(0) {
                 return Err(ConfigError::shape(key, at_least_one(0)));
@@ -146,10 +179,82 @@ impl JobConfig {
         Ok(())
     }
 
+    /// Refuses `rows = "auto"` where the data has no number of rows to give, and figures that
+    /// nothing would make.
+    fn check_auto(&self) -> Result<(), ConfigError> {
+        let columns = self.data.categorical_columns();
+        for feature in self.model.features() {
+            let table = &self.model.tables[feature.table];
+            let column = columns.iter().find(|column| column.column == feature.name);
+            let is_number = column.is_some_and(|column| column.kind == CategoryKind::Integer);
+            if table.is_auto() && self.data.ids == Ids::Modulo && !is_number {
+                let text = format!(
+                    "\"auto\" needs ids.mode = \"exact\" in [data], or a column of kind integer: \
+                     the hashes of column {:?} have no greatest id",
+                    feature.name
+                );
+                return Err(ConfigError::shape(format!("model.tables.{}.rows", table.name), text));
+            }
+        }
+        let training = &self.training;
+        if training.patience.is_some()
+            && (training.keep_best.is_none() || training.evaluate_every.is_none())
+        {
+            let text = "expected keep_best and evaluate_every beside it: patience counts \
+                        evaluations without a better figure";
+            return Err(ConfigError::shape("training.patience", text.to_owned()));
+        }
+        if let Some(by) = &training.auc_by
+            && !self.model.features().iter().any(|feature| feature.name == *by)
+        {
+            let text = format!("expected a categorical column that the model looks up, got {by:?}");
+            return Err(ConfigError::shape("training.auc_by", text));
+        }
+        Ok(())
+    }
+
+    /// Refuses what text files cannot be read with.
+    fn check_text(&self) -> Result<(), ConfigError> {
+        let data = &self.data;
+        for (key, text, most) in
+            [("data.delimiter", &data.delimiter, 4), ("data.quote", &data.quote, 1)]
+        {
+            let Some(text) = text else { continue };
+            if data.format != Format::Csv {
+                let problem = "expected format = \"csv\" beside it".to_owned();
+                return Err(ConfigError::shape(key, problem));
+            }
+            let least = usize::from(most > 1);
+            let is_text = text.is_ascii() && !text.contains(['\n', '\r']);
+            if !is_text || !(least..=most).contains(&text.len()) {
+                let problem = format!("expected {least} to {most} ASCII characters, got {text:?}");
+                return Err(ConfigError::shape(key, problem));
+            }
+        }
+        if data.hold_out_by.is_some() && matches!(data.format, Format::Criteo | Format::Npy) {
+            let problem = "expected format csv, tsv or parquet beside it".to_owned();
+            return Err(ConfigError::shape("data.hold_out_by", problem));
+        }
+        for column in &data.dense {
+            let key = format!("data.dense.{}", column.column);
+            let is_time = column.transform == DenseTransform::Datetime;
+            if !is_time && (column.date_format.is_some() || !column.parts.is_empty()) {
+                let problem = "expected transform = \"datetime\" beside parts and date_format";
+                return Err(ConfigError::shape(key, problem.to_owned()));
+            }
+        }
+        Ok(())
+    }
+
     /// Refuses rules for ids where there is nothing to which they could apply.
     fn check_ids(&self) -> Result<(), ConfigError> {
         for column in &self.data.categorical {
             let (text, exact) = match (column.kind, self.data.ids) {
+                (_, Ids::Modulo) if column.min_count.is_some() => {
+                    let key = format!("data.categorical {:?}: min_count", column.column);
+                    let text = "expected ids.mode = \"exact\" in [data] beside it".to_owned();
+                    return Err(ConfigError::shape(key, text));
+                }
                 (CategoryKind::String, _) => ("a column of kind integer or hex", false),
                 (_, Ids::Exact { .. }) => ("ids.mode = \"modulo\"", true),
                 (_, Ids::Modulo) => continue,
@@ -202,63 +307,6 @@ fn at_least_one(got: u64) -> String {
 
 fn syntax(error: toml::de::Error) -> ConfigError {
     ConfigError::Syntax { message: error.to_string().trim_end().to_owned() }
-}
-
-/// The sections and keys an override without a dot may mean.
-const SHORT_KEYS: [(&str, &[&str]); 3] = [
-    (
-        "model",
-        &["name", "rows_cap", "dense_features", "bottom", "top", "interaction", "loss", "init"],
-    ),
-    (
-        "training",
-        &[
-            "batch_size",
-            "precision",
-            "epochs",
-            "steps",
-            "seed",
-            "shuffle_rows",
-            "drop_last",
-            "log_every",
-            "evaluate_every",
-            "evaluate_samples",
-            "checkpoint_every",
-            "keep_checkpoints",
-        ],
-    ),
-    ("data", &["train", "evaluation", "hold_out", "format", "preset", "missing", "ids"]),
-];
-
-fn set(table: &mut Table, key: &str, value: &str) -> Result<(), ConfigError> {
-    let fail = |problem: String| ConfigError::Override { key: key.to_owned(), problem };
-    let mut path: Vec<&str> = key.split('.').collect();
-    if path.iter().any(|part| part.is_empty()) {
-        return Err(fail("expected a key such as training.batch_size".to_owned()));
-    }
-    if path.len() == 1 && !table.contains_key(key) {
-        let section = SHORT_KEYS.iter().find(|(_, keys)| keys.contains(&key));
-        let Some((section, _)) = section else {
-            return Err(fail(
-                "no such key; give the whole path, such as optimizer.dense.kind".into(),
-            ));
-        };
-        path.insert(0, section);
-    }
-    let (last, parents) = path.split_last().unwrap_or((&key, &[]));
-    let mut place = table;
-    for part in parents {
-        let entry = place.entry(*part).or_insert_with(|| Value::Table(Table::new()));
-        place = entry.as_table_mut().ok_or_else(|| fail(format!("{part} is not a section")))?;
-    }
-    place.insert((*last).to_owned(), value_of(value));
-    Ok(())
-}
-
-fn value_of(text: &str) -> Value {
-    let parsed = toml::from_str::<Table>(&format!("value = {text}"));
-    let value = parsed.ok().and_then(|mut table| table.remove("value"));
-    value.unwrap_or_else(|| Value::String(text.to_owned()))
 }
 
 #[cfg(test)]

@@ -56,7 +56,8 @@ impl DataType {
 pub struct TableConfig {
     /// Unique name; `t{0..7}` stands for eight such tables.
     pub name: String,
-    /// R, the number of rows.
+    /// R, the number of rows; [`AUTO_ROWS`] until the data says how many.
+    #[serde(with = "rows")]
     pub rows: u64,
     /// D, the embedding dim.
     pub dim: usize,
@@ -74,7 +75,60 @@ pub struct TableConfig {
     pub features: Vec<String>,
 }
 
+/// Stands for `rows = "auto"`: as many rows as the ids of the training data need.
+pub const AUTO_ROWS: u64 = 0;
+
+/// `rows` as configurations have it: a number, or `"auto"`.
+mod rows {
+    use serde::de::{Error, Unexpected, Visitor};
+    use serde::{Deserializer, Serializer};
+
+    use super::AUTO_ROWS;
+
+    const AUTO: &str = "auto";
+
+    #[expect(clippy::trivially_copy_pass_by_ref, reason = "serde calls it with a reference")]
+    pub fn serialize<S: Serializer>(rows: &u64, to: S) -> Result<S::Ok, S::Error> {
+        if *rows == AUTO_ROWS { to.serialize_str(AUTO) } else { to.serialize_u64(*rows) }
+    }
+
+    pub fn deserialize<'de, D: Deserializer<'de>>(from: D) -> Result<u64, D::Error> {
+        from.deserialize_any(Rows)
+    }
+
+    struct Rows;
+
+    impl Visitor<'_> for Rows {
+        type Value = u64;
+
+        fn expecting(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+            f.write_str("a number of rows from 1 on, or \"auto\"")
+        }
+
+        fn visit_u64<E: Error>(self, rows: u64) -> Result<u64, E> {
+            let refused = || E::invalid_value(Unexpected::Unsigned(rows), &self);
+            if rows == AUTO_ROWS { Err(refused()) } else { Ok(rows) }
+        }
+
+        fn visit_i64<E: Error>(self, rows: i64) -> Result<u64, E> {
+            let refused = || E::invalid_value(Unexpected::Signed(rows), &self);
+            u64::try_from(rows).map_err(|_| refused()).and_then(|rows| self.visit_u64(rows))
+        }
+
+        fn visit_str<E: Error>(self, text: &str) -> Result<u64, E> {
+            let refused = || E::invalid_value(Unexpected::Str(text), &self);
+            if text == AUTO { Ok(AUTO_ROWS) } else { Err(refused()) }
+        }
+    }
+}
+
 impl TableConfig {
+    /// Whether the data is to say how many rows it has.
+    #[must_use]
+    pub fn is_auto(&self) -> bool {
+        self.rows == AUTO_ROWS
+    }
+
     /// Vectors that a bag of each of its features gives: 1 if it is pooled.
     #[must_use]
     pub fn vectors(&self) -> usize {
@@ -93,12 +147,13 @@ pub enum TriangleOrder {
     Upper,
 }
 
-/// How the dense vector and those of the sparse features meet. A feature without pooling counts as
-/// one feature per position.
+/// How the dense vector, where there is one, and those of the sparse features meet. A feature
+/// without pooling counts as one feature per position.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case", tag = "kind", deny_unknown_fields)]
 pub enum Interaction {
-    /// Pairwise dot products of the dense output and all pooled vectors, after the dense output.
+    /// Pairwise dot products of the dense output and all pooled vectors, after the dense output;
+    /// those of the pooled vectors alone where there are no dense features.
     Dot {
         /// Order of the pairs.
         #[serde(default)]
@@ -153,9 +208,11 @@ pub struct ModelConfig {
     /// machine.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub rows_cap: Option<u64>,
-    /// Width of the dense input.
+    /// Width of the dense input; that of the data's dense columns if left out.
+    #[serde(default = "dense_features_of_the_data")]
     pub dense_features: usize,
     /// Widths of the bottom MLP's layers, without the input.
+    #[serde(default)]
     pub bottom: Vec<usize>,
     /// Widths of the top MLP's layers, without the input; ends in 1.
     pub top: Vec<usize>,
@@ -174,6 +231,13 @@ fn default_seed() -> u64 {
     42
 }
 
+/// Stands for a width that [`crate::JobConfig`] takes from the data.
+const DENSE_FEATURES_OF_THE_DATA: usize = usize::MAX;
+
+fn dense_features_of_the_data() -> usize {
+    DENSE_FEATURES_OF_THE_DATA
+}
+
 /// One sparse feature, in the model's feature order (tables in order, then features within a
 /// table).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -187,8 +251,11 @@ pub struct Feature<'a> {
 }
 
 impl ModelConfig {
-    /// Expands ranges of tables, applies `rows_cap` and fills in features left out.
-    pub(crate) fn complete(&mut self) {
+    /// Expands ranges of tables, applies `rows_cap` and fills in what was left out.
+    pub(crate) fn complete(&mut self, dense_columns: usize) {
+        if self.dense_features == DENSE_FEATURES_OF_THE_DATA {
+            self.dense_features = dense_columns;
+        }
         let named = |table: &TableConfig| {
             let named = |name| TableConfig { name, ..table.clone() };
             crate::pattern::expand(&table.name).into_iter().map(named).collect::<Vec<_>>()
@@ -202,6 +269,23 @@ impl ModelConfig {
                 table.features.push(table.name.clone());
             }
         }
+    }
+
+    /// Gives every table that the data sizes the rows that `rows` says for it; `rows_cap` holds for
+    /// them too.
+    pub fn size_tables(&mut self, mut rows: impl FnMut(&TableConfig) -> u64) {
+        for at in 0..self.tables.len() {
+            if self.tables[at].is_auto() {
+                let rows = rows(&self.tables[at]).max(1);
+                self.tables[at].rows = self.rows_cap.map_or(rows, |cap| rows.min(cap.max(1)));
+            }
+        }
+    }
+
+    /// Whether the data has yet to say how many rows a table has.
+    #[must_use]
+    pub fn has_auto_tables(&self) -> bool {
+        self.tables.iter().any(TableConfig::is_auto)
     }
 
     /// All sparse features in the order of a batch's [`crate::KeyedJaggedTensor`].
@@ -251,14 +335,37 @@ impl ModelConfig {
         self.bottom.last().copied().unwrap_or(self.dense_features)
     }
 
+    /// Whether samples have a dense vector beside those of their features.
+    #[must_use]
+    pub fn has_dense(&self) -> bool {
+        self.dense_width() > 0
+    }
+
+    /// Vectors that meet in the interaction: the dense one, where there is one, and those of all
+    /// sparse features.
+    #[must_use]
+    pub fn vectors(&self) -> usize {
+        self.sparse_vectors() + usize::from(self.has_dense())
+    }
+
+    /// Elements of the vectors that the dot interaction multiplies: those of the dense one, or of
+    /// the tables where there is none.
+    #[must_use]
+    pub fn dot_dim(&self) -> usize {
+        match self.tables.first() {
+            Some(table) if !self.has_dense() => table.dim,
+            _ => self.dense_width(),
+        }
+    }
+
     /// Width of the interaction's output, which is the top MLP's input.
     #[must_use]
     pub fn interaction_width(&self) -> usize {
-        let vectors = self.sparse_vectors() + 1;
+        let vectors = self.vectors();
         match self.interaction {
             Interaction::Dot { itself, .. } => {
-                let pairs = if itself { vectors * (vectors + 1) } else { vectors * (vectors - 1) };
-                self.dense_width() + pairs / 2
+                let partners = if itself { vectors + 1 } else { vectors.saturating_sub(1) };
+                self.dense_width() + vectors * partners / 2
             }
             Interaction::Cat | Interaction::DcnV2 { .. } => {
                 self.dense_width() + self.pooled_width()
@@ -319,9 +426,14 @@ impl ModelConfig {
             );
             return Err(ConfigError::shape("model.bottom", text));
         }
-        if self.interaction_width() == 0 {
+        if self.vectors() == 0 {
             let text = "the model has neither dense features nor tables".to_owned();
             return Err(ConfigError::shape("model.tables", text));
+        }
+        if self.interaction_width() == 0 {
+            let text = "the dot interaction of a single vector gives nothing: expected another \
+                        table, dense features, or kind = \"cat\"";
+            return Err(ConfigError::shape("model.interaction", text.to_owned()));
         }
         Ok(())
     }
@@ -331,11 +443,8 @@ impl ModelConfig {
         let mut seen_features = std::collections::BTreeSet::new();
         for (i, table) in self.tables.iter().enumerate() {
             let key = format!("model.tables[{i}] {:?}", table.name);
-            if table.rows == 0 || table.dim == 0 {
-                let text = format!(
-                    "expected at least 1 row and dim 1, got {} rows and dim {}",
-                    table.rows, table.dim
-                );
+            if table.dim == 0 {
+                let text = "expected a dim of at least 1, got 0".to_owned();
                 return Err(ConfigError::shape(key, text));
             }
             if table.rows > i64::MAX as u64 {
@@ -357,9 +466,17 @@ impl ModelConfig {
     }
 
     fn check_dot(&self) -> Result<(), ConfigError> {
-        let dense = self.dense_width();
+        let dense = self.dot_dim();
         let layer = self.bottom.len().saturating_sub(1);
         for (i, table) in self.tables.iter().enumerate() {
+            if table.dim != dense && !self.has_dense() {
+                let text = format!(
+                    "the dot interaction needs all tables to be equally wide: table {:?} has dim \
+                     {dense}, table {:?} (model.tables[{i}]) has dim {}",
+                    self.tables[0].name, table.name, table.dim
+                );
+                return Err(ConfigError::shape("model.tables", text));
+            }
             if table.dim != dense {
                 let text = format!(
                     "the dot interaction needs the bottom MLP's last layer (layer {layer}, width \

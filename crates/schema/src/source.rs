@@ -20,8 +20,19 @@ pub struct DataConfig {
     /// Share of the training data's end that is held out where `evaluation` names no file.
     #[serde(default = "default_hold_out")]
     pub hold_out: f64,
+    /// The column whose greatest values are held out instead of the last rows: a time. The rows
+    /// are prepared with the held-out ones last.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub hold_out_by: Option<String>,
     /// How the columns are found.
     pub format: Format,
+    /// What stands between the fields of `csv`: up to four ASCII characters; a comma if left out.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub delimiter: Option<String>,
+    /// What encloses fields of `csv` that hold delimiters or line ends: one ASCII character, or
+    /// nothing; `"` if left out.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub quote: Option<String>,
     /// A published preparation that fixes label, dense and categorical columns.
     #[serde(default)]
     pub preset: Option<Preset>,
@@ -59,7 +70,8 @@ fn default_hold_out() -> f64 {
 pub enum Format {
     /// Criteo's tab-separated layout: label, 13 integers, 26 hexadecimal categories; no header.
     Criteo,
-    /// Comma-separated text; `columns` or a header line names the columns.
+    /// Text with quoted fields, separated by commas or by `delimiter`; `columns` or a header line
+    /// names the columns.
     Csv,
     /// Tab-separated text; `columns` or a header line names the columns.
     Tsv,
@@ -101,6 +113,115 @@ pub struct DenseColumn {
     /// What is done to its values.
     #[serde(default)]
     pub transform: DenseTransform,
+    /// How its numbers are written.
+    #[serde(default, skip_serializing_if = "NumberForm::is_plain")]
+    pub number: NumberForm,
+    /// Under `transform = "datetime"` what is taken of a time, an input each; hour, weekday and
+    /// age if left out.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub parts: Vec<DatePart>,
+    /// Under `transform = "datetime"` how times are written, in the letters of strftime; ISO 8601
+    /// or seconds, milliseconds … since 1970 if left out.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub date_format: Option<String>,
+}
+
+impl DenseColumn {
+    /// The column `column`, as plain numbers.
+    #[must_use]
+    pub fn new(column: impl Into<String>, transform: DenseTransform) -> Self {
+        let (number, parts, date_format) = Default::default();
+        Self { column: column.into(), transform, number, parts, date_format }
+    }
+
+    /// The one part of a time that it stands for in a configuration that was read.
+    #[must_use]
+    pub fn part(&self) -> Option<DatePart> {
+        let is_time = self.transform == DenseTransform::Datetime;
+        self.parts.first().copied().filter(|_| is_time)
+    }
+
+    /// The name of the model's input: the column's, and of a part of a time also the part's.
+    #[must_use]
+    pub fn name(&self) -> String {
+        match self.part() {
+            Some(part) => format!("{}.{}", self.column, part.name()),
+            None => self.column.clone(),
+        }
+    }
+
+    /// One column for each part of a time.
+    fn split(self) -> Vec<Self> {
+        if self.transform != DenseTransform::Datetime {
+            return vec![self];
+        }
+        let parts = if self.parts.is_empty() { DatePart::USUAL.to_vec() } else { self.parts };
+        let (column, transform, number) = (self.column, self.transform, self.number);
+        let one = |part| Self {
+            column: column.clone(),
+            transform,
+            number,
+            parts: vec![part],
+            date_format: self.date_format.clone(),
+        };
+        parts.into_iter().map(one).collect()
+    }
+}
+
+/// How the numbers of a column are written.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum NumberForm {
+    /// `-12.5` or `1e3`.
+    #[default]
+    Plain,
+    /// `$1,234.50`, `(4.21)`, `12 %`, `1 234 EUR`: a point before the decimals, currency signs and
+    /// separators of thousands left out, parentheses for amounts below 0.
+    Money,
+    /// `1.234,50 €`: likewise with a comma before the decimals.
+    DecimalComma,
+}
+
+impl NumberForm {
+    fn is_plain(&self) -> bool {
+        *self == Self::Plain
+    }
+}
+
+/// What is taken of a time.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum DatePart {
+    /// The time of the day, from −0.5 at midnight to 0.5.
+    Hour,
+    /// The day of the week, from −0.5 on Monday to 0.5 on Sunday.
+    Weekday,
+    /// The day of the month, from −0.5 on the first to 0.5 on the 31st.
+    Day,
+    /// The month, from −0.5 in January to 0.5 in December.
+    Month,
+    /// Years since 2000, in tens.
+    Year,
+    /// Time before the newest training row, in standard deviations of the column; below 0 after it.
+    Age,
+}
+
+impl DatePart {
+    /// What is taken where a configuration does not say.
+    pub const USUAL: [Self; 3] = [Self::Hour, Self::Weekday, Self::Age];
+
+    /// As in a configuration.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Hour => "hour",
+            Self::Weekday => "weekday",
+            Self::Day => "day",
+            Self::Month => "month",
+            Self::Year => "year",
+            Self::Age => "age",
+        }
+    }
 }
 
 /// A function of one dense value. A missing value is 0 before it.
@@ -116,6 +237,11 @@ pub enum DenseTransform {
     Log3,
     /// `(x − mean) / deviation`, both over the training data; a missing value becomes the mean.
     Standardise,
+    /// Parts of a time, an input each: see `parts`. A missing one gives 0.
+    Datetime,
+    /// 1, whatever the value. Where there are no numbers, the bottom MLP makes a learnt vector of
+    /// it, whose dot products with the rows of the tables are biases of their ids.
+    One,
 }
 
 /// A categorical input column.
@@ -138,6 +264,10 @@ pub struct CategoricalColumn {
     /// The id that stands for a missing one, such as −1; no key for text.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub missing: Option<i64>,
+    /// Under `ids.mode = "exact"`, least number of occurrences of a category that gets a row of its
+    /// own; that of `ids` if left out.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub min_count: Option<u64>,
 }
 
 /// What an id becomes that is no row of its table.
@@ -188,12 +318,12 @@ pub enum Ids {
     /// The category, or its hash, modulo the table's rows; a missing one is row 0.
     #[default]
     Modulo,
-    /// Ids `2, 3, …` by first appearance among categories seen at least `threshold` times in the
+    /// Ids `2, 3, …` by first appearance among categories seen at least `min_count` times in the
     /// training data; 0 is missing, 1 is rare or unseen.
     Exact {
-        /// Least number of occurrences.
-        #[serde(default)]
-        threshold: u64,
+        /// Least number of occurrences; `threshold` in earlier versions.
+        #[serde(default, alias = "threshold")]
+        min_count: u64,
         /// Memory the counting may use, in MiB.
         #[serde(default = "default_memory_mib")]
         memory_mib: u64,
@@ -215,7 +345,8 @@ impl DataConfig {
             let named = |name| DenseColumn { column: name, ..column.clone() };
             crate::pattern::expand(&column.column).into_iter().map(named).collect::<Vec<_>>()
         };
-        self.dense = self.dense.iter().flat_map(dense).collect();
+        let dense = self.dense.iter().flat_map(dense).flat_map(DenseColumn::split);
+        self.dense = dense.collect();
         let categorical = |column: &CategoricalColumn| {
             let named = |name| CategoricalColumn { column: name, ..column.clone() };
             crate::pattern::expand(&column.column).into_iter().map(named).collect::<Vec<_>>()
@@ -232,7 +363,7 @@ impl DataConfig {
             (_, Preset::CriteoDlrm) => DenseTransform::Log1p,
             (_, Preset::CriteoTorchrec) => DenseTransform::Log3,
         };
-        (1..=CRITEO_DENSE).map(|i| DenseColumn { column: format!("I{i}"), transform }).collect()
+        (1..=CRITEO_DENSE).map(|i| DenseColumn::new(format!("I{i}"), transform)).collect()
     }
 
     /// Categorical columns, those of the preset included.
@@ -248,6 +379,7 @@ impl DataConfig {
                 separator: None,
                 out_of_range: None,
                 missing: None,
+                min_count: None,
             })
             .collect()
     }

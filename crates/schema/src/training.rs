@@ -62,6 +62,39 @@ pub struct TrainingConfig {
     /// How many checkpoints are kept.
     #[serde(default = "default_keep")]
     pub keep_checkpoints: usize,
+    /// Keep the checkpoint that is best by this held-out figure too.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub keep_best: Option<Figure>,
+    /// Stop after so many evaluations in a row without a better figure.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub patience: Option<u64>,
+    /// The feature whose ids part held-out samples into groups with an AUC of their own.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub auc_by: Option<String>,
+}
+
+/// A figure of held-out samples by which models are compared.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Figure {
+    /// The greater the better.
+    Auc,
+    /// The smaller the better.
+    NormalizedEntropy,
+    /// The smaller the better.
+    Loss,
+}
+
+impl Figure {
+    /// As in a configuration.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Auc => "auc",
+            Self::NormalizedEntropy => "normalized_entropy",
+            Self::Loss => "loss",
+        }
+    }
 }
 
 fn one() -> u64 {

@@ -52,6 +52,14 @@ pub enum Error {
         /// What was got instead, and where.
         reason: String,
     },
+    /// A Perfetto trace that cannot be read back.
+    #[error("{path}: expected a trace, got a Perfetto trace that {writer} wrote", path = path.display())]
+    ForeignPerfetto {
+        /// The file.
+        path: PathBuf,
+        /// Who wrote it.
+        writer: &'static str,
+    },
     /// A folder or an archive without any trace.
     #[error(
         "{path}: expected trace files, found none among {files} files{}",

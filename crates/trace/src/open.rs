@@ -11,6 +11,7 @@ mod form;
 mod gather;
 mod gunzip;
 mod look;
+mod perfetto;
 mod pump;
 mod rank;
 mod stream;

@@ -15,7 +15,7 @@ mod sparse;
 mod string;
 mod track;
 
-pub use argument::{Collective, LaunchShape, PythonFrame, SyncWait};
+pub use argument::{Collective, LaunchShape, PythonFrame, StackLine, SyncWait};
 pub use category::{Category, Kind};
 pub use cut::{Covered, Cut, Ending};
 pub use header::{Device, Distributed, Header, ProcessGroup};
@@ -47,6 +47,8 @@ pub struct Trace {
     pub header: Header,
     /// Every name, once.
     pub strings: Strings,
+    /// Per text of [`Slices::call_stack`]: its lines of Python, innermost first.
+    pub stacks: BTreeMap<StringId, Vec<StackLine>>,
     /// The categories that occur, in order of first appearance.
     pub categories: Vec<Category>,
     /// Threads and streams, in order of first appearance.
@@ -120,6 +122,28 @@ impl Trace {
         self.slices.stream(row).or_else(from_track).unwrap_or(-1)
     }
 
+    /// The lines of Python an operator was called from, innermost first; empty where the file has
+    /// no `Call stack`.
+    pub fn stack(&self, row: u32) -> &[StackLine] {
+        let text = self.slices.call_stack.get(row);
+        text.and_then(|text| self.stacks.get(text)).map_or(&[], Vec::as_slice)
+    }
+
+    /// Takes the texts of [`Slices::call_stack`] apart.
+    pub(crate) fn split_stacks(&mut self) {
+        for (_, text) in self.slices.call_stack.iter() {
+            if !self.stacks.contains_key(text) {
+                let lines = self.strings.get(*text).split(';').map(str::trim).map(str::to_owned);
+                let lines: Vec<String> = lines.filter(|line| !line.is_empty()).collect();
+                let line = |line: &String| StackLine {
+                    line: self.strings.intern(line),
+                    function: self.strings.intern(&function_of(line)),
+                };
+                self.stacks.insert(*text, lines.iter().map(line).collect());
+            }
+        }
+    }
+
     /// All rows, in the order of the file.
     pub fn rows(&self) -> impl Iterator<Item = u32> + use<> {
         0..self.slices.len() as u32
@@ -130,7 +154,33 @@ impl Trace {
         let category = self.category(slice.category);
         let name = self.strings.intern(slice.name);
         let track = self.track_id(slice.pid.clone(), slice.tid.clone());
-        self.slices.push(category, name, track, slice)
+        let row = self.slices.push(category, name, track, slice);
+        self.tell_mtia_events_apart(row);
+        row
+    }
+
+    /// Gives MTIA's copies and waits, which its category mixes with kernels, a category of the same
+    /// name and their own kind, from a row on.
+    pub(crate) fn tell_mtia_events_apart(&mut self, first_row: u32) {
+        let is_mtia = |category: &Category| category.name == category::MTIA_EVENTS;
+        let Some(mixed) = self.categories.iter().position(is_mtia) else { return };
+        for (name, kind) in category::MTIA_KINDS {
+            let is_own = |category: &Category| is_mtia(category) && category.kind == kind;
+            let mut own = self.categories.iter().position(is_own);
+            for row in first_row as usize..self.slices.len() {
+                let is_one = usize::from(self.slices.category[row]) == mixed
+                    && self.strings.get(self.slices.name[row]) == name;
+                let has_room = self.categories.len() < usize::from(u8::MAX);
+                if is_one && own.is_none() && has_room {
+                    own = Some(self.categories.len());
+                    let name = category::MTIA_EVENTS.to_owned();
+                    self.categories.push(Category { name, kind });
+                }
+                if let Some(own) = own.filter(|_| is_one) {
+                    self.slices.category[row] = own as u8;
+                }
+            }
+        }
     }
 
     /// The place of a category in [`Trace::categories`], added if new.
@@ -159,4 +209,10 @@ impl Trace {
         });
         TrackId(at as u32)
     }
+}
+
+/// `train.py: step` of `train.py(12): step`.
+fn function_of(line: &str) -> String {
+    let parts = line.split_once('(').and_then(|(file, rest)| Some((file, rest.split_once(')')?.1)));
+    parts.map_or_else(|| line.to_owned(), |(file, function)| format!("{file}{function}"))
 }

@@ -7,6 +7,7 @@
 
 use std::fmt;
 
+use schema::{Batch, Figure, JobConfig};
 use serde::Serialize;
 
 /// The figures of one evaluation.
@@ -26,6 +27,64 @@ pub struct Evaluation {
     pub calibration: f64,
     /// Share of samples with (probability > 0.5) = (label > 0.5); NaN without samples.
     pub accuracy: f64,
+    /// AUC within groups of samples, if they have any.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub by_group: Option<GroupAuc>,
+}
+
+/// AUC within groups, such as those of one user: what a ranking for each of them is worth.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+pub struct GroupAuc {
+    /// Mean over the groups with both labels, weighted by their samples; NaN without any.
+    pub auc: f64,
+    /// Groups with both labels.
+    pub groups: u64,
+    /// Their samples.
+    pub samples: u64,
+}
+
+impl Evaluation {
+    /// The figure by which models are compared, and whether `other` is better.
+    #[must_use]
+    pub fn figure(&self, which: Figure) -> f64 {
+        match which {
+            Figure::Auc => self.auc,
+            Figure::NormalizedEntropy => self.normalized_entropy,
+            Figure::Loss => self.loss,
+        }
+    }
+}
+
+/// Whether a figure is better than the best so far.
+#[must_use]
+pub fn is_better(which: Figure, figure: f64, best: f64) -> bool {
+    match which {
+        Figure::Auc => figure > best,
+        Figure::NormalizedEntropy | Figure::Loss => figure < best,
+    }
+}
+
+/// Finds the group of each sample of a batch: the first id of one feature.
+#[derive(Clone, Copy, Debug)]
+pub struct Groups(Option<usize>);
+
+impl Groups {
+    /// Those that `config` asks for.
+    #[must_use]
+    pub fn of(config: &JobConfig) -> Self {
+        let features = config.model.features();
+        let by = config.training.auc_by.as_ref();
+        Self(by.and_then(|by| features.iter().position(|feature| feature.name == *by)))
+    }
+
+    /// The group of each sample, `[B]`; empty without groups. A missing id is a group too.
+    #[must_use]
+    pub fn in_batch(self, batch: &Batch) -> Vec<i64> {
+        let Some(feature) = self.0 else { return Vec::new() };
+        let first =
+            |sample| batch.sparse.values[batch.sparse.bag(feature, sample)].first().copied();
+        (0..batch.size).map(|sample| first(sample).unwrap_or(-1)).collect()
+    }
 }
 
 /// Bytes that [`Accumulator`] keeps of a sample.
@@ -36,6 +95,8 @@ pub const SAMPLE_BYTES: u64 = size_of::<u64>() as u64;
 pub struct Accumulator {
     /// Order-preserving bits of the probability, then the bits of the label.
     samples: Vec<u64>,
+    /// The group of each sample; empty where there are none.
+    groups: Vec<i64>,
     loss_sum: f64,
     spoilt: Option<NotFinite>,
 }
@@ -90,6 +151,11 @@ impl Accumulator {
         self.loss_sum += loss_sum;
     }
 
+    /// Adds the groups of the samples of a batch, `[B]`, or nothing for any batch.
+    pub fn push_groups(&mut self, groups: &[i64]) {
+        self.groups.extend_from_slice(groups);
+    }
+
     /// Adds another rank's samples. Merge in rank order for the same loss to the bit.
     pub fn merge(&mut self, other: Self) {
         if let Some(NotFinite::Samples { first, count }) = other.spoilt {
@@ -100,6 +166,7 @@ impl Accumulator {
         } else {
             self.samples.extend(other.samples);
         }
+        self.groups.extend(other.groups);
         self.loss_sum += other.loss_sum;
     }
 
@@ -130,6 +197,8 @@ impl Accumulator {
     /// Sorts the samples and computes the figures.
     #[must_use]
     pub fn finish(mut self) -> Evaluation {
+        let has_groups = !self.groups.is_empty() && self.groups.len() == self.samples.len();
+        let by_group = has_groups.then(|| by_group(&self.groups, &self.samples));
         self.samples.sort_unstable();
         let count = self.samples.len() as f64;
         let sums = sum(&self.samples);
@@ -146,6 +215,7 @@ impl Accumulator {
                 f64::NAN
             },
             accuracy: sums.right as f64 / count,
+            by_group,
         }
     }
 }
@@ -203,6 +273,24 @@ fn area(sorted: &[u64], positives: f64, negatives: f64) -> f64 {
         below += others;
     }
     area / (positives * negatives)
+}
+
+fn by_group(groups: &[i64], samples: &[u64]) -> GroupAuc {
+    let mut pairs: Vec<(i64, u64)> = groups.iter().copied().zip(samples.iter().copied()).collect();
+    pairs.sort_unstable();
+    let mut found = GroupAuc { auc: 0.0, groups: 0, samples: 0 };
+    for group in pairs.chunk_by(|a, b| a.0 == b.0) {
+        let sorted: Vec<u64> = group.iter().map(|&(_, sample)| sample).collect();
+        let count = sorted.len() as f64;
+        let labels: f64 = sorted.iter().map(|&sample| f64::from(unpack(sample).1)).sum();
+        if labels > 0.0 && labels < count {
+            found.auc += count * area(&sorted, labels, count - labels);
+            found.groups += 1;
+            found.samples += sorted.len() as u64;
+        }
+    }
+    found.auc /= found.samples as f64;
+    found
 }
 
 fn pack(p: f32, y: f32) -> u64 {

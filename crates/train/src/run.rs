@@ -20,7 +20,7 @@ use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, mpsc};
 use std::time::Duration;
 
-use schema::{JobConfig, Optimizer, RowScope, ShardingPlan};
+use schema::{Figure, JobConfig, Optimizer, RowScope, ShardingPlan};
 use serde::Serialize;
 
 use crate::{Error, Evaluation};
@@ -176,6 +176,19 @@ pub enum Event<'a> {
     },
 }
 
+/// The checkpoint with the best held-out figure.
+#[derive(Clone, Debug, PartialEq)]
+pub struct BestCheckpoint {
+    /// Its step.
+    pub step: u64,
+    /// By which figure.
+    pub by: Figure,
+    /// The figure.
+    pub figure: f64,
+    /// Its folder.
+    pub folder: PathBuf,
+}
+
 /// How a run ended.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Outcome {
@@ -191,6 +204,10 @@ pub struct Outcome {
     pub loss: f64,
     /// The last evaluation.
     pub evaluation: Option<Evaluation>,
+    /// The best one, where the run keeps its checkpoint.
+    pub best: Option<BestCheckpoint>,
+    /// Whether it ended before its last step because evaluations got no better.
+    pub out_of_patience: bool,
     /// The last checkpoint.
     pub checkpoint: Option<PathBuf>,
     /// Ids of this session's training samples beyond the length of their table's sequences, which

@@ -8,7 +8,7 @@ use device::Cpu;
 use schema::{Batch, JobConfig, Rank, ShardingPlan};
 
 use crate::checkpoint::{Checkpoint, SeenData};
-use crate::metric::Accumulator;
+use crate::metric::{Accumulator, Groups};
 use crate::model::{ForwardModel, RankParameters};
 use crate::parameter::{DenseParameter, dense_shapes};
 use crate::profile::Profiler;
@@ -112,12 +112,13 @@ impl Scorer {
         }
         let total = rows.end - rows.start;
         let loader = lead::in_order(dataset, &self.config.model, BATCH_SIZE, rows)?;
-        let mut accumulator = Accumulator::new();
+        let (mut accumulator, groups) = (Accumulator::new(), Groups::of(&self.config));
         for loaded in loader {
             let batch = loaded?.batch;
             let share = Share { batch: &batch, first_sample: 0, global_size: batch.size };
             let (probabilities, sum) = self.model.evaluate(&mut self.context, share)?;
             accumulator.push(probabilities, &batch.labels, sum);
+            accumulator.push_groups(&groups.in_batch(&batch));
             observe(accumulator.samples(), total);
         }
         match accumulator.not_finite() {

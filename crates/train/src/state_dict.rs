@@ -165,7 +165,7 @@ fn column_order(model: &ModelConfig, target: Target) -> Option<Vec<usize>> {
     if order == order_of(target) {
         return None;
     }
-    let vectors = model.sparse_vectors() + 1;
+    let vectors = model.vectors();
     let own = pairs(order, itself, vectors);
     let mut place = vec![0; vectors * vectors];
     for (column, (low, high)) in own.into_iter().enumerate() {

@@ -1,4 +1,4 @@
-//! Runs README.md: every ```sh block, in order, as a reader would.
+//! Runs README.md and the guides in docs/: every ```sh block, in order, as a reader would.
 //!
 //! All blocks run in one empty folder, `target/readme`, so that later ones see what earlier ones
 //! made. It lies inside the workspace, so `cargo run` and `cargo xtask` work there as they do at
@@ -14,6 +14,9 @@ use crate::ci::cargo;
 use crate::command;
 use crate::error::Error;
 use crate::tree;
+
+/// What is run, in this order: later pages use what earlier ones made.
+const PAGES: [&str; 3] = ["README.md", "docs/training.md", "docs/traces.md"];
 
 /// Folders a reader has beside README.md and that commands may name.
 const LINKS: [&str; 4] = ["bench", "configs", "docs", "testdata"];
@@ -31,6 +34,7 @@ cargo() {
 
 #[derive(Debug, PartialEq, Eq)]
 struct Block {
+    page: &'static str,
     line: usize,
     script: String,
     skip: Option<String>,
@@ -38,26 +42,31 @@ struct Block {
 
 pub fn run() -> Result<String, Error> {
     let root = tree::root();
-    let path = root.join("README.md");
-    let text = std::fs::read_to_string(&path).map_err(Error::io(&path))?;
-    let blocks = blocks(&text);
-    if blocks.is_empty() {
-        return Err(Error::Check { what: "README.md: expected ```sh blocks, got none".to_owned() });
+    let mut blocks = Vec::new();
+    for page in PAGES {
+        let path = root.join(page);
+        let text = std::fs::read_to_string(&path).map_err(Error::io(&path))?;
+        let found = self::blocks(page, &text);
+        if found.is_empty() {
+            return Err(Error::Check { what: format!("{page}: expected ```sh blocks, got none") });
+        }
+        blocks.extend(found);
     }
     command::run(&mut cargo(&["build", "--release"]))?;
     let (target, folder) = (root.join("target"), root.join("target/readme"));
     prepare(&root, &folder)?;
     let mut skipped = 0;
-    for Block { line, script, skip } in &blocks {
-        if let Some(reason) = skip {
-            eprintln!("SKIPPED: README.md:{line}: {reason}");
+    for block in &blocks {
+        let name = block.name();
+        if let Some(reason) = &block.skip {
+            eprintln!("SKIPPED: {name}: {reason}");
             skipped += 1;
             continue;
         }
-        eprintln!("--- README.md:{line}\n{}", script.trim_end());
+        eprintln!("--- {name}\n{}", block.script.trim_end());
         let start = Instant::now();
-        run_block(script, *line, &folder, &target.join("release"))?;
-        eprintln!("--- README.md:{line}: {:.1} s", start.elapsed().as_secs_f64());
+        run_block(block, &folder, &target.join("release"))?;
+        eprintln!("--- {name}: {:.1} s", start.elapsed().as_secs_f64());
     }
     std::fs::remove_dir_all(&folder).map_err(Error::io(&folder))?;
     Ok(format!("{} blocks run, {skipped} skipped", blocks.len() - skipped))
@@ -75,27 +84,33 @@ fn prepare(root: &Path, folder: &Path) -> Result<(), Error> {
     Ok(())
 }
 
-fn run_block(script: &str, line: usize, folder: &Path, programs: &Path) -> Result<(), Error> {
+fn run_block(block: &Block, folder: &Path, programs: &Path) -> Result<(), Error> {
     let mut path = programs.as_os_str().to_owned();
     path.push(":");
     path.push(std::env::var_os("PATH").unwrap_or_default());
     let mut bash = Command::new("bash");
-    bash.args(["-euo", "pipefail", "-c", &format!("{PRELUDE}{script}")]);
+    bash.args(["-euo", "pipefail", "-c", &format!("{PRELUDE}{}", block.script)]);
     // Cargo sets these for its children; a reader's shell has none of them.
     bash.env_remove("CARGO_MANIFEST_DIR").env_remove("RUSTUP_TOOLCHAIN");
     let status = bash.current_dir(folder).env("PATH", path).status();
-    let name = format!("README.md:{line}");
     match status {
         Ok(status) if status.success() => Ok(()),
         Ok(status) => Err(Error::Program {
-            command: name,
+            command: block.name(),
             problem: format!("{status}; what it left is in {}", folder.display()),
         }),
         Err(source) => Err(Error::Start { command: "bash".to_owned(), source }),
     }
 }
 
-fn blocks(text: &str) -> Vec<Block> {
+impl Block {
+    /// Where it stands, for messages.
+    fn name(&self) -> String {
+        format!("{}:{}", self.page, self.line)
+    }
+}
+
+fn blocks(page: &'static str, text: &str) -> Vec<Block> {
     let mut found = Vec::new();
     let (mut open, mut other, mut skip) = (None::<Block>, false, None);
     for (number, line) in text.lines().enumerate() {
@@ -105,7 +120,8 @@ fn blocks(text: &str) -> Vec<Block> {
             (Some(block), None) => block.script += &format!("{}\n", command_of(line)),
             (None, Some(_)) if other => other = false,
             (None, Some("sh")) => {
-                open = Some(Block { line: number + 1, script: String::new(), skip: skip.take() });
+                let (line, skip) = (number + 1, skip.take());
+                open = Some(Block { page, line, script: String::new(), skip });
             }
             (None, Some(_)) => (other, skip) = (true, None),
             (None, None) if line.trim().is_empty() => {}
@@ -129,13 +145,13 @@ fn reason(line: &str) -> Option<String> {
 mod tests {
     use std::path::Path;
 
-    use super::{blocks, run_block};
+    use super::{Block, blocks, run_block};
 
     #[test]
     fn blocks_are_found_with_their_lines_and_reasons() {
         let text = "# x\n```sh\n$ a --b\nc\n```\n```text\nd\n```\n\
                     <!-- ci: skip needs a GPU -->\n\n```sh\ne\n```\n```sh\nf\n```\n";
-        let found = blocks(text);
+        let found = blocks("README.md", text);
         let found: Vec<_> = found
             .iter()
             .map(|block| (block.line, block.script.as_str(), block.skip.as_deref()))
@@ -148,9 +164,16 @@ mod tests {
     #[test]
     fn a_failing_command_fails_its_block_and_ci_does_not_start_itself() {
         let here = Path::new(env!("CARGO_MANIFEST_DIR"));
-        assert!(run_block("cargo xtask ci\ncargo xtask ci --full", 1, here, here).is_ok());
-        let error = run_block("false\ntrue", 7, here, here).unwrap_err();
+        let block = |line, script: &str| Block {
+            page: "README.md",
+            line,
+            script: script.to_owned(),
+            skip: None,
+        };
+        let this = block(1, "cargo xtask ci\ncargo xtask ci --full");
+        assert!(run_block(&this, here, here).is_ok());
+        let error = run_block(&block(7, "false\ntrue"), here, here).unwrap_err();
         assert!(error.to_string().starts_with("`README.md:7` failed: exit status: 1"), "{error}");
-        assert!(run_block("false | true", 7, here, here).is_err());
+        assert!(run_block(&block(7, "false | true"), here, here).is_err());
     }
 }

@@ -1,10 +1,11 @@
 //! C01: copies from or to pageable memory, which go through a bounce buffer and block the host.
 
-use super::facts::{Copy, Direction, Facts};
 use super::finding::{Category, Confidence, Found};
 use super::rule::{Detect, Limits, Rule, Side, limit, page};
 use super::text::{bytes, each, time};
+use crate::calls::Direction;
 use crate::graph::edit::Action;
+use crate::job::{Copy, RankFacts};
 
 pub(super) const RULE: Rule = Rule {
     id: "C01",
@@ -24,7 +25,7 @@ pub(super) const RULE: Rule = Rule {
 /// What even a small asynchronous copy takes on the host.
 const CALL_NS: i64 = 10_000;
 
-fn detect(rank: &Facts<'_>, limits: &Limits<'_>) -> Option<Found> {
+fn detect(rank: &RankFacts<'_>, limits: &Limits<'_>) -> Option<Found> {
     let copies: Vec<&Copy> = rank.copies().iter().filter(|copy| copy.is_pageable).collect();
     let call_ns = |copy: &Copy| copy.call.map_or(0, |call| rank.duration(call));
     let time_ns: i64 = copies.iter().map(|copy| rank.duration(copy.row).max(call_ns(copy))).sum();

@@ -1,10 +1,10 @@
 //! C02: copies and sets by calls that wait until they are done.
 
-use super::facts::Facts;
 use super::finding::{Category, Confidence, Found};
 use super::rule::{Detect, Limits, Rule, Side, limit, page};
 use super::text::{each, time};
 use crate::graph::edit::Action;
+use crate::job::RankFacts;
 
 pub(super) const RULE: Rule = Rule {
     id: "C02",
@@ -34,7 +34,7 @@ const CALLS: [&str; 14] = [
     "hipMemset",
 ];
 
-fn detect(rank: &Facts<'_>, limits: &Limits<'_>) -> Option<Found> {
+fn detect(rank: &RankFacts<'_>, limits: &Limits<'_>) -> Option<Found> {
     let calls = rank.calls_named(|name| CALLS.contains(&name));
     let per_step = rank.count_per_step(calls.len());
     if calls.is_empty() || per_step < limits.of("calls_per_step") {

@@ -2,13 +2,14 @@
 
 use std::collections::BTreeSet;
 
-use super::facts::{Copy, Direction, Facts};
 use super::finding::{Category, Confidence, Found};
 use super::rule::{Detect, Limits, Rule, Side, limit, page};
 use super::text::time;
+use crate::calls::Direction;
 use crate::classify::Class;
 use crate::graph::edit::Action;
 use crate::interval;
+use crate::job::{Copy, RankFacts};
 
 pub(super) const RULE: Rule = Rule {
     id: "C03",
@@ -25,7 +26,7 @@ pub(super) const RULE: Rule = Rule {
     detect: Detect::Rank(detect),
 };
 
-fn detect(rank: &Facts<'_>, limits: &Limits<'_>) -> Option<Found> {
+fn detect(rank: &RankFacts<'_>, limits: &Limits<'_>) -> Option<Found> {
     let working: BTreeSet<(i32, i32)> = rank
         .compute_kernels()
         .map(|kernel| (kernel.device, rank.scope.trace.stream(kernel.row)))

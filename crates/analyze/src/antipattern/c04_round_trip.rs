@@ -1,10 +1,11 @@
 //! C04: data goes to the host and comes back within a step.
 
-use super::facts::{Copy, Direction, Facts};
 use super::finding::{Category, Confidence, Found};
 use super::rule::{Detect, Limits, Rule, Side, limit, page};
 use super::text::{bytes, each, time};
+use crate::calls::Direction;
 use crate::graph::edit::Action;
+use crate::job::{Copy, RankFacts};
 
 pub(super) const RULE: Rule = Rule {
     id: "C04",
@@ -20,7 +21,7 @@ pub(super) const RULE: Rule = Rule {
     detect: Detect::Rank(detect),
 };
 
-fn detect(rank: &Facts<'_>, limits: &Limits<'_>) -> Option<Found> {
+fn detect(rank: &RankFacts<'_>, limits: &Limits<'_>) -> Option<Found> {
     let trips = trips(rank, limits.of("bytes") as u64);
     let per_step = rank.count_per_step(trips.len());
     if trips.is_empty() || per_step < limits.of("trips_per_step") {
@@ -58,7 +59,7 @@ const WAITING: usize = 256;
 
 /// Each copy to the host with the next copy to the device of its size, from the same thread and
 /// step; a copy back serves once.
-fn trips<'a>(rank: &'a Facts<'_>, least: u64) -> Vec<(&'a Copy, &'a Copy)> {
+fn trips<'a>(rank: &'a RankFacts<'_>, least: u64) -> Vec<(&'a Copy, &'a Copy)> {
     let track = |copy: &Copy| copy.call.map(|call| rank.scope.trace.slices.track[call as usize]);
     let step = |copy: &Copy| rank.step_at(rank.start(copy.call.unwrap_or(copy.row)));
     let mut waiting: Vec<&Copy> = Vec::new();

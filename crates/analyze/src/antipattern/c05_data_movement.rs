@@ -1,10 +1,11 @@
 //! C05: much of the device's time only moves data: cat, contiguous, transpose, copies.
 
-use super::facts::{Direction, Facts};
 use super::finding::{Category, Confidence, Found};
 use super::rule::{Detect, Limits, Rule, Side, limit, page};
 use super::text::time;
+use crate::calls::Direction;
 use crate::graph::edit::Action;
+use crate::job::RankFacts;
 
 pub(super) const RULE: Rule = Rule {
     id: "C05",
@@ -42,7 +43,7 @@ const KERNELS: [&str; 7] = [
     "permute_2D",
 ];
 
-fn detect(rank: &Facts<'_>, limits: &Limits<'_>) -> Option<Found> {
+fn detect(rank: &RankFacts<'_>, limits: &Limits<'_>) -> Option<Found> {
     let movers = rank.names(|name| KERNELS.iter().any(|part| name.contains(part)));
     let mut rows: Vec<u32> = rank
         .compute_kernels()

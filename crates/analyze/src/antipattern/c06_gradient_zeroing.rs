@@ -1,10 +1,10 @@
 //! C06: gradients are filled with zeros instead of being dropped.
 
-use super::facts::Facts;
 use super::finding::{Category, Confidence, Found};
 use super::rule::{Detect, Limits, Rule, Side, limit, page};
 use super::text::{each, time};
 use crate::graph::edit::Action;
+use crate::job::RankFacts;
 
 pub(super) const RULE: Rule = Rule {
     id: "C06",
@@ -17,12 +17,12 @@ pub(super) const RULE: Rule = Rule {
     detect: Detect::Rank(detect),
 };
 
-fn detect(rank: &Facts<'_>, limits: &Limits<'_>) -> Option<Found> {
+fn detect(rank: &RankFacts<'_>, limits: &Limits<'_>) -> Option<Found> {
     let regions = rank.outermost_named(|name| name.contains("zero_grad"));
     let zero = rank.names(|name| name == "aten::zero_" || name == "aten::_foreach_zero_");
     let fills: Vec<u32> = regions
         .iter()
-        .flat_map(|region| rank.tree.subtree(*region))
+        .flat_map(|region| rank.tree().subtree(*region))
         .copied()
         .filter(|row| rank.is_named(&zero, *row))
         .collect();
@@ -31,7 +31,7 @@ fn detect(rank: &Facts<'_>, limits: &Limits<'_>) -> Option<Found> {
         return None;
     }
     let work: Vec<u32> =
-        fills.iter().flat_map(|row| rank.attribution.rows(rank.tree, *row)).copied().collect();
+        fills.iter().flat_map(|row| rank.attribution().rows(rank.tree(), *row)).copied().collect();
     let host_ns = rank.total(&fills);
     let device_ns = rank.total(&work);
     let what = format!(

@@ -2,8 +2,12 @@
 //! dependency graph that would remove it. Plain data; knows no rule.
 
 use serde::{Deserialize, Serialize, Serializer};
+use trace::store::TrackId;
 
+use super::bound::Bound;
+use crate::disturbance::Disturbance;
 use crate::graph::edit::Action;
+use crate::interval::Interval;
 
 /// How much is at stake, by the saving's share of a step; the worst first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
@@ -74,8 +78,10 @@ pub struct Finding {
     pub what: String,
     /// What to do about it.
     pub advice: String,
-    /// Why the advice is held back, if it is.
+    /// Why it weighs less than its rows, if it does.
     pub held_back: Option<HeldBack>,
+    /// What would decide without its rows, where the saving is far below what they add up to.
+    pub bound: Option<Bound>,
     /// What a step would gain; `None` where nothing can be saved or priced.
     pub saving: Option<Saving>,
     /// What was measured; per step where the name says so.
@@ -90,12 +96,60 @@ pub struct Finding {
     pub remedy: Option<Remedy>,
 }
 
-/// Why advice is held back.
+/// Why a finding weighs less than its rows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum HeldBack {
     /// The device is busy all the time: nothing the host does differently shortens a step.
     DeviceBound,
+    /// Most of it is set-up or a first step.
+    WarmUp,
+    /// Most of it is first launches of kernels.
+    FirstLaunch,
+    /// Most of it is a search for the fastest kernels.
+    Autotuning,
+    /// Most of it is the capture of a graph.
+    GraphCapture,
+    /// Most of it is the profiler's.
+    Profiler,
+}
+
+impl HeldBack {
+    /// In words.
+    pub fn words(self) -> &'static str {
+        match self {
+            Self::DeviceBound => "the device is busy",
+            Self::WarmUp => "warm-up",
+            Self::FirstLaunch => "first launches",
+            Self::Autotuning => "autotuning",
+            Self::GraphCapture => "graph capture",
+            Self::Profiler => "the profiler's own",
+        }
+    }
+}
+
+impl From<Disturbance> for HeldBack {
+    fn from(kind: Disturbance) -> Self {
+        match kind {
+            Disturbance::WarmUp => Self::WarmUp,
+            Disturbance::FirstLaunch => Self::FirstLaunch,
+            Disturbance::Autotuning => Self::Autotuning,
+            Disturbance::GraphCapture => Self::GraphCapture,
+            Disturbance::Profiler => Self::Profiler,
+        }
+    }
+}
+
+impl Severity {
+    /// As it is written.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Critical => "critical",
+            Self::High => "high",
+            Self::Medium => "medium",
+            Self::Info => "info",
+        }
+    }
 }
 
 /// What a step would gain. Savings of several findings do not add up.
@@ -174,6 +228,8 @@ pub(super) struct Found {
     pub edits: Vec<RowEdit>,
     /// At least this severe.
     pub severity: Severity,
+    /// The time of threads it rests on, where that is not the time of its rows.
+    pub spans: Vec<(TrackId, Interval)>,
 }
 
 impl Found {
@@ -187,7 +243,13 @@ impl Found {
             high_ns: None,
             edits: Vec::new(),
             severity: Severity::Info,
+            spans: Vec::new(),
         }
+    }
+
+    /// The time of threads it rests on, where that is not the time of its rows.
+    pub fn rests_on(self, spans: Vec<(TrackId, Interval)>) -> Self {
+        Self { spans, ..self }
     }
 
     pub fn number(mut self, name: &'static str, value: f64) -> Self {

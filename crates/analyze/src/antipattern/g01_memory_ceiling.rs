@@ -1,9 +1,9 @@
 //! G01: the allocator holds almost all of a device's memory.
 
-use super::facts::Facts;
 use super::finding::{Category, Confidence, Found, Severity};
 use super::rule::{Detect, Limits, Rule, Side, limit, page};
 use super::text::bytes;
+use crate::job::RankFacts;
 use crate::memory::{self, MemoryPeak};
 
 pub(super) const RULE: Rule = Rule {
@@ -17,7 +17,7 @@ pub(super) const RULE: Rule = Rule {
     detect: Detect::Rank(detect),
 };
 
-fn detect(rank: &Facts<'_>, limits: &Limits<'_>) -> Option<Found> {
+fn detect(rank: &RankFacts<'_>, limits: &Limits<'_>) -> Option<Found> {
     let peak = peaks(rank).into_iter().max_by_key(|peak| peak.reserved_bytes_max)?;
     let share = peak.device_pct.filter(|share| *share > limits.of("reserved_pct"))?;
     let at = peak.operator.as_deref().unwrap_or("an operator that was not recorded");
@@ -38,10 +38,10 @@ fn detect(rank: &Facts<'_>, limits: &Limits<'_>) -> Option<Found> {
 }
 
 /// The peaks of a rank's devices.
-pub(super) fn peaks(rank: &Facts<'_>) -> Vec<MemoryPeak> {
+pub(super) fn peaks(rank: &RankFacts<'_>) -> Vec<MemoryPeak> {
     if rank.scope.trace.allocations.is_empty() {
         return Vec::new();
     }
-    let peaks = memory::of(rank.scope.trace, rank.tree).peaks;
+    let peaks = memory::of(rank.scope.trace, rank.tree()).peaks;
     peaks.into_iter().filter(|peak| peak.device >= 0).collect()
 }

@@ -1,10 +1,10 @@
 //! G02: at its peak much of what the allocator holds is used by no tensor.
 
-use super::facts::Facts;
 use super::finding::{Category, Confidence, Found};
 use super::g01_memory_ceiling::peaks;
 use super::rule::{Detect, Limits, Rule, Side, limit, page};
 use super::text::bytes;
+use crate::job::RankFacts;
 
 pub(super) const RULE: Rule = Rule {
     id: "G02",
@@ -20,7 +20,7 @@ pub(super) const RULE: Rule = Rule {
     detect: Detect::Rank(detect),
 };
 
-fn detect(rank: &Facts<'_>, limits: &Limits<'_>) -> Option<Found> {
+fn detect(rank: &RankFacts<'_>, limits: &Limits<'_>) -> Option<Found> {
     let peak = peaks(rank).into_iter().max_by_key(|peak| peak.reserved_bytes)?;
     let share = peak.unused_pct.filter(|share| *share > limits.of("unused_pct"))?;
     if (peak.reserved_bytes as f64) < limits.of("reserved_bytes") {

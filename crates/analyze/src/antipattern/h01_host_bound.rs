@@ -1,12 +1,14 @@
 //! H01: the device waits while the host runs operators and calls.
 
-use super::facts::Facts;
+use std::collections::BTreeMap;
+
 use super::finding::{Category, Confidence, Found};
 use super::rule::{Detect, Limits, Rule, Side, limit, page};
 use super::text::time;
 use crate::graph::edit::Action;
-use crate::idle::{DeviceCause, IdleOwner};
-use crate::interval;
+use crate::idle::DeviceCause;
+use crate::interval::{self, Interval};
+use crate::job::RankFacts;
 
 pub(super) const RULE: Rule = Rule {
     id: "H01",
@@ -24,28 +26,21 @@ pub(super) const RULE: Rule = Rule {
 
 const CAUSES: [DeviceCause; 2] = [DeviceCause::CpuWork, DeviceCause::Runtime];
 
-fn detect(rank: &Facts<'_>, limits: &Limits<'_>) -> Option<Found> {
+fn detect(rank: &RankFacts<'_>, limits: &Limits<'_>) -> Option<Found> {
     // What the profiler does itself is not the program's, and set-up does not come again.
-    let gaps = rank.gaps().iter().filter(|gap| CAUSES.contains(&gap.cause));
-    let gaps: Vec<_> = gaps.map(|gap| (gap.start_ns, gap.end_ns)).collect();
+    let gaps = || rank.gaps().iter().filter(|gap| CAUSES.contains(&gap.cause));
+    let each: Vec<_> = gaps().map(|gap| (gap.start_ns, gap.end_ns)).collect();
     let apart = interval::union([rank.overhead(), rank.set_up()].concat());
-    let own = interval::intersection(&interval::union(gaps), &apart);
+    let own = interval::intersection(&interval::union(each), &apart);
     let waited = rank.idle_by(&CAUSES) - interval::length(&own);
     let share = rank.share(waited);
     if waited <= 0 || share < limits.of("idle_pct") {
         return None;
     }
-    let is_ours = |owner: &&IdleOwner| CAUSES.contains(&owner.cause) && owner.owner.is_some();
-    let owners: Vec<&IdleOwner> = rank.idle().owners.iter().filter(is_ours).take(5).collect();
-    let names: Vec<&str> = owners.iter().filter_map(|owner| owner.owner.as_deref()).collect();
-    let named: Vec<String> = owners
-        .iter()
-        .take(3)
-        .map(|owner| {
-            let name = owner.owner.as_deref().unwrap_or_default();
-            format!("{name} ({})", time(rank.per_step(owner.idle_ns)))
-        })
-        .collect();
+    let owners = owners(rank, &apart);
+    let names: Vec<&str> = owners.iter().map(|(name, _)| *name).collect();
+    let shown = |(name, ns): &(&str, i64)| format!("{name} ({})", time(rank.per_step(*ns)));
+    let named: Vec<String> = owners.iter().take(3).map(shown).collect();
     let what = format!(
         "The device waits {} per step ({share:.1} % of the window) while the host works, most in {}.",
         time(rank.per_step(waited)),
@@ -61,5 +56,33 @@ fn detect(rank: &Facts<'_>, limits: &Limits<'_>) -> Option<Found> {
         .number("idle_per_step_ns", rank.per_step(waited) as f64)
         .number("idle_pct", share)
         .about(names.first().copied().unwrap_or_default());
+    let spans = gaps().flat_map(|gap| {
+        let track = gap.call_row.map(|call| rank.scope.trace.slices.track[call as usize]);
+        let rest = interval::difference(&[(gap.start_ns, gap.end_ns)], &apart);
+        track
+            .into_iter()
+            .flat_map(move |track| rest.clone().into_iter().map(move |span| (track, span)))
+    });
+    let found = found.rests_on(spans.collect());
     Some(found.shown_by(rank.proofs(rows)).saves(waited, edits))
+}
+
+/// The operators and calls that own most of it, what is not the program's taken off.
+fn owners<'a>(rank: &'a RankFacts<'_>, apart: &[Interval]) -> Vec<(&'a str, i64)> {
+    let mut named: BTreeMap<&str, i64> = BTreeMap::new();
+    for owner in rank.idle().owners.iter().filter(|owner| CAUSES.contains(&owner.cause)) {
+        if let Some(name) = &owner.owner {
+            *named.entry(name).or_default() += owner.idle_ns;
+        }
+    }
+    for gap in rank.gaps().iter().filter(|gap| CAUSES.contains(&gap.cause)) {
+        let own = gap.owner.as_deref().and_then(|name| named.get_mut(name));
+        if let Some(own) = own {
+            *own -= interval::length_within(apart, (gap.start_ns, gap.end_ns));
+        }
+    }
+    let mut named: Vec<(&str, i64)> = named.into_iter().filter(|(_, ns)| *ns > 0).collect();
+    named.sort_by_key(|(_, ns)| std::cmp::Reverse(*ns));
+    named.truncate(5);
+    named
 }

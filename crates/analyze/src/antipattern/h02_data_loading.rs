@@ -4,13 +4,13 @@ use std::collections::BTreeSet;
 
 use trace::store::TrackId;
 
-use super::facts::Facts;
 use super::finding::{Category, Confidence, Found};
 use super::rule::{Detect, Limits, Rule, Side, limit, page};
 use super::text::time;
 use crate::graph::edit::Action;
 use crate::idle::INPUT;
 use crate::interval;
+use crate::job::RankFacts;
 
 pub(super) const RULE: Rule = Rule {
     id: "H02",
@@ -23,7 +23,7 @@ pub(super) const RULE: Rule = Rule {
     detect: Detect::Rank(detect),
 };
 
-fn detect(rank: &Facts<'_>, limits: &Limits<'_>) -> Option<Found> {
+fn detect(rank: &RankFacts<'_>, limits: &Limits<'_>) -> Option<Found> {
     let track = |row: u32| rank.scope.trace.slices.track[row as usize];
     let launching: BTreeSet<TrackId> =
         rank.launches().iter().map(|row| track(row.call_row)).collect();
@@ -70,6 +70,7 @@ fn detect(rank: &Facts<'_>, limits: &Limits<'_>) -> Option<Found> {
     };
     let edits = vec![
         rank.edit(rank.whole(&rows), Action::Scale(0.0)),
+        rank.edit(rows.clone(), Action::Unblock),
         rank.edit(following(rank, &rows), Action::CloseGap),
     ];
     let found = Found::new(what, advice)
@@ -81,11 +82,11 @@ fn detect(rank: &Facts<'_>, limits: &Limits<'_>) -> Option<Found> {
 
 /// What ran next on the thread of each row: a range that only names its time has no node, and its
 /// time is the wait of what follows.
-fn following(rank: &Facts<'_>, rows: &[u32]) -> Vec<u32> {
+fn following(rank: &RankFacts<'_>, rows: &[u32]) -> Vec<u32> {
     let next = |row: &u32| {
-        let behind = rank.tree.range(*row).end as usize;
-        let inside = rank.tree.subtree(*row).get(1).copied();
-        inside.into_iter().chain(rank.tree.nodes.get(behind).copied())
+        let behind = rank.tree().range(*row).end as usize;
+        let inside = rank.tree().subtree(*row).get(1).copied();
+        inside.into_iter().chain(rank.tree().nodes.get(behind).copied())
     };
     let is_same = |row: u32, next: u32| {
         let track = &rank.scope.trace.slices.track;

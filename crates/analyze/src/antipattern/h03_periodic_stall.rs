@@ -1,11 +1,11 @@
 //! H03: the device idles around the ends of steps, again and again: logging, checkpoints, metrics.
 
-use super::facts::Facts;
 use super::finding::{Category, Confidence, Found};
 use super::rule::{Detect, Limits, Rule, Side, limit, page};
 use super::text::time;
 use crate::graph::edit::Action;
 use crate::idle::{DeviceCause, Gap};
+use crate::job::RankFacts;
 
 pub(super) const RULE: Rule = Rule {
     id: "H03",
@@ -24,7 +24,7 @@ pub(super) const RULE: Rule = Rule {
 const CAUSES: [DeviceCause; 3] =
     [DeviceCause::Untraced, DeviceCause::CpuWork, DeviceCause::Runtime];
 
-fn detect(rank: &Facts<'_>, limits: &Limits<'_>) -> Option<Found> {
+fn detect(rank: &RankFacts<'_>, limits: &Limits<'_>) -> Option<Found> {
     let steps = &rank.scope.window.steps;
     let boundaries: Vec<i64> = steps.iter().skip(1).map(|step| step.start).collect();
     let step_ns = rank.step_ns();
@@ -84,7 +84,7 @@ fn period(places: &[usize]) -> Option<usize> {
 }
 
 /// The launches that ended the stalls and the operators they began: what untraced time came before.
-fn before(rank: &Facts<'_>, calls: &[u32]) -> Vec<u32> {
-    let with_operators = |call: &u32| std::iter::once(*call).chain(rank.tree.ancestors(*call));
+fn before(rank: &RankFacts<'_>, calls: &[u32]) -> Vec<u32> {
+    let with_operators = |call: &u32| std::iter::once(*call).chain(rank.tree().ancestors(*call));
     calls.iter().flat_map(with_operators).collect()
 }

@@ -4,11 +4,11 @@ use std::collections::BTreeMap;
 
 use trace::store::TrackId;
 
-use super::facts::Facts;
 use super::finding::{Category, Confidence, Found};
 use super::rule::{Detect, Limits, Rule, Side, limit, page};
 use crate::breakdown;
 use crate::graph::edit::Action;
+use crate::job::RankFacts;
 
 pub(super) const RULE: Rule = Rule {
     id: "H04",
@@ -25,7 +25,7 @@ pub(super) const RULE: Rule = Rule {
     detect: Detect::Rank(detect),
 };
 
-fn detect(rank: &Facts<'_>, limits: &Limits<'_>) -> Option<Found> {
+fn detect(rank: &RankFacts<'_>, limits: &Limits<'_>) -> Option<Found> {
     let mut devices: BTreeMap<TrackId, Vec<i32>> = BTreeMap::new();
     for row in rank.launches() {
         let track = rank.scope.trace.slices.track[row.call_row as usize];
@@ -56,7 +56,7 @@ fn detect(rank: &Facts<'_>, limits: &Limits<'_>) -> Option<Found> {
     );
     let advice = "Use a process for each device (DistributedDataParallel, torchrun), or at least a \
                   thread for each.";
-    let rows = rank.tree.thread(thread).map_or(&[][..], |thread| rank.tree.rows_of(thread));
+    let rows = rank.tree().thread(thread).map_or(&[][..], |thread| rank.tree().rows_of(thread));
     let edits = vec![rank.edit(rows.to_vec(), Action::Scale(1.0 / fed.len() as f64))];
     let found =
         Found::new(what, advice).number("devices", fed.len() as f64).number("apart_pct", share);

@@ -1,10 +1,11 @@
 //! H05: a scalar is read from the device, and the host waits for everything before it.
 
-use super::facts::{Direction, Facts, is_synchronization};
 use super::finding::{Category, Confidence, Found};
 use super::rule::{Detect, Limits, Rule, Side, limit, page};
 use super::text::{each, time};
+use crate::calls::{Direction, is_synchronization};
 use crate::graph::edit::Action;
+use crate::job::RankFacts;
 
 pub(super) const RULE: Rule = Rule {
     id: "H05",
@@ -23,7 +24,7 @@ pub(super) const RULE: Rule = Rule {
 const READS: [&str; 5] =
     ["aten::item", "aten::_local_scalar_dense", "aten::nonzero", "aten::is_nonzero", "aten::equal"];
 
-fn detect(rank: &Facts<'_>, limits: &Limits<'_>) -> Option<Found> {
+fn detect(rank: &RankFacts<'_>, limits: &Limits<'_>) -> Option<Found> {
     let mut reads = Vec::new();
     let mut blocking = Vec::new();
     let mut to_host: Vec<u32> = rank
@@ -39,7 +40,7 @@ fn detect(rank: &Facts<'_>, limits: &Limits<'_>) -> Option<Found> {
             let is_call = rank.scope.trace.kind(**row).is_call();
             is_call && (to_host.binary_search(row).is_ok() || is_synchronization(rank.name(**row)))
         };
-        let calls: Vec<u32> = rank.tree.subtree(read).iter().filter(blocks).copied().collect();
+        let calls: Vec<u32> = rank.tree().subtree(read).iter().filter(blocks).copied().collect();
         if !calls.is_empty() {
             reads.push((read, rank.total(&calls)));
             blocking.extend(calls);

@@ -1,10 +1,10 @@
 //! H06: the whole device is waited for within steps.
 
-use super::facts::Facts;
 use super::finding::{Category, Confidence, Found};
 use super::rule::{Detect, Limits, Rule, Side, limit, page};
 use super::text::{each, time};
 use crate::graph::edit::Action;
+use crate::job::RankFacts;
 
 pub(super) const RULE: Rule = Rule {
     id: "H06",
@@ -20,7 +20,7 @@ pub(super) const RULE: Rule = Rule {
     detect: Detect::Rank(detect),
 };
 
-fn detect(rank: &Facts<'_>, limits: &Limits<'_>) -> Option<Found> {
+fn detect(rank: &RankFacts<'_>, limits: &Limits<'_>) -> Option<Found> {
     let window = &rank.scope.window;
     let last = window.end - (window.length() as f64 * limits.of("end_pct") / 100.0) as i64;
     let is_inside = |row: &u32| {

@@ -1,10 +1,10 @@
 //! H07: memory is taken from and given back to the driver in a running job.
 
-use super::facts::Facts;
 use super::finding::{Category, Confidence, Found};
 use super::rule::{Detect, Limits, Rule, Side, limit, page};
 use super::text::{each, time};
 use crate::graph::edit::Action;
+use crate::job::RankFacts;
 
 pub(super) const RULE: Rule = Rule {
     id: "H07",
@@ -36,7 +36,7 @@ const CALLS: [&str; 12] = [
     "hipFree",
 ];
 
-fn detect(rank: &Facts<'_>, limits: &Limits<'_>) -> Option<Found> {
+fn detect(rank: &RankFacts<'_>, limits: &Limits<'_>) -> Option<Found> {
     let calls = steady_calls(rank, &CALLS);
     let time_ns = rank.total(&calls);
     let share = rank.share(time_ns);
@@ -63,7 +63,7 @@ fn detect(rank: &Facts<'_>, limits: &Limits<'_>) -> Option<Found> {
 }
 
 /// Calls of some names in steps after the first, where set-up is over.
-pub(super) fn steady_calls(rank: &Facts<'_>, names: &[&str]) -> Vec<u32> {
+pub(super) fn steady_calls(rank: &RankFacts<'_>, names: &[&str]) -> Vec<u32> {
     let calls = rank.calls_named(|name| names.contains(&name));
     calls.into_iter().filter(|call| rank.is_steady(rank.start(*call))).collect()
 }

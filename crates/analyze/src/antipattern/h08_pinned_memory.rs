@@ -1,11 +1,11 @@
 //! H08: pinned memory is allocated in the loop.
 
-use super::facts::Facts;
 use super::finding::{Category, Confidence, Found};
 use super::h07_driver_memory::steady_calls;
 use super::rule::{Detect, Limits, Rule, Side, limit, page};
 use super::text::{each, time};
 use crate::graph::edit::Action;
+use crate::job::RankFacts;
 
 pub(super) const RULE: Rule = Rule {
     id: "H08",
@@ -27,7 +27,7 @@ const CALLS: [&str; 6] = [
     "cuMemHostAlloc",
 ];
 
-fn detect(rank: &Facts<'_>, limits: &Limits<'_>) -> Option<Found> {
+fn detect(rank: &RankFacts<'_>, limits: &Limits<'_>) -> Option<Found> {
     let calls = steady_calls(rank, &CALLS);
     let steady = (rank.step_count() - 1).max(1);
     let per_step = calls.len() as f64 / steady as f64;

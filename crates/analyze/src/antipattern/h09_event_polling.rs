@@ -1,11 +1,11 @@
 //! H09: the caching allocator asks for events again and again, because tensors are used on several
 //! streams.
 
-use super::facts::Facts;
 use super::finding::{Category, Confidence, Found, Severity};
 use super::rule::{Detect, Limits, Rule, Side, limit, page};
 use super::text::{each, time};
 use crate::graph::edit::Action;
+use crate::job::RankFacts;
 
 pub(super) const RULE: Rule = Rule {
     id: "H09",
@@ -21,7 +21,7 @@ pub(super) const RULE: Rule = Rule {
     detect: Detect::Rank(detect),
 };
 
-fn detect(rank: &Facts<'_>, limits: &Limits<'_>) -> Option<Found> {
+fn detect(rank: &RankFacts<'_>, limits: &Limits<'_>) -> Option<Found> {
     if !rank.has_communication() {
         return None;
     }

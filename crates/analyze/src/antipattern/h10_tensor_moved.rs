@@ -1,11 +1,14 @@
 //! H10: a tensor is made on the host and then moved to the device.
 
-use super::facts::{Direction, Facts};
+use std::collections::BTreeSet;
+
 use super::finding::{Category, Confidence, Found};
 use super::rule::{Detect, Limits, Rule, Side, limit, page};
 use super::text::{each, time};
+use crate::calls::Direction;
 use crate::graph::edit::Action;
 use crate::interval;
+use crate::job::RankFacts;
 
 pub(super) const RULE: Rule = Rule {
     id: "H10",
@@ -30,10 +33,10 @@ const FILLS: [&str; 8] = [
     "aten::randperm",
 ];
 
-fn detect(rank: &Facts<'_>, limits: &Limits<'_>) -> Option<Found> {
+fn detect(rank: &RankFacts<'_>, limits: &Limits<'_>) -> Option<Found> {
     let fills = rank.names(|name| FILLS.contains(&name));
     let is_move = |row: u32| {
-        let copies = rank.attribution.rows(rank.tree, row);
+        let copies = rank.attribution().rows(rank.tree(), row);
         let to_device = |work: &u32| {
             let known = rank.copies().binary_search_by_key(&(rank.start(*work), *work), |copy| {
                 (rank.start(copy.row), copy.row)
@@ -44,8 +47,8 @@ fn detect(rank: &Facts<'_>, limits: &Limits<'_>) -> Option<Found> {
     };
     // A leaf that fills, and puts nothing on the device.
     let is_fill = |row: u32| {
-        let leaf = rank.tree.subtree(row).last().copied().unwrap_or(row);
-        rank.is_named(&fills, leaf) && rank.attribution.rows(rank.tree, row).is_empty()
+        let leaf = rank.tree().subtree(row).last().copied().unwrap_or(row);
+        rank.is_named(&fills, leaf) && rank.attribution().rows(rank.tree(), row).is_empty()
     };
     let mut pairs = Vec::new();
     for row in rank.outermost_named(|name| name == "aten::to" || name == "aten::_to_copy") {
@@ -57,7 +60,11 @@ fn detect(rank: &Facts<'_>, limits: &Limits<'_>) -> Option<Found> {
         pairs.extend(pair.map(|before| (before, row)));
     }
     let per_step = rank.count_per_step(pairs.len());
-    if pairs.is_empty() || per_step < limits.of("moves_per_step") {
+    // What the first step alone makes is set-up.
+    let step = |(_, row): &(u32, u32)| rank.step_at(rank.start(*row));
+    let steps: BTreeSet<Option<usize>> = pairs.iter().map(step).collect();
+    let is_once = 2 * steps.len() as i64 <= rank.step_count() && rank.step_count() > 1;
+    if pairs.is_empty() || per_step < limits.of("moves_per_step") || is_once {
         return None;
     }
     let time_ns: i64 = pairs.iter().map(|(a, b)| rank.duration(*a) + rank.duration(*b)).sum();
@@ -79,14 +86,14 @@ fn detect(rank: &Facts<'_>, limits: &Limits<'_>) -> Option<Found> {
 }
 
 /// The row that ran directly before a row under the same parent.
-fn before(rank: &Facts<'_>, row: u32) -> Option<u32> {
-    let place = rank.tree.position(row)?.checked_sub(1)?;
-    let last = *rank.tree.nodes.get(place as usize)?;
-    let parent = rank.tree.parent(row);
+fn before(rank: &RankFacts<'_>, row: u32) -> Option<u32> {
+    let place = rank.tree().position(row)?.checked_sub(1)?;
+    let last = *rank.tree().nodes.get(place as usize)?;
+    let parent = rank.tree().parent(row);
     let same_track = |other: &u32| {
         let track = &rank.scope.trace.slices.track;
         track[*other as usize] == track[row as usize]
     };
-    let mut around = std::iter::once(last).chain(rank.tree.ancestors(last));
-    around.find(|other| rank.tree.parent(*other) == parent).filter(same_track)
+    let mut around = std::iter::once(last).chain(rank.tree().ancestors(last));
+    around.find(|other| rank.tree().parent(*other) == parent).filter(same_track)
 }

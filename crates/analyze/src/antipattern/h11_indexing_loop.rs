@@ -1,10 +1,10 @@
 //! H11: a loop in Python takes a tensor apart, one index at a time.
 
-use super::facts::Facts;
 use super::finding::{Category, Confidence, Found};
 use super::rule::{Detect, Limits, Rule, Side, limit, page};
 use super::text::time;
 use crate::graph::edit::Action;
+use crate::job::RankFacts;
 
 pub(super) const RULE: Rule = Rule {
     id: "H11",
@@ -23,7 +23,7 @@ pub(super) const RULE: Rule = Rule {
 /// Operators of the loop's body at most.
 const BODY: usize = 16;
 
-fn detect(rank: &Facts<'_>, limits: &Limits<'_>) -> Option<Found> {
+fn detect(rank: &RankFacts<'_>, limits: &Limits<'_>) -> Option<Found> {
     let selects = rank.names(|name| name == "aten::select");
     let mut loops: Vec<(Vec<u32>, usize)> = Vec::new();
     let mut add = |siblings: Vec<u32>| {
@@ -31,12 +31,12 @@ fn detect(rank: &Facts<'_>, limits: &Limits<'_>) -> Option<Found> {
             loops.extend(repeats(rank, &siblings, &selects, limits.of("repeats") as usize));
         }
     };
-    rank.tree.threads.iter().for_each(|thread| add(rank.tree.roots_of(thread).collect()));
-    for row in &rank.tree.nodes {
+    rank.tree().threads.iter().for_each(|thread| add(rank.tree().roots_of(thread).collect()));
+    for row in &rank.tree().nodes {
         let is_parent =
-            !rank.scope.trace.kind(*row).is_call() && rank.tree.subtree(*row).len() > 10;
+            !rank.scope.trace.kind(*row).is_call() && rank.tree().subtree(*row).len() > 10;
         if is_parent {
-            add(rank.tree.children(*row).collect());
+            add(rank.tree().children(*row).collect());
         }
     }
     loops.retain(|(rows, _)| rank.scope.starts_inside(rows[0]));
@@ -76,7 +76,7 @@ fn detect(rank: &Facts<'_>, limits: &Limits<'_>) -> Option<Found> {
 
 /// Stretches of siblings that repeat a group beginning with a select, and how often they do.
 fn repeats(
-    rank: &Facts<'_>,
+    rank: &RankFacts<'_>,
     siblings: &[u32],
     selects: &[bool],
     least: usize,

@@ -4,10 +4,10 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use trace::store::{Kind, StringId};
 
-use super::facts::{Facts, JobFacts};
 use super::finding::{Category, Confidence, Found};
 use super::rule::{Detect, Limits, Rule, Side, limit, page};
 use super::text::time;
+use crate::job::{Job, RankFacts};
 
 pub(super) const RULE: Rule = Rule {
     id: "H12",
@@ -20,8 +20,8 @@ pub(super) const RULE: Rule = Rule {
     detect: Detect::Job(detect),
 };
 
-fn detect(job: &JobFacts<'_>, limits: &Limits<'_>) -> Vec<(Vec<u32>, Found)> {
-    let of = |(rank, path): (&Facts<'_>, &crate::critical_path::Path)| {
+fn detect(job: &Job<'_>, limits: &Limits<'_>) -> Vec<(Vec<u32>, Found)> {
+    let of = |(rank, path): (&RankFacts<'_>, &crate::critical_path::Path)| {
         let on_path: BTreeSet<u32> = path.overlay().into_iter().map(|(_, row)| row).collect();
         Some((vec![rank.rank()], harmless(rank, &on_path, limits)?))
     };
@@ -29,17 +29,20 @@ fn detect(job: &JobFacts<'_>, limits: &Limits<'_>) -> Vec<(Vec<u32>, Found)> {
     job.ranks.iter().zip(&job.paths().ranks).filter_map(of).take(1).collect()
 }
 
-fn harmless(rank: &Facts<'_>, on_path: &BTreeSet<u32>, limits: &Limits<'_>) -> Option<Found> {
+fn harmless(rank: &RankFacts<'_>, on_path: &BTreeSet<u32>, limits: &Limits<'_>) -> Option<Found> {
     let trace = rank.scope.trace;
     // Own time per name; none for names with any row on the path.
     let mut named: BTreeMap<StringId, Option<i64>> = BTreeMap::new();
     let mut rows = Vec::new();
-    let is_operator = |row: &&u32| trace.kind(**row) == Kind::Operator;
-    for row in rank.tree.nodes.iter().filter(is_operator) {
+    // PyTorch 1.8 recorded steps as operators.
+    let is_operator = |row: &&u32| {
+        trace.kind(**row) == Kind::Operator && !trace.name(**row).starts_with("ProfilerStep#")
+    };
+    for row in rank.tree().nodes.iter().filter(is_operator) {
         if !rank.scope.starts_inside(*row) {
             continue;
         }
-        let inside: i64 = rank.tree.children(*row).map(|child| rank.duration(child)).sum();
+        let inside: i64 = rank.tree().children(*row).map(|child| rank.duration(child)).sum();
         let own = (rank.duration(*row) - inside).max(0);
         let sum = named.entry(trace.slices.name[*row as usize]).or_insert(Some(0));
         *sum = sum.filter(|_| !on_path.contains(row)).map(|sum| sum + own);

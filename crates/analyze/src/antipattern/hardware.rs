@@ -1,4 +1,9 @@
-//! What known devices can do at most: data, from the vendors' sheets. Knows no trace.
+//! What known devices can do at most, who made them, and which matrix units they have: data, from
+//! the vendors' sheets. Knows no trace.
+
+use trace::store::Device;
+
+use super::product::DataType;
 
 /// A device's limits.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -46,3 +51,67 @@ pub(super) fn peak(name: &str) -> Option<Peak> {
     let known = DEVICES.iter().find(|(part, ..)| name.contains(part))?;
     Some(Peak { memory_gb_per_s: known.1, link_gb_per_s: known.2 })
 }
+
+/// Who made a device.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Maker {
+    Nvidia,
+    Amd,
+    /// Neither: nothing is known of its matrix units.
+    Other,
+}
+
+/// Parts of devices' names by maker; the first that occurs decides. A compute capability alone does
+/// not: AMD's gfx90a and gfx942 report 9.0 and 9.4, NVIDIA's Hopper reports 9.0.
+const MAKERS: [(&str, Maker); 22] = [
+    ("AMD", Maker::Amd),
+    ("Instinct", Maker::Amd),
+    ("Radeon", Maker::Amd),
+    ("gfx", Maker::Amd),
+    ("MI300", Maker::Amd),
+    ("MI250", Maker::Amd),
+    ("NVIDIA", Maker::Nvidia),
+    ("Tesla", Maker::Nvidia),
+    ("GeForce", Maker::Nvidia),
+    ("Quadro", Maker::Nvidia),
+    ("TITAN", Maker::Nvidia),
+    ("RTX", Maker::Nvidia),
+    ("A100", Maker::Nvidia),
+    ("A800", Maker::Nvidia),
+    ("H100", Maker::Nvidia),
+    ("H800", Maker::Nvidia),
+    ("H20", Maker::Nvidia),
+    ("B200", Maker::Nvidia),
+    ("V100", Maker::Nvidia),
+    ("ARTEMIS", Maker::Other),
+    ("Gaudi", Maker::Other),
+    ("Intel", Maker::Other),
+];
+
+/// Who made a device of this name, if the name says so.
+pub(super) fn maker(name: &str) -> Option<Maker> {
+    MAKERS.iter().find(|(part, _)| name.contains(part)).map(|(_, maker)| *maker)
+}
+
+/// Whether a device of a maker multiplies matrices of a type on units of their own. Float32 counts
+/// where the library may round it to TF32.
+///
+/// # Source
+/// NVIDIA's tuning guides (7.0: float16; 8.0: TF32, bfloat16, float64; 8.6, 8.9 and 12.0 without
+/// float64), AMD's instruction-set guides of MI100 to MI300 and of RDNA 3.
+pub(super) fn has_matrix_units(maker: Maker, device: &Device, of: DataType) -> bool {
+    let capability = device.compute_capability;
+    match (maker, of) {
+        (Maker::Nvidia, DataType::Float64) => [(8, 0), (9, 0), (10, 0)].contains(&capability),
+        (Maker::Nvidia, DataType::Float32 | DataType::BFloat16) => capability >= (8, 0),
+        (Maker::Nvidia, DataType::Small) => capability >= (7, 2),
+        (Maker::Nvidia, DataType::Float16) => capability >= (7, 0),
+        // 9.0 is also Vega, which has none, and at most 64 compute units; MI100 has 120.
+        (Maker::Amd, _) if capability.0 == 9 => capability >= (9, 4) || device.sm_count > 64,
+        (Maker::Amd, DataType::Float16 | DataType::BFloat16) => capability >= (11, 0),
+        (Maker::Amd | Maker::Other, _) => false,
+    }
+}
+
+#[cfg(test)]
+mod tests;

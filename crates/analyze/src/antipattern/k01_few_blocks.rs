@@ -2,12 +2,12 @@
 
 use std::collections::BTreeMap;
 
-use super::facts::{Facts, Kernel};
 use super::finding::{Category, Confidence, Found};
 use super::rule::{Detect, Limits, Rule, Side, limit, page};
 use super::text::time;
 use crate::graph::edit::Action;
 use crate::interval::{self, Interval};
+use crate::job::{Kernel, RankFacts};
 use crate::kernels::short_name;
 
 pub(super) const RULE: Rule = Rule {
@@ -24,7 +24,7 @@ pub(super) const RULE: Rule = Rule {
     detect: Detect::Rank(detect),
 };
 
-fn detect(rank: &Facts<'_>, limits: &Limits<'_>) -> Option<Found> {
+fn detect(rank: &RankFacts<'_>, limits: &Limits<'_>) -> Option<Found> {
     let most = limits.of("blocks_per_sm");
     let small: Vec<(&Kernel, f64)> = rank
         .compute_kernels()
@@ -66,7 +66,7 @@ fn detect(rank: &Facts<'_>, limits: &Limits<'_>) -> Option<Found> {
 }
 
 /// Per kernel, the share of its time in which no other kernel or copy runs on its device.
-fn alone(rank: &Facts<'_>, small: &[(&Kernel, f64)]) -> Vec<f64> {
+fn alone(rank: &RankFacts<'_>, small: &[(&Kernel, f64)]) -> Vec<f64> {
     let scope = rank.scope;
     let stream = |row: u32| (scope.trace.device(row), scope.trace.stream(row));
     let mut others: BTreeMap<(i32, i32), Vec<Interval>> = BTreeMap::new();

@@ -1,10 +1,10 @@
 //! K02: a few threads do much work each, while most of the device is free.
 
-use super::facts::{Facts, Kernel};
 use super::finding::{Category, Confidence, Found};
 use super::rule::{Detect, Limits, Rule, Side, limit, page};
 use super::text::time;
 use crate::graph::edit::Action;
+use crate::job::{Kernel, RankFacts};
 use crate::kernels::short_name;
 
 pub(super) const RULE: Rule = Rule {
@@ -23,7 +23,7 @@ pub(super) const RULE: Rule = Rule {
     detect: Detect::Rank(detect),
 };
 
-fn detect(rank: &Facts<'_>, limits: &Limits<'_>) -> Option<Found> {
+fn detect(rank: &RankFacts<'_>, limits: &Limits<'_>) -> Option<Found> {
     let most = limits.of("blocks_per_sm");
     let coarse: Vec<(&Kernel, f64, f64)> = rank
         .compute_kernels()
@@ -69,8 +69,8 @@ pub(super) fn is_elementwise(name: &str) -> bool {
 }
 
 /// Elements of the largest tensor of the operator a kernel belongs to, if shapes are known.
-pub(super) fn elements(rank: &Facts<'_>, kernel: &Kernel) -> Option<u64> {
-    let tensors = rank.shapes.get(&(rank.rank(), kernel.owner?))?;
+pub(super) fn elements(rank: &RankFacts<'_>, kernel: &Kernel) -> Option<u64> {
+    let tensors = rank.tensors(kernel.owner?)?;
     let sizes = tensors.dims.iter().filter(|dims| !dims.is_empty());
     sizes.map(|dims| dims.iter().product()).max()
 }

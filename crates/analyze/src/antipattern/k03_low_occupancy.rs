@@ -1,10 +1,10 @@
 //! K03: registers or shared memory keep the multiprocessors from holding more threads.
 
-use super::facts::{Facts, Kernel};
 use super::finding::{Category, Confidence, Found};
 use super::rule::{Detect, Limits, Rule, Side, limit, page};
 use super::text::time;
 use crate::graph::edit::Action;
+use crate::job::{Kernel, RankFacts};
 use crate::kernels::short_name;
 
 pub(super) const RULE: Rule = Rule {
@@ -25,7 +25,7 @@ pub(super) const RULE: Rule = Rule {
     detect: Detect::Rank(detect),
 };
 
-fn detect(rank: &Facts<'_>, limits: &Limits<'_>) -> Option<Found> {
+fn detect(rank: &RankFacts<'_>, limits: &Limits<'_>) -> Option<Found> {
     let is_limited = |kernel: &&Kernel| {
         let Some(shape) = kernel.shape else { return false };
         let is_low = f64::from(shape.occupancy_pct) < limits.of("occupancy_pct");
@@ -39,7 +39,7 @@ fn detect(rank: &Facts<'_>, limits: &Limits<'_>) -> Option<Found> {
         .compute_kernels()
         .filter(is_limited)
         // Products hold their tiles in registers on purpose.
-        .filter(|kernel| !super::k06_tensor_cores_unused::is_product(rank, kernel))
+        .filter(|kernel| !super::product::is_product(rank, kernel))
         .collect();
     let time_ns: i64 = limited.iter().map(|kernel| kernel.duration).sum();
     let share = 100.0 * time_ns as f64 / rank.compute_ns().max(1) as f64;

@@ -1,10 +1,10 @@
 //! K04: the last wave of blocks leaves most of the device empty.
 
-use super::facts::{Facts, Kernel};
 use super::finding::{Category, Confidence, Found};
 use super::rule::{Detect, Limits, Rule, Side, limit, page};
 use super::text::time;
 use crate::graph::edit::Action;
+use crate::job::{Kernel, RankFacts};
 use crate::kernels::short_name;
 
 pub(super) const RULE: Rule = Rule {
@@ -22,7 +22,7 @@ pub(super) const RULE: Rule = Rule {
     detect: Detect::Rank(detect),
 };
 
-fn detect(rank: &Facts<'_>, limits: &Limits<'_>) -> Option<Found> {
+fn detect(rank: &RankFacts<'_>, limits: &Limits<'_>) -> Option<Found> {
     let tails: Vec<(&Kernel, f64)> = rank
         .compute_kernels()
         .filter_map(|kernel| Some((kernel, waves(rank, kernel)?)))
@@ -60,7 +60,7 @@ fn detect(rank: &Facts<'_>, limits: &Limits<'_>) -> Option<Found> {
 }
 
 /// How often a kernel's blocks fill the device, by its theoretical occupancy.
-fn waves(rank: &Facts<'_>, kernel: &Kernel) -> Option<f64> {
+fn waves(rank: &RankFacts<'_>, kernel: &Kernel) -> Option<f64> {
     let device = rank.device_info(kernel.device).filter(|device| device.sm_count > 0)?;
     let threads_per_sm = if device.threads_per_sm > 0 { device.threads_per_sm } else { 2048 };
     let occupancy = f64::from(kernel.shape?.occupancy_pct).max(0.0) / 100.0;

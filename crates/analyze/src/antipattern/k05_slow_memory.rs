@@ -1,12 +1,13 @@
 //! K05: kernels that only move data reach a small part of the memory's bandwidth.
 
-use super::facts::{Direction, Facts, Kernel};
 use super::finding::{Category, Confidence, Found};
 use super::hardware;
 use super::k02_coarse_threads::is_elementwise;
 use super::rule::{Detect, Limits, Rule, Side, limit, page};
 use super::text::time;
+use crate::calls::Direction;
 use crate::graph::edit::Action;
+use crate::job::{Kernel, RankFacts};
 use crate::kernels::short_name;
 
 pub(super) const RULE: Rule = Rule {
@@ -28,7 +29,7 @@ pub(super) const RULE: Rule = Rule {
 /// A row, its duration and what it achieves, GB/s.
 type Achieved = (u32, i64, f64);
 
-fn detect(rank: &Facts<'_>, limits: &Limits<'_>) -> Option<Found> {
+fn detect(rank: &RankFacts<'_>, limits: &Limits<'_>) -> Option<Found> {
     let device = *rank.scope.devices().first()?;
     let peak = hardware::peak(&rank.device_info(device)?.name)?.memory_gb_per_s;
     let kernels = rank.compute_kernels().filter_map(|kernel| {
@@ -79,18 +80,53 @@ pub(super) const MOVERS: [&str; 4] =
     ["aten::copy_", "aten::cat", "aten::clone", "aten::contiguous"];
 
 /// Bytes read and written at least, if the operator's tensors are known and it only moves them.
-fn moved_bytes(rank: &Facts<'_>, kernel: &Kernel) -> Option<u64> {
+fn moved_bytes(rank: &RankFacts<'_>, kernel: &Kernel) -> Option<u64> {
     let is_simple =
         is_elementwise(rank.name(kernel.row)) && !rank.name(kernel.row).contains("educe");
     if !is_simple && !MOVERS.contains(&rank.owner_name(kernel)) {
         return None;
     }
-    let tensors = rank.shapes.get(&(rank.rank(), kernel.owner?))?;
+    traffic(rank, kernel).map(|traffic| traffic.read + traffic.written)
+}
+
+/// Bytes that a kernel moves at least, by the tensors of its operator.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Traffic {
+    /// Of all that it reads.
+    pub read: u64,
+    /// Of the largest tensor that it reads: what the kernel before may have written.
+    pub passed: u64,
+    /// Of its result.
+    pub written: u64,
+}
+
+/// What an element-wise, reducing or copying kernel moves, if the tensors of its operator are
+/// known.
+pub(super) fn traffic(rank: &RankFacts<'_>, kernel: &Kernel) -> Option<Traffic> {
+    let tensors = rank.tensors(kernel.owner?)?;
     let sizes = tensors.dims.iter().zip(&tensors.types).filter(|(dims, _)| !dims.is_empty());
     let bytes: Vec<u64> =
         sizes.filter_map(|(dims, of)| Some(dims.iter().product::<u64>() * width(of)?)).collect();
-    let largest = bytes.iter().max()?;
-    Some(bytes.iter().sum::<u64>() + largest)
+    let (first, largest) = (*bytes.first()?, *bytes.iter().max()?);
+    let operator = rank.owner_name(kernel);
+    Some(match operator {
+        // What is overwritten is not read.
+        "aten::copy_" => {
+            let read = bytes.get(1).copied().unwrap_or(first);
+            Traffic { read, passed: read, written: first }
+        }
+        "aten::fill_" | "aten::zero_" => Traffic { read: 0, passed: 0, written: first },
+        _ => {
+            // In place, the first one is the result; a reduction's is small.
+            let is_reduced = rank.name(kernel.row).contains("educe");
+            let written = match operator.ends_with('_') {
+                true => first,
+                false if is_reduced => 0,
+                false => largest,
+            };
+            Traffic { read: bytes.iter().sum(), passed: largest, written }
+        }
+    })
 }
 
 /// Bytes of an element of a type as PyTorch writes it.

@@ -1,10 +1,14 @@
 //! K06: matrix products and convolutions that run without tensor cores.
 
-use super::facts::{Facts, Kernel};
+use std::collections::BTreeMap;
+
 use super::finding::{Category, Confidence, Found};
+use super::hardware::{self, Maker};
+use super::product::{self, DataType};
 use super::rule::{Detect, Limits, Rule, Side, limit, page};
 use super::text::time;
 use crate::graph::edit::Action;
+use crate::job::{Kernel, RankFacts};
 use crate::kernels::short_name;
 
 pub(super) const RULE: Rule = Rule {
@@ -15,94 +19,146 @@ pub(super) const RULE: Rule = Rule {
     confidence: Confidence::Medium,
     limits: &[
         limit("time_pct", 20.0, "time of such kernels, percent of compute"),
-        limit("speedup_tf32", 2.0, "speed-up taken for TF32, compute capability 8.0 and up"),
-        limit("speedup_fp16", 3.0, "speed-up taken for fp16 before 8.0"),
+        limit("speedup_tf32", 2.0, "speed-up taken for TF32, and for float64 and AMD's float32"),
+        limit("speedup_fp16", 3.0, "speed-up taken for 16-bit products, and float32 made 16-bit"),
     ],
     page: page!("K06"),
     detect: Detect::Rank(detect),
 };
 
-/// Parts of the names of kernels that use tensor cores.
-const TENSOR_CORES: [&str; 15] = [
-    "s884",
-    "h884",
-    "i8816",
-    "s1688",
-    "h1688",
-    "s16816",
-    "h16816",
-    "16832",
-    "tensorop",
-    "tensor_op",
-    "hmma",
-    "wgmma",
-    "gmma",
-    "_tf32",
-    "mma_",
-];
-/// Parts of the names of products and convolutions.
-pub(super) const PRODUCTS: [&str; 9] =
-    ["gemm", "Gemm", "GEMM", "conv", "Conv", "scudnn", "wgrad", "dgrad", "nvjet"];
-/// Operators whose kernels could use tensor cores.
-const OPERATORS: [&str; 12] = [
-    "aten::mm",
-    "aten::addmm",
-    "aten::bmm",
-    "aten::baddbmm",
-    "aten::linear",
-    "aten::matmul",
-    "aten::convolution_backward",
-    "aten::cudnn_convolution",
-    "aten::cudnn_convolution_backward_input",
-    "aten::cudnn_convolution_backward_weight",
-    "aten::_convolution",
-    "aten::conv2d",
-];
+/// A product without matrix units, and what it could be.
+#[derive(Clone, Copy)]
+struct Plain<'a> {
+    kernel: &'a Kernel,
+    of: DataType,
+    maker: Maker,
+    /// The device multiplies matrices of this type on units of their own.
+    has_units: bool,
+}
 
-fn detect(rank: &Facts<'_>, limits: &Limits<'_>) -> Option<Found> {
-    let capability =
-        |kernel: &Kernel| rank.device_info(kernel.device).map(|d| d.compute_capability);
-    let plain: Vec<&Kernel> = rank
-        .compute_kernels()
-        .filter(|kernel| capability(kernel).is_some_and(|of| of >= (7, 0)))
-        .filter(|kernel| is_product(rank, kernel) && !uses_tensor_cores(rank.name(kernel.row)))
-        .collect();
-    let time_ns: i64 = plain.iter().map(|kernel| kernel.duration).sum();
+fn detect(rank: &RankFacts<'_>, limits: &Limits<'_>) -> Option<Found> {
+    let devices = rank.scope.devices().into_iter();
+    let makers: BTreeMap<i32, Maker> =
+        devices.map(|device| (device, maker(rank, device))).collect();
+    let plain: Vec<Plain<'_>> =
+        rank.compute_kernels().filter_map(|kernel| plain(rank, kernel, &makers)).collect();
+    let time_ns: i64 = plain.iter().map(|one| one.kernel.duration).sum();
     let share = 100.0 * time_ns as f64 / rank.compute_ns().max(1) as f64;
-    let first = plain.first().filter(|_| share >= limits.of("time_pct"))?;
-    let is_new = capability(first).is_some_and(|of| of >= (8, 0));
-    let speedup = limits.of(if is_new { "speedup_tf32" } else { "speedup_fp16" }).max(1.0);
-    let rows: Vec<u32> = plain.iter().map(|kernel| kernel.row).collect();
+    if plain.is_empty() || share < limits.of("time_pct") {
+        return None;
+    }
+    let mut types: BTreeMap<DataType, i64> = BTreeMap::new();
+    for one in &plain {
+        *types.entry(one.of).or_default() += one.kernel.duration;
+    }
+    let most = types.iter().max_by_key(|(_, ns)| **ns).map(|(of, _)| *of)?;
+    let main = plain.iter().find(|one| one.of == most)?;
+    let lost = |one: &Plain<'_>| {
+        let speedup = limits.of(speedup(one)).max(1.0);
+        one.kernel.duration as f64 * (1.0 - 1.0 / speedup)
+    };
+    let high: f64 = plain.iter().map(lost).sum();
+    let rows: Vec<u32> = plain.iter().map(|one| one.kernel.row).collect();
     let proofs = rank.proofs(rows.iter().copied());
+    let named: Vec<&str> = types.keys().map(|of| of.name()).collect();
     let what = format!(
-        "{share:.0} % of compute time ({} per step) goes to matrix products and convolutions \
-         without tensor cores, most to {}.",
+        "{share:.0} % of compute time ({} per step) goes to {} matrix products and convolutions \
+         without {}, most to {}.",
         time(rank.per_step(time_ns)),
+        named.join(" and "),
+        units(main.maker),
         proofs.first().map_or("", |proof| short_name(&proof.name))
     );
-    let advice = if is_new {
-        "Allow TF32 (torch.set_float32_matmul_precision(\"high\")) or train under \
-         torch.autocast with bfloat16."
-    } else {
-        "Train under torch.autocast with float16 and a gradient scaler; keep sizes multiples of 8."
-    };
-    let edits = vec![rank.edit(rows, Action::Scale(1.0 / speedup))];
-    let found = Found::new(what, advice)
+    let edits = vec![rank.edit(rows, Action::Scale(1.0 - high / time_ns.max(1) as f64))];
+    let found = Found::new(what, advice(rank, main))
         .number("time_pct_of_compute", share)
         .number("time_per_step_ns", rank.per_step(time_ns) as f64);
-    Some(found.shown_by(proofs).saves((time_ns as f64 * (1.0 - 1.0 / speedup)) as i64, edits))
+    Some(found.shown_by(proofs).saves(high as i64, edits))
 }
 
-/// Whether a kernel is a matrix product or a convolution.
-pub(super) fn is_product(rank: &Facts<'_>, kernel: &Kernel) -> bool {
+/// A kernel that is a product, shows no matrix units, and could use some.
+fn plain<'a>(
+    rank: &RankFacts<'_>,
+    kernel: &'a Kernel,
+    makers: &BTreeMap<i32, Maker>,
+) -> Option<Plain<'a>> {
     let name = rank.name(kernel.row);
-    let is_named = PRODUCTS.iter().any(|part| name.contains(part));
-    let is_moving =
-        ["nchwToNhwc", "nhwcToNchw", "im2col", "convert", "copy", "reduce", "embedding"];
-    let is_owned = OPERATORS.contains(&rank.owner_name(kernel)) && name.contains("cutlass");
-    (is_named || is_owned) && !is_moving.iter().any(|part| name.contains(part))
+    let is_product = product::is_product(rank, kernel) && !product::is_thin(name);
+    if !is_product || product::uses_matrix_units(name) {
+        return None;
+    }
+    let device = rank.device_info(kernel.device)?;
+    let tensors = kernel.owner.and_then(|owner| rank.tensors(owner));
+    let of = product::data_type(name, tensors)?;
+    let maker = *makers.get(&kernel.device)?;
+    let has_units = hardware::has_matrix_units(maker, device, of);
+    // Autocast makes a 16-bit product of one in float32.
+    let can_have_units =
+        of == DataType::Float32 && hardware::has_matrix_units(maker, device, DataType::Float16);
+    (has_units || can_have_units).then_some(Plain { kernel, of, maker, has_units })
 }
 
-fn uses_tensor_cores(name: &str) -> bool {
-    TENSOR_CORES.iter().any(|part| name.contains(part))
+/// Who made a device: by its name, else by the versions in the header, else by the calls.
+fn maker(rank: &RankFacts<'_>, device: i32) -> Maker {
+    let header = &rank.scope.trace.header.rest;
+    let has = |keys: &[&str]| keys.iter().any(|key| header.contains_key(*key));
+    let calls = |vendor: &str| {
+        let is_launch = |text: &str| text.starts_with(vendor) && text.contains("Launch");
+        rank.scope.trace.strings.iter().any(is_launch)
+    };
+    let named = rank.device_info(device).and_then(|known| hardware::maker(&known.name));
+    named.unwrap_or_else(|| {
+        if has(&["hip_runtime_version", "roctracer_version"]) || calls("hip") {
+            Maker::Amd
+        } else if has(&["cuda_runtime_version", "cupti_version"]) || calls("cu") {
+            Maker::Nvidia
+        } else {
+            Maker::Other
+        }
+    })
+}
+
+/// The limit that says how much faster it would be.
+fn speedup(one: &Plain<'_>) -> &'static str {
+    match one.of {
+        DataType::Float32 if one.has_units => "speedup_tf32",
+        DataType::Float64 => "speedup_tf32",
+        _ => "speedup_fp16",
+    }
+}
+
+fn units(maker: Maker) -> &'static str {
+    if maker == Maker::Amd { "matrix cores (MFMA)" } else { "tensor cores" }
+}
+
+fn advice(rank: &RankFacts<'_>, main: &Plain<'_>) -> &'static str {
+    let uses_tf32 = || rank.compute_kernels().any(|one| rank.name(one.row).contains("tf32"));
+    match (main.of, main.maker) {
+        (DataType::Float64, _) => {
+            "Use float32 where its accuracy does: look for tensors that became float64 by accident \
+             (NumPy arrays, Python numbers). Where float64 is meant, look at the sizes for which \
+             the library falls back."
+        }
+        (DataType::Float16 | DataType::BFloat16 | DataType::Small, _) => {
+            "The library falls back for these sizes or layouts: pad features, channels and \
+             vocabulary to multiples of 8 (16 for 8-bit types), and keep tensors contiguous."
+        }
+        (DataType::Float32, Maker::Amd) => {
+            "Train under torch.autocast with bfloat16. Float32 runs on matrix cores too, unless the \
+             library falls back: look at the sizes of these products."
+        }
+        (DataType::Float32, _) if !main.has_units => {
+            "Train under torch.autocast with float16 and a gradient scaler; keep sizes multiples of 8. \
+             The device has no TF32."
+        }
+        (DataType::Float32, _) if uses_tf32() => {
+            "TF32 is allowed, for other products use it: pad sizes to multiples of 4, allow it for \
+             products and convolutions alike (torch.backends.cuda.matmul.allow_tf32, \
+             torch.backends.cudnn.allow_tf32), or train under torch.autocast with bfloat16."
+        }
+        (DataType::Float32, _) => {
+            "Allow TF32 (torch.set_float32_matmul_precision(\"high\")) or train under \
+             torch.autocast with bfloat16."
+        }
+    }
 }

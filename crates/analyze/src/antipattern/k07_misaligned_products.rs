@@ -1,11 +1,11 @@
 //! K07: matrix products whose sizes keep tensor cores from working well.
 
-use super::facts::{Facts, Kernel, Tensors};
 use super::finding::{Category, Confidence, Found};
-use super::k06_tensor_cores_unused::is_product;
+use super::product::is_product;
 use super::rule::{Detect, Limits, Rule, Side, limit, page};
 use super::text::time;
 use crate::graph::edit::Action;
+use crate::job::{Kernel, RankFacts, Tensors};
 
 pub(super) const RULE: Rule = Rule {
     id: "K07",
@@ -21,12 +21,12 @@ pub(super) const RULE: Rule = Rule {
     detect: Detect::Rank(detect),
 };
 
-fn detect(rank: &Facts<'_>, limits: &Limits<'_>) -> Option<Found> {
+fn detect(rank: &RankFacts<'_>, limits: &Limits<'_>) -> Option<Found> {
     let bad: Vec<(&Kernel, String)> = rank
         .compute_kernels()
         .filter(|kernel| is_product(rank, kernel))
         .filter_map(|kernel| {
-            let tensors = rank.shapes.get(&(rank.rank(), kernel.owner?))?;
+            let tensors = rank.tensors(kernel.owner?)?;
             Some((kernel, misaligned(tensors, rank.name(kernel.row))?))
         })
         .collect();

@@ -1,10 +1,10 @@
 //! K08: a convolution adds a bias that the batch norm behind it takes out again.
 
-use super::facts::Facts;
 use super::finding::{Category, Confidence, Found};
 use super::rule::{Detect, Limits, Rule, Side, limit, page};
 use super::text::{each, time};
 use crate::graph::edit::Action;
+use crate::job::RankFacts;
 
 pub(super) const RULE: Rule = Rule {
     id: "K08",
@@ -17,16 +17,16 @@ pub(super) const RULE: Rule = Rule {
     detect: Detect::Rank(detect),
 };
 
-fn detect(rank: &Facts<'_>, limits: &Limits<'_>) -> Option<Found> {
+fn detect(rank: &RankFacts<'_>, limits: &Limits<'_>) -> Option<Found> {
     let convolutions = rank
         .outermost_named(|name| ["aten::conv1d", "aten::conv2d", "aten::conv3d"].contains(&name));
     let adds = rank.names(|name| name == "aten::add_");
     let mut layers = Vec::new();
     let mut biases = Vec::new();
     for row in convolutions.into_iter().filter(|row| is_normed(rank, *row)) {
-        let inside = rank.tree.subtree(row).iter().copied();
+        let inside = rank.tree().subtree(row).iter().copied();
         let added: Vec<u32> = inside.filter(|row| rank.is_named(&adds, *row)).collect();
-        let known = rank.shapes.get(&(rank.rank(), row));
+        let known = rank.tensors(row);
         let is_given = known.is_some_and(|of| of.dims.get(2).is_some_and(|bias| !bias.is_empty()));
         if !added.is_empty() || is_given {
             layers.push(row);
@@ -38,7 +38,7 @@ fn detect(rank: &Facts<'_>, limits: &Limits<'_>) -> Option<Found> {
         return None;
     }
     let work: Vec<u32> =
-        biases.iter().flat_map(|row| rank.attribution.rows(rank.tree, *row)).copied().collect();
+        biases.iter().flat_map(|row| rank.attribution().rows(rank.tree(), *row)).copied().collect();
     let what = format!(
         "{} convolutions per step add a bias that the batch norm behind them subtracts again: {} on \
          the device, {} on the host per step.",
@@ -57,9 +57,9 @@ fn detect(rank: &Facts<'_>, limits: &Limits<'_>) -> Option<Found> {
 }
 
 /// Whether the next operator under the same parent is a batch norm.
-fn is_normed(rank: &Facts<'_>, row: u32) -> bool {
-    let behind = rank.tree.range(row).end as usize;
-    let next = rank.tree.nodes.get(behind).copied();
-    let sibling = next.filter(|next| rank.tree.parent(*next) == rank.tree.parent(row));
+fn is_normed(rank: &RankFacts<'_>, row: u32) -> bool {
+    let behind = rank.tree().range(row).end as usize;
+    let next = rank.tree().nodes.get(behind).copied();
+    let sibling = next.filter(|next| rank.tree().parent(*next) == rank.tree().parent(row));
     sibling.is_some_and(|next| rank.name(next).starts_with("aten::batch_norm"))
 }

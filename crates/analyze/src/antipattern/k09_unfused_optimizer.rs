@@ -1,10 +1,10 @@
 //! K09: the optimizer updates parameters one by one, with several kernels each.
 
-use super::facts::Facts;
 use super::finding::{Category, Confidence, Found};
 use super::rule::{Detect, Limits, Rule, Side, limit, page};
 use super::text::time;
 use crate::graph::edit::Action;
+use crate::job::RankFacts;
 
 pub(super) const RULE: Rule = Rule {
     id: "K09",
@@ -20,11 +20,16 @@ pub(super) const RULE: Rule = Rule {
     detect: Detect::Rank(detect),
 };
 
-fn detect(rank: &Facts<'_>, limits: &Limits<'_>) -> Option<Found> {
+fn detect(rank: &RankFacts<'_>, limits: &Limits<'_>) -> Option<Found> {
     let regions = rank.outermost_named(|name| {
         name.starts_with("Optimizer.step#") || name.contains("_single_tensor_")
     });
-    let kernels = |row: u32| rank.attribution.rows(rank.tree, row).len();
+    // Without a device the operators themselves are the work.
+    let is_host_alone = rank.scope.device_rows.is_empty();
+    let kernels = |row: u32| match is_host_alone {
+        true => operators(rank, row),
+        false => rank.attribution().rows(rank.tree(), row).len(),
+    };
     let is_many = |row: &u32| kernels(*row) as f64 > limits.of("kernels");
     let single = rank.names(|name| name.contains("_single_tensor_"));
     let is_single = |row: &u32| rank.is_named(&single, *row);
@@ -36,8 +41,10 @@ fn detect(rank: &Facts<'_>, limits: &Limits<'_>) -> Option<Found> {
     let host_ns = rank.total(&many);
     let each = count / many.len();
     let keep = (limits.of("fused_kernels") / each as f64).min(1.0);
+    let verb = if is_host_alone { "runs" } else { "launches" };
+    let noun = if is_host_alone { "operators" } else { "kernels" };
     let what = format!(
-        "{} launches {each} kernels each time, {} of the host per step; a fused one needs about {:.0}.",
+        "{} {verb} {each} {noun} each time, {} of the host per step; a fused one needs about {:.0}.",
         rank.name(many[0]),
         time(rank.per_step(host_ns)),
         limits.of("fused_kernels")
@@ -50,4 +57,18 @@ fn detect(rank: &Facts<'_>, limits: &Limits<'_>) -> Option<Found> {
         .number("host_per_step_ns", rank.per_step(host_ns) as f64);
     let high = (host_ns as f64 * (1.0 - keep)) as i64;
     Some(found.shown_by(rank.proofs(many)).saves(high, edits))
+}
+
+/// Operators inside a row that ran no other one; none where a fused or foreach implementation is
+/// among them.
+fn operators(rank: &RankFacts<'_>, row: u32) -> usize {
+    let is_many_at_once = |row: &u32| {
+        let name = rank.name(*row);
+        ["_fused_", "_foreach_", "Fused"].iter().any(|part| name.contains(part))
+    };
+    let inside = rank.tree().subtree(row);
+    if inside.iter().any(is_many_at_once) {
+        return 0;
+    }
+    inside.iter().filter(|row| rank.tree().children(**row).next().is_none()).count()
 }

@@ -2,13 +2,13 @@
 
 use std::collections::BTreeMap;
 
-use super::facts::{Facts, Kernel};
 use super::finding::{Category, Confidence, Found};
 use super::l01_tiny_kernels::host_rows;
 use super::m07_imbalance::{is_backward, is_embedding};
 use super::rule::{Detect, Limits, Rule, Side, limit, page};
 use super::text::time;
 use crate::graph::edit::Action;
+use crate::job::{Kernel, RankFacts};
 
 pub(super) const RULE: Rule = Rule {
     id: "K10",
@@ -24,7 +24,10 @@ pub(super) const RULE: Rule = Rule {
 /// Parts of the names of kernels that serve many tables at once.
 const BATCHED: [&str; 5] = ["split_embedding", "batched", "tbe", "codegen", "grouped"];
 
-fn detect(rank: &Facts<'_>, limits: &Limits<'_>) -> Option<Found> {
+fn detect(rank: &RankFacts<'_>, limits: &Limits<'_>) -> Option<Found> {
+    if rank.scope.device_rows.is_empty() {
+        return on_the_host(rank, limits);
+    }
     let is_one = |kernel: &&Kernel| {
         let name = rank.name(kernel.row);
         is_embedding(name) && !BATCHED.iter().any(|part| name.contains(part))
@@ -45,7 +48,7 @@ fn detect(rank: &Facts<'_>, limits: &Limits<'_>) -> Option<Found> {
     // From launch to launch, less what the device works: at most a step's worth of each table.
     let owners: Vec<u32> = calls
         .iter()
-        .map(|call| rank.tree.operator(rank.scope.trace, *call).unwrap_or(*call))
+        .map(|call| rank.tree().operator(rank.scope.trace, *call).unwrap_or(*call))
         .collect();
     let lost = (rank.total(&owners) - rank.total(&rows)).max(0);
     let per_step = rank.count_per_step(rows.len());
@@ -61,4 +64,36 @@ fn detect(rank: &Facts<'_>, limits: &Limits<'_>) -> Option<Found> {
     let edits = vec![rank.edit(host_rows(rank, behind_first), Action::Scale(0.0))];
     let found = Found::new(what, advice).number("kernels_per_step", per_step);
     Some(found.shown_by(rank.proofs(rows)).saves(lost, edits))
+}
+
+/// Without a device: lookups and their backward by the operators, one of each kind for each table.
+/// One for all tables is taken to cost what one for one table does.
+fn on_the_host(rank: &RankFacts<'_>, limits: &Limits<'_>) -> Option<Found> {
+    let is_lookup = |name: &str| {
+        let is_table = name.contains("embedding_bag") || name.contains("EmbeddingBag");
+        let is_batched = BATCHED.iter().any(|part| name.contains(part));
+        (is_table || name == "aten::embedding" || name.contains("EmbeddingBackward")) && !is_batched
+    };
+    let mut groups: BTreeMap<&str, Vec<u32>> = BTreeMap::new();
+    for row in rank.outermost_named(is_lookup) {
+        groups.entry(rank.name(row)).or_default().push(row);
+    }
+    groups.retain(|_, rows| rank.count_per_step(rows.len()) >= limits.of("kernels_per_step"));
+    let most = groups.values().max_by_key(|rows| rows.len())?;
+    let per_step = rank.count_per_step(most.len());
+    let rows: Vec<u32> = groups.values().flatten().copied().collect();
+    let what = format!(
+        "{per_step:.0} tables are looked up, and differentiated, by operators of their own: {} per step.",
+        time(rank.per_step(rank.total(&rows)))
+    );
+    let advice = "Use one lookup for all tables: one nn.EmbeddingBag with offset ids, torchrec's \
+                  EmbeddingBagCollection, or FBGEMM's SplitTableBatchedEmbeddingBagsCodegen.";
+    let (mut edits, mut lost) = (Vec::new(), 0.0);
+    for rows in groups.values() {
+        let keep = 1.0 / rank.count_per_step(rows.len());
+        lost += rank.total(rows) as f64 * (1.0 - keep);
+        edits.push(rank.edit(rank.whole(rows), Action::Scale(keep)));
+    }
+    let found = Found::new(what, advice).number("lookups_per_step", per_step);
+    Some(found.shown_by(rank.proofs(rows)).saves(lost as i64, edits))
 }

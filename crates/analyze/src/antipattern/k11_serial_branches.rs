@@ -2,11 +2,11 @@
 
 use std::collections::BTreeMap;
 
-use super::facts::{Facts, Kernel};
 use super::finding::{Category, Confidence, Found};
 use super::rule::{Detect, Limits, Rule, Side, limit, page};
 use super::text::time;
 use crate::graph::edit::Action;
+use crate::job::{Kernel, RankFacts};
 
 pub(super) const RULE: Rule = Rule {
     id: "K11",
@@ -33,7 +33,7 @@ struct Branches {
     kernels: Vec<Vec<u32>>,
 }
 
-fn detect(rank: &Facts<'_>, limits: &Limits<'_>) -> Option<Found> {
+fn detect(rank: &RankFacts<'_>, limits: &Limits<'_>) -> Option<Found> {
     if rank.python().nodes.is_empty() {
         return None;
     }
@@ -72,7 +72,7 @@ fn detect(rank: &Facts<'_>, limits: &Limits<'_>) -> Option<Found> {
     Some(found.shown_by(rank.proofs(rows)).saves(high, edits))
 }
 
-fn branches(rank: &Facts<'_>, limits: &Limits<'_>) -> Vec<Branches> {
+fn branches(rank: &RankFacts<'_>, limits: &Limits<'_>) -> Vec<Branches> {
     let python = rank.python();
     let modules = rank.names(|name| name.starts_with(MODULE));
     let module_above =

@@ -1,10 +1,10 @@
 //! K12: kernels that convert between layouts of images.
 
-use super::facts::Facts;
 use super::finding::{Category, Confidence, Found};
 use super::rule::{Detect, Limits, Rule, Side, limit, page};
 use super::text::time;
 use crate::graph::edit::Action;
+use crate::job::RankFacts;
 
 pub(super) const RULE: Rule = Rule {
     id: "K12",
@@ -20,7 +20,7 @@ pub(super) const RULE: Rule = Rule {
 const CONVERSIONS: [&str; 6] =
     ["nchwToNhwc", "nhwcToNchw", "NCHWToNHWC", "NHWCToNCHW", "batched_transpose", "nchw_to_nhwc"];
 
-fn detect(rank: &Facts<'_>, limits: &Limits<'_>) -> Option<Found> {
+fn detect(rank: &RankFacts<'_>, limits: &Limits<'_>) -> Option<Found> {
     let conversions = rank.names(|name| CONVERSIONS.iter().any(|part| name.contains(part)));
     let rows: Vec<u32> = rank
         .compute_kernels()

@@ -2,11 +2,11 @@
 
 use std::collections::BTreeMap;
 
-use super::facts::Facts;
 use super::finding::{Category, Confidence, Found};
 use super::rule::{Detect, Limits, Rule, Side, limit, page};
 use super::text::time;
 use crate::graph::edit::Action;
+use crate::job::RankFacts;
 use crate::launches::LaunchRow;
 use trace::store::Kind;
 
@@ -25,7 +25,7 @@ pub(super) const RULE: Rule = Rule {
     detect: Detect::Rank(detect),
 };
 
-fn detect(rank: &Facts<'_>, limits: &Limits<'_>) -> Option<Found> {
+fn detect(rank: &RankFacts<'_>, limits: &Limits<'_>) -> Option<Found> {
     let idle_pct = rank.idle_pct().filter(|idle| *idle >= limits.of("idle_pct"))?;
     let is_kernel = |row: &&LaunchRow<'_>| {
         row.work_count == 1 && rank.scope.trace.kind(row.device_row) == Kind::Kernel
@@ -88,11 +88,11 @@ fn tiny<'a, 'b>(launches: &[&'a LaunchRow<'b>]) -> Vec<(&'a LaunchRow<'b>, i64)>
 }
 
 /// Calls and the operators around them.
-pub(super) fn host_rows(rank: &Facts<'_>, calls: &[u32]) -> Vec<u32> {
+pub(super) fn host_rows(rank: &RankFacts<'_>, calls: &[u32]) -> Vec<u32> {
     let is_operator = |row: &u32| rank.scope.trace.kind(*row) == Kind::Operator;
     let mut rows = calls.to_vec();
     for call in calls {
-        rows.extend(rank.tree.ancestors(*call).filter(is_operator));
+        rows.extend(rank.tree().ancestors(*call).filter(is_operator));
     }
     rows
 }

@@ -1,10 +1,11 @@
 //! L02: many small copies issued one by one where one would do.
 
-use super::facts::{Copy, Facts};
 use super::finding::{Category, Confidence, Found};
 use super::rule::{Detect, Limits, Rule, Side, limit, page};
 use super::text::{bytes, each};
+use crate::calls::Direction;
 use crate::graph::edit::Action;
+use crate::job::{Copy, RankFacts};
 
 pub(super) const RULE: Rule = Rule {
     id: "L02",
@@ -28,7 +29,7 @@ const COPY_NS: i64 = 5_000;
 /// A copy, its call, and the name of what issued it.
 type Issued<'a> = (&'a Copy, u32, &'a str);
 
-fn detect(rank: &Facts<'_>, limits: &Limits<'_>) -> Option<Found> {
+fn detect(rank: &RankFacts<'_>, limits: &Limits<'_>) -> Option<Found> {
     let runs = runs(rank, limits);
     let copies: usize = runs.iter().map(Vec::len).sum();
     let lost: i64 = runs.iter().map(|run| lost(rank, run, limits)).sum();
@@ -42,8 +43,17 @@ fn detect(rank: &Facts<'_>, limits: &Limits<'_>) -> Option<Found> {
         longest.len(),
         longest[0].2
     );
-    let advice = "Assemble the data on one side and copy it once (torch.stack, cat or one flat \
-                  buffer), or build it on the device.";
+    let advice = match longest[0].0.direction {
+        Direction::OnDevice => {
+            "Copy them by one kernel (torch._foreach_copy_) or keep them in one flat tensor. \
+             DistributedDataParallel need not copy gradients with gradient_as_bucket_view=True, nor \
+             buffers with broadcast_buffers=False."
+        }
+        _ => {
+            "Assemble the data on one side and copy it once (torch.stack, cat or one flat buffer), or \
+             build it on the device."
+        }
+    };
     let behind_first = || runs.iter().flat_map(|run| &run[1..]);
     let calls: Vec<u32> = behind_first().map(|(_, call, _)| *call).collect();
     let rows: Vec<u32> = behind_first().map(|(copy, ..)| copy.row).collect();
@@ -62,7 +72,7 @@ fn detect(rank: &Facts<'_>, limits: &Limits<'_>) -> Option<Found> {
 }
 
 /// Copies that follow each other on a thread: one direction, one issuer, short pauses, small.
-fn runs<'a>(rank: &'a Facts<'_>, limits: &Limits<'_>) -> Vec<Vec<Issued<'a>>> {
+fn runs<'a>(rank: &'a RankFacts<'_>, limits: &Limits<'_>) -> Vec<Vec<Issued<'a>>> {
     let track = |call: u32| rank.scope.trace.slices.track[call as usize];
     let issuer = |call: u32| rank.range_around(call).map_or("a loop", |row| rank.name(row));
     let mut issued: Vec<Issued<'_>> = rank
@@ -88,7 +98,7 @@ fn runs<'a>(rank: &'a Facts<'_>, limits: &Limits<'_>) -> Vec<Vec<Issued<'a>>> {
     issued.chunk_by(follows).filter(is_long).map(<[_]>::to_vec).collect()
 }
 
-fn lost(rank: &Facts<'_>, run: &[Issued<'_>], limits: &Limits<'_>) -> i64 {
+fn lost(rank: &RankFacts<'_>, run: &[Issued<'_>], limits: &Limits<'_>) -> i64 {
     let (Some(first), Some(last)) = (run.first(), run.last()) else { return 0 };
     let moved: u64 = run.iter().map(|(copy, ..)| copy.bytes).sum();
     let ideal = (moved as f64 / limits.of("peak_gb_per_s").max(1e-3)) as i64 + COPY_NS;

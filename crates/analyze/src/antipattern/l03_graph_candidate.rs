@@ -5,11 +5,12 @@ use std::hash::{DefaultHasher, Hash, Hasher};
 
 use trace::store::{Kind, StringId};
 
-use super::facts::{Facts, is_synchronization};
 use super::finding::{Category, Confidence, Found};
 use super::rule::{Detect, Limits, Rule, Side, limit, page};
 use super::text::time;
+use crate::calls::{Direction, direction, is_synchronization};
 use crate::graph::edit::Action;
+use crate::job::RankFacts;
 
 pub(super) const RULE: Rule = Rule {
     id: "L03",
@@ -35,7 +36,7 @@ struct Region {
     device_ns: i64,
 }
 
-fn detect(rank: &Facts<'_>, limits: &Limits<'_>) -> Option<Found> {
+fn detect(rank: &RankFacts<'_>, limits: &Limits<'_>) -> Option<Found> {
     let mut regions: Vec<Region> =
         candidates(rank).into_values().filter_map(|rows| region(rank, rows, limits)).collect();
     let gain = |region: &Region| {
@@ -68,12 +69,12 @@ fn detect(rank: &Facts<'_>, limits: &Limits<'_>) -> Option<Found> {
 }
 
 /// Annotations and outermost operators of the window by name, those that run in several steps.
-fn candidates(rank: &Facts<'_>) -> BTreeMap<StringId, Vec<u32>> {
+fn candidates(rank: &RankFacts<'_>) -> BTreeMap<StringId, Vec<u32>> {
     let trace = rank.scope.trace;
     let mut named: BTreeMap<StringId, Vec<u32>> = BTreeMap::new();
-    for row in &rank.tree.nodes {
+    for row in &rank.tree().nodes {
         let is_outermost = trace.kind(*row) == Kind::Operator
-            && !rank.tree.ancestors(*row).any(|around| trace.kind(around) == Kind::Operator);
+            && !rank.tree().ancestors(*row).any(|around| trace.kind(around) == Kind::Operator);
         let is_range = trace.kind(*row) == Kind::Annotation || is_outermost;
         let is_step = trace.name(*row).starts_with("ProfilerStep#");
         if is_range && !is_step && rank.scope.starts_inside(*row) {
@@ -85,9 +86,9 @@ fn candidates(rank: &Facts<'_>) -> BTreeMap<StringId, Vec<u32>> {
     named
 }
 
-fn region(rank: &Facts<'_>, rows: Vec<u32>, limits: &Limits<'_>) -> Option<Region> {
+fn region(rank: &RankFacts<'_>, rows: Vec<u32>, limits: &Limits<'_>) -> Option<Region> {
     let mut hashes: BTreeMap<u64, usize> = BTreeMap::new();
-    let work = |row: &u32| rank.attribution.rows(rank.tree, *row);
+    let work = |row: &u32| rank.attribution().rows(rank.tree(), *row);
     let kernels = work(rows.first()?).len();
     if (kernels as f64) < limits.of("kernels") {
         return None;
@@ -106,7 +107,7 @@ fn region(rank: &Facts<'_>, rows: Vec<u32>, limits: &Limits<'_>) -> Option<Regio
 }
 
 /// Names and grids of device work, in the order of launches.
-fn hash(rank: &Facts<'_>, work: &[u32]) -> u64 {
+fn hash(rank: &RankFacts<'_>, work: &[u32]) -> u64 {
     let slices = &rank.scope.trace.slices;
     let mut hasher = DefaultHasher::new();
     for row in work {
@@ -118,13 +119,13 @@ fn hash(rank: &Facts<'_>, work: &[u32]) -> u64 {
 }
 
 /// What a graph cannot hold: waits of the host, copies to it, and graphs that are there already.
-fn is_unfit(rank: &Facts<'_>, row: u32) -> bool {
+fn is_unfit(rank: &RankFacts<'_>, row: u32) -> bool {
     let is_bad = |row: &u32| {
         let name = rank.name(*row);
         let is_call = rank.scope.trace.kind(*row).is_call();
         is_call && (is_synchronization(name) || name.contains("GraphLaunch"))
     };
-    let copies_out = |row: &u32| rank.name(*row).contains("DtoH");
-    rank.tree.subtree(row).iter().any(is_bad)
-        || rank.attribution.rows(rank.tree, row).iter().any(copies_out)
+    let copies_out = |row: &u32| direction(rank.name(*row)) == Direction::ToHost;
+    rank.tree().subtree(row).iter().any(is_bad)
+        || rank.attribution().rows(rank.tree(), row).iter().any(copies_out)
 }

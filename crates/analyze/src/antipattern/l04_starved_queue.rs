@@ -1,11 +1,12 @@
 //! L04: the launching thread waits for the device although independent work could be launched.
 
-use super::facts::{Facts, is_synchronization};
 use super::finding::{Category, Confidence, Found};
 use super::rule::{Detect, Limits, Rule, Side, limit, page};
 use super::text::time;
+use crate::calls::{Direction, direction, is_pageable, is_synchronization};
 use crate::graph::edit::Action;
 use crate::interval;
+use crate::job::RankFacts;
 
 pub(super) const RULE: Rule = Rule {
     id: "L04",
@@ -29,7 +30,7 @@ struct Wait {
     launches: usize,
 }
 
-fn detect(rank: &Facts<'_>, limits: &Limits<'_>) -> Option<Found> {
+fn detect(rank: &RankFacts<'_>, limits: &Limits<'_>) -> Option<Found> {
     let waits = waits(rank, limits);
     let lost: i64 = waits.iter().map(|wait| wait.idle_ns).sum();
     let share = rank.share(lost);
@@ -58,11 +59,14 @@ fn detect(rank: &Facts<'_>, limits: &Limits<'_>) -> Option<Found> {
     Some(found.shown_by(proofs).saves(lost, edits))
 }
 
-fn waits(rank: &Facts<'_>, limits: &Limits<'_>) -> Vec<Wait> {
+fn waits(rank: &RankFacts<'_>, limits: &Limits<'_>) -> Vec<Wait> {
     let slices = &rank.scope.trace.slices;
     let blocks = |call: &u32| {
         let work = rank.scope.links().work(*call);
-        let copies = |row: &u32| rank.name(*row).contains("DtoH (Device -> Pageable)");
+        let copies = |row: &u32| {
+            let name = rank.name(*row);
+            direction(name) == Direction::ToHost && is_pageable(name)
+        };
         let is_wait = is_synchronization(rank.name(*call)) || work.iter().any(copies);
         is_wait && rank.duration(*call) >= limits.ns("blocked_ns")
     };
@@ -96,7 +100,7 @@ fn waits(rank: &Facts<'_>, limits: &Limits<'_>) -> Vec<Wait> {
 }
 
 /// The outermost operator or annotation around a call, steps aside.
-fn outermost(rank: &Facts<'_>, call: u32) -> Option<u32> {
+fn outermost(rank: &RankFacts<'_>, call: u32) -> Option<u32> {
     let is_step = |row: &u32| rank.name(*row).starts_with("ProfilerStep#");
-    rank.tree.ancestors(call).filter(|row| !is_step(row)).last()
+    rank.tree().ancestors(call).filter(|row| !is_step(row)).last()
 }

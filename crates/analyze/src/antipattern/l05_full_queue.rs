@@ -1,9 +1,9 @@
 //! L05: the launch queue is full: the host runs so far ahead of the device that its calls wait.
 
-use super::facts::Facts;
 use super::finding::{Category, Confidence, Found};
 use super::rule::{Detect, Limits, Rule, Side, limit, page};
 use super::text::time;
+use crate::job::RankFacts;
 
 pub(super) const RULE: Rule = Rule {
     id: "L05",
@@ -16,7 +16,7 @@ pub(super) const RULE: Rule = Rule {
     detect: Detect::Rank(detect),
 };
 
-fn detect(rank: &Facts<'_>, limits: &Limits<'_>) -> Option<Found> {
+fn detect(rank: &RankFacts<'_>, limits: &Limits<'_>) -> Option<Found> {
     let waits = &rank.pressure().waits;
     let inside = || waits.iter().filter(|wait| rank.scope.starts_inside(wait.call));
     let waited: i64 = inside().map(|wait| wait.waited_ns).sum();

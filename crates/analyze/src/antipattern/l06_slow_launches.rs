@@ -1,13 +1,15 @@
 //! L06: some launches take far longer than the others.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
-use super::facts::Facts;
+use trace::store::{Kind, StringId};
+
 use super::finding::{Category, Confidence, Found};
 use super::rule::{Detect, Limits, Rule, Side, limit, page};
 use super::text::time;
 use crate::graph::edit::Action;
 use crate::interval;
+use crate::job::RankFacts;
 
 pub(super) const RULE: Rule = Rule {
     id: "L06",
@@ -34,21 +36,15 @@ const HOLDS: [&str; 7] = [
     "Lazy Function",
 ];
 
-fn detect(rank: &Facts<'_>, limits: &Limits<'_>) -> Option<Found> {
+fn detect(rank: &RankFacts<'_>, limits: &Limits<'_>) -> Option<Found> {
     let slowest = limits.ns("call_ns");
-    let mut known = BTreeSet::new();
-    let has_steps = !rank.scope.window.steps.is_empty();
+    let firsts = first_launches(rank);
     let launches: Vec<u32> = rank
         .calls_named(|name| name.contains("LaunchKernel"))
         .into_iter()
         // A launch into a full queue waits for the device.
         .filter(|call| rank.pressure().wait(*call).is_none())
-        // The first launch of a kernel loads its code.
-        .filter(|call| {
-            let work = rank.scope.links().work(*call).first();
-            let name = work.map(|work| rank.scope.trace.slices.name[*work as usize]);
-            !name.is_none_or(|name| known.insert(name)) || has_steps
-        })
+        .filter(|call| !firsts.contains(call))
         .collect();
     let mut durations: Vec<i64> = launches.iter().map(|call| rank.duration(*call)).collect();
     durations.sort_unstable();
@@ -87,4 +83,18 @@ fn detect(rank: &Facts<'_>, limits: &Limits<'_>) -> Option<Found> {
         .number("p50_ns", usual as f64)
         .number("held_up", held_up as f64);
     Some(found.shown_by(proofs).saves(excess, edits))
+}
+
+/// The first launch of each kernel in the trace, which loads its code: no step does that again.
+fn first_launches(rank: &RankFacts<'_>) -> BTreeSet<u32> {
+    let trace = rank.scope.trace;
+    let mut firsts: BTreeMap<StringId, (i64, u32)> = BTreeMap::new();
+    for row in trace.rows().filter(|row| trace.kind(*row) == Kind::Kernel) {
+        if let Some(call) = rank.scope.links().call(row) {
+            let launched = (rank.start(call), call);
+            let first = firsts.entry(trace.slices.name[row as usize]).or_insert(launched);
+            *first = launched.min(*first);
+        }
+    }
+    firsts.into_values().map(|(_, call)| call).collect()
 }

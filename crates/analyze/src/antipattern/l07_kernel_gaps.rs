@@ -1,11 +1,11 @@
 //! L07: short gaps between kernels that were launched long before.
 
-use super::facts::Facts;
 use super::finding::{Category, Confidence, Found};
 use super::rule::{Detect, Limits, Rule, Side, limit, page};
 use super::text::{each, time};
 use crate::graph::edit::Action;
 use crate::idle::{DeviceCause, Gap};
+use crate::job::RankFacts;
 
 pub(super) const RULE: Rule = Rule {
     id: "L07",
@@ -21,7 +21,7 @@ pub(super) const RULE: Rule = Rule {
     detect: Detect::Rank(detect),
 };
 
-fn detect(rank: &Facts<'_>, limits: &Limits<'_>) -> Option<Found> {
+fn detect(rank: &RankFacts<'_>, limits: &Limits<'_>) -> Option<Found> {
     let is_short = |gap: &&Gap| gap.cause == DeviceCause::KernelWait;
     let gaps: Vec<&Gap> = rank.gaps().iter().filter(is_short).collect();
     let devices = i64::from(rank.breakdown().device_count).max(1);

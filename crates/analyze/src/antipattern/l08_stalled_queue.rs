@@ -2,12 +2,12 @@
 
 use std::collections::BTreeMap;
 
-use super::facts::Facts;
 use super::finding::{Category, Confidence, Found};
 use super::rule::{Detect, Limits, Rule, Side, limit, page};
 use super::text::{each, time};
 use crate::graph::edit::Action;
 use crate::idle::{DeviceCause, Gap};
+use crate::job::RankFacts;
 use crate::kernels::short_name;
 
 pub(super) const RULE: Rule = Rule {
@@ -16,12 +16,15 @@ pub(super) const RULE: Rule = Rule {
     category: Category::Launch,
     side: Side::Device,
     confidence: Confidence::High,
-    limits: &[limit("idle_pct", 5.0, "all such gaps, percent of the window")],
+    limits: &[
+        limit("idle_pct", 5.0, "all such gaps, percent of the window"),
+        limit("start_ns", 1_000_000.0, "a gap so near the start may hold work from before it"),
+    ],
     page: page!("L08"),
     detect: Detect::Rank(detect),
 };
 
-fn detect(rank: &Facts<'_>, limits: &Limits<'_>) -> Option<Found> {
+fn detect(rank: &RankFacts<'_>, limits: &Limits<'_>) -> Option<Found> {
     let is_stall = |gap: &&Gap| gap.cause == DeviceCause::Dependency;
     let gaps: Vec<&Gap> = rank.gaps().iter().filter(is_stall).collect();
     let devices = i64::from(rank.breakdown().device_count).max(1);
@@ -43,13 +46,23 @@ fn detect(rank: &Facts<'_>, limits: &Limits<'_>) -> Option<Found> {
         .take(3)
         .map(|(name, idle)| format!("{name} ({})", time(rank.per_step(*idle))))
         .collect();
-    let what = format!(
-        "The device idles {} per step ({share:.1} % of the window) in {} gaps although its next work \
+    let mut what = format!(
+        "The device idles {} per step ({share:.1} % of the window) in {} gap{} although its next work \
          was launched before: most of it before {}.",
         time(rank.per_step(idle_ns)),
         each(rank.count_per_step(gaps.len())),
+        if gaps.len() as i64 == rank.step_count() { "" } else { "s" },
         first.join(", ")
     );
+    let longest = gaps.iter().max_by_key(|gap| (gap.idle_ns, gap.start_ns))?;
+    let begins = longest.start_ns - rank.scope.window.start < limits.ns("start_ns");
+    if begins && rank.scope.window.steps.is_empty() && 2 * longest.idle_ns > idle_ns {
+        what += &format!(
+            " {} of it follow directly on the start of the recording: work launched before it, which \
+             no recording shows, may have run then.",
+            time(longest.idle_ns)
+        );
+    }
     let advice = "Faster launches do not help: find what holds the queued work back. Look for waits \
                   on events of other streams and on other ranks, copies that block, memory that is \
                   freed or mapped, and work of another process on the device.";

@@ -2,13 +2,13 @@
 
 use std::collections::BTreeMap;
 
-use super::facts::Facts;
 use super::finding::{Category, Confidence, Found};
 use super::rule::{Detect, Limits, Rule, Side, limit, page};
 use super::text::time;
 use crate::classify::Class;
 use crate::graph::edit::Action;
 use crate::interval;
+use crate::job::RankFacts;
 
 pub(super) const RULE: Rule = Rule {
     id: "M01",
@@ -21,7 +21,7 @@ pub(super) const RULE: Rule = Rule {
     detect: Detect::Rank(detect),
 };
 
-fn detect(rank: &Facts<'_>, limits: &Limits<'_>) -> Option<Found> {
+fn detect(rank: &RankFacts<'_>, limits: &Limits<'_>) -> Option<Found> {
     let exposed = rank.breakdown().exposed_communication_ns;
     let share = rank.share(exposed);
     if share < limits.of("exposed_pct") {
@@ -32,7 +32,7 @@ fn detect(rank: &Facts<'_>, limits: &Limits<'_>) -> Option<Found> {
         let span = rank.scope.clipped(row);
         span.1 - span.0 - interval::length_within(&compute, span)
     };
-    let rows: Vec<u32> = communication(rank).collect();
+    let mut rows: Vec<u32> = communication(rank).collect();
     let mut kinds: BTreeMap<String, i64> = BTreeMap::new();
     for row in &rows {
         *kinds.entry(kind(rank, *row)).or_default() += bare(*row);
@@ -43,7 +43,7 @@ fn detect(rank: &Facts<'_>, limits: &Limits<'_>) -> Option<Found> {
         kinds.iter().take(2).map(|(name, ns)| format!("{name} {}", time(rank.per_step(*ns))));
     let waited: i64 = rows.iter().map(|row| rank.waited(*row).min(bare(*row))).sum();
     let waiting = match waited {
-        0 => String::new(),
+        0 => unseen(rank).unwrap_or_default(),
         ns => format!(" Kernels spend {} of it waiting for other ranks.", time(rank.per_step(ns))),
     };
     let what = format!(
@@ -61,18 +61,32 @@ fn detect(rank: &Facts<'_>, limits: &Limits<'_>) -> Option<Found> {
         .number("exposed_per_step_ns", rank.per_step(exposed) as f64)
         .number("exposed_pct", share)
         .number("waited_per_step_ns", rank.per_step(waited) as f64);
+    // Of devices that lag behind, also what was launched in the window and runs behind it.
+    let late = rank.scope.late_work.iter().filter(|(_, class)| *class == Class::Communication);
+    rows.extend(late.map(|(row, _)| *row));
     let edits = vec![rank.edit(rows, Action::Overlap)];
     Some(found.shown_by(proofs).saves(exposed, edits))
 }
 
+/// What cannot be said where the other ranks of a job are not there.
+fn unseen(rank: &RankFacts<'_>) -> Option<String> {
+    let known = rank.scope.trace.header.distributed.as_ref()?;
+    let size = known.world_size.filter(|size| *size > 1 && !rank.has_peers())?;
+    Some(format!(
+        " How much of it is waiting for other ranks cannot be told: of {size} ranks only rank {} was \
+         read.",
+        rank.rank()
+    ))
+}
+
 /// Rows of communication kernels in the window.
-pub(super) fn communication<'a>(rank: &'a Facts<'_>) -> impl Iterator<Item = u32> + 'a {
+pub(super) fn communication<'a>(rank: &'a RankFacts<'_>) -> impl Iterator<Item = u32> + 'a {
     let rows = rank.scope.device_rows.iter().zip(&rank.scope.classes);
     rows.filter(|(_, class)| **class == Class::Communication).map(|(row, _)| *row)
 }
 
 /// The collective and its group, as far as they are known.
-fn kind(rank: &Facts<'_>, row: u32) -> String {
+fn kind(rank: &RankFacts<'_>, row: u32) -> String {
     let strings = &rank.scope.trace.strings;
     match rank.scope.trace.slices.collective.get(row) {
         Some(known) => {

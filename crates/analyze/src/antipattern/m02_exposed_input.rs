@@ -1,13 +1,13 @@
 //! M02: the exchange of the next batch's ids is visible instead of hidden under compute.
 
-use super::facts::Facts;
 use super::finding::{Category, Confidence, Found};
 use super::m01_exposed_communication::communication;
 use super::rule::{Detect, Limits, Rule, Side, limit, page};
-use super::text::time;
+use super::text::{each, time};
 use crate::classify::Class;
 use crate::graph::edit::Action;
 use crate::interval;
+use crate::job::RankFacts;
 
 pub(super) const RULE: Rule = Rule {
     id: "M02",
@@ -32,7 +32,7 @@ const INPUT: [&str; 8] = [
     "all2all_id",
 ];
 
-fn detect(rank: &Facts<'_>, limits: &Limits<'_>) -> Option<Found> {
+fn detect(rank: &RankFacts<'_>, limits: &Limits<'_>) -> Option<Found> {
     let rows = exchanges(rank);
     let compute = interval::union(rank.scope.spans(|_, class| class == Class::Compute));
     let bare = |row: u32| {
@@ -47,9 +47,9 @@ fn detect(rank: &Facts<'_>, limits: &Limits<'_>) -> Option<Found> {
     }
     let what = format!(
         "The exchange of input ids runs {} per step without compute ({share:.1} % of the window), in \
-         {} collectives.",
+         {} collectives per step.",
         time(rank.per_step(exposed)),
-        rows.len()
+        each(rank.count_per_step(rows.len()))
     );
     let advice = "Exchange the next batch while this one is computed: TrainPipelineSparseDist, or \
                   start the input distribution earlier on a stream and thread of its own.";
@@ -62,7 +62,7 @@ fn detect(rank: &Facts<'_>, limits: &Limits<'_>) -> Option<Found> {
 }
 
 /// Collectives launched from input distribution, by start.
-pub(super) fn exchanges(rank: &Facts<'_>) -> Vec<u32> {
+pub(super) fn exchanges(rank: &RankFacts<'_>) -> Vec<u32> {
     let input = rank.names(|name| INPUT.iter().any(|part| name.contains(part)));
     let is_input = |row: &u32| {
         let call = rank.scope.links().call(*row);

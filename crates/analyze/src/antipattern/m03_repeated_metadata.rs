@@ -2,12 +2,13 @@
 
 use std::collections::BTreeMap;
 
-use super::facts::{Direction, Facts, is_synchronization};
 use super::finding::{Category, Confidence, Found};
 use super::m02_exposed_input::exchanges;
 use super::rule::{Detect, Limits, Rule, Side, limit, page};
 use super::text::{bytes, time};
+use crate::calls::{Direction, is_synchronization};
 use crate::graph::edit::Action;
+use crate::job::RankFacts;
 
 pub(super) const RULE: Rule = Rule {
     id: "M03",
@@ -31,7 +32,7 @@ struct Exchange {
     wait: Option<u32>,
 }
 
-fn detect(rank: &Facts<'_>, limits: &Limits<'_>) -> Option<Found> {
+fn detect(rank: &RankFacts<'_>, limits: &Limits<'_>) -> Option<Found> {
     let mut steps: BTreeMap<usize, Vec<u32>> = BTreeMap::new();
     for row in exchanges(rank) {
         let launched = rank.scope.links().call(row).map_or(rank.start(row), |c| rank.start(c));
@@ -74,9 +75,9 @@ fn detect(rank: &Facts<'_>, limits: &Limits<'_>) -> Option<Found> {
 }
 
 /// The exchange if a copy to the host and a wait follow it before the next one.
-fn exchange(rank: &Facts<'_>, row: u32) -> Option<Exchange> {
+fn exchange(rank: &RankFacts<'_>, row: u32) -> Option<Exchange> {
     let end = rank.end(row);
-    let follows = |copy: &&super::facts::Copy| {
+    let follows = |copy: &&crate::job::Copy| {
         copy.direction == Direction::ToHost && end <= rank.start(copy.row)
     };
     let copy = rank.copies().iter().find(follows)?;
@@ -89,7 +90,7 @@ fn exchange(rank: &Facts<'_>, row: u32) -> Option<Exchange> {
 }
 
 /// Bytes of the larger side of a collective's message.
-pub(super) fn message_bytes(rank: &Facts<'_>, row: u32) -> Option<u64> {
+pub(super) fn message_bytes(rank: &RankFacts<'_>, row: u32) -> Option<u64> {
     let one = rank.scope.trace.slices.collective.get(row)?;
     let elements = one.elements_in.into_iter().chain(one.elements_out).max()?;
     let width = match rank.scope.trace.strings.get(one.dtype) {

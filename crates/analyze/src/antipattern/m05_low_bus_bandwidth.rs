@@ -1,12 +1,12 @@
 //! M05: large collectives move their data far slower than the links could.
 
-use super::facts::JobFacts;
 use super::finding::{Category, Confidence, Found};
 use super::hardware;
 use super::rule::{Detect, Limits, Rule, Side, limit, page};
 use super::text::{bytes, time};
 use crate::collectives::Matched;
 use crate::graph::edit::Action;
+use crate::job::Job;
 
 pub(super) const RULE: Rule = Rule {
     id: "M05",
@@ -24,7 +24,10 @@ pub(super) const RULE: Rule = Rule {
     detect: Detect::Job(detect),
 };
 
-fn detect(job: &JobFacts<'_>, limits: &Limits<'_>) -> Vec<(Vec<u32>, Found)> {
+fn detect(job: &Job<'_>, limits: &Limits<'_>) -> Vec<(Vec<u32>, Found)> {
+    if !job.is_one_job() {
+        return Vec::new();
+    }
     let slow: Vec<(&Matched, f64, f64)> =
         job.collectives().matched.iter().filter_map(|one| slow(job, one, limits)).collect();
     let lost = |(one, reached, link): &(&Matched, f64, f64)| {
@@ -71,7 +74,7 @@ fn detect(job: &JobFacts<'_>, limits: &Limits<'_>) -> Vec<(Vec<u32>, Found)> {
 
 /// What it reaches and what its links give, if that is far apart.
 fn slow<'a>(
-    job: &JobFacts<'_>,
+    job: &Job<'_>,
     one: &'a Matched,
     limits: &Limits<'_>,
 ) -> Option<(&'a Matched, f64, f64)> {

@@ -1,10 +1,10 @@
 //! M06: one rank comes last to collectives again and again, and all others wait for it.
 
-use super::facts::JobFacts;
 use super::finding::{Category, Confidence, Found, Proof};
 use super::rule::{Detect, Limits, Rule, Side, limit, page};
 use super::text::time;
 use crate::graph::edit::Action;
+use crate::job::Job;
 
 pub(super) const RULE: Rule = Rule {
     id: "M06",
@@ -21,15 +21,15 @@ pub(super) const RULE: Rule = Rule {
     detect: Detect::Job(detect),
 };
 
-fn detect(job: &JobFacts<'_>, limits: &Limits<'_>) -> Vec<(Vec<u32>, Found)> {
-    if job.ranks.len() < 2 {
+fn detect(job: &Job<'_>, limits: &Limits<'_>) -> Vec<(Vec<u32>, Found)> {
+    if job.ranks.len() < 2 || !job.is_one_job() {
         return Vec::new();
     }
     job.stragglers().ranks.iter().filter_map(|one| late(job, one, limits)).collect()
 }
 
 fn late(
-    job: &JobFacts<'_>,
+    job: &Job<'_>,
     one: &crate::stragglers::Straggler,
     limits: &Limits<'_>,
 ) -> Option<(Vec<u32>, Found)> {

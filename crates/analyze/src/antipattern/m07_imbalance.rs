@@ -1,11 +1,11 @@
 //! M07: ranks have unequal shares of the same kind of work.
 
-use super::facts::{Facts, JobFacts, Kernel};
 use super::finding::{Category, Confidence, Found};
-use super::k06_tensor_cores_unused::is_product;
+use super::product::is_product;
 use super::rule::{Detect, Limits, Rule, Side, limit, page};
 use super::text::time;
 use crate::graph::edit::Action;
+use crate::job::{Job, Kernel, RankFacts};
 
 pub(super) const RULE: Rule = Rule {
     id: "M07",
@@ -22,7 +22,7 @@ pub(super) const RULE: Rule = Rule {
 };
 
 /// Whether a kernel is of a kind.
-type IsKind = fn(&Facts<'_>, &Kernel) -> bool;
+type IsKind = fn(&RankFacts<'_>, &Kernel) -> bool;
 
 /// Kinds of work that a plan can move between ranks.
 const KINDS: [(&str, IsKind); 3] = [
@@ -43,26 +43,26 @@ pub(super) fn is_embedding(name: &str) -> bool {
 }
 
 /// Whether a kernel of embeddings belongs to the backward pass.
-pub(super) fn is_backward(rank: &Facts<'_>, kernel: &Kernel) -> bool {
+pub(super) fn is_backward(rank: &RankFacts<'_>, kernel: &Kernel) -> bool {
     let is_named = |name: &str| {
         ["ackward", "grad", "update_rows", "adagrad"].iter().any(|part| name.contains(part))
     };
     is_named(rank.name(kernel.row)) || is_named(rank.owner_name(kernel))
 }
 
-fn detect(job: &JobFacts<'_>, limits: &Limits<'_>) -> Vec<(Vec<u32>, Found)> {
-    if job.ranks.len() < 2 {
+fn detect(job: &Job<'_>, limits: &Limits<'_>) -> Vec<(Vec<u32>, Found)> {
+    if job.ranks.len() < 2 || !job.is_one_job() {
         return Vec::new();
     }
     KINDS.iter().filter_map(|kind| uneven(job, *kind, limits)).collect()
 }
 
 fn uneven(
-    job: &JobFacts<'_>,
+    job: &Job<'_>,
     (name, is_kind): (&str, IsKind),
     limits: &Limits<'_>,
 ) -> Option<(Vec<u32>, Found)> {
-    let rows = |rank: &Facts<'_>| -> Vec<u32> {
+    let rows = |rank: &RankFacts<'_>| -> Vec<u32> {
         rank.compute_kernels().filter(|kernel| is_kind(rank, kernel)).map(|k| k.row).collect()
     };
     let each: Vec<(Vec<u32>, i64)> = job

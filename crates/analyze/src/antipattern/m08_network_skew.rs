@@ -1,11 +1,11 @@
 //! M08: ranks begin a collective together and end it far apart: the transport is uneven.
 
-use super::facts::JobFacts;
 use super::finding::{Category, Confidence, Found};
 use super::rule::{Detect, Limits, Rule, Side, limit, page};
 use super::text::time;
 use crate::collectives::Matched;
 use crate::graph::edit::Action;
+use crate::job::Job;
 
 pub(super) const RULE: Rule = Rule {
     id: "M08",
@@ -22,7 +22,10 @@ pub(super) const RULE: Rule = Rule {
     detect: Detect::Job(detect),
 };
 
-fn detect(job: &JobFacts<'_>, limits: &Limits<'_>) -> Vec<(Vec<u32>, Found)> {
+fn detect(job: &Job<'_>, limits: &Limits<'_>) -> Vec<(Vec<u32>, Found)> {
+    if !job.is_one_job() {
+        return Vec::new();
+    }
     let is_skewed = |one: &&Matched| {
         let spread = one.end_spread_ns;
         let share = 100.0 * spread as f64 / one.transfer_ns.max(1) as f64;

@@ -1,10 +1,10 @@
 //! M09: devices talk through DataParallel or gloo, that is, through the host.
 
-use super::facts::Facts;
 use super::finding::{Category, Confidence, Found, Severity};
 use super::rule::{Detect, Limits, Rule, Side, limit, page};
 use super::text::time;
 use crate::graph::edit::Action;
+use crate::job::RankFacts;
 
 pub(super) const RULE: Rule = Rule {
     id: "M09",
@@ -17,7 +17,7 @@ pub(super) const RULE: Rule = Rule {
     detect: Detect::Rank(detect),
 };
 
-fn detect(rank: &Facts<'_>, limits: &Limits<'_>) -> Option<Found> {
+fn detect(rank: &RankFacts<'_>, limits: &Limits<'_>) -> Option<Found> {
     let devices = rank.scope.devices().len();
     let parallel = rank.outermost_named(|name| name.starts_with("DataParallel"));
     let gloo = rank.outermost_named(|name| name.starts_with("gloo:"));

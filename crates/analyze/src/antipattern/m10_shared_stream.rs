@@ -2,12 +2,12 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use super::facts::Facts;
 use super::finding::{Category, Confidence, Found};
 use super::m01_exposed_communication::communication;
 use super::rule::{Detect, Limits, Rule, Side, limit, page};
 use super::text::time;
 use crate::graph::edit::Action;
+use crate::job::RankFacts;
 
 pub(super) const RULE: Rule = Rule {
     id: "M10",
@@ -27,7 +27,7 @@ pub(super) const RULE: Rule = Rule {
     detect: Detect::Rank(detect),
 };
 
-fn detect(rank: &Facts<'_>, limits: &Limits<'_>) -> Option<Found> {
+fn detect(rank: &RankFacts<'_>, limits: &Limits<'_>) -> Option<Found> {
     let stream = |row: u32| (rank.scope.trace.device(row), rank.scope.trace.stream(row));
     let mut compute: BTreeMap<(i32, i32), i64> = BTreeMap::new();
     for kernel in rank.compute_kernels() {

@@ -1,10 +1,11 @@
 //! M11: the host itself waits for a collective.
 
-use super::facts::{Facts, is_synchronization};
 use super::finding::{Category, Confidence, Found};
 use super::rule::{Detect, Limits, Rule, Side, limit, page};
 use super::text::{each, time};
+use crate::calls::is_synchronization;
 use crate::graph::edit::Action;
+use crate::job::RankFacts;
 
 pub(super) const RULE: Rule = Rule {
     id: "M11",
@@ -20,7 +21,7 @@ pub(super) const RULE: Rule = Rule {
     detect: Detect::Rank(detect),
 };
 
-fn detect(rank: &Facts<'_>, limits: &Limits<'_>) -> Option<Found> {
+fn detect(rank: &RankFacts<'_>, limits: &Limits<'_>) -> Option<Found> {
     let is_wait = |name: &str| {
         let words = name.to_lowercase();
         let is_communication =
@@ -35,8 +36,8 @@ fn detect(rank: &Facts<'_>, limits: &Limits<'_>) -> Option<Found> {
         let blocks = |inside: &&u32| {
             rank.scope.trace.kind(**inside).is_call() && is_synchronization(rank.name(**inside))
         };
-        let inside: Vec<u32> = rank.tree.subtree(row).iter().filter(blocks).copied().collect();
-        let is_leaf = rank.tree.subtree(row).len() == 1;
+        let inside: Vec<u32> = rank.tree().subtree(row).iter().filter(blocks).copied().collect();
+        let is_leaf = rank.tree().subtree(row).len() == 1;
         if !inside.is_empty() {
             waits.push((row, rank.total(&inside)));
             calls.extend(inside);

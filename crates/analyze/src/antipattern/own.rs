@@ -5,9 +5,9 @@ use regex::Regex;
 use serde::Serialize;
 use serde_json::{Map, Value};
 
-use super::facts::{Facts, JobFacts};
 use super::finding::{Category, Confidence, Finding, Number, Proof};
 use super::settings::{OwnRule, Table, wrong};
+use crate::job::{Job, RankFacts};
 use crate::{Error, bandwidth, kernels, ops, queue, steps};
 
 /// A column held against a value.
@@ -113,7 +113,7 @@ impl Condition {
 /// # Errors
 /// [`Error::Rules`] if the table lacks a column.
 pub(super) fn find(
-    job: &JobFacts<'_>,
+    job: &Job<'_>,
     rule: &OwnRule,
     conditions: &[Condition],
 ) -> Result<Option<Finding>, Error> {
@@ -152,6 +152,7 @@ pub(super) fn find(
         what,
         advice: rule.advice.clone(),
         held_back: None,
+        bound: None,
         saving: None,
         numbers: vec![Number { name: "rows", value: met.len() as f64 }],
         proofs: met.iter().take(5).map(|row| proof(row)).collect(),
@@ -190,15 +191,15 @@ fn proof(row: &Map<String, Value>) -> Proof {
     }
 }
 
-fn table(job: &JobFacts<'_>, table: Table) -> Vec<Map<String, Value>> {
+fn table(job: &Job<'_>, table: Table) -> Vec<Map<String, Value>> {
     if table == Table::Collectives {
         return flat(job.collectives().rows());
     }
-    let of = |rank: &Facts<'_>| match table {
+    let of = |rank: &RankFacts<'_>| match table {
         Table::Breakdown => flat([rank.breakdown()]),
         Table::Idle => flat(&rank.idle().devices),
         Table::Kernels => flat(kernels::of(rank.scope)),
-        Table::Ops => flat(ops::of(rank.scope, rank.tree, rank.attribution)),
+        Table::Ops => flat(ops::of(rank.scope, rank.tree(), rank.attribution())),
         Table::Launches => flat(rank.launches()),
         Table::Queue => flat(queue::of(rank.scope)),
         Table::Memory => flat(bandwidth::of(rank.scope)),

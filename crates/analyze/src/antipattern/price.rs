@@ -1,8 +1,11 @@
 //! What the edits of a finding save. Knows no rule.
 
+use std::ops::Range;
+
 use super::finding::RowEdit;
 use crate::graph::edit::{Edit, Editor};
 use crate::graph::measured::{MeasuredGraph, RowNodes};
+use crate::graph::{DependencyGraph, Times};
 use crate::scope::Scope;
 
 #[cfg(test)]
@@ -30,17 +33,34 @@ impl<'a> Pricer<'a> {
 
     /// Nanoseconds by which the windows of the ranks would be shorter, their mean.
     pub fn saving(&mut self, edits: &[RowEdit]) -> i64 {
+        self.saving_of(edits, 0..self.measured.ranks.len())
+    }
+
+    /// The same of the ranks at some places.
+    pub fn saving_of(&mut self, edits: &[RowEdit], ranks: Range<usize>) -> i64 {
+        let measured = self.measured;
+        self.after(edits, |_, times| saving(measured, times, ranks))
+    }
+
+    /// What someone sees on the graph with edits made.
+    pub fn after<T>(
+        &mut self,
+        edits: &[RowEdit],
+        look: impl FnOnce(&DependencyGraph, &Times) -> T,
+    ) -> T {
         for edit in edits {
             if let Some(edit) = self.edit(edit) {
                 self.editor.apply(&edit);
             }
         }
-        let times = self.editor.times();
+        let seen = look(self.editor.graph(), &self.editor.times());
         self.editor.undo();
-        let length = |at: usize, times| self.measured.length_ns(at, times);
-        let shorter = |at: usize| length(at, &self.measured.times) - length(at, &times);
-        let total: i64 = (0..self.measured.ranks.len()).map(shorter).sum();
-        total / (self.measured.ranks.len() as i64).max(1)
+        seen
+    }
+
+    /// The graph as it was measured.
+    pub fn measured(&self) -> &'a MeasuredGraph {
+        self.measured
     }
 
     /// The nodes of rows; `None` for a rank that is not there.
@@ -49,4 +69,12 @@ impl<'a> Pricer<'a> {
         let nodes = edit.rows.iter().flat_map(|row| self.nodes.of_row(scope, *row)).copied();
         Some(Edit { nodes: nodes.collect(), edges: Vec::new(), action: edit.action })
     }
+}
+
+/// Nanoseconds by which the windows of the ranks would be shorter, their mean.
+fn saving(measured: &MeasuredGraph, times: &Times, ranks: Range<usize>) -> i64 {
+    let length = |at: usize, times| measured.length_ns(at, times);
+    let shorter = |at: usize| length(at, &measured.times) - length(at, times);
+    let count = ranks.len() as i64;
+    ranks.map(shorter).sum::<i64>() / count.max(1)
 }

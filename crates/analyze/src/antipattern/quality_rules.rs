@@ -1,9 +1,9 @@
 //! Trace quality as findings: what `quality` says of the recording, under the rules' ids. They
 //! come first, because they decide how far the others can be trusted.
 
-use super::facts::JobFacts;
 use super::finding::{Category, Confidence, Found, Proof, Severity};
 use super::rule::{Detect, Limits, Rule, Side, page};
+use crate::job::Job;
 use crate::quality::{self, Issue};
 
 macro_rules! quality_rule {
@@ -64,7 +64,7 @@ quality_rule!(
 );
 
 /// One finding for all issues of a rule's kinds.
-fn found(job: &JobFacts<'_>, _limits: &Limits<'_>, kinds: &[&str]) -> Vec<(Vec<u32>, Found)> {
+fn found(job: &Job<'_>, _limits: &Limits<'_>, kinds: &[&str]) -> Vec<(Vec<u32>, Found)> {
     let issues: Vec<&Issue> =
         job.issues().iter().filter(|issue| kinds.contains(&issue.id)).collect();
     let Some(worst) = issues.iter().min_by_key(|issue| issue.severity) else { return Vec::new() };

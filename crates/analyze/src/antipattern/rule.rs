@@ -2,8 +2,8 @@
 
 use std::collections::BTreeMap;
 
-use super::facts::{Facts, JobFacts};
 use super::finding::{Category, Confidence, Found, Number};
+use crate::job::{Job, RankFacts};
 
 /// An antipattern that can be found.
 pub struct Rule {
@@ -49,9 +49,9 @@ pub(super) type OnRanks = (Vec<u32>, Found);
 
 pub(super) enum Detect {
     /// Of each rank by itself.
-    Rank(fn(&Facts<'_>, &Limits<'_>) -> Option<Found>),
+    Rank(fn(&RankFacts<'_>, &Limits<'_>) -> Option<Found>),
     /// Of all together; with the ranks that have it.
-    Job(fn(&JobFacts<'_>, &Limits<'_>) -> Vec<OnRanks>),
+    Job(fn(&Job<'_>, &Limits<'_>) -> Vec<OnRanks>),
 }
 
 /// The limits a rule is held against in this run.

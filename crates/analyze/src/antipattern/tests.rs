@@ -2,8 +2,8 @@ use trace::store::{NewSlice, Trace};
 
 use super::*;
 use crate::classify::{ClassRule, Classifier};
+use crate::scope::Scope;
 use crate::window::WindowRule;
-use crate::{attribution, tree};
 
 /// Two steps in which the host reads a scalar behind a long kernel, then launches another one.
 fn reading() -> Trace {
@@ -41,10 +41,7 @@ fn reading() -> Trace {
 fn found(trace: &Trace, settings: &str) -> Result<Report, Error> {
     let classifier = Classifier::new(ClassRule::Category);
     let scopes = [Scope::new(trace, WindowRule::All, &classifier)];
-    let tree = tree::of(trace);
-    let attribution = attribution::of(&scopes[0], &tree);
-    let evidence = [Evidence { scope: &scopes[0], tree: &tree, attribution: &attribution }];
-    of(&scopes, &evidence, &Shapes::new(), &toml::from_str(settings).unwrap())
+    of(&Job::new(&scopes), &toml::from_str(settings).unwrap())
 }
 
 fn rules_of(report: &Report) -> Vec<&str> {

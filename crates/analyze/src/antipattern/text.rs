@@ -1,7 +1,7 @@
 //! Numbers as words of a sentence. Knows no rule.
 
 /// `812 ns`, `1.50 µs`, `13.0 ms`, `4.21 s`; three digits.
-pub(super) fn time(ns: i64) -> String {
+pub(crate) fn time(ns: i64) -> String {
     let ns = ns as f64;
     let (value, unit) = match ns.abs() {
         size if size < 1e3 => return format!("{ns:.0} ns"),

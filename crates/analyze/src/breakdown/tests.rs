@@ -45,10 +45,31 @@ fn two_devices_of_one_process_are_told_apart() {
 }
 
 #[test]
+fn issue_24_a_host_without_devices_is_not_idle() {
+    let mut trace = Trace::default();
+    trace.push(&NewSlice::new("user_annotation", "step", (99, 99), (0, 100)));
+    trace.push(&NewSlice::new("cpu_op", "aten::mm", (99, 99), (5, 25)));
+    trace.push(&NewSlice::new("cpu_op", "aten::add", (99, 98), (20, 30)));
+    let row = of_recording(&scope(&trace));
+    assert_eq!((row.window_ns, row.idle_ns, row.idle_pct), (100, 0, Some(0.0)));
+    assert_eq!((row.compute_ns, row.exposed_other_ns, row.device_count), (25, 75, 0));
+    assert_eq!(parts(&row), 100);
+}
+
+#[test]
 fn a_trace_without_device_work_is_idle() {
     let mut trace = Trace::default();
     trace.push(&NewSlice::new("cpu_op", "aten::mm", (99, 99), (5, 25)));
     let row = of(&scope(&trace));
     assert_eq!((row.window_ns, row.idle_ns, row.idle_pct), (20, 20, Some(100.0)));
     assert_eq!(of(&scope(&Trace::default())).idle_pct, None);
+}
+
+#[test]
+fn a_host_that_launched_what_was_not_recorded_is_idle_as_far_as_is_known() {
+    let mut trace = Trace::default();
+    trace.push(&NewSlice::new("cpu_op", "aten::mm", (99, 99), (5, 25)));
+    trace.push(&NewSlice::new("cuda_runtime", "cudaLaunchKernel", (99, 99), (6, 9)));
+    let row = of_recording(&scope(&trace));
+    assert_eq!((row.window_ns, row.idle_ns, row.idle_pct), (20, 20, Some(100.0)));
 }

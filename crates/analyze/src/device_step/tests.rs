@@ -1,8 +1,7 @@
 use trace::store::{NewSlice, Trace};
 
 use crate::classify::{ClassRule, Classifier};
-use crate::collectives;
-use crate::graph::measured;
+use crate::job::Job;
 use crate::scope::Scope;
 use crate::what_if;
 use crate::window::WindowRule;
@@ -34,8 +33,7 @@ fn scope(trace: &Trace) -> Scope<'_> {
 
 fn after(trace: &Trace, edit: &str) -> (i64, i64) {
     let scopes = [scope(trace)];
-    let graph = measured::of(&scopes, &collectives::of(&scopes));
-    let found = what_if::of(&scopes, &graph, &[what_if::parse(edit).unwrap()]);
+    let found = what_if::of(&Job::new(&scopes), &[what_if::parse(edit).unwrap()]);
     (found.windows[0].window_ns, found.windows[0].new_window_ns)
 }
 
@@ -63,4 +61,34 @@ fn what_is_faster_on_a_device_that_lags_behind_shortens_its_steps_down_to_the_ho
     assert_eq!(after(&trace, "kernel=gemm x1"), (520, 520));
     assert_eq!(after(&trace, "kernel=gemm x2"), (520, 1040));
     assert_eq!(after(&trace, "kernel=gemm x0.5"), (520, 400));
+}
+
+#[test]
+fn each_step_has_one_of_the_host_and_one_of_the_device() {
+    let device = |kernel: i64| {
+        let trace = trace(5, kernel);
+        let rows = crate::steps::of(&scope(&trace));
+        rows.iter().map(|row| (row.host_ns, row.device_ns)).collect::<Vec<_>>()
+    };
+    // The first one's beginning was not seen. Kernels of 130 end at 150, 280, 410 and so on.
+    let lags =
+        [(100, None), (100, Some(130)), (100, Some(130)), (100, Some(130)), (100, Some(130))];
+    assert_eq!(device(130), lags);
+    assert_eq!(device(80), [(100, None); 5]);
+}
+
+#[test]
+fn a_what_if_shows_the_host_and_the_device_beside_each_other() {
+    let trace = trace(5, 130);
+    let scopes = [scope(&trace)];
+    let found = what_if::of(&Job::new(&scopes), &[what_if::parse("kernel=gemm x0.5").unwrap()]);
+    // Kernels of 65 start when they are launched, at 20, 120 and so on, and the device keeps up:
+    // its steps end with the host's. They begin where step 0's kernel ends, which runs half of
+    // what it ran in the window, 25.
+    let rank = &found.windows[0];
+    assert_eq!((rank.host_ns, rank.new_host_ns), (400, 400));
+    assert_eq!((rank.device_ns, rank.new_device_ns), (Some(520), Some(500 - 125)));
+    assert_eq!(rank.device_saving_pct, Some(27.8846));
+    let job = &found.windows[1];
+    assert_eq!((job.device_ns, job.new_device_ns), (Some(520), Some(375)));
 }

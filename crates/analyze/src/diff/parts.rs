@@ -23,8 +23,8 @@ struct Parts {
 
 /// The parts that add up to the unit, and those that overlap.
 pub fn of(before: &[Sample<'_>], after: &[Sample<'_>]) -> (Vec<PartChange>, Vec<PartChange>) {
-    let sides = [before, after].map(parts);
-    let units = [before, after].map(lengths);
+    let sides = [parts(before), parts(after)];
+    let units = [lengths(before), lengths(after)];
     let windows = units.each_ref().map(|units| units.iter().sum::<i64>());
     let delta_ns = Shift::of(&units[0], &units[1]).delta_ns;
     let spans = sides.each_ref().map(|parts| parts.span_ns);
@@ -55,7 +55,7 @@ pub fn of(before: &[Sample<'_>], after: &[Sample<'_>]) -> (Vec<PartChange>, Vec<
 fn parts(samples: &[Sample<'_>]) -> Parts {
     let mut parts = Parts::default();
     for sample in samples {
-        let scope = sample.evidence.scope;
+        let scope = sample.scope;
         let of = |class| interval::union(scope.spans(|_, found| found == class));
         let busy = interval::union(scope.spans(|_, _| true));
         let [compute, communication, memory, other] =

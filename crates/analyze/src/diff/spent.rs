@@ -63,7 +63,7 @@ pub fn of(samples: &[Sample<'_>], subject: Subject) -> Spent {
     let units = samples.iter().map(|sample| sample.units.len()).sum();
     let mut spent = Spent { units, rows: BTreeMap::new() };
     for sample in samples {
-        let trace = sample.evidence.scope.trace;
+        let trace = sample.scope.trace;
         let named =
             |name: &StringId| (unnumbered(trace.strings.get(*name)).to_owned(), String::new());
         match subject {
@@ -94,7 +94,7 @@ fn collect<K: Hash + Eq>(
     sample: &Sample<'_>,
     rows: impl Iterator<Item = (K, u32, i64)>,
 ) -> HashMap<K, Row> {
-    let slices = &sample.evidence.scope.trace.slices;
+    let slices = &sample.scope.trace.slices;
     let mut found: HashMap<K, Row> = HashMap::new();
     for (key, row, ns) in rows {
         if let Some(unit) = sample.unit_at(slices.start(row)) {
@@ -125,7 +125,7 @@ impl std::fmt::Display for Shape {
 }
 
 fn device(sample: &Sample<'_>) -> HashMap<(StringId, Shape), Row> {
-    let scope = sample.evidence.scope;
+    let scope = sample.scope;
     let slices = &scope.trace.slices;
     let rows = scope.device_rows.iter().map(|&row| {
         let grid = slices.launch_shape.get(row).map(|shape| Shape::Grid(shape.grid, shape.block));
@@ -138,24 +138,24 @@ fn device(sample: &Sample<'_>) -> HashMap<(StringId, Shape), Row> {
 
 /// Time on the device of what an operator launched itself.
 fn own_device(sample: &Sample<'_>, row: u32) -> i64 {
-    sample.evidence.attribution.exclusive(sample.evidence.tree, row).device_ns
+    sample.attribution.exclusive(sample.tree, row).device_ns
 }
 
 /// Time on the host outside what it called.
 fn own_host(sample: &Sample<'_>, row: u32) -> i64 {
-    sample.evidence.tree.own_length(sample.evidence.scope.trace, row)
+    sample.tree.own_length(sample.scope.trace, row)
 }
 
 fn operators(sample: &Sample<'_>, ns: fn(&Sample<'_>, u32) -> i64) -> HashMap<StringId, Row> {
-    let trace = sample.evidence.scope.trace;
-    let rows = sample.evidence.tree.nodes.iter().copied();
+    let trace = sample.scope.trace;
+    let rows = sample.tree.nodes.iter().copied();
     let operators = rows.filter(|row| trace.kind(*row) == Kind::Operator);
     let named = operators.map(|row| (trace.slices.name[row as usize], row, ns(sample, row)));
     collect(sample, named)
 }
 
 fn calls(sample: &Sample<'_>) -> HashMap<StringId, Row> {
-    let trace = sample.evidence.scope.trace;
+    let trace = sample.scope.trace;
     let is_call = |row: &u32| matches!(trace.kind(*row), Kind::Runtime | Kind::Driver);
     let slices = &trace.slices;
     let named = |row: u32| (slices.name[row as usize], row, slices.duration[row as usize]);
@@ -188,7 +188,7 @@ impl Paths {
 }
 
 fn by_path(sample: &Sample<'_>) -> (HashMap<u32, Row>, Paths) {
-    let (tree, trace) = (sample.evidence.tree, sample.evidence.scope.trace);
+    let (tree, trace) = (sample.tree, sample.scope.trace);
     let mut paths = Paths::default();
     // The operators around the present one: where each ends among the nodes, and its path.
     let mut around: Vec<(u32, u32)> = Vec::new();

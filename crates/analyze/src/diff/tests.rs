@@ -2,7 +2,6 @@ use trace::store::{LaunchShape, NewSlice, Trace};
 
 use super::*;
 use crate::classify::{ClassRule, Classifier};
-use crate::quality::Known;
 use crate::scope::Scope;
 use crate::window::WindowRule;
 
@@ -41,8 +40,7 @@ fn diff(before: &[Trace], after: &[Trace], rule: WindowRule) -> Diff {
     let scopes = [before, after].map(|traces| {
         traces.iter().map(|trace| Scope::new(trace, rule, &classifier)).collect::<Vec<_>>()
     });
-    let known = scopes.each_ref().map(|scopes| Known::of(scopes));
-    of(&known[0].evidence(&scopes[0]), &known[1].evidence(&scopes[1]))
+    of(&Job::new(&scopes[0]), &Job::new(&scopes[1]))
 }
 
 fn change<'a>(diff: &'a Diff, subject: Subject, name: &str) -> &'a Change {
@@ -117,6 +115,47 @@ fn subjects_are_told_apart_by_name_shape_and_place() {
     let host = change(&diff, Subject::Host, "aten::linear");
     assert_eq!((host.before_ns, host.after_ns), (10, 10));
     assert_eq!(change(&diff, Subject::Call, "cudaLaunchKernel").before_ns, 5);
+}
+
+#[test]
+fn the_verdict_names_parts_and_operators_or_the_noise() {
+    let text = |before: &[Trace], after: &[Trace], rule| diff(before, after, rule).verdict.text;
+    let slower = text(&[run(&[20, 20])], &[run(&[50, 50]), run(&[50, 50])], WindowRule::Steps);
+    // A step of 100 ns on both sides: what the device did is no change of it.
+    assert_eq!(slower, "100 → 100 ns: no change");
+    let long = |steps: &[i64]| {
+        let mut trace = Trace::default();
+        for (step, start) in steps.iter().enumerate() {
+            let end = steps.get(step + 1).copied().unwrap_or(start + 1_000);
+            let name = format!("ProfilerStep#{step}");
+            let span = (*start, end);
+            trace.push(&NewSlice::new("user_annotation", &name, (1, 1), span));
+            let span = (*start, end - 100);
+            let id = Some(step as u64 + 1);
+            let call = NewSlice::new("cuda_runtime", "cudaLaunchKernel", (1, 1), span);
+            trace.push(&NewSlice::new("cpu_op", "aten::mm", (1, 1), span));
+            trace.push(&NewSlice { correlation: id, ..call });
+            let kernel = NewSlice::new("kernel", "gemm", (0, 7), span);
+            trace.push(&NewSlice { correlation: id, ..kernel });
+        }
+        trace
+    };
+    let (before, after) = (long(&[0, 1_000, 2_000]), long(&[0, 1_500, 3_000]));
+    let diff = diff(std::slice::from_ref(&before), &[after], WindowRule::Steps);
+    let verdict = &diff.verdict;
+    // 1,000 ns thrice against 1,500 twice and 1,000.
+    assert_eq!(
+        (verdict.before_ns, verdict.after_ns, verdict.outcome),
+        (1_000, 1_333, Outcome::WithinNoise)
+    );
+    assert_eq!(verdict.text, "1.00 → 1.33 µs: no change beyond the noise (±334 ns)");
+    let after = long(&[0, 1_500, 3_000, 4_500, 6_000, 7_500]);
+    let verdict = super::of(&Job::new(&[]), &Job::new(&[])).verdict;
+    assert_eq!((verdict.outcome, verdict.delta_pct), (Outcome::Same, None));
+    let slower = text(&[before], &[after], WindowRule::Steps);
+    let expected =
+        "1.00 → 1.42 µs: slower by 42 %, of which compute +417 ns; most of it in aten::mm +417 ns";
+    assert_eq!(slower, expected);
 }
 
 #[test]

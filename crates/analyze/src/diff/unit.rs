@@ -2,8 +2,11 @@
 
 use serde::Serialize;
 
+use crate::attribution::Attribution;
 use crate::interval::Interval;
-use crate::quality::Evidence;
+use crate::job::RankFacts;
+use crate::scope::Scope;
+use crate::tree::Tree;
 use crate::window::WindowRule;
 
 /// What times are per.
@@ -18,19 +21,23 @@ pub enum Unit {
 
 impl Unit {
     /// The finest that all ranks have.
-    pub fn of<'a>(mut ranks: impl Iterator<Item = &'a Evidence<'a>>) -> Self {
-        let has_steps = |rank: &Evidence<'_>| {
-            let window = &rank.scope.window;
+    pub fn of<'a>(mut scopes: impl Iterator<Item = &'a Scope<'a>>) -> Self {
+        let has_steps = |scope: &Scope<'_>| {
+            let window = &scope.window;
             window.rule == WindowRule::Steps && !window.steps.is_empty()
         };
-        if ranks.all(has_steps) { Self::Step } else { Self::Window }
+        if scopes.all(has_steps) { Self::Step } else { Self::Window }
     }
 }
 
 /// A rank with its units.
 pub struct Sample<'a> {
-    /// What is known of the rank.
-    pub evidence: &'a Evidence<'a>,
+    /// The part that is looked at.
+    pub scope: &'a Scope<'a>,
+    /// What ran inside what.
+    pub tree: &'a Tree,
+    /// Owners of the device work.
+    pub attribution: &'a Attribution,
     /// One behind the other, from the window's start to its end.
     pub units: Vec<Interval>,
     /// Units of the ranks before.
@@ -47,19 +54,21 @@ impl Sample<'_> {
 }
 
 /// The ranks of one side.
-pub fn samples<'a>(ranks: &'a [Evidence<'a>], unit: Unit) -> Vec<Sample<'a>> {
+pub fn samples<'a>(ranks: &'a [RankFacts<'_>], unit: Unit) -> Vec<Sample<'a>> {
     let mut first = 0;
-    let sample = |evidence: &'a Evidence<'a>| {
-        let window = &evidence.scope.window;
+    let mut samples = Vec::with_capacity(ranks.len());
+    for rank in ranks {
+        let window = &rank.scope.window;
         let starts: Vec<i64> = match unit {
             Unit::Step => window.steps.iter().map(|step| step.start).collect(),
             Unit::Window => vec![window.start],
         };
         let ends = starts.iter().skip(1).copied().chain([window.end]);
         let units: Vec<Interval> = starts.iter().copied().zip(ends).collect();
-        let sample = Sample { evidence, units, first };
-        first += sample.units.len();
-        sample
-    };
-    ranks.iter().map(sample).collect()
+        let count = units.len();
+        let (tree, attribution) = (rank.tree(), rank.attribution());
+        samples.push(Sample { scope: rank.scope, tree, attribution, units, first });
+        first += count;
+    }
+    samples
 }

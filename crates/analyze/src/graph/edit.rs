@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 
 use serde::Serialize;
 
-use super::measured::MeasuredGraph;
+use super::measured::{Category, MeasuredGraph};
 use super::{DependencyGraph, EdgeId, EdgeKind, NodeId, Times, relax_from};
 
 /// An edge that no longer decides: earlier than any time, and still far from overflow.
@@ -21,7 +21,7 @@ pub enum Action {
     ShortenTo(i64),
     /// It runs beside what it stood before: priced as taking no time of its own.
     Overlap,
-    /// The host no longer waits for a device in it.
+    /// The host no longer waits in it: for a device, or fetching a batch for who loads it.
     Unblock,
     /// It follows at once on what its thread or stream did before.
     CloseGap,
@@ -175,7 +175,9 @@ impl<'a> Editor<'a> {
 
     /// What waits for nothing else keeps its wait.
     fn unblock(&mut self, node: NodeId) {
-        let is_wait = |kind: EdgeKind| kind == EdgeKind::Synchronization;
+        let loads = self.measured.origins[node.index()].category == Category::DataLoading;
+        let is_wait =
+            |kind: EdgeKind| kind == EdgeKind::Synchronization || (loads && kind == EdgeKind::Data);
         if self.graph.edges_into(node).all(|(_, edge)| is_wait(edge.kind)) {
             return;
         }

@@ -13,21 +13,23 @@ mod draft;
 mod gap;
 mod hand_off;
 mod host;
+mod loader;
 mod rendezvous;
 mod rows;
 #[cfg(test)]
 mod tests;
 mod wait;
 
+use std::collections::BTreeSet;
+
 use serde::Serialize;
 use trace::store::TrackId;
 
 use super::{DependencyGraph, Edge, EdgeKind, NodeId, NodeKind, Times};
 use crate::collectives::Collectives;
-use crate::pressure::{self, Pressure};
+use crate::interval::{self, Interval};
+use crate::job::RankFacts;
 use crate::scope::Scope;
-use crate::skew::Skew;
-use crate::tree;
 use draft::{Candidate, Draft};
 
 pub use rows::RowNodes;
@@ -42,7 +44,9 @@ pub enum Category {
     RuntimeCall,
     /// The end of a call that waited for a device: from the end of the work to the return.
     SynchronizationReturn,
-    /// A thread between what was recorded of it: Python, mostly.
+    /// A thread in a recorded frame of Python, outside operators and calls.
+    PythonFrame,
+    /// A thread between what was recorded of it: Python, mostly, where no frames were recorded.
     UntracedHost,
     /// Loading input.
     DataLoading,
@@ -63,10 +67,11 @@ pub enum Category {
 }
 
 /// Every category, in order.
-pub const CATEGORIES: [Category; 12] = [
+pub const CATEGORIES: [Category; 13] = [
     Category::HostOperator,
     Category::RuntimeCall,
     Category::SynchronizationReturn,
+    Category::PythonFrame,
     Category::UntracedHost,
     Category::DataLoading,
     Category::LaunchDelay,
@@ -77,6 +82,18 @@ pub const CATEGORIES: [Category; 12] = [
     Category::CommunicationWait,
     Category::DeviceGap,
 ];
+
+/// Whose time a category is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Party {
+    /// The host's.
+    Host,
+    /// The devices', what passes before they begin included.
+    Device,
+    /// Other ranks', which are waited for.
+    Peers,
+}
 
 /// What a node stands for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -156,6 +173,10 @@ pub struct MeasuredGraph {
     pub ranks: Vec<Markers>,
     /// Per rank and track: what names the thread's time between nodes, by start.
     pub labels: Vec<Vec<Vec<Label>>>,
+    /// Per rank and track: when frames of Python were recorded, by start.
+    framed: Vec<Vec<Vec<Interval>>>,
+    /// Per rank: the threads that load input for others.
+    loaders: Vec<BTreeSet<TrackId>>,
     /// What the dependencies rest on.
     pub evidence: Evidence,
 }
@@ -168,19 +189,19 @@ pub struct MeasuredGraph {
 ///
 /// # Cost
 /// `O(n log n)` in the rows of the windows.
-pub fn of(scopes: &[Scope<'_>], collectives: &Collectives) -> MeasuredGraph {
-    let origin = scopes.iter().map(|scope| scope.window.start).min().unwrap_or_default();
+pub fn of(facts: &[RankFacts<'_>], collectives: &Collectives) -> MeasuredGraph {
+    let scopes = || facts.iter().map(|rank| rank.scope);
+    let origin = scopes().map(|scope| scope.window.start).min().unwrap_or_default();
     let mut draft = Draft::default();
     draft.marker(0, origin, draft::Order::Start);
-    let (skews, pressures): (Vec<Vec<Skew>>, Vec<Pressure>) =
-        scopes.iter().map(pressure::with_clocks).unzip();
-    let meetings = rendezvous::meetings(scopes, collectives, &skews);
+    let meetings = rendezvous::meetings(facts, collectives);
     let mut ranks = Vec::new();
     let mut labels = Vec::new();
-    for (at, scope) in scopes.iter().enumerate() {
-        let clocks = device::Clocks { skews: &skews[at], meetings: &meetings };
-        let clocks = (&clocks, &pressures[at]);
-        let (markers, named) = add_rank(&mut draft, (at as u32, scope), clocks);
+    let loaders: Vec<BTreeSet<TrackId>> = scopes().map(loader::tracks).collect();
+    for (at, rank) in facts.iter().enumerate() {
+        let clocks = device::Clocks { skews: rank.skews(), meetings: &meetings };
+        let known = Known { clocks: &clocks, loaders: &loaders[at] };
+        let (markers, named) = add_rank(&mut draft, (at as u32, rank), &known);
         ranks.push(markers);
         labels.push(named);
     }
@@ -195,19 +216,29 @@ pub fn of(scopes: &[Scope<'_>], collectives: &Collectives) -> MeasuredGraph {
     let plain =
         nodes.iter().map(|node| super::Node { kind: node.kind, weight: node.end - node.start });
     let graph = DependencyGraph::new(plain.collect(), &edges);
-    MeasuredGraph { graph, times, origins, ranks, labels, evidence }
+    let framed = scopes().map(framed).collect();
+    MeasuredGraph { graph, times, origins, ranks, labels, framed, loaders, evidence }
 }
 
 impl MeasuredGraph {
     /// How long the steps of a rank's window take, by its place among the scopes: the host's, or
     /// the devices' where those are longer.
     pub fn length_ns(&self, rank: usize, times: &Times) -> i64 {
-        let Markers { start, end, device, .. } = self.ranks[rank];
-        let between =
-            |from: NodeId, to: NodeId| times.start[to.index()] - times.start[from.index()];
+        let host = self.host_ns(rank, times);
+        self.device_ns(rank, times).map_or(host, |device| host.max(device))
+    }
+
+    /// How long a rank's window takes on its host.
+    pub fn host_ns(&self, rank: usize, times: &Times) -> i64 {
+        let Markers { start, end, .. } = self.ranks[rank];
         // The window begins when it begins, whatever is faster before it.
-        let host = times.start[end.index()] - self.times.start[start.index()];
-        device.map_or(host, |(from, to)| host.max(between(from, to)))
+        times.start[end.index()] - self.times.start[start.index()]
+    }
+
+    /// How long the devices' steps of a rank's window take, where they were measured to be longer.
+    pub fn device_ns(&self, rank: usize, times: &Times) -> Option<i64> {
+        let (from, to) = self.ranks[rank].device?;
+        Some(times.start[to.index()] - times.start[from.index()])
     }
 
     /// The annotation around a time in which a thread ran nothing that was recorded.
@@ -217,7 +248,25 @@ impl MeasuredGraph {
         labels.get(at).filter(|label| label.start <= time).map(|label| label.row)
     }
 
-    /// What the time between the ends of an edge is spent on.
+    /// Whether a node is of a thread that loads input for another one: its pauses are waits for it.
+    fn is_loading(&self, of: Origin) -> bool {
+        of.track.is_some_and(|track| self.loaders[of.scope as usize].contains(&track))
+    }
+
+    /// Of the time that passed between the ends of an edge between stretches of threads: how much
+    /// lay in recorded frames of Python, and how much passed.
+    pub fn framed_ns(&self, edge: &Edge) -> (i64, i64) {
+        let (target, source) =
+            (self.origins[edge.target.index()], self.origins[edge.source.index()]);
+        let span = (self.times.end[edge.source.index()], self.times.start[edge.target.index()]);
+        let origin = if target.track.is_some() { target } else { source };
+        let of_track = |track: TrackId| self.framed[origin.scope as usize].get(track.0 as usize);
+        let framed = origin.track.and_then(of_track).map_or(&[][..], Vec::as_slice);
+        let passed = (span.1 - span.0).max(0);
+        (if passed > 0 { interval::length_within(framed, span) } else { 0 }, passed)
+    }
+
+    /// What the time between the ends of an edge is spent on: of a thread, most of it.
     pub fn edge_category(&self, edge: &Edge) -> Category {
         let target = self.origins[edge.target.index()];
         match edge.kind {
@@ -225,7 +274,12 @@ impl MeasuredGraph {
             EdgeKind::StreamOrder => Category::DeviceGap,
             EdgeKind::Synchronization if target.category.is_of_device() => Category::DeviceGap,
             EdgeKind::Synchronization => Category::SynchronizationReturn,
-            EdgeKind::ProgramOrder | EdgeKind::Data => Category::UntracedHost,
+            EdgeKind::ProgramOrder if self.is_loading(target) => Category::DataLoading,
+            EdgeKind::ProgramOrder | EdgeKind::Data => {
+                let (framed, passed) = self.framed_ns(edge);
+                let is_mostly = framed > 0 && 2 * framed >= passed;
+                if is_mostly { Category::PythonFrame } else { Category::UntracedHost }
+            }
             EdgeKind::Rendezvous => Category::CommunicationWait,
         }
     }
@@ -238,6 +292,7 @@ impl Category {
             Self::HostOperator => "host_operator",
             Self::RuntimeCall => "runtime_call",
             Self::SynchronizationReturn => "synchronization_return",
+            Self::PythonFrame => "python_frame",
             Self::UntracedHost => "untraced_host",
             Self::DataLoading => "data_loading",
             Self::LaunchDelay => "launch_delay",
@@ -247,6 +302,16 @@ impl Category {
             Self::CommunicationTransfer => "communication_transfer",
             Self::CommunicationWait => "communication_wait",
             Self::DeviceGap => "device_gap",
+        }
+    }
+
+    /// Whose time it is.
+    pub fn party(self) -> Party {
+        match self {
+            Self::CommunicationWait => Party::Peers,
+            Self::LaunchDelay | Self::DeviceGap => Party::Device,
+            _ if self.is_of_device() => Party::Device,
+            _ => Party::Host,
         }
     }
 
@@ -263,20 +328,38 @@ impl Category {
     }
 }
 
+/// Per track: when any frame of Python ran.
+fn framed(scope: &Scope<'_>) -> Vec<Vec<Interval>> {
+    let all = (i64::MIN, i64::MAX);
+    let of = |track: usize| {
+        let stretches = scope.frames().within(TrackId(track as u32), all);
+        interval::union(stretches.map(|one| (one.start, one.end)).collect())
+    };
+    let count = if scope.frames().is_empty() { 0 } else { scope.trace.tracks.len() };
+    (0..count).map(of).collect()
+}
+
 /// A rank, by its place among the scopes.
 type Placed<'a, 'b> = (u32, &'a Scope<'b>);
 
+/// What is known of a rank before its graph is drafted.
+struct Known<'a> {
+    clocks: &'a device::Clocks<'a>,
+    loaders: &'a BTreeSet<TrackId>,
+}
+
 fn add_rank(
     draft: &mut Draft,
-    (at, scope): Placed<'_, '_>,
-    (clocks, pressure): (&device::Clocks<'_>, &Pressure),
+    (at, rank): (u32, &RankFacts<'_>),
+    known: &Known<'_>,
 ) -> (Markers, Vec<Vec<Label>>) {
+    let Known { clocks, loaders } = *known;
+    let (scope, tree) = (rank.scope, rank.tree());
     let mut device = device::Device::of(draft, (at, scope), clocks);
     let start = draft.marker(at, scope.window.start, draft::Order::Start);
     // The first node is the origin of all ranks.
     let origin = Candidate { source: NodeId(0), kind: EdgeKind::ProgramOrder, usual: 0 };
     draft.bind(start, &[], origin);
-    let tree = tree::of(scope.trace);
     // At most two stretches per row of the host, and a little more edges than nodes.
     let expected = 2 * tree.nodes.len() + scope.device_rows.len();
     draft.nodes.reserve(expected);
@@ -285,15 +368,24 @@ fn add_rank(
     let mut labels = vec![Vec::new(); scope.trace.tracks.len()];
     let mut chains = Vec::new();
     for thread in &tree.threads {
-        let segments = host::segments(scope, &tree, thread);
-        let waits = &waits;
-        let mut rank = host::Rank { at, scope, waits, pressure, device: &mut device };
-        chains.push(host::chain(draft, &mut rank, thread.track, &segments));
+        let segments = host::segments(scope, tree, thread);
+        let (waits, pressure) = (&waits, rank.pressure());
+        let mut on = host::Rank { at, scope, waits, pressure, device: &mut device };
+        chains.push(host::chain(draft, &mut on, thread.track, &segments));
         labels[thread.track.0 as usize] = segments.labels;
     }
+    for track in loaders.iter().filter(|track| tree.thread(**track).is_none()) {
+        let segments = loader::puts(scope, *track);
+        let (waits, pressure) = (&waits, rank.pressure());
+        let mut on = host::Rank { at, scope, waits, pressure, device: &mut device };
+        chains.push(host::chain(draft, &mut on, *track, &segments));
+    }
+    let loading = chains.iter_mut().filter(|chain| loaders.contains(&chain.track));
+    loading.for_each(|chain| loader::mark(draft, chain));
     gap::explain(draft, scope, &waits, &mut device);
     device.stream_waits.sort_unstable();
     hand_off::find(draft, scope, &mut chains);
+    loader::find(draft, scope, &mut chains, loaders);
     for chain in &chains {
         host::bind(draft, chain, start, &device);
     }

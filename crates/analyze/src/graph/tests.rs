@@ -93,3 +93,73 @@ proptest! {
         prop_assert_eq!(times, relax(&graph, 0));
     }
 }
+
+#[test]
+fn a_cycle_is_told_with_its_nodes() {
+    let nodes = vec![node(1); 5];
+    let edges = [edge(0, 1, 0), edge(1, 2, 0), edge(2, 4, 0), edge(4, 1, 0), edge(2, 3, 0)];
+    let cycle = DependencyGraph::try_new(nodes, &edges).expect_err("a cycle");
+    assert_eq!(cycle.nodes, [1, 2, 4].map(NodeId));
+    let text = "dependencies: expected no cycle, got one of 3 nodes: 1 → 2 → 4";
+    assert_eq!(cycle.to_string(), text);
+    let itself = DependencyGraph::try_new(vec![node(1)], &[edge(0, 0, 0)]).expect_err("a cycle");
+    assert_eq!(itself.nodes, [NodeId(0)]);
+}
+
+#[test]
+fn memory_of_other_times_is_used_again() {
+    let (small, large) = (graph(&[5], &[]), graph(&[5, 7, 3], &[edge(0, 2, 4), edge(1, 2, 1)]));
+    let mut times = relax(&large, 100);
+    relax_into(&small, &mut times);
+    assert_eq!(times, relax(&small, 100));
+    relax_into(&large, &mut times);
+    assert_eq!(times, relax(&large, 100));
+}
+
+proptest! {
+    #[test]
+    fn changes_relaxed_anew_equal_the_whole(
+        (weights, edges) in graphs(),
+        changes in proptest::collection::vec((0..9usize, 0..90i64), 0..4),
+        late in (0..14usize, -9..90i64),
+    ) {
+        let mut graph = graph(&weights, &edges);
+        let mut times = relax(&graph, 0);
+        let mut changed: Vec<NodeId> = Vec::new();
+        for (at, weight) in changes {
+            changed.push(NodeId((at % weights.len()) as u32));
+            graph.set_node_weight(changed[changed.len() - 1], weight);
+        }
+        if let Some(at) = late.0.checked_rem(edges.len()) {
+            changed.push(graph.edges()[at].target);
+            graph.set_edge_weight(EdgeId(at as u32), late.1);
+        }
+        relax_changed(&graph, &mut times, &changed);
+        prop_assert_eq!(times, relax(&graph, 0));
+    }
+
+    #[test]
+    fn slack_is_the_delay_that_the_end_does_not_notice((weights, edges) in graphs()) {
+        let mut graph = graph(&weights, &edges);
+        let last = [NodeId(0), NodeId(weights.len() as u32 - 1)];
+        let times = relax(&graph, 0);
+        let ends = |times: &Times| last.map(|node| times.end[node.index()]);
+        let slack = slack::of(&graph, &times, &last);
+        for (at, slack) in slack.into_iter().enumerate() {
+            let (node, weight) = (NodeId(at as u32), weights[at]);
+            let mut delayed = |by: i64| {
+                graph.set_node_weight(node, weight + by);
+                let found = ends(&relax(&graph, 0));
+                graph.set_node_weight(node, weight);
+                found
+            };
+            match slack {
+                Some(slack) => {
+                    prop_assert_eq!(delayed(slack), ends(&times));
+                    prop_assert_ne!(delayed(slack + 1), ends(&times));
+                }
+                None => prop_assert_eq!(delayed(1_000_000), ends(&times)),
+            }
+        }
+    }
+}

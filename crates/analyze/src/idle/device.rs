@@ -144,13 +144,21 @@ struct Sums {
     owners: BTreeMap<(DeviceCause, Option<StringId>), (u64, i64)>,
 }
 
-pub(super) fn of(
-    scope: &Scope<'_>,
-    tree: &Tree,
-    settings: &Settings,
-) -> (Vec<DeviceIdle>, Vec<IdleOwner>) {
+/// The idle time of the devices of a rank.
+pub(super) struct Found {
+    pub devices: Vec<DeviceIdle>,
+    pub owners: Vec<IdleOwner>,
+    pub gaps: Vec<Gap>,
+}
+
+pub(super) fn of(scope: &Scope<'_>, tree: &Tree, settings: &Settings) -> Found {
     let mut devices = BTreeMap::<i32, Sums>::new();
-    each(scope, tree, settings, |gap, parts| devices.entry(gap.device).or_default().add(parts));
+    let mut gaps = Vec::new();
+    each(scope, tree, settings, |bare, parts| {
+        devices.entry(bare.device).or_default().add(parts);
+        gaps.extend(gap(scope, bare, parts));
+    });
+    gaps.sort_by_key(|gap| (gap.device, gap.start_ns));
     let (mut causes, mut owners) = (Vec::new(), Vec::new());
     for (device, sums) in devices {
         let idle_ns = sums.gaps.values().flatten().sum();
@@ -174,7 +182,7 @@ pub(super) fn of(
             });
         }
     }
-    (causes, owners)
+    Found { devices: causes, owners, gaps }
 }
 
 fn owner_rows(
@@ -198,38 +206,29 @@ fn owner_rows(
     owned.into_iter().take(count).map(row).collect()
 }
 
-/// All gaps of all devices with work in the window, by device and start.
-///
-/// # Cost
-/// `O(n log n)` in the device rows and the host rows inside gaps.
-pub fn gaps(scope: &Scope<'_>, tree: &Tree, settings: &Settings) -> Vec<Gap> {
-    let mut gaps = Vec::new();
-    each(scope, tree, settings, |bare, parts| {
-        // Of equal ones the first.
-        let longest = parts.by_cause().rev().max_by_key(|(_, ns, _)| *ns);
-        let Some((cause, _, owners)) = longest else { return };
-        let owner = owners.iter().rev().max_by_key(|(.., ns)| *ns).and_then(|owner| owner.1);
-        let (start_ns, end_ns) = clip(scope, (bare.from, bare.to));
-        gaps.push(Gap {
-            rank: scope.trace.rank,
-            device: bare.device,
-            start_ns,
-            end_ns,
-            idle_ns: end_ns - start_ns,
-            cause,
-            owner: owner.map(|id| scope.trace.strings.get(id).to_owned()),
-            is_after_sync: parts.is_after_sync,
-            ending_row: bare.ending,
-            call_row: bare.ending.and_then(|row| scope.links().call(row)),
-        });
-    });
-    gaps.sort_by_key(|gap| (gap.device, gap.start_ns));
-    gaps
+/// A labelled gap; `None` where no part of it lies in the window.
+fn gap(scope: &Scope<'_>, bare: &Bare, parts: &Parts) -> Option<Gap> {
+    // Of equal ones the first.
+    let (cause, _, owners) = parts.by_cause().rev().max_by_key(|(_, ns, _)| *ns)?;
+    let owner = owners.iter().rev().max_by_key(|(.., ns)| *ns).and_then(|owner| owner.1);
+    let (start_ns, end_ns) = clip(scope, (bare.from, bare.to));
+    Some(Gap {
+        rank: scope.trace.rank,
+        device: bare.device,
+        start_ns,
+        end_ns,
+        idle_ns: end_ns - start_ns,
+        cause,
+        owner: owner.map(|id| scope.trace.strings.get(id).to_owned()),
+        is_after_sync: parts.is_after_sync,
+        ending_row: bare.ending,
+        call_row: bare.ending.and_then(|row| scope.links().call(row)),
+    })
 }
 
 /// Finds and labels every gap.
 fn each(scope: &Scope<'_>, tree: &Tree, settings: &Settings, mut visit: impl FnMut(&Bare, &Parts)) {
-    let host = Host::new(scope.trace, tree);
+    let host = Host::new(scope.trace, tree, scope.frames());
     let mut parts = Parts::default();
     let mut busy_until = Outside::before(scope);
     let mut label = |gap: Bare| {

@@ -2,6 +2,8 @@
 
 use trace::store::{StringId, Trace, TrackId};
 
+use crate::calls;
+use crate::frames::Frames;
 use crate::interval::Interval;
 use crate::tree::{self, Tree};
 
@@ -26,15 +28,12 @@ pub(super) struct Host<'a> {
     tree: &'a Tree,
     /// Per node of `tree`.
     known: Vec<Known>,
-    python: Tree,
-    /// Per node of `python`.
-    python_known: Vec<Known>,
+    frames: &'a Frames,
+    /// Per frame.
+    of_frames: Vec<Known>,
     /// Per name.
     traits: Vec<Traits>,
 }
-
-/// Rows within each other, and what is known of each.
-type Nest<'a> = (&'a Tree, &'a [Known]);
 
 #[derive(Clone, Copy, Default)]
 struct Traits {
@@ -61,18 +60,16 @@ struct Open {
 }
 
 impl<'a> Host<'a> {
-    pub(super) fn new(trace: &'a Trace, tree: &'a Tree) -> Self {
+    pub(super) fn new(trace: &'a Trace, tree: &'a Tree, frames: &'a Frames) -> Self {
         let traits = |name: &str| Traits {
             is_input: INPUT.iter().any(|part| name.contains(part)),
             is_step: name.starts_with(STEP),
-            is_sync: name.contains("Synchronize"),
+            is_sync: calls::is_synchronization(name),
         };
         let traits: Vec<Traits> = trace.strings.iter().map(traits).collect();
-        let python =
-            if trace.slices.python.is_empty() { Tree::default() } else { tree::of_python(trace) };
         let known = known_of(trace, tree, &traits);
-        let python_known = known_of(trace, &python, &traits);
-        Self { trace, tree, known, python, python_known, traits }
+        let of_frames = known_of_frames(frames, &traits);
+        Self { trace, tree, known, frames, of_frames, traits }
     }
 
     /// The innermost operator or range of the user around a row; the row itself if there is none.
@@ -89,23 +86,30 @@ impl<'a> Host<'a> {
         span: Interval,
         mut visit: impl FnMut(Interval, Activity, Option<StringId>),
     ) {
-        self.walk((self.tree, &self.known), track, span, |piece, top| {
+        self.walk(track, span, |piece, top| {
             let activity = top.map_or(Activity::Untraced, |top| top.activity);
             let owner = top.and_then(|top| top.owner);
             if activity != Activity::Untraced {
                 return visit(piece, activity, owner);
             }
-            let python = (&self.python, &self.python_known[..]);
-            self.walk(python, track, piece, |piece, frame| match frame {
-                Some(frame) => visit(piece, frame.activity, frame.owner),
-                None => visit(piece, activity, owner),
-            });
+            let mut from = piece.0;
+            for inner in self.frames.within(track, piece) {
+                if from < inner.start {
+                    visit((from, inner.start), activity, owner);
+                }
+                let known = self.of_frames[inner.frame as usize];
+                let activity = if known.input.is_some() { Activity::Input } else { Activity::Work };
+                visit((inner.start, inner.end), activity, known.owner);
+                from = inner.end;
+            }
+            if from < piece.1 {
+                visit((from, piece.1), activity, owner);
+            }
         });
     }
 
     fn walk(
         &self,
-        nest: Nest<'_>,
         track: TrackId,
         (from, to): Interval,
         mut visit: impl FnMut(Interval, Option<&Open>),
@@ -113,7 +117,7 @@ impl<'a> Host<'a> {
         if from >= to {
             return;
         }
-        let (tree, _) = nest;
+        let tree = self.tree;
         let start = |row: &u32| self.trace.slices.start(*row);
         let rows = tree.thread(track).map_or(&[][..], |thread| tree.rows_of(thread));
         let mut rows = rows[rows.partition_point(|row| start(row) <= from)..].iter();
@@ -135,7 +139,7 @@ impl<'a> Host<'a> {
             }
             let mut top = stack.last().copied();
             while let Some(row) = before.filter(|_| stack.is_empty()) {
-                let open = self.open(nest, row);
+                let open = self.open(row);
                 if open.end > limit {
                     top = Some(open);
                     break;
@@ -145,13 +149,13 @@ impl<'a> Host<'a> {
             }
             emit(limit, top.as_ref());
             let Some(row) = next else { return };
-            stack.push(self.open(nest, *row));
+            stack.push(self.open(*row));
         }
     }
 
-    fn open(&self, (tree, known): Nest<'_>, row: u32) -> Open {
-        let place = tree.position(row);
-        let known = place.map_or_else(Known::default, |place| known[place as usize]);
+    fn open(&self, row: u32) -> Open {
+        let place = self.tree.position(row);
+        let known = place.map_or_else(Known::default, |place| self.known[place as usize]);
         let traits = self.traits[self.trace.slices.name[row as usize].0 as usize];
         let is_call = self.trace.kind(row).is_call();
         let activity = if is_call && traits.is_sync {
@@ -165,7 +169,7 @@ impl<'a> Host<'a> {
         } else {
             Activity::Work
         };
-        let end = tree.end(row).unwrap_or_else(|| self.trace.slices.end(row));
+        let end = self.tree.end(row).unwrap_or_else(|| self.trace.slices.end(row));
         Open { end, activity, owner: known.owner }
     }
 }
@@ -177,6 +181,18 @@ fn known_of(trace: &Trace, tree: &Tree, traits: &[Traits]) -> Vec<Known> {
         let parent = tree.parent(*row).and_then(|parent| tree.position(parent));
         let around = parent.map(|parent| known[parent as usize]);
         known.push(known_in(trace, traits, *row, around));
+    }
+    known
+}
+
+/// What is known of each frame: a caller comes before what it called.
+fn known_of_frames(frames: &Frames, traits: &[Traits]) -> Vec<Known> {
+    let mut known: Vec<Known> = Vec::with_capacity(frames.all().len());
+    for (frame, at) in frames.all().iter().zip(0..) {
+        let around = frames.caller(at).map(|caller| known[caller as usize]).unwrap_or_default();
+        let is_input = traits[frame.name.0 as usize].is_input;
+        let input = around.input.or(is_input.then_some(frame.name));
+        known.push(Known { input, owner: input.or(Some(frame.name)) });
     }
     known
 }

@@ -5,6 +5,7 @@
 /// `void at::native::(anonymous namespace)::cat<float>(float*)` is `cat`. Where that says nothing,
 /// as in `cutlass::Kernel<cutlass_80_gemm>(Params)`, the first template argument is taken.
 pub fn short_name(name: &str) -> &str {
+    let name = plain_name(name);
     if name.starts_with("Mem") || !name.contains(['<', '(']) {
         return name;
     }
@@ -14,6 +15,14 @@ pub fn short_name(name: &str) -> &str {
         return first.map_or(short, |first| first.rsplit("::").next().unwrap_or(first));
     }
     if short.is_empty() { name } else { short }
+}
+
+/// What our own collectives say behind their names, for tools that go by names (decision 0010).
+pub const IN_PLACE: &str = " (in place of ncclKernel)";
+
+/// A name without what is meant for other tools.
+pub fn plain_name(name: &str) -> &str {
+    name.strip_suffix(IN_PLACE).unwrap_or(name)
 }
 
 /// The last part of a name, and the text behind the bracket that follows it.

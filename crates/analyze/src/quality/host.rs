@@ -2,8 +2,10 @@
 
 use trace::store::Kind as RowKind;
 
-use super::{Evidence, Issue, Kind, Severity, is_named, milliseconds, names, place};
+use super::{Issue, Kind, Severity, is_named, milliseconds, names, place};
+use crate::calls;
 use crate::interval;
+use crate::job::RankFacts;
 use crate::percent;
 use crate::steps;
 
@@ -18,27 +20,7 @@ const WARM_UP_PCT: f64 = 5.0;
 /// Nesting that rounding to whole microseconds breaks.
 const ROUNDING_NS: i64 = 2_000;
 
-/// Calls that set things up: memory from the driver and code loaded late.
-pub(crate) const SET_UP: [&str; 16] = [
-    "cudaMalloc",
-    "cudaMallocAsync",
-    "cudaMallocHost",
-    "cudaHostAlloc",
-    "cudaHostRegister",
-    "cudaFree",
-    "cudaFreeHost",
-    "cuMemCreate",
-    "cuModuleLoadData",
-    "cuModuleLoadDataEx",
-    "cuLibraryLoadData",
-    "hipMalloc",
-    "hipHostMalloc",
-    "hipFree",
-    "Lazy Function Loading",
-    "Runtime Triggered Module Loading",
-];
-
-pub(super) fn issues(rank: &Evidence<'_>) -> Vec<Issue> {
+pub(super) fn issues(rank: &RankFacts<'_>) -> Vec<Issue> {
     let mut issues = Vec::from_iter(step_count(rank));
     issues.extend(bad_nesting(rank));
     issues.extend(overhead(rank));
@@ -49,12 +31,15 @@ pub(super) fn issues(rank: &Evidence<'_>) -> Vec<Issue> {
     issues
 }
 
-fn step_count(rank: &Evidence<'_>) -> Option<Issue> {
+fn step_count(rank: &RankFacts<'_>) -> Option<Issue> {
     let of_rank = Some(rank.scope.trace.rank);
     let rows = steps::of(rank.scope);
     let whole = rows.iter().filter(|step| step.is_whole).count();
     let matters = "nothing can be said per step, and the window is the whole recording";
-    let hint = "call profiler.step() once per iteration, for at least three active steps";
+    let hint = match crate::pool::is_pool(rank.scope.trace) {
+        true => "record more steps: rowmill train --trace-steps A..B, for at least three",
+        false => "call profiler.step() once per iteration, for at least three active steps",
+    };
     if rows.is_empty() {
         let kind = Kind { id: "no-steps", severity: Severity::Info, matters, hint };
         return Some(kind.issue(of_rank, 0, "the trace names no steps".to_owned()));
@@ -81,8 +66,8 @@ fn step_count(rank: &Evidence<'_>) -> Option<Issue> {
     Some(kind.issue(of_rank, summary.count, what).share(Some(cv_pct)))
 }
 
-fn bad_nesting(rank: &Evidence<'_>) -> Option<Issue> {
-    let clipped = &rank.tree.clipped;
+fn bad_nesting(rank: &RankFacts<'_>) -> Option<Issue> {
+    let clipped = &rank.tree().clipped;
     let worst = clipped.iter().max_by_key(|clip| clip.excess_ns)?;
     let is_rounding = worst.excess_ns <= ROUNDING_NS;
     let kind = Kind {
@@ -96,12 +81,12 @@ fn bad_nesting(rank: &Evidence<'_>) -> Option<Issue> {
         clipped.len(),
         milliseconds(worst.excess_ns)
     );
-    let share = percent(clipped.len() as i64, rank.tree.nodes.len() as i64);
+    let share = percent(clipped.len() as i64, rank.tree().nodes.len() as i64);
     let issue = kind.issue(Some(rank.scope.trace.rank), clipped.len() as u64, what);
     Some(issue.share(share).at(place(rank.scope, worst.row)))
 }
 
-fn overhead(rank: &Evidence<'_>) -> Option<Issue> {
+fn overhead(rank: &RankFacts<'_>) -> Option<Issue> {
     let trace = rank.scope.trace;
     let is_overhead = |row: &u32| trace.kind(*row) == RowKind::Overhead;
     let rows: Vec<u32> = trace.rows().filter(is_overhead).collect();
@@ -118,9 +103,9 @@ fn overhead(rank: &Evidence<'_>) -> Option<Issue> {
     Some(kind.issue(Some(trace.rank), rows.len() as u64, what).share(Some(share)))
 }
 
-fn warm_up(rank: &Evidence<'_>) -> Option<Issue> {
+fn warm_up(rank: &RankFacts<'_>) -> Option<Issue> {
     let trace = rank.scope.trace;
-    let set_up = names(trace, |name| SET_UP.contains(&name));
+    let set_up = names(trace, |name| calls::SET_UP.contains(&name));
     let is_set_up = |row: &u32| {
         let kind = trace.kind(*row);
         (kind.is_call() || kind == RowKind::Overhead) && is_named(trace, &set_up, *row)
@@ -141,7 +126,7 @@ fn warm_up(rank: &Evidence<'_>) -> Option<Issue> {
     Some(issue.share(Some(share)).at(place(rank.scope, *longest)))
 }
 
-fn missing_sync(rank: &Evidence<'_>) -> Option<Issue> {
+fn missing_sync(rank: &RankFacts<'_>) -> Option<Issue> {
     let trace = rank.scope.trace;
     let waiting = names(trace, |name| name.contains("Synchronize") || name.contains("WaitEvent"));
     let is_wait = |row: &u32| trace.kind(*row).is_call() && is_named(trace, &waiting, *row);
@@ -160,7 +145,7 @@ fn missing_sync(rank: &Evidence<'_>) -> Option<Issue> {
     Some(kind.issue(Some(trace.rank), waits as u64, what))
 }
 
-fn missing_arguments(rank: &Evidence<'_>) -> Vec<Issue> {
+fn missing_arguments(rank: &RankFacts<'_>) -> Vec<Issue> {
     let trace = rank.scope.trace;
     let is_off = |key: &str| {
         let value = trace.header.rest.get(key);
@@ -176,7 +161,9 @@ fn missing_arguments(rank: &Evidence<'_>) -> Vec<Issue> {
         };
         issues.push(kind.issue(Some(trace.rank), 0, "shapes were not recorded".to_owned()));
     }
-    if trace.slices.python.is_empty() {
+    // Our own runs have no Python.
+    let has_frames = !trace.slices.python.is_empty() || !trace.slices.call_stack.is_empty();
+    if !has_frames && !crate::pool::is_pool(trace) {
         let kind = Kind {
             id: "no-stacks",
             severity: Severity::Info,
@@ -189,7 +176,7 @@ fn missing_arguments(rank: &Evidence<'_>) -> Vec<Issue> {
 }
 
 /// What the profiler itself warned of.
-fn messages(rank: &Evidence<'_>) -> Vec<Issue> {
+fn messages(rank: &RankFacts<'_>) -> Vec<Issue> {
     let trace = rank.scope.trace;
     let issue = |key: &str| {
         let messages = trace.header.rest.get(key)?.as_array()?;

@@ -2,10 +2,11 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use super::{Evidence, Issue, Kind, Severity};
+use super::{Issue, Kind, Severity};
+use crate::job::RankFacts;
 use crate::window;
 
-pub(super) fn issues(ranks: &[Evidence<'_>]) -> Vec<Issue> {
+pub(super) fn issues(ranks: &[RankFacts<'_>]) -> Vec<Issue> {
     let each = [duplicates(ranks), worlds(ranks), missing(ranks), mixed_steps(ranks), apart(ranks)];
     each.into_iter().flatten().collect()
 }
@@ -17,7 +18,7 @@ fn listed<T: ToString>(values: impl IntoIterator<Item = T>) -> String {
     format!("{}{rest}", values[..values.len().min(SHOWN)].join(", "))
 }
 
-fn duplicates(ranks: &[Evidence<'_>]) -> Option<Issue> {
+fn duplicates(ranks: &[RankFacts<'_>]) -> Option<Issue> {
     let mut counts: BTreeMap<u32, u64> = BTreeMap::new();
     for rank in ranks {
         *counts.entry(rank.scope.trace.rank).or_default() += 1;
@@ -45,12 +46,12 @@ fn duplicates(ranks: &[Evidence<'_>]) -> Option<Issue> {
 }
 
 /// World sizes the files name.
-fn world_sizes(ranks: &[Evidence<'_>]) -> BTreeSet<u32> {
-    let size = |rank: &Evidence<'_>| rank.scope.trace.header.distributed.as_ref()?.world_size;
+fn world_sizes(ranks: &[RankFacts<'_>]) -> BTreeSet<u32> {
+    let size = |rank: &RankFacts<'_>| rank.scope.trace.header.distributed.as_ref()?.world_size;
     ranks.iter().filter_map(size).collect()
 }
 
-fn worlds(ranks: &[Evidence<'_>]) -> Option<Issue> {
+fn worlds(ranks: &[RankFacts<'_>]) -> Option<Issue> {
     let sizes = world_sizes(ranks);
     let kind = Kind {
         id: "mixed-jobs",
@@ -62,7 +63,7 @@ fn worlds(ranks: &[Evidence<'_>]) -> Option<Issue> {
     (sizes.len() > 1).then(|| kind.issue(None, sizes.len() as u64, what()))
 }
 
-fn missing(ranks: &[Evidence<'_>]) -> Option<Issue> {
+fn missing(ranks: &[RankFacts<'_>]) -> Option<Issue> {
     let size = world_sizes(ranks).last().copied()?;
     let there: BTreeSet<u32> = ranks.iter().map(|rank| rank.scope.trace.rank).collect();
     let absent = size.saturating_sub(there.len() as u32);
@@ -81,8 +82,8 @@ fn missing(ranks: &[Evidence<'_>]) -> Option<Issue> {
     Some(kind.issue(None, u64::from(absent), what))
 }
 
-fn mixed_steps(ranks: &[Evidence<'_>]) -> Option<Issue> {
-    let numbers = |rank: &Evidence<'_>| -> BTreeSet<i64> {
+fn mixed_steps(ranks: &[RankFacts<'_>]) -> Option<Issue> {
+    let numbers = |rank: &RankFacts<'_>| -> BTreeSet<i64> {
         let steps = window::steps(rank.scope.trace, || rank.scope.links());
         steps.into_iter().map(|step| step.number).collect()
     };
@@ -102,7 +103,7 @@ fn mixed_steps(ranks: &[Evidence<'_>]) -> Option<Issue> {
     (!other.is_empty()).then(|| kind.issue(None, other.len() as u64, what()))
 }
 
-fn apart(ranks: &[Evidence<'_>]) -> Option<Issue> {
+fn apart(ranks: &[RankFacts<'_>]) -> Option<Issue> {
     let spans = ranks.iter().map(|rank| (rank.scope.window.start, rank.scope.window.end));
     let spans: Vec<(i64, i64)> = spans.filter(|(start, end)| start < end).collect();
     let latest = spans.iter().map(|(start, _)| *start).max()?;

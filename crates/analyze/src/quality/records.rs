@@ -4,11 +4,11 @@ use std::collections::BTreeMap;
 
 use trace::store::{Kind as RowKind, Loss};
 
-use super::{Evidence, Issue, Kind, Severity, is_named, milliseconds, names, place};
+use super::{Issue, Kind, Severity, is_named, milliseconds, names, place};
 use crate::attribution::Method;
-use crate::pressure;
+use crate::job::RankFacts;
 use crate::skew::Skew;
-use crate::{coverage, percent, window};
+use crate::{coverage, disturbance, percent, window};
 
 /// Launches without device work, in percent, that are more than the end of a recording cuts.
 const LOST_PCT: f64 = 1.0;
@@ -20,7 +20,7 @@ const OFFSET_NS: i64 = 50_000;
 /// Share of the device rows with an operator below which attribution says little.
 const COVERED_PCT: f64 = 90.0;
 
-pub(super) fn issues(rank: &Evidence<'_>) -> Vec<Issue> {
+pub(super) fn issues(rank: &RankFacts<'_>) -> Vec<Issue> {
     let mut issues = losses(rank);
     issues.extend(cut(rank));
     if !rank.scope.trace.is_usable() {
@@ -48,7 +48,7 @@ pub(super) fn issues(rank: &Evidence<'_>) -> Vec<Issue> {
     issues
 }
 
-fn cut(rank: &Evidence<'_>) -> Option<Issue> {
+fn cut(rank: &RankFacts<'_>) -> Option<Issue> {
     let what = coverage::of_one(rank.scope.trace)?;
     let kind = Kind {
         id: "cut-recording",
@@ -59,7 +59,7 @@ fn cut(rank: &Evidence<'_>) -> Option<Issue> {
     Some(kind.issue(Some(rank.scope.trace.rank), 1, what))
 }
 
-fn losses(rank: &Evidence<'_>) -> Vec<Issue> {
+fn losses(rank: &RankFacts<'_>) -> Vec<Issue> {
     let trace = rank.scope.trace;
     let issue = |(loss, counted): (Loss, &trace::store::LossCount)| {
         let severity = match loss {
@@ -92,7 +92,7 @@ fn words(name: &str) -> String {
     words
 }
 
-fn no_events(rank: &Evidence<'_>) -> Issue {
+fn no_events(rank: &RankFacts<'_>) -> Issue {
     let kind = Kind {
         id: "no-events",
         severity: Severity::Error,
@@ -102,7 +102,7 @@ fn no_events(rank: &Evidence<'_>) -> Issue {
     kind.issue(Some(rank.scope.trace.rank), 0, "no event has a duration".to_owned())
 }
 
-fn no_device_work(rank: &Evidence<'_>) -> Issue {
+fn no_device_work(rank: &RankFacts<'_>) -> Issue {
     let kind = Kind {
         id: "no-device-work",
         severity: Severity::Info,
@@ -112,7 +112,7 @@ fn no_device_work(rank: &Evidence<'_>) -> Issue {
     kind.issue(Some(rank.scope.trace.rank), 0, "no work of a device was recorded".to_owned())
 }
 
-fn zero_times(rank: &Evidence<'_>) -> Option<Issue> {
+fn zero_times(rank: &RankFacts<'_>) -> Option<Issue> {
     let trace = rank.scope.trace;
     let lost = window::lost_start(trace)?;
     let is_zero = |row: &u32| trace.slices.start(*row) == lost;
@@ -129,7 +129,7 @@ fn zero_times(rank: &Evidence<'_>) -> Option<Issue> {
     Some(issue.at(trace.name(first).to_owned()))
 }
 
-fn lost_device_rows(rank: &Evidence<'_>) -> Option<Issue> {
+fn lost_device_rows(rank: &RankFacts<'_>) -> Option<Issue> {
     let trace = rank.scope.trace;
     let id = |row: u32| trace.slices.correlation(row);
     let is_device_work = |row: &u32| trace.kind(*row).is_device_work();
@@ -137,7 +137,13 @@ fn lost_device_rows(rank: &Evidence<'_>) -> Option<Issue> {
     arrived.sort_unstable();
     let launches = names(trace, window::is_launch);
     let is_call = |row: &u32| trace.kind(*row).is_call() && is_named(trace, &launches, *row);
-    let calls: Vec<u32> = trace.rows().filter(is_call).collect();
+    // What a graph captures does not run.
+    let captures = disturbance::captures(trace, rank.scope.frames());
+    let is_captured = |row: &u32| {
+        let (track, start) = (trace.slices.track[*row as usize], trace.slices.start(*row));
+        captures.iter().any(|(of, (from, to))| *of == track && (*from..*to).contains(&start))
+    };
+    let calls: Vec<u32> = trace.rows().filter(is_call).filter(|row| !is_captured(row)).collect();
     // A runtime call and the driver call inside it share an id, and the work is linked to one.
     let is_lost = |row: &&u32| id(**row).is_none_or(|id| arrived.binary_search(&id).is_err());
     let lost: Vec<&u32> = calls.iter().filter(is_lost).collect();
@@ -157,7 +163,7 @@ fn lost_device_rows(rank: &Evidence<'_>) -> Option<Issue> {
     Some(issue.share(Some(share)).at(place(rank.scope, **lost.first()?)))
 }
 
-fn repeated_ids(rank: &Evidence<'_>) -> Option<Issue> {
+fn repeated_ids(rank: &RankFacts<'_>) -> Option<Issue> {
     let contested = rank.scope.links().contested();
     let first = contested.first()?;
     let kind = Kind {
@@ -173,8 +179,8 @@ fn repeated_ids(rank: &Evidence<'_>) -> Option<Issue> {
 }
 
 /// What the times of waits and launches say of the clocks of a rank's devices.
-fn clock_offsets(rank: &Evidence<'_>) -> Vec<Issue> {
-    pressure::with_clocks(rank.scope).0.iter().filter_map(clock_offset).collect()
+fn clock_offsets(rank: &RankFacts<'_>) -> Vec<Issue> {
+    rank.skews().iter().filter_map(clock_offset).collect()
 }
 
 fn clock_offset(skew: &Skew) -> Option<Issue> {
@@ -197,7 +203,7 @@ fn clock_offset(skew: &Skew) -> Option<Issue> {
 }
 
 /// Overlaps on one stream: small ones are the profiler's rounding, large ones absurd durations.
-fn streams(rank: &Evidence<'_>) -> Vec<Issue> {
+fn streams(rank: &RankFacts<'_>) -> Vec<Issue> {
     let trace = rank.scope.trace;
     let slices = &trace.slices;
     let mut last: BTreeMap<(i32, i32), u32> = BTreeMap::new();
@@ -251,10 +257,10 @@ fn streams(rank: &Evidence<'_>) -> Vec<Issue> {
     issues
 }
 
-fn coverage(rank: &Evidence<'_>) -> Vec<Issue> {
+fn coverage(rank: &RankFacts<'_>) -> Vec<Issue> {
     let trace = rank.scope.trace;
     let mut issues = Vec::new();
-    let covered = rank.attribution.covered_pct().filter(|covered| *covered < COVERED_PCT);
+    let covered = rank.attribution().covered_pct().filter(|covered| *covered < COVERED_PCT);
     // Without operators there is nothing to attribute to.
     let has_operators = trace.rows().any(|row| trace.kind(row) == RowKind::Operator);
     if let Some(covered) = covered.filter(|_| has_operators) {
@@ -265,12 +271,12 @@ fn coverage(rank: &Evidence<'_>) -> Vec<Issue> {
             hint: "profile CPU and device together, and from before the first launch on",
         };
         let what = format!("only {covered:.1} % of the device work has an operator");
-        let rows = rank.attribution.methods.len() as u64;
-        let open = rows - rank.attribution.covered_count();
+        let rows = rank.attribution().methods.len() as u64;
+        let open = rows - rank.attribution().covered_count();
         issues.push(kind.issue(Some(trace.rank), open, what).share(Some(covered)));
     }
     let is_orphan = |method: &&Method| **method == Method::Orphan;
-    let orphans = rank.attribution.methods.iter().filter(is_orphan).count();
+    let orphans = rank.attribution().methods.iter().filter(is_orphan).count();
     if orphans > 0 {
         let kind = Kind {
             id: "orphans",
@@ -279,7 +285,7 @@ fn coverage(rank: &Evidence<'_>) -> Vec<Issue> {
             hint: "add warm-up steps to the profiler's schedule",
         };
         let what = format!("{orphans} pieces of device work have no recorded launch");
-        let share = percent(orphans as i64, rank.attribution.methods.len() as i64);
+        let share = percent(orphans as i64, rank.attribution().methods.len() as i64);
         issues.push(kind.issue(Some(trace.rank), orphans as u64, what).share(share));
     }
     issues

@@ -2,13 +2,14 @@ use trace::store::{Distributed, NewSlice, Trace};
 
 use super::*;
 use crate::classify::{ClassRule, Classifier};
+use crate::job::Job;
 use crate::window::WindowRule;
 
 fn issues(traces: &[Trace]) -> Vec<Issue> {
     let classifier = Classifier::new(ClassRule::Category);
     let scopes: Vec<_> =
         traces.iter().map(|trace| Scope::new(trace, WindowRule::All, &classifier)).collect();
-    of(&Known::of(&scopes).evidence(&scopes))
+    Job::new(&scopes).issues().to_vec()
 }
 
 /// Category, name, start, end, correlation id. Device rows run on stream 7.

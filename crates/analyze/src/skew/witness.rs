@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use trace::store::{Kind, Trace, TrackId};
 
-use crate::calls::{self, Call};
+use crate::calls::{self, Call, Direction};
 use crate::scope::Scope;
 
 /// How long a call takes at least that certainly waited for a device.
@@ -201,11 +201,12 @@ fn blocks(trace: &Trace, does: Call, call: u32, row: u32) -> bool {
         return false;
     }
     let name = trace.name(row);
-    let to_host = name.contains("DtoH") || name.contains("DeviceToHost");
-    let to_device = name.contains("HtoD") || name.contains("HostToDevice");
+    let direction = calls::direction(name);
     let is_hip = trace.name(call).starts_with("hip");
     match does {
-        Call::BlockingCopy => to_host || (to_device && is_hip),
-        _ => to_host && name.contains("Pageable"),
+        Call::BlockingCopy => {
+            direction == Direction::ToHost || (direction == Direction::ToDevice && is_hip)
+        }
+        _ => direction == Direction::ToHost && calls::is_pageable(name),
     }
 }

@@ -3,13 +3,10 @@ use trace::store::{NewSlice, Trace};
 use super::*;
 use crate::classify::{ClassRule, Classifier};
 use crate::scope::Scope;
-use crate::{attribution, tree};
 
 fn summary(trace: &Trace) -> Summary {
     let scope = Scope::new(trace, WindowRule::Steps, &Classifier::new(ClassRule::Category));
-    let tree = tree::of(trace);
-    let attribution = attribution::of(&scope, &tree);
-    of(&[Evidence { scope: &scope, tree: &tree, attribution: &attribution }], 1)
+    of(&Job::new(&[scope]), 1)
 }
 
 #[test]
@@ -18,7 +15,7 @@ fn nothing_sums_up_to_nothing() {
     assert_eq!(nothing.job.era, Era::Unknown);
     assert_eq!((nothing.job.busy_pct, nothing.job.step_p50_ns), (None, None));
     assert_eq!((nothing.kernels.len(), nothing.operators.len()), (0, 0));
-    assert_eq!(of(&[], 5).job.rank_count, 0);
+    assert_eq!(of(&Job::new(&[]), 5).job.rank_count, 0);
 }
 
 #[test]

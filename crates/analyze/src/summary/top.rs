@@ -5,9 +5,9 @@ use std::collections::BTreeMap;
 use serde::Serialize;
 
 use crate::classify::Class;
+use crate::job::RankFacts;
 use crate::kernels;
 use crate::percent;
-use crate::quality::Evidence;
 
 /// Device work of one short name over all ranks.
 #[derive(Clone, Debug, PartialEq, Serialize)]
@@ -45,7 +45,7 @@ pub struct TopOperator {
     pub busy_pct: Option<f64>,
 }
 
-pub(super) fn kernels(ranks: &[Evidence<'_>], busy_ns: i64, top: usize) -> Vec<TopKernel> {
+pub(super) fn kernels(ranks: &[RankFacts<'_>], busy_ns: i64, top: usize) -> Vec<TopKernel> {
     let mut found: BTreeMap<(String, Class), BTreeMap<u32, (u64, i64)>> = BTreeMap::new();
     for row in ranks.iter().flat_map(|rank| kernels::of(rank.scope)) {
         let by_rank = found.entry((row.short_name, row.class)).or_default();
@@ -73,7 +73,7 @@ pub(super) fn kernels(ranks: &[Evidence<'_>], busy_ns: i64, top: usize) -> Vec<T
     rows
 }
 
-pub(super) fn operators(ranks: &[Evidence<'_>], busy_ns: i64, top: usize) -> Vec<TopOperator> {
+pub(super) fn operators(ranks: &[RankFacts<'_>], busy_ns: i64, top: usize) -> Vec<TopOperator> {
     let mut found: BTreeMap<&str, TopOperator> = BTreeMap::new();
     for rank in ranks {
         for (name, of_rank) in operators_of(rank) {
@@ -94,11 +94,11 @@ pub(super) fn operators(ranks: &[Evidence<'_>], busy_ns: i64, top: usize) -> Vec
 }
 
 /// The outermost operators of one rank, by name.
-fn operators_of<'a>(rank: &Evidence<'a>) -> Vec<(&'a str, TopOperator)> {
+fn operators_of<'a>(rank: &RankFacts<'a>) -> Vec<(&'a str, TopOperator)> {
     let trace = rank.scope.trace;
     let mut place = vec![u32::MAX; trace.strings.len()];
     let mut found: Vec<(&str, TopOperator)> = Vec::new();
-    for row in rank.tree.top_operators(trace) {
+    for row in rank.tree().top_operators(trace) {
         if !rank.scope.starts_inside(row) {
             continue;
         }
@@ -107,7 +107,7 @@ fn operators_of<'a>(rank: &Evidence<'a>) -> Vec<(&'a str, TopOperator)> {
             *at = found.len() as u32;
             found.push((trace.name(row), TopOperator::new("")));
         }
-        let inside = rank.attribution.inclusive(rank.tree, row);
+        let inside = rank.attribution().inclusive(rank.tree(), row);
         let sums = &mut found[*at as usize].1;
         sums.count += 1;
         sums.host_ns += trace.slices.duration[row as usize];

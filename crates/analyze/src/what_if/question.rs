@@ -7,8 +7,8 @@ use crate::critical_path::Category;
 use crate::graph::edit::{Action, Edit};
 use crate::graph::measured::{CATEGORIES, MeasuredGraph};
 use crate::graph::{EdgeId, EdgeKind, NodeId, NodeKind};
+use crate::job::Job;
 use crate::scope::Scope;
-use crate::tree::{self, Tree};
 
 /// What if something happened to all that the selectors select?
 #[derive(Clone, Debug)]
@@ -53,8 +53,9 @@ const TIME: &str = "a time with its unit: ns, us, ms or s";
 const KEYS: &str = "kernel=, op=, name=, class=, category=, rank= or a category";
 const CLASSES: &str = "compute, communication or memory";
 
-const NAMES: &str = "host_operator, runtime_call, synchronization_return, untraced_host, \
-    data_loading, launch_delay, compute, memory, communication, communication_transfer or device_gap";
+const NAMES: &str = "host_operator, runtime_call, synchronization_return, python_frame, \
+    untraced_host, data_loading, launch_delay, compute, memory, communication, \
+    communication_transfer or device_gap";
 
 /// Beyond it, a window of hours would leave the range of nanoseconds.
 const FACTOR_MAX: f64 = 1000.0;
@@ -63,9 +64,9 @@ const FACTOR_MAX: f64 = 1000.0;
 ///
 /// `kernel=NAME`, `op=NAME`, `name=NAME` (`=~` for a regular expression, `"…"` around blanks),
 /// `class=compute|communication|memory`, `category=CATEGORY` or the category alone, `rank=N`; then
-/// `x0.5`, or one of `unblock` (calls no longer wait for a device), `overlap` (it takes no time of
-/// its own), `close-gap` (it follows at once on what came before), `to=TIME` (at most so long) and
-/// `earlier=TIME` (the rank comes earlier to a collective).
+/// `x0.5`, or one of `unblock` (calls no longer wait for a device, nor a fetch for loader threads),
+/// `overlap` (it takes no time of its own), `close-gap` (it follows at once on what came before),
+/// `to=TIME` (at most so long) and `earlier=TIME` (the rank comes earlier to a collective).
 ///
 /// # Errors
 /// [`Error::Edit`] says what was expected instead; [`Error::Pattern`] for a bad expression.
@@ -207,10 +208,8 @@ fn category(value: &str, expected: &'static str) -> Result<Selector, Refused> {
 }
 
 /// The nodes and edges that are meant. Edges have no name: they are selected by category and rank.
-pub(super) fn edit(scopes: &[Scope<'_>], measured: &MeasuredGraph, question: &Question) -> Edit {
-    let by_operator = question.selectors.iter().any(|one| matches!(one, Selector::Operator(_)));
-    let trees: Vec<Option<Tree>> =
-        scopes.iter().map(|scope| by_operator.then(|| tree::of(scope.trace))).collect();
+pub(super) fn edit(job: &Job<'_>, question: &Question) -> Edit {
+    let (scopes, measured) = (job.scopes(), job.measured());
     // Names are looked at once: per selector and rank, per name.
     let named: Vec<Vec<Vec<bool>>> = question
         .selectors
@@ -226,10 +225,11 @@ pub(super) fn edit(scopes: &[Scope<'_>], measured: &MeasuredGraph, question: &Qu
             match one {
                 Selector::Kernel(_) => origin.category.is_of_device() && is_named(row),
                 Selector::Name(_) => is_named(row),
-                Selector::Operator(_) => trees[at].as_ref().is_some_and(|tree| {
+                Selector::Operator(_) => {
+                    let tree = job.ranks[at].tree();
                     tree.contains(row)
                         && std::iter::once(row).chain(tree.ancestors(row)).any(is_named)
-                }),
+                }
                 Selector::Categories(of) => of.contains(&origin.category),
                 Selector::Rank(rank) => trace.rank == *rank,
             }

@@ -2,8 +2,7 @@ use trace::store::{NewSlice, Trace};
 
 use super::*;
 use crate::classify::{ClassRule, Classifier};
-use crate::collectives;
-use crate::graph::measured;
+use crate::scope::Scope;
 use crate::window::WindowRule;
 
 /// An operator (row 0) launches two kernels (1, 2) and waits (3); the kernels are rows 4 and 5.
@@ -28,8 +27,7 @@ fn after(edit: &str) -> (i64, WhatIf) {
     let trace = step();
     let classifier = Classifier::new(ClassRule::Category);
     let scopes = [Scope::new(&trace, WindowRule::All, &classifier)];
-    let measured = measured::of(&scopes, &collectives::of(&scopes));
-    let found = of(&scopes, &measured, &[parse(edit).unwrap()]);
+    let found = of(&Job::new(&scopes), &[parse(edit).unwrap()]);
     (found.windows[0].new_window_ns, found)
 }
 

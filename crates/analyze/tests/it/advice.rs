@@ -2,8 +2,6 @@
 
 use analyze::antipattern::{Settings, Severity};
 use analyze::classify::ClassRule;
-use analyze::collectives;
-use analyze::graph::measured;
 use analyze::what_if::{self, NewWindow};
 use analyze::{Classifier, Scope, WindowRule};
 use trace::store::{Job, Trace};
@@ -27,8 +25,7 @@ fn steps<'a>(trace: &'a Trace, numbers: std::ops::RangeInclusive<i64>) -> Scope<
 /// The windows of the ranks after an edit, the job's last.
 fn after(job: &Job, edit: &str) -> Vec<NewWindow> {
     let scopes: Vec<Scope<'_>> = job.traces.iter().map(scope).collect();
-    let graph = measured::of(&scopes, &collectives::of(&scopes));
-    what_if::of(&scopes, &graph, &[what_if::parse(edit).expect("an edit")]).windows
+    what_if::of(&analyze::Job::new(&scopes), &[what_if::parse(edit).expect("an edit")]).windows
 }
 
 /// Every trace of the fixtures that is small enough for a test of all.
@@ -70,9 +67,9 @@ fn issue_24_idle_time_between_dependent_works_comes_first_on_a_full_queue() {
     let report = report(&job, &scopes, &Settings::default());
     let mut gains = report.findings.iter().filter(|finding| !finding.rule.starts_with('Q'));
     assert_eq!(gains.next().expect("a finding").rule, "L08");
-    let graph = measured::of(&scopes, &collectives::of(&scopes));
-    assert!(graph.evidence.queue_waits >= 50, "{:?}", graph.evidence);
-    assert!(graph.evidence.queue_limited > 1_000, "{:?}", graph.evidence);
+    let evidence = analyze::Job::new(&scopes).measured().evidence;
+    assert!(evidence.queue_waits >= 50, "{evidence:?}");
+    assert!(evidence.queue_limited > 1_000, "{evidence:?}");
 }
 
 #[test]

@@ -1,14 +1,11 @@
 //! Critical paths of real traces: they tile every window.
 
 use analyze::classify::ClassRule;
-use analyze::critical_path::{self, Category, Options, Path};
-use analyze::graph::measured;
-use analyze::{Classifier, Scope, WindowRule, collectives, stragglers, what_if};
+use analyze::critical_path::{Category, Path};
+use analyze::{Classifier, Job, Scope, WindowRule, what_if};
 
 use crate::fixture;
 use crate::graph::TRACES;
-
-const OPTIONS: Options = Options { contributors: 8 };
 
 fn check_tiles(name: &str, path: &Path) {
     let mut at = path.window_start_ns;
@@ -29,7 +26,7 @@ fn parts_sum_to_every_window_of_every_trace() {
         for rule in [WindowRule::All, WindowRule::Steps, WindowRule::Hta] {
             let scopes: Vec<_> =
                 job.traces.iter().map(|trace| Scope::new(trace, rule, &classifier)).collect();
-            let found = critical_path::of(&scopes, &OPTIONS);
+            let found = Job::new(&scopes).paths().clone();
             for (scope, path) in scopes.iter().zip(&found.ranks) {
                 check_tiles(name, path);
                 assert_eq!(path.window_start_ns, scope.window.start, "{name}");
@@ -49,7 +46,7 @@ fn print(path: &Path) {
     for part in &path.parts {
         println!("    {:?} {} {:?}", part.category, part.duration_ns, part.window_pct);
     }
-    for one in &path.contributors {
+    for one in path.contributors.iter().take(8) {
         let name: String = one.name.chars().take(60).collect();
         println!("        {:?} {name} {} {}", one.category, one.count, one.duration_ns);
     }
@@ -59,14 +56,13 @@ fn print(path: &Path) {
 fn dlrm8_waits_for_rank_7_most_often() {
     let Some(job) = fixture::job("dlrm8/dlrm_kineto.tar.gz") else { return };
     let scopes = crate::collectives::scopes(&job);
-    let matched = collectives::of(&scopes);
-    let measured = measured::of(&scopes, &matched);
-    let found = stragglers::of(&scopes, &matched, &measured);
+    let job = Job::new(&scopes);
+    let found = job.stragglers();
     let last: Vec<_> = found.ranks.iter().map(|one| (one.rank, one.times_last)).collect();
     assert_eq!(last[..4], [(7, 5), (5, 2), (4, 1), (0, 0)]);
     let caused: Vec<_> = found.ranks.iter().map(|one| one.caused_delay_ns / 1000).collect();
     assert_eq!(caused[..4], [1309, 101, 14, 0]);
-    let path = critical_path::of_graph(&scopes, &measured, &OPTIONS);
+    let path = job.paths();
     for one in &path.ranks {
         println!("rank {:?}", one.rank);
         print(one);
@@ -98,11 +94,11 @@ fn dlrm8_waits_for_rank_7_most_often() {
 fn an_edit_by_one_changes_nothing_and_free_gemms_save_at_most_their_time() {
     let Some(job) = fixture::job("linear/linear_kineto.json.gz") else { return };
     let scopes = crate::collectives::scopes(&job);
-    let measured = measured::of(&scopes, &collectives::of(&scopes));
-    let same = what_if::of(&scopes, &measured, &[what_if::parse("kernel=~. x1").expect("edit")]);
+    let job = Job::new(&scopes);
+    let same = what_if::of(&job, &[what_if::parse("kernel=~. x1").expect("edit")]);
     assert!(same.windows.iter().all(|window| window.saving_ns == 0));
     assert!(same.parts.iter().all(|part| part.duration_ns == part.new_duration_ns));
-    let free = what_if::of(&scopes, &measured, &[what_if::parse("kernel=~gemm x0").expect("edit")]);
+    let free = what_if::of(&job, &[what_if::parse("kernel=~gemm x0").expect("edit")]);
     let window = &free.windows[0];
     assert!(window.saving_ns >= 0 && window.saving_ns <= free.edits[0].old_ns);
 }
@@ -113,7 +109,7 @@ fn a_copy_the_host_waits_for_is_not_the_hosts_time() {
     // for the stream that computes what is copied.
     let Some(job) = fixture::job("trace_diff/test.json.gz") else { return };
     let scopes = crate::collectives::scopes(&job);
-    let found = critical_path::of(&scopes, &OPTIONS);
+    let found = Job::new(&scopes).paths().clone();
     let rows = found.ranks[0].rows(&scopes);
     let of_copies = rows.iter().filter(|row| row.name == "cudaMemcpyAsync");
     let spent: i64 = of_copies

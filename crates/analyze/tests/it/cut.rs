@@ -6,7 +6,7 @@ use std::io::Read;
 use std::path::{Path, PathBuf};
 
 use analyze::classify::ClassRule;
-use analyze::quality::{self, Known, Verdict};
+use analyze::quality::Verdict;
 use analyze::{Classifier, Scope, WindowRule, breakdown, coverage, interval, window};
 use trace::open;
 use trace::store::{Covered, Trace};
@@ -66,12 +66,11 @@ fn check(whole: &Trace, text: &[u8]) -> Result<Option<(f64, f64)>, String> {
     coverage::trim(&mut cut);
     let classifier = Classifier::new(ClassRule::Category);
     let scopes = [Scope::new(&cut, WindowRule::All, &classifier)];
-    let known = Known::of(&scopes);
-    let issues = quality::of(&known.evidence(&scopes));
-    if quality::verdict(&issues) != Verdict::Broken {
-        return Err(format!("is {:?}", quality::verdict(&issues)));
+    let job = analyze::Job::new(&scopes);
+    if job.verdict() != Verdict::Broken {
+        return Err(format!("is {:?}", job.verdict()));
     }
-    if let Some(claim) = issues.iter().find(|issue| issue.id == "no-device-work") {
+    if let Some(claim) = job.issues().iter().find(|issue| issue.id == "no-device-work") {
         return Err(format!("claims {:?}", claim.what));
     }
     if found.covered == Some(Covered::Nothing) {

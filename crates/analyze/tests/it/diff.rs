@@ -1,10 +1,11 @@
 //! Two recordings of one job, before and after a change, against what is known of them.
 
+use std::collections::BTreeMap;
+
 use analyze::classify::ClassRule;
 use analyze::diff::{self, Diff, Presence, Subject, Unit};
-use analyze::quality::Known;
 use analyze::{Classifier, Scope, WindowRule};
-use trace::store::Job;
+use trace::store::{Job, Trace};
 
 use crate::fixture;
 
@@ -14,8 +15,7 @@ fn compared(before: &Job, after: &Job, rule: WindowRule) -> Diff {
         let scope = |trace| Scope::new(trace, rule, &classifier);
         job.traces.iter().map(scope).collect::<Vec<_>>()
     });
-    let known = scopes.each_ref().map(|scopes| Known::of(scopes));
-    diff::of(&known[0].evidence(&scopes[0]), &known[1].evidence(&scopes[1]))
+    diff::of(&analyze::Job::new(&scopes[0]), &analyze::Job::new(&scopes[1]))
 }
 
 /// How often something is on each side, whatever its shape.
@@ -63,6 +63,96 @@ fn steps_of_control_and_test_have_a_noise_floor() {
     assert!(diff.changes.iter().all(|change| change.noise_ns.is_some()));
     let noise = diff.changes.iter().filter(|change| change.is_noise).count();
     assert!(0 < noise && noise < diff.changes.len());
+}
+
+/// Nanoseconds of each part of a stretch, by a sweep over the ends of device work: nothing of
+/// `analyze` is used, and classes are told by names.
+fn swept(trace: &Trace, (from, until): (i64, i64)) -> BTreeMap<&'static str, i64> {
+    const CLASSES: [&str; 3] = ["compute", "exposed_communication", "exposed_memory"];
+    let mut moments: Vec<(i64, usize, i64)> = Vec::new();
+    for row in trace.rows() {
+        let category = usize::from(trace.slices.category[row as usize]);
+        let class = match trace.categories[category].name.as_str() {
+            "kernel" if trace.name(row).starts_with("nccl") => 1,
+            "kernel" => 0,
+            "gpu_memcpy" | "gpu_memset" => 2,
+            _ => continue,
+        };
+        let start = trace.slices.start(row).clamp(from, until);
+        let end = trace.slices.end(row).clamp(from, until);
+        moments.extend([(start, class, 1), (end, class, -1)]);
+    }
+    moments.push((until, 0, 0));
+    moments.sort_unstable();
+    let (mut running, mut last) = ([0; 3], from);
+    let mut found = BTreeMap::new();
+    for (time, class, step) in moments {
+        let part = running.iter().position(|count| *count > 0).map_or("idle", |at| CLASSES[at]);
+        *found.entry(part).or_default() += time - last;
+        last = time;
+        running[class] += step;
+    }
+    found
+}
+
+/// Steps of a trace from each one's start to the next one's, the last to its end; all but those
+/// before the first work of the device.
+fn steps(trace: &Trace) -> Vec<(i64, i64)> {
+    let is_step = |row: &u32| trace.name(*row).starts_with("ProfilerStep#");
+    let on_host = |row: &u32| {
+        let category = usize::from(trace.slices.category[*row as usize]);
+        trace.categories[category].name == "user_annotation"
+    };
+    let mut spans: Vec<(i64, i64)> = trace
+        .rows()
+        .filter(|row| is_step(row) && on_host(row))
+        .map(|row| (trace.slices.start(row), trace.slices.end(row)))
+        .collect();
+    spans.sort_unstable();
+    let is_device = |row: &u32| {
+        let category = usize::from(trace.slices.category[*row as usize]);
+        trace.categories[category].name == "kernel"
+    };
+    let first = trace.rows().filter(is_device).map(|row| trace.slices.start(row)).min().unwrap();
+    spans.retain(|(_, end)| first < *end);
+    let ends: Vec<i64> = spans.iter().skip(1).map(|span| span.0).collect();
+    for (span, end) in spans.iter_mut().zip(ends) {
+        span.1 = end;
+    }
+    spans
+}
+
+#[test]
+fn nine_tenths_of_what_control_and_test_differ_by_are_explained() {
+    let Some(control) = fixture::job("trace_diff/control.json.gz") else { return };
+    let Some(test) = fixture::job("trace_diff/test.json.gz") else { return };
+    let diff = compared(&control, &test, WindowRule::Steps);
+    let verdict = &diff.verdict;
+    let expected = "77.5 → 129 ms: slower by 66 %, of which compute +48.2 ms, exposed memory +13.3 ms, \
+                    idle -7.90 ms; most of it in CompiledFunctionBackward +28.5 ms, aten::copy_ +17.5 ms";
+    assert_eq!(verdict.text, expected);
+    assert!(verdict.explained_pct.unwrap() >= 90.0, "{verdict:?}");
+    assert!((51_000_000..52_000_000).contains(&verdict.delta_ns), "{verdict:?}");
+    // The same, counted anew: the mean over the steps of each side.
+    let rounding = 1;
+    let mut explained = 0;
+    for part in &diff.parts {
+        let mean = |job: &Job, count: usize| {
+            let trace = &job.traces[0];
+            let mut steps = steps(trace);
+            steps.drain(..steps.len() - count);
+            let ns = |span: &(i64, i64)| swept(trace, *span).get(part.part).copied().unwrap_or(0);
+            steps.iter().map(ns).sum::<i64>() / count as i64
+        };
+        let (before, after) = (mean(&control, 6), mean(&test, 5));
+        assert!((part.before_ns - before).abs() <= rounding, "{}: {before}", part.part);
+        assert!((part.after_ns - after).abs() <= rounding, "{}: {after}", part.part);
+        if verdict.parts.iter().any(|cause| cause.name == part.part.replace('_', " ")) {
+            explained += after - before;
+        }
+    }
+    let missed = (verdict.delta_ns - explained).abs() as f64 / verdict.delta_ns as f64;
+    assert!(missed <= 0.1, "{explained} of {}", verdict.delta_ns);
 }
 
 #[test]

@@ -1,9 +1,8 @@
 //! Dependency graphs of real traces: relaxed unchanged, they give back what was measured.
 
 use analyze::classify::ClassRule;
-use analyze::collectives;
-use analyze::graph::{self, measured};
-use analyze::{Classifier, Scope, WindowRule};
+use analyze::graph;
+use analyze::{Classifier, Job, Scope, WindowRule};
 
 use crate::fixture;
 
@@ -34,7 +33,8 @@ fn relaxing_an_unchanged_graph_gives_back_every_measured_time() {
         for rule in [WindowRule::All, WindowRule::Steps] {
             let scopes: Vec<_> =
                 job.traces.iter().map(|trace| Scope::new(trace, rule, &classifier)).collect();
-            let found = measured::of(&scopes, &collectives::of(&scopes));
+            let job = Job::new(&scopes);
+            let found = job.measured();
             let relaxed = graph::relax(&found.graph, found.times.origin);
             assert_eq!(relaxed, found.times, "{name}");
             println!(

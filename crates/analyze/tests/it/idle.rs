@@ -38,11 +38,10 @@ fn idle_time_by_cause_sums_to_the_breakdown() {
     each(|path, scope| {
         let tree = tree::of(scope.trace);
         let idle = idle::of(scope, &tree, &idle::Settings::USUAL);
-        let gaps = idle::gaps(scope, &tree, &idle::Settings::USUAL);
         for device in breakdown::by_device(scope) {
             let rows = idle.devices.iter().filter(|row| Some(row.device) == device.device);
             assert_eq!(rows.map(|row| row.idle_ns).sum::<i64>(), device.idle_ns, "{path}");
-            let gaps = gaps.iter().filter(|gap| Some(gap.device) == device.device);
+            let gaps = idle.gaps.iter().filter(|gap| Some(gap.device) == device.device);
             assert_eq!(gaps.map(|gap| gap.idle_ns).sum::<i64>(), device.idle_ns, "{path}");
         }
         assert!(idle.devices.iter().all(|row| row.min_ns > 0), "{path}");

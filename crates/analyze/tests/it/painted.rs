@@ -112,7 +112,7 @@ fn idle_sums(seed: u64, scope: &Scope<'_>) {
     let tree = tree::of(scope.trace);
     let settings = idle::Settings { kernel_wait_ns: 6, ..idle::Settings::USUAL };
     let idle = idle::of(scope, &tree, &settings);
-    for gap in idle::gaps(scope, &tree, &settings) {
+    for gap in &idle.gaps {
         for time in gap.start_ns..gap.end_ns {
             assert!(running(scope, Some(gap.device), time).is_empty(), "seed {seed}");
         }

@@ -1,7 +1,7 @@
 //! What is said of the recordings of real traces.
 
 use analyze::Scope;
-use analyze::quality::{self, Known, Verdict};
+use analyze::quality::{self, Verdict};
 use analyze::summary::{self, Era, Summary};
 use trace::store::Job;
 
@@ -10,7 +10,7 @@ use crate::fixture::job;
 
 fn summary(job: &Job) -> Summary {
     let scopes: Vec<Scope<'_>> = job.traces.iter().map(whole).collect();
-    summary::of(&Known::of(&scopes).evidence(&scopes), 3)
+    summary::of(&analyze::Job::new(&scopes), 3)
 }
 
 /// Era, verdict, and per kind of issue its name, how many ranks have it and the first's text.

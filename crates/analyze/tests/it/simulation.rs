@@ -8,9 +8,8 @@ mod write;
 use std::path::PathBuf;
 
 use analyze::classify::ClassRule;
-use analyze::graph::measured;
 use analyze::what_if::{self, Question};
-use analyze::{Classifier, Scope, WindowRule, collectives};
+use analyze::{Classifier, Scope, WindowRule};
 use trace::open::{self, Request};
 use trace::store::Job;
 
@@ -50,11 +49,10 @@ fn outcome(seed: u64) -> Outcome {
     let classifier = Classifier::new(ClassRule::Category);
     let scope = |trace| Scope::new(trace, WindowRule::All, &classifier);
     let scopes: Vec<Scope<'_>> = job.traces.iter().map(scope).collect();
-    let graph = measured::of(&scopes, &collectives::of(&scopes));
     let questions = change.questions();
     let questions: Vec<Question> =
         questions.iter().map(|text| what_if::parse(text).expect("a question")).collect();
-    let said = what_if::of(&scopes, &graph, &questions);
+    let said = what_if::of(&analyze::Job::new(&scopes), &questions);
     let all = said.windows.last().expect("a window");
     let busy: i64 = runs[0].device.iter().map(|row| row.end - row.start).sum();
     let before_ns = length(&program, &runs);

@@ -3,7 +3,7 @@
 
 use std::path::{Path, PathBuf};
 
-use super::{Bench, Checkpoint, Command, ConvertTo, Data, Selection, TraceVerb, Train};
+use super::{Bench, Checkpoint, Command, ConvertTo, Data, Predict, Selection, TraceVerb, Train};
 
 /// A path that a command writes.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -21,6 +21,7 @@ impl Command {
     pub fn outputs(&self) -> Vec<Output> {
         match self {
             Self::Quickstart(quickstart) => vec![Output::Folder(quickstart.folder.clone())],
+            Self::Init(init) => regular_files([init.target().as_ref()]),
             Self::Train(train) => of_train(train),
             Self::Score(score) => files([score.output.as_ref()]),
             Self::Data(data) => of_data(data),
@@ -29,12 +30,13 @@ impl Command {
                 None => of_selection(&trace.selection),
                 Some(verb) => of_trace(verb),
             },
+            Self::Predict(predict) => of_predict(predict),
             Self::Capture(capture) => vec![Output::Folder(capture.output.clone())],
             Self::Bench(bench) => match bench.as_ref() {
                 Bench::Data(data) => data.out.iter().cloned().map(Output::Folder).collect(),
                 _ => Vec::new(),
             },
-            Self::Eval(_) | Self::Doctor(_) | Self::Explain { .. } | Self::Completions { .. } => {
+            Self::Eval(_) | Self::Doctor(_) | Self::Explain(_) | Self::Completions { .. } => {
                 Vec::new()
             }
         }
@@ -58,7 +60,7 @@ fn regular_files<'a>(paths: impl IntoIterator<Item = Option<&'a PathBuf>>) -> Ve
 }
 
 fn of_train(train: &Train) -> Vec<Output> {
-    if train.list {
+    if train.list || train.print_config {
         return Vec::new();
     }
     let folders = std::iter::once(train.run_folder()).chain(train.trace.clone());
@@ -78,6 +80,15 @@ fn of_checkpoint(checkpoint: &Checkpoint) -> Vec<Output> {
         Checkpoint::Export { out, optimizer, .. } => regular_files([Some(out), optimizer.as_ref()]),
         Checkpoint::Import { run, .. } => vec![Output::Folder(run.clone())],
         Checkpoint::Info { .. } | Checkpoint::Verify { .. } => Vec::new(),
+    }
+}
+
+fn of_predict(predict: &Predict) -> Vec<Output> {
+    match predict {
+        Predict::Calibrate(args) => files([Some(&args.output)]),
+        Predict::Step(args) => args.write_trace.iter().cloned().map(Output::Folder).collect(),
+        Predict::WhatIf(_) | Predict::Resize(_) | Predict::Evaluate(_) => Vec::new(),
+        Predict::Overheads(args) => files([args.svg.as_ref(), args.output.as_ref()]),
     }
 }
 

@@ -15,7 +15,8 @@ Examples:
   rowmill trace critical-path trace.json --what-if 'kernel=~gemm x0.5'
   zcat trace.json.gz | rowmill trace kernels - --format json
 
-PATH is a Kineto trace (.json, plain, .gz or .zst), an archive of them (.tar, .tar.gz, .tgz), a folder or `-`.
+PATH is a Kineto trace (.json, plain, .gz or .zst), an archive of them (.tar, .tar.gz, .tgz), a folder or `-`;
+or a .pftrace that rowmill trace convert or merge wrote.
 Several ranks are one job. Times in machine-readable output are integer nanoseconds (`…_ns`).")]
 pub struct Trace {
     /// The table to print; without one, a summary.
@@ -309,8 +310,9 @@ Examples:
         by: Option<PathBy>,
         /// Change what matches and recompute: KEY=NAME … xFACTOR, or KEY=~PATTERN; KEY is kernel,
         /// op, name, class, category or rank. Instead of xFACTOR: unblock (calls no longer wait for
-        /// the device), overlap, close-gap, to=50us, earlier=2ms (to a collective). Prints windows,
-        /// with --by category parts
+        /// the device, nor a fetch for loader threads), overlap, close-gap, to=50us, earlier=2ms
+        /// (to a collective). Prints windows, on the host and on the device where they differ; with
+        /// --by category parts
         #[arg(long, value_name = "EDIT")]
         what_if: Vec<String>,
     },
@@ -354,8 +356,9 @@ Examples:
   rowmill trace diff before.json.gz after.json.gz
   rowmill trace diff before/ after/ --by path --top 30      two jobs, every rank in a folder
   rowmill trace diff before.json after.json --by kernel --format csv
+  rowmill trace diff before/ after/ --report diff.html      one file to share, needs no network
 
-Exactly two PATHs, each one recording: a file, or a folder or archive with all its ranks. Times are the mean of a step
+The first line is the verdict: by how much a step became slower or faster, and because of what. Exactly two PATHs, each one recording: a file, or a folder or archive with all its ranks. Times are the mean of a step
 over all steps and ranks, or of a window where a recording has no whole steps or with --window all. A change within twice the
 standard error of the steps is noise.")]
     Diff {
@@ -365,6 +368,10 @@ standard error of the steps is noise.")]
         /// One row per … [default: a page]
         #[arg(long, value_enum)]
         by: Option<DiffBy>,
+        /// Write an HTML report of the comparison: verdict, step times, what changed, one step of
+        /// each side on a timeline
+        #[arg(long, value_name = "FILE", conflicts_with_all = ["by", "output", "top"])]
+        report: Option<PathBuf>,
     },
     /// Put the ranks of a job on one timeline, clocks aligned
     #[command(after_help = "\

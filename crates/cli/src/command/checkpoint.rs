@@ -12,7 +12,7 @@ use train::state_dict::{self, ImportRequest, Target};
 use crate::args::{Checkpoint, StateDict};
 use crate::error::Error;
 use crate::plain::plain;
-use crate::resolve::{Session, checkpoint, config};
+use crate::resolve::{Session, checkpoint, config, rows};
 use crate::{output, render};
 
 /// Runs the command.
@@ -36,6 +36,7 @@ pub fn run(command: Checkpoint, session: &Session) -> Result<(), Error> {
             step,
         } => {
             let job = config::job(&config, &set)?;
+            rows::check_known(&job.config, "checkpoint import")?;
             let rule_change =
                 if accept_rule_change { RuleChange::Accept } else { RuleChange::Refuse };
             let request = Import { file, from, run, data, optimizer, rule_change, step };

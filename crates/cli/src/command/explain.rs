@@ -1,8 +1,12 @@
-//! `rowmill explain RULE`: what a rule of `rowmill trace findings` means, and what to do.
+//! `rowmill explain`: what a rule of `rowmill trace findings` means and what to do, and what the
+//! keys of configurations are.
+
+mod config;
 
 use analyze::antipattern::{self, Rule};
 use serde::Serialize;
 
+use crate::args::Explain;
 use crate::error::Error;
 use crate::render;
 use crate::resolve::Session;
@@ -25,9 +29,13 @@ struct LimitRow {
     meaning: &'static str,
 }
 
-/// Prints the page of a rule, or the list of all.
-pub fn run(rule: Option<&str>, session: &Session) -> Result<(), Error> {
-    let Some(id) = rule else {
+/// Prints the page of a rule, or the list of all; or what configurations may say.
+pub fn run(args: &Explain, session: &Session) -> Result<(), Error> {
+    let topic = args.topic.as_deref();
+    if topic.is_some_and(|topic| topic.eq_ignore_ascii_case("config")) || args.document.is_some() {
+        return config::run(args.key.as_deref(), args.document, session);
+    }
+    let Some(id) = topic else {
         let all: Vec<Explained> = antipattern::rules().map(explained).collect();
         return session.console.report(&all, |all| {
             let row = |one: &Explained| vec![one.rule.to_owned(), one.title.to_owned()];

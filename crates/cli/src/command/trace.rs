@@ -4,11 +4,11 @@
 use std::path::PathBuf;
 use std::process::ExitCode;
 
-use analyze::Scope;
+use analyze::job::{Job, RankFacts};
 use analyze::sequences::Request;
 use serde::Serialize;
 
-use crate::args::{Format, Selection, Trace, TraceVerb, WindowChoice};
+use crate::args::{Format, Selection, Trace, TraceVerb};
 use crate::error::Error;
 use crate::resolve::Session;
 use crate::resolve::trace::{Chosen, choose};
@@ -21,7 +21,7 @@ mod diff;
 mod doctor;
 mod execution;
 pub mod file;
-mod finding;
+pub(super) mod finding;
 mod host;
 mod path;
 pub mod report;
@@ -61,7 +61,9 @@ pub fn run(args: &Trace, session: &Session) -> Result<ExitCode, Error> {
         TraceVerb::CriticalPath { selection, by, what_if } => {
             path::run(&look(selection)?, *by, what_if)
         }
-        TraceVerb::Diff { selection, by } => diff::run(selection, *by, session),
+        TraceVerb::Diff { selection, by, report } => {
+            diff::run(selection, (*by, report.as_deref()), session)
+        }
         TraceVerb::Merge { paths, out, ranks, keep_clocks } => {
             file::merge(&File { paths, out, ranks, session }, *keep_clocks)
         }
@@ -71,11 +73,7 @@ pub fn run(args: &Trace, session: &Session) -> Result<ExitCode, Error> {
         TraceVerb::Findings { selection, fail_on, rules } => {
             return finding::run(&look(selection)?, rules.as_deref(), *fail_on);
         }
-        TraceVerb::Doctor { selection } => {
-            // What is wrong at the edges of a recording is outside its whole steps.
-            let window = selection.window.or(Some(WindowChoice::All));
-            return doctor::run(&look(&Selection { window, ..selection.clone() })?);
-        }
+        TraceVerb::Doctor { selection } => return doctor::run(&look(selection)?),
         TraceVerb::Report { content, output } => report::run(content, output, session),
         TraceVerb::Serve { content, port } => serve::run(content, *port, session),
         TraceVerb::ExecutionTrace { paths, kineto, output } => {
@@ -161,11 +159,11 @@ fn all_ranks(selection: &Selection) -> Selection {
 }
 
 /// The rows of all ranks.
-fn each<'a, R: IntoIterator>(
-    scopes: &'a [Scope<'a>],
-    rows: impl FnMut(&'a Scope<'a>) -> R,
+fn each<'j, 'a, R: IntoIterator>(
+    job: &'j Job<'a>,
+    rows: impl FnMut(&'j RankFacts<'a>) -> R,
 ) -> Vec<R::Item> {
-    scopes.iter().flat_map(rows).collect()
+    job.ranks.iter().flat_map(rows).collect()
 }
 
 /// The name of a path for messages.

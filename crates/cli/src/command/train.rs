@@ -8,9 +8,10 @@ use std::sync::Arc;
 
 use data::{Begin, IdsOutside, Strictness};
 use schema::source::OutOfRange;
+use schema::{Figure, Interaction};
 use serde::Serialize;
 use train::Evaluation;
-use train::run::{Outcome, Reading, RunRequest, Start, TraceRequest};
+use train::run::{Event, Outcome, Reading, RunRequest, Start, TraceRequest};
 
 use crate::args::Train;
 use crate::error::{EXIT_INTERRUPTED, Error};
@@ -18,9 +19,11 @@ use crate::progress::{Meter, Unit};
 use crate::render::{self, Console};
 use crate::resolve::config::{self, Job};
 use crate::resolve::memory::{self, Look, Room};
-use crate::resolve::{Session, checkpoint, input, plan, synthetic};
+use crate::resolve::plan::Tiling;
+use crate::resolve::{Session, checkpoint, input, plan, record, rows, synthetic};
 use crate::{interrupt, output};
 
+mod metrics;
 mod observe;
 mod row_scope;
 
@@ -40,8 +43,20 @@ pub struct Finished<'a> {
     evaluation: Option<&'a Evaluation>,
     #[serde(serialize_with = "render::path_text_or_null")]
     checkpoint: Option<&'a Path>,
+    best: Option<Best<'a>>,
+    out_of_patience: bool,
     interrupted: bool,
     seconds: f64,
+}
+
+/// The best checkpoint, as JSON has it.
+#[derive(Debug, Serialize)]
+struct Best<'a> {
+    step: u64,
+    by: Figure,
+    figure: f64,
+    #[serde(serialize_with = "render::path_text")]
+    checkpoint: &'a Path,
 }
 
 impl<'a> Finished<'a> {
@@ -58,57 +73,150 @@ impl<'a> Finished<'a> {
             ids_outside: &outcome.ids_outside,
             evaluation: outcome.evaluation.as_ref(),
             checkpoint: outcome.checkpoint.as_deref(),
+            best: outcome.best.as_ref().map(|best| Best {
+                step: best.step,
+                by: best.by,
+                figure: best.figure,
+                checkpoint: &best.folder,
+            }),
+            out_of_patience: outcome.out_of_patience,
             interrupted: outcome.interrupted,
             seconds: outcome.seconds,
         }
     }
 }
 
+/// What is to be trained, and how tables are split.
+struct Asked {
+    job: Job,
+    tiling: Tiling,
+    strictness: Strictness,
+}
+
+impl Asked {
+    /// By the configuration that was named, or by the run that is resumed.
+    fn of(args: &Train) -> Result<Self, Error> {
+        let set = config::overrides(args.delimiter.as_deref(), &args.set);
+        let strictness = input::strictness(args.malformed);
+        let Some(name) = args.config.as_deref() else {
+            let run = args.run.as_deref().ok_or(Error::ResumeOfNothing)?;
+            let resumed = record::resumed(run, (args, &set))?;
+            let mut job = resumed.job;
+            choose_inputs(args, &mut job)?;
+            let tiling = plan::tiling(args, &job.config.model.tables, resumed.plan.as_ref())?;
+            // The run's own rule, unless another was asked for.
+            let is_usual = strictness == Strictness::AtMost(Strictness::DEFAULT_MAX);
+            let strictness = resumed.strictness.filter(|_| is_usual).unwrap_or(strictness);
+            return Ok(Self { job, tiling, strictness });
+        };
+        let mut job = config::job(name, &set)?;
+        if args.synthetic.is_some() {
+            job.config.size_tables(|_| rows::ROWS_OF_SYNTHETIC);
+        }
+        let tiling = plan::tiling(args, &job.config.model.tables, None)?;
+        if !args.print_config {
+            choose_inputs(args, &mut job)?;
+        }
+        Ok(Self { job, tiling, strictness })
+    }
+
+    /// Prepares the data before all else where it is to say how many rows tables have.
+    fn prepare_early(
+        &mut self,
+        run: &Path,
+        session: &Session,
+    ) -> Result<Option<input::Inputs>, Error> {
+        if !self.job.config.model.has_auto_tables() {
+            return Ok(None);
+        }
+        let cache = run.join("data");
+        let inputs = input::of_job(session, &self.job.config.data, &cache, self.strictness)?;
+        rows::size_tables(session, &mut self.job.config, &inputs.train)?;
+        // What preparation took must not add up with what training takes.
+        device::buffer::return_freed_memory();
+        Ok(Some(inputs))
+    }
+}
+
 /// Runs the command.
 pub fn run(args: &Train, session: &Session) -> Result<ExitCode, Error> {
-    let Some(name) = args.config.as_deref().filter(|_| !args.list) else {
+    if args.list {
         return list(session).map(|()| ExitCode::SUCCESS);
-    };
-    let mut job = config::job(name, &args.set)?;
-    let tiling = plan::tiling(args, &job.config.model.tables)?;
+    }
+    let mut asked = Asked::of(args)?;
+    if args.print_config {
+        let origin = asked.job.origin.clone();
+        let text = asked.job.config.to_toml();
+        let text = text.map_err(|source| Error::Config { origin, source })?;
+        return session.console.print(text.trim_end()).map(|()| ExitCode::SUCCESS);
+    }
+    if args.estimate {
+        rows::check_known(&asked.job.config, "--estimate")?;
+    }
     let run_folder = args.run_folder();
-    choose_inputs(args, &mut job)?;
-    // Before anything is written.
-    let look = Look::at(args, &job.config, session)?;
-    let asked = memory::Run::of(args, (&job, &tiling), look.clone(), session);
-    let room = asked.room();
+    // Dropped after everything below, the inner one first: what fails leaves no empty folders.
+    let _run = (!args.estimate).then(|| output::folder(&run_folder)).transpose()?;
+    let early = match asked.job.config.model.has_auto_tables() {
+        true => {
+            start(args, &run_folder, session.console)?;
+            asked.prepare_early(&run_folder, session)?
+        }
+        false => None,
+    };
+    // Before anything else is written.
+    let mut look = Look::at(args, &asked.job.config, session)?;
+    if let Some(inputs) = &early {
+        look = look.prepared(&inputs.train)?;
+    }
+    let wanted = memory::Run::of(args, (&asked.job, &asked.tiling), look.clone(), session);
+    let room = wanted.room();
     if args.estimate {
         return session.console.report(&room, Room::table).map(|()| ExitCode::SUCCESS);
     }
     session.console.detail(room.table());
-    asked.check(&room)?;
-    // Dropped after everything below, the inner one first: what fails leaves no empty folders.
-    let _run = output::folder(&run_folder)?;
+    wanted.check(&room)?;
     let _trace = args.trace.as_deref().map(output::folder).transpose()?;
     let start = start(args, &run_folder, session.console)?;
     if let Some(rows) = args.synthetic {
-        generate(session, &mut job, rows, &run_folder)?;
+        generate(session, &mut asked.job, rows, &run_folder)?;
     }
     let cache = run_folder.join("data");
-    let strictness = input::strictness(args.malformed);
-    let inputs = input::of_job(session, &job.config.data, &cache, strictness)?;
-    inputs.check_for_training(session, &job.config)?;
+    let inputs = match early {
+        Some(inputs) => inputs,
+        None => input::of_job(session, &asked.job.config.data, &cache, asked.strictness)?,
+    };
+    inputs.check_for_training(session, &asked.job.config)?;
+    say_what_interacts(&asked.job, session.console);
     // What preparation took must not add up with what training takes.
     device::buffer::return_freed_memory();
     let look = look.prepared(&inputs.train)?;
-    let known = memory::Run::of(args, (&job, &tiling), look, session);
+    let known = memory::Run::of(args, (&asked.job, &asked.tiling), look, session);
     known.check(&known.room())?;
-    if job.config.data.train.iter().any(|path| path == "-") {
-        job.config.data.train = input::absolute(&[inputs.train.dir().display().to_string()]);
+    let train = &mut asked.job.config.data.train;
+    if train.iter().any(|path| path == "-") {
+        *train = input::absolute(&[inputs.train.dir().display().to_string()]);
     }
-    let resume_command = resume_command(args, name, &job, &run_folder);
+    train_on(args, asked, (inputs, start), session)
+}
+
+/// Trains on prepared data.
+fn train_on(
+    args: &Train,
+    asked: Asked,
+    (inputs, start): (input::Inputs, Start),
+    session: &Session,
+) -> Result<ExitCode, Error> {
+    let Asked { job, tiling, strictness } = asked;
+    let run_folder = args.run_folder();
+    let cache = run_folder.join("data");
+    let plan = tiling.plan(&job.config.model.tables);
     let request = RunRequest {
-        plan: tiling.plan(&job.config.model.tables),
+        plan: plan.clone(),
         config: job.config,
         train: Arc::clone(&inputs.train),
         train_rows: inputs.train_rows.clone(),
         evaluation: None,
-        run_folder,
+        run_folder: run_folder.clone(),
         threads: session.threads,
         start,
         rule_change: args.rule_change.given(),
@@ -131,22 +239,43 @@ pub fn run(args: &Train, session: &Session) -> Result<ExitCode, Error> {
     device::buffer::return_freed_memory();
     // Not before: until here Ctrl-C leaves nothing to be saved.
     let stop = interrupt::stop_flag(interrupt::SAVING);
-    let mut observer = Observer::new(session.console);
+    let mut observer = Observer::new(session.console).with_metrics_of(&run_folder);
     let run = reading.with_evaluation(evaluation).with_stop(stop);
-    let outcome = run.run(&mut |event| observer.see(event))?;
+    let (mut written, config) = (Ok(()), run.request().config.clone());
+    let outcome = run.run(&mut |event| {
+        // Not before: a run that is refused leaves nothing.
+        if matches!(event, Event::Started { .. }) {
+            written = record::write(&run_folder, (&job.origin, &config), &plan, strictness);
+        }
+        observer.see(event);
+    })?;
+    written?;
     let recorded = observer.finish()?;
     warn_of_trace(args, (&outcome, recorded), session.console);
-    report(session.console, &outcome, &resume_command)
+    report(session.console, &outcome, &resume_command(&run_folder))
+}
+
+/// Says what the dot interaction is of where there is no dense vector.
+fn say_what_interacts(job: &Job, console: Console) {
+    let model = &job.config.model;
+    if !model.has_dense() && matches!(model.interaction, Interaction::Dot { .. }) {
+        console.say(format_args!(
+            "no dense inputs: the dot interaction is that of the embeddings alone, {} products",
+            render::count(model.interaction_width() as u64)
+        ));
+    }
 }
 
 fn report(console: Console, outcome: &Outcome, resume_command: &str) -> Result<ExitCode, Error> {
     console.report(&Finished::of(outcome), |_| summary(outcome))?;
     warn(console, outcome.evaluation.as_ref());
     if outcome.interrupted {
-        console.say(format_args!("interrupted; go on with:\n  {resume_command}"));
+        console.say(format_args!("interrupted; resume with:\n  {resume_command}"));
         return Ok(ExitCode::from(EXIT_INTERRUPTED));
     }
-    if let Some(path) = &outcome.checkpoint {
+    if let Some(path) =
+        outcome.best.as_ref().map(|best| &best.folder).or(outcome.checkpoint.as_ref())
+    {
         let path = path.display();
         console.say(format_args!("score new rows with:\n  rowmill score {path} FILE"));
     }
@@ -183,8 +312,10 @@ pub fn warn(console: Console, evaluation: Option<&Evaluation>) {
         );
     } else if entropy > 1.0 {
         console.warn(format_args!(
-            "normalized entropy {entropy:.4} is above 1: the model predicts worse than the mean \
-             label of these rows would; try lower learning rates, more data or fewer epochs"
+            "normalized entropy {entropy:.4} is above 1: the model predicts worse than the base \
+             rate, the mean label of these rows, would. Try lower learning rates, fewer epochs (or \
+             training.keep_best and patience) or more data; a calibration far from 1 means that \
+             the held-out rows have another share of clicks than the training rows"
         ));
     }
 }
@@ -206,6 +337,16 @@ fn summary(outcome: &Outcome) -> String {
     }
     if let Some(evaluation) = &outcome.evaluation {
         rows.extend(evaluation_rows(evaluation));
+    }
+    if let Some(best) = &outcome.best {
+        let (step, by) = (render::count(best.step), best.by.name());
+        rows.push((
+            "best",
+            format!("{by} {:.6} at step {step}: {}", best.figure, best.folder.display()),
+        ));
+    }
+    if outcome.out_of_patience {
+        rows.push(("ended early", "evaluations got no better: training.patience".to_owned()));
     }
     if let Some(path) = &outcome.checkpoint {
         rows.push(("checkpoint", path.display().to_string()));
@@ -234,14 +375,21 @@ fn ids_outside(columns: &[IdsOutside]) -> Option<String> {
 
 /// The lines of an evaluation in a table of facts.
 pub fn evaluation_rows(evaluation: &Evaluation) -> Vec<(&'static str, String)> {
-    vec![
+    let mut rows = vec![
         ("held-out samples", render::count(evaluation.samples)),
         ("held-out loss", format!("{:.6}", evaluation.loss)),
         ("AUC", format!("{:.6}", evaluation.auc)),
         ("normalized entropy", format!("{:.6}", evaluation.normalized_entropy)),
         ("calibration", format!("{:.4}", evaluation.calibration)),
         ("accuracy", format!("{:.4}", evaluation.accuracy)),
-    ]
+    ];
+    if let Some(by) = evaluation.by_group {
+        let (groups, samples) = (render::count(by.groups), render::count(by.samples));
+        let text =
+            format!("{:.6} over {groups} groups with both labels, {samples} samples", by.auc);
+        rows.push(("AUC by group", text));
+    }
+    rows
 }
 
 /// One line of `train --list`.
@@ -375,39 +523,9 @@ fn generate(session: &Session, job: &mut Job, rows: u64, run: &Path) -> Result<(
     std::fs::remove_file(&text).map_err(Error::io(&text, "remove"))
 }
 
-/// The command that goes on where this run stops.
-fn resume_command(args: &Train, name: &str, job: &Job, run: &Path) -> String {
-    let mut words = vec!["rowmill".into(), "train".into(), name.to_owned()];
-    for (key, value) in &args.set {
-        words.extend(["--set".into(), format!("{key}={value}")]);
-    }
-    match args.synthetic {
-        Some(rows) => words.extend(["--synthetic".into(), rows.to_string()]),
-        None => {
-            words.push("--train".into());
-            words.extend(job.config.data.train.iter().cloned());
-            if !job.config.data.evaluation.is_empty() {
-                words.push("--evaluation".into());
-                words.extend(job.config.data.evaluation.iter().cloned());
-            }
-        }
-    }
-    words.extend(["--run".into(), run.display().to_string(), "--resume".into()]);
-    if args.malformed.strict {
-        words.push("--strict".into());
-    } else if args.malformed.malformed_max != Strictness::DEFAULT_MAX {
-        words.extend(["--malformed-max".into(), args.malformed.malformed_max.0.to_string()]);
-    }
-    match (&args.plan, args.ranks) {
-        (Some(plan), _) => words.extend(["--plan".into(), plan.display().to_string()]),
-        (None, Some(ranks)) => {
-            let sharding = clap::ValueEnum::to_possible_value(&args.sharding);
-            let sharding = sharding.map(|value| value.get_name().to_owned()).unwrap_or_default();
-            words.extend(["--ranks".into(), ranks.to_string(), "--sharding".into(), sharding]);
-        }
-        (None, None) => {}
-    }
-    words.iter().map(|word| quoted(word)).collect::<Vec<_>>().join(" ")
+/// The command that resumes a run where it stops.
+fn resume_command(run: &Path) -> String {
+    format!("rowmill train --resume --run {}", quoted(&run.display().to_string()))
 }
 
 /// A word a POSIX shell reads back as it is.

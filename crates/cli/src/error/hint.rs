@@ -3,13 +3,27 @@
 
 use std::io;
 
+use schema::reference::distance;
 use schema::{ConfigError, Share};
 
 use super::Error;
+use crate::command::train::quoted;
+use schema::proposal::ProposalError;
 
 impl Error {
     /// What the user can do about it.
     pub fn hint(&self) -> Option<String> {
+        match self {
+            Self::Trace(error) => trace_hint(error),
+            Self::Data(error) => data_hint(error),
+            Self::Train(error) => train_hint(error),
+            Self::Io { source, .. } | Self::Output(source) => disk_hint(source),
+            _ => self.own_hint(),
+        }
+    }
+
+    /// Of an error of the command line's own; some say all there is to say.
+    fn own_hint(&self) -> Option<String> {
         let hint = match self {
             Self::UnknownConfig { name, known } => return Some(known_configs(name, known)),
             Self::Config { source, .. } => return config_hint(source),
@@ -17,23 +31,22 @@ impl Error {
             | Self::Disk { .. }
             | Self::BenchMemory { .. }
             | Self::BenchDisk { .. } => return self.room_hint(),
-            Self::NoData { config } => format!(
-                "give files with --train FILE…, or try it on generated rows: \
-                 rowmill train {config} --synthetic 1000000"
-            ),
-            Self::ColumnsUnknown { .. } => {
-                "add --config CONFIG; for Criteo's files: --config dlrm-criteo-kaggle".into()
-            }
+            Self::NotAConfig { .. }
+            | Self::ConfigExists { .. }
+            | Self::InitOfStream
+            | Self::InitOfFolder { .. }
+            | Self::NoProposal { .. }
+            | Self::NoSuchKey { .. }
+            | Self::RowsUnknown { .. }
+            | Self::NothingToResume { .. }
+            | Self::ResumeOfNothing => return self.config_hint(),
             Self::ForeignFolder { .. } => "choose another with --folder".into(),
-            Self::MixedInputs { .. } | Self::NotPrepared { .. } | Self::NoSuchInput { .. } => {
-                return self.input_hint();
-            }
+            Self::NoData { .. }
+            | Self::NoEvaluation
+            | Self::MixedInputs { .. }
+            | Self::NotPrepared { .. }
+            | Self::NoSuchInput { .. } => return self.input_hint(),
             Self::OneLabel { label, positive, .. } => label_hint(*label, positive),
-            Self::NoEvaluation => {
-                "name labelled files with --data FILE… (or --evaluation when training), or set \
-                 data.hold_out"
-                    .into()
-            }
             Self::RunExists { .. }
             | Self::NoCheckpoint { .. }
             | Self::NoneWhole { .. }
@@ -42,11 +55,8 @@ impl Error {
             | Self::NoTransforms { .. }
             | Self::DamagedCheckpoint { .. }
             | Self::Damaged { .. } => return self.checkpoint_hint(),
-            Self::Plan { .. } | Self::PlanFile { .. } => {
-                "rowmill train --help shows the form of a plan".into()
-            }
-            Self::Exists { .. } => "remove it or choose another name".into(),
-            Self::OutputIsInput { .. }
+            Self::Exists { .. }
+            | Self::OutputIsInput { .. }
             | Self::OutputIsFolder { .. }
             | Self::OutputIsSpecial { .. }
             | Self::NoOutputFolder { .. }
@@ -54,7 +64,6 @@ impl Error {
             Self::Alignment { .. } => {
                 "the scores so far are out of place; remove empty lines and line breaks within fields".into()
             }
-            Self::Io { source, .. } | Self::Output(source) => return disk_hint(source),
             Self::ParquetToStdout
             | Self::SeveralRanks { .. }
             | Self::ClassPattern { .. }
@@ -63,26 +72,69 @@ impl Error {
             | Self::NoSuchRule { .. }
             | Self::RulesFile { .. } => return self.table_hint(),
             Self::Socket(_) | Self::NobodyAsked { .. } => return self.capture_hint(),
-            Self::NoTable
-            | Self::NoSarif
-            | Self::WhatIfTable
-            | Self::NoSuchRank { .. }
-            | Self::NoSuchProcess { .. }
-            | Self::TwoRecordings { .. }
-            | Self::Measurement { .. }
-            | Self::Analyze(_)
-            | Self::Device(_)
-            | Self::Report(_)
-            | Self::Json(_) => return None,
-            Self::Trace(error) => return trace_hint(error),
-            Self::Data(error) => return data_hint(error),
-            Self::Train(error) => return train_hint(error),
+            Self::Plan { .. }
+            | Self::PlanFile { .. }
+            | Self::CalibrationFile { .. }
+            | Self::EditsFile { .. }
+            | Self::OtherMachine { .. } => return self.file_hint(),
+            _ => return None,
         };
         Some(hint)
     }
 
+    fn config_hint(&self) -> Option<String> {
+        let hint = match self {
+            Self::NotAConfig { path } => format!(
+                "rowmill init {} writes a configuration that trains on it",
+                quoted(&path.display().to_string())
+            ),
+            Self::ConfigExists { .. } => {
+                "replace it with --force, or write another with --output FILE".into()
+            }
+            Self::InitOfStream => "write it to a file first: … | cat > FILE".into(),
+            Self::InitOfFolder { path } => format!("name its files: {}/*", path.display()),
+            Self::NoProposal { source: ProposalError::NoLabel { .. }, .. } => {
+                "name it with --label COLUMN".into()
+            }
+            Self::NoProposal { source: ProposalError::NoClasses { .. }, .. } => {
+                "choose another with --label COLUMN, or make it 0 and 1 in the file".into()
+            }
+            Self::NoSuchKey { near, .. } if near.is_empty() => {
+                "rowmill explain config lists the keys".into()
+            }
+            Self::NoSuchKey { near, .. } => format!("did you mean {}?", near.join(" or ")),
+            Self::RowsUnknown { .. } => {
+                "give them with --set model.tables.NAME.rows=N for this command".into()
+            }
+            Self::NothingToResume { .. } => {
+                "give the folder of a run with --run, as printed at its end".into()
+            }
+            Self::ResumeOfNothing => "rowmill train --resume --run RUN".into(),
+            _ => return None,
+        };
+        Some(hint)
+    }
+
+    fn file_hint(&self) -> Option<String> {
+        let hint = match self {
+            Self::Plan { .. } | Self::PlanFile { .. } => {
+                "rowmill train --help shows the form of a plan"
+            }
+            Self::EditsFile { .. } => "rowmill predict what-if --help shows the form of edits",
+            Self::CalibrationFile { .. } => {
+                "write a new one: rowmill predict calibrate PATH --output FILE"
+            }
+            Self::OtherMachine { .. } => {
+                "calibrate on this machine, or use it all the same with --force"
+            }
+            _ => return None,
+        };
+        Some(hint.into())
+    }
+
     fn output_hint(&self) -> Option<String> {
         let hint = match self {
+            Self::Exists { .. } => "remove it or choose another name".into(),
             Self::OutputIsSpecial { .. } => "write a file and read it from there".into(),
             Self::OutputIsInput { .. } | Self::OutputBelowFile { .. } => {
                 "choose another place to write".into()
@@ -119,6 +171,16 @@ impl Error {
 
     fn input_hint(&self) -> Option<String> {
         let hint = match self {
+            Self::NoData { config } => {
+                return Some(format!(
+                    "give files with --train FILE…, or try it on generated rows: rowmill train \
+                     {config} --synthetic 1000000"
+                ));
+            }
+            Self::NoEvaluation => {
+                "name labelled files with --data FILE… (or --evaluation when training), or set \
+                 data.hold_out"
+            }
             Self::MixedInputs { .. } => {
                 "prepare all files into one folder: rowmill data convert FILE… --config CONFIG \
                  --out FOLDER"
@@ -227,33 +289,20 @@ fn known_configs(name: &str, known: &[&'static str]) -> String {
     }
 }
 
-/// Levenshtein's distance: letters to change, add or remove.
-fn distance(a: &str, b: &str) -> usize {
-    let b: Vec<char> = b.chars().collect();
-    let mut row: Vec<usize> = (0..=b.len()).collect();
-    for (i, x) in a.chars().enumerate() {
-        let mut diagonal = row[0];
-        row[0] = i + 1;
-        for (j, &y) in b.iter().enumerate() {
-            let change = diagonal + usize::from(x != y);
-            diagonal = row[j + 1];
-            row[j + 1] = change.min(row[j] + 1).min(diagonal + 1);
-        }
-    }
-    row[b.len()]
-}
-
 fn config_hint(error: &ConfigError) -> Option<String> {
     let hint = match error {
         ConfigError::Override { .. } => {
-            "keys are dotted paths of the TOML, or a key's last part: --set batch_size=4096, \
-             --set optimizer.dense.learning_rate=0.1"
+            "keys are dotted paths of the TOML, or the end of one: --set batch_size=4096, --set \
+             dense.learning_rate=0.1, --set model.tables.NAME.rows=1000"
         }
         ConfigError::Shape { key, .. } if key == "model.dense_features" => {
             "make model.dense_features the number of [data] dense columns"
         }
         ConfigError::Shape { key, .. } if key.starts_with("model.tables ") => {
             "each feature takes its ids from the [data] categorical column of the same name"
+        }
+        ConfigError::Keys { .. } => {
+            "rowmill explain config KEY says what a key may be; docs/configuration.md has them all"
         }
         ConfigError::Shape { .. } | ConfigError::Syntax { .. } => return None,
     };
@@ -300,7 +349,7 @@ fn data_hint(error: &data::Error) -> Option<String> {
             return disk_hint(source);
         }
         data::Error::TableTooSmall { .. } => {
-            "give the table more rows, raise data.ids.threshold, or use data.ids.mode = \"modulo\""
+            "give the table more rows, raise data.ids.min_count, or use data.ids.mode = \"modulo\""
         }
         data::Error::Disk { .. } => {
             "free some space there, raise --memory or data.ids.threshold, or write to another disk"
@@ -430,6 +479,13 @@ fn trace_hint(error: &trace::Error) -> Option<String> {
         E::NotATrace { reason, .. } if reason.contains("execution trace") => {
             "rowmill trace execution-trace reads those"
         }
+        E::NotATrace { reason, .. } if reason.contains("Perfetto trace") => {
+            "convert or merge the recording again: a .pftrace is read only whole"
+        }
+        E::ForeignPerfetto { .. } => {
+            "rowmill reads back the .pftrace files of rowmill trace convert and merge; of other \
+             traces, give the .json that the profiler wrote"
+        }
         E::NotATrace { .. } | E::NoTraces { .. } => {
             "expected what torch.profiler's export_chrome_trace, the on-demand profiler or \
              rowmill train --trace writes"
@@ -446,11 +502,10 @@ fn trace_hint(error: &trace::Error) -> Option<String> {
 
 #[cfg(test)]
 mod tests {
-    use super::{distance, known_configs};
+    use super::known_configs;
 
     #[test]
     fn the_nearest_name_is_offered() {
-        assert_eq!(distance("kitten", "sitting"), 3);
         let known = ["adult-income", "dlrm-default"];
         assert_eq!(
             known_configs("dlrm-defualt", &known),

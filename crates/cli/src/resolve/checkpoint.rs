@@ -1,4 +1,4 @@
-//! Which checkpoint is meant: the folder itself, or the newest whole one of a run.
+//! Which checkpoint is meant: the folder itself, or of a run the best, else the newest whole one.
 
 use std::path::{Path, PathBuf};
 
@@ -10,7 +10,8 @@ use crate::render::Console;
 
 const MANIFEST: &str = "manifest.json";
 
-/// The checkpoint folder at `path`, or the newest good one of the run folder `path`.
+/// The checkpoint folder at `path`, or of the run folder `path` the best where it keeps one, else
+/// the newest good one.
 ///
 /// Damaged ones that are newer are named on stderr.
 pub fn find(path: &Path, console: Console) -> Result<PathBuf, Error> {
@@ -22,6 +23,18 @@ pub fn find(path: &Path, console: Console) -> Result<PathBuf, Error> {
     }
     if !path.is_dir() {
         return Err(Error::NoCheckpoint { path: path.to_owned() });
+    }
+    if let Some(best) = checkpoint::best(path) {
+        match damage(&best) {
+            None => {
+                console.say(format_args!("using the best checkpoint, {}", best.display()));
+                return Ok(best);
+            }
+            Some(damage) => console.warn(format_args!(
+                "the best checkpoint {} is damaged, passed over: {damage}",
+                best.display()
+            )),
+        }
     }
     let found = checkpoint::newest_good(path)?;
     for (folder, damage) in &found.refused {

@@ -26,6 +26,13 @@ pub fn job(name: &str, overrides: &[(String, String)]) -> Result<Job, Error> {
     Ok(Job { origin: name.to_owned(), config })
 }
 
+/// The overrides of a command that may also say what parts the fields of its files.
+pub fn overrides(delimiter: Option<&str>, set: &[(String, String)]) -> Vec<(String, String)> {
+    let pair = |key: &str, value: &str| (key.to_owned(), value.to_owned());
+    let parted = delimiter.map(|text| [pair("data.format", "csv"), pair("data.delimiter", text)]);
+    parted.into_iter().flatten().chain(set.iter().cloned()).collect()
+}
+
 /// The ready-made configurations, parsed.
 pub fn ready_made() -> Result<Vec<Job>, Error> {
     READY_MADE.iter().map(|(name, _)| job(name, &[])).collect()
@@ -34,13 +41,33 @@ pub fn ready_made() -> Result<Vec<Job>, Error> {
 fn text(name: &str) -> Result<String, Error> {
     let path = Path::new(name);
     if path.is_file() {
-        return std::fs::read_to_string(path).map_err(Error::io(path, "read"));
+        return text_of(path);
     }
     if let Some((_, text)) = READY_MADE.iter().find(|(known, _)| *known == name) {
         return Ok((*text).to_owned());
     }
     let known = READY_MADE.iter().map(|(known, _)| *known).collect();
     Err(Error::UnknownConfig { name: name.to_owned(), known })
+}
+
+/// Largest configuration there may be: beyond it a file is data.
+const LARGEST: u64 = 16 << 20;
+
+fn text_of(path: &Path) -> Result<String, Error> {
+    let about = std::fs::metadata(path).map_err(Error::io(path, "read"))?;
+    let data = || Error::NotAConfig { path: path.to_owned() };
+    if about.len() > LARGEST {
+        return Err(data());
+    }
+    let bytes = std::fs::read(path).map_err(Error::io(path, "read"))?;
+    let text = String::from_utf8(bytes).map_err(|_| data())?;
+    let is_named = path.extension().is_some_and(|extension| extension == "toml");
+    let lines = || text.lines().map(str::trim).filter(|line| !line.is_empty());
+    let is_key = |line: &str| line.starts_with(['#', '[']) || line.contains('=');
+    if !is_named && !lines().next().is_none_or(is_key) {
+        return Err(data());
+    }
+    Ok(text)
 }
 
 #[cfg(test)]

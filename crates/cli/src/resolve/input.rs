@@ -68,6 +68,13 @@ pub fn dataset(session: &Session, source: &Source<'_>) -> Result<Dataset, Error>
             ));
         }
         report_ids(session, source.config, &dataset.manifest().losses);
+        let by = source.config.hold_out_by.as_ref().filter(|_| source.hold_out > 0.0);
+        if let (Some(by), None) = (by, dataset.manifest().held_out) {
+            session.console.warn(format_args!(
+                "{path} was prepared without data.hold_out_by: its last rows are held out, not the \
+                 greatest of {by}"
+            ));
+        }
         if let Strictness::AtMost(_) = source.strictness {
             source.strictness.check(dataset.rows(), &dataset.manifest().losses)?;
         }
@@ -161,6 +168,9 @@ pub fn prepare(
     }
     report_losses(session, prepared.dataset.rows(), &prepared.losses);
     report_ids(session, source.config, &prepared.losses);
+    if source.fitted.is_none() {
+        report_rare(session, prepared.dataset.fitted());
+    }
     Ok(prepared)
 }
 
@@ -219,6 +229,29 @@ pub fn report_losses(session: &Session, rows: u64, losses: &Losses) {
     ));
     for malformed in &losses.first {
         session.console.say(format_args!("  {malformed}"));
+    }
+}
+
+/// Says which columns have categories too rare for a row of their own.
+fn report_rare(session: &Session, fitted: &Fitted) {
+    const SHOWN: usize = 5;
+    let columns = fitted.categorical.iter().zip(&fitted.rare);
+    let mut some: Vec<_> = columns.filter(|(_, rare)| rare.categories > 0).collect();
+    some.sort_by_key(|(_, rare)| Reverse(rare.categories));
+    for (column, rare) in some.iter().take(SHOWN) {
+        let kept = column.vocabulary.as_ref().map_or(0, Vec::len) as u64;
+        session.console.say(format_args!(
+            "column {:?}: {} of {} categories occur less often than min_count and share row 1, {} \
+             of the ids",
+            column.column,
+            render::count(rare.categories),
+            render::count(kept + rare.categories),
+            Share::of(rare.ids, rare.all_ids)
+        ));
+    }
+    if some.len() > SHOWN {
+        let more = some.len() - SHOWN;
+        session.console.say(format_args!("{more} more columns have rare categories"));
     }
 }
 

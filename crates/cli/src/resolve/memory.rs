@@ -38,7 +38,9 @@ impl Look {
             return Self::at_generated(job, rows, session);
         }
         let data = &job.data;
-        let most = job.model.tables.iter().map(|table| table.rows).fold(0, u64::saturating_add);
+        let rows =
+            |table: &schema::TableConfig| if table.is_auto() { u64::MAX } else { table.rows };
+        let most = job.model.tables.iter().map(rows).fold(0, u64::saturating_add);
         let (train, preparation) = input::look(&data.train, data, most)?;
         let trained = preparation == Preparation::Needed;
         if data.evaluation.is_empty() {

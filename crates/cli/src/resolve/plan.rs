@@ -27,10 +27,18 @@ pub enum Tiling {
     File(ShardingPlan),
 }
 
-/// What `train` asks for.
-pub fn tiling(train: &Train, tables: &[TableConfig]) -> Result<Tiling, Error> {
+/// What `train` asks for; the plan of the run that it resumes, where it asks for none.
+pub fn tiling(
+    train: &Train,
+    tables: &[TableConfig],
+    resumed: Option<&ShardingPlan>,
+) -> Result<Tiling, Error> {
     match &train.plan {
         Some(path) => read(path, tables).map(Tiling::File),
+        // A run that is resumed goes on under its plan.
+        None if train.ranks.is_none() && resumed.is_some() => {
+            Ok(resumed.map_or(Tiling::Made(train.sharding, 1), |plan| Tiling::File(plan.clone())))
+        }
         None => Ok(Tiling::Made(train.sharding, train.ranks.unwrap_or(1))),
     }
 }

@@ -13,6 +13,7 @@ use schema::source::{CategoryKind, DenseTransform, Format, Ids};
 use schema::{DataConfig, IdLaw, IndexDistribution, JobConfig};
 use xxhash_rust::xxh3::Xxh3;
 
+use super::rows::ROWS_OF_SYNTHETIC;
 use crate::error::Error;
 
 /// Seed of `--synthetic`.
@@ -77,7 +78,9 @@ fn columns_for(job: &JobConfig, rows: u64, seed: u64) -> SyntheticConfig {
         .map(|column| {
             let feature = model_features.iter().find(|feature| feature.name == column.column);
             let table = feature.map(|feature| &job.model.tables[feature.table]);
-            let cardinality = table.map_or(1000, |table| reserved(job.data.ids, table.rows));
+            let sized = table.filter(|table| !table.is_auto());
+            let cardinality =
+                sized.map_or(ROWS_OF_SYNTHETIC, |table| reserved(job.data.ids, table.rows));
             let length = table.and_then(|table| table.sequence_length);
             // Bounded by `SEQUENCE_LENGTH_MAX`.
             let many = Hotness { min: 1, max: length.map_or(BAG_MAX, |length| length as u32) };

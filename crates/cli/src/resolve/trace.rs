@@ -126,9 +126,18 @@ impl Chosen {
 
     /// One scope per rank, in the order of ranks.
     pub fn scopes(&self) -> Vec<Scope<'_>> {
+        self.scopes_of(self.rule)
+    }
+
+    /// The same of everything recorded.
+    pub fn whole(&self) -> Vec<Scope<'_>> {
+        self.scopes_of(WindowRule::All)
+    }
+
+    fn scopes_of(&self, rule: WindowRule) -> Vec<Scope<'_>> {
         let traces = &self.job.traces;
         let each = traces.len().div_ceil(self.threads).max(1);
-        let scope = |trace| Scope::new(trace, self.rule, &self.classifier);
+        let scope = |trace| Scope::new(trace, rule, &self.classifier);
         let scope = &scope;
         thread::scope(|threads| {
             let parts: Vec<_> = traces

@@ -44,6 +44,58 @@ fn a_report_is_one_file_and_says_where() {
     }
 }
 
+#[test]
+fn a_comparison_is_one_file_that_begins_with_its_verdict() {
+    let place = place();
+    let slower =
+        TRACE.replace("\"dur\":10.5", "\"dur\":42.0").replace("\"dur\":20,", "\"dur\":60,");
+    fs::write(place.path("u.json"), slower).unwrap();
+    let shown = place.done("trace diff t.json u.json");
+    let verdict = "20.0 → 60.0 µs: slower by 200 %, of which compute +31.5 µs";
+    assert!(shown.stdout.starts_with(verdict), "{}", shown.stdout);
+    let json = place.done("trace diff t.json u.json --format json").last();
+    assert!(json["verdict"]["text"].as_str().unwrap().starts_with(verdict), "{json}");
+    assert_eq!(json["verdict"]["outcome"], "slower");
+    assert_eq!(json["verdict"]["delta_ns"], 40_000);
+
+    let ran = place.done("trace diff t.json u.json --report d.html --format json").last();
+    let page = fs::read_to_string(place.path("d.html")).unwrap();
+    assert_eq!(ran["bytes"].as_u64(), Some(page.len() as u64));
+    assert_eq!(ran["verdict"]["text"], json["verdict"]["text"]);
+    assert_eq!(ran["timeline_events"], serde_json::json!([3, 3]));
+    assert!(page.contains("<title>t.json → u.json</title>") && !page.contains("<b>mm"));
+    // Not over what was read, and not beside a table.
+    for words in ["--report t.json", "--report u.json", "--report d.html --by part"] {
+        let ran = place.run(&format!("trace diff t.json u.json {words}"));
+        assert!(ran.code.is_some_and(|code| code > 0), "{words}");
+    }
+    assert_eq!(fs::read_to_string(place.path("t.json")).unwrap(), TRACE);
+}
+
+/// Words that say nothing to who runs ranks as threads on a CPU.
+const FOREIGN: [&str; 8] = ["NCCL", "nccl", "Python", "GPU", "CUDA", "cuda", "torch", "NIC"];
+
+#[test]
+fn our_own_runs_are_told_of_a_pool_of_threads() {
+    let place = Place::new();
+    let train =
+        "train job.toml --train train.csv --run run --ranks 2 --trace traces --trace-steps 3..9";
+    place.done(train);
+    for verb in ["", "findings", "doctor"] {
+        let shown = place.done(&format!("trace {verb} traces -v"));
+        for word in FOREIGN {
+            assert!(!shown.stdout.contains(word), "{verb}: {word}\n{}", shown.stdout);
+        }
+    }
+    let shown = place.done("trace traces").stdout;
+    for word in ["CPU pools", "pool busy", "operations of the pool", "quality of the trace: "] {
+        assert!(shown.contains(word), "{word}\n{shown}");
+    }
+    // The same through a Perfetto file.
+    place.done("trace merge traces --out a.pftrace");
+    assert!(place.done("trace a.pftrace").stdout.contains("CPU pools"));
+}
+
 /// Ends the server even where a test fails.
 struct Served {
     child: Child,

@@ -343,3 +343,45 @@ fn the_exact_figures_of_real_traces_come_out_of_the_door() {
     }
     assert_eq!(compared, 15);
 }
+
+#[test]
+fn issue_24_summary_and_doctor_give_one_verdict() {
+    let place = place();
+    let mut paths = vec![place.path("t.json")];
+    if let Some(folder) = fixtures() {
+        let names = [
+            "dlrm8/dlrm_kineto.tar.gz",
+            "linear/linear_kineto.json.gz",
+            "odd/rank_non_gpu.json.gz",
+        ];
+        paths.extend(names.map(|name| folder.join("traces").join(name)));
+    }
+    for path in paths {
+        let verdict = |verb: &str| {
+            let out = place.run(&format!("trace {verb}{}", path.display())).stdout;
+            let lines = out.lines().filter(|line| line.starts_with("quality of the trace: "));
+            lines.map(str::to_owned).collect::<Vec<_>>()
+        };
+        let (summary, doctor) = (verdict(""), verdict("doctor "));
+        assert_eq!(summary.len(), 1, "{}", path.display());
+        assert_eq!(summary, doctor, "{}", path.display());
+    }
+}
+
+#[test]
+fn issue_24_percentages_say_of_which_ranks_they_are() {
+    let Some(folder) = fixtures() else { return };
+    let place = Place::new();
+    let path = folder.join("traces/dlrm8/dlrm_kineto.tar.gz");
+    let text = place.done(&format!("trace {}", path.display())).stdout;
+    for part in [
+        "94.3 % of the device work of all 8 ranks",
+        "rank 1: only 80.4 % of the device work has an operator (2 of 8 ranks have this)",
+        "43.5 % of the windows of all 8 ranks",
+        "% of all ranks' windows",
+        "rank 1, the slowest: 1 step of 19.9 ms (mean)",
+        "its critical path covers all of the window: ",
+    ] {
+        assert!(text.contains(part), "{part}: {text}");
+    }
+}

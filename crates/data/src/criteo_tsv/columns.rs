@@ -3,7 +3,7 @@
 //! Takes only lines whose fields are all of the usual form (see `number`) and leaves every other to
 //! the caller, so that what is malformed is decided in one place, `convert`.
 
-use schema::source::CategoryKind;
+use schema::source::{CategoryKind, DenseTransform, NumberForm};
 
 use super::number::{DIGITS_MOST, decimal, digits, hex};
 use super::separators::{Separators, TABS_MOST};
@@ -174,6 +174,9 @@ impl Form {
         let form = if layout.label.is_some() { Self::Labelled } else { Self::Unlabelled };
         let first = form.labels();
         let plain = wanted.missing.is_none()
+            && wanted.time.is_none()
+            && wanted.dense.iter().all(|c| c.transform != DenseTransform::Datetime)
+            && wanted.dense.iter().all(|c| c.number == NumberForm::Plain)
             && wanted.label.positive.is_empty()
             && wanted.categorical.iter().all(|c| c.kind == CategoryKind::Hex)
             // Hashes that nobody counts.

@@ -10,14 +10,16 @@ use std::io::Write;
 
 use arrow_array::cast::AsArray;
 use arrow_array::types::{
-    Float32Type, Float64Type, Int8Type, Int16Type, Int32Type, Int64Type, UInt8Type, UInt16Type,
-    UInt32Type, UInt64Type,
+    Date32Type, Float32Type, Float64Type, Int8Type, Int16Type, Int32Type, Int64Type,
+    TimestampMicrosecondType, TimestampMillisecondType, TimestampNanosecondType,
+    TimestampSecondType, UInt8Type, UInt16Type, UInt32Type, UInt64Type,
 };
 use arrow_array::{Array, ArrayRef, ListArray, RecordBatch};
-use arrow_schema::DataType;
-use schema::source::{CategoricalColumn, CategoryKind, DenseColumn};
+use arrow_schema::{DataType, TimeUnit};
+use schema::source::{CategoricalColumn, CategoryKind, DenseColumn, DenseTransform};
 
 use crate::convert::{self, category, refused, text_label};
+use crate::datetime;
 use crate::field::{self, Problem};
 use crate::given::{Given, GivenCategories};
 use crate::layout::{Layout, Rules, Wanted};
@@ -29,6 +31,8 @@ enum Cell<'a> {
     Integer(i64),
     Unsigned(u64),
     Float(f64),
+    /// Seconds since 1970.
+    Time(f64),
     Text(&'a [u8]),
 }
 
@@ -67,6 +71,10 @@ pub(crate) fn read<'a>(
     let dense =
         dense.map(|(column, &at)| numbers(batch.column(at), (column, wanted), &mut problems));
     let dense = dense.collect();
+    let times = match (&wanted.time, layout.time) {
+        (Some(time), Some(at)) => numbers(batch.column(at), (time, wanted), &mut problems),
+        _ => Vec::new(),
+    };
     let categorical = wanted.categorical.iter().zip(&layout.categorical);
     let categorical = categorical.map(|(column, &at)| {
         let array = batch.column(at);
@@ -76,7 +84,8 @@ pub(crate) fn read<'a>(
         }
     });
     let categorical = categorical.collect();
-    Given { first_line, labels, dense, categorical, refused: problems.into_iter().collect() }
+    let refused = problems.into_iter().collect();
+    Given { first_line, labels, times, dense, categorical, refused }
 }
 
 fn labels(array: &ArrayRef, wanted: &Wanted, problems: &mut Problems) -> Vec<f32> {
@@ -113,7 +122,7 @@ fn numbers(
     }
     let mut values = Vec::with_capacity(array.len());
     for_each_cell(array, (wanted, Spaces::Trimmed), |row, cell| {
-        values.push(match cell.map(|cell| (cell, cell.number())) {
+        values.push(match cell.map(|cell| (cell, cell.dense(column))) {
             None => f64::NAN,
             Some((_, Ok(value))) => value,
             Some((cell, Err(problem))) => {
@@ -254,8 +263,65 @@ fn for_each_cell(
             let values = array.as_string::<i32>();
             visit(array, |row| text_cell(values.value(row).as_bytes(), (wanted, spaces)), take);
         }
+        DataType::Date32 => {
+            let days = array.as_primitive::<Date32Type>().values();
+            visit(array, |row| Some(Cell::Time(f64::from(days[row]) * 86_400.0)), take);
+        }
+        DataType::Timestamp(unit, _) => {
+            let (stamps, per_second) = stamps(array, *unit);
+            visit(array, |row| Some(Cell::Time(stamps[row] as f64 / per_second)), take);
+        }
         // `input` lets nothing else through but lists, which have no cells of their own.
         _ => (0..array.len()).for_each(|row| take(row, None)),
+    }
+}
+
+/// The stamps of a column of times, and how many of their unit are a second.
+fn stamps(array: &ArrayRef, unit: TimeUnit) -> (&[i64], f64) {
+    match unit {
+        TimeUnit::Second => (array.as_primitive::<TimestampSecondType>().values(), 1.0),
+        TimeUnit::Millisecond => (array.as_primitive::<TimestampMillisecondType>().values(), 1e3),
+        TimeUnit::Microsecond => (array.as_primitive::<TimestampMicrosecondType>().values(), 1e6),
+        TimeUnit::Nanosecond => (array.as_primitive::<TimestampNanosecondType>().values(), 1e9),
+    }
+}
+
+/// A cell as text files show it.
+pub(crate) enum Shown<'a> {
+    Missing,
+    Text(&'a [u8]),
+    /// One element of a list.
+    Element(&'a [u8]),
+    /// A whole list, after its elements.
+    List(&'a [u8]),
+}
+
+/// Calls `take` with every cell of a column.
+pub(crate) fn each_text(array: &ArrayRef, wanted: &Wanted, take: &mut dyn FnMut(Shown<'_>)) {
+    let how = (wanted, Spaces::Trimmed);
+    let mut text = Vec::new();
+    let Some(list) = array.as_list_opt::<i32>() else {
+        for_each_cell(array, how, |_, cell| match cell {
+            None => take(Shown::Missing),
+            Some(Cell::Time(seconds)) => take(Shown::Text(datetime::iso_text(seconds).as_bytes())),
+            Some(cell) => take(Shown::Text(cell.text(&mut text))),
+        });
+        return;
+    };
+    let mut whole = Vec::new();
+    for row in 0..list.len() {
+        whole.clear();
+        if !list.is_null(row) {
+            for_each_cell(&list.value(row), how, |_, cell| {
+                if let Some(cell) = cell {
+                    let element = cell.text(&mut text);
+                    take(Shown::Element(element));
+                    whole.extend_from_slice(element);
+                    whole.push(b'|');
+                }
+            });
+        }
+        take(if whole.is_empty() { Shown::Missing } else { Shown::List(&whole) });
     }
 }
 
@@ -297,9 +363,23 @@ impl<'a> Cell<'a> {
             Self::Boolean(value) => write!(text, "{value}"),
             Self::Integer(value) => write!(text, "{value}"),
             Self::Unsigned(value) => write!(text, "{value}"),
-            Self::Float(value) => write!(text, "{value}"),
+            Self::Float(value) | Self::Time(value) => write!(text, "{value}"),
         };
         text
+    }
+
+    /// The value of a dense column, before its transform.
+    #[inline(always)]
+    fn dense(&self, column: &DenseColumn) -> Result<f64, Problem> {
+        match self {
+            Self::Text(text) => field::dense(column, text),
+            _ if column.transform == DenseTransform::One => Ok(1.0),
+            // Parquet's own times are seconds already; other numbers may be of any unit.
+            Self::Time(seconds) => Ok(*seconds),
+            _ if column.transform != DenseTransform::Datetime => self.number(),
+            _ if column.date_format.is_some() => field::dense(column, self.text(&mut Vec::new())),
+            _ => self.number().map(datetime::since_epoch),
+        }
     }
 
     #[inline(always)]
@@ -310,6 +390,7 @@ impl<'a> Cell<'a> {
             Self::Unsigned(value) => Ok(*value as f64),
             Self::Float(value) if field::is_storable(*value) => Ok(*value),
             Self::Float(_) => Err(Problem::Number),
+            Self::Time(seconds) => Ok(*seconds),
             Self::Text(text) => field::number_or_nan(text),
         }
     }
@@ -328,7 +409,7 @@ impl<'a> Cell<'a> {
             (Self::Integer(value), _) => value,
             (Self::Unsigned(value), _) => value.cast_signed(),
             // pandas turns integers with missing values into floats.
-            (Self::Float(value), _) => field::whole_number(value)?,
+            (Self::Float(value) | Self::Time(value), _) => field::whole_number(value)?,
         };
         Ok((column.missing != Some(value) || self.is_large(value)).then_some(value))
     }
@@ -339,7 +420,7 @@ impl<'a> Cell<'a> {
         match self {
             Self::Text(text) => convert::is_large(value, text),
             Self::Unsigned(_) => value < 0,
-            Self::Boolean(_) | Self::Integer(_) | Self::Float(_) => false,
+            Self::Boolean(_) | Self::Integer(_) | Self::Float(_) | Self::Time(_) => false,
         }
     }
 }

@@ -2,6 +2,7 @@
 //! lists of them. What their cells mean is `cells`'s.
 
 use std::fs::File;
+use std::io::Read;
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -54,6 +55,7 @@ pub(crate) fn send_rows(
     let whole = wanted.place(&names, path, need)?;
     let mut used: Vec<usize> = whole.dense.iter().chain(&whole.categorical).copied().collect();
     used.extend(whole.label);
+    used.extend(whole.time);
     used.sort_unstable();
     used.dedup();
     check_types(metadata.schema(), &used, path)?;
@@ -79,6 +81,36 @@ pub(crate) fn send_rows(
         }
     }
     Ok(())
+}
+
+/// Whether a file begins as Parquet does.
+pub(crate) fn is_parquet(path: &Path) -> Result<bool, Error> {
+    let mut start = Vec::new();
+    let file = File::open(path).map_err(Error::open(path))?;
+    file.take(4).read_to_end(&mut start).map_err(Error::read(path))?;
+    Ok(start == b"PAR1")
+}
+
+/// The columns of a file that can be read, which of them hold lists, and those that cannot be read.
+pub(crate) type FileColumns = (Vec<String>, Vec<bool>, Vec<String>);
+
+/// The columns of the file `path`.
+pub(crate) fn columns(path: &Path) -> Result<FileColumns, Error> {
+    let (_, metadata) = metadata(path)?;
+    let (mut names, mut lists, mut unreadable) = (Vec::new(), Vec::new(), Vec::new());
+    for field in metadata.schema().fields() {
+        let (is_list, element) = match field.data_type() {
+            DataType::List(element) => (true, element.data_type()),
+            other => (false, other),
+        };
+        if is_readable(element) {
+            names.push(field.name().clone());
+            lists.push(is_list);
+        } else {
+            unreadable.push(field.name().clone());
+        }
+    }
+    Ok((names, lists, unreadable))
 }
 
 fn metadata(path: &Path) -> Result<(File, ArrowReaderMetadata), Error> {
@@ -108,7 +140,7 @@ fn check_types(schema: &SchemaRef, used: &[usize], path: &Path) -> Result<(), Er
             return Err(Error::ColumnType {
                 path: path.to_owned(),
                 column: field.name().clone(),
-                expected: "booleans, integers, floats, text or lists of them",
+                expected: "booleans, integers, floats, text, times or lists of them",
                 got: field.data_type().to_string(),
             });
         }
@@ -144,5 +176,7 @@ fn is_readable(kind: &DataType) -> bool {
                 | DataType::Float64
                 | DataType::Utf8
                 | DataType::Binary
+                | DataType::Date32
+                | DataType::Timestamp(..)
         )
 }

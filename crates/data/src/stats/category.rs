@@ -16,7 +16,7 @@ const REGISTER_BITS: u32 = 14;
 /// Least count of a category that the exponent's fit uses: rarer ones are mostly noise.
 const FIT_COUNT: u64 = 20;
 
-pub(super) struct CategoryTally {
+pub(crate) struct CategoryTally {
     column: String,
     present: u64,
     empty: u64,
@@ -26,7 +26,7 @@ pub(super) struct CategoryTally {
 }
 
 impl CategoryTally {
-    pub(super) fn new(column: String) -> Self {
+    pub(crate) fn new(column: String) -> Self {
         Self {
             column,
             present: 0,
@@ -38,7 +38,7 @@ impl CategoryTally {
     }
 
     /// Takes the categories of some rows, of which `empty` have none.
-    pub(super) fn take(&mut self, values: &[i64], empty: u64) {
+    pub(crate) fn take(&mut self, values: &[i64], empty: u64) {
         self.empty += empty;
         self.present += values.len() as u64;
         for &value in values {
@@ -73,7 +73,15 @@ impl CategoryTally {
         (alpha * m * m / sum).round() as u64
     }
 
-    pub(super) fn finish(self, rows: u64) -> CategoricalStats {
+    /// Categories that occur once; 0 where not all were counted.
+    pub(crate) fn once(&self) -> u64 {
+        match self.overflow {
+            Count::Exact => self.counts.values().filter(|&&count| count == 1).count() as u64,
+            Count::Estimate => 0,
+        }
+    }
+
+    pub(crate) fn finish(self, rows: u64) -> CategoricalStats {
         let distinct = match self.overflow {
             Count::Exact => self.counts.len() as u64,
             Count::Estimate => self.estimate().max(self.counts.len() as u64 + 1),

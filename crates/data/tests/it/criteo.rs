@@ -247,7 +247,7 @@ fn memory_for_exact_ids_is_bounded_with_both_numbers() {
     }));
     let inputs = [folder.file("many.tsv", text.as_bytes())];
     let error = folder.try_prepare("out", &inputs, &config, None).unwrap_err().to_string();
-    expect_test::expect![[r#"data.ids.memory_mib: 1 MiB allowed, 2 MiB needed for the ids of 100000 categories or more in 100000 rows; allow more, raise data.ids.threshold or use mode = "modulo""#]]
+    expect_test::expect![[r#"data.ids.memory_mib: 1 MiB allowed, 2 MiB needed for the ids of 100000 categories or more in 100000 rows; allow more, raise data.ids.min_count or use mode = "modulo""#]]
         .assert_eq(&error);
     assert!(!folder.path("out").exists());
     assert!(Dataset::open(&folder.path("out")).is_err());

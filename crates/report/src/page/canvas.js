@@ -54,7 +54,7 @@ function painter(canvas, timeline, events, state) {
   const scale = () => (room.width - LABELS) / (state.until - state.from);
   const x = (ns) => LABELS + (ns - state.from) * scale();
 
-  function textOf(label) { return timeline.labels[label][2] || timeline.labels[label][0]; }
+  function textOf(label) { return timeline.labels[label][2] || plain(timeline.labels[label][0]); }
 
   function fitted(label, width) {
     let measured = widths.get(label);
@@ -72,11 +72,21 @@ function painter(canvas, timeline, events, state) {
 
   // How many of the search's matches or marks are in first..last.
   const within = (before, first, last) => before[last] - before[first];
+  // What stands out among first..last while others are dimmed: matches, marks, or both at once;
+  // -1 where nothing does.
+  function standing(first, last) {
+    const { found, marks } = state;
+    if (found && within(found.before, first, last) === 0) return -1;
+    if (marks && within(events.markedBefore, first, last) === 0) return -1;
+    let at = first;
+    while (at < last && ((found && !found.bits[at]) || (marks && !events.marked[at]))) at += 1;
+    return at < last ? at : -1;
+  }
 
   function lane(one, y, height) {
     const per = scale();
     const { start, end, label } = events;
-    const found = state.found;
+    const isDimming = Boolean(state.found || state.marks);
     let at = firstAbove(end, state.from, one.first, one.last);
     let run = null;
     const flush = () => {
@@ -101,11 +111,9 @@ function painter(canvas, timeline, events, state) {
       const share = busyBetween(events, one, from, until) * per;
       const strength = Math.min(STRENGTHS - 1, Math.floor(STRENGTHS * share));
       let style;
-      if (found) {
-        const matches = within(found.before, at, next);
-        let shown = at;
-        if (matches) while (!found.bits[shown]) shown += 1;
-        style = matches ? shade(label[shown]).columns[STRENGTHS - 1] : shade(label[at]).faint;
+      if (isDimming) {
+        const shown = standing(at, next);
+        style = shown >= 0 ? shade(label[shown]).columns[STRENGTHS - 1] : shade(label[at]).faint;
       } else {
         style = shade(label[at]).columns[strength];
       }
@@ -120,7 +128,7 @@ function painter(canvas, timeline, events, state) {
   function solid(at, left, right, y, height) {
     const label = events.label[at];
     const tint = shade(label);
-    const isFaint = state.found && !state.found.bits[at];
+    const isFaint = (state.found && !state.found.bits[at]) || (state.marks && !events.marked[at]);
     context.fillStyle = isFaint ? tint.faint : tint.columns[STRENGTHS - 1];
     const width = Math.max(1, right - left - (right - left > 3 ? 0.6 : 0));
     context.fillRect(left, y, width, height);
@@ -236,7 +244,7 @@ function painter(canvas, timeline, events, state) {
       if (tall > 0) context.fillRect(LABELS + at, OVERVIEW - 2 - tall, 1, tall);
     });
     context.fillStyle = palette.soft;
-    context.fillText('devices busy', 8, OVERVIEW / 2);
+    context.fillText(say('devices busy'), 8, OVERVIEW / 2);
     const place = (ns) => LABELS + width * (ns - timeline.start_ns) / Math.max(1, whole);
     context.strokeStyle = palette.accent;
     context.lineWidth = 1.5;
@@ -261,9 +269,24 @@ function painter(canvas, timeline, events, state) {
       }
       for (const one of row.lanes) lane(one, y, row.kind === 'rank' ? row.height - 2 : row.height - 1);
     }
+    stretch();
     names();
     arrows();
     context.restore();
+  }
+
+  // The stretch whose totals are shown: what is outside it is veiled.
+  function stretch() {
+    const { chosen } = state;
+    if (!chosen) return;
+    const [left, right] = [Math.max(LABELS, x(chosen.from)), Math.min(room.width, x(chosen.until))];
+    context.globalAlpha = 0.45;
+    context.fillStyle = palette.back;
+    context.fillRect(LABELS, 0, Math.max(0, left - LABELS), room.height);
+    context.fillRect(right, 0, Math.max(0, room.width - right), room.height);
+    context.globalAlpha = 1;
+    context.fillStyle = palette.accent;
+    for (const edge of [left, right]) context.fillRect(edge - 0.5, AXIS + OVERVIEW, 1, room.height);
   }
 
   function names() {

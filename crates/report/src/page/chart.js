@@ -106,9 +106,67 @@ function curves(points, series, show) {
   return picture;
 }
 
+// The same rows with one thing in each of the picture's columns: what has most of it, of all rows.
+// Things that are narrower than a column would otherwise hide each other, whoever is drawn last.
+function majority(rows, [from, until], columns = STRIP_WIDTH) {
+  const per = Math.max(1e-9, (until - from) / columns);
+  const shares = Array.from({ length: columns }, () => new Map());
+  rows.forEach((row, index) => {
+    for (const span of row.spans) {
+      const [first, last] = [(span.at - from) / per, (span.at + span.length - from) / per];
+      for (let at = Math.max(0, Math.floor(first)); at < Math.min(columns, last); at += 1) {
+        const covered = Math.min(last, at + 1) - Math.max(first, at);
+        if (covered <= 0) continue;
+        const one = shares[at].get(`${index} ${span.key}`) ?? { index, key: span.key, share: 0 };
+        one.share += covered;
+        shares[at].set(`${index} ${span.key}`, one);
+      }
+    }
+  });
+  const spans = rows.map(() => []);
+  let before = null;
+  shares.forEach((known, at) => {
+    const most = [...known.values()].reduce((best, one) => (best && best.share >= one.share ? best : one), null);
+    if (before && most && before.index === most.index && before.key === most.key) {
+      before.count += 1;
+      before.share += most.share;
+    } else {
+      before = most && { ...most, first: at, count: 1 };
+      if (before) spans[before.index].push(before);
+    }
+  });
+  return rows.map((row, index) => ({ ...row,
+    spans: spans[index].map((one) => ({ key: one.key, at: from + one.first * per, length: one.count * per,
+      title: `${words(one.key)}: ${nanos(one.share * per)} of ${nanos(one.count * per)}` })) }));
+}
+
+const STRIP_WIDTH = 1060;
+
+// Single times of several rows on one axis from 0: { label, values, p50 }. Each is a stroke.
+function strokes(rows, key) {
+  const [left, width, step] = [70, 760, 30];
+  const most = Math.max(1, ...rows.flatMap((row) => row.values)) * 1.04;
+  const x = (ns) => left + width * ns / most;
+  const height = rows.length * step + 20;
+  const picture = svg('svg', { width: left + width + 40, height, viewBox: `0 0 ${left + width + 40} ${height}`, role: 'img',
+    'aria-label': rows.map((row) => `${row.label}: median ${nanos(row.p50)}`).join(', ') });
+  const tick = tickSize(most / 6);
+  for (let time = 0; time <= most; time += tick) {
+    picture.append(svg('line', { class: 'axis', x1: x(time), x2: x(time), y1: 0, y2: rows.length * step }));
+    picture.append(svg('text', { x: x(time), y: height - 5, 'text-anchor': 'middle', text: nanos(time) }));
+  }
+  rows.forEach((row, at) => {
+    const y = at * step;
+    picture.append(svg('text', { x: left - 8, y: y + step / 2 + 4, 'text-anchor': 'end', text: row.label }));
+    for (const value of row.values) picture.append(svg('rect', { class: colour(key), x: x(value) - 1, width: 2, y: y + 7, height: step - 14, opacity: 0.7 }, svg('title', { text: nanos(value) })));
+    picture.append(svg('line', { class: 'median', x1: x(row.p50), x2: x(row.p50), y1: y + 3, y2: y + step - 3 }, svg('title', { text: `median ${nanos(row.p50)}` })));
+  });
+  return picture;
+}
+
 // Lanes over time: rows { label, spans: [{ key, at, length, title }] }.
 function strips(rows, [from, until], step = 18) {
-  const [left, width] = [64, 1060];
+  const [left, width] = [64, STRIP_WIDTH];
   const x = (ns) => left + width * (ns - from) / Math.max(1, until - from);
   const height = rows.length * step + 20;
   const picture = svg('svg', { width: '100%', viewBox: `0 0 ${left + width + 16} ${height}`, role: 'img', 'aria-label': 'over time' });

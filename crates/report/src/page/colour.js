@@ -6,7 +6,7 @@ const COLOUR = {
   communication_transfer: 'communication', communication_wait: 'wait', wait: 'wait', transfer: 'communication',
   host_operator: 'operator', cpu_work: 'operator', operator: 'operator', annotation: 'annotation',
   runtime_call: 'runtime', runtime: 'runtime', driver: 'driver', synchronization_return: 'sync', sync_drain: 'sync',
-  sync: 'sync', python: 'python', overhead: 'overhead', unknown: 'unknown', untraced_host: 'untraced', untraced: 'untraced',
+  sync: 'sync', python: 'python', overhead: 'overhead', unknown: 'unknown', untraced_host: 'untraced', untraced: 'untraced', python_frame: 'python',
   data_loading: 'input', input: 'input', launch_delay: 'delay', device_gap: 'gap', kernel_wait: 'gap',
   dependency: 'dependency', unlinked: 'unknown', head: 'edge', tail: 'edge',
 };
@@ -22,15 +22,18 @@ const MEANING = {
   unlinked: 'the launch was not recorded', head: 'before the first work of the device', tail: 'behind its last work',
   host_operator: 'an operator on a thread', runtime_call: 'a call of the runtime or driver',
   synchronization_return: 'from the end of the work to the return of the waiting call',
-  untraced_host: 'a thread between what was recorded: Python, mostly', data_loading: 'loading input',
+  python_frame: 'a thread in a recorded frame of Python, outside operators and calls',
+  untraced_host: 'a thread between what was recorded, outside recorded frames of Python', data_loading: 'loading input',
   memory: 'a device copies or sets memory', communication: 'communication; transfer and waiting cannot be told apart',
   communication_transfer: 'after the last rank arrived', communication_wait: 'waiting for the last rank',
   device_gap: 'a device between two pieces of work',
 };
 
+function meaning(key) { return say(MEANING[key] ?? ''); }
+
 function colour(key) { return `k-${COLOUR[key] ?? 'unknown'}`; }
 
 function legend(keys) {
   return el('ul', { class: 'legend' }, keys.map((key) =>
-    el('li', { title: MEANING[key] ?? '' }, el('i', { class: colour(key) }), words(key))));
+    el('li', { title: meaning(key) }, el('i', { class: colour(key) }), words(key))));
 }

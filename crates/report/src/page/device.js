@@ -4,7 +4,7 @@ function gpuTab(report, go) {
   const { device } = report;
   if (device.kernels.length === 0) return [note('No device work was recorded.')];
   const total = sum(device.kernels.map((row) => row.total_ns)) + device.left_out_ns;
-  return [heading('How full the devices are while they compute'), occupancy(device),
+  return [...(isPool ? [] : [heading('How full the devices are while they compute'), occupancy(device)]),
     heading('Kernels, copies and sets'),
     note(`Over all ranks. Open a row for its ranks, spread and histogram.${device.left_out_names ? ` ${count(device.left_out_names)} further names, ${nanos(device.left_out_ns)} in ${count(device.left_out_count)} rows, are not listed.` : ''}`),
     legend([...new Set(device.kernels.map((row) => row.class))]),
@@ -17,15 +17,15 @@ function gpuTab(report, go) {
       { title: 'shortest', kind: 'ns', get: (row) => Math.min(...row.ranks.map((one) => one.min_ns)) },
       { title: 'longest', kind: 'ns', get: (row) => Math.max(...row.ranks.map((one) => one.max_ns)) },
       { title: 'durations', kind: 'text', get: (row) => row.durations.length, cell: (row) => spark(row.durations, row.class) },
-      { title: 'blocks/SM', kind: 'number', get: (row) => meanOver(row.ranks, 'blocks_per_sm') },
-      { title: 'occupancy', kind: 'percent', get: (row) => meanOver(row.ranks, 'occupancy_pct'), tip: 'estimated by the profiler' }],
+      ...(isPool ? [] : [{ title: 'blocks/SM', kind: 'number', get: (row) => meanOver(row.ranks, 'blocks_per_sm') },
+        { title: 'occupancy', kind: 'percent', get: (row) => meanOver(row.ranks, 'occupancy_pct'), tip: 'estimated by the profiler' }])],
     device.kernels, { top: 25, sort: 3, search: 'search kernels', detail: (row) => kernelDetail(row, go) }),
-    heading('Launched work that waits for a stream'), table([
+    ...(isPool ? [] : [heading('Launched work that waits for a stream'), table([
       { title: 'rank', kind: 'number', get: (row) => row.rank }, { title: 'device', kind: 'number', get: (row) => row.device },
       { title: 'stream', kind: 'number', get: (row) => row.stream }, { title: 'launches', kind: 'count', get: (row) => row.launch_count },
       { title: 'mean length', kind: 'number', get: (row) => row.length_mean }, { title: 'p50', kind: 'count', get: (row) => row.length_p50 },
       { title: 'p95', kind: 'count', get: (row) => row.length_p95 }, { title: 'longest', kind: 'count', get: (row) => row.length_max },
-      { title: 'waiting', kind: 'ns', get: (row) => row.waiting_ns, bar: () => colour('delay') }], device.queues, { top: 12 })];
+      { title: 'waiting', kind: 'ns', get: (row) => row.waiting_ns, bar: () => colour('delay') }], device.queues, { top: 12 })])];
 }
 
 function meanOver(ranks, key) {
@@ -47,7 +47,7 @@ function occupancy(device) {
 }
 
 function kernelDetail(row, go) {
-  const parts = [el('p', { class: 'full-name', text: row.name }), el('div', { class: 'tools' }, press('find on the timeline', () => go.find(row.name)))];
+  const parts = [el('p', { class: 'full-name', text: plain(row.name) }), el('div', { class: 'tools' }, press('find on the timeline', () => go.find(row.name)))];
   const rows = row.ranks.map((one) => ({ label: `rank ${one.rank}`, min: one.min_ns, p25: one.p25_ns, p50: one.p50_ns, p75: one.p75_ns, p95: one.p95_ns, max: one.max_ns }));
   parts.push(el('div', { class: 'columns' },
     el('div', {}, el('h3', { text: 'Durations, all ranks' }), el('div', { class: 'scroll' }, histogram(row.durations, row.class, nanos)),

@@ -22,13 +22,13 @@ function svg(tag, properties, ...children) {
   return build(document.createElementNS(SVG, tag), properties, children);
 }
 
-function heading(text) { return el('h2', { text }); }
+function heading(text) { return el('h2', { text: say(text) }); }
 
-function note(text) { return el('p', { class: 'note', text }); }
+function note(text) { return el('p', { class: 'note', text: say(text) }); }
 
 function fact(value, name, isText) {
   const shown = String(value ?? '–');
-  return el('div', { class: 'fact', title: shown }, el('b', { text: shown, class: isText ? 'text' : null }), el('span', { text: name }));
+  return el('div', { class: 'fact', title: shown }, el('b', { text: shown, class: isText ? 'text' : null }), el('span', { text: say(name) }));
 }
 
 function press(text, act, properties) {
@@ -36,7 +36,7 @@ function press(text, act, properties) {
 }
 
 function link(text, act, title) {
-  return el('button', { type: 'button', class: 'link', text, title, on: { click: act } });
+  return el('button', { type: 'button', class: 'link', text: plain(text), title, on: { click: act } });
 }
 
 function choice(label, options, act) {

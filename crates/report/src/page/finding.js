@@ -1,6 +1,8 @@
 // Findings: what wastes time, what a step would gain, what to change, and the rows that show it.
 
 const FINDINGS_ON_SUMMARY = 4;
+const HELD = { device_bound: 'the device is busy', warm_up: 'warm-up', first_launch: 'first launches', autotuning: 'autotuning',
+  graph_capture: 'graph capture', profiler: 'the profiler\'s own' };
 
 function topFindings(report, go) {
   const all = report.summary.ranks.length;
@@ -30,7 +32,7 @@ function finding(row, go, { all, hasEvidence }) {
   const gain = row.saving;
   const ranks = row.ranks.length === 0 || all === 1 ? '' : row.ranks.length === all ? `all ${all} ranks` : `rank${row.ranks.length > 1 ? 's' : ''} ${row.ranks.join(', ')}`;
   const head = el('div', { class: 'head' }, el('span', { class: `verdict ${row.severity}`, text: row.severity }), el('b', { text: `${row.rule} ${row.title}` }),
-    el('span', { class: 'note', text: [`${row.confidence} confidence`, ranks].filter(Boolean).join(' · ') }),
+    el('span', { class: 'note', text: [`${row.confidence} confidence`, ranks, row.held_back ? `held back: ${HELD[row.held_back] ?? words(row.held_back)}` : ''].filter(Boolean).join(' · ') }),
     gain ? el('span', { class: 'saving', text: `saves ${nanos(gain.mid_ns)}, ${percent(gain.mid_pct)} of a step`, title: `between ${nanos(gain.low_ns)} and ${nanos(gain.high_ns)}` }) : null);
   const parts = [head, el('p', { text: row.what }), row.advice ? el('p', { class: 'note', text: row.advice }) : null];
   if (hasEvidence && (row.proofs.length || row.numbers.length)) parts.push(evidence(row, go));

@@ -54,3 +54,20 @@ function sum(values) { return values.reduce((total, value) => total + (value ?? 
 function shortened(name, most) {
   return name.length <= most ? name : `${name.slice(0, most - 1)}…`;
 }
+
+// Runs of ours work on a pool of CPU threads. What the page itself says of devices is said of that; names
+// from traces never come here.
+let isPool = false;
+const POOL_WORDS = [
+  [/kernels, copies and sets/g, 'operations of the pool'], [/Kernels, copies and sets/g, 'Operations of the pool'], [/kernel, copy and set/g, 'operation of the pool'],
+  [/no stream of the device/g, 'nothing in the pool'], [/\bGPU\b/g, 'Pool'], [/ or Python/g, ''], [/: Python, mostly/g, ''], [/frames of Python/g, 'frames'],
+  [/\bon the host\b/g, 'on its thread'], [/\bdevices\b/g, 'pools'], [/\bdevice\b/g, 'pool'], [/\bDevices\b/g, 'Pools'], [/ of the runtime or driver/g, ' that hands work over'],
+  [/\bkernels\b/g, 'operations'], [/\bKernels\b/g, 'Operations'], [/\bkernel\b/g, 'operation'], [/copies and sets/g, 'copies'],
+];
+function say(text) { return isPool && text != null ? POOL_WORDS.reduce((said, [from, to]) => said.replace(from, to), String(text)) : text; }
+
+// A name without what our own traces say for other tools.
+function plain(name) {
+  if (isPool && name === 'cudaLaunchKernelExC') return 'rowmillLaunch';
+  return String(name).replace(/ \(in place of ncclKernel\)$/, '');
+}

@@ -9,6 +9,7 @@ function start() {
   const report = read('data');
   const server = read('server');
   const { job } = report.summary;
+  isPool = job.is_pool;
   document.getElementById('title').textContent = report.title;
   document.getElementById('about').textContent = [`${count(job.rank_count)} rank${job.rank_count === 1 ? '' : 's'}`, `${count(job.event_count)} events`, windowText(job)].join(' · ');
   if (report.missing) document.getElementById('about').before(el('p', { class: 'broken', role: 'alert', text: report.missing }));
@@ -24,6 +25,7 @@ function start() {
     find: (name) => view().find(name),
     event: (rank, name, at, length) => view().choose(rank, name, at, length),
     span: (from, until) => view().show(from, until),
+    path: () => view().showPath(),
     rank: (rank) => {
       const rows = report.steps.rows.filter((row) => row.rank === rank);
       const own = view();
@@ -33,7 +35,7 @@ function start() {
   const tabs = [
     ['summary', 'Summary', () => summaryTab(report, go)], ['findings', 'Findings', () => findingsTab(report, go)], ['ranks', 'Steps and ranks', () => ranksTab(report, go)],
     ['idle', 'Idle causes', () => idleTab(report, go)], ['gpu', 'GPU', () => gpuTab(report, go)], ['cpu', 'CPU', () => cpuTab(report, go)],
-    ['network', 'Network', () => networkTab(report, go)], ['memory', 'Memory', () => memoryTab(report)],
+    ['network', 'Network', () => networkTab(report, go)], ...(isPool ? [] : [['memory', 'Memory', () => memoryTab(report)]]),
     ['path', 'Critical path', () => pathTab(report, go)], ['timeline', 'Timeline', () => [view().element]],
   ];
 
@@ -45,7 +47,7 @@ function start() {
   const list = document.getElementById('tabs');
   const panels = document.getElementById('panels');
   const parts = new Map(tabs.map(([id, title, fill]) => {
-    const button = el('button', { type: 'button', role: 'tab', id: `tab-${id}`, 'aria-controls': `panel-${id}`, text: title, on: { click: () => open(id) } });
+    const button = el('button', { type: 'button', role: 'tab', id: `tab-${id}`, 'aria-controls': `panel-${id}`, text: say(title), on: { click: () => open(id) } });
     const panel = el('section', { role: 'tabpanel', id: `panel-${id}`, 'aria-labelledby': `tab-${id}`, hidden: true });
     list.append(button);
     panels.append(panel);

@@ -61,7 +61,7 @@ function collectiveDetail(row, late, go) {
       { key: 'transfer', at: at + waited, length: length - waited, title: `rank ${rank}: ${nanos(length - waited)} after the last arrival` }] };
   });
   const why = late && late.cause ? `Rank ${late.last_rank} was late by ${nanos(late.late_by_ns)}: since all last met it spent ${nanos(late.cause_ns)} more than the others on ${words(late.cause)}${late.cause_name ? `, mostly ${late.cause_name}` : ''}.` : '';
-  return [el('p', { class: 'full-name', text: row.name }), why ? el('p', { text: why }) : null, strips(rows, span(row)), legend(['wait', 'transfer']),
+  return [el('p', { class: 'full-name', text: plain(row.name) }), why ? el('p', { text: why }) : null, strips(rows, span(row)), legend(['wait', 'transfer']),
     el('div', { class: 'tools' }, press('show on the timeline', () => go.span(...span(row)))),
     table([
       { title: 'rank', kind: 'number', get: (one) => one[0] }, { title: 'arrival', kind: 'number', get: (one) => one[1], cell: (one) => exactly(one[1]) },

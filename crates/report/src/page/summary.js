@@ -6,20 +6,24 @@ function summaryTab(report, go) {
   const { summary } = report;
   const { job } = summary;
   const shares = Object.fromEntries(summary.parts.map((part) => [part.part, part.window_pct]));
+  const ofAll = summary.ranks.length > 1 ? ', all ranks' : '';
   const facts = el('div', { class: 'facts' },
     fact(nanos(job.step_p50_ns), summary.ranks.length > 1 ? 'step (median, slowest rank)' : 'step (median)'),
-    fact(percent(job.busy_pct), 'a device works'),
-    fact(percent(shares.compute), 'compute'), fact(percent(shares.exposed_communication), 'exposed communication'),
-    fact(percent(shares.idle), 'idle'), efficiencyFact(report),
+    job.device_step_p50_ns == null ? null : fact(nanos(job.device_step_p50_ns), 'step of the device'),
+    job.is_of_host ? null : fact(percent(job.busy_pct), `a device works${ofAll}`),
+    fact(percent(shares.compute), `${job.is_of_host ? 'in operators' : 'compute'}${ofAll}`),
+    job.is_of_host ? null : fact(percent(shares.exposed_communication), `exposed communication${ofAll}`),
+    job.is_of_host ? null : fact(percent(shares.idle), `idle${ofAll}`), efficiencyFact(report),
     fact(`${count(job.rank_count)}${job.world_size && job.world_size !== job.rank_count ? ` of ${count(job.world_size)}` : ''}${job.backend ? `, ${job.backend}` : ''}`, 'ranks'),
-    fact(`${count(job.device_count)} × ${job.devices || 'unknown'}`, 'devices', true),
+    fact(job.is_of_host ? 'none: the host' : `${count(job.device_count)} × ${job.devices || 'unknown'}`, 'devices', true),
     fact(count(job.event_count), 'events'), fact(windowText(job), 'what is looked at', true));
   const parts = summary.parts.filter((part) => part.time_ns > 0);
-  const where = job.device_count === 0 ? note('No device work was recorded.') : el('div', {},
+  const where = job.device_count === 0 && !job.is_of_host ? note('No device work was recorded.') : el('div', {},
+    job.is_of_host ? note('No work of a device was recorded: the host is the device. Compute is time in operators, other work what it does between them.') : null,
     stackedBars([{ label: 'all ranks', parts: parts.map((part) => ({ key: part.part, value: part.time_ns })), value: nanos(job.window_ns) }]),
     legend(parts.map((part) => part.part)));
-  return [facts, heading('Where the time goes'), where, heading('Top findings'), topFindings(report, go),
-    el('div', { class: 'columns' },
+  return [facts, report.findings.account ? note(`Adds up: ${report.findings.account}.`) : null, heading('Where the time goes'), where, heading('Top findings'), topFindings(report, go),
+    job.is_of_host ? hostOnly(summary, go) : el('div', { class: 'columns' },
       el('div', {}, heading('Longest kernels, copies and sets'), table([
         { title: 'name', kind: 'name', get: (row) => row.name, cell: (row) => link(row.name, () => go.find(row.name), 'find it on the timeline') },
         { title: 'count', kind: 'count', get: (row) => row.count },
@@ -31,6 +35,21 @@ function summaryTab(report, go) {
         { title: 'on the host', kind: 'ns', get: (row) => row.host_ns, bar: () => colour('operator') },
         { title: 'on devices', kind: 'ns', get: (row) => row.device_ns, bar: () => colour('compute') }], summary.operators))),
     heading('Quality of the trace'), quality(summary)];
+}
+
+// Where no device worked: operators by their own time, and threads.
+function hostOnly(summary, go) {
+  return el('div', { class: 'columns' },
+    el('div', {}, heading('Operators by self time'), table([
+      { title: 'name', kind: 'name', get: (row) => row.name, cell: (row) => link(row.name, () => go.find(row.name), 'find it on the timeline') },
+      { title: 'count', kind: 'count', get: (row) => row.count },
+      { title: 'self', kind: 'ns', get: (row) => row.own_ns, bar: () => colour('operator') },
+      { title: 'with what it calls', kind: 'ns', get: (row) => row.host_ns }], summary.own_times)),
+    el('div', {}, heading('Threads'), table([
+      { title: 'thread', kind: 'name', get: (row) => row.thread }, { title: 'rank', kind: 'number', get: (row) => row.rank },
+      { title: 'operators', kind: 'count', get: (row) => row.operator_count },
+      { title: 'in operators', kind: 'ns', get: (row) => row.operator_ns, bar: () => colour('operator') },
+      { title: '% of the rank\'s window', kind: 'percent', get: (row) => row.window_pct }], summary.threads)));
 }
 
 function efficiencyFact(report) {
@@ -46,7 +65,6 @@ function windowText(job) {
 }
 
 function quality(summary) {
-  const says = { good: 'its figures can be trusted', doubtful: 'figures named below may mislead', poor: 'figures named below are wrong', broken: 'parts of the recording are missing' };
   const kinds = new Map();
   for (const issue of summary.issues) {
     if (!kinds.has(issue.id)) kinds.set(issue.id, []);
@@ -56,10 +74,10 @@ function quality(summary) {
     const [worst] = issues;
     const ranks = issues.filter((issue) => issue.rank != null).length;
     return el('div', { class: 'issue' }, el('span', { class: worst.severity, text: `${worst.severity} ` }), el('b', { text: words(worst.id) }),
-      ranks > 1 ? ` (${ranks} ranks)` : worst.rank == null ? '' : ` (rank ${worst.rank})`, `: ${worst.what} `,
+      ranks > 1 ? ` (rank ${worst.rank} and ${ranks - 1} more)` : worst.rank == null ? '' : ` (rank ${worst.rank})`, `: ${worst.what} `,
       el('span', { class: 'note', text: `Matters to: ${worst.matters}. Hint: ${worst.hint}.`.replaceAll('..', '.') }));
   });
-  return el('div', {}, el('p', {}, el('span', { class: `verdict ${summary.verdict}`, text: summary.verdict }), ` ${says[summary.verdict]}`), items);
+  return el('div', {}, el('p', {}, el('span', { class: `verdict ${summary.verdict}`, text: summary.verdict }), summary.verdict_words.slice(summary.verdict.length)), items);
 }
 
 function ranksTab(report, go) {
@@ -109,7 +127,7 @@ function idleTab(report, go) {
   const keys = [...new Set(idle.causes.map((row) => row.cause))];
   const devices = new Map();
   for (const row of idle.causes) {
-    const key = `rank ${row.rank} device ${row.device}`;
+    const key = isPool ? `rank ${row.rank}` : `rank ${row.rank} device ${row.device}`;
     if (!devices.has(key)) devices.set(key, []);
     devices.get(key).push(row);
   }
@@ -121,7 +139,7 @@ function idleTab(report, go) {
       el('div', {}, heading('Causes, all devices'), table([
         { title: 'cause', kind: 'words', get: (row) => row.key }, { title: 'idle', kind: 'ns', get: (row) => row.value, bar: (row) => colour(row.key) },
         { title: '% of idle', kind: 'percent', get: (row) => 100 * row.value / Math.max(1, whole) },
-        { title: 'which is', kind: 'wrap', get: (row) => MEANING[row.key] }], totals)),
+        { title: 'which is', kind: 'wrap', get: (row) => meaning(row.key) }], totals)),
       el('div', {}, heading('Who owns it'), table([
         { title: 'owner', kind: 'name', get: (row) => row.owner ?? '(nothing recorded)', cell: (row) => (row.owner ? link(row.owner, () => go.find(row.owner), row.owner) : '(nothing recorded)') },
         { title: 'cause', kind: 'words', get: (row) => row.cause }, { title: 'gaps', kind: 'count', get: (row) => row.gap_count },

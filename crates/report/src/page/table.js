@@ -1,7 +1,7 @@
 // Tables that sort, search, open a row and show the longest rows first.
 
 const KINDS = {
-  name: { show: String, left: true, class: 'left name' },
+  name: { show: plain, left: true, class: 'left name' },
   text: { show: (value) => String(value ?? ''), left: true, class: 'left' },
   wrap: { show: (value) => String(value ?? ''), left: true, class: 'left wrap' },
   words: { show: words, left: true, class: 'left' },
@@ -23,7 +23,7 @@ function table(columns, rows, options = {}) {
       draw();
     };
     return el('th', { scope: 'col', class: (KINDS[column.kind] ?? {}).class },
-      el('button', { type: 'button', text: column.title, title: column.tip, on: { click: sort } }));
+      el('button', { type: 'button', text: say(column.title), title: say(column.tip), on: { click: sort } }));
   });
 
   function ordered() {
@@ -96,12 +96,12 @@ function table(columns, rows, options = {}) {
   draw();
   const parts = [];
   if (options.search && rows.length > top) {
-    const field = el('input', { type: 'search', placeholder: options.search, 'aria-label': options.search });
+    const field = el('input', { type: 'search', placeholder: say(options.search), 'aria-label': say(options.search) });
     field.addEventListener('input', () => { state.wanted = field.value; draw(); });
     parts.push(el('div', { class: 'tools' }, field));
   }
   if (rows.length === 0) return note(options.empty ?? 'None.');
-  const caption = options.caption ? el('caption', { text: options.caption }) : null;
+  const caption = options.caption ? el('caption', { text: say(options.caption) }) : null;
   parts.push(el('div', { class: 'scroll' }, el('table', {}, caption, el('thead', {}, el('tr', {}, heads)), body)), more);
   return el('div', {}, parts);
 }

@@ -4,18 +4,23 @@
 const FOLDED = 3;
 const SHORTEST_NS = 40;
 
-function timelineView(report, open) {
+// options: { id, whole_ns, moved, isPart, hasKeys }: what elements are called, how much time there is to
+// look at, who hears that the view moved, whether the page is about something else, and whether such a
+// part explains its keys.
+function timelineView(report, open, options = {}) {
   const { timeline } = report;
+  const name_of = (part) => `${options.id ?? 'timeline'}-${part}`;
+  const end_ns = options.whole_ns ? timeline.start_ns + options.whole_ns : timeline.end_ns;
   const events = unpack(timeline);
   const state = {
-    from: timeline.start_ns, until: timeline.end_ns, top: 0, selected: null, found: null, marks: false,
+    from: timeline.start_ns, until: end_ns, top: 0, selected: null, found: null, marks: false, chosen: null,
     closed: new Set(), whole: new Set(), rows: [], rowOf: new Map(), steps: report.steps.rows, overview: null,
   };
   const frames = { times: [], fps: 0, drawn: [] };
   const canvas = el('canvas', { tabindex: '0', role: 'application', 'aria-label': 'timeline; w and s zoom, a and d move, slash searches' });
   const tip = el('div', { class: 'tip', hidden: true });
   const details = el('div', { class: 'details', 'aria-live': 'polite' });
-  const rate = el('span', { class: 'note', id: 'timeline-rate' });
+  const rate = el('span', { class: 'note', id: name_of('rate') });
   const hits = el('span', { class: 'note' });
   const paint = painter(canvas, timeline, events, state);
   let isAsked = false;
@@ -97,12 +102,13 @@ function timelineView(report, open) {
 
   // --- moving ---
   function look(from, until) {
-    const whole = timeline.end_ns - timeline.start_ns;
+    const whole = end_ns - timeline.start_ns;
     const margin = whole * 0.02;
     const span = Math.max(SHORTEST_NS, Math.min(until - from, whole + 2 * margin));
     const middle = (from + until) / 2;
-    state.from = Math.max(timeline.start_ns - margin, Math.min(middle - span / 2, timeline.end_ns + margin - span));
+    state.from = Math.max(timeline.start_ns - margin, Math.min(middle - span / 2, end_ns + margin - span));
     state.until = state.from + span;
+    options.moved?.(state.from - timeline.start_ns, state.until - timeline.start_ns);
     ask();
   }
 
@@ -126,6 +132,8 @@ function timelineView(report, open) {
   // --- events ---
   function select(at, isBrought) {
     state.selected = at;
+    state.chosen = null;
+    details.classList.remove('totals');
     if (at != null && isBrought) bring(at);
     describe(details, { report, events, at, choose: (other) => select(other, true), zoomTo: (one) => show(events.start[one], events.end[one], 0.6) });
     ask();
@@ -200,7 +208,7 @@ function timelineView(report, open) {
     select(found.order[found.at], true);
   }
 
-  const field = el('input', { type: 'search', id: 'timeline-search', placeholder: 'search by name', 'aria-label': 'search events by name' });
+  const field = el('input', { type: 'search', class: 'timeline-search', id: name_of('search'), placeholder: 'search by name', 'aria-label': 'search events by name' });
   field.addEventListener('input', () => search(field.value));
   field.addEventListener('keydown', (key) => {
     if (key.key === 'Enter') { step(key.shiftKey ? -1 : 1); key.preventDefault(); }
@@ -212,7 +220,7 @@ function timelineView(report, open) {
   let drag = null;
   canvas.addEventListener('pointerdown', (press) => {
     canvas.focus();
-    drag = { x: press.offsetX, y: press.offsetY, top: state.top, from: state.from, until: state.until, isMoved: false, isOverview: press.offsetY < OVERVIEW, isRange: press.shiftKey };
+    drag = { x: press.offsetX, y: press.offsetY, top: state.top, from: state.from, until: state.until, isMoved: false, isOverview: press.offsetY < OVERVIEW, isPan: press.shiftKey, row: rowAt(press.offsetY) };
     canvas.setPointerCapture(press.pointerId);
     if (drag.isOverview) centre(press.offsetX);
   });
@@ -230,7 +238,7 @@ function timelineView(report, open) {
     tip.hidden = true;
     if (Math.abs(at.offsetX - drag.x) + Math.abs(at.offsetY - drag.y) > 3) drag.isMoved = true;
     if (drag.isOverview) { centre(at.offsetX); return; }
-    if (drag.isRange) { drag.end = at.offsetX; return; }
+    if (!drag.isPan) { if (drag.isMoved && drag.x > LABELS) stretchTo(at); return; }
     const per = (drag.until - drag.from) / Math.max(1, paint.room().width - LABELS);
     look(drag.from - (at.offsetX - drag.x) * per, drag.until - (at.offsetX - drag.x) * per);
     scrollTo(drag.top - (at.offsetY - drag.y));
@@ -240,16 +248,35 @@ function timelineView(report, open) {
     const was = drag;
     drag = null;
     if (!was || was.isOverview) return;
-    if (was.isRange && was.end != null) {
-      const [a, b] = [paint.time(was.x), paint.time(was.end)];
-      look(Math.min(a, b), Math.max(a, b));
+    if (was.isMoved) {
+      if (!was.isPan && state.chosen) total();
       return;
     }
-    if (was.isMoved) return;
     const row = rowAt(at.offsetY);
     if (at.offsetX < LABELS && row) toggle(row);
     else select(eventAt(at.offsetX, at.offsetY), false);
   });
+
+  // The stretch from where the drag began to here, of the ranks it touches.
+  function stretchTo(at) {
+    const times = [paint.time(drag.x), paint.time(Math.max(LABELS, at.offsetX))].map((time) => Math.max(timeline.start_ns, Math.min(time, timeline.end_ns)));
+    const ends = [drag.row, rowAt(at.offsetY)].map((row) => state.rows.indexOf(row)).filter((place) => place >= 0);
+    const touched = state.rows.slice(Math.min(...ends), Math.max(...ends) + 1).map((row) => row.rank);
+    state.chosen = { from: Math.min(...times), until: Math.max(...times), ranks: ends.length ? new Set(touched) : null };
+    ask();
+  }
+
+  // Totals of the chosen stretch; of what is seen, where none is chosen.
+  function total() {
+    const from = Math.max(state.from, timeline.start_ns);
+    const chosen = state.chosen ?? { from, until: Math.min(state.until, timeline.end_ns), ranks: null };
+    select(null, false);
+    state.chosen = chosen;
+    details.classList.add('totals');
+    showTotals(details, { timeline, events, chosen, find: (name) => { field.value = name; search(name); },
+      zoom: () => show(chosen.from, chosen.until, 0.02), close: () => select(null, false) });
+    ask();
+  }
 
   function toggle(row) {
     const [set, key] = row.kind === 'lane' ? [state.whole, row.track] : [state.closed, row.rank];
@@ -274,7 +301,7 @@ function timelineView(report, open) {
     const at = eventAt(px, py);
     tip.hidden = at == null;
     if (at == null) return;
-    tip.textContent = `${shortened(timeline.labels[events.label[at]][0], 160)} · ${nanos(events.end[at] - events.start[at])}`;
+    tip.textContent = `${shortened(plain(timeline.labels[events.label[at]][0]), 160)} · ${nanos(events.end[at] - events.start[at])}`;
     const { width } = paint.room();
     tip.style.left = `${Math.min(px + 14, Math.max(0, width - 430))}px`;
     tip.style.top = `${py + 16}px`;
@@ -286,7 +313,7 @@ function timelineView(report, open) {
     const acts = {
       arrowup: () => scrollTo(state.top - 45), arrowdown: () => scrollTo(state.top + 45),
       arrowleft: () => move(-(state.until - state.from) / 8), arrowright: () => move((state.until - state.from) / 8),
-      '/': () => field.focus(), escape: () => select(null, false), 0: fit, m: toggleMarks,
+      '/': () => field.focus(), escape: () => select(null, false), 0: fit, m: toggleMarks, t: () => { state.chosen = null; total(); },
       n: () => step(key.shiftKey ? -1 : 1),
       f: () => { if (state.selected != null) show(events.start[state.selected], events.end[state.selected], 0.3); },
     };
@@ -297,23 +324,52 @@ function timelineView(report, open) {
   canvas.addEventListener('blur', () => held.clear());
 
   // --- tools ---
-  function fit() { look(timeline.start_ns, timeline.end_ns); }
-  const marks = press('critical path', toggleMarks, { 'aria-pressed': 'false', title: 'underline what is on the critical path (m)' });
-  function toggleMarks() {
-    state.marks = !state.marks;
+  function fit() { look(timeline.start_ns, end_ns); }
+  const isPathHere = events.markedBefore.at(-1) > 0;
+  const marks = press('critical path', toggleMarks, { 'aria-pressed': 'false', disabled: !isPathHere, 'aria-keyshortcuts': 'm',
+    title: isPathHere ? 'go to the critical path and dim everything else (m)' : 'nothing that is drawn is on the critical path' });
+  function toggleMarks() { setMarks(!state.marks); }
+  function setMarks(isOn) {
+    state.marks = isOn && isPathHere;
     marks.setAttribute('aria-pressed', String(state.marks));
+    if (state.marks) bringPath();
     ask();
+  }
+
+  // Scrolls to the row on which the path spends most of the time that is seen.
+  function bringPath() {
+    if (paint.room().height !== canvas.clientHeight) paint.resize();
+    const spent = () => {
+      const found = new Map();
+      for (let at = 0; at < events.total; at += 1) {
+        if (!events.marked[at]) continue;
+        const inside = Math.min(events.end[at], state.until) - Math.max(events.start[at], state.from);
+        if (inside >= 0) found.set(events.lane[at], (found.get(events.lane[at]) ?? 0) + inside + 1);
+      }
+      return [...found].sort((a, b) => b[1] - a[1]);
+    };
+    let [most] = spent();
+    if (!most) { fit(); [most] = spent(); }
+    if (!most) return;
+    const own = events.lanes[most[0]];
+    const { rank } = timeline.tracks[own.track];
+    const isHidden = own.depth >= FOLDED && !state.whole.has(own.track) && timeline.tracks[own.track].side === 'host';
+    if (isHidden) state.whole.add(own.track);
+    if (state.closed.delete(rank) || isHidden) arrange();
+    const row = state.rowOf.get(most[0]);
+    const visible = paint.room().height - AXIS - OVERVIEW;
+    if (row && (row.y < state.top || row.y + row.height > state.top + visible)) scrollTo(row.y - visible / 3);
   }
 
   const held_steps = report.steps.rows.filter((row) => row.at_ns < timeline.end_ns && row.at_ns + row.host_ns > timeline.start_ns);
   const numbers = [...new Set(held_steps.map((row) => row.number))];
   const several = new Set(held_steps.map((row) => row.rank)).size > 1;
-  const options = [['', 'everything']].concat(numbers.flatMap((step) => {
+  const choices = [['', 'everything']].concat(numbers.flatMap((step) => {
     const rows = held_steps.filter((row) => row.number === step);
     const all = several ? [[`${step}/`, `step ${step}, all ranks`]] : [];
     return all.concat(rows.map((row) => [`${step}/${row.rank}`, `step ${step}, rank ${row.rank}`]));
   }));
-  const steps = choice('step', options, (value) => {
+  const steps = choice('step', choices, (value) => {
     if (!value) { fit(); return; }
     const [step, rank] = value.split('/');
     const rows = held_steps.filter((row) => String(row.number) === step && (rank === '' || String(row.rank) === rank));
@@ -327,17 +383,17 @@ function timelineView(report, open) {
     el('div', { class: 'tools' }, steps, press('fit', fit, { title: 'everything (0)' }),
       press('+', () => zoom(0.6, (state.from + state.until) / 2), { 'aria-label': 'zoom in' }),
       press('−', () => zoom(1 / 0.6, (state.from + state.until) / 2), { 'aria-label': 'zoom out' }),
-      marks, field, press('‹', () => step(-1), { 'aria-label': 'previous match' }), press('›', () => step(1), { 'aria-label': 'next match' }),
+      marks, press('totals', () => { state.chosen = null; total(); }, { title: 'totals of what is seen by class, kernel and operator (t); drag for a part of it', 'aria-keyshortcuts': 't' }), field, press('‹', () => step(-1), { 'aria-label': 'previous match' }), press('›', () => step(1), { 'aria-label': 'next match' }),
       hits, el('span', { class: 'spacer' }), rate),
     stage, details,
-    el('p', { class: 'keys' }, keys(['w', 's'], 'zoom'), keys(['a', 'd'], 'move'), keys(['wheel'], 'zoom'), keys(['drag'], 'move'),
-      keys(['shift drag'], 'choose a stretch'), keys(['shift wheel'], 'scroll'), keys(['click'], 'details'), keys(['f'], 'zoom to it'), keys(['/'], 'search'), keys(['n'], 'next match')),
-    legend(kinds.filter((kind) => used.has(kind))), held_note(timeline));
+    options.isPart && !options.hasKeys ? '' : el('p', { class: 'keys' }, keys(['w', 's'], 'zoom'), keys(['a', 'd'], 'move'), keys(['wheel'], 'zoom'), keys(['drag'], 'totals of a stretch'),
+      keys(['t'], 'totals of what is seen'), keys(['shift drag'], 'move'), keys(['m'], 'critical path'), keys(['shift wheel'], 'scroll'), keys(['click'], 'details'), keys(['f'], 'zoom to it'), keys(['/'], 'search'), keys(['n'], 'next match')),
+    legend(kinds.filter((kind) => used.has(kind))), options.isPart ? '' : held_note(timeline));
 
   new ResizeObserver(() => { paint.resize(); scrollTo(state.top); ask(); }).observe(stage);
   matchMedia('(prefers-color-scheme: dark)').addEventListener('change', () => { paint.recolour(); ask(); });
   const ranks = new Set(timeline.tracks.map((track) => track.rank));
-  if (ranks.size <= 2) timeline.tracks.forEach((track, at) => state.whole.add(at));
+  if (ranks.size <= 2 && !options.isPart) timeline.tracks.forEach((track, at) => state.whole.add(at));
   paint.recolour();
   arrange();
   select(null, false);
@@ -369,6 +425,10 @@ function timelineView(report, open) {
 
   return {
     element, show: (from, until) => { open(); show(from, until, 0.3); }, select, events, state, measure,
+    // Moves without telling who hears of moves.
+    follow: (from, until) => { [state.from, state.until] = [timeline.start_ns + from, timeline.start_ns + until]; ask(); },
+    showPath: () => { open(); fit(); setMarks(true); },
+    totals: (from, until, ranks) => totalsOf(timeline, events, { from, until, ranks: ranks && new Set(ranks) }),
     // An event of which a table knows these; where it is not drawn, its time is shown.
     choose: (rank, name, at, length) => {
       open();
@@ -399,7 +459,7 @@ function held_note(timeline) {
 function describe(place, { report, events, at, choose, zoomTo }) {
   const { timeline } = report;
   if (at == null) {
-    place.replaceChildren(note('Click an event for its details, its launch and what ran around it.'));
+    place.replaceChildren(note('Click an event for its details, its launch and what ran around it; drag over a stretch for its totals.'));
     return;
   }
   const name = (one) => timeline.labels[events.label[one]][0];
@@ -420,7 +480,7 @@ function describe(place, { report, events, at, choose, zoomTo }) {
   const work = events.launched.get(at);
   if (work) facts.push(['launches', el('span', {}, link(shortened(name(work[0]), 70), () => choose(work[0])), work.length > 1 ? ` and ${count(work.length - 1)} more` : '')]);
   if (events.note[at]) facts.push(['shape', timeline.notes[events.note[at]]]);
-  place.replaceChildren(el('div', {}, el('b', { text: name(at) }), ' ', link('zoom to it', () => zoomTo(at))),
+  place.replaceChildren(el('div', {}, el('b', { text: plain(name(at)) }), ' ', link('zoom to it', () => zoomTo(at))),
     el('dl', {}, facts.map(([term, value]) => el('div', { class: term === 'inside' || term === 'shape' ? 'wide' : null }, el('dt', { text: term }), el('dd', {}, value)))));
 }
 

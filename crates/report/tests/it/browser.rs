@@ -13,6 +13,8 @@ use base64::engine::general_purpose::STANDARD;
 use serde_json::{Value, json};
 use tempfile::TempDir;
 
+/// The shift key among the modifiers of an event.
+const SHIFT: u32 = 8;
 /// No answer takes longer.
 const PATIENCE: Duration = Duration::from_secs(120);
 
@@ -24,6 +26,7 @@ pub struct Browser {
     events: VecDeque<Value>,
     session: Option<String>,
     next: u64,
+    is_shift: bool,
     folder: TempDir,
 }
 
@@ -65,7 +68,8 @@ impl Browser {
             }
         });
         let (events, session) = (VecDeque::new(), None);
-        let mut browser = Self { child, to, from: receive, events, session, next: 0, folder };
+        let mut browser =
+            Self { child, to, from: receive, events, session, next: 0, is_shift: false, folder };
         browser.load(page, scheme);
         Some(browser)
     }
@@ -99,10 +103,17 @@ impl Browser {
 
     /// Presses a key where the focus is.
     pub fn press(&mut self, key: &str) {
+        // Keys such as Escape write nothing.
+        let text = if key.chars().count() == 1 { key } else { "" };
         for kind in ["keyDown", "keyUp"] {
-            let event = json!({ "type": kind, "key": key, "text": key });
+            let event = json!({ "type": kind, "key": key, "text": text });
             self.call("Input.dispatchKeyEvent", &event);
         }
+    }
+
+    /// Whether the shift key is down while the mouse moves.
+    pub fn hold_shift(&mut self, is_shift: bool) {
+        self.is_shift = is_shift;
     }
 
     /// Moves, presses or turns the mouse.
@@ -110,7 +121,7 @@ impl Browser {
         let button = if kind == "mouseWheel" { "none" } else { "left" };
         let event = json!({
             "type": kind, "x": x, "y": y, "button": button, "clickCount": 1,
-            "deltaX": 0, "deltaY": wheel,
+            "deltaX": 0, "deltaY": wheel, "modifiers": if self.is_shift { SHIFT } else { 0 },
         });
         self.call("Input.dispatchMouseEvent", &event);
     }

@@ -2,10 +2,10 @@
 
 use std::path::{Path, PathBuf};
 
-use analyze::antipattern::{self, Settings, Shapes};
+use analyze::antipattern::{self, Settings};
 use analyze::classify::ClassRule;
-use analyze::quality::Known;
 use analyze::{Classifier, Scope, WindowRule};
+use report::diff::Side;
 use report::html::{self, Origin};
 use report::{Options, Steps};
 use trace::open::Request;
@@ -24,17 +24,35 @@ pub fn titled(job: &Job, origin: &Origin, title: &str) -> String {
     let classifier = Classifier::new(ClassRule::Category);
     let scope = |trace| Scope::new(trace, WindowRule::Steps, &classifier);
     let scopes: Vec<Scope<'_>> = job.traces.iter().map(scope).collect();
-    let known = Known::of(&scopes);
-    let evidence = known.evidence(&scopes);
+    let facts = analyze::Job::new(&scopes);
     let options = Options {
         title: title.to_owned(),
         program: "rowmill test".to_owned(),
         steps: Steps::Fitting,
         events_max: Options::EVENTS_MAX,
     };
-    let found = antipattern::of(&scopes, &evidence, &Shapes::new(), &Settings::default()).unwrap();
-    let report = report::of(&scopes, &evidence, &found, &options).unwrap();
+    let found = antipattern::of(&facts, &Settings::default()).unwrap();
+    let report = report::of(&facts, &found, &options).unwrap();
     html::page(&report, origin).unwrap()
+}
+
+/// The page that compares two jobs.
+pub fn compared(before: &Job, after: &Job) -> String {
+    let classifier = Classifier::new(ClassRule::Category);
+    let scope = |trace| Scope::new(trace, WindowRule::Steps, &classifier);
+    let scopes = [before, after].map(|job| job.traces.iter().map(scope).collect::<Vec<_>>());
+    let jobs = [analyze::Job::new(&scopes[0]), analyze::Job::new(&scopes[1])];
+    let options = Options {
+        title: "before → <b>after</b>".to_owned(),
+        program: "rowmill test".to_owned(),
+        steps: Steps::Fitting,
+        events_max: Options::EVENTS_MAX,
+    };
+    let names = [HOSTILE, "after.json"];
+    let side = |at: usize| Side { name: names[at], job: &jobs[at] };
+    let found = analyze::diff::of(&jobs[0], &jobs[1]);
+    let report = report::diff::of([side(0), side(1)], &found, &options).unwrap();
+    html::diff_page(&report).unwrap()
 }
 
 /// Ranks of steps of one operator inside another, a call, a kernel and a collective; names hostile.

@@ -2,7 +2,7 @@
 
 use report::html::Origin;
 
-use crate::fixture::{HOSTILE, dlrm8, large, page, small};
+use crate::fixture::{HOSTILE, compared, dlrm8, large, page, small};
 
 /// What a page of eight ranks may take.
 const BYTES_MAX: usize = 3_000_000;
@@ -25,6 +25,7 @@ fn two_hundred_thousand_events_fit_too() {
 #[test]
 fn the_same_job_gives_the_same_bytes() {
     assert_eq!(page(&small(), &Origin::File), page(&small(), &Origin::File));
+    assert_eq!(compared(&small(), &large()), compared(&small(), &large()));
 }
 
 #[test]
@@ -39,7 +40,12 @@ fn names_and_titles_are_no_markup() {
 
 #[test]
 fn nothing_is_fetched() {
-    let page = page(&small(), &Origin::File);
+    for page in [page(&small(), &Origin::File), compared(&small(), &small())] {
+        nothing_is_fetched_by(&page);
+    }
+}
+
+fn nothing_is_fetched_by(page: &str) {
     for word in ["src=\"", "href=\"", "@import", "url("] {
         assert!(!page.contains(word), "{word}");
     }

@@ -7,7 +7,7 @@ use std::path::PathBuf;
 use report::html::Origin;
 
 use crate::browser::Browser;
-use crate::fixture::{HOSTILE, dlrm8, large, page, small, titled};
+use crate::fixture::{HOSTILE, compared, dlrm8, large, page, small, titled};
 
 const TABS: [&str; 10] =
     ["summary", "findings", "ranks", "idle", "gpu", "cpu", "network", "memory", "path", "timeline"];
@@ -63,15 +63,200 @@ fn the_timeline_finds_selects_and_moves() {
     let zoomed = browser.value(span).as_f64().unwrap();
     assert!(zoomed < before, "{zoomed} of {before}");
     let from = browser.value("rowmill.timeline.state.from").as_f64().unwrap();
+    browser.hold_shift(true);
     browser.mouse("mousePressed", (800.0, 400.0), 0.0);
     browser.mouse("mouseMoved", (700.0, 400.0), 0.0);
     browser.mouse("mouseReleased", (700.0, 400.0), 0.0);
+    browser.hold_shift(false);
     assert!(browser.value("rowmill.timeline.state.from").as_f64().unwrap() > from);
     browser.press("0");
     assert_ne!(browser.value(span).as_f64().unwrap(), zoomed);
     let again = browser.value("[rowmill.timeline.state.from, rowmill.timeline.state.until]");
     assert_eq!(whole, again);
     assert_eq!(browser.complaints(), Vec::<String>::new());
+}
+
+/// Sums of a stretch counted anew, by plain loops over all events.
+const COUNTED: &str = "(([from, until, rank]) => {
+    const { events } = rowmill.timeline;
+    const { timeline } = JSON.parse(document.getElementById('data').textContent);
+    const [classes, kernels, calls] = [{}, {}, {}];
+    for (let at = 0; at < events.total; at += 1) {
+        const track = timeline.tracks[events.lanes[events.lane[at]].track];
+        if (track.rank !== rank || events.end[at] <= from || events.start[at] >= until) continue;
+        const [name, kind] = timeline.labels[events.label[at]];
+        const ns = Math.min(events.end[at], until) - Math.max(events.start[at], from);
+        if (track.side === 'device' && kind < 4) {
+            classes[timeline.kinds[kind]] = (classes[timeline.kinds[kind]] ?? 0) + ns;
+            kernels[name] = (kernels[name] ?? 0) + ns;
+        } else if (timeline.kinds[kind] === 'operator') calls[name] = (calls[name] ?? 0) + 1;
+    }
+    return { classes, kernels, calls };
+})";
+
+#[test]
+fn a_stretch_that_is_dragged_over_shows_its_totals() {
+    let Some(mut browser) = Browser::open(&page(&small(), &Origin::File), "light") else { return };
+    browser.value("rowmill.open('timeline')");
+    browser.value("new Promise((done) => setTimeout(done, 200))");
+    // Rank 0's rows are the first below the axis.
+    let at = browser.value(
+        "(() => { const place = document.querySelector('canvas').getBoundingClientRect(); \
+         return [place.left + 300, place.left + 700, place.top + 48 + 30]; })()",
+    );
+    let number = |place: usize| at[place].as_f64().unwrap();
+    browser.mouse("mousePressed", (number(0), number(2)), 0.0);
+    browser.mouse("mouseMoved", (number(0) + 90.0, number(2)), 0.0);
+    browser.mouse("mouseMoved", (number(1), number(2)), 0.0);
+    browser.mouse("mouseReleased", (number(1), number(2)), 0.0);
+    let chosen = browser.value(
+        "(({ from, until, ranks }) => [from, until, ...ranks])(rowmill.timeline.state.chosen)",
+    );
+    assert_eq!(chosen.as_array().map(Vec::len), Some(3), "one rank: {chosen}");
+    let shown = browser.value("document.querySelector('.details').innerText");
+    let shown = shown.as_str().unwrap();
+    for word in ["By class", "By kernel, copy and set", "By operator", "rank 0", "aten::addmm"] {
+        assert!(shown.contains(word), "{word}: {shown}");
+    }
+    let counted = browser.value(&format!("{COUNTED}({chosen})"));
+    let totals = browser.value(&format!(
+        "(([from, until, rank]) => {{ \
+           const found = rowmill.timeline.totals(from, until, [rank]); \
+           const by = (rows, of) => Object.fromEntries(rows.map((row) => [row.key, of(row)])); \
+           return {{ classes: by(found.classes, (row) => row.ns), \
+             kernels: by(found.kernels, (row) => row.ns), \
+             calls: by(found.operators.filter((row) => row.count), (row) => row.count) }}; \
+         }})({chosen})"
+    ));
+    assert!(counted["classes"]["compute"].as_f64().unwrap() > 0.0, "{counted}");
+    assert_eq!(totals, counted);
+    // Host time of its own and device time of all operators together, of the whole timeline: what
+    // the trace was made of. 24 pairs of operators of 800 ns, each with a call of 100 ns, and as
+    // many kernels.
+    let sums = browser.value(
+        "(({ operators }) => [operators.reduce((sum, row) => sum + row.host_ns, 0), \
+         operators.reduce((sum, row) => sum + row.device_ns, 0)])(rowmill.timeline.totals(0, 1e9, null))",
+    );
+    assert_eq!(sums, serde_json::json!([24 * 700, 8 * (50 + 147 + 244)]));
+    // Escape ends it.
+    browser.value("document.querySelector('canvas').focus()");
+    browser.press("Escape");
+    assert_eq!(browser.value("rowmill.timeline.state.chosen"), serde_json::Value::Null);
+    assert_eq!(browser.complaints(), Vec::<String>::new());
+}
+
+#[test]
+fn the_path_is_brought_and_the_rest_is_dimmed() {
+    let Some(mut browser) = Browser::open(&page(&small(), &Origin::File), "light") else { return };
+    browser.value("rowmill.open('path')");
+    let button = "[...document.querySelectorAll('#panel-path button')]\
+                  .find((one) => one.innerText === 'show it on the timeline')";
+    browser.value(&format!("{button}.click()"));
+    browser.value("new Promise((done) => setTimeout(done, 200))");
+    let pressed = "document.querySelector('#panel-timeline button[aria-keyshortcuts=\"m\"]')\
+                   .getAttribute('aria-pressed')";
+    assert_eq!(browser.value(pressed), "true");
+    // The row with most of the path is seen, and colours of the rest are faint.
+    let seen = "(() => { const { state, events } = rowmill.timeline; \
+                const sums = new Map(); \
+                for (let at = 0; at < events.total; at += 1) if (events.marked[at]) { \
+                  const row = state.rowOf.get(events.lane[at]); \
+                  sums.set(row, (sums.get(row) ?? 0) + events.end[at] - events.start[at]); } \
+                const [[row]] = [...sums].sort((a, b) => b[1] - a[1]); \
+                return row.y >= state.top && row.y < state.top + 430; })()";
+    assert_eq!(browser.value(seen), true);
+    let colours = "(() => { const canvas = document.querySelector('canvas'); \
+                   const { data } = canvas.getContext('2d').getImageData(0, 48, canvas.width, canvas.height - 48); \
+                   const found = new Set(); \
+                   for (let at = 0; at < data.length; at += 4) found.add(data[at] << 16 | data[at + 1] << 8 | data[at + 2]); \
+                   return [...found].length; })()";
+    let dimmed = browser.value(colours);
+    browser.value("document.querySelector('canvas').focus()");
+    browser.press("m");
+    browser.value("new Promise((done) => setTimeout(done, 200))");
+    assert_eq!(browser.value(pressed), "false");
+    assert_ne!(browser.value(colours), dimmed);
+    assert_eq!(browser.complaints(), Vec::<String>::new());
+}
+
+/// Each column of the strip has the colour of what most of it is, counted anew here.
+#[test]
+fn the_path_over_time_shows_majorities() {
+    let Some(job) = dlrm8() else { return };
+    let page = titled(&job, &Origin::File, "DLRM on eight ranks");
+    let Some(mut browser) = Browser::open(&page, "light") else { return };
+    browser.value("rowmill.open('path')");
+    let wrong = "(() => {
+        const { paths } = JSON.parse(document.getElementById('data').textContent).path;
+        const [path] = paths;
+        const ranks = [...new Set(path.strip.map(([rank]) => rank))].sort((a, b) => a - b);
+        const [width, left, step] = [1060, 64, 22];
+        const per = path.window_ns / width;
+        const rects = [...document.querySelectorAll('#panel-path svg[aria-label=\"over time\"] rect')];
+        let [checked, wrong] = [0, 0];
+        for (let column = 0; column < width; column += 7) {
+            const [from, until] = [path.at_ns + column * per, path.at_ns + (column + 1) * per];
+            const shares = new Map();
+            for (const [rank, part, at, length] of path.strip) {
+                const { category } = path.parts[part];
+                const inside = Math.min(until, at + length) - Math.max(from, at);
+                const key = `${rank}/${category}`;
+                if (inside > 0) shares.set(key, (shares.get(key) ?? 0) + inside);
+            }
+            const order = [...shares].sort((a, b) => b[1] - a[1]);
+            if (!order.length || (order[1] && order[0][1] - order[1][1] < 1)) continue;
+            const x = left + column + 0.5;
+            const over = rects.filter((rect) => {
+                const begin = Number(rect.getAttribute('x'));
+                return begin <= x && x < begin + Number(rect.getAttribute('width'));
+            });
+            checked += 1;
+            const row = ranks.indexOf(Number(order[0][0].split('/')[0]));
+            const title = over[0]?.querySelector('title').textContent ?? '';
+            const isRight = over.length === 1 && Math.floor(Number(over[0].getAttribute('y')) / step) === row
+                && title.startsWith(`${order[0][0].split('/')[1].replaceAll('_', ' ')}:`);
+            if (!isRight) wrong += 1;
+        }
+        return [checked > 100, wrong];
+    })()";
+    assert_eq!(browser.value(wrong), serde_json::json!([true, 0]));
+}
+
+#[test]
+fn a_comparison_begins_with_its_verdict_and_moves_two_timelines() {
+    let page = compared(&small(), &large());
+    for scheme in ["light", "dark"] {
+        let Some(mut browser) = Browser::open(&page, scheme) else { return };
+        let first = browser.value("document.querySelector('main').firstElementChild.innerText");
+        let first = first.as_str().unwrap().to_owned();
+        assert!(first.contains(" → ") && first.contains(": slower by "), "{first}");
+        let shown = browser.value("document.querySelector('main').innerText");
+        let shown = shown.as_str().unwrap();
+        for part in [
+            "How long a step takes",
+            "Where a step goes",
+            "Slower",
+            "Added",
+            "Removed",
+            "One step of each",
+        ] {
+            assert!(shown.contains(part), "{part}: {shown}");
+        }
+        assert!(shown.contains(HOSTILE));
+        assert_eq!(browser.value("document.querySelectorAll('img, script:not([id])').length"), 1);
+        assert_eq!(browser.value("document.querySelectorAll('canvas').length"), 2);
+        // Both begin at one place and move together.
+        let spans = "rowmill.timelines.map(({ state }) => Math.round(state.until - state.from))";
+        let before = browser.value(spans);
+        assert_eq!(before[0], before[1]);
+        browser.value("document.querySelector('canvas').scrollIntoView({ block: 'center' })");
+        browser.value("document.querySelector('.pair button[aria-label=\"zoom in\"]').click()");
+        let after = browser.value(spans);
+        assert_eq!(after[0], after[1]);
+        assert!(after[0].as_f64() < before[0].as_f64(), "{after}");
+        assert_eq!(browser.value("rowmill.errors.length"), 0);
+        assert_eq!(browser.complaints(), Vec::<String>::new());
+    }
 }
 
 #[test]

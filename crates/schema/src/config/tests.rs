@@ -55,9 +55,9 @@ fn products_are_in_f32_unless_told_otherwise() {
     assert_eq!(job(&[("precision", "bf16")]).unwrap().training.precision, Precision::Bf16);
     check(
         &[("training.precision", "f16")],
-        expect![[r#"
-            unknown variant `f16`, expected `f32` or `bf16`
-            in `training.precision`"#]],
+        expect![[
+            r#"training.precision: expected "f32" or "bf16", got "f16"; did you mean "bf16"?"#
+        ]],
     );
 }
 
@@ -74,7 +74,7 @@ fn an_unknown_key_is_named() {
     assert!(error.contains("batchsize") && error.contains("line 16"), "{error}");
     check(
         &[("rows", "3")],
-        expect!["--set rows: no such key; give the whole path, such as optimizer.dense.kind"],
+        expect!["--set rows: expected the entry's name too: model.tables.NAME.rows"],
     );
 }
 

@@ -5,7 +5,7 @@
 
 mod argument;
 pub mod export;
-mod mark;
+pub(in crate::format) mod mark;
 mod number;
 pub mod read;
 mod row;

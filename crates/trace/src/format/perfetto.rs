@@ -6,7 +6,9 @@
 mod annotation;
 mod arrow;
 mod field;
+mod mark;
 mod packet;
+pub mod read;
 mod spill;
 mod track;
 mod wire;
@@ -40,7 +42,7 @@ pub fn write(
     let mut written = Written::default();
     let first_time = merged.first_time().unwrap_or(0);
     let mut packets = Packets::new(out, first_time);
-    packets.clock(first_time)?;
+    packets.clock(first_time, merged.parts.len())?;
     track::root(&mut packets)?;
     let processes = layout::of(merged);
     let (mut numbers, mut next_arrow) = (Numbers::default(), 1);
@@ -51,6 +53,10 @@ pub fn write(
             processes.iter().enumerate().filter(|(_, one)| one.part == place).collect();
         let tracks = track::write(&mut packets, part, &own, &lanes, &mut numbers)?;
         let arrows = Arrows::of(part, &lanes, &mut next_arrow);
+        mark::part(&mut packets, part, &arrows)?;
+        mark::tracks(&mut packets, part, &tracks)?;
+        mark::order(&mut packets, part.trace, &lanes)?;
+        mark::cut(&mut packets, part, &mut numbers, first_time)?;
         let interned = Interned::new(part);
         let mut events =
             Events { packets: &mut packets, interned, part, tracks, written: &mut written };
@@ -235,6 +241,7 @@ impl<W: Write + ?Sized> Events<'_, '_, W> {
                     let name = format!("{} {}", text(counter.name), text(counter.series));
                     let name = (name.trim_end(), "");
                     let track = track::write_counter(self.packets, numbers, Some(process), name)?;
+                    mark::counter(self.packets, part.trace, counter, track)?;
                     known.insert((process, counter.name, counter.series), track);
                     track
                 }

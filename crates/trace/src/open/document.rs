@@ -116,7 +116,8 @@ impl<T> Found<'_, T> {
     }
 }
 
-fn whole(stream: &mut Stream<'_>) -> std::io::Result<Vec<u8>> {
+/// All of the current text.
+pub fn whole(stream: &mut Stream<'_>) -> std::io::Result<Vec<u8>> {
     let (mut bytes, mut block) = (Vec::new(), Vec::new());
     while stream.next(&mut block)? {
         bytes.extend_from_slice(&block);

@@ -12,9 +12,11 @@ use serde_json::{Map, Value};
 use super::blocks::Blocks;
 use super::find;
 use super::form::{self, Form};
+use super::perfetto;
 use super::pump::{self, Shared};
 use super::stream::{Part, Reader, Stream};
 use crate::Error;
+use crate::format::perfetto::read;
 use crate::store::Trace;
 
 /// Longer events are cut here.
@@ -81,7 +83,30 @@ pub fn arguments(trace: &Trace, rows: &[u32]) -> Result<Vec<Map<String, Value>>,
             _ => Ok(Map::new()),
         }
     };
+    if let Some(found) = of_packets(trace, rows)? {
+        return Ok(found);
+    }
     event_texts(trace, rows)?.into_iter().map(parse).collect()
+}
+
+/// The same of a trace that was read from a Perfetto file.
+fn of_packets(trace: &Trace, rows: &[u32]) -> Result<Option<Vec<Map<String, Value>>>, Error> {
+    let origin = &trace.origin;
+    if rows.is_empty() || origin.path.as_os_str().is_empty() || origin.path == Path::new("-") {
+        return Ok(None);
+    }
+    let Some(bytes) = perfetto::bytes_of(origin)? else { return Ok(None) };
+    let order: Vec<u64> = rows.iter().map(|row| trace.slices.offset[*row as usize]).collect();
+    let mut places = order.clone();
+    places.sort_unstable();
+    places.dedup();
+    let no_text = |reason| Error::NoText { path: origin.path.clone(), reason };
+    let found = read::arguments(&bytes, &places).map_err(no_text)?;
+    let of = |place: &u64| {
+        let at = places.binary_search(place).ok();
+        at.map_or_else(Map::new, |at| found[at].clone())
+    };
+    Ok(Some(order.iter().map(of).collect()))
 }
 
 /// Where an event begins and what it cannot reach beyond: the next event's begin.

@@ -6,6 +6,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use super::find::{self, By, Unit};
 use super::look::{self, Look};
+use super::perfetto;
 use super::pump::{Failure, Shared};
 use super::stream::{Part, Reader, Stream};
 use super::{Attendance, Progress, Reading, Request, Skipped, rank};
@@ -150,6 +151,10 @@ fn text(
     (by, threads): (By, usize),
 ) -> Result<(), Error> {
     let look = look::of(stream.head());
+    if let Look::Perfetto(writer) = look {
+        let file = perfetto::File { path, member, by, writer };
+        return perfetto::add(stream, &mut content.traces, &mut content.skipped, file);
+    }
     let is_empty = stream.head().is_empty();
     let parsed = match (&look, by) {
         (Look::Kineto, _) => Some(kineto::read::read(stream, threads)),

@@ -1,8 +1,10 @@
-//! What a JSON text is, by its beginning: Kineto's events, an execution trace, or something else.
+//! What a text is, by its beginning: Kineto's events, an execution trace, Perfetto's packets, or
+//! something else.
 //!
 //! Reads keys only; whether the text is whole and right is the reader's affair.
 
 use super::form;
+use crate::format::perfetto::read::{self, Writer};
 
 /// Keys that only Kineto writes at the top.
 const KINETO: [&[u8]; 5] = [
@@ -24,6 +26,8 @@ pub enum Look {
     Kineto,
     /// Nodes: a PyTorch execution trace.
     ExecutionTrace,
+    /// Perfetto's protobuf.
+    Perfetto(Writer),
     /// What else, in words.
     Other(String),
 }
@@ -32,6 +36,9 @@ pub enum Look {
 pub fn of(head: &[u8]) -> Look {
     if let Some(name) = form::name(&head[..head.len().min(form::HEAD)]) {
         return Look::Other(name.to_owned());
+    }
+    if let Some(writer) = read::announced(head) {
+        return Look::Perfetto(writer);
     }
     let text = head.strip_prefix(b"\xef\xbb\xbf").unwrap_or(head).trim_ascii_start();
     match text.first() {
@@ -46,6 +53,7 @@ pub fn words(look: &Look) -> String {
     match look {
         Look::Kineto => "a damaged Kineto trace".to_owned(),
         Look::ExecutionTrace => "a PyTorch execution trace".to_owned(),
+        Look::Perfetto(_) => "a Perfetto trace".to_owned(),
         Look::Other(words) => words.clone(),
     }
 }

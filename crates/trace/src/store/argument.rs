@@ -59,6 +59,15 @@ pub struct PythonFrame {
     pub module: Option<u64>,
 }
 
+/// A line of Python from which an operator was called.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct StackLine {
+    /// Such as `train.py(12): step`.
+    pub line: StringId,
+    /// The same without the number of the line: `train.py: step`.
+    pub function: StringId,
+}
+
 /// What a `cuda_sync` slice waited for.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct SyncWait {

@@ -52,6 +52,13 @@ impl Category {
     }
 }
 
+/// Where MTIA's command processor reports what its streams do: work, copies and waits alike.
+pub(super) const MTIA_EVENTS: &str = "mtia_ccp_events";
+
+/// Those of [`MTIA_EVENTS`] that are no kernels, by name.
+pub(super) const MTIA_KINDS: [(&str, Kind); 2] =
+    [("dma_request", Kind::Memcpy), ("event_wait", Kind::Sync)];
+
 impl Kind {
     fn of(category: &str) -> Self {
         match category {
@@ -64,7 +71,7 @@ impl Kind {
             | "glow_runtime"
             | "privateuse1_runtime" => Self::Runtime,
             "cuda_driver" | "xpu_driver" | "privateuse1_driver" => Self::Driver,
-            "kernel" | "Kernel" | "mtia_ccp_events" | "hpu_op" => Self::Kernel,
+            "kernel" | "Kernel" | MTIA_EVENTS | "hpu_op" => Self::Kernel,
             "gpu_memcpy" | "Memcpy" => Self::Memcpy,
             "gpu_memset" | "Memset" => Self::Memset,
             "gpu_user_annotation" => Self::DeviceAnnotation,

@@ -49,6 +49,8 @@ pub struct Slices {
     pub event_index: Sparse<u64>,
     /// Python frames.
     pub python: Sparse<PythonFrame>,
+    /// `Call stack` of operators, before 2022: see [`Trace::stack`](super::Trace::stack).
+    pub call_stack: Sparse<StringId>,
     /// What `cuda_sync` waited for.
     pub sync: Sparse<SyncWait>,
     /// `graph node id` of kernels replayed from a graph.
@@ -203,6 +205,7 @@ impl Slices {
         self.record_function.append(&mut later.record_function, first_row);
         self.event_index.append(&mut later.event_index, first_row);
         self.python.append(&mut later.python, first_row);
+        self.call_stack.append(&mut later.call_stack, first_row);
         self.sync.append(&mut later.sync, first_row);
         self.graph_node.append(&mut later.graph_node, first_row);
         self.unfinished.append(&mut later.unfinished, first_row);
@@ -229,9 +232,38 @@ impl Slices {
         self.record_function.make_room(share);
         self.event_index.make_room(share);
         self.python.make_room(share);
+        self.call_stack.make_room(share);
         self.sync.make_room(share);
         self.graph_node.make_room(share);
         self.unfinished.make_room(share);
+    }
+
+    /// Puts the rows into another order: row `n` becomes the one that was at `places[n]`.
+    pub(crate) fn reorder(&mut self, places: &[u32]) {
+        reorder(&mut self.start, places);
+        reorder(&mut self.duration, places);
+        reorder(&mut self.name, places);
+        reorder(&mut self.category, places);
+        reorder(&mut self.track, places);
+        reorder(&mut self.offset, places);
+        reorder(&mut self.correlation, places);
+        reorder(&mut self.external_id, places);
+        reorder(&mut self.stream, places);
+        reorder(&mut self.device, places);
+        let mut rows = vec![0; places.len()];
+        places.iter().zip(0..).for_each(|(place, row)| rows[*place as usize] = row);
+        self.bytes.renumber(&rows);
+        self.bandwidth.renumber(&rows);
+        self.launch_shape.renumber(&rows);
+        self.collective.renumber(&rows);
+        self.sequence.renumber(&rows);
+        self.forward_thread.renumber(&rows);
+        self.record_function.renumber(&rows);
+        self.event_index.renumber(&rows);
+        self.python.renumber(&rows);
+        self.sync.renumber(&rows);
+        self.graph_node.renumber(&rows);
+        self.unfinished.renumber(&rows);
     }
 
     /// Removes rows, in ascending order; those behind move up.
@@ -255,6 +287,7 @@ impl Slices {
         self.record_function.remove(rows);
         self.event_index.remove(rows);
         self.python.remove(rows);
+        self.call_stack.remove(rows);
         self.sync.remove(rows);
         self.graph_node.remove(rows);
         self.unfinished.remove(rows);
@@ -262,6 +295,10 @@ impl Slices {
 }
 
 /// Moves a later part of a column behind the earlier one; the first part is taken as it is.
+fn reorder<T: Copy>(column: &mut Vec<T>, places: &[u32]) {
+    *column = places.iter().map(|place| column[*place as usize]).collect();
+}
+
 fn append<T>(column: &mut Vec<T>, later: &mut Vec<T>) {
     if column.is_empty() {
         std::mem::swap(column, later);

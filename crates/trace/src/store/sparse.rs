@@ -70,6 +70,17 @@ impl<T> Sparse<T> {
         self.values.truncate(kept);
     }
 
+    /// Gives every value the row that `rows` has at the place of its row, all different.
+    pub(crate) fn renumber(&mut self, rows: &[u32]) {
+        let mut pairs: Vec<(u32, T)> = std::mem::take(&mut self.rows)
+            .into_iter()
+            .map(|row| rows[row as usize])
+            .zip(std::mem::take(&mut self.values))
+            .collect();
+        pairs.sort_unstable_by_key(|(row, _)| *row);
+        (self.rows, self.values) = pairs.into_iter().unzip();
+    }
+
     /// Rows and values.
     pub fn iter(&self) -> impl Iterator<Item = (u32, &T)> {
         self.rows.iter().copied().zip(&self.values)

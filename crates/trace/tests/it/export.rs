@@ -72,6 +72,14 @@ fn check_column<T: Clone, U: PartialEq + std::fmt::Debug>(
 
 /// Everything but the order of categories, tracks and strings.
 fn check_same(before: &Trace, after: &Trace) {
+    check_slices(before, after);
+    check_flows(before, after);
+    check_marks(before, after);
+    check_header(before, after);
+}
+
+/// Slices with all their columns.
+pub fn check_slices(before: &Trace, after: &Trace) {
     assert_eq!(before.slices.len(), after.slices.len());
     assert_eq!(before.slices.start, after.slices.start);
     assert_eq!(before.slices.duration, after.slices.duration);
@@ -89,7 +97,10 @@ fn check_same(before: &Trace, after: &Trace) {
         assert_eq!(before.slices.device(row), after.slices.device(row), "{row}");
     }
     check_columns(before, after);
-    check_marks(before, after);
+}
+
+/// What stands around the events.
+pub fn check_header(before: &Trace, after: &Trace) {
     assert_eq!(before.header.devices, after.header.devices);
     assert_eq!(before.header.distributed, after.header.distributed);
     let without_unit = |trace: &Trace| {
@@ -146,7 +157,7 @@ fn check_columns(before: &Trace, after: &Trace) {
     );
 }
 
-fn check_marks(before: &Trace, after: &Trace) {
+fn check_flows(before: &Trace, after: &Trace) {
     assert_eq!(before.flows.len(), after.flows.len());
     for (old, new) in before.flows.iter().zip(&after.flows) {
         assert_eq!((old.phase, old.id, old.time), (new.phase, new.id, new.time));
@@ -154,6 +165,10 @@ fn check_marks(before: &Trace, after: &Trace) {
         let name = |trace: &Trace, category| trace.categories[usize::from(category)].name.clone();
         assert_eq!(name(before, old.category), name(after, new.category));
     }
+}
+
+/// Counters, points in time and allocations.
+pub fn check_marks(before: &Trace, after: &Trace) {
     assert_eq!(before.counters.len(), after.counters.len());
     for (old, new) in before.counters.iter().zip(&after.counters) {
         assert_eq!(before.strings.get(old.name), after.strings.get(new.name));

@@ -15,5 +15,6 @@ mod link;
 mod merge;
 mod open;
 mod perfetto;
+mod perfetto_read;
 mod recording;
 mod suite;

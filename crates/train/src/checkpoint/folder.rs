@@ -7,6 +7,7 @@
 //! behind: no run takes it up by itself, none deletes it.
 
 use std::fs::{self, File};
+use std::io::Write;
 use std::path::{Path, PathBuf};
 
 use super::Checkpoint;
@@ -15,6 +16,8 @@ use crate::Error;
 const REPLACED: &str = ".replaced.tmp";
 const DELETED: &str = ".deleted.tmp";
 const ASIDE: &str = ".aside-";
+/// The file that names the best checkpoint of a run.
+const BEST: &str = "best";
 
 /// `<run>/checkpoints`.
 pub(super) fn checkpoints(run_folder: &Path) -> PathBuf {
@@ -158,7 +161,43 @@ fn newest_good_of(folders: Vec<PathBuf>) -> NewestGood {
     NewestGood { checkpoint: None, refused }
 }
 
-/// Deletes all but the newest `keep` checkpoints; returns what was deleted. Call after a commit.
+/// The checkpoint of a run that was best by its held-out figure, if it keeps one.
+#[must_use]
+pub fn best(run_folder: &Path) -> Option<PathBuf> {
+    let folder = checkpoints(run_folder);
+    let name = fs::read_to_string(folder.join(BEST)).ok()?;
+    let path = folder.join(name.trim());
+    (step_of(&path).is_some() && path.is_dir()).then_some(path)
+}
+
+/// Names the checkpoint of `step` the best of a run, or none.
+///
+/// # Errors
+/// [`Error::Io`] naming the file.
+pub(crate) fn set_best(run_folder: &Path, step: Option<u64>) -> Result<(), Error> {
+    let folder = checkpoints(run_folder);
+    let path = folder.join(BEST);
+    let Some(step) = step else {
+        return match fs::remove_file(&path) {
+            Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
+                Err(Error::io("remove", &path)(error))
+            }
+            _ => Ok(()),
+        };
+    };
+    let temporary = temporary_name(&path);
+    let write = || {
+        let mut file = File::create(&temporary)?;
+        writeln!(file, "{}", name(step))?;
+        file.sync_all()?;
+        fs::rename(&temporary, &path)
+    };
+    write().map_err(Error::io("write", &path))?;
+    sync_folder(&folder)
+}
+
+/// Deletes all but the newest `keep` checkpoints and the best one; returns what was deleted. Call
+/// after a commit.
 ///
 /// A folder is renamed before its files go, so a cut deletion never looks like a checkpoint.
 ///
@@ -167,6 +206,8 @@ fn newest_good_of(folders: Vec<PathBuf>) -> NewestGood {
 pub fn retain(run_folder: &Path, keep: usize) -> Result<Vec<PathBuf>, Error> {
     let mut folders = list(run_folder)?;
     folders.truncate(folders.len().saturating_sub(keep.max(1)));
+    let best = best(run_folder);
+    folders.retain(|folder| Some(folder) != best.as_ref());
     for folder in &folders {
         let condemned = suffixed(folder, DELETED);
         fs::rename(folder, &condemned).map_err(Error::io("rename", folder))?;

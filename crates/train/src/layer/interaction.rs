@@ -39,7 +39,8 @@ impl InteractionLayer {
             Interaction::Dot { order, itself } => Kind::Dot(interaction::Shape {
                 b: 0,
                 features: model.sparse_vectors(),
-                dim: model.dense_width(),
+                dense: model.has_dense(),
+                dim: model.dot_dim(),
                 order,
                 itself,
             }),

@@ -9,11 +9,11 @@ use data::{Dataset, FeaturePlan, IdsOutside, Loaded, Loader, LoaderOptions, Posi
 use schema::{Batch, ModelConfig, Op, RowScope, TrainingConfig};
 
 use super::command::{Held, TrainStep};
-use super::start::{self, Progress, State, Tally};
+use super::start::{self, Best, Progress, State, Tally};
 use super::worker::{Saved, Worker};
-use super::{Event, Interval, Outcome, RunRequest};
+use super::{BestCheckpoint, Event, Interval, Outcome, RunRequest};
 use crate::checkpoint::{self, Meta, Writer};
-use crate::metric::Accumulator;
+use crate::metric::{Accumulator, Groups, is_better};
 use crate::{Error, Evaluation, Step};
 
 /// Rank 0 with its counts.
@@ -34,6 +34,10 @@ struct Leader<'a, 'o> {
     interval: Stopwatch,
     saved: Option<std::path::PathBuf>,
     saved_step: Option<u64>,
+    /// The best evaluation so far, where the run looks for it.
+    best: Option<Best>,
+    /// The step of the last evaluation, and what it gave.
+    evaluated: Option<(u64, Evaluation)>,
     /// The batch of the last step, until the next one is read.
     last_batch: Option<Arc<Batch>>,
     traced: bool,
@@ -109,11 +113,17 @@ pub fn lead<'a>(
         interval: Stopwatch::default(),
         saved: start.checkpoint.as_ref().map(|checkpoint| checkpoint.folder().to_owned()),
         saved_step: start.checkpoint.as_ref().map(|_| start.step),
+        best: progress.and_then(Progress::best),
+        evaluated: None,
         last_batch: None,
         traced: false,
     };
     leader.begin()?;
     let mut interrupted = leader.train(batches)?;
+    if request.config.training.keep_best.is_some() && !interrupted {
+        // Before the checkpoint, which says how the best evaluation went.
+        leader.evaluate()?;
+    }
     // First, so that a trace that cannot be written does not cost the weights.
     leader.save()?;
     leader.write_trace()?;
@@ -128,6 +138,8 @@ pub fn lead<'a>(
         input_wait_share: leader.session.input_wait_share(),
         loss,
         evaluation,
+        best: leader.best_checkpoint(),
+        out_of_patience: leader.is_out_of_patience() && leader.step < steps_of(request),
         checkpoint: leader.saved,
         ids_left_out: leader.ids_left_out,
         ids_outside: leader.ids_outside,
@@ -147,7 +159,39 @@ impl Leader<'_, '_> {
         for (from, to) in checkpoint::set_aside_after(&self.request.run_folder, self.step)? {
             (self.observe)(Event::SetAside { from: &from, to: &to });
         }
+        // The best may be among those set aside.
+        checkpoint::set_best(&self.request.run_folder, self.best.map(|best| best.step))
+    }
+
+    /// Compares an evaluation with the best before it; a better one is kept.
+    fn judge(&mut self, evaluation: &Evaluation) -> Result<(), Error> {
+        let Some(by) = self.request.config.training.keep_best else { return Ok(()) };
+        let figure = evaluation.figure(by);
+        match &mut self.best {
+            Some(best) if !is_better(by, figure, best.figure()) => {
+                best.worse_since += 1;
+                return Ok(());
+            }
+            // Nothing is learnt from a figure that is no number.
+            None if figure.is_nan() => return Ok(()),
+            best => *best = Some(Best::new(self.step, figure)),
+        }
+        self.save()?;
+        checkpoint::set_best(&self.request.run_folder, Some(self.step))?;
+        let keep = self.request.config.training.keep_checkpoints;
+        checkpoint::retain(&self.request.run_folder, keep)?;
         Ok(())
+    }
+
+    fn is_out_of_patience(&self) -> bool {
+        let patience = self.request.config.training.patience;
+        patience.zip(self.best).is_some_and(|(patience, best)| best.worse_since >= patience)
+    }
+
+    fn best_checkpoint(&self) -> Option<BestCheckpoint> {
+        let by = self.request.config.training.keep_best?;
+        let (best, folder) = (self.best?, checkpoint::best(&self.request.run_folder)?);
+        Some(BestCheckpoint { step: best.step, by, figure: best.figure(), folder })
     }
 
     /// Runs all steps; returns whether it was stopped.
@@ -171,7 +215,7 @@ impl Leader<'_, '_> {
             if request.stop.load(Ordering::Relaxed) {
                 return Ok(true);
             }
-            if !self.step(loader)? {
+            if self.is_out_of_patience() || !self.step(loader)? {
                 break;
             }
             if due(training.evaluate_every, self.step) && self.step < total_steps {
@@ -255,8 +299,11 @@ impl Leader<'_, '_> {
 
     /// The held-out samples' figures; none without such samples, or if stopped on the way.
     fn evaluate(&mut self) -> Result<Option<Evaluation>, Error> {
+        if let Some((_, evaluation)) = self.evaluated.filter(|(step, _)| *step == self.step) {
+            return Ok(Some(evaluation));
+        }
         let Some((loader, total)) = held_out(self.request)? else { return Ok(None) };
-        let mut accumulator = Accumulator::new();
+        let (mut accumulator, groups) = (Accumulator::new(), Groups::of(&self.request.config));
         let mut held = Held::First;
         for loaded in loader {
             if self.request.stop.load(Ordering::Relaxed) {
@@ -266,6 +313,7 @@ impl Leader<'_, '_> {
             let (probabilities, sum) = self.worker.lead_evaluate(held, &batch)?;
             held = Held::Next;
             accumulator.push(&probabilities, &batch.labels, sum);
+            accumulator.push_groups(&groups.in_batch(&batch));
             (self.observe)(Event::Evaluating { samples: accumulator.samples(), total });
         }
         if let Some(spoilt) = accumulator.not_finite() {
@@ -273,6 +321,8 @@ impl Leader<'_, '_> {
         }
         let evaluation = accumulator.finish();
         (self.observe)(Event::Evaluated { step: self.step, evaluation: &evaluation });
+        self.evaluated = Some((self.step, evaluation));
+        self.judge(&evaluation)?;
         Ok(Some(evaluation))
     }
 
@@ -292,7 +342,7 @@ impl Leader<'_, '_> {
             Saved::Written(records) => records,
             Saved::Spoilt(what) => return Err(self.diverged(what)),
         };
-        let progress = Progress::new(self.position.clone(), self.tally, self.last_loss);
+        let progress = Progress::new(self.position.clone(), self.tally, self.last_loss, self.best);
         let meta = Meta {
             samples: self.samples,
             config,

@@ -36,13 +36,39 @@ pub struct Progress {
     tally_sum_bits: u64,
     tally_samples: u64,
     last_loss_bits: u64,
+    /// The best evaluation so far, where a run looks for it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    best: Option<Best>,
+}
+
+/// The best evaluation of a run so far.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Best {
+    /// The step it is of.
+    pub step: u64,
+    figure_bits: u64,
+    /// Evaluations since that were no better.
+    pub worse_since: u64,
+}
+
+impl Best {
+    /// A figure at a step, better than all before.
+    pub fn new(step: u64, figure: f64) -> Self {
+        Self { step, figure_bits: figure.to_bits(), worse_since: 0 }
+    }
+
+    /// Its figure.
+    pub fn figure(&self) -> f64 {
+        f64::from_bits(self.figure_bits)
+    }
 }
 
 impl Progress {
     /// The progress at `loader`, with the running and the last reported loss.
-    pub fn new(loader: Position, tally: Tally, last_loss: f64) -> Self {
+    pub fn new(loader: Position, tally: Tally, last_loss: f64, best: Option<Best>) -> Self {
         Self {
             loader,
+            best,
             tally_sum_bits: tally.sum.to_bits(),
             tally_samples: tally.samples,
             last_loss_bits: last_loss.to_bits(),
@@ -52,6 +78,11 @@ impl Progress {
     /// Loss since the last log line.
     pub fn tally(&self) -> Tally {
         Tally { sum: f64::from_bits(self.tally_sum_bits), samples: self.tally_samples }
+    }
+
+    /// The best evaluation so far.
+    pub fn best(&self) -> Option<Best> {
+        self.best
     }
 
     /// Loss of the last log line.

@@ -1,8 +1,7 @@
 use super::*;
 use crate::classify::{ClassRule, Classifier};
-use crate::collectives;
 use crate::graph::edit::Action;
-use crate::graph::measured;
+use crate::job::Job;
 use crate::what_if::tests::step;
 use crate::window::WindowRule;
 
@@ -10,8 +9,8 @@ fn check(edits: &[(&[u32], Action)], saving: i64) {
     let trace = step();
     let classifier = Classifier::new(ClassRule::Category);
     let scopes = [Scope::new(&trace, WindowRule::All, &classifier)];
-    let measured = measured::of(&scopes, &collectives::of(&scopes));
-    let mut pricer = Pricer::new(&scopes, &measured);
+    let job = Job::new(&scopes);
+    let mut pricer = Pricer::new(&scopes, job.measured());
     let edits: Vec<RowEdit> =
         edits.iter().map(|(rows, action)| RowEdit::new(0, rows.to_vec(), *action)).collect();
     assert_eq!(pricer.saving(&edits), saving, "{edits:?}");

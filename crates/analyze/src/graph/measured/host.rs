@@ -315,7 +315,7 @@ pub(super) fn bind(draft: &mut Draft, chain: &Chain, start: NodeId, device: &Dev
         let mut program = Candidate { source: before, kind, usual: pause };
         while let Some(hand_off) = hand_offs.next_if(|hand_off| hand_off.step == at) {
             let HandOff { source, worked, .. } = *hand_off;
-            let usual = step.entry - draft.end(source);
+            let usual = (step.entry - draft.end(source)).max(0);
             candidates.push(Candidate { source, kind: EdgeKind::Data, usual });
             program.usual = program.usual.min(pause - worked).max(0);
         }

@@ -8,8 +8,8 @@ use super::{Category, Origin};
 use crate::collectives::{Collectives, Participant};
 use crate::graph::{Edge, EdgeKind, NodeId, NodeKind};
 use crate::interval::Interval;
-use crate::scope::Scope;
-use crate::skew::{self, Skew};
+use crate::job::RankFacts;
+use crate::skew;
 
 /// The collectives in which ranks meet.
 #[derive(Debug, Default)]
@@ -24,25 +24,21 @@ pub(super) struct Meetings {
 
 /// The matched collectives of several ranks that lie in all their windows, and of which no rank's
 /// part ended before the last one's began: there the clocks disagree, or nobody had to wait.
-pub(super) fn meetings(
-    scopes: &[Scope<'_>],
-    collectives: &Collectives,
-    skews: &[Vec<Skew>],
-) -> Meetings {
+pub(super) fn meetings(facts: &[RankFacts<'_>], collectives: &Collectives) -> Meetings {
     let mut meetings = Meetings::default();
-    let place = |rank: u32| scopes.iter().position(|scope| scope.trace.rank == rank);
+    let place = |rank: u32| facts.iter().position(|facts| facts.rank() == rank);
     for one in collectives.matched.iter().filter(|one| one.participants.len() > 1) {
         let places: Option<Vec<_>> = one.participants.iter().map(|p| place(p.rank)).collect();
         let Some(places) = places else { continue };
         // By the clocks of the hosts.
         let span = |(part, place): (&Participant, &usize)| {
-            let device = scopes[*place].trace.device(part.row);
-            let shift = skew::shift_ns(&skews[*place], device);
+            let device = facts[*place].scope.trace.device(part.row);
+            let shift = skew::shift_ns(facts[*place].skews(), device);
             (part.arrival_ns - shift, part.end_ns - shift)
         };
         let spans: Vec<Interval> = one.participants.iter().zip(&places).map(span).collect();
         let Some(met) = spans.iter().map(|span| span.0).max() else { continue };
-        if !is_meeting(scopes, &spans, &places, met) {
+        if !is_meeting(facts, &spans, &places, met) {
             continue;
         }
         for (rank, scope) in one.participants.iter().zip(places) {
@@ -54,9 +50,9 @@ pub(super) fn meetings(
     meetings
 }
 
-fn is_meeting(scopes: &[Scope<'_>], spans: &[Interval], places: &[usize], met: i64) -> bool {
+fn is_meeting(facts: &[RankFacts<'_>], spans: &[Interval], places: &[usize], met: i64) -> bool {
     spans.iter().zip(places).all(|(&(arrival, end), place)| {
-        let window = &scopes[*place].window;
+        let window = &facts[*place].scope.window;
         let is_inside = window.start <= arrival && end <= window.end;
         is_inside && end >= met && arrival < window.end
     })

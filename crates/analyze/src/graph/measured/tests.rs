@@ -44,7 +44,7 @@ impl Sketch {
     fn graph(&self) -> MeasuredGraph {
         let classifier = Classifier::new(ClassRule::Category);
         let scope = Scope::new(&self.trace, WindowRule::All, &classifier);
-        of(&[scope], &Collectives::default())
+        of(&[RankFacts::new(&scope)], &Collectives::default())
     }
 }
 
@@ -148,4 +148,127 @@ fn a_gap_no_launch_explains_is_a_wait_for_the_other_stream() {
     sketch.kernel(MAIN, ns(14), (0, 20), span(510, 610));
     sketch.kernel(MAIN, ns(16), (0, 7), span(700, 710));
     assert_eq!(waits(&sketch.graph()), [(transfer, next)]);
+}
+
+/// What the path of the one rank is spent on, by category.
+fn spent(trace: &Trace) -> Vec<(Category, i64)> {
+    let scope = Scope::new(trace, WindowRule::All, &Classifier::new(ClassRule::Category));
+    let scopes = [scope];
+    let job = crate::Job::new(&scopes);
+    let path = &job.paths().ranks[0];
+    path.parts.iter().map(|part| (part.category, part.duration_ns)).collect()
+}
+
+/// The window after an edit.
+fn after(trace: &Trace, edit: &str) -> i64 {
+    let scopes = [Scope::new(trace, WindowRule::All, &Classifier::new(ClassRule::Category))];
+    let edit = crate::what_if::parse(edit).unwrap();
+    crate::what_if::of(&crate::Job::new(&scopes), &[edit]).windows[0].new_window_ns
+}
+
+const FETCH: &str = "enumerate(DataLoader)#_MultiProcessingDataLoaderIter.__next__";
+
+#[test]
+fn a_batch_comes_when_the_thread_that_pins_it_is_done() {
+    const PINS: Track = (900, 2);
+    let mut sketch = Sketch::default();
+    sketch.host("cpu_op", "aten::zero", (MAIN, (0, 10)));
+    sketch.host("user_annotation", FETCH, (MAIN, (10, 60)));
+    sketch.host("cpu_op", "aten::mm", (MAIN, (60, 100)));
+    sketch.host("cpu_op", "aten::pin_memory", (PINS, (30, 50)));
+    // Behind the fetch it pins the next batch: nobody waits for that.
+    sketch.host("cpu_op", "aten::pin_memory", (PINS, (70, 110)));
+    sketch.host("cpu_op", "aten::add", (MAIN, (100, 120)));
+    let trace = &sketch.trace;
+    assert_eq!(sketch.graph().evidence.hand_offs, 1);
+    // 30 until it began, 20 to pin, and 10 until the batch was returned.
+    let expected = [(Category::HostOperator, 60), (Category::DataLoading, 60)];
+    assert_eq!(spent(trace), expected);
+    // Pinned in no time, the batch would have come 20 earlier; fetched at once, 50.
+    assert_eq!(after(trace, "name=aten::pin_memory x0"), 100);
+    assert_eq!(after(trace, &format!("name={FETCH} unblock")), 80);
+    assert_eq!(after(trace, "data_loading x0"), 70);
+}
+
+#[test]
+fn frames_of_python_tell_of_a_pinning_thread_too() {
+    let frame = |id: u32, parent: &str, tid: u32, (start, end): (i64, i64), name: &str| {
+        format!(
+            "{{\"ph\":\"X\",\"cat\":\"python_function\",\"name\":\"{name}\",\"pid\":9,\"tid\":{tid},\
+             \"ts\":{start},\"dur\":{},\"args\":{{\"Python id\":{id},\"Python parent id\":{parent}}}}}",
+            end - start
+        )
+    };
+    let row = |category: &str, (start, end): (i64, i64), name: &str| {
+        format!(
+            "{{\"ph\":\"X\",\"cat\":\"{category}\",\"name\":\"{name}\",\"pid\":9,\"tid\":1,\
+             \"ts\":{start},\"dur\":{}}}",
+            end - start
+        )
+    };
+    let rows = [
+        row("user_annotation", (10, 60), FETCH),
+        row("cpu_op", (60, 100), "aten::mm"),
+        frame(
+            1,
+            "null",
+            2,
+            (0, 120),
+            "torch/utils/data/_utils/pin_memory.py(17): _pin_memory_loop",
+        ),
+        frame(2, "1", 2, (40, 50), "queue.py(122): put"),
+        frame(3, "1", 2, (80, 90), "queue.py(122): put"),
+    ];
+    let text = format!("{{\"traceEvents\": [{}]}}", rows.join(","));
+    let trace = trace::open::parse(text.as_bytes()).unwrap();
+    let scope = Scope::new(&trace, WindowRule::All, &Classifier::new(ClassRule::Category));
+    let graph = of(&[RankFacts::new(&scope)], &Collectives::default());
+    let hand_off = graph.graph.edges().iter().find(|edge| edge.kind == EdgeKind::Data).unwrap();
+    let row = |node: NodeId| graph.origins[node.index()].row;
+    assert_eq!((row(hand_off.source), row(hand_off.target)), (Some(3), Some(0)));
+}
+
+#[test]
+fn time_in_frames_of_python_is_called_that() {
+    let text = br#"{"traceEvents": [
+        {"ph":"X","cat":"python_function","name":"train.py(3): step","pid":9,"tid":1,"ts":0,"dur":80,
+         "args":{"Python id":1}},
+        {"ph":"X","cat":"cpu_op","name":"aten::mm","pid":9,"tid":1,"ts":10,"dur":20},
+        {"ph":"X","cat":"cpu_op","name":"aten::mm","pid":9,"tid":1,"ts":70,"dur":10},
+        {"ph":"X","cat":"cpu_op","name":"aten::mm","pid":9,"tid":1,"ts":90,"dur":10}]}"#;
+    let trace = trace::open::parse(text).unwrap();
+    let expected = [
+        (Category::HostOperator, 40_000),
+        (Category::PythonFrame, 50_000),
+        (Category::UntracedHost, 10_000),
+    ];
+    assert_eq!(spent(&trace), expected);
+    // Half of 10 and of 40.
+    assert_eq!(after(&trace, "python_frame x0.5"), 75_000);
+    assert_eq!(after(&trace, "untraced_host x0"), 90_000);
+}
+
+#[test]
+fn issue_24_stacks_of_operators_count_as_frames() {
+    let text = br#"{"traceEvents": [
+        {"ph":"X","cat":"Operator","name":"aten::mm","pid":9,"tid":1,"ts":10,"dur":20,
+         "args":{"Call stack":"model.py(7): forward;train.py(3): step"}},
+        {"ph":"X","cat":"Operator","name":"aten::mm","pid":9,"tid":1,"ts":70,"dur":10,
+         "args":{"Call stack":"loss.py(2): loss;train.py(3): step"}},
+        {"ph":"X","cat":"Operator","name":"aten::mm","pid":9,"tid":1,"ts":90,"dur":10,"args":{}}]}"#;
+    let trace = trace::open::parse(text).unwrap();
+    let expected = [
+        (Category::HostOperator, 40_000),
+        (Category::PythonFrame, 40_000),
+        (Category::UntracedHost, 10_000),
+    ];
+    assert_eq!(spent(&trace), expected);
+    let scopes = [Scope::new(&trace, WindowRule::All, &Classifier::new(ClassRule::Category))];
+    let job = crate::Job::new(&scopes);
+    let path = &job.paths().ranks[0];
+    let python = path.contributors.iter().find(|one| one.category == Category::PythonFrame);
+    assert_eq!(python.unwrap().name, "train.py(3): step");
+    let rows = path.rows(&scopes);
+    let row = rows.iter().find(|row| row.category == Category::PythonFrame).unwrap();
+    assert_eq!((&*row.name, row.row), ("train.py(3): step", None));
 }

@@ -8,7 +8,7 @@ use trace::store::{Kind, TrackKey};
 use super::Evidence;
 use super::device::Device;
 use super::host::Segment;
-use crate::calls::{self, Call};
+use crate::calls::{self, Call, Direction};
 use crate::scope::Scope;
 
 /// What is known of waits in a rank's window.
@@ -138,9 +138,8 @@ impl<'a, 'b> Waits<'a, 'b> {
             let row = device.works[*work as usize].row;
             let name = trace.name(row);
             let is_blocking = call == Call::BlockingCopy
-                || name.contains("Pageable")
-                || name.contains("DtoH")
-                || name.contains("CopyDeviceToHost");
+                || calls::is_pageable(name)
+                || calls::direction(name) == Direction::ToHost;
             trace.kind(row) == Kind::Memcpy && is_blocking
         };
         launched.iter().copied().filter(blocks).collect()

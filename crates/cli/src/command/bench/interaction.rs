@@ -93,7 +93,8 @@ struct Vectors {
 impl Vectors {
     fn new(args: &BenchInteraction) -> Self {
         let (b, features, dim) = (args.batch_size, args.features, args.dim);
-        let shape = Shape { b, features, dim, order: TriangleOrder::Lower, itself: false };
+        let order = TriangleOrder::Lower;
+        let shape = Shape { b, features, dense: true, dim, order, itself: false };
         let draw = |stream: u64, count: usize| -> Vec<f32> {
             let rng = CounterRng::new(stream, 0);
             (0..count as u64).map(|counter| rng.unit(counter) as f32 - 0.5).collect()

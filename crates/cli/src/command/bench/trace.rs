@@ -9,7 +9,7 @@ use std::path::Path;
 use std::time::Instant;
 
 use analyze::classify::ClassRule;
-use analyze::{Classifier, Scope, WindowRule, breakdown, critical_path};
+use analyze::{Classifier, Job, Scope, WindowRule, breakdown};
 use serde::{Deserialize, Serialize};
 use trace::open::{self, Request};
 use trace::packed;
@@ -181,10 +181,9 @@ fn path_of(file: &Path, repeats: u64) -> Result<(f64, u64), Error> {
     let classifier = Classifier::new(ClassRule::Category);
     let scope = |trace| Scope::new(trace, WindowRule::All, &classifier);
     let scopes: Vec<Scope<'_>> = job.traces.iter().map(scope).collect();
-    let options = critical_path::Options { contributors: 10 };
     let seconds = (0..repeats).map(|_| {
         let started = Instant::now();
-        std::hint::black_box(critical_path::of(&scopes, &options));
+        std::hint::black_box(Job::new(&scopes).paths());
         started.elapsed().as_secs_f64()
     });
     let events = job.traces.iter().map(Trace::event_count).sum();

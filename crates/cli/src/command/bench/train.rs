@@ -32,7 +32,7 @@ use crate::resolve::config::Job;
 use crate::resolve::memory::{self, Look};
 use crate::resolve::plan::Tiling;
 use crate::resolve::synthetic::Laws;
-use crate::resolve::{Session, config};
+use crate::resolve::{Session, config, rows};
 
 /// Steps before anything is timed.
 const WARM_UP: usize = 3;
@@ -132,6 +132,7 @@ fn job(args: &BenchTrain) -> Result<Job, Error> {
     set("model.rows_cap", args.rows_cap.map(|cap| cap.to_string()));
     set("optimizer.sparse.kind", args.optimizer.clone());
     let mut job = config::job(&args.config, &overrides)?;
+    rows::check_known(&job.config, "bench train")?;
     if args.distribution.is_some() {
         job.config.synthetic =
             SyntheticConfig { ids: args.distribution.clone(), ..SyntheticConfig::default() };

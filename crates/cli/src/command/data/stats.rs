@@ -5,7 +5,10 @@ use std::path::Path;
 use data::Dataset;
 use data::stats::{CategoricalStats, Count, DenseStats, Stats, of_dataset, of_inputs};
 
+use schema::facts::{ColumnFacts, FileFacts};
+
 use crate::args;
+use crate::command::init;
 use crate::error::Error;
 use crate::progress::{Meter, Unit};
 use crate::render;
@@ -13,6 +16,10 @@ use crate::resolve::{Session, config, input};
 
 /// Runs the command.
 pub fn run(request: &args::Stats, session: &Session) -> Result<(), Error> {
+    let is_folder = matches!(&request.paths[..], [path] if Path::new(path).is_dir());
+    if request.config.is_none() && !is_folder {
+        return described(request, session);
+    }
     let stats = gather(request, session)?;
     session.console.report(&stats, table)
 }
@@ -30,10 +37,8 @@ fn gather(request: &args::Stats, session: &Session) -> Result<Stats, Error> {
         meter.finish();
         return Ok(stats);
     }
-    let Some(name) = &request.config else {
-        return Err(Error::ColumnsUnknown { path: request.paths[0].clone().into() });
-    };
-    let job = config::job(name, &[])?;
+    let name = request.config.as_deref().unwrap_or_default();
+    let job = config::job(name, &config::overrides(request.delimiter.as_deref(), &[]))?;
     let mut meter = Meter::start(session.console, "reading", Unit::Bytes, None);
     let mut show = |progress: data::Progress| {
         meter.set_total(progress.bytes_total);
@@ -46,6 +51,77 @@ fn gather(request: &args::Stats, session: &Session) -> Result<Stats, Error> {
     input::report_losses(session, stats.rows, &losses);
     input::report_ids(session, config, &losses);
     Ok(stats)
+}
+
+/// What the columns of files are that no configuration describes.
+fn described(request: &args::Stats, session: &Session) -> Result<(), Error> {
+    for path in &request.paths {
+        if !Path::new(path).exists() {
+            return Err(Error::NoSuchInput { path: path.into() });
+        }
+    }
+    let profile = init::look(&request.paths, request.delimiter.as_deref(), session)?;
+    session.console.report(&profile.facts, |facts| {
+        let header = [
+            "column",
+            "holds",
+            "missing %",
+            "distinct",
+            "least",
+            "greatest",
+            "mean",
+            "most frequent",
+        ];
+        let rows: Vec<_> = facts.columns.iter().map(|column| column_row(column, facts)).collect();
+        let mut about = vec![
+            ("rows", render::count(facts.rows)),
+            ("columns", render::count(facts.columns.len() as u64)),
+        ];
+        if let Some(delimiter) = &facts.delimiter {
+            about.push(("delimiter", format!("{delimiter:?}")));
+        }
+        if let Some(missing) = &facts.missing {
+            about.push(("missing values as", format!("{missing:?}")));
+        }
+        if let Some(layout) = facts.layout {
+            about.push(("layout", layout.name().to_owned()));
+        }
+        format!("{}\n\n{}", render::facts(&about), render::grid(&header, &rows))
+    })
+}
+
+fn column_row(column: &ColumnFacts, facts: &FileFacts) -> Vec<String> {
+    let all = |count: u64| column.present > 0 && 100 * count >= 99 * column.present;
+    let holds = if column.is_unreadable {
+        "unreadable"
+    } else if column.list.is_some() {
+        "lists"
+    } else if column.times.as_ref().is_some_and(|times| all(times.count)) {
+        "times"
+    } else if all(column.integers) {
+        "integers"
+    } else if all(column.numbers) {
+        "numbers"
+    } else if all(column.numbers + column.amounts) || all(column.numbers + column.comma_amounts) {
+        "amounts"
+    } else {
+        "text"
+    };
+    let is_number = column.numbers > 0;
+    let share = 100.0 * column.missing as f64 / facts.rows.max(1) as f64;
+    let about = if column.is_counted { "" } else { "~" };
+    let frequent = column.values.first().map(|(text, _)| text.clone());
+    let plain = |value: Option<f64>| value.map_or("-".to_owned(), |value| format!("{value}"));
+    vec![
+        column.name.clone(),
+        holds.to_owned(),
+        format!("{share:.2}"),
+        format!("{about}{}", render::count(column.distinct)),
+        plain(column.least),
+        plain(column.greatest),
+        if is_number { format!("{:.4}", column.mean) } else { "-".to_owned() },
+        frequent.unwrap_or_else(|| "-".to_owned()),
+    ]
 }
 
 fn table(stats: &Stats) -> String {

@@ -1,7 +1,6 @@
 //! Tables of several ranks: collectives and stragglers.
 
-use analyze::graph::measured;
-use analyze::{Scope, collectives, stragglers};
+use analyze::{Job, Scope, collectives};
 
 use super::Look;
 use crate::args::{CollectivesBy, StragglersBy};
@@ -10,8 +9,9 @@ use crate::error::Error;
 /// `rowmill trace collectives`.
 pub fn collectives(look: &Look<'_>, by: CollectivesBy, ranks: &[u32]) -> Result<(), Error> {
     let scopes = look.chosen.scopes();
-    let found = collectives::of(&scopes);
-    say_unmatched(look, &scopes, &found);
+    let job = Job::new(&scopes);
+    let found = job.collectives();
+    say_unmatched(look, &scopes, found);
     match by {
         CollectivesBy::Collective => look.put(&found.matched),
         CollectivesBy::Rank => look.put(&kept(found.rows(), ranks, |row| row.rank)),
@@ -21,9 +21,9 @@ pub fn collectives(look: &Look<'_>, by: CollectivesBy, ranks: &[u32]) -> Result<
 /// `rowmill trace stragglers`.
 pub fn stragglers(look: &Look<'_>, by: StragglersBy, ranks: &[u32]) -> Result<(), Error> {
     let scopes = look.chosen.scopes();
-    let matched = collectives::of(&scopes);
-    say_unmatched(look, &scopes, &matched);
-    let mut found = stragglers::of(&scopes, &matched, &measured::of(&scopes, &matched));
+    let job = Job::new(&scopes);
+    say_unmatched(look, &scopes, job.collectives());
+    let mut found = job.stragglers().clone();
     found.ranks.retain(|row| is_usable(&scopes, row.rank));
     match by {
         StragglersBy::Rank => look.put(&kept(found.ranks, ranks, |row| row.rank)),

@@ -4,8 +4,9 @@ use std::cmp::Reverse;
 
 use analyze::hta::{self, Cutoffs, View};
 use analyze::idle::Settings;
+use analyze::job::{Job, RankFacts};
 use analyze::launches::GroupedBy;
-use analyze::{Scope, breakdown, idle, kernels, launches, overlap, queue, tree};
+use analyze::{breakdown, idle, kernels, launches, overlap, queue};
 use serde::Serialize;
 
 use super::{Look, each};
@@ -20,9 +21,10 @@ pub fn breakdown(look: &Look<'_>, by: BreakdownBy) -> Result<(), Error> {
         return look.put(&hta_breakdown(&look.views()));
     }
     let scopes = Chosen::usable(look.chosen.scopes());
+    let job = Job::new(&scopes);
     match by {
-        BreakdownBy::Rank => look.put(&each(&scopes, |scope| [breakdown::of(scope)])),
-        BreakdownBy::Device => look.put(&each(&scopes, breakdown::by_device)),
+        BreakdownBy::Rank => look.put(&each(&job, |rank| [breakdown::of_recording(rank.scope)])),
+        BreakdownBy::Device => look.put(&each(&job, |rank| breakdown::by_device(rank.scope))),
     }
 }
 
@@ -34,14 +36,13 @@ pub fn idle(look: &Look<'_>, by: IdleBy, kernel_wait_ns: i64) -> Result<(), Erro
     }
     let settings = Settings { kernel_wait_ns, ..Settings::USUAL };
     let scopes = look.chosen.scopes();
-    let of = |scope: &Scope<'_>| idle::of(scope, &tree::of(scope.trace), &settings);
+    let job = Job::new(&scopes);
+    let of = |rank: &RankFacts<'_>| idle::of(rank.scope, rank.tree(), &settings);
     match by {
-        IdleBy::Device => look.put(&each(&scopes, |scope| of(scope).devices)),
-        IdleBy::Stream => look.put(&each(&scopes, |scope| of(scope).streams)),
-        IdleBy::Gap => {
-            look.put(&each(&scopes, |scope| idle::gaps(scope, &tree::of(scope.trace), &settings)))
-        }
-        IdleBy::Op => look.put(&each(&scopes, |scope| of(scope).owners)),
+        IdleBy::Device => look.put(&each(&job, |rank| of(rank).devices)),
+        IdleBy::Stream => look.put(&each(&job, |rank| of(rank).streams)),
+        IdleBy::Gap => look.put(&each(&job, |rank| of(rank).gaps)),
+        IdleBy::Op => look.put(&each(&job, |rank| of(rank).owners)),
     }
 }
 
@@ -52,9 +53,10 @@ pub fn overlap(look: &Look<'_>, by: BreakdownBy) -> Result<(), Error> {
         return look.put(&hta::kernel_types(&look.views()));
     }
     let scopes = Chosen::usable(look.chosen.scopes());
+    let job = Job::new(&scopes);
     match by {
-        BreakdownBy::Rank => look.put(&each(&scopes, overlap::of)),
-        BreakdownBy::Device => look.put(&each(&scopes, overlap::by_device)),
+        BreakdownBy::Rank => look.put(&each(&job, |rank| overlap::of(rank.scope))),
+        BreakdownBy::Device => look.put(&each(&job, |rank| overlap::by_device(rank.scope))),
     }
 }
 
@@ -65,14 +67,15 @@ pub fn kernels(look: &Look<'_>, by: KernelsBy) -> Result<(), Error> {
         return look.put(&hta::kernels(&look.views()));
     }
     let scopes = look.chosen.scopes();
+    let job = Job::new(&scopes);
     match by {
         KernelsBy::Name => {
-            let mut rows = each(&scopes, kernels::of);
+            let mut rows = each(&job, |rank| kernels::of(rank.scope));
             // The longest of any rank first; of one rank they are in that order already.
             rows.sort_by_key(|row| Reverse(row.total_ns));
             look.put(&rows)
         }
-        KernelsBy::Histogram => look.put(&each(&scopes, kernels::histograms)),
+        KernelsBy::Histogram => look.put(&each(&job, |rank| kernels::histograms(rank.scope))),
     }
 }
 
@@ -87,22 +90,22 @@ pub fn launches(look: &Look<'_>, by: LaunchesBy) -> Result<(), Error> {
         };
     }
     let scopes = Chosen::usable(look.chosen.scopes());
-    let rows = |scope| launches::of(scope, &launches::Settings::USUAL);
+    let job = Job::new(&scopes);
     let distributions = |grouped_by| {
-        let of_scope = |scope| {
-            let mut found = launches::distributions(&rows(scope));
+        let of_rank = |rank: &RankFacts<'_>| {
+            let mut found = launches::distributions(rank.launches());
             found.retain(|one| one.grouped_by == grouped_by);
             found
         };
-        look.put(&each(&scopes, of_scope))
+        look.put(&each(&job, of_rank))
     };
     match by {
         LaunchesBy::Rank => {
-            look.put(&each(&scopes, |scope| [launches::summary(scope, &rows(scope))]))
+            look.put(&each(&job, |rank| [launches::summary(rank.scope, rank.launches())]))
         }
         LaunchesBy::Call => distributions(GroupedBy::Call),
         LaunchesBy::Kernel => distributions(GroupedBy::Work),
-        LaunchesBy::Launch => look.put(&each(&scopes, rows)),
+        LaunchesBy::Launch => look.put(&each(&job, RankFacts::launches)),
     }
 }
 
@@ -113,9 +116,10 @@ pub fn queue(look: &Look<'_>, by: QueueBy) -> Result<(), Error> {
         return look.put(&hta::queue(&look.views()));
     }
     let scopes = look.chosen.scopes();
+    let job = Job::new(&scopes);
     match by {
-        QueueBy::Stream => look.put(&each(&scopes, queue::of)),
-        QueueBy::Point => look.put(&each(&scopes, queue::series)),
+        QueueBy::Stream => look.put(&each(&job, |rank| queue::of(rank.scope))),
+        QueueBy::Point => look.put(&each(&job, |rank| queue::series(rank.scope))),
     }
 }
 

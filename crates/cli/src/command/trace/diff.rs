@@ -1,16 +1,20 @@
 //! `rowmill trace diff`: what changed between two recordings of a job.
 
+use std::io::Write;
 use std::path::Path;
 
-use analyze::diff::{self, Change, Diff, PartChange, Presence, Side, Subject, Unit};
-use analyze::quality::Known;
+use ::report::{Options, Steps, diff as page, html};
+use analyze::diff::{self, Change, Diff, PartChange, Presence, Side, Subject, Unit, Verdict};
+use analyze::job::Job;
+use serde::Serialize;
+use trace::store::{self, Trace};
 
-use trace::store::{Job, Trace};
-
+use super::report::title;
 use super::summary::shortened;
 use super::{Look, file};
 use crate::args::{DiffBy, Selection};
 use crate::error::Error;
+use crate::output;
 use crate::render;
 use crate::resolve::Session;
 use crate::resolve::trace::choose;
@@ -19,7 +23,11 @@ use crate::resolve::trace::choose;
 const TOP: usize = 5;
 
 /// Runs the command.
-pub fn run(selection: &Selection, by: Option<DiffBy>, session: &Session) -> Result<(), Error> {
+pub fn run(
+    selection: &Selection,
+    (by, report): (Option<DiffBy>, Option<&Path>),
+    session: &Session,
+) -> Result<(), Error> {
     let [before, after] = &selection.paths[..] else {
         return Err(Error::TwoRecordings { got: selection.paths.len() });
     };
@@ -29,13 +37,14 @@ pub fn run(selection: &Selection, by: Option<DiffBy>, session: &Session) -> Resu
     let missing = [before.chosen.missing.take(), after.missing.clone()];
     let missing: Vec<String> = missing.into_iter().flatten().collect();
     before.chosen.missing = (!missing.is_empty()).then(|| missing.join("; "));
-    if let Some(output) = &selection.output {
+    for output in selection.output.as_deref().into_iter().chain(report) {
+        file::refuse_input(&before.chosen.job, output)?;
         file::refuse_input(&after.job, output)?;
     }
     let scopes = [before.chosen.scopes(), after.scopes()];
-    let known = scopes.each_ref().map(|scopes| Known::of(scopes));
-    let diff = diff::of(&known[0].evidence(&scopes[0]), &known[1].evidence(&scopes[1]));
-    let is_usable = |job: &Job| job.traces.iter().all(Trace::is_usable);
+    let jobs = [Job::new(&scopes[0]), Job::new(&scopes[1])];
+    let diff = diff::of(&jobs[0], &jobs[1]);
+    let is_usable = |job: &store::Job| job.traces.iter().all(Trace::is_usable);
     let is_comparable = is_usable(&before.chosen.job) && is_usable(&after.job);
     // Steps are compared one by one, windows as a whole: a part of one with all of the other would
     // tell what is missing as what changed.
@@ -44,6 +53,11 @@ pub fn run(selection: &Selection, by: Option<DiffBy>, session: &Session) -> Resu
             .console
             .say("the recordings cannot be compared: what is missing would count as a change");
         return before.put::<()>(&[]);
+    }
+    if let Some(out) = report {
+        let names = [0, 1].map(|at| title(&selection.paths[at..=at]));
+        let side = |at: usize| page::Side { name: &names[at], job: &jobs[at] };
+        return write([side(0), side(1)], &diff, out, session);
     }
     let subject = match by {
         None => {
@@ -64,9 +78,54 @@ pub fn run(selection: &Selection, by: Option<DiffBy>, session: &Session) -> Resu
     before.put(&rows)
 }
 
+/// What was written, for people and programs.
+#[derive(Serialize)]
+struct Written<'a> {
+    #[serde(serialize_with = "render::path_text")]
+    path: &'a Path,
+    bytes: u64,
+    verdict: &'a Verdict,
+    timeline_events: [u64; 2],
+    /// What is missing of the recordings.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    recording_cut: Option<&'a str>,
+}
+
+/// Writes the report of a comparison.
+fn write(
+    sides: [page::Side<'_>; 2],
+    diff: &Diff,
+    out: &Path,
+    session: &Session,
+) -> Result<(), Error> {
+    let options = Options {
+        title: sides.map(|side| side.name).join(" → "),
+        program: concat!("rowmill ", env!("CARGO_PKG_VERSION")).to_owned(),
+        steps: Steps::Fitting,
+        events_max: Options::EVENTS_MAX,
+    };
+    let found = page::of(sides, diff, &options)?;
+    let page = html::diff_page(&found)?;
+    output::put(out, |file| file.write_all(page.as_bytes()).map_err(Error::io(out, "write")))?;
+    let written = Written {
+        path: out,
+        bytes: page.len() as u64,
+        verdict: &diff.verdict,
+        timeline_events: found.sides.each_ref().map(|side| side.timeline.event_count),
+        recording_cut: found.missing.as_deref(),
+    };
+    session.console.report(&written, |written| {
+        let facts = render::facts(&[
+            ("report", written.path.display().to_string()),
+            ("size", schema::Bytes(written.bytes).to_string()),
+        ]);
+        format!("{}\n\n{facts}", written.verdict.text)
+    })
+}
+
 /// The page as text.
 fn table(diff: &Diff, top: usize) -> String {
-    let mut parts = vec![sides(diff), times(diff)];
+    let mut parts = vec![diff.verdict.text.clone(), sides(diff), times(diff)];
     for (subject, title) in [
         (Subject::Kernel, "kernels, copies and sets: device time"),
         (Subject::Operator, "operators: device time of their own"),

@@ -2,9 +2,9 @@
 
 use std::process::ExitCode;
 
-use analyze::Scope;
-use analyze::pressure;
-use analyze::quality::{self, Issue, Known, Severity, Verdict};
+use analyze::job::{Job, RankFacts};
+use analyze::pool;
+use analyze::quality::{self, Issue, Severity, Verdict};
 use analyze::skew::Skew;
 
 use super::Look;
@@ -15,13 +15,22 @@ use crate::error::{EXIT_BROKEN, EXIT_FAILED, Error, unless_closed};
 /// are missing.
 pub fn run(look: &Look<'_>) -> Result<ExitCode, Error> {
     let scopes = look.chosen.scopes();
-    let known = Known::of(&scopes);
-    let issues = quality::of(&known.evidence(&scopes));
-    let verdict = quality::verdict(&issues);
+    let job = Job::new(&scopes);
+    // The verdict is of what every other command looks at; what is wrong at the edges of a
+    // recording is told, too.
+    let verdict = job.verdict();
+    let whole = look.chosen.whole();
+    let edges = Job::new(&whole);
+    let mut issues = job.issues().to_vec();
+    issues.extend(quality::outside(&issues, &edges.ranks));
+    issues.sort_by_key(|issue| (issue.severity, issue.id, issue.rank));
     let is_for_people =
         look.session.console.format == Format::Table && look.target.output.is_none();
     unless_closed(match is_for_people {
-        true => look.session.console.print(&for_people(&issues, &clocks(&scopes), verdict)),
+        true => {
+            let ranks = scopes.len() as u64;
+            look.session.console.print(&for_people((&issues, ranks), &clocks(&edges), verdict))
+        }
         false => look.put(&issues),
     })?;
     Ok(match verdict {
@@ -32,37 +41,34 @@ pub fn run(look: &Look<'_>) -> Result<ExitCode, Error> {
 }
 
 /// What is known of the clocks of the devices, a line for each.
-fn clocks(scopes: &[Scope<'_>]) -> Vec<String> {
-    let all = scopes.iter().flat_map(|scope| pressure::with_clocks(scope).0);
-    let line = |skew: Skew| {
-        let rank = if scopes.len() > 1 { format!("rank {}: ", skew.rank) } else { String::new() };
+fn clocks(job: &Job<'_>) -> Vec<String> {
+    // A pool's clock is its host's.
+    let devices = job.ranks.iter().filter(|rank| !pool::is_pool(rank.scope.trace));
+    let all = devices.flat_map(RankFacts::skews);
+    let line = |skew: &Skew| {
+        let rank =
+            if job.ranks.len() > 1 { format!("rank {}: ", skew.rank) } else { String::new() };
         format!("clock   {rank}{}", skew.words())
     };
     all.map(line).collect()
 }
 
-fn for_people(issues: &[Issue], clocks: &[String], verdict: Verdict) -> String {
+fn for_people((issues, ranks): (&[Issue], u64), clocks: &[String], verdict: Verdict) -> String {
     let mut parts: Vec<String> = quality::by_kind(issues)
         .iter()
         .map(|kind| {
             let severity = severity(kind.severity);
-            let ranks = match kind.rank_count {
-                0 | 1 => String::new(),
-                count => format!(" ({count} ranks)"),
-            };
             format!(
-                "{severity} {}{ranks}: {}\n        matters to: {}\n        hint: {}",
-                kind.id, kind.what, kind.matters, kind.hint
+                "{severity} {}: {}\n        matters to: {}\n        hint: {}",
+                kind.id,
+                kind.words(ranks),
+                kind.matters,
+                kind.hint
             )
         })
         .collect();
     parts.extend_from_slice(clocks);
-    parts.push(match verdict {
-        Verdict::Good => "verdict: good; its figures can be trusted".to_owned(),
-        Verdict::Doubtful => "verdict: doubtful; figures named above may mislead".to_owned(),
-        Verdict::Poor => "verdict: poor; figures named above are wrong".to_owned(),
-        Verdict::Broken => "verdict: broken; parts of the recording are missing".to_owned(),
-    });
+    parts.push(format!("quality of the trace: {}", verdict.words()));
     parts.join("\n")
 }
 

@@ -5,9 +5,8 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use analyze::classify::ClassRule;
-use analyze::{
-    Classifier, Scope, WindowRule, attribution, clock, collectives, coverage, kernels, ops, tree,
-};
+use analyze::job::RankFacts;
+use analyze::{Classifier, Scope, WindowRule, clock, collectives, coverage, kernels, ops};
 use serde::Serialize;
 use trace::export::{self, Arguments, Options, Overlaps, Written};
 use trace::merge::{self, Merged, Offsets};
@@ -270,8 +269,8 @@ fn tables(job: &Job, folder: &Path, session: &Session) -> Result<(), Error> {
     let operators: Vec<_> = scopes
         .iter()
         .flat_map(|scope| {
-            let tree = tree::of(scope.trace);
-            ops::of(scope, &tree, &attribution::of(scope, &tree))
+            let facts = RankFacts::new(scope);
+            ops::of(scope, facts.tree(), facts.attribution())
         })
         .collect();
     let kernels: Vec<_> = scopes.iter().flat_map(kernels::of).collect();

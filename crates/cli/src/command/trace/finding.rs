@@ -5,12 +5,11 @@ use std::path::Path;
 use std::process::ExitCode;
 use std::time::Instant;
 
-use analyze::Scope;
 use analyze::antipattern::{
-    self, Category, Confidence, Finding, Proof, Report, Settings, Severity, Shapes, Tensors,
+    self, Category, Confidence, Finding, HeldBack, Proof, Report, Settings, Severity,
 };
+use analyze::job::{Job, Shapes, Tensors};
 use analyze::kernels::short_name;
-use analyze::quality::{Evidence, Known};
 use serde::Serialize;
 use serde_json::Value;
 
@@ -27,14 +26,15 @@ const WIDTH: usize = 96;
 
 /// Runs the command; with `fail_on`, exit code 3 if something as severe was found, and 4 if parts
 /// of the recording are missing.
-pub fn run(
+pub(super) fn run(
     look: &Look<'_>,
     rules: Option<&Path>,
     fail_on: Option<FailOn>,
 ) -> Result<ExitCode, Error> {
     let settings = settings(rules)?;
     let started = Instant::now();
-    let report = find(look, &settings)?;
+    let scopes = look.chosen.scopes();
+    let report = of(&mut Job::new(&scopes), &settings)?;
     look.session.console.detail(format_args!(
         "{} rules after reading: {}",
         antipattern::rules().count() + settings.own.len(),
@@ -58,17 +58,10 @@ pub fn run(
     })
 }
 
-/// The findings of traces, with the rules as they are.
-pub fn of(scopes: &[Scope<'_>], known: &Known) -> Result<Report, Error> {
-    let evidence = known.evidence(scopes);
-    Ok(antipattern::of(scopes, &evidence, &shapes(&evidence), &Settings::default())?)
-}
-
-fn find(look: &Look<'_>, settings: &Settings) -> Result<Report, Error> {
-    let scopes = look.chosen.scopes();
-    let known = Known::of(&scopes);
-    let evidence = known.evidence(&scopes);
-    Ok(antipattern::of(&scopes, &evidence, &shapes(&evidence), settings)?)
+/// The findings of a job; what its files know of tensors is read for them.
+pub fn of(job: &mut Job<'_>, settings: &Settings) -> Result<Report, Error> {
+    job.know_shapes(shapes(job));
+    Ok(antipattern::of(job, settings)?)
 }
 
 fn settings(path: Option<&Path>) -> Result<Settings, Error> {
@@ -82,9 +75,9 @@ fn settings(path: Option<&Path>) -> Result<Settings, Error> {
 
 /// Sizes and types of the tensors of operators whose kernels take longest, as far as the files
 /// have them.
-fn shapes(ranks: &[Evidence<'_>]) -> Shapes {
+fn shapes(job: &Job<'_>) -> Shapes {
     let mut shapes = Shapes::new();
-    for (rank, rows) in ranks.iter().zip(antipattern::rows_with_shapes(ranks)) {
+    for (rank, rows) in job.ranks.iter().zip(antipattern::rows_with_shapes(job)) {
         let trace = rank.scope.trace;
         let is_off = trace.header.rest.get("record_shapes").and_then(Value::as_i64) == Some(0);
         if is_off || rows.is_empty() {
@@ -100,7 +93,8 @@ fn shapes(ranks: &[Evidence<'_>]) -> Shapes {
     shapes
 }
 
-fn tensors(dims: Option<&Value>, types: Option<&Value>) -> Option<Tensors> {
+/// The inputs of an operator by its arguments.
+pub fn tensors(dims: Option<&Value>, types: Option<&Value>) -> Option<Tensors> {
     let sizes = |of: &Value| {
         let sizes = of.as_array().map_or(&[][..], Vec::as_slice);
         sizes.iter().filter_map(Value::as_u64).collect()
@@ -134,6 +128,7 @@ struct Row<'a> {
     title: &'a str,
     severity: Severity,
     confidence: Confidence,
+    held_back: Option<HeldBack>,
     ranks: String,
     saving_low_ns: Option<i64>,
     saving_ns: Option<i64>,
@@ -157,6 +152,7 @@ fn rows(report: &Report) -> Vec<Row<'_>> {
             title: &finding.title,
             severity: finding.severity,
             confidence: finding.confidence,
+            held_back: finding.held_back,
             ranks: row(finding),
             saving_low_ns: finding.saving.map(|saving| saving.low_ns),
             saving_ns: finding.saving.map(|saving| saving.mid_ns),
@@ -209,19 +205,22 @@ fn heading(finding: &Finding) -> String {
             return format!(" · off the critical path now ({} at most)", nanos(saving.high_ns));
         }
         format!(
-            " · saves {} per step ({:.1} %; {} to {})",
+            " · saves {} {} ({:.1} %; {} to {})",
             nanos(saving.mid_ns),
+            if finding.steps.is_empty() { "in the window" } else { "per step" },
             saving.mid_pct,
             nanos(saving.low_ns),
             nanos(saving.high_ns)
         )
     });
+    let held = finding.held_back;
+    let held = held.map_or_else(String::new, |why| format!(" · held back: {}", why.words()));
     let confidence = match finding.confidence {
         Confidence::High => "",
         Confidence::Medium => " · likely",
         Confidence::Low => " · perhaps",
     };
-    format!("{severity} {} {}{saving}{confidence}", finding.rule, finding.title)
+    format!("{severity} {} {}{saving}{confidence}{held}", finding.rule, finding.title)
 }
 
 fn severity(severity: Severity) -> &'static str {
@@ -235,15 +234,18 @@ fn severity(severity: Severity) -> &'static str {
 
 fn footer(report: &Report) -> String {
     let step = render::nanos(report.step_ns as f64);
-    let steps = match report.step_count {
-        1 => format!("one step of {step}"),
-        count => format!("{count} steps of {step}"),
+    let found = &report.findings;
+    let has_steps = found.is_empty() || found.iter().any(|finding| !finding.steps.is_empty());
+    let (steps, each) = match report.step_count {
+        _ if !has_steps => (format!("a window of {step} without steps (slowest rank)"), ""),
+        1 => (format!("one step of {step} (mean of the slowest rank)"), " per step"),
+        count => (format!("{count} steps of {step} (mean of the slowest rank)"), " per step"),
     };
     let count = report.findings.len();
-    let mut lines = vec![format!("{count} findings in {steps} (mean of the slowest rank)")];
+    let mut lines = vec![format!("{count} findings in {steps}")];
     if let Some(joint) = report.joint_saving_ns {
         let joint = render::nanos(joint as f64);
-        lines.push(format!("savings do not add up: all remedies together save {joint} per step"));
+        lines.push(format!("savings do not add up: all remedies together save {joint}{each}"));
     }
     if !report.suppressed.is_empty() {
         lines.push(format!("{} known findings are suppressed", report.suppressed.len()));
@@ -263,7 +265,9 @@ pub fn top(report: &Report, count: usize) -> String {
     }
     let mut lines = vec![match count {
         1 => "top finding".to_owned(),
-        _ => "top findings (all: rowmill trace findings)".to_owned(),
+        _ => {
+            "top findings (savings are of the longest step; all: rowmill trace findings)".to_owned()
+        }
     }];
     for finding in found {
         lines.push(format!("  {}", heading(finding)));
@@ -299,8 +303,10 @@ fn markdown(report: &Report) -> String {
         let saving = finding.saving;
         let nanos = saving.map_or("-".to_owned(), |one| render::nanos(one.mid_ns as f64));
         let share = saving.map_or("-".to_owned(), |one| format!("{:.1}", one.mid_pct));
+        let held = finding.held_back;
+        let held = held.map_or_else(String::new, |why| format!(" (held back: {})", why.words()));
         lines.push(format!(
-            "| {} | {} | **{}.** {} {} | {nanos} | {share} |",
+            "| {} | {} | **{}{held}.** {} {} | {nanos} | {share} |",
             severity(finding.severity).trim(),
             finding.rule,
             plain(&finding.title),

@@ -1,9 +1,9 @@
 //! `rowmill trace critical-path`: what bounds the window, and what an edit would change.
 
-use analyze::critical_path::{self, Options, Path};
-use analyze::graph::measured::{self, MeasuredGraph};
+use analyze::critical_path::Path;
+use analyze::graph::measured::MeasuredGraph;
 use analyze::what_if::{self, Question, WhatIf};
-use analyze::{Scope, collectives};
+use analyze::{Job, Scope};
 use trace::store::Trace;
 
 use super::Look;
@@ -17,24 +17,26 @@ pub fn run(look: &Look<'_>, by: Option<PathBy>, edits: &[String]) -> Result<(), 
     let questions: Vec<Question> =
         edits.iter().map(|edit| what_if::parse(edit)).collect::<Result<_, _>>()?;
     let scopes = look.chosen.scopes();
-    let graph = measured::of(&scopes, &collectives::of(&scopes));
-    say_evidence(look, &graph);
+    let job = Job::new(&scopes);
+    say_evidence(look, job.measured());
     if !questions.is_empty() {
-        return changed(look, by, &what_if::of(&scopes, &graph, &questions));
+        return changed(look, by, &what_if::of(&job, &questions));
     }
-    let options = Options { contributors: look.target.top.unwrap_or(usize::MAX) };
-    let mut found = critical_path::of_graph(&scopes, &graph, &options);
-    found.ranks.retain(|path| path.rank.is_some_and(|rank| is_usable(&scopes, rank)));
+    let found = job.paths();
+    let is_usable = |path: &&Path| path.rank.is_some_and(|rank| is_usable(&scopes, rank));
+    let ranks: Vec<&Path> = found.ranks.iter().filter(is_usable).collect();
     // The path of a job of one rank is that rank's.
-    let job = found.job.as_ref().filter(|_| found.ranks.len() > 1);
-    let paths = || found.ranks.iter().chain(job);
+    let hopping = found.job.as_ref().filter(|_| ranks.len() > 1);
+    let paths = || ranks.iter().copied().chain(hopping);
     let parts = |path: &Path| path.parts.clone();
+    let named = |path: &Path| {
+        let most = path.contributors.iter().take(look.target.top.unwrap_or(usize::MAX));
+        most.cloned().collect::<Vec<_>>()
+    };
     match by.unwrap_or(PathBy::Category) {
         PathBy::Category => look.put(&paths().flat_map(parts).collect::<Vec<_>>()),
-        PathBy::Name => {
-            look.put(&paths().flat_map(|path| path.contributors.clone()).collect::<Vec<_>>())
-        }
-        PathBy::Segment => segments(look, &scopes, job.or(found.ranks.first())),
+        PathBy::Name => look.put(&paths().flat_map(named).collect::<Vec<_>>()),
+        PathBy::Segment => segments(look, &scopes, hopping.or(ranks.first().copied())),
     }
 }
 

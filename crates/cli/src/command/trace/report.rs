@@ -3,8 +3,8 @@
 use std::io::Write;
 use std::path::{Path, PathBuf};
 
-use analyze::Scope;
-use analyze::quality::Known;
+use analyze::antipattern::Settings;
+use analyze::{Job, Scope};
 use report::html::{self, Origin};
 use report::{Options, Report, Steps};
 use serde::Serialize;
@@ -86,19 +86,19 @@ pub fn read(content: &ReportContent, session: &Session) -> Result<Chosen, Error>
 pub fn of(chosen: &Chosen, content: &ReportContent, session: &Session) -> Result<Report, Error> {
     session.console.detail("analysing");
     let scopes: Vec<Scope<'_>> = chosen.scopes();
-    let known = Known::of(&scopes);
+    let mut job = Job::new(&scopes);
     let options = Options {
         title: content.title.clone().unwrap_or_else(|| title(&content.paths)),
         program: concat!("rowmill ", env!("CARGO_PKG_VERSION")).to_owned(),
         steps: content.steps.clone().unwrap_or(Steps::Fitting),
         events_max: Options::EVENTS_MAX,
     };
-    let found = finding::of(&scopes, &known)?;
-    Ok(report::of(&scopes, &known.evidence(&scopes), &found, &options)?)
+    let found = finding::of(&mut job, &Settings::default())?;
+    Ok(report::of(&job, &found, &options)?)
 }
 
 /// The name of what was read: folders above it say where a person keeps things, not what it is.
-fn title(paths: &[PathBuf]) -> String {
+pub fn title(paths: &[PathBuf]) -> String {
     let name = |path: &PathBuf| {
         let absolute = path.canonicalize().unwrap_or_else(|_| path.clone());
         absolute.file_name().map(|name| name.to_string_lossy().into_owned())

@@ -2,10 +2,11 @@
 
 use std::path::Path;
 
-use analyze::WindowRule;
-use analyze::antipattern::Report;
-use analyze::quality::{self, Known, Severity, Verdict};
-use analyze::summary::{self as page, Era, Summary};
+use analyze::antipattern::{Report, Settings};
+use analyze::kernels::plain_name;
+use analyze::quality::{self, Severity, Verdict};
+use analyze::summary::{self as page, Era, JobSummary, Summary};
+use analyze::{Job, WindowRule};
 use serde::Serialize;
 
 use super::{Look, finding};
@@ -59,20 +60,24 @@ pub fn of_run(folder: &Path, session: &Session) -> Result<String, Error> {
 
 fn of(chosen: &Chosen, top: usize) -> Result<Page, Error> {
     let scopes = chosen.scopes();
-    let known = Known::of(&scopes);
-    let findings = finding::of(&scopes, &known)?;
-    let summary = page::of(&known.evidence(&scopes), top);
+    let mut job = Job::new(&scopes);
+    let findings = finding::of(&mut job, &Settings::default())?;
+    let summary = page::of(&job, top);
     Ok(Page { summary, findings, finding_count: FINDINGS })
 }
 
 /// The page as text.
 fn table(page: &Page) -> String {
     let summary = &page.summary;
-    let mut parts = vec![render::facts(&job(summary)), share_bars(summary)];
+    let mut parts = vec![render::facts(&job(page)), share_bars(summary)];
     if summary.ranks.len() > 1 {
         parts.push(ranks(summary));
     }
     parts.push(kernels(summary));
+    if summary.job.is_of_host {
+        parts.push(own_times(summary));
+        parts.push(threads(summary));
+    }
     parts.push(operators(summary));
     parts.push(trust(summary));
     parts.push(finding::top(&page.findings, page.finding_count));
@@ -80,8 +85,8 @@ fn table(page: &Page) -> String {
     parts.join("\n\n")
 }
 
-fn job(summary: &Summary) -> Vec<(&'static str, String)> {
-    let job = &summary.job;
+fn job(page: &Page) -> Vec<(&'static str, String)> {
+    let job = &page.summary.job;
     let mut ranks = render::count(job.rank_count);
     if let Some(world) = job.world_size.filter(|world| u64::from(*world) != job.rank_count) {
         ranks += &format!(" of {world}");
@@ -89,7 +94,11 @@ fn job(summary: &Summary) -> Vec<(&'static str, String)> {
     if let Some(backend) = &job.backend {
         ranks += &format!(", {backend}");
     }
-    let devices = if job.devices.is_empty() { "unknown" } else { &job.devices };
+    let devices = match (job.is_of_host, job.devices.as_str()) {
+        (true, _) => "none recorded: the host is the device".to_owned(),
+        (_, "") => format!("{} × unknown", job.device_count),
+        (_, names) => format!("{} × {names}", job.device_count),
+    };
     let written = match job.era {
         Era::Unknown => "unknown",
         Era::Kineto2021 => "PyTorch 1.8 to 1.10",
@@ -98,6 +107,7 @@ fn job(summary: &Summary) -> Vec<(&'static str, String)> {
         Era::KinetoBaseTime => "PyTorch 2.4 or later",
         Era::Rowmill => "rowmill",
     };
+    let is_pool = job.is_pool;
     let window = match job.window_rule {
         Some(WindowRule::Steps) => format!("{} whole steps", job.step_count),
         Some(WindowRule::Hta) => "what Holistic Trace Analysis keeps".to_owned(),
@@ -107,29 +117,56 @@ fn job(summary: &Summary) -> Vec<(&'static str, String)> {
         0 | 1 => String::new(),
         ranks => format!(" over all {ranks} ranks"),
     };
-    let step = job.step_p50_ns.map_or("no steps named".to_owned(), |ns| {
-        format!("{} (median of the slowest rank)", render::nanos(ns as f64))
-    });
-    let percent =
-        |share: Option<f64>| share.map_or("-".to_owned(), |share| format!("{share:.1} %"));
-    vec![
+    let of_all = |what: &str| match job.rank_count {
+        0 | 1 => String::new(),
+        ranks => format!(" of {what} of all {ranks} ranks"),
+    };
+    let percent = |share: Option<f64>, what: &str| {
+        share.map_or("-".to_owned(), |share| format!("{share:.1} %{}", of_all(what)))
+    };
+    let mut facts = vec![
         ("written by", written.to_owned()),
-        ("devices", format!("{} × {devices}", job.device_count)),
+        (if is_pool { "CPU pools" } else { "devices" }, devices),
         ("ranks", ranks),
         (
             "events",
             format!("{} in {}", render::count(job.event_count), schema::Bytes(job.text_bytes)),
         ),
         ("window", format!("{window}, {}{over}", render::nanos(job.window_ns as f64))),
-        ("step", step),
-        ("device busy", percent(job.busy_pct)),
-        ("work with a known operator", percent(job.attributed_pct)),
-    ]
+        ("step", step(job)),
+    ];
+    if !page.findings.account.is_empty() {
+        facts.push(("adds up", page.findings.account.clone()));
+    }
+    if !job.is_of_host {
+        let busy = if is_pool { "pool busy" } else { "device busy" };
+        facts.push((busy, percent(job.busy_pct, "the windows")));
+        let attributed = percent(job.attributed_pct, "the device work");
+        facts.push(("work with a known operator", attributed));
+    }
+    facts
+}
+
+/// The step of the slowest rank, on the host and where it differs on the device.
+fn step(job: &JobSummary) -> String {
+    let Some(ns) = job.step_p50_ns else { return "no steps named".to_owned() };
+    let host = render::nanos(ns as f64);
+    let whose = match (job.rank_count, job.step_rank) {
+        (2.., Some(rank)) => format!(" of rank {rank}, the slowest"),
+        _ => String::new(),
+    };
+    match job.device_step_p50_ns {
+        Some(device) => {
+            let device = render::nanos(device as f64);
+            format!("{host} on the host, {device} on the device (medians{whose})")
+        }
+        None => format!("{host} (median{whose})"),
+    }
 }
 
 /// Where the time of all windows goes, as bars: the parts add up.
 fn share_bars(summary: &Summary) -> String {
-    if summary.job.device_count == 0 {
+    if summary.job.device_count == 0 && !summary.job.is_of_host {
         // Of a cut recording nobody knows that.
         let is_known = summary.verdict != Verdict::Broken;
         return if is_known { "no device work was recorded".to_owned() } else { String::new() };
@@ -142,14 +179,65 @@ fn share_bars(summary: &Summary) -> String {
         .map(|part| {
             let share = part.window_pct.unwrap_or_default();
             vec![
-                part.part.replace('_', " "),
+                part_name(part.part, summary.job.is_of_host),
                 render::nanos(part.time_ns as f64),
                 format!("{share:.1}"),
                 "█".repeat((share / 100.0 * WIDTH).round() as usize),
             ]
         })
         .collect();
-    render::grid(&["where the time goes", "time", "%", ""], &rows)
+    let share = match summary.job.rank_count {
+        0 | 1 => "% of the window",
+        _ => "% of all ranks' windows",
+    };
+    render::grid(&["where the time goes", "time", share, ""], &rows)
+}
+
+fn part_name(part: &str, is_of_host: bool) -> String {
+    match part {
+        "compute" if is_of_host => "in operators".to_owned(),
+        "exposed_other" if is_of_host => "between operators".to_owned(),
+        _ => part.replace('_', " "),
+    }
+}
+
+fn own_times(summary: &Summary) -> String {
+    let rows: Vec<Vec<String>> = summary
+        .own_times
+        .iter()
+        .map(|one| {
+            vec![
+                shortened(&one.name),
+                render::count(one.count),
+                render::nanos(one.own_ns as f64),
+                render::nanos(one.host_ns as f64),
+                one.window_pct.map_or("-".to_owned(), |share| format!("{share:.1}")),
+            ]
+        })
+        .collect();
+    let share = match summary.job.rank_count {
+        0 | 1 => "self, % of the window",
+        _ => "self, % of all ranks' windows",
+    };
+    render::grid(&["operators by self time", "count", "self", "total", share], &rows)
+}
+
+fn threads(summary: &Summary) -> String {
+    let rows: Vec<Vec<String>> = summary
+        .threads
+        .iter()
+        .map(|one| {
+            vec![
+                one.thread.clone(),
+                one.rank.to_string(),
+                render::count(one.operator_count),
+                render::nanos(one.operator_ns as f64),
+                one.window_pct.map_or("-".to_owned(), |share| format!("{share:.1}")),
+            ]
+        })
+        .collect();
+    let head = ["threads", "rank", "operators", "in operators", "% of the rank's window"];
+    render::grid(&head, &rows)
 }
 
 fn ranks(summary: &Summary) -> String {
@@ -158,17 +246,19 @@ fn ranks(summary: &Summary) -> String {
         .ranks
         .iter()
         .map(|rank| {
-            let step = rank.step_p50_ns.map_or("-".to_owned(), |ns| render::nanos(ns as f64));
+            let step = |ns: Option<i64>| ns.map_or("-".to_owned(), |ns| render::nanos(ns as f64));
             vec![
                 rank.rank.to_string(),
                 render::nanos(rank.window_ns as f64),
-                step,
+                step(rank.step_p50_ns),
+                step(rank.device_step_p50_ns),
                 percent(rank.busy_pct),
                 percent(rank.exposed_communication_pct),
             ]
         })
         .collect();
-    render::grid(&["rank", "window", "step", "busy %", "exposed communication %"], &rows)
+    let head = ["rank", "window", "step", "device's step", "busy %", "exposed communication %"];
+    render::grid(&head, &rows)
 }
 
 fn kernels(summary: &Summary) -> String {
@@ -187,7 +277,11 @@ fn kernels(summary: &Summary) -> String {
             ]
         })
         .collect();
-    render::grid(&["kernels, copies and sets", "count", "time", "% of busy"], &rows)
+    let what = match summary.job.is_pool {
+        true => "operations of the pool",
+        false => "kernels, copies and sets",
+    };
+    render::grid(&[what, "count", "time", of_busy(summary)], &rows)
 }
 
 fn operators(summary: &Summary) -> String {
@@ -198,23 +292,38 @@ fn operators(summary: &Summary) -> String {
         .operators
         .iter()
         .map(|operator| {
-            vec![
+            let mut row = vec![
                 shortened(&operator.name),
                 render::count(operator.count),
                 render::nanos(operator.host_ns as f64),
-                render::nanos(operator.device_ns as f64),
-                operator.busy_pct.map_or("-".to_owned(), |share| format!("{share:.1}")),
-            ]
+            ];
+            if !summary.job.is_of_host {
+                row.push(render::nanos(operator.device_ns as f64));
+                row.push(operator.busy_pct.map_or("-".to_owned(), |pct| format!("{pct:.1}")));
+            }
+            row
         })
         .collect();
-    render::grid(&["outermost operators", "count", "on the host", "on devices", "% of busy"], &rows)
+    if summary.job.is_of_host {
+        return render::grid(&["outermost operators", "count", "on the host"], &rows);
+    }
+    let [thread, work] = match summary.job.is_pool {
+        true => ["on its thread", "on the pool"],
+        false => ["on the host", "on devices"],
+    };
+    let head = ["outermost operators", "count", thread, work, of_busy(summary)];
+    render::grid(&head, &rows)
+}
+
+fn of_busy(summary: &Summary) -> &'static str {
+    if summary.ranks.len() > 1 { "% of all ranks' busy time" } else { "% of busy" }
 }
 
 fn trust(summary: &Summary) -> String {
-    let mut lines = vec![format!("quality of the trace: {}", verdict(summary.verdict))];
+    let mut lines = vec![format!("quality of the trace: {}", summary.verdict_words)];
     for kind in quality::by_kind(&summary.issues) {
         if kind.severity != Severity::Info {
-            lines.push(format!("  {}: {}", kind.id, kind.what));
+            lines.push(format!("  {}: {}", kind.id, kind.words(summary.job.rank_count)));
         }
     }
     if !summary.issues.is_empty() {
@@ -223,17 +332,9 @@ fn trust(summary: &Summary) -> String {
     lines.join("\n")
 }
 
-fn verdict(verdict: Verdict) -> &'static str {
-    match verdict {
-        Verdict::Good => "good",
-        Verdict::Doubtful => "doubtful, some figures may mislead",
-        Verdict::Poor => "poor, some figures are wrong",
-        Verdict::Broken => "broken, parts of the recording are missing",
-    }
-}
-
 /// A name that fits a table.
 pub fn shortened(name: &str) -> String {
+    let name = plain_name(name);
     if name.chars().count() <= NAME_WIDTH {
         return name.to_owned();
     }

@@ -8,6 +8,7 @@ use serde_json::json;
 use train::Evaluation;
 use train::run::{Event, Interval};
 
+use super::metrics::Metrics;
 use super::row_scope;
 use crate::args::Format;
 use crate::error::Error;
@@ -26,6 +27,7 @@ pub struct Observer {
     intervals_seen: bool,
     /// Steps in the trace files that were written.
     recorded: u64,
+    metrics: Option<Metrics>,
 }
 
 impl Observer {
@@ -38,7 +40,14 @@ impl Observer {
             latest: String::new(),
             intervals_seen: false,
             recorded: 0,
+            metrics: None,
         }
+    }
+
+    /// Also writes the figures into the run's folder.
+    #[must_use]
+    pub fn with_metrics_of(self, run: &Path) -> Self {
+        Self { metrics: Some(Metrics::of_run(run)), ..self }
     }
 
     /// Shows one event.
@@ -84,6 +93,9 @@ impl Observer {
     }
 
     fn started(&mut self, step: u64, total: u64, samples_per_epoch: u64) {
+        if let Some(metrics) = &mut self.metrics {
+            metrics.begin(step);
+        }
         let event = json!({
             "step": step, "total_steps": total, "samples_per_epoch": samples_per_epoch
         });
@@ -135,8 +147,10 @@ impl Observer {
 
     fn evaluated(&mut self, step: u64, evaluation: &Evaluation) {
         self.line("evaluation", &json!({ "step": step, "evaluation": evaluation }));
+        let by_group = evaluation.by_group.map(|by| format!(" ({:.5} by group)", by.auc));
+        let by_group = by_group.unwrap_or_default();
         self.say(format_args!(
-            "step {}: held-out AUC {:.5}, normalized entropy {:.5}, loss {:.5}",
+            "step {}: held-out AUC {:.5}{by_group}, normalized entropy {:.5}, loss {:.5}",
             render::count(step),
             evaluation.auc,
             evaluation.normalized_entropy,
@@ -164,6 +178,14 @@ impl Observer {
         }
         if self.console.format == Format::Json && self.failed.is_none() {
             self.failed = self.console.json(&Line { event, content }).err();
+        }
+        let Some(metrics) = &mut self.metrics else { return };
+        if ["interval", "evaluation", "checkpoint"].contains(&event) {
+            metrics.write(&Line { event, content });
+        }
+        if let Some(error) = metrics.failure() {
+            let path = metrics.path().display();
+            self.console.warn(format_args!("{path}: cannot write figures there: {error}"));
         }
     }
 

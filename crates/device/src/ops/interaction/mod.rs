@@ -24,6 +24,8 @@ pub struct Shape {
     pub b: usize,
     /// F, pooled vectors of a sample; with the dense one there are F + 1.
     pub features: usize,
+    /// Whether a sample has a dense vector. Without one its output is the pairs alone.
+    pub dense: bool,
     /// D, elements of a vector.
     pub dim: usize,
     /// Order of the pairs.
@@ -33,10 +35,16 @@ pub struct Shape {
 }
 
 impl Shape {
-    /// F + 1.
+    /// F + 1, or F without a dense vector.
     #[must_use]
     pub fn vectors(&self) -> usize {
-        self.features + 1
+        self.features + usize::from(self.dense)
+    }
+
+    /// D, or 0 without a dense vector: the elements of the output before the pairs.
+    #[must_use]
+    pub fn dense_width(&self) -> usize {
+        if self.dense { self.dim } else { 0 }
     }
 
     /// F·D, the elements of a sample's pooled vectors.
@@ -45,12 +53,12 @@ impl Shape {
         self.features * self.dim
     }
 
-    /// D plus the number of kept pairs, the elements of a sample's output.
+    /// The dense width plus the number of kept pairs, the elements of a sample's output.
     #[must_use]
     pub fn width(&self) -> usize {
         let vectors = self.vectors();
-        let pairs = if self.itself { vectors * (vectors + 1) } else { vectors * (vectors - 1) };
-        self.dim + pairs / 2
+        let partners = if self.itself { vectors + 1 } else { vectors.saturating_sub(1) };
+        self.dense_width() + vectors * partners / 2
     }
 
     /// The second vectors of the pairs `(i, ·)`, in the order of the output.
@@ -63,7 +71,8 @@ impl Shape {
         }
     }
 
-    /// Vector `i` of sample `sample`: 0 is the dense one, the others are pooled.
+    /// Vector `i` of sample `sample`: 0 is the dense one, where there is one; the others are
+    /// pooled.
     #[inline(always)]
     pub(crate) fn vector<'a, R>(
         &self,
@@ -71,7 +80,7 @@ impl Shape {
         [dense, pooled]: [&'a [R]; 2],
         i: usize,
     ) -> &'a [R] {
-        match i.checked_sub(1) {
+        match i.checked_sub(usize::from(self.dense)) {
             None => &dense[sample * self.dim..][..self.dim],
             Some(i) => &pooled[(sample * self.features + i) * self.dim..][..self.dim],
         }
@@ -113,8 +122,8 @@ pub struct Backward<'a> {
     pub d_pooled: &'a mut [f32],
 }
 
-/// `out[b] = [dense[b] ‖ t_i · t_j for the kept pairs (i, j)]`, `t` the F + 1 vectors of sample
-/// `b`.
+/// `out[b] = [dense[b] ‖ t_i · t_j for the kept pairs (i, j)]`, `t` the vectors of sample `b`; the
+/// pairs alone where there is no dense vector.
 ///
 /// # Cost
 /// `2·D` FLOPs per kept pair; the kernel computes up to twice as many in whole vectors.
@@ -134,7 +143,7 @@ pub fn forward(cpu: &Cpu, arguments: Forward<'_>) -> Result<(), Error> {
     let out = RowsMut::new(out, shape.b);
     cpu.pool.run(shape.b.div_ceil(CHUNK_SAMPLES), |chunk| {
         let (first, samples) = samples_of(chunk, shape.b);
-        let dense = rows_of(dense, shape.b, (first, samples), shape.dim);
+        let dense = rows_of(dense, shape.b, (first, samples), shape.dense_width());
         let pooled = part(pooled, first * shape.pooled_width(), samples * shape.pooled_width());
         let rows = first..first + samples;
         // SAFETY: chunks hold different samples.
@@ -160,21 +169,22 @@ pub fn backward(cpu: &Cpu, arguments: Backward<'_>) -> Result<(), Error> {
     let (width, pooled_width) = (shape.width(), shape.pooled_width());
     let (b, d_out_len) = (shape.b, panels::len(shape.b, width));
     extent::check(OP, "d_out [B, D + pairs] in panels", d_out_len, d_out.len())?;
-    extent::check(OP, "d_dense [B, D] in panels", panels::len(b, shape.dim), d_dense.len())?;
+    let (dense_width, dense_len) = (shape.dense_width(), panels::len(b, shape.dense_width()));
+    extent::check(OP, "d_dense [B, D] in panels", dense_len, d_dense.len())?;
     extent::check(OP, "d_pooled [B, F·D]", b * pooled_width, d_pooled.len())?;
     let d_dense = RowsMut::new(d_dense, b);
     let d_pooled = DisjointMut::new(d_pooled);
     cpu.pool.run(b.div_ceil(CHUNK_SAMPLES), |chunk| {
         let (first, samples) = samples_of(chunk, b);
         let rows = |panels, columns| rows_of(panels, b, (first, samples), columns);
-        let (dense, d_out) = (rows(dense, shape.dim), rows(d_out, width));
+        let (dense, d_out) = (rows(dense, dense_width), rows(d_out, width));
         let pooled = part(pooled, first * pooled_width, samples * pooled_width);
         // SAFETY: chunks hold different samples, all inside the pooled matrix.
         let d_pooled =
             unsafe { d_pooled.part(first * pooled_width..(first + samples) * pooled_width) };
-        let mut d_rows = vec![0.0; samples * shape.dim];
+        let mut d_rows = vec![0.0; samples * dense_width];
         simd::backward(cpu.isa, &shape, [&dense, pooled, &d_out], [&mut d_rows, d_pooled]);
-        for (row, values) in (first..).zip(d_rows.chunks_exact(shape.dim.max(1))) {
+        for (row, values) in (first..).zip(d_rows.chunks_exact(dense_width.max(1))) {
             // SAFETY: chunks hold different samples.
             unsafe { d_dense.write(row, values) };
         }
@@ -207,6 +217,7 @@ fn check_inputs(
     dense: &[f32],
     pooled: &[f32],
 ) -> Result<(), Error> {
-    extent::check(op, "dense [B, D] in panels", panels::len(shape.b, shape.dim), dense.len())?;
+    let dense_len = panels::len(shape.b, shape.dense_width());
+    extent::check(op, "dense [B, D] in panels", dense_len, dense.len())?;
     extent::check(op, "pooled [B, F·D]", shape.b * shape.pooled_width(), pooled.len())
 }

@@ -5,12 +5,12 @@ use crate::real::Real;
 
 /// `out = [dense ‖ z]`, `z` the kept pairwise dot products, for all samples.
 pub fn forward<R: Real>(shape: &Shape, dense: &[R], pooled: &[R], out: &mut [R]) {
-    let dim = shape.dim;
     for b in 0..shape.b {
         let vector = |i| shape.vector(b, [dense, pooled], i);
         let out = &mut out[b * shape.width()..(b + 1) * shape.width()];
-        out[..dim].copy_from_slice(vector(0));
-        for (z, (i, j)) in out[dim..].iter_mut().zip(shape.pairs()) {
+        let (direct, products) = out.split_at_mut(shape.dense_width());
+        direct.copy_from_slice(&dense[b * direct.len()..][..direct.len()]);
+        for (z, (i, j)) in products.iter_mut().zip(shape.pairs()) {
             *z = vector(i).iter().zip(vector(j)).fold(R::ZERO, |sum, (&l, &r)| sum + l * r);
         }
     }
@@ -26,14 +26,18 @@ pub fn backward<R: Real>(
     let pooled_width = shape.pooled_width();
     for b in 0..shape.b {
         let d_out = &d_out[b * shape.width()..(b + 1) * shape.width()];
-        let d_dense = &mut d_dense[b * dim..(b + 1) * dim];
+        let direct = shape.dense_width();
+        let d_dense = &mut d_dense[b * direct..(b + 1) * direct];
         let d_pooled = &mut d_pooled[b * pooled_width..(b + 1) * pooled_width];
-        d_dense.copy_from_slice(&d_out[..dim]);
+        d_dense.copy_from_slice(&d_out[..direct]);
         d_pooled.fill(R::ZERO);
-        for (&d_z, (i, j)) in d_out[dim..].iter().zip(shape.pairs()) {
+        for (&d_z, (i, j)) in d_out[direct..].iter().zip(shape.pairs()) {
             for (to, from) in [(i, j), (j, i)] {
                 let from = shape.vector(b, [dense, pooled], from);
-                let to = if to == 0 { &mut *d_dense } else { &mut d_pooled[(to - 1) * dim..] };
+                let to = match to.checked_sub(usize::from(shape.dense)) {
+                    None => &mut *d_dense,
+                    Some(to) => &mut d_pooled[to * dim..],
+                };
                 for (gradient, &value) in to.iter_mut().zip(from) {
                     *gradient += d_z * value;
                 }

@@ -83,8 +83,9 @@ unsafe fn forward_samples<V: Lanes>(
         let vector = |i: usize| shape.vector(sample, [dense, pooled], i.min(vectors - 1));
         let next = pooled.as_ptr().wrapping_add((sample + 1) * shape.pooled_width());
         transpose(vectors, vector, (&mut right, stride));
-        row[..dim].copy_from_slice(vector(0));
-        let (mut first, mut at) = (0, dim);
+        let direct = shape.dense_width();
+        row[..direct].copy_from_slice(&dense[sample * direct..][..direct]);
+        let (mut first, mut at) = (0, direct);
         while first < vectors {
             let ([a, b, c, d], below) = (four(&vector, first), first + ROWS);
             let tall = V::TALL && below < vectors;
@@ -282,7 +283,8 @@ unsafe fn backward_samples<V: Lanes>(
     [d_dense, d_pooled]: [&mut [f32]; 2],
 ) {
     let (vectors, dim, pooled_width) = (shape.vectors(), shape.dim, shape.pooled_width());
-    if dim == 0 {
+    if dim == 0 || shape.width() == 0 {
+        d_pooled.fill(0.0);
         return;
     }
     let rows = PairRows::of(shape);
@@ -296,13 +298,20 @@ unsafe fn backward_samples<V: Lanes>(
             to[..dim].copy_from_slice(vector(i));
         }
         let right = if stride == dim {
-            Right { first: vector(0), others: &pooled[sample * pooled_width..][..pooled_width] }
+            let others = &pooled[sample * pooled_width..][..pooled_width];
+            Right { first: vector(0), others: &others[dim - shape.dense_width()..] }
         } else {
             let (first, others) = padded.split_at(stride);
             Right { first, others }
         };
-        let d_dense = &mut d_dense[sample * dim..][..dim];
+        let direct = shape.dense_width();
         let d_pooled = &mut d_pooled[sample * pooled_width..];
+        // The gradient of vector 0, and those of the others.
+        let (d_first, d_pooled) = if shape.dense {
+            (&mut d_dense[sample * dim..][..dim], d_pooled)
+        } else {
+            d_pooled.split_at_mut(dim)
+        };
         for first in (0..vectors).step_by(ROWS) {
             // In the first-level cache the vectors of two samples and their gradients would be in
             // each other's way from 64 elements on.
@@ -320,8 +329,9 @@ unsafe fn backward_samples<V: Lanes>(
             unsafe { tile.multiply::<V>((&right, stride), &mut gradient) };
             for (i, row) in (first..vectors).zip(gradient.chunks_exact(stride)) {
                 if i == 0 {
-                    for ((to, &direct), &pairs) in d_dense.iter_mut().zip(&d_out[..dim]).zip(row) {
-                        *to = direct + pairs;
+                    d_first.copy_from_slice(&row[..dim]);
+                    for (to, &direct) in d_first.iter_mut().zip(&d_out[..direct]) {
+                        *to += direct;
                     }
                 } else {
                     d_pooled[(i - 1) * dim..i * dim].copy_from_slice(&row[..dim]);
@@ -347,12 +357,11 @@ struct PairRows {
 
 impl PairRows {
     fn of(shape: &Shape) -> Self {
-        let mut at = shape.dim;
+        let mut at = shape.dense_width();
         let starts = (0..shape.vectors()).map(|i| {
             let kept = shape.partners(i);
-            // Before a kept pair lie the D values of the dense vector and the pairs of the vectors
-            // before, so that this is not negative where there is one.
-            let start = (at + kept.len()).saturating_sub(kept.end);
+            // Below 0 where no dense vector lies before the pairs: adding `j` wraps back.
+            let start = (at + kept.len()).wrapping_sub(kept.end);
             at += kept.len();
             start
         });
@@ -363,8 +372,8 @@ impl PairRows {
     #[inline(always)]
     fn pair(&self, i: usize, j: usize) -> usize {
         match self.order {
-            TriangleOrder::Lower => self.starts[i.max(j)] + i.min(j),
-            TriangleOrder::Upper => self.starts[i.min(j)] + i.max(j),
+            TriangleOrder::Lower => self.starts[i.max(j)].wrapping_add(i.min(j)),
+            TriangleOrder::Upper => self.starts[i.min(j)].wrapping_add(i.max(j)),
         }
     }
 }
@@ -390,7 +399,7 @@ impl<'a> Tile<'a> {
         for r in 0..ROWS {
             if rows.itself {
                 // A vector's product with itself counts for both of its places.
-                let d_z = d_out[rows.starts[members[r]] + members[r]];
+                let d_z = d_out[rows.starts[members[r]].wrapping_add(members[r])];
                 corner[r][r] = d_z + d_z;
             }
             for c in 0..r {
@@ -440,8 +449,8 @@ impl<'a> Tile<'a> {
         let (first, vectors) = (self.first, self.rows.starts.len());
         let starts = self.members.map(|row| self.rows.starts[row]);
         // The rows' own pairs, side by side along j; and those of j, side by side along the rows.
-        let along = |j: usize| starts.map(|start| start + j);
-        let across = |j: usize| self.members.map(|row| self.rows.starts[j] + row);
+        let along = |j: usize| starts.map(|start: usize| start.wrapping_add(j));
+        let across = |j: usize| self.members.map(|row| self.rows.starts[j].wrapping_add(row));
         let vector = |j: usize| match j {
             0 => right.first.as_ptr(),
             _ => right.others.as_ptr().wrapping_add((j - 1) * stride),

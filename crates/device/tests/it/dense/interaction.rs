@@ -10,7 +10,8 @@ use super::{
     unpacked, weighted, widen,
 };
 
-/// Edge shapes and random ones, each in both orders, with and without self.
+/// Edge shapes and random ones, each in both orders, with and without self, with and without a
+/// dense vector.
 fn shapes() -> Vec<Shape> {
     let edges = [
         (0, 3, 4),
@@ -27,20 +28,24 @@ fn shapes() -> Vec<Shape> {
     let random =
         (0..24).map(|seed| (below(seed, 80), below(seed + 100, 40), 1 + below(seed + 200, 70)));
     let variants = [(Lower, false), (Lower, true), (Upper, false), (Upper, true)];
-    let shape = |(b, features, dim)| {
-        variants.map(|(order, itself)| Shape { b, features, dim, order, itself })
+    let shape = |(b, features, dim): (usize, usize, usize)| {
+        let with =
+            variants.map(|(order, itself)| Shape { b, features, dense: true, dim, order, itself });
+        // Without a dense vector there must be a pair of others.
+        let alone = with.map(|shape| Shape { features: features.max(2), dense: false, ..shape });
+        [with, alone].concat()
     };
     edges.into_iter().chain(random).flat_map(shape).collect()
 }
 
 fn inputs(shape: &Shape) -> [Vec<f32>; 3] {
-    let widths = [shape.dim, shape.pooled_width(), shape.width()];
+    let widths = [shape.dense_width(), shape.pooled_width(), shape.width()];
     [0, 1, 2].map(|i| uniform(i as u64, shape.b * widths[i]))
 }
 
 #[test]
 fn pairs_come_in_the_order_of_the_two_references() {
-    let shape = Shape { b: 1, features: 2, dim: 1, order: Lower, itself: false };
+    let shape = Shape { b: 1, features: 2, dense: true, dim: 1, order: Lower, itself: false };
     let run = |shape: Shape| {
         let mut out = vec![0.0; panels::len(1, shape.width())];
         let dense = &packed(&[2.0], 1, 1);
@@ -53,6 +58,11 @@ fn pairs_come_in_the_order_of_the_two_references() {
     let shape = Shape { order: Upper, ..shape };
     assert_eq!(run(shape), [2.0, 6.0, 10.0, 15.0]);
     assert_eq!(run(Shape { itself: true, ..shape }), [2.0, 4.0, 6.0, 10.0, 9.0, 15.0, 25.0]);
+    let alone = Shape { features: 3, dense: false, ..shape };
+    let mut out = vec![0.0; panels::len(1, alone.width())];
+    let arguments = Forward { shape: alone, dense: &[], pooled: &[2.0, 3.0, 5.0], out: &mut out };
+    interaction::forward(&Cpu::new(1), arguments).unwrap();
+    assert_eq!(unpacked(&out, 1, alone.width()), [6.0, 10.0, 15.0], "the pairs alone");
     let four = Shape { features: 3, ..shape };
     let pairs: Vec<_> = four.pairs().collect();
     assert_eq!(pairs, [(0, 1), (0, 2), (0, 3), (1, 2), (1, 3), (2, 3)]);
@@ -73,7 +83,7 @@ fn forward_follows_the_oracles() {
         let [dense, pooled, _] = inputs(&shape);
         let results = on_every_cpu(|cpu| {
             let mut out = vec![9.0; panels::len(shape.b, shape.width())];
-            let dense = &packed(&dense, shape.b, shape.dim);
+            let dense = &packed(&dense, shape.b, shape.dense_width());
             let arguments = Forward { shape, dense, pooled: &pooled, out: &mut out };
             interaction::forward(cpu, arguments).unwrap();
             unpacked(&out, shape.b, shape.width())
@@ -95,7 +105,7 @@ fn backward_follows_the_f64_oracle() {
     for shape in shapes() {
         let [dense, pooled, d_out] = inputs(&shape);
         let results = on_every_cpu(|cpu| {
-            let dense = &packed(&dense, shape.b, shape.dim);
+            let dense = &packed(&dense, shape.b, shape.dense_width());
             let (mut d_dense, mut d_pooled) = (vec![9.0; dense.len()], vec![9.0; pooled.len()]);
             let arguments = Backward {
                 shape,
@@ -106,7 +116,7 @@ fn backward_follows_the_f64_oracle() {
                 d_pooled: &mut d_pooled,
             };
             interaction::backward(cpu, arguments).unwrap();
-            [unpacked(&d_dense, shape.b, shape.dim), d_pooled].concat()
+            [unpacked(&d_dense, shape.b, shape.dense_width()), d_pooled].concat()
         });
         let (mut d_dense, mut d_pooled) = (vec![0.0; dense.len()], vec![0.0; pooled.len()]);
         let wide = [&dense, &pooled, &d_out].map(|values| widen(values));
@@ -123,7 +133,7 @@ fn backward_follows_the_f64_oracle() {
 #[test]
 fn gradients_match_differences() {
     for (order, itself) in [(Lower, false), (Lower, true), (Upper, false), (Upper, true)] {
-        let shape = Shape { b: 2, features: 3, dim: 3, order, itself };
+        let shape = Shape { b: 2, features: 3, dense: true, dim: 3, order, itself };
         let [dense, pooled, weights] = inputs(&shape).map(|values| widen(&values));
         let loss = |dense: &[f64], pooled: &[f64]| {
             let mut out = vec![0.0; shape.b * shape.width()];
@@ -139,7 +149,7 @@ fn gradients_match_differences() {
 
 #[test]
 fn wrong_lengths_are_refused_by_name() {
-    let shape = Shape { b: 2, features: 2, dim: 3, order: Lower, itself: false };
+    let shape = Shape { b: 2, features: 2, dense: true, dim: 3, order: Lower, itself: false };
     let check = |pooled: usize, out: usize, text: &str| {
         let (dense, pooled, out) = (&[0.0; 64], &vec![0.0; pooled], &mut vec![0.0; out]);
         let arguments = Forward { shape, dense, pooled, out };

@@ -2,7 +2,7 @@
 //!
 //! Texts are escaped once per name, category and track. Knows nothing of files.
 
-mod header;
+pub(in crate::format) mod header;
 mod line;
 mod time;
 

@@ -13,9 +13,9 @@
 mod document;
 mod event;
 mod events;
-mod header;
+pub(in crate::format) mod header;
 mod intern;
-mod key;
+pub(in crate::format) mod key;
 mod lane;
 mod layout;
 mod lenient;

@@ -13,6 +13,8 @@ pub struct Arrows {
     bound: Vec<(u32, End)>,
     /// Ends that no slice begins with: places in the trace's flows.
     pub unbound: Vec<(usize, End)>,
+    /// Categories, and the number of the first arrow of each.
+    pub categories: Vec<(u8, u64)>,
 }
 
 /// One end.
@@ -40,9 +42,15 @@ impl Arrows {
                 None => unbound.push((at, end)),
             }
         }
+        let mut categories: Vec<(u8, u64)> = Vec::new();
+        for ((category, _), number) in ids.iter().zip(*next..) {
+            if categories.last().is_none_or(|(last, _)| last != category) {
+                categories.push((*category, number));
+            }
+        }
         *next += ids.len() as u64;
         bound.sort_by_key(|(row, _)| *row);
-        Self { bound, unbound }
+        Self { bound, unbound, categories }
     }
 
     /// Appends the ends bound to a slice.

@@ -15,6 +15,72 @@ pub mod packet {
     pub const INTERNED_DATA: u32 = 12;
     pub const SEQUENCE_FLAGS: u32 = 13;
     pub const TRACK_DESCRIPTOR: u32 = 60;
+    /// Ours: what Perfetto has no field for. Readers of protobuf skip fields they do not know.
+    pub const OWN: u32 = 50_001;
+}
+
+/// In [`packet::OWN`].
+pub mod own {
+    /// In the first packet of a file: that we wrote it, and which of these fields it has.
+    pub const VERSION: u32 = 1;
+    pub const PART_COUNT: u32 = 2;
+    /// Nanoseconds to add to all times.
+    pub const MOVED: u32 = 3;
+    pub const PART: u32 = 4;
+    pub const TRACK: u32 = 5;
+    /// The rows of a part's slices in the order of the file, each as the difference to the one
+    /// before.
+    pub const ORDER: u32 = 6;
+    pub const COUNTER: u32 = 7;
+    /// What [`VERSION`] says.
+    pub const CURRENT: u64 = 1;
+}
+
+/// In [`own::PART`].
+pub mod part {
+    pub const RANK: u32 = 1;
+    /// Nanoseconds that were subtracted from the rank's clock.
+    pub const AHEAD: u32 = 2;
+    /// The number that its device 0 got.
+    pub const FIRST_DEVICE: u32 = 3;
+    /// Kineto's header, as JSON.
+    pub const HEADER: u32 = 4;
+    pub const ARROWS: u32 = 5;
+    pub const SLICE_COUNT: u32 = 6;
+    pub const FLOW_COUNT: u32 = 7;
+    pub const COUNTER_COUNT: u32 = 8;
+    pub const INSTANT_COUNT: u32 = 9;
+    pub const ALLOCATION_COUNT: u32 = 10;
+    /// Events by Chrome phase, as JSON.
+    pub const PHASES: u32 = 11;
+}
+
+/// In [`part::ARROWS`]: arrows from this number on are of a category.
+pub mod arrows {
+    pub const FIRST: u32 = 1;
+    pub const CATEGORY: u32 = 2;
+}
+
+/// In [`own::TRACK`].
+pub mod line {
+    pub const UUID: u32 = 1;
+    /// Place among the tracks of the part; several lanes have one.
+    pub const PLACE: u32 = 2;
+    pub const PID: u32 = 3;
+    pub const PID_TEXT: u32 = 4;
+    pub const TID: u32 = 5;
+    pub const TID_TEXT: u32 = 6;
+    pub const PROCESS_NAME: u32 = 7;
+    pub const PROCESS_LABEL: u32 = 8;
+    pub const THREAD_NAME: u32 = 9;
+}
+
+/// In [`own::COUNTER`].
+pub mod sampled {
+    pub const UUID: u32 = 1;
+    pub const PLACE: u32 = 2;
+    pub const NAME: u32 = 3;
+    pub const SERIES: u32 = 4;
 }
 
 pub mod flag {

@@ -3,8 +3,8 @@
 use std::collections::BTreeMap;
 use std::io::{self, Write};
 
-use super::field::{flag, interned, packet, snapshot, trace};
-use super::wire::{message, text, unsigned};
+use super::field::{flag, interned, own, packet, snapshot, trace};
+use super::wire::{message, text, unsigned, zigzag};
 use crate::merge::Part;
 use crate::store::StringId;
 
@@ -34,9 +34,9 @@ impl<'a, W: Write + ?Sized> Packets<'a, W> {
         self.is_first = true;
     }
 
-    /// Says that times are unix times.
-    pub fn clock(&mut self, time: i64) -> io::Result<()> {
-        let time = self.moment(time);
+    /// Says that times are unix times, and that the file is ours.
+    pub fn clock(&mut self, time: i64, part_count: usize) -> io::Result<()> {
+        let (time, moved) = (self.moment(time), self.moved);
         self.packet(|out| {
             unsigned(out, packet::TIMESTAMP, time);
             message(out, packet::CLOCK_SNAPSHOT, |out| {
@@ -47,7 +47,17 @@ impl<'a, W: Write + ?Sized> Packets<'a, W> {
                     });
                 }
             });
+            message(out, packet::OWN, |out| {
+                unsigned(out, own::VERSION, own::CURRENT);
+                unsigned(out, own::PART_COUNT, part_count as u64);
+                zigzag(out, own::MOVED, moved);
+            });
         })
+    }
+
+    /// Writes what only we read.
+    pub fn own(&mut self, fill: impl FnOnce(&mut Vec<u8>)) -> io::Result<()> {
+        self.packet(|out| message(out, packet::OWN, fill))
     }
 
     /// Writes a track's descriptor.

@@ -28,6 +28,11 @@ impl Tracks {
         self.lanes[track][lane as usize]
     }
 
+    /// The numbers of a track's lanes.
+    pub fn lanes(&self, track: usize) -> &[u64] {
+        &self.lanes[track]
+    }
+
     /// The number of a track's process.
     pub fn process(&self, track: usize) -> u64 {
         self.processes[track]
@@ -39,7 +44,8 @@ impl Tracks {
 pub struct Numbers(u64);
 
 impl Numbers {
-    fn next(&mut self) -> u64 {
+    /// One that no track has.
+    pub fn next(&mut self) -> u64 {
         self.0 += 1;
         self.0
     }

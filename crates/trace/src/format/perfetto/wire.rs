@@ -32,11 +32,31 @@ pub fn double(out: &mut Vec<u8>, field: u32, value: f64) {
     fixed(out, field, value.to_bits());
 }
 
+/// A field of type `sint64`: small numbers of either sign are short.
+pub fn zigzag(out: &mut Vec<u8>, field: u32, value: i64) {
+    unsigned(out, field, folded(value));
+}
+
+/// A number of either sign as one without: 0, −1, 1, −2 become 0, 1, 2, 3.
+pub fn folded(value: i64) -> u64 {
+    ((value << 1) ^ (value >> 63)) as u64
+}
+
+/// What [`folded`] was given.
+pub fn unfolded(value: u64) -> i64 {
+    (value >> 1) as i64 ^ -((value & 1) as i64)
+}
+
 /// A field of type `string` or `bytes`.
 pub fn text(out: &mut Vec<u8>, field: u32, text: &str) {
+    bytes(out, field, text.as_bytes());
+}
+
+/// A field of type `bytes`.
+pub fn bytes(out: &mut Vec<u8>, field: u32, bytes: &[u8]) {
     push_varint(out, u64::from(field) << 3 | 2);
-    push_varint(out, text.len() as u64);
-    out.extend_from_slice(text.as_bytes());
+    push_varint(out, bytes.len() as u64);
+    out.extend_from_slice(bytes);
 }
 
 /// A field that is a message.
@@ -58,7 +78,14 @@ pub fn message(out: &mut Vec<u8>, field: u32, fill: impl FnOnce(&mut Vec<u8>)) {
 
 #[cfg(test)]
 mod tests {
-    use super::{message, push_varint, signed, text, unsigned};
+    use super::{folded, message, push_varint, signed, text, unfolded, unsigned};
+
+    #[test]
+    fn folded_numbers_unfold() {
+        let values = [0, -1, 1, -2, i64::MAX, i64::MIN];
+        assert_eq!(values.map(folded), [0, 1, 2, 3, u64::MAX - 1, u64::MAX]);
+        assert_eq!(values.map(|value| unfolded(folded(value))), values);
+    }
 
     #[test]
     fn the_examples_of_the_encoding_guide() {

@@ -66,6 +66,8 @@ fn result(finding: &Finding, job: &Job) -> Value {
         "properties": {
             "severity": finding.severity,
             "confidence": finding.confidence,
+            "heldBack": finding.held_back,
+            "bound": finding.bound,
             "saving": finding.saving,
             "ranks": finding.ranks,
         },

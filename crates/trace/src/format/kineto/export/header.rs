@@ -33,7 +33,8 @@ pub fn write(out: &mut (impl Write + ?Sized), merged: &Merged<'_>, clock: Clock)
     write!(out, "  \"traceEvents\": [")
 }
 
-fn of_one(part: &Part<'_>) -> (Map<String, Value>, Value) {
+/// The keys and the unit of a file with one part.
+pub(in crate::format) fn of_one(part: &Part<'_>) -> (Map<String, Value>, Value) {
     let header = &part.trace.header;
     let mut keys = Map::new();
     if !header.devices.is_empty() {

@@ -308,7 +308,7 @@ impl Document {
         if self.around == Around::Nothing && holds == Holds::Losses {
             return Err(NotKineto { reason: "got an array without events".to_owned() });
         }
-        Ok(header::from_entries(self.entries, part))
+        Ok(header::from_entries(self.entries, &mut part.losses))
     }
 }
 

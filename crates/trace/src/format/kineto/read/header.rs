@@ -6,7 +6,7 @@ use serde_json::Value;
 
 use super::part::Part;
 use super::row;
-use crate::store::{Device, Distributed, Header, Loss, ProcessGroup};
+use crate::store::{Device, Distributed, Header, Loss, Losses, ProcessGroup};
 
 /// Reads the value of one key; a value that is no JSON is kept as text.
 pub fn value(text: &[u8], offset: u64, part: &mut Part) -> Value {
@@ -18,10 +18,13 @@ pub fn value(text: &[u8], offset: u64, part: &mut Part) -> Value {
 }
 
 /// The header from its keys and values. What has another form than expected stays as it is.
-pub fn from_entries(mut rest: BTreeMap<String, Value>, part: &mut Part) -> Header {
+pub(in crate::format) fn from_entries(
+    mut rest: BTreeMap<String, Value>,
+    losses: &mut Losses,
+) -> Header {
     let mut header = Header::default();
     let mut odd = |key: &str, expected: &str| {
-        part.losses.count(Loss::BrokenHeader, || format!("{key}: expected {expected}"));
+        losses.count(Loss::BrokenHeader, || format!("{key}: expected {expected}"));
     };
     if let Some(base) = rest.remove("baseTimeNanoseconds") {
         match integer(&base).filter(|base| row::is_in_range(*base)) {

@@ -80,6 +80,7 @@ pub enum Argument {
     Group,
     GroupDescription,
     GroupRanks,
+    CallStack,
     Name,
     Labels,
 }
@@ -211,6 +212,7 @@ pub fn of_arguments(key: &[u8]) -> Step {
         b"Process Group Name" => Argument::Group,
         b"Process Group Description" => Argument::GroupDescription,
         b"Process Group Ranks" => Argument::GroupRanks,
+        b"Call stack" => Argument::CallStack,
         b"name" => Argument::Name,
         b"labels" => Argument::Labels,
         _ => return Step::Skip,

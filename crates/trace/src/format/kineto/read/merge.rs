@@ -186,6 +186,8 @@ impl Merge {
     pub fn finish(mut self, header: Header) -> Trace {
         pair(&mut self.trace, &self.edges);
         name_tracks(&mut self.trace, self.labels);
+        self.trace.tell_mtia_events_apart(0);
+        self.trace.split_stacks();
         self.trace.rank = header.distributed.as_ref().and_then(|d| d.rank).unwrap_or_default();
         if header.base_time_ns != 0 {
             shift(&mut self.trace, header.base_time_ns);
@@ -215,6 +217,7 @@ fn renumber(slices: &mut Slices, texts: &[u32], tracks: &[u32]) {
         text(&mut collective.group_description);
         text(&mut collective.group_ranks);
     }
+    slices.call_stack.iter_mut().for_each(|(_, stack)| text(stack));
 }
 
 fn count_phases(trace: &mut Trace, part: &mut Part) {

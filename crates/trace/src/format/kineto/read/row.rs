@@ -248,6 +248,14 @@ fn arguments(sink: &mut Sink<'_>, source: Source<'_>, row: u32) {
         };
         slices.sync.push(row, wait);
     }
+    if event.has(Argument::CallStack) {
+        let content = event.content(Argument::CallStack);
+        // From 2022 on most files have the key and nothing behind it.
+        if content.start < content.end {
+            let text = StringId(sink.text(source, content));
+            sink.part.slices.call_stack.push(row, text);
+        }
+    }
     if event.has(Argument::CollectiveName) {
         let collective = collective(sink, source);
         sink.part.slices.collective.push(row, collective);

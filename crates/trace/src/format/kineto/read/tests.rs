@@ -4,7 +4,7 @@
 use std::io;
 
 use super::{Blocks, NotKineto, read_in_chunks};
-use crate::store::{Loss, Trace, TrackKey};
+use crate::store::{Kind, Loss, Trace, TrackKey};
 
 /// A text in blocks of a size.
 struct Pieces<'a>(std::slice::Chunks<'a, u8>);
@@ -241,6 +241,27 @@ fn numbers_that_do_not_fit_are_left_out_and_counted() {
 }
 
 #[test]
+fn lines_of_python_around_an_operator_are_kept_innermost_first() {
+    let with = |stack: &str| slice("aten::mm", &format!(r#","args":{{"Call stack":{stack}}}"#));
+    let trace = read(&of(&[
+        &with(r#""model.py(7): forward;train.py(3): step""#),
+        &with(r#""""#),
+        &slice("aten::mm", ""),
+        &with(r#""model.py(7): forward;train.py(3): step""#),
+        &with(r#""train.py(4): step""#),
+    ]));
+    let stack = |row: u32| {
+        trace.stack(row).iter().map(|one| trace.strings.get(one.line)).collect::<Vec<_>>()
+    };
+    assert_eq!(trace.strings.get(trace.stack(0)[1].function), "train.py: step");
+    assert_eq!(stack(0), ["model.py(7): forward", "train.py(3): step"]);
+    assert_eq!((stack(1).len(), stack(2).len()), (0, 0));
+    assert_eq!(stack(3), stack(0));
+    assert_eq!(stack(4), ["train.py(4): step"]);
+    assert_eq!(trace.slices.call_stack.len(), 3);
+}
+
+#[test]
 fn the_base_time_counts_wherever_it_stands() {
     let event = slice("a", "");
     let before = format!("{{\"baseTimeNanoseconds\": 1000, \"traceEvents\": [{event}]}}");
@@ -443,6 +464,22 @@ fn ranks_of_groups_may_be_a_text() {
         assert_eq!(trace.rank, 3);
         assert_eq!(trace.header.distributed.unwrap().groups[0].ranks, [0, 1, 2, 3]);
     }
+}
+
+#[test]
+fn issue_24_copies_and_waits_of_mtia_are_no_kernels() {
+    let event = |name: &str, at: u32| {
+        format!(
+            r#"{{"ph":"X","cat":"mtia_ccp_events","name":"{name}","pid":17,"tid":3,"ts":{at},"dur":1}}"#
+        )
+    };
+    let names = ["event_wait", "pe_exe", "dma_request", "event_wait", "event_record"];
+    let events: Vec<String> = names.iter().zip(0..).map(|(name, at)| event(name, at)).collect();
+    let trace = read(&of(&events.iter().map(String::as_str).collect::<Vec<_>>()));
+    let kinds: Vec<Kind> = trace.rows().map(|row| trace.kind(row)).collect();
+    assert_eq!(kinds, [Kind::Sync, Kind::Kernel, Kind::Memcpy, Kind::Sync, Kind::Kernel]);
+    // The file's category stays what it was.
+    assert!(trace.categories.iter().all(|category| category.name == "mtia_ccp_events"));
 }
 
 #[test]

@@ -1,0 +1,51 @@
+//! Rows by what they are called; each name is looked at once.
+
+use trace::store::Kind;
+
+use crate::job::RankFacts;
+
+impl RankFacts<'_> {
+    /// Per name of the trace whether a test holds for it.
+    pub fn names(&self, is_meant: impl Fn(&str) -> bool) -> Vec<bool> {
+        self.scope.trace.strings.iter().map(is_meant).collect()
+    }
+
+    /// Whether the name of a row is marked in [`RankFacts::names`].
+    pub fn is_named(&self, names: &[bool], row: u32) -> bool {
+        names[self.scope.trace.slices.name[row as usize].0 as usize]
+    }
+
+    /// The calls of some names, by start.
+    pub fn calls_named(&self, is_meant: impl Fn(&str) -> bool) -> Vec<u32> {
+        let names = self.names(is_meant);
+        self.calls().iter().copied().filter(|row| self.is_named(&names, *row)).collect()
+    }
+
+    /// The outermost operators and annotations of some names that start in the window, thread by
+    /// thread, by start.
+    pub fn outermost_named(&self, is_meant: impl Fn(&str) -> bool) -> Vec<u32> {
+        let names = self.names(is_meant);
+        let trace = self.scope.trace;
+        let mut found = Vec::new();
+        let mut behind = 0;
+        for (node, row) in self.tree().nodes.iter().enumerate() {
+            let is_range = matches!(trace.kind(*row), Kind::Operator | Kind::Annotation);
+            let is_one = is_range && self.is_named(&names, *row) && self.scope.starts_inside(*row);
+            if is_one && node >= behind {
+                behind = self.tree().range(*row).end as usize;
+                found.push(*row);
+            }
+        }
+        found
+    }
+
+    /// Whether anything around a row has one of some names.
+    pub fn is_within(&self, names: &[bool], row: u32) -> bool {
+        self.tree().ancestors(row).any(|around| self.is_named(names, around))
+    }
+
+    /// Whether device work of some class is in the window.
+    pub fn has_communication(&self) -> bool {
+        self.scope.classes.contains(&crate::classify::Class::Communication)
+    }
+}

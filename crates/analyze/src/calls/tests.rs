@@ -1,0 +1,32 @@
+use super::*;
+
+#[test]
+fn copies_go_where_their_names_say_in_every_spelling() {
+    for (name, expected) in [
+        ("Memcpy DtoH (Device -> Pageable)", Direction::ToHost),
+        ("Memcpy DtoH (Device -> Host)", Direction::ToHost),
+        ("CopyDeviceToHost", Direction::ToHost),
+        ("Memcpy HtoD (Pinned -> Device)", Direction::ToDevice),
+        ("CopyHostToDevice", Direction::ToDevice),
+        ("Memcpy DtoD (Device -> Device)", Direction::OnDevice),
+        ("CopyDeviceToDevice", Direction::OnDevice),
+        ("Memcpy PtoP (Device -> Device)", Direction::Other),
+        ("dma_request", Direction::Other),
+    ] {
+        assert_eq!(direction(name), expected, "{name}");
+    }
+}
+
+#[test]
+fn waits_of_every_vendor_are_waits() {
+    for (name, expected) in [
+        ("cudaStreamSynchronize", Call::StreamSync),
+        ("hipDeviceSynchronize", Call::DeviceSync),
+        ("synchronizeStream", Call::StreamSync),
+        ("hipMemcpyWithStream", Call::BlockingCopy),
+        ("gif_merge", Call::Plain),
+    ] {
+        assert_eq!(of_name(name), expected, "{name}");
+        assert_eq!(is_synchronization(name), name.to_lowercase().contains("synchronize"), "{name}");
+    }
+}

@@ -1,0 +1,343 @@
+//! When a host did what a running job does not do again: setting up, loading kernels at their first
+//! launch, trying variants of kernels, capturing graphs; and what the profiler itself did.
+//!
+//! Knows names and times of rows, and no rule.
+
+#[cfg(test)]
+mod tests;
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use serde::Serialize;
+use trace::store::{Kind, StringId, Trace, TrackId};
+
+use crate::calls::{self, Call};
+use crate::frames::Frames;
+use crate::interval::{self, Interval};
+use crate::scope::Scope;
+use crate::tree::{self, Tree};
+use crate::window;
+
+/// What disturbs a recording.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Disturbance {
+    /// Memory from the driver and code loaded late, outside steady steps; a first step that takes
+    /// far longer than the others.
+    WarmUp,
+    /// The first launch of a kernel, which loads its code.
+    FirstLaunch,
+    /// Variants of a kernel are tried and timed.
+    Autotuning,
+    /// A graph is captured: what is launched does not run.
+    GraphCapture,
+    /// The profiler's own work: its buffers, and its waits as it starts and stops.
+    Profiler,
+}
+
+/// All, in the order in which they are named.
+pub const DISTURBANCES: [Disturbance; 5] = [
+    Disturbance::Profiler,
+    Disturbance::GraphCapture,
+    Disturbance::Autotuning,
+    Disturbance::FirstLaunch,
+    Disturbance::WarmUp,
+];
+
+/// A first launch takes this many times a usual call of its name, at least.
+const FIRST_LAUNCH_RATIO: i64 = 10;
+/// And as long as this.
+const FIRST_LAUNCH_NS: i64 = 50_000;
+/// A first step takes this much of a usual one, at least.
+const FIRST_STEP_RATIO: f64 = 1.5;
+/// Measurements that make a loop.
+const MEASURED_MIN: usize = 3;
+/// Launches between two events of a measurement, at most.
+const LAUNCHES_MAX: usize = 8;
+/// Names of operators, annotations and frames that try variants.
+const TUNING: [&str; 8] = [
+    "do_bench",
+    "benchmark_all_configs",
+    "autotune_to_one_config",
+    "benchmark_fused_nodes",
+    "cudnnFind",
+    "miopenFind",
+    "TunableOp",
+    "rocblas_gemm_tune",
+];
+/// Frames of Python that capture a graph.
+const CAPTURING: &str = "torch/cuda/graphs.py(";
+
+/// When which threads were disturbed.
+#[derive(Clone, Debug, Default)]
+pub struct Disturbances {
+    /// Per kind and thread, `None` for all threads: by time, disjoint.
+    spans: BTreeMap<(Disturbance, Option<TrackId>), Vec<Interval>>,
+}
+
+impl Disturbances {
+    /// How much of a span of a thread was disturbed in one way.
+    pub fn length_within(&self, kind: Disturbance, track: TrackId, span: Interval) -> i64 {
+        let of = |key: Option<TrackId>| self.spans.get(&(kind, key)).map_or(&[][..], Vec::as_slice);
+        // What concerns all threads may lie inside what concerns one.
+        let both = [of(None), of(Some(track))];
+        both.into_iter().map(|spans| interval::length_within(spans, span)).max().unwrap_or_default()
+    }
+
+    /// Whether there are none.
+    pub fn is_empty(&self) -> bool {
+        self.spans.is_empty()
+    }
+
+    fn add(&mut self, kind: Disturbance, track: Option<TrackId>, span: Interval) {
+        self.spans.entry((kind, track)).or_default().push(span);
+    }
+}
+
+/// Finds them in a whole recording; `tree` is that of its trace.
+///
+/// # Cost
+/// `O(n log n)` in the host rows of the trace.
+pub fn of(scope: &Scope<'_>, tree: &Tree) -> Disturbances {
+    let mut found = Disturbances::default();
+    for (track, span) in captures(scope.trace, scope.frames()) {
+        found.add(Disturbance::GraphCapture, Some(track), span);
+    }
+    profiler(scope, tree, &mut found);
+    named(scope, &mut found);
+    first_launches(scope, &mut found);
+    warm_up(scope, &mut found);
+    let takes_time = names(scope.trace, |name| name.contains("EventElapsedTime"));
+    for thread in tree.threads.iter().filter(|_| takes_time.contains(&true)) {
+        measured(scope, (tree, thread), &takes_time, &mut found);
+    }
+    for spans in found.spans.values_mut() {
+        *spans = interval::union(std::mem::take(spans));
+    }
+    found
+}
+
+/// When graphs were captured, by thread: what is launched then does not run.
+///
+/// # Cost
+/// Linear in the rows of the trace.
+pub fn captures(trace: &Trace, frames: &Frames) -> Vec<(TrackId, Interval)> {
+    // Whether a call of a name begins or ends a capture.
+    let begins = |text: &str| {
+        let is_end = text.contains("StreamEndCapture").then_some(false);
+        text.contains("StreamBeginCapture").then_some(true).or(is_end)
+    };
+    let names: Vec<Option<bool>> = trace.strings.iter().map(begins).collect();
+    let mut found = Vec::new();
+    let mut calls: Vec<(TrackId, i64, i64, bool)> = trace
+        .rows()
+        .filter(|row| trace.kind(*row).is_call())
+        .filter_map(|row| {
+            let begins = names[trace.slices.name[row as usize].0 as usize]?;
+            let track = trace.slices.track[row as usize];
+            Some((track, trace.slices.start(row), trace.slices.end(row), begins))
+        })
+        .collect();
+    calls.sort_unstable();
+    let mut begun: Option<(TrackId, i64)> = None;
+    for (track, start, end, begins) in calls {
+        match begun.filter(|(of, _)| *of == track) {
+            _ if begins => begun = Some((track, start)),
+            Some((_, from)) => {
+                found.push((track, (from, end)));
+                begun = None;
+            }
+            // It began before the recording did.
+            None => found.push((track, (i64::MIN / 2, end))),
+        }
+    }
+    let is_capturing = |name: StringId| {
+        let name = trace.strings.get(name);
+        let function = ["__enter__", "capture_begin", "capture_end"];
+        name.contains(CAPTURING) && function.iter().any(|function| name.ends_with(function))
+    };
+    for frame in frames.all().iter().filter(|frame| is_capturing(frame.name)) {
+        let Some(row) = frame.row else { continue };
+        let track = trace.slices.track[row as usize];
+        found.push((track, (trace.slices.start(row), trace.slices.end(row))));
+    }
+    found
+}
+
+/// Its rows, and waits for the whole device before all work of the recording or behind it, outside
+/// operators and the user's annotations.
+fn profiler(scope: &Scope<'_>, tree: &Tree, found: &mut Disturbances) {
+    let trace = scope.trace;
+    let set_up = |row: u32| calls::SET_UP.contains(&trace.name(row));
+    for row in trace.rows().filter(|row| trace.kind(*row) == Kind::Overhead && !set_up(*row)) {
+        found.add(Disturbance::Profiler, None, (trace.slices.start(row), trace.slices.end(row)));
+    }
+    let names = calls::names(trace);
+    let does = |row: u32| names[trace.slices.name[row as usize].0 as usize];
+    let launches = trace
+        .rows()
+        .filter(|row| trace.kind(*row).is_call() && !scope.links().work(*row).is_empty());
+    let works = launches.map(|row| (trace.slices.start(row), trace.slices.end(row)));
+    let Some((first, last)) = works.reduce(|a, b| (a.0.min(b.0), a.1.max(b.1))) else { return };
+    let is_wait = |row: &u32| trace.kind(*row).is_call() && does(*row) == Call::DeviceSync;
+    for row in trace.rows().filter(is_wait) {
+        let (start, end) = (trace.slices.start(row), trace.slices.end(row));
+        let is_users = tree.ancestors(row).any(|around| {
+            let is_step = trace.name(around).starts_with("ProfilerStep#");
+            matches!(trace.kind(around), Kind::Operator | Kind::Annotation) && !is_step
+        });
+        if !is_users && (end <= first || start >= last) {
+            let track = trace.slices.track[row as usize];
+            found.add(Disturbance::Profiler, Some(track), (start, end));
+        }
+    }
+}
+
+/// Operators, annotations and frames that say by their names that they tune.
+fn named(scope: &Scope<'_>, found: &mut Disturbances) {
+    let trace = scope.trace;
+    let is_tuning = |name: &str| {
+        let is_tuner = name.contains("autotuner.py(") && name.ends_with("_bench");
+        is_tuner || TUNING.iter().any(|part| name.contains(part))
+    };
+    let tuning = names(trace, is_tuning);
+    if !tuning.contains(&true) {
+        return;
+    }
+    let is_host =
+        |row: &u32| matches!(trace.kind(*row), Kind::Operator | Kind::Annotation | Kind::Python);
+    for row in trace.rows().filter(|row| is_named(trace, &tuning, *row)) {
+        if is_host(&row) {
+            let track = trace.slices.track[row as usize];
+            let span = (trace.slices.start(row), trace.slices.end(row));
+            found.add(Disturbance::Autotuning, Some(track), span);
+        }
+    }
+}
+
+/// First launches of a kernel that take far longer than usual ones.
+fn first_launches(scope: &Scope<'_>, found: &mut Disturbances) {
+    let trace = scope.trace;
+    let is_launch = names(trace, |name| name.contains("LaunchKernel"));
+    let mut launches: Vec<u32> = trace
+        .rows()
+        .filter(|row| is_named(trace, &is_launch, *row) && trace.kind(*row).is_call())
+        .collect();
+    launches.sort_by_key(|row| (trace.slices.start(*row), *row));
+    let mut lengths: Vec<i64> =
+        launches.iter().map(|row| trace.slices.duration[*row as usize]).collect();
+    if lengths.is_empty() {
+        return;
+    }
+    let middle = (lengths.len() - 1) / 2;
+    let usual = *lengths.select_nth_unstable(middle).1;
+    let least = (FIRST_LAUNCH_RATIO * usual).max(FIRST_LAUNCH_NS);
+    let mut seen: BTreeSet<StringId> = BTreeSet::new();
+    for row in launches {
+        let Some(work) = scope.links().work(row).first() else { continue };
+        let is_first = seen.insert(trace.slices.name[*work as usize]);
+        if is_first && trace.slices.duration[row as usize] >= least {
+            let track = trace.slices.track[row as usize];
+            let span = (trace.slices.start(row), trace.slices.end(row));
+            found.add(Disturbance::FirstLaunch, Some(track), span);
+        }
+    }
+}
+
+/// Set-up calls outside steady steps, and a first step that takes far longer than the others.
+fn warm_up(scope: &Scope<'_>, found: &mut Disturbances) {
+    let trace = scope.trace;
+    let set_up = names(trace, |name| calls::SET_UP.contains(&name));
+    let steps = window::steps(trace, || scope.links());
+    let is_steady =
+        |time: i64| steps.iter().skip(1).any(|step| (step.start..step.end).contains(&time));
+    for row in trace.rows().filter(|row| is_named(trace, &set_up, *row)) {
+        let (start, end) = (trace.slices.start(row), trace.slices.end(row));
+        if !is_steady(start) {
+            let is_call = trace.kind(row).is_call();
+            let track = is_call.then(|| trace.slices.track[row as usize]);
+            found.add(Disturbance::WarmUp, track, (start, end));
+        }
+    }
+    let mut others: Vec<i64> = steps.iter().skip(1).map(|step| step.end - step.start).collect();
+    if let (Some(first), true) = (steps.first(), others.len() >= 2) {
+        let middle = (others.len() - 1) / 2;
+        let usual = *others.select_nth_unstable(middle).1;
+        if (first.end - first.start) as f64 >= FIRST_STEP_RATIO * usual as f64 {
+            found.add(Disturbance::WarmUp, None, (first.start, first.end));
+        }
+    }
+}
+
+/// Loops that time variants with events: an operator in which time is taken several times, and runs
+/// of measurements of the same kernels.
+fn measured(
+    scope: &Scope<'_>,
+    (tree, thread): (&Tree, &tree::Thread),
+    takes_time: &[bool],
+    found: &mut Disturbances,
+) {
+    let trace = scope.trace;
+    let rows: Vec<u32> =
+        tree.rows_of(thread).iter().copied().filter(|row| trace.kind(*row).is_call()).collect();
+    let taken: Vec<usize> =
+        (0..rows.len()).filter(|at| is_named(trace, takes_time, rows[*at])).collect();
+    if taken.len() < MEASURED_MIN {
+        return;
+    }
+    let span = |from: u32, to: u32| (trace.slices.start(from), trace.slices.end(to));
+    let mut inside: BTreeMap<u32, usize> = BTreeMap::new();
+    for at in &taken {
+        if let Some(operator) = tree.operator(trace, rows[*at]) {
+            *inside.entry(operator).or_default() += 1;
+        }
+    }
+    for (operator, _) in inside.iter().filter(|(_, count)| **count >= MEASURED_MIN) {
+        found.add(Disturbance::Autotuning, Some(thread.track), span(*operator, *operator));
+    }
+    // Times are taken one after the other, behind all the measurements.
+    let is_between = |from: usize, to: usize| {
+        rows[from + 1..to].iter().all(|row| scope.links().work(*row).is_empty())
+    };
+    for run in taken.chunk_by(|a, b| is_between(*a, *b)) {
+        if run.len() >= MEASURED_MIN
+            && let Some(first) = first_measured(scope, &rows[..run[0]], run.len())
+        {
+            let last = rows[run[run.len() - 1]];
+            found.add(Disturbance::Autotuning, Some(thread.track), span(first, last));
+        }
+    }
+}
+
+/// The first of some calls that belongs to the last `count` measurements, if each launched the same
+/// few kernels between two events, and nothing was launched behind the last one. Communication is
+/// between two events always.
+fn first_measured(scope: &Scope<'_>, calls: &[u32], count: usize) -> Option<u32> {
+    let trace = scope.trace;
+    let is_event = |row: &u32| calls::of_name(trace.name(*row)) == Call::EventRecord;
+    let events: Vec<usize> = (0..calls.len()).filter(|at| is_event(&calls[*at])).collect();
+    let events = &events[events.len().checked_sub(2 * count)?..];
+    let launched = |pair: &[usize]| {
+        let between = calls[pair[0] + 1..pair[1]].iter();
+        let works = between.filter_map(|call| scope.links().work(*call).first());
+        works.map(|work| trace.slices.name[*work as usize]).collect::<Vec<StringId>>()
+    };
+    let first = launched(&events[..2]);
+    let is_few = (1..=LAUNCHES_MAX).contains(&first.len());
+    let is_own = first.iter().all(|name| {
+        let name = trace.strings.get(*name);
+        !name.starts_with("nccl") && !name.starts_with("rccl")
+    });
+    let is_same = events.chunks(2).all(|pair| launched(pair) == first);
+    let is_last = launched(&[events[events.len() - 1], calls.len()]).is_empty();
+    (is_few && is_own && is_same && is_last).then(|| calls[events[0]])
+}
+
+/// Per text of a trace whether a test holds for it, so that each name is looked at once.
+fn names(trace: &Trace, is_meant: impl Fn(&str) -> bool) -> Vec<bool> {
+    trace.strings.iter().map(is_meant).collect()
+}
+
+fn is_named(trace: &Trace, names: &[bool], row: u32) -> bool {
+    names[trace.slices.name[row as usize].0 as usize]
+}

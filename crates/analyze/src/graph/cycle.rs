@@ -1,0 +1,50 @@
+//! What waits for itself: the nodes of a cycle. Knows no times.
+
+use super::{Edge, NodeId};
+
+/// Dependencies that form a cycle.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("dependencies: expected no cycle, got one of {} nodes: {}", nodes.len(), named(nodes))]
+pub struct Cycle {
+    /// Each waits for the one before it, the first for the last; begins at the lowest.
+    pub nodes: Vec<NodeId>,
+}
+
+/// Nodes that a message names at most.
+const NAMED: usize = 8;
+
+fn named(nodes: &[NodeId]) -> String {
+    let mut text: Vec<String> = nodes.iter().take(NAMED).map(|node| node.0.to_string()).collect();
+    if nodes.len() > NAMED {
+        text.push("…".to_owned());
+    }
+    text.join(" → ")
+}
+
+/// A cycle among the nodes that have no place in the order; `edges` stand by target.
+pub(super) fn find(count: usize, edges: &[Edge], order: &[NodeId]) -> Cycle {
+    let mut is_ordered = vec![false; count];
+    order.iter().for_each(|node| is_ordered[node.index()] = true);
+    // Whatever has no place waits for something that has none either: going backwards along such
+    // edges never ends, so it comes to a node again.
+    let mut before: Vec<Option<NodeId>> = vec![None; count];
+    for edge in edges.iter().filter(|edge| !is_ordered[edge.source.index()]) {
+        before[edge.target.index()].get_or_insert(edge.source);
+    }
+    let mut seen_at: Vec<Option<usize>> = vec![None; count];
+    let mut path = Vec::new();
+    let mut next = is_ordered.iter().position(|is| !is).map(|node| NodeId(node as u32));
+    while let Some(node) = next {
+        if let Some(first) = seen_at[node.index()] {
+            path.drain(..first);
+            break;
+        }
+        seen_at[node.index()] = Some(path.len());
+        path.push(node);
+        next = before[node.index()];
+    }
+    path.reverse();
+    let lowest = path.iter().enumerate().min_by_key(|(_, node)| **node).map_or(0, |(at, _)| at);
+    path.rotate_left(lowest);
+    Cycle { nodes: path }
+}

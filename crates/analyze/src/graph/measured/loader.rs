@@ -1,0 +1,116 @@
+//! Threads that load input: workers and the thread that pins memory. Where they were recorded, the
+//! thread that fetches a batch waited for the last thing they did before it got it.
+
+use std::collections::BTreeSet;
+
+use trace::store::{Kind, StringId, Trace, TrackId};
+
+use super::Category;
+use super::draft::Draft;
+use super::host::{Chain, HandOff, Segment, Segments};
+use crate::scope::Scope;
+
+/// Frames and operators that only such threads run.
+const LOADING: [&str; 3] = ["_utils/pin_memory.py(", "_utils/worker.py(", "aten::pin_memory"];
+/// What fetches a batch.
+const FETCHING: &str = "enumerate(DataLoader)";
+
+/// The tracks of threads that load input and fetch none.
+pub(super) fn tracks(scope: &Scope<'_>) -> BTreeSet<TrackId> {
+    let trace = scope.trace;
+    let has = |parts: &[&str]| -> Vec<bool> {
+        trace.strings.iter().map(|text| parts.iter().any(|part| text.contains(part))).collect()
+    };
+    let (loading, fetching) = (has(&LOADING), has(&[FETCHING]));
+    if !loading.contains(&true) || !fetching.contains(&true) {
+        return BTreeSet::new();
+    }
+    let of = |names: &[bool]| -> BTreeSet<TrackId> {
+        let is_host = |row: &u32| {
+            matches!(trace.kind(*row), Kind::Operator | Kind::Annotation | Kind::Python)
+        };
+        let rows = trace.rows().filter(|row| names[trace.slices.name[*row as usize].0 as usize]);
+        rows.filter(is_host).map(|row| trace.slices.track[row as usize]).collect()
+    };
+    &of(&loading) - &of(&fetching)
+}
+
+/// What such a thread did of which only frames of Python tell: each time it put something into a
+/// queue.
+pub(super) fn puts(scope: &Scope<'_>, track: TrackId) -> Segments {
+    let trace = scope.trace;
+    let is_put = |name: StringId| {
+        let name = trace.strings.get(name);
+        name.contains("queue") && name.ends_with(": put")
+    };
+    let frames = scope.frames();
+    let (from, to) = (scope.window.start, scope.window.end);
+    let mut rows: Vec<u32> = Vec::new();
+    for (frame, at) in frames.all().iter().zip(0..) {
+        let Some(row) = frame.row.filter(|_| is_put(frame.name)) else { continue };
+        let is_outermost = frames.stack(at).skip(1).all(|around| !is_put(around.name));
+        if is_outermost && trace.slices.track[row as usize] == track {
+            rows.push(row);
+        }
+    }
+    rows.sort_by_key(|row| (trace.slices.start(*row), *row));
+    let mut work: Vec<Segment> = Vec::new();
+    for row in rows {
+        let start = trace.slices.start(row).max(work.last().map_or(from, |last| last.end));
+        let end = trace.slices.end(row).min(to);
+        if start < end {
+            work.push(Segment { row, start, end });
+        }
+    }
+    Segments { work, ..Segments::default() }
+}
+
+/// Marks what a loading thread does as loading: its end is not that of the window.
+pub(super) fn mark(draft: &mut Draft, chain: &mut Chain) {
+    chain.works = false;
+    for step in &chain.steps {
+        let category = &mut draft.nodes[step.node.index()].origin.category;
+        if *category == Category::HostOperator {
+            *category = Category::DataLoading;
+        }
+    }
+}
+
+/// Finds what the threads that fetch batches waited for. Such a wait is no work of theirs.
+pub(super) fn find(
+    draft: &mut Draft,
+    scope: &Scope<'_>,
+    chains: &mut [Chain],
+    loaders: &BTreeSet<TrackId>,
+) {
+    // What loading threads did, by its end.
+    let mut done: Vec<_> = chains
+        .iter()
+        .filter(|chain| loaders.contains(&chain.track))
+        .flat_map(|chain| chain.steps.iter().map(|step| step.node))
+        .map(|node| (draft.end(node), node))
+        .collect();
+    done.sort_unstable();
+    let trace = scope.trace;
+    for chain in chains.iter_mut().filter(|chain| !loaders.contains(&chain.track)) {
+        for (at, step) in chain.steps.iter().enumerate() {
+            let node = &draft.nodes[step.node.index()];
+            let fetches = node.origin.row.is_some_and(|row| is_fetching(trace, row));
+            let until = done.partition_point(|(end, _)| *end <= node.end);
+            let last = until.checked_sub(1).map(|last| done[last]);
+            let Some((end, source)) = last.filter(|(end, _)| fetches && *end > step.entry) else {
+                continue;
+            };
+            if draft.nodes[source.index()].start < end {
+                draft.nodes[step.node.index()].start = end;
+                chain.hand_offs.push(HandOff { step: at, source, worked: 0 });
+                draft.evidence.hand_offs += 1;
+            }
+        }
+        chain.hand_offs.sort_by_key(|hand_off| hand_off.step);
+    }
+}
+
+fn is_fetching(trace: &Trace, row: u32) -> bool {
+    trace.name(row).contains(FETCHING)
+}

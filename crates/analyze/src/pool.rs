@@ -1,0 +1,32 @@
+//! Whether a trace is of a run of ours on a pool of CPU threads: no GPU, no network, no Python.
+
+use trace::store::Trace;
+
+/// Whether the device of a trace is a pool of CPU threads, as `rowmill train --trace` records it.
+pub fn is_pool(trace: &Trace) -> bool {
+    let is_own = |name: &str, label: &str| name == "rowmill" && label.starts_with("pool ");
+    trace.tracks.iter().any(|track| is_own(&track.process_name, &track.process_label))
+}
+
+/// Whether all traces of a job are. A job without any is not.
+pub fn are_pools<'a>(traces: impl IntoIterator<Item = &'a Trace>) -> bool {
+    let mut traces = traces.into_iter().peekable();
+    traces.peek().is_some() && traces.all(is_pool)
+}
+
+#[cfg(test)]
+mod tests {
+    use trace::store::{NewSlice, Trace};
+
+    use super::are_pools;
+
+    #[test]
+    fn the_label_of_the_pool_tells() {
+        let mut trace = Trace::default();
+        trace.push(&NewSlice::new("kernel", "rowmill_gemm_forward", (0, 1), (0, 5)));
+        assert!(!are_pools([]) && !are_pools([&trace]));
+        trace.tracks[0].process_name = "rowmill".to_owned();
+        trace.tracks[0].process_label = "pool 0: a CPU".to_owned();
+        assert!(are_pools([&trace]) && !are_pools([&trace, &Trace::default()]));
+    }
+}

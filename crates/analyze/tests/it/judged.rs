@@ -1,0 +1,170 @@
+//! Every finding above *info* on the public traces stands judged in
+//! `docs/findings-on-public-traces.md`.
+//!
+//! After a change of a rule, write what is found anew, and judge what has changed:
+//! `ROWMILL_JUDGED=write cargo test --release -p analyze --test it judged`
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+
+use analyze::antipattern::{Finding, Settings, Severity};
+use analyze::classify::ClassRule;
+use analyze::{Classifier, Scope, WindowRule};
+
+use crate::findings::report;
+use crate::fixture;
+
+/// All traces below `traces`: single files, and folders that are read as one job.
+const TRACES: [&str; 29] = [
+    "alexnet",
+    "dlrm8/dlrm_kineto.tar.gz",
+    "linear/linear_kineto.json.gz",
+    "modern",
+    "modern/a100_full_queue.json.gz",
+    "modern/h100_timesformer.json.gz",
+    "modern/mi300_owlv2.json.gz",
+    "modern/mi300_resnet_act_checkpoint.json.gz",
+    "modern/mtia_inference.json.gz",
+    "modern/resnet50_2021_workers0.json.gz",
+    "modern/resnet50_2021_workers4.json.gz",
+    "modern/sglang_decode.json.gz",
+    "modern/sglang_decode_capture.json.gz",
+    "modern/sglang_prefill_decode.json.gz",
+    "nccl",
+    "odd",
+    "odd/backward_thread.json",
+    "odd/event_sync_multi_stream.json.gz",
+    "odd/event_sync_trace.json.gz",
+    "odd/mi250_minitoy_train_ROCm6_2_kineto.json.gz",
+    "odd/rank-34.Jul_15_10_52_41.1074.pt.trace.json.gz",
+    "odd/rank_non_gpu.json.gz",
+    "odd/triton_example.json.gz",
+    "simple_add",
+    "timeline_sampled",
+    "trace_diff",
+    "trace_diff/control.json.gz",
+    "trace_diff/test.json.gz",
+    "dlrm8",
+];
+
+/// Columns of the table that a person or `bench/compare/findings_truth.py` fills: what was
+/// recomputed, the verdict, why.
+const JUDGED: usize = 3;
+const COLUMNS: usize = 9 + JUDGED;
+
+fn page() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/findings-on-public-traces.md")
+}
+
+/// The columns of a line of the table that stand for a finding.
+fn columns(line: &str) -> Option<Vec<String>> {
+    let inside = line.strip_prefix("| `")?.strip_suffix(" |")?;
+    let inside = format!("`{inside}");
+    Some(inside.split(" | ").map(str::to_owned).collect())
+}
+
+/// What stands between bars.
+fn cell(text: &str) -> String {
+    text.replace('|', "¦")
+}
+
+fn row(trace: &str, finding: &Finding) -> Vec<String> {
+    let saving = finding.saving.map_or_else(String::new, |saving| {
+        format!(
+            "{}/{}/{} ns ({:.1} %)",
+            saving.low_ns, saving.mid_ns, saving.high_ns, saving.mid_pct
+        )
+    });
+    let steps = match finding.steps.as_slice() {
+        [] => String::new(),
+        [one] => one.to_string(),
+        [first, .., last] => format!("{first}..{last}"),
+    };
+    let figures: Vec<String> =
+        finding.numbers.iter().map(|number| format!("{}={}", number.name, number.value)).collect();
+    let named = |value: &dyn std::fmt::Debug| format!("{value:?}").to_lowercase();
+    let cells = [
+        format!("`{trace}`"),
+        finding.rule.clone(),
+        format!("`{}`", finding.key),
+        named(&finding.severity),
+        named(&finding.confidence),
+        steps,
+        saving,
+        finding.what.clone(),
+        figures.join("; "),
+    ];
+    cells.iter().map(|text| cell(text)).collect()
+}
+
+fn found() -> Option<Vec<Vec<String>>> {
+    let mut rows = Vec::new();
+    for name in TRACES {
+        let job = fixture::job(name)?;
+        let classifier = Classifier::new(ClassRule::Category);
+        let scope = |trace| Scope::new(trace, WindowRule::Steps, &classifier);
+        let scopes: Vec<Scope<'_>> = job.traces.iter().map(scope).collect();
+        let report = report(&job, &scopes, &Settings::default());
+        let told = report.findings.iter().filter(|finding| finding.severity != Severity::Info);
+        rows.extend(told.map(|finding| row(name, finding)));
+    }
+    Some(rows)
+}
+
+/// The page with the rows that were found, and of each what was said of it before.
+fn written(page: &str, found: &[Vec<String>]) -> String {
+    let known: BTreeMap<(String, String), Vec<String>> = page
+        .lines()
+        .filter_map(columns)
+        .filter(|cells| cells.len() == COLUMNS)
+        .map(|cells| ((cells[0].clone(), cells[2].clone()), cells[COLUMNS - JUDGED..].to_vec()))
+        .collect();
+    let line = |cells: &Vec<String>| {
+        let new = || vec!["".to_owned(), "to judge".to_owned(), "".to_owned()];
+        let said = known.get(&(cells[0].clone(), cells[2].clone())).cloned().unwrap_or_else(new);
+        let all: Vec<&str> = cells.iter().chain(&said).map(String::as_str).collect();
+        format!("| {} |", all.join(" | "))
+    };
+    let mut lines: Vec<String> = Vec::new();
+    let mut is_behind = false;
+    for text in page.lines() {
+        match columns(text) {
+            Some(_) if is_behind => {}
+            Some(_) => {
+                lines.extend(found.iter().map(line));
+                is_behind = true;
+            }
+            None => lines.push(text.to_owned()),
+        }
+    }
+    if !is_behind {
+        lines.extend(found.iter().map(line));
+    }
+    lines.join("\n") + "\n"
+}
+
+#[test]
+fn issue_24_every_finding_above_info_on_the_public_traces_is_judged() {
+    let Some(found) = found() else { return };
+    let page = page();
+    let text = std::fs::read_to_string(&page).unwrap();
+    if std::env::var_os("ROWMILL_JUDGED").is_some_and(|of| of == "write") {
+        std::fs::write(&page, written(&text, &found)).unwrap();
+        return;
+    }
+    let judged: Vec<Vec<String>> = text.lines().filter_map(columns).collect();
+    for cells in &judged {
+        assert_eq!(cells.len(), COLUMNS, "{cells:?}");
+        let verdict = cells[COLUMNS - 2].as_str();
+        assert!(["true", "arguable", "false"].contains(&verdict), "{cells:?}");
+        let is_bad = ["critical", "high"].contains(&cells[3].as_str());
+        assert!(!is_bad || verdict != "false", "false at {}: {cells:?}", cells[3]);
+    }
+    let told = |rows: &[Vec<String>]| -> Vec<String> {
+        rows.iter().map(|cells| cells[..4].join(" | ")).collect()
+    };
+    let (found, judged) = (told(&found), told(&judged));
+    let new: Vec<&String> = found.iter().filter(|row| !judged.contains(row)).collect();
+    let gone: Vec<&String> = judged.iter().filter(|row| !found.contains(row)).collect();
+    assert!(new.is_empty() && gone.is_empty(), "not judged: {new:#?}\nno longer found: {gone:#?}");
+}

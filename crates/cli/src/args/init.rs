@@ -1,0 +1,61 @@
+//! `rowmill init` as typed.
+
+use std::path::PathBuf;
+
+use clap::Args;
+
+/// Propose a configuration.
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  rowmill init clicks.csv.gz               writes clicks.toml
+  rowmill init day_*.parquet --output ads.toml --label clicked
+  rowmill init adult-train.csv.gz --evaluation adult-test.csv.gz
+  rowmill init ratings.dat --output - | less
+
+Reads CSV with any delimiter and quotes, TSV, Parquet and NumPy arrays, plain, .gz or .zst, with or
+without a header. Counts the values of every column over the whole file, and writes a commented
+configuration that trains as it is: rowmill train clicks.toml")]
+pub struct Init {
+    /// Training files with the same columns
+    #[arg(required = true)]
+    pub files: Vec<String>,
+    /// Held-out files [default: the newest tenth of the rows by a column of times, else the last]
+    #[arg(long, value_name = "FILE", num_args = 1..)]
+    pub evaluation: Vec<String>,
+    /// The column to predict [default: by name and values]
+    #[arg(long, value_name = "COLUMN")]
+    pub label: Option<String>,
+    /// What stands between fields, such as ';' or tab [default: by what the file has]
+    #[arg(long, value_name = "TEXT")]
+    pub delimiter: Option<String>,
+    /// The configuration to write, or - for stdout [default: FILE with .toml]
+    #[arg(short, long, value_name = "FILE")]
+    pub output: Option<PathBuf>,
+    /// Replace the configuration if it exists
+    #[arg(long)]
+    pub force: bool,
+}
+
+impl Init {
+    /// The name of the files without their endings.
+    pub fn stem(&self) -> String {
+        let first = self.files.first().map_or("model", String::as_str);
+        let name = first.rsplit(['/', '\\']).next().unwrap_or(first);
+        let stem = name.split('.').find(|part| !part.is_empty()).unwrap_or("model");
+        let stem = ["_dense", "_labels", "_sparse"]
+            .iter()
+            .find_map(|end| stem.strip_suffix(end))
+            .unwrap_or(stem);
+        if stem == "-" { "model".to_owned() } else { stem.to_owned() }
+    }
+
+    /// The file to write; none for stdout.
+    pub fn target(&self) -> Option<PathBuf> {
+        match &self.output {
+            Some(path) if path.as_os_str() == "-" => None,
+            Some(path) => Some(path.clone()),
+            None => Some(PathBuf::from(format!("{}.toml", self.stem()))),
+        }
+    }
+}

@@ -1,0 +1,237 @@
+//! `rowmill predict …` as typed.
+
+use std::path::PathBuf;
+
+use clap::{Args, Subcommand};
+
+/// Predict the time of a training step from recorded traces.
+#[derive(Debug, Subcommand)]
+#[command(after_help = "\
+Examples:
+  rowmill predict evaluate traces/                      how far predictions are off, on your own job
+  rowmill predict calibrate traces/ -o host.json        what operators, launches and waits cost here
+  rowmill predict step traces/ --calibration host.json  a step by these costs, with an interval
+  rowmill predict what-if traces/ --edits fused.toml    the step with an edit that nobody made yet
+  rowmill predict resize b512/ b2048/ --sizes 512,2048 --to 1024
+  rowmill predict overheads traces/ --svg t1-t5.svg     the host's overheads, by rank
+
+A trace becomes a program: what threads and streams do and who waits for whom, without times. Costs
+come from samples. The program with its costs is simulated, and the result is a trace again.")]
+pub enum Predict {
+    /// Collect what everything costs on the host and devices of a recording
+    Calibrate(PredictCalibrate),
+    /// Predict a recorded step from a calibration
+    Step(PredictStep),
+    /// Predict a step that is written otherwise
+    WhatIf(PredictWhatIf),
+    /// Predict a step at another batch size from recordings at two
+    Resize(PredictResize),
+    /// Measure how far predictions are off
+    Evaluate(PredictEvaluate),
+    /// Print mean and deviation of the host's overheads T1 to T5
+    Overheads(PredictOverheads),
+}
+
+/// Collect samples.
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  rowmill predict calibrate traces/ --output host.json
+  rowmill predict calibrate run-a/ --merge host.json --output shared.json
+
+Every sample is kept, none trimmed. Of several ranks that were all recorded, the time that a
+collective takes is that of its last rank: all others wait.")]
+pub struct PredictCalibrate {
+    /// Traces: files, archives, folders, or `-` for standard input
+    #[arg(required = true, value_name = "PATH")]
+    pub paths: Vec<PathBuf>,
+    /// Add the samples to those of another calibration (repeatable)
+    #[arg(long, value_name = "FILE")]
+    pub merge: Vec<PathBuf>,
+    /// Merge calibrations of other hosts or devices too
+    #[arg(long)]
+    pub force: bool,
+    /// The file to write
+    #[arg(short, long, value_name = "FILE")]
+    pub output: PathBuf,
+}
+
+/// Predict a step.
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  rowmill predict step traces/ --calibration host.json
+  rowmill predict step traces/ --calibration host.json --step 3 --write-trace predicted
+  rowmill trace predicted
+
+When ranks start their step is taken from the recording. `low` and `high` are the 5th and the 95th
+percentile of steps with other samples and another speed of the host.")]
+pub struct PredictStep {
+    /// Traces: files, archives, folders, or `-` for standard input
+    #[arg(required = true, value_name = "PATH")]
+    pub paths: Vec<PathBuf>,
+    /// What everything costs: a file of `rowmill predict calibrate`
+    #[arg(long, value_name = "FILE")]
+    pub calibration: PathBuf,
+    /// Use a calibration of another host or other devices
+    #[arg(long)]
+    pub force: bool,
+    /// Which of the recorded steps, from 0 on
+    #[arg(long, value_name = "N", default_value_t = 0)]
+    pub step: usize,
+    /// How often the step is drawn for its interval
+    #[arg(long, value_name = "N", default_value_t = 200)]
+    #[arg(value_parser = clap::value_parser!(u32).range(1..=100_000))]
+    pub draws: u32,
+    /// Seed of the draws
+    #[arg(long, value_name = "N", default_value_t = 0)]
+    pub seed: u64,
+    /// Also write the predicted step as traces into this folder, one per rank
+    #[arg(long, value_name = "FOLDER")]
+    pub write_trace: Option<PathBuf>,
+}
+
+/// Predict an edited step.
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  rowmill predict what-if traces/ --edits fused.toml
+  rowmill predict what-if traces/ --edits fused.toml --edits graph.toml --calibration host.json
+  rowmill predict what-if traces/ --edits fused.toml --measured after/
+
+A file of edits, made in their order; `*` in a name stands for any text:
+  [[edit]]
+  kind = \"fuse\"                      # runs of operators become one, with the work of all
+  operators = \"aten::embedding_bag\"
+
+  kind         with
+  remove       operators                 with all they launch
+  insert       operator, after           once more, after each operator of the other name
+  fuse         operators [factor]        factor of the kernels' summed time
+  parallelise  operators, join           kernels on streams of their own, until join's kernels
+  graph        from, to                  one launch for all between
+  pin-copies                             no waiting for copies to the device
+  scale        kernels, factor           kernels by their own names
+
+Both steps are predicted, with and without edits; kernels that slow each other down are not modelled.")]
+pub struct PredictWhatIf {
+    /// Traces: files, archives, folders, or `-` for standard input
+    #[arg(required = true, value_name = "PATH")]
+    pub paths: Vec<PathBuf>,
+    /// The edits to make, a TOML file (repeatable: each file is predicted by itself)
+    #[arg(long, value_name = "FILE", required = true)]
+    pub edits: Vec<PathBuf>,
+    /// What everything costs [default: as in the recording itself]
+    #[arg(long, value_name = "FILE")]
+    pub calibration: Option<PathBuf>,
+    /// Use a calibration of another host or other devices
+    #[arg(long)]
+    pub force: bool,
+    /// Which of the recorded steps, from 0 on
+    #[arg(long, value_name = "N", default_value_t = 0)]
+    pub step: usize,
+    /// How often the step is drawn for its interval
+    #[arg(long, value_name = "N", default_value_t = 200)]
+    #[arg(value_parser = clap::value_parser!(u32).range(1..=100_000))]
+    pub draws: u32,
+    /// Seed of the draws
+    #[arg(long, value_name = "N", default_value_t = 0)]
+    pub seed: u64,
+    /// Traces recorded after the edits were really made: prints how far off the prediction was
+    #[arg(long, value_name = "PATH")]
+    pub measured: Vec<PathBuf>,
+}
+
+/// Predict another size.
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  rowmill predict resize b512/ b2048/ --sizes 512,2048 --to 1024
+  rowmill predict resize b512/ b2048/ --sizes 512,2048 --to 1024 --to 4096 --measured b4096/
+
+Both recordings must do the same in the same order, with record_shapes. Sizes of tensors that differ
+between them lie on a line; kernels take what those of the nearest sizes took, scaled.")]
+pub struct PredictResize {
+    /// Traces of the first size
+    #[arg(value_name = "SMALL")]
+    pub small: PathBuf,
+    /// Traces of the second size
+    #[arg(value_name = "LARGE")]
+    pub large: PathBuf,
+    /// The sizes of the two, such as 512,2048
+    #[arg(long, value_name = "N,N", value_parser = two_sizes)]
+    pub sizes: (u64, u64),
+    /// The size to predict (repeatable)
+    #[arg(long, value_name = "N", required = true)]
+    pub to: Vec<u64>,
+    /// How often each step is drawn for its interval
+    #[arg(long, value_name = "N", default_value_t = 200)]
+    #[arg(value_parser = clap::value_parser!(u32).range(1..=100_000))]
+    pub draws: u32,
+    /// Seed of the draws
+    #[arg(long, value_name = "N", default_value_t = 0)]
+    pub seed: u64,
+    /// Traces recorded at the last size of --to: prints how far off its prediction was
+    #[arg(long, value_name = "PATH")]
+    pub measured: Vec<PathBuf>,
+}
+
+/// Measure errors.
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  rowmill predict evaluate traces/
+  rowmill predict evaluate traces/ --calibrate-ranks 2 --format json
+
+Three tests, as far as the recording allows them:
+  replay       one step: own host segments and kernels, but all that starts, waits or transfers from
+               a few constants of the first ranks
+  leave out    one step of several ranks: each rank by what the others cost
+  later steps  several steps: the first half predicts the mean of the rest")]
+pub struct PredictEvaluate {
+    /// Traces: files, archives, folders, or `-` for standard input
+    #[arg(required = true, value_name = "PATH")]
+    pub paths: Vec<PathBuf>,
+    /// Derive the constants of the replay from the first N ranks [default: half of them]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
+    pub calibrate_ranks: Option<u32>,
+}
+
+/// Print overheads.
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  rowmill predict overheads traces/
+  rowmill predict overheads model-a.json model-b.json --svg overheads.svg
+  rowmill predict overheads traces/ --top 0 --format csv
+
+T1 between operators, T2 before an operator's first launch, T3 after its last, T4 in a runtime call,
+T5 between launches; host_only is an operator without calls. Overheads whose means differ between
+ranks, or between sizes of an operator's tensors, by more than 3 standard errors are named.")]
+pub struct PredictOverheads {
+    /// Traces: files, archives, folders, or `-` for standard input
+    #[arg(required = true, value_name = "PATH")]
+    pub paths: Vec<PathBuf>,
+    /// Operators of each kind, by total time
+    #[arg(long, value_name = "N", default_value_t = 10)]
+    pub top: usize,
+    /// Draw mean and deviation of every kind
+    #[arg(long, value_name = "FILE")]
+    pub svg: Option<PathBuf>,
+    /// Write here instead of to stdout
+    #[arg(long, value_name = "FILE")]
+    pub output: Option<PathBuf>,
+}
+
+impl Predict {
+    /// Whether it prints rows, which have more formats than a report.
+    pub fn has_rows(&self) -> bool {
+        matches!(self, Self::Step(_) | Self::WhatIf(_) | Self::Resize(_) | Self::Overheads(_))
+    }
+}
+
+fn two_sizes(text: &str) -> Result<(u64, u64), String> {
+    let number = |part: &str| part.trim().parse::<u64>().ok();
+    let both = text.split_once(',').and_then(|(a, b)| Some((number(a)?, number(b)?)));
+    both.ok_or_else(|| "expected two whole numbers such as 512,2048".to_owned())
+}

@@ -1,0 +1,126 @@
+//! `rowmill init`: files nobody has described → a configuration that trains on them.
+
+use std::io::Write as _;
+
+use data::profile::{self, Profile};
+use schema::JobConfig;
+use schema::proposal::{self, Proposal, ProposalError, Use, Wish};
+use serde::Serialize;
+
+use super::train::quoted;
+use crate::args::Init;
+use crate::error::Error;
+use crate::progress::{Meter, Unit};
+use crate::resolve::Session;
+use crate::{output, render};
+
+/// What is printed.
+#[derive(Serialize)]
+struct Proposed<'a> {
+    configuration: Option<String>,
+    rows: u64,
+    columns: &'a [Use],
+    remarks: &'a [String],
+}
+
+/// Runs the command.
+pub fn run(args: &Init, session: &Session) -> Result<(), Error> {
+    let target = args.target();
+    if let Some(path) = target.as_ref().filter(|path| path.exists() && !args.force) {
+        return Err(Error::ConfigExists { path: path.clone() });
+    }
+    for path in args.files.iter().chain(&args.evaluation) {
+        check(path)?;
+    }
+    let profile = look(&args.files, args.delimiter.as_deref(), session)?;
+    let proposal = propose(args, &profile, session)?;
+    // A proposal that would be refused is a fault of ours: found here, not by who trains.
+    let job = JobConfig::parse(&proposal.text, &[]);
+    job.map_err(|source| Error::Config { origin: "proposal".to_owned(), source })?;
+    let Some(path) = target else {
+        return session.console.print(proposal.text.trim_end());
+    };
+    output::put(&path, |file| {
+        file.write_all(proposal.text.as_bytes()).map_err(Error::io(&path, "write"))
+    })?;
+    let proposed = Proposed {
+        configuration: Some(path.display().to_string()),
+        rows: profile.facts.rows,
+        columns: &proposal.uses,
+        remarks: &proposal.remarks,
+    };
+    session.console.report(&proposed, table)?;
+    for remark in &proposal.remarks {
+        session.console.warn(remark);
+    }
+    session.console.say(format_args!(
+        "wrote {}; look it over, then train with:\n  rowmill train {}",
+        path.display(),
+        quoted(&path.display().to_string())
+    ));
+    Ok(())
+}
+
+fn check(path: &str) -> Result<(), Error> {
+    let path = std::path::PathBuf::from(path);
+    if path.as_os_str() == "-" {
+        return Err(Error::InitOfStream);
+    }
+    if !path.exists() {
+        return Err(Error::NoSuchInput { path });
+    }
+    if path.is_dir() {
+        return Err(Error::InitOfFolder { path });
+    }
+    Ok(())
+}
+
+/// Looks at files, with progress.
+pub fn look(
+    files: &[String],
+    delimiter: Option<&str>,
+    session: &Session,
+) -> Result<Profile, Error> {
+    let mut meter = Meter::start(session.console, "reading", Unit::Bytes, None);
+    let mut show = |progress: data::Progress| {
+        meter.set_total(progress.bytes_total);
+        meter.advance(progress.bytes_done, &format!("{} rows", render::count(progress.rows)));
+    };
+    let profile = profile::of_files(files, delimiter, session.threads, &mut show)?;
+    meter.finish();
+    Ok(profile)
+}
+
+fn propose(args: &Init, profile: &Profile, session: &Session) -> Result<Proposal, Error> {
+    let mut words = vec!["rowmill init".to_owned()];
+    words.extend(args.files.iter().map(|file| quoted(file)));
+    let mut wish = Wish {
+        name: args.stem(),
+        command: words.join(" "),
+        label: args.label.clone(),
+        train: args.files.clone(),
+        evaluation: args.evaluation.clone(),
+        evaluation_labels: Vec::new(),
+    };
+    let refused = |error: ProposalError| {
+        let files = args.files.join(" ");
+        Error::NoProposal { files, source: error }
+    };
+    let proposal = proposal::propose(&profile.facts, &wish).map_err(refused)?;
+    let label = proposal.uses.first().map(|label| label.column.clone());
+    let (Some(label), false) = (label, args.evaluation.is_empty()) else { return Ok(proposal) };
+    // The label may be spelt otherwise there.
+    let evaluation = look(&args.evaluation, args.delimiter.as_deref(), session)?;
+    let mut columns = profile.facts.columns.iter().zip(&evaluation.facts.columns);
+    let found = columns.find(|(column, _)| column.name == label);
+    if let Some((_, column)) = found {
+        wish.evaluation_labels = column.values.iter().map(|(text, _)| text.clone()).collect();
+    }
+    proposal::propose(&profile.facts, &wish).map_err(refused)
+}
+
+fn table(proposed: &Proposed<'_>) -> String {
+    let row = |used: &Use| vec![used.column.clone(), used.role.clone(), used.reason.clone()];
+    let rows: Vec<_> = proposed.columns.iter().map(row).collect();
+    render::grid(&["column", "used as", "because"], &rows)
+}

@@ -1,0 +1,187 @@
+//! `rowmill predict …`: what a step would take. The predictions are in `predict`.
+
+mod calibrate;
+mod drawing;
+mod evaluate;
+mod overheads;
+mod resize;
+mod step;
+mod what_if;
+
+use std::path::PathBuf;
+
+use analyze::classify::ClassRule;
+use analyze::job::Shapes;
+use analyze::{Classifier, Scope, WindowRule, coverage};
+use predict::calibration::{Calibration, Machine, collect};
+use predict::recording::{Job, Span, StepRule, spans};
+use serde_json::Value;
+use trace::store::Trace;
+
+use crate::args::Predict;
+use crate::command::trace::finding::tensors;
+use crate::error::Error;
+use crate::render;
+use crate::resolve::Session;
+use crate::resolve::trace::read;
+
+/// Runs the command.
+pub fn run(args: &Predict, session: &Session) -> Result<(), Error> {
+    match args {
+        Predict::Calibrate(args) => calibrate::run(args, session),
+        Predict::Step(args) => step::run(args, session),
+        Predict::WhatIf(args) => what_if::run(args, session),
+        Predict::Resize(args) => resize::run(args, session),
+        Predict::Evaluate(args) => evaluate::run(args, session),
+        Predict::Overheads(args) => overheads::run(args, session),
+    }
+}
+
+/// The traces of a job, as far as they can be predicted from.
+fn recordings(paths: &[PathBuf], session: &Session) -> Result<Vec<Trace>, Error> {
+    let mut traces = read(paths, session)?.job.traces;
+    traces.iter_mut().for_each(coverage::trim);
+    traces.retain(Trace::is_usable);
+    if traces.is_empty() {
+        return Err(predict::Error::TooFewRanks { expected: 1, got: 0 }.into());
+    }
+    Ok(traces)
+}
+
+fn scopes(traces: &[Trace]) -> Vec<Scope<'_>> {
+    let classifier = Classifier::new(ClassRule::Category);
+    traces.iter().map(|trace| Scope::new(trace, WindowRule::All, &classifier)).collect()
+}
+
+/// The steps of a job that all ranks have.
+struct Steps {
+    rule: StepRule,
+    /// Per rank.
+    spans: Vec<Vec<Span>>,
+}
+
+impl Steps {
+    fn of(scopes: &[Scope<'_>]) -> Result<Self, Error> {
+        let (rules, spans): (Vec<StepRule>, Vec<Vec<Span>>) = scopes.iter().map(spans).unzip();
+        for (scope, spans) in scopes.iter().zip(&spans) {
+            if spans.is_empty() {
+                let rank = scope.trace.rank;
+                return Err(predict::Error::TooFewSteps { rank, expected: 1, got: 0 }.into());
+            }
+        }
+        let rule = rules.first().copied().unwrap_or(StepRule::Whole);
+        Ok(Self { rule, spans })
+    }
+
+    /// The number of a step that was asked for.
+    fn checked(&self, step: usize) -> Result<usize, Error> {
+        let count = self.count();
+        if step < count { Ok(step) } else { Err(Error::NoSuchStep { step, count }) }
+    }
+
+    fn count(&self) -> usize {
+        self.spans.iter().map(Vec::len).min().unwrap_or_default()
+    }
+
+    /// The spans of one step, per rank.
+    fn one(&self, step: usize) -> Vec<Span> {
+        self.spans.iter().map(|spans| spans[step]).collect()
+    }
+}
+
+/// Prepares traces for reading steps, and says what will stay as it was measured.
+fn job<'a>(scopes: &'a [Scope<'a>], session: &Session) -> Job<'a> {
+    let job = Job::new(scopes, |rows| sizes(scopes, rows));
+    if job.partial_collectives() > 0 {
+        session.console.warn(format_args!(
+            "{} collectives stay as measured, with their waits: not all of their ranks were recorded",
+            render::count(job.partial_collectives() as u64)
+        ));
+    }
+    job
+}
+
+/// Sizes of tensors as far as the files have them.
+fn sizes(scopes: &[Scope<'_>], rows: &[Vec<u32>]) -> Shapes {
+    let mut shapes = Shapes::new();
+    for (scope, rows) in scopes.iter().zip(rows) {
+        let is_off =
+            scope.trace.header.rest.get("record_shapes").and_then(Value::as_i64) == Some(0);
+        if is_off || rows.is_empty() {
+            continue;
+        }
+        // What cannot be read again, such as standard input, is priced without sizes.
+        let Ok(arguments) = trace::open::arguments(scope.trace, rows) else { continue };
+        for (row, arguments) in rows.iter().zip(arguments) {
+            let tensors = tensors(arguments.get("Input Dims"), arguments.get("Input type"));
+            shapes.extend(tensors.map(|tensors| ((scope.trace.rank, *row), tensors)));
+        }
+    }
+    shapes
+}
+
+/// The samples of all steps of a recording.
+fn calibrated(job: &Job<'_>, steps: &Steps, ranks: usize) -> Result<Calibration, Error> {
+    let all: Vec<usize> = (0..ranks).collect();
+    let mut found = Calibration::default();
+    let mut read = Vec::new();
+    for number in 0..steps.count() {
+        let step = job.step(&steps.one(number))?;
+        collect::add(&mut found, &step, &all);
+        read.push(step);
+    }
+    read.iter().for_each(|step| collect::add_factors(&mut found, step, &all));
+    Ok(found)
+}
+
+/// Where traces were recorded.
+fn machine(traces: &[Trace]) -> Machine {
+    let mut devices: Vec<String> = traces
+        .iter()
+        .flat_map(|trace| &trace.header.devices)
+        .map(|device| device.name.clone())
+        .collect();
+    devices.sort();
+    devices.dedup();
+    let host = traces.iter().find_map(|trace| {
+        let named = ["host", "hostname", "host_name"];
+        named.iter().find_map(|key| trace.header.rest.get(*key)?.as_str())
+    });
+    Machine { host: host.unwrap_or_default().to_owned(), devices }
+}
+
+/// Reads a calibration.
+fn calibration(path: &PathBuf) -> Result<Calibration, Error> {
+    let text = std::fs::read_to_string(path).map_err(Error::io(path, "read"))?;
+    let read = Calibration::from_json(&text);
+    read.map_err(|source| Error::CalibrationFile { path: path.clone(), source })
+}
+
+/// Refuses a calibration of another host or other devices, or with `force` only says so.
+fn check_machine(
+    (path, calibrated): (&PathBuf, &Machine),
+    recorded: &Machine,
+    (force, session): (bool, &Session),
+) -> Result<(), Error> {
+    let differs = |a: &str, b: &str| !a.is_empty() && !b.is_empty() && a != b;
+    let devices = |machine: &Machine| machine.devices.join(", ");
+    let is_other = differs(&calibrated.host, &recorded.host)
+        || differs(&devices(calibrated), &devices(recorded));
+    if !is_other {
+        return Ok(());
+    }
+    let named = |machine: &Machine| {
+        let host = if machine.host.is_empty() { "unknown host" } else { &machine.host };
+        format!("{host} with {}", devices(machine))
+    };
+    let error = Error::OtherMachine {
+        path: path.clone(),
+        expected: named(recorded),
+        got: named(calibrated),
+    };
+    if force {
+        session.console.warn(&error);
+        return Ok(());
+    }
+    Err(error)
+}

@@ -1,0 +1,201 @@
+//! `rowmill predict evaluate`: how far predictions are off, on a recording of your own.
+
+use predict::cost::Constants;
+use predict::evaluate::iterations::{self, IterationRow};
+use predict::evaluate::leave_out::{self, LeftOutRow};
+use predict::evaluate::{RankRow, geomean_pct, replay};
+use serde::Serialize;
+
+use super::{Steps, job, recordings, scopes};
+use crate::args::PredictEvaluate;
+use crate::error::Error;
+use crate::render;
+use crate::resolve::Session;
+
+/// All tests that the recording allows.
+#[derive(Serialize)]
+struct Report {
+    constants: Constants,
+    constant_count: usize,
+    replay: Vec<RankRow>,
+    replay_worst_pct: f64,
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    leave_one_out: Vec<LeftOutRow>,
+    leave_one_out_geomean_pct: Option<f64>,
+    baseline_geomean_pct: Option<f64>,
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    later_steps: Vec<IterationRow>,
+}
+
+/// Runs the command.
+pub fn run(args: &PredictEvaluate, session: &Session) -> Result<(), Error> {
+    let traces = recordings(&args.paths, session)?;
+    let scopes = scopes(&traces);
+    let steps = Steps::of(&scopes)?;
+    let job = job(&scopes, session);
+    let step = job.step(&steps.one(0))?;
+    let ranks = traces.len();
+    let first = args.calibrate_ranks.map_or(ranks.div_ceil(2), |first| first as usize);
+    let calibrated: Vec<usize> = (0..first.min(ranks)).collect();
+    let replay = replay::of(&step, &calibrated)?;
+    let leave_one_out = if ranks > 1 { leave_out::of(&step)? } else { Vec::new() };
+    let later_steps =
+        if steps.count() > 1 { iterations::of(&job, &steps.spans)? } else { Vec::new() };
+    let sizes = |take: fn(&LeftOutRow) -> f64| {
+        (!leave_one_out.is_empty()).then(|| geomean_pct(leave_one_out.iter().map(take)))
+    };
+    let report = Report {
+        constant_count: replay.constants.count(),
+        replay_worst_pct: replay.ranks.iter().map(|row| row.error_pct.abs()).fold(0.0, f64::max),
+        leave_one_out_geomean_pct: sizes(|row| row.error_pct),
+        baseline_geomean_pct: sizes(|row| row.baseline_error_pct),
+        constants: replay.constants,
+        replay: replay.ranks,
+        leave_one_out,
+        later_steps,
+    };
+    session.console.report(&report, for_people)
+}
+
+fn for_people(report: &Report) -> String {
+    let mut parts = vec![constants(report), replayed(report)];
+    if !report.leave_one_out.is_empty() {
+        parts.push(left_out(report));
+    }
+    if !report.later_steps.is_empty() {
+        parts.push(later(report));
+    }
+    parts.join("\n\n")
+}
+
+fn constants(report: &Report) -> String {
+    let constants = &report.constants;
+    let nanos = |ns: i64| render::nanos(ns as f64);
+    let mut rows = vec![
+        ("launch to kernel", nanos(constants.launch_ns)),
+        ("launch to copy", nanos(constants.copy_launch_ns)),
+        ("gap in a queue", nanos(constants.queue_gap_ns)),
+        ("after an event", nanos(constants.event_wait_ns)),
+        ("return of a wait", nanos(constants.sync_return_ns)),
+        ("return of a copy", nanos(constants.copy_return_ns)),
+    ];
+    for (name, ns) in &constants.hand_over_ns {
+        let name = name.rsplit("::").next().unwrap_or(name);
+        rows.push(("waking up", format!("{}  ({name})", nanos(*ns))));
+    }
+    for (operation, transfer) in &constants.transfer {
+        let per_megabyte = transfer.per_byte_ns * 1e6;
+        let fixed = render::nanos(transfer.fixed_ns);
+        let text = format!("{fixed} + {} per MB  ({operation})", render::nanos(per_megabyte));
+        rows.push(("transfer", text));
+    }
+    let ranks: Vec<String> = report
+        .replay
+        .iter()
+        .filter(|row| row.is_calibrated)
+        .map(|row| row.rank.to_string())
+        .collect();
+    format!(
+        "{} constants, of rank {}\n{}",
+        report.constant_count,
+        ranks.join(", "),
+        render::facts(&rows)
+    )
+}
+
+fn replayed(report: &Report) -> String {
+    let row = |row: &RankRow| {
+        let idle = row.idle_pct - row.measured_idle_pct;
+        vec![
+            row.rank.to_string(),
+            if row.is_calibrated { "yes" } else { "no" }.to_owned(),
+            render::nanos(row.measured_ns as f64),
+            render::nanos(row.step_ns as f64),
+            format!("{:.3}", row.error_pct),
+            format!("{:.1}", row.measured_idle_pct),
+            format!("{idle:.2}"),
+            format!("{:.1}", row.starts_near_pct),
+            render::nanos(row.collective_end_worst_ns as f64),
+        ]
+    };
+    let header = [
+        "rank",
+        "calibrated",
+        "recorded",
+        "replayed",
+        "error %",
+        "idle %",
+        "idle off by",
+        "starts within 50 µs %",
+        "collective ends off by",
+    ];
+    let rows: Vec<Vec<String>> = report.replay.iter().map(row).collect();
+    format!(
+        "Replay: own host segments and kernels, all else from the constants\n{}",
+        render::grid(&header, &rows)
+    )
+}
+
+fn left_out(report: &Report) -> String {
+    let percent = |value: f64| format!("{value:.2}");
+    let row = |row: &LeftOutRow| {
+        vec![
+            row.rank.to_string(),
+            render::nanos(row.measured_ns as f64),
+            render::nanos(row.step_ns as f64),
+            percent(row.error_pct),
+            percent(row.baseline_error_pct),
+            percent(row.all_priced_error_pct),
+            percent(row.together_error_pct),
+            percent(row.one_mean_error_pct),
+            percent(row.trimmed_error_pct),
+            percent(row.published_error_pct),
+        ]
+    };
+    let header = [
+        "rank",
+        "recorded",
+        "predicted",
+        "error %",
+        "others' end %",
+        "all priced %",
+        "together %",
+        "one T1 %",
+        "trimmed %",
+        "Algorithm 1 %",
+    ];
+    let rows: Vec<Vec<String>> = report.leave_one_out.iter().map(row).collect();
+    format!(
+        "Leave one rank out: geometric mean {:.2} %, of \"ends when the others end\" {:.2} %\n{}",
+        report.leave_one_out_geomean_pct.unwrap_or_default(),
+        report.baseline_geomean_pct.unwrap_or_default(),
+        render::grid(&header, &rows)
+    )
+}
+
+fn later(report: &Report) -> String {
+    let row = |row: &IterationRow| {
+        vec![
+            row.rank.to_string(),
+            row.calibrated_steps.to_string(),
+            row.steps.to_string(),
+            render::nanos(row.measured_ns as f64),
+            render::nanos(row.step_ns as f64),
+            format!("{:.2}", row.error_pct),
+            format!("{:.2}", row.baseline_error_pct),
+            format!("{:.1}", row.noise_pct),
+        ]
+    };
+    let header = [
+        "rank",
+        "calibrated on",
+        "predicted",
+        "their mean",
+        "prediction",
+        "error %",
+        "unchanged %",
+        "noise %",
+    ];
+    let rows: Vec<Vec<String>> = report.later_steps.iter().map(row).collect();
+    format!("Later steps by earlier ones\n{}", render::grid(&header, &rows))
+}

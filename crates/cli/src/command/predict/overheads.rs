@@ -1,0 +1,85 @@
+//! `rowmill predict overheads`: T1 to T5 of each rank, as a table and a drawing.
+
+use std::io::Write;
+
+use predict::calibration::{Calibration, collect};
+use predict::overheads::{self, OverheadRow};
+
+use super::{Steps, drawing, job, recordings, scopes};
+use crate::args::PredictOverheads;
+use crate::error::Error;
+use crate::output;
+use crate::render;
+use crate::resolve::Session;
+use crate::sheet::{self, Target};
+
+/// Standard errors from which on means count as different.
+const LIMIT: f64 = 3.0;
+
+/// Runs the command.
+pub fn run(args: &PredictOverheads, session: &Session) -> Result<(), Error> {
+    let mut rows: Vec<OverheadRow> = Vec::new();
+    let mut together = Calibration::default();
+    // A path is a workload of its own: two models have the same ranks.
+    for path in &args.paths {
+        let traces = recordings(std::slice::from_ref(path), session)?;
+        let scopes = scopes(&traces);
+        let steps = Steps::of(&scopes)?;
+        let job = job(&scopes, session);
+        let read = (0..steps.count()).map(|number| job.step(&steps.one(number)));
+        let read: Vec<_> = read.collect::<Result<_, _>>()?;
+        for (at, trace) in traces.iter().enumerate() {
+            let mut found = Calibration::default();
+            read.iter().for_each(|step| collect::add(&mut found, step, &[at]));
+            let name = path.file_stem().unwrap_or_default().to_string_lossy();
+            let source = match (args.paths.len(), traces.len()) {
+                (1, _) => format!("rank {}", trace.rank),
+                (_, 1) => name.into_owned(),
+                _ => format!("{name}, rank {}", trace.rank),
+            };
+            rows.extend(overheads::of(&source, &found, args.top));
+            together.merge(found);
+        }
+    }
+    for one in overheads::exceptions(&rows, LIMIT) {
+        session.console.say(format_args!(
+            "{} depends on the workload: {} in {}, {} in {}, {:.1} standard errors apart",
+            one.overhead.name(),
+            render::nanos(one.least_ns),
+            one.least,
+            render::nanos(one.most_ns),
+            one.most,
+            one.standard_errors
+        ));
+    }
+    say_sizes(&together, session);
+    if let Some(path) = &args.svg {
+        let text = drawing::of(&rows);
+        output::put(path, |file| {
+            file.write_all(text.as_bytes()).map_err(Error::io(path, "write"))
+        })?;
+    }
+    let target = Target { output: args.output.as_deref(), top: None };
+    sheet::put(session.console, &rows, target)
+}
+
+/// Names the overheads inside operators that depend on sizes: those farthest apart.
+fn say_sizes(calibration: &Calibration, session: &Session) {
+    const NAMED: usize = 3;
+    let found = overheads::by_size(calibration, LIMIT);
+    for one in found.iter().take(NAMED) {
+        session.console.say(format_args!(
+            "{} of {} depends on sizes: {} ({}), {} ({}), {:.1} standard errors apart",
+            one.overhead.name(),
+            one.operator,
+            render::nanos(one.least_ns),
+            one.least,
+            render::nanos(one.most_ns),
+            one.most,
+            one.standard_errors
+        ));
+    }
+    if found.len() > NAMED {
+        session.console.say(format_args!("{} more depend on sizes", found.len() - NAMED));
+    }
+}

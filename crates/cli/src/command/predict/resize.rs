@@ -1,0 +1,113 @@
+//! `rowmill predict resize`: a step at a size between or beyond two recorded ones.
+
+use std::path::PathBuf;
+
+use predict::calibration::Calibration;
+use predict::edit::resize::{Sized, between};
+use predict::prediction::Draws;
+use predict::prediction::what_if::{self, WhatIfRow};
+use predict::recording::Step;
+use serde::Serialize;
+
+use super::what_if::{Measured, measured};
+use super::{Steps, calibrated, check_machine, job, machine, recordings, scopes};
+use crate::args::PredictResize;
+use crate::error::Error;
+use crate::resolve::Session;
+use crate::sheet::{self, Target};
+
+/// A predicted step.
+#[derive(Serialize)]
+struct Row {
+    size: u64,
+    rank: u32,
+    step_ns: i64,
+    low_ns: i64,
+    high_ns: i64,
+    busy_ns: i64,
+    idle_pct: f64,
+    measured_pct: f64,
+    modelled_pct: f64,
+    unknown_pct: f64,
+    /// Mean of the steps recorded at this size.
+    measured_ns: Option<i64>,
+    /// Of the measured.
+    error_pct: Option<f64>,
+    /// Of the line through the mean steps of both recordings.
+    baseline_error_pct: Option<f64>,
+    /// Coefficient of variation of the measured steps.
+    noise_pct: Option<f64>,
+}
+
+/// A recording at one size.
+struct Recorded {
+    step: Step,
+    calibration: Calibration,
+    /// Mean step of each rank.
+    means_ns: Vec<f64>,
+}
+
+/// Runs the command.
+pub fn run(args: &PredictResize, session: &Session) -> Result<(), Error> {
+    let (small, large) = (recorded(&args.small, session)?, recorded(&args.large, session)?);
+    let (of_small, of_large) = (&small.calibration.machine, &large.calibration.machine);
+    check_machine((&args.large, of_large), of_small, (false, session))?;
+    let (from, until) = args.sizes;
+    let mut known = small.calibration.clone();
+    known.merge(large.calibration);
+    let setting = small.step.recorded.setting(&small.step.program);
+    let after = measured(&args.measured, session)?;
+    let mut rows = Vec::new();
+    for (at, to) in args.to.iter().enumerate() {
+        let first = Sized { program: &small.step.program, size: from };
+        let second = Sized { program: &large.step.program, size: until };
+        let program = between(first, second, *to)?;
+        let base = (&small.step.program, &setting);
+        let draws = Draws { count: args.draws, seed: args.seed };
+        let found = what_if::compared(base, program, &known, ("", draws))?;
+        let is_measured = at + 1 == args.to.len();
+        let share = (*to as f64 - from as f64) / (until as f64 - from as f64);
+        for (place, row) in found.rows.into_iter().enumerate() {
+            let line =
+                small.means_ns[place] + (large.means_ns[place] - small.means_ns[place]) * share;
+            let measured = after.iter().find(|one| one.rank == row.rank && is_measured);
+            rows.push(of(*to, row, (line, measured)));
+        }
+    }
+    sheet::put(session.console, &rows, Target::default())
+}
+
+fn recorded(path: &PathBuf, session: &Session) -> Result<Recorded, Error> {
+    let traces = recordings(std::slice::from_ref(path), session)?;
+    let scopes = scopes(&traces);
+    let steps = Steps::of(&scopes)?;
+    let job = job(&scopes, session);
+    let mut calibration = calibrated(&job, &steps, traces.len())?;
+    calibration.machine = machine(&traces);
+    let mean = |spans: &Vec<predict::recording::Span>| {
+        let sum: i64 = spans.iter().map(|span| span.end - span.start).sum();
+        sum as f64 / spans.len().max(1) as f64
+    };
+    let step = job.step(&steps.one(0))?;
+    Ok(Recorded { step, calibration, means_ns: steps.spans.iter().map(mean).collect() })
+}
+
+fn of(size: u64, row: WhatIfRow, (line_ns, measured): (f64, Option<&Measured>)) -> Row {
+    let error = |ns: f64| measured.map(|one| 100.0 * (ns - one.mean_ns) / one.mean_ns.max(1.0));
+    Row {
+        size,
+        rank: row.rank,
+        step_ns: row.step_ns,
+        low_ns: row.low_ns,
+        high_ns: row.high_ns,
+        busy_ns: row.busy_ns,
+        idle_pct: row.idle_pct,
+        measured_pct: row.measured_pct,
+        modelled_pct: row.modelled_pct,
+        unknown_pct: row.unknown_pct,
+        measured_ns: measured.map(|one| one.mean_ns.round() as i64),
+        error_pct: error(row.step_ns as f64),
+        baseline_error_pct: error(line_ns),
+        noise_pct: measured.map(|one| one.noise_pct),
+    }
+}

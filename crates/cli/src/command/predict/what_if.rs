@@ -1,0 +1,122 @@
+//! `rowmill predict what-if`: a step with edits, and what was measured after they were made.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use predict::calibration::Calibration;
+use predict::edit::Edits;
+use predict::prediction::Draws;
+use predict::prediction::what_if::{self, WhatIfRow};
+use predict::recording::Job;
+use serde::Serialize;
+use trace::store::Trace;
+
+use super::{Steps, calibrated, calibration, check_machine, job, machine, recordings, scopes};
+use crate::args::PredictWhatIf;
+use crate::error::Error;
+use crate::resolve::Session;
+use crate::sheet::{self, Target};
+
+/// A predicted step beside a measured one.
+#[derive(Serialize)]
+struct Row {
+    #[serde(flatten)]
+    predicted: WhatIfRow,
+    /// Mean of the steps recorded after the edits were made.
+    measured_ns: Option<i64>,
+    /// Of the measured.
+    error_pct: Option<f64>,
+    /// Of "as long as without the edits".
+    baseline_error_pct: Option<f64>,
+    /// Coefficient of variation of the measured steps.
+    noise_pct: Option<f64>,
+}
+
+/// The steps of a rank after the edits were made.
+pub struct Measured {
+    /// The rank.
+    pub rank: u32,
+    /// Their mean.
+    pub mean_ns: f64,
+    /// Their coefficient of variation.
+    pub noise_pct: f64,
+}
+
+/// Runs the command.
+pub fn run(args: &PredictWhatIf, session: &Session) -> Result<(), Error> {
+    let edits: Vec<Edits> = args.edits.iter().map(|path| edits(path)).collect::<Result<_, _>>()?;
+    let traces = recordings(&args.paths, session)?;
+    let scopes = scopes(&traces);
+    let steps = Steps::of(&scopes)?;
+    let number = steps.checked(args.step)?;
+    let job = job(&scopes, session);
+    let known = known(args, (&job, &steps, &traces), session)?;
+    let step = job.step(&steps.one(number))?;
+    let setting = step.recorded.setting(&step.program);
+    let measured = measured(&args.measured, session)?;
+    let draws = Draws { count: args.draws, seed: args.seed };
+    let mut rows = Vec::new();
+    for (path, edits) in args.edits.iter().zip(&edits) {
+        let name = path.file_stem().unwrap_or_default().to_string_lossy();
+        let program = (&step.program, &setting);
+        let found = what_if::of(program, &known, (&name, &edits.edit), draws);
+        let found = found.map_err(|source| Error::Edits { path: path.clone(), source })?;
+        for predicted in found.rows {
+            rows.push(row(predicted, &measured)?);
+        }
+    }
+    sheet::put(session.console, &rows, Target::default())
+}
+
+fn edits(path: &Path) -> Result<Edits, Error> {
+    let text = fs::read_to_string(path).map_err(Error::io(path, "read"))?;
+    toml::from_str(&text)
+        .map_err(|source| Error::EditsFile { path: path.to_owned(), source: Box::new(source) })
+}
+
+/// The calibration that was given, else that of the recording itself.
+fn known(
+    args: &PredictWhatIf,
+    (job, steps, traces): (&Job<'_>, &Steps, &[Trace]),
+    session: &Session,
+) -> Result<Calibration, Error> {
+    let Some(path) = &args.calibration else { return calibrated(job, steps, traces.len()) };
+    let given = calibration(path)?;
+    check_machine((path, &given.machine), &machine(traces), (args.force, session))?;
+    Ok(given)
+}
+
+/// The recorded steps of every rank; none of no paths.
+pub fn measured(paths: &[PathBuf], session: &Session) -> Result<Vec<Measured>, Error> {
+    if paths.is_empty() {
+        return Ok(Vec::new());
+    }
+    let traces = recordings(paths, session)?;
+    let scopes = scopes(&traces);
+    let steps = Steps::of(&scopes)?;
+    let one = |(trace, spans): (&Trace, &Vec<predict::recording::Span>)| {
+        let lengths: Vec<f64> = spans.iter().map(|span| (span.end - span.start) as f64).collect();
+        let count = lengths.len() as f64;
+        let mean_ns = lengths.iter().sum::<f64>() / count;
+        let square = lengths.iter().map(|ns| (ns - mean_ns).powi(2)).sum::<f64>();
+        let noise_pct = 100.0 * (square / count).sqrt() / mean_ns.max(1.0);
+        Measured { rank: trace.rank, mean_ns, noise_pct }
+    };
+    Ok(traces.iter().zip(&steps.spans).map(one).collect())
+}
+
+fn row(predicted: WhatIfRow, measured: &[Measured]) -> Result<Row, Error> {
+    let rank = predicted.rank;
+    let found = measured.iter().find(|one| one.rank == rank);
+    if found.is_none() && !measured.is_empty() {
+        return Err(Error::NotMeasured { rank });
+    }
+    let error = |ns: i64| found.map(|one| 100.0 * (ns as f64 - one.mean_ns) / one.mean_ns.max(1.0));
+    Ok(Row {
+        measured_ns: found.map(|one| one.mean_ns.round() as i64),
+        error_pct: error(predicted.step_ns),
+        baseline_error_pct: error(predicted.base_ns),
+        noise_pct: found.map(|one| one.noise_pct),
+        predicted,
+    })
+}

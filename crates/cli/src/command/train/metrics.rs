@@ -1,0 +1,83 @@
+//! `RUN/metrics.jsonl`: the figures of a run, one JSON object per line, for other programs.
+
+use std::fs::{File, OpenOptions};
+use std::io::{self, BufRead, BufReader, Write as _};
+use std::path::{Path, PathBuf};
+
+use serde::Serialize;
+use serde_json::Value;
+
+/// Writes the figures of one run. A file that cannot be written costs the run nothing.
+pub struct Metrics {
+    path: PathBuf,
+    file: Option<File>,
+    /// Why the file cannot be written, until that was said.
+    failed: Option<io::Error>,
+}
+
+impl Metrics {
+    /// The file of the run in `folder`; nothing is opened yet.
+    pub fn of_run(folder: &Path) -> Self {
+        Self { path: folder.join("metrics.jsonl"), file: None, failed: None }
+    }
+
+    /// Where it is.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// Begins at `step`: what an earlier session wrote of later steps is removed.
+    pub fn begin(&mut self, step: u64) {
+        match self.kept(step).and_then(|kept| self.open(&kept)) {
+            Ok(file) => self.file = Some(file),
+            Err(error) => self.failed = Some(error),
+        }
+    }
+
+    /// The lines of steps up to `step`.
+    fn kept(&self, step: u64) -> io::Result<String> {
+        let mut kept = String::new();
+        if step == 0 || !self.path.exists() {
+            return Ok(kept);
+        }
+        for line in BufReader::new(File::open(&self.path)?).lines() {
+            let line = line?;
+            // A line that a killed process left half written is no JSON.
+            let value: Option<Value> = serde_json::from_str(&line).ok();
+            let of = value.as_ref().and_then(|value| value.get("step")).and_then(Value::as_u64);
+            if of.is_some_and(|of| of <= step) {
+                kept += &line;
+                kept.push('\n');
+            }
+        }
+        Ok(kept)
+    }
+
+    fn open(&self, kept: &str) -> io::Result<File> {
+        let mut partial = self.path.clone().into_os_string();
+        partial.push(format!(".{}.partial", std::process::id()));
+        let mut file = File::create(&partial)?;
+        file.write_all(kept.as_bytes())?;
+        std::fs::rename(&partial, &self.path)?;
+        OpenOptions::new().append(true).open(&self.path)
+    }
+
+    /// Adds a line.
+    pub fn write(&mut self, line: &impl Serialize) {
+        let Some(file) = &mut self.file else { return };
+        let text = serde_json::to_vec(line).map(|mut text| {
+            text.push(b'\n');
+            text
+        });
+        let written = text.map_err(io::Error::from).and_then(|text| file.write_all(&text));
+        if let Err(error) = written {
+            self.file = None;
+            self.failed = Some(error);
+        }
+    }
+
+    /// Why it was not written, once.
+    pub fn failure(&mut self) -> Option<io::Error> {
+        self.failed.take()
+    }
+}

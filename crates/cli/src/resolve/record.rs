@@ -1,0 +1,105 @@
+//! `RUN/run.json`: how a run was started, so that it can be resumed by its folder alone. What it is
+//! trained with is the newest checkpoint's to say; this file serves where there is none yet, and
+//! for what checkpoints do not know.
+
+use std::io::Write as _;
+use std::path::Path;
+
+use data::Strictness;
+use schema::{JobConfig, ShardingPlan, Share, Tile};
+use serde::{Deserialize, Serialize};
+use train::checkpoint::{self, Checkpoint};
+
+use super::config::Job;
+use crate::args::Train;
+use crate::error::Error;
+use crate::output;
+
+const VERSION: u32 = 1;
+
+/// The content of the file.
+#[derive(Debug, Serialize, Deserialize)]
+struct Record {
+    version: u32,
+    /// What the user called the configuration.
+    origin: String,
+    /// The configuration as TOML, everything filled in.
+    config: String,
+    /// Malformed rows allowed, as a share.
+    malformed_max: f64,
+    strict: bool,
+    world_size: u32,
+    tiles: Vec<Tile>,
+}
+
+/// A run as it was started.
+pub struct Resumed {
+    /// Its configuration, with what `--set` changes.
+    pub job: Job,
+    /// How tables are split.
+    pub plan: Option<ShardingPlan>,
+    /// What malformed rows do; none where the run does not say.
+    pub strictness: Option<Strictness>,
+}
+
+/// Writes how a run is started.
+pub fn write(
+    run: &Path,
+    (origin, config): (&str, &JobConfig),
+    plan: &ShardingPlan,
+    strictness: Strictness,
+) -> Result<(), Error> {
+    let malformed_max = match strictness {
+        Strictness::Stop => 0.0,
+        Strictness::AtMost(Share(max)) => max,
+    };
+    let refused = |source| Error::Config { origin: origin.to_owned(), source };
+    let record = Record {
+        version: VERSION,
+        origin: origin.to_owned(),
+        config: config.to_toml().map_err(refused)?,
+        malformed_max,
+        strict: strictness == Strictness::Stop,
+        world_size: plan.world_size(),
+        tiles: plan.tiles().to_vec(),
+    };
+    let text = serde_json::to_vec_pretty(&record).map_err(Error::Json)?;
+    let path = run.join("run.json");
+    output::put(&path, |file| file.write_all(&text).map_err(Error::io(&path, "write")))
+}
+
+/// The run in `run`, as its newest checkpoint and `run.json` have it.
+pub fn resumed(run: &Path, (args, set): (&Train, &[(String, String)])) -> Result<Resumed, Error> {
+    let record = read(run);
+    let newest = match &args.resume_from {
+        Some(chosen) => Some(chosen.clone()),
+        None => checkpoint::list(run)?.pop(),
+    };
+    let origin = record.as_ref().map_or_else(|| run.display().to_string(), |r| r.origin.clone());
+    let refused = |source| Error::Config { origin: origin.clone(), source };
+    let (text, tiling) = match (&newest, &record) {
+        (Some(folder), _) => {
+            let checkpoint = Checkpoint::open(folder)?;
+            let manifest = checkpoint.manifest();
+            let text = checkpoint.config().to_toml().map_err(refused)?;
+            (text, (manifest.world_size, manifest.plan.clone()))
+        }
+        (None, Some(record)) => (record.config.clone(), (record.world_size, record.tiles.clone())),
+        (None, None) => return Err(Error::NothingToResume { run: run.to_owned() }),
+    };
+    let config = JobConfig::parse(&text, set).map_err(refused)?;
+    let (world_size, tiles) = tiling;
+    let strictness = record.map(|record| match record.strict {
+        true => Strictness::Stop,
+        false => Strictness::AtMost(Share(record.malformed_max)),
+    });
+    // An imported checkpoint has the plan of its import, which fits too.
+    let plan = ShardingPlan::new(world_size, tiles, &config.model.tables).ok();
+    Ok(Resumed { job: Job { origin, config }, plan, strictness })
+}
+
+fn read(run: &Path) -> Option<Record> {
+    let text = std::fs::read(run.join("run.json")).ok()?;
+    let record: Record = serde_json::from_slice(&text).ok()?;
+    (record.version == VERSION).then_some(record)
+}

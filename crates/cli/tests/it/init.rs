@@ -1,0 +1,299 @@
+//! `rowmill init`, then `rowmill train` without an edit: files of ten makes.
+
+use std::fmt::Write as _;
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use crate::fixture::{Place, Ran};
+
+/// Rows of the made-up files.
+const ROWS: u64 = 600;
+
+fn draw(row: u64, salt: u64) -> u64 {
+    let x = (row * 13 + salt).wrapping_mul(0x9E37_79B9_7F4A_7C15);
+    (x ^ (x >> 29)).wrapping_mul(0xBF58_476D_1CE4_E5B9) >> 33
+}
+
+/// A label that depends on `cause`, with noise.
+fn label(row: u64, cause: u64) -> u64 {
+    u64::from(draw(row, 77) % 10 < if cause.is_multiple_of(2) { 8 } else { 2 })
+}
+
+/// Proposes a configuration for `file` and trains on it as it is; what init and train said, and the
+/// configuration.
+fn trained(place: &Place, file: &str, more: &str) -> (Ran, Ran, String) {
+    let said = place.done(&format!("init {file} --output job.toml --force {more}"));
+    let text = fs::read_to_string(place.path("job.toml")).unwrap();
+    let run = file.replace(['/', '.'], "_");
+    let train = place.run(&format!("train job.toml --run run{run} --format json"));
+    assert_eq!(train.code, Some(0), "{file}: {}\n{text}", train.stderr);
+    assert!(train.last()["evaluation"]["auc"].is_number(), "{file}: {}", train.stdout);
+    (said, train, text)
+}
+
+/// The same of a file written now; the configuration holds all of `expected`.
+fn check(file: &str, content: impl AsRef<[u8]>, expected: &[&str]) -> Ran {
+    let place = Place::new();
+    fs::write(place.path(file), content).unwrap();
+    let (_, train, text) = trained(&place, file, "");
+    for part in expected {
+        assert!(text.contains(part), "{file}: no {part:?} in\n{text}");
+    }
+    train
+}
+
+fn shared(path: &str) -> Option<PathBuf> {
+    let workspace = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
+    let root = std::env::var_os("ROWMILL_FIXTURES")
+        .map_or_else(|| workspace.join("../shared/data"), |root| workspace.join(root));
+    let found = root.join(path);
+    if !found.exists() {
+        eprintln!("SKIPPED: {} is not there", found.display());
+        return None;
+    }
+    Some(found)
+}
+
+#[test]
+fn criteo_is_recognised_by_its_shape() {
+    let Some(file) = shared("criteo/train.tiny.txt.gz") else { return };
+    let (_, _, text) = trained(&Place::new(), file.to_str().unwrap(), "");
+    assert!(text.contains("format = \"criteo\"") && text.contains("\"C26\""), "{text}");
+}
+
+#[test]
+fn the_census_without_a_header_reaches_its_accuracy() {
+    let (Some(train), Some(test)) =
+        (shared("adult/adult-train.csv.gz"), shared("adult/adult-test.csv.gz"))
+    else {
+        return;
+    };
+    let more = format!("--evaluation {}", test.display());
+    let (_, ran, text) = trained(&Place::new(), train.to_str().unwrap(), &more);
+    // The held-out file spells its labels with a full stop.
+    assert!(text.contains("positive = [\">50K\", \">50K.\"]"), "{text}");
+    assert!(text.contains("missing = \"?\""), "{text}");
+    let auc = ran.last()["evaluation"]["auc"].as_f64().unwrap();
+    assert!(auc >= 0.925, "{auc}");
+}
+
+#[test]
+fn ratings_with_a_header_hold_out_the_newest() {
+    let mut text = "userId,movieId,rating,timestamp\n".to_owned();
+    for row in 0..ROWS {
+        let (user, item) = (row / 20 + 1, draw(row, 1) % 40 + 1);
+        let stars = 1 + 3 * label(row, user + item) + draw(row, 3) % 2;
+        let time = 1_100_000_000 + draw(row, 2) % 100_000_000;
+        writeln!(text, "{user},{item},{stars}.0,{time}").unwrap();
+    }
+    let expected = ["MovieLens", "hold_out_by = \"timestamp\"", "\"4.0\", \"5.0\""];
+    check("ratings.csv", text, &expected);
+}
+
+#[test]
+fn ratings_with_two_colons_have_the_names_of_the_layout() {
+    let mut text = String::new();
+    for row in 0..ROWS {
+        let (user, item) = (row / 20 + 1, draw(row, 1) % 40 + 1);
+        let stars = 1 + 3 * label(row, user + item) + draw(row, 3) % 2;
+        writeln!(text, "{user}::{item}::{stars}::{}", 978_300_000 + draw(row, 2) % 9_000_000)
+            .unwrap();
+    }
+    let expected = ["delimiter = \"::\"", "columns = [\"userId\", \"movieId\", \"rating\""];
+    check("ratings.dat", text, &expected);
+}
+
+#[test]
+fn avazu_is_recognised_by_its_header() {
+    let mut text = "id,click,hour,C1,banner_pos,site_id,device_ip\n".to_owned();
+    for row in 0..ROWS {
+        let site = draw(row, 1) % 9;
+        writeln!(
+            text,
+            "{},{},141021{:02},1005,{},site{site:05x},ip{:x}",
+            draw(row, 9),
+            label(row, site),
+            row * 24 / ROWS,
+            draw(row, 2) % 3,
+            draw(row, 3)
+        )
+        .unwrap();
+    }
+    let expected = ["Avazu", "date_format = \"%y%m%d%H\"", "#   id: ", "#   C1: "];
+    check("train.csv", text, &expected);
+}
+
+#[test]
+fn semicolons_decimal_commas_and_dates() {
+    let mut text = "kunde;betrag;tag;gekauft\n".to_owned();
+    for row in 0..ROWS {
+        let who = draw(row, 1) % 30;
+        writeln!(
+            text,
+            "k{who};{},{:02} €;{:02}.{:02}.2023;{}",
+            draw(row, 2) % 900,
+            draw(row, 3) % 100,
+            1 + draw(row, 4) % 28,
+            1 + draw(row, 5) % 12,
+            label(row, who)
+        )
+        .unwrap();
+    }
+    let expected = [
+        "delimiter = \";\"",
+        "number = \"decimal_comma\"",
+        "date_format = \"%d.%m.%Y\"",
+        "hold_out_by = \"tag\"",
+    ];
+    check("kauf.csv", text, &expected);
+}
+
+#[test]
+fn quoted_newlines_and_money() {
+    let mut text = "\"note\",\"price\",\"shop\",\"bought\"\n".to_owned();
+    for row in 0..ROWS {
+        let shop = draw(row, 1) % 12;
+        writeln!(
+            text,
+            "\"line one, {}\nline \"\"two\"\"\",\"${},{:03}.50\",shop {shop},{}",
+            draw(row, 4) % 7,
+            1 + draw(row, 2) % 9,
+            draw(row, 3) % 1000,
+            if label(row, shop) == 1 { "yes" } else { "no" }
+        )
+        .unwrap();
+    }
+    let expected = ["number = \"money\"", "positive = [\"yes\"]", "column = \"note\""];
+    check("shop.csv", text, &expected);
+}
+
+#[test]
+fn latin_1_with_tabs() {
+    let mut text = b"Stra\xdfe\tgr\xf6\xdfe\tclick\n".to_vec();
+    for row in 0..ROWS {
+        let street = draw(row, 1) % 25;
+        text.extend_from_slice(b"M\xfcllerweg ");
+        let rest = format!("{street}\t{}\t{}\n", draw(row, 2) % 500, label(row, street));
+        text.extend_from_slice(rest.as_bytes());
+    }
+    check("wege.tsv", text, &["format = \"tsv\"", "column = \"Straße\"", "column = \"größe\""]);
+}
+
+#[test]
+fn lists_and_no_numbers() {
+    let mut text = "user,genres,liked\n".to_owned();
+    let genres = ["drama", "comedy", "horror", "action", "crime", "war", "noir"];
+    for row in 0..ROWS {
+        let (user, first) = (draw(row, 1) % 20, draw(row, 2) as usize % 7);
+        let list: Vec<&str> =
+            (0..=draw(row, 3) as usize % 3).map(|i| genres[(first + 2 * i) % 7]).collect();
+        writeln!(text, "u{user},{},{}", list.join("|"), label(row, first as u64)).unwrap();
+    }
+    let expected = ["separator = \"|\"", "pooling = \"mean\"", "transform = \"one\""];
+    check("films.csv", text, &expected);
+}
+
+#[test]
+fn parquet_with_times() {
+    use data::{Column, Values, encode_table};
+
+    let rows = 0..ROWS;
+    let column = |name: &str, values: Values| Column { name: name.to_owned(), values };
+    let city: Vec<u64> = rows.clone().map(|row| draw(row, 1) % 15).collect();
+    let names = city.iter().map(|city| Some(format!("c{city}")));
+    let sizes = rows.clone().map(|row| Some(draw(row, 2) as f64 / 1e6));
+    let counts = rows.clone().map(|row| (row % 9 > 0).then_some(draw(row, 3) % 50));
+    let times = rows.clone().map(|row| Some((1_600_000_000 + 60 * row) as i64));
+    let labels = rows.map(|row| Some(label(row, city[row as usize])));
+    let columns = vec![
+        column("city", Values::Text(names.collect())),
+        column("size", Values::Floats(sizes.collect())),
+        column("count", Values::Unsigned(counts.collect())),
+        column("created", Values::Integers(times.collect())),
+        column("label", Values::Unsigned(labels.collect())),
+    ];
+    let bytes = encode_table(Path::new("rows.parquet"), columns).unwrap();
+    let expected = ["format = \"parquet\"", "name = \"city\"", "in the order of created"];
+    check("rows.parquet", bytes, &expected);
+}
+
+/// A `.npy` of format 1.0.
+fn npy(kind: &str, shape: &str, content: &[u8]) -> Vec<u8> {
+    let header = format!("{{'descr': '{kind}', 'fortran_order': False, 'shape': ({shape}), }}");
+    let padded = format!("{header:<117}\n");
+    let length = (padded.len() as u16).to_le_bytes();
+    [b"\x93NUMPY\x01\0", &length[..], padded.as_bytes(), content].concat()
+}
+
+#[test]
+fn arrays_of_torchrec_are_recognised_by_their_names() {
+    let place = Place::new();
+    let id = |row: u64, column: u64| draw(row, column) % (3 + column);
+    let dense = (0..ROWS).flat_map(|row| (0..13).map(move |c| draw(row, 50 + c) as f32 / 1e9));
+    let dense: Vec<u8> = dense.flat_map(f32::to_le_bytes).collect();
+    let ids = (0..ROWS).flat_map(|row| (0..26).map(move |column| id(row, column) as i32));
+    let ids: Vec<u8> = ids.flat_map(i32::to_le_bytes).collect();
+    let labels = (0..ROWS).map(|row| label(row, id(row, 25)) as i32);
+    let labels: Vec<u8> = labels.flat_map(i32::to_le_bytes).collect();
+    fs::write(place.path("day_0_dense.npy"), npy("<f4", &format!("{ROWS}, 13"), &dense)).unwrap();
+    fs::write(place.path("day_0_sparse.npy"), npy("<i4", &format!("{ROWS}, 26"), &ids)).unwrap();
+    fs::write(place.path("day_0_labels.npy"), npy("<i4", &format!("{ROWS}, 1"), &labels)).unwrap();
+    let (_, train, text) = trained(&place, "day_0_dense.npy", "");
+    assert!(text.contains("TorchRec/MLPerf") && text.contains("format = \"npy\""), "{text}");
+    assert!(train.stderr.contains("rows of the tables, by the data: C1"), "{}", train.stderr);
+}
+
+#[test]
+fn a_single_quote_and_bars() {
+    let mut text = "'city'|'size'|'clicked'\n".to_owned();
+    for row in 0..ROWS {
+        let city = draw(row, 1) % 15;
+        writeln!(text, "'city |{city}'|{}|'{}'", draw(row, 2) % 90, label(row, city)).unwrap();
+    }
+    check("bars.txt", text, &["delimiter = \"|\"", "quote = \"'\""]);
+}
+
+#[test]
+fn a_configuration_is_not_overwritten_and_data_is_no_configuration() {
+    let place = Place::new();
+    place.done("init train.csv");
+    let ran = place.run("init train.csv");
+    assert_eq!(ran.code, Some(2), "{}", ran.stderr);
+    assert!(ran.stderr.contains("train.toml") && ran.stderr.contains("--force"), "{}", ran.stderr);
+    let ran = place.run("train train.csv");
+    assert_eq!(ran.code, Some(2), "{}", ran.stderr);
+    assert!(ran.stderr.contains("hint: rowmill init train.csv"), "{}", ran.stderr);
+    let printed = place.done("init train.csv --output -").stdout;
+    assert_eq!(
+        printed.trim_end(),
+        fs::read_to_string(place.path("train.toml")).unwrap().trim_end()
+    );
+}
+
+#[test]
+fn files_are_described_without_a_configuration() {
+    let place = Place::new();
+    let ran = place.done("data stats train.csv");
+    for part in ["4,000", "u ", "numbers", "lists"] {
+        assert!(ran.stdout.contains(part), "{part}: {}", ran.stdout);
+    }
+    let json = place.done("data stats train.csv --format json").last();
+    assert_eq!(json["columns"][3]["name"], "a", "{json}");
+    assert_eq!(json["columns"][3]["distinct"], 50, "{json}");
+}
+
+#[test]
+fn what_is_no_label_is_asked_for() {
+    let place = Place::new();
+    let mut text = "a,b,c,d\n".to_owned();
+    (0..ROWS).for_each(|row| {
+        let (a, b) = (draw(row, 1) % 2, draw(row, 2) % 2);
+        writeln!(text, "{},{a},{b},{}", draw(row, 3) % 9, draw(row, 4) % 9).unwrap();
+    });
+    fs::write(place.path("two.csv"), text).unwrap();
+    let ran = place.run("init two.csv");
+    assert_eq!(ran.code, Some(2), "{}", ran.stderr);
+    assert!(ran.stderr.contains("these have two values: b, c"), "{}", ran.stderr);
+    assert!(ran.stderr.contains("hint: name it with --label COLUMN"), "{}", ran.stderr);
+    place.done("init two.csv --label b");
+}

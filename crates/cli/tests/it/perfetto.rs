@@ -1,0 +1,154 @@
+//! `.pftrace` files of ours read back, as their users type it: the same figures as the trace they
+//! were made from.
+
+use std::fs;
+use std::path::PathBuf;
+
+use serde_json::Value;
+
+use crate::fixture::Place;
+
+/// Traces of several eras and vendors, the last with 1,087 rows of device work without launches.
+const TRACES: [&str; 5] = [
+    "modern/h100_timesformer.json.gz",
+    "modern/mi300_owlv2.json.gz",
+    "modern/resnet50_2021_workers0.json.gz",
+    "odd/event_sync_multi_stream.json.gz",
+    "trace_diff/test.json.gz",
+];
+
+/// What prints rows or a page, and rests on different columns.
+const VERBS: [&str; 14] = [
+    "",
+    "breakdown",
+    "breakdown --by device",
+    "idle",
+    "idle --by gap",
+    "critical-path",
+    "critical-path --by segment",
+    "kernels",
+    "ops",
+    "launches",
+    "memory",
+    "collectives",
+    "steps",
+    "findings",
+];
+
+fn traces() -> Option<PathBuf> {
+    let beside = || PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../../../shared/data");
+    let folder = std::env::var_os("ROWMILL_FIXTURES").map_or_else(beside, PathBuf::from);
+    let folder = folder.join("traces");
+    if !folder.is_dir() {
+        println!("SKIPPED: no {}", folder.display());
+        return None;
+    }
+    Some(folder)
+}
+
+/// What depends on the file and not on what it says.
+fn without_file(value: &mut Value) {
+    match value {
+        Value::Object(keys) => {
+            ["origin", "text_bytes"].iter().for_each(|key| drop(keys.remove(*key)));
+            keys.values_mut().for_each(without_file);
+        }
+        Value::Array(items) => items.iter_mut().for_each(without_file),
+        _ => {}
+    }
+}
+
+/// Fails with the first row that differs, not with megabytes.
+fn differ(expected: &Value, got: &Value, what: &str) {
+    let (Value::Array(rows), Value::Array(others)) = (expected, got) else {
+        assert_eq!(expected, got, "{what}");
+        return;
+    };
+    assert_eq!(rows.len(), others.len(), "{what}");
+    for (row, other) in rows.iter().zip(others) {
+        assert_eq!(row, other, "{what}");
+    }
+}
+
+fn figures(place: &Place, verb: &str, path: &str) -> Vec<Value> {
+    let mut lines = place.done(&format!("trace {verb} {path} --format json")).lines();
+    lines.iter_mut().for_each(without_file);
+    lines
+}
+
+#[test]
+fn every_figure_is_that_of_the_trace_it_was_made_from() {
+    let Some(folder) = traces() else { return };
+    let place = Place::new();
+    for name in TRACES {
+        let source = folder.join(name).display().to_string();
+        place.done(&format!("trace convert {source} --out a.pftrace"));
+        for verb in VERBS {
+            let (expected, got) =
+                (figures(&place, verb, &source), figures(&place, verb, "a.pftrace"));
+            assert!(!expected.is_empty(), "{name}: {verb}");
+            assert_eq!(expected.len(), got.len(), "{name}: {verb}");
+            for (expected, got) in expected.iter().zip(&got) {
+                differ(expected, got, &format!("{name}: {verb}"));
+            }
+        }
+    }
+}
+
+#[test]
+fn ranks_of_a_merged_file_are_ranks_again() {
+    let Some(folder) = traces() else { return };
+    let place = Place::new();
+    let source = folder.join("dlrm8/dlrm_kineto.tar.gz").display().to_string();
+    place.done(&format!("trace merge {source} --out a.pftrace"));
+    for verb in ["breakdown", "critical-path", "collectives --by rank"] {
+        assert_eq!(figures(&place, verb, &source), figures(&place, verb, "a.pftrace"), "{verb}");
+    }
+}
+
+#[test]
+fn what_cannot_be_carried_is_said() {
+    let Some(folder) = traces() else { return };
+    let place = Place::new();
+    let source = folder.join("trace_diff/test.json.gz").display().to_string();
+    place.done(&format!("trace convert {source} --out a.pftrace"));
+    let again = place.done("trace convert a.pftrace --out again.json");
+    assert!(again.stderr.contains("have their main arguments only"), "{}", again.stderr);
+}
+
+#[test]
+fn what_others_wrote_and_what_is_damaged_is_refused_with_a_way_out() {
+    let place = Place::new();
+    fs::write(place.path("foreign.pftrace"), [10, 4, 64, 1, 80, 1, 10, 2, 80, 1]).unwrap();
+    let ran = place.run("trace foreign.pftrace");
+    assert_eq!(ran.code, Some(1), "{}", ran.stderr);
+    assert!(ran.stderr.contains("a Perfetto trace that another program"), "{}", ran.stderr);
+    assert!(ran.stderr.contains("hint: rowmill reads back the .pftrace files"), "{}", ran.stderr);
+
+    let event = r#"{"ph":"X","cat":"kernel","name":"k","pid":0,"tid":7,"ts":1,"dur":2,"args":{}}"#;
+    fs::write(place.path("t.json"), format!("{{\"traceEvents\": [{event}]}}")).unwrap();
+    place.done("trace convert t.json --out whole.pftrace");
+    let whole = fs::read(place.path("whole.pftrace")).unwrap();
+    fs::write(place.path("cut.pftrace"), &whole[..whole.len() - 4]).unwrap();
+    let ran = place.run("trace cut.pftrace");
+    assert_eq!(ran.code, Some(1), "{}", ran.stderr);
+    assert!(ran.stderr.contains("damaged Perfetto trace"), "{}", ran.stderr);
+    assert!(ran.stderr.contains("hint: convert or merge the recording again"), "{}", ran.stderr);
+}
+
+#[test]
+fn a_cut_recording_stays_one_through_perfetto() {
+    let Some(folder) = traces() else { return };
+    let place = Place::new();
+    let whole = folder.join("odd/event_sync_multi_stream.json.gz");
+    let packed = fs::read(whole).unwrap();
+    fs::write(place.path("cut.json.gz"), &packed[..packed.len() * 9 / 10]).unwrap();
+    let before = place.run("trace doctor cut.json.gz --format json");
+    assert_eq!(before.code, Some(4), "{}", before.stderr);
+    place.run("trace convert cut.json.gz --out cut.pftrace");
+    let after = place.run("trace doctor cut.pftrace --format json");
+    assert_eq!(after.code, Some(4), "{}", after.stderr);
+    for ran in [before, after] {
+        assert!(ran.stdout.contains("cut-recording"), "{}", ran.stdout);
+    }
+}

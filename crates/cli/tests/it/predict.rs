@@ -1,0 +1,255 @@
+//! `rowmill predict` as its users type it.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use serde_json::Value;
+
+use crate::fixture::{Place, Ran};
+
+/// Three steps of one operator each, one launch and one kernel.
+fn trace(device: &str) -> String {
+    let step = |number: u32| {
+        let at = 100 + 50 * number;
+        let id = 7 + number;
+        format!(
+            r#"{{"ph":"X","cat":"user_annotation","name":"ProfilerStep#{number}","pid":9,"tid":9,"ts":{at},"dur":50,"args":{{}}}},
+{{"ph":"X","cat":"cpu_op","name":"aten::mm","pid":9,"tid":9,"ts":{},"dur":{},"args":{{"External id":{id},"Input Dims":[[4,8],[8,2]]}}}},
+{{"ph":"X","cat":"cuda_runtime","name":"cudaLaunchKernel","pid":9,"tid":9,"ts":{},"dur":5,"args":{{"correlation":{id}}}}},
+{{"ph":"X","cat":"kernel","name":"gemm","pid":0,"tid":7,"ts":{},"dur":10,"args":{{"correlation":{id},"stream":7,"device":0}}}}"#,
+            at + 1,
+            20 + number,
+            at + 2,
+            at + 9,
+        )
+    };
+    let steps: Vec<String> = (0..3).map(step).collect();
+    format!(
+        r#"{{"schemaVersion": 1, "record_shapes": 1, "deviceProperties": [{{"id": 0, "name": "{device}"}}],
+"distributedInfo": {{"rank": 0}}, "traceEvents": [
+{}
+]}}"#,
+        steps.join(",\n")
+    )
+}
+
+fn place() -> Place {
+    let place = Place::new();
+    fs::write(place.path("t.json"), trace("Tesla V100")).unwrap();
+    fs::write(place.path("other.json"), trace("Tesla P100")).unwrap();
+    place.done("predict calibrate t.json --output c.json");
+    place
+}
+
+fn json(ran: &Ran) -> Value {
+    serde_json::from_str(&ran.stdout).unwrap()
+}
+
+/// Runs `words` in the place, which must end with exit code 2 and say all of `expected`.
+fn refused(place: &Place, words: &str, expected: &[&str]) {
+    let ran = place.run(words);
+    assert_eq!(ran.code, Some(2), "rowmill {words}\n{}{}", ran.stdout, ran.stderr);
+    for text in expected {
+        assert!(ran.stderr.contains(text), "rowmill {words}: no {text:?} in\n{}", ran.stderr);
+    }
+    assert_eq!(ran.stdout, "", "rowmill {words}");
+}
+
+fn fixture(name: &str) -> Option<PathBuf> {
+    let folder = std::env::var_os("ROWMILL_FIXTURES").map_or_else(
+        || Path::new(env!("CARGO_MANIFEST_DIR")).join("../../../shared/data"),
+        PathBuf::from,
+    );
+    let path = folder.join("traces").join(name);
+    if path.exists() {
+        return Some(path);
+    }
+    println!("SKIPPED {}: not there", path.display());
+    None
+}
+
+#[test]
+fn a_step_is_predicted_with_an_interval_and_its_sources() {
+    let place = place();
+    let words = "predict step t.json --calibration c.json --write-trace predicted --format json";
+    let rows = json(&place.done(words));
+    let row = &rows[0];
+    for field in [
+        "step_ns",
+        "low_ns",
+        "high_ns",
+        "busy_ns",
+        "idle_pct",
+        "measured_pct",
+        "modelled_pct",
+        "unknown_pct",
+        "error_pct",
+        "baseline_error_pct",
+        "noise_pct",
+    ] {
+        assert!(row[field].is_number(), "{field}: {row}");
+    }
+    assert_eq!((&row["step_ns"], &row["busy_ns"]), (&Value::from(50_000), &Value::from(10_000)));
+    assert_eq!(row["measured_pct"], Value::from(100.0));
+    let (low, high) = (row["low_ns"].as_i64().unwrap(), row["high_ns"].as_i64().unwrap());
+    assert!(low < 50_000 && 50_000 < high && high < 55_000, "{row}");
+
+    let steps = json(&place.done("trace steps predicted --format json"));
+    assert_eq!(steps[0]["host_ns"], Value::from(50_000), "a predicted step is a trace: {steps}");
+}
+
+#[test]
+fn predictions_are_the_same_for_any_number_of_threads() {
+    let place = place();
+    for words in ["step t.json --calibration c.json", "evaluate t.json", "overheads t.json"] {
+        let run = |threads: u32| {
+            place.done(&format!("predict {words} --format json --threads {threads}")).stdout
+        };
+        assert_eq!(run(1), run(2), "{words}");
+        assert_eq!(run(1), run(7), "{words}");
+    }
+}
+
+#[test]
+fn calibrations_merge_all_their_samples() {
+    let place = place();
+    let words = "predict calibrate t.json --merge c.json --output both.json --format json";
+    let merged = json(&place.done(words));
+    let alone = json(&place.done("predict calibrate t.json --output c.json --format json"));
+    let samples = |report: &Value| report["samples"].as_u64().unwrap();
+    assert_eq!((samples(&merged), merged["steps"].as_u64()), (2 * samples(&alone), Some(6)));
+}
+
+#[test]
+fn a_calibration_that_cannot_be_used_is_refused() {
+    let place = place();
+    let step = "predict step t.json --calibration";
+    refused(&place, &format!("{step} t.json"), &["expected a calibration", "hint:"]);
+    let text = fs::read_to_string(place.path("c.json")).unwrap();
+    let newer = text.replacen("\"rowmill_calibration\":1", "\"rowmill_calibration\":2", 1);
+    fs::write(place.path("new.json"), newer).unwrap();
+    refused(&place, &format!("{step} new.json"), &["expected version 1, got version 2"]);
+    fs::write(place.path("cut.json"), &text[..text.len() / 2]).unwrap();
+    refused(&place, &format!("{step} cut.json"), &["cut.json: calibration: expected"]);
+    let huge = text.replacen("[45000", "[9223372036854775807", 1);
+    let huge = huge.replacen("\"samples\":[", "\"samples\":[9223372036854775807,", 1);
+    fs::write(place.path("huge.json"), huge).unwrap();
+    refused(&place, &format!("{step} huge.json"), &["expected samples of less than a month"]);
+}
+
+#[test]
+fn a_calibration_of_other_devices_needs_consent() {
+    let place = place();
+    let words = "predict step other.json --calibration c.json";
+    refused(&place, words, &["Tesla P100", "Tesla V100", "--force"]);
+    let ran = place.done(&format!("{words} --force"));
+    assert!(ran.stderr.contains("warning:") && ran.stderr.contains("Tesla V100"), "{}", ran.stderr);
+    refused(&place, "predict calibrate other.json --merge c.json --output d.json", &["Tesla V100"]);
+}
+
+#[test]
+fn collectives_of_missing_ranks_stay_as_measured_and_that_is_said() {
+    let place = Place::new();
+    let collective =
+        r#""correlation":8,"stream":7,"device":0,"Collective name":"allreduce","Group size":4,"#;
+    let text = trace("Tesla V100").replace("\"gemm\"", "\"ncclKernel_AllReduce_RING_LL\"");
+    let text =
+        text.replace(r#""correlation":8,"stream":7,"device":0"#, collective.trim_end_matches(','));
+    fs::write(place.path("t.json"), text).unwrap();
+    let ran = place.done("predict evaluate t.json --format json");
+    assert!(ran.stderr.contains("stay as measured"), "{}", ran.stderr);
+    assert_eq!(json(&ran)["replay"][0]["busy_ns"], Value::from(10_000));
+}
+
+#[test]
+fn a_step_that_was_not_recorded_is_refused() {
+    let words = "predict step t.json --calibration c.json --step 3";
+    refused(&place(), words, &["step 3: expected one of 0..3"]);
+}
+
+#[test]
+fn edits_are_predicted_and_compared_to_what_was_measured_after_them() {
+    let place = place();
+    let edits = "[[edit]]\nkind = \"insert\"\noperator = \"aten::mm\"\nafter = \"aten::*\"\n";
+    fs::write(place.path("more.toml"), edits).unwrap();
+    fs::write(place.path("none.toml"), "").unwrap();
+    let words = "predict what-if t.json --edits none.toml --edits more.toml --format json";
+    let rows = json(&place.done(words));
+    assert_eq!((&rows[0]["edits"], &rows[0]["saving_ns"]), (&Value::from("none"), &0.into()));
+    assert_eq!(rows[1]["edits"], Value::from("more"));
+    assert!(rows[1]["saving_ns"].as_i64().unwrap() < -20_000, "{rows}");
+    assert_eq!(rows[1]["error_pct"], Value::Null);
+    let words = "predict what-if t.json --edits none.toml --measured other.json --format json";
+    let rows = json(&place.done(words));
+    assert_eq!((&rows[0]["measured_ns"], &rows[0]["error_pct"]), (&50_000.into(), &0.0.into()));
+    assert_eq!(rows[0]["baseline_error_pct"], Value::from(0.0));
+}
+
+/// A recording of one product of `rows` rows, whose kernel takes `kernel` µs.
+fn product(rows: u32, kernel: u32) -> String {
+    let sizes = format!("[[{rows},8],[8,2]]");
+    let text = trace("Tesla V100").replace("[[4,8],[8,2]]", &sizes);
+    text.replace("\"dur\":10,", &format!("\"dur\":{kernel},"))
+}
+
+#[test]
+fn a_step_between_two_recorded_sizes_has_kernels_between_theirs() {
+    let place = place();
+    for (name, rows, kernel) in [("a", 16, 4), ("b", 64, 16), ("c", 32, 9)] {
+        fs::write(place.path(&format!("{name}.json")), product(rows, kernel)).unwrap();
+    }
+    let words = "predict resize a.json b.json --sizes 16,64 --to 32 --measured c.json";
+    let rows = json(&place.done(&format!("{words} --format json")));
+    // Four times as much takes four times as long, so twice as much takes twice as long.
+    assert_eq!((&rows[0]["size"], &rows[0]["busy_ns"]), (&32.into(), &8_000.into()), "{rows}");
+    assert!(rows[0]["modelled_pct"].as_f64().unwrap() > 0.0, "{rows}");
+    assert_eq!((&rows[0]["measured_ns"], &rows[0]["error_pct"]), (&50_000.into(), &0.0.into()));
+
+    let sizes = "predict resize a.json b.json --sizes";
+    refused(&place, &format!("{sizes} 16,16 --to 32"), &["two different recorded sizes"]);
+    refused(&place, &format!("{sizes} 16,64 --to 0"), &["sizes from 1 on, got 0"]);
+    let huge = format!("{sizes} 1,2 --to 18446744073709551615");
+    refused(&place, &huge, &["sizes from 0 to 9e15"]);
+    let other = trace("Tesla V100").replace("aten::mm", "aten::bmm");
+    fs::write(place.path("d.json"), other).unwrap();
+    let words = "predict resize a.json d.json --sizes 16,64 --to 32";
+    refused(&place, words, &["in both recordings", "aten::mm", "aten::bmm"]);
+}
+
+#[test]
+fn edits_that_cannot_be_made_are_refused() {
+    let place = place();
+    let refuse = |text: &str, expected: &[&str]| {
+        fs::write(place.path("e.toml"), text).unwrap();
+        refused(&place, "predict what-if t.json --edits e.toml", expected);
+    };
+    refuse("[[edit]]\nkind = \"remove\"\noperators = \"aten::m\"\n", &["e.toml", "aten::mm"]);
+    refuse("[[edit]]\nkind = \"melt\"\n", &["e.toml", "melt", "hint:"]);
+    refuse("[[edit]]\nkind = \"scale\"\nkernels = \"gemm\"\nfactor = -1.0\n", &["factor from 0"]);
+    refuse("[[edit]]\nkind = \"scale\"\nkernels = \"gemm\"\nfactors = 1.0\n", &["factor"]);
+    refuse("[[edit]]\nkind = \"pin-copies\"\n", &["copies from pageable memory"]);
+}
+
+#[test]
+fn overheads_are_printed_and_drawn() {
+    let place = place();
+    let ran = place.done("predict overheads t.json --svg o.svg --format csv");
+    assert!(ran.stdout.contains("before_first_launch") && ran.stdout.contains("aten::mm"));
+    let svg = fs::read_to_string(place.path("o.svg")).unwrap();
+    assert!(svg.starts_with("<svg") && svg.contains("between_ops"), "{svg}");
+}
+
+#[test]
+fn the_evaluation_of_a_job_prints_its_constants_and_errors() {
+    let Some(job) = fixture("dlrm8") else { return };
+    let place = Place::new();
+    let ran = place.done(&format!("predict evaluate {} --format json", job.display()));
+    let report = json(&ran);
+    assert!(report["constant_count"].as_u64().unwrap() <= 12);
+    assert!(report["replay_worst_pct"].as_f64().unwrap() <= 0.5);
+    assert!(report["leave_one_out_geomean_pct"].as_f64().unwrap() <= 3.0);
+    let ran = place.done(&format!("predict evaluate {}", job.display()));
+    for text in ["12 constants, of rank 0, 1, 2, 3", "Replay", "Leave one rank out", "trimmed %"] {
+        assert!(ran.stdout.contains(text), "{text}: {}", ran.stdout);
+    }
+}

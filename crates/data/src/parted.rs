@@ -1,0 +1,123 @@
+//! Training rows before held-out ones where a time parts them: the inputs are read once for each
+//! side. Knows nothing of what becomes of the rows.
+
+use crate::convert::{Accept, Row};
+use crate::criteo_tsv::Columns;
+use crate::error::Error;
+use crate::fit::Categorical;
+use crate::given::Given;
+
+/// A part of the rows.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Side {
+    /// Rows before the cut, and those without a time.
+    Training,
+    /// Rows from the cut on.
+    HeldOut,
+}
+
+/// The rows that are meant: those of one side of a time.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(crate) struct Part {
+    pub cut: f64,
+    pub side: Side,
+}
+
+impl Part {
+    fn has(self, time: f64) -> bool {
+        let side = if time >= self.cut { Side::HeldOut } else { Side::Training };
+        side == self.side
+    }
+}
+
+/// Gives rows of one part on; of all, if there are no parts.
+pub(crate) struct OfPart<'a, A> {
+    pub inner: A,
+    part: Option<Part>,
+    categorical: &'a Categorical,
+}
+
+impl<'a, A> OfPart<'a, A> {
+    pub(crate) fn new(inner: A, part: Option<Part>, categorical: &'a Categorical) -> Self {
+        Self { inner, part, categorical }
+    }
+}
+
+impl<A: Accept> Accept for OfPart<'_, A> {
+    fn accept(&mut self, row: &Row) -> Result<(), String> {
+        match self.part {
+            // Malformed rows are the same for either side.
+            Some(part) if !part.has(row.time) => self.categorical.check(row),
+            _ => self.inner.accept(row),
+        }
+    }
+
+    fn accept_given(&mut self, given: &Given<'_>) -> bool {
+        self.part.is_none() && self.inner.accept_given(given)
+    }
+
+    fn accept_columns(&mut self, columns: &mut Columns) {
+        // Such columns have no time: no part is asked for.
+        self.inner.accept_columns(columns);
+    }
+}
+
+/// Collects the times of rows.
+pub(crate) struct Times<'a> {
+    pub times: Vec<f64>,
+    categorical: &'a Categorical,
+}
+
+impl<'a> Times<'a> {
+    pub(crate) fn new(categorical: &'a Categorical) -> Self {
+        Self { times: Vec::new(), categorical }
+    }
+}
+
+impl Accept for Times<'_> {
+    fn accept(&mut self, row: &Row) -> Result<(), String> {
+        self.categorical.check(row)?;
+        self.times.push(row.time);
+        Ok(())
+    }
+}
+
+/// The time from which on about a share `hold_out` of the rows is held out: rows of one time stay
+/// together, and neither side is empty.
+///
+/// # Errors
+/// [`Error::Config`] where all rows have the same time, or none.
+pub(crate) fn cut(mut times: Vec<f64>, hold_out: f64) -> Result<f64, Error> {
+    let wanted = ((times.len() as f64 * hold_out).round() as usize).max(1);
+    times.retain(|time| !time.is_nan());
+    times.sort_unstable_by(f64::total_cmp);
+    let (Some(&first), Some(&last)) = (times.first(), times.last()) else {
+        let problem = "expected times, got a column without any".to_owned();
+        return Err(Error::Config { key: "data.hold_out_by", problem });
+    };
+    if first == last {
+        let problem = "expected several times, got a column with one alone".to_owned();
+        return Err(Error::Config { key: "data.hold_out_by", problem });
+    }
+    let at = times[times.len() - wanted.min(times.len())];
+    let from = |time: f64| times.len() - times.partition_point(|&other| other < time);
+    let next = times[times.partition_point(|&other| other <= at).min(times.len() - 1)];
+    let is_nearer = from(next).abs_diff(wanted) < from(at).abs_diff(wanted);
+    Ok(if at == first || is_nearer { next } else { at })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::cut;
+
+    #[test]
+    fn rows_of_one_time_stay_together_and_no_side_is_empty() {
+        let of = |times: &[f64], share| cut(times.to_vec(), share).ok();
+        assert_eq!(of(&[5.0, 1.0, 4.0, 2.0, 3.0], 0.4), Some(4.0));
+        assert_eq!(of(&[1.0, 2.0, 2.0, 2.0, 3.0], 0.4), Some(3.0));
+        assert_eq!(of(&[1.0, 2.0, 2.0, 2.0, 3.0], 0.6), Some(2.0));
+        assert_eq!(of(&[1.0, 2.0], 0.9), Some(2.0));
+        assert_eq!(of(&[f64::NAN, 1.0, 2.0], 0.01), Some(2.0));
+        assert_eq!((of(&[1.0, 1.0], 0.5), of(&[f64::NAN], 0.5), of(&[], 0.5)), (None, None, None));
+    }
+}

@@ -1,0 +1,313 @@
+//! A look at files nobody has described: format, columns, and over all rows how many values each
+//! column has and what they are. Streams in bounded memory, the same result for any number of
+//! threads.
+//!
+//! Knows nothing of models: what the columns are for is decided by who reads the facts.
+
+mod column;
+mod sniff;
+
+use std::path::Path;
+
+use schema::DataConfig;
+use schema::facts::{FileFacts, KnownLayout};
+use schema::source::{CategoricalColumn, CategoryKind, Format, Ids, LabelColumn};
+
+use crate::error::Error;
+use crate::layout::{LabelNeed, Wanted};
+use crate::limit::Strictness;
+use crate::parquet::cells::Shown;
+use crate::parquet::{cells, input};
+use crate::prepare::Progress;
+use crate::scan::{Meter, Source};
+use crate::text::{Block, Body};
+use crate::{criteo_tsv, field, npy, ordered, text};
+
+use column::{Column, Look, Tries};
+use sniff::TextForm;
+
+/// Rows of Parquet and of arrays that are looked at to see what values may be.
+const SAMPLE_ROWS: usize = 5000;
+
+/// What is found in files, as [`of_files`] gives it.
+pub struct Profile {
+    /// The columns.
+    pub facts: FileFacts,
+    /// How the files are read: format, names and punctuation, no columns.
+    pub data: DataConfig,
+}
+
+/// Looks at `inputs`, which have the same columns; `delimiter` is used instead of a guess.
+///
+/// # Cost
+/// One pass over the files, with the memory of [`crate::stats::of_inputs`].
+/// # Errors
+/// Any [`Error`] of reading them.
+pub fn of_files(
+    inputs: &[String],
+    delimiter: Option<&str>,
+    threads: usize,
+    progress: &mut dyn FnMut(Progress),
+) -> Result<Profile, Error> {
+    let first = inputs.first().map_or("", String::as_str);
+    let format = format_of(first)?;
+    let form = match format {
+        Format::Csv => Some(sniff::text_form(first, delimiter)?),
+        _ => None,
+    };
+    let (names, lists, unreadable) = match (&form, format) {
+        (Some(form), _) => (form.names.clone(), vec![false; form.names.len()], Vec::new()),
+        (None, Format::Parquet) => input::columns(Path::new(first))?,
+        (None, _) => {
+            let names = npy::column_names(first)?;
+            let is_list = npy::is_multi_hot(first)?;
+            let lists = names.iter().map(|name| is_list && name.starts_with('C')).collect();
+            (names, lists, Vec::new())
+        }
+    };
+    let data = data_config(format, form.as_ref());
+    let wanted = every_column(&data, &names, &lists);
+    let source = Source {
+        inputs,
+        config: &data,
+        wanted: &wanted,
+        label: LabelNeed::Required,
+        strictness: Strictness::ANY,
+        threads: threads.max(1),
+    };
+    source.check(1)?;
+    let tries = match &form {
+        Some(form) => of_records(form),
+        None => of_first_block(&source, &lists)?,
+    };
+    let mut meter = Meter::new((data.format, inputs), 1, progress)?;
+    let (rows, columns, missing) = look_at_all(&source, &mut meter, (&names, &tries))?;
+    let columns = columns.into_iter().map(|column| column.finish(rows)).collect();
+    let mut facts = FileFacts {
+        format: data.format,
+        delimiter: data.delimiter.clone(),
+        quote: data.quote.clone(),
+        has_names: form.as_ref().is_none_or(|form| form.has_header),
+        layout: None,
+        rows,
+        missing,
+        columns,
+    };
+    facts.columns.extend(unreadable.into_iter().map(|name| schema::facts::ColumnFacts {
+        name,
+        is_unreadable: true,
+        missing: rows,
+        ..Default::default()
+    }));
+    facts.layout = layout_of(&facts);
+    Ok(Profile { facts, data })
+}
+
+/// By the name for arrays, by the first bytes otherwise. Text is [`Format::Csv`] for now.
+fn format_of(input: &str) -> Result<Format, Error> {
+    if input.ends_with(".npy") || input.ends_with(".npz") {
+        return Ok(Format::Npy);
+    }
+    let is_parquet = input != crate::decompress::STDIN && input::is_parquet(Path::new(input))?;
+    Ok(if is_parquet { Format::Parquet } else { Format::Csv })
+}
+
+fn data_config(format: Format, form: Option<&TextForm>) -> DataConfig {
+    let delimiter = form.filter(|form| form.format == Format::Csv).and_then(|form| {
+        match &form.punctuation.delimiter[..] {
+            b"," => None,
+            b"\t" => Some("tab".to_owned()),
+            other => Some(String::from_utf8_lossy(other).into_owned()),
+        }
+    });
+    let quote = form.and_then(|form| form.punctuation.quote).filter(|&quote| quote != b'"');
+    let named = form.filter(|form| !form.has_header);
+    DataConfig {
+        train: Vec::new(),
+        evaluation: Vec::new(),
+        hold_out: 0.0,
+        hold_out_by: None,
+        format: form.map_or(format, |form| form.format),
+        delimiter,
+        quote: quote.map(|quote| char::from(quote).to_string()),
+        preset: None,
+        columns: named.map(|form| form.names.clone()).unwrap_or_default(),
+        label: None,
+        dense: Vec::new(),
+        categorical: Vec::new(),
+        missing: None,
+        ids: Ids::Modulo,
+        table_rows: std::collections::BTreeMap::new(),
+    }
+}
+
+/// Every column as text. The label is any of them, which nobody reads.
+fn every_column(data: &DataConfig, names: &[String], lists: &[bool]) -> Wanted {
+    let categorical = names.iter().zip(lists).map(|(name, is_list)| CategoricalColumn {
+        column: name.clone(),
+        kind: CategoryKind::String,
+        separator: is_list.then(|| "|".to_owned()),
+        out_of_range: None,
+        missing: None,
+        min_count: None,
+    });
+    let label = LabelColumn {
+        column: names.first().cloned().unwrap_or_default(),
+        positive: vec![String::new()],
+    };
+    Wanted::of_columns(data, label, categorical.collect())
+}
+
+fn of_records(form: &TextForm) -> Vec<Tries> {
+    let column = |at: usize| {
+        let values: Vec<&[u8]> =
+            form.records.iter().filter_map(|record| record.get(at)).map(Vec::as_slice).collect();
+        sniff::tries(&values)
+    };
+    (0..form.names.len()).map(column).collect()
+}
+
+/// The same from the first rows of Parquet; arrays hold numbers alone.
+fn of_first_block(source: &Source<'_>, lists: &[bool]) -> Result<Vec<Tries>, Error> {
+    let mut samples: Vec<Vec<Vec<u8>>> = vec![Vec::new(); lists.len()];
+    let tap = crate::origin::Tap::default();
+    source.produce((None, &crate::scan::Pass::counting(&tap)), &mut |block: Block| {
+        for (at, sample) in samples.iter_mut().enumerate() {
+            each_cell((&block, source.wanted), at, &mut |cell| match cell {
+                Shown::Text(text) if sample.len() < SAMPLE_ROWS => sample.push(text.to_vec()),
+                _ => {}
+            });
+        }
+        false
+    })?;
+    let tries = samples.iter().zip(lists).map(|(sample, &is_list)| {
+        let values: Vec<&[u8]> = sample.iter().map(Vec::as_slice).collect();
+        if is_list { Tries { is_list, ..Tries::default() } } else { sniff::tries(&values) }
+    });
+    Ok(tries.collect())
+}
+
+/// One block, column by column.
+struct Looked {
+    columns: Vec<Look>,
+    rows: u64,
+    /// How often each text of [`sniff::MISSING`] occurs.
+    missing: Vec<u64>,
+}
+
+fn look_at_all(
+    source: &Source<'_>,
+    meter: &mut Meter<'_>,
+    (names, tries): (&[String], &[Tries]),
+) -> Result<(u64, Vec<Column>, Option<String>), Error> {
+    let pass = meter.pass();
+    let produce = |send: ordered::Send<'_, Block>| source.produce((None, &pass), send);
+    let mut columns: Vec<Column> =
+        names.iter().zip(tries).map(|(name, tries)| Column::new(name, tries.clone())).collect();
+    let (mut rows, mut missing) = (0, vec![0; sniff::MISSING.len()]);
+    ordered::run(
+        source.threads,
+        produce,
+        |block| look_at((&block, source.wanted), tries),
+        |looked| {
+            rows += looked.rows;
+            missing.iter_mut().zip(&looked.missing).for_each(|(sum, count)| *sum += count);
+            columns.iter_mut().zip(&looked.columns).for_each(|(column, look)| column.add(look));
+            meter.show(rows);
+            Ok::<(), Error>(())
+        },
+    )?;
+    let most = (0..missing.len()).filter(|&at| missing[at] > 0).max_by_key(|&at| missing[at]);
+    Ok((rows, columns, most.map(|at| sniff::MISSING[at].to_owned())))
+}
+
+fn look_at((block, wanted): (&Block, &Wanted), tries: &[Tries]) -> Looked {
+    let mut looked = Looked {
+        columns: tries.iter().map(Look::new).collect(),
+        rows: 0,
+        missing: vec![0; sniff::MISSING.len()],
+    };
+    for (at, tries) in tries.iter().enumerate() {
+        let (mut rows, look, missing) = (0, &mut looked.columns[at], &mut looked.missing);
+        each_cell((block, wanted), at, &mut |cell| match cell {
+            Shown::Element(text) => look.element(text),
+            Shown::Missing => {
+                rows += 1;
+                look.missing();
+            }
+            Shown::List(text) => {
+                rows += 1;
+                look.take(text, &Tries::default());
+            }
+            Shown::Text(text) => {
+                rows += 1;
+                match sniff::MISSING.iter().position(|missing| missing.as_bytes() == text) {
+                    Some(at) => {
+                        missing[at] += 1;
+                        look.missing();
+                    }
+                    None if text.is_empty() => look.missing(),
+                    None => look.take(text, tries),
+                }
+            }
+        });
+        looked.rows = looked.rows.max(rows);
+    }
+    looked
+}
+
+/// Calls `take` with every cell of the column at `at`; records of another width are passed over.
+fn each_cell((block, wanted): (&Block, &Wanted), at: usize, take: &mut dyn FnMut(Shown<'_>)) {
+    let width = block.layout.fields;
+    let mut of_record = |text: &[u8], fields: &[(u32, u32)]| {
+        if fields.len() == width {
+            let (start, end) = fields[at];
+            take(Shown::Text(field::trim(&text[start as usize..end as usize])));
+        }
+    };
+    match &block.body {
+        Body::Lines { start, text } => {
+            text::for_each_line(text, start.line, |_, text, fields| of_record(text, fields));
+        }
+        Body::Records(records) => records.for_each(|_, text, fields| of_record(text, fields)),
+        Body::Table { batch, .. } => {
+            cells::each_text(batch.column(block.layout.categorical[at]), wanted, take);
+        }
+        Body::Arrays(rows) => npy::each_text(rows, at, take),
+    }
+}
+
+/// The published layout that these columns have.
+fn layout_of(facts: &FileFacts) -> Option<KnownLayout> {
+    let names: Vec<&str> = facts.columns.iter().map(|column| column.name.as_str()).collect();
+    if facts.format == Format::Npy {
+        return Some(KnownLayout::Arrays);
+    }
+    if is_criteo(facts) {
+        return Some(KnownLayout::Criteo);
+    }
+    if names.starts_with(&["id", "click", "hour", "C1", "banner_pos"]) {
+        return Some(KnownLayout::Avazu);
+    }
+    let is_stars = |at: usize| {
+        let column = &facts.columns[at];
+        column.least >= Some(0.0) && column.greatest <= Some(5.0) && column.distinct <= 11
+    };
+    let is_stamp = |at: usize| facts.columns[at].least > Some(7e8);
+    let has_form = names.len() == 4 && is_stars(2) && is_stamp(3);
+    let is_named = !facts.has_names || names == ["userId", "movieId", "rating", "timestamp"];
+    (has_form && is_named).then_some(KnownLayout::MovieLens)
+}
+
+/// A label, 13 integers and 26 hexadecimal numbers of eight digits, without names.
+fn is_criteo(facts: &FileFacts) -> bool {
+    if facts.format != Format::Tsv || facts.has_names || facts.columns.len() != 40 {
+        return false;
+    }
+    let (numbers, categories) = facts.columns.split_at(1 + criteo_tsv::DENSE);
+    let is_label = numbers[0].greatest <= Some(1.0) && numbers[0].distinct <= 2;
+    let is_hex = |(text, _): &(String, u64)| text.len() == 8 && field::hex(text.as_bytes()).is_ok();
+    is_label
+        && numbers.iter().all(|column| column.integers == column.present)
+        && categories.iter().all(|column| column.values.iter().all(is_hex))
+}

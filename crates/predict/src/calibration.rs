@@ -1,0 +1,110 @@
+//! What things cost on a host and its devices: every sample that recordings gave, none trimmed.
+//!
+//! Overheads have long tails, so a mean of what is left after trimming is too small, and a step of
+//! a thousand overheads with it. Knows no program's structure beyond what [`collect`] reads.
+
+pub mod collect;
+pub mod constants;
+pub mod file;
+pub mod nearest;
+
+pub mod price;
+#[cfg(test)]
+mod tests;
+
+use std::collections::BTreeMap;
+
+use crate::program::{Overhead, WorkKind};
+
+/// Samples of everything, with where they were taken.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Calibration {
+    /// Where.
+    pub machine: Machine,
+    /// Steps that were read, times ranks.
+    pub steps: u64,
+    /// Overheads of the host.
+    pub overheads: BTreeMap<Key<Overhead>, Vec<i64>>,
+    /// Work of the devices.
+    pub works: BTreeMap<Key<WorkKind>, Vec<i64>>,
+    /// Starting and waiting.
+    pub waits: BTreeMap<Waiting, Vec<i64>>,
+    /// Collectives: operation and bytes, and what the transfer took once all had come.
+    pub transfers: BTreeMap<(String, u64), Vec<i64>>,
+    /// How much slower a rank's host was in a run than the mean of all: 1 is as fast.
+    pub factors: Vec<f64>,
+}
+
+/// Where samples were taken.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Machine {
+    /// Name of the host; empty if unknown.
+    pub host: String,
+    /// The devices' names, each once.
+    pub devices: Vec<String>,
+}
+
+/// What a sample is of: a class, an operator or a name, and sizes.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Key<C> {
+    /// The class.
+    pub class: C,
+    /// The operator, the call, the kernel.
+    pub name: String,
+    /// Tensor sizes, launch shape, bytes; between operators, what came before.
+    pub detail: String,
+}
+
+/// What starting or waiting a sample is of.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Waiting {
+    /// From the start of a launch to its kernel's, with nothing else to wait for.
+    Launch,
+    /// The same of copies and sets.
+    CopyLaunch,
+    /// Between two works of a stream.
+    QueueGap,
+    /// From awaited work of another stream.
+    EventWait,
+    /// From awaited work to the return of the call.
+    SyncReturn,
+    /// From a copy to the return of its call.
+    CopyReturn,
+    /// From one thread to another that goes on with what is named.
+    HandOver(String),
+}
+
+impl Calibration {
+    /// Adds the samples of another one: overheads shared between workloads.
+    pub fn merge(&mut self, other: Self) {
+        fn add<K: Ord>(to: &mut BTreeMap<K, Vec<i64>>, from: BTreeMap<K, Vec<i64>>) {
+            for (key, samples) in from {
+                to.entry(key).or_default().extend(samples);
+            }
+        }
+        if self.machine == Machine::default() {
+            self.machine = other.machine;
+        }
+        self.steps += other.steps;
+        add(&mut self.overheads, other.overheads);
+        add(&mut self.works, other.works);
+        add(&mut self.waits, other.waits);
+        add(&mut self.transfers, other.transfers);
+        self.factors.extend(other.factors);
+    }
+
+    /// How many samples there are.
+    pub fn sample_count(&self) -> u64 {
+        let count = |samples: &Vec<i64>| samples.len() as u64;
+        self.overheads.values().map(count).sum::<u64>()
+            + self.works.values().map(count).sum::<u64>()
+            + self.waits.values().map(count).sum::<u64>()
+            + self.transfers.values().map(count).sum::<u64>()
+    }
+}
+
+/// The mean of samples; `None` of none.
+pub fn mean(samples: &[i64]) -> Option<f64> {
+    let sum: i64 = samples.iter().sum();
+    (!samples.is_empty()).then(|| sum as f64 / samples.len() as f64)
+}

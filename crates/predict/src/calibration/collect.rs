@@ -1,0 +1,177 @@
+//! Samples of recorded steps. Decides what a duration is a sample of, not what follows from it.
+
+use std::collections::BTreeMap;
+
+use super::{Calibration, Key, Waiting, mean};
+use crate::cost::operation_name;
+use crate::program::{Action, Program, Rank, Returns, Segment, Thread, WorkKind};
+use crate::recording::{RecordedRank, Step};
+
+/// Adds the samples of some ranks of a step. With all ranks, what collectives take is the shortest
+/// kernel of each: the last rank to come waits for nobody.
+pub fn add(calibration: &mut Calibration, step: &Step, ranks: &[usize]) {
+    let program = &step.program;
+    for at in ranks {
+        let (rank, recorded) = (&program.ranks[*at], &step.recorded.ranks[*at]);
+        calibration.steps += 1;
+        host(calibration, program, (rank, recorded));
+        works(calibration, program, (rank, recorded));
+        waits(calibration, program, (rank, recorded));
+    }
+    for collective in &program.collectives {
+        if !collective.parts.iter().all(|(rank, _)| ranks.contains(rank)) {
+            continue;
+        }
+        let length = |&(rank, work): &(usize, u32)| {
+            let (from, to) = step.recorded.ranks[rank].works[work as usize];
+            to - from
+        };
+        if let Some(shortest) = collective.parts.iter().map(length).min() {
+            let key = (operation_name(collective.operation), collective.bytes);
+            calibration.transfers.entry(key).or_default().push(shortest);
+        }
+    }
+}
+
+/// How much slower each rank's host was than the means of a calibration; adds them to it.
+pub fn add_factors(calibration: &mut Calibration, step: &Step, ranks: &[usize]) {
+    let factors: Vec<f64> = ranks.iter().filter_map(|at| factor(calibration, step, *at)).collect();
+    calibration.factors.extend(factors);
+}
+
+fn factor(calibration: &Calibration, step: &Step, rank: usize) -> Option<f64> {
+    let (mut own, mut usual) = (0.0, 0.0);
+    let recorded = &step.recorded.ranks[rank];
+    let threads = step.program.ranks[rank].threads.iter();
+    for (thread, times) in threads.zip(&recorded.actions) {
+        for (segment, ns) in segments(recorded, (thread, times)) {
+            let samples = calibration.overheads.get(&key(&step.program, segment));
+            let Some(mean) = samples.and_then(|samples| mean(samples)) else { continue };
+            own += ns as f64;
+            usual += mean;
+        }
+    }
+    (usual > 0.0).then_some(own / usual)
+}
+
+/// The stretches of a thread that are host time of its own, with how long they took.
+fn segments<'a>(
+    recorded: &'a RecordedRank,
+    (thread, times): (&'a Thread, &'a [(i64, i64)]),
+) -> impl Iterator<Item = (Segment, i64)> + 'a {
+    thread.actions.iter().zip(times).filter_map(|(action, time)| {
+        let segment = match action {
+            Action::Host(segment) => *segment,
+            Action::Call(call) if call.returns == Returns::AtOnce => call.cost,
+            _ => return None,
+        };
+        Some((segment, recorded.own_ns(action, *time)))
+    })
+}
+
+/// What a stretch of host time is a sample of.
+pub(crate) fn key(program: &Program, segment: Segment) -> Key<crate::program::Overhead> {
+    Key {
+        class: segment.overhead,
+        name: program.text(segment.op).to_owned(),
+        detail: program.text(segment.detail).to_owned(),
+    }
+}
+
+fn host(
+    calibration: &mut Calibration,
+    program: &Program,
+    (rank, recorded): (&Rank, &RecordedRank),
+) {
+    for (thread, times) in rank.threads.iter().zip(&recorded.actions) {
+        for (segment, ns) in segments(recorded, (thread, times)) {
+            calibration.overheads.entry(key(program, segment)).or_default().push(ns);
+        }
+    }
+}
+
+fn works(
+    calibration: &mut Calibration,
+    program: &Program,
+    (rank, recorded): (&Rank, &RecordedRank),
+) {
+    for (work, (from, to)) in rank.works.iter().zip(&recorded.works) {
+        if work.collective.is_none() {
+            let name = program.text(work.name).to_owned();
+            let detail = program.text(work.detail).to_owned();
+            let key = Key { class: work.kind, name, detail };
+            calibration.works.entry(key).or_default().push(to - from);
+        }
+    }
+}
+
+fn waits(
+    calibration: &mut Calibration,
+    program: &Program,
+    (rank, recorded): (&Rank, &RecordedRank),
+) {
+    let mut found: BTreeMap<Waiting, Vec<i64>> = BTreeMap::new();
+    let mut add = |waiting, ns: i64| found.entry(waiting).or_default().push(ns);
+    let end = |work: &u32| recorded.works[*work as usize].1;
+    let mut called: Vec<Option<i64>> = vec![None; rank.works.len()];
+    for (thread, times) in rank.threads.iter().zip(&recorded.actions) {
+        for (action, (from, to)) in thread.actions.iter().zip(times) {
+            match action {
+                Action::Await { wakes: Some(name), .. } => {
+                    add(Waiting::HandOver(program.text(*name).to_owned()), to - from);
+                }
+                Action::Call(call) => {
+                    let begun = recorded.begun_ns(action, (*from, *to));
+                    call.launches.iter().for_each(|work| called[*work as usize] = Some(begun));
+                    let ended = call.awaits.iter().map(end).max().unwrap_or(*from);
+                    match call.returns {
+                        Returns::AfterAwaited if ended <= *to => {
+                            add(Waiting::SyncReturn, to - ended.max(*from));
+                        }
+                        Returns::AfterCopy if ended <= *to => {
+                            add(Waiting::CopyReturn, to - ended);
+                        }
+                        _ => {}
+                    }
+                }
+                _ => {}
+            }
+        }
+    }
+    for (at, called) in called.iter().enumerate() {
+        let Some(called) = called else { continue };
+        if let Some((waiting, ns)) = start(rank, recorded, (at, *called)) {
+            add(waiting, ns);
+        }
+    }
+    for (waiting, mut samples) in found {
+        calibration.waits.entry(waiting).or_default().append(&mut samples);
+    }
+}
+
+/// What the start of a work is a sample of: of a launch where nothing else was pending when it was
+/// called, else of what ended last before it began.
+fn start(
+    rank: &Rank,
+    recorded: &RecordedRank,
+    (at, called): (usize, i64),
+) -> Option<(Waiting, i64)> {
+    let work = &rank.works[at];
+    let started = recorded.works[at].0;
+    let end = |work: u32| recorded.works[work as usize].1;
+    let queued = work.behind.map_or(i64::MIN, end);
+    let awaited = work.after.iter().map(|work| end(*work)).max().unwrap_or(i64::MIN);
+    let ready = queued.max(awaited);
+    let launch = match work.kind {
+        WorkKind::Kernel => Waiting::Launch,
+        WorkKind::Copy | WorkKind::Set => Waiting::CopyLaunch,
+    };
+    // Soon after its launch it may have waited for either.
+    const SOON_NS: i64 = 20_000;
+    match ready {
+        _ if ready <= called => Some((launch, started - called)),
+        _ if ready < called + SOON_NS || ready > started => None,
+        _ if queued >= awaited => Some((Waiting::QueueGap, started - queued)),
+        _ => Some((Waiting::EventWait, started - awaited)),
+    }
+}

@@ -1,0 +1,64 @@
+//! The constants of waiting and starting that samples amount to.
+
+use std::collections::BTreeMap;
+
+use super::{Calibration, Waiting, mean};
+use crate::cost::{Constants, Transfer};
+
+/// The constants of a calibration.
+///
+/// Returns and hand-overs are means. Latencies and gaps are medians: some of those works waited for
+/// what no row shows, and the mean would charge all others for it.
+pub fn of(calibration: &Calibration) -> Constants {
+    let samples = |waiting: &Waiting| calibration.waits.get(waiting).map_or(&[][..], Vec::as_slice);
+    let usual = |waiting: Waiting| median(samples(&waiting)).unwrap_or_default();
+    let average = |waiting: &Waiting| rounded(mean(samples(waiting)).unwrap_or_default());
+    let launch_ns = usual(Waiting::Launch);
+    let hand_over = calibration.waits.keys().filter_map(|waiting| match waiting {
+        Waiting::HandOver(name) => Some((name.clone(), average(waiting))),
+        _ => None,
+    });
+    Constants {
+        launch_ns,
+        copy_launch_ns: median(samples(&Waiting::CopyLaunch)).unwrap_or(launch_ns),
+        queue_gap_ns: usual(Waiting::QueueGap),
+        event_wait_ns: usual(Waiting::EventWait),
+        sync_return_ns: average(&Waiting::SyncReturn),
+        copy_return_ns: average(&Waiting::CopyReturn),
+        hand_over_ns: hand_over.collect(),
+        transfer: transfers(calibration),
+    }
+}
+
+fn transfers(calibration: &Calibration) -> BTreeMap<String, Transfer> {
+    let mut points: BTreeMap<String, Vec<(u64, f64)>> = BTreeMap::new();
+    for ((operation, bytes), samples) in &calibration.transfers {
+        let of_operation = points.entry(operation.clone()).or_default();
+        of_operation.extend(samples.iter().map(|ns| (*bytes, *ns as f64)));
+    }
+    points.into_iter().map(|(operation, points)| (operation, transfer(&points))).collect()
+}
+
+/// A line through what messages of some sizes took, by least squares; a mean where they are all of
+/// one size, or larger ones took no longer.
+pub fn transfer(points: &[(u64, f64)]) -> Transfer {
+    let count = points.len().max(1) as f64;
+    let bytes = points.iter().map(|point| point.0 as f64).sum::<f64>() / count;
+    let ns = points.iter().map(|point| point.1).sum::<f64>() / count;
+    let spread = |point: &(u64, f64)| point.0 as f64 - bytes;
+    let square: f64 = points.iter().map(|point| spread(point) * spread(point)).sum();
+    let common: f64 = points.iter().map(|point| spread(point) * (point.1 - ns)).sum();
+    let per_byte_ns = if square > 0.0 { (common / square).max(0.0) } else { 0.0 };
+    Transfer { fixed_ns: ns - per_byte_ns * bytes, per_byte_ns }
+}
+
+/// The lower median; `None` of nothing.
+pub fn median(samples: &[i64]) -> Option<i64> {
+    let mut sorted = samples.to_vec();
+    sorted.sort_unstable();
+    sorted.get(sorted.len().saturating_sub(1) / 2).copied()
+}
+
+fn rounded(value: f64) -> i64 {
+    value.round() as i64
+}

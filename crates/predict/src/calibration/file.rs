@@ -1,0 +1,187 @@
+//! A calibration as text: JSON of one version, with where it was taken and every sample.
+
+use std::collections::BTreeMap;
+
+use serde::{Deserialize, Serialize};
+
+use super::{Calibration, Key, Machine, Waiting, constants, mean};
+use crate::Error;
+use crate::cost::Constants;
+use crate::program::{Overhead, WorkKind};
+
+/// The version that is written, and the only one that is read.
+pub const VERSION: u64 = 1;
+
+/// What a file holds.
+#[derive(Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Content {
+    rowmill_calibration: u64,
+    host: String,
+    devices: Vec<String>,
+    steps: u64,
+    /// What the samples of waiting amount to; for people, not read again.
+    constants: Constants,
+    overheads: Vec<Row<Overhead>>,
+    works: Vec<Row<WorkKind>>,
+    waits: Vec<WaitRow>,
+    transfers: Vec<TransferRow>,
+    factors: Vec<f64>,
+}
+
+#[derive(Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Row<C> {
+    class: C,
+    name: String,
+    detail: String,
+    mean_ns: f64,
+    samples: Vec<i64>,
+}
+
+#[derive(Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct WaitRow {
+    kind: String,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    name: Option<String>,
+    samples: Vec<i64>,
+}
+
+#[derive(Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct TransferRow {
+    operation: String,
+    bytes: u64,
+    samples: Vec<i64>,
+}
+
+/// Only the version, to say what is wrong with files of another one.
+#[derive(Deserialize)]
+struct Versioned {
+    rowmill_calibration: Option<u64>,
+}
+
+impl Calibration {
+    /// As JSON.
+    ///
+    /// # Errors
+    /// [`Error::Calibration`] if a figure has no JSON.
+    pub fn to_json(&self) -> Result<String, Error> {
+        let waits = self.waits.iter().map(|(waiting, samples)| {
+            let (kind, name) = spelt(waiting);
+            WaitRow { kind: kind.to_owned(), name, samples: samples.clone() }
+        });
+        let transfers = self.transfers.iter().map(|((operation, bytes), samples)| TransferRow {
+            operation: operation.clone(),
+            bytes: *bytes,
+            samples: samples.clone(),
+        });
+        let content = Content {
+            rowmill_calibration: VERSION,
+            host: self.machine.host.clone(),
+            devices: self.machine.devices.clone(),
+            steps: self.steps,
+            constants: constants::of(self),
+            overheads: rows(&self.overheads),
+            works: rows(&self.works),
+            waits: waits.collect(),
+            transfers: transfers.collect(),
+            factors: self.factors.clone(),
+        };
+        serde_json::to_string(&content).map_err(|error| wrong("figures with JSON", &error))
+    }
+
+    /// From JSON.
+    ///
+    /// # Errors
+    /// [`Error::Calibration`] for another version, or text that is no calibration.
+    pub fn from_json(text: &str) -> Result<Self, Error> {
+        let version: Versioned =
+            serde_json::from_str(text).map_err(|error| wrong("a calibration in JSON", &error))?;
+        match version.rowmill_calibration {
+            Some(VERSION) => {}
+            Some(other) => {
+                return Err(wrong(&format!("version {VERSION}"), &format!("version {other}")));
+            }
+            None => {
+                return Err(wrong("a calibration", &"JSON without \"rowmill_calibration\""));
+            }
+        }
+        let content: Content =
+            serde_json::from_str(text).map_err(|error| wrong("a calibration in JSON", &error))?;
+        let mut waits = BTreeMap::new();
+        for row in content.waits {
+            let known = "a known kind of wait";
+            let waiting = read(&row).ok_or_else(|| wrong(known, &format!("{:?}", row.kind)))?;
+            waits.insert(waiting, row.samples);
+        }
+        let transfers = content.transfers.into_iter();
+        Ok(Self {
+            machine: Machine { host: content.host, devices: content.devices },
+            steps: content.steps,
+            overheads: samples(content.overheads)?,
+            works: samples(content.works)?,
+            waits,
+            transfers: transfers.map(|row| ((row.operation, row.bytes), row.samples)).collect(),
+            factors: content.factors,
+        })
+    }
+}
+
+fn wrong(expected: &str, got: &impl ToString) -> Error {
+    Error::Calibration { expected: expected.to_owned(), got: got.to_string() }
+}
+
+fn rows<C: Copy + Ord>(of: &BTreeMap<Key<C>, Vec<i64>>) -> Vec<Row<C>> {
+    let row = |(key, samples): (&Key<C>, &Vec<i64>)| Row {
+        class: key.class,
+        name: key.name.clone(),
+        detail: key.detail.clone(),
+        mean_ns: mean(samples).unwrap_or_default(),
+        samples: samples.clone(),
+    };
+    of.iter().map(row).collect()
+}
+
+/// Samples by key.
+fn samples<C: Ord>(rows: Vec<Row<C>>) -> Result<BTreeMap<Key<C>, Vec<i64>>, Error> {
+    // About a month: the sum of as many samples as a file can hold stays a whole number.
+    const MOST_NS: i64 = 2_600_000_000_000_000;
+    let mut all = BTreeMap::new();
+    for row in rows {
+        if let Some(ns) = row.samples.iter().find(|ns| !(-MOST_NS..=MOST_NS).contains(*ns)) {
+            return Err(wrong(
+                "samples of less than a month",
+                &format!("{ns} ns of {:?}", row.name),
+            ));
+        }
+        all.insert(Key { class: row.class, name: row.name, detail: row.detail }, row.samples);
+    }
+    Ok(all)
+}
+
+fn spelt(waiting: &Waiting) -> (&'static str, Option<String>) {
+    match waiting {
+        Waiting::Launch => ("launch", None),
+        Waiting::CopyLaunch => ("copy_launch", None),
+        Waiting::QueueGap => ("queue_gap", None),
+        Waiting::EventWait => ("event_wait", None),
+        Waiting::SyncReturn => ("sync_return", None),
+        Waiting::CopyReturn => ("copy_return", None),
+        Waiting::HandOver(name) => ("hand_over", Some(name.clone())),
+    }
+}
+
+fn read(row: &WaitRow) -> Option<Waiting> {
+    Some(match (row.kind.as_str(), &row.name) {
+        ("launch", None) => Waiting::Launch,
+        ("copy_launch", None) => Waiting::CopyLaunch,
+        ("queue_gap", None) => Waiting::QueueGap,
+        ("event_wait", None) => Waiting::EventWait,
+        ("sync_return", None) => Waiting::SyncReturn,
+        ("copy_return", None) => Waiting::CopyReturn,
+        ("hand_over", Some(name)) => Waiting::HandOver(name.clone()),
+        _ => return None,
+    })
+}

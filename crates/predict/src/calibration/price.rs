@@ -1,0 +1,231 @@
+//! What a program costs by a calibration: the most similar samples there are of everything in it.
+
+use std::collections::BTreeMap;
+
+use super::collect::key;
+use super::{Calibration, Key, constants, nearest};
+use crate::cost::{Cost, Costs, RankCosts, Source};
+use crate::program::{Action, Overhead, Part, Program, Returns, Work, WorkKind};
+use crate::recording::Setting;
+
+/// How samples become prices of overheads. Kernels are always priced by the most similar ones.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Method {
+    /// By operator and sizes, else by operator, else by class; between operators by what came
+    /// before and what follows.
+    #[default]
+    Full,
+    /// One mean for all time between operators, one per operator and class for the rest.
+    OneMean,
+    /// The same of samples within 1.5 interquartile ranges of the quartiles, but for calls.
+    ///
+    /// # Source
+    /// arXiv:2201.07821, IV-B.
+    Trimmed,
+}
+
+/// Means by key, by name and by class; a sum and a count each.
+#[derive(Clone, Debug)]
+struct Means<C: Ord> {
+    by_key: BTreeMap<Key<C>, (i64, i64)>,
+    by_name: BTreeMap<(C, String), (i64, i64)>,
+    by_class: BTreeMap<C, (i64, i64)>,
+}
+
+/// The means of a calibration, found once for all programs it prices.
+#[derive(Clone, Debug)]
+pub struct Prices {
+    method: Method,
+    overheads: Means<Overhead>,
+    works: Means<WorkKind>,
+    constants: crate::cost::Constants,
+}
+
+impl<C: Ord + Copy> Means<C> {
+    /// Means of samples, of which `keep` chooses some of a class.
+    fn of(samples: &BTreeMap<Key<C>, Vec<i64>>, keep: impl Fn(C, Vec<i64>) -> Vec<i64>) -> Self {
+        let total = |class, samples: Vec<i64>| {
+            let kept = keep(class, samples);
+            (kept.iter().sum::<i64>(), kept.len() as i64)
+        };
+        let mut by_name: BTreeMap<(C, String), Vec<i64>> = BTreeMap::new();
+        let mut by_class: BTreeMap<C, Vec<i64>> = BTreeMap::new();
+        for (key, samples) in samples {
+            by_name.entry((key.class, key.name.clone())).or_default().extend(samples);
+            by_class.entry(key.class).or_default().extend(samples);
+        }
+        let by_key =
+            samples.iter().map(|(key, samples)| (key.clone(), total(key.class, samples.clone())));
+        Self {
+            by_key: by_key.collect(),
+            by_name: by_name
+                .into_iter()
+                .map(|(key, all)| (key.clone(), total(key.0, all)))
+                .collect(),
+            by_class: by_class.into_iter().map(|(class, all)| (class, total(class, all))).collect(),
+        }
+    }
+
+    /// The mean of the same; else by the nearest sizes of the same name, from which it grows with
+    /// the power `alone` where there is only one; else of the name, else of the class.
+    fn cost(&self, key: Key<C>, alone: f64) -> Cost {
+        if let Some(found) = self.by_key.get(&key) {
+            return Cost { ns: mean(found), source: Some(Source::Measured) };
+        }
+        let named = of_name(&self.by_key, &key);
+        let known: Vec<(&str, f64)> =
+            named.iter().map(|(detail, found)| (*detail, mean(found) as f64)).collect();
+        match nearest::find(&known, &key.detail, alone) {
+            Some(near) => {
+                let ns = near.ns.clamp(0.0, 9e15).round() as i64;
+                Cost { ns, source: Some(Source::Modelled) }
+            }
+            None => self.by_name(key),
+        }
+    }
+
+    fn by_name(&self, key: Key<C>) -> Cost {
+        let class = key.class;
+        match self.by_name.get(&(class, key.name)) {
+            Some(found) => Cost { ns: mean(found), source: Some(Source::Modelled) },
+            None => self.by_class(class),
+        }
+    }
+
+    fn by_class(&self, class: C) -> Cost {
+        let found = self.by_class.get(&class);
+        found
+            .map_or(Cost::UNKNOWN, |found| Cost { ns: mean(found), source: Some(Source::Modelled) })
+    }
+}
+
+/// What there is of a key's name, by its details.
+fn of_name<'a, C: Ord + Copy, V>(
+    all: &'a BTreeMap<Key<C>, V>,
+    key: &Key<C>,
+) -> Vec<(&'a str, &'a V)> {
+    let first = Key { detail: String::new(), ..key.clone() };
+    let same = all
+        .range(first..)
+        .take_while(|(other, _)| other.class == key.class && other.name == key.name);
+    same.map(|(other, value)| (other.detail.as_str(), value)).collect()
+}
+
+/// The power with which overheads grow with sizes, where only one is known: they are not of the
+/// data.
+const OVERHEAD_POWER: f64 = 0.0;
+/// The same of device work.
+const WORK_POWER: f64 = 1.0;
+
+fn mean((sum, count): &(i64, i64)) -> i64 {
+    (*sum as f64 / (*count).max(1) as f64).round() as i64
+}
+
+/// The samples within 1.5 interquartile ranges of the quartiles.
+pub(crate) fn trimmed(mut samples: Vec<i64>) -> Vec<i64> {
+    samples.sort_unstable();
+    let at = |share: f64| samples.get((samples.len() as f64 * share) as usize).copied();
+    let (Some(low), Some(high)) = (at(0.25), at(0.75)) else { return samples };
+    let reach = (high - low) * 3 / 2;
+    samples.retain(|ns| (low - reach..=high + reach).contains(ns));
+    samples
+}
+
+impl Prices {
+    /// Of a calibration.
+    pub fn new(calibration: &Calibration, method: Method) -> Self {
+        let keep = |class, samples| match method {
+            Method::Trimmed if class != Overhead::RuntimeCall => trimmed(samples),
+            _ => samples,
+        };
+        Self {
+            method,
+            overheads: Means::of(&calibration.overheads, keep),
+            works: Means::of(&calibration.works, |_, samples| samples),
+            constants: constants::of(calibration),
+        }
+    }
+
+    /// The samples that a price of [`Method::Full`] rests on; none where nothing is known.
+    pub fn samples<'a, C: Ord + Copy>(
+        all: &'a BTreeMap<Key<C>, Vec<i64>>,
+        key: &Key<C>,
+    ) -> Vec<&'a [i64]> {
+        if let Some(own) = all.get(key) {
+            return vec![own.as_slice()];
+        }
+        let named = of_name(all, key);
+        let details: Vec<(&str, f64)> = named.iter().map(|(detail, _)| (*detail, 1.0)).collect();
+        if let Some(near) = nearest::find(&details, &key.detail, 0.0) {
+            return vec![named[near.place].1.as_slice()];
+        }
+        if named.is_empty() {
+            let of_class = all.iter().filter(|(other, _)| other.class == key.class);
+            return of_class.map(|(_, samples)| samples.as_slice()).collect();
+        }
+        named.into_iter().map(|(_, samples)| samples.as_slice()).collect()
+    }
+
+    fn overhead(&self, key: Key<Overhead>) -> Cost {
+        match (self.method, key.class) {
+            (Method::Full, _) => self.overheads.cost(key, OVERHEAD_POWER),
+            (_, Overhead::BetweenOps) => self.overheads.by_class(Overhead::BetweenOps),
+            _ => self.overheads.by_name(key),
+        }
+    }
+
+    /// What a program costs. When ranks start, and what an earlier step left running, is given.
+    pub fn price(&self, program: &Program, setting: &Setting) -> Costs {
+        let ranks = program.ranks.iter().zip(&setting.ranks).map(|(rank, setting)| {
+            let actions = rank.threads.iter().map(|thread| {
+                let cost = |action: &Action| match action {
+                    Action::Host(segment) => self.overhead(key(program, *segment)),
+                    Action::Call(call) if call.returns == Returns::AtOnce => {
+                        self.overhead(key(program, call.cost))
+                    }
+                    _ => Cost::default(),
+                };
+                thread.actions.iter().map(cost).collect()
+            });
+            let mut left = setting.left_running.iter();
+            let mut left_running_ns = BTreeMap::new();
+            let works = (0u32..).zip(&rank.works).map(|(at, work)| {
+                if work.is_launched {
+                    return self.work(program, work);
+                }
+                let (from, to) = left.next().copied().unwrap_or_default();
+                left_running_ns.insert(at, from);
+                Cost { ns: to - from, source: Some(Source::Measured) }
+            });
+            let works = works.collect();
+            let actions = actions.collect();
+            RankCosts { start_ns: setting.start_ns, actions, works, left_running_ns }
+        });
+        Costs { ranks: ranks.collect(), constants: self.constants.clone() }
+    }
+
+    /// The sum of a work's parts; as sure as the least sure of them.
+    fn work(&self, program: &Program, work: &Work) -> Cost {
+        let one = |part: Part| self.works.cost(part_key(program, part), WORK_POWER);
+        let costs: Vec<Cost> = work.cost_parts().into_iter().map(one).collect();
+        let sum = costs.iter().map(|cost| cost.ns).sum::<i64>() as f64 * work.scale;
+        let source = costs.iter().filter_map(|cost| cost.source).max();
+        // What nobody has measured is a model.
+        let source = match source {
+            Some(Source::Measured) if work.scale != 1.0 || costs.len() > 1 => {
+                Some(Source::Modelled)
+            }
+            other => other,
+        };
+        Cost { ns: sum.round() as i64, source }
+    }
+}
+
+/// What a part is a sample of.
+pub(crate) fn part_key(program: &Program, part: Part) -> Key<WorkKind> {
+    Key {
+        class: part.kind,
+        name: program.text(part.name).to_owned(),
+        detail: program.text(part.detail).to_owned(),
+    }
+}

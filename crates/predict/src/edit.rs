@@ -1,0 +1,145 @@
+//! Changes of a program, a file each: what a step would be if it were written otherwise.
+//!
+//! Edits change programs only; what they cost is asked of a calibration afterwards. Knows no file.
+
+mod fuse;
+mod graph;
+mod insert;
+mod parallelise;
+mod pin_copies;
+mod remove;
+pub mod resize;
+mod scale;
+mod select;
+mod works;
+
+use serde::Deserialize;
+
+use crate::Error;
+use crate::program::Program;
+
+/// What a file of edits holds: `[[edit]]` tables, made in their order.
+#[derive(Clone, Debug, Default, PartialEq, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Edits {
+    /// In order.
+    #[serde(default)]
+    pub edit: Vec<Edit>,
+}
+
+/// A change of a program. Names are those of outermost operators, or of kernels; `*` stands for any
+/// text.
+#[derive(Clone, Debug, PartialEq, Deserialize)]
+#[serde(tag = "kind", rename_all = "kebab-case", deny_unknown_fields)]
+pub enum Edit {
+    /// Operators that are no longer called, with all they launch.
+    Remove {
+        /// Which.
+        operators: String,
+    },
+    /// An operator that is called once more after others.
+    Insert {
+        /// Which: the first of the name on each rank is copied.
+        operator: String,
+        /// After which.
+        after: String,
+    },
+    /// Runs of operators that become one: bags of many tables, one batched lookup.
+    Fuse {
+        /// Which.
+        operators: String,
+        /// What the sum of their kernels is multiplied by.
+        #[serde(default = "one")]
+        factor: f64,
+    },
+    /// Operators whose kernels run on a stream of their own.
+    Parallelise {
+        /// Which.
+        operators: String,
+        /// The operator whose kernels wait for them again.
+        join: String,
+    },
+    /// A region of operators whose launches become one of a graph.
+    Graph {
+        /// The first operator.
+        from: String,
+        /// The last one.
+        to: String,
+    },
+    /// Copies to devices from pinned memory: the host no longer waits for them.
+    PinCopies {},
+    /// Kernels that take longer or shorter.
+    Scale {
+        /// Which, by their own name.
+        kernels: String,
+        /// What their time is multiplied by.
+        factor: f64,
+    },
+}
+
+fn one() -> f64 {
+    1.0
+}
+
+/// Where an edit stands among others, for messages.
+#[derive(Clone, Copy, Debug)]
+struct Place {
+    number: usize,
+    kind: &'static str,
+}
+
+/// A program with edits made, in order. No edits give the same program.
+///
+/// # Errors
+/// [`Error::NothingSelected`] names what is like a pattern that fits nothing; [`Error::Edit`] says
+/// why an edit cannot be made.
+pub fn apply(program: &Program, edits: &[Edit]) -> Result<Program, Error> {
+    let mut edited = program.clone();
+    for (at, edit) in edits.iter().enumerate() {
+        let place = Place { number: at + 1, kind: edit.kind() };
+        let program = &mut edited;
+        match edit {
+            Edit::Remove { operators } => remove::apply(program, place, operators)?,
+            Edit::Insert { operator, after } => insert::apply(program, place, (operator, after))?,
+            Edit::Fuse { operators, factor } => {
+                fuse::apply(program, place, (operators, positive(place, *factor)?))?;
+            }
+            Edit::Parallelise { operators, join } => {
+                parallelise::apply(program, place, (operators, join))?;
+            }
+            Edit::Graph { from, to } => graph::apply(program, place, (from, to))?,
+            Edit::PinCopies {} => pin_copies::apply(program, place)?,
+            Edit::Scale { kernels, factor } => {
+                scale::apply(program, place, (kernels, positive(place, *factor)?))?;
+            }
+        }
+    }
+    Ok(edited)
+}
+
+fn positive(place: Place, factor: f64) -> Result<f64, Error> {
+    let is_usable = factor.is_finite() && (0.0..=1e6).contains(&factor);
+    if is_usable { Ok(factor) } else { Err(place.wrong("a factor from 0 to 1e6", factor)) }
+}
+
+impl Place {
+    fn wrong(self, expected: &str, got: impl ToString) -> Error {
+        let Self { number, kind } = self;
+        Error::Edit { number, kind, expected: expected.to_owned(), got: got.to_string() }
+    }
+}
+
+impl Edit {
+    /// As it is written.
+    pub fn kind(&self) -> &'static str {
+        match self {
+            Self::Remove { .. } => "remove",
+            Self::Insert { .. } => "insert",
+            Self::Fuse { .. } => "fuse",
+            Self::Parallelise { .. } => "parallelise",
+            Self::Graph { .. } => "graph",
+            Self::PinCopies {} => "pin-copies",
+            Self::Scale { .. } => "scale",
+        }
+    }
+}

@@ -1,0 +1,88 @@
+//! Runs of operators that become one: one set of overheads, and kernels that do the work of all.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use super::remove::cut;
+use super::select::{Operator, fitting};
+use super::{Place, works};
+use crate::Error;
+use crate::program::{Action, Program, WorkId};
+
+/// Fuses each run of operators between which their thread calls no other.
+///
+/// The k-th kernel of the first operator takes as long as the k-th kernels of all together, times a
+/// factor; later ones count to the last. What waited for one of them waits for it.
+///
+/// # Source
+/// arXiv:2201.07821, Figure 11: bags of many tables become one batched lookup.
+pub(super) fn apply(
+    program: &mut Program,
+    place: Place,
+    (operators, factor): (&str, f64),
+) -> Result<(), Error> {
+    let found = fitting(program, place, ("operators", operators))?;
+    let mut fused = 0;
+    for (rank, operators) in found.into_iter().enumerate() {
+        let runs = runs(program, rank, &operators);
+        fused += runs.len();
+        let mut doomed = BTreeSet::new();
+        let mut instead = BTreeMap::new();
+        for run in runs.iter().rev() {
+            let all: Vec<Vec<WorkId>> =
+                run.iter().map(|operator| launched(program, rank, *operator)).collect();
+            let (Some(first), others) = (all.first(), all.iter().skip(1)) else { continue };
+            for others in others {
+                for (at, work) in others.iter().enumerate() {
+                    doomed.insert(*work);
+                    let Some(into) = first.get(at).or(first.last()) else { continue };
+                    instead.insert(*work, *into);
+                    let parts = program.ranks[rank].works[*work as usize].cost_parts();
+                    let into = &mut program.ranks[rank].works[*into as usize];
+                    into.parts = [into.cost_parts(), parts].concat();
+                }
+            }
+            for work in first {
+                program.ranks[rank].works[*work as usize].scale *= factor;
+            }
+            for operator in run.iter().skip(1).rev() {
+                cut(&mut program.ranks[rank].threads[operator.thread], *operator);
+            }
+        }
+        works::remove(program, place, (rank, &doomed, &instead))?;
+    }
+    if fused == 0 {
+        return Err(place.wrong("operators that follow each other", "single ones"));
+    }
+    Ok(())
+}
+
+/// Runs of at least two operators with nothing but host time and marks between them.
+fn runs(program: &Program, rank: usize, operators: &[Operator]) -> Vec<Vec<Operator>> {
+    let mut runs: Vec<Vec<Operator>> = Vec::new();
+    for operator in operators {
+        let follows = runs.last().and_then(|run| run.last()).is_some_and(|last| {
+            last.thread == operator.thread
+                && program.ranks[rank].threads[operator.thread].actions
+                    [last.end + 1..operator.begin]
+                    .iter()
+                    .all(|action| matches!(action, Action::Host(_)))
+        });
+        match runs.last_mut().filter(|_| follows) {
+            Some(run) => run.push(*operator),
+            None => runs.push(vec![*operator]),
+        }
+    }
+    runs.retain(|run| run.len() > 1);
+    runs
+}
+
+/// What an operator launches, in order.
+pub(super) fn launched(program: &Program, rank: usize, operator: Operator) -> Vec<WorkId> {
+    let actions = &program.ranks[rank].threads[operator.thread].actions;
+    let calls = actions[operator.begin..=operator.end].iter();
+    let launches = calls.filter_map(|action| match action {
+        Action::Call(call) => Some(call.launches.iter().copied()),
+        _ => None,
+    });
+    launches.flatten().collect()
+}

@@ -1,0 +1,74 @@
+//! A region of operators whose launches become one launch of a graph.
+
+use super::Place;
+use super::select::{fitting, name};
+use crate::Error;
+use crate::program::{Action, Call, Mark, MarkKind, Overhead, Program, Returns, Segment, WorkId};
+
+const LAUNCH: &str = "cudaGraphLaunch";
+
+/// Makes one launch of all between the first operator of a name and the next one of another, both
+/// included. Kernels keep their streams and what they wait for.
+pub(super) fn apply(
+    program: &mut Program,
+    place: Place,
+    (from, to): (&str, &str),
+) -> Result<(), Error> {
+    let firsts = fitting(program, place, ("from", from))?;
+    let lasts = fitting(program, place, ("to", to))?;
+    let mut made = 0;
+    for (rank, (firsts, lasts)) in firsts.into_iter().zip(lasts).enumerate() {
+        let Some(first) = firsts.first() else { continue };
+        let last =
+            lasts.iter().find(|last| last.thread == first.thread && last.begin >= first.begin);
+        let Some(last) = last else { continue };
+        let region = first.begin..=last.end;
+        let taken: Vec<Action> =
+            program.ranks[rank].threads[first.thread].actions[region.clone()].to_vec();
+        let names = (name(program, rank, *first).to_owned(), name(program, rank, *last).to_owned());
+        let (kept, launches) = capture(program, place, taken)?;
+        let op = program.names.intern(&format!("graph of {} … {}", names.0, names.1));
+        let call = program.names.intern(LAUNCH);
+        let cost = Segment { overhead: Overhead::RuntimeCall, op: call, detail: op };
+        let call =
+            Call { cost, launches, awaits: Vec::new(), room: None, returns: Returns::AtOnce };
+        let mark = Action::Begin(Mark { name: op, kind: MarkKind::Operator });
+        let graph = [mark, Action::Call(call), Action::End];
+        let actions = &mut program.ranks[rank].threads[first.thread].actions;
+        actions.splice(region, kept.into_iter().chain(graph));
+        made += 1;
+    }
+    if made == 0 {
+        return Err(place.wrong("the last operator behind the first", "it is before"));
+    }
+    Ok(())
+}
+
+/// What stays of a region on its thread, and what the graph launches.
+fn capture(
+    program: &Program,
+    place: Place,
+    region: Vec<Action>,
+) -> Result<(Vec<Action>, Vec<WorkId>), Error> {
+    let mut kept = Vec::new();
+    let mut launches = Vec::new();
+    let mut in_operator = false;
+    for action in region {
+        match action {
+            Action::Call(call) if call.returns == Returns::AtOnce => launches.extend(call.launches),
+            Action::Call(call) => {
+                let name = program.text(call.cost.op);
+                return Err(place.wrong("a region in which the host waits for nothing", name));
+            }
+            Action::Wait(_) | Action::Await { .. } => {
+                let got = "one in which it does";
+                return Err(place.wrong("a region in which the host waits for nothing", got));
+            }
+            Action::Begin(mark) if mark.kind == MarkKind::Operator => in_operator = true,
+            Action::End if in_operator => in_operator = false,
+            Action::Host(_) => {}
+            Action::Begin(_) | Action::End | Action::Signal(_) => kept.push(action),
+        }
+    }
+    Ok((kept, launches))
+}

@@ -1,0 +1,96 @@
+//! An operator that is called once more.
+
+use std::collections::BTreeMap;
+
+use super::Place;
+use super::select::{Operator, fitting, name};
+use crate::Error;
+use crate::program::{Action, Overhead, Program, Segment, WorkId};
+
+/// Inserts a copy of the first operator of a name after each operator of another.
+pub(super) fn apply(
+    program: &mut Program,
+    place: Place,
+    (operator, after): (&str, &str),
+) -> Result<(), Error> {
+    let sources = fitting(program, place, ("operator", operator))?;
+    let anchors = fitting(program, place, ("after", after))?;
+    for (rank, (sources, anchors)) in sources.into_iter().zip(anchors).enumerate() {
+        let Some(source) = sources.first() else { continue };
+        let actions = program.ranks[rank].threads[source.thread].actions.clone();
+        let copied = &actions[source.begin..=source.end];
+        check(program, place, (rank, copied))?;
+        for anchor in anchors.into_iter().rev() {
+            paste(program, (rank, *source, anchor), copied);
+        }
+    }
+    Ok(())
+}
+
+fn check(program: &Program, place: Place, (rank, copied): (usize, &[Action])) -> Result<(), Error> {
+    let works = &program.ranks[rank].works;
+    let meets = |work: &WorkId| works[*work as usize].collective.is_some();
+    let is_alone = copied.iter().all(|action| match action {
+        Action::Call(call) => !call.launches.iter().any(meets),
+        Action::Signal(_) | Action::Await { .. } => false,
+        _ => true,
+    });
+    let expected = "an operator that neither other ranks nor other threads wait for";
+    if is_alone { Ok(()) } else { Err(place.wrong(expected, "one that they do")) }
+}
+
+fn paste(
+    program: &mut Program,
+    (at, source, anchor): (usize, Operator, Operator),
+    copied: &[Action],
+) {
+    let names = (name(program, at, source).to_owned(), name(program, at, anchor).to_owned());
+    let (op, detail) = (program.names.intern(&names.0), program.names.intern(&names.1));
+    let rank = &mut program.ranks[at];
+    let mut last: BTreeMap<u32, WorkId> = BTreeMap::new();
+    for action in &rank.threads[anchor.thread].actions[..=anchor.end] {
+        let Action::Call(call) = action else { continue };
+        last.extend(call.launches.iter().map(|work| (rank.works[*work as usize].stream, *work)));
+    }
+    let mut new_id: BTreeMap<WorkId, WorkId> = BTreeMap::new();
+    let mut displaced: Vec<(WorkId, WorkId)> = Vec::new();
+    let mut pasted = vec![Action::Host(Segment { overhead: Overhead::BetweenOps, op, detail })];
+    for action in copied {
+        let mut action = action.clone();
+        if let Action::Call(call) = &mut action {
+            for work in &mut call.launches {
+                let mut copy = rank.works[*work as usize].clone();
+                let id = rank.works.len() as WorkId;
+                let before = last.insert(copy.stream, id);
+                // What ran behind the one before now runs behind the copy.
+                let next = rank
+                    .works
+                    .iter_mut()
+                    .filter(|other| before.is_some() && other.behind == before);
+                next.for_each(|other| other.behind = Some(id));
+                copy.behind = before;
+                copy.after.clear();
+                rank.works.push(copy);
+                displaced.extend(before.map(|before| (before, id)));
+                new_id.insert(*work, id);
+                *work = id;
+            }
+            call.awaits.iter_mut().for_each(|work| *work = *new_id.get(work).unwrap_or(work));
+            call.room = None;
+        }
+        pasted.push(action);
+    }
+    let to = anchor.end + 1;
+    for action in &mut rank.threads[anchor.thread].actions[to..] {
+        let Action::Call(call) = action else { continue };
+        // Who waits later for the last work of a stream waits for the copy, which is that now.
+        let follow = |waits: &mut Vec<WorkId>| {
+            let all = displaced.iter().filter(|(before, _)| waits.contains(before));
+            let copies: Vec<WorkId> = all.map(|(_, copy)| *copy).collect();
+            waits.extend(copies);
+        };
+        follow(&mut call.awaits);
+        call.launches.iter().for_each(|work| follow(&mut rank.works[*work as usize].after));
+    }
+    rank.threads[anchor.thread].actions.splice(to..to, pasted);
+}

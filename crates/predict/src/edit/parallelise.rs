@@ -1,0 +1,71 @@
+//! Operators whose kernels run on a stream of their own, beside what follows them.
+
+use std::collections::BTreeSet;
+
+use super::Place;
+use super::fuse::launched;
+use super::select::{Operator, fitting};
+use crate::Error;
+use crate::program::{Program, Rank, Stream, WorkId};
+
+/// Moves the kernels of operators to a new stream. They begin when what was launched before them
+/// on their old stream has ended; the next operator that joins waits for them.
+///
+/// Kernels that share a device slow each other down, which no edit knows: what they gain is an
+/// upper bound.
+pub(super) fn apply(
+    program: &mut Program,
+    place: Place,
+    (operators, join): (&str, &str),
+) -> Result<(), Error> {
+    let moved = fitting(program, place, ("operators", operators))?;
+    let joins = fitting(program, place, ("join", join))?;
+    let mut joined = 0;
+    for (at, (moved, joins)) in moved.into_iter().zip(joins).enumerate() {
+        for operator in moved {
+            let later =
+                |join: &&Operator| join.thread == operator.thread && join.begin > operator.end;
+            let works = launched(program, at, operator);
+            let waits = joins.iter().find(later).map(|join| launched(program, at, *join));
+            let waits = waits.and_then(|works| works.first().copied());
+            let (Some(waits), false) = (waits, works.is_empty()) else { continue };
+            move_works(&mut program.ranks[at], &works, waits);
+            joined += 1;
+        }
+    }
+    if joined == 0 {
+        let got = "none";
+        return Err(place.wrong("kernels of an operator before one with kernels that joins", got));
+    }
+    Ok(())
+}
+
+fn move_works(rank: &mut Rank, works: &[WorkId], waits: WorkId) {
+    let own: BTreeSet<WorkId> = works.iter().copied().collect();
+    let device = rank.streams[rank.works[works[0] as usize].stream as usize].device;
+    let number = rank.streams.iter().map(|stream| stream.number).max().unwrap_or(0) + 1;
+    rank.streams.push(Stream { device, number });
+    let stream = rank.streams.len() as u32 - 1;
+    // What ran behind them runs behind what was before them.
+    for at in 0..rank.works.len() {
+        if own.contains(&(at as u32)) {
+            continue;
+        }
+        let mut behind = rank.works[at].behind;
+        while let Some(gone) = behind.filter(|work| own.contains(work)) {
+            behind = rank.works[gone as usize].behind;
+        }
+        rank.works[at].behind = behind;
+    }
+    let mut before = None;
+    for work in works {
+        let moved = &mut rank.works[*work as usize];
+        let fork = moved.behind.replace(*work).filter(|work| !own.contains(work));
+        moved.behind = before;
+        moved.stream = stream;
+        moved.after.extend(fork);
+        before = Some(*work);
+    }
+    let waiting = &mut rank.works[waits as usize];
+    waiting.after.extend(before);
+}

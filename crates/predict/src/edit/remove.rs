@@ -1,0 +1,52 @@
+//! Operators that are no longer called.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use super::select::{Operator, fitting};
+use super::{Place, works};
+use crate::Error;
+use crate::program::{Action, Overhead, Program, Thread, WorkId};
+
+/// Removes operators, with the time before them and all they launch.
+pub(super) fn apply(program: &mut Program, place: Place, operators: &str) -> Result<(), Error> {
+    let found = fitting(program, place, ("operators", operators))?;
+    for (rank, operators) in found.into_iter().enumerate() {
+        let mut doomed = BTreeSet::new();
+        for operator in operators.into_iter().rev() {
+            let thread = &mut program.ranks[rank].threads[operator.thread];
+            doomed.extend(cut(thread, operator));
+        }
+        works::remove(program, place, (rank, &doomed, &BTreeMap::new()))?;
+    }
+    Ok(())
+}
+
+/// Cuts an operator out of its thread; what it launched. What it does for other threads stays.
+pub(super) fn cut(thread: &mut Thread, operator: Operator) -> Vec<WorkId> {
+    let mut launched = Vec::new();
+    let mut kept = Vec::new();
+    for action in thread.actions.drain(operator.begin..=operator.end) {
+        match action {
+            Action::Call(call) => launched.extend(call.launches),
+            Action::Signal(_) | Action::Await { .. } => kept.push(action),
+            _ => {}
+        }
+    }
+    let count = kept.len();
+    thread.actions.splice(operator.begin..operator.begin, kept);
+    // Of the two gaps around it one is left, from what came before it to what comes after.
+    let before = operator.begin.checked_sub(1);
+    if let (Some(before), next) = (before, operator.begin + count) {
+        let left = match thread.actions.get(before) {
+            Some(Action::Host(gap)) if gap.overhead == Overhead::BetweenOps => Some(gap.detail),
+            _ => None,
+        };
+        if let (Some(left), Some(Action::Host(gap))) = (left, thread.actions.get_mut(next))
+            && gap.overhead == Overhead::BetweenOps
+        {
+            gap.detail = left;
+            thread.actions.remove(before);
+        }
+    }
+    launched
+}

@@ -1,0 +1,210 @@
+//! A step at another size, such as another batch size, from steps recorded at two.
+//!
+//! One recording cannot say which sizes are the batch's: a batch of 512 in a network with layers of
+//! 512 looks the same. Two can: what differs between them grows with the batch, along a line.
+
+use super::Place;
+use crate::Error;
+use crate::program::{Action, Program, Rank, Segment, Work};
+
+/// A program and the size it was recorded at.
+#[derive(Clone, Copy, Debug)]
+pub struct Sized<'a> {
+    /// The step.
+    pub program: &'a Program,
+    /// Its size.
+    pub size: u64,
+}
+
+/// The program at another size: every number in the sizes of its operators lies on the line through
+/// the two recorded ones. Launch shapes that differ are left out.
+///
+/// # Errors
+/// [`Error::Edit`] where the two do not do the same in the same order, and for a size of 0, sizes
+/// that are equal, or numbers that would be negative or overflow.
+pub fn between(small: Sized<'_>, large: Sized<'_>, to: u64) -> Result<Program, Error> {
+    let place = Place { number: 1, kind: "resize" };
+    if to == 0 || small.size == 0 || large.size == 0 {
+        return Err(place.wrong("sizes from 1 on", 0));
+    }
+    if small.size == large.size {
+        return Err(place.wrong("two different recorded sizes", small.size));
+    }
+    let line = Line {
+        place,
+        share: (to as f64 - small.size as f64) / (large.size as f64 - small.size as f64),
+    };
+    let mut program = small.program.clone();
+    if small.program.ranks.len() != large.program.ranks.len() {
+        return Err(differ(place, "the number of ranks", &small, &large, |of| of.ranks.len()));
+    }
+    for at in 0..program.ranks.len() {
+        let mut rank = program.ranks[at].clone();
+        line.rank(&mut program, &mut rank, (large.program, &large.program.ranks[at]))?;
+        program.ranks[at] = rank;
+    }
+    let both = program.collectives.iter_mut().zip(&large.program.collectives);
+    for (one, other) in both {
+        one.bytes = line.number(one.bytes, other.bytes)?;
+    }
+    Ok(program)
+}
+
+fn differ(
+    place: Place,
+    what: &str,
+    small: &Sized<'_>,
+    large: &Sized<'_>,
+    of: fn(&Program) -> usize,
+) -> Error {
+    let (small, large) = (of(small.program), of(large.program));
+    place
+        .wrong(&format!("{what} to be the same in both recordings"), format!("{small} and {large}"))
+}
+
+/// A line through two recordings.
+#[derive(Clone, Copy)]
+struct Line {
+    place: Place,
+    /// 0 at the first, 1 at the second.
+    share: f64,
+}
+
+impl Line {
+    fn rank(
+        self,
+        program: &mut Program,
+        rank: &mut Rank,
+        (other_program, other): (&Program, &Rank),
+    ) -> Result<(), Error> {
+        let expected = "the same actions in both recordings";
+        let counts = |rank: &Rank| {
+            let actions: usize = rank.threads.iter().map(|thread| thread.actions.len()).sum();
+            format!("{} threads, {actions} actions, {} works", rank.threads.len(), rank.works.len())
+        };
+        if counts(rank) != counts(other) {
+            let got = format!("{} and {}", counts(rank), counts(other));
+            return Err(self.place.wrong(expected, got));
+        }
+        for (thread, other) in rank.threads.iter_mut().zip(&other.threads) {
+            if thread.actions.len() != other.actions.len() {
+                return Err(self.place.wrong(expected, "threads of other lengths"));
+            }
+            for (action, other) in thread.actions.iter_mut().zip(&other.actions) {
+                match (action, other) {
+                    (Action::Host(segment), Action::Host(other)) => {
+                        self.segment(program, segment, (other_program, other))?;
+                    }
+                    (Action::Call(call), Action::Call(other)) => {
+                        self.segment(program, &mut call.cost, (other_program, &other.cost))?;
+                    }
+                    (Action::Begin(mark), Action::Begin(other)) => {
+                        let both = (program.text(mark.name), other_program.text(other.name));
+                        if both.0 != both.1 {
+                            return Err(self.place.wrong(expected, format!("{both:?}")));
+                        }
+                    }
+                    (one, other) => {
+                        if std::mem::discriminant(one) != std::mem::discriminant(other) {
+                            return Err(self.place.wrong(expected, "another order of actions"));
+                        }
+                    }
+                }
+            }
+        }
+        for (work, other) in rank.works.iter_mut().zip(&other.works) {
+            self.work(program, work, (other_program, other))?;
+        }
+        Ok(())
+    }
+
+    fn segment(
+        self,
+        program: &mut Program,
+        segment: &mut Segment,
+        (other_program, other): (&Program, &Segment),
+    ) -> Result<(), Error> {
+        let names = (program.text(segment.op), other_program.text(other.op));
+        if segment.overhead != other.overhead || names.0 != names.1 {
+            let expected = "the same operators in both recordings";
+            return Err(self.place.wrong(expected, format!("{} and {}", names.0, names.1)));
+        }
+        let details = (program.text(segment.detail), other_program.text(other.detail));
+        let text = self.text(details.0, details.1)?;
+        segment.detail = program.names.intern(&text);
+        Ok(())
+    }
+
+    fn work(
+        self,
+        program: &mut Program,
+        work: &mut Work,
+        (other_program, other): (&Program, &Work),
+    ) -> Result<(), Error> {
+        let details = (program.text(work.detail), other_program.text(other.detail));
+        let text = if work.shape == other.shape {
+            self.text(details.0, details.1)?
+        } else {
+            // Grids do not grow along lines.
+            let sizes = |text: &str| text.split("; ").next().unwrap_or_default().to_owned();
+            work.shape = None;
+            self.text(&sizes(details.0), &sizes(details.1))?
+        };
+        work.detail = program.names.intern(&text);
+        work.bytes = match (work.bytes, other.bytes) {
+            (Some(one), Some(other)) => Some(self.number(one, other)?),
+            _ => None,
+        };
+        Ok(())
+    }
+
+    /// A text in which every number lies on the line; the first one where they are not alike.
+    fn text(self, small: &str, large: &str) -> Result<String, Error> {
+        let (small_parts, large_parts) = (parts(small), parts(large));
+        let alike = small_parts.len() == large_parts.len()
+            && small_parts.iter().zip(&large_parts).all(|(a, b)| match (a.parse(), b.parse()) {
+                (Ok::<u64, _>(_), Ok::<u64, _>(_)) => true,
+                _ => a == b,
+            });
+        if !alike {
+            let got = format!("{small:?} and {large:?}");
+            return Err(self.place.wrong("sizes of the same form in both recordings", got));
+        }
+        let mut text = String::new();
+        for (small, large) in small_parts.iter().zip(&large_parts) {
+            match (small.parse(), large.parse()) {
+                (Ok(small), Ok(large)) => text.push_str(&self.number(small, large)?.to_string()),
+                _ => text.push_str(small),
+            }
+        }
+        Ok(text)
+    }
+
+    fn number(self, small: u64, large: u64) -> Result<u64, Error> {
+        if small == large {
+            return Ok(small);
+        }
+        let value = small as f64 + (large as f64 - small as f64) * self.share;
+        let is_usable = (0.0..=9e15).contains(&value);
+        if is_usable {
+            return Ok(value.round() as u64);
+        }
+        let got = format!("{value} from {small} and {large}");
+        Err(self.place.wrong("sizes from 0 to 9e15", got))
+    }
+}
+
+/// A text cut where digits begin and end.
+fn parts(text: &str) -> Vec<String> {
+    let mut parts: Vec<String> = Vec::new();
+    let mut was_digit = None;
+    for letter in text.chars() {
+        let is_digit = Some(letter.is_ascii_digit());
+        match parts.last_mut().filter(|_| was_digit == is_digit) {
+            Some(part) => part.push(letter),
+            None => parts.push(letter.to_string()),
+        }
+        was_digit = is_digit;
+    }
+    parts
+}

@@ -1,0 +1,27 @@
+//! Kernels that take longer or shorter.
+
+use super::Place;
+use super::select::{fits, nothing};
+use crate::Error;
+use crate::program::Program;
+
+/// Multiplies what kernels, copies and sets of a name take.
+pub(super) fn apply(
+    program: &mut Program,
+    place: Place,
+    (kernels, factor): (&str, f64),
+) -> Result<(), Error> {
+    let names = program.names.clone();
+    let mut works: Vec<_> = program.ranks.iter_mut().flat_map(|rank| &mut rank.works).collect();
+    works.retain(|work| work.is_launched);
+    let mut is_any = false;
+    for work in works.iter_mut().filter(|work| fits(kernels, names.get(work.name))) {
+        work.scale *= factor;
+        is_any = true;
+    }
+    if is_any {
+        return Ok(());
+    }
+    let known = works.iter().map(|work| names.get(work.name).to_owned());
+    Err(nothing(place, ("kernels", kernels), known.collect()))
+}

@@ -1,0 +1,118 @@
+//! What a pattern selects: outermost operators of threads, by name. Changes nothing.
+
+use std::collections::BTreeSet;
+
+use super::Place;
+use crate::Error;
+use crate::program::{Action, MarkKind, Program, Rank};
+
+/// An operator of a thread: the places of its first and last action.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) struct Operator {
+    pub thread: usize,
+    pub begin: usize,
+    pub end: usize,
+}
+
+/// Whether a name fits a pattern, in which `*` stands for any text.
+pub(super) fn fits(pattern: &str, name: &str) -> bool {
+    let mut parts = pattern.split('*');
+    let first = parts.next().unwrap_or_default();
+    let Some(mut rest) = name.strip_prefix(first) else { return false };
+    let mut parts = parts.peekable();
+    if parts.peek().is_none() {
+        return rest.is_empty();
+    }
+    while let Some(part) = parts.next() {
+        if parts.peek().is_none() {
+            return rest.ends_with(part);
+        }
+        match rest.find(part) {
+            Some(at) => rest = &rest[at + part.len()..],
+            None => return false,
+        }
+    }
+    true
+}
+
+/// The outermost operators of a rank, thread by thread, in order.
+pub(super) fn operators(rank: &Rank) -> Vec<Operator> {
+    let mut found = Vec::new();
+    for (thread, actions) in rank.threads.iter().map(|thread| &thread.actions).enumerate() {
+        let mut begin = None;
+        for (at, action) in actions.iter().enumerate() {
+            match action {
+                Action::Begin(mark) if mark.kind == MarkKind::Operator => begin = Some(at),
+                Action::End => {
+                    let whole = begin.take().map(|begin| Operator { thread, begin, end: at });
+                    found.extend(whole);
+                }
+                _ => {}
+            }
+        }
+    }
+    found
+}
+
+/// The name of an operator.
+pub(super) fn name(program: &Program, rank: usize, operator: Operator) -> &str {
+    match program.ranks[rank].threads[operator.thread].actions[operator.begin] {
+        Action::Begin(mark) => program.text(mark.name),
+        _ => "",
+    }
+}
+
+/// Per rank: the operators that fit.
+///
+/// # Errors
+/// [`Error::NothingSelected`] if none does on any rank.
+pub(super) fn fitting(
+    program: &Program,
+    place: Place,
+    (what, pattern): (&'static str, &str),
+) -> Result<Vec<Vec<Operator>>, Error> {
+    let of_rank = |rank: usize| -> Vec<Operator> {
+        let all = operators(&program.ranks[rank]).into_iter();
+        all.filter(|operator| fits(pattern, name(program, rank, *operator))).collect()
+    };
+    let found: Vec<Vec<Operator>> = (0..program.ranks.len()).map(of_rank).collect();
+    if found.iter().all(Vec::is_empty) {
+        let ranks = 0..program.ranks.len();
+        let names = ranks.flat_map(|rank| {
+            let all = operators(&program.ranks[rank]).into_iter();
+            all.map(move |operator| name(program, rank, operator).to_owned())
+        });
+        return Err(nothing(place, (what, pattern), names.collect()));
+    }
+    Ok(found)
+}
+
+/// The error of a pattern that fits nothing.
+pub(super) fn nothing(
+    place: Place,
+    (what, pattern): (&'static str, &str),
+    names: BTreeSet<String>,
+) -> Error {
+    const NAMED: usize = 3;
+    let mut names: Vec<String> = names.into_iter().collect();
+    names.sort_by_cached_key(|name| distance(pattern, name));
+    names.truncate(NAMED);
+    let Place { number, kind } = place;
+    Error::NothingSelected { number, kind, what, got: pattern.to_owned(), names }
+}
+
+/// Letters to insert, remove or change between two texts.
+fn distance(a: &str, b: &str) -> usize {
+    let b: Vec<char> = b.chars().collect();
+    let mut row: Vec<usize> = (0..=b.len()).collect();
+    for (i, a) in a.chars().enumerate() {
+        let mut corner = row[0];
+        row[0] = i + 1;
+        for (j, b) in b.iter().enumerate() {
+            let changed = corner + usize::from(a != *b);
+            corner = row[j + 1];
+            row[j + 1] = changed.min(corner + 1).min(row[j] + 1);
+        }
+    }
+    row[b.len()]
+}

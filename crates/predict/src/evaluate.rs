@@ -1,0 +1,102 @@
+//! How far predictions are from what was recorded. Prints nothing.
+
+pub mod iterations;
+pub mod leave_out;
+pub mod published;
+pub mod replay;
+
+use analyze::interval;
+use serde::Serialize;
+
+use crate::recording::Step;
+use crate::simulate::Simulation;
+
+/// One rank, predicted and recorded.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct RankRow {
+    /// The rank.
+    pub rank: u32,
+    /// Whether constants were derived from it.
+    pub is_calibrated: bool,
+    /// Recorded.
+    pub measured_ns: i64,
+    /// Predicted.
+    pub step_ns: i64,
+    /// Of the recorded.
+    pub error_pct: f64,
+    /// Of the time from the first device work to the last, recorded: no device works.
+    pub measured_idle_pct: f64,
+    /// The same, predicted.
+    pub idle_pct: f64,
+    /// Any device works, predicted.
+    pub busy_ns: i64,
+    /// Device works that the step launches.
+    pub works: usize,
+    /// Those that begin within 50 µs of when they did.
+    pub starts_near_pct: f64,
+    /// How far the end of a collective is off, at most.
+    pub collective_end_worst_ns: i64,
+}
+
+/// How near the start of a kernel must be.
+pub const NEAR_NS: i64 = 50_000;
+
+/// Compares a simulation to the recording of its program.
+pub fn ranks(step: &Step, simulation: &Simulation, calibrated: &[usize]) -> Vec<RankRow> {
+    let row = |at: usize| {
+        let (rank, recorded) = (&step.program.ranks[at], &step.recorded.ranks[at]);
+        let begun = recorded.start_ns;
+        let measured: Vec<(i64, i64)> =
+            recorded.works.iter().map(|(from, to)| (from + begun, to + begun)).collect();
+        let places = 0..measured.len() as u32;
+        let predicted: Vec<(i64, i64)> = places.map(|work| simulation.work_ns(at, work)).collect();
+        let both = || rank.works.iter().zip(measured.iter().zip(&predicted));
+        let launched = both().filter(|(work, _)| work.is_launched).count();
+        let is_near = |(measured, predicted): (&(i64, i64), &(i64, i64))| {
+            (measured.0 - predicted.0).abs() <= NEAR_NS
+        };
+        let near = both().filter(|(work, times)| work.is_launched && is_near(*times)).count();
+        let ends = both().filter(|(work, _)| work.collective.is_some());
+        let worst = ends.map(|(_, (measured, predicted))| (measured.1 - predicted.1).abs()).max();
+        let (busy_ns, idle_pct) = idle(predicted.clone());
+        let step_ns = simulation.step_ns(at);
+        RankRow {
+            rank: rank.rank,
+            is_calibrated: calibrated.contains(&at),
+            measured_ns: recorded.step_ns,
+            step_ns,
+            error_pct: error_pct(step_ns, recorded.step_ns),
+            measured_idle_pct: idle(measured.clone()).1,
+            idle_pct,
+            busy_ns,
+            works: launched,
+            starts_near_pct: 100.0 * near as f64 / launched.max(1) as f64,
+            collective_end_worst_ns: worst.unwrap_or(0),
+        }
+    };
+    (0..step.program.ranks.len()).map(row).collect()
+}
+
+/// A prediction's error, in percent of what was recorded.
+pub fn error_pct(predicted: i64, measured: i64) -> f64 {
+    100.0 * (predicted - measured) as f64 / measured.max(1) as f64
+}
+
+/// The geometric mean of errors' sizes; errors below 0.01 % count as that.
+pub fn geomean_pct(errors: impl Iterator<Item = f64>) -> f64 {
+    let (mut sum, mut count) = (0.0, 0u32);
+    for error in errors {
+        sum += error.abs().max(0.01).ln();
+        count += 1;
+    }
+    if count == 0 { 0.0 } else { (sum / f64::from(count)).exp() }
+}
+
+/// Busy time, and the idle share of the time from the first work to the last, in percent.
+pub(crate) fn idle(mut works: Vec<(i64, i64)>) -> (i64, f64) {
+    works.sort_unstable();
+    let from = works.iter().map(|work| work.0).min().unwrap_or_default();
+    let to = works.iter().map(|work| work.1).max().unwrap_or_default();
+    let busy = interval::length(&interval::union(works));
+    (busy, 100.0 - 100.0 * busy as f64 / (to - from).max(1) as f64)
+}

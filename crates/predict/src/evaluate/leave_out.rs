@@ -1,0 +1,108 @@
+//! One rank left out: its step predicted from what the other ranks cost.
+
+use serde::Serialize;
+
+use super::{error_pct, published};
+use crate::Error;
+use crate::calibration::price::{Method, Prices};
+use crate::calibration::{Calibration, collect};
+use crate::cost::{Costs, replay};
+use crate::recording::Step;
+use crate::simulate;
+
+/// A rank whose samples were not used.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct LeftOutRow {
+    /// The rank.
+    pub rank: u32,
+    /// Recorded.
+    pub measured_ns: i64,
+    /// Predicted, with the recorded starts of all ranks; the other ranks have their own segments.
+    pub step_ns: i64,
+    /// Of the recorded.
+    pub error_pct: f64,
+    /// The same with the other ranks priced alike, which hides that the slowest of them counts.
+    pub all_priced_error_pct: f64,
+    /// Of "it ends when the others end in the mean".
+    pub baseline_error_pct: f64,
+    /// With all ranks starting together, by the rank's own host segments and kernels.
+    pub together_own_ns: i64,
+    /// The same, by what the others cost.
+    pub together_ns: i64,
+    /// Of the former.
+    pub together_error_pct: f64,
+    /// The same with the other ranks priced alike.
+    pub together_all_priced_error_pct: f64,
+    /// With one mean for all time between operators, as published; against the recorded.
+    pub one_mean_error_pct: f64,
+    /// The same with samples trimmed at 1.5 interquartile ranges.
+    pub trimmed_error_pct: f64,
+    /// By the published algorithm: see [`published`].
+    pub published_error_pct: f64,
+}
+
+/// Leaves out each rank in turn.
+///
+/// # Errors
+/// [`Error::TooFewRanks`] of fewer than two; [`Error::Cycle`].
+pub fn of(step: &Step) -> Result<Vec<LeftOutRow>, Error> {
+    let count = step.program.ranks.len();
+    if count < 2 {
+        return Err(Error::TooFewRanks { expected: 2, got: count });
+    }
+    (0..count).map(|rank| row(step, rank)).collect()
+}
+
+fn row(step: &Step, rank: usize) -> Result<LeftOutRow, Error> {
+    let others: Vec<usize> = (0..step.program.ranks.len()).filter(|other| *other != rank).collect();
+    let mut calibration = Calibration::default();
+    collect::add(&mut calibration, step, &others);
+    let mut constants = crate::calibration::constants::of(&calibration);
+    super::replay::fit_transfers(step, &others, &mut constants)?;
+    let setting = step.recorded.setting(&step.program);
+    let price = |method| {
+        let mut costs = Prices::new(&calibration, method).price(&step.program, &setting);
+        costs.constants = constants.clone();
+        costs
+    };
+    let run = |costs: &Costs| Ok(simulate::run(&step.program, costs)?.step_ns(rank));
+    let all = price(Method::Full);
+    let own = replay(&step.program, &step.recorded, &constants);
+    let mut left_out = own.clone();
+    left_out.ranks[rank] = all.ranks[rank].clone();
+    let step_ns = run(&left_out)?;
+    let together_own_ns = run(&together(own))?;
+    let together_ns = run(&together(left_out))?;
+    let (all_ns, all_together_ns) = (run(&all)?, run(&together(all))?);
+    let recorded = &step.recorded.ranks[rank];
+    let measured_ns = recorded.step_ns;
+    let ends = others.iter().map(|other| {
+        let other = &step.recorded.ranks[*other];
+        other.start_ns + other.step_ns - recorded.start_ns
+    });
+    let mean_end = ends.sum::<i64>() / others.len() as i64;
+    let published = published::of((&step.program, &setting), &calibration, &constants);
+    let error = |method| Ok::<f64, Error>(error_pct(run(&price(method))?, measured_ns));
+    Ok(LeftOutRow {
+        rank: step.program.ranks[rank].rank,
+        measured_ns,
+        step_ns,
+        error_pct: error_pct(step_ns, measured_ns),
+        all_priced_error_pct: error_pct(all_ns, measured_ns),
+        baseline_error_pct: error_pct(mean_end, measured_ns),
+        together_own_ns,
+        together_ns,
+        together_error_pct: error_pct(together_ns, together_own_ns),
+        together_all_priced_error_pct: error_pct(all_together_ns, together_own_ns),
+        one_mean_error_pct: error(Method::OneMean)?,
+        trimmed_error_pct: error(Method::Trimmed)?,
+        published_error_pct: error_pct(published[rank], measured_ns),
+    })
+}
+
+/// The same with all ranks starting at once.
+fn together(mut costs: Costs) -> Costs {
+    let start = costs.ranks.iter().map(|rank| rank.start_ns).min().unwrap_or_default();
+    costs.ranks.iter_mut().for_each(|rank| rank.start_ns = start);
+    costs
+}

@@ -1,0 +1,90 @@
+//! A recorded step played again: its own host segments and kernels, but everything that starts,
+//! waits or moves data between ranks from a few constants of some of its ranks.
+
+use std::collections::BTreeMap;
+
+use super::{RankRow, ranks};
+use crate::Error;
+use crate::calibration::{Calibration, collect, constants};
+use crate::cost::{self, Constants, operation_name};
+use crate::recording::Step;
+use crate::simulate::{self, Simulation};
+
+/// A step played again.
+#[derive(Clone, Debug)]
+pub struct Replay {
+    /// What was derived from the calibrated ranks.
+    pub constants: Constants,
+    /// Every rank.
+    pub ranks: Vec<RankRow>,
+    /// When everything happens.
+    pub simulation: Simulation,
+}
+
+/// Plays a step again with constants derived from some of its ranks.
+///
+/// # Errors
+/// [`Error::Cycle`].
+pub fn of(step: &Step, calibrated: &[usize]) -> Result<Replay, Error> {
+    let mut calibration = Calibration::default();
+    collect::add(&mut calibration, step, calibrated);
+    let mut constants = constants::of(&calibration);
+    if calibrated.len() < step.program.ranks.len() {
+        fit_transfers(step, calibrated, &mut constants)?;
+    }
+    with(step, calibrated, constants)
+}
+
+/// Plays a step again with given constants.
+///
+/// # Errors
+/// [`Error::Cycle`].
+pub fn with(step: &Step, calibrated: &[usize], constants: Constants) -> Result<Replay, Error> {
+    let costs = cost::replay(&step.program, &step.recorded, &constants);
+    let simulation = simulate::run(&step.program, &costs)?;
+    let ranks = ranks(step, &simulation, calibrated);
+    Ok(Replay { constants, ranks, simulation })
+}
+
+/// Derives what collectives take from the ends that some ranks recorded.
+///
+/// The shortest kernel of these ranks will not do: where none of them comes last, it is a wait. So
+/// the step is played with no transfer at all, which says when the last rank comes; what passes
+/// from then to the recorded ends is the transfer. As transfers delay what follows them, this is
+/// done again with those found before.
+pub(super) fn fit_transfers(
+    step: &Step,
+    calibrated: &[usize],
+    constants: &mut Constants,
+) -> Result<(), Error> {
+    const ROUNDS: usize = 4;
+    let program = &step.program;
+    constants.transfer = program
+        .collectives
+        .iter()
+        .map(|one| (operation_name(one.operation), Default::default()))
+        .collect();
+    for _ in 0..ROUNDS {
+        let costs = cost::replay(program, &step.recorded, constants);
+        let simulation = simulate::run(program, &costs)?;
+        let mut points: BTreeMap<String, Vec<(u64, f64)>> = BTreeMap::new();
+        for collective in &program.collectives {
+            let arrival = |&(rank, work): &(usize, u32)| simulation.work_ns(rank, work).0;
+            let Some(met) = collective.parts.iter().map(arrival).max() else { continue };
+            let ends = collective.parts.iter().filter(|(rank, _)| calibrated.contains(rank));
+            let since = ends.map(|&(rank, work)| {
+                let recorded = &step.recorded.ranks[rank];
+                (recorded.start_ns + recorded.works[work as usize].1 - met) as f64
+            });
+            let since: Vec<f64> = since.collect();
+            if !since.is_empty() {
+                let ns = since.iter().sum::<f64>() / since.len() as f64;
+                let of_operation = points.entry(operation_name(collective.operation)).or_default();
+                of_operation.push((collective.bytes, ns));
+            }
+        }
+        constants.transfer =
+            points.into_iter().map(|(name, points)| (name, constants::transfer(&points))).collect();
+    }
+    Ok(())
+}

@@ -1,0 +1,96 @@
+//! What would happen: a step without times ([`Program`](program::Program)), what everything in it
+//! costs ([`cost`], [`calibration`]), and the two put together ([`simulate`]).
+//!
+//! A simulated step is a trace like any other. There is no engine here: programs become graphs of
+//! `analyze::graph`, which relaxes them. Pure: no file, clock or environment, and the same input
+//! gives the same bytes.
+
+pub mod calibration;
+pub mod cost;
+pub mod edit;
+pub mod evaluate;
+pub mod overheads;
+pub mod prediction;
+pub mod program;
+pub mod recording;
+pub mod simulate;
+
+use analyze::graph::Cycle;
+
+/// What cannot be predicted.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// A rank without host rows.
+    #[error("rank {rank}: expected operators or calls of the host in the step, got none")]
+    NoHostRows {
+        /// The rank.
+        rank: u32,
+    },
+    /// A rank without a step.
+    #[error("rank {rank}: expected at least {expected} steps, got {got}")]
+    TooFewSteps {
+        /// The rank.
+        rank: u32,
+        /// How many are needed.
+        expected: usize,
+        /// How many there are.
+        got: usize,
+    },
+    /// A job of too few ranks.
+    #[error("expected the traces of at least {expected} ranks, got {got}")]
+    TooFewRanks {
+        /// How many are needed.
+        expected: usize,
+        /// How many there are.
+        got: usize,
+    },
+    /// A program that waits for itself.
+    #[error("program: {what} waits for itself: {source}")]
+    Cycle {
+        /// The first thing on the cycle.
+        what: String,
+        /// The nodes.
+        source: Cycle,
+    },
+    /// An edit that selects nothing.
+    #[error(
+        "edit {number} ({kind}): {what}: expected a name in the program, got {got:?}{}",
+        nearest(names)
+    )]
+    NothingSelected {
+        /// Which edit, from 1 on.
+        number: usize,
+        /// Its kind.
+        kind: &'static str,
+        /// What was to be selected.
+        what: &'static str,
+        /// The pattern.
+        got: String,
+        /// Names that are like it.
+        names: Vec<String>,
+    },
+    /// An edit that cannot be made.
+    #[error("edit {number} ({kind}): expected {expected}, got {got}")]
+    Edit {
+        /// Which edit, from 1 on.
+        number: usize,
+        /// Its kind.
+        kind: &'static str,
+        /// What would have been right.
+        expected: String,
+        /// What was found.
+        got: String,
+    },
+    /// A file that is no calibration.
+    #[error("calibration: expected {expected}, got {got}")]
+    Calibration {
+        /// What would have been right.
+        expected: String,
+        /// What stands there.
+        got: String,
+    },
+}
+
+fn nearest(names: &[String]) -> String {
+    if names.is_empty() { String::new() } else { format!("; like it: {}", names.join(", ")) }
+}

@@ -1,0 +1,189 @@
+//! Mean and deviation of the host's overheads, and whether they depend on operators and sizes.
+
+use std::collections::BTreeMap;
+
+use serde::Serialize;
+
+use crate::calibration::{Calibration, mean};
+use crate::program::{OVERHEADS, Overhead};
+
+/// One kind of overhead of a calibration, or of one operator in it.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct OverheadRow {
+    /// What the samples are of: a rank, a step, a file.
+    pub source: String,
+    /// T1 to T5; `host_only` is an operator without calls.
+    pub overhead: Overhead,
+    /// The operator; `None` of all together.
+    pub operator: Option<String>,
+    /// How many samples.
+    pub count: u64,
+    /// Their sum.
+    pub total_ns: i64,
+    /// Their mean.
+    pub mean_ns: f64,
+    /// Their standard deviation.
+    pub std_ns: f64,
+    /// The lower median.
+    pub median_ns: i64,
+    /// What is left of the mean within 1.5 interquartile ranges, as published: a measure of the
+    /// tail.
+    pub trimmed_mean_ns: f64,
+    /// The greatest.
+    pub max_ns: i64,
+}
+
+/// Every kind of overhead of a calibration, each with its `top` operators by total time.
+pub fn of(source: &str, calibration: &Calibration, top: usize) -> Vec<OverheadRow> {
+    let mut rows = Vec::new();
+    for overhead in OVERHEADS {
+        let mut by_operator: BTreeMap<&str, Vec<i64>> = BTreeMap::new();
+        let of_kind = calibration.overheads.iter().filter(|(key, _)| key.class == overhead);
+        for (key, samples) in of_kind {
+            by_operator.entry(&key.name).or_default().extend(samples);
+        }
+        let all: Vec<i64> = by_operator.values().flatten().copied().collect();
+        rows.extend(row(source, overhead, (None, all)));
+        let operators = by_operator
+            .into_iter()
+            .filter_map(|(name, samples)| row(source, overhead, (Some(name), samples)));
+        let mut operators: Vec<OverheadRow> = operators.collect();
+        operators.sort_by_key(|row| std::cmp::Reverse(row.total_ns));
+        operators.truncate(top);
+        rows.append(&mut operators);
+    }
+    rows
+}
+
+fn row(
+    source: &str,
+    overhead: Overhead,
+    (operator, mut samples): (Option<&str>, Vec<i64>),
+) -> Option<OverheadRow> {
+    let mean_ns = mean(&samples)?;
+    let square: f64 = samples.iter().map(|ns| (*ns as f64 - mean_ns).powi(2)).sum();
+    samples.sort_unstable();
+    let trimmed = crate::calibration::price::trimmed(samples.clone());
+    Some(OverheadRow {
+        source: source.to_owned(),
+        overhead,
+        operator: operator.map(str::to_owned),
+        count: samples.len() as u64,
+        total_ns: samples.iter().sum(),
+        mean_ns: tenths(mean_ns),
+        std_ns: tenths((square / samples.len() as f64).sqrt()),
+        median_ns: samples[(samples.len() - 1) / 2],
+        trimmed_mean_ns: tenths(mean(&trimmed).unwrap_or_default()),
+        max_ns: samples.last().copied().unwrap_or_default(),
+    })
+}
+
+fn tenths(value: f64) -> f64 {
+    (value * 10.0).round() / 10.0
+}
+
+/// An overhead of an operator whose mean depends on its sizes more than samples scatter.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct SizeRow {
+    /// Which.
+    pub overhead: Overhead,
+    /// Of which operator.
+    pub operator: String,
+    /// The sizes with the smallest mean.
+    pub least: String,
+    /// Its mean.
+    pub least_ns: f64,
+    /// The sizes with the greatest mean.
+    pub most: String,
+    /// Its mean.
+    pub most_ns: f64,
+    /// How many standard errors lie between them.
+    pub standard_errors: f64,
+}
+
+/// Sizes, the mean of their samples, and the square of its standard error.
+type SizedMean<'a> = (&'a str, f64, f64);
+
+/// The overheads inside operators that depend on sizes, farthest apart first; as [`exceptions`],
+/// and only sizes with at least 5 samples.
+pub fn by_size(calibration: &Calibration, limit: f64) -> Vec<SizeRow> {
+    const SAMPLES_MIN: usize = 5;
+    let of_sizes = |overhead| !matches!(overhead, Overhead::BetweenOps | Overhead::RuntimeCall);
+    let mut by_operator: BTreeMap<(Overhead, &str), Vec<SizedMean<'_>>> = BTreeMap::new();
+    for (key, samples) in &calibration.overheads {
+        let Some(mean_ns) = mean(samples).filter(|_| samples.len() >= SAMPLES_MIN) else {
+            continue;
+        };
+        let count = samples.len() as f64;
+        let square: f64 = samples.iter().map(|ns| (*ns as f64 - mean_ns).powi(2)).sum();
+        if of_sizes(key.class) {
+            let of_operator = by_operator.entry((key.class, key.name.as_str())).or_default();
+            of_operator.push((key.detail.as_str(), mean_ns, square / count / count));
+        }
+    }
+    let mut found: Vec<SizeRow> = Vec::new();
+    for ((overhead, operator), means) in by_operator {
+        let by_mean = |a: &&SizedMean<'_>, b: &&SizedMean<'_>| a.1.total_cmp(&b.1);
+        let (least, most) = (means.iter().min_by(by_mean), means.iter().max_by(by_mean));
+        let (Some(least), Some(most)) = (least, most) else { continue };
+        let together = (least.2 + most.2).sqrt();
+        if together > 0.0 && most.1 - least.1 > limit * together {
+            found.push(SizeRow {
+                overhead,
+                operator: operator.to_owned(),
+                least: least.0.to_owned(),
+                least_ns: tenths(least.1),
+                most: most.0.to_owned(),
+                most_ns: tenths(most.1),
+                standard_errors: tenths((most.1 - least.1) / together),
+            });
+        }
+    }
+    found.sort_by(|a, b| b.standard_errors.total_cmp(&a.standard_errors));
+    found
+}
+
+/// A kind of overhead whose mean differs between sources more than samples scatter.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct ExceptionRow {
+    /// Which.
+    pub overhead: Overhead,
+    /// The source with the smallest mean.
+    pub least: String,
+    /// Its mean.
+    pub least_ns: f64,
+    /// The source with the greatest mean.
+    pub most: String,
+    /// Its mean.
+    pub most_ns: f64,
+    /// How many standard errors lie between them.
+    pub standard_errors: f64,
+}
+
+/// The kinds of overhead that depend on where they were taken: of the means of all sources, the
+/// smallest and the greatest are more than `limit` standard errors apart.
+///
+/// The published model assumes there are none: overheads neither depend on the model nor on sizes.
+pub fn exceptions(rows: &[OverheadRow], limit: f64) -> Vec<ExceptionRow> {
+    let mut found = Vec::new();
+    for overhead in OVERHEADS {
+        let whole = rows.iter().filter(|row| row.overhead == overhead && row.operator.is_none());
+        let by_mean = |a: &&OverheadRow, b: &&OverheadRow| a.mean_ns.total_cmp(&b.mean_ns);
+        let (least, most) = (whole.clone().min_by(by_mean), whole.max_by(by_mean));
+        let (Some(least), Some(most)) = (least, most) else { continue };
+        let error = |row: &OverheadRow| row.std_ns * row.std_ns / row.count.max(1) as f64;
+        let together = (error(least) + error(most)).sqrt();
+        let apart = most.mean_ns - least.mean_ns;
+        if together > 0.0 && apart > limit * together {
+            found.push(ExceptionRow {
+                overhead,
+                least: least.source.clone(),
+                least_ns: least.mean_ns,
+                most: most.source.clone(),
+                most_ns: most.mean_ns,
+                standard_errors: tenths(apart / together),
+            });
+        }
+    }
+    found
+}

@@ -1,0 +1,134 @@
+//! How far a prediction may be off: the step again with other samples.
+
+use std::collections::BTreeMap;
+
+use analyze::graph::{self, NodeId};
+use schema::random::CounterRng;
+
+use super::Draws;
+use crate::calibration::Calibration;
+use crate::calibration::collect::key;
+use crate::calibration::price::{Prices, part_key};
+use crate::program::{Action, Part, Program, Rank, Returns};
+use crate::simulate::Simulation;
+
+/// Something that costs what one of some samples says.
+struct Element<'a> {
+    node: NodeId,
+    /// Place of the rank whose host it is; `None` of device work.
+    host: Option<usize>,
+    /// Per part: samples; the sum of one of each.
+    parts: Vec<Vec<&'a [i64]>>,
+    /// What brings their mean to the price: other sizes than theirs, or an edit.
+    scale: f64,
+}
+
+/// Per rank: 5 % of the draws are below the first, 5 % above the second.
+pub(super) fn of(
+    program: &Program,
+    calibration: &Calibration,
+    (simulation, draws): (&Simulation, Draws),
+) -> Vec<(i64, i64)> {
+    let mut elements = Vec::new();
+    let mut found = BTreeMap::new();
+    for (at, rank) in program.ranks.iter().enumerate() {
+        add(&mut elements, program, (at, rank), (simulation, calibration, &mut found));
+    }
+    let mut drawn: Vec<Vec<i64>> = vec![Vec::new(); program.ranks.len()];
+    let mut again = simulation.clone();
+    for draw in 0..u64::from(draws.count) {
+        let random = CounterRng::new(draws.seed, draw);
+        let factors = CounterRng::new(draws.seed, draw).child(1);
+        let factor = |rank: usize| match calibration.factors.len() {
+            0 => 1.0,
+            count => calibration.factors[factors.below(rank as u64, count as u64) as usize],
+        };
+        let factors: Vec<f64> = (0..program.ranks.len()).map(factor).collect();
+        for (counter, element) in (0u64..).zip(&elements) {
+            let parts = (0u64..).zip(&element.parts);
+            let picked = parts.map(|(at, samples)| pick(samples, random.child(at), counter));
+            let Some(ns) = picked.sum::<Option<i64>>() else { continue };
+            let factor = element.scale * element.host.map_or(1.0, |rank| factors[rank]);
+            again.graph.set_node_weight(element.node, (ns as f64 * factor).round() as i64);
+        }
+        graph::relax_into(&again.graph, &mut again.times);
+        drawn.iter_mut().enumerate().for_each(|(rank, drawn)| drawn.push(again.step_ns(rank)));
+    }
+    let ends = |(rank, mut drawn): (usize, Vec<i64>)| {
+        drawn.sort_unstable();
+        let at = |share: f64| drawn.get((share * (drawn.len().max(1) - 1) as f64).round() as usize);
+        let whole = simulation.step_ns(rank);
+        (at(0.05).copied().unwrap_or(whole), at(0.95).copied().unwrap_or(whole))
+    };
+    drawn.into_iter().enumerate().map(ends).collect()
+}
+
+/// What the price of a node is of the mean of its samples.
+fn scale(simulation: &Simulation, node: NodeId, parts: &[Vec<&[i64]>]) -> f64 {
+    let mean = |samples: &Vec<&[i64]>| {
+        let all = || samples.iter().flat_map(|samples| samples.iter());
+        all().sum::<i64>() as f64 / all().count().max(1) as f64
+    };
+    let usual: f64 = parts.iter().map(mean).sum();
+    let price = simulation.graph.node(node).weight as f64;
+    // Means are whole nanoseconds.
+    if usual <= 0.0 || (price - usual).abs() <= 1.0 { 1.0 } else { price / usual }
+}
+
+fn pick(samples: &[&[i64]], random: CounterRng, counter: u64) -> Option<i64> {
+    let total: usize = samples.iter().map(|samples| samples.len()).sum();
+    let mut at = match total {
+        0 => return None,
+        total => random.below(counter, total as u64) as usize,
+    };
+    for samples in samples {
+        match samples.get(at) {
+            Some(ns) => return Some(*ns),
+            None => at -= samples.len(),
+        }
+    }
+    None
+}
+
+/// What is found for each key: looked up once.
+type Found<'a> = BTreeMap<String, Vec<&'a [i64]>>;
+
+fn add<'a>(
+    elements: &mut Vec<Element<'a>>,
+    program: &Program,
+    (at, rank): (usize, &Rank),
+    (simulation, calibration, found): (&Simulation, &'a Calibration, &mut Found<'a>),
+) {
+    for (place, thread) in rank.threads.iter().enumerate() {
+        for (number, action) in thread.actions.iter().enumerate() {
+            let segment = match action {
+                Action::Host(segment) => *segment,
+                Action::Call(call) if call.returns == Returns::AtOnce => call.cost,
+                _ => continue,
+            };
+            let key = key(program, segment);
+            let text = format!("{} {}\n{}", key.class.name(), key.name, key.detail);
+            let samples = || Prices::samples(&calibration.overheads, &key);
+            let samples = found.entry(text).or_insert_with(samples).clone();
+            let node = simulation.action_node(at, place, number);
+            let parts = vec![samples];
+            let scale = scale(simulation, node, &parts);
+            elements.push(Element { node, host: Some(at), parts, scale });
+        }
+    }
+    for (number, work) in (0u32..).zip(&rank.works) {
+        if work.collective.is_some() || !work.is_launched {
+            continue;
+        }
+        let of_part = |part: Part| {
+            let key = part_key(program, part);
+            let text = format!("{:?} {}\n{}", key.class, key.name, key.detail);
+            let samples = || Prices::samples(&calibration.works, &key);
+            found.entry(text).or_insert_with(samples).clone()
+        };
+        let parts = work.cost_parts().into_iter().map(of_part).collect::<Vec<_>>();
+        let node = simulation.work_node(at, number);
+        let scale = scale(simulation, node, &parts);
+        elements.push(Element { node, host: None, parts, scale });
+    }
+}

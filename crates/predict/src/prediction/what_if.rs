@@ -1,0 +1,110 @@
+//! A step that was written otherwise, beside the one that was recorded; both by one calibration.
+
+use serde::Serialize;
+
+use super::{Draws, interval, shares};
+use crate::Error;
+use crate::calibration::Calibration;
+use crate::calibration::price::{Method, Prices};
+use crate::edit::{self, Edit};
+use crate::evaluate;
+use crate::program::Program;
+use crate::recording::Setting;
+use crate::simulate::{self, Simulation};
+
+/// A rank's step after edits.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct WhatIfRow {
+    /// What the edits are called.
+    pub edits: String,
+    /// The rank.
+    pub rank: u32,
+    /// Without edits, predicted.
+    pub base_ns: i64,
+    /// With them.
+    pub step_ns: i64,
+    /// 5 % of the draws are shorter.
+    pub low_ns: i64,
+    /// 95 % of the draws are shorter.
+    pub high_ns: i64,
+    /// What they gain.
+    pub saving_ns: i64,
+    /// Of the step without them.
+    pub saving_pct: f64,
+    /// Any device works.
+    pub busy_ns: i64,
+    /// None does, of the time from the first device work to the last.
+    pub idle_pct: f64,
+    /// See [`PredictionRow`](super::PredictionRow).
+    pub measured_pct: f64,
+    /// See there.
+    pub modelled_pct: f64,
+    /// See there.
+    pub unknown_pct: f64,
+}
+
+/// The step with edits.
+#[derive(Clone, Debug)]
+pub struct WhatIf {
+    /// The edited program.
+    pub program: Program,
+    /// When everything of it happens.
+    pub simulation: Simulation,
+    /// Per rank.
+    pub rows: Vec<WhatIfRow>,
+}
+
+/// Predicts a step with edits, and without.
+///
+/// # Errors
+/// Those of [`edit::apply`]; [`Error::Cycle`] where edits make the program wait for itself.
+pub fn of(
+    (program, setting): (&Program, &Setting),
+    calibration: &Calibration,
+    (name, edits): (&str, &[Edit]),
+    draws: Draws,
+) -> Result<WhatIf, Error> {
+    let edited = edit::apply(program, edits)?;
+    compared((program, setting), edited, calibration, (name, draws))
+}
+
+/// Predicts a step, and another one that begins alike.
+///
+/// # Errors
+/// [`Error::Cycle`].
+pub fn compared(
+    (program, setting): (&Program, &Setting),
+    edited: Program,
+    calibration: &Calibration,
+    (name, draws): (&str, Draws),
+) -> Result<WhatIf, Error> {
+    let prices = Prices::new(calibration, Method::Full);
+    let base = simulate::run(program, &prices.price(program, setting))?;
+    let costs = prices.price(&edited, setting);
+    let simulation = simulate::run(&edited, &costs)?;
+    let intervals = interval::of(&edited, calibration, (&simulation, draws));
+    let row = |at: usize| {
+        let (base_ns, step_ns) = (base.step_ns(at), simulation.step_ns(at));
+        let (measured_pct, modelled_pct, unknown_pct) = shares(&costs.ranks[at]);
+        let places = 0..edited.ranks[at].works.len() as u32;
+        let works = places.map(|work| simulation.work_ns(at, work)).collect();
+        let (busy_ns, idle_pct) = evaluate::idle(works);
+        WhatIfRow {
+            edits: name.to_owned(),
+            rank: edited.ranks[at].rank,
+            base_ns,
+            step_ns,
+            low_ns: intervals[at].0,
+            high_ns: intervals[at].1,
+            saving_ns: base_ns - step_ns,
+            saving_pct: -evaluate::error_pct(step_ns, base_ns),
+            busy_ns,
+            idle_pct,
+            measured_pct,
+            modelled_pct,
+            unknown_pct,
+        }
+    };
+    let rows = (0..edited.ranks.len()).map(row).collect();
+    Ok(WhatIf { program: edited, simulation, rows })
+}

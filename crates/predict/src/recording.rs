@@ -1,0 +1,202 @@
+//! From recorded traces to a [`Program`] and, apart from it, the times it was recorded with.
+//!
+//! Who waited for whom comes from the graph of the recording (`analyze::graph::measured`), of which
+//! only nodes and edges are read: its weights hide what nobody can explain, so relaxing it is the
+//! recording itself and would prove nothing.
+
+mod hand_offs;
+mod points;
+mod sizes;
+mod span;
+mod structure;
+mod threads;
+mod works;
+
+use std::collections::BTreeMap;
+
+use analyze::Scope;
+use analyze::job::Shapes;
+use analyze::tree::{self, Tree};
+
+pub use span::{Span, StepRule, spans};
+pub use structure::Structure;
+
+use crate::Error;
+use crate::program::{Action, Collective, Program, Rank};
+
+/// When everything of a [`Program`] was recorded; nanoseconds since the start of its rank's step.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Recorded {
+    /// By place of the rank.
+    pub ranks: Vec<RecordedRank>,
+}
+
+/// A rank's part of a recording.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct RecordedRank {
+    /// When the step started, absolute nanoseconds.
+    pub start_ns: i64,
+    /// How long it took on the host.
+    pub step_ns: i64,
+    /// Per thread, per action: from, to.
+    pub actions: Vec<Vec<(i64, i64)>>,
+    /// Per work: from, to.
+    pub works: Vec<(i64, i64)>,
+}
+
+impl RecordedRank {
+    /// What an action of a thread cost by itself: of a launch that found the device's queue full,
+    /// from where there was room.
+    pub fn own_ns(&self, action: &Action, (from, to): (i64, i64)) -> i64 {
+        to - self.begun_ns(action, (from, to))
+    }
+
+    /// When a call began to launch: at its start, or when there was room.
+    pub fn begun_ns(&self, action: &Action, (from, to): (i64, i64)) -> i64 {
+        let room = match action {
+            Action::Call(call) => call.room,
+            _ => None,
+        };
+        room.map_or(from, |work| self.works[work as usize].1.clamp(from, to))
+    }
+}
+
+/// Where a step begins: what no program says and no calibration knows.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Setting {
+    /// By place of the rank.
+    pub ranks: Vec<RankSetting>,
+}
+
+/// Where a rank's step begins.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct RankSetting {
+    /// When, on the clock of all ranks.
+    pub start_ns: i64,
+    /// From when to when the works run that it does not launch, in their order; since its start.
+    pub left_running: Vec<(i64, i64)>,
+}
+
+impl Recorded {
+    /// Where the steps began.
+    pub fn setting(&self, program: &Program) -> Setting {
+        let ranks = program.ranks.iter().zip(&self.ranks).map(|(rank, recorded)| {
+            let works = rank.works.iter().zip(&recorded.works);
+            let left = works.filter(|(work, _)| !work.is_launched).map(|(_, times)| *times);
+            RankSetting { start_ns: recorded.start_ns, left_running: left.collect() }
+        });
+        Setting { ranks: ranks.collect() }
+    }
+}
+
+/// One recorded step.
+#[derive(Clone, Debug, Default)]
+pub struct Step {
+    /// What was done.
+    pub program: Program,
+    /// When.
+    pub recorded: Recorded,
+}
+
+/// The traces of a job, prepared for reading steps.
+pub struct Job<'a> {
+    scopes: &'a [Scope<'a>],
+    trees: Vec<Tree>,
+    structure: Structure,
+    shapes: Shapes,
+}
+
+impl<'a> Job<'a> {
+    /// Prepares the traces of a job; scopes are of all that was recorded. `sizes` is asked, per
+    /// scope, for the sizes of the tensors of some rows, which no column has; none will do.
+    ///
+    /// # Cost
+    /// `O(n log n)` in the rows of the traces.
+    pub fn new(scopes: &'a [Scope<'a>], sizes: impl FnOnce(&[Vec<u32>]) -> Shapes) -> Self {
+        let trees: Vec<Tree> = scopes.iter().map(|scope| tree::of(scope.trace)).collect();
+        let asked = scopes.iter().zip(&trees).map(|(scope, tree)| sizes::rows(scope, tree));
+        let shapes = sizes(&asked.collect::<Vec<_>>());
+        let mut structure = Structure::of(scopes);
+        for meeting in &mut structure.meetings {
+            let said = meeting.parts.iter().filter_map(|&(rank, row)| {
+                sizes::bytes((&scopes[rank], &trees[rank], &shapes), row)
+            });
+            meeting.bytes = meeting.bytes.max(said.max().unwrap_or(0));
+        }
+        Self { scopes, trees, structure, shapes }
+    }
+
+    /// How many collectives of the recording stay as they were measured, waits included: not all of
+    /// their ranks were recorded.
+    pub fn partial_collectives(&self) -> usize {
+        self.structure.partial
+    }
+
+    /// The step between the given spans, one per scope.
+    ///
+    /// # Errors
+    /// [`Error::NoHostRows`] for a rank of which nothing was recorded in its span.
+    pub fn step(&self, spans: &[Span]) -> Result<Step, Error> {
+        let mut step = Step::default();
+        let mut work_of: Vec<BTreeMap<u32, u32>> = Vec::new();
+        for (at, (scope, span)) in self.scopes.iter().zip(spans).enumerate() {
+            let read = Reader {
+                scope,
+                tree: &self.trees[at],
+                waits: &self.structure.ranks[at],
+                shapes: &self.shapes,
+                span: *span,
+            };
+            let mut rank = Rank { rank: scope.trace.rank, ..Rank::default() };
+            let mut recorded = RecordedRank {
+                start_ns: span.start,
+                step_ns: span.end - span.start,
+                ..RecordedRank::default()
+            };
+            let of_row = works::read(&read, &mut step.program.names, (&mut rank, &mut recorded));
+            threads::read(&read, &mut step.program.names, (&of_row, &mut rank, &mut recorded))?;
+            step.program.ranks.push(rank);
+            step.recorded.ranks.push(recorded);
+            work_of.push(of_row);
+        }
+        self.meet(&mut step.program, &work_of);
+        Ok(step)
+    }
+
+    /// Adds the collectives all of whose participants are in the step.
+    fn meet(&self, program: &mut Program, work_of: &[BTreeMap<u32, u32>]) {
+        for one in &self.structure.meetings {
+            let part = |&(rank, row): &(usize, u32)| Some((rank, *work_of[rank].get(&row)?));
+            let parts: Option<Vec<_>> = one.parts.iter().map(part).collect();
+            let Some(parts) = parts else { continue };
+            let launched = |(rank, work): &(usize, u32)| {
+                program.ranks[*rank].works[*work as usize].is_launched
+            };
+            if !parts.iter().all(launched) {
+                continue;
+            }
+            let number = program.collectives.len() as u32;
+            for (rank, work) in &parts {
+                program.ranks[*rank].works[*work as usize].collective = Some(number);
+            }
+            let (operation, bytes) = (one.operation, one.bytes);
+            program.collectives.push(Collective { operation, bytes, parts });
+        }
+    }
+}
+
+/// What is read of one rank.
+struct Reader<'a> {
+    scope: &'a Scope<'a>,
+    tree: &'a Tree,
+    waits: &'a structure::RankWaits,
+    shapes: &'a Shapes,
+    span: Span,
+}
+
+impl Reader<'_> {
+    /// A time since the step's start.
+    fn since(&self, time: i64) -> i64 {
+        time - self.span.start
+    }
+}

@@ -1,0 +1,68 @@
+//! Which threads wait for each other in a step: as the graph of the recording has it, and what it
+//! leaves out. Writes no action.
+
+use trace::store::TrackId;
+
+use super::points::{Point, What};
+use super::structure::HandOff;
+
+/// Shortest pause of a thread that asks for an explanation.
+const PAUSE_NS: i64 = 20_000;
+
+/// A hand-off inside a step.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Joined {
+    pub of: HandOff,
+    /// What the waiting thread does then is the first it does: the thread before it prepared that.
+    pub begins: Option<i64>,
+}
+
+/// A thread of the step with its points.
+pub(super) type Points<'a> = (TrackId, &'a [Point]);
+
+/// The hand-offs between the threads of a step, by when they are done.
+pub(super) fn of(threads: &[Points<'_>], known: Vec<HandOff>) -> Vec<Joined> {
+    let points = |track: TrackId| {
+        let found = threads.iter().find(|thread| thread.0 == track);
+        found.map_or(&[][..], |thread| thread.1)
+    };
+    let mut all = known.clone();
+    for there in &known {
+        // Until it comes back, the first thread now and then goes on with what the other one
+        // found; nothing shows that where the other one does not stop.
+        let back = known
+            .iter()
+            .find(|back| (back.from, back.to) == (there.to, there.from) && back.done > there.done);
+        if let Some(back) = back {
+            all.extend(between(points(there.from), points(there.to), (*there, *back)));
+        }
+    }
+    all.sort_unstable_by_key(|one| (one.done, *one));
+    all.dedup();
+    let joined = |of: HandOff| {
+        let first = points(of.to).first().map(|point| point.start);
+        Joined { of, begins: first.filter(|first| *first >= of.done) }
+    };
+    all.into_iter().map(joined).collect()
+}
+
+/// The pauses of a thread that is waiting for another one, each ended by the operator of that one
+/// that ended last.
+fn between<'a>(
+    waiting: &'a [Point],
+    working: &'a [Point],
+    (there, back): (HandOff, HandOff),
+) -> impl Iterator<Item = HandOff> + 'a {
+    let pairs = waiting.windows(2).filter(move |pair| {
+        let (from, to) = (pair[0].end, pair[1].start);
+        from >= there.done && to < back.done && to - from >= PAUSE_NS
+    });
+    pairs.filter_map(move |pair| {
+        let (from, resumed) = (pair[0].end, pair[1].start);
+        let until = working.partition_point(|point| point.end <= resumed);
+        let mut ended = working[..until].iter().rev();
+        let last = ended.find(|point| point.what == What::EndOperator)?;
+        let (to, from_track) = (there.from, there.to);
+        (last.end > from).then_some(HandOff { to, resumed, from: from_track, done: last.end })
+    })
+}

@@ -1,0 +1,96 @@
+//! The moments of a thread at which something begins or ends, in order. Knows no waits.
+
+use analyze::calls;
+use analyze::tree::{self, Thread};
+use analyze::window;
+use trace::store::Kind;
+
+use super::Reader;
+
+/// A moment of a thread, or a call, which has two.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Point {
+    pub what: What,
+    pub row: u32,
+    /// Absolute nanoseconds; equal but for calls.
+    pub start: i64,
+    pub end: i64,
+}
+
+/// What happens at a [`Point`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum What {
+    BeginLabel,
+    EndLabel,
+    BeginOperator,
+    EndOperator,
+    Call,
+}
+
+/// A row that has begun.
+struct Open {
+    row: u32,
+    /// First node behind its subtree.
+    behind: u32,
+    end: i64,
+    is_label: bool,
+}
+
+/// The points of a thread inside the step, by time. Operators inside others are looked through.
+pub(super) fn of(read: &Reader<'_>, thread: &Thread) -> Vec<Point> {
+    let trace = read.scope.trace;
+    let mut points = Vec::new();
+    let mut open: Vec<Open> = Vec::new();
+    let mut node = thread.first;
+    while node < thread.behind {
+        let row = read.tree.nodes[node as usize];
+        while let Some(top) = open.pop_if(|top| top.behind <= node) {
+            points.push(close(read, &top));
+        }
+        let start = trace.slices.start(row);
+        if start >= read.span.end {
+            break;
+        }
+        let is_inside = start >= read.span.start;
+        let in_operator = open.last().is_some_and(|top| !top.is_label);
+        let range = read.tree.range(row);
+        if trace.kind(row).is_call() {
+            if is_inside && counts(read, row) {
+                let end = read.tree.end(row).unwrap_or(start).min(read.span.end);
+                points.push(Point { what: What::Call, row, start, end });
+            }
+            node = range.end;
+            continue;
+        }
+        if is_inside && !in_operator {
+            let is_label = tree::is_label(trace, row);
+            let what = if is_label { What::BeginLabel } else { What::BeginOperator };
+            points.push(Point { what, row, start, end: start });
+            let end = read.tree.end(row).unwrap_or(start);
+            open.push(Open { row, behind: range.end, end, is_label });
+        }
+        node += 1;
+    }
+    while let Some(top) = open.pop() {
+        points.push(close(read, &top));
+    }
+    points
+}
+
+fn close(read: &Reader<'_>, top: &Open) -> Point {
+    let what = if top.is_label { What::EndLabel } else { What::EndOperator };
+    let end = top.end.min(read.span.end);
+    Point { what, row: top.row, start: end, end }
+}
+
+/// Whether a call is told apart from the operator's own time: it launches something or may wait.
+fn counts(read: &Reader<'_>, row: u32) -> bool {
+    let trace = read.scope.trace;
+    let name = trace.name(row);
+    let does = calls::of_name(name);
+    let is_plain =
+        matches!(does, calls::Call::Plain | calls::Call::EventRecord | calls::Call::StreamWait);
+    !read.scope.links().work(row).is_empty()
+        || !is_plain
+        || (trace.kind(row) == Kind::Runtime && window::is_launch(name))
+}

@@ -1,0 +1,62 @@
+//! Sizes of tensors: which rows are asked for them, and what they amount to. Reads no file.
+
+use analyze::Scope;
+use analyze::job::{Shapes, Tensors};
+use analyze::tree::Tree;
+use trace::store::Kind;
+
+/// The rows of a rank whose sizes tell operators and collectives apart.
+pub(super) fn rows(scope: &Scope<'_>, tree: &Tree) -> Vec<u32> {
+    let trace = scope.trace;
+    let names_collective = |row: &u32| tree.contains(*row) && is_collective(trace.name(*row));
+    let mut rows = tree.top_operators(trace);
+    rows.extend(trace.rows().filter(names_collective));
+    rows.sort_unstable();
+    rows.dedup();
+    rows
+}
+
+fn is_collective(name: &str) -> bool {
+    name.starts_with("nccl:") || name == "record_param_comms"
+}
+
+/// Sizes as text: `512x1024 float, 1024`.
+pub(super) fn text(tensors: &Tensors) -> String {
+    let one = |(at, dims): (usize, &Vec<u64>)| {
+        let sizes: Vec<String> = dims.iter().map(ToString::to_string).collect();
+        let kind = tensors.types.get(at).map_or("", String::as_str);
+        format!("{} {kind}", sizes.join("x")).trim().to_owned()
+    };
+    let parts: Vec<String> = tensors.dims.iter().enumerate().map(one).collect();
+    parts.join(", ").trim_end_matches([',', ' ']).to_owned()
+}
+
+/// Bytes of a collective's message by the rows around its kernel's call; `None` where none says.
+pub(super) fn bytes(
+    (scope, tree, shapes): (&Scope<'_>, &Tree, &Shapes),
+    kernel: u32,
+) -> Option<u64> {
+    let trace = scope.trace;
+    let call = scope.links().call(kernel)?;
+    let around = tree.ancestors(call).filter(|row| is_collective(trace.name(*row)));
+    around.filter_map(|row| shapes.get(&(trace.rank, row)).map(size)).find(|bytes| *bytes > 0)
+}
+
+fn size(tensors: &Tensors) -> u64 {
+    let one = |(at, dims): (usize, &Vec<u64>)| {
+        let elements = dims.iter().copied().fold(1u64, u64::saturating_mul);
+        let width = match tensors.types.get(at).map_or("", String::as_str) {
+            "double" | "long" | "long int" | "c10::complex<float>" => 8,
+            "c10::Half" | "c10::BFloat16" | "short" => 2,
+            "unsigned char" | "signed char" | "bool" => 1,
+            _ => 4,
+        };
+        if dims.is_empty() { 0 } else { elements.saturating_mul(width) }
+    };
+    tensors.dims.iter().enumerate().map(one).fold(0, u64::saturating_add)
+}
+
+/// Whether a row is an operator.
+pub(super) fn is_operator(scope: &Scope<'_>, row: u32) -> bool {
+    scope.trace.kind(row) == Kind::Operator && !analyze::tree::is_label(scope.trace, row)
+}

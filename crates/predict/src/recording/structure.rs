@@ -1,0 +1,126 @@
+//! Who waits for whom, read off the graph of the recording: its nodes and edges, never a weight.
+
+use analyze::Scope;
+use analyze::collectives::{self, Operation};
+use analyze::graph::EdgeKind;
+use analyze::graph::measured::{self, MeasuredGraph, Origin};
+use analyze::job::RankFacts;
+use analyze::pressure;
+use analyze::skew::Skew;
+use trace::store::TrackId;
+
+/// Who waits for whom in the traces of a job.
+#[derive(Clone, Debug, Default)]
+pub struct Structure {
+    /// By scope.
+    pub(super) ranks: Vec<RankWaits>,
+    /// The collectives that all ranks of their group were seen in.
+    pub(super) meetings: Vec<Meeting>,
+    /// How many others there are, of which some rank was not recorded.
+    pub(super) partial: usize,
+}
+
+/// The waits of one rank; rows of its trace, sorted.
+#[derive(Clone, Debug, Default)]
+pub(super) struct RankWaits {
+    /// (waiting device row, awaited device row of another stream).
+    pub of_streams: Vec<(u32, u32)>,
+    /// (waiting host row, awaited device row).
+    pub of_host: Vec<(u32, u32)>,
+    /// (device row, the row of its stream that ran before).
+    pub behind: Vec<(u32, u32)>,
+    pub hand_offs: Vec<HandOff>,
+    /// By how much the clocks of devices are ahead of the host's.
+    pub skews: Vec<Skew>,
+}
+
+/// A thread that went on after another one had done something.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) struct HandOff {
+    /// The thread that waited.
+    pub to: TrackId,
+    /// When it ran again at the latest, absolute nanoseconds.
+    pub resumed: i64,
+    /// The thread that was waited for.
+    pub from: TrackId,
+    /// When it was done, absolute nanoseconds.
+    pub done: i64,
+}
+
+/// A collective: place of the scope and row, for each participant.
+#[derive(Clone, Debug)]
+pub(super) struct Meeting {
+    pub operation: Operation,
+    pub bytes: u64,
+    pub parts: Vec<(usize, u32)>,
+}
+
+impl Structure {
+    /// Of the traces of a job.
+    pub fn of(scopes: &[Scope<'_>]) -> Self {
+        let found = collectives::of(scopes);
+        let facts: Vec<RankFacts<'_>> = scopes.iter().map(RankFacts::new).collect();
+        let measured = measured::of(&facts, &found);
+        let mut ranks = vec![RankWaits::default(); scopes.len()];
+        for edge in measured.graph.edges() {
+            let (from, to) = (edge.source.index(), edge.target.index());
+            let (source, target) = (measured.origins[from], measured.origins[to]);
+            let (Some(awaited), Some(waiting)) = (source.row, target.row) else { continue };
+            let waits = &mut ranks[target.scope as usize];
+            let kind = |origin: Origin, row| scopes[origin.scope as usize].trace.kind(row);
+            let is_device = |origin, row| kind(origin, row).is_device_work();
+            match edge.kind {
+                EdgeKind::Synchronization if is_device(target, waiting) => {
+                    waits.of_streams.push((waiting, awaited));
+                }
+                EdgeKind::Synchronization => waits.of_host.push((waiting, awaited)),
+                EdgeKind::StreamOrder if awaited != waiting => {
+                    waits.behind.push((waiting, awaited));
+                }
+                EdgeKind::Data => waits.hand_offs.extend(hand_off(&measured, (from, to))),
+                _ => {}
+            }
+        }
+        for (waits, scope) in ranks.iter_mut().zip(scopes) {
+            waits.skews = pressure::with_clocks(scope).0;
+            for pairs in [&mut waits.of_streams, &mut waits.of_host, &mut waits.behind] {
+                pairs.sort_unstable();
+                pairs.dedup();
+            }
+            waits.hand_offs.sort_unstable();
+        }
+        let meetings = meetings(scopes, &found);
+        let partial = found.matched.len() - meetings.len();
+        Self { ranks, meetings, partial }
+    }
+}
+
+fn hand_off(measured: &MeasuredGraph, (from, to): (usize, usize)) -> Option<HandOff> {
+    let (source, target) = (measured.origins[from], measured.origins[to]);
+    Some(HandOff {
+        to: target.track?,
+        resumed: measured.times.start[to],
+        from: source.track?,
+        done: measured.times.end[from],
+    })
+}
+
+fn meetings(scopes: &[Scope<'_>], found: &collectives::Collectives) -> Vec<Meeting> {
+    let place = |rank: u32| scopes.iter().position(|scope| scope.trace.rank == rank);
+    let whole = found
+        .matched
+        .iter()
+        .filter(|one| one.participants.len() > 1 && one.ranks_seen == one.group_size);
+    let meeting = |one: &collectives::Matched| {
+        let parts = one.participants.iter().map(|part| Some((place(part.rank)?, part.row)));
+        let (operation, bytes) = (one.operation, one.bytes.unwrap_or_default());
+        Some(Meeting { operation, bytes, parts: parts.collect::<Option<_>>()? })
+    };
+    whole.filter_map(meeting).collect()
+}
+
+/// The second of all pairs with a first one.
+pub(super) fn of(pairs: &[(u32, u32)], first: u32) -> impl Iterator<Item = u32> {
+    let from = pairs.partition_point(|pair| pair.0 < first);
+    pairs[from..].iter().take_while(move |pair| pair.0 == first).map(|pair| pair.1)
+}

@@ -1,0 +1,269 @@
+//! What each thread of a step did: its points with the time between them, calls with what they
+//! launch and await, and hand-offs to other threads.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use analyze::calls;
+use analyze::tree::Thread as TreeThread;
+use trace::store::{StringId, Strings, TrackId};
+
+use super::hand_offs::{self, Joined};
+use super::points::{self, Point, What};
+use super::structure::{HandOff, of};
+use super::{Reader, RecordedRank, sizes};
+use crate::Error;
+use crate::program::{
+    Action, Call, Mark, MarkKind, Overhead, Rank, Returns, Segment, Thread, WorkKind,
+};
+
+/// Adds the threads of a rank's step.
+pub(super) fn read(
+    read: &Reader<'_>,
+    names: &mut Strings,
+    (work_of, rank, recorded): (&BTreeMap<u32, u32>, &mut Rank, &mut RecordedRank),
+) -> Result<(), Error> {
+    let trace = read.scope.trace;
+    rank.step = names.intern(read.span.row.map_or("step", |row| trace.name(row)));
+    let with_points = read.tree.threads.iter().map(|thread| (thread, points::of(read, thread)));
+    let threads: Vec<(&TreeThread, Vec<Point>)> =
+        with_points.filter(|(_, points)| !points.is_empty()).collect();
+    let main = match read.span.row.map(|row| trace.slices.track[row as usize]) {
+        Some(track) => threads.iter().position(|(thread, _)| thread.track == track),
+        // Without a mark, the thread that ends last.
+        None => {
+            let last = |at: &usize| threads[*at].1.last().map(|point| point.end);
+            (0..threads.len()).max_by_key(last)
+        }
+    };
+    let Some(main) = main else {
+        return Err(Error::NoHostRows { rank: trace.rank });
+    };
+    rank.main = main;
+    let tracks: BTreeSet<TrackId> = threads.iter().map(|(thread, _)| thread.track).collect();
+    let joins = |hand_off: &&HandOff| {
+        let is_inside = read.span.start < hand_off.done && hand_off.done < read.span.end;
+        is_inside && tracks.contains(&hand_off.from) && tracks.contains(&hand_off.to)
+    };
+    let known: Vec<HandOff> = read.waits.hand_offs.iter().filter(joins).copied().collect();
+    let with_points: Vec<hand_offs::Points<'_>> =
+        threads.iter().map(|(thread, points)| (thread.track, points.as_slice())).collect();
+    let hand_offs = hand_offs::of(&with_points, known);
+    for (at, (thread, points)) in threads.iter().enumerate() {
+        let mut writer = Writer {
+            read,
+            names: &mut *names,
+            work_of,
+            works: &rank.works,
+            hand_offs: &hand_offs,
+            track: thread.track,
+            cursor: read.span.start,
+            left: StringId::default(),
+            operator: None,
+            actions: Vec::new(),
+            times: Vec::new(),
+        };
+        writer.left = writer.names.intern("start");
+        writer.thread(points, (at == main).then_some(read.span.end));
+        let (actions, times) = (writer.actions, writer.times);
+        let track = &trace.tracks[thread.track.0 as usize];
+        let number = |key: &trace::store::TrackKey| key.number().unwrap_or(-1);
+        let (pid, tid) = (number(&track.pid), number(&track.tid));
+        rank.threads.push(Thread { pid, tid, actions });
+        recorded.actions.push(times);
+    }
+    Ok(())
+}
+
+/// An operator whose calls are being read.
+struct Operator {
+    name: StringId,
+    sizes: StringId,
+    calls: usize,
+    /// A copy that its last call launched.
+    copy: Option<u32>,
+}
+
+/// A thread while its actions are written.
+struct Writer<'a, 'b> {
+    read: &'a Reader<'b>,
+    names: &'a mut Strings,
+    work_of: &'a BTreeMap<u32, u32>,
+    works: &'a [crate::program::Work],
+    hand_offs: &'a [Joined],
+    track: TrackId,
+    /// Up to where the thread's time is written.
+    cursor: i64,
+    /// What ended or began last.
+    left: StringId,
+    operator: Option<Operator>,
+    actions: Vec<Action>,
+    times: Vec<(i64, i64)>,
+}
+
+impl Writer<'_, '_> {
+    fn thread(&mut self, points: &[Point], end: Option<i64>) {
+        let (all, track) = (self.hand_offs, self.track);
+        let from_here = (0u32..).zip(all).filter(|(_, hand_off)| hand_off.of.from == track);
+        let mut signals = from_here.peekable();
+        for point in points {
+            while let Some((signal, hand_off)) =
+                signals.next_if(|(_, hand_off)| hand_off.of.done <= self.cursor)
+            {
+                self.signal(signal, hand_off);
+            }
+            self.gap(point);
+            self.point(point);
+            self.cursor = self.cursor.max(point.end);
+        }
+        for (signal, hand_off) in signals {
+            self.signal(signal, hand_off);
+        }
+        if let Some(end) = end.filter(|end| *end >= self.cursor) {
+            let op = self.names.intern("end");
+            let segment = Segment { overhead: Overhead::BetweenOps, op, detail: self.left };
+            self.host(segment, (self.cursor, end), op);
+        }
+    }
+
+    /// Lets another thread go on. One that begins then does what this thread prepared unseen.
+    fn signal(&mut self, signal: u32, hand_off: &Joined) {
+        if let Some(begins) = hand_off.begins.filter(|begins| *begins > self.cursor) {
+            let op = self.names.intern("hand over");
+            let segment = Segment { overhead: Overhead::BetweenOps, op, detail: self.left };
+            self.add(Action::Host(segment), (self.cursor, begins));
+            self.cursor = begins;
+        }
+        self.add(Action::Signal(signal), (self.cursor, self.cursor));
+    }
+
+    /// The time from what was written last to a point.
+    fn gap(&mut self, point: &Point) {
+        let until = point.start.max(self.cursor);
+        let name = self.name(point);
+        let overhead = match (&self.operator, point.what) {
+            (None, _) => Overhead::BetweenOps,
+            (Some(open), What::Call) if open.calls == 0 => Overhead::BeforeFirstLaunch,
+            (Some(_), What::Call) => Overhead::BetweenLaunches,
+            (Some(open), _) if open.calls == 0 => Overhead::HostOnly,
+            (Some(_), _) => Overhead::AfterLastLaunch,
+        };
+        let (op, detail) = match &self.operator {
+            None => (name, self.left),
+            Some(open) => (open.name, open.sizes),
+        };
+        if point.what == What::EndOperator {
+            self.await_works(point.row, until);
+        }
+        self.host(Segment { overhead, op, detail }, (self.cursor, until), name);
+    }
+
+    /// The wait of an operator for its own work, which no call of its own shows.
+    fn await_works(&mut self, row: u32, until: i64) {
+        let place = |row| self.work_of.get(&row).copied();
+        let awaited: Vec<u32> = of(&self.read.waits.of_host, row).filter_map(place).collect();
+        let ends = of(&self.read.waits.of_host, row);
+        let ended = ends.map(|row| self.read.scope.trace.slices.end(row)).max();
+        if let Some(ended) = ended.filter(|_| !awaited.is_empty()) {
+            let ended = ended.clamp(self.cursor, until);
+            self.add(Action::Wait(awaited), (self.cursor, ended));
+            self.cursor = ended;
+        }
+    }
+
+    /// Host time, or the wait for another thread where one is known.
+    fn host(&mut self, segment: Segment, (from, to): (i64, i64), name: StringId) {
+        let waits = |(_, hand_off): &(u32, &Joined)| {
+            hand_off.of.to == self.track
+                && (from..=to).contains(&hand_off.of.done)
+                && hand_off.of.resumed >= to
+        };
+        let numbered = (0u32..).zip(self.hand_offs).filter(waits);
+        match numbered.max_by_key(|(_, hand_off)| hand_off.of.done) {
+            Some((signal, hand_off)) if from < to => {
+                let (wakes, done) = match hand_off.begins {
+                    Some(_) => (None, to),
+                    None => (Some(name), hand_off.of.done),
+                };
+                self.add(Action::Await { signal, wakes }, (done, to));
+            }
+            _ => self.add(Action::Host(segment), (from, to)),
+        }
+        self.cursor = to;
+    }
+
+    fn point(&mut self, point: &Point) {
+        let name = self.name(point);
+        let at = (self.cursor, self.cursor);
+        match point.what {
+            What::BeginLabel => {
+                self.add(Action::Begin(Mark { name, kind: MarkKind::Annotation }), at);
+            }
+            What::BeginOperator => {
+                self.add(Action::Begin(Mark { name, kind: MarkKind::Operator }), at);
+                let rank = self.read.scope.trace.rank;
+                let sizes = self.read.shapes.get(&(rank, point.row));
+                let sizes = self.names.intern(&sizes.map_or_else(String::new, sizes::text));
+                self.operator = Some(Operator { name, sizes, calls: 0, copy: None });
+            }
+            What::EndLabel => self.add(Action::End, at),
+            What::EndOperator => {
+                self.add(Action::End, at);
+                self.operator = None;
+            }
+            What::Call => self.call(point, name),
+        }
+        self.left = name;
+    }
+
+    fn call(&mut self, point: &Point, name: StringId) {
+        let place = |row: &u32| self.work_of.get(row).copied();
+        let launched = self.read.scope.links().work(point.row).iter().filter_map(place);
+        let launches: Vec<u32> = launched.collect();
+        let does = calls::of_name(self.names.get(name));
+        let waits = of(&self.read.waits.of_host, point.row);
+        let mut awaits: Vec<u32> = waits.filter_map(|row| place(&row)).collect();
+        let copies = |work: &u32| self.works[*work as usize].kind == WorkKind::Copy;
+        let copy = launches.iter().copied().find(copies);
+        if does == calls::Call::StreamSync {
+            // A copy is followed by a wait for its own stream.
+            let copy = self.operator.as_ref().and_then(|operator| operator.copy);
+            awaits = copy.map_or(awaits, |copy| vec![copy]);
+        }
+        let waits_for_own = copy.filter(|copy| awaits.contains(copy));
+        let is_wait = !matches!(
+            does,
+            calls::Call::Plain | calls::Call::EventRecord | calls::Call::StreamWait
+        );
+        let (returns, room) = match waits_for_own {
+            Some(copy) => {
+                awaits = vec![copy];
+                (Returns::AfterCopy, None)
+            }
+            None if is_wait && !awaits.is_empty() => (Returns::AfterAwaited, None),
+            None => (Returns::AtOnce, std::mem::take(&mut awaits).first().copied()),
+        };
+        let detail = match &mut self.operator {
+            Some(operator) => {
+                operator.calls += 1;
+                operator.copy = copy;
+                operator.name
+            }
+            None => StringId::default(),
+        };
+        let cost = Segment { overhead: Overhead::RuntimeCall, op: name, detail };
+        let call = Call { cost, launches, awaits, room, returns };
+        self.add(Action::Call(call), (self.cursor, point.end.max(self.cursor)));
+    }
+
+    /// A point's name; numbers of steps are left out, so that the same name comes again.
+    fn name(&mut self, point: &Point) -> StringId {
+        let name = self.read.scope.trace.name(point.row);
+        let end = name.find("ProfilerStep#").map_or(name.len(), |at| at + "ProfilerStep#".len());
+        self.names.intern(&name[..end])
+    }
+
+    fn add(&mut self, action: Action, (from, to): (i64, i64)) {
+        self.actions.push(action);
+        self.times.push((self.read.since(from), self.read.since(to)));
+    }
+}

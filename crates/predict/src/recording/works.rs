@@ -1,0 +1,106 @@
+//! The device work of a step: what it launched, and what an earlier step left running.
+
+use std::collections::BTreeMap;
+
+use analyze::skew;
+use trace::store::{Kind, Strings};
+
+use super::structure::of;
+use super::{Reader, RecordedRank, sizes};
+use crate::program::{Rank, Stream, Work, WorkKind};
+
+/// Adds the device work of a rank's step; by row, its place.
+pub(super) fn read(
+    read: &Reader<'_>,
+    names: &mut Strings,
+    (rank, recorded): (&mut Rank, &mut RecordedRank),
+) -> BTreeMap<u32, u32> {
+    let trace = read.scope.trace;
+    let stream = |row: u32| Stream { device: trace.device(row), number: trace.stream(row) };
+    // By the host's clock.
+    let span = |row: u32| {
+        let shift = skew::shift_ns(&read.waits.skews, trace.device(row));
+        (trace.slices.start(row) - shift, trace.slices.end(row) - shift)
+    };
+    let is_inside = |row: u32| span(row).1 > read.span.start && span(row).0 < read.span.end;
+    let taken = |row: &u32| match read.scope.links().call(*row) {
+        Some(call) => {
+            let start = trace.slices.start(call);
+            let is_launched = read.span.start <= start && start < read.span.end;
+            is_launched || (start < read.span.start && is_inside(*row))
+        }
+        None => is_inside(*row),
+    };
+    let mut rows: Vec<u32> = read.scope.device_rows.iter().copied().filter(taken).collect();
+    // By stream, then start, then row: as the scope has them.
+    rows.sort_by_key(|row| stream(*row));
+    let mut place = BTreeMap::new();
+    for (at, row) in rows.iter().enumerate() {
+        place.insert(*row, at as u32);
+        if rank.streams.last() != Some(&stream(*row)) {
+            rank.streams.push(stream(*row));
+        }
+        let number = rank.streams.len() as u32 - 1;
+        let work = work(read, names, (*row, number));
+        rank.works.push(work);
+        let (start, end) = span(*row);
+        recorded.works.push((read.since(start), read.since(end)));
+    }
+    for (at, row) in rows.iter().enumerate() {
+        let stream = rank.works[at].stream;
+        let before = of(&read.waits.behind, *row).find_map(|row| place.get(&row).copied());
+        let previous = at.checked_sub(1).filter(|before| rank.works[*before].stream == stream);
+        rank.works[at].behind = before.or(previous.map(|before| before as u32));
+        let after = of(&read.waits.of_streams, *row).filter_map(|row| place.get(&row).copied());
+        rank.works[at].after =
+            after.filter(|other| rank.works[*other as usize].stream != stream).collect();
+    }
+    place
+}
+
+fn work(read: &Reader<'_>, names: &mut Strings, (row, stream): (u32, u32)) -> Work {
+    let trace = read.scope.trace;
+    let shape = trace.slices.launch_shape.get(row).copied();
+    let bytes = trace.slices.bytes.get(row).copied();
+    let kind = match trace.kind(row) {
+        Kind::Memcpy => WorkKind::Copy,
+        Kind::Memset => WorkKind::Set,
+        _ => WorkKind::Kernel,
+    };
+    let call = read.scope.links().call(row);
+    let op = call.and_then(|call| read.top_operator(call));
+    // What a product takes depends on more than its grid: the operator's sizes come first.
+    let sizes = op.and_then(|op| read.shapes.get(&(trace.rank, op))).map(sizes::text);
+    let launch = match (shape, bytes) {
+        (Some(shape), _) => format!("{:?}x{:?}", shape.grid, shape.block),
+        (None, Some(bytes)) => format!("{bytes} B"),
+        (None, None) => String::new(),
+    };
+    let parts = [sizes.unwrap_or_default(), launch];
+    let detail =
+        parts.iter().filter(|part| !part.is_empty()).cloned().collect::<Vec<_>>().join("; ");
+    let start = call.map(|call| trace.slices.start(call));
+    Work {
+        name: names.intern(trace.name(row)),
+        kind,
+        stream,
+        op: names.intern(op.map_or("", |op| trace.name(op))),
+        detail: names.intern(&detail),
+        shape,
+        bytes,
+        behind: None,
+        after: Vec::new(),
+        collective: None,
+        parts: Vec::new(),
+        scale: 1.0,
+        is_launched: start.is_some_and(|at| read.span.start <= at && at < read.span.end),
+    }
+}
+
+impl Reader<'_> {
+    /// The outermost operator around a row that is no label.
+    pub(super) fn top_operator(&self, row: u32) -> Option<u32> {
+        let is_operator = |row: &u32| sizes::is_operator(self.scope, *row);
+        self.tree.ancestors(row).filter(is_operator).last()
+    }
+}

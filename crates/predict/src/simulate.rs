@@ -1,0 +1,322 @@
+//! A program and its costs as a [`DependencyGraph`], relaxed: when everything happens.
+//!
+//! The graph is `analyze::graph`'s and so is the engine. Contention is not in it: two kernels that
+//! slow each other down have longer costs, or are not modelled.
+
+mod write;
+
+use analyze::graph::{self, DependencyGraph, Edge, EdgeKind, Node, NodeId, NodeKind, Times};
+use trace::store::StringId;
+
+use crate::Error;
+use crate::cost::{Constants, Cost, Costs, RankCosts};
+use crate::program::{Action, Call, Program, Rank, Returns, Work, WorkId};
+
+pub use write::traces;
+
+/// When everything of a program happens.
+#[derive(Clone, Debug)]
+pub struct Simulation {
+    /// The program with its costs.
+    pub graph: DependencyGraph,
+    /// Its solution, nanoseconds on the clock of all ranks.
+    pub times: Times,
+    ranks: Vec<RankNodes>,
+}
+
+/// The first node of a work and its last.
+type Ends = (NodeId, NodeId);
+
+/// The nodes of a rank.
+#[derive(Clone, Debug)]
+struct RankNodes {
+    start: NodeId,
+    main: usize,
+    /// Per thread, per action: the node at whose end it is done.
+    actions: Vec<Vec<NodeId>>,
+    /// Per work: its first node and its last.
+    works: Vec<Ends>,
+}
+
+impl Simulation {
+    /// When the step of a rank starts.
+    pub fn start_ns(&self, rank: usize) -> i64 {
+        self.end(self.ranks[rank].start)
+    }
+
+    /// How long the step of a rank takes on the host.
+    pub fn step_ns(&self, rank: usize) -> i64 {
+        let nodes = &self.ranks[rank];
+        let last = nodes.actions[nodes.main].last().copied().unwrap_or(nodes.start);
+        self.end(last) - self.end(nodes.start)
+    }
+
+    /// From when to when a thread does something.
+    pub fn action_ns(&self, rank: usize, thread: usize, action: usize) -> (i64, i64) {
+        let nodes = &self.ranks[rank];
+        let actions = &nodes.actions[thread];
+        let before = action.checked_sub(1).map_or(nodes.start, |before| actions[before]);
+        (self.end(before), self.end(actions[action]))
+    }
+
+    /// From when to when a piece of device work runs.
+    pub fn work_ns(&self, rank: usize, work: WorkId) -> (i64, i64) {
+        let (first, last) = self.ranks[rank].works[work as usize];
+        (self.times.start[first.index()], self.end(last))
+    }
+
+    /// The node at whose end a rank's step is over.
+    pub fn end_node(&self, rank: usize) -> NodeId {
+        let nodes = &self.ranks[rank];
+        nodes.actions[nodes.main].last().copied().unwrap_or(nodes.start)
+    }
+
+    /// The node whose weight is what a thread's own time for an action costs; of actions that only
+    /// wait, the one that does.
+    pub fn action_node(&self, rank: usize, thread: usize, action: usize) -> NodeId {
+        self.ranks[rank].actions[thread][action]
+    }
+
+    /// The node whose weight is what a work costs; of collectives, the transfer.
+    pub fn work_node(&self, rank: usize, work: WorkId) -> NodeId {
+        self.ranks[rank].works[work as usize].1
+    }
+
+    fn end(&self, node: NodeId) -> i64 {
+        self.times.end[node.index()]
+    }
+}
+
+/// Says when everything of a program happens.
+///
+/// # Cost
+/// `O(n)` in actions and works.
+/// # Errors
+/// [`Error::Cycle`] where the program waits for itself.
+pub fn run(program: &Program, costs: &Costs) -> Result<Simulation, Error> {
+    let origin = costs.ranks.iter().map(|rank| rank.start_ns).min().unwrap_or_default();
+    let mut draft = Draft { constants: &costs.constants, nodes: Vec::new(), edges: Vec::new() };
+    let ranks: Vec<RankNodes> = program
+        .ranks
+        .iter()
+        .zip(&costs.ranks)
+        .map(|(rank, costs)| draft.rank(program, rank, (costs, origin)))
+        .collect();
+    for collective in &program.collectives {
+        let hub = draft.node(NodeKind::Collective, 0);
+        for (rank, work) in &collective.parts {
+            let (arrival, transfer) = ranks[*rank].works[*work as usize];
+            draft.edge(EdgeKind::Rendezvous, arrival, hub, 0);
+            draft.edge(EdgeKind::Rendezvous, hub, transfer, 0);
+        }
+    }
+    let graph = DependencyGraph::try_new(draft.nodes, &draft.edges).map_err(|source| {
+        let what =
+            source.nodes.first().map_or_else(String::new, |node| named(program, &ranks, *node));
+        Error::Cycle { what, source }
+    })?;
+    let times = graph::relax(&graph, origin);
+    Ok(Simulation { graph, times, ranks })
+}
+
+/// What a node stands for, for messages.
+fn named(program: &Program, ranks: &[RankNodes], node: NodeId) -> String {
+    for (rank, nodes) in program.ranks.iter().zip(ranks) {
+        let works = rank.works.iter().zip(&nodes.works);
+        for (work, (first, last)) in works {
+            if (*first..=*last).contains(&node) {
+                return format!("rank {}, work {:?}", rank.rank, program.text(work.name));
+            }
+        }
+        for (thread, nodes) in rank.threads.iter().zip(&nodes.actions) {
+            if let Some(at) = nodes.iter().position(|other| *other == node) {
+                return format!("rank {}, thread {}, action {at}", rank.rank, thread.tid);
+            }
+        }
+    }
+    "a collective".to_owned()
+}
+
+/// A graph being built.
+struct Draft<'a> {
+    constants: &'a Constants,
+    nodes: Vec<Node>,
+    edges: Vec<Edge>,
+}
+
+impl Draft<'_> {
+    fn node(&mut self, kind: NodeKind, weight: i64) -> NodeId {
+        self.nodes.push(Node { kind, weight });
+        NodeId(self.nodes.len() as u32 - 1)
+    }
+
+    fn edge(&mut self, kind: EdgeKind, source: NodeId, target: NodeId, weight: i64) {
+        self.edges.push(Edge { kind, source, target, weight });
+    }
+
+    fn rank(
+        &mut self,
+        program: &Program,
+        rank: &Rank,
+        (costs, origin): (&RankCosts, i64),
+    ) -> RankNodes {
+        let start = self.node(NodeKind::StepMarker, costs.start_ns - origin);
+        let works: Vec<Ends> = rank
+            .works
+            .iter()
+            .zip(&costs.works)
+            .map(|(work, cost)| self.work_nodes(program, work, *cost))
+            .collect();
+        let signals = rank.threads.iter().flat_map(|thread| &thread.actions);
+        let count = signals.filter_map(|action| match action {
+            Action::Signal(signal) => Some(*signal as usize + 1),
+            _ => None,
+        });
+        let mut open = Open {
+            works: &works,
+            launched: vec![None; works.len()],
+            signalled: vec![None; count.max().unwrap_or(0)],
+            awaiting: Vec::new(),
+        };
+        let actions = rank.threads.iter().zip(&costs.actions);
+        let actions = actions.map(|(thread, costs)| {
+            let mut at = start;
+            let one = |(action, cost): (&Action, &Cost)| {
+                at = self.action(&mut open, (action, cost.ns, at));
+                at
+            };
+            thread.actions.iter().zip(costs).map(one).collect()
+        });
+        let actions: Vec<Vec<NodeId>> = actions.collect();
+        for (signal, node, name) in std::mem::take(&mut open.awaiting) {
+            let Some(Some(source)) = open.signalled.get(signal as usize) else { continue };
+            let weight = name.and_then(|name| self.constants.hand_over_ns.get(program.text(name)));
+            let weight = weight.copied().unwrap_or_default();
+            self.edge(EdgeKind::Data, *source, node, weight);
+        }
+        let launched = open.launched;
+        self.work_edges(rank, costs, (start, &works, &launched));
+        RankNodes { start, main: rank.main, actions, works }
+    }
+
+    /// One node, or arrival and transfer where ranks meet.
+    fn work_nodes(&mut self, program: &Program, work: &Work, cost: Cost) -> Ends {
+        let collective = work.collective.map(|at| &program.collectives[at as usize]);
+        let Some(collective) = collective else {
+            let node = self.node(NodeKind::Kernel, cost.ns);
+            return (node, node);
+        };
+        let transfer = self.constants.transfer_ns(collective.operation, collective.bytes);
+        let arrival = self.node(NodeKind::Collective, 0);
+        (arrival, self.node(NodeKind::Collective, transfer.unwrap_or(cost.ns)))
+    }
+
+    /// Adds an action; the node at whose end it is done.
+    fn action(
+        &mut self,
+        open: &mut Open<'_>,
+        (action, ns, before): (&Action, i64, NodeId),
+    ) -> NodeId {
+        let order = EdgeKind::ProgramOrder;
+        match action {
+            Action::Begin(_) | Action::End => before,
+            Action::Signal(signal) => {
+                open.signalled[*signal as usize] = Some(before);
+                before
+            }
+            Action::Host(_) => {
+                let node = self.node(NodeKind::HostWork, ns);
+                self.edge(order, before, node, 0);
+                node
+            }
+            Action::Wait(works) => {
+                let node = self.node(NodeKind::HostWork, 0);
+                self.edge(order, before, node, 0);
+                self.awaits(open, (works, node, 0));
+                node
+            }
+            Action::Await { signal, wakes } => {
+                let node = self.node(NodeKind::HostWork, 0);
+                self.edge(order, before, node, 0);
+                open.awaiting.push((*signal, node, *wakes));
+                node
+            }
+            Action::Call(call) => self.call(open, (call, ns, before)),
+        }
+    }
+
+    fn call(&mut self, open: &mut Open<'_>, (call, ns, before): (&Call, i64, NodeId)) -> NodeId {
+        let order = EdgeKind::ProgramOrder;
+        let mut at = before;
+        if !call.launches.is_empty() {
+            at = self.node(NodeKind::Launch, 0);
+            self.edge(order, before, at, 0);
+            if let Some(room) = call.room {
+                self.awaits(open, (&[room], at, 0));
+            }
+            call.launches.iter().for_each(|work| open.launched[*work as usize] = Some(at));
+        }
+        let weight = match call.returns {
+            Returns::AtOnce => ns,
+            Returns::AfterCopy | Returns::AfterAwaited => 0,
+        };
+        let node = self.node(NodeKind::HostWork, weight);
+        match call.returns {
+            Returns::AtOnce => self.edge(order, at, node, 0),
+            Returns::AfterCopy => {
+                self.edge(order, at, node, 0);
+                self.awaits(open, (&call.awaits, node, self.constants.copy_return_ns));
+            }
+            Returns::AfterAwaited => {
+                let returns = self.constants.sync_return_ns;
+                self.edge(order, at, node, returns);
+                self.awaits(open, (&call.awaits, node, returns));
+            }
+        }
+        node
+    }
+
+    fn awaits(&mut self, open: &Open<'_>, (works, node, weight): (&[WorkId], NodeId, i64)) {
+        for work in works {
+            let source = open.works[*work as usize].1;
+            self.edge(EdgeKind::Synchronization, source, node, weight);
+        }
+    }
+
+    fn work_edges(
+        &mut self,
+        rank: &Rank,
+        costs: &RankCosts,
+        (start, nodes, launched): (NodeId, &[Ends], &[Option<NodeId>]),
+    ) {
+        for (at, work) in rank.works.iter().enumerate() {
+            let node = nodes[at].0;
+            if let Some(left) = costs.left_running_ns.get(&(at as u32)) {
+                self.edge(EdgeKind::StreamOrder, start, node, *left);
+                continue;
+            }
+            let latency = self.constants.latency_ns(work.kind);
+            let source = launched[at].unwrap_or(start);
+            self.edge(EdgeKind::Launch, source, node, latency);
+            if let Some(behind) = work.behind {
+                let gap = self.constants.queue_gap_ns;
+                self.edge(EdgeKind::StreamOrder, nodes[behind as usize].1, node, gap);
+            }
+            for after in &work.after {
+                let wait = self.constants.event_wait_ns;
+                self.edge(EdgeKind::Synchronization, nodes[*after as usize].1, node, wait);
+            }
+        }
+    }
+}
+
+/// A rank while its actions are added.
+struct Open<'a> {
+    works: &'a [Ends],
+    /// Per work: the node at whose end its launch begins.
+    launched: Vec<Option<NodeId>>,
+    /// Per signal: the node at whose end it is given.
+    signalled: Vec<Option<NodeId>>,
+    /// What waits for signals.
+    awaiting: Vec<(u32, NodeId, Option<StringId>)>,
+}

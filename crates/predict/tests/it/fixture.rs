@@ -1,0 +1,108 @@
+//! Where real traces lie, outside the repository.
+
+use std::path::{Path, PathBuf};
+
+use analyze::classify::ClassRule;
+use analyze::job::{Shapes, Tensors};
+use analyze::{Classifier, Scope, WindowRule};
+use predict::recording::{self, Span, Step};
+use serde_json::Value;
+use trace::open::{self, Request};
+use trace::store::{Job, NewSlice, Trace};
+
+/// A path under the fixtures; `None`, told as a skip, where they are absent.
+pub fn path(name: &str) -> Option<PathBuf> {
+    let beside = || Path::new(env!("CARGO_MANIFEST_DIR")).join("../../../shared/data");
+    let root = std::env::var_os("ROWMILL_FIXTURES").map_or_else(beside, PathBuf::from);
+    let path = root.join(name);
+    let there = path.exists();
+    if !there {
+        println!("SKIPPED {}: not there", path.display());
+    }
+    there.then_some(path)
+}
+
+/// The job of a path under `traces`.
+pub fn job(name: &str) -> Option<Job> {
+    let paths = vec![path(&format!("traces/{name}"))?];
+    Some(open::read(&Request { paths, threads: 1 }).expect("a trace"))
+}
+
+/// The sizes of the tensors of rows, as the files have them.
+pub fn sizes(scopes: &[Scope<'_>], rows: &[Vec<u32>]) -> Shapes {
+    let mut shapes = Shapes::new();
+    for (scope, rows) in scopes.iter().zip(rows) {
+        let arguments = open::arguments(scope.trace, rows).expect("the same file");
+        for (row, arguments) in rows.iter().zip(arguments) {
+            let list = |name: &str| arguments.get(name).and_then(Value::as_array).cloned();
+            let sizes = |of: &Value| {
+                let of = of.as_array().map_or(&[][..], Vec::as_slice);
+                of.iter().filter_map(Value::as_u64).collect::<Vec<u64>>()
+            };
+            let Some(dims) = list("Input Dims") else { continue };
+            let dims = dims.iter().map(sizes).collect();
+            let types = list("Input type").unwrap_or_default();
+            let types = types.iter().map(|of| of.as_str().unwrap_or_default().to_owned()).collect();
+            shapes.insert((scope.trace.rank, *row), Tensors { dims, types });
+        }
+    }
+    shapes
+}
+
+/// A recorded job with what its files say of sizes.
+pub struct Recording(Job);
+
+impl Recording {
+    /// The job of a path under `traces`.
+    pub fn read(name: &str) -> Option<Self> {
+        job(name).map(Self)
+    }
+
+    /// Calls with the job prepared for reading steps.
+    pub fn with_job<T>(&self, use_job: impl FnOnce(&recording::Job<'_>) -> T) -> T {
+        let scopes = scopes(&self.0.traces);
+        use_job(&recording::Job::new(&scopes, |rows| sizes(&scopes, rows)))
+    }
+
+    /// The steps of each rank.
+    pub fn spans(&self) -> Vec<Vec<Span>> {
+        scopes(&self.0.traces).iter().map(|scope| recording::spans(scope).1).collect()
+    }
+
+    /// A step of all ranks.
+    pub fn step(&self, number: usize) -> Step {
+        let spans: Vec<Span> = self.spans().iter().map(|spans| spans[number]).collect();
+        self.with_job(|job| job.step(&spans)).expect("host rows")
+    }
+}
+
+/// Everything of some traces.
+pub fn scopes(traces: &[Trace]) -> Vec<Scope<'_>> {
+    let classifier = Classifier::new(ClassRule::Category);
+    traces.iter().map(|trace| Scope::new(trace, WindowRule::All, &classifier)).collect()
+}
+
+/// The first step of traces made by hand.
+pub fn step_of(traces: &[Trace]) -> Step {
+    let scopes = scopes(traces);
+    let job = recording::Job::new(&scopes, |_| Shapes::new());
+    let spans: Vec<Span> = scopes.iter().map(|scope| recording::spans(scope).1[0]).collect();
+    job.step(&spans).expect("host rows")
+}
+
+/// The thread of hand-made traces.
+pub const HOST: (i64, i64) = (9, 9);
+
+/// A row by hand.
+pub type Row<'a> = (&'a str, &'a str, (i64, i64), i64, i64, u64);
+
+/// A trace by hand: category, name, track, start, end and correlation id of each row; microseconds.
+pub fn by_hand(rows: &[Row<'_>]) -> Trace {
+    let mut trace = Trace::default();
+    for (category, name, track, start, end, correlation) in rows {
+        let span = (start * 1_000, end * 1_000);
+        let correlation = Some(*correlation).filter(|id| *id != 0);
+        trace.push(&NewSlice { correlation, ..NewSlice::new(category, name, *track, span) });
+    }
+    trace
+}

@@ -1,0 +1,8 @@
+//! Predictions against recordings.
+#![expect(clippy::expect_used, reason = "test code fails by panicking")]
+
+mod edits;
+mod faults;
+mod fixture;
+mod random;
+mod replay;

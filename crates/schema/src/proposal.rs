@@ -1,0 +1,392 @@
+//! A configuration for files nobody has described: what each column is for, how large tables and
+//! layers are, how it is trained. Pure: facts in, a commented TOML out.
+//!
+//! # Rules
+//! - A column that is constant, empty or different in every row is left out.
+//! - Times part held-out rows from the others, and give hour and weekday.
+//! - Text, integers that are names of things, and integers of few values become categories; a
+//!   number of up to 1,000 whole values is both a number and a category.
+//! - Without a number, the constant 1 is the dense input: the bottom MLP makes a learnt vector of
+//!   it, whose products with the rows of the tables are biases of their ids, as in a factorisation
+//!   machine (Rendle, ICDM 2010). The vectors are kept small by weight decay.
+//! - Numbers are standardised; amounts and counts with a long tail go through a logarithm.
+//! - The embedding dim is the power of two at or below 6·n^¼ of the table with the most categories
+//!   (DCN, arXiv:1708.05123, section 4.1), from 8 to 32: the dot interaction wants one dim for all.
+
+mod role;
+mod text;
+
+use crate::facts::{ColumnFacts, FileFacts, KnownLayout};
+use crate::source::Format;
+use role::{Role, role_of};
+
+/// What the proposal is to be for.
+#[derive(Clone, Debug, Default)]
+pub struct Wish {
+    /// The model's name.
+    pub name: String,
+    /// The command that asked, for the first line.
+    pub command: String,
+    /// The label, where it is not to be found by its name and values.
+    pub label: Option<String>,
+    /// Training files.
+    pub train: Vec<String>,
+    /// Held-out files.
+    pub evaluation: Vec<String>,
+    /// Values of the label in the held-out files.
+    pub evaluation_labels: Vec<String>,
+}
+
+/// A configuration, and what is to be said of it.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Proposal {
+    /// The TOML.
+    pub text: String,
+    /// What each column is for.
+    pub uses: Vec<Use>,
+    /// What to look at.
+    pub remarks: Vec<String>,
+}
+
+/// What a column is for.
+#[derive(Clone, Debug, PartialEq, Eq, serde::Serialize)]
+pub struct Use {
+    /// Its name.
+    pub column: String,
+    /// `label`, `number`, `category`, …
+    pub role: String,
+    /// Why.
+    pub reason: String,
+}
+
+/// Why there is no proposal.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum ProposalError {
+    /// No column is the label, or several may be.
+    #[error("which column is the label? {}", candidates_text(candidates, columns))]
+    NoLabel {
+        /// Columns with two values.
+        candidates: Vec<String>,
+        /// All columns.
+        columns: Vec<String>,
+    },
+    /// The label that was asked for is not there.
+    #[error("no column {label:?} for the label among {}", columns.join(", "))]
+    NoSuchColumn {
+        /// Its name.
+        label: String,
+        /// All columns.
+        columns: Vec<String>,
+    },
+    /// The label has values that mean nothing to a model of two classes.
+    #[error("column {label:?}: expected two values or ratings for a label, got {distinct} values")]
+    NoClasses {
+        /// Its name.
+        label: String,
+        /// How many it has.
+        distinct: u64,
+    },
+    /// Nothing to learn from.
+    #[error("no column can be learnt from: {}", reasons.join("; "))]
+    NoInputs {
+        /// Why each is left out.
+        reasons: Vec<String>,
+    },
+}
+
+fn candidates_text(candidates: &[String], columns: &[String]) -> String {
+    match candidates {
+        [] => format!("no column has two values: {}", columns.join(", ")),
+        several => format!("these have two values: {}", several.join(", ")),
+    }
+}
+
+/// The label with the values that count as 1.
+struct Label {
+    at: usize,
+    positive: Vec<String>,
+    reason: String,
+}
+
+/// A column that the model takes, with its facts.
+struct Input<'a> {
+    facts: &'a ColumnFacts,
+    role: Role,
+}
+
+/// A configuration that trains on files with these facts as they are.
+///
+/// # Errors
+/// [`ProposalError`].
+pub fn propose(facts: &FileFacts, wish: &Wish) -> Result<Proposal, ProposalError> {
+    let facts = named(facts);
+    let label = label_of(&facts, wish)?;
+    let mut inputs = Vec::new();
+    for (at, column) in facts.columns.iter().enumerate() {
+        if at != label.at {
+            inputs.push(Input { facts: column, role: role_of(column, &facts) });
+        }
+    }
+    if !inputs.iter().any(|input| input.role.is_used()) {
+        let reasons = inputs
+            .iter()
+            .map(|input| format!("{}: {}", input.facts.name, input.role.reason(input.facts)));
+        return Err(ProposalError::NoInputs { reasons: reasons.collect() });
+    }
+    let plan = Plan::of(&facts, &inputs, wish);
+    let text = text::written(&facts, (&label, &inputs), &plan, wish);
+    let column = &facts.columns[label.at];
+    let of_label =
+        Use { column: column.name.clone(), role: "label".to_owned(), reason: label.reason.clone() };
+    let uses = inputs.iter().map(|input| Use {
+        column: input.facts.name.clone(),
+        role: input.role.name().to_owned(),
+        reason: input.role.reason(input.facts),
+    });
+    let uses = std::iter::once(of_label).chain(uses).collect();
+    Ok(Proposal { text, uses, remarks: remarks(&facts, column, &plan) })
+}
+
+fn remarks(facts: &FileFacts, label: &ColumnFacts, plan: &Plan) -> Vec<String> {
+    let mut remarks = Vec::new();
+    let sorted = label.is_sorted && label.distinct > 1 && label.numbers == label.present;
+    if sorted && plan.time.is_none() && plan.holds_out {
+        remarks.push(format!(
+            "the rows are sorted by {}: the held-out rows would all have one label; shuffle the \
+             file first, or name held-out files with --evaluation",
+            label.name
+        ));
+    }
+    if facts.rows < 1000 {
+        remarks.push(format!("{} rows are few: figures will vary from run to run", facts.rows));
+    }
+    if label.missing > 0 {
+        remarks.push(format!("{} rows have no label and will be left out", label.missing));
+    }
+    remarks
+}
+
+/// The facts under the names that a published layout has.
+fn named(facts: &FileFacts) -> FileFacts {
+    let mut facts = facts.clone();
+    let names: Vec<String> = match facts.layout {
+        Some(KnownLayout::Criteo) => {
+            let dense = (1..=13).map(|i| format!("I{i}"));
+            let sparse = (1..=26).map(|i| format!("C{i}"));
+            std::iter::once("label".to_owned()).chain(dense).chain(sparse).collect()
+        }
+        Some(KnownLayout::MovieLens) if !facts.has_names => {
+            ["userId", "movieId", "rating", "timestamp"].map(ToOwned::to_owned).to_vec()
+        }
+        _ => return facts,
+    };
+    for (column, name) in facts.columns.iter_mut().zip(names) {
+        column.name = name;
+    }
+    facts
+}
+
+/// Names that a label usually has, the surest first.
+const LABELS: [&str; 22] = [
+    "label",
+    "click",
+    "clicked",
+    "is_click",
+    "target",
+    "y",
+    "class",
+    "outcome",
+    "converted",
+    "conversion",
+    "is_conversion",
+    "purchase",
+    "purchased",
+    "bought",
+    "response",
+    "churn",
+    "survived",
+    "income",
+    "default",
+    "like",
+    "rating",
+    "stars",
+];
+/// Values that usually mean yes.
+const POSITIVE: [&str; 12] =
+    ["1", "yes", "y", "true", "t", "click", "clicked", "positive", "pos", "+", "good", ">50k"];
+
+fn label_of(facts: &FileFacts, wish: &Wish) -> Result<Label, ProposalError> {
+    let columns = || facts.columns.iter().map(|column| column.name.clone()).collect();
+    let position = |name: &str| facts.columns.iter().position(|column| column.name == name);
+    if let Some(name) = &wish.label {
+        let at = position(name).ok_or_else(|| ProposalError::NoSuchColumn {
+            label: name.clone(),
+            columns: columns(),
+        })?;
+        return classes(facts, at, wish, "as --label says".to_owned());
+    }
+    if matches!(facts.layout, Some(KnownLayout::Criteo | KnownLayout::Arrays)) {
+        return classes(facts, 0, wish, "the layout's".to_owned());
+    }
+    let by_name = LABELS.iter().find_map(|known| {
+        let is_it = |column: &ColumnFacts| column.name.eq_ignore_ascii_case(known);
+        let at = facts.columns.iter().position(is_it)?;
+        classes(facts, at, wish, "by its name".to_owned()).ok()
+    });
+    if let Some(label) = by_name {
+        return Ok(label);
+    }
+    let is_binary =
+        |at: &usize| facts.columns[*at].distinct == 2 && facts.columns[*at].missing == 0;
+    let binary: Vec<usize> = (0..facts.columns.len()).filter(is_binary).collect();
+    let last = facts.columns.len().saturating_sub(1);
+    let chosen = match &binary[..] {
+        [one] => Some((*one, "the only column with two values")),
+        // Where most files have it.
+        several if several.contains(&last) => Some((last, "the last column, with two values")),
+        several if several.contains(&0) => Some((0, "the first column, with two values")),
+        _ => None,
+    };
+    match chosen {
+        Some((at, reason)) => classes(facts, at, wish, reason.to_owned()),
+        None => {
+            let candidates = binary.iter().map(|&at| facts.columns[at].name.clone()).collect();
+            Err(ProposalError::NoLabel { candidates, columns: columns() })
+        }
+    }
+}
+
+/// Which values of the label at `at` count as 1.
+fn classes(
+    facts: &FileFacts,
+    at: usize,
+    wish: &Wish,
+    reason: String,
+) -> Result<Label, ProposalError> {
+    let column = &facts.columns[at];
+    let is_number = column.numbers == column.present;
+    if is_number && column.least >= Some(0.0) && column.greatest <= Some(1.0) {
+        return Ok(Label { at, positive: Vec::new(), reason });
+    }
+    let refused =
+        || ProposalError::NoClasses { label: column.name.clone(), distinct: column.distinct };
+    if column.values.len() < 2 {
+        return Err(refused());
+    }
+    let (mut positive, why): (Vec<String>, _) = if column.distinct == 2 {
+        let is_yes = |text: &str| POSITIVE.iter().any(|yes| text.eq_ignore_ascii_case(yes));
+        let known = column.values.iter().find(|(text, _)| is_yes(text));
+        // The rarer of both is usually what is looked for.
+        let (text, _) = known.unwrap_or(&column.values[1]);
+        (vec![text.clone()], format!("{text:?} counts as 1"))
+    } else if is_number && column.distinct <= 20 {
+        let value = |text: &str| text.parse::<f64>().unwrap_or(f64::NAN);
+        let from = above_middle(column);
+        let high = column.values.iter().filter(|(text, _)| value(text) >= from);
+        let mut high: Vec<String> = high.map(|(text, _)| text.clone()).collect();
+        high.sort_by(|a, b| value(a).total_cmp(&value(b)));
+        (high, format!("{from} and more counts as 1"))
+    } else {
+        return Err(refused());
+    };
+    let plain = |text: &str| text.trim().trim_end_matches('.').to_ascii_lowercase();
+    for text in &wish.evaluation_labels {
+        let is_same = positive.iter().any(|known| plain(known) == plain(text));
+        if is_same && !positive.contains(text) {
+            positive.push(text.clone());
+        }
+    }
+    Ok(Label { at, positive, reason: format!("{reason}; {why}") })
+}
+
+/// The least rating that counts as liked: four of five stars, or the upper two fifths.
+fn above_middle(column: &ColumnFacts) -> f64 {
+    let (least, greatest) = (column.least.unwrap_or(0.0), column.greatest.unwrap_or(0.0));
+    if greatest <= 5.0 && greatest > 4.0 {
+        return 4.0;
+    }
+    (least + 0.6 * (greatest - least)).ceil()
+}
+
+/// Sizes and schedule.
+struct Plan {
+    dim: usize,
+    bottom: Vec<usize>,
+    top: Vec<usize>,
+    interaction: &'static str,
+    /// The column that the constant stands in for, where there are no numbers.
+    constant: Option<String>,
+    batch_size: u64,
+    epochs: u64,
+    steps: u64,
+    evaluate_every: u64,
+    /// The column that parts the held-out rows, and whether the rows are in its order anyway.
+    time: Option<(String, bool)>,
+    holds_out: bool,
+    exact_ids: bool,
+}
+
+/// Rows of a table from which on counting takes more memory than most machines give to it.
+const EXACT_CATEGORIES: u64 = 40_000_000;
+
+impl Plan {
+    fn of(facts: &FileFacts, inputs: &[Input<'_>], wish: &Wish) -> Self {
+        let tables = || inputs.iter().filter(|input| input.role.is_category());
+        let most = tables().map(|input| input.role.categories(input.facts)).max().unwrap_or(0);
+        let all: u64 = tables().map(|input| input.role.categories(input.facts)).sum();
+        let dim = dim_of(most);
+        let has_dense = inputs.iter().any(|input| input.role.is_dense());
+        // A list is no number, not even 1.
+        let single = || tables().find(|input| input.facts.list.is_none());
+        let constant =
+            if has_dense { None } else { single().map(|input| input.facts.name.clone()) };
+        let dim = if constant.is_some() { dim.min(FACTORS) } else { dim };
+        let vectors = tables().count() + usize::from(has_dense || constant.is_some());
+        let times = inputs.iter().filter(|input| input.role.is_time());
+        let time = times.max_by_key(|input| input.facts.distinct);
+        let time = time.map(|input| (input.facts.name.clone(), input.facts.is_sorted));
+        let holds_out = wish.evaluation.is_empty();
+        let share = if holds_out { 0.9 } else { 1.0 };
+        let rows = ((facts.rows as f64 * share) as u64).max(1);
+        let most = if constant.is_some() { 1024 } else { 4096 };
+        let batch_size = (rows / 128).next_power_of_two().clamp(32, most);
+        let per_epoch = rows.div_ceil(batch_size);
+        let epochs = match rows {
+            0..2_000_000 if constant.is_some() => 20,
+            0..2_000_000 => 8,
+            2_000_000..10_000_000 => 2,
+            _ => 1,
+        };
+        Self {
+            dim,
+            bottom: match (has_dense, &constant) {
+                (true, _) => vec![64, 32, dim],
+                (false, Some(_)) => vec![dim],
+                (false, None) => Vec::new(),
+            },
+            top: if constant.is_some() { vec![16, 1] } else { vec![128, 64, 1] },
+            interaction: if vectors > 1 { "dot" } else { "cat" },
+            constant,
+            batch_size,
+            epochs,
+            steps: per_epoch * epochs,
+            evaluate_every: (per_epoch / 2).clamp(1, 20_000),
+            time,
+            holds_out,
+            exact_ids: facts.format != Format::Npy && all <= EXACT_CATEGORIES,
+        }
+    }
+}
+
+/// Widest rows of tables that are the whole model: beyond it they learn single rows by heart.
+const FACTORS: usize = 16;
+
+/// The power of two at or below 6·n^¼, from 8 to 32.
+fn dim_of(categories: u64) -> usize {
+    let width = 6.0 * (categories.max(1) as f64).sqrt().sqrt();
+    let power = 1 << (width.log2().floor() as u32).min(10);
+    usize::clamp(power, 8, 32)
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,264 @@
+//! What one column is for, by its values over the whole file and, where these leave it open, by its
+//! name.
+
+use crate::facts::{ColumnFacts, FileFacts, KnownLayout};
+use crate::source::{DatePart, DenseTransform, NumberForm};
+
+/// What a column is for.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Role {
+    /// Nothing.
+    LeftOut(LeftOut),
+    /// A dense input.
+    Number { transform: DenseTransform, form: NumberForm, is_category: bool },
+    /// Parts of a time as dense inputs.
+    Time { format: Option<String>, parts: Vec<DatePart> },
+    /// A table.
+    Category { is_integer: bool },
+    /// A table with several ids a row.
+    List { separator: Option<String>, is_integer: bool },
+}
+
+/// Why a column is left out.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum LeftOut {
+    Empty,
+    Constant,
+    Unique,
+    Unreadable,
+}
+
+/// Whole values up to which a number is a category too.
+const FEW_VALUES: u64 = 1000;
+/// Greatest distance of a value from the mean, in deviations, beyond which a number has a long
+/// tail.
+const TAIL: f64 = 8.0;
+
+/// What `column` is for.
+pub fn role_of(column: &ColumnFacts, facts: &FileFacts) -> Role {
+    if column.is_unreadable {
+        return Role::LeftOut(LeftOut::Unreadable);
+    }
+    if column.present == 0 && column.distinct == 0 && column.missing == facts.rows {
+        return Role::LeftOut(LeftOut::Empty);
+    }
+    if column.distinct <= 1 {
+        return Role::LeftOut(LeftOut::Constant);
+    }
+    if let Some(list) = &column.list {
+        let (separator, is_integer) = (list.separator.clone(), list.integers == list.elements);
+        return Role::List { separator, is_integer };
+    }
+    if matches!(facts.layout, Some(KnownLayout::Criteo | KnownLayout::Arrays)) {
+        return of_criteo(column, facts);
+    }
+    if let Some(time) = time_of(column, facts) {
+        return time;
+    }
+    let is_unique = 20 * column.distinct >= 19 * column.present && column.present > 20;
+    let most = |count: u64| 100 * count >= 99 * column.present;
+    let is_integer = most(column.integers);
+    if is_integer {
+        return of_integers(column, is_unique);
+    }
+    if most(column.numbers) {
+        return number(column, NumberForm::Plain);
+    }
+    // Where both forms read all, such as 1,234, the first.
+    if most(column.numbers + column.amounts) && column.amounts >= column.comma_amounts {
+        return number(column, NumberForm::Money);
+    }
+    if most(column.numbers + column.comma_amounts) {
+        return number(column, NumberForm::DecimalComma);
+    }
+    if is_unique {
+        return Role::LeftOut(LeftOut::Unique);
+    }
+    Role::Category { is_integer: false }
+}
+
+fn of_criteo(column: &ColumnFacts, facts: &FileFacts) -> Role {
+    if column.name.starts_with('C') {
+        return Role::Category { is_integer: facts.layout == Some(KnownLayout::Arrays) };
+    }
+    let transform = match facts.layout {
+        Some(KnownLayout::Criteo) => DenseTransform::Log1p,
+        _ => DenseTransform::None,
+    };
+    Role::Number { transform, form: NumberForm::Plain, is_category: false }
+}
+
+/// A time as text, or a number that its name and size say is one.
+fn time_of(column: &ColumnFacts, facts: &FileFacts) -> Option<Role> {
+    const DAY: f64 = 86_400.0;
+    if facts.layout == Some(KnownLayout::Avazu) && column.name == "hour" {
+        let format = Some("%y%m%d%H".to_owned());
+        return Some(Role::Time { format, parts: vec![DatePart::Hour, DatePart::Weekday] });
+    }
+    if let Some(time) = column.times.as_ref().filter(|time| 100 * time.count >= 99 * column.present)
+    {
+        let mut parts = vec![DatePart::Weekday];
+        if time.has_clock {
+            parts.insert(0, DatePart::Hour);
+        }
+        if time.greatest - time.least > 400.0 * DAY {
+            parts.push(DatePart::Month);
+        }
+        return Some(Role::Time { format: time.format.clone(), parts });
+    }
+    let name = column.name.to_lowercase();
+    let words = ["time", "date", "ts", "stamp", "created", "day", "when"];
+    let is_named = words.iter().any(|word| name.ends_with(word) || name.starts_with(word));
+    let (least, greatest) = (column.least?, column.greatest?);
+    // 1980 to 2100, in seconds to nanoseconds, or as a date of eight digits.
+    let is_stamp = [1.0, 1e3, 1e6, 1e9]
+        .iter()
+        .any(|unit| least >= 315_532_800.0 * unit && greatest <= 4.1e9 * unit);
+    let is_date = least >= 19_000_101.0 && greatest <= 21_001_231.0;
+    let is_whole = column.integers == column.present;
+    if !is_named || !is_whole || !(is_stamp || is_date) {
+        return None;
+    }
+    let mut parts = vec![DatePart::Weekday];
+    if is_stamp {
+        parts.insert(0, DatePart::Hour);
+    }
+    Some(Role::Time { format: None, parts })
+}
+
+/// Numbers that count or measure something, or names of things.
+fn of_integers(column: &ColumnFacts, is_unique: bool) -> Role {
+    if is_unique && (is_id_name(&column.name) || column.is_sorted) {
+        return Role::LeftOut(LeftOut::Unique);
+    }
+    let (least, greatest) = (column.least.unwrap_or(0.0), column.greatest.unwrap_or(0.0));
+    let filled = column.distinct as f64 / (greatest - least + 1.0).max(1.0);
+    let is_counted_through = filled > 0.9 && [0.0, 1.0].contains(&least) && column.distinct > 100;
+    if is_id_name(&column.name) || is_counted_through || column.distinct <= 2 {
+        return Role::Category { is_integer: true };
+    }
+    number(column, NumberForm::Plain)
+}
+
+/// Whether a name says that its values are names.
+fn is_id_name(name: &str) -> bool {
+    const ENDS: [&str; 11] = [
+        "id", "_no", "code", "zip", "zipcode", "key", "category", "type", "group", "region", "sku",
+    ];
+    const WHOLE: [&str; 10] =
+        ["user", "item", "product", "movie", "customer", "ad", "site", "device", "channel", "os"];
+    let name = name.to_lowercase();
+    ENDS.iter().any(|end| name.ends_with(end)) || WHOLE.contains(&name.as_str())
+}
+
+fn number(column: &ColumnFacts, form: NumberForm) -> Role {
+    let (least, greatest) = (column.least.unwrap_or(0.0), column.greatest.unwrap_or(0.0));
+    let tail = (greatest - column.mean) / column.deviation.max(f64::MIN_POSITIVE);
+    let is_long = form != NumberForm::Plain || tail > TAIL;
+    let transform = if least >= 0.0 && is_long && greatest > 1.0 {
+        DenseTransform::Log1p
+    } else {
+        DenseTransform::Standardise
+    };
+    let is_whole = form == NumberForm::Plain && column.integers == column.present;
+    let is_few = column.distinct <= FEW_VALUES && 20 * column.distinct <= column.present;
+    Role::Number { transform, form, is_category: is_whole && is_few }
+}
+
+impl Role {
+    /// Whether the model takes it.
+    pub fn is_used(&self) -> bool {
+        !matches!(self, Self::LeftOut(_))
+    }
+
+    /// Whether it is a dense input.
+    pub fn is_dense(&self) -> bool {
+        matches!(self, Self::Number { .. } | Self::Time { .. })
+    }
+
+    pub fn is_time(&self) -> bool {
+        matches!(self, Self::Time { .. })
+    }
+
+    /// Whether it has a table.
+    pub fn is_category(&self) -> bool {
+        match self {
+            Self::Category { .. } | Self::List { .. } => true,
+            Self::Number { is_category, .. } => *is_category,
+            Self::LeftOut(_) | Self::Time { .. } => false,
+        }
+    }
+
+    /// Whether its categories are whole numbers.
+    pub fn is_integer(&self) -> bool {
+        match self {
+            Self::Category { is_integer } | Self::List { is_integer, .. } => *is_integer,
+            Self::Number { .. } => true,
+            Self::LeftOut(_) | Self::Time { .. } => false,
+        }
+    }
+
+    /// How many categories its table is for.
+    pub fn categories(&self, facts: &ColumnFacts) -> u64 {
+        match (self, &facts.list) {
+            (Self::List { .. }, Some(list)) => list.distinct,
+            _ => facts.distinct,
+        }
+    }
+
+    /// Whether most of its categories occur once: a row of their own would learn from one sample.
+    pub fn is_mostly_rare(&self, facts: &ColumnFacts) -> bool {
+        let once = match (self, &facts.list) {
+            (Self::List { .. }, Some(list)) => list.once,
+            _ => facts.once,
+        };
+        2 * once > self.categories(facts)
+    }
+
+    /// What it is called.
+    pub fn name(&self) -> &'static str {
+        match self {
+            Self::LeftOut(_) => "left out",
+            Self::Number { is_category: true, .. } => "number and category",
+            Self::Number { .. } => "number",
+            Self::Time { .. } => "time",
+            Self::Category { .. } => "category",
+            Self::List { .. } => "list of categories",
+        }
+    }
+
+    /// Why.
+    pub fn reason(&self, facts: &ColumnFacts) -> String {
+        let categories = super::text::count(self.categories(facts));
+        match self {
+            Self::LeftOut(LeftOut::Empty) => "it has no values".to_owned(),
+            Self::LeftOut(LeftOut::Constant) => "it has one value in all rows".to_owned(),
+            Self::LeftOut(LeftOut::Unique) => {
+                format!(
+                    "{categories} different values in {} rows",
+                    super::text::count(facts.present)
+                )
+            }
+            Self::LeftOut(LeftOut::Unreadable) => "its type cannot be read".to_owned(),
+            Self::Number { form, .. } => {
+                let range = |value: Option<f64>| value.map_or("?".to_owned(), |v| format!("{v}"));
+                match form {
+                    NumberForm::Plain => {
+                        format!("{} to {}", range(facts.least), range(facts.greatest))
+                    }
+                    NumberForm::Money => "amounts such as $1,234.50".to_owned(),
+                    NumberForm::DecimalComma => "amounts such as 1.234,50".to_owned(),
+                }
+            }
+            Self::Time { format, .. } => match format {
+                Some(format) => format!("times as {format}"),
+                None => "times".to_owned(),
+            },
+            Self::Category { .. } => format!("{categories} values"),
+            Self::List { separator, .. } => {
+                let parted = separator.as_ref().map(|text| format!(", separated by {text:?}"));
+                format!("{categories} elements{}", parted.unwrap_or_default())
+            }
+        }
+    }
+}

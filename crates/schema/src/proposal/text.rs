@@ -1,0 +1,320 @@
+//! A proposal as commented TOML.
+
+use std::fmt::Write as _;
+
+use super::role::Role;
+use super::{Input, Label, Plan, Wish};
+use crate::facts::{FileFacts, KnownLayout};
+use crate::source::{DenseTransform, Format, NumberForm};
+
+/// `1234567` as `1,234,567`.
+pub fn count(value: u64) -> String {
+    let digits = value.to_string();
+    let mut text = String::with_capacity(digits.len() + digits.len() / 3);
+    for (i, digit) in digits.chars().enumerate() {
+        if i > 0 && (digits.len() - i).is_multiple_of(3) {
+            text.push(',');
+        }
+        text.push(digit);
+    }
+    text
+}
+
+fn quoted(text: &str) -> String {
+    toml::Value::String(text.to_owned()).to_string()
+}
+
+fn list(items: &[String]) -> String {
+    let quoted: Vec<String> = items.iter().map(|item| quoted(item)).collect();
+    format!("[{}]", quoted.join(", "))
+}
+
+/// The whole file.
+pub fn written(
+    facts: &FileFacts,
+    (label, inputs): (&Label, &[Input<'_>]),
+    plan: &Plan,
+    wish: &Wish,
+) -> String {
+    let mut out = String::new();
+    head(&mut out, facts, wish);
+    model(&mut out, inputs, plan, wish);
+    training(&mut out, plan);
+    data(&mut out, facts, plan, wish);
+    columns(&mut out, facts, (label, inputs), plan);
+    out
+}
+
+/// Adds a line. Writing to a `String` does not fail.
+fn line(out: &mut String, text: std::fmt::Arguments<'_>) {
+    let _ = writeln!(out, "{text}");
+}
+
+macro_rules! line {
+    ($out:expr) => { $out.push('\n') };
+    ($out:expr, $($text:tt)*) => { line($out, format_args!($($text)*)) };
+}
+
+fn head(out: &mut String, facts: &FileFacts, wish: &Wish) {
+    let layout = facts.layout.map(|layout| format!(" It has the layout of {}.", layout.name()));
+    line!(
+        out,
+        "# Proposed by `{}` from {} rows in {} columns.{}",
+        wish.command,
+        count(facts.rows),
+        facts.columns.len(),
+        layout.unwrap_or_default()
+    );
+    line!(out, "# It trains as it is. Every key: `rowmill explain config`.");
+    line!(out);
+}
+
+fn model(out: &mut String, inputs: &[Input<'_>], plan: &Plan, wish: &Wish) {
+    line!(out, "[model]");
+    line!(out, "name = {}", quoted(&wish.name));
+    if plan.bottom.is_empty() {
+        line!(out, "# No numbers, so no bottom MLP: the interaction is that of the tables alone.");
+    } else if plan.constant.is_some() {
+        line!(
+            out,
+            "# There are no numbers: the bottom MLP makes a learnt vector of a constant, whose"
+        );
+        line!(
+            out,
+            "# products with the tables are biases. Small layers and tables, so that what is"
+        );
+        line!(out, "# learnt holds for other rows.");
+        line!(out, "bottom = {:?}", plan.bottom);
+    } else {
+        line!(out, "# For the numbers; the last width is the dim of the tables.");
+        line!(out, "bottom = {:?}", plan.bottom);
+    }
+    line!(out, "top = {:?}", plan.top);
+    line!(out, "interaction = {{ kind = \"{}\" }}", plan.interaction);
+    line!(out, "loss = \"bce_with_logits\"");
+    let tables: Vec<&Input<'_>> = inputs.iter().filter(|input| input.role.is_category()).collect();
+    if tables.is_empty() {
+        line!(out, "tables = []");
+        line!(out);
+        return;
+    }
+    line!(
+        out,
+        "# dim {}: the power of two at or below 6 n^(1/4), n the most categories of a table",
+        plan.dim
+    );
+    line!(out, "# (arXiv:1708.05123, section 4.1), from 8 to 32.");
+    line!(out, "tables = [");
+    for input in tables {
+        let categories = input.role.categories(input.facts);
+        let rows = if plan.exact_ids || input.role.is_integer() {
+            "\"auto\"".to_owned()
+        } else {
+            categories.saturating_add(categories / 4).clamp(1, 10_000_000).to_string()
+        };
+        let pooling = match input.role {
+            Role::List { .. } => ", pooling = \"mean\"",
+            _ => "",
+        };
+        line!(
+            out,
+            "  {{ name = {}, rows = {rows}, dim = {}{pooling} }}, # {} categories",
+            quoted(&input.facts.name),
+            plan.dim,
+            count(categories)
+        );
+    }
+    line!(out, "]");
+    line!(out);
+}
+
+fn training(out: &mut String, plan: &Plan) {
+    line!(out, "[optimizer]");
+    optimizer(out, plan);
+    line!(out);
+    line!(out, "[schedule]");
+    line!(out, "# Down to nothing over all {} steps.", count(plan.steps));
+    line!(out, "decay_steps = {}", plan.steps);
+    line!(out, "decay_power = 1.0");
+    line!(out);
+    line!(out, "[training]");
+    line!(out, "batch_size = {}", plan.batch_size);
+    line!(out, "epochs = {}", plan.epochs);
+    line!(out, "# Keep the best checkpoint, and stop when held-out rows get no better.");
+    line!(out, "evaluate_every = {}", plan.evaluate_every);
+    line!(out, "keep_best = \"auc\"");
+    line!(out, "patience = {}", if plan.epochs > 8 { 12 } else { 6 });
+    line!(out);
+}
+
+/// The rules of tables and layers.
+fn optimizer(out: &mut String, plan: &Plan) {
+    if plan.constant.is_none() {
+        line!(out, "sparse = {{ kind = \"adagrad\", learning_rate = 0.02 }}");
+        line!(out, "dense = {{ kind = \"adagrad\", learning_rate = 0.01 }}");
+        return;
+    }
+    line!(
+        out,
+        "# The decay is 0.03 per sample, for gradients are means over a batch: without it tables"
+    );
+    line!(out, "# alone would learn the training rows by heart.");
+    line!(out, "[optimizer.sparse]");
+    line!(out, "kind = \"adam\"");
+    line!(out, "learning_rate = 0.005");
+    line!(out, "weight_decay = {:.3e}", 0.03 / plan.batch_size as f64);
+    line!(out, "weight_decay_mode = \"l2\"");
+    line!(out);
+    line!(out, "[optimizer.dense]");
+    line!(out, "kind = \"adam\"");
+    line!(out, "learning_rate = 0.0003");
+}
+
+fn data(out: &mut String, facts: &FileFacts, plan: &Plan, wish: &Wish) {
+    line!(out, "[data]");
+    line!(out, "# Relative to the folder the command runs in.");
+    line!(out, "train = {}", list(&wish.train));
+    if plan.holds_out {
+        hold_out(out, plan);
+    } else {
+        line!(out, "evaluation = {}", list(&wish.evaluation));
+    }
+    let format = match (facts.layout, facts.format) {
+        (Some(KnownLayout::Criteo), _) => "criteo",
+        (_, Format::Criteo) => "criteo",
+        (_, Format::Csv) => "csv",
+        (_, Format::Tsv) => "tsv",
+        (_, Format::Parquet) => "parquet",
+        (_, Format::Npy) => "npy",
+    };
+    line!(out, "format = \"{format}\"");
+    if let Some(delimiter) = &facts.delimiter {
+        line!(out, "delimiter = {}", quoted(delimiter));
+    }
+    if let Some(quote) = &facts.quote {
+        line!(out, "quote = {}", quoted(quote));
+    }
+    if !facts.has_names && format != "criteo" {
+        let names: Vec<String> = facts.columns.iter().map(|column| column.name.clone()).collect();
+        line!(out, "# The file has no header line.");
+        line!(out, "columns = {}", list(&names));
+    }
+    if let Some(missing) = &facts.missing {
+        line!(out, "missing = {}", quoted(missing));
+    }
+}
+
+fn hold_out(out: &mut String, plan: &Plan) {
+    match &plan.time {
+        Some((time, false)) => {
+            line!(out, "# The newest rows are held out.");
+            line!(out, "hold_out = 0.1");
+            line!(out, "hold_out_by = {}", quoted(time));
+        }
+        Some((time, true)) => {
+            line!(
+                out,
+                "# The last rows are held out: the newest, for the file is in the order of {time}."
+            );
+            line!(out, "hold_out = 0.1");
+        }
+        None => {
+            line!(out, "# The last rows are held out: no column is a time.");
+            line!(out, "hold_out = 0.1");
+        }
+    }
+}
+
+fn columns(
+    out: &mut String,
+    facts: &FileFacts,
+    (label, inputs): (&Label, &[Input<'_>]),
+    plan: &Plan,
+) {
+    let name = quoted(&facts.columns[label.at].name);
+    line!(out, "# The label: {}.", label.reason);
+    if label.positive.is_empty() {
+        line!(out, "label = {{ column = {name} }}");
+    } else {
+        line!(out, "label = {{ column = {name}, positive = {} }}", list(&label.positive));
+    }
+    let left_out: Vec<&Input<'_>> = inputs.iter().filter(|input| !input.role.is_used()).collect();
+    if !left_out.is_empty() {
+        line!(out, "# Left out:");
+        for input in left_out {
+            line!(out, "#   {}: {}", input.facts.name, input.role.reason(input.facts));
+        }
+    }
+    line!(out, "dense = [");
+    if let Some(column) = &plan.constant {
+        line!(out, "  {{ column = {}, transform = \"one\" }}, # 1 in every row", quoted(column));
+    }
+    for input in inputs.iter().filter(|input| input.role.is_dense()) {
+        line!(out, "  {}, # {}", dense(input), input.role.reason(input.facts));
+    }
+    line!(out, "]");
+    line!(out, "categorical = [");
+    for input in inputs.iter().filter(|input| input.role.is_category()) {
+        line!(out, "  {},{}", categorical(input, facts, plan), rare(input, plan));
+    }
+    line!(out, "]");
+    if plan.exact_ids && inputs.iter().any(|input| input.role.is_category()) {
+        line!(
+            out,
+            "# A row for each category of the training rows; row 0 for missing ones, row 1 for"
+        );
+        line!(out, "# rare and unseen ones.");
+        line!(out, "ids = {{ mode = \"exact\" }}");
+    }
+}
+
+fn dense(input: &Input<'_>) -> String {
+    let column = quoted(&input.facts.name);
+    match &input.role {
+        Role::Time { format, parts } => {
+            let parts: Vec<String> = parts.iter().map(|part| quoted(part.name())).collect();
+            let format = format.as_ref().map(|text| format!(", date_format = {}", quoted(text)));
+            format!(
+                "{{ column = {column}, transform = \"datetime\", parts = [{}]{} }}",
+                parts.join(", "),
+                format.unwrap_or_default()
+            )
+        }
+        Role::Number { transform, form, .. } => {
+            let transform = match transform {
+                DenseTransform::Log1p => ", transform = \"log1p\"",
+                DenseTransform::Standardise => ", transform = \"standardise\"",
+                _ => "",
+            };
+            let form = match form {
+                NumberForm::Plain => "",
+                NumberForm::Money => ", number = \"money\"",
+                NumberForm::DecimalComma => ", number = \"decimal_comma\"",
+            };
+            format!("{{ column = {column}{form}{transform} }}")
+        }
+        _ => format!("{{ column = {column} }}"),
+    }
+}
+
+fn categorical(input: &Input<'_>, facts: &FileFacts, plan: &Plan) -> String {
+    let column = quoted(&input.facts.name);
+    let kind = match (input.role.is_integer(), facts.layout) {
+        (_, Some(KnownLayout::Criteo)) => ", kind = \"hex\"",
+        (true, _) => ", kind = \"integer\"",
+        (false, _) => "",
+    };
+    let separator = match &input.role {
+        Role::List { separator: Some(text), .. } => format!(", separator = {}", quoted(text)),
+        _ => String::new(),
+    };
+    let is_rare = plan.exact_ids && input.role.is_mostly_rare(input.facts);
+    let least = if is_rare { ", min_count = 2" } else { "" };
+    format!("{{ column = {column}{kind}{separator}{least} }}")
+}
+
+/// Why a column has a `min_count`.
+fn rare(input: &Input<'_>, plan: &Plan) -> &'static str {
+    let is_rare = plan.exact_ids && input.role.is_mostly_rare(input.facts);
+    if is_rare { " # most occur once, and share row 1" } else { "" }
+}

@@ -1,0 +1,253 @@
+//! A written configuration against the keys there are: every problem at once, each with the line it
+//! is in.
+
+use std::collections::BTreeMap;
+
+use toml::de::{DeTable, DeValue};
+use toml::{Table, Value};
+
+use super::{KEYS, Key, Kind, Need, keys_of, listed, nearest};
+
+/// Lines of the keys of a text, by path as a person reads it.
+#[derive(Default)]
+pub(crate) struct Lines(BTreeMap<String, usize>);
+
+impl Lines {
+    /// Of `text`; none where it is no TOML.
+    pub(crate) fn of(text: &str) -> Self {
+        let mut lines = Self::default();
+        if let Ok(table) = DeTable::parse(text) {
+            lines.add("", table.get_ref(), text);
+        }
+        lines
+    }
+
+    fn add(&mut self, section: &str, table: &DeTable<'_>, text: &str) {
+        for (key, value) in table {
+            let path = joined(section, key.get_ref());
+            let line = 1 + text[..key.span().start].matches('\n').count();
+            self.0.insert(path.clone(), line);
+            match value.get_ref() {
+                DeValue::Table(table) => self.add(&path, table, text),
+                DeValue::Array(array) => {
+                    for (at, entry) in array.iter().enumerate() {
+                        if let DeValue::Table(table) = entry.get_ref() {
+                            let path = format!("{path}[{at}]");
+                            let line = 1 + text[..entry.span().start].matches('\n').count();
+                            self.0.insert(path.clone(), line);
+                            self.add(&path, table, text);
+                        }
+                    }
+                }
+                _ => {}
+            }
+        }
+    }
+
+    /// Forgets the key at `path`, whose value is no longer that of the text, and all entries of a
+    /// list that it is in.
+    pub(crate) fn forget(&mut self, path: &str) {
+        let list = |known: &String| {
+            known.split_once('[').is_some_and(|(list, _)| path.starts_with(&format!("{list}.")))
+        };
+        self.0.retain(|known, _| !known.starts_with(path) && !list(known));
+    }
+
+    /// ` (line 7)`, or nothing where there is no such key in the text.
+    fn of_key(&self, path: &str) -> String {
+        self.0.get(path).map_or_else(String::new, |line| format!(" (line {line})"))
+    }
+}
+
+fn joined(section: &str, key: &str) -> String {
+    if section.is_empty() { key.to_owned() } else { format!("{section}.{key}") }
+}
+
+/// Every problem of `table`.
+pub(crate) fn check(table: &Table, lines: &Lines) -> Vec<String> {
+    let mut found = Found { lines, missing: Vec::new(), wrong: Vec::new() };
+    found.section(table, ("", ""));
+    found.wrong.extend(found.missing);
+    found.wrong
+}
+
+struct Found<'a> {
+    lines: &'a Lines,
+    missing: Vec<String>,
+    wrong: Vec<String>,
+}
+
+impl Found<'_> {
+    /// The keys of one section; `path` as the reference has it, `shown` as a person reads it.
+    fn section(&mut self, table: &Table, (path, shown): (&str, &str)) {
+        for (name, value) in table {
+            let here = joined(shown, name);
+            let line = self.lines.of_key(&here);
+            match key_of(path, name) {
+                None => self.wrong.push(format!("{here}{line}: {}", unknown(path, name, table))),
+                Some(key) => match tag_problem(key, table) {
+                    Some(problem) => self.wrong.push(format!("{here}{line}: {problem}")),
+                    None => self.value(key, value, &here),
+                },
+            }
+        }
+        for key in keys_of(path) {
+            if !table.contains_key(key.name()) && is_required(key, table) {
+                let here = joined(shown, key.name());
+                self.missing(key, &here);
+            }
+        }
+    }
+
+    /// A key that is not there; of a section, what must be in it.
+    fn missing(&mut self, key: &Key, here: &str) {
+        let inside: Vec<&Key> =
+            keys_of(key.path).filter(|inside| inside.need == Need::Always).collect();
+        if key.kind != Kind::Section || inside.is_empty() {
+            let line = self.lines.of_key(here.rsplit_once('.').map_or("", |(section, _)| section));
+            let text = format!("{here} is missing{line}: expected {}", key.expected());
+            let example = match key.kind {
+                Kind::Sections => format!(", such as {}", key.example),
+                _ => String::new(),
+            };
+            self.missing.push(text + &example);
+        } else {
+            inside.iter().for_each(|key| self.missing(key, &joined(here, key.name())));
+        }
+    }
+
+    fn value(&mut self, key: &Key, value: &Value, here: &str) {
+        let entry = format!("{}[]", key.path);
+        match (key.kind, value) {
+            (Kind::Section, Value::Table(table)) => self.section(table, (key.path, here)),
+            (Kind::SectionPerName, Value::Table(table)) => {
+                for (name, value) in table {
+                    let here = joined(here, name);
+                    match value {
+                        Value::Table(table) => self.section(table, (&entry_of_name(key), &here)),
+                        other => self.refuse("a section of keys".to_owned(), other, &here),
+                    }
+                }
+            }
+            (Kind::Sections, Value::Array(entries)) => {
+                for (at, value) in entries.iter().enumerate() {
+                    let here = format!("{here}[{at}]");
+                    match value {
+                        Value::Table(table) => self.section(table, (&entry, &here)),
+                        other => self.refuse("an entry { … }".to_owned(), other, &here),
+                    }
+                }
+            }
+            // None but a stand-in for missing ids may be below 0; those have no range.
+            (_, Value::Integer(..0)) if !key.range.is_empty() => {
+                self.refuse(key.expected(), value, here);
+            }
+            (kind, value) if fits(kind, value) => {}
+            (_, value) => self.refuse(key.expected(), value, here),
+        }
+    }
+
+    fn refuse(&mut self, expected: String, got: &Value, here: &str) {
+        let line = self.lines.of_key(here);
+        let hint = match got {
+            Value::String(text) => close_choice(&expected, text),
+            _ => String::new(),
+        };
+        self.wrong.push(format!("{here}{line}: expected {expected}, got {}{hint}", shown(got)));
+    }
+}
+
+fn entry_of_name(key: &Key) -> String {
+    format!("{}.*", key.path)
+}
+
+/// `; did you mean "adam"?` where a choice is near.
+fn close_choice(expected: &str, got: &str) -> String {
+    let choices = expected.split('"').skip(1).step_by(2);
+    let near = nearest(got, choices);
+    near.map_or_else(String::new, |near| format!("; did you mean {near:?}?"))
+}
+
+/// The key `name` of `section`; also by the name that earlier versions had for it.
+fn key_of(section: &str, name: &str) -> Option<&'static Key> {
+    let name = match (section, name) {
+        ("data.ids", "threshold") => "min_count",
+        _ => name,
+    };
+    keys_of(section).find(|key| key.name() == name)
+}
+
+/// The value of the section's `kind` or `mode`.
+fn tag(table: &Table) -> Option<&str> {
+    ["kind", "mode"].iter().find_map(|name| table.get(*name)).and_then(Value::as_str)
+}
+
+fn is_required(key: &Key, table: &Table) -> bool {
+    match key.need {
+        Need::Always => true,
+        Need::Never { .. } => false,
+        Need::With { tag: of, is_required, .. } => is_required && tag(table) == Some(of),
+    }
+}
+
+/// A key that belongs to another kind of its section.
+fn tag_problem(key: &Key, table: &Table) -> Option<String> {
+    let Need::With { tag: of, .. } = key.need else { return None };
+    let got = tag(table).filter(|got| *got != of)?;
+    Some(format!("no such key beside {got:?}, only beside {of:?}"))
+}
+
+fn unknown(section: &str, name: &str, table: &Table) -> String {
+    let names = || keys_of(section).map(Key::name);
+    if let Some(near) = nearest(name, names()) {
+        return format!("no such key; did you mean {near}?");
+    }
+    let elsewhere: Vec<String> =
+        KEYS.iter().filter(|key| key.name() == name).map(|key| key.path.to_owned()).collect();
+    if !elsewhere.is_empty() {
+        return format!("no such key here; did you mean {}?", listed(&elsewhere));
+    }
+    let free = names().filter(|known| !table.contains_key(*known)).map(ToOwned::to_owned);
+    format!("no such key; here may stand {}", listed(&free.collect::<Vec<_>>()))
+}
+
+fn fits(kind: Kind, value: &Value) -> bool {
+    let all = |value: &Value, fits: &dyn Fn(&Value) -> bool| {
+        value.as_array().is_some_and(|values| values.iter().all(fits))
+    };
+    let is_one_of = |value: &Value, choices: &[&str]| {
+        value.as_str().is_some_and(|text| choices.contains(&text))
+    };
+    match kind {
+        Kind::Integer => is_integer(value),
+        Kind::Number => matches!(value, Value::Integer(_) | Value::Float(_)),
+        Kind::Boolean => value.is_bool(),
+        Kind::Text => value.is_str(),
+        Kind::Choice(choices) => is_one_of(value, choices),
+        Kind::Integers => all(value, &is_integer),
+        Kind::Texts => all(value, &Value::is_str),
+        Kind::Choices(choices) => all(value, &|value| is_one_of(value, choices)),
+        Kind::Rows => match value {
+            Value::Integer(rows) => *rows >= 1,
+            other => other.as_str() == Some("auto"),
+        },
+        Kind::Section | Kind::Sections | Kind::SectionPerName => false,
+    }
+}
+
+fn is_integer(value: &Value) -> bool {
+    value.is_integer()
+}
+
+/// A value as a message shows it.
+fn shown(value: &Value) -> String {
+    const SHOWN: usize = 60;
+    let text = match value {
+        Value::Table(_) => return "a section".to_owned(),
+        other => other.to_string(),
+    };
+    match text.char_indices().nth(SHOWN) {
+        None => text,
+        Some((at, _)) => format!("{}…", &text[..at]),
+    }
+}

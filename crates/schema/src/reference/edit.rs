@@ -1,0 +1,158 @@
+//! Overrides of a configuration: which key a short one means, and where its value goes. Entries of
+//! lists are reached by their name.
+
+use toml::{Table, Value};
+
+use super::{KEYS, Key, Kind, find, listed, nearest};
+use crate::pattern;
+
+/// Puts `value` at `key` of `table`; the whole path of the key.
+///
+/// # Errors
+/// What is wrong with the key.
+pub(crate) fn set(table: &mut Table, key: &str, value: &str) -> Result<String, String> {
+    let mut path: Vec<&str> = key.split('.').collect();
+    if path.iter().any(|part| part.is_empty()) {
+        return Err("expected a key such as training.batch_size".to_owned());
+    }
+    let whole;
+    if !KEYS.iter().any(|known| known.path == path[0]) {
+        whole = meant(key)?;
+        path = whole.path.split('.').collect();
+    }
+    let value = value_of(kind_of(&path), value);
+    let (mut place, mut at) = (table, 0);
+    while at + 1 < path.len() {
+        let here = &path[..=at];
+        let entry = place.entry(path[at]).or_insert_with(|| empty(here));
+        at += 1;
+        place = match entry {
+            Value::Table(table) => table,
+            Value::Array(entries) => {
+                let list = here.join(".");
+                let entry = entry_named(entries, path[at], &list)?;
+                at += 1;
+                if at == path.len() {
+                    let key = first_key(&list);
+                    return Err(format!("expected a key of the entry too, such as {key}"));
+                }
+                entry
+            }
+            _ => return Err(format!("{} is not a section", here.join("."))),
+        };
+    }
+    place.insert(path[at].to_owned(), value);
+    Ok(path.join("."))
+}
+
+/// The one key that a short one means.
+fn meant(key: &str) -> Result<&'static Key, String> {
+    let is_single = |known: &&&Key| !known.path.contains(['[', '*']);
+    let found = find(key);
+    let single: Vec<&Key> = found.iter().filter(is_single).copied().collect();
+    match (&single[..], &found[..]) {
+        ([one], _) => Ok(one),
+        ([], []) => {
+            let known = KEYS.iter().map(Key::name);
+            let near = nearest(key, known).map(|near| paths(&find(near)));
+            let near = near.map_or_else(String::new, |near| format!("; did you mean {near}?"));
+            Err(format!("no such key{near}; rowmill explain config lists them"))
+        }
+        ([], entries) => {
+            let examples = entries.iter().map(|key| {
+                let (list, end) = key.path.split_once("[]").unwrap_or((key.path, ""));
+                format!("{list}.NAME{end}")
+            });
+            Err(format!("expected the entry's name too: {}", listed(&examples.collect::<Vec<_>>())))
+        }
+        (several, _) => Err(format!("means {}; give one of them", paths(several))),
+    }
+}
+
+fn paths(keys: &[&Key]) -> String {
+    listed(&keys.iter().map(|key| key.path.to_owned()).collect::<Vec<_>>())
+}
+
+/// A name of a key of the entries of `list`.
+fn first_key(list: &str) -> &'static str {
+    let entry = format!("{list}[]");
+    let key = super::keys_of(&entry).nth(1);
+    key.map_or("name", Key::name)
+}
+
+fn empty(path: &[&str]) -> Value {
+    let joined = path.join(".");
+    let is_list = KEYS.iter().any(|key| key.path == joined && key.kind == Kind::Sections);
+    if is_list { Value::Array(Vec::new()) } else { Value::Table(Table::new()) }
+}
+
+/// The entry of a list that has `name`, or this place. An entry that stands for many is taken
+/// apart.
+fn entry_named<'a>(
+    entries: &'a mut Vec<Value>,
+    name: &str,
+    list: &str,
+) -> Result<&'a mut Table, String> {
+    let names = |entry: &Value| -> Vec<String> {
+        let text = ["name", "column"].iter().find_map(|key| entry.get(*key)?.as_str());
+        text.map_or_else(Vec::new, pattern::expand)
+    };
+    let by_name = |entries: &[Value]| {
+        entries.iter().position(|entry| names(entry).iter().any(|known| known == name))
+    };
+    let at = by_name(entries).or_else(|| name.parse().ok().filter(|&at| at < entries.len()));
+    let Some(mut at) = at else {
+        let known: Vec<String> = entries.iter().flat_map(names).collect();
+        let near = nearest(name, known.iter().map(String::as_str));
+        let near = near.map_or_else(String::new, |near| format!("; did you mean {near}?"));
+        return Err(format!("{list} has no entry {name:?} among its {}{near}", known.len()));
+    };
+    let many = names(&entries[at]);
+    if many.len() > 1 {
+        let single = many.iter().map(|name| {
+            let mut entry = entries[at].clone();
+            for key in ["name", "column"] {
+                if let Some(value) = entry.get_mut(key) {
+                    *value = Value::String(name.clone());
+                }
+            }
+            entry
+        });
+        let single: Vec<Value> = single.collect();
+        entries.splice(at..=at, single);
+        at = by_name(entries).unwrap_or(at);
+    }
+    entries[at].as_table_mut().ok_or_else(|| format!("{list}[{at}] is not an entry {{ … }}"))
+}
+
+/// What the value at `path` is, if it is a known key.
+fn kind_of(path: &[&str]) -> Option<Kind> {
+    let fits = |key: &&Key| {
+        let known: Vec<&str> = key
+            .path
+            .split('.')
+            .flat_map(|part| match part.strip_suffix("[]") {
+                Some(list) => vec![list, "*"],
+                None => vec![part],
+            })
+            .collect();
+        known.len() == path.len()
+            && known.iter().zip(path).all(|(known, part)| known == part || *known == "*")
+    };
+    KEYS.iter().find(fits).map(|key| key.kind)
+}
+
+/// A value is TOML; what is not TOML is taken as text, and so is everything where text belongs.
+fn value_of(kind: Option<Kind>, text: &str) -> Value {
+    let parsed = toml::from_str::<Table>(&format!("value = {text}"));
+    let value = parsed.ok().and_then(|mut table| table.remove("value"));
+    match (kind, value) {
+        (Some(Kind::Text | Kind::Choice(_)), Some(value)) if !value.is_str() => {
+            Value::String(text.to_owned())
+        }
+        (Some(Kind::Texts), Some(value)) if value.is_str() => Value::Array(vec![value]),
+        (Some(Kind::Texts), None) => Value::Array(vec![Value::String(text.to_owned())]),
+        (_, Some(value)) => value,
+        (_, None) => Value::String(text.to_owned()),
+    }
+}

@@ -1,0 +1,443 @@
+//! Every key of a configuration. `docs/configuration.md`, `rowmill explain config`, the JSON schema
+//! and the errors of configurations are made of it; a test compares it with the types.
+
+use super::Kind::{
+    Boolean, Choice, Choices, Integer, Integers, Number, Rows, Section, SectionPerName, Sections,
+    Text, Texts,
+};
+use super::{Key, Need};
+
+const OPTIMIZERS: &[&str] = &["sgd", "adagrad", "rowwise_adagrad", "adam", "sparse_adam", "lamb"];
+const LAWS: &[&str] = &["uniform", "zipf", "reuse"];
+const PARTS: &[&str] = &["hour", "weekday", "day", "month", "year", "age"];
+
+const fn key(path: &'static str, kind: super::Kind, need: Need, range: &'static str) -> Key {
+    Key { path, kind, need, range, meaning: "", example: "" }
+}
+
+const fn required(path: &'static str, kind: super::Kind, range: &'static str) -> Key {
+    key(path, kind, Need::Always, range)
+}
+
+const fn optional(path: &'static str, kind: super::Kind, range: &'static str) -> Key {
+    key(path, kind, Need::Never { default: "" }, range)
+}
+
+impl Key {
+    const fn or(mut self, default: &'static str) -> Self {
+        self.need = Need::Never { default };
+        self
+    }
+
+    const fn with(mut self, tag: &'static str, need_it: bool) -> Self {
+        let default = match self.need {
+            Need::Never { default } => default,
+            _ => "",
+        };
+        self.need = Need::With { tag, is_required: need_it, default };
+        self
+    }
+
+    const fn says(mut self, meaning: &'static str, example: &'static str) -> Self {
+        self.meaning = meaning;
+        self.example = example;
+        self
+    }
+}
+
+/// Every key, section by section.
+pub const KEYS: &[Key] = &[
+    required("model", Section, "").says("The network.", "[model]"),
+    required("model.name", Text, "").says(
+        "A name for people. The run's folder is named after the configuration, or by --run.",
+        "name = \"ads\"",
+    ),
+    optional("model.seed", Integer, "0 or more")
+        .or("42")
+        .says("Seed of the initial weights.", "seed = 7"),
+    optional("model.rows_cap", Integer, "at least 1").says(
+        "No table keeps more rows than this; ids wrap around. For trying a large model on a small \
+         machine.",
+        "rows_cap = 1000000",
+    ),
+    optional("model.dense_features", Integer, "0 or more")
+        .or("the number of dense inputs of [data]")
+        .says("Width of the dense input. A time counts once per part.", "dense_features = 13"),
+    optional("model.bottom", Integers, "each at least 1").or("[]").says(
+        "Widths of the bottom MLP's layers, without its input. Empty without dense inputs. Under \
+         the dot interaction the last one is the dim of the tables.",
+        "bottom = [64, 16]",
+    ),
+    required("model.top", Integers, "each at least 1, the last 1").says(
+        "Widths of the top MLP's layers, without its input; the last gives the logit.",
+        "top = [128, 64, 1]",
+    ),
+    required("model.interaction", Section, "").says(
+        "How the dense vector and those of the tables meet.",
+        "interaction = { kind = \"dot\" }",
+    ),
+    required("model.interaction.kind", Choice(&["dot", "cat", "dcn_v2"]), "").says(
+        "dot: pairwise products, after the dense vector; without dense inputs the products alone. \
+         cat: all vectors side by side. dcn_v2: a low-rank cross network over them.",
+        "interaction = { kind = \"dot\" }",
+    ),
+    optional("model.interaction.order", Choice(&["lower", "upper"]), "")
+        .or("lower")
+        .with("dot", false)
+        .says(
+            "Order of the products: lower as in facebookresearch/dlrm, upper as in TorchRec.",
+            "interaction = { kind = \"dot\", order = \"upper\" }",
+        ),
+    optional("model.interaction.itself", Boolean, "").or("false").with("dot", false).says(
+        "Keep the products of a vector with itself.",
+        "interaction = { kind = \"dot\", itself = true }",
+    ),
+    required("model.interaction.layers", Integer, "at least 1").with("dcn_v2", true).says(
+        "Number of cross layers.",
+        "interaction = { kind = \"dcn_v2\", layers = 3, rank = 64 }",
+    ),
+    required("model.interaction.rank", Integer, "at least 1").with("dcn_v2", true).says(
+        "Rank of each cross layer.",
+        "interaction = { kind = \"dcn_v2\", layers = 3, rank = 64 }",
+    ),
+    required("model.loss", Choice(&["bce_with_logits", "mse"]), "").says(
+        "bce_with_logits: binary cross-entropy of the logit. mse: squared error of its sigmoid.",
+        "loss = \"bce_with_logits\"",
+    ),
+    optional("model.init", Choice(&["dlrm", "torchrec"]), "").or("dlrm").says(
+        "How the MLPs begin: dlrm as in facebookresearch/dlrm, torchrec as in PyTorch's layers.",
+        "init = \"torchrec\"",
+    ),
+    required("model.tables", Sections, "").says(
+        "The embedding tables, in the order of the model.",
+        "tables = [{ name = \"user\", rows = \"auto\", dim = 16 }]",
+    ),
+    required("model.tables[].name", Text, "").says(
+        "Unique name, and the categorical column it looks up unless `features` says otherwise. \
+         `t{0..7}` stands for eight such tables.",
+        "{ name = \"user\", rows = \"auto\", dim = 16 }",
+    ),
+    required("model.tables[].rows", Rows, "at least 1, or \"auto\"").says(
+        "Number of rows. \"auto\": as many as the training data needs; the vocabulary with row 0 \
+         for missing and row 1 for rare and unseen categories (ids.mode = \"exact\"), or the \
+         greatest id plus 1 (columns of kind integer).",
+        "{ name = \"user\", rows = 100000, dim = 16 }",
+    ),
+    required("model.tables[].dim", Integer, "at least 1").says(
+        "Elements of a row. Under the dot interaction all tables have the same.",
+        "{ name = \"user\", rows = \"auto\", dim = 16 }",
+    ),
+    optional("model.tables[].pooling", Choice(&["sum", "mean", "none"]), "").or("sum").says(
+        "How the rows of a list of ids become one vector; none keeps one vector per id.",
+        "{ name = \"genres\", rows = \"auto\", dim = 16, pooling = \"mean\" }",
+    ),
+    optional("model.tables[].sequence_length", Integer, "1 to 65536").says(
+        "How many ids of a list are looked up. Required with pooling = \"none\", only there.",
+        "{ name = \"clicks\", rows = 5000, dim = 16, pooling = \"none\", sequence_length = 20 }",
+    ),
+    optional("model.tables[].data_type", Choice(&["f32", "f16", "bf16"]), "").or("f32").says(
+        "Format of the weights.",
+        "{ name = \"user\", rows = 100000, dim = 16, data_type = \"f16\" }",
+    ),
+    optional("model.tables[].features", Texts, "").or("the table's name").says(
+        "The categorical columns that look ids up here.",
+        "{ name = \"user\", rows = 100000, dim = 16, features = [\"author\", \"reader\"] }",
+    ),
+    required("optimizer", Section, "").says("How weights are updated.", "[optimizer]"),
+    required("optimizer.sparse", Section, "").says(
+        "The rule of the tables.",
+        "sparse = { kind = \"rowwise_adagrad\", learning_rate = 0.02 }",
+    ),
+    required("optimizer.sparse.kind", Choice(OPTIMIZERS), "")
+        .says("The rule.", "sparse = { kind = \"adagrad\", learning_rate = 0.02 }"),
+    required("optimizer.sparse.learning_rate", Number, "0 or more")
+        .says("Base learning rate.", "sparse = { kind = \"adagrad\", learning_rate = 0.02 }"),
+    optional("optimizer.sparse.epsilon", Number, "above 0, but with sgd").or("1e-8").says(
+        "Added to the root that a step is divided by. Not used by sgd.",
+        "sparse = { kind = \"adagrad\", learning_rate = 0.02, epsilon = 1e-6 }",
+    ),
+    optional("optimizer.sparse.beta1", Number, "0 to below 1")
+        .or("0.9")
+        .says("Share of the mean gradient kept per step: adam, sparse_adam, lamb.", "beta1 = 0.9"),
+    optional("optimizer.sparse.beta2", Number, "0 to below 1").or("0.999").says(
+        "Share of the mean squared gradient kept per step: adam, sparse_adam, lamb.",
+        "beta2 = 0.99",
+    ),
+    optional("optimizer.sparse.weight_decay", Number, "0 or more").or("0").says(
+        "Weight decay. A row of a table decays when a batch looks it up.",
+        "weight_decay = 1e-5",
+    ),
+    optional("optimizer.sparse.weight_decay_mode", Choice(&["none", "l2", "decoupled"]), "")
+        .or("none")
+        .says(
+            "Where the weight decay enters: in the gradient (l2), or beside it (decoupled).",
+            "weight_decay_mode = \"l2\"",
+        ),
+    required("optimizer.dense", Section, "").says(
+        "The rule of MLPs and cross layers.",
+        "dense = { kind = \"adam\", learning_rate = 0.001 }",
+    ),
+    required("optimizer.dense.kind", Choice(OPTIMIZERS), "")
+        .says("The rule.", "dense = { kind = \"adam\", learning_rate = 0.001 }"),
+    required("optimizer.dense.learning_rate", Number, "0 or more")
+        .says("Base learning rate.", "dense = { kind = \"adam\", learning_rate = 0.001 }"),
+    optional("optimizer.dense.epsilon", Number, "above 0, but with sgd")
+        .or("1e-8")
+        .says("Added to the root that a step is divided by. Not used by sgd.", "epsilon = 1e-6"),
+    optional("optimizer.dense.beta1", Number, "0 to below 1")
+        .or("0.9")
+        .says("Share of the mean gradient kept per step: adam, sparse_adam, lamb.", "beta1 = 0.9"),
+    optional("optimizer.dense.beta2", Number, "0 to below 1").or("0.999").says(
+        "Share of the mean squared gradient kept per step: adam, sparse_adam, lamb.",
+        "beta2 = 0.99",
+    ),
+    optional("optimizer.dense.weight_decay", Number, "0 or more")
+        .or("0")
+        .says("Weight decay.", "weight_decay = 1e-5"),
+    optional("optimizer.dense.weight_decay_mode", Choice(&["none", "l2", "decoupled"]), "")
+        .or("none")
+        .says(
+            "Where the weight decay enters: in the gradient (l2), or beside it (decoupled).",
+            "weight_decay_mode = \"decoupled\"",
+        ),
+    optional("schedule", Section, "")
+        .or("constant rates")
+        .says("How both learning rates move with the step.", "[schedule]"),
+    optional("schedule.warmup_steps", Integer, "0 or more")
+        .or("0")
+        .says("Steps of linear warm-up.", "warmup_steps = 1000"),
+    optional("schedule.decay_start_step", Integer, "0 or more")
+        .or("0")
+        .says("First step of the decay.", "decay_start_step = 5000"),
+    optional("schedule.decay_steps", Integer, "0 or more")
+        .or("0")
+        .says("Steps of the decay; 0 keeps the rate constant.", "decay_steps = 20000"),
+    optional("schedule.decay_power", Number, "0 or more")
+        .or("0")
+        .says("Exponent of the decay: 1 is linear.", "decay_power = 1.0"),
+    optional("schedule.decay_floor", Number, "0 to 1")
+        .or("0")
+        .says("Share of the base rate below which the decay never goes.", "decay_floor = 0.01"),
+    required("training", Section, "").says("How long, and what is kept.", "[training]"),
+    required("training.batch_size", Integer, "at least 1")
+        .says("Samples per step, over all ranks.", "batch_size = 4096"),
+    optional("training.precision", Choice(&["f32", "bf16"]), "").or("f32").says(
+        "In what the matrix products multiply; bf16 rounds weights, activations and gradients.",
+        "precision = \"bf16\"",
+    ),
+    optional("training.epochs", Integer, "0 or more")
+        .or("1")
+        .says("Passes over the training data.", "epochs = 3"),
+    optional("training.steps", Integer, "0 or more")
+        .or("all of the epochs")
+        .says("Stop after so many steps, even within an epoch.", "steps = 10000"),
+    optional("training.seed", Integer, "0 or more")
+        .or("0")
+        .says("Seed of the shuffle.", "seed = 1"),
+    optional("training.shuffle_rows", Integer, "0 or more").or("65536").says(
+        "Samples the shuffle draws from; 0 keeps the order of the files.",
+        "shuffle_rows = 1000000",
+    ),
+    optional("training.drop_last", Boolean, "")
+        .or("false")
+        .says("Leave out the last, smaller batch of an epoch.", "drop_last = true"),
+    optional("training.log_every", Integer, "at least 1")
+        .or("100")
+        .says("Steps between log lines.", "log_every = 20"),
+    optional("training.evaluate_every", Integer, "at least 1").or("at the end alone").says(
+        "Steps between evaluations on the held-out data; there is always one at the end.",
+        "evaluate_every = 1000",
+    ),
+    optional("training.evaluate_samples", Integer, "at least 1")
+        .or("all")
+        .says("Held-out samples of one evaluation.", "evaluate_samples = 100000"),
+    optional("training.checkpoint_every", Integer, "at least 1").or("at the end alone").says(
+        "Steps between checkpoints; there is always one at the end.",
+        "checkpoint_every = 1000",
+    ),
+    optional("training.keep_checkpoints", Integer, "at least 1")
+        .or("3")
+        .says("How many of the newest checkpoints are kept.", "keep_checkpoints = 5"),
+    optional("training.keep_best", Choice(&["auc", "normalized_entropy", "loss"]), "")
+        .or("the newest alone")
+        .says(
+            "Keep the checkpoint with the best held-out figure too; eval and score use it.",
+            "keep_best = \"auc\"",
+        ),
+    optional("training.patience", Integer, "at least 1").or("never").says(
+        "Stop after so many evaluations in a row without a better figure. Needs keep_best and \
+         evaluate_every.",
+        "patience = 3",
+    ),
+    optional("training.auc_by", Text, "").says(
+        "A categorical column of the model, such as the user: AUC is also given as the mean over \
+         its groups.",
+        "auc_by = \"user\"",
+    ),
+    required("data", Section, "").says("The files and their columns.", "[data]"),
+    optional("data.train", Texts, "").or("--train").says(
+        "Training files, plain, .gz or .zst, or one prepared folder; relative to the folder the \
+         command runs in.",
+        "train = [\"day_0.csv.gz\"]",
+    ),
+    optional("data.evaluation", Texts, "")
+        .or("the held-out share of the training data")
+        .says("Held-out files.", "evaluation = [\"day_1.csv.gz\"]"),
+    optional("data.hold_out", Number, "0 to below 1").or("0.1").says(
+        "Share of the training data that is held out where `evaluation` names no file: the last \
+         rows, or those of `hold_out_by`.",
+        "hold_out = 0.2",
+    ),
+    optional("data.hold_out_by", Text, "").or("the order of the files").says(
+        "The column whose greatest values are held out: a time.",
+        "hold_out_by = \"timestamp\"",
+    ),
+    required("data.format", Choice(&["criteo", "csv", "tsv", "parquet", "npy"]), "").says(
+        "Layout of the files. csv: quoted text, see delimiter. tsv: tab-separated without quotes. \
+         criteo: label, 13 integers and 26 hexadecimal categories without a header. npy: the \
+         arrays of TorchRec and MLPerf.",
+        "format = \"csv\"",
+    ),
+    optional("data.delimiter", Text, "1 to 4 ASCII characters")
+        .or("\",\"")
+        .says("What stands between the fields of csv; \"tab\" for a tab.", "delimiter = \";\""),
+    optional("data.quote", Text, "one ASCII character, or \"\" for none")
+        .or("'\"'")
+        .says("What encloses fields of csv.", "quote = \"'\""),
+    optional("data.preset", Choice(&["criteo-dlrm", "criteo-torchrec"]), "").says(
+        "A published preparation of Criteo's files that fixes label, dense and categorical \
+         columns.",
+        "preset = \"criteo-dlrm\"",
+    ),
+    optional("data.columns", Texts, "").or("the header line").says(
+        "Column names, in order, for files without a header.",
+        "columns = [\"y\", \"a\", \"b\"]",
+    ),
+    optional("data.label", Section, "")
+        .or("the preset's")
+        .says("The label. Required without a preset.", "label = { column = \"click\" }"),
+    required("data.label.column", Text, "").says("Its column.", "label = { column = \"click\" }"),
+    optional("data.label.positive", Texts, "").or("the column is a number from 0 to 1").says(
+        "Values that mean 1; all others mean 0.",
+        "label = { column = \"rating\", positive = [\"4\", \"5\"] }",
+    ),
+    optional("data.dense", Sections, "").or("none, or the preset's").says(
+        "Dense columns, in the order of the model's dense input.",
+        "dense = [{ column = \"age\" }]",
+    ),
+    required("data.dense[].column", Text, "")
+        .says("Its column. `d{0..3}` stands for four such columns.", "{ column = \"age\" }"),
+    optional(
+        "data.dense[].transform",
+        Choice(&["none", "log1p", "log3", "standardise", "datetime", "one"]),
+        "",
+    )
+    .or("none")
+    .says(
+        "none: the number. log1p: ln(max(x, 0) + 1). log3: ln(max(x, -2) + 3). standardise: \
+         (x - mean) / deviation of the training rows. datetime: `parts` of a time. one: 1 in every \
+         row, which gives a model without numbers a learnt vector and thereby a bias per id.",
+        "{ column = \"age\", transform = \"standardise\" }",
+    ),
+    optional("data.dense[].number", Choice(&["plain", "money", "decimal_comma"]), "")
+        .or("plain")
+        .says(
+            "How numbers are written. money: $1,234.50, (4.21), 12 %. decimal_comma: 1.234,50 €.",
+            "{ column = \"price\", number = \"money\", transform = \"log1p\" }",
+        ),
+    optional("data.dense[].parts", Choices(PARTS), "").or("[\"hour\", \"weekday\", \"age\"]").says(
+        "What transform = \"datetime\" takes of a time, an input each. age: how long before \
+             the newest training row.",
+        "{ column = \"time\", transform = \"datetime\", parts = [\"hour\", \"age\"] }",
+    ),
+    optional("data.dense[].date_format", Text, "letters of strftime: %Y %y %m %d %H %M %S %b %p")
+        .or("ISO 8601, or seconds to nanoseconds since 1970")
+        .says(
+            "How the times of transform = \"datetime\" and of hold_out_by are written.",
+            "{ column = \"day\", transform = \"datetime\", date_format = \"%d.%m.%Y\" }",
+        ),
+    optional("data.categorical", Sections, "").or("none, or the preset's").says(
+        "Categorical columns; each feature of the model names one.",
+        "categorical = [{ column = \"user\" }]",
+    ),
+    required("data.categorical[].column", Text, "")
+        .says("Its column. `t{0..3}` stands for four such columns.", "{ column = \"user\" }"),
+    optional("data.categorical[].kind", Choice(&["integer", "hex", "string"]), "")
+        .or("string")
+        .says("How one category is written.", "{ column = \"user\", kind = \"integer\" }"),
+    optional("data.categorical[].separator", Text, "").or("one category per row").says(
+        "What stands between the categories of a list. A Parquet list needs none.",
+        "{ column = \"genres\", separator = \"|\" }",
+    ),
+    optional("data.categorical[].out_of_range", Choice(&["modulo", "error", "missing"]), "")
+        .or("modulo")
+        .says(
+            "What an id outside its table becomes, under ids.mode = \"modulo\".",
+            "{ column = \"user\", kind = \"integer\", out_of_range = \"error\" }",
+        ),
+    optional("data.categorical[].missing", Integer, "").says(
+        "The id that stands for a missing one; not for text.",
+        "{ column = \"user\", kind = \"integer\", missing = -1 }",
+    ),
+    optional("data.categorical[].min_count", Integer, "0 or more").or("that of data.ids").says(
+        "Least number of occurrences of a category that gets a row of its own, under ids.mode = \
+         \"exact\".",
+        "{ column = \"user\", min_count = 5 }",
+    ),
+    optional("data.missing", Text, "")
+        .or("the empty field alone")
+        .says("Text that stands for a missing value, besides the empty field.", "missing = \"?\""),
+    optional("data.ids", Section, "").or("{ mode = \"modulo\" }").says(
+        "How categories become rows of a table.",
+        "ids = { mode = \"exact\", min_count = 2 }",
+    ),
+    required("data.ids.mode", Choice(&["modulo", "exact"]), "").says(
+        "modulo: the integer, or a hash of the text, modulo the table's rows. exact: a row for \
+         each category seen often enough in the training data; row 0 for missing ones, row 1 for \
+         rare and unseen ones.",
+        "ids = { mode = \"exact\" }",
+    ),
+    optional("data.ids.min_count", Integer, "0 or more").or("0").with("exact", false).says(
+        "Least number of occurrences of a category that gets a row of its own.",
+        "ids = { mode = \"exact\", min_count = 2 }",
+    ),
+    optional("data.ids.memory_mib", Integer, "at least 1").or("1024").with("exact", false).says(
+        "Memory that counting may use, in MiB; beyond it, temporary files serve.",
+        "ids = { mode = \"exact\", memory_mib = 4096 }",
+    ),
+    optional("synthetic", Section, "").says("How often --synthetic uses each id.", "[synthetic]"),
+    optional("synthetic.ids", Section, "")
+        .or("{ kind = \"zipf\", exponent = 1.05 }")
+        .says("The law of all tables.", "ids = { kind = \"uniform\" }"),
+    required("synthetic.ids.kind", Choice(LAWS), "").says(
+        "uniform: every id alike. zipf: by Zipf's law. reuse: by a measured histogram.",
+        "ids = { kind = \"uniform\" }",
+    ),
+    required("synthetic.ids.exponent", Number, "0 or more")
+        .with("zipf", true)
+        .says("Skew of the law.", "ids = { kind = \"zipf\", exponent = 1.05 }"),
+    required("synthetic.ids.file", Text, "").with("reuse", true).says(
+        "Locality statistics as dlrm_datasets publishes them.",
+        "ids = { kind = \"reuse\", file = \"stats.txt.gz\" }",
+    ),
+    optional("synthetic.ids.section", Text, "").or("the first").with("reuse", false).says(
+        "One of its sections.",
+        "ids = { kind = \"reuse\", file = \"stats.txt.gz\", section = \"day 2\" }",
+    ),
+    optional("synthetic.tables", SectionPerName, "").says(
+        "The law of single tables, by name; keys as in synthetic.ids.",
+        "tables = { user = { kind = \"uniform\" } }",
+    ),
+    required("synthetic.tables.*.kind", Choice(LAWS), "")
+        .says("As in synthetic.ids.", "tables = { user = { kind = \"uniform\" } }"),
+    required("synthetic.tables.*.exponent", Number, "0 or more")
+        .with("zipf", true)
+        .says("As in synthetic.ids.", "tables = { user = { kind = \"zipf\", exponent = 1.2 } }"),
+    required("synthetic.tables.*.file", Text, "").with("reuse", true).says(
+        "As in synthetic.ids.",
+        "tables = { user = { kind = \"reuse\", file = \"stats.txt.gz\" } }",
+    ),
+    optional("synthetic.tables.*.section", Text, "")
+        .with("reuse", false)
+        .says("As in synthetic.ids.", "section = \"day 2\""),
+];

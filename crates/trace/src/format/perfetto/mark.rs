@@ -1,0 +1,149 @@
+//! What a file needs beside Perfetto's own fields so that [`super::read`] gives back the trace it
+//! was written from: ids of tracks, the order of rows, the header. Also the sign for viewers that a
+//! recording was cut.
+
+use std::io::{self, Write};
+
+use serde_json::{Map, Value, json};
+
+use super::arrow::Arrows;
+use super::field::{arrows, event, line, own, part as fields, sampled, track};
+use super::packet::{Interned, Packets};
+use super::track::{Numbers, Tracks};
+use super::wire::{bytes, folded, message, push_varint, text, unsigned, zigzag};
+use crate::format::kineto::export::header;
+use crate::format::kineto::mark;
+use crate::lanes::Lanes;
+use crate::merge::Part;
+use crate::store::{Counter, Covered, Trace, TrackKey};
+
+/// What a part is: its rank, header and counts.
+pub fn part<W: Write + ?Sized>(
+    packets: &mut Packets<'_, W>,
+    part: &Part<'_>,
+    found: &Arrows,
+) -> io::Result<()> {
+    let trace = part.trace;
+    packets.own(|out| {
+        message(out, own::PART, |out| {
+            unsigned(out, fields::RANK, u64::from(trace.rank));
+            zigzag(out, fields::AHEAD, part.ahead_ns);
+            zigzag(out, fields::FIRST_DEVICE, part.device(0));
+            text(out, fields::HEADER, &Value::Object(head(part)).to_string());
+            for (category, first) in &found.categories {
+                message(out, fields::ARROWS, |out| {
+                    unsigned(out, arrows::FIRST, *first);
+                    let name = &trace.categories[usize::from(*category)].name;
+                    text(out, arrows::CATEGORY, name);
+                });
+            }
+            unsigned(out, fields::SLICE_COUNT, trace.slices.len() as u64);
+            unsigned(out, fields::FLOW_COUNT, trace.flows.len() as u64);
+            unsigned(out, fields::COUNTER_COUNT, trace.counters.len() as u64);
+            unsigned(out, fields::INSTANT_COUNT, trace.instants.len() as u64);
+            unsigned(out, fields::ALLOCATION_COUNT, trace.allocations.len() as u64);
+            text(out, fields::PHASES, &json!(trace.phases).to_string());
+        });
+    })
+}
+
+/// The header of a part, as Kineto writes it.
+fn head(part: &Part<'_>) -> Map<String, Value> {
+    let (mut keys, _) = header::of_one(part);
+    if part.trace.header.base_time_ns != 0 {
+        keys.insert("baseTimeNanoseconds".to_owned(), json!(part.trace.header.base_time_ns));
+    }
+    if let Some(cut) = mark::of(std::slice::from_ref(part)) {
+        keys.insert(mark::KEY.to_owned(), cut);
+    }
+    keys
+}
+
+/// The ids and names of tracks, and which numbers of Perfetto's stand for them.
+pub fn tracks<W: Write + ?Sized>(
+    packets: &mut Packets<'_, W>,
+    part: &Part<'_>,
+    tracks: &Tracks,
+) -> io::Result<()> {
+    for (place, known) in part.trace.tracks.iter().enumerate() {
+        for (lane, uuid) in tracks.lanes(place).iter().enumerate() {
+            packets.own(|out| {
+                message(out, own::TRACK, |out| {
+                    unsigned(out, line::UUID, *uuid);
+                    unsigned(out, line::PLACE, place as u64);
+                    if lane > 0 {
+                        return;
+                    }
+                    key(out, &known.pid, (line::PID, line::PID_TEXT));
+                    key(out, &known.tid, (line::TID, line::TID_TEXT));
+                    text(out, line::PROCESS_NAME, &known.process_name);
+                    text(out, line::PROCESS_LABEL, &known.process_label);
+                    text(out, line::THREAD_NAME, &known.thread_name);
+                });
+            })?;
+        }
+    }
+    Ok(())
+}
+
+fn key(out: &mut Vec<u8>, key: &TrackKey, (number, words): (u32, u32)) {
+    match key {
+        TrackKey::Number(value) => zigzag(out, number, *value),
+        TrackKey::Text(value) => text(out, words, value),
+    }
+}
+
+/// The rows of the slices in the order in which they are written.
+pub fn order<W: Write + ?Sized>(
+    packets: &mut Packets<'_, W>,
+    trace: &Trace,
+    lanes: &Lanes,
+) -> io::Result<()> {
+    let (mut packed, mut before) = (Vec::with_capacity(2 * trace.slices.len()), 0);
+    for &row in (0..trace.tracks.len()).flat_map(|track| lanes.rows(track)) {
+        push_varint(&mut packed, folded(i64::from(row) - before));
+        before = i64::from(row);
+    }
+    packets.own(|out| bytes(out, own::ORDER, &packed))
+}
+
+/// Name, series and track of a counter of the trace.
+pub fn counter<W: Write + ?Sized>(
+    packets: &mut Packets<'_, W>,
+    trace: &Trace,
+    counter: &Counter,
+    uuid: u64,
+) -> io::Result<()> {
+    packets.own(|out| {
+        message(out, own::COUNTER, |out| {
+            unsigned(out, sampled::UUID, uuid);
+            unsigned(out, sampled::PLACE, u64::from(counter.track.0));
+            text(out, sampled::NAME, trace.strings.get(counter.name));
+            text(out, sampled::SERIES, trace.strings.get(counter.series));
+        });
+    })
+}
+
+/// Shows where a cut recording ends: a moment on a line of its own.
+pub fn cut<W: Write + ?Sized>(
+    packets: &mut Packets<'_, W>,
+    part: &Part<'_>,
+    numbers: &mut Numbers,
+    first_time: i64,
+) -> io::Result<()> {
+    let Some(cut) = &part.trace.cut else { return Ok(()) };
+    let (time, what) = match cut.covered {
+        Some(Covered::Until(end)) => (part.time(end), "events before this are complete"),
+        _ => (first_time, "nobody can say which events are missing"),
+    };
+    let uuid = numbers.next();
+    packets.track(|out| {
+        unsigned(out, track::UUID, uuid);
+        text(out, track::NAME, &format!("recording of rank {} was cut", part.trace.rank));
+    })?;
+    packets.event(time, &mut Interned::new(part), |out, _| {
+        unsigned(out, event::TYPE, event::INSTANT);
+        unsigned(out, event::TRACK, uuid);
+        text(out, event::NAME, &format!("recording cut: {what} ({})", cut.why));
+    })
+}

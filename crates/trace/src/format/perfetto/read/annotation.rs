@@ -1,0 +1,134 @@
+//! Debug annotations: the arguments of an event under their keys.
+
+use std::collections::HashMap;
+
+use serde_json::{Map, Number, Value as Json};
+
+use super::wire::{self, Broken, Field};
+use crate::format::perfetto::field::{annotation, event, interned};
+
+/// A value of an argument.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Value<'a> {
+    /// There is none.
+    Nothing,
+    Unsigned(u64),
+    Signed(i64),
+    Double(f64),
+    Bool(bool),
+    Text(&'a str),
+    /// JSON of any kind.
+    Json(&'a str),
+    /// Three numbers.
+    Three([u32; 3]),
+}
+
+/// The key and the value of an annotation.
+pub fn pair<'a>(content: &'a [u8]) -> Result<(u64, Value<'a>), Broken> {
+    let (mut key, mut value) = (0, Value::Nothing);
+    let (mut items, mut count) = ([0; 3], 0);
+    wire::each(content, |field, found| {
+        match (field, found) {
+            (annotation::NAME_IID, Field::Number(iid)) => key = iid,
+            (annotation::ITEMS, Field::Bytes(item)) => {
+                if let (Some(place), Value::Unsigned(number)) = (items.get_mut(count), one(item)?) {
+                    *place = u32::try_from(number).unwrap_or(u32::MAX);
+                }
+                count += 1;
+                value = Value::Three(items);
+            }
+            (field, found) => value = scalar(field, found)?.unwrap_or(value),
+        }
+        Ok(())
+    })?;
+    Ok((key, value))
+}
+
+fn one(content: &[u8]) -> Result<Value<'_>, Broken> {
+    let mut value = Value::Nothing;
+    wire::each(content, |field, found| {
+        value = scalar(field, found)?.unwrap_or(value);
+        Ok(())
+    })?;
+    Ok(value)
+}
+
+fn scalar<'a>(field: u32, found: Field<'a>) -> Result<Option<Value<'a>>, Broken> {
+    Ok(Some(match (field, found) {
+        (annotation::BOOL, Field::Number(value)) => Value::Bool(value != 0),
+        (annotation::UNSIGNED, Field::Number(value)) => Value::Unsigned(value),
+        (annotation::SIGNED, Field::Number(value)) => Value::Signed(value as i64),
+        (annotation::DOUBLE, Field::Number(value)) => Value::Double(f64::from_bits(value)),
+        (annotation::STRING, Field::Bytes(value)) => Value::Text(text(value)?),
+        (annotation::JSON, Field::Bytes(value)) => Value::Json(text(value)?),
+        _ => return Ok(None),
+    }))
+}
+
+/// A text, which we write as UTF-8.
+pub fn text(bytes: &[u8]) -> Result<&str, Broken> {
+    std::str::from_utf8(bytes).map_err(|_| Broken::new("a text that is no UTF-8"))
+}
+
+/// Hands out the entries of interned data: their field, number and text.
+pub fn each_interned<'a>(
+    content: &'a [u8],
+    mut seen: impl FnMut(u32, u64, &'a str),
+) -> Result<(), Broken> {
+    wire::each(content, |kind, entry| {
+        let Field::Bytes(entry) = entry else { return Ok(()) };
+        let (mut iid, mut name) = (0, "");
+        wire::each(entry, |field, value| {
+            match (field, value) {
+                (interned::IID, Field::Number(number)) => iid = number,
+                (interned::NAME, Field::Bytes(bytes)) => name = text(bytes)?,
+                _ => {}
+            }
+            Ok(())
+        })?;
+        seen(kind, iid, name);
+        Ok(())
+    })
+}
+
+/// The keys of arguments, by packet sequence and number.
+#[derive(Debug, Default)]
+pub struct Keys<'a>(HashMap<(u64, u64), &'a str>);
+
+impl<'a> Keys<'a> {
+    /// Takes in what a packet brings.
+    pub fn learn(&mut self, sequence: u64, content: &'a [u8]) -> Result<(), Broken> {
+        each_interned(content, |kind, iid, name| {
+            if kind == interned::ANNOTATION_NAME {
+                self.0.insert((sequence, iid), name);
+            }
+        })
+    }
+
+    /// The arguments of an event.
+    pub fn arguments(&self, sequence: u64, content: &[u8]) -> Result<Map<String, Json>, Broken> {
+        let mut arguments = Map::new();
+        wire::each(content, |field, value| {
+            let (event::ANNOTATION, Field::Bytes(content)) = (field, value) else { return Ok(()) };
+            let (key, value) = pair(content)?;
+            if let Some(key) = self.0.get(&(sequence, key)) {
+                arguments.insert((*key).to_owned(), json(value));
+            }
+            Ok(())
+        })?;
+        Ok(arguments)
+    }
+}
+
+fn json(value: Value<'_>) -> Json {
+    match value {
+        Value::Nothing => Json::Null,
+        Value::Unsigned(value) => value.into(),
+        Value::Signed(value) => value.into(),
+        Value::Double(value) => Number::from_f64(value).map_or(Json::Null, Json::Number),
+        Value::Bool(value) => value.into(),
+        Value::Text(value) => value.into(),
+        Value::Json(value) => serde_json::from_str(value).unwrap_or_else(|_| value.into()),
+        Value::Three(values) => values.to_vec().into(),
+    }
+}

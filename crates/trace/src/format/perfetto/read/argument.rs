@@ -1,0 +1,174 @@
+//! Arguments into the columns of a trace, under the keys that Kineto has.
+
+use super::annotation::Value;
+use crate::format::kineto::read::key::{ARGUMENTS, Argument, Step, of_arguments};
+use crate::store::{Collective, LaunchShape, PythonFrame, Slices, StringId, Strings, SyncWait};
+
+/// The argument that a key stands for, if a column holds it.
+pub fn of_key(key: &str) -> Option<Argument> {
+    match of_arguments(key.as_bytes()) {
+        Step::Keep(argument) => Some(argument),
+        _ => None,
+    }
+}
+
+/// The arguments of one event.
+#[derive(Clone, Debug)]
+pub struct Found<'a>([Value<'a>; ARGUMENTS]);
+
+impl<'a> Found<'a> {
+    /// Nothing yet.
+    pub fn new() -> Self {
+        Self([Value::Nothing; ARGUMENTS])
+    }
+
+    /// Takes in a value.
+    pub fn set(&mut self, argument: Argument, value: Value<'a>) {
+        self.0[argument as usize] = value;
+    }
+
+    fn get(&self, argument: Argument) -> Value<'a> {
+        self.0[argument as usize]
+    }
+
+    fn has(&self, argument: Argument) -> bool {
+        self.get(argument) != Value::Nothing
+    }
+
+    /// An integer of 0 or more, or a text of one.
+    pub fn unsigned(&self, argument: Argument) -> Option<u64> {
+        match self.get(argument) {
+            Value::Unsigned(value) => Some(value),
+            Value::Signed(value) => u64::try_from(value).ok(),
+            Value::Text(text) => text.trim().parse().ok(),
+            _ => None,
+        }
+    }
+
+    /// An integer, or a text of one.
+    pub fn signed(&self, argument: Argument) -> Option<i64> {
+        match self.get(argument) {
+            Value::Unsigned(value) => i64::try_from(value).ok(),
+            Value::Signed(value) => Some(value),
+            Value::Text(text) => text.trim().parse().ok(),
+            _ => None,
+        }
+    }
+
+    /// An integer of 32 bits.
+    pub fn small(&self, argument: Argument) -> Option<i32> {
+        i32::try_from(self.signed(argument)?).ok()
+    }
+
+    fn float(&self, argument: Argument) -> Option<f64> {
+        match self.get(argument) {
+            Value::Unsigned(value) => Some(value as f64),
+            Value::Signed(value) => Some(value as f64),
+            Value::Double(value) => Some(value),
+            Value::Text(text) => text.trim().parse().ok(),
+            _ => None,
+        }
+    }
+
+    fn triple(&self, argument: Argument) -> [u32; 3] {
+        match self.get(argument) {
+            Value::Three(values) => values,
+            Value::Json(text) | Value::Text(text) => serde_json::from_str(text).unwrap_or_default(),
+            _ => [0; 3],
+        }
+    }
+
+    fn text(&self, argument: Argument) -> &'a str {
+        match self.get(argument) {
+            Value::Text(text) | Value::Json(text) => text,
+            _ => "",
+        }
+    }
+}
+
+/// Adds what only some rows have to the last one.
+pub fn push(slices: &mut Slices, strings: &mut Strings, found: &Found<'_>) {
+    let row = slices.len() as u32 - 1;
+    if let Some(sequence) = found.signed(Argument::Sequence) {
+        slices.sequence.push(row, sequence);
+    }
+    if let Some(thread) = found.unsigned(Argument::ForwardThread) {
+        slices.forward_thread.push(row, thread);
+    }
+    if let Some(function) = found.unsigned(Argument::RecordFunction) {
+        slices.record_function.push(row, function);
+    }
+    if let Some(index) = found.unsigned(Argument::EventIndex) {
+        slices.event_index.push(row, index);
+    }
+    if found.get(Argument::Finished) == Value::Bool(false) {
+        slices.unfinished.push(row, ());
+    }
+    if let Some(id) = found.unsigned(Argument::PythonId) {
+        let parent = found.unsigned(Argument::PythonParent);
+        let module = found.unsigned(Argument::PythonModule);
+        slices.python.push(row, PythonFrame { id, parent, module });
+    }
+    if found.has(Argument::CollectiveName) {
+        slices.collective.push(row, collective(found, strings));
+    }
+    push_device(slices, row, found);
+}
+
+fn push_device(slices: &mut Slices, row: u32, found: &Found<'_>) {
+    if let Some(bytes) = found.unsigned(Argument::Bytes) {
+        slices.bytes.push(row, bytes);
+    }
+    if let Some(bandwidth) = found.float(Argument::Bandwidth) {
+        slices.bandwidth.push(row, bandwidth);
+    }
+    if let Some(node) = found.unsigned(Argument::GraphNode) {
+        slices.graph_node.push(row, node);
+    }
+    if found.has(Argument::SyncKind) {
+        let wait = SyncWait {
+            stream: found.signed(Argument::SyncStream),
+            record_correlation: found.unsigned(Argument::SyncCorrelation),
+            event: found.unsigned(Argument::SyncEvent),
+        };
+        slices.sync.push(row, wait);
+    }
+    if found.has(Argument::Grid) {
+        let real = |argument| found.float(argument).unwrap_or(f64::NAN) as f32;
+        let count = |argument| short(found, argument).unwrap_or_default();
+        let shape = LaunchShape {
+            grid: found.triple(Argument::Grid),
+            block: found.triple(Argument::Block),
+            registers: count(Argument::Registers),
+            shared_memory: count(Argument::SharedMemory),
+            blocks_per_sm: real(Argument::BlocksPerSm),
+            warps_per_sm: real(Argument::WarpsPerSm),
+            occupancy_pct: real(Argument::Occupancy),
+        };
+        slices.launch_shape.push(row, shape);
+    }
+}
+
+fn short(found: &Found<'_>, argument: Argument) -> Option<u32> {
+    u32::try_from(found.unsigned(argument)?).ok()
+}
+
+fn collective(found: &Found<'_>, strings: &mut Strings) -> Collective {
+    let mut text = |argument| match found.text(argument) {
+        "" => StringId::default(),
+        text => strings.intern(text),
+    };
+    Collective {
+        name: text(Argument::CollectiveName),
+        dtype: text(Argument::DataType),
+        elements_in: found.unsigned(Argument::ElementsIn),
+        elements_out: found.unsigned(Argument::ElementsOut),
+        splits_in: text(Argument::SplitsIn),
+        splits_out: text(Argument::SplitsOut),
+        group_size: short(found, Argument::GroupSize),
+        group: text(Argument::Group),
+        group_description: text(Argument::GroupDescription),
+        group_ranks: text(Argument::GroupRanks),
+        sequence: found.unsigned(Argument::CollectiveSequence),
+    }
+}
