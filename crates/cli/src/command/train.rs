@@ -22,9 +22,11 @@ use crate::resolve::{Session, checkpoint, input, plan, synthetic};
 use crate::{interrupt, output};
 
 mod observe;
+mod processes;
 mod row_scope;
 
 pub use observe::Observer;
+use processes::World;
 
 /// The last line of `--format json`.
 #[derive(Debug, Serialize)]
@@ -69,8 +71,26 @@ pub fn run(args: &Train, session: &Session) -> Result<ExitCode, Error> {
     let Some(name) = args.config.as_deref().filter(|_| !args.list) else {
         return list(session).map(|()| ExitCode::SUCCESS);
     };
+    // Before anything is read or written.
+    let Some(mut world) = World::join(&args.processes)? else {
+        return train((args, name), session, None);
+    };
+    if !world.is_leader() {
+        return world.follow(args, session);
+    }
+    let result = train((args, name), session, Some(&mut world));
+    world.end(result, session)
+}
+
+/// Trains, as the only process or as the one that leads `world`.
+fn train(
+    (args, name): (&Train, &str),
+    session: &Session,
+    world: Option<&mut World>,
+) -> Result<ExitCode, Error> {
     let mut job = config::job(name, &args.set)?;
-    let tiling = plan::tiling(args, &job.config.model.tables)?;
+    let tiling =
+        plan::tiling(args, &job.config.model.tables, world.as_ref().map(|world| world.size()))?;
     let run_folder = args.run_folder();
     choose_inputs(args, &mut job)?;
     // Before anything is written.
@@ -101,7 +121,8 @@ pub fn run(args: &Train, session: &Session) -> Result<ExitCode, Error> {
     if job.config.data.train.iter().any(|path| path == "-") {
         job.config.data.train = input::absolute(&[inputs.train.dir().display().to_string()]);
     }
-    let resume_command = resume_command(args, name, &job, &run_folder);
+    let launched = world.as_ref().map(|world| world.size());
+    let resume_command = resume_command((args, launched), name, &job, &run_folder);
     let request = RunRequest {
         plan: tiling.plan(&job.config.model.tables),
         config: job.config,
@@ -133,7 +154,11 @@ pub fn run(args: &Train, session: &Session) -> Result<ExitCode, Error> {
     let stop = interrupt::stop_flag(interrupt::SAVING);
     let mut observer = Observer::new(session.console);
     let run = reading.with_evaluation(evaluation).with_stop(stop);
-    let outcome = run.run(&mut |event| observer.see(event))?;
+    let observe = &mut |event: train::Event<'_>| observer.see(event);
+    let outcome = match world {
+        None => run.run(observe)?,
+        Some(world) => world.lead(run, observe)?,
+    };
     let recorded = observer.finish()?;
     warn_of_trace(args, (&outcome, recorded), session.console);
     report(session.console, &outcome, &resume_command)
@@ -376,8 +401,17 @@ fn generate(session: &Session, job: &mut Job, rows: u64, run: &Path) -> Result<(
 }
 
 /// The command that goes on where this run stops.
-fn resume_command(args: &Train, name: &str, job: &Job, run: &Path) -> String {
-    let mut words = vec!["rowmill".into(), "train".into(), name.to_owned()];
+fn resume_command(
+    (args, launched): (&Train, Option<u32>),
+    name: &str,
+    job: &Job,
+    run: &Path,
+) -> String {
+    let mut words: Vec<String> = match launched {
+        None => Vec::new(),
+        Some(ranks) => vec!["mpirun".into(), "-n".into(), ranks.to_string()],
+    };
+    words.extend(["rowmill".into(), "train".into(), name.to_owned()]);
     for (key, value) in &args.set {
         words.extend(["--set".into(), format!("{key}={value}")]);
     }

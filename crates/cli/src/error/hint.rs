@@ -12,6 +12,22 @@ impl Error {
     pub fn hint(&self) -> Option<String> {
         let hint = match self {
             Self::UnknownConfig { name, known } => return Some(known_configs(name, known)),
+            Self::Torchrun { size } => format!("start it with mpirun -n {size} rowmill train …"),
+            Self::NoMpi { .. } => {
+                "install Open MPI (Debian: openmpi-bin) or MPICH (mpich), or name a library with \
+                 --mpi-library FILE"
+                    .into()
+            }
+            Self::OtherLauncher { .. } => {
+                "start it with the mpirun that belongs to the library, or name the library of this \
+                 one with --mpi-library FILE"
+                    .into()
+            }
+            Self::MpiStart { .. } => "rowmill doctor mpi says what there is".into(),
+            Self::NoProcesses => return None,
+            Self::OtherRanks { .. } => {
+                "leave --ranks out, and give a --plan for as many ranks as processes".into()
+            }
             Self::Config { source, .. } => return config_hint(source),
             Self::Memory { .. }
             | Self::Disk { .. }

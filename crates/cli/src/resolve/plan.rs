@@ -27,11 +27,23 @@ pub enum Tiling {
     File(ShardingPlan),
 }
 
-/// What `train` asks for.
-pub fn tiling(train: &Train, tables: &[TableConfig]) -> Result<Tiling, Error> {
-    match &train.plan {
-        Some(path) => read(path, tables).map(Tiling::File),
-        None => Ok(Tiling::Made(train.sharding, train.ranks.unwrap_or(1))),
+/// What `train` asks for, where a launcher has `started` so many processes.
+pub fn tiling(
+    train: &Train,
+    tables: &[TableConfig],
+    started: Option<u32>,
+) -> Result<Tiling, Error> {
+    let tiling = match &train.plan {
+        Some(path) => read(path, tables).map(Tiling::File)?,
+        None => Tiling::Made(train.sharding, train.ranks.or(started).unwrap_or(1)),
+    };
+    let asked = match &tiling {
+        Tiling::Made(_, ranks) => *ranks,
+        Tiling::File(plan) => plan.world_size(),
+    };
+    match started.filter(|&started| started != asked) {
+        None => Ok(tiling),
+        Some(started) => Err(Error::OtherRanks { asked, started }),
     }
 }
 
