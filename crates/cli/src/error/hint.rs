@@ -12,22 +12,12 @@ impl Error {
     pub fn hint(&self) -> Option<String> {
         let hint = match self {
             Self::UnknownConfig { name, known } => return Some(known_configs(name, known)),
-            Self::Torchrun { size } => format!("start it with mpirun -n {size} rowmill train …"),
-            Self::NoMpi { .. } => {
-                "install Open MPI (Debian: openmpi-bin) or MPICH (mpich), or name a library with \
-                 --mpi-library FILE"
-                    .into()
-            }
-            Self::OtherLauncher { .. } => {
-                "start it with the mpirun that belongs to the library, or name the library of this \
-                 one with --mpi-library FILE"
-                    .into()
-            }
-            Self::MpiStart { .. } => "rowmill doctor mpi says what there is".into(),
-            Self::NoProcesses => return None,
-            Self::OtherRanks { .. } => {
-                "leave --ranks out, and give a --plan for as many ranks as processes".into()
-            }
+            Self::Torchrun { .. }
+            | Self::NoMpi { .. }
+            | Self::OtherLauncher { .. }
+            | Self::MpiStart { .. }
+            | Self::NoProcesses
+            | Self::OtherRanks { .. } => return self.processes_hint(),
             Self::Config { source, .. } => return config_hint(source),
             Self::Memory { .. }
             | Self::Disk { .. }
@@ -41,15 +31,11 @@ impl Error {
                 "add --config CONFIG; for Criteo's files: --config dlrm-criteo-kaggle".into()
             }
             Self::ForeignFolder { .. } => "choose another with --folder".into(),
-            Self::MixedInputs { .. } | Self::NotPrepared { .. } | Self::NoSuchInput { .. } => {
-                return self.input_hint();
-            }
+            Self::MixedInputs { .. }
+            | Self::NotPrepared { .. }
+            | Self::NoSuchInput { .. }
+            | Self::NoEvaluation => return self.input_hint(),
             Self::OneLabel { label, positive, .. } => label_hint(*label, positive),
-            Self::NoEvaluation => {
-                "name labelled files with --data FILE… (or --evaluation when training), or set \
-                 data.hold_out"
-                    .into()
-            }
             Self::RunExists { .. }
             | Self::NoCheckpoint { .. }
             | Self::NoneWhole { .. }
@@ -67,9 +53,7 @@ impl Error {
             | Self::OutputIsSpecial { .. }
             | Self::NoOutputFolder { .. }
             | Self::OutputBelowFile { .. } => return self.output_hint(),
-            Self::Alignment { .. } => {
-                "the scores so far are out of place; remove empty lines and line breaks within fields".into()
-            }
+            Self::Alignment { .. } => return self.output_hint(),
             Self::Io { source, .. } | Self::Output(source) => return disk_hint(source),
             Self::ParquetToStdout
             | Self::SeveralRanks { .. }
@@ -97,8 +81,33 @@ impl Error {
         Some(hint)
     }
 
+    fn processes_hint(&self) -> Option<String> {
+        let hint = match self {
+            Self::Torchrun { size } => format!("start it with mpirun -n {size} rowmill train …"),
+            Self::NoMpi { .. } => {
+                "install Open MPI (Debian: openmpi-bin) or MPICH (mpich), or name a library with \
+                 --mpi-library FILE"
+                    .into()
+            }
+            Self::OtherLauncher { .. } => {
+                "start it with the mpirun that belongs to the library, or name the library of this \
+                 one with --mpi-library FILE"
+                    .into()
+            }
+            Self::MpiStart { .. } => "rowmill doctor mpi says what there is".into(),
+            Self::OtherRanks { .. } => {
+                "leave --ranks out, and give a --plan for as many ranks as processes".into()
+            }
+            _ => return None,
+        };
+        Some(hint)
+    }
+
     fn output_hint(&self) -> Option<String> {
         let hint = match self {
+            Self::Alignment { .. } => {
+                "the scores so far are out of place; remove empty lines and line breaks within fields".into()
+            }
             Self::OutputIsSpecial { .. } => "write a file and read it from there".into(),
             Self::OutputIsInput { .. } | Self::OutputBelowFile { .. } => {
                 "choose another place to write".into()
@@ -135,6 +144,10 @@ impl Error {
 
     fn input_hint(&self) -> Option<String> {
         let hint = match self {
+            Self::NoEvaluation => {
+                "name labelled files with --data FILE… (or --evaluation when training), or set \
+                 data.hold_out"
+            }
             Self::MixedInputs { .. } => {
                 "prepare all files into one folder: rowmill data convert FILE… --config CONFIG \
                  --out FOLDER"
