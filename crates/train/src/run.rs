@@ -11,6 +11,7 @@ pub(crate) mod lead;
 pub(crate) mod start;
 mod worker;
 
+pub use agreement::host;
 pub use lead::{feature_plan, total_steps};
 
 use std::fs::{File, TryLockError};

@@ -9,7 +9,7 @@ use comm::Communicator;
 use schema::{JobConfig, Rank};
 use xxhash_rust::xxh3::xxh3_64;
 
-use super::{RunRequest, start};
+use super::{RunRequest, Start, start};
 use crate::Error;
 
 /// What must be the same, in the order of [`hashes`].
@@ -45,12 +45,17 @@ fn hashes(request: &RunRequest) -> Result<[u64; 4], Error> {
     let seen = start::seen_data(request);
     let rows = request.evaluation.as_ref().map(|(_, rows)| rows);
     let data = (seen.training, seen.held_out, &request.train_rows, rows);
+    // Its name alone: hosts may see the run folder under different paths.
+    let checkpoint = match &request.start {
+        Start::Fresh => None,
+        Start::Checkpoint(folder) => folder.file_name(),
+    };
     let steps = request.trace.as_ref().map(|trace| &trace.steps);
     Ok([
         xxh3_64(config.as_bytes()),
         text(&(request.plan.world_size(), request.plan.tiles())),
         text(&data),
-        text(&(&request.start, request.rule_change, steps)),
+        text(&(checkpoint, request.rule_change, steps)),
     ])
 }
 
