@@ -67,6 +67,14 @@ pub(super) fn reword(findings: &mut Vec<Finding>) {
         for text in [&mut finding.title, &mut finding.what] {
             *text = worded(text);
         }
+        // A pool's launch carries a runtime's name, so that readers of devices' traces know it.
+        for proof in &mut finding.proofs {
+            for name in proof.within.iter_mut().chain([&mut proof.name]) {
+                if name.starts_with("cudaLaunchKernel") {
+                    "start of the pool's work".clone_into(name);
+                }
+            }
+        }
     }
 }
 

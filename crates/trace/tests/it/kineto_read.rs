@@ -89,7 +89,8 @@ fn in_order_of(categories: &[Category], trace: &Trace) -> Trace {
     let place = |old: u8| {
         let category = &trace.categories[usize::from(old)];
         let place = categories.iter().position(|other| other == category);
-        place.unwrap_or_else(|| panic!("no category {category:?}")) as u8
+        assert!(place.is_some(), "no category {category:?}");
+        place.unwrap_or_default() as u8
     };
     let places: Vec<u8> = (0..trace.categories.len() as u8).map(place).collect();
     let moved = |category: &mut u8| *category = places[usize::from(*category)];

@@ -173,10 +173,9 @@ fn slice(trace: &mut Trace, event: &Event<'_>, duration: Option<i64>) {
     if let Some(index) = event.id("Ev Idx") {
         slices.event_index.push(row, index);
     }
-    if let Some(stack) = event.args.get("Call stack").and_then(Value::as_str) {
-        if !stack.is_empty() {
-            slices.call_stack.push(row, trace.strings.intern(stack));
-        }
+    let stack = event.args.get("Call stack").and_then(Value::as_str);
+    if let Some(stack) = stack.filter(|stack| !stack.is_empty()) {
+        slices.call_stack.push(row, trace.strings.intern(stack));
     }
     if let Some(node) = event.id("graph node id") {
         slices.graph_node.push(row, node);
