@@ -21,6 +21,8 @@ use crate::fixture::{Place, Ran};
 const LOOK: Duration = Duration::from_millis(3);
 /// The largest error of an estimate, and what a limit leaves beyond it.
 const TENTH: f64 = 0.1;
+/// What loaders hold ready at most in the smallest runs.
+const LOADERS_BYTES: u64 = 8 << 20;
 /// A limit this far below the estimate is refused.
 const LESS: f64 = 0.15;
 
@@ -150,7 +152,11 @@ fn check(case: &Case) {
     let error = estimate as f64 / peak as f64 - 1.0;
     let mib = |bytes: u64| bytes >> 20;
     println!("{}: {} MiB, got {} ({:+.1} %)", case.words, mib(estimate), mib(peak), 100.0 * error);
-    assert!(error.abs() <= TENTH, "{words}: {} MiB, got {}", mib(estimate), mib(peak));
+    // How full loaders are when a run's peak comes is a matter of timing: some MiB, which is more
+    // than a tenth of the smallest runs. Taking more than was estimated is never excused by it.
+    let is_timing = estimate > peak && estimate - peak <= LOADERS_BYTES;
+    let is_near = error.abs() <= TENTH || is_timing;
+    assert!(is_near, "{words}: {} MiB, got {}", mib(estimate), mib(peak));
 }
 
 fn more(bytes: u64) -> u64 {
