@@ -80,6 +80,18 @@ pub struct Origin {
     pub member: Option<String>,
     /// Size of the uncompressed text.
     pub text_bytes: u64,
+    /// How its events are written.
+    pub encoding: Encoding,
+}
+
+/// How the events of a file are written.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Encoding {
+    /// As JSON.
+    #[default]
+    Json,
+    /// As Perfetto's packets.
+    Packets,
 }
 
 impl std::fmt::Display for Origin {

@@ -11,15 +11,13 @@ mod what_if;
 use std::path::PathBuf;
 
 use analyze::classify::ClassRule;
-use analyze::job::Shapes;
 use analyze::{Classifier, Scope, WindowRule, coverage};
 use predict::calibration::{Calibration, Machine, collect};
 use predict::recording::{Job, Span, StepRule, spans};
-use serde_json::Value;
 use trace::store::Trace;
 
 use crate::args::Predict;
-use crate::command::trace::finding::tensors;
+use crate::command::trace::finding::shapes_of;
 use crate::error::Error;
 use crate::render;
 use crate::resolve::Session;
@@ -91,7 +89,7 @@ impl Steps {
 
 /// Prepares traces for reading steps, and says what will stay as it was measured.
 fn job<'a>(scopes: &'a [Scope<'a>], session: &Session) -> Job<'a> {
-    let job = Job::new(scopes, |rows| sizes(scopes, rows));
+    let job = Job::new(scopes, |rows| shapes_of(scopes.iter().map(|scope| scope.trace), rows));
     if job.partial_collectives() > 0 {
         session.console.warn(format_args!(
             "{} collectives stay as measured, with their waits: not all of their ranks were recorded",
@@ -99,25 +97,6 @@ fn job<'a>(scopes: &'a [Scope<'a>], session: &Session) -> Job<'a> {
         ));
     }
     job
-}
-
-/// Sizes of tensors as far as the files have them.
-fn sizes(scopes: &[Scope<'_>], rows: &[Vec<u32>]) -> Shapes {
-    let mut shapes = Shapes::new();
-    for (scope, rows) in scopes.iter().zip(rows) {
-        let is_off =
-            scope.trace.header.rest.get("record_shapes").and_then(Value::as_i64) == Some(0);
-        if is_off || rows.is_empty() {
-            continue;
-        }
-        // What cannot be read again, such as standard input, is priced without sizes.
-        let Ok(arguments) = trace::open::arguments(scope.trace, rows) else { continue };
-        for (row, arguments) in rows.iter().zip(arguments) {
-            let tensors = tensors(arguments.get("Input Dims"), arguments.get("Input type"));
-            shapes.extend(tensors.map(|tensors| ((scope.trace.rank, *row), tensors)));
-        }
-    }
-    shapes
 }
 
 /// The samples of all steps of a recording.

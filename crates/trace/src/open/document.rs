@@ -66,8 +66,9 @@ impl<T> Found<'_, T> {
                         return Err(Error::read(path)(source));
                     }
                     let by = if member.is_some() { By::Folder } else { by };
-                    let origin =
-                        Origin { path: path.to_path_buf(), member, text_bytes: bytes.len() as u64 };
+                    let text_bytes = bytes.len() as u64;
+                    let path = path.to_path_buf();
+                    let origin = Origin { path, member, text_bytes, ..Origin::default() };
                     self.text(&bytes, origin, by, failure)?;
                 }
                 Part::Skipped(member, reason) => self.skip(path, Some(member), reason.to_owned()),

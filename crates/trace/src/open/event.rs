@@ -17,48 +17,33 @@ use super::pump::{self, Shared};
 use super::stream::{Part, Reader, Stream};
 use crate::Error;
 use crate::format::perfetto::read;
-use crate::store::Trace;
+use crate::store::{Encoding, Origin, Trace};
 
 /// Longer events are cut here.
 const LONGEST: u64 = 64 << 20;
 /// Bytes read at first for an event of a plain file.
 const FIRST_READ: usize = 4 << 10;
+/// Why there is no text where one was.
+const CHANGED: &str = "the file has changed since";
+
+/// Events of one trace.
+#[derive(Clone, Copy)]
+pub struct Events<'a> {
+    /// The trace.
+    pub trace: &'a Trace,
+    /// Its rows.
+    pub rows: &'a [u32],
+}
 
 /// The JSON texts of events, in the order of `rows`, as they stand in the file.
 ///
 /// # Cost
 /// One read per row of a plain file; one pass over a compressed one.
 /// # Errors
-/// [`Error::NoText`] for standard input, for a trace that never was a file and for a file that has
-/// changed; [`Error::Read`].
+/// [`Error::NoText`] for standard input, for a trace that never was a file, whose file holds no
+/// JSON, and for a file that has changed; [`Error::Read`].
 pub fn event_texts(trace: &Trace, rows: &[u32]) -> Result<Vec<String>, Error> {
-    let path = &trace.origin.path;
-    let no_text = |reason: &str| Error::NoText { path: path.clone(), reason: reason.to_owned() };
-    if path == Path::new("-") {
-        return Err(no_text("standard input can be read only once; save it to a file"));
-    }
-    if path.as_os_str().is_empty() {
-        return Err(no_text("the trace never was a file"));
-    }
-    let mut spans: Vec<(u64, u64)> = rows.iter().map(|row| span(trace, *row)).collect();
-    if spans.iter().any(|(start, _)| *start == u64::MAX) {
-        return Err(no_text("the events never were in a file"));
-    }
-    let order = spans.clone();
-    spans.sort_unstable();
-    spans.dedup();
-    let texts = if is_plain(path).map_err(Error::read(path))? {
-        from_file(path, &spans).map_err(Error::read(path))?
-    } else {
-        from_stream(trace, &spans)?
-    };
-    let text_of = |span: &(u64, u64)| {
-        let at = spans.binary_search(span).unwrap_or_default();
-        let text = texts.get(at).filter(|text| text.starts_with(b"{"));
-        let text = text.ok_or_else(|| no_text("the file has changed since"))?;
-        Ok(String::from_utf8_lossy(text).into_owned())
-    };
-    order.iter().map(text_of).collect()
+    texts_of(&[Events { trace, rows }]).remove(0)
 }
 
 /// The arguments of events, in the order of `rows`; empty for events without any.
@@ -68,45 +53,174 @@ pub fn event_texts(trace: &Trace, rows: &[u32]) -> Result<Vec<String>, Error> {
 /// # Errors
 /// As [`event_texts`]; [`Error::NoText`] for an event that is no JSON object.
 pub fn arguments(trace: &Trace, rows: &[u32]) -> Result<Vec<Map<String, Value>>, Error> {
-    let parse = |text: String| {
-        let parsed =
-            serde_json::from_str(&text).or_else(|_| serde_json::from_str(&repaired(&text)));
-        let event: Value = parsed.map_err(|error| Error::NoText {
-            path: trace.origin.path.clone(),
-            reason: format!("expected an event, got {error}"),
-        })?;
-        match event {
-            Value::Object(mut event) => match event.remove("args") {
-                Some(Value::Object(arguments)) => Ok(arguments),
-                _ => Ok(Map::new()),
-            },
-            _ => Ok(Map::new()),
-        }
-    };
-    if let Some(found) = of_packets(trace, rows)? {
-        return Ok(found);
-    }
-    event_texts(trace, rows)?.into_iter().map(parse).collect()
+    arguments_of(&[Events { trace, rows }]).remove(0)
 }
 
-/// The same of a trace that was read from a Perfetto file.
-fn of_packets(trace: &Trace, rows: &[u32]) -> Result<Option<Vec<Map<String, Value>>>, Error> {
-    let origin = &trace.origin;
-    if rows.is_empty() || origin.path.as_os_str().is_empty() || origin.path == Path::new("-") {
-        return Ok(None);
+/// What [`arguments`] says of each trace of a job.
+///
+/// # Cost
+/// As [`event_texts`], but one pass over a compressed file or archive serves all its traces.
+pub fn arguments_of(all: &[Events<'_>]) -> Vec<Result<Vec<Map<String, Value>>, Error>> {
+    let is_packets = |events: &&Events<'_>| events.trace.origin.encoding == Encoding::Packets;
+    let packets: Vec<Events<'_>> = all.iter().filter(is_packets).copied().collect();
+    let texts: Vec<Events<'_>> = all.iter().filter(|of| !is_packets(of)).copied().collect();
+    let mut of_packets = packet_arguments(&packets).into_iter();
+    let mut of_texts = texts_of(&texts).into_iter().zip(&texts).map(|(found, events)| {
+        let path = &events.trace.origin.path;
+        found?.iter().map(|text| parsed(text, path)).collect()
+    });
+    let next = |of: &Events<'_>| match of.trace.origin.encoding {
+        Encoding::Packets => of_packets.next(),
+        Encoding::Json => of_texts.next(),
+    };
+    all.iter().filter_map(next).collect()
+}
+
+/// The arguments in the text of an event.
+fn parsed(text: &str, path: &Path) -> Result<Map<String, Value>, Error> {
+    let parsed = serde_json::from_str(text).or_else(|_| serde_json::from_str(&repaired(text)));
+    let event: Value = parsed.map_err(|error| Error::NoText {
+        path: path.to_owned(),
+        reason: format!("expected an event, got {error}"),
+    })?;
+    let Value::Object(mut event) = event else { return Ok(Map::new()) };
+    match event.remove("args") {
+        Some(Value::Object(arguments)) => Ok(arguments),
+        _ => Ok(Map::new()),
     }
-    let Some(bytes) = perfetto::bytes_of(origin)? else { return Ok(None) };
-    let order: Vec<u64> = rows.iter().map(|row| trace.slices.offset[*row as usize]).collect();
+}
+
+/// The same of traces that were read from Perfetto files.
+fn packet_arguments(all: &[Events<'_>]) -> Vec<Result<Vec<Map<String, Value>>, Error>> {
+    let mut last: Option<(&Origin, Vec<u8>)> = None;
+    let mut results = Vec::with_capacity(all.len());
+    for events in all {
+        let origin = &events.trace.origin;
+        if !last.as_ref().is_some_and(|(of, _)| *of == origin) {
+            match perfetto::bytes_of(origin) {
+                Ok(bytes) => last = Some((origin, bytes.unwrap_or_default())),
+                Err(error) => {
+                    results.push(Err(error));
+                    continue;
+                }
+            }
+        }
+        let bytes = last.as_ref().map_or(&[][..], |(_, bytes)| bytes);
+        results.push(of_packets(bytes, events));
+    }
+    results
+}
+
+/// The arguments in the packets of one trace.
+fn of_packets(bytes: &[u8], events: &Events<'_>) -> Result<Vec<Map<String, Value>>, Error> {
+    let path = &events.trace.origin.path;
+    let no_text = |reason: String| Error::NoText { path: path.clone(), reason };
+    if bytes.is_empty() {
+        return Err(no_text(CHANGED.to_owned()));
+    }
+    let order: Vec<u64> =
+        events.rows.iter().map(|row| events.trace.slices.offset[*row as usize]).collect();
     let mut places = order.clone();
     places.sort_unstable();
     places.dedup();
-    let no_text = |reason| Error::NoText { path: origin.path.clone(), reason };
-    let found = read::arguments(&bytes, &places).map_err(no_text)?;
+    let found = read::arguments(bytes, &places).map_err(no_text)?;
     let of = |place: &u64| {
         let at = places.binary_search(place).ok();
         at.map_or_else(Map::new, |at| found[at].clone())
     };
-    Ok(Some(order.iter().map(of).collect()))
+    Ok(order.iter().map(of).collect())
+}
+
+/// The texts that are wanted of one trace.
+struct Wanted<'a> {
+    origin: &'a Origin,
+    /// Begin and limit of each event, in the order of the rows.
+    spans: Vec<(u64, u64)>,
+}
+
+impl<'a> Wanted<'a> {
+    fn of(events: &Events<'a>) -> Result<Self, Error> {
+        let path = &events.trace.origin.path;
+        let no_text =
+            |reason: &str| Err(Error::NoText { path: path.clone(), reason: reason.to_owned() });
+        if path == Path::new("-") {
+            return no_text("standard input can be read only once; save it to a file");
+        }
+        if path.as_os_str().is_empty() {
+            return no_text("the trace never was a file");
+        }
+        if events.trace.origin.encoding == Encoding::Packets {
+            return no_text("a Perfetto file holds no JSON text");
+        }
+        let spans: Vec<_> = events.rows.iter().map(|row| span(events.trace, *row)).collect();
+        if spans.iter().any(|(start, _)| *start == u64::MAX) {
+            return no_text("the events never were in a file");
+        }
+        Ok(Self { origin: &events.trace.origin, spans })
+    }
+
+    /// The texts in the order of the rows, given those of the spans that were read.
+    fn arranged(&self, spans: &[(u64, u64)], texts: &[Vec<u8>]) -> Result<Vec<String>, Error> {
+        let text_of = |span: &(u64, u64)| {
+            let at = spans.binary_search(span).unwrap_or(usize::MAX);
+            let text = texts.get(at).filter(|text| text.starts_with(b"{"));
+            let path = &self.origin.path;
+            let changed = || Error::NoText { path: path.clone(), reason: CHANGED.to_owned() };
+            Ok(String::from_utf8_lossy(text.ok_or_else(changed)?).into_owned())
+        };
+        self.spans.iter().map(text_of).collect()
+    }
+}
+
+/// All spans in ascending order, each once.
+fn sorted(all: &[&Wanted<'_>]) -> Vec<(u64, u64)> {
+    let mut spans: Vec<_> = all.iter().flat_map(|of| &of.spans).copied().collect();
+    spans.sort_unstable();
+    spans.dedup();
+    spans
+}
+
+/// What [`event_texts`] says of each trace. Every compressed file is read once.
+fn texts_of(all: &[Events<'_>]) -> Vec<Result<Vec<String>, Error>> {
+    let (mut wanted, mut results) = (Vec::new(), Vec::new());
+    for (at, events) in all.iter().enumerate() {
+        match Wanted::of(events) {
+            Ok(of) => wanted.push((at, of)),
+            Err(error) => results.push((at, Err(error))),
+        }
+    }
+    wanted.sort_by_key(|(_, of)| (&of.origin.path, &of.origin.member));
+    for file in wanted.chunk_by(|(_, a), (_, b)| a.origin.path == b.origin.path) {
+        let of: Vec<&Wanted<'_>> = file.iter().map(|(_, of)| of).collect();
+        results.extend(file.iter().map(|(at, _)| *at).zip(of_file(&of)));
+    }
+    results.sort_by_key(|(at, _)| *at);
+    results.into_iter().map(|(_, result)| result).collect()
+}
+
+/// The texts of traces that lie in one file, those of one member beside each other.
+fn of_file(all: &[&Wanted<'_>]) -> Vec<Result<Vec<String>, Error>> {
+    let path = &all[0].origin.path;
+    match is_plain(path) {
+        Ok(true) => {
+            let of = |of: &&Wanted<'_>| {
+                let spans = sorted(&[*of]);
+                of.arranged(&spans, &from_file(path, &spans).map_err(Error::read(path))?)
+            };
+            all.iter().map(of).collect()
+        }
+        Ok(false) => match from_stream(path, all) {
+            Ok(found) => found,
+            Err(error) => refused(path, &error, all.len()),
+        },
+        Err(error) => refused(path, &error, all.len()),
+    }
+}
+
+/// A file that cannot be read, said of each of its traces.
+fn refused(path: &Path, error: &io::Error, count: usize) -> Vec<Result<Vec<String>, Error>> {
+    let again = || io::Error::new(error.kind(), error.to_string());
+    (0..count).map(|_| Err(Error::read(path)(again()))).collect()
 }
 
 /// Where an event begins and what it cannot reach beyond: the next event's begin.
@@ -145,19 +259,34 @@ fn from_file(path: &Path, spans: &[(u64, u64)]) -> io::Result<Vec<Vec<u8>>> {
     Ok(texts)
 }
 
-fn from_stream(trace: &Trace, spans: &[(u64, u64)]) -> Result<Vec<Vec<u8>>, Error> {
-    let (path, never) = (&trace.origin.path, AtomicBool::new(false));
+/// The texts of traces of one compressed file, or of an archive's members, in one pass.
+fn from_stream(path: &Path, all: &[&Wanted<'_>]) -> io::Result<Vec<Result<Vec<String>, Error>>> {
+    let never = AtomicBool::new(false);
     let reader = Reader { wanted: find::may_be_trace, cancelled: &never, progress: &|| {} };
-    let mut stream = Stream::open(path, Shared::default(), reader).map_err(Error::read(path))?;
-    loop {
+    let mut stream = Stream::open(path, Shared::default(), reader)?;
+    let mut read = Vec::new();
+    let members = all.chunk_by(|a, b| a.origin.member == b.origin.member);
+    let mut left = members.clone().count();
+    while left > 0 {
         match stream.part() {
-            Part::Text(member) if member == trace.origin.member => {
-                return from_blocks(&mut stream, spans).map_err(Error::read(path));
+            Part::Text(member) => {
+                let Some(of) = members.clone().find(|of| of[0].origin.member == member) else {
+                    continue;
+                };
+                let spans = sorted(of);
+                let texts = from_blocks(&mut stream, &spans)?;
+                read.push((&of[0].origin.member, spans, texts));
+                left -= 1;
             }
-            Part::Done => return Ok(Vec::new()),
-            Part::Text(_) | Part::Skipped(..) | Part::Failed(_) => {}
+            Part::Done => break,
+            Part::Skipped(..) | Part::Failed(_) => {}
         }
     }
+    let of = |of: &&Wanted<'_>| {
+        let found = read.iter().find(|(member, ..)| **member == of.origin.member);
+        found.map_or_else(|| of.arranged(&[], &[]), |(_, spans, texts)| of.arranged(spans, texts))
+    };
+    Ok(all.iter().map(of).collect())
 }
 
 /// The texts of spans in ascending order, none of which overlap.

@@ -12,7 +12,7 @@ use super::pump::{Failure, Shared};
 use super::stream::{Part, Reader, Stream};
 use crate::Error;
 use crate::format::perfetto::read::{self, Writer};
-use crate::store::{Origin, Trace};
+use crate::store::{Encoding, Origin, Trace};
 
 /// A file, or a member of an archive.
 pub struct File<'a> {
@@ -64,7 +64,8 @@ pub fn add(
     let found = read::read(&bytes).map_err(damaged)?;
     traces.extend(found.into_iter().map(|mut trace| {
         let text_bytes = bytes.len() as u64;
-        trace.origin = Origin { path: path.clone(), member: file.member.clone(), text_bytes };
+        let (path, member) = (path.clone(), file.member.clone());
+        trace.origin = Origin { path, member, text_bytes, encoding: Encoding::Packets };
         trace
     }));
     Ok(())

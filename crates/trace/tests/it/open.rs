@@ -6,8 +6,9 @@ use std::path::{Path, PathBuf};
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, Ordering};
 
+use serde_json::{Map, Value};
 use trace::Error;
-use trace::open::{self, Attendance, Progress, Request};
+use trace::open::{self, Attendance, Events, Progress, Request};
 use trace::store::{Job, Loss, Trace};
 
 /// A trace of `count` kernels, `rank` in its content if there is one.
@@ -362,6 +363,53 @@ fn texts_of_events_are_read_again_from_any_form() {
         );
         assert_eq!(open::event_texts(trace, &[]).unwrap(), [""; 0]);
     }
+}
+
+/// Traces of archives, files and standard input, asked for in any order: each gets its own events,
+/// or its own error.
+#[test]
+fn the_arguments_of_a_job_are_those_of_its_traces() {
+    let folder = tempfile::tempdir().unwrap();
+    let members: Vec<String> = (0..3).map(|rank| text(Some(rank), 50 + rank as usize)).collect();
+    let archive = tar(&[
+        ("r0.json", members[0].as_bytes()),
+        ("r1.json", members[1].as_bytes()),
+        ("r2.json", members[2].as_bytes()),
+    ]);
+    let ranks = write(folder.path(), "ranks.tar.gz", &gzip(&archive));
+    let plain = write(folder.path(), "a.json", text(Some(7), 20).as_bytes());
+    let traces = read(&ranks).unwrap().traces;
+    let single = read(&plain).unwrap().traces;
+    let mut of_stdin = single[0].clone();
+    of_stdin.origin.path = "-".into();
+    let mut of_lost_member = traces[1].clone();
+    of_lost_member.origin.member = Some("gone.json".to_owned());
+    let asked = [
+        Events { trace: &traces[2], rows: &[51, 3, 51] },
+        Events { trace: &of_stdin, rows: &[1] },
+        Events { trace: &traces[0], rows: &[0] },
+        Events { trace: &single[0], rows: &[19, 0] },
+        Events { trace: &of_lost_member, rows: &[0] },
+        Events { trace: &traces[2], rows: &[7] },
+        Events { trace: &traces[1], rows: &[] },
+    ];
+    let found = open::arguments_of(&asked);
+    assert_eq!(found.len(), asked.len());
+    for (events, found) in asked.iter().zip(&found) {
+        match (open::arguments(events.trace, events.rows), found) {
+            (Ok(alone), Ok(found)) => assert_eq!(&alone, found),
+            (Err(alone), Err(found)) => assert_eq!(alone.to_string(), found.to_string()),
+            (alone, found) => panic!("alone {alone:?}, together {found:?}"),
+        }
+    }
+    let numbers = |of: &[Map<String, Value>]| -> Vec<u64> {
+        of.iter().map(|arguments| arguments["number"].as_u64().unwrap()).collect()
+    };
+    assert_eq!(numbers(found[0].as_ref().unwrap()), [51, 3, 51]);
+    assert_eq!(numbers(found[3].as_ref().unwrap()), [19, 0]);
+    assert_eq!(numbers(found[5].as_ref().unwrap()), [7]);
+    assert!(found[1].as_ref().unwrap_err().to_string().contains("standard input"));
+    assert!(found[4].as_ref().unwrap_err().to_string().contains("changed"));
 }
 
 #[test]

@@ -12,6 +12,8 @@ use analyze::job::{Job, Shapes, Tensors};
 use analyze::kernels::short_name;
 use serde::Serialize;
 use serde_json::Value;
+use trace::open::{self, Events};
+use trace::store::Trace;
 
 use super::Look;
 use crate::args::{FailOn, Format};
@@ -76,25 +78,30 @@ fn settings(path: Option<&Path>) -> Result<Settings, Error> {
 /// Sizes and types of the tensors of operators whose kernels take longest, as far as the files
 /// have them.
 fn shapes(job: &Job<'_>) -> Shapes {
+    shapes_of(job.ranks.iter().map(|rank| rank.scope.trace), &antipattern::rows_with_shapes(job))
+}
+
+/// Sizes and types of the tensors of operators, `rows` of each trace. What cannot be read again,
+/// such as standard input, is left out.
+pub fn shapes_of<'a>(traces: impl Iterator<Item = &'a Trace>, rows: &[Vec<u32>]) -> Shapes {
+    let has_shapes = |events: &Events<'_>| {
+        let header = &events.trace.header.rest;
+        header.get("record_shapes").and_then(Value::as_i64) != Some(0) && !events.rows.is_empty()
+    };
+    let asked: Vec<Events<'_>> =
+        traces.zip(rows).map(|(trace, rows)| Events { trace, rows }).filter(has_shapes).collect();
     let mut shapes = Shapes::new();
-    for (rank, rows) in job.ranks.iter().zip(antipattern::rows_with_shapes(job)) {
-        let trace = rank.scope.trace;
-        let is_off = trace.header.rest.get("record_shapes").and_then(Value::as_i64) == Some(0);
-        if is_off || rows.is_empty() {
-            continue;
-        }
-        // What cannot be read again only sharpens findings.
-        let Ok(arguments) = trace::open::arguments(trace, &rows) else { continue };
-        for (row, arguments) in rows.iter().zip(arguments) {
+    for (events, arguments) in asked.iter().zip(open::arguments_of(&asked)) {
+        for (row, arguments) in events.rows.iter().zip(arguments.unwrap_or_default()) {
             let tensors = tensors(arguments.get("Input Dims"), arguments.get("Input type"));
-            shapes.extend(tensors.map(|tensors| ((trace.rank, *row), tensors)));
+            shapes.extend(tensors.map(|tensors| ((events.trace.rank, *row), tensors)));
         }
     }
     shapes
 }
 
 /// The inputs of an operator by its arguments.
-pub fn tensors(dims: Option<&Value>, types: Option<&Value>) -> Option<Tensors> {
+fn tensors(dims: Option<&Value>, types: Option<&Value>) -> Option<Tensors> {
     let sizes = |of: &Value| {
         let sizes = of.as_array().map_or(&[][..], Vec::as_slice);
         sizes.iter().filter_map(Value::as_u64).collect()
