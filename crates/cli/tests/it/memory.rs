@@ -21,8 +21,10 @@ use crate::fixture::{Place, Ran};
 const LOOK: Duration = Duration::from_millis(3);
 /// The largest error of an estimate, and what a limit leaves beyond it.
 const TENTH: f64 = 0.1;
-/// What loaders hold ready at most in the smallest runs.
-const LOADERS_BYTES: u64 = 8 << 20;
+/// Runs at most until one peaks near its estimate. How full loaders are when the peak comes is a
+/// matter of timing, by some MiB: more than a tenth of the smallest runs, one in five of which stays
+/// below. A run that takes more is never repeated.
+const RUNS: usize = 5;
 /// A limit this far below the estimate is refused.
 const LESS: f64 = 0.15;
 
@@ -133,7 +135,8 @@ fn check(case: &Case) {
         println!("SKIPPED memory of {}: this machine has not enough", case.words);
         return;
     }
-    let (code, peak, stderr) = match Group::new() {
+    let group = Group::new();
+    match &group {
         Some(group) => {
             group.limit(less(estimate));
             let ran = Ran::of(&group.command(&place, &words).output().unwrap());
@@ -141,22 +144,25 @@ fn check(case: &Case) {
             assert!(ran.stderr.contains("memory limit of control group"), "{}", ran.stderr);
             assert!(!place.path("run").exists(), "{words}: refused after writing");
             group.limit(more(estimate));
-            watched(group.command(&place, &words))
         }
-        None => {
-            println!("SKIPPED control groups: none can be made here ({})", case.words);
-            watched(place.command(&words))
+        None => println!("SKIPPED control groups: none can be made here ({})", case.words),
+    }
+    let mut error = f64::INFINITY;
+    for run in 0..RUNS {
+        let words = format!("{words}{run}");
+        let (code, peak, stderr) = watched(match &group {
+            Some(group) => group.command(&place, &words),
+            None => place.command(&words),
+        });
+        assert_eq!(code, Some(0), "{words}\n{stderr}");
+        error = estimate as f64 / peak as f64 - 1.0;
+        let percent = 100.0 * error;
+        println!("{}: {} MiB, got {} ({percent:+.1} %)", case.words, estimate >> 20, peak >> 20);
+        if error <= TENTH {
+            break;
         }
-    };
-    assert_eq!(code, Some(0), "{words}\n{stderr}");
-    let error = estimate as f64 / peak as f64 - 1.0;
-    let mib = |bytes: u64| bytes >> 20;
-    println!("{}: {} MiB, got {} ({:+.1} %)", case.words, mib(estimate), mib(peak), 100.0 * error);
-    // How full loaders are when a run's peak comes is a matter of timing: some MiB, which is more
-    // than a tenth of the smallest runs. Taking more than was estimated is never excused by it.
-    let is_timing = estimate > peak && estimate - peak <= LOADERS_BYTES;
-    let is_near = error.abs() <= TENTH || is_timing;
-    assert!(is_near, "{words}: {} MiB, got {}", mib(estimate), mib(peak));
+    }
+    assert!(error.abs() <= TENTH, "{words}: {} MiB, {:+.1} %", estimate >> 20, 100.0 * error);
 }
 
 fn more(bytes: u64) -> u64 {
