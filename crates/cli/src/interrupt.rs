@@ -48,6 +48,15 @@ pub fn stop_flag(then: &'static str) -> Arc<AtomicBool> {
     stop
 }
 
+/// A flag as [`stop_flag`] gives it, for a process that another one speaks for.
+pub fn stop_flag_unsaid() -> Arc<AtomicBool> {
+    let stop = Arc::new(AtomicBool::new(false));
+    let seen = Arc::clone(&stop);
+    plan().stop = Some(Box::new(move || seen.store(true, Ordering::SeqCst)));
+    install();
+    stop
+}
+
 /// From now on Ctrl-C has `clear` remove what is half done, and ends the process.
 pub fn clear_up(clear: impl Fn() + Send + 'static) {
     plan().clear.push((0, Box::new(clear)));

@@ -25,7 +25,7 @@ const EDGES: [(&str, &[&str]); 15] = [
         "cli",
         &[
             "schema", "train", "analyze", "predict", "plan", "fleet", "report", "data", "trace",
-            "device",
+            "device", "comm",
         ],
     ),
     (
@@ -40,7 +40,7 @@ const OWNERS: [(&[&str], &[&str]); 14] = [
     (&["parquet", "arrow-", "datafusion"], &["data", "hub"]),
     (&["gemm", "cudarc"], &["device"]),
     (&["mpi"], &["comm"]),
-    (&["libc"], &["device", "fleet"]),
+    (&["libc"], &["comm", "device", "fleet"]),
     (&["nix"], &["fleet"]),
     (&["flate2", "zstd"], &["data", "trace"]),
     (&["prost"], &["trace"]),
