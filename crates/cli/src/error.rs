@@ -43,6 +43,15 @@ pub enum Error {
     /// A plan for another number of ranks.
     #[error("expected {started} ranks, one for each process that was started, got {asked}")]
     OtherRanks { asked: u32, started: u32 },
+    /// What one of several ranks met.
+    #[error("rank {rank} on {host}: {source}{peer}")]
+    OnRank {
+        rank: u32,
+        host: String,
+        /// Where the rank runs that `source` names, as it follows the text.
+        peer: String,
+        source: Box<Self>,
+    },
     /// The processes have been used already: a defect.
     #[error("the communicator of all processes is in use")]
     NoProcesses,
@@ -335,6 +344,7 @@ impl Error {
             | Self::NoSuchStep { .. }
             | Self::Report(report::Error::NoSuchStep { .. })
             | Self::Exists { .. } => EXIT_USAGE,
+            Self::OnRank { source, .. } => source.exit_code(),
             _ => EXIT_FAILED,
         }
     }

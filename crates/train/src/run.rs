@@ -52,7 +52,7 @@ pub struct RunRequest {
     pub rule_change: RuleChange,
     /// Steps to record.
     pub trace: Option<TraceRequest>,
-    /// Set to end the run after the step in progress, with a checkpoint.
+    /// Set to end the run after the step in progress, with a checkpoint; on any rank.
     pub stop: Arc<AtomicBool>,
 }
 
@@ -338,7 +338,7 @@ impl Reading {
             let mut result = led;
             for follower in followers {
                 match follower.join() {
-                    Ok(Ok(())) => {}
+                    Ok(Ok(_)) => {}
                     Ok(Err(error)) => result = Err(explaining(result, error)),
                     Err(payload) => std::panic::resume_unwind(payload),
                 }
@@ -358,11 +358,12 @@ pub struct Processes {
 }
 
 /// Takes part in a run that another process leads with [`Reading::lead`]: reads the same data,
-/// computes this rank's share, and writes its parts of checkpoints.
+/// computes this rank's share, and writes its parts of checkpoints. Whether the run ended because
+/// [`RunRequest::stop`] of some rank was set.
 ///
 /// # Errors
 /// Those of [`run`]; [`Error::OtherRequest`] and [`Error::NotShared`].
-pub fn follow(request: &RunRequest, processes: Processes) -> Result<(), Error> {
+pub fn follow(request: &RunRequest, processes: Processes) -> Result<bool, Error> {
     let Processes { mut comm, timeout } = processes;
     let start = start::State::of(request)?;
     agreement::agree(&mut comm, request)?;

@@ -46,7 +46,7 @@ const OWNERS: [(&[&str], &[&str]); 14] = [
     (&["prost"], &["trace"]),
     (&["csv"], &["data"]),
     (&["safetensors"], &["train"]),
-    (&["clap", "indicatif", "comfy-table", "ctrlc", "miette", "ratatui"], &["cli", "hub"]),
+    (&["clap", "indicatif", "comfy-table", "signal-hook", "miette", "ratatui"], &["cli", "hub"]),
     (&["pyo3", "numpy"], &["python"]),
     (&["tokio", "async-", "futures"], &["fleet", "hub"]),
     (&["axum", "hyper", "tonic", "tower", "reqwest", "askama"], &["hub"]),

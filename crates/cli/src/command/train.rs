@@ -29,7 +29,7 @@ mod processes;
 mod row_scope;
 
 pub use observe::Observer;
-use processes::World;
+use processes::{Joined, World};
 
 /// The last line of `--format json`.
 #[derive(Debug, Serialize)]
@@ -148,12 +148,15 @@ pub fn run(args: &Train, session: &Session) -> Result<ExitCode, Error> {
     }
     // Before anything is read or written.
     let alone = args.print_config || args.estimate;
-    let world = if alone { None } else { World::join(&args.processes)? };
-    let Some(mut world) = world else { return train(args, session, None) };
+    let mut world = match Joined::of(&args.processes, alone)? {
+        Joined::Alone => return train(args, session, None),
+        Joined::Said(code) => return Ok(code),
+        Joined::World(world) => world,
+    };
     if !world.is_leader() {
         return world.follow(args, session);
     }
-    let result = train(args, session, Some(&mut world));
+    let result = train(args, session, Some(&mut *world));
     world.end(result, session)
 }
 
@@ -255,7 +258,10 @@ fn train_on(
     let evaluation = inputs.evaluation(session, data, &cache, strictness)?;
     device::buffer::return_freed_memory();
     // Not before: until here Ctrl-C leaves nothing to be saved.
-    let stop = interrupt::stop_flag(interrupt::SAVING);
+    let stop = match &world {
+        None => interrupt::stop_flag(interrupt::SAVING),
+        Some(_) => interrupt::stop_flag_of_ranks(Some(interrupt::SAVING)),
+    };
     let mut observer = Observer::new(session.console).with_metrics_of(&run_folder);
     let run = reading.with_evaluation(evaluation).with_stop(stop);
     let (mut written, config) = (Ok(()), run.request().config.clone());

@@ -18,6 +18,7 @@ impl Error {
             Self::Data(error) => data_hint(error),
             Self::Train(error) => train_hint(error),
             Self::Io { source, .. } | Self::Output(source) => disk_hint(source),
+            Self::OnRank { source, .. } => source.hint(),
             _ => self.own_hint(),
         }
     }

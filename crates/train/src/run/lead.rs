@@ -2,7 +2,6 @@
 
 use std::path::Path;
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use data::{Dataset, FeaturePlan, IdsOutside, Loaded, Loader, LoaderOptions, Position, Shuffle};
@@ -212,7 +211,7 @@ impl Leader<'_, '_> {
         let request = self.request;
         let training = &request.config.training;
         while self.step < total_steps {
-            if request.stop.load(Ordering::Relaxed) {
+            if self.worker.is_stopped() {
                 return Ok(true);
             }
             if self.is_out_of_patience() || !self.step(loader)? {
@@ -306,7 +305,7 @@ impl Leader<'_, '_> {
         let (mut accumulator, groups) = (Accumulator::new(), Groups::of(&self.request.config));
         let mut held = Held::First;
         for loaded in loader {
-            if self.request.stop.load(Ordering::Relaxed) {
+            if self.worker.is_stopped() {
                 return Ok(None);
             }
             let batch = Arc::new(loaded?.batch);

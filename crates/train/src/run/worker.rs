@@ -3,6 +3,7 @@
 use std::borrow::Cow;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::sync::mpsc::Sender;
 use std::time::Duration;
 
@@ -43,6 +44,8 @@ pub struct Worker<'a> {
     timeout: Option<Duration>,
     /// What the last message to all ranks was, to be used for the next.
     said: Vec<u8>,
+    /// Whether some rank was asked to stop, as of the last batch.
+    is_stopped: bool,
     /// Weights of each tile at the largest number of its format when the run began.
     at_limit: Vec<usize>,
 }
@@ -78,8 +81,8 @@ impl<'a> Worker<'a> {
             }
         };
         let context = RankContext { cpu, comm: comm.into(), profiler };
-        let (handed, timeout, said) = (Vec::new(), None, Vec::new());
-        Ok(Self { request, context, model, handed, timeout, said, at_limit })
+        let (handed, timeout, said, is_stopped) = (Vec::new(), None, Vec::new(), false);
+        Ok(Self { request, context, model, handed, timeout, said, is_stopped, at_limit })
     }
 
     /// Hands every batch to the ranks behind `handed`, which take them from [`Feed::Handed`].
@@ -94,8 +97,14 @@ impl<'a> Worker<'a> {
         self
     }
 
-    /// Does what rank 0 says until it says finish. What comes of it is rank 0's to report.
-    pub fn follow(mut self, mut feed: Feed<'_>) -> Result<(), Error> {
+    /// Whether a rank was asked to stop: this one, or any when the last batch was done.
+    pub fn is_stopped(&self) -> bool {
+        self.is_stopped || self.request.stop.load(Ordering::Relaxed)
+    }
+
+    /// Does what rank 0 says until it says finish. What comes of it is rank 0's to report; whether
+    /// a rank was asked to stop.
+    pub fn follow(mut self, mut feed: Feed<'_>) -> Result<bool, Error> {
         loop {
             match self.told()? {
                 Command::Begin => self.begin()?,
@@ -114,7 +123,7 @@ impl<'a> Worker<'a> {
                     self.save(&writer, probe.as_ref())?;
                 }
                 Command::WriteTrace => drop(self.write_trace()?),
-                Command::Finish => return Ok(()),
+                Command::Finish => return Ok(self.is_stopped),
             }
         }
     }
@@ -204,7 +213,7 @@ impl<'a> Worker<'a> {
         let (own, first_sample) = self.share(batch);
         let share = Share { batch: &own, first_sample, global_size: batch.size };
         let sum = self.model.train(&mut self.context, share, step)?;
-        let sum = self.sum_over_ranks(sum)?;
+        let sum = self.over_ranks(sum)?;
         self.context.profiler.end_step();
         if let Some(timeout) = self.timeout.take() {
             self.context.comm.set_timeout(Some(timeout));
@@ -217,15 +226,20 @@ impl<'a> Worker<'a> {
         let share = Share { batch: &own, first_sample, global_size: batch.size };
         let (probabilities, sum) = self.model.evaluate(&mut self.context, share)?;
         let probabilities = self.context.comm.control.all_gather(probabilities)?.concat();
-        Ok((probabilities, self.sum_over_ranks(sum)?))
+        Ok((probabilities, self.over_ranks(sum)?))
     }
 
-    /// The sum in rank order.
-    fn sum_over_ranks(&mut self, own: f64) -> Result<f64, Error> {
-        let sums = self.context.comm.control.all_gather(&own.to_le_bytes())?;
+    /// The sum in rank order. Learns with it whether a rank was asked to stop: all of them learn it
+    /// at the same batch.
+    fn over_ranks(&mut self, own: f64) -> Result<f64, Error> {
+        let mut said = [0; 9];
+        said[..8].copy_from_slice(&own.to_le_bytes());
+        said[8] = u8::from(self.request.stop.load(Ordering::Relaxed));
+        let all = self.context.comm.control.all_gather(&said)?;
+        self.is_stopped |= all.iter().any(|said| said.get(8) == Some(&1));
         let sum =
             |bytes: &Vec<u8>| bytes.first_chunk().map_or(f64::NAN, |&sum| f64::from_le_bytes(sum));
-        Ok(sums.iter().map(sum).sum())
+        Ok(all.iter().map(sum).sum())
     }
 
     /// This rank's samples of `batch`, and the number of the first.

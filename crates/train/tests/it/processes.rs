@@ -20,7 +20,7 @@ fn as_processes(requests: Vec<RunRequest>) -> Vec<Result<Option<Outcome>, Error>
                 if rank == 0 {
                     Reading::begin(request)?.lead(processes, &mut |_| {}).map(Some)
                 } else {
-                    follow(&request, processes).map(|()| None)
+                    follow(&request, processes).map(|_| None)
                 }
             })
         };

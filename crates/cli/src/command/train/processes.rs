@@ -1,6 +1,8 @@
 //! A run whose ranks are processes: joins them over MPI before a file is touched; rank 0 does what
 //! a run of one process does and tells the others what to train on.
 
+use std::fs::{self, File};
+use std::io::{ErrorKind, Write};
 use std::ops::Range;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -15,7 +17,7 @@ use serde::{Deserialize, Serialize};
 use train::run::{Event, Outcome, Processes, Reading, RunRequest, Start, TraceRequest, follow};
 
 use crate::args::{self, Train, TransportChoice};
-use crate::error::Error;
+use crate::error::{EXIT_INTERRUPTED, Error};
 use crate::interrupt;
 use crate::resolve::{Session, plan};
 
@@ -23,11 +25,50 @@ use crate::resolve::{Session, plan};
 /// checkpoint.
 const FIRST_STEP: Duration = Duration::from_secs(1800);
 /// How long a rank that ends the job waits to be ended.
-const PATIENCE: Duration = Duration::from_secs(5);
+const PATIENCE: Duration = Duration::from_secs(2);
+/// How long a rank leaves it to the one that has said why.
+const DEFERENCE: Duration = Duration::from_secs(1);
+
+/// What ended a run, in its folder.
+const FAILED: &str = "failed.txt";
+
+/// How this process trains.
+pub enum Joined {
+    /// As the only one.
+    Alone,
+    /// Not at all: rank 0 says why. It ends with this code.
+    Said(ExitCode),
+    /// As one of several.
+    World(Box<World>),
+}
+
+impl Joined {
+    /// Joins the processes that a launcher started, unless this one is to be `alone`.
+    pub fn of(args: &args::Processes, alone: bool) -> Result<Self, Error> {
+        if alone {
+            return Ok(Self::Alone);
+        }
+        let launcher = launcher::detect(|name| std::env::var(name).ok());
+        match World::join(args, launcher) {
+            Ok(world) => Ok(world.map_or(Self::Alone, |world| Self::World(Box::new(world)))),
+            // They know nothing of each other, and all of them find the same.
+            Err(error @ (Error::Torchrun { .. } | Error::OtherLauncher { .. }))
+                if launcher.is_some_and(|launcher| launcher.rank > 0) =>
+            {
+                Ok(Self::Said(ExitCode::from(error.exit_code())))
+            }
+            Err(error) => Err(error),
+        }
+    }
+}
 
 /// This process among the ranks of a job.
 pub struct World {
     mpi: Arc<Mpi>,
+    /// Where each rank runs.
+    hosts: Vec<String>,
+    /// Where all ranks leave what ended the run, once it is known.
+    run_folder: Option<PathBuf>,
     /// Taken by the run.
     comm: Option<Communicator>,
     timeout: Duration,
@@ -61,12 +102,11 @@ struct Run {
 
 impl World {
     /// Joins the processes that a launcher started; none where ranks are threads.
-    pub fn join(args: &args::Processes) -> Result<Option<Self>, Error> {
-        let launcher = launcher::detect(|name| std::env::var(name).ok());
+    fn join(args: &args::Processes, launcher: Option<Launcher>) -> Result<Option<Self>, Error> {
         let several = launcher.filter(|launcher| launcher.size > 1);
         match (args.transport, several) {
             (TransportChoice::InProcess, _) | (TransportChoice::Auto, None) => return Ok(None),
-            (_, Some(Launcher { kind: Kind::Torchrun, size })) => {
+            (_, Some(Launcher { kind: Kind::Torchrun, size, .. })) => {
                 return Err(Error::Torchrun { size });
             }
             _ => {}
@@ -82,7 +122,10 @@ impl World {
         }
         let timeout = Duration::from_secs(args.timeout);
         comm.set_timeout(Some(FIRST_STEP.max(timeout)));
-        Ok(Some(Self { mpi, comm: Some(comm), timeout, told: false }))
+        let hosts = comm.all_gather(train::run::host().as_bytes()).map_err(train::Error::from)?;
+        let hosts = hosts.iter().map(|host| String::from_utf8_lossy(host).into_owned()).collect();
+        let (comm, run_folder, told) = (Some(comm), None, false);
+        Ok(Some(Self { mpi, hosts, run_folder, comm, timeout, told }))
     }
 
     /// Number of ranks.
@@ -105,7 +148,11 @@ impl World {
         reading: Reading,
         observe: &mut dyn FnMut(Event<'_>),
     ) -> Result<Outcome, Error> {
-        self.tell(&Order::Run(Box::new(Run::of(reading.request())?)))?;
+        let run = Run::of(reading.request())?;
+        // Of an earlier run. Before any rank may leave another one there.
+        drop(fs::remove_file(run.run_folder.join(FAILED)));
+        self.run_folder = Some(run.run_folder.clone());
+        self.tell(&Order::Run(Box::new(run)))?;
         let Some(comm) = self.comm.take() else { return Err(Error::NoProcesses) };
         let processes = Processes { comm, timeout: self.timeout };
         Ok(reading.lead(processes, observe)?)
@@ -123,10 +170,7 @@ impl World {
                 self.tell(&Order::Refused(0))?;
                 self.finalize().map(|()| code)
             }
-            Err(error) if self.told => {
-                session.console.fail(&error);
-                Ok(self.abort(error.exit_code()))
-            }
+            Err(error) if self.told => Ok(self.fail(error, session)),
             Err(error) => {
                 self.tell(&Order::Refused(error.exit_code()))?;
                 self.finalize()?;
@@ -137,32 +181,78 @@ impl World {
 
     /// Takes part as another rank than 0. Says nothing unless it fails alone.
     pub fn follow(mut self, args: &Train, session: &Session) -> Result<ExitCode, Error> {
-        let run = match self.hear()? {
-            Order::Refused(code) => return self.finalize().map(|()| ExitCode::from(code)),
-            Order::Run(run) => run,
+        let run = match self.hear() {
+            Err(error) => return Ok(self.fail(error, session)),
+            Ok(Order::Refused(code)) => return self.finalize().map(|()| ExitCode::from(code)),
+            Ok(Order::Run(run)) => run,
         };
+        self.run_folder = Some(run.run_folder.clone());
         match run.complete(args, session).and_then(|request| self.train(&request)) {
-            Ok(()) => self.finalize().map(|()| ExitCode::SUCCESS),
-            Err(error) => {
-                if matches!(
-                    &error,
-                    Error::Train(
-                        train::Error::OtherRequest { .. } | train::Error::NotShared { .. }
-                    )
-                ) {
-                    // Every rank has found it; rank 0 says it and ends the job.
-                    std::thread::sleep(PATIENCE);
-                } else {
-                    let (rank, host) = (self.rank(), train::run::host());
-                    session.console.say(format_args!("rank {rank} on {host}:"));
-                    session.console.fail(&error);
-                }
-                Ok(self.abort(error.exit_code()))
+            Ok(stopped) => {
+                self.finalize()?;
+                Ok(if stopped { ExitCode::from(EXIT_INTERRUPTED) } else { ExitCode::SUCCESS })
             }
+            Err(error) => Ok(self.fail(error, session)),
         }
     }
 
-    fn train(&mut self, request: &RunRequest) -> Result<(), Error> {
+    /// Says what this rank met, unless another one has said what ended the run, and ends all ranks.
+    fn fail(&self, error: Error, session: &Session) -> ExitCode {
+        let code = error.exit_code();
+        let is_common = matches!(
+            &error,
+            Error::Train(train::Error::OtherRequest { .. } | train::Error::NotShared { .. })
+        );
+        if is_common && !self.is_leader() {
+            // Every rank has found it; rank 0 says it and ends the job.
+            std::thread::sleep(DEFERENCE);
+            return self.abort(code);
+        }
+        let is_own =
+            self.is_leader() && !matches!(&error, Error::Train(train::Error::Communication(_)));
+        let error = if is_own { error } else { self.on_rank(error) };
+        if is_common || self.is_first(&error) {
+            session.console.fail(&error);
+        } else {
+            std::thread::sleep(DEFERENCE);
+        }
+        self.abort(code)
+    }
+
+    /// The error with where it was met, and where the rank runs that it names.
+    fn on_rank(&self, error: Error) -> Error {
+        use comm::Error::{Length, Mismatch, PeerLeft, Timeout};
+        let peer = match &error {
+            Error::Train(train::Error::Communication(
+                PeerLeft { rank, .. }
+                | Timeout { rank, .. }
+                | Length { rank, .. }
+                | Mismatch { there: rank, .. },
+            )) => self.hosts.get(*rank as usize).map(|host| (*rank, host)),
+            _ => None,
+        };
+        let peer =
+            peer.map_or_else(String::new, |(rank, host)| format!("; rank {rank} runs on {host}"));
+        let (rank, host) = (self.rank(), train::run::host());
+        Error::OnRank { rank, host, peer, source: Box::new(error) }
+    }
+
+    /// Whether no other rank has left what ended the run. Leaves it.
+    fn is_first(&self, error: &Error) -> bool {
+        let Some(folder) = &self.run_folder else { return true };
+        let begun = File::create_new(folder.join(FAILED));
+        match begun {
+            // What cannot be written is said all the same.
+            Ok(mut file) => {
+                drop(writeln!(file, "{error}"));
+                true
+            }
+            Err(error) => error.kind() != ErrorKind::AlreadyExists,
+        }
+    }
+
+    /// Whether the run was interrupted.
+    fn train(&mut self, request: &RunRequest) -> Result<bool, Error> {
         let Some(comm) = self.comm.take() else { return Err(Error::NoProcesses) };
         Ok(follow(request, Processes { comm, timeout: self.timeout })?)
     }
@@ -248,8 +338,7 @@ impl Run {
             start: self.checkpoint.map_or(Start::Fresh, Start::Checkpoint),
             rule_change: args.rule_change.given(),
             trace: self.trace.map(|(folder, steps)| TraceRequest { folder, steps }),
-            // Rank 0 says when the run ends; a signal to all must not end this rank before.
-            stop: interrupt::stop_flag_unsaid(),
+            stop: interrupt::stop_flag_of_ranks(None),
         })
     }
 }
