@@ -38,6 +38,8 @@ with --full, what is slow or heavy:
   suite      bench/collect makes a small suite of PyTorch runs, which is checked as the recorded ones
   capture    rowmill capture takes traces of real PyTorch jobs, and says of each way to lose one why
              (bench/compare/capture_jobs.py); a process that swaps files for 30 s wins nothing
+  processes  ranks as processes under every launcher there is (installed from Debian where missing), with
+             each way to lose one at ten random moments
   fuzz       the property tests of `data` and `device` with 20 000 cases
   memory     every configuration trains under a memory limit of its estimate and a tenth
   corruption 1 000 flipped bits in prepared data and checkpoints: no run ends with other weights; every
@@ -49,7 +51,7 @@ Options:
   --only STAGE  this stage only (may be repeated; slow stages too)";
 
 /// Every stage with whether it is slow.
-const STAGES: [(&str, bool, Run); 14] = [
+const STAGES: [(&str, bool, Run); 15] = [
     ("tools", false, tool::install),
     ("format", false, format),
     ("clippy", false, clippy),
@@ -61,6 +63,7 @@ const STAGES: [(&str, bool, Run); 14] = [
     ("compare", true, full::compare),
     ("suite", true, full::suite),
     ("capture", true, full::capture),
+    ("processes", true, full::processes),
     ("fuzz", true, full::fuzz),
     ("memory", true, full::memory),
     ("corruption", true, full::corruption),

@@ -27,7 +27,7 @@ Rules:
   edge       crates depend only downwards, along the edges of ARCHITECTURE.md; heavy
              dependencies have one owner; what a manifest lists, the crate uses
   purity     schema, analyze, predict and plan know no files, clock or environment
-  unsafe     the keyword appears in `device` (and later `python`) only
+  unsafe     the keyword appears in `device`, `comm/mpi/ffi.rs` (and later `python`) only
   size       files ≤ 800 lines, functions ≤ 70 (kernels 120), parameters ≤ 5; older excess is
              listed in xtask/ratchet.toml and may only shrink
   operation  each folder of crates/device/src/ops has its contract, its scalar oracle and, unless

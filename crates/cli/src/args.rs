@@ -196,6 +196,7 @@ Examples:
   rowmill train --resume --run runs/first --set epochs=3
   rowmill train my.toml --trace traces --trace-steps 20..30
   rowmill train my.toml --ranks 4 --sharding row
+  mpirun -n 4 rowmill train my.toml --sharding row
 
 Text and Parquet files are prepared once into RUN/data and reused by the next run on the same files.
 RUN/metrics.jsonl has the figures of every interval and evaluation, a JSON object per line.
@@ -245,9 +246,12 @@ pub struct Train {
     pub resume_from: Option<PathBuf>,
     #[command(flatten)]
     pub rule_change: AcceptRuleChange,
-    /// Ranks, run as threads of this process [default: 1, or those of --plan]
+    /// Ranks [default: 1, or those of --plan, or the processes that mpirun started]
     #[arg(long, value_name = "N", value_parser = rank_count())]
     pub ranks: Option<u32>,
+    /// Ranks as processes.
+    #[command(flatten)]
+    pub processes: Processes,
     /// How tables are split over ranks
     #[arg(long, value_enum, default_value_t = Sharding::Table)]
     pub sharding: Sharding,
@@ -268,6 +272,36 @@ pub struct Train {
     /// Print how much memory the run would take, by use, and stop before anything is written
     #[arg(long)]
     pub estimate: bool,
+}
+
+/// Ranks that are processes.
+#[derive(Clone, Debug, Args)]
+pub struct Processes {
+    /// What carries messages between ranks: threads of this process, or MPI between the processes
+    /// that mpirun or srun started. `auto` takes MPI under such a launcher
+    #[arg(long, value_enum, default_value_t = TransportChoice::Auto)]
+    pub transport: TransportChoice,
+    /// The MPI library to open [default: libmpi.so.40, libmpi.so.12, libmpich.so.12 or
+    /// libmpi_abi.so.0, that of the launcher first]
+    #[arg(long, value_name = "FILE")]
+    pub mpi_library: Option<String>,
+    /// Seconds that a process waits for another one before it ends the job. Until the first step is
+    /// done, 1800 if that is longer
+    #[arg(long, value_name = "SECONDS", default_value_t = 300,
+          value_parser = clap::value_parser!(u64).range(1..=1_000_000))]
+    pub timeout: u64,
+}
+
+/// What carries messages between ranks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum TransportChoice {
+    /// MPI under a launcher, else threads.
+    Auto,
+    /// Threads of this process.
+    #[value(name = "in_process")]
+    InProcess,
+    /// Processes.
+    Mpi,
 }
 
 /// What malformed rows do.

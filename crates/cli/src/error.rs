@@ -25,6 +25,36 @@ pub const EXIT_BROKEN: u8 = 4;
 /// Why a command failed.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
+    /// A launcher that knows no MPI.
+    #[error("torchrun started {size} processes, which know nothing of each other without MPI")]
+    Torchrun { size: u32 },
+    /// No MPI library.
+    #[error("MPI: no library can be used:{}", tried.iter().map(|error| format!("\n  {error}")).collect::<String>())]
+    NoMpi { tried: Vec<comm::mpi::OpenError> },
+    /// MPI does not start, or not end.
+    #[error("{library}: {problem}")]
+    MpiStart { library: String, problem: String },
+    /// The launcher is not that of the library.
+    #[error(
+        "{} started {} processes, but {library} knows of {size}: it is not the launcher's own",
+        launcher.kind.name(), launcher.size
+    )]
+    OtherLauncher { launcher: comm::mpi::Launcher, library: String, size: u32 },
+    /// A plan for another number of ranks.
+    #[error("expected {started} ranks, one for each process that was started, got {asked}")]
+    OtherRanks { asked: u32, started: u32 },
+    /// What one of several ranks met.
+    #[error("rank {rank} on {host}: {source}{peer}")]
+    OnRank {
+        rank: u32,
+        host: String,
+        /// Where the rank runs that `source` names, as it follows the text.
+        peer: String,
+        source: Box<Self>,
+    },
+    /// The processes have been used already: a defect.
+    #[error("the communicator of all processes is in use")]
+    NoProcesses,
     /// No file and no ready-made configuration of this name.
     #[error("configuration {name:?}: no such file, and no ready-made configuration of that name")]
     UnknownConfig { name: String, known: Vec<&'static str> },
@@ -263,7 +293,12 @@ impl Error {
     /// What the process ends with.
     pub fn exit_code(&self) -> u8 {
         match self {
-            Self::UnknownConfig { .. }
+            Self::Torchrun { .. }
+            | Self::NoMpi { .. }
+            | Self::OtherLauncher { .. }
+            | Self::OtherRanks { .. }
+            | Self::Train(train::Error::OtherRequest { .. } | train::Error::NotShared { .. })
+            | Self::UnknownConfig { .. }
             | Self::Config { .. }
             | Self::Memory { .. }
             | Self::NoData { .. }
@@ -309,6 +344,7 @@ impl Error {
             | Self::NoSuchStep { .. }
             | Self::Report(report::Error::NoSuchStep { .. })
             | Self::Exists { .. } => EXIT_USAGE,
+            Self::OnRank { source, .. } => source.exit_code(),
             _ => EXIT_FAILED,
         }
     }

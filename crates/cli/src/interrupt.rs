@@ -1,8 +1,12 @@
-//! Ctrl-C (or `kill`): a command that can stop is asked to finish what it is at, and ends at once
-//! at the second; any other one clears up what is half done, and ends.
+//! Ctrl-C (or `kill`, or the SIGUSR1 that schedulers send ahead of the end): a command that can
+//! stop is asked to finish what it is at, and ends at once at the second; any other one clears up
+//! what is half done, and ends.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, Once, PoisonError};
+
+use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM, SIGUSR1};
+use signal_hook::iterator::Signals;
 
 use crate::error::EXIT_INTERRUPTED;
 
@@ -48,6 +52,21 @@ pub fn stop_flag(then: &'static str) -> Arc<AtomicBool> {
     stop
 }
 
+/// A flag as [`stop_flag`] gives it, for one of several processes: a signal never ends it at once,
+/// because a terminal and the launcher may both pass on the same Ctrl-C. The launcher ends all at
+/// the second.
+pub fn stop_flag_of_ranks(then: Option<&'static str>) -> Arc<AtomicBool> {
+    let stop = Arc::new(AtomicBool::new(false));
+    let seen = Arc::clone(&stop);
+    plan().stop = Some(Box::new(move || {
+        if let (false, Some(then)) = (seen.swap(true, Ordering::SeqCst), then) {
+            eprintln!("{then}");
+        }
+    }));
+    install();
+    stop
+}
+
 /// From now on Ctrl-C has `clear` remove what is half done, and ends the process.
 pub fn clear_up(clear: impl Fn() + Send + 'static) {
     plan().clear.push((0, Box::new(clear)));
@@ -80,7 +99,11 @@ pub fn let_it_end() {
 fn install() {
     static ONCE: Once = Once::new();
     ONCE.call_once(|| {
-        if let Err(error) = ctrlc::set_handler(handle) {
+        let caught = Signals::new([SIGINT, SIGTERM, SIGHUP, SIGUSR1]).and_then(|mut signals| {
+            let wait = move || signals.forever().for_each(|_| handle());
+            std::thread::Builder::new().name("signals".to_owned()).spawn(wait)
+        });
+        if let Err(error) = caught {
             eprintln!("warning: Ctrl-C cannot be caught, it ends the command at once: {error}");
         }
     });

@@ -1,44 +1,26 @@
 //! Many devices: the six collectives of a training job, over the ranks of one communicator.
 //!
-//! Reductions add in rank order, so a result does not depend on which rank came first. A rank that
-//! leaves ends its peers' collectives with an error instead of leaving them waiting.
-//! Knows nothing of tables, batches or plans.
+//! Two layers: a [`Transport`] moves bytes between ranks, and the collectives are written once
+//! above it. Reductions add in rank order, so a result depends neither on the transport nor on
+//! which rank came first. A rank that leaves ends its peers' collectives with an error instead of
+//! leaving them waiting. Knows nothing of tables, batches or plans.
 
+mod communicator;
+mod delayed;
+mod element;
+mod error;
 mod in_process;
+mod mailbox;
+mod message;
+pub mod mpi;
+mod transport;
+mod verb;
 
-pub use in_process::{Communicator, world};
-
-/// Why a collective failed.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum Error {
-    /// A peer dropped its communicator, usually after an error of its own.
-    #[error("rank {rank} left the job during {verb}")]
-    PeerLeft {
-        /// The peer.
-        rank: u32,
-        /// The collective this rank was in.
-        verb: &'static str,
-    },
-    /// Two ranks were not in the same collective: a fault of the program.
-    #[error("rank {rank} is in collective {got}, expected {expected}")]
-    Mismatch {
-        /// The peer.
-        rank: u32,
-        /// What this rank is doing, with its sequence number.
-        expected: String,
-        /// What the peer sent.
-        got: String,
-    },
-    /// A message has the wrong length.
-    #[error("{verb}: expected {expected} values from rank {rank}, got {got}")]
-    Length {
-        /// The collective.
-        verb: &'static str,
-        /// The peer.
-        rank: u32,
-        /// Values expected.
-        expected: usize,
-        /// Values received.
-        got: usize,
-    },
-}
+pub use communicator::Communicator;
+pub use delayed::{Delayed, Link};
+pub use element::{Element, ElementType, Payload, Pool};
+pub use error::Error;
+pub use in_process::{InProcess, world};
+pub use message::{HEADER_BYTES, Header, Message, Operation, Phase, Verb};
+pub use transport::{Deadline, Failure, SharedTransport, Transport};
+pub use verb::Pending;

@@ -335,7 +335,7 @@ fn sum_over_ranks(context: &mut RankContext, gradient: &mut [f32]) -> Result<(),
     let RankContext { comm, profiler, .. } = context;
     if comm.world_size() > 1 {
         let op = Op::AllReduce { elements: gradient.len() };
-        profiler.op(op, || comm.all_reduce(gradient))?;
+        profiler.op(op, || comm.dense.all_reduce(gradient))?;
     }
     Ok(())
 }

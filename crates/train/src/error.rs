@@ -198,6 +198,43 @@ pub enum Error {
     /// A collective failed.
     #[error(transparent)]
     Communication(#[from] comm::Error),
+    /// A rank was asked for another run than rank 0.
+    #[error("rank {rank}: its {subject} differs from that of rank 0")]
+    OtherRequest {
+        /// The rank.
+        rank: u32,
+        /// What differs.
+        subject: &'static str,
+    },
+    /// A rank does not see the run folder of rank 0.
+    #[error(
+        "{}: expected a folder that all ranks share; rank {rank} on {host} does not see a file that \
+         rank 0 wrote there", path.display()
+    )]
+    NotShared {
+        /// The run folder.
+        path: PathBuf,
+        /// The rank.
+        rank: u32,
+        /// Its machine.
+        host: String,
+    },
+    /// The data of a rank ended before that of rank 0.
+    #[error("rank {rank}: no batch is left where rank 0 has one: its data is another")]
+    NoBatch {
+        /// The rank.
+        rank: u32,
+    },
+    /// A rank said something that no rank of this version says.
+    #[error("rank {rank}: expected {expected}, got {bytes} bytes of something else")]
+    Reply {
+        /// The rank.
+        rank: u32,
+        /// What is expected.
+        expected: &'static str,
+        /// How long the message is.
+        bytes: usize,
+    },
     /// The input could not be read.
     #[error(transparent)]
     Data(#[from] data::Error),

@@ -37,7 +37,7 @@ pub struct Share<'a> {
 }
 
 /// Which step of the run a batch is for.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Step {
     /// Steps of the run before it: 0 at the first. Kept over a resumption, for bias corrections.
     pub number: u64,

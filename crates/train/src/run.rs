@@ -4,23 +4,30 @@
 //! Rank 0 runs on the calling thread and leads: it reads batches and says what every rank does
 //! next. Knows no terminal: progress goes to the caller as [`Event`]s.
 
+mod agreement;
 mod command;
+mod feed;
 pub(crate) mod lead;
 pub(crate) mod start;
 mod worker;
 
+pub use agreement::host;
 pub use lead::{feature_plan, total_steps};
 
 use std::fs::{File, TryLockError};
 use std::ops::Range;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
+use std::sync::{Arc, mpsc};
+use std::time::Duration;
 
 use schema::{Figure, JobConfig, Optimizer, RowScope, ShardingPlan};
 use serde::Serialize;
 
 use crate::{Error, Evaluation};
+
+use feed::Feed;
+use worker::Worker;
 
 /// What is to be trained, on what, and where its results go.
 #[derive(Clone, Debug)]
@@ -45,7 +52,7 @@ pub struct RunRequest {
     pub rule_change: RuleChange,
     /// Steps to record.
     pub trace: Option<TraceRequest>,
-    /// Set to end the run after the step in progress, with a checkpoint.
+    /// Set to end the run after the step in progress, with a checkpoint; on any rank.
     pub stop: Arc<AtomicBool>,
 }
 
@@ -273,33 +280,65 @@ impl Reading {
         self.start.progress.is_none() || checkpoint.manifest().data.training.is_some()
     }
 
+    /// [`run`] on these batches, as rank 0 of a job whose ranks are processes.
+    ///
+    /// # Errors
+    /// Those of [`run`]; [`Error::OtherRequest`] and [`Error::NotShared`].
+    pub fn lead(
+        self,
+        processes: Processes,
+        observe: &mut dyn FnMut(Event<'_>),
+    ) -> Result<Outcome, Error> {
+        let _lock = self.check()?;
+        let Self { request, start, batches } = self;
+        let Processes { mut comm, timeout } = processes;
+        agreement::agree(&mut comm, &request)?;
+        let worker = Worker::new(&request, &start, (comm, request.threads))?.waiting(timeout);
+        lead::lead(&request, &start, (worker, batches), observe)
+    }
+
+    /// Takes the run folder and refuses what would fail later. The lock is held until the run ends,
+    /// however it ends: the operating system releases a dead process's locks.
+    fn check(&self) -> Result<File, Error> {
+        let Self { request, start, .. } = self;
+        let lock = lock(&request.run_folder)?;
+        if let Some(checkpoint) = &start.checkpoint {
+            start::check_same_rows(checkpoint, request, start::Rows::HeldOut)?;
+        }
+        check_trace(request, start)?;
+        lead::check_evaluation(request)?;
+        check_folders(request, start)?;
+        Ok(lock)
+    }
+
     /// [`run`] on these batches. Checkpoints of the run folder that are newer than the one it
     /// starts at are set aside once nothing more can refuse the run.
     ///
     /// # Errors
     /// Those of [`run`].
     pub fn run(self, observe: &mut dyn FnMut(Event<'_>)) -> Result<Outcome, Error> {
+        let _lock = self.check()?;
         let Self { request, start, batches } = self;
-        // Held until the run ends, however it ends: the system lets go of a dead process's locks.
-        let _lock = lock(&request.run_folder)?;
-        if let Some(checkpoint) = &start.checkpoint {
-            start::check_same_rows(checkpoint, &request, start::Rows::HeldOut)?;
-        }
-        check_trace(&request, &start)?;
-        lead::check_evaluation(&request)?;
-        check_folders(&request, &start)?;
         let mut ends = comm::world(request.plan.world_size());
+        let threads = (request.threads / ends.len()).max(1);
         let own = ends.remove(0);
         std::thread::scope(|scope| {
             let (request, start) = (&request, &start);
-            let follow = |end| scope.spawn(|| worker::Worker::new(request, start, end)?.follow());
+            let worker = |end| Worker::new(request, start, (end, threads));
+            let mut handed = Vec::new();
+            let follow = |end| {
+                let (hand, batches) = mpsc::channel();
+                handed.push(hand);
+                scope.spawn(move || worker(end)?.follow(Feed::Handed(batches)))
+            };
             let followers: Vec<_> = ends.into_iter().map(follow).collect();
-            let led = worker::Worker::new(request, start, own)
-                .and_then(|worker| lead::lead(request, start, (worker, batches), observe));
+            let led = worker(own).and_then(|worker| {
+                lead::lead(request, start, (worker.handing(handed), batches), observe)
+            });
             let mut result = led;
             for follower in followers {
                 match follower.join() {
-                    Ok(Ok(())) => {}
+                    Ok(Ok(_)) => {}
                     Ok(Err(error)) => result = Err(explaining(result, error)),
                     Err(payload) => std::panic::resume_unwind(payload),
                 }
@@ -307,6 +346,29 @@ impl Reading {
             result
         })
     }
+}
+
+/// The other ranks of a run whose ranks are processes.
+pub struct Processes {
+    /// This rank's end of the communicator of all ranks, which waits as long as the first step may
+    /// take.
+    pub comm: comm::Communicator,
+    /// How long messages are waited for after the first step.
+    pub timeout: Duration,
+}
+
+/// Takes part in a run that another process leads with [`Reading::lead`]: reads the same data,
+/// computes this rank's share, and writes its parts of checkpoints. Whether the run ended because
+/// [`RunRequest::stop`] of some rank was set.
+///
+/// # Errors
+/// Those of [`run`]; [`Error::OtherRequest`] and [`Error::NotShared`].
+pub fn follow(request: &RunRequest, processes: Processes) -> Result<bool, Error> {
+    let Processes { mut comm, timeout } = processes;
+    let start = start::State::of(request)?;
+    agreement::agree(&mut comm, request)?;
+    let feed = Feed::Read(Box::new(feed::Reader::new(request, &start, comm.rank())?));
+    Worker::new(request, &start, (comm, request.threads))?.waiting(timeout).follow(feed)
 }
 
 /// Refuses a window of steps to record that the run has not, rather than to leave an empty folder.

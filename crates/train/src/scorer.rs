@@ -44,8 +44,7 @@ impl Scorer {
         let parameters = weights(&checkpoint, &cpu, &plan)?;
         let place = (&plan, Rank(0));
         let model = ForwardModel::restored(&cpu, &config, place, BATCH_SIZE, parameters)?;
-        let comm = comm::world(1).remove(0);
-        let context = RankContext { cpu, comm, profiler: Profiler::off() };
+        let context = RankContext::alone(cpu, Profiler::off());
         let (folder, data) = (folder.to_owned(), checkpoint.manifest().data);
         Ok(Self { folder, step: checkpoint.step(), config, fitted, data, model, context })
     }

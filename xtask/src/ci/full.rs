@@ -151,6 +151,17 @@ pub fn suite() -> Result<String, Error> {
     command::run(tests.env("ROWMILL_SUITE", &folder)).map(|()| "a fresh suite is whole".to_owned())
 }
 
+/// Starts ranks as processes under each launcher, and loses them in every way.
+pub fn processes() -> Result<String, Error> {
+    let launchers = [tool::OPEN_MPI, tool::MPICH];
+    let missing: Vec<String> = launchers.into_iter().filter_map(tool::install_launcher).collect();
+    for (package, tests) in [("comm", "mpi::"), ("rowmill", "processes::")] {
+        let mut tests = cargo(&["test", "--release", "-p", package, "--test", "it", tests]);
+        command::run(tests.env("ROWMILL_PROCESSES", "full"))?;
+    }
+    Ok(if missing.is_empty() { "under both launchers".to_owned() } else { missing.join("; ") })
+}
+
 pub fn fuzz() -> Result<String, Error> {
     let mut tests = cargo(&["test", "--release", "-p", "data", "-p", "device"]);
     command::run(tests.env("PROPTEST_CASES", CASES)).map(|()| format!("{CASES} cases a property"))

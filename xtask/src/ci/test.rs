@@ -6,7 +6,7 @@
 use std::io::{BufRead, BufReader, Write};
 use std::process::{Command, Stdio};
 
-use crate::ci::cargo;
+use crate::ci::{cargo, tool};
 use crate::command;
 use crate::error::Error;
 
@@ -19,11 +19,12 @@ struct Count {
 }
 
 pub fn run() -> Result<String, Error> {
+    let no_launcher = tool::install_launcher(tool::OPEN_MPI);
     let kinds = ["--lib", "--bins", "--tests"];
     let mut cargo = cargo(&["test", "--release", "--workspace", "--no-fail-fast"]);
     let command = cargo.args(kinds).args(["--", "--show-output"]);
     let count = count(command, &mut std::io::stdout())?;
-    for line in &count.skipped {
+    for line in no_launcher.iter().chain(&count.skipped) {
         eprintln!("{line}");
     }
     let Count { passed, failed, skipped } = count;

@@ -107,6 +107,20 @@ Ends with exit code 1 if a process could not be captured.")]
         #[arg(long, value_name = "FOLDER")]
         socket_dir: Option<PathBuf>,
     },
+    /// Which MPI there is, and whether ranks can be processes
+    #[command(after_help = "\
+Examples:
+  rowmill doctor mpi
+  mpirun -n 1 rowmill doctor mpi         whether the launcher is that of the library
+
+Opens the library that rowmill train would, starts MPI and ends it. Ends with exit code 1 if training
+over MPI would not work.")]
+    Mpi {
+        /// The MPI library to open [default: libmpi.so.40, libmpi.so.12, libmpich.so.12 or
+        /// libmpi_abi.so.0, that of the launcher first]
+        #[arg(long, value_name = "FILE")]
+        mpi_library: Option<String>,
+    },
 }
 
 /// A span of time: 500ms, 2s, 1.5s, 3m.

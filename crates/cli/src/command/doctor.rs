@@ -8,10 +8,12 @@ use fleet::process::{self, Process};
 use serde::Serialize;
 
 use crate::args::Doctor;
-use crate::command::capture;
+use crate::command::capture as capturing;
 use crate::error::{EXIT_FAILED, Error};
 use crate::render;
 use crate::resolve::Session;
+
+mod mpi;
 
 /// One process and what was looked at.
 #[derive(Serialize)]
@@ -33,8 +35,14 @@ struct Line {
 
 /// Runs the command.
 pub fn run(doctor: &Doctor, session: &Session) -> Result<ExitCode, Error> {
-    let Doctor::Capture { pid, socket_dir } = doctor;
-    let patients = patients(pid, socket_dir.as_deref())?;
+    match doctor {
+        Doctor::Capture { pid, socket_dir } => capture(pid, socket_dir.as_deref(), session),
+        Doctor::Mpi { mpi_library } => mpi::run(mpi_library.as_deref(), session),
+    }
+}
+
+fn capture(pids: &[u32], folder: Option<&Path>, session: &Session) -> Result<ExitCode, Error> {
+    let patients = patients(pids, folder)?;
     if patients.is_empty() {
         session.console.say(
             "no process with PyTorch loaded is to be seen; name one with --pid, or run this as the \
@@ -57,7 +65,7 @@ fn patients(pids: &[u32], socket_dir: Option<&Path>) -> Result<Vec<Patient>, Err
         let of = |&pid: &u32| Process::of(pid).ok_or(Error::NoSuchProcess { pid });
         pids.iter().map(of).collect::<Result<_, _>>()?
     };
-    let place = capture::place(socket_dir);
+    let place = capturing::place(socket_dir);
     Ok(found.iter().map(|process| patient(process, diagnosis::of(process, &place))).collect())
 }
 

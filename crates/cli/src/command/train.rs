@@ -25,9 +25,11 @@ use crate::{interrupt, output};
 
 mod metrics;
 mod observe;
+mod processes;
 mod row_scope;
 
 pub use observe::Observer;
+use processes::{Joined, World};
 
 /// The last line of `--format json`.
 #[derive(Debug, Serialize)]
@@ -95,7 +97,7 @@ struct Asked {
 
 impl Asked {
     /// By the configuration that was named, or by the run that is resumed.
-    fn of(args: &Train) -> Result<Self, Error> {
+    fn of(args: &Train, started: Option<u32>) -> Result<Self, Error> {
         let set = config::overrides(args.delimiter.as_deref(), &args.set);
         let strictness = input::strictness(args.malformed);
         let Some(name) = args.config.as_deref() else {
@@ -103,7 +105,8 @@ impl Asked {
             let resumed = record::resumed(run, (args, &set))?;
             let mut job = resumed.job;
             choose_inputs(args, &mut job)?;
-            let tiling = plan::tiling(args, &job.config.model.tables, resumed.plan.as_ref())?;
+            let tiling =
+                plan::tiling(args, &job.config.model.tables, (resumed.plan.as_ref(), started))?;
             // The run's own rule, unless another was asked for.
             let is_usual = strictness == Strictness::AtMost(Strictness::DEFAULT_MAX);
             let strictness = resumed.strictness.filter(|_| is_usual).unwrap_or(strictness);
@@ -113,7 +116,7 @@ impl Asked {
         if args.synthetic.is_some() {
             job.config.size_tables(|_| rows::ROWS_OF_SYNTHETIC);
         }
-        let tiling = plan::tiling(args, &job.config.model.tables, None)?;
+        let tiling = plan::tiling(args, &job.config.model.tables, (None, started))?;
         if !args.print_config {
             choose_inputs(args, &mut job)?;
         }
@@ -143,7 +146,23 @@ pub fn run(args: &Train, session: &Session) -> Result<ExitCode, Error> {
     if args.list {
         return list(session).map(|()| ExitCode::SUCCESS);
     }
-    let mut asked = Asked::of(args)?;
+    // Before anything is read or written.
+    let alone = args.print_config || args.estimate;
+    let mut world = match Joined::of(&args.processes, alone)? {
+        Joined::Alone => return train(args, session, None),
+        Joined::Said(code) => return Ok(code),
+        Joined::World(world) => world,
+    };
+    if !world.is_leader() {
+        return world.follow(args, session);
+    }
+    let result = train(args, session, Some(&mut *world));
+    world.end(result, session)
+}
+
+/// Trains, as the only process or as the one that leads `world`.
+fn train(args: &Train, session: &Session, world: Option<&mut World>) -> Result<ExitCode, Error> {
+    let mut asked = Asked::of(args, world.as_ref().map(|world| world.size()))?;
     if args.print_config {
         let origin = asked.job.origin.clone();
         let text = asked.job.config.to_toml();
@@ -196,20 +215,21 @@ pub fn run(args: &Train, session: &Session) -> Result<ExitCode, Error> {
     if train.iter().any(|path| path == "-") {
         *train = input::absolute(&[inputs.train.dir().display().to_string()]);
     }
-    train_on(args, asked, (inputs, start), session)
+    train_on((args, asked), (inputs, start), session, world)
 }
 
 /// Trains on prepared data.
 fn train_on(
-    args: &Train,
-    asked: Asked,
+    (args, asked): (&Train, Asked),
     (inputs, start): (input::Inputs, Start),
     session: &Session,
+    world: Option<&mut World>,
 ) -> Result<ExitCode, Error> {
     let Asked { job, tiling, strictness } = asked;
     let run_folder = args.run_folder();
     let cache = run_folder.join("data");
     let plan = tiling.plan(&job.config.model.tables);
+    let launched = world.as_ref().map(|world| world.size());
     let request = RunRequest {
         plan: plan.clone(),
         config: job.config,
@@ -238,21 +258,28 @@ fn train_on(
     let evaluation = inputs.evaluation(session, data, &cache, strictness)?;
     device::buffer::return_freed_memory();
     // Not before: until here Ctrl-C leaves nothing to be saved.
-    let stop = interrupt::stop_flag(interrupt::SAVING);
+    let stop = match &world {
+        None => interrupt::stop_flag(interrupt::SAVING),
+        Some(_) => interrupt::stop_flag_of_ranks(Some(interrupt::SAVING)),
+    };
     let mut observer = Observer::new(session.console).with_metrics_of(&run_folder);
     let run = reading.with_evaluation(evaluation).with_stop(stop);
     let (mut written, config) = (Ok(()), run.request().config.clone());
-    let outcome = run.run(&mut |event| {
+    let observe = &mut |event: Event<'_>| {
         // Not before: a run that is refused leaves nothing.
         if matches!(event, Event::Started { .. }) {
             written = record::write(&run_folder, (&job.origin, &config), &plan, strictness);
         }
         observer.see(event);
-    })?;
+    };
+    let outcome = match world {
+        None => run.run(observe)?,
+        Some(world) => world.lead(run, observe)?,
+    };
     written?;
     let recorded = observer.finish()?;
     warn_of_trace(args, (&outcome, recorded), session.console);
-    report(session.console, &outcome, &resume_command(&run_folder))
+    report(session.console, &outcome, &resume_command(&run_folder, launched))
 }
 
 /// Says what the dot interaction is of where there is no dense vector.
@@ -524,8 +551,10 @@ fn generate(session: &Session, job: &mut Job, rows: u64, run: &Path) -> Result<(
 }
 
 /// The command that resumes a run where it stops.
-fn resume_command(run: &Path) -> String {
-    format!("rowmill train --resume --run {}", quoted(&run.display().to_string()))
+fn resume_command(run: &Path, launched: Option<u32>) -> String {
+    let launcher = launched.map_or_else(String::new, |ranks| format!("mpirun -n {ranks} "));
+    let run = quoted(&run.display().to_string());
+    format!("{launcher}rowmill train --resume --run {run}")
 }
 
 /// A word a POSIX shell reads back as it is.

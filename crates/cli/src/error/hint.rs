@@ -18,6 +18,7 @@ impl Error {
             Self::Data(error) => data_hint(error),
             Self::Train(error) => train_hint(error),
             Self::Io { source, .. } | Self::Output(source) => disk_hint(source),
+            Self::OnRank { source, .. } => source.hint(),
             _ => self.own_hint(),
         }
     }
@@ -26,6 +27,12 @@ impl Error {
     fn own_hint(&self) -> Option<String> {
         let hint = match self {
             Self::UnknownConfig { name, known } => return Some(known_configs(name, known)),
+            Self::Torchrun { .. }
+            | Self::NoMpi { .. }
+            | Self::OtherLauncher { .. }
+            | Self::MpiStart { .. }
+            | Self::NoProcesses
+            | Self::OtherRanks { .. } => return self.processes_hint(),
             Self::Config { source, .. } => return config_hint(source),
             Self::Memory { .. }
             | Self::Disk { .. }
@@ -61,9 +68,7 @@ impl Error {
             | Self::OutputIsSpecial { .. }
             | Self::NoOutputFolder { .. }
             | Self::OutputBelowFile { .. } => return self.output_hint(),
-            Self::Alignment { .. } => {
-                "the scores so far are out of place; remove empty lines and line breaks within fields".into()
-            }
+            Self::Alignment { .. } => return self.output_hint(),
             Self::ParquetToStdout
             | Self::SeveralRanks { .. }
             | Self::ClassPattern { .. }
@@ -115,6 +120,28 @@ impl Error {
         Some(hint)
     }
 
+    fn processes_hint(&self) -> Option<String> {
+        let hint = match self {
+            Self::Torchrun { size } => format!("start it with mpirun -n {size} rowmill train …"),
+            Self::NoMpi { .. } => {
+                "install Open MPI (Debian: openmpi-bin) or MPICH (mpich), or name a library with \
+                 --mpi-library FILE"
+                    .into()
+            }
+            Self::OtherLauncher { .. } => {
+                "start it with the mpirun that belongs to the library, or name the library of this \
+                 one with --mpi-library FILE"
+                    .into()
+            }
+            Self::MpiStart { .. } => "rowmill doctor mpi says what there is".into(),
+            Self::OtherRanks { .. } => {
+                "leave --ranks out, and give a --plan for as many ranks as processes".into()
+            }
+            _ => return None,
+        };
+        Some(hint)
+    }
+
     fn file_hint(&self) -> Option<String> {
         let hint = match self {
             Self::Plan { .. } | Self::PlanFile { .. } => {
@@ -134,6 +161,9 @@ impl Error {
 
     fn output_hint(&self) -> Option<String> {
         let hint = match self {
+            Self::Alignment { .. } => {
+                "the scores so far are out of place; remove empty lines and line breaks within fields".into()
+            }
             Self::Exists { .. } => "remove it or choose another name".into(),
             Self::OutputIsSpecial { .. } => "write a file and read it from there".into(),
             Self::OutputIsInput { .. } | Self::OutputBelowFile { .. } => {

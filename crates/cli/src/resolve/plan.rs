@@ -27,19 +27,28 @@ pub enum Tiling {
     File(ShardingPlan),
 }
 
-/// What `train` asks for; the plan of the run that it resumes, where it asks for none.
+/// What `train` asks for, where a launcher has `started` so many processes; the plan of the run
+/// that it resumes, where it asks for none.
 pub fn tiling(
     train: &Train,
     tables: &[TableConfig],
-    resumed: Option<&ShardingPlan>,
+    (resumed, started): (Option<&ShardingPlan>, Option<u32>),
 ) -> Result<Tiling, Error> {
-    match &train.plan {
-        Some(path) => read(path, tables).map(Tiling::File),
+    let fits = |plan: &&ShardingPlan| started.is_none_or(|ranks| ranks == plan.world_size());
+    let resumed = resumed.filter(fits).filter(|_| train.ranks.is_none());
+    let tiling = match (&train.plan, resumed) {
+        (Some(path), _) => read(path, tables).map(Tiling::File)?,
         // A run that is resumed goes on under its plan.
-        None if train.ranks.is_none() && resumed.is_some() => {
-            Ok(resumed.map_or(Tiling::Made(train.sharding, 1), |plan| Tiling::File(plan.clone())))
-        }
-        None => Ok(Tiling::Made(train.sharding, train.ranks.unwrap_or(1))),
+        (None, Some(plan)) => Tiling::File(plan.clone()),
+        (None, None) => Tiling::Made(train.sharding, train.ranks.or(started).unwrap_or(1)),
+    };
+    let asked = match &tiling {
+        Tiling::Made(_, ranks) => *ranks,
+        Tiling::File(plan) => plan.world_size(),
+    };
+    match started.filter(|&started| started != asked) {
+        None => Ok(tiling),
+        Some(started) => Err(Error::OtherRanks { asked, started }),
     }
 }
 
@@ -58,8 +67,13 @@ impl Tiling {
 
 fn read(path: &Path, tables: &[TableConfig]) -> Result<ShardingPlan, Error> {
     let text = std::fs::read_to_string(path).map_err(Error::io(path, "read"))?;
+    parse(path, &text, tables)
+}
+
+/// The plan in a text, which came from `path`.
+pub fn parse(path: &Path, text: &str, tables: &[TableConfig]) -> Result<ShardingPlan, Error> {
     let malformed = |source| Error::PlanFile { path: path.to_owned(), source };
-    let file: PlanFile = serde_json::from_str(&text).map_err(malformed)?;
+    let file: PlanFile = serde_json::from_str(text).map_err(malformed)?;
     if !(1..=RANKS_MAX).contains(&file.world_size) {
         let got = file.world_size;
         let text = format!("world_size: expected 1..={RANKS_MAX}, got {got}");

@@ -19,6 +19,7 @@ mod memory;
 mod output;
 mod perfetto;
 mod predict;
+mod processes;
 mod quickstart;
 mod refusal;
 mod report;

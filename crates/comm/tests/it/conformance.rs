@@ -1,56 +1,258 @@
-//! What each collective must do, whatever carries it.
+//! What the collectives must do, whatever carries them: random sequences of verbs, compared with
+//! plain loops. Every rank draws the same sequence, so each knows what all others give.
 
-use comm::Communicator;
+use std::fmt::Debug;
+use std::time::Duration;
+
+use comm::{Communicator, Element, Pending};
+use half::{bf16, f16};
 use schema::Rank;
+use schema::random::CounterRng;
 
-/// Calls all six verbs with uneven and empty messages and compares with what arithmetic says.
-pub fn check(run: impl Fn(fn(Communicator) -> ()) -> Vec<()>) {
-    for verb in [all_to_all, all_gather, reduce_scatter, all_reduce, broadcast] {
-        run(verb);
+/// A collective that hangs fails instead.
+const TIMEOUT: Duration = Duration::from_secs(60);
+
+/// Runs the sequences drawn from `seeds` on the end of one rank.
+pub fn check(end: &mut Communicator, seeds: std::ops::Range<u64>) {
+    end.set_timeout(Some(TIMEOUT));
+    for seed in seeds {
+        let draw = &Draw::new(seed);
+        end.set_step(seed);
+        if draw.below(0, 4) == 0 {
+            // Halves: their ranks number anew, and talk among themselves alone.
+            let group = (end.rank().0 + seed as u32) % 2;
+            let mut half = end.split(group).unwrap();
+            sequence(&mut half, draw);
+        } else {
+            sequence(end, draw);
+        }
     }
-}
-
-/// Rank r sends `r + peer` copies of `10 r + peer` to each peer: rank 0 sends itself nothing.
-fn all_to_all(mut end: Communicator) {
-    let (me, size) = (end.rank().index(), end.world_size());
-    let outgoing = (0..size).map(|peer| vec![10 * me + peer; me + peer]).collect();
-    let received = end.all_to_all(outgoing).unwrap();
-    let expected: Vec<_> = (0..size).map(|peer| vec![10 * peer + me; peer + me]).collect();
-    assert_eq!(received, expected);
     end.barrier().unwrap();
 }
 
-fn all_gather(mut end: Communicator) {
-    let me = end.rank().index();
-    let gathered = end.all_gather(vec![me as f32; me]).unwrap();
-    for (rank, part) in gathered.iter().enumerate() {
-        assert_eq!(**part, vec![rank as f32; rank]);
-    }
-}
-
-fn reduce_scatter(mut end: Communicator) {
-    let (me, size) = (end.rank().index(), end.world_size());
-    let parts = (0..size).map(|peer| vec![(me + 1) as f64; peer]).collect();
-    let sum = end.reduce_scatter(parts).unwrap();
-    assert_eq!(sum, vec![(size * (size + 1) / 2) as f64; me]);
-}
-
-/// The sum has the bytes of adding in rank order, on every rank.
-fn all_reduce(mut end: Communicator) {
-    let value = |rank: usize, i: usize| ((rank * 31 + i * 17) % 101) as f32 * 1e-3 + 1e4;
-    for length in [0, 1, 5, 1000] {
-        let mut values: Vec<f32> = (0..length).map(|i| value(end.rank().index(), i)).collect();
-        end.all_reduce(&mut values).unwrap();
-        for (i, got) in values.into_iter().enumerate() {
-            let mut expected = value(0, i);
-            (1..end.world_size()).for_each(|rank| expected += value(rank, i));
-            assert_eq!(got.to_bits(), expected.to_bits());
+fn sequence(end: &mut Communicator, draw: &Draw) {
+    for operation in 0..1 + draw.below(1, 6) {
+        let draw = &draw.child(operation);
+        match draw.below(0, 6) {
+            0 => verb::<f32>(end, draw),
+            1 => verb::<f16>(end, draw),
+            2 => verb::<bf16>(end, draw),
+            3 => verb::<i32>(end, draw),
+            4 => verb::<i64>(end, draw),
+            _ => verb::<u8>(end, draw),
         }
     }
 }
 
-fn broadcast(mut end: Communicator) {
-    let root = Rank(end.world_size() as u32 - 1);
-    let value = (end.rank() == root).then(|| vec![7u8, 8]);
-    assert_eq!(end.broadcast(root, value).unwrap(), [7, 8]);
+fn verb<T: Made>(end: &mut Communicator, draw: &Draw) {
+    match draw.below(1, 7) {
+        0 => all_to_all::<T>(end, draw),
+        1 => all_gather::<T>(end, draw),
+        2 => reduce_scatter::<T>(end, draw),
+        3 => all_reduce::<T>(end, draw),
+        4 => broadcast::<T>(end, draw),
+        5 => end.barrier().unwrap(),
+        _ => several::<T>(end, draw),
+    }
+}
+
+fn all_to_all<T: Made>(end: &mut Communicator, draw: &Draw) {
+    let (me, size) = (end.rank().index(), end.world_size());
+    let part = |from, to| draw.values::<T>((from, to), draw.len((from, to)));
+    let mut parts: Vec<Vec<T>> = (0..size).map(|peer| part(me, peer)).collect();
+    if draw.is_started() {
+        parts = end.start_all_to_all(parts).unwrap().wait(end).unwrap();
+    } else {
+        end.all_to_all(&mut parts).unwrap();
+    }
+    let expected: Vec<_> = (0..size).map(|peer| part(peer, me)).collect();
+    assert_same(&parts, &expected, "all_to_all");
+}
+
+fn all_gather<T: Made>(end: &mut Communicator, draw: &Draw) {
+    let mine = |rank| draw.values::<T>((rank, 0), draw.len((rank, 0)));
+    let own = mine(end.rank().index());
+    let gathered = if draw.is_started() {
+        end.start_all_gather(own).unwrap().wait(end).unwrap()
+    } else {
+        end.all_gather(&own).unwrap()
+    };
+    let expected: Vec<_> = (0..end.world_size()).map(mine).collect();
+    assert_same(&gathered, &expected, "all_gather");
+}
+
+fn reduce_scatter<T: Made>(end: &mut Communicator, draw: &Draw) {
+    let (me, size) = (end.rank().index(), end.world_size());
+    let part = |from, to| draw.values::<T>((from, to), draw.len((0, to)));
+    let mut parts: Vec<Vec<T>> = (0..size).map(|peer| part(me, peer)).collect();
+    let sum = if draw.is_started() {
+        end.start_reduce_scatter(parts).unwrap().wait(end).unwrap()
+    } else {
+        end.reduce_scatter(&mut parts).unwrap()
+    };
+    let expected = summed((0..size).map(|peer| part(peer, me)));
+    assert_same(&[sum], &[expected], "reduce_scatter");
+}
+
+/// The sum has the bytes of adding in rank order, on every rank.
+fn all_reduce<T: Made>(end: &mut Communicator, draw: &Draw) {
+    let values = |rank| draw.values::<T>((rank, 0), draw.len((0, 0)));
+    let mut own = values(end.rank().index());
+    if draw.is_started() {
+        own = end.start_all_reduce(own).unwrap().wait(end).unwrap();
+    } else {
+        end.all_reduce(&mut own).unwrap();
+    }
+    assert_same(&[own], &[summed((0..end.world_size()).map(values))], "all_reduce");
+}
+
+fn broadcast<T: Made>(end: &mut Communicator, draw: &Draw) {
+    let root = Rank(draw.below(2, end.world_size() as u64) as u32);
+    let values = |rank| draw.values::<T>((rank, 0), draw.len((rank, 0)));
+    let mut own = values(end.rank().index());
+    if draw.is_started() {
+        own = end.start_broadcast(root, own).unwrap().wait(end).unwrap();
+    } else {
+        end.broadcast(root, &mut own).unwrap();
+    }
+    assert_same(&[own], &[values(root.index())], "broadcast");
+}
+
+/// Several all-reduces under way at once, waited for in their order.
+fn several<T: Made>(end: &mut Communicator, draw: &Draw) {
+    let values = |rank: usize, i: u64| {
+        let draw = draw.child(10 + i);
+        draw.values::<T>((rank, 0), draw.len((0, 0)))
+    };
+    let me = end.rank().index();
+    let started: Vec<Pending<Vec<T>>> =
+        (0..3).map(|i| end.start_all_reduce(values(me, i)).unwrap()).collect();
+    for (i, pending) in (0..).zip(started) {
+        let got = pending.wait(end).unwrap();
+        let expected = summed((0..end.world_size()).map(|rank| values(rank, i)));
+        assert_same(&[got], &[expected], "several all_reduces");
+    }
+}
+
+fn summed<T: Made>(mut parts: impl Iterator<Item = Vec<T>>) -> Vec<T> {
+    let mut sum = parts.next().unwrap();
+    for part in parts {
+        for (sum, part) in sum.iter_mut().zip(part) {
+            *sum = T::sum(*sum, part);
+        }
+    }
+    sum
+}
+
+fn assert_same<T: Made>(got: &[Vec<T>], expected: &[Vec<T>], what: &str) {
+    let lengths = |parts: &[Vec<T>]| parts.iter().map(Vec::len).collect::<Vec<_>>();
+    assert_eq!(lengths(got), lengths(expected), "{what}");
+    for (got, expected) in got.iter().zip(expected) {
+        let bytes = |values: &[T]| bytemuck::cast_slice::<T, u8>(values).to_vec();
+        assert!(bytes(got) == bytes(expected), "{what} of {}", T::TYPE.name());
+    }
+}
+
+/// Random numbers that are the same on every rank.
+struct Draw(CounterRng);
+
+impl Draw {
+    fn new(seed: u64) -> Self {
+        Self(CounterRng::new(11, seed))
+    }
+
+    fn child(&self, which: u64) -> Self {
+        Self(self.0.child(100 + which))
+    }
+
+    fn below(&self, which: u64, bound: u64) -> u64 {
+        self.0.child(1).below(which, bound)
+    }
+
+    fn is_started(&self) -> bool {
+        self.below(3, 2) == 0
+    }
+
+    /// None, few or many, now and then more than a megabyte.
+    fn len(&self, (a, b): (usize, usize)) -> usize {
+        let rng = self.0.child(2).child((16 * a + b) as u64);
+        match rng.below(0, 64) {
+            0..16 => 0,
+            16..40 => rng.below(1, 9) as usize,
+            40..63 => rng.below(1, 3000) as usize,
+            _ => 100_000 + rng.below(1, 200_000) as usize,
+        }
+    }
+
+    fn values<T: Made>(&self, (a, b): (usize, usize), len: usize) -> Vec<T> {
+        let rng = self.0.child(3).child((16 * a + b) as u64);
+        let start = rng.below(0, 1 << 40);
+        (0..len as u64).map(|i| T::of(start.wrapping_add(i.wrapping_mul(0x9e37_79b9)))).collect()
+    }
+}
+
+/// An element type with values for tests, whose sums depend on their order where they can.
+trait Made: Element + Debug {
+    fn of(seed: u64) -> Self;
+    fn sum(a: Self, b: Self) -> Self;
+}
+
+impl Made for f32 {
+    fn of(seed: u64) -> Self {
+        (seed % 10_007) as f32 * 1e-3 + 1e3 * (seed % 3) as f32
+    }
+
+    fn sum(a: Self, b: Self) -> Self {
+        a + b
+    }
+}
+
+impl Made for f16 {
+    fn of(seed: u64) -> Self {
+        Self::from_f32((seed % 997) as f32 * 0.1)
+    }
+
+    fn sum(a: Self, b: Self) -> Self {
+        Self::from_f32(a.to_f32() + b.to_f32())
+    }
+}
+
+impl Made for bf16 {
+    fn of(seed: u64) -> Self {
+        Self::from_f32((seed % 997) as f32 * 0.1)
+    }
+
+    fn sum(a: Self, b: Self) -> Self {
+        Self::from_f32(a.to_f32() + b.to_f32())
+    }
+}
+
+impl Made for i32 {
+    fn of(seed: u64) -> Self {
+        seed as Self
+    }
+
+    fn sum(a: Self, b: Self) -> Self {
+        a.wrapping_add(b)
+    }
+}
+
+impl Made for i64 {
+    fn of(seed: u64) -> Self {
+        seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) as Self
+    }
+
+    fn sum(a: Self, b: Self) -> Self {
+        a.wrapping_add(b)
+    }
+}
+
+impl Made for u8 {
+    fn of(seed: u64) -> Self {
+        seed as Self
+    }
+
+    fn sum(a: Self, b: Self) -> Self {
+        a.wrapping_add(b)
+    }
 }

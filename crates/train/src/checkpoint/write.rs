@@ -9,6 +9,7 @@ use std::ops::Range;
 use std::path::{Path, PathBuf};
 
 use schema::{DataType, JobConfig, Optimizer, Rank, RowScope, ShardingPlan, TableConfig, Tile};
+use serde::{Deserialize, Serialize};
 
 use super::manifest::{Chunk, Content, FileRecord, Manifest, Part, Seeds, SeenData};
 use super::{Checksum, TensorWriter, folder};
@@ -29,10 +30,20 @@ pub struct Writer {
     chunk_bytes: usize,
     temporary: PathBuf,
     folder: PathBuf,
+    role: Role,
+}
+
+/// What a writer has to do with the folder.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Role {
+    /// It was begun here: it is committed here, or goes.
+    Owner,
+    /// Another rank began it.
+    Guest,
 }
 
 /// What one file of a checkpoint holds; [`Writer::commit`] wants one per call of a `write_…`.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Written {
     /// The file.
     pub file: FileRecord,
@@ -75,10 +86,25 @@ impl Writer {
     /// [`Error::Io`] naming the folder.
     pub fn begin(run_folder: &Path, step: u64, tables: &[TableConfig]) -> Result<Self, Error> {
         folder::clean(run_folder)?;
+        let mut writer = Self::join(run_folder, step, tables);
+        writer.role = Role::Owner;
+        fs::create_dir_all(&writer.temporary).map_err(Error::io("create", &writer.temporary))?;
+        Ok(writer)
+    }
+
+    /// Writes into the folder that another rank has begun and will commit.
+    #[must_use]
+    pub fn join(run_folder: &Path, step: u64, tables: &[TableConfig]) -> Self {
         let folder = folder::checkpoints(run_folder).join(folder::name(step));
         let temporary = folder::temporary_name(&folder);
-        fs::create_dir_all(&temporary).map_err(Error::io("create", &temporary))?;
-        Ok(Self { step, tables: tables.to_vec(), chunk_bytes: CHUNK_BYTES, temporary, folder })
+        let (tables, chunk_bytes, role) = (tables.to_vec(), CHUNK_BYTES, Role::Guest);
+        Self { step, tables, chunk_bytes, temporary, folder, role }
+    }
+
+    /// Steps done.
+    #[must_use]
+    pub fn step(&self) -> u64 {
+        self.step
     }
 
     /// Cuts tables into chunks of at most so many bytes instead of 64 MiB.
@@ -287,6 +313,9 @@ impl Writer {
 
 impl Drop for Writer {
     fn drop(&mut self) {
+        if self.role == Role::Guest {
+            return;
+        }
         // Best effort: after a failure, often a full disk, the space comes back. After a commit
         // there is nothing left under this name.
         let _ = fs::remove_dir_all(&self.temporary);

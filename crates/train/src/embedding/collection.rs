@@ -117,7 +117,7 @@ impl EmbeddingCollection {
             }
             // Before what takes their place arrives.
             *ids = LocalIds::default();
-            *ids = input_dist::exchange(layout, comm, sparse, first_sample)?;
+            *ids = input_dist::exchange(layout, &mut comm.input, sparse, first_sample)?;
             Ok(())
         })?;
         let jagged = if layout.as_given { sparse } else { &self.ids.jagged };
@@ -151,7 +151,12 @@ impl EmbeddingCollection {
         let op = Op::OutputDist { elements: self.local.len() };
         let batch_sizes = &self.ids.batch_sizes;
         profiler.op(op, || {
-            output_dist::forward(layout, (cpu, comm), (&self.local, batch_sizes), pooled)
+            output_dist::forward(
+                layout,
+                (cpu, &mut comm.pooled),
+                (&self.local, batch_sizes),
+                pooled,
+            )
         })
     }
 
@@ -173,7 +178,8 @@ impl EmbeddingCollection {
             d_pooled
         } else {
             let op = Op::GradientDist { elements: d_pooled.len() };
-            received = profiler.op(op, || output_dist::backward(layout, (cpu, comm), d_pooled))?;
+            received = profiler
+                .op(op, || output_dist::backward(layout, (cpu, &mut comm.pooled), d_pooled))?;
             &received
         };
         let jagged = if layout.as_given { sparse } else { &self.ids.jagged };

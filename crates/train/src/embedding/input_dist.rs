@@ -33,13 +33,13 @@ impl LocalIds {
 
 /// Bytes of such ids as they arrive, until they are put together.
 pub(super) fn arriving_bytes(ids: usize, bags: usize, scales: usize) -> usize {
-    ids * size_of::<i64>() + bags * size_of::<u32>() + scales * size_of::<f32>()
+    ids * size_of::<i64>() + bags * size_of::<i32>() + scales * size_of::<f32>()
 }
 
 /// What one rank sends to one other.
 #[derive(Default)]
 struct Parcel {
-    lengths: Vec<u32>,
+    lengths: Vec<i32>,
     values: Vec<i64>,
     scales: Vec<f32>,
     weights: Vec<f32>,
@@ -61,16 +61,24 @@ pub fn exchange(
     let mut parcels: Vec<Parcel> =
         layout.slots.iter().map(|slots| pack(slots, sparse, layout.any_mean)).collect();
     let mut take = |part: fn(&mut Parcel) -> Vec<f32>| parcels.iter_mut().map(part).collect();
-    let scales: Vec<Vec<f32>> = take(|parcel| std::mem::take(&mut parcel.scales));
-    let weights: Vec<Vec<f32>> = take(|parcel| std::mem::take(&mut parcel.weights));
-    let (lengths, values) =
+    let mut scales: Vec<Vec<f32>> = take(|parcel| std::mem::take(&mut parcel.scales));
+    let mut weights: Vec<Vec<f32>> = take(|parcel| std::mem::take(&mut parcel.weights));
+    let (mut lengths, mut values): (Vec<_>, Vec<_>) =
         parcels.into_iter().map(|parcel| (parcel.lengths, parcel.values)).unzip();
+    comm.all_to_all(&mut lengths)?;
+    comm.all_to_all(&mut values)?;
+    if layout.any_mean {
+        comm.all_to_all(&mut scales)?;
+    }
+    if sparse.weights.is_some() {
+        comm.all_to_all(&mut weights)?;
+    }
     let received = Received {
         slots: layout.slots[comm.rank().index()].len(),
-        lengths: comm.all_to_all(lengths)?,
-        values: comm.all_to_all(values)?,
-        scales: if layout.any_mean { Some(comm.all_to_all(scales)?) } else { None },
-        weights: if sparse.weights.is_some() { Some(comm.all_to_all(weights)?) } else { None },
+        lengths,
+        values,
+        scales: layout.any_mean.then_some(scales),
+        weights: sparse.weights.is_some().then_some(weights),
     };
     Ok(received.put_together())
 }
@@ -139,7 +147,7 @@ fn bag_scale(slot: &Slot, length: usize) -> f32 {
 }
 
 fn pack_whole(slot: &Slot, sparse: &KeyedJaggedTensor, parcel: &mut Parcel) {
-    let length = |sample| sparse.bag(slot.feature, sample).len() as u32;
+    let length = |sample| sparse.bag(slot.feature, sample).len() as i32;
     parcel.lengths.extend((0..sparse.batch_size).map(length));
     let ids = sparse.feature(slot.feature);
     parcel.values.extend_from_slice(&sparse.values[ids.clone()]);
@@ -160,14 +168,14 @@ fn pack_rows(slot: &Slot, sparse: &KeyedJaggedTensor, parcel: &mut Parcel) {
                 }
             }
         }
-        parcel.lengths.push((parcel.values.len() - before) as u32);
+        parcel.lengths.push((parcel.values.len() - before) as i32);
     }
 }
 
 /// What arrived, one entry per source rank, each slot-major over that rank's samples.
 struct Received {
     slots: usize,
-    lengths: Vec<Vec<u32>>,
+    lengths: Vec<Vec<i32>>,
     values: Vec<Vec<i64>>,
     scales: Option<Vec<Vec<f32>>>,
     weights: Option<Vec<Vec<f32>>>,
@@ -176,7 +184,7 @@ struct Received {
 impl Received {
     /// From source-major to slot-major: the samples of all ranks side by side under each slot.
     fn put_together(self) -> LocalIds {
-        let batch = |lengths: &Vec<u32>| lengths.len().checked_div(self.slots).unwrap_or(0);
+        let batch = |lengths: &Vec<i32>| lengths.len().checked_div(self.slots).unwrap_or(0);
         let batch_sizes: Vec<usize> = self.lengths.iter().map(batch).collect();
         let batch_size = batch_sizes.iter().sum();
         let mut offsets = Vec::with_capacity(self.slots * batch_size + 1);

@@ -37,7 +37,8 @@ pub fn forward(
         rest = tail;
         own.to_vec()
     });
-    let received = comm.all_to_all(outgoing.collect())?;
+    let mut received: Vec<Vec<f32>> = outgoing.collect();
+    comm.all_to_all(&mut received)?;
     let row = layout.pooled_width.max(1);
     cpu.pool.run_slices(pooled, SAMPLES_PER_CHUNK * row, |chunk, rows| {
         for (i, out) in rows.chunks_exact_mut(row).enumerate() {
@@ -87,6 +88,7 @@ pub fn backward(
         });
         part
     });
-    let mut received = comm.all_to_all(outgoing.collect())?;
+    let mut received: Vec<Vec<f32>> = outgoing.collect();
+    comm.all_to_all(&mut received)?;
     Ok(if received.len() == 1 { received.remove(0) } else { received.concat() })
 }

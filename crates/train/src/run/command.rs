@@ -1,29 +1,23 @@
-//! What rank 0 tells every rank to do next. What comes of it is what the worker's methods return.
+//! What rank 0 tells every rank to do next, in bytes. What comes of it is what the worker's methods
+//! return.
 
-use std::sync::Arc;
+use crate::Step;
 
-use schema::Batch;
-
-use crate::{Step, checkpoint};
-
-/// The next thing every rank does.
-#[derive(Clone)]
+/// The next thing every rank does. The batch it is about comes from the rank's [`super::Feed`].
+#[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Command {
     /// Nothing: once every rank has answered, all of them hold their weights.
     Begin,
-    /// One training step.
+    /// One training step on the next batch.
     Train(TrainStep),
-    /// Forward only.
-    Evaluate {
-        /// The batch of all ranks; each takes its share.
-        batch: Arc<Batch>,
-    },
-    /// Write parameters into a checkpoint that rank 0 commits.
+    /// Forward only, on the next batch of held-out data.
+    Evaluate(Held),
+    /// Write parameters into the checkpoint of this step, which rank 0 begins and commits.
     Save {
-        /// The checkpoint begun.
-        writer: Arc<checkpoint::Writer>,
-        /// A batch that the parameters must give a finite loss on.
-        probe: Option<Arc<Batch>>,
+        /// Steps done.
+        step: u64,
+        /// Whether the parameters must give a finite loss on the last batch.
+        probe: bool,
     },
     /// Write what was recorded.
     WriteTrace,
@@ -32,12 +26,89 @@ pub enum Command {
 }
 
 /// A training step.
-#[derive(Clone)]
+#[derive(Clone, Copy, Debug, PartialEq)]
 pub struct TrainStep {
-    /// The batch of all ranks; each takes its share.
-    pub batch: Arc<Batch>,
     /// Which step it is.
     pub step: Step,
     /// Whether the step is recorded.
     pub record: bool,
+}
+
+/// A batch of held-out data.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Held {
+    /// The first of all.
+    First,
+    /// The one after the last.
+    Next,
+}
+
+impl Command {
+    /// Its form in a message: a code, a flag, two words.
+    pub fn to_bytes(self) -> [u8; BYTES] {
+        let (code, flag, words) = match self {
+            Self::Begin => (0, false, [0; 2]),
+            Self::Train(TrainStep { step, record }) => {
+                (1, record, [step.number, step.factor.to_bits()])
+            }
+            Self::Evaluate(held) => (2, held == Held::First, [0; 2]),
+            Self::Save { step, probe } => (3, probe, [step, 0]),
+            Self::WriteTrace => (4, false, [0; 2]),
+            Self::Finish => (5, false, [0; 2]),
+        };
+        let mut bytes = [0; BYTES];
+        (bytes[0], bytes[1]) = (code, u8::from(flag));
+        for (to, word) in bytes[2..].chunks_exact_mut(8).zip(words) {
+            to.copy_from_slice(&word.to_le_bytes());
+        }
+        bytes
+    }
+
+    /// The command in `bytes`, unless they are none.
+    pub fn from_bytes(bytes: &[u8]) -> Option<Self> {
+        let bytes: &[u8; BYTES] = bytes.try_into().ok()?;
+        let word = |at: usize| {
+            let word = &bytes[2 + 8 * at..][..8];
+            word.iter().rev().fold(0u64, |value, &byte| value << 8 | u64::from(byte))
+        };
+        let flag = bytes[1] == 1;
+        Some(match bytes[0] {
+            0 => Self::Begin,
+            1 => {
+                let step = Step { number: word(0), factor: f64::from_bits(word(1)) };
+                Self::Train(TrainStep { step, record: flag })
+            }
+            2 => Self::Evaluate(if flag { Held::First } else { Held::Next }),
+            3 => Self::Save { step: word(0), probe: flag },
+            4 => Self::WriteTrace,
+            5 => Self::Finish,
+            _ => return None,
+        })
+    }
+}
+
+const BYTES: usize = 18;
+
+#[cfg(test)]
+mod tests {
+    use super::{Command, Held, TrainStep};
+    use crate::Step;
+
+    #[test]
+    fn commands_survive_the_message() {
+        let step = Step { number: 1 << 40, factor: 0.1 };
+        for command in [
+            Command::Begin,
+            Command::Train(TrainStep { step, record: true }),
+            Command::Evaluate(Held::First),
+            Command::Evaluate(Held::Next),
+            Command::Save { step: 7, probe: true },
+            Command::WriteTrace,
+            Command::Finish,
+        ] {
+            assert_eq!(Command::from_bytes(&command.to_bytes()), Some(command));
+        }
+        assert_eq!(Command::from_bytes(&[9; 18]), None);
+        assert_eq!(Command::from_bytes(&[]), None);
+    }
 }

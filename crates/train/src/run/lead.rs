@@ -2,13 +2,12 @@
 
 use std::path::Path;
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use data::{Dataset, FeaturePlan, IdsOutside, Loaded, Loader, LoaderOptions, Position, Shuffle};
 use schema::{Batch, ModelConfig, Op, RowScope, TrainingConfig};
 
-use super::command::TrainStep;
+use super::command::{Held, TrainStep};
 use super::start::{self, Best, Progress, State, Tally};
 use super::worker::{Saved, Worker};
 use super::{BestCheckpoint, Event, Interval, Outcome, RunRequest};
@@ -212,7 +211,7 @@ impl Leader<'_, '_> {
         let request = self.request;
         let training = &request.config.training;
         while self.step < total_steps {
-            if request.stop.load(Ordering::Relaxed) {
+            if self.worker.is_stopped() {
                 return Ok(true);
             }
             if self.is_out_of_patience() || !self.step(loader)? {
@@ -248,8 +247,7 @@ impl Leader<'_, '_> {
         let (size, factor) = (batch.size as u64, config.schedule.factor(self.step));
         self.ids_left_out += config.model.ids_left_out(&batch.sparse) as u64;
         let step = Step { number: self.step, factor };
-        let task = TrainStep { batch: Arc::clone(&batch), step, record };
-        let sum = self.worker.lead_train(task)?;
+        let sum = self.worker.lead_train(TrainStep { step, record }, &batch)?;
         self.step += 1;
         if !sum.is_finite() {
             return Err(self.diverged(format!("the loss is {sum}, expected a finite number")));
@@ -300,23 +298,19 @@ impl Leader<'_, '_> {
 
     /// The held-out samples' figures; none without such samples, or if stopped on the way.
     fn evaluate(&mut self) -> Result<Option<Evaluation>, Error> {
-        let Some((dataset, rows)) = &self.request.evaluation else { return Ok(None) };
         if let Some((_, evaluation)) = self.evaluated.filter(|(step, _)| *step == self.step) {
             return Ok(Some(evaluation));
         }
-        let config = &self.request.config;
-        let most = config.training.evaluate_samples.unwrap_or(u64::MAX);
-        let rows = rows.start..rows.end.min(rows.start.saturating_add(most));
-        let total = rows.end - rows.start;
-        let batch_size = config.training.batch_size;
-        let loader = in_order(dataset, &config.model, batch_size, rows)?;
-        let (mut accumulator, groups) = (Accumulator::new(), Groups::of(config));
+        let Some((loader, total)) = held_out(self.request)? else { return Ok(None) };
+        let (mut accumulator, groups) = (Accumulator::new(), Groups::of(&self.request.config));
+        let mut held = Held::First;
         for loaded in loader {
-            if self.request.stop.load(Ordering::Relaxed) {
+            if self.worker.is_stopped() {
                 return Ok(None);
             }
             let batch = Arc::new(loaded?.batch);
-            let (probabilities, sum) = self.worker.lead_evaluate(&batch)?;
+            let (probabilities, sum) = self.worker.lead_evaluate(held, &batch)?;
+            held = Held::Next;
             accumulator.push(&probabilities, &batch.labels, sum);
             accumulator.push_groups(&groups.in_batch(&batch));
             (self.observe)(Event::Evaluating { samples: accumulator.samples(), total });
@@ -343,7 +337,6 @@ impl Leader<'_, '_> {
         let began = Instant::now();
         let (request, config) = (self.request, &self.request.config);
         let writer = Writer::begin(&request.run_folder, self.step, &config.model.tables)?;
-        let writer = Arc::new(writer);
         let records = match self.worker.lead_save(&writer, self.last_batch.as_ref())? {
             Saved::Written(records) => records,
             Saved::Spoilt(what) => return Err(self.diverged(what)),
@@ -400,6 +393,17 @@ pub fn feature_plan(model: &ModelConfig) -> FeaturePlan {
         (feature.name.to_owned(), model.tables[feature.table].rows)
     };
     FeaturePlan { columns: model.features().iter().map(column).collect() }
+}
+
+/// The batches of the held-out samples, and how many samples there are; none without such data.
+pub fn held_out(request: &RunRequest) -> Result<Option<(Loader, u64)>, Error> {
+    let Some((dataset, rows)) = &request.evaluation else { return Ok(None) };
+    let training = &request.config.training;
+    let most = training.evaluate_samples.unwrap_or(u64::MAX);
+    let rows = rows.start..rows.end.min(rows.start.saturating_add(most));
+    let total = rows.end - rows.start;
+    let loader = in_order(dataset, &request.config.model, training.batch_size, rows)?;
+    Ok(Some((loader, total)))
 }
 
 /// Refuses held-out data that does not fit the model now rather than after hours of training.

@@ -3,15 +3,21 @@
 use std::borrow::Cow;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::sync::mpsc::Sender;
+use std::time::Duration;
 
 use comm::Communicator;
 use device::Cpu;
 use schema::{Batch, JobConfig, Rank, ShardingPlan};
+use serde::Serialize;
+use serde::de::DeserializeOwned;
 use trace::{Recorder, RunInfo};
 
-use super::command::{Command, TrainStep};
+use super::command::{Command, Held, TrainStep};
+use super::feed::Feed;
 use super::start::State;
-use super::{RunRequest, TraceRequest};
+use super::{RunRequest, TraceRequest, agreement};
 use crate::checkpoint::{Checkpoint, Writer, Written, dtype};
 use crate::model::RankParameters;
 use crate::parameter::{self, DenseParameter, dense_shapes};
@@ -32,15 +38,27 @@ pub struct Worker<'a> {
     /// Threads, communicator and profiler.
     pub context: RankContext,
     model: Model,
+    /// Rank 0 hands batches to the ranks of its own process.
+    handed: Vec<Sender<Arc<Batch>>>,
+    /// How long messages are waited for after the first step, if not as long as in it.
+    timeout: Option<Duration>,
+    /// What the last message to all ranks was, to be used for the next.
+    said: Vec<u8>,
+    /// Whether some rank was asked to stop, as of the last batch.
+    is_stopped: bool,
     /// Weights of each tile at the largest number of its format when the run began.
     at_limit: Vec<usize>,
 }
 
 impl<'a> Worker<'a> {
-    /// The rank at `comm`, with the weights `start` says.
-    pub fn new(request: &'a RunRequest, start: &State, comm: Communicator) -> Result<Self, Error> {
+    /// The rank at `comm`, with so many threads and the weights `start` says.
+    pub fn new(
+        request: &'a RunRequest,
+        start: &State,
+        (comm, threads): (Communicator, usize),
+    ) -> Result<Self, Error> {
         let (rank, size) = (comm.rank(), comm.world_size());
-        let cpu = Cpu::new((request.threads / size).max(1));
+        let cpu = Cpu::new(threads);
         let batch_max = request.config.training.batch_size.div_ceil(size);
         let place = (&request.plan, rank);
         let model = match &start.checkpoint {
@@ -58,47 +76,77 @@ impl<'a> Worker<'a> {
         let profiler = match &request.trace {
             None => Profiler::off(),
             Some(_) => {
-                let info = run_info(request, (rank, size), start.clock.base_time_ns());
+                let info = run_info(&comm, threads, start.clock.base_time_ns());
                 Profiler::new(Recorder::new(info), start.clock)
             }
         };
-        Ok(Self { request, context: RankContext { cpu, comm, profiler }, model, at_limit })
+        let context = RankContext { cpu, comm: comm.into(), profiler };
+        let (handed, timeout, said, is_stopped) = (Vec::new(), None, Vec::new(), false);
+        Ok(Self { request, context, model, handed, timeout, said, is_stopped, at_limit })
     }
 
-    /// Does what rank 0 says until it says finish. What comes of it is rank 0's to report.
-    pub fn follow(mut self) -> Result<(), Error> {
+    /// Hands every batch to the ranks behind `handed`, which take them from [`Feed::Handed`].
+    pub fn handing(mut self, handed: Vec<Sender<Arc<Batch>>>) -> Self {
+        self.handed = handed;
+        self
+    }
+
+    /// After the first step, waits at most so long for a message.
+    pub fn waiting(mut self, timeout: Duration) -> Self {
+        self.timeout = Some(timeout);
+        self
+    }
+
+    /// Whether a rank was asked to stop: this one, or any when the last batch was done.
+    pub fn is_stopped(&self) -> bool {
+        self.is_stopped || self.request.stop.load(Ordering::Relaxed)
+    }
+
+    /// Does what rank 0 says until it says finish. What comes of it is rank 0's to report; whether
+    /// a rank was asked to stop.
+    pub fn follow(mut self, mut feed: Feed<'_>) -> Result<bool, Error> {
         loop {
-            match self.context.comm.broadcast(Rank(0), None)? {
+            match self.told()? {
                 Command::Begin => self.begin()?,
                 Command::Train(step) => {
+                    let batch = feed.train()?;
                     if step.record {
                         self.context.profiler.begin_step(step.step.number);
                     }
-                    self.train(&step)?;
+                    self.train(step, &batch)?;
                 }
-                Command::Evaluate { batch } => drop(self.evaluate(&batch)?),
-                Command::Save { writer, probe } => drop(self.save(&writer, probe.as_ref())?),
+                Command::Evaluate(held) => drop(self.evaluate(&feed.held_out(held)?)?),
+                Command::Save { step, probe } => {
+                    let tables = &self.request.config.model.tables;
+                    let writer = Writer::join(&self.request.run_folder, step, tables);
+                    let probe = if probe { Some(feed.last()?) } else { None };
+                    self.save(&writer, probe.as_ref())?;
+                }
                 Command::WriteTrace => drop(self.write_trace()?),
-                Command::Finish => return Ok(()),
+                Command::Finish => return Ok(self.is_stopped),
             }
         }
     }
 
     /// Returns when every rank holds its weights. This and all that follow: rank 0 only.
     pub fn lead_begin(&mut self) -> Result<(), Error> {
-        self.tell(Command::Begin)?;
+        self.tell(Command::Begin, None)?;
         self.begin()
     }
 
     /// Takes one step; Σ of the samples' losses before it.
-    pub fn lead_train(&mut self, step: TrainStep) -> Result<f64, Error> {
-        self.tell(Command::Train(step.clone()))?;
-        self.train(&step)
+    pub fn lead_train(&mut self, step: TrainStep, batch: &Arc<Batch>) -> Result<f64, Error> {
+        self.tell(Command::Train(step), Some(batch))?;
+        self.train(step, batch)
     }
 
     /// Probabilities of all samples, and Σ of their losses.
-    pub fn lead_evaluate(&mut self, batch: &Arc<Batch>) -> Result<(Vec<f32>, f64), Error> {
-        self.tell(Command::Evaluate { batch: Arc::clone(batch) })?;
+    pub fn lead_evaluate(
+        &mut self,
+        held: Held,
+        batch: &Arc<Batch>,
+    ) -> Result<(Vec<f32>, f64), Error> {
+        self.tell(Command::Evaluate(held), Some(batch))?;
         self.evaluate(batch)
     }
 
@@ -106,40 +154,70 @@ impl<'a> Worker<'a> {
     /// `probe`.
     pub fn lead_save(
         &mut self,
-        writer: &Arc<Writer>,
+        writer: &Writer,
         probe: Option<&Arc<Batch>>,
     ) -> Result<Saved, Error> {
-        self.tell(Command::Save { writer: Arc::clone(writer), probe: probe.cloned() })?;
+        self.tell(Command::Save { step: writer.step(), probe: probe.is_some() }, probe)?;
         self.save(writer, probe)
     }
 
     /// Writes every rank's trace; the files.
     pub fn lead_write_trace(&mut self) -> Result<Vec<PathBuf>, Error> {
-        self.tell(Command::WriteTrace)?;
+        self.tell(Command::WriteTrace, None)?;
         self.write_trace()
     }
 
     /// Ends the run on every rank.
     pub fn lead_finish(&mut self) -> Result<(), Error> {
-        self.tell(Command::Finish)
+        self.tell(Command::Finish, None)
     }
 
-    fn tell(&mut self, command: Command) -> Result<(), Error> {
-        self.context.comm.broadcast(Rank(0), Some(command))?;
+    /// Says what every rank does next, and on which batch.
+    fn tell(&mut self, command: Command, batch: Option<&Arc<Batch>>) -> Result<(), Error> {
+        for (to, batch) in self.handed.iter().flat_map(|to| batch.map(|batch| (to, batch))) {
+            // Who has left is missed by the next collective, which says so.
+            let _ = to.send(Arc::clone(batch));
+        }
+        self.said.clear();
+        self.said.extend_from_slice(&command.to_bytes());
+        self.context.comm.control.broadcast(Rank(0), &mut self.said)?;
         Ok(())
+    }
+
+    /// What rank 0 says.
+    fn told(&mut self) -> Result<Command, Error> {
+        self.context.comm.control.broadcast(Rank(0), &mut self.said)?;
+        let bytes = self.said.len();
+        let unknown = Error::Reply { rank: 0, expected: "a command", bytes };
+        Command::from_bytes(&self.said).ok_or(unknown)
+    }
+
+    /// What every rank says, in rank order.
+    fn replies<T: Serialize + DeserializeOwned>(&mut self, own: &T) -> Result<Vec<T>, Error> {
+        let defect = |rank, bytes| Error::Reply { rank, expected: "a reply", bytes };
+        let rank = self.context.comm.rank().0;
+        let own = serde_json::to_vec(own).map_err(|_| defect(rank, 0))?;
+        let all = self.context.comm.control.all_gather(&own)?;
+        let read = |(rank, said): (u32, Vec<u8>)| {
+            serde_json::from_slice(&said).map_err(|_| defect(rank, said.len()))
+        };
+        (0..).zip(all).map(read).collect()
     }
 
     fn begin(&mut self) -> Result<(), Error> {
-        self.context.comm.all_gather(Vec::<u8>::new())?;
-        Ok(())
+        Ok(self.context.comm.control.barrier()?)
     }
 
-    fn train(&mut self, TrainStep { batch, step, .. }: &TrainStep) -> Result<f64, Error> {
+    fn train(&mut self, TrainStep { step, .. }: TrainStep, batch: &Batch) -> Result<f64, Error> {
+        self.context.comm.set_step(step.number);
         let (own, first_sample) = self.share(batch);
         let share = Share { batch: &own, first_sample, global_size: batch.size };
-        let sum = self.model.train(&mut self.context, share, *step)?;
-        let sum = self.sum_over_ranks(sum)?;
+        let sum = self.model.train(&mut self.context, share, step)?;
+        let sum = self.over_ranks(sum)?;
         self.context.profiler.end_step();
+        if let Some(timeout) = self.timeout.take() {
+            self.context.comm.set_timeout(Some(timeout));
+        }
         Ok(sum)
     }
 
@@ -147,15 +225,21 @@ impl<'a> Worker<'a> {
         let (own, first_sample) = self.share(batch);
         let share = Share { batch: &own, first_sample, global_size: batch.size };
         let (probabilities, sum) = self.model.evaluate(&mut self.context, share)?;
-        let gathered = self.context.comm.all_gather(probabilities.to_vec())?;
-        let probabilities = gathered.iter().flat_map(|part| part.iter().copied()).collect();
-        Ok((probabilities, self.sum_over_ranks(sum)?))
+        let probabilities = self.context.comm.control.all_gather(probabilities)?.concat();
+        Ok((probabilities, self.over_ranks(sum)?))
     }
 
-    /// The sum in rank order.
-    fn sum_over_ranks(&mut self, own: f64) -> Result<f64, Error> {
-        let sums = self.context.comm.all_gather(vec![own])?;
-        Ok(sums.iter().flat_map(|sums| sums.iter()).sum())
+    /// The sum in rank order. Learns with it whether a rank was asked to stop: all of them learn it
+    /// at the same batch.
+    fn over_ranks(&mut self, own: f64) -> Result<f64, Error> {
+        let mut said = [0; 9];
+        said[..8].copy_from_slice(&own.to_le_bytes());
+        said[8] = u8::from(self.request.stop.load(Ordering::Relaxed));
+        let all = self.context.comm.control.all_gather(&said)?;
+        self.is_stopped |= all.iter().any(|said| said.get(8) == Some(&1));
+        let sum =
+            |bytes: &Vec<u8>| bytes.first_chunk().map_or(f64::NAN, |&sum| f64::from_le_bytes(sum));
+        Ok(all.iter().map(sum).sum())
     }
 
     /// This rank's samples of `batch`, and the number of the first.
@@ -181,8 +265,7 @@ impl<'a> Worker<'a> {
             let dense = self.model.dense().to_parameters(&self.context.cpu)?;
             written.push(writer.write_dense(&dense, optimizers.dense.kind)?);
         }
-        let all = self.context.comm.all_gather(written)?;
-        Ok(Saved::Written(all.iter().flat_map(|part| part.iter().cloned()).collect()))
+        Ok(Saved::Written(self.replies(&written)?.concat()))
     }
 
     /// Why the parameters of some rank are not fit to be saved: a value that is no finite number, a
@@ -190,9 +273,8 @@ impl<'a> Worker<'a> {
     /// step is that of the weights before it, so only such a probe sees what the last step made.
     fn spoilt(&mut self, probe: Option<&Arc<Batch>>) -> Result<Option<String>, Error> {
         let own = self.spoilt_here()?;
-        let all = self.context.comm.all_gather(own.into_iter().collect())?;
-        if let Some(spoilt) = all.iter().flat_map(|own| own.iter()).next() {
-            return Ok(Some(spoilt.clone()));
+        if let Some(spoilt) = self.replies(&own)?.into_iter().flatten().next() {
+            return Ok(Some(spoilt));
         }
         let Some(batch) = probe else { return Ok(None) };
         let (_, sum) = self.evaluate(batch)?;
@@ -244,8 +326,7 @@ impl<'a> Worker<'a> {
                 paths.push(execution_trace);
             }
         }
-        let all = self.context.comm.all_gather(paths)?;
-        Ok(all.iter().flat_map(|part| part.iter().cloned()).collect())
+        Ok(self.replies(&paths)?.concat())
     }
 }
 
@@ -271,16 +352,14 @@ fn read(
     Ok(parameters)
 }
 
-fn run_info(request: &RunRequest, (rank, size): (Rank, usize), base_time_ns: i64) -> RunInfo {
-    let host = std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
-    let threads = (request.threads / size).max(1);
+fn run_info(comm: &Communicator, threads: usize, base_time_ns: i64) -> RunInfo {
     RunInfo {
-        rank: rank.0,
-        world_size: size as u32,
-        backend: "in_process".to_owned(),
+        rank: comm.rank().0,
+        world_size: comm.world_size() as u32,
+        backend: comm.transport().to_owned(),
         pid: std::process::id(),
         main_tid: thread_id(),
-        host: host.trim().to_owned(),
+        host: agreement::host(),
         threads,
         device: device_name(Path::new("/proc/cpuinfo")),
         base_time_ns,

@@ -184,8 +184,7 @@ fn an_id_out_of_range_is_named_and_changes_no_weight() {
     let dot = Interaction::Dot { order: TriangleOrder::Lower, itself: false };
     let config = config(dot, Optimizer::Adagrad);
     let plan = ShardingPlan::mixed(&config.model.tables, 1);
-    let comm = comm::world(1).remove(0);
-    let mut context = RankContext { cpu: Cpu::new(1), comm, profiler: Profiler::off() };
+    let mut context = RankContext::alone(Cpu::new(1), Profiler::off());
     let mut model = Model::initial(&context.cpu, &config, (&plan, Rank(0)), 13).unwrap();
     let before = ranks::parameters_of(&model);
     let good = batches(&config, 1).remove(0);

@@ -8,6 +8,7 @@ mod golden;
 mod metric;
 mod oracle;
 mod precision;
+mod processes;
 mod ranks;
 mod run;
 mod samples;

@@ -71,7 +71,7 @@ pub fn train(job: &Job<'_>) -> Trained {
 fn train_rank(job: &Job<'_>, comm: comm::Communicator) -> (Vec<f64>, Model) {
     let (rank, size) = (comm.rank(), comm.world_size());
     let cpu = Cpu::new(job.threads);
-    let mut context = RankContext { cpu, comm, profiler: Profiler::off() };
+    let mut context = RankContext { cpu, comm: comm.into(), profiler: Profiler::off() };
     let batch_max = job.config.training.batch_size;
     let parameters = (job.parameters)(rank);
     let place = (job.plan, rank);

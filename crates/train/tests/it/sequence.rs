@@ -79,7 +79,8 @@ fn trained(
     let config = &with(config, optimizer);
     let run = |comm: comm::Communicator| {
         let rank = comm.rank().index();
-        let context = &mut RankContext { cpu: Cpu::new(threads), comm, profiler: Profiler::off() };
+        let cpu = Cpu::new(threads);
+        let context = &mut RankContext { cpu, comm: comm.into(), profiler: Profiler::off() };
         let place = (plan, Rank(rank as u32));
         let tiles = Model::initial(&context.cpu, config, place, BATCH).unwrap().tiles().to_vec();
         let mut embedding =

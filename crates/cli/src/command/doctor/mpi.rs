@@ -1,0 +1,140 @@
+//! `rowmill doctor mpi`: which MPI there is, who started this process, and whether they fit.
+
+use std::process::ExitCode;
+
+use comm::Transport;
+use comm::mpi::{Found, OpenError, PIECE_BYTES, candidates, launcher};
+use serde::Serialize;
+
+use crate::error::{EXIT_FAILED, Error};
+use crate::render;
+use crate::resolve::Session;
+
+/// What was found.
+#[derive(Serialize)]
+struct Diagnosis {
+    /// Who started this process, if that has anything to do with MPI.
+    launcher: Option<&'static str>,
+    launched: Option<u32>,
+    libraries: Vec<Library>,
+    /// The library that `rowmill train` would take.
+    taken: Option<String>,
+    ranks: Option<usize>,
+    threads: Option<&'static str>,
+    /// Why training over MPI would not work.
+    problem: Option<String>,
+}
+
+#[derive(Serialize)]
+struct Library {
+    name: String,
+    interface: Option<&'static str>,
+    version: Option<String>,
+    problem: Option<String>,
+}
+
+/// Runs the command.
+pub fn run(library: Option<&str>, session: &Session) -> Result<ExitCode, Error> {
+    let diagnosis = diagnose(library);
+    session.console.report(&diagnosis, table)?;
+    let is_well = diagnosis.problem.is_none();
+    Ok(if is_well { ExitCode::SUCCESS } else { ExitCode::from(EXIT_FAILED) })
+}
+
+fn diagnose(library: Option<&str>) -> Diagnosis {
+    let launcher = launcher::detect(|name| std::env::var(name).ok());
+    let names = library.map_or_else(
+        || candidates(launcher.map(|launcher| launcher.kind)),
+        |library| vec![library],
+    );
+    // Only one is opened: symbols of two would mix.
+    let mut libraries = Vec::new();
+    let mut taken = None;
+    for name in names {
+        let opened = Found::open(name);
+        libraries.push(described(name, opened.as_ref()));
+        if let Ok(found) = opened {
+            taken = Some(found);
+            break;
+        }
+    }
+    let mut diagnosis = Diagnosis {
+        launcher: launcher.map(|launcher| launcher.kind.name()),
+        launched: launcher.map(|launcher| launcher.size),
+        libraries,
+        taken: taken.as_ref().map(|found| found.name().to_owned()),
+        ranks: None,
+        threads: None,
+        problem: None,
+    };
+    let Some(found) = taken else {
+        diagnosis.problem = Some("no library can be used".to_owned());
+        return diagnosis;
+    };
+    match found.start(PIECE_BYTES) {
+        Err(problem) => diagnosis.problem = Some(problem),
+        Ok(mpi) => {
+            let ranks = mpi.world_size();
+            diagnosis.ranks = Some(ranks);
+            diagnosis.threads = Some(level(mpi.thread_level()));
+            let ended = mpi.finalize();
+            let launched = launcher.map_or(ranks, |launcher| launcher.size as usize);
+            diagnosis.problem = if launched == ranks {
+                ended.err()
+            } else {
+                Some(format!(
+                    "the launcher started {launched} processes, the library knows {ranks}"
+                ))
+            };
+        }
+    }
+    diagnosis
+}
+
+fn described(name: &str, opened: Result<&Found, &OpenError>) -> Library {
+    let name = name.to_owned();
+    match opened {
+        Ok(found) => Library {
+            name,
+            interface: Some(found.interface().name()),
+            version: found.version().lines().next().map(|line| line.trim().to_owned()),
+            problem: None,
+        },
+        Err(error) => {
+            Library { name, interface: None, version: None, problem: Some(error.to_string()) }
+        }
+    }
+}
+
+fn level(level: i32) -> &'static str {
+    match level {
+        0 => "single",
+        1 => "funneled",
+        2 => "serialized",
+        _ => "multiple",
+    }
+}
+
+fn table(diagnosis: &Diagnosis) -> String {
+    let launched = match (diagnosis.launcher, diagnosis.launched) {
+        (Some(launcher), Some(size)) => format!("{launcher}, {size} processes"),
+        _ => "none".to_owned(),
+    };
+    let mut rows = vec![("launcher", launched)];
+    for library in &diagnosis.libraries {
+        let said = match (&library.interface, &library.version, &library.problem) {
+            (Some(interface), Some(version), _) => {
+                format!("{}: {interface}: {version}", library.name)
+            }
+            (_, _, problem) => problem.clone().unwrap_or_else(|| library.name.clone()),
+        };
+        rows.push(("library", said));
+    }
+    if let (Some(ranks), Some(threads)) = (diagnosis.ranks, diagnosis.threads) {
+        rows.push(("ranks", ranks.to_string()));
+        rows.push(("thread level", format!("{threads} (funneled is enough)")));
+    }
+    let verdict = diagnosis.problem.clone().unwrap_or_else(|| "works".to_owned());
+    rows.push(("training over MPI", verdict));
+    render::facts(&rows)
+}

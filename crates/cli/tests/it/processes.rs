@@ -1,0 +1,189 @@
+//! Ranks as processes: the real binary under the launchers that are installed.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::path::Path;
+use std::process::Command;
+
+use crate::fixture::{Place, Ran};
+
+mod fault;
+
+const TRAIN: &str = "train job.toml --train train.csv --format json --set training.steps=50";
+
+/// The option of MPICH's launcher that leaves the others alone where a rank has ended.
+pub const KEEP_OTHERS: &str = "-disable-auto-cleanup";
+
+/// A launcher, and what it needs to start more ranks than there are cores, as root.
+#[derive(Clone, Copy)]
+pub struct Launcher {
+    program: &'static str,
+    options: &'static [&'static str],
+}
+
+pub const OPEN_MPI: Launcher =
+    Launcher { program: "mpirun.openmpi", options: &["--allow-run-as-root", "--oversubscribe"] };
+pub const MPICH: Launcher = Launcher { program: "mpirun.mpich", options: &[] };
+
+impl Launcher {
+    /// Whether it is installed; says so where it is not.
+    pub fn is_there(self) -> bool {
+        let there = Command::new(self.program).arg("--version").output().is_ok();
+        if !there {
+            println!("SKIPPED: no {}", self.program);
+        }
+        there
+    }
+
+    /// `ranks` processes of the binary in the folder of `place`.
+    pub fn command(self, place: &Place, ranks: u32, words: &str) -> Command {
+        self.command_with(&[], (place, ranks), words)
+    }
+
+    /// As [`Self::command`], with more options of the launcher.
+    pub fn command_with(
+        self,
+        options: &[&str],
+        (place, ranks): (&Place, u32),
+        words: &str,
+    ) -> Command {
+        let mut command = Command::new(self.program);
+        command.args(self.options).args(options).args(["-n", &ranks.to_string()]);
+        if options.contains(&KEEP_OTHERS) {
+            // MPICH's launcher kills all ranks at once where one of its own children is killed.
+            command.args(["sh", "-c", "\"$0\" \"$@\"; exit $?"]);
+        }
+        command.arg(env!("CARGO_BIN_EXE_rowmill")).args(words.split_whitespace());
+        command.current_dir(place.path("."));
+        command
+    }
+
+    /// Runs them.
+    pub fn run(self, place: &Place, ranks: u32, words: &str) -> Ran {
+        Ran::of(&self.command(place, ranks, words).output().unwrap())
+    }
+
+    /// Runs them with exit code 0.
+    pub fn done(self, place: &Place, ranks: u32, words: &str) -> Ran {
+        let ran = self.run(place, ranks, words);
+        assert_eq!(ran.code, Some(0), "{} {words}\n{}\n{}", self.program, ran.stdout, ran.stderr);
+        ran
+    }
+}
+
+/// The bytes of every file of a checkpoint.
+pub fn files(checkpoint: &Path) -> BTreeMap<String, Vec<u8>> {
+    let entries = fs::read_dir(checkpoint).unwrap().map(|entry| entry.unwrap().path());
+    let name = |path: &Path| path.file_name().unwrap().to_string_lossy().into_owned();
+    entries.map(|path| (name(&path), fs::read(&path).unwrap())).collect()
+}
+
+/// Trains as threads and as processes of `launcher`: same checkpoint, same figures.
+fn trains_as_threads_do(launcher: Launcher) {
+    if !launcher.is_there() {
+        return;
+    }
+    let place = Place::new();
+    for ranks in [2, 4] {
+        for sharding in ["table", "row", "column", "mixed"] {
+            let words = |run: &str| format!("{TRAIN} --sharding {sharding} --run {run}");
+            let (threads, processes) =
+                (format!("t-{ranks}-{sharding}"), format!("p-{ranks}-{sharding}"));
+            let one = place.done(&format!("{} --ranks {ranks}", words(&threads))).last();
+            let ran = launcher.done(&place, ranks, &words(&processes));
+            // Only rank 0 talks.
+            assert_eq!(ran.stdout.matches("\"finished\"").count(), 1, "{}", ran.stdout);
+            let several = ran.last();
+            assert_eq!(several["loss"], one["loss"], "{ranks} {sharding}");
+            assert_eq!(several["evaluation"], one["evaluation"], "{ranks} {sharding}");
+            let checkpoint =
+                |ran: &serde_json::Value| files(&place.path(ran["checkpoint"].as_str().unwrap()));
+            let written = [checkpoint(&one), checkpoint(&several)];
+            assert!(written[0].len() >= ranks as usize, "{:?}", written[0].keys());
+            assert!(written[0] == written[1], "{ranks} {sharding}");
+        }
+    }
+}
+
+#[test]
+fn issue_28_open_mpi_trains_as_threads_do() {
+    trains_as_threads_do(OPEN_MPI);
+}
+
+#[test]
+fn issue_28_mpich_trains_as_threads_do() {
+    trains_as_threads_do(MPICH);
+}
+
+#[test]
+fn issue_28_a_run_of_processes_is_resumed_by_any_number() {
+    if !OPEN_MPI.is_there() {
+        return;
+    }
+    let place = Place::new();
+    let whole = place.done(&format!("{TRAIN} --sharding row --run whole")).last();
+    let cut = format!("{TRAIN} --sharding row --run cut --set training.steps=20");
+    let cut = OPEN_MPI.done(&place, 2, &cut).last();
+    let step = place.path(cut["checkpoint"].as_str().unwrap());
+    for ranks in [1, 2, 4] {
+        let run = place.path(&format!("cut-{ranks}"));
+        copy(&step, &run.join("checkpoints").join(step.file_name().unwrap()));
+        fs::copy(place.path("cut/run.json"), run.join("run.json")).unwrap();
+        let words = format!("{TRAIN} --sharding row --run cut-{ranks} --resume");
+        let resumed = match ranks {
+            1 => place.done(&words).last(),
+            ranks => OPEN_MPI.done(&place, ranks, &words).last(),
+        };
+        assert_eq!(resumed["step"], 50, "{ranks}");
+        let loss = |ran: &serde_json::Value| ran["loss"].as_f64().unwrap();
+        let differs = (loss(&resumed) - loss(&whole)).abs();
+        assert!(differs < 1e-5, "{ranks}: {} instead of {}", loss(&resumed), loss(&whole));
+    }
+}
+
+fn copy(from: &Path, to: &Path) {
+    fs::create_dir_all(to).unwrap();
+    for (name, bytes) in files(from) {
+        fs::write(to.join(name), bytes).unwrap();
+    }
+}
+
+#[test]
+fn issue_28_a_launcher_of_the_other_library_is_refused() {
+    for (launcher, library) in [(OPEN_MPI, "libmpich.so.12"), (MPICH, "libmpi.so.40")] {
+        if !(OPEN_MPI.is_there() && MPICH.is_there()) {
+            return;
+        }
+        let place = Place::new();
+        let ran = launcher.run(&place, 2, &format!("{TRAIN} --run run --mpi-library {library}"));
+        assert_eq!(ran.code, Some(2), "{}", ran.stderr);
+        assert!(ran.stderr.contains("2 processes"), "{}", ran.stderr);
+        assert!(ran.stderr.contains(library), "{}", ran.stderr);
+        assert!(!place.path("run").exists(), "nothing is touched");
+    }
+}
+
+#[test]
+fn issue_28_torchrun_is_told_of_mpirun() {
+    let place = Place::new();
+    let mut command = place.command(&format!("{TRAIN} --run run"));
+    let ran = Ran::of(&command.env("RANK", "0").env("WORLD_SIZE", "4").output().unwrap());
+    assert_eq!(ran.code, Some(2), "{}", ran.stderr);
+    assert!(ran.stderr.contains("mpirun -n 4 rowmill train"), "{}", ran.stderr);
+    assert!(!place.path("run").exists(), "nothing is touched");
+}
+
+#[test]
+fn issue_28_without_a_library_only_mpi_is_missing() {
+    let place = Place::new();
+    let words = format!("{TRAIN} --run run");
+    let ran = place.run(&format!("{words} --transport mpi --mpi-library libmpi-none.so.1"));
+    assert_eq!(ran.code, Some(2), "{}", ran.stderr);
+    assert!(ran.stderr.contains("install Open MPI"), "{}", ran.stderr);
+    place.done(&words);
+    let linked = Command::new("ldd").arg(env!("CARGO_BIN_EXE_rowmill")).output();
+    let Ok(linked) = linked else { return println!("SKIPPED: no ldd") };
+    let linked = String::from_utf8_lossy(&linked.stdout).to_lowercase();
+    assert!(linked.contains("libc.so"), "{linked}");
+    assert!(!linked.contains("mpi"), "{linked}");
+}

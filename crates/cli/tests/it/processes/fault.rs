@@ -1,0 +1,310 @@
+//! Ranks that are killed, stopped or interrupted: all of them are gone in time, the rank is named,
+//! and the last checkpoint is resumed by any number of processes.
+
+use std::fs;
+use std::os::unix::process::CommandExt;
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use serde_json::Value;
+
+use super::{KEEP_OTHERS, Launcher, MPICH, OPEN_MPI};
+use crate::fixture::{Place, Ran};
+
+/// Marks the processes of a job.
+const JOB: &str = "ROWMILL_TEST_JOB";
+/// How long the whole job may take to end beyond its time-out.
+const ENDING: Duration = Duration::from_secs(4);
+
+/// How often and how long: ten moments of each kind in the full stage, one every day.
+struct Extent {
+    moments: u32,
+    timeout: u64,
+}
+
+fn extent() -> Extent {
+    let full = std::env::var("ROWMILL_PROCESSES").is_ok_and(|value| value == "full");
+    if full { Extent { moments: 10, timeout: 5 } } else { Extent { moments: 1, timeout: 2 } }
+}
+
+/// When a rank is lost.
+#[derive(Clone, Copy, Debug)]
+enum Moment {
+    Training,
+    Saving,
+}
+
+/// A running job of several processes.
+struct Job {
+    launcher: Child,
+    mark: String,
+    began: Instant,
+}
+
+impl Job {
+    fn start(mut command: Command, place: &Place) -> Self {
+        let mark = format!("{}-{:?}", place.path(".").display(), Instant::now());
+        command.env(JOB, &mark).stdout(Stdio::piped()).stderr(Stdio::piped());
+        // Signals to the launcher alone, whoever runs the test.
+        let launcher = command.process_group(0).spawn().unwrap();
+        Self { launcher, mark, began: Instant::now() }
+    }
+
+    /// Its ranks, as (rank, process).
+    fn ranks(&self) -> Vec<(u32, u32)> {
+        let mut ranks = Vec::new();
+        for entry in fs::read_dir("/proc").unwrap().flatten() {
+            let Ok(process) = entry.file_name().to_string_lossy().parse::<u32>() else { continue };
+            let Ok(bytes) = fs::read(entry.path().join("environ")) else { continue };
+            let exe = fs::read_link(entry.path().join("exe")).unwrap_or_default();
+            let text = String::from_utf8_lossy(&bytes).into_owned();
+            let value = |name: &str| {
+                let start = format!("{name}=");
+                text.split('\0').find_map(|pair| pair.strip_prefix(start.as_str()))
+            };
+            let is_rank = exe == Path::new(env!("CARGO_BIN_EXE_rowmill"));
+            if !is_rank || value(JOB) != Some(self.mark.as_str()) {
+                continue;
+            }
+            let rank = value("OMPI_COMM_WORLD_RANK").or(value("PMI_RANK")).unwrap();
+            ranks.push((rank.parse().unwrap(), process));
+        }
+        ranks.sort_unstable();
+        ranks
+    }
+
+    fn wait_until(&mut self, what: &str, happened: impl Fn() -> bool) {
+        while !happened() {
+            assert!(self.began.elapsed() < Duration::from_secs(120), "never {what}");
+            let ended = self.launcher.try_wait().unwrap();
+            if ended.is_some() {
+                let ran = self.output();
+                panic!("ended before {what}\n{}\n{}", ran.stdout, ran.stderr);
+            }
+            std::thread::sleep(Duration::from_micros(200));
+        }
+    }
+
+    fn output(&mut self) -> Ran {
+        use std::io::Read;
+        let (mut stdout, mut stderr) = (Vec::new(), Vec::new());
+        self.launcher.stdout.take().unwrap().read_to_end(&mut stdout).unwrap();
+        self.launcher.stderr.take().unwrap().read_to_end(&mut stderr).unwrap();
+        let status = self.launcher.wait().unwrap();
+        Ran::of(&std::process::Output { status, stdout, stderr })
+    }
+
+    /// What it said once all of it has ended, and when that was after `from`.
+    fn ended(&mut self, from: Instant, within: Duration) -> (Ran, Duration) {
+        loop {
+            let is_over = self.launcher.try_wait().unwrap().is_some() && self.ranks().is_empty();
+            if is_over {
+                break;
+            }
+            if from.elapsed() > within + Duration::from_secs(30) {
+                let left = self.ranks();
+                for (_, process) in &left {
+                    signal("-KILL", *process);
+                }
+                self.launcher.kill().unwrap();
+                let ran = self.output();
+                panic!("ranks {left:?} are left\n{}\n{}", ran.stdout, ran.stderr);
+            }
+            std::thread::sleep(Duration::from_millis(5));
+        }
+        let took = from.elapsed();
+        (self.output(), took)
+    }
+}
+
+impl Drop for Job {
+    /// Leaves nothing running where a test fails.
+    fn drop(&mut self) {
+        for (_, process) in self.ranks() {
+            let _ = Command::new("kill").args(["-KILL", &process.to_string()]).status();
+        }
+        let _ = self.launcher.kill();
+    }
+}
+
+fn signal(which: &str, process: u32) {
+    let status = Command::new("kill").args([which, &process.to_string()]).status().unwrap();
+    assert!(status.success(), "kill {which} {process}");
+}
+
+/// Moments that are the same in every run of the test.
+struct Random(u64);
+
+impl Random {
+    fn below(&mut self, bound: u64) -> u64 {
+        self.0 =
+            self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        (self.0 >> 33) % bound
+    }
+}
+
+/// More than a test waits for.
+const STEPS: u64 = 1_000_000;
+
+fn train(run: &str, steps: u64, every: u64) -> String {
+    format!(
+        "train job.toml --train train.csv --format json --sharding row --run {run} \
+         --set training.steps={steps} --set training.epochs=1000000 --set log_every=1000 \
+         --set checkpoint_every={every}"
+    )
+}
+
+fn begun(place: &Place, run: &str, ending: &str) -> bool {
+    let folder = place.path(run).join("checkpoints");
+    let Ok(entries) = fs::read_dir(folder) else { return false };
+    entries.flatten().any(|entry| {
+        let name = entry.file_name().to_string_lossy().into_owned();
+        name.starts_with("step-") && name.ends_with(ending)
+    })
+}
+
+fn has_checkpoint(place: &Place, run: &str) -> bool {
+    (0..10).any(|digit| begun(place, run, &digit.to_string()))
+}
+
+/// Loses a rank with `kill` and resumes.
+fn loses_ranks(launcher: Launcher, options: &[&str], kill: &str) {
+    if !launcher.is_there() {
+        return;
+    }
+    let Extent { moments, timeout } = extent();
+    let mut random = Random(u64::from(kill.len() as u32));
+    for moment in [Moment::Training, Moment::Saving] {
+        for attempt in 0..moments {
+            let place = Place::new();
+            let every = match moment {
+                Moment::Training => 50,
+                Moment::Saving => 2,
+            };
+            let ranks = if attempt % 2 == 0 { 2 } else { 4 };
+            let words = format!("{} --timeout {timeout}", train("cut", STEPS, every));
+            let mut job =
+                Job::start(launcher.command_with(options, (&place, ranks), &words), &place);
+            job.wait_until("saved", || has_checkpoint(&place, "cut"));
+            std::thread::sleep(Duration::from_millis(random.below(500)));
+            if matches!(moment, Moment::Saving) {
+                job.wait_until("saving", || begun(&place, "cut", ".tmp"));
+            }
+            let victim = random.below(u64::from(ranks)) as usize;
+            let (rank, process) = job.ranks()[victim];
+            signal(kill, process);
+            let lost = Instant::now();
+            let within = Duration::from_secs(timeout) + ENDING;
+            let (ran, took) = job.ended(lost, within);
+            let what =
+                format!("{} {kill} {rank} of {ranks} {moment:?} {attempt}", launcher.program);
+            assert_ne!(ran.code, Some(0), "{what}\n{}", ran.stderr);
+            assert!(took <= within, "{what}: {took:?}\n{}", ran.stderr);
+            let said = format!("{}{}", ran.stdout, ran.stderr);
+            assert!(said.contains(&format!("rank {rank}")), "{what}\n{said}");
+            // Whoever of us says it says it once.
+            assert!(ran.stderr.matches("error: ").count() <= 1, "{what}\n{said}");
+            println!("{what}: gone after {took:?}");
+            resumes(&place, ranks);
+        }
+    }
+}
+
+/// Every number of processes goes on from the last checkpoint of a run of `ranks` to where one that
+/// was not interrupted ends.
+fn resumes(place: &Place, ranks: u32) {
+    let last = newest(place, "cut") + 20;
+    let threads = format!("{} --ranks {ranks}", train("whole", last, 1_000_000));
+    let whole = loss(&place.done(&threads).last());
+    for world in [1, 2, 4] {
+        let run = format!("resumed-{world}");
+        copy_run(place, "cut", &run);
+        let words = format!("{} --resume", train(&run, last, 1_000_000));
+        let resumed = match world {
+            1 => place.done(&format!("{words} --ranks 1")).last(),
+            world => OPEN_MPI.done(place, world, &words).last(),
+        };
+        assert_eq!(resumed["step"], last, "{world}");
+        let loss = loss(&resumed);
+        let differs = (loss - whole).abs();
+        assert!(differs < 1e-5, "{world} after {ranks}: {loss} instead of {whole}");
+        if world == ranks {
+            assert_eq!(loss, whole, "{world} as before");
+        }
+    }
+}
+
+fn loss(line: &Value) -> f64 {
+    line["loss"].as_f64().unwrap_or(f64::NAN)
+}
+
+fn newest(place: &Place, run: &str) -> u64 {
+    let entries = fs::read_dir(place.path(run).join("checkpoints")).unwrap();
+    let step = |name: String| name.strip_prefix("step-")?.parse().ok();
+    let steps = entries.filter_map(|entry| step(entry.unwrap().file_name().into_string().unwrap()));
+    steps.max().unwrap()
+}
+
+fn copy_run(place: &Place, from: &str, to: &str) {
+    let status =
+        Command::new("cp").args(["-r", from, to]).current_dir(place.path(".")).status().unwrap();
+    assert!(status.success());
+}
+
+#[test]
+fn issue_28_a_rank_that_is_killed_under_open_mpi_is_named() {
+    loses_ranks(OPEN_MPI, &[], "-KILL");
+}
+
+#[test]
+fn issue_28_a_rank_that_hangs_under_open_mpi_is_named() {
+    loses_ranks(OPEN_MPI, &[], "-STOP");
+}
+
+#[test]
+fn issue_28_a_rank_that_hangs_under_mpich_is_named() {
+    loses_ranks(MPICH, &[KEEP_OTHERS], "-STOP");
+}
+
+/// Interrupts the launcher with a signal that it passes on.
+fn saves_at(launcher: Launcher, name: &str, to_rank: Option<usize>) {
+    if !launcher.is_there() {
+        return;
+    }
+    let place = Place::new();
+    let words = train("cut", STEPS, 1_000_000);
+    let mut job = Job::start(launcher.command(&place, 2, &words), &place);
+    let record = place.path("cut/run.json");
+    job.wait_until("begun", || record.exists());
+    std::thread::sleep(Duration::from_millis(100));
+    let process = to_rank.map_or(job.launcher.id(), |rank| job.ranks()[rank].1);
+    signal(name, process);
+    let (ran, _) = job.ended(Instant::now(), Duration::from_secs(20));
+    assert_eq!(ran.code, Some(130), "{name}\n{}\n{}", ran.stdout, ran.stderr);
+    // The launcher may add lines of its own.
+    let line = ran.stdout.lines().rev().find(|line| line.starts_with('{')).unwrap();
+    let last: Value = serde_json::from_str(line).unwrap();
+    assert_eq!(last["interrupted"], true, "{last}");
+    assert_eq!(last["step"], newest(&place, "cut"), "both ranks saved the same step");
+    resumes(&place, 2);
+}
+
+#[test]
+fn issue_28_sigusr1_under_open_mpi_saves() {
+    saves_at(OPEN_MPI, "-USR1", None);
+}
+
+#[test]
+fn issue_28_ctrl_c_under_mpich_saves() {
+    saves_at(MPICH, "-INT", None);
+}
+
+#[test]
+fn issue_28_a_signal_to_any_one_rank_saves() {
+    for rank in [0, 1] {
+        for name in ["-TERM", "-INT", "-USR1"] {
+            saves_at(OPEN_MPI, name, Some(rank));
+        }
+    }
+}

@@ -1,0 +1,115 @@
+//! Another transport with a slower link: messages arrive after a latency and at a bandwidth.
+//!
+//! For tests, and to see what a network would make of a job on one machine.
+
+use std::sync::mpsc::{Receiver, Sender, channel};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use crate::element::Pool;
+use crate::message::{HEADER_BYTES, Message};
+use crate::transport::{Deadline, Failure, SharedTransport, Transport};
+
+/// What every message of a rank to another one passes, one after the other.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Link {
+    /// From the last byte sent to the last byte received.
+    pub latency: Duration,
+    /// Bytes per second.
+    pub bandwidth: f64,
+}
+
+/// One rank's end of a transport behind a [`Link`].
+pub struct Delayed {
+    inner: SharedTransport,
+    link: Link,
+    outgoing: Mutex<Outgoing>,
+    forwarder: Option<JoinHandle<()>>,
+}
+
+struct Outgoing {
+    /// None once the end is dropped.
+    queue: Option<Sender<Due>>,
+    /// When the link has sent what it was given.
+    free: Instant,
+}
+
+struct Due {
+    at: Instant,
+    to: usize,
+    message: Message,
+}
+
+impl Delayed {
+    /// `inner` behind `link`.
+    #[must_use]
+    pub fn new(inner: SharedTransport, link: Link) -> Self {
+        let (queue, due) = channel();
+        let through = Arc::clone(&inner);
+        let forwarder = std::thread::spawn(move || forward(&*through, &due));
+        let outgoing = Mutex::new(Outgoing { queue: Some(queue), free: Instant::now() });
+        Self { inner, link, outgoing, forwarder: Some(forwarder) }
+    }
+}
+
+/// Hands on what is due, until the end is dropped.
+fn forward(through: &dyn Transport, due: &Receiver<Due>) {
+    for Due { at, to, message } in due {
+        std::thread::sleep(at.saturating_duration_since(Instant::now()));
+        if through.send(to, message).is_err() {
+            // The receiver is gone; who waits for it, or for this rank, learns so itself.
+            return;
+        }
+    }
+}
+
+impl Transport for Delayed {
+    fn name(&self) -> &'static str {
+        "delayed"
+    }
+
+    fn rank(&self) -> usize {
+        self.inner.rank()
+    }
+
+    fn world_size(&self) -> usize {
+        self.inner.world_size()
+    }
+
+    fn send(&self, to: usize, message: Message) -> Result<(), Failure> {
+        if to == self.rank() {
+            return self.inner.send(to, message);
+        }
+        let bytes = HEADER_BYTES + message.payload.bytes().len();
+        let mut outgoing = self.outgoing.lock().unwrap_or_else(PoisonError::into_inner);
+        let sending = Duration::from_secs_f64(bytes as f64 / self.link.bandwidth);
+        outgoing.free = outgoing.free.max(Instant::now()) + sending;
+        let due = Due { at: outgoing.free + self.link.latency, to, message };
+        let queue = outgoing.queue.as_ref().ok_or(Failure::Left)?;
+        queue.send(due).map_err(|_| Failure::Left)
+    }
+
+    fn receive(&self, from: usize, channel: u32, deadline: Deadline) -> Result<Message, Failure> {
+        self.inner.receive(from, channel, deadline)
+    }
+
+    fn probe(&self, from: usize, channel: u32, deadline: Deadline) -> Result<bool, Failure> {
+        self.inner.probe(from, channel, deadline)
+    }
+
+    fn pool(&self) -> &Pool {
+        self.inner.pool()
+    }
+}
+
+impl Drop for Delayed {
+    fn drop(&mut self) {
+        // What is on its way still arrives.
+        self.outgoing.get_mut().unwrap_or_else(PoisonError::into_inner).queue = None;
+        if let Some(forwarder) = self.forwarder.take() {
+            // It only sleeps and sends: nothing of its end is of interest.
+            let _ = forwarder.join();
+        }
+    }
+}

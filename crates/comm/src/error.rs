@@ -1,0 +1,63 @@
+//! Why a collective failed.
+
+use std::time::Duration;
+
+/// Why a collective failed.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum Error {
+    /// A peer dropped its communicator, usually after an error of its own.
+    #[error("rank {rank} left the job during {verb}")]
+    PeerLeft {
+        /// The peer.
+        rank: u32,
+        /// The collective this rank was in.
+        verb: &'static str,
+    },
+    /// Two ranks were not in the same collective, or not with the same values: a fault of the
+    /// program, or ranks that were started with different arguments.
+    #[error("rank {here} is in {expected}; rank {there} is in {got}")]
+    Mismatch {
+        /// This rank.
+        here: u32,
+        /// What this rank is doing.
+        expected: String,
+        /// The peer.
+        there: u32,
+        /// What the peer sent.
+        got: String,
+    },
+    /// A message has the wrong length.
+    #[error("{verb}: expected {expected} values from rank {rank}, got {got}")]
+    Length {
+        /// The collective.
+        verb: &'static str,
+        /// The peer.
+        rank: u32,
+        /// Values expected.
+        expected: usize,
+        /// Values received.
+        got: usize,
+    },
+    /// A peer did not send in time: it hangs, died, or still computes.
+    #[error(
+        "rank {here} waited {} s for rank {rank} in {operation}", waited.as_secs()
+    )]
+    Timeout {
+        /// This rank.
+        here: u32,
+        /// The peer.
+        rank: u32,
+        /// The operation this rank was in.
+        operation: String,
+        /// How long it waited.
+        waited: Duration,
+    },
+    /// What carries the messages failed.
+    #[error("{transport}: {problem}")]
+    Transport {
+        /// Its name.
+        transport: &'static str,
+        /// What it said.
+        problem: String,
+    },
+}

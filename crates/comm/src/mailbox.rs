@@ -1,0 +1,139 @@
+//! Messages that have arrived at a rank and wait to be received.
+
+use std::collections::VecDeque;
+use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
+use std::time::Instant;
+
+use crate::message::Message;
+use crate::transport::{Deadline, Failure};
+
+/// How often a waiting rank looks again before it parks: some microseconds, about what an exchange
+/// of a small message takes.
+const LOOKS: usize = 100;
+
+/// Arrived messages, by sender.
+pub struct Mailbox {
+    inner: Mutex<Inner>,
+    arrived: Condvar,
+}
+
+struct Inner {
+    from: Vec<Arrivals>,
+    /// Why nothing arrives any more, from anybody.
+    broken: Option<String>,
+    /// Receivers that are parked.
+    parked: usize,
+}
+
+#[derive(Default)]
+struct Arrivals {
+    messages: VecDeque<Message>,
+    left: bool,
+}
+
+impl Mailbox {
+    /// An empty one, for messages of `size` ranks.
+    pub fn new(size: usize) -> Self {
+        let from = (0..size).map(|_| Arrivals::default()).collect();
+        let inner = Mutex::new(Inner { from, broken: None, parked: 0 });
+        Self { inner, arrived: Condvar::new() }
+    }
+
+    /// Puts in a message of rank `from`.
+    pub fn put(&self, from: usize, message: Message) {
+        let mut inner = self.lock();
+        inner.from[from].messages.push_back(message);
+        self.wake(inner);
+    }
+
+    /// Nothing more comes from rank `from`.
+    pub fn close(&self, from: usize) {
+        let mut inner = self.lock();
+        inner.from[from].left = true;
+        self.wake(inner);
+    }
+
+    /// Nothing more comes from anybody.
+    pub fn fail(&self, why: String) {
+        let mut inner = self.lock();
+        inner.broken.get_or_insert(why);
+        self.wake(inner);
+    }
+
+    /// The first message of `channel` from rank `from`.
+    pub fn take(&self, from: usize, channel: u32, deadline: Deadline) -> Result<Message, Failure> {
+        self.wait(deadline, |inner| inner.from[from].take(channel), from)
+    }
+
+    /// Whether there is such a message.
+    pub fn look(&self, from: usize, channel: u32, deadline: Deadline) -> Result<bool, Failure> {
+        let found = |inner: &mut Inner| inner.from[from].find(channel);
+        match self.wait(deadline, found, from) {
+            Ok(_) => Ok(true),
+            Err(Failure::Late) => Ok(false),
+            Err(failure) => Err(failure),
+        }
+    }
+
+    fn wait<R>(
+        &self,
+        deadline: Deadline,
+        mut find: impl FnMut(&mut Inner) -> Option<R>,
+        from: usize,
+    ) -> Result<R, Failure> {
+        for _ in 0..LOOKS {
+            if let Some(found) = find(&mut self.lock()) {
+                return Ok(found);
+            }
+            std::hint::spin_loop();
+        }
+        let mut inner = self.lock();
+        loop {
+            if let Some(found) = find(&mut inner) {
+                return Ok(found);
+            }
+            if let Some(why) = &inner.broken {
+                return Err(Failure::Broken(why.clone()));
+            }
+            if inner.from[from].left {
+                return Err(Failure::Left);
+            }
+            inner.parked += 1;
+            inner = match deadline {
+                Deadline::Never => self.arrived.wait(inner).unwrap_or_else(PoisonError::into_inner),
+                Deadline::At(at) => {
+                    let left = at.saturating_duration_since(Instant::now());
+                    if left.is_zero() {
+                        inner.parked -= 1;
+                        return Err(Failure::Late);
+                    }
+                    let waited = self.arrived.wait_timeout(inner, left);
+                    waited.unwrap_or_else(PoisonError::into_inner).0
+                }
+            };
+            inner.parked -= 1;
+        }
+    }
+
+    fn wake(&self, inner: MutexGuard<'_, Inner>) {
+        let parked = inner.parked > 0;
+        drop(inner);
+        if parked {
+            self.arrived.notify_all();
+        }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Inner> {
+        self.inner.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Arrivals {
+    fn find(&self, channel: u32) -> Option<usize> {
+        self.messages.iter().position(|message| message.header.channel == channel)
+    }
+
+    fn take(&mut self, channel: u32) -> Option<Message> {
+        self.find(channel).and_then(|at| self.messages.remove(at))
+    }
+}

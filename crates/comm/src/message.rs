@@ -1,0 +1,182 @@
+//! What travels: a header that says which collective a payload belongs to, and the payload.
+
+use std::fmt;
+
+use crate::element::{ElementType, Payload};
+
+/// A collective.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Verb {
+    /// One rank's values to all.
+    Broadcast,
+    /// Every rank's values to all.
+    AllGather,
+    /// The sum over ranks to all.
+    AllReduce,
+    /// The sum over ranks, a part to each.
+    ReduceScatter,
+    /// A part from each to each.
+    AllToAll,
+    /// All have arrived.
+    Barrier,
+}
+
+impl Verb {
+    /// All of them.
+    pub const ALL: [Self; 6] = [
+        Self::Broadcast,
+        Self::AllGather,
+        Self::AllReduce,
+        Self::ReduceScatter,
+        Self::AllToAll,
+        Self::Barrier,
+    ];
+
+    /// The name in messages.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Broadcast => "broadcast",
+            Self::AllGather => "all_gather",
+            Self::AllReduce => "all_reduce",
+            Self::ReduceScatter => "reduce_scatter",
+            Self::AllToAll => "all_to_all",
+            Self::Barrier => "barrier",
+        }
+    }
+}
+
+impl fmt::Display for Verb {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        out.write_str(self.name())
+    }
+}
+
+/// The operation a message belongs to, as its sender sees it. Two ranks in the same one agree about
+/// all of it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Operation {
+    /// The collective.
+    pub verb: Verb,
+    /// How many collectives of this communicator the sender has begun, this one included.
+    pub sequence: u64,
+    /// The step of the run it belongs to.
+    pub step: u64,
+    /// A hash of what the job is about: configuration, data, plan.
+    pub plan: u64,
+    /// Type of its elements.
+    pub element: ElementType,
+    /// Elements where all ranks must have as many; none where each message has its own length.
+    pub count: Option<u64>,
+}
+
+impl fmt::Display for Operation {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { verb, sequence, step, plan, element, count } = self;
+        write!(out, "{verb} #{sequence} of ")?;
+        if let Some(count) = count {
+            write!(out, "{count} ")?;
+        }
+        write!(out, "{} in step {step}, plan {plan:016x}", element.name())
+    }
+}
+
+/// Which part of an operation a message is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Phase {
+    /// The only or the first.
+    First,
+    /// The sums of an all-reduce on their way to all ranks.
+    Second,
+}
+
+/// What is said ahead of a payload.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Header {
+    /// The communicator.
+    pub channel: u32,
+    /// The operation.
+    pub operation: Operation,
+    /// The part of it.
+    pub phase: Phase,
+    /// Elements of the payload.
+    pub len: u64,
+}
+
+/// Bytes of a [`Header`] on a wire.
+pub const HEADER_BYTES: usize = 48;
+
+impl Header {
+    /// Its form on a wire, little-endian.
+    #[must_use]
+    pub fn to_bytes(self) -> [u8; HEADER_BYTES] {
+        let Operation { verb, sequence, step, plan, element, count } = self.operation;
+        let mut bytes = [0; HEADER_BYTES];
+        bytes[0] = verb as u8;
+        bytes[1] = element as u8;
+        bytes[2] = self.phase as u8;
+        bytes[3] = u8::from(count.is_some());
+        bytes[4..8].copy_from_slice(&self.channel.to_le_bytes());
+        let words = [sequence, step, plan, count.unwrap_or(0), self.len];
+        for (to, word) in bytes[8..].chunks_exact_mut(8).zip(words) {
+            to.copy_from_slice(&word.to_le_bytes());
+        }
+        bytes
+    }
+
+    /// The header in `bytes`, unless they are none.
+    #[must_use]
+    pub fn from_bytes(bytes: &[u8; HEADER_BYTES]) -> Option<Self> {
+        let [verb, element, phase, counted, rest @ ..] = bytes;
+        let (channel, words) = rest.split_first_chunk::<4>()?;
+        let mut words = words
+            .chunks_exact(8)
+            .map(|word| word.iter().rev().fold(0u64, |value, &byte| value << 8 | u64::from(byte)));
+        let mut word = || words.next();
+        let (sequence, step, plan, count, len) = (word()?, word()?, word()?, word()?, word()?);
+        let operation = Operation {
+            verb: *Verb::ALL.get(usize::from(*verb))?,
+            sequence,
+            step,
+            plan,
+            element: ElementType::from_code(*element)?,
+            count: (*counted == 1).then_some(count),
+        };
+        let phase = *[Phase::First, Phase::Second].get(usize::from(*phase))?;
+        Some(Self { channel: u32::from_le_bytes(*channel), operation, phase, len })
+    }
+}
+
+/// A header and its payload.
+#[derive(Debug)]
+pub struct Message {
+    /// What it is about.
+    pub header: Header,
+    /// The values.
+    pub payload: Payload,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{Header, Operation, Phase, Verb};
+    use crate::element::ElementType;
+
+    #[test]
+    fn a_header_survives_the_wire_and_damage_is_noticed() {
+        for count in [None, Some(0), Some(u64::MAX)] {
+            let operation = Operation {
+                verb: Verb::Barrier,
+                sequence: 3,
+                step: u64::MAX - 1,
+                plan: 0x0123_4567_89ab_cdef,
+                element: ElementType::U8,
+                count,
+            };
+            let header = Header { channel: 7, operation, phase: Phase::Second, len: 1 << 40 };
+            let mut bytes = header.to_bytes();
+            assert_eq!(Header::from_bytes(&bytes), Some(header));
+            bytes[0] = 6;
+            assert_eq!(Header::from_bytes(&bytes), None);
+        }
+    }
+}

@@ -1,0 +1,179 @@
+//! Ranks as processes, on any hosts: MPI, which is opened at run time and called by one thread.
+//!
+//! Nothing of MPI is linked; without a library everything else works.
+
+use std::sync::{Arc, mpsc};
+use std::time::Duration;
+
+use crate::element::Pool;
+use crate::message::Message;
+use crate::transport::{Deadline, Failure, Transport};
+
+mod ffi;
+pub mod launcher;
+mod library;
+mod progress;
+
+pub use launcher::{Kind, Launcher};
+pub use library::{Interface, OpenError, candidates};
+
+use ffi::{Initialized, Library, Table};
+use progress::{Shared, Task};
+
+/// Most bytes of one MPI message, whose count is an `int`.
+pub const PIECE_BYTES: usize = 1 << 30;
+
+/// An MPI library that was found.
+pub struct Found {
+    library: Library,
+}
+
+impl Found {
+    /// Opens one library by name or path.
+    ///
+    /// # Errors
+    /// [`OpenError`].
+    pub fn open(name: &str) -> Result<Self, OpenError> {
+        Library::open(name).map(|library| Self { library })
+    }
+
+    /// The first of [`candidates`] that can be used.
+    ///
+    /// # Errors
+    /// Why each of them cannot.
+    pub fn search(launcher: Option<Kind>) -> Result<Self, Vec<OpenError>> {
+        let mut errors = Vec::new();
+        for name in candidates(launcher) {
+            match Self::open(name) {
+                Ok(found) => return Ok(found),
+                Err(error) => errors.push(error),
+            }
+        }
+        Err(errors)
+    }
+
+    /// As it was opened.
+    #[must_use]
+    pub fn name(&self) -> &str {
+        &self.library.name
+    }
+
+    /// What it says of itself.
+    #[must_use]
+    pub fn version(&self) -> &str {
+        &self.library.version
+    }
+
+    /// How it is called.
+    #[must_use]
+    pub fn interface(&self) -> Interface {
+        self.library.interface
+    }
+
+    /// Starts MPI on a thread of its own, which sends large payloads in pieces of at most
+    /// `piece_bytes`, [`PIECE_BYTES`] or less. Once per process.
+    ///
+    /// # Errors
+    /// What MPI says, or what the library lacks.
+    pub fn start(&self, piece_bytes: usize) -> Result<Mpi, String> {
+        let (told, hears) = mpsc::channel();
+        let library = self.library.clone();
+        let piece = piece_bytes.clamp(1, PIECE_BYTES);
+        let serve = move || {
+            // The whole of it, not its handle alone: that may go to another thread.
+            let library = library;
+            match library.interface {
+                Interface::Mpich => serve(library.integers(), piece, &told),
+                Interface::OpenMpi | Interface::Standard => {
+                    serve(library.addresses(), piece, &told);
+                }
+            }
+        };
+        let named = std::thread::Builder::new().name("mpi".to_owned());
+        named.spawn(serve).map_err(|error| format!("cannot start a thread: {error}"))?;
+        hears.recv().map_err(|_| "MPI ended the thread that started it".to_owned())?
+    }
+}
+
+type Told = mpsc::Sender<Result<Mpi, String>>;
+
+fn serve<H: Copy>(table: Result<Table<H>, OpenError>, piece: usize, told: &Told) {
+    // Who asked waits for the answer, so that each of them is received.
+    let started = table.map_err(|error| error.to_string());
+    let started = started.and_then(|table| table.init().map(|world| (table, world)));
+    let (table, world) = match started {
+        Ok(started) => started,
+        Err(problem) => return told.send(Err(problem)).unwrap_or_default(),
+    };
+    let shared = Arc::new(Shared::new(world.size, piece));
+    if told.send(Ok(Mpi { world, shared: Arc::clone(&shared) })).is_ok() {
+        progress::serve(&table, &shared, world);
+    }
+}
+
+/// This process's end of all ranks of `MPI_COMM_WORLD`.
+pub struct Mpi {
+    world: Initialized,
+    shared: Arc<Shared>,
+}
+
+impl Mpi {
+    /// The level of thread support that MPI gives: 0 single, 1 funneled, 2 serialized, 3 multiple.
+    #[must_use]
+    pub fn thread_level(&self) -> i32 {
+        self.world.thread_level
+    }
+
+    /// Ends MPI, once everything sent has left. Every rank calls it, after success only: after a
+    /// failure of another rank it may never return.
+    ///
+    /// # Errors
+    /// What MPI says.
+    pub fn finalize(&self) -> Result<(), String> {
+        let (reply, hears) = mpsc::channel();
+        self.shared.ask(Task::Finalize(reply));
+        hears.recv().map_err(|_| "MPI has ended before".to_owned())?
+    }
+
+    /// Ends all ranks with exit code `code`. Returns after `patience` if that does not end this
+    /// one.
+    pub fn abort(&self, code: i32, patience: Duration) {
+        self.shared.ask(Task::Abort(code));
+        std::thread::sleep(patience);
+    }
+}
+
+impl Transport for Mpi {
+    fn name(&self) -> &'static str {
+        "mpi"
+    }
+
+    fn rank(&self) -> usize {
+        self.world.rank
+    }
+
+    fn world_size(&self) -> usize {
+        self.world.size
+    }
+
+    fn send(&self, to: usize, message: Message) -> Result<(), Failure> {
+        if to == self.world.rank {
+            self.shared.mailbox.put(to, message);
+        } else {
+            self.shared.ask(Task::Send(to, message));
+        }
+        Ok(())
+    }
+
+    fn receive(&self, from: usize, channel: u32, deadline: Deadline) -> Result<Message, Failure> {
+        self.shared.mailbox.take(from, channel, deadline)
+    }
+
+    fn probe(&self, from: usize, channel: u32, deadline: Deadline) -> Result<bool, Failure> {
+        self.shared.mailbox.look(from, channel, deadline)
+    }
+
+    fn pool(&self) -> &Pool {
+        &self.shared.pool
+    }
+}

@@ -1,0 +1,89 @@
+//! Who started this process, and as one of how many: what the environment says. Starts nothing.
+
+/// A family of launchers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Kind {
+    /// Open MPI's `mpirun`.
+    OpenMpi,
+    /// MPICH's `mpirun`, and those that speak the same (PMI).
+    Hydra,
+    /// `srun` of Slurm.
+    Slurm,
+    /// `torchrun`, which starts no MPI.
+    Torchrun,
+}
+
+impl Kind {
+    /// Its command.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::OpenMpi => "mpirun of Open MPI",
+            Self::Hydra => "mpirun of MPICH",
+            Self::Slurm => "srun",
+            Self::Torchrun => "torchrun",
+        }
+    }
+}
+
+/// A launcher and what it says.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Launcher {
+    /// Which.
+    pub kind: Kind,
+    /// Processes that it started.
+    pub size: u32,
+    /// Which of them this is, whatever the library says.
+    pub rank: u32,
+}
+
+/// The launcher that the environment tells of; `variable` looks one up.
+#[must_use]
+pub fn detect(variable: impl Fn(&str) -> Option<String>) -> Option<Launcher> {
+    let number = |name: &str| variable(name)?.trim().parse::<u32>().ok();
+    let with = |kind, (rank, size): (&str, &str)| {
+        Some(Launcher { kind, size: number(size)?, rank: number(rank)? })
+    };
+    if variable("OMPI_COMM_WORLD_RANK").is_some() {
+        return with(Kind::OpenMpi, ("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE"));
+    }
+    // A batch script of Slurm has SLURM_PROCID=0 too; only a step has tasks.
+    let step = with(Kind::Slurm, ("SLURM_PROCID", "SLURM_STEP_NUM_TASKS"));
+    if step.is_some_and(|step| step.size > 1) {
+        return step;
+    }
+    if variable("PMI_RANK").is_some() {
+        return with(Kind::Hydra, ("PMI_RANK", "PMI_SIZE"));
+    }
+    if variable("RANK").is_some() {
+        return with(Kind::Torchrun, ("RANK", "WORLD_SIZE"));
+    }
+    None
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{Kind, Launcher, detect};
+
+    #[test]
+    fn the_environment_tells_who_started_the_process() {
+        let check = |variables: &[(&str, &str)], expected: Option<(Kind, u32, u32)>| {
+            let found = detect(|name| {
+                let at = variables.iter().find(|(known, _)| *known == name);
+                at.map(|(_, value)| (*value).to_owned())
+            });
+            let expected = expected.map(|(kind, rank, size)| Launcher { kind, size, rank });
+            assert_eq!(found, expected, "{variables:?}");
+        };
+        check(&[], None);
+        let open = [("OMPI_COMM_WORLD_RANK", "1"), ("OMPI_COMM_WORLD_SIZE", "4")];
+        check(&open, Some((Kind::OpenMpi, 1, 4)));
+        check(&[("PMI_RANK", "0"), ("PMI_SIZE", "2")], Some((Kind::Hydra, 0, 2)));
+        check(&[("RANK", "0"), ("WORLD_SIZE", "8")], Some((Kind::Torchrun, 0, 8)));
+        // An sbatch script, and a step of one task.
+        check(&[("SLURM_PROCID", "0"), ("SLURM_NTASKS", "4")], None);
+        check(&[("SLURM_PROCID", "0"), ("SLURM_STEP_NUM_TASKS", "1")], None);
+        let step = [("SLURM_PROCID", "2"), ("SLURM_STEP_NUM_TASKS", "3")];
+        check(&step, Some((Kind::Slurm, 2, 3)));
+    }
+}

@@ -1,0 +1,238 @@
+//! The thread that makes every MPI call: starts what is to be sent, receives what arrives into the
+//! mailbox, and backs off while there is nothing to do.
+
+use std::collections::VecDeque;
+use std::sync::mpsc::Sender;
+use std::sync::{Condvar, Mutex, PoisonError};
+use std::time::Duration;
+
+use super::ffi::{Initialized, Table, Transfer};
+use crate::element::{Payload, Pool};
+use crate::mailbox::Mailbox;
+use crate::message::{HEADER_BYTES, Header, Message};
+
+/// Up to so many bytes a payload travels in one message with its header.
+const INLINE_BYTES: usize = 16 << 10;
+/// Rounds without any work after which the thread sleeps, first yielding its core in each.
+const ROUNDS: u32 = 200;
+/// The longest sleep: what a message that arrives meanwhile waits.
+const SLEEP: Duration = Duration::from_micros(100);
+
+/// What the thread is asked to do.
+pub enum Task {
+    /// Send a message to a rank.
+    Send(usize, Message),
+    /// End all ranks with this code.
+    Abort(i32),
+    /// Send what is to be sent, then end MPI and say what came of it.
+    Finalize(Sender<Result<(), String>>),
+}
+
+/// What the thread shares with those that ask.
+pub struct Shared {
+    /// Where messages arrive.
+    pub mailbox: Mailbox,
+    /// Buffers between two uses.
+    pub pool: Pool,
+    /// Bytes of one MPI message, at most: its count is an `int`.
+    piece: usize,
+    tasks: Mutex<VecDeque<Task>>,
+    asked: Condvar,
+}
+
+impl Shared {
+    /// For messages of `size` ranks, in pieces of at most so many bytes.
+    pub fn new(size: usize, piece: usize) -> Self {
+        let (mailbox, pool) = (Mailbox::new(size), Pool::default());
+        Self { mailbox, pool, piece, tasks: Mutex::default(), asked: Condvar::new() }
+    }
+
+    /// Asks the thread to do something.
+    pub fn ask(&self, task: Task) {
+        self.tasks.lock().unwrap_or_else(PoisonError::into_inner).push_back(task);
+        self.asked.notify_one();
+    }
+
+    fn next(&self) -> Option<Task> {
+        self.tasks.lock().unwrap_or_else(PoisonError::into_inner).pop_front()
+    }
+
+    fn sleep(&self, at_most: Duration) {
+        let tasks = self.tasks.lock().unwrap_or_else(PoisonError::into_inner);
+        if tasks.is_empty() {
+            drop(self.asked.wait_timeout(tasks, at_most));
+        }
+    }
+}
+
+/// Serves `shared` until it is asked to finalize, or MPI fails.
+pub fn serve<H: Copy>(table: &Table<H>, shared: &Shared, world: Initialized) {
+    let incoming = (0..world.size).map(|_| Incoming::Idle).collect();
+    let mut progress =
+        Progress { table, shared, rank: world.rank, incoming, sending: Vec::new(), ending: None };
+    let mut idle = 0;
+    loop {
+        match progress.round() {
+            Ok(Done::Work) => idle = 0,
+            Ok(Done::Nothing) => idle += 1,
+            Ok(Done::All) => return,
+            Err(problem) => {
+                shared.mailbox.fail(problem);
+                return progress.wait_for_the_end();
+            }
+        }
+        match idle {
+            0 => {}
+            1..ROUNDS => std::thread::yield_now(),
+            _ => shared.sleep(SLEEP),
+        }
+    }
+}
+
+/// What came of a round.
+enum Done {
+    Work,
+    Nothing,
+    All,
+}
+
+/// What is under way from one rank.
+enum Incoming<H> {
+    Idle,
+    /// A header, with its payload if that is small.
+    Header(Transfer<H>),
+    /// A payload.
+    Payload(Header, Transfer<H>),
+}
+
+struct Progress<'a, H> {
+    table: &'a Table<H>,
+    shared: &'a Shared,
+    rank: usize,
+    incoming: Vec<Incoming<H>>,
+    sending: Vec<Transfer<H>>,
+    ending: Option<Sender<Result<(), String>>>,
+}
+
+impl<H: Copy> Progress<'_, H> {
+    fn round(&mut self) -> Result<Done, String> {
+        let mut worked = false;
+        while let Some(task) = self.shared.next() {
+            worked = true;
+            match task {
+                Task::Send(to, message) => self.send(to, message)?,
+                Task::Abort(code) => self.table.abort(code),
+                Task::Finalize(reply) => self.ending = Some(reply),
+            }
+        }
+        worked |= self.sent()?;
+        if self.sending.is_empty()
+            && let Some(reply) = self.ending.take()
+        {
+            // Nobody waits for the answer of a process that ends: then it is of no interest.
+            let _ = reply.send(self.table.finalize());
+            return Ok(Done::All);
+        }
+        let own = self.rank;
+        for from in (0..self.incoming.len()).filter(|&from| from != own) {
+            worked |= self.receive(from)?;
+        }
+        Ok(if worked { Done::Work } else { Done::Nothing })
+    }
+
+    fn send(&mut self, to: usize, Message { header, payload }: Message) -> Result<(), String> {
+        let Shared { pool, piece, .. } = self.shared;
+        let bytes = payload.bytes();
+        let is_inline = bytes.len() <= INLINE_BYTES;
+        let inline = if is_inline { bytes.len() } else { 0 };
+        let mut first = pool.take::<u8>(HEADER_BYTES + inline);
+        first[..HEADER_BYTES].copy_from_slice(&header.to_bytes());
+        first[HEADER_BYTES..].copy_from_slice(&bytes[..inline]);
+        let len = first.len();
+        self.sending.push(self.table.send(to, Payload::U8(first), len)?);
+        if is_inline {
+            pool.give_payload(payload);
+        } else {
+            self.sending.push(self.table.send(to, payload, *piece)?);
+        }
+        Ok(())
+    }
+
+    /// Takes back what has been sent; whether there was anything.
+    fn sent(&mut self) -> Result<bool, String> {
+        let under_way = self.sending.len();
+        let mut i = 0;
+        while i < self.sending.len() {
+            if self.table.is_done(&mut self.sending[i])? {
+                self.shared.pool.give_payload(self.sending.swap_remove(i).finish());
+            } else {
+                i += 1;
+            }
+        }
+        Ok(self.sending.len() < under_way)
+    }
+
+    /// Whether anything of rank `from` went on.
+    fn receive(&mut self, from: usize) -> Result<bool, String> {
+        let (table, shared) = (self.table, self.shared);
+        match std::mem::replace(&mut self.incoming[from], Incoming::Idle) {
+            Incoming::Idle => {
+                let Some(bytes) = table.probe(from)? else { return Ok(false) };
+                let room = Payload::U8(shared.pool.take(bytes));
+                self.incoming[from] = Incoming::Header(table.receive(from, room, bytes.max(1))?);
+            }
+            Incoming::Header(mut transfer) => {
+                if !table.is_done(&mut transfer)? {
+                    self.incoming[from] = Incoming::Header(transfer);
+                    return Ok(false);
+                }
+                self.headed(from, transfer.finish())?;
+            }
+            Incoming::Payload(header, mut transfer) => {
+                if !table.is_done(&mut transfer)? {
+                    self.incoming[from] = Incoming::Payload(header, transfer);
+                    return Ok(false);
+                }
+                shared.mailbox.put(from, Message { header, payload: transfer.finish() });
+            }
+        }
+        Ok(true)
+    }
+
+    /// Takes a header apart: its payload came with it, or is to come.
+    fn headed(&mut self, from: usize, first: Payload) -> Result<(), String> {
+        let bytes = first.bytes();
+        let unknown = || format!("rank {from} sent {} bytes that no rank sends", bytes.len());
+        let (head, inline) = bytes.split_first_chunk().ok_or_else(unknown)?;
+        let header = Header::from_bytes(head).ok_or_else(unknown)?;
+        let element = header.operation.element;
+        let len = usize::try_from(header.len).map_err(|_| unknown())?;
+        let total = len.checked_mul(element.bytes()).ok_or_else(unknown)?;
+        let mut payload = self.shared.pool.take_payload(element, len);
+        if total > INLINE_BYTES {
+            let transfer = self.table.receive(from, payload, self.shared.piece)?;
+            self.incoming[from] = Incoming::Payload(header, transfer);
+        } else if inline.len() == total {
+            payload.bytes_mut().copy_from_slice(inline);
+            self.shared.mailbox.put(from, Message { header, payload });
+        } else {
+            return Err(unknown());
+        }
+        self.shared.pool.give_payload(first);
+        Ok(())
+    }
+
+    /// After a failure of MPI: nothing is called but what ends all ranks.
+    fn wait_for_the_end(&self) {
+        loop {
+            match self.shared.next() {
+                Some(Task::Abort(code)) => self.table.abort(code),
+                Some(Task::Finalize(reply)) => {
+                    let _ = reply.send(Err("MPI failed before".to_owned()));
+                }
+                Some(Task::Send(..)) => {}
+                None => self.shared.sleep(Duration::from_millis(100)),
+            }
+        }
+    }
+}

@@ -1,0 +1,460 @@
+//! The six collectives, over any transport: each blocking, and started.
+//!
+//! Reductions add in rank order, so that every transport gives the same bytes and none depends on
+//! which rank came first.
+
+use std::mem;
+
+use schema::Rank;
+
+use crate::communicator::Communicator;
+use crate::element::Element;
+use crate::error::Error;
+use crate::message::{Operation, Phase, Verb};
+
+/// A collective that was started. It owns its buffers until [`Pending::wait`].
+#[must_use = "the peers wait for it: call `wait`"]
+pub struct Pending<B, R = B> {
+    operation: Operation,
+    buffers: B,
+    finish: fn(&mut Communicator, Operation, B) -> Result<R, Error>,
+}
+
+/// Buffers of a collective from one rank.
+type Rooted<T> = (Rank, Vec<T>);
+
+impl<B, R> Pending<B, R> {
+    /// Waits until it is done. Collectives of a communicator are waited for in the order in which
+    /// they were started, on every rank.
+    ///
+    /// # Errors
+    /// Those of the blocking form.
+    /// # Panics
+    /// If one that was started before has not been waited for.
+    pub fn wait(self, communicator: &mut Communicator) -> Result<R, Error> {
+        (self.finish)(communicator, self.operation, self.buffers)
+    }
+}
+
+impl Communicator {
+    /// Sends `parts[r]` to rank r, and replaces it by what rank r sent here. Lengths may differ.
+    ///
+    /// # Errors
+    /// [`Error::PeerLeft`], [`Error::Mismatch`], [`Error::Timeout`], [`Error::Transport`].
+    pub fn all_to_all<T: Element>(&mut self, parts: &mut [Vec<T>]) -> Result<(), Error> {
+        let operation = self.begin_all_to_all(parts)?;
+        self.finish_all_to_all(operation, parts)
+    }
+
+    /// [`Self::all_to_all`], started.
+    ///
+    /// # Errors
+    /// As there.
+    pub fn start_all_to_all<T: Element>(
+        &mut self,
+        mut parts: Vec<Vec<T>>,
+    ) -> Result<Pending<Vec<Vec<T>>>, Error> {
+        let operation = self.begin_all_to_all(&mut parts)?;
+        Ok(Pending {
+            operation,
+            buffers: parts,
+            finish: |comm, operation, mut parts| {
+                comm.finish_all_to_all(operation, &mut parts)?;
+                Ok(parts)
+            },
+        })
+    }
+
+    fn begin_all_to_all<T: Element>(&mut self, parts: &mut [Vec<T>]) -> Result<Operation, Error> {
+        assert_eq!(parts.len(), self.world_size(), "all_to_all: one part per rank");
+        let operation = self.begin(Verb::AllToAll, T::TYPE, None)?;
+        for peer in self.peers() {
+            self.send(peer, (&operation, Phase::First), mem::take(&mut parts[peer]))?;
+        }
+        Ok(operation)
+    }
+
+    fn finish_all_to_all<T: Element>(
+        &mut self,
+        operation: Operation,
+        parts: &mut [Vec<T>],
+    ) -> Result<(), Error> {
+        self.finish(&operation)?;
+        for peer in self.peers() {
+            parts[peer] = self.receive(peer, (&operation, Phase::First))?;
+        }
+        Ok(())
+    }
+
+    /// Every rank's `mine`, in rank order. Lengths may differ.
+    ///
+    /// # Errors
+    /// Those of [`Self::all_to_all`].
+    pub fn all_gather<T: Element>(&mut self, mine: &[T]) -> Result<Vec<Vec<T>>, Error> {
+        let mut gathered = Vec::new();
+        self.all_gather_into(mine, &mut gathered)?;
+        Ok(gathered)
+    }
+
+    /// [`Self::all_gather`] into `gathered`, whose buffers are used again.
+    ///
+    /// # Errors
+    /// As there.
+    pub fn all_gather_into<T: Element>(
+        &mut self,
+        mine: &[T],
+        gathered: &mut Vec<Vec<T>>,
+    ) -> Result<(), Error> {
+        gathered.resize_with(self.world_size(), Vec::new);
+        let own = &mut gathered[self.rank().index()];
+        own.clear();
+        own.extend_from_slice(mine);
+        let operation = self.begin_all_gather(mine)?;
+        self.finish_all_gather(operation, gathered)
+    }
+
+    /// [`Self::all_gather`], started.
+    ///
+    /// # Errors
+    /// As there.
+    pub fn start_all_gather<T: Element>(
+        &mut self,
+        mine: Vec<T>,
+    ) -> Result<Pending<Vec<T>, Vec<Vec<T>>>, Error> {
+        let operation = self.begin_all_gather(&mine)?;
+        Ok(Pending {
+            operation,
+            buffers: mine,
+            finish: |comm, operation, mine| {
+                let mut gathered: Vec<_> = (0..comm.world_size()).map(|_| Vec::new()).collect();
+                gathered[comm.rank().index()] = mine;
+                comm.finish_all_gather(operation, &mut gathered)?;
+                Ok(gathered)
+            },
+        })
+    }
+
+    fn begin_all_gather<T: Element>(&mut self, mine: &[T]) -> Result<Operation, Error> {
+        let operation = self.begin(Verb::AllGather, T::TYPE, None)?;
+        for peer in self.peers() {
+            self.send_copy(peer, (&operation, Phase::First), mine)?;
+        }
+        Ok(operation)
+    }
+
+    fn finish_all_gather<T: Element>(
+        &mut self,
+        operation: Operation,
+        gathered: &mut [Vec<T>],
+    ) -> Result<(), Error> {
+        self.finish(&operation)?;
+        for peer in self.peers() {
+            let received = self.receive(peer, (&operation, Phase::First))?;
+            self.pool().give(mem::replace(&mut gathered[peer], received));
+        }
+        Ok(())
+    }
+
+    /// Sum over ranks, in rank order; `parts[r]` is this rank's addend to what rank r receives.
+    /// Empties `parts`.
+    ///
+    /// # Numerics
+    /// Every addition is rounded to the element type; integers wrap.
+    /// # Errors
+    /// [`Error::Mismatch`] where ranks disagree about the length, and as [`Self::all_to_all`].
+    pub fn reduce_scatter<T: Element>(&mut self, parts: &mut [Vec<T>]) -> Result<Vec<T>, Error> {
+        let operation = self.begin_reduce_scatter(parts)?;
+        self.finish_reduce_scatter(operation, parts)
+    }
+
+    /// [`Self::reduce_scatter`], started.
+    ///
+    /// # Errors
+    /// As there.
+    pub fn start_reduce_scatter<T: Element>(
+        &mut self,
+        mut parts: Vec<Vec<T>>,
+    ) -> Result<Pending<Vec<Vec<T>>, Vec<T>>, Error> {
+        let operation = self.begin_reduce_scatter(&mut parts)?;
+        Ok(Pending {
+            operation,
+            buffers: parts,
+            finish: |comm, operation, mut parts| comm.finish_reduce_scatter(operation, &mut parts),
+        })
+    }
+
+    fn begin_reduce_scatter<T: Element>(
+        &mut self,
+        parts: &mut [Vec<T>],
+    ) -> Result<Operation, Error> {
+        assert_eq!(parts.len(), self.world_size(), "reduce_scatter: one part per rank");
+        let own = parts[self.rank().index()].len();
+        let operation = self.begin(Verb::ReduceScatter, T::TYPE, Some(own))?;
+        for peer in self.peers() {
+            let part = mem::take(&mut parts[peer]);
+            // What the peer expects: the length of its own part.
+            let sent = Operation { count: Some(part.len() as u64), ..operation };
+            self.send(peer, (&sent, Phase::First), part)?;
+        }
+        Ok(operation)
+    }
+
+    fn finish_reduce_scatter<T: Element>(
+        &mut self,
+        operation: Operation,
+        parts: &mut [Vec<T>],
+    ) -> Result<Vec<T>, Error> {
+        self.finish(&operation)?;
+        let own = self.rank().index();
+        let mut sum = mem::take(&mut parts[own]);
+        if own == 0 {
+            for peer in self.peers() {
+                let part = self.receive(peer, (&operation, Phase::First))?;
+                self.add(peer, &mut sum, &part, &operation)?;
+                self.pool().give(part);
+            }
+            return Ok(sum);
+        }
+        let mut first: Vec<T> = self.receive(0, (&operation, Phase::First))?;
+        for rank in 1..self.world_size() {
+            if rank == own {
+                self.add(rank, &mut first, &sum, &operation)?;
+                continue;
+            }
+            let part = self.receive(rank, (&operation, Phase::First))?;
+            self.add(rank, &mut first, &part, &operation)?;
+            self.pool().give(part);
+        }
+        mem::swap(&mut sum, &mut first);
+        self.pool().give(first);
+        Ok(sum)
+    }
+
+    /// Replaces `values` by their sum over ranks, the same bytes everywhere.
+    ///
+    /// Each rank reduces one part and all gather the parts: `2·n` values move per rank.
+    ///
+    /// # Numerics
+    /// Those of [`Self::reduce_scatter`].
+    /// # Errors
+    /// [`Error::Mismatch`] where ranks disagree about the length, and as [`Self::all_to_all`].
+    pub fn all_reduce<T: Element>(&mut self, values: &mut [T]) -> Result<(), Error> {
+        let operation = self.begin_all_reduce(values)?;
+        self.finish_all_reduce(operation, values)
+    }
+
+    /// [`Self::all_reduce`], started.
+    ///
+    /// # Errors
+    /// As there.
+    pub fn start_all_reduce<T: Element>(
+        &mut self,
+        values: Vec<T>,
+    ) -> Result<Pending<Vec<T>>, Error> {
+        let operation = self.begin_all_reduce(&values)?;
+        Ok(Pending {
+            operation,
+            buffers: values,
+            finish: |comm, operation, mut values| {
+                comm.finish_all_reduce(operation, &mut values)?;
+                Ok(values)
+            },
+        })
+    }
+
+    fn begin_all_reduce<T: Element>(&mut self, values: &[T]) -> Result<Operation, Error> {
+        let operation = self.begin(Verb::AllReduce, T::TYPE, Some(values.len()))?;
+        for peer in self.peers() {
+            let part = self.part(values.len(), peer);
+            self.send_copy(peer, (&operation, Phase::First), &values[part])?;
+        }
+        Ok(operation)
+    }
+
+    fn finish_all_reduce<T: Element>(
+        &mut self,
+        operation: Operation,
+        values: &mut [T],
+    ) -> Result<(), Error> {
+        self.finish(&operation)?;
+        let own = self.rank().index();
+        let len = values.len();
+        let part = self.part(len, own);
+        let sum = &mut values[part.clone()];
+        let mut before: Option<Vec<T>> = None;
+        for rank in 0..self.world_size() {
+            if rank == own {
+                if let Some(before) = before.take() {
+                    add_before(&before, sum);
+                    self.pool().give(before);
+                }
+                continue;
+            }
+            let received: Vec<T> = self.receive(rank, (&operation, Phase::First))?;
+            self.check_len(rank, (sum.len(), received.len()), &operation)?;
+            if rank > own {
+                add(sum, &received);
+                self.pool().give(received);
+            } else if let Some(before) = &mut before {
+                add(before, &received);
+                self.pool().give(received);
+            } else {
+                before = Some(received);
+            }
+        }
+        for peer in self.peers() {
+            self.send_copy(peer, (&operation, Phase::Second), &values[part.clone()])?;
+        }
+        for peer in self.peers() {
+            let received: Vec<T> = self.receive(peer, (&operation, Phase::Second))?;
+            let part = &mut values[self.part(len, peer)];
+            self.check_len(peer, (part.len(), received.len()), &operation)?;
+            part.copy_from_slice(&received);
+            self.pool().give(received);
+        }
+        Ok(())
+    }
+
+    /// Replaces `values` by those of rank `root`, which all ranks name alike.
+    ///
+    /// # Errors
+    /// Those of [`Self::all_to_all`].
+    pub fn broadcast<T: Element>(&mut self, root: Rank, values: &mut Vec<T>) -> Result<(), Error> {
+        let operation = self.begin_broadcast(root, values)?;
+        self.finish_broadcast(operation, root, values)
+    }
+
+    /// [`Self::broadcast`], started.
+    ///
+    /// # Errors
+    /// As there.
+    pub fn start_broadcast<T: Element>(
+        &mut self,
+        root: Rank,
+        values: Vec<T>,
+    ) -> Result<Pending<Rooted<T>, Vec<T>>, Error> {
+        let operation = self.begin_broadcast(root, &values)?;
+        Ok(Pending {
+            operation,
+            buffers: (root, values),
+            finish: |comm, operation, (root, mut values)| {
+                comm.finish_broadcast(operation, root, &mut values)?;
+                Ok(values)
+            },
+        })
+    }
+
+    fn begin_broadcast<T: Element>(
+        &mut self,
+        root: Rank,
+        values: &[T],
+    ) -> Result<Operation, Error> {
+        let operation = self.begin(Verb::Broadcast, T::TYPE, None)?;
+        if root == self.rank() {
+            for peer in self.peers() {
+                self.send_copy(peer, (&operation, Phase::First), values)?;
+            }
+        }
+        Ok(operation)
+    }
+
+    fn finish_broadcast<T: Element>(
+        &mut self,
+        operation: Operation,
+        root: Rank,
+        values: &mut Vec<T>,
+    ) -> Result<(), Error> {
+        self.finish(&operation)?;
+        if root != self.rank() {
+            let received = self.receive(root.index(), (&operation, Phase::First))?;
+            self.pool().give(mem::replace(values, received));
+        }
+        Ok(())
+    }
+
+    /// Returns once every rank has arrived.
+    ///
+    /// # Errors
+    /// Those of [`Self::all_to_all`].
+    pub fn barrier(&mut self) -> Result<(), Error> {
+        self.start_barrier()?.wait(self)
+    }
+
+    /// [`Self::barrier`], started.
+    ///
+    /// # Errors
+    /// As there.
+    pub fn start_barrier(&mut self) -> Result<Pending<()>, Error> {
+        let operation = self.begin(Verb::Barrier, u8::TYPE, Some(0))?;
+        for peer in self.peers() {
+            self.send(peer, (&operation, Phase::First), Vec::<u8>::new())?;
+        }
+        Ok(Pending {
+            operation,
+            buffers: (),
+            finish: |comm, operation, ()| {
+                comm.finish(&operation)?;
+                for peer in comm.peers() {
+                    comm.receive::<u8>(peer, (&operation, Phase::First))?;
+                }
+                Ok(())
+            },
+        })
+    }
+
+    /// Which of `len` values the rank at `position` reduces.
+    fn part(&self, len: usize, position: usize) -> std::ops::Range<usize> {
+        let cut = |part: usize| len * part / self.world_size();
+        cut(position)..cut(position + 1)
+    }
+
+    fn send_copy<T: Element>(
+        &mut self,
+        peer: usize,
+        of: (&Operation, Phase),
+        values: &[T],
+    ) -> Result<(), Error> {
+        let mut copy = self.pool().take(values.len());
+        copy.copy_from_slice(values);
+        self.send(peer, of, copy)
+    }
+
+    fn add<T: Element>(
+        &mut self,
+        peer: usize,
+        sum: &mut [T],
+        part: &[T],
+        operation: &Operation,
+    ) -> Result<(), Error> {
+        self.check_len(peer, (sum.len(), part.len()), operation)?;
+        add(sum, part);
+        Ok(())
+    }
+
+    /// The count in a header is what its sender believes, the length what it sent.
+    fn check_len(
+        &mut self,
+        peer: usize,
+        (expected, got): (usize, usize),
+        operation: &Operation,
+    ) -> Result<(), Error> {
+        if expected == got {
+            return Ok(());
+        }
+        let (verb, rank) = (operation.verb.name(), peer as u32);
+        Err(self.fail(Error::Length { verb, rank, expected, got }))
+    }
+}
+
+fn add<T: Element>(sum: &mut [T], part: &[T]) {
+    for (sum, &part) in sum.iter_mut().zip(part) {
+        *sum = sum.plus(part);
+    }
+}
+
+/// `sum = before + sum`, in this order, which decides which of two NaNs comes out.
+fn add_before<T: Element>(before: &[T], sum: &mut [T]) {
+    for (sum, &before) in sum.iter_mut().zip(before) {
+        *sum = before.plus(*sum);
+    }
+}

@@ -1,0 +1,133 @@
+//! The conformance suite over MPI: this test program started by the launchers that are installed.
+
+use std::process::{Command, Output};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use comm::mpi::{Found, Kind, Mpi, OpenError, PIECE_BYTES, launcher};
+use comm::{Communicator, Error};
+
+use crate::conformance;
+
+/// Tells the test program that it is a rank, and of which part of the suite.
+const PART: &str = "ROWMILL_TEST_PART";
+
+const OPEN_MPI: &str = "mpirun.openmpi";
+const MPICH: &str = "mpirun.mpich";
+
+/// Starts `ranks` processes of this program, each for `part`; none where there is no launcher.
+fn launched(by: &str, ranks: u32, part: &str, variables: &[(&str, &str)]) -> Option<Output> {
+    let mut command = Command::new(by);
+    command.args(["-n", &ranks.to_string()]);
+    if by == OPEN_MPI {
+        command.args(["--allow-run-as-root", "--oversubscribe"]);
+    }
+    command.arg(std::env::current_exe().unwrap());
+    command.args(["--exact", "mpi::a_rank_that_a_launcher_started", "--nocapture"]);
+    command.env(PART, part).envs(variables.iter().copied());
+    match command.output() {
+        Ok(output) => Some(output),
+        Err(_) => {
+            println!("SKIPPED: no {by}");
+            None
+        }
+    }
+}
+
+fn text(output: &Output) -> String {
+    let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+    format!("{}\n{}", text(&output.stdout), text(&output.stderr))
+}
+
+fn conforms(by: &str) {
+    for ranks in [2, 4] {
+        let Some(output) = launched(by, ranks, "conformance", &[]) else { return };
+        let text = text(&output);
+        assert!(output.status.success(), "{text}");
+        // A rank that did not come as far would be one less.
+        let conformed = text.matches(&format!(" of {ranks} conforms")).count();
+        assert_eq!(conformed, ranks as usize, "{text}");
+    }
+}
+
+#[test]
+fn issue_28_open_mpi_conforms() {
+    conforms(OPEN_MPI);
+}
+
+#[test]
+fn issue_28_mpich_conforms() {
+    conforms(MPICH);
+}
+
+/// A launcher of one library starts a program of the other as so many jobs of one rank.
+#[test]
+fn issue_28_a_launcher_of_the_other_library_gives_single_ranks() {
+    let library = [("ROWMILL_TEST_LIBRARY", "libmpich.so.12")];
+    let Some(output) = launched(OPEN_MPI, 2, "size", &library) else { return };
+    if Found::open("libmpich.so.12").is_err() {
+        println!("SKIPPED: no MPICH");
+        return;
+    }
+    let text = text(&output);
+    assert_eq!(text.matches("OpenMpi says 2, the library 1").count(), 2, "{text}");
+}
+
+#[test]
+fn issue_28_a_rank_that_sends_nothing_is_named_and_all_are_ended() {
+    for by in [OPEN_MPI, MPICH] {
+        let began = Instant::now();
+        let Some(output) = launched(by, 2, "hang", &[]) else { continue };
+        let text = text(&output);
+        assert!(!output.status.success(), "{text}");
+        assert!(text.contains("rank 0 waited 1 s for rank 1 in barrier #1"), "{text}");
+        assert!(began.elapsed() < Duration::from_secs(20), "{:?}", began.elapsed());
+    }
+}
+
+#[test]
+fn a_library_that_is_none_is_refused() {
+    let refused = |name: &str| Found::open(name).err().unwrap();
+    assert!(matches!(refused("libmpi-none.so.1"), OpenError::Absent { .. }));
+    assert!(matches!(refused("libc.so.6"), OpenError::NoSymbol { .. }));
+}
+
+/// Does what [`PART`] says, in a process that a launcher started.
+#[test]
+fn a_rank_that_a_launcher_started() {
+    let variable = |name: &str| std::env::var(name).ok();
+    let Some(part) = variable(PART) else { return };
+    let launcher = launcher::detect(variable).unwrap();
+    let found = match variable("ROWMILL_TEST_LIBRARY") {
+        Some(name) => Found::open(&name).unwrap(),
+        None => Found::search(Some(launcher.kind)).unwrap(),
+    };
+    // Open MPI's launcher sets this rank's; of MPICH's there is one kind.
+    assert!(matches!(launcher.kind, Kind::OpenMpi | Kind::Hydra));
+    let piece = if part == "conformance" { 50_000 } else { PIECE_BYTES };
+    let mpi = Arc::new(found.start(piece).unwrap());
+    let mut end = Communicator::over(Arc::clone(&mpi) as _);
+    match part.as_str() {
+        "conformance" => {
+            conformance::check(&mut end, 0..60);
+            println!("rank {} of {} conforms", end.rank().0, end.world_size());
+        }
+        "size" => {
+            let size = end.world_size();
+            println!("{:?} says {}, the library {size}", launcher.kind, launcher.size);
+        }
+        _ => return hang(&mpi, &mut end),
+    }
+    mpi.finalize().unwrap();
+}
+
+fn hang(mpi: &Mpi, end: &mut Communicator) {
+    if end.rank().0 == 1 {
+        std::thread::sleep(Duration::from_secs(60));
+    }
+    end.set_timeout(Some(Duration::from_secs(1)));
+    let error = end.barrier().unwrap_err();
+    assert!(matches!(error, Error::Timeout { .. }));
+    eprintln!("{error}");
+    mpi.abort(1, Duration::from_secs(10));
+}

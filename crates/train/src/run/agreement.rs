@@ -1,0 +1,100 @@
+//! What ranks in processes of their own make sure of before they train: that they mean the same
+//! run, and see the same run folder.
+
+use std::fs;
+use std::hash::{BuildHasher, RandomState};
+use std::path::Path;
+
+use comm::Communicator;
+use schema::{JobConfig, Rank};
+use xxhash_rust::xxh3::xxh3_64;
+
+use super::{RunRequest, Start, start};
+use crate::Error;
+
+/// What must be the same, in the order of [`hashes`].
+const SUBJECTS: [&str; 4] = ["configuration", "sharding plan", "data", "checkpoint to start from"];
+
+/// Compares what every rank was asked to do with what rank 0 was, and reads a file that rank 0
+/// writes into the run folder. Every operation from here on carries the hash of the run.
+///
+/// # Errors
+/// [`Error::OtherRequest`], [`Error::NotShared`], [`Error::Communication`].
+pub fn agree(comm: &mut Communicator, request: &RunRequest) -> Result<(), Error> {
+    let own = hashes(request)?.map(u64::cast_signed);
+    let all = comm.all_gather(&own)?;
+    for (rank, said) in (0..).zip(&all) {
+        let differs = |&i: &usize| said.get(i) != all[0].get(i);
+        if let Some(subject) = (0..SUBJECTS.len()).find(differs) {
+            return Err(Error::OtherRequest { rank, subject: SUBJECTS[subject] });
+        }
+    }
+    comm.set_plan(xxh3_64(bytemuck::cast_slice(&own)));
+    share(comm, &request.run_folder)
+}
+
+fn hashes(request: &RunRequest) -> Result<[u64; 4], Error> {
+    let RunRequest { config, run_folder, .. } = request;
+    // Where the data lies is each rank's own affair; what it holds is compared by its fingerprint.
+    let mut data = config.data.clone();
+    (data.train, data.evaluation) = (Vec::new(), Vec::new());
+    let config = JobConfig { data, ..config.clone() };
+    let config =
+        config.to_toml().map_err(|source| Error::Config { path: run_folder.clone(), source })?;
+    let text = |value: &dyn std::fmt::Debug| xxh3_64(format!("{value:?}").as_bytes());
+    let seen = start::seen_data(request);
+    let rows = request.evaluation.as_ref().map(|(_, rows)| rows);
+    let data = (seen.training, seen.held_out, &request.train_rows, rows);
+    // Its name alone: hosts may see the run folder under different paths.
+    let checkpoint = match &request.start {
+        Start::Fresh => None,
+        Start::Checkpoint(folder) => folder.file_name(),
+    };
+    let steps = request.trace.as_ref().map(|trace| &trace.steps);
+    Ok([
+        xxh3_64(config.as_bytes()),
+        text(&(request.plan.world_size(), request.plan.tiles())),
+        text(&data),
+        text(&(checkpoint, request.rule_change, steps)),
+    ])
+}
+
+/// Whether every rank reads what rank 0 writes.
+fn share(comm: &mut Communicator, folder: &Path) -> Result<(), Error> {
+    let mut secret = Vec::new();
+    let mut written = Ok(());
+    if comm.rank() == Rank(0) {
+        let random = RandomState::new().hash_one(std::process::id());
+        secret = random.to_le_bytes().to_vec();
+        written = fs::write(proof(folder, &secret), &secret);
+    }
+    comm.broadcast(Rank(0), &mut secret)?;
+    let path = proof(folder, &secret);
+    let seen = fs::read(&path).is_ok_and(|read| read == secret);
+    let reply = if seen { String::new() } else { host() };
+    let replies = comm.all_gather(reply.as_bytes());
+    if comm.rank() == Rank(0) {
+        // Whatever is next: nobody reads it any more.
+        let _ = fs::remove_file(&path);
+    }
+    written.map_err(Error::io("write", &path))?;
+    match (0..).zip(replies?).find(|(_, host)| !host.is_empty()) {
+        None => Ok(()),
+        Some((rank, host)) => {
+            let host = String::from_utf8_lossy(&host).into_owned();
+            Err(Error::NotShared { path: folder.to_owned(), rank, host })
+        }
+    }
+}
+
+fn proof(folder: &Path, secret: &[u8]) -> std::path::PathBuf {
+    let digits: String = secret.iter().map(|byte| format!("{byte:02x}")).collect();
+    folder.join(format!("shared-{digits}.tmp"))
+}
+
+/// The name of this machine.
+pub fn host() -> String {
+    let name = fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
+    let name = name.trim();
+    if name.is_empty() { "unknown".to_owned() } else { name.to_owned() }
+}
