@@ -20,7 +20,7 @@ use std::io;
 use std::path::PathBuf;
 use std::sync::atomic::AtomicBool;
 
-pub use event::{arguments, event_texts};
+pub use event::{arguments, arguments_of_job, event_texts};
 pub(crate) use find::may_be_trace;
 pub(crate) use gunzip::Gunzip;
 

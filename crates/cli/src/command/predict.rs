@@ -101,20 +101,25 @@ fn job<'a>(scopes: &'a [Scope<'a>], session: &Session) -> Job<'a> {
     job
 }
 
-/// Sizes of tensors as far as the files have them.
+/// Sizes of tensors as far as the files have them; each file is read once.
 fn sizes(scopes: &[Scope<'_>], rows: &[Vec<u32>]) -> Shapes {
+    let is_asked = |(scope, rows): &(&Scope<'_>, &Vec<u32>)| {
+        let recorded = scope.trace.header.rest.get("record_shapes").and_then(Value::as_i64);
+        recorded != Some(0) && !rows.is_empty()
+    };
+    let asked: Vec<(&Trace, &[u32])> = scopes
+        .iter()
+        .zip(rows)
+        .filter(is_asked)
+        .map(|(scope, rows)| (scope.trace, rows.as_slice()))
+        .collect();
     let mut shapes = Shapes::new();
-    for (scope, rows) in scopes.iter().zip(rows) {
-        let is_off =
-            scope.trace.header.rest.get("record_shapes").and_then(Value::as_i64) == Some(0);
-        if is_off || rows.is_empty() {
-            continue;
-        }
+    for ((trace, rows), found) in asked.iter().zip(trace::open::arguments_of_job(&asked)) {
         // What cannot be read again, such as standard input, is priced without sizes.
-        let Ok(arguments) = trace::open::arguments(scope.trace, rows) else { continue };
+        let Ok(arguments) = found else { continue };
         for (row, arguments) in rows.iter().zip(arguments) {
             let tensors = tensors(arguments.get("Input Dims"), arguments.get("Input type"));
-            shapes.extend(tensors.map(|tensors| ((scope.trace.rank, *row), tensors)));
+            shapes.extend(tensors.map(|tensors| ((trace.rank, *row), tensors)));
         }
     }
     shapes

@@ -32,33 +32,58 @@ const FIRST_READ: usize = 4 << 10;
 /// [`Error::NoText`] for standard input, for a trace that never was a file and for a file that has
 /// changed; [`Error::Read`].
 pub fn event_texts(trace: &Trace, rows: &[u32]) -> Result<Vec<String>, Error> {
+    let wanted = Wanted::of(trace, rows)?;
     let path = &trace.origin.path;
-    let no_text = |reason: &str| Error::NoText { path: path.clone(), reason: reason.to_owned() };
-    if path == Path::new("-") {
-        return Err(no_text("standard input can be read only once; save it to a file"));
-    }
-    if path.as_os_str().is_empty() {
-        return Err(no_text("the trace never was a file"));
-    }
-    let mut spans: Vec<(u64, u64)> = rows.iter().map(|row| span(trace, *row)).collect();
-    if spans.iter().any(|(start, _)| *start == u64::MAX) {
-        return Err(no_text("the events never were in a file"));
-    }
-    let order = spans.clone();
-    spans.sort_unstable();
-    spans.dedup();
     let texts = if is_plain(path).map_err(Error::read(path))? {
-        from_file(path, &spans).map_err(Error::read(path))?
+        from_file(path, &wanted.spans).map_err(Error::read(path))?
     } else {
-        from_stream(trace, &spans)?
+        from_stream(path, &[(trace, &wanted)])?.pop().unwrap_or_default()
     };
-    let text_of = |span: &(u64, u64)| {
-        let at = spans.binary_search(span).unwrap_or_default();
-        let text = texts.get(at).filter(|text| text.starts_with(b"{"));
-        let text = text.ok_or_else(|| no_text("the file has changed since"))?;
-        Ok(String::from_utf8_lossy(text).into_owned())
-    };
-    order.iter().map(text_of).collect()
+    wanted.in_order(trace, &texts)
+}
+
+/// Where the texts of some events of a trace lie.
+struct Wanted {
+    /// As they were asked for.
+    order: Vec<(u64, u64)>,
+    /// Ascending, each once.
+    spans: Vec<(u64, u64)>,
+}
+
+impl Wanted {
+    fn of(trace: &Trace, rows: &[u32]) -> Result<Self, Error> {
+        let path = &trace.origin.path;
+        if path == Path::new("-") {
+            let reason = "standard input can be read only once; save it to a file";
+            return Err(no_text(trace, reason));
+        }
+        if path.as_os_str().is_empty() {
+            return Err(no_text(trace, "the trace never was a file"));
+        }
+        let order: Vec<(u64, u64)> = rows.iter().map(|row| span(trace, *row)).collect();
+        if order.iter().any(|(start, _)| *start == u64::MAX) {
+            return Err(no_text(trace, "the events never were in a file"));
+        }
+        let mut spans = order.clone();
+        spans.sort_unstable();
+        spans.dedup();
+        Ok(Self { order, spans })
+    }
+
+    /// The texts as they were asked for.
+    fn in_order(&self, trace: &Trace, texts: &[Vec<u8>]) -> Result<Vec<String>, Error> {
+        let text_of = |span: &(u64, u64)| {
+            let at = self.spans.binary_search(span).unwrap_or_default();
+            let text = texts.get(at).filter(|text| text.starts_with(b"{"));
+            let text = text.ok_or_else(|| no_text(trace, "the file has changed since"))?;
+            Ok(String::from_utf8_lossy(text).into_owned())
+        };
+        self.order.iter().map(text_of).collect()
+    }
+}
+
+fn no_text(trace: &Trace, reason: &str) -> Error {
+    Error::NoText { path: trace.origin.path.clone(), reason: reason.to_owned() }
 }
 
 /// The arguments of events, in the order of `rows`; empty for events without any.
@@ -68,13 +93,63 @@ pub fn event_texts(trace: &Trace, rows: &[u32]) -> Result<Vec<String>, Error> {
 /// # Errors
 /// As [`event_texts`]; [`Error::NoText`] for an event that is no JSON object.
 pub fn arguments(trace: &Trace, rows: &[u32]) -> Result<Vec<Map<String, Value>>, Error> {
+    if let Some(found) = of_packets(trace, rows)? {
+        return Ok(found);
+    }
+    parsed(trace, event_texts(trace, rows)?)
+}
+
+/// [`arguments`] of events of several traces. A compressed file that holds several of them, as an
+/// archive of all ranks does, is read once.
+pub fn arguments_of_job(
+    wanted: &[(&Trace, &[u32])],
+) -> Vec<Result<Vec<Map<String, Value>>, Error>> {
+    let mut found: Vec<Option<Result<_, Error>>> = wanted.iter().map(|_| None).collect();
+    for at in 0..wanted.len() {
+        if found[at].is_some() {
+            continue;
+        }
+        let path = &wanted[at].0.origin.path;
+        let together: Vec<usize> =
+            (at..wanted.len()).filter(|other| wanted[*other].0.origin.path == *path).collect();
+        let is_member = |place: &usize| wanted[*place].0.origin.member.is_some();
+        let is_shared = together.len() > 1 && together.iter().all(is_member);
+        let texts = if is_shared { texts_together(wanted, &together).ok() } else { None };
+        match texts {
+            Some(texts) => {
+                for (place, texts) in together.iter().zip(texts) {
+                    found[*place] = Some(parsed(wanted[*place].0, texts));
+                }
+            }
+            // One by one, each with an error of its own.
+            None => found[at] = Some(arguments(wanted[at].0, wanted[at].1)),
+        }
+    }
+    found.into_iter().map(|one| one.unwrap_or_else(|| Ok(Vec::new()))).collect()
+}
+
+/// The texts of events of traces that lie in one file.
+fn texts_together(
+    wanted: &[(&Trace, &[u32])],
+    places: &[usize],
+) -> Result<Vec<Vec<String>>, Error> {
+    let traces: Vec<(&Trace, Wanted)> = places
+        .iter()
+        .map(|place| Ok((wanted[*place].0, Wanted::of(wanted[*place].0, wanted[*place].1)?)))
+        .collect::<Result<_, Error>>()?;
+    let parts: Vec<(&Trace, &Wanted)> =
+        traces.iter().map(|(trace, wanted)| (*trace, wanted)).collect();
+    let Some((first, _)) = parts.first() else { return Ok(Vec::new()) };
+    let texts = from_stream(&first.origin.path, &parts)?;
+    parts.iter().zip(texts).map(|((trace, wanted), texts)| wanted.in_order(trace, &texts)).collect()
+}
+
+fn parsed(trace: &Trace, texts: Vec<String>) -> Result<Vec<Map<String, Value>>, Error> {
     let parse = |text: String| {
         let parsed =
             serde_json::from_str(&text).or_else(|_| serde_json::from_str(&repaired(&text)));
-        let event: Value = parsed.map_err(|error| Error::NoText {
-            path: trace.origin.path.clone(),
-            reason: format!("expected an event, got {error}"),
-        })?;
+        let event: Value =
+            parsed.map_err(|error| no_text(trace, &format!("expected an event, got {error}")))?;
         match event {
             Value::Object(mut event) => match event.remove("args") {
                 Some(Value::Object(arguments)) => Ok(arguments),
@@ -83,10 +158,7 @@ pub fn arguments(trace: &Trace, rows: &[u32]) -> Result<Vec<Map<String, Value>>,
             _ => Ok(Map::new()),
         }
     };
-    if let Some(found) = of_packets(trace, rows)? {
-        return Ok(found);
-    }
-    event_texts(trace, rows)?.into_iter().map(parse).collect()
+    texts.into_iter().map(parse).collect()
 }
 
 /// The same of a trace that was read from a Perfetto file.
@@ -145,19 +217,27 @@ fn from_file(path: &Path, spans: &[(u64, u64)]) -> io::Result<Vec<Vec<u8>>> {
     Ok(texts)
 }
 
-fn from_stream(trace: &Trace, spans: &[(u64, u64)]) -> Result<Vec<Vec<u8>>, Error> {
-    let (path, never) = (&trace.origin.path, AtomicBool::new(false));
+/// The texts of events of several traces that one file holds, by trace; none of one it lacks.
+fn from_stream(path: &Path, wanted: &[(&Trace, &Wanted)]) -> Result<Vec<Vec<Vec<u8>>>, Error> {
+    let never = AtomicBool::new(false);
     let reader = Reader { wanted: find::may_be_trace, cancelled: &never, progress: &|| {} };
     let mut stream = Stream::open(path, Shared::default(), reader).map_err(Error::read(path))?;
-    loop {
+    let mut texts = vec![Vec::new(); wanted.len()];
+    let mut left = wanted.len();
+    while left > 0 {
         match stream.part() {
-            Part::Text(member) if member == trace.origin.member => {
-                return from_blocks(&mut stream, spans).map_err(Error::read(path));
+            Part::Text(member) => {
+                let at = wanted.iter().position(|(trace, _)| trace.origin.member == member);
+                let Some(at) = at else { continue };
+                let spans = &wanted[at].1.spans;
+                texts[at] = from_blocks(&mut stream, spans).map_err(Error::read(path))?;
+                left -= 1;
             }
-            Part::Done => return Ok(Vec::new()),
-            Part::Text(_) | Part::Skipped(..) | Part::Failed(_) => {}
+            Part::Done => break,
+            Part::Skipped(..) | Part::Failed(_) => {}
         }
     }
+    Ok(texts)
 }
 
 /// The texts of spans in ascending order, none of which overlap.
