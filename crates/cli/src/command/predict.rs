@@ -11,10 +11,10 @@ mod what_if;
 use std::path::PathBuf;
 
 use analyze::classify::ClassRule;
-use analyze::job::Shapes;
 use analyze::{Classifier, Scope, WindowRule, coverage};
 use predict::calibration::{Calibration, Machine, collect};
-use predict::recording::{Job, Span, StepRule, spans};
+use predict::recording::{Job, Sizes, Span, StepRule, spans};
+use schema::OpWork;
 use serde_json::Value;
 use trace::store::Trace;
 
@@ -102,7 +102,7 @@ fn job<'a>(scopes: &'a [Scope<'a>], session: &Session) -> Job<'a> {
 }
 
 /// Sizes of tensors as far as the files have them; each file is read once.
-fn sizes(scopes: &[Scope<'_>], rows: &[Vec<u32>]) -> Shapes {
+fn sizes(scopes: &[Scope<'_>], rows: &[Vec<u32>]) -> Sizes {
     let is_asked = |(scope, rows): &(&Scope<'_>, &Vec<u32>)| {
         let recorded = scope.trace.header.rest.get("record_shapes").and_then(Value::as_i64);
         recorded != Some(0) && !rows.is_empty()
@@ -113,16 +113,20 @@ fn sizes(scopes: &[Scope<'_>], rows: &[Vec<u32>]) -> Shapes {
         .filter(is_asked)
         .map(|(scope, rows)| (scope.trace, rows.as_slice()))
         .collect();
-    let mut shapes = Shapes::new();
+    let mut sizes = Sizes::default();
     for ((trace, rows), found) in asked.iter().zip(trace::open::arguments_of_job(&asked)) {
         // What cannot be read again, such as standard input, is priced without sizes.
         let Ok(arguments) = found else { continue };
         for (row, arguments) in rows.iter().zip(arguments) {
             let tensors = tensors(arguments.get("Input Dims"), arguments.get("Input type"));
-            shapes.extend(tensors.map(|tensors| ((trace.rank, *row), tensors)));
+            sizes.tensors.extend(tensors.map(|tensors| ((trace.rank, *row), tensors)));
+            let number = |key: &str| arguments.get(key).and_then(Value::as_u64);
+            if let (Some(flops), Some(bytes)) = (number("flops"), number("bytes")) {
+                sizes.work.insert((trace.rank, *row), OpWork { flops, bytes });
+            }
         }
     }
-    shapes
+    sizes
 }
 
 /// The samples of all steps of a recording.
