@@ -36,8 +36,8 @@ pub use capture::{Capture, Doctor, With};
 pub use init::Init;
 pub use output::Output;
 pub use predict::{
-    Predict, PredictCalibrate, PredictEvaluate, PredictOverheads, PredictResize, PredictStep,
-    PredictWhatIf,
+    Predict, PredictCalibrate, PredictEvaluate, PredictModel, PredictOverheads, PredictResize,
+    PredictStep, PredictWhatIf,
 };
 pub use trace::{
     BreakdownBy, ClassifyChoice, CollectivesBy, ConvertTo, DiffBy, FailOn, IdleBy, KernelsBy,

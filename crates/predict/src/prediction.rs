@@ -1,6 +1,7 @@
 //! A step by a calibration: how long it takes, how sure that is, and what that rests on.
 
 mod interval;
+pub mod never_run;
 pub mod what_if;
 
 use serde::Serialize;

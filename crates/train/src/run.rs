@@ -10,6 +10,7 @@ pub(crate) mod start;
 mod worker;
 
 pub use lead::{feature_plan, total_steps};
+pub use worker::run_info;
 
 use std::fs::{File, TryLockError};
 use std::ops::Range;

@@ -167,6 +167,10 @@ pub struct BenchTrain {
     /// Timed steps of a turn
     #[arg(long, value_name = "N", default_value_t = 5, value_parser = clap::value_parser!(u64).range(1..=100_000))]
     pub steps: u64,
+    /// Record as many steps as are timed, and write those that count into this folder, for `rowmill
+    /// trace` and `rowmill predict calibrate`
+    #[arg(long, value_name = "FOLDER")]
+    pub trace: Option<PathBuf>,
     #[command(flatten)]
     pub sampling: Sampling,
 }

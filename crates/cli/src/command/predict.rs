@@ -3,24 +3,30 @@
 mod calibrate;
 mod drawing;
 mod evaluate;
+mod model;
 mod overheads;
 mod resize;
 mod step;
 mod what_if;
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use analyze::classify::ClassRule;
 use analyze::{Classifier, Scope, WindowRule, coverage};
 use predict::calibration::{Calibration, Machine, collect};
+use predict::program::Program;
 use predict::recording::{Job, Sizes, Span, StepRule, spans};
+use predict::simulate::{self, Simulation};
 use schema::OpWork;
 use serde_json::Value;
 use trace::store::Trace;
+use trace::{export, merge};
 
 use crate::args::Predict;
+use crate::command::trace::file::options;
 use crate::command::trace::finding::tensors;
 use crate::error::Error;
+use crate::output;
 use crate::render;
 use crate::resolve::Session;
 use crate::resolve::trace::read;
@@ -32,6 +38,7 @@ pub fn run(args: &Predict, session: &Session) -> Result<(), Error> {
         Predict::Step(args) => step::run(args, session),
         Predict::WhatIf(args) => what_if::run(args, session),
         Predict::Resize(args) => resize::run(args, session),
+        Predict::Model(args) => model::run(args, session),
         Predict::Evaluate(args) => evaluate::run(args, session),
         Predict::Overheads(args) => overheads::run(args, session),
     }
@@ -157,6 +164,17 @@ fn machine(traces: &[Trace]) -> Machine {
         named.iter().find_map(|key| trace.header.rest.get(*key)?.as_str())
     });
     Machine { host: host.unwrap_or_default().to_owned(), devices }
+}
+
+/// Writes a simulated step as traces into a folder, one per rank.
+fn write_traces(folder: &Path, program: &Program, simulation: &Simulation) -> Result<(), Error> {
+    let _made = output::folder(folder)?;
+    for trace in simulate::traces(program, simulation) {
+        let path = folder.join(format!("rank-{}.json", trace.rank));
+        let _begun = output::cleared_up_beside(path.clone());
+        export::write(&path, &merge::alone(&trace), &options())?;
+    }
+    Ok(())
 }
 
 /// Reads a calibration.

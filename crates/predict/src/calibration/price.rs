@@ -142,8 +142,7 @@ impl Prices {
         };
         let works = Means::of(&calibration.works, |_, samples| samples);
         let known = works.by_key.iter();
-        let roof =
-            Roof::of(known.map(|(key, found)| (key.detail.as_str(), mean(found) as f64)));
+        let roof = Roof::of(known.map(|(key, found)| (key.detail.as_str(), mean(found) as f64)));
         Self {
             method,
             overheads: Means::of(&calibration.overheads, keep),

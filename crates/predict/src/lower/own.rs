@@ -42,9 +42,8 @@ pub fn ops(workload: Workload<'_>) -> Result<Vec<Vec<Op>>, Error> {
 
 fn check(workload: Workload<'_>) -> Result<(), Error> {
     let model = &workload.config.model;
-    let wrong = |expected: &str, got: String| {
-        Err(Error::Workload { expected: expected.to_owned(), got })
-    };
+    let wrong =
+        |expected: &str, got: String| Err(Error::Workload { expected: expected.to_owned(), got });
     if !matches!(model.interaction, Interaction::Dot { .. }) {
         return wrong("interaction.kind = \"dot\"", format!("{:?}", model.interaction));
     }
@@ -68,7 +67,10 @@ fn check(workload: Workload<'_>) -> Result<(), Error> {
     let samples = workload.config.training.batch_size;
     if samples == 0 || workload.ranks == 0 || samples % workload.ranks != 0 {
         let ranks = workload.ranks;
-        return wrong("a batch that its ranks share alike", format!("{samples} samples, {ranks} ranks"));
+        return wrong(
+            "a batch that its ranks share alike",
+            format!("{samples} samples, {ranks} ranks"),
+        );
     }
     Ok(())
 }
@@ -161,10 +163,7 @@ impl Writer<'_> {
         }
         self.gemm(GemmProduct::BackwardWeight, weight);
         self.waiting.push(Parameter::Vector { elements: outputs });
-        let is_fused = matches!(
-            self.rule(),
-            Optimizer::Sgd | Optimizer::Adagrad | Optimizer::Adam
-        );
+        let is_fused = matches!(self.rule(), Optimizer::Sgd | Optimizer::Adagrad | Optimizer::Adam);
         if self.has_peers() || !is_fused {
             self.waiting.push(Parameter::Weight { n: outputs, k: inputs });
         }

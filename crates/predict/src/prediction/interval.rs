@@ -15,8 +15,12 @@ use crate::simulate::Simulation;
 /// Something that costs what one of some samples says.
 struct Element<'a> {
     node: NodeId,
-    /// Place of the rank whose host it is; `None` of device work.
-    host: Option<usize>,
+    /// Place of the rank.
+    rank: usize,
+    /// Whether it is the rank's host's; else its devices'.
+    is_host: bool,
+    /// What it costs.
+    price: i64,
     /// Per part: samples; the sum of one of each.
     parts: Vec<Vec<&'a [i64]>>,
     /// What brings their mean to the price: other sizes than theirs, or an edit.
@@ -38,17 +42,21 @@ pub(super) fn of(
     let mut again = simulation.clone();
     for draw in 0..u64::from(draws.count) {
         let random = CounterRng::new(draws.seed, draw);
-        let factors = CounterRng::new(draws.seed, draw).child(1);
-        let factor = |rank: usize| match calibration.factors.len() {
-            0 => 1.0,
-            count => calibration.factors[factors.below(rank as u64, count as u64) as usize],
-        };
-        let factors: Vec<f64> = (0..program.ranks.len()).map(factor).collect();
+        let ranks = program.ranks.len();
+        let hosts = factors(&calibration.factors, random.child(1), ranks);
+        let works = factors(&calibration.work_factors, random.child(2), ranks);
         for (counter, element) in (0u64..).zip(&elements) {
+            // What slows a kernel of a step down slows the others too; a factor says by how much.
+            if let (false, Some(factor)) = (element.is_host, works[element.rank]) {
+                let ns = (element.price as f64 * factor).round() as i64;
+                again.graph.set_node_weight(element.node, ns);
+                continue;
+            }
             let parts = (0u64..).zip(&element.parts);
-            let picked = parts.map(|(at, samples)| pick(samples, random.child(at), counter));
+            let picked = parts.map(|(at, samples)| pick(samples, random.child(3 + at), counter));
             let Some(ns) = picked.sum::<Option<i64>>() else { continue };
-            let factor = element.scale * element.host.map_or(1.0, |rank| factors[rank]);
+            let host = hosts[element.rank].filter(|_| element.is_host);
+            let factor = element.scale * host.unwrap_or(1.0);
             again.graph.set_node_weight(element.node, (ns as f64 * factor).round() as i64);
         }
         graph::relax_into(&again.graph, &mut again.times);
@@ -61,6 +69,16 @@ pub(super) fn of(
         (at(0.05).copied().unwrap_or(whole), at(0.95).copied().unwrap_or(whole))
     };
     drawn.into_iter().enumerate().map(ends).collect()
+}
+
+/// A factor for each rank; `None` where too few are known to say how they spread.
+fn factors(known: &[f64], random: CounterRng, ranks: usize) -> Vec<Option<f64>> {
+    const FEWEST: usize = 2;
+    let one = |rank: usize| {
+        let at = random.below(rank as u64, known.len().max(1) as u64) as usize;
+        known.get(at).copied().filter(|_| known.len() >= FEWEST)
+    };
+    (0..ranks).map(one).collect()
 }
 
 /// What the price of a node is of the mean of its samples.
@@ -113,7 +131,8 @@ fn add<'a>(
             let node = simulation.action_node(at, place, number);
             let parts = vec![samples];
             let scale = scale(simulation, node, &parts);
-            elements.push(Element { node, host: Some(at), parts, scale });
+            let price = simulation.graph.node(node).weight;
+            elements.push(Element { node, rank: at, is_host: true, price, parts, scale });
         }
     }
     for (number, work) in (0u32..).zip(&rank.works) {
@@ -129,6 +148,7 @@ fn add<'a>(
         let parts = work.cost_parts().into_iter().map(of_part).collect::<Vec<_>>();
         let node = simulation.work_node(at, number);
         let scale = scale(simulation, node, &parts);
-        elements.push(Element { node, host: None, parts, scale });
+        let price = simulation.graph.node(node).weight;
+        elements.push(Element { node, rank: at, is_host: false, price, parts, scale });
     }
 }

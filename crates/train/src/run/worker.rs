@@ -7,7 +7,7 @@ use std::sync::Arc;
 use comm::Communicator;
 use device::Cpu;
 use schema::{Batch, JobConfig, Rank, ShardingPlan};
-use trace::{Recorder, RunInfo};
+use trace::{Clock, Recorder, RunInfo};
 
 use super::command::{Command, TrainStep};
 use super::start::State;
@@ -58,7 +58,7 @@ impl<'a> Worker<'a> {
         let profiler = match &request.trace {
             None => Profiler::off(),
             Some(_) => {
-                let info = run_info(request, (rank, size), start.clock.base_time_ns());
+                let info = run_info(request.threads, (rank, size), start.clock);
                 Profiler::new(Recorder::new(info), start.clock)
             }
         };
@@ -271,9 +271,11 @@ fn read(
     Ok(parameters)
 }
 
-fn run_info(request: &RunRequest, (rank, size): (Rank, usize), base_time_ns: i64) -> RunInfo {
+/// What a recording of one of `size` ranks, which share `threads`, says of itself. Its main thread
+/// is the one that asks.
+pub fn run_info(threads: usize, (rank, size): (Rank, usize), clock: Clock) -> RunInfo {
     let host = std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
-    let threads = (request.threads / size).max(1);
+    let threads = (threads / size).max(1);
     RunInfo {
         rank: rank.0,
         world_size: size as u32,
@@ -283,7 +285,7 @@ fn run_info(request: &RunRequest, (rank, size): (Rank, usize), base_time_ns: i64
         host: host.trim().to_owned(),
         threads,
         device: device_name(Path::new("/proc/cpuinfo")),
-        base_time_ns,
+        base_time_ns: clock.base_time_ns(),
     }
 }
 

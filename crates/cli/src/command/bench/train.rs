@@ -12,9 +12,10 @@ use schema::{
     Batch, IdLaw, JobConfig, ModelConfig, Rank, ShardingPlan, SyntheticConfig, TableConfig,
 };
 use serde::Serialize;
-use trace::{Clock, Recorder, RunInfo};
+use trace::{Clock, Recorder};
 use train::memory::WeightSource;
 use train::profile::Profiler;
+use train::run::run_info;
 use train::{Model, RankContext, Share};
 
 use super::batch::{self, Made};
@@ -34,10 +35,12 @@ use crate::resolve::plan::Tiling;
 use crate::resolve::synthetic::Laws;
 use crate::resolve::{Session, config, rows};
 
+mod record;
+
 /// Steps before anything is timed.
 const WARM_UP: usize = 3;
 /// Recorded steps of a turn.
-const RECORDED: usize = 2;
+const RECORDED: u64 = 2;
 
 /// What was measured; medians of the samples that count.
 #[derive(Debug, Serialize)]
@@ -104,6 +107,11 @@ pub fn run(args: &BenchTrain, session: &Session) -> Result<ExitCode, Error> {
         session.console.say("interrupted before the first sample");
         return Ok(ExitCode::from(EXIT_INTERRUPTED));
     }
+    if let Some(folder) = &args.trace {
+        let judge = taken.judge(args, &bench.limits);
+        let info = run_info(session.threads, (Rank(0), 1), bench.clock);
+        record::write(folder, judge.kept(&taken.recorded).values(), info)?;
+    }
     let report = report(&taken, &bench, (args, &job), interrupted);
     conclude(session, (&report.quality, interrupted), &report, table)
 }
@@ -146,6 +154,8 @@ struct Bench {
     model: Model,
     batches: Vec<Batch>,
     limits: Limits,
+    /// Of what is recorded.
+    clock: Clock,
     /// Steps taken so far, of every kind.
     step: usize,
 }
@@ -172,9 +182,9 @@ impl Bench {
         let table_bytes = model.table_bytes(schema::Optimizer::Sgd).0;
         let limits = Limits::new(&cpu.pool, table_bytes, row_bytes_mean(model));
         let clock = Clock::start();
-        let profiler = Profiler::new(Recorder::new(run_info(threads, &clock)), clock);
+        let profiler = Profiler::new(Recorder::new(run_info(threads, (Rank(0), 1), clock)), clock);
         let context = RankContext::alone(cpu, profiler);
-        Ok(Self { context, model: trained, batches, limits, step: 0 })
+        Ok(Self { context, model: trained, batches, limits, clock, step: 0 })
     }
 
     fn measure(
@@ -206,7 +216,8 @@ impl Bench {
                 taken.steps.push(watch.sample(&self.context.cpu.pool, |seconds| seconds));
                 meter.advance(taken.steps.len() as u64, "");
             }
-            for _ in 0..RECORDED {
+            let recorded = if args.trace.is_some() { per_turn } else { RECORDED };
+            for _ in 0..recorded {
                 taken.recorded.push(self.recorded()?);
             }
             self.limits.measure(&self.context.cpu);
@@ -308,21 +319,6 @@ fn row_bytes_mean(model: &ModelConfig) -> usize {
         table.dim * table.data_type.bytes() * table.vectors() * table.features.len()
     };
     model.tables.iter().map(of_table).sum::<usize>() / model.sparse_vectors().max(1)
-}
-
-/// What a recording wants to know; nothing of it is written.
-fn run_info(threads: usize, clock: &Clock) -> RunInfo {
-    RunInfo {
-        rank: 0,
-        world_size: 1,
-        backend: String::new(),
-        pid: std::process::id(),
-        main_tid: u64::from(std::process::id()),
-        host: String::new(),
-        threads,
-        device: String::new(),
-        base_time_ns: clock.base_time_ns(),
-    }
 }
 
 fn table(report: &Report) -> String {
