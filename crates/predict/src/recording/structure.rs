@@ -87,7 +87,8 @@ impl Structure {
             waits.hand_offs.sort_unstable();
         }
         let meetings = meetings(scopes, found);
-        let partial = found.matched.len() - meetings.len();
+        let shared = found.matched.iter().filter(|one| one.group_size > 1);
+        let partial = shared.count() - meetings.len();
         Self { ranks, meetings, partial }
     }
 }
