@@ -15,7 +15,7 @@ several ranks (`rowmill train`, which does not look at its clock) counts as a wh
 rejected share is printed; above 30 % the record says so. A row is unmeasured where the medians of its turns lie farther apart
 than its bar of 10 %, or no step counts.
 
-Columns: predicted and measured median step, error of the prediction, of "as long as the base" and of "linear in B" (the
+Columns: predicted (median of 400 draws) and measured median step, error of the prediction, of "as long as the base" and of "linear in B" (the
 base's measured step times the ratio of the batches), whether the measured median and how many single steps lie within the
 90 % interval, and noise_pct, the coefficient of variation of the accepted steps.
 """
@@ -42,6 +42,8 @@ REJECTED_MAX_PCT = 30.0
 FOREIGN_MAX = 0.1
 CLOCK_SHARE_MIN = 0.9
 
+# A recording most of whose steps were disturbed is made again.
+CALIBRATION_TRIES = 3
 CALIBRATED = [("dlrm-default", 512), ("dlrm-default", 2048), ("dlrm-ddp", 512), ("dlrm-ddp", 2048)]
 
 
@@ -139,7 +141,10 @@ class Evidence:
         for config, batch in CALIBRATED:
             say(f"recording {config}, B = {batch}")
             traces = self.folder / f"{config}-{batch}"
-            found = self.bench(run_of(config, batch), "--steps", 6, "--repeats", 2, "--trace", traces)
+            for _ in range(CALIBRATION_TRIES):
+                found = self.bench(run_of(config, batch), "--steps", 6, "--repeats", 2, "--trace", traces)
+                if found["trusted"]:
+                    break
             accepted = [step["ms"] for step in found["steps"] if step["accepted"]]
             self.calibrated.append(
                 {"config": config, "batch": batch, "step_ms": found["step_ms"], "steps": len(found["steps"]),
@@ -163,7 +168,7 @@ class Evidence:
                 )
                 rows = list(csv.DictReader(io.StringIO(text)))
                 slowest = max(rows, key=lambda row: int(row["step_ns"]))
-                numbers = ("step_ns", "low_ns", "high_ns", "measured_pct", "modelled_pct", "unknown_pct")
+                numbers = ("step_ns", "median_ns", "low_ns", "high_ns", "measured_pct", "modelled_pct", "unknown_pct")
                 self.predicted[f"{name}/{side}"] = {key: float(slowest[key]) for key in numbers}
         text = json.dumps({"at": now(), "predicted": self.predicted}, indent=1)
         path = self.folder / "predictions.json"
@@ -265,9 +270,9 @@ class Evidence:
         low, high = predicted["low_ns"] / 1e6, predicted["high_ns"] / 1e6
         return {
             "case": name,
-            "predicted_ms": predicted["step_ns"] / 1e6, "low_ms": low, "high_ms": high, "measured_ms": measured,
-            "base_predicted_ms": self.predicted[f"{name}/base"]["step_ns"] / 1e6, "base_measured_ms": of_base,
-            "error_pct": error(predicted["step_ns"] / 1e6),
+            "predicted_ms": predicted["median_ns"] / 1e6, "low_ms": low, "high_ms": high, "measured_ms": measured,
+            "base_predicted_ms": self.predicted[f"{name}/base"]["median_ns"] / 1e6, "base_measured_ms": of_base,
+            "error_pct": error(predicted["median_ns"] / 1e6),
             "unchanged_error_pct": error(of_base),
             "linear_error_pct": error(of_base * change["batch"] / base["batch"]),
             "is_within": low <= measured <= high,

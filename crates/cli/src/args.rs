@@ -29,8 +29,8 @@ mod predict;
 mod trace;
 
 pub use bench::{
-    Bench, BenchData, BenchEmbedding, BenchGemm, BenchInteraction, BenchTrace, BenchTrain,
-    GemmShape, Sampling, Stage,
+    Bench, BenchData, BenchEmbedding, BenchGemm, BenchInteraction, BenchPredict, BenchTrace,
+    BenchTrain, GemmShape, Sampling, Stage,
 };
 pub use capture::{Capture, Doctor, With};
 pub use init::Init;

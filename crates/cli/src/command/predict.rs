@@ -45,7 +45,7 @@ pub fn run(args: &Predict, session: &Session) -> Result<(), Error> {
 }
 
 /// The traces of a job, as far as they can be predicted from.
-fn recordings(paths: &[PathBuf], session: &Session) -> Result<Vec<Trace>, Error> {
+pub fn recordings(paths: &[PathBuf], session: &Session) -> Result<Vec<Trace>, Error> {
     let mut traces = read(paths, session)?.job.traces;
     traces.iter_mut().for_each(coverage::trim);
     traces.retain(Trace::is_usable);
@@ -55,20 +55,22 @@ fn recordings(paths: &[PathBuf], session: &Session) -> Result<Vec<Trace>, Error>
     Ok(traces)
 }
 
-fn scopes(traces: &[Trace]) -> Vec<Scope<'_>> {
+/// Everything that was recorded.
+pub fn scopes(traces: &[Trace]) -> Vec<Scope<'_>> {
     let classifier = Classifier::new(ClassRule::Category);
     traces.iter().map(|trace| Scope::new(trace, WindowRule::All, &classifier)).collect()
 }
 
 /// The steps of a job that all ranks have.
-struct Steps {
+pub struct Steps {
     rule: StepRule,
     /// Per rank.
     spans: Vec<Vec<Span>>,
 }
 
 impl Steps {
-    fn of(scopes: &[Scope<'_>]) -> Result<Self, Error> {
+    /// The steps of all ranks.
+    pub fn of(scopes: &[Scope<'_>]) -> Result<Self, Error> {
         let (rules, spans): (Vec<StepRule>, Vec<Vec<Span>>) = scopes.iter().map(spans).unzip();
         for (scope, spans) in scopes.iter().zip(&spans) {
             if spans.is_empty() {
@@ -91,13 +93,13 @@ impl Steps {
     }
 
     /// The spans of one step, per rank.
-    fn one(&self, step: usize) -> Vec<Span> {
+    pub fn one(&self, step: usize) -> Vec<Span> {
         self.spans.iter().map(|spans| spans[step]).collect()
     }
 }
 
 /// Prepares traces for reading steps, and says what will stay as it was measured.
-fn job<'a>(scopes: &'a [Scope<'a>], session: &Session) -> Job<'a> {
+pub fn job<'a>(scopes: &'a [Scope<'a>], session: &Session) -> Job<'a> {
     let job = Job::new(scopes, |rows| sizes(scopes, rows));
     if job.partial_collectives() > 0 {
         session.console.warn(format_args!(
@@ -137,7 +139,7 @@ fn sizes(scopes: &[Scope<'_>], rows: &[Vec<u32>]) -> Sizes {
 }
 
 /// The samples of all steps of a recording.
-fn calibrated(job: &Job<'_>, steps: &Steps, ranks: usize) -> Result<Calibration, Error> {
+pub fn calibrated(job: &Job<'_>, steps: &Steps, ranks: usize) -> Result<Calibration, Error> {
     let all: Vec<usize> = (0..ranks).collect();
     let mut found = Calibration::default();
     let mut read = Vec::new();

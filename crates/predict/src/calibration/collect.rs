@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 
+use super::constants::median;
 use super::price::part_key;
 use super::{Calibration, Key, Waiting, mean};
 use crate::cost::operation_name;
@@ -34,8 +35,8 @@ pub fn add(calibration: &mut Calibration, step: &Step, ranks: &[usize]) {
     }
 }
 
-/// How much slower each rank's host was than the means of a calibration, and its devices; adds them
-/// to it.
+/// How much slower each rank's host was than the means of a calibration, and its devices than the
+/// medians; adds them to it.
 pub fn add_factors(calibration: &mut Calibration, step: &Step, ranks: &[usize]) {
     let hosts: Vec<f64> =
         ranks.iter().filter_map(|at| host_factor(calibration, step, *at)).collect();
@@ -59,7 +60,7 @@ fn work_factor(calibration: &Calibration, step: &Step, rank: usize) -> Option<f6
     let works = step.program.ranks[rank].works.iter().zip(&step.recorded.ranks[rank].works);
     ratio(works.filter(|(work, _)| work.collective.is_none()).filter_map(|(work, (from, to))| {
         let samples = calibration.works.get(&part_key(&step.program, work.as_part()))?;
-        Some((to - from, mean(samples)?))
+        Some((to - from, median(samples)? as f64))
     }))
 }
 

@@ -6,9 +6,10 @@ use analyze::graph::{self, NodeId};
 use schema::random::CounterRng;
 
 use super::Draws;
-use crate::calibration::Calibration;
 use crate::calibration::collect::key;
+use crate::calibration::constants::median;
 use crate::calibration::price::{Prices, part_key};
+use crate::calibration::{Calibration, mean};
 use crate::program::{Action, Part, Program, Rank, Returns};
 use crate::simulate::Simulation;
 
@@ -19,20 +20,31 @@ struct Element<'a> {
     rank: usize,
     /// Whether it is the rank's host's; else its devices'.
     is_host: bool,
-    /// What it costs.
-    price: i64,
+    /// What it costs in an undisturbed step, where factors say how steps are disturbed.
+    usual: f64,
     /// Per part: samples; the sum of one of each.
     parts: Vec<Vec<&'a [i64]>>,
     /// What brings their mean to the price: other sizes than theirs, or an edit.
     scale: f64,
 }
 
-/// Per rank: 5 % of the draws are below the first, 5 % above the second.
+/// Where the drawn steps of a rank lie.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Interval {
+    /// 5 % are below.
+    pub low_ns: i64,
+    /// Half of them are.
+    pub median_ns: i64,
+    /// 5 % are above.
+    pub high_ns: i64,
+}
+
+/// Per rank.
 pub(super) fn of(
     program: &Program,
     calibration: &Calibration,
     (simulation, draws): (&Simulation, Draws),
-) -> Vec<(i64, i64)> {
+) -> Vec<Interval> {
     let mut elements = Vec::new();
     let mut found = BTreeMap::new();
     for (at, rank) in program.ranks.iter().enumerate() {
@@ -48,7 +60,7 @@ pub(super) fn of(
         for (counter, element) in (0u64..).zip(&elements) {
             // What slows a kernel of a step down slows the others too; a factor says by how much.
             if let (false, Some(factor)) = (element.is_host, works[element.rank]) {
-                let ns = (element.price as f64 * factor).round() as i64;
+                let ns = (element.usual * factor).round() as i64;
                 again.graph.set_node_weight(element.node, ns);
                 continue;
             }
@@ -66,7 +78,8 @@ pub(super) fn of(
         drawn.sort_unstable();
         let at = |share: f64| drawn.get((share * (drawn.len().max(1) - 1) as f64).round() as usize);
         let whole = simulation.step_ns(rank);
-        (at(0.05).copied().unwrap_or(whole), at(0.95).copied().unwrap_or(whole))
+        let ns = |share| at(share).copied().unwrap_or(whole);
+        Interval { low_ns: ns(0.05), median_ns: ns(0.5), high_ns: ns(0.95) }
     };
     drawn.into_iter().enumerate().map(ends).collect()
 }
@@ -91,6 +104,15 @@ fn scale(simulation: &Simulation, node: NodeId, parts: &[Vec<&[i64]>]) -> f64 {
     let price = simulation.graph.node(node).weight as f64;
     // Means are whole nanoseconds.
     if usual <= 0.0 || (price - usual).abs() <= 1.0 { 1.0 } else { price / usual }
+}
+
+/// A price of means as one of medians.
+fn usual(price: i64, parts: &[Vec<&[i64]>]) -> f64 {
+    let all = |samples: &Vec<&[i64]>| samples.concat();
+    let sum = |of: &dyn Fn(&[i64]) -> f64| parts.iter().map(|part| of(&all(part))).sum::<f64>();
+    let means = sum(&|samples| mean(samples).unwrap_or_default());
+    let medians = sum(&|samples| median(samples).unwrap_or_default() as f64);
+    if means > 0.0 { price as f64 * medians / means } else { price as f64 }
 }
 
 fn pick(samples: &[&[i64]], random: CounterRng, counter: u64) -> Option<i64> {
@@ -131,8 +153,7 @@ fn add<'a>(
             let node = simulation.action_node(at, place, number);
             let parts = vec![samples];
             let scale = scale(simulation, node, &parts);
-            let price = simulation.graph.node(node).weight;
-            elements.push(Element { node, rank: at, is_host: true, price, parts, scale });
+            elements.push(Element { node, rank: at, is_host: true, usual: 0.0, parts, scale });
         }
     }
     for (number, work) in (0u32..).zip(&rank.works) {
@@ -148,7 +169,7 @@ fn add<'a>(
         let parts = work.cost_parts().into_iter().map(of_part).collect::<Vec<_>>();
         let node = simulation.work_node(at, number);
         let scale = scale(simulation, node, &parts);
-        let price = simulation.graph.node(node).weight;
-        elements.push(Element { node, rank: at, is_host: false, price, parts, scale });
+        let usual = usual(simulation.graph.node(node).weight, &parts);
+        elements.push(Element { node, rank: at, is_host: false, usual, parts, scale });
     }
 }

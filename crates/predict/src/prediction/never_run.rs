@@ -18,6 +18,8 @@ pub struct NeverRunRow {
     pub rank: u32,
     /// Predicted, on the host.
     pub step_ns: i64,
+    /// Half of the draws are shorter: what a step takes that nothing disturbs more than usual.
+    pub median_ns: i64,
     /// 5 % of the draws are shorter.
     pub low_ns: i64,
     /// 95 % of the draws are shorter.
@@ -60,8 +62,9 @@ pub fn of(program: &Program, calibration: &Calibration, draws: Draws) -> Result<
         NeverRunRow {
             rank: program.ranks[at].rank,
             step_ns: simulation.step_ns(at),
-            low_ns: intervals[at].0,
-            high_ns: intervals[at].1,
+            median_ns: intervals[at].median_ns,
+            low_ns: intervals[at].low_ns,
+            high_ns: intervals[at].high_ns,
             busy_ns,
             idle_pct,
             measured_pct,

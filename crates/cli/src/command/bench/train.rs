@@ -65,6 +65,10 @@ struct Report {
     step_ms: f64,
     step_ms_min: f64,
     step_ms_max: f64,
+    /// Of recorded steps, in turns with the others.
+    recorded_step_ms: f64,
+    /// What recording adds to a step.
+    recording_pct: f64,
     #[serde(flatten)]
     quality: Quality,
     #[serde(flatten)]
@@ -277,6 +281,7 @@ fn report(
     let batch_size = job.config.training.batch_size;
     let rate = kept.spread(|seconds| batch_size as f64 / seconds);
     let step = kept.spread(|seconds| 1e3 * seconds);
+    let recorded_step_ms = recorded.median(|step| 1e3 * step.seconds);
     let quality = judge.quality(
         taken.steps.iter().map(|sample| &sample.conditions),
         kept.conditions(),
@@ -305,6 +310,8 @@ fn report(
         step_ms: step.median,
         step_ms_min: step.min,
         step_ms_max: step.max,
+        recorded_step_ms,
+        recording_pct: 100.0 * (recorded_step_ms - step.median) / step.median,
         quality,
         limits,
         breakdown: Breakdown::of(&recorded, &limits),
