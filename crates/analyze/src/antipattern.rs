@@ -343,7 +343,7 @@ fn finding(job: &Job<'_>, limits: &Limits<'_>, ranks: Vec<u32>, mut found: Found
     });
     let is_bound = facts().count() > 0 && facts().all(RankFacts::is_device_bound);
     let is_held_back = rule.side == Side::Host && is_bound;
-    let mut confidence = rule.confidence;
+    let mut confidence = rule.confidence.max(found.confidence);
     let is_weak = steps.len() < STEPS_MIN && found.high_ns.is_some();
     if is_weak {
         confidence = confidence.max(Confidence::Medium);

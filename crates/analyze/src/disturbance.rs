@@ -84,6 +84,12 @@ impl Disturbances {
         both.into_iter().map(|spans| interval::length_within(spans, span)).max().unwrap_or_default()
     }
 
+    /// When any thread was disturbed in one way, by time, disjoint.
+    pub fn of(&self, kind: Disturbance) -> Vec<Interval> {
+        let spans = self.spans.iter().filter(|((of, _), _)| *of == kind);
+        interval::union(spans.flat_map(|(_, spans)| spans.iter().copied()).collect())
+    }
+
     /// Whether there are none.
     pub fn is_empty(&self) -> bool {
         self.spans.is_empty()

@@ -29,15 +29,15 @@ mod predict;
 mod trace;
 
 pub use bench::{
-    Bench, BenchData, BenchEmbedding, BenchGemm, BenchInteraction, BenchTrace, BenchTrain,
-    GemmShape, Sampling, Stage,
+    Bench, BenchData, BenchEmbedding, BenchGemm, BenchInteraction, BenchPredict, BenchTrace,
+    BenchTrain, GemmShape, Sampling, Stage,
 };
 pub use capture::{Capture, Doctor, With};
 pub use init::Init;
 pub use output::Output;
 pub use predict::{
-    Predict, PredictCalibrate, PredictEvaluate, PredictOverheads, PredictResize, PredictStep,
-    PredictWhatIf,
+    Predict, PredictCalibrate, PredictEvaluate, PredictModel, PredictOverheads, PredictResize,
+    PredictStep, PredictWhatIf,
 };
 pub use trace::{
     BreakdownBy, ClassifyChoice, CollectivesBy, ConvertTo, DiffBy, FailOn, IdleBy, KernelsBy,

@@ -33,6 +33,8 @@ pub struct Calibration {
     pub transfers: BTreeMap<(String, u64), Vec<i64>>,
     /// How much slower a rank's host was in a run than the mean of all: 1 is as fast.
     pub factors: Vec<f64>,
+    /// The same of a rank's devices in a step: on a pool of cores, what other programs took.
+    pub work_factors: Vec<f64>,
 }
 
 /// Where samples were taken.
@@ -91,6 +93,7 @@ impl Calibration {
         add(&mut self.waits, other.waits);
         add(&mut self.transfers, other.transfers);
         self.factors.extend(other.factors);
+        self.work_factors.extend(other.work_factors);
     }
 
     /// How many samples there are.

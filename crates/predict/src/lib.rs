@@ -8,7 +8,9 @@
 pub mod calibration;
 pub mod cost;
 pub mod edit;
+pub mod effort;
 pub mod evaluate;
+pub mod lower;
 pub mod overheads;
 pub mod prediction;
 pub mod program;
@@ -76,6 +78,14 @@ pub enum Error {
         number: usize,
         /// Its kind.
         kind: &'static str,
+        /// What would have been right.
+        expected: String,
+        /// What was found.
+        got: String,
+    },
+    /// A step that the trainer makes otherwise than is known here.
+    #[error("workload: expected {expected}, got {got}")]
+    Workload {
         /// What would have been right.
         expected: String,
         /// What was found.

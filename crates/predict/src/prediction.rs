@@ -1,6 +1,7 @@
 //! A step by a calibration: how long it takes, how sure that is, and what that rests on.
 
 mod interval;
+pub mod never_run;
 pub mod what_if;
 
 use serde::Serialize;
@@ -82,8 +83,8 @@ pub fn of(step: &Step, calibration: &Calibration, draws: Draws) -> Result<Predic
         PredictionRow {
             rank: found.rank,
             step_ns: found.step_ns,
-            low_ns: intervals[at].0,
-            high_ns: intervals[at].1,
+            low_ns: intervals[at].low_ns,
+            high_ns: intervals[at].high_ns,
             busy_ns: found.busy_ns,
             idle_pct: found.idle_pct,
             measured_pct: shares.0,

@@ -16,7 +16,8 @@ use std::collections::BTreeMap;
 
 use analyze::Scope;
 use analyze::job::Shapes;
-use analyze::tree::{self, Tree};
+use analyze::tree::Tree;
+use schema::OpWork;
 
 pub use span::{Span, StepRule, spans};
 pub use structure::Structure;
@@ -98,12 +99,20 @@ pub struct Step {
     pub recorded: Recorded,
 }
 
+/// What no column of a trace has: asked of its file.
+#[derive(Clone, Debug, Default)]
+pub struct Sizes {
+    /// The tensors of operators.
+    pub tensors: Shapes,
+    /// FLOPs and bytes of operators that say both, as those of our own runs do; by rank and row.
+    pub work: BTreeMap<(u32, u32), OpWork>,
+}
+
 /// The traces of a job, prepared for reading steps.
 pub struct Job<'a> {
-    scopes: &'a [Scope<'a>],
-    trees: Vec<Tree>,
+    facts: analyze::Job<'a>,
     structure: Structure,
-    shapes: Shapes,
+    sizes: Sizes,
 }
 
 impl<'a> Job<'a> {
@@ -112,18 +121,18 @@ impl<'a> Job<'a> {
     ///
     /// # Cost
     /// `O(n log n)` in the rows of the traces.
-    pub fn new(scopes: &'a [Scope<'a>], sizes: impl FnOnce(&[Vec<u32>]) -> Shapes) -> Self {
-        let trees: Vec<Tree> = scopes.iter().map(|scope| tree::of(scope.trace)).collect();
-        let asked = scopes.iter().zip(&trees).map(|(scope, tree)| sizes::rows(scope, tree));
-        let shapes = sizes(&asked.collect::<Vec<_>>());
-        let mut structure = Structure::of(scopes);
+    pub fn new(scopes: &'a [Scope<'a>], sizes: impl FnOnce(&[Vec<u32>]) -> Sizes) -> Self {
+        let facts = analyze::Job::new(scopes);
+        let asked = facts.ranks.iter().map(|rank| sizes::rows(rank.scope, rank.tree()));
+        let sizes = sizes(&asked.collect::<Vec<_>>());
+        let mut structure = Structure::of(&facts);
         for meeting in &mut structure.meetings {
             let said = meeting.parts.iter().filter_map(|&(rank, row)| {
-                sizes::bytes((&scopes[rank], &trees[rank], &shapes), row)
+                sizes::bytes((&scopes[rank], facts.ranks[rank].tree(), &sizes.tensors), row)
             });
             meeting.bytes = meeting.bytes.max(said.max().unwrap_or(0));
         }
-        Self { scopes, trees, structure, shapes }
+        Self { facts, structure, sizes }
     }
 
     /// How many collectives of the recording stay as they were measured, waits included: not all of
@@ -139,12 +148,14 @@ impl<'a> Job<'a> {
     pub fn step(&self, spans: &[Span]) -> Result<Step, Error> {
         let mut step = Step::default();
         let mut work_of: Vec<BTreeMap<u32, u32>> = Vec::new();
-        for (at, (scope, span)) in self.scopes.iter().zip(spans).enumerate() {
+        for (at, (facts, span)) in self.facts.ranks.iter().zip(spans).enumerate() {
+            let scope = facts.scope;
             let read = Reader {
                 scope,
-                tree: &self.trees[at],
+                tree: facts.tree(),
                 waits: &self.structure.ranks[at],
-                shapes: &self.shapes,
+                shapes: &self.sizes.tensors,
+                work: &self.sizes.work,
                 span: *span,
             };
             let mut rank = Rank { rank: scope.trace.rank, ..Rank::default() };
@@ -191,6 +202,7 @@ struct Reader<'a> {
     tree: &'a Tree,
     waits: &'a structure::RankWaits,
     shapes: &'a Shapes,
+    work: &'a BTreeMap<(u32, u32), OpWork>,
     span: Span,
 }
 

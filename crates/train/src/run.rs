@@ -13,6 +13,7 @@ mod worker;
 
 pub use agreement::host;
 pub use lead::{feature_plan, total_steps};
+pub use worker::run_info;
 
 use std::fs::{File, TryLockError};
 use std::ops::Range;

@@ -3,6 +3,7 @@
 use super::finding::{Category, Confidence, Found};
 use super::rule::{Detect, Limits, Rule, Side, limit, page};
 use super::text::{each, time};
+use crate::calls::{self, Direction};
 use crate::graph::edit::Action;
 use crate::job::RankFacts;
 
@@ -35,18 +36,29 @@ const CALLS: [&str; 14] = [
 ];
 
 fn detect(rank: &RankFacts<'_>, limits: &Limits<'_>) -> Option<Found> {
-    let calls = rank.calls_named(|name| CALLS.contains(&name));
+    let all = rank.calls_named(|name| CALLS.contains(&name));
+    // Whoever reads a result waits for it, by whichever call.
+    let (reads, calls): (Vec<u32>, Vec<u32>) = all.into_iter().partition(|call| {
+        let mut works = rank.scope.links().work(*call).iter();
+        works.any(|work| calls::direction(rank.name(*work)) == Direction::ToHost)
+    });
     let per_step = rank.count_per_step(calls.len());
     if calls.is_empty() || per_step < limits.of("calls_per_step") {
         return None;
     }
     let time_ns = rank.total(&calls);
-    let what = format!(
+    let mut what = format!(
         "{} copies or sets per step use calls that return only when they are done; they block the \
          host {} per step.",
         each(per_step),
         time(rank.per_step(time_ns))
     );
+    if !reads.is_empty() {
+        what += &format!(
+            " {} more bring results to the host, which has to wait for them; they are not counted.",
+            each(rank.count_per_step(reads.len()))
+        );
+    }
     let advice = "Use the asynchronous calls on a stream: tensor.copy_(…, non_blocking=True) from \
                   pinned memory, cudaMemcpyAsync and cudaMemsetAsync in extensions.";
     let edits = vec![

@@ -62,8 +62,8 @@ fn detect(rank: &RankFacts<'_>, limits: &Limits<'_>) -> Option<Found> {
     }
     let avoidable = (limits.of("avoidable_pct") / 100.0).min(1.0);
     let what = format!(
-        "{share:.0} % of the device's time ({} per step) moves data without computing: {} kernels and \
-         copies per step.",
+        "{share:.0} % of the time of compute and copies on the device ({} per step) moves data without \
+         computing: {} kernels and copies per step.",
         time(rank.per_step(moving)),
         (rows.len() as i64) / rank.step_count()
     );

@@ -230,6 +230,8 @@ pub(super) struct Found {
     pub severity: Severity,
     /// The time of threads it rests on, where that is not the time of its rows.
     pub spans: Vec<(TrackId, Interval)>,
+    /// At most as sure as this.
+    pub confidence: Confidence,
 }
 
 impl Found {
@@ -244,7 +246,13 @@ impl Found {
             edits: Vec::new(),
             severity: Severity::Info,
             spans: Vec::new(),
+            confidence: Confidence::High,
         }
+    }
+
+    /// At most as sure as this.
+    pub fn sure(self, confidence: Confidence) -> Self {
+        Self { confidence, ..self }
     }
 
     /// The time of threads it rests on, where that is not the time of its rows.

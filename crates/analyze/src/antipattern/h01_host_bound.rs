@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use super::finding::{Category, Confidence, Found};
 use super::rule::{Detect, Limits, Rule, Side, limit, page};
 use super::text::time;
+use crate::disturbance::Disturbance;
 use crate::graph::edit::Action;
 use crate::idle::DeviceCause;
 use crate::interval::{self, Interval};
@@ -27,10 +28,14 @@ pub(super) const RULE: Rule = Rule {
 const CAUSES: [DeviceCause; 2] = [DeviceCause::CpuWork, DeviceCause::Runtime];
 
 fn detect(rank: &RankFacts<'_>, limits: &Limits<'_>) -> Option<Found> {
-    // What the profiler does itself is not the program's, and set-up does not come again.
+    // What the profiler does itself is not the program's; set-up and first launches do not come
+    // again.
     let gaps = || rank.gaps().iter().filter(|gap| CAUSES.contains(&gap.cause));
     let each: Vec<_> = gaps().map(|gap| (gap.start_ns, gap.end_ns)).collect();
-    let apart = interval::union([rank.overhead(), rank.set_up()].concat());
+    let apart = interval::union(
+        [rank.overhead(), rank.set_up(), &rank.disturbances().of(Disturbance::FirstLaunch)]
+            .concat(),
+    );
     let own = interval::intersection(&interval::union(each), &apart);
     let waited = rank.idle_by(&CAUSES) - interval::length(&own);
     let share = rank.share(waited);

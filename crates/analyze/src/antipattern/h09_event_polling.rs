@@ -1,7 +1,7 @@
 //! H09: the caching allocator asks for events again and again, because tensors are used on several
 //! streams.
 
-use super::finding::{Category, Confidence, Found, Severity};
+use super::finding::{Category, Confidence, Found};
 use super::rule::{Detect, Limits, Rule, Side, limit, page};
 use super::text::{each, time};
 use crate::graph::edit::Action;
@@ -15,7 +15,7 @@ pub(super) const RULE: Rule = Rule {
     confidence: Confidence::Medium,
     limits: &[
         limit("queries_per_step", 200.0, "as many queries per step are reported"),
-        limit("time_pct", 0.5, "time of queries and records that makes it more than information"),
+        limit("time_pct", 0.5, "as much time of queries and records is reported too"),
     ],
     page: page!("H09"),
     detect: Detect::Rank(detect),
@@ -45,9 +45,7 @@ fn detect(rank: &RankFacts<'_>, limits: &Limits<'_>) -> Option<Found> {
                   tensor.record_stream(). Memory is then reused earlier too.";
     let rows: Vec<u32> = queries.iter().chain(&records).copied().collect();
     let edits = vec![rank.edit(rows.clone(), Action::Scale(0.0))];
-    let found = Found::new(what, advice)
-        .number("queries_per_step", per_step)
-        .number("time_pct", share)
-        .at_least(if is_long { Severity::Medium } else { Severity::Info });
+    let found =
+        Found::new(what, advice).number("queries_per_step", per_step).number("time_pct", share);
     Some(found.shown_by(rank.proofs(rows)).saves(time_ns, edits))
 }

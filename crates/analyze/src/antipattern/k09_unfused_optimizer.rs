@@ -1,5 +1,7 @@
 //! K09: the optimizer updates parameters one by one, with several kernels each.
 
+use std::collections::BTreeSet;
+
 use super::finding::{Category, Confidence, Found};
 use super::rule::{Detect, Limits, Rule, Side, limit, page};
 use super::text::time;
@@ -33,13 +35,18 @@ fn detect(rank: &RankFacts<'_>, limits: &Limits<'_>) -> Option<Found> {
     let is_many = |row: &u32| kernels(*row) as f64 > limits.of("kernels");
     let single = rank.names(|name| name.contains("_single_tensor_"));
     let is_single = |row: &u32| rank.is_named(&single, *row);
-    let many: Vec<u32> = regions.into_iter().filter(|row| is_many(row) || is_single(row)).collect();
-    let count: usize = many.iter().map(|row| kernels(*row)).sum();
+    let is_unfused = |row: &u32| is_many(row) || is_single(row);
+    let seen: Vec<u32> = regions.iter().copied().filter(is_unfused).collect();
+    let count: usize = seen.iter().map(|row| kernels(*row)).sum();
     if count == 0 {
         return None;
     }
+    let each = count / seen.len();
+    // The kernels of the last step may lie behind the window; its time on the host is in it.
+    let names: BTreeSet<&str> = seen.iter().map(|row| rank.name(*row)).collect();
+    let is_such = |row: &u32| names.contains(rank.name(*row));
+    let many: Vec<u32> = regions.into_iter().filter(is_such).collect();
     let host_ns = rank.total(&many);
-    let each = count / many.len();
     let keep = (limits.of("fused_kernels") / each as f64).min(1.0);
     let verb = if is_host_alone { "runs" } else { "launches" };
     let noun = if is_host_alone { "operators" } else { "kernels" };

@@ -40,13 +40,16 @@ fn detect(rank: &RankFacts<'_>, limits: &Limits<'_>) -> Option<Found> {
     let calls: Vec<u32> = tiny.iter().map(|(row, _)| row.call_row).collect();
     let lost: i64 = tiny.iter().map(|(row, period)| (period - row.device_ns).max(0)).sum();
     let idle_ns = (idle_pct / 100.0 * rank.scope.window.length() as f64) as i64;
-    let periods: i64 = tiny.iter().map(|(_, period)| period).sum();
-    let each = periods / tiny.len().max(1) as i64;
+    // Of some launches the time before includes waits: the median does not.
+    let mut periods: Vec<i64> = tiny.iter().map(|(_, period)| *period).collect();
+    let middle = periods.len().checked_sub(1)? / 2;
+    let each = *periods.select_nth_unstable(middle).1;
     let owners = calls.iter().map(|call| rank.range_around(*call).unwrap_or(*call));
     let proofs = rank.proofs_of(owners.zip(tiny.iter().map(|(_, period)| *period)));
     let what = format!(
         "{per_step:.0} kernels per step ({share:.0} % of launches) finish before the host can \
-         launch the next one; a launch takes {} with the code around it, and the device is idle \
+         launch the next one; half of the launches take {} or less with the code \
+         around them, and the device is idle \
          {idle_pct:.0} % of the window.",
         time(each)
     );

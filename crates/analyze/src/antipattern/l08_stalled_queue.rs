@@ -26,7 +26,12 @@ pub(super) const RULE: Rule = Rule {
 
 fn detect(rank: &RankFacts<'_>, limits: &Limits<'_>) -> Option<Found> {
     let is_stall = |gap: &&Gap| gap.cause == DeviceCause::Dependency;
-    let gaps: Vec<&Gap> = rank.gaps().iter().filter(is_stall).collect();
+    // Directly behind the start of a recording, work from before it may run, which has no row.
+    let window = &rank.scope.window;
+    let is_unknown =
+        |gap: &&Gap| window.steps.is_empty() && gap.start_ns - window.start < limits.ns("start_ns");
+    let (unknown, gaps): (Vec<&Gap>, Vec<&Gap>) =
+        rank.gaps().iter().filter(is_stall).partition(is_unknown);
     let devices = i64::from(rank.breakdown().device_count).max(1);
     let idle_ns = gaps.iter().map(|gap| gap.idle_ns).sum::<i64>() / devices;
     let share = rank.share(idle_ns);
@@ -54,13 +59,20 @@ fn detect(rank: &RankFacts<'_>, limits: &Limits<'_>) -> Option<Found> {
         if gaps.len() as i64 == rank.step_count() { "" } else { "s" },
         first.join(", ")
     );
-    let longest = gaps.iter().max_by_key(|gap| (gap.idle_ns, gap.start_ns))?;
-    let begins = longest.start_ns - rank.scope.window.start < limits.ns("start_ns");
-    if begins && rank.scope.window.steps.is_empty() && 2 * longest.idle_ns > idle_ns {
+    let left_out: i64 = unknown.iter().map(|gap| gap.idle_ns).sum();
+    if left_out > 0 {
         what += &format!(
-            " {} of it follow directly on the start of the recording: work launched before it, which \
-             no recording shows, may have run then.",
-            time(longest.idle_ns)
+            " Another {} directly behind the start of the recording are left out: work launched \
+             before it, which no recording shows, may have run then.",
+            time(left_out)
+        );
+    }
+    let in_graphs = within_launches(rank, &gaps) / devices;
+    if 2 * in_graphs > idle_ns {
+        what += &format!(
+            " {} of it lie between works of one launch of a graph: kernels whose rows the profiler \
+             lost would look the same, so compare what each launch of the graph recorded.",
+            time(rank.per_step(in_graphs))
         );
     }
     let advice = "Faster launches do not help: find what holds the queued work back. Look for waits \
@@ -73,5 +85,25 @@ fn detect(rank: &RankFacts<'_>, limits: &Limits<'_>) -> Option<Found> {
         .number("gaps_per_step", rank.count_per_step(gaps.len()))
         .number("idle_per_step_ns", rank.per_step(idle_ns) as f64)
         .about(named.first().map_or("", |(name, _)| name));
+    let found = if 2 * in_graphs > idle_ns { found.sure(Confidence::Low) } else { found };
     Some(found.shown_by(proofs).saves(idle_ns, edits))
+}
+
+/// Idle time between works of the same call.
+fn within_launches(rank: &RankFacts<'_>, gaps: &[&Gap]) -> i64 {
+    let mut begins: BTreeMap<u32, i64> = BTreeMap::new();
+    let mut idle_ns = 0;
+    for gap in gaps {
+        let Some(call) = gap.ending_row.and_then(|row| rank.scope.links().call(row)) else {
+            continue;
+        };
+        let begin = *begins.entry(call).or_insert_with(|| {
+            let works = rank.scope.links().work(call).iter();
+            works.map(|work| rank.start(*work)).min().unwrap_or(i64::MAX)
+        });
+        if begin < gap.start_ns {
+            idle_ns += gap.idle_ns;
+        }
+    }
+    idle_ns
 }

@@ -114,6 +114,8 @@ Examples:
 
 The events of PATH are repeated, shifted in time, until the text has the size asked for.")]
     Trace(BenchTrace),
+    /// Calibration, simulation, edits and draws of a recorded job, against reading its traces
+    Predict(BenchPredict),
 }
 
 /// How often is measured, and which samples count.
@@ -167,6 +169,10 @@ pub struct BenchTrain {
     /// Timed steps of a turn
     #[arg(long, value_name = "N", default_value_t = 5, value_parser = clap::value_parser!(u64).range(1..=100_000))]
     pub steps: u64,
+    /// Record as many steps as are timed, and write those that count into this folder, for `rowmill
+    /// trace` and `rowmill predict calibrate`
+    #[arg(long, value_name = "FOLDER")]
+    pub trace: Option<PathBuf>,
     #[command(flatten)]
     pub sampling: Sampling,
 }
@@ -341,4 +347,26 @@ pub struct BenchTrace {
     /// Read this file once, print what it cost, and stop: one measurement in a process of its own
     #[arg(long, hide = true, value_name = "FILE")]
     pub once: Option<PathBuf>,
+}
+
+/// What to measure.
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  rowmill bench predict traces/
+  rowmill bench predict traces/ --repeats 21 --format json
+
+Everything runs on one thread; medians. Times beside reading the same traces on one thread:
+  calibrate    from read traces to samples: sizes of tensors, who waits for whom, programs, samples
+  simulate     a program and its costs to a relaxed graph; relax is the last part of it
+  edit         one kernel of the step takes half as long: only what follows is relaxed again
+  draws        1,000 steps with other samples")]
+pub struct BenchPredict {
+    /// Traces of a job: files, archives, folders
+    #[arg(required = true, value_name = "PATH")]
+    pub paths: Vec<PathBuf>,
+    /// Measurements of each kind
+    #[arg(long, value_name = "N", default_value_t = 11)]
+    #[arg(value_parser = clap::value_parser!(u32).range(1..=1000))]
+    pub repeats: u32,
 }

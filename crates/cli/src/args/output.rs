@@ -87,6 +87,7 @@ fn of_predict(predict: &Predict) -> Vec<Output> {
     match predict {
         Predict::Calibrate(args) => files([Some(&args.output)]),
         Predict::Step(args) => args.write_trace.iter().cloned().map(Output::Folder).collect(),
+        Predict::Model(args) => args.write_trace.iter().cloned().map(Output::Folder).collect(),
         Predict::WhatIf(_) | Predict::Resize(_) | Predict::Evaluate(_) => Vec::new(),
         Predict::Overheads(args) => files([args.svg.as_ref(), args.output.as_ref()]),
     }

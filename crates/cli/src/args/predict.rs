@@ -3,6 +3,7 @@
 use std::path::PathBuf;
 
 use clap::{Args, Subcommand};
+use predict::prediction::Draws;
 
 /// Predict the time of a training step from recorded traces.
 #[derive(Debug, Subcommand)]
@@ -13,6 +14,7 @@ Examples:
   rowmill predict step traces/ --calibration host.json  a step by these costs, with an interval
   rowmill predict what-if traces/ --edits fused.toml    the step with an edit that nobody made yet
   rowmill predict resize b512/ b2048/ --sizes 512,2048 --to 1024
+  rowmill predict model dlrm-mlperf --calibration host.json --batch-size 1024
   rowmill predict overheads traces/ --svg t1-t5.svg     the host's overheads, by rank
 
 A trace becomes a program: what threads and streams do and who waits for whom, without times. Costs
@@ -26,10 +28,41 @@ pub enum Predict {
     WhatIf(PredictWhatIf),
     /// Predict a step at another batch size from recordings at two
     Resize(PredictResize),
+    /// Predict the step of a configuration that was never run
+    Model(PredictModel),
     /// Measure how far predictions are off
     Evaluate(PredictEvaluate),
     /// Print mean and deviation of the host's overheads T1 to T5
     Overheads(PredictOverheads),
+}
+
+/// How intervals are found.
+#[derive(Clone, Copy, Debug, Args)]
+pub struct Drawn {
+    /// How often a step is drawn for its interval
+    #[arg(long, value_name = "N", default_value_t = 200)]
+    #[arg(value_parser = clap::value_parser!(u32).range(1..=100_000))]
+    pub draws: u32,
+    /// Seed of the draws
+    #[arg(long, value_name = "N", default_value_t = 0)]
+    pub seed: u64,
+}
+
+impl From<Drawn> for Draws {
+    fn from(drawn: Drawn) -> Self {
+        Self { count: drawn.draws, seed: drawn.seed }
+    }
+}
+
+/// Which recorded step is priced, and by whose calibration.
+#[derive(Clone, Copy, Debug, Args)]
+pub struct Recorded {
+    /// Use a calibration of another host or other devices
+    #[arg(long)]
+    pub force: bool,
+    /// Which of the recorded steps, from 0 on
+    #[arg(long, value_name = "N", default_value_t = 0)]
+    pub step: usize,
 }
 
 /// Collect samples.
@@ -73,19 +106,10 @@ pub struct PredictStep {
     /// What everything costs: a file of `rowmill predict calibrate`
     #[arg(long, value_name = "FILE")]
     pub calibration: PathBuf,
-    /// Use a calibration of another host or other devices
-    #[arg(long)]
-    pub force: bool,
-    /// Which of the recorded steps, from 0 on
-    #[arg(long, value_name = "N", default_value_t = 0)]
-    pub step: usize,
-    /// How often the step is drawn for its interval
-    #[arg(long, value_name = "N", default_value_t = 200)]
-    #[arg(value_parser = clap::value_parser!(u32).range(1..=100_000))]
-    pub draws: u32,
-    /// Seed of the draws
-    #[arg(long, value_name = "N", default_value_t = 0)]
-    pub seed: u64,
+    #[command(flatten)]
+    pub recorded: Recorded,
+    #[command(flatten)]
+    pub drawn: Drawn,
     /// Also write the predicted step as traces into this folder, one per rank
     #[arg(long, value_name = "FOLDER")]
     pub write_trace: Option<PathBuf>,
@@ -124,19 +148,10 @@ pub struct PredictWhatIf {
     /// What everything costs [default: as in the recording itself]
     #[arg(long, value_name = "FILE")]
     pub calibration: Option<PathBuf>,
-    /// Use a calibration of another host or other devices
-    #[arg(long)]
-    pub force: bool,
-    /// Which of the recorded steps, from 0 on
-    #[arg(long, value_name = "N", default_value_t = 0)]
-    pub step: usize,
-    /// How often the step is drawn for its interval
-    #[arg(long, value_name = "N", default_value_t = 200)]
-    #[arg(value_parser = clap::value_parser!(u32).range(1..=100_000))]
-    pub draws: u32,
-    /// Seed of the draws
-    #[arg(long, value_name = "N", default_value_t = 0)]
-    pub seed: u64,
+    #[command(flatten)]
+    pub recorded: Recorded,
+    #[command(flatten)]
+    pub drawn: Drawn,
     /// Traces recorded after the edits were really made: prints how far off the prediction was
     #[arg(long, value_name = "PATH")]
     pub measured: Vec<PathBuf>,
@@ -164,16 +179,51 @@ pub struct PredictResize {
     /// The size to predict (repeatable)
     #[arg(long, value_name = "N", required = true)]
     pub to: Vec<u64>,
-    /// How often each step is drawn for its interval
-    #[arg(long, value_name = "N", default_value_t = 200)]
-    #[arg(value_parser = clap::value_parser!(u32).range(1..=100_000))]
-    pub draws: u32,
-    /// Seed of the draws
-    #[arg(long, value_name = "N", default_value_t = 0)]
-    pub seed: u64,
+    #[command(flatten)]
+    pub drawn: Drawn,
     /// Traces recorded at the last size of --to: prints how far off its prediction was
     #[arg(long, value_name = "PATH")]
     pub measured: Vec<PathBuf>,
+}
+
+/// Predict what was never run.
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  rowmill bench train --config dlrm-default --trace run   record steps to calibrate on
+  rowmill predict calibrate run --output host.json
+  rowmill predict model dlrm-default --calibration host.json --batch-size 4096 --pooling 8
+  rowmill predict model dlrm-default --calibration host.json --set optimizer.sparse.kind=adam
+
+The steps of rowmill's own trainer, written down from the configuration alone. Kernels of sizes that
+nobody recorded take what the nearest ones took, scaled by FLOPs and bytes, and count as modelled.
+Ids are uniform, tables whole; the calibration is one of a single rank on all threads.")]
+pub struct PredictModel {
+    /// A TOML file, or the name of a ready-made configuration (rowmill train --list)
+    #[arg(value_name = "CONFIG")]
+    pub config: String,
+    /// Change a key of the configuration, such as optimizer.dense.kind=adagrad
+    #[arg(long = "set", value_name = "KEY=VALUE", value_parser = super::key_value)]
+    pub set: Vec<(String, String)>,
+    /// Samples of a step, of all ranks [default: the configuration's]
+    #[arg(long, value_name = "B")]
+    pub batch_size: Option<usize>,
+    /// Ids of every bag
+    #[arg(long, value_name = "L", default_value_t = 1)]
+    #[arg(value_parser = clap::value_parser!(u32).range(1..=100_000))]
+    pub pooling: u32,
+    /// Ranks, which share the samples and the threads
+    #[arg(long, value_name = "N", default_value_t = 1)]
+    #[arg(value_parser = clap::value_parser!(u32).range(1..=1024))]
+    pub ranks: u32,
+    /// What everything costs: a file of `rowmill predict calibrate`
+    #[arg(long, value_name = "FILE")]
+    pub calibration: PathBuf,
+    #[command(flatten)]
+    pub drawn: Drawn,
+    /// Also write the predicted step as traces into this folder, one per rank
+    #[arg(long, value_name = "FOLDER")]
+    pub write_trace: Option<PathBuf>,
 }
 
 /// Measure errors.
@@ -226,7 +276,10 @@ pub struct PredictOverheads {
 impl Predict {
     /// Whether it prints rows, which have more formats than a report.
     pub fn has_rows(&self) -> bool {
-        matches!(self, Self::Step(_) | Self::WhatIf(_) | Self::Resize(_) | Self::Overheads(_))
+        matches!(
+            self,
+            Self::Step(_) | Self::WhatIf(_) | Self::Resize(_) | Self::Model(_) | Self::Overheads(_)
+        )
     }
 }
 

@@ -8,6 +8,7 @@ mod gemm;
 mod interaction;
 mod limit;
 mod operation;
+mod predict;
 mod sample;
 mod trace;
 mod train;
@@ -34,6 +35,7 @@ pub fn run(bench: &Bench, session: &Session) -> Result<ExitCode, Error> {
         Bench::Interaction(args) => interaction::run(args, session),
         Bench::Data(args) => data::run(args, session),
         Bench::Trace(args) => trace::run(args, session).map(super::done),
+        Bench::Predict(args) => predict::run(args, session).map(super::done),
     }
 }
 

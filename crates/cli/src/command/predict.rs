@@ -3,22 +3,31 @@
 mod calibrate;
 mod drawing;
 mod evaluate;
+mod model;
 mod overheads;
 mod resize;
 mod step;
 mod what_if;
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use analyze::classify::ClassRule;
 use analyze::{Classifier, Scope, WindowRule, coverage};
 use predict::calibration::{Calibration, Machine, collect};
-use predict::recording::{Job, Span, StepRule, spans};
+use predict::program::Program;
+use predict::recording::{Job, Sizes, Span, StepRule, spans};
+use predict::simulate::{self, Simulation};
+use schema::OpWork;
+use serde_json::Value;
+use trace::open::{self, Events};
 use trace::store::Trace;
+use trace::{export, merge};
 
 use crate::args::Predict;
-use crate::command::trace::finding::shapes_of;
+use crate::command::trace::file::options;
+use crate::command::trace::finding::{events_with_shapes, tensors};
 use crate::error::Error;
+use crate::output;
 use crate::render;
 use crate::resolve::Session;
 use crate::resolve::trace::read;
@@ -30,13 +39,14 @@ pub fn run(args: &Predict, session: &Session) -> Result<(), Error> {
         Predict::Step(args) => step::run(args, session),
         Predict::WhatIf(args) => what_if::run(args, session),
         Predict::Resize(args) => resize::run(args, session),
+        Predict::Model(args) => model::run(args, session),
         Predict::Evaluate(args) => evaluate::run(args, session),
         Predict::Overheads(args) => overheads::run(args, session),
     }
 }
 
 /// The traces of a job, as far as they can be predicted from.
-fn recordings(paths: &[PathBuf], session: &Session) -> Result<Vec<Trace>, Error> {
+pub fn recordings(paths: &[PathBuf], session: &Session) -> Result<Vec<Trace>, Error> {
     let mut traces = read(paths, session)?.job.traces;
     traces.iter_mut().for_each(coverage::trim);
     traces.retain(Trace::is_usable);
@@ -46,20 +56,22 @@ fn recordings(paths: &[PathBuf], session: &Session) -> Result<Vec<Trace>, Error>
     Ok(traces)
 }
 
-fn scopes(traces: &[Trace]) -> Vec<Scope<'_>> {
+/// Everything that was recorded.
+pub fn scopes(traces: &[Trace]) -> Vec<Scope<'_>> {
     let classifier = Classifier::new(ClassRule::Category);
     traces.iter().map(|trace| Scope::new(trace, WindowRule::All, &classifier)).collect()
 }
 
 /// The steps of a job that all ranks have.
-struct Steps {
+pub struct Steps {
     rule: StepRule,
     /// Per rank.
     spans: Vec<Vec<Span>>,
 }
 
 impl Steps {
-    fn of(scopes: &[Scope<'_>]) -> Result<Self, Error> {
+    /// The steps of all ranks.
+    pub fn of(scopes: &[Scope<'_>]) -> Result<Self, Error> {
         let (rules, spans): (Vec<StepRule>, Vec<Vec<Span>>) = scopes.iter().map(spans).unzip();
         for (scope, spans) in scopes.iter().zip(&spans) {
             if spans.is_empty() {
@@ -82,14 +94,14 @@ impl Steps {
     }
 
     /// The spans of one step, per rank.
-    fn one(&self, step: usize) -> Vec<Span> {
+    pub fn one(&self, step: usize) -> Vec<Span> {
         self.spans.iter().map(|spans| spans[step]).collect()
     }
 }
 
 /// Prepares traces for reading steps, and says what will stay as it was measured.
-fn job<'a>(scopes: &'a [Scope<'a>], session: &Session) -> Job<'a> {
-    let job = Job::new(scopes, |rows| shapes_of(scopes.iter().map(|scope| scope.trace), rows));
+pub fn job<'a>(scopes: &'a [Scope<'a>], session: &Session) -> Job<'a> {
+    let job = Job::new(scopes, |rows| sizes(scopes, rows));
     if job.partial_collectives() > 0 {
         session.console.warn(format_args!(
             "{} collectives stay as measured, with their waits: not all of their ranks were recorded",
@@ -99,8 +111,27 @@ fn job<'a>(scopes: &'a [Scope<'a>], session: &Session) -> Job<'a> {
     job
 }
 
+/// Sizes of tensors as far as the files have them; each file is read once.
+fn sizes(scopes: &[Scope<'_>], rows: &[Vec<u32>]) -> Sizes {
+    let asked = events_with_shapes(scopes.iter().map(|scope| scope.trace), rows);
+    let mut sizes = Sizes::default();
+    for (Events { trace, rows }, found) in asked.iter().zip(open::arguments_of(&asked)) {
+        // What cannot be read again, such as standard input, is priced without sizes.
+        let Ok(arguments) = found else { continue };
+        for (row, arguments) in rows.iter().zip(arguments) {
+            let tensors = tensors(arguments.get("Input Dims"), arguments.get("Input type"));
+            sizes.tensors.extend(tensors.map(|tensors| ((trace.rank, *row), tensors)));
+            let number = |key: &str| arguments.get(key).and_then(Value::as_u64);
+            if let (Some(flops), Some(bytes)) = (number("flops"), number("bytes")) {
+                sizes.work.insert((trace.rank, *row), OpWork { flops, bytes });
+            }
+        }
+    }
+    sizes
+}
+
 /// The samples of all steps of a recording.
-fn calibrated(job: &Job<'_>, steps: &Steps, ranks: usize) -> Result<Calibration, Error> {
+pub fn calibrated(job: &Job<'_>, steps: &Steps, ranks: usize) -> Result<Calibration, Error> {
     let all: Vec<usize> = (0..ranks).collect();
     let mut found = Calibration::default();
     let mut read = Vec::new();
@@ -127,6 +158,17 @@ fn machine(traces: &[Trace]) -> Machine {
         named.iter().find_map(|key| trace.header.rest.get(*key)?.as_str())
     });
     Machine { host: host.unwrap_or_default().to_owned(), devices }
+}
+
+/// Writes a simulated step as traces into a folder, one per rank.
+fn write_traces(folder: &Path, program: &Program, simulation: &Simulation) -> Result<(), Error> {
+    let _made = output::folder(folder)?;
+    for trace in simulate::traces(program, simulation) {
+        let path = folder.join(format!("rank-{}.json", trace.rank));
+        let _begun = output::cleared_up_beside(path.clone());
+        export::write(&path, &merge::alone(&trace), &options())?;
+    }
+    Ok(())
 }
 
 /// Reads a calibration.

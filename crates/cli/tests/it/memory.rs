@@ -22,8 +22,8 @@ const LOOK: Duration = Duration::from_millis(3);
 /// The largest error of an estimate, and what a limit leaves beyond it.
 const TENTH: f64 = 0.1;
 /// Runs at most until one peaks near its estimate. How full loaders are when the peak comes is a
-/// matter of timing, by some MiB: more than a tenth of the smallest runs, one in five of which stays
-/// below. A run that takes more is never repeated.
+/// matter of timing, by some MiB: more than a tenth of the smallest runs, one in five of which
+/// stays below. A run that takes more is never repeated.
 const RUNS: usize = 5;
 /// A limit this far below the estimate is refused.
 const LESS: f64 = 0.15;

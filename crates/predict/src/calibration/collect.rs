@@ -2,6 +2,8 @@
 
 use std::collections::BTreeMap;
 
+use super::constants::median;
+use super::price::part_key;
 use super::{Calibration, Key, Waiting, mean};
 use crate::cost::operation_name;
 use crate::program::{Action, Program, Rank, Returns, Segment, Thread, WorkKind};
@@ -33,24 +35,39 @@ pub fn add(calibration: &mut Calibration, step: &Step, ranks: &[usize]) {
     }
 }
 
-/// How much slower each rank's host was than the means of a calibration; adds them to it.
+/// How much slower each rank's host was than the means of a calibration, and its devices than the
+/// medians; adds them to it.
 pub fn add_factors(calibration: &mut Calibration, step: &Step, ranks: &[usize]) {
-    let factors: Vec<f64> = ranks.iter().filter_map(|at| factor(calibration, step, *at)).collect();
-    calibration.factors.extend(factors);
+    let hosts: Vec<f64> =
+        ranks.iter().filter_map(|at| host_factor(calibration, step, *at)).collect();
+    let works: Vec<f64> =
+        ranks.iter().filter_map(|at| work_factor(calibration, step, *at)).collect();
+    calibration.factors.extend(hosts);
+    calibration.work_factors.extend(works);
 }
 
-fn factor(calibration: &Calibration, step: &Step, rank: usize) -> Option<f64> {
-    let (mut own, mut usual) = (0.0, 0.0);
+fn host_factor(calibration: &Calibration, step: &Step, rank: usize) -> Option<f64> {
     let recorded = &step.recorded.ranks[rank];
-    let threads = step.program.ranks[rank].threads.iter();
-    for (thread, times) in threads.zip(&recorded.actions) {
-        for (segment, ns) in segments(recorded, (thread, times)) {
-            let samples = calibration.overheads.get(&key(&step.program, segment));
-            let Some(mean) = samples.and_then(|samples| mean(samples)) else { continue };
-            own += ns as f64;
-            usual += mean;
-        }
-    }
+    let threads = step.program.ranks[rank].threads.iter().zip(&recorded.actions);
+    let all = threads.flat_map(|(thread, times)| segments(recorded, (thread, times)));
+    ratio(all.filter_map(|(segment, ns)| {
+        let samples = calibration.overheads.get(&key(&step.program, segment))?;
+        Some((ns, mean(samples)?))
+    }))
+}
+
+fn work_factor(calibration: &Calibration, step: &Step, rank: usize) -> Option<f64> {
+    let works = step.program.ranks[rank].works.iter().zip(&step.recorded.ranks[rank].works);
+    ratio(works.filter(|(work, _)| work.collective.is_none()).filter_map(|(work, (from, to))| {
+        let samples = calibration.works.get(&part_key(&step.program, work.as_part()))?;
+        Some((to - from, median(samples)? as f64))
+    }))
+}
+
+/// What was taken, of what is usual.
+fn ratio(pairs: impl Iterator<Item = (i64, f64)>) -> Option<f64> {
+    let (own, usual) =
+        pairs.fold((0.0, 0.0), |(own, usual), (ns, mean)| (own + ns as f64, usual + mean));
     (usual > 0.0).then_some(own / usual)
 }
 

@@ -10,7 +10,7 @@ use crate::cost::Constants;
 use crate::program::{Overhead, WorkKind};
 
 /// The version that is written, and the only one that is read.
-pub const VERSION: u64 = 1;
+pub const VERSION: u64 = 2;
 
 /// What a file holds.
 #[derive(Serialize, Deserialize)]
@@ -27,6 +27,7 @@ struct Content {
     waits: Vec<WaitRow>,
     transfers: Vec<TransferRow>,
     factors: Vec<f64>,
+    work_factors: Vec<f64>,
 }
 
 #[derive(Serialize, Deserialize)]
@@ -88,6 +89,7 @@ impl Calibration {
             waits: waits.collect(),
             transfers: transfers.collect(),
             factors: self.factors.clone(),
+            work_factors: self.work_factors.clone(),
         };
         serde_json::to_string(&content).map_err(|error| wrong("figures with JSON", &error))
     }
@@ -125,6 +127,7 @@ impl Calibration {
             waits,
             transfers: transfers.map(|row| ((row.operation, row.bytes), row.samples)).collect(),
             factors: content.factors,
+            work_factors: content.work_factors,
         })
     }
 }

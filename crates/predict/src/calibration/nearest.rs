@@ -47,6 +47,14 @@ pub struct Near {
     pub place: usize,
     /// What it takes at the sizes asked for.
     pub ns: f64,
+    /// Whether the sizes asked for lie between two that are known.
+    pub is_between: bool,
+}
+
+/// How unlike two details are; `None` where they have other forms.
+pub fn apart(a: &str, b: &str) -> Option<f64> {
+    let (a, b) = (sizes(a), sizes(b));
+    (a.around == b.around).then(|| distance(&a, &b))
 }
 
 /// What something takes at the sizes of `detail`, by what it took (`ns`) at others.
@@ -86,5 +94,6 @@ pub fn find(known: &[(&str, f64)], detail: &str, alone: f64) -> Option<Near> {
         if is_between(&other) { power } else { power.clamp(0.0, 1.0) }
     });
     let ns = ns * (power * growth(nearest, &wanted)).exp();
-    Some(Near { place: *place, ns })
+    let is_between = other.is_some_and(|other| is_between(&other));
+    Some(Near { place: *place, ns, is_between })
 }

@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use super::collect::key;
 use super::{Calibration, Key, constants, nearest};
 use crate::cost::{Cost, Costs, RankCosts, Source};
+use crate::effort::{self, Roof};
 use crate::program::{Action, Overhead, Part, Program, Returns, Work, WorkKind};
 use crate::recording::Setting;
 
@@ -38,6 +39,7 @@ pub struct Prices {
     method: Method,
     overheads: Means<Overhead>,
     works: Means<WorkKind>,
+    roof: Roof,
     constants: crate::cost::Constants,
 }
 
@@ -138,10 +140,14 @@ impl Prices {
             Method::Trimmed if class != Overhead::RuntimeCall => trimmed(samples),
             _ => samples,
         };
+        let works = Means::of(&calibration.works, |_, samples| samples);
+        let known = works.by_key.iter();
+        let roof = Roof::of(known.map(|(key, found)| (key.detail.as_str(), mean(found) as f64)));
         Self {
             method,
             overheads: Means::of(&calibration.overheads, keep),
-            works: Means::of(&calibration.works, |_, samples| samples),
+            works,
+            roof,
             constants: constants::of(calibration),
         }
     }
@@ -206,7 +212,7 @@ impl Prices {
 
     /// The sum of a work's parts; as sure as the least sure of them.
     fn work(&self, program: &Program, work: &Work) -> Cost {
-        let one = |part: Part| self.works.cost(part_key(program, part), WORK_POWER);
+        let one = |part: Part| self.kernel(part_key(program, part));
         let costs: Vec<Cost> = work.cost_parts().into_iter().map(one).collect();
         let sum = costs.iter().map(|cost| cost.ns).sum::<i64>() as f64 * work.scale;
         let source = costs.iter().filter_map(|cost| cost.source).max();
@@ -218,6 +224,37 @@ impl Prices {
             other => other,
         };
         Cost { ns: sum.round() as i64, source }
+    }
+}
+
+impl Prices {
+    /// Of a kernel: the mean of the same; of one that says what it does, by those between whose
+    /// sizes it lies, else by the nearest ones and the roofline; else as everything.
+    fn kernel(&self, key: Key<WorkKind>) -> Cost {
+        let is_known = self.works.by_key.contains_key(&key);
+        if is_known || effort::of(&key.detail).is_none() {
+            return self.works.cost(key, WORK_POWER);
+        }
+        let named = of_name(&self.works.by_key, &key);
+        let known: Vec<(&str, f64)> =
+            named.iter().map(|(detail, found)| (*detail, mean(found) as f64)).collect();
+        let near = nearest::find(&known, &key.detail, WORK_POWER).filter(|near| near.is_between);
+        let near = near.map(|near| near.ns).or_else(|| self.scaled(&known, &key));
+        match near {
+            Some(ns) => {
+                Cost { ns: ns.clamp(0.0, 9e15).round() as i64, source: Some(Source::Modelled) }
+            }
+            None => self.works.cost(key, WORK_POWER),
+        }
+    }
+
+    fn scaled(&self, named: &[(&str, f64)], key: &Key<WorkKind>) -> Option<f64> {
+        effort::scaled(named, &key.detail, self.roof).or_else(|| {
+            let all = self.works.by_key.iter();
+            let known: Vec<(&str, f64)> =
+                all.map(|(key, found)| (key.detail.as_str(), mean(found) as f64)).collect();
+            effort::scaled(&known, &key.detail, self.roof)
+        })
     }
 }
 

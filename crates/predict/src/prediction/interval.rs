@@ -6,29 +6,45 @@ use analyze::graph::{self, NodeId};
 use schema::random::CounterRng;
 
 use super::Draws;
-use crate::calibration::Calibration;
 use crate::calibration::collect::key;
+use crate::calibration::constants::median;
 use crate::calibration::price::{Prices, part_key};
+use crate::calibration::{Calibration, mean};
 use crate::program::{Action, Part, Program, Rank, Returns};
 use crate::simulate::Simulation;
 
 /// Something that costs what one of some samples says.
 struct Element<'a> {
     node: NodeId,
-    /// Place of the rank whose host it is; `None` of device work.
-    host: Option<usize>,
+    /// Place of the rank.
+    rank: usize,
+    /// Whether it is the rank's host's; else its devices'.
+    is_host: bool,
+    /// What it costs in an undisturbed step, where factors say how steps are disturbed.
+    usual: f64,
     /// Per part: samples; the sum of one of each.
     parts: Vec<Vec<&'a [i64]>>,
     /// What brings their mean to the price: other sizes than theirs, or an edit.
     scale: f64,
 }
 
-/// Per rank: 5 % of the draws are below the first, 5 % above the second.
+/// Where the drawn steps of a rank lie.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Interval {
+    /// 5 % are below.
+    pub low_ns: i64,
+    /// Half of them are.
+    pub median_ns: i64,
+    /// 5 % are above.
+    pub high_ns: i64,
+}
+
+/// Per rank.
 pub(super) fn of(
     program: &Program,
     calibration: &Calibration,
     (simulation, draws): (&Simulation, Draws),
-) -> Vec<(i64, i64)> {
+) -> Vec<Interval> {
     let mut elements = Vec::new();
     let mut found = BTreeMap::new();
     for (at, rank) in program.ranks.iter().enumerate() {
@@ -38,17 +54,21 @@ pub(super) fn of(
     let mut again = simulation.clone();
     for draw in 0..u64::from(draws.count) {
         let random = CounterRng::new(draws.seed, draw);
-        let factors = CounterRng::new(draws.seed, draw).child(1);
-        let factor = |rank: usize| match calibration.factors.len() {
-            0 => 1.0,
-            count => calibration.factors[factors.below(rank as u64, count as u64) as usize],
-        };
-        let factors: Vec<f64> = (0..program.ranks.len()).map(factor).collect();
+        let ranks = program.ranks.len();
+        let hosts = factors(&calibration.factors, random.child(1), ranks);
+        let works = factors(&calibration.work_factors, random.child(2), ranks);
         for (counter, element) in (0u64..).zip(&elements) {
+            // What slows a kernel of a step down slows the others too; a factor says by how much.
+            if let (false, Some(factor)) = (element.is_host, works[element.rank]) {
+                let ns = (element.usual * factor).round() as i64;
+                again.graph.set_node_weight(element.node, ns);
+                continue;
+            }
             let parts = (0u64..).zip(&element.parts);
-            let picked = parts.map(|(at, samples)| pick(samples, random.child(at), counter));
+            let picked = parts.map(|(at, samples)| pick(samples, random.child(3 + at), counter));
             let Some(ns) = picked.sum::<Option<i64>>() else { continue };
-            let factor = element.scale * element.host.map_or(1.0, |rank| factors[rank]);
+            let host = hosts[element.rank].filter(|_| element.is_host);
+            let factor = element.scale * host.unwrap_or(1.0);
             again.graph.set_node_weight(element.node, (ns as f64 * factor).round() as i64);
         }
         graph::relax_into(&again.graph, &mut again.times);
@@ -58,9 +78,20 @@ pub(super) fn of(
         drawn.sort_unstable();
         let at = |share: f64| drawn.get((share * (drawn.len().max(1) - 1) as f64).round() as usize);
         let whole = simulation.step_ns(rank);
-        (at(0.05).copied().unwrap_or(whole), at(0.95).copied().unwrap_or(whole))
+        let ns = |share| at(share).copied().unwrap_or(whole);
+        Interval { low_ns: ns(0.05), median_ns: ns(0.5), high_ns: ns(0.95) }
     };
     drawn.into_iter().enumerate().map(ends).collect()
+}
+
+/// A factor for each rank; `None` where too few are known to say how they spread.
+fn factors(known: &[f64], random: CounterRng, ranks: usize) -> Vec<Option<f64>> {
+    const FEWEST: usize = 2;
+    let one = |rank: usize| {
+        let at = random.below(rank as u64, known.len().max(1) as u64) as usize;
+        known.get(at).copied().filter(|_| known.len() >= FEWEST)
+    };
+    (0..ranks).map(one).collect()
 }
 
 /// What the price of a node is of the mean of its samples.
@@ -73,6 +104,15 @@ fn scale(simulation: &Simulation, node: NodeId, parts: &[Vec<&[i64]>]) -> f64 {
     let price = simulation.graph.node(node).weight as f64;
     // Means are whole nanoseconds.
     if usual <= 0.0 || (price - usual).abs() <= 1.0 { 1.0 } else { price / usual }
+}
+
+/// A price of means as one of medians.
+fn usual(price: i64, parts: &[Vec<&[i64]>]) -> f64 {
+    let all = |samples: &Vec<&[i64]>| samples.concat();
+    let sum = |of: &dyn Fn(&[i64]) -> f64| parts.iter().map(|part| of(&all(part))).sum::<f64>();
+    let means = sum(&|samples| mean(samples).unwrap_or_default());
+    let medians = sum(&|samples| median(samples).unwrap_or_default() as f64);
+    if means > 0.0 { price as f64 * medians / means } else { price as f64 }
 }
 
 fn pick(samples: &[&[i64]], random: CounterRng, counter: u64) -> Option<i64> {
@@ -113,7 +153,7 @@ fn add<'a>(
             let node = simulation.action_node(at, place, number);
             let parts = vec![samples];
             let scale = scale(simulation, node, &parts);
-            elements.push(Element { node, host: Some(at), parts, scale });
+            elements.push(Element { node, rank: at, is_host: true, usual: 0.0, parts, scale });
         }
     }
     for (number, work) in (0u32..).zip(&rank.works) {
@@ -129,6 +169,7 @@ fn add<'a>(
         let parts = work.cost_parts().into_iter().map(of_part).collect::<Vec<_>>();
         let node = simulation.work_node(at, number);
         let scale = scale(simulation, node, &parts);
-        elements.push(Element { node, host: None, parts, scale });
+        let usual = usual(simulation.graph.node(node).weight, &parts);
+        elements.push(Element { node, rank: at, is_host: false, usual, parts, scale });
     }
 }

@@ -1,12 +1,10 @@
 //! Who waits for whom, read off the graph of the recording: its nodes and edges, never a weight.
 
-use analyze::Scope;
 use analyze::collectives::{self, Operation};
 use analyze::graph::EdgeKind;
 use analyze::graph::measured::{self, MeasuredGraph, Origin};
-use analyze::job::RankFacts;
-use analyze::pressure;
 use analyze::skew::Skew;
+use analyze::{Job, Scope};
 use trace::store::TrackId;
 
 /// Who waits for whom in the traces of a job.
@@ -56,11 +54,10 @@ pub(super) struct Meeting {
 }
 
 impl Structure {
-    /// Of the traces of a job.
-    pub fn of(scopes: &[Scope<'_>]) -> Self {
-        let found = collectives::of(scopes);
-        let facts: Vec<RankFacts<'_>> = scopes.iter().map(RankFacts::new).collect();
-        let measured = measured::of(&facts, &found);
+    /// Of the traces of a job. Its ranks are taken for those of one job, whatever their quality.
+    pub fn of(job: &Job<'_>) -> Self {
+        let (scopes, found) = (job.scopes(), job.collectives());
+        let measured = measured::of(&job.ranks, found);
         let mut ranks = vec![RankWaits::default(); scopes.len()];
         for edge in measured.graph.edges() {
             let (from, to) = (edge.source.index(), edge.target.index());
@@ -81,16 +78,17 @@ impl Structure {
                 _ => {}
             }
         }
-        for (waits, scope) in ranks.iter_mut().zip(scopes) {
-            waits.skews = pressure::with_clocks(scope).0;
+        for (waits, facts) in ranks.iter_mut().zip(&job.ranks) {
+            waits.skews = facts.skews().to_vec();
             for pairs in [&mut waits.of_streams, &mut waits.of_host, &mut waits.behind] {
                 pairs.sort_unstable();
                 pairs.dedup();
             }
             waits.hand_offs.sort_unstable();
         }
-        let meetings = meetings(scopes, &found);
-        let partial = found.matched.len() - meetings.len();
+        let meetings = meetings(scopes, found);
+        let shared = found.matched.iter().filter(|one| one.group_size > 1);
+        let partial = shared.count() - meetings.len();
         Self { ranks, meetings, partial }
     }
 }

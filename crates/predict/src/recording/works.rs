@@ -7,6 +7,7 @@ use trace::store::{Kind, Strings};
 
 use super::structure::of;
 use super::{Reader, RecordedRank, sizes};
+use crate::effort;
 use crate::program::{Rank, Stream, Work, WorkKind};
 
 /// Adds the device work of a rank's step; by row, its place.
@@ -79,6 +80,8 @@ fn work(read: &Reader<'_>, names: &mut Strings, (row, stream): (u32, u32)) -> Wo
     let parts = [sizes.unwrap_or_default(), launch];
     let detail =
         parts.iter().filter(|part| !part.is_empty()).cloned().collect::<Vec<_>>().join("; ");
+    let done = op.and_then(|op| read.work.get(&(trace.rank, op)));
+    let detail = done.map_or(detail.clone(), |work| effort::detail(&detail, *work));
     let start = call.map(|call| trace.slices.start(call));
     Work {
         name: names.intern(trace.name(row)),

@@ -12,7 +12,7 @@ use device::Cpu;
 use schema::{Batch, JobConfig, Rank, ShardingPlan};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
-use trace::{Recorder, RunInfo};
+use trace::{Clock, Recorder, RunInfo};
 
 use super::command::{Command, Held, TrainStep};
 use super::feed::Feed;
@@ -76,7 +76,7 @@ impl<'a> Worker<'a> {
         let profiler = match &request.trace {
             None => Profiler::off(),
             Some(_) => {
-                let info = run_info(&comm, threads, start.clock.base_time_ns());
+                let info = run_info(&comm, threads, start.clock);
                 Profiler::new(Recorder::new(info), start.clock)
             }
         };
@@ -352,7 +352,8 @@ fn read(
     Ok(parameters)
 }
 
-fn run_info(comm: &Communicator, threads: usize, base_time_ns: i64) -> RunInfo {
+/// What a recording of a rank says of itself. Its main thread is the one that asks.
+pub fn run_info(comm: &Communicator, threads: usize, clock: Clock) -> RunInfo {
     RunInfo {
         rank: comm.rank().0,
         world_size: comm.world_size() as u32,
@@ -362,7 +363,7 @@ fn run_info(comm: &Communicator, threads: usize, base_time_ns: i64) -> RunInfo {
         host: agreement::host(),
         threads,
         device: device_name(Path::new("/proc/cpuinfo")),
-        base_time_ns,
+        base_time_ns: clock.base_time_ns(),
     }
 }
 

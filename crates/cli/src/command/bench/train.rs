@@ -7,14 +7,16 @@ use std::collections::BTreeMap;
 use std::process::ExitCode;
 use std::sync::atomic::{AtomicBool, Ordering};
 
+use comm::world;
 use device::Cpu;
 use schema::{
     Batch, IdLaw, JobConfig, ModelConfig, Rank, ShardingPlan, SyntheticConfig, TableConfig,
 };
 use serde::Serialize;
-use trace::{Clock, Recorder, RunInfo};
+use trace::{Clock, Recorder};
 use train::memory::WeightSource;
 use train::profile::Profiler;
+use train::run::run_info;
 use train::{Model, RankContext, Share};
 
 use super::batch::{self, Made};
@@ -34,10 +36,12 @@ use crate::resolve::plan::Tiling;
 use crate::resolve::synthetic::Laws;
 use crate::resolve::{Session, config, rows};
 
+mod record;
+
 /// Steps before anything is timed.
 const WARM_UP: usize = 3;
 /// Recorded steps of a turn.
-const RECORDED: usize = 2;
+const RECORDED: u64 = 2;
 
 /// What was measured; medians of the samples that count.
 #[derive(Debug, Serialize)]
@@ -62,6 +66,10 @@ struct Report {
     step_ms: f64,
     step_ms_min: f64,
     step_ms_max: f64,
+    /// Of recorded steps, in turns with the others.
+    recorded_step_ms: f64,
+    /// What recording adds to a step.
+    recording_pct: f64,
     #[serde(flatten)]
     quality: Quality,
     #[serde(flatten)]
@@ -103,6 +111,11 @@ pub fn run(args: &BenchTrain, session: &Session) -> Result<ExitCode, Error> {
     if taken.steps.is_empty() || taken.recorded.is_empty() {
         session.console.say("interrupted before the first sample");
         return Ok(ExitCode::from(EXIT_INTERRUPTED));
+    }
+    if let Some(folder) = &args.trace {
+        let judge = taken.judge(args, &bench.limits);
+        let info = run_info(&world(1)[0], session.threads, bench.clock);
+        record::write(folder, judge.kept(&taken.recorded).values(), info)?;
     }
     let report = report(&taken, &bench, (args, &job), interrupted);
     conclude(session, (&report.quality, interrupted), &report, table)
@@ -146,6 +159,8 @@ struct Bench {
     model: Model,
     batches: Vec<Batch>,
     limits: Limits,
+    /// Of what is recorded.
+    clock: Clock,
     /// Steps taken so far, of every kind.
     step: usize,
 }
@@ -172,9 +187,9 @@ impl Bench {
         let table_bytes = model.table_bytes(schema::Optimizer::Sgd).0;
         let limits = Limits::new(&cpu.pool, table_bytes, row_bytes_mean(model));
         let clock = Clock::start();
-        let profiler = Profiler::new(Recorder::new(run_info(threads, &clock)), clock);
+        let profiler = Profiler::new(Recorder::new(run_info(&world(1)[0], threads, clock)), clock);
         let context = RankContext::alone(cpu, profiler);
-        Ok(Self { context, model: trained, batches, limits, step: 0 })
+        Ok(Self { context, model: trained, batches, limits, clock, step: 0 })
     }
 
     fn measure(
@@ -206,7 +221,8 @@ impl Bench {
                 taken.steps.push(watch.sample(&self.context.cpu.pool, |seconds| seconds));
                 meter.advance(taken.steps.len() as u64, "");
             }
-            for _ in 0..RECORDED {
+            let recorded = if args.trace.is_some() { per_turn } else { RECORDED };
+            for _ in 0..recorded {
                 taken.recorded.push(self.recorded()?);
             }
             self.limits.measure(&self.context.cpu);
@@ -266,6 +282,7 @@ fn report(
     let batch_size = job.config.training.batch_size;
     let rate = kept.spread(|seconds| batch_size as f64 / seconds);
     let step = kept.spread(|seconds| 1e3 * seconds);
+    let recorded_step_ms = recorded.median(|step| 1e3 * step.seconds);
     let quality = judge.quality(
         taken.steps.iter().map(|sample| &sample.conditions),
         kept.conditions(),
@@ -294,6 +311,8 @@ fn report(
         step_ms: step.median,
         step_ms_min: step.min,
         step_ms_max: step.max,
+        recorded_step_ms,
+        recording_pct: 100.0 * (recorded_step_ms - step.median) / step.median,
         quality,
         limits,
         breakdown: Breakdown::of(&recorded, &limits),
@@ -308,21 +327,6 @@ fn row_bytes_mean(model: &ModelConfig) -> usize {
         table.dim * table.data_type.bytes() * table.vectors() * table.features.len()
     };
     model.tables.iter().map(of_table).sum::<usize>() / model.sparse_vectors().max(1)
-}
-
-/// What a recording wants to know; nothing of it is written.
-fn run_info(threads: usize, clock: &Clock) -> RunInfo {
-    RunInfo {
-        rank: 0,
-        world_size: 1,
-        backend: String::new(),
-        pid: std::process::id(),
-        main_tid: u64::from(std::process::id()),
-        host: String::new(),
-        threads,
-        device: String::new(),
-        base_time_ns: clock.base_time_ns(),
-    }
 }
 
 fn table(report: &Report) -> String {

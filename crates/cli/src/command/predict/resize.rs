@@ -4,7 +4,6 @@ use std::path::PathBuf;
 
 use predict::calibration::Calibration;
 use predict::edit::resize::{Sized, between};
-use predict::prediction::Draws;
 use predict::prediction::what_if::{self, WhatIfRow};
 use predict::recording::Step;
 use serde::Serialize;
@@ -63,7 +62,7 @@ pub fn run(args: &PredictResize, session: &Session) -> Result<(), Error> {
         let second = Sized { program: &large.step.program, size: until };
         let program = between(first, second, *to)?;
         let base = (&small.step.program, &setting);
-        let draws = Draws { count: args.draws, seed: args.seed };
+        let draws = args.drawn.into();
         let found = what_if::compared(base, program, &known, ("", draws))?;
         let is_measured = at + 1 == args.to.len();
         let share = (*to as f64 - from as f64) / (until as f64 - from as f64);

@@ -1,16 +1,11 @@
 //! `rowmill predict step`: a recorded step by a calibration.
 
-use predict::prediction::{self, Draws, PredictionRow};
+use predict::prediction::{self, PredictionRow};
 use predict::recording::{Span, StepRule};
-use predict::simulate;
-use trace::export;
-use trace::merge;
 
-use super::{Steps, calibration, check_machine, job, machine, recordings, scopes};
+use super::{Steps, calibration, check_machine, job, machine, recordings, scopes, write_traces};
 use crate::args::PredictStep;
-use crate::command::trace::file::options;
 use crate::error::Error;
-use crate::output;
 use crate::resolve::Session;
 use crate::sheet::{self, Target};
 
@@ -20,25 +15,19 @@ pub fn run(args: &PredictStep, session: &Session) -> Result<(), Error> {
     let traces = recordings(&args.paths, session)?;
     let recorded = machine(&traces);
     let calibrated = (&args.calibration, &calibration_of.machine);
-    check_machine(calibrated, &recorded, (args.force, session))?;
+    check_machine(calibrated, &recorded, (args.recorded.force, session))?;
     let scopes = scopes(&traces);
     let steps = Steps::of(&scopes)?;
     say_steps(&steps, session);
     let job = job(&scopes, session);
-    let step = job.step(&steps.one(steps.checked(args.step)?))?;
-    let draws = Draws { count: args.draws, seed: args.seed };
-    let predicted = prediction::of(&step, &calibration_of, draws)?;
+    let step = job.step(&steps.one(steps.checked(args.recorded.step)?))?;
+    let predicted = prediction::of(&step, &calibration_of, args.drawn.into())?;
     let mut rows = predicted.rows;
     for (row, spans) in rows.iter_mut().zip(&steps.spans) {
         add_spread(row, spans);
     }
     if let Some(folder) = &args.write_trace {
-        let _made = output::folder(folder)?;
-        for trace in simulate::traces(&step.program, &predicted.simulation) {
-            let path = folder.join(format!("rank-{}.json", trace.rank));
-            let _begun = output::cleared_up_beside(path.clone());
-            export::write(&path, &merge::alone(&trace), &options())?;
-        }
+        write_traces(folder, &step.program, &predicted.simulation)?;
     }
     sheet::put(session.console, &rows, Target::default())
 }

@@ -5,7 +5,6 @@ use std::path::{Path, PathBuf};
 
 use predict::calibration::Calibration;
 use predict::edit::Edits;
-use predict::prediction::Draws;
 use predict::prediction::what_if::{self, WhatIfRow};
 use predict::recording::Job;
 use serde::Serialize;
@@ -48,13 +47,13 @@ pub fn run(args: &PredictWhatIf, session: &Session) -> Result<(), Error> {
     let traces = recordings(&args.paths, session)?;
     let scopes = scopes(&traces);
     let steps = Steps::of(&scopes)?;
-    let number = steps.checked(args.step)?;
+    let number = steps.checked(args.recorded.step)?;
     let job = job(&scopes, session);
     let known = known(args, (&job, &steps, &traces), session)?;
     let step = job.step(&steps.one(number))?;
     let setting = step.recorded.setting(&step.program);
     let measured = measured(&args.measured, session)?;
-    let draws = Draws { count: args.draws, seed: args.seed };
+    let draws = args.drawn.into();
     let mut rows = Vec::new();
     for (path, edits) in args.edits.iter().zip(&edits) {
         let name = path.file_stem().unwrap_or_default().to_string_lossy();
@@ -82,7 +81,7 @@ fn known(
 ) -> Result<Calibration, Error> {
     let Some(path) = &args.calibration else { return calibrated(job, steps, traces.len()) };
     let given = calibration(path)?;
-    check_machine((path, &given.machine), &machine(traces), (args.force, session))?;
+    check_machine((path, &given.machine), &machine(traces), (args.recorded.force, session))?;
     Ok(given)
 }
 

@@ -78,30 +78,34 @@ fn settings(path: Option<&Path>) -> Result<Settings, Error> {
 /// Sizes and types of the tensors of operators whose kernels take longest, as far as the files
 /// have them.
 fn shapes(job: &Job<'_>) -> Shapes {
-    shapes_of(job.ranks.iter().map(|rank| rank.scope.trace), &antipattern::rows_with_shapes(job))
-}
-
-/// Sizes and types of the tensors of operators, `rows` of each trace. What cannot be read again,
-/// such as standard input, is left out.
-pub fn shapes_of<'a>(traces: impl Iterator<Item = &'a Trace>, rows: &[Vec<u32>]) -> Shapes {
-    let has_shapes = |events: &Events<'_>| {
-        let header = &events.trace.header.rest;
-        header.get("record_shapes").and_then(Value::as_i64) != Some(0) && !events.rows.is_empty()
-    };
-    let asked: Vec<Events<'_>> =
-        traces.zip(rows).map(|(trace, rows)| Events { trace, rows }).filter(has_shapes).collect();
+    let traces = job.ranks.iter().map(|rank| rank.scope.trace);
+    let rows = antipattern::rows_with_shapes(job);
+    let asked = events_with_shapes(traces, &rows);
     let mut shapes = Shapes::new();
-    for (events, arguments) in asked.iter().zip(open::arguments_of(&asked)) {
-        for (row, arguments) in events.rows.iter().zip(arguments.unwrap_or_default()) {
+    for (Events { trace, rows }, arguments) in asked.iter().zip(open::arguments_of(&asked)) {
+        // What cannot be read again only sharpens findings.
+        for (row, arguments) in rows.iter().zip(arguments.unwrap_or_default()) {
             let tensors = tensors(arguments.get("Input Dims"), arguments.get("Input type"));
-            shapes.extend(tensors.map(|tensors| ((events.trace.rank, *row), tensors)));
+            shapes.extend(tensors.map(|tensors| ((trace.rank, *row), tensors)));
         }
     }
     shapes
 }
 
+/// The `rows` of each trace, of those that recorded sizes of tensors.
+pub fn events_with_shapes<'a>(
+    traces: impl Iterator<Item = &'a Trace>,
+    rows: &'a [Vec<u32>],
+) -> Vec<Events<'a>> {
+    let has_shapes = |events: &Events<'_>| {
+        let header = &events.trace.header.rest;
+        header.get("record_shapes").and_then(Value::as_i64) != Some(0) && !events.rows.is_empty()
+    };
+    traces.zip(rows).map(|(trace, rows)| Events { trace, rows }).filter(has_shapes).collect()
+}
+
 /// The inputs of an operator by its arguments.
-fn tensors(dims: Option<&Value>, types: Option<&Value>) -> Option<Tensors> {
+pub fn tensors(dims: Option<&Value>, types: Option<&Value>) -> Option<Tensors> {
     let sizes = |of: &Value| {
         let sizes = of.as_array().map_or(&[][..], Vec::as_slice);
         sizes.iter().filter_map(Value::as_u64).collect()

@@ -1,0 +1,58 @@
+//! `rowmill predict model`: the step of a configuration that was never run.
+
+use predict::calibration::Machine;
+use predict::lower::{self, own};
+use predict::prediction::never_run::{self, NeverRunRow};
+use serde::Serialize;
+
+use super::{calibration, write_traces};
+use crate::args::PredictModel;
+use crate::error::Error;
+use crate::resolve::{Session, config};
+use crate::sheet::{self, Target};
+
+/// A predicted step.
+#[derive(Serialize)]
+struct Row {
+    config: String,
+    batch_size: usize,
+    pooling: u32,
+    ranks: u32,
+    #[serde(flatten)]
+    predicted: NeverRunRow,
+}
+
+/// Runs the command.
+pub fn run(args: &PredictModel, session: &Session) -> Result<(), Error> {
+    let mut overrides = args.set.clone();
+    let batch_size =
+        args.batch_size.map(|size| ("training.batch_size".to_owned(), size.to_string()));
+    overrides.extend(batch_size);
+    let job = config::job(&args.config, &overrides)?;
+    let known = calibration(&args.calibration)?;
+    say_machine(&known.machine, session);
+    let ranks = args.ranks as usize;
+    let workload = own::Workload { config: &job.config, ranks, pooling: args.pooling as usize };
+    // Each rank has its share of the threads, of which the calibration had all.
+    let threads = (session.threads / ranks).max(1);
+    let slowdown = session.threads as f64 / threads as f64;
+    let program = lower::program(&own::ops(workload)?, slowdown);
+    let found = never_run::of(&program, &known, args.drawn.into())?;
+    if let Some(folder) = &args.write_trace {
+        write_traces(folder, &program, &found.simulation)?;
+    }
+    let row = |predicted: NeverRunRow| Row {
+        config: job.origin.clone(),
+        batch_size: job.config.training.batch_size,
+        pooling: args.pooling,
+        ranks: args.ranks,
+        predicted,
+    };
+    let rows: Vec<Row> = found.rows.into_iter().map(row).collect();
+    sheet::put(session.console, &rows, Target::default())
+}
+
+fn say_machine(machine: &Machine, session: &Session) {
+    let host = if machine.host.is_empty() { "an unknown host" } else { &machine.host };
+    session.console.detail(format_args!("calibrated on {host}, {}", machine.devices.join(", ")));
+}

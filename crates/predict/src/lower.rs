@@ -1,0 +1,6 @@
+//! Programs of steps that nobody ran: from what is to be trained to what a step does.
+
+pub mod own;
+mod program;
+
+pub use program::program;
