@@ -337,16 +337,21 @@ pub struct Eval {
 Examples:
   rowmill score runs/first new.tsv > probabilities.txt
   zcat day_23.gz | rowmill score runs/first - --output probabilities.txt
+  tail -f clicks.tsv | rowmill score runs/first - --follow
 
 One line per row of the input, in its order: line N of the output belongs to row N of the input.
-A malformed row gives `nan` and is counted on stderr.")]
+A malformed row gives `nan` and is counted on stderr. Tables are mapped from the checkpoint, and
+each piece of them is checked when a row of it is first looked up.")]
 pub struct Score {
     /// A checkpoint folder, or a run folder (its newest good checkpoint)
     pub checkpoint: PathBuf,
     /// The rows: a file in the format the model was trained on, `-` for standard input
     pub file: String,
+    /// Answer the rows of a stream as they come, instead of a block at a time
+    #[arg(long, conflicts_with = "output")]
+    pub follow: bool,
     /// Write here instead of to stdout
-    #[arg(long, value_name = "FILE")]
+    #[arg(short, long, value_name = "FILE")]
     pub output: Option<PathBuf>,
     /// What malformed rows do.
     #[command(flatten)]

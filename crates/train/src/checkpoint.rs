@@ -9,13 +9,15 @@
 
 mod folder;
 mod manifest;
+mod mapped;
 mod read;
 mod tensor_file;
 mod write;
 
 pub use data::Checksum;
 pub use folder::{NewestGood, best, clean, list, list_aside, newest_good, previous_good, retain};
-pub use manifest::{Chunk, Content, FileRecord, Manifest, Part, Seeds, SeenData, VERSION};
+pub use manifest::{Chunk, Content, FileRecord, Manifest, Part, Pieces, Seeds, SeenData, VERSION};
+pub(crate) use mapped::MappedTables;
 pub use read::{Checkpoint, read_bytes};
 pub use write::{Committed, Meta, Writer, Written};
 
