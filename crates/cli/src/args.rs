@@ -414,7 +414,7 @@ pub enum Layout {
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Example:
-  rowmill data convert train.txt --config dlrm-criteo-kaggle --out prepared
+  rowmill data convert train.txt --config dlrm-criteo-kaggle -o prepared
   rowmill train dlrm-criteo-kaggle --train prepared
 
 Interrupted (Ctrl-C, kill), the same command goes on after the last finished part; the folder
@@ -430,8 +430,11 @@ pub struct Convert {
     /// Change a key of the configuration
     #[arg(long = "set", value_name = "KEY=VALUE", value_parser = key_value)]
     pub set: Vec<(String, String)>,
+    /// What stands between fields, such as ';' or tab: data.delimiter of the configuration
+    #[arg(long, value_name = "TEXT")]
+    pub delimiter: Option<String>,
     /// The folder to write
-    #[arg(long, value_name = "FOLDER")]
+    #[arg(short, long = "output", alias = "out", value_name = "FOLDER")]
     pub out: PathBuf,
     /// Memory for counting exact ids, such as 512MiB or 4GiB [default: data.ids.memory_mib]
     #[arg(long, value_name = "SIZE", value_parser = mebibytes)]
@@ -506,16 +509,19 @@ In Python: model.load_state_dict(safetensors.torch.load_file(\"dlrm.safetensors\
         to: StateDict,
         /// The safetensors file to write
         out: PathBuf,
+        /// Write a Python file beside it that loads it as a torch.nn.Module; it needs torch alone
+        #[arg(long, value_name = "FILE")]
+        loader: Option<PathBuf>,
         /// Write the optimizer states too, as WEIGHT.STATE (Adagrad: .sum), into a second file
         #[arg(long, value_name = "FILE")]
         optimizer: Option<PathBuf>,
         #[command(flatten)]
         rule_change: AcceptRuleChange,
     },
-    /// Make a checkpoint of a safetensors file with such names
+    /// Make a checkpoint of a state dict with such names, safetensors or saved by torch.save
     #[command(after_help = "\
-Example:
-  rowmill checkpoint import dlrm.safetensors --from torch --config my.toml --run runs/imported
+Examples:
+  rowmill checkpoint import dlrm.pt --from torch --config my.toml --run runs/imported
   rowmill train my.toml --run runs/imported --resume
 
 The checkpoint can evaluate and score at once. A model with standardised columns or exact ids needs
@@ -524,7 +530,7 @@ The checkpoint can evaluate and score at once. A model with standardised columns
         /// Whose names
         #[arg(long, value_enum)]
         from: StateDict,
-        /// The safetensors file
+        /// The state dict: safetensors, or .pt, .pth or .bin as torch.save writes it
         file: PathBuf,
         /// The configuration of the model
         #[arg(long, value_name = "CONFIG")]

@@ -299,10 +299,10 @@ fn text_of(
     // Its mark and how the header of its first page begins: a column may be named PAR1.
     const PARQUET: &[u8] = b"PAR1\x15";
     let mut first = Vec::with_capacity(PARQUET.len());
-    for byte in read.by_ref().take(PARQUET.len() as u64).bytes() {
-        first.push(byte.map_err(Error::read(path))?);
-        // Neither has a line end, and a stream may wait for the answer to a short line.
-        if first.ends_with(b"\n") {
+    // Neither mark has a line end, and a stream may wait for the answer to a short line.
+    while first.len() < PARQUET.len() && !first.ends_with(b"\n") {
+        let got = read.by_ref().take(1).read_to_end(&mut first).map_err(Error::read(path))?;
+        if got == 0 {
             break;
         }
     }

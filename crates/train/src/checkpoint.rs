@@ -22,5 +22,5 @@ pub use read::{Checkpoint, read_bytes};
 pub use write::{Committed, Meta, Writer, Written};
 
 pub(crate) use folder::{set_aside_after, set_best, sync_folder};
-pub(crate) use tensor_file::{TensorEntry, TensorReader, TensorWriter, dtype};
+pub(crate) use tensor_file::{TensorEntry, TensorReader, TensorWriter, dtype, float_bytes};
 pub(crate) use write::rank_file;

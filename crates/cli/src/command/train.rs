@@ -26,6 +26,7 @@ use crate::{interrupt, output};
 mod metrics;
 mod observe;
 mod row_scope;
+mod tensorboard;
 
 pub use observe::Observer;
 

@@ -23,5 +23,6 @@ mod quickstart;
 mod refusal;
 mod report;
 mod resume;
+mod score;
 mod trace;
 mod train;

@@ -172,6 +172,13 @@ pub(crate) struct TensorEntry {
     offset: u64,
 }
 
+impl TensorEntry {
+    /// A tensor at a byte of a file.
+    pub fn new(dtype: &str, shape: Vec<usize>, offset: u64) -> Self {
+        Self { dtype: dtype.to_owned(), shape, offset }
+    }
+}
+
 /// An open safetensors file. Reads by position, so threads may share it.
 #[derive(Debug)]
 pub(crate) struct TensorReader {
@@ -216,6 +223,21 @@ impl TensorReader {
         let (notes, entries) = parse(text, start, bytes).map_err(fail)?;
         let header_checksum = Checksum::of(&head);
         Ok(Self { path: path.to_owned(), file, entries, notes, header_checksum })
+    }
+
+    /// A file of another format whose tensors lie at known places, and end within it.
+    pub fn of_parts(path: &Path, file: File, entries: BTreeMap<String, TensorEntry>) -> Self {
+        let (notes, header_checksum) = (BTreeMap::new(), Checksum(0));
+        Self { path: path.to_owned(), file, entries, notes, header_checksum }
+    }
+
+    /// Takes the beginning `prefix` off the names of all tensors that have it.
+    pub fn without_prefix(mut self, prefix: &str) -> Self {
+        let short = |(name, entry): (String, TensorEntry)| {
+            (name.strip_prefix(prefix).map(str::to_owned).unwrap_or(name), entry)
+        };
+        self.entries = self.entries.into_iter().map(short).collect();
+        self
     }
 
     pub fn path(&self) -> &Path {
@@ -279,7 +301,15 @@ impl TensorReader {
     }
 }
 
-const DATA_TYPES: [DataType; 3] = [DataType::F32, DataType::F16, DataType::Bf16];
+/// Bytes of a value of a floating-point format, by its name in a header.
+pub(crate) fn float_bytes(dtype: &str) -> Option<usize> {
+    match dtype {
+        "F64" => Some(8),
+        "F32" => Some(4),
+        "F16" | "BF16" => Some(2),
+        _ => None,
+    }
+}
 
 /// The format's name in a safetensors header.
 pub(crate) fn dtype(data_type: DataType) -> &'static str {
@@ -313,10 +343,9 @@ fn parse(text: &[u8], start: u64, bytes: u64) -> Result<Header, String> {
         let [first, last] = info.data_offsets;
         let values =
             info.shape.iter().try_fold(1, |product: u64, &n| product.checked_mul(n as u64));
-        let known = DATA_TYPES.into_iter().find(|&known| dtype(known) == info.dtype);
-        let size = known.map(|known| known.bytes() as u64);
+        let size = float_bytes(&info.dtype).map(|size| size as u64);
         let length = values.zip(size).and_then(|(values, size)| values.checked_mul(size));
-        if first > last || (known.is_some() && length != Some(last - first)) {
+        if first > last || (size.is_some() && length != Some(last - first)) {
             let shape = &info.shape;
             return Err(format!("{name}: expected bytes for shape {shape:?}, got {first}..{last}"));
         }
