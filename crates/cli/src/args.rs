@@ -67,17 +67,18 @@ pub struct Cli {
 #[derive(Clone, Debug, Args)]
 #[command(next_help_heading = "Options of every command")]
 pub struct Global {
-    /// How results are printed: for people, as JSON, or (rowmill trace) as CSV, Markdown, Parquet,
-    /// and of findings SARIF
-    #[arg(long, value_enum, default_value_t = Format::Table, global = true)]
+    /// table, json; of traces also csv, md, parquet, sarif
+    #[arg(long, value_enum, default_value_t = Format::Table, global = true,
+          hide_possible_values = true, hide_default_value = true)]
     pub format: Format,
-    /// Threads in all; the results do not depend on it [default: all cores]
+    /// Number of threads; results are identical for any value [default: all cores]
     #[arg(long, value_name = "N", global = true, value_parser = thread_count)]
     pub threads: Option<usize>,
-    /// Colour on stderr; `auto` obeys NO_COLOR and pipes
-    #[arg(long, value_enum, default_value_t = Color::Auto, global = true)]
+    /// Colour on stderr: auto, always, never
+    #[arg(long, value_enum, default_value_t = Color::Auto, global = true,
+          hide_possible_values = true, hide_default_value = true)]
     pub color: Color,
-    /// Say more: what was resolved, where files lie
+    /// Verbose output: resolved settings, file locations
     #[arg(short, long, action = clap::ArgAction::Count, global = true)]
     pub verbose: u8,
 }

@@ -1,5 +1,5 @@
-//! `RUN/metrics.jsonl`: the figures of a run, one JSON object per line, for other programs; the same
-//! for TensorBoard beside it.
+//! `RUN/metrics.jsonl`: the figures of a run, one JSON object per line, for other programs; beside
+//! it the same for TensorBoard.
 
 use std::fs::{File, OpenOptions};
 use std::io::{self, BufRead, BufReader, Write as _};

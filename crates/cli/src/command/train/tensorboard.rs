@@ -1,8 +1,8 @@
 //! `RUN/events.out.tfevents.rowmill`: the figures of a run as TensorBoard reads them.
 //!
-//! A file of TensorBoard is a row of records, each a length, a checksum of it, a message of protocol
-//! buffers and a checksum of that. Our own writer, because a number with a name and a step needs
-//! four fields of it, and the crates that write it bring a second Protobuf library.
+//! A file of TensorBoard is a series of records: a length, its checksum, a Protobuf message and its
+//! checksum. We write it ourselves: a number with a name and a step needs four fields, and the
+//! crates that write such files bring a second Protobuf library.
 
 use std::fs::File;
 use std::io::{self, Write as _};
