@@ -81,8 +81,8 @@ const NEEDS: [(&str, &str); 10] = [
     ("no ", "the fixtures: real traces and data, in ROWMILL_FIXTURES or ../shared/data"),
 ];
 
-/// What is needed for the skipped tests to run, with how many of their lines ask for it; a line that
-/// asks for something else as it is.
+/// What is needed for the skipped tests to run, with how many lines ask for it. A line that asks
+/// for something else stays as it is.
 fn summed(skipped: &[String]) -> Vec<String> {
     let mut counts: Vec<(&str, usize)> = Vec::new();
     for line in skipped {
