@@ -67,17 +67,18 @@ pub struct Cli {
 #[derive(Clone, Debug, Args)]
 #[command(next_help_heading = "Options of every command")]
 pub struct Global {
-    /// How results are printed: for people, as JSON, or (rowmill trace) as CSV, Markdown, Parquet,
-    /// and of findings SARIF
-    #[arg(long, value_enum, default_value_t = Format::Table, global = true)]
+    /// table, json; of traces also csv, md, parquet, sarif
+    #[arg(long, value_enum, default_value_t = Format::Table, global = true,
+          hide_possible_values = true, hide_default_value = true)]
     pub format: Format,
-    /// Threads in all; the results do not depend on it [default: all cores]
+    /// Number of threads; results are identical for any value [default: all cores]
     #[arg(long, value_name = "N", global = true, value_parser = thread_count)]
     pub threads: Option<usize>,
-    /// Colour on stderr; `auto` obeys NO_COLOR and pipes
-    #[arg(long, value_enum, default_value_t = Color::Auto, global = true)]
+    /// Colour on stderr: auto, always, never
+    #[arg(long, value_enum, default_value_t = Color::Auto, global = true,
+          hide_possible_values = true, hide_default_value = true)]
     pub color: Color,
-    /// Say more: what was resolved, where files lie
+    /// Verbose output: resolved settings, file locations
     #[arg(short, long, action = clap::ArgAction::Count, global = true)]
     pub verbose: u8,
 }
@@ -371,16 +372,21 @@ pub struct Eval {
 Examples:
   rowmill score runs/first new.tsv > probabilities.txt
   zcat day_23.gz | rowmill score runs/first - --output probabilities.txt
+  tail -f clicks.tsv | rowmill score runs/first - --follow
 
 One line per row of the input, in its order: line N of the output belongs to row N of the input.
-A malformed row gives `nan` and is counted on stderr.")]
+A malformed row gives `nan` and is counted on stderr. Tables are mapped from the checkpoint, and
+each piece of them is checked when a row of it is first looked up.")]
 pub struct Score {
     /// A checkpoint folder, or a run folder (its newest good checkpoint)
     pub checkpoint: PathBuf,
     /// The rows: a file in the format the model was trained on, `-` for standard input
     pub file: String,
+    /// Answer the rows of a stream as they come, instead of a block at a time
+    #[arg(long, conflicts_with = "output")]
+    pub follow: bool,
     /// Write here instead of to stdout
-    #[arg(long, value_name = "FILE")]
+    #[arg(short, long, value_name = "FILE")]
     pub output: Option<PathBuf>,
     /// What malformed rows do.
     #[command(flatten)]
@@ -443,7 +449,7 @@ pub enum Layout {
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Example:
-  rowmill data convert train.txt --config dlrm-criteo-kaggle --out prepared
+  rowmill data convert train.txt --config dlrm-criteo-kaggle -o prepared
   rowmill train dlrm-criteo-kaggle --train prepared
 
 Interrupted (Ctrl-C, kill), the same command goes on after the last finished part; the folder
@@ -459,8 +465,11 @@ pub struct Convert {
     /// Change a key of the configuration
     #[arg(long = "set", value_name = "KEY=VALUE", value_parser = key_value)]
     pub set: Vec<(String, String)>,
+    /// What stands between fields, such as ';' or tab: data.delimiter of the configuration
+    #[arg(long, value_name = "TEXT")]
+    pub delimiter: Option<String>,
     /// The folder to write
-    #[arg(long, value_name = "FOLDER")]
+    #[arg(short, long = "output", alias = "out", value_name = "FOLDER")]
     pub out: PathBuf,
     /// Memory for counting exact ids, such as 512MiB or 4GiB [default: data.ids.memory_mib]
     #[arg(long, value_name = "SIZE", value_parser = mebibytes)]
@@ -535,16 +544,19 @@ In Python: model.load_state_dict(safetensors.torch.load_file(\"dlrm.safetensors\
         to: StateDict,
         /// The safetensors file to write
         out: PathBuf,
+        /// Write a Python file beside it that loads it as a torch.nn.Module; it needs torch alone
+        #[arg(long, value_name = "FILE")]
+        loader: Option<PathBuf>,
         /// Write the optimizer states too, as WEIGHT.STATE (Adagrad: .sum), into a second file
         #[arg(long, value_name = "FILE")]
         optimizer: Option<PathBuf>,
         #[command(flatten)]
         rule_change: AcceptRuleChange,
     },
-    /// Make a checkpoint of a safetensors file with such names
+    /// Make a checkpoint of a state dict with such names, safetensors or saved by torch.save
     #[command(after_help = "\
-Example:
-  rowmill checkpoint import dlrm.safetensors --from torch --config my.toml --run runs/imported
+Examples:
+  rowmill checkpoint import dlrm.pt --from torch --config my.toml --run runs/imported
   rowmill train my.toml --run runs/imported --resume
 
 The checkpoint can evaluate and score at once. A model with standardised columns or exact ids needs
@@ -553,7 +565,7 @@ The checkpoint can evaluate and score at once. A model with standardised columns
         /// Whose names
         #[arg(long, value_enum)]
         from: StateDict,
-        /// The safetensors file
+        /// The state dict: safetensors, or .pt, .pth or .bin as torch.save writes it
         file: PathBuf,
         /// The configuration of the model
         #[arg(long, value_name = "CONFIG")]

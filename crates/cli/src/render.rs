@@ -4,11 +4,12 @@
 use std::io::{self, IsTerminal, Write};
 use std::path::Path;
 
-use comfy_table::{Cell, CellAlignment, Table, TableComponent, presets};
+use comfy_table::{Cell, CellAlignment, ContentArrangement, Table, TableComponent, presets};
 use serde::{Serialize, Serializer};
 
 use crate::args::{Color, Format, Global};
 use crate::error::Error;
+use crate::machine;
 use crate::plain::plain;
 
 /// Where and how a command speaks.
@@ -101,10 +102,19 @@ pub fn facts(rows: &[(&str, String)]) -> String {
     trimmed(&table)
 }
 
-/// A table with a header; columns of numbers are set to the right.
+/// A table with a header; columns of numbers are set to the right. Long texts are wrapped where
+/// stdout is a terminal that the table would not fit.
 pub fn grid(header: &[&str], rows: &[Vec<String>]) -> String {
+    grid_within(machine::terminal_width(), header, rows)
+}
+
+fn grid_within(width: Option<usize>, header: &[&str], rows: &[Vec<String>]) -> String {
     let mut table = Table::new();
     table.load_preset(presets::NOTHING);
+    if let Some(width) = width.and_then(|width| u16::try_from(width).ok()) {
+        table.set_content_arrangement(ContentArrangement::Dynamic);
+        table.set_width(width);
+    }
     table.set_style(TableComponent::HeaderLines, '─');
     table.set_style(TableComponent::MiddleHeaderIntersections, '─');
     table.set_header(header);
@@ -191,7 +201,22 @@ pub fn duration(seconds: f64) -> String {
 
 #[cfg(test)]
 mod tests {
-    use super::{count, duration, facts, grid, rate};
+    use super::{count, duration, facts, grid, grid_within, rate};
+
+    #[test]
+    fn long_texts_are_wrapped_within_the_terminal() {
+        let row = ["key", "a meaning that takes many words to say and more room than there is"];
+        let row = vec![row.map(str::to_owned).to_vec()];
+        let header = ["name", "meaning"];
+        let text = grid_within(Some(40), &header, &row);
+        assert!(text.lines().all(|line| line.chars().count() <= 40), "{text}");
+        // The rule below the header has the table's width.
+        let words = |text: &str| -> Vec<String> {
+            text.split_whitespace().filter(|w| !w.starts_with('─')).map(str::to_owned).collect()
+        };
+        assert_eq!(words(&text), words(&grid_within(None, &header, &row)));
+        assert_eq!(grid_within(None, &header, &row).lines().count(), 3);
+    }
 
     #[test]
     fn numbers_read_well() {

@@ -37,6 +37,7 @@ use crate::layout::{LabelNeed, Wanted};
 use crate::limit::Strictness;
 use crate::loss::Losses;
 use crate::scan::{Meter, Source};
+use crate::text::Pace;
 
 /// Number of dense columns.
 pub const DENSE: usize = 13;
@@ -85,6 +86,7 @@ pub fn scan(
         wanted: &wanted,
         label: LabelNeed::Optional,
         strictness: Strictness::ANY,
+        pace: Pace::FullBlocks,
         threads,
     };
     source.check(1)?;

@@ -14,7 +14,7 @@ use schema::DataConfig;
 
 use crate::error::Error;
 use crate::layout::Layout;
-use crate::text::{BLOCK_BYTES, Body, First, Head, RECORD_BYTES, fill, name};
+use crate::text::{BLOCK_BYTES, Body, First, Head, Pace, RECORD_BYTES, fill, name};
 
 /// What parts and what encloses fields.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -225,7 +225,7 @@ fn newlines(text: &[u8]) -> u64 {
 /// Sends the records of `read` in blocks; `first` sees the fields of the first record. Stops when
 /// `send` says `false`.
 pub(crate) fn send_records(
-    path: &Path,
+    (path, pace): (&Path, Pace),
     (mut read, punctuation): (impl Read, Punctuation),
     first: &mut dyn FnMut(&Head) -> Result<First, Error>,
     send: &mut dyn FnMut(Arc<Layout>, Body) -> bool,
@@ -236,7 +236,7 @@ pub(crate) fn send_records(
     let mut more = true;
     while more {
         text.clear();
-        more = fill(&mut read, &mut text).map_err(Error::read(path))?;
+        more = fill(pace, &mut read, &mut text).map_err(Error::read(path))?;
         splitter.split(&text);
         let (path, line) = (path.to_owned(), splitter.record_line);
         if !more {

@@ -74,7 +74,8 @@ pub(crate) fn total_bytes(inputs: &[String]) -> Result<Option<u64>, Error> {
 fn decompressed(mut raw: impl Read + Send + 'static) -> io::Result<Box<dyn Read + Send>> {
     let mut start = [0; 4];
     let mut length = 0;
-    while length < start.len() {
+    // A line end is in none of the marks, and a stream may wait for the answer to a short line.
+    while length < start.len() && !start[..length].ends_with(b"\n") {
         match raw.read(&mut start[length..]) {
             Ok(0) => break,
             Ok(read) => length += read,

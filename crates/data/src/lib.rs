@@ -72,4 +72,5 @@ pub use scan::input_files;
 pub use score::{ScoreRequest, ScoringBatch, ScoringReader, read_for_scoring};
 pub use shape::{ColumnShape, DataShape};
 pub use shuffle::{Order, Position};
+pub use text::Pace;
 pub use writer::{DatasetWriter, Record, WriterOptions};

@@ -29,6 +29,7 @@ use crate::resume::{self, Begin, Building};
 use crate::rows::Rows;
 use crate::scan::{Meter, Source};
 use crate::shape::DataShape;
+use crate::text::Pace;
 use crate::writer::{self, DatasetWriter, Record, WriterOptions};
 use crate::{ordered, text, vocabulary};
 
@@ -144,6 +145,7 @@ pub fn prepare(
         wanted: &wanted,
         label: LabelNeed::Required,
         strictness: request.strictness,
+        pace: Pace::FullBlocks,
         threads: request.threads.max(1),
     };
     // Before anything is read: a fit may take long.

@@ -20,7 +20,7 @@ use crate::parquet::cells::Shown;
 use crate::parquet::{cells, input};
 use crate::prepare::Progress;
 use crate::scan::{Meter, Source};
-use crate::text::{Block, Body};
+use crate::text::{Block, Body, Pace};
 use crate::{criteo_tsv, field, npy, ordered, text};
 
 use column::{Column, Look, Tries};
@@ -73,6 +73,7 @@ pub fn of_files(
         wanted: &wanted,
         label: LabelNeed::Required,
         strictness: Strictness::ANY,
+        pace: Pace::FullBlocks,
         threads: threads.max(1),
     };
     source.check(1)?;

@@ -25,7 +25,7 @@ use crate::origin::{Origins, Tap};
 use crate::parquet::input;
 use crate::prepare::Progress;
 use crate::resume::Mark;
-use crate::text::{self, Block, Body, First, Head, Place};
+use crate::text::{self, Block, Body, First, Head, Pace, Place};
 
 /// The inputs and how they are read.
 pub(crate) struct Source<'a> {
@@ -34,6 +34,7 @@ pub(crate) struct Source<'a> {
     pub wanted: &'a Wanted,
     pub label: LabelNeed,
     pub strictness: Strictness,
+    pub pace: Pace,
     pub threads: usize,
 }
 
@@ -235,9 +236,9 @@ impl Source<'_> {
                 match self.config.format {
                     Format::Csv => {
                         let text = (read, csv::Punctuation::of(self.config));
-                        csv::send_records(path, text, &mut first, &mut send)?;
+                        csv::send_records((path, self.pace), text, &mut first, &mut send)?;
                     }
-                    _ => text::send_lines(path, (read, start), &mut first, &mut send)?,
+                    _ => text::send_lines((path, self.pace), (read, start), &mut first, &mut send)?,
                 }
             }
             if stopped {
@@ -257,13 +258,23 @@ impl Source<'_> {
         let path = Path::new(name);
         let head = text_of(decompress::open(name, &Tap::default())?, path)?;
         let mut layout = None;
-        text::send_lines(path, head, &mut |head| self.first(path, head), &mut |found, _| {
-            layout = Some(found);
-            false
-        })?;
+        text::send_lines(
+            (path, self.pace),
+            head,
+            &mut |head| self.first(path, head),
+            &mut |found, _| {
+                layout = Some(found);
+                false
+            },
+        )?;
         let Some(layout) = layout else { return Ok(()) };
         let rest = (decompress::open_at(name, place.offset, tap)?, place);
-        text::send_lines(path, rest, &mut |_| Ok(First::Data(Layout::clone(&layout))), send)
+        text::send_lines(
+            (path, self.pace),
+            rest,
+            &mut |_| Ok(First::Data(Layout::clone(&layout))),
+            send,
+        )
     }
 
     fn first(&self, path: &Path, head: &Head) -> Result<First, Error> {
@@ -288,7 +299,13 @@ fn text_of(
     // Its mark and how the header of its first page begins: a column may be named PAR1.
     const PARQUET: &[u8] = b"PAR1\x15";
     let mut first = Vec::with_capacity(PARQUET.len());
-    read.by_ref().take(PARQUET.len() as u64).read_to_end(&mut first).map_err(Error::read(path))?;
+    // Neither mark has a line end, and a stream may wait for the answer to a short line.
+    while first.len() < PARQUET.len() && !first.ends_with(b"\n") {
+        let got = read.by_ref().take(1).read_to_end(&mut first).map_err(Error::read(path))?;
+        if got == 0 {
+            break;
+        }
+    }
     if first.is_empty() {
         return Err(Error::EmptyInput { path: path.to_owned() });
     }

@@ -20,6 +20,7 @@ use crate::loss::Losses;
 use crate::prepare::Transformed;
 use crate::rows::Rows;
 use crate::scan::{Meter, Source};
+use crate::text::Pace;
 
 /// What is scored, and how it is read.
 #[derive(Clone, Debug)]
@@ -34,6 +35,8 @@ pub struct ScoreRequest {
     pub features: FeaturePlan,
     /// Most samples of a batch.
     pub batch_size: usize,
+    /// Whether batches are filled, or given out as their rows come.
+    pub pace: Pace,
     /// What a malformed record does.
     pub strictness: Strictness,
     /// Threads that convert.
@@ -49,6 +52,9 @@ pub struct ScoringBatch {
     pub lines: Vec<u64>,
     /// The samples. Labels are NaN where the file has none.
     pub batch: Batch,
+    /// Malformed records met so far, with [`Pace::AsItComes`] exactly those before the end of this
+    /// batch. Such a batch may have no sample where all of a block was malformed.
+    pub malformed: u64,
 }
 
 /// Yields the batches of raw files; an error ends it.
@@ -57,16 +63,28 @@ pub struct ScoringReader {
     thread: Option<JoinHandle<()>>,
     features: Features,
     batch_size: usize,
-    /// The block being cut into batches, and how many of its rows are used.
-    block: Option<(usize, Vec<u64>, [Decoded; 1], usize)>,
+    pace: Pace,
+    malformed: u64,
+    /// The block being cut into batches.
+    block: Option<Cut>,
     filling: Filling,
     filling_lines: Vec<u64>,
     filling_input: usize,
     losses: Losses,
 }
 
+/// A block of rows of which some are used.
+struct Cut {
+    input: usize,
+    lines: Vec<u64>,
+    decoded: [Decoded; 1],
+    used: usize,
+    malformed: u64,
+}
+
 enum Message {
-    Rows(usize, Rows),
+    /// The index of the input, rows, and how many records were malformed.
+    Rows(usize, Rows, u64),
     Done(Result<Losses, Error>),
 }
 
@@ -87,7 +105,7 @@ pub fn read_for_scoring(request: ScoreRequest) -> Result<ScoringReader, Error> {
     let features = Features::of(&request.features, &request.fitted, Path::new("[data]"))?;
     source(&request, &wanted).check(1)?;
     let (sender, messages) = bounded(2);
-    let batch_size = request.batch_size;
+    let (batch_size, pace) = (request.batch_size, request.pace);
     let thread = std::thread::spawn(move || {
         let losses = read(&request, &wanted, &sender);
         // A failed send means that the reader was dropped.
@@ -99,6 +117,8 @@ pub fn read_for_scoring(request: ScoreRequest) -> Result<ScoringReader, Error> {
         filling: Filling::new(&features, batch_size),
         features,
         batch_size,
+        pace,
+        malformed: 0,
         block: None,
         filling_lines: Vec::new(),
         filling_input: 0,
@@ -113,6 +133,7 @@ fn source<'a>(request: &'a ScoreRequest, wanted: &'a Wanted) -> Source<'a> {
         wanted,
         label: LabelNeed::Optional,
         strictness: request.strictness,
+        pace: request.pace,
         threads: request.threads.max(1),
     }
 }
@@ -129,7 +150,8 @@ fn read(
     let take = |mut parsed: Parsed<Transformed<'_>>| {
         let columns = parsed.taken.rows.categorical.iter_mut();
         columns.zip(&parsed.losses.ids).for_each(|(rows, count)| rows.unsigned = count.large > 0);
-        let message = Message::Rows(parsed.file, parsed.taken.rows);
+        let malformed = parsed.losses.malformed_lines;
+        let message = Message::Rows(parsed.file, parsed.taken.rows, malformed);
         sender.send(message).map_err(|_| Error::LoaderStopped { path: PathBuf::from("[data]") })
     };
     let mut silent = |_| {};
@@ -149,25 +171,29 @@ impl ScoringReader {
             input: self.filling_input,
             lines: std::mem::take(&mut self.filling_lines),
             batch: self.filling.finish(),
+            malformed: self.malformed,
         }
     }
 
     /// Takes rows of the current block; `true` when the batch must go out.
     fn take_block(&mut self) -> bool {
-        let Some((input, lines, decoded, used)) = &mut self.block else { return false };
-        if *input != self.filling_input && self.filling.len() > 0 {
+        let Some(block) = &mut self.block else { return false };
+        if block.input != self.filling_input && self.filling.len() > 0 {
             return true;
         }
-        self.filling_input = *input;
-        let count = (self.batch_size - self.filling.len()).min(lines.len() - *used);
-        let rows: Vec<(u32, u32)> = (*used..*used + count).map(|row| (0, row as u32)).collect();
-        self.filling.take(decoded, &rows);
-        self.filling_lines.extend_from_slice(&lines[*used..*used + count]);
-        *used += count;
-        if *used == lines.len() {
+        self.filling_input = block.input;
+        let count = (self.batch_size - self.filling.len()).min(block.lines.len() - block.used);
+        let range = block.used..block.used + count;
+        let rows: Vec<(u32, u32)> = range.clone().map(|row| (0, row as u32)).collect();
+        self.filling.take(&block.decoded, &rows);
+        self.filling_lines.extend_from_slice(&block.lines[range]);
+        block.used += count;
+        let is_done = block.used == block.lines.len();
+        if is_done {
+            self.malformed += block.malformed;
             self.block = None;
         }
-        self.filling.len() == self.batch_size
+        self.filling.len() == self.batch_size || (is_done && self.pace == Pace::AsItComes)
     }
 }
 
@@ -182,14 +208,19 @@ impl Iterator for ScoringReader {
                 }
             }
             match self.messages.as_ref().map(Receiver::recv) {
-                Some(Ok(Message::Rows(input, rows))) => match Decoded::of(&rows, &self.features) {
-                    Ok(decoded) => self.block = Some((input, rows.lines, [decoded], 0)),
-                    Err(error) => {
-                        self.messages = None;
-                        self.filling.finish();
-                        return Some(Err(error));
+                Some(Ok(Message::Rows(input, rows, malformed))) => {
+                    match Decoded::of(&rows, &self.features) {
+                        Ok(decoded) => {
+                            let (lines, decoded, used) = (rows.lines, [decoded], 0);
+                            self.block = Some(Cut { input, lines, decoded, used, malformed });
+                        }
+                        Err(error) => {
+                            self.messages = None;
+                            self.filling.finish();
+                            return Some(Err(error));
+                        }
                     }
-                },
+                }
                 Some(Ok(Message::Done(Ok(losses)))) => {
                     self.losses = losses;
                     self.messages = None;

@@ -16,7 +16,7 @@ use crate::origin::Tap;
 use crate::prepare::DEFAULT_ROW_GROUP_ROWS;
 use crate::scan::{Pass, Source, input_files};
 use crate::synthetic::SyntheticConfig;
-use crate::text::Block;
+use crate::text::{Block, Pace};
 
 /// Blocks of raw files that are looked at.
 const BLOCKS: usize = 4;
@@ -119,6 +119,7 @@ impl DataShape {
             wanted: &wanted,
             label: LabelNeed::Required,
             strictness: Strictness::ANY,
+            pace: Pace::FullBlocks,
             threads: 1,
         };
         source.check(1)?;

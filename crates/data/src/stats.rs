@@ -23,6 +23,7 @@ use crate::ordered;
 use crate::parquet::part;
 use crate::prepare::Progress;
 use crate::scan::{Meter, Source};
+use crate::text::Pace;
 
 use category::CategoryTally;
 use dense::DenseTally;
@@ -174,6 +175,7 @@ pub fn of_inputs(
         wanted: &wanted,
         label: LabelNeed::Required,
         strictness,
+        pace: Pace::FullBlocks,
         threads: threads.max(1),
     };
     source.check(1)?;

@@ -19,8 +19,19 @@ use crate::npy;
 
 /// Text in a block, about.
 pub(crate) const BLOCK_BYTES: usize = 1 << 20;
+/// Most text taken at a time of a stream that is answered as it comes: what a pipe holds.
+const ARRIVING_BYTES: usize = 64 << 10;
 /// The longest record there may be.
 pub(crate) const RECORD_BYTES: usize = 16 << 20;
+
+/// When a block of text is passed on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Pace {
+    /// When it is full, or the input ends.
+    FullBlocks,
+    /// When something has arrived that ends a record: whoever wrote it waits for the answer.
+    AsItComes,
+}
 
 /// A run of whole records of one file.
 pub(crate) struct Block {
@@ -135,7 +146,7 @@ impl First {
 /// Sends the lines of `read`, which starts at `place`, in blocks; `first` sees the fields of the
 /// first line. Stops when `send` says `false`.
 pub(crate) fn send_lines(
-    path: &Path,
+    (path, pace): (&Path, Pace),
     (mut read, mut place): (impl Read, Place),
     first: &mut dyn FnMut(&Head) -> Result<First, Error>,
     send: &mut dyn FnMut(Arc<Layout>, Body) -> bool,
@@ -143,7 +154,7 @@ pub(crate) fn send_lines(
     let mut layout: Option<Arc<Layout>> = None;
     let mut text = Vec::with_capacity(BLOCK_BYTES + 4096);
     loop {
-        let more = fill(&mut read, &mut text).map_err(Error::read(path))?;
+        let more = fill(pace, &mut read, &mut text).map_err(Error::read(path))?;
         let end = match (more, memchr::memrchr(b'\n', &text)) {
             (false, _) => text.len(),
             (true, Some(at)) => at + 1,
@@ -220,8 +231,24 @@ pub(crate) fn name(field: &[u8]) -> String {
 }
 
 /// Appends up to a block; `false` at the end of the file.
-pub(crate) fn fill(read: &mut impl Read, text: &mut Vec<u8>) -> io::Result<bool> {
-    let wanted = BLOCK_BYTES as u64;
-    let got = read.take(wanted).read_to_end(text)?;
-    Ok(got as u64 == wanted)
+pub(crate) fn fill(pace: Pace, read: &mut impl Read, text: &mut Vec<u8>) -> io::Result<bool> {
+    match pace {
+        Pace::FullBlocks => {
+            let wanted = BLOCK_BYTES as u64;
+            let got = read.take(wanted).read_to_end(text)?;
+            Ok(got as u64 == wanted)
+        }
+        Pace::AsItComes => {
+            let start = text.len();
+            text.resize(start + ARRIVING_BYTES, 0);
+            let got = loop {
+                match read.read(&mut text[start..]) {
+                    Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                    got => break got,
+                }
+            };
+            text.truncate(start + *got.as_ref().unwrap_or(&0));
+            Ok(got? > 0)
+        }
+    }
 }

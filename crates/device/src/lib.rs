@@ -13,6 +13,7 @@ pub mod buffer;
 pub mod cpu;
 pub mod error;
 pub mod limits;
+pub mod mapped;
 pub mod ops;
 pub mod optimizer;
 pub mod real;

@@ -340,7 +340,6 @@ impl Plan {
         let single = || tables().find(|input| input.facts.list.is_none());
         let constant =
             if has_dense { None } else { single().map(|input| input.facts.name.clone()) };
-        let dim = if constant.is_some() { dim.min(FACTORS) } else { dim };
         let vectors = tables().count() + usize::from(has_dense || constant.is_some());
         let times = inputs.iter().filter(|input| input.role.is_time());
         let time = times.max_by_key(|input| input.facts.distinct);
@@ -377,9 +376,6 @@ impl Plan {
         }
     }
 }
-
-/// Widest rows of tables that are the whole model: beyond it they learn single rows by heart.
-const FACTORS: usize = 16;
 
 /// The power of two at or below 6·n^¼, from 8 to 32.
 fn dim_of(categories: u64) -> usize {

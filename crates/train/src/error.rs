@@ -71,6 +71,15 @@ pub enum Error {
         /// What is wrong with it.
         problem: String,
     },
+    /// A file of `torch.save` that holds no state dict, or one that cannot be read without running
+    /// what is in it.
+    #[error("{}: not a state dict: {problem}", path.display())]
+    Pickled {
+        /// The file.
+        path: PathBuf,
+        /// What is wrong with it.
+        problem: String,
+    },
     /// The bytes on disk are not the bytes written.
     #[error("{}: {tensor}: expected checksum {expected}, got {got}", path.display())]
     Checksum {

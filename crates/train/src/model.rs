@@ -107,6 +107,21 @@ impl ForwardModel {
         Ok(Self { model })
     }
 
+    /// Refuses a batch of another shape, and ids that are no rows of the tables of the job.
+    ///
+    /// # Errors
+    /// [`Error::BatchShape`], [`Error::RowOutOfRange`].
+    pub(crate) fn check(&self, share: Share<'_>) -> Result<(), Error> {
+        self.model.check(share.batch)?;
+        self.model.embedding.check_ids(&share.batch.sparse, share.first_sample)
+    }
+
+    /// Looks up the ids of the next batches in `tiles`, one for each table, which have the rows of
+    /// these ids alone.
+    pub(crate) fn look_up_in(&mut self, tiles: Vec<TileState>) {
+        self.model.embedding.replace_tiles(tiles);
+    }
+
     /// As [`Model::evaluate`].
     ///
     /// # Errors

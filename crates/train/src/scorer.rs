@@ -1,13 +1,16 @@
 //! A trained model that only looks forward: evaluation and click probabilities from a checkpoint.
+//!
+//! Tables are read into memory ([`Scorer::load`], for many rows) or mapped ([`Scorer::open`], which
+//! costs nothing until rows are looked up). The probabilities are the same to the bit.
 
 use std::ops::Range;
 use std::path::{Path, PathBuf};
 
 use data::{Dataset, FeaturePlan, Fitted};
 use device::Cpu;
-use schema::{Batch, JobConfig, Rank, ShardingPlan};
+use schema::{Batch, JobConfig, KeyedJaggedTensor, ModelConfig, Rank, ShardingPlan};
 
-use crate::checkpoint::{Checkpoint, SeenData};
+use crate::checkpoint::{Checkpoint, MappedTables, SeenData};
 use crate::metric::{Accumulator, Groups};
 use crate::model::{ForwardModel, RankParameters};
 use crate::parameter::{DenseParameter, dense_shapes};
@@ -17,6 +20,8 @@ use crate::{Error, Evaluation, RankContext, Share};
 
 /// Samples of one forward pass.
 const BATCH_SIZE: usize = 4096;
+/// Bytes of mapped rows that are copied out at a time: a batch with more is scored in parts.
+const ROWS_BYTES: usize = 64 << 20;
 
 /// A model of one rank, read from a checkpoint of any number of ranks.
 pub struct Scorer {
@@ -26,7 +31,16 @@ pub struct Scorer {
     data: SeenData,
     step: u64,
     model: ForwardModel,
+    /// Where rows are looked up, unless the model has them all.
+    mapped: Option<MappedTables>,
     context: RankContext,
+}
+
+/// Where the weights of the tables are.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Tables {
+    InMemory,
+    Mapped,
 }
 
 impl Scorer {
@@ -36,17 +50,35 @@ impl Scorer {
     /// As [`Checkpoint::open`]; damaged tensors, and weights that are no finite numbers, are
     /// refused by name.
     pub fn load(folder: &Path, threads: usize) -> Result<Self, Error> {
+        Self::new(folder, threads, Tables::InMemory)
+    }
+
+    /// Opens the checkpoint in `folder` and maps its tables. What is damaged is noticed when a row
+    /// of it is looked up for the first time.
+    ///
+    /// # Errors
+    /// As [`Self::load`], of the dense parameters alone.
+    pub fn open(folder: &Path, threads: usize) -> Result<Self, Error> {
+        Self::new(folder, threads, Tables::Mapped)
+    }
+
+    fn new(folder: &Path, threads: usize, tables: Tables) -> Result<Self, Error> {
         let checkpoint = Checkpoint::open(folder)?;
         let config = checkpoint.config().clone();
         let fitted = fitted(&checkpoint)?;
         let plan = ShardingPlan::table_wise(&config.model.tables, 1);
         let cpu = Cpu::new(threads);
-        let parameters = weights(&checkpoint, &cpu, &plan)?;
+        let mapped = match tables {
+            Tables::InMemory => None,
+            Tables::Mapped => Some(MappedTables::of(&checkpoint)?),
+        };
+        let parameters = weights(&checkpoint, &cpu, (&plan, mapped.as_ref()))?;
         let place = (&plan, Rank(0));
         let model = ForwardModel::restored(&cpu, &config, place, BATCH_SIZE, parameters)?;
         let context = RankContext::alone(cpu, Profiler::off());
         let (folder, data) = (folder.to_owned(), checkpoint.manifest().data);
-        Ok(Self { folder, step: checkpoint.step(), config, fitted, data, model, context })
+        let step = checkpoint.step();
+        Ok(Self { folder, step, config, fitted, data, model, mapped, context })
     }
 
     /// The job that trained the model.
@@ -86,13 +118,58 @@ impl Scorer {
     }
 
     /// Click probabilities of `batch`, `[B]`, NaN where the model gives none. Labels are not looked
-    /// at but must be there, `[B]`.
+    /// at but must be there, `[B]`. A row's probability does not depend on the rows beside it.
     ///
     /// # Errors
-    /// [`Error::BatchShape`], [`Error::RowOutOfRange`].
+    /// [`Error::BatchShape`], [`Error::RowOutOfRange`]; of mapped tables [`Error::Checksum`],
+    /// [`Error::Value`] and [`Error::FileLength`] naming what is damaged.
     pub fn score(&mut self, batch: &Batch) -> Result<Vec<f32>, Error> {
-        let share = Share { batch, first_sample: 0, global_size: batch.size };
-        Ok(self.model.score(&mut self.context, share)?.to_vec())
+        let mut all = Vec::with_capacity(batch.size);
+        self.forward(batch, |model, context, share| {
+            all.extend_from_slice(model.score(context, share)?);
+            Ok(())
+        })?;
+        Ok(all)
+    }
+
+    /// Calls `take` with the batch; where tables are mapped, with one part of it after the other,
+    /// whose ids are positions among the rows that were looked up.
+    fn forward(
+        &mut self,
+        batch: &Batch,
+        mut take: impl FnMut(&mut ForwardModel, &mut RankContext, Share<'_>) -> Result<(), Error>,
+    ) -> Result<(), Error> {
+        let whole = Share { batch, first_sample: 0, global_size: batch.size };
+        let Some(tables) = &self.mapped else {
+            return take(&mut self.model, &mut self.context, whole);
+        };
+        self.model.check(whole)?;
+        tables.check_lengths()?;
+        let parts = self.row_bytes(&batch.sparse).div_ceil(ROWS_BYTES).max(1);
+        let samples = batch.size.div_ceil(parts).max(1);
+        for first_sample in (0..batch.size).step_by(samples) {
+            let end = batch.size.min(first_sample + samples);
+            let mut part = batch.slice(first_sample..end);
+            let ids = take_ids(&mut part.sparse, &self.config.model);
+            let cpu = &self.context.cpu;
+            let tiles = ids.iter().enumerate().map(|(table, ids)| tables.rows(cpu, table, ids));
+            self.model.look_up_in(tiles.collect::<Result<_, _>>()?);
+            let share = Share { batch: &part, first_sample, global_size: batch.size };
+            take(&mut self.model, &mut self.context, share)?;
+        }
+        Ok(())
+    }
+
+    /// Bytes of the rows that are looked up.
+    fn row_bytes(&self, sparse: &KeyedJaggedTensor) -> usize {
+        let model = &self.config.model;
+        let features = model.features().into_iter().enumerate();
+        let bytes = features.map(|(number, feature)| {
+            let table = &model.tables[feature.table];
+            let ids = (sparse.feature(number).len() as u64).min(table.rows) as usize;
+            ids * table.dim * table.data_type.bytes()
+        });
+        bytes.sum()
     }
 
     /// Evaluates on `rows` of `dataset`; `observe` hears (samples done, samples in all).
@@ -115,9 +192,11 @@ impl Scorer {
         let (mut accumulator, groups) = (Accumulator::new(), Groups::of(&self.config));
         for loaded in loader {
             let batch = loaded?.batch;
-            let share = Share { batch: &batch, first_sample: 0, global_size: batch.size };
-            let (probabilities, sum) = self.model.evaluate(&mut self.context, share)?;
-            accumulator.push(probabilities, &batch.labels, sum);
+            self.forward(&batch, |model, context, share| {
+                let (probabilities, sum) = model.evaluate(context, share)?;
+                accumulator.push(probabilities, &share.batch.labels, sum);
+                Ok(())
+            })?;
             accumulator.push_groups(&groups.in_batch(&batch));
             observe(accumulator.samples(), total);
         }
@@ -128,18 +207,44 @@ impl Scorer {
     }
 }
 
-/// All weights of a checkpoint. No optimizer state is read, which may be as large as the tables.
+/// Puts positions among the looked-up rows of each table in place of the ids, and gives the ids by
+/// table. A table with no more rows than ids is looked up whole, and its ids stay.
+fn take_ids(sparse: &mut KeyedJaggedTensor, model: &ModelConfig) -> Vec<Vec<i64>> {
+    let features: Vec<usize> = model.features().iter().map(|feature| feature.table).collect();
+    let mut counts = vec![0; model.tables.len()];
+    for (feature, &table) in features.iter().enumerate() {
+        counts[table] += sparse.feature(feature).len() as u64;
+    }
+    let mut ids = vec![Vec::new(); counts.len()];
+    for (feature, &table) in features.iter().enumerate() {
+        let rows = model.tables[table].rows;
+        if rows <= counts[table] {
+            ids[table] = (0..rows as i64).collect();
+            continue;
+        }
+        let range = sparse.feature(feature);
+        let values = &mut sparse.values[range];
+        let first = ids[table].len() as i64;
+        ids[table].extend_from_slice(values);
+        values.iter_mut().zip(first..).for_each(|(value, position)| *value = position);
+    }
+    ids
+}
+
+/// All weights of a checkpoint, or of mapped tables no rows. No optimizer state is read, which may
+/// be as large as the tables.
 fn weights(
     checkpoint: &Checkpoint,
     cpu: &Cpu,
-    plan: &ShardingPlan,
+    (plan, mapped): (&ShardingPlan, Option<&MappedTables>),
 ) -> Result<RankParameters, Error> {
     let config = checkpoint.config();
     let empty = |(name, shape): (String, Vec<usize>)| DenseParameter::without_state(&name, &shape);
     let mut dense: Vec<_> = dense_shapes(&config.model).into_iter().map(empty).collect();
     checkpoint.read_dense_weights(&mut dense)?;
-    let tile = |tile: &schema::Tile| {
-        checkpoint.read_tile_weights(&config.model.tables[tile.table.index()].name, tile)
+    let tile = |tile: &schema::Tile| match mapped {
+        Some(tables) => tables.rows(cpu, tile.table.index(), &[]),
+        None => checkpoint.read_tile_weights(&config.model.tables[tile.table.index()].name, tile),
     };
     let tiles = plan.tiles().iter().map(tile).collect::<Result<_, _>>()?;
     let parameters = RankParameters { dense, tiles };

@@ -1,8 +1,8 @@
-//! State dicts of facebookresearch/dlrm and TorchRec, as one safetensors file, out and in.
+//! State dicts of facebookresearch/dlrm and TorchRec: out as one safetensors file, in from that or
+//! from what `torch.save` wrote.
 //!
 //! Owns the names, shapes and column orders of both libraries ([`dense_names`], [`table_name`]) and
-//! the streaming copy; tables need not fit in memory. Knows nothing of pickled files: in Python,
-//! `safetensors.torch.load_file` gives the dict that `load_state_dict` takes.
+//! the streaming copy; tables need not fit in memory.
 
 use std::fmt;
 
@@ -11,9 +11,11 @@ use schema::{Interaction, ModelConfig, Pooling, TableConfig, TableId, TriangleOr
 use crate::Error;
 use crate::parameter::dense_shapes;
 
+mod archive;
 mod export;
 mod import;
 mod optimizer;
+mod pickle;
 
 pub use export::{export, export_optimizer};
 pub use import::{ImportRequest, Mismatch, import};

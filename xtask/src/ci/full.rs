@@ -17,6 +17,8 @@ const PERFETTO_PACKAGES: [&str; 2] = ["perfetto==0.59.1", "protobuf<8"];
 const RANKS: &str = "traces/dlrm8/dlrm_kineto.tar.gz";
 /// What exported weights must agree with.
 const TORCH_PACKAGES: [&str; 3] = ["torch==2.14.1", "numpy<3", "safetensors<1"];
+/// What must read the figures of a run.
+const TENSORBOARD_PACKAGES: [&str; 1] = ["tensorboard<3"];
 /// What a suite of PyTorch runs is made with; the same torch as in `TORCH_PACKAGES`.
 const SUITE_REQUIREMENTS: &str = "bench/collect/requirements.txt";
 /// Whose processes are captured: the protocol was measured with it.
@@ -65,6 +67,11 @@ pub fn compare() -> Result<String, Error> {
         agrees.args([export, "rows.txt", "probabilities.txt"]);
         command::run(agrees.current_dir(&folder))?;
     }
+    let mut files = script(&python, &root, "pytorch_files.py");
+    files.arg("--rowmill").arg(root.join("target/release/rowmill"));
+    command::run(files.current_dir(&folder))?;
+    let board = environment(&root.join("target/venv-tensorboard"), &TENSORBOARD_PACKAGES)?;
+    command::run(script(&board, &root, "tensorboard_opens.py").arg("run").current_dir(&folder))?;
     let mut forced = script(&python, &root, "teacher_forced.py");
     forced.args(["--folder", "forced", "--output", "teacher_forced.json", "--rowmill"]);
     command::run(forced.arg(root.join("target/release/rowmill")).current_dir(&folder))?;

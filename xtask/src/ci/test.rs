@@ -24,7 +24,7 @@ pub fn run() -> Result<String, Error> {
     let mut cargo = cargo(&["test", "--release", "--workspace", "--no-fail-fast"]);
     let command = cargo.args(kinds).args(["--", "--show-output"]);
     let count = count(command, &mut std::io::stdout())?;
-    for line in no_launcher.iter().chain(&count.skipped) {
+    for line in no_launcher.into_iter().chain(summed(&count.skipped)) {
         eprintln!("{line}");
     }
     let Count { passed, failed, skipped } = count;
@@ -68,6 +68,37 @@ fn count(command: &mut Command, shown: &mut impl Write) -> Result<Count, Error> 
     Ok(count)
 }
 
+/// What skipped tests need, by a word of their line.
+const NEEDS: [(&str, &str); 10] = [
+    ("Chromium", "Chromium in PATH, or its place in ROWMILL_CHROMIUM"),
+    ("python3", "python3 in PATH"),
+    ("two processors", "two processors"),
+    ("needs root", "root"),
+    ("root may write", "a user other than root"),
+    ("control groups", "permission to make control groups"),
+    ("has not enough", "more memory"),
+    ("ROWMILL_MEMORY", "ROWMILL_MEMORY=full, as `cargo xtask ci --full` sets it"),
+    ("ROWMILL_CHECKPOINT", "ROWMILL_CHECKPOINT_GIB and ROWMILL_CHECKPOINT_FOLDER"),
+    ("no ", "the fixtures: real traces and data, in ROWMILL_FIXTURES or ../shared/data"),
+];
+
+/// What is needed for the skipped tests to run, with how many lines ask for it. A line that asks
+/// for something else stays as it is.
+fn summed(skipped: &[String]) -> Vec<String> {
+    let mut counts: Vec<(&str, usize)> = Vec::new();
+    for line in skipped {
+        let is_file = line.contains("not there") && !line.contains("python3");
+        let known = NEEDS.iter().find(|(word, _)| line.contains(word));
+        let fixtures = is_file.then(|| NEEDS.last()).flatten();
+        let need = fixtures.or(known).map_or(line.as_str(), |(_, need)| *need);
+        match counts.iter_mut().find(|(known, _)| *known == need) {
+            Some((_, count)) => *count += 1,
+            None => counts.push((need, 1)),
+        }
+    }
+    counts.iter().map(|(need, count)| format!("SKIPPED {count}: needs {need}")).collect()
+}
+
 impl Count {
     fn read(&mut self, line: &str) {
         if let Some(at) = line.find("SKIPPED") {
@@ -88,7 +119,26 @@ impl Count {
 
 #[cfg(test)]
 mod tests {
-    use super::{Count, count};
+    use super::{Count, count, summed};
+
+    #[test]
+    fn what_skipped_tests_need_is_summed_up() {
+        let lines = [
+            "SKIPPED: no fixture traces/a.json",
+            "SKIPPED: ../shared/data/b is not there",
+            "SKIPPED: no Chromium in PATH or ROWMILL_CHROMIUM",
+            "SKIPPED: python3 is not there",
+        ];
+        let fixtures = "the fixtures: real traces and data, in ROWMILL_FIXTURES or ../shared/data";
+        assert_eq!(
+            summed(&lines.map(str::to_owned)),
+            [
+                format!("SKIPPED 2: needs {fixtures}"),
+                "SKIPPED 1: needs Chromium in PATH, or its place in ROWMILL_CHROMIUM".to_owned(),
+                "SKIPPED 1: needs python3 in PATH".to_owned(),
+            ]
+        );
+    }
 
     #[test]
     fn summaries_add_up_and_skips_are_kept() {

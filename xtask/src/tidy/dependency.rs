@@ -36,11 +36,12 @@ const EDGES: [(&str, &[&str]); 15] = [
 ];
 
 /// Packages, by prefix of their name, that only the named crates may depend on.
-const OWNERS: [(&[&str], &[&str]); 14] = [
+const OWNERS: [(&[&str], &[&str]); 16] = [
     (&["parquet", "arrow-", "datafusion"], &["data", "hub"]),
     (&["gemm", "cudarc"], &["device"]),
     (&["mpi"], &["comm"]),
     (&["libc"], &["comm", "device", "fleet"]),
+    (&["memmap2"], &["device"]),
     (&["nix"], &["fleet"]),
     (&["flate2", "zstd"], &["data", "trace"]),
     (&["prost"], &["trace"]),

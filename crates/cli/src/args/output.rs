@@ -77,7 +77,9 @@ fn of_data(data: &Data) -> Vec<Output> {
 
 fn of_checkpoint(checkpoint: &Checkpoint) -> Vec<Output> {
     match checkpoint {
-        Checkpoint::Export { out, optimizer, .. } => regular_files([Some(out), optimizer.as_ref()]),
+        Checkpoint::Export { out, optimizer, loader, .. } => {
+            regular_files([Some(out), optimizer.as_ref(), loader.as_ref()])
+        }
         Checkpoint::Import { run, .. } => vec![Output::Folder(run.clone())],
         Checkpoint::Info { .. } | Checkpoint::Verify { .. } => Vec::new(),
     }

@@ -269,7 +269,7 @@ pub struct PredictOverheads {
     #[arg(long, value_name = "FILE")]
     pub svg: Option<PathBuf>,
     /// Write here instead of to stdout
-    #[arg(long, value_name = "FILE")]
+    #[arg(short, long, value_name = "FILE")]
     pub output: Option<PathBuf>,
 }
 

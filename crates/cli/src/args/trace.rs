@@ -70,7 +70,7 @@ pub struct Selection {
     #[arg(long, value_name = "N")]
     pub top: Option<usize>,
     /// Write here instead of to stdout
-    #[arg(long, value_name = "FILE")]
+    #[arg(short, long, value_name = "FILE")]
     pub output: Option<PathBuf>,
 }
 
@@ -376,14 +376,14 @@ standard error of the steps is noise.")]
     /// Put the ranks of a job on one timeline, clocks aligned
     #[command(after_help = "\
 Examples:
-  rowmill trace merge job/ --out merged.json.gz
-  rowmill trace merge job/ --out merged.pftrace    for ui.perfetto.dev, nothing dropped")]
+  rowmill trace merge job/ -o merged.json.gz
+  rowmill trace merge job/ -o merged.pftrace    for ui.perfetto.dev, nothing dropped")]
     Merge {
         /// Traces: files, archives, folders, or `-` for standard input
         #[arg(required = true, value_name = "PATH")]
         paths: Vec<PathBuf>,
         /// The file to write: .json, .json.gz, .json.zst, .pftrace or .pftrace.gz
-        #[arg(long, value_name = "FILE")]
+        #[arg(short, long = "output", alias = "out", value_name = "FILE")]
         out: PathBuf,
         /// Only these ranks
         #[arg(long = "rank", value_name = "N")]
@@ -395,19 +395,19 @@ Examples:
     /// Write a trace in another format
     #[command(after_help = "\
 Examples:
-  rowmill trace convert trace.json.gz --out trace.pftrace
-  rowmill trace convert trace.json.gz --out tables --to parquet    events, ops, kernels, collectives")]
+  rowmill trace convert trace.json.gz -o trace.pftrace
+  rowmill trace convert trace.json.gz -o tables --to parquet    events, ops, kernels, collectives")]
     Convert {
         /// Traces: files, archives, folders, or `-` for standard input
         #[arg(required = true, value_name = "PATH")]
         paths: Vec<PathBuf>,
         /// The file to write, or with --to parquet the folder
-        #[arg(long, value_name = "PATH")]
+        #[arg(short, long = "output", alias = "out", value_name = "PATH")]
         out: PathBuf,
         /// Only these ranks
         #[arg(long = "rank", value_name = "N")]
         ranks: Vec<u32>,
-        /// The format [default: by the name of --out]
+        /// The format [default: by the name of --output]
         #[arg(long, value_enum)]
         to: Option<ConvertTo>,
     },
@@ -467,7 +467,7 @@ Examples:
         #[arg(long, value_name = "PATH")]
         kineto: Vec<PathBuf>,
         /// Write here instead of to stdout
-        #[arg(long, value_name = "FILE")]
+        #[arg(short, long, value_name = "FILE")]
         output: Option<PathBuf>,
     },
 }
@@ -633,7 +633,7 @@ pub enum ConvertTo {
 }
 
 impl ConvertTo {
-    /// Whether a conversion with `--to` and `--out` writes tables.
+    /// Whether a conversion with `--to` and `--output` writes tables.
     pub fn is_parquet(to: Option<Self>, out: &Path) -> bool {
         match to {
             Some(to) => to == Self::Parquet,

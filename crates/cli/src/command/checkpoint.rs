@@ -1,5 +1,6 @@
 //! `rowmill checkpoint`: info, verify, export and import.
 
+use std::io::Write;
 use std::path::{Path, PathBuf};
 
 use data::{Dataset, Fitted};
@@ -20,9 +21,10 @@ pub fn run(command: Checkpoint, session: &Session) -> Result<(), Error> {
     match command {
         Checkpoint::Info { checkpoint } => info(&checkpoint, session),
         Checkpoint::Verify { checkpoint } => verify(&checkpoint, session),
-        Checkpoint::Export { checkpoint, to, out, optimizer, rule_change } => {
+        Checkpoint::Export { checkpoint, to, out, optimizer, rule_change, loader } => {
             let states = optimizer.as_deref().map(|file| (file, rule_change.given()));
-            export(&checkpoint, to, (&out, states), session)
+            export(&checkpoint, to, (&out, states), session)?;
+            loader.as_deref().map_or(Ok(()), |loader| write_loader(loader, &out, session))
         }
         Checkpoint::Import {
             from,
@@ -187,6 +189,20 @@ fn export(
             exported.file.display().to_string()
         )
     })
+}
+
+/// A state dict as a module of PyTorch.
+const LOADER: &str = include_str!("checkpoint/loader.py");
+
+fn write_loader(path: &Path, weights: &Path, session: &Session) -> Result<(), Error> {
+    output::put(path, |file| file.write_all(LOADER.as_bytes()).map_err(Error::io(path, "write")))?;
+    let module = path.file_stem().unwrap_or_default().to_string_lossy();
+    session.console.say(format_args!(
+        "{} written; in Python: import {module}; model = {module}.load({:?})",
+        path.display(),
+        weights.display().to_string()
+    ));
+    Ok(())
 }
 
 struct Import {

@@ -105,7 +105,8 @@ struct Converted<'a> {
 }
 
 fn convert(request: &Convert, session: &Session) -> Result<(), Error> {
-    let mut job = config::job(&request.config, &request.set)?;
+    let overrides = config::overrides(request.delimiter.as_deref(), &request.set);
+    let mut job = config::job(&request.config, &overrides)?;
     if let (Some(memory), Ids::Exact { memory_mib, .. }) =
         (request.memory, &mut job.config.data.ids)
     {

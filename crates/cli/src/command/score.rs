@@ -4,7 +4,7 @@ use std::fs;
 use std::io::{self, BufWriter, Write};
 use std::path::{Path, PathBuf};
 
-use data::{ScoreRequest, read_for_scoring};
+use data::{Pace, ScoreRequest, read_for_scoring};
 use schema::source::{DataConfig, Format};
 use serde::Serialize;
 use train::Scorer;
@@ -18,11 +18,11 @@ use crate::resolve::{Session, checkpoint, input};
 
 /// Runs the command.
 pub fn run(args: &Score, session: &Session) -> Result<(), Error> {
-    let folder = checkpoint::find_for_rows(&args.checkpoint, session.console)?;
+    let folder = checkpoint::find_to_map(&args.checkpoint, session.console)?;
     if args.file != "-" && !Path::new(&args.file).exists() {
         return Err(Error::NoSuchInput { path: PathBuf::from(&args.file) });
     }
-    let mut scorer = Scorer::load(&folder, session.threads)?;
+    let mut scorer = Scorer::open(&folder, session.threads)?;
     match &args.output {
         None => {
             let out = BufWriter::new(io::stdout().lock());
@@ -96,12 +96,14 @@ fn score<W: Write>(
 ) -> Result<Scored, Error> {
     let json = args.output.is_none() && session.console.format == args::Format::Json;
     let mut placed = Placed::starting_at(first_line(&scorer.config().data), json);
+    let pace = if args.follow { Pace::AsItComes } else { Pace::FullBlocks };
     let mut reader = read_for_scoring(ScoreRequest {
         inputs: vec![args.file.clone()],
         config: scorer.config().data.clone(),
         fitted: scorer.fitted().clone(),
         features: scorer.features(),
         batch_size: scorer.batch_size(),
+        pace,
         strictness: input::strictness(args.malformed),
         threads: session.threads,
     })?;
@@ -112,13 +114,14 @@ fn score<W: Write>(
         let probabilities = scorer.score(&batch.batch)?;
         target.write(&placed.text(&batch.lines, &probabilities))?;
         rows += probabilities.len() as u64;
+        if args.follow {
+            target.write(&placed.rest(batch.malformed, (args, rows))?)?;
+            target.flush()?;
+        }
         meter.advance(rows, "");
     }
     let losses = reader.losses();
-    let Some(missing) = losses.malformed_lines.checked_sub(placed.unreadable) else {
-        return Err(Error::Alignment { path: args.file.clone().into(), rows });
-    };
-    target.write(&placed.unreadable_text(missing))?;
+    target.write(&placed.rest(losses.malformed_lines, (args, rows))?)?;
     target.flush()?;
     let seconds = meter.finish();
     let unreadable_rows = losses.malformed_lines;
@@ -183,6 +186,15 @@ impl Placed {
             text += &format!("{}{probability}{end}", self.start());
         }
         text
+    }
+
+    /// The lines of the rows behind the last readable one, where so many were malformed in all.
+    fn rest(&mut self, malformed: u64, (args, rows): (&Score, u64)) -> Result<String, Error> {
+        let Some(missing) = malformed.checked_sub(self.unreadable) else {
+            return Err(Error::Alignment { path: args.file.clone().into(), rows });
+        };
+        self.next_line += missing;
+        Ok(self.unreadable_text(missing))
     }
 
     fn unreadable_text(&mut self, rows: u64) -> String {

@@ -27,6 +27,7 @@ mod metrics;
 mod observe;
 mod processes;
 mod row_scope;
+mod tensorboard;
 
 pub use observe::Observer;
 use processes::{Joined, World};

@@ -213,10 +213,10 @@ impl Error {
             }
             Self::MixedInputs { .. } => {
                 "prepare all files into one folder: rowmill data convert FILE… --config CONFIG \
-                 --out FOLDER"
+                 --output FOLDER"
             }
             Self::NotPrepared { .. } => {
-                "make one with: rowmill data convert FILE… --config CONFIG --out FOLDER"
+                "make one with: rowmill data convert FILE… --config CONFIG --output FOLDER"
             }
             Self::NoSuchInput { path } if !path.is_absolute() => {
                 "paths are relative to the folder the command runs in"
@@ -449,7 +449,10 @@ fn train_hint(error: &train::Error) -> Option<String> {
         train::Error::Data(error) => return data_hint(error),
         train::Error::Io { source, .. } => return disk_hint(source),
         train::Error::TensorFile { path, .. } if !path.with_file_name("manifest.json").exists() => {
-            "expected a file as safetensors.torch.save_file writes it"
+            "expected a file as safetensors.torch.save_file or torch.save writes it"
+        }
+        train::Error::Pickled { .. } => {
+            "save the weights alone, in Python: torch.save(model.state_dict(), \"weights.pt\")"
         }
         train::Error::Checksum { .. }
         | train::Error::FileLength { .. }

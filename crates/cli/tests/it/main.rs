@@ -24,5 +24,6 @@ mod quickstart;
 mod refusal;
 mod report;
 mod resume;
+mod score;
 mod trace;
 mod train;

@@ -5,7 +5,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use arrow_array::{ArrayRef, Int64Array};
-use data::{Error, FeaturePlan, ScoreRequest, Strictness, read_for_scoring};
+use data::{Error, FeaturePlan, Pace, ScoreRequest, Strictness, read_for_scoring};
 use flate2::Compression;
 use flate2::write::GzEncoder;
 use parquet::file::metadata::{ParquetMetaDataReader, ParquetMetaDataWriter};
@@ -64,6 +64,7 @@ fn scored(text: &str, config: &DataConfig) -> (Vec<u64>, usize, u64) {
         fitted,
         features: FeaturePlan { columns: vec![("c".to_owned(), 100)] },
         batch_size: 100,
+        pace: Pace::FullBlocks,
         strictness: Strictness::ANY,
         threads: 1,
     };

@@ -105,6 +105,19 @@ pub struct Chunk {
     pub data_type: DataType,
     /// XXH3-64 of its bytes.
     pub checksum: Checksum,
+    /// Of the pieces of a table's weights, so that a reader of a few rows need not read all of the
+    /// chunk. Missing where an earlier program wrote it, and of small chunks.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub pieces: Option<Pieces>,
+}
+
+/// Checksums of the equal pieces of a tensor, the last one shorter.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Pieces {
+    /// Bytes of a piece.
+    pub bytes: u32,
+    /// XXH3-64 of each, in order.
+    pub checksums: Vec<Checksum>,
 }
 
 /// What a tensor is.

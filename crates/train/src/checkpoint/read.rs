@@ -11,11 +11,11 @@ use std::path::{Path, PathBuf};
 use device::Weights;
 use device::buffer::Array;
 use schema::row_scope::ScopeDifference;
-use schema::{DataType, JobConfig, ModelConfig, Optimizer, RowScope, Tile};
+use schema::{DataType, JobConfig, ModelConfig, Optimizer, RowScope, TableConfig, Tile};
 
 use super::manifest::{Chunk, Content, Manifest, Part};
 use super::write::CHUNK_BYTES;
-use super::{TensorReader, dtype};
+use super::{TensorEntry, TensorReader, dtype};
 use crate::Error;
 use crate::parameter::{DenseParameter, TileState};
 
@@ -433,11 +433,25 @@ impl Checkpoint {
         Err(Error::Checksum { path, tensor, expected: chunk.checksum, got })
     }
 
-    /// A chunk's place in its file, which must have the manifest's shape.
-    fn entry(
+    /// The place of a chunk of a table's weights, which must lie within the table and have its data
+    /// type.
+    pub(super) fn checked_entry(
         &self,
-        chunk: &Chunk,
-    ) -> Result<(&TensorReader, &super::tensor_file::TensorEntry), Error> {
+        (chunk, part): (&Chunk, &Part),
+        table: &TableConfig,
+    ) -> Result<(&TensorReader, &TensorEntry), Error> {
+        self.check_data_type(chunk, table.data_type)?;
+        let rows = part.rows.end.saturating_sub(part.rows.start) as usize;
+        let expected = vec![rows, part.columns.len()];
+        if chunk.shape != expected || part.rows.end > table.rows || part.columns.end > table.dim {
+            let (path, tensor) = (self.folder.clone(), chunk.tensor.clone());
+            return Err(Error::TensorShape { path, tensor, expected, got: chunk.shape.clone() });
+        }
+        self.entry(chunk)
+    }
+
+    /// A chunk's place in its file, which must have the manifest's shape.
+    fn entry(&self, chunk: &Chunk) -> Result<(&TensorReader, &TensorEntry), Error> {
         let path = self.folder.join(&chunk.file);
         let (tensor, expected) = (chunk.tensor.clone(), chunk.shape.clone());
         let found = self.files.get(&chunk.file);

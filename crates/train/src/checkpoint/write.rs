@@ -251,7 +251,10 @@ impl Writer {
         let mut writer = TensorWriter::create(&path, &BTreeMap::new(), tensors)?;
         for chunk in &mut chunks {
             emit(chunk, &mut writer)?;
-            chunk.checksum = writer.end_tensor();
+            let (checksum, pieces) = writer.end_tensor();
+            chunk.checksum = checksum;
+            let is_read_by_rows = matches!(chunk.content, Content::TableWeight(_));
+            chunk.pieces = pieces.filter(|_| is_read_by_rows);
             chunk.file = name.to_owned();
         }
         let (bytes, header_checksum) = writer.finish()?;
@@ -349,7 +352,7 @@ fn write_columns(
 
 fn chunk(tensor: String, content: Content, shape: Vec<usize>) -> Chunk {
     let (file, data_type, checksum) = (String::new(), DataType::F32, Checksum(0));
-    Chunk { file, tensor, content, shape, data_type, checksum }
+    Chunk { file, tensor, content, shape, data_type, checksum, pieces: None }
 }
 
 /// Cuts `rows` at multiples of the rows a full-width chunk has, wherever the tile begins: tiles

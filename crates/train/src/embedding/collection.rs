@@ -62,6 +62,20 @@ impl EmbeddingCollection {
         &self.tiles
     }
 
+    /// Puts other tiles of the same tables in place, which have the rows of the ids to come.
+    pub fn replace_tiles(&mut self, tiles: Vec<TileState>) {
+        assert_eq!(tiles.len(), self.tiles.len(), "tiles of the same tables");
+        self.tiles = tiles;
+    }
+
+    /// Whether every id of `sparse` names a row of its table; see [`input_dist::check_ids`].
+    ///
+    /// # Errors
+    /// [`Error::RowOutOfRange`].
+    pub fn check_ids(&self, sparse: &KeyedJaggedTensor, first_sample: usize) -> Result<(), Error> {
+        input_dist::check_ids(&self.layout, sparse, first_sample)
+    }
+
     /// Counts what a step keeps beside the tiles: ids, pooled vectors of its slots, and the sort of
     /// the updates. Returns the bytes of the messages that come and go, at most.
     pub fn step_memory(&self, rank: schema::Rank, traffic: &Traffic<'_>, room: &mut Room) -> u64 {

@@ -5,13 +5,16 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use device::Cpu;
-use schema::{DataType, Optimizer, RowScope, ShardingPlan, TableId, Tile};
+use schema::{DataType, ModelConfig, Optimizer, RowScope, ShardingPlan, TableId, Tile};
 
 use super::optimizer;
 use super::{DenseName, Target, dense_names, table_name};
 use crate::checkpoint::{Checkpoint, TensorWriter, sync_folder};
 use crate::parameter::{self, DenseParameter, Spot};
 use crate::{Error, RuleChange};
+
+/// The note of an exported file that has the model's configuration as JSON.
+const MODEL_NOTE: &str = "rowmill.model";
 
 /// Writes the weights of `checkpoint` to `out` under the names of `target`; returns the file's
 /// bytes.
@@ -90,7 +93,7 @@ fn write_weights(
     let dense = |name: &DenseName| (name.external.clone(), DataType::F32, name.shape.clone());
     tensors.extend(names.iter().map(dense));
     let announced = tensors.iter().map(|(name, kind, shape)| (name.as_str(), *kind, &shape[..]));
-    let mut writer = TensorWriter::create(path, &BTreeMap::new(), announced)?;
+    let mut writer = TensorWriter::create(path, &model_note(model), announced)?;
     let cpu = Cpu::new(1);
     for tile in ShardingPlan::table_wise(&model.tables, 1).tiles() {
         let table = &model.tables[tile.table.index()].name;
@@ -111,6 +114,13 @@ fn write_weights(
         writer.end_tensor();
     }
     Ok(writer.finish()?.0)
+}
+
+/// What a loader in another language needs to build the model: pooling, shared tables, interaction.
+fn model_note(model: &ModelConfig) -> BTreeMap<String, String> {
+    // A configuration always has a form in JSON: it was read from one as free as that.
+    let text = serde_json::to_string(model).unwrap_or_default();
+    BTreeMap::from([(MODEL_NOTE.to_owned(), text)])
 }
 
 fn write_states(

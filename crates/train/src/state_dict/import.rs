@@ -8,10 +8,10 @@ use device::Weights;
 use device::weights::WeightsView;
 use schema::{DataType, JobConfig, Rank, RowScope, ShardingPlan, TableId};
 
-use super::{DenseName, Target, dense_names, optimizer, table_name};
+use super::{DenseName, Target, archive, dense_names, optimizer, table_name};
 use crate::checkpoint::{
     Committed, Content, Meta, SeenData, TensorEntry, TensorReader, TensorWriter, Writer, Written,
-    dtype, rank_file,
+    dtype, float_bytes, rank_file,
 };
 use crate::parameter::{DenseParameter, Spot};
 use crate::{Error, RuleChange};
@@ -22,7 +22,7 @@ const PIECE: usize = 1 << 20;
 /// What to import and where to.
 #[derive(Clone, Debug)]
 pub struct ImportRequest<'a> {
-    /// A safetensors file of f32 tensors; a table may also be in its data type.
+    /// A safetensors file, or one of `torch.save`, of floating-point tensors.
     pub path: &'a Path,
     /// Whose names it has.
     pub source: Target,
@@ -78,7 +78,7 @@ pub enum Mismatch {
         /// The file's shape.
         got: Vec<usize>,
     },
-    /// Its values are neither f32 nor in the format that the model has.
+    /// Its values are no floating-point numbers.
     Kind {
         /// Name in the state dict.
         name: String,
@@ -120,8 +120,14 @@ impl fmt::Display for Mismatch {
 pub fn import(request: &ImportRequest<'_>) -> Result<Committed, Error> {
     let config = request.config;
     let names = dense_names(&config.model, request.source)?;
-    let weights = TensorReader::open(request.path)?;
-    let states = request.optimizer.map(TensorReader::open).transpose()?;
+    let open = |path: &Path| -> Result<TensorReader, Error> {
+        let reader = archive::open(path)?;
+        Ok(match wrapper(&names, &reader).map(str::to_owned) {
+            Some(prefix) => reader.without_prefix(&prefix),
+            None => reader,
+        })
+    };
+    let (weights, states) = (open(request.path)?, request.optimizer.map(open).transpose()?);
     let source = Source { request, names, weights, states };
     check(request.path, source.weight_shapes(), &source.weights)?;
     if let (Some(path), Some(states)) = (request.optimizer, &source.states) {
@@ -152,6 +158,17 @@ pub fn import(request: &ImportRequest<'_>) -> Result<Committed, Error> {
         data: SeenData::default(),
     };
     writer.commit(&meta, vec![tables, dense])
+}
+
+/// What a wrapper such as `DistributedDataParallel` put before the names of all tensors: `module.`,
+/// `model.`, or several.
+fn wrapper<'a>(names: &[DenseName], reader: &'a TensorReader) -> Option<&'a str> {
+    let wanted = &names.first()?.external;
+    let mut found = reader.entries().map(|(name, _)| name);
+    let prefix = found.find_map(|name| name.strip_suffix(wanted.as_str()))?;
+    let is_whole =
+        prefix.ends_with('.') && reader.entries().all(|(name, _)| name.starts_with(prefix));
+    is_whole.then_some(prefix)
 }
 
 impl Source<'_> {
@@ -207,7 +224,7 @@ fn check(path: &Path, mut wanted: Shapes, reader: &TensorReader) -> Result<(), E
             Some((expected, _)) if expected != got => {
                 mismatches.push(Mismatch::Shape { name, expected, got });
             }
-            Some((_, kind)) if ![dtype(kind), "F32"].contains(&entry.dtype.as_str()) => {
+            Some((_, kind)) if float_bytes(&entry.dtype).is_none() => {
                 let (expected, got) = (dtype(kind), entry.dtype.clone());
                 mismatches.push(Mismatch::Kind { name, expected, got });
             }
@@ -303,10 +320,42 @@ impl Tensor<'_> {
         Ok(())
     }
 
-    /// Reads f32 values from `first` on.
+    /// Reads values from `first` on, to the nearest f32.
     fn read(&self, first: u64, out: &mut [f32]) -> Result<(), Error> {
-        self.reader.read(self.entry, first, out)?;
+        let narrow = match self.entry.dtype.as_str() {
+            "F64" => return self.read_wide(first, out),
+            "F16" => DataType::F16,
+            "BF16" => DataType::Bf16,
+            _ => DataType::F32,
+        };
+        if narrow == DataType::F32 {
+            self.reader.read(self.entry, first, out)?;
+        } else {
+            let mut values = Weights::zeroed(narrow, out.len());
+            let start = first * narrow.bytes() as u64;
+            self.reader.read_bytes(self.entry, start, values.view_mut().into_bytes())?;
+            out.copy_from_slice(&values.view().to_f32());
+        }
         self.check(first, (WeightsView::F32(out), out.len()))
+    }
+
+    /// Reads f64 values, a piece at a time. One beyond f32 is refused with its own value.
+    fn read_wide(&self, first: u64, out: &mut [f32]) -> Result<(), Error> {
+        let mut bytes = vec![0; 8 * out.len().min(PIECE)];
+        for (piece, out) in out.chunks_mut(PIECE).enumerate() {
+            let bytes = &mut bytes[..8 * out.len()];
+            let start = first + (piece * PIECE) as u64;
+            self.reader.read_bytes(self.entry, start * 8, bytes)?;
+            let values = bytes.as_chunks::<8>().0.iter().map(|&value| f64::from_le_bytes(value));
+            for (at, (out, value)) in out.iter_mut().zip(values).enumerate() {
+                *out = value as f32;
+                if value.is_finite() && !out.is_finite() {
+                    return Err(self.refused(start, (at, *out), "a magnitude that f32 can hold"));
+                }
+            }
+            self.check(start, (WeightsView::F32(out), out.len()))?;
+        }
+        Ok(())
     }
 
     /// Refuses values, from `first` of the tensor on, that no training can go on with.

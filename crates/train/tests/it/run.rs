@@ -364,6 +364,38 @@ fn a_scorer_gives_the_evaluation_of_the_run() {
     assert!((evaluation.loss - expected.loss).abs() < 1e-6, "{evaluation:?} {expected:?}");
 }
 
+/// Tables split by rows and columns among ranks, in all formats: what is mapped gives the bits of
+/// what is loaded.
+#[test]
+fn mapped_tables_give_the_evaluation_of_loaded_ones() {
+    let folder = tempfile::tempdir().unwrap();
+    let dataset = dataset(folder.path());
+    let (_, held_out) = dataset.split(0.2);
+    for (plan_of, data_type) in [
+        (ShardingPlan::table_wise as fn(&[TableConfig], u32) -> ShardingPlan, DataType::F32),
+        (ShardingPlan::row_wise, DataType::F16),
+        (ShardingPlan::mixed, DataType::Bf16),
+        (ShardingPlan::mixed, DataType::F32),
+    ] {
+        let run_folder = folder.path().join("run");
+        let mut config = config();
+        // More rows than ids, so that some are looked up one by one, and fewer.
+        config.model.tables[0].rows = 500;
+        config.model.tables.iter_mut().for_each(|table| table.data_type = data_type);
+        let plan = plan_of(&config.model.tables, 3);
+        let mut request = request(&run_folder, &dataset, plan);
+        request.config = config;
+        let checkpoint = train::run(&request, &mut |_| {}).unwrap().checkpoint.unwrap();
+        let [loaded, mapped] = [Scorer::load, Scorer::open].map(|scorer| {
+            let mut scorer = scorer(&checkpoint, 2).unwrap();
+            scorer.evaluate(&dataset, held_out.clone(), &mut |_, _| {}).unwrap()
+        });
+        assert_eq!(loaded.loss.to_bits(), mapped.loss.to_bits(), "{data_type:?}");
+        assert_eq!(loaded.auc.to_bits(), mapped.auc.to_bits(), "{data_type:?}");
+        std::fs::remove_dir_all(&run_folder).unwrap();
+    }
+}
+
 /// Half of the bags of `b` are longer than their table's sequences, which have one id here and
 /// three there.
 #[test]
@@ -388,7 +420,7 @@ fn runs_with_sequences_resume_and_score_and_count_what_they_leave_out() {
         request.start = Start::Checkpoint(middle);
         let resumed = train::run(&request, &mut |_| {}).unwrap();
         assert_eq!(bits(&resumed), bits(&whole), "{length}");
-        let mut scorer = Scorer::load(&resumed.checkpoint.unwrap(), 2).unwrap();
+        let mut scorer = Scorer::open(&resumed.checkpoint.unwrap(), 2).unwrap();
         let (_, held_out) = dataset.split(0.2);
         let evaluation = scorer.evaluate(&dataset, held_out, &mut |_, _| {}).unwrap();
         let expected = resumed.evaluation.unwrap();

@@ -393,13 +393,13 @@ fn every_tensor_that_does_not_fit_is_named_with_both_shapes() {
         ]
     );
     assert!(!run.path().join("checkpoints").exists());
-    let path = write(run.path(), &names(&config.model, Target::Torch), Dtype::F64);
+    let path = write(run.path(), &names(&config.model, Target::Torch), Dtype::I64);
     let error =
         state_dict::import(&request(&path, Target::Torch, &config, run.path())).unwrap_err();
     let Error::StateDict { mismatches, .. } = &error else { panic!("{error}") };
     let kinds: BTreeSet<String> =
         mismatches.iter().map(|m| m.to_string().split(": ").last().unwrap().to_owned()).collect();
-    assert_eq!(kinds.into_iter().collect::<Vec<_>>(), ["expected dtype F32, got F64"]);
+    assert_eq!(kinds.into_iter().collect::<Vec<_>>(), ["expected dtype F32, got I64"]);
 }
 
 #[test]
@@ -536,4 +536,93 @@ fn values_up_to_the_end_of_a_data_type_are_imported() {
     {
         import_with(tensor, 0, value).unwrap();
     }
+}
+
+/// A file that real PyTorch wrote: see `testdata/state_dict/make.py`.
+fn saved_by_torch(name: &str) -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../../testdata/state_dict").join(name)
+}
+
+fn job_of_torch(data_type: &str) -> JobConfig {
+    let text = format!(
+        r#"
+[model]
+name = "tiny"
+dense_features = 2
+bottom = [3, 2]
+top = [2, 1]
+interaction = {{ kind = "dot" }}
+loss = "bce_with_logits"
+tables = [{{ name = "a", rows = 4, dim = 2, data_type = "{data_type}" }}]
+[optimizer]
+sparse = {{ kind = "sgd", learning_rate = 0.1 }}
+dense = {{ kind = "sgd", learning_rate = 0.1 }}
+[training]
+batch_size = 2
+epochs = 1
+[data]
+format = "csv"
+label = {{ column = "y" }}
+dense = [{{ column = "u" }}, {{ column = "v" }}]
+categorical = [{{ column = "a", kind = "integer" }}]
+"#
+    );
+    JobConfig::parse(&text, &[]).unwrap()
+}
+
+#[test]
+fn what_torch_save_writes_is_imported_in_one_step() {
+    for name in ["plain.pt", "wide_wrapped.bin", "checkpoint.pt", "parameters.pt"] {
+        for data_type in ["f32", "f16", "bf16"] {
+            let (config, run) = (job_of_torch(data_type), tempfile::tempdir().unwrap());
+            let path = saved_by_torch(name);
+            let imported = state_dict::import(&request(&path, Target::Torch, &config, run.path()));
+            let checkpoint = Checkpoint::open(&imported.unwrap().folder).unwrap();
+            let plan = ShardingPlan::table_wise(&config.model.tables, 1);
+            let table = checkpoint.read_tile_weights("a", &plan.tiles()[0]).unwrap();
+            let expected =
+                |count: usize| -> Vec<f32> { (0..count).map(|i| (i + 1) as f32 / 8.0).collect() };
+            assert_eq!(table.weight.view().to_f32(), expected(8), "{name} {data_type}");
+            let shapes = train::parameter::dense_shapes(&config.model).into_iter();
+            let empty = |(name, shape): (String, Vec<usize>)| {
+                train::parameter::DenseParameter::without_state(&name, &shape)
+            };
+            let mut dense: Vec<_> = shapes.map(empty).collect();
+            checkpoint.read_dense_weights(&mut dense).unwrap();
+            for parameter in &dense {
+                assert_eq!(parameter.weight, expected(parameter.weight.len()), "{name}");
+            }
+        }
+    }
+}
+
+#[test]
+fn what_torch_save_writes_besides_tensors_is_refused_by_name_and_not_run() {
+    let (config, run) = (job_of_torch("f32"), tempfile::tempdir().unwrap());
+    let refused = |path: &Path| {
+        let error = state_dict::import(&request(path, Target::Torch, &config, run.path()));
+        error.unwrap_err().to_string()
+    };
+    for (name, said) in [
+        ("module.pt", "got the class or function \"torch.nn.modules.linear.Linear\""),
+        ("strided.pt", "bot_l.0.weight: expected a contiguous tensor, got strides [1, 3]"),
+        ("old.pt", "the format of PyTorch before version 1.6"),
+    ] {
+        let text = refused(&saved_by_torch(name));
+        assert!(text.contains(said), "{text}");
+    }
+    // Any byte of a tensor, and any end of the file.
+    let good = fs::read(saved_by_torch("plain.pt")).unwrap();
+    let path = run.path().join("damaged.pt");
+    let needle = 1.0f32.to_le_bytes();
+    let at = good.windows(4).position(|window| window == needle).unwrap();
+    let mut bytes = good.clone();
+    bytes[at + 2] ^= 1;
+    fs::write(&path, &bytes).unwrap();
+    assert!(refused(&path).contains("hecksum"), "{}", refused(&path));
+    for end in (0..good.len()).step_by(7) {
+        fs::write(&path, &good[..end]).unwrap();
+        refused(&path);
+    }
+    assert!(!run.path().join("checkpoints").exists());
 }

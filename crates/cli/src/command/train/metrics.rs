@@ -1,4 +1,5 @@
-//! `RUN/metrics.jsonl`: the figures of a run, one JSON object per line, for other programs.
+//! `RUN/metrics.jsonl`: the figures of a run, one JSON object per line, for other programs; beside
+//! it the same for TensorBoard.
 
 use std::fs::{File, OpenOptions};
 use std::io::{self, BufRead, BufReader, Write as _};
@@ -7,10 +8,13 @@ use std::path::{Path, PathBuf};
 use serde::Serialize;
 use serde_json::Value;
 
+use super::tensorboard::Events;
+
 /// Writes the figures of one run. A file that cannot be written costs the run nothing.
 pub struct Metrics {
     path: PathBuf,
     file: Option<File>,
+    events: Events,
     /// Why the file cannot be written, until that was said.
     failed: Option<io::Error>,
 }
@@ -18,7 +22,8 @@ pub struct Metrics {
 impl Metrics {
     /// The file of the run in `folder`; nothing is opened yet.
     pub fn of_run(folder: &Path) -> Self {
-        Self { path: folder.join("metrics.jsonl"), file: None, failed: None }
+        let (path, events) = (folder.join("metrics.jsonl"), Events::of_run(folder));
+        Self { path, file: None, events, failed: None }
     }
 
     /// Where it is.
@@ -53,7 +58,8 @@ impl Metrics {
         Ok(kept)
     }
 
-    fn open(&self, kept: &str) -> io::Result<File> {
+    fn open(&mut self, kept: &str) -> io::Result<File> {
+        self.events.begin(kept)?;
         let mut partial = self.path.clone().into_os_string();
         partial.push(format!(".{}.partial", std::process::id()));
         let mut file = File::create(&partial)?;
@@ -69,7 +75,10 @@ impl Metrics {
             text.push(b'\n');
             text
         });
-        let written = text.map_err(io::Error::from).and_then(|text| file.write_all(&text));
+        let written = text.map_err(io::Error::from).and_then(|text| {
+            file.write_all(&text)?;
+            self.events.write(&serde_json::from_slice(&text)?)
+        });
         if let Err(error) = written {
             self.file = None;
             self.failed = Some(error);

@@ -1,0 +1,216 @@
+//! Files of `torch.save` (`.pt`, `.pth`, `.bin`): a zip archive of a pickle, which says where each
+//! tensor lies, and of the tensors' bytes, which are read where they are.
+//!
+//! Nothing of the pickle is run; see [`super::pickle`]. Knows nothing of models.
+
+use std::collections::BTreeMap;
+use std::fs::File;
+use std::io::{self, BufReader, Read};
+use std::path::Path;
+
+use zip::{CompressionMethod, ZipArchive};
+
+use super::pickle::{Id, Pickle, Value};
+use crate::Error;
+use crate::checkpoint::{TensorEntry, TensorReader};
+
+/// The first bytes of an archive, and of what `torch.save` wrote before version 1.6.
+const ARCHIVE: &[u8] = b"PK\x03\x04";
+const OLD: &[u8] = b"\x80\x02";
+/// The longest pickle that is read: 100 bytes a tensor are usual.
+const PICKLE_BYTES: u64 = 256 << 20;
+/// Where programs keep the weights within what else they save.
+const KEPT_AS: [&str; 4] = ["state_dict", "model_state_dict", "model", "module"];
+
+/// Opens a state dict: safetensors, or what `torch.save` wrote.
+///
+/// # Errors
+/// [`Error::TensorFile`] or [`Error::Pickled`] with what is wrong with it.
+pub(super) fn open(path: &Path) -> Result<TensorReader, Error> {
+    let mut start = Vec::new();
+    let file = File::open(path).map_err(Error::io("open", path))?;
+    let bytes = file.metadata().map_err(Error::io("open", path))?.len();
+    (&file).take(4).read_to_end(&mut start).map_err(Error::io("read", path))?;
+    // The length of a safetensors header may begin with any byte, but is no longer than its file.
+    if start == ARCHIVE {
+        let file = File::open(path).map_err(Error::io("open", path))?;
+        return of_archive(path, file, bytes);
+    }
+    if start.starts_with(OLD) && start.get(2) == Some(&0x8a) {
+        let problem = "expected a zip archive, got the format of PyTorch before version 1.6; save \
+                       it again with torch.save"
+            .to_owned();
+        return Err(Error::Pickled { path: path.to_owned(), problem });
+    }
+    TensorReader::open(path)
+}
+
+/// Where the storages of an archive lie: first byte and length, by name.
+type Storages = BTreeMap<String, (u64, u64)>;
+
+fn of_archive(path: &Path, file: File, bytes: u64) -> Result<TensorReader, Error> {
+    let fail = |problem: String| Error::Pickled { path: path.to_owned(), problem };
+    let broken = |error: zip::result::ZipError| fail(format!("the archive: {error}"));
+    let mut archive = ZipArchive::new(BufReader::new(&file)).map_err(broken)?;
+    let mut text = Vec::new();
+    let mut storages = Storages::new();
+    for index in 0..archive.len() {
+        let mut member = archive.by_index(index).map_err(broken)?;
+        let name = member.name().map_err(broken)?.into_owned();
+        // Below a folder with the name of the file.
+        let name = name.split_once('/').map_or(name.as_str(), |(_, name)| name).to_owned();
+        let (place, length) = (member.data_start().unwrap_or_default(), member.size());
+        if member.compression() != CompressionMethod::STORE || place + length > bytes {
+            return Err(fail(format!("{name}: expected stored bytes, got compressed ones")));
+        }
+        let mut read = |out: &mut dyn io::Write, limit| {
+            // Its checksum is compared at its end.
+            let copied = io::copy(&mut (&mut member).take(limit), out);
+            copied.map_err(|error| fail(format!("{name}: {error}")))
+        };
+        if name == "data.pkl" {
+            read(&mut text, PICKLE_BYTES)?;
+        } else if name == "byteorder" {
+            let mut order = Vec::new();
+            read(&mut order, 16)?;
+            if order != b"little" {
+                return Err(fail("expected little-endian tensors, got big-endian ones".to_owned()));
+            }
+        } else if let Some(key) = name.strip_prefix("data/") {
+            read(&mut io::sink(), u64::MAX)?;
+            storages.insert(key.to_owned(), (place, length));
+        }
+    }
+    if text.is_empty() {
+        return Err(fail("expected data.pkl in the archive, as torch.save writes it".to_owned()));
+    }
+    let pickle = Pickle::read(&text).map_err(fail)?;
+    let entries = entries(&pickle, &storages).map_err(fail)?;
+    drop(archive);
+    Ok(TensorReader::of_parts(path, file, entries))
+}
+
+/// The tensors of a state dict, by name.
+fn entries(pickle: &Pickle, storages: &Storages) -> Result<BTreeMap<String, TensorEntry>, String> {
+    let mut entries = BTreeMap::new();
+    for (name, tensor) in state_dict(pickle)? {
+        let entry =
+            entry(pickle, tensor, storages).map_err(|problem| format!("{name}: {problem}"))?;
+        entries.insert(name.to_owned(), entry);
+    }
+    Ok(entries)
+}
+
+/// Names and tensors of the one dict that has tensors: the whole pickle, or an entry of it.
+fn state_dict(pickle: &Pickle) -> Result<Vec<(&str, Id)>, String> {
+    let Some(top) = pickle.dict(pickle.root) else {
+        return Err("expected a dict of tensors, as model.state_dict() gives it".to_owned());
+    };
+    let own = tensors_of(pickle, pickle.root);
+    if !own.is_empty() {
+        return Ok(own);
+    }
+    let named = top.iter().filter_map(|&(key, value)| Some((pickle.text(key)?, value)));
+    let found: Vec<(&str, Vec<(&str, Id)>)> = named
+        .map(|(key, value)| (key, tensors_of(pickle, value)))
+        .filter(|(_, tensors)| !tensors.is_empty())
+        .collect();
+    let usual = KEPT_AS.iter().find_map(|name| found.iter().position(|(key, _)| key == name));
+    let chosen = usual.or((found.len() == 1).then_some(0));
+    match chosen {
+        Some(at) => Ok(found.into_iter().nth(at).map(|(_, tensors)| tensors).unwrap_or_default()),
+        None if found.is_empty() => Err("expected tensors, got a dict without any".to_owned()),
+        None => {
+            let keys: Vec<&str> = found.iter().map(|(key, _)| *key).collect();
+            Err(format!("expected one dict of tensors, got {}", keys.join(", ")))
+        }
+    }
+}
+
+fn tensors_of(pickle: &Pickle, dict: Id) -> Vec<(&str, Id)> {
+    let entries = pickle.dict(dict).unwrap_or_default().iter();
+    let tensor = |&(key, value): &(Id, Id)| Some((pickle.text(key)?, tensor_of(pickle, value)?));
+    entries.filter_map(tensor).collect()
+}
+
+/// The arguments of the call that rebuilds a tensor, of a parameter that of its data.
+fn tensor_of(pickle: &Pickle, value: Id) -> Option<Id> {
+    let Value::Call { name, arguments } = pickle.get(value) else { return None };
+    match name.as_str() {
+        "torch._utils._rebuild_tensor" | "torch._utils._rebuild_tensor_v2" => Some(*arguments),
+        "torch._utils._rebuild_parameter" => {
+            let data = *pickle.sequence(*arguments)?.first()?;
+            match pickle.get(data) {
+                Value::Call { name, arguments } if name.contains("_rebuild_tensor") => {
+                    Some(*arguments)
+                }
+                _ => None,
+            }
+        }
+        _ => None,
+    }
+}
+
+/// Where a tensor lies, from `(storage, offset, size, stride, …)`.
+fn entry(pickle: &Pickle, arguments: Id, storages: &Storages) -> Result<TensorEntry, String> {
+    let unlike = || "expected a tensor as torch.save writes it".to_owned();
+    let arguments = pickle.sequence(arguments).unwrap_or_default();
+    let [storage, offset, size, stride, ..] = arguments else { return Err(unlike()) };
+    let Value::Reference(reference) = pickle.get(*storage) else { return Err(unlike()) };
+    // ("storage", class, key, device, values)
+    let [_, class, key, _, _] = pickle.sequence(*reference).unwrap_or_default() else {
+        return Err(unlike());
+    };
+    let (Value::Name(class), Some(key)) = (pickle.get(*class), pickle.text(*key)) else {
+        return Err(unlike());
+    };
+    let (dtype, width) = format_of(class).ok_or_else(|| format!("a tensor of {class}"))?;
+    let shape = extents(pickle, *size).ok_or_else(unlike)?;
+    let strides = extents(pickle, *stride).ok_or_else(unlike)?;
+    let values = shape.iter().try_fold(1usize, |product, &extent| product.checked_mul(extent));
+    let mut expected = 1usize;
+    for (&extent, &stride) in shape.iter().zip(&strides).rev() {
+        if extent > 1 && stride != expected {
+            return Err(format!(
+                "expected a contiguous tensor, got strides {strides:?} of shape {shape:?}; save it \
+                 with .contiguous()"
+            ));
+        }
+        expected = expected.saturating_mul(extent);
+    }
+    let (start, length) = *storages.get(key).ok_or_else(|| format!("no storage {key:?}"))?;
+    let first = pickle.int(*offset).and_then(|offset| u64::try_from(offset).ok());
+    let first = first.and_then(|first| first.checked_mul(width)).ok_or_else(unlike)?;
+    let bytes = values.and_then(|values| (values as u64).checked_mul(width)).ok_or_else(unlike)?;
+    if first.checked_add(bytes).is_none_or(|end| end > length) {
+        return Err(format!("expected {bytes} bytes from {first} of a storage, got {length}"));
+    }
+    Ok(TensorEntry::new(dtype, shape, start + first))
+}
+
+fn extents(pickle: &Pickle, id: Id) -> Option<Vec<usize>> {
+    // A torch.Size is a call with a tuple of its own.
+    let id = match pickle.get(id) {
+        Value::Call { arguments, .. } => *pickle.sequence(*arguments)?.first()?,
+        _ => id,
+    };
+    let extent = |&member: &Id| usize::try_from(pickle.int(member)?).ok();
+    pickle.sequence(id)?.iter().map(extent).collect()
+}
+
+/// The name of a format in safetensors, and its bytes.
+fn format_of(class: &str) -> Option<(&'static str, u64)> {
+    Some(match class {
+        "torch.FloatStorage" => ("F32", 4),
+        "torch.DoubleStorage" => ("F64", 8),
+        "torch.HalfStorage" => ("F16", 2),
+        "torch.BFloat16Storage" => ("BF16", 2),
+        "torch.LongStorage" => ("I64", 8),
+        "torch.IntStorage" => ("I32", 4),
+        "torch.ShortStorage" => ("I16", 2),
+        "torch.CharStorage" => ("I8", 1),
+        "torch.ByteStorage" => ("U8", 1),
+        "torch.BoolStorage" => ("BOOL", 1),
+        _ => return None,
+    })
+}

@@ -1,0 +1,380 @@
+//! The part of Python's pickle format that state dicts of PyTorch use, read without running
+//! anything.
+//!
+//! A pickle is a program for a stack machine that may call any function of Python. Here there are
+//! no functions: the few names that build tensors ([`is_known`]) give plain values, every other
+//! name is refused. Knows nothing of files or of what a tensor's bytes are.
+
+/// A value, by its place among all values: lists and dicts are filled after they were remembered.
+pub(super) type Id = usize;
+
+/// A value of a pickle.
+#[derive(Clone, Debug, PartialEq)]
+pub(super) enum Value {
+    /// `None`, a float, bytes or something else that no tensor is made of.
+    Other,
+    /// An integer or a truth value.
+    Int(i64),
+    /// A text.
+    Text(String),
+    /// A list or tuple.
+    Sequence(Vec<Id>),
+    /// A dict, in its order.
+    Dict(Vec<(Id, Id)>),
+    /// The name of a class or function.
+    Name(String),
+    /// What a name was called with, or an object that keeps its own data.
+    Call {
+        /// The class or function.
+        name: String,
+        /// Its arguments, a sequence.
+        arguments: Id,
+    },
+    /// A reference out of the pickle: a tensor's storage.
+    Reference(Id),
+    /// The place where a group of values begins.
+    Mark,
+}
+
+/// All values of a pickle and which of them is the result.
+#[derive(Debug)]
+pub(super) struct Pickle {
+    values: Vec<Value>,
+    /// The result.
+    pub root: Id,
+}
+
+/// Names that build tensors and what surrounds them in state dicts. None is called.
+pub(super) fn is_known(name: &str) -> bool {
+    const KNOWN: [&str; 6] = [
+        "collections.OrderedDict",
+        "torch._utils._rebuild_tensor",
+        "torch._utils._rebuild_tensor_v2",
+        "torch._utils._rebuild_parameter",
+        "torch.Size",
+        "torch.device",
+    ];
+    let is_storage = name.strip_prefix("torch.").is_some_and(|class| {
+        class.ends_with("Storage") && class.bytes().all(|byte| byte.is_ascii_alphanumeric())
+    });
+    KNOWN.contains(&name) || is_storage
+}
+
+impl Pickle {
+    /// Reads a pickle of protocol 2 to 5.
+    ///
+    /// # Errors
+    /// What is wrong, and at which byte; the name of a class or function that is not known.
+    pub fn read(bytes: &[u8]) -> Result<Self, String> {
+        let mut machine = Machine::new(bytes);
+        loop {
+            let at = machine.at;
+            match machine.step() {
+                Ok(None) => {}
+                Ok(Some(root)) => return Ok(Self { values: machine.values, root }),
+                Err(problem) => return Err(format!("byte {at} of its pickle: {problem}")),
+            }
+        }
+    }
+
+    pub fn get(&self, id: Id) -> &Value {
+        &self.values[id]
+    }
+
+    /// The entries of a dict, or of an `OrderedDict`.
+    pub fn dict(&self, id: Id) -> Option<&[(Id, Id)]> {
+        match self.get(id) {
+            Value::Dict(entries) => Some(entries),
+            _ => None,
+        }
+    }
+
+    /// The members of a list or tuple.
+    pub fn sequence(&self, id: Id) -> Option<&[Id]> {
+        match self.get(id) {
+            Value::Sequence(members) => Some(members),
+            _ => None,
+        }
+    }
+
+    pub fn text(&self, id: Id) -> Option<&str> {
+        match self.get(id) {
+            Value::Text(text) => Some(text),
+            _ => None,
+        }
+    }
+
+    pub fn int(&self, id: Id) -> Option<i64> {
+        match self.get(id) {
+            Value::Int(value) => Some(*value),
+            _ => None,
+        }
+    }
+}
+
+struct Machine<'a> {
+    bytes: &'a [u8],
+    at: usize,
+    values: Vec<Value>,
+    stack: Vec<Id>,
+    /// By number; few and dense in what Python writes.
+    memo: std::collections::BTreeMap<u64, Id>,
+}
+
+/// What an instruction gives: nothing, or at the end the result.
+type Stepped = Result<Option<Id>, String>;
+
+impl<'a> Machine<'a> {
+    fn new(bytes: &'a [u8]) -> Self {
+        let memo = std::collections::BTreeMap::new();
+        Self { bytes, at: 0, values: Vec::new(), stack: Vec::new(), memo }
+    }
+
+    /// One instruction.
+    fn step(&mut self) -> Stepped {
+        let code = self.take(1)?[0];
+        match code {
+            b'.' => return self.pop().map(Some),
+            0x80 => _ = self.take(1)?,
+            0x95 => _ = self.take(8)?,
+            b'(' => self.push(Value::Mark),
+            b'0' => _ = self.pop()?,
+            b'q' | b'r' | 0x94 | b'h' | b'j' => self.remember(code)?,
+            b'N' => self.push(Value::Other),
+            0x88 | 0x89 => self.push(Value::Int(i64::from(code == 0x88))),
+            b'K' | b'M' | b'J' | 0x8a => self.integer(code)?,
+            b'G' => {
+                self.take(8)?;
+                self.push(Value::Other);
+            }
+            b'X' | 0x8c | 0x8d | b'U' | b'T' | b'B' | b'C' | 0x8e => self.string(code)?,
+            b')' | b']' => self.push(Value::Sequence(Vec::new())),
+            b'}' => self.push(Value::Dict(Vec::new())),
+            0x85..=0x87 => self.short_tuple(usize::from(code - 0x84))?,
+            b't' | b'l' => {
+                let members = self.group()?;
+                self.push(Value::Sequence(members));
+            }
+            b'a' | b'e' | b's' | b'u' => self.fill(code)?,
+            b'c' | 0x93 => self.name(code)?,
+            b'R' | 0x81 => self.call()?,
+            b'b' => self.build()?,
+            b'Q' => {
+                let id = self.pop()?;
+                self.push(Value::Reference(id));
+            }
+            _ => return Err(format!("instruction {code:#04x}, which state dicts do not have")),
+        }
+        Ok(None)
+    }
+
+    fn push(&mut self, value: Value) {
+        self.stack.push(self.values.len());
+        self.values.push(value);
+    }
+
+    fn pop(&mut self) -> Result<Id, String> {
+        self.stack.pop().ok_or_else(|| "expected a value, the stack is empty".to_owned())
+    }
+
+    fn take(&mut self, count: usize) -> Result<&'a [u8], String> {
+        let end = self.at.checked_add(count).filter(|&end| end <= self.bytes.len());
+        let Some(end) = end else {
+            let left = self.bytes.len() - self.at;
+            return Err(format!("expected {count} more bytes, got {left}"));
+        };
+        let taken = &self.bytes[self.at..end];
+        self.at = end;
+        Ok(taken)
+    }
+
+    /// An unsigned number of up to eight bytes, lowest first.
+    fn number(&mut self, bytes: usize) -> Result<u64, String> {
+        Ok(self.take(bytes)?.iter().rev().fold(0, |sum, &byte| sum << 8 | u64::from(byte)))
+    }
+
+    fn remember(&mut self, code: u8) -> Result<(), String> {
+        let number = match code {
+            b'q' | b'h' => self.number(1)?,
+            b'r' | b'j' => self.number(4)?,
+            _ => self.memo.len() as u64,
+        };
+        if matches!(code, b'h' | b'j') {
+            let id = self.memo.get(&number).copied();
+            self.stack.push(id.ok_or_else(|| format!("nothing was remembered as {number}"))?);
+            return Ok(());
+        }
+        let id = self.pop()?;
+        self.stack.push(id);
+        self.memo.insert(number, id);
+        Ok(())
+    }
+
+    fn integer(&mut self, code: u8) -> Result<(), String> {
+        let value = match code {
+            b'K' => self.number(1)? as i64,
+            b'M' => self.number(2)? as i64,
+            b'J' => i64::from(self.number(4)? as u32 as i32),
+            _ => {
+                let bytes = self.number(1)? as usize;
+                if bytes > 8 {
+                    return Err(format!("expected an integer of at most 8 bytes, got {bytes}"));
+                }
+                let shift = 64 - 8 * bytes as u32;
+                let value = self.number(bytes)?;
+                // The highest bit is the sign.
+                if bytes == 0 { 0 } else { ((value << shift) as i64) >> shift }
+            }
+        };
+        self.push(Value::Int(value));
+        Ok(())
+    }
+
+    fn string(&mut self, code: u8) -> Result<(), String> {
+        let length_bytes = match code {
+            0x8c | b'U' | b'C' => 1,
+            b'X' | b'T' | b'B' => 4,
+            _ => 8,
+        };
+        let length = self.number(length_bytes)? as usize;
+        let bytes = self.take(length)?;
+        if matches!(code, b'B' | b'C' | 0x8e) {
+            self.push(Value::Other);
+            return Ok(());
+        }
+        let text = std::str::from_utf8(bytes).map_err(|_| "a text that is not UTF-8".to_owned())?;
+        self.push(Value::Text(text.to_owned()));
+        Ok(())
+    }
+
+    fn short_tuple(&mut self, count: usize) -> Result<(), String> {
+        let first = self.stack.len().checked_sub(count);
+        let first = first.ok_or_else(|| format!("expected {count} values on the stack"))?;
+        let members = self.stack.split_off(first);
+        self.push(Value::Sequence(members));
+        Ok(())
+    }
+
+    /// The values since the last mark, which goes.
+    fn group(&mut self) -> Result<Vec<Id>, String> {
+        let mark = self.stack.iter().rposition(|&id| self.values[id] == Value::Mark);
+        let mark = mark.ok_or_else(|| "expected a mark on the stack".to_owned())?;
+        let members = self.stack.split_off(mark + 1);
+        self.stack.pop();
+        Ok(members)
+    }
+
+    /// Adds to a list or dict: one member, a group, one entry, a group of them.
+    fn fill(&mut self, code: u8) -> Result<(), String> {
+        let added = match code {
+            b'a' => vec![self.pop()?],
+            b's' => {
+                let value = self.pop()?;
+                vec![self.pop()?, value]
+            }
+            _ => self.group()?,
+        };
+        let target = *self.stack.last().ok_or_else(|| "expected a list or dict".to_owned())?;
+        match &mut self.values[target] {
+            Value::Sequence(members) if matches!(code, b'a' | b'e') => members.extend(added),
+            Value::Dict(entries) if matches!(code, b's' | b'u') && added.len() % 2 == 0 => {
+                entries.extend(added.chunks_exact(2).map(|pair| (pair[0], pair[1])));
+            }
+            _ => return Err("expected a list or dict to fill".to_owned()),
+        }
+        Ok(())
+    }
+
+    fn name(&mut self, code: u8) -> Result<(), String> {
+        let name = if code == b'c' {
+            let (module, class) = (self.line()?, self.line()?);
+            format!("{module}.{class}")
+        } else {
+            let (class, module) = (self.pop()?, self.pop()?);
+            match (&self.values[module], &self.values[class]) {
+                (Value::Text(module), Value::Text(class)) => format!("{module}.{class}"),
+                _ => return Err("expected the name of a class as two texts".to_owned()),
+            }
+        };
+        if !is_known(&name) {
+            return Err(format!(
+                "expected tensors in dicts, got the class or function {name:?}, which is not run"
+            ));
+        }
+        self.push(Value::Name(name));
+        Ok(())
+    }
+
+    fn line(&mut self) -> Result<String, String> {
+        let rest = &self.bytes[self.at..];
+        let end = rest.iter().position(|&byte| byte == b'\n');
+        let end = end.ok_or_else(|| "expected a name that ends with its line".to_owned())?;
+        let line = self.take(end + 1)?;
+        Ok(String::from_utf8_lossy(&line[..end]).into_owned())
+    }
+
+    /// An ordered dict is a dict; everything else is kept as a call.
+    fn call(&mut self) -> Result<(), String> {
+        let (arguments, name) = (self.pop()?, self.pop()?);
+        let Value::Name(name) = &self.values[name] else {
+            return Err("expected the name of a class to call".to_owned());
+        };
+        if name == "collections.OrderedDict" {
+            self.push(Value::Dict(Vec::new()));
+        } else {
+            let name = name.clone();
+            self.push(Value::Call { name, arguments });
+        }
+        Ok(())
+    }
+
+    /// The attributes of an object (`_metadata` of a state dict), which go.
+    fn build(&mut self) -> Result<(), String> {
+        self.pop()?;
+        match self.stack.last().map(|&id| &self.values[id]) {
+            Some(Value::Dict(_) | Value::Call { .. }) => Ok(()),
+            _ => Err("expected an object to complete".to_owned()),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{Pickle, Value};
+
+    /// `pickle.dumps({"a": [1, -2, (3, None)], "b": 70000}, protocol=2)`.
+    const PLAIN: &[u8] = b"\x80\x02}q\x00(X\x01\x00\x00\x00aq\x01]q\x02(K\x01J\xfe\xff\xff\xffK\x03N\x86q\x03eX\x01\x00\x00\x00bq\x04Jp\x11\x01\x00u.";
+
+    #[test]
+    fn dicts_lists_and_numbers_are_read() {
+        let pickle = Pickle::read(PLAIN).unwrap();
+        let entries = pickle.dict(pickle.root).unwrap();
+        assert_eq!(entries.len(), 2);
+        assert_eq!(pickle.text(entries[0].0), Some("a"));
+        let list = pickle.sequence(entries[0].1).unwrap();
+        assert_eq!(pickle.int(list[1]), Some(-2));
+        let tuple = pickle.sequence(list[2]).unwrap();
+        assert_eq!((pickle.int(tuple[0]), pickle.get(tuple[1])), (Some(3), &Value::Other));
+        assert_eq!(pickle.int(entries[1].1), Some(70_000));
+    }
+
+    #[test]
+    fn foreign_names_are_refused_by_name_and_nothing_panics() {
+        // What `pickle.dumps` makes of an object whose `__reduce__` gives `os.system, ("id",)`.
+        for code in [
+            &b"\x80\x02cposix\nsystem\nq\x00X\x02\x00\x00\x00idq\x01\x85q\x02Rq\x03."[..],
+            b"\x80\x04\x8c\x05posix\x8c\x06system\x93\x8c\x02id\x85R.",
+        ] {
+            let refused = Pickle::read(code).unwrap_err();
+            assert!(refused.contains("\"posix.system\", which is not run"), "{refused}");
+        }
+        for end in 0..PLAIN.len() {
+            assert!(Pickle::read(&PLAIN[..end]).is_err(), "{end}");
+            for byte in [0, 0x80, b'(', b't', b'u', b'R', b'b', b'Q', b'.', 0xff] {
+                let mut bytes = PLAIN.to_vec();
+                bytes[end] = byte;
+                let _ = Pickle::read(&bytes);
+            }
+        }
+    }
+}
