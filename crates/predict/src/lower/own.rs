@@ -65,7 +65,7 @@ fn check(workload: Workload<'_>) -> Result<(), Error> {
         return wrong("products of f32", workload.config.training.precision.to_string());
     }
     let samples = workload.config.training.batch_size;
-    if samples == 0 || workload.ranks == 0 || samples % workload.ranks != 0 {
+    if samples == 0 || workload.ranks == 0 || !samples.is_multiple_of(workload.ranks) {
         let ranks = workload.ranks;
         return wrong(
             "a batch that its ranks share alike",
