@@ -1,5 +1,5 @@
-//! Edits of random programs against the same programs written down anew: what a removed, repeated or
-//! fused operator leaves is what would stand there had the operator never been written so.
+//! Edits of random programs against the same programs written down anew: what a removed, repeated
+//! or fused operator leaves is what would stand there had it never been written so.
 
 use predict::cost::{Constants, Cost, Costs, RankCosts, Source};
 use predict::edit::{self, Edit};
@@ -213,7 +213,10 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(1_000))]
 
     #[test]
-    fn a_removed_operator_is_as_if_it_had_never_been_written(specs in specs(true, STREAMS), name in 0..3usize) {
+    fn a_removed_operator_is_as_if_it_had_never_been_written(
+        specs in specs(true, STREAMS),
+        name in 0..3usize,
+    ) {
         agree(&specs, Edit::Remove { operators: NAMES[name].to_owned() })?;
     }
 
@@ -228,12 +231,18 @@ proptest! {
 
     #[test]
     // On one stream: what waits for any of them waits for the one, on whatever stream.
-    fn fused_operators_are_as_if_one_did_their_work(specs in specs(false, 1), name in 0..3usize) {
+    fn fused_operators_are_as_if_one_did_their_work(
+        specs in specs(false, 1),
+        name in 0..3usize,
+    ) {
         agree(&specs, Edit::Fuse { operators: NAMES[name].to_owned(), factor: 0.5 })?;
     }
 
     #[test]
-    fn scaled_kernels_are_as_if_they_took_that_long(specs in specs(true, STREAMS), factor in 0.0..3.0f64) {
+    fn scaled_kernels_are_as_if_they_took_that_long(
+        specs in specs(true, STREAMS),
+        factor in 0.0..3.0f64,
+    ) {
         agree(&specs, Edit::Scale { kernels: "k_*".to_owned(), factor })?;
     }
 }
