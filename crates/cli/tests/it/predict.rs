@@ -261,7 +261,7 @@ fn operators(path: &Path) -> Vec<String> {
     let step = events
         .iter()
         .rfind(|event| event["name"].as_str().is_some_and(|name| name.starts_with("ProfilerStep#")))
-        .expect("a step");
+        .unwrap();
     let begin = step["ts"].as_f64().unwrap();
     let end = begin + step["dur"].as_f64().unwrap();
     let is_inside = |event: &&Value| {
