@@ -105,6 +105,7 @@ def parsed():
     parser.add_argument("--quick", action="store_true")
     parser.add_argument("--turns", type=int, default=3, help="processes of base and of change")
     parser.add_argument("--steps", type=int, default=8, help="timed steps of a turn")
+    parser.add_argument("--minutes", type=float, default=18, help="begin no further turn after the first later than this")
     parser.add_argument("--scratch", type=pathlib.Path, help="folder for runs (default: the system's)")
     parser.add_argument("--output", type=pathlib.Path)
     arguments = parser.parse_args()
@@ -114,12 +115,14 @@ def parsed():
 
 
 class Evidence:
+    """One run: what was calibrated, predicted and taken."""
+
     def __init__(self, arguments, folder):
         self.arguments, self.folder = arguments, folder
         self.names = arguments.cases or list(CASES)
         self.clock_ghz = 0.0
         self.steps = {}
-        self.note = {}
+        self.begun = time.monotonic()
 
     def rowmill(self, *words):
         done = subprocess.run([self.arguments.rowmill, *map(str, words)], capture_output=True, text=True)
@@ -184,6 +187,9 @@ class Evidence:
 
     def measure(self):
         for turn in range(self.arguments.turns):
+            if turn > 0 and time.monotonic() - self.begun > 60 * self.arguments.minutes:
+                say(f"out of time after {turn} turns")
+                break
             for name in self.names:
                 pair = list(zip(("base", "change"), CASES[name]))
                 ranked = any(run["ranks"] > 1 for run in CASES[name])
@@ -254,7 +260,7 @@ class Evidence:
         }
         return {
             "date": datetime.date.today().isoformat(), "machine": machine.describe(), "seconds": round(seconds),
-            "rowmill": self.rowmill("--version").strip(), "turns": self.arguments.turns, "steps": self.arguments.steps,
+            "rowmill": self.rowmill("--version").strip(), "turns": min(map(len, self.steps.values())), "steps": self.arguments.steps,
             "predictions_sha256": self.checksum, "clock_ghz_best": self.clock_ghz, "calibrated": self.calibrated,
             "summary": summary, "passed": passed, "rows": rows, "predicted": self.predicted,
             "taken": self.steps,

@@ -126,9 +126,9 @@ fn a_calibration_that_cannot_be_used_is_refused() {
     let step = "predict step t.json --calibration";
     refused(&place, &format!("{step} t.json"), &["expected a calibration", "hint:"]);
     let text = fs::read_to_string(place.path("c.json")).unwrap();
-    let newer = text.replacen("\"rowmill_calibration\":1", "\"rowmill_calibration\":2", 1);
+    let newer = text.replacen("\"rowmill_calibration\":2", "\"rowmill_calibration\":3", 1);
     fs::write(place.path("new.json"), newer).unwrap();
-    refused(&place, &format!("{step} new.json"), &["expected version 1, got version 2"]);
+    refused(&place, &format!("{step} new.json"), &["expected version 2, got version 3"]);
     fs::write(place.path("cut.json"), &text[..text.len() / 2]).unwrap();
     refused(&place, &format!("{step} cut.json"), &["cut.json: calibration: expected"]);
     let huge = text.replacen("[45000", "[9223372036854775807", 1);
@@ -252,4 +252,95 @@ fn the_evaluation_of_a_job_prints_its_constants_and_errors() {
     for text in ["12 constants, of rank 0, 1, 2, 3", "Replay", "Leave one rank out", "trimmed %"] {
         assert!(ran.stdout.contains(text), "{text}: {}", ran.stdout);
     }
+}
+
+/// Names of operators of a step, in order, without the wait for input, which no prediction has.
+fn operators(path: &Path) -> Vec<String> {
+    let trace: Value = serde_json::from_str(&fs::read_to_string(path).unwrap()).unwrap();
+    let events = trace["traceEvents"].as_array().unwrap();
+    let step = events
+        .iter()
+        .rfind(|event| event["name"].as_str().is_some_and(|name| name.starts_with("ProfilerStep#")))
+        .unwrap();
+    let begin = step["ts"].as_f64().unwrap();
+    let end = begin + step["dur"].as_f64().unwrap();
+    let is_inside = |event: &&Value| {
+        let at = event["ts"].as_f64().unwrap_or(-1.0);
+        event["cat"] == "cpu_op" && begin <= at && at < end
+    };
+    let mut inside: Vec<&Value> = events.iter().filter(is_inside).collect();
+    inside.sort_by(|a, b| a["ts"].as_f64().unwrap().total_cmp(&b["ts"].as_f64().unwrap()));
+    let names = inside.iter().map(|event| event["name"].as_str().unwrap().to_owned());
+    names.filter(|name| name != "rowmill::input_wait").collect()
+}
+
+/// Trains a few steps, calibrates on them, and predicts the same step from its configuration.
+fn written_down(config: &str, ranks: u32, set: &str) {
+    let place = Place::new();
+    let set = format!("{set} --set model.rows_cap=100 --set training.batch_size=64");
+    place.done(&format!(
+        "train {config} {set} --synthetic 640 --ranks {ranks} --threads 1 --run run \
+         --trace traces --trace-steps 2..6"
+    ));
+    place.done("predict calibrate traces --output c.json");
+    // On as many threads as the recording had for each rank.
+    let predicted = place.done(&format!(
+        "predict model {config} {set} --ranks {ranks} --threads 1 --calibration c.json \
+         --write-trace predicted --format json"
+    ));
+    for rank in 0..ranks {
+        let recorded = operators(&place.path(&format!("traces/kineto_rank{rank}.json")));
+        let written = operators(&place.path(&format!("predicted/rank-{rank}.json")));
+        assert_eq!(written, recorded, "{config}, rank {rank} of {ranks}");
+    }
+    for line in predicted.stdout.lines() {
+        let row: Value = serde_json::from_str(line).unwrap();
+        let rows = row.as_array().map_or(vec![&row], |rows| rows.iter().collect());
+        for row in rows {
+            // By names and sizes: all but what is random and what is beside the wait for input;
+            // what ranks exchange, 6 % of all things here, is a line through sizes: a model.
+            let least = if ranks > 1 { 91.0 } else { 95.0 };
+            assert!(row["measured_pct"].as_f64().unwrap() > least, "{config}, {ranks}: {row}");
+            assert_eq!(row["unknown_pct"].as_f64(), Some(0.0), "{row}");
+        }
+    }
+}
+
+#[test]
+fn steps_of_the_trainer_are_written_down_as_they_are_recorded() {
+    written_down("dlrm-ddp", 1, "");
+    written_down("dlrm-ddp", 2, "");
+    written_down("dlrm-ddp", 1, "--set optimizer.dense.kind=lamb");
+    written_down("dlrm-ddp", 2, "--set optimizer.sparse.kind=rowwise_adagrad");
+}
+
+#[test]
+fn what_the_trainer_does_otherwise_is_refused() {
+    let place = place();
+    let model = "predict model --calibration c.json";
+    refused(&place, &format!("{model} dlrm-dcnv2"), &["interaction.kind = \"dot\""]);
+    refused(&place, &format!("{model} dlrm-ddp --batch-size 3 --ranks 2"), &["3 samples, 2 ranks"]);
+    refused(
+        &place,
+        &format!("{model} dlrm-ddp --set training.precision=bf16"),
+        &["products of f32"],
+    );
+    let zipf = "--set synthetic.ids.kind=zipf --set synthetic.ids.exponent=1.05";
+    refused(&place, &format!("{model} dlrm-ddp {zipf}"), &["uniform ids"]);
+}
+
+/// Fault 19 of the published evaluation: recorded and unrecorded steps came from different runs.
+#[test]
+fn recorded_and_unrecorded_steps_are_timed_in_turns_and_both_are_said() {
+    let place = Place::new();
+    let ran = place.done(
+        "bench train --config dlrm-ddp --rows-cap 100 --batch-size 64 --steps 2 --repeats 1 \
+         --trace traces --format json",
+    );
+    let report = json(&ran);
+    let number = |key: &str| report[key].as_f64().unwrap();
+    let (step, recorded) = (number("step_ms"), number("recorded_step_ms"));
+    assert!(step > 0.0 && recorded > 0.0);
+    assert!((number("recording_pct") - 100.0 * (recorded - step) / step).abs() < 1e-6);
+    place.done("predict calibrate traces --output c.json");
 }

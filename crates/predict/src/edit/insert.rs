@@ -2,6 +2,8 @@
 
 use std::collections::BTreeMap;
 
+use trace::store::StringId;
+
 use super::Place;
 use super::select::{Operator, fitting, name};
 use crate::Error;
@@ -20,8 +22,11 @@ pub(super) fn apply(
         let actions = program.ranks[rank].threads[source.thread].actions.clone();
         let copied = &actions[source.begin..=source.end];
         check(program, place, (rank, copied))?;
+        // Before anything moves.
+        let text = name(program, rank, *source).to_owned();
+        let op = program.names.intern(&text);
         for anchor in anchors.into_iter().rev() {
-            paste(program, (rank, *source, anchor), copied);
+            paste(program, (rank, op, anchor), copied);
         }
     }
     Ok(())
@@ -39,13 +44,9 @@ fn check(program: &Program, place: Place, (rank, copied): (usize, &[Action])) ->
     if is_alone { Ok(()) } else { Err(place.wrong(expected, "one that they do")) }
 }
 
-fn paste(
-    program: &mut Program,
-    (at, source, anchor): (usize, Operator, Operator),
-    copied: &[Action],
-) {
-    let names = (name(program, at, source).to_owned(), name(program, at, anchor).to_owned());
-    let (op, detail) = (program.names.intern(&names.0), program.names.intern(&names.1));
+fn paste(program: &mut Program, (at, op, anchor): (usize, StringId, Operator), copied: &[Action]) {
+    let text = name(program, at, anchor).to_owned();
+    let detail = program.names.intern(&text);
     let rank = &mut program.ranks[at];
     let mut last: BTreeMap<u32, WorkId> = BTreeMap::new();
     for action in &rank.threads[anchor.thread].actions[..=anchor.end] {
@@ -62,11 +63,11 @@ fn paste(
                 let mut copy = rank.works[*work as usize].clone();
                 let id = rank.works.len() as WorkId;
                 let before = last.insert(copy.stream, id);
-                // What ran behind the one before now runs behind the copy.
-                let next = rank
-                    .works
-                    .iter_mut()
-                    .filter(|other| before.is_some() && other.behind == before);
+                // What ran behind the one before, or first, now runs behind the copy.
+                let stream = copy.stream;
+                let next = rank.works.iter_mut().filter(|other| {
+                    other.stream == stream && other.is_launched && other.behind == before
+                });
                 next.for_each(|other| other.behind = Some(id));
                 copy.behind = before;
                 copy.after.clear();
@@ -92,5 +93,11 @@ fn paste(
         follow(&mut call.awaits);
         call.launches.iter().for_each(|work| follow(&mut rank.works[*work as usize].after));
     }
-    rank.threads[anchor.thread].actions.splice(to..to, pasted);
+    let actions = &mut rank.threads[anchor.thread].actions;
+    if let Some(Action::Host(gap)) = actions.get_mut(to)
+        && (gap.overhead, gap.detail) == (Overhead::BetweenOps, detail)
+    {
+        gap.detail = op;
+    }
+    actions.splice(to..to, pasted);
 }

@@ -5,4 +5,5 @@ mod edits;
 mod faults;
 mod fixture;
 mod random;
+mod rebuilt;
 mod replay;
