@@ -36,7 +36,7 @@ const EDGES: [(&str, &[&str]); 15] = [
 ];
 
 /// Packages, by prefix of their name, that only the named crates may depend on.
-const OWNERS: [(&[&str], &[&str]); 16] = [
+const OWNERS: [(&[&str], &[&str]); 15] = [
     (&["parquet", "arrow-", "datafusion"], &["data", "hub"]),
     (&["gemm", "cudarc"], &["device"]),
     (&["mpi"], &["comm"]),

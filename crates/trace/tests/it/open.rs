@@ -459,23 +459,3 @@ pub fn fixtures() -> Option<PathBuf> {
     println!("SKIPPED: no traces in {}", traces.display());
     None
 }
-
-#[test]
-fn the_arguments_of_an_archive_in_one_pass_are_those_read_one_by_one() {
-    let folder = tempfile::tempdir().unwrap();
-    let (first, second) = (text(Some(0), 5), text(Some(1), 7));
-    let packed = gzip(&tar(&[("a.json", first.as_bytes()), ("b.json", second.as_bytes())]));
-    let archive = write(folder.path(), "two.tar.gz", &packed);
-    let plain = write(folder.path(), "c.json", text(Some(2), 3).as_bytes());
-    let paths = vec![archive, plain];
-    let job = open::read(&Request { paths, threads: 1 }).unwrap();
-    assert_eq!(job.traces.len(), 3);
-    let rows: Vec<Vec<u32>> = job.traces.iter().map(|trace| trace.rows().collect()).collect();
-    // The archive's second rank is asked for first.
-    let wanted: Vec<(&Trace, &[u32])> =
-        job.traces.iter().zip(&rows).map(|(trace, rows)| (trace, rows.as_slice())).rev().collect();
-    for ((trace, rows), found) in wanted.iter().zip(open::arguments_of_job(&wanted)) {
-        assert!(!rows.is_empty());
-        assert_eq!(found.unwrap(), open::arguments(trace, rows).unwrap());
-    }
-}
