@@ -1,938 +1,737 @@
-"""Recomputes the main figure of each finding on the public traces from the raw JSON, without any code of rowmill.
+#!/usr/bin/env python3
+"""Recomputes one figure of every finding in a table of findings from the raw traces.
 
     python bench/compare/findings_truth.py FIXTURES [TABLE] [--write]
 
-FIXTURES is the folder that holds `traces` (the tests' ROWMILL_FIXTURES); TABLE is by default
-docs/findings-on-public-traces.md. For each of its rows, this reads the trace, recomputes what the rule of the row counts
-or adds up, compares that with the row's figures, and prints a line:
+FIXTURES is a folder that holds `traces`; TABLE is docs/findings-on-public-traces.md unless given.
+Prints trace, rule, the figure as the finding gives it, the figure recomputed, and whether they agree
+within 2 %. With --write the column *recomputed* of the table is filled, and nothing else of it is
+touched. Exits with 1 where a row has no figure here, or where a figure is more than 2 % off and the
+last column of the row does not say why ("The figure differs").
 
-    trace  rule  figure  given  recomputed  agrees
-
-`--write` puts the same into the table's column *recomputed*. Times are integer nanoseconds: decimals are read as
-text, so that no digit is rounded. What is said is held against the rows of the file alone: categories, names, times,
-correlation ids, arguments. A figure agrees if it differs by at most 2 % (or 1 of a count below 50); `savings` come from
-what-ifs on a dependency graph and are not recomputed. Exits with 1 if a figure does not agree.
+The script reads only the JSON that torch.profiler exports (plain, .gz, or .tar.gz with one file per
+rank) and shares no code with rowmill. Its rules are its own: where a finding counts by another
+definition, a difference is left as it is, and explained in the row. Times are whole nanoseconds; a
+time per step is a mean over the steps that the finding names.
 """
-
+import argparse
 import bisect
-import collections
 import gzip
-import io
 import json
+import os
 import re
+import statistics
 import sys
 import tarfile
+from collections import defaultdict
 from decimal import Decimal
-from pathlib import Path
 
-KERNEL, COPY, SET, OPERATOR, RANGE, CALL = "kernel", "copy", "set", "operator", "range", "call"
-KINDS = {
-    "kernel": KERNEL, "Kernel": KERNEL, "gpu_memcpy": COPY, "Memcpy": COPY, "gpu_memset": SET, "Memset": SET,
-    "cpu_op": OPERATOR, "Operator": OPERATOR, "user_annotation": RANGE,
-    "cuda_runtime": CALL, "Runtime": CALL, "cuda_driver": CALL, "mtia_runtime": CALL,
-}
-DEVICE = {KERNEL, COPY, SET}
-STEP = re.compile(r"ProfilerStep#(\d+)$")
-SET_UP = {
-    "cudaMalloc", "cudaFree", "cudaHostAlloc", "cudaMallocHost", "cudaFreeHost", "cudaModuleLoadData", "cuModuleLoadData",
-    "cuModuleLoadDataEx", "cudaHostRegister", "hipMalloc", "hipFree", "hipHostMalloc", "hipModuleLoad",
-    "Runtime Triggered Module Loading", "Lazy Function Loading",
-}
-SYNC = re.compile(r"(cuda|cu|hip)(Stream|Device|Event|Ctx|Thread)Synchronize|^synchronizeStream$")
-INPUT = ("DataLoader", "load_batch", "copy_batch", "next_batch", "get_batch")
-LAUNCH = re.compile(
-    r"^(cuda|cu|hip)((Drv|Ext|ExtModule|Module)?Launch(Cooperative)?Kernel(Ex|ExC|MultiDevice)?|GraphLaunch"
-    r"|Memcpy(Async|PeerAsync|WithStream|FromSymbol|ToSymbol)?|Memset(Async)?)(_pt[sd][zs])?(_v\d+)?$"
-)
-COMMUNICATION = (
-    "nccl", "rccl", "hccl", "oneccl", "msccl", "nvshmem", "void deep_ep::", "deep_ep::", "void vllm::cross_device_reduce",
-    "void sglang::cross_device_reduce", "void c10d::symmetric_memory", "void symm_mem::",
-)
+DEVICE = {"kernel", "gpu_memcpy", "gpu_memset", "Kernel", "Memcpy", "Memset", "mtia_ccp_events"}
+CALLS = {"cuda_runtime", "cuda_driver", "Runtime", "mtia_runtime"}
+OPERATORS = {"cpu_op", "Operator"}
+RANGES = OPERATORS | {"user_annotation"}
+LAUNCH = re.compile(r"Launch(Kernel|CooperativeKernel)|ModuleLaunchKernel|GraphLaunch|Memcpy|Memset")
+DRIVER_MEMORY = re.compile(r"^(cuda|hip)(Malloc|Free|HostAlloc|HostFree|MallocHost|HostRegister|ModuleLoad)")
+WAITING = re.compile(r"Synchronize$|Memcpy")
+COLLECTIVE = re.compile(r"nccl", re.I)
+LOADER = re.compile(r"^enumerate\(DataLoader\)")
 
 
-class Row:
-    __slots__ = ("kind", "name", "start", "end", "pid", "tid", "args", "category", "order")
+# Reading ---------------------------------------------------------------------------------------
 
-    def __init__(self, event, base, order):
-        self.category = event.get("cat", "")
-        self.name = str(event.get("name", ""))
-        self.kind = kind_of(self.category, self.name)
-        self.start = nanoseconds(event["ts"]) + base
-        self.end = self.start + max(0, nanoseconds(event.get("dur", 0)))
-        self.pid, self.tid = event.get("pid"), event.get("tid")
-        self.args = event.get("args") or {}
-        self.order = order
-
-    @property
-    def duration(self):
-        return self.end - self.start
-
-    def number(self, *keys):
-        for key in keys:
-            if isinstance(self.args.get(key), (int, Decimal)):
-                return int(self.args[key])
-        return None
-
-    @property
-    def device(self):
-        return self.number("device") if self.number("device") is not None else self.pid
-
-    @property
-    def stream(self):
-        return self.number("stream") if self.number("stream") is not None else self.tid
+def parse(raw):
+    """A JSON document; numbers with a fraction stay text, so that no digit of a time is lost."""
+    return json.loads(raw, parse_float=str)
 
 
-def kind_of(category, name):
-    if category == "mtia_ccp_events":
-        return {"dma_request": COPY, "event_wait": "wait"}.get(name, KERNEL)
-    return KINDS.get(category, "other")
+def nanoseconds(microseconds):
+    """Microseconds as the JSON has them, a whole number or the text of one with a fraction."""
+    if isinstance(microseconds, int):
+        return microseconds * 1000
+    return int((Decimal(microseconds) * 1000).to_integral_value())
 
 
-def nanoseconds(value):
-    return int(Decimal(str(value)) * 1000)
+def read_documents(path):
+    """The JSON documents in a file: one, or one per member of an archive."""
+    if path.endswith((".tar.gz", ".tgz")):
+        with tarfile.open(path) as archive:
+            members = sorted((m for m in archive.getmembers() if m.isfile()), key=lambda m: m.name)
+            return [parse(archive.extractfile(m).read()) for m in members if m.name.endswith(".json")]
+    with open(path, "rb") as file:
+        raw = file.read()
+    return [parse(gzip.decompress(raw) if path.endswith(".gz") else raw)]
 
 
-def union(spans):
+class Trace:
+    """The rows of one rank, each with `start`, `end` and `args`."""
+
+    def __init__(self, document):
+        self.document = document
+        self.rows = []
+        for row in document["traceEvents"]:
+            if row.get("ph") == "X" and row.get("dur") is not None and row.get("cat") != "Trace":
+                row["start"], row["dur"] = nanoseconds(row["ts"]), nanoseconds(row["dur"])
+                row["end"], row["args"] = row["start"] + row["dur"], row.get("args") or {}
+                self.rows.append(row)
+        self.rows.sort(key=lambda row: (row["start"], -row["end"]))
+        self.device = [row for row in self.rows if row.get("cat") in DEVICE]
+        self.calls = [row for row in self.rows if row.get("cat") in CALLS]
+        self.ranges = [row for row in self.rows if row.get("cat") in RANGES]
+        self.steps = [row for row in self.ranges if row["name"].startswith("ProfilerStep")]
+        self.call_of = {}
+        for call in self.calls:
+            if correlation(call) is not None:
+                self.call_of.setdefault(correlation(call), call)
+        self.work_of = defaultdict(list)
+        for work in self.device:
+            self.work_of[correlation(work)].append(work)
+
+    def span(self):
+        return self.rows[0]["start"], max(row["end"] for row in self.rows)
+
+    def window(self, first=0, last=-1):
+        """From the start of one step to the end of another."""
+        return self.steps[first]["start"], self.steps[last]["end"]
+
+    def named(self, pattern):
+        return [row for row in self.ranges if re.search(pattern, row["name"])]
+
+    def distributed(self):
+        info = self.document.get("distributedInfo") or {}
+        return json.loads(info.replace("'", '"')) if isinstance(info, str) else info
+
+    def claimed_rank(self):
+        return self.distributed().get("rank")
+
+    def rank(self):
+        return self.distributed().get("rank", 0)
+
+    def world(self):
+        return self.distributed().get("world_size")
+
+
+def correlation(row):
+    return row["args"].get("correlation")
+
+
+# Intervals -------------------------------------------------------------------------------------
+
+def spans(rows):
+    return [(row["start"], row["end"]) for row in rows]
+
+
+def merge(intervals):
     merged = []
-    for start, end in sorted(span for span in spans if span[0] < span[1]):
+    for start, end in sorted(intervals):
         if merged and start <= merged[-1][1]:
             merged[-1][1] = max(merged[-1][1], end)
-        else:
+        elif end > start:
             merged.append([start, end])
     return merged
 
 
-def length(spans):
-    return sum(end - start for start, end in spans)
+def holes(intervals, start, end):
+    """What intervals leave free between start and end."""
+    free, at = [], start
+    for low, high in merge(intervals):
+        if high <= at:
+            continue
+        if low >= end:
+            break
+        if low > at:
+            free.append((at, low))
+        at = high
+    if at < end:
+        free.append((at, end))
+    return free
 
 
-def intersection(a, b):
-    found, i, j = [], 0, 0
-    while i < len(a) and j < len(b):
-        start, end = max(a[i][0], b[j][0]), min(a[i][1], b[j][1])
-        if start < end:
-            found.append([start, end])
-        if a[i][1] < b[j][1]:
+def common(left, right):
+    left, right, both, i, j = merge(left), merge(right), [], 0, 0
+    while i < len(left) and j < len(right):
+        low, high = max(left[i][0], right[j][0]), min(left[i][1], right[j][1])
+        if low < high:
+            both.append((low, high))
+        if left[i][1] < right[j][1]:
             i += 1
         else:
             j += 1
-    return found
+    return both
 
 
-def difference(a, b):
-    return subtract(a, intersection(a, b))
+def without(left, right):
+    right = merge(right)
+    starts = [low for low, _ in right]
+    rest = []
+    for low, high in merge(left):
+        i = max(0, bisect.bisect_right(starts, low) - 1)
+        k = bisect.bisect_left(starts, high)
+        rest += holes(right[i:k], low, high)
+    return rest
 
 
-def subtract(a, inside):
-    found, at = [], 0
-    for start, end in a:
-        here = start
-        while at < len(inside) and inside[at][1] <= end:
-            if here < inside[at][0]:
-                found.append([here, inside[at][0]])
-            here = inside[at][1]
-            at += 1
-        if here < end:
-            found.append([here, end])
-    return found
+def total(intervals):
+    return sum(high - low for low, high in intervals)
 
 
-class Trace:
-    """One rank's file, with the window a finding looked at."""
-
-    def __init__(self, document, name):
-        self.name = name
-        self.document = document if isinstance(document, dict) else {"traceEvents": document}
-        base = int(self.document.get("baseTimeNanoseconds", 0) or 0)
-        events = self.document["traceEvents"]
-        self.rows = [
-            Row(event, base, order)
-            for order, event in enumerate(events)
-            if event.get("ph") == "X" and "ts" in event and "dur" in event
-        ]
-        info = self.document.get("distributedInfo") or {}
-        self.rank = info.get("rank")
-        self.world = info.get("world_size")
-        self.link()
-        self.window()
-
-    def link(self):
-        def correlation(row):
-            return row.number("correlation")
-
-        self.calls = collections.defaultdict(list)
-        for row in self.rows:
-            if row.kind == CALL and correlation(row) is not None:
-                self.calls[correlation(row)].append(row)
-        self.work = collections.defaultdict(list)
-        for row in self.rows:
-            if row.kind in DEVICE and correlation(row) is not None:
-                self.work[correlation(row)].append(row)
-        self.correlation = correlation
-
-    def call(self, row):
-        """The call that launched a row: a kernel launch before other calls of the id."""
-        known = self.calls.get(self.correlation(row), [])
-        launches = [call for call in known if LAUNCH.match(call.name)] or known
-        return min(launches, key=lambda call: call.order) if launches else None
-
-    def is_whole(self, row, is_first, is_last):
-        """A first step in which work ran whose launch is missing, and a last one of whose launches one has no work, were
-        cut by the recording."""
-        if is_first and self.has_links:
-            orphans = (one for one in self.rows if one.kind in DEVICE and row.start <= one.start < row.end)
-            if any(self.call(one) is None for one in orphans):
-                return False
-        if is_last and self.has_links:
-            calls = (one for one in self.rows if one.kind == CALL and row.start <= one.start < row.end)
-            if any(LAUNCH.match(one.name) and not self.work.get(self.correlation(one)) for one in calls):
-                return False
-        return row.args.get("finished") is not False
-
-    def window(self):
-        """The whole steps; everything recorded where there are fewer than two."""
-        steps = {}
-        for row in self.rows:
-            found = STEP.match(row.name)
-            if found and row.kind in (OPERATOR, RANGE):
-                steps.setdefault(int(found.group(1)), row)
-        self.all_steps = sorted(steps.values(), key=lambda row: row.start)
-        self.has_links = any(row.kind in DEVICE and self.call(row) is not None for row in self.rows)
-        last = len(self.all_steps) - 1
-        self.whole = [row for at, row in enumerate(self.all_steps) if self.is_whole(row, at == 0, at == last)]
-        self.steps = self.whole if len(self.whole) >= 2 else self.all_steps
-        lost = [row.start for row in self.rows]
-        zero = int(self.document.get("baseTimeNanoseconds", 0) or 0)
-        is_lost = lost and min((t for t in lost if t != zero), default=0) > zero + 86_400_000_000_000
-        self.lost = zero if is_lost else None
-        if len(self.whole) >= 2:
-            self.start, self.end = self.steps[0].start, self.steps[-1].end
-        else:
-            counted = [row for row in self.rows if row.category not in ("overhead", "Trace") and row.start != self.lost]
-            self.start = min((row.start for row in counted), default=0)
-            self.end = max((row.end for row in counted), default=0)
-        self.device_rows = sorted(
-            (row for row in self.rows if row.kind in DEVICE and row.start < self.end and row.end > self.start
-             and row.start != self.lost),
-            key=lambda row: (row.start, row.order),
-        )
-        self.step_count = max(1, len(self.steps))
-        self.busy_ = None
-
-    def length(self):
-        return self.end - self.start
-
-    def clip(self, row):
-        return [max(row.start, self.start), min(row.end, self.end)]
-
-    def union(self, rows):
-        return union(self.clip(row) for row in rows)
-
-    def busy(self):
-        if self.busy_ is None:
-            self.busy_ = self.union(self.device_rows)
-        return self.busy_
-
-    def inside(self, row):
-        return self.start <= row.start < self.end
-
-    def named(self, test, kinds):
-        return [row for row in self.rows if row.kind in kinds and self.inside(row) and test(row.name)]
-
-    def outermost(self, rows):
-        found, ends = [], {}
-        for row in sorted(rows, key=lambda row: (row.start, -row.end)):
-            key = (row.pid, row.tid)
-            if row.start >= ends.get(key, row.start):
-                found.append(row)
-                ends[key] = row.end
-        return found
-
-    def within(self, outer, kinds, test=lambda name: True):
-        """Rows of the host inside rows of the same thread."""
-        threads = self.threads()
-        found = {}
-        for row in outer:
-            rows, starts = threads[(row.pid, row.tid)]
-            at = bisect.bisect_left(starts, row.start)
-            while at < len(rows) and rows[at].start <= row.end:
-                one = rows[at]
-                if one.end <= row.end and one is not row and one.kind in kinds and test(one.name):
-                    found[one.order] = one
-                at += 1
-        return list(found.values())
-
-    def threads(self):
-        if not hasattr(self, "threads_"):
-            threads = collections.defaultdict(list)
-            for row in self.rows:
-                if row.kind in (OPERATOR, RANGE, CALL):
-                    threads[(row.pid, row.tid)].append(row)
-            self.threads_ = {}
-            for key, rows in threads.items():
-                rows.sort(key=lambda row: (row.start, -row.end, row.order))
-                self.threads_[key] = (rows, [row.start for row in rows])
-        return self.threads_
-
-    def around(self, row, kinds=(OPERATOR, RANGE)):
-        """What encloses a row of the host, the innermost first."""
-        rows, starts = self.threads()[(row.pid, row.tid)]
-        at = bisect.bisect_right(starts, row.start)
-        before = rows[max(0, at - 4000):at]
-        found = [one for one in before if one.end >= row.end and one is not row and one.kind in kinds]
-        return sorted(found, key=lambda one: one.duration)
-
-    def launched_in(self, outer):
-        """Device rows whose launching call lies inside one of some rows of the host."""
-        calls = {row.order for row in self.within(outer, (CALL,))}
-        found = []
-        for row in self.device_rows:
-            call = self.call(row)
-            if call is not None and call.order in calls:
-                found.append(row)
-        return found
-
-    def kernels(self):
-        return [row for row in self.device_rows if row.kind == KERNEL]
-
-    def compute(self):
-        return [row for row in self.kernels() if not is_communication(row)]
-
-    def communication(self):
-        return [row for row in self.device_rows if is_communication(row)]
-
-    def gaps(self):
-        """Stretches without work of a device, with the row that ends each; window's edges aside."""
-        found = []
-        devices = collections.defaultdict(list)
-        for row in self.device_rows:
-            devices[row.device].append(row)
-        for device, rows in devices.items():
-            until = None
-            for row in rows:
-                if until is not None and row.start > max(until, self.start):
-                    found.append((max(until, self.start), min(row.start, self.end), row))
-                until = max(until or 0, row.end)
-        return found
+def clip(intervals, start, end):
+    return [(max(low, start), min(high, end)) for low, high in intervals if high > start and low < end]
 
 
-def step(row):
-    return int(STEP.match(row.name).group(1))
+# Figures: quality of the recording ---------------------------------------------------------------
+
+def step_count(trace):
+    return len(trace.steps)
 
 
-def is_communication(row):
-    return row.kind == KERNEL and ("Collective name" in row.args or row.name.startswith(COMMUNICATION))
+def step_spread_pct(trace, first=0):
+    """The standard deviation of step times (of a sample) over their mean."""
+    times = [step["dur"] for step in trace.steps[first:]]
+    return 100 * statistics.stdev(times) / statistics.mean(times)
 
 
-# ---- reading ----
+def whole_steps(trace):
+    """Steps that rows were recorded before and behind."""
+    low, high = trace.span()
+    return sum(low < step["start"] and step["end"] < high for step in trace.steps)
 
 
-def documents(path):
-    if path.is_dir():
-        # As the command line does: files directly inside, traces by their content.
-        for one in sorted(path.iterdir()):
-            if one.is_file():
-                yield from documents(one)
-        return
-    data = path.read_bytes()
-    if path.name.endswith((".tar.gz", ".tgz")):
-        with tarfile.open(fileobj=io.BytesIO(data)) as archive:
-            for member in sorted(archive.getmembers(), key=lambda member: member.name):
-                if member.isfile():
-                    yield from parsed(archive.extractfile(member).read(), member.name)
-        return
-    yield from parsed(data, path.name)
+def launches_without_work(trace):
+    return sum(bool(LAUNCH.search(call["name"])) and correlation(call) not in trace.work_of
+               for call in trace.calls)
 
 
-def parsed(data, name):
-    try:
-        if data[:2] == b"\x1f\x8b":
-            data = gzip.decompress(data)
-        document = json.loads(data.decode("utf-8", "replace"), parse_float=Decimal, strict=False)
-    except (ValueError, EOFError, OSError):
-        return
-    if isinstance(document, dict) and isinstance(document.get("traceEvents"), list):
-        yield name, document
+def driver_memory_ns(trace):
+    """Time in calls that get or free memory of the driver, which also load code."""
+    return total(merge(spans(call for call in trace.calls if DRIVER_MEMORY.search(call["name"]))))
 
 
-def traces(path):
-    found = [Trace(document, name) for name, document in documents(path)]
-    return found
+def work_without_a_call(trace):
+    """Device rows that no recorded call launched, waits for events aside."""
+    return sum(correlation(work) not in trace.call_of and work["name"] != "event_wait" for work in trace.device)
 
 
-# ---- the rules ----
-#
-# Each takes the traces of the row's job, cut to its window, and gives {figure: value}: figures have the names of the row's.
-# Of several ranks, the one with most of it is told.
+def work_with_an_operator_pct(trace, window=None):
+    """Device work whose launching call lies in an operator of its thread."""
+    by_thread = defaultdict(list)
+    for row in trace.ranges:
+        if row["cat"] in OPERATORS:
+            by_thread[row["tid"]].append((row["start"], row["end"]))
+    by_thread = {tid: merge(rows) for tid, rows in by_thread.items()}
+    low, high = window or (float("-inf"), float("inf"))
+    works = [work for work in trace.device if work["end"] > low and work["start"] < high]
+
+    def inside(work):
+        call = trace.call_of.get(correlation(work))
+        rows = by_thread.get(call["tid"], []) if call else []
+        at = bisect.bisect_right(rows, [call["start"], float("inf")]) - 1 if call else -1
+        return at >= 0 and rows[at][1] >= call["start"]
+
+    return 100 * sum(map(inside, works)) / len(works)
 
 
-def most(per_rank, by):
-    return max(per_rank, key=lambda figures: figures[by]) if per_rank else {}
+def rows_past_their_parent(trace):
+    """Host rows that end behind the row of their thread they begin in."""
+    by_thread, count = defaultdict(list), 0
+    for row in trace.ranges + trace.calls:
+        by_thread[row["pid"], row["tid"]].append((row["start"], -row["end"]))
+    for rows in by_thread.values():
+        open_ends = []
+        for start, negative_end in sorted(rows):
+            end = -negative_end
+            while open_ends and open_ends[-1] <= start:
+                open_ends.pop()
+            if open_ends and end > open_ends[-1]:
+                count += 1
+                end = open_ends[-1]
+            open_ends.append(end)
+    return count
 
 
-def l08(job):
-    def of(trace):
-        idle = 0
-        for start, end, row in trace.gaps():
-            call = trace.call(row)
-            if call is None:
-                continue
-            if call.start <= start and end - start < 30_000:
-                continue
-            launched = min(max(call.end, start), end)
-            rest = end - launched
-            is_delay = start < launched and rest < 30_000
-            if not is_delay and rest > (end - start) / 2:
-                idle += end - start
-        return {"idle_per_step_ns": idle / trace.step_count, "idle": idle}
+# Figures: the device waits -----------------------------------------------------------------------
 
-    return most([of(trace) for trace in job], "idle")
+def device_gaps(trace, window):
+    """Gaps between device work in the window, each with the work that ends it."""
+    low = max(window[0], trace.device[0]["start"])
+    high = min(window[1], max(work["end"] for work in trace.device))
+    starts = [work["start"] for work in trace.device]
+    for start, end in holes(spans(trace.device), low, high):
+        at = bisect.bisect_left(starts, end)
+        yield start, end, trace.device[at] if at < len(starts) else None
 
 
-def host_work(trace):
-    """Idle time in which the launching thread runs operators or calls: neither waits nor fetches."""
-    spans = {}
-    for key, (rows, _) in trace.threads().items():
-        own = [(span, row) for span, row in innermost(rows) if row.kind in (OPERATOR, CALL) and not STEP.match(row.name)]
-        work = union(span for span, _ in own)
-        sync = union((row.start, row.end) for row in rows if row.kind == CALL and SYNC.search(row.name))
-        fetch = union((row.start, row.end) for row in rows if any(part in row.name for part in INPUT))
-        spans[key] = difference(difference(work, sync), fetch)
-    apart = union(
-        (row.start, row.end) for row in trace.rows if row.category == "overhead" or row.name in SET_UP and not steady(trace, row)
-    )
-    idle = collections.defaultdict(list)
-    for start, end, row in trace.gaps():
-        call = trace.call(row)
-        if call is None or call.start <= start and end - start < 30_000:
+def host_bound_idle_ns(trace, window, steps=1, excused=()):
+    """Idle time of the device until its next work is launched, in an operator of the host, but
+    not in the driver's memory calls, in waits, in copies or in a data loader."""
+    until_launch = []
+    for start, end, work in device_gaps(trace, window):
+        call = trace.call_of.get(correlation(work)) if work else None
+        if work and (call is None or call["start"] > start):
+            until_launch.append((start, min(end, call["end"]) if call else end))
+    operators = [row for row in trace.ranges if row["cat"] in OPERATORS
+                 and not row["name"].startswith("ProfilerStep") and not LOADER.search(row["name"])]
+    excused = list(excused)
+    excused += spans(c for c in trace.calls if DRIVER_MEMORY.search(c["name"]) or WAITING.search(c["name"]))
+    excused += spans(trace.named(LOADER.pattern))
+    return total(without(common(until_launch, spans(operators)), excused)) / steps
+
+
+def idle_without_code_loading_ns(trace, window, steps, long=1_000_000):
+    """Host-bound idle time less the first launches of a kernel that take a millisecond or more, which
+    load its code."""
+    seen, loading = set(), []
+    for call in trace.calls:
+        works = trace.work_of.get(correlation(call), []) if "LaunchKernel" in call["name"] else []
+        if works and works[0]["name"] not in seen:
+            seen.add(works[0]["name"])
+            loading += [call] if call["dur"] >= long else []
+    return host_bound_idle_ns(trace, window, steps, spans(loading))
+
+
+def idle_in_ranges_ns(trace, window, pattern, steps=1):
+    """Idle time of the device in ranges of that name."""
+    idle = holes(spans(trace.device), *window)
+    return total(common(idle, spans(trace.named(pattern)))) / steps
+
+
+def idle_behind_launch_ns(trace, window, steps=1, at_least=1_000_000):
+    """Idle time of the device although the call of its next work had returned, a ms or more before
+    that work began."""
+    queued = 0
+    for start, end, work in device_gaps(trace, window):
+        call = trace.call_of.get(correlation(work)) if work else None
+        if call and end - call["end"] >= at_least:
+            queued += end - max(start, call["end"])
+    return queued / steps
+
+
+# Figures: launches -------------------------------------------------------------------------------
+
+def kernels_shorter_than_their_launch(trace):
+    """Kernels that take less time than the call that launches them."""
+    return sum(sum(work["dur"] for work in trace.work_of[correlation(call)]) < call["dur"]
+               for call in trace.calls
+               if re.search("LaunchKernel", call["name"]) and correlation(call) in trace.work_of)
+
+
+def launches_in_range(trace, pattern):
+    """Kernels, copies and sets launched in a range of that name, in the one that has most."""
+    launches = sorted(c["start"] for c in trace.calls if LAUNCH.search(c["name"]))
+    return max(bisect.bisect_left(launches, row["end"]) - bisect.bisect_left(launches, row["start"])
+               for row in trace.named(pattern))
+
+
+def range_time_ns(trace, pattern, steps=1):
+    return sum(row["dur"] for row in trace.named(pattern)) / steps
+
+
+def zero_fills_ns(trace, steps=1):
+    """Time of aten::zero_ in zero_grad."""
+    parents = merge(spans(trace.named("zero_grad#")))
+    return total(common(parents, spans(trace.named("^aten::zero_$")))) / steps
+
+
+# Figures: copies ---------------------------------------------------------------------------------
+
+def pageable_copies_ns(trace, window, steps):
+    """Time covered by copies of pageable memory and their calls."""
+    copies = [w for w in trace.device if "Pageable" in w["name"] and window[0] <= w["start"] < window[1]]
+    calls = [trace.call_of[correlation(w)] for w in copies if correlation(w) in trace.call_of]
+    return total(merge(spans(copies + calls))) / steps
+
+
+def small_copies_per_step(trace, window, steps, limit=65536, gap=50_000):
+    """Copies on the device of at most 64 KiB that another one follows or precedes in at most 50 µs
+    of the host with no other launch between."""
+    launches = [c for c in trace.calls if LAUNCH.search(c["name"]) and correlation(c) in trace.work_of
+                and window[0] <= c["start"] < window[1]]
+    runs = 0
+    for tid in {c["tid"] for c in launches}:
+        run, last = 0, None
+        for call in [c for c in launches if c["tid"] == tid]:
+            work = trace.work_of[correlation(call)][0]
+            small = "DtoD" in work["name"] and int(work["args"].get("bytes", limit + 1)) <= limit
+            if small and run and call["start"] - last <= gap:
+                run += 1
+            else:
+                runs += run if run >= 16 else 0
+                run = int(small)
+            last = call["end"]
+        runs += run if run >= 16 else 0
+    return runs / steps
+
+
+MOVING = re.compile(r"Memcpy DtoD|permute_2D|direct_copy|CatArray|recat_copy|transpose|nchwToNhwc|nhwcToNchw")
+
+
+def moving_ns(trace, window, steps):
+    """Copies on the device and kernels that only copy, by name."""
+    return total(clip(spans(w for w in trace.device if MOVING.search(w["name"])), *window)) / steps
+
+
+# Figures: collectives ----------------------------------------------------------------------------
+
+def exposed_communication_ns(trace, window, steps, chosen=COLLECTIVE.search):
+    """Time of collectives without a computing kernel beside them."""
+    collectives = clip(spans(w for w in trace.device if COLLECTIVE.search(w["name"]) and chosen(w["name"])), *window)
+    kernels = [w for w in trace.device if w["cat"].lower() == "kernel" and not COLLECTIVE.search(w["name"])]
+    return total(without(collectives, spans(kernels))) / steps
+
+
+def exposed_input_exchange_ns(trace, window, steps, pattern="sparse_data_dist|all2all_.*data"):
+    """The same of collectives launched in the ranges of the input distribution."""
+    ranges = merge(spans(trace.named(pattern)))
+    works = []
+    for work in trace.device:
+        call = trace.call_of.get(correlation(work))
+        if call and COLLECTIVE.search(work["name"]):
+            at = bisect.bisect_right(ranges, [call["start"], float("inf")]) - 1
+            if at >= 0 and ranges[at][1] >= call["start"]:
+                works.append(work)
+    kernels = [w for w in trace.device if w["cat"].lower() == "kernel" and not COLLECTIVE.search(w["name"])]
+    return total(without(clip(spans(works), *window), spans(kernels))) / steps
+
+
+def last_by_ns(traces, rank):
+    """How much later than the second last a rank starts the collectives that it comes last to."""
+    starts = {t.rank(): [w["start"] for w in t.device if COLLECTIVE.search(w["name"])] for t in traces}
+    late = 0
+    for nth in zip(*starts.values()):
+        order = sorted(zip(nth, starts))
+        if order[-1][1] == rank:
+            late += order[-1][0] - order[-2][0]
+    return late
+
+
+# Figures: kernels --------------------------------------------------------------------------------
+
+PRODUCTS = {"aten::bmm", "aten::mm", "aten::addmm", "aten::baddbmm"}
+
+
+def misaligned_products_ns(trace, multiple=8):
+    """Device time of matrix products one of whose contiguous sizes (not the number of rows alone)
+    is no multiple of 8 and above 8: m×k·k×n has its rows of k and n values."""
+    by_thread = defaultdict(list)
+    for row in trace.ranges:
+        if row["name"] in PRODUCTS:
+            by_thread[row["tid"]].append(row)
+    starts = {tid: [row["start"] for row in rows] for tid, rows in by_thread.items()}
+    time = 0
+    for work in trace.device:
+        call = trace.call_of.get(correlation(work))
+        if not call or call["tid"] not in starts or work["cat"] != "kernel":
             continue
-        launched = min(max(call.end, start), end)
-        idle[(call.pid, call.tid)].append((start, launched))
-    total = 0
-    for key, gaps in idle.items():
-        total += length(difference(intersection(union(gaps), spans.get(key, [])), apart))
-    devices = len({row.device for row in trace.device_rows}) or 1
-    return total / devices
-
-
-def innermost(rows):
-    """Stretches of a thread with the innermost row of each; `rows` by start, longer ones first."""
-    found, open_rows, at = [], [], None
-
-    def until(time):
-        nonlocal at
-        while open_rows and open_rows[-1].end <= time:
-            row = open_rows.pop()
-            if at < row.end:
-                found.append(((at, row.end), row))
-                at = row.end
-        if open_rows and at < time:
-            found.append(((at, time), open_rows[-1]))
-            at = time
-
-    for row in rows:
-        if open_rows:
-            until(row.start)
-        at = row.start
-        open_rows.append(row)
-    if open_rows:
-        until(max(row.end for row in rows))
-    return found
-
-
-def steady(trace, row):
-    steps = [one for one in trace.steps if one.start <= row.start < one.end]
-    return bool(steps) and steps[0] is not trace.steps[0]
-
-
-def h01(job):
-    return most(
-        [{"idle_per_step_ns": host_work(trace) / trace.step_count, "idle_pct": 100 * host_work(trace) / max(1, trace.length())}
-         for trace in job], "idle_per_step_ns")
-
-
-def h02(job):
-    def of(trace):
-        threads = {(call.pid, call.tid) for row in trace.device_rows for call in [trace.call(row)] if call}
-        rows = trace.named(lambda name: any(part in name for part in INPUT), (OPERATOR, RANGE))
-        rows = [row for row in trace.outermost(rows) if (row.pid, row.tid) in threads]
-        spans = [trace.clip(row) for row in rows]
-        waited = sum(length(difference([span], trace.busy())) for span in spans if span[0] < span[1])
-        return {"idle_per_step_ns": waited / trace.step_count, "fetching_per_step_ns": length(spans) / trace.step_count,
-                "idle_pct": 100 * waited / max(1, trace.length())}
-
-    return most([of(trace) for trace in job], "idle_per_step_ns")
-
-
-def l01(job):
-    def of(trace):
-        streams, kernels, tiny, periods, lost = collections.defaultdict(list), 0, 0, 0, 0
-        for key, works in trace.work.items():
-            row = works[0]
-            call = trace.call(row)
-            if len(works) == 1 and row.kind == KERNEL and call is not None and trace.inside(call):
-                streams[(row.device, row.stream)].append((call, row))
-                kernels += 1
-        for launches in streams.values():
-            launches.sort(key=lambda one: (one[0].start, one[0].order))
-            before = None
-            for call, row in launches:
-                began = before is None or max(before[1].start, before[0].end) <= call.start
-                if began and row.duration < call.duration:
-                    tiny += 1
-                    period = call.start - before[0].start if before else call.duration
-                    periods += period
-                    lost += max(0, period - row.duration)
-                before = (call, row)
-        idle = sum(end - start for start, end, _ in trace.gaps())
-        return {"tiny_launches_per_step": tiny / trace.step_count, "tiny_launch_pct": 100 * tiny / max(1, kernels),
-                "launch_period_ns": periods / max(1, tiny), "idle_pct": 100 * idle / max(1, trace.length()),
-                "lost": min(lost, idle)}
-
-    return most([of(trace) for trace in job], "lost")
-
-
-def k09(job):
-    def of(trace):
-        regions = trace.outermost(
-            trace.named(lambda name: name.startswith("Optimizer.step#") or "_single_tensor_" in name, (OPERATOR, RANGE)))
-        many = [row for row in regions if len(trace.launched_in([row])) > 32]
-        count = sum(len(trace.launched_in([row])) for row in many)
-        host = sum(row.duration for row in many)
-        return {"kernels_each": count // max(1, len(many)), "host_per_step_ns": host / trace.step_count}
-
-    return most([of(trace) for trace in job], "host_per_step_ns")
-
-
-def c06(job):
-    def of(trace):
-        regions = trace.outermost(trace.named(lambda name: "zero_grad" in name, (OPERATOR, RANGE)))
-        fills = trace.within(regions, (OPERATOR,), lambda name: name in ("aten::zero_", "aten::_foreach_zero_"))
-        work = trace.launched_in(fills)
-        return {"fills_each": len(fills) / max(1, len(regions)),
-                "host_per_step_ns": sum(row.duration for row in fills) / trace.step_count,
-                "device_per_step_ns": sum(row.duration for row in work) / trace.step_count}
+        at = bisect.bisect_right(starts[call["tid"]], call["start"]) - 1
+        if at < 0 or by_thread[call["tid"]][at]["end"] < call["end"]:
+            continue
+        dims = [d for d in by_thread[call["tid"]][at]["args"].get("Input Dims", []) if len(d) >= 2][:2]
+        if len(dims) == 2 and dims[0][-1] * dims[1][-1] > 1:
+            if any(size % multiple and size > multiple for size in (dims[0][-1], dims[1][-1])):
+                time += work["dur"]
+    return time
+
+
+FLOAT_PRODUCT = re.compile(r"sgemm|gemmSN|gemmk1|gemv|dgrad_engine|scudnn|wgrad_alg|implicit_convolve", re.I)
+
+
+def float_products_pct(trace, window):
+    """Share of float32 matrix kernels without tensor cores in the time of computing kernels."""
+    kernels = [w for w in trace.device if w["cat"].lower() == "kernel" and not COLLECTIVE.search(w["name"])
+               and w["end"] > window[0] and w["start"] < window[1]]
+    return 100 * sum(w["dur"] for w in kernels if FLOAT_PRODUCT.search(w["name"])) / sum(w["dur"] for w in kernels)
 
-    return most([of(trace) for trace in job], "host_per_step_ns")
 
+def waves(work, device):
+    args = work["args"]
+    blocks, threads = 1, 1
+    for size in args["grid"]:
+        blocks *= size
+    for size in args["block"]:
+        threads *= size
+    warps = -(-threads // 32)
+    limits = [32, (device["maxThreadsPerMultiprocessor"] // 32) // warps]
+    if args.get("registers per thread"):
+        limits.append(device["regsPerMultiprocessor"] // (-(-args["registers per thread"] // 8) * 8 * 32 * warps))
+    if args.get("shared memory"):
+        limits.append(device["sharedMemPerMultiprocessor"] // args["shared memory"])
+    return blocks / (device["numSms"] * max(1, min(limits)))
 
-def c01(job):
-    def of(trace):
-        copies = [row for row in trace.device_rows if row.kind == COPY and "Pageable" in row.name]
-        calls = [trace.call(row) for row in copies]
-        longest = [max(row.duration, call.duration if call else 0) for row, call in zip(copies, calls)]
-        moved = sum(row.number("bytes") or 0 for row in copies)
-        device = sum(row.duration for row in copies)
-        return {"copies_per_step": len(copies) / trace.step_count, "time_per_step_ns": sum(longest) / trace.step_count,
-                "blocked_max_ns": max((call.duration for call in calls if call), default=0),
-                "gb_per_s": moved / max(1, device)}
 
-    return most([of(trace) for trace in job], "time_per_step_ns")
-
-
-def c02(job):
-    def of(trace):
-        calls = trace.named(
-            lambda name: re.match(r"(cuda|hip)Mem(cpy|set)(2D|3D|Peer|WithStream|DtoH|HtoD)?$", name) is not None, (CALL,))
-        return {"calls_per_step": len(calls) / trace.step_count,
-                "blocked_per_step_ns": sum(row.duration for row in calls) / trace.step_count}
-
-    return most([of(trace) for trace in job], "blocked_per_step_ns")
-
-
-MOVERS = {"aten::copy_", "aten::cat", "aten::_cat", "aten::contiguous", "aten::clone", "aten::stack", "aten::_to_copy",
-          "aten::transpose_copy"}
-MOVER = re.compile(
-    r"CatArrayBatchedCopy|direct_copy_kernel|copy_device_to_device|transpose|nchwToNhwc|nhwcToNchw|permute_2D")
-
-
-def owner(trace, row):
-    call = trace.call(row)
-    around = trace.around(call, (OPERATOR,)) if call else []
-    return around[0] if around else None
-
-
-def c05(job):
-    def of(trace):
-        compute = trace.compute()
-        copies = [row for row in trace.device_rows if row.kind == COPY and "DtoD" in row.name]
-
-        def moves(row):
-            known = owner(trace, row)
-            return MOVER.search(row.name) or known is not None and known.name in MOVERS
-
-        moving = [row for row in compute if moves(row)] + copies
-        total = sum(row.duration for row in compute + copies)
-        spent = sum(row.duration for row in moving)
-        return {"moving_per_step_ns": spent / trace.step_count, "moving_pct": 100 * spent / max(1, total), "moving": spent}
-
-    return most([of(trace) for trace in job], "moving")
-
-
-PRODUCT = re.compile(r"[gG]emm|GEMM|conv|Conv|scudnn|[wd]grad|Cijk_|nvjet")
-NO_PRODUCT = re.compile(r"nchwToNhwc|nhwcToNchw|im2col|[cC]onvert|copy|reduce|embedding|elementwise")
-UNITS = re.compile(r"s884|h884|s1688|h1688|s16816|h16816|tensor_?op|tensor16x8|hmma|gmma|xmma|tf32|_MI\d|xdl|gtcx|nvjet")
-THIN = re.compile(r"gemv|gemmk1|gemmSN|grouped_direct|depthwise|cgemm")
-
-
-def is_product(row):
-    return bool(PRODUCT.search(row.name.replace("fbgemm", ""))) and not NO_PRODUCT.search(row.name)
-
-
-def k06(job):
-    def of(trace):
-        # Only devices that have tensor cores or matrix cores.
-        major = max((device.get("computeMajor") or 0 for device in trace.document.get("deviceProperties") or []), default=0)
-        if major < 7:
-            return {"time_per_step_ns": 0, "time_pct_of_compute": 0}
-        plain = [row for row in trace.compute() if is_product(row) and not UNITS.search(row.name)
-                 and not THIN.search(row.name)]
-        spent = sum(row.duration for row in plain)
-        total = sum(row.duration for row in trace.compute())
-        return {"time_per_step_ns": spent / trace.step_count, "time_pct_of_compute": 100 * spent / max(1, total)}
-
-    return most([of(trace) for trace in job], "time_per_step_ns")
-
-
-STEP_OF = {"c10::Half": 8, "c10::BFloat16": 8}
-
-
-def k07(job):
-    def of(trace):
-        spent = 0
-        for row in trace.compute():
-            known = owner(trace, row) if is_product(row) else None
-            if known is None:
-                continue
-            dims, types = known.args.get("Input Dims") or [], known.args.get("Input type") or []
-            matrices = [(size, of) for size, of in zip(dims, types)
-                        if isinstance(size, list) and len(size) >= 2 and all(isinstance(n, int) for n in size)][-2:]
-            if len(matrices) < 2 or matrices[0][1] not in STEP_OF:
-                continue
-            if any(n % STEP_OF[matrices[0][1]] for size, _ in matrices for n in size[-2:]):
-                spent += row.duration
-        return {"time_per_step_ns": spent / trace.step_count}
-
-    return most([of(trace) for trace in job], "time_per_step_ns")
-
-
-def k04(job):
-    def of(trace):
-        devices = {device.get("id"): device for device in trace.document.get("deviceProperties") or []}
-        lost = count = 0
-        for row in trace.compute():
-            device, grid, block = devices.get(row.device), row.args.get("grid"), row.args.get("block")
-            occupancy = row.args.get("est. achieved occupancy %")
-            if not device or not grid or not block or not occupancy:
-                continue
-            threads = block[0] * block[1] * block[2]
-            resident = round(float(occupancy) / 100 * (device.get("maxThreadsPerMultiprocessor") or 2048) / threads)
-            wave = resident * device.get("numSms", 0)
-            waves = grid[0] * grid[1] * grid[2] / wave if wave else 0
-            tail = waves % 1
-            if 1 < waves < 4 and 0 < tail < 0.3:
-                count += 1
-                lost += row.duration * (1 - waves / -(-waves // 1))
-        return {"kernels_per_step": count / trace.step_count, "lost_per_step_ns": lost / trace.step_count}
-
-    return most([of(trace) for trace in job], "lost_per_step_ns")
-
-
-def m01(job):
-    def of(trace):
-        exposed = length(difference(trace.union(trace.communication()), trace.union(trace.compute())))
-        return {"exposed_per_step_ns": exposed / trace.step_count, "exposed_pct": 100 * exposed / max(1, trace.length())}
-
-    return most([of(trace) for trace in job], "exposed_per_step_ns")
-
-
-EXCHANGE = ("sparse_data_dist", "all2all_data", "input_dist", "KJTAllToAll", "KJTList", "SplitsAllToAll", "sdd_preprocess",
-            "all2all_id")
-
-
-def m02(job):
-    def of(trace):
-        def is_input(row):
-            call = trace.call(row)
-            return call is not None and any(part in one.name for one in trace.around(call) for part in EXCHANGE)
-
-        rows = [row for row in trace.communication() if is_input(row)]
-        exposed = length(difference(trace.union(rows), trace.union(trace.compute())))
-        return {"collectives_per_step": len(rows) / trace.step_count, "exposed_per_step_ns": exposed / trace.step_count}
-
-    return most([of(trace) for trace in job], "exposed_per_step_ns")
-
-
-def m06(job):
-    """Collectives matched over ranks by their order on each rank."""
-    orders = [sorted(trace.communication(), key=lambda row: row.start) for trace in job]
-    fewest = min(len(order) for order in orders)
-    last, delay = collections.Counter(), collections.Counter()
-    for at in range(fewest):
-        arrivals = sorted((order[at].start, trace.rank) for order, trace in zip(orders, job))
-        last[arrivals[-1][1]] += 1
-        delay[arrivals[-1][1]] += arrivals[-1][0] - arrivals[-2][0]
-    rank = max(last, key=lambda one: (last[one], delay[one]))
-    steps = job[0].step_count
-    return {"rank": rank, "times_last": last[rank], "collectives": fewest, "delay_per_step_ns": delay[rank] / steps}
-
-
-def l02(job):
-    def of(trace):
-        issued = []
-        for row in trace.device_rows:
-            call = trace.call(row) if row.kind == COPY else None
-            if call is not None and len(trace.work[trace.correlation(row)]) == 1:
-                around = trace.around(call)
-                direction = re.search(r"(HtoD|DtoH|DtoD)", row.name)
-                issued.append((call, row, (direction and direction.group(1), around[0].name if around else "")))
-        issued.sort(key=lambda one: (str(one[0].tid), one[0].start))
-        runs = []
-        for one in issued:
-            last = runs[-1][-1] if runs else None
-            is_same = last and last[2] == one[2] and last[0].tid == one[0].tid and one[0].start - last[0].end < 50_000
-            if is_same:
-                runs[-1].append(one)
-            else:
-                runs.append([one])
-        runs = [run for run in runs if len(run) >= 16
-                and sorted(row.number("bytes") or 0 for _, row, _ in run)[len(run) // 2] < 65_536]
-        copies = sum(map(len, runs))
-        moved = sum(row.number("bytes") or 0 for run in runs for _, row, _ in run)
-        lost = sum(max(0, run[-1][0].end - run[0][0].start - int(sum(r.number("bytes") or 0 for _, r, _ in run) / 25) - 5_000)
-                   for run in runs)
-        return {"copies_per_step": copies / trace.step_count, "runs_per_step": len(runs) / trace.step_count,
-                "bytes_mean": moved / max(1, copies), "lost_per_step_ns": lost / trace.step_count}
-
-    return most([of(trace) for trace in job], "lost_per_step_ns")
-
-
-def l03(job, key):
-    name = key.split(":", 1)[1]
-
-    def of(trace):
-        rows = trace.outermost(trace.named(lambda one: one == name, (OPERATOR, RANGE)))
-        work = [trace.launched_in([row]) for row in rows]
-        runs = max(1, len(rows))
-        host = sum(row.duration for row in rows)
-        device = sum(row.duration for rows in work for row in rows)
-        kernels = len(work[0]) if work else 0
-        # What launching graphs in its place would save, where the host takes longer than the device.
-        gain = host - len(rows) * (10_000 + 100 * kernels) if host > device else 0
-        return {"kernels": kernels, "runs_per_step": len(rows) / trace.step_count, "host_ns": host / runs,
-                "device_ns": device / runs, "gain": gain}
-
-    return most([of(trace) for trace in job], "gain")
-
-
-def h09(job):
-    def of(trace):
-        queries = trace.named(lambda name: name.endswith("EventQuery"), (CALL,))
-        records = trace.named(lambda name: name.endswith("EventRecord"), (CALL,))
-        spent = sum(row.duration for row in queries + records)
-        return {"queries_per_step": len(queries) / trace.step_count, "time_pct": 100 * spent / max(1, trace.length())}
-
-    return most([of(trace) for trace in job], "time_pct")
-
-
-FILLS = {"aten::fill_", "aten::zero_", "aten::normal_", "aten::uniform_", "aten::random_", "aten::bernoulli_", "aten::arange",
-         "aten::randperm"}
-
-
-def h10(job):
-    """Moves to the device directly behind a sibling whose innermost operator fills a tensor."""
-    def of(trace):
-        count = 0
-        for rows, _ in trace.threads().values():
-            operators = [row for row in rows if row.kind in (OPERATOR, RANGE)]
-            for at, row in enumerate(operators):
-                if row.name not in ("aten::to", "aten::_to_copy") or not trace.inside(row):
-                    continue
-                if any(one.name in ("aten::to", "aten::_to_copy") for one in trace.around(row)):
-                    continue
-                copies = [one for one in trace.launched_in([row]) if one.kind == COPY and "HtoD" in one.name]
-                before = operators[at - 1] if at else None
-                if copies and before is not None and before.name in FILLS and before.end <= row.start:
-                    count += 1
-        return {"moves_per_step": count / trace.step_count}
-
-    return most([of(trace) for trace in job], "moves_per_step")
-
-
-# ---- the quality of recordings ----
-
-
-def q(job, key, text):
-    kind = key.split(":", 1)[1]
-    first = job[0]
-    if kind == "few-steps":
-        few = next((trace for trace in job if trace.all_steps and len(trace.whole) < 3), first)
-        given = re.search(r"(\d+) whole steps of (\d+) recorded", text)
-        return {"whole": len(few.whole), "recorded": len(few.all_steps)}, {"whole": int(given[1]), "recorded": int(given[2])}
-    if kind == "unsteady-steps":
-        trace = max((trace for trace in job if trace.steps), key=spread)
-        lengths = sorted(row.duration for row in trace.steps)
-        given = re.search(r"vary by ([\d.]+) %: ([\d.]+) ms to ([\d.]+) ms", text)
-        return (
-            {"spread_pct": spread(trace), "least_ms": lengths[0] / 1e6, "most_ms": lengths[-1] / 1e6},
-            {"spread_pct": float(given[1]), "least_ms": float(given[2]), "most_ms": float(given[3])},
-        )
-    if kind == "lost-device-rows":
-        best = (0, 0)
-        for trace in job:
-            launches = [row for row in trace.rows if row.kind == CALL and LAUNCH.match(row.name)]
-            lost = [row for row in launches if not trace.work.get(trace.correlation(row))]
-            if any(row.kind in DEVICE for row in trace.rows):
-                best = max(best, (len(lost), len(launches)))
-        given = re.search(r"(\d+) of (\d+) launches", text)
-        return {"lost": best[0], "launches": best[1]}, {"lost": int(given[1]), "launches": int(given[2])}
-    if kind == "low-coverage":
-        trace = next((trace for trace in job if trace.device_rows and coverage(trace) < 90), first)
-        orphans = re.search(r"(\d+) pieces of device work have no", text)
-        given = {"covered_pct": float(re.search(r"Only ([\d.]+) %", text)[1])}
-        found = {"covered_pct": coverage(trace)}
-        if orphans:
-            found["orphans"] = sum(trace.call(row) is None for row in trace.device_rows)
-            given["orphans"] = int(orphans[1])
-        return found, given
-    if kind == "warm-up":
-        trace = first
-        rows = [row for row in trace.rows if row.name in SET_UP and trace.inside(row)]
-        return {"set-up_ms": length(union((row.start, row.end) for row in rows)) / 1e6}, {
-            "set-up_ms": float(re.search(r"take ([\d.]+) ms", text)[1])}
-    if kind == "mixed-jobs":
-        worlds = sorted({trace.world for trace in job if trace.world})
-        given = re.search(r"worlds of ([\d, ]+) ranks", text)[1]
-        return {"worlds": ",".join(map(str, worlds))}, {"worlds": given.replace(" ", "")}
-    if kind == "missing-ranks":
-        given = re.search(r"(\d+) of (\d+) ranks", text)
-        return {"there": len(job), "of": max(trace.world or 0 for trace in job)}, {"there": int(given[1]), "of": int(given[2])}
-    if kind == "profiler-messages":
-        return {"errors": max(len(trace.document.get("ERROR") or []) for trace in job)}, {
-            "errors": int(re.search(r"(\d+) × ERROR", text)[1])}
-    if kind == "duplicate-ranks":
-        ranks = [trace.rank for trace in job]
-        return {"distinct": len(set(ranks)) == len(ranks) and None not in ranks}, {"distinct": False}
-    if kind == "mixed-steps":
-        numbers = {tuple(map(step, trace.all_steps)) for trace in job}
-        return {"the same steps": len(numbers) == 1}, {"the same steps": False}
-    if kind == "bad-nesting":
-        trace = max(job, key=lambda trace: overhang(trace)[1])
-        count, longest = overhang(trace)
-        given = re.search(r"(\d+) host rows reach past their parent, by up to ([\d.]+) ms", text)
-        return {"rows": count, "longest_ms": longest / 1e6}, {"rows": int(given[1]), "longest_ms": float(given[2])}
-    return {}, {}
-
-
-def overhang(trace):
-    """Rows of the host that begin inside an earlier row and end behind it."""
-    count = longest = 0
-    for rows, _ in trace.threads().values():
-        open_rows = []
-        for row in rows:
-            while open_rows and open_rows[-1] <= row.start:
-                open_rows.pop()
-            if open_rows and row.end > open_rows[-1]:
-                count += 1
-                longest = max(longest, row.end - open_rows[-1])
-                open_rows.append(open_rows[-1])
-            else:
-                open_rows.append(row.end)
-    return count, longest
-
-
-def spread(trace):
-    """Standard deviation over the mean of the steps' lengths, in percent."""
-    lengths = [row.duration for row in trace.steps]
-    mean = sum(lengths) / len(lengths)
-    return 100 * (sum((one - mean) ** 2 for one in lengths) / max(1, len(lengths) - 1)) ** 0.5 / mean
-
-
-def coverage(trace):
-    """Device work whose launch lies inside an operator, or whose external id names one, in percent."""
-    ids = {row.number("External id", "external id") for row in trace.rows if row.kind in (OPERATOR, RANGE)}
-    found = 0
-    for row in trace.device_rows:
-        known = owner(trace, row) is not None
-        found += known or row.number("External id", "external id") in ids - {None}
-    return 100 * found / max(1, len(trace.device_rows))
-
-
-RULES = {
-    "L08": l08, "H01": h01, "H02": h02, "L01": l01, "K09": k09, "C06": c06, "C01": c01, "C02": c02, "C05": c05, "K06": k06,
-    "K07": k07, "K04": k04, "M01": m01, "M02": m02, "M06": m06, "L02": l02, "H09": h09, "H10": h10,
+def empty_tails_ns(trace, window, steps, most_waves=4, fill=0.3):
+    """Time lost in last waves that fill less than 30 % of the device: of n whole waves and a tail,
+    the tail takes 1/(n+1) of the kernel and wastes its empty part."""
+    device, lost = trace.document["deviceProperties"][0], 0
+    for work in trace.device:
+        if work["cat"] != "kernel" or COLLECTIVE.search(work["name"]) or "grid" not in work["args"]:
+            continue
+        if work["end"] <= window[0] or work["start"] >= window[1]:
+            continue
+        count = waves(work, device)
+        whole, tail = int(count), count - int(count)
+        if 1 <= count <= most_waves and 0 < tail < fill:
+            lost += work["dur"] / (whole + 1) * (1 - tail)
+    return lost / steps
+
+
+# Figures: several recordings given as one job ----------------------------------------------------
+
+def worlds_named(traces):
+    """How many world sizes the recordings name."""
+    return len({trace.world() for trace in traces} - {None})
+
+
+def recordings_of_other_steps(traces):
+    """Recordings whose steps have other names than those of the first."""
+    return sum(names != step_names(traces[0]) for names in map(step_names, traces))
+
+
+def step_names(trace):
+    return [step["name"] for step in trace.steps]
+
+
+def recordings_without_a_rank_of_their_own(traces):
+    """Recordings that claim no rank, or one that another before them has claimed."""
+    return len(traces) - len({trace.claimed_rank() for trace in traces} - {None})
+
+
+def absent_ranks(traces):
+    """Ranks of the largest world that no recording is of."""
+    return max(trace.world() for trace in traces) - len(traces)
+
+
+def rows_past_their_parent_in_all(traces):
+    return sum(map(rows_past_their_parent, traces))
+
+
+# Which figure belongs to which finding -----------------------------------------------------------
+
+ALEXNET = "alexnet"
+SIMPLE_ADD = "simple_add"
+DLRM = "dlrm8/dlrm_kineto.tar.gz"
+LINEAR = "linear/linear_kineto.json.gz"
+A100 = "modern/a100_full_queue.json.gz"
+H100 = "modern/h100_timesformer.json.gz"
+OWL = "modern/mi300_owlv2.json.gz"
+MI300_RESNET = "modern/mi300_resnet_act_checkpoint.json.gz"
+MTIA = "modern/mtia_inference.json.gz"
+WORKERS_0 = "modern/resnet50_2021_workers0.json.gz"
+WORKERS_4 = "modern/resnet50_2021_workers4.json.gz"
+DECODE = "modern/sglang_decode.json.gz"
+CAPTURE = "modern/sglang_decode_capture.json.gz"
+NCCL = "nccl"
+BACKWARD = "odd/backward_thread.json"
+EVENT_SYNC = "odd/event_sync_trace.json.gz"
+MI250 = "odd/mi250_minitoy_train_ROCm6_2_kineto.json.gz"
+RANK_34 = "odd/rank-34.Jul_15_10_52_41.1074.pt.trace.json.gz"
+NON_GPU = "odd/rank_non_gpu.json.gz"
+TRITON = "odd/triton_example.json.gz"
+SAMPLED = "timeline_sampled"
+CONTROL = "trace_diff/control.json.gz"
+TEST = "trace_diff/test.json.gz"
+
+
+def of_rank(rank, figure):
+    return lambda traces: figure(next(t for t in traces if t.rank() == rank))
+
+
+def of_one(figure):
+    return lambda traces: figure(traces[0])
+
+
+# How a finding's own figure is read: by name from the column *figures*, or by pattern from its
+# sentence, with the factor that makes it the unit recomputed here.
+
+def number(name):
+    return name, re.compile(rf"(?:^|; ){name}=([\d.]+)"), 8, 1
+
+
+def sentence(name, pattern, factor=1):
+    return name, re.compile(pattern), 7, factor
+
+
+IDLE, COUNT = number("idle_per_step_ns"), number("count")
+EXPOSED, MOVING_TIME = number("exposed_per_step_ns"), number("moving_per_step_ns")
+RECORDED = sentence("recorded", r"whole steps of (\d+) recorded")
+WHOLE = sentence("whole", r"(\d+) whole steps of")
+SPREAD = sentence("spread_pct", r"vary by ([\d.]+) %")
+COVERED = sentence("covered_pct", r"Only ([\d.]+) % of the device work")
+ORPHANS = sentence("orphans", r"(\d+) pieces of device work have no")
+SET_UP = sentence("set_up_ns", r"take ([\d.]+) ms", 1_000_000)
+
+CHECKS = {
+    (ALEXNET, "Q02"): (COUNT, of_one(launches_without_work)),
+    (ALEXNET, "Q07"): (SET_UP, of_one(driver_memory_ns)),
+    (SIMPLE_ADD, "Q02"): (COUNT, of_one(launches_without_work)),
+    (SIMPLE_ADD, "Q07"): (SET_UP, of_one(driver_memory_ns)),
+    (DLRM, "Q06"): (RECORDED, lambda traces: min(map(step_count, traces))),
+    (DLRM, "Q08"): (COVERED, of_rank(1, work_with_an_operator_pct)),
+    (DLRM, "L01"): (number("tiny_launches_per_step"), of_rank(5, kernels_shorter_than_their_launch)),
+    (DLRM, "H02"): (IDLE, of_rank(6, lambda t: idle_in_ranges_ns(t, t.window(), "copy_batch_to_gpu"))),
+    (DLRM, "K09"): (number("host_per_step_ns"), of_rank(6, lambda t: range_time_ns(t, r"^Optimizer\.step#"))),
+    (DLRM, "H01"): (IDLE, of_rank(5, lambda t: host_bound_idle_ns(t, t.span()))),
+    (DLRM, "M06"): (number("delay_per_step_ns"), lambda traces: last_by_ns(traces, 7)),
+    (LINEAR, "Q07"): (SET_UP, of_one(driver_memory_ns)),
+    (LINEAR, "H01"): (IDLE, of_one(lambda t: host_bound_idle_ns(t, t.span()))),
+    (LINEAR, "L01"): (number("tiny_launches_per_step"), of_one(kernels_shorter_than_their_launch)),
+    (LINEAR, "C06"): (number("host_per_step_ns"), of_one(zero_fills_ns)),
+    (A100, "L08"): (IDLE, of_one(lambda t: idle_behind_launch_ns(t, t.window(1), 4))),
+    (A100, "M01"): (EXPOSED, of_one(lambda t: exposed_communication_ns(t, t.window(1), 4))),
+    (A100, "C05"): (MOVING_TIME, of_one(lambda t: moving_ns(t, t.window(1), 4))),
+    (H100, "Q06"): (RECORDED, of_one(step_count)),
+    (H100, "K07"): (number("time_per_step_ns"), of_one(misaligned_products_ns)),
+    (OWL, "Q06"): (RECORDED, of_one(step_count)),
+    (OWL, "H02"): (IDLE, of_one(lambda t: idle_in_ranges_ns(t, t.window(), LOADER.pattern))),
+    (OWL, "K07"): (number("time_per_step_ns"), of_one(misaligned_products_ns)),
+    (MI300_RESNET, "Q06"): (RECORDED, of_one(step_count)),
+    (MI300_RESNET, "Q08"): (COVERED, of_one(lambda t: work_with_an_operator_pct(t, t.window(1)))),
+    (MI300_RESNET, "M01"): (EXPOSED, of_one(lambda t: exposed_communication_ns(t, t.window(1), 2))),
+    (MTIA, "Q04"): (COUNT, of_one(rows_past_their_parent)),
+    (MTIA, "Q08"): (ORPHANS, of_one(work_without_a_call)),
+    (WORKERS_0, "H02"): (IDLE, of_one(lambda t: idle_in_ranges_ns(t, t.window(), LOADER.pattern, 6))),
+    (WORKERS_0, "K09"): (number("host_per_step_ns"), of_one(lambda t: range_time_ns(t, r"^Optimizer\.step#", 6))),
+    (WORKERS_0, "H01"): (IDLE, of_one(lambda t: host_bound_idle_ns(t, t.window(), 6))),
+    (WORKERS_0, "C06"): (number("host_per_step_ns"), of_one(lambda t: zero_fills_ns(t, 6))),
+    (WORKERS_0, "C01"): (number("time_per_step_ns"), of_one(lambda t: pageable_copies_ns(t, t.window(), 6))),
+    (WORKERS_4, "Q06"): (SPREAD, of_one(step_spread_pct)),
+    (WORKERS_4, "H01"): (IDLE, of_one(lambda t: host_bound_idle_ns(t, t.window(), 6))),
+    (WORKERS_4, "C01"): (number("time_per_step_ns"), of_one(lambda t: pageable_copies_ns(t, t.window(), 6))),
+    (WORKERS_4, "C06"): (number("host_per_step_ns"), of_one(lambda t: zero_fills_ns(t, 6))),
+    (DECODE, "Q08"): (COVERED, of_one(work_with_an_operator_pct)),
+    (CAPTURE, "Q06"): (WHOLE, of_one(whole_steps)),
+    (NCCL, "Q06"): (RECORDED, of_one(step_count)),
+    (NCCL, "H01"): (IDLE, of_one(lambda t: host_bound_idle_ns(t, t.window(0, 1), 2))),
+    (NCCL, "L02"): (number("copies_per_step"), of_one(lambda t: small_copies_per_step(t, t.window(0, 1), 2))),
+    (BACKWARD, "Q06"): (RECORDED, of_one(step_count)),
+    (EVENT_SYNC, "Q06"): (RECORDED, of_one(step_count)),
+    (EVENT_SYNC, "Q08"): (COVERED, of_one(work_with_an_operator_pct)),
+    (MI250, "Q06"): (RECORDED, of_one(step_count)),
+    (MI250, "H01"): (IDLE, of_one(lambda t: idle_without_code_loading_ns(t, t.window(), 2))),
+    (RANK_34, "Q06"): (RECORDED, of_one(step_count)),
+    (NON_GPU, "Q06"): (RECORDED, of_one(step_count)),
+    (TRITON, "Q06"): (RECORDED, of_one(step_count)),
+    (SAMPLED, "Q06"): (RECORDED, of_one(step_count)),
+    (CONTROL, "M01"): (EXPOSED, of_one(lambda t: exposed_communication_ns(t, t.window(), 6))),
+    (CONTROL, "M02"): (EXPOSED, of_one(lambda t: exposed_input_exchange_ns(t, t.window(), 6))),
+    (CONTROL, "L03"): (number("kernels"), of_one(lambda t: launches_in_range(t, "^## forward:over_arch ##$"))),
+    (TEST, "Q06"): (SPREAD, of_one(lambda t: step_spread_pct(t, 1))),
+    (TEST, "K06"): (number("time_pct_of_compute"), of_one(lambda t: float_products_pct(t, t.window(1)))),
+    (TEST, "C05"): (MOVING_TIME, of_one(lambda t: moving_ns(t, t.window(1), 5))),
+    (TEST, "K04"): (number("lost_per_step_ns"), of_one(lambda t: empty_tails_ns(t, t.window(1), 5))),
+    ("modern", "Q03"): (COUNT, worlds_named),
+    ("modern", "Q04"): (COUNT, rows_past_their_parent_in_all),
+    ("modern", "Q09"): (COUNT, recordings_without_a_rank_of_their_own),
+    ("odd", "Q03"): (COUNT, recordings_of_other_steps),
+    ("odd", "Q09"): (COUNT, recordings_without_a_rank_of_their_own),
+    ("trace_diff", "Q03"): (COUNT, worlds_named),
+    ("trace_diff", "Q09"): (COUNT, absent_ranks),
+}
+
+# Findings of a folder that are those of one of its files.
+SAME_AS = {
+    "modern": {"Q06": H100, "Q08": MI300_RESNET, "H02": OWL, "L08": A100, "M01": A100, "H01": WORKERS_4, "K07": OWL,
+               "C06": WORKERS_4, "C05": A100},
+    "odd": {"Q06": BACKWARD, "Q08": EVENT_SYNC, "H01": MI250},
+    "trace_diff": {"Q06": TEST, "K06": TEST, "C05": TEST, "M01": CONTROL, "M02": CONTROL, "K04": TEST, "L03": CONTROL},
+    "dlrm8": dict.fromkeys(["Q06", "Q08", "L01", "H02", "K09", "H01", "M06"], DLRM),
 }
 
 
-# ---- the table ----
+# The table ---------------------------------------------------------------------------------------
+
+RECOMPUTED, REASON, CELLS = 9, 11, 12
 
 
-def cells(line):
-    return line.rstrip("\n")[2:-2].split(" | ") if line.startswith("| `") else None
+def files_of(path):
+    """A file, or the files of a folder by name (not those of folders in it)."""
+    if os.path.isfile(path):
+        return [path]
+    names = sorted(name for name in os.listdir(path) if name.endswith((".json", ".json.gz")))
+    return [os.path.join(path, name) for name in names]
 
 
-def given_figures(text):
-    return {name: float(value) for name, _, value in (part.partition("=") for part in text.split("; ")) if value}
+def rows_of(lines):
+    """Line number and cells of each row, the marks around a trace's name taken off."""
+    for at, line in enumerate(lines):
+        cells = [cell.strip() for cell in line.strip().split("|")[1:-1]]
+        if len(cells) == CELLS and cells[0].startswith("`"):
+            yield at, [cells[0].strip("`")] + cells[1:]
 
 
-def agrees(found, given):
-    if isinstance(given, (str, bool)):
-        return found == given
-    slack = 1 if abs(given) < 50 and float(given).is_integer() else 0
-    return abs(found - given) <= max(0.02 * abs(given), slack, 0.002)
+class Figures:
+    """Figures by trace and rule, each made once, of the traces below one folder. What was read of the
+    last trace is kept for the next figure."""
+
+    def __init__(self, folder):
+        self.folder, self.made, self.trace, self.read = folder, {}, None, []
+
+    def traces(self, trace):
+        if trace != self.trace:
+            self.trace, self.read = trace, []
+            for path in files_of(os.path.join(self.folder, trace)):
+                documents = read_documents(path)
+                self.read += [Trace(d) for d in documents if isinstance(d, dict) and "traceEvents" in d]
+        return self.read
+
+    def figure(self, trace, rule):
+        if (trace, rule) not in self.made:
+            self.made[trace, rule] = CHECKS[trace, rule][1](self.traces(trace))
+        return self.made[trace, rule]
 
 
-def recomputed(job, row):
-    _, rule, key, _, _, _, _, text, figures = row[:9]
-    key = key.strip("`").replace("¦", "|")
-    if rule.startswith("Q"):
-        return q(job, key, text)
-    given = given_figures(figures)
-    if rule == "L03":
-        found = l03(job, key)
-    else:
-        found = RULES[rule](job) if rule in RULES else {}
-    shared = [name for name in given if name in found]
-    return {name: found[name] for name in shared}, {name: given[name] for name in shared}
+def compare(figures, cells):
+    """Name, given and recomputed figure of a row, and by how many percent the given one is off; None
+    where this script has no figure for it."""
+    trace, rule = SAME_AS.get(cells[0], {}).get(cells[1], cells[0]), cells[1]
+    if (trace, rule) not in CHECKS:
+        return None
+    name, pattern, column, factor = CHECKS[trace, rule][0]
+    found = pattern.search(cells[column])
+    if not found:
+        return None
+    given, own = float(Decimal(found.group(1)) * factor), figures.figure(trace, rule)
+    off = 100 * (given - own) / own if own else (0.0 if given == own else float("inf"))
+    return name, given, own, off
 
 
-def shown(value):
-    return f"{value:.3f}".rstrip("0").rstrip(".") if isinstance(value, float) else str(value)
+def plain(value):
+    """Up to three decimals, and none where there are none."""
+    return f"{value:.3f}".rstrip("0").rstrip(".")
+
+
+def with_cell(line, column, text):
+    """The line with one cell replaced and everything else as it was."""
+    parts = line.split("|")
+    parts[column + 1] = f" {text} "
+    return "|".join(parts)
 
 
 def main():
-    arguments = [one for one in sys.argv[1:] if one != "--write"]
-    if not arguments:
-        print(__doc__)
-        return 2
-    folder = Path(arguments[0]) / "traces"
-    table = Path(arguments[1]) if len(arguments) > 1 else Path("docs/findings-on-public-traces.md")
-    lines = table.read_text(encoding="utf-8").splitlines()
-    jobs, wrong, without = {}, 0, 0
-    for at, line in enumerate(lines):
-        row = cells(line)
-        if row is None:
+    parser = argparse.ArgumentParser(description=__doc__.split("\n", maxsplit=1)[0])
+    parser.add_argument("fixtures", help="a folder that holds `traces`")
+    parser.add_argument("table", nargs="?", default="docs/findings-on-public-traces.md")
+    parser.add_argument("--write", action="store_true", help="fill the column recomputed of the table")
+    arguments = parser.parse_args()
+    with open(arguments.table, encoding="utf-8", newline="") as file:
+        lines = file.read().split("\n")
+    figures, wrong, count = Figures(os.path.join(arguments.fixtures, "traces")), 0, 0
+    for at, cells in rows_of(lines):
+        count += 1
+        compared = compare(figures, cells)
+        if compared is None:
+            print(f"{cells[0]}\t{cells[1]}\tno figure")
+            wrong += 1
             continue
-        name = row[0].strip("`")
-        if name not in jobs:
-            jobs.clear()
-            jobs[name] = traces(folder / name)
-        found, given = recomputed(jobs[name], row)
-        parts = []
-        for figure, value in found.items():
-            good = agrees(value, given[figure])
-            wrong += not good
-            print(f"{name}\t{row[1]}\t{figure}\t{shown(given[figure])}\t{shown(value)}\t{'yes' if good else 'NO'}")
-            parts.append(f"{figure} {shown(value)}{'' if good else ' (not as given)'}")
-        if not found:
-            without += 1
-            print(f"{name}\t{row[1]}\t-\t-\t-\tnot recomputed")
-        row[9] = "; ".join(parts)
-        lines[at] = "| " + " | ".join(row) + " |"
-    print(f"{wrong} figures do not agree; {without} rows were not recomputed", file=sys.stderr)
-    if "--write" in sys.argv:
-        table.write_text("\n".join(lines) + "\n", encoding="utf-8")
-    return 1 if wrong else 0
+        name, given, own, off = compared
+        explained = "The figure differs" in cells[REASON]
+        says = "agrees" if abs(off) <= 2 else f"{off:+.2f} %, {'explained' if explained else 'NOT EXPLAINED'}"
+        wrong += abs(off) > 2 and not explained
+        print(f"{cells[0]}\t{cells[1]}\t{name} {plain(given)}\t{plain(own)}\t{says}")
+        lines[at] = with_cell(lines[at], RECOMPUTED, f"{name} {plain(own)}; given {plain(given)} ({off:+.2f} %)")
+    print(f"{count} rows, {wrong} without a figure or off by more than 2 % without a reason")
+    if arguments.write:
+        with open(arguments.table, "w", encoding="utf-8", newline="") as file:
+            file.write("\n".join(lines))
+    return int(wrong > 0)
 
 
 if __name__ == "__main__":
