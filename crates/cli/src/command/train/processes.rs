@@ -26,6 +26,8 @@ use crate::resolve::{Session, plan};
 const FIRST_STEP: Duration = Duration::from_secs(1800);
 /// How long a rank that ends the job waits to be ended.
 const PATIENCE: Duration = Duration::from_secs(2);
+/// How long what was said takes to be passed on by the launcher, at most.
+const PASSING_ON: Duration = Duration::from_millis(200);
 /// How long a rank leaves it to the one that has said why.
 const DEFERENCE: Duration = Duration::from_secs(1);
 
@@ -213,6 +215,8 @@ impl World {
         let error = if is_own { error } else { self.on_rank(error) };
         if is_common || self.is_first(&error) {
             session.console.fail(&error);
+            // MPICH's launcher ends without passing on what it has not read by then.
+            std::thread::sleep(PASSING_ON);
         } else {
             std::thread::sleep(DEFERENCE);
         }

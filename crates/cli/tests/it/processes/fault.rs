@@ -263,6 +263,11 @@ fn issue_28_a_rank_that_hangs_under_open_mpi_is_named() {
 }
 
 #[test]
+fn issue_28_a_rank_that_is_killed_under_mpich_is_named() {
+    loses_ranks(MPICH, &[KEEP_OTHERS], "-KILL");
+}
+
+#[test]
 fn issue_28_a_rank_that_hangs_under_mpich_is_named() {
     loses_ranks(MPICH, &[KEEP_OTHERS], "-STOP");
 }
