@@ -237,7 +237,7 @@ fn train_on(
         train_rows: inputs.train_rows.clone(),
         evaluation: None,
         run_folder: run_folder.clone(),
-        threads: session.threads,
+        threads: world.as_ref().map_or(session.threads, |world| world.threads(session)),
         start,
         rule_change: args.rule_change.given(),
         trace: args
