@@ -69,6 +69,8 @@ pub struct World {
     mpi: Arc<Mpi>,
     /// Where each rank runs.
     hosts: Vec<String>,
+    /// Who started them.
+    launcher: Option<Kind>,
     /// Ranks of this host that may use the same CPUs as this one, itself included.
     sharers: usize,
     /// Where all ranks leave what ended the run, once it is known.
@@ -135,7 +137,18 @@ impl World {
         };
         let hosts = all.iter().map(host).collect();
         let (comm, run_folder, told) = (Some(comm), None, false);
-        Ok(Some(Self { mpi, hosts, sharers, run_folder, comm, timeout, told }))
+        let launcher = launcher.map(|launcher| launcher.kind);
+        Ok(Some(Self { mpi, hosts, launcher, sharers, run_folder, comm, timeout, told }))
+    }
+
+    /// What starts as many processes again, ahead of the command.
+    pub fn start(&self) -> String {
+        let program = match self.launcher {
+            Some(Kind::Slurm) => "srun --mpi=pmix",
+            Some(Kind::SlurmPmi2) => "srun --mpi=pmi2",
+            _ => "mpirun",
+        };
+        format!("{program} -n {}", self.size())
     }
 
     /// Threads that this rank computes with: those of the command line, else its share of the cores
