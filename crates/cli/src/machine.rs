@@ -12,6 +12,13 @@ pub fn cores() -> usize {
     device::cpu::Topology::detect().cores()
 }
 
+/// The CPUs this process may use, as the kernel lists them; empty where it does not tell.
+pub fn allowed_cpus() -> String {
+    let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
+    let list = status.lines().find_map(|line| line.strip_prefix("Cpus_allowed_list:"));
+    list.unwrap_or_default().trim().to_owned()
+}
+
 /// Bytes an ordinary user may still write to the disk of `folder`, where the system tells.
 pub fn disk_available(folder: &Path) -> Option<Bytes> {
     // The folder itself may not exist yet; its nearest ancestor lies on the same disk.

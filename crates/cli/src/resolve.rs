@@ -23,12 +23,15 @@ pub struct Session {
     pub console: Console,
     /// Threads in all.
     pub threads: usize,
+    /// Whether the command line says how many.
+    pub has_own_threads: bool,
 }
 
 impl Session {
     /// The session the global options ask for.
     pub fn new(global: &Global) -> Self {
         let threads = global.threads.unwrap_or_else(machine::cores);
-        Self { console: Console::new(global), threads }
+        let has_own_threads = global.threads.is_some();
+        Self { console: Console::new(global), threads, has_own_threads }
     }
 }

@@ -230,7 +230,7 @@ fn train_on(
     let run_folder = args.run_folder();
     let cache = run_folder.join("data");
     let plan = tiling.plan(&job.config.model.tables);
-    let launched = world.as_ref().map(|world| world.size());
+    let launched = world.as_ref().map(|world| world.start());
     let request = RunRequest {
         plan: plan.clone(),
         config: job.config,
@@ -238,7 +238,7 @@ fn train_on(
         train_rows: inputs.train_rows.clone(),
         evaluation: None,
         run_folder: run_folder.clone(),
-        threads: session.threads,
+        threads: world.as_ref().map_or(session.threads, |world| world.threads(session)),
         start,
         rule_change: args.rule_change.given(),
         trace: args
@@ -280,7 +280,7 @@ fn train_on(
     written?;
     let recorded = observer.finish()?;
     warn_of_trace(args, (&outcome, recorded), session.console);
-    report(session.console, &outcome, &resume_command(&run_folder, launched))
+    report(session.console, &outcome, &resume_command(&run_folder, launched.as_deref()))
 }
 
 /// Says what the dot interaction is of where there is no dense vector.
@@ -552,8 +552,8 @@ fn generate(session: &Session, job: &mut Job, rows: u64, run: &Path) -> Result<(
 }
 
 /// The command that resumes a run where it stops.
-fn resume_command(run: &Path, launched: Option<u32>) -> String {
-    let launcher = launched.map_or_else(String::new, |ranks| format!("mpirun -n {ranks} "));
+fn resume_command(run: &Path, launched: Option<&str>) -> String {
+    let launcher = launched.map_or_else(String::new, |start| format!("{start} "));
     let run = quoted(&run.display().to_string());
     format!("{launcher}rowmill train --resume --run {run}")
 }

@@ -187,3 +187,60 @@ fn issue_28_without_a_library_only_mpi_is_missing() {
     assert!(linked.contains("libc.so"), "{linked}");
     assert!(!linked.contains("mpi"), "{linked}");
 }
+
+/// Two ranks under Open MPI of which rank 1 sees what `mount` makes of its folders, as another host
+/// would; none where this process may not mount.
+fn apart(place: &Place, words: &str, mount: &str) -> Option<Ran> {
+    let may = Command::new("unshare").args(["-m", "mount", "-t", "tmpfs", "none", "/mnt"]).output();
+    if !may.is_ok_and(|output| output.status.success()) || !OPEN_MPI.is_there() {
+        println!("SKIPPED: no mount of its own for a rank");
+        return None;
+    }
+    let rowmill = env!("CARGO_BIN_EXE_rowmill");
+    let mut command = OPEN_MPI.command(place, 1, words);
+    command.args([":", "-n", "1", "unshare", "-m", "sh", "-c"]);
+    command.arg(format!("{mount} && exec \"$0\" \"$@\"")).arg(rowmill);
+    command.args(words.split_whitespace());
+    Some(Ran::of(&command.output().unwrap()))
+}
+
+/// Prepares a file into a folder.
+fn prepare(place: &Place, file: &str, folder: &str) {
+    place.done(&format!("train job.toml --train {file} --run of-{folder} --set training.steps=1"));
+    let data = fs::read_dir(place.path(&format!("of-{folder}/data"))).unwrap();
+    let made = data.map(|entry| entry.unwrap().path()).find(|path| path.is_dir()).unwrap();
+    fs::rename(made, place.path(folder)).unwrap();
+}
+
+#[test]
+fn issue_28_a_run_folder_that_is_not_shared_is_refused() {
+    let place = Place::new();
+    // Prepared, so that the data of both is the same.
+    prepare(&place, "train.csv", "prepared");
+    fs::create_dir_all(place.path("run")).unwrap();
+    let words = "train job.toml --train prepared --run run --set training.steps=5";
+    let Some(ran) = apart(&place, words, "mount -t tmpfs none run") else { return };
+    assert_eq!(ran.code, Some(2), "{}", ran.stderr);
+    let host = fs::read_to_string("/proc/sys/kernel/hostname").unwrap();
+    let named = format!("rank 1 on {}", host.trim());
+    assert!(ran.stderr.contains(&named), "{}", ran.stderr);
+    assert_eq!(ran.stderr.matches("error: ").count(), 1, "{}", ran.stderr);
+    let trained = fs::read_dir(place.path("run/checkpoints")).map_or(0, Iterator::count);
+    assert_eq!(trained, 0, "nothing was trained");
+}
+
+#[test]
+fn issue_28_a_rank_with_other_data_is_refused() {
+    let place = Place::new();
+    prepare(&place, "train.csv", "prepared");
+    let text = fs::read_to_string(place.path("train.csv")).unwrap();
+    // The same form, other rows.
+    fs::write(place.path("other.csv"), text.replace(",k1|", ",k2|")).unwrap();
+    prepare(&place, "other.csv", "other");
+    let words = "train job.toml --train prepared --run run --set training.steps=5";
+    let Some(ran) = apart(&place, words, "mount --bind other prepared") else { return };
+    assert_eq!(ran.code, Some(2), "{}", ran.stderr);
+    assert!(ran.stderr.contains("rank 1"), "{}", ran.stderr);
+    assert!(ran.stderr.contains("data"), "{}", ran.stderr);
+    assert_eq!(ran.stderr.matches("error: ").count(), 1, "{}", ran.stderr);
+}

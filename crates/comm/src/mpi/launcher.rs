@@ -7,8 +7,10 @@ pub enum Kind {
     OpenMpi,
     /// MPICH's `mpirun`, and those that speak the same (PMI).
     Hydra,
-    /// `srun` of Slurm.
+    /// `srun --mpi=pmix` of Slurm, which starts Open MPI.
     Slurm,
+    /// `srun --mpi=pmi2`, which starts MPICH.
+    SlurmPmi2,
     /// `torchrun`, which starts no MPI.
     Torchrun,
 }
@@ -21,6 +23,7 @@ impl Kind {
             Self::OpenMpi => "mpirun of Open MPI",
             Self::Hydra => "mpirun of MPICH",
             Self::Slurm => "srun",
+            Self::SlurmPmi2 => "srun --mpi=pmi2",
             Self::Torchrun => "torchrun",
         }
     }
@@ -48,7 +51,9 @@ pub fn detect(variable: impl Fn(&str) -> Option<String>) -> Option<Launcher> {
         return with(Kind::OpenMpi, ("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE"));
     }
     // A batch script of Slurm has SLURM_PROCID=0 too; only a step has tasks.
-    let step = with(Kind::Slurm, ("SLURM_PROCID", "SLURM_STEP_NUM_TASKS"));
+    let is_pmi2 = variable("PMI_FD").is_some() && variable("PMIX_RANK").is_none();
+    let slurm = if is_pmi2 { Kind::SlurmPmi2 } else { Kind::Slurm };
+    let step = with(slurm, ("SLURM_PROCID", "SLURM_STEP_NUM_TASKS"));
     if step.is_some_and(|step| step.size > 1) {
         return step;
     }
@@ -85,5 +90,9 @@ mod tests {
         check(&[("SLURM_PROCID", "0"), ("SLURM_STEP_NUM_TASKS", "1")], None);
         let step = [("SLURM_PROCID", "2"), ("SLURM_STEP_NUM_TASKS", "3")];
         check(&step, Some((Kind::Slurm, 2, 3)));
+        let pmi2 = [step[0], step[1], ("PMI_FD", "11"), ("PMI_RANK", "2"), ("PMI_SIZE", "3")];
+        check(&pmi2, Some((Kind::SlurmPmi2, 2, 3)));
+        let pmix = [step[0], step[1], ("PMIX_RANK", "2")];
+        check(&pmix, Some((Kind::Slurm, 2, 3)));
     }
 }

@@ -51,7 +51,7 @@ const STANDARD: &[&str] = &["libmpi_abi.so.0"];
 #[must_use]
 pub fn candidates(launcher: Option<Kind>) -> Vec<&'static str> {
     let order = match launcher {
-        Some(Kind::Hydra) => [MPICH, OPEN_MPI, STANDARD],
+        Some(Kind::Hydra | Kind::SlurmPmi2) => [MPICH, OPEN_MPI, STANDARD],
         _ => [OPEN_MPI, MPICH, STANDARD],
     };
     order.concat()

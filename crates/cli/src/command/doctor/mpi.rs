@@ -20,6 +20,8 @@ struct Diagnosis {
     /// The library that `rowmill train` would take.
     taken: Option<String>,
     ranks: Option<usize>,
+    /// This one.
+    rank: Option<usize>,
     threads: Option<&'static str>,
     /// Why training over MPI would not work.
     problem: Option<String>,
@@ -36,7 +38,10 @@ struct Library {
 /// Runs the command.
 pub fn run(library: Option<&str>, session: &Session) -> Result<ExitCode, Error> {
     let diagnosis = diagnose(library);
-    session.console.report(&diagnosis, table)?;
+    // Ranks that find the same say it once.
+    if diagnosis.problem.is_some() || diagnosis.rank.unwrap_or(0) == 0 {
+        session.console.report(&diagnosis, table)?;
+    }
     let is_well = diagnosis.problem.is_none();
     Ok(if is_well { ExitCode::SUCCESS } else { ExitCode::from(EXIT_FAILED) })
 }
@@ -64,6 +69,7 @@ fn diagnose(library: Option<&str>) -> Diagnosis {
         libraries,
         taken: taken.as_ref().map(|found| found.name().to_owned()),
         ranks: None,
+        rank: None,
         threads: None,
         problem: None,
     };
@@ -75,7 +81,7 @@ fn diagnose(library: Option<&str>) -> Diagnosis {
         Err(problem) => diagnosis.problem = Some(problem),
         Ok(mpi) => {
             let ranks = mpi.world_size();
-            diagnosis.ranks = Some(ranks);
+            (diagnosis.ranks, diagnosis.rank) = (Some(ranks), Some(mpi.rank()));
             diagnosis.threads = Some(level(mpi.thread_level()));
             let ended = mpi.finalize();
             let launched = launcher.map_or(ranks, |launcher| launcher.size as usize);

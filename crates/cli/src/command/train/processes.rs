@@ -18,14 +18,16 @@ use train::run::{Event, Outcome, Processes, Reading, RunRequest, Start, TraceReq
 
 use crate::args::{self, Train, TransportChoice};
 use crate::error::{EXIT_INTERRUPTED, Error};
-use crate::interrupt;
 use crate::resolve::{Session, plan};
+use crate::{interrupt, machine};
 
 /// How long the first step may take, with all that comes before it: preparing data, reading a
 /// checkpoint.
 const FIRST_STEP: Duration = Duration::from_secs(1800);
 /// How long a rank that ends the job waits to be ended.
 const PATIENCE: Duration = Duration::from_secs(2);
+/// How long what was said takes to be passed on by the launcher, at most.
+const PASSING_ON: Duration = Duration::from_millis(200);
 /// How long a rank leaves it to the one that has said why.
 const DEFERENCE: Duration = Duration::from_secs(1);
 
@@ -67,6 +69,10 @@ pub struct World {
     mpi: Arc<Mpi>,
     /// Where each rank runs.
     hosts: Vec<String>,
+    /// Who started them.
+    launcher: Option<Kind>,
+    /// Ranks of this host that may use the same CPUs as this one, itself included.
+    sharers: usize,
     /// Where all ranks leave what ended the run, once it is known.
     run_folder: Option<PathBuf>,
     /// Taken by the run.
@@ -122,10 +128,36 @@ impl World {
         }
         let timeout = Duration::from_secs(args.timeout);
         comm.set_timeout(Some(FIRST_STEP.max(timeout)));
-        let hosts = comm.all_gather(train::run::host().as_bytes()).map_err(train::Error::from)?;
-        let hosts = hosts.iter().map(|host| String::from_utf8_lossy(host).into_owned()).collect();
+        // A line each: a host and the CPUs that a rank may use there.
+        let own = format!("{}\n{}", train::run::host(), machine::allowed_cpus());
+        let all = comm.all_gather(own.as_bytes()).map_err(train::Error::from)?;
+        let sharers = all.iter().filter(|said| said.as_slice() == own.as_bytes()).count();
+        let host = |said: &Vec<u8>| {
+            String::from_utf8_lossy(said).lines().next().unwrap_or_default().to_owned()
+        };
+        let hosts = all.iter().map(host).collect();
         let (comm, run_folder, told) = (Some(comm), None, false);
-        Ok(Some(Self { mpi, hosts, run_folder, comm, timeout, told }))
+        let launcher = launcher.map(|launcher| launcher.kind);
+        Ok(Some(Self { mpi, hosts, launcher, sharers, run_folder, comm, timeout, told }))
+    }
+
+    /// What starts as many processes again, ahead of the command.
+    pub fn start(&self) -> String {
+        let program = match self.launcher {
+            Some(Kind::Slurm) => "srun --mpi=pmix",
+            Some(Kind::SlurmPmi2) => "srun --mpi=pmi2",
+            _ => "mpirun",
+        };
+        format!("{program} -n {}", self.size())
+    }
+
+    /// Threads that this rank computes with: those of the command line, else its share of the cores
+    /// it may use.
+    pub fn threads(&self, session: &Session) -> usize {
+        if session.has_own_threads {
+            return session.threads;
+        }
+        (session.threads / self.sharers.max(1)).max(1)
     }
 
     /// Number of ranks.
@@ -187,7 +219,8 @@ impl World {
             Ok(Order::Run(run)) => run,
         };
         self.run_folder = Some(run.run_folder.clone());
-        match run.complete(args, session).and_then(|request| self.train(&request)) {
+        let threads = self.threads(session);
+        match run.complete(args, threads).and_then(|request| self.train(&request)) {
             Ok(stopped) => {
                 self.finalize()?;
                 Ok(if stopped { ExitCode::from(EXIT_INTERRUPTED) } else { ExitCode::SUCCESS })
@@ -213,6 +246,8 @@ impl World {
         let error = if is_own { error } else { self.on_rank(error) };
         if is_common || self.is_first(&error) {
             session.console.fail(&error);
+            // MPICH's launcher ends without passing on what it has not read by then.
+            std::thread::sleep(PASSING_ON);
         } else {
             std::thread::sleep(DEFERENCE);
         }
@@ -316,7 +351,7 @@ impl Run {
     }
 
     /// The run on this rank.
-    fn complete(self, args: &Train, session: &Session) -> Result<RunRequest, Error> {
+    fn complete(self, args: &Train, threads: usize) -> Result<RunRequest, Error> {
         let origin = "the run of rank 0";
         let config = JobConfig::parse(&self.config, &[])
             .map_err(|source| Error::Config { origin: origin.to_owned(), source })?;
@@ -334,7 +369,7 @@ impl Run {
             train_rows: self.train_rows,
             evaluation,
             run_folder: self.run_folder,
-            threads: session.threads,
+            threads,
             start: self.checkpoint.map_or(Start::Fresh, Start::Checkpoint),
             rule_change: args.rule_change.given(),
             trace: self.trace.map(|(folder, steps)| TraceRequest { folder, steps }),
