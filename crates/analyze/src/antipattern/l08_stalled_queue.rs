@@ -67,11 +67,11 @@ fn detect(rank: &RankFacts<'_>, limits: &Limits<'_>) -> Option<Found> {
             time(left_out)
         );
     }
-    let in_graphs = within_launches(rank, &gaps) / devices;
+    let in_graphs = before_graphs(rank, &gaps) / devices;
     if 2 * in_graphs > idle_ns {
         what += &format!(
-            " {} of it lie between works of one launch of a graph: kernels whose rows the profiler \
-             lost would look the same, so compare what each launch of the graph recorded.",
+            " {} of it end with work of a graph: kernels of the graph whose rows the profiler lost \
+             would look the same, so compare what each of its launches recorded.",
             time(rank.per_step(in_graphs))
         );
     }
@@ -89,21 +89,11 @@ fn detect(rank: &RankFacts<'_>, limits: &Limits<'_>) -> Option<Found> {
     Some(found.shown_by(proofs).saves(idle_ns, edits))
 }
 
-/// Idle time between works of the same call.
-fn within_launches(rank: &RankFacts<'_>, gaps: &[&Gap]) -> i64 {
-    let mut begins: BTreeMap<u32, i64> = BTreeMap::new();
-    let mut idle_ns = 0;
-    for gap in gaps {
-        let Some(call) = gap.ending_row.and_then(|row| rank.scope.links().call(row)) else {
-            continue;
-        };
-        let begin = *begins.entry(call).or_insert_with(|| {
-            let works = rank.scope.links().work(call).iter();
-            works.map(|work| rank.start(*work)).min().unwrap_or(i64::MAX)
-        });
-        if begin < gap.start_ns {
-            idle_ns += gap.idle_ns;
-        }
-    }
-    idle_ns
+/// Idle time that ends with work of a graph's launch.
+fn before_graphs(rank: &RankFacts<'_>, gaps: &[&Gap]) -> i64 {
+    let is_before = |gap: &&&Gap| {
+        let call = gap.ending_row.and_then(|row| rank.scope.links().call(row));
+        call.is_some_and(|call| rank.name(call).contains("GraphLaunch"))
+    };
+    gaps.iter().filter(is_before).map(|gap| gap.idle_ns).sum()
 }

@@ -19,13 +19,12 @@ use predict::recording::{Job, Sizes, Span, StepRule, spans};
 use predict::simulate::{self, Simulation};
 use schema::OpWork;
 use serde_json::Value;
-use trace::open::{self, Events};
 use trace::store::Trace;
 use trace::{export, merge};
 
 use crate::args::Predict;
 use crate::command::trace::file::options;
-use crate::command::trace::finding::{events_with_shapes, tensors};
+use crate::command::trace::finding::{each_with_shapes, tensors};
 use crate::error::Error;
 use crate::output;
 use crate::render;
@@ -113,20 +112,15 @@ pub fn job<'a>(scopes: &'a [Scope<'a>], session: &Session) -> Job<'a> {
 
 /// Sizes of tensors as far as the files have them; each file is read once.
 fn sizes(scopes: &[Scope<'_>], rows: &[Vec<u32>]) -> Sizes {
-    let asked = events_with_shapes(scopes.iter().map(|scope| scope.trace), rows);
     let mut sizes = Sizes::default();
-    for (Events { trace, rows }, found) in asked.iter().zip(open::arguments_of(&asked)) {
-        // What cannot be read again, such as standard input, is priced without sizes.
-        let Ok(arguments) = found else { continue };
-        for (row, arguments) in rows.iter().zip(arguments) {
-            let tensors = tensors(arguments.get("Input Dims"), arguments.get("Input type"));
-            sizes.tensors.extend(tensors.map(|tensors| ((trace.rank, *row), tensors)));
-            let number = |key: &str| arguments.get(key).and_then(Value::as_u64);
-            if let (Some(flops), Some(bytes)) = (number("flops"), number("bytes")) {
-                sizes.work.insert((trace.rank, *row), OpWork { flops, bytes });
-            }
+    each_with_shapes(scopes.iter().map(|scope| scope.trace), rows, |place, arguments| {
+        let tensors = tensors(arguments.get("Input Dims"), arguments.get("Input type"));
+        sizes.tensors.extend(tensors.map(|tensors| (place, tensors)));
+        let number = |key: &str| arguments.get(key).and_then(Value::as_u64);
+        if let (Some(flops), Some(bytes)) = (number("flops"), number("bytes")) {
+            sizes.work.insert(place, OpWork { flops, bytes });
         }
-    }
+    });
     sizes
 }
 

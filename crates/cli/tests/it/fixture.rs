@@ -153,3 +153,14 @@ fn rows(count: u64) -> String {
     }
     text
 }
+
+/// Moments that are the same in every run of the test.
+pub struct Random(pub u64);
+
+impl Random {
+    pub fn below(&mut self, bound: u64) -> u64 {
+        self.0 =
+            self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        (self.0 >> 33) % bound
+    }
+}

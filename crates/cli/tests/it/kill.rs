@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use serde_json::Value;
 
-use crate::fixture::Place;
+use crate::fixture::{Place, Random};
 
 const KILLS: u32 = 20;
 const TRAIN: &str = "train job.toml --train train.csv --format json --set epochs=80";
@@ -43,15 +43,4 @@ fn same(whole: &Value, resumed: &Value) {
     assert_eq!(resumed["step"], whole["step"]);
     assert_eq!(resumed["evaluation"], whole["evaluation"]);
     assert_eq!(resumed["loss"], whole["loss"]);
-}
-
-/// Moments that are the same in every run of the test.
-struct Random(u64);
-
-impl Random {
-    fn below(&mut self, bound: u64) -> u64 {
-        self.0 =
-            self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
-        (self.0 >> 33) % bound
-    }
 }

@@ -11,7 +11,7 @@ use analyze::antipattern::{
 use analyze::job::{Job, Shapes, Tensors};
 use analyze::kernels::short_name;
 use serde::Serialize;
-use serde_json::Value;
+use serde_json::{Map, Value};
 use trace::open::{self, Events};
 use trace::store::Trace;
 
@@ -79,29 +79,32 @@ fn settings(path: Option<&Path>) -> Result<Settings, Error> {
 /// have them.
 fn shapes(job: &Job<'_>) -> Shapes {
     let traces = job.ranks.iter().map(|rank| rank.scope.trace);
-    let rows = antipattern::rows_with_shapes(job);
-    let asked = events_with_shapes(traces, &rows);
     let mut shapes = Shapes::new();
-    for (Events { trace, rows }, arguments) in asked.iter().zip(open::arguments_of(&asked)) {
-        // What cannot be read again only sharpens findings.
-        for (row, arguments) in rows.iter().zip(arguments.unwrap_or_default()) {
-            let tensors = tensors(arguments.get("Input Dims"), arguments.get("Input type"));
-            shapes.extend(tensors.map(|tensors| ((trace.rank, *row), tensors)));
-        }
-    }
+    each_with_shapes(traces, &antipattern::rows_with_shapes(job), |place, arguments| {
+        let tensors = tensors(arguments.get("Input Dims"), arguments.get("Input type"));
+        shapes.extend(tensors.map(|tensors| (place, tensors)));
+    });
     shapes
 }
 
-/// The `rows` of each trace, of those that recorded sizes of tensors.
-pub fn events_with_shapes<'a>(
+/// Calls `each` with rank, row and arguments of the `rows` of each trace, of those that recorded
+/// sizes of tensors. What cannot be read again, such as standard input, is left out.
+pub fn each_with_shapes<'a>(
     traces: impl Iterator<Item = &'a Trace>,
     rows: &'a [Vec<u32>],
-) -> Vec<Events<'a>> {
+    mut each: impl FnMut((u32, u32), &Map<String, Value>),
+) {
     let has_shapes = |events: &Events<'_>| {
         let header = &events.trace.header.rest;
         header.get("record_shapes").and_then(Value::as_i64) != Some(0) && !events.rows.is_empty()
     };
-    traces.zip(rows).map(|(trace, rows)| Events { trace, rows }).filter(has_shapes).collect()
+    let asked: Vec<Events<'_>> =
+        traces.zip(rows).map(|(trace, rows)| Events { trace, rows }).filter(has_shapes).collect();
+    for (Events { trace, rows }, found) in asked.iter().zip(open::arguments_of(&asked)) {
+        for (row, arguments) in rows.iter().zip(&found.unwrap_or_default()) {
+            each((trace.rank, *row), arguments);
+        }
+    }
 }
 
 /// The inputs of an operator by its arguments.

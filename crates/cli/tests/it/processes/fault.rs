@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use serde_json::Value;
 
 use super::{KEEP_OTHERS, Launcher, MPICH, OPEN_MPI};
-use crate::fixture::{Place, Ran};
+use crate::fixture::{Place, Ran, Random};
 
 /// Marks the processes of a job.
 const JOB: &str = "ROWMILL_TEST_JOB";
@@ -131,17 +131,6 @@ impl Drop for Job {
 fn signal(which: &str, process: u32) {
     let status = Command::new("kill").args([which, &process.to_string()]).status().unwrap();
     assert!(status.success(), "kill {which} {process}");
-}
-
-/// Moments that are the same in every run of the test.
-struct Random(u64);
-
-impl Random {
-    fn below(&mut self, bound: u64) -> u64 {
-        self.0 =
-            self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
-        (self.0 >> 33) % bound
-    }
 }
 
 /// More than a test waits for.
