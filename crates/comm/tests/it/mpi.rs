@@ -1,5 +1,6 @@
 //! The conformance suite over MPI: this test program started by the launchers that are installed.
 
+use std::io::Write;
 use std::process::{Command, Output};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -128,6 +129,7 @@ fn hang(mpi: &Mpi, end: &mut Communicator) {
     end.set_timeout(Some(Duration::from_secs(1)));
     let error = end.barrier().unwrap_err();
     assert!(matches!(error, Error::Timeout { .. }));
-    eprintln!("{error}");
+    // In one piece, between what the launcher says.
+    std::io::stderr().write_all(format!("{error}\n").as_bytes()).unwrap();
     mpi.abort(1, Duration::from_secs(10));
 }
