@@ -29,8 +29,8 @@ mod predict;
 mod trace;
 
 pub use bench::{
-    Bench, BenchData, BenchEmbedding, BenchGemm, BenchInteraction, BenchPredict, BenchTrace,
-    BenchTrain, GemmShape, Sampling, Stage,
+    Bench, BenchComm, BenchData, BenchEmbedding, BenchGemm, BenchInteraction, BenchPredict,
+    BenchTrace, BenchTrain, GemmShape, Sampling, Stage, VerbChoice,
 };
 pub use capture::{Capture, Doctor, With};
 pub use init::Init;

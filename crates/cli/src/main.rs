@@ -15,6 +15,7 @@ mod render;
 mod resolve;
 mod server;
 mod sheet;
+mod world;
 
 use std::process::ExitCode;
 

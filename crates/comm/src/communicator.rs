@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use schema::Rank;
 
-use crate::element::{Element, ElementType, Payload, Pool};
+use crate::element::{Element, ElementType, Load, Payload, Pool};
 use crate::error::Error;
 use crate::message::{Header, Message, Operation, Phase, Verb};
 use crate::transport::{Deadline, Failure, SharedTransport};
@@ -146,6 +146,17 @@ impl Communicator {
         self.transport.pool()
     }
 
+    /// A buffer of `len` values left over from earlier messages, or zeros.
+    #[must_use]
+    pub fn buffer<T: Element>(&self, len: usize) -> Vec<T> {
+        self.pool().take(len)
+    }
+
+    /// Keeps a buffer for messages to come.
+    pub fn keep<T: Element>(&self, buffer: Vec<T>) {
+        self.pool().give(buffer);
+    }
+
     /// Begins an operation.
     pub(crate) fn begin(
         &mut self,
@@ -182,9 +193,20 @@ impl Communicator {
         (operation, phase): (&Operation, Phase),
         values: Vec<T>,
     ) -> Result<(), Error> {
-        let len = values.len() as u64;
+        let len = values.len();
+        self.send_load(peer, (operation, phase), (Load::Owned(Payload::from(values)), len))
+    }
+
+    /// Sends so many values.
+    pub(crate) fn send_load(
+        &mut self,
+        peer: usize,
+        (operation, phase): (&Operation, Phase),
+        (payload, len): (Load, usize),
+    ) -> Result<(), Error> {
+        let len = len as u64;
         let header = Header { channel: self.channel, operation: *operation, phase, len };
-        let message = Message { header, payload: Payload::from(values) };
+        let message = Message { header, payload };
         let sent = self.transport.send(self.members[peer], message);
         sent.map_err(|failure| self.fail(self.explain(failure, peer, operation)))
     }
@@ -195,16 +217,26 @@ impl Communicator {
         peer: usize,
         (operation, phase): (&Operation, Phase),
     ) -> Result<Vec<T>, Error> {
-        let received = self.matching(peer, (operation, phase));
-        let message = received.map_err(|error| self.fail(error))?;
-        match message.payload.into_values() {
-            Ok(values) => Ok(values),
-            // Its header was checked: what carries the message took one for the other.
-            Err(payload) => Err(self.fail(Error::Transport {
-                transport: self.transport.name(),
-                problem: format!("{operation} came with a payload of {}", payload.element().name()),
-            })),
-        }
+        let received = self.receive_load(peer, (operation, phase))?.into_payload(self.pool());
+        received.into_values().map_err(|payload| self.wrong_payload(operation, &payload))
+    }
+
+    /// As [`Self::receive`], where the values may stay the sender's.
+    pub(crate) fn receive_load(
+        &mut self,
+        peer: usize,
+        of: (&Operation, Phase),
+    ) -> Result<Load, Error> {
+        let received = self.matching(peer, of);
+        received.map(|message| message.payload).map_err(|error| self.fail(error))
+    }
+
+    /// The header was checked: what carries the message took one for the other.
+    pub(crate) fn wrong_payload(&mut self, operation: &Operation, payload: &Payload) -> Error {
+        self.fail(Error::Transport {
+            transport: self.transport.name(),
+            problem: format!("{operation} came with a payload of {}", payload.element().name()),
+        })
     }
 
     fn matching(

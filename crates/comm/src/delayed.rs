@@ -81,7 +81,7 @@ impl Transport for Delayed {
         if to == self.rank() {
             return self.inner.send(to, message);
         }
-        let bytes = HEADER_BYTES + message.payload.bytes().len();
+        let bytes = HEADER_BYTES + message.payload.payload().bytes().len();
         let mut outgoing = self.outgoing.lock().unwrap_or_else(PoisonError::into_inner);
         let sending = Duration::from_secs_f64(bytes as f64 / self.link.bandwidth);
         outgoing.free = outgoing.free.max(Instant::now()) + sending;

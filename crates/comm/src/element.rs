@@ -1,6 +1,7 @@
 //! The element types of collectives, and the owned buffers of them that a transport moves.
 
-use std::sync::{Mutex, PoisonError};
+use std::mem;
+use std::sync::{Arc, Mutex, PoisonError};
 
 use half::{bf16, f16};
 
@@ -130,12 +131,58 @@ impl Payload {
         }
     }
 
+    /// The values, where they are of this type.
+    pub(crate) fn values<T: Element>(&self) -> Option<&[T]> {
+        (self.element() == T::TYPE).then(|| bytemuck::cast_slice(self.bytes()))
+    }
+
     /// The values.
     ///
     /// # Errors
     /// The payload itself where it is of another type.
     pub fn into_values<T: Element>(self) -> Result<Vec<T>, Self> {
         T::from_payload(self)
+    }
+}
+
+/// What a message brings: values of its own, or a sender's that several ranks read.
+#[derive(Debug)]
+pub enum Load {
+    /// The receiver's from now on.
+    Owned(Payload),
+    /// The sender takes them back once nobody reads them.
+    Shared(Arc<Payload>),
+}
+
+impl Load {
+    /// The values.
+    #[must_use]
+    pub fn payload(&self) -> &Payload {
+        match self {
+            Self::Owned(payload) => payload,
+            Self::Shared(payload) => payload,
+        }
+    }
+
+    /// Its memory, to be filled; none of a sender's.
+    pub(crate) fn bytes_mut(&mut self) -> &mut [u8] {
+        match self {
+            Self::Owned(payload) => payload.bytes_mut(),
+            Self::Shared(_) => &mut [],
+        }
+    }
+
+    /// The values as the receiver's own, copied into a buffer of `pool` if they are not.
+    pub(crate) fn into_payload(self, pool: &Pool) -> Payload {
+        match self {
+            Self::Owned(payload) => payload,
+            Self::Shared(shared) => {
+                let element = shared.element();
+                let mut copy = pool.take_payload(element, shared.bytes().len() / element.bytes());
+                copy.bytes_mut().copy_from_slice(shared.bytes());
+                copy
+            }
+        }
     }
 }
 
@@ -158,17 +205,22 @@ pub struct Pool {
     i32: Shelf<i32>,
     i64: Shelf<i64>,
     u8: Shelf<u8>,
+    /// Buffers that peers read, or have read since.
+    lent: Mutex<Vec<Arc<Payload>>>,
 }
 
-/// Buffers of a type that are kept; more are freed.
+/// Buffers of a type that are kept; of more the smallest are freed.
 const KEPT: usize = 64;
 
 impl Pool {
     /// A buffer of `len` values left over from earlier uses, or zeros.
     pub fn take<T: Element>(&self, len: usize) -> Vec<T> {
+        self.take_back();
         let mut shelf = T::shelf(self).lock().unwrap_or_else(PoisonError::into_inner);
-        // The smallest that is large enough, else the largest: it grows once.
+        // The smallest that is large enough, else the largest: it grows once. Of several that used
+        // last, which the caches still hold.
         let fitting = (0..shelf.len())
+            .rev()
             .min_by_key(|&i| (shelf[i].capacity() < len, shelf[i].capacity().abs_diff(len)));
         let mut values = fitting.map(|i| shelf.swap_remove(i)).unwrap_or_default();
         drop(shelf);
@@ -187,7 +239,42 @@ impl Pool {
         }
         let mut shelf = T::shelf(self).lock().unwrap_or_else(PoisonError::into_inner);
         if shelf.len() < KEPT {
-            shelf.push(values);
+            return shelf.push(values);
+        }
+        if let Some(smallest) = shelf.iter_mut().min_by_key(|kept| kept.capacity())
+            && smallest.capacity() < values.capacity()
+        {
+            *smallest = values;
+        }
+    }
+
+    /// Lends `values` to peers, until all of them have dropped what they were given.
+    pub(crate) fn lend<T: Element>(&self, values: Vec<T>) -> Arc<Payload> {
+        let payload = Payload::from(values);
+        let mut lent = self.lent.lock().unwrap_or_else(PoisonError::into_inner);
+        for free in lent.iter_mut() {
+            if let Some(room) = Arc::get_mut(free) {
+                self.give_payload(mem::replace(room, payload));
+                return Arc::clone(free);
+            }
+        }
+        let shared = Arc::new(payload);
+        lent.push(Arc::clone(&shared));
+        shared
+    }
+
+    /// Takes back what was lent and nobody reads any more.
+    fn take_back(&self) {
+        let mut lent = self.lent.lock().unwrap_or_else(PoisonError::into_inner);
+        for payload in lent.iter_mut().filter_map(Arc::get_mut) {
+            self.give_payload(mem::replace(payload, Payload::U8(Vec::new())));
+        }
+    }
+
+    /// Keeps a load's buffer, unless it is another's.
+    pub(crate) fn give_load(&self, load: Load) {
+        if let Load::Owned(payload) = load {
+            self.give_payload(payload);
         }
     }
 

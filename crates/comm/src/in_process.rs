@@ -1,4 +1,4 @@
-//! Ranks as threads of one process: buffers are handed over, nothing is copied or serialised.
+//! Ranks as threads of one process: buffers are handed over or lent, nothing is serialised.
 //!
 //! This transport is the reference for every other one: it needs no network.
 

@@ -18,9 +18,9 @@ mod verb;
 
 pub use communicator::Communicator;
 pub use delayed::{Delayed, Link};
-pub use element::{Element, ElementType, Payload, Pool};
+pub use element::{Element, ElementType, Load, Payload, Pool};
 pub use error::Error;
 pub use in_process::{InProcess, world};
 pub use message::{HEADER_BYTES, Header, Message, Operation, Phase, Verb};
 pub use transport::{Deadline, Failure, SharedTransport, Transport};
-pub use verb::Pending;
+pub use verb::{Parts, Pending};

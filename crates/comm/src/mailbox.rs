@@ -7,9 +7,12 @@ use std::time::Instant;
 use crate::message::Message;
 use crate::transport::{Deadline, Failure};
 
-/// How often a waiting rank looks again before it parks: some microseconds, about what an exchange
-/// of a small message takes.
+/// How often a waiting rank looks again at once: some microseconds, about what an exchange of a
+/// small message takes.
 const LOOKS: usize = 100;
+/// How often it then looks after having offered its core to others, before it parks: where there
+/// are as many cores as ranks, waking a parked thread costs more than what is waited for.
+const YIELDS: usize = 100;
 
 /// Arrived messages, by sender.
 pub struct Mailbox {
@@ -81,11 +84,11 @@ impl Mailbox {
         mut find: impl FnMut(&mut Inner) -> Option<R>,
         from: usize,
     ) -> Result<R, Failure> {
-        for _ in 0..LOOKS {
+        for look in 0..LOOKS + YIELDS {
             if let Some(found) = find(&mut self.lock()) {
                 return Ok(found);
             }
-            std::hint::spin_loop();
+            if look < LOOKS { std::hint::spin_loop() } else { std::thread::yield_now() }
         }
         let mut inner = self.lock();
         loop {

@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use crate::element::{ElementType, Payload};
+use crate::element::{ElementType, Load};
 
 /// A collective.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -153,7 +153,7 @@ pub struct Message {
     /// What it is about.
     pub header: Header,
     /// The values.
-    pub payload: Payload,
+    pub payload: Load,
 }
 
 #[cfg(test)]

@@ -4,13 +4,18 @@
 //! which rank came first.
 
 use std::mem;
+use std::sync::Arc;
 
 use schema::Rank;
 
 use crate::communicator::Communicator;
-use crate::element::Element;
+use crate::element::{Element, Load};
 use crate::error::Error;
 use crate::message::{Operation, Phase, Verb};
+
+mod all_reduce;
+
+pub use all_reduce::Parts;
 
 /// A collective that was started. It owns its buffers until [`Pending::wait`].
 #[must_use = "the peers wait for it: call `wait`"]
@@ -205,114 +210,29 @@ impl Communicator {
         parts: &mut [Vec<T>],
     ) -> Result<Vec<T>, Error> {
         self.finish(&operation)?;
-        let own = self.rank().index();
-        let mut sum = mem::take(&mut parts[own]);
-        if own == 0 {
-            for peer in self.peers() {
-                let part = self.receive(peer, (&operation, Phase::First))?;
-                self.add(peer, &mut sum, &part, &operation)?;
-                self.pool().give(part);
-            }
-            return Ok(sum);
-        }
-        let mut first: Vec<T> = self.receive(0, (&operation, Phase::First))?;
-        for rank in 1..self.world_size() {
-            if rank == own {
-                self.add(rank, &mut first, &sum, &operation)?;
-                continue;
-            }
-            let part = self.receive(rank, (&operation, Phase::First))?;
-            self.add(rank, &mut first, &part, &operation)?;
-            self.pool().give(part);
-        }
-        mem::swap(&mut sum, &mut first);
-        self.pool().give(first);
-        Ok(sum)
+        let own = mem::take(&mut parts[self.rank().index()]);
+        self.add_up(&operation, own)
     }
 
-    /// Replaces `values` by their sum over ranks, the same bytes everywhere.
-    ///
-    /// Each rank reduces one part and all gather the parts: `2·n` values move per rank.
-    ///
-    /// # Numerics
-    /// Those of [`Self::reduce_scatter`].
-    /// # Errors
-    /// [`Error::Mismatch`] where ranks disagree about the length, and as [`Self::all_to_all`].
-    pub fn all_reduce<T: Element>(&mut self, values: &mut [T]) -> Result<(), Error> {
-        let operation = self.begin_all_reduce(values)?;
-        self.finish_all_reduce(operation, values)
-    }
-
-    /// [`Self::all_reduce`], started.
-    ///
-    /// # Errors
-    /// As there.
-    pub fn start_all_reduce<T: Element>(
-        &mut self,
-        values: Vec<T>,
-    ) -> Result<Pending<Vec<T>>, Error> {
-        let operation = self.begin_all_reduce(&values)?;
-        Ok(Pending {
-            operation,
-            buffers: values,
-            finish: |comm, operation, mut values| {
-                comm.finish_all_reduce(operation, &mut values)?;
-                Ok(values)
-            },
-        })
-    }
-
-    fn begin_all_reduce<T: Element>(&mut self, values: &[T]) -> Result<Operation, Error> {
-        let operation = self.begin(Verb::AllReduce, T::TYPE, Some(values.len()))?;
-        for peer in self.peers() {
-            let part = self.part(values.len(), peer);
-            self.send_copy(peer, (&operation, Phase::First), &values[part])?;
-        }
-        Ok(operation)
-    }
-
-    fn finish_all_reduce<T: Element>(
-        &mut self,
-        operation: Operation,
-        values: &mut [T],
-    ) -> Result<(), Error> {
-        self.finish(&operation)?;
-        let own = self.rank().index();
-        let len = values.len();
-        let part = self.part(len, own);
-        let sum = &mut values[part.clone()];
-        let mut before: Option<Vec<T>> = None;
+    /// `own` and what all peers send in the first part of `operation`, added in rank order.
+    fn add_up<T: Element>(&mut self, operation: &Operation, own: Vec<T>) -> Result<Vec<T>, Error> {
+        let (me, mut own) = (self.rank().index(), Some(own));
+        let mut sum: Option<Vec<T>> = None;
         for rank in 0..self.world_size() {
-            if rank == own {
-                if let Some(before) = before.take() {
-                    add_before(&before, sum);
-                    self.pool().give(before);
+            let addend = match own.take_if(|_| rank == me) {
+                Some(own) => own,
+                None => self.receive(rank, (operation, Phase::First))?,
+            };
+            match &mut sum {
+                None => sum = Some(addend),
+                Some(sum) => {
+                    self.check_len(rank, (sum.len(), addend.len()), operation)?;
+                    add(sum, &addend);
+                    self.pool().give(addend);
                 }
-                continue;
-            }
-            let received: Vec<T> = self.receive(rank, (&operation, Phase::First))?;
-            self.check_len(rank, (sum.len(), received.len()), &operation)?;
-            if rank > own {
-                add(sum, &received);
-                self.pool().give(received);
-            } else if let Some(before) = &mut before {
-                add(before, &received);
-                self.pool().give(received);
-            } else {
-                before = Some(received);
             }
         }
-        for peer in self.peers() {
-            self.send_copy(peer, (&operation, Phase::Second), &values[part.clone()])?;
-        }
-        for peer in self.peers() {
-            let received: Vec<T> = self.receive(peer, (&operation, Phase::Second))?;
-            let part = &mut values[self.part(len, peer)];
-            self.check_len(peer, (part.len(), received.len()), &operation)?;
-            part.copy_from_slice(&received);
-            self.pool().give(received);
-        }
-        Ok(())
+        Ok(sum.unwrap_or_default())
     }
 
     /// Replaces `values` by those of rank `root`, which all ranks name alike.
@@ -351,8 +271,13 @@ impl Communicator {
     ) -> Result<Operation, Error> {
         let operation = self.begin(Verb::Broadcast, T::TYPE, None)?;
         if root == self.rank() {
+            // One copy for all, which comes back: only the root sends.
+            let mut copy = self.pool().take(values.len());
+            copy.copy_from_slice(values);
+            let lent = self.pool().lend(copy);
             for peer in self.peers() {
-                self.send_copy(peer, (&operation, Phase::First), values)?;
+                let load = Load::Shared(Arc::clone(&lent));
+                self.send_load(peer, (&operation, Phase::First), (load, values.len()))?;
             }
         }
         Ok(operation)
@@ -366,8 +291,13 @@ impl Communicator {
     ) -> Result<(), Error> {
         self.finish(&operation)?;
         if root != self.rank() {
-            let received = self.receive(root.index(), (&operation, Phase::First))?;
-            self.pool().give(mem::replace(values, received));
+            let load = self.receive_load(root.index(), (&operation, Phase::First))?;
+            let Some(received) = load.payload().values() else {
+                return Err(self.wrong_payload(&operation, load.payload()));
+            };
+            values.clear();
+            values.extend_from_slice(received);
+            self.pool().give_load(load);
         }
         Ok(())
     }
@@ -402,12 +332,6 @@ impl Communicator {
         })
     }
 
-    /// Which of `len` values the rank at `position` reduces.
-    fn part(&self, len: usize, position: usize) -> std::ops::Range<usize> {
-        let cut = |part: usize| len * part / self.world_size();
-        cut(position)..cut(position + 1)
-    }
-
     fn send_copy<T: Element>(
         &mut self,
         peer: usize,
@@ -417,18 +341,6 @@ impl Communicator {
         let mut copy = self.pool().take(values.len());
         copy.copy_from_slice(values);
         self.send(peer, of, copy)
-    }
-
-    fn add<T: Element>(
-        &mut self,
-        peer: usize,
-        sum: &mut [T],
-        part: &[T],
-        operation: &Operation,
-    ) -> Result<(), Error> {
-        self.check_len(peer, (sum.len(), part.len()), operation)?;
-        add(sum, part);
-        Ok(())
     }
 
     /// The count in a header is what its sender believes, the length what it sent.
@@ -449,12 +361,5 @@ impl Communicator {
 fn add<T: Element>(sum: &mut [T], part: &[T]) {
     for (sum, &part) in sum.iter_mut().zip(part) {
         *sum = sum.plus(part);
-    }
-}
-
-/// `sum = before + sum`, in this order, which decides which of two NaNs comes out.
-fn add_before<T: Element>(before: &[T], sum: &mut [T]) {
-    for (sum, &before) in sum.iter_mut().zip(before) {
-        *sum = before.plus(*sum);
     }
 }

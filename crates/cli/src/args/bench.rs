@@ -5,6 +5,10 @@ use std::path::PathBuf;
 use clap::{Args, Subcommand, ValueEnum};
 use schema::{DataType, IdLaw, Optimizer, Precision};
 
+mod comm;
+
+pub use comm::{BenchComm, VerbChoice};
+
 const TRAIN_AFTER: &str = "\
 Examples:
   rowmill bench train --config dlrm-default --threads 2
@@ -103,6 +107,9 @@ pub enum Bench {
     /// The dot interaction and its gradient
     #[command(after_help = INTERACTION_AFTER)]
     Interaction(BenchInteraction),
+    /// The six collectives between ranks: latency, bandwidth, share of a copy in memory
+    #[command(after_help = comm::AFTER)]
+    Comm(BenchComm),
     /// Criteo text to columns, to a prepared folder, and from Parquet to another
     #[command(after_help = DATA_AFTER)]
     Data(BenchData),

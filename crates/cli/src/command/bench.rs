@@ -2,6 +2,7 @@
 
 mod alone;
 mod batch;
+mod comm;
 mod data;
 mod embedding;
 mod gemm;
@@ -33,6 +34,7 @@ pub fn run(bench: &Bench, session: &Session) -> Result<ExitCode, Error> {
         Bench::Embedding(args) => embedding::run(args, session),
         Bench::Gemm(args) => gemm::run(args, session),
         Bench::Interaction(args) => interaction::run(args, session),
+        Bench::Comm(args) => comm::run(args, session),
         Bench::Data(args) => data::run(args, session),
         Bench::Trace(args) => trace::run(args, session).map(super::done),
         Bench::Predict(args) => predict::run(args, session).map(super::done),

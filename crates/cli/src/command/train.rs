@@ -21,6 +21,7 @@ use crate::resolve::config::{self, Job};
 use crate::resolve::memory::{self, Look, Room};
 use crate::resolve::plan::Tiling;
 use crate::resolve::{Session, checkpoint, input, plan, record, rows, synthetic};
+use crate::world::{Joined, World};
 use crate::{interrupt, output};
 
 mod metrics;
@@ -30,7 +31,6 @@ mod row_scope;
 mod tensorboard;
 
 pub use observe::Observer;
-use processes::{Joined, World};
 
 /// The last line of `--format json`.
 #[derive(Debug, Serialize)]
@@ -155,7 +155,8 @@ pub fn run(args: &Train, session: &Session) -> Result<ExitCode, Error> {
         Joined::World(world) => world,
     };
     if !world.is_leader() {
-        return world.follow(args, session);
+        return world
+            .follow(session, |world, run: processes::Run| run.follow(world, args, session));
     }
     let result = train(args, session, Some(&mut *world));
     world.end(result, session)
@@ -275,7 +276,7 @@ fn train_on(
     };
     let outcome = match world {
         None => run.run(observe)?,
-        Some(world) => world.lead(run, observe)?,
+        Some(world) => processes::lead(world, run, observe)?,
     };
     written?;
     let recorded = observer.finish()?;

@@ -4,12 +4,13 @@
 //! progress thread calls. A [`Transfer`] owns the memory that MPI reads or writes.
 #![expect(unsafe_code, reason = "calls into a foreign library; decision 0032")]
 
+use std::collections::VecDeque;
 use std::ffi::{CStr, CString, c_char, c_int, c_void};
 use std::mem::ManuallyDrop;
 use std::ptr;
 
 use super::library::{Interface, OpenError};
-use crate::element::Payload;
+use crate::element::{Load, Payload};
 
 /// Longest version text of any interface.
 const VERSION_BYTES: usize = 8192;
@@ -192,20 +193,44 @@ pub struct Initialized {
 /// Memory that MPI sends from or receives into.
 pub struct Transfer<H> {
     /// Pieces that MPI has not finished.
-    requests: Vec<H>,
+    requests: Requests<H>,
     /// Not freed while MPI may use it.
-    payload: ManuallyDrop<Payload>,
+    load: ManuallyDrop<Load>,
+}
+
+/// Requests in their order; more than one where a payload is cut. One takes no memory of its own.
+struct Requests<H> {
+    first: Option<H>,
+    others: VecDeque<H>,
+}
+
+impl<H> Requests<H> {
+    fn push(&mut self, request: H) {
+        match &self.first {
+            None => self.first = Some(request),
+            Some(_) => self.others.push_back(request),
+        }
+    }
+
+    fn done(&mut self) {
+        self.first = self.others.pop_front();
+    }
 }
 
 impl<H> Transfer<H> {
+    fn of(load: Load) -> Self {
+        let requests = Requests { first: None, others: VecDeque::new() };
+        Self { requests, load: ManuallyDrop::new(load) }
+    }
+
     /// The memory, once [`Table::is_done`].
     ///
     /// # Panics
     /// If it is not: the memory is still MPI's.
-    pub fn finish(mut self) -> Payload {
-        assert!(self.requests.is_empty(), "a transfer under way");
+    pub fn finish(mut self) -> Load {
+        assert!(self.requests.first.is_none(), "a transfer under way");
         // SAFETY: taken once, because `self` ends here without a Drop of its own.
-        unsafe { ManuallyDrop::take(&mut self.payload) }
+        unsafe { ManuallyDrop::take(&mut self.load) }
     }
 }
 
@@ -241,11 +266,12 @@ impl<H: Copy> Table<H> {
         unsafe { (self.abort)(self.handles.world, code) };
     }
 
-    /// Sends `payload` to rank `to`, in pieces of at most so many bytes.
-    pub fn send(&self, to: usize, payload: Payload, piece: usize) -> Result<Transfer<H>, String> {
+    /// Sends `load` to rank `to`, in pieces of at most so many bytes.
+    pub fn send(&self, to: usize, load: Load, piece: usize) -> Result<Transfer<H>, String> {
         let Handles { world, byte, .. } = self.handles;
-        let mut transfer = Transfer { requests: Vec::new(), payload: ManuallyDrop::new(payload) };
-        for part in transfer.payload.bytes().chunks(piece) {
+        let mut transfer = Transfer::of(load);
+        let Transfer { requests, load } = &mut transfer;
+        for part in load.payload().bytes().chunks(piece) {
             let mut request = byte;
             let (from, len) = (part.as_ptr().cast(), part.len() as c_int);
             // SAFETY: the memory is that of the payload, which `Transfer` keeps until MPI is done,
@@ -253,7 +279,7 @@ impl<H: Copy> Table<H> {
             self.check("MPI_Isend", unsafe {
                 (self.isend)(from, len, byte, to as c_int, TAG, world, &raw mut request)
             })?;
-            transfer.requests.push(request);
+            requests.push(request);
         }
         Ok(transfer)
     }
@@ -266,22 +292,23 @@ impl<H: Copy> Table<H> {
         piece: usize,
     ) -> Result<Transfer<H>, String> {
         let Handles { world, byte, .. } = self.handles;
-        let mut transfer = Transfer { requests: Vec::new(), payload: ManuallyDrop::new(payload) };
-        for part in transfer.payload.bytes_mut().chunks_mut(piece) {
+        let mut transfer = Transfer::of(Load::Owned(payload));
+        let Transfer { requests, load } = &mut transfer;
+        for part in load.bytes_mut().chunks_mut(piece) {
             let mut request = byte;
             let (to, len) = (part.as_mut_ptr().cast(), part.len() as c_int);
             // SAFETY: as in `send`; nothing reads the payload before MPI is done.
             self.check("MPI_Irecv", unsafe {
                 (self.irecv)(to, len, byte, from as c_int, TAG, world, &raw mut request)
             })?;
-            transfer.requests.push(request);
+            requests.push(request);
         }
         Ok(transfer)
     }
 
     /// Whether MPI no longer uses the memory of `transfer`.
     pub fn is_done(&self, transfer: &mut Transfer<H>) -> Result<bool, String> {
-        while let Some(request) = transfer.requests.first_mut() {
+        while let Some(request) = &mut transfer.requests.first {
             let (mut done, mut status) = (0, Status([0; 64]));
             // SAFETY: the request is one that MPI gave and has not finished; the status has room
             // for that of any interface.
@@ -291,7 +318,7 @@ impl<H: Copy> Table<H> {
             if done == 0 {
                 return Ok(false);
             }
-            transfer.requests.remove(0);
+            transfer.requests.done();
         }
         Ok(true)
     }

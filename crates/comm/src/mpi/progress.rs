@@ -7,7 +7,7 @@ use std::sync::{Condvar, Mutex, PoisonError};
 use std::time::Duration;
 
 use super::ffi::{Initialized, Table, Transfer};
-use crate::element::{Payload, Pool};
+use crate::element::{Load, Payload, Pool};
 use crate::mailbox::Mailbox;
 use crate::message::{HEADER_BYTES, Header, Message};
 
@@ -142,16 +142,16 @@ impl<H: Copy> Progress<'_, H> {
 
     fn send(&mut self, to: usize, Message { header, payload }: Message) -> Result<(), String> {
         let Shared { pool, piece, .. } = self.shared;
-        let bytes = payload.bytes();
+        let bytes = payload.payload().bytes();
         let is_inline = bytes.len() <= INLINE_BYTES;
         let inline = if is_inline { bytes.len() } else { 0 };
         let mut first = pool.take::<u8>(HEADER_BYTES + inline);
         first[..HEADER_BYTES].copy_from_slice(&header.to_bytes());
         first[HEADER_BYTES..].copy_from_slice(&bytes[..inline]);
         let len = first.len();
-        self.sending.push(self.table.send(to, Payload::U8(first), len)?);
+        self.sending.push(self.table.send(to, Load::Owned(Payload::U8(first)), len)?);
         if is_inline {
-            pool.give_payload(payload);
+            pool.give_load(payload);
         } else {
             self.sending.push(self.table.send(to, payload, *piece)?);
         }
@@ -164,7 +164,7 @@ impl<H: Copy> Progress<'_, H> {
         let mut i = 0;
         while i < self.sending.len() {
             if self.table.is_done(&mut self.sending[i])? {
-                self.shared.pool.give_payload(self.sending.swap_remove(i).finish());
+                self.shared.pool.give_load(self.sending.swap_remove(i).finish());
             } else {
                 i += 1;
             }
@@ -200,8 +200,8 @@ impl<H: Copy> Progress<'_, H> {
     }
 
     /// Takes a header apart: its payload came with it, or is to come.
-    fn headed(&mut self, from: usize, first: Payload) -> Result<(), String> {
-        let bytes = first.bytes();
+    fn headed(&mut self, from: usize, first: Load) -> Result<(), String> {
+        let bytes = first.payload().bytes();
         let unknown = || format!("rank {from} sent {} bytes that no rank sends", bytes.len());
         let (head, inline) = bytes.split_first_chunk().ok_or_else(unknown)?;
         let header = Header::from_bytes(head).ok_or_else(unknown)?;
@@ -214,11 +214,11 @@ impl<H: Copy> Progress<'_, H> {
             self.incoming[from] = Incoming::Payload(header, transfer);
         } else if inline.len() == total {
             payload.bytes_mut().copy_from_slice(inline);
-            self.shared.mailbox.put(from, Message { header, payload });
+            self.shared.mailbox.put(from, Message { header, payload: Load::Owned(payload) });
         } else {
             return Err(unknown());
         }
-        self.shared.pool.give_payload(first);
+        self.shared.pool.give_load(first);
         Ok(())
     }
 

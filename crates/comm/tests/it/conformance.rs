@@ -4,7 +4,7 @@
 use std::fmt::Debug;
 use std::time::Duration;
 
-use comm::{Communicator, Element, Pending};
+use comm::{Communicator, Element, Parts, Pending};
 use half::{bf16, f16};
 use schema::Rank;
 use schema::random::CounterRng;
@@ -98,10 +98,20 @@ fn reduce_scatter<T: Made>(end: &mut Communicator, draw: &Draw) {
 fn all_reduce<T: Made>(end: &mut Communicator, draw: &Draw) {
     let values = |rank| draw.values::<T>((rank, 0), draw.len((0, 0)));
     let mut own = values(end.rank().index());
-    if draw.is_started() {
-        own = end.start_all_reduce(own).unwrap().wait(end).unwrap();
-    } else {
-        end.all_reduce(&mut own).unwrap();
+    match draw.below(4, 3) {
+        0 => end.all_reduce(&mut own).unwrap(),
+        1 => own = end.start_all_reduce(own).unwrap().wait(end).unwrap(),
+        _ => {
+            let mut parts = Parts::default();
+            parts.reset(end, own.len());
+            // In two pieces, wherever they are cut.
+            let cut = own.len() * 2 / 5;
+            parts.write(cut, &own[cut..]);
+            parts.write(0, &own[..cut]);
+            let parts = end.start_sum(parts).unwrap().wait(end).unwrap();
+            parts.read(cut, &mut own[cut..]);
+            parts.read(0, &mut own[..cut]);
+        }
     }
     assert_same(&[own], &[summed((0..end.world_size()).map(values))], "all_reduce");
 }

@@ -1,0 +1,132 @@
+//! `rowmill bench comm` as typed.
+
+use clap::{Args, ValueEnum};
+
+use super::Sampling;
+use crate::args::Processes;
+
+pub const AFTER: &str = "\
+Examples:
+  rowmill bench comm
+  rowmill bench comm --verbs all_to_all --sizes 1M 16M --ranks 2 4 --format json
+  rowmill bench comm --latency 20 --bandwidth 3.1
+  mpirun -n 2 rowmill bench comm
+
+Every rank writes its send buffer, takes part, and reads every byte it received; all of that is timed.
+A time is that of the slowest rank.
+
+  bytes                 the buffer of a rank, as nccl-tests count: what it sends in a broadcast,
+                        all_reduce, reduce_scatter or all_to_all, what it has after an all_gather
+  algorithm_gb_per_s    bytes ÷ time
+  bus_gb_per_s          the same times the share that a rank must send: (n−1)/n of it, 2(n−1)/n in an
+                        all_reduce, all of it in a broadcast
+  bus_pct_of_copy       share of copy_gb_per_s, at which a rank copies memory while all of them do
+  alpha_us, beta_ns_per_kb, beta_gb_per_s
+                        of time = alpha + beta × bytes that a rank must send, fitted to all sizes so
+                        that relative errors are least
+  latency_us            of an all_reduce of the smallest size; …_gb_per_s at the top: algorithm
+                        bandwidth of the largest size, of the first number of ranks
+  apparent_clock_ghz, foreign_cpu, rejected_samples, trusted
+                        as in rowmill bench train, seen by rank 0";
+
+/// Which collectives, of what size, over what.
+#[derive(Clone, Debug, Args)]
+pub struct BenchComm {
+    /// Collectives
+    #[arg(long, value_name = "VERB", num_args = 1.., value_enum, default_values_t = VerbChoice::ALL)]
+    pub verbs: Vec<VerbChoice>,
+    /// Bytes of a rank's buffer, with K for 1,024 and M for 1,048,576; multiples of 4
+    #[arg(long, value_name = "BYTES", num_args = 1.., value_parser = size,
+          default_values = ["8", "1K", "32K", "256K", "1M", "4M", "16M"])]
+    pub sizes: Vec<usize>,
+    /// Ranks, as threads of this process. Under mpirun or srun its processes are the ranks
+    #[arg(long, value_name = "N", num_args = 1.., default_values_t = [2],
+          value_parser = clap::value_parser!(u32).range(1..=256))]
+    pub ranks: Vec<u32>,
+    /// Put a slower link between ranks: its latency
+    #[arg(long, value_name = "MICROSECONDS", requires = "bandwidth", value_parser = positive)]
+    pub latency: Option<f64>,
+    /// Put a slower link between ranks: its bandwidth
+    #[arg(long, value_name = "GB_PER_S", requires = "latency", value_parser = positive)]
+    pub bandwidth: Option<f64>,
+    #[command(flatten)]
+    pub sampling: Sampling,
+    #[command(flatten)]
+    pub processes: Processes,
+}
+
+/// A collective as it is typed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+#[value(rename_all = "snake_case")]
+pub enum VerbChoice {
+    /// One rank's values to all.
+    Broadcast,
+    /// Every rank's values to all.
+    AllGather,
+    /// The sum over ranks to all.
+    AllReduce,
+    /// The sum over ranks, a part to each.
+    ReduceScatter,
+    /// A part from each to each.
+    AllToAll,
+    /// All have arrived.
+    Barrier,
+}
+
+impl VerbChoice {
+    const ALL: [Self; 6] = [
+        Self::AllToAll,
+        Self::AllReduce,
+        Self::ReduceScatter,
+        Self::AllGather,
+        Self::Broadcast,
+        Self::Barrier,
+    ];
+
+    /// The collective.
+    pub fn verb(self) -> comm::Verb {
+        match self {
+            Self::Broadcast => comm::Verb::Broadcast,
+            Self::AllGather => comm::Verb::AllGather,
+            Self::AllReduce => comm::Verb::AllReduce,
+            Self::ReduceScatter => comm::Verb::ReduceScatter,
+            Self::AllToAll => comm::Verb::AllToAll,
+            Self::Barrier => comm::Verb::Barrier,
+        }
+    }
+}
+
+fn size(text: &str) -> Result<usize, String> {
+    let (digits, factor) = match text.strip_suffix(['K', 'k']) {
+        Some(digits) => (digits, 1 << 10),
+        None => match text.strip_suffix(['M', 'm']) {
+            Some(digits) => (digits, 1 << 20),
+            None => (text, 1),
+        },
+    };
+    let bytes = digits.parse::<usize>().ok().and_then(|number| number.checked_mul(factor));
+    let most = 1 << 34;
+    bytes.filter(|bytes| (4..=most).contains(bytes) && bytes % 4 == 0).ok_or_else(|| {
+        format!("expected a multiple of 4 from 4 to {most}, such as 8, 64K or 16M, got {text:?}")
+    })
+}
+
+fn positive(text: &str) -> Result<f64, String> {
+    let number = text.parse::<f64>().ok().filter(|number| *number > 0.0 && number.is_finite());
+    number.ok_or_else(|| format!("expected a number above 0, got {text:?}"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::size;
+
+    #[test]
+    fn sizes_have_units_and_bounds() {
+        assert_eq!(size("8"), Ok(8));
+        assert_eq!(size("64K"), Ok(65_536));
+        assert_eq!(size("16m"), Ok(16 << 20));
+        for wrong in ["", "K", "2", "10", "-4", "1G", "99999999M"] {
+            assert!(size(wrong).is_err(), "{wrong}");
+        }
+    }
+}

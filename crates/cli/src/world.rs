@@ -1,0 +1,334 @@
+//! This process among those of a job that a launcher started: joined over MPI before a file is
+//! touched. Rank 0 does what a command of one process does and says what the others do; who fails
+//! says so once, and ends all.
+
+use std::fs::{self, File};
+use std::io::{ErrorKind, Write};
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+use std::sync::Arc;
+use std::time::Duration;
+
+use comm::mpi::{Found, Kind, Launcher, Mpi, PIECE_BYTES, launcher};
+use comm::{Communicator, SharedTransport};
+use schema::Rank;
+use serde::de::DeserializeOwned;
+use serde::{Deserialize, Serialize};
+
+use crate::args::{self, TransportChoice};
+use crate::error::{EXIT_INTERRUPTED, Error};
+use crate::machine;
+use crate::resolve::Session;
+
+/// How long the first step may take, with all that comes before it: preparing data, reading a
+/// checkpoint.
+const FIRST_STEP: Duration = Duration::from_secs(1800);
+/// How long a rank that ends the job waits to be ended.
+const PATIENCE: Duration = Duration::from_secs(2);
+/// How long what was said takes to be passed on by the launcher, at most.
+const PASSING_ON: Duration = Duration::from_millis(200);
+/// How long a rank leaves it to the one that has said why.
+const DEFERENCE: Duration = Duration::from_secs(1);
+
+/// What ended a run, in its folder.
+const FAILED: &str = "failed.txt";
+
+/// How this process takes part.
+pub enum Joined {
+    /// As the only one.
+    Alone,
+    /// Not at all: rank 0 says why. It ends with this code.
+    Said(ExitCode),
+    /// As one of several.
+    World(Box<World>),
+}
+
+impl Joined {
+    /// Joins the processes that a launcher started, unless this one is to be `alone`.
+    pub fn of(args: &args::Processes, alone: bool) -> Result<Self, Error> {
+        if alone {
+            return Ok(Self::Alone);
+        }
+        let launcher = launcher::detect(|name| std::env::var(name).ok());
+        match World::join(args, launcher) {
+            Ok(world) => Ok(world.map_or(Self::Alone, |world| Self::World(Box::new(world)))),
+            // They know nothing of each other, and all of them find the same.
+            Err(error @ (Error::Torchrun { .. } | Error::OtherLauncher { .. }))
+                if launcher.is_some_and(|launcher| launcher.rank > 0) =>
+            {
+                Ok(Self::Said(ExitCode::from(error.exit_code())))
+            }
+            Err(error) => Err(error),
+        }
+    }
+}
+
+/// This process among the ranks of a job.
+pub struct World {
+    mpi: Arc<Mpi>,
+    /// The kind of library, for people.
+    library: &'static str,
+    /// Where each rank runs.
+    hosts: Vec<String>,
+    /// Who started them.
+    launcher: Option<Kind>,
+    /// Ranks of this host that may use the same CPUs as this one, itself included.
+    sharers: usize,
+    /// Where all ranks leave what ended the run, once it is known.
+    run_folder: Option<PathBuf>,
+    /// Taken by the run.
+    comm: Option<Communicator>,
+    timeout: Duration,
+    /// Whether the other ranks know what to do.
+    told: bool,
+}
+
+/// What rank 0 says once it knows.
+#[derive(Serialize, Deserialize)]
+enum Order<T> {
+    /// Nothing: it ends with this code, and has said why.
+    Refused(u8),
+    /// This.
+    Do(T),
+}
+
+impl World {
+    /// Joins the processes that a launcher started; none where ranks are threads.
+    fn join(args: &args::Processes, launcher: Option<Launcher>) -> Result<Option<Self>, Error> {
+        let several = launcher.filter(|launcher| launcher.size > 1);
+        match (args.transport, several) {
+            (TransportChoice::InProcess, _) | (TransportChoice::Auto, None) => return Ok(None),
+            (_, Some(Launcher { kind: Kind::Torchrun, size, .. })) => {
+                return Err(Error::Torchrun { size });
+            }
+            _ => {}
+        }
+        let found = find(args.mpi_library.as_deref(), launcher)?;
+        let refused = |problem| Error::MpiStart { library: found.name().to_owned(), problem };
+        let mpi = Arc::new(found.start(PIECE_BYTES).map_err(refused)?);
+        let mut comm = Communicator::over(Arc::clone(&mpi) as _);
+        let size = comm.world_size() as u32;
+        if let Some(launcher) = launcher.filter(|launcher| launcher.size != size) {
+            let library = format!("{} ({})", found.name(), found.interface().name());
+            return Err(Error::OtherLauncher { launcher, library, size });
+        }
+        let timeout = Duration::from_secs(args.timeout);
+        comm.set_timeout(Some(FIRST_STEP.max(timeout)));
+        // A line each: a host and the CPUs that a rank may use there.
+        let own = format!("{}\n{}", train::run::host(), machine::allowed_cpus());
+        let all = comm.all_gather(own.as_bytes()).map_err(train::Error::from)?;
+        let sharers = all.iter().filter(|said| said.as_slice() == own.as_bytes()).count();
+        let host = |said: &Vec<u8>| {
+            String::from_utf8_lossy(said).lines().next().unwrap_or_default().to_owned()
+        };
+        let hosts = all.iter().map(host).collect();
+        let (comm, run_folder, told) = (Some(comm), None, false);
+        let launcher = launcher.map(|launcher| launcher.kind);
+        let library = found.interface().name();
+        Ok(Some(Self { mpi, library, hosts, launcher, sharers, run_folder, comm, timeout, told }))
+    }
+
+    /// What starts as many processes again, ahead of the command.
+    pub fn start(&self) -> String {
+        let program = match self.launcher {
+            Some(Kind::Slurm) => "srun --mpi=pmix",
+            Some(Kind::SlurmPmi2) => "srun --mpi=pmi2",
+            _ => "mpirun",
+        };
+        format!("{program} -n {}", self.size())
+    }
+
+    /// Threads that this rank computes with: those of the command line, else its share of the cores
+    /// it may use.
+    pub fn threads(&self, session: &Session) -> usize {
+        if session.has_own_threads {
+            return session.threads;
+        }
+        (session.threads / self.sharers.max(1)).max(1)
+    }
+
+    /// Number of ranks.
+    pub fn size(&self) -> u32 {
+        comm::Transport::world_size(&*self.mpi) as u32
+    }
+
+    fn rank(&self) -> u32 {
+        comm::Transport::rank(&*self.mpi) as u32
+    }
+
+    /// Whether this is rank 0.
+    pub fn is_leader(&self) -> bool {
+        self.rank() == 0
+    }
+
+    /// The library that carries the messages.
+    pub fn library(&self) -> String {
+        format!("mpi ({})", self.library)
+    }
+
+    /// What carries this rank's messages. A communicator of its own over it is made on all ranks at
+    /// the same point.
+    pub fn transport(&self) -> SharedTransport {
+        Arc::clone(&self.mpi) as _
+    }
+
+    /// How long a message is waited for after the first step.
+    pub fn timeout(&self) -> Duration {
+        self.timeout
+    }
+
+    /// This rank's end of the communicator of all ranks, once.
+    ///
+    /// # Errors
+    /// [`Error::NoProcesses`] from the second time on.
+    pub fn take_comm(&mut self) -> Result<Communicator, Error> {
+        self.comm.take().ok_or(Error::NoProcesses)
+    }
+
+    /// From now on the rank that fails leaves what ended the job in `folder`, which all ranks see.
+    pub fn fail_into(&mut self, folder: &Path) {
+        if self.is_leader() {
+            // Of an earlier run. Before any rank may leave another one there.
+            drop(fs::remove_file(folder.join(FAILED)));
+        }
+        self.run_folder = Some(folder.to_owned());
+    }
+
+    /// Says what every rank does, as rank 0, once.
+    pub fn tell<T: Serialize>(&mut self, what: T) -> Result<(), Error> {
+        self.send(&Order::Do(what))
+    }
+
+    /// Ends the job as rank 0, whatever came of it.
+    pub fn end(
+        mut self,
+        result: Result<ExitCode, Error>,
+        session: &Session,
+    ) -> Result<ExitCode, Error> {
+        match result {
+            Ok(code) if self.told => self.finalize().map(|()| code),
+            Ok(code) => {
+                self.send(&Order::<()>::Refused(0))?;
+                self.finalize().map(|()| code)
+            }
+            Err(error) if self.told => Ok(self.fail(error, session)),
+            Err(error) => {
+                self.send(&Order::<()>::Refused(error.exit_code()))?;
+                self.finalize()?;
+                Err(error)
+            }
+        }
+    }
+
+    /// Does, as another rank than 0, what rank 0 says, with `body`; whether that was interrupted.
+    /// Says nothing unless it fails alone.
+    pub fn follow<T: DeserializeOwned>(
+        mut self,
+        session: &Session,
+        body: impl FnOnce(&mut Self, T) -> Result<bool, Error>,
+    ) -> Result<ExitCode, Error> {
+        let done = match self.hear() {
+            Err(error) => return Ok(self.fail(error, session)),
+            Ok(Order::Refused(code)) => return self.finalize().map(|()| ExitCode::from(code)),
+            Ok(Order::Do(what)) => body(&mut self, what),
+        };
+        match done {
+            Ok(interrupted) => {
+                self.finalize()?;
+                Ok(ExitCode::from(if interrupted { EXIT_INTERRUPTED } else { 0 }))
+            }
+            Err(error) => Ok(self.fail(error, session)),
+        }
+    }
+
+    /// Says what this rank met, unless another one has said what ended the run, and ends all ranks.
+    fn fail(&self, error: Error, session: &Session) -> ExitCode {
+        let code = error.exit_code();
+        let is_common = matches!(
+            &error,
+            Error::Train(train::Error::OtherRequest { .. } | train::Error::NotShared { .. })
+        );
+        if is_common && !self.is_leader() {
+            // Every rank has found it; rank 0 says it and ends the job.
+            std::thread::sleep(DEFERENCE);
+            return self.abort(code);
+        }
+        let is_own =
+            self.is_leader() && !matches!(&error, Error::Train(train::Error::Communication(_)));
+        let error = if is_own { error } else { self.on_rank(error) };
+        if is_common || self.is_first(&error) {
+            session.console.fail(&error);
+            // MPICH's launcher ends without passing on what it has not read by then.
+            std::thread::sleep(PASSING_ON);
+        } else {
+            std::thread::sleep(DEFERENCE);
+        }
+        self.abort(code)
+    }
+
+    /// The error with where it was met, and where the rank runs that it names.
+    fn on_rank(&self, error: Error) -> Error {
+        use comm::Error::{Length, Mismatch, PeerLeft, Timeout};
+        let peer = match &error {
+            Error::Train(train::Error::Communication(
+                PeerLeft { rank, .. }
+                | Timeout { rank, .. }
+                | Length { rank, .. }
+                | Mismatch { there: rank, .. },
+            )) => self.hosts.get(*rank as usize).map(|host| (*rank, host)),
+            _ => None,
+        };
+        let peer =
+            peer.map_or_else(String::new, |(rank, host)| format!("; rank {rank} runs on {host}"));
+        let (rank, host) = (self.rank(), train::run::host());
+        Error::OnRank { rank, host, peer, source: Box::new(error) }
+    }
+
+    /// Whether no other rank has left what ended the run. Leaves it.
+    fn is_first(&self, error: &Error) -> bool {
+        let Some(folder) = &self.run_folder else { return true };
+        let begun = File::create_new(folder.join(FAILED));
+        match begun {
+            // What cannot be written is said all the same.
+            Ok(mut file) => {
+                drop(writeln!(file, "{error}"));
+                true
+            }
+            Err(error) => error.kind() != ErrorKind::AlreadyExists,
+        }
+    }
+
+    fn send<T: Serialize>(&mut self, order: &Order<T>) -> Result<(), Error> {
+        let mut bytes = serde_json::to_vec(order).map_err(Error::Json)?;
+        let Some(comm) = &mut self.comm else { return Err(Error::NoProcesses) };
+        comm.broadcast(Rank(0), &mut bytes).map_err(train::Error::from)?;
+        self.told = true;
+        Ok(())
+    }
+
+    fn hear<T: DeserializeOwned>(&mut self) -> Result<Order<T>, Error> {
+        let mut bytes = Vec::<u8>::new();
+        let Some(comm) = &mut self.comm else { return Err(Error::NoProcesses) };
+        comm.broadcast(Rank(0), &mut bytes).map_err(train::Error::from)?;
+        serde_json::from_slice(&bytes).map_err(Error::Json)
+    }
+
+    fn finalize(&self) -> Result<(), Error> {
+        let ended = self.mpi.finalize();
+        ended.map_err(|problem| Error::MpiStart { library: "MPI_Finalize".to_owned(), problem })
+    }
+
+    fn abort(&self, code: u8) -> ExitCode {
+        self.mpi.abort(i32::from(code), PATIENCE);
+        ExitCode::from(code)
+    }
+}
+
+/// The library that was asked for, or the first that is there.
+fn find(library: Option<&str>, launcher: Option<Launcher>) -> Result<Found, Error> {
+    let tried = match library {
+        Some(library) => Found::open(library).map_err(|error| vec![error]),
+        None => Found::search(launcher.map(|launcher| launcher.kind)),
+    };
+    tried.map_err(|tried| Error::NoMpi { tried })
+}

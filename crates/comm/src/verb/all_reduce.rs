@@ -1,0 +1,225 @@
+//! The sum over ranks to all ranks: each rank adds up one part of it and sends that to all, `2·n`
+//! values per rank. A vector that lies in parts from the outset is not copied on its way.
+
+use std::mem;
+use std::ops::Range;
+use std::sync::Arc;
+
+use super::Pending;
+use crate::communicator::Communicator;
+use crate::element::{Element, Load, Payload};
+use crate::error::Error;
+use crate::message::{Operation, Phase, Verb};
+
+/// A vector in as many parts as there are ranks, of which rank r adds up part r.
+#[derive(Debug)]
+pub struct Parts<T> {
+    parts: Vec<Part<T>>,
+}
+
+#[derive(Debug)]
+enum Part<T> {
+    Own(Vec<T>),
+    /// To be read: a rank's sum, which all ranks read.
+    Lent(Arc<Payload>),
+}
+
+impl<T> Default for Parts<T> {
+    fn default() -> Self {
+        Self { parts: Vec::new() }
+    }
+}
+
+impl<T: Element> Parts<T> {
+    /// Gives all room back: other ranks wait for that of their sums before they use it again.
+    pub fn clear(&mut self, comm: &Communicator) {
+        for part in self.parts.drain(..) {
+            if let Part::Own(values) = part {
+                comm.pool().give(values);
+            }
+        }
+    }
+
+    /// Makes room for `len` values, which are to be written; they are what was left over.
+    pub fn reset(&mut self, comm: &Communicator, len: usize) {
+        self.clear(comm);
+        let of_rank = |rank| Part::Own(comm.pool().take(comm.part(len, rank).len()));
+        self.parts.extend((0..comm.world_size()).map(of_rank));
+    }
+
+    /// The values, part by part.
+    pub fn slices(&self) -> impl Iterator<Item = &[T]> {
+        self.parts.iter().map(|part| match part {
+            Part::Own(values) => &values[..],
+            Part::Lent(payload) => payload.values().unwrap_or_default(),
+        })
+    }
+
+    /// The values to be written, part by part: none of a part that is a sum.
+    pub fn slices_mut(&mut self) -> impl Iterator<Item = &mut [T]> {
+        self.parts.iter_mut().map(|part| match part {
+            Part::Own(values) => &mut values[..],
+            Part::Lent(_) => &mut [],
+        })
+    }
+
+    /// Copies `values` to where they stand in the whole, from `at` on.
+    pub fn write(&mut self, at: usize, mut values: &[T]) {
+        let mut skipped = at;
+        for slice in self.slices_mut() {
+            let start = skipped.min(slice.len());
+            skipped -= start;
+            let (here, rest) = values.split_at(values.len().min(slice.len() - start));
+            slice[start..start + here.len()].copy_from_slice(here);
+            values = rest;
+        }
+    }
+
+    /// Copies what stands in the whole from `at` on to `values`.
+    pub fn read(&self, at: usize, mut values: &mut [T]) {
+        let mut skipped = at;
+        for slice in self.slices() {
+            let start = skipped.min(slice.len());
+            skipped -= start;
+            let (here, rest) = values.split_at_mut(values.len().min(slice.len() - start));
+            here.copy_from_slice(&slice[start..start + here.len()]);
+            values = rest;
+        }
+    }
+}
+
+impl Communicator {
+    /// [`Self::start_all_reduce`] of a vector in parts, which lie where [`Parts::reset`] has made
+    /// room: the parts are handed over, and the sums are lent to all ranks that share memory.
+    ///
+    /// # Errors
+    /// As there.
+    pub fn start_sum<T: Element>(
+        &mut self,
+        mut parts: Parts<T>,
+    ) -> Result<Pending<Parts<T>>, Error> {
+        let len = parts.slices().map(<[T]>::len).sum();
+        let operation = self.begin(Verb::AllReduce, T::TYPE, Some(len))?;
+        assert_eq!(parts.parts.len(), self.world_size(), "one part per rank");
+        for peer in self.peers() {
+            if let Part::Own(values) = &mut parts.parts[peer] {
+                self.send(peer, (&operation, Phase::First), mem::take(values))?;
+            }
+        }
+        let finish = |comm: &mut Self, operation: Operation, mut parts: Parts<T>| {
+            comm.finish_sum(&operation, &mut parts)?;
+            Ok(parts)
+        };
+        Ok(Pending { operation, buffers: parts, finish })
+    }
+
+    fn finish_sum<T: Element>(
+        &mut self,
+        operation: &Operation,
+        parts: &mut Parts<T>,
+    ) -> Result<(), Error> {
+        self.finish(operation)?;
+        let own = self.rank().index();
+        let Part::Own(mine) = &mut parts.parts[own] else { return Ok(()) };
+        let sum = self.add_up(operation, mem::take(mine))?;
+        if self.world_size() == 1 {
+            parts.parts[own] = Part::Own(sum);
+            return Ok(());
+        }
+        let (len, lent) = (sum.len(), self.pool().lend(sum));
+        for peer in self.peers() {
+            let load = Load::Shared(Arc::clone(&lent));
+            self.send_load(peer, (operation, Phase::Second), (load, len))?;
+        }
+        parts.parts[own] = Part::Lent(lent);
+        let total = operation.count.unwrap_or(0) as usize;
+        for peer in self.peers() {
+            let part = match self.receive_load(peer, (operation, Phase::Second))? {
+                Load::Owned(payload) => Part::Own(
+                    payload
+                        .into_values()
+                        .map_err(|payload| self.wrong_payload(operation, &payload))?,
+                ),
+                Load::Shared(payload) => Part::Lent(payload),
+            };
+            let len = match &part {
+                Part::Own(values) => values.len(),
+                Part::Lent(payload) => payload.values::<T>().map_or(0, <[T]>::len),
+            };
+            self.check_len(peer, (self.part(total, peer).len(), len), operation)?;
+            parts.parts[peer] = part;
+        }
+        Ok(())
+    }
+
+    /// Replaces `values` by their sum over ranks, the same bytes everywhere.
+    ///
+    /// # Numerics
+    /// Those of [`Self::reduce_scatter`].
+    /// # Errors
+    /// [`Error::Mismatch`] where ranks disagree about the length, and as [`Self::all_to_all`].
+    pub fn all_reduce<T: Element>(&mut self, values: &mut [T]) -> Result<(), Error> {
+        let operation = self.begin_all_reduce(values)?;
+        self.finish_all_reduce(operation, values)
+    }
+
+    /// [`Self::all_reduce`], started.
+    ///
+    /// # Errors
+    /// As there.
+    pub fn start_all_reduce<T: Element>(
+        &mut self,
+        values: Vec<T>,
+    ) -> Result<Pending<Vec<T>>, Error> {
+        let operation = self.begin_all_reduce(&values)?;
+        Ok(Pending {
+            operation,
+            buffers: values,
+            finish: |comm, operation, mut values| {
+                comm.finish_all_reduce(operation, &mut values)?;
+                Ok(values)
+            },
+        })
+    }
+
+    fn begin_all_reduce<T: Element>(&mut self, values: &[T]) -> Result<Operation, Error> {
+        let operation = self.begin(Verb::AllReduce, T::TYPE, Some(values.len()))?;
+        for peer in self.peers() {
+            let part = self.part(values.len(), peer);
+            self.send_copy(peer, (&operation, Phase::First), &values[part])?;
+        }
+        Ok(operation)
+    }
+
+    fn finish_all_reduce<T: Element>(
+        &mut self,
+        operation: Operation,
+        values: &mut [T],
+    ) -> Result<(), Error> {
+        self.finish(&operation)?;
+        let (len, own) = (values.len(), self.rank().index());
+        let part = self.part(len, own);
+        let mut mine = self.pool().take(part.len());
+        mine.copy_from_slice(&values[part.clone()]);
+        let sum = self.add_up(&operation, mine)?;
+        for peer in self.peers() {
+            self.send_copy(peer, (&operation, Phase::Second), &sum)?;
+        }
+        values[part].copy_from_slice(&sum);
+        self.pool().give(sum);
+        for peer in self.peers() {
+            let received: Vec<T> = self.receive(peer, (&operation, Phase::Second))?;
+            let part = &mut values[self.part(len, peer)];
+            self.check_len(peer, (part.len(), received.len()), &operation)?;
+            part.copy_from_slice(&received);
+            self.pool().give(received);
+        }
+        Ok(())
+    }
+
+    /// Which of `len` values the rank at `position` reduces.
+    fn part(&self, len: usize, position: usize) -> Range<usize> {
+        let cut = |part: usize| len * part / self.world_size();
+        cut(position)..cut(position + 1)
+    }
+}
