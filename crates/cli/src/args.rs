@@ -26,6 +26,7 @@ mod capture;
 mod init;
 mod output;
 mod predict;
+mod size;
 mod trace;
 
 pub use bench::{
@@ -39,6 +40,7 @@ pub use predict::{
     Predict, PredictCalibrate, PredictEvaluate, PredictModel, PredictOverheads, PredictResize,
     PredictStep, PredictWhatIf,
 };
+use size::size;
 pub use trace::{
     BreakdownBy, ClassifyChoice, CollectivesBy, ConvertTo, DiffBy, FailOn, IdleBy, KernelsBy,
     LaunchesBy, MemoryBy, OpsBy, PathBy, QueueBy, ReportContent, Selection, StepsBy, StragglersBy,
@@ -261,6 +263,10 @@ pub struct Train {
     /// "columns": {"start": 0, "end": 16}, "rank": 0}, …]}
     #[arg(long, value_name = "FILE.json", conflicts_with_all = ["sharding", "ranks"])]
     pub plan: Option<PathBuf>,
+    /// Send gradients of dense parameters to other ranks once so many bytes of them are ready, with K
+    /// for 1,024 and M for 1,048,576. Results are the same for any value
+    #[arg(long, value_name = "BYTES", default_value = "25M", value_parser = size)]
+    pub bucket: usize,
     /// Record the steps of --trace-steps into this folder (opens in ui.perfetto.dev)
     #[arg(long, value_name = "FOLDER")]
     pub trace: Option<PathBuf>,

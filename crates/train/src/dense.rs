@@ -16,14 +16,19 @@ use crate::context::RankContext;
 use crate::memory::{MemoryUse, Room};
 use crate::parameter::{DenseParameter, Spot};
 
+mod bucket;
+
+pub use bucket::BUCKET_BYTES;
+use bucket::{Buckets, Sums};
+
 /// All dense parameters of a model.
-#[derive(Debug)]
 pub struct Dense {
     optimizer: Optimizer,
     weights: Vec<Weight>,
     vectors: Vec<Vector>,
     /// The model's order, which is that of the checkpoint.
     order: Vec<Place>,
+    buckets: Buckets,
 }
 
 /// A weight `[N, K]`; gradient and state lie as its values do.
@@ -66,7 +71,21 @@ impl Dense {
     /// None yet, to be trained with `optimizer`.
     #[must_use]
     pub fn new(optimizer: Optimizer) -> Self {
-        Self { optimizer, weights: Vec::new(), vectors: Vec::new(), order: Vec::new() }
+        let (weights, vectors, order) = (Vec::new(), Vec::new(), Vec::new());
+        Self { optimizer, weights, vectors, order, buckets: Buckets::of_bytes(BUCKET_BYTES) }
+    }
+
+    /// Sends gradients to the other ranks in buckets of about so many bytes.
+    pub fn set_bucket(&mut self, bytes: usize) {
+        self.buckets = Buckets::of_bytes(bytes);
+    }
+
+    /// Elements of the gradient of each parameter, as it lies in memory.
+    fn gradient_lens(&self) -> impl DoubleEndedIterator<Item = usize> + ExactSizeIterator {
+        self.order.iter().map(|place| match *place {
+            Place::Weight(WeightId(id)) => self.weights[id].gradient.len(),
+            Place::Vector(VectorId(id)) => self.vectors[id].gradient.len(),
+        })
     }
 
     /// Adds a weight `[N, K]` of zeros, whose products are in `precision`.
@@ -206,13 +225,15 @@ impl Dense {
     }
 }
 
-/// The parameters during a backward pass, which updates each layer's when it has read their values
-/// for the last time: within the product that completes a weight's gradient, or right after it.
+/// The parameters during a backward pass. Without other ranks it updates each layer's when it has
+/// read their values for the last time: within the product that completes a weight's gradient, or
+/// right after it. With other ranks it sends each gradient on its way as soon as it is complete,
+/// and updates all at its end.
 pub struct DenseStep<'a> {
     /// The parameters.
     pub dense: &'a mut Dense,
     rule: Rule,
-    /// How many, in the model's order, have not been updated yet.
+    /// How many, in the model's order, have been neither updated nor sent yet.
     left: usize,
 }
 
@@ -225,9 +246,9 @@ impl<'a> DenseStep<'a> {
     }
 
     /// Writes the gradients of a layer's weight and bias from its input `x` and the gradient `d_y`
-    /// of its output, of `b` samples, and updates both with all that comes after them in the model.
-    /// `op` is the product; a weight that need not wait for other ranks' gradients is updated
-    /// within.
+    /// of its output, of `b` samples, and updates or sends both with all that comes after them in
+    /// the model. `op` is the product; a weight that need not wait for other ranks' gradients is
+    /// updated within.
     ///
     /// # Errors
     /// [`Error::Device`] if the shapes or precisions do not fit; [`Error::Communication`].
@@ -260,33 +281,62 @@ impl<'a> DenseStep<'a> {
     /// # Errors
     /// [`Error::Communication`].
     pub fn finish(mut self, context: &mut RankContext) -> Result<(), Error> {
-        self.update_from(context, 0)
+        self.update_from(context, 0)?;
+        if context.comm.world_size() == 1 {
+            return Ok(());
+        }
+        let (Dense { weights, vectors, order, buckets, .. }, rule) = (&mut *self.dense, self.rule);
+        buckets.finish(context, &mut |context, number, sums| match order[number] {
+            Place::Weight(id) => weights[id.0].update(context, rule, Some(sums)),
+            Place::Vector(id) => vectors[id.0].update(context, rule, Some(sums)),
+        })
     }
 
-    /// Takes the optimizer's step, with the sum of all ranks' gradients, for the parameters from
-    /// `first` on that have not taken it: the last first, on every rank.
+    /// Takes the optimizer's step for the parameters from `first` on that have not taken it, the
+    /// last first; where there are other ranks, sends them the gradients.
     fn update_from(&mut self, context: &mut RankContext, first: usize) -> Result<(), Error> {
+        let has_peers = context.comm.world_size() > 1;
+        if has_peers && !self.dense.buckets.is_laid_out() {
+            let lens: Vec<usize> = self.dense.gradient_lens().collect();
+            self.dense.buckets.lay_out(&lens);
+        }
         while self.left > first {
             self.left -= 1;
-            let Dense { weights, vectors, order, .. } = &mut *self.dense;
-            match order[self.left] {
-                Place::Weight(id) => weights[id.0].update(context, self.rule)?,
-                Place::Vector(id) => vectors[id.0].update(context, self.rule)?,
+            let Dense { weights, vectors, order, buckets, .. } = &mut *self.dense;
+            let place = order[self.left];
+            if has_peers {
+                let gradient = match place {
+                    Place::Weight(id) => &weights[id.0].gradient[..],
+                    Place::Vector(id) => &vectors[id.0].gradient[..],
+                };
+                buckets.push(context, self.left, gradient)?;
+                continue;
             }
+            match place {
+                Place::Weight(id) => weights[id.0].update(context, self.rule, None)?,
+                Place::Vector(id) => vectors[id.0].update(context, self.rule, None)?,
+            };
         }
         Ok(())
     }
 }
 
 impl Weight {
-    fn update(&mut self, context: &mut RankContext, rule: Rule) -> Result<(), Error> {
+    /// Takes a step with its own gradient or the sum of all ranks'; the elements of that.
+    fn update(
+        &mut self,
+        context: &mut RankContext,
+        rule: Rule,
+        sums: Option<Sums<'_>>,
+    ) -> Result<usize, Error> {
         let Self { values: weight, gradient, state, .. } = self;
-        sum_over_ranks(context, gradient)?;
+        let gradient = summed(gradient, sums);
         let (n, k) = weight.shape();
         let op = Op::DenseUpdate { elements: n * k, packed: n * k, optimizer: rule.kind };
         let RankContext { cpu, profiler, .. } = context;
         let arguments = WeightArguments { rule, weight, gradient, state };
-        Ok(profiler.op(op, || dense_update::run_weight(cpu, arguments))?)
+        profiler.op(op, || dense_update::run_weight(cpu, arguments))?;
+        Ok(gradient.len())
     }
 
     fn to_parameter(&self, cpu: &Cpu, optimizer: Optimizer) -> Result<DenseParameter, Error> {
@@ -319,23 +369,32 @@ impl Weight {
 }
 
 impl Vector {
-    fn update(&mut self, context: &mut RankContext, rule: Rule) -> Result<(), Error> {
+    /// As that of a weight.
+    fn update(
+        &mut self,
+        context: &mut RankContext,
+        rule: Rule,
+        sums: Option<Sums<'_>>,
+    ) -> Result<usize, Error> {
         let Self { parameter: DenseParameter { shape, weight: weights, state, .. }, gradient } =
             self;
-        sum_over_ranks(context, gradient)?;
+        let gradient = summed(gradient, sums);
         let op = Op::DenseUpdate { elements: weights.len(), packed: 0, optimizer: rule.kind };
         let dim = shape[1..].iter().product();
         let RankContext { cpu, profiler, .. } = context;
         let arguments = Arguments { rule, weights, gradient, state, dim };
-        Ok(profiler.op(op, || dense_update::run(cpu, arguments))?)
+        profiler.op(op, || dense_update::run(cpu, arguments))?;
+        Ok(gradient.len())
     }
 }
 
-fn sum_over_ranks(context: &mut RankContext, gradient: &mut [f32]) -> Result<(), Error> {
-    let RankContext { comm, profiler, .. } = context;
-    if comm.world_size() > 1 {
-        let op = Op::AllReduce { elements: gradient.len() };
-        profiler.op(op, || comm.dense.all_reduce(gradient))?;
+/// The sum of all ranks' gradients: where it lies in one part of its bucket, else copied to
+/// `gradient`, which it is without other ranks.
+fn summed<'a>(gradient: &'a mut [f32], sums: Option<Sums<'a>>) -> &'a [f32] {
+    let Some((bucket, at)) = sums else { return gradient };
+    if let Some(sum) = bucket.slice(at, gradient.len()) {
+        return sum;
     }
-    Ok(())
+    bucket.read(at, gradient);
+    gradient
 }

@@ -20,6 +20,7 @@ pub mod scorer;
 pub mod state_dict;
 
 pub use context::RankContext;
+pub use dense::BUCKET_BYTES;
 pub use error::Error;
 pub use metric::Evaluation;
 pub use model::{Model, Share, Step};

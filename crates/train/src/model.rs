@@ -305,6 +305,11 @@ impl Model {
         (built, initial, room)
     }
 
+    /// Sends dense gradients to other ranks in buckets of about so many bytes.
+    pub fn set_bucket(&mut self, bytes: usize) {
+        self.parameters.set_bucket(bytes);
+    }
+
     /// Dense parameters, the same on every rank.
     #[must_use]
     pub fn dense(&self) -> &Dense {

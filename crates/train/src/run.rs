@@ -51,6 +51,8 @@ pub struct RunRequest {
     pub start: Start,
     /// Whether it may go on under another rule than the checkpoint's.
     pub rule_change: RuleChange,
+    /// Bytes of the buckets in which dense gradients go to other ranks, about.
+    pub bucket_bytes: usize,
     /// Steps to record.
     pub trace: Option<TraceRequest>,
     /// Set to end the run after the step in progress, with a checkpoint; on any rank.

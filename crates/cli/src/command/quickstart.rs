@@ -83,6 +83,7 @@ pub fn run(args: &Quickstart, session: &Session) -> Result<ExitCode, Error> {
     let stop = interrupt::stop_flag(interrupt::SAVING);
     let mut job = config::job(MODEL, &scale::overrides())?.config;
     let request = |job: &JobConfig, run: PathBuf| RunRequest {
+        bucket_bytes: train::BUCKET_BYTES,
         config: job.clone(),
         plan: ShardingPlan::table_wise(&job.model.tables, 1),
         train: Arc::clone(&rows.dataset),

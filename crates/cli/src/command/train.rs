@@ -242,6 +242,7 @@ fn train_on(
         threads: world.as_ref().map_or(session.threads, |world| world.threads(session)),
         start,
         rule_change: args.rule_change.given(),
+        bucket_bytes: args.bucket,
         trace: args
             .trace
             .clone()

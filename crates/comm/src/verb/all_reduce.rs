@@ -75,6 +75,19 @@ impl<T: Element> Parts<T> {
         }
     }
 
+    /// The `len` values from `at` on, where they lie in one part.
+    #[must_use]
+    pub fn slice(&self, at: usize, len: usize) -> Option<&[T]> {
+        let mut skipped = at;
+        for slice in self.slices() {
+            if skipped < slice.len() {
+                return slice.get(skipped..skipped + len);
+            }
+            skipped -= slice.len();
+        }
+        None
+    }
+
     /// Copies what stands in the whole from `at` on to `values`.
     pub fn read(&self, at: usize, mut values: &mut [T]) {
         let mut skipped = at;

@@ -75,6 +75,10 @@ fn check(workload: Workload<'_>) -> Result<(), Error> {
     Ok(())
 }
 
+/// Elements of gradients that ranks sum at once, at least, as the trainer does unless it is told
+/// otherwise.
+const BUCKET: usize = (25 << 20) / size_of::<f32>();
+
 /// The parameters of a layer, as they are updated.
 #[derive(Clone, Copy)]
 enum Parameter {
@@ -90,12 +94,17 @@ struct Writer<'a> {
     ops: Vec<Op>,
     /// What is updated after the next product that makes a gradient, last first.
     waiting: Vec<Parameter>,
+    /// Elements of the bucket of gradients that is being filled, and the updates that wait for it.
+    bucket: (usize, Vec<Op>),
+    /// What is waited for once all gradients are on their way.
+    sums: Vec<Op>,
 }
 
 fn step(workload: Workload<'_>, owned: &[&TableConfig]) -> Vec<Op> {
     let model = &workload.config.model;
     let batch = workload.config.training.batch_size / workload.ranks;
-    let mut writer = Writer { workload, batch, ops: Vec::new(), waiting: Vec::new() };
+    let (ops, waiting, bucket, sums) = (Vec::new(), Vec::new(), (0, Vec::new()), Vec::new());
+    let mut writer = Writer { workload, batch, ops, waiting, bucket, sums };
     writer.embedding_forward(owned);
     writer.ops.push(Op::Pack { elements: batch * model.dense_features });
     let bottom = layers(model.dense_features, &model.bottom);
@@ -110,6 +119,8 @@ fn step(workload: Workload<'_>, owned: &[&TableConfig]) -> Vec<Op> {
     for (at, layer) in bottom.iter().enumerate().rev() {
         writer.backward(*layer, at > 0);
     }
+    writer.close_bucket();
+    writer.ops.append(&mut writer.sums);
     writer.embedding_backward(owned);
     writer.ops
 }
@@ -178,10 +189,23 @@ impl Writer<'_> {
             Parameter::Weight { n, k } => (n * k.next_multiple_of(PANEL), n * k, n * k),
             Parameter::Vector { elements } => (elements, elements, 0),
         };
-        if self.has_peers() {
-            self.ops.push(Op::AllReduce { elements: gradient });
+        let update = Op::DenseUpdate { elements, packed, optimizer };
+        if !self.has_peers() {
+            return self.ops.push(update);
         }
-        self.ops.push(Op::DenseUpdate { elements, packed, optimizer });
+        self.bucket.0 += gradient;
+        self.bucket.1.push(update);
+        if self.bucket.0 >= BUCKET {
+            self.close_bucket();
+        }
+    }
+
+    fn close_bucket(&mut self) {
+        let (elements, updates) = std::mem::take(&mut self.bucket);
+        if elements > 0 {
+            self.sums.push(Op::AllReduce { elements });
+            self.sums.extend(updates);
+        }
     }
 
     /// Ids of each feature of a table, of all ranks.

@@ -53,7 +53,7 @@ fn hashes(request: &RunRequest) -> Result<[u64; 4], Error> {
     let steps = request.trace.as_ref().map(|trace| &trace.steps);
     Ok([
         xxh3_64(config.as_bytes()),
-        text(&(request.plan.world_size(), request.plan.tiles())),
+        text(&(request.plan.world_size(), request.plan.tiles(), request.bucket_bytes)),
         text(&data),
         text(&(checkpoint, request.rule_change, steps)),
     ])

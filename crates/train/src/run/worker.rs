@@ -61,13 +61,14 @@ impl<'a> Worker<'a> {
         let cpu = Cpu::new(threads);
         let batch_max = request.config.training.batch_size.div_ceil(size);
         let place = (&request.plan, rank);
-        let model = match &start.checkpoint {
+        let mut model = match &start.checkpoint {
             None => Model::initial(&cpu, &request.config, place, batch_max)?,
             Some(checkpoint) => {
                 let parameters = read(checkpoint, &request.config, (place, &cpu))?;
                 Model::restored(&cpu, &request.config, place, batch_max, parameters)?
             }
         };
+        model.set_bucket(request.bucket_bytes);
         let at_limit = |tile| match &start.checkpoint {
             None => 0,
             Some(_) => parameter::count_at_limit(&cpu, tile),

@@ -109,6 +109,7 @@ pub fn request(folder: &Path, dataset: &Arc<Dataset>, plan: ShardingPlan) -> Run
         threads: 1,
         start: Start::Fresh,
         rule_change: RuleChange::Refuse,
+        bucket_bytes: train::BUCKET_BYTES,
         trace: None,
         stop: Arc::new(AtomicBool::new(false)),
     }

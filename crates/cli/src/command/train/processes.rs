@@ -27,6 +27,7 @@ pub struct Run {
     evaluation: Option<(PathBuf, Range<u64>)>,
     run_folder: PathBuf,
     checkpoint: Option<PathBuf>,
+    bucket_bytes: usize,
     trace: Option<(PathBuf, Range<u64>)>,
 }
 
@@ -62,6 +63,7 @@ impl Run {
             evaluation: evaluation.map(|(data, rows)| (absolute(data.dir()), rows.clone())),
             run_folder: absolute(&request.run_folder),
             checkpoint,
+            bucket_bytes: request.bucket_bytes,
             trace: trace.map(|trace| (absolute(&trace.folder), trace.steps.clone())),
         })
     }
@@ -96,6 +98,7 @@ impl Run {
             threads,
             start: self.checkpoint.map_or(Start::Fresh, Start::Checkpoint),
             rule_change: args.rule_change.given(),
+            bucket_bytes: self.bucket_bytes,
             trace: self.trace.map(|(folder, steps)| TraceRequest { folder, steps }),
             stop: interrupt::stop_flag_of_ranks(None),
         })

@@ -1,0 +1,136 @@
+//! Gradients of dense parameters on their way over all ranks, several parameters at once: a bucket
+//! is sent as soon as the backward pass has its last gradient, and its sum is waited for when all
+//! buckets are on their way.
+//!
+//! What a bucket holds depends on the model and the size of buckets alone. Sums are taken value by
+//! value in rank order, so no bit depends on that size.
+
+use std::collections::VecDeque;
+use std::ops::Range;
+
+use comm::{Parts, Pending};
+use schema::Op;
+
+use crate::Error;
+use crate::context::RankContext;
+
+/// Bytes of a bucket unless another size is asked for; that of `DistributedDataParallel`.
+pub const BUCKET_BYTES: usize = 25 << 20;
+
+/// Sums of a bucket, and where those of a parameter begin.
+pub type Sums<'a> = (&'a Parts<f32>, usize);
+
+/// The buckets of a model, filled from its last parameter to its first.
+pub struct Buckets {
+    /// Elements after which a bucket is closed.
+    limit: usize,
+    /// Parameters of each bucket, by number, and its elements.
+    layout: Vec<(Range<usize>, usize)>,
+    /// The one being filled, and how far it is.
+    open: Parts<f32>,
+    filled: usize,
+    /// How many are on their way or summed.
+    started: usize,
+    under_way: VecDeque<Pending<Parts<f32>>>,
+    spare: Vec<Parts<f32>>,
+}
+
+impl Buckets {
+    /// Of about so many bytes.
+    pub fn of_bytes(bytes: usize) -> Self {
+        Self {
+            limit: (bytes / size_of::<f32>()).max(1),
+            layout: Vec::new(),
+            open: Parts::default(),
+            filled: 0,
+            started: 0,
+            under_way: VecDeque::new(),
+            spare: Vec::new(),
+        }
+    }
+
+    /// Whether parameters have been assigned to buckets.
+    pub fn is_laid_out(&self) -> bool {
+        !self.layout.is_empty()
+    }
+
+    /// Assigns parameters of so many elements, in the model's order.
+    pub fn lay_out(&mut self, lengths: &[usize]) {
+        let mut end = lengths.len();
+        let (mut first, mut elements) = (end, 0);
+        for length in lengths.iter().rev() {
+            first -= 1;
+            elements += length;
+            if elements >= self.limit || first == 0 {
+                self.layout.push((first..end, elements));
+                (end, elements) = (first, 0);
+            }
+        }
+    }
+
+    /// Adds the gradient of the next parameter, number `number`; sends the bucket it completes.
+    pub fn push(
+        &mut self,
+        context: &mut RankContext,
+        number: usize,
+        gradient: &[f32],
+    ) -> Result<(), Error> {
+        let (parameters, elements) = &self.layout[self.started];
+        let comm = &mut context.comm.dense;
+        if self.filled == 0 {
+            self.open = self.spare.pop().unwrap_or_default();
+            self.open.reset(comm, *elements);
+        }
+        self.open.write(self.filled, gradient);
+        self.filled += gradient.len();
+        if number == parameters.start {
+            let sent = comm.start_sum(std::mem::take(&mut self.open))?;
+            self.under_way.push_back(sent);
+            (self.started, self.filled) = (self.started + 1, 0);
+        }
+        Ok(())
+    }
+
+    /// Waits for the sums of all buckets, in the order in which they were sent, and has `update`
+    /// take each parameter's step: its number and its sum. It returns the elements of that.
+    pub fn finish(
+        &mut self,
+        context: &mut RankContext,
+        update: &mut dyn FnMut(&mut RankContext, usize, Sums<'_>) -> Result<usize, Error>,
+    ) -> Result<(), Error> {
+        self.started = 0;
+        for bucket in 0..self.layout.len() {
+            let (parameters, elements) = self.layout[bucket].clone();
+            let Some(pending) = self.under_way.pop_front() else { return Ok(()) };
+            let RankContext { comm, profiler, .. } = &mut *context;
+            let op = Op::AllReduce { elements };
+            let mut sums = profiler.op(op, || pending.wait(&mut comm.dense))?;
+            let mut at = 0;
+            for number in parameters.rev() {
+                at += update(context, number, (&sums, at))?;
+            }
+            sums.clear(&context.comm.dense);
+            self.spare.push(sums);
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::Buckets;
+
+    #[test]
+    fn a_bucket_is_closed_by_the_parameter_that_fills_it() {
+        let check = |bytes: usize, expected: &[usize]| {
+            let mut buckets = Buckets::of_bytes(bytes);
+            buckets.lay_out(&[10, 2, 30, 4, 5]);
+            let sizes = buckets.layout.iter().map(|(_, elements)| *elements);
+            assert!(sizes.eq(expected.iter().copied()), "{bytes}");
+        };
+        check(1, &[5, 4, 30, 2, 10]);
+        check(4 * 9, &[9, 30, 12]);
+        check(4 * 10, &[39, 12]);
+        check(4 * 1000, &[51]);
+    }
+}
