@@ -263,8 +263,8 @@ pub struct Train {
     /// "columns": {"start": 0, "end": 16}, "rank": 0}, …]}
     #[arg(long, value_name = "FILE.json", conflicts_with_all = ["sharding", "ranks"])]
     pub plan: Option<PathBuf>,
-    /// Send gradients of dense parameters to other ranks once so many bytes of them are ready, with K
-    /// for 1,024 and M for 1,048,576. Results are the same for any value
+    /// Send gradients of dense parameters to other ranks once so many bytes of them are ready,
+    /// such as 512K or 25M. Results are the same for any value
     #[arg(long, value_name = "BYTES", default_value = "25M", value_parser = size)]
     pub bucket: usize,
     /// Record the steps of --trace-steps into this folder (opens in ui.perfetto.dev)
@@ -370,6 +370,9 @@ pub struct Eval {
     /// What malformed rows do.
     #[command(flatten)]
     pub malformed: Malformed,
+    /// Ranks that are processes.
+    #[command(flatten)]
+    pub processes: Processes,
 }
 
 /// Print click probabilities.
@@ -397,6 +400,9 @@ pub struct Score {
     /// What malformed rows do.
     #[command(flatten)]
     pub malformed: Malformed,
+    /// Ranks that are processes.
+    #[command(flatten)]
+    pub processes: Processes,
 }
 
 /// Work with data.

@@ -185,6 +185,14 @@ impl World {
         self.comm.take().ok_or(Error::NoProcesses)
     }
 
+    /// This rank's end of another communicator of all ranks. All of them ask as often.
+    ///
+    /// # Errors
+    /// [`Error::NoProcesses`] once the first has been taken.
+    pub fn stream(&self) -> Result<Communicator, Error> {
+        self.comm.as_ref().map(Communicator::duplicate).ok_or(Error::NoProcesses)
+    }
+
     /// From now on the rank that fails leaves what ended the job in `folder`, which all ranks see.
     pub fn fail_into(&mut self, folder: &Path) {
         if self.is_leader() {

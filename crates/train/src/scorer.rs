@@ -6,6 +6,7 @@
 use std::ops::Range;
 use std::path::{Path, PathBuf};
 
+use comm::Communicator;
 use data::{Dataset, FeaturePlan, Fitted};
 use device::Cpu;
 use schema::{Batch, JobConfig, KeyedJaggedTensor, ModelConfig, Rank, ShardingPlan};
@@ -17,6 +18,10 @@ use crate::parameter::{DenseParameter, dense_shapes};
 use crate::profile::Profiler;
 use crate::run::{lead, start};
 use crate::{Error, Evaluation, RankContext, Share};
+
+mod crew;
+
+pub use crew::Crew;
 
 /// Samples of one forward pass.
 const BATCH_SIZE: usize = 4096;
@@ -50,7 +55,16 @@ impl Scorer {
     /// As [`Checkpoint::open`]; damaged tensors, and weights that are no finite numbers, are
     /// refused by name.
     pub fn load(folder: &Path, threads: usize) -> Result<Self, Error> {
-        Self::new(folder, threads, Tables::InMemory)
+        Self::new(folder, Self::alone(threads), Tables::InMemory)
+    }
+
+    /// Reads the checkpoint in `folder` as one of the ranks of `comm`. Each holds whole tables.
+    ///
+    /// # Errors
+    /// As [`Self::load`].
+    pub fn join(folder: &Path, threads: usize, comm: Communicator) -> Result<Self, Error> {
+        let (cpu, profiler) = (Cpu::new(threads), Profiler::off());
+        Self::new(folder, RankContext { cpu, comm: comm.into(), profiler }, Tables::InMemory)
     }
 
     /// Opens the checkpoint in `folder` and maps its tables. What is damaged is noticed when a row
@@ -59,23 +73,28 @@ impl Scorer {
     /// # Errors
     /// As [`Self::load`], of the dense parameters alone.
     pub fn open(folder: &Path, threads: usize) -> Result<Self, Error> {
-        Self::new(folder, threads, Tables::Mapped)
+        Self::new(folder, Self::alone(threads), Tables::Mapped)
     }
 
-    fn new(folder: &Path, threads: usize, tables: Tables) -> Result<Self, Error> {
+    fn alone(threads: usize) -> RankContext {
+        RankContext::alone(Cpu::new(threads), Profiler::off())
+    }
+
+    fn new(folder: &Path, context: RankContext, tables: Tables) -> Result<Self, Error> {
         let checkpoint = Checkpoint::open(folder)?;
         let config = checkpoint.config().clone();
         let fitted = fitted(&checkpoint)?;
-        let plan = ShardingPlan::table_wise(&config.model.tables, 1);
-        let cpu = Cpu::new(threads);
+        let (rank, size) = (context.comm.rank(), context.comm.world_size());
+        let plan = ShardingPlan::table_wise(&config.model.tables, size as u32);
+        let cpu = &context.cpu;
         let mapped = match tables {
             Tables::InMemory => None,
             Tables::Mapped => Some(MappedTables::of(&checkpoint)?),
         };
-        let parameters = weights(&checkpoint, &cpu, (&plan, mapped.as_ref()))?;
-        let place = (&plan, Rank(0));
-        let model = ForwardModel::restored(&cpu, &config, place, BATCH_SIZE, parameters)?;
-        let context = RankContext::alone(cpu, Profiler::off());
+        let place = (&plan, rank);
+        let parameters = weights(&checkpoint, cpu, (place, mapped.as_ref()))?;
+        let batch_max = BATCH_SIZE.div_ceil(size);
+        let model = ForwardModel::restored(cpu, &config, place, batch_max, parameters)?;
         let (folder, data) = (folder.to_owned(), checkpoint.manifest().data);
         let step = checkpoint.step();
         Ok(Self { folder, step, config, fitted, data, model, mapped, context })
@@ -192,11 +211,16 @@ impl Scorer {
         let (mut accumulator, groups) = (Accumulator::new(), Groups::of(&self.config));
         for loaded in loader {
             let batch = loaded?.batch;
-            self.forward(&batch, |model, context, share| {
-                let (probabilities, sum) = model.evaluate(context, share)?;
-                accumulator.push(probabilities, &share.batch.labels, sum);
-                Ok(())
-            })?;
+            if self.context.comm.world_size() > 1 {
+                let (probabilities, sum) = self.evaluate_together(&batch)?;
+                accumulator.push(&probabilities, &batch.labels, sum);
+            } else {
+                self.forward(&batch, |model, context, share| {
+                    let (probabilities, sum) = model.evaluate(context, share)?;
+                    accumulator.push(probabilities, &share.batch.labels, sum);
+                    Ok(())
+                })?;
+            }
             accumulator.push_groups(&groups.in_batch(&batch));
             observe(accumulator.samples(), total);
         }
@@ -204,6 +228,23 @@ impl Scorer {
             None => Ok(accumulator.finish()),
             Some(spoilt) => Err(Error::NotEvaluated { data: dataset.dir().to_owned(), spoilt }),
         }
+    }
+}
+
+impl Scorer {
+    /// Probabilities of all samples of `batch`, of which each rank does its share, and the sum of
+    /// their losses.
+    fn evaluate_together(&mut self, batch: &Batch) -> Result<(Vec<f32>, f64), Error> {
+        let Self { model, context, .. } = self;
+        let (rank, size) = (context.comm.rank().index(), context.comm.world_size());
+        let cut = |rank: usize| batch.size * rank / size;
+        let own = batch.slice(cut(rank)..cut(rank + 1));
+        let share = Share { batch: &own, first_sample: cut(rank), global_size: batch.size };
+        let (probabilities, sum) = model.evaluate(context, share)?;
+        let all = context.comm.control.all_gather(probabilities)?.concat();
+        let sums = context.comm.control.all_gather(&[sum.to_bits().cast_signed()])?;
+        let sum = sums.iter().flatten().map(|bits| f64::from_bits(bits.cast_unsigned())).sum();
+        Ok((all, sum))
     }
 }
 
@@ -236,7 +277,7 @@ fn take_ids(sparse: &mut KeyedJaggedTensor, model: &ModelConfig) -> Vec<Vec<i64>
 fn weights(
     checkpoint: &Checkpoint,
     cpu: &Cpu,
-    (plan, mapped): (&ShardingPlan, Option<&MappedTables>),
+    ((plan, rank), mapped): ((&ShardingPlan, Rank), Option<&MappedTables>),
 ) -> Result<RankParameters, Error> {
     let config = checkpoint.config();
     let empty = |(name, shape): (String, Vec<usize>)| DenseParameter::without_state(&name, &shape);
@@ -246,7 +287,7 @@ fn weights(
         Some(tables) => tables.rows(cpu, tile.table.index(), &[]),
         None => checkpoint.read_tile_weights(&config.model.tables[tile.table.index()].name, tile),
     };
-    let tiles = plan.tiles().iter().map(tile).collect::<Result<_, _>>()?;
+    let tiles = plan.tiles_of(rank).map(tile).collect::<Result<_, _>>()?;
     let parameters = RankParameters { dense, tiles };
     parameters.check_finite(cpu, (checkpoint.folder(), config))?;
     Ok(parameters)

@@ -2,11 +2,12 @@
 
 use std::fs;
 use std::ops::Range;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
 use std::sync::Arc;
 
 use data::Dataset;
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 use train::{Evaluation, Scorer};
 
 use super::train::{evaluation_rows, warn};
@@ -14,6 +15,7 @@ use crate::args::Eval;
 use crate::error::Error;
 use crate::progress::{Meter, Unit};
 use crate::resolve::{Session, checkpoint, input};
+use crate::world::{Joined, World};
 use crate::{interrupt, render};
 
 /// What is printed.
@@ -26,10 +28,40 @@ struct Evaluated {
     samples_per_second: f64,
 }
 
+/// What every rank evaluates.
+#[derive(Serialize, Deserialize)]
+struct Task {
+    checkpoint: PathBuf,
+    data: PathBuf,
+    rows: Range<u64>,
+}
+
 /// Runs the command.
-pub fn run(args: &Eval, session: &Session) -> Result<(), Error> {
+pub fn run(args: &Eval, session: &Session) -> Result<ExitCode, Error> {
+    match Joined::of(&args.processes, false)? {
+        Joined::Said(code) => Ok(code),
+        Joined::Alone => evaluate(args, session, None),
+        Joined::World(mut world) if world.is_leader() => {
+            let result = evaluate(args, session, Some(&mut world));
+            world.end(result, session)
+        }
+        Joined::World(world) => world.follow(session, |world, task: Task| {
+            let threads = world.threads(session);
+            let mut scorer = Scorer::join(&task.checkpoint, threads, world.stream()?)?;
+            let dataset = Dataset::open(&task.data)?;
+            scorer.evaluate(&dataset, task.rows, &mut |_, _| {})?;
+            Ok(false)
+        }),
+    }
+}
+
+/// Evaluates as the only process, or as rank 0 of `world`.
+fn evaluate(args: &Eval, session: &Session, world: Option<&mut World>) -> Result<ExitCode, Error> {
     let folder = checkpoint::find_for_rows(&args.checkpoint, session.console)?;
-    let mut scorer = Scorer::load(&folder, session.threads)?;
+    let mut scorer = match &world {
+        None => Scorer::load(&folder, session.threads)?,
+        Some(world) => Scorer::join(&folder, world.threads(session), world.stream()?)?,
+    };
     // A checkpoint copied out of its run has no place of its own for prepared data.
     let temporary = tempfile::tempdir().map_err(Error::io(std::env::temp_dir(), "create"))?;
     let prepared = temporary.path().to_owned();
@@ -40,6 +72,11 @@ pub fn run(args: &Eval, session: &Session) -> Result<(), Error> {
     let cache = checkpoint::run_of(&folder)
         .map_or_else(|| temporary.path().to_owned(), |run| run.join("data"));
     let (dataset, rows) = held_out(args, &scorer, session, cache)?;
+    if let Some(world) = world {
+        let absolute = |path: &Path| std::path::absolute(path).unwrap_or_else(|_| path.to_owned());
+        let (checkpoint, data) = (absolute(&folder), absolute(dataset.dir()));
+        world.tell(Task { checkpoint, data, rows: rows.clone() })?;
+    }
     let total = rows.end - rows.start;
     let mut meter = Meter::start(session.console, "evaluating", Unit::Rows, Some(total));
     let evaluation = scorer.evaluate(&dataset, rows, &mut |done, _| meter.advance(done, ""))?;
@@ -57,7 +94,7 @@ pub fn run(args: &Eval, session: &Session) -> Result<(), Error> {
         render::facts(&rows)
     })?;
     warn(session.console, Some(&evaluated.evaluation));
-    Ok(())
+    Ok(ExitCode::SUCCESS)
 }
 
 fn held_out(

@@ -3,11 +3,14 @@
 use std::fs;
 use std::io::{self, BufWriter, Write};
 use std::path::{Path, PathBuf};
+use std::process::ExitCode;
 
 use data::{Pace, ScoreRequest, read_for_scoring};
+use schema::Batch;
 use schema::source::{DataConfig, Format};
 use serde::Serialize;
 use train::Scorer;
+use train::scorer::Crew;
 
 use crate::args::{self, Score};
 use crate::error::Error;
@@ -15,26 +18,71 @@ use crate::output;
 use crate::progress::{Meter, Unit};
 use crate::render;
 use crate::resolve::{Session, checkpoint, input};
+use crate::world::{Joined, World};
 
 /// Runs the command.
-pub fn run(args: &Score, session: &Session) -> Result<(), Error> {
+pub fn run(args: &Score, session: &Session) -> Result<ExitCode, Error> {
+    match Joined::of(&args.processes, false)? {
+        Joined::Said(code) => Ok(code),
+        Joined::Alone => score_all(args, session, None),
+        Joined::World(mut world) if world.is_leader() => {
+            let result = score_all(args, session, Some(&mut world));
+            world.end(result, session)
+        }
+        Joined::World(world) => world.follow(session, |world, folder: PathBuf| {
+            let mut scorer = Scorer::open(&folder, world.threads(session))?;
+            Crew::of(world.take_comm()?).follow(&mut scorer)?;
+            Ok(false)
+        }),
+    }
+}
+
+/// Scores as the only process, or as rank 0 of `world`.
+fn score_all(
+    args: &Score,
+    session: &Session,
+    world: Option<&mut World>,
+) -> Result<ExitCode, Error> {
     let folder = checkpoint::find_to_map(&args.checkpoint, session.console)?;
     if args.file != "-" && !Path::new(&args.file).exists() {
         return Err(Error::NoSuchInput { path: PathBuf::from(&args.file) });
     }
-    let mut scorer = Scorer::open(&folder, session.threads)?;
-    match &args.output {
+    let threads = world.as_ref().map_or(session.threads, |world| world.threads(session));
+    let mut scorer = Scores { scorer: Scorer::open(&folder, threads)?, crew: None };
+    if let Some(world) = world {
+        world.tell(std::path::absolute(&folder).unwrap_or(folder))?;
+        scorer.crew = Some(Crew::of(world.take_comm()?));
+    }
+    let scored = match &args.output {
         None => {
             let out = BufWriter::new(io::stdout().lock());
-            let scored = score(args, session, &mut scorer, &mut Target { out, path: None })?;
-            scored.check(args)
+            score(args, session, &mut scorer, &mut Target { out, path: None })?
         }
         Some(path) => {
             let scored = score_into(path, args, session, &mut scorer)?;
             session.console.report(&scored, |scored| {
                 format!("{} rows scored into {}", render::count(scored.rows), path.display())
             })?;
-            scored.check(args)
+            scored
+        }
+    };
+    if let Some(crew) = scorer.crew.take() {
+        crew.end()?;
+    }
+    scored.check(args).map(|()| ExitCode::SUCCESS)
+}
+
+/// What gives rows their probabilities: this process, or all of a launcher's.
+struct Scores {
+    scorer: Scorer,
+    crew: Option<Crew>,
+}
+
+impl Scores {
+    fn of(&mut self, batch: &Batch) -> Result<Vec<f32>, train::Error> {
+        match &mut self.crew {
+            None => self.scorer.score(batch),
+            Some(crew) => crew.score(&mut self.scorer, batch),
         }
     }
 }
@@ -47,7 +95,7 @@ fn score_into(
     path: &Path,
     args: &Score,
     session: &Session,
-    scorer: &mut Scorer,
+    scorer: &mut Scores,
 ) -> Result<Scored, Error> {
     let input = fs::canonicalize(&args.file).ok();
     let standing = fs::canonicalize(path).ok();
@@ -91,10 +139,11 @@ impl Scored {
 fn score<W: Write>(
     args: &Score,
     session: &Session,
-    scorer: &mut Scorer,
+    scores: &mut Scores,
     target: &mut Target<'_, W>,
 ) -> Result<Scored, Error> {
     let json = args.output.is_none() && session.console.format == args::Format::Json;
+    let scorer = &scores.scorer;
     let mut placed = Placed::starting_at(first_line(&scorer.config().data), json);
     let pace = if args.follow { Pace::AsItComes } else { Pace::FullBlocks };
     let mut reader = read_for_scoring(ScoreRequest {
@@ -111,7 +160,7 @@ fn score<W: Write>(
     let mut rows = 0;
     for batch in reader.by_ref() {
         let batch = batch?;
-        let probabilities = scorer.score(&batch.batch)?;
+        let probabilities = scores.of(&batch.batch)?;
         target.write(&placed.text(&batch.lines, &probabilities))?;
         rows += probabilities.len() as u64;
         if args.follow {
@@ -125,7 +174,7 @@ fn score<W: Write>(
     target.flush()?;
     let seconds = meter.finish();
     let unreadable_rows = losses.malformed_lines;
-    input::report_ids(session, &scorer.config().data, losses);
+    input::report_ids(session, &scores.scorer.config().data, losses);
     if unreadable_rows > 0 {
         session.console.warn(format_args!(
             "{} row(s) could not be read and got nan, the first of them:",

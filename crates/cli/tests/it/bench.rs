@@ -3,6 +3,7 @@
 use serde_json::{Value, json};
 
 use crate::fixture::{Place, STATS};
+use crate::processes::OPEN_MPI;
 
 /// Every field is a number above 0.
 fn positive(report: &Value, fields: &[&str]) {
@@ -171,6 +172,48 @@ fn the_interaction_is_compared_with_its_roofline() {
         for figure in ["ms", "gflop_per_s", "gb_per_s", "pct_of_roofline"] {
             positive(&report, &[&format!("{pass}_{figure}")]);
         }
+    }
+}
+
+const COMM: &str = "bench comm --sizes 8 4K --repeats 1 --format json";
+
+fn measures_collectives(report: &Value, worlds: &[u64]) {
+    has_quality(report);
+    positive(report, &["all_to_all_gb_per_s", "all_reduce_gb_per_s", "latency_us"]);
+    let measured = report["worlds"].as_array().unwrap();
+    assert!(measured.iter().map(|world| world["ranks"].as_u64().unwrap()).eq(worlds.to_vec()));
+    for world in measured {
+        positive(world, &["copy_gb_per_s"]);
+        let points = world["points"].as_array().unwrap();
+        // Five verbs of two sizes, and the barrier.
+        assert_eq!(points.len(), 11, "{world}");
+        for point in points.iter().filter(|point| point["verb"] != "barrier") {
+            positive(point, &["us", "algorithm_gb_per_s", "bus_gb_per_s", "bus_pct_of_copy"]);
+        }
+        let fits = world["fits"].as_array().unwrap();
+        assert_eq!(fits.len(), 6, "{world}");
+        fits.iter().for_each(|fit| finite(fit, &["alpha_us"]));
+    }
+}
+
+#[test]
+fn issue_28_collectives_are_compared_with_a_copy() {
+    let place = Place::new();
+    let report = place.done(&format!("{COMM} --ranks 2 3")).last();
+    assert_eq!(report["transport"], "in_process");
+    measures_collectives(&report, &[2, 3]);
+    // A link of 2 ms is seen: an all-reduce passes it twice.
+    let words = format!("{COMM} --verbs all_reduce --latency 2000 --bandwidth 1");
+    let report = place.done(&words).last();
+    assert!(report["latency_us"].as_f64().unwrap() >= 4000.0, "{report}");
+    assert_eq!(report["transport"], "in_process behind 2000 µs, 1 GB/s");
+    for words in ["--sizes 10", "--sizes 1T", "--latency 5", "--verbs gather"] {
+        assert_eq!(place.run(&format!("bench comm {words}")).code, Some(2), "{words}");
+    }
+    if OPEN_MPI.is_there() {
+        let report = OPEN_MPI.done(&place, 2, COMM).last();
+        assert_eq!(report["transport"], "mpi (Open MPI)");
+        measures_collectives(&report, &[2]);
     }
 }
 

@@ -78,31 +78,147 @@ pub fn files(checkpoint: &Path) -> BTreeMap<String, Vec<u8>> {
     entries.map(|path| (name(&path), fs::read(&path).unwrap())).collect()
 }
 
+/// How tables are split: what `--sharding` takes, and a grid, which is a plan of its own.
+const TILINGS: [&str; 5] = ["table", "row", "column", "mixed", "grid"];
+/// Rules of the tables.
+const OPTIMIZERS: [&str; 5] = ["sgd", "adagrad", "rowwise_adagrad", "adam", "lamb"];
+
+/// Ranks, tiling and rule of a run.
+type Case = (u32, &'static str, &'static str);
+
+/// Every case in the full stage; each tiling and each rule once every day.
+fn cases() -> Vec<Case> {
+    if !is_full() {
+        let pairs = TILINGS.into_iter().zip(OPTIMIZERS).enumerate();
+        return pairs.map(|(i, (tiling, rule))| ([2, 2, 4][i % 3], tiling, rule)).collect();
+    }
+    let of_ranks = |ranks| TILINGS.map(|tiling| OPTIMIZERS.map(|rule| (ranks, tiling, rule)));
+    [1, 2, 4].map(of_ranks).into_iter().flatten().flatten().collect()
+}
+
+pub fn is_full() -> bool {
+    std::env::var("ROWMILL_PROCESSES").is_ok_and(|value| value == "full")
+}
+
+/// The words that split tables so.
+fn split(place: &Place, ranks: u32, tiling: &str) -> String {
+    if tiling != "grid" {
+        return format!("--sharding {tiling}");
+    }
+    // Two halves of rows by two of columns, with ranks in rotation.
+    let tile = |table: usize, rows: [u64; 2], columns: [u64; 2], rank: u32| {
+        serde_json::json!({
+            "table": table, "rank": rank % ranks,
+            "rows": { "start": rows[0], "end": rows[1] },
+            "columns": { "start": columns[0], "end": columns[1] },
+        })
+    };
+    let of_table = |(table, rows): (usize, u64)| {
+        let half = rows / 2;
+        [
+            tile(table, [0, half], [0, 2], 0),
+            tile(table, [0, half], [2, 4], 1),
+            tile(table, [half, rows], [0, 2], 2),
+            tile(table, [half, rows], [2, 4], 3),
+        ]
+    };
+    let tiles: Vec<_> = [50, 20].into_iter().enumerate().flat_map(of_table).collect();
+    let plan = serde_json::json!({ "world_size": ranks, "tiles": tiles }).to_string();
+    fs::write(place.path(&format!("grid-{ranks}.json")), plan).unwrap();
+    format!("--plan grid-{ranks}.json")
+}
+
 /// Trains as threads and as processes of `launcher`: same checkpoint, same figures.
 fn trains_as_threads_do(launcher: Launcher) {
     if !launcher.is_there() {
         return;
     }
     let place = Place::new();
-    for ranks in [2, 4] {
-        for sharding in ["table", "row", "column", "mixed"] {
-            let words = |run: &str| format!("{TRAIN} --sharding {sharding} --run {run}");
-            let (threads, processes) =
-                (format!("t-{ranks}-{sharding}"), format!("p-{ranks}-{sharding}"));
-            let one = place.done(&format!("{} --ranks {ranks}", words(&threads))).last();
-            let ran = launcher.done(&place, ranks, &words(&processes));
-            // Only rank 0 talks.
-            assert_eq!(ran.stdout.matches("\"finished\"").count(), 1, "{}", ran.stdout);
-            let several = ran.last();
-            assert_eq!(several["loss"], one["loss"], "{ranks} {sharding}");
-            assert_eq!(several["evaluation"], one["evaluation"], "{ranks} {sharding}");
-            let checkpoint =
-                |ran: &serde_json::Value| files(&place.path(ran["checkpoint"].as_str().unwrap()));
-            let written = [checkpoint(&one), checkpoint(&several)];
-            assert!(written[0].len() >= ranks as usize, "{:?}", written[0].keys());
-            assert!(written[0] == written[1], "{ranks} {sharding}");
+    for (i, (ranks, tiling, rule)) in cases().into_iter().enumerate() {
+        let what = format!("{ranks} {tiling} {rule}");
+        let words = |run: &str| {
+            let split = split(&place, ranks, tiling);
+            format!("{TRAIN} {split} --set optimizer.sparse.kind={rule} --run {run}")
+        };
+        let alone = if tiling == "grid" { String::new() } else { format!("--ranks {ranks}") };
+        let one = place.done(&format!("{} {alone}", words(&format!("t-{i}")))).last();
+        // Buckets of another size, in which the sums are the same.
+        let words = format!("{} --transport mpi --bucket 300", words(&format!("p-{i}")));
+        let ran = launcher.done(&place, ranks, &words);
+        // Only rank 0 talks.
+        assert_eq!(ran.stdout.matches("\"finished\"").count(), 1, "{}", ran.stdout);
+        let several = ran.last();
+        assert_eq!(several["loss"], one["loss"], "{what}");
+        assert_eq!(several["evaluation"], one["evaluation"], "{what}");
+        let checkpoint =
+            |ran: &serde_json::Value| files(&place.path(ran["checkpoint"].as_str().unwrap()));
+        let written = [checkpoint(&one), checkpoint(&several)];
+        assert!(written[0].len() >= ranks as usize, "{:?}", written[0].keys());
+        assert!(written[0] == written[1], "{what}");
+    }
+}
+
+/// Different numbers of processes agree as far as threads do.
+#[test]
+fn issue_28_numbers_of_processes_agree() {
+    if !OPEN_MPI.is_there() {
+        return;
+    }
+    let place = Place::new();
+    let rules = if is_full() { &OPTIMIZERS[..] } else { &OPTIMIZERS[2..3] };
+    for rule in rules {
+        for tiling in ["table", "row"] {
+            let loss = |ranks: u32| {
+                let run = format!("{rule}-{tiling}-{ranks}");
+                let words = format!(
+                    "{TRAIN} --sharding {tiling} --set optimizer.sparse.kind={rule} --run {run}"
+                );
+                let last = match ranks {
+                    1 => place.done(&words).last(),
+                    _ => OPEN_MPI.done(&place, ranks, &words).last(),
+                };
+                last["loss"].as_f64().unwrap()
+            };
+            let one = loss(1);
+            for ranks in [2, 4] {
+                let differs = (loss(ranks) - one).abs();
+                assert!(differs < 1e-5, "{rule} {tiling} {ranks}: {differs}");
+            }
         }
     }
+}
+
+#[test]
+fn issue_28_processes_evaluate_and_score_as_one_does() {
+    if !OPEN_MPI.is_there() {
+        return;
+    }
+    let place = Place::new();
+    place.done(&format!("{TRAIN} --run run"));
+    let one = place.done("eval run --format json").last();
+    place.done("score run train.csv --output one.txt");
+    let scored = fs::read_to_string(place.path("one.txt")).unwrap();
+    assert!(scored.lines().count() > 1000);
+    for ranks in [2, 4] {
+        let several = OPEN_MPI.done(&place, ranks, "eval run --format json");
+        assert_eq!(several.stdout.matches("\"auc\"").count(), 1, "{}", several.stdout);
+        let several = several.last();
+        for figure in ["auc", "samples", "positives"] {
+            assert_eq!(several["evaluation"][figure], one["evaluation"][figure], "{figure}");
+        }
+        let loss = |ran: &serde_json::Value| ran["evaluation"]["loss"].as_f64().unwrap();
+        // The samples' losses are added rank by rank.
+        assert!((loss(&several) / loss(&one) - 1.0).abs() < 1e-12, "{several} {one}");
+        OPEN_MPI.done(&place, ranks, "score run train.csv --output several.txt");
+        assert!(fs::read_to_string(place.path("several.txt")).unwrap() == scored, "{ranks}");
+    }
+    // What one process refuses, several refuse once.
+    let ran = OPEN_MPI.run(&place, 2, "score run nothing.csv");
+    assert_eq!(ran.code, Some(2), "{}", ran.stderr);
+    assert_eq!(ran.stderr.matches("error: ").count(), 1, "{}", ran.stderr);
+    let ran = OPEN_MPI.run(&place, 2, "eval run --data nothing.csv");
+    assert_eq!(ran.code, Some(2), "{}", ran.stderr);
+    assert_eq!(ran.stderr.matches("error: ").count(), 1, "{}", ran.stderr);
 }
 
 #[test]

@@ -1,5 +1,4 @@
-//! Whole runs on a small prepared dataset: any number of ranks, resumed anywhere, stopped,
-//! recorded.
+//! Whole runs on a small prepared dataset: any number of ranks, resumed, stopped, recorded.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -109,7 +108,7 @@ pub fn request(folder: &Path, dataset: &Arc<Dataset>, plan: ShardingPlan) -> Run
         threads: 1,
         start: Start::Fresh,
         rule_change: RuleChange::Refuse,
-        bucket_bytes: train::BUCKET_BYTES,
+        bucket_bytes: 200,
         trace: None,
         stop: Arc::new(AtomicBool::new(false)),
     }

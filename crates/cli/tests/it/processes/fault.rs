@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 use serde_json::Value;
 
-use super::{KEEP_OTHERS, Launcher, MPICH, OPEN_MPI};
+use super::{KEEP_OTHERS, Launcher, MPICH, OPEN_MPI, is_full};
 use crate::fixture::{Place, Ran, Random};
 
 /// Marks the processes of a job.
@@ -24,8 +24,7 @@ struct Extent {
 }
 
 fn extent() -> Extent {
-    let full = std::env::var("ROWMILL_PROCESSES").is_ok_and(|value| value == "full");
-    if full { Extent { moments: 10, timeout: 5 } } else { Extent { moments: 1, timeout: 2 } }
+    if is_full() { Extent { moments: 10, timeout: 5 } } else { Extent { moments: 1, timeout: 2 } }
 }
 
 /// When a rank is lost.

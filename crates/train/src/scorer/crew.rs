@@ -1,0 +1,98 @@
+//! Scoring by several processes: rank 0 reads the rows and gives each rank its share of a batch.
+
+use comm::Communicator;
+use schema::{Batch, KeyedJaggedTensor, Rank};
+
+use super::Scorer;
+use crate::Error;
+
+/// The processes that score together, each with the whole checkpoint mapped.
+pub struct Crew {
+    comm: Communicator,
+}
+
+impl Crew {
+    /// The ranks of `comm`.
+    #[must_use]
+    pub fn of(comm: Communicator) -> Self {
+        Self { comm }
+    }
+
+    /// [`Scorer::score`] on all ranks, as rank 0.
+    ///
+    /// # Errors
+    /// Those of [`Scorer::score`]; [`Error::Communication`].
+    pub fn score(&mut self, scorer: &mut Scorer, batch: &Batch) -> Result<Vec<f32>, Error> {
+        let has_weights = i64::from(batch.sparse.weights.is_some());
+        self.comm.broadcast(Rank(0), &mut vec![1, has_weights])?;
+        let size = self.comm.world_size();
+        let cut = |rank: usize| batch.size * rank / size;
+        let shares = (0..size).map(|rank| batch.slice(cut(rank)..cut(rank + 1)));
+        let own = self.exchange(shares.collect(), has_weights == 1)?;
+        let probabilities = scorer.score(&own)?;
+        Ok(self.comm.all_gather(&probabilities)?.concat())
+    }
+
+    /// Says that there are no more rows, as rank 0.
+    ///
+    /// # Errors
+    /// [`Error::Communication`].
+    pub fn end(mut self) -> Result<(), Error> {
+        Ok(self.comm.broadcast(Rank(0), &mut vec![0i64, 0])?)
+    }
+
+    /// Scores what rank 0 gives, as another rank, until there is no more.
+    ///
+    /// # Errors
+    /// As [`Self::score`].
+    pub fn follow(mut self, scorer: &mut Scorer) -> Result<(), Error> {
+        let mut order = Vec::<i64>::new();
+        loop {
+            self.comm.broadcast(Rank(0), &mut order)?;
+            let [1, has_weights] = order[..] else { return Ok(()) };
+            let nothing = Batch::default;
+            let shares = (0..self.comm.world_size()).map(|_| nothing()).collect();
+            let own = self.exchange(shares, has_weights == 1)?;
+            let probabilities = scorer.score(&own)?;
+            self.comm.all_gather(&probabilities)?;
+        }
+    }
+
+    /// This rank's share, of those that rank 0 has.
+    fn exchange(&mut self, shares: Vec<Batch>, has_weights: bool) -> Result<Batch, Error> {
+        let lengths = |sparse: &KeyedJaggedTensor| -> Vec<i64> {
+            let ends = sparse.offsets.windows(2).map(|pair| (pair[1] - pair[0]) as i64);
+            [sparse.features as i64, sparse.batch_size as i64].into_iter().chain(ends).collect()
+        };
+        let mut sizes: Vec<_> = shares.iter().map(|share| lengths(&share.sparse)).collect();
+        self.comm.all_to_all(&mut sizes)?;
+        let mut dense: Vec<_> = shares.iter().map(|share| share.dense.clone()).collect();
+        self.comm.all_to_all(&mut dense)?;
+        let mut values: Vec<_> = shares.iter().map(|share| share.sparse.values.clone()).collect();
+        self.comm.all_to_all(&mut values)?;
+        let weights_of = |share: &Batch| share.sparse.weights.clone().unwrap_or_default();
+        let mut weights: Vec<_> = shares.iter().map(weights_of).collect();
+        if has_weights {
+            self.comm.all_to_all(&mut weights)?;
+        }
+        let bytes = sizes[0].len();
+        let [features, size, lengths @ ..] = &sizes[0][..] else {
+            return Err(Error::Reply { rank: 0, expected: "a share of a batch", bytes });
+        };
+        let (mut offsets, mut end) = (vec![0], 0);
+        offsets.extend(lengths.iter().map(|&length| {
+            end += length as usize;
+            end
+        }));
+        let size = *size as usize;
+        let sparse = KeyedJaggedTensor {
+            features: *features as usize,
+            batch_size: size,
+            offsets,
+            values: values.swap_remove(0),
+            weights: has_weights.then(|| weights.swap_remove(0)),
+        };
+        // Nobody looks at labels here.
+        Ok(Batch { size, dense: dense.swap_remove(0), sparse, labels: vec![0.0; size] })
+    }
+}
