@@ -2,6 +2,7 @@
 
 mod full;
 mod readme;
+mod slurm;
 mod stage;
 mod test;
 mod tool;
@@ -40,6 +41,8 @@ with --full, what is slow or heavy:
              (bench/compare/capture_jobs.py); a process that swaps files for 30 s wins nothing
   processes  ranks as processes under every launcher there is (installed from Debian where missing), with
              each way to lose one at ten random moments
+  slurm      a Slurm of this machine alone (Debian's, without systemd) trains under srun --mpi=pmix and
+             --mpi=pmi2 and from a batch script
   fuzz       the property tests of `data` and `device` with 20 000 cases
   memory     every configuration trains under a memory limit of its estimate and a tenth
   corruption 1 000 flipped bits in prepared data and checkpoints: no run ends with other weights; every
@@ -51,7 +54,7 @@ Options:
   --only STAGE  this stage only (may be repeated; slow stages too)";
 
 /// Every stage with whether it is slow.
-const STAGES: [(&str, bool, Run); 15] = [
+const STAGES: [(&str, bool, Run); 16] = [
     ("tools", false, tool::install),
     ("format", false, format),
     ("clippy", false, clippy),
@@ -64,6 +67,7 @@ const STAGES: [(&str, bool, Run); 15] = [
     ("suite", true, full::suite),
     ("capture", true, full::capture),
     ("processes", true, full::processes),
+    ("slurm", true, slurm::slurm),
     ("fuzz", true, full::fuzz),
     ("memory", true, full::memory),
     ("corruption", true, full::corruption),

@@ -102,7 +102,7 @@ fn merged_opens(root: &Path, folder: &Path) -> Result<String, Error> {
     Ok(format!("merged traces open there and in {}", PERFETTO_PACKAGES[0]))
 }
 
-fn fixtures(root: &Path) -> PathBuf {
+pub(super) fn fixtures(root: &Path) -> PathBuf {
     let beside = || root.join("../shared/data");
     std::env::var_os("ROWMILL_FIXTURES").map_or_else(beside, PathBuf::from)
 }

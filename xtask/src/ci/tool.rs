@@ -25,7 +25,7 @@ pub fn install_subcommand(subcommand: &str, package: &str) -> Result<(), Error> 
     run(&mut cargo(&["install", package, "--locked"]))
 }
 
-/// What starts ranks as processes: the program, and the Debian package that has it.
+/// What takes part in starting ranks as processes: the program, and the Debian package that has it.
 pub type Launcher = (&'static str, &'static str);
 /// What the everyday tests start ranks with.
 pub const OPEN_MPI: Launcher = ("mpirun.openmpi", "openmpi-bin");
@@ -35,22 +35,27 @@ pub const MPICH: Launcher = ("mpirun.mpich", "mpich");
 /// Installs a launcher where it is missing and this machine can; else the line that says why not,
 /// and the tests that need it say so too.
 pub fn install_launcher((program, package): Launcher) -> Option<String> {
-    if works(Command::new(program).arg("--version")) {
+    // The daemons of Slurm know the short form alone.
+    if ["--version", "-V"].iter().any(|version| works(Command::new(program).arg(version))) {
         return None;
     }
     let skipped = |why: &str| Some(format!("SKIPPED ranks under {program}: {package}: {why}"));
     if !Path::new("/usr/bin/apt-get").exists() {
         return skipped("not installed, and there is no apt-get");
     }
+    match install_package(package) {
+        Ok(()) => None,
+        Err(error) => skipped(&error.to_string()),
+    }
+}
+
+/// Installs a Debian package.
+pub fn install_package(package: &str) -> Result<(), Error> {
     let apt = |words: &[&str]| {
         let mut apt = Command::new("apt-get");
         run(apt.args(words).env("DEBIAN_FRONTEND", "noninteractive"))
     };
     // The lists may be older than the packages that the mirror has.
     let install = ["install", "--yes", "--no-install-recommends", package];
-    let installed = apt(&install).or_else(|_| apt(&["update"]).and_then(|()| apt(&install)));
-    match installed {
-        Ok(()) => None,
-        Err(error) => skipped(&error.to_string()),
-    }
+    apt(&install).or_else(|_| apt(&["update"]).and_then(|()| apt(&install)))
 }

@@ -1,0 +1,235 @@
+//! Trains under a real Slurm of one machine: its daemons run without systemd, as children of this
+//! program, in a folder of their own.
+
+use std::fs;
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use crate::ci::tool::Launcher;
+use crate::ci::{cargo, full, tool};
+use crate::command;
+use crate::error::Error;
+use crate::tree;
+
+/// What Slurm consists of, and what it starts; `pmix` also needs [`PMIX`].
+const PROGRAMS: [Launcher; 6] = [
+    ("munged", "munge"),
+    ("slurmctld", "slurmctld"),
+    ("slurmd", "slurmd"),
+    ("srun", "slurm-client"),
+    tool::OPEN_MPI,
+    tool::MPICH,
+];
+/// The name under which the `pmix` plugin opens its library, and the package that has it.
+const PMIX: (&str, &str) = ("/usr/lib/x86_64-linux-gnu/libpmix.so", "libpmix-dev");
+/// How long the daemons may take to offer the machine.
+const STARTING: Duration = Duration::from_secs(30);
+const STEPS: u32 = 60;
+/// Of the fixtures.
+const DATA: &str = "adult/adult-train.csv.gz";
+
+/// What a user of `docs/running-on-a-cluster.md` submits.
+const SCRIPT: &str = "#!/bin/sh
+#SBATCH --ntasks=2
+#SBATCH --signal=USR1@120
+srun --mpi=pmix ROWMILL train adult-income --train DATA --run batch --sharding row --set training.steps=60 --resume
+";
+
+/// Trains `adult-income` under `srun --mpi=pmix` and `--mpi=pmi2`, and from a batch script, and
+/// compares the checkpoints with those of threads.
+pub fn slurm() -> Result<String, Error> {
+    if let Some(missing) = PROGRAMS.into_iter().find_map(tool::install_launcher) {
+        return Ok(missing);
+    }
+    if !Path::new(PMIX.0).exists() {
+        tool::install_package(PMIX.1)?;
+    }
+    let data = full::fixtures(&tree::root()).join(DATA);
+    let Ok(data) = data.canonicalize() else {
+        return Ok(format!("SKIPPED ranks under Slurm: no {}", data.display()));
+    };
+    command::run(&mut cargo(&["build", "--release"]))?;
+    let folder = fresh(&tree::root().join("target/slurm"))?;
+    let cluster = Cluster::start(&folder)?;
+    let mut compared = 0;
+    for ranks in [2, 4] {
+        let threads = format!("threads-{ranks}");
+        let train = Train { data: &data, run: &threads };
+        command::run(&mut train.command(&cluster, &[], &["--ranks", &ranks.to_string()]))?;
+        for mpi in ["pmix", "pmi2"] {
+            let run = format!("{mpi}-{ranks}");
+            let train = Train { data: &data, run: &run };
+            let (tasks, mpi) = (format!("--ntasks={ranks}"), format!("--mpi={mpi}"));
+            let launcher = ["srun", "--overcommit", &tasks, &mpi];
+            command::run(&mut train.command(&cluster, &launcher, &[]))?;
+            same(&folder.join(&threads), &folder.join(&run))?;
+            compared += 1;
+        }
+    }
+    cluster.batch(&data)?;
+    same(&folder.join("threads-2"), &folder.join("batch"))?;
+    Ok(format!("{} checkpoints as of threads: pmix, pmi2 and a batch script", compared + 1))
+}
+
+/// A run on the census data.
+struct Train<'a> {
+    data: &'a Path,
+    run: &'a str,
+}
+
+impl Train<'_> {
+    fn command(&self, cluster: &Cluster, launcher: &[&str], more: &[&str]) -> Command {
+        let rowmill = rowmill();
+        let mut words =
+            launcher.iter().copied().map(std::ffi::OsStr::new).chain([rowmill.as_os_str()]);
+        let mut command = Command::new(words.next().unwrap_or_default());
+        command.args(words).args(["train", "adult-income", "--run", self.run, "--train"]);
+        command.arg(self.data).args(["--sharding", "row", "--set"]);
+        command.arg(format!("training.steps={STEPS}")).args(more);
+        command.current_dir(&cluster.folder).env("SLURM_CONF", cluster.folder.join("slurm.conf"));
+        command
+    }
+}
+
+fn rowmill() -> PathBuf {
+    tree::root().join("target/release/rowmill")
+}
+
+fn fresh(folder: &Path) -> Result<PathBuf, Error> {
+    if folder.exists() {
+        fs::remove_dir_all(folder).map_err(Error::io(folder))?;
+    }
+    for name in ["state", "spool"] {
+        fs::create_dir_all(folder.join(name)).map_err(Error::io(folder))?;
+    }
+    Ok(folder.to_owned())
+}
+
+/// The daemons; ended when dropped.
+struct Cluster {
+    folder: PathBuf,
+    daemons: Vec<Child>,
+}
+
+impl Cluster {
+    fn start(folder: &Path) -> Result<Self, Error> {
+        let mut cluster = Self { folder: folder.to_owned(), daemons: Vec::new() };
+        let at = |name: &str| folder.join(name).display().to_string();
+        let random = fs::read("/proc/sys/kernel/random/uuid").map_err(Error::io(folder))?;
+        let key = folder.join("munge.key");
+        fs::write(&key, random.repeat(30)).map_err(Error::io(&key))?;
+        fs::set_permissions(&key, fs::Permissions::from_mode(0o400)).map_err(Error::io(&key))?;
+        let conf = folder.join("slurm.conf");
+        fs::write(&conf, configuration(folder)).map_err(Error::io(&conf))?;
+        let options = [
+            ("--key-file", "munge.key"),
+            ("--socket", "munge.socket"),
+            ("--pid-file", "munged.pid"),
+            ("--log-file", "munged.log"),
+            ("--seed-file", "munged.seed"),
+        ];
+        let options = options.map(|(option, name)| format!("{option}={}", at(name)));
+        cluster.daemon(Command::new("munged").args(["--force", "--foreground"]).args(options))?;
+        cluster.daemon(Command::new("slurmctld").arg("-D"))?;
+        cluster.daemon(Command::new("slurmd").arg("-D"))?;
+        let began = Instant::now();
+        while !cluster.is_idle() {
+            if began.elapsed() > STARTING {
+                let problem =
+                    format!("no idle machine after {STARTING:?}, see {}", at("slurmd.log"));
+                return Err(Error::Program { command: "sinfo".to_owned(), problem });
+            }
+            std::thread::sleep(Duration::from_millis(200));
+        }
+        Ok(cluster)
+    }
+
+    fn daemon(&mut self, command: &mut Command) -> Result<(), Error> {
+        command.env("SLURM_CONF", self.folder.join("slurm.conf"));
+        command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
+        let line = command::line(command);
+        let started = command.spawn();
+        self.daemons.push(started.map_err(|source| Error::Start { command: line, source })?);
+        Ok(())
+    }
+
+    fn is_idle(&self) -> bool {
+        let mut sinfo = Command::new("sinfo");
+        sinfo.args(["--noheader", "--format=%t"]).env("SLURM_CONF", self.folder.join("slurm.conf"));
+        let states = sinfo.stderr(Stdio::null()).output();
+        states.is_ok_and(|states| states.stdout.starts_with(b"idle"))
+    }
+
+    /// Submits the script of the documentation and waits for it.
+    fn batch(&self, data: &Path) -> Result<(), Error> {
+        let script = SCRIPT.replace("ROWMILL", &rowmill().display().to_string());
+        let script = script.replace("DATA", &data.display().to_string());
+        let path = self.folder.join("train.sh");
+        fs::write(&path, script).map_err(Error::io(&path))?;
+        let mut sbatch = Command::new("sbatch");
+        sbatch.args(["--wait", "--output=batch.log"]).arg(&path).current_dir(&self.folder);
+        command::run(sbatch.env("SLURM_CONF", self.folder.join("slurm.conf")))
+    }
+}
+
+impl Drop for Cluster {
+    fn drop(&mut self) {
+        for daemon in self.daemons.iter_mut().rev() {
+            // By its own id; what has ended by itself is no matter.
+            drop(daemon.kill());
+            drop(daemon.wait());
+        }
+    }
+}
+
+/// One machine that offers its cores, and nothing that needs control groups or systemd.
+fn configuration(folder: &Path) -> String {
+    let host = fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
+    let (host, folder) = (host.trim(), folder.display());
+    let cores = std::thread::available_parallelism().map_or(1, usize::from).max(2);
+    format!(
+        "ClusterName=rowmill
+SlurmctldHost={host}(127.0.0.1)
+SlurmUser=root
+SlurmdUser=root
+AuthType=auth/munge
+AuthInfo=socket={folder}/munge.socket
+StateSaveLocation={folder}/state
+SlurmdSpoolDir={folder}/spool
+SlurmctldPidFile={folder}/slurmctld.pid
+SlurmdPidFile={folder}/slurmd.pid
+SlurmctldLogFile={folder}/slurmctld.log
+SlurmdLogFile={folder}/slurmd.log
+SlurmctldPort=16817
+SlurmdPort=16818
+ProctrackType=proctrack/linuxproc
+TaskPlugin=task/none
+ReturnToService=2
+NodeName={host} NodeAddr=127.0.0.1 CPUs={cores} State=UNKNOWN
+PartitionName=all Nodes=ALL Default=YES MaxTime=INFINITE State=UP
+"
+    )
+}
+
+/// Whether two runs have left the same checkpoint of the last step.
+fn same(one: &Path, other: &Path) -> Result<(), Error> {
+    let folder = |run: &Path| run.join(format!("checkpoints/step-{STEPS:012}"));
+    let (one, other) = (folder(one), folder(other));
+    let mut files = 0;
+    for entry in fs::read_dir(&one).map_err(Error::io(&one))? {
+        let entry = entry.map_err(Error::io(&one))?;
+        let copy = other.join(entry.file_name());
+        let read = |path: &Path| fs::read(path).map_err(Error::io(path));
+        if read(&entry.path())? != read(&copy)? {
+            let what = format!("{} differs from {}", copy.display(), entry.path().display());
+            return Err(Error::Check { what });
+        }
+        files += 1;
+    }
+    if files == 0 {
+        return Err(Error::Check { what: format!("{} is empty", one.display()) });
+    }
+    Ok(())
+}
