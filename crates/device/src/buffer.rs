@@ -3,6 +3,7 @@
 #![expect(unsafe_code, reason = "allocates, and advises the kernel about pages")]
 
 use std::alloc::{GlobalAlloc, Layout, System};
+use std::cell::Cell;
 use std::fmt;
 use std::marker::PhantomData;
 use std::ops::{Deref, DerefMut};
@@ -44,6 +45,53 @@ unsafe impl GlobalAlloc for HugePages {
     unsafe fn dealloc(&self, block: *mut u8, layout: Layout) {
         // SAFETY: the caller keeps the contract of `dealloc`.
         unsafe { System.dealloc(block, layout) }
+    }
+}
+
+thread_local! {
+    static ALLOCATIONS: Cell<u64> = const { Cell::new(0) };
+}
+
+/// [`HugePages`], counting, for the `#[global_allocator]` of tests.
+#[derive(Clone, Copy, Debug)]
+pub struct Counting;
+
+impl Counting {
+    /// Blocks that this thread has asked for, or had made larger.
+    #[must_use]
+    pub fn allocations() -> u64 {
+        ALLOCATIONS.get()
+    }
+
+    fn count() {
+        // A thread that ends has nothing to count any more.
+        let _ = ALLOCATIONS.try_with(|count| count.set(count.get() + 1));
+    }
+}
+
+// SAFETY: every call is passed on to `HugePages` as it came.
+unsafe impl GlobalAlloc for Counting {
+    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
+        Self::count();
+        // SAFETY: the caller keeps the contract of `alloc`.
+        unsafe { HugePages.alloc(layout) }
+    }
+
+    unsafe fn alloc_zeroed(&self, layout: Layout) -> *mut u8 {
+        Self::count();
+        // SAFETY: the caller keeps the contract of `alloc_zeroed`.
+        unsafe { HugePages.alloc_zeroed(layout) }
+    }
+
+    unsafe fn realloc(&self, block: *mut u8, layout: Layout, size: usize) -> *mut u8 {
+        Self::count();
+        // SAFETY: the caller keeps the contract of `realloc`.
+        unsafe { HugePages.realloc(block, layout, size) }
+    }
+
+    unsafe fn dealloc(&self, block: *mut u8, layout: Layout) {
+        // SAFETY: the caller keeps the contract of `dealloc`.
+        unsafe { HugePages.dealloc(block, layout) }
     }
 }
 

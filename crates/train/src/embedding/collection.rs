@@ -28,7 +28,12 @@ pub struct EmbeddingCollection {
     local: Vec<f32>,
     /// Ids of the last forward; unused where they are the batch's as they are.
     ids: LocalIds,
+    input: input_dist::Exchange,
+    output: output_dist::Exchange,
     scratch: embedding_backward::Scratch,
+    /// Empty between calls, for the memory of their lists of tiles.
+    views: Vec<embedding_forward::TileView<'static>>,
+    views_mut: Vec<embedding_backward::TileMut<'static>>,
 }
 
 impl EmbeddingCollection {
@@ -52,7 +57,11 @@ impl EmbeddingCollection {
             seed: model.seed,
             local: Vec::new(),
             ids: LocalIds::default(),
+            input: input_dist::Exchange::default(),
+            output: output_dist::Exchange::default(),
             scratch: embedding_backward::Scratch::default(),
+            views: Vec::new(),
+            views_mut: Vec::new(),
         }
     }
 
@@ -77,7 +86,7 @@ impl EmbeddingCollection {
     }
 
     /// Counts what a step keeps beside the tiles: ids, pooled vectors of its slots, and the sort of
-    /// the updates. Returns the bytes of the messages that come and go, at most.
+    /// the updates. Returns the bytes of the messages that come and go.
     pub fn step_memory(&self, rank: schema::Rank, traffic: &Traffic<'_>, room: &mut Room) -> u64 {
         let layout = &self.layout;
         let slots = &layout.slots[rank.index()];
@@ -108,7 +117,7 @@ impl EmbeddingCollection {
             room.count(MemoryUse::Exchange, vectors);
             output_dist::message_bytes(vectors, layout.slots.len())
         };
-        arriving.max(vectors) as u64
+        (arriving + vectors) as u64
     }
 
     /// Writes the pooled vectors of this rank's samples to `pooled [B, ΣD]`.
@@ -124,15 +133,12 @@ impl EmbeddingCollection {
         let RankContext { cpu, comm, profiler } = context;
         let (layout, rank) = (&self.layout, comm.rank().index());
         let op = Op::InputDist { ids: sparse.values.len() };
-        let ids = &mut self.ids;
+        let (ids, input) = (&mut self.ids, &mut self.input);
         profiler.op(op, || {
             if layout.as_given {
                 return input_dist::check_ids(layout, sparse, first_sample);
             }
-            // Before what takes their place arrives.
-            *ids = LocalIds::default();
-            *ids = input_dist::exchange(layout, &mut comm.input, sparse, first_sample)?;
-            Ok(())
+            input.run(layout, &mut comm.input, (sparse, first_sample), ids)
         })?;
         let jagged = if layout.as_given { sparse } else { &self.ids.jagged };
         let (elements, row_bytes) = elements_and_bytes(&self.slots, &self.tiles, jagged);
@@ -142,7 +148,8 @@ impl EmbeddingCollection {
             self.local.resize(jagged.batch_size * layout.widths[rank], 0.0);
             &mut self.local[..]
         };
-        let tiles: Vec<_> = self.tiles.iter().zip(&self.names).map(view).collect();
+        let mut tiles = emptied(std::mem::take(&mut self.views));
+        tiles.extend(self.tiles.iter().zip(&self.names).map(view));
         let arguments = embedding_forward::Arguments {
             tiles: &tiles,
             slots: &self.slots,
@@ -159,18 +166,14 @@ impl EmbeddingCollection {
             row_bytes,
         };
         profiler.op(op, || embedding_forward::run(cpu, arguments))?;
+        self.views = emptied(tiles);
         if layout.whole {
             return Ok(());
         }
         let op = Op::OutputDist { elements: self.local.len() };
-        let batch_sizes = &self.ids.batch_sizes;
+        let (batch_sizes, output) = (&self.ids.batch_sizes, &mut self.output);
         profiler.op(op, || {
-            output_dist::forward(
-                layout,
-                (cpu, &mut comm.pooled),
-                (&self.local, batch_sizes),
-                pooled,
-            )
+            output.forward(layout, (cpu, &mut comm.pooled), (&self.local, batch_sizes), pooled)
         })
     }
 
@@ -187,18 +190,17 @@ impl EmbeddingCollection {
     ) -> Result<(), Error> {
         let RankContext { cpu, comm, profiler } = context;
         let layout = &self.layout;
-        let received: Vec<f32>;
         let gradient = if layout.whole {
             d_pooled
         } else {
             let op = Op::GradientDist { elements: d_pooled.len() };
-            received = profiler
-                .op(op, || output_dist::backward(layout, (cpu, &mut comm.pooled), d_pooled))?;
-            &received
+            let output = &mut self.output;
+            profiler.op(op, || output.backward(layout, (cpu, &mut comm.pooled), d_pooled))?
         };
         let jagged = if layout.as_given { sparse } else { &self.ids.jagged };
         let (elements, _) = elements_and_bytes(&self.slots, &self.tiles, jagged);
-        let mut tiles: Vec<_> = self.tiles.iter_mut().zip(&self.names).map(view_mut).collect();
+        let mut tiles = emptied(std::mem::take(&mut self.views_mut));
+        tiles.extend(self.tiles.iter_mut().zip(&self.names).map(view_mut));
         let (optimizer, pooled_elements) = (self.optimizer, gradient.len());
         let arguments = embedding_backward::Arguments {
             tiles: &mut tiles,
@@ -226,8 +228,14 @@ impl EmbeddingCollection {
             (updated, op)
         };
         profiler.op_known_after(run)?;
+        self.views_mut = emptied(tiles);
         Ok(())
     }
+}
+
+/// An empty list in the memory of another one, of whose type it differs in lifetimes alone.
+fn emptied<A, B>(list: Vec<A>) -> Vec<B> {
+    list.into_iter().filter_map(|_| None).collect()
 }
 
 /// Σ over ids of D, and of the bytes of a row.

@@ -31,56 +31,64 @@ impl LocalIds {
     }
 }
 
-/// Bytes of such ids as they arrive, until they are put together.
+/// Bytes of such ids as they arrive, in buffers that are kept.
 pub(super) fn arriving_bytes(ids: usize, bags: usize, scales: usize) -> usize {
     ids * size_of::<i64>() + bags * size_of::<i32>() + scales * size_of::<f32>()
 }
 
-/// What one rank sends to one other.
+/// What a rank sends to each one and then what it got from each, slot-major over the samples of
+/// that rank; the buffers are used again in the next step.
 #[derive(Default)]
-struct Parcel {
-    lengths: Vec<i32>,
-    values: Vec<i64>,
-    scales: Vec<f32>,
-    weights: Vec<f32>,
+pub struct Exchange {
+    lengths: Vec<Vec<i32>>,
+    values: Vec<Vec<i64>>,
+    scales: Vec<Vec<f32>>,
+    weights: Vec<Vec<f32>>,
+    /// Ids of each rank that have been put in their place.
+    taken: Vec<usize>,
 }
 
-/// Sends the ids of `sparse` (this rank's samples, from `first_sample` of the global batch on) to
-/// the owners of their rows and returns the ids this rank owns.
-///
-/// # Errors
-/// [`Error::RowOutOfRange`] naming table, feature, sample and id, before anything is sent;
-/// [`Error::Communication`] where a peer left.
-pub fn exchange(
-    layout: &Layout,
-    comm: &mut Communicator,
-    sparse: &KeyedJaggedTensor,
-    first_sample: usize,
-) -> Result<LocalIds, Error> {
-    check_ids(layout, sparse, first_sample)?;
-    let mut parcels: Vec<Parcel> =
-        layout.slots.iter().map(|slots| pack(slots, sparse, layout.any_mean)).collect();
-    let mut take = |part: fn(&mut Parcel) -> Vec<f32>| parcels.iter_mut().map(part).collect();
-    let mut scales: Vec<Vec<f32>> = take(|parcel| std::mem::take(&mut parcel.scales));
-    let mut weights: Vec<Vec<f32>> = take(|parcel| std::mem::take(&mut parcel.weights));
-    let (mut lengths, mut values): (Vec<_>, Vec<_>) =
-        parcels.into_iter().map(|parcel| (parcel.lengths, parcel.values)).unzip();
-    comm.all_to_all(&mut lengths)?;
-    comm.all_to_all(&mut values)?;
-    if layout.any_mean {
-        comm.all_to_all(&mut scales)?;
+impl Exchange {
+    /// Sends the ids of `sparse` (this rank's samples, from `first_sample` of the global batch on)
+    /// to the owners of their rows and puts those that this rank owns into `ids`.
+    ///
+    /// # Errors
+    /// [`Error::RowOutOfRange`] naming table, feature, sample and id, before anything is sent;
+    /// [`Error::Communication`] where a peer left.
+    pub fn run(
+        &mut self,
+        layout: &Layout,
+        comm: &mut Communicator,
+        (sparse, first_sample): (&KeyedJaggedTensor, usize),
+        ids: &mut LocalIds,
+    ) -> Result<(), Error> {
+        check_ids(layout, sparse, first_sample)?;
+        let size = layout.slots.len();
+        for_each_rank(size, &mut self.lengths);
+        for_each_rank(size, &mut self.values);
+        for_each_rank(size, &mut self.scales);
+        for_each_rank(size, &mut self.weights);
+        for (rank, slots) in layout.slots.iter().enumerate() {
+            self.pack(rank, slots, (sparse, layout.any_mean));
+        }
+        comm.all_to_all(&mut self.lengths)?;
+        comm.all_to_all(&mut self.values)?;
+        if layout.any_mean {
+            comm.all_to_all(&mut self.scales)?;
+        }
+        if sparse.weights.is_some() {
+            comm.all_to_all(&mut self.weights)?;
+        }
+        let slots = layout.slots[comm.rank().index()].len();
+        self.put_together(slots, (layout.any_mean, sparse.weights.is_some()), ids);
+        Ok(())
     }
-    if sparse.weights.is_some() {
-        comm.all_to_all(&mut weights)?;
-    }
-    let received = Received {
-        slots: layout.slots[comm.rank().index()].len(),
-        lengths,
-        values,
-        scales: layout.any_mean.then_some(scales),
-        weights: sparse.weights.is_some().then_some(weights),
-    };
-    Ok(received.put_together())
+}
+
+/// An empty buffer for each rank, where there were others.
+fn for_each_rank<T>(size: usize, buffers: &mut Vec<Vec<T>>) {
+    buffers.resize_with(size, Vec::new);
+    buffers.iter_mut().for_each(Vec::clear);
 }
 
 /// Whether every id of `sparse` names a row of its table.
@@ -113,20 +121,90 @@ pub fn check_ids(
     Ok(())
 }
 
-fn pack(slots: &[Slot], sparse: &KeyedJaggedTensor, any_mean: bool) -> Parcel {
-    let mut parcel = Parcel::default();
-    for slot in slots {
-        if slot.all_rows && slot.position.is_none() {
-            pack_whole(slot, sparse, &mut parcel);
-        } else {
-            pack_rows(slot, sparse, &mut parcel);
-        }
-        if any_mean {
-            let scale = |sample| bag_scale(slot, positions(slot, sparse, sample).len());
-            parcel.scales.extend((0..sparse.batch_size).map(scale));
+impl Exchange {
+    /// What rank `rank` gets for its `slots`.
+    fn pack(
+        &mut self,
+        rank: usize,
+        slots: &[Slot],
+        (sparse, any_mean): (&KeyedJaggedTensor, bool),
+    ) {
+        let mut parcel = Parcel {
+            lengths: &mut self.lengths[rank],
+            values: &mut self.values[rank],
+            weights: &mut self.weights[rank],
+        };
+        for slot in slots {
+            if slot.all_rows && slot.position.is_none() {
+                pack_whole(slot, sparse, &mut parcel);
+            } else {
+                pack_rows(slot, sparse, &mut parcel);
+            }
+            if any_mean {
+                let scale = |sample| bag_scale(slot, positions(slot, sparse, sample).len());
+                self.scales[rank].extend((0..sparse.batch_size).map(scale));
+            }
         }
     }
-    parcel
+
+    /// From source-major to slot-major: the samples of all ranks side by side under each slot.
+    fn put_together(
+        &mut self,
+        slots: usize,
+        (has_scales, has_weights): (bool, bool),
+        ids: &mut LocalIds,
+    ) {
+        let Self { lengths, values, scales, weights, taken } = self;
+        let LocalIds { jagged, scales: scales_out, batch_sizes } = ids;
+        batch_sizes.clear();
+        let samples = |lengths: &Vec<i32>| lengths.len().checked_div(slots).unwrap_or(0);
+        batch_sizes.extend(lengths.iter().map(samples));
+        (jagged.features, jagged.batch_size) = (slots, batch_sizes.iter().sum());
+        jagged.offsets.clear();
+        jagged.offsets.push(0);
+        jagged.values.clear();
+        let mut weights_out = has_weights.then(|| jagged.weights.take().unwrap_or_default());
+        let mut all_scales = has_scales.then(|| scales_out.take().unwrap_or_default());
+        weights_out.iter_mut().chain(&mut all_scales).for_each(Vec::clear);
+        taken.clear();
+        taken.resize(batch_sizes.len(), 0);
+        let (mut end, is_alone) = (0, batch_sizes.len() == 1);
+        for slot in 0..slots {
+            for (source, &samples) in batch_sizes.iter().enumerate() {
+                let (bags, start) = (slot * samples..(slot + 1) * samples, taken[source]);
+                for &length in &lengths[source][bags.clone()] {
+                    end += length as usize;
+                    taken[source] += length as usize;
+                    jagged.offsets.push(end);
+                }
+                if is_alone {
+                    continue;
+                }
+                let run = start..taken[source];
+                jagged.values.extend_from_slice(&values[source][run.clone()]);
+                if let Some(out) = &mut weights_out {
+                    out.extend_from_slice(&weights[source][run]);
+                }
+                if let Some(out) = &mut all_scales {
+                    out.extend_from_slice(&scales[source][bags]);
+                }
+            }
+        }
+        if is_alone {
+            // Its own order.
+            std::mem::swap(&mut jagged.values, &mut values[0]);
+            weights_out.iter_mut().for_each(|out| std::mem::swap(out, &mut weights[0]));
+            all_scales.iter_mut().for_each(|out| std::mem::swap(out, &mut scales[0]));
+        }
+        (jagged.weights, *scales_out) = (weights_out, all_scales);
+    }
+}
+
+/// What goes to one rank.
+struct Parcel<'a> {
+    lengths: &'a mut Vec<i32>,
+    values: &'a mut Vec<i64>,
+    weights: &'a mut Vec<f32>,
 }
 
 /// Where the ids of a slot's bag are: all of the sample's, or the one of a position, if there is
@@ -146,7 +224,7 @@ fn bag_scale(slot: &Slot, length: usize) -> f32 {
     if slot.mean && length > 0 { 1.0 / length as f32 } else { 1.0 }
 }
 
-fn pack_whole(slot: &Slot, sparse: &KeyedJaggedTensor, parcel: &mut Parcel) {
+fn pack_whole(slot: &Slot, sparse: &KeyedJaggedTensor, parcel: &mut Parcel<'_>) {
     let length = |sample| sparse.bag(slot.feature, sample).len() as i32;
     parcel.lengths.extend((0..sparse.batch_size).map(length));
     let ids = sparse.feature(slot.feature);
@@ -156,7 +234,7 @@ fn pack_whole(slot: &Slot, sparse: &KeyedJaggedTensor, parcel: &mut Parcel) {
     }
 }
 
-fn pack_rows(slot: &Slot, sparse: &KeyedJaggedTensor, parcel: &mut Parcel) {
+fn pack_rows(slot: &Slot, sparse: &KeyedJaggedTensor, parcel: &mut Parcel<'_>) {
     for sample in 0..sparse.batch_size {
         let before = parcel.values.len();
         for position in positions(slot, sparse, sample) {
@@ -170,69 +248,4 @@ fn pack_rows(slot: &Slot, sparse: &KeyedJaggedTensor, parcel: &mut Parcel) {
         }
         parcel.lengths.push((parcel.values.len() - before) as i32);
     }
-}
-
-/// What arrived, one entry per source rank, each slot-major over that rank's samples.
-struct Received {
-    slots: usize,
-    lengths: Vec<Vec<i32>>,
-    values: Vec<Vec<i64>>,
-    scales: Option<Vec<Vec<f32>>>,
-    weights: Option<Vec<Vec<f32>>>,
-}
-
-impl Received {
-    /// From source-major to slot-major: the samples of all ranks side by side under each slot.
-    fn put_together(self) -> LocalIds {
-        let batch = |lengths: &Vec<i32>| lengths.len().checked_div(self.slots).unwrap_or(0);
-        let batch_sizes: Vec<usize> = self.lengths.iter().map(batch).collect();
-        let batch_size = batch_sizes.iter().sum();
-        let mut offsets = Vec::with_capacity(self.slots * batch_size + 1);
-        offsets.push(0);
-        let mut end = 0;
-        // Ids of each slot from each source, in the order they are wanted.
-        let mut runs = Vec::with_capacity(self.slots * batch_sizes.len());
-        let mut taken = vec![0; batch_sizes.len()];
-        for slot in 0..self.slots {
-            for (source, &samples) in batch_sizes.iter().enumerate() {
-                let start = taken[source];
-                for &length in &self.lengths[source][slot * samples..(slot + 1) * samples] {
-                    end += length as usize;
-                    taken[source] += length as usize;
-                    offsets.push(end);
-                }
-                runs.push((source, start..taken[source]));
-            }
-        }
-        let per_bag = |source: usize, slot: usize| {
-            slot * batch_sizes[source]..(slot + 1) * batch_sizes[source]
-        };
-        let bags: Vec<_> = (0..self.slots)
-            .flat_map(|slot| (0..batch_sizes.len()).map(move |source| (source, slot)))
-            .map(|(source, slot)| (source, per_bag(source, slot)))
-            .collect();
-        LocalIds {
-            jagged: KeyedJaggedTensor {
-                features: self.slots,
-                batch_size,
-                offsets,
-                values: in_order(self.values, &runs),
-                weights: self.weights.map(|weights| in_order(weights, &runs)),
-            },
-            scales: self.scales.map(|scales| in_order(scales, &bags)),
-            batch_sizes,
-        }
-    }
-}
-
-/// The pieces `runs` of `parts`, one after the other; a lone part is its own order.
-fn in_order<T: Copy>(mut parts: Vec<Vec<T>>, runs: &[(usize, Range<usize>)]) -> Vec<T> {
-    if parts.len() == 1 {
-        return parts.remove(0);
-    }
-    let mut out = Vec::with_capacity(parts.iter().map(Vec::len).sum());
-    for (source, run) in runs {
-        out.extend_from_slice(&parts[*source][run.clone()]);
-    }
-    out
 }

@@ -2,6 +2,7 @@
 #![expect(clippy::panic, clippy::unwrap_used, reason = "test code fails by panicking")]
 
 mod against_oracle;
+mod allocation;
 mod checkpoint;
 mod damage;
 mod golden;

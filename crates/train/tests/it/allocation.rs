@@ -1,0 +1,234 @@
+//! What a steady step asks of the allocator, counted on the threads of the ranks.
+
+use device::buffer::Counting;
+use device::ops::embedding_backward::{self, Origin};
+use device::ops::{Output, Slot, embedding_forward};
+use device::optimizer::Rule;
+use device::{Cpu, buffer::Array};
+use schema::random::CounterRng;
+use schema::{
+    KeyedJaggedTensor, ModelConfig, Optimizer, OptimizerConfig, Rank, ShardingPlan, TableConfig,
+};
+use train::RankContext;
+use train::embedding::EmbeddingCollection;
+use train::parameter::TileState;
+use train::profile::Profiler;
+
+#[global_allocator]
+static ALLOCATOR: Counting = Counting;
+
+const SAMPLES: usize = 40;
+const WARM_UP: u64 = 12;
+const STEPS: u64 = 8;
+
+fn model() -> ModelConfig {
+    let mut model = crate::run::config().model;
+    // Enough ids for a sort of several chunks would only be slower.
+    model.tables.iter_mut().for_each(|table| table.rows *= 20);
+    model
+}
+
+fn tiles(model: &ModelConfig, plan: &ShardingPlan, rank: Rank, kind: Optimizer) -> Vec<TileState> {
+    let cpu = Cpu::new(1);
+    let of = |tile: &schema::Tile| TileState {
+        weight: train::initial::tile_weights(&cpu, model, tile),
+        state: Array::zeroed(tile.row_count() * kind.state_per_row(tile.dim())),
+        tile: tile.clone(),
+    };
+    plan.tiles_of(rank).map(of).collect()
+}
+
+/// Bags of up to four ids.
+fn bags(model: &ModelConfig, rank: Rank) -> KeyedJaggedTensor {
+    let (features, rng) = (model.features(), CounterRng::new(5, u64::from(rank.0)));
+    let mut sparse = KeyedJaggedTensor::empty(features.len(), SAMPLES);
+    (sparse.offsets, sparse.values) = (vec![0], Vec::new());
+    for (number, feature) in features.iter().enumerate() {
+        for sample in 0..SAMPLES {
+            let bag = rng.child((number * SAMPLES + sample) as u64);
+            let ids =
+                (0..bag.below(0, 5)).map(|i| bag.below(1 + i, model.tables[feature.table].rows));
+            sparse.values.extend(ids.map(|id| id as i64));
+            sparse.offsets.push(sparse.values.len());
+        }
+    }
+    sparse
+}
+
+/// Allocations of the kernels alone, forward and backward, of so many slots and tiles.
+fn of_kernels(states: &mut [TileState], slots: &[Slot], rule: Rule) -> u64 {
+    let cpu = Cpu::new(1);
+    let jagged = KeyedJaggedTensor::empty(slots.len(), SAMPLES);
+    let width: usize = slots.iter().map(|slot| states[slot.tile].tile.dim()).sum();
+    let mut out = vec![0.0; SAMPLES * width];
+    let mut scratch = embedding_backward::Scratch::default();
+    let mut counted = 0;
+    for _ in 0..3 {
+        let tiles: Vec<_> = states
+            .iter()
+            .map(|state| embedding_forward::TileView {
+                weights: state.weight.view(),
+                rows: state.tile.row_count(),
+                dim: state.tile.dim(),
+                name: "t",
+            })
+            .collect();
+        let before = Counting::allocations();
+        let (output, out_of) = (Output::Pooled, &mut out[..]);
+        let arguments = embedding_forward::Arguments {
+            tiles: &tiles,
+            slots,
+            jagged: &jagged,
+            bag_scales: None,
+            output,
+            out: out_of,
+        };
+        embedding_forward::run(&cpu, arguments).unwrap();
+        counted = Counting::allocations() - before;
+        let mut tiles: Vec<_> = states
+            .iter_mut()
+            .map(|state| {
+                let (rows, dim) = (state.tile.row_count(), state.tile.dim());
+                let TileState { weight, state, .. } = state;
+                let origin = Origin { table: 0, row: 0, column: 0 };
+                let weights = weight.view_mut();
+                embedding_backward::TileMut { weights, state, rows, dim, name: "t", origin }
+            })
+            .collect();
+        let before = Counting::allocations();
+        let arguments = embedding_backward::Arguments {
+            tiles: &mut tiles,
+            slots,
+            jagged: &jagged,
+            bag_scales: None,
+            output,
+            gradient: &out,
+            rule,
+            rounding: CounterRng::new(1, 1),
+        };
+        embedding_backward::run(&cpu, arguments, &mut scratch).unwrap();
+        counted += Counting::allocations() - before;
+    }
+    counted
+}
+
+/// The slots of a rank as the collection unrolls them.
+fn slots(model: &ModelConfig, states: &[TileState]) -> Vec<Slot> {
+    let (mut slots, mut column) = (Vec::new(), 0);
+    for feature in model.features() {
+        for (tile, state) in states.iter().enumerate() {
+            if state.tile.table.index() == feature.table {
+                slots.push(Slot { tile, column });
+                column += state.tile.dim();
+            }
+        }
+    }
+    slots
+}
+
+/// Allocations of a steady step of one rank, of those of its kernels.
+fn rank(plan: &ShardingPlan, comm: comm::Communicator) -> (u64, u64) {
+    let (model, kind) = (model(), Optimizer::RowwiseAdagrad);
+    let place = comm.rank();
+    let rule = Rule::new(&OptimizerConfig::new(kind, 0.1), 1.0, 1);
+    let mut states = tiles(&model, plan, place, kind);
+    let of_rank = slots(&model, &states);
+    let kernels = of_kernels(&mut states, &of_rank, rule);
+    let mut embedding = EmbeddingCollection::new(&model, plan, place, (states, kind));
+    let mut context =
+        RankContext { cpu: Cpu::new(1), comm: comm.into(), profiler: Profiler::off() };
+    let sparse = bags(&model, place);
+    let mut pooled = vec![0.0; SAMPLES * model.pooled_width()];
+    let first_sample = place.index() * SAMPLES;
+    let mut before = 0;
+    for step in 0..WARM_UP + STEPS {
+        if step == WARM_UP {
+            before = Counting::allocations();
+        }
+        embedding.forward(&mut context, (&sparse, first_sample), &mut pooled).unwrap();
+        embedding.backward(&mut context, (&sparse, &pooled), (rule, step)).unwrap();
+    }
+    (Counting::allocations() - before, STEPS * kernels)
+}
+
+#[test]
+fn issue_28_a_steady_step_of_the_embeddings_allocates_nothing_beside_its_kernels() {
+    type Make = fn(&[TableConfig], u32) -> ShardingPlan;
+    let makes: [(&str, Make); 4] = [
+        ("table", ShardingPlan::table_wise),
+        ("row", ShardingPlan::row_wise),
+        ("column", ShardingPlan::column_wise),
+        ("mixed", ShardingPlan::mixed),
+    ];
+    for ranks in [1, 2] {
+        for (name, make) in makes {
+            let plan = &make(&model().tables, ranks);
+            let counted: Vec<(u64, u64)> = std::thread::scope(|scope| {
+                let ends = comm::world(ranks).into_iter();
+                let run: Vec<_> = ends.map(|end| scope.spawn(|| rank(plan, end))).collect();
+                run.into_iter().map(|rank| rank.join().unwrap()).collect()
+            });
+            for (all, kernels) in counted {
+                assert_eq!(all, kernels, "{ranks} ranks, {name}");
+            }
+        }
+    }
+}
+
+/// Values that each rank sends.
+const VALUES: usize = 5000;
+
+fn every_verb(end: &mut comm::Communicator, buffers: &mut Buffers) {
+    let Buffers { parts, gathered, sums, values } = buffers;
+    for part in parts.iter_mut() {
+        part.resize(VALUES, 1.0);
+    }
+    end.all_to_all(parts).unwrap();
+    end.all_gather_into(values, gathered).unwrap();
+    end.all_reduce(values).unwrap();
+    end.broadcast(Rank(0), values).unwrap();
+    end.barrier().unwrap();
+    sums.reset(end, VALUES);
+    sums.write(0, values);
+    let started = end.start_sum(std::mem::take(sums)).unwrap();
+    *sums = started.wait(end).unwrap();
+    sums.read(0, values);
+    sums.clear(end);
+    for part in parts.iter_mut() {
+        part.fill(1.0);
+    }
+    let sum = end.reduce_scatter(parts).unwrap();
+    end.keep(sum);
+    for part in parts.iter_mut() {
+        *part = end.buffer(VALUES);
+    }
+}
+
+#[derive(Default)]
+struct Buffers {
+    parts: Vec<Vec<f32>>,
+    gathered: Vec<Vec<f32>>,
+    sums: comm::Parts<f32>,
+    values: Vec<f32>,
+}
+
+#[test]
+fn issue_28_steady_collectives_allocate_nothing() {
+    for ranks in [1, 2, 3] {
+        let counted: Vec<u64> = std::thread::scope(|scope| {
+            let run = |mut end: comm::Communicator| {
+                scope.spawn(move || {
+                    let mut buffers = Buffers { values: vec![1.0; VALUES], ..Buffers::default() };
+                    buffers.parts.resize_with(end.world_size(), Vec::new);
+                    (0..40).for_each(|_| every_verb(&mut end, &mut buffers));
+                    let before = Counting::allocations();
+                    (0..10).for_each(|_| every_verb(&mut end, &mut buffers));
+                    Counting::allocations() - before
+                })
+            };
+            let started: Vec<_> = comm::world(ranks).into_iter().map(run).collect();
+            started.into_iter().map(|rank| rank.join().unwrap()).collect()
+        });
+        assert_eq!(counted, vec![0; ranks as usize]);
+    }
+}
