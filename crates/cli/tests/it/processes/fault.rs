@@ -264,44 +264,66 @@ fn issue_28_a_rank_that_hangs_under_mpich_is_named() {
     loses_ranks(MPICH, &[KEEP_OTHERS], "-STOP");
 }
 
-/// Interrupts the launcher with a signal that it passes on.
-fn saves_at(launcher: Launcher, name: &str, to_rank: Option<usize>) {
-    if !launcher.is_there() {
-        return;
-    }
-    let place = Place::new();
-    let words = train("cut", STEPS, 1_000_000);
-    let mut job = Job::start(launcher.command(&place, 2, &words), &place);
+/// Interrupts a job of two ranks by a signal to its launcher, who passes it on, or to one rank:
+/// all save the same step, from where any number of ranks resumes.
+fn saves_at(place: &Place, launcher: Command, name: &str, to_rank: Option<usize>) -> Ran {
+    let mut job = Job::start(launcher, place);
     let record = place.path("cut/run.json");
     job.wait_until("begun", || record.exists());
     std::thread::sleep(Duration::from_millis(100));
     let process = to_rank.map_or(job.launcher.id(), |rank| job.ranks()[rank].1);
     signal(name, process);
     let (ran, _) = job.ended(Instant::now(), Duration::from_secs(20));
-    assert_eq!(ran.code, Some(130), "{name}\n{}\n{}", ran.stdout, ran.stderr);
     // The launcher may add lines of its own.
     let line = ran.stdout.lines().rev().find(|line| line.starts_with('{')).unwrap();
     let last: Value = serde_json::from_str(line).unwrap();
     assert_eq!(last["interrupted"], true, "{last}");
-    assert_eq!(last["step"], newest(&place, "cut"), "both ranks saved the same step");
-    resumes(&place, 2);
+    assert_eq!(last["step"], newest(place, "cut"), "both ranks saved the same step");
+    resumes(place, 2);
+    ran
+}
+
+fn saves_under_open_mpi(name: &str, to_rank: Option<usize>) {
+    if !OPEN_MPI.is_there() {
+        return;
+    }
+    let place = Place::new();
+    let launcher = OPEN_MPI.command(&place, 2, &train("cut", STEPS, 1_000_000));
+    let ran = saves_at(&place, launcher, name, to_rank);
+    assert_eq!(ran.code, Some(130), "{name}\n{}\n{}", ran.stdout, ran.stderr);
 }
 
 #[test]
 fn issue_28_sigusr1_under_open_mpi_saves() {
-    saves_at(OPEN_MPI, "-USR1", None);
-}
-
-#[test]
-fn issue_28_ctrl_c_under_mpich_saves() {
-    saves_at(MPICH, "-INT", None);
+    saves_under_open_mpi("-USR1", None);
 }
 
 #[test]
 fn issue_28_a_signal_to_any_one_rank_saves() {
     for rank in [0, 1] {
         for name in ["-TERM", "-INT", "-USR1"] {
-            saves_at(OPEN_MPI, name, Some(rank));
+            saves_under_open_mpi(name, Some(rank));
         }
     }
+}
+
+/// Runs a rank and notes its exit code. The empty trap lets the shell outlive the signal that the
+/// launcher sends it too.
+const NOTED: &str = "trap : INT; \"$0\" \"$@\"; code=$?; echo $code >> codes; exit $code";
+
+/// After Ctrl-C the launcher of MPICH 4.0 returns 0 now and then, though every rank ended with
+/// another code: what the ranks return is looked at instead.
+#[test]
+fn issue_28_ctrl_c_under_mpich_saves() {
+    if !MPICH.is_there() {
+        return;
+    }
+    let place = Place::new();
+    let mut launcher = Command::new(MPICH.program);
+    launcher.args(["-n", "2", "sh", "-c", NOTED, env!("CARGO_BIN_EXE_rowmill")]);
+    launcher.args(train("cut", STEPS, 1_000_000).split_whitespace()).current_dir(place.path("."));
+    let ran = saves_at(&place, launcher, "-INT", None);
+    let codes = fs::read_to_string(place.path("codes")).unwrap();
+    assert_eq!(codes, "130\n130\n", "{}\n{}", ran.stdout, ran.stderr);
+    assert!(matches!(ran.code, Some(0 | 130)), "{:?}", ran.code);
 }
