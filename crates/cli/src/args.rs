@@ -26,6 +26,7 @@ mod capture;
 mod init;
 mod output;
 mod predict;
+mod report;
 mod trace;
 
 pub use bench::{
@@ -39,6 +40,7 @@ pub use predict::{
     Predict, PredictCalibrate, PredictEvaluate, PredictModel, PredictOverheads, PredictResize,
     PredictStep, PredictWhatIf,
 };
+pub use report::Report;
 pub use trace::{
     BreakdownBy, ClassifyChoice, CollectivesBy, ConvertTo, DiffBy, FailOn, IdleBy, KernelsBy,
     LaunchesBy, MemoryBy, OpsBy, PathBy, QueueBy, ReportContent, Selection, StepsBy, StragglersBy,
@@ -124,6 +126,8 @@ pub enum Command {
     Eval(Eval),
     /// Print the click probability of every row of a file
     Score(Score),
+    /// Put the curves of a training run on one page: loss, AUC, throughput, tables
+    Report(Report),
     /// Generate, convert and describe data
     #[command(subcommand)]
     Data(Data),

@@ -14,3 +14,4 @@ mod run;
 mod samples;
 mod sequence;
 mod state_dict;
+mod table_use;
