@@ -27,6 +27,7 @@ mod init;
 mod output;
 mod predict;
 mod size;
+mod report;
 mod trace;
 
 pub use bench::{
@@ -41,6 +42,7 @@ pub use predict::{
     PredictStep, PredictWhatIf,
 };
 use size::size;
+pub use report::Report;
 pub use trace::{
     BreakdownBy, ClassifyChoice, CollectivesBy, ConvertTo, DiffBy, FailOn, IdleBy, KernelsBy,
     LaunchesBy, MemoryBy, OpsBy, PathBy, QueueBy, ReportContent, Selection, StepsBy, StragglersBy,
@@ -126,6 +128,8 @@ pub enum Command {
     Eval(Eval),
     /// Print the click probability of every row of a file
     Score(Score),
+    /// Put the curves of a training run on one page: loss, AUC, throughput, tables
+    Report(Report),
     /// Generate, convert and describe data
     #[command(subcommand)]
     Data(Data),

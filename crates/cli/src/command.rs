@@ -10,6 +10,7 @@ mod explain;
 mod init;
 mod predict;
 mod quickstart;
+mod report;
 mod score;
 mod trace;
 pub mod train;
@@ -46,6 +47,7 @@ pub fn run(command: Command, session: &Session) -> Result<ExitCode, Error> {
         Command::Train(train) => train::run(&train, session),
         Command::Eval(eval) => eval::run(&eval, session),
         Command::Score(score) => score::run(&score, session),
+        Command::Report(report) => report::run(&report, session).map(done),
         Command::Data(data) => data::run(data, session).map(done),
         Command::Checkpoint(checkpoint) => checkpoint::run(checkpoint, session).map(done),
         Command::Trace(trace) => trace::run(&trace, session),

@@ -103,6 +103,9 @@ pub enum Error {
     /// A run that does not know how it was started.
     #[error("{}: expected a run with checkpoints or run.json, found neither", run.display())]
     NothingToResume { run: PathBuf },
+    /// A folder that is no run, or one of a run that has logged nothing.
+    #[error("{}: expected a run folder with metrics.jsonl", run.display())]
+    NoMetrics { run: PathBuf },
     /// A resumption that does not say of what.
     #[error("--resume: expected the run's folder or the configuration, got neither")]
     ResumeOfNothing,
@@ -310,6 +313,7 @@ impl Error {
             | Self::NoSuchKey { .. }
             | Self::RowsUnknown { .. }
             | Self::NothingToResume { .. }
+            | Self::NoMetrics { .. }
             | Self::ResumeOfNothing
             | Self::ForeignFolder { .. }
             | Self::MixedInputs { .. }

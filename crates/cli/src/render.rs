@@ -5,6 +5,7 @@ use std::io::{self, IsTerminal, Write};
 use std::path::Path;
 
 use comfy_table::{Cell, CellAlignment, ContentArrangement, Table, TableComponent, presets};
+pub use schema::unit::count;
 use serde::{Serialize, Serializer};
 
 use crate::args::{Color, Format, Global};
@@ -151,19 +152,6 @@ pub fn path_text_or_null<S: Serializer>(
         Some(path) => path_text(path, to),
         None => to.serialize_none(),
     }
-}
-
-/// `1234567` as `1,234,567`.
-pub fn count(value: u64) -> String {
-    let digits = value.to_string();
-    let mut text = String::with_capacity(digits.len() + digits.len() / 3);
-    for (i, digit) in digits.chars().enumerate() {
-        if i > 0 && (digits.len() - i).is_multiple_of(3) {
-            text.push(',');
-        }
-        text.push(digit);
-    }
-    text
 }
 
 /// A rate in samples per second, without false precision.

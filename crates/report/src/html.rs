@@ -13,7 +13,7 @@ use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 use sha2::{Digest, Sha256};
 
-use crate::{DiffReport, Error, Report};
+use crate::{DiffReport, Error, Report, TrainingReport};
 
 const STYLE: &str = include_str!("page/style.css");
 const BODY: &str = include_str!("page/body.html");
@@ -56,6 +56,17 @@ const DIFF_SCRIPT: &str = concat!(
     "})();\n"
 );
 
+/// The script of the page of a training run.
+const TRAINING_SCRIPT: &str = concat!(
+    "'use strict';\n(() => {\n",
+    include_str!("page/format.js"),
+    include_str!("page/dom.js"),
+    include_str!("page/table.js"),
+    include_str!("page/curve.js"),
+    include_str!("page/training.js"),
+    "})();\n"
+);
+
 /// Where a page comes from.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Origin {
@@ -86,6 +97,15 @@ pub fn page(report: &Report, origin: &Origin) -> Result<String, Error> {
 pub fn diff_page(report: &DiffReport) -> Result<String, Error> {
     let data = embedded(&serde_json::to_string(report)?);
     assembled(&report.title, &data, DIFF_SCRIPT, &Origin::File)
+}
+
+/// The page of a training run.
+///
+/// # Errors
+/// [`Error::Data`].
+pub fn training_page(report: &TrainingReport) -> Result<String, Error> {
+    let data = embedded(&serde_json::to_string(report)?);
+    assembled(&report.title, &data, TRAINING_SCRIPT, &Origin::File)
 }
 
 fn assembled(title: &str, data: &str, script: &str, origin: &Origin) -> Result<String, Error> {

@@ -1,8 +1,9 @@
 //! Pictures and tables of a job's traces: one HTML file that needs nothing else.
 //!
 //! [`of`] asks every analysis once and keeps what a reader looks at, [`diff::of`] does so for two
-//! jobs beside each other; [`html`] makes a file of it that shows it without any network. Pure: the
-//! same traces and options give the same bytes. Knows nothing of where traces come from or where
+//! jobs beside each other, [`training::of`] does the same for the figures of a training run;
+//! [`html`] makes a file of it that shows it without any network. Pure: the same traces and options
+//! give the same bytes. Knows nothing of where traces come from or where
 //! the page goes.
 
 mod clock;
@@ -17,6 +18,7 @@ mod network;
 mod path;
 mod step;
 pub mod timeline;
+pub mod training;
 
 use analyze::Job;
 use std::ops::Range;
@@ -37,6 +39,7 @@ pub use network::NetworkPart;
 pub use path::PathPart;
 pub use step::StepPart;
 pub use timeline::Timeline;
+pub use training::TrainingReport;
 
 /// What is asked for.
 #[derive(Clone, Debug)]

@@ -351,7 +351,7 @@ impl Plan {
         let batch_size = (rows / 128).next_power_of_two().clamp(32, most);
         let per_epoch = rows.div_ceil(batch_size);
         let epochs = match rows {
-            0..2_000_000 if constant.is_some() => 20,
+            0..2_000_000 if constant.is_some() => 15,
             0..2_000_000 => 8,
             2_000_000..10_000_000 => 2,
             _ => 1,

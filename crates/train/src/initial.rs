@@ -38,19 +38,49 @@ pub fn tile_weights(cpu: &Cpu, model: &ModelConfig, tile: &Tile) -> Weights {
 }
 
 fn fill<E: Element>(cpu: &Cpu, (model, tile): (&ModelConfig, &Tile), weights: &mut [E]) {
-    let table = &model.tables[tile.table.index()];
-    let bound = 1.0 / (table.rows as f64).sqrt();
-    let rng = CounterRng::new(model.seed, TABLE_STREAM).child(u64::from(tile.table.0));
-    let dim = tile.dim();
+    let (draw, dim) = (Draw::of(model, tile), tile.dim());
     cpu.pool.run_slices(weights, ROWS_PER_CHUNK * dim, |chunk, part| {
         let first = tile.rows.start + (chunk * ROWS_PER_CHUNK) as u64;
         for (row, values) in (first..).zip(part.chunks_exact_mut(dim)) {
-            let row = rng.child(row);
-            for (column, value) in (tile.columns.start as u64..).zip(values) {
-                *value = E::nearest(((2.0 * row.unit(column) - 1.0) * bound) as f32);
+            for (value, drawn) in values.iter_mut().zip(draw.row(row)) {
+                *value = E::nearest(drawn);
             }
         }
     });
+}
+
+/// Draws the initial weights of a tile row by row.
+#[derive(Clone, Copy, Debug)]
+pub struct Draw {
+    rng: CounterRng,
+    bound: f64,
+    first_column: u64,
+}
+
+impl Draw {
+    /// That of `tile`.
+    #[must_use]
+    pub fn of(model: &ModelConfig, tile: &Tile) -> Self {
+        let table = &model.tables[tile.table.index()];
+        Self {
+            rng: CounterRng::new(model.seed, TABLE_STREAM).child(u64::from(tile.table.0)),
+            bound: 1.0 / (table.rows as f64).sqrt(),
+            first_column: tile.columns.start as u64,
+        }
+    }
+
+    /// The weights of a row of the table, without end: `row` counts over the whole table.
+    fn row(self, row: u64) -> impl Iterator<Item = f32> {
+        let rng = self.rng.child(row);
+        let draw = move |column| ((2.0 * rng.unit(column) - 1.0) * self.bound) as f32;
+        (self.first_column..).map(draw)
+    }
+
+    /// Whether `values` are what the row was drawn as.
+    #[must_use]
+    pub fn is_row<E: Element>(self, row: u64, values: &[E]) -> bool {
+        values.iter().zip(self.row(row)).all(|(value, drawn)| *value == E::nearest(drawn))
+    }
 }
 
 /// How a dense parameter starts: the number of its layer's first parameter, and the layer's

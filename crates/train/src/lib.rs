@@ -18,6 +18,7 @@ pub mod profile;
 pub mod run;
 pub mod scorer;
 pub mod state_dict;
+pub mod table_use;
 
 pub use context::RankContext;
 pub use dense::BUCKET_BYTES;
@@ -26,3 +27,4 @@ pub use metric::Evaluation;
 pub use model::{Model, Share, Step};
 pub use run::{Event, Interval, Outcome, RuleChange, RunRequest, Start, TraceRequest, run};
 pub use scorer::Scorer;
+pub use table_use::TableUse;

@@ -25,7 +25,7 @@ use std::time::Duration;
 use schema::{Figure, JobConfig, Optimizer, RowScope, ShardingPlan};
 use serde::Serialize;
 
-use crate::{Error, Evaluation};
+use crate::{Error, Evaluation, TableUse};
 
 use feed::Feed;
 use worker::Worker;
@@ -159,6 +159,14 @@ pub enum Event<'a> {
         step: u64,
         /// The result.
         evaluation: &'a Evaluation,
+    },
+    /// What training has made of the tables, as of the checkpoint that [`Event::Saved`] reports
+    /// next.
+    Tables {
+        /// Steps done.
+        step: u64,
+        /// Each table of the model.
+        tables: &'a [TableUse],
     },
     /// A checkpoint was written.
     Saved {

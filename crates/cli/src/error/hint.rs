@@ -46,6 +46,7 @@ impl Error {
             | Self::NoSuchKey { .. }
             | Self::RowsUnknown { .. }
             | Self::NothingToResume { .. }
+            | Self::NoMetrics { .. }
             | Self::ResumeOfNothing => return self.config_hint(),
             Self::ForeignFolder { .. } => "choose another with --folder".into(),
             Self::NoData { .. }
@@ -113,6 +114,11 @@ impl Error {
             }
             Self::NothingToResume { .. } => {
                 "give the folder of a run with --run, as printed at its end".into()
+            }
+            Self::NoMetrics { .. } => {
+                "give the folder of a run, as `rowmill train --run FOLDER` leaves it; pages of traces \
+                 are made by rowmill trace report"
+                    .into()
             }
             Self::ResumeOfNothing => "rowmill train --resume --run RUN".into(),
             _ => return None,

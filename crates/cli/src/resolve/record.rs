@@ -98,6 +98,15 @@ pub fn resumed(run: &Path, (args, set): (&Train, &[(String, String)])) -> Result
     Ok(Resumed { job: Job { origin, config }, plan, strictness })
 }
 
+/// The configuration of the run in `run`, if it is known.
+pub fn config(run: &Path) -> Option<JobConfig> {
+    if let Some(record) = read(run) {
+        return JobConfig::parse(&record.config, &[]).ok();
+    }
+    let newest = checkpoint::list(run).ok()?.pop()?;
+    Checkpoint::open(&newest).ok().map(|checkpoint| checkpoint.config().clone())
+}
+
 fn read(run: &Path) -> Option<Record> {
     let text = std::fs::read(run.join("run.json")).ok()?;
     let record: Record = serde_json::from_slice(&text).ok()?;

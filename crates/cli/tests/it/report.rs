@@ -1,4 +1,4 @@
-//! `rowmill trace report` and `serve` as their users type them.
+//! `rowmill report`, `rowmill trace report` and `serve` as their users type them.
 
 use std::fs;
 use std::io::{BufRead, BufReader, Read, Write};
@@ -17,6 +17,38 @@ fn place() -> Place {
     let place = Place::new();
     fs::write(place.path("t.json"), TRACE).unwrap();
     place
+}
+
+#[test]
+fn a_training_run_has_a_page_of_its_own() {
+    let place = Place::new();
+    place.done(
+        "train job.toml --train train.csv --run run --set steps=60 --set evaluate_every=20 \
+         --set keep_best=auc",
+    );
+    let ran = place.done("report run --format json").last();
+    assert_eq!((ran["path"].as_str(), ran["steps"].as_u64()), (Some("run/report.html"), Some(60)));
+    assert_eq!(ran["evaluations"], 3, "{ran}");
+    let page = fs::read_to_string(place.path("run/report.html")).unwrap();
+    assert!(page.starts_with("<!doctype html>") && page.contains("<title>run: small</title>"));
+    let data = page.split_once("id=\"data\">").unwrap().1.split_once("</script>").unwrap().0;
+    let data: serde_json::Value = serde_json::from_str(data).unwrap();
+    let table = &data["tables"][0];
+    // The column has the ids 0 to 49, all of which occur.
+    assert_eq!((table["name"].as_str(), table["rows"].as_u64()), (Some("a"), Some(50)));
+    assert_eq!(table["uses"].as_array().unwrap().last().unwrap()["rows_changed"], 50, "{table}");
+    assert_eq!(data["lines_lost"], 0);
+    // As it is while the run goes on, or after a kill: half a line, no run.json, no checkpoint.
+    fs::create_dir(place.path("part")).unwrap();
+    let lines = fs::read_to_string(place.path("run/metrics.jsonl")).unwrap();
+    fs::write(place.path("part/metrics.jsonl"), &lines[..lines.len() - 9]).unwrap();
+    let part = place.done("report part -o part.html").stdout;
+    assert!(part.contains("Held-out AUC is best at step"), "{part}");
+    for wrong in ["report nowhere", "report train.csv", "report ."] {
+        let refused = place.run(wrong);
+        assert_eq!(refused.code, Some(2), "{}", refused.stderr);
+        assert!(refused.stderr.contains("hint: give the folder of a run"), "{}", refused.stderr);
+    }
 }
 
 #[test]

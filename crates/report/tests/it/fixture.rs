@@ -7,7 +7,8 @@ use analyze::classify::ClassRule;
 use analyze::{Classifier, Scope, WindowRule};
 use report::diff::Side;
 use report::html::{self, Origin};
-use report::{Options, Steps};
+use report::training::{self, About, TableShape};
+use report::{Options, Steps, TrainingReport};
 use trace::open::Request;
 use trace::store::{Job, LaunchShape, NewSlice, Trace};
 
@@ -124,4 +125,31 @@ pub fn dlrm8() -> Option<Job> {
         return None;
     }
     Some(trace::open::read(&Request { paths: vec![path], threads: 2 }).unwrap())
+}
+
+/// A made-up training run with tables of hostile names.
+pub fn training() -> TrainingReport {
+    let mut lines = String::new();
+    for step in (50..=2000u32).step_by(50) {
+        let (at, samples) = (f64::from(step), 100 * step);
+        let loss = 0.4 + 0.3 * (-at / 300.0).exp() - at * 2e-5;
+        let rate = 0.01 * (1.0 - at / 2000.0);
+        lines += &format!(
+            "{{\"event\":\"interval\",\"step\":{step},\"samples\":{samples},\"loss\":{loss},\
+             \"learning_rate\":{rate},\"samples_per_second\":52000.5,\"input_wait_share\":0.01}}\n"
+        );
+        if step % 250 == 0 {
+            let (auc, held) = (0.8 - (at - 1250.0).abs() * 1e-5, 0.42 + (at - 1250.0).abs() * 1e-5);
+            lines += &format!(
+                "{{\"event\":\"evaluation\",\"step\":{step},\"evaluation\":{{\"samples\":5000,\
+                 \"loss\":{held},\"auc\":{auc},\"normalized_entropy\":0.9,\"calibration\":1.01,\
+                 \"accuracy\":0.8}}}}\n"
+            );
+            let tables = serde_json::json!({ HOSTILE: { "rows_changed": step, "row_norm": 0.5 } });
+            lines += &format!("{{\"event\":\"tables\",\"step\":{step},\"tables\":{tables}}}\n");
+        }
+    }
+    let table = TableShape { name: HOSTILE.to_owned(), rows: 5000, dim: 16 };
+    let (title, program) = ("a run <b>of tests</b>".to_owned(), "rowmill".to_owned());
+    training::of(&lines, &About { title, program, best_by: None, tables: vec![table] })
 }

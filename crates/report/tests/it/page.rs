@@ -1,8 +1,8 @@
 //! The file itself: its size, its bytes, and that no name becomes markup.
 
-use report::html::Origin;
+use report::html::{self, Origin};
 
-use crate::fixture::{HOSTILE, compared, dlrm8, large, page, small};
+use crate::fixture::{HOSTILE, compared, dlrm8, large, page, small, training};
 
 /// What a page of eight ranks may take.
 const BYTES_MAX: usize = 3_000_000;
@@ -40,7 +40,8 @@ fn names_and_titles_are_no_markup() {
 
 #[test]
 fn nothing_is_fetched() {
-    for page in [page(&small(), &Origin::File), compared(&small(), &small())] {
+    let training = html::training_page(&training()).unwrap();
+    for page in [page(&small(), &Origin::File), compared(&small(), &small()), training] {
         nothing_is_fetched_by(&page);
     }
 }

@@ -4,10 +4,10 @@
 
 use std::path::PathBuf;
 
-use report::html::Origin;
+use report::html::{self, Origin};
 
 use crate::browser::Browser;
-use crate::fixture::{HOSTILE, compared, dlrm8, large, page, small, titled};
+use crate::fixture::{HOSTILE, compared, dlrm8, large, page, small, titled, training};
 
 const TABS: [&str; 10] =
     ["summary", "findings", "ranks", "idle", "gpu", "cpu", "network", "memory", "path", "timeline"];
@@ -313,6 +313,39 @@ fn the_trace_is_handed_over_once_the_other_window_answers() {
     assert_eq!(browser.value(last), expected);
     let said = browser.value("document.getElementById('actions').innerText");
     assert!(said.as_str().unwrap().contains("handed over 5 B"), "{said}");
+}
+
+#[test]
+fn a_training_run_is_read_at_one_step_in_all_pictures() {
+    let page = html::training_page(&training()).unwrap();
+    for scheme in ["light", "dark"] {
+        let Some(mut browser) = Browser::open(&page, scheme) else { return };
+        let verdict = browser.value("document.getElementById('verdict').innerText");
+        let expected = "Held-out AUC is best at step 1,250: 0.8000. 3 evaluations followed, none \
+                        better; the last is at 0.7925.";
+        assert_eq!(verdict, expected);
+        let shown = browser.value("document.body.innerText").as_str().unwrap().to_owned();
+        assert!(shown.contains(HOSTILE) && shown.contains("by heart"), "{shown}");
+        assert_eq!(browser.value("document.querySelectorAll('.curve-card').length"), 8);
+        // The cursor in the middle of the first picture.
+        let moved = "(() => { const picture = document.querySelector('.curve-card svg'); \
+                     const box = picture.getBoundingClientRect(); \
+                     picture.dispatchEvent(new PointerEvent('pointermove', \
+                     { clientX: box.left + box.width * 296 / 560 })); \
+                     return [...document.querySelectorAll('.readout')].map((one) => one.innerText); })()";
+        let read = browser.value(moved);
+        let read: Vec<&str> = read.as_array().unwrap().iter().filter_map(|r| r.as_str()).collect();
+        assert!(read.iter().all(|text| text.starts_with("step 1,000: ")), "{read:?}");
+        assert_eq!(read[0], "step 1,000: training 0.3907, held-out 0.4225");
+        // A table opens to two pictures of its own.
+        browser.value("document.querySelector('.expand').click()");
+        assert_eq!(browser.value("document.querySelectorAll('.curve-card').length"), 10);
+        if let Some(folder) = std::env::var_os("ROWMILL_SCREENSHOTS").map(PathBuf::from) {
+            std::fs::create_dir_all(&folder).unwrap();
+            browser.picture(&folder.join(format!("training-{scheme}.png")));
+        }
+        assert_eq!(browser.complaints(), Vec::<String>::new());
+    }
 }
 
 /// Its speed is told, not judged: other programs share the machine.

@@ -3,6 +3,7 @@
 
 use crate::facts::{ColumnFacts, FileFacts, KnownLayout};
 use crate::source::{DatePart, DenseTransform, NumberForm};
+use crate::unit::count;
 
 /// What a column is for.
 #[derive(Clone, Debug, PartialEq)]
@@ -229,15 +230,12 @@ impl Role {
 
     /// Why.
     pub fn reason(&self, facts: &ColumnFacts) -> String {
-        let categories = super::text::count(self.categories(facts));
+        let categories = count(self.categories(facts));
         match self {
             Self::LeftOut(LeftOut::Empty) => "it has no values".to_owned(),
             Self::LeftOut(LeftOut::Constant) => "it has one value in all rows".to_owned(),
             Self::LeftOut(LeftOut::Unique) => {
-                format!(
-                    "{categories} different values in {} rows",
-                    super::text::count(facts.present)
-                )
+                format!("{categories} different values in {} rows", count(facts.present))
             }
             Self::LeftOut(LeftOut::Unreadable) => "its type cannot be read".to_owned(),
             Self::Number { form, .. } => {

@@ -13,7 +13,7 @@ use super::worker::{Saved, Worker};
 use super::{BestCheckpoint, Event, Interval, Outcome, RunRequest};
 use crate::checkpoint::{self, Meta, Writer};
 use crate::metric::{Accumulator, Groups, is_better};
-use crate::{Error, Evaluation, Step};
+use crate::{Error, Evaluation, Step, table_use};
 
 /// Rank 0 with its counts.
 struct Leader<'a, 'o> {
@@ -337,8 +337,8 @@ impl Leader<'_, '_> {
         let began = Instant::now();
         let (request, config) = (self.request, &self.request.config);
         let writer = Writer::begin(&request.run_folder, self.step, &config.model.tables)?;
-        let records = match self.worker.lead_save(&writer, self.last_batch.as_ref())? {
-            Saved::Written(records) => records,
+        let (records, used) = match self.worker.lead_save(&writer, self.last_batch.as_ref())? {
+            Saved::Written(records, used) => (records, used),
             Saved::Spoilt(what) => return Err(self.diverged(what)),
         };
         let progress = Progress::new(self.position.clone(), self.tally, self.last_loss, self.best);
@@ -353,6 +353,8 @@ impl Leader<'_, '_> {
         };
         let committed = writer.commit(&meta, records)?;
         checkpoint::retain(&request.run_folder, config.training.keep_checkpoints)?;
+        let tables = table_use::of_tables(&config.model, &used);
+        (self.observe)(Event::Tables { step: self.step, tables: &tables });
         (self.observe)(Event::Saved {
             step: self.step,
             path: &committed.folder,

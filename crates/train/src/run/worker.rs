@@ -22,12 +22,13 @@ use crate::checkpoint::{Checkpoint, Writer, Written, dtype};
 use crate::model::RankParameters;
 use crate::parameter::{self, DenseParameter, dense_shapes};
 use crate::profile::Profiler;
+use crate::table_use::{self, TileUse};
 use crate::{Error, Model, RankContext, Share};
 
 /// What came of saving.
 pub enum Saved {
-    /// What each rank wrote, in rank order.
-    Written(Vec<Written>),
+    /// What each rank wrote, in rank order, and what its tiles have become.
+    Written(Vec<Written>, Vec<TileUse>),
     /// Why nothing was written: a value that no checkpoint may hold.
     Spoilt(String),
 }
@@ -266,7 +267,11 @@ impl<'a> Worker<'a> {
             let dense = self.model.dense().to_parameters(&self.context.cpu)?;
             written.push(writer.write_dense(&dense, optimizers.dense.kind)?);
         }
-        Ok(Saved::Written(self.replies(&written)?.concat()))
+        let of_tile =
+            |state| table_use::of_tile(&self.context.cpu, &self.request.config.model, state);
+        let used: Vec<TileUse> = self.model.tiles().iter().map(of_tile).collect();
+        let (written, used): (Vec<_>, Vec<_>) = self.replies(&(written, used))?.into_iter().unzip();
+        Ok(Saved::Written(written.concat(), used.concat()))
     }
 
     /// Why the parameters of some rank are not fit to be saved: a value that is no finite number, a

@@ -15,3 +15,4 @@ mod run;
 mod samples;
 mod sequence;
 mod state_dict;
+mod table_use;

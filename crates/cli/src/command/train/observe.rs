@@ -5,8 +5,8 @@ use std::time::Duration;
 
 use serde::Serialize;
 use serde_json::json;
-use train::Evaluation;
 use train::run::{Event, Interval};
+use train::{Evaluation, TableUse};
 
 use super::metrics::Metrics;
 use super::row_scope;
@@ -72,6 +72,7 @@ impl Observer {
             Event::Interval(interval) => self.interval(interval),
             Event::Evaluating { samples, total } => self.evaluating(samples, total),
             Event::Evaluated { step, evaluation } => self.evaluated(step, evaluation),
+            Event::Tables { step, tables } => self.tables(step, tables),
             Event::Saved { step, path, bytes, seconds } => self.saved(step, path, bytes, seconds),
             Event::Traced { paths, steps } => {
                 self.recorded = steps;
@@ -158,6 +159,15 @@ impl Observer {
         ));
     }
 
+    fn tables(&mut self, step: u64, tables: &[TableUse]) {
+        let figures = |table: &TableUse| {
+            let figures = json!({ "rows_changed": table.rows_changed, "row_norm": table.row_norm });
+            (table.table.clone(), figures)
+        };
+        let tables: serde_json::Map<_, _> = tables.iter().map(figures).collect();
+        self.line("tables", &json!({ "step": step, "tables": tables }));
+    }
+
     fn saved(&mut self, step: u64, path: &Path, bytes: u64, seconds: f64) {
         let checkpoint = path.display().to_string();
         let event = json!({
@@ -180,7 +190,7 @@ impl Observer {
             self.failed = self.console.json(&Line { event, content }).err();
         }
         let Some(metrics) = &mut self.metrics else { return };
-        if ["interval", "evaluation", "checkpoint"].contains(&event) {
+        if ["interval", "evaluation", "tables", "checkpoint"].contains(&event) {
             metrics.write(&Line { event, content });
         }
         if let Some(error) = metrics.failure() {

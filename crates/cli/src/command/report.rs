@@ -1,0 +1,88 @@
+//! `rowmill report`: the figures of a training run → one HTML file to share.
+
+use std::fs;
+use std::io::{self, Write as _};
+use std::path::{Path, PathBuf};
+
+use report::html;
+use report::training::{self, About, TableShape, TrainingReport};
+use schema::JobConfig;
+use serde::Serialize;
+
+use crate::args::Report;
+use crate::error::Error;
+use crate::resolve::{Session, record};
+use crate::{output, render};
+
+/// What was written.
+#[derive(Serialize)]
+struct Written {
+    #[serde(serialize_with = "render::path_text")]
+    path: PathBuf,
+    bytes: u64,
+    steps: u64,
+    evaluations: usize,
+    best_step: Option<u64>,
+    verdict: String,
+}
+
+/// Runs the command.
+pub fn run(args: &Report, session: &Session) -> Result<(), Error> {
+    let metrics = args.run.join("metrics.jsonl");
+    // A line that a killed process left half written need not be text.
+    let lines = match fs::read(&metrics) {
+        Ok(bytes) => String::from_utf8_lossy(&bytes).into_owned(),
+        Err(error)
+            if [io::ErrorKind::NotFound, io::ErrorKind::NotADirectory].contains(&error.kind()) =>
+        {
+            return Err(Error::NoMetrics { run: args.run.clone() });
+        }
+        Err(error) => return Err(Error::io(&metrics, "read")(error)),
+    };
+    let report = training::of(&lines, &about(&args.run));
+    let target = args.target();
+    let page = html::training_page(&report)?;
+    output::put(&target, |file| {
+        file.write_all(page.as_bytes()).map_err(Error::io(&target, "write"))
+    })?;
+    session.console.report(&written(&report, (target, page.len())), table)
+}
+
+/// The run beside its figures. One that does not know its configuration has curves, too.
+fn about(run: &Path) -> About {
+    let program = concat!("rowmill ", env!("CARGO_PKG_VERSION")).to_owned();
+    let absolute = run.canonicalize().unwrap_or_else(|_| run.to_owned());
+    let folder = absolute.file_name().unwrap_or_default().to_string_lossy().into_owned();
+    let Some(JobConfig { model, training, .. }) = record::config(run) else {
+        return About { title: folder, program, ..About::default() };
+    };
+    let title = if model.name == folder { folder } else { format!("{folder}: {}", model.name) };
+    let shape = |table: &schema::TableConfig| TableShape {
+        name: table.name.clone(),
+        rows: table.rows,
+        dim: table.dim as u64,
+    };
+    let tables = model.tables.iter().map(shape).collect();
+    About { title, program, best_by: training.keep_best, tables }
+}
+
+fn written(report: &TrainingReport, (path, bytes): (PathBuf, usize)) -> Written {
+    Written {
+        path,
+        bytes: bytes as u64,
+        steps: report.steps,
+        evaluations: report.evaluations.len(),
+        best_step: report.verdict.best_step,
+        verdict: report.verdict.text.clone(),
+    }
+}
+
+fn table(written: &Written) -> String {
+    let facts = render::facts(&[
+        ("report", written.path.display().to_string()),
+        ("size", schema::Bytes(written.bytes).to_string()),
+        ("steps", render::count(written.steps)),
+        ("evaluations", render::count(written.evaluations as u64)),
+    ]);
+    format!("{}\n{facts}", written.verdict)
+}
