@@ -2,15 +2,21 @@
 //!
 //! Edits change programs only; what they cost is asked of a calibration afterwards. Knows no file.
 
+mod drop_exchange;
 mod fuse;
 mod graph;
 mod insert;
+mod move_table;
 mod parallelise;
 mod pin_copies;
 mod remove;
+mod reorder;
+mod replace;
 pub mod resize;
 mod scale;
+mod scale_ranks;
 mod select;
+mod thread;
 mod works;
 
 use serde::Deserialize;
@@ -75,6 +81,51 @@ pub enum Edit {
         /// What their time is multiplied by.
         factor: f64,
     },
+    /// Operators that become another one.
+    Replace {
+        /// Which.
+        operators: String,
+        /// By which: the first of the name on each rank is copied.
+        with: String,
+    },
+    /// Operators that are called elsewhere on their thread.
+    Reorder {
+        /// Which.
+        operators: String,
+        /// After which: the nearest before, else the next.
+        after: String,
+    },
+    /// Operators that a thread of their own calls.
+    Thread {
+        /// Which.
+        operators: String,
+        /// The operator that waits for them; none does in this step where it is left out.
+        join: Option<String>,
+    },
+    /// A collective that no rank calls any more.
+    DropExchange {
+        /// Which operators.
+        operators: String,
+        /// The how-manieth of them on each rank, from 0 on.
+        #[serde(default)]
+        occurrence: usize,
+    },
+    /// Embedding tables that another rank looks up.
+    MoveTable {
+        /// The kernels that look up and update, by their own names.
+        kernels: String,
+        /// The rank that has them.
+        from: u32,
+        /// The rank that gets them.
+        to: u32,
+        /// What part of the first rank's kernels they are.
+        share: f64,
+    },
+    /// More ranks, or fewer, of the same work each.
+    ScaleRanks {
+        /// How many.
+        to: usize,
+    },
 }
 
 fn one() -> f64 {
@@ -112,6 +163,23 @@ pub fn apply(program: &Program, edits: &[Edit]) -> Result<Program, Error> {
             Edit::Scale { kernels, factor } => {
                 scale::apply(program, place, (kernels, positive(place, *factor)?))?;
             }
+            Edit::Replace { operators, with } => {
+                replace::apply(program, place, (operators, with))?;
+            }
+            Edit::Reorder { operators, after } => {
+                reorder::apply(program, place, (operators, after))?;
+            }
+            Edit::Thread { operators, join } => {
+                thread::apply(program, place, (operators, join.as_deref()))?;
+            }
+            Edit::DropExchange { operators, occurrence } => {
+                drop_exchange::apply(program, place, (operators, *occurrence))?;
+            }
+            Edit::MoveTable { kernels, from, to, share } => {
+                let of = move_table::Move { kernels, from: *from, to: *to, share: *share };
+                move_table::apply(program, place, &of)?;
+            }
+            Edit::ScaleRanks { to } => scale_ranks::apply(program, place, *to)?,
         }
     }
     Ok(edited)
@@ -140,6 +208,12 @@ impl Edit {
             Self::Graph { .. } => "graph",
             Self::PinCopies {} => "pin-copies",
             Self::Scale { .. } => "scale",
+            Self::Replace { .. } => "replace",
+            Self::Reorder { .. } => "reorder",
+            Self::Thread { .. } => "thread",
+            Self::DropExchange { .. } => "drop-exchange",
+            Self::MoveTable { .. } => "move-table",
+            Self::ScaleRanks { .. } => "scale-ranks",
         }
     }
 }

@@ -78,6 +78,14 @@ pub struct RankSetting {
     pub left_running: Vec<(i64, i64)>,
 }
 
+impl Setting {
+    /// Where the step of the rank at a place begins; of one nobody knows, at 0.
+    pub fn of(&self, place: usize) -> &RankSetting {
+        const UNKNOWN: &RankSetting = &RankSetting { start_ns: 0, left_running: Vec::new() };
+        self.ranks.get(place).unwrap_or(UNKNOWN)
+    }
+}
+
 impl Recorded {
     /// Where the steps began.
     pub fn setting(&self, program: &Program) -> Setting {

@@ -182,7 +182,8 @@ impl Prices {
 
     /// What a program costs. When ranks start, and what an earlier step left running, is given.
     pub fn price(&self, program: &Program, setting: &Setting) -> Costs {
-        let ranks = program.ranks.iter().zip(&setting.ranks).map(|(rank, setting)| {
+        let ranks = program.ranks.iter().enumerate().map(|(at, rank)| {
+            let setting = setting.of(rank.copy_of.unwrap_or(at));
             let actions = rank.threads.iter().map(|thread| {
                 let cost = |action: &Action| match action {
                     Action::Host(segment) => self.overhead(key(program, *segment)),
@@ -213,8 +214,10 @@ impl Prices {
     /// The sum of a work's parts; as sure as the least sure of them.
     fn work(&self, program: &Program, work: &Work) -> Cost {
         let one = |part: Part| self.kernel(part_key(program, part));
-        let costs: Vec<Cost> = work.cost_parts().into_iter().map(one).collect();
-        let sum = costs.iter().map(|cost| cost.ns).sum::<i64>() as f64 * work.scale;
+        let parts = work.cost_parts();
+        let costs: Vec<Cost> = parts.iter().map(|part| one(*part)).collect();
+        let weighted = costs.iter().zip(&parts).map(|(cost, part)| cost.ns as f64 * part.weight);
+        let sum = weighted.sum::<f64>() * work.scale;
         let source = costs.iter().filter_map(|cost| cost.source).max();
         // What nobody has measured is a model.
         let source = match source {

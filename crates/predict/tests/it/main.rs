@@ -5,5 +5,7 @@ mod edits;
 mod faults;
 mod fixture;
 mod random;
+mod ranks;
 mod rebuilt;
 mod replay;
+mod transforms;
