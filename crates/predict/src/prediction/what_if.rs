@@ -82,7 +82,7 @@ pub fn compared(
     let base = simulate::run(program, &prices.price(program, setting))?;
     let costs = prices.price(&edited, setting);
     let simulation = simulate::run(&edited, &costs)?;
-    let intervals = interval::of(&edited, calibration, (&simulation, draws));
+    let intervals = interval::of(&edited, (calibration, &prices), (&simulation, draws));
     let row = |at: usize| {
         let recorded = edited.ranks[at].copy_of.unwrap_or(at);
         let (base_ns, step_ns) = (base.step_ns(recorded), simulation.step_ns(at));

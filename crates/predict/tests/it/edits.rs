@@ -15,7 +15,7 @@ const DRAWS: Draws = Draws { count: 3, seed: 0 };
 ///
 /// Launches begin 7 µs before their kernel, queued kernels 1 µs after the one before, and the wait
 /// returns 4 µs after the last.
-fn step() -> Step {
+pub fn step() -> Step {
     step_of(&[by_hand(&[
         ("user_annotation", "ProfilerStep#1", HOST, 0, 400, 0),
         ("cpu_op", "bag", HOST, 10, 30, 0),
