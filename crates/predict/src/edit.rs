@@ -19,13 +19,13 @@ mod select;
 mod thread;
 mod works;
 
-use serde::Deserialize;
+use serde::{Deserialize, Serialize};
 
 use crate::Error;
 use crate::program::Program;
 
 /// What a file of edits holds: `[[edit]]` tables, made in their order.
-#[derive(Clone, Debug, Default, PartialEq, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Edits {
     /// In order.
@@ -35,7 +35,7 @@ pub struct Edits {
 
 /// A change of a program. Names are those of outermost operators, or of kernels; `*` stands for any
 /// text.
-#[derive(Clone, Debug, PartialEq, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "kind", rename_all = "kebab-case", deny_unknown_fields)]
 pub enum Edit {
     /// Operators that are no longer called, with all they launch.
@@ -100,6 +100,7 @@ pub enum Edit {
         /// Which.
         operators: String,
         /// The operator that waits for them; none does in this step where it is left out.
+        #[serde(skip_serializing_if = "Option::is_none")]
         join: Option<String>,
     },
     /// A collective that no rank calls any more.

@@ -15,6 +15,7 @@ mod idle;
 mod memory;
 mod network;
 mod path;
+pub mod predicted;
 mod step;
 pub mod timeline;
 

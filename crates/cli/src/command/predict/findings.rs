@@ -5,8 +5,8 @@ use predict::prediction::{self, Draws};
 use predict::reprice;
 use serde::Serialize;
 
-use super::{Steps, calibrated, calibration, check_machine, job, machine, recordings, scopes};
-use crate::args::PredictFindings;
+use super::{Priced, priced, recordings, scopes};
+use crate::args::PredictNext;
 use crate::command::trace::finding;
 use crate::error::Error;
 use crate::resolve::Session;
@@ -28,22 +28,11 @@ struct Row {
 }
 
 /// Runs the command.
-pub fn run(args: &PredictFindings, session: &Session) -> Result<(), Error> {
+pub fn run(args: &PredictNext, session: &Session) -> Result<(), Error> {
     let traces = recordings(&args.paths, session)?;
     let all = scopes(&traces);
-    let steps = Steps::of(&all)?;
-    let number = steps.checked(args.recorded.step)?;
-    let job = job(&all, session);
-    let known = match &args.calibration {
-        None => calibrated(&job, &steps, traces.len())?,
-        Some(path) => {
-            let given = calibration(path)?;
-            check_machine((path, &given.machine), &machine(&traces), (args.recorded.force, session))?;
-            given
-        }
-    };
-    let spans = steps.one(number);
-    let step = job.step(&spans)?;
+    let asked = (args.calibration.as_ref(), args.recorded);
+    let Priced { step, known, spans } = priced(asked, (&traces, &all), session)?;
     let predicted = prediction::of(&step, &known, Draws { count: 0, seed: 0 })?;
     let mut findings = finding::of(&mut analyze::Job::new(&all), &Settings::default())?.findings;
     findings.retain(|finding| finding.saving.is_some());
@@ -60,8 +49,9 @@ pub fn run(args: &PredictFindings, session: &Session) -> Result<(), Error> {
     };
     let repriced = reprice::of((&step, &predicted.simulation), is_inside, &mut findings);
     session.console.say(format_args!(
-        "{repriced} of {} findings by a simulation of step {number}, the others by the recording",
-        findings.len()
+        "{repriced} of {} findings by a simulation of step {}, the others by the recording",
+        findings.len(),
+        args.recorded.step
     ));
     let rows: Vec<Row> = findings
         .into_iter()
@@ -80,5 +70,7 @@ pub fn run(args: &PredictFindings, session: &Session) -> Result<(), Error> {
             })
         })
         .collect();
-    sheet::put(session.console, &rows, Target::default())
+    let shown = if args.top == 0 { rows.len() } else { args.top.min(rows.len()) };
+    let rows = &rows[..shown];
+    sheet::put(session.console, rows, Target::default())
 }
