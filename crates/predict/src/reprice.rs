@@ -116,8 +116,8 @@ impl Cured<'_> {
     fn unblock(&mut self, (rank, place): (usize, Place)) -> Option<()> {
         let Place::Actions { thread, first, last } = place else { return None };
         let actions = &self.step.program.ranks[rank].threads[thread].actions;
-        for at in first..=last {
-            if !matches!(actions[at], Action::Call(_) | Action::Wait(_)) {
+        for (at, action) in actions.iter().enumerate().take(last + 1).skip(first) {
+            if !matches!(action, Action::Call(_) | Action::Wait(_)) {
                 continue;
             }
             let node = self.simulation.action_node(rank, thread, at);

@@ -1,5 +1,5 @@
-//! `rowmill tune`: which changes that keep the model promise the most, and what they bring when made.
-//! Runs are those of `rowmill train`, each a process of its own.
+//! `rowmill tune`: which changes that keep the model promise the most, and what they bring once
+//! made. Runs are those of `rowmill train`, each a process of its own.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;

@@ -251,7 +251,7 @@ impl Prices {
         }
     }
 
-    /// Whether a kernel is scaled by the roofline: nobody recorded it, nor sizes on both sides of it.
+    /// Whether a kernel is scaled by the roofline: neither it nor sizes on both sides were recorded.
     pub(crate) fn is_scaled(&self, key: &Key<WorkKind>) -> bool {
         if self.works.by_key.contains_key(key) || effort::of(&key.detail).is_none() {
             return false;
@@ -263,23 +263,19 @@ impl Prices {
         !near.is_some_and(|near| near.is_between)
     }
 
-    /// How far off scaling is, by name: each recorded kernel scaled from those of other leading
-    /// sizes, such as other batches, as logarithms of measured by scaled.
-    pub(crate) fn residuals(&self) -> BTreeMap<&str, Vec<f64>> {
-        let leading = |detail: &str| {
-            let digits: String = detail.chars().take_while(char::is_ascii_digit).collect();
-            digits.parse::<u64>().ok()
-        };
-        let mut found: BTreeMap<&str, Vec<f64>> = BTreeMap::new();
+    /// How far off scaling is, by name: each recorded shape scaled from the others, such as those
+    /// of other batches; the logarithm of measured by scaled, and what the shape takes.
+    pub(crate) fn residuals(&self) -> BTreeMap<&str, Vec<(f64, f64)>> {
+        let mut found: BTreeMap<&str, Vec<(f64, f64)>> = BTreeMap::new();
         for (key, own) in &self.works.by_key {
             let others: Vec<(&str, f64)> = of_name(&self.works.by_key, key)
                 .into_iter()
-                .filter(|(detail, _)| leading(detail) != leading(&key.detail))
+                .filter(|(detail, _)| *detail != key.detail)
                 .map(|(detail, found)| (detail, mean(found) as f64))
                 .collect();
             let Some(scaled) = effort::scaled(&others, &key.detail, self.roof) else { continue };
-            let residual = (mean(own).max(1) as f64 / scaled.max(1.0)).ln();
-            found.entry(&key.name).or_default().push(residual);
+            let own = (mean(own) as f64).max(1.0);
+            found.entry(&key.name).or_default().push(((own / scaled.max(1.0)).ln(), own));
         }
         found
     }

@@ -126,19 +126,12 @@ fn scaling(
         return Scaling::new();
     }
     let residuals = prices.residuals();
-    let centred = |all: &Vec<f64>| -> Vec<f64> {
-        let usual = middle(all.clone()).unwrap_or_default();
-        all.iter().map(|one| (one - usual).exp()).collect()
-    };
-    let every: Vec<f64> = residuals.values().flat_map(centred).collect();
+    let every: Vec<(f64, f64)> = residuals.values().flatten().copied().collect();
     let mut places: BTreeMap<NodeId, usize> = BTreeMap::new();
     let mut found = Scaling::new();
     for (name, nodes) in named {
         let own = residuals.get(name.as_str()).filter(|all| all.len() >= FEWEST);
-        let mut factors = own.map_or_else(|| every.clone(), centred);
-        if factors.is_empty() {
-            factors.push(1.0);
-        }
+        let factors = centred(own.unwrap_or(&every));
         places.extend(nodes.into_iter().map(|node| (node, found.len())));
         found.push(factors);
     }
@@ -146,6 +139,26 @@ fn scaling(
         element.scaled_as = places.get(&element.node).copied();
     }
     found
+}
+
+/// Logarithms with weights as factors without what they have in common: quantiles of equal weight,
+/// so that shapes count by what they take.
+fn centred(residuals: &[(f64, f64)]) -> Vec<f64> {
+    const QUANTILES: u32 = 41;
+    let mut sorted = residuals.to_vec();
+    sorted.sort_by(|a, b| a.0.total_cmp(&b.0));
+    let total: f64 = sorted.iter().map(|(_, weight)| weight).sum();
+    let at = |share: f64| {
+        let mut left = share * total;
+        let found = sorted.iter().find(|(_, weight)| {
+            left -= weight;
+            left <= 0.0
+        });
+        found.or(sorted.last()).map_or(0.0, |(residual, _)| *residual)
+    };
+    let quantile = |place: u32| at((f64::from(place) + 0.5) / f64::from(QUANTILES));
+    let usual = quantile(QUANTILES / 2);
+    (0..QUANTILES).map(|place| (quantile(place) - usual).exp()).collect()
 }
 
 /// The lower median; `None` of nothing.
