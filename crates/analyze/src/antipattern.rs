@@ -93,7 +93,8 @@ use rule::{Detect, Limits};
 pub use crate::graph::edit::Action;
 pub use bound::{Bound, WaitFor};
 pub use finding::{
-    Category, Confidence, Finding, HeldBack, Number, Proof, Remedy, RowEdit, Saving, Severity,
+    Category, Confidence, Finding, HeldBack, Number, Proof, Remedy, RowEdit, Saving, SavingSource,
+    Severity,
 };
 pub use own::Condition;
 pub use rule::{Limit, Rule, Side};
@@ -242,7 +243,7 @@ pub fn of(job: &Job<'_>, settings: &Settings) -> Result<Report, Error> {
     }
     findings.iter_mut().for_each(guard::lower);
     (report.path, report.account) = account::of(job);
-    findings.sort_by(|a, b| order(a).cmp(&order(b)));
+    sort(&mut findings);
     report.findings = findings;
     Ok(report)
 }
@@ -466,8 +467,31 @@ fn joint(findings: &[Finding], job: &Job<'_>, pricer: &mut Pricer<'_>) -> Option
     (remedies.len() > 1 && job.is_one_job()).then(|| (pricer.saving(&edits) / steps).max(0))
 }
 
+/// Sets what a finding saves of a step to what a simulation says; its severity follows where it was
+/// that of the saving before.
+pub fn reprice(finding: &mut Finding, saved_ns: i64, step_ns: i64) {
+    let Some(saving) = &mut finding.saving else { return };
+    let noise = saving.mid_ns - saving.low_ns;
+    let was = severity_of(saving.mid_pct);
+    saving.mid_ns = saved_ns.clamp(0, saving.high_ns);
+    saving.low_ns = (saving.mid_ns - noise).max(0);
+    saving.mid_pct = (1e5 * saving.mid_ns as f64 / step_ns.max(1) as f64).round() / 1e3;
+    saving.source = SavingSource::Simulation;
+    if finding.severity == was {
+        finding.severity = severity_of(saving.mid_pct);
+    }
+}
+
+/// Puts findings in the order in which they are told. Within a severity, savings of a simulation
+/// come before those of the recording: the two are not compared.
+pub fn sort(findings: &mut [Finding]) {
+    findings.sort_by(|a, b| order(a).cmp(&order(b)));
+}
+
 fn order(finding: &Finding) -> impl Ord + '_ {
     let saving = finding.saving.map_or(0, |saving| saving.mid_ns);
+    let source = finding.saving.map_or(SavingSource::Recording, |saving| saving.source);
     let is_quality = finding.category == Category::Quality;
-    (!is_quality, finding.severity, std::cmp::Reverse(saving), &finding.rule, &finding.key)
+    let (severity, saving) = (finding.severity, std::cmp::Reverse(saving));
+    (!is_quality, severity, source, saving, &finding.rule, &finding.key)
 }

@@ -29,6 +29,7 @@ mod predict;
 mod size;
 mod report;
 mod trace;
+mod tune;
 
 pub use bench::{
     Bench, BenchComm, BenchData, BenchEmbedding, BenchGemm, BenchInteraction, BenchPredict,
@@ -38,8 +39,8 @@ pub use capture::{Capture, Doctor, With};
 pub use init::Init;
 pub use output::Output;
 pub use predict::{
-    Predict, PredictCalibrate, PredictEvaluate, PredictModel, PredictOverheads, PredictResize,
-    PredictStep, PredictWhatIf,
+    Predict, PredictCalibrate, PredictEvaluate, PredictModel, PredictNext, PredictOverheads,
+    PredictResize, PredictServe, PredictStep, PredictWhatIf, Recorded,
 };
 use size::size;
 pub use report::Report;
@@ -48,6 +49,7 @@ pub use trace::{
     LaunchesBy, MemoryBy, OpsBy, PathBy, QueueBy, ReportContent, Selection, StepsBy, StragglersBy,
     Trace, TraceVerb, WindowChoice,
 };
+pub use tune::Tune;
 
 /// Most threads: more than any machine has cores, few enough to start.
 const THREADS_MAX: usize = 1024;
@@ -141,6 +143,8 @@ pub enum Command {
     /// Predict the time of a training step from recorded traces, and how sure that is
     #[command(subcommand)]
     Predict(Box<Predict>),
+    /// Predict changes that keep the model, and measure the best three
+    Tune(Tune),
     /// Record running PyTorch jobs without changing them: from a request to a report
     Capture(Box<Capture>),
     /// Find out why something does not work
@@ -625,8 +629,8 @@ Examples:
   rowmill quickstart --seconds 15 --folder /tmp/quickstart
 
 Writes Criteo-format text, prepares it, trains dlrm-criteo-kaggle scaled to this machine,
-evaluates on rows it has not seen, saves a checkpoint and records a trace. Run again, it
-replaces its own folder.")]
+evaluates on rows it has not seen, saves a checkpoint and records a trace. Then it predicts a step of
+twice the batch, runs it, and prints how far off that was. Run again, it replaces its own folder.")]
 pub struct Quickstart {
     /// Where to work
     #[arg(long, value_name = "FOLDER", default_value = "rowmill-quickstart")]

@@ -14,6 +14,7 @@ mod report;
 mod score;
 mod trace;
 pub mod train;
+mod tune;
 
 use std::process::ExitCode;
 
@@ -34,6 +35,7 @@ pub fn run(command: Command, session: &Session) -> Result<ExitCode, Error> {
     let has_rows = match &command {
         Command::Trace(trace) => trace.has_rows(),
         Command::Predict(predict) => predict.has_rows(),
+        Command::Tune(_) => true,
         _ => false,
     };
     if !has_rows && !matches!(session.console.format, Format::Table | Format::Json) {
@@ -52,6 +54,7 @@ pub fn run(command: Command, session: &Session) -> Result<ExitCode, Error> {
         Command::Checkpoint(checkpoint) => checkpoint::run(checkpoint, session).map(done),
         Command::Trace(trace) => trace::run(&trace, session),
         Command::Predict(predict) => predict::run(&predict, session).map(done),
+        Command::Tune(tune) => tune::run(&tune, session).map(done),
         Command::Capture(capture) => capture::run(&capture, session),
         Command::Doctor(doctor) => doctor::run(&doctor, session),
         Command::Explain(explain) => explain::run(&explain, session).map(done),

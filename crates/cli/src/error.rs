@@ -278,6 +278,9 @@ pub enum Error {
     /// A calibration of another machine.
     #[error("{}: expected a calibration of {expected}, got one of {got}", path.display())]
     OtherMachine { path: PathBuf, expected: String, got: String },
+    /// A run of `rowmill tune` that failed.
+    #[error("{run}: {said}")]
+    Tune { run: String, said: String },
     /// A step that was not recorded.
     #[error("step {step}: expected one of 0..{count}, those that all ranks recorded")]
     NoSuchStep { step: usize, count: usize },

@@ -2,24 +2,30 @@
 //!
 //! Edits change programs only; what they cost is asked of a calibration afterwards. Knows no file.
 
+mod drop_exchange;
 mod fuse;
 mod graph;
 mod insert;
+mod move_table;
 mod parallelise;
 mod pin_copies;
 mod remove;
+mod reorder;
+mod replace;
 pub mod resize;
 mod scale;
+mod scale_ranks;
 mod select;
+mod thread;
 mod works;
 
-use serde::Deserialize;
+use serde::{Deserialize, Serialize};
 
 use crate::Error;
 use crate::program::Program;
 
 /// What a file of edits holds: `[[edit]]` tables, made in their order.
-#[derive(Clone, Debug, Default, PartialEq, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Edits {
     /// In order.
@@ -29,7 +35,7 @@ pub struct Edits {
 
 /// A change of a program. Names are those of outermost operators, or of kernels; `*` stands for any
 /// text.
-#[derive(Clone, Debug, PartialEq, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "kind", rename_all = "kebab-case", deny_unknown_fields)]
 pub enum Edit {
     /// Operators that are no longer called, with all they launch.
@@ -75,6 +81,52 @@ pub enum Edit {
         /// What their time is multiplied by.
         factor: f64,
     },
+    /// Operators that become another one.
+    Replace {
+        /// Which.
+        operators: String,
+        /// By which: the first of the name on each rank is copied.
+        with: String,
+    },
+    /// Operators that are called elsewhere on their thread.
+    Reorder {
+        /// Which.
+        operators: String,
+        /// After which: the nearest before, else the next.
+        after: String,
+    },
+    /// Operators that a thread of their own calls.
+    Thread {
+        /// Which.
+        operators: String,
+        /// The operator that waits for them; none does in this step where it is left out.
+        #[serde(skip_serializing_if = "Option::is_none")]
+        join: Option<String>,
+    },
+    /// A collective that no rank calls any more.
+    DropExchange {
+        /// Which operators.
+        operators: String,
+        /// The how-manieth of them on each rank, from 0 on.
+        #[serde(default)]
+        occurrence: usize,
+    },
+    /// Embedding tables that another rank looks up.
+    MoveTable {
+        /// The kernels that look up and update, by their own names.
+        kernels: String,
+        /// The rank that has them.
+        from: u32,
+        /// The rank that gets them.
+        to: u32,
+        /// What part of the first rank's kernels they are.
+        share: f64,
+    },
+    /// More ranks, or fewer, of the same work each.
+    ScaleRanks {
+        /// How many.
+        to: usize,
+    },
 }
 
 fn one() -> f64 {
@@ -112,6 +164,23 @@ pub fn apply(program: &Program, edits: &[Edit]) -> Result<Program, Error> {
             Edit::Scale { kernels, factor } => {
                 scale::apply(program, place, (kernels, positive(place, *factor)?))?;
             }
+            Edit::Replace { operators, with } => {
+                replace::apply(program, place, (operators, with))?;
+            }
+            Edit::Reorder { operators, after } => {
+                reorder::apply(program, place, (operators, after))?;
+            }
+            Edit::Thread { operators, join } => {
+                thread::apply(program, place, (operators, join.as_deref()))?;
+            }
+            Edit::DropExchange { operators, occurrence } => {
+                drop_exchange::apply(program, place, (operators, *occurrence))?;
+            }
+            Edit::MoveTable { kernels, from, to, share } => {
+                let of = move_table::Move { kernels, from: *from, to: *to, share: *share };
+                move_table::apply(program, place, &of)?;
+            }
+            Edit::ScaleRanks { to } => scale_ranks::apply(program, place, *to)?,
         }
     }
     Ok(edited)
@@ -140,6 +209,12 @@ impl Edit {
             Self::Graph { .. } => "graph",
             Self::PinCopies {} => "pin-copies",
             Self::Scale { .. } => "scale",
+            Self::Replace { .. } => "replace",
+            Self::Reorder { .. } => "reorder",
+            Self::Thread { .. } => "thread",
+            Self::DropExchange { .. } => "drop-exchange",
+            Self::MoveTable { .. } => "move-table",
+            Self::ScaleRanks { .. } => "scale-ranks",
         }
     }
 }

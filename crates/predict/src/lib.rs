@@ -15,6 +15,7 @@ pub mod overheads;
 pub mod prediction;
 pub mod program;
 pub mod recording;
+pub mod reprice;
 pub mod simulate;
 
 use analyze::graph::Cycle;

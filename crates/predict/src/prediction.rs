@@ -2,6 +2,7 @@
 
 mod interval;
 pub mod never_run;
+pub mod next;
 pub mod what_if;
 
 use serde::Serialize;
@@ -76,7 +77,7 @@ pub fn of(step: &Step, calibration: &Calibration, draws: Draws) -> Result<Predic
     let prices = Prices::new(calibration, Method::Full);
     let costs = prices.price(&step.program, &step.recorded.setting(&step.program));
     let simulation = simulate::run(&step.program, &costs)?;
-    let intervals = interval::of(&step.program, calibration, (&simulation, draws));
+    let intervals = interval::of(&step.program, (calibration, &prices), (&simulation, draws));
     let compared = evaluate::ranks(step, &simulation, &[]);
     let row = |(at, found): (usize, evaluate::RankRow)| {
         let shares = shares(&costs.ranks[at]);

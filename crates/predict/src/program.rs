@@ -21,6 +21,8 @@ pub struct Program {
 pub struct Rank {
     /// Its number.
     pub rank: u32,
+    /// The place of the recorded rank that it repeats; `None` of a recorded one.
+    pub copy_of: Option<usize>,
     /// Place of the thread that runs the step; the step ends when it does.
     pub main: usize,
     /// What the step is called in a trace.
@@ -198,7 +200,7 @@ pub struct Work {
 }
 
 /// A work of another program, by what its samples are found.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Part {
     /// Kernel, copy or set.
     pub kind: WorkKind,
@@ -206,6 +208,8 @@ pub struct Part {
     pub name: StringId,
     /// See [`Work::detail`].
     pub detail: StringId,
+    /// What share of it.
+    pub weight: f64,
 }
 
 /// What kind of row a [`Work`] becomes.
@@ -248,7 +252,7 @@ impl Overhead {
 impl Work {
     /// As a part of what another one costs.
     pub fn as_part(&self) -> Part {
-        Part { kind: self.kind, name: self.name, detail: self.detail }
+        Part { kind: self.kind, name: self.name, detail: self.detail, weight: 1.0 }
     }
 
     /// What it costs the sum of.

@@ -43,6 +43,24 @@ pub struct RecordedRank {
     pub actions: Vec<Vec<(i64, i64)>>,
     /// Per work: from, to.
     pub works: Vec<(i64, i64)>,
+    /// What each row of the trace became, as far as it became one thing.
+    pub rows: BTreeMap<u32, Place>,
+}
+
+/// Where a row of a trace is in a rank's program.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Place {
+    /// A work.
+    Work(u32),
+    /// A call or an outermost operator: its thread, its first and its last action.
+    Actions {
+        /// Place of the thread.
+        thread: usize,
+        /// Place of the first action.
+        first: usize,
+        /// Place of the last one.
+        last: usize,
+    },
 }
 
 impl RecordedRank {
@@ -76,6 +94,14 @@ pub struct RankSetting {
     pub start_ns: i64,
     /// From when to when the works run that it does not launch, in their order; since its start.
     pub left_running: Vec<(i64, i64)>,
+}
+
+impl Setting {
+    /// Where the step of the rank at a place begins; of one nobody knows, at 0.
+    pub fn of(&self, place: usize) -> &RankSetting {
+        const UNKNOWN: &RankSetting = &RankSetting { start_ns: 0, left_running: Vec::new() };
+        self.ranks.get(place).unwrap_or(UNKNOWN)
+    }
 }
 
 impl Recorded {
@@ -165,6 +191,8 @@ impl<'a> Job<'a> {
                 ..RecordedRank::default()
             };
             let of_row = works::read(&read, &mut step.program.names, (&mut rank, &mut recorded));
+            let places = of_row.iter().map(|(row, work)| (*row, Place::Work(*work)));
+            recorded.rows.extend(places);
             threads::read(&read, &mut step.program.names, (&of_row, &mut rank, &mut recorded))?;
             step.program.ranks.push(rank);
             step.recorded.ranks.push(recorded);

@@ -13,6 +13,7 @@ use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 use sha2::{Digest, Sha256};
 
+use crate::predicted::Predicted;
 use crate::{DiffReport, Error, Report, TrainingReport};
 
 const STYLE: &str = include_str!("page/style.css");
@@ -67,6 +68,18 @@ const TRAINING_SCRIPT: &str = concat!(
     "})();\n"
 );
 
+/// The script of a page that shows a prediction.
+const PREDICTED_SCRIPT: &str = concat!(
+    "'use strict';\n(() => {\n",
+    include_str!("page/format.js"),
+    include_str!("page/dom.js"),
+    include_str!("page/table.js"),
+    include_str!("page/bars.js"),
+    include_str!("page/execution.js"),
+    include_str!("page/predicted.js"),
+    "})();\n"
+);
+
 /// Where a page comes from.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Origin {
@@ -78,6 +91,11 @@ pub enum Origin {
         trace: String,
         /// What ui.perfetto.dev calls it.
         file_name: String,
+    },
+    /// A server that predicts the step again with edits.
+    Editor {
+        /// What answers edits, as a path of the server.
+        edit: String,
     },
 }
 
@@ -108,12 +126,27 @@ pub fn training_page(report: &TrainingReport) -> Result<String, Error> {
     assembled(&report.title, &data, TRAINING_SCRIPT, &Origin::File)
 }
 
+/// The page that shows a prediction; of a server, one that edits it.
+///
+/// # Errors
+/// [`Error::Data`].
+pub fn predicted_page(view: &Predicted, origin: &Origin) -> Result<String, Error> {
+    let data = embedded(&serde_json::to_string(view)?);
+    assembled(&view.title, &data, PREDICTED_SCRIPT, origin)
+}
+
+/// What the page of a prediction may do.
+pub fn predicted_policy(origin: &Origin) -> String {
+    policy_of(PREDICTED_SCRIPT, origin)
+}
+
 fn assembled(title: &str, data: &str, script: &str, origin: &Origin) -> Result<String, Error> {
     let server = embedded(&match origin {
         Origin::File => "null".to_owned(),
         Origin::Server { trace, file_name } => {
             serde_json::to_string(&serde_json::json!({ "trace": trace, "file_name": file_name }))?
         }
+        Origin::Editor { edit } => serde_json::to_string(&serde_json::json!({ "edit": edit }))?,
     });
     let mut page = String::with_capacity(data.len() + STYLE.len() + script.len() + 8192);
     page.push_str("<!doctype html>\n<html lang=\"en\">\n<head>\n<meta charset=\"utf-8\">\n");
@@ -139,7 +172,7 @@ pub fn policy(origin: &Origin) -> String {
 fn policy_of(script: &str, origin: &Origin) -> String {
     let connect = match origin {
         Origin::File => "",
-        Origin::Server { .. } => " connect-src 'self';",
+        Origin::Server { .. } | Origin::Editor { .. } => " connect-src 'self';",
     };
     format!(
         "default-src 'none'; script-src 'sha256-{}'; style-src 'sha256-{}';{connect} base-uri 'none'; \

@@ -16,6 +16,7 @@ mod idle;
 mod memory;
 mod network;
 mod path;
+pub mod predicted;
 mod step;
 pub mod timeline;
 pub mod training;

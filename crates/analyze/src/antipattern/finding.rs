@@ -163,6 +163,19 @@ pub struct Saving {
     pub high_ns: i64,
     /// `mid_ns` of a step.
     pub mid_pct: f64,
+    /// What `mid_ns` was found on.
+    pub source: SavingSource,
+}
+
+/// What a saving was found on.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum SavingSource {
+    /// A simulated step, in which what starts, waits and transfers follows from costs.
+    Simulation,
+    /// The graph of the recording, with its waits as they were measured.
+    #[default]
+    Recording,
 }
 
 /// A measurement or a limit with its name, which says the unit.

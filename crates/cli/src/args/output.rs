@@ -37,9 +37,11 @@ impl Command {
                 Bench::Data(data) => data.out.iter().cloned().map(Output::Folder).collect(),
                 _ => Vec::new(),
             },
-            Self::Eval(_) | Self::Doctor(_) | Self::Explain(_) | Self::Completions { .. } => {
-                Vec::new()
-            }
+            Self::Eval(_)
+            | Self::Tune(_)
+            | Self::Doctor(_)
+            | Self::Explain(_)
+            | Self::Completions { .. } => Vec::new(),
         }
     }
 }
@@ -91,7 +93,12 @@ fn of_predict(predict: &Predict) -> Vec<Output> {
         Predict::Calibrate(args) => files([Some(&args.output)]),
         Predict::Step(args) => args.write_trace.iter().cloned().map(Output::Folder).collect(),
         Predict::Model(args) => args.write_trace.iter().cloned().map(Output::Folder).collect(),
-        Predict::WhatIf(_) | Predict::Resize(_) | Predict::Evaluate(_) => Vec::new(),
+        Predict::WhatIf(args) => files([args.page.as_ref()]),
+        Predict::Resize(_)
+        | Predict::Evaluate(_)
+        | Predict::Next(_)
+        | Predict::Findings(_)
+        | Predict::Serve(_) => Vec::new(),
         Predict::Overheads(args) => files([args.svg.as_ref(), args.output.as_ref()]),
     }
 }

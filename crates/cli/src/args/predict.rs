@@ -15,6 +15,9 @@ Examples:
   rowmill predict what-if traces/ --edits fused.toml    the step with an edit that nobody made yet
   rowmill predict resize b512/ b2048/ --sizes 512,2048 --to 1024
   rowmill predict model dlrm-mlperf --calibration host.json --batch-size 1024
+  rowmill predict next traces/                          what to make faster next
+  rowmill predict findings traces/                      what findings save, by simulation
+  rowmill predict serve traces/                         edit a step in a browser of this machine
   rowmill predict overheads traces/ --svg t1-t5.svg     the host's overheads, by rank
 
 A trace becomes a program: what threads and streams do and who waits for whom, without times. Costs
@@ -30,6 +33,12 @@ pub enum Predict {
     Resize(PredictResize),
     /// Predict the step of a configuration that was never run
     Model(PredictModel),
+    /// Rank what to make faster next by what the step gains
+    Next(PredictNext),
+    /// Price findings by a simulated step
+    Findings(PredictNext),
+    /// Edit a recorded step in a browser of this machine
+    Serve(PredictServe),
     /// Measure how far predictions are off
     Evaluate(PredictEvaluate),
     /// Print mean and deviation of the host's overheads T1 to T5
@@ -136,6 +145,12 @@ A file of edits, made in their order; `*` in a name stands for any text:
   graph        from, to                  one launch for all between
   pin-copies                             no waiting for copies to the device
   scale        kernels, factor           kernels by their own names
+  replace      operators, with           by copies of the first operator of another name
+  reorder      operators, after          called after the nearest of another name
+  thread       operators [join]          called by a thread of their own, until join
+  drop-exchange  operators [occurrence]  a collective that no rank calls any more
+  move-table   kernels, from, to, share  a share of lookups on another rank
+  scale-ranks  to                        more ranks, or fewer, of the same work each
 
 Both steps are predicted, with and without edits; kernels that slow each other down are not modelled.")]
 pub struct PredictWhatIf {
@@ -155,6 +170,52 @@ pub struct PredictWhatIf {
     /// Traces recorded after the edits were really made: prints how far off the prediction was
     #[arg(long, value_name = "PATH")]
     pub measured: Vec<PathBuf>,
+    /// Also write a page of the last prediction: timelines side by side, execution graph, errors
+    #[arg(long, value_name = "FILE")]
+    pub page: Option<PathBuf>,
+}
+
+/// Rank what decides a step.
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  rowmill predict next traces/
+  rowmill predict findings traces/ --format csv
+
+next: gradient_ns is dT/dw, what the slowest step would gain at the rate at which it shrinks at first
+with all of a name; saving_ns what it would gain if all of them took no time.
+findings: those whose remedy a program knows are priced by a simulation of one step, the others keep
+the price of the recording; `source` says which.")]
+pub struct PredictNext {
+    /// Traces: files, archives, folders, or `-` for standard input
+    #[arg(required = true, value_name = "PATH")]
+    pub paths: Vec<PathBuf>,
+    /// What everything costs [default: as in the recording itself]
+    #[arg(long, value_name = "FILE")]
+    pub calibration: Option<PathBuf>,
+    #[command(flatten)]
+    pub recorded: Recorded,
+    /// Rows to print, the most telling first; 0 for all
+    #[arg(long, value_name = "N", default_value_t = 20)]
+    pub top: usize,
+}
+
+/// Edit a step in a browser.
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  rowmill predict serve traces/
+  rowmill predict serve traces/ --calibration host.json --port 8080
+
+The page draws the recorded step above the predicted one, and the execution graph. Choose a node to
+remove its operators, fuse them, resize their work, or move them to a stream or a thread; the step is
+priced again. Only this machine is answered, and only who knows the address.")]
+pub struct PredictServe {
+    #[command(flatten)]
+    pub of: PredictNext,
+    /// Port on the loopback [default: a free one]
+    #[arg(long, value_name = "PORT", default_value_t = 0, hide_default_value = true)]
+    pub port: u16,
 }
 
 /// Predict another size.
@@ -278,7 +339,13 @@ impl Predict {
     pub fn has_rows(&self) -> bool {
         matches!(
             self,
-            Self::Step(_) | Self::WhatIf(_) | Self::Resize(_) | Self::Model(_) | Self::Overheads(_)
+            Self::Step(_)
+                | Self::WhatIf(_)
+                | Self::Resize(_)
+                | Self::Model(_)
+                | Self::Overheads(_)
+                | Self::Next(_)
+                | Self::Findings(_)
         )
     }
 }

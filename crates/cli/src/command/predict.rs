@@ -3,11 +3,14 @@
 mod calibrate;
 mod drawing;
 mod evaluate;
+mod findings;
 mod model;
+mod next;
 mod overheads;
-mod resize;
+pub mod resize;
+mod serve;
 mod step;
-mod what_if;
+pub mod what_if;
 
 use std::path::{Path, PathBuf};
 
@@ -15,14 +18,14 @@ use analyze::classify::ClassRule;
 use analyze::{Classifier, Scope, WindowRule, coverage};
 use predict::calibration::{Calibration, Machine, collect};
 use predict::program::Program;
-use predict::recording::{Job, Sizes, Span, StepRule, spans};
+use predict::recording::{Job, Sizes, Span, Step, StepRule, spans};
 use predict::simulate::{self, Simulation};
 use schema::OpWork;
 use serde_json::Value;
 use trace::store::Trace;
 use trace::{export, merge};
 
-use crate::args::Predict;
+use crate::args::{Predict, Recorded};
 use crate::command::trace::file::options;
 use crate::command::trace::finding::{each_with_shapes, tensors};
 use crate::error::Error;
@@ -39,6 +42,9 @@ pub fn run(args: &Predict, session: &Session) -> Result<(), Error> {
         Predict::WhatIf(args) => what_if::run(args, session),
         Predict::Resize(args) => resize::run(args, session),
         Predict::Model(args) => model::run(args, session),
+        Predict::Next(args) => next::run(args, session),
+        Predict::Findings(args) => findings::run(args, session),
+        Predict::Serve(args) => serve::run(args, session),
         Predict::Evaluate(args) => evaluate::run(args, session),
         Predict::Overheads(args) => overheads::run(args, session),
     }
@@ -136,6 +142,33 @@ pub fn calibrated(job: &Job<'_>, steps: &Steps, ranks: usize) -> Result<Calibrat
     }
     read.iter().for_each(|step| collect::add_factors(&mut found, step, &all));
     Ok(found)
+}
+
+/// A recorded step that is priced: by a calibration, or by that of its own recording.
+pub struct Priced {
+    step: Step,
+    known: Calibration,
+    spans: Vec<Span>,
+}
+
+/// Reads the step that arguments name.
+fn priced(
+    (path, recorded): (Option<&PathBuf>, Recorded),
+    (traces, scopes): (&[Trace], &[Scope<'_>]),
+    session: &Session,
+) -> Result<Priced, Error> {
+    let steps = Steps::of(scopes)?;
+    let spans = steps.one(steps.checked(recorded.step)?);
+    let job = job(scopes, session);
+    let known = match path {
+        None => calibrated(&job, &steps, traces.len())?,
+        Some(path) => {
+            let given = calibration(path)?;
+            check_machine((path, &given.machine), &machine(traces), (recorded.force, session))?;
+            given
+        }
+    };
+    Ok(Priced { step: job.step(&spans)?, known, spans })
 }
 
 /// Where traces were recorded.

@@ -1,7 +1,7 @@
 //! `rowmill quickstart`: everything once, on generated data, scaled to this machine.
 //!
-//! generate → convert → measure → train → evaluate → save and trace → say what came out of it and
-//! where the time of the recorded steps went.
+//! generate → convert → measure → train → evaluate → save and trace → predict a change, make it,
+//! measure it → say what came out of it and where the time of the recorded steps went.
 
 use std::fs;
 use std::ops::Range;
@@ -21,6 +21,7 @@ use crate::error::{EXIT_INTERRUPTED, Error};
 use crate::resolve::{Session, config, input};
 use crate::{interrupt, machine, output, render};
 
+mod change;
 mod scale;
 mod summary;
 
@@ -52,6 +53,9 @@ impl Folder {
     }
     fn trace(&self) -> PathBuf {
         self.root.join("trace")
+    }
+    fn changes(&self) -> PathBuf {
+        self.root.join("changes")
     }
     fn report(&self) -> PathBuf {
         self.run().join("report.html")
@@ -120,7 +124,13 @@ pub fn run(args: &Quickstart, session: &Session) -> Result<ExitCode, Error> {
         return Ok(ExitCode::from(EXIT_INTERRUPTED));
     }
     super::trace::report::of_run(&folder.trace(), &folder.report(), session)?;
-    let summary = summary::of(&rows, &outcome, &folder, started.elapsed().as_secs_f64());
+    say(session, 5, "predicting a change, then making it: twice the batch");
+    let short = |job: &JobConfig, run: PathBuf, trace: TraceRequest| {
+        let request = RunRequest { trace: Some(trace), ..request(job, run) };
+        Ok(train::run::run(&request, &mut |_| {})?)
+    };
+    let proven = change::prove(&job, &folder.changes(), session, &short)?;
+    let summary = summary::of((&rows, &outcome), proven, &folder, started.elapsed().as_secs_f64());
     session.console.report(&summary, summary::table)?;
     if session.console.format == Format::Table {
         let page = super::trace::summary::of_run(&folder.trace(), session)?;
@@ -142,7 +152,7 @@ fn greet(folder: &Folder, session: &Session) {
 }
 
 fn say(session: &Session, step: u32, text: &str) {
-    session.console.say(format_args!("[{step}/4] {text}"));
+    session.console.say(format_args!("[{step}/5] {text}"));
 }
 
 fn check_disk(folder: &Folder) -> Result<(), Error> {
@@ -165,7 +175,9 @@ fn clear(folder: &Folder) -> Result<(), Error> {
         return Err(Error::ForeignFolder { folder: root.clone() });
     }
     fs::write(folder.config(), "").map_err(Error::io(folder.config(), "write"))?;
-    for path in [folder.prepared(), folder.run(), folder.trace(), root.join("trial")] {
+    for path in
+        [folder.prepared(), folder.run(), folder.trace(), folder.changes(), root.join("trial")]
+    {
         if path.exists() {
             fs::remove_dir_all(&path).map_err(Error::io(&path, "remove"))?;
         }

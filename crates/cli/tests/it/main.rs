@@ -27,3 +27,4 @@ mod resume;
 mod score;
 mod trace;
 mod train;
+mod transforms;

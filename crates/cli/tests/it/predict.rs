@@ -8,7 +8,7 @@ use serde_json::Value;
 use crate::fixture::{Place, Ran};
 
 /// Three steps of one operator each, one launch and one kernel.
-fn trace(device: &str) -> String {
+pub fn trace(device: &str) -> String {
     let step = |number: u32| {
         let at = 100 + 50 * number;
         let id = 7 + number;
@@ -33,7 +33,8 @@ fn trace(device: &str) -> String {
     )
 }
 
-fn place() -> Place {
+/// A place with a trace and its calibration.
+pub fn place() -> Place {
     let place = Place::new();
     fs::write(place.path("t.json"), trace("Tesla V100")).unwrap();
     fs::write(place.path("other.json"), trace("Tesla P100")).unwrap();
@@ -41,7 +42,8 @@ fn place() -> Place {
     place
 }
 
-fn json(ran: &Ran) -> Value {
+/// What a command printed.
+pub fn json(ran: &Ran) -> Value {
     serde_json::from_str(&ran.stdout).unwrap()
 }
 
@@ -55,7 +57,8 @@ fn refused(place: &Place, words: &str, expected: &[&str]) {
     assert_eq!(ran.stdout, "", "rowmill {words}");
 }
 
-fn fixture(name: &str) -> Option<PathBuf> {
+/// A trace of the fixtures; `None`, told as a skip, where it is absent.
+pub fn fixture(name: &str) -> Option<PathBuf> {
     let folder = std::env::var_os("ROWMILL_FIXTURES").map_or_else(
         || Path::new(env!("CARGO_MANIFEST_DIR")).join("../../../shared/data"),
         PathBuf::from,

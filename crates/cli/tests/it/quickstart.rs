@@ -18,6 +18,14 @@ fn everything_once_and_again() {
         assert!(place.path(last[path].as_str().unwrap()).exists(), "{path}: {last}");
     }
     assert!(ran.stderr.contains("Next:"), "{}", ran.stderr);
+    // A change was predicted, said, made and measured, in this order.
+    let change = &last["change"];
+    let number = |key: &str| change[key].as_f64().unwrap_or_else(|| panic!("{key}: {last}"));
+    assert_eq!(number("changed_batch_size"), 2.0 * number("batch_size"));
+    assert!(number("low_ns") <= number("high_ns") && number("measured_ns") > 0.0, "{change}");
+    let error = 100.0 * (number("predicted_ns") - number("measured_ns")) / number("measured_ns");
+    assert!((error - number("error_pct")).abs() < 0.01, "{change}");
+    assert!(ran.stderr.contains("predicted, before any was run"), "{}", ran.stderr);
     assert!(seconds < 120.0, "{seconds}");
 
     fs::write(place.path("rowmill-quickstart/mine.txt"), "kept").unwrap();

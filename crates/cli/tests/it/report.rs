@@ -129,9 +129,18 @@ fn our_own_runs_are_told_of_a_pool_of_threads() {
 }
 
 /// Ends the server even where a test fails.
-struct Served {
+pub struct Served {
     child: Child,
-    address: String,
+    pub address: String,
+}
+
+impl Served {
+    /// Ends it with Ctrl-C, which is a success.
+    pub fn interrupt(&mut self) {
+        let interrupt = Command::new("kill").args(["-INT", &self.child.id().to_string()]).status();
+        assert!(interrupt.unwrap().success());
+        assert!(self.child.wait().unwrap().success());
+    }
 }
 
 impl Drop for Served {
@@ -141,8 +150,9 @@ impl Drop for Served {
     }
 }
 
-fn serve(place: &Place) -> Served {
-    let mut command = place.command("trace serve t.json");
+/// Starts a command that serves pages, and reads its address.
+pub fn serve(place: &Place, words: &str) -> Served {
+    let mut command = place.command(words);
     let mut child = command.stdout(Stdio::piped()).stderr(Stdio::null()).spawn().unwrap();
     let mut line = String::new();
     BufReader::new(child.stdout.take().unwrap()).read_line(&mut line).unwrap();
@@ -150,7 +160,7 @@ fn serve(place: &Place) -> Served {
 }
 
 /// The answer to a GET of a path, by the name of a host.
-fn get(address: &str, path: &str, host: &str) -> String {
+pub fn get(address: &str, path: &str, host: &str) -> String {
     let mut connection = TcpStream::connect(address).unwrap();
     write!(connection, "GET {path} HTTP/1.1\r\nHost: {host}\r\n\r\n").unwrap();
     let mut answer = Vec::new();
@@ -161,7 +171,7 @@ fn get(address: &str, path: &str, host: &str) -> String {
 #[test]
 fn a_server_shows_the_report_to_who_knows_its_address() {
     let place = place();
-    let mut served = serve(&place);
+    let mut served = serve(&place, "trace serve t.json");
     let address = served.address.strip_prefix("http://").unwrap();
     let (host, path) = address.split_once('/').unwrap();
     let path = format!("/{path}");
@@ -173,7 +183,5 @@ fn a_server_shows_the_report_to_who_knows_its_address() {
     assert!(trace.starts_with("HTTP/1.1 200") && trace.contains("gemm"), "{trace}");
     assert!(get(host, "/", host).starts_with("HTTP/1.1 404"));
     assert!(get(host, &path, "evil.example").starts_with("HTTP/1.1 403"));
-    let interrupt = Command::new("kill").args(["-INT", &served.child.id().to_string()]).status();
-    assert!(interrupt.unwrap().success());
-    assert!(served.child.wait().unwrap().success());
+    served.interrupt();
 }

@@ -182,7 +182,8 @@ impl Prices {
 
     /// What a program costs. When ranks start, and what an earlier step left running, is given.
     pub fn price(&self, program: &Program, setting: &Setting) -> Costs {
-        let ranks = program.ranks.iter().zip(&setting.ranks).map(|(rank, setting)| {
+        let ranks = program.ranks.iter().enumerate().map(|(at, rank)| {
+            let setting = setting.of(rank.copy_of.unwrap_or(at));
             let actions = rank.threads.iter().map(|thread| {
                 let cost = |action: &Action| match action {
                     Action::Host(segment) => self.overhead(key(program, *segment)),
@@ -213,8 +214,10 @@ impl Prices {
     /// The sum of a work's parts; as sure as the least sure of them.
     fn work(&self, program: &Program, work: &Work) -> Cost {
         let one = |part: Part| self.kernel(part_key(program, part));
-        let costs: Vec<Cost> = work.cost_parts().into_iter().map(one).collect();
-        let sum = costs.iter().map(|cost| cost.ns).sum::<i64>() as f64 * work.scale;
+        let parts = work.cost_parts();
+        let costs: Vec<Cost> = parts.iter().map(|part| one(*part)).collect();
+        let weighted = costs.iter().zip(&parts).map(|(cost, part)| cost.ns as f64 * part.weight);
+        let sum = weighted.sum::<f64>() * work.scale;
         let source = costs.iter().filter_map(|cost| cost.source).max();
         // What nobody has measured is a model.
         let source = match source {
@@ -246,6 +249,35 @@ impl Prices {
             }
             None => self.works.cost(key, WORK_POWER),
         }
+    }
+
+    /// Whether a kernel is scaled by the roofline: neither it nor sizes on both sides were recorded.
+    pub(crate) fn is_scaled(&self, key: &Key<WorkKind>) -> bool {
+        if self.works.by_key.contains_key(key) || effort::of(&key.detail).is_none() {
+            return false;
+        }
+        let named = of_name(&self.works.by_key, key);
+        let known: Vec<(&str, f64)> =
+            named.iter().map(|(detail, found)| (*detail, mean(found) as f64)).collect();
+        let near = nearest::find(&known, &key.detail, WORK_POWER);
+        !near.is_some_and(|near| near.is_between)
+    }
+
+    /// How far off scaling is, by name: each recorded shape scaled from the others, such as those
+    /// of other batches; the logarithm of measured by scaled, and what the shape takes.
+    pub(crate) fn residuals(&self) -> BTreeMap<&str, Vec<(f64, f64)>> {
+        let mut found: BTreeMap<&str, Vec<(f64, f64)>> = BTreeMap::new();
+        for (key, own) in &self.works.by_key {
+            let others: Vec<(&str, f64)> = of_name(&self.works.by_key, key)
+                .into_iter()
+                .filter(|(detail, _)| *detail != key.detail)
+                .map(|(detail, found)| (detail, mean(found) as f64))
+                .collect();
+            let Some(scaled) = effort::scaled(&others, &key.detail, self.roof) else { continue };
+            let own = (mean(own) as f64).max(1.0);
+            found.entry(&key.name).or_default().push(((own / scaled.max(1.0)).ln(), own));
+        }
+        found
     }
 
     fn scaled(&self, named: &[(&str, f64)], key: &Key<WorkKind>) -> Option<f64> {

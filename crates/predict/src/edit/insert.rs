@@ -26,13 +26,18 @@ pub(super) fn apply(
         let text = name(program, rank, *source).to_owned();
         let op = program.names.intern(&text);
         for anchor in anchors.into_iter().rev() {
-            paste(program, (rank, op, anchor), copied);
+            paste(program, (rank, op, anchor), copied, |_, stream| stream);
         }
     }
     Ok(())
 }
 
-fn check(program: &Program, place: Place, (rank, copied): (usize, &[Action])) -> Result<(), Error> {
+/// Refuses to copy what others wait for.
+pub(super) fn check(
+    program: &Program,
+    place: Place,
+    (rank, copied): (usize, &[Action]),
+) -> Result<(), Error> {
     let works = &program.ranks[rank].works;
     let meets = |work: &WorkId| works[*work as usize].collective.is_some();
     let is_alone = copied.iter().all(|action| match action {
@@ -44,7 +49,14 @@ fn check(program: &Program, place: Place, (rank, copied): (usize, &[Action])) ->
     if is_alone { Ok(()) } else { Err(place.wrong(expected, "one that they do")) }
 }
 
-fn paste(program: &mut Program, (at, op, anchor): (usize, StringId, Operator), copied: &[Action]) {
+/// Pastes actions behind an operator; what they launch now, in order. `stream` says on which the
+/// n-th work runs, which ran on the one given.
+pub(super) fn paste(
+    program: &mut Program,
+    (at, op, anchor): (usize, StringId, Operator),
+    copied: &[Action],
+    stream: impl Fn(usize, u32) -> u32,
+) -> Vec<WorkId> {
     let text = name(program, at, anchor).to_owned();
     let detail = program.names.intern(&text);
     let rank = &mut program.ranks[at];
@@ -53,6 +65,7 @@ fn paste(program: &mut Program, (at, op, anchor): (usize, StringId, Operator), c
         let Action::Call(call) = action else { continue };
         last.extend(call.launches.iter().map(|work| (rank.works[*work as usize].stream, *work)));
     }
+    let mut made = Vec::new();
     let mut new_id: BTreeMap<WorkId, WorkId> = BTreeMap::new();
     let mut displaced: Vec<(WorkId, WorkId)> = Vec::new();
     let mut pasted = vec![Action::Host(Segment { overhead: Overhead::BetweenOps, op, detail })];
@@ -61,7 +74,9 @@ fn paste(program: &mut Program, (at, op, anchor): (usize, StringId, Operator), c
         if let Action::Call(call) = &mut action {
             for work in &mut call.launches {
                 let mut copy = rank.works[*work as usize].clone();
+                copy.stream = stream(new_id.len(), copy.stream);
                 let id = rank.works.len() as WorkId;
+                made.push(id);
                 let before = last.insert(copy.stream, id);
                 // What ran behind the one before, or first, now runs behind the copy.
                 let stream = copy.stream;
@@ -100,4 +115,5 @@ fn paste(program: &mut Program, (at, op, anchor): (usize, StringId, Operator), c
         gap.detail = op;
     }
     actions.splice(to..to, pasted);
+    made
 }

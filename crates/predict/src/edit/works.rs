@@ -23,6 +23,15 @@ pub(super) fn remove(
         let got = format!("{name}, which other ranks wait for");
         return Err(place.wrong("work that no other rank takes part in", got));
     }
+    take_out(program, (at, doomed, instead));
+    Ok(())
+}
+
+/// The same of works that no collective misses.
+pub(super) fn take_out(
+    program: &mut Program,
+    (at, doomed, instead): (usize, &BTreeSet<WorkId>, &BTreeMap<WorkId, WorkId>),
+) {
     let rank = &mut program.ranks[at];
     relink(rank, doomed, instead);
     let mut kept = Vec::new();
@@ -55,7 +64,6 @@ pub(super) fn remove(
             renamed(work);
         }
     }
-    Ok(())
 }
 
 /// Takes works out of everything that waits for them.

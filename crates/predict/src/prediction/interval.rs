@@ -26,7 +26,12 @@ struct Element<'a> {
     parts: Vec<Vec<&'a [i64]>>,
     /// What brings their mean to the price: other sizes than theirs, or an edit.
     scale: f64,
+    /// Of a kernel that was scaled: by what name, of those that were.
+    scaled_as: Option<usize>,
 }
+
+/// How far off scaled kernels may be: for each name of them, factors of leaving sizes out.
+type Scaling = Vec<Vec<f64>>;
 
 /// Where the drawn steps of a rank lie.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -42,7 +47,7 @@ pub(super) struct Interval {
 /// Per rank.
 pub(super) fn of(
     program: &Program,
-    calibration: &Calibration,
+    (calibration, prices): (&Calibration, &Prices),
     (simulation, draws): (&Simulation, Draws),
 ) -> Vec<Interval> {
     let mut elements = Vec::new();
@@ -50,17 +55,27 @@ pub(super) fn of(
     for (at, rank) in program.ranks.iter().enumerate() {
         add(&mut elements, program, (at, rank), (simulation, calibration, &mut found));
     }
+    let scaling = scaling(&mut elements, (program, simulation), prices);
     let mut drawn: Vec<Vec<i64>> = vec![Vec::new(); program.ranks.len()];
     let mut again = simulation.clone();
+    let usual_factor = middle(calibration.work_factors.clone()).unwrap_or(1.0);
     for draw in 0..u64::from(draws.count) {
         let random = CounterRng::new(draws.seed, draw);
         let ranks = program.ranks.len();
         let hosts = factors(&calibration.factors, random.child(1), ranks);
         let works = factors(&calibration.work_factors, random.child(2), ranks);
+        // From run to run clocks and other programs differ about as much as from step to step.
+        let runs = factors(&calibration.work_factors, random.child(RUN), 1);
+        let run = runs[0].map_or(1.0, |factor| factor / usual_factor);
+        let off: Vec<f64> = (0u64..)
+            .zip(&scaling)
+            .map(|(name, all)| all[random.child(SCALING).below(name, all.len() as u64) as usize])
+            .collect();
         for (counter, element) in (0u64..).zip(&elements) {
             // What slows a kernel of a step down slows the others too; a factor says by how much.
             if let (false, Some(factor)) = (element.is_host, works[element.rank]) {
-                let ns = (element.usual * factor).round() as i64;
+                let off = element.scaled_as.map_or(1.0, |name| off[name]);
+                let ns = (element.usual * factor * run * off).round() as i64;
                 again.graph.set_node_weight(element.node, ns);
                 continue;
             }
@@ -68,7 +83,8 @@ pub(super) fn of(
             let picked = parts.map(|(at, samples)| pick(samples, random.child(3 + at), counter));
             let Some(ns) = picked.sum::<Option<i64>>() else { continue };
             let host = hosts[element.rank].filter(|_| element.is_host);
-            let factor = element.scale * host.unwrap_or(1.0);
+            let off = element.scaled_as.map_or(1.0, |name| off[name]);
+            let factor = element.scale * host.unwrap_or(1.0) * off;
             again.graph.set_node_weight(element.node, (ns as f64 * factor).round() as i64);
         }
         graph::relax_into(&again.graph, &mut again.times);
@@ -82,6 +98,73 @@ pub(super) fn of(
         Interval { low_ns: ns(0.05), median_ns: ns(0.5), high_ns: ns(0.95) }
     };
     drawn.into_iter().enumerate().map(ends).collect()
+}
+
+/// Counters of random numbers, beside those of hosts, works and parts.
+const RUN: u64 = 1 << 32;
+const SCALING: u64 = RUN + 1;
+
+/// Marks the kernels that were scaled; for each of their names, by what factors scaling kernels of
+/// that name was off, without what they have in common. Too few say nothing: then those of all.
+fn scaling(
+    elements: &mut [Element<'_>],
+    (program, simulation): (&Program, &Simulation),
+    prices: &Prices,
+) -> Scaling {
+    const FEWEST: usize = 3;
+    let mut named: BTreeMap<String, Vec<NodeId>> = BTreeMap::new();
+    for (at, rank) in program.ranks.iter().enumerate() {
+        for (number, work) in (0u32..).zip(&rank.works) {
+            let is_scaled = |part: &Part| prices.is_scaled(&part_key(program, *part));
+            if work.collective.is_none() && work.cost_parts().iter().any(is_scaled) {
+                let name = program.text(work.name).to_owned();
+                named.entry(name).or_default().push(simulation.work_node(at, number));
+            }
+        }
+    }
+    if named.is_empty() {
+        return Scaling::new();
+    }
+    let residuals = prices.residuals();
+    let every: Vec<(f64, f64)> = residuals.values().flatten().copied().collect();
+    let mut places: BTreeMap<NodeId, usize> = BTreeMap::new();
+    let mut found = Scaling::new();
+    for (name, nodes) in named {
+        let own = residuals.get(name.as_str()).filter(|all| all.len() >= FEWEST);
+        let factors = centred(own.unwrap_or(&every));
+        places.extend(nodes.into_iter().map(|node| (node, found.len())));
+        found.push(factors);
+    }
+    for element in elements {
+        element.scaled_as = places.get(&element.node).copied();
+    }
+    found
+}
+
+/// Logarithms with weights as factors without what they have in common: quantiles of equal weight,
+/// so that shapes count by what they take.
+fn centred(residuals: &[(f64, f64)]) -> Vec<f64> {
+    const QUANTILES: u32 = 41;
+    let mut sorted = residuals.to_vec();
+    sorted.sort_by(|a, b| a.0.total_cmp(&b.0));
+    let total: f64 = sorted.iter().map(|(_, weight)| weight).sum();
+    let at = |share: f64| {
+        let mut left = share * total;
+        let found = sorted.iter().find(|(_, weight)| {
+            left -= weight;
+            left <= 0.0
+        });
+        found.or(sorted.last()).map_or(0.0, |(residual, _)| *residual)
+    };
+    let quantile = |place: u32| at((f64::from(place) + 0.5) / f64::from(QUANTILES));
+    let usual = quantile(QUANTILES / 2);
+    (0..QUANTILES).map(|place| (quantile(place) - usual).exp()).collect()
+}
+
+/// The lower median; `None` of nothing.
+fn middle(mut all: Vec<f64>) -> Option<f64> {
+    all.sort_by(f64::total_cmp);
+    all.get(all.len().saturating_sub(1) / 2).copied()
 }
 
 /// A factor for each rank; `None` where too few are known to say how they spread.
@@ -153,7 +236,15 @@ fn add<'a>(
             let node = simulation.action_node(at, place, number);
             let parts = vec![samples];
             let scale = scale(simulation, node, &parts);
-            elements.push(Element { node, rank: at, is_host: true, usual: 0.0, parts, scale });
+            elements.push(Element {
+                node,
+                rank: at,
+                is_host: true,
+                usual: 0.0,
+                parts,
+                scale,
+                scaled_as: None,
+            });
         }
     }
     for (number, work) in (0u32..).zip(&rank.works) {
@@ -170,6 +261,14 @@ fn add<'a>(
         let node = simulation.work_node(at, number);
         let scale = scale(simulation, node, &parts);
         let usual = usual(simulation.graph.node(node).weight, &parts);
-        elements.push(Element { node, rank: at, is_host: false, usual, parts, scale });
+        elements.push(Element {
+            node,
+            rank: at,
+            is_host: false,
+            usual,
+            parts,
+            scale,
+            scaled_as: None,
+        });
     }
 }

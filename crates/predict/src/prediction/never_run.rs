@@ -51,9 +51,10 @@ pub struct NeverRun {
 /// [`Error::Cycle`].
 pub fn of(program: &Program, calibration: &Calibration, draws: Draws) -> Result<NeverRun, Error> {
     let setting = Setting { ranks: vec![RankSetting::default(); program.ranks.len()] };
-    let costs = Prices::new(calibration, Method::Full).price(program, &setting);
+    let prices = Prices::new(calibration, Method::Full);
+    let costs = prices.price(program, &setting);
     let simulation = simulate::run(program, &costs)?;
-    let intervals = interval::of(program, calibration, (&simulation, draws));
+    let intervals = interval::of(program, (calibration, &prices), (&simulation, draws));
     let row = |at: usize| {
         let places = 0..program.ranks[at].works.len() as u32;
         let works = places.map(|work| simulation.work_ns(at, work)).collect();

@@ -82,9 +82,10 @@ pub fn compared(
     let base = simulate::run(program, &prices.price(program, setting))?;
     let costs = prices.price(&edited, setting);
     let simulation = simulate::run(&edited, &costs)?;
-    let intervals = interval::of(&edited, calibration, (&simulation, draws));
+    let intervals = interval::of(&edited, (calibration, &prices), (&simulation, draws));
     let row = |at: usize| {
-        let (base_ns, step_ns) = (base.step_ns(at), simulation.step_ns(at));
+        let recorded = edited.ranks[at].copy_of.unwrap_or(at);
+        let (base_ns, step_ns) = (base.step_ns(recorded), simulation.step_ns(at));
         let (measured_pct, modelled_pct, unknown_pct) = shares(&costs.ranks[at]);
         let places = 0..edited.ranks[at].works.len() as u32;
         let works = places.map(|work| simulation.work_ns(at, work)).collect();

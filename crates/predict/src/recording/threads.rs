@@ -10,7 +10,7 @@ use trace::store::{StringId, Strings, TrackId};
 use super::hand_offs::{self, Joined};
 use super::points::{self, Point, What};
 use super::structure::{HandOff, of};
-use super::{Reader, RecordedRank, sizes};
+use super::{Place, Reader, RecordedRank, sizes};
 use crate::Error;
 use crate::program::{
     Action, Call, Mark, MarkKind, Overhead, Rank, Returns, Segment, Thread, WorkKind,
@@ -61,13 +61,17 @@ pub(super) fn read(
             operator: None,
             actions: Vec::new(),
             times: Vec::new(),
+            places: Vec::new(),
         };
         writer.left = writer.names.intern("start");
         writer.thread(points, (at == main).then_some(read.span.end));
-        let (actions, times) = (writer.actions, writer.times);
+        let (actions, times, places) = (writer.actions, writer.times, writer.places);
         let track = &trace.tracks[thread.track.0 as usize];
         let number = |key: &trace::store::TrackKey| key.number().unwrap_or(-1);
         let (pid, tid) = (number(&track.pid), number(&track.tid));
+        let thread = rank.threads.len();
+        let place = |(row, first, last)| (row, Place::Actions { thread, first, last });
+        recorded.rows.extend(places.into_iter().map(place));
         rank.threads.push(Thread { pid, tid, actions });
         recorded.actions.push(times);
     }
@@ -81,6 +85,8 @@ struct Operator {
     calls: usize,
     /// A copy that its last call launched.
     copy: Option<u32>,
+    /// Place of its first action.
+    begin: usize,
 }
 
 /// A thread while its actions are written.
@@ -98,6 +104,8 @@ struct Writer<'a, 'b> {
     operator: Option<Operator>,
     actions: Vec<Action>,
     times: Vec<(i64, i64)>,
+    /// Calls and operators: row, first and last action.
+    places: Vec<(u32, usize, usize)>,
 }
 
 impl Writer<'_, '_> {
@@ -203,12 +211,15 @@ impl Writer<'_, '_> {
                 let rank = self.read.scope.trace.rank;
                 let sizes = self.read.shapes.get(&(rank, point.row));
                 let sizes = self.names.intern(&sizes.map_or_else(String::new, sizes::text));
-                self.operator = Some(Operator { name, sizes, calls: 0, copy: None });
+                let begin = self.actions.len() - 1;
+                self.operator = Some(Operator { name, sizes, calls: 0, copy: None, begin });
             }
             What::EndLabel => self.add(Action::End, at),
             What::EndOperator => {
                 self.add(Action::End, at);
-                self.operator = None;
+                let begin = self.operator.take().map(|operator| operator.begin);
+                let last = self.actions.len() - 1;
+                self.places.extend(begin.map(|begin| (point.row, begin, last)));
             }
             What::Call => self.call(point, name),
         }
@@ -252,6 +263,7 @@ impl Writer<'_, '_> {
         };
         let cost = Segment { overhead: Overhead::RuntimeCall, op: name, detail };
         let call = Call { cost, launches, awaits, room, returns };
+        self.places.push((point.row, self.actions.len(), self.actions.len()));
         self.add(Action::Call(call), (self.cursor, point.end.max(self.cursor)));
     }
 

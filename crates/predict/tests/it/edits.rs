@@ -15,7 +15,7 @@ const DRAWS: Draws = Draws { count: 3, seed: 0 };
 ///
 /// Launches begin 7 µs before their kernel, queued kernels 1 µs after the one before, and the wait
 /// returns 4 µs after the last.
-fn step() -> Step {
+pub fn step() -> Step {
     step_of(&[by_hand(&[
         ("user_annotation", "ProfilerStep#1", HOST, 0, 400, 0),
         ("cpu_op", "bag", HOST, 10, 30, 0),
@@ -129,6 +129,36 @@ fn scaled_kernels_move_what_waits_for_them() {
     refused(
         Edit::Scale { kernels: text("k1"), factor: f64::NAN },
         "edit 1 (scale): expected a factor from 0 to 1e6, got NaN",
+    );
+}
+
+#[test]
+fn a_replaced_operator_leaves_nothing_of_itself() {
+    // Kernels of 10 µs run 22..32, 52..62 and 82..92: the wait at 105 returns at 109.
+    check(Edit::Replace { operators: text("bag"), with: text("c") }, 321);
+    refused(
+        Edit::Replace { operators: text("bag"), with: text("bag") },
+        "edit 1 (replace): expected another operator to replace them by, got none on the same rank",
+    );
+}
+
+#[test]
+fn a_reordered_operator_takes_its_kernel_along() {
+    // k3 runs 22..32, k1 52..152, k2 153..203; the wait is for the last of the stream: 207.
+    check(Edit::Reorder { operators: text("bag"), after: text("c") }, 419);
+    check(Edit::Reorder { operators: text("c"), after: text("bag") }, 400);
+}
+
+#[test]
+fn operators_on_a_thread_of_their_own_take_no_time_of_the_first() {
+    // The new thread calls at 5 and 25 µs: k1 12..112, k2 113..163. c waits until 40, k3 runs
+    // 164..174, the wait returns at 178.
+    check(Edit::Thread { operators: text("bag"), join: Some(text("c")) }, 390);
+    // Without a wait c begins at 10 µs, but its stream keeps its order.
+    check(Edit::Thread { operators: text("bag"), join: None }, 390);
+    refused(
+        Edit::Thread { operators: text("c"), join: Some(text("bag")) },
+        "edit 1 (thread): expected an operator that joins behind one that moves, got none",
     );
 }
 

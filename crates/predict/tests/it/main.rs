@@ -4,6 +4,10 @@
 mod edits;
 mod faults;
 mod fixture;
+mod intervals;
 mod random;
+mod ranks;
 mod rebuilt;
 mod replay;
+mod reprice;
+mod transforms;

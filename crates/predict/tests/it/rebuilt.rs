@@ -53,6 +53,7 @@ fn written(specs: &[Spec]) -> Program {
                 kind: WorkKind::Kernel,
                 name: kernel(*stream, &mut names),
                 detail: StringId::default(),
+                weight: 1.0,
             })
             .collect();
         rank.works.push(Work {
@@ -97,7 +98,8 @@ fn price(text: &str) -> i64 {
     text.bytes().fold(7, |sum, byte| (sum * 31 + i64::from(byte)) % 97)
 }
 
-fn costs(program: &Program) -> Costs {
+/// What a program of one rank costs, by names alone.
+pub fn costs(program: &Program) -> Costs {
     let of = |ns: i64| Cost { ns, source: Some(Source::Measured) };
     let rank = &program.ranks[0];
     let text = |segment: &Segment| {

@@ -4,7 +4,8 @@ use std::path::PathBuf;
 
 use predict::calibration::Calibration;
 use predict::edit::resize::{Sized, between};
-use predict::prediction::what_if::{self, WhatIfRow};
+use predict::prediction::Draws;
+use predict::prediction::what_if::{self, WhatIf, WhatIfRow};
 use predict::recording::Step;
 use serde::Serialize;
 
@@ -39,11 +40,11 @@ struct Row {
 }
 
 /// A recording at one size.
-struct Recorded {
+pub struct Recorded {
     step: Step,
-    calibration: Calibration,
+    pub calibration: Calibration,
     /// Mean step of each rank.
-    means_ns: Vec<f64>,
+    pub means_ns: Vec<f64>,
 }
 
 /// Runs the command.
@@ -52,18 +53,10 @@ pub fn run(args: &PredictResize, session: &Session) -> Result<(), Error> {
     let (of_small, of_large) = (&small.calibration.machine, &large.calibration.machine);
     check_machine((&args.large, of_large), of_small, (false, session))?;
     let (from, until) = args.sizes;
-    let mut known = small.calibration.clone();
-    known.merge(large.calibration);
-    let setting = small.step.recorded.setting(&small.step.program);
     let after = measured(&args.measured, session)?;
     let mut rows = Vec::new();
     for (at, to) in args.to.iter().enumerate() {
-        let first = Sized { program: &small.step.program, size: from };
-        let second = Sized { program: &large.step.program, size: until };
-        let program = between(first, second, *to)?;
-        let base = (&small.step.program, &setting);
-        let draws = args.drawn.into();
-        let found = what_if::compared(base, program, &known, ("", draws))?;
+        let found = between_recordings((&small, &large), args.sizes, (*to, args.drawn.into()))?;
         let is_measured = at + 1 == args.to.len();
         let share = (*to as f64 - from as f64) / (until as f64 - from as f64);
         for (place, row) in found.rows.into_iter().enumerate() {
@@ -76,7 +69,24 @@ pub fn run(args: &PredictResize, session: &Session) -> Result<(), Error> {
     sheet::put(session.console, &rows, Target::default())
 }
 
-fn recorded(path: &PathBuf, session: &Session) -> Result<Recorded, Error> {
+/// The step at another size, by what both recordings cost.
+pub fn between_recordings(
+    (small, large): (&Recorded, &Recorded),
+    (from, until): (u64, u64),
+    (to, draws): (u64, Draws),
+) -> Result<WhatIf, Error> {
+    let mut known = small.calibration.clone();
+    known.merge(large.calibration.clone());
+    let first = Sized { program: &small.step.program, size: from };
+    let second = Sized { program: &large.step.program, size: until };
+    let program = between(first, second, to)?;
+    let setting = small.step.recorded.setting(&small.step.program);
+    let base = (&small.step.program, &setting);
+    Ok(what_if::compared(base, program, &known, ("", draws))?)
+}
+
+/// Reads a recording at one size.
+pub fn recorded(path: &PathBuf, session: &Session) -> Result<Recorded, Error> {
     let traces = recordings(std::slice::from_ref(path), session)?;
     let scopes = scopes(&traces);
     let steps = Steps::of(&scopes)?;

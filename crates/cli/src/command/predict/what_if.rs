@@ -1,18 +1,21 @@
 //! `rowmill predict what-if`: a step with edits, and what was measured after they were made.
 
 use std::fs;
+use std::io::Write;
 use std::path::{Path, PathBuf};
 
-use predict::calibration::Calibration;
 use predict::edit::Edits;
+use predict::prediction::Draws;
 use predict::prediction::what_if::{self, WhatIfRow};
-use predict::recording::Job;
+use report::html::{self, Origin};
 use serde::Serialize;
 use trace::store::Trace;
 
-use super::{Steps, calibrated, calibration, check_machine, job, machine, recordings, scopes};
+use super::{Priced, Steps, priced, recordings, scopes, serve};
 use crate::args::PredictWhatIf;
+use crate::command::trace::report::title;
 use crate::error::Error;
+use crate::output;
 use crate::resolve::Session;
 use crate::sheet::{self, Target};
 
@@ -46,11 +49,9 @@ pub fn run(args: &PredictWhatIf, session: &Session) -> Result<(), Error> {
     let edits: Vec<Edits> = args.edits.iter().map(|path| edits(path)).collect::<Result<_, _>>()?;
     let traces = recordings(&args.paths, session)?;
     let scopes = scopes(&traces);
-    let steps = Steps::of(&scopes)?;
-    let number = steps.checked(args.recorded.step)?;
-    let job = job(&scopes, session);
-    let known = known(args, (&job, &steps, &traces), session)?;
-    let step = job.step(&steps.one(number))?;
+    let asked = (args.calibration.as_ref(), args.recorded);
+    let priced = priced(asked, (&traces, &scopes), session)?;
+    let (step, known) = (&priced.step, &priced.known);
     let setting = step.recorded.setting(&step.program);
     let measured = measured(&args.measured, session)?;
     let draws = args.drawn.into();
@@ -58,11 +59,14 @@ pub fn run(args: &PredictWhatIf, session: &Session) -> Result<(), Error> {
     for (path, edits) in args.edits.iter().zip(&edits) {
         let name = path.file_stem().unwrap_or_default().to_string_lossy();
         let program = (&step.program, &setting);
-        let found = what_if::of(program, &known, (&name, &edits.edit), draws);
+        let found = what_if::of(program, known, (&name, &edits.edit), draws);
         let found = found.map_err(|source| Error::Edits { path: path.clone(), source })?;
         for predicted in found.rows {
             rows.push(row(predicted, &measured)?);
         }
+    }
+    if let (Some(page), Some(edits)) = (&args.page, edits.last()) {
+        write_page(page, &title(&args.paths), (&priced, draws), edits)?;
     }
     sheet::put(session.console, &rows, Target::default())
 }
@@ -73,16 +77,16 @@ fn edits(path: &Path) -> Result<Edits, Error> {
         .map_err(|source| Error::EditsFile { path: path.to_owned(), source: Box::new(source) })
 }
 
-/// The calibration that was given, else that of the recording itself.
-fn known(
-    args: &PredictWhatIf,
-    (job, steps, traces): (&Job<'_>, &Steps, &[Trace]),
-    session: &Session,
-) -> Result<Calibration, Error> {
-    let Some(path) = &args.calibration else { return calibrated(job, steps, traces.len()) };
-    let given = calibration(path)?;
-    check_machine((path, &given.machine), &machine(traces), (args.recorded.force, session))?;
-    Ok(given)
+/// Writes the page of a prediction, which nobody can edit.
+fn write_page(
+    page: &Path,
+    title: &str,
+    (priced, draws): (&Priced, Draws),
+    edits: &Edits,
+) -> Result<(), Error> {
+    let view = serve::view(title, (priced, draws), &edits.edit)?;
+    let text = html::predicted_page(&view, &Origin::File)?;
+    output::put(page, |file| file.write_all(text.as_bytes()).map_err(Error::io(page, "write")))
 }
 
 /// The recorded steps of every rank; none of no paths.

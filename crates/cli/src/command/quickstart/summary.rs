@@ -5,6 +5,7 @@ use std::path::PathBuf;
 use serde::Serialize;
 use train::run::Outcome;
 
+use super::change::Change;
 use super::{Folder, MODEL, Rows};
 use crate::command::train::quoted;
 use crate::render;
@@ -35,11 +36,18 @@ pub struct Summary {
     text: PathBuf,
     #[serde(serialize_with = "render::path_text")]
     run: PathBuf,
+    /// A change that was predicted, then made; none if that was interrupted.
+    change: Option<Change>,
     seconds: f64,
 }
 
 /// The summary of a quickstart's run.
-pub fn of(rows: &Rows, outcome: &Outcome, folder: &Folder, seconds: f64) -> Summary {
+pub fn of(
+    (rows, outcome): (&Rows, &Outcome),
+    change: Option<Change>,
+    folder: &Folder,
+    seconds: f64,
+) -> Summary {
     let evaluation = outcome.evaluation.as_ref();
     let auc = evaluation.map_or(f64::NAN, |evaluation| evaluation.auc);
     Summary {
@@ -58,6 +66,7 @@ pub fn of(rows: &Rows, outcome: &Outcome, folder: &Folder, seconds: f64) -> Summ
         config: folder.config(),
         text: folder.text(),
         run: folder.run(),
+        change,
         seconds,
     }
 }
@@ -65,7 +74,7 @@ pub fn of(rows: &Rows, outcome: &Outcome, folder: &Folder, seconds: f64) -> Summ
 /// The summary for people.
 pub fn table(summary: &Summary) -> String {
     let checkpoint = summary.checkpoint.as_ref().map(|path| path.display().to_string());
-    let facts = render::facts(&[
+    let mut facts = vec![
         ("trained", format!("{} samples", render::count(summary.samples))),
         ("speed", render::rate(summary.samples_per_second)),
         ("AUC on held-out rows", format!("{:.4}", summary.auc)),
@@ -76,8 +85,10 @@ pub fn table(summary: &Summary) -> String {
         ("checkpoint", checkpoint.unwrap_or_default()),
         ("trace (open it in ui.perfetto.dev)", summary.trace.display().to_string()),
         ("report of it (open it in a browser)", summary.report.display().to_string()),
-        ("time", render::duration(summary.seconds)),
-    ]);
+    ];
+    facts.extend(summary.change.iter().flat_map(Change::lines));
+    facts.push(("time", render::duration(summary.seconds)));
+    let facts = render::facts(&facts);
     format!("\n{facts}\n")
 }
 
@@ -85,11 +96,12 @@ pub fn table(summary: &Summary) -> String {
 pub fn next_steps(summary: &Summary) -> String {
     let word = |path: &PathBuf| quoted(&path.display().to_string());
     let (run, config, text) = (word(&summary.run), word(&summary.config), word(&summary.text));
-    let report = word(&summary.report);
+    let (report, trace) = (word(&summary.report), word(&summary.trace));
     let more = summary.steps * 2;
     format!(
         "Next:\n  \
          open {report} in a browser    where the time of the recorded steps went\n  \
+         rowmill predict serve {trace}    edit a recorded step in a browser, and see what it would take\n  \
          rowmill score {run} {text} | head    click probabilities, one per row\n  \
          rowmill eval {run}    the evaluation again\n  \
          rowmill train {config} --run {run} --resume --set steps={more} --set epochs=100\n\

@@ -1,0 +1,76 @@
+//! `rowmill predict findings`: what findings save, by a simulated step.
+
+use analyze::antipattern::{SavingSource, Settings, Severity};
+use predict::prediction::{self, Draws};
+use predict::reprice;
+use serde::Serialize;
+
+use super::{Priced, priced, recordings, scopes};
+use crate::args::PredictNext;
+use crate::command::trace::finding;
+use crate::error::Error;
+use crate::resolve::Session;
+use crate::sheet::{self, Target};
+
+/// A finding with what it saves.
+#[derive(Serialize)]
+struct Row {
+    rule: String,
+    severity: Severity,
+    /// What the saving was found on.
+    source: SavingSource,
+    saving_ns: i64,
+    saving_pct: f64,
+    /// By the graph of the recording.
+    recorded_saving_ns: i64,
+    title: String,
+    key: String,
+}
+
+/// Runs the command.
+pub fn run(args: &PredictNext, session: &Session) -> Result<(), Error> {
+    let traces = recordings(&args.paths, session)?;
+    let all = scopes(&traces);
+    let asked = (args.calibration.as_ref(), args.recorded);
+    let Priced { step, known, spans } = priced(asked, (&traces, &all), session)?;
+    let predicted = prediction::of(&step, &known, Draws { count: 0, seed: 0 })?;
+    let mut findings = finding::of(&mut analyze::Job::new(&all), &Settings::default())?.findings;
+    findings.retain(|finding| finding.saving.is_some());
+    let recorded: Vec<(String, i64)> = findings
+        .iter()
+        .filter_map(|finding| Some((finding.key.clone(), finding.saving?.mid_ns)))
+        .collect();
+    let is_inside = |rank: u32, row: u32| {
+        let place = all.iter().position(|scope| scope.trace.rank == rank);
+        place.is_some_and(|at| {
+            let start = all[at].trace.slices.start(row);
+            spans[at].start <= start && start < spans[at].end
+        })
+    };
+    let repriced = reprice::of((&step, &predicted.simulation), is_inside, &mut findings);
+    session.console.say(format_args!(
+        "{repriced} of {} findings by a simulation of step {}, the others by the recording",
+        findings.len(),
+        args.recorded.step
+    ));
+    let rows: Vec<Row> = findings
+        .into_iter()
+        .filter_map(|finding| {
+            let saving = finding.saving?;
+            let of_key = recorded.iter().find(|(key, _)| *key == finding.key);
+            Some(Row {
+                rule: finding.rule,
+                severity: finding.severity,
+                source: saving.source,
+                saving_ns: saving.mid_ns,
+                saving_pct: saving.mid_pct,
+                recorded_saving_ns: of_key.map_or(0, |(_, ns)| *ns),
+                title: finding.title,
+                key: finding.key,
+            })
+        })
+        .collect();
+    let shown = if args.top == 0 { rows.len() } else { args.top.min(rows.len()) };
+    let rows = &rows[..shown];
+    sheet::put(session.console, rows, Target::default())
+}

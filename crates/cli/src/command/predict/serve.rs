@@ -1,0 +1,115 @@
+//! `rowmill predict serve`: a recorded step beside a predicted one that is edited in a browser of
+//! this machine. How pages are asked for is the server's affair.
+
+use std::io;
+
+use predict::edit::{Edit, Edits};
+use predict::prediction::Draws;
+use predict::prediction::what_if;
+use report::html::{self, Origin};
+use report::predicted::{self, Predicted};
+
+use super::{Priced, priced, recordings, scopes};
+use crate::args::PredictServe;
+use crate::command::trace::report::title;
+use crate::error::Error;
+use crate::interrupt;
+use crate::resolve::Session;
+use crate::server::{Page, Server};
+
+/// What the server calls the answers to edits.
+const EDIT: &str = "edit";
+/// Draws of an interval; an edit is answered before a person notices.
+const DRAWS: Draws = Draws { count: 20, seed: 0 };
+
+/// Runs the command until Ctrl-C.
+pub fn run(args: &PredictServe, session: &Session) -> Result<(), Error> {
+    let traces = recordings(&args.of.paths, session)?;
+    let scopes = scopes(&traces);
+    let asked = (args.of.calibration.as_ref(), args.of.recorded);
+    let priced = priced(asked, (&traces, &scopes), session)?;
+    let port = args.port;
+    let server = Server::bind(port).map_err(|source| Error::Serve { port, source })?;
+    let origin = Origin::Editor { edit: server.path(EDIT) };
+    let title = title(&args.of.paths);
+    let first = view(&title, (&priced, DRAWS), &[])?;
+    let page = Page {
+        content_type: "text/html; charset=utf-8",
+        policy: Some(html::predicted_policy(&origin)),
+        body: html::predicted_page(&first, &origin)?.into_bytes(),
+    };
+    let find = |name: &str| match name.split_once('?') {
+        None if name.is_empty() => Ok(Some(page.clone())),
+        Some((EDIT, query)) => answer(&title, &priced, query).map(Some),
+        _ => Ok(None),
+    };
+    let stop = interrupt::stop_flag("stopping");
+    let console = session.console;
+    console.say("open this address in a browser of this machine; Ctrl-C ends");
+    console.print(&server.to_string())?;
+    server.run(&stop, &find).map_err(|source| Error::Serve { port, source })
+}
+
+/// What a page shows of a step with edits.
+pub fn view(
+    title: &str,
+    (priced, draws): (&Priced, Draws),
+    edits: &[Edit],
+) -> Result<Predicted, Error> {
+    let step = &priced.step;
+    let setting = step.recorded.setting(&step.program);
+    let found = what_if::of((&step.program, &setting), &priced.known, ("", edits), draws)?;
+    Ok(predicted::of(title, step, (&found, text(edits))))
+}
+
+/// Edits as the file that `rowmill predict what-if` takes; empty of none.
+fn text(edits: &[Edit]) -> String {
+    match edits {
+        [] => String::new(),
+        some => toml::to_string(&Edits { edit: some.to_vec() }).unwrap_or_default(),
+    }
+}
+
+/// The step with the edits of a query, or why they cannot be made.
+fn answer(title: &str, priced: &Priced, query: &str) -> io::Result<Page> {
+    let edits = decoded(query).and_then(|text| serde_json::from_str::<Vec<Edit>>(&text).ok());
+    let found = match edits {
+        Some(edits) => view(title, (priced, DRAWS), &edits).map_err(|error| error.to_string()),
+        None => Err("expected a list of edits".to_owned()),
+    };
+    let body = match found {
+        Ok(view) => serde_json::to_vec(&view),
+        Err(error) => serde_json::to_vec(&serde_json::json!({ "error": error })),
+    };
+    let body = body.map_err(io::Error::other)?;
+    Ok(Page { content_type: "application/json", policy: None, body })
+}
+
+/// Text of which a browser has written bytes as `%41`; `None` if it is none.
+fn decoded(query: &str) -> Option<String> {
+    let mut bytes = Vec::with_capacity(query.len());
+    let mut rest = query.bytes();
+    while let Some(byte) = rest.next() {
+        bytes.push(match byte {
+            b'%' => {
+                let digits = [rest.next()?, rest.next()?];
+                u8::from_str_radix(std::str::from_utf8(&digits).ok()?, 16).ok()?
+            }
+            other => other,
+        });
+    }
+    String::from_utf8(bytes).ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::decoded;
+
+    #[test]
+    fn a_query_is_text_again() {
+        assert_eq!(decoded("%5B%22\u{e4}%C3%A4%22%5D").as_deref(), Some("[\"ää\"]"));
+        for broken in ["%", "%4", "%zz", "%ff"] {
+            assert_eq!(decoded(broken), None, "{broken}");
+        }
+    }
+}

@@ -1,0 +1,113 @@
+//! One change of a quickstart, predicted before it is made: twice the batch. Then it is made and
+//! measured.
+
+use std::fs;
+use std::ops::Range;
+use std::path::{Path, PathBuf};
+
+use predict::prediction::Draws;
+use schema::JobConfig;
+use serde::Serialize;
+use train::run::{Outcome, TraceRequest};
+
+use crate::command::predict::resize::{between_recordings, recorded};
+use crate::command::predict::what_if::measured;
+use crate::error::Error;
+use crate::render;
+use crate::resolve::Session;
+
+/// Steps that are recorded of each batch size, after those that warm caches up.
+const STEPS: Range<u64> = 12..20;
+const DRAWS: Draws = Draws { count: 200, seed: 0 };
+
+/// A change, what was predicted of it and what was measured afterwards.
+#[derive(Clone, Debug, Serialize)]
+pub struct Change {
+    batch_size: u64,
+    changed_batch_size: u64,
+    predicted_ns: i64,
+    low_ns: i64,
+    high_ns: i64,
+    measured_ns: i64,
+    error_pct: f64,
+    /// Of "twice the batch, twice the time".
+    linear_error_pct: f64,
+    /// Coefficient of variation of the measured steps.
+    noise_pct: f64,
+}
+
+/// Records half the batch and the batch, predicts twice the batch, then runs it. `None` if it was
+/// interrupted.
+pub fn prove(
+    job: &JobConfig,
+    folder: &Path,
+    session: &Session,
+    run: &dyn Fn(&JobConfig, PathBuf, TraceRequest) -> Result<Outcome, Error>,
+) -> Result<Option<Change>, Error> {
+    let batch = job.training.batch_size as u64;
+    let trace = |batch: u64| folder.join(format!("batch-{batch}"));
+    let record = |batch: u64| -> Result<bool, Error> {
+        let mut short = job.clone();
+        short.training.batch_size = batch as usize;
+        short.training.steps = Some(STEPS.end + 1);
+        short.training.evaluate_every = None;
+        short.training.checkpoint_every = None;
+        let request = TraceRequest { folder: trace(batch), steps: STEPS };
+        let outcome = run(&short, folder.join("trial"), request)?;
+        let trial = folder.join("trial");
+        fs::remove_dir_all(&trial).map_err(Error::io(&trial, "remove"))?;
+        Ok(!outcome.interrupted)
+    };
+    let sizes = (batch / 2, batch);
+    if !record(sizes.0)? || !record(sizes.1)? {
+        return Ok(None);
+    }
+    let (small, large) = (recorded(&trace(sizes.0), session)?, recorded(&trace(sizes.1), session)?);
+    let to = 2 * batch;
+    let found = between_recordings((&small, &large), sizes, (to, DRAWS))?;
+    let Some(predicted) = found.rows.first() else { return Ok(None) };
+    session.console.say(format_args!(
+        "      steps of {to} samples: {} predicted, before any was run",
+        render::nanos(predicted.step_ns as f64)
+    ));
+    if !record(to)? {
+        return Ok(None);
+    }
+    let taken = measured(&[trace(to)], session)?;
+    let Some(taken) = taken.first() else { return Ok(None) };
+    let error = |ns: f64| 100.0 * (ns - taken.mean_ns) / taken.mean_ns.max(1.0);
+    let linear_ns = 2.0 * large.means_ns.first().copied().unwrap_or_default();
+    Ok(Some(Change {
+        batch_size: batch,
+        changed_batch_size: to,
+        predicted_ns: predicted.step_ns,
+        low_ns: predicted.low_ns,
+        high_ns: predicted.high_ns,
+        measured_ns: taken.mean_ns.round() as i64,
+        error_pct: error(predicted.step_ns as f64),
+        linear_error_pct: error(linear_ns),
+        noise_pct: taken.noise_pct,
+    }))
+}
+
+impl Change {
+    /// For people, one line each.
+    pub fn lines(&self) -> [(&'static str, String); 3] {
+        let ns = |ns: i64| render::nanos(ns as f64);
+        let range = format!(
+            "{} (90 %: {} to {})",
+            ns(self.predicted_ns),
+            ns(self.low_ns),
+            ns(self.high_ns)
+        );
+        let off = format!(
+            "{:+.1} % ({:+.1} % for twice the time; steps vary by {:.1} %)",
+            self.error_pct, self.linear_error_pct, self.noise_pct
+        );
+        [
+            ("a step of twice the batch, predicted", range),
+            ("the same, measured afterwards", ns(self.measured_ns)),
+            ("error of the prediction", off),
+        ]
+    }
+}

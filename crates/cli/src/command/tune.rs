@@ -1,0 +1,181 @@
+//! `rowmill tune`: which changes that keep the model promise the most, and what they bring once
+//! made. Runs are those of `rowmill train`, each a process of its own.
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use predict::calibration::Calibration;
+use predict::lower::{self, own};
+use predict::prediction::{Draws, never_run};
+use schema::JobConfig;
+use serde::Serialize;
+
+use super::predict::resize::recorded;
+use super::predict::what_if::measured;
+use crate::args::Tune;
+use crate::error::Error;
+use crate::resolve::{Session, config};
+use crate::sheet::{self, Target};
+
+/// Steps before those that are recorded.
+const WARM_UP: u64 = 8;
+/// How many changes are made.
+const BEST: usize = 3;
+const DRAWS: Draws = Draws { count: 200, seed: 0 };
+
+/// What a step is run with.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Setting {
+    batch_size: usize,
+    ranks: usize,
+}
+
+/// A setting, what was predicted of it, and what was measured if it was run.
+#[derive(Clone, Debug, Serialize)]
+struct Row {
+    batch_size: usize,
+    ranks: usize,
+    predicted_ns: i64,
+    low_ns: i64,
+    high_ns: i64,
+    predicted_samples_per_s: f64,
+    measured_ns: Option<i64>,
+    measured_samples_per_s: Option<f64>,
+    /// Of the prediction.
+    error_pct: Option<f64>,
+    /// Of "as many samples per second as now".
+    baseline_error_pct: Option<f64>,
+    /// Coefficient of variation of the measured steps.
+    noise_pct: Option<f64>,
+}
+
+/// Runs the command.
+pub fn run(args: &Tune, session: &Session) -> Result<(), Error> {
+    let job = config::job(&args.config, &args.set)?.config;
+    let base = Setting { batch_size: job.training.batch_size, ranks: 1 };
+    // Before anything is run: whether its steps can be predicted at all.
+    own::ops(own::Workload { config: &job, ranks: 1, pooling: 1 })?;
+    let runs = tempfile::tempdir().map_err(Error::io(std::env::temp_dir(), "create"))?;
+    let tuning = Tuning { args, session, folder: runs.path() };
+    let twice = Setting { batch_size: 2 * base.batch_size, ..base };
+    let mut known = Calibration::default();
+    let mut now = 0.0;
+    for setting in [base, twice] {
+        let found = recorded(&tuning.record(setting)?, session)?;
+        if setting == base {
+            now = samples_per_s(base, found.means_ns.first().copied().unwrap_or_default());
+        }
+        known.merge(found.calibration);
+    }
+    let mut rows = Vec::new();
+    for setting in candidates(base, session.threads) {
+        rows.push(predicted(&job, (setting, session.threads), &known)?);
+    }
+    rows.sort_by(|a, b| b.predicted_samples_per_s.total_cmp(&a.predicted_samples_per_s));
+    session.console.say(format_args!(
+        "{} changes predicted before any was run; {:.0} samples/s now",
+        rows.len(),
+        now
+    ));
+    for row in rows.iter_mut().take(BEST) {
+        let setting = Setting { batch_size: row.batch_size, ranks: row.ranks };
+        let taken = measured(&[tuning.record(setting)?], session)?;
+        let slowest = taken.iter().max_by(|a, b| a.mean_ns.total_cmp(&b.mean_ns));
+        let Some(slowest) = slowest else { continue };
+        let speed = samples_per_s(setting, slowest.mean_ns);
+        let error = |ns: f64| 100.0 * (ns - slowest.mean_ns) / slowest.mean_ns.max(1.0);
+        row.measured_ns = Some(slowest.mean_ns.round() as i64);
+        row.measured_samples_per_s = Some(speed);
+        row.error_pct = Some(error(row.predicted_ns as f64));
+        row.baseline_error_pct = Some(error(1e9 * setting.batch_size as f64 / now.max(1e-9)));
+        row.noise_pct = Some(slowest.noise_pct);
+    }
+    sheet::put(session.console, &rows, Target::default())
+}
+
+/// Other batch sizes, and two ranks, of which each has half of the threads.
+fn candidates(base: Setting, threads: usize) -> Vec<Setting> {
+    let ranks = if threads >= 2 { 2 } else { 1 };
+    let sizes = [base.batch_size / 2, base.batch_size, 2 * base.batch_size, 4 * base.batch_size];
+    let all = (1..=ranks).flat_map(|ranks| sizes.map(|batch_size| Setting { batch_size, ranks }));
+    let is_change = |one: &Setting| *one != base && one.batch_size > 0;
+    all.filter(|one| is_change(one) && one.batch_size.is_multiple_of(one.ranks)).collect()
+}
+
+fn predicted(
+    job: &JobConfig,
+    (setting, threads): (Setting, usize),
+    known: &Calibration,
+) -> Result<Row, Error> {
+    let mut changed = job.clone();
+    changed.training.batch_size = setting.batch_size;
+    let workload = own::Workload { config: &changed, ranks: setting.ranks, pooling: 1 };
+    let of_rank = (threads / setting.ranks).max(1);
+    let program = lower::program(&own::ops(workload)?, threads as f64 / of_rank as f64);
+    let found = never_run::of(&program, known, DRAWS)?;
+    let slowest = found.rows.iter().max_by_key(|row| row.step_ns);
+    let of = |value: fn(&never_run::NeverRunRow) -> i64| slowest.map_or(0, value);
+    let predicted_ns = of(|row| row.step_ns);
+    Ok(Row {
+        batch_size: setting.batch_size,
+        ranks: setting.ranks,
+        predicted_ns,
+        low_ns: of(|row| row.low_ns),
+        high_ns: of(|row| row.high_ns),
+        predicted_samples_per_s: samples_per_s(setting, predicted_ns as f64),
+        measured_ns: None,
+        measured_samples_per_s: None,
+        error_pct: None,
+        baseline_error_pct: None,
+        noise_pct: None,
+    })
+}
+
+fn samples_per_s(setting: Setting, step_ns: f64) -> f64 {
+    1e9 * setting.batch_size as f64 / step_ns.max(1.0)
+}
+
+/// Where runs are made, and how.
+struct Tuning<'a> {
+    args: &'a Tune,
+    session: &'a Session,
+    folder: &'a Path,
+}
+
+impl Tuning<'_> {
+    /// Trains a few steps with a setting; the folder of their traces.
+    fn record(&self, setting: Setting) -> Result<PathBuf, Error> {
+        let Setting { batch_size, ranks } = setting;
+        let console = self.session.console;
+        console.say(format_args!("running {batch_size} samples a step on {ranks} ranks"));
+        let place = self.folder.join(format!("{batch_size}-{ranks}"));
+        let traces = place.join("traces");
+        let last = WARM_UP + self.args.steps;
+        let program = std::env::current_exe().map_err(Error::io("rowmill", "find"))?;
+        let mut command = Command::new(&program);
+        command.args(["train", &self.args.config]);
+        let own = [
+            ("synthetic.ids.kind", "uniform".to_owned()),
+            ("training.batch_size", batch_size.to_string()),
+            ("data.hold_out", "0".to_owned()),
+            ("training.evaluate_every", u32::MAX.to_string()),
+        ];
+        let given = self.args.set.iter().map(|(key, value)| (key.as_str(), value.clone()));
+        for (key, value) in given.chain(own) {
+            command.arg("--set").arg(format!("{key}={value}"));
+        }
+        command.arg("--synthetic").arg((batch_size as u64 * (last + 2)).to_string());
+        command.arg("--ranks").arg(ranks.to_string());
+        command.arg("--threads").arg(self.session.threads.to_string());
+        command.arg("--run").arg(place.join("run")).arg("--trace").arg(&traces);
+        command.arg("--trace-steps").arg(format!("{WARM_UP}..{last}"));
+        let ran = command.output().map_err(Error::io(&program, "run"))?;
+        if ran.status.success() {
+            return Ok(traces);
+        }
+        let said = String::from_utf8_lossy(&ran.stderr);
+        let said = said.lines().find(|line| line.starts_with("error:")).unwrap_or("it ended early");
+        let run = format!("{batch_size} samples on {ranks} ranks");
+        Err(Error::Tune { run, said: said.trim_start_matches("error:").trim().to_owned() })
+    }
+}

@@ -1,0 +1,141 @@
+//! `rowmill predict` with edits, as its users type them: the pages of transforms, pages and the
+//! server, what to do next, findings by simulation.
+
+use std::collections::BTreeSet;
+use std::fs;
+use std::path::Path;
+
+use serde_json::Value;
+
+use crate::fixture::Place;
+use crate::predict::{fixture, json, place};
+use crate::report::{get, serve};
+
+/// The examples of the pages of transforms: kind, file of edits.
+fn examples() -> Vec<(String, String)> {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/transforms");
+    let mut found = Vec::new();
+    for entry in fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path()) {
+        let kind = entry.file_stem().unwrap().to_string_lossy().into_owned();
+        if kind == "README" {
+            continue;
+        }
+        let page = fs::read_to_string(&entry).unwrap();
+        let (_, rest) =
+            page.split_once("```toml\n").unwrap_or_else(|| panic!("{kind}: no example"));
+        let (example, _) = rest.split_once("```").unwrap();
+        assert!(example.contains(&format!("kind = \"{kind}\"")), "{kind}: {example}");
+        found.push((kind, example.to_owned()));
+    }
+    found.sort();
+    found
+}
+
+#[test]
+fn every_transform_has_a_page_whose_example_runs() {
+    let examples = examples();
+    let help = place().done("predict what-if --help").stdout;
+    for (kind, _) in &examples {
+        assert!(help.contains(&format!("\n  {kind} ")), "{kind}: {help}");
+    }
+    assert_eq!(examples.len(), 13);
+    let Some(job) = fixture("dlrm8") else { return };
+    let job = job.join("dlrm_kineto.tar.gz");
+    let place = Place::new();
+    let mut words = format!("predict what-if {} --draws 1 --format json", job.display());
+    for (kind, example) in &examples {
+        fs::write(place.path(&format!("{kind}.toml")), example).unwrap();
+        words += &format!(" --edits {kind}.toml");
+    }
+    let rows = json(&place.done(&words));
+    let rows = rows.as_array().unwrap();
+    let changed = |kind: &str| {
+        let mut of = rows.iter().filter(|row| row["edits"] == kind);
+        of.any(|row| row["saving_ns"].as_i64().unwrap() != 0)
+    };
+    for (kind, _) in &examples {
+        assert!(changed(kind), "{kind} changes nothing");
+    }
+    let ranks: BTreeSet<u64> = rows
+        .iter()
+        .filter(|row| row["edits"] == "scale-ranks")
+        .map(|row| row["rank"].as_u64().unwrap())
+        .collect();
+    assert_eq!(ranks, (0..16).collect());
+}
+
+#[test]
+fn what_to_make_faster_next_is_ranked() {
+    let rows = json(&place().done("predict next t.json --format json"));
+    let gradients: Vec<i64> =
+        rows.as_array().unwrap().iter().map(|row| row["gradient_ns"].as_i64().unwrap()).collect();
+    assert!(gradients.is_sorted_by(|a, b| a >= b) && gradients[0] > 0, "{rows}");
+    // The kernel hides behind the host.
+    let kernel = rows.as_array().unwrap().iter().find(|row| row["name"] == "gemm").unwrap();
+    assert_eq!((&kernel["gradient_ns"], &kernel["subject"]), (&0.into(), &"work".into()));
+}
+
+#[test]
+fn findings_are_priced_by_a_simulation_that_is_named() {
+    let Some(job) = fixture("dlrm8") else { return };
+    let place = Place::new();
+    let ran = place.done(&format!("predict findings {} --top 0 --format json", job.display()));
+    assert!(ran.stderr.contains("findings by a simulation of step 0"), "{}", ran.stderr);
+    let rows = json(&ran);
+    let rows = rows.as_array().unwrap();
+    let key = |row: &Value| (row["severity"].as_str().unwrap().to_owned(), row["source"].clone());
+    let sources: BTreeSet<&str> = rows.iter().map(|row| row["source"].as_str().unwrap()).collect();
+    assert_eq!(sources, BTreeSet::from(["recording", "simulation"]));
+    for pair in rows.windows(2).filter(|pair| key(&pair[0]).0 == key(&pair[1]).0) {
+        let is_mixed = pair[0]["source"] == "recording" && pair[1]["source"] == "simulation";
+        assert!(!is_mixed, "{pair:?}");
+    }
+    let kept = rows.iter().filter(|row| row["source"] == "recording");
+    kept.for_each(|row| assert_eq!(row["saving_ns"], row["recorded_saving_ns"], "{row}"));
+}
+
+#[test]
+fn a_saved_page_shows_a_prediction_and_cannot_ask() {
+    let place = place();
+    let edits = "[[edit]]\nkind = \"remove\"\noperators = \"aten::mm\"\n";
+    fs::write(place.path("e.toml"), edits).unwrap();
+    place.done("predict what-if t.json --edits e.toml --page p.html");
+    let page = fs::read_to_string(place.path("p.html")).unwrap();
+    assert!(page.contains("id=\"server\">null<") && !page.contains("connect-src"), "{page}");
+    assert!(page.contains("aten::mm") && page.contains("operators = \\\"aten::mm\\\""), "{page}");
+    place.done("predict what-if t.json --edits e.toml --page q.html");
+    assert_eq!(page, fs::read_to_string(place.path("q.html")).unwrap());
+}
+
+/// Text as a browser writes it into an address.
+fn encoded(text: &str) -> String {
+    text.bytes().map(|byte| format!("%{byte:02X}")).collect()
+}
+
+#[test]
+fn a_server_answers_edits_of_who_knows_its_address() {
+    let place = place();
+    let mut served = serve(&place, "predict serve t.json");
+    let address = served.address.strip_prefix("http://").unwrap().to_owned();
+    let (host, path) = address.split_once('/').unwrap();
+    assert!(host.starts_with("127.0.0.1:"), "{host}");
+    let page = get(host, &format!("/{path}"), host);
+    assert!(page.starts_with("HTTP/1.1 200") && page.contains("connect-src 'self'"), "{page}");
+    let ask = |edits: &str| -> Value {
+        let answer = get(host, &format!("/{path}edit?{}", encoded(edits)), host);
+        assert!(answer.starts_with("HTTP/1.1 200"), "{answer}");
+        serde_json::from_str(answer.split_once("\r\n\r\n").unwrap().1).unwrap()
+    };
+    let row = |answer: &Value| answer["ranks"][0]["row"].clone();
+    let none = row(&ask("[]"));
+    assert_eq!((&none["saving_ns"], &none["step_ns"]), (&0.into(), &50_000.into()));
+    let removed = ask(r#"[{"kind":"remove","operators":"aten::mm"}]"#);
+    assert!(row(&removed)["saving_ns"].as_i64().unwrap() > 20_000, "{removed}");
+    assert!(removed["edits"].as_str().unwrap().contains("kind = \"remove\""), "{removed}");
+    let wrong = ask(r#"[{"kind":"remove","operators":"aten::m"}]"#);
+    assert!(wrong["error"].as_str().unwrap().contains("like it: aten::mm"), "{wrong}");
+    assert!(ask("remove all")["error"].as_str().unwrap().contains("expected a list of edits"));
+    assert!(get(host, "/edit?%5B%5D", host).starts_with("HTTP/1.1 404"));
+    assert!(get(host, &format!("/{path}"), "evil.example").starts_with("HTTP/1.1 403"));
+    served.interrupt();
+}

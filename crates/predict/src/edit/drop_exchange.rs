@@ -1,0 +1,69 @@
+//! A collective that ranks no longer need, such as the exchange of lengths before that of ids.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use super::fuse::launched;
+use super::remove::cut;
+use super::select::{Operator, fitting};
+use super::{Place, works};
+use crate::Error;
+use crate::program::{Program, WorkId};
+
+/// Removes one collective operator of a name from every rank: the `occurrence`-th that each calls,
+/// from 0 on, with all it launches.
+///
+/// # Errors
+/// [`Error::Edit`] where some rank calls fewer, none of them meets others, or ranks that take part
+/// would miss it.
+pub(super) fn apply(
+    program: &mut Program,
+    place: Place,
+    (operators, occurrence): (&str, usize),
+) -> Result<(), Error> {
+    let found = fitting(program, place, ("operators", operators))?;
+    let mut doomed: Vec<BTreeSet<WorkId>> = Vec::new();
+    let mut gone: Vec<Operator> = Vec::new();
+    for (rank, operators) in found.into_iter().enumerate() {
+        let works = &program.ranks[rank].works;
+        let meets = |operator: &Operator| {
+            let mut own = launched(program, rank, *operator).into_iter();
+            own.any(|work| works[work as usize].collective.is_some())
+        };
+        let collective: Vec<Operator> = operators.into_iter().filter(meets).collect();
+        let Some(operator) = collective.get(occurrence) else {
+            let rank = program.ranks[rank].rank;
+            let got = format!("{} on rank {rank}", collective.len());
+            let expected = format!("at least {} of them that other ranks join", occurrence + 1);
+            return Err(place.wrong(&expected, got));
+        };
+        doomed.push(launched(program, rank, *operator).into_iter().collect());
+        gone.push(*operator);
+    }
+    let is_doomed = |(rank, work): &(usize, WorkId)| doomed[*rank].contains(work);
+    let torn = program
+        .collectives
+        .iter()
+        .find(|one| one.parts.iter().any(is_doomed) && !one.parts.iter().all(is_doomed));
+    if torn.is_some() {
+        let got = "ranks that call them in another order";
+        return Err(place.wrong("the same exchange on every rank", got));
+    }
+    drop_collectives(program, is_doomed);
+    for (rank, (operator, doomed)) in gone.into_iter().zip(&doomed).enumerate() {
+        cut(&mut program.ranks[rank].threads[operator.thread], operator);
+        works::take_out(program, (rank, doomed, &BTreeMap::new()));
+    }
+    Ok(())
+}
+
+/// Removes the collectives of doomed works; the others keep their order.
+fn drop_collectives(program: &mut Program, is_doomed: impl Fn(&(usize, WorkId)) -> bool) {
+    program.collectives.retain(|one| !one.parts.iter().any(&is_doomed));
+    let all = program.ranks.iter_mut().flat_map(|rank| &mut rank.works);
+    all.for_each(|work| work.collective = None);
+    for (number, one) in (0u32..).zip(&program.collectives) {
+        for (rank, work) in &one.parts {
+            program.ranks[*rank].works[*work as usize].collective = Some(number);
+        }
+    }
+}

@@ -1,0 +1,212 @@
+//! Operators that are called at another place of their thread.
+
+use std::collections::BTreeMap;
+
+use super::Place;
+use super::select::{Operator, fitting};
+use crate::Error;
+use crate::program::{Action, Overhead, Program, Rank, Segment, WorkId};
+use trace::store::StringId;
+
+/// Calls each operator of a name directly after the nearest operator of another that is called
+/// before it on its thread; without one, after the next.
+///
+/// Streams take work in the new order. Who waited for the last work of a stream waits for what is
+/// the last one there now.
+pub(super) fn apply(
+    program: &mut Program,
+    place: Place,
+    (operators, after): (&str, &str),
+) -> Result<(), Error> {
+    let moved = fitting(program, place, ("operators", operators))?;
+    let anchors = fitting(program, place, ("after", after))?;
+    let mut made = 0;
+    for (at, (moved, anchors)) in moved.into_iter().zip(anchors).enumerate() {
+        let rank = &mut program.ranks[at];
+        for thread in 0..rank.threads.len() {
+            let of_thread = |all: &[Operator]| -> Vec<Operator> {
+                all.iter().filter(|one| one.thread == thread).copied().collect()
+            };
+            let (moved, mut anchors) = (of_thread(&moved), of_thread(&anchors));
+            anchors.retain(|anchor| !moved.contains(anchor));
+            let actions = &rank.threads[thread].actions;
+            let meets = |one: &Operator| {
+                let mut inside = actions[one.begin..=one.end].iter();
+                inside.any(|action| matches!(action, Action::Signal(_) | Action::Await { .. }))
+            };
+            if moved.iter().any(meets) {
+                let expected = "operators that no other thread waits for";
+                return Err(place.wrong(expected, "one that it does"));
+            }
+            if !moved.is_empty() && !anchors.is_empty() {
+                let order = order(actions, (&moved, &anchors));
+                rearrange(rank, (thread, &order));
+                made += moved.len();
+            }
+        }
+    }
+    if made == 0 {
+        return Err(place.wrong("both operators on one thread", "each on another"));
+    }
+    Ok(())
+}
+
+/// An action at its new place, with its old one; the gap before a moved operator has none.
+type Placed = (Option<usize>, Action);
+
+/// The actions of a thread in their new order, with the gaps that belong between them.
+fn order(actions: &[Action], (moved, anchors): (&[Operator], &[Operator])) -> Vec<Placed> {
+    let target = |one: &Operator| {
+        let before = anchors.iter().rev().find(|anchor| anchor.begin < one.begin);
+        before.or(anchors.iter().find(|anchor| anchor.begin > one.begin)).copied()
+    };
+    let of_anchor = |end: usize| {
+        moved.iter().filter(move |one| target(one).is_some_and(|anchor| anchor.end == end))
+    };
+    let name = |at: usize| match &actions[at] {
+        Action::Begin(mark) => mark.name,
+        _ => StringId::default(),
+    };
+    let mut placed: Vec<Placed> = Vec::new();
+    // What came before the next gap, where that is not what was recorded.
+    let mut left: Option<StringId> = None;
+    let mut at = 0;
+    while at < actions.len() {
+        if let Some(one) = moved.iter().find(|one| one.begin == at) {
+            // Of the two gaps around it one is left, from what came before it.
+            let before = placed.last().and_then(|(_, action)| gap(action));
+            if let (Some(before), Some(_)) = (before, actions.get(one.end + 1).and_then(gap)) {
+                left = Some(before.detail);
+                placed.pop();
+            }
+            at = one.end + 1;
+            continue;
+        }
+        let mut action = actions[at].clone();
+        if let (Some(came), Action::Host(segment)) = (left, &mut action)
+            && segment.overhead == Overhead::BetweenOps
+        {
+            segment.detail = came;
+        }
+        left = None;
+        placed.push((Some(at), action));
+        if let Some(anchor) = anchors.iter().find(|anchor| anchor.end == at) {
+            let mut came = name(anchor.begin);
+            for one in of_anchor(at) {
+                let op = name(one.begin);
+                let overhead = Overhead::BetweenOps;
+                let gap = Action::Host(Segment { overhead, op, detail: came });
+                placed.push((None, gap));
+                placed.extend((one.begin..=one.end).map(|at| (Some(at), actions[at].clone())));
+                came = op;
+                left = Some(came);
+            }
+        }
+        at += 1;
+    }
+    placed
+}
+
+fn gap(action: &Action) -> Option<Segment> {
+    match action {
+        Action::Host(segment) if segment.overhead == Overhead::BetweenOps => Some(*segment),
+        _ => None,
+    }
+}
+
+/// Gives a thread its actions in a new order, and streams their work.
+fn rearrange(rank: &mut Rank, (thread, order): (usize, &[Placed])) {
+    let old = std::mem::take(&mut rank.threads[thread].actions);
+    let waits = waits_for_last(rank, &old);
+    let new: Vec<Action> = order.iter().map(|(_, action)| action.clone()).collect();
+    exchange(rank, &launched(&old), &launched(&new));
+    rank.threads[thread].actions = new;
+    let mut last: BTreeMap<u32, WorkId> = BTreeMap::new();
+    let mut later = launched(&rank.threads[thread].actions);
+    for (at, (placed, _)) in order.iter().enumerate() {
+        let Some(from) = *placed else { continue };
+        let mut action = std::mem::replace(&mut rank.threads[thread].actions[at], Action::End);
+        let of = |work: WorkId, works: &[crate::program::Work]| works[work as usize].stream;
+        let follow = |rank: &Rank, last: &BTreeMap<u32, WorkId>, later: &[WorkId], work: WorkId| {
+            if waits.contains(&(from, work)) {
+                return last.get(&of(work, &rank.works)).copied();
+            }
+            // Nobody waits for what is called afterwards.
+            let mut known = Some(work);
+            while let Some(one) = known.filter(|one| later.contains(one)) {
+                known = rank.works[one as usize].behind;
+            }
+            known
+        };
+        if let Action::Call(call) = &mut action {
+            for work in &call.launches {
+                let after = std::mem::take(&mut rank.works[*work as usize].after);
+                let after = after.into_iter().filter_map(|one| follow(rank, &last, &later, one));
+                rank.works[*work as usize].after = after.collect();
+                last.insert(of(*work, &rank.works), *work);
+                later.retain(|one| one != work);
+            }
+            let room = call.room.filter(|room| !later.contains(room));
+            call.room = room;
+            let awaits = std::mem::take(&mut call.awaits).into_iter();
+            call.awaits = awaits.filter_map(|one| follow(rank, &last, &later, one)).collect();
+        }
+        if let Action::Wait(works) = &mut action {
+            let awaits = std::mem::take(works).into_iter();
+            *works = awaits.filter_map(|one| follow(rank, &last, &later, one)).collect();
+        }
+        rank.threads[thread].actions[at] = action;
+    }
+}
+
+/// The waits of a thread for what it launched last on a stream: place of the action, work.
+fn waits_for_last(rank: &Rank, actions: &[Action]) -> Vec<(usize, WorkId)> {
+    let mut last: BTreeMap<u32, WorkId> = BTreeMap::new();
+    let mut found = Vec::new();
+    for (at, action) in actions.iter().enumerate() {
+        let stream = |work: &WorkId| rank.works[*work as usize].stream;
+        let is_last =
+            |last: &BTreeMap<u32, WorkId>, work: &WorkId| last.get(&stream(work)) == Some(work);
+        match action {
+            Action::Call(call) => {
+                for work in &call.launches {
+                    let after = rank.works[*work as usize].after.iter();
+                    found.extend(after.filter(|one| is_last(&last, one)).map(|one| (at, *one)));
+                    last.insert(stream(work), *work);
+                }
+                let awaits = call.awaits.iter();
+                found.extend(awaits.filter(|one| is_last(&last, one)).map(|one| (at, *one)));
+            }
+            Action::Wait(works) => {
+                found.extend(works.iter().filter(|one| is_last(&last, one)).map(|one| (at, *one)));
+            }
+            _ => {}
+        }
+    }
+    found
+}
+
+/// Puts each work of a new order at the place in its stream of the one that had its turn before.
+fn exchange(rank: &mut Rank, old: &[WorkId], new: &[WorkId]) {
+    let of = |works: &[WorkId], stream: u32, rank: &Rank| -> Vec<WorkId> {
+        works.iter().filter(|work| rank.works[**work as usize].stream == stream).copied().collect()
+    };
+    let mut turn: BTreeMap<WorkId, WorkId> = BTreeMap::new();
+    for stream in 0..rank.streams.len() as u32 {
+        turn.extend(of(old, stream, rank).into_iter().zip(of(new, stream, rank)));
+    }
+    let now = |work: WorkId| turn.get(&work).copied().unwrap_or(work);
+    let behind: Vec<(WorkId, Option<WorkId>)> =
+        (0u32..).zip(&rank.works).map(|(id, work)| (now(id), work.behind.map(now))).collect();
+    for (work, behind) in behind {
+        rank.works[work as usize].behind = behind;
+    }
+}
+
+fn launched(actions: &[Action]) -> Vec<WorkId> {
+    let calls = actions.iter().filter_map(|action| match action {
+        Action::Call(call) => Some(call.launches.iter().copied()),
+        _ => None,
+    });
+    calls.flatten().collect()
+}

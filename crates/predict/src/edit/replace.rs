@@ -1,0 +1,77 @@
+//! Operators that become another one, such as a slow optimizer that becomes a fused one.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use super::fuse::launched;
+use super::insert::{check, paste};
+use super::remove::cut;
+use super::select::{fitting, name};
+use super::{Place, works};
+use crate::Error;
+use crate::program::{Action, Program, Rank, WorkId};
+
+/// Replaces each operator of a name by a copy of the first operator of another.
+///
+/// The copy's kernels run on the streams of those they replace. What waited for the n-th of those
+/// waits for the n-th of the copy, what waited for the last for the last.
+pub(super) fn apply(
+    program: &mut Program,
+    place: Place,
+    (operators, with): (&str, &str),
+) -> Result<(), Error> {
+    let replaced = fitting(program, place, ("operators", operators))?;
+    let sources = fitting(program, place, ("with", with))?;
+    let mut made = 0;
+    for (rank, (replaced, sources)) in replaced.into_iter().zip(sources).enumerate() {
+        let Some(source) = sources.iter().find(|source| !replaced.contains(source)) else {
+            continue;
+        };
+        let actions = &program.ranks[rank].threads[source.thread].actions;
+        let copied = actions[source.begin..=source.end].to_vec();
+        check(program, place, (rank, &copied))?;
+        let text = name(program, rank, *source).to_owned();
+        let op = program.names.intern(&text);
+        let mut doomed = BTreeSet::new();
+        for operator in replaced.into_iter().rev() {
+            let old = launched(program, rank, operator);
+            let of = &program.ranks[rank].works;
+            let streams: Vec<u32> = old.iter().map(|work| of[*work as usize].stream).collect();
+            let stream =
+                |at: usize, own| streams.get(at).or(streams.last()).copied().unwrap_or(own);
+            let new = paste(program, (rank, op, operator), &copied, stream);
+            let changed = &mut program.ranks[rank];
+            await_instead(changed, &old, &new);
+            doomed.extend(cut(&mut changed.threads[operator.thread], operator));
+            made += 1;
+        }
+        works::remove(program, place, (rank, &doomed, &BTreeMap::new()))?;
+    }
+    if made == 0 {
+        return Err(place.wrong("another operator to replace them by", "none on the same rank"));
+    }
+    Ok(())
+}
+
+/// Lets who waits for old works wait for new ones; not the new ones themselves.
+fn await_instead(rank: &mut Rank, old: &[WorkId], new: &[WorkId]) {
+    let Some(last) = new.last() else { return };
+    let counterpart = |work: WorkId| {
+        let at = old.iter().position(|one| *one == work)?;
+        if at + 1 == old.len() { Some(*last) } else { Some(*new.get(at).unwrap_or(last)) }
+    };
+    let replace = |works: &mut Vec<WorkId>| {
+        works.iter_mut().for_each(|work| *work = counterpart(*work).unwrap_or(*work));
+    };
+    for (id, work) in (0u32..).zip(&mut rank.works) {
+        if !new.contains(&id) {
+            replace(&mut work.after);
+        }
+    }
+    for action in rank.threads.iter_mut().flat_map(|thread| &mut thread.actions) {
+        match action {
+            Action::Call(call) => replace(&mut call.awaits),
+            Action::Wait(works) => replace(works),
+            _ => {}
+        }
+    }
+}

@@ -1,0 +1,52 @@
+//! More ranks, or fewer, each with the work that one has.
+
+use super::Place;
+use crate::Error;
+use crate::program::Program;
+
+/// What a job may be scaled to.
+const RANKS_MAX: usize = 4096;
+
+/// Gives a job another number of ranks, of which each does what a recorded one does (weak scaling):
+/// rank `r` repeats the recorded rank `r` modulo their number.
+///
+/// A ring of `n` ranks moves `(n − 1) / n` of a message over each link, and so does an all-to-all
+/// whose message is shared among `n`: bytes that decide how long a collective takes change by that.
+pub(super) fn apply(program: &mut Program, place: Place, to: usize) -> Result<(), Error> {
+    let from = program.ranks.len();
+    if !(1..=RANKS_MAX).contains(&to) {
+        return Err(place.wrong(&format!("1 to {RANKS_MAX} ranks"), to));
+    }
+    if let Some((at, _)) =
+        program.ranks.iter().enumerate().find(|(at, one)| one.rank as usize != *at)
+    {
+        let got = format!("rank {} in place {at}", program.ranks[at].rank);
+        return Err(place.wrong("a recording of all ranks of a job", got));
+    }
+    let repeated = |at: usize| {
+        let mut rank = program.ranks[at % from].clone();
+        rank.rank = at as u32;
+        rank.copy_of = Some(rank.copy_of.unwrap_or(at % from));
+        rank
+    };
+    let ranks = (0..to).map(repeated).collect();
+    program.ranks = ranks;
+    let moved = |ranks: usize| (ranks.max(1) - 1) as f64 / ranks.max(1) as f64;
+    for one in &mut program.collectives {
+        let before = one.parts.len();
+        let all = (0..to).flat_map(|at| {
+            let of_rank = one.parts.iter().filter(move |(rank, _)| *rank == at % from);
+            of_rank.map(move |(_, work)| (at, *work))
+        });
+        let parts: Vec<_> = all.collect();
+        if moved(before) > 0.0 {
+            one.bytes = (one.bytes as f64 * moved(parts.len()) / moved(before)).round() as u64;
+        }
+        one.parts = parts;
+    }
+    let missed: Vec<bool> = program.collectives.iter().map(|one| one.parts.is_empty()).collect();
+    if missed.contains(&true) {
+        return Err(place.wrong("ranks that all collectives have in common", to));
+    }
+    Ok(())
+}

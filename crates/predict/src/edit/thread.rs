@@ -1,0 +1,114 @@
+//! Operators that a thread of their own calls, such as the input distribution of the next batch.
+
+use std::collections::BTreeMap;
+
+use super::Place;
+use super::select::{Operator, fitting, name};
+use crate::Error;
+use crate::program::{Action, Overhead, Program, Thread};
+
+/// Moves operators to a new thread of their process, which begins each of them when the thread that
+/// called it gets there. The next operator that joins waits for them; without `join` nothing in
+/// this step does, as for what prepares the next batch.
+///
+/// Streams keep the order of the recording. Threads share cores, or the lock of an interpreter, in
+/// ways that no edit knows: what this gains is an upper bound.
+pub(super) fn apply(
+    program: &mut Program,
+    place: Place,
+    (operators, join): (&str, Option<&str>),
+) -> Result<(), Error> {
+    let moved = fitting(program, place, ("operators", operators))?;
+    let joins = match join {
+        Some(join) => fitting(program, place, ("join", join))?,
+        None => vec![Vec::new(); program.ranks.len()],
+    };
+    let mut joined = 0;
+    for (at, (moved, joins)) in moved.into_iter().zip(joins).enumerate() {
+        joined += split(program, at, (&moved, &joins));
+    }
+    if join.is_some() && joined == 0 {
+        return Err(place.wrong("an operator that joins behind one that moves", "none"));
+    }
+    Ok(())
+}
+
+/// Moves the operators of a rank; how many of them another one waits for.
+fn split(program: &mut Program, at: usize, (moved, joins): (&[Operator], &[Operator])) -> usize {
+    let mut signals = (next_signal(program, at)..).step_by(2);
+    let mut own: Vec<Action> = Vec::new();
+    // By thread and place: what is called instead, and what is waited for before.
+    let mut begins: BTreeMap<(usize, usize), u32> = BTreeMap::new();
+    let mut waits: BTreeMap<(usize, usize), Vec<u32>> = BTreeMap::new();
+    let mut joined = 0;
+    for (operator, signal) in moved.iter().zip(&mut signals) {
+        let text = name(program, at, *operator).to_owned();
+        let wakes = Some(program.names.intern(&text));
+        own.push(Action::Await { signal, wakes });
+        let actions = &program.ranks[at].threads[operator.thread].actions;
+        own.extend_from_slice(&actions[operator.begin..=operator.end]);
+        begins.insert((operator.thread, operator.begin), signal);
+        let later = |join: &&Operator| {
+            join.thread == operator.thread && join.begin > operator.end && !moved.contains(join)
+        };
+        if let Some(join) = joins.iter().find(later) {
+            own.push(Action::Signal(signal + 1));
+            waits.entry((join.thread, join.begin)).or_default().push(signal + 1);
+            joined += 1;
+        }
+    }
+    let rank = &mut program.ranks[at];
+    for (thread, of) in rank.threads.iter_mut().enumerate() {
+        let gone = moved.iter().filter(|one| one.thread == thread).map(|one| (one.begin, one.end));
+        let gone: BTreeMap<usize, usize> = gone.collect();
+        if gone.is_empty() {
+            continue;
+        }
+        let old = std::mem::take(&mut of.actions);
+        let mut place = 0;
+        while place < old.len() {
+            let Some(end) = gone.get(&place) else {
+                let waited = waits.get(&(thread, place)).into_iter().flatten();
+                let await_one = |signal: &u32| Action::Await { signal: *signal, wakes: None };
+                of.actions.extend(waited.map(await_one));
+                of.actions.push(old[place].clone());
+                place += 1;
+                continue;
+            };
+            let before = of.actions.pop_if(|action| is_gap(action));
+            of.actions.extend(begins.get(&(thread, place)).map(|signal| Action::Signal(*signal)));
+            place = end + 1;
+            // Of the two gaps around it one is left, from what came before to what comes after.
+            match (before, old.get(place)) {
+                (Some(Action::Host(before)), Some(Action::Host(next)))
+                    if next.overhead == Overhead::BetweenOps =>
+                {
+                    let detail = before.detail;
+                    of.actions.push(Action::Host(crate::program::Segment { detail, ..*next }));
+                    place += 1;
+                }
+                (before, _) => of.actions.extend(before),
+            }
+        }
+    }
+    let tid = rank.threads.iter().map(|thread| thread.tid).max().unwrap_or(0) + 1;
+    let pid = rank.threads.get(rank.main).map_or(0, |main| main.pid);
+    if !own.is_empty() {
+        rank.threads.push(Thread { pid, tid, actions: own });
+    }
+    joined
+}
+
+fn is_gap(action: &Action) -> bool {
+    matches!(action, Action::Host(segment) if segment.overhead == Overhead::BetweenOps)
+}
+
+/// The first signal that no thread of a rank gives.
+fn next_signal(program: &Program, rank: usize) -> u32 {
+    let all = program.ranks[rank].threads.iter().flat_map(|thread| &thread.actions);
+    let given = all.filter_map(|action| match action {
+        Action::Signal(signal) => Some(signal + 1),
+        _ => None,
+    });
+    given.max().unwrap_or(0)
+}

@@ -1,0 +1,129 @@
+//! What to make faster next: how much shorter a step gets where something in it does.
+
+use std::collections::BTreeMap;
+
+use analyze::graph::{self, NodeId};
+use serde::Serialize;
+
+use crate::program::{Action, MarkKind, Overhead, Program, Returns};
+use crate::simulate::Simulation;
+
+/// What kind of thing a row is of.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Subject {
+    /// The host inside an operator.
+    Operator,
+    /// The host between operators, before what is named.
+    Between,
+    /// Device work.
+    Work,
+    /// The transfer of a collective.
+    Transfer,
+}
+
+/// All of a name in a step, and what the step gains by it.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct NextRow {
+    /// What kind of thing it is.
+    pub subject: Subject,
+    /// Its name.
+    pub name: String,
+    /// How many there are, of all ranks.
+    pub count: u64,
+    /// What they take, of all ranks.
+    pub total_ns: i64,
+    /// `dT/dw`: what the slowest step would gain if all of them took no time, at the rate at which
+    /// it shrinks with them at first.
+    pub gradient_ns: i64,
+    /// What it would gain if they really took none: less, once something else decides.
+    pub saving_ns: i64,
+    /// That, of the step.
+    pub saving_pct: f64,
+}
+
+/// By how much something is shortened to see how fast the step follows.
+const SHARE: f64 = 0.1;
+
+/// Everything that has a name, by what the slowest step gains from it, the most first.
+///
+/// # Cost
+/// Two solutions of the graph for each name.
+pub fn of(program: &Program, simulation: &Simulation) -> Vec<NextRow> {
+    let ranks = program.ranks.len();
+    let step = |of: &Simulation| (0..ranks).map(|rank| of.step_ns(rank)).max().unwrap_or_default();
+    let whole = step(simulation);
+    let mut again = simulation.clone();
+    let mut rows = Vec::new();
+    for ((subject, name), nodes) in named(program, simulation) {
+        let weight = |node: &NodeId| simulation.graph.node(*node).weight;
+        let total_ns: i64 = nodes.iter().map(weight).sum();
+        if total_ns == 0 {
+            continue;
+        }
+        let mut shortened = |share: f64| {
+            for node in &nodes {
+                let ns = (weight(node) as f64 * (1.0 - share)).round() as i64;
+                again.graph.set_node_weight(*node, ns);
+            }
+            graph::relax_into(&again.graph, &mut again.times);
+            whole - step(&again)
+        };
+        let gradient_ns = (shortened(SHARE) as f64 / SHARE).round() as i64;
+        let saving_ns = shortened(1.0);
+        nodes.iter().for_each(|node| again.graph.set_node_weight(*node, weight(node)));
+        rows.push(NextRow {
+            subject,
+            name,
+            count: nodes.len() as u64,
+            total_ns,
+            gradient_ns,
+            saving_ns,
+            saving_pct: 100.0 * saving_ns as f64 / whole.max(1) as f64,
+        });
+    }
+    rows.sort_by(|a, b| {
+        let by = |row: &NextRow| (-row.gradient_ns, -row.saving_ns, row.subject);
+        by(a).cmp(&by(b)).then_with(|| a.name.cmp(&b.name))
+    });
+    rows
+}
+
+/// The nodes that cost something, by what they are of.
+fn named(program: &Program, simulation: &Simulation) -> BTreeMap<(Subject, String), Vec<NodeId>> {
+    let mut found: BTreeMap<(Subject, String), Vec<NodeId>> = BTreeMap::new();
+    for (at, rank) in program.ranks.iter().enumerate() {
+        for (place, thread) in rank.threads.iter().enumerate() {
+            let mut operator = None;
+            for (number, action) in thread.actions.iter().enumerate() {
+                let key = match action {
+                    Action::Begin(mark) if mark.kind == MarkKind::Operator => {
+                        operator = Some(mark.name);
+                        continue;
+                    }
+                    Action::End => {
+                        operator = None;
+                        continue;
+                    }
+                    Action::Host(segment) if segment.overhead == Overhead::BetweenOps => {
+                        (Subject::Between, segment.op)
+                    }
+                    Action::Host(segment) => (Subject::Operator, operator.unwrap_or(segment.op)),
+                    Action::Call(call) if call.returns == Returns::AtOnce => {
+                        (Subject::Operator, operator.unwrap_or(call.cost.op))
+                    }
+                    _ => continue,
+                };
+                let key = (key.0, program.text(key.1).to_owned());
+                let node = simulation.action_node(at, place, number);
+                found.entry(key).or_default().push(node);
+            }
+        }
+        for (number, work) in (0u32..).zip(&rank.works).filter(|(_, work)| work.is_launched) {
+            let subject = if work.collective.is_some() { Subject::Transfer } else { Subject::Work };
+            let key = (subject, program.text(work.name).to_owned());
+            found.entry(key).or_default().push(simulation.work_node(at, number));
+        }
+    }
+    found
+}

@@ -1,0 +1,325 @@
+//! Transforms of random programs against the same programs written down anew, by a writer that
+//! knows where every kernel goes.
+
+use predict::edit::{self, Edit};
+use predict::program::{
+    Action, Call, Mark, MarkKind, Overhead, Part, Program, Rank, Returns, Segment, Stream, Thread,
+    Work, WorkKind,
+};
+use proptest::prelude::*;
+use trace::store::StringId;
+
+use crate::rebuilt::costs;
+
+const NAMES: [&str; 3] = ["a", "b", "c"];
+const STREAMS: u32 = 2;
+
+/// An operator as it is generated: host time, a kernel, and perhaps a wait for the last kernel of a
+/// stream.
+#[derive(Clone, Debug)]
+struct Spec {
+    name: usize,
+    stream: u32,
+    waits: Option<u32>,
+}
+
+/// A kernel as it is written.
+#[derive(Clone, Debug)]
+struct Kernel {
+    name: String,
+    stream: u32,
+    /// Kernels, by number, that it waits for.
+    after: Vec<u32>,
+}
+
+/// An operator as it is written.
+#[derive(Clone, Debug)]
+struct Op {
+    name: String,
+    /// The names in the gap before it: what comes, what came.
+    gap: (String, String),
+    /// The call that launches all its kernels; it has no host time of its own if that is a graph's.
+    launch: &'static str,
+    kernels: Vec<Kernel>,
+    waits: Vec<u32>,
+}
+
+fn kernel(name: usize, own: u32, stream: u32) -> Kernel {
+    let name = format!("k_{}_{own}", NAMES[name]);
+    Kernel { name, stream, after: Vec::new() }
+}
+
+/// The operators of specs, each behind the other.
+fn ops(specs: &[Spec]) -> Vec<Op> {
+    let mut left = "start".to_owned();
+    let one = |spec: &Spec| {
+        let name = NAMES[spec.name].to_owned();
+        Op {
+            gap: (name.clone(), std::mem::replace(&mut left, name.clone())),
+            name,
+            launch: "launch",
+            kernels: vec![kernel(spec.name, spec.stream, spec.stream)],
+            waits: spec.waits.into_iter().collect(),
+        }
+    };
+    specs.iter().map(one).collect()
+}
+
+/// Writes operators down on one thread.
+fn written(ops: &[Op]) -> Program {
+    let mut program = Program::default();
+    program.names.intern("");
+    let mut rank = Rank { threads: vec![Thread::default()], ..Rank::default() };
+    rank.streams = (0..32).map(|number| Stream { device: 0, number }).collect();
+    let mut last: [Option<u32>; 32] = [None; 32];
+    let names = &mut program.names;
+    let host = |overhead, op, detail| Action::Host(Segment { overhead, op, detail });
+    let actions = &mut rank.threads[0].actions;
+    for op in ops {
+        let name = names.intern(&op.name);
+        actions.push(host(Overhead::BetweenOps, names.intern(&op.gap.0), names.intern(&op.gap.1)));
+        actions.push(Action::Begin(Mark { name, kind: MarkKind::Operator }));
+        if op.launch == "launch" {
+            actions.push(host(Overhead::BeforeFirstLaunch, name, StringId::default()));
+        }
+        let mut launches = Vec::new();
+        for kernel in &op.kernels {
+            let id = rank.works.len() as u32;
+            let own = names.intern(&kernel.name);
+            let at = kernel.stream as usize;
+            let mut work = plain(own, name, kernel.stream);
+            work.behind = last[at];
+            work.after.clone_from(&kernel.after);
+            last[at] = Some(id);
+            rank.works.push(work);
+            launches.push(id);
+        }
+        let cost =
+            Segment { overhead: Overhead::RuntimeCall, op: names.intern(op.launch), detail: name };
+        let call =
+            Call { cost, launches, awaits: Vec::new(), room: None, returns: Returns::AtOnce };
+        actions.push(Action::Call(call));
+        for stream in &op.waits {
+            let cost =
+                Segment { overhead: Overhead::RuntimeCall, op: names.intern("wait"), detail: name };
+            let awaits = last[*stream as usize].into_iter().collect();
+            let returns = Returns::AfterAwaited;
+            actions.push(Action::Call(Call {
+                cost,
+                launches: Vec::new(),
+                awaits,
+                room: None,
+                returns,
+            }));
+        }
+        actions.push(Action::End);
+    }
+    let left = ops.last().map_or("start", |op| op.launched_as());
+    actions.push(host(Overhead::BetweenOps, names.intern("end"), names.intern(left)));
+    program.ranks.push(rank);
+    program
+}
+
+impl Op {
+    /// What the gap behind it calls it: of a graph, its last operator.
+    fn launched_as(&self) -> &str {
+        self.name.rsplit(' ').next().unwrap_or_default()
+    }
+}
+
+fn plain(name: StringId, op: StringId, stream: u32) -> Work {
+    Work {
+        name,
+        kind: WorkKind::Kernel,
+        stream,
+        op,
+        detail: StringId::default(),
+        shape: None,
+        bytes: None,
+        behind: None,
+        after: Vec::new(),
+        collective: None,
+        parts: vec![Part {
+            kind: WorkKind::Kernel,
+            name,
+            detail: StringId::default(),
+            weight: 1.0,
+        }],
+        scale: 1.0,
+        is_launched: true,
+    }
+}
+
+/// When the step ends, and when each kernel runs, by launch.
+fn times(program: &Program) -> (i64, Vec<(i64, i64)>) {
+    let simulation = predict::simulate::run(program, &costs(program)).expect("no cycle");
+    let threads = program.ranks[0].threads.iter();
+    let calls = threads.flat_map(|thread| &thread.actions).filter_map(|action| match action {
+        Action::Call(call) => Some(call.launches.iter()),
+        _ => None,
+    });
+    let works = calls.flatten().map(|work| simulation.work_ns(0, *work)).collect();
+    (simulation.step_ns(0), works)
+}
+
+/// What operators `edit` stands for; `None` where it selects nothing.
+fn rewritten(specs: &[Spec], edit: &Edit) -> Option<Vec<Op>> {
+    let is = |spec: &Spec, name: &str| NAMES[spec.name] == name;
+    let find = |name: &str| specs.iter().find(|spec| is(spec, name));
+    match edit {
+        Edit::Replace { operators, with } => {
+            let source = find(with).filter(|_| with != operators)?;
+            find(operators)?;
+            let once = |spec: &Spec| match is(spec, operators) {
+                true => Spec {
+                    name: source.name,
+                    waits: source.waits.map(|_| spec.stream),
+                    ..spec.clone()
+                },
+                false => spec.clone(),
+            };
+            let mut ops = ops(&specs.iter().map(once).collect::<Vec<_>>());
+            for (op, _) in ops.iter_mut().zip(specs).filter(|(_, spec)| is(spec, operators)) {
+                op.kernels = vec![kernel(source.name, source.stream, op.kernels[0].stream)];
+            }
+            Some(ops)
+        }
+        Edit::Reorder { operators, after } => {
+            let (_, _) = (find(operators)?, find(after).filter(|_| after != operators)?);
+            Some(ops(&reordered(specs, (operators, after))))
+        }
+        Edit::Parallelise { operators, join } => {
+            let mut ops = ops(specs);
+            let mut fork = STREAMS;
+            let mut is_any = false;
+            for at in 0..specs.len() {
+                let joins = specs.iter().skip(at + 1).position(|spec| is(spec, join));
+                let Some(joins) = joins.filter(|_| is(&specs[at], operators)) else { continue };
+                is_any = true;
+                let before = specs[..at].iter().enumerate().rev().find(|(place, spec)| {
+                    spec.stream == specs[at].stream && ops[*place].kernels[0].stream < STREAMS
+                });
+                ops[at].kernels[0].after.extend(before.map(|(place, _)| place as u32));
+                ops[at].kernels[0].stream = fork;
+                fork += 1;
+                ops[at + 1 + joins].kernels[0].after.push(at as u32);
+            }
+            is_any.then_some(ops)
+        }
+        Edit::Graph { from, to } => {
+            let first = specs.iter().position(|spec| is(spec, from))?;
+            let last = first + specs[first..].iter().position(|spec| is(spec, to))?;
+            if specs[first..=last].iter().any(|spec| spec.waits.is_some()) {
+                return None;
+            }
+            let all = ops(specs);
+            let mut ops = all[..first].to_vec();
+            ops.push(Op {
+                name: format!("graph of {from} … {to}"),
+                gap: all[first].gap.clone(),
+                launch: "cudaGraphLaunch",
+                kernels: all[first..=last].iter().flat_map(|op| op.kernels.clone()).collect(),
+                waits: Vec::new(),
+            });
+            ops.extend(all[last + 1..].iter().cloned());
+            Some(ops)
+        }
+        _ => None,
+    }
+}
+
+/// Each of a name directly after the nearest `after` before it, else after the next.
+fn reordered(specs: &[Spec], (operators, after): (&str, &str)) -> Vec<Spec> {
+    let is = |spec: &Spec, name: &str| NAMES[spec.name] == name;
+    let mut groups: Vec<(Spec, Vec<Spec>)> = Vec::new();
+    let mut early = Vec::new();
+    let mut last_anchor = None;
+    for spec in specs {
+        if is(spec, operators) {
+            match last_anchor {
+                Some(at) => {
+                    let group: &mut (Spec, Vec<Spec>) = &mut groups[at];
+                    group.1.push(spec.clone());
+                }
+                None => early.push(spec.clone()),
+            }
+            continue;
+        }
+        groups.push((spec.clone(), Vec::new()));
+        if is(spec, after) {
+            last_anchor = Some(groups.len() - 1);
+            // Those before the first anchor come before those behind it.
+            groups[last_anchor.unwrap_or_default()].1.append(&mut early);
+        }
+    }
+    groups.into_iter().flat_map(|(spec, moved)| std::iter::once(spec).chain(moved)).collect()
+}
+
+fn specs(waits: bool) -> impl Strategy<Value = Vec<Spec>> {
+    let waits = if waits { proptest::option::of(0..STREAMS).boxed() } else { Just(None).boxed() };
+    let one = (0..NAMES.len(), 0..STREAMS, waits);
+    let spec = one.prop_map(|(name, stream, waits)| Spec { name, stream, waits });
+    proptest::collection::vec(spec, 1..12)
+}
+
+fn agree(specs: &[Spec], edit: &Edit) -> Result<(), TestCaseError> {
+    let found = edit::apply(&written(&ops(specs)), std::slice::from_ref(edit));
+    match rewritten(specs, edit) {
+        Some(expected) => {
+            let edited = found.map_err(|error| TestCaseError::fail(error.to_string()))?;
+            prop_assert_eq!(times(&edited), times(&written(&expected)), "{:?}", edit);
+        }
+        None => prop_assert!(found.is_err(), "{edit:?}"),
+    }
+    Ok(())
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(1_000))]
+
+    #[test]
+    fn a_replaced_operator_is_as_if_the_other_had_been_called(
+        mut specs in specs(true),
+        (name, with) in (0..3usize, 0..3usize),
+    ) {
+        // A copy waits for its own kernel; what else its source waited for is not its affair.
+        for spec in specs.iter_mut().filter(|spec| spec.name == with) {
+            spec.waits = spec.waits.map(|_| spec.stream);
+        }
+        let (operators, with) = (NAMES[name].to_owned(), NAMES[with].to_owned());
+        agree(&specs, &Edit::Replace { operators, with })?;
+    }
+
+    #[test]
+    fn reordered_operators_are_as_if_they_had_been_called_there(
+        mut specs in specs(true),
+        (name, after) in (0..3usize, 0..3usize),
+    ) {
+        // A wait for a stream without work is a wait for nothing, wherever it is moved.
+        let mut used = [false; STREAMS as usize];
+        for spec in &mut specs {
+            used[spec.stream as usize] = true;
+            spec.waits = spec.waits.filter(|stream| used[*stream as usize]);
+        }
+        let (operators, after) = (NAMES[name].to_owned(), NAMES[after].to_owned());
+        agree(&specs, &Edit::Reorder { operators, after })?;
+    }
+
+    #[test]
+    fn kernels_moved_to_streams_are_as_if_they_had_been_launched_there(
+        specs in specs(false),
+        (name, join) in (0..3usize, 0..3usize),
+    ) {
+        let (operators, join) = (NAMES[name].to_owned(), NAMES[join].to_owned());
+        agree(&specs, &Edit::Parallelise { operators, join })?;
+    }
+
+    #[test]
+    fn a_graph_is_as_if_one_call_launched_all(
+        specs in specs(true),
+        (from, to) in (0..3usize, 0..3usize),
+    ) {
+        let (from, to) = (NAMES[from].to_owned(), NAMES[to].to_owned());
+        agree(&specs, &Edit::Graph { from, to })?;
+    }
+}
