@@ -24,6 +24,7 @@ Exit codes: 0 done, 1 failed, 2 wrong usage or configuration, 3 found something 
 mod bench;
 mod capture;
 mod init;
+mod kernels;
 mod output;
 mod predict;
 mod trace;
@@ -34,6 +35,7 @@ pub use bench::{
 };
 pub use capture::{Capture, Doctor, With};
 pub use init::Init;
+pub use kernels::{KernelEvaluation, PredictHardware, PredictKernels, PredictTrainKernels};
 pub use output::Output;
 pub use predict::{
     Predict, PredictCalibrate, PredictEvaluate, PredictModel, PredictOverheads, PredictResize,

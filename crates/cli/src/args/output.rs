@@ -92,6 +92,9 @@ fn of_predict(predict: &Predict) -> Vec<Output> {
         Predict::Model(args) => args.write_trace.iter().cloned().map(Output::Folder).collect(),
         Predict::WhatIf(_) | Predict::Resize(_) | Predict::Evaluate(_) => Vec::new(),
         Predict::Overheads(args) => files([args.svg.as_ref(), args.output.as_ref()]),
+        Predict::Hardware(args) => files([args.output.as_ref()]),
+        Predict::Kernels(args) => files([args.output.as_ref()]),
+        Predict::TrainKernels(args) => vec![Output::Folder(args.output.clone())],
     }
 }
 

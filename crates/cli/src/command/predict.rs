@@ -3,6 +3,7 @@
 mod calibrate;
 mod drawing;
 mod evaluate;
+mod kernel;
 mod model;
 mod overheads;
 mod resize;
@@ -39,8 +40,12 @@ pub fn run(args: &Predict, session: &Session) -> Result<(), Error> {
         Predict::WhatIf(args) => what_if::run(args, session),
         Predict::Resize(args) => resize::run(args, session),
         Predict::Model(args) => model::run(args, session),
+        Predict::Evaluate(args) if args.kernels.kernels => kernel::evaluate::run(args, session),
         Predict::Evaluate(args) => evaluate::run(args, session),
         Predict::Overheads(args) => overheads::run(args, session),
+        Predict::Hardware(args) => kernel::hardware::run(args, session),
+        Predict::Kernels(args) => kernel::price::run(args, session),
+        Predict::TrainKernels(args) => kernel::train::run(args, session),
     }
 }
 

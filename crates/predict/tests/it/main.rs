@@ -4,6 +4,7 @@
 mod edits;
 mod faults;
 mod fixture;
+mod kernels;
 mod random;
 mod rebuilt;
 mod replay;
