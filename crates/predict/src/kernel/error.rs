@@ -4,7 +4,7 @@
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
     /// Sizes that make no work.
-    #[error("{kind}: expected {expected}, got {}", sizes.iter().map(u64::to_string).collect::<Vec<_>>().join(" "))]
+    #[error("{kind}: expected {expected}, got {}", listed(sizes))]
     Shape {
         /// Of which kind.
         kind: &'static str,
@@ -66,4 +66,9 @@ pub enum Error {
     /// A device that is not known.
     #[error(transparent)]
     Hardware(#[from] schema::topology::HardwareError),
+}
+
+fn listed(sizes: &[u64]) -> String {
+    let words: Vec<String> = sizes.iter().map(u64::to_string).collect();
+    if words.is_empty() { "none".to_owned() } else { words.join(" ") }
 }

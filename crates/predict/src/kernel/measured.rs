@@ -155,10 +155,7 @@ impl Operation {
     /// # Errors
     /// [`Error::Shape`]
     pub fn work(self, sizes: &[u64]) -> Result<Work, Error> {
-        match (self.element, sizes) {
-            (Some(element), &[elements]) => Work::element_wise(element, elements),
-            _ => Work::new(self.kind, sizes),
-        }
+        Work::checked(self.kind, self.element, sizes)
     }
 }
 

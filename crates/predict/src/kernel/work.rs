@@ -126,7 +126,11 @@ impl Work {
         Self::checked(Kind::ElementWise, Some(element), &[elements])
     }
 
-    fn checked(kind: Kind, element: Option<Element>, given: &[u64]) -> Result<Self, Error> {
+    pub(super) fn checked(
+        kind: Kind,
+        element: Option<Element>,
+        given: &[u64],
+    ) -> Result<Self, Error> {
         let names = kind.sizes();
         let wrong = |expected: String| Error::Shape {
             kind: element.map_or(kind.name(), Element::name),

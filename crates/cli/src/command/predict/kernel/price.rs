@@ -25,9 +25,9 @@ struct Row {
 
 /// Runs the command.
 pub fn run(args: &PredictKernels, session: &Session) -> Result<(), Error> {
-    let works: Vec<Work> = args.works.iter().map(|text| work(text)).collect::<Result<_, _>>()?;
     let devices = args.hardware.iter().map(|name| hardware(name));
     let devices: Vec<_> = devices.collect::<Result<_, _>>().map_err(KernelError::from)?;
+    let works: Vec<Work> = args.works.iter().map(|text| work(text)).collect::<Result<_, _>>()?;
     let mut models: Vec<KernelModel> = Vec::new();
     for kind in Kind::ALL.into_iter().filter(|kind| works.iter().any(|w| w.kind() == *kind)) {
         models.push(model(args.models.as_deref(), kind)?);
