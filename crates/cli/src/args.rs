@@ -24,10 +24,11 @@ Exit codes: 0 done, 1 failed, 2 wrong usage or configuration, 3 found something 
 mod bench;
 mod capture;
 mod init;
+mod kernels;
 mod output;
 mod predict;
-mod size;
 mod report;
+mod size;
 mod trace;
 mod tune;
 
@@ -37,13 +38,14 @@ pub use bench::{
 };
 pub use capture::{Capture, Doctor, With};
 pub use init::Init;
+pub use kernels::{KernelEvaluation, PredictHardware, PredictKernels, PredictTrainKernels};
 pub use output::Output;
 pub use predict::{
     Predict, PredictCalibrate, PredictEvaluate, PredictModel, PredictNext, PredictOverheads,
     PredictResize, PredictServe, PredictStep, PredictWhatIf, Recorded,
 };
-use size::size;
 pub use report::Report;
+use size::size;
 pub use trace::{
     BreakdownBy, ClassifyChoice, CollectivesBy, ConvertTo, DiffBy, FailOn, IdleBy, KernelsBy,
     LaunchesBy, MemoryBy, OpsBy, PathBy, QueueBy, ReportContent, Selection, StepsBy, StragglersBy,

@@ -275,6 +275,15 @@ pub enum Error {
     /// A file that is no calibration of this version.
     #[error("{}: {source}", path.display())]
     CalibrationFile { path: PathBuf, source: predict::Error },
+    /// A table of measurements that cannot be learnt from, or a file that is no kernel model.
+    #[error("{}: {source}", path.display())]
+    Kernels { path: PathBuf, source: predict::kernel::Error },
+    /// A kernel that cannot be priced.
+    #[error(transparent)]
+    Kernel(#[from] predict::kernel::Error),
+    /// Sizes of a kernel that are no numbers.
+    #[error("{text:?}: expected an operation and its sizes, such as \"linear 512 1024 1024\"")]
+    WorkSizes { text: String },
     /// A calibration of another machine.
     #[error("{}: expected a calibration of {expected}, got one of {got}", path.display())]
     OtherMachine { path: PathBuf, expected: String, got: String },
@@ -344,6 +353,9 @@ impl Error {
             | Self::Analyze(_)
             | Self::Predict(_)
             | Self::CalibrationFile { .. }
+            | Self::Kernels { .. }
+            | Self::Kernel(_)
+            | Self::WorkSizes { .. }
             | Self::EditsFile { .. }
             | Self::Edits { .. }
             | Self::NotMeasured { .. }

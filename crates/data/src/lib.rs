@@ -7,6 +7,7 @@
 //! - [`Fitted`] is what was learnt from the training data (means, vocabularies): enough to read new
 //!   files.
 //! - [`Loader`] yields batches of a dataset in a seeded order that can be resumed exactly.
+//! - [`records`] reads a small table with a header, field by field.
 //! - [`score`] streams batches from raw files for a trained model.
 //!
 //! Knows nothing of models beyond the names of features and the rows of their tables.
@@ -38,6 +39,7 @@ mod parquet;
 mod parted;
 pub mod prepare;
 pub mod profile;
+pub mod records;
 mod resume;
 mod rows;
 mod runs;

@@ -10,6 +10,7 @@ pub mod cost;
 pub mod edit;
 pub mod effort;
 pub mod evaluate;
+pub mod kernel;
 pub mod lower;
 pub mod overheads;
 pub mod prediction;

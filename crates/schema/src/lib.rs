@@ -19,6 +19,7 @@ pub mod reference;
 pub mod row_scope;
 pub mod source;
 pub mod synthetic;
+pub mod topology;
 pub mod training;
 pub mod unit;
 
@@ -32,5 +33,6 @@ pub use plan::{ShardingPlan, Tile};
 pub use row_scope::RowScope;
 pub use source::DataConfig;
 pub use synthetic::SyntheticConfig;
+pub use topology::{HardwareSpec, Topology};
 pub use training::{Figure, Precision, TrainingConfig};
 pub use unit::{Bytes, Nanos, Rank, Share, TableId};

@@ -5,6 +5,8 @@ use std::path::PathBuf;
 use clap::{Args, Subcommand};
 use predict::prediction::Draws;
 
+use super::{KernelEvaluation, PredictHardware, PredictKernels, PredictTrainKernels};
+
 /// Predict the time of a training step from recorded traces.
 #[derive(Debug, Subcommand)]
 #[command(after_help = "\
@@ -19,6 +21,7 @@ Examples:
   rowmill predict findings traces/                      what findings save, by simulation
   rowmill predict serve traces/                         edit a step in a browser of this machine
   rowmill predict overheads traces/ --svg t1-t5.svg     the host's overheads, by rank
+  rowmill predict kernels --hardware a100 'linear 2048 1024 1024'
 
 A trace becomes a program: what threads and streams do and who waits for whom, without times. Costs
 come from samples. The program with its costs is simulated, and the result is a trace again.")]
@@ -43,6 +46,12 @@ pub enum Predict {
     Evaluate(PredictEvaluate),
     /// Print mean and deviation of the host's overheads T1 to T5
     Overheads(PredictOverheads),
+    /// Print what is known of GPUs, with sources
+    Hardware(PredictHardware),
+    /// Predict single kernels on a GPU, without a trace
+    Kernels(PredictKernels),
+    /// Learn kernel models from measured latencies
+    TrainKernels(PredictTrainKernels),
 }
 
 /// How intervals are found.
@@ -293,6 +302,8 @@ pub struct PredictModel {
 Examples:
   rowmill predict evaluate traces/
   rowmill predict evaluate traces/ --calibrate-ranks 2 --format json
+  rowmill predict evaluate --kernels neusight/*.csv.gz
+  rowmill predict evaluate --kernels --leave-out neusight/*.csv.gz
 
 Three tests, as far as the recording allows them:
   replay       one step: own host segments and kernels, but all that starts, waits or transfers from
@@ -300,12 +311,14 @@ Three tests, as far as the recording allows them:
   leave out    one step of several ranks: each rank by what the others cost
   later steps  several steps: the first half predicts the mean of the rest")]
 pub struct PredictEvaluate {
-    /// Traces: files, archives, folders, or `-` for standard input
+    /// Traces: files, archives, folders, or `-` for standard input; tables with --kernels
     #[arg(required = true, value_name = "PATH")]
     pub paths: Vec<PathBuf>,
     /// Derive the constants of the replay from the first N ranks [default: half of them]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
     pub calibrate_ranks: Option<u32>,
+    #[command(flatten)]
+    pub kernels: KernelEvaluation,
 }
 
 /// Print overheads.
@@ -346,6 +359,8 @@ impl Predict {
                 | Self::Overheads(_)
                 | Self::Next(_)
                 | Self::Findings(_)
+                | Self::Hardware(_)
+                | Self::Kernels(_)
         )
     }
 }

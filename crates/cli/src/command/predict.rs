@@ -4,6 +4,7 @@ mod calibrate;
 mod drawing;
 mod evaluate;
 mod findings;
+mod kernel;
 mod model;
 mod next;
 mod overheads;
@@ -45,8 +46,12 @@ pub fn run(args: &Predict, session: &Session) -> Result<(), Error> {
         Predict::Next(args) => next::run(args, session),
         Predict::Findings(args) => findings::run(args, session),
         Predict::Serve(args) => serve::run(args, session),
+        Predict::Evaluate(args) if args.kernels.kernels => kernel::evaluate::run(args, session),
         Predict::Evaluate(args) => evaluate::run(args, session),
         Predict::Overheads(args) => overheads::run(args, session),
+        Predict::Hardware(args) => kernel::hardware::run(args, session),
+        Predict::Kernels(args) => kernel::price::run(args, session),
+        Predict::TrainKernels(args) => kernel::train::run(args, session),
     }
 }
 

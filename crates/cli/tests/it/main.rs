@@ -13,6 +13,7 @@ mod help;
 mod ids;
 mod init;
 mod interrupt;
+mod kernels;
 mod kill;
 mod malformed;
 mod memory;

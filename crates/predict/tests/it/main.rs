@@ -5,6 +5,7 @@ mod edits;
 mod faults;
 mod fixture;
 mod intervals;
+mod kernels;
 mod random;
 mod ranks;
 mod rebuilt;

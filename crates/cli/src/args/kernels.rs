@@ -1,0 +1,95 @@
+//! `rowmill predict hardware | kernels | train-kernels` as typed: predictions without a trace.
+
+use std::path::PathBuf;
+
+use clap::Args;
+
+/// Print hardware.
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  rowmill predict hardware
+  rowmill predict hardware v100 h100 --format json
+  rowmill predict hardware --this-machine
+
+Peaks are those of data sheets, without sparsity; `sustained` is what a benchmark reached. The key
+is what --hardware takes, as in v100, h100x8 or 4xh100x8.")]
+pub struct PredictHardware {
+    /// Devices by key or name [default: all]
+    #[arg(value_name = "DEVICE")]
+    pub devices: Vec<String>,
+    /// Also measure this machine's CPU, which takes some seconds
+    #[arg(long)]
+    pub this_machine: bool,
+    /// Write here instead of to stdout
+    #[arg(short, long, value_name = "FILE")]
+    pub output: Option<PathBuf>,
+}
+
+/// Price kernels.
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  rowmill predict kernels --hardware a100 'linear 2048 1024 1024' 'bmm 2048 27 27 128'
+  rowmill predict kernels --hardware h100 --hardware v100 'softmax 4096 1024' --format json
+
+  linear m n k                   out[m,n] = in[m,k] W[n,k]
+  bmm batch m n k
+  conv batch channels_in channels_out kernel size stride padding
+  layer_norm rows columns        softmax rows columns
+  add|mul|gelu|relu|tanh elements
+
+All in f32. A price is the kernel's own time, without what the host takes to launch it. The last
+column says where a price does not rest on measurements of its like.")]
+pub struct PredictKernels {
+    /// Operations with their sizes, each in quotes
+    #[arg(required = true, value_name = "WORK")]
+    pub works: Vec<String>,
+    /// The device, as `rowmill predict hardware` lists them (repeatable)
+    #[arg(long, value_name = "DEVICE", required = true)]
+    pub hardware: Vec<String>,
+    /// Models to use instead of those that come with rowmill
+    #[arg(long, value_name = "FOLDER")]
+    pub models: Option<PathBuf>,
+    /// Write here instead of to stdout
+    #[arg(short, long, value_name = "FILE")]
+    pub output: Option<PathBuf>,
+}
+
+/// Learn kernel models.
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  rowmill predict train-kernels neusight/*.csv.gz --output models
+  rowmill predict train-kernels --shots my-gpu.csv --output models
+  rowmill predict evaluate --kernels neusight/*.csv.gz --models models
+
+A table has a header and the columns OPName, Latency (milliseconds), Device, and the sizes of its
+operation: B,M,N,K of linear and bmm; B,H of ln, softmax, add, mul, gelu, relu, tanh; B,
+Input_Channel, Output_Channel, Kernel_Szie, Input_Size, Stride, Padding of conv. Other columns are
+left alone. Six of ten shapes are learnt from, two decide intervals, two judge.")]
+pub struct PredictTrainKernels {
+    /// Tables of measured latencies: CSV, plain or compressed
+    #[arg(value_name = "CSV", required_unless_present = "shots")]
+    pub tables: Vec<PathBuf>,
+    /// Adapt the models to the device of this table, by five of its rows or more
+    #[arg(long, value_name = "CSV")]
+    pub shots: Option<PathBuf>,
+    /// The folder to write models into
+    #[arg(short, long, value_name = "FOLDER")]
+    pub output: PathBuf,
+}
+
+/// What `evaluate` does with tables of measured kernels.
+#[derive(Debug, Args)]
+pub struct KernelEvaluation {
+    /// Evaluate kernel models: the paths are tables of measured latencies
+    #[arg(long, conflicts_with = "calibrate_ranks")]
+    pub kernels: bool,
+    /// With --kernels: leave out one device after the other, and predict it from the others
+    #[arg(long, requires = "kernels")]
+    pub leave_out: bool,
+    /// With --kernels: models to use instead of those that come with rowmill
+    #[arg(long, value_name = "FOLDER", requires = "kernels", conflicts_with = "leave_out")]
+    pub models: Option<PathBuf>,
+}

@@ -1,0 +1,137 @@
+//! `rowmill predict evaluate --kernels`: errors of kernel models on rows they did not learn from.
+
+use predict::kernel::evaluate::{self, KernelRow};
+use predict::kernel::leave_out::{self, LeftOutRow};
+use predict::kernel::{Kind, Measured};
+use serde::Serialize;
+
+use super::{model, read};
+use crate::args::PredictEvaluate;
+use crate::error::Error;
+use crate::render;
+use crate::resolve::Session;
+
+/// What is known of the models.
+#[derive(Serialize)]
+struct Report {
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    kernels: Vec<KernelRow>,
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    left_out: Vec<LeftOutRow>,
+}
+
+/// Runs the command.
+pub fn run(args: &PredictEvaluate, session: &Session) -> Result<(), Error> {
+    let (rows, _) = read(&args.paths)?;
+    let of = |kind: &Kind| rows.iter().any(|row| row.work.kind() == *kind);
+    let kinds = Kind::ALL.into_iter().filter(of);
+    let mut report = Report { kernels: Vec::new(), left_out: Vec::new() };
+    for kind in kinds {
+        if args.kernels.leave_out {
+            report.left_out.extend(leave_out::of(kind, &rows, session.threads));
+            continue;
+        }
+        let model = model(args.kernels.models.as_deref(), kind)?;
+        report.kernels.extend(evaluate::of(&model, &rows));
+    }
+    say_unknown(&report, &rows, session);
+    session.console.report(&report, for_people)
+}
+
+fn say_unknown(report: &Report, rows: &[Measured], session: &Session) {
+    if report.kernels.is_empty() && report.left_out.is_empty() {
+        session.console.warn(format_args!(
+            "{} rows, but none of them could be evaluated; leaving out takes three devices",
+            render::count(rows.len() as u64)
+        ));
+    }
+}
+
+fn for_people(report: &Report) -> String {
+    let mut parts = Vec::new();
+    if !report.kernels.is_empty() {
+        parts.push(known(report));
+    }
+    if !report.left_out.is_empty() {
+        parts.push(left_out(report));
+    }
+    parts.join("\n\n")
+}
+
+fn known(report: &Report) -> String {
+    let row = |row: &KernelRow| {
+        vec![
+            row.kind.to_owned(),
+            row.device.clone(),
+            render::count(row.rows as u64),
+            format!("{:.1}/{:.1}", row.roofline_gmae_pct, row.roofline_mape_pct),
+            format!("{:.2}/{:.2}", row.gmae_pct, row.mape_pct),
+            format!("{:.2}", row.kernel_mape_pct),
+            format!("{:.1}", row.covered_pct),
+            render::nanos(row.floor_ns),
+            if row.drift_ns_per_row > 0.0 {
+                format!("{} a row", render::nanos(row.drift_ns_per_row))
+            } else {
+                String::new()
+            },
+        ]
+    };
+    let header = [
+        "kernel",
+        "device",
+        "rows",
+        "roofline %",
+        "model %",
+        "far above floor %",
+        "covered %",
+        "floor",
+        "drift",
+    ];
+    let rows: Vec<Vec<String>> = report.kernels.iter().map(row).collect();
+    format!(
+        "Rows that took no part in training, above the floor: geometric mean / mean of absolute \
+         errors\n{}",
+        render::grid(&header, &rows)
+    )
+}
+
+fn left_out(report: &Report) -> String {
+    let percent = |value: f64| format!("{value:.1}");
+    let row = |row: &LeftOutRow| {
+        vec![
+            row.kind.to_owned(),
+            row.device.clone(),
+            render::count(row.rows as u64),
+            percent(row.roofline_mape_pct),
+            percent(row.mape_pct),
+            percent(row.shots_mape_pct),
+            percent(row.covered_pct),
+        ]
+    };
+    let mut rows: Vec<Vec<String>> = report.left_out.iter().map(row).collect();
+    for kind in Kind::ALL {
+        let of = |take: fn(&LeftOutRow) -> f64| {
+            let rows = report.left_out.iter().filter(|row| row.kind == kind.name());
+            median(rows.map(take).collect())
+        };
+        let Some(roofline) = of(|row| row.roofline_mape_pct) else { continue };
+        let zero = of(|row| row.mape_pct).unwrap_or_default();
+        let shots = of(|row| row.shots_mape_pct).unwrap_or_default();
+        let all = [roofline, zero, shots].map(percent);
+        let name = [kind.name(), "median", ""].map(str::to_owned);
+        rows.push(name.into_iter().chain(all).chain([String::new()]).collect());
+    }
+    let header =
+        ["kernel", "left out", "rows", "roofline %", "no rows %", "20 rows %", "covered %"];
+    format!(
+        "Each device predicted from the others: mean of absolute errors\n{}",
+        render::grid(&header, &rows)
+    )
+}
+
+fn median(mut values: Vec<f64>) -> Option<f64> {
+    values.sort_by(f64::total_cmp);
+    let (low, high) =
+        (values.get(values.len().checked_sub(1)? / 2)?, values.get(values.len() / 2)?);
+    Some((low + high) / 2.0)
+}

@@ -1,0 +1,66 @@
+//! `rowmill predict train-kernels`: tables of measurements → models.
+
+use std::io::Write;
+use std::path::PathBuf;
+
+use predict::kernel::{self, KernelModel, Kind, MODEL_BYTES_MOST, adapt};
+
+use super::{file, model, read, table};
+use crate::args::PredictTrainKernels;
+use crate::error::Error;
+use crate::output;
+use crate::render;
+use crate::resolve::Session;
+
+/// Runs the command.
+pub fn run(args: &PredictTrainKernels, session: &Session) -> Result<(), Error> {
+    let mut models = learnt(&args.tables, session)?;
+    if let Some(path) = &args.shots {
+        let rows = table(path)?;
+        let of = |kind: Kind| rows.iter().any(|row| row.work.kind() == kind);
+        let wrong = |source| Error::Kernels { path: path.clone(), source };
+        for kind in Kind::ALL.into_iter().filter(|kind| of(*kind)) {
+            let at = models.iter().position(|model| model.kind() == kind);
+            let base = at.map_or_else(|| model(None, kind), |at| Ok(models.swap_remove(at)))?;
+            models.push(adapt::adapted(base, &rows).map_err(wrong)?);
+        }
+    }
+    let _made = output::folder(&args.output)?;
+    models.iter().try_for_each(|model| write(model, args, session))
+}
+
+fn learnt(paths: &[PathBuf], session: &Session) -> Result<Vec<KernelModel>, Error> {
+    let (rows, sources) = read(paths)?;
+    let mut models = Vec::new();
+    for (kind, sources) in Kind::ALL.into_iter().zip(sources) {
+        if sources.is_empty() {
+            continue;
+        }
+        let path = paths.first().cloned().unwrap_or_default();
+        let found = kernel::train(kind, &rows, sources, session.threads);
+        models.push(found.map_err(|source| Error::Kernels { path, source })?);
+        session.console.detail(format_args!("learnt {}", kind.name()));
+    }
+    Ok(models)
+}
+
+fn write(model: &KernelModel, args: &PredictTrainKernels, session: &Session) -> Result<(), Error> {
+    let path = file(&args.output, model.kind());
+    let bytes = model.to_bytes().map_err(|source| Error::Kernels { path: path.clone(), source })?;
+    if bytes.len() > MODEL_BYTES_MOST {
+        session.console.warn(format_args!(
+            "{}: {} bytes, more than the {} a model should have; learn from fewer devices at once",
+            path.display(),
+            render::count(bytes.len() as u64),
+            render::count(MODEL_BYTES_MOST as u64)
+        ));
+    }
+    output::put(&path, |file| file.write_all(&bytes).map_err(Error::io(&path, "write")))?;
+    session.console.say(format_args!(
+        "{}: {} devices, {} bytes",
+        path.display(),
+        model.devices().len(),
+        render::count(bytes.len() as u64)
+    ));
+    Ok(())
+}

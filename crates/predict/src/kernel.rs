@@ -1,0 +1,35 @@
+//! What a kernel takes on a device, by its sizes alone: the roofline times a learnt residual.
+//!
+//! A measurement holds a floor, what the host needs to launch it. Models are learnt on
+//! `ln(latency ÷ max(roofline, floor))` by boosted trees, one forest for each kind and device and
+//! one over all devices for those that nobody measured. What is handed on is the *kernel*: no
+//! floor, never below physics, with an interval that covered nine of ten calibration rows, and with
+//! what is known of the training domain.
+
+pub mod adapt;
+mod bins;
+mod bits;
+mod error;
+pub mod evaluate;
+mod feature;
+mod file;
+mod floor;
+mod forest;
+mod grow;
+mod interval;
+pub mod leave_out;
+pub mod measured;
+mod model;
+pub mod shipped;
+mod split;
+mod train;
+mod work;
+
+pub use error::Error;
+pub use feature::{physics_ns, roofline_ns};
+pub use file::VERSION;
+pub use measured::Measured;
+pub use model::{DeviceModel, Domain, KernelModel, Outside, Price, Source};
+pub use split::Part;
+pub use train::{MODEL_BYTES_MOST, train};
+pub use work::{Element, Kind, Work};

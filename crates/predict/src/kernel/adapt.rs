@@ -1,0 +1,143 @@
+//! A new device by a few of its rows: they say its floor, and how far its kernels are from what the
+//! trees of all devices say.
+
+use schema::HardwareSpec;
+
+use super::bins::Bins;
+use super::feature::roofline_ns;
+use super::forest::Forest;
+use super::interval::{Interval, quantiles};
+use super::measured::Measured;
+use super::model::{DeviceModel, Floors, KernelModel, Latency, Learnt, latency};
+use super::train::slack;
+use super::{Error, Kind};
+
+/// Fewest rows that say something of a device.
+const ROWS_LEAST: usize = 5;
+/// How far above its floor a kernel must be to say nothing of it, in factors of e.
+const FREE_OF_FLOOR: f64 = 0.4;
+
+/// What a device's kernels are off by: a line through the logarithm of how far they lie above the
+/// floor, which counts for nothing at the floor itself.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Correction {
+    /// Where the line is `shift`.
+    pub(super) middle: f64,
+    pub(super) shift: f64,
+    pub(super) slope: f64,
+}
+
+impl Correction {
+    /// A prediction of all devices' trees, corrected.
+    pub(super) fn applied(&self, found: Latency) -> Latency {
+        let share = share(&found);
+        let line = self.shift + self.slope * (f64::from(found.above_floor) - self.middle);
+        Latency { ns: (found.ns * (share * line).exp()).max(found.floor_ns.min(found.ns)), ..found }
+    }
+}
+
+/// How much of a measurement is the kernel's: none at the floor, all from some factor above.
+fn share(found: &Latency) -> f64 {
+    ((found.ns / found.floor_ns).ln() / FREE_OF_FLOOR).clamp(0.0, 1.0)
+}
+
+/// The model with a device added, or put anew, by a few rows of it.
+///
+/// # Errors
+/// [`Error::TooFew`] with fewer than five rows of the model's kind.
+pub fn adapted(mut model: KernelModel, rows: &[Measured]) -> Result<KernelModel, Error> {
+    let rows: Vec<Measured> =
+        rows.iter().filter(|row| row.work.kind() == model.kind).copied().collect();
+    let mut keys: Vec<&HardwareSpec> = rows.iter().map(|row| row.device).collect();
+    keys.sort_by(|a, b| a.key.cmp(&b.key));
+    keys.dedup_by(|a, b| a.key == b.key);
+    let known = Floors::mean_of(model.devices.iter().map(|device| &device.floors));
+    for device in keys {
+        let own: Vec<Measured> =
+            rows.iter().filter(|row| row.device.key == device.key).copied().collect();
+        let found = of_rows(model.kind, (&model.bins, &model.pooled), &known, &own)?;
+        model.devices.retain(|old| old.device != device.key);
+        model.devices.push(found);
+    }
+    Ok(model)
+}
+
+/// What a few rows say of their device.
+pub(super) fn of_rows(
+    kind: Kind,
+    (bins, pooled): (&Bins, &Forest),
+    known: &Floors,
+    rows: &[Measured],
+) -> Result<DeviceModel, Error> {
+    if rows.len() < ROWS_LEAST {
+        let (kind, expected) = (kind.name(), ROWS_LEAST);
+        return Err(Error::TooFew { kind, expected, got: rows.len() });
+    }
+    let floors = floors(known, rows);
+    let found: Vec<(Latency, f64)> = rows
+        .iter()
+        .map(|row| {
+            let floor = floors.ns(row.work.name());
+            (latency(bins, pooled, (&row.work, row.device), floor), row.latency_ns)
+        })
+        .collect();
+    let correction = fitted(&found);
+    // Each row by the line through the others: what new rows are off by.
+    let left_out = (0..found.len()).map(|at| {
+        let mut others = found.clone();
+        let (one, measured) = others.remove(at);
+        (measured / fitted(&others).applied(one).ns).ln()
+    });
+    let (low, high) = quantiles(left_out);
+    Ok(DeviceModel {
+        device: rows[0].device.key.clone().into_owned(),
+        rows: rows.len(),
+        floors,
+        slack: slack(rows.iter().map(|row| (row, row.latency_ns))),
+        learnt: Learnt::Adapted(correction),
+        interval: Interval::flat(low, high),
+    })
+}
+
+/// Floors of the other devices, times what the rows at their floor say.
+fn floors(known: &Floors, rows: &[Measured]) -> Floors {
+    let mut factors: Vec<f64> = rows
+        .iter()
+        .filter(|row| {
+            let floor = known.ns(row.work.name());
+            roofline_ns(&row.work, row.device) < 0.3 * floor && row.latency_ns < 3.0 * floor
+        })
+        .map(|row| row.latency_ns / known.ns(row.work.name()))
+        .collect();
+    factors.sort_by(f64::total_cmp);
+    let factor = factors.get(factors.len() / 3).copied().unwrap_or(1.0);
+    // No measurement is below the floor.
+    let least = rows.iter().map(|row| row.latency_ns / known.ns(row.work.name()));
+    known.scaled(factor.min(least.fold(f64::INFINITY, f64::min).max(0.1 * factor)))
+}
+
+/// The line through what rows are off by, drawn towards none.
+fn fitted(rows: &[(Latency, f64)]) -> Correction {
+    const SHIFT_RIDGE: f64 = 0.3;
+    const SLOPE_RIDGE: f64 = 8.0;
+    let share = |row: &(Latency, f64)| share(&row.0);
+    let weight: f64 = rows.iter().map(share).sum();
+    if weight <= 0.0 {
+        return Correction { middle: 0.0, shift: 0.0, slope: 0.0 };
+    }
+    let above = |row: &(Latency, f64)| f64::from(row.0.above_floor);
+    let middle = rows.iter().map(|row| share(row) * above(row)).sum::<f64>() / weight;
+    let (mut aa, mut ab, mut bb, mut a, mut b) = (SHIFT_RIDGE, 0.0, SLOPE_RIDGE, 0.0, 0.0);
+    for row in rows {
+        let (one, two) = (share(row), share(row) * (above(row) - middle));
+        let off = (row.1 / row.0.ns).ln();
+        aa += one * one;
+        ab += one * two;
+        bb += two * two;
+        a += one * off;
+        b += two * off;
+    }
+    let determinant = aa * bb - ab * ab;
+    let (shift, slope) = ((a * bb - b * ab) / determinant, (b * aa - a * ab) / determinant);
+    Correction { middle, shift, slope }
+}

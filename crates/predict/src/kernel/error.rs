@@ -1,0 +1,74 @@
+//! What cannot be a work, a measurement or a model.
+
+/// Why a kernel cannot be priced, or a model be made.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// Sizes that make no work.
+    #[error("{kind}: expected {expected}, got {}", listed(sizes))]
+    Shape {
+        /// Of which kind.
+        kind: &'static str,
+        /// What was given.
+        sizes: Vec<u64>,
+        /// What would have been right.
+        expected: String,
+    },
+    /// An operation that no model is for.
+    #[error("operation {name:?}: expected one of {}", known.join(", "))]
+    Operation {
+        /// Its name.
+        name: String,
+        /// Those there are.
+        known: Vec<&'static str>,
+    },
+    /// A table of measurements without a column.
+    #[error("expected a column {column:?}, got {}", got.join(", "))]
+    Column {
+        /// The column.
+        column: &'static str,
+        /// Those there are.
+        got: Vec<String>,
+    },
+    /// Rows of a table that are no measurements.
+    #[error(
+        "{count} of {rows} rows are no measurements; line {line}: expected {expected}, got {got:?}"
+    )]
+    Rows {
+        /// How many.
+        count: usize,
+        /// Of how many.
+        rows: usize,
+        /// The line of the first.
+        line: u64,
+        /// What would have been right there.
+        expected: String,
+        /// What stands there.
+        got: String,
+    },
+    /// Too few rows to learn from.
+    #[error("{kind}: expected at least {expected} rows to learn from, got {got}")]
+    TooFew {
+        /// Of which kind.
+        kind: &'static str,
+        /// How many are needed.
+        expected: usize,
+        /// How many there are.
+        got: usize,
+    },
+    /// A file that is no model of this version.
+    #[error("kernel model: expected {expected}, got {got}")]
+    Model {
+        /// What would have been right.
+        expected: String,
+        /// What stands there.
+        got: String,
+    },
+    /// A device that is not known.
+    #[error(transparent)]
+    Hardware(#[from] schema::topology::HardwareError),
+}
+
+fn listed(sizes: &[u64]) -> String {
+    let words: Vec<String> = sizes.iter().map(u64::to_string).collect();
+    if words.is_empty() { "none".to_owned() } else { words.join(" ") }
+}

@@ -1,0 +1,249 @@
+//! Grows boosted trees on histograms: each tree learns what the ones before it left over.
+//!
+//! One thread grows one forest in a fixed order, so the same rows give the same trees wherever and
+//! beside whatever else it runs.
+
+use schema::random::CounterRng;
+
+use super::forest::{Forest, LEAF_MOST, Node, Tree};
+
+/// How a forest is grown.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Settings {
+    /// Trees.
+    pub rounds: usize,
+    /// Leaves of a tree.
+    pub leaves: usize,
+    /// What part of its leaves a tree adds.
+    pub rate: f64,
+    /// Least rows of a leaf.
+    pub rows: u32,
+    /// Part of the features that a tree may split on.
+    pub features: f64,
+}
+
+/// Draws leaves towards zero as so many rows of zero would.
+const RIDGE: f64 = 1.0;
+/// Bins of a feature in a histogram.
+const BINS: usize = 256;
+
+/// Rows in bins, and what is to be predicted for each.
+pub struct Table {
+    /// Features of a row.
+    pub features: usize,
+    /// Row by row.
+    pub bins: Vec<u8>,
+    /// Row by row.
+    pub targets: Vec<f32>,
+}
+
+/// Sum of what is left over, and rows, of a bin.
+#[derive(Clone, Copy, Default)]
+struct Sum {
+    left_over: f64,
+    rows: u32,
+}
+
+/// A leaf that may be split further.
+struct Leaf {
+    /// Where its rows are.
+    start: usize,
+    end: usize,
+    sums: Vec<Sum>,
+    best: Option<Split>,
+    /// Of the growing tree.
+    node: usize,
+}
+
+#[derive(Clone, Copy)]
+struct Split {
+    gain: f64,
+    feature: usize,
+    bin: usize,
+}
+
+/// A node while its tree grows.
+enum Growing {
+    Leaf(f64),
+    Split { feature: usize, bin: usize, left: usize, right: usize },
+}
+
+/// Grows a forest; `seed` chooses the features of each tree.
+pub fn forest(table: &Table, settings: Settings, seed: u64) -> Forest {
+    let rows = table.targets.len();
+    if rows == 0 {
+        return Forest::default();
+    }
+    let mean = table.targets.iter().map(|target| f64::from(*target)).sum::<f64>() / rows as f64;
+    let least = table.targets.iter().copied().fold(f32::INFINITY, f32::min);
+    let most = table.targets.iter().copied().fold(f32::NEG_INFINITY, f32::max);
+    let start = mean as f32;
+    let mut grown = Forest { start, bounds: (least, most), trees: Vec::new() };
+    let mut left_over: Vec<f32> = table.targets.iter().map(|target| target - start).collect();
+    let random = CounterRng::new(seed, 0);
+    for round in 0..settings.rounds {
+        let chosen = chosen(table.features, settings.features, random.child(round as u64));
+        let tree = tree(table, &left_over, &chosen, settings);
+        for (row, left) in left_over.iter_mut().enumerate() {
+            let from = row * table.features;
+            *left -= tree.value(&table.bins[from..from + table.features]);
+        }
+        grown.trees.push(tree);
+    }
+    grown
+}
+
+/// Features of one tree, in order.
+fn chosen(features: usize, part: f64, random: CounterRng) -> Vec<usize> {
+    let wanted = ((features as f64 * part).ceil() as usize).clamp(1, features);
+    let mut all: Vec<usize> = (0..features).collect();
+    all.sort_by_key(|&feature| random.bits(feature as u64));
+    all.truncate(wanted);
+    all.sort_unstable();
+    all
+}
+
+fn tree(table: &Table, left_over: &[f32], chosen: &[usize], settings: Settings) -> Tree {
+    let mut rows: Vec<u32> = (0..left_over.len() as u32).collect();
+    let mut nodes: Vec<Growing> = Vec::new();
+    let sums = histogram(table, left_over, &rows, chosen);
+    let mut leaves = vec![leaf(&mut nodes, (0, rows.len()), sums, (chosen, settings))];
+    while leaves.len() < settings.leaves {
+        // The first of the best ones: the order does not depend on how gains are rounded.
+        let mut best: Option<(usize, Split)> = None;
+        for (at, leaf) in leaves.iter().enumerate() {
+            if let Some(split) = leaf.best
+                && best.is_none_or(|(_, found)| split.gain > found.gain)
+            {
+                best = Some((at, split));
+            }
+        }
+        let Some((at, split)) = best else { break };
+        let parent = leaves.swap_remove(at);
+        let middle = parent.start + part(table, &mut rows[parent.start..parent.end], split);
+        let (left, right) = (parent.start..middle, middle..parent.end);
+        let is_left_small = left.len() <= right.len();
+        let small = if is_left_small { &rows[left.clone()] } else { &rows[right.clone()] };
+        let small = histogram(table, left_over, small, chosen);
+        let large = difference(parent.sums, &small);
+        let (left_sums, right_sums) = if is_left_small { (small, large) } else { (large, small) };
+        let how = (chosen, settings);
+        let left = leaf(&mut nodes, (left.start, left.end), left_sums, how);
+        let right = leaf(&mut nodes, (right.start, right.end), right_sums, how);
+        let (feature, bin) = (split.feature, split.bin);
+        nodes[parent.node] = Growing::Split { feature, bin, left: left.node, right: right.node };
+        leaves.push(left);
+        leaves.push(right);
+    }
+    in_preorder(&nodes, settings.rate)
+}
+
+fn leaf(
+    nodes: &mut Vec<Growing>,
+    (start, end): (usize, usize),
+    sums: Vec<Sum>,
+    (chosen, settings): (&[usize], Settings),
+) -> Leaf {
+    let first = &sums[..BINS];
+    let left_over: f64 = first.iter().map(|sum| sum.left_over).sum();
+    let rows = (end - start) as u32;
+    nodes.push(Growing::Leaf(left_over / (f64::from(rows) + RIDGE)));
+    let best = best_split(&sums, (left_over, rows), (chosen, settings.rows));
+    Leaf { start, end, sums, best, node: nodes.len() - 1 }
+}
+
+/// Sums by bin, for each of the chosen features.
+fn histogram(table: &Table, left_over: &[f32], rows: &[u32], chosen: &[usize]) -> Vec<Sum> {
+    let mut sums = vec![Sum::default(); chosen.len() * BINS];
+    for &row in rows {
+        let row = row as usize;
+        let left = f64::from(left_over[row]);
+        let bins = &table.bins[row * table.features..(row + 1) * table.features];
+        for (sums, &feature) in sums.chunks_exact_mut(BINS).zip(chosen) {
+            let sum = &mut sums[usize::from(bins[feature])];
+            sum.left_over += left;
+            sum.rows += 1;
+        }
+    }
+    sums
+}
+
+fn difference(mut all: Vec<Sum>, part: &[Sum]) -> Vec<Sum> {
+    for (sum, part) in all.iter_mut().zip(part) {
+        sum.left_over -= part.left_over;
+        sum.rows -= part.rows;
+    }
+    all
+}
+
+fn best_split(
+    sums: &[Sum],
+    (left_over, rows): (f64, u32),
+    (chosen, least): (&[usize], u32),
+) -> Option<Split> {
+    let score = |sum: f64, rows: u32| sum * sum / (f64::from(rows) + RIDGE);
+    let whole = score(left_over, rows);
+    let mut best: Option<Split> = None;
+    for (sums, &feature) in sums.chunks_exact(BINS).zip(chosen) {
+        let mut left = Sum::default();
+        for (bin, sum) in sums.iter().enumerate() {
+            if sum.rows == 0 {
+                continue;
+            }
+            left.left_over += sum.left_over;
+            left.rows += sum.rows;
+            let right = rows - left.rows;
+            if right < least {
+                break;
+            }
+            if left.rows < least {
+                continue;
+            }
+            let parts = score(left.left_over, left.rows) + score(left_over - left.left_over, right);
+            let gain = parts - whole;
+            if gain > 1e-9 && best.is_none_or(|found| gain > found.gain) {
+                best = Some(Split { gain, feature, bin });
+            }
+        }
+    }
+    best
+}
+
+/// Puts the rows of the left side first, in their order; gives their number.
+fn part(table: &Table, rows: &mut [u32], split: Split) -> usize {
+    let is_left = |row: &u32| {
+        usize::from(table.bins[*row as usize * table.features + split.feature]) <= split.bin
+    };
+    let (left, right): (Vec<u32>, Vec<u32>) = rows.iter().copied().partition(is_left);
+    rows[..left.len()].copy_from_slice(&left);
+    rows[left.len()..].copy_from_slice(&right);
+    left.len()
+}
+
+/// Leaves as whole steps, so that what is stored is what the next tree learns from.
+fn in_preorder(nodes: &[Growing], rate: f64) -> Tree {
+    let value = |node: &Growing| if let Growing::Leaf(value) = node { value.abs() } else { 0.0 };
+    let most = nodes.iter().map(value).fold(0.0, f64::max) * rate;
+    let step = ((most / f64::from(LEAF_MOST)) as f32).max(f32::MIN_POSITIVE);
+    let mut tree = Tree::new(step);
+    // What is to be written: a node, and the split whose right side it begins.
+    let mut open: Vec<(usize, Option<usize>)> = vec![(0, None)];
+    while let Some((at, right_of)) = open.pop() {
+        if let Some(split) = right_of {
+            tree.begin_right(split);
+        }
+        match nodes[at] {
+            Growing::Leaf(value) => {
+                let steps = (value * rate / f64::from(step)).round();
+                let steps = steps.clamp(-f64::from(LEAF_MOST), f64::from(LEAF_MOST));
+                tree.push(Node::leaf(steps as f32 * step));
+            }
+            Growing::Split { feature, bin, left, right } => {
+                let split = tree.push(Node::split(feature as u8, bin as u8));
+                open.push((right, Some(split)));
+                open.push((left, None));
+            }
+        }
+    }
+    tree
+}

@@ -1,0 +1,79 @@
+//! Intervals that covered nine of ten rows that a model had not learnt from (split conformal
+//! prediction): the share holds for new rows of the same kind, whatever the model has wrong.
+
+use serde::{Deserialize, Serialize};
+
+/// Share of rows outside at each end.
+const TAIL: f64 = 0.05;
+/// Rows of a group: its quantiles lie between the 3rd and the last but 3rd of them.
+const ROWS: usize = 60;
+/// Most groups.
+const GROUPS: usize = 4;
+
+/// Factors of a prediction, in logarithms, by how far it lies above the floor.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Interval {
+    /// Where groups end, rising; one fewer than there are groups.
+    ends: Vec<f32>,
+    /// Per group.
+    low: Vec<f32>,
+    high: Vec<f32>,
+}
+
+impl Interval {
+    /// The same everywhere.
+    pub fn flat(low: f64, high: f64) -> Self {
+        Self { ends: Vec::new(), low: vec![low as f32], high: vec![high as f32] }
+    }
+
+    /// Of rows: how far each lies above the floor, and `ln(measured ÷ predicted)`.
+    pub fn of(mut rows: Vec<(f32, f64)>) -> Self {
+        rows.sort_by(|a, b| a.0.total_cmp(&b.0).then(a.1.total_cmp(&b.1)));
+        let groups = (rows.len() / ROWS).clamp(1, GROUPS);
+        let mut found = Self { ends: Vec::new(), low: Vec::new(), high: Vec::new() };
+        for group in 0..groups {
+            let from = rows.len() * group / groups;
+            let to = rows.len() * (group + 1) / groups;
+            if group > 0 {
+                found.ends.push(rows[from].0);
+            }
+            let (low, high) = quantiles(rows[from..to].iter().map(|row| row.1));
+            found.low.push(low as f32);
+            found.high.push(high as f32);
+        }
+        found
+    }
+
+    /// One that holds every group of both, as far as they differ.
+    pub fn hull(all: &[(f64, f64)]) -> Self {
+        let low = all.iter().map(|one| one.0).fold(0.0, f64::min);
+        let high = all.iter().map(|one| one.1).fold(0.0, f64::max);
+        Self::flat(low, high)
+    }
+
+    /// The factors of a prediction so far above the floor.
+    pub fn at(&self, above_floor: f32) -> (f64, f64) {
+        let group = self.ends.partition_point(|end| *end <= above_floor);
+        (f64::from(self.low[group]).exp(), f64::from(self.high[group]).exp())
+    }
+
+    /// Whether it was written by [`Interval::of`].
+    pub fn is_whole(&self) -> bool {
+        let groups = self.ends.len() + 1;
+        let numbers = self.ends.iter().chain(&self.low).chain(&self.high);
+        self.low.len() == groups
+            && self.high.len() == groups
+            && self.ends.is_sorted()
+            && numbers.into_iter().all(|number| number.is_finite())
+    }
+}
+
+/// The values that nine of ten new ones lie between; without any, a factor of e.
+pub fn quantiles(values: impl Iterator<Item = f64>) -> (f64, f64) {
+    let mut values: Vec<f64> = values.collect();
+    values.sort_by(f64::total_cmp);
+    let (Some(&first), Some(&last)) = (values.first(), values.last()) else { return (-1.0, 1.0) };
+    let rank = (TAIL * (values.len() + 1) as f64).floor() as usize;
+    if rank == 0 { (first, last) } else { (values[rank - 1], values[values.len() - rank]) }
+}

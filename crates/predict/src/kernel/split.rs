@@ -1,0 +1,35 @@
+//! Which rows a model learns from, which its intervals are found on, and which it is judged by.
+//! Decided by kind and shape, so a shape is in the same part on all devices.
+
+use schema::random::mix;
+
+use super::work::Work;
+
+/// What a row is for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Part {
+    /// Learning, 60 of 100.
+    Train,
+    /// Intervals, 20 of 100.
+    Calibrate,
+    /// Judging, 20 of 100.
+    Test,
+}
+
+impl Part {
+    /// Of a work. All element-wise operations of one size are in one part.
+    #[must_use]
+    pub fn of(work: &Work) -> Self {
+        match hash(work, 0) % 100 {
+            0..60 => Self::Train,
+            60..80 => Self::Calibrate,
+            _ => Self::Test,
+        }
+    }
+}
+
+/// A number that depends on kind, sizes and `salt` alone.
+pub fn hash(work: &Work, salt: u64) -> u64 {
+    let start = mix(work.kind() as u64 + 1) ^ mix(salt.wrapping_add(0x9e37_79b9_7f4a_7c15));
+    work.sizes().iter().fold(start, |hash, size| mix(hash.wrapping_mul(31).wrapping_add(*size)))
+}

@@ -1,0 +1,223 @@
+//! Makes the models of one kind from measured rows. The same rows give the same model, byte for
+//! byte, with any number of threads.
+
+use std::collections::BTreeMap;
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use schema::HardwareSpec;
+
+use super::Error;
+use super::bins::Bins;
+use super::feature::{Features, MOST, roofline_ns};
+use super::floor::Floor;
+use super::forest::Forest;
+use super::grow::{self, Settings, Table};
+use super::interval::Interval;
+use super::leave_out;
+use super::measured::Measured;
+use super::model::{DeviceModel, Floors, KernelModel, Learnt, Source};
+use super::split::Part;
+use super::work::Kind;
+
+/// The most bytes of a model's file.
+pub const MODEL_BYTES_MOST: usize = 300_000;
+/// Fewest rows of one device that trees are grown on.
+const ROWS_LEAST: usize = 200;
+
+/// Of one device.
+const OWN: Settings = Settings { rounds: 400, leaves: 31, rate: 0.07, rows: 5, features: 0.7 };
+/// Over all devices, for those that nobody measured: fewer and broader leaves.
+pub(super) const POOLED: Settings =
+    Settings { rounds: 200, leaves: 31, rate: 0.1, rows: 20, features: 0.5 };
+
+/// The rows of one device, and what the host added to them.
+pub(super) struct DeviceRows {
+    /// The device.
+    pub device: &'static HardwareSpec,
+    /// Its rows in the order they were given.
+    pub rows: Vec<Measured>,
+    /// By name of the operation.
+    pub floors: BTreeMap<&'static str, Floor>,
+}
+
+impl DeviceRows {
+    /// The floor of a row's operation.
+    pub fn floor(&self, row: &Measured) -> Floor {
+        self.floors.get(row.work.name()).copied().unwrap_or_default()
+    }
+
+    /// What is to be predicted: the measurement without what the host added from row to row.
+    pub fn latency_ns(&self, row: &Measured) -> f64 {
+        self.floor(row).latency_ns(row)
+    }
+
+    /// The rows of one part.
+    pub fn part(&self, part: Part) -> impl Iterator<Item = &Measured> {
+        self.rows.iter().filter(move |row| Part::of(&row.work) == part)
+    }
+
+    /// Features and target of a row.
+    fn example(&self, row: &Measured) -> (Features, f32) {
+        let floor = self.floor(row).ns;
+        let base = roofline_ns(&row.work, row.device).max(floor);
+        let features = Features::of(&row.work, row.device, floor);
+        (features, (self.latency_ns(row) / base).ln() as f32)
+    }
+
+    /// The floors alone.
+    pub fn floors_ns(&self) -> Floors {
+        Floors::new(self.floors.iter().map(|(name, floor)| ((*name).to_owned(), floor.ns)))
+    }
+}
+
+/// The rows of a kind by device, with floors found on what models may learn from.
+pub(super) fn by_device(kind: Kind, rows: &[Measured]) -> Vec<DeviceRows> {
+    let mut devices: BTreeMap<&str, Vec<Measured>> = BTreeMap::new();
+    for row in rows.iter().filter(|row| row.work.kind() == kind) {
+        devices.entry(&*row.device.key).or_default().push(*row);
+    }
+    let grouped = |rows: Vec<Measured>| {
+        let mut names: BTreeMap<&'static str, Vec<Measured>> = BTreeMap::new();
+        for row in rows.iter().filter(|row| Part::of(&row.work) == Part::Train) {
+            names.entry(row.work.name()).or_default().push(*row);
+        }
+        let floors = names.into_iter().map(|(name, rows)| (name, Floor::of(&rows))).collect();
+        DeviceRows { device: rows[0].device, rows, floors }
+    };
+    devices.into_values().map(grouped).collect()
+}
+
+/// Learns a kind from rows of any devices; rows of other kinds are left out.
+///
+/// # Errors
+/// [`Error::TooFew`] for a device with fewer than 200 rows to learn from.
+pub fn train(
+    kind: Kind,
+    rows: &[Measured],
+    sources: Vec<Source>,
+    threads: usize,
+) -> Result<KernelModel, Error> {
+    let devices = by_device(kind, rows);
+    let learnt = |device: &DeviceRows| device.part(Part::Train).count();
+    let fewest = devices.iter().map(learnt).min().unwrap_or(0);
+    if fewest < ROWS_LEAST {
+        let (kind, expected) = (kind.name(), ROWS_LEAST);
+        return Err(Error::TooFew { kind, expected, got: fewest });
+    }
+    let all: Vec<&DeviceRows> = devices.iter().collect();
+    let bins = bins(&all);
+    // The longest first, so that no thread ends long after the others.
+    let pooled = |_: usize| forest(&all, &bins, POOLED);
+    let own = |at: usize| forest(&all[at..=at], &bins, OWN);
+    let count = devices.len();
+    let mut grown = in_parallel(threads, count + 1, |job| match job {
+        0 => pooled(job),
+        _ => own(job - 1),
+    });
+    let pooled = grown.remove(0);
+    let unseen = leave_out::interval(&all, threads);
+    let parts = devices.iter().zip(grown).map(|(device, forest)| of_device(device, &bins, forest));
+    let devices: Vec<DeviceModel> = parts.collect();
+    let (least, most) = ranges(kind, rows);
+    Ok(KernelModel { kind, sources, least, most, bins, pooled, unseen, devices })
+}
+
+/// The bins of the features of all rows to learn from.
+pub(super) fn bins(devices: &[&DeviceRows]) -> Bins {
+    let examples: Vec<Features> = examples(devices).map(|(features, _)| features).collect();
+    Bins::of(&examples.iter().map(Features::values).collect::<Vec<_>>())
+}
+
+/// A forest on the rows to learn from.
+pub(super) fn forest(devices: &[&DeviceRows], bins: &Bins, settings: Settings) -> Forest {
+    let features = bins.ends().len();
+    let mut table = Table { features, bins: Vec::new(), targets: Vec::new() };
+    let mut placed = [0; MOST];
+    for (features_of, target) in examples(devices) {
+        bins.place(features_of.values(), &mut placed);
+        table.bins.extend_from_slice(&placed[..features]);
+        table.targets.push(target);
+    }
+    grow::forest(&table, settings, features as u64)
+}
+
+fn examples(devices: &[&DeviceRows]) -> impl Iterator<Item = (Features, f32)> {
+    let of_device = |device: &&DeviceRows| {
+        device.part(Part::Train).map(|row| device.example(row)).collect::<Vec<_>>()
+    };
+    devices.iter().flat_map(of_device)
+}
+
+fn of_device(device: &DeviceRows, bins: &Bins, forest: Forest) -> DeviceModel {
+    let mut model = DeviceModel {
+        device: device.device.key.clone().into_owned(),
+        rows: device.part(Part::Train).count(),
+        floors: device.floors_ns(),
+        slack: slack(device.part(Part::Train).map(|row| (row, device.latency_ns(row)))),
+        learnt: Learnt::Own(forest),
+        interval: Interval::flat(0.0, 0.0),
+    };
+    let residual = |row: &Measured| {
+        let found = model.latency(bins, None, (&row.work, row.device));
+        (found.above_floor, (device.latency_ns(row) / found.ns).ln())
+    };
+    model.interval = Interval::of(device.part(Part::Calibrate).map(residual).collect());
+    model
+}
+
+/// How far kernels stay behind the roofline where it is far above any floor: the median.
+pub(super) fn slack<'a>(rows: impl Iterator<Item = (&'a Measured, f64)>) -> f64 {
+    let mut ratios: Vec<(f64, f64)> = rows
+        .map(|(row, latency)| (latency, latency / roofline_ns(&row.work, row.device)))
+        .collect();
+    // Of the longer half, where floors count for least.
+    ratios.sort_by(|a, b| b.0.total_cmp(&a.0));
+    ratios.truncate(ratios.len().div_ceil(2));
+    let mut ratios: Vec<f64> = ratios.into_iter().map(|(_, ratio)| ratio).collect();
+    ratios.sort_by(f64::total_cmp);
+    ratios.get(ratios.len() / 2).copied().unwrap_or(1.0)
+}
+
+/// The least and the most of each size, over the rows to learn from.
+fn ranges(kind: Kind, rows: &[Measured]) -> (Vec<u64>, Vec<u64>) {
+    let count = kind.sizes().len();
+    let (mut least, mut most) = (vec![u64::MAX; count], vec![0; count]);
+    let learnt = rows.iter().filter(|row| row.work.kind() == kind);
+    for row in learnt.filter(|row| Part::of(&row.work) == Part::Train) {
+        for (at, &size) in row.work.sizes().iter().enumerate() {
+            least[at] = size.min(least[at]);
+            most[at] = size.max(most[at]);
+        }
+    }
+    (least, most)
+}
+
+/// What `run` gives for each of `0..jobs`, in their order.
+pub(super) fn in_parallel<R: Send>(
+    threads: usize,
+    jobs: usize,
+    run: impl Fn(usize) -> R + Sync,
+) -> Vec<R> {
+    let next = AtomicUsize::new(0);
+    let done: Mutex<Vec<(usize, R)>> = Mutex::new(Vec::new());
+    let work = || {
+        loop {
+            let job = next.fetch_add(1, Ordering::Relaxed);
+            if job >= jobs {
+                return;
+            }
+            let result = run(job);
+            done.lock().unwrap_or_else(std::sync::PoisonError::into_inner).push((job, result));
+        }
+    };
+    std::thread::scope(|scope| {
+        for _ in 1..threads.clamp(1, jobs.max(1)) {
+            scope.spawn(work);
+        }
+        work();
+    });
+    let mut done = done.into_inner().unwrap_or_else(std::sync::PoisonError::into_inner);
+    done.sort_by_key(|(job, _)| *job);
+    done.into_iter().map(|(_, result)| result).collect()
+}

@@ -1,0 +1,105 @@
+//! What a message takes by its size. A longer message never arrives earlier.
+
+use serde::Serialize;
+
+/// Why times of messages make no link.
+#[derive(Clone, Copy, Debug, PartialEq, thiserror::Error)]
+pub enum LinkError {
+    /// No sizes at all.
+    #[error("link: expected sizes with their times, got none")]
+    Empty,
+    /// A size or time that is none.
+    #[error(
+        "link: expected sizes above 0 in rising order and times above 0, got {bytes} B in {ns} ns"
+    )]
+    Point {
+        /// The size.
+        bytes: f64,
+        /// The time.
+        ns: f64,
+    },
+}
+
+/// A link: `α + size ÷ BW(size)`, as a rising line through measured sizes.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Link {
+    /// What an empty message takes.
+    alpha_ns: f64,
+    /// Bytes and nanoseconds, both rising.
+    points: Vec<(f64, f64)>,
+    /// Where the times are from.
+    source: String,
+}
+
+impl Link {
+    /// Through measured sizes. Times that fall with the size are raised to the one before.
+    ///
+    /// # Errors
+    /// [`LinkError`]
+    pub fn new(points: &[(f64, f64)], source: &str) -> Result<Self, LinkError> {
+        let mut rising: Vec<(f64, f64)> = Vec::new();
+        for &(bytes, ns) in points {
+            let (last_bytes, last_ns) = rising.last().copied().unwrap_or((0.0, 0.0));
+            // Written so that what is not a number is refused too.
+            if !(bytes > last_bytes && ns > 0.0 && bytes.is_finite() && ns.is_finite()) {
+                return Err(LinkError::Point { bytes, ns });
+            }
+            rising.push((bytes, ns.max(last_ns)));
+        }
+        let first = rising.first().ok_or(LinkError::Empty)?;
+        Ok(Self { alpha_ns: first.1, points: rising, source: source.to_owned() })
+    }
+
+    /// Between V100s of one host, by the payloads of the public 8-rank DLRM trace.
+    #[must_use]
+    pub fn nvlink() -> Self {
+        let points = [
+            (192.0, 7_000.0),
+            (13_568.0, 7_000.0),
+            (24_576.0, 10_000.0),
+            (907_840.0, 69_000.0),
+            (1_576_964.0, 86_000.0),
+        ];
+        let source = "8 x V100 with NVLink: shortest kernel over ranks of each collective (public DLRM trace)";
+        Self { alpha_ns: 7_000.0, points: points.to_vec(), source: source.to_owned() }
+    }
+
+    /// Between hosts: 100 Gbit/s and 15 µs, which is not measured.
+    #[must_use]
+    pub fn network() -> Self {
+        let bytes_per_ns = 12.5;
+        let size = 1e6;
+        let source = "assumed: 100 Gbit/s for each rank after 15 µs";
+        let points = vec![(size, 15_000.0 + size / bytes_per_ns)];
+        Self { alpha_ns: 15_000.0, points, source: source.to_owned() }
+    }
+
+    /// What a message takes; never less than a shorter one.
+    #[must_use]
+    pub fn ns(&self, bytes: f64) -> f64 {
+        let mut before = (0.0, self.alpha_ns);
+        for &point in &self.points {
+            if bytes <= point.0 {
+                return before.1 + (point.1 - before.1) * (bytes - before.0) / (point.0 - before.0);
+            }
+            before = point;
+        }
+        // Beyond the largest size its bandwidth stays.
+        let last = self.points.len() - 1;
+        let from = if last == 0 { (0.0, self.alpha_ns) } else { self.points[last - 1] };
+        let slope = (before.1 - from.1) / (before.0 - from.0);
+        before.1 + slope * (bytes - before.0)
+    }
+
+    /// What an empty message takes.
+    #[must_use]
+    pub fn alpha_ns(&self) -> f64 {
+        self.alpha_ns
+    }
+
+    /// Where the times are from.
+    #[must_use]
+    pub fn source(&self) -> &str {
+        &self.source
+    }
+}

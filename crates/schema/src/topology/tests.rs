@@ -1,0 +1,50 @@
+//! Names of hardware, and links that never give time back.
+
+use super::{HARDWARE, HardwareError, Link, LinkError, Topology, hardware};
+
+#[test]
+fn an_unknown_device_is_answered_with_the_nearest_names() {
+    let error = hardware("v10").unwrap_err();
+    let HardwareError::Unknown { near, .. } = &error else { panic!("{error}") };
+    assert_eq!(near[0], "v100");
+    assert!(hardware("nvidia a100-pcie-40gb").is_ok(), "the driver's name in any case");
+}
+
+#[test]
+fn topologies_are_hosts_times_devices() {
+    let shape =
+        |text: &str| Topology::parse(text).map(|t| (t.device.key, t.hosts, t.ranks_per_host));
+    assert_eq!(shape("h100"), Ok(("h100".into(), 1, 1)));
+    assert_eq!(shape("h100x8"), Ok(("h100".into(), 1, 8)));
+    assert_eq!(shape("4xh100x8"), Ok(("h100".into(), 4, 8)));
+    // An `x` within the name, and one at its end.
+    assert_eq!(shape("titan-xpx2"), Ok(("titan-xp".into(), 1, 2)));
+    assert_eq!(shape("2xmi300xx8"), Ok(("mi300x".into(), 2, 8)));
+    for text in ["h100x0", "0xh100x8", "h100x99999999999"] {
+        assert_eq!(shape(text), Err(HardwareError::Count { text: text.to_owned() }));
+    }
+    assert!(matches!(shape("b300x8"), Err(HardwareError::Unknown { .. })));
+}
+
+#[test]
+fn rows_say_where_they_are_from_and_stay_below_their_peaks() {
+    for row in &HARDWARE {
+        assert!(!row.source.is_empty() && row.peak.f32 > 1e12 && row.multiprocessors > 0);
+        assert!(row.dram_sustained.is_none_or(|reached| reached < row.dram), "{}", row.key);
+        assert!(row.sustained_f32.is_none_or(|reached| reached < row.peak.f32), "{}", row.key);
+        assert_eq!(hardware(&row.name), Ok(row), "keys and names are distinct");
+    }
+}
+
+#[test]
+fn a_longer_message_never_arrives_earlier() {
+    let falling = Link::new(&[(1e3, 9e3), (1e4, 7e3), (1e6, 1e5)], "made up").unwrap();
+    for link in [falling, Link::nvlink(), Link::network()] {
+        let times: Vec<f64> = (0..40).map(|power| link.ns(1.5f64.powi(power))).collect();
+        assert!(times.is_sorted(), "{times:?}");
+    }
+    assert_eq!(Link::new(&[], "").unwrap_err(), LinkError::Empty);
+    for point in [(0.0, 1.0), (1.0, 0.0), (f64::NAN, 1.0), (1.0, f64::INFINITY)] {
+        assert!(matches!(Link::new(&[point], ""), Err(LinkError::Point { .. })));
+    }
+}
