@@ -188,14 +188,19 @@ impl Attribution {
 
     /// How many of the rows have an operator.
     pub fn covered_count(&self) -> u64 {
-        use Method::{Correlation, ExternalId, GraphNode};
-        let is_covered = |method: &&Method| matches!(method, Correlation | ExternalId | GraphNode);
-        self.methods.iter().filter(is_covered).count() as u64
+        self.methods.iter().filter(|method| method.is_covered()).count() as u64
     }
 
     /// Share of the rows that have an operator, in percent; `None` without device work.
     pub fn covered_pct(&self) -> Option<f64> {
         percent(self.covered_count() as i64, self.methods.len() as i64)
+    }
+}
+
+impl Method {
+    /// Whether it leads to an operator.
+    pub fn is_covered(self) -> bool {
+        matches!(self, Self::Correlation | Self::ExternalId | Self::GraphNode)
     }
 }
 

@@ -37,6 +37,9 @@ pub struct Straggler {
     pub caused_delay_ns: i64,
     /// How long it waited for others itself.
     pub wait_ns: i64,
+    /// How much later than that of any other rank its window began, where that is more than it
+    /// came late on average: then this explains it, as a host that lags goes on lagging.
+    pub began_late_ns: Option<i64>,
     /// What it spent more time on than the others before it was late, summed over
     /// [`LateArrival::cause`]; the category with the most.
     pub cause: Option<Category>,
@@ -59,7 +62,7 @@ pub struct LateArrival {
     pub late_by_ns: i64,
     /// How long before its arrival all ranks had last met, or its window began.
     pub since_ns: i64,
-    /// How much later than the mean of the other ranks' its window began, if they had not met
+    /// How much later than that of any other rank its window began, if they had not met
     /// before: lateness from before the recording.
     pub began_late_ns: i64,
     /// On its way from there, what it spent more time on than the mean of the other ranks; `None`
@@ -109,13 +112,18 @@ fn rank(
     for (_, excess) in late.iter().filter(|(last, _)| *last == rank) {
         total.add(excess);
     }
+    let caused_delay_ns: i64 = found.arrivals.iter().filter(own).map(|one| one.late_by_ns).sum();
+    let began = found.arrivals.iter().filter(own).map(|one| one.began_late_ns).max();
+    let began_late_ns =
+        began.filter(|began| *began > 0 && began * times_last as i64 >= caused_delay_ns);
     let (cause, cause_ns, cause_name) = total.most();
     Straggler {
         rank,
         times_last,
         collectives: waits.len() as u64,
         last_pct: percent(times_last as i64, waits.len() as i64),
-        caused_delay_ns: found.arrivals.iter().filter(own).map(|one| one.late_by_ns).sum(),
+        caused_delay_ns,
+        began_late_ns,
         wait_ns: waits.iter().sum(),
         cause,
         cause_ns,
@@ -252,13 +260,11 @@ impl Job<'_, '_> {
 /// Time by category and name.
 type Way = BTreeMap<(Category, String), i64>;
 
-/// The last rank's value beyond the mean of the others'.
+/// The last rank's value beyond the largest of the others'.
 fn beyond(values: &[(bool, i64)]) -> i64 {
     let own = values.iter().find(|(is_last, _)| *is_last).map_or(0, |(_, value)| *value);
     let others = values.iter().filter(|(is_last, _)| !is_last);
-    let count = others.clone().count() as i64;
-    // Differences, as the values are absolute times.
-    if count == 0 { 0 } else { others.map(|(_, value)| own - value).sum::<i64>() / count }
+    others.map(|(_, value)| own - value).min().unwrap_or_default()
 }
 
 /// What the last rank's way has beyond the mean of the others'.

@@ -22,6 +22,9 @@ pub(super) const RULE: Rule = Rule {
     detect: Detect::Rank(detect),
 };
 
+/// So many times as long as the next longest is a call that stands alone, in so many steps.
+const LONE_TIMES: i64 = 4;
+const LONE_STEPS: i64 = 3;
 /// What even a small asynchronous copy takes on the host.
 const CALL_NS: i64 = 10_000;
 
@@ -35,16 +38,18 @@ fn detect(rank: &RankFacts<'_>, limits: &Limits<'_>) -> Option<Found> {
         return None;
     }
     let pinned = limits.of("pinned_gb_per_s");
+    let (lone, told) = lone_call(rank, &copies);
     let lost = |copy: &&Copy| {
         let ideal = (copy.bytes as f64 / pinned) as i64;
         let on_device = (rank.duration(copy.row) - ideal).max(0);
-        let on_host = (call_ns(copy) - CALL_NS).max(0);
+        let is_lone = lone.is_some() && copy.call == lone;
+        let on_host = if is_lone { 0 } else { (call_ns(copy) - CALL_NS).max(0) };
         if copy.direction == Direction::ToHost { on_host } else { on_device.max(on_host) }
     };
     let lost: i64 = copies.iter().map(lost).sum();
     let moved: u64 = copies.iter().map(|copy| copy.bytes).sum();
     let device_ns: i64 = copies.iter().map(|copy| rank.duration(copy.row)).sum();
-    let what = format!(
+    let mut what = format!(
         "{} copies per step use pageable memory ({} in all at {:.1} GB/s); with their calls they \
          take {} per step ({share:.1} % of the window), and one call blocks the host up to {}.",
         each(rank.count_per_step(copies.len())),
@@ -53,11 +58,18 @@ fn detect(rank: &RankFacts<'_>, limits: &Limits<'_>) -> Option<Found> {
         time(rank.per_step(time_ns)),
         time(blocked)
     );
+    if lone.is_some() {
+        what += &format!(
+            " The saving leaves out that one call: the next longest takes {}.",
+            time(told)
+        );
+    }
     let advice = "Allocate the host side pinned (pin_memory=True on the DataLoader, or a \
                   preallocated pinned tensor) and copy with non_blocking=True. For .tolist() and \
                   .cpu(), copy into a pinned tensor first and read it later.";
     let rows: Vec<u32> = copies.iter().map(|copy| copy.row).collect();
-    let calls: Vec<u32> = copies.iter().filter_map(|copy| copy.call).collect();
+    let calls = copies.iter().filter_map(|copy| copy.call);
+    let calls: Vec<u32> = calls.filter(|call| Some(*call) != lone).collect();
     let ideal = (moved as f64 / pinned) / device_ns.max(1) as f64;
     let edits = vec![
         rank.edit(rows.clone(), Action::Scale(ideal.min(1.0))),
@@ -70,4 +82,23 @@ fn detect(rank: &RankFacts<'_>, limits: &Limits<'_>) -> Option<Found> {
         .number("blocked_max_ns", blocked as f64)
         .number("gb_per_s", moved as f64 / device_ns.max(1) as f64);
     Some(found.shown_by(rank.proofs(rows)).saves(lost, edits))
+}
+
+/// The call that is far longer than all others: a mean over the steps with it stands for none of
+/// them. Beside it the time of the next longest.
+fn lone_call(rank: &RankFacts<'_>, copies: &[&Copy]) -> (Option<u32>, i64) {
+    let mut calls: Vec<(i64, u32)> = copies
+        .iter()
+        .filter_map(|copy| copy.call)
+        .map(|call| (rank.duration(call), call))
+        .collect();
+    calls.sort_unstable_by_key(|(ns, call)| (std::cmp::Reverse(*ns), *call));
+    match *calls.as_slice() {
+        [(longest, call), (next, _), ..]
+            if rank.step_count() >= LONE_STEPS && longest >= LONE_TIMES * next =>
+        {
+            (Some(call), next)
+        }
+        _ => (None, 0),
+    }
 }

@@ -15,6 +15,7 @@ pub(super) const RULE: Rule = Rule {
     confidence: Confidence::Medium,
     limits: &[
         limit("time_pct", 15.0, "copies and movers, percent of the time of compute and copies"),
+        limit("window_pct", 5.0, "the same, percent of the window"),
         limit("avoidable_pct", 50.0, "share of it taken to be avoidable"),
     ],
     page: page!("C05"),
@@ -57,7 +58,8 @@ fn detect(rank: &RankFacts<'_>, limits: &Limits<'_>) -> Option<Found> {
     let moving = rank.total(&rows);
     let all = rank.compute_ns() + copies().map(|copy| rank.duration(copy.row)).sum::<i64>();
     let share = 100.0 * moving as f64 / all.max(1) as f64;
-    if moving == 0 || share < limits.of("time_pct") {
+    let is_small = rank.share(moving) < limits.of("window_pct");
+    if moving == 0 || share < limits.of("time_pct") || is_small {
         return None;
     }
     let avoidable = (limits.of("avoidable_pct") / 100.0).min(1.0);

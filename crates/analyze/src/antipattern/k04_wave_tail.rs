@@ -22,6 +22,9 @@ pub(super) const RULE: Rule = Rule {
     detect: Detect::Rank(detect),
 };
 
+/// Occupancies are written in whole percent.
+const ROUNDING: f64 = 0.005;
+
 fn detect(rank: &RankFacts<'_>, limits: &Limits<'_>) -> Option<Found> {
     let tails: Vec<(&Kernel, f64)> = rank
         .compute_kernels()
@@ -59,13 +62,19 @@ fn detect(rank: &RankFacts<'_>, limits: &Limits<'_>) -> Option<Found> {
     Some(found.shown_by(proofs).saves(high as i64, edits))
 }
 
-/// How often a kernel's blocks fill the device, by its theoretical occupancy.
+/// How often a kernel's blocks fill the device, by its theoretical occupancy; `None` within the
+/// first wave, where the profiler's estimate is what the blocks themselves fill.
 fn waves(rank: &RankFacts<'_>, kernel: &Kernel) -> Option<f64> {
     let device = rank.device_info(kernel.device).filter(|device| device.sm_count > 0)?;
     let threads_per_sm = if device.threads_per_sm > 0 { device.threads_per_sm } else { 2048 };
     let occupancy = f64::from(kernel.shape?.occupancy_pct).max(0.0) / 100.0;
     let threads = kernel.threads_per_block().max(1) as f64;
-    let resident = (occupancy * f64::from(threads_per_sm) / threads).round();
+    let blocks_of = |occupancy: f64| occupancy * f64::from(threads_per_sm) / threads;
+    let per_sm = kernel.blocks() as f64 / f64::from(device.sm_count);
+    if (blocks_of(occupancy) - per_sm).abs() <= blocks_of(ROUNDING) {
+        return None;
+    }
+    let resident = blocks_of(occupancy).round();
     let per_wave = resident * f64::from(device.sm_count);
     (per_wave > 0.0).then(|| kernel.blocks() as f64 / per_wave)
 }

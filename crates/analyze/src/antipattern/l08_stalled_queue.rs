@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 
 use super::finding::{Category, Confidence, Found};
 use super::rule::{Detect, Limits, Rule, Side, limit, page};
+use super::severity_of;
 use super::text::{each, time};
 use crate::graph::edit::Action;
 use crate::idle::{DeviceCause, Gap};
@@ -51,9 +52,14 @@ fn detect(rank: &RankFacts<'_>, limits: &Limits<'_>) -> Option<Found> {
         .take(3)
         .map(|(name, idle)| format!("{name} ({})", time(rank.per_step(*idle))))
         .collect();
+    let is_of_graph = |gap: &&&Gap| gap.ending_row.is_some_and(|row| rank.is_of_graph(row));
+    let in_graphs_ns =
+        gaps.iter().filter(is_of_graph).map(|gap| gap.idle_ns).sum::<i64>() / devices;
+    let is_doubtful = 2 * in_graphs_ns > idle_ns;
     let mut what = format!(
-        "The device idles {} per step ({share:.1} % of the window) in {} gap{} although its next work \
-         was launched before: most of it before {}.",
+        "{} {} per step ({share:.1} % of the window) in {} gap{} although its next work was launched \
+         before: most of it before {}.",
+        if is_doubtful { "No work of the device was recorded for" } else { "The device idles" },
         time(rank.per_step(idle_ns)),
         each(rank.count_per_step(gaps.len())),
         if gaps.len() as i64 == rank.step_count() { "" } else { "s" },
@@ -67,12 +73,11 @@ fn detect(rank: &RankFacts<'_>, limits: &Limits<'_>) -> Option<Found> {
             time(left_out)
         );
     }
-    let in_graphs = before_graphs(rank, &gaps) / devices;
-    if 2 * in_graphs > idle_ns {
+    if is_doubtful {
         what += &format!(
-            " {} of it end with work of a graph: kernels of the graph whose rows the profiler lost \
-             would look the same, so compare what each of its launches recorded.",
-            time(rank.per_step(in_graphs))
+            " {} of it end with work of a graph, where the profiler may have lost kernels: compare what \
+             the launches of one graph recorded. Until then nobody can tell what could be saved.",
+            time(rank.per_step(in_graphs_ns))
         );
     }
     let advice = "Faster launches do not help: find what holds the queued work back. Look for waits \
@@ -80,20 +85,14 @@ fn detect(rank: &RankFacts<'_>, limits: &Limits<'_>) -> Option<Found> {
                   freed or mapped, and work of another process on the device.";
     let rows: Vec<u32> = ending().map(|(row, _)| row).collect();
     let proofs = rank.proofs_of(ending());
-    let edits = vec![rank.edit(rows, Action::CloseGap)];
     let found = Found::new(what, advice)
         .number("gaps_per_step", rank.count_per_step(gaps.len()))
         .number("idle_per_step_ns", rank.per_step(idle_ns) as f64)
         .about(named.first().map_or("", |(name, _)| name));
-    let found = if 2 * in_graphs > idle_ns { found.sure(Confidence::Low) } else { found };
-    Some(found.shown_by(proofs).saves(idle_ns, edits))
-}
-
-/// Idle time that ends with work of a graph's launch.
-fn before_graphs(rank: &RankFacts<'_>, gaps: &[&Gap]) -> i64 {
-    let is_before = |gap: &&&Gap| {
-        let call = gap.ending_row.and_then(|row| rank.scope.links().call(row));
-        call.is_some_and(|call| rank.name(call).contains("GraphLaunch"))
-    };
-    gaps.iter().filter(is_before).map(|gap| gap.idle_ns).sum()
+    let found = found.shown_by(proofs);
+    // So much of the window is not understood, whatever could be saved of it.
+    if is_doubtful {
+        return Some(found.sure(Confidence::Low).at_least(severity_of(share)));
+    }
+    Some(found.saves(idle_ns, vec![rank.edit(rows, Action::CloseGap)]))
 }

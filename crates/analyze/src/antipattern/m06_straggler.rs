@@ -39,8 +39,12 @@ fn late(
     if !is_often || !is_long || (one.collectives as f64) < limits.of("collectives") {
         return None;
     }
-    let cause = match one.cause {
-        Some(cause) => format!(
+    let cause = match (one.began_late_ns, one.cause) {
+        (Some(late), _) => format!(
+            " It begins the window {} later than any other rank: it lags behind from before the recording.",
+            time(late)
+        ),
+        (None, Some(cause)) => format!(
             " It spends {} more than the others on {}{}.",
             time(one.cause_ns),
             cause.name().replace('_', " "),
@@ -50,7 +54,7 @@ fn late(
                 format!(", most in {}", one.cause_name)
             }
         ),
-        None => " Why is not to be seen in the window.".to_owned(),
+        (None, None) => " Why is not to be seen in the window.".to_owned(),
     };
     let what = format!(
         "Rank {} comes last to {} of {} collectives; the others wait {} per step for it.{cause}",

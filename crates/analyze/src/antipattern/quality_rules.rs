@@ -72,8 +72,13 @@ fn found(job: &Job<'_>, _limits: &Limits<'_>, kinds: &[&str]) -> Vec<(Vec<u32>, 
     ranks.sort_unstable();
     ranks.dedup();
     let own: Vec<Issue> = issues.iter().map(|issue| (*issue).clone()).collect();
-    let whats: Vec<String> =
-        quality::by_kind(&own).into_iter().map(|kind| sentence(&kind.what)).collect();
+    let of_ranks = job.ranks.len() as u64;
+    // What all ranks have is said of the job.
+    let words = |kind: &quality::IssueKind| match kind.rank_count == of_ranks {
+        true => sentence(&kind.what),
+        false => sentence(&kind.words(of_ranks)),
+    };
+    let whats: Vec<String> = quality::by_kind(&own).iter().map(words).collect();
     let what = format!("{} Hurts: {}.", whats.join(" "), worst.matters);
     let proofs = issues.iter().filter(|issue| !issue.place.is_empty()).take(5);
     let proofs = proofs.map(|issue| Proof {

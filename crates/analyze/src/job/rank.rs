@@ -309,6 +309,12 @@ impl<'a> RankFacts<'a> {
         rows.iter().map(|row| self.duration(*row)).sum()
     }
 
+    /// Whether the launch of a graph launched a device row.
+    pub(crate) fn is_of_graph(&self, row: u32) -> bool {
+        let call = self.scope.links().call(row);
+        call.is_some_and(|call| self.name(call).contains("GraphLaunch"))
+    }
+
     /// Whether other ranks of its job were read.
     pub(crate) fn has_peers(&self) -> bool {
         self.waits.get().is_some()

@@ -47,7 +47,11 @@ fn step_count(rank: &RankFacts<'_>) -> Option<Issue> {
     if whole < STEPS_MIN {
         let matters = "means, quantiles and causes rest on too few steps";
         let kind = Kind { id: "few-steps", severity: Severity::Warning, matters, hint };
-        let what = format!("{whole} whole steps of {} recorded", rows.len());
+        let count = rows.len();
+        let mut what = format!("{count} step{} recorded", if count == 1 { "" } else { "s" });
+        if whole < count {
+            what += &format!(", {whole} of them with all of their work");
+        }
         return Some(kind.issue(of_rank, whole as u64, what));
     }
     let summary = steps::summary(rank.scope.trace.rank, &rows);

@@ -260,7 +260,11 @@ fn streams(rank: &RankFacts<'_>) -> Vec<Issue> {
 fn coverage(rank: &RankFacts<'_>) -> Vec<Issue> {
     let trace = rank.scope.trace;
     let mut issues = Vec::new();
-    let covered = rank.attribution().covered_pct().filter(|covered| *covered < COVERED_PCT);
+    // Work of a graph's launch has operators at capture only: no recording of the launch has them.
+    let (of_graphs, others) = without_operator(rank);
+    let could = rank.attribution().methods.len() as u64 - of_graphs;
+    let covered = percent((could - others) as i64, could as i64);
+    let covered = covered.filter(|covered| *covered < COVERED_PCT);
     // Without operators there is nothing to attribute to.
     let has_operators = trace.rows().any(|row| trace.kind(row) == RowKind::Operator);
     if let Some(covered) = covered.filter(|_| has_operators) {
@@ -270,10 +274,12 @@ fn coverage(rank: &RankFacts<'_>) -> Vec<Issue> {
             matters: "device time per operator is incomplete",
             hint: "profile CPU and device together, and from before the first launch on",
         };
-        let what = format!("only {covered:.1} % of the device work has an operator");
-        let rows = rank.attribution().methods.len() as u64;
-        let open = rows - rank.attribution().covered_count();
-        issues.push(kind.issue(Some(trace.rank), open, what).share(Some(covered)));
+        let mut what = format!("only {covered:.1} % of the device work");
+        what += match of_graphs {
+            0 => " has an operator",
+            _ => " that no graph launched has an operator",
+        };
+        issues.push(kind.issue(Some(trace.rank), others, what).share(Some(covered)));
     }
     let is_orphan = |method: &&Method| **method == Method::Orphan;
     let orphans = rank.attribution().methods.iter().filter(is_orphan).count();
@@ -289,4 +295,13 @@ fn coverage(rank: &RankFacts<'_>) -> Vec<Issue> {
         issues.push(kind.issue(Some(trace.rank), orphans as u64, what).share(share));
     }
     issues
+}
+
+/// Device works without an operator: those that a graph launched, and the others.
+fn without_operator(rank: &RankFacts<'_>) -> (u64, u64) {
+    let works = rank.scope.device_rows.iter().zip(&rank.attribution().methods);
+    let open = works.filter(|(_, method)| !method.is_covered());
+    let (of_graphs, others): (Vec<&u32>, Vec<&u32>) =
+        open.map(|(row, _)| row).partition(|row| rank.is_of_graph(**row));
+    (of_graphs.len() as u64, others.len() as u64)
 }

@@ -70,7 +70,9 @@ fn issue_24_idle_time_between_dependent_works_comes_first_on_a_full_queue() {
     assert_eq!(stall.rule, "L08");
     // Launches of the same graph recorded other kernels: what looks idle may not be.
     assert_eq!(stall.confidence, Confidence::Low);
-    assert!(stall.what.contains("whose rows the profiler lost"), "{}", stall.what);
+    assert!(stall.what.contains("the profiler may have lost kernels"), "{}", stall.what);
+    assert_eq!(stall.severity, Severity::Critical);
+    assert!(stall.saving.is_none(), "{:?}", stall.saving);
     let evidence = analyze::Job::new(&scopes).measured().evidence;
     assert!(evidence.queue_waits >= 50, "{evidence:?}");
     assert!(evidence.queue_limited > 1_000, "{evidence:?}");

@@ -32,7 +32,7 @@ const NO_STEPS: (&str, u64, &str) = ("no-steps", 1, "the trace names no steps");
 #[test]
 fn the_doctor_knows_what_dlrm8_lacks() {
     let expected = [
-        ("few-steps", 8, "1 whole steps of 1 recorded"),
+        ("few-steps", 8, "1 step recorded"),
         ("low-coverage", 2, "only 80.4 % of the device work has an operator"),
         ("missing-sync-events", 8, "55 calls wait, and no cuda_sync row says for what"),
         ("no-stacks", 8, "no frame of Python was recorded"),
@@ -81,7 +81,7 @@ fn the_doctor_says_so_where_nothing_is_wrong_or_nothing_ran() {
     ];
     check("trace_diff/control.json.gz", Era::KinetoMicroseconds, Verdict::Good, &expected);
     let expected = [
-        ("few-steps", 1, "1 whole steps of 1 recorded"),
+        ("few-steps", 1, "1 step recorded"),
         ("no-device-work", 1, "no work of a device was recorded"),
         NO_STACKS,
     ];
