@@ -32,7 +32,7 @@ pub fn run(args: &Score, session: &Session) -> Result<(), Error> {
         Some(path) => {
             let scored = score_into(path, args, session, &mut scorer)?;
             session.console.report(&scored, |scored| {
-                format!("{} rows scored into {}", render::count(scored.rows), path.display())
+                format!("{} scored into {}", render::counted(scored.rows, "row"), path.display())
             })?;
             scored.check(args)
         }
