@@ -5,6 +5,7 @@ use std::io;
 use std::path::PathBuf;
 
 use schema::proposal::ProposalError;
+use schema::unit::counted;
 use schema::{Bytes, ConfigError};
 use train::memory::Moment;
 
@@ -149,15 +150,15 @@ pub enum Error {
     #[error("{}: the newest checkpoint is damaged: {reason}", path.display())]
     DamagedCheckpoint { path: PathBuf, reason: String, previous: Option<PathBuf> },
     /// Some of several checkpoints failed verification.
-    #[error("{damaged} of {count} checkpoints are damaged")]
+    #[error("{damaged} of {} damaged", counted(*count as u64, "checkpoint"))]
     Damaged { damaged: usize, count: usize },
     /// Lines without a row, so that unreadable rows have no known place among the others.
-    #[error("{}: expected one row per line, got empty lines or rows of several lines ({rows} rows scored)", path.display())]
+    #[error("{}: expected one row per line, got empty lines or rows of several lines ({} scored)", path.display(), counted(*rows, "row"))]
     Alignment { path: PathBuf, rows: u64 },
     /// Rows that the model gives no probability for.
     #[error(
-        "{}: {count} of {rows} rows: expected a probability, got NaN: line {}",
-        path.display(), lines(first)
+        "{}: {count} of {}: expected a probability, got NaN: line {}",
+        path.display(), counted(*rows, "row"), lines(first)
     )]
     NotScored { path: PathBuf, count: u64, rows: u64, first: Vec<u64> },
     /// A plan that is not JSON of the expected form.
@@ -225,7 +226,7 @@ pub enum Error {
     #[error("--what-if: expected --by category or none")]
     WhatIfTable,
     /// A file for one rank, asked for several.
-    #[error("{paths}: expected one trace, got {ranks} ranks")]
+    #[error("{paths}: expected one trace, got {}", counted(*ranks as u64, "rank"))]
     SeveralRanks { paths: String, ranks: usize },
     /// The reader of our output went away.
     #[error("standard output: {0}")]
@@ -255,7 +256,7 @@ pub enum Error {
     #[error("--pid {pid}: no such process")]
     NoSuchProcess { pid: u32 },
     /// Nobody to capture.
-    #[error("{place}: expected {wanted} processes to ask within {seconds} s, got {got}")]
+    #[error("{place}: expected {} to ask within {seconds} s, got {got}", counted(*wanted as u64, "process"))]
     NobodyAsked { place: String, seconds: u64, wanted: usize, got: usize },
     /// A report could not be made.
     #[error(transparent)]

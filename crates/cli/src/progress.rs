@@ -131,8 +131,8 @@ impl Meter {
     fn amount(&self, amount: u64) -> String {
         match self.unit {
             Unit::Bytes => Bytes(amount).to_string(),
-            Unit::Rows => format!("{} rows", render::count(amount)),
-            Unit::Steps => format!("{} steps", render::count(amount)),
+            Unit::Rows => render::counted(amount, "row"),
+            Unit::Steps => render::counted(amount, "step"),
         }
     }
 }

@@ -4,8 +4,11 @@
 use std::io::{self, IsTerminal, Write};
 use std::path::Path;
 
-use comfy_table::{Cell, CellAlignment, ContentArrangement, Table, TableComponent, presets};
-pub use schema::unit::count;
+use comfy_table::{
+    Cell, CellAlignment, ColumnConstraint, ContentArrangement, Table, TableComponent, Width,
+    presets,
+};
+pub use schema::unit::{count, counted};
 use serde::{Serialize, Serializer};
 
 use crate::args::{Color, Format, Global};
@@ -109,10 +112,12 @@ pub fn grid(header: &[&str], rows: &[Vec<String>]) -> String {
     grid_within(machine::terminal_width(), header, rows)
 }
 
-fn grid_within(width: Option<usize>, header: &[&str], rows: &[Vec<String>]) -> String {
+/// [`grid`] for a place of so many characters a line.
+pub fn grid_within(width: Option<usize>, header: &[&str], rows: &[Vec<String>]) -> String {
     let mut table = Table::new();
     table.load_preset(presets::NOTHING);
-    if let Some(width) = width.and_then(|width| u16::try_from(width).ok()) {
+    let width = width.and_then(|width| u16::try_from(width).ok());
+    if let Some(width) = width {
         table.set_content_arrangement(ContentArrangement::Dynamic);
         table.set_width(width);
     }
@@ -123,14 +128,45 @@ fn grid_within(width: Option<usize>, header: &[&str], rows: &[Vec<String>]) -> S
         table.add_row(row);
     }
     for (i, column) in table.column_iter_mut().enumerate() {
-        let numeric = |row: &Vec<String>| {
-            row.get(i).is_none_or(|cell| cell.starts_with(|c: char| c.is_ascii_digit() || c == '-'))
-        };
-        if !rows.is_empty() && rows.iter().all(numeric) {
+        if is_numeric(rows, i) {
             column.set_cell_alignment(CellAlignment::Right);
+        }
+        let least = u16::try_from(least_width(header, rows, i)).unwrap_or(u16::MAX);
+        if width.is_some() {
+            column.set_constraint(ColumnConstraint::LowerBoundary(Width::Fixed(least)));
         }
     }
     trimmed(&table)
+}
+
+/// Whether every cell of a column begins as a number does.
+fn is_numeric(rows: &[Vec<String>], column: usize) -> bool {
+    let numeric = |row: &Vec<String>| {
+        let cell = row.get(column);
+        cell.is_none_or(|cell| cell.starts_with(|c: char| c.is_ascii_digit() || c == '-'))
+    };
+    !rows.is_empty() && rows.iter().all(numeric)
+}
+
+/// Characters between two columns.
+const GAP: usize = 2;
+/// Characters below which no text is wrapped.
+const TEXT_LEAST: usize = 20;
+
+/// Characters of a line below which a table of these columns cannot be read: numbers and words of
+/// the header stay whole, texts are wrapped to no less than [`TEXT_LEAST`].
+pub fn narrowest(header: &[&str], rows: &[Vec<String>]) -> usize {
+    let all = (0..header.len()).map(|i| least_width(header, rows, i) + GAP);
+    all.sum()
+}
+
+fn least_width(header: &[&str], rows: &[Vec<String>], column: usize) -> usize {
+    let length = |text: &str| text.chars().count();
+    let words = header.get(column).into_iter().flat_map(|title| title.split(' ')).map(length);
+    let cells = rows.iter().filter_map(|row| row.get(column)).map(|cell| length(cell));
+    let cells = cells.max().unwrap_or(0);
+    let cells = if is_numeric(rows, column) { cells } else { cells.min(TEXT_LEAST) };
+    words.max().unwrap_or(0).max(cells)
 }
 
 fn trimmed(table: &Table) -> String {

@@ -61,7 +61,8 @@ pub fn put<T: Serialize>(console: Console, rows: &[T], target: Target<'_>) -> Re
                 let width = target.output.is_none().then(machine::terminal_width).flatten();
                 let hidden = Sheet::of(rows)?.write_for_people(out, width)?;
                 if hidden > 0 {
-                    console.say(format_args!("{hidden} more columns with --format csv"));
+                    let columns = render::counted(hidden as u64, "more column");
+                    console.say(format_args!("{columns} with --format csv"));
                 }
                 Ok(())
             }
@@ -163,18 +164,21 @@ impl Sheet {
         let mut shown: Vec<usize> = (0..self.columns.len()).filter(filled).collect();
         let all = shown.len();
         let text = loop {
-            let text = self.for_people(&shown);
-            let widest = text.lines().map(|line| line.chars().count()).max().unwrap_or_default();
-            if shown.len() <= 2 || width.is_none_or(|width| widest <= width) {
-                break text;
+            let (titles, rows) = self.for_people(&shown);
+            let titles: Vec<&str> = titles.iter().map(String::as_str).collect();
+            let fits = |width| render::narrowest(&titles, &rows) <= width;
+            if shown.len() <= 2 || width.is_none_or(fits) {
+                break render::grid_within(width, &titles, &rows);
             }
+            // The first columns say what a row is of, and those that weigh most come next.
             shown.pop();
         };
         writeln!(out, "{text}").map_err(Error::Output)?;
         Ok(all - shown.len())
     }
 
-    fn for_people(&self, shown: &[usize]) -> String {
+    /// The titles and cells of these columns.
+    fn for_people(&self, shown: &[usize]) -> (Vec<String>, Vec<Vec<String>>) {
         // Times since 1970 say nothing; those since the table's first do.
         let since_1970 = |i: usize| {
             let least = self.rows.iter().filter_map(|row| row[i].as_i64()).min();
@@ -187,7 +191,6 @@ impl Sheet {
             if first.is_some() { format!("{plain} since first") } else { plain }
         };
         let titles: Vec<String> = shown.iter().zip(&firsts).map(titled).collect();
-        let titles: Vec<&str> = titles.iter().map(String::as_str).collect();
         let cells = |row: &Vec<Value>| {
             let cell = |(i, first): (&usize, &Option<i64>)| match (first, row[*i].as_i64()) {
                 (Some(first), Some(time)) => render::nanos((time - first) as f64),
@@ -195,8 +198,7 @@ impl Sheet {
             };
             shown.iter().zip(&firsts).map(cell).collect()
         };
-        let rows: Vec<Vec<String>> = self.rows.iter().map(cells).collect();
-        render::grid(&titles, &rows)
+        (titles, self.rows.iter().map(cells).collect())
     }
 
     /// A column of whole numbers is integers, of numbers floats, else text; nothing stays nothing.
@@ -327,6 +329,30 @@ mod tests {
             markdown.starts_with("| rank | name | busy_ns | idle_pct |\n| --: | --- | --: | --: |")
         );
         assert!(markdown.contains("a, \"b\"\\|"), "{markdown}");
+    }
+
+    /// On a narrow terminal texts are wrapped and the last columns left out; numbers stay whole.
+    #[test]
+    fn columns_that_do_not_fit_are_dropped_from_the_end() {
+        #[derive(Serialize)]
+        struct Wide {
+            name: &'static str,
+            busy_ns: i64,
+            exposed_communication_ns: i64,
+            idle_pct: f64,
+        }
+        let name = "void at::native::vectorized_elementwise_kernel, which is a long name";
+        let row = || Wide { name, busy_ns: 1_500, exposed_communication_ns: 25, idle_pct: 4.0 };
+        let sheet = Sheet::of(&[row(), row()]).unwrap();
+        let shown = |width| {
+            let mut out = Vec::new();
+            let hidden = sheet.write_for_people(&mut out, Some(width)).unwrap();
+            let text = String::from_utf8(out).unwrap();
+            assert!(text.lines().all(|line| line.chars().count() <= width), "{width}\n{text}");
+            assert!(text.contains("1.50 µs"), "{width}: a number is cut\n{text}");
+            hidden
+        };
+        assert_eq!([200, 52, 51, 46, 45].map(shown), [0, 0, 1, 1, 2]);
     }
 
     #[test]

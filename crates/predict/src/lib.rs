@@ -20,6 +20,7 @@ pub mod reprice;
 pub mod simulate;
 
 use analyze::graph::Cycle;
+use schema::unit::counted;
 
 /// What cannot be predicted.
 #[derive(Debug, thiserror::Error)]
@@ -31,7 +32,7 @@ pub enum Error {
         rank: u32,
     },
     /// A rank without a step.
-    #[error("rank {rank}: expected at least {expected} steps, got {got}")]
+    #[error("rank {rank}: expected at least {}, got {got}", counted(*expected as u64, "step"))]
     TooFewSteps {
         /// The rank.
         rank: u32,
@@ -41,7 +42,7 @@ pub enum Error {
         got: usize,
     },
     /// A job of too few ranks.
-    #[error("expected the traces of at least {expected} ranks, got {got}")]
+    #[error("expected the traces of at least {}, got {got}", counted(*expected as u64, "rank"))]
     TooFewRanks {
         /// How many are needed.
         expected: usize,

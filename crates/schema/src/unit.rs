@@ -126,6 +126,17 @@ pub fn count(value: u64) -> String {
     text
 }
 
+/// `1 rank`, `2 ranks`, `1,234 processes`.
+#[must_use]
+pub fn counted(value: u64, noun: &str) -> String {
+    let ending = match value {
+        1 => "",
+        _ if noun.ends_with('s') => "es",
+        _ => "s",
+    };
+    format!("{} {noun}{ending}", count(value))
+}
+
 #[cfg(test)]
 mod tests {
     use super::{Bytes, Share};

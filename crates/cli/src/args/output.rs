@@ -24,7 +24,7 @@ impl Command {
             Self::Init(init) => regular_files([init.target().as_ref()]),
             Self::Train(train) => of_train(train),
             Self::Score(score) => files([score.output.as_ref()]),
-            Self::Report(report) => files([Some(&report.target())]),
+            Self::Report(report) => files([report.output.as_ref()]),
             Self::Data(data) => of_data(data),
             Self::Checkpoint(checkpoint) => of_checkpoint(checkpoint),
             Self::Trace(trace) => match &trace.verb {

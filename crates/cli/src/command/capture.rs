@@ -25,6 +25,7 @@ use crate::error::{EXIT_INTERRUPTED, Error};
 use crate::interrupt;
 use crate::output;
 use crate::plain::plain;
+use crate::render;
 use crate::resolve::Session;
 
 mod daemon;
@@ -187,7 +188,11 @@ fn ask(
         let file = args.output.join(name);
         targets.push(Target { process, own_pid, staging, copying: None, file, bytes: 0, told: "" });
     }
-    daemon.say(format_args!("asked {} processes for {}", targets.len(), words(args)));
+    daemon.say(format_args!(
+        "asked {} for {}",
+        render::counted(targets.len() as u64, "process"),
+        words(args)
+    ));
     Ok(targets)
 }
 

@@ -96,9 +96,16 @@ fn info(path: &Path, session: &Session) -> Result<(), Error> {
             ("step", render::count(info.step)),
             ("samples", render::count(info.samples)),
             ("ranks that wrote it", info.world_size.to_string()),
-            ("tables", format!("{} with {} rows", info.tables, render::count(info.table_rows))),
+            ("tables", format!("{} with {}", info.tables, render::counted(info.table_rows, "row"))),
             ("optimizer of the tables", optimizer_of(info)),
-            ("size", format!("{} in {} files", Bytes(info.bytes), info.files + 1)),
+            (
+                "size",
+                format!(
+                    "{} in {}",
+                    Bytes(info.bytes),
+                    render::counted(info.files as u64 + 1, "file")
+                ),
+            ),
         ])
     })?;
     session.console.detail(&manifest.config);

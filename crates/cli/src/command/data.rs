@@ -133,8 +133,8 @@ fn convert(request: &Convert, session: &Session) -> Result<(), Error> {
     let converted = Converted { folder: &request.out, rows: dataset.rows(), seconds };
     session.console.report(&converted, |converted| {
         format!(
-            "{} rows in {}; train on them with:\n  rowmill train {} --train {}",
-            render::count(converted.rows),
+            "{} in {}; train on them with:\n  rowmill train {} --train {}",
+            render::counted(converted.rows, "row"),
             converted.folder.display(),
             request.config,
             converted.folder.display()

@@ -84,7 +84,7 @@ pub fn look(
     let mut meter = Meter::start(session.console, "reading", Unit::Bytes, None);
     let mut show = |progress: data::Progress| {
         meter.set_total(progress.bytes_total);
-        meter.advance(progress.bytes_done, &format!("{} rows", render::count(progress.rows)));
+        meter.advance(progress.bytes_done, &render::counted(progress.rows, "row"));
     };
     let profile = profile::of_files(files, delimiter, session.threads, &mut show)?;
     meter.finish();

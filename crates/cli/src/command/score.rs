@@ -61,7 +61,7 @@ fn score_all(
         Some(path) => {
             let scored = score_into(path, args, session, &mut scorer)?;
             session.console.report(&scored, |scored| {
-                format!("{} rows scored into {}", render::count(scored.rows), path.display())
+                format!("{} scored into {}", render::counted(scored.rows, "row"), path.display())
             })?;
             scored
         }

@@ -282,7 +282,7 @@ fn train_on(
     written?;
     let recorded = observer.finish()?;
     warn_of_trace(args, (&outcome, recorded), session.console);
-    report(session.console, &outcome, &resume_command(&run_folder, launched.as_deref()))
+    report(session.console, &outcome, (&run_folder, launched.as_deref()))
 }
 
 /// Says what the dot interaction is of where there is no dense vector.
@@ -296,17 +296,23 @@ fn say_what_interacts(job: &Job, console: Console) {
     }
 }
 
-fn report(console: Console, outcome: &Outcome, resume_command: &str) -> Result<ExitCode, Error> {
+fn report(
+    console: Console,
+    outcome: &Outcome,
+    (run, launched): (&Path, Option<&str>),
+) -> Result<ExitCode, Error> {
     console.report(&Finished::of(outcome), |_| summary(outcome))?;
     warn(console, outcome.evaluation.as_ref());
     if outcome.interrupted {
-        console.say(format_args!("interrupted; resume with:\n  {resume_command}"));
+        let command = resume_command(run, launched);
+        console.say(format_args!("interrupted; resume with:\n  {command}"));
         return Ok(ExitCode::from(EXIT_INTERRUPTED));
     }
     if let Some(path) =
         outcome.best.as_ref().map(|best| &best.folder).or(outcome.checkpoint.as_ref())
     {
-        let path = path.display();
+        let (path, run) = (path.display(), quoted(&run.display().to_string()));
+        console.say(format_args!("look at its curves with:\n  rowmill report {run}"));
         console.say(format_args!("score new rows with:\n  rowmill score {path} FILE"));
     }
     Ok(ExitCode::SUCCESS)
@@ -322,9 +328,8 @@ fn warn_of_trace(args: &Train, (outcome, recorded): (&Outcome, u64), console: Co
     }
     if recorded < end - start {
         console.warn(format_args!(
-            "{recorded} of {} steps were recorded: the run ended at step {}, --trace-steps is \
-             {start}..{end}",
-            end - start,
+            "{recorded} of {} recorded: the run ended at step {}, --trace-steps is {start}..{end}",
+            render::counted(end - start, "step"),
             outcome.step
         ));
     }
@@ -414,9 +419,9 @@ pub fn evaluation_rows(evaluation: &Evaluation) -> Vec<(&'static str, String)> {
         ("accuracy", format!("{:.4}", evaluation.accuracy)),
     ];
     if let Some(by) = evaluation.by_group {
-        let (groups, samples) = (render::count(by.groups), render::count(by.samples));
-        let text =
-            format!("{:.6} over {groups} groups with both labels, {samples} samples", by.auc);
+        let groups = render::counted(by.groups, "group");
+        let samples = render::counted(by.samples, "sample");
+        let text = format!("{:.6} over {groups} with both labels, {samples}", by.auc);
         rows.push(("AUC by group", text));
     }
     rows
@@ -531,8 +536,8 @@ fn generate(session: &Session, job: &mut Job, rows: u64, run: &Path) -> Result<(
     let seconds = meter.finish();
     drop(said);
     session.console.say(format_args!(
-        "generated {} rows in {}; the ceiling's AUC is {:.4}, the best linear model's {:.4}",
-        render::count(report.rows),
+        "generated {} in {}; the ceiling's AUC is {:.4}, the best linear model's {:.4}",
+        render::counted(report.rows, "row"),
         render::duration(seconds),
         report.ceiling_auc,
         report.linear_auc

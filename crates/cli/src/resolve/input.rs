@@ -152,12 +152,12 @@ pub fn prepare(
             meter.say(format_args!("counting will need some {size} of temporary files"));
         }
         meter.set_total(progress.bytes_total);
-        meter.advance(progress.bytes_done, &format!("{} rows", render::count(progress.rows)));
+        meter.advance(progress.bytes_done, &render::counted(progress.rows, "row"));
     })?;
     let seconds = meter.finish();
     session.console.say(format_args!(
-        "prepared {} rows in {} ({}/s) into {}",
-        render::count(prepared.dataset.rows()),
+        "prepared {} in {} ({}/s) into {}",
+        render::counted(prepared.dataset.rows(), "row"),
         render::duration(seconds),
         Bytes((bytes as f64 / seconds.max(1e-9)) as u64),
         folder.display()
@@ -220,7 +220,7 @@ pub fn report_losses(session: &Session, rows: u64, losses: &Losses) {
     let share = Share::of(malformed, rows + malformed);
     let often = match losses.commonest() {
         Some((reason, count)) if losses.first.len() > 1 => {
-            format!(" Most often ({} times): {reason}.", render::count(count))
+            format!(" Most often ({}): {reason}.", render::counted(count, "time"))
         }
         _ => String::new(),
     };
@@ -278,11 +278,11 @@ pub fn report_ids(session: &Session, config: &DataConfig, losses: &Losses) {
             negative => format!(", {} of them below 0,", render::count(negative)),
         };
         session.console.warn(format_args!(
-            "column {:?}: {} of {} ids are outside their table of {} rows{negative} and {became}",
+            "column {:?}: {} of {} ids are outside their table of {}{negative} and {became}",
             column.column,
             render::count(count.outside),
             render::count(count.ids),
-            render::count(count.rows.unwrap_or_default()),
+            render::counted(count.rows.unwrap_or_default(), "row"),
         ));
     }
     if outside.len() > SHOWN {
@@ -336,10 +336,10 @@ impl Inputs {
         }
         let batch = job.training.batch_size as u64;
         if batch > rows && !job.training.drop_last {
-            let (batch, rows) = (render::count(batch), render::count(rows));
+            let (batch, rows) = (render::count(batch), render::counted(rows, "row"));
             session.console.warn(format_args!(
                 "a batch of {batch} samples is larger than the training data: each epoch is one \
-                 step on its {rows} rows; a smaller one takes more: --set batch_size=N"
+                 step on its {rows}; a smaller one takes more: --set batch_size=N"
             ));
         }
         Ok(())

@@ -1,4 +1,5 @@
-//! Twenty times `kill -9` at random moments: the run still ends where the uninterrupted one does.
+//! Twenty times `kill -9` at random moments: the run still ends with the bytes of the uninterrupted
+//! one, resumed by its folder alone from when it has said how it was started.
 
 use std::process::Stdio;
 use std::time::{Duration, Instant};
@@ -6,6 +7,7 @@ use std::time::{Duration, Instant};
 use serde_json::Value;
 
 use crate::fixture::{Place, Random};
+use crate::resume::tensors;
 
 const KILLS: u32 = 20;
 const TRAIN: &str = "train job.toml --train train.csv --format json --set epochs=80";
@@ -21,13 +23,13 @@ fn twenty_kills_end_like_an_uninterrupted_run() {
     let (mut kills, mut run) = (0, 0);
     let mut random = Random(1);
     while kills < KILLS {
-        let words = format!("{TRAIN} --run run-{run} --resume");
+        let words = resumption(&place, run);
         let mut command = place.command(&words);
         let mut child = command.stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
         std::thread::sleep(Duration::from_millis(random.below(whole_ms / 8 + 20)));
         if let Some(status) = child.try_wait().unwrap() {
             assert!(status.success(), "run {run} failed after {kills} kills");
-            same(&whole, &place.done(&words).last());
+            check(&place, run, &whole);
             run += 1;
             continue;
         }
@@ -35,7 +37,24 @@ fn twenty_kills_end_like_an_uninterrupted_run() {
         child.wait().unwrap();
         kills += 1;
     }
-    same(&whole, &place.done(&format!("{TRAIN} --run run-{run} --resume")).last());
+    check(&place, run, &whole);
+}
+
+/// How a run is resumed: by its folder, unless it was killed before it had written `run.json`.
+fn resumption(place: &Place, run: u32) -> String {
+    if place.path(&format!("run-{run}/run.json")).exists() {
+        return format!("train --resume --run run-{run} --format json");
+    }
+    format!("{TRAIN} --run run-{run} --resume")
+}
+
+/// Resumes a run to its end, which is that of the whole one.
+fn check(place: &Place, run: u32, whole: &Value) {
+    let resumed = place.done(&resumption(place, run)).last();
+    same(whole, &resumed);
+    let checkpoint = |last: &Value| place.path(last["checkpoint"].as_str().unwrap());
+    let (whole, resumed) = (tensors(&checkpoint(whole)), tensors(&checkpoint(&resumed)));
+    assert!(whole == resumed, "run {run}: other bytes than without a kill");
 }
 
 /// Compares the printed numbers, which have as many digits as their bits need.

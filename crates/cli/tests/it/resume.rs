@@ -6,7 +6,7 @@ use std::path::Path;
 use crate::fixture::Place;
 
 /// Every file of a checkpoint but its manifest, which names the command.
-fn tensors(checkpoint: &Path) -> Vec<(String, Vec<u8>)> {
+pub fn tensors(checkpoint: &Path) -> Vec<(String, Vec<u8>)> {
     let entries = fs::read_dir(checkpoint).unwrap().map(|entry| entry.unwrap().path());
     let mut files: Vec<_> = entries
         .filter(|path| path.extension().is_some_and(|extension| extension == "safetensors"))

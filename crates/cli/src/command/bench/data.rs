@@ -172,9 +172,10 @@ fn table(report: &Report) -> String {
     let stage = |mb: f64, rows: f64, peak: u64| {
         format!("{mb:.0} MB/s, {:.2} M rows/s, at most {} of memory", rows / 1e6, Bytes(peak))
     };
-    let rows = render::count(report.rows);
+    let rows = render::counted(report.rows, "row");
+    let threads = render::counted(report.threads as u64, "thread");
     let mut facts = vec![
-        ("text", format!("{}, {rows} rows, {} threads", Bytes(report.text_bytes), report.threads)),
+        ("text", format!("{}, {rows}, {threads}", Bytes(report.text_bytes))),
         (
             "text to columns",
             stage(report.scan_mb_per_s, report.scan_rows_per_s, report.scan_peak_bytes),

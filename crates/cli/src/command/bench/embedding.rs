@@ -60,7 +60,10 @@ struct Report {
 pub fn run(args: &BenchEmbedding, session: &Session) -> Result<ExitCode, Error> {
     tables::check(args)?;
     let stop = interrupt::stop_flag(STOPPING);
-    session.console.say(format_args!("building {} tables and their batches", args.tables));
+    session.console.say(format_args!(
+        "building {} with batches",
+        render::counted(args.tables as u64, "table")
+    ));
     let cpu = Cpu::new(session.threads);
     let law = Laws::default().distribution(&args.distribution)?;
     let batches = batch::make(&cpu.pool, &made(args, law));
@@ -167,13 +170,13 @@ fn table(report: &Report) -> String {
         (
             "tables",
             format!(
-                "{} of {} × {}, B = {}, {} ids per bag, {} threads",
+                "{} of {} × {}, B = {}, {} per bag, {}",
                 report.tables,
                 render::count(report.rows),
                 report.dim,
                 report.batch_size,
-                report.pooling,
-                report.threads
+                render::counted(report.pooling as u64, "id"),
+                render::counted(report.threads as u64, "thread")
             ),
         ),
         (

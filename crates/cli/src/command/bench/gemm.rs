@@ -114,7 +114,7 @@ fn table(report: &Report) -> String {
     let mut facts = vec![
         (
             "GFLOP/s and % of the peak",
-            format!("{} on {} threads", report.precision, report.threads),
+            format!("{} on {}", report.precision, render::counted(report.threads as u64, "thread")),
         ),
         ("limits here", report.limits.text()),
     ];

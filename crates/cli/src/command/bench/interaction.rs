@@ -140,8 +140,11 @@ fn table(report: &Report) -> String {
         (
             "vectors",
             format!(
-                "{} and 1 of {}, B = {}, {} threads",
-                report.features, report.dim, report.batch_size, report.threads
+                "{} and 1 of {}, B = {}, {}",
+                report.features,
+                report.dim,
+                report.batch_size,
+                render::counted(report.threads as u64, "thread")
             ),
         ),
         (

@@ -143,7 +143,10 @@ fn timed<T>(seconds: &mut Vec<f64>, run: impl FnOnce() -> T) -> T {
 fn table(report: &Report) -> String {
     let beside = |ms: f64, ratio: f64| format!("{ms:.2} ms, {ratio:.2} of reading");
     render::facts(&[
-        ("read", format!("{:.2} ms, {} ranks", report.read_ms, report.ranks)),
+        (
+            "read",
+            format!("{:.2} ms, {}", report.read_ms, render::counted(report.ranks as u64, "rank")),
+        ),
         ("calibrate", beside(report.calibrate_ms, report.calibrate_ratio)),
         ("simulate", beside(report.simulate_ms, report.simulate_ratio)),
         ("relax", beside(report.relax_ms, report.relax_ratio)),

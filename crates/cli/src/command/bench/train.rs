@@ -335,8 +335,12 @@ fn table(report: &Report) -> String {
         (
             "training",
             format!(
-                "{}, {}, B = {}, {} ids per bag, {} threads",
-                report.config, report.precision, report.batch_size, report.pooling, report.threads
+                "{}, {}, B = {}, {} ids per bag, {}",
+                report.config,
+                report.precision,
+                report.batch_size,
+                report.pooling,
+                render::counted(report.threads as u64, "thread")
             ),
         ),
         (

@@ -42,7 +42,7 @@ fn gather(request: &args::Stats, session: &Session) -> Result<Stats, Error> {
     let mut meter = Meter::start(session.console, "reading", Unit::Bytes, None);
     let mut show = |progress: data::Progress| {
         meter.set_total(progress.bytes_total);
-        meter.advance(progress.bytes_done, &format!("{} rows", render::count(progress.rows)));
+        meter.advance(progress.bytes_done, &render::counted(progress.rows, "row"));
     };
     let (config, strictness) = (&job.config.data, input::strictness(request.malformed));
     let (stats, losses) =

@@ -312,8 +312,8 @@ impl Folder<'_> {
                 sheet::put(console, &rows.iter().map(marked).collect::<Vec<_>>(), target)?;
             }
         }
-        let count = render::count(rows.len() as u64);
-        self.console.say(format_args!("{}: {count} rows", path.display()));
+        let count = render::counted(rows.len() as u64, "row");
+        self.console.say(format_args!("{}: {count}", path.display()));
         Ok(())
     }
 }

@@ -255,8 +255,8 @@ fn footer(report: &Report) -> String {
         1 => (format!("one step of {step} (mean of the slowest rank)"), " per step"),
         count => (format!("{count} steps of {step} (mean of the slowest rank)"), " per step"),
     };
-    let count = report.findings.len();
-    let mut lines = vec![format!("{count} findings in {steps}")];
+    let count = render::counted(report.findings.len() as u64, "finding");
+    let mut lines = vec![format!("{count} in {steps}")];
     if let Some(joint) = report.joint_saving_ns {
         let joint = render::nanos(joint as f64);
         lines.push(format!("savings do not add up: all remedies together save {joint}{each}"));

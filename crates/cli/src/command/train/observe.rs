@@ -78,8 +78,9 @@ impl Observer {
                 self.recorded = steps;
                 let names: Vec<_> = paths.iter().map(|path| path.display().to_string()).collect();
                 self.line("traced", &json!({ "paths": names, "steps": steps }));
+                let steps = render::counted(steps, "step");
                 for path in paths {
-                    self.say(format_args!("trace written ({steps} steps): {}", path.display()));
+                    self.say(format_args!("trace written ({steps}): {}", path.display()));
                 }
             }
         }
@@ -106,9 +107,9 @@ impl Observer {
         }
         if step >= total {
             self.console.warn(format_args!(
-                "nothing to train: {} of {} steps are done; raise training.steps or training.epochs",
+                "nothing to train: {} of {} done; raise training.steps or training.epochs",
                 render::count(step),
-                render::count(total)
+                render::counted(total, "step")
             ));
         }
         if self.console.format == Format::Table {
