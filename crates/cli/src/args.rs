@@ -37,8 +37,8 @@ pub use capture::{Capture, Doctor, With};
 pub use init::Init;
 pub use output::Output;
 pub use predict::{
-    Predict, PredictCalibrate, PredictEvaluate, PredictModel, PredictNext, PredictOverheads,
-    PredictResize, PredictServe, PredictStep, PredictWhatIf, Recorded,
+    Predict, PredictCalibrate, PredictCompare, PredictEvaluate, PredictModel, PredictNext,
+    PredictOverheads, PredictResize, PredictServe, PredictStep, PredictWhatIf, Recorded,
 };
 pub use trace::{
     BreakdownBy, ClassifyChoice, CollectivesBy, ConvertTo, DiffBy, FailOn, IdleBy, KernelsBy,

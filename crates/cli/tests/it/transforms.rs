@@ -8,7 +8,7 @@ use std::path::Path;
 use serde_json::Value;
 
 use crate::fixture::Place;
-use crate::predict::{fixture, json, place};
+use crate::predict::{fixture, json, place, refused};
 use crate::report::{get, serve};
 
 /// The examples of the pages of transforms: kind, file of edits.
@@ -66,6 +66,58 @@ fn every_transform_has_a_page_whose_example_runs() {
         .map(|row| row["rank"].as_u64().unwrap())
         .collect();
     assert_eq!(ranks, (0..16).collect());
+}
+
+#[test]
+fn a_predicted_step_is_compared_with_measured_ones() {
+    let place = place();
+    place.done("predict step t.json --calibration c.json --write-trace said");
+    let rows = json(&place.done("predict compare said --measured t.json --format json"));
+    assert_eq!(
+        (&rows[0]["name"], &rows[0]["error_pct"]),
+        (&"rank 0".into(), &0.0.into()),
+        "{rows}"
+    );
+    let kernel = &rows[1];
+    assert_eq!((&kernel["name"], &kernel["measured_ns"]), (&"gemm".into(), &10_000.into()));
+    // Twice the kernel, and another name.
+    let text = fs::read_to_string(place.path("t.json")).unwrap();
+    let slow = text.replace("\"dur\":10,", "\"dur\":20,").replace("\"gemm\"", "\"mmeg\"");
+    fs::write(place.path("slow.json"), slow).unwrap();
+    let rows = json(&place.done("predict compare said --measured slow.json --format json"));
+    let row = |name: &str| {
+        let mut all = rows.as_array().unwrap().iter();
+        all.find(|row| row["name"] == name).unwrap_or_else(|| panic!("{name}: {rows}"))
+    };
+    assert_eq!(row("gemm")["error_pct"], Value::Null);
+    assert_eq!(
+        (&row("mmeg")["predicted_ns"], &row("mmeg")["error_pct"]),
+        (&0.into(), &(-100.0).into())
+    );
+}
+
+#[test]
+fn the_best_three_changes_of_a_configuration_are_made() {
+    let place = Place::new();
+    let words = "tune dlrm-ddp --set model.rows_cap=100 --set batch_size=32 --steps 2 --threads 2";
+    let ran = place.done(&format!("{words} --format json"));
+    let rows = json(&ran);
+    let rows = rows.as_array().unwrap();
+    assert_eq!(rows.len(), 7);
+    let number = |row: &Value, key: &str| row[key].as_f64().unwrap_or_else(|| panic!("{key}: {row}"));
+    let speeds: Vec<f64> = rows.iter().map(|row| number(row, "predicted_samples_per_s")).collect();
+    assert!(speeds.is_sorted_by(|a, b| a >= b), "{speeds:?}");
+    for (at, row) in rows.iter().enumerate() {
+        assert!((number(row, "batch_size"), number(row, "ranks")) != (32.0, 1.0), "{row}");
+        if at >= 3 {
+            assert_eq!(row["measured_ns"], Value::Null, "{row}");
+            continue;
+        }
+        let (said, made) = (number(row, "predicted_ns"), number(row, "measured_ns"));
+        assert!((number(row, "error_pct") - 100.0 * (said - made) / made).abs() < 0.01, "{row}");
+    }
+    assert!(ran.stderr.contains("7 changes predicted before any was run"), "{}", ran.stderr);
+    refused(&place, "tune dlrm-dcnv2", &["interaction.kind = \"dot\""]);
 }
 
 #[test]
