@@ -41,8 +41,8 @@ pub use init::Init;
 pub use kernels::{KernelEvaluation, PredictHardware, PredictKernels, PredictTrainKernels};
 pub use output::Output;
 pub use predict::{
-    Predict, PredictCalibrate, PredictEvaluate, PredictModel, PredictNext, PredictOverheads,
-    PredictResize, PredictServe, PredictStep, PredictWhatIf, Recorded,
+    Predict, PredictCalibrate, PredictCompare, PredictEvaluate, PredictModel, PredictNext,
+    PredictOverheads, PredictResize, PredictServe, PredictStep, PredictWhatIf, Recorded,
 };
 pub use report::Report;
 use size::size;

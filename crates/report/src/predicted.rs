@@ -99,21 +99,23 @@ pub enum EdgeKind {
 /// Puts a recorded step and what is predicted of it on a page. `edits` is their file.
 pub fn of(title: &str, step: &Step, (found, edits): (&WhatIf, String)) -> Predicted {
     let mut names = Names::default();
+    // First, so that their names have the same places whatever the edits are.
+    let recorded = step.program.ranks.iter().zip(&step.recorded.ranks);
+    let measured: Vec<Lanes> = recorded
+        .map(|(rank, when)| Drawn { program: &step.program, rank }.lanes(&mut names, when).0)
+        .collect();
     let one = |row: &WhatIfRow| {
         let at = found.rows.iter().position(|other| other.rank == row.rank).unwrap_or_default();
         let rank = &found.program.ranks[at];
         let recorded = rank.copy_of.unwrap_or(at);
-        let measured = &step.recorded.ranks[recorded];
+        let measured_ns = step.recorded.ranks[recorded].step_ns;
         let drawn = Drawn { program: &found.program, rank };
         let (predicted, operators) = drawn.lanes(&mut names, &Simulated(&found.simulation, at));
         RankView {
             row: row.clone(),
-            measured_ns: measured.step_ns,
-            error_pct: 100.0 * (row.base_ns - measured.step_ns) as f64
-                / measured.step_ns.max(1) as f64,
-            measured: Drawn { program: &step.program, rank: &step.program.ranks[recorded] }
-                .lanes(&mut names, measured)
-                .0,
+            measured_ns,
+            error_pct: 100.0 * (row.base_ns - measured_ns) as f64 / measured_ns.max(1) as f64,
+            measured: measured[recorded].clone(),
             edges: drawn.edges(&operators),
             predicted,
         }

@@ -97,6 +97,7 @@ fn of_predict(predict: &Predict) -> Vec<Output> {
         Predict::Resize(_)
         | Predict::Evaluate(_)
         | Predict::Next(_)
+        | Predict::Compare(_)
         | Predict::Findings(_)
         | Predict::Serve(_) => Vec::new(),
         Predict::Overheads(args) => files([args.svg.as_ref(), args.output.as_ref()]),

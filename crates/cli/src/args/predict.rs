@@ -36,6 +36,8 @@ pub enum Predict {
     Resize(PredictResize),
     /// Predict the step of a configuration that was never run
     Model(PredictModel),
+    /// Compare a predicted step with measured ones
+    Compare(PredictCompare),
     /// Rank what to make faster next by what the step gains
     Next(PredictNext),
     /// Price findings by a simulated step
@@ -182,6 +184,28 @@ pub struct PredictWhatIf {
     /// Also write a page of the last prediction: timelines side by side, execution graph, errors
     #[arg(long, value_name = "FILE")]
     pub page: Option<PathBuf>,
+}
+
+/// Compare prediction and measurement.
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  rowmill predict model dlrm-default --calibration host.json --batch-size 1024 --write-trace said
+  rowmill bench train --config dlrm-default --batch-size 1024 --trace made
+  rowmill predict compare said --measured made
+
+Steps of every rank first, then device work by name, what is off the most by itself first: a mean of
+the predicted steps against a mean of the measured ones.")]
+pub struct PredictCompare {
+    /// Predicted traces, as --write-trace writes them
+    #[arg(required = true, value_name = "PATH")]
+    pub predicted: Vec<PathBuf>,
+    /// Measured traces
+    #[arg(long, required = true, value_name = "PATH")]
+    pub measured: Vec<PathBuf>,
+    /// Kinds of device work to print; 0 for all
+    #[arg(long, value_name = "N", default_value_t = 20)]
+    pub top: usize,
 }
 
 /// Rank what decides a step.
@@ -358,6 +382,7 @@ impl Predict {
                 | Self::Model(_)
                 | Self::Overheads(_)
                 | Self::Next(_)
+                | Self::Compare(_)
                 | Self::Findings(_)
                 | Self::Hardware(_)
                 | Self::Kernels(_)

@@ -1,6 +1,7 @@
 //! `rowmill predict …`: what a step would take. The predictions are in `predict`.
 
 mod calibrate;
+mod compare;
 mod drawing;
 mod evaluate;
 mod findings;
@@ -43,6 +44,7 @@ pub fn run(args: &Predict, session: &Session) -> Result<(), Error> {
         Predict::WhatIf(args) => what_if::run(args, session),
         Predict::Resize(args) => resize::run(args, session),
         Predict::Model(args) => model::run(args, session),
+        Predict::Compare(args) => compare::run(args, session),
         Predict::Next(args) => next::run(args, session),
         Predict::Findings(args) => findings::run(args, session),
         Predict::Serve(args) => serve::run(args, session),

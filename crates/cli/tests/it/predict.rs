@@ -48,7 +48,7 @@ pub fn json(ran: &Ran) -> Value {
 }
 
 /// Runs `words` in the place, which must end with exit code 2 and say all of `expected`.
-fn refused(place: &Place, words: &str, expected: &[&str]) {
+pub fn refused(place: &Place, words: &str, expected: &[&str]) {
     let ran = place.run(words);
     assert_eq!(ran.code, Some(2), "rowmill {words}\n{}{}", ran.stdout, ran.stderr);
     for text in expected {

@@ -2,11 +2,13 @@
 
 use std::collections::BTreeMap;
 
+use trace::store::StringId;
+
 use super::collect::key;
 use super::{Calibration, Key, constants, nearest};
 use crate::cost::{Cost, Costs, RankCosts, Source};
 use crate::effort::{self, Roof};
-use crate::program::{Action, Overhead, Part, Program, Returns, Work, WorkKind};
+use crate::program::{Action, Overhead, Part, Program, Returns, Segment, Work, WorkKind};
 use crate::recording::Setting;
 
 /// How samples become prices of overheads. Kernels are always priced by the most similar ones.
@@ -182,14 +184,18 @@ impl Prices {
 
     /// What a program costs. When ranks start, and what an earlier step left running, is given.
     pub fn price(&self, program: &Program, setting: &Setting) -> Costs {
+        // The same is asked for a thousand times.
+        let mut known: BTreeMap<Segment, Cost> = BTreeMap::new();
+        let mut kernels = BTreeMap::new();
         let ranks = program.ranks.iter().enumerate().map(|(at, rank)| {
             let setting = setting.of(rank.copy_of.unwrap_or(at));
             let actions = rank.threads.iter().map(|thread| {
+                let mut of = |segment: Segment| {
+                    *known.entry(segment).or_insert_with(|| self.overhead(key(program, segment)))
+                };
                 let cost = |action: &Action| match action {
-                    Action::Host(segment) => self.overhead(key(program, *segment)),
-                    Action::Call(call) if call.returns == Returns::AtOnce => {
-                        self.overhead(key(program, call.cost))
-                    }
+                    Action::Host(segment) => of(*segment),
+                    Action::Call(call) if call.returns == Returns::AtOnce => of(call.cost),
                     _ => Cost::default(),
                 };
                 thread.actions.iter().map(cost).collect()
@@ -198,7 +204,7 @@ impl Prices {
             let mut left_running_ns = BTreeMap::new();
             let works = (0u32..).zip(&rank.works).map(|(at, work)| {
                 if work.is_launched {
-                    return self.work(program, work);
+                    return self.work(program, work, &mut kernels);
                 }
                 let (from, to) = left.next().copied().unwrap_or_default();
                 left_running_ns.insert(at, from);
@@ -212,8 +218,16 @@ impl Prices {
     }
 
     /// The sum of a work's parts; as sure as the least sure of them.
-    fn work(&self, program: &Program, work: &Work) -> Cost {
-        let one = |part: Part| self.kernel(part_key(program, part));
+    fn work(
+        &self,
+        program: &Program,
+        work: &Work,
+        known: &mut BTreeMap<(WorkKind, StringId, StringId), Cost>,
+    ) -> Cost {
+        let mut one = |part: Part| {
+            let of = || self.kernel(part_key(program, part));
+            *known.entry((part.kind, part.name, part.detail)).or_insert_with(of)
+        };
         let parts = work.cost_parts();
         let costs: Vec<Cost> = parts.iter().map(|part| one(*part)).collect();
         let weighted = costs.iter().zip(&parts).map(|(cost, part)| cost.ns as f64 * part.weight);
@@ -251,7 +265,7 @@ impl Prices {
         }
     }
 
-    /// Whether a kernel is scaled by the roofline: neither it nor sizes on both sides were recorded.
+    /// Whether a kernel is scaled by the roofline: neither it nor sizes on both sides are known.
     pub(crate) fn is_scaled(&self, key: &Key<WorkKind>) -> bool {
         if self.works.by_key.contains_key(key) || effort::of(&key.detail).is_none() {
             return false;

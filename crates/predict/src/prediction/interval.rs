@@ -4,13 +4,14 @@ use std::collections::BTreeMap;
 
 use analyze::graph::{self, NodeId};
 use schema::random::CounterRng;
+use trace::store::StringId;
 
 use super::Draws;
 use crate::calibration::collect::key;
 use crate::calibration::constants::median;
 use crate::calibration::price::{Prices, part_key};
 use crate::calibration::{Calibration, mean};
-use crate::program::{Action, Part, Program, Rank, Returns};
+use crate::program::{Action, Part, Program, Rank, Returns, Segment, WorkKind};
 use crate::simulate::Simulation;
 
 /// Something that costs what one of some samples says.
@@ -51,7 +52,7 @@ pub(super) fn of(
     (simulation, draws): (&Simulation, Draws),
 ) -> Vec<Interval> {
     let mut elements = Vec::new();
-    let mut found = BTreeMap::new();
+    let mut found = Found::default();
     for (at, rank) in program.ranks.iter().enumerate() {
         add(&mut elements, program, (at, rank), (simulation, calibration, &mut found));
     }
@@ -213,8 +214,12 @@ fn pick(samples: &[&[i64]], random: CounterRng, counter: u64) -> Option<i64> {
     None
 }
 
-/// What is found for each key: looked up once.
-type Found<'a> = BTreeMap<String, Vec<&'a [i64]>>;
+/// What is found for each stretch of the host and each kind of work: looked up once.
+#[derive(Default)]
+struct Found<'a> {
+    hosts: BTreeMap<Segment, Vec<&'a [i64]>>,
+    works: BTreeMap<(WorkKind, StringId, StringId), Vec<&'a [i64]>>,
+}
 
 fn add<'a>(
     elements: &mut Vec<Element<'a>>,
@@ -229,10 +234,8 @@ fn add<'a>(
                 Action::Call(call) if call.returns == Returns::AtOnce => call.cost,
                 _ => continue,
             };
-            let key = key(program, segment);
-            let text = format!("{} {}\n{}", key.class.name(), key.name, key.detail);
-            let samples = || Prices::samples(&calibration.overheads, &key);
-            let samples = found.entry(text).or_insert_with(samples).clone();
+            let samples = || Prices::samples(&calibration.overheads, &key(program, segment));
+            let samples = found.hosts.entry(segment).or_insert_with(samples).clone();
             let node = simulation.action_node(at, place, number);
             let parts = vec![samples];
             let scale = scale(simulation, node, &parts);
@@ -252,10 +255,9 @@ fn add<'a>(
             continue;
         }
         let of_part = |part: Part| {
-            let key = part_key(program, part);
-            let text = format!("{:?} {}\n{}", key.class, key.name, key.detail);
-            let samples = || Prices::samples(&calibration.works, &key);
-            found.entry(text).or_insert_with(samples).clone()
+            let samples = || Prices::samples(&calibration.works, &part_key(program, part));
+            let own = (part.kind, part.name, part.detail);
+            found.works.entry(own).or_insert_with(samples).clone()
         };
         let parts = work.cost_parts().into_iter().map(of_part).collect::<Vec<_>>();
         let node = simulation.work_node(at, number);

@@ -54,18 +54,27 @@ pub struct WhatIf {
     pub rows: Vec<WhatIfRow>,
 }
 
+/// A recorded step by a calibration: what edits are compared with, found once for all of them.
+#[derive(Debug)]
+pub struct Unedited<'a> {
+    program: &'a Program,
+    setting: &'a Setting,
+    calibration: &'a Calibration,
+    prices: Prices,
+    simulation: Simulation,
+}
+
 /// Predicts a step with edits, and without.
 ///
 /// # Errors
-/// Those of [`edit::apply`]; [`Error::Cycle`] where edits make the program wait for itself.
+/// Those of [`Unedited::new`] and [`Unedited::with`].
 pub fn of(
-    (program, setting): (&Program, &Setting),
+    recorded: (&Program, &Setting),
     calibration: &Calibration,
     (name, edits): (&str, &[Edit]),
     draws: Draws,
 ) -> Result<WhatIf, Error> {
-    let edited = edit::apply(program, edits)?;
-    compared((program, setting), edited, calibration, (name, draws))
+    Unedited::new(recorded, calibration)?.with((name, edits), draws)
 }
 
 /// Predicts a step, and another one that begins alike.
@@ -73,39 +82,66 @@ pub fn of(
 /// # Errors
 /// [`Error::Cycle`].
 pub fn compared(
-    (program, setting): (&Program, &Setting),
+    recorded: (&Program, &Setting),
     edited: Program,
     calibration: &Calibration,
     (name, draws): (&str, Draws),
 ) -> Result<WhatIf, Error> {
-    let prices = Prices::new(calibration, Method::Full);
-    let base = simulate::run(program, &prices.price(program, setting))?;
-    let costs = prices.price(&edited, setting);
-    let simulation = simulate::run(&edited, &costs)?;
-    let intervals = interval::of(&edited, (calibration, &prices), (&simulation, draws));
-    let row = |at: usize| {
-        let recorded = edited.ranks[at].copy_of.unwrap_or(at);
-        let (base_ns, step_ns) = (base.step_ns(recorded), simulation.step_ns(at));
-        let (measured_pct, modelled_pct, unknown_pct) = shares(&costs.ranks[at]);
-        let places = 0..edited.ranks[at].works.len() as u32;
-        let works = places.map(|work| simulation.work_ns(at, work)).collect();
-        let (busy_ns, idle_pct) = evaluate::idle(works);
-        WhatIfRow {
-            edits: name.to_owned(),
-            rank: edited.ranks[at].rank,
-            base_ns,
-            step_ns,
-            low_ns: intervals[at].low_ns,
-            high_ns: intervals[at].high_ns,
-            saving_ns: base_ns - step_ns,
-            saving_pct: -evaluate::error_pct(step_ns, base_ns),
-            busy_ns,
-            idle_pct,
-            measured_pct,
-            modelled_pct,
-            unknown_pct,
-        }
-    };
-    let rows = (0..edited.ranks.len()).map(row).collect();
-    Ok(WhatIf { program: edited, simulation, rows })
+    Unedited::new(recorded, calibration)?.beside(edited, (name, draws))
+}
+
+impl<'a> Unedited<'a> {
+    /// Predicts a step without edits.
+    ///
+    /// # Errors
+    /// [`Error::Cycle`].
+    pub fn new(
+        (program, setting): (&'a Program, &'a Setting),
+        calibration: &'a Calibration,
+    ) -> Result<Self, Error> {
+        let prices = Prices::new(calibration, Method::Full);
+        let simulation = simulate::run(program, &prices.price(program, setting))?;
+        Ok(Self { program, setting, calibration, prices, simulation })
+    }
+
+    /// Predicts the step with edits.
+    ///
+    /// # Errors
+    /// Those of [`edit::apply`]; [`Error::Cycle`] where edits make the program wait for itself.
+    pub fn with(&self, (name, edits): (&str, &[Edit]), draws: Draws) -> Result<WhatIf, Error> {
+        self.beside(edit::apply(self.program, edits)?, (name, draws))
+    }
+
+    /// Predicts another program that begins alike.
+    fn beside(&self, edited: Program, (name, draws): (&str, Draws)) -> Result<WhatIf, Error> {
+        let costs = self.prices.price(&edited, self.setting);
+        let simulation = simulate::run(&edited, &costs)?;
+        let known = (self.calibration, &self.prices);
+        let intervals = interval::of(&edited, known, (&simulation, draws));
+        let row = |at: usize| {
+            let recorded = edited.ranks[at].copy_of.unwrap_or(at);
+            let (base_ns, step_ns) = (self.simulation.step_ns(recorded), simulation.step_ns(at));
+            let (measured_pct, modelled_pct, unknown_pct) = shares(&costs.ranks[at]);
+            let places = 0..edited.ranks[at].works.len() as u32;
+            let works = places.map(|work| simulation.work_ns(at, work)).collect();
+            let (busy_ns, idle_pct) = evaluate::idle(works);
+            WhatIfRow {
+                edits: name.to_owned(),
+                rank: edited.ranks[at].rank,
+                base_ns,
+                step_ns,
+                low_ns: intervals[at].low_ns,
+                high_ns: intervals[at].high_ns,
+                saving_ns: base_ns - step_ns,
+                saving_pct: -evaluate::error_pct(step_ns, base_ns),
+                busy_ns,
+                idle_pct,
+                measured_pct,
+                modelled_pct,
+                unknown_pct,
+            }
+        };
+        let rows = (0..edited.ranks.len()).map(row).collect();
+        Ok(WhatIf { program: edited, simulation, rows })
+    }
 }

@@ -4,6 +4,7 @@
 mod edits;
 mod faults;
 mod fixture;
+mod hosts;
 mod intervals;
 mod kernels;
 mod random;

@@ -151,7 +151,7 @@ fn plain(name: StringId, op: StringId, stream: u32) -> Work {
 }
 
 /// When the step ends, and when each kernel runs, by launch.
-fn times(program: &Program) -> (i64, Vec<(i64, i64)>) {
+pub fn times(program: &Program) -> (i64, Vec<(i64, i64)>) {
     let simulation = predict::simulate::run(program, &costs(program)).expect("no cycle");
     let threads = program.ranks[0].threads.iter();
     let calls = threads.flat_map(|thread| &thread.actions).filter_map(|action| match action {

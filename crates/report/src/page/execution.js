@@ -52,7 +52,7 @@ function executionView(names, act) {
       const text = (dy, size, content) => svg('text', { x: x + 5, y: y + dy, 'font-size': size, fill: 'var(--text)', text: content });
       return svg('g', { role: 'button', tabindex: 0, 'aria-label': names()[bar.name], on: { click: () => act(one), keydown: (event) => event.key === 'Enter' && act(one) } },
         svg('rect', { x, y, width: BOX, height: 28, rx: 3, fill: 'var(--panel)', stroke: one === chosen ? 'var(--mark)' : BAR_FILL[bar.kind], 'stroke-width': one === chosen ? 3 : 1.6 }),
-        text(12, 10, shortened(names()[bar.name].replace(/^void /, ''), 19)), text(23, 9, nanos(bar.end_ns - bar.start_ns)),
+        text(12, 10, shortened(names()[bar.name].replace(/^void /, ''), 17)), text(23, 9, nanos(bar.end_ns - bar.start_ns)),
         svg('title', { text: `${names()[bar.name]}\n${names()[bar.sizes]}` }));
     });
     element.replaceChildren(

@@ -8,6 +8,7 @@ function start() {
   let view = JSON.parse(document.getElementById('data').textContent);
   const server = JSON.parse(document.getElementById('server').textContent);
   const names = () => view.names;
+  const recorded = view.ranks.map((rank) => rank.measured);
   const state = { rank: slowest(), chosen: 0, edits: [], answered_ms: null };
   document.getElementById('title').textContent = view.title;
   document.getElementById('footer').textContent = `${view.program} · predicted step beside the recorded one · ${server ? 'edits are answered by rowmill predict serve' : 'saved: edits need rowmill predict serve'}`;
@@ -63,14 +64,14 @@ function start() {
 
   function editor(rank) {
     const { name, kernels, join } = selection(rank);
-    const text = view.edits ? el('pre', { class: 'edits', text: view.edits }) : null;
+    const text = view.edits ? el('pre', { text: view.edits, style: { 'white-space': 'pre-wrap', 'overflow-wrap': 'anywhere' } }) : null;
     const sizes = names()[rank.predicted.bars[state.chosen].sizes];
     const chosen = el('p', { title: sizes }, el('b', { text: name ?? kernels[0] ?? 'nothing' }), kernels.length && name ? ` with ${kernels.length} kind${kernels.length === 1 ? '' : 's'} of work` : '', sizes ? ` · ${shortened(sizes, 120)}` : '');
     if (!server) return [chosen, text];
-    const factor = el('input', { type: 'number', min: 0, step: 0.1, value: 0.5, 'aria-label': 'factor' });
+    const factor = el('input', { type: 'number', min: 0, step: 0.1, value: 0.5, 'aria-label': 'factor', style: { width: '5em' } });
     const add = (...edits) => ask([...state.edits, ...edits]);
     const button = (label, id, isUsable, act) => press(label, act, { id, disabled: !isUsable });
-    return [el('h2', { text: 'Edit the chosen operator' }), chosen, el('p', { class: 'edit-buttons' },
+    return [el('h2', { text: 'Edit the chosen operator' }), chosen, el('p', { style: { 'max-width': 'none' } },
       button('remove', 'edit-remove', name, () => add({ kind: 'remove', operators: name })), ' ',
       button('fuse runs of it', 'edit-fuse', name, () => add({ kind: 'fuse', operators: name })), ' ',
       button('move to a stream', 'edit-stream', name && join && kernels.length, () => add({ kind: 'parallelise', operators: name, join })), ' ',
@@ -88,6 +89,8 @@ function start() {
     if (answer.error) return;
     state.answered_ms = performance.now() - begun;
     state.edits = edits;
+    // What was recorded is not sent again; ranks that edits add repeat those that were.
+    answer.ranks.forEach((rank, at) => { rank.measured = recorded[at % recorded.length]; });
     view = answer;
     show(false);
   }

@@ -4,4 +4,5 @@
 mod browser;
 mod fixture;
 mod page;
+mod predicted;
 mod shown;

@@ -5,11 +5,12 @@ use std::io;
 
 use predict::edit::{Edit, Edits};
 use predict::prediction::Draws;
-use predict::prediction::what_if;
+use predict::prediction::what_if::Unedited;
+use predict::recording::Step;
 use report::html::{self, Origin};
-use report::predicted::{self, Predicted};
+use report::predicted::{self, Lanes, Predicted};
 
-use super::{Priced, priced, recordings, scopes};
+use super::{priced, recordings, scopes};
 use crate::args::PredictServe;
 use crate::command::trace::report::title;
 use crate::error::Error;
@@ -32,7 +33,10 @@ pub fn run(args: &PredictServe, session: &Session) -> Result<(), Error> {
     let server = Server::bind(port).map_err(|source| Error::Serve { port, source })?;
     let origin = Origin::Editor { edit: server.path(EDIT) };
     let title = title(&args.of.paths);
-    let first = view(&title, (&priced, DRAWS), &[])?;
+    let setting = priced.step.recorded.setting(&priced.step.program);
+    let base = Unedited::new((&priced.step.program, &setting), &priced.known)?;
+    let shown = Shown { title: &title, step: &priced.step, base };
+    let first = shown.with(&[], DRAWS)?;
     let page = Page {
         content_type: "text/html; charset=utf-8",
         policy: Some(html::predicted_policy(&origin)),
@@ -40,7 +44,7 @@ pub fn run(args: &PredictServe, session: &Session) -> Result<(), Error> {
     };
     let find = |name: &str| match name.split_once('?') {
         None if name.is_empty() => Ok(Some(page.clone())),
-        Some((EDIT, query)) => answer(&title, &priced, query).map(Some),
+        Some((EDIT, query)) => shown.answer(query).map(Some),
         _ => Ok(None),
     };
     let stop = interrupt::stop_flag("stopping");
@@ -50,16 +54,37 @@ pub fn run(args: &PredictServe, session: &Session) -> Result<(), Error> {
     server.run(&stop, &find).map_err(|source| Error::Serve { port, source })
 }
 
-/// What a page shows of a step with edits.
-pub fn view(
-    title: &str,
-    (priced, draws): (&Priced, Draws),
-    edits: &[Edit],
-) -> Result<Predicted, Error> {
-    let step = &priced.step;
-    let setting = step.recorded.setting(&step.program);
-    let found = what_if::of((&step.program, &setting), &priced.known, ("", edits), draws)?;
-    Ok(predicted::of(title, step, (&found, text(edits))))
+/// A recorded step that pages show.
+pub struct Shown<'a> {
+    pub title: &'a str,
+    pub step: &'a Step,
+    pub base: Unedited<'a>,
+}
+
+impl Shown<'_> {
+    /// What a page shows of it with edits.
+    pub fn with(&self, edits: &[Edit], draws: Draws) -> Result<Predicted, Error> {
+        let found = self.base.with(("", edits), draws)?;
+        Ok(predicted::of(self.title, self.step, (&found, text(edits))))
+    }
+
+    /// It with the edits of a query, or why they cannot be made. What was recorded is on the page.
+    fn answer(&self, query: &str) -> io::Result<Page> {
+        let edits = decoded(query).and_then(|text| serde_json::from_str::<Vec<Edit>>(&text).ok());
+        let found = match edits {
+            Some(edits) => self.with(&edits, DRAWS).map_err(|error| error.to_string()),
+            None => Err("expected a list of edits".to_owned()),
+        };
+        let body = match found {
+            Ok(mut view) => {
+                view.ranks.iter_mut().for_each(|rank| rank.measured = Lanes::default());
+                serde_json::to_vec(&view)
+            }
+            Err(error) => serde_json::to_vec(&serde_json::json!({ "error": error })),
+        };
+        let body = body.map_err(io::Error::other)?;
+        Ok(Page { content_type: "application/json", policy: None, body })
+    }
 }
 
 /// Edits as the file that `rowmill predict what-if` takes; empty of none.
@@ -68,21 +93,6 @@ fn text(edits: &[Edit]) -> String {
         [] => String::new(),
         some => toml::to_string(&Edits { edit: some.to_vec() }).unwrap_or_default(),
     }
-}
-
-/// The step with the edits of a query, or why they cannot be made.
-fn answer(title: &str, priced: &Priced, query: &str) -> io::Result<Page> {
-    let edits = decoded(query).and_then(|text| serde_json::from_str::<Vec<Edit>>(&text).ok());
-    let found = match edits {
-        Some(edits) => view(title, (priced, DRAWS), &edits).map_err(|error| error.to_string()),
-        None => Err("expected a list of edits".to_owned()),
-    };
-    let body = match found {
-        Ok(view) => serde_json::to_vec(&view),
-        Err(error) => serde_json::to_vec(&serde_json::json!({ "error": error })),
-    };
-    let body = body.map_err(io::Error::other)?;
-    Ok(Page { content_type: "application/json", policy: None, body })
 }
 
 /// Text of which a browser has written bytes as `%41`; `None` if it is none.

@@ -5,13 +5,14 @@ use std::io::Write;
 use std::path::{Path, PathBuf};
 
 use predict::edit::Edits;
-use predict::prediction::Draws;
-use predict::prediction::what_if::{self, WhatIfRow};
+use predict::prediction::what_if::{Unedited, WhatIfRow};
 use report::html::{self, Origin};
+use report::predicted::Predicted;
 use serde::Serialize;
 use trace::store::Trace;
 
-use super::{Priced, Steps, priced, recordings, scopes, serve};
+use super::serve::Shown;
+use super::{Steps, priced, recordings, scopes};
 use crate::args::PredictWhatIf;
 use crate::command::trace::report::title;
 use crate::error::Error;
@@ -53,20 +54,21 @@ pub fn run(args: &PredictWhatIf, session: &Session) -> Result<(), Error> {
     let priced = priced(asked, (&traces, &scopes), session)?;
     let (step, known) = (&priced.step, &priced.known);
     let setting = step.recorded.setting(&step.program);
+    let base = Unedited::new((&step.program, &setting), known)?;
     let measured = measured(&args.measured, session)?;
     let draws = args.drawn.into();
     let mut rows = Vec::new();
     for (path, edits) in args.edits.iter().zip(&edits) {
         let name = path.file_stem().unwrap_or_default().to_string_lossy();
-        let program = (&step.program, &setting);
-        let found = what_if::of(program, known, (&name, &edits.edit), draws);
+        let found = base.with((&name, &edits.edit), draws);
         let found = found.map_err(|source| Error::Edits { path: path.clone(), source })?;
         for predicted in found.rows {
             rows.push(row(predicted, &measured)?);
         }
     }
     if let (Some(page), Some(edits)) = (&args.page, edits.last()) {
-        write_page(page, &title(&args.paths), (&priced, draws), edits)?;
+        let shown = Shown { title: &title(&args.paths), step, base };
+        write_page(page, &shown.with(&edits.edit, draws)?)?;
     }
     sheet::put(session.console, &rows, Target::default())
 }
@@ -78,14 +80,8 @@ fn edits(path: &Path) -> Result<Edits, Error> {
 }
 
 /// Writes the page of a prediction, which nobody can edit.
-fn write_page(
-    page: &Path,
-    title: &str,
-    (priced, draws): (&Priced, Draws),
-    edits: &Edits,
-) -> Result<(), Error> {
-    let view = serve::view(title, (priced, draws), &edits.edit)?;
-    let text = html::predicted_page(&view, &Origin::File)?;
+fn write_page(page: &Path, view: &Predicted) -> Result<(), Error> {
+    let text = html::predicted_page(view, &Origin::File)?;
     output::put(page, |file| file.write_all(text.as_bytes()).map_err(Error::io(page, "write")))
 }
 

@@ -1,0 +1,114 @@
+//! The page of a prediction: nodes that can be chosen, bars that can be moved, edits only where a
+//! server answers them.
+
+use analyze::classify::ClassRule;
+use analyze::{Classifier, Scope, WindowRule};
+use predict::calibration::{Calibration, collect};
+use predict::edit::{Edit, Edits};
+use predict::prediction::Draws;
+use predict::prediction::what_if;
+use predict::recording::{self, Sizes, Span};
+use report::html::{self, Origin};
+use report::predicted::{self, BarKind, EdgeKind, Predicted};
+use trace::store::{NewSlice, Trace};
+
+use crate::browser::Browser;
+use crate::fixture::HOSTILE;
+
+/// Two operators with a kernel each, the second of a hostile name, then a wait.
+fn trace() -> Trace {
+    let (host, device) = ((9, 9), (0, 7));
+    let mut trace = Trace::default();
+    let mut row = |category: &str, name: &str, track: (i64, i64), span: (i64, i64), id: u64| {
+        let span = (span.0 * 1_000, span.1 * 1_000);
+        let correlation = Some(id).filter(|id| *id > 0);
+        trace.push(&NewSlice { correlation, ..NewSlice::new(category, name, track, span) });
+    };
+    row("user_annotation", "ProfilerStep#1", host, (0, 200), 0);
+    row("cpu_op", "aten::mm", host, (10, 30), 0);
+    row("cuda_runtime", "cudaLaunchKernel", host, (15, 20), 1);
+    row("kernel", "gemm", device, (22, 72), 1);
+    row("cpu_op", HOSTILE, host, (40, 60), 0);
+    row("cuda_runtime", "cudaLaunchKernel", host, (45, 50), 2);
+    row("kernel", "other", device, (73, 93), 2);
+    row("cpu_op", "aten::item", host, (70, 100), 0);
+    row("cuda_runtime", "cudaStreamSynchronize", host, (75, 97), 3);
+    trace
+}
+
+/// What a page shows of the step with edits.
+fn view(edits: &[Edit]) -> Predicted {
+    let trace = trace();
+    let classifier = Classifier::new(ClassRule::Category);
+    let scopes = [Scope::new(&trace, WindowRule::All, &classifier)];
+    let job = recording::Job::new(&scopes, |_| Sizes::default());
+    let spans: Vec<Span> = scopes.iter().map(|scope| recording::spans(scope).1[0]).collect();
+    let step = job.step(&spans).unwrap();
+    let mut calibration = Calibration::default();
+    collect::add(&mut calibration, &step, &[0]);
+    let setting = step.recorded.setting(&step.program);
+    let draws = Draws { count: 4, seed: 0 };
+    let found = what_if::of((&step.program, &setting), &calibration, ("", edits), draws).unwrap();
+    let text = format!("{:?}", Edits { edit: edits.to_vec() });
+    predicted::of("a step <b>", &step, (&found, text))
+}
+
+fn remove() -> Edit {
+    Edit::Remove { operators: "aten::mm".to_owned() }
+}
+
+#[test]
+fn bars_and_edges_are_those_of_the_program() {
+    let shown = view(&[]);
+    let rank = &shown.ranks[0];
+    assert_eq!(rank.predicted.lanes, ["thread 9", "device 0, stream 7"]);
+    let spans = |lanes: &predicted::Lanes| -> Vec<(u32, i64, i64)> {
+        let bar = |bar: &predicted::Bar| (bar.lane, bar.start_ns / 1_000, bar.end_ns / 1_000);
+        lanes.bars.iter().map(bar).collect()
+    };
+    // Priced by its own samples it is the recording.
+    let expected = [(0, 10, 30), (0, 40, 60), (0, 70, 100), (1, 22, 72), (1, 73, 93)];
+    assert_eq!((spans(&rank.measured), spans(&rank.predicted)), (expected.into(), expected.into()));
+    assert_eq!(rank.predicted.bars[3].kind, BarKind::Compute);
+    use EdgeKind::{Launch, Queue, Wait};
+    assert_eq!(rank.edges, [(0, 3, Launch), (1, 4, Launch), (4, 2, Wait), (3, 4, Queue)]);
+    // With the edit names keep their places, which the recorded bars of a page rely on.
+    let edited = view(&[remove()]);
+    assert_eq!(edited.ranks[0].predicted.bars.len(), 3);
+    assert_eq!(edited.names[..shown.names.len()], shown.names);
+}
+
+#[test]
+fn a_saved_page_lets_nodes_be_chosen_and_nothing_be_edited() {
+    let page = html::predicted_page(&view(&[remove()]), &Origin::File).unwrap();
+    let Some(mut browser) = Browser::open(&page, "light") else { return };
+    let shown = browser.value("document.body.innerText").as_str().unwrap().to_owned();
+    for text in ["recorded", "predicted, with edits", "thread 9", "device 0, stream 7", "Remove"] {
+        assert!(shown.contains(text), "{text}: {shown}");
+    }
+    assert_eq!(browser.value("document.querySelectorAll('img, script:not([id])').length"), 1);
+    assert_eq!(browser.value("document.querySelectorAll('[id^=edit-]').length"), 0);
+    // The second node of the graph is the kernel of the operator that is left.
+    browser
+        .value("document.querySelectorAll('g[role=button]')[2].dispatchEvent(new Event('click'))");
+    assert_eq!(browser.value("rowmill.state.chosen"), 2);
+    assert_eq!(browser.value("rowmill.errors.length"), 0);
+    assert!(browser.complaints().is_empty());
+}
+
+#[test]
+fn a_served_page_has_a_button_for_every_edit() {
+    let origin = Origin::Editor { edit: "/secret/edit".to_owned() };
+    let page = html::predicted_page(&view(&[]), &origin).unwrap();
+    assert!(page.contains("connect-src 'self'"));
+    let Some(mut browser) = Browser::open(&page, "dark") else { return };
+    browser.value("rowmill.choose(0)");
+    for edit in ["remove", "fuse", "stream", "thread", "resize", "undo"] {
+        let there = browser.value(&format!("document.getElementById('edit-{edit}') != null"));
+        assert_eq!(there, true, "{edit}");
+    }
+    // The stream joins at the next operator with work; nothing was edited, so nothing is undone.
+    assert_eq!(browser.value("document.getElementById('edit-stream').disabled"), false);
+    assert_eq!(browser.value("document.getElementById('edit-undo').disabled"), true);
+    assert_eq!(browser.value("rowmill.errors.length"), 0);
+}
