@@ -307,6 +307,19 @@ pub struct Processes {
     #[arg(long, value_name = "SECONDS", default_value_t = 300,
           value_parser = clap::value_parser!(u64).range(1..=1_000_000))]
     pub timeout: u64,
+    /// Who sums the gradients of dense parameters: rowmill in rank order, as threads do, or
+    /// MPI_Iallreduce of the library, whose order is its own
+    #[arg(long, value_enum, default_value_t = Collectives::Own)]
+    pub collectives: Collectives,
+}
+
+/// Who sums over processes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum Collectives {
+    /// rowmill.
+    Own,
+    /// The MPI library.
+    Native,
 }
 
 /// What carries messages between ranks.

@@ -15,7 +15,7 @@ use schema::Rank;
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
-use crate::args::{self, TransportChoice};
+use crate::args::{self, Collectives, TransportChoice};
 use crate::error::{EXIT_INTERRUPTED, Error};
 use crate::machine;
 use crate::resolve::Session;
@@ -79,6 +79,7 @@ pub struct World {
     /// Taken by the run.
     comm: Option<Communicator>,
     timeout: Duration,
+    collectives: Collectives,
     /// Whether the other ranks know what to do.
     told: bool,
 }
@@ -123,9 +124,20 @@ impl World {
         };
         let hosts = all.iter().map(host).collect();
         let (comm, run_folder, told) = (Some(comm), None, false);
-        let launcher = launcher.map(|launcher| launcher.kind);
+        let (launcher, collectives) = (launcher.map(|launcher| launcher.kind), args.collectives);
         let library = found.interface().name();
-        Ok(Some(Self { mpi, library, hosts, launcher, sharers, run_folder, comm, timeout, told }))
+        Ok(Some(Self {
+            mpi,
+            library,
+            hosts,
+            launcher,
+            sharers,
+            run_folder,
+            comm,
+            timeout,
+            collectives,
+            told,
+        }))
     }
 
     /// What starts as many processes again, ahead of the command.
@@ -147,6 +159,13 @@ impl World {
         (session.threads / self.sharers.max(1)).max(1)
     }
 
+    /// The ranks that run on the same host as this one, itself included.
+    pub fn ranks_of_host(&self) -> Vec<Rank> {
+        let own = self.hosts.get(self.rank() as usize);
+        let of_host = (0..).zip(&self.hosts).filter(|(_, host)| Some(*host) == own);
+        of_host.map(|(rank, _)| Rank(rank)).collect()
+    }
+
     /// Number of ranks.
     pub fn size(&self) -> u32 {
         comm::Transport::world_size(&*self.mpi) as u32
@@ -164,6 +183,18 @@ impl World {
     /// The library that carries the messages.
     pub fn library(&self) -> String {
         format!("mpi ({})", self.library)
+    }
+
+    /// Whether the library sums gradients, as was asked for; what the run says of it.
+    pub fn sums(&self) -> (bool, String) {
+        let of = self.library;
+        match (self.collectives, self.transport().sums()) {
+            (Collectives::Own, _) => (false, "gradients: summed in rank order".to_owned()),
+            (Collectives::Native, true) => (true, format!("gradients: MPI_Iallreduce of {of}")),
+            (Collectives::Native, false) => {
+                (false, format!("gradients: summed in rank order; no MPI_SUM is known of {of}"))
+            }
+        }
     }
 
     /// What carries this rank's messages. A communicator of its own over it is made on all ranks at

@@ -32,6 +32,8 @@ pub struct Communicator {
     step: u64,
     plan: u64,
     timeout: Option<Duration>,
+    /// Whether the transport adds up, where it can.
+    native: bool,
     /// Messages of operations begun by a peer before this rank finished the one before, by peer.
     early: Vec<VecDeque<Message>>,
     /// After an error nothing is in step any more.
@@ -55,7 +57,7 @@ impl Communicator {
     ) -> Self {
         let early = members.iter().map(|_| VecDeque::new()).collect();
         let (begun, finished, step, plan) = (0, 0, 0, 0);
-        let (timeout, failed) = (None, None);
+        let (timeout, native, failed) = (None, false, None);
         Self {
             transport,
             members,
@@ -67,6 +69,7 @@ impl Communicator {
             step,
             plan,
             timeout,
+            native,
             early,
             failed,
         }
@@ -103,6 +106,31 @@ impl Communicator {
     /// Waits at most so long for a peer's message; for ever without.
     pub fn set_timeout(&mut self, timeout: Option<Duration>) {
         self.timeout = timeout;
+    }
+
+    /// Whether sums of `f32` in parts are left to the transport from now on, after the same check
+    /// of the operation as ever: false where it has none. One communicator of all ranks may do so.
+    pub fn set_native(&mut self, native: bool) -> bool {
+        let is_whole = self.members.len() == self.transport.world_size();
+        self.native = native && is_whole && self.transport.sums();
+        self.native
+    }
+
+    /// Whether the transport adds up what is of type `element`.
+    pub(crate) fn is_native(&self, element: ElementType) -> bool {
+        self.native && element == ElementType::F32 && self.members.len() > 1
+    }
+
+    /// The sum of `values`, by the transport.
+    pub(crate) fn native_sum(
+        &mut self,
+        operation: &Operation,
+        values: Vec<f32>,
+    ) -> Result<Vec<f32>, Error> {
+        let summed = self.transport.sum(values, Deadline::after(self.timeout));
+        // Nobody knows who kept it waiting: all have checked in before.
+        let peer = usize::from(self.position == 0);
+        summed.map_err(|failure| self.fail(self.explain(failure, peer, operation)))
     }
 
     /// Another communicator of the same ranks. All of them must make it at the same point.

@@ -154,6 +154,12 @@ pub enum Load {
     Shared(Arc<Payload>),
 }
 
+impl<T: Element> From<Vec<T>> for Load {
+    fn from(values: Vec<T>) -> Self {
+        Self::Owned(Payload::from(values))
+    }
+}
+
 impl Load {
     /// The values.
     #[must_use]

@@ -2,8 +2,9 @@
 //!
 //! Nothing of MPI is linked; without a library everything else works.
 
+use std::sync::mpsc::RecvTimeoutError;
 use std::sync::{Arc, mpsc};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use crate::element::Pool;
 use crate::message::Message;
@@ -106,7 +107,8 @@ fn serve<H: Copy>(table: Result<Table<H>, OpenError>, piece: usize, told: &Told)
         Err(problem) => return told.send(Err(problem)).unwrap_or_default(),
     };
     let shared = Arc::new(Shared::new(world.size, piece));
-    if told.send(Ok(Mpi { world, shared: Arc::clone(&shared) })).is_ok() {
+    let sums = table.sums();
+    if told.send(Ok(Mpi { world, sums, shared: Arc::clone(&shared) })).is_ok() {
         progress::serve(&table, &shared, world);
     }
 }
@@ -114,6 +116,7 @@ fn serve<H: Copy>(table: Result<Table<H>, OpenError>, piece: usize, told: &Told)
 /// This process's end of all ranks of `MPI_COMM_WORLD`.
 pub struct Mpi {
     world: Initialized,
+    sums: bool,
     shared: Arc<Shared>,
 }
 
@@ -171,6 +174,26 @@ impl Transport for Mpi {
 
     fn probe(&self, from: usize, channel: u32, deadline: Deadline) -> Result<bool, Failure> {
         self.shared.mailbox.look(from, channel, deadline)
+    }
+
+    fn sums(&self) -> bool {
+        self.sums
+    }
+
+    fn sum(&self, values: Vec<f32>, deadline: Deadline) -> Result<Vec<f32>, Failure> {
+        let (reply, hears) = mpsc::channel();
+        self.shared.ask(Task::Sum(values, reply));
+        let broken = || Failure::Broken("MPI_Iallreduce failed".to_owned());
+        match deadline {
+            Deadline::Never => hears.recv().map_err(|_| broken()),
+            Deadline::At(at) => {
+                let left = at.saturating_duration_since(Instant::now());
+                hears.recv_timeout(left).map_err(|error| match error {
+                    RecvTimeoutError::Timeout => Failure::Late,
+                    RecvTimeoutError::Disconnected => broken(),
+                })
+            }
+        }
     }
 
     fn pool(&self) -> &Pool {

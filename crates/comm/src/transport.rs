@@ -36,6 +36,21 @@ pub trait Transport: Send + Sync {
     /// [`Failure`].
     fn probe(&self, from: usize, channel: u32, deadline: Deadline) -> Result<bool, Failure>;
 
+    /// Whether it can add up `f32` over all ranks by itself: [`Self::sum`].
+    fn sums(&self) -> bool {
+        false
+    }
+
+    /// The sum of `values` over all ranks, in an order of the transport's own, in another buffer.
+    /// All ranks call it as often; waits until `deadline`.
+    ///
+    /// # Errors
+    /// [`Failure`].
+    fn sum(&self, values: Vec<f32>, deadline: Deadline) -> Result<Vec<f32>, Failure> {
+        let _ = (values, deadline);
+        Err(Failure::Broken("adds nothing up".to_owned()))
+    }
+
     /// Buffers of messages received, to be used for those to be sent.
     fn pool(&self) -> &Pool;
 }

@@ -21,6 +21,8 @@ pub use room::Room;
 
 /// The program's own pages that are touched, its libraries, and what it allocates before it trains.
 const PROGRAM_BYTES: u64 = 22 << 20;
+/// What MPI takes of a process: Open MPI 4.1 on one host 6 MiB, measured.
+const MPI_BYTES: u64 = 8 << 20;
 /// A thread's stack and its share of the allocator's free memory.
 const THREAD_BYTES: u64 = 256 << 10;
 /// Threads beside the ranks' own: the program's, one that puts batches together, some that decode.
@@ -183,8 +185,10 @@ pub struct RunShape<'a> {
     pub config: &'a JobConfig,
     /// Who holds what.
     pub plan: &'a ShardingPlan,
-    /// Threads over all ranks.
+    /// Threads over all ranks, or over the processes of this host.
     pub threads: usize,
+    /// Where ranks are processes: those of this host, each of which reads all data.
+    pub processes: Option<&'a [Rank]>,
     /// The training data.
     pub train: &'a DataShape,
     /// Rows of it to train on.
@@ -239,8 +243,8 @@ pub struct RankMemory {
     pub held: BTreeMap<MemoryUse, u64>,
     /// Messages of an exchange of pooled vectors, at most.
     pub messages: u64,
-    /// The largest gradient of a dense parameter, whose sum over ranks is exchanged at once.
-    pub largest_gradient: u64,
+    /// Gradients of all dense parameters, whose buckets are on their way at once.
+    pub gradients: u64,
     /// Values of all dense parameters and their states, as a checkpoint has them.
     pub saved_dense: u64,
     /// What reading the rank's largest tile from a checkpoint takes beside it.
@@ -262,7 +266,9 @@ pub fn estimate(run: &RunShape<'_>) -> MemoryEstimate {
         moments.push(program.with(MemoryUse::Preparation, bytes).at(When::Preparation));
     }
     let vocabulary = 8 * run.train.vocabulary;
-    let reading = program.with(MemoryUse::Vocabularies, vocabulary).reading(&loader(run));
+    let (loader, readers) = (loader(run), readers(run));
+    let reading = program.with(MemoryUse::Vocabularies, vocabulary * readers);
+    let reading = reading.reading(&loader, readers);
     if let (RawData::Evaluation | RawData::Both, Some((shape, _))) = (run.raw, run.evaluation) {
         // Indices of the vocabularies beside what is written.
         let bytes = prepared(shape) + 2 * vocabulary;
@@ -282,13 +288,14 @@ fn model_moments(run: &RunShape<'_>, reading: &Parts, moments: &mut Vec<Moment>)
     }
     let sum = |of: fn(&RankMemory) -> u64| ranks.iter().map(of).sum::<u64>();
     let world_size = ranks.len() as u64;
-    if world_size > 1 {
-        // A rank's share of a batch is a copy; gradients are cut, sent, added and sent again.
-        idle.add(MemoryUse::Batches, batch_bytes(run));
-        let gradients = sum(|rank| rank.largest_gradient) * 3 / 2;
-        idle.add(MemoryUse::Exchange, gradients.max(sum(|rank| rank.messages)));
-    } else {
-        idle.add(MemoryUse::Exchange, sum(|rank| rank.messages));
+    idle.add(MemoryUse::Exchange, sum(|rank| rank.messages));
+    if run.plan.world_size() > 1 {
+        // A rank's share of a batch is a copy.
+        idle.add(MemoryUse::Batches, batch_bytes(run) * world_size / ranks_in_all(run));
+        // Threads hand over what they send and add it up in place; processes have what they sent,
+        // what came to be added, and the others' sums.
+        let copies = if run.processes.is_some() { 3 } else { 1 };
+        idle.add(MemoryUse::Exchange, copies * sum(|rank| rank.gradients));
     }
     idle.add(MemoryUse::Trace, world_size * run.traced_steps * ops(run.config) * SPAN_BYTES);
     moments.push(idle.at(When::Training));
@@ -308,7 +315,16 @@ fn model_moments(run: &RunShape<'_>, reading: &Parts, moments: &mut Vec<Moment>)
     }
 }
 
-/// Memory of each rank.
+/// How often data is read on this host.
+fn readers(run: &RunShape<'_>) -> u64 {
+    run.processes.map_or(1, |processes| processes.len() as u64)
+}
+
+fn ranks_in_all(run: &RunShape<'_>) -> u64 {
+    u64::from(run.plan.world_size())
+}
+
+/// Memory of each rank, of this host where they are processes.
 fn ranks(run: &RunShape<'_>) -> Vec<RankMemory> {
     let world_size = run.plan.world_size();
     let batch_size = batch_size(run);
@@ -317,8 +333,11 @@ fn ranks(run: &RunShape<'_>) -> Vec<RankMemory> {
     let ids: Vec<f64> = features.iter().map(|feature| run.train.ids_of(feature.name)).collect();
     let traffic = Traffic { batch_size, ids_per_bag: &ids };
     let batch_max = batch_size.div_ceil(world_size as usize);
-    let rank = |rank| Model::memory(run.config, (run.plan, Rank(rank)), batch_max, &traffic);
-    (0..world_size).map(rank).collect()
+    let rank = |rank| Model::memory(run.config, (run.plan, rank), batch_max, &traffic);
+    match run.processes {
+        None => (0..world_size).map(Rank).map(rank).collect(),
+        Some(processes) => processes.iter().copied().map(rank).collect(),
+    }
 }
 
 /// Samples of the largest batch there is: pages of longer buffers are never touched.
@@ -372,8 +391,11 @@ fn evaluation_bytes(run: &RunShape<'_>, (shape, rows): (&DataShape, u64)) -> u64
 }
 
 fn program_bytes(run: &RunShape<'_>) -> u64 {
-    let threads = run.threads as u64 + THREADS_BESIDE;
-    PROGRAM_BYTES + threads * THREAD_BYTES
+    let Some(processes) = run.processes else {
+        return PROGRAM_BYTES + (run.threads as u64 + THREADS_BESIDE) * THREAD_BYTES;
+    };
+    let beside = PROGRAM_BYTES + MPI_BYTES + (THREADS_BESIDE + 2) * THREAD_BYTES;
+    processes.len() as u64 * beside + run.threads as u64 * THREAD_BYTES
 }
 
 /// Operations of a step, about: three products and an update of each layer, and what is once.
@@ -420,10 +442,10 @@ impl Parts {
         parts
     }
 
-    fn reading(mut self, loader: &LoaderMemory) -> Self {
-        self.add(MemoryUse::Shuffle, loader.decoded);
-        self.add(MemoryUse::Batches, loader.batches);
-        self.add(MemoryUse::Decoding, loader.decoding);
+    fn reading(mut self, loader: &LoaderMemory, readers: u64) -> Self {
+        self.add(MemoryUse::Shuffle, readers * loader.decoded);
+        self.add(MemoryUse::Batches, readers * loader.batches);
+        self.add(MemoryUse::Decoding, readers * loader.decoding);
         self
     }
 

@@ -256,13 +256,13 @@ impl Model {
             room.count(MemoryUse::TableStates, Array::<f32>::bytes(state));
         }
         let messages = model.embedding.step_memory(place.1, traffic, &mut room);
-        let (saved_dense, largest_gradient) = parameter::dense_bytes(&config.model, kind);
+        let (saved_dense, gradients) = parameter::dense_bytes(&config.model, kind);
         let tiles = place.0.tiles_of(place.1);
         let chunk = tiles.map(|tile| checkpoint::read_bytes(&config.model, tile, optimizer)).max();
         RankMemory {
             held: room.finish(),
             messages,
-            largest_gradient,
+            gradients,
             saved_dense,
             chunk: chunk.unwrap_or(0),
         }

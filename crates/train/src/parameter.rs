@@ -208,8 +208,8 @@ pub fn dense_shapes(model: &ModelConfig) -> Vec<(String, Vec<usize>)> {
     shapes
 }
 
-/// Bytes of all dense parameters with the state of `optimizer`, as they are saved, and of the
-/// values of the largest.
+/// Bytes of all dense parameters with the state of `optimizer`, as they are saved, and of their
+/// values alone.
 #[must_use]
 pub fn dense_bytes(model: &ModelConfig, optimizer: Optimizer) -> (u64, u64) {
     let bytes = |(_, shape): (String, Vec<usize>)| {
@@ -219,7 +219,7 @@ pub fn dense_bytes(model: &ModelConfig, optimizer: Optimizer) -> (u64, u64) {
         let bytes = |count: usize| (count * size_of::<f32>()) as u64;
         (bytes(values + state), bytes(values))
     };
-    let add = |(sum, most): (u64, u64), (all, values): (u64, u64)| (sum + all, most.max(values));
+    let add = |a: (u64, u64), b: (u64, u64)| (a.0 + b.0, a.1 + b.1);
     dense_shapes(model).into_iter().map(bytes).fold((0, 0), add)
 }
 

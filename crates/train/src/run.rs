@@ -302,9 +302,10 @@ impl Reading {
     ) -> Result<Outcome, Error> {
         let _lock = self.check()?;
         let Self { request, start, batches } = self;
-        let Processes { mut comm, timeout } = processes;
+        let Processes { mut comm, timeout, native } = processes;
         agreement::agree(&mut comm, &request)?;
-        let worker = Worker::new(&request, &start, (comm, request.threads))?.waiting(timeout);
+        let worker = Worker::new(&request, &start, (comm, request.threads))?;
+        let worker = worker.waiting(timeout).summing(native);
         lead::lead(&request, &start, (worker, batches), observe)
     }
 
@@ -366,6 +367,8 @@ pub struct Processes {
     pub comm: comm::Communicator,
     /// How long messages are waited for after the first step.
     pub timeout: Duration,
+    /// Whether the transport sums dense gradients, where it can, in an order of its own.
+    pub native: bool,
 }
 
 /// Takes part in a run that another process leads with [`Reading::lead`]: reads the same data,
@@ -375,11 +378,12 @@ pub struct Processes {
 /// # Errors
 /// Those of [`run`]; [`Error::OtherRequest`] and [`Error::NotShared`].
 pub fn follow(request: &RunRequest, processes: Processes) -> Result<bool, Error> {
-    let Processes { mut comm, timeout } = processes;
+    let Processes { mut comm, timeout, native } = processes;
     let start = start::State::of(request)?;
     agreement::agree(&mut comm, request)?;
     let feed = Feed::Read(Box::new(feed::Reader::new(request, &start, comm.rank())?));
-    Worker::new(request, &start, (comm, request.threads))?.waiting(timeout).follow(feed)
+    let worker = Worker::new(request, &start, (comm, request.threads))?;
+    worker.waiting(timeout).summing(native).follow(feed)
 }
 
 /// Refuses a window of steps to record that the run has not, rather than to leave an empty folder.

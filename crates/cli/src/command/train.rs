@@ -189,7 +189,12 @@ fn train(args: &Train, session: &Session, world: Option<&mut World>) -> Result<E
     if let Some(inputs) = &early {
         look = look.prepared(&inputs.train)?;
     }
-    let wanted = memory::Run::of(args, (&asked.job, &asked.tiling), look.clone(), session);
+    let wanted = memory::Run::of(
+        args,
+        (&asked.job, &asked.tiling),
+        look.clone(),
+        (session, world.as_deref()),
+    );
     let room = wanted.room();
     if args.estimate {
         return session.console.report(&room, Room::table).map(|()| ExitCode::SUCCESS);
@@ -211,7 +216,8 @@ fn train(args: &Train, session: &Session, world: Option<&mut World>) -> Result<E
     // What preparation took must not add up with what training takes.
     device::buffer::return_freed_memory();
     let look = look.prepared(&inputs.train)?;
-    let known = memory::Run::of(args, (&asked.job, &asked.tiling), look, session);
+    let known =
+        memory::Run::of(args, (&asked.job, &asked.tiling), look, (session, world.as_deref()));
     known.check(&known.room())?;
     let train = &mut asked.job.config.data.train;
     if train.iter().any(|path| path == "-") {
@@ -277,7 +283,7 @@ fn train_on(
     };
     let outcome = match world {
         None => run.run(observe)?,
-        Some(world) => processes::lead(world, run, observe)?,
+        Some(world) => processes::lead(world, (run, session), observe)?,
     };
     written?;
     let recorded = observer.finish()?;

@@ -4,8 +4,8 @@
 use std::fmt;
 
 use data::{ColumnShape, DataShape};
-use schema::JobConfig;
 use schema::source::Ids;
+use schema::{JobConfig, Rank};
 use serde::Serialize;
 use train::memory::{self, MemoryEstimate, MemoryPart, Moment, RawData, RunShape, WeightSource};
 
@@ -17,6 +17,7 @@ use crate::args::Train;
 use crate::error::Error;
 use crate::machine::memory::{Available, available};
 use crate::render;
+use crate::world::World;
 
 /// Parts that an error names.
 const LARGEST: usize = 5;
@@ -120,8 +121,10 @@ pub struct Run<'a> {
     pub look: Look,
     /// How tables are split.
     pub tiling: &'a Tiling,
-    /// Threads over all ranks.
+    /// Threads over all ranks, or over the processes of this host.
     pub threads: usize,
+    /// The ranks of this host, where they are processes.
+    pub processes: Option<Vec<Rank>>,
     /// Steps to be recorded.
     pub traced_steps: u64,
     /// Where weights come from.
@@ -134,15 +137,18 @@ impl<'a> Run<'a> {
         args: &Train,
         (job, tiling): (&'a Job, &'a Tiling),
         look: Look,
-        session: &Session,
+        (session, world): (&Session, Option<&World>),
     ) -> Self {
+        let processes = world.map(World::ranks_of_host);
+        let of_each = world.map_or(session.threads, |world| world.threads(session));
         let resumed = args.resume || args.resume_from.is_some();
         let steps = &args.trace_steps;
         Self {
             job,
             look,
             tiling,
-            threads: session.threads,
+            threads: of_each * processes.as_ref().map_or(1, Vec::len),
+            processes,
             traced_steps: args.trace.as_ref().map_or(0, |_| steps.end.saturating_sub(steps.start)),
             weights: if resumed { WeightSource::Checkpoint } else { WeightSource::Initial },
         }
@@ -174,6 +180,7 @@ impl<'a> Run<'a> {
             config,
             plan: &self.tiling.plan(&config.model.tables),
             threads: self.threads,
+            processes: self.processes.as_deref(),
             train,
             train_rows: *train_rows,
             evaluation: evaluation.as_ref().map(|(shape, rows)| (shape, *rows)),

@@ -62,16 +62,19 @@ impl Library {
                     world: address(c"ompi_mpi_comm_world")?,
                     byte: address(c"ompi_mpi_byte")?,
                     errors_return: address(c"ompi_mpi_errors_return")?,
+                    sum: address(c"ompi_mpi_float").ok().zip(address(c"ompi_mpi_op_sum").ok()),
                 }
             }
-            _ => Handles { world: 0x101, byte: 0x247, errors_return: 0x143 },
+            _ => Handles { world: 0x101, byte: 0x247, errors_return: 0x143, sum: None },
         };
         self.table(handles)
     }
 
     /// The functions, where handles are integers.
     pub fn integers(&self) -> Result<Table<c_int>, OpenError> {
-        let handles = Handles { world: 0x4400_0000, byte: 0x4c00_010d, errors_return: 0x5400_0001 };
+        let sum = Some((0x4c00_040a, 0x5800_0003));
+        let (world, byte, errors_return) = (0x4400_0000, 0x4c00_010d, 0x5400_0001);
+        let handles = Handles { world, byte, errors_return, sum };
         self.table(handles)
     }
 
@@ -93,6 +96,7 @@ impl Library {
             comm_size: function!(c"MPI_Comm_size", CommPlace<H>),
             set_errhandler: function!(c"MPI_Comm_set_errhandler", SetErrhandler<H>),
             error_string: function!(c"MPI_Error_string", ErrorString),
+            iallreduce: function!(c"MPI_Iallreduce", Iallreduce<H>),
             isend: function!(c"MPI_Isend", Isend<H>),
             irecv: function!(c"MPI_Irecv", Irecv<H>),
             test: function!(c"MPI_Test", Test<H>),
@@ -142,6 +146,8 @@ struct Handles<H> {
     world: H,
     byte: H,
     errors_return: H,
+    /// `MPI_FLOAT` and `MPI_SUM`, where they are known.
+    sum: Option<(H, H)>,
 }
 
 /// Room for the status of any interface (at most 32 bytes), which is only handed back to MPI.
@@ -153,6 +159,8 @@ type CommPlace<H> = unsafe extern "C" fn(H, *mut c_int) -> c_int;
 type ErrorString = unsafe extern "C" fn(c_int, *mut c_char, *mut c_int) -> c_int;
 type Finalize = unsafe extern "C" fn() -> c_int;
 type GetCount<H> = unsafe extern "C" fn(*const Status, H, *mut c_int) -> c_int;
+type Iallreduce<H> =
+    unsafe extern "C" fn(*const c_void, *mut c_void, c_int, H, H, H, *mut H) -> c_int;
 type InitThread =
     unsafe extern "C" fn(*mut c_int, *mut *mut *mut c_char, c_int, *mut c_int) -> c_int;
 type Iprobe<H> = unsafe extern "C" fn(c_int, c_int, H, *mut c_int, *mut Status) -> c_int;
@@ -172,6 +180,7 @@ pub struct Table<H> {
     comm_size: CommPlace<H>,
     set_errhandler: SetErrhandler<H>,
     error_string: ErrorString,
+    iallreduce: Iallreduce<H>,
     isend: Isend<H>,
     irecv: Irecv<H>,
     test: Test<H>,
@@ -304,6 +313,42 @@ impl<H: Copy> Table<H> {
             requests.push(request);
         }
         Ok(transfer)
+    }
+
+    /// Whether [`Self::sum`] is there.
+    pub fn sums(&self) -> bool {
+        self.handles.sum.is_some()
+    }
+
+    /// `MPI_Iallreduce` of `values`, whose sum comes into `sum`, of as many `f32`, on all ranks.
+    /// Both are MPI's until both transfers are done: that of `values` is done with that of `sum`.
+    pub fn sum(
+        &self,
+        values: Vec<f32>,
+        sum: Vec<f32>,
+    ) -> Result<(Transfer<H>, Transfer<H>), String> {
+        let Some((float, add)) = self.handles.sum else { return Err("no MPI_SUM".to_owned()) };
+        let (from, mut to) = (Transfer::of(Load::from(values)), Transfer::of(Load::from(sum)));
+        let (read, written) = (from.load.payload().bytes(), to.load.bytes_mut());
+        let count = c_int::try_from(read.len() / size_of::<f32>());
+        let count = count.map_err(|_| "more values than an int counts".to_owned())?;
+        assert_eq!(read.len(), written.len(), "as many sums as values");
+        let mut request = self.handles.byte;
+        // SAFETY: both memories are as long as `count` says, do not overlap, and are kept by their
+        // `Transfer`s until MPI is done, and leaked if these are dropped before.
+        self.check("MPI_Iallreduce", unsafe {
+            (self.iallreduce)(
+                read.as_ptr().cast(),
+                written.as_mut_ptr().cast(),
+                count,
+                float,
+                add,
+                self.handles.world,
+                &raw mut request,
+            )
+        })?;
+        to.requests.push(request);
+        Ok((from, to))
     }
 
     /// Whether MPI no longer uses the memory of `transfer`.

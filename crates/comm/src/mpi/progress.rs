@@ -22,6 +22,8 @@ const SLEEP: Duration = Duration::from_micros(100);
 pub enum Task {
     /// Send a message to a rank.
     Send(usize, Message),
+    /// Add these values up over all ranks.
+    Sum(Vec<f32>, Sender<Vec<f32>>),
     /// End all ranks with this code.
     Abort(i32),
     /// Send what is to be sent, then end MPI and say what came of it.
@@ -68,8 +70,8 @@ impl Shared {
 /// Serves `shared` until it is asked to finalize, or MPI fails.
 pub fn serve<H: Copy>(table: &Table<H>, shared: &Shared, world: Initialized) {
     let incoming = (0..world.size).map(|_| Incoming::Idle).collect();
-    let mut progress =
-        Progress { table, shared, rank: world.rank, incoming, sending: Vec::new(), ending: None };
+    let (rank, sending, summing) = (world.rank, Vec::new(), VecDeque::new());
+    let mut progress = Progress { table, shared, rank, incoming, sending, summing, ending: None };
     let mut idle = 0;
     loop {
         match progress.round() {
@@ -105,12 +107,17 @@ enum Incoming<H> {
     Payload(Header, Transfer<H>),
 }
 
+/// Values, their sum, and who waits for it.
+type Summing<H> = (Transfer<H>, Transfer<H>, Sender<Vec<f32>>);
+
 struct Progress<'a, H> {
     table: &'a Table<H>,
     shared: &'a Shared,
     rank: usize,
     incoming: Vec<Incoming<H>>,
     sending: Vec<Transfer<H>>,
+    /// Values and sums under way, in the order in which they were asked for.
+    summing: VecDeque<Summing<H>>,
     ending: Option<Sender<Result<(), String>>>,
 }
 
@@ -121,11 +128,16 @@ impl<H: Copy> Progress<'_, H> {
             worked = true;
             match task {
                 Task::Send(to, message) => self.send(to, message)?,
+                Task::Sum(values, reply) => {
+                    let room = self.shared.pool.take(values.len());
+                    let (from, to) = self.table.sum(values, room)?;
+                    self.summing.push_back((from, to, reply));
+                }
                 Task::Abort(code) => self.table.abort(code),
                 Task::Finalize(reply) => self.ending = Some(reply),
             }
         }
-        worked |= self.sent()?;
+        worked |= self.sent()? | self.summed()?;
         if self.sending.is_empty()
             && let Some(reply) = self.ending.take()
         {
@@ -156,6 +168,20 @@ impl<H: Copy> Progress<'_, H> {
             self.sending.push(self.table.send(to, payload, *piece)?);
         }
         Ok(())
+    }
+
+    /// Gives back sums that are complete; whether there was any.
+    fn summed(&mut self) -> Result<bool, String> {
+        let Some((_, to, _)) = self.summing.front_mut() else { return Ok(false) };
+        if !self.table.is_done(to)? {
+            return Ok(false);
+        }
+        let Some((from, to, reply)) = self.summing.pop_front() else { return Ok(false) };
+        self.shared.pool.give_load(from.finish());
+        let sum = to.finish().into_payload(&self.shared.pool).into_values();
+        // Who no longer waits has given up.
+        drop(sum.map(|sum| reply.send(sum)));
+        Ok(true)
     }
 
     /// Takes back what has been sent; whether there was anything.
@@ -230,7 +256,7 @@ impl<H: Copy> Progress<'_, H> {
                 Some(Task::Finalize(reply)) => {
                     let _ = reply.send(Err("MPI failed before".to_owned()));
                 }
-                Some(Task::Send(..)) => {}
+                Some(Task::Send(..) | Task::Sum(..)) => {}
                 None => self.shared.sleep(Duration::from_millis(100)),
             }
         }

@@ -18,8 +18,8 @@ pub(super) fn message_bytes(bytes: usize, ranks: usize) -> usize {
     if ranks > 1 { 2 * bytes } else { bytes }
 }
 
-/// Parts to and from each rank, and gradients of this rank's slots; their buffers are used again
-/// in the next step.
+/// Parts to and from each rank, and the gradients of this rank's slots; their buffers are used
+/// again in the next step.
 #[derive(Default)]
 pub struct Exchange {
     parts: Vec<Vec<f32>>,

@@ -99,6 +99,12 @@ impl<'a> Worker<'a> {
         self
     }
 
+    /// Leaves the sums of dense gradients to the transport, if it has any.
+    pub fn summing(mut self, native: bool) -> Self {
+        self.context.comm.dense.set_native(native);
+        self
+    }
+
     /// Whether a rank was asked to stop: this one, or any when the last batch was done.
     pub fn is_stopped(&self) -> bool {
         self.is_stopped || self.request.stop.load(Ordering::Relaxed)

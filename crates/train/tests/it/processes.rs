@@ -16,7 +16,7 @@ fn as_processes(requests: Vec<RunRequest>) -> Vec<Result<Option<Outcome>, Error>
     std::thread::scope(|scope| {
         let run = |(rank, (request, comm)): (usize, (RunRequest, comm::Communicator))| {
             scope.spawn(move || {
-                let processes = Processes { comm, timeout: Duration::from_secs(60) };
+                let processes = Processes { comm, timeout: Duration::from_secs(60), native: false };
                 if rank == 0 {
                     Reading::begin(request)?.lead(processes, &mut |_| {}).map(Some)
                 } else {

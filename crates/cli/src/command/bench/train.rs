@@ -129,6 +129,7 @@ fn check_memory(args: &BenchTrain, job: &Job, session: &Session) -> Result<(), E
         look: Look::of_batches(&job.config, rows, args.pooling),
         tiling: &Tiling::Made(Sharding::Table, 1),
         threads: session.threads,
+        processes: None,
         traced_steps: 0,
         weights: WeightSource::Initial,
     };

@@ -28,19 +28,23 @@ pub struct Run {
     run_folder: PathBuf,
     checkpoint: Option<PathBuf>,
     bucket_bytes: usize,
+    /// Whether the library sums gradients.
+    native: bool,
     trace: Option<(PathBuf, Range<u64>)>,
 }
 
 /// Trains on all ranks of `world`, as rank 0.
 pub fn lead(
     world: &mut World,
-    reading: Reading,
+    (reading, session): (Reading, &Session),
     observe: &mut dyn FnMut(Event<'_>),
 ) -> Result<Outcome, Error> {
-    let run = Run::of(reading.request())?;
+    let (native, said) = world.sums();
+    session.console.say(said);
+    let run = Run { native, ..Run::of(reading.request())? };
     world.fail_into(&run.run_folder);
     world.tell(run)?;
-    let processes = Processes { comm: world.take_comm()?, timeout: world.timeout() };
+    let processes = Processes { comm: world.take_comm()?, timeout: world.timeout(), native };
     Ok(reading.lead(processes, observe)?)
 }
 
@@ -64,6 +68,7 @@ impl Run {
             run_folder: absolute(&request.run_folder),
             checkpoint,
             bucket_bytes: request.bucket_bytes,
+            native: false,
             trace: trace.map(|trace| (absolute(&trace.folder), trace.steps.clone())),
         })
     }
@@ -71,8 +76,9 @@ impl Run {
     /// Takes part as another rank than 0; whether the run was interrupted.
     pub fn follow(self, world: &mut World, args: &Train, session: &Session) -> Result<bool, Error> {
         world.fail_into(&self.run_folder);
+        let native = self.native;
         let request = self.complete(args, world.threads(session))?;
-        let processes = Processes { comm: world.take_comm()?, timeout: world.timeout() };
+        let processes = Processes { comm: world.take_comm()?, timeout: world.timeout(), native };
         Ok(follow(&request, processes)?)
     }
 

@@ -23,6 +23,7 @@ fn run<'a>(job: &'a Job, tiling: &'a Tiling) -> Run<'a> {
         look: Look::of_batches(&job.config, 1 << 17, 1),
         tiling,
         threads: 2,
+        processes: None,
         traced_steps: 0,
         weights: WeightSource::Initial,
     }
@@ -104,4 +105,23 @@ fn a_thousand_tables_on_seven_ranks_are_estimated_at_once() {
     let tiling = Tiling::Made(Sharding::Column, 7);
     assert!(offered(&run(&job, &tiling), 16).is_some());
     assert!(began.elapsed().as_secs() < 10, "{:?}", began.elapsed());
+}
+
+#[test]
+fn issue_28_processes_of_a_host_take_a_program_and_a_reader_each() {
+    let job = job("dlrm-default", &[]);
+    let tiling = Tiling::Made(Sharding::Row, 4);
+    let total = |processes: Option<Vec<schema::Rank>>| {
+        let run = Run { processes, ..run(&job, &tiling) };
+        run.room().estimate.total().0
+    };
+    let ranks = |count: u32| Some((0..count).map(schema::Rank).collect::<Vec<_>>());
+    let (threads, one, two, four) =
+        (total(None), total(ranks(1)), total(ranks(2)), total(ranks(4)));
+    // All on this host: the tables once, three more programs, and three more readers.
+    assert!(four > threads + ((3 * 22) << 20) && four < 4 * threads, "{four} {threads}");
+    // The others elsewhere: their tables are not here.
+    let part = |bytes: u64, of: u64| bytes as f64 / of as f64;
+    assert!((part(one, four) - 0.25).abs() < 0.05, "{one} {four}");
+    assert!((part(two, four) - 0.5).abs() < 0.05, "{two} {four}");
 }
