@@ -70,10 +70,10 @@ fn simulated(ids: &[u64], cached: usize) -> f64 {
             if order.remove(&(before, *id)) {
                 hits += 1;
             }
-        } else if order.len() == cached {
-            if let Some((_, oldest)) = order.pop_first() {
-                last.remove(&oldest);
-            }
+        } else if order.len() == cached
+            && let Some((_, oldest)) = order.pop_first()
+        {
+            last.remove(&oldest);
         }
         order.insert((now, *id));
     }
