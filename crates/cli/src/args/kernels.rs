@@ -38,6 +38,7 @@ Examples:
   conv batch channels_in channels_out kernel size stride padding
   layer_norm rows columns        softmax rows columns
   add|mul|gelu|relu|tanh elements
+  embedding batch tables rows dim pooling    one pooled lookup of tables alike, rows used alike
 
 All in f32. A price is the kernel's own time, without what the host takes to launch it. The last
 column says where a price does not rest on measurements of its like.")]

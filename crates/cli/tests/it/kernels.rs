@@ -68,6 +68,24 @@ fn kernels_are_priced_with_what_the_price_rests_on() {
 }
 
 #[test]
+fn lookups_are_priced_by_their_longest_bag_or_their_bytes() {
+    let place = Place::new();
+    let price = |work: &str| {
+        let words = "predict kernels --hardware v100-sxm2 --format json";
+        let output = place.command(words).arg(work).output().unwrap();
+        json(&Ran::of(&output))[0].clone()
+    };
+    let small = price("embedding 16 3 40000000 16 100");
+    assert_eq!(small["mean_ns"], 5_200.0 + 100.0 * 610.0);
+    assert_eq!(small["domain"], "formula; the longest bag decides");
+    let large = price("embedding 8192 26 1000000 64 10");
+    assert_eq!(large["domain"], "formula; not measured");
+    assert!(large["mean_ns"].as_f64() > small["mean_ns"].as_f64());
+    let words = "predict kernels --hardware v100 embedding";
+    refused(&place, words, &["expected 5 sizes: batch, tables", "got none"]);
+}
+
+#[test]
 fn what_is_no_kernel_table_or_model_is_refused() {
     let place = Place::new();
     refused(&place, "predict kernels --hardware b300 relu", &["like it: "]);

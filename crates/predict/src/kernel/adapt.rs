@@ -99,21 +99,21 @@ pub(super) fn of_rows(
     })
 }
 
-/// Floors of the other devices, times what the rows at their floor say.
+/// Floors of the other devices, times what the rows at their floor say: those of the operation
+/// where there are some, else those of all.
 fn floors(known: &Floors, rows: &[Measured]) -> Floors {
-    let mut factors: Vec<f64> = rows
-        .iter()
-        .filter(|row| {
-            let floor = known.ns(row.work.name());
-            roofline_ns(&row.work, row.device) < 0.3 * floor && row.latency_ns < 3.0 * floor
-        })
-        .map(|row| row.latency_ns / known.ns(row.work.name()))
-        .collect();
-    factors.sort_by(f64::total_cmp);
-    let factor = factors.get(factors.len() / 3).copied().unwrap_or(1.0);
-    // No measurement is below the floor.
-    let least = rows.iter().map(|row| row.latency_ns / known.ns(row.work.name()));
-    known.scaled(factor.min(least.fold(f64::INFINITY, f64::min).max(0.1 * factor)))
+    let of = |row: &Measured| row.latency_ns / known.ns(row.work.name());
+    let is_at_floor = |row: &&Measured| {
+        roofline_ns(&row.work, row.device) < 0.3 * known.ns(row.work.name()) && of(row) < 3.0
+    };
+    let factor = |name: Option<&str>| {
+        let own = rows.iter().filter(|row| name.is_none_or(|name| row.work.name() == name));
+        let mut factors: Vec<f64> = own.filter(is_at_floor).map(of).collect();
+        factors.sort_by(f64::total_cmp);
+        factors.get(factors.len() / 3).copied()
+    };
+    let any = factor(None).unwrap_or_else(|| rows.iter().map(of).fold(1.0, f64::min));
+    known.with_each(|name, ns| ns * factor(Some(name)).unwrap_or(any))
 }
 
 /// The line through what rows are off by, drawn towards none.

@@ -11,17 +11,19 @@ pub const LEAF_MOST: i32 = (1 << (LEAF_BITS - 1)) - 1;
 const FEATURE_BITS: u32 = 6;
 /// Bits of a bin.
 const BIN_BITS: u32 = 8;
-/// The feature of a leaf.
-const LEAF: u8 = u8::MAX;
+/// What no bin is up to: a leaf leads to itself, however often it is asked.
+const LEAF: i16 = -1;
 /// Most nodes of a tree that is read.
 const NODES: usize = 1 << 12;
+/// Trees that are walked through at once: each waits for its own memory alone.
+const ABREAST: usize = 8;
 
 /// A split or a leaf.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Node {
     feature: u8,
     /// Rows up to this bin go to the next node, all others to `right`.
-    bin: u8,
+    bin: i16,
     right: u16,
     value: f32,
 }
@@ -29,12 +31,12 @@ pub struct Node {
 impl Node {
     /// A split whose right side is not known yet.
     pub fn split(feature: u8, bin: u8) -> Self {
-        Self { feature, bin, right: 0, value: 0.0 }
+        Self { feature, bin: i16::from(bin), right: 0, value: 0.0 }
     }
 
     /// A leaf.
     pub fn leaf(value: f32) -> Self {
-        Self { feature: LEAF, bin: 0, right: 0, value }
+        Self { feature: 0, bin: LEAF, right: 0, value }
     }
 }
 
@@ -43,19 +45,24 @@ impl Node {
 pub struct Tree {
     /// The size of a leaf's steps.
     pub step: f32,
+    /// Splits on the longest way to a leaf.
+    depth: usize,
     nodes: Vec<Node>,
 }
 
 impl Tree {
     /// Without nodes, whose leaves are multiples of `step`.
     pub fn new(step: f32) -> Self {
-        Self { step, nodes: Vec::new() }
+        Self { step, depth: 0, nodes: Vec::new() }
     }
 
-    /// Adds the next node in preorder and gives its number.
-    pub fn push(&mut self, node: Node) -> usize {
-        self.nodes.push(node);
-        self.nodes.len() - 1
+    /// Adds the next node in preorder, so many splits below the first, and gives its number.
+    pub fn push(&mut self, node: Node, depth: usize) -> usize {
+        let number = self.nodes.len();
+        let right = if node.bin == LEAF { number as u16 } else { 0 };
+        self.nodes.push(Node { right, ..node });
+        self.depth = self.depth.max(depth);
+        number
     }
 
     /// Says that the right side of `split` comes next.
@@ -64,17 +71,20 @@ impl Tree {
     }
 
     /// The value of the leaf that a row of bins falls into.
-    #[inline]
     pub fn value(&self, bins: &[u8]) -> f32 {
         let mut at = 0;
-        loop {
-            let node = self.nodes[at];
-            if node.feature == LEAF {
-                return node.value;
-            }
-            let is_left = bins[node.feature as usize] <= node.bin;
-            at = if is_left { at + 1 } else { node.right as usize };
+        for _ in 0..self.depth {
+            at = self.next(at, bins);
         }
+        self.nodes[at].value
+    }
+
+    /// The node after one; a leaf's is itself.
+    #[inline]
+    fn next(&self, at: usize, bins: &[u8]) -> usize {
+        let node = self.nodes[at];
+        let is_left = i16::from(bins[node.feature as usize]) <= node.bin;
+        if is_left { at + 1 } else { node.right as usize }
     }
 }
 
@@ -93,7 +103,22 @@ impl Forest {
     /// What is predicted for a row of bins.
     #[must_use]
     pub fn predict(&self, bins: &[u8]) -> f64 {
-        let sum: f64 = self.trees.iter().map(|tree| f64::from(tree.value(bins))).sum();
+        let mut sum = 0.0;
+        let groups = self.trees.chunks_exact(ABREAST);
+        let rest = groups.remainder();
+        for group in groups {
+            let mut at = [0; ABREAST];
+            let depth = group.iter().map(|tree| tree.depth).max().unwrap_or(0);
+            for _ in 0..depth {
+                for (at, tree) in at.iter_mut().zip(group) {
+                    *at = tree.next(*at, bins);
+                }
+            }
+            for (at, tree) in at.iter().zip(group) {
+                sum += f64::from(tree.nodes[*at].value);
+            }
+        }
+        sum += rest.iter().map(|tree| f64::from(tree.value(bins))).sum::<f64>();
         let bounds = (f64::from(self.bounds.0), f64::from(self.bounds.1));
         (f64::from(self.start) + sum).max(bounds.0).min(bounds.1)
     }
@@ -107,14 +132,14 @@ impl Forest {
         for tree in &self.trees {
             out.float(tree.step);
             for node in &tree.nodes {
-                let is_leaf = node.feature == LEAF;
+                let is_leaf = node.bin == LEAF;
                 out.bits(u32::from(is_leaf), 1);
                 if is_leaf {
                     let steps = (node.value / tree.step).round() as i32 + LEAF_MOST;
                     out.bits(steps as u32, LEAF_BITS);
                 } else {
                     out.bits(u32::from(node.feature), FEATURE_BITS);
-                    out.bits(u32::from(node.bin), BIN_BITS);
+                    out.bits(node.bin as u32, BIN_BITS);
                 }
             }
         }
@@ -133,8 +158,9 @@ impl Forest {
 
 fn read_tree(input: &mut Reader<'_>, features: usize) -> Option<Tree> {
     let mut tree = Tree::new(input.float().filter(|step| step.is_finite())?);
-    // Splits whose left side is being read.
-    let mut open = Vec::new();
+    // Splits whose left side is being read, and how deep the next node lies.
+    let mut open: Vec<(usize, usize)> = Vec::new();
+    let mut depth = 0;
     loop {
         if tree.nodes.len() > NODES {
             return None;
@@ -145,12 +171,14 @@ fn read_tree(input: &mut Reader<'_>, features: usize) -> Option<Tree> {
             if usize::from(feature) >= features {
                 return None;
             }
-            open.push(tree.push(Node::split(feature, bin)));
+            open.push((tree.push(Node::split(feature, bin), depth), depth));
+            depth += 1;
             continue;
         }
         let steps = input.bits(LEAF_BITS)? as i32 - LEAF_MOST;
-        tree.push(Node::leaf(steps as f32 * tree.step));
-        let Some(split) = open.pop() else { return Some(tree) };
+        tree.push(Node::leaf(steps as f32 * tree.step), depth);
+        let Some((split, above)) = open.pop() else { return Some(tree) };
         tree.begin_right(split);
+        depth = above + 1;
     }
 }

@@ -226,9 +226,9 @@ fn in_preorder(nodes: &[Growing], rate: f64) -> Tree {
     let most = nodes.iter().map(value).fold(0.0, f64::max) * rate;
     let step = ((most / f64::from(LEAF_MOST)) as f32).max(f32::MIN_POSITIVE);
     let mut tree = Tree::new(step);
-    // What is to be written: a node, and the split whose right side it begins.
-    let mut open: Vec<(usize, Option<usize>)> = vec![(0, None)];
-    while let Some((at, right_of)) = open.pop() {
+    // What is to be written: a node, its depth, and the split whose right side it begins.
+    let mut open: Vec<(usize, usize, Option<usize>)> = vec![(0, 0, None)];
+    while let Some((at, depth, right_of)) = open.pop() {
         if let Some(split) = right_of {
             tree.begin_right(split);
         }
@@ -236,12 +236,12 @@ fn in_preorder(nodes: &[Growing], rate: f64) -> Tree {
             Growing::Leaf(value) => {
                 let steps = (value * rate / f64::from(step)).round();
                 let steps = steps.clamp(-f64::from(LEAF_MOST), f64::from(LEAF_MOST));
-                tree.push(Node::leaf(steps as f32 * step));
+                tree.push(Node::leaf(steps as f32 * step), depth);
             }
             Growing::Split { feature, bin, left, right } => {
-                let split = tree.push(Node::split(feature as u8, bin as u8));
-                open.push((right, Some(split)));
-                open.push((left, None));
+                let split = tree.push(Node::split(feature as u8, bin as u8), depth);
+                open.push((right, depth + 1, Some(split)));
+                open.push((left, depth + 1, None));
             }
         }
     }

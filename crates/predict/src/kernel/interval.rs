@@ -45,11 +45,11 @@ impl Interval {
         found
     }
 
-    /// One that holds every group of both, as far as they differ.
+    /// Half as wide again as what holds all of some devices: the next one may be like none.
     pub fn hull(all: &[(f64, f64)]) -> Self {
         let low = all.iter().map(|one| one.0).fold(0.0, f64::min);
         let high = all.iter().map(|one| one.1).fold(0.0, f64::max);
-        Self::flat(low, high)
+        Self::flat(1.5 * low, 1.5 * high)
     }
 
     /// The factors of a prediction so far above the floor.

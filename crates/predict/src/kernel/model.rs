@@ -55,9 +55,9 @@ impl Floors {
         Self(names.into_iter().map(of).collect())
     }
 
-    /// All times a factor.
-    pub(super) fn scaled(&self, factor: f64) -> Self {
-        Self(self.0.iter().map(|(name, ns)| (name.clone(), ns * factor)).collect())
+    /// Each changed by what `change` makes of name and floor.
+    pub(super) fn with_each(&self, change: impl Fn(&str, f64) -> f64) -> Self {
+        Self(self.0.iter().map(|(name, ns)| (name.clone(), change(name, *ns))).collect())
     }
 
     pub(super) fn is_whole(&self) -> bool {

@@ -1,5 +1,5 @@
 //! The models that come with rowmill, learnt from NeuSight's measurements (MIT): five devices,
-//! 3,500 to 88,000 rows of a kind.
+//! 7,000 to 88,000 rows of a kind.
 
 use super::{Error, KernelModel, Kind};
 

@@ -2,6 +2,7 @@
 #![expect(clippy::expect_used, reason = "test code fails by panicking")]
 
 mod edits;
+mod embedding;
 mod faults;
 mod fixture;
 mod hosts;

@@ -1,0 +1,62 @@
+"""Draws the errors of kernel models beside the roofline's, and writes them as Markdown.
+
+    rowmill predict evaluate --kernels TABLES --format json > known.json
+    rowmill predict evaluate --kernels --leave-out TABLES --format json > left_out.json
+    python3 bench/compare/kernel_errors.py known.json left_out.json docs/kernel-errors.svg
+"""
+
+import json
+import sys
+
+WIDTH, ROW, LEFT, SCALE, MOST = 760, 18, 190, 7.0, 70.0
+
+
+def bar(out, y, value, height, colour):
+    length = SCALE * min(value, MOST)
+    out.append(f'<rect x="{LEFT}" y="{y}" width="{length:.1f}" height="{height}" fill="{colour}"/>')
+    out.append(f'<text x="{LEFT + length + 4:.1f}" y="{y + height - 1}">{value:.1f}</text>')
+
+
+def drawing(rows):
+    height = 50 + ROW * len(rows)
+    out = [
+        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {height}" '
+        'font-family="sans-serif" font-size="9">',
+        f'<rect width="{WIDTH}" height="{height}" fill="white"/>',
+        '<text x="10" y="16" font-size="12">Mean absolute error in %, test rows above the '
+        'floor: model (dark), max(roofline, floor) (light)</text>',
+    ]
+    for number, row in enumerate(rows):
+        y = 30 + ROW * number
+        out.append(f'<text x="10" y="{y + 11}" font-size="11">{row["kind"]} on {row["device"]}</text>')
+        bar(out, y, row["mape_pct"], 8, "#1f5fa8")
+        bar(out, y + 8, row["roofline_mape_pct"], 7, "#b9cde6")
+    out.append("</svg>")
+    return "\n".join(out) + "\n"
+
+
+def main(known, left_out, target):
+    with open(known) as file:
+        rows = json.load(file)["kernels"]
+    with open(left_out) as file:
+        others = json.load(file)["left_out"]
+    with open(target, "w") as file:
+        file.write(drawing(rows))
+    print("| kernel | device | rows | roofline | model | far above the floor | covered |")
+    print("|---|---|---|---|---|---|---|")
+    for row in rows:
+        print(
+            f'| {row["kind"]} | {row["device"]} | {row["rows"]:,} | {row["roofline_gmae_pct"]:.1f}/'
+            f'{row["roofline_mape_pct"]:.1f} | {row["gmae_pct"]:.2f}/{row["mape_pct"]:.2f} | '
+            f'{row["kernel_mape_pct"]:.2f} | {row["covered_pct"]:.1f} |'
+        )
+    print("\n| kernel | left out | roofline | no rows | 20 rows | covered |\n|---|---|---|---|---|---|")
+    for row in others:
+        print(
+            f'| {row["kind"]} | {row["device"]} | {row["roofline_mape_pct"]:.1f} | '
+            f'{row["mape_pct"]:.1f} | {row["shots_mape_pct"]:.1f} | {row["covered_pct"]:.1f} |'
+        )
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

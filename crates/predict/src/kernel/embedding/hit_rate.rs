@@ -1,0 +1,112 @@
+//! How many lookups find their row in a cache that drops what was not used for longest.
+//!
+//! Che's approximation: every row stays for the same number of lookups, as many as bring as many
+//! distinct rows as the cache holds. First uses are no hits.
+
+use schema::distribution::ReuseHistogram;
+
+/// Rows in classes of equal use.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Popularity {
+    /// Rows of a class, and the share of lookups that each of them has.
+    classes: Vec<(f64, f64)>,
+    draws: Draws,
+}
+
+/// How a batch comes to use a row as often as it does.
+#[derive(Clone, Copy, Debug, PartialEq)]
+enum Draws {
+    /// Each lookup draws a row by its share.
+    Independent,
+    /// A row is used as often as its share says, at random places of the batch.
+    Counted,
+}
+
+impl Popularity {
+    /// All rows alike.
+    #[must_use]
+    pub fn uniform(rows: u64) -> Self {
+        Self { classes: vec![(rows as f64, 1.0 / rows as f64)], draws: Draws::Independent }
+    }
+
+    /// The row of rank `r` is used in proportion to `r^-exponent`.
+    #[must_use]
+    pub fn zipf(rows: u64, exponent: f64) -> Self {
+        let mut classes: Vec<(f64, f64)> = Vec::new();
+        let mut first = 1u64;
+        while first <= rows {
+            // Classes of a sixteenth of their rank: uses differ little within one.
+            let end = (first + first.div_ceil(16)).min(rows + 1);
+            let count = (end - first) as f64;
+            let middle = (first as f64 * (end - 1) as f64).sqrt();
+            classes.push((count, middle.powf(-exponent)));
+            first = end;
+        }
+        let all: f64 = classes.iter().map(|(rows, share)| rows * share).sum();
+        classes.iter_mut().for_each(|class| class.1 /= all);
+        Self { classes, draws: Draws::Independent }
+    }
+
+    /// As a measured batch used its rows, with another number of lookups.
+    #[must_use]
+    pub fn reuse(histogram: &ReuseHistogram) -> Self {
+        let uses = histogram.uses as f64;
+        let class = |at: usize| {
+            let per_row = histogram.uses_per_row[at];
+            (uses * histogram.use_shares[at] / per_row.max(1.0), per_row / uses)
+        };
+        let classes = (0..histogram.uses_per_row.len())
+            .map(class)
+            .filter(|class| class.0 > 0.0 && class.1 > 0.0);
+        Self { classes: classes.collect(), draws: Draws::Counted }
+    }
+
+    /// Distinct rows among so many lookups.
+    #[must_use]
+    pub fn rows_used(&self, lookups: f64) -> f64 {
+        self.rows_used_within(lookups, lookups)
+    }
+
+    /// Distinct rows within a stretch of so many lookups.
+    fn rows_used_within(&self, stretch: f64, lookups: f64) -> f64 {
+        self.classes.iter().map(|(rows, share)| rows * self.used(*share, stretch, lookups)).sum()
+    }
+
+    /// How likely a row is used within a stretch of all lookups.
+    fn used(&self, share: f64, stretch: f64, lookups: f64) -> f64 {
+        match self.draws {
+            Draws::Independent => -(-share * stretch).exp_m1(),
+            Draws::Counted => 1.0 - (1.0 - stretch / lookups).max(0.0).powf(share * lookups),
+        }
+    }
+
+    /// The share of `lookups` that find their row in an empty cache of so many rows.
+    #[must_use]
+    pub fn hit_rate(&self, lookups: f64, cached_rows: f64) -> f64 {
+        let stays = self.stays(lookups, cached_rows);
+        let hits = |&(rows, share): &(f64, f64)| {
+            let used = self.used(share, stays, lookups);
+            rows * match self.draws {
+                // Lookups until the row was first dropped, and all later ones.
+                Draws::Independent => share * (stays - used / share + (lookups - stays) * used),
+                // Every use but the first, if the one before is near enough.
+                Draws::Counted => (share * lookups - 1.0).max(0.0) * used,
+            }
+        };
+        (self.classes.iter().map(hits).sum::<f64>() / lookups).clamp(0.0, 1.0)
+    }
+
+    /// Lookups for which a row stays; no more than there are.
+    fn stays(&self, lookups: f64, cached_rows: f64) -> f64 {
+        if self.rows_used(lookups) <= cached_rows {
+            return lookups;
+        }
+        let (mut low, mut high) = (0.0, lookups);
+        for _ in 0..60 {
+            let middle = (low + high) / 2.0;
+            let is_short = self.rows_used_within(middle, lookups) < cached_rows;
+            if is_short { low = middle } else { high = middle }
+        }
+        low
+    }
+}
