@@ -7,10 +7,13 @@
 #[cfg(test)]
 mod tests;
 
-use std::fmt::Write as _;
+use std::io::{self, Write};
 
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
+use serde::Serialize;
+use serde_json::Serializer;
+use serde_json::ser::{CompactFormatter, Formatter};
 use sha2::{Digest, Sha256};
 
 use crate::predicted::Predicted;
@@ -104,8 +107,7 @@ pub enum Origin {
 /// # Errors
 /// [`Error::Data`].
 pub fn page(report: &Report, origin: &Origin) -> Result<String, Error> {
-    let data = embedded(&serde_json::to_string(report)?);
-    assembled(&report.title, &data, SCRIPT, origin)
+    assembled(&report.title, report, SCRIPT, origin)
 }
 
 /// The page that compares two jobs.
@@ -113,8 +115,7 @@ pub fn page(report: &Report, origin: &Origin) -> Result<String, Error> {
 /// # Errors
 /// [`Error::Data`].
 pub fn diff_page(report: &DiffReport) -> Result<String, Error> {
-    let data = embedded(&serde_json::to_string(report)?);
-    assembled(&report.title, &data, DIFF_SCRIPT, &Origin::File)
+    assembled(&report.title, report, DIFF_SCRIPT, &Origin::File)
 }
 
 /// The page of a training run.
@@ -122,8 +123,7 @@ pub fn diff_page(report: &DiffReport) -> Result<String, Error> {
 /// # Errors
 /// [`Error::Data`].
 pub fn training_page(report: &TrainingReport) -> Result<String, Error> {
-    let data = embedded(&serde_json::to_string(report)?);
-    assembled(&report.title, &data, TRAINING_SCRIPT, &Origin::File)
+    assembled(&report.title, report, TRAINING_SCRIPT, &Origin::File)
 }
 
 /// The page that shows a prediction; of a server, one that edits it.
@@ -131,8 +131,7 @@ pub fn training_page(report: &TrainingReport) -> Result<String, Error> {
 /// # Errors
 /// [`Error::Data`].
 pub fn predicted_page(view: &Predicted, origin: &Origin) -> Result<String, Error> {
-    let data = embedded(&serde_json::to_string(view)?);
-    assembled(&view.title, &data, PREDICTED_SCRIPT, origin)
+    assembled(&view.title, view, PREDICTED_SCRIPT, origin)
 }
 
 /// What the page of a prediction may do.
@@ -140,28 +139,39 @@ pub fn predicted_policy(origin: &Origin) -> String {
     policy_of(PREDICTED_SCRIPT, origin)
 }
 
-fn assembled(title: &str, data: &str, script: &str, origin: &Origin) -> Result<String, Error> {
-    let server = embedded(&match origin {
-        Origin::File => "null".to_owned(),
+fn assembled(
+    title: &str,
+    data: &impl Serialize,
+    script: &str,
+    origin: &Origin,
+) -> Result<String, Error> {
+    let server = match origin {
+        Origin::File => serde_json::Value::Null,
         Origin::Server { trace, file_name } => {
-            serde_json::to_string(&serde_json::json!({ "trace": trace, "file_name": file_name }))?
+            serde_json::json!({ "trace": trace, "file_name": file_name })
         }
-        Origin::Editor { edit } => serde_json::to_string(&serde_json::json!({ "edit": edit }))?,
-    });
-    let mut page = String::with_capacity(data.len() + STYLE.len() + script.len() + 8192);
-    page.push_str("<!doctype html>\n<html lang=\"en\">\n<head>\n<meta charset=\"utf-8\">\n");
+        Origin::Editor { edit } => serde_json::json!({ "edit": edit }),
+    };
     let policy = policy_of(script, origin);
-    // Writing to a text cannot fail.
-    let _ = writeln!(page, "<meta http-equiv=\"Content-Security-Policy\" content=\"{policy}\">");
-    page.push_str("<meta name=\"viewport\" content=\"width=device-width, initial-scale=1\">\n");
-    page.push_str("<meta name=\"color-scheme\" content=\"light dark\">\n");
-    page.push_str("<meta name=\"referrer\" content=\"no-referrer\">\n");
-    let _ = writeln!(page, "<title>{}</title>", text(title));
-    let _ = writeln!(page, "<style>{STYLE}</style>\n</head>\n<body>\n{BODY}");
-    let _ = writeln!(page, "<script type=\"application/json\" id=\"data\">{data}</script>");
-    let _ = writeln!(page, "<script type=\"application/json\" id=\"server\">{server}</script>");
-    let _ = writeln!(page, "<script>{script}</script>\n</body>\n</html>");
-    Ok(page)
+    let title = text(title);
+    let mut page = Vec::new();
+    let head = format!(
+        "<!doctype html>\n<html lang=\"en\">\n<head>\n<meta charset=\"utf-8\">\n\
+         <meta http-equiv=\"Content-Security-Policy\" content=\"{policy}\">\n\
+         <meta name=\"viewport\" content=\"width=device-width, initial-scale=1\">\n\
+         <meta name=\"color-scheme\" content=\"light dark\">\n\
+         <meta name=\"referrer\" content=\"no-referrer\">\n\
+         <title>{title}</title>\n<style>{STYLE}</style>\n</head>\n<body>\n{BODY}\n\
+         <script type=\"application/json\" id=\"data\">"
+    );
+    page.extend_from_slice(head.as_bytes());
+    embed(data, &mut page)?;
+    page.extend_from_slice(b"</script>\n<script type=\"application/json\" id=\"server\">");
+    embed(&server, &mut page)?;
+    page.extend_from_slice(b"</script>\n<script>");
+    page.extend_from_slice(script.as_bytes());
+    page.extend_from_slice(b"</script>\n</body>\n</html>\n");
+    String::from_utf8(page).map_err(|error| Error::Data(serde::ser::Error::custom(error)))
 }
 
 /// What the page may do: run this script, use this style, and nothing else.
@@ -186,19 +196,33 @@ fn hash(text: &str) -> String {
     STANDARD.encode(Sha256::digest(text.as_bytes()))
 }
 
-/// JSON without a character that means something to HTML or ends a line of script. They occur in
-/// texts only, where an escape means the same.
-fn embedded(json: &str) -> String {
-    let mut out = String::with_capacity(json.len() + json.len() / 64);
-    for letter in json.chars() {
-        match letter {
-            '<' | '>' | '&' | '\u{2028}' | '\u{2029}' => {
-                let _ = write!(out, "\\u{:04x}", u32::from(letter));
+/// Appends a value as JSON without a character that means something to HTML or ends a line of
+/// script.
+fn embed(value: &impl Serialize, page: &mut Vec<u8>) -> serde_json::Result<()> {
+    value.serialize(&mut Serializer::with_formatter(page, Embedded(CompactFormatter)))
+}
+
+/// Escapes such characters: they occur in texts only, where an escape means the same.
+struct Embedded(CompactFormatter);
+
+impl Formatter for Embedded {
+    fn write_string_fragment<W>(&mut self, writer: &mut W, fragment: &str) -> io::Result<()>
+    where
+        W: ?Sized + Write,
+    {
+        let is_special = |letter| matches!(letter, '<' | '>' | '&' | '\u{2028}' | '\u{2029}');
+        let mut rest = fragment;
+        while let Some(at) = rest.find(is_special) {
+            let (plain, special) = rest.split_at(at);
+            self.0.write_string_fragment(writer, plain)?;
+            let mut letters = special.chars();
+            if let Some(letter) = letters.next() {
+                write!(writer, "\\u{:04x}", u32::from(letter))?;
             }
-            other => out.push(other),
+            rest = letters.as_str();
         }
+        self.0.write_string_fragment(writer, rest)
     }
-    out
 }
 
 /// Text as HTML.

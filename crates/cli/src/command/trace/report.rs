@@ -38,6 +38,8 @@ pub fn run(content: &ReportContent, out: &Path, session: &Session) -> Result<(),
     let chosen = read(content, session)?;
     refuse_input(&chosen.job, out)?;
     let report = of(&chosen, content, session)?;
+    // The page takes the memory of the traces.
+    drop(chosen);
     let written = write(&report, out)?;
     session.console.report(&written, table)
 }
