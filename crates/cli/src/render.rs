@@ -131,7 +131,7 @@ pub fn grid_within(width: Option<usize>, header: &[&str], rows: &[Vec<String>]) 
         if is_numeric(rows, i) {
             column.set_cell_alignment(CellAlignment::Right);
         }
-        let least = u16::try_from(least_width(header, rows, i)).unwrap_or(u16::MAX);
+        let least = u16::try_from(least_width(header, rows, i) + PADDING).unwrap_or(u16::MAX);
         if width.is_some() {
             column.set_constraint(ColumnConstraint::LowerBoundary(Width::Fixed(least)));
         }
@@ -148,16 +148,16 @@ fn is_numeric(rows: &[Vec<String>], column: usize) -> bool {
     !rows.is_empty() && rows.iter().all(numeric)
 }
 
-/// Characters between two columns.
-const GAP: usize = 2;
+/// Blanks beside a cell; one more stands between two columns.
+const PADDING: usize = 2;
 /// Characters below which no text is wrapped.
 const TEXT_LEAST: usize = 20;
 
 /// Characters of a line below which a table of these columns cannot be read: numbers and words of
 /// the header stay whole, texts are wrapped to no less than [`TEXT_LEAST`].
 pub fn narrowest(header: &[&str], rows: &[Vec<String>]) -> usize {
-    let all = (0..header.len()).map(|i| least_width(header, rows, i) + GAP);
-    all.sum()
+    let cells: usize = (0..header.len()).map(|i| least_width(header, rows, i) + PADDING).sum();
+    cells + header.len().saturating_sub(1)
 }
 
 fn least_width(header: &[&str], rows: &[Vec<String>], column: usize) -> usize {

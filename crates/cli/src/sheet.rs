@@ -352,7 +352,7 @@ mod tests {
             assert!(text.contains("1.50 µs"), "{width}: a number is cut\n{text}");
             hidden
         };
-        assert_eq!([200, 52, 51, 46, 45].map(shown), [0, 0, 1, 1, 2]);
+        assert_eq!([200, 55, 54, 48, 47].map(shown), [0, 0, 1, 1, 2]);
     }
 
     #[test]

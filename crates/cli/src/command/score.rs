@@ -177,8 +177,8 @@ fn score<W: Write>(
     input::report_ids(session, &scores.scorer.config().data, losses);
     if unreadable_rows > 0 {
         session.console.warn(format_args!(
-            "{} row(s) could not be read and got nan, the first of them:",
-            render::count(unreadable_rows)
+            "{} could not be read and got nan, the first of them:",
+            render::counted(unreadable_rows, "row")
         ));
         for malformed in &losses.first {
             session.console.say(format_args!("  {malformed}"));
