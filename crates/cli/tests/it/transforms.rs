@@ -104,7 +104,8 @@ fn the_best_three_changes_of_a_configuration_are_made() {
     let rows = json(&ran);
     let rows = rows.as_array().unwrap();
     assert_eq!(rows.len(), 7);
-    let number = |row: &Value, key: &str| row[key].as_f64().unwrap_or_else(|| panic!("{key}: {row}"));
+    let number =
+        |row: &Value, key: &str| row[key].as_f64().unwrap_or_else(|| panic!("{key}: {row}"));
     let speeds: Vec<f64> = rows.iter().map(|row| number(row, "predicted_samples_per_s")).collect();
     assert!(speeds.is_sorted_by(|a, b| a >= b), "{speeds:?}");
     for (at, row) in rows.iter().enumerate() {

@@ -171,7 +171,8 @@ proptest! {
             return Ok(());
         }
         let found = found.map_err(|error| TestCaseError::fail(error.to_string()))?;
-        let expected = written(&specs, Written { moved: Some((operators, join)), is_pinned: false });
+        let how = Written { moved: Some((operators, join)), is_pinned: false };
+        let expected = written(&specs, how);
         prop_assert_eq!(times(&found), times(&expected));
     }
 
