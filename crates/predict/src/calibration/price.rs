@@ -278,7 +278,8 @@ impl Prices {
     }
 
     /// How far off scaling is, by name: each recorded shape scaled from the others, such as those
-    /// of other batches; the logarithm of measured by scaled, and what the shape takes.
+    /// of other batches; the logarithm of measured by scaled, and what it would take by that. A
+    /// shape that was disturbed once weighs no more for it.
     pub(crate) fn residuals(&self) -> BTreeMap<&str, Vec<(f64, f64)>> {
         let mut found: BTreeMap<&str, Vec<(f64, f64)>> = BTreeMap::new();
         for (key, own) in &self.works.by_key {
@@ -289,7 +290,8 @@ impl Prices {
                 .collect();
             let Some(scaled) = effort::scaled(&others, &key.detail, self.roof) else { continue };
             let own = (mean(own) as f64).max(1.0);
-            found.entry(&key.name).or_default().push(((own / scaled.max(1.0)).ln(), own));
+            let scaled = scaled.max(1.0);
+            found.entry(&key.name).or_default().push(((own / scaled).ln(), scaled));
         }
         found
     }

@@ -143,7 +143,7 @@ fn scaling(
 }
 
 /// Logarithms with weights as factors without what they have in common: quantiles of equal weight,
-/// so that shapes count by what they take.
+/// so that shapes count by what they should take.
 fn centred(residuals: &[(f64, f64)]) -> Vec<f64> {
     const QUANTILES: u32 = 41;
     let mut sorted = residuals.to_vec();

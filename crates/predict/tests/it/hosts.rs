@@ -171,8 +171,8 @@ proptest! {
             return Ok(());
         }
         let found = found.map_err(|error| TestCaseError::fail(error.to_string()))?;
-        let moved = Written { moved: Some((operators, join)), is_pinned: false };
-        let expected = written(&specs, moved);
+        let how = Written { moved: Some((operators, join)), is_pinned: false };
+        let expected = written(&specs, how);
         prop_assert_eq!(times(&found), times(&expected));
     }
 
