@@ -24,8 +24,8 @@ use crate::parameter::{self, DenseParameter, dense_shapes};
 use crate::profile::Profiler;
 use crate::{Error, Model, RankContext, Share};
 
-/// How much longer than for other messages a rank waits for what rank 0 says: rank 0 may itself wait
-/// for a rank that is lost, and is the one to name it.
+/// How much longer than for other messages a rank waits for what rank 0 says: rank 0 may itself
+/// wait for a rank that is lost, and is the one to name it.
 const PRECEDENCE: Duration = Duration::from_secs(1);
 
 /// What came of saving.
