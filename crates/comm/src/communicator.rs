@@ -103,6 +103,12 @@ impl Communicator {
         self.plan = plan;
     }
 
+    /// How long a peer's message is waited for.
+    #[must_use]
+    pub fn timeout(&self) -> Option<Duration> {
+        self.timeout
+    }
+
     /// Waits at most so long for a peer's message; for ever without.
     pub fn set_timeout(&mut self, timeout: Option<Duration>) {
         self.timeout = timeout;

@@ -25,6 +25,10 @@ use crate::profile::Profiler;
 use crate::table_use::{self, TileUse};
 use crate::{Error, Model, RankContext, Share};
 
+/// How much longer than for other messages a rank waits for what rank 0 says: rank 0 may itself
+/// wait for a rank that is lost, and is the one to name it.
+const PRECEDENCE: Duration = Duration::from_secs(1);
+
 /// What came of saving.
 pub enum Saved {
     /// What each rank wrote, in rank order, and what its tiles have become.
@@ -194,7 +198,11 @@ impl<'a> Worker<'a> {
 
     /// What rank 0 says.
     fn told(&mut self) -> Result<Command, Error> {
-        self.context.comm.control.broadcast(Rank(0), &mut self.said)?;
+        let control = &mut self.context.comm.control;
+        let usual = control.timeout();
+        control.set_timeout(usual.map(|timeout| timeout + PRECEDENCE));
+        control.broadcast(Rank(0), &mut self.said)?;
+        control.set_timeout(usual);
         let bytes = self.said.len();
         let unknown = Error::Reply { rank: 0, expected: "a command", bytes };
         Command::from_bytes(&self.said).ok_or(unknown)
