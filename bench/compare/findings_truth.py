@@ -196,6 +196,34 @@ def whole_steps(trace):
     return sum(low < step["start"] and step["end"] < high for step in trace.steps)
 
 
+def complete_steps(trace):
+    """Steps each of whose launches has its device work recorded."""
+    return sum(all(correlation(call) in trace.work_of for call in trace.calls
+                   if LAUNCH.search(call["name"]) and step["start"] <= call["start"] < step["end"])
+               for step in trace.steps)
+
+
+def complete_steps_but_for(trace, excused):
+    """The same, launches of that name aside (a set of no bytes has no work)."""
+    return sum(all(correlation(call) in trace.work_of for call in trace.calls
+                   if LAUNCH.search(call["name"]) and not re.search(excused, call["name"])
+                   and step["start"] <= call["start"] < step["end"])
+               for step in trace.steps)
+
+
+def work_no_graph_launched_with_an_operator_pct(trace):
+    """Of the device work that no graph launch made, the part whose call lies in an operator."""
+    covered = count = 0
+    for work in trace.device:
+        call = trace.call_of.get(correlation(work))
+        if call and "GraphLaunch" in call["name"]:
+            continue
+        count += 1
+        covered += bool(call) and any(row["cat"] in OPERATORS and row["tid"] == call["tid"]
+                                      and row["start"] <= call["start"] <= row["end"] for row in trace.ranges)
+    return 100 * covered / count
+
+
 def launches_without_work(trace):
     return sum(bool(LAUNCH.search(call["name"])) and correlation(call) not in trace.work_of
                for call in trace.calls)
@@ -294,13 +322,13 @@ def idle_in_ranges_ns(trace, window, pattern, steps=1):
     return total(common(idle, spans(trace.named(pattern)))) / steps
 
 
-def idle_behind_launch_ns(trace, window, steps=1, at_least=1_000_000):
-    """Idle time of the device although the call of its next work had returned, a ms or more before
-    that work began."""
+def idle_behind_launch_ns(trace, window, steps=1, at_least=50_000):
+    """Time without recorded device work although the call of the next work had returned, in gaps in
+    which that lasts 50 us or more."""
     queued = 0
     for start, end, work in device_gaps(trace, window):
         call = trace.call_of.get(correlation(work)) if work else None
-        if call and end - call["end"] >= at_least:
+        if call and end - max(start, call["end"]) >= at_least:
             queued += end - max(start, call["end"])
     return queued / steps
 
@@ -551,10 +579,11 @@ def sentence(name, pattern, factor=1):
 
 IDLE, COUNT = number("idle_per_step_ns"), number("count")
 EXPOSED, MOVING_TIME = number("exposed_per_step_ns"), number("moving_per_step_ns")
-RECORDED = sentence("recorded", r"whole steps of (\d+) recorded")
-WHOLE = sentence("whole", r"(\d+) whole steps of")
+RECORDED = sentence("recorded", r"(\d+) steps? recorded")
+COMPLETE = sentence("complete", r"(\d+) of which with all")
+RANKS = sentence("ranks_with_one_step", r"1 step recorded \((\d+) of")
 SPREAD = sentence("spread_pct", r"vary by ([\d.]+) %")
-COVERED = sentence("covered_pct", r"Only ([\d.]+) % of the device work")
+COVERED = sentence("covered_pct", r"[Oo]nly ([\d.]+) % of the device work")
 ORPHANS = sentence("orphans", r"(\d+) pieces of device work have no")
 SET_UP = sentence("set_up_ns", r"take ([\d.]+) ms", 1_000_000)
 
@@ -582,7 +611,7 @@ CHECKS = {
     (OWL, "Q06"): (RECORDED, of_one(step_count)),
     (OWL, "H02"): (IDLE, of_one(lambda t: idle_in_ranges_ns(t, t.window(), LOADER.pattern))),
     (OWL, "K07"): (number("time_per_step_ns"), of_one(misaligned_products_ns)),
-    (MI300_RESNET, "Q06"): (RECORDED, of_one(step_count)),
+    (MI300_RESNET, "Q06"): (COMPLETE, of_one(complete_steps)),
     (MI300_RESNET, "Q08"): (COVERED, of_one(lambda t: work_with_an_operator_pct(t, t.window(1)))),
     (MI300_RESNET, "M01"): (EXPOSED, of_one(lambda t: exposed_communication_ns(t, t.window(1), 2))),
     (MTIA, "Q04"): (COUNT, of_one(rows_past_their_parent)),
@@ -596,9 +625,9 @@ CHECKS = {
     (WORKERS_4, "H01"): (IDLE, of_one(lambda t: host_bound_idle_ns(t, t.window(), 6))),
     (WORKERS_4, "C01"): (number("time_per_step_ns"), of_one(lambda t: pageable_copies_ns(t, t.window(), 6))),
     (WORKERS_4, "C06"): (number("host_per_step_ns"), of_one(lambda t: zero_fills_ns(t, 6))),
-    (DECODE, "Q08"): (COVERED, of_one(work_with_an_operator_pct)),
-    (CAPTURE, "Q06"): (WHOLE, of_one(whole_steps)),
-    (NCCL, "Q06"): (RECORDED, of_one(step_count)),
+    (DECODE, "Q08"): (COVERED, of_one(work_no_graph_launched_with_an_operator_pct)),
+    (CAPTURE, "Q06"): (COMPLETE, of_one(complete_steps)),
+    (NCCL, "Q06"): (COMPLETE, of_one(lambda t: complete_steps_but_for(t, "^cudaMemset"))),
     (NCCL, "H01"): (IDLE, of_one(lambda t: host_bound_idle_ns(t, t.window(0, 1), 2))),
     (NCCL, "L02"): (number("copies_per_step"), of_one(lambda t: small_copies_per_step(t, t.window(0, 1), 2))),
     (BACKWARD, "Q06"): (RECORDED, of_one(step_count)),
@@ -617,6 +646,8 @@ CHECKS = {
     (TEST, "K06"): (number("time_pct_of_compute"), of_one(lambda t: float_products_pct(t, t.window(1)))),
     (TEST, "C05"): (MOVING_TIME, of_one(lambda t: moving_ns(t, t.window(1), 5))),
     (TEST, "K04"): (number("lost_per_step_ns"), of_one(lambda t: empty_tails_ns(t, t.window(1), 5))),
+    ("modern", "Q06"): (RANKS, lambda traces: sum(step_count(t) == 1 for t in traces)),
+    ("odd", "Q06"): (RANKS, lambda traces: sum(step_count(t) == 1 for t in traces)),
     ("modern", "Q03"): (COUNT, worlds_named),
     ("modern", "Q04"): (COUNT, rows_past_their_parent_in_all),
     ("modern", "Q09"): (COUNT, recordings_without_a_rank_of_their_own),
@@ -628,9 +659,9 @@ CHECKS = {
 
 # Findings of a folder that are those of one of its files.
 SAME_AS = {
-    "modern": {"Q06": H100, "Q08": MI300_RESNET, "H02": OWL, "L08": A100, "M01": A100, "H01": WORKERS_4, "K07": OWL,
+    "modern": {"Q08": MI300_RESNET, "H02": OWL, "L08": A100, "M01": A100, "H01": WORKERS_4, "K07": OWL,
                "C06": WORKERS_4, "C05": A100},
-    "odd": {"Q06": BACKWARD, "Q08": EVENT_SYNC, "H01": MI250},
+    "odd": {"Q08": EVENT_SYNC, "H01": MI250},
     "trace_diff": {"Q06": TEST, "K06": TEST, "C05": TEST, "M01": CONTROL, "M02": CONTROL, "K04": TEST, "L03": CONTROL},
     "dlrm8": dict.fromkeys(["Q06", "Q08", "L01", "H02", "K09", "H01", "M06"], DLRM),
 }

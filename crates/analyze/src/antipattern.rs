@@ -317,7 +317,9 @@ fn together(job: &Job<'_>, limits: &Limits<'_>, mut found: Vec<(u32, Found)>) ->
     let all = job.ranks.len();
     one.what += &match ranks.len() {
         _ if all == 1 => String::new(),
-        1 => format!(" These are figures of rank {rank}, the only one of {all} that has it."),
+        1 => {
+            format!(" These are figures of rank {rank}, the only one of {all} where it was found.")
+        }
         some if some == all => {
             format!(
                 " These are figures of rank {rank}, which has most of it; all {all} ranks have it."

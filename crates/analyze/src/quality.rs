@@ -133,6 +133,8 @@ pub struct IssueKind {
     pub rank: Option<u32>,
     /// How many ranks have it; 0 where it is the job's.
     pub rank_count: u64,
+    /// How many ranks have exactly this.
+    pub alike_count: u64,
     /// What is wrong, of the first rank that has it.
     pub what: String,
     /// The analyses that suffer, and how.
@@ -148,13 +150,19 @@ pub fn by_kind(issues: &[Issue]) -> Vec<IssueKind> {
         id: same[0].id,
         severity: same[0].severity,
         rank: same[0].rank,
-        rank_count: same.iter().filter_map(|issue| issue.rank).collect::<BTreeSet<_>>().len()
-            as u64,
+        rank_count: ranks(same, |_| true),
+        alike_count: ranks(same, |issue| issue.what == same[0].what),
         what: same[0].what.clone(),
         matters: same[0].matters,
         hint: same[0].hint,
     };
     kinds.map(kind).collect()
+}
+
+/// How many ranks have such an issue.
+fn ranks(issues: &[Issue], is_such: impl Fn(&Issue) -> bool) -> u64 {
+    let such = issues.iter().filter(|issue| is_such(issue));
+    such.filter_map(|issue| issue.rank).collect::<BTreeSet<_>>().len() as u64
 }
 
 impl IssueKind {
@@ -163,7 +171,15 @@ impl IssueKind {
         match (self.rank, self.rank_count) {
             (Some(rank), 1) if of_ranks > 1 => format!("rank {rank}: {}", self.what),
             (Some(rank), count) if of_ranks > 1 => {
-                format!("rank {rank}: {} ({count} of {of_ranks} ranks have this)", self.what)
+                let (alike, what) = (self.alike_count, &self.what);
+                let others = match (alike, count - alike) {
+                    (_, 0) => format!("{count} of {of_ranks} ranks have this"),
+                    (1, similar) => format!("{similar} more of {of_ranks} ranks have the like"),
+                    (_, similar) => {
+                        format!("{alike} of {of_ranks} ranks have this, {similar} more the like")
+                    }
+                };
+                format!("rank {rank}: {what} ({others})")
             }
             _ => self.what.clone(),
         }

@@ -48,10 +48,12 @@ fn step_count(rank: &RankFacts<'_>) -> Option<Issue> {
         let matters = "means, quantiles and causes rest on too few steps";
         let kind = Kind { id: "few-steps", severity: Severity::Warning, matters, hint };
         let count = rows.len();
-        let mut what = format!("{count} step{} recorded", if count == 1 { "" } else { "s" });
-        if whole < count {
-            what += &format!(", {whole} of them with all of their work");
-        }
+        let what = match (count, count - whole) {
+            (1, 0) => "1 step recorded".to_owned(),
+            (1, _) => "1 step recorded, which is not whole".to_owned(),
+            (_, 0) => format!("{count} steps recorded"),
+            _ => format!("{count} steps recorded, {whole} of them whole"),
+        };
         return Some(kind.issue(of_rank, whole as u64, what));
     }
     let summary = steps::summary(rank.scope.trace.rank, &rows);

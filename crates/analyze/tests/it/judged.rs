@@ -47,9 +47,8 @@ const TRACES: [&str; 29] = [
     "dlrm8",
 ];
 
-/// Findings at *high* or *critical* that were judged false, and stand open: kernels of graphs that
-/// the profiler lost look like idle time.
-const FALSE: [(&str, &str); 2] = [("modern", "L08"), ("modern/a100_full_queue.json.gz", "L08")];
+/// Findings at *high* or *critical* that were judged false, and stand open.
+const FALSE: [(&str, &str); 1] = [("modern", "L08")];
 
 /// Columns of the table that a person or `bench/compare/findings_truth.py` fills: what was
 /// recomputed, the verdict, why.
