@@ -1,6 +1,7 @@
 //! `rowmill tune`: which changes that keep the model promise the most, and what they bring once
 //! made. Runs are those of `rowmill train`, each a process of its own.
 
+use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
@@ -149,6 +150,10 @@ impl Tuning<'_> {
         let console = self.session.console;
         console.say(format_args!("running {batch_size} samples a step on {ranks} ranks"));
         let place = self.folder.join(format!("{batch_size}-{ranks}"));
+        if place.exists() {
+            // Recorded before the predictions: what was measured after them counts.
+            fs::remove_dir_all(&place).map_err(Error::io(&place, "remove"))?;
+        }
         let traces = place.join("traces");
         let last = WARM_UP + self.args.steps;
         let program = std::env::current_exe().map_err(Error::io("rowmill", "find"))?;
