@@ -174,6 +174,7 @@ impl IssueKind {
                 let (alike, what) = (self.alike_count, &self.what);
                 let others = match (alike, count - alike) {
                     (_, 0) => format!("{count} of {of_ranks} ranks have this"),
+                    (1, 1) => format!("1 more of {of_ranks} ranks has the like"),
                     (1, similar) => format!("{similar} more of {of_ranks} ranks have the like"),
                     (_, similar) => {
                         format!("{alike} of {of_ranks} ranks have this, {similar} more the like")

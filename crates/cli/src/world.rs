@@ -78,6 +78,8 @@ pub struct World {
     run_folder: Option<PathBuf>,
     /// Taken by the run.
     comm: Option<Communicator>,
+    /// What ranks meet on before they leave MPI, which cannot be left without one that is lost.
+    farewell: Communicator,
     timeout: Duration,
     collectives: Collectives,
     /// Whether the other ranks know what to do.
@@ -123,6 +125,11 @@ impl World {
             String::from_utf8_lossy(said).lines().next().unwrap_or_default().to_owned()
         };
         let hosts = all.iter().map(host).collect();
+        let mut farewell = comm.duplicate();
+        if comm::Transport::rank(&*mpi) == 0 {
+            // Rank 0 comes last, the others wait longer for it.
+            farewell.set_timeout(Some(timeout));
+        }
         let (comm, run_folder, told) = (Some(comm), None, false);
         let (launcher, collectives) = (launcher.map(|launcher| launcher.kind), args.collectives);
         let library = found.interface().name();
@@ -134,6 +141,7 @@ impl World {
             sharers,
             run_folder,
             comm,
+            farewell,
             timeout,
             collectives,
             told,
@@ -245,10 +253,11 @@ impl World {
         session: &Session,
     ) -> Result<ExitCode, Error> {
         match result {
-            Ok(code) if self.told => self.finalize().map(|()| code),
             Ok(code) => {
-                self.send(&Order::<()>::Refused(0))?;
-                self.finalize().map(|()| code)
+                if !self.told {
+                    self.send(&Order::<()>::Refused(0))?;
+                }
+                Ok(self.leave(code, session))
             }
             Err(error) if self.told => Ok(self.fail(error, session)),
             Err(error) => {
@@ -268,13 +277,13 @@ impl World {
     ) -> Result<ExitCode, Error> {
         let done = match self.hear() {
             Err(error) => return Ok(self.fail(error, session)),
-            Ok(Order::Refused(code)) => return self.finalize().map(|()| ExitCode::from(code)),
+            Ok(Order::Refused(code)) => return Ok(self.leave(ExitCode::from(code), session)),
             Ok(Order::Do(what)) => body(&mut self, what),
         };
         match done {
             Ok(interrupted) => {
-                self.finalize()?;
-                Ok(ExitCode::from(if interrupted { EXIT_INTERRUPTED } else { 0 }))
+                let code = if interrupted { EXIT_INTERRUPTED } else { 0 };
+                Ok(self.leave(ExitCode::from(code), session))
             }
             Err(error) => Ok(self.fail(error, session)),
         }
@@ -352,7 +361,16 @@ impl World {
         serde_json::from_slice(&bytes).map_err(Error::Json)
     }
 
-    fn finalize(&self) -> Result<(), Error> {
+    /// Ends MPI with the other ranks, or all of them where one is lost.
+    fn leave(&mut self, code: ExitCode, session: &Session) -> ExitCode {
+        match self.finalize() {
+            Ok(()) => code,
+            Err(error) => self.fail(error, session),
+        }
+    }
+
+    fn finalize(&mut self) -> Result<(), Error> {
+        self.farewell.barrier().map_err(train::Error::from)?;
         let ended = self.mpi.finalize();
         ended.map_err(|problem| Error::MpiStart { library: "MPI_Finalize".to_owned(), problem })
     }

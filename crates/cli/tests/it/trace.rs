@@ -376,7 +376,7 @@ fn issue_24_percentages_say_of_which_ranks_they_are() {
     let text = place.done(&format!("trace {}", path.display())).stdout;
     for part in [
         "94.3 % of the device work of all 8 ranks",
-        "rank 1: only 80.4 % of the device work has an operator (2 of 8 ranks have this)",
+        "rank 1: only 80.4 % of the device work has an operator (1 more of 8 ranks has the like)",
         "43.5 % of the windows of all 8 ranks",
         "% of all ranks' windows",
         "rank 1, the slowest: 1 step of 19.9 ms (mean)",

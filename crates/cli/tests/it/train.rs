@@ -99,7 +99,7 @@ fn a_run_that_cannot_learn_is_warned_of() {
     std::fs::write(place.path("clicks.csv"), clicks.collect::<String>()).unwrap();
     said("--run b --evaluation clicks.csv", "all held-out labels are the same");
     said("--run c --set steps=40", "saved c/checkpoints/step-000000000040");
-    said("--run c --set steps=40 --resume", "nothing to train: 40 of 40 steps are done");
+    said("--run c --set steps=40 --resume", "nothing to train: 40 of 40 steps done");
 }
 
 #[test]
