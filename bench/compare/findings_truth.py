@@ -190,25 +190,24 @@ def step_spread_pct(trace, first=0):
     return 100 * statistics.stdev(times) / statistics.mean(times)
 
 
-def whole_steps(trace):
-    """Steps that rows were recorded before and behind."""
-    low, high = trace.span()
-    return sum(low < step["start"] and step["end"] < high for step in trace.steps)
+def whole_step(trace, step, excused="^$"):
+    """Whether each launch of the step has its device work recorded, and no device work without a
+    recorded launch ran in it; launches named as excused may lack theirs (a set of no bytes has none)."""
+    launches = (call for call in trace.calls if LAUNCH.search(call["name"])
+                and not re.search(excused, call["name"]) and step["start"] <= call["start"] < step["end"])
+    earlier = (work for work in trace.device if correlation(work) not in trace.call_of
+               and work["name"] != "event_wait")
+    return (all(correlation(call) in trace.work_of for call in launches)
+            and not any(work["end"] > step["start"] and work["start"] < step["end"] for work in earlier))
 
 
-def complete_steps(trace):
-    """Steps each of whose launches has its device work recorded."""
-    return sum(all(correlation(call) in trace.work_of for call in trace.calls
-                   if LAUNCH.search(call["name"]) and step["start"] <= call["start"] < step["end"])
-               for step in trace.steps)
+def complete_steps(trace, excused="^$"):
+    return sum(whole_step(trace, step, excused) for step in trace.steps)
 
 
-def complete_steps_but_for(trace, excused):
-    """The same, launches of that name aside (a set of no bytes has no work)."""
-    return sum(all(correlation(call) in trace.work_of for call in trace.calls
-                   if LAUNCH.search(call["name"]) and not re.search(excused, call["name"])
-                   and step["start"] <= call["start"] < step["end"])
-               for step in trace.steps)
+def exactly_one_whole_step(traces):
+    """Recordings of one step, which is whole."""
+    return sum(step_count(trace) == 1 and complete_steps(trace) == 1 for trace in traces)
 
 
 def work_no_graph_launched_with_an_operator_pct(trace):
@@ -580,7 +579,7 @@ def sentence(name, pattern, factor=1):
 IDLE, COUNT = number("idle_per_step_ns"), number("count")
 EXPOSED, MOVING_TIME = number("exposed_per_step_ns"), number("moving_per_step_ns")
 RECORDED = sentence("recorded", r"(\d+) steps? recorded")
-COMPLETE = sentence("complete", r"(\d+) of which with all")
+COMPLETE = number("count")
 RANKS = sentence("ranks_with_one_step", r"1 step recorded \((\d+) of")
 SPREAD = sentence("spread_pct", r"vary by ([\d.]+) %")
 COVERED = sentence("covered_pct", r"[Oo]nly ([\d.]+) % of the device work")
@@ -627,7 +626,7 @@ CHECKS = {
     (WORKERS_4, "C06"): (number("host_per_step_ns"), of_one(lambda t: zero_fills_ns(t, 6))),
     (DECODE, "Q08"): (COVERED, of_one(work_no_graph_launched_with_an_operator_pct)),
     (CAPTURE, "Q06"): (COMPLETE, of_one(complete_steps)),
-    (NCCL, "Q06"): (COMPLETE, of_one(lambda t: complete_steps_but_for(t, "^cudaMemset"))),
+    (NCCL, "Q06"): (COMPLETE, of_one(lambda t: complete_steps(t, "^cudaMemset"))),
     (NCCL, "H01"): (IDLE, of_one(lambda t: host_bound_idle_ns(t, t.window(0, 1), 2))),
     (NCCL, "L02"): (number("copies_per_step"), of_one(lambda t: small_copies_per_step(t, t.window(0, 1), 2))),
     (BACKWARD, "Q06"): (RECORDED, of_one(step_count)),
@@ -646,8 +645,8 @@ CHECKS = {
     (TEST, "K06"): (number("time_pct_of_compute"), of_one(lambda t: float_products_pct(t, t.window(1)))),
     (TEST, "C05"): (MOVING_TIME, of_one(lambda t: moving_ns(t, t.window(1), 5))),
     (TEST, "K04"): (number("lost_per_step_ns"), of_one(lambda t: empty_tails_ns(t, t.window(1), 5))),
-    ("modern", "Q06"): (RANKS, lambda traces: sum(step_count(t) == 1 for t in traces)),
-    ("odd", "Q06"): (RANKS, lambda traces: sum(step_count(t) == 1 for t in traces)),
+    ("modern", "Q06"): (RANKS, exactly_one_whole_step),
+    ("odd", "Q06"): (RANKS, exactly_one_whole_step),
     ("modern", "Q03"): (COUNT, worlds_named),
     ("modern", "Q04"): (COUNT, rows_past_their_parent_in_all),
     ("modern", "Q09"): (COUNT, recordings_without_a_rank_of_their_own),
