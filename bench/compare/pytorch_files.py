@@ -12,7 +12,6 @@ import argparse
 import importlib.util
 import itertools
 import json
-import math
 import os
 import pathlib
 import pickle
@@ -20,9 +19,9 @@ import subprocess
 import sys
 import zipfile
 
+import criteo
 import torch
 
-ROWS = 4096
 TOLERANCE = 1e-5
 
 
@@ -44,17 +43,9 @@ def module_of(path):
     return module
 
 
-def rows(path):
-    with open(path) as file:
-        for line in itertools.islice(file, ROWS):
-            fields = line.rstrip("\n").split("\t")
-            dense = [math.log(max(int(text or 0), 0) + 1) for text in fields[1:14]]
-            yield dense, [int(text or "0", 16) for text in fields[14:]]
-
-
 def scored(module, path, expected):
     model = module.load(path)
-    dense, ids = (torch.tensor(values) for values in zip(*rows("rows.txt")))
+    dense, ids = (torch.tensor(values) for values in zip(*criteo.prepared("rows.txt")))
     offsets = torch.arange(len(ids))
     sizes = [table.shape[0] for table in model.tables]
     bags = [(ids[:, i] % size, offsets) for i, size in enumerate(sizes)]

@@ -8,15 +8,13 @@ Criteo's format prepared as `criteo-dlrm` with ids modulo the tables' rows, PROB
 printed for it. Prints JSON; exits 1 where any probability is further apart than 1e-5. Needs torch, numpy and
 safetensors.
 """
-import itertools
 import json
-import math
 import sys
 
+import criteo
 import torch
 from safetensors.torch import load_file
 
-ROWS_MOST = 4096
 TOLERANCE = 1e-5
 
 
@@ -52,18 +50,10 @@ def mlp(x, stack, last_relu):
     return x
 
 
-def rows_of(path):
-    with open(path) as file:
-        for line in itertools.islice(file, ROWS_MOST):
-            fields = line.rstrip("\n").split("\t")
-            dense = [math.log(max(int(text or 0), 0) + 1) for text in fields[1:14]]
-            yield dense, [int(text or "0", 16) for text in fields[14:]]
-
-
 def main():
     export, rows, probabilities = sys.argv[1:4]
     bottom, tables, top, torchrec = read(load_file(export))
-    dense, ids = (torch.tensor(values) for values in zip(*rows_of(rows)))
+    dense, ids = (torch.tensor(values) for values in zip(*criteo.prepared(rows)))
     x = mlp(dense.float(), bottom, True)
     pooled = [
         torch.nn.functional.embedding_bag((ids[:, i : i + 1] % table.shape[0]), table, mode="sum")

@@ -262,8 +262,11 @@ impl World {
             Err(error) if self.told => Ok(self.fail(error, session)),
             Err(error) => {
                 self.send(&Order::<()>::Refused(error.exit_code()))?;
-                self.finalize()?;
-                Err(error)
+                match self.finalize() {
+                    Ok(()) => Err(error),
+                    // A rank was lost meanwhile: what was refused is still what matters.
+                    Err(_) => Ok(self.fail(error, session)),
+                }
             }
         }
     }

@@ -8,6 +8,7 @@ pub mod replay;
 use analyze::interval;
 use serde::Serialize;
 
+use crate::program::Program;
 use crate::recording::Step;
 use crate::simulate::Simulation;
 
@@ -48,8 +49,7 @@ pub fn ranks(step: &Step, simulation: &Simulation, calibrated: &[usize]) -> Vec<
         let begun = recorded.start_ns;
         let measured: Vec<(i64, i64)> =
             recorded.works.iter().map(|(from, to)| (from + begun, to + begun)).collect();
-        let places = 0..measured.len() as u32;
-        let predicted: Vec<(i64, i64)> = places.map(|work| simulation.work_ns(at, work)).collect();
+        let predicted = works(&step.program, simulation, at);
         let both = || rank.works.iter().zip(measured.iter().zip(&predicted));
         let launched = both().filter(|(work, _)| work.is_launched).count();
         let is_near = |(measured, predicted): (&(i64, i64), &(i64, i64))| {
@@ -90,6 +90,12 @@ pub fn geomean_pct(errors: impl Iterator<Item = f64>) -> f64 {
         count += 1;
     }
     if count == 0 { 0.0 } else { (sum / f64::from(count)).exp() }
+}
+
+/// When each work of a rank runs in a simulation.
+pub(crate) fn works(program: &Program, simulation: &Simulation, rank: usize) -> Vec<(i64, i64)> {
+    let places = 0..program.ranks[rank].works.len() as u32;
+    places.map(|work| simulation.work_ns(rank, work)).collect()
 }
 
 /// Busy time, and the idle share of the time from the first work to the last, in percent.

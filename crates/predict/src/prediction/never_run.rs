@@ -56,9 +56,7 @@ pub fn of(program: &Program, calibration: &Calibration, draws: Draws) -> Result<
     let simulation = simulate::run(program, &costs)?;
     let intervals = interval::of(program, (calibration, &prices), (&simulation, draws));
     let row = |at: usize| {
-        let places = 0..program.ranks[at].works.len() as u32;
-        let works = places.map(|work| simulation.work_ns(at, work)).collect();
-        let (busy_ns, idle_pct) = evaluate::idle(works);
+        let (busy_ns, idle_pct) = evaluate::idle(evaluate::works(program, &simulation, at));
         let (measured_pct, modelled_pct, unknown_pct) = shares(&costs.ranks[at]);
         NeverRunRow {
             rank: program.ranks[at].rank,

@@ -122,9 +122,7 @@ impl<'a> Unedited<'a> {
             let recorded = edited.ranks[at].copy_of.unwrap_or(at);
             let (base_ns, step_ns) = (self.simulation.step_ns(recorded), simulation.step_ns(at));
             let (measured_pct, modelled_pct, unknown_pct) = shares(&costs.ranks[at]);
-            let places = 0..edited.ranks[at].works.len() as u32;
-            let works = places.map(|work| simulation.work_ns(at, work)).collect();
-            let (busy_ns, idle_pct) = evaluate::idle(works);
+            let (busy_ns, idle_pct) = evaluate::idle(evaluate::works(&edited, &simulation, at));
             WhatIfRow {
                 edits: name.to_owned(),
                 rank: edited.ranks[at].rank,

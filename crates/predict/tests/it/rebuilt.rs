@@ -87,7 +87,8 @@ fn written(specs: &[Spec]) -> Program {
     program
 }
 
-fn call(op: StringId, detail: StringId, (launches, awaits): (Vec<u32>, Vec<u32>)) -> Action {
+/// A call that launches works, or waits for some.
+pub fn call(op: StringId, detail: StringId, (launches, awaits): (Vec<u32>, Vec<u32>)) -> Action {
     let returns = if launches.is_empty() { Returns::AfterAwaited } else { Returns::AtOnce };
     let cost = Segment { overhead: Overhead::RuntimeCall, op, detail };
     Action::Call(Call { cost, launches, awaits, room: None, returns })

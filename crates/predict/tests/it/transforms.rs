@@ -9,7 +9,7 @@ use predict::program::{
 use proptest::prelude::*;
 use trace::store::StringId;
 
-use crate::rebuilt::costs;
+use crate::rebuilt::{call, costs};
 
 const NAMES: [&str; 3] = ["a", "b", "c"];
 const STREAMS: u32 = 2;
@@ -96,21 +96,11 @@ fn written(ops: &[Op]) -> Program {
         }
         let cost =
             Segment { overhead: Overhead::RuntimeCall, op: names.intern(op.launch), detail: name };
-        let call =
-            Call { cost, launches, awaits: Vec::new(), room: None, returns: Returns::AtOnce };
-        actions.push(Action::Call(call));
+        let (awaits, returns) = (Vec::new(), Returns::AtOnce);
+        actions.push(Action::Call(Call { cost, launches, awaits, room: None, returns }));
         for stream in &op.waits {
-            let cost =
-                Segment { overhead: Overhead::RuntimeCall, op: names.intern("wait"), detail: name };
             let awaits = last[*stream as usize].into_iter().collect();
-            let returns = Returns::AfterAwaited;
-            actions.push(Action::Call(Call {
-                cost,
-                launches: Vec::new(),
-                awaits,
-                room: None,
-                returns,
-            }));
+            actions.push(call(names.intern("wait"), name, (Vec::new(), awaits)));
         }
         actions.push(Action::End);
     }
