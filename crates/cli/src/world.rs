@@ -261,12 +261,14 @@ impl World {
             }
             Err(error) if self.told => Ok(self.fail(error, session)),
             Err(error) => {
-                self.send(&Order::<()>::Refused(error.exit_code()))?;
-                match self.finalize() {
-                    Ok(()) => Err(error),
-                    // A rank was lost meanwhile: what was refused is still what matters.
-                    Err(_) => Ok(self.fail(error, session)),
-                }
+                // Said before any rank ends: the launcher may then end this one too.
+                let code = error.exit_code();
+                session.console.fail(&error);
+                self.send(&Order::<()>::Refused(code))?;
+                Ok(match self.finalize() {
+                    Ok(()) => ExitCode::from(code),
+                    Err(_) => self.abort(code),
+                })
             }
         }
     }
