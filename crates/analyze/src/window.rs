@@ -75,7 +75,7 @@ impl Lack {
             Self::End => "has no end",
             Self::EarlierLaunches => "runs work launched before the recording among its own",
             Self::DeviceWork => "has launches without device work",
-            Self::Launches => "launches nothing: the recording ended as it began",
+            Self::Launches => "launches nothing, for the recording ended as it began",
         }
     }
 }

@@ -64,15 +64,15 @@ fn detect(rank: &RankFacts<'_>, limits: &Limits<'_>) -> Option<Found> {
     let proofs = rank.proofs_of(tails.iter().map(|tail| (tail.0.row, lost(tail) as i64)));
     let what = format!(
         "{} kernels per step have a nearly empty last wave; with waves of equal length that takes \
-         {} per step ({share:.1} % of the window). Most of it is lost by {} with a grid of \
-         {x}×{y}×{z}: {:.2} waves, the last fills {:.0} % of the device, {} in {} kernels per step.",
+         {} per step ({share:.1} % of the window). {} with a grid of {x}×{y}×{z} loses most, {} in {} \
+         kernels per step: {:.2} waves, the last fills {:.0} % of the device.",
         each(rank.count_per_step(tails.len())),
         time(rank.per_step(high as i64)),
         short_name(name),
-        worst.waves,
-        100.0 * worst.waves.fract(),
         time(rank.per_step(worst.lost_ns as i64)),
-        each(rank.count_per_step(worst.count))
+        each(rank.count_per_step(worst.count)),
+        worst.waves,
+        100.0 * worst.waves.fract()
     );
     let advice = "Choose the batch or the tile so that blocks fill whole waves, or a persistent or \
                   stream-K variant of the kernel.";
