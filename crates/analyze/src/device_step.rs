@@ -69,8 +69,8 @@ pub fn of_steps(trace: &Trace, links: &Links, steps: &[Step]) -> Vec<Option<i64>
     steps.iter().zip(ends.windows(2)).map(of).collect()
 }
 
-/// The last end of the device work that was launched before the recording began: of all work without
-/// a recorded launch that begins before any with one. `None` where no launch was recorded.
+/// The last end of the device work that was launched before the recording began: of all work
+/// without a recorded launch that begins before any with one. `None` where no launch was recorded.
 fn earlier_end(trace: &Trace, links: &Links) -> Option<i64> {
     let works = || trace.rows().filter(|row| trace.kind(*row).is_device_work());
     let launched = works().filter(|row| links.call(*row).is_some());

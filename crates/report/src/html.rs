@@ -113,8 +113,8 @@ pub fn page(report: &Report, origin: &Origin) -> Result<String, Error> {
 /// Writes the page as it comes, which takes no memory of its own.
 ///
 /// # Errors
-/// [`Error::Data`], and [`Error::Write`] of `out`.
-pub fn write(report: &Report, origin: &Origin, out: &mut impl Write) -> Result<(), Error> {
+/// Those of `out`, and of a value that has no JSON.
+pub fn write(report: &Report, origin: &Origin, out: &mut impl Write) -> io::Result<()> {
     assemble(&report.title, report, (SCRIPT, origin), out)
 }
 
@@ -154,7 +154,9 @@ fn assembled(
     origin: &Origin,
 ) -> Result<String, Error> {
     let mut page = Vec::new();
-    assemble(title, data, (script, origin), &mut page)?;
+    // Memory takes everything: what fails is a value without JSON.
+    assemble(title, data, (script, origin), &mut page)
+        .map_err(|error| Error::Data(serde::ser::Error::custom(error)))?;
     String::from_utf8(page).map_err(|error| Error::Data(serde::ser::Error::custom(error)))
 }
 
@@ -163,7 +165,7 @@ fn assemble(
     data: &impl Serialize,
     (script, origin): (&str, &Origin),
     out: &mut impl Write,
-) -> Result<(), Error> {
+) -> io::Result<()> {
     let server = match origin {
         Origin::File => serde_json::Value::Null,
         Origin::Server { trace, file_name } => {
@@ -216,12 +218,9 @@ fn hash(text: &str) -> String {
 
 /// Writes a value as JSON without a character that means something to HTML or ends a line of
 /// script.
-fn embed(value: &impl Serialize, out: &mut impl Write) -> Result<(), Error> {
-    let written = value.serialize(&mut Serializer::with_formatter(out, Embedded(CompactFormatter)));
-    written.map_err(|error| match error.is_io() {
-        true => Error::Write(error.into()),
-        false => Error::Data(error),
-    })
+fn embed(value: &impl Serialize, out: &mut impl Write) -> io::Result<()> {
+    let to = &mut Serializer::with_formatter(out, Embedded(CompactFormatter));
+    value.serialize(to).map_err(io::Error::from)
 }
 
 /// Escapes such characters: they occur in texts only, where an escape means the same.

@@ -81,9 +81,6 @@ pub enum Error {
     /// A value has no JSON.
     #[error("cannot write the report's data: {0}")]
     Data(#[from] serde_json::Error),
-    /// The page could not be written.
-    #[error("cannot write the page: {0}")]
-    Write(#[from] std::io::Error),
 }
 
 impl Options {

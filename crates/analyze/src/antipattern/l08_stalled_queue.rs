@@ -25,6 +25,14 @@ pub(super) const RULE: Rule = Rule {
     detect: Detect::Rank(detect),
 };
 
+const WAITS: &str = "Faster launches do not help: find what holds the queued work back. Look for waits \
+                     on events of other streams and on other ranks, copies that block, memory that \
+                     is freed or mapped, and work of another process on the device.";
+const RECORD: &str = "Record a step once without graphs, or with a newer profiler: kernels that appear \
+                      there in these gaps were left out here, and the device does not idle. If none \
+                      do, find what holds the queued work back: waits on events of other streams \
+                      and on other ranks, and work of another process on the device.";
+
 fn detect(rank: &RankFacts<'_>, limits: &Limits<'_>) -> Option<Found> {
     let is_stall = |gap: &&Gap| gap.cause == DeviceCause::Dependency;
     // Directly behind the start of a recording, work from before it may run, which has no row.
@@ -74,27 +82,11 @@ fn detect(rank: &RankFacts<'_>, limits: &Limits<'_>) -> Option<Found> {
         );
     }
     if is_doubtful {
-        what += &format!(
-            " {} of it end with work of a graph, of which the profiler may have recorded only a part: \
-             {}.",
-            time(rank.per_step(in_graphs_ns)),
-            seen_of_graphs(rank)
-        );
-        if severity_of(share) < Severity::Medium {
-            what += " It is ranked by how much of the window nothing explains: what could be saved \
-                     of it, this recording cannot say.";
-        }
+        what += &doubt(rank, in_graphs_ns, share);
     }
-    let doubtful = "Record a step once without graphs, or with a newer profiler: kernels that appear \
-                    there in these gaps were left out here, and the device does not idle. If none \
-                    do, find what holds the queued work back: waits on events of other streams and \
-                    on other ranks, and work of another process on the device.";
-    let advice = "Faster launches do not help: find what holds the queued work back. Look for waits \
-                  on events of other streams and on other ranks, copies that block, memory that is \
-                  freed or mapped, and work of another process on the device.";
     let rows: Vec<u32> = ending().map(|(row, _)| row).collect();
     let proofs = rank.proofs_of(ending());
-    let found = Found::new(what, if is_doubtful { doubtful } else { advice })
+    let found = Found::new(what, if is_doubtful { RECORD } else { WAITS })
         .number("gaps_per_step", rank.count_per_step(gaps.len()))
         .number("idle_per_step_ns", rank.per_step(idle_ns) as f64)
         .about(named.first().map_or("", |(name, _)| name));
@@ -104,6 +96,23 @@ fn detect(rank: &RankFacts<'_>, limits: &Limits<'_>) -> Option<Found> {
         return Some(found.sure(Confidence::Low).at_least(severity_of(share)));
     }
     Some(found.saves(idle_ns, vec![rank.edit(rows, Action::CloseGap)]))
+}
+
+/// Why what looks idle may not be.
+fn doubt(rank: &RankFacts<'_>, in_graphs_ns: i64, share: f64) -> String {
+    let ranked = match severity_of(share) {
+        Severity::Critical | Severity::High => {
+            " It is ranked by how much of the window nothing explains: what could be saved of it, \
+             this recording cannot say."
+        }
+        Severity::Medium | Severity::Info => "",
+    };
+    format!(
+        " {} of it end with work of a graph, of which the profiler may have recorded only a part: {}.\
+         {ranked}",
+        time(rank.per_step(in_graphs_ns)),
+        seen_of_graphs(rank)
+    )
 }
 
 /// What the launches of graphs recorded, compared from step to step.

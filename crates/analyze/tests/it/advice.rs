@@ -68,8 +68,8 @@ fn issue_24_idle_time_between_dependent_works_comes_first_on_a_full_queue() {
     let mut gains = report.findings.iter().filter(|finding| !finding.rule.starts_with('Q'));
     let stall = gains.next().expect("a finding");
     assert_eq!(stall.rule, "L08");
-    // Launches of graphs recorded memory sets without the kernels that need them: what looks idle may
-    // not be. Each step recorded the same.
+    // Launches of graphs recorded memory sets without the kernels that need them: what looks idle
+    // may not be. Each step recorded the same.
     assert_eq!(stall.confidence, Confidence::Low);
     let seen = "each of the 14 launches of graphs in a step recorded as much work in all 4 steps";
     assert!(stall.what.contains(seen), "{}", stall.what);

@@ -8,8 +8,8 @@ use serde_json::Value;
 
 use crate::fixture::Place;
 
-/// Traces of several eras and vendors, one with call stacks as arguments, the last with 1,087 rows of
-/// device work without launches.
+/// Traces of several eras and vendors, one with call stacks as arguments, the last with 1,087 rows
+/// of device work without launches.
 const TRACES: [&str; 6] = [
     "modern/h100_timesformer.json.gz",
     "modern/mi300_owlv2.json.gz",

@@ -84,8 +84,8 @@ fn assert_same(read: &Trace, expected: &Trace) {
     }
 }
 
-/// The lines of each call stack with the functions in them, as text, by row; those that are new stand
-/// behind the texts there are, each line before its function.
+/// The lines of each call stack with the functions in them, as text, by row; those that are new
+/// stand behind the texts there are, each line before its function.
 fn stacks(trace: &Trace, texts: &mut Vec<String>) -> Vec<String> {
     let mut known: BTreeSet<String> = texts.iter().cloned().collect();
     let mut shown = Vec::new();

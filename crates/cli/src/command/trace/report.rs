@@ -116,10 +116,7 @@ fn write(report: &Report, out: &Path) -> Result<Written, Error> {
     let mut bytes = 0;
     output::put(out, |file| {
         let mut counted = Counted { out: BufWriter::new(file), bytes: 0 };
-        html::write(report, &Origin::File, &mut counted).map_err(|error| match error {
-            report::Error::Write(error) => Error::io(out, "write")(error),
-            other => other.into(),
-        })?;
+        html::write(report, &Origin::File, &mut counted).map_err(Error::io(out, "write"))?;
         bytes = counted.bytes;
         counted.flush().map_err(Error::io(out, "write"))
     })?;
