@@ -17,6 +17,7 @@ use crate::error::Error;
 use crate::field::{self, Problem};
 use crate::layout::{LabelNeed, Layout, Wanted};
 use crate::origin::Tap;
+use crate::remote::is_remote;
 use crate::parquet::cells::Shown;
 use crate::text::Body;
 use array::{Array, Kind, Values};
@@ -61,6 +62,10 @@ impl Set {
 pub(crate) fn files(inputs: &[String]) -> Result<Vec<String>, Error> {
     let mut files = Vec::with_capacity(3 * inputs.len());
     for input in inputs {
+        if is_remote(input) {
+            let problem = "expected files, as arrays are read side by side; copy them first".to_owned();
+            return Err(Error::Array { path: input.into(), problem });
+        }
         let Set { dense, labels, sparse } = Set::of(input)?;
         files.extend([dense, sparse].map(|path| path.display().to_string()));
         if labels.exists() {
