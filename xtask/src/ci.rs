@@ -43,6 +43,8 @@ with --full, what is slow or heavy:
              each way to lose one at ten random moments
   slurm      a Slurm of this machine alone (Debian's, without systemd) trains under srun --mpi=pmix and
              --mpi=pmi2 and from a batch script
+  objects    training data from an S3 server (moto) gives the model that the same files give
+             (bench/compare/object_store.py)
   fuzz       the property tests of `data` and `device` with 20 000 cases
   memory     every configuration trains under a memory limit of its estimate and a tenth
   corruption 1 000 flipped bits in prepared data and checkpoints: no run ends with other weights; every
@@ -54,7 +56,7 @@ Options:
   --only STAGE  this stage only (may be repeated; slow stages too)";
 
 /// Every stage with whether it is slow.
-const STAGES: [(&str, bool, Run); 16] = [
+const STAGES: [(&str, bool, Run); 17] = [
     ("tools", false, tool::install),
     ("format", false, format),
     ("clippy", false, clippy),
@@ -68,6 +70,7 @@ const STAGES: [(&str, bool, Run); 16] = [
     ("capture", true, full::capture),
     ("processes", true, full::processes),
     ("slurm", true, slurm::slurm),
+    ("objects", true, full::objects),
     ("fuzz", true, full::fuzz),
     ("memory", true, full::memory),
     ("corruption", true, full::corruption),

@@ -17,8 +17,8 @@ use crate::error::Error;
 use crate::field::{self, Problem};
 use crate::layout::{LabelNeed, Layout, Wanted};
 use crate::origin::Tap;
-use crate::remote::is_remote;
 use crate::parquet::cells::Shown;
+use crate::remote::is_remote;
 use crate::text::Body;
 use array::{Array, Kind, Values};
 
@@ -63,7 +63,8 @@ pub(crate) fn files(inputs: &[String]) -> Result<Vec<String>, Error> {
     let mut files = Vec::with_capacity(3 * inputs.len());
     for input in inputs {
         if is_remote(input) {
-            let problem = "expected files, as arrays are read side by side; copy them first".to_owned();
+            let problem =
+                "expected files, as arrays are read side by side; copy them first".to_owned();
             return Err(Error::Array { path: input.into(), problem });
         }
         let Set { dense, labels, sparse } = Set::of(input)?;

@@ -20,3 +20,6 @@ pub use problem::RemoteProblem;
 pub fn is_remote(input: &str) -> bool {
     address::Scheme::of(input).is_some()
 }
+
+#[cfg(test)]
+mod tests;

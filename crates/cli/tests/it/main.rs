@@ -23,9 +23,13 @@ mod predict;
 mod processes;
 mod quickstart;
 mod refusal;
+mod remote;
 mod report;
 mod resume;
 mod score;
+#[path = "../../../data/tests/it/server.rs"]
+#[expect(dead_code, reason = "the library's tests use more of it")]
+mod server;
 mod trace;
 mod train;
 mod transforms;

@@ -164,13 +164,15 @@ impl Content {
                 let reader = reader.with_projection(mask).with_batch_size(BATCH_ROWS).build();
                 batches(path, reader.map_err(Error::parquet(path))?, take).map(|_| ())
             }
-            Self::Object(object) => object.for_each_group((path, &metadata), &mask, |group, bytes| {
-                let reader =
-                    ParquetRecordBatchReaderBuilder::new_with_metadata(bytes, metadata.clone());
-                let reader = reader.with_row_groups(vec![group]).with_projection(mask.clone());
-                let reader = reader.with_batch_size(BATCH_ROWS).build();
-                batches(path, reader.map_err(Error::parquet(path))?, take)
-            }),
+            Self::Object(object) => {
+                object.for_each_group((path, &metadata), &mask, |group, bytes| {
+                    let reader =
+                        ParquetRecordBatchReaderBuilder::new_with_metadata(bytes, metadata.clone());
+                    let reader = reader.with_row_groups(vec![group]).with_projection(mask.clone());
+                    let reader = reader.with_batch_size(BATCH_ROWS).build();
+                    batches(path, reader.map_err(Error::parquet(path))?, take)
+                })
+            }
         }
     }
 }

@@ -41,7 +41,8 @@ impl Keys {
 
 /// The first keys that are found; `None` where nothing is configured.
 pub(super) fn keys(env: &Env, wire: &Wire) -> Result<Option<Keys>, RemoteProblem> {
-    if let (Some(id), Some(secret)) = (env.get("AWS_ACCESS_KEY_ID"), env.get("AWS_SECRET_ACCESS_KEY"))
+    if let (Some(id), Some(secret)) =
+        (env.get("AWS_ACCESS_KEY_ID"), env.get("AWS_SECRET_ACCESS_KEY"))
     {
         let (token, origin) = (env.get("AWS_SESSION_TOKEN"), "AWS_ACCESS_KEY_ID");
         return Ok(Some(Keys { id, secret, token, expires: None, origin }));
@@ -129,7 +130,8 @@ fn of_files(env: &Env) -> Result<Option<Keys>, RemoteProblem> {
 }
 
 fn of_web_identity(env: &Env, wire: &Wire) -> Result<Option<Keys>, RemoteProblem> {
-    let (Some(file), Some(role)) = (env.get("AWS_WEB_IDENTITY_TOKEN_FILE"), env.get("AWS_ROLE_ARN"))
+    let (Some(file), Some(role)) =
+        (env.get("AWS_WEB_IDENTITY_TOKEN_FILE"), env.get("AWS_ROLE_ARN"))
     else {
         return Ok(None);
     };
@@ -180,7 +182,8 @@ fn of_container(env: &Env, wire: &Wire) -> Result<Option<Keys>, RemoteProblem> {
 
 /// The role of the machine; `None` where no such service answers at once.
 fn of_machine(env: &Env, wire: &Wire) -> Option<Keys> {
-    if env.get("AWS_EC2_METADATA_DISABLED").is_some_and(|value| value.eq_ignore_ascii_case("true")) {
+    if env.get("AWS_EC2_METADATA_DISABLED").is_some_and(|value| value.eq_ignore_ascii_case("true"))
+    {
         return None;
     }
     let own = env.get("AWS_EC2_METADATA_SERVICE_ENDPOINT");
@@ -224,7 +227,8 @@ mod tests {
     fn keys_come_from_the_environment_before_the_files() {
         let folder = tempfile::tempdir().unwrap();
         let file = folder.path().join("credentials");
-        std::fs::write(&file, "[team]\naws_access_key_id = A\naws_secret_access_key = B\n").unwrap();
+        std::fs::write(&file, "[team]\naws_access_key_id = A\naws_secret_access_key = B\n")
+            .unwrap();
         let file = file.display().to_string();
         let base = [
             ("AWS_SHARED_CREDENTIALS_FILE", file.as_str()),

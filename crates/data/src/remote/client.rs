@@ -5,9 +5,9 @@ use std::io::{self, Read};
 use std::sync::{LazyLock, Mutex, PoisonError};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
+use ureq::http::Response;
 use ureq::tls::{PemItem, RootCerts, TlsConfig};
 use ureq::{Agent, Body};
-use ureq::http::Response;
 
 use super::address::{Scheme, bucket_and_key};
 use super::problem::RemoteProblem;

@@ -100,7 +100,8 @@ fn of_file(key: &Value, wire: &Wire, now: u64) -> Result<Token, String> {
 
 /// The token of the machine; `None` where no such service answers at once.
 fn of_machine(env: &Env, wire: &Wire, now: u64) -> Option<Token> {
-    let host = env.get("GCE_METADATA_HOST").unwrap_or_else(|| "metadata.google.internal".to_owned());
+    let host =
+        env.get("GCE_METADATA_HOST").unwrap_or_else(|| "metadata.google.internal".to_owned());
     let url = format!("http://{host}/computeMetadata/v1/instance/service-accounts/default/token");
     let answer = wire.get(&url, &[("metadata-flavor", "Google".to_owned())]).ok()?;
     of_answer(&answer, now, "the machine's account")
