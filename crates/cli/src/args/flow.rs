@@ -90,7 +90,8 @@ mod tests {
     #[test]
     fn prose_flows_and_columns_stay() {
         let long = "word ".repeat(18);
-        let text = format!("Examples:\n  rowmill x    {long}end\n               more\n\n{long}a\nb.\nNew");
+        let text =
+            format!("Examples:\n  rowmill x    {long}end\n               more\n\n{long}a\nb.\nNew");
         let lines = laid_out(&text);
         let lines: Vec<&str> = lines.lines().collect();
         assert_eq!(lines[0], "Examples:");
