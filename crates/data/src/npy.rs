@@ -37,6 +37,11 @@ struct Set {
 impl Set {
     /// The set that `input` belongs to.
     fn of(input: &str) -> Result<Self, Error> {
+        if is_remote(input) {
+            let problem =
+                "expected files, as arrays are read side by side; copy them first".to_owned();
+            return Err(Error::Array { path: input.into(), problem });
+        }
         let end = ENDS.iter().find(|end| input.ends_with(*end));
         let Some(start) = end.and_then(|end| input.strip_suffix(end)) else {
             let problem = format!("expected a name that ends in {}", ENDS.join(", "));
@@ -62,11 +67,6 @@ impl Set {
 pub(crate) fn files(inputs: &[String]) -> Result<Vec<String>, Error> {
     let mut files = Vec::with_capacity(3 * inputs.len());
     for input in inputs {
-        if is_remote(input) {
-            let problem =
-                "expected files, as arrays are read side by side; copy them first".to_owned();
-            return Err(Error::Array { path: input.into(), problem });
-        }
         let Set { dense, labels, sparse } = Set::of(input)?;
         files.extend([dense, sparse].map(|path| path.display().to_string()));
         if labels.exists() {

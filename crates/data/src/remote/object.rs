@@ -13,6 +13,8 @@ use super::reader::{Prefetch, Stream};
 
 /// Tries to open an object.
 const TRIES: u32 = 4;
+/// Bytes after which a thread looks whether they are still wanted.
+const PIECE: u64 = 256 << 10;
 /// Tries without a byte more: half a minute, as pauses double.
 const READ_TRIES: u32 = 9;
 
@@ -112,14 +114,20 @@ impl Object {
                 let problem = format!("expected bytes from {at} on, got HTTP status {status}");
                 return Err(Failure::Final(RemoteProblem::Answer(problem)));
             }
-            let most = range.end - at;
-            let read = answer.into_body().into_reader().take(most).read_to_end(bytes);
-            *came_further = bytes.len() - start > got;
-            let at = range.start + (bytes.len() - start) as u64;
-            match read {
-                Ok(_) if at == range.end => Ok(true),
-                Ok(_) => Err(Failure::Passing(format!("the answer ended at byte {at}"))),
-                Err(error) => Err(Failure::Passing(error.to_string())),
+            let mut body = answer.into_body().into_reader().take(range.end - at);
+            loop {
+                let read = body.by_ref().take(PIECE).read_to_end(bytes);
+                *came_further = bytes.len() - start > got;
+                let at = range.start + (bytes.len() - start) as u64;
+                match read {
+                    Ok(_) if at == range.end => return Ok(true),
+                    Ok(_) if !wanted() => return Ok(false),
+                    Ok(0) => {
+                        return Err(Failure::Passing(format!("the answer ended at byte {at}")));
+                    }
+                    Ok(_) => {}
+                    Err(error) => return Err(Failure::Passing(error.to_string())),
+                }
             }
         });
         Ok(fetched?)
