@@ -571,9 +571,7 @@ fn train_hint(error: &train::Error) -> Option<String> {
         }
         train::Error::RunBusy { .. } => "wait for it, or choose another folder with --run FOLDER",
         train::Error::ManifestVersion { .. } => "read it with the version of rowmill that wrote it",
-        train::Error::TensorFile { .. }
-        | train::Error::Value { .. }
-        | train::Error::Config { .. }
+        train::Error::Config { .. }
         | train::Error::Manifest { .. }
         | train::Error::TensorMissing { .. }
         | train::Error::TensorUnexpected { .. }
