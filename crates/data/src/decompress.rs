@@ -82,7 +82,8 @@ fn is_compressed(start: &[u8]) -> bool {
     start.starts_with(GZIP) || start.starts_with(ZSTD)
 }
 
-/// Sum of the sizes of the inputs; `None` where one is standard input, or an object of unknown length.
+/// Sum of the sizes of the inputs; `None` where one is standard input, or an object whose length is
+/// unknown.
 pub(crate) fn total_bytes(inputs: &[String]) -> Result<Option<u64>, Error> {
     let mut total = 0;
     for input in inputs {

@@ -1,5 +1,6 @@
-//! Input files as they were when they were read: which file on the disk or version of an object, and
-//! what was in it. Tells whether a file still has the content that was prepared. Knows no format.
+//! Input files as they were when they were read: which file on the disk or version of an object,
+//! and what was in it. Tells whether a file still has the content that was prepared. Knows no
+//! format.
 
 use std::collections::BTreeMap;
 use std::fs::{File, Metadata};
@@ -36,8 +37,8 @@ pub struct Origin {
     start: Option<Beginning>,
 }
 
-/// What the file system says of a file: a change of its content changes at least one time. Or what a
-/// server says of an object: its length and version, the other numbers are 0.
+/// What the file system says of a file: a change of its content changes at least one time. Or what
+/// a server says of an object: its length and version, the other numbers are 0.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 struct Identity {
     device: u64,
@@ -79,8 +80,8 @@ impl Identity {
 }
 
 impl Origin {
-    /// Opens `path` and notes which file or object it is; `None` for what is no regular file, and for
-    /// an object without a version.
+    /// Opens `path` and notes which file or object it is; `None` for what is no regular file, and
+    /// for an object without a version.
     fn open(path: &str) -> Result<Option<(Box<dyn Read + Send>, Self)>, Error> {
         let failed = || Error::open(Path::new(path));
         if is_remote(path) {

@@ -1,5 +1,6 @@
 //! Bytes of a file that were compared with their checksum before anything interprets them: all that
-//! a Parquet reader of a dataset gets to see. Those of an object on a network have none. Knows nothing of rows and columns.
+//! a Parquet reader of a dataset gets to see. Those of an object on a network have no checksums.
+//! Knows nothing of rows and columns.
 
 use std::fs::File;
 use std::ops::Range;

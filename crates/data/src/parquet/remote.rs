@@ -1,5 +1,5 @@
-//! A Parquet file on a network: only the wanted columns are fetched, a row group ahead of the one that
-//! is decoded.
+//! A Parquet file on a network: only the wanted columns are fetched, a row group ahead of the one
+//! that is decoded.
 
 use std::io::Read;
 use std::ops::Range;

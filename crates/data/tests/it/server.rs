@@ -1,5 +1,5 @@
-//! A small HTTP server for objects, which can fail in the ways real ones do. Tests of the library and
-//! of the command use it, each a part of it.
+//! A small HTTP server for objects, which can fail in the ways real ones do. Tests of the library
+//! and of the command use it, each a part of it.
 
 use std::collections::BTreeMap;
 use std::io::{BufRead, BufReader, Read, Write};
