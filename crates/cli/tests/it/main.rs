@@ -29,3 +29,4 @@ mod score;
 mod trace;
 mod train;
 mod transforms;
+mod written;

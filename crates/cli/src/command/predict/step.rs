@@ -11,10 +11,11 @@ use crate::sheet::{self, Target};
 
 /// Runs the command.
 pub fn run(args: &PredictStep, session: &Session) -> Result<(), Error> {
-    let calibration_of = calibration(&args.calibration)?;
+    let Some(path) = &args.calibration else { return super::priced::step(args, session) };
+    let calibration_of = calibration(path)?;
     let traces = recordings(&args.paths, session)?;
     let recorded = machine(&traces);
-    let calibrated = (&args.calibration, &calibration_of.machine);
+    let calibrated = (path, &calibration_of.machine);
     check_machine(calibrated, &recorded, (args.recorded.force, session))?;
     let scopes = scopes(&traces);
     let steps = Steps::of(&scopes)?;
