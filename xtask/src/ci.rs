@@ -54,7 +54,7 @@ Options:
   --only STAGE  this stage only (may be repeated; slow stages too)";
 
 /// Every stage with whether it is slow.
-const STAGES: [(&str, bool, Run); 16] = [
+const STAGES: [(&str, bool, Run); 17] = [
     ("tools", false, tool::install),
     ("format", false, format),
     ("clippy", false, clippy),
@@ -70,6 +70,7 @@ const STAGES: [(&str, bool, Run); 16] = [
     ("slurm", true, slurm::slurm),
     ("fuzz", true, full::fuzz),
     ("memory", true, full::memory),
+    ("written steps", true, full::written),
     ("corruption", true, full::corruption),
 ];
 

@@ -20,6 +20,7 @@ mod memory;
 mod output;
 mod perfetto;
 mod predict;
+mod priced;
 mod processes;
 mod quickstart;
 mod refusal;

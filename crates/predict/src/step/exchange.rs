@@ -8,8 +8,6 @@ use super::load::RankLoad;
 
 /// How far off times of messages may be: links are those of another machine.
 const INTERVAL: (f64, f64) = (0.5, 2.0);
-/// Links are measured by the payload of eight ranks, of which a rank sends seven eighths.
-const SENT_OF_PAYLOAD: f64 = 7.0 / 8.0;
 
 /// Who takes part, and on what.
 #[derive(Clone, Debug)]
@@ -77,21 +75,21 @@ impl Peers {
         let hosts = self.host(ranks - 1) + 1;
         let here = ranks.min(self.topology.ranks_per_host.max(1) as usize) as f64;
         let ring = |ranks: f64| 2.0 * (ranks - 1.0) / ranks;
-        let within = if here > 1.0 { bytes * ring(here) / 2.0 } else { 0.0 };
-        let between = if hosts > 1 { bytes / here * ring(hosts as f64) / 2.0 } else { 0.0 };
+        let within = if here > 1.0 { bytes * ring(here) } else { 0.0 };
+        let between = if hosts > 1 { bytes / here * ring(hosts as f64) } else { 0.0 };
         let mut ns = 0.0;
         if within > 0.0 {
-            ns += self.topology.within.ns(within / SENT_OF_PAYLOAD);
+            ns += self.topology.within.ns(within);
         }
         if between > 0.0 {
-            ns += self.topology.between.ns(2.0 * between);
+            ns += self.topology.between.ns(between);
         }
         Estimate::within(ns, INTERVAL)
     }
 
     fn time(&self, moved: Moved) -> Estimate {
         let is_one_host = self.of_host.len() < 2;
-        let within = self.topology.within.ns(moved.within / SENT_OF_PAYLOAD);
+        let within = self.topology.within.ns(moved.within);
         let between = if is_one_host { 0.0 } else { self.topology.between.ns(moved.between) };
         Estimate::within(within.max(between), INTERVAL)
     }

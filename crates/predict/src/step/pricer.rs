@@ -188,8 +188,8 @@ impl StepPricer {
         };
         let ranks = (0..self.loads.len()).map(rank).collect();
         let is_measured = |op: &&super::OpPrice| op.basis == Basis::Measured;
-        let measured: f64 =
-            self.dense.ops.iter().filter(is_measured).map(|op| op.time.mean_ns).sum();
+        let times = self.dense.ops.iter().filter(is_measured).map(|op| op.time.mean_ns);
+        let measured = times.fold(0.0, |sum, ns| sum + ns);
         StepPrice {
             cost,
             stages,
