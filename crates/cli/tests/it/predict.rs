@@ -323,8 +323,6 @@ fn steps_that_cannot_be_written_down_are_refused() {
     let model = "predict model --calibration c.json";
     refused(&place, &format!("{model} dlrm-ddp --batch-size 0"), &["batch_size"]);
     refused(&place, &format!("{model} dlrm-ddp --ranks 0"), &["--ranks"]);
-    let reuse = "--set synthetic.ids.kind=reuse --set synthetic.ids.file=none.txt";
-    refused(&place, &format!("{model} dlrm-ddp {reuse}"), &["none.txt"]);
     let auto = "--set model.tables.t0.rows=\"auto\"";
     refused(&place, &format!("{model} dlrm-ddp {auto} --set model.rows_cap=5"), &["rows"]);
 }

@@ -94,7 +94,7 @@ fn steps_that_cannot_be_priced_are_refused() {
     refused(&place, &format!("{step} --hardware a100 --batch-size 0"), &["batch_size"]);
     refused(&place, step, &["--hardware"]);
     refused(&place, "predict step --hardware a100", &["--model"]);
-    refused(&place, &format!("{step} --hardware a100 --launch-us -1"), &["microseconds"]);
+    refused(&place, &format!("{step} --hardware a100 --launch-us=-1"), &["microseconds"]);
     refused(&place, "predict step --model none --hardware a100", &["none"]);
     refused(&place, "predict step", &["PATH"]);
     fs::write(place.path("p.json"), r#"{"world_size": 1, "tiles": []}"#).unwrap();

@@ -18,6 +18,9 @@ const ID: f64 = 8.0;
 const LENGTH: f64 = 4.0;
 const VALUE: f64 = 4.0;
 
+/// Behind the last tile of a rank.
+const NONE: u32 = u32::MAX;
+
 /// What a plan comes to.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct StepCost {
@@ -39,7 +42,12 @@ pub struct StepPricer {
     tiles: Vec<TileTerms>,
     /// The rank of each tile.
     owner: Vec<u32>,
+    /// The first tile of each rank, and the next one of the same rank after each tile; they rise.
+    first: Vec<u32>,
+    next: Vec<u32>,
     loads: Vec<RankLoad>,
+    /// Memory of each rank in all.
+    bytes: Vec<u64>,
     sizes: Sizes,
     dense: DensePart,
     launch_ns: f64,
@@ -69,19 +77,27 @@ impl StepPricer {
             tiles.push(TileTerms::of(tile, rule, alike));
         }
         let most = samples.iter().copied().max().unwrap_or(0);
+        let owner: Vec<u32> = described.iter().map(|tile| tile.rank as u32).collect();
         let mut pricer = Self {
             device: topology.device.clone(),
             batch: workload.config.training.batch_size,
             samples,
             tiles,
-            owner: described.iter().map(|tile| tile.rank as u32).collect(),
+            first: vec![NONE; ranks],
+            next: vec![NONE; owner.len()],
             loads: vec![RankLoad::default(); ranks],
+            bytes: vec![0; ranks],
             sizes: Sizes::of(workload),
             dense: dense::price(workload, most, (conditions, &peers)),
             peers,
+            owner: Vec::new(),
             launch_ns: conditions.launch_ns,
             last: None,
         };
+        for tile in (0..owner.len()).rev() {
+            pricer.link(tile as u32, owner[tile]);
+        }
+        pricer.owner = owner;
         (0..ranks as u32).for_each(|rank| pricer.load(rank));
         Ok(pricer)
     }
@@ -89,13 +105,15 @@ impl StepPricer {
     /// Moves a tile, by its position in the plan, to another rank.
     ///
     /// # Cost
-    /// A pass over all tiles for each of the two ranks, and one over all ranks; no allocation.
+    /// A pass over the tiles of the two ranks, and one over all ranks; no allocation.
     /// # Panics
     /// Where there is no such tile or rank.
     pub fn move_tile(&mut self, tile: usize, to: Rank) -> StepCost {
         assert!(to.index() < self.loads.len(), "rank {to} of {}", self.loads.len());
         let from = std::mem::replace(&mut self.owner[tile], to.0);
         self.last = Some((tile, from));
+        self.unlink(tile as u32, from);
+        self.link(tile as u32, to.0);
         self.load(from);
         self.load(to.0);
         self.cost()
@@ -130,8 +148,7 @@ impl StepPricer {
     pub fn cost(&self) -> StepCost {
         let on_device = self.stages().iter().fold(Estimate::default(), |sum, one| sum.plus(*one));
         let host = Estimate::within(self.launch_ns * f64::from(self.launches()), (1.0, 1.0));
-        let ranks = 0..self.loads.len();
-        let peak_bytes = ranks.map(|rank| self.memory(rank).total()).max().unwrap_or(0);
+        let peak_bytes = self.bytes.iter().copied().max().unwrap_or(0);
         let fits = peak_bytes <= self.device.memory_bytes;
         StepCost { step: on_device.max(host), peak_bytes, fits }
     }
@@ -142,9 +159,40 @@ impl StepPricer {
         max_batch_size(&self.sizes, (&self.loads, self.batch), self.device.memory_bytes)
     }
 
+    /// Adds a tile to those of a rank, in its place.
+    fn link(&mut self, tile: u32, rank: u32) {
+        let (mut before, mut after) = (NONE, self.first[rank as usize]);
+        while after < tile {
+            (before, after) = (after, self.next[after as usize]);
+        }
+        self.next[tile as usize] = after;
+        match before {
+            NONE => self.first[rank as usize] = tile,
+            before => self.next[before as usize] = tile,
+        }
+    }
+
+    /// Takes a tile from those of a rank.
+    fn unlink(&mut self, tile: u32, rank: u32) {
+        let after = self.next[tile as usize];
+        let mut before = self.first[rank as usize];
+        if before == tile {
+            self.first[rank as usize] = after;
+            return;
+        }
+        while self.next[before as usize] != tile {
+            before = self.next[before as usize];
+        }
+        self.next[before as usize] = after;
+    }
+
     fn load(&mut self, rank: u32) {
-        let held = self.tiles.iter().zip(&self.owner).filter(|(_, owner)| **owner == rank);
-        self.loads[rank as usize] = RankLoad::of(held.map(|(tile, _)| tile), &self.device);
+        let known = |tile: u32| (tile != NONE).then_some(tile as usize);
+        let first = known(self.first[rank as usize]);
+        let held = std::iter::successors(first, |tile| known(self.next[*tile]));
+        let rank = rank as usize;
+        self.loads[rank] = RankLoad::of(held.map(|tile| &self.tiles[tile]), &self.device);
+        self.bytes[rank] = self.memory(rank).total();
     }
 
     fn memory(&self, rank: usize) -> Memory {
