@@ -160,7 +160,7 @@ pub struct PredictStep {
 /// What prices kernels and launches.
 #[derive(Debug, Args)]
 pub struct PricedHost {
-    /// Without a recording: microseconds of the host for each launch, which a step is no shorter than
+    /// Without a recording: microseconds of the host for each launch; a step takes no less
     #[arg(long, value_name = "US", default_value_t = 0.0, value_parser = microseconds)]
     pub launch_us: f64,
     /// Without a recording: kernel models to use instead of those that come with rowmill

@@ -78,7 +78,10 @@ fn a_sweep_covers_models_devices_and_batches() {
     assert_eq!(all.len(), 3 * 6 * 4);
     let best = all.iter().filter(|row| row["is_best"] == true);
     assert!(best.count() >= 3);
-    place.done("predict sweep --hardware t4,a100x2 --batch-size 64 --pooling 1,10 --format csv --output s.csv");
+    place.done(
+        "predict sweep --hardware t4,a100x2 --batch-size 64 --pooling 1,10 --format csv \
+         --output s.csv",
+    );
     let text = fs::read_to_string(place.path("s.csv")).unwrap();
     assert_eq!(text.lines().count(), 1 + 2 * 2 * 3, "{text}");
     assert!(text.starts_with("pooling,model,hardware,batch_size,ranks"), "{text}");
