@@ -188,7 +188,7 @@ pub enum StepRows {
 #[command(after_help = "\
 Examples:
   rowmill predict sweep
-  rowmill predict sweep --model my.toml --hardware a100,h100x8 --batch-size 2048,16384 --pooling 1,20
+  rowmill predict sweep --model my.toml --hardware a100,h100x8 --batch-size 2048,8192 --pooling 1,20
   rowmill predict sweep --format csv --output sweep.csv
 
 Without arguments: the models of arXiv:2201.07821, its devices and later ones. `is_best` marks steps
@@ -419,6 +419,15 @@ pub struct NeverRunStep {
     /// A sharding plan, as rowmill train takes it
     #[arg(long, value_name = "FILE.json", conflicts_with_all = ["sharding", "ranks"])]
     pub plan: Option<PathBuf>,
+}
+
+impl NeverRunStep {
+    /// Whether anything was asked for.
+    pub fn is_asked(&self) -> bool {
+        let is_sized = self.batch_size.is_some() || self.ranks.is_some() || self.pooling != 1;
+        let is_split = self.plan.is_some() || self.sharding != Sharding::Table;
+        is_sized || is_split || !self.set.is_empty()
+    }
 }
 
 /// Measure errors.

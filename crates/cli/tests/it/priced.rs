@@ -100,6 +100,9 @@ fn steps_that_cannot_be_priced_are_refused() {
     refused(&place, &format!("{step} --hardware a100 --launch-us=-1"), &["microseconds"]);
     refused(&place, "predict step --model none --hardware a100", &["none"]);
     refused(&place, "predict step", &["PATH"]);
+    let recorded = "predict step t.json --calibration c.json";
+    refused(&place, &format!("{recorded} --pooling 3"), &["expected --model", "a recording"]);
+    refused(&place, &format!("{recorded} --by rank"), &["--model"]);
     fs::write(place.path("p.json"), r#"{"world_size": 1, "tiles": []}"#).unwrap();
     refused(&place, &format!("{step} --hardware a100 --plan p.json"), &["p.json", "tiles over"]);
 }
