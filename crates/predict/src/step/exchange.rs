@@ -40,8 +40,8 @@ impl Peers {
         rank / self.topology.ranks_per_host.max(1) as usize
     }
 
-    /// An all-to-all: each rank owns so many bytes for every sample of the batch, and sends each rank
-    /// those of its samples.
+    /// An all-to-all: each rank owns so many bytes for every sample of the batch, and sends each
+    /// rank those of its samples.
     pub fn to_samples(&self, loads: &[RankLoad], bytes: impl Fn(&RankLoad) -> f64) -> Estimate {
         if self.samples.len() < 2 {
             return Estimate::default();

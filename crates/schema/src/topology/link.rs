@@ -81,8 +81,8 @@ impl Link {
 
     /// Between devices of one host, by what each rank sends to the others.
     ///
-    /// Measured up to 2.8 MB on V100s with NVLink; beyond that, 0.8 of the bandwidth that data sheets
-    /// say of a direction. Devices without NVLink share PCIe from the start.
+    /// Measured up to 2.8 MB on V100s with NVLink; beyond that, 0.8 of the bandwidth that data
+    /// sheets say of a direction. Devices without NVLink share PCIe from the start.
     #[must_use]
     pub fn within(device: &HardwareSpec) -> Self {
         let (fabric, gb_per_s) = fabric(&device.key);
