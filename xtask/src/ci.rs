@@ -73,6 +73,7 @@ const STAGES: [(&str, bool, Run); 17] = [
     ("objects", true, full::objects),
     ("fuzz", true, full::fuzz),
     ("memory", true, full::memory),
+    ("written steps", true, full::written),
     ("corruption", true, full::corruption),
 ];
 

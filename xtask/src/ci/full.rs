@@ -193,6 +193,12 @@ pub fn memory() -> Result<String, Error> {
     command::run(tests.env("ROWMILL_MEMORY", "full")).map(|()| "all fit their estimates".to_owned())
 }
 
+/// Trains every configuration under every ready-made plan, and writes its steps down.
+pub fn written() -> Result<String, Error> {
+    let mut tests = cargo(&["test", "--release", "-p", "rowmill", "--test", "it", "written::"]);
+    command::run(tests.env("ROWMILL_WRITTEN", "full")).map(|()| "as they are recorded".to_owned())
+}
+
 /// Damages prepared data and checkpoints, and the traces of the fixtures, whole ones and more often
 /// than every day.
 pub fn corruption() -> Result<String, Error> {
