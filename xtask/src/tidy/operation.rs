@@ -9,12 +9,13 @@ const RULE: &str = "operation";
 const FOLDER: &str = "crates/device/src/ops/";
 
 /// Operations without a GPU twin yet.
-const CPU_ONLY: [&str; 8] = [
+const CPU_ONLY: [&str; 9] = [
     "activation",
     "cross",
     "dense_update",
     "embedding_backward",
     "embedding_forward",
+    "exchange",
     "gemm",
     "interaction",
     "loss",

@@ -2,7 +2,9 @@
 //! against one thread.
 #![expect(clippy::unwrap_used, reason = "test code fails by panicking")]
 
+mod backend;
 mod dense;
 mod embedding;
+mod exchange;
 mod optimizer;
 mod pool;
