@@ -1,7 +1,7 @@
 //! Layers with explicit forward and backward. Each owns its buffers, sized once for the largest
 //! batch; parameters live in [`crate::dense`]. What passes between layers is a
-//! device's matrix of f32, between the linear layers of an MLP in the products' precision; embeddings
-//! and the batch are row-major.
+//! device's matrix of f32, between the linear layers of an MLP in the products' precision;
+//! embeddings and the batch are row-major.
 
 pub mod cross;
 pub mod interaction;

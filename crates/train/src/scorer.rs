@@ -149,11 +149,10 @@ impl<B: Backend> Scorer<B> {
 
     /// Calls `take` with the batch; where tables are mapped, with one part of it after the other,
     /// whose ids are positions among the rows that were looked up.
-    fn forward(
-        &mut self,
-        batch: &Batch,
-        mut take: impl FnMut(&mut ForwardModel<B>, &mut RankContext<B>, Share<'_>) -> Result<(), Error>,
-    ) -> Result<(), Error> {
+    fn forward<F>(&mut self, batch: &Batch, mut take: F) -> Result<(), Error>
+    where
+        F: FnMut(&mut ForwardModel<B>, &mut RankContext<B>, Share<'_>) -> Result<(), Error>,
+    {
         let whole = Share { batch, first_sample: 0, global_size: batch.size };
         let Some(tables) = &self.mapped else {
             return take(&mut self.model, &mut self.context, whole);

@@ -1,5 +1,5 @@
-//! The CPU as a [`Backend`]: the operations of [`crate::ops`] on the forms they have, at once and on
-//! the calling thread. A queue is nothing, ids are read where the host has them.
+//! The CPU as a [`Backend`]: the operations of [`crate::ops`] on the forms they have, at once and
+//! on the calling thread. A queue is nothing, ids are read where the host has them.
 
 mod tables;
 

@@ -1,4 +1,5 @@
-//! The local halves of an exchange of pooled vectors against plain loops, for any number of threads.
+//! The local halves of an exchange of pooled vectors against plain loops, for any number of
+//! threads.
 
 use device::Cpu;
 use device::ops::exchange::{Column, Given, Source, assemble, gather};

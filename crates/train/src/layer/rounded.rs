@@ -1,4 +1,5 @@
-//! f32 matrices on their way into products of a lower precision: rounded once, kept for the backward.
+//! f32 matrices on their way into products of a lower precision: rounded once, kept for the
+//! backward.
 
 use device::Backend;
 use schema::{Op, Precision};

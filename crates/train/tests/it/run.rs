@@ -5,8 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use data::{Dataset, PrepareRequest, Strictness};
-use device::Cpu;
-use device::weights::WeightsMut;
+use device::{Cpu, WeightsMut};
 use schema::random::CounterRng;
 use schema::{DataType, JobConfig, Optimizer, ShardingPlan, TableConfig};
 use train::checkpoint::{Checkpoint, Meta, Writer};
