@@ -11,6 +11,7 @@
 
 pub mod buffer;
 pub mod cpu;
+pub mod cuda;
 pub mod error;
 pub mod limits;
 pub mod mapped;

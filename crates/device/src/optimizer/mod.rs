@@ -8,6 +8,7 @@
 pub mod adagrad;
 pub mod adam;
 pub mod lamb;
+pub mod device_block;
 mod parts;
 pub mod rowwise_adagrad;
 pub mod sgd;

@@ -6,6 +6,7 @@
 #![expect(unsafe_code, reason = "rows of panels are scattered, so slices cannot part them")]
 
 mod fused;
+pub mod cuda;
 pub mod scalar;
 mod simd;
 

@@ -5,6 +5,7 @@
 
 mod gather;
 mod pack;
+pub mod cuda;
 pub mod scalar;
 mod simd;
 mod sort;

@@ -13,6 +13,7 @@ mod operand;
 pub mod pairs;
 pub mod panels;
 mod portable;
+pub mod cuda;
 pub mod scalar;
 mod simd;
 mod terms;
