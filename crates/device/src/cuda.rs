@@ -74,7 +74,8 @@ pub struct Emulation {
     pub order: Order,
     /// Whether each access is checked.
     pub checks: Checks,
-    /// Sources used in place of the embedded ones of the same name; tests of the tests.
+    /// Sources used in place of the embedded ones of the same name, or of `prelude`; they test the
+    /// tests.
     pub replaced: Vec<(&'static str, String)>,
 }
 

@@ -2,6 +2,7 @@
 //! against one thread.
 #![expect(clippy::unwrap_used, reason = "test code fails by panicking")]
 
+mod cuda;
 mod dense;
 mod embedding;
 mod optimizer;

@@ -34,7 +34,9 @@ const CHECKED_FLAGS: &[&str] = &["-fsanitize=thread"];
 /// The library of a source in the cache, made where it is missing.
 pub fn compiled(emulation: &Emulation, name: &str, text: &str) -> Result<PathBuf, DriverError> {
     let is_checked = emulation.checks == Checks::Every;
-    let source = format!("#include \"shim.h\"\n{PRELUDE}\n#line 1 \"{name}\"\n{text}");
+    let replaced = emulation.replaced.iter().find(|(name, _)| *name == "prelude");
+    let prelude = replaced.map_or(PRELUDE, |(_, text)| text);
+    let source = format!("#include \"shim.h\"\n{prelude}\n#line 1 \"{name}\"\n{text}");
     let flags: Vec<&str> = [FLAGS, KERNEL_FLAGS, if is_checked { CHECKED_FLAGS } else { &[] }]
         .concat();
     let compiler = emulation.compiler.display().to_string();
@@ -63,6 +65,9 @@ fn make(
     (source, flags): (&str, &[&str]),
     library: &Path,
 ) -> Result<(), DriverError> {
+    // What runs the blocks is the same for all kernels.
+    let compiler = emulation.compiler.display().to_string();
+    let runtime = emulation.cache.join(format!("runtime-{}.o", key(&[&compiler, SHIM, RUNTIME])));
     for (file, text) in [("shim.h", SHIM), ("runtime.cpp", RUNTIME), ("kernel.cpp", source)] {
         let path = folder.join(file);
         fs::write(&path, text).map_err(|error| broken(&path, &error))?;
@@ -82,8 +87,13 @@ fn make(
         Err(failed(String::from_utf8_lossy(&output.stderr).into_owned()))
     };
     run(&[flags, &["-c", "kernel.cpp", "-o", "kernel.o"]].concat())?;
-    run(&[FLAGS, &["-O2", "-c", "runtime.cpp", "-o", "runtime.o"]].concat())?;
-    run(&["-shared", "-o", "library.so", "kernel.o", "runtime.o", "-ldl"])?;
+    if !runtime.exists() {
+        run(&[FLAGS, &["-O2", "-c", "runtime.cpp", "-o", "runtime.o"]].concat())?;
+        let made = folder.join("runtime.o");
+        fs::rename(&made, &runtime).map_err(|error| broken(&runtime, &error))?;
+    }
+    let runtime = runtime.display().to_string();
+    run(&["-shared", "-o", "library.so", "kernel.o", &runtime, "-ldl"])?;
     let made = folder.join("library.so");
     fs::rename(&made, library).map_err(|error| broken(library, &error))
 }
