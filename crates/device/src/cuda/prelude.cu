@@ -19,7 +19,7 @@ typedef long long i64;
 // calls a kernel with the bytes of its arguments.
 #define KERNEL(name, Arguments, threads)                                              \
   static void name(const Arguments a);                                                \
-  extern "C" void rowmill_entry_##name(const void *bytes) {                           \
+  extern "C" __attribute__((no_sanitize("thread"))) void rowmill_entry_##name(const void *bytes) { \
     name(*(const Arguments *)bytes);                                                  \
   }                                                                                   \
   extern "C" const unsigned rowmill_shape_##name[2] = {sizeof(Arguments), threads};   \

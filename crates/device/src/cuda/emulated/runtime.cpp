@@ -55,6 +55,8 @@ struct Fiber {
 const size_t STACK_BYTES = 64 << 10;
 const uint64_t CANARY = 0x5bd1e995c0dec0deull;
 const uint32_t MANY = 0xffffffffu;
+// Several threads of one warp; its number is in the lower bits.
+const uint32_t MANY_OF_WARP = 0xffff0000u;
 const uint32_t ATOMIC = 0x80000000u;
 const size_t CELL_BYTES = 2;
 
@@ -290,42 +292,48 @@ void run_block(const uint32_t *order) {
 }
 
 // Whether an access since the launch began may come before or after this one as it likes.
-bool races(const Access &then, bool was_atomic, bool is_atomic, uint32_t epoch) {
+uint32_t warp_of(uint32_t thread) {
+  return thread == MANY ? MANY : thread >= MANY_OF_WARP ? thread & 0xffff : thread / 32;
+}
+
+// Every block has shared memory of its own.
+bool races(const Access &then, bool was_atomic, bool is_atomic, uint32_t epoch, bool is_shared) {
   if (then.stamp < first_stamp || then.stamp == 0) return false;
   if (was_atomic && is_atomic) return false;
-  if (then.block != block_number) return true;
+  if (then.block != block_number) return !is_shared;
   if (then.thread == current) return false;
   if (then.stamp != stamp) return false;
-  if (then.thread == MANY) return true;
-  const bool same_warp = then.thread / 32 == current / 32;
-  return !(same_warp && (then.warp_epoch & ~ATOMIC) < epoch);
+  return !(warp_of(then.thread) == current / 32 && (then.warp_epoch & ~ATOMIC) < epoch);
 }
 
 void race(const Access &then, uint64_t pc, bool is_write) {
   report(RACE, nullptr, 0);
   fault.pc = pc, fault.other_pc = then.pc;
-  fault.other_block = then.block, fault.other_thread = then.thread;
+  fault.other_block = then.block;
+  fault.other_thread = then.thread >= MANY_OF_WARP ? MANY : then.thread;
   fault.is_write = is_write;
   fail();
 }
 
-void note(Cell *cells, uint64_t offset, size_t bytes, uint64_t pc, bool is_write, bool is_atomic) {
+void note(Cell *cells, uint64_t offset, size_t bytes, uint64_t pc, bool is_write, bool is_atomic,
+          bool is_shared) {
   const uint32_t epoch = fibers[current].warp_epoch;
   const Access now = {stamp, block_number, current, epoch | (is_atomic ? ATOMIC : 0), pc};
   const uint64_t last = (offset + bytes - 1) / CELL_BYTES;
   for (uint64_t i = offset / CELL_BYTES; i <= last; ++i) {
     Cell &cell = cells[i];
-    if (races(cell.write, cell.write.warp_epoch & ATOMIC, is_atomic, epoch)) race(cell.write, pc, is_write);
+    if (races(cell.write, cell.write.warp_epoch & ATOMIC, is_atomic, epoch, is_shared)) race(cell.write, pc, is_write);
     if (is_write) {
-      if (races(cell.read, cell.read.warp_epoch & ATOMIC, is_atomic, epoch)) race(cell.read, pc, true);
+      if (races(cell.read, cell.read.warp_epoch & ATOMIC, is_atomic, epoch, is_shared)) race(cell.read, pc, true);
       cell.write = now;
     }
     if (!is_write || is_atomic) {
       const bool old = cell.read.stamp < first_stamp || cell.read.stamp == 0;
-      if (!old && cell.read.block != block_number)
+      if (!old && !is_shared && cell.read.block != block_number)
         cell.read = {stamp, MANY, MANY, now.warp_epoch, pc};
-      else if (!old && races(cell.read, false, false, epoch))
-        cell.read = {stamp, block_number, MANY, now.warp_epoch, pc};
+      else if (!old && races(cell.read, false, false, epoch, is_shared))
+        cell.read = {stamp, block_number, warp_of(cell.read.thread) == current / 32 ? MANY_OF_WARP | current / 32 : MANY,
+                     now.warp_epoch, pc};
       else
         cell.read = now;
     }
@@ -343,17 +351,17 @@ void touch(uint64_t address, size_t bytes, size_t alignment, uint64_t pc, bool i
   const uint64_t shared = (uint64_t)__start_rowmill_shared;
   const uint64_t shared_bytes = __stop_rowmill_shared - __start_rowmill_shared;
   if (address - shared < shared_bytes && address - shared + bytes <= shared_bytes)
-    return note(shared_shadow, address - shared, bytes, pc, is_write, is_atomic);
+    return note(shared_shadow, address - shared, bytes, pc, is_write, is_atomic, true);
   const uint64_t dynamic = (uint64_t)dynamic_shared;
   if (address - dynamic < task.shared_bytes && address - dynamic + bytes <= task.shared_bytes)
-    return note(dynamic_shadow, address - dynamic, bytes, pc, is_write, is_atomic);
+    return note(dynamic_shadow, address - dynamic, bytes, pc, is_write, is_atomic, true);
   for (size_t tried = 0; tried < task.region_count; ++tried) {
     const size_t i = (last_region + tried) % task.region_count;
     Region &region = task.regions[i];
     if (address - region.start >= region.bytes) continue;
     if (address - region.start + bytes > region.bytes) break;
     last_region = i;
-    return note(region.shadow, address - region.start, bytes, pc, is_write, is_atomic);
+    return note(region.shadow, address - region.start, bytes, pc, is_write, is_atomic, false);
   }
   // Constants of the kernel's own file, and where the running thread is.
   const uint64_t here = (uint64_t)&rowmill_here;
