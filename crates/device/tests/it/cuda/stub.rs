@@ -25,7 +25,7 @@ fn calls(child: &str) -> Option<Vec<String>> {
     let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/it/cuda/stub.c");
     let compiler = std::env::var_os("CC").unwrap_or_else(|| "gcc".into());
     let mut command = Command::new(&compiler);
-    command.args(["-shared", "-fPIC", "-o"]).arg(&library).arg(source);
+    command.args(["-shared", "-fPIC", "-w", "-o"]).arg(&library).arg(source);
     let Ok(status) = command.status() else {
         eprintln!("SKIPPED: {} is not there, a C compiler (CC)", compiler.display());
         return None;
