@@ -56,7 +56,9 @@ pub fn run(arguments: &[String]) -> Result<(), Error> {
     let text = compile(&libraries, &out)?;
     let used = parse(&text);
     for (kernel, [registers, shared, spills]) in &used {
-        println!("{kernel:<48} {registers:>4} registers {shared:>6} B shared {spills:>4} B spilled");
+        println!(
+            "{kernel:<48} {registers:>4} registers {shared:>6} B shared {spills:>4} B spilled"
+        );
     }
     let path = root.join(RECORD);
     if record {
@@ -135,7 +137,8 @@ mod tests {
 
     #[test]
     fn a_kernel_that_uses_more_is_named() {
-        let recorded = parse("architecture\tkernel\tr\ts\tp\nsm_80\ta\t20\t0\t0\nsm_80\tb\t8\t0\t0\n");
+        let recorded =
+            parse("architecture\tkernel\tr\ts\tp\nsm_80\ta\t20\t0\t0\nsm_80\tb\t8\t0\t0\n");
         let used = parse("sm_80\ta\t21\t0\t0\nsm_80\tc\t8\t0\t0\n");
         assert_eq!(
             compared(&used, &recorded),

@@ -321,6 +321,9 @@ impl Stream {
     /// [`DriverError::Extent`] where they do not fit.
     pub fn upload(&self, buffer: &Buffer, start: usize, bytes: &[u8]) -> Result<(), DriverError> {
         let address = buffer.part("upload", start, bytes.len())?;
+        if bytes.is_empty() {
+            return Ok(());
+        }
         match &*self.driver.machine {
             Machine::Native(device) => device.upload(self.handle, address, bytes),
             Machine::Emulated(device) => device.upload(address, bytes),
@@ -358,6 +361,9 @@ impl Stream {
         bytes: &mut [u8],
     ) -> Result<(), DriverError> {
         let address = buffer.part("download", start, bytes.len())?;
+        if bytes.is_empty() {
+            return Ok(());
+        }
         match &*self.driver.machine {
             Machine::Native(device) => device.download(self.handle, address, bytes),
             Machine::Emulated(device) => device.download(address, bytes),

@@ -5,14 +5,14 @@
 mod compile;
 mod ffi;
 
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::Command;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use super::error::{DriverError, Fault, FaultKind, Place};
 use super::{Emulation, Grid, Source};
 
-pub use ffi::{Entry, Library};
+pub(super) use ffi::{Entry, Library};
 
 /// Bytes before and behind each buffer that nobody may write.
 const RED_ZONE: usize = 64;
@@ -79,8 +79,11 @@ impl Device {
     }
 
     pub fn alloc(&self, bytes: usize) -> Result<u64, DriverError> {
-        let allocation = ffi::Allocation::new(bytes, RED_ZONE)
-            .ok_or(DriverError::OutOfMemory { bytes, free: 0, total: 0 })?;
+        let allocation = ffi::Allocation::new(bytes, RED_ZONE).ok_or(DriverError::OutOfMemory {
+            bytes,
+            free: 0,
+            total: 0,
+        })?;
         let address = allocation.address();
         locked(&self.memory).buffers.push(allocation);
         Ok(address)
@@ -216,10 +219,4 @@ fn line_of(library: &Path, offset: u64) -> Place {
         Some(Place { file: file[at..].to_owned(), line: number })
     });
     places.find(|place| !place.file.contains("prelude.cu")).unwrap_or(unknown)
-}
-
-/// Where compiled kernels are kept unless the caller says otherwise.
-#[must_use]
-pub fn default_cache(home: Option<&Path>) -> PathBuf {
-    home.map_or_else(std::env::temp_dir, |home| home.join(".cache")).join("rowmill/kernels")
 }

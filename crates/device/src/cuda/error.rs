@@ -205,7 +205,10 @@ impl fmt::Display for FaultKind {
         };
         match self {
             Self::Outside { access, bytes, after: Some((past, len)) } => {
-                write!(f, "{access} of {bytes} bytes {past} bytes past the end of a buffer of {len}")
+                write!(
+                    f,
+                    "{access} of {bytes} bytes {past} bytes past the end of a buffer of {len}"
+                )
             }
             Self::Outside { access, bytes, after: None } => {
                 write!(f, "{access} of {bytes} bytes outside every buffer")
@@ -227,7 +230,9 @@ impl fmt::Display for FaultKind {
                 write!(f, "mask {mask:#010x} names thread {missing}, which is not there: {waits}")
             }
             Self::LaneNotNamed { lane } => write!(f, "lane {lane} is not named in the mask"),
-            Self::RedZone { bytes } => write!(f, "store before or behind a buffer of {bytes} bytes"),
+            Self::RedZone { bytes } => {
+                write!(f, "store before or behind a buffer of {bytes} bytes")
+            }
             Self::Stack => f.write_str("the thread's own memory ran out"),
             Self::SharedMemory { bytes } => {
                 write!(f, "{bytes} bytes of shared memory are more than a block may have")

@@ -9,9 +9,7 @@ use std::path::PathBuf;
 use std::ptr;
 use std::sync::Mutex;
 
-use cudarc::driver::sys::{
-    self, CUcontext, CUevent, CUfunction, CUmodule, CUresult, CUstream,
-};
+use cudarc::driver::sys::{self, CUcontext, CUevent, CUfunction, CUmodule, CUresult, CUstream};
 
 use super::error::DriverError;
 use super::{Grid, Source, nvrtc};

@@ -77,14 +77,8 @@ pub fn compile(request: &Request<'_>) -> Result<Compiled, DriverError> {
     // destroyed below; sizes are asked for before buffers of that size are filled.
     unsafe {
         let none = ptr::null();
-        let made = sys::nvrtcCreateProgram(
-            &raw mut program,
-            text.as_ptr(),
-            name.as_ptr(),
-            0,
-            none,
-            none,
-        );
+        let made =
+            sys::nvrtcCreateProgram(&raw mut program, text.as_ptr(), name.as_ptr(), 0, none, none);
         if made != nvrtcResult::NVRTC_SUCCESS {
             return Err(failed(format!("{made:?}")));
         }
@@ -216,12 +210,8 @@ mod tests {
                    ptxas info    : Function properties for fill\n    \
                    8 bytes stack frame, 4 bytes spill stores, 12 bytes spill loads\n\
                    ptxas info    : Used 12 registers, used 1 barriers, 256 bytes smem\n";
-        let expected = Usage {
-            kernel: "fill".to_owned(),
-            registers: 12,
-            shared_bytes: 256,
-            spill_bytes: 16,
-        };
+        let expected =
+            Usage { kernel: "fill".to_owned(), registers: 12, shared_bytes: 256, spill_bytes: 16 };
         assert_eq!(usage(log), [expected]);
     }
 }

@@ -21,8 +21,7 @@ pub fn of(rule: &Rule, rounding: CounterRng) -> Vec<u8> {
         Optimizer::Lamb => 4,
     };
     let factors = [rule.learning_rate, rule.epsilon, rule.l2, rule.decoupled];
-    let moments =
-        [rule.mean.take, rule.mean.correction, rule.square.take, rule.square.correction];
+    let moments = [rule.mean.take, rule.mean.correction, rule.square.take, rule.square.correction];
     let numbers = factors.into_iter().chain(moments);
     let block = numbers.fold(Arguments::new().u32(kind), Arguments::f32);
     block.u32(0).u64(rounding.key()).bytes()

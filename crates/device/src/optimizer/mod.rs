@@ -7,8 +7,8 @@
 
 pub mod adagrad;
 pub mod adam;
-pub mod lamb;
 pub mod device_block;
+pub mod lamb;
 mod parts;
 pub mod rowwise_adagrad;
 pub mod sgd;

@@ -83,7 +83,8 @@ fn table(diagnosis: &Diagnosis) -> String {
     if let Some(problem) = &diagnosis.problem {
         rows.push(vec!["cuda".into(), "wrong".into(), problem.clone()]);
     }
-    let (verdict, found) = if diagnosis.has_compiler { ("ok", "found") } else { ("wrong", "absent") };
+    let (verdict, found) =
+        if diagnosis.has_compiler { ("ok", "found") } else { ("wrong", "absent") };
     let compiler = format!("C++ compiler {} (CXX): {found}", diagnosis.compiler);
     rows.push(vec!["emulated".into(), verdict.into(), compiler]);
     let mut text = render::grid(&["device", "", "found"], &rows);

@@ -203,8 +203,7 @@ impl Library {
     }
 
     fn load(path: &Path) -> Result<Self, DriverError> {
-        let broken =
-            |problem: String| DriverError::Cache { path: path.to_owned(), problem };
+        let broken = |problem: String| DriverError::Cache { path: path.to_owned(), problem };
         let name = CString::new(path.as_os_str().as_bytes()).map_err(|e| broken(e.to_string()))?;
         // SAFETY: `name` ends with NUL; the library is one that this program made, and nothing
         // runs when it is loaded.
@@ -238,9 +237,8 @@ pub struct Entry {
 
 impl Entry {
     pub fn find(library: &Arc<Library>, name: &str) -> Option<Self> {
-        let find = |prefix: &str| {
-            symbol(library.handle, &CString::new(format!("{prefix}_{name}")).ok()?)
-        };
+        let find =
+            |prefix: &str| symbol(library.handle, &CString::new(format!("{prefix}_{name}")).ok()?);
         let (function, shape) = (find("rowmill_entry")?, find("rowmill_shape")?);
         // SAFETY: the macro KERNEL of `prelude.cu` gives both these types.
         let (function, shape) = unsafe {

@@ -5,8 +5,8 @@
 //! layers.
 #![expect(unsafe_code, reason = "rows of panels are scattered, so slices cannot part them")]
 
-mod fused;
 pub mod cuda;
+mod fused;
 pub mod scalar;
 mod simd;
 

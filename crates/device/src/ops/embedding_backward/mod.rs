@@ -3,9 +3,9 @@
 //!
 //! Knows nothing of the model's features or of sharding. No dense gradient of a table ever exists.
 
+pub mod cuda;
 mod gather;
 mod pack;
-pub mod cuda;
 pub mod scalar;
 mod simd;
 mod sort;

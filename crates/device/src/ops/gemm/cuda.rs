@@ -76,8 +76,7 @@ impl Gemm {
     ) -> Result<(), DriverError> {
         let start = u32::from(bias.is_some());
         let (a, b_matrix) = ((x, [k, 1]), (weight, [1, k]));
-        let product =
-            Product { a, b: b_matrix, c: y, bias, sizes: [b, n, k], start, epilogue };
+        let product = Product { a, b: b_matrix, c: y, bias, sizes: [b, n, k], start, epilogue };
         self.launch(stream, &product)
     }
 
@@ -93,8 +92,7 @@ impl Gemm {
     ) -> Result<(), DriverError> {
         let (a, b_matrix) = ((d_y, [n, 1]), (weight, [k, 1]));
         let (sizes, epilogue) = ([b, k, n], Epilogue::Plain);
-        let product =
-            Product { a, b: b_matrix, c: d_x, bias: None, sizes, start: 2, epilogue };
+        let product = Product { a, b: b_matrix, c: d_x, bias: None, sizes, start: 2, epilogue };
         self.launch(stream, &product)
     }
 

@@ -9,11 +9,11 @@
 
 pub mod column;
 pub(crate) mod column_sums;
+pub mod cuda;
 mod operand;
 pub mod pairs;
 pub mod panels;
 mod portable;
-pub mod cuda;
 pub mod scalar;
 mod simd;
 mod terms;

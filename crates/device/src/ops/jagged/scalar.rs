@@ -34,9 +34,10 @@ pub fn bucketise(
             }
         }
     }
-    let weights = jagged.weights.as_ref().map(|weights| {
-        positions.iter().map(|&i| weights[i as usize]).collect::<Vec<f32>>()
-    });
+    let weights = jagged
+        .weights
+        .as_ref()
+        .map(|weights| positions.iter().map(|&i| weights[i as usize]).collect::<Vec<f32>>());
     let features = shards * jagged.features;
     let jagged = KeyedJaggedTensor::from_lengths(features, &lengths, values);
     (KeyedJaggedTensor { weights, ..jagged }, positions)

@@ -155,8 +155,7 @@ pub fn check_activation(bench: &Bench) {
     let logits: Vec<f32> = floats(3, len).iter().map(|value| value * 400.0).collect();
     let (on_logits, out) = (bench.put(&logits), bench.room::<f32>(len));
     kernels.sigmoid(&bench.stream, [&on_logits, &out], len).unwrap();
-    let expected: Vec<f32> =
-        logits.iter().map(|&logit| sigmoid(f64::from(logit)) as f32).collect();
+    let expected: Vec<f32> = logits.iter().map(|&logit| sigmoid(f64::from(logit)) as f32).collect();
     same("probabilities", &bench.get(&out, len), &expected);
 
     let bias = floats(4, 50);
@@ -177,8 +176,7 @@ pub fn check_loss(bench: &Bench) {
     let kernels = DeviceLoss::load(&bench.driver).unwrap();
     // More chunks of 512 samples than the summing block has threads, in one order.
     let many = if bench.name.starts_with("Descending") { 66_000 } else { 1100 };
-    for (kind, samples) in
-        [(Loss::BceWithLogits, 1), (Loss::Mse, 700), (Loss::BceWithLogits, many)]
+    for (kind, samples) in [(Loss::BceWithLogits, 1), (Loss::Mse, 700), (Loss::BceWithLogits, many)]
     {
         let mut logits: Vec<f32> = floats(1, samples).iter().map(|value| value * 90.0).collect();
         let labels: Vec<f32> = floats(2, samples).iter().map(|value| value + 0.5).collect();
@@ -205,9 +203,8 @@ pub fn check_loss(bench: &Bench) {
             if broken {
                 continue;
             }
-            let of = |i: usize| {
-                loss::scalar::sample(kind, f64::from(logits[i]), f64::from(labels[i]))
-            };
+            let of =
+                |i: usize| loss::scalar::sample(kind, f64::from(logits[i]), f64::from(labels[i]));
             let scale = |i| (of(i).gradient / (samples as f64 * 2.0)) as f32;
             let expected: Vec<f32> = (0..samples).map(scale).collect();
             same("gradient", &bench.get(&gradient, samples), &expected);

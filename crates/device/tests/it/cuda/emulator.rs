@@ -18,9 +18,8 @@ fn run(bench: &Bench, text: &'static str, shared_bytes: u32) -> (Option<DriverEr
 }
 
 fn checked(checks: Checks) -> Option<Bench> {
-    has_compiler().then(|| {
-        Bench::new(Driver::emulated(emulation(Order::Ascending, checks)), "emulator")
-    })
+    has_compiler()
+        .then(|| Bench::new(Driver::emulated(emulation(Order::Ascending, checks)), "emulator"))
 }
 
 macro_rules! kernel {
@@ -71,9 +70,12 @@ fn a_missing_barrier_is_a_race() {
         "__shared__ float tile[96];\ntile[threadIdx.x] = 1.0f;\n\
          float v = tile[95 - threadIdx.x];\nif (threadIdx.x == 0) ((float *)a.out)[blockIdx.x] = v;\n"
     );
-    expect(Checks::Every, text, 5, |kind| {
-        matches!(kind, FaultKind::Race { other, .. } if other.line == 4)
-    });
+    expect(
+        Checks::Every,
+        text,
+        5,
+        |kind| matches!(kind, FaultKind::Race { other, .. } if other.line == 4),
+    );
 }
 
 #[test]
@@ -103,13 +105,9 @@ fn shuffles_order_no_memory() {
 #[test]
 fn a_barrier_that_not_all_reach_names_line_and_thread() {
     let text = kernel!("if (threadIdx.x != 7) __syncthreads();\n");
-    expect(Checks::Few, text, 3, |kind| {
-        matches!(kind, FaultKind::Barrier { missing: 7, at: 0 })
-    });
+    expect(Checks::Few, text, 3, |kind| matches!(kind, FaultKind::Barrier { missing: 7, at: 0 }));
     let text = kernel!("if (threadIdx.x < 32)\n__syncthreads();\nelse\n__syncthreads();\n");
-    expect(Checks::Few, text, 4, |kind| {
-        matches!(kind, FaultKind::Barrier { missing: 32, at: 6 })
-    });
+    expect(Checks::Few, text, 4, |kind| matches!(kind, FaultKind::Barrier { missing: 32, at: 6 }));
 }
 
 #[test]
@@ -128,9 +126,7 @@ fn every_lane_of_a_mask_arrives_at_the_same_call() {
 
 #[test]
 fn a_misaligned_access_is_found() {
-    let text = kernel!(
-        "if (threadIdx.x == 0 && blockIdx.x == 0) *(float *)(a.out + 2) = 1.0f;\n"
-    );
+    let text = kernel!("if (threadIdx.x == 0 && blockIdx.x == 0) *(float *)(a.out + 2) = 1.0f;\n");
     expect(Checks::Every, text, 3, |kind| {
         matches!(kind, FaultKind::Misaligned { access: "store", bytes: 4 })
     });
@@ -194,7 +190,8 @@ fn a_gpu_that_is_not_there_is_an_error() {
     let error = Driver::cuda(0, None, std::env::temp_dir()).map(|_| ());
     if let Err(error) = error {
         let text = error.to_string();
-        let known = text.starts_with("no GPU driver") || text.contains("cuda:0") || text.contains("cu");
+        let known =
+            text.starts_with("no GPU driver") || text.contains("cuda:0") || text.contains("cu");
         assert!(known, "{text}");
     }
 }

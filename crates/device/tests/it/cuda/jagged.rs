@@ -43,8 +43,9 @@ fn batch(features: usize, samples: usize, weighted: bool) -> KeyedJaggedTensor {
     let rng = CounterRng::new(9, 1);
     let bags = features * samples;
     let lengths: Vec<usize> = (0..bags as u64).map(|bag| rng.below(bag, 5) as usize).collect();
-    let ids: Vec<i64> =
-        (0..lengths.iter().sum::<usize>() as u64).map(|i| rng.child(2).below(i, 97) as i64).collect();
+    let ids: Vec<i64> = (0..lengths.iter().sum::<usize>() as u64)
+        .map(|i| rng.child(2).below(i, 97) as i64)
+        .collect();
     let weights = weighted.then(|| floats(4, ids.len()));
     KeyedJaggedTensor { weights, ..KeyedJaggedTensor::from_lengths(features, &lengths, ids) }
 }
@@ -132,8 +133,7 @@ fn check_regroup(bench: &Bench, kernels: &Jagged) {
     let (from, to) = (floats(1, rows * from_width), floats(2, rows * to_width));
     for mode in [RegroupMode::Copy, RegroupMode::Add] {
         let [source, target] = [&from, &to].map(|values| bench.put(values));
-        let regroup =
-            Regroup { rows, columns: 7, from: [from_width, 2], to: [to_width, 11], mode };
+        let regroup = Regroup { rows, columns: 7, from: [from_width, 2], to: [to_width, 11], mode };
         kernels.regroup(&bench.stream, regroup, [&source, &target]).unwrap();
         let mut expected = to.clone();
         for row in 0..rows {

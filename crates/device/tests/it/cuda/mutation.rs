@@ -117,9 +117,8 @@ fn survivors(sources: &[(&'static str, &str)]) -> Vec<String> {
     let mut found = Vec::new();
     for &(name, text) in sources {
         for mutant in mutants(text) {
-            let excused = |(source, line, _): &(&str, &str, &str)| {
-                *source == name && *line == mutant.line
-            };
+            let excused =
+                |(source, line, _): &(&str, &str, &str)| *source == name && *line == mutant.line;
             if !is_found(name, &mutant) && !SURVIVORS.iter().any(excused) {
                 found.push(format!("{name}: `{}` without `{}`", mutant.line, mutant.what));
             }

@@ -68,6 +68,7 @@ fn every_call_reaches_the_driver_on_its_stream() {
         "cuStreamWaitEvent stream 0x1",
         "cuMemcpyDtoHAsync 8 stream 0x1",
         "cuStreamSynchronize stream 0x1",
+        "cuInit",
         "cuEventDestroy",
         "cuMemFree",
         "cuStreamDestroy",
@@ -107,10 +108,8 @@ fn offsets(len: u64) -> Vec<u64> {
 #[test]
 fn a_step_allocates_nothing_waits_for_nothing_and_is_the_same_for_every_batch() {
     let Some(calls) = calls("steps_child") else { return };
-    let steps: Vec<&[String]> = calls
-        .split(|call| call.starts_with("cuMemsetD8Async 1 "))
-        .skip(1)
-        .collect();
+    let steps: Vec<&[String]> =
+        calls.split(|call| call.starts_with("cuMemsetD8Async 1 ")).skip(1).collect();
     assert_eq!(steps.len(), 4, "{calls:#?}");
     for step in &steps[..3] {
         let launches = step.iter().filter(|call| call.starts_with("cuLaunchKernel")).count();
@@ -176,12 +175,8 @@ fn steps_child() {
         stream.upload(&ids, 0, &vec![0; 8 * *offsets.last().unwrap() as usize]).unwrap();
         stream.upload(&on_offsets, 0, bytemuck::cast_slice(&offsets)).unwrap();
         forward.launch(stream, &lookup, [&out, &first_bad]).unwrap();
-        let gradient = DeviceGradient {
-            gradient: &gradient,
-            rule: &rule,
-            first_bad: &first_bad,
-            stop: &stop,
-        };
+        let gradient =
+            DeviceGradient { gradient: &gradient, rule: &rule, first_bad: &first_bad, stop: &stop };
         backward.launch(stream, (&lookup, &gradient), &workspace).unwrap();
     }
     stream.fill(&mark, 0).unwrap();

@@ -66,11 +66,7 @@ struct OnDevice<'a> {
 }
 
 impl<'a> OnDevice<'a> {
-    fn new(
-        case: &'a Case,
-        bench: &'a Bench,
-        (tiles, id_bytes): (&[Tile<f32>], usize),
-    ) -> Self {
+    fn new(case: &'a Case, bench: &'a Bench, (tiles, id_bytes): (&[Tile<f32>], usize)) -> Self {
         let weights = case.stored(tiles.iter().map(|tile| tile.weights.clone()));
         let weights = weights.iter().map(|weights| bench.put(weights.view().bytes())).collect();
         let jagged = &case.jagged;
