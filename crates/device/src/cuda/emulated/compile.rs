@@ -37,8 +37,8 @@ pub fn compiled(emulation: &Emulation, name: &str, text: &str) -> Result<PathBuf
     let replaced = emulation.replaced.iter().find(|(name, _)| *name == "prelude");
     let prelude = replaced.map_or(PRELUDE, |(_, text)| text);
     let source = format!("#include \"shim.h\"\n{prelude}\n#line 1 \"{name}\"\n{text}");
-    let flags: Vec<&str> =
-        [FLAGS, KERNEL_FLAGS, if is_checked { CHECKED_FLAGS } else { &[] }].concat();
+    let checked: &[&str] = if is_checked { CHECKED_FLAGS } else { &[] };
+    let flags: Vec<&str> = [FLAGS, KERNEL_FLAGS, checked].concat();
     let compiler = emulation.compiler.display().to_string();
     let key = key(&[&compiler, SHIM, RUNTIME, &source, &flags.join(" ")]);
     let stem = name.replace('/', "-").replace(".cu", "");
