@@ -300,11 +300,12 @@ impl Stream {
         if grid.blocks.contains(&0) {
             return Ok(());
         }
+        let is_here = Arc::ptr_eq(&self.driver.machine, &kernel.driver.machine);
         match (&*self.driver.machine, &kernel.handle) {
-            (Machine::Native(device), KernelHandle::Native(function)) => {
+            (Machine::Native(device), KernelHandle::Native(function)) if is_here => {
                 device.launch((*function, kernel.name), (self.handle, grid), arguments.bytes())
             }
-            (Machine::Emulated(device), KernelHandle::Emulated(entry)) => {
+            (Machine::Emulated(device), KernelHandle::Emulated(entry)) if is_here => {
                 device.launch((entry, kernel.name), grid, arguments.bytes())
             }
             _ => Err(DriverError::NoKernel {

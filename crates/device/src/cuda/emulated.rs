@@ -15,7 +15,7 @@ use super::{Emulation, Grid, Source};
 pub(super) use ffi::{Entry, Library};
 
 /// Bytes before and behind each buffer that nobody may write.
-const RED_ZONE: usize = 64;
+const RED_ZONE: usize = 1024;
 /// What a block of any GPU may have without asking for more.
 const SHARED_LIMIT: u32 = 48 << 10;
 /// Threads of a block, at most.

@@ -266,7 +266,8 @@ impl Entry {
     ) -> Option<Fault> {
         let words = arguments.len().div_ceil(size_of::<u64>());
         let mut aligned = vec![0u64; words];
-        bytemuck::cast_slice_mut::<u64, u8>(&mut aligned)[..arguments.len()].copy_from_slice(arguments);
+        bytemuck::cast_slice_mut::<u64, u8>(&mut aligned)[..arguments.len()]
+            .copy_from_slice(arguments);
         let mut regions: Vec<Region> = buffers.iter().map(|buffer| buffer.region).collect();
         let task = Task {
             entry: self.function,
