@@ -19,7 +19,9 @@ const RUNTIME: &str = include_str!("runtime.cpp");
 const FLAGS: &[&str] = &[
     "-std=c++17",
     "-O1",
+    // Version 5 loses the names that #line gives, at least to addr2line.
     "-g1",
+    "-gdwarf-4",
     "-fPIC",
     "-ffp-contract=off",
     "-fno-strict-aliasing",
