@@ -45,6 +45,8 @@ with --full, what is slow or heavy:
              each way to lose one at ten random moments
   slurm      a Slurm of this machine alone (Debian's, without systemd) trains under srun --mpi=pmix and
              --mpi=pmi2 and from a batch script
+  objects    training data from an S3 server (moto) gives the model that the same files give
+             (bench/compare/object_store.py)
   fuzz       the property tests of `data` and `device` with 20 000 cases
   mutation   each barrier, exchange and bound check of every GPU kernel is taken out: a test must fail
   memory     every configuration trains under a memory limit of its estimate and a tenth
@@ -57,7 +59,7 @@ Options:
   --only STAGE  this stage only (may be repeated; slow stages too)";
 
 /// Every stage with whether it is slow.
-const STAGES: [(&str, bool, Run); 18] = [
+const STAGES: [(&str, bool, Run); 20] = [
     ("tools", false, tool::install),
     ("format", false, format),
     ("clippy", false, clippy),
@@ -72,9 +74,11 @@ const STAGES: [(&str, bool, Run); 18] = [
     ("capture", true, full::capture),
     ("processes", true, full::processes),
     ("slurm", true, slurm::slurm),
+    ("objects", true, full::objects),
     ("fuzz", true, full::fuzz),
     ("mutation", true, full::mutation),
     ("memory", true, full::memory),
+    ("written steps", true, full::written),
     ("corruption", true, full::corruption),
 ];
 

@@ -9,6 +9,7 @@
     expect(dead_code, reason = "the vector forms have no instruction set on this machine")
 )]
 
+pub mod backend;
 pub mod buffer;
 pub mod cpu;
 pub mod cuda;
@@ -21,6 +22,7 @@ pub mod real;
 mod rounding;
 pub mod weights;
 
+pub use backend::Backend;
 pub use cpu::{Cpu, Isa, Pool};
 pub use error::Error;
 pub use real::Real;

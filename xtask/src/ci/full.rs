@@ -23,6 +23,8 @@ const TENSORBOARD_PACKAGES: [&str; 1] = ["tensorboard<3"];
 const SUITE_REQUIREMENTS: &str = "bench/collect/requirements.txt";
 /// Whose processes are captured: the protocol was measured with it.
 const CAPTURE_PACKAGES: [&str; 1] = ["torch==2.15.0"];
+/// The server of S3 that data is read from.
+const S3_PACKAGES: [&str; 2] = ["moto[server]==5.2.5", "pyarrow<30"];
 /// How long a process swaps the file that is captured; the everyday run has three seconds.
 const CAPTURE_RACE_S: &str = "30";
 /// Keeps what is compared small: a few steps on a few rows.
@@ -124,6 +126,16 @@ fn script(python: &Path, root: &Path, name: &str) -> Command {
     command
 }
 
+/// Trains on data in a store that speaks S3.
+pub fn objects() -> Result<String, Error> {
+    let root = tree::root();
+    command::run(&mut cargo(&["build", "--release"]))?;
+    let python = environment(&root.join("target/venv-objects"), &S3_PACKAGES)?;
+    let mut script = script(&python, &root, "object_store.py");
+    command::run(script.arg("--rowmill").arg(root.join("target/release/rowmill")))?;
+    Ok(format!("text, gzip and Parquet from {} train as from files", S3_PACKAGES[0]))
+}
+
 /// Captures traces of running PyTorch jobs, and of a process that swaps files all the time.
 pub fn capture() -> Result<String, Error> {
     let root = tree::root();
@@ -185,6 +197,12 @@ pub fn memory() -> Result<String, Error> {
     let mut tests = cargo(&["test", "--release", "-p", "rowmill", "--test", "it", "memory::"]);
     tests.args(["--", "--test-threads=1"]);
     command::run(tests.env("ROWMILL_MEMORY", "full")).map(|()| "all fit their estimates".to_owned())
+}
+
+/// Trains every configuration under every ready-made plan, and writes its steps down.
+pub fn written() -> Result<String, Error> {
+    let mut tests = cargo(&["test", "--release", "-p", "rowmill", "--test", "it", "written::"]);
+    command::run(tests.env("ROWMILL_WRITTEN", "full")).map(|()| "as they are recorded".to_owned())
 }
 
 /// Damages prepared data and checkpoints, and the traces of the fixtures, whole ones and more often

@@ -45,7 +45,7 @@ const OWNERS: [(&[&str], &[&str]); 15] = [
     (&["nix"], &["fleet"]),
     (&["flate2", "zstd"], &["data", "trace"]),
     (&["prost"], &["trace"]),
-    (&["csv"], &["data"]),
+    (&["csv", "ureq", "ring"], &["data"]),
     (&["safetensors"], &["train"]),
     (&["clap", "indicatif", "comfy-table", "signal-hook", "miette", "ratatui"], &["cli", "hub"]),
     (&["pyo3", "numpy"], &["python"]),

@@ -2,8 +2,10 @@
 //! against one thread.
 #![expect(clippy::unwrap_used, clippy::panic, reason = "test code fails by panicking")]
 
+mod backend;
 mod cuda;
 mod dense;
 mod embedding;
+mod exchange;
 mod optimizer;
 mod pool;
