@@ -11,6 +11,7 @@ use std::process::Command;
 
 use crate::command;
 use crate::error::Error;
+use crate::kernels;
 use crate::tidy;
 use crate::tree;
 use stage::Stage;
@@ -28,6 +29,7 @@ Stages:
   tidy       cargo xtask tidy
   tests      cargo test --release --workspace, unit and integration tests
   doc tests  cargo test --release --workspace --doc
+  kernels    cargo xtask kernels: every GPU kernel compiles for every architecture, without a GPU
   readme     every ```sh block of README.md, docs/training.md and docs/traces.md, in order, in one
              empty folder (target/readme) that links to configs/ and the like; a comment `<!-- ci: skip REASON -->` before a
              block leaves it out, loudly
@@ -46,6 +48,7 @@ with --full, what is slow or heavy:
   objects    training data from an S3 server (moto) gives the model that the same files give
              (bench/compare/object_store.py)
   fuzz       the property tests of `data` and `device` with 20 000 cases
+  mutation   each barrier, exchange and bound check of every GPU kernel is taken out: a test must fail
   memory     every configuration trains under a memory limit of its estimate and a tenth
   corruption 1 000 flipped bits in prepared data and checkpoints: no run ends with other weights; every
              trace of the fixtures cut at 200 places and with 1 000 wrong bytes, and cut where its kinds
@@ -56,13 +59,14 @@ Options:
   --only STAGE  this stage only (may be repeated; slow stages too)";
 
 /// Every stage with whether it is slow.
-const STAGES: [(&str, bool, Run); 17] = [
+const STAGES: [(&str, bool, Run); 20] = [
     ("tools", false, tool::install),
     ("format", false, format),
     ("clippy", false, clippy),
     ("tidy", false, rules),
     ("tests", false, test::run),
     ("doc tests", false, test::run_documentation),
+    ("kernels", false, kernels::stage),
     ("readme", false, readme::run),
     ("licences", true, full::licences),
     ("compare", true, full::compare),
@@ -72,6 +76,7 @@ const STAGES: [(&str, bool, Run); 17] = [
     ("slurm", true, slurm::slurm),
     ("objects", true, full::objects),
     ("fuzz", true, full::fuzz),
+    ("mutation", true, full::mutation),
     ("memory", true, full::memory),
     ("written steps", true, full::written),
     ("corruption", true, full::corruption),
@@ -119,7 +124,7 @@ fn chosen(arguments: &[String]) -> Result<Vec<&'static str>, Error> {
 }
 
 /// Cargo, to be run at the root of the repository.
-fn cargo(arguments: &[&str]) -> Command {
+pub fn cargo(arguments: &[&str]) -> Command {
     let mut cargo = command::cargo();
     cargo.args(arguments).current_dir(tree::root());
     cargo

@@ -186,6 +186,12 @@ pub fn fuzz() -> Result<String, Error> {
     command::run(tests.env("PROPTEST_CASES", CASES)).map(|()| format!("{CASES} cases a property"))
 }
 
+/// Takes each guard of every GPU kernel out, one at a time, and expects a test to fail.
+pub fn mutation() -> Result<String, Error> {
+    let mut tests = cargo(&["test", "--release", "-p", "device", "--test", "it", "mutation::"]);
+    command::run(tests.env("ROWMILL_MUTATION", "full")).map(|()| "every guard is missed".to_owned())
+}
+
 /// Trains every configuration under a memory limit, one after the other.
 pub fn memory() -> Result<String, Error> {
     let mut tests = cargo(&["test", "--release", "-p", "rowmill", "--test", "it", "memory::"]);

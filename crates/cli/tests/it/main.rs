@@ -8,6 +8,7 @@ mod configuration;
 mod content;
 mod cut;
 mod data;
+mod device;
 mod fixture;
 mod help;
 mod ids;
