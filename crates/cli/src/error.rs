@@ -26,6 +26,9 @@ pub const EXIT_BROKEN: u8 = 4;
 /// Why a command failed.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
+    /// The operating system gives no thread.
+    #[error("cannot start the thread of {what}: {source}")]
+    Thread { what: &'static str, source: io::Error },
     /// A launcher that knows no MPI.
     #[error("torchrun started {size} processes, which know nothing of each other without MPI")]
     Torchrun { size: u32 },
