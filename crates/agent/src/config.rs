@@ -12,7 +12,9 @@ const SIZE_MAX: u64 = 1 << 20;
 
 /// rowmill-agent: counters of this host, and traces of its PyTorch jobs on request.
 #[derive(Debug, Parser)]
-#[command(version, after_help = "\
+#[command(
+    version,
+    after_help = "\
 Examples:
   rowmill-agent --socket-dir /run/kineto                      answer PyTorch, serve `rowmill capture`
   rowmill-agent --socket-dir /run/kineto --metrics 127.0.0.1:9465      and Prometheus
@@ -42,7 +44,8 @@ Traces from other hosts (`rowmill fleet trace`) are off until the file has all o
   hosts = [\"10.0.0.0/8\"]                     # from where; [] for anywhere
 
 Processes of a user are traced for that user and for root only. Ends at SIGTERM or Ctrl-C; polls that
-come meanwhile are answered by the next agent where a socket unit holds the socket.")]
+come meanwhile are answered by the next agent where a socket unit holds the socket."
+)]
 pub struct Args {
     /// The configuration file
     #[arg(long, value_name = "FILE")]
@@ -272,7 +275,9 @@ impl Config {
                 let what = format!("token {:?}: verbs", token.name);
                 return Err(wrong(&what, "status, trace or pause", "none"));
             }
-            if let Some(host) = token.hosts.iter().find(|host| crate::control::Net::of(host).is_none()) {
+            if let Some(host) =
+                token.hosts.iter().find(|host| crate::control::Net::of(host).is_none())
+            {
                 let what = format!("token {:?}: hosts", token.name);
                 return Err(wrong(&what, "an address such as 10.0.0.1 or 10.0.0.0/8", host));
             }
@@ -309,7 +314,9 @@ mod tests {
 
     fn check(text: &str) -> String {
         match parse(text) {
-            Ok(config) => config.check().map_err(|error| error.to_string()).err().unwrap_or_default(),
+            Ok(config) => {
+                config.check().map_err(|error| error.to_string()).err().unwrap_or_default()
+            }
             Err(error) => error.to_string(),
         }
     }

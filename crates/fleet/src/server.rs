@@ -29,7 +29,7 @@ pub type Tap = Box<dyn Fn(char, Duration, u32, &[u8]) + Send>;
 #[derive(Debug)]
 pub struct Server {
     shared: Arc<Shared>,
-    thread: Option<JoinHandle<()>>,
+    thread: Mutex<Option<JoinHandle<()>>>,
 }
 
 /// One process as the table has it.
@@ -106,7 +106,17 @@ impl Server {
         let own = Arc::clone(&shared);
         let builder = thread::Builder::new().name("polls".to_owned()).stack_size(256 << 10);
         let thread = builder.spawn(move || own.run(&socket, tap.as_ref()))?;
-        Ok(Self { shared, thread: Some(thread) })
+        Ok(Self { shared, thread: Mutex::new(Some(thread)) })
+    }
+
+    /// Stops answering; the name is free when this returns.
+    pub fn end(&self) {
+        self.shared.stop.store(true, Ordering::SeqCst);
+        let thread = self.thread.lock().unwrap_or_else(PoisonError::into_inner).take();
+        if let Some(thread) = thread {
+            // It ends within a tick.
+            let _ = thread.join();
+        }
     }
 
     /// Time since it began: the clock of all requests.
@@ -211,11 +221,7 @@ impl Server {
 
 impl Drop for Server {
     fn drop(&mut self) {
-        self.shared.stop.store(true, Ordering::SeqCst);
-        if let Some(thread) = self.thread.take() {
-            // It ends within a tick; the name is free afterwards.
-            let _ = thread.join();
-        }
+        self.end();
     }
 }
 

@@ -9,11 +9,11 @@ use std::path::Path;
 use nvml_wrapper::bitmasks::device::ThrottleReasons;
 use nvml_wrapper::bitmasks::event::EventTypes;
 use nvml_wrapper::enum_wrappers::device::{Clock, EccCounter, MemoryError, TemperatureSensor};
+use nvml_wrapper::enums::event::XidError;
 use nvml_wrapper::enums::gpm::GpmMetricId;
 use nvml_wrapper::error::NvmlError;
 use nvml_wrapper::event::EventSet;
 use nvml_wrapper::gpm::{GpmSample, gpm_metrics_get};
-use nvml_wrapper::struct_wrappers::event::XidError;
 use nvml_wrapper::{Device, Nvml};
 
 use super::interval::{Pipes, Reading};
@@ -174,8 +174,10 @@ impl<'nvml> Gpus<'nvml> {
             ("ecc_corrected", needed(corrected)?, 64),
             ("pcie_replay", needed(device.pcie_replay_counter())?.map(u64::from), 32),
         ];
-        reading.errors =
-            counters.into_iter().filter_map(|(kind, count, bits)| Some((kind, count?, bits))).collect();
+        reading.errors = counters
+            .into_iter()
+            .filter_map(|(kind, count, bits)| Some((kind, count?, bits)))
+            .collect();
         if known.identity.instance.is_none() {
             reading.xids = self.xids.remove(&known.parent_uuid).unwrap_or_default();
         }

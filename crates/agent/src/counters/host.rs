@@ -137,7 +137,10 @@ fn disks() -> BTreeMap<String, Disk> {
         operations: (disk.reads, disk.writes),
         busy_s: disk.time_in_progress as f64 * 1e-3,
     };
-    all.iter().filter(|disk| is_disk(&disk.name)).map(|disk| (disk.name.clone(), row(disk))).collect()
+    all.iter()
+        .filter(|disk| is_disk(&disk.name))
+        .map(|disk| (disk.name.clone(), row(disk)))
+        .collect()
 }
 
 /// Counters of ports count words of four bytes.
@@ -177,7 +180,9 @@ pub fn group(root: &Path, path: &str) -> Group {
         (sum("rbytes="), sum("wbytes="))
     };
     Group {
-        cpu_s: text("cpu.stat").and_then(|text| field(&text, "usage_usec ")).map(|us| us as f64 * 1e-6),
+        cpu_s: text("cpu.stat")
+            .and_then(|text| field(&text, "usage_usec "))
+            .map(|us| us as f64 * 1e-6),
         memory: text("memory.current").and_then(|text| text.trim().parse().ok()),
         io_bytes: text("io.stat").map(io),
     }
@@ -194,7 +199,10 @@ pub fn core_quantiles(before: &Host, now: &Host, seconds: f64) -> Option<[f64; 5
     shares.sort_by(f64::total_cmp);
     let last = shares.len().checked_sub(1)?;
     // The nearest rank.
-    Some([0.05, 0.25, 0.5, 0.75, 0.95].map(|part: f64| shares[(part * last as f64).round() as usize]))
+    Some(
+        [0.05, 0.25, 0.5, 0.75, 0.95]
+            .map(|part: f64| shares[(part * last as f64).round() as usize]),
+    )
 }
 
 #[cfg(test)]
@@ -221,9 +229,16 @@ mod tests {
         fs::create_dir_all(&folder).unwrap();
         fs::write(folder.join("cpu.stat"), "usage_usec 2500000\nuser_usec 1\n").unwrap();
         fs::write(folder.join("memory.current"), "4096\n").unwrap();
-        fs::write(folder.join("io.stat"), "8:0 rbytes=10 wbytes=20 rios=1\n8:16 rbytes=5 wbytes=1\n").unwrap();
+        fs::write(
+            folder.join("io.stat"),
+            "8:0 rbytes=10 wbytes=20 rios=1\n8:16 rbytes=5 wbytes=1\n",
+        )
+        .unwrap();
         let found = group(root.path(), "/slurm/job_7");
-        assert_eq!((found.cpu_s, found.memory, found.io_bytes), (Some(2.5), Some(4096), Some((15, 21))));
+        assert_eq!(
+            (found.cpu_s, found.memory, found.io_bytes),
+            (Some(2.5), Some(4096), Some((15, 21)))
+        );
         assert_eq!(group(root.path(), "none"), super::Group::default());
     }
 

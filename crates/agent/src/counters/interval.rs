@@ -366,7 +366,9 @@ mod tests {
         };
         let mut starts: Vec<u64> = rows.iter().map(|row| row.start_unix_s).collect();
         for read in 21..120 {
-            starts.extend(intervals.read(back(read * 500), Some(busy(1.0))).iter().map(|r| r.start_unix_s));
+            starts.extend(
+                intervals.read(back(read * 500), Some(busy(1.0))).iter().map(|r| r.start_unix_s),
+            );
         }
         let mut unique = starts.clone();
         unique.dedup();
