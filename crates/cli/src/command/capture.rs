@@ -16,14 +16,17 @@ use std::time::Duration;
 use fleet::capture::{Skip, choose, round_start};
 use fleet::ipc::config::{Detail, Switch, Trigger};
 use fleet::ipc::request::State;
-use fleet::ipc::socket::{Place, Socket};
+use fleet::ipc::socket::{Error as SocketError, Place, Socket};
 use fleet::process::Process;
 use fleet::roster::Roster;
 use fleet::server::{Server, Tap};
 use fleet::tracing::{self, Order, Tracing, unix_ms};
+use fleet::wire::When;
 use schema::Bytes;
 
 use crate::args::{self, With};
+use crate::command::fleet::client::Client;
+use crate::command::fleet::trace::{self as fleet_trace, Wanted};
 use crate::error::{EXIT_INTERRUPTED, Error};
 use crate::interrupt;
 use crate::output;
@@ -31,12 +34,14 @@ use crate::plain::plain;
 use crate::render::{self, Console};
 use crate::resolve::Session;
 
-mod outcome;
+pub mod outcome;
 
 use outcome::{Outcome, Row};
 
 /// Once the first has asked, every process that runs has asked within this.
 const SETTLE: Duration = Duration::from_millis(6500);
+/// How long the agent of this host may take for an answer.
+const AGENT_PATIENCE: Duration = Duration::from_secs(10);
 /// How often processes and files are looked at.
 const LOOK: Duration = Duration::from_millis(50);
 
@@ -56,7 +61,18 @@ pub fn run(args: &args::Capture, session: &Session) -> Result<ExitCode, Error> {
     let made = output::folder(&args.output)?;
     let stop = interrupt::stop_flag("ending the capture");
     let place = place(args.socket_dir.as_deref());
-    let socket = Socket::bind(&place)?;
+    let socket = match Socket::bind(&place) {
+        Err(taken @ SocketError::Taken { .. }) => {
+            let agent = Client::local(place, AGENT_PATIENCE);
+            if !agent.is_there() {
+                return Err(taken.into());
+            }
+            let told = ask_agent(args, agent, session);
+            drop(made);
+            return told;
+        }
+        bound => bound?,
+    };
     let mut desk = Desk::open(socket, session)?;
     session.console.say(format_args!(
         "waiting at {} for processes started with KINETO_USE_DAEMON=1; they ask every 5 s",
@@ -85,18 +101,43 @@ pub fn place(given: Option<&Path>) -> Place {
 
 /// Refuses what could not succeed, before anyone waits for it.
 fn check(args: &args::Capture) -> Result<(), Error> {
-    let is_free = match fs::read_dir(&args.output) {
-        Ok(mut entries) => entries.next().is_none(),
-        // What cannot be listed cannot be known to be empty.
-        Err(error) => error.kind() == io::ErrorKind::NotFound,
-    };
-    if !is_free {
-        return Err(Error::Exists { path: args.output.clone() });
-    }
+    check_empty(&args.output)?;
     match args.pid.iter().find(|&&pid| Process::of(pid).is_none()) {
         Some(&pid) => Err(Error::NoSuchProcess { pid }),
         None => Ok(()),
     }
+}
+
+/// Refuses a folder that holds something.
+pub fn check_empty(folder: &Path) -> Result<(), Error> {
+    let is_free = match fs::read_dir(folder) {
+        Ok(mut entries) => entries.next().is_none(),
+        // What cannot be listed cannot be known to be empty.
+        Err(error) => error.kind() == io::ErrorKind::NotFound,
+    };
+    if is_free { Ok(()) } else { Err(Error::Exists { path: folder.to_owned() }) }
+}
+
+/// Asks the agent that has the socket, which knows the processes already.
+fn ask_agent(args: &args::Capture, agent: Client, session: &Session) -> Result<ExitCode, Error> {
+    session.console.say("an agent answers here: asking it");
+    let when = match trigger(args) {
+        Trigger::Iterations { count, align } => When::Iterations { count, align },
+        Trigger::Duration { length, warmup_s, start_unix_ms } => {
+            let length_ms = u64::try_from(length.as_millis()).unwrap_or(u64::MAX);
+            When::Duration { length_ms, warmup_s, start_unix_ms }
+        }
+    };
+    let wanted = Wanted {
+        pids: args.pid.clone(),
+        job: None,
+        when,
+        with: &args.with,
+        size_max: args.size_max << 20,
+        timeout: args.timeout,
+        output: &args.output,
+    };
+    fleet_trace::locally(agent, &wanted, session)
 }
 
 /// Waits until those who are wanted have asked.
@@ -265,6 +306,7 @@ fn conclude(desk: &Desk, tracing: &Tracing, args: &args::Capture) -> Outcome {
             ));
         }
         Row {
+            host: None,
             pid: target.process.pid,
             rank: target.process.rank(),
             state: target.state.word(),

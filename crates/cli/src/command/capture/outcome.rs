@@ -38,6 +38,8 @@ pub struct Outcome {
 /// One process.
 #[derive(Serialize)]
 pub struct Row {
+    /// Where it ran, of an order to agents.
+    pub host: Option<String>,
     pub pid: u32,
     pub rank: Option<u32>,
     pub state: &'static str,
