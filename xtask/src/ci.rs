@@ -40,7 +40,8 @@ with --full, what is slow or heavy:
              same scores (torch_agrees.py) and takes the same steps (teacher_forced.py)
   suite      bench/collect makes a small suite of PyTorch runs, which is checked as the recorded ones
   capture    rowmill capture takes traces of real PyTorch jobs, and says of each way to lose one why
-             (bench/compare/capture_jobs.py); a process that swaps files for 30 s wins nothing
+             (bench/compare/capture_jobs.py); a process that swaps files for 30 s wins nothing; two agents
+             give the same steps of four ranks over TLS (fleet_jobs.py); Prometheus scrapes an agent
   processes  ranks as processes under every launcher there is (installed from Debian where missing), with
              each way to lose one at ten random moments
   slurm      a Slurm of this machine alone (Debian's, without systemd) trains under srun --mpi=pmix and

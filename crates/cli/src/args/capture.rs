@@ -132,7 +132,7 @@ over MPI would not work.")]
 }
 
 /// A span of time: 500ms, 2s, 1.5s, 3m.
-fn span(text: &str) -> Result<Duration, String> {
+pub fn span(text: &str) -> Result<Duration, String> {
     let wrong = || format!("expected a time such as 500ms, 2s or 3m, got {text}");
     let digits = text.trim_end_matches(|c: char| c.is_ascii_alphabetic());
     let scale = match &text[digits.len()..] {

@@ -3,7 +3,9 @@
 
 use std::path::{Path, PathBuf};
 
-use super::{Bench, Checkpoint, Command, ConvertTo, Data, Predict, Selection, TraceVerb, Train};
+use super::{
+    Bench, Checkpoint, Command, ConvertTo, Data, FleetVerb, Predict, Selection, TraceVerb, Train,
+};
 
 /// A path that a command writes.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -33,6 +35,10 @@ impl Command {
             },
             Self::Predict(predict) => of_predict(predict),
             Self::Capture(capture) => vec![Output::Folder(capture.output.clone())],
+            Self::Fleet(fleet) => match &fleet.verb {
+                FleetVerb::Trace(trace) => vec![Output::Folder(trace.output.clone())],
+                _ => Vec::new(),
+            },
             Self::Bench(bench) => match bench.as_ref() {
                 Bench::Data(data) => data.out.iter().cloned().map(Output::Folder).collect(),
                 _ => Vec::new(),
