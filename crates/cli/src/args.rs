@@ -24,6 +24,7 @@ Exit codes: 0 done, 1 failed, 2 wrong usage or configuration, 3 found something 
 mod bench;
 mod capture;
 mod fleet;
+mod flow;
 mod init;
 mod kernels;
 mod output;
@@ -39,12 +40,14 @@ pub use bench::{
 };
 pub use capture::{Capture, Doctor, With};
 pub use fleet::{Align, Fleet, FleetTrace, FleetVerb, Reach};
+pub use flow::flowing;
 pub use init::Init;
 pub use kernels::{KernelEvaluation, PredictHardware, PredictKernels, PredictTrainKernels};
 pub use output::Output;
 pub use predict::{
-    Predict, PredictCalibrate, PredictCompare, PredictEvaluate, PredictModel, PredictNext,
-    PredictOverheads, PredictResize, PredictServe, PredictStep, PredictWhatIf, Recorded,
+    NeverRunStep, Predict, PredictCalibrate, PredictCompare, PredictEvaluate, PredictModel,
+    PredictNext, PredictOverheads, PredictResize, PredictServe, PredictStep, PredictSweep,
+    PredictWhatIf, PricedHost, Recorded, StepRows,
 };
 pub use report::Report;
 use size::size;

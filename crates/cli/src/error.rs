@@ -380,6 +380,11 @@ impl Error {
             | Self::Report(report::Error::NoSuchStep { .. })
             | Self::Exists { .. } => EXIT_USAGE,
             Self::OnRank { source, .. } => source.exit_code(),
+            Self::Data(data::Error::Open { source, .. })
+                if data::RemoteProblem::of(source).is_some_and(is_misnamed) =>
+            {
+                EXIT_USAGE
+            }
             _ => EXIT_FAILED,
         }
     }
@@ -388,6 +393,12 @@ impl Error {
     pub fn is_closed_output(&self) -> bool {
         matches!(self, Self::Output(error) if error.kind() == io::ErrorKind::BrokenPipe)
     }
+}
+
+/// Whether an object on a network is not what the user meant, rather than out of reach.
+fn is_misnamed(problem: &data::RemoteProblem) -> bool {
+    use data::RemoteProblem as P;
+    matches!(problem, P::Address { .. } | P::NotFound { .. } | P::Denied { .. } | P::Credentials(_))
 }
 
 /// What became of an output whose exit code says something of its own: a reader who closes it early

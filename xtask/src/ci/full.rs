@@ -25,6 +25,8 @@ const SUITE_REQUIREMENTS: &str = "bench/collect/requirements.txt";
 const CAPTURE_PACKAGES: [&str; 1] = ["torch==2.15.0"];
 /// Scrapes the agent's pages, and checks rules.
 const PROMETHEUS: tool::Launcher = ("prometheus", "prometheus");
+/// The server of S3 that data is read from.
+const S3_PACKAGES: [&str; 2] = ["moto[server]==5.2.5", "pyarrow<30"];
 /// How long a process swaps the file that is captured; the everyday run has three seconds.
 const CAPTURE_RACE_S: &str = "30";
 /// Keeps what is compared small: a few steps on a few rows.
@@ -126,6 +128,16 @@ fn script(python: &Path, root: &Path, name: &str) -> Command {
     command
 }
 
+/// Trains on data in a store that speaks S3.
+pub fn objects() -> Result<String, Error> {
+    let root = tree::root();
+    command::run(&mut cargo(&["build", "--release"]))?;
+    let python = environment(&root.join("target/venv-objects"), &S3_PACKAGES)?;
+    let mut script = script(&python, &root, "object_store.py");
+    command::run(script.arg("--rowmill").arg(root.join("target/release/rowmill")))?;
+    Ok(format!("text, gzip and Parquet from {} train as from files", S3_PACKAGES[0]))
+}
+
 /// Captures traces of running PyTorch jobs, and of a process that swaps files all the time.
 pub fn capture() -> Result<String, Error> {
     let root = tree::root();
@@ -188,11 +200,23 @@ pub fn fuzz() -> Result<String, Error> {
     command::run(tests.env("PROPTEST_CASES", CASES)).map(|()| format!("{CASES} cases a property"))
 }
 
+/// Takes each guard of every GPU kernel out, one at a time, and expects a test to fail.
+pub fn mutation() -> Result<String, Error> {
+    let mut tests = cargo(&["test", "--release", "-p", "device", "--test", "it", "mutation::"]);
+    command::run(tests.env("ROWMILL_MUTATION", "full")).map(|()| "every guard is missed".to_owned())
+}
+
 /// Trains every configuration under a memory limit, one after the other.
 pub fn memory() -> Result<String, Error> {
     let mut tests = cargo(&["test", "--release", "-p", "rowmill", "--test", "it", "memory::"]);
     tests.args(["--", "--test-threads=1"]);
     command::run(tests.env("ROWMILL_MEMORY", "full")).map(|()| "all fit their estimates".to_owned())
+}
+
+/// Trains every configuration under every ready-made plan, and writes its steps down.
+pub fn written() -> Result<String, Error> {
+    let mut tests = cargo(&["test", "--release", "-p", "rowmill", "--test", "it", "written::"]);
+    command::run(tests.env("ROWMILL_WRITTEN", "full")).map(|()| "as they are recorded".to_owned())
 }
 
 /// Damages prepared data and checkpoints, and the traces of the fixtures, whole ones and more often

@@ -46,7 +46,7 @@ const OWNERS: [(&[&str], &[&str]); 17] = [
     (&["nix"], &["fleet"]),
     (&["flate2", "zstd"], &["data", "trace", "agent"]),
     (&["prost"], &["trace", "agent", "hub"]),
-    (&["csv"], &["data"]),
+    (&["csv", "ring"], &["data"]),
     (&["safetensors"], &["train"]),
     (
         &["clap", "indicatif", "comfy-table", "signal-hook", "miette", "ratatui"],
@@ -55,7 +55,7 @@ const OWNERS: [(&[&str], &[&str]); 17] = [
     (&["pyo3", "numpy"], &["python"]),
     (&["tokio", "async-", "futures"], &["agent", "hub"]),
     (&["axum", "hyper", "tonic", "tower", "reqwest", "askama", "rustls"], &["agent", "hub"]),
-    (&["ureq"], &["cli", "agent"]),
+    (&["ureq"], &["cli", "data", "agent"]),
     (&["nvml-", "prometheus-", "procfs", "listenfd"], &["agent"]),
     (&["anyhow", "eyre", "color-eyre"], &[]),
 ];

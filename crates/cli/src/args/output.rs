@@ -109,6 +109,7 @@ fn of_predict(predict: &Predict) -> Vec<Output> {
         Predict::Overheads(args) => files([args.svg.as_ref(), args.output.as_ref()]),
         Predict::Hardware(args) => files([args.output.as_ref()]),
         Predict::Kernels(args) => files([args.output.as_ref()]),
+        Predict::Sweep(args) => files([args.output.as_ref()]),
         Predict::TrainKernels(args) => vec![Output::Folder(args.output.clone())],
     }
 }
