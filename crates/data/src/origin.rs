@@ -79,10 +79,13 @@ impl Identity {
     }
 }
 
+/// The bytes of a file or object, from its start.
+type Content = Box<dyn Read + Send>;
+
 impl Origin {
     /// Opens `path` and notes which file or object it is; `None` for what is no regular file, and
     /// for an object without a version.
-    fn open(path: &str) -> Result<Option<(Box<dyn Read + Send>, Self)>, Error> {
+    fn open(path: &str) -> Result<Option<(Content, Self)>, Error> {
         let failed = || Error::open(Path::new(path));
         if is_remote(path) {
             let object = Object::open(path).map_err(failed())?;

@@ -2,7 +2,7 @@
 
 use super::finding::{Category, Confidence, Found};
 use super::rule::{Detect, Limits, Rule, Side, limit, page};
-use super::text::{bytes, each};
+use super::text::{bytes, each, time};
 use crate::calls::Direction;
 use crate::graph::edit::Action;
 use crate::job::{Copy, RankFacts};
@@ -36,10 +36,13 @@ fn detect(rank: &RankFacts<'_>, limits: &Limits<'_>) -> Option<Found> {
     let longest = runs.iter().max_by_key(|run| run.len())?;
     let moved: u64 = runs.iter().flatten().map(|(copy, ..)| copy.bytes).sum();
     let what = format!(
-        "{} copies per step of {} each (mean) are issued one by one, up to {} in a row by {}; the \
-         calls take longer than the bytes.",
+        "{} copies per step of {} each (mean) are issued one by one, in runs of {} or more with less \
+         than {} between a call and the next, up to {} in a row by {}; the calls take longer than \
+         the bytes.",
         each(rank.count_per_step(copies)),
         bytes(moved / copies.max(1) as u64),
+        limits.of("copies"),
+        time(limits.ns("gap_ns")),
         longest.len(),
         longest[0].2
     );

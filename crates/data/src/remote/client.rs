@@ -24,8 +24,19 @@ const LONGEST_PAUSE: Duration = Duration::from_secs(10);
 /// Bytes of an answer that is not the object.
 const ANSWER: u64 = 64 << 10;
 
+/// Where a request goes.
+struct Addressed {
+    url: String,
+    headers: Vec<(String, String)>,
+    /// The credentials it is made with, in words.
+    with: String,
+}
+
+/// What a variable of the environment holds.
+type Lookup = dyn Fn(&str) -> Option<String> + Send + Sync;
+
 /// Environment variables; empty ones count as absent.
-pub(super) struct Env(Box<dyn Fn(&str) -> Option<String> + Send + Sync>);
+pub(super) struct Env(Box<Lookup>);
 
 impl Env {
     fn of_process() -> Self {
@@ -104,7 +115,7 @@ impl Client {
         }
         let mut region_known = false;
         loop {
-            let (url, headers, with) = self.addressed(ask.input, headers.clone())?;
+            let Addressed { url, headers, with } = self.addressed(ask.input, headers.clone())?;
             let mut request = agent.get(&url);
             if Scheme::of(ask.input) != Some(Scheme::Http) {
                 // A signature is for one host.
@@ -128,12 +139,11 @@ impl Client {
         }
     }
 
-    /// URL and headers of a request, and the credentials it is made with, in words.
     fn addressed(
         &self,
         input: &str,
         mut headers: Vec<(String, String)>,
-    ) -> Result<(String, Vec<(String, String)>, String), Failure> {
+    ) -> Result<Addressed, Failure> {
         let now = now();
         let nameless = || "without credentials, as none were found".to_owned();
         match Scheme::of(input) {
@@ -142,13 +152,13 @@ impl Client {
                 let region = self.region(place.0);
                 let url = aws::url(&self.env, &region, place);
                 let Some(keys) = self.keys(now).map_err(Failure::Final)? else {
-                    return Ok((url, headers, nameless()));
+                    return Ok(Addressed { url, headers, with: nameless() });
                 };
                 let (host, path) = host_and_path(&url);
                 let request = sign::Request { host, path, region: &region, now };
                 let headers = sign::headers(&request, &keys, headers);
                 let with = format!("with the key {} of {}", keys.id, keys.origin);
-                Ok((url, headers, with))
+                Ok(Addressed { url, headers, with })
             }
             Some(Scheme::Google) => {
                 let place = bucket_and_key(input).map_err(Failure::Final)?;
@@ -156,12 +166,16 @@ impl Client {
                 // Otherwise the store would decompress, and ranges would be of something else.
                 headers.push(("accept-encoding".to_owned(), "gzip".to_owned()));
                 let Some(token) = self.token(now).map_err(Failure::Final)? else {
-                    return Ok((url, headers, nameless()));
+                    return Ok(Addressed { url, headers, with: nameless() });
                 };
                 headers.push(("authorization".to_owned(), format!("Bearer {}", token.text)));
-                Ok((url, headers, format!("with a token of {}", token.origin)))
+                let with = format!("with a token of {}", token.origin);
+                Ok(Addressed { url, headers, with })
             }
-            _ => Ok((input.to_owned(), headers, "without credentials".to_owned())),
+            _ => {
+                let with = "without credentials".to_owned();
+                Ok(Addressed { url: input.to_owned(), headers, with })
+            }
         }
     }
 
