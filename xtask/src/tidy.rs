@@ -1,6 +1,7 @@
 //! The rules of ARCHITECTURE.md and STYLE.md that a machine can check, one file per rule.
 //! Reads text only; compiles nothing.
 
+mod boundary;
 mod dead;
 mod dependency;
 mod name;
@@ -27,6 +28,7 @@ Rules:
   edge       crates depend only downwards, along the edges of ARCHITECTURE.md; heavy
              dependencies have one owner; what a manifest lists, the crate uses
   purity     schema, analyze, predict and plan know no files, clock or environment
+  boundary   the sources of train name neither the CPU nor its layouts: panels, pairs
   unsafe     the keyword appears in `device`, `comm/mpi/ffi.rs` (and later `python`) only
   size       files ≤ 800 lines, functions ≤ 70 (kernels 120), parameters ≤ 5; older excess is
              listed in xtask/ratchet.toml and may only shrink
@@ -97,6 +99,7 @@ fn fix(root: &Path, folder: &str) -> Result<(), Error> {
 
 fn check(tree: &Tree) -> Result<Vec<Violation>, Error> {
     let mut all = dependency::check(tree)?;
+    all.extend(boundary::check(tree));
     all.extend(purity::check(tree));
     all.extend(ratchet::check(tree)?);
     all.extend(operation::check(tree));

@@ -26,6 +26,21 @@ pub const EXIT_BROKEN: u8 = 4;
 /// Why a command failed.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
+    /// The operating system gives no thread.
+    #[error("cannot start the thread of {what}: {source}")]
+    Thread { what: &'static str, source: io::Error },
+    /// No secret for the agents of other hosts.
+    #[error("no token for the agents of other hosts")]
+    NoToken,
+    /// A file without any certificate.
+    #[error("{}: expected certificates in PEM, got none", path.display())]
+    NoCertificate { path: PathBuf },
+    /// A program of the scheduler cannot be run.
+    #[error("cannot run {program}: {source}")]
+    Program { program: &'static str, source: io::Error },
+    /// The scheduler knows no hosts of a job.
+    #[error("Slurm job {job}: no hosts: {said:?}")]
+    Slurm { job: i64, said: String },
     /// A launcher that knows no MPI.
     #[error("torchrun started {size} processes, which know nothing of each other without MPI")]
     Torchrun { size: u32 },

@@ -9,8 +9,10 @@
     expect(dead_code, reason = "the vector forms have no instruction set on this machine")
 )]
 
+pub mod backend;
 pub mod buffer;
 pub mod cpu;
+pub mod cuda;
 pub mod error;
 pub mod limits;
 pub mod mapped;
@@ -20,6 +22,7 @@ pub mod real;
 mod rounding;
 pub mod weights;
 
+pub use backend::Backend;
 pub use cpu::{Cpu, Isa, Pool};
 pub use error::Error;
 pub use real::Real;

@@ -140,6 +140,16 @@ impl<'a> WeightsView<'a> {
         self.len() == 0
     }
 
+    /// Those of `range`.
+    #[must_use]
+    pub fn slice(self, range: Range<usize>) -> Self {
+        match self {
+            Self::F32(values) => Self::F32(&values[range]),
+            Self::F16(values) => Self::F16(&values[range]),
+            Self::Bf16(values) => Self::Bf16(&values[range]),
+        }
+    }
+
     /// Whether those of `range` are finite numbers.
     #[must_use]
     pub fn are_finite(self, range: Range<usize>) -> bool {

@@ -179,6 +179,17 @@ impl Recorder {
         }
     }
 
+    /// Changes what the operations of step `step` say of themselves, if it was recorded: sizes that
+    /// are known only after it. Their times stay.
+    pub fn complete(&mut self, step: u64, mut change: impl FnMut(&mut Op)) {
+        let Some(found) = self.steps.iter().rev().find(|recorded| recorded.number == step) else {
+            return;
+        };
+        for span in &mut self.spans[found.first_span..found.end_span] {
+            change(&mut span.op);
+        }
+    }
+
     /// Ends the open step, if there is one.
     pub fn end_step(&mut self, at: Nanos) {
         if !self.is_open {

@@ -3,26 +3,48 @@
 use std::time::Duration;
 
 use comm::Communicator;
-use device::Cpu;
+use device::Backend;
 use schema::Rank;
 
+use crate::Error;
 use crate::profile::Profiler;
 
 /// Passed to every layer; owns no parameters.
-pub struct RankContext {
-    /// Threads and instruction set.
-    pub cpu: Cpu,
+pub struct RankContext<B: Backend> {
+    /// What computes.
+    pub device: B,
+    /// In which order it does.
+    pub queue: B::Queue,
     /// This rank's ends.
     pub comm: Streams,
     /// Records operations while a trace is being taken.
     pub profiler: Profiler,
 }
 
-impl RankContext {
+/// A device and the queue in which it works.
+pub type On<'a, B> = (&'a B, &'a <B as Backend>::Queue);
+
+impl<B: Backend> RankContext<B> {
+    /// The rank at `comm`.
+    ///
+    /// # Errors
+    /// [`Error::Device`] where the device has no queue.
+    pub fn new(device: B, comm: Communicator, profiler: Profiler) -> Result<Self, Error> {
+        let queue = device.queue()?;
+        Ok(Self { device, queue, comm: comm.into(), profiler })
+    }
+
     /// The only rank of a job.
-    #[must_use]
-    pub fn alone(cpu: Cpu, profiler: Profiler) -> Self {
-        Self { cpu, comm: comm::world(1).swap_remove(0).into(), profiler }
+    ///
+    /// # Errors
+    /// As [`Self::new`].
+    pub fn alone(device: B, profiler: Profiler) -> Result<Self, Error> {
+        Self::new(device, comm::world(1).swap_remove(0), profiler)
+    }
+
+    /// The device and its queue.
+    pub fn on(&self) -> On<'_, B> {
+        (&self.device, &self.queue)
     }
 }
 

@@ -3,16 +3,13 @@
 //! walks all of them in the model's order, the optimizer and the collectives the other way.
 //! Knows nothing of layers.
 
-use device::Cpu;
-use device::buffer::Array;
-use device::ops::dense_update::{self, Arguments, FusedArguments, WeightArguments};
-use device::ops::gemm::{self, LinearBackwardWeight, LinearWeight, Operand, panels};
-use device::optimizer::Rule;
+use device::Backend;
+use device::backend::{LinearBackwardWeight, Sum, VectorUpdate, WeightPart, WeightShape};
 use device::weights::WeightsView;
 use schema::{Op, Optimizer, Precision};
 
 use crate::Error;
-use crate::context::RankContext;
+use crate::context::{On, RankContext};
 use crate::memory::{MemoryUse, Room};
 use crate::parameter::{DenseParameter, Spot};
 
@@ -22,35 +19,34 @@ pub use bucket::BUCKET_BYTES;
 use bucket::{Buckets, Sums};
 
 /// All dense parameters of a model.
-pub struct Dense {
+pub struct Dense<B: Backend> {
     optimizer: Optimizer,
-    weights: Vec<Weight>,
-    vectors: Vec<Vector>,
+    weights: Vec<Weight<B>>,
+    vectors: Vec<Vector<B>>,
     /// The model's order, which is that of the checkpoint.
     order: Vec<Place>,
     buckets: Buckets,
 }
 
-/// A weight `[N, K]`; gradient and state lie as its values do.
-#[derive(Debug)]
-pub struct Weight {
+/// A weight `[N, K]`.
+pub struct Weight<B: Backend> {
     name: String,
     /// Its number in the model's order.
     number: usize,
-    /// The values.
-    pub values: LinearWeight,
-    /// In panels.
-    pub gradient: Array<f32>,
-    state: Vec<f32>,
+    shape: (usize, usize),
+    /// The values, with gradient and state.
+    pub values: B::Weight,
 }
 
-/// A parameter that no matrix product reads, as it is saved.
-#[derive(Debug)]
-pub struct Vector {
-    /// Values and state.
-    pub parameter: DenseParameter,
+/// A parameter that no matrix product reads.
+pub struct Vector<B: Backend> {
+    name: String,
+    shape: Vec<usize>,
+    /// The values.
+    pub values: B::Vector,
     /// Of the values' length.
-    pub gradient: Vec<f32>,
+    pub gradient: B::Vector,
+    state: B::Vector,
 }
 
 /// Position of a weight.
@@ -67,7 +63,7 @@ enum Place {
     Vector(VectorId),
 }
 
-impl Dense {
+impl<B: Backend> Dense<B> {
     /// None yet, to be trained with `optimizer`.
     #[must_use]
     pub fn new(optimizer: Optimizer) -> Self {
@@ -80,91 +76,101 @@ impl Dense {
         self.buckets = Buckets::of_bytes(bytes);
     }
 
-    /// Elements of the gradient of each parameter, as it lies in memory.
-    fn gradient_lens(&self) -> impl DoubleEndedIterator<Item = usize> + ExactSizeIterator {
-        self.order.iter().map(|place| match *place {
-            Place::Weight(WeightId(id)) => self.weights[id].gradient.len(),
-            Place::Vector(VectorId(id)) => self.vectors[id].gradient.len(),
-        })
+    /// Elements of the gradient of parameter number `i`, as ranks add it up.
+    fn gradient_len(&self, device: &B, i: usize) -> usize {
+        match self.order[i] {
+            Place::Weight(WeightId(id)) => device.gradient_len(&self.weights[id].values),
+            Place::Vector(VectorId(id)) => self.vectors[id].len(),
+        }
     }
 
     /// Adds a weight `[N, K]` of zeros, whose products are in `precision`.
     pub fn add_weight(
         &mut self,
-        room: &mut Room,
+        room: &mut Room<'_, B>,
         name: String,
-        shape: (usize, usize),
+        shape @ (n, k): (usize, usize),
         precision: Precision,
     ) -> WeightId {
         let id = WeightId(self.weights.len());
-        self.weights.push(Weight {
-            name,
-            number: self.order.len(),
-            values: room.weight(shape, precision),
-            gradient: room.array(MemoryUse::DenseParameters, panels::len(shape.0, shape.1)),
-            state: room
-                .values(MemoryUse::DenseParameters, dense_update::state_len(self.optimizer, shape)),
-        });
+        let values = room.weight(WeightShape { n, k, precision, optimizer: self.optimizer });
+        self.weights.push(Weight { name, number: self.order.len(), shape, values });
         self.order.push(Place::Weight(id));
         id
     }
 
     /// Adds a vector of zeros.
-    pub fn add_vector(&mut self, room: &mut Room, name: &str, shape: &[usize]) -> VectorId {
+    pub fn add_vector(&mut self, room: &mut Room<'_, B>, name: &str, shape: &[usize]) -> VectorId {
         let id = VectorId(self.vectors.len());
-        // Allocated in any case: a vector is small.
-        let parameter = DenseParameter::zeros(name, shape, self.optimizer);
-        let gradient = vec![0.0; parameter.weight.len()];
-        let values = parameter.weight.len() + parameter.state.len() + gradient.len();
-        room.count(MemoryUse::DenseParameters, values * size_of::<f32>());
-        self.vectors.push(Vector { parameter, gradient });
+        let len = shape.iter().product();
+        let state = DenseParameter::state_len(shape, self.optimizer);
+        let mut vector = |len| room.vector(MemoryUse::DenseParameters, len);
+        self.vectors.push(Vector {
+            name: name.to_owned(),
+            shape: shape.to_vec(),
+            values: vector(len),
+            gradient: vector(len),
+            state: vector(state),
+        });
         self.order.push(Place::Vector(id));
         id
     }
 
     /// A weight.
     #[must_use]
-    pub fn weight(&self, id: WeightId) -> &Weight {
+    pub fn weight(&self, id: WeightId) -> &Weight<B> {
         &self.weights[id.0]
     }
 
     /// A vector.
     #[must_use]
-    pub fn vector(&self, id: VectorId) -> &Vector {
+    pub fn vector(&self, id: VectorId) -> &Vector<B> {
         &self.vectors[id.0]
     }
 
     /// A vector, to be changed.
-    pub fn vector_mut(&mut self, id: VectorId) -> &mut Vector {
+    pub fn vector_mut(&mut self, id: VectorId) -> &mut Vector<B> {
         &mut self.vectors[id.0]
     }
 
+    /// Two vectors that follow each other, to be changed.
+    ///
+    /// # Panics
+    /// Where they do not.
+    pub fn two_vectors_mut(&mut self, id: VectorId) -> [&mut Vector<B>; 2] {
+        let [first, second] = &mut self.vectors[id.0..id.0 + 2] else { unreachable!("a pair") };
+        [first, second]
+    }
+
     /// Makes all gradients 0.
-    pub fn clear_gradients(&mut self) {
-        self.weights.iter_mut().for_each(|weight| weight.gradient.fill(0.0));
-        self.vectors.iter_mut().for_each(|vector| vector.gradient.fill(0.0));
+    ///
+    /// # Errors
+    /// [`Error::Device`] where the device failed.
+    pub fn clear_gradients(&mut self, (device, queue): On<'_, B>) -> Result<(), Error> {
+        for weight in &mut self.weights {
+            device.clear_gradient(queue, &mut weight.values)?;
+        }
+        for vector in &mut self.vectors {
+            let len = vector.len();
+            device.clear(queue, &mut vector.gradient, len)?;
+        }
+        Ok(())
     }
 
     /// The first value, of a weight or of its state, that is no finite number.
     ///
     /// # Errors
-    /// None but [`Error::Device`], of a defect.
-    pub fn not_finite(&self, cpu: &Cpu) -> Result<Option<Spot>, Error> {
-        let good = |values: &[f32]| WeightsView::F32(values).are_finite(0..values.len());
+    /// [`Error::Device`] where the device failed.
+    pub fn not_finite(&self, on: On<'_, B>) -> Result<Option<Spot>, Error> {
         for place in &self.order {
-            let (values, state) = match *place {
-                Place::Weight(WeightId(id)) => {
-                    (self.weights[id].values.values(), &self.weights[id].state[..])
-                }
-                Place::Vector(VectorId(id)) => {
-                    let DenseParameter { weight, state, .. } = &self.vectors[id].parameter;
-                    (&weight[..], &state[..])
-                }
+            let is_good = match *place {
+                Place::Weight(WeightId(id)) => on.0.is_finite(on.1, &self.weights[id].values)?,
+                Place::Vector(VectorId(id)) => self.vectors[id].is_finite(on, self.optimizer)?,
             };
-            if good(values) && good(state) {
+            if is_good {
                 continue;
             }
-            let spot = self.to_parameter(cpu, *place)?.not_finite(self.optimizer);
+            let spot = self.to_parameter(on, *place)?.not_finite(self.optimizer);
             if spot.is_some() {
                 return Ok(spot);
             }
@@ -175,33 +181,39 @@ impl Dense {
     /// Copies of all, row-major.
     ///
     /// # Errors
-    /// None but [`Error::Device`], of a defect.
-    pub fn to_parameters(&self, cpu: &Cpu) -> Result<Vec<DenseParameter>, Error> {
-        self.order.iter().map(|place| self.to_parameter(cpu, *place)).collect()
+    /// [`Error::Device`] where the device failed.
+    pub fn to_parameters(&self, on: On<'_, B>) -> Result<Vec<DenseParameter>, Error> {
+        self.order.iter().map(|place| self.to_parameter(on, *place)).collect()
     }
 
-    fn to_parameter(&self, cpu: &Cpu, place: Place) -> Result<DenseParameter, Error> {
+    fn to_parameter(&self, on: On<'_, B>, place: Place) -> Result<DenseParameter, Error> {
         match place {
-            Place::Weight(id) => self.weights[id.0].to_parameter(cpu, self.optimizer),
-            Place::Vector(id) => Ok(self.vectors[id.0].parameter.clone()),
+            Place::Weight(id) => self.weights[id.0].to_parameter(on, self.optimizer),
+            Place::Vector(id) => self.vectors[id.0].to_parameter(on, self.optimizer),
         }
     }
 
     /// Takes over all `parameters`, as [`Self::to_parameters`] gives them.
     ///
     /// # Errors
-    /// [`Error::Device`] where the shape of a weight differs.
+    /// [`Error::Device`] where a shape differs.
     /// # Panics
-    /// Where there are more, or a vector or a state differs in length.
-    pub fn set(&mut self, cpu: &Cpu, parameters: &[DenseParameter]) -> Result<(), Error> {
+    /// Where there are more.
+    pub fn set(
+        &mut self,
+        (device, queue): On<'_, B>,
+        parameters: &[DenseParameter],
+    ) -> Result<(), Error> {
         for (i, parameter) in parameters.iter().enumerate() {
-            self.set_values(cpu, i, &parameter.weight)?;
+            self.set_values((device, queue), i, &parameter.weight)?;
+            let state = &parameter.state[..];
             match self.order[i] {
                 Place::Weight(WeightId(id)) => {
-                    self.weights[id].set_state(cpu, self.optimizer, &parameter.state)?;
+                    let weight = &mut self.weights[id].values;
+                    device.set_weight(queue, WeightPart::State, state, weight)?;
                 }
                 Place::Vector(VectorId(id)) => {
-                    self.vectors[id].parameter.state.copy_from_slice(&parameter.state);
+                    device.write(queue, state, (&mut self.vectors[id].state, 0))?;
                 }
             }
         }
@@ -211,14 +223,22 @@ impl Dense {
     /// Takes over the row-major `values` of parameter number `i`.
     ///
     /// # Errors
-    /// [`Error::Device`] where there are not as many of a weight.
+    /// [`Error::Device`] where there are not as many.
     /// # Panics
-    /// Where there is no such parameter, or there are not as many of a vector.
-    pub fn set_values(&mut self, cpu: &Cpu, i: usize, values: &[f32]) -> Result<(), Error> {
+    /// Where there is no such parameter.
+    pub fn set_values(
+        &mut self,
+        (device, queue): On<'_, B>,
+        i: usize,
+        values: &[f32],
+    ) -> Result<(), Error> {
         match self.order[i] {
-            Place::Weight(WeightId(id)) => self.weights[id].values.set(cpu, values)?,
+            Place::Weight(WeightId(id)) => {
+                let weight = &mut self.weights[id].values;
+                device.set_weight(queue, WeightPart::Values, values, weight)?;
+            }
             Place::Vector(VectorId(id)) => {
-                self.vectors[id].parameter.weight.copy_from_slice(values);
+                device.write(queue, values, (&mut self.vectors[id].values, 0))?;
             }
         }
         Ok(())
@@ -229,48 +249,48 @@ impl Dense {
 /// read their values for the last time: within the product that completes a weight's gradient, or
 /// right after it. With other ranks it sends each gradient on its way as soon as it is complete,
 /// and updates all at its end.
-pub struct DenseStep<'a> {
+pub struct DenseStep<'a, B: Backend> {
     /// The parameters.
-    pub dense: &'a mut Dense,
-    rule: Rule,
+    pub dense: &'a mut Dense<B>,
+    scalars: &'a B::Scalars,
     /// How many, in the model's order, have been neither updated nor sent yet.
     left: usize,
 }
 
-impl<'a> DenseStep<'a> {
-    /// Nothing is updated yet; `rule` will say how.
+impl<'a, B: Backend> DenseStep<'a, B> {
+    /// Nothing is updated yet; `scalars` say how.
     #[must_use]
-    pub fn new(dense: &'a mut Dense, rule: Rule) -> Self {
+    pub fn new(dense: &'a mut Dense<B>, scalars: &'a B::Scalars) -> Self {
         let left = dense.order.len();
-        Self { dense, rule, left }
+        Self { dense, scalars, left }
     }
 
     /// Writes the gradients of a layer's weight and bias from its input `x` and the gradient `d_y`
-    /// of its output, of `b` samples, and updates or sends both with all that comes after them in
-    /// the model. `op` is the product; a weight that need not wait for other ranks' gradients is
+    /// of its output, of so many samples, and updates or sends both with all that comes after them
+    /// in the model. `op` is the product; a weight that need not wait for other ranks' gradients is
     /// updated within.
     ///
     /// # Errors
     /// [`Error::Device`] if the shapes or precisions do not fit; [`Error::Communication`].
     pub fn backward_weight(
         &mut self,
-        context: &mut RankContext,
+        context: &mut RankContext<B>,
         op: Op,
         (weight, bias): (WeightId, Option<VectorId>),
-        (x, d_y, b): (Operand<'_>, Operand<'_>, usize),
+        (x, d_y, samples): (&B::Matrix, &B::Matrix, usize),
     ) -> Result<(), Error> {
-        let Dense { weights, vectors, .. } = &mut *self.dense;
-        let Weight { number, values: weight, gradient, state, .. } = &mut weights[weight.0];
-        let ((n, k), number, rule) = (weight.shape(), *number, self.rule);
-        let d_bias = bias.map(|bias| &mut vectors[bias.0].gradient[..]);
-        let product = LinearBackwardWeight { x, d_y, d_weight: gradient, d_bias, b, k, n };
-        let RankContext { cpu, comm, profiler } = &mut *context;
-        if comm.world_size() > 1 || !dense_update::is_fused(rule.kind) {
-            profiler.op(op, || gemm::backward_weight(cpu, product))?;
+        let Dense { weights, vectors, optimizer, .. } = &mut *self.dense;
+        let Weight { number, values: weight, .. } = &mut weights[weight.0];
+        let number = *number;
+        let d_bias = bias.map(|bias| &mut vectors[bias.0].gradient);
+        let RankContext { device, queue, comm, profiler } = &mut *context;
+        let is_fused = comm.world_size() == 1 && B::fuses(*optimizer);
+        let update = is_fused.then_some(self.scalars);
+        let product = LinearBackwardWeight { x, d_y, weight, d_bias, samples };
+        profiler.op(op, || device.linear_backward_weight(queue, product, update))?;
+        if !is_fused {
             return self.update_from(context, number);
         }
-        let arguments = FusedArguments { rule, weight, state, product };
-        profiler.op(op, || dense_update::run_with_gradient(cpu, arguments))?;
         self.update_from(context, number + 1)?;
         self.left = number;
         Ok(())
@@ -280,121 +300,137 @@ impl<'a> DenseStep<'a> {
     ///
     /// # Errors
     /// [`Error::Communication`].
-    pub fn finish(mut self, context: &mut RankContext) -> Result<(), Error> {
+    pub fn finish(mut self, context: &mut RankContext<B>) -> Result<(), Error> {
         self.update_from(context, 0)?;
         if context.comm.world_size() == 1 {
             return Ok(());
         }
-        let (Dense { weights, vectors, order, buckets, .. }, rule) = (&mut *self.dense, self.rule);
-        buckets.finish(context, &mut |context, number, sums| match order[number] {
-            Place::Weight(id) => weights[id.0].update(context, rule, Some(sums)),
-            Place::Vector(id) => vectors[id.0].update(context, rule, Some(sums)),
-        })
+        let (dense, scalars) = (&mut *self.dense, self.scalars);
+        let mut buckets = std::mem::replace(&mut dense.buckets, Buckets::of_bytes(0));
+        let updated = buckets.finish(context, &mut |context, number, sums| {
+            let len = dense.gradient_len(&context.device, number);
+            dense.update(context, number, scalars, Some(sums))?;
+            Ok(len)
+        });
+        dense.buckets = buckets;
+        updated
     }
 
     /// Takes the optimizer's step for the parameters from `first` on that have not taken it, the
     /// last first; where there are other ranks, sends them the gradients.
-    fn update_from(&mut self, context: &mut RankContext, first: usize) -> Result<(), Error> {
+    fn update_from(&mut self, context: &mut RankContext<B>, first: usize) -> Result<(), Error> {
         let has_peers = context.comm.world_size() > 1;
         if has_peers && !self.dense.buckets.is_laid_out() {
-            let lens: Vec<usize> = self.dense.gradient_lens().collect();
+            let lens = 0..self.dense.order.len();
+            let lens: Vec<usize> =
+                lens.map(|i| self.dense.gradient_len(&context.device, i)).collect();
             self.dense.buckets.lay_out(&lens);
         }
         while self.left > first {
             self.left -= 1;
-            let Dense { weights, vectors, order, buckets, .. } = &mut *self.dense;
-            let place = order[self.left];
-            if has_peers {
-                let gradient = match place {
-                    Place::Weight(id) => &weights[id.0].gradient[..],
-                    Place::Vector(id) => &vectors[id.0].gradient[..],
-                };
-                buckets.push(context, self.left, gradient)?;
+            if !has_peers {
+                self.dense.update(context, self.left, self.scalars, None)?;
                 continue;
             }
-            match place {
-                Place::Weight(id) => weights[id.0].update(context, self.rule, None)?,
-                Place::Vector(id) => vectors[id.0].update(context, self.rule, None)?,
-            };
+            let Dense { weights, vectors, order, buckets, .. } = &mut *self.dense;
+            let RankContext { device, queue, comm, .. } = &mut *context;
+            buckets.open(&comm.dense);
+            let mut take = |gradient: &[f32]| buckets.write(gradient);
+            match order[self.left] {
+                Place::Weight(id) => {
+                    device.lend_gradient(queue, &weights[id.0].values, &mut take)?;
+                }
+                Place::Vector(id) => {
+                    let Vector { gradient, .. } = &vectors[id.0];
+                    device.lend(queue, (gradient, 0..vectors[id.0].len()), &mut take)?;
+                }
+            }
+            buckets.close(&mut comm.dense, self.left)?;
         }
         Ok(())
     }
 }
 
-impl Weight {
-    /// Takes a step with its own gradient or the sum of all ranks'; the elements of that.
+impl<B: Backend> Dense<B> {
+    /// Takes the step of parameter number `number`, with its own gradient or the sum of all ranks'.
     fn update(
         &mut self,
-        context: &mut RankContext,
-        rule: Rule,
+        context: &mut RankContext<B>,
+        number: usize,
+        scalars: &B::Scalars,
         sums: Option<Sums<'_>>,
-    ) -> Result<usize, Error> {
-        let Self { values: weight, gradient, state, .. } = self;
-        let gradient = summed(gradient, sums);
-        let (n, k) = weight.shape();
-        let op = Op::DenseUpdate { elements: n * k, packed: n * k, optimizer: rule.kind };
-        let RankContext { cpu, profiler, .. } = context;
-        let arguments = WeightArguments { rule, weight, gradient, state };
-        profiler.op(op, || dense_update::run_weight(cpu, arguments))?;
-        Ok(gradient.len())
+    ) -> Result<(), Error> {
+        let len = self.gradient_len(&context.device, number);
+        let RankContext { device, queue, profiler, .. } = context;
+        let copy = |to: &mut [f32]| sums.into_iter().for_each(|(bucket, at)| bucket.read(at, to));
+        let sum = sums.map(|(bucket, at)| match bucket.slice(at, len) {
+            Some(sum) => Sum::Whole(sum),
+            None => Sum::Pieces(&copy),
+        });
+        let optimizer = self.optimizer;
+        match self.order[number] {
+            Place::Weight(id) => {
+                let Weight { shape: (n, k), values, .. } = &mut self.weights[id.0];
+                let (elements, packed) = (*n * *k, *n * *k);
+                let op = Op::DenseUpdate { elements, packed, optimizer };
+                profiler.op(op, || device.update_weight(queue, values, sum, scalars))?;
+            }
+            Place::Vector(id) => {
+                let Vector { shape, values, gradient, state, .. } = &mut self.vectors[id.0];
+                let op = Op::DenseUpdate { elements: len, packed: 0, optimizer };
+                let dim = shape[1..].iter().product();
+                let arguments = VectorUpdate { values, gradient, state, dim };
+                profiler.op(op, || device.update_vector(queue, arguments, sum, scalars))?;
+            }
+        }
+        Ok(())
+    }
+}
+
+impl<B: Backend> Weight<B> {
+    fn to_parameter(
+        &self,
+        (device, queue): On<'_, B>,
+        optimizer: Optimizer,
+    ) -> Result<DenseParameter, Error> {
+        let (n, k) = self.shape;
+        let mut parameter = DenseParameter::zeros(&self.name, &[n, k], optimizer);
+        let DenseParameter { weight, state, .. } = &mut parameter;
+        device.get_weight(queue, WeightPart::Values, &self.values, weight)?;
+        device.get_weight(queue, WeightPart::State, &self.values, state)?;
+        Ok(parameter)
+    }
+}
+
+impl<B: Backend> Vector<B> {
+    fn len(&self) -> usize {
+        self.shape.iter().product()
     }
 
-    fn to_parameter(&self, cpu: &Cpu, optimizer: Optimizer) -> Result<DenseParameter, Error> {
-        let shape @ (n, k) = self.values.shape();
-        let mut parameter = DenseParameter::zeros(&self.name, &[n, k], optimizer);
-        panels::unpack(cpu, self.values.values(), shape, &mut parameter.weight)?;
-        if optimizer == Optimizer::RowwiseAdagrad {
-            parameter.state.copy_from_slice(&self.state);
-            return Ok(parameter);
+    fn is_finite(&self, (device, queue): On<'_, B>, optimizer: Optimizer) -> Result<bool, Error> {
+        let mut room = Vec::new();
+        let state = DenseParameter::state_len(&self.shape, optimizer);
+        for (part, len) in [(&self.values, self.len()), (&self.state, state)] {
+            let values = device.read(queue, (part, len), &mut room)?;
+            if !WeightsView::F32(values).are_finite(0..len) {
+                return Ok(false);
+            }
         }
-        let parts = self.state.chunks(panels::len(n, k).max(1));
-        for (from, to) in parts.zip(parameter.state.chunks_mut((n * k).max(1))) {
-            panels::unpack(cpu, from, shape, to)?;
+        Ok(true)
+    }
+
+    fn to_parameter(
+        &self,
+        (device, queue): On<'_, B>,
+        optimizer: Optimizer,
+    ) -> Result<DenseParameter, Error> {
+        let mut parameter = DenseParameter::zeros(&self.name, &self.shape, optimizer);
+        let DenseParameter { weight, state, .. } = &mut parameter;
+        let mut room = Vec::new();
+        for (from, to) in [(&self.values, weight), (&self.state, state)] {
+            let values = device.read(queue, (from, to.len()), &mut room)?;
+            to.copy_from_slice(values);
         }
         Ok(parameter)
     }
-
-    fn set_state(&mut self, cpu: &Cpu, optimizer: Optimizer, state: &[f32]) -> Result<(), Error> {
-        let shape @ (n, k) = self.values.shape();
-        if optimizer == Optimizer::RowwiseAdagrad {
-            self.state.copy_from_slice(state);
-            return Ok(());
-        }
-        let parts = self.state.chunks_mut(panels::len(n, k).max(1));
-        for (to, from) in parts.zip(state.chunks((n * k).max(1))) {
-            panels::pack(cpu, from, shape, to)?;
-        }
-        Ok(())
-    }
-}
-
-impl Vector {
-    /// As that of a weight.
-    fn update(
-        &mut self,
-        context: &mut RankContext,
-        rule: Rule,
-        sums: Option<Sums<'_>>,
-    ) -> Result<usize, Error> {
-        let Self { parameter: DenseParameter { shape, weight: weights, state, .. }, gradient } =
-            self;
-        let gradient = summed(gradient, sums);
-        let op = Op::DenseUpdate { elements: weights.len(), packed: 0, optimizer: rule.kind };
-        let dim = shape[1..].iter().product();
-        let RankContext { cpu, profiler, .. } = context;
-        let arguments = Arguments { rule, weights, gradient, state, dim };
-        profiler.op(op, || dense_update::run(cpu, arguments))?;
-        Ok(gradient.len())
-    }
-}
-
-/// The sum of all ranks' gradients: where it lies in one part of its bucket, else copied to
-/// `gradient`, which it is without other ranks.
-fn summed<'a>(gradient: &'a mut [f32], sums: Option<Sums<'a>>) -> &'a [f32] {
-    let Some((bucket, at)) = sums else { return gradient };
-    if let Some(sum) = bucket.slice(at, gradient.len()) {
-        return sum;
-    }
-    bucket.read(at, gradient);
-    gradient
 }

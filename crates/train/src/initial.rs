@@ -2,7 +2,7 @@
 //! alike.
 
 use device::weights::Element;
-use device::{Cpu, Weights};
+use device::{Pool, Weights};
 use schema::model::DenseInit;
 use schema::random::CounterRng;
 use schema::{ModelConfig, Tile};
@@ -26,20 +26,20 @@ pub fn rounding(seed: u64, step: u64) -> CounterRng {
 /// Weights of one tile, `[rows, dim]`: U(±1/√R) with R the rows of the whole table, or the nearest
 /// that its data type has.
 #[must_use]
-pub fn tile_weights(cpu: &Cpu, model: &ModelConfig, tile: &Tile) -> Weights {
+pub fn tile_weights(host: &Pool, model: &ModelConfig, tile: &Tile) -> Weights {
     let table = &model.tables[tile.table.index()];
     let mut weights = Weights::zeroed(table.data_type, tile.row_count() * tile.dim());
     match &mut weights {
-        Weights::F32(weights) => fill(cpu, (model, tile), weights),
-        Weights::F16(weights) => fill(cpu, (model, tile), weights),
-        Weights::Bf16(weights) => fill(cpu, (model, tile), weights),
+        Weights::F32(weights) => fill(host, (model, tile), weights),
+        Weights::F16(weights) => fill(host, (model, tile), weights),
+        Weights::Bf16(weights) => fill(host, (model, tile), weights),
     }
     weights
 }
 
-fn fill<E: Element>(cpu: &Cpu, (model, tile): (&ModelConfig, &Tile), weights: &mut [E]) {
+fn fill<E: Element>(host: &Pool, (model, tile): (&ModelConfig, &Tile), weights: &mut [E]) {
     let (draw, dim) = (Draw::of(model, tile), tile.dim());
-    cpu.pool.run_slices(weights, ROWS_PER_CHUNK * dim, |chunk, part| {
+    host.run_slices(weights, ROWS_PER_CHUNK * dim, |chunk, part| {
         let first = tile.rows.start + (chunk * ROWS_PER_CHUNK) as u64;
         for (row, values) in (first..).zip(part.chunks_exact_mut(dim)) {
             for (value, drawn) in values.iter_mut().zip(draw.row(row)) {
@@ -100,7 +100,7 @@ pub enum Initial {
 impl Initial {
     /// The values, of weights and factors row by row.
     #[must_use]
-    pub fn values(self, cpu: &Cpu, model: &ModelConfig) -> Vec<f32> {
+    pub fn values(self, host: &Pool, model: &ModelConfig) -> Vec<f32> {
         let dlrm = model.init == DenseInit::Dlrm;
         let normal = dlrm || matches!(self, Self::Factor(..));
         let rng = |index| CounterRng::new(model.seed, DENSE_STREAM).child(index);
@@ -121,7 +121,7 @@ impl Initial {
             Self::Zeros(length) => return vec![0.0; length],
         };
         let mut values = vec![0.0; count];
-        cpu.pool.run_slices(&mut values, VALUES_PER_CHUNK, |chunk, part| {
+        host.run_slices(&mut values, VALUES_PER_CHUNK, |chunk, part| {
             for (i, value) in ((chunk * VALUES_PER_CHUNK) as u64..).zip(part) {
                 let drawn = if normal { rng.normal(i) } else { 2.0 * rng.unit(i) - 1.0 };
                 *value = (drawn * scale) as f32;

@@ -1,6 +1,6 @@
 //! Layers with explicit forward and backward. Each owns its buffers, sized once for the largest
-//! batch; parameters live in [`crate::dense`]. What passes between layers is in panels
-//! (`device::ops::gemm::panels`), between the linear layers of an MLP in the products' precision;
+//! batch; parameters live in [`crate::dense`]. What passes between layers is a
+//! device's matrix of f32, between the linear layers of an MLP in the products' precision;
 //! embeddings and the batch are row-major.
 
 pub mod cross;
@@ -10,6 +10,7 @@ pub mod logit;
 pub mod mlp;
 mod rounded;
 
+use device::Backend;
 use schema::{Optimizer, Precision};
 
 use crate::dense::{Dense, VectorId, WeightId};
@@ -18,18 +19,18 @@ use crate::memory::Room;
 
 /// Collects the dense parameters while layers are built, and gives the layers their buffers; the
 /// parameters' order is part of the checkpoint.
-pub struct ParameterList {
+pub struct ParameterList<'a, B: Backend> {
     /// Where buffers come from.
-    pub room: Room,
+    pub room: Room<'a, B>,
     precision: Precision,
-    dense: Dense,
+    dense: Dense<B>,
     initial: Vec<Initial>,
 }
 
-impl ParameterList {
+impl<'a, B: Backend> ParameterList<'a, B> {
     /// An empty list for a model trained with `optimizer`, whose products are in `precision`.
     #[must_use]
-    pub fn new(room: Room, optimizer: Optimizer, precision: Precision) -> Self {
+    pub fn new(room: Room<'a, B>, optimizer: Optimizer, precision: Precision) -> Self {
         Self { room, precision, dense: Dense::new(optimizer), initial: Vec::new() }
     }
 
@@ -42,7 +43,7 @@ impl ParameterList {
     /// All parameters, zero as yet, and how they start, in the order they were added; and the room
     /// they are in.
     #[must_use]
-    pub fn finish(self) -> (Dense, Vec<Initial>, Room) {
+    pub fn finish(self) -> (Dense<B>, Vec<Initial>, Room<'a, B>) {
         (self.dense, self.initial, self.room)
     }
 

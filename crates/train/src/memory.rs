@@ -11,6 +11,7 @@ mod room;
 use std::collections::BTreeMap;
 
 use data::{DataShape, LoaderMemory, LoaderShape};
+use device::Backend;
 use schema::{Bytes, JobConfig, Rank, ShardingPlan};
 use serde::Serialize;
 
@@ -251,9 +252,9 @@ pub struct RankMemory {
     pub chunk: u64,
 }
 
-/// Estimates the memory of a run.
+/// Estimates the memory of a run on devices of one kind.
 #[must_use]
-pub fn estimate(run: &RunShape<'_>) -> MemoryEstimate {
+pub fn estimate<B: Backend>(run: &RunShape<'_>) -> MemoryEstimate {
     let program = Parts::of(MemoryUse::Program, program_bytes(run));
     let mut moments = Vec::new();
     if run.generation > 0 {
@@ -275,13 +276,13 @@ pub fn estimate(run: &RunShape<'_>) -> MemoryEstimate {
         let parts = reading.with(MemoryUse::Preparation, bytes);
         moments.push(parts.at(When::EvaluationPreparation));
     }
-    model_moments(run, &reading, &mut moments);
+    model_moments::<B>(run, &reading, &mut moments);
     MemoryEstimate { moments }
 }
 
 /// The moments at which the model is in memory.
-fn model_moments(run: &RunShape<'_>, reading: &Parts, moments: &mut Vec<Moment>) {
-    let ranks = ranks(run);
+fn model_moments<B: Backend>(run: &RunShape<'_>, reading: &Parts, moments: &mut Vec<Moment>) {
+    let ranks = ranks::<B>(run);
     let mut idle = reading.clone();
     for (&of, &bytes) in ranks.iter().flat_map(|rank| &rank.held) {
         idle.add(of, bytes);
@@ -325,7 +326,7 @@ fn ranks_in_all(run: &RunShape<'_>) -> u64 {
 }
 
 /// Memory of each rank, of this host where they are processes.
-fn ranks(run: &RunShape<'_>) -> Vec<RankMemory> {
+fn ranks<B: Backend>(run: &RunShape<'_>) -> Vec<RankMemory> {
     let world_size = run.plan.world_size();
     let batch_size = batch_size(run);
     let model = &run.config.model;
@@ -333,7 +334,7 @@ fn ranks(run: &RunShape<'_>) -> Vec<RankMemory> {
     let ids: Vec<f64> = features.iter().map(|feature| run.train.ids_of(feature.name)).collect();
     let traffic = Traffic { batch_size, ids_per_bag: &ids };
     let batch_max = batch_size.div_ceil(world_size as usize);
-    let rank = |rank| Model::memory(run.config, (run.plan, rank), batch_max, &traffic);
+    let rank = |rank| Model::<B>::memory(run.config, (run.plan, rank), batch_max, &traffic);
     match run.processes {
         None => (0..world_size).map(Rank).map(rank).collect(),
         Some(processes) => processes.iter().copied().map(rank).collect(),

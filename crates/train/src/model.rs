@@ -3,27 +3,27 @@
 
 use std::path::Path;
 
+use device::backend::{LossArguments, Probabilities, StepScalars, TileRoom, TileRows};
 use device::buffer::Array;
-use device::ops::gemm::panels;
-use device::ops::{activation, loss};
 use device::optimizer::Rule;
-use device::{Cpu, Weights};
+use device::{Backend, Pool};
 use schema::{
-    Batch, JobConfig, Loss, ModelConfig, Op, Optimizer, OptimizerConfig, Optimizers, ShardingPlan,
+    Batch, JobConfig, Loss, ModelConfig, Op, Optimizer, OptimizerConfig, Optimizers, Precision,
+    ShardingPlan,
 };
 
 use crate::Error;
 use crate::checkpoint;
-use crate::context::RankContext;
+use crate::context::{On, RankContext};
 use crate::dense::{Dense, DenseStep};
-use crate::embedding::EmbeddingCollection;
+use crate::embedding::{EmbeddingCollection, collection};
 use crate::initial::{self, Initial};
 use crate::layer::ParameterList;
-use crate::layer::interaction::InteractionLayer;
-use crate::layer::logit::{Given, Logit};
+use crate::layer::interaction::{self, InteractionLayer};
+use crate::layer::logit::{self, Logit};
 use crate::layer::mlp::Mlp;
 use crate::memory::{MemoryUse, RankMemory, Room, Traffic};
-use crate::parameter::{self, DenseParameter, Spot, TileState};
+use crate::parameter::{self, DenseParameter, Spot, TileState, TileView};
 
 /// The samples of one rank within the batch of all ranks.
 #[derive(Clone, Copy, Debug)]
@@ -60,7 +60,7 @@ impl RankParameters {
     /// [`Error::Value`] naming the first.
     pub(crate) fn check_finite(
         &self,
-        cpu: &Cpu,
+        host: &Pool,
         (path, config): (&Path, &JobConfig),
     ) -> Result<(), Error> {
         let refused = |spot: Option<Spot>| match spot {
@@ -75,7 +75,7 @@ impl RankParameters {
         }
         for state in &self.tiles {
             let table = &config.model.tables[state.tile.table.index()];
-            refused(parameter::not_finite(cpu, state, (&table.name, sparse)))?;
+            refused(parameter::not_finite(host, &state.view(), (&table.name, sparse)))?;
         }
         Ok(())
     }
@@ -83,17 +83,17 @@ impl RankParameters {
 
 /// A model that only looks forward: it has weights, but neither an optimizer nor any state, and
 /// cannot be trained.
-pub struct ForwardModel {
-    model: Model,
+pub struct ForwardModel<B: Backend> {
+    model: Model<B>,
 }
 
-impl ForwardModel {
+impl<B: Backend> ForwardModel<B> {
     /// A model with the weights in `parameters`, which have no state.
     ///
     /// # Errors
     /// As [`Model::restored`].
     pub fn restored(
-        cpu: &Cpu,
+        on: On<'_, B>,
         config: &JobConfig,
         place: (&ShardingPlan, schema::Rank),
         batch_max: usize,
@@ -103,7 +103,7 @@ impl ForwardModel {
         let none = OptimizerConfig::new(Optimizer::Sgd, 0.0);
         let optimizer = Optimizers { sparse: none, dense: none };
         let config = JobConfig { optimizer, ..config.clone() };
-        let model = Model::restored(cpu, &config, place, batch_max, parameters)?;
+        let model = Model::restored(on, &config, place, batch_max, parameters)?;
         Ok(Self { model })
     }
 
@@ -118,8 +118,8 @@ impl ForwardModel {
 
     /// Looks up the ids of the next batches in `tiles`, one for each table, which have the rows of
     /// these ids alone.
-    pub(crate) fn look_up_in(&mut self, tiles: Vec<TileState>) {
-        self.model.embedding.replace_tiles(tiles);
+    pub(crate) fn look_up_in(&mut self, device: &B, tiles: Vec<TileState>) -> Result<(), Error> {
+        self.model.embedding.replace_tiles(device, tiles)
     }
 
     /// As [`Model::evaluate`].
@@ -128,7 +128,7 @@ impl ForwardModel {
     /// As there.
     pub fn evaluate(
         &mut self,
-        context: &mut RankContext,
+        context: &mut RankContext<B>,
         share: Share<'_>,
     ) -> Result<(&[f32], f64), Error> {
         self.model.evaluate(context, share)
@@ -138,82 +138,107 @@ impl ForwardModel {
     ///
     /// # Errors
     /// As there.
-    pub fn score(&mut self, context: &mut RankContext, share: Share<'_>) -> Result<&[f32], Error> {
+    pub fn score(
+        &mut self,
+        context: &mut RankContext<B>,
+        share: Share<'_>,
+    ) -> Result<&[f32], Error> {
         self.model.score(context, share)
     }
 }
 
 /// A model with its buffers.
-pub struct Model {
+pub struct Model<B: Backend> {
     loss: Loss,
+    /// Seed of initial weights and of the random bits of rounding.
+    seed: u64,
     dense_features: usize,
-    pooled_width: usize,
-    parameters: Dense,
-    bottom: Mlp,
-    interaction: InteractionLayer,
-    top: Mlp,
+    batch_max: usize,
+    parameters: Dense<B>,
+    bottom: Mlp<B>,
+    interaction: InteractionLayer<B>,
+    top: Mlp<B>,
     logit: Logit,
     /// Whether the logit's input is the output of a ReLU: the top MLP has layers before it.
     logit_after_relu: bool,
-    embedding: EmbeddingCollection,
+    embedding: EmbeddingCollection<B>,
     optimizers: (OptimizerConfig, OptimizerConfig),
-    buffers: Buffers,
+    scalars: B::Scalars,
+    buffers: Buffers<B>,
+    /// Probabilities on their way to the host.
+    read: Vec<f32>,
 }
 
-/// Activations and gradients between the layers, each for the largest batch; in panels but for the
-/// pooled vectors and what there is one of per sample.
-struct Buffers {
-    input: Array<f32>,
-    pooled: Array<f32>,
-    logits: Array<f32>,
-    probabilities: Array<f32>,
-    d_logits: Array<f32>,
-    d_last: Array<f32>,
-    d_interaction: Array<f32>,
-    d_dense: Array<f32>,
-    d_pooled: Array<f32>,
+/// A step that the device has been given; its number and its end.
+pub struct Started<B: Backend> {
+    step: u64,
+    end: B::Event,
 }
 
-impl Buffers {
-    fn new(room: &mut Room, model: &ModelConfig, last_width: usize, batch_max: usize) -> Self {
+/// Activations and gradients between the layers, each for the largest batch.
+struct Buffers<B: Backend> {
+    input: B::Matrix,
+    pooled: B::Vector,
+    logits: B::Vector,
+    probabilities: B::Vector,
+    d_logits: B::Vector,
+    d_last: B::Matrix,
+    d_interaction: B::Matrix,
+    d_dense: B::Matrix,
+    d_pooled: B::Vector,
+}
+
+impl<B: Backend> Buffers<B> {
+    fn new(
+        room: &mut Room<'_, B>,
+        model: &ModelConfig,
+        last_width: usize,
+        batch_max: usize,
+    ) -> Self {
         let (forward, backward) = (MemoryUse::Activations, MemoryUse::Gradients);
-        let in_panels = |width: usize| panels::len(batch_max, width);
+        let mut matrix = |of, width| room.matrix(of, Precision::F32, (batch_max, width));
+        let input = matrix(forward, model.dense_features);
+        let [d_last, d_interaction, d_dense] =
+            [last_width, model.interaction_width(), model.dense_width()]
+                .map(|width| matrix(backward, width));
+        let mut vector = |of, width| room.vector(of, batch_max * width);
         Self {
-            input: room.array(forward, in_panels(model.dense_features)),
-            pooled: room.array(forward, batch_max * model.pooled_width()),
-            logits: room.array(forward, batch_max),
-            probabilities: room.array(forward, batch_max),
-            d_logits: room.array(backward, batch_max),
-            d_last: room.array(backward, in_panels(last_width)),
-            d_interaction: room.array(backward, in_panels(model.interaction_width())),
-            d_dense: room.array(backward, in_panels(model.dense_width())),
-            d_pooled: room.array(backward, batch_max * model.pooled_width()),
+            input,
+            pooled: vector(forward, model.pooled_width()),
+            logits: vector(forward, 1),
+            probabilities: vector(forward, 1),
+            d_logits: vector(backward, 1),
+            d_last,
+            d_interaction,
+            d_dense,
+            d_pooled: vector(backward, model.pooled_width()),
         }
     }
 }
 
-impl Model {
+impl<B: Backend> Model<B> {
     /// A model with the initial weights of `config`, for at most `batch_max` samples of this rank.
     ///
     /// # Errors
-    /// [`Error::Device`], of a defect only.
+    /// [`Error::Device`] where the device has no room.
     pub fn initial(
-        cpu: &Cpu,
+        on: On<'_, B>,
         config: &JobConfig,
         (plan, rank): (&ShardingPlan, schema::Rank),
         batch_max: usize,
     ) -> Result<Self, Error> {
-        let optimizer = config.optimizer.sparse.kind;
+        let (host, optimizer) = (on.0.host(), config.optimizer.sparse.kind);
         let tile = |tile: &schema::Tile| TileState {
-            weight: initial::tile_weights(cpu, &config.model, tile),
+            weight: initial::tile_weights(host, &config.model, tile),
             state: Array::zeroed(tile.row_count() * optimizer.state_per_row(tile.dim())),
             tile: tile.clone(),
         };
         let tiles = plan.tiles_of(rank).map(tile).collect();
-        let room = Room::allocating();
-        let (mut model, initial, _) = Self::build(room, config, (plan, rank), batch_max, tiles);
+        let (mut model, initial, room) =
+            Self::build(Room::of(on.0), config, (plan, rank), batch_max, tiles);
+        room.finish()?;
         for (i, initial) in initial.into_iter().enumerate() {
-            model.parameters.set_values(cpu, i, &initial.values(cpu, &config.model))?;
+            model.parameters.set_values(on, i, &initial.values(host, &config.model))?;
         }
         Ok(model)
     }
@@ -221,17 +246,18 @@ impl Model {
     /// A model with `parameters`, which must have the names and shapes `config` gives.
     ///
     /// # Errors
-    /// [`Error::Device`] where they have not.
+    /// [`Error::Device`] where they have not, or the device has no room.
     pub fn restored(
-        cpu: &Cpu,
+        on: On<'_, B>,
         config: &JobConfig,
         place: (&ShardingPlan, schema::Rank),
         batch_max: usize,
         parameters: RankParameters,
     ) -> Result<Self, Error> {
-        let room = Room::allocating();
-        let (mut model, ..) = Self::build(room, config, place, batch_max, parameters.tiles);
-        model.parameters.set(cpu, &parameters.dense)?;
+        let room = Room::of(on.0);
+        let (mut model, _, room) = Self::build(room, config, place, batch_max, parameters.tiles);
+        room.finish()?;
+        model.parameters.set(on, &parameters.dense)?;
         Ok(model)
     }
 
@@ -250,17 +276,17 @@ impl Model {
             let (rows, dim) = (tile.row_count(), tile.dim());
             let data_type = config.model.tables[tile.table.index()].data_type;
             // Of more rows than any machine holds, too.
-            let weights = Weights::bytes(data_type, rows.saturating_mul(dim));
+            let weights = B::table_bytes(data_type, rows.saturating_mul(dim));
             room.count(MemoryUse::TableWeights, weights);
             let state = rows.saturating_mul(optimizer.state_per_row(dim));
-            room.count(MemoryUse::TableStates, Array::<f32>::bytes(state));
+            room.count(MemoryUse::TableStates, B::vector_bytes(state));
         }
         let messages = model.embedding.step_memory(place.1, traffic, &mut room);
         let (saved_dense, gradients) = parameter::dense_bytes(&config.model, kind);
         let tiles = place.0.tiles_of(place.1);
         let chunk = tiles.map(|tile| checkpoint::read_bytes(&config.model, tile, optimizer)).max();
         RankMemory {
-            held: room.finish(),
+            held: room.counts(),
             messages,
             gradients,
             saved_dense,
@@ -269,13 +295,13 @@ impl Model {
     }
 
     /// A model whose dense parameters are zero, how they start, and the room it is in.
-    fn build(
-        room: Room,
+    fn build<'r>(
+        room: Room<'r, B>,
         config: &JobConfig,
         (plan, rank): (&ShardingPlan, schema::Rank),
         batch_max: usize,
         tiles: Vec<TileState>,
-    ) -> (Self, Vec<Initial>, Room) {
+    ) -> (Self, Vec<Initial>, Room<'r, B>) {
         let model = &config.model;
         let optimizer = config.optimizer.dense.kind;
         let mut list = ParameterList::new(room, optimizer, config.training.precision);
@@ -288,19 +314,23 @@ impl Model {
         let logit = Logit::new(&mut list, &format!("top.{}", hidden.len()), last_width);
         let (parameters, initial, mut room) = list.finish();
         let (sparse, dense) = (config.optimizer.sparse, config.optimizer.dense);
+        let tiles = (tiles, sparse.kind);
         let built = Self {
             loss: model.loss,
+            seed: model.seed,
             dense_features: model.dense_features,
-            pooled_width: model.pooled_width(),
+            batch_max,
             parameters,
             bottom,
             interaction,
             top,
             logit,
             logit_after_relu: !hidden.is_empty(),
-            embedding: EmbeddingCollection::new(model, plan, rank, (tiles, sparse.kind)),
+            embedding: EmbeddingCollection::new(&mut room, model, (plan, rank), tiles),
             optimizers: (sparse, dense),
+            scalars: room.scalars(),
             buffers: Buffers::new(&mut room, model, last_width, batch_max),
+            read: Vec::new(),
         };
         (built, initial, room)
     }
@@ -312,14 +342,27 @@ impl Model {
 
     /// Dense parameters, the same on every rank.
     #[must_use]
-    pub fn dense(&self) -> &Dense {
+    pub fn dense(&self) -> &Dense<B> {
         &self.parameters
     }
 
     /// This rank's tiles.
     #[must_use]
-    pub fn tiles(&self) -> &[TileState] {
+    pub fn tiles(&self) -> &[schema::Tile] {
         self.embedding.tiles()
+    }
+
+    /// Some rows of one of them.
+    ///
+    /// # Errors
+    /// [`Error::Device`] where the device failed.
+    pub fn tile<'a>(
+        &'a self,
+        on: On<'_, B>,
+        rows: TileRows,
+        room: &'a mut TileRoom,
+    ) -> Result<TileView<'a>, Error> {
+        self.embedding.tile(on, rows, room)
     }
 
     /// Click probabilities of this rank's samples, `[B]`, and the sum of their losses. NaN where
@@ -329,25 +372,29 @@ impl Model {
     /// [`Error::RowOutOfRange`], [`Error::BatchShape`], [`Error::Communication`].
     pub fn evaluate(
         &mut self,
-        context: &mut RankContext,
+        context: &mut RankContext<B>,
         share: Share<'_>,
     ) -> Result<(&[f32], f64), Error> {
+        self.begin(context, share, Step { number: 0, factor: 0.0 })?;
         self.forward(context, share)?;
-        let sum = self.loss(context, share)?;
-        Ok((self.probabilities(share.batch.size), sum))
+        self.loss(context, share)?;
+        let end = context.device.end(&context.queue, &mut self.scalars)?;
+        let sum = context.device.outcome(&self.scalars, end)?.loss;
+        Ok((self.probabilities(context, share.batch.size, Probabilities::Computed)?, sum))
     }
 
     /// Those of the last forward, of so many samples: a logit beyond the finite numbers has none,
     /// whatever the sigmoid makes of it.
-    fn probabilities(&mut self, samples: usize) -> &[f32] {
+    fn probabilities(
+        &mut self,
+        context: &RankContext<B>,
+        samples: usize,
+        form: Probabilities,
+    ) -> Result<&[f32], Error> {
+        let (device, queue) = context.on();
         let Buffers { logits, probabilities, .. } = &mut self.buffers;
-        let probabilities = &mut probabilities[..samples];
-        for (probability, logit) in probabilities.iter_mut().zip(&logits[..samples]) {
-            if !logit.is_finite() {
-                *probability = f32::NAN;
-            }
-        }
-        probabilities
+        device.probabilities(queue, (logits, samples), form, probabilities)?;
+        Ok(device.read(queue, (probabilities, samples), &mut self.read)?)
     }
 
     /// Click probabilities of this rank's samples, `[B]`; labels are not looked at. NaN where the
@@ -355,13 +402,13 @@ impl Model {
     ///
     /// # Errors
     /// [`Error::RowOutOfRange`], [`Error::BatchShape`], [`Error::Communication`].
-    pub fn score(&mut self, context: &mut RankContext, share: Share<'_>) -> Result<&[f32], Error> {
+    pub fn score(
+        &mut self,
+        context: &mut RankContext<B>,
+        share: Share<'_>,
+    ) -> Result<&[f32], Error> {
         self.forward(context, share)?;
-        let samples = share.batch.size;
-        let Buffers { logits, probabilities, .. } = &mut self.buffers;
-        let probabilities = &mut probabilities[..samples];
-        activation::sigmoid(&context.cpu, &logits[..samples], probabilities)?;
-        Ok(self.probabilities(samples))
+        self.probabilities(context, share.batch.size, Probabilities::Missing)
     }
 
     /// One training step; returns the sum of the losses of this rank's samples before it.
@@ -371,49 +418,94 @@ impl Model {
     /// [`Error::Communication`].
     pub fn train(
         &mut self,
-        context: &mut RankContext,
+        context: &mut RankContext<B>,
         share: Share<'_>,
         step: Step,
     ) -> Result<f64, Error> {
-        self.forward(context, share)?;
-        let sum = self.loss(context, share)?;
-        let rule = Rule::new(&self.optimizers.1, step.factor, step.number);
-        self.backward(context, share, rule)?;
-        let d_pooled = &self.buffers.d_pooled[..share.batch.size * self.pooled_width];
-        let rule = Rule::new(&self.optimizers.0, step.factor, step.number);
-        self.embedding.backward(context, (&share.batch.sparse, d_pooled), (rule, step.number))?;
-        Ok(sum)
+        let started = self.start(context, share, step)?;
+        self.finish(context, started)
     }
 
-    fn forward(&mut self, context: &mut RankContext, share: Share<'_>) -> Result<(), Error> {
+    /// Gives the device one training step.
+    ///
+    /// # Errors
+    /// As [`Self::train`].
+    pub fn start(
+        &mut self,
+        context: &mut RankContext<B>,
+        share: Share<'_>,
+        step: Step,
+    ) -> Result<Started<B>, Error> {
+        self.begin(context, share, step)?;
+        self.forward(context, share)?;
+        self.loss(context, share)?;
+        self.backward(context, share)?;
+        let given = (&share.batch.sparse, &self.buffers.d_pooled);
+        self.embedding.backward(context, given, &mut self.scalars)?;
+        let end = context.device.end(&context.queue, &mut self.scalars)?;
+        Ok(Started { step: step.number, end })
+    }
+
+    /// Waits for the end of a step; the sum of the losses of this rank's samples before it.
+    ///
+    /// # Errors
+    /// [`Error::Device`] where the device failed.
+    pub fn finish(
+        &mut self,
+        context: &mut RankContext<B>,
+        Started { step, end }: Started<B>,
+    ) -> Result<f64, Error> {
+        let outcome = context.device.outcome(&self.scalars, end)?;
+        context.profiler.complete(step, |op| collection::complete(op, outcome.updated));
+        Ok(outcome.loss)
+    }
+
+    /// Writes the numbers of a step where its operations read them.
+    fn begin(
+        &mut self,
+        context: &RankContext<B>,
+        share: Share<'_>,
+        step: Step,
+    ) -> Result<(), Error> {
+        let (sparse, dense) = &self.optimizers;
+        let [sparse, dense] =
+            [sparse, dense].map(|config| Rule::new(config, step.factor, step.number));
+        let numbers = StepScalars {
+            dense,
+            sparse,
+            normaliser: share.global_size as f64,
+            rounding: initial::rounding(self.seed, step.number),
+        };
+        Ok(context.device.begin(&context.queue, &numbers, &mut self.scalars)?)
+    }
+
+    fn forward(&mut self, context: &mut RankContext<B>, share: Share<'_>) -> Result<(), Error> {
         let (batch, samples) = (share.batch, share.batch.size);
         self.check(batch)?;
-        let pooled = &mut self.buffers.pooled[..samples * self.pooled_width];
+        let Buffers { input, pooled, logits, .. } = &mut self.buffers;
         self.embedding.forward(context, (&batch.sparse, share.first_sample), pooled)?;
         if samples == 0 {
             return Ok(());
         }
-        let input = &mut self.buffers.input[..panels::len(samples, self.dense_features)];
-        let RankContext { cpu, profiler, .. } = &mut *context;
+        let RankContext { device, queue, profiler, .. } = &mut *context;
         let shape = (samples, self.dense_features);
         let op = Op::Pack { elements: batch.dense.len() };
-        profiler.op(op, || panels::pack(cpu, &batch.dense, shape, input))?;
+        profiler.op(op, || device.pack(queue, &batch.dense, shape, input))?;
         self.bottom.forward(context, &self.parameters, input, samples)?;
-        let dense = self.bottom.output(input, samples);
+        let dense = self.bottom.output(input);
         self.interaction.forward(context, &self.parameters, (dense, pooled), samples)?;
-        let joined = self.interaction.output(samples);
+        let joined = self.interaction.output();
         self.top.forward(context, &self.parameters, joined, samples)?;
-        let last = self.top.output(joined, samples);
-        self.logit.forward(context, &self.parameters, last, &mut self.buffers.logits[..samples])
+        let last = self.top.output(joined);
+        self.logit.forward(context, &self.parameters, (last, logits), samples)
     }
 
     fn check(&self, batch: &Batch) -> Result<(), Error> {
-        let capacity = self.buffers.probabilities.len();
         for (what, expected, got) in [
             ("dense features", batch.size * self.dense_features, batch.dense.len()),
             ("labels", batch.size, batch.labels.len()),
             ("sparse batch size", batch.size, batch.sparse.batch_size),
-            ("samples, at most", batch.size.min(capacity), batch.size),
+            ("samples, at most", batch.size.min(self.batch_max), batch.size),
         ] {
             if expected != got {
                 return Err(Error::BatchShape { what, expected, got });
@@ -422,51 +514,42 @@ impl Model {
         Ok(())
     }
 
-    fn loss(&mut self, context: &mut RankContext, share: Share<'_>) -> Result<f64, Error> {
-        let samples = share.batch.size;
-        let RankContext { cpu, profiler, .. } = context;
-        let arguments = loss::Arguments {
+    fn loss(&mut self, context: &mut RankContext<B>, share: Share<'_>) -> Result<(), Error> {
+        let RankContext { device, queue, profiler, .. } = context;
+        let Buffers { logits, d_logits, probabilities, .. } = &mut self.buffers;
+        let arguments = LossArguments {
             kind: self.loss,
-            logits: &self.buffers.logits[..samples],
+            logits,
             labels: &share.batch.labels,
-            normaliser: share.global_size as f64,
-            gradient: &mut self.buffers.d_logits[..samples],
-            probabilities: &mut self.buffers.probabilities[..samples],
+            gradient: d_logits,
+            probabilities,
         };
-        Ok(profiler.op(Op::Loss { batch_size: samples }, || loss::run(cpu, arguments))?)
+        let op = Op::Loss { batch_size: share.batch.size };
+        Ok(profiler.op(op, || device.loss(queue, arguments, &mut self.scalars))?)
     }
 
     /// The gradient of the pooled vectors, and the dense parameters' update.
-    fn backward(
-        &mut self,
-        context: &mut RankContext,
-        share: Share<'_>,
-        rule: Rule,
-    ) -> Result<(), Error> {
+    fn backward(&mut self, context: &mut RankContext<B>, share: Share<'_>) -> Result<(), Error> {
         let samples = share.batch.size;
         if samples == 0 {
             // Nothing to learn from here; the gradients still take part in the sum over ranks.
-            self.parameters.clear_gradients();
-            return DenseStep::new(&mut self.parameters, rule).finish(context);
+            self.parameters.clear_gradients(context.on())?;
+            return DenseStep::new(&mut self.parameters, &self.scalars).finish(context);
         }
         let Buffers { input, pooled, d_logits, d_last, d_interaction, d_dense, d_pooled, .. } =
             &mut self.buffers;
-        let mut step = DenseStep::new(&mut self.parameters, rule);
-        let joined = self.interaction.output(samples);
-        let x = self.top.output(joined, samples);
-        let given = Given { x, d_y: &d_logits[..samples], after_relu: self.logit_after_relu };
-        let d_last = &mut d_last[..x.len()];
+        let mut step = DenseStep::new(&mut self.parameters, &self.scalars);
+        let joined = self.interaction.output();
+        let (x, d_y, after_relu) = (self.top.output(joined), &*d_logits, self.logit_after_relu);
+        let given = logit::Given { x, d_y, after_relu, samples };
         self.logit.backward(context, step.dense, given, d_last)?;
-        let d_joined = &mut d_interaction[..joined.len()];
-        self.top.backward(context, &mut step, (joined, d_last), Some(&mut *d_joined))?;
-        let input = &input[..panels::len(samples, self.dense_features)];
-        let dense = self.bottom.output(input, samples);
-        let d_dense = &mut d_dense[..dense.len()];
-        let inputs = (dense, &pooled[..samples * self.pooled_width], &*d_joined);
-        let outputs = (&mut *d_dense, &mut d_pooled[..samples * self.pooled_width]);
-        self.interaction.backward(context, &mut step, inputs, outputs)?;
-        self.bottom.last_relu_backward(context, d_dense)?;
-        self.bottom.backward(context, &mut step, (input, d_dense), None)?;
+        let given = (joined, &*d_last, samples);
+        self.top.backward(context, &mut step, given, Some(&mut *d_interaction))?;
+        let dense = self.bottom.output(input);
+        let given = interaction::Given { dense, pooled, d_out: d_interaction, samples };
+        self.interaction.backward(context, &mut step, given, (&mut *d_dense, d_pooled))?;
+        self.bottom.last_relu_backward(context, d_dense, samples)?;
+        self.bottom.backward(context, &mut step, (input, d_dense, samples), None)?;
         step.finish(context)
     }
 }

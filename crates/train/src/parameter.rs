@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use device::buffer::Array;
 use device::weights::WeightsView;
-use device::{Cpu, Weights};
+use device::{Pool, Weights};
 use schema::{DataType, Interaction, ModelConfig, Optimizer, Tile};
 
 /// One dense parameter with its optimizer state, as it is saved; at work it is in [`crate::dense`].
@@ -33,13 +33,19 @@ impl DenseParameter {
         Self { name: name.to_owned(), shape: shape.to_vec(), weight, state: Vec::new() }
     }
 
+    /// Values of the state that `optimizer` needs.
+    #[must_use]
+    pub fn state_len(shape: &[usize], optimizer: Optimizer) -> usize {
+        let rows = shape.first().copied().unwrap_or(1);
+        let dim = shape.get(1..).unwrap_or_default().iter().product();
+        rows * optimizer.state_per_row(dim)
+    }
+
     /// A parameter of zeros, with the state `optimizer` needs.
     #[must_use]
     pub fn zeros(name: &str, shape: &[usize], optimizer: Optimizer) -> Self {
         let values = shape.iter().product();
-        let rows = shape.first().copied().unwrap_or(1);
-        let dim = shape.get(1..).unwrap_or_default().iter().product();
-        let state = rows * optimizer.state_per_row(dim);
+        let state = Self::state_len(shape, optimizer);
         Self {
             name: name.to_owned(),
             shape: shape.to_vec(),
@@ -59,6 +65,25 @@ pub struct TileState {
     /// `[rows, optimizer.state_per_row(dim)]`; a row of Adam or LAMB holds its means, then its mean
     /// squares.
     pub state: Array<f32>,
+}
+
+/// Some rows of a tile with their state, where they lie.
+#[derive(Clone, Debug)]
+pub struct TileView<'a> {
+    /// Which rectangle of which table.
+    pub tile: Tile,
+    /// `[rows, dim]`.
+    pub weight: WeightsView<'a>,
+    /// `[rows, optimizer.state_per_row(dim)]`.
+    pub state: &'a [f32],
+}
+
+impl TileState {
+    /// All of it, to read.
+    #[must_use]
+    pub fn view(&self) -> TileView<'_> {
+        TileView { tile: self.tile.clone(), weight: self.weight.view(), state: &self.state }
+    }
 }
 
 /// Where a value stands that is not what it must be.
@@ -96,15 +121,15 @@ const VALUES_PER_CHUNK: usize = 1 << 20;
 /// finite number.
 #[must_use]
 pub fn not_finite(
-    cpu: &Cpu,
-    state: &TileState,
+    host: &Pool,
+    view: &TileView<'_>,
     (table, optimizer): (&str, Optimizer),
 ) -> Option<Spot> {
-    let TileState { tile, weight, state } = state;
-    if let Some((at, value)) = first_not_finite(cpu, weight.view()) {
+    let TileView { tile, weight, state } = view;
+    if let Some((at, value)) = first_not_finite(host, *weight) {
         return Some(spot_of(tile, table, (at, value)));
     }
-    let (at, value) = first_not_finite(cpu, WeightsView::F32(state))?;
+    let (at, value) = first_not_finite(host, WeightsView::F32(state))?;
     let names = optimizer.state_names();
     let per_row = optimizer.state_per_row(tile.dim()).max(1);
     let width = per_row / names.len().max(1);
@@ -121,12 +146,12 @@ pub fn not_finite(
 /// How many weights of a tile lie at the largest number of a 16-bit format, where rounding cuts off
 /// what is larger.
 #[must_use]
-pub fn count_at_limit(cpu: &Cpu, state: &TileState) -> usize {
-    if state.weight.data_type() == DataType::F32 {
+pub fn count_at_limit(host: &Pool, view: WeightsView<'_>) -> usize {
+    if view.data_type() == DataType::F32 {
         return 0;
     }
-    let (count, view) = (AtomicUsize::new(0), state.weight.view());
-    in_chunks(cpu, view, |_, range| {
+    let count = AtomicUsize::new(0);
+    in_chunks(host, view, |_, range| {
         count.fetch_add(view.count_at_limit(range), Ordering::Relaxed);
     });
     count.into_inner()
@@ -134,9 +159,9 @@ pub fn count_at_limit(cpu: &Cpu, state: &TileState) -> usize {
 
 /// The first such weight of a tile of `table`.
 #[must_use]
-pub fn first_at_limit(state: &TileState, table: &str) -> Option<Spot> {
-    let found = state.weight.view().first_at_limit(0..state.weight.len())?;
-    Some(spot_of(&state.tile, table, found))
+pub fn first_at_limit(view: &TileView<'_>, table: &str) -> Option<Spot> {
+    let found = view.weight.first_at_limit(0..view.weight.len())?;
+    Some(spot_of(&view.tile, table, found))
 }
 
 /// The place of a weight in its table, from its position in a tile.
@@ -151,9 +176,9 @@ fn spot_of(tile: &Tile, table: &str, (at, value): (usize, f32)) -> Spot {
 }
 
 /// The first value that is no finite number, and its position.
-fn first_not_finite(cpu: &Cpu, values: WeightsView<'_>) -> Option<(usize, f32)> {
+fn first_not_finite(host: &Pool, values: WeightsView<'_>) -> Option<(usize, f32)> {
     let first = AtomicUsize::new(usize::MAX);
-    in_chunks(cpu, values, |chunk, range| {
+    in_chunks(host, values, |chunk, range| {
         if !values.are_finite(range) {
             first.fetch_min(chunk, Ordering::Relaxed);
         }
@@ -163,9 +188,9 @@ fn first_not_finite(cpu: &Cpu, values: WeightsView<'_>) -> Option<(usize, f32)> 
 }
 
 /// Calls `visit` with the number and the range of each chunk, on all threads.
-fn in_chunks(cpu: &Cpu, values: WeightsView<'_>, visit: impl Fn(usize, Range<usize>) + Sync) {
+fn in_chunks(host: &Pool, values: WeightsView<'_>, visit: impl Fn(usize, Range<usize>) + Sync) {
     let len = values.len();
-    cpu.pool.run(len.div_ceil(VALUES_PER_CHUNK), |chunk| {
+    host.run(len.div_ceil(VALUES_PER_CHUNK), |chunk| {
         let start = chunk * VALUES_PER_CHUNK;
         visit(chunk, start..len.min(start + VALUES_PER_CHUNK));
     });

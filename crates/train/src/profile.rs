@@ -48,19 +48,22 @@ impl Profiler {
         self.recorder.as_ref()
     }
 
-    /// Runs `body` as `op`.
-    pub fn op<R>(&mut self, op: Op, body: impl FnOnce() -> R) -> R {
-        self.op_known_after(|| (body(), op))
+    /// Changes operations of `step`, if it was recorded: what a device tells of a step it tells at
+    /// its end.
+    pub fn complete(&mut self, step: u64, change: impl FnMut(&mut Op)) {
+        if let Some(recorder) = &mut self.recorder {
+            recorder.complete(step, change);
+        }
     }
 
-    /// Runs `body`, which also says what it did, for operations whose size is known only then.
-    pub fn op_known_after<R>(&mut self, body: impl FnOnce() -> (R, Op)) -> R {
+    /// Runs `body` as `op`.
+    pub fn op<R>(&mut self, op: Op, body: impl FnOnce() -> R) -> R {
         if !self.recording {
-            return body().0;
+            return body();
         }
         let start = self.clock.now();
         let kernel_start = self.clock.now();
-        let (result, op) = body();
+        let result = body();
         let kernel_end = self.clock.now();
         if let Some(recorder) = &mut self.recorder {
             let end = self.clock.now();

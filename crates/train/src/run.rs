@@ -22,6 +22,7 @@ use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, mpsc};
 use std::time::Duration;
 
+use device::Backend;
 use schema::{Figure, JobConfig, Optimizer, RowScope, ShardingPlan};
 use serde::Serialize;
 
@@ -239,9 +240,18 @@ pub struct Outcome {
 /// # Errors
 /// [`Error::Diverged`] as soon as the loss, or a value to be saved, is no finite number; whatever
 /// else kept the run from going on. Checkpoints written so far stay.
-pub fn run(request: &RunRequest, observe: &mut dyn FnMut(Event<'_>)) -> Result<Outcome, Error> {
-    Reading::begin(request.clone())?.run(observe)
+pub fn run<B: Backend>(
+    request: &RunRequest,
+    open: impl Open<B>,
+    observe: &mut dyn FnMut(Event<'_>),
+) -> Result<Outcome, Error> {
+    Reading::begin(request.clone())?.run(open, observe)
 }
+
+/// Opens the device of a rank, on the rank's own thread, with so many threads of the host.
+pub trait Open<B>: Fn(usize) -> Result<B, device::Error> + Sync {}
+
+impl<B, F: Fn(usize) -> Result<B, device::Error> + Sync> Open<B> for F {}
 
 /// A run whose training batches are read and put together from now on: whatever else it needs can
 /// be got ready meanwhile. It owns its request, so that the batches are those of the run that
@@ -295,8 +305,9 @@ impl Reading {
     ///
     /// # Errors
     /// Those of [`run`]; [`Error::OtherRequest`] and [`Error::NotShared`].
-    pub fn lead(
+    pub fn lead<B: Backend>(
         self,
+        open: impl Open<B>,
         processes: Processes,
         observe: &mut dyn FnMut(Event<'_>),
     ) -> Result<Outcome, Error> {
@@ -304,7 +315,7 @@ impl Reading {
         let Self { request, start, batches } = self;
         let Processes { mut comm, timeout, native } = processes;
         agreement::agree(&mut comm, &request)?;
-        let worker = Worker::new(&request, &start, (comm, request.threads))?;
+        let worker = Worker::new(&request, &start, (comm, request.threads), &open)?;
         let worker = worker.waiting(timeout).summing(native);
         lead::lead(&request, &start, (worker, batches), observe)
     }
@@ -328,15 +339,19 @@ impl Reading {
     ///
     /// # Errors
     /// Those of [`run`].
-    pub fn run(self, observe: &mut dyn FnMut(Event<'_>)) -> Result<Outcome, Error> {
+    pub fn run<B: Backend>(
+        self,
+        open: impl Open<B>,
+        observe: &mut dyn FnMut(Event<'_>),
+    ) -> Result<Outcome, Error> {
         let _lock = self.check()?;
         let Self { request, start, batches } = self;
         let mut ends = comm::world(request.plan.world_size());
         let threads = (request.threads / ends.len()).max(1);
         let own = ends.remove(0);
         std::thread::scope(|scope| {
-            let (request, start) = (&request, &start);
-            let worker = |end| Worker::new(request, start, (end, threads));
+            let (request, start, open) = (&request, &start, &open);
+            let worker = |end| Worker::new(request, start, (end, threads), open);
             let mut handed = Vec::new();
             let follow = |end| {
                 let (hand, batches) = mpsc::channel();
@@ -377,12 +392,16 @@ pub struct Processes {
 ///
 /// # Errors
 /// Those of [`run`]; [`Error::OtherRequest`] and [`Error::NotShared`].
-pub fn follow(request: &RunRequest, processes: Processes) -> Result<bool, Error> {
+pub fn follow<B: Backend>(
+    request: &RunRequest,
+    open: impl Open<B>,
+    processes: Processes,
+) -> Result<bool, Error> {
     let Processes { mut comm, timeout, native } = processes;
     let start = start::State::of(request)?;
     agreement::agree(&mut comm, request)?;
     let feed = Feed::Read(Box::new(feed::Reader::new(request, &start, comm.rank())?));
-    let worker = Worker::new(request, &start, (comm, request.threads))?;
+    let worker = Worker::new(request, &start, (comm, request.threads), &open)?;
     worker.waiting(timeout).summing(native).follow(feed)
 }
 

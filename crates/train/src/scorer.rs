@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 
 use comm::Communicator;
 use data::{Dataset, FeaturePlan, Fitted};
-use device::Cpu;
+use device::{Backend, Pool};
 use schema::{Batch, JobConfig, KeyedJaggedTensor, ModelConfig, Rank, ShardingPlan};
 
 use crate::checkpoint::{Checkpoint, MappedTables, SeenData};
@@ -29,16 +29,16 @@ const BATCH_SIZE: usize = 4096;
 const ROWS_BYTES: usize = 64 << 20;
 
 /// A model of one rank, read from a checkpoint of any number of ranks.
-pub struct Scorer {
+pub struct Scorer<B: Backend> {
     folder: PathBuf,
     config: JobConfig,
     fitted: Fitted,
     data: SeenData,
     step: u64,
-    model: ForwardModel,
+    model: ForwardModel<B>,
     /// Where rows are looked up, unless the model has them all.
     mapped: Option<MappedTables>,
-    context: RankContext,
+    context: RankContext<B>,
 }
 
 /// Where the weights of the tables are.
@@ -48,23 +48,23 @@ enum Tables {
     Mapped,
 }
 
-impl Scorer {
+impl<B: Backend> Scorer<B> {
     /// Reads the checkpoint in `folder`.
     ///
     /// # Errors
     /// As [`Checkpoint::open`]; damaged tensors, and weights that are no finite numbers, are
     /// refused by name.
-    pub fn load(folder: &Path, threads: usize) -> Result<Self, Error> {
-        Self::new(folder, Self::alone(threads), Tables::InMemory)
+    pub fn load(folder: &Path, device: B) -> Result<Self, Error> {
+        Self::new(folder, RankContext::alone(device, Profiler::off())?, Tables::InMemory)
     }
 
     /// Reads the checkpoint in `folder` as one of the ranks of `comm`. Each holds whole tables.
     ///
     /// # Errors
     /// As [`Self::load`].
-    pub fn join(folder: &Path, threads: usize, comm: Communicator) -> Result<Self, Error> {
-        let (cpu, profiler) = (Cpu::new(threads), Profiler::off());
-        Self::new(folder, RankContext { cpu, comm: comm.into(), profiler }, Tables::InMemory)
+    pub fn join(folder: &Path, device: B, comm: Communicator) -> Result<Self, Error> {
+        let context = RankContext::new(device, comm, Profiler::off())?;
+        Self::new(folder, context, Tables::InMemory)
     }
 
     /// Opens the checkpoint in `folder` and maps its tables. What is damaged is noticed when a row
@@ -72,29 +72,25 @@ impl Scorer {
     ///
     /// # Errors
     /// As [`Self::load`], of the dense parameters alone.
-    pub fn open(folder: &Path, threads: usize) -> Result<Self, Error> {
-        Self::new(folder, Self::alone(threads), Tables::Mapped)
+    pub fn open(folder: &Path, device: B) -> Result<Self, Error> {
+        Self::new(folder, RankContext::alone(device, Profiler::off())?, Tables::Mapped)
     }
 
-    fn alone(threads: usize) -> RankContext {
-        RankContext::alone(Cpu::new(threads), Profiler::off())
-    }
-
-    fn new(folder: &Path, context: RankContext, tables: Tables) -> Result<Self, Error> {
+    fn new(folder: &Path, context: RankContext<B>, tables: Tables) -> Result<Self, Error> {
         let checkpoint = Checkpoint::open(folder)?;
         let config = checkpoint.config().clone();
         let fitted = fitted(&checkpoint)?;
         let (rank, size) = (context.comm.rank(), context.comm.world_size());
         let plan = ShardingPlan::table_wise(&config.model.tables, size as u32);
-        let cpu = &context.cpu;
+        let host = context.device.host();
         let mapped = match tables {
             Tables::InMemory => None,
             Tables::Mapped => Some(MappedTables::of(&checkpoint)?),
         };
         let place = (&plan, rank);
-        let parameters = weights(&checkpoint, cpu, (place, mapped.as_ref()))?;
+        let parameters = weights(&checkpoint, host, (place, mapped.as_ref()))?;
         let batch_max = BATCH_SIZE.div_ceil(size);
-        let model = ForwardModel::restored(cpu, &config, place, batch_max, parameters)?;
+        let model = ForwardModel::restored(context.on(), &config, place, batch_max, parameters)?;
         let (folder, data) = (folder.to_owned(), checkpoint.manifest().data);
         let step = checkpoint.step();
         Ok(Self { folder, step, config, fitted, data, model, mapped, context })
@@ -153,11 +149,10 @@ impl Scorer {
 
     /// Calls `take` with the batch; where tables are mapped, with one part of it after the other,
     /// whose ids are positions among the rows that were looked up.
-    fn forward(
-        &mut self,
-        batch: &Batch,
-        mut take: impl FnMut(&mut ForwardModel, &mut RankContext, Share<'_>) -> Result<(), Error>,
-    ) -> Result<(), Error> {
+    fn forward<F>(&mut self, batch: &Batch, mut take: F) -> Result<(), Error>
+    where
+        F: FnMut(&mut ForwardModel<B>, &mut RankContext<B>, Share<'_>) -> Result<(), Error>,
+    {
         let whole = Share { batch, first_sample: 0, global_size: batch.size };
         let Some(tables) = &self.mapped else {
             return take(&mut self.model, &mut self.context, whole);
@@ -170,9 +165,10 @@ impl Scorer {
             let end = batch.size.min(first_sample + samples);
             let mut part = batch.slice(first_sample..end);
             let ids = take_ids(&mut part.sparse, &self.config.model);
-            let cpu = &self.context.cpu;
-            let tiles = ids.iter().enumerate().map(|(table, ids)| tables.rows(cpu, table, ids));
-            self.model.look_up_in(tiles.collect::<Result<_, _>>()?);
+            let device = &self.context.device;
+            let host = device.host();
+            let tiles = ids.iter().enumerate().map(|(table, ids)| tables.rows(host, table, ids));
+            self.model.look_up_in(device, tiles.collect::<Result<_, _>>()?)?;
             let share = Share { batch: &part, first_sample, global_size: batch.size };
             take(&mut self.model, &mut self.context, share)?;
         }
@@ -231,7 +227,7 @@ impl Scorer {
     }
 }
 
-impl Scorer {
+impl<B: Backend> Scorer<B> {
     /// Probabilities of all samples of `batch`, of which each rank does its share, and the sum of
     /// their losses.
     fn evaluate_together(&mut self, batch: &Batch) -> Result<(Vec<f32>, f64), Error> {
@@ -276,7 +272,7 @@ fn take_ids(sparse: &mut KeyedJaggedTensor, model: &ModelConfig) -> Vec<Vec<i64>
 /// be as large as the tables.
 fn weights(
     checkpoint: &Checkpoint,
-    cpu: &Cpu,
+    host: &Pool,
     ((plan, rank), mapped): ((&ShardingPlan, Rank), Option<&MappedTables>),
 ) -> Result<RankParameters, Error> {
     let config = checkpoint.config();
@@ -284,12 +280,12 @@ fn weights(
     let mut dense: Vec<_> = dense_shapes(&config.model).into_iter().map(empty).collect();
     checkpoint.read_dense_weights(&mut dense)?;
     let tile = |tile: &schema::Tile| match mapped {
-        Some(tables) => tables.rows(cpu, tile.table.index(), &[]),
+        Some(tables) => tables.rows(host, tile.table.index(), &[]),
         None => checkpoint.read_tile_weights(&config.model.tables[tile.table.index()].name, tile),
     };
     let tiles = plan.tiles_of(rank).map(tile).collect::<Result<_, _>>()?;
     let parameters = RankParameters { dense, tiles };
-    parameters.check_finite(cpu, (checkpoint.folder(), config))?;
+    parameters.check_finite(host, (checkpoint.folder(), config))?;
     Ok(parameters)
 }
 

@@ -1,13 +1,13 @@
 //! What training has made of the tables: how many rows it has changed, and how long those are.
 //! Compares weights with what they were drawn as, so it needs no memory and no counting in steps.
 
-use device::Cpu;
+use device::Pool;
 use device::weights::{Element, WeightsView};
 use schema::ModelConfig;
 use serde::{Deserialize, Serialize};
 
 use crate::initial::Draw;
-use crate::parameter::TileState;
+use crate::parameter::TileView;
 
 /// One table after some steps.
 #[derive(Clone, Debug, PartialEq)]
@@ -43,12 +43,12 @@ const ROWS_PER_CHUNK: usize = 4096;
 /// # Numerics
 /// Sums in f64, chunk by chunk in order: the same bits for any number of threads.
 #[must_use]
-pub fn of_tile(cpu: &Cpu, model: &ModelConfig, state: &TileState) -> TileUse {
+pub fn of_tile(host: &Pool, model: &ModelConfig, state: &TileView<'_>) -> TileUse {
     let draw = Draw::of(model, &state.tile);
-    let (rows_changed, squares) = match state.weight.view() {
-        WeightsView::F32(weights) => of_weights(cpu, (draw, state), weights),
-        WeightsView::F16(weights) => of_weights(cpu, (draw, state), weights),
-        WeightsView::Bf16(weights) => of_weights(cpu, (draw, state), weights),
+    let (rows_changed, squares) = match state.weight {
+        WeightsView::F32(weights) => of_weights(host, (draw, state), weights),
+        WeightsView::F16(weights) => of_weights(host, (draw, state), weights),
+        WeightsView::Bf16(weights) => of_weights(host, (draw, state), weights),
     };
     let is_first = state.tile.columns.start == 0;
     let rows_changed = if is_first { rows_changed } else { 0 };
@@ -56,13 +56,13 @@ pub fn of_tile(cpu: &Cpu, model: &ModelConfig, state: &TileState) -> TileUse {
 }
 
 fn of_weights<E: Element>(
-    cpu: &Cpu,
-    (draw, state): (Draw, &TileState),
+    host: &Pool,
+    (draw, state): (Draw, &TileView<'_>),
     weights: &[E],
 ) -> (u64, f64) {
     let (dim, first) = (state.tile.dim(), state.tile.rows.start);
     let mut sums = vec![(0, 0.0); state.tile.row_count().div_ceil(ROWS_PER_CHUNK)];
-    cpu.pool.run_slices(&mut sums, 1, |chunk, sum| {
+    host.run_slices(&mut sums, 1, |chunk, sum| {
         let start = chunk * ROWS_PER_CHUNK;
         let end = weights.len().min((start + ROWS_PER_CHUNK) * dim);
         let rows = weights[start * dim..end].chunks_exact(dim);

@@ -7,6 +7,7 @@ use std::process::ExitCode;
 use std::sync::Arc;
 
 use data::Dataset;
+use device::Cpu;
 use serde::{Deserialize, Serialize};
 use train::{Evaluation, Scorer};
 
@@ -47,7 +48,7 @@ pub fn run(args: &Eval, session: &Session) -> Result<ExitCode, Error> {
         }
         Joined::World(world) => world.follow(session, |world, task: Task| {
             let threads = world.threads(session);
-            let mut scorer = Scorer::join(&task.checkpoint, threads, world.stream()?)?;
+            let mut scorer = Scorer::join(&task.checkpoint, Cpu::new(threads), world.stream()?)?;
             let dataset = Dataset::open(&task.data)?;
             scorer.evaluate(&dataset, task.rows, &mut |_, _| {})?;
             Ok(false)
@@ -59,8 +60,8 @@ pub fn run(args: &Eval, session: &Session) -> Result<ExitCode, Error> {
 fn evaluate(args: &Eval, session: &Session, world: Option<&mut World>) -> Result<ExitCode, Error> {
     let folder = checkpoint::find_for_rows(&args.checkpoint, session.console)?;
     let mut scorer = match &world {
-        None => Scorer::load(&folder, session.threads)?,
-        Some(world) => Scorer::join(&folder, world.threads(session), world.stream()?)?,
+        None => Scorer::load(&folder, Cpu::new(session.threads))?,
+        Some(world) => Scorer::join(&folder, Cpu::new(world.threads(session)), world.stream()?)?,
     };
     // A checkpoint copied out of its run has no place of its own for prepared data.
     let temporary = tempfile::tempdir().map_err(Error::io(std::env::temp_dir(), "create"))?;
@@ -99,7 +100,7 @@ fn evaluate(args: &Eval, session: &Session, world: Option<&mut World>) -> Result
 
 fn held_out(
     args: &Eval,
-    scorer: &Scorer,
+    scorer: &Scorer<Cpu>,
     session: &Session,
     cache: PathBuf,
 ) -> Result<(Arc<Dataset>, Range<u64>), Error> {

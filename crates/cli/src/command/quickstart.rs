@@ -12,6 +12,7 @@ use std::time::Instant;
 
 use data::synthetic::{Report, SyntheticConfig, ceiling_auc};
 use data::{Begin, Dataset};
+use device::Cpu;
 use schema::{Bytes, JobConfig, ShardingPlan};
 use train::run::{Outcome, RuleChange, RunRequest, Start, TraceRequest};
 
@@ -129,7 +130,7 @@ pub fn run(args: &Quickstart, session: &Session) -> Result<ExitCode, Error> {
     say(session, 5, "predicting a change, then making it: twice the batch");
     let short = |job: &JobConfig, run: PathBuf, trace: TraceRequest| {
         let request = RunRequest { trace: Some(trace), ..request(job, run) };
-        Ok(train::run::run(&request, &mut |_| {})?)
+        Ok(train::run::run(&request, Cpu::open, &mut |_| {})?)
     };
     let proven = change::prove(&job, &folder.changes(), session, &short)?;
     let summary =
@@ -238,14 +239,14 @@ fn generate(folder: &Folder, args: &Quickstart, session: &Session) -> Result<Row
 
 /// Samples per second of a short trial run, whose files are removed.
 fn measure(trial: &RunRequest) -> Result<f64, Error> {
-    let outcome = train::run::run(trial, &mut |_| {})?;
+    let outcome = train::run::run(trial, Cpu::open, &mut |_| {})?;
     fs::remove_dir_all(&trial.run_folder).map_err(Error::io(&trial.run_folder, "remove"))?;
     Ok(outcome.samples_per_second)
 }
 
 fn train(request: &RunRequest, session: &Session) -> Result<Outcome, Error> {
     let mut observer = Observer::new(session.console).with_metrics_of(&request.run_folder);
-    let outcome = train::run::run(request, &mut |event| observer.see(event))?;
+    let outcome = train::run::run(request, Cpu::open, &mut |event| observer.see(event))?;
     observer.finish()?;
     Ok(outcome)
 }

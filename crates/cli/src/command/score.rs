@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use data::{Pace, ScoreRequest, read_for_scoring};
+use device::Cpu;
 use schema::Batch;
 use schema::source::{DataConfig, Format};
 use serde::Serialize;
@@ -30,7 +31,7 @@ pub fn run(args: &Score, session: &Session) -> Result<ExitCode, Error> {
             world.end(result, session)
         }
         Joined::World(world) => world.follow(session, |world, folder: PathBuf| {
-            let mut scorer = Scorer::open(&folder, world.threads(session))?;
+            let mut scorer = Scorer::open(&folder, Cpu::new(world.threads(session)))?;
             Crew::of(world.take_comm()?).follow(&mut scorer)?;
             Ok(false)
         }),
@@ -48,7 +49,7 @@ fn score_all(
         input::is_there(&args.file)?;
     }
     let threads = world.as_ref().map_or(session.threads, |world| world.threads(session));
-    let mut scorer = Scores { scorer: Scorer::open(&folder, threads)?, crew: None };
+    let mut scorer = Scores { scorer: Scorer::open(&folder, Cpu::new(threads))?, crew: None };
     if let Some(world) = world {
         world.tell(std::path::absolute(&folder).unwrap_or(folder))?;
         scorer.crew = Some(Crew::of(world.take_comm()?));
@@ -74,7 +75,7 @@ fn score_all(
 
 /// What gives rows their probabilities: this process, or all of a launcher's.
 struct Scores {
-    scorer: Scorer,
+    scorer: Scorer<Cpu>,
     crew: Option<Crew>,
 }
 

@@ -7,6 +7,7 @@ use std::process::ExitCode;
 use std::sync::Arc;
 
 use data::{Begin, IdsOutside, Strictness};
+use device::Cpu;
 use schema::source::OutOfRange;
 use schema::{Figure, Interaction};
 use serde::Serialize;
@@ -282,7 +283,7 @@ fn train_on(
         observer.see(event);
     };
     let outcome = match world {
-        None => run.run(observe)?,
+        None => run.run(Cpu::open, observe)?,
         Some(world) => processes::lead(world, (run, session), observe)?,
     };
     written?;

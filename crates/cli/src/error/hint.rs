@@ -246,6 +246,10 @@ impl Error {
                 "start the job with KINETO_USE_DAEMON=1; rowmill doctor capture says what a running \
                  one lacks"
             }
+            Self::NoToken => {
+                "name the file with the secret that the agents know: --token-file FILE; this host's own \
+                 agent is asked without --hosts"
+            }
             Self::Socket(fleet::ipc::socket::Error::Taken { .. }) => {
                 "another rowmill capture or dynolog runs; end it, or use a folder of your own: \
                  --socket-dir FOLDER here, KINETO_IPC_SOCKET_DIR=FOLDER in the job"

@@ -4,6 +4,7 @@
 use std::fmt;
 
 use data::{ColumnShape, DataShape};
+use device::Cpu;
 use schema::source::Ids;
 use schema::{JobConfig, Rank};
 use serde::Serialize;
@@ -176,7 +177,7 @@ impl<'a> Run<'a> {
     fn estimate(&self, config: &JobConfig) -> MemoryEstimate {
         let Look { train, train_rows, evaluation, raw, generation } = &self.look;
         let steps = train::run::total_steps(&config.training, *train_rows);
-        memory::estimate(&RunShape {
+        memory::estimate::<Cpu>(&RunShape {
             config,
             plan: &self.tiling.plan(&config.model.tables),
             threads: self.threads,

@@ -11,3 +11,13 @@ pub(crate) fn check(
 ) -> Result<(), Error> {
     if expected == got { Ok(()) } else { Err(Error::Shape { op, what, expected, got }) }
 }
+
+/// Refuses more elements than there is room for.
+pub(crate) fn within(
+    op: &'static str,
+    what: &'static str,
+    room: usize,
+    got: usize,
+) -> Result<(), Error> {
+    if got <= room { Ok(()) } else { Err(Error::Shape { op, what, expected: room, got }) }
+}

@@ -1,5 +1,5 @@
 //! The operations, one folder each: `mod.rs` (contract, checks, dispatch), `scalar.rs` (the
-//! oracle), `simd.rs` where vectors pay. Each has its forward and its backward by name; there is no
+//! oracle), `simd.rs` where vectors pay, `cuda.rs` and `kernel.cu` for a GPU. Each has its forward and its backward by name; there is no
 //! autograd.
 
 pub mod activation;
@@ -7,10 +7,13 @@ pub mod cross;
 pub mod dense_update;
 pub mod embedding_backward;
 pub mod embedding_forward;
-mod extent;
+pub mod exchange;
+pub(crate) mod extent;
 pub mod gemm;
 pub mod interaction;
+pub mod jagged;
 pub mod loss;
+pub mod prefix_sum;
 pub(crate) mod slot;
 mod turn;
 

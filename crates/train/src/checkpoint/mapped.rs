@@ -14,7 +14,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use device::buffer::Array;
 use device::mapped::Mapping;
-use device::{Cpu, Weights};
+use device::{Pool, Weights};
 use schema::{DataType, Rank, TableConfig, TableId, Tile};
 
 use super::manifest::{Chunk, Content, Part};
@@ -107,14 +107,14 @@ impl MappedTables {
     /// # Errors
     /// [`Error::Checksum`], and [`Error::Value`] for a weight that is no finite number, of a piece
     /// that is used for the first time.
-    pub fn rows(&self, cpu: &Cpu, table: usize, ids: &[i64]) -> Result<TileState, Error> {
+    pub fn rows(&self, host: &Pool, table: usize, ids: &[i64]) -> Result<TileState, Error> {
         let mapped = &self.tables[table];
         let TableConfig { dim, data_type, .. } = mapped.config;
         let mut weight = Weights::zeroed(data_type, ids.len() * dim);
         let row_bytes = dim * data_type.bytes();
         let failed: Mutex<Option<(usize, Error)>> = Mutex::new(None);
         let out = weight.view_mut().into_bytes();
-        cpu.pool.run_slices(out, ROWS_PER_CHUNK * row_bytes, |chunk, out| {
+        host.run_slices(out, ROWS_PER_CHUNK * row_bytes, |chunk, out| {
             let ids = &ids[chunk * ROWS_PER_CHUNK..];
             let mut rows = ids.iter().zip(out.chunks_exact_mut(row_bytes));
             let copied = rows.try_for_each(|(&id, out)| self.copy_row(mapped, id as u64, out));

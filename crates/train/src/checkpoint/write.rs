@@ -8,13 +8,14 @@ use std::io::Write;
 use std::ops::Range;
 use std::path::{Path, PathBuf};
 
+use device::backend::TileRows;
 use schema::{DataType, JobConfig, Optimizer, Rank, RowScope, ShardingPlan, TableConfig, Tile};
 use serde::{Deserialize, Serialize};
 
 use super::manifest::{Chunk, Content, FileRecord, Manifest, Part, Seeds, SeenData};
 use super::{Checksum, TensorWriter, folder};
 use crate::Error;
-use crate::parameter::{DenseParameter, TileState};
+use crate::parameter::{DenseParameter, TileState, TileView};
 
 /// Bytes of a full-width chunk of a table. A column tile's chunk has the same rows and is smaller.
 pub(super) const CHUNK_BYTES: usize = 64 << 20;
@@ -50,6 +51,12 @@ pub struct Written {
     /// Its tensors.
     pub chunks: Vec<Chunk>,
 }
+
+/// Hands rows of a tile to a function.
+pub type ReadTile<'a> = &'a mut dyn FnMut(
+    TileRows,
+    &mut dyn FnMut(&TileView<'_>) -> Result<(), Error>,
+) -> Result<(), Error>;
 
 /// What a manifest says besides the tensors.
 #[derive(Clone, Debug)]
@@ -127,32 +134,57 @@ impl Writer {
         rank: Rank,
         (tiles, optimizer): (&[TileState], Optimizer),
     ) -> Result<Written, Error> {
+        let rectangles: Vec<Tile> = tiles.iter().map(|state| state.tile.clone()).collect();
+        self.write_tiles(rank, (&rectangles, optimizer), &mut |TileRows { tile, rows }, take| {
+            let TileState { tile, weight, state } = &tiles[tile];
+            let (dim, width) = (tile.dim(), state.len() / tile.row_count().max(1));
+            let weight = weight.view().slice(rows.start * dim..rows.end * dim);
+            let (tile, state) = (tile.clone(), &state[rows.start * width..rows.end * width]);
+            take(&TileView { tile, weight, state })
+        })
+    }
+
+    /// The same of tiles that are read piece by piece: `read` hands the rows it is asked for to
+    /// its second argument.
+    ///
+    /// # Errors
+    /// [`Error::Io`] naming the file; those of `read`.
+    ///
+    /// # Panics
+    /// If a tile's values do not have the tile's shape.
+    pub fn write_tiles(
+        &self,
+        rank: Rank,
+        (tiles, optimizer): (&[Tile], Optimizer),
+        read: ReadTile<'_>,
+    ) -> Result<Written, Error> {
         let mut planned = Vec::new();
-        for (i, state) in tiles.iter().enumerate() {
-            let (rows, dim) = (state.tile.row_count(), state.tile.dim());
-            assert_eq!(state.weight.len(), rows * dim, "tile weights");
-            assert_eq!(state.state.len(), rows * optimizer.state_per_row(dim), "tile state");
-            let chunks = self.plan_tile(&state.tile, optimizer);
+        for (i, tile) in tiles.iter().enumerate() {
+            let chunks = self.plan_tile(tile, optimizer);
             planned.extend(chunks.into_iter().map(|chunk| (i, chunk)));
         }
         let (sources, chunks): (Vec<usize>, Vec<Chunk>) = planned.into_iter().unzip();
-        let mut sources = sources.into_iter().map(|i| &tiles[i]);
+        let mut sources = sources.into_iter().map(|i| (i, &tiles[i]));
         let mut buffer = Vec::new();
         self.write_file(&rank_file(rank), chunks, |chunk, writer| {
             let (Some(source), Some(part)) = (sources.next(), chunk.content.part()) else {
                 return Ok(());
             };
-            let first = (part.rows.start - source.tile.rows.start) as usize;
-            let rows = first..first + chunk.shape[0];
-            if let Content::TableWeight(_) = &chunk.content {
-                let row_bytes = chunk.shape[1] * chunk.data_type.bytes();
-                let bytes = source.weight.view().bytes();
-                return writer.write_bytes(&bytes[rows.start * row_bytes..rows.end * row_bytes]);
-            }
-            let stride = source.state.len() / source.tile.row_count();
-            let second = matches!(chunk.content, Content::TableMeanSquare(_));
-            let columns = (if second { stride / 2 } else { 0 }, chunk.shape[1]);
-            write_columns(writer, (&source.state, stride), (rows, columns), &mut buffer)
+            let (number, tile) = source;
+            let first = (part.rows.start - tile.rows.start) as usize;
+            let (count, dim) = (chunk.shape[0], tile.dim());
+            let rows = TileRows { tile: number, rows: first..first + count };
+            read(rows, &mut |view| {
+                assert_eq!(view.weight.len(), count * dim, "tile weights");
+                assert_eq!(view.state.len(), count * optimizer.state_per_row(dim), "tile state");
+                if let Content::TableWeight(_) = &chunk.content {
+                    return writer.write_bytes(view.weight.bytes());
+                }
+                let stride = view.state.len() / count;
+                let second = matches!(chunk.content, Content::TableMeanSquare(_));
+                let columns = (if second { stride / 2 } else { 0 }, chunk.shape[1]);
+                write_columns(writer, (view.state, stride), (0..count, columns), &mut buffer)
+            })
         })
     }
 

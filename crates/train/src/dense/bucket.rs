@@ -8,7 +8,8 @@
 use std::collections::VecDeque;
 use std::ops::Range;
 
-use comm::{Parts, Pending};
+use comm::{Communicator, Parts, Pending};
+use device::Backend;
 use schema::Op;
 
 use crate::Error;
@@ -68,22 +69,23 @@ impl Buckets {
         }
     }
 
-    /// Adds the gradient of the next parameter, number `number`; sends the bucket it completes.
-    pub fn push(
-        &mut self,
-        context: &mut RankContext,
-        number: usize,
-        gradient: &[f32],
-    ) -> Result<(), Error> {
-        let (parameters, elements) = &self.layout[self.started];
-        let comm = &mut context.comm.dense;
+    /// Makes room for the next parameter's gradient.
+    pub fn open(&mut self, comm: &Communicator) {
         if self.filled == 0 {
             self.open = self.spare.pop().unwrap_or_default();
-            self.open.reset(comm, *elements);
+            self.open.reset(comm, self.layout[self.started].1);
         }
+    }
+
+    /// Adds the gradient of the next parameter.
+    pub fn write(&mut self, gradient: &[f32]) {
         self.open.write(self.filled, gradient);
         self.filled += gradient.len();
-        if number == parameters.start {
+    }
+
+    /// Sends the bucket that parameter number `number` completes.
+    pub fn close(&mut self, comm: &mut Communicator, number: usize) -> Result<(), Error> {
+        if number == self.layout[self.started].0.start {
             let sent = comm.start_sum(std::mem::take(&mut self.open))?;
             self.under_way.push_back(sent);
             (self.started, self.filled) = (self.started + 1, 0);
@@ -93,10 +95,10 @@ impl Buckets {
 
     /// Waits for the sums of all buckets, in the order in which they were sent, and has `update`
     /// take each parameter's step: its number and its sum. It returns the elements of that.
-    pub fn finish(
+    pub fn finish<B: Backend>(
         &mut self,
-        context: &mut RankContext,
-        update: &mut dyn FnMut(&mut RankContext, usize, Sums<'_>) -> Result<usize, Error>,
+        context: &mut RankContext<B>,
+        update: &mut dyn FnMut(&mut RankContext<B>, usize, Sums<'_>) -> Result<usize, Error>,
     ) -> Result<(), Error> {
         self.started = 0;
         for bucket in 0..self.layout.len() {

@@ -1,80 +1,102 @@
 //! The tiles of one rank: their weights, their optimizer state, and the calls that use them.
 
-use device::ops::embedding_backward::{Factors, Origin};
-use device::ops::{Output, Slot, embedding_backward, embedding_forward};
-use device::optimizer::Rule;
-use schema::{KeyedJaggedTensor, ModelConfig, Op, Optimizer, ShardingPlan};
+use device::Backend;
+use device::backend::{Ids, TileRoom, TileRows, TileValues};
+use device::ops::Slot;
+use device::ops::embedding_backward::{Factors, Origin, ScratchShape, Updated};
+use schema::{KeyedJaggedTensor, ModelConfig, Op, Optimizer, ShardingPlan, TableConfig, Tile};
 
 use super::input_dist::{self, LocalIds};
 use super::layout::Layout;
 use super::output_dist;
-use crate::context::RankContext;
+use crate::Error;
+use crate::context::{On, RankContext};
 use crate::memory::{MemoryUse, Room, Traffic};
-use crate::parameter::TileState;
-use crate::{Error, initial};
+use crate::parameter::{TileState, TileView};
 
 /// The embedding tables of a model as one rank sees them.
-pub struct EmbeddingCollection {
+pub struct EmbeddingCollection<B: Backend> {
     layout: Layout,
-    tiles: Vec<TileState>,
-    /// Table names of `tiles`, for messages.
-    names: Vec<String>,
+    tiles: Vec<Tile>,
+    /// The tables of `tiles`: their names, for messages, and the bytes of their rows.
+    configs: Vec<TableConfig>,
+    tables: B::Tables,
     slots: Vec<Slot>,
     optimizer: Optimizer,
-    /// Seed of the random bits of rounding.
-    seed: u64,
     /// Pooled rows of this rank's slots for all ranks' samples, `[B_global, width]`; unused where
     /// they are the output as it is.
-    local: Vec<f32>,
+    local: B::Vector,
     /// Ids of the last forward; unused where they are the batch's as they are.
     ids: LocalIds,
+    /// The device's copy of the ids of the last forward.
+    on_device: B::Jagged,
     input: input_dist::Exchange,
-    output: output_dist::Exchange,
-    scratch: embedding_backward::Scratch,
-    /// Empty between calls, for the memory of their lists of tiles.
-    views: Vec<embedding_forward::TileView<'static>>,
-    views_mut: Vec<embedding_backward::TileMut<'static>>,
+    output: output_dist::Exchange<B>,
 }
 
-impl EmbeddingCollection {
+impl<B: Backend> EmbeddingCollection<B> {
     /// The collection over `tiles`, which are those of this rank in plan order.
     #[must_use]
     pub fn new(
+        room: &mut Room<'_, B>,
         model: &ModelConfig,
-        plan: &ShardingPlan,
-        rank: schema::Rank,
+        (plan, rank): (&ShardingPlan, schema::Rank),
         (tiles, optimizer): (Vec<TileState>, Optimizer),
     ) -> Self {
         let layout = Layout::new(model, plan);
         let slot = |slot: &super::layout::Slot| Slot { tile: slot.tile, column: slot.local_column };
-        let name = |tile: &TileState| model.tables[tile.tile.table.index()].name.clone();
+        let slots: Vec<Slot> = layout.slots[rank.index()].iter().map(slot).collect();
+        let configs: Vec<TableConfig> =
+            tiles.iter().map(|tile| model.tables[tile.tile.table.index()].clone()).collect();
+        let rectangles = tiles.iter().map(|state| state.tile.clone()).collect();
         Self {
-            slots: layout.slots[rank.index()].iter().map(slot).collect(),
-            names: tiles.iter().map(name).collect(),
-            layout,
-            tiles,
+            tables: room.tables(values(tiles, &configs), slots.clone()),
+            tiles: rectangles,
+            configs,
+            slots,
             optimizer,
-            seed: model.seed,
-            local: Vec::new(),
+            local: B::Vector::default(),
             ids: LocalIds::default(),
+            on_device: B::Jagged::default(),
             input: input_dist::Exchange::default(),
-            output: output_dist::Exchange::default(),
-            scratch: embedding_backward::Scratch::default(),
-            views: Vec::new(),
-            views_mut: Vec::new(),
+            output: output_dist::Exchange::new(&layout),
+            layout,
         }
     }
 
-    /// The tiles with their state.
+    /// Which tiles there are.
     #[must_use]
-    pub fn tiles(&self) -> &[TileState] {
+    pub fn tiles(&self) -> &[Tile] {
         &self.tiles
     }
 
+    /// Some rows of tile number `tile` with their state.
+    ///
+    /// # Errors
+    /// [`Error::Device`] where the device failed.
+    pub fn tile<'a>(
+        &'a self,
+        (device, queue): On<'_, B>,
+        rows: TileRows,
+        room: &'a mut TileRoom,
+    ) -> Result<TileView<'a>, Error> {
+        let whole = &self.tiles[rows.tile];
+        let first = whole.rows.start;
+        let range = first + rows.rows.start as u64..first + rows.rows.end as u64;
+        let tile = Tile { rows: range, ..whole.clone() };
+        let (weight, state) = device.tile(queue, (&self.tables, rows), room)?;
+        Ok(TileView { tile, weight, state })
+    }
+
     /// Puts other tiles of the same tables in place, which have the rows of the ids to come.
-    pub fn replace_tiles(&mut self, tiles: Vec<TileState>) {
+    ///
+    /// # Errors
+    /// [`Error::Device`] where there is no memory.
+    pub fn replace_tiles(&mut self, device: &B, tiles: Vec<TileState>) -> Result<(), Error> {
         assert_eq!(tiles.len(), self.tiles.len(), "tiles of the same tables");
-        self.tiles = tiles;
+        self.tiles = tiles.iter().map(|state| state.tile.clone()).collect();
+        self.tables = device.tables(values(tiles, &self.configs), self.slots.clone())?;
+        Ok(())
     }
 
     /// Whether every id of `sparse` names a row of its table; see [`input_dist::check_ids`].
@@ -87,21 +109,26 @@ impl EmbeddingCollection {
 
     /// Counts what a step keeps beside the tiles: ids, pooled vectors of its slots, and the sort of
     /// the updates. Returns the bytes of the messages that come and go.
-    pub fn step_memory(&self, rank: schema::Rank, traffic: &Traffic<'_>, room: &mut Room) -> u64 {
+    pub fn step_memory(
+        &self,
+        rank: schema::Rank,
+        traffic: &Traffic<'_>,
+        room: &mut Room<'_, B>,
+    ) -> u64 {
         let layout = &self.layout;
         let slots = &layout.slots[rank.index()];
         let (samples, width) = (traffic.batch_size, layout.widths[rank.index()]);
         let ids: f64 = slots.iter().map(|slot| layout.ids_per_bag(slot, traffic.ids_per_bag)).sum();
         let (ids, bags) = ((ids * samples as f64) as usize, slots.len() * samples);
         let gradient = samples * width;
-        let scratch = embedding_backward::ScratchShape {
+        let scratch = ScratchShape {
             ids,
             bags,
             slots: slots.len(),
             gradient,
             factors: if layout.any_mean { Factors::Present } else { Factors::Absent },
         };
-        room.count(MemoryUse::RowUpdates, embedding_backward::Scratch::bytes(scratch));
+        room.count(MemoryUse::RowUpdates, B::update_bytes(scratch));
         let unrolled = slots.len() + layout.in_sum_order.len();
         room.count(MemoryUse::Exchange, unrolled * size_of::<super::layout::Slot>());
         if layout.as_given {
@@ -126,11 +153,11 @@ impl EmbeddingCollection {
     /// [`Error::RowOutOfRange`] before any weight of this rank changes; [`Error::Communication`].
     pub fn forward(
         &mut self,
-        context: &mut RankContext,
+        context: &mut RankContext<B>,
         (sparse, first_sample): (&KeyedJaggedTensor, usize),
-        pooled: &mut [f32],
+        pooled: &mut B::Vector,
     ) -> Result<(), Error> {
-        let RankContext { cpu, comm, profiler } = context;
+        let RankContext { device, queue, comm, profiler } = context;
         let (layout, rank) = (&self.layout, comm.rank().index());
         let op = Op::InputDist { ids: sparse.values.len() };
         let (ids, input) = (&mut self.ids, &mut self.input);
@@ -141,128 +168,111 @@ impl EmbeddingCollection {
             input.run(layout, &mut comm.input, (sparse, first_sample), ids)
         })?;
         let jagged = if layout.as_given { sparse } else { &self.ids.jagged };
-        let (elements, row_bytes) = elements_and_bytes(&self.slots, &self.tiles, jagged);
+        let bag_scales = self.ids.scales.as_deref();
+        device.send_ids(queue, (jagged, bag_scales), &mut self.on_device)?;
+        let (elements, row_bytes) =
+            elements_and_bytes(&self.slots, &self.configs, &self.tiles, jagged);
+        let len = jagged.batch_size * layout.widths[rank];
         let out = if layout.whole {
             &mut *pooled
         } else {
-            self.local.resize(jagged.batch_size * layout.widths[rank], 0.0);
-            &mut self.local[..]
-        };
-        let mut tiles = emptied(std::mem::take(&mut self.views));
-        tiles.extend(self.tiles.iter().zip(&self.names).map(view));
-        let arguments = embedding_forward::Arguments {
-            tiles: &tiles,
-            slots: &self.slots,
-            jagged,
-            bag_scales: self.ids.scales.as_deref(),
-            output: Output::Pooled,
-            out,
+            device.grow(&mut self.local, len)?;
+            &mut self.local
         };
         let op = Op::EmbeddingForward {
             bags: jagged.features * jagged.batch_size,
             ids: jagged.values.len(),
             elements,
-            pooled_elements: arguments.out.len(),
+            pooled_elements: len,
             row_bytes,
         };
-        profiler.op(op, || embedding_forward::run(cpu, arguments))?;
-        self.views = emptied(tiles);
+        let ids = Ids { jagged, bag_scales, on_device: &self.on_device };
+        profiler.op(op, || device.lookup(queue, &mut self.tables, ids, out))?;
         if layout.whole {
             return Ok(());
         }
-        let op = Op::OutputDist { elements: self.local.len() };
+        let op = Op::OutputDist { elements: len };
         let (batch_sizes, output) = (&self.ids.batch_sizes, &mut self.output);
+        let on = (&*device, &*queue);
         profiler.op(op, || {
-            output.forward(layout, (cpu, &mut comm.pooled), (&self.local, batch_sizes), pooled)
+            let given = (&self.local, &batch_sizes[..]);
+            let to = (pooled, sparse.batch_size);
+            output.forward(layout, (on, &mut comm.pooled), given, to)
         })
     }
 
     /// Updates the rows of the last forward, which was given the same `sparse`, from
-    /// `d_pooled [B, ΣD]` of this rank's samples, at a step of this number.
+    /// `d_pooled [B, ΣD]` of this rank's samples, as `scalars` say.
     ///
     /// # Errors
     /// [`Error::Communication`].
     pub fn backward(
         &mut self,
-        context: &mut RankContext,
-        (sparse, d_pooled): (&KeyedJaggedTensor, &[f32]),
-        (rule, step): (Rule, u64),
+        context: &mut RankContext<B>,
+        (sparse, d_pooled): (&KeyedJaggedTensor, &B::Vector),
+        scalars: &mut B::Scalars,
     ) -> Result<(), Error> {
-        let RankContext { cpu, comm, profiler } = context;
-        let layout = &self.layout;
+        let RankContext { device, queue, comm, profiler } = context;
+        let (layout, rank) = (&self.layout, comm.rank().index());
         let gradient = if layout.whole {
             d_pooled
         } else {
-            let op = Op::GradientDist { elements: d_pooled.len() };
-            let output = &mut self.output;
-            profiler.op(op, || output.backward(layout, (cpu, &mut comm.pooled), d_pooled))?
+            let op = Op::GradientDist { elements: sparse.batch_size * layout.pooled_width };
+            let (output, on) = (&mut self.output, (&*device, &*queue));
+            let given = (d_pooled, sparse.batch_size);
+            profiler.op(op, || output.backward(layout, (on, &mut comm.pooled), given))?
         };
         let jagged = if layout.as_given { sparse } else { &self.ids.jagged };
-        let (elements, _) = elements_and_bytes(&self.slots, &self.tiles, jagged);
-        let mut tiles = emptied(std::mem::take(&mut self.views_mut));
-        tiles.extend(self.tiles.iter_mut().zip(&self.names).map(view_mut));
-        let (optimizer, pooled_elements) = (self.optimizer, gradient.len());
-        let arguments = embedding_backward::Arguments {
-            tiles: &mut tiles,
-            slots: &self.slots,
-            jagged,
-            bag_scales: self.ids.scales.as_deref(),
-            output: Output::Pooled,
-            gradient,
-            rule,
-            rounding: initial::rounding(self.seed, step),
+        let (elements, _) = elements_and_bytes(&self.slots, &self.configs, &self.tiles, jagged);
+        let bag_scales = self.ids.scales.as_deref();
+        let ids = Ids { jagged, bag_scales, on_device: &self.on_device };
+        // Distinct rows are known at the end of the step: see `complete`.
+        let op = Op::EmbeddingBackward {
+            ids: jagged.values.len(),
+            unique_rows: 0,
+            elements,
+            unique_elements: 0,
+            unique_row_bytes: 0,
+            pooled_elements: jagged.batch_size * layout.widths[rank],
+            optimizer: self.optimizer,
         };
-        let scratch = &mut self.scratch;
-        let run = || {
-            let updated = embedding_backward::run(cpu, arguments, scratch);
-            let counts = updated.as_ref().copied().unwrap_or_default();
-            let op = Op::EmbeddingBackward {
-                ids: jagged.values.len(),
-                unique_rows: counts.unique_rows,
-                elements,
-                unique_elements: counts.unique_elements,
-                unique_row_bytes: counts.unique_bytes,
-                pooled_elements,
-                optimizer,
-            };
-            (updated, op)
-        };
-        profiler.op_known_after(run)?;
-        self.views_mut = emptied(tiles);
+        profiler
+            .op(op, || device.update_rows(queue, &mut self.tables, (ids, gradient), scalars))?;
         Ok(())
     }
 }
 
-/// An empty list in the memory of another one, of whose type it differs in lifetimes alone.
-fn emptied<A, B>(list: Vec<A>) -> Vec<B> {
-    list.into_iter().filter_map(|_| None).collect()
+/// Completes the update of rows with what the device found out.
+pub(crate) fn complete(op: &mut Op, updated: Updated) {
+    if let Op::EmbeddingBackward { unique_rows, unique_elements, unique_row_bytes, .. } = op {
+        *unique_rows = updated.unique_rows;
+        *unique_elements = updated.unique_elements;
+        *unique_row_bytes = updated.unique_bytes;
+    }
 }
 
 /// Σ over ids of D, and of the bytes of a row.
 fn elements_and_bytes(
     slots: &[Slot],
-    tiles: &[TileState],
+    configs: &[TableConfig],
+    tiles: &[Tile],
     jagged: &KeyedJaggedTensor,
 ) -> (usize, usize) {
     let of_slot = |(key, slot): (usize, &Slot)| {
-        let TileState { tile, weight, .. } = &tiles[slot.tile];
-        let elements = jagged.feature(key).len() * tile.dim();
-        (elements, elements * weight.data_type().bytes())
+        let elements = jagged.feature(key).len() * tiles[slot.tile].dim();
+        (elements, elements * configs[slot.tile].data_type.bytes())
     };
     let add = |a: (usize, usize), b: (usize, usize)| (a.0 + b.0, a.1 + b.1);
     slots.iter().enumerate().map(of_slot).fold((0, 0), add)
 }
 
-fn view<'a>((state, name): (&'a TileState, &'a String)) -> embedding_forward::TileView<'a> {
-    let (rows, dim) = (state.tile.row_count(), state.tile.dim());
-    embedding_forward::TileView { weights: state.weight.view(), rows, dim, name }
-}
-
-fn view_mut<'a>((state, name): (&'a mut TileState, &'a String)) -> embedding_backward::TileMut<'a> {
-    let (rows, dim) = (state.tile.row_count(), state.tile.dim());
-    let TileState { tile, weight, state } = state;
-    let origin =
-        Origin { table: tile.table.0, row: tile.rows.start, column: tile.columns.start as u32 };
-    let weights = weight.view_mut();
-    embedding_backward::TileMut { weights, state, rows, dim, name, origin }
+/// The tiles as a device takes them over.
+fn values(tiles: Vec<TileState>, configs: &[TableConfig]) -> Vec<TileValues> {
+    let value = |(TileState { tile, weight, state }, config): (TileState, &TableConfig)| {
+        let (rows, dim, name) = (tile.row_count(), tile.dim(), config.name.clone());
+        let origin =
+            Origin { table: tile.table.0, row: tile.rows.start, column: tile.columns.start as u32 };
+        TileValues { weights: weight, state, rows, dim, name, origin }
+    };
+    tiles.into_iter().zip(configs).map(value).collect()
 }

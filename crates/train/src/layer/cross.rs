@@ -1,8 +1,9 @@
 //! The low-rank cross network of DCN v2: `x_{l+1} = x₀ ⊙ (W_l V_l x_l + b_l) + x_l`.
 
-use device::ops::cross;
-use device::ops::gemm::{Activation, InputGradient, Matrix, OperandMut, panels};
-use schema::{Op, Pass};
+use device::Backend;
+use device::backend::{Combine, CrossBackward, CrossForward, InputGradient};
+use device::ops::gemm::Activation;
+use schema::{Op, Pass, Precision};
 
 use super::ParameterList;
 use super::linear::Linear;
@@ -13,7 +14,7 @@ use crate::dense::{Dense, DenseStep, Vector, VectorId};
 use crate::memory::MemoryUse;
 
 /// One cross layer and what its backward needs.
-struct CrossLayer {
+struct CrossLayer<B: Backend> {
     /// V, `[rank, width]`.
     down: Linear,
     /// W, `[width, rank]`.
@@ -21,40 +22,40 @@ struct CrossLayer {
     /// b, `[width]`.
     bias: VectorId,
     /// The layer's input as its product reads it.
-    entry: Rounded,
+    entry: Rounded<B>,
     /// `V x`, `[B_max, rank]`, in the products' precision.
-    projected: Matrix,
+    projected: B::Matrix,
     /// `W V x`, `[B_max, width]`.
-    u: Vec<f32>,
+    u: B::Matrix,
     /// The layer's output, `[B_max, width]`.
-    output: Vec<f32>,
+    output: B::Matrix,
 }
 
 /// All cross layers on an input of one width.
-pub struct CrossNetwork {
+pub struct CrossNetwork<B: Backend> {
     width: usize,
-    layers: Vec<CrossLayer>,
-    d_projected: Matrix,
-    d_u: Vec<f32>,
+    layers: Vec<CrossLayer<B>>,
+    d_projected: B::Matrix,
+    d_u: B::Matrix,
     /// The same as the products read it.
-    d_u_entry: Rounded,
+    d_u_entry: Rounded<B>,
     /// Gradients of the layers' outputs and inputs, two in turn.
-    gradients: [Vec<f32>; 2],
-    d_x0: Vec<f32>,
+    gradients: [B::Matrix; 2],
+    d_x0: B::Matrix,
 }
 
-impl CrossNetwork {
+impl<B: Backend> CrossNetwork<B> {
     /// `layers` layers of `rank` on `width` columns, named `cross.{i}.{v,w,bias}`.
     #[must_use]
     pub fn new(
-        parameters: &mut ParameterList,
+        parameters: &mut ParameterList<'_, B>,
         (layers, rank): (usize, usize),
         width: usize,
         batch_max: usize,
     ) -> Self {
         let precision = parameters.precision();
         let (forward, backward) = (MemoryUse::Activations, MemoryUse::Gradients);
-        let whole = panels::len(batch_max, width);
+        let whole = (batch_max, width);
         let mut layer = |i: usize| {
             let v = parameters.add_factor(format!("cross.{i}.v"), (rank, width));
             let w = parameters.add_factor(format!("cross.{i}.w"), (width, rank));
@@ -64,29 +65,25 @@ impl CrossNetwork {
                 down: Linear::new((v, None), (rank, width), Activation::None, precision),
                 up: Linear::new((w, None), (width, rank), Activation::None, precision),
                 bias,
-                entry: Rounded::new(room, forward, precision, (batch_max, width)),
+                entry: Rounded::new(room, forward, precision, whole),
                 projected: room.matrix(forward, precision, (batch_max, rank)),
-                u: room.values(forward, whole),
-                output: room.values(forward, whole),
+                u: room.matrix(forward, Precision::F32, whole),
+                output: room.matrix(forward, Precision::F32, whole),
             }
         };
         let layers = (0..layers).map(&mut layer).collect();
         let room = &mut parameters.room;
-        Self {
-            width,
-            layers,
-            d_projected: room.matrix(backward, precision, (batch_max, rank)),
-            d_u: room.values(backward, whole),
-            d_u_entry: Rounded::new(room, backward, precision, (batch_max, width)),
-            gradients: [room.values(backward, whole), room.values(backward, whole)],
-            d_x0: room.values(backward, whole),
-        }
+        let d_projected = room.matrix(backward, precision, (batch_max, rank));
+        let d_u_entry = Rounded::new(room, backward, precision, whole);
+        let mut gradient = || room.matrix(backward, Precision::F32, whole);
+        let (d_u, gradients, d_x0) = (gradient(), [gradient(), gradient()], gradient());
+        Self { width, layers, d_projected, d_u, d_u_entry, gradients, d_x0 }
     }
 
-    /// The output of the last forward, `[B, width]`.
+    /// The output of the last forward, `[B, width]`; `x0` where there are no layers.
     #[must_use]
-    pub fn output(&self, samples: usize) -> &[f32] {
-        self.layers.last().map_or(&[], |layer| &layer.output[..panels::len(samples, self.width)])
+    pub fn output<'a>(&'a self, x0: &'a B::Matrix) -> &'a B::Matrix {
+        self.layers.last().map_or(x0, |layer| &layer.output)
     }
 
     /// Runs all layers on `x0 [B, width]`.
@@ -95,27 +92,25 @@ impl CrossNetwork {
     /// [`Error::Device`] if the shapes do not fit.
     pub fn forward(
         &mut self,
-        context: &mut RankContext,
-        dense: &Dense,
-        x0: &[f32],
+        context: &mut RankContext<B>,
+        dense: &Dense<B>,
+        x0: &B::Matrix,
+        samples: usize,
     ) -> Result<(), Error> {
-        let samples = x0.len() / panels::len(1, self.width);
+        let shape = (samples, self.width);
         for i in 0..self.layers.len() {
             let (before, rest) = self.layers.split_at_mut(i);
-            let x = before.last().map_or(x0, |layer| &layer.output[..x0.len()]);
+            let x = before.last().map_or(x0, |layer| &layer.output);
             let layer = &mut rest[0];
-            let rank = layer.down.output();
             let given = layer.entry.take(context, x, samples)?;
-            let projected = layer.projected.get_mut(samples, rank);
-            layer.down.forward(context, dense, (given, projected), samples)?;
-            let u = &mut layer.u[..x0.len()];
-            let factors = (layer.projected.get(samples, rank), OperandMut::F32(&mut *u));
-            layer.up.forward(context, dense, factors, samples)?;
-            let bias = &dense.vector(layer.bias).parameter.weight;
-            let out = &mut layer.output[..x0.len()];
-            let op = Op::Cross { elements: x0.len(), pass: Pass::Forward };
-            let RankContext { cpu, profiler, .. } = context;
-            profiler.op(op, || cross::forward(cpu, cross::Forward { x0, u, bias, x, out }))?;
+            layer.down.forward(context, dense, (given, &mut layer.projected), samples)?;
+            layer.up.forward(context, dense, (&layer.projected, &mut layer.u), samples)?;
+            let CrossLayer { u, output: out, bias, .. } = layer;
+            let bias = &dense.vector(*bias).values;
+            let op = op_of::<B>(shape, Pass::Forward);
+            let RankContext { device, queue, profiler, .. } = &mut *context;
+            let arguments = CrossForward { x0, u, bias, x, out, shape };
+            profiler.op(op, || device.cross_forward(queue, arguments))?;
         }
         Ok(())
     }
@@ -127,72 +122,49 @@ impl CrossNetwork {
     /// [`Error::Device`] if the shapes do not fit; [`Error::Communication`].
     pub fn backward(
         &mut self,
-        context: &mut RankContext,
-        step: &mut DenseStep<'_>,
-        x0: &[f32],
-        d_out: &[f32],
-    ) -> Result<&[f32], Error> {
-        let elements = x0.len();
-        let samples = elements / panels::len(1, self.width);
-        let d_x0 = &mut self.d_x0[..elements];
-        d_x0.fill(0.0);
-        let [mut current, mut next] = self.gradients.each_mut();
-        current[..elements].copy_from_slice(d_out);
-        for i in (0..self.layers.len()).rev() {
-            let (before, rest) = self.layers.split_at(i);
+        context: &mut RankContext<B>,
+        step: &mut DenseStep<'_, B>,
+        (x0, d_out): (&B::Matrix, &B::Matrix),
+        samples: usize,
+    ) -> Result<&B::Matrix, Error> {
+        let shape = (samples, self.width);
+        let Self { layers, d_projected, d_u, d_u_entry, gradients, d_x0, .. } = self;
+        let [mut current, mut next] = gradients.each_mut();
+        context.device.combine(&context.queue, Combine::Clear, shape, d_x0)?;
+        context.device.combine(&context.queue, Combine::Copy(d_out), shape, current)?;
+        for i in (0..layers.len()).rev() {
+            let (before, rest) = layers.split_at(i);
             let layer = &rest[0];
-            let x = before.last().map_or(x0, |layer| &layer.output[..elements]);
-            let (d_u, d_x) = (&mut self.d_u[..elements], &mut next[..elements]);
-            layer.cross_backward(
-                context,
-                step.dense,
-                CrossGradients {
-                    d_out: &current[..elements],
-                    x0,
-                    d_u: &mut *d_u,
-                    d_x0: &mut *d_x0,
-                    d_x: &mut *d_x,
-                },
-            )?;
-            let rank = layer.down.output();
-            let (x, d_u) =
-                (layer.entry.get(x, samples), self.d_u_entry.take(context, d_u, samples)?);
-            let given = (layer.projected.get(samples, rank), d_u, samples);
-            let d_projected = (self.d_projected.get_mut(samples, rank), InputGradient::Write);
-            layer.up.backward(context, step, given, Some(d_projected))?;
-            let given = (x, self.d_projected.get(samples, rank), samples);
-            let d_x = (OperandMut::F32(d_x), InputGradient::Accumulate);
+            let x = before.last().map_or(x0, |layer| &layer.output);
+            let Vector { values: bias, gradient: d_bias, .. } = step.dense.vector_mut(layer.bias);
+            let RankContext { device, queue, profiler, .. } = &mut *context;
+            let arguments = CrossBackward {
+                d_out: current,
+                x0,
+                u: &layer.u,
+                bias,
+                d_u,
+                d_bias,
+                d_x0,
+                d_x: next,
+                shape,
+            };
+            let op = op_of::<B>(shape, Pass::Backward);
+            profiler.op(op, || device.cross_backward(queue, arguments))?;
+            let (x, d_u) = (layer.entry.get(x), d_u_entry.take(context, d_u, samples)?);
+            let given = (&layer.projected, d_u, samples);
+            let d_x = (&mut *d_projected, InputGradient::Write);
+            layer.up.backward(context, step, given, Some(d_x))?;
+            let given = (x, &*d_projected, samples);
+            let d_x = (&mut *next, InputGradient::Accumulate);
             layer.down.backward(context, step, given, Some(d_x))?;
             std::mem::swap(&mut current, &mut next);
         }
-        d_x0.iter_mut().zip(&current[..elements]).for_each(|(d_x0, d_x)| *d_x0 += d_x);
-        Ok(&self.d_x0[..elements])
+        context.device.combine(&context.queue, Combine::Add(current), shape, d_x0)?;
+        Ok(&self.d_x0)
     }
 }
 
-/// Gradients around the element-wise part of one layer, each `[B, width]`.
-struct CrossGradients<'a> {
-    d_out: &'a [f32],
-    x0: &'a [f32],
-    d_u: &'a mut [f32],
-    d_x0: &'a mut [f32],
-    d_x: &'a mut [f32],
-}
-
-impl CrossLayer {
-    fn cross_backward(
-        &self,
-        context: &mut RankContext,
-        dense: &mut Dense,
-        gradients: CrossGradients<'_>,
-    ) -> Result<(), Error> {
-        let CrossGradients { d_out, x0, d_u, d_x0, d_x } = gradients;
-        let u = &self.u[..x0.len()];
-        let Vector { parameter, gradient: d_bias } = dense.vector_mut(self.bias);
-        let bias = &parameter.weight[..];
-        let op = Op::Cross { elements: x0.len(), pass: Pass::Backward };
-        let arguments = cross::Backward { d_out, x0, u, bias, d_u, d_bias, d_x0, d_x };
-        let RankContext { cpu, profiler, .. } = context;
-        Ok(profiler.op(op, || cross::backward(cpu, arguments))?)
-    }
+fn op_of<B: Backend>((samples, width): (usize, usize), pass: Pass) -> Op {
+    Op::Cross { elements: B::matrix_len(samples, width), pass }
 }

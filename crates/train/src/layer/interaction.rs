@@ -1,10 +1,10 @@
 //! Where the dense vector and the pooled vectors meet: pairwise dots, concatenation, or cross
 //! network.
 
-use device::buffer::Array;
-use device::ops::gemm::panels;
+use device::Backend;
+use device::backend::{InteractionBackward, InteractionForward, JoinShape};
 use device::ops::interaction;
-use schema::{Interaction, ModelConfig, Op, Pass};
+use schema::{Interaction, ModelConfig, Op, Pass, Precision};
 
 use super::ParameterList;
 use super::cross::CrossNetwork;
@@ -13,27 +13,31 @@ use crate::context::RankContext;
 use crate::dense::{Dense, DenseStep};
 use crate::memory::MemoryUse;
 
-enum Kind {
+enum Kind<B: Backend> {
     Dot(interaction::Shape),
     Cat,
-    Cross(Box<CrossNetwork>),
+    Cross(Box<CrossNetwork<B>>),
 }
 
 /// The interaction of one model.
-pub struct InteractionLayer {
-    kind: Kind,
+pub struct InteractionLayer<B: Backend> {
+    kind: Kind<B>,
     dense_width: usize,
     pooled_width: usize,
     output_width: usize,
     /// The output; under a cross network, its input: dense and pooled side by side. `[B_max,
     /// width]`.
-    output: Array<f32>,
+    output: B::Matrix,
 }
 
-impl InteractionLayer {
+impl<B: Backend> InteractionLayer<B> {
     /// The interaction `model` asks for, with buffers for `batch_max` samples.
     #[must_use]
-    pub fn new(parameters: &mut ParameterList, model: &ModelConfig, batch_max: usize) -> Self {
+    pub fn new(
+        parameters: &mut ParameterList<'_, B>,
+        model: &ModelConfig,
+        batch_max: usize,
+    ) -> Self {
         let output_width = model.interaction_width();
         let kind = match model.interaction {
             Interaction::Dot { order, itself } => Kind::Dot(interaction::Shape {
@@ -51,50 +55,54 @@ impl InteractionLayer {
                 Kind::Cross(Box::new(network))
             }
         };
-        let output = panels::len(batch_max, output_width);
+        let shape = (batch_max, output_width);
         Self {
             kind,
             dense_width: model.dense_width(),
             pooled_width: model.pooled_width(),
             output_width,
-            output: parameters.room.array(MemoryUse::Activations, output),
+            output: parameters.room.matrix(MemoryUse::Activations, Precision::F32, shape),
         }
     }
 
     /// The output of the last forward, `[B, width]`.
     #[must_use]
-    pub fn output(&self, samples: usize) -> &[f32] {
+    pub fn output(&self) -> &B::Matrix {
         match &self.kind {
-            Kind::Cross(network) => network.output(samples),
-            _ => &self.output[..panels::len(samples, self.output_width)],
+            Kind::Cross(network) => network.output(&self.output),
+            _ => &self.output,
         }
     }
 
-    /// Combines `dense [B, D]`, in panels, and `pooled [B, ΣD]`.
+    fn joined(&self, samples: usize, pass: Pass) -> (JoinShape, Op) {
+        let elements = B::matrix_len(samples, self.output_width);
+        let shape = JoinShape { rows: samples, left: self.dense_width, right: self.pooled_width };
+        (shape, Op::Concat { elements, pass })
+    }
+
+    /// Combines `dense [B, D]` and `pooled [B, ΣD]`.
     ///
     /// # Errors
     /// [`Error::Device`] if the shapes do not fit.
     pub fn forward(
         &mut self,
-        context: &mut RankContext,
-        parameters: &Dense,
-        (dense, pooled): (&[f32], &[f32]),
+        context: &mut RankContext<B>,
+        parameters: &Dense<B>,
+        (dense, pooled): (&B::Matrix, &B::Vector),
         samples: usize,
     ) -> Result<(), Error> {
-        let out = &mut self.output[..panels::len(samples, self.output_width)];
+        let (joined, op) = self.joined(samples, Pass::Forward);
+        let RankContext { device, queue, profiler, .. } = &mut *context;
+        let out = &mut self.output;
         if let Kind::Dot(shape) = &self.kind {
             let shape = interaction::Shape { b: samples, ..*shape };
-            let RankContext { cpu, profiler, .. } = context;
-            let arguments = interaction::Forward { shape, dense, pooled, out };
+            let arguments = InteractionForward { shape, dense, pooled, out };
             let op = op_of(&shape, Pass::Forward);
-            return Ok(profiler.op(op, || interaction::forward(cpu, arguments))?);
+            return Ok(profiler.op(op, || device.interaction_forward(queue, arguments))?);
         }
-        let op = Op::Concat { elements: out.len(), pass: Pass::Forward };
-        let shape = (samples, (self.dense_width, self.pooled_width));
-        let RankContext { cpu, profiler, .. } = &mut *context;
-        profiler.op(op, || panels::join(cpu, (dense, pooled), shape, out))?;
+        profiler.op(op, || device.join(queue, (dense, pooled), joined, out))?;
         match &mut self.kind {
-            Kind::Cross(network) => network.forward(context, parameters, out),
+            Kind::Cross(network) => network.forward(context, parameters, out, samples),
             _ => Ok(()),
         }
     }
@@ -106,32 +114,42 @@ impl InteractionLayer {
     /// [`Error::Device`] if the shapes do not fit; [`Error::Communication`].
     pub fn backward(
         &mut self,
-        context: &mut RankContext,
-        step: &mut DenseStep<'_>,
-        (dense, pooled, d_out): (&[f32], &[f32], &[f32]),
-        (d_dense, d_pooled): (&mut [f32], &mut [f32]),
+        context: &mut RankContext<B>,
+        step: &mut DenseStep<'_, B>,
+        given: Given<'_, B>,
+        (d_dense, d_pooled): (&mut B::Matrix, &mut B::Vector),
     ) -> Result<(), Error> {
-        let samples = d_out.len() / panels::len(1, self.output_width);
+        let Given { dense, pooled, d_out, samples } = given;
+        let (joined, op) = self.joined(samples, Pass::Backward);
         let d_joined = match &mut self.kind {
             Kind::Dot(shape) => {
                 let shape = interaction::Shape { b: samples, ..*shape };
-                let RankContext { cpu, profiler, .. } = context;
+                let RankContext { device, queue, profiler, .. } = context;
                 let arguments =
-                    interaction::Backward { shape, dense, pooled, d_out, d_dense, d_pooled };
+                    InteractionBackward { shape, dense, pooled, d_out, d_dense, d_pooled };
                 let op = op_of(&shape, Pass::Backward);
-                return Ok(profiler.op(op, || interaction::backward(cpu, arguments))?);
+                return Ok(profiler.op(op, || device.interaction_backward(queue, arguments))?);
             }
             Kind::Cat => d_out,
             Kind::Cross(network) => {
-                let x0 = &self.output[..d_out.len()];
-                network.backward(context, step, x0, d_out)?
+                network.backward(context, step, (&self.output, d_out), samples)?
             }
         };
-        let op = Op::Concat { elements: d_out.len(), pass: Pass::Backward };
-        let shape = (samples, (self.dense_width, self.pooled_width));
-        let RankContext { cpu, profiler, .. } = context;
-        Ok(profiler.op(op, || panels::split(cpu, d_joined, shape, (d_dense, d_pooled)))?)
+        let RankContext { device, queue, profiler, .. } = context;
+        Ok(profiler.op(op, || device.split(queue, d_joined, joined, (d_dense, d_pooled)))?)
     }
+}
+
+/// What a backward reads.
+pub struct Given<'a, B: Backend> {
+    /// The dense vectors, `[B, D]`.
+    pub dense: &'a B::Matrix,
+    /// The pooled vectors, `[B, ΣD]`.
+    pub pooled: &'a B::Vector,
+    /// Gradient of the output, `[B, width]`.
+    pub d_out: &'a B::Matrix,
+    /// B.
+    pub samples: usize,
 }
 
 fn op_of(shape: &interaction::Shape, pass: Pass) -> Op {

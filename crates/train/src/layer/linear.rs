@@ -1,6 +1,8 @@
-//! `y = f(x Wᵀ + b)` and its gradients, activations in panels or pairs.
+//! `y = f(x Wᵀ + b)` and its gradients, activations as the device's products read them.
 
-use device::ops::gemm::{self, Activation, InputGradient, Operand, OperandMut};
+use device::Backend;
+use device::backend::{InputGradient, LinearBackwardInput, LinearForward};
+use device::ops::gemm::Activation;
 use schema::{GemmProduct, Op, Precision};
 
 use crate::Error;
@@ -46,19 +48,19 @@ impl Linear {
     ///
     /// # Errors
     /// [`Error::Device`] if the shapes or precisions do not fit.
-    pub fn forward(
+    pub fn forward<B: Backend>(
         &self,
-        context: &mut RankContext,
-        dense: &Dense,
-        (x, y): (Operand<'_>, OperandMut<'_>),
-        b: usize,
+        context: &mut RankContext<B>,
+        dense: &Dense<B>,
+        (x, y): (&B::Matrix, &mut B::Matrix),
+        samples: usize,
     ) -> Result<(), Error> {
-        let RankContext { cpu, profiler, .. } = context;
-        let bias = self.bias.map(|bias| &dense.vector(bias).parameter.weight[..]);
-        let op = self.op(GemmProduct::Forward, [b, self.output, self.input]);
+        let RankContext { device, queue, profiler, .. } = context;
+        let bias = self.bias.map(|bias| &dense.vector(bias).values);
+        let op = self.op(GemmProduct::Forward, [samples, self.output, self.input]);
         let (weight, activation) = (&dense.weight(self.weight).values, self.activation);
-        let arguments = gemm::LinearForward { x, weight, bias, activation, y, b };
-        Ok(profiler.op(op, || gemm::forward(cpu, arguments))?)
+        let arguments = LinearForward { x, weight, bias, activation, y, samples };
+        Ok(profiler.op(op, || device.linear_forward(queue, arguments))?)
     }
 
     /// From `x [B, input]` and `d_y [B, output]`, the gradient before the activation: makes
@@ -67,23 +69,23 @@ impl Linear {
     ///
     /// # Errors
     /// [`Error::Device`] if the shapes or precisions do not fit; [`Error::Communication`].
-    pub fn backward(
+    pub fn backward<B: Backend>(
         &self,
-        context: &mut RankContext,
-        step: &mut DenseStep<'_>,
-        (x, d_y, b): (Operand<'_>, Operand<'_>, usize),
-        d_x: Option<(OperandMut<'_>, InputGradient<'_>)>,
+        context: &mut RankContext<B>,
+        step: &mut DenseStep<'_, B>,
+        (x, d_y, samples): (&B::Matrix, &B::Matrix, usize),
+        d_x: Option<(&mut B::Matrix, InputGradient<'_, B>)>,
     ) -> Result<(), Error> {
-        let RankContext { cpu, profiler, .. } = &mut *context;
+        let RankContext { device, queue, profiler, .. } = &mut *context;
         let (k, n) = (self.input, self.output);
         if let Some((d_x, gradient)) = d_x {
-            let op = self.op(GemmProduct::BackwardInput, [b, k, n]);
+            let op = self.op(GemmProduct::BackwardInput, [samples, k, n]);
             let weight = &step.dense.weight(self.weight).values;
-            let arguments = gemm::LinearBackwardInput { d_y, weight, gradient, d_x, b };
-            profiler.op(op, || gemm::backward_input(cpu, arguments))?;
+            let arguments = LinearBackwardInput { d_y, weight, gradient, d_x, samples };
+            profiler.op(op, || device.linear_backward_input(queue, arguments))?;
         }
-        let op = self.op(GemmProduct::BackwardWeight, [n, k, b]);
-        step.backward_weight(context, op, (self.weight, self.bias), (x, d_y, b))
+        let op = self.op(GemmProduct::BackwardWeight, [n, k, samples]);
+        step.backward_weight(context, op, (self.weight, self.bias), (x, d_y, samples))
     }
 
     fn op(&self, product: GemmProduct, [m, n, k]: [usize; 3]) -> Op {

@@ -1,13 +1,14 @@
 //! The last layer of the top MLP: one output per sample, no activation. In f32 whatever the
 //! precision of the other products: memory bounds it.
 
-use device::ops::gemm::column;
+use device::Backend;
+use device::backend::{ColumnBackwardInput, ColumnBackwardWeight, ColumnForward};
 use schema::{GemmProduct, Op, Precision};
 
 use super::ParameterList;
 use crate::Error;
 use crate::context::RankContext;
-use crate::dense::{Dense, Vector, VectorId};
+use crate::dense::{Dense, VectorId};
 
 /// `logit = x · w + b`.
 #[derive(Clone, Copy, Debug)]
@@ -18,65 +19,71 @@ pub struct Logit {
 }
 
 /// What a backward reads.
-#[derive(Clone, Copy, Debug)]
-pub struct Given<'a> {
-    /// The layer's input, `[B, input]` in panels.
-    pub x: &'a [f32],
+pub struct Given<'a, B: Backend> {
+    /// The layer's input, `[B, input]`.
+    pub x: &'a B::Matrix,
     /// Gradient of the logits, `[B]`.
-    pub d_y: &'a [f32],
+    pub d_y: &'a B::Vector,
     /// Whether the input is the output of a ReLU, whose gradient is then taken too.
     pub after_relu: bool,
+    /// B.
+    pub samples: usize,
 }
 
 impl Logit {
     /// The layer on `input` columns, named `name`.
     #[must_use]
-    pub fn new(parameters: &mut ParameterList, name: &str, input: usize) -> Self {
+    pub fn new<B: Backend>(
+        parameters: &mut ParameterList<'_, B>,
+        name: &str,
+        input: usize,
+    ) -> Self {
         let (weight, bias) = parameters.add_logit(name, input);
         Self { weight, bias, input }
     }
 
-    /// Writes `y [B]` from `x [B, input]`, in panels.
+    /// Writes `y [B]` from `x [B, input]`.
     ///
     /// # Errors
     /// [`Error::Device`] if the shapes do not fit.
-    pub fn forward(
+    pub fn forward<B: Backend>(
         &self,
-        context: &mut RankContext,
-        dense: &Dense,
-        x: &[f32],
-        y: &mut [f32],
+        context: &mut RankContext<B>,
+        dense: &Dense<B>,
+        (x, y): (&B::Matrix, &mut B::Vector),
+        samples: usize,
     ) -> Result<(), Error> {
-        let RankContext { cpu, profiler, .. } = context;
-        let op = op_of(GemmProduct::Forward, [y.len(), 1, self.input]);
-        let [weight, bias] =
-            [self.weight, self.bias].map(|id| &dense.vector(id).parameter.weight[..]);
-        let weight = (weight, bias[0]);
-        Ok(profiler.op(op, || column::forward(cpu, x, weight, y))?)
+        let RankContext { device, queue, profiler, .. } = context;
+        let op = op_of(GemmProduct::Forward, [samples, 1, self.input]);
+        let [weight, bias] = [self.weight, self.bias].map(|id| &dense.vector(id).values);
+        let arguments = ColumnForward { x, weight, bias, y, shape: (samples, self.input) };
+        Ok(profiler.op(op, || device.column_forward(queue, arguments))?)
     }
 
-    /// Writes the gradients of weight and bias, and that of the input to `d_x [B, input]`, in
-    /// panels.
+    /// Writes the gradients of weight and bias, and that of the input to `d_x [B, input]`.
     ///
     /// # Errors
     /// [`Error::Device`] if the shapes do not fit.
-    pub fn backward(
+    pub fn backward<B: Backend>(
         &self,
-        context: &mut RankContext,
-        dense: &mut Dense,
-        Given { x, d_y, after_relu }: Given<'_>,
-        d_x: &mut [f32],
+        context: &mut RankContext<B>,
+        dense: &mut Dense<B>,
+        given: Given<'_, B>,
+        d_x: &mut B::Matrix,
     ) -> Result<(), Error> {
-        let RankContext { cpu, profiler, .. } = context;
-        let (b, k) = (d_y.len(), self.input);
+        let Given { x, d_y, after_relu, samples } = given;
+        let RankContext { device, queue, profiler, .. } = context;
+        let shape @ (b, k) = (samples, self.input);
         let op = op_of(GemmProduct::BackwardWeight, [1, k, b]);
-        let Vector { parameter, gradient } = dense.vector_mut(self.weight);
-        let d_bias = profiler.op(op, || column::backward_weight(cpu, (x, d_y), gradient))?;
+        // The bias follows its weight.
+        let [weight, bias] = dense.two_vectors_mut(self.weight);
+        let (d_weight, d_bias) = (&mut weight.gradient, &mut bias.gradient);
+        let arguments = ColumnBackwardWeight { x, d_y, d_weight, d_bias, shape };
+        profiler.op(op, || device.column_backward_weight(queue, arguments))?;
         let op = op_of(GemmProduct::BackwardInput, [b, k, 1]);
-        let outputs = after_relu.then_some(x);
-        profiler.op(op, || column::backward_input(cpu, (d_y, &parameter.weight), outputs, d_x))?;
-        dense.vector_mut(self.bias).gradient[0] = d_bias;
-        Ok(())
+        let (weight, relu) = (&weight.values, after_relu.then_some(x));
+        let arguments = ColumnBackwardInput { d_y, weight, relu, d_x, shape };
+        Ok(profiler.op(op, || device.column_backward_input(queue, arguments))?)
     }
 }
 

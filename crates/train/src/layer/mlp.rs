@@ -1,9 +1,9 @@
 //! Linear layers, each followed by ReLU: the bottom MLP, and the top one up to its logit.
 
-use device::buffer::Array;
-use device::ops::activation;
-use device::ops::gemm::{Activation, InputGradient, Matrix, OperandMut, panels};
-use schema::Op;
+use device::Backend;
+use device::backend::{Combine, InputGradient};
+use device::ops::gemm::Activation;
+use schema::{Op, Precision};
 
 use super::ParameterList;
 use super::linear::Linear;
@@ -14,24 +14,26 @@ use crate::dense::{Dense, DenseStep};
 use crate::memory::MemoryUse;
 
 /// A stack of linear layers with ReLU after each. With no layers it is the identity. What goes in
-/// and comes out is f32 in panels; what passes between the layers has the products' precision.
-pub struct Mlp {
+/// and comes out is f32; what passes between the layers has the products' precision.
+pub struct Mlp<B: Backend> {
     layers: Vec<Linear>,
     /// The input and the gradient of the output as the products read them.
-    entries: [Rounded; 2],
+    entries: [Rounded<B>; 2],
     /// Output of each layer but the last, after its ReLU, `[B_max, output]`.
-    hidden: Vec<Matrix>,
-    /// Output of the last layer, `[B_max, output]` in panels.
-    output: Array<f32>,
+    hidden: Vec<B::Matrix>,
+    /// Output of the last layer, `[B_max, output]`.
+    output: B::Matrix,
     /// Gradients of the outputs of all layers but the last, two in turn, `[B_max, widest]`.
-    gradients: [Matrix; 2],
+    gradients: [B::Matrix; 2],
+    /// Columns of the input.
+    width: usize,
 }
 
-impl Mlp {
+impl<B: Backend> Mlp<B> {
     /// Layers of `widths` on an input of `input` columns, named `{name}.{i}`.
     #[must_use]
     pub fn new(
-        parameters: &mut ParameterList,
+        parameters: &mut ParameterList<'_, B>,
         name: &str,
         (input, widths): (usize, &[usize]),
         batch_max: usize,
@@ -58,14 +60,15 @@ impl Mlp {
             gradients: [matrix(backward, widest), matrix(backward, widest)],
             entries: [(forward, kept), (backward, output)]
                 .map(|(of, width)| Rounded::new(room, of, precision, (batch_max, width))),
-            output: room.array(forward, panels::len(batch_max, output)),
+            output: room.matrix(forward, Precision::F32, (batch_max, output)),
+            width: input,
         }
     }
 
     /// The output of the last forward, `[B, output]`; `x` where there are no layers.
     #[must_use]
-    pub fn output<'a>(&'a self, x: &'a [f32], samples: usize) -> &'a [f32] {
-        self.layers.last().map_or(x, |layer| &self.output[..panels::len(samples, layer.output())])
+    pub fn output<'a>(&'a self, x: &'a B::Matrix) -> &'a B::Matrix {
+        if self.layers.is_empty() { x } else { &self.output }
     }
 
     /// Runs all layers on `x [B, input]`.
@@ -74,9 +77,9 @@ impl Mlp {
     /// [`Error::Device`] if the shapes do not fit.
     pub fn forward(
         &mut self,
-        context: &mut RankContext,
-        dense: &Dense,
-        x: &[f32],
+        context: &mut RankContext<B>,
+        dense: &Dense<B>,
+        x: &B::Matrix,
         samples: usize,
     ) -> Result<(), Error> {
         if self.layers.is_empty() {
@@ -85,17 +88,12 @@ impl Mlp {
         let mut x = self.entries[0].take(context, x, samples)?;
         let mut hidden = self.hidden.iter_mut();
         for linear in &self.layers {
-            let width = linear.output();
             match hidden.next() {
                 Some(output) => {
-                    let y = output.get_mut(samples, width);
-                    linear.forward(context, dense, (x, y), samples)?;
-                    x = output.get(samples, width);
+                    linear.forward(context, dense, (x, output), samples)?;
+                    x = output;
                 }
-                None => {
-                    let y = OperandMut::F32(&mut self.output[..panels::len(samples, width)]);
-                    linear.forward(context, dense, (x, y), samples)?;
-                }
+                None => linear.forward(context, dense, (x, &mut self.output), samples)?,
             }
         }
         Ok(())
@@ -108,16 +106,15 @@ impl Mlp {
     /// [`Error::Device`] if the shapes do not fit.
     pub fn last_relu_backward(
         &self,
-        context: &mut RankContext,
-        d_y: &mut [f32],
+        context: &mut RankContext<B>,
+        d_y: &mut B::Matrix,
+        samples: usize,
     ) -> Result<(), Error> {
-        if self.layers.is_empty() {
-            return Ok(());
-        }
-        let y = &self.output[..d_y.len()];
-        let RankContext { cpu, profiler, .. } = context;
-        let op = Op::ReluBackward { elements: y.len() };
-        Ok(profiler.op(op, || activation::relu_backward(cpu, y, d_y))?)
+        let Some(last) = self.layers.last() else { return Ok(()) };
+        let RankContext { device, queue, profiler, .. } = context;
+        let shape = (samples, last.output());
+        let op = Op::ReluBackward { elements: B::matrix_len(shape.0, shape.1) };
+        Ok(profiler.op(op, || device.relu_backward(queue, &self.output, shape, d_y))?)
     }
 
     /// Runs all layers backward from `d_y [B, output]`, the gradient before the last ReLU, and
@@ -128,30 +125,26 @@ impl Mlp {
     /// [`Error::Device`] if the shapes do not fit; [`Error::Communication`].
     pub fn backward(
         &mut self,
-        context: &mut RankContext,
-        step: &mut DenseStep<'_>,
-        (x, d_y): (&[f32], &[f32]),
-        d_x: Option<&mut [f32]>,
+        context: &mut RankContext<B>,
+        step: &mut DenseStep<'_, B>,
+        (x, d_y, b): (&B::Matrix, &B::Matrix, usize),
+        d_x: Option<&mut B::Matrix>,
     ) -> Result<(), Error> {
-        let Some(last) = self.layers.last() else {
-            if let Some(d_x) = d_x {
-                d_x.copy_from_slice(d_y);
-            }
-            return Ok(());
-        };
-        let b = d_y.len() / panels::len(1, last.output());
+        if self.layers.is_empty() {
+            let RankContext { device, queue, .. } = context;
+            let Some(d_x) = d_x else { return Ok(()) };
+            return Ok(device.combine(queue, Combine::Copy(d_y), (b, self.width), d_x)?);
+        }
         let [x_entry, d_y_entry] = self.entries.each_mut();
-        let (x, mut d_y) = (x_entry.get(x, b), d_y_entry.take(context, d_y, b)?);
+        let (x, mut d_y) = (x_entry.get(x), d_y_entry.take(context, d_y, b)?);
         let [mut current, mut next] = self.gradients.each_mut();
         for (linear, input) in self.layers[1..].iter().zip(&self.hidden).rev() {
-            let width = linear.input();
-            let input = input.get(b, width);
-            let d_x = (next.get_mut(b, width), InputGradient::BeforeRelu(input));
+            let d_x = (&mut *next, InputGradient::BeforeRelu(input));
             linear.backward(context, step, (input, d_y, b), Some(d_x))?;
             std::mem::swap(&mut current, &mut next);
-            d_y = current.get(b, width);
+            d_y = current;
         }
-        let d_x = d_x.map(|d_x| (OperandMut::F32(d_x), InputGradient::Write));
+        let d_x = d_x.map(|d_x| (d_x, InputGradient::Write));
         self.layers[0].backward(context, step, (x, d_y, b), d_x)
     }
 }

@@ -1,6 +1,7 @@
-//! f32 panels on their way into products of a lower precision: rounded once, kept for the backward.
+//! f32 matrices on their way into products of a lower precision: rounded once, kept for the
+//! backward.
 
-use device::ops::gemm::{Matrix, Operand, OperandMut, pairs};
+use device::Backend;
 use schema::{Op, Precision};
 
 use crate::Error;
@@ -8,17 +9,16 @@ use crate::context::RankContext;
 use crate::memory::{MemoryUse, Room};
 
 /// Room for one matrix of some columns as products read it; in f32 they read it where it is.
-#[derive(Debug)]
-pub struct Rounded {
+pub struct Rounded<B: Backend> {
     columns: usize,
-    room: Option<Matrix>,
+    room: Option<B::Matrix>,
 }
 
-impl Rounded {
+impl<B: Backend> Rounded<B> {
     /// Room for `[rows, columns]`.
     #[must_use]
     pub fn new(
-        room: &mut Room,
+        room: &mut Room<'_, B>,
         of: MemoryUse,
         precision: Precision,
         (rows, columns): (usize, usize),
@@ -30,29 +30,27 @@ impl Rounded {
         Self { columns, room }
     }
 
-    /// `matrix` `[rows, columns]` in panels, rounded.
+    /// `matrix` `[rows, columns]`, rounded.
     ///
     /// # Errors
     /// [`Error::Device`] if the shapes do not fit.
     pub fn take<'a>(
         &'a mut self,
-        context: &mut RankContext,
-        matrix: &'a [f32],
+        context: &mut RankContext<B>,
+        matrix: &'a B::Matrix,
         rows: usize,
-    ) -> Result<Operand<'a>, Error> {
+    ) -> Result<&'a B::Matrix, Error> {
         let Self { columns, room } = self;
-        let Some(room) = room else { return Ok(Operand::F32(matrix)) };
-        if let OperandMut::Bf16(to) = room.get_mut(rows, *columns) {
-            let RankContext { cpu, profiler, .. } = context;
-            let op = Op::Pack { elements: matrix.len() };
-            profiler.op(op, || pairs::round(cpu, matrix, (rows, *columns), to))?;
-        }
-        Ok(room.get(rows, *columns))
+        let Some(room) = room else { return Ok(matrix) };
+        let RankContext { device, queue, profiler, .. } = context;
+        let op = Op::Pack { elements: B::matrix_len(rows, *columns) };
+        profiler.op(op, || device.round(queue, matrix, (rows, *columns), room))?;
+        Ok(room)
     }
 
     /// What was last taken: from here, or `matrix` itself.
     #[must_use]
-    pub fn get<'a>(&'a self, matrix: &'a [f32], rows: usize) -> Operand<'a> {
-        self.room.as_ref().map_or(Operand::F32(matrix), |room| room.get(rows, self.columns))
+    pub fn get<'a>(&'a self, matrix: &'a B::Matrix) -> &'a B::Matrix {
+        self.room.as_ref().unwrap_or(matrix)
     }
 }

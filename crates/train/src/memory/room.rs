@@ -3,36 +3,33 @@
 
 use std::collections::BTreeMap;
 
-use device::buffer::Array;
-use device::ops::gemm::{LinearWeight, Matrix};
+use device::Backend;
+use device::backend::{TileValues, WeightShape};
+use device::ops::Slot;
 use schema::Precision;
 
 use super::MemoryUse;
 
 /// Hands out buffers of zeros and counts them.
-#[derive(Debug)]
-pub struct Room {
-    source: Source,
+pub struct Room<'a, B> {
+    /// Where they come from; from nowhere if there is none.
+    device: Option<&'a B>,
     counts: BTreeMap<MemoryUse, u64>,
+    /// The first refusal of the device; what is handed out from then on has no length.
+    refused: Option<device::Error>,
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Source {
-    Allocator,
-    Nowhere,
-}
-
-impl Room {
-    /// Buffers to work with.
+impl<'a, B: Backend> Room<'a, B> {
+    /// Buffers of `device` to work with.
     #[must_use]
-    pub fn allocating() -> Self {
-        Self { source: Source::Allocator, counts: BTreeMap::new() }
+    pub fn of(device: &'a B) -> Self {
+        Self { device: Some(device), counts: BTreeMap::new(), refused: None }
     }
 
     /// Buffers of no length, to be counted only.
     #[must_use]
     pub fn counting() -> Self {
-        Self { source: Source::Nowhere, counts: BTreeMap::new() }
+        Self { device: None, counts: BTreeMap::new(), refused: None }
     }
 
     /// Counts bytes that are allocated elsewhere.
@@ -43,20 +40,22 @@ impl Room {
 
     /// Bytes of each use.
     #[must_use]
-    pub fn finish(self) -> BTreeMap<MemoryUse, u64> {
+    pub fn counts(self) -> BTreeMap<MemoryUse, u64> {
         self.counts
     }
 
-    /// An array of `len` zeros.
-    pub fn array(&mut self, of: MemoryUse, len: usize) -> Array<f32> {
-        self.count(of, Array::<f32>::bytes(len));
-        Array::zeroed(self.real(len))
+    /// Whether all of it could be made.
+    ///
+    /// # Errors
+    /// The first refusal of the device.
+    pub fn finish(self) -> Result<(), device::Error> {
+        self.refused.map_or(Ok(()), Err)
     }
 
     /// A vector of `len` zeros.
-    pub fn values(&mut self, of: MemoryUse, len: usize) -> Vec<f32> {
-        self.count(of, len * size_of::<f32>());
-        vec![0.0; self.real(len)]
+    pub fn vector(&mut self, of: MemoryUse, len: usize) -> B::Vector {
+        self.count(of, B::vector_bytes(len));
+        self.made(|device| device.vector(len))
     }
 
     /// Room for a matrix `[rows, columns]`.
@@ -65,18 +64,32 @@ impl Room {
         of: MemoryUse,
         precision: Precision,
         (rows, columns): (usize, usize),
-    ) -> Matrix {
-        self.count(of, Matrix::bytes(precision, rows, columns));
-        Matrix::new(precision, self.real(rows), columns)
+    ) -> B::Matrix {
+        self.count(of, B::matrix_bytes(precision, rows, columns));
+        self.made(|device| device.matrix(precision, rows, columns))
     }
 
-    /// A weight `[n, k]` of zeros.
-    pub fn weight(&mut self, shape: (usize, usize), precision: Precision) -> LinearWeight {
-        self.count(MemoryUse::DenseParameters, LinearWeight::bytes(shape, precision));
-        LinearWeight::new((self.real(shape.0), self.real(shape.1)), precision)
+    /// A weight of zeros with gradient and state.
+    pub fn weight(&mut self, shape: WeightShape) -> B::Weight {
+        self.count(MemoryUse::DenseParameters, B::weight_bytes(shape));
+        self.made(|device| device.weight(shape))
     }
 
-    fn real(&self, len: usize) -> usize {
-        if self.source == Source::Allocator { len } else { 0 }
+    /// The tiles of a rank, which are counted apart.
+    pub fn tables(&mut self, tiles: Vec<TileValues>, slots: Vec<Slot>) -> B::Tables {
+        self.made(|device| device.tables(tiles, slots))
+    }
+
+    /// The numbers of a step.
+    pub fn scalars(&mut self) -> B::Scalars {
+        self.made(B::scalars)
+    }
+
+    fn made<T: Default>(&mut self, make: impl FnOnce(&B) -> Result<T, device::Error>) -> T {
+        let Some(device) = self.device else { return T::default() };
+        make(device).unwrap_or_else(|error| {
+            self.refused.get_or_insert(error);
+            T::default()
+        })
     }
 }

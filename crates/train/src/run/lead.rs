@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use data::{Dataset, FeaturePlan, IdsOutside, Loaded, Loader, LoaderOptions, Position, Shuffle};
+use device::Backend;
 use schema::{Batch, ModelConfig, Op, RowScope, TrainingConfig};
 
 use super::command::{Held, TrainStep};
@@ -16,10 +17,10 @@ use crate::metric::{Accumulator, Groups, is_better};
 use crate::{Error, Evaluation, Step, table_use};
 
 /// Rank 0 with its counts.
-struct Leader<'a, 'o> {
+struct Leader<'a, 'o, B: Backend> {
     request: &'a RunRequest,
     start: &'a State,
-    worker: Worker<'a>,
+    worker: Worker<'a, B>,
     observe: &'o mut dyn FnMut(Event<'_>),
     step: u64,
     samples: u64,
@@ -88,10 +89,10 @@ pub fn batches(request: &RunRequest, start: &State) -> Result<Option<Loader>, Er
 }
 
 /// Trains to the end and tells the followers when it is reached.
-pub fn lead<'a>(
+pub fn lead<'a, B: Backend>(
     request: &'a RunRequest,
     start: &'a State,
-    (worker, batches): (Worker<'a>, Option<Loader>),
+    (worker, batches): (Worker<'a, B>, Option<Loader>),
     observe: &mut dyn FnMut(Event<'_>),
 ) -> Result<Outcome, Error> {
     let began = Instant::now();
@@ -147,7 +148,7 @@ pub fn lead<'a>(
     })
 }
 
-impl Leader<'_, '_> {
+impl<B: Backend> Leader<'_, '_, B> {
     /// Makes the checkpoint the run begins at the newest of its run folder, once nothing more can
     /// refuse the run.
     fn begin(&mut self) -> Result<(), Error> {

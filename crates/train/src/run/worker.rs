@@ -8,7 +8,8 @@ use std::sync::mpsc::Sender;
 use std::time::Duration;
 
 use comm::Communicator;
-use device::Cpu;
+use device::backend::{TileRoom, TileRows};
+use device::{Backend, Pool};
 use schema::{Batch, JobConfig, Rank, ShardingPlan};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
@@ -17,10 +18,10 @@ use trace::{Clock, Recorder, RunInfo};
 use super::command::{Command, Held, TrainStep};
 use super::feed::Feed;
 use super::start::State;
-use super::{RunRequest, TraceRequest, agreement};
+use super::{Open, RunRequest, TraceRequest, agreement};
 use crate::checkpoint::{Checkpoint, Writer, Written, dtype};
 use crate::model::RankParameters;
-use crate::parameter::{self, DenseParameter, dense_shapes};
+use crate::parameter::{self, DenseParameter, TileView, dense_shapes};
 use crate::profile::Profiler;
 use crate::table_use::{self, TileUse};
 use crate::{Error, Model, RankContext, Share};
@@ -38,11 +39,11 @@ pub enum Saved {
 }
 
 /// A rank at work.
-pub struct Worker<'a> {
+pub struct Worker<'a, B: Backend> {
     request: &'a RunRequest,
     /// Threads, communicator and profiler.
-    pub context: RankContext,
-    model: Model,
+    pub context: RankContext<B>,
+    model: Model<B>,
     /// Rank 0 hands batches to the ranks of its own process.
     handed: Vec<Sender<Arc<Batch>>>,
     /// How long messages are waited for after the first step, if not as long as in it.
@@ -55,30 +56,15 @@ pub struct Worker<'a> {
     at_limit: Vec<usize>,
 }
 
-impl<'a> Worker<'a> {
+impl<'a, B: Backend> Worker<'a, B> {
     /// The rank at `comm`, with so many threads and the weights `start` says.
     pub fn new(
         request: &'a RunRequest,
         start: &State,
         (comm, threads): (Communicator, usize),
+        open: &impl Open<B>,
     ) -> Result<Self, Error> {
         let (rank, size) = (comm.rank(), comm.world_size());
-        let cpu = Cpu::new(threads);
-        let batch_max = request.config.training.batch_size.div_ceil(size);
-        let place = (&request.plan, rank);
-        let mut model = match &start.checkpoint {
-            None => Model::initial(&cpu, &request.config, place, batch_max)?,
-            Some(checkpoint) => {
-                let parameters = read(checkpoint, &request.config, (place, &cpu))?;
-                Model::restored(&cpu, &request.config, place, batch_max, parameters)?
-            }
-        };
-        model.set_bucket(request.bucket_bytes);
-        let at_limit = |tile| match &start.checkpoint {
-            None => 0,
-            Some(_) => parameter::count_at_limit(&cpu, tile),
-        };
-        let at_limit = model.tiles().iter().map(at_limit).collect();
         let profiler = match &request.trace {
             None => Profiler::off(),
             Some(_) => {
@@ -86,7 +72,25 @@ impl<'a> Worker<'a> {
                 Profiler::new(Recorder::new(info), start.clock)
             }
         };
-        let context = RankContext { cpu, comm: comm.into(), profiler };
+        let context = RankContext::new(open(threads)?, comm, profiler)?;
+        let on = context.on();
+        let batch_max = request.config.training.batch_size.div_ceil(size);
+        let place = (&request.plan, rank);
+        let mut model = match &start.checkpoint {
+            None => Model::initial(on, &request.config, place, batch_max)?,
+            Some(checkpoint) => {
+                let parameters = read(checkpoint, &request.config, (place, on.0.host()))?;
+                Model::restored(on, &request.config, place, batch_max, parameters)?
+            }
+        };
+        model.set_bucket(request.bucket_bytes);
+        let (mut at_limit, mut room) = (vec![0; model.tiles().len()], TileRoom::default());
+        for (tile, count) in at_limit.iter_mut().enumerate() {
+            if start.checkpoint.is_some() {
+                let view = model.tile(on, whole(&model, tile), &mut room)?;
+                *count = parameter::count_at_limit(on.0.host(), view.weight);
+            }
+        }
         let (handed, timeout, said, is_stopped) = (Vec::new(), None, Vec::new(), false);
         Ok(Self { request, context, model, handed, timeout, said, is_stopped, at_limit })
     }
@@ -276,14 +280,19 @@ impl<'a> Worker<'a> {
         }
         let optimizers = &self.request.config.optimizer;
         let tiles = (self.model.tiles(), optimizers.sparse.kind);
-        let mut written = vec![writer.write_rank(rank, tiles)?];
+        let (on, mut room) = (self.context.on(), TileRoom::default());
+        let mut written = vec![writer.write_tiles(rank, tiles, &mut |rows, take| {
+            take(&self.model.tile(on, rows, &mut room)?)
+        })?];
         if rank == Rank(0) {
-            let dense = self.model.dense().to_parameters(&self.context.cpu)?;
+            let dense = self.model.dense().to_parameters(on)?;
             written.push(writer.write_dense(&dense, optimizers.dense.kind)?);
         }
-        let of_tile =
-            |state| table_use::of_tile(&self.context.cpu, &self.request.config.model, state);
-        let used: Vec<TileUse> = self.model.tiles().iter().map(of_tile).collect();
+        let mut used = Vec::new();
+        for tile in 0..self.model.tiles().len() {
+            let view = self.model.tile(on, whole(&self.model, tile), &mut room)?;
+            used.push(table_use::of_tile(on.0.host(), &self.request.config.model, &view));
+        }
         let (written, used): (Vec<_>, Vec<_>) = self.replies(&(written, used))?.into_iter().unzip();
         Ok(Saved::Written(written.concat(), used.concat()))
     }
@@ -307,18 +316,20 @@ impl<'a> Worker<'a> {
 
     /// The first such value of this rank.
     fn spoilt_here(&self) -> Result<Option<String>, Error> {
-        let (cpu, config) = (&self.context.cpu, &self.request.config);
-        if let Some(spot) = self.model.dense().not_finite(cpu)? {
+        let (on, config) = (self.context.on(), &self.request.config);
+        if let Some(spot) = self.model.dense().not_finite(on)? {
             return Ok(Some(format!("{spot}, expected a finite number")));
         }
-        for (state, &before) in self.model.tiles().iter().zip(&self.at_limit) {
-            let table = &config.model.tables[state.tile.table.index()];
+        let (host, mut room) = (on.0.host(), TileRoom::default());
+        for (tile, &before) in self.at_limit.iter().enumerate() {
+            let view: TileView<'_> = self.model.tile(on, whole(&self.model, tile), &mut room)?;
+            let table = &config.model.tables[view.tile.table.index()];
             let of = (table.name.as_str(), config.optimizer.sparse.kind);
-            if let Some(spot) = parameter::not_finite(cpu, state, of) {
+            if let Some(spot) = parameter::not_finite(host, &view, of) {
                 return Ok(Some(format!("{spot}, expected a finite number")));
             }
-            if parameter::count_at_limit(cpu, state) > before
-                && let Some(spot) = parameter::first_at_limit(state, &table.name)
+            if parameter::count_at_limit(host, view.weight) > before
+                && let Some(spot) = parameter::first_at_limit(&view, &table.name)
             {
                 let ends = dtype(table.data_type);
                 let text = format!("{spot}: {ends} ends there, larger weights were cut off");
@@ -350,11 +361,16 @@ impl<'a> Worker<'a> {
     }
 }
 
+/// All rows of a tile.
+fn whole<B: Backend>(model: &Model<B>, tile: usize) -> TileRows {
+    TileRows { tile, rows: 0..model.tiles()[tile].row_count() }
+}
+
 /// The parameters of one rank with their state, from any plan's checkpoint.
 fn read(
     checkpoint: &Checkpoint,
     config: &JobConfig,
-    ((plan, rank), cpu): ((&ShardingPlan, Rank), &Cpu),
+    ((plan, rank), host): ((&ShardingPlan, Rank), &Pool),
 ) -> Result<RankParameters, Error> {
     let (model, optimizer) = (&config.model, &config.optimizer);
     let zeros = |(name, shape): (String, Vec<usize>)| {
@@ -368,7 +384,7 @@ fn read(
     };
     let tiles = plan.tiles_of(rank).map(tile).collect::<Result<_, _>>()?;
     let parameters = RankParameters { dense, tiles };
-    parameters.check_finite(cpu, (checkpoint.folder(), config))?;
+    parameters.check_finite(host, (checkpoint.folder(), config))?;
     Ok(parameters)
 }
 

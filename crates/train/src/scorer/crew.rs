@@ -1,6 +1,7 @@
 //! Scoring by several processes: rank 0 reads the rows and gives each rank its share of a batch.
 
 use comm::Communicator;
+use device::Backend;
 use schema::{Batch, KeyedJaggedTensor, Rank};
 
 use super::Scorer;
@@ -22,7 +23,11 @@ impl Crew {
     ///
     /// # Errors
     /// Those of [`Scorer::score`]; [`Error::Communication`].
-    pub fn score(&mut self, scorer: &mut Scorer, batch: &Batch) -> Result<Vec<f32>, Error> {
+    pub fn score<B: Backend>(
+        &mut self,
+        scorer: &mut Scorer<B>,
+        batch: &Batch,
+    ) -> Result<Vec<f32>, Error> {
         let has_weights = i64::from(batch.sparse.weights.is_some());
         self.comm.broadcast(Rank(0), &mut vec![1, has_weights])?;
         let size = self.comm.world_size();
@@ -45,7 +50,7 @@ impl Crew {
     ///
     /// # Errors
     /// As [`Self::score`].
-    pub fn follow(mut self, scorer: &mut Scorer) -> Result<(), Error> {
+    pub fn follow<B: Backend>(mut self, scorer: &mut Scorer<B>) -> Result<(), Error> {
         let mut order = Vec::<i64>::new();
         loop {
             self.comm.broadcast(Rank(0), &mut order)?;

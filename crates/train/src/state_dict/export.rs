@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use device::Cpu;
+use device::Pool;
 use schema::{DataType, ModelConfig, Optimizer, RowScope, ShardingPlan, TableId, Tile};
 
 use super::optimizer;
@@ -94,14 +94,17 @@ fn write_weights(
     tensors.extend(names.iter().map(dense));
     let announced = tensors.iter().map(|(name, kind, shape)| (name.as_str(), *kind, &shape[..]));
     let mut writer = TensorWriter::create(path, &model_note(model), announced)?;
-    let cpu = Cpu::new(1);
+    let host = Pool::new(1);
     for tile in ShardingPlan::table_wise(&model.tables, 1).tiles() {
         let table = &model.tables[tile.table.index()].name;
         for cut in checkpoint.row_cuts(table).windows(2) {
             let block = Tile { rows: cut[0]..cut[1], ..tile.clone() };
             let block = checkpoint.read_tile_weights(table, &block)?;
             // There is no state in it, so that no rule is looked up.
-            refuse(checkpoint, parameter::not_finite(&cpu, &block, (table, Optimizer::Sgd)))?;
+            refuse(
+                checkpoint,
+                parameter::not_finite(&host, &block.view(), (table, Optimizer::Sgd)),
+            )?;
             writer.write_bytes(block.weight.view().bytes())?;
         }
         writer.end_tensor();
@@ -142,7 +145,7 @@ fn write_states(
     }
     let announced = tensors.iter().map(|(name, shape)| (name.as_str(), DataType::F32, &shape[..]));
     let mut writer = TensorWriter::create(path, &optimizer::notes(rules), announced)?;
-    let cpu = Cpu::new(1);
+    let host = Pool::new(1);
     for tile in whole.tiles() {
         let table = &model.tables[tile.table.index()].name;
         let parts = optimizer::names(sparse).len();
@@ -150,7 +153,10 @@ fn write_states(
             for cut in checkpoint.row_cuts(table).windows(2) {
                 let block = Tile { rows: cut[0]..cut[1], ..tile.clone() };
                 let block_state = checkpoint.read_tile(table, &block, sparse)?;
-                refuse(checkpoint, parameter::not_finite(&cpu, &block_state, (table, sparse)))?;
+                refuse(
+                    checkpoint,
+                    parameter::not_finite(&host, &block_state.view(), (table, sparse)),
+                )?;
                 let state = block_state.state;
                 let width = state.len() / block.row_count() / parts;
                 let rows = state.chunks_exact(width * parts);

@@ -1,16 +1,18 @@
 //! What a steady step asks of the allocator, counted on the threads of the ranks.
 
+use device::backend::StepScalars;
 use device::buffer::Counting;
 use device::ops::embedding_backward::{self, Origin};
 use device::ops::{Output, Slot, embedding_forward};
 use device::optimizer::Rule;
-use device::{Cpu, buffer::Array};
+use device::{Backend, Cpu, buffer::Array};
 use schema::random::CounterRng;
 use schema::{
     KeyedJaggedTensor, ModelConfig, Optimizer, OptimizerConfig, Rank, ShardingPlan, TableConfig,
 };
 use train::RankContext;
 use train::embedding::EmbeddingCollection;
+use train::memory::Room;
 use train::parameter::TileState;
 use train::profile::Profiler;
 
@@ -31,7 +33,7 @@ fn model() -> ModelConfig {
 fn tiles(model: &ModelConfig, plan: &ShardingPlan, rank: Rank, kind: Optimizer) -> Vec<TileState> {
     let cpu = Cpu::new(1);
     let of = |tile: &schema::Tile| TileState {
-        weight: train::initial::tile_weights(&cpu, model, tile),
+        weight: train::initial::tile_weights(&cpu.pool, model, tile),
         state: Array::zeroed(tile.row_count() * kind.state_per_row(tile.dim())),
         tile: tile.clone(),
     };
@@ -134,11 +136,13 @@ fn rank(plan: &ShardingPlan, comm: comm::Communicator) -> (u64, u64) {
     let mut states = tiles(&model, plan, place, kind);
     let of_rank = slots(&model, &states);
     let kernels = of_kernels(&mut states, &of_rank, rule);
-    let mut embedding = EmbeddingCollection::new(&model, plan, place, (states, kind));
-    let mut context =
-        RankContext { cpu: Cpu::new(1), comm: comm.into(), profiler: Profiler::off() };
+    let mut context = RankContext::new(Cpu::new(1), comm, Profiler::off()).unwrap();
+    let cpu = Cpu::new(1);
+    let mut embedding =
+        EmbeddingCollection::new(&mut Room::of(&cpu), &model, (plan, place), (states, kind));
+    let mut scalars = cpu.scalars().unwrap();
     let sparse = bags(&model, place);
-    let mut pooled = vec![0.0; SAMPLES * model.pooled_width()];
+    let mut pooled = Array::zeroed(SAMPLES * model.pooled_width());
     let first_sample = place.index() * SAMPLES;
     let mut before = 0;
     for step in 0..WARM_UP + STEPS {
@@ -146,7 +150,10 @@ fn rank(plan: &ShardingPlan, comm: comm::Communicator) -> (u64, u64) {
             before = Counting::allocations();
         }
         embedding.forward(&mut context, (&sparse, first_sample), &mut pooled).unwrap();
-        embedding.backward(&mut context, (&sparse, &pooled), (rule, step)).unwrap();
+        let rounding = train::initial::rounding(model.seed, step);
+        let numbers = StepScalars { dense: rule, sparse: rule, normaliser: 1.0, rounding };
+        cpu.begin(&(), &numbers, &mut scalars).unwrap();
+        embedding.backward(&mut context, (&sparse, &pooled), &mut scalars).unwrap();
     }
     (Counting::allocations() - before, STEPS * kernels)
 }

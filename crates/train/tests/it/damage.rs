@@ -10,6 +10,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use data::Dataset;
+use device::Cpu;
 use schema::ShardingPlan;
 use schema::random::CounterRng;
 use train::checkpoint::Checkpoint;
@@ -134,7 +135,7 @@ fn trained(folder: &Path, prepared: &Path, start: Start) -> Result<Weights, Erro
     let mut request: RunRequest = run::request(&run_folder, &dataset, plan);
     request.config.training.epochs = 1;
     request.start = start;
-    let outcome = train::run(&request, &mut |_| {})?;
+    let outcome = train::run(&request, Cpu::open, &mut |_| {})?;
     let mut weights = files(&outcome.checkpoint.unwrap());
     weights.retain(|(path, _)| path.extension().is_some_and(|end| end == "safetensors"));
     Ok(weights)
@@ -150,7 +151,7 @@ fn same(a: &Weights, b: &Weights) -> bool {
 fn evaluated(checkpoint: &Path, prepared: &Path) -> Result<u64, Error> {
     let dataset = Dataset::open(prepared)?;
     let (_, held_out) = dataset.split(0.2);
-    let mut scorer = Scorer::load(checkpoint, 1)?;
+    let mut scorer = Scorer::load(checkpoint, Cpu::new(1))?;
     Ok(scorer.evaluate(&dataset, held_out, &mut |_, _| {})?.loss.to_bits())
 }
 

@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::path::Path;
 use std::time::Duration;
 
+use device::Cpu;
 use schema::{Optimizer, ShardingPlan, TableConfig};
 use train::run::{Processes, Reading, follow};
 use train::{Error, Outcome, RunRequest};
@@ -18,9 +19,9 @@ fn as_processes(requests: Vec<RunRequest>) -> Vec<Result<Option<Outcome>, Error>
             scope.spawn(move || {
                 let processes = Processes { comm, timeout: Duration::from_secs(60), native: false };
                 if rank == 0 {
-                    Reading::begin(request)?.lead(processes, &mut |_| {}).map(Some)
+                    Reading::begin(request)?.lead(Cpu::open, processes, &mut |_| {}).map(Some)
                 } else {
-                    follow(&request, processes).map(|_| None)
+                    follow(&request, Cpu::open, processes).map(|_| None)
                 }
             })
         };
@@ -60,7 +61,7 @@ fn issue_28_ranks_that_read_for_themselves_write_the_same_checkpoint() {
                 request.config.optimizer.sparse.kind = kind;
                 request
             };
-            let threads = train::run(&asked("threads"), &mut |_| {}).unwrap();
+            let threads = train::run(&asked("threads"), Cpu::open, &mut |_| {}).unwrap();
             let requests = (0..ranks).map(|_| asked("processes")).collect();
             let led = as_processes(requests).swap_remove(0).unwrap().unwrap();
             assert_eq!(led.evaluation, threads.evaluation, "{kind} {ranks} {j}");

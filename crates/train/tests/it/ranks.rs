@@ -1,6 +1,7 @@
 //! Trains a model on given batches, one thread per rank, and puts the tables together again.
 
-use device::Cpu;
+use device::backend::{TileRoom, TileRows};
+use device::{Cpu, Weights, WeightsView};
 use schema::model::ModelConfig;
 use schema::optimizer::LearningRateSchedule;
 use schema::source::{Format, Ids};
@@ -9,7 +10,7 @@ use schema::{
     Batch, DataConfig, JobConfig, Optimizer, OptimizerConfig, Optimizers, Rank, ShardingPlan,
 };
 use train::model::RankParameters;
-use train::parameter::DenseParameter;
+use train::parameter::{DenseParameter, TileState};
 use train::profile::Profiler;
 use train::{Model, RankContext, Share, Step};
 
@@ -33,17 +34,33 @@ pub struct Trained {
     pub tables: Vec<Vec<f32>>,
 }
 
+/// Copies of its tiles.
+pub fn tiles_of(model: &Model<Cpu>) -> Vec<TileState> {
+    let (cpu, mut room) = (Cpu::new(1), TileRoom::default());
+    let copy = |(number, tile): (usize, &schema::Tile)| {
+        let rows = TileRows { tile: number, rows: 0..tile.row_count() };
+        let view = model.tile((&cpu, &()), rows, &mut room).unwrap();
+        let weight = match view.weight {
+            WeightsView::F32(values) => Weights::F32(values.into()),
+            WeightsView::F16(values) => Weights::F16(values.into()),
+            WeightsView::Bf16(values) => Weights::Bf16(values.into()),
+        };
+        TileState { tile: view.tile, weight, state: view.state.into() }
+    };
+    model.tiles().iter().enumerate().map(copy).collect()
+}
+
 /// Copies of all that a rank trains.
-pub fn parameters_of(model: &Model) -> RankParameters {
-    let dense = model.dense().to_parameters(&Cpu::new(1)).unwrap();
-    RankParameters { dense, tiles: model.tiles().to_vec() }
+pub fn parameters_of(model: &Model<Cpu>) -> RankParameters {
+    let dense = model.dense().to_parameters((&Cpu::new(1), &())).unwrap();
+    RankParameters { dense, tiles: tiles_of(model) }
 }
 
 /// Runs all batches; batches are split over the ranks as evenly as they go, so that small ones
 /// leave ranks empty.
 pub fn train(job: &Job<'_>) -> Trained {
     let ends = comm::world(job.plan.world_size());
-    let models: Vec<(Vec<f64>, Model)> = std::thread::scope(|scope| {
+    let models: Vec<(Vec<f64>, Model<Cpu>)> = std::thread::scope(|scope| {
         let run = |comm| scope.spawn(move || train_rank(job, comm));
         let ranks: Vec<_> = ends.into_iter().map(run).collect();
         ranks.into_iter().map(|rank| rank.join().unwrap()).collect()
@@ -56,7 +73,7 @@ pub fn train(job: &Job<'_>) -> Trained {
         for (loss, (sum, batch)) in losses.iter_mut().zip(sums.iter().zip(job.batches)) {
             *loss += sum / batch.size as f64;
         }
-        for state in model.tiles() {
+        for state in tiles_of(model) {
             let weight = state.weight.view().to_f32();
             let (tile, dim) = (&state.tile, tables[state.tile.table.index()].dim);
             for (row, values) in tile.rows.clone().zip(weight.chunks_exact(tile.dim())) {
@@ -68,15 +85,15 @@ pub fn train(job: &Job<'_>) -> Trained {
     Trained { losses, dense: parameters_of(&models[0].1).dense, tables: whole }
 }
 
-fn train_rank(job: &Job<'_>, comm: comm::Communicator) -> (Vec<f64>, Model) {
+fn train_rank(job: &Job<'_>, comm: comm::Communicator) -> (Vec<f64>, Model<Cpu>) {
     let (rank, size) = (comm.rank(), comm.world_size());
     let cpu = Cpu::new(job.threads);
-    let mut context = RankContext { cpu, comm: comm.into(), profiler: Profiler::off() };
+    let mut context = RankContext::new(cpu, comm, Profiler::off()).unwrap();
     let batch_max = job.config.training.batch_size;
     let parameters = (job.parameters)(rank);
     let place = (job.plan, rank);
     let mut model =
-        Model::restored(&context.cpu, job.config, place, batch_max, parameters).unwrap();
+        Model::restored(context.on(), job.config, place, batch_max, parameters).unwrap();
     let mut sums = Vec::new();
     for (number, batch) in (0..).zip(job.batches) {
         let cut = |rank: usize| batch.size * rank / size;

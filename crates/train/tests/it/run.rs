@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use data::{Dataset, PrepareRequest, Strictness};
-use device::weights::WeightsMut;
+use device::{Cpu, WeightsMut};
 use schema::random::CounterRng;
 use schema::{DataType, JobConfig, Optimizer, ShardingPlan, TableConfig};
 use train::checkpoint::{Checkpoint, Meta, Writer};
@@ -128,14 +128,14 @@ fn a_run_resumed_from_any_checkpoint_ends_with_the_same_bytes() {
     let folder = tempfile::tempdir().unwrap();
     let dataset = dataset(folder.path());
     let mut request = request(&folder.path().join("whole"), &dataset, plan(ShardingPlan::mixed, 2));
-    let whole = train::run(&request, &mut |_| {}).unwrap();
+    let whole = train::run(&request, Cpu::open, &mut |_| {}).unwrap();
     assert_eq!(whole.step, 2 * (ROWS * 8 / 10).div_ceil(32));
     let checkpoints = train::checkpoint::list(&request.run_folder).unwrap();
     assert!(checkpoints.len() > 4, "{checkpoints:?}");
     for (i, checkpoint) in checkpoints.into_iter().enumerate() {
         request.run_folder = folder.path().join(format!("resumed-{i}"));
         request.start = Start::Checkpoint(checkpoint);
-        let resumed = train::run(&request, &mut |_| {}).unwrap();
+        let resumed = train::run(&request, Cpu::open, &mut |_| {}).unwrap();
         assert_eq!(bits(&resumed), bits(&whole), "from checkpoint {i}");
     }
 }
@@ -146,12 +146,12 @@ fn a_checkpoint_of_one_plan_goes_on_under_another() {
     let dataset = dataset(folder.path());
     let mut request =
         request(&folder.path().join("one"), &dataset, plan(ShardingPlan::table_wise, 1));
-    let whole = train::run(&request, &mut |_| {}).unwrap();
+    let whole = train::run(&request, Cpu::open, &mut |_| {}).unwrap();
     let middle = train::checkpoint::list(&request.run_folder).unwrap().swap_remove(2);
     request.start = Start::Checkpoint(middle);
     request.plan = plan(ShardingPlan::row_wise, 3);
     request.run_folder = folder.path().join("three");
-    let resharded = train::run(&request, &mut |_| {}).unwrap();
+    let resharded = train::run(&request, Cpu::open, &mut |_| {}).unwrap();
     let (a, b) = (whole.evaluation.unwrap(), resharded.evaluation.unwrap());
     assert!((a.loss - b.loss).abs() < 1e-5, "{a:?} against {b:?}");
     assert!(a.auc > 0.6, "{a:?}");
@@ -186,11 +186,11 @@ fn a_plan_that_makes_another_rule_is_refused_unless_the_change_is_accepted() {
             request.config.optimizer.sparse.kind = kind;
             request.config.optimizer.sparse.learning_rate = 0.01;
             request.config.training.steps = Some(2);
-            let outcome = train::run(&request, &mut |_| {}).unwrap();
+            let outcome = train::run(&request, Cpu::open, &mut |_| {}).unwrap();
             request.start = Start::Checkpoint(outcome.checkpoint.unwrap());
             request.config.training.steps = Some(4);
             request.plan = plan(to.0, to.1);
-            let refused = train::run(&request, &mut |_| {});
+            let refused = train::run(&request, Cpu::open, &mut |_| {});
             let Some((before, after)) = change else {
                 assert_eq!(refused.unwrap().step, 4, "{what}");
                 continue;
@@ -203,7 +203,7 @@ fn a_plan_that_makes_another_rule_is_refused_unless_the_change_is_accepted() {
             assert!(refused.ends_with(&expected), "{what}: {refused}");
             request.rule_change = RuleChange::Accept;
             let mut said = Vec::new();
-            let accepted = train::run(&request, &mut |event| {
+            let accepted = train::run(&request, Cpu::open, &mut |event| {
                 if let Event::RowScope { optimizer, scope, before } = event {
                     let before = before.map(|before| before.text_of("a"));
                     said.push((optimizer, scope.text_of("a"), before));
@@ -225,7 +225,7 @@ fn a_checkpoint_without_a_named_rule_has_that_of_its_plan() {
     let plan_of = |ranks| plan(ShardingPlan::column_wise, ranks);
     let mut request = request(&folder.path().join("run"), &dataset, plan_of(2));
     request.config.training.steps = Some(2);
-    let checkpoint = train::run(&request, &mut |_| {}).unwrap().checkpoint.unwrap();
+    let checkpoint = train::run(&request, Cpu::open, &mut |_| {}).unwrap().checkpoint.unwrap();
     let manifest = checkpoint.join("manifest.json");
     let text = std::fs::read_to_string(&manifest).unwrap();
     let mut value: serde_json::Value = serde_json::from_str(&text).unwrap();
@@ -234,10 +234,10 @@ fn a_checkpoint_without_a_named_rule_has_that_of_its_plan() {
     crate::samples::write_manifest(&manifest, &value);
     request.start = Start::Checkpoint(checkpoint);
     request.config.training.steps = Some(3);
-    assert_eq!(train::run(&request, &mut |_| {}).unwrap().step, 3);
+    assert_eq!(train::run(&request, Cpu::open, &mut |_| {}).unwrap().step, 3);
     request.config.training.steps = Some(4);
     request.plan = plan_of(4);
-    let refused = train::run(&request, &mut |_| {});
+    let refused = train::run(&request, Cpu::open, &mut |_| {});
     assert!(matches!(refused, Err(Error::OtherRowScope { .. })), "{refused:?}");
 }
 
@@ -252,7 +252,7 @@ fn a_run_on_column_tiles_says_so_at_its_start() {
         request.config.optimizer.sparse.kind = kind;
         request.config.training.steps = Some(1);
         let mut steps = 0;
-        train::run(&request, &mut |event| match event {
+        train::run(&request, Cpu::open, &mut |event| match event {
             Event::RowScope { optimizer, before: None, .. } if steps == 0 => said.push(optimizer),
             Event::Stepped { .. } => steps += 1,
             _ => {}
@@ -268,10 +268,10 @@ fn a_stopped_run_saves_and_goes_on() {
     let dataset = dataset(folder.path());
     let mut request =
         request(&folder.path().join("run"), &dataset, plan(ShardingPlan::column_wise, 2));
-    let whole = train::run(&request, &mut |_| {}).unwrap();
+    let whole = train::run(&request, Cpu::open, &mut |_| {}).unwrap();
     request.run_folder = folder.path().join("stopped");
     let stop = Arc::clone(&request.stop);
-    let stopped = train::run(&request, &mut |event| {
+    let stopped = train::run(&request, Cpu::open, &mut |event| {
         if let Event::Stepped { step: 10, .. } = event {
             stop.store(true, Ordering::Relaxed);
         }
@@ -280,7 +280,7 @@ fn a_stopped_run_saves_and_goes_on() {
     assert!(stopped.interrupted && stopped.step == 10, "{stopped:?}");
     request.stop = Arc::new(AtomicBool::new(false));
     request.start = Start::Checkpoint(stopped.checkpoint.unwrap());
-    let finished = train::run(&request, &mut |_| {}).unwrap();
+    let finished = train::run(&request, Cpu::open, &mut |_| {}).unwrap();
     assert_eq!(bits(&finished), bits(&whole));
 }
 
@@ -294,7 +294,7 @@ fn a_run_without_one_full_batch_is_refused() {
         request(&folder.path().join("run"), &dataset, plan(ShardingPlan::table_wise, 1));
     request.config.training.batch_size = 1000;
     request.config.training.drop_last = true;
-    let refused = train::run(&request, &mut |_| {}).map_err(|error| error.to_string());
+    let refused = train::run(&request, Cpu::open, &mut |_| {}).map_err(|error| error.to_string());
     let text = refused.unwrap_err();
     assert!(text.contains("1000 does not fill one batch from 560 rows"), "{text}");
     assert!(train::checkpoint::list(&request.run_folder).unwrap().is_empty());
@@ -312,7 +312,7 @@ fn folders_that_cannot_be_written_are_refused_before_the_first_step() {
     let trace = Some(TraceRequest { folder: file.join("trace"), steps: 3..6 });
     for request in [no_run, RunRequest { trace, ..good }] {
         let mut steps = 0;
-        let refused = train::run(&request, &mut |event| {
+        let refused = train::run(&request, Cpu::open, &mut |event| {
             steps += u64::from(matches!(event, Event::Stepped { .. }));
         });
         assert!(matches!(refused, Err(Error::Io { .. })), "{refused:?}");
@@ -326,7 +326,7 @@ fn a_stop_ends_an_evaluation_too() {
     let dataset = dataset(folder.path());
     let mut request =
         request(&folder.path().join("run"), &dataset, plan(ShardingPlan::column_wise, 2));
-    let whole = train::run(&request, &mut |_| {}).unwrap();
+    let whole = train::run(&request, Cpu::open, &mut |_| {}).unwrap();
     for (name, evaluate_every, steps) in [("between", Some(10), 10), ("end", None, whole.step)] {
         request.run_folder = folder.path().join(name);
         request.start = Start::Fresh;
@@ -334,7 +334,7 @@ fn a_stop_ends_an_evaluation_too() {
         request.stop = Arc::new(AtomicBool::new(false));
         let stop = Arc::clone(&request.stop);
         let mut batches = 0;
-        let stopped = train::run(&request, &mut |event| {
+        let stopped = train::run(&request, Cpu::open, &mut |event| {
             if let Event::Evaluating { .. } = event {
                 batches += 1;
                 stop.store(true, Ordering::Relaxed);
@@ -345,7 +345,7 @@ fn a_stop_ends_an_evaluation_too() {
         assert_eq!(stopped.evaluation, None);
         request.start = Start::Checkpoint(stopped.checkpoint.unwrap());
         request.stop = Arc::new(AtomicBool::new(false));
-        let finished = train::run(&request, &mut |_| {}).unwrap();
+        let finished = train::run(&request, Cpu::open, &mut |_| {}).unwrap();
         assert_eq!(bits(&finished), bits(&whole));
     }
 }
@@ -355,8 +355,8 @@ fn a_scorer_gives_the_evaluation_of_the_run() {
     let folder = tempfile::tempdir().unwrap();
     let dataset = dataset(folder.path());
     let request = request(&folder.path().join("run"), &dataset, plan(ShardingPlan::row_wise, 2));
-    let outcome = train::run(&request, &mut |_| {}).unwrap();
-    let mut scorer = Scorer::load(&outcome.checkpoint.unwrap(), 2).unwrap();
+    let outcome = train::run(&request, Cpu::open, &mut |_| {}).unwrap();
+    let mut scorer = Scorer::load(&outcome.checkpoint.unwrap(), Cpu::new(2)).unwrap();
     let (_, held_out) = dataset.split(0.2);
     let evaluation = scorer.evaluate(&dataset, held_out, &mut |_, _| {}).unwrap();
     let expected = outcome.evaluation.unwrap();
@@ -385,9 +385,9 @@ fn mapped_tables_give_the_evaluation_of_loaded_ones() {
         let plan = plan_of(&config.model.tables, 3);
         let mut request = request(&run_folder, &dataset, plan);
         request.config = config;
-        let checkpoint = train::run(&request, &mut |_| {}).unwrap().checkpoint.unwrap();
+        let checkpoint = train::run(&request, Cpu::open, &mut |_| {}).unwrap().checkpoint.unwrap();
         let [loaded, mapped] = [Scorer::load, Scorer::open].map(|scorer| {
-            let mut scorer = scorer(&checkpoint, 2).unwrap();
+            let mut scorer = scorer(&checkpoint, Cpu::new(2)).unwrap();
             scorer.evaluate(&dataset, held_out.clone(), &mut |_, _| {}).unwrap()
         });
         assert_eq!(loaded.loss.to_bits(), mapped.loss.to_bits(), "{data_type:?}");
@@ -412,15 +412,15 @@ fn runs_with_sequences_resume_and_score_and_count_what_they_leave_out() {
         let mut request =
             request(&folder.path().join("whole"), &dataset, plan(ShardingPlan::mixed, 2));
         request.config = JobConfig::parse(&config().to_toml().unwrap(), &overrides).unwrap();
-        let whole = train::run(&request, &mut |_| {}).unwrap();
+        let whole = train::run(&request, Cpu::open, &mut |_| {}).unwrap();
         assert_eq!(whole.ids_left_out, left_out, "{length}");
         assert!(whole.evaluation.as_ref().unwrap().auc > 0.6, "{whole:?}");
         let middle = train::checkpoint::list(&request.run_folder).unwrap().swap_remove(2);
         request.run_folder = folder.path().join("resumed");
         request.start = Start::Checkpoint(middle);
-        let resumed = train::run(&request, &mut |_| {}).unwrap();
+        let resumed = train::run(&request, Cpu::open, &mut |_| {}).unwrap();
         assert_eq!(bits(&resumed), bits(&whole), "{length}");
-        let mut scorer = Scorer::open(&resumed.checkpoint.unwrap(), 2).unwrap();
+        let mut scorer = Scorer::open(&resumed.checkpoint.unwrap(), Cpu::new(2)).unwrap();
         let (_, held_out) = dataset.split(0.2);
         let evaluation = scorer.evaluate(&dataset, held_out, &mut |_, _| {}).unwrap();
         let expected = resumed.evaluation.unwrap();
@@ -437,9 +437,9 @@ fn a_run_folder_serves_one_run_at_a_time() {
     let dataset = dataset(folder.path());
     let request = request(&folder.path().join("run"), &dataset, plan(ShardingPlan::table_wise, 1));
     let mut second = None;
-    train::run(&request, &mut |event| {
+    train::run(&request, Cpu::open, &mut |event| {
         if let Event::Stepped { step: 2, .. } = event {
-            second = Some(train::run(&request, &mut |_| {}));
+            second = Some(train::run(&request, Cpu::open, &mut |_| {}));
         }
     })
     .unwrap();
@@ -453,14 +453,14 @@ fn another_models_checkpoint_is_refused() {
     let mut request =
         request(&folder.path().join("run"), &dataset, plan(ShardingPlan::table_wise, 1));
     request.config.training.steps = Some(2);
-    let outcome = train::run(&request, &mut |_| {}).unwrap();
+    let outcome = train::run(&request, Cpu::open, &mut |_| {}).unwrap();
     request.start = Start::Checkpoint(outcome.checkpoint.unwrap());
     request.config.model.top = vec![4, 1];
-    let refused = train::run(&request, &mut |_| {}).unwrap_err().to_string();
+    let refused = train::run(&request, Cpu::open, &mut |_| {}).unwrap_err().to_string();
     assert!(refused.ends_with("model.top: the checkpoint has [8,1], got [4,1]"), "{refused}");
     request.config = config();
     request.config.optimizer.sparse.kind = schema::Optimizer::Sgd;
-    let refused = train::run(&request, &mut |_| {}).unwrap_err().to_string();
+    let refused = train::run(&request, Cpu::open, &mut |_| {}).unwrap_err().to_string();
     let expected = "optimizer.sparse.kind: the checkpoint has \"rowwise_adagrad\", got \"sgd\"";
     assert!(refused.ends_with(expected), "{refused}");
 }
@@ -473,14 +473,14 @@ fn data_of_other_transforms_is_refused() {
     let plan = plan(ShardingPlan::table_wise, 1);
     let mut request = request(&folder.path().join("run"), &dataset(folder.path()), plan);
     request.config.training.steps = Some(2);
-    let outcome = train::run(&request, &mut |_| {}).unwrap();
+    let outcome = train::run(&request, Cpu::open, &mut |_| {}).unwrap();
     request.config.training.steps = Some(4);
     request.start = Start::Checkpoint(outcome.checkpoint.unwrap());
     request.train = dataset_of(other.path(), 6);
-    let refused = train::run(&request, &mut |_| {});
+    let refused = train::run(&request, Cpu::open, &mut |_| {});
     assert!(matches!(refused, Err(Error::OtherTransforms { .. })), "{refused:?}");
     request.train = dataset_of(&folder.path().join("run"), 5);
-    assert_eq!(train::run(&request, &mut |_| {}).unwrap().step, 4);
+    assert_eq!(train::run(&request, Cpu::open, &mut |_| {}).unwrap().step, 4);
 }
 
 /// The same columns, transforms and number of rows: only the content tells them apart.
@@ -493,7 +493,7 @@ fn other_rows_under_the_same_transforms_are_refused() {
     let plan = plan(ShardingPlan::table_wise, 1);
     let mut request = request(&folder.path().join("run"), &began, plan);
     request.config.training.steps = Some(2);
-    let outcome = train::run(&request, &mut |_| {}).unwrap();
+    let outcome = train::run(&request, Cpu::open, &mut |_| {}).unwrap();
     request.start = Start::Checkpoint(outcome.checkpoint.unwrap());
     request.config.training.steps = Some(4);
     let (_, held_out) = other.split(0.2);
@@ -503,7 +503,7 @@ fn other_rows_under_the_same_transforms_are_refused() {
         ..request.clone()
     };
     for (request, rows) in [(on(&other, &began), "training"), (on(&began, &other), "held-out")] {
-        match train::run(&request, &mut |_| {}) {
+        match train::run(&request, Cpu::open, &mut |_| {}) {
             Err(Error::OtherRows { which, .. }) => assert_eq!(which, rows),
             outcome => panic!("{rows}: {outcome:?}"),
         }
@@ -512,7 +512,7 @@ fn other_rows_under_the_same_transforms_are_refused() {
     let elsewhere = tempfile::tempdir().unwrap();
     let same = dataset(elsewhere.path());
     let without = RunRequest { evaluation: None, ..on(&same, &began) };
-    assert_eq!(train::run(&without, &mut |_| {}).unwrap().step, 4);
+    assert_eq!(train::run(&without, Cpu::open, &mut |_| {}).unwrap().step, 4);
 }
 
 #[test]
@@ -524,7 +524,7 @@ fn a_window_without_a_step_of_the_run_is_refused() {
     for steps in [36..40, 5..5] {
         let asked = steps.clone();
         request.trace = Some(TraceRequest { folder: folder.path().join("trace"), steps });
-        let refused = train::run(&request, &mut |_| {}).unwrap_err().to_string();
+        let refused = train::run(&request, Cpu::open, &mut |_| {}).unwrap_err().to_string();
         let expected = format!(
             "steps to record: expected some of 0..36, which are left of the run, got {}..{}",
             asked.start, asked.end
@@ -541,7 +541,7 @@ fn a_run_that_leaves_the_finite_numbers_ends_with_its_last_checkpoint() {
     let run_folder = folder.path().join("run");
     let mut request = request(&run_folder, &dataset, plan(ShardingPlan::row_wise, 2));
     let diverged = |request: &RunRequest| {
-        let error = train::run(request, &mut |_| {}).unwrap_err();
+        let error = train::run(request, Cpu::open, &mut |_| {}).unwrap_err();
         let Error::Diverged { step, what, checkpoint } = error else { panic!("{error}") };
         let left = train::checkpoint::list(&request.run_folder).unwrap();
         assert_eq!(left.last(), checkpoint.as_ref());
@@ -550,7 +550,7 @@ fn a_run_that_leaves_the_finite_numbers_ends_with_its_last_checkpoint() {
     // A good start, then weights so large that the logits overflow.
     request.config.training.checkpoint_every = Some(1);
     request.config.training.steps = Some(4);
-    let good = train::run(&request, &mut |_| {}).unwrap().checkpoint.unwrap();
+    let good = train::run(&request, Cpu::open, &mut |_| {}).unwrap().checkpoint.unwrap();
     request.start = Start::Checkpoint(good);
     request.config.training.steps = Some(20);
     request.config.schedule = schema::optimizer::LearningRateSchedule::default();
@@ -579,7 +579,7 @@ fn recorded_steps_become_one_trace_per_rank() {
         request(&folder.path().join("run"), &dataset, plan(ShardingPlan::row_wise, 2));
     request.trace = Some(TraceRequest { folder: folder.path().join("trace"), steps: 3..6 });
     let mut traced = Vec::new();
-    train::run(&request, &mut |event| {
+    train::run(&request, Cpu::open, &mut |event| {
         if let Event::Traced { paths, steps } = event {
             assert_eq!(steps, 3);
             traced.push(paths.to_vec());
@@ -609,7 +609,7 @@ fn the_last_step_of_a_run_is_checked_before_it_is_saved() {
         request.config.training.steps = Some(1);
         request.config.training.checkpoint_every = None;
         request.evaluation = None;
-        let error = train::run(&request, &mut |_| {}).unwrap_err();
+        let error = train::run(&request, Cpu::open, &mut |_| {}).unwrap_err();
         assert!(matches!(error, Error::Diverged { step: 1, checkpoint: None, .. }), "{error}");
         let expected = "step 1: the loss on the same batch after the step is ";
         assert!(error.to_string().starts_with(expected), "{error}");
@@ -630,7 +630,7 @@ fn weights_that_a_16_bit_table_cuts_off_end_the_run() {
         request.config.schedule = schema::optimizer::LearningRateSchedule::default();
         request.config.training.steps = Some(1);
         request.evaluation = None;
-        let error = train::run(&request, &mut |_| {}).unwrap_err().to_string();
+        let error = train::run(&request, Cpu::open, &mut |_| {}).unwrap_err().to_string();
         let name = format!("{data_type:?}").to_uppercase();
         let ends = format!(": {name} ends there, larger weights were cut off; no checkpoint");
         assert!(error.starts_with("step 1: table \"a\", row "), "{error}");
@@ -683,7 +683,7 @@ fn a_checkpoint_with_a_value_that_is_no_finite_number_is_refused_by_place() {
     let mut request =
         request(&folder.path().join("run"), &dataset, plan(ShardingPlan::table_wise, 1));
     request.config.training.steps = Some(2);
-    let good = train::run(&request, &mut |_| {}).unwrap().checkpoint.unwrap();
+    let good = train::run(&request, Cpu::open, &mut |_| {}).unwrap().checkpoint.unwrap();
     request.config.training.steps = Some(4);
     let weight: Spoil = |tiles, _| {
         let WeightsMut::F32(values) = tiles[0].weight.view_mut() else { panic!() };
@@ -707,9 +707,9 @@ fn a_checkpoint_with_a_value_that_is_no_finite_number_is_refused_by_place() {
         assert_eq!(exported.unwrap_err().to_string(), expected);
         assert!(!out.exists());
         request.start = Start::Checkpoint(spoilt.clone());
-        let refused = train::run(&request, &mut |_| {}).unwrap_err().to_string();
+        let refused = train::run(&request, Cpu::open, &mut |_| {}).unwrap_err().to_string();
         assert_eq!(refused, expected);
-        match Scorer::load(&spoilt, 2) {
+        match Scorer::load(&spoilt, Cpu::new(2)) {
             // Nothing is read of a state that is not needed.
             Ok(_) => assert!(scores, "{place}"),
             Err(error) => assert_eq!((error.to_string(), scores), (expected, false)),
@@ -726,17 +726,17 @@ fn a_model_without_probabilities_is_not_evaluated() {
     let mut request =
         request(&folder.path().join("run"), &dataset, plan(ShardingPlan::table_wise, 1));
     request.config.training.steps = Some(2);
-    let good = train::run(&request, &mut |_| {}).unwrap().checkpoint.unwrap();
+    let good = train::run(&request, Cpu::open, &mut |_| {}).unwrap().checkpoint.unwrap();
     let spoilt = spoilt(&request, &good, |_, dense| {
         dense.iter_mut().for_each(|parameter| parameter.weight.fill(1e30));
     });
-    let mut scorer = Scorer::load(&spoilt, 1).unwrap();
+    let mut scorer = Scorer::load(&spoilt, Cpu::new(1)).unwrap();
     let (_, held_out) = dataset.split(0.2);
     let refused = scorer.evaluate(&dataset, held_out, &mut |_, _| {}).unwrap_err().to_string();
     let expected = "140 samples, the first 0: expected a probability, got NaN";
     assert!(refused.ends_with(expected), "{refused}");
     request.start = Start::Checkpoint(spoilt);
-    let refused = train::run(&request, &mut |_| {}).unwrap_err();
+    let refused = train::run(&request, Cpu::open, &mut |_| {}).unwrap_err();
     assert!(matches!(refused, Error::Diverged { step: 2, .. }), "{refused}");
     assert!(refused.to_string().contains("step 2: held-out data: 140 samples"), "{refused}");
 }
@@ -757,7 +757,7 @@ fn newer_checkpoints_are_set_aside_only_when_nothing_can_refuse_the_run() {
     let data = dataset(folder.path());
     let run = folder.path().join("run");
     let good = request(&run, &data, plan(ShardingPlan::row_wise, 2));
-    train::run(&good, &mut |_| {}).unwrap();
+    train::run(&good, Cpu::open, &mut |_| {}).unwrap();
     let before = names(&run);
     let start = Start::Checkpoint(train::checkpoint::list(&run).unwrap().swap_remove(1));
     let good = RunRequest { start, ..good };
@@ -781,11 +781,11 @@ fn newer_checkpoints_are_set_aside_only_when_nothing_can_refuse_the_run() {
         request.evaluation = Some((other, 0..10));
     });
     for (what, request) in refused {
-        train::run(&request, &mut |_| {}).expect_err(what);
+        train::run(&request, Cpu::open, &mut |_| {}).expect_err(what);
         assert_eq!(names(&run), before, "{what}");
     }
     let mut moved = Vec::new();
-    train::run(&good, &mut |event| match event {
+    train::run(&good, Cpu::open, &mut |event| match event {
         Event::SetAside { from, to } => moved.push((from.to_owned(), to.to_owned())),
         Event::Stepped { .. } => assert_eq!(moved.len(), before.len() - 2),
         _ => {}

@@ -1,15 +1,21 @@
 //! Tables without pooling, as the embeddings of a model alone: the vectors are the rows, and the
 //! same bytes come out for any number of threads and ranks, in every data type.
 
-use device::Cpu;
+use device::backend::{StepScalars, TileRoom, TileRows};
+use device::buffer::Array;
 use device::optimizer::Rule;
+use device::{Backend, Cpu};
 use schema::random::CounterRng;
 use schema::{
     DataType, JobConfig, KeyedJaggedTensor, Optimizer, OptimizerConfig, Rank, ShardingPlan,
 };
 use train::embedding::EmbeddingCollection;
+use train::initial;
+use train::memory::Room;
 use train::profile::Profiler;
 use train::{Model, RankContext};
+
+use crate::ranks;
 
 const BATCH: usize = 21;
 const LENGTH: usize = 3;
@@ -79,26 +85,40 @@ fn trained(
     let config = &with(config, optimizer);
     let run = |comm: comm::Communicator| {
         let rank = comm.rank().index();
-        let cpu = Cpu::new(threads);
-        let context = &mut RankContext { cpu, comm: comm.into(), profiler: Profiler::off() };
+        let cpu = &Cpu::new(1);
+        let context = &mut RankContext::new(Cpu::new(threads), comm, Profiler::off()).unwrap();
         let place = (plan, Rank(rank as u32));
-        let tiles = Model::initial(&context.cpu, config, place, BATCH).unwrap().tiles().to_vec();
+        let model = Model::initial(context.on(), config, place, BATCH).unwrap();
+        let tiles = ranks::tiles_of(&model);
         let mut embedding =
-            EmbeddingCollection::new(&config.model, plan, place.1, (tiles, optimizer));
+            EmbeddingCollection::new(&mut Room::of(cpu), &config.model, place, (tiles, optimizer));
+        let mut scalars = cpu.scalars().unwrap();
         let samples = BATCH * rank / ranks..BATCH * (rank + 1) / ranks;
         let mut looked_up = Vec::new();
         for step in 0..STEPS {
             let own = ids(step).slice(samples.clone());
-            let mut pooled = vec![f32::NAN; samples.len() * WIDTH];
+            let mut pooled = Array::zeroed(samples.len() * WIDTH);
+            pooled.fill(f32::NAN);
             embedding.forward(context, (&own, samples.start), &mut pooled).unwrap();
             let rng = CounterRng::new(13, step);
             let cells = (samples.start * WIDTH..samples.end * WIDTH).map(|i| i as u64);
             let gradient: Vec<f32> = cells.map(|cell| rng.normal(cell) as f32).collect();
-            let rule = Rule::new(&config.optimizer.sparse, 1.0, step);
-            embedding.backward(context, (&own, &gradient), (rule, step)).unwrap();
-            looked_up.push(pooled);
+            let gradient = Array::from(&gradient[..]);
+            let sparse = Rule::new(&config.optimizer.sparse, 1.0, step);
+            let rounding = initial::rounding(config.model.seed, step);
+            let numbers = StepScalars { dense: sparse, sparse, normaliser: 1.0, rounding };
+            cpu.begin(&(), &numbers, &mut scalars).unwrap();
+            embedding.backward(context, (&own, &gradient), &mut scalars).unwrap();
+            looked_up.push(pooled.to_vec());
         }
-        (looked_up, embedding.tiles().to_vec())
+        let mut room = TileRoom::default();
+        let mut tiles = Vec::new();
+        for (number, tile) in embedding.tiles().iter().enumerate() {
+            let rows = TileRows { tile: number, rows: 0..tile.row_count() };
+            let view = embedding.tile(context.on(), rows, &mut room).unwrap();
+            tiles.push((view.tile, view.weight.to_f32()));
+        }
+        (looked_up, tiles)
     };
     let all: Vec<_> = std::thread::scope(|scope| {
         let ends = comm::world(plan.world_size()).into_iter();
@@ -108,8 +128,7 @@ fn trained(
     let of_step = |step: usize| all.iter().flat_map(|(steps, _)| steps[step].clone()).collect();
     let looked_up = (0..STEPS as usize).map(of_step).collect();
     let mut tables = vec![vec![f32::NAN; 19 * DIM], vec![f32::NAN; 5 * DIM]];
-    for state in all.iter().flat_map(|(_, tiles)| tiles) {
-        let (tile, weight) = (&state.tile, state.weight.view().to_f32());
+    for (tile, weight) in all.iter().flat_map(|(_, tiles)| tiles) {
         for (row, values) in tile.rows.clone().zip(weight.chunks_exact(tile.dim())) {
             let start = row as usize * DIM + tile.columns.start;
             tables[tile.table.index()][start..start + tile.dim()].copy_from_slice(values);
@@ -123,8 +142,8 @@ fn vectors_are_the_first_rows_of_a_bag_and_then_zeros() {
     for data_type in ["f32", "f16", "bf16"] {
         let config = config(data_type);
         let plan = ShardingPlan::table_wise(&config.model.tables, 1);
-        let model = Model::initial(&Cpu::new(1), &config, (&plan, Rank(0)), 1).unwrap();
-        let items = model.tiles()[0].weight.view().to_f32();
+        let model = Model::initial((&Cpu::new(1), &()), &config, (&plan, Rank(0)), 1).unwrap();
+        let items = ranks::tiles_of(&model)[0].weight.view().to_f32();
         let (looked_up, _) = trained(&config, &plan, Optimizer::Sgd, 1);
         let ids = ids(0);
         let (mut rows, mut zeros) = (0, 0);

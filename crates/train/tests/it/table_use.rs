@@ -15,7 +15,7 @@ fn tiles(config: &JobConfig, plan: &ShardingPlan, changed: &[u64]) -> Vec<TileSt
     let (cpu, mut states) = (Cpu::new(2), Vec::new());
     for rank in 0..plan.world_size() {
         for tile in plan.tiles_of(Rank(rank)) {
-            let mut weight = initial::tile_weights(&cpu, &config.model, tile);
+            let mut weight = initial::tile_weights(&cpu.pool, &config.model, tile);
             let mut values = weight.view().to_f32();
             let dim = tile.dim();
             for &row in changed.iter().filter(|row| tile.table.0 == 0 && tile.rows.contains(row)) {
@@ -32,7 +32,8 @@ fn tiles(config: &JobConfig, plan: &ShardingPlan, changed: &[u64]) -> Vec<TileSt
 
 fn used(config: &JobConfig, tiles: &[TileState], threads: usize) -> Vec<TableUse> {
     let cpu = Cpu::new(threads);
-    let parts: Vec<_> = tiles.iter().map(|tile| of_tile(&cpu, &config.model, tile)).collect();
+    let parts: Vec<_> =
+        tiles.iter().map(|tile| of_tile(&cpu.pool, &config.model, &tile.view())).collect();
     of_tables(&config.model, &parts)
 }
 
@@ -74,7 +75,7 @@ fn a_run_tells_it_with_each_checkpoint() {
         let request = run::request(&name, &dataset, run::plan(make, 2));
         let mut told = Vec::new();
         let mut saved = Vec::new();
-        train::run(&request, &mut |event| match event {
+        train::run(&request, Cpu::open, &mut |event| match event {
             Event::Tables { step, tables } => told.push((step, tables.to_vec())),
             Event::Saved { step, .. } => saved.push(step),
             _ => {}

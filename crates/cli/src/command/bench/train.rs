@@ -156,8 +156,8 @@ fn job(args: &BenchTrain) -> Result<Job, Error> {
 
 /// A model, its batches, and the limits beside it.
 struct Bench {
-    context: RankContext,
-    model: Model,
+    context: RankContext<Cpu>,
+    model: Model<Cpu>,
     batches: Vec<Batch>,
     limits: Limits,
     /// Of what is recorded.
@@ -184,12 +184,12 @@ impl Bench {
         };
         let plan = ShardingPlan::table_wise(&model.tables, 1);
         let batches = batch::make(&cpu.pool, &made);
-        let trained = Model::initial(&cpu, config, (&plan, Rank(0)), batch_size)?;
         let table_bytes = model.table_bytes(schema::Optimizer::Sgd).0;
         let limits = Limits::new(&cpu.pool, table_bytes, row_bytes_mean(model));
         let clock = Clock::start();
         let profiler = Profiler::new(Recorder::new(run_info(&world(1)[0], threads, clock)), clock);
-        let context = RankContext::alone(cpu, profiler);
+        let context = RankContext::alone(cpu, profiler)?;
+        let trained = Model::initial(context.on(), config, (&plan, Rank(0)), batch_size)?;
         Ok(Self { context, model: trained, batches, limits, clock, step: 0 })
     }
 
@@ -212,21 +212,21 @@ impl Bench {
             }
             let total = per_turn * (turn + 1).max(args.sampling.repeats);
             meter.set_total(Some(total));
-            self.limits.measure(&self.context.cpu);
+            self.limits.measure(&self.context.device);
             for _ in 0..per_turn {
                 if stop.load(Ordering::SeqCst) {
                     return Ok(taken);
                 }
-                let watch = Watch::start(&self.context.cpu.pool);
+                let watch = Watch::start(&self.context.device.pool);
                 self.train()?;
-                taken.steps.push(watch.sample(&self.context.cpu.pool, |seconds| seconds));
+                taken.steps.push(watch.sample(&self.context.device.pool, |seconds| seconds));
                 meter.advance(taken.steps.len() as u64, "");
             }
             let recorded = if args.trace.is_some() { per_turn } else { RECORDED };
             for _ in 0..recorded {
                 taken.recorded.push(self.recorded()?);
             }
-            self.limits.measure(&self.context.cpu);
+            self.limits.measure(&self.context.device);
         }
         meter.finish();
         Ok(taken)
@@ -243,11 +243,11 @@ impl Bench {
 
     fn recorded(&mut self) -> Result<Sample<Step>, Error> {
         let number = self.step as u64;
-        let watch = Watch::start(&self.context.cpu.pool);
+        let watch = Watch::start(&self.context.device.pool);
         self.context.profiler.begin_step(number);
         self.train()?;
         self.context.profiler.end_step();
-        let (seconds, conditions) = watch.stop(&self.context.cpu.pool);
+        let (seconds, conditions) = watch.stop(&self.context.device.pool);
         let recorder = self.context.profiler.recorder();
         let spans = recorder.and_then(|recorder| recorder.spans(number)).unwrap_or_default();
         Ok(Sample { value: Step { seconds, spans: spans.to_vec() }, conditions })
@@ -298,7 +298,7 @@ fn report(
         config: job.origin.clone(),
         batch_size,
         pooling: args.pooling,
-        threads: bench.context.cpu.pool.threads(),
+        threads: bench.context.device.pool.threads(),
         optimizer: job.config.optimizer.sparse.kind,
         dense_optimizer: job.config.optimizer.dense.kind,
         distribution: job.config.synthetic.ids.clone().unwrap_or_default(),

@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use data::Dataset;
+use device::Cpu;
 use schema::JobConfig;
 use serde::{Deserialize, Serialize};
 use train::run::{Event, Outcome, Processes, Reading, RunRequest, Start, TraceRequest, follow};
@@ -45,7 +46,7 @@ pub fn lead(
     world.fail_into(&run.run_folder);
     world.tell(run)?;
     let processes = Processes { comm: world.take_comm()?, timeout: world.timeout(), native };
-    Ok(reading.lead(processes, observe)?)
+    Ok(reading.lead(Cpu::open, processes, observe)?)
 }
 
 impl Run {
@@ -79,7 +80,7 @@ impl Run {
         let native = self.native;
         let request = self.complete(args, world.threads(session))?;
         let processes = Processes { comm: world.take_comm()?, timeout: world.timeout(), native };
-        Ok(follow(&request, processes)?)
+        Ok(follow(&request, Cpu::open, processes)?)
     }
 
     /// The run on this rank.

@@ -97,6 +97,32 @@ impl Matrix {
         }
     }
 
+    /// The f32 panels of `[rows, columns]`.
+    pub(crate) fn panels(
+        &self,
+        op: &'static str,
+        rows: usize,
+        columns: usize,
+    ) -> Result<&[f32], Error> {
+        let Room::F32(values) = &self.0 else { return Err(not_f32(op)) };
+        let len = panels::len(rows, columns);
+        extent::within(op, "[rows, columns] in panels", values.len(), len)?;
+        Ok(&values[..len])
+    }
+
+    /// The same, to be written.
+    pub(crate) fn panels_mut(
+        &mut self,
+        op: &'static str,
+        rows: usize,
+        columns: usize,
+    ) -> Result<&mut [f32], Error> {
+        let Room::F32(values) = &mut self.0 else { return Err(not_f32(op)) };
+        let len = panels::len(rows, columns);
+        extent::within(op, "[rows, columns] in panels", values.len(), len)?;
+        Ok(&mut values[..len])
+    }
+
     /// What was last written as `[rows, columns]`, which fits.
     #[must_use]
     pub fn get(&self, rows: usize, columns: usize) -> Operand<'_> {
@@ -120,6 +146,16 @@ impl Matrix {
             }),
         }
     }
+}
+
+impl Default for Matrix {
+    fn default() -> Self {
+        Self::new(Precision::F32, 0, 0)
+    }
+}
+
+fn not_f32(op: &'static str) -> Error {
+    Error::Precision { op, what: "matrix", expected: Precision::F32, got: Precision::Bf16 }
 }
 
 #[cfg(test)]

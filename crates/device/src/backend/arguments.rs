@@ -1,0 +1,223 @@
+//! The arguments of a backend's operations, by name. Extents are of values; B is the samples.
+
+use schema::Loss;
+
+use super::{Backend, InputGradient};
+use crate::ops::exchange::{Column, Source};
+use crate::ops::gemm::Activation;
+use crate::ops::interaction;
+
+/// Arguments of [`Backend::linear_forward`].
+pub struct LinearForward<'a, B: Backend> {
+    /// Input, `[B, K]`, in the weight's precision.
+    pub x: &'a B::Matrix,
+    /// Weight, `[N, K]`.
+    pub weight: &'a B::Weight,
+    /// Bias, `[N]`.
+    pub bias: Option<&'a B::Vector>,
+    /// What follows the bias.
+    pub activation: Activation,
+    /// Output, `[B, N]`.
+    pub y: &'a mut B::Matrix,
+    /// B.
+    pub samples: usize,
+}
+
+/// Arguments of [`Backend::linear_backward_input`].
+pub struct LinearBackwardInput<'a, B: Backend> {
+    /// Gradient of the output, `[B, N]`, in the weight's precision.
+    pub d_y: &'a B::Matrix,
+    /// Weight, `[N, K]`.
+    pub weight: &'a B::Weight,
+    /// What becomes of it.
+    pub gradient: InputGradient<'a, B>,
+    /// Gradient of the input, `[B, K]`.
+    pub d_x: &'a mut B::Matrix,
+    /// B.
+    pub samples: usize,
+}
+
+/// Arguments of [`Backend::linear_backward_weight`].
+pub struct LinearBackwardWeight<'a, B: Backend> {
+    /// Input of the forward product, `[B, K]`.
+    pub x: &'a B::Matrix,
+    /// Gradient of the output, `[B, N]`, in the input's precision.
+    pub d_y: &'a B::Matrix,
+    /// Weight whose gradient is overwritten.
+    pub weight: &'a mut B::Weight,
+    /// Gradient of the bias, `[N]`.
+    pub d_bias: Option<&'a mut B::Vector>,
+    /// B.
+    pub samples: usize,
+}
+
+/// Arguments of [`Backend::column_forward`].
+pub struct ColumnForward<'a, B: Backend> {
+    /// Input, f32 `[B, K]`.
+    pub x: &'a B::Matrix,
+    /// `[K]`.
+    pub weight: &'a B::Vector,
+    /// `[1]`.
+    pub bias: &'a B::Vector,
+    /// Output, `[B]`.
+    pub y: &'a mut B::Vector,
+    /// B and K.
+    pub shape: (usize, usize),
+}
+
+/// Arguments of [`Backend::column_backward_weight`].
+pub struct ColumnBackwardWeight<'a, B: Backend> {
+    /// Input, f32 `[B, K]`.
+    pub x: &'a B::Matrix,
+    /// Gradient of the output, `[B]`.
+    pub d_y: &'a B::Vector,
+    /// Gradient of the weight, `[K]`.
+    pub d_weight: &'a mut B::Vector,
+    /// Gradient of the bias, `[1]`.
+    pub d_bias: &'a mut B::Vector,
+    /// B and K.
+    pub shape: (usize, usize),
+}
+
+/// Arguments of [`Backend::column_backward_input`].
+pub struct ColumnBackwardInput<'a, B: Backend> {
+    /// Gradient of the output, `[B]`.
+    pub d_y: &'a B::Vector,
+    /// `[K]`.
+    pub weight: &'a B::Vector,
+    /// The input where it is the output of a ReLU, whose gradient is then taken too.
+    pub relu: Option<&'a B::Matrix>,
+    /// Gradient of the input, f32 `[B, K]`.
+    pub d_x: &'a mut B::Matrix,
+    /// B and K.
+    pub shape: (usize, usize),
+}
+
+/// Arguments of [`Backend::update_vector`].
+pub struct VectorUpdate<'a, B: Backend> {
+    /// Values.
+    pub values: &'a mut B::Vector,
+    /// Gradient, of the values' length.
+    pub gradient: &'a mut B::Vector,
+    /// Optimizer state.
+    pub state: &'a mut B::Vector,
+    /// Elements of a row: only row-wise Adagrad asks.
+    pub dim: usize,
+}
+
+/// Arguments of [`Backend::cross_forward`]; all f32 `[B, N]` but the bias.
+pub struct CrossForward<'a, B: Backend> {
+    /// Input of the first cross layer.
+    pub x0: &'a B::Matrix,
+    /// `W (V x)`.
+    pub u: &'a B::Matrix,
+    /// `[N]`.
+    pub bias: &'a B::Vector,
+    /// Input of this layer.
+    pub x: &'a B::Matrix,
+    /// Output.
+    pub out: &'a mut B::Matrix,
+    /// B and N.
+    pub shape: (usize, usize),
+}
+
+/// Arguments of [`Backend::cross_backward`]; all f32 `[B, N]` but the bias and its gradient.
+pub struct CrossBackward<'a, B: Backend> {
+    /// Gradient of the output.
+    pub d_out: &'a B::Matrix,
+    /// Input of the first cross layer.
+    pub x0: &'a B::Matrix,
+    /// `W (V x)`.
+    pub u: &'a B::Matrix,
+    /// `[N]`.
+    pub bias: &'a B::Vector,
+    /// Gradient of `u`.
+    pub d_u: &'a mut B::Matrix,
+    /// Gradient of the bias, `[N]`.
+    pub d_bias: &'a mut B::Vector,
+    /// Gradient of `x0`, added to.
+    pub d_x0: &'a mut B::Matrix,
+    /// The direct part of the gradient of `x`.
+    pub d_x: &'a mut B::Matrix,
+    /// B and N.
+    pub shape: (usize, usize),
+}
+
+/// Arguments of [`Backend::interaction_forward`].
+pub struct InteractionForward<'a, B: Backend> {
+    /// The shape.
+    pub shape: interaction::Shape,
+    /// Vector 0 of each sample, f32 `[B, D]`.
+    pub dense: &'a B::Matrix,
+    /// The other vectors, `[B, F·D]`.
+    pub pooled: &'a B::Vector,
+    /// Output, f32 `[B, width]`.
+    pub out: &'a mut B::Matrix,
+}
+
+/// Arguments of [`Backend::interaction_backward`].
+pub struct InteractionBackward<'a, B: Backend> {
+    /// The shape.
+    pub shape: interaction::Shape,
+    /// Vector 0 of each sample, f32 `[B, D]`.
+    pub dense: &'a B::Matrix,
+    /// The other vectors, `[B, F·D]`.
+    pub pooled: &'a B::Vector,
+    /// Gradient of the output, f32 `[B, width]`.
+    pub d_out: &'a B::Matrix,
+    /// Gradient of `dense`.
+    pub d_dense: &'a mut B::Matrix,
+    /// Gradient of `pooled`.
+    pub d_pooled: &'a mut B::Vector,
+}
+
+/// What [`Backend::join`] puts together.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct JoinShape {
+    /// B.
+    pub rows: usize,
+    /// Columns of the matrix.
+    pub left: usize,
+    /// Columns of the row-major vectors.
+    pub right: usize,
+}
+
+/// Arguments of [`Backend::loss`].
+pub struct LossArguments<'a, B: Backend> {
+    /// Which loss.
+    pub kind: Loss,
+    /// `[B]`.
+    pub logits: &'a B::Vector,
+    /// Labels in `0..=1`, `[B]`, in the host's memory.
+    pub labels: &'a [f32],
+    /// Gradient of the logits, `[B]`.
+    pub gradient: &'a mut B::Vector,
+    /// `[B]`.
+    pub probabilities: &'a mut B::Vector,
+}
+
+/// Arguments of [`Backend::assemble`].
+pub struct Assemble<'a, B: Backend> {
+    /// What each rank gives, in the order in which parts are added.
+    pub sources: &'a [Source],
+    /// Elements of a row of what each rank gives.
+    pub widths: &'a [usize],
+    /// This rank, and the first element of what it gives itself within `local`.
+    pub own: (usize, usize),
+    /// What this rank looked up for all ranks.
+    pub local: &'a B::Vector,
+    /// What came from each rank; nothing from this one.
+    pub parts: &'a [Vec<f32>],
+    /// Samples, and elements of a pooled row.
+    pub shape: (usize, usize),
+}
+
+/// Arguments of [`Backend::gather`].
+pub struct Gather<'a, B: Backend> {
+    /// Which columns go where.
+    pub columns: &'a [Column],
+    /// Gradient of pooled vectors, `[B, ΣD]`.
+    pub from: &'a B::Vector,
+    /// Samples, elements of a row of `from`, and of a row of the result.
+    pub shape: [usize; 3],
+}

@@ -1,0 +1,685 @@
+//! The CPU as a [`Backend`]: the operations of [`crate::ops`] on the forms they have, at once and
+//! on the calling thread. A queue is nothing, ids are read where the host has them.
+
+mod tables;
+
+use std::ops::Range;
+
+use schema::{DataType, KeyedJaggedTensor, Optimizer, Precision};
+
+use super::{
+    Assemble, Backend, ColumnBackwardInput, ColumnBackwardWeight, ColumnForward, Combine,
+    CrossBackward, CrossForward, Gather, Ids, InputGradient, InteractionBackward,
+    InteractionForward, JoinShape, LinearBackwardInput, LinearBackwardWeight, LinearForward,
+    LossArguments, Outcome, Probabilities, StepScalars, Sum, TileRoom, TileRows, TileValues,
+    VectorUpdate, WeightPart, WeightShape,
+};
+use crate::buffer::Array;
+use crate::cpu::{Cpu, Pool};
+use crate::error::Error;
+use crate::ops::embedding_backward::{Scratch, ScratchShape};
+use crate::ops::gemm::{self, LinearWeight, Matrix, OperandMut, column, pairs, panels};
+use crate::ops::{Slot, activation, cross, dense_update, exchange, extent, interaction, loss};
+use crate::weights::{Weights, WeightsView};
+
+pub use tables::Tables;
+
+/// A weight with its gradient and state, which lie as its values do.
+#[derive(Debug)]
+pub struct Weight {
+    values: LinearWeight,
+    /// In panels.
+    gradient: Array<f32>,
+    state: Vec<f32>,
+    optimizer: Optimizer,
+}
+
+impl Default for Weight {
+    fn default() -> Self {
+        let values = LinearWeight::new((0, 0), Precision::F32);
+        let (gradient, state) = (Array::default(), Vec::new());
+        Self { values, gradient, state, optimizer: Optimizer::Sgd }
+    }
+}
+
+/// The numbers of a step, and what it found out so far.
+#[derive(Debug, Default)]
+pub struct Scalars {
+    step: Option<StepScalars>,
+    outcome: Outcome,
+}
+
+impl Scalars {
+    fn step(&self) -> &StepScalars {
+        let Some(step) = &self.step else {
+            unreachable!("the numbers of a step are written before it")
+        };
+        step
+    }
+}
+
+/// f32 panels of `[rows, columns]`.
+fn values<'a>(
+    op: &'static str,
+    matrix: &'a Matrix,
+    (rows, columns): (usize, usize),
+) -> Result<&'a [f32], Error> {
+    matrix.panels(op, rows, columns)
+}
+
+/// The same to be written.
+fn values_mut<'a>(
+    op: &'static str,
+    matrix: &'a mut Matrix,
+    (rows, columns): (usize, usize),
+) -> Result<&'a mut [f32], Error> {
+    matrix.panels_mut(op, rows, columns)
+}
+
+/// The gradient a step is taken with: the sum of all ranks', or one's own.
+fn summed<'a>(gradient: &'a mut [f32], sum: Option<Sum<'a>>) -> &'a [f32] {
+    match sum {
+        None => gradient,
+        Some(Sum::Whole(sum)) => sum,
+        Some(Sum::Pieces(copy)) => {
+            copy(gradient);
+            gradient
+        }
+    }
+}
+
+impl Cpu {
+    /// [`Cpu::new`] for callers that open a device which may refuse.
+    ///
+    /// # Errors
+    /// None.
+    pub fn open(threads: usize) -> Result<Self, Error> {
+        Ok(Self::new(threads))
+    }
+}
+
+impl Backend for Cpu {
+    type Queue = ();
+    type Matrix = Matrix;
+    type Vector = Array<f32>;
+    type Weight = Weight;
+    type Tables = Tables;
+    type Jagged = ();
+    type Scalars = Scalars;
+    type Event = ();
+
+    fn host(&self) -> &Pool {
+        &self.pool
+    }
+
+    fn fuses(optimizer: Optimizer) -> bool {
+        dense_update::is_fused(optimizer)
+    }
+
+    fn matrix_len(rows: usize, columns: usize) -> usize {
+        panels::len(rows, columns)
+    }
+
+    fn matrix_bytes(precision: Precision, rows: usize, columns: usize) -> usize {
+        Matrix::bytes(precision, rows, columns)
+    }
+
+    fn vector_bytes(len: usize) -> usize {
+        Array::<f32>::bytes(len)
+    }
+
+    fn weight_bytes(WeightShape { n, k, precision, optimizer }: WeightShape) -> usize {
+        LinearWeight::bytes((n, k), precision)
+            + Array::<f32>::bytes(panels::len(n, k))
+            + dense_update::state_len(optimizer, (n, k)) * size_of::<f32>()
+    }
+
+    fn table_bytes(data_type: DataType, len: usize) -> usize {
+        Weights::bytes(data_type, len)
+    }
+
+    fn update_bytes(shape: ScratchShape) -> usize {
+        Scratch::bytes(shape)
+    }
+
+    fn queue(&self) -> Result<(), Error> {
+        Ok(())
+    }
+
+    fn matrix(&self, precision: Precision, rows: usize, columns: usize) -> Result<Matrix, Error> {
+        Ok(Matrix::new(precision, rows, columns))
+    }
+
+    fn vector(&self, len: usize) -> Result<Array<f32>, Error> {
+        Ok(Array::zeroed(len))
+    }
+
+    fn weight(
+        &self,
+        WeightShape { n, k, precision, optimizer }: WeightShape,
+    ) -> Result<Weight, Error> {
+        Ok(Weight {
+            values: LinearWeight::new((n, k), precision),
+            gradient: Array::zeroed(panels::len(n, k)),
+            state: vec![0.0; dense_update::state_len(optimizer, (n, k))],
+            optimizer,
+        })
+    }
+
+    fn tables(&self, tiles: Vec<TileValues>, slots: Vec<Slot>) -> Result<Tables, Error> {
+        Ok(Tables::new(tiles, slots))
+    }
+
+    fn scalars(&self) -> Result<Scalars, Error> {
+        Ok(Scalars::default())
+    }
+
+    fn grow(&self, vector: &mut Array<f32>, len: usize) -> Result<(), Error> {
+        if vector.len() < len {
+            *vector = Array::zeroed(len);
+        }
+        Ok(())
+    }
+
+    fn pack(
+        &self,
+        (): &(),
+        rows: &[f32],
+        shape: (usize, usize),
+        to: &mut Matrix,
+    ) -> Result<(), Error> {
+        panels::pack(self, rows, shape, values_mut("pack", to, shape)?)
+    }
+
+    fn write(
+        &self,
+        (): &(),
+        values: &[f32],
+        (to, at): (&mut Array<f32>, usize),
+    ) -> Result<(), Error> {
+        extent::within("write", "values from an element on", to.len(), at + values.len())?;
+        to[at..at + values.len()].copy_from_slice(values);
+        Ok(())
+    }
+
+    fn send_ids(
+        &self,
+        (): &(),
+        _: (&KeyedJaggedTensor, Option<&[f32]>),
+        (): &mut (),
+    ) -> Result<(), Error> {
+        Ok(())
+    }
+
+    fn read<'a>(
+        &self,
+        (): &(),
+        (from, len): (&'a Array<f32>, usize),
+        _: &'a mut Vec<f32>,
+    ) -> Result<&'a [f32], Error> {
+        extent::within("read", "values", from.len(), len)?;
+        Ok(&from[..len])
+    }
+
+    fn lend(
+        &self,
+        (): &(),
+        (from, range): (&Array<f32>, Range<usize>),
+        take: &mut dyn FnMut(&[f32]),
+    ) -> Result<(), Error> {
+        extent::within("lend", "values", from.len(), range.end)?;
+        take(&from[range]);
+        Ok(())
+    }
+
+    fn set_weight(
+        &self,
+        (): &(),
+        part: WeightPart,
+        values: &[f32],
+        to: &mut Weight,
+    ) -> Result<(), Error> {
+        match part {
+            WeightPart::Values => to.values.set(self, values),
+            WeightPart::State => to.set_state(self, values),
+        }
+    }
+
+    fn get_weight(
+        &self,
+        (): &(),
+        part: WeightPart,
+        from: &Weight,
+        to: &mut [f32],
+    ) -> Result<(), Error> {
+        match part {
+            WeightPart::Values => {
+                panels::unpack(self, from.values.values(), from.values.shape(), to)
+            }
+            WeightPart::State => from.state(self, to),
+        }
+    }
+
+    fn is_finite(&self, (): &(), weight: &Weight) -> Result<bool, Error> {
+        let good = |values: &[f32]| WeightsView::F32(values).are_finite(0..values.len());
+        Ok(good(weight.values.values()) && good(&weight.state))
+    }
+
+    fn gradient_len(&self, weight: &Weight) -> usize {
+        weight.gradient.len()
+    }
+
+    fn lend_gradient(
+        &self,
+        (): &(),
+        weight: &Weight,
+        take: &mut dyn FnMut(&[f32]),
+    ) -> Result<(), Error> {
+        take(&weight.gradient);
+        Ok(())
+    }
+
+    fn clear_gradient(&self, (): &(), weight: &mut Weight) -> Result<(), Error> {
+        weight.gradient.fill(0.0);
+        Ok(())
+    }
+
+    fn clear(&self, (): &(), vector: &mut Array<f32>, len: usize) -> Result<(), Error> {
+        extent::within("clear", "values", vector.len(), len)?;
+        vector[..len].fill(0.0);
+        Ok(())
+    }
+
+    fn tile<'a>(
+        &self,
+        (): &(),
+        (tables, rows): (&'a Tables, TileRows),
+        _: &'a mut TileRoom,
+    ) -> Result<(WeightsView<'a>, &'a [f32]), Error> {
+        Ok(tables.tile(&rows))
+    }
+
+    fn linear_forward(&self, (): &(), arguments: LinearForward<'_, Self>) -> Result<(), Error> {
+        let LinearForward { x, weight, bias, activation, y, samples: b } = arguments;
+        let (n, k) = weight.values.shape();
+        let (x, y, bias) = (x.get(b, k), y.get_mut(b, n), bias.map(|bias| &bias[..]));
+        let weight = &weight.values;
+        gemm::forward(self, gemm::LinearForward { x, weight, bias, activation, y, b })
+    }
+
+    fn linear_backward_input(
+        &self,
+        (): &(),
+        arguments: LinearBackwardInput<'_, Self>,
+    ) -> Result<(), Error> {
+        let LinearBackwardInput { d_y, weight, gradient, d_x, samples: b } = arguments;
+        let (n, k) = weight.values.shape();
+        let gradient = match gradient {
+            InputGradient::Write => gemm::InputGradient::Write,
+            InputGradient::Accumulate => gemm::InputGradient::Accumulate,
+            InputGradient::BeforeRelu(x) => gemm::InputGradient::BeforeRelu(x.get(b, k)),
+        };
+        let (d_y, d_x, weight) = (d_y.get(b, n), d_x.get_mut(b, k), &weight.values);
+        gemm::backward_input(self, gemm::LinearBackwardInput { d_y, weight, gradient, d_x, b })
+    }
+
+    fn linear_backward_weight(
+        &self,
+        (): &(),
+        arguments: LinearBackwardWeight<'_, Self>,
+        update: Option<&Scalars>,
+    ) -> Result<(), Error> {
+        let LinearBackwardWeight { x, d_y, weight, d_bias, samples: b } = arguments;
+        let Weight { values, gradient, state, .. } = weight;
+        let (n, k) = values.shape();
+        let product = gemm::LinearBackwardWeight {
+            x: x.get(b, k),
+            d_y: d_y.get(b, n),
+            d_weight: gradient,
+            d_bias: d_bias.map(|bias| &mut bias[..]),
+            b,
+            k,
+            n,
+        };
+        let Some(scalars) = update else { return gemm::backward_weight(self, product) };
+        let rule = scalars.step().dense;
+        let arguments = dense_update::FusedArguments { rule, weight: values, state, product };
+        dense_update::run_with_gradient(self, arguments)
+    }
+
+    fn column_forward(&self, (): &(), arguments: ColumnForward<'_, Self>) -> Result<(), Error> {
+        let ColumnForward { x, weight, bias, y, shape } = arguments;
+        extent::within("column forward", "y [B]", y.len(), shape.0)?;
+        let x = values("column forward", x, shape)?;
+        column::forward(self, x, (weight, bias[0]), &mut y[..shape.0])
+    }
+
+    fn column_backward_weight(
+        &self,
+        (): &(),
+        arguments: ColumnBackwardWeight<'_, Self>,
+    ) -> Result<(), Error> {
+        let ColumnBackwardWeight { x, d_y, d_weight, d_bias, shape } = arguments;
+        extent::within("column backward_weight", "d_y [B]", d_y.len(), shape.0)?;
+        let x = values("column backward_weight", x, shape)?;
+        d_bias[0] = column::backward_weight(self, (x, &d_y[..shape.0]), d_weight)?;
+        Ok(())
+    }
+
+    fn column_backward_input(
+        &self,
+        (): &(),
+        arguments: ColumnBackwardInput<'_, Self>,
+    ) -> Result<(), Error> {
+        const OP: &str = "column backward_input";
+        let ColumnBackwardInput { d_y, weight, relu, d_x, shape } = arguments;
+        extent::within(OP, "d_y [B]", d_y.len(), shape.0)?;
+        let relu = relu.map(|x| values(OP, x, shape)).transpose()?;
+        let d_x = values_mut(OP, d_x, shape)?;
+        column::backward_input(self, (&d_y[..shape.0], weight), relu, d_x)
+    }
+
+    fn update_weight(
+        &self,
+        (): &(),
+        weight: &mut Weight,
+        sum: Option<Sum<'_>>,
+        scalars: &Scalars,
+    ) -> Result<(), Error> {
+        let Weight { values, gradient, state, .. } = weight;
+        let (rule, gradient) = (scalars.step().dense, summed(gradient, sum));
+        let arguments = dense_update::WeightArguments { rule, weight: values, gradient, state };
+        dense_update::run_weight(self, arguments)
+    }
+
+    fn update_vector(
+        &self,
+        (): &(),
+        arguments: VectorUpdate<'_, Self>,
+        sum: Option<Sum<'_>>,
+        scalars: &Scalars,
+    ) -> Result<(), Error> {
+        let VectorUpdate { values: weights, gradient, state, dim } = arguments;
+        let (rule, gradient) = (scalars.step().dense, summed(gradient, sum));
+        let arguments = dense_update::Arguments { rule, weights, gradient, state, dim };
+        dense_update::run(self, arguments)
+    }
+
+    fn round(
+        &self,
+        (): &(),
+        from: &Matrix,
+        shape: (usize, usize),
+        to: &mut Matrix,
+    ) -> Result<(), Error> {
+        let from = values("round", from, shape)?;
+        match to.get_mut(shape.0, shape.1) {
+            OperandMut::Bf16(to) => pairs::round(self, from, shape, to),
+            OperandMut::F32(to) => {
+                to.copy_from_slice(from);
+                Ok(())
+            }
+        }
+    }
+
+    fn relu_backward(
+        &self,
+        (): &(),
+        y: &Matrix,
+        shape: (usize, usize),
+        d_y: &mut Matrix,
+    ) -> Result<(), Error> {
+        const OP: &str = "relu backward";
+        activation::relu_backward(self, values(OP, y, shape)?, values_mut(OP, d_y, shape)?)
+    }
+
+    fn combine(
+        &self,
+        (): &(),
+        from: Combine<'_, Self>,
+        shape: (usize, usize),
+        to: &mut Matrix,
+    ) -> Result<(), Error> {
+        const OP: &str = "combine";
+        let to = values_mut(OP, to, shape)?;
+        match from {
+            Combine::Clear => to.fill(0.0),
+            Combine::Copy(from) => to.copy_from_slice(values(OP, from, shape)?),
+            Combine::Add(from) => {
+                let from = values(OP, from, shape)?;
+                to.iter_mut().zip(from).for_each(|(to, from)| *to += from);
+            }
+        }
+        Ok(())
+    }
+
+    fn cross_forward(&self, (): &(), arguments: CrossForward<'_, Self>) -> Result<(), Error> {
+        const OP: &str = "cross forward";
+        let CrossForward { x0, u, bias, x, out, shape } = arguments;
+        let arguments = cross::Forward {
+            x0: values(OP, x0, shape)?,
+            u: values(OP, u, shape)?,
+            bias,
+            x: values(OP, x, shape)?,
+            out: values_mut(OP, out, shape)?,
+        };
+        cross::forward(self, arguments)
+    }
+
+    fn cross_backward(&self, (): &(), arguments: CrossBackward<'_, Self>) -> Result<(), Error> {
+        const OP: &str = "cross backward";
+        let CrossBackward { d_out, x0, u, bias, d_u, d_bias, d_x0, d_x, shape } = arguments;
+        let arguments = cross::Backward {
+            d_out: values(OP, d_out, shape)?,
+            x0: values(OP, x0, shape)?,
+            u: values(OP, u, shape)?,
+            bias,
+            d_u: values_mut(OP, d_u, shape)?,
+            d_bias,
+            d_x0: values_mut(OP, d_x0, shape)?,
+            d_x: values_mut(OP, d_x, shape)?,
+        };
+        cross::backward(self, arguments)
+    }
+
+    fn interaction_forward(
+        &self,
+        (): &(),
+        arguments: InteractionForward<'_, Self>,
+    ) -> Result<(), Error> {
+        const OP: &str = "interaction forward";
+        let InteractionForward { shape, dense, pooled, out } = arguments;
+        let pooled_len = shape.b * shape.pooled_width();
+        extent::within(OP, "pooled [B, F·D]", pooled.len(), pooled_len)?;
+        let arguments = interaction::Forward {
+            shape,
+            dense: values(OP, dense, (shape.b, shape.dense_width()))?,
+            pooled: &pooled[..pooled_len],
+            out: values_mut(OP, out, (shape.b, shape.width()))?,
+        };
+        interaction::forward(self, arguments)
+    }
+
+    fn interaction_backward(
+        &self,
+        (): &(),
+        arguments: InteractionBackward<'_, Self>,
+    ) -> Result<(), Error> {
+        const OP: &str = "interaction backward";
+        let InteractionBackward { shape, dense, pooled, d_out, d_dense, d_pooled } = arguments;
+        let pooled_len = shape.b * shape.pooled_width();
+        extent::within(OP, "pooled [B, F·D]", pooled.len().min(d_pooled.len()), pooled_len)?;
+        let arguments = interaction::Backward {
+            shape,
+            dense: values(OP, dense, (shape.b, shape.dense_width()))?,
+            pooled: &pooled[..pooled_len],
+            d_out: values(OP, d_out, (shape.b, shape.width()))?,
+            d_dense: values_mut(OP, d_dense, (shape.b, shape.dense_width()))?,
+            d_pooled: &mut d_pooled[..pooled_len],
+        };
+        interaction::backward(self, arguments)
+    }
+
+    fn join(
+        &self,
+        (): &(),
+        (left, right): (&Matrix, &Array<f32>),
+        shape: JoinShape,
+        to: &mut Matrix,
+    ) -> Result<(), Error> {
+        const OP: &str = "join";
+        let JoinShape { rows, left: columns, right: width } = shape;
+        extent::within(OP, "right [rows, columns]", right.len(), rows * width)?;
+        let from = (values(OP, left, (rows, columns))?, &right[..rows * width]);
+        let to = values_mut(OP, to, (rows, columns + width))?;
+        panels::join(self, from, (rows, (columns, width)), to)
+    }
+
+    fn split(
+        &self,
+        (): &(),
+        from: &Matrix,
+        shape: JoinShape,
+        (left, right): (&mut Matrix, &mut Array<f32>),
+    ) -> Result<(), Error> {
+        const OP: &str = "split";
+        let JoinShape { rows, left: columns, right: width } = shape;
+        extent::within(OP, "right [rows, columns]", right.len(), rows * width)?;
+        let from = values(OP, from, (rows, columns + width))?;
+        let to = (values_mut(OP, left, (rows, columns))?, &mut right[..rows * width]);
+        panels::split(self, from, (rows, (columns, width)), to)
+    }
+
+    fn begin(&self, (): &(), step: &StepScalars, scalars: &mut Scalars) -> Result<(), Error> {
+        *scalars = Scalars { step: Some(*step), outcome: Outcome::default() };
+        Ok(())
+    }
+
+    fn loss(
+        &self,
+        (): &(),
+        arguments: LossArguments<'_, Self>,
+        scalars: &mut Scalars,
+    ) -> Result<(), Error> {
+        let LossArguments { kind, logits, labels, gradient, probabilities } = arguments;
+        let samples = labels.len();
+        let room = logits.len().min(gradient.len()).min(probabilities.len());
+        extent::within("loss", "labels [B]", room, samples)?;
+        let arguments = loss::Arguments {
+            kind,
+            logits: &logits[..samples],
+            labels,
+            normaliser: scalars.step().normaliser,
+            gradient: &mut gradient[..samples],
+            probabilities: &mut probabilities[..samples],
+        };
+        scalars.outcome.loss = loss::run(self, arguments)?;
+        Ok(())
+    }
+
+    fn probabilities(
+        &self,
+        (): &(),
+        (logits, samples): (&Array<f32>, usize),
+        form: Probabilities,
+        to: &mut Array<f32>,
+    ) -> Result<(), Error> {
+        extent::within("sigmoid", "logits [B]", logits.len().min(to.len()), samples)?;
+        let (logits, to) = (&logits[..samples], &mut to[..samples]);
+        if form == Probabilities::Missing {
+            activation::sigmoid(self, logits, to)?;
+        }
+        for (probability, logit) in to.iter_mut().zip(logits) {
+            if !logit.is_finite() {
+                *probability = f32::NAN;
+            }
+        }
+        Ok(())
+    }
+
+    fn lookup(
+        &self,
+        (): &(),
+        tables: &mut Tables,
+        ids: Ids<'_, Self>,
+        out: &mut Array<f32>,
+    ) -> Result<(), Error> {
+        tables.lookup(self, (ids.jagged, ids.bag_scales), out)
+    }
+
+    fn update_rows(
+        &self,
+        (): &(),
+        tables: &mut Tables,
+        (ids, gradient): (Ids<'_, Self>, &Array<f32>),
+        scalars: &mut Scalars,
+    ) -> Result<(), Error> {
+        let given = (ids.jagged, ids.bag_scales);
+        scalars.outcome.updated = tables.update(self, given, gradient, scalars.step())?;
+        Ok(())
+    }
+
+    fn assemble(
+        &self,
+        (): &(),
+        arguments: Assemble<'_, Self>,
+        pooled: &mut Array<f32>,
+    ) -> Result<(), Error> {
+        let Assemble { sources, widths, own: (rank, first), local, parts, shape } = arguments;
+        let (samples, row) = shape;
+        let len = samples * widths[rank];
+        extent::within("assemble", "own rows", local.len(), first + len)?;
+        extent::within("assemble", "pooled [B, ΣD]", pooled.len(), samples * row)?;
+        let own = (rank, &local[first..first + len]);
+        let given = exchange::Given { own, others: parts, widths };
+        exchange::assemble(self, sources, given, (row, &mut pooled[..samples * row]))
+    }
+
+    fn gather(&self, (): &(), arguments: Gather<'_, Self>, to: &mut [f32]) -> Result<(), Error> {
+        let Gather { columns, from, shape: [samples, row, width] } = arguments;
+        extent::within("gather", "gradient [B, ΣD]", from.len(), samples * row)?;
+        exchange::gather(self, columns, (&from[..samples * row], row), (to, width))
+    }
+
+    fn end(&self, (): &(), _: &mut Scalars) -> Result<(), Error> {
+        Ok(())
+    }
+
+    fn outcome(&self, scalars: &Scalars, (): ()) -> Result<Outcome, Error> {
+        Ok(scalars.outcome)
+    }
+}
+
+impl Weight {
+    /// Writes the state as it is saved.
+    fn state(&self, cpu: &Cpu, to: &mut [f32]) -> Result<(), Error> {
+        let shape @ (n, k) = self.values.shape();
+        let len = n * self.optimizer.state_per_row(k);
+        extent::check("state of a weight", "values", len, to.len())?;
+        if self.optimizer == Optimizer::RowwiseAdagrad {
+            to.copy_from_slice(&self.state);
+            return Ok(());
+        }
+        let parts = self.state.chunks(panels::len(n, k).max(1));
+        for (from, to) in parts.zip(to.chunks_mut((n * k).max(1))) {
+            panels::unpack(cpu, from, shape, to)?;
+        }
+        Ok(())
+    }
+
+    /// Takes over a state as it is saved.
+    fn set_state(&mut self, cpu: &Cpu, state: &[f32]) -> Result<(), Error> {
+        let shape @ (n, k) = self.values.shape();
+        let len = n * self.optimizer.state_per_row(k);
+        extent::check("state of a weight", "values", len, state.len())?;
+        if self.optimizer == Optimizer::RowwiseAdagrad {
+            self.state.copy_from_slice(state);
+            return Ok(());
+        }
+        let parts = self.state.chunks_mut(panels::len(n, k).max(1));
+        for (to, from) in parts.zip(state.chunks((n * k).max(1))) {
+            panels::pack(cpu, from, shape, to)?;
+        }
+        Ok(())
+    }
+}

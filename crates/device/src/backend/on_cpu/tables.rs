@@ -1,0 +1,108 @@
+//! The tiles of one rank as the CPU's lookup and update read them.
+
+use schema::KeyedJaggedTensor;
+
+use crate::backend::{StepScalars, TileRows, TileValues};
+use crate::buffer::Array;
+use crate::cpu::Cpu;
+use crate::error::Error;
+use crate::ops::embedding_backward::{self, Scratch, TileMut, Updated};
+use crate::ops::embedding_forward::{self, TileView};
+use crate::ops::{Output, Slot, extent};
+use crate::weights::WeightsView;
+
+/// Tiles with their states, and what their updates are sorted in.
+#[derive(Debug, Default)]
+pub struct Tables {
+    tiles: Vec<TileValues>,
+    slots: Vec<Slot>,
+    /// Elements of a pooled row: Σ D over the slots.
+    width: usize,
+    scratch: Scratch,
+    /// Empty between calls, for the memory of their lists of tiles.
+    views: Vec<TileView<'static>>,
+    views_mut: Vec<TileMut<'static>>,
+}
+
+impl Tables {
+    pub(super) fn new(tiles: Vec<TileValues>, slots: Vec<Slot>) -> Self {
+        let width = slots.iter().filter_map(|slot| tiles.get(slot.tile)).map(|tile| tile.dim).sum();
+        let (scratch, views, views_mut) = (Scratch::default(), Vec::new(), Vec::new());
+        Self { tiles, slots, width, scratch, views, views_mut }
+    }
+
+    /// Weights and state of some rows of a tile.
+    pub(super) fn tile(&self, TileRows { tile, rows }: &TileRows) -> (WeightsView<'_>, &[f32]) {
+        let TileValues { weights, state, rows: all, dim, .. } = &self.tiles[*tile];
+        let width = state.len() / (*all).max(1);
+        let weights = weights.view().slice(rows.start * dim..rows.end * dim);
+        (weights, &state[rows.start * width..rows.end * width])
+    }
+
+    /// Writes the pooled rows to the front of `out`.
+    pub(super) fn lookup(
+        &mut self,
+        cpu: &Cpu,
+        (jagged, bag_scales): (&KeyedJaggedTensor, Option<&[f32]>),
+        out: &mut Array<f32>,
+    ) -> Result<(), Error> {
+        let len = jagged.batch_size * self.width;
+        extent::within("embedding_forward", "out [B, ΣD]", out.len(), len)?;
+        let mut tiles = emptied(std::mem::take(&mut self.views));
+        tiles.extend(self.tiles.iter().map(view));
+        let arguments = embedding_forward::Arguments {
+            tiles: &tiles,
+            slots: &self.slots,
+            jagged,
+            bag_scales,
+            output: Output::Pooled,
+            out: &mut out[..len],
+        };
+        let looked_up = embedding_forward::run(cpu, arguments);
+        self.views = emptied(tiles);
+        looked_up
+    }
+
+    /// Updates the rows of the last lookup from the front of `gradient`.
+    pub(super) fn update(
+        &mut self,
+        cpu: &Cpu,
+        (jagged, bag_scales): (&KeyedJaggedTensor, Option<&[f32]>),
+        gradient: &Array<f32>,
+        step: &StepScalars,
+    ) -> Result<Updated, Error> {
+        let len = jagged.batch_size * self.width;
+        extent::within("embedding_backward", "gradient [B, ΣD]", gradient.len(), len)?;
+        let mut tiles = emptied(std::mem::take(&mut self.views_mut));
+        tiles.extend(self.tiles.iter_mut().map(view_mut));
+        let arguments = embedding_backward::Arguments {
+            tiles: &mut tiles,
+            slots: &self.slots,
+            jagged,
+            bag_scales,
+            output: Output::Pooled,
+            gradient: &gradient[..len],
+            rule: step.sparse,
+            rounding: step.rounding,
+        };
+        let updated = embedding_backward::run(cpu, arguments, &mut self.scratch);
+        self.views_mut = emptied(tiles);
+        updated
+    }
+}
+
+/// An empty list in the memory of another one, of whose type it differs in lifetimes alone.
+fn emptied<A, B>(list: Vec<A>) -> Vec<B> {
+    list.into_iter().filter_map(|_| None).collect()
+}
+
+fn view(tile: &TileValues) -> TileView<'_> {
+    let TileValues { weights, rows, dim, name, .. } = tile;
+    TileView { weights: weights.view(), rows: *rows, dim: *dim, name }
+}
+
+fn view_mut(tile: &mut TileValues) -> TileMut<'_> {
+    let TileValues { weights, state, rows, dim, name, origin } = tile;
+    let weights = weights.view_mut();
+    TileMut { weights, state, rows: *rows, dim: *dim, name, origin: *origin }
+}

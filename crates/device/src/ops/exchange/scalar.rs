@@ -1,0 +1,24 @@
+//! The oracle of the exchange: one sample at a time.
+
+use super::{Column, Given, Source};
+
+/// Puts the pooled vector `out` `[row]` of one sample together.
+pub fn assemble(sources: &[Source], given: &Given<'_>, sample: usize, out: &mut [f32]) {
+    for &Source { rank, from, to, len, first } in sources {
+        let start = sample * given.widths[rank] + from;
+        let from = &given.of(rank)[start..start + len];
+        let out = &mut out[to..to + len];
+        if first {
+            out.copy_from_slice(from);
+        } else {
+            out.iter_mut().zip(from).for_each(|(out, from)| *out += from);
+        }
+    }
+}
+
+/// Takes one rank's columns out of the gradient of one sample.
+pub fn gather(columns: &[Column], gradient: &[f32], out: &mut [f32]) {
+    for &Column { from, to, len } in columns {
+        out[to..to + len].copy_from_slice(&gradient[from..from + len]);
+    }
+}

@@ -1,0 +1,56 @@
+//! The trainer works on any device: it names none, and no layout that only one has.
+
+use crate::mask::{line_of, mask, words};
+use crate::tidy::Violation;
+use crate::tree::Tree;
+
+const RULE: &str = "boundary";
+const FOLDER: &str = "crates/train/src/";
+
+/// The CPU and its forms of a matrix, a weight and a vector.
+const OF_THE_CPU: [&str; 8] =
+    ["Cpu", "Isa", "PANEL", "Pairs", "PairsMut", "Operand", "OperandMut", "LinearWeight"];
+/// Modules of these forms: `pairs` is also what an interaction multiplies.
+const MODULES: [&str; 2] = ["panels", "pairs"];
+
+pub fn check(tree: &Tree) -> Vec<Violation> {
+    let mut found = Vec::new();
+    for (path, text) in tree.rust().filter(|(path, _)| path.starts_with(FOLDER)) {
+        let code = mask(text).code;
+        let is_module = |word: &str, at: usize| code[at + word.len()..].starts_with("::");
+        for word in OF_THE_CPU.into_iter().chain(MODULES) {
+            let found_at =
+                words(&code, word).filter(|&at| !MODULES.contains(&word) || is_module(word, at));
+            for at in found_at {
+                let problem = format!("train works on any `Backend`; `{word}` belongs to device");
+                found.push(Violation::new(RULE, path, line_of(&code, at), problem));
+            }
+        }
+    }
+    found
+}
+
+#[cfg(test)]
+mod tests {
+    use super::check;
+    use crate::tidy::shown;
+    use crate::tree::Tree;
+
+    #[test]
+    fn the_trainer_names_no_device_and_no_layout() {
+        let text = "//! panels\nuse device::Cpu;\nfn f() { panels::len(1, 2) }\n";
+        let found = |path: &str| shown(&check(&Tree::of(&[(path, text)])));
+        assert_eq!(
+            found("crates/train/src/layer/a.rs"),
+            [
+                "crates/train/src/layer/a.rs:2 boundary: train works on any `Backend`; `Cpu` belongs \
+                 to device",
+                "crates/train/src/layer/a.rs:3 boundary: train works on any `Backend`; `panels` \
+                 belongs to device",
+            ]
+        );
+        for path in ["crates/train/tests/it/a.rs", "crates/cli/src/a.rs"] {
+            assert!(found(path).is_empty(), "{path}");
+        }
+    }
+}
