@@ -65,7 +65,7 @@ def server(folder):
 def post(url, body):
     import urllib.request
 
-    request = urllib.request.Request(url, data=body.encode(), method="POST")
+    request = urllib.request.Request(url, data=body.encode(), headers={"Content-Type": "text/plain"}, method="POST")
     urllib.request.urlopen(request).read()
 
 

@@ -43,9 +43,17 @@ pub fn line(command: &Command) -> String {
     parts.join(" ")
 }
 
-/// The cargo that started this program.
+/// The cargo that started this program, without what it says of this package: `ring` is built anew,
+/// and all above it, where these variables differ from those of a cargo that a person starts.
 pub fn cargo() -> Command {
-    Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()))
+    let mut cargo = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
+    for (name, _) in std::env::vars_os() {
+        let text = name.to_string_lossy();
+        if text.starts_with("CARGO_PKG_") || text.starts_with("CARGO_MANIFEST_") {
+            cargo.env_remove(&name);
+        }
+    }
+    cargo
 }
 
 #[cfg(test)]
