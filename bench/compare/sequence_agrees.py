@@ -10,7 +10,6 @@ and `MLP`. Prints one JSON object; exits 1 where a probability is more than 1e-6
 """
 import argparse
 import json
-import pathlib
 import random
 import sys
 import tempfile

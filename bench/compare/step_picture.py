@@ -17,8 +17,8 @@ COLOURS = {
     "dense_update": "#efb118", "dist": "#a463f2", "all_reduce": "#a463f2", "input_wait": "#9498a0",
     "loss": "#9c6b4e", "concat": "#6cc5b0", "cross": "#3ca951",
 }
-# What is written where the name has no room: dX and dW are the gradients of a product's input and weight.
-SHORT = {"gemm_forward": "forward", "gemm_backward_input": "dX", "gemm_backward_weight": "dW"}
+# What is written where the name has no room: the end of the name.
+SHORT = {"gemm_forward": "forward", "gemm_backward_input": "input", "gemm_backward_weight": "weight"}
 
 
 def colour(name):

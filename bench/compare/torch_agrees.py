@@ -8,6 +8,7 @@ Criteo's format prepared as `criteo-dlrm` with ids modulo the tables' rows, PROB
 printed for it. Prints JSON; exits 1 where any probability is further apart than 1e-5. Needs torch, numpy and
 safetensors.
 """
+import itertools
 import json
 import sys
 

@@ -34,7 +34,6 @@ import resource
 import statistics
 import subprocess
 import sys
-import time
 import tomllib
 
 import doors

@@ -11,6 +11,7 @@ use std::process::Command;
 
 use crate::command;
 use crate::error::Error;
+use crate::kernels;
 use crate::tidy;
 use crate::tree;
 use stage::Stage;
@@ -28,6 +29,7 @@ Stages:
   tidy       cargo xtask tidy
   tests      cargo test --release --workspace, unit and integration tests
   doc tests  cargo test --release --workspace --doc
+  kernels    cargo xtask kernels: every GPU kernel compiles for every architecture, without a GPU
   readme     every ```sh block of README.md, docs/training.md and docs/traces.md, in order, in one
              empty folder (target/readme) that links to configs/ and the like; a comment `<!-- ci: skip REASON -->` before a
              block leaves it out, loudly
@@ -38,12 +40,16 @@ with --full, what is slow or heavy:
              same scores (torch_agrees.py) and takes the same steps (teacher_forced.py)
   suite      bench/collect makes a small suite of PyTorch runs, which is checked as the recorded ones
   capture    rowmill capture takes traces of real PyTorch jobs, and says of each way to lose one why
-             (bench/compare/capture_jobs.py); a process that swaps files for 30 s wins nothing
+             (bench/compare/capture_jobs.py); a process that swaps files for 30 s wins nothing; two agents
+             give the same steps of four ranks over TLS (fleet_jobs.py); Prometheus scrapes an agent
   processes  ranks as processes under every launcher there is (installed from Debian where missing), with
              each way to lose one at ten random moments
   slurm      a Slurm of this machine alone (Debian's, without systemd) trains under srun --mpi=pmix and
              --mpi=pmi2 and from a batch script
+  objects    training data from an S3 server (moto) gives the model that the same files give
+             (bench/compare/object_store.py)
   fuzz       the property tests of `data` and `device` with 20 000 cases
+  mutation   each barrier, exchange and bound check of every GPU kernel is taken out: a test must fail
   memory     every configuration trains under a memory limit of its estimate and a tenth
   corruption 1 000 flipped bits in prepared data and checkpoints: no run ends with other weights; every
              trace of the fixtures cut at 200 places and with 1 000 wrong bytes, and cut where its kinds
@@ -54,13 +60,14 @@ Options:
   --only STAGE  this stage only (may be repeated; slow stages too)";
 
 /// Every stage with whether it is slow.
-const STAGES: [(&str, bool, Run); 16] = [
+const STAGES: [(&str, bool, Run); 20] = [
     ("tools", false, tool::install),
     ("format", false, format),
     ("clippy", false, clippy),
     ("tidy", false, rules),
     ("tests", false, test::run),
     ("doc tests", false, test::run_documentation),
+    ("kernels", false, kernels::stage),
     ("readme", false, readme::run),
     ("licences", true, full::licences),
     ("compare", true, full::compare),
@@ -68,8 +75,11 @@ const STAGES: [(&str, bool, Run); 16] = [
     ("capture", true, full::capture),
     ("processes", true, full::processes),
     ("slurm", true, slurm::slurm),
+    ("objects", true, full::objects),
     ("fuzz", true, full::fuzz),
+    ("mutation", true, full::mutation),
     ("memory", true, full::memory),
+    ("written steps", true, full::written),
     ("corruption", true, full::corruption),
 ];
 
@@ -115,7 +125,7 @@ fn chosen(arguments: &[String]) -> Result<Vec<&'static str>, Error> {
 }
 
 /// Cargo, to be run at the root of the repository.
-fn cargo(arguments: &[&str]) -> Command {
+pub fn cargo(arguments: &[&str]) -> Command {
     let mut cargo = command::cargo();
     cargo.args(arguments).current_dir(tree::root());
     cargo

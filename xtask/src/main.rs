@@ -1,4 +1,4 @@
-//! All automation of the project: `cargo xtask {ci,tidy,bench,size,graph}`.
+//! All automation of the project: `cargo xtask {ci,tidy,bench,kernels,size,graph}`.
 //!
 //! Reads sources as text and runs the product as a program; links none of its crates.
 
@@ -8,6 +8,7 @@ mod command;
 mod error;
 mod function;
 mod graph;
+mod kernels;
 mod mask;
 mod size;
 mod tidy;
@@ -26,6 +27,7 @@ Tasks:
   ci      everything that must pass before a change lands; prints the wall time of each stage
   tidy    the rules of ARCHITECTURE.md and STYLE.md that a machine can check
   bench   runs the benches of bench/definitions and records their figures
+  kernels compiles every GPU kernel without a GPU; what each uses
   size    lines per crate and file, and the longest functions
   graph   which crate depends on which
 
@@ -47,10 +49,11 @@ fn run(arguments: &[String]) -> Result<(), Error> {
         println!("{HELP}");
         return Ok(());
     };
-    let tasks: [(&str, &str, Task); 5] = [
+    let tasks: [(&str, &str, Task); 6] = [
         ("ci", ci::HELP, ci::run),
         ("tidy", tidy::HELP, tidy::run),
         ("bench", bench::HELP, bench::run),
+        ("kernels", kernels::HELP, kernels::run),
         ("size", size::HELP, size::run),
         ("graph", graph::HELP, graph::run),
     ];

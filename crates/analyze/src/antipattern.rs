@@ -73,6 +73,7 @@ mod proof;
 mod quality_rules;
 mod rule;
 mod settings;
+mod sides;
 #[cfg(test)]
 mod tests;
 pub(crate) mod text;
@@ -94,7 +95,7 @@ pub use crate::graph::edit::Action;
 pub use bound::{Bound, WaitFor};
 pub use finding::{
     Category, Confidence, Finding, HeldBack, Number, Proof, Remedy, RowEdit, Saving, SavingSource,
-    Severity,
+    Severity, Sides,
 };
 pub use own::Condition;
 pub use rule::{Limit, Rule, Side};
@@ -238,6 +239,7 @@ pub fn of(job: &Job<'_>, settings: &Settings) -> Result<Report, Error> {
     if findings.iter().any(|finding| finding.remedy.is_some()) {
         let mut pricer = Pricer::new(job.scopes(), job.measured());
         findings.iter_mut().for_each(|finding| price(finding, job, &mut pricer));
+        findings.iter_mut().for_each(|finding| sides::tell(finding, job, &mut pricer));
         findings.iter_mut().for_each(|finding| explain(finding, job, &mut pricer));
         report.joint_saving_ns = joint(&findings, job, &mut pricer);
     }
@@ -391,6 +393,7 @@ fn finding(job: &Job<'_>, limits: &Limits<'_>, ranks: Vec<u32>, mut found: Found
         held_back,
         bound: None,
         saving: high.filter(|_| !is_held_back && remedy.is_some()),
+        sides: None,
         numbers,
         proofs: found.proofs,
         limits: limits.used(),

@@ -6,7 +6,7 @@ use trace::store::Trace;
 
 use crate::interval::Interval;
 use crate::links::Links;
-use crate::window::{Step, Window, WindowRule};
+use crate::window::{self, Step, Window, WindowRule};
 
 /// By how much the devices' steps are longer than the host's, of the latter, at least.
 const LONGER: f64 = 0.01;
@@ -20,7 +20,7 @@ pub fn span(trace: &Trace, links: &Links, window: &Window) -> Option<Interval> {
     if window.rule != WindowRule::Steps {
         return None;
     }
-    let (mut before, mut inside) = (None, None);
+    let (mut before, mut inside) = (earlier_end(trace, links), None);
     for row in trace.rows().filter(|row| trace.kind(*row).is_device_work()) {
         let Some(call) = links.call(row) else { continue };
         let launched = trace.slices.start(call);
@@ -47,6 +47,7 @@ pub fn span(trace: &Trace, links: &Links, window: &Window) -> Option<Interval> {
 pub fn of_steps(trace: &Trace, links: &Links, steps: &[Step]) -> Vec<Option<i64>> {
     // Per step, and one before: the last end of what was launched.
     let mut ends: Vec<Option<i64>> = vec![None; steps.len() + 1];
+    ends[0] = earlier_end(trace, links);
     for row in trace.rows().filter(|row| trace.kind(*row).is_device_work()) {
         let Some(call) = links.call(row) else { continue };
         let launched = trace.slices.start(call);
@@ -66,6 +67,20 @@ pub fn of_steps(trace: &Trace, links: &Links, steps: &[Step]) -> Vec<Option<i64>
         differs.then_some(device)
     };
     steps.iter().zip(ends.windows(2)).map(of).collect()
+}
+
+/// The last end of the device work that was launched before the recording began: of all work
+/// without a recorded launch that begins before any with one. `None` where no launch was recorded.
+fn earlier_end(trace: &Trace, links: &Links) -> Option<i64> {
+    let works = || trace.rows().filter(|row| trace.kind(*row).is_device_work());
+    let launched = works().filter(|row| links.call(*row).is_some());
+    let first = launched.map(|row| trace.slices.start(row)).min()?;
+    let lost = window::lost_start(trace);
+    let is_earlier = |row: &u32| {
+        let start = trace.slices.start(*row);
+        start < first && Some(start) != lost && links.call(*row).is_none()
+    };
+    works().filter(is_earlier).map(|row| trace.slices.end(row)).max()
 }
 
 /// Device work that was launched before a window ended and began behind it, by start.

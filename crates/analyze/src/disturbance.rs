@@ -16,7 +16,6 @@ use crate::frames::Frames;
 use crate::interval::{self, Interval};
 use crate::scope::Scope;
 use crate::tree::{self, Tree};
-use crate::window;
 
 /// What disturbs a recording.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
@@ -254,7 +253,7 @@ fn first_launches(scope: &Scope<'_>, found: &mut Disturbances) {
 fn warm_up(scope: &Scope<'_>, found: &mut Disturbances) {
     let trace = scope.trace;
     let set_up = names(trace, |name| calls::SET_UP.contains(&name));
-    let steps = window::steps(trace, || scope.links());
+    let steps = &scope.steps;
     let is_steady =
         |time: i64| steps.iter().skip(1).any(|step| (step.start..step.end).contains(&time));
     for row in trace.rows().filter(|row| is_named(trace, &set_up, *row)) {

@@ -10,7 +10,7 @@ use crate::device_step;
 use crate::frames::{self, Frames};
 use crate::interval::Interval;
 use crate::links::Links;
-use crate::window::{self, Window, WindowRule};
+use crate::window::{self, Lack, Step, Window, WindowRule};
 
 /// What every analysis of one rank starts from.
 #[derive(Debug)]
@@ -19,6 +19,8 @@ pub struct Scope<'a> {
     pub trace: &'a Trace,
     /// The part that is looked at.
     pub window: Window,
+    /// All steps of the trace, by start, whole or not.
+    pub steps: Vec<Step>,
     /// Kernels, copies and sets that overlap the window, by start, then row.
     pub device_rows: Vec<u32>,
     /// The class of each of them.
@@ -40,8 +42,13 @@ impl<'a> Scope<'a> {
     /// # Cost
     /// `O(n log n)` in the rows of the trace.
     pub fn new(trace: &'a Trace, rule: WindowRule, classifier: &Classifier) -> Self {
-        let links = OnceLock::new();
-        let mut steps = window::steps(trace, || links.get_or_init(|| Links::of(trace)));
+        let (links, frames) = (OnceLock::new(), OnceLock::new());
+        let all_steps = window::steps(
+            trace,
+            || links.get_or_init(|| Links::of(trace)),
+            || frames.get_or_init(|| frames::of(trace)),
+        );
+        let mut steps = all_steps.clone();
         let (window, mut device_rows) = match rule {
             WindowRule::Hta => {
                 let rows = kept_by_hta(trace, &steps);
@@ -62,6 +69,8 @@ impl<'a> Scope<'a> {
                     (WindowRule::Steps, Some(first), Some(last)) => (first.start, last.end),
                     _ => window::recorded(trace).unwrap_or_default(),
                 };
+                // No step of the job: nothing is a mean over it.
+                steps.retain(|step| step.lack != Some(Lack::Launches));
                 let lost = window::lost_start(trace);
                 let overlaps = |row: &u32| {
                     let (from, to) = (trace.slices.start(*row), trace.slices.end(*row));
@@ -79,12 +88,13 @@ impl<'a> Scope<'a> {
         let mut scope = Self {
             trace,
             window,
+            steps: all_steps,
             device_rows,
             classes,
             device_span: None,
             late_work: Vec::new(),
             links,
-            frames: OnceLock::new(),
+            frames,
         };
         scope.add_late_work(classifier);
         scope

@@ -76,7 +76,7 @@ pub struct StepSummary {
 /// # Cost
 /// `O(n log n)` in the rows of the trace.
 pub fn of(scope: &Scope<'_>) -> Vec<StepRow> {
-    let steps = window::steps(scope.trace, || scope.links());
+    let steps = &scope.steps;
     let of_class = |class| interval::union(scope.spans(|_, found| found == class));
     let busy = interval::union(scope.spans(|_, _| true));
     let compute = of_class(Class::Compute);
@@ -84,7 +84,7 @@ pub fn of(scope: &Scope<'_>) -> Vec<StepRow> {
     let exposed = interval::difference(&communication, &compute);
     let memory = of_class(Class::Memory);
     let next = steps.iter().skip(1).map(|step| Some(step.start)).chain([None]);
-    let devices = device_step::of_steps(scope.trace, scope.links(), &steps);
+    let devices = device_step::of_steps(scope.trace, scope.links(), steps);
     let row = |((step, next), device_ns): ((&window::Step, Option<i64>), Option<i64>)| {
         let span = (step.start, step.end);
         let is_inside = scope.window.start <= step.start && step.end <= scope.window.end;

@@ -5,6 +5,8 @@ use std::collections::BTreeSet;
 use serde::Serialize;
 use trace::store::{Kind, Trace};
 
+use crate::disturbance;
+use crate::frames::Frames;
 use crate::links::Links;
 
 const STEP: &str = "ProfilerStep#";
@@ -46,8 +48,36 @@ pub struct Step {
     pub start: i64,
     /// Absolute nanoseconds.
     pub end: i64,
-    /// Whether everything it launched was recorded, and nothing from before ran in it unseen.
+    /// Whether everything it launched was recorded, and nothing from before ran among it.
     pub is_whole: bool,
+    /// Why it is not whole.
+    pub lack: Option<Lack>,
+}
+
+/// Why a step is not whole.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Lack {
+    /// It has no end.
+    End,
+    /// Device work that was launched before the recording began ran among its own.
+    EarlierLaunches,
+    /// Launches of it have no device work.
+    DeviceWork,
+    /// It launched nothing, where others did: the recording ended as it began.
+    Launches,
+}
+
+impl Lack {
+    /// In words, of a step.
+    pub fn words(self) -> &'static str {
+        match self {
+            Self::End => "has no end",
+            Self::EarlierLaunches => "runs work launched before the recording among its own",
+            Self::DeviceWork => "has launches without device work",
+            Self::Launches => "launches nothing, for the recording ended as it began",
+        }
+    }
 }
 
 impl Window {
@@ -58,8 +88,12 @@ impl Window {
 }
 
 /// The steps of a trace, by start; where several threads or categories mark one, the first row.
-/// A trace without steps needs no `links`.
-pub fn steps<'a>(trace: &Trace, links: impl FnOnce() -> &'a Links) -> Vec<Step> {
+/// A trace without steps needs no `links`, one without lost launches no `frames`.
+pub(crate) fn steps<'a>(
+    trace: &Trace,
+    links: impl FnOnce() -> &'a Links,
+    frames: impl FnOnce() -> &'a Frames,
+) -> Vec<Step> {
     let slices = &trace.slices;
     let number = |name: &str| name.strip_prefix(STEP)?.parse::<i64>().ok();
     let numbers: Vec<Option<i64>> = trace.strings.iter().map(number).collect();
@@ -77,42 +111,151 @@ pub fn steps<'a>(trace: &Trace, links: impl FnOnce() -> &'a Links) -> Vec<Step> 
             row,
             start: slices.start(row),
             end: slices.end(row),
-            is_whole: slices.unfinished.get(row).is_none(),
+            is_whole: true,
+            lack: slices.unfinished.get(row).map(|_| Lack::End),
         })
         .collect();
     steps.sort_by_key(|step| (step.start, step.row));
     if !steps.is_empty() {
-        mark_incomplete(trace, links(), &mut steps);
+        mark_incomplete(trace, (links(), frames), &mut steps);
+    }
+    for step in &mut steps {
+        step.is_whole = step.lack.is_none();
     }
     steps
 }
 
-/// A recording cuts its first and its last step: device work of the first was launched before the
-/// recording began, or launches of the last have no device row.
-fn mark_incomplete(trace: &Trace, links: &Links, steps: &mut [Step]) {
-    let slices = &trace.slices;
-    let within = |step: &Step, time: i64| step.start <= time && time < step.end;
-    let device = || trace.rows().filter(|row| trace.kind(*row).is_device_work());
-    if let Some(first) = steps.first_mut() {
-        let mut orphans = device().filter(|row| links.call(*row).is_none());
-        // Work whose launch is never recorded, as on some vendors' streams, says nothing.
-        if orphans.any(|row| within(first, slices.start(row)))
-            && device().any(|row| links.call(row).is_some())
-        {
-            first.is_whole = false;
+/// Launches without device work, of those in a step, that are more than chance, percent.
+const LOST_PCT: usize = 1;
+/// A step that launches nothing is none of the job's below this part of the shortest other one.
+const BEGUN_PART: i64 = 10;
+
+/// A recording cuts its first and its last steps: work that was launched before it began runs among
+/// that of the first, launches of the last have no device work, or it ends as a step begins.
+fn mark_incomplete<'a>(
+    trace: &Trace,
+    (links, frames): (&Links, impl FnOnce() -> &'a Frames),
+    steps: &mut [Step],
+) {
+    let launched = Launched::of(trace, (links, frames), steps);
+    if let Some(first) = steps.first_mut()
+        && launched.is_mixed_with_earlier(trace, links)
+    {
+        first.lack = first.lack.or(Some(Lack::EarlierLaunches));
+    }
+    if let ([others @ .., last], [.., before, 0]) = (&mut *steps, launched.count.as_slice()) {
+        let shortest = others.iter().map(|step| step.end - step.start).min();
+        let is_short = shortest.is_some_and(|ns| BEGUN_PART * (last.end - last.start) < ns);
+        if *before > 0 && is_short {
+            last.lack = last.lack.or(Some(Lack::Launches));
         }
     }
-    if let Some(last) = steps.last_mut() {
-        let is_lost = |row: u32| {
-            trace.kind(row).is_call()
-                && within(last, slices.start(row))
-                && is_launch(trace.name(row))
-                && links.work(row).is_empty()
+    let usual = launched.trailing.iter().rev().skip(1).max().copied().unwrap_or(0);
+    for (at, step) in steps.iter_mut().enumerate() {
+        let is_last = at + 1 == launched.count.len();
+        let is_cut = is_last && launched.trailing[at] > usual;
+        if is_cut || 100 * launched.lost[at] > LOST_PCT * launched.count[at] {
+            step.lack = step.lack.or(Some(Lack::DeviceWork));
+        }
+    }
+}
+
+/// What the steps of a trace launched, by place of the step.
+struct Launched {
+    /// Launches.
+    count: Vec<usize>,
+    /// Those without device work.
+    lost: Vec<usize>,
+    /// Of those, the ones behind the last launch that has device work.
+    trailing: Vec<usize>,
+    /// The span of the device work of the first step.
+    first: Option<(i64, i64)>,
+}
+
+impl Launched {
+    /// Launches while a graph is captured are none, and where no launch of a name ever has device
+    /// work, none of them lost it.
+    fn of<'a>(
+        trace: &Trace,
+        (links, frames): (&Links, impl FnOnce() -> &'a Frames),
+        steps: &[Step],
+    ) -> Self {
+        let slices = &trace.slices;
+        let names: Vec<bool> = trace.strings.iter().map(is_launch).collect();
+        let name = |row: u32| slices.name[row as usize].0 as usize;
+        let step_of = |row: u32| {
+            let begun = steps.partition_point(|step| step.start <= slices.start(row));
+            let at = begun.checked_sub(1)?;
+            (slices.start(row) < steps[at].end).then_some(at)
         };
-        if device().next().is_some() && trace.rows().any(is_lost) {
-            last.is_whole = false;
+        let mut has_work = vec![false; names.len()];
+        let mut found = Self {
+            count: vec![0; steps.len()],
+            lost: vec![0; steps.len()],
+            trailing: vec![0; steps.len()],
+            first: None,
+        };
+        let mut last_start = vec![i64::MIN; steps.len()];
+        let mut lost: Vec<(u32, usize)> = Vec::new();
+        let has_devices = trace.rows().any(|row| trace.kind(row).is_device_work());
+        let launches = trace.rows().filter(|row| names[name(*row)] && trace.kind(*row).is_call());
+        for row in launches {
+            let works = links.work(row);
+            has_work[name(row)] |= !works.is_empty();
+            let Some(at) = step_of(row) else { continue };
+            found.count[at] += 1;
+            if works.is_empty() && has_devices {
+                lost.push((row, at));
+            } else {
+                last_start[at] = last_start[at].max(slices.start(row));
+            }
+            for work in works.iter().filter(|_| at == 0) {
+                let (from, to) = found.first.unwrap_or((i64::MAX, i64::MIN));
+                found.first = Some((from.min(slices.start(*work)), to.max(slices.end(*work))));
+            }
         }
+        lost.retain(|(row, _)| has_work[name(*row)]);
+        if lost.is_empty() {
+            return found;
+        }
+        let captures = disturbance::captures(trace, frames());
+        let arrived = arrived(trace);
+        lost.retain(|(row, _)| {
+            let (track, start) = (slices.track[*row as usize], slices.start(*row));
+            let is_captured = captures
+                .iter()
+                .any(|(of, (from, to))| *of == track && (*from..*to).contains(&start));
+            // The call inside another one has its id, and the work is linked to one of them.
+            let id = slices.correlation(*row);
+            !is_captured && id.is_none_or(|id| arrived.binary_search(&id).is_err())
+        });
+        for (row, at) in lost {
+            found.lost[at] += 1;
+            found.trailing[at] += usize::from(slices.start(row) > last_start[at]);
+        }
+        found
     }
+
+    /// Whether device work that was launched before the recording began ran among that of the first
+    /// step. Work whose launch is never recorded, as on some vendors' streams, says nothing.
+    fn is_mixed_with_earlier(&self, trace: &Trace, links: &Links) -> bool {
+        let slices = &trace.slices;
+        self.first.is_some_and(|(from, to)| {
+            let mut works = trace.rows().filter(|row| trace.kind(*row).is_device_work());
+            works.any(|row| {
+                let is_among = slices.end(row) > from && slices.start(row) < to;
+                is_among && links.call(row).is_none()
+            })
+        })
+    }
+}
+
+/// The ids of all device work, ascending.
+pub(crate) fn arrived(trace: &Trace) -> Vec<u64> {
+    let works = trace.rows().filter(|row| trace.kind(*row).is_device_work());
+    let mut ids: Vec<u64> = works.filter_map(|row| trace.slices.correlation(row)).collect();
+    ids.sort_unstable();
+    ids
 }
 
 /// Whether a call of this name puts work on a device.

@@ -23,6 +23,8 @@ Exit codes: 0 done, 1 failed, 2 wrong usage or configuration, 3 found something 
 
 mod bench;
 mod capture;
+mod fleet;
+mod flow;
 mod init;
 mod kernels;
 mod output;
@@ -37,12 +39,15 @@ pub use bench::{
     BenchTrace, BenchTrain, GemmShape, Sampling, Stage, VerbChoice,
 };
 pub use capture::{Capture, Doctor, With};
+pub use fleet::{Align, Fleet, FleetTrace, FleetVerb, Reach};
+pub use flow::flowing;
 pub use init::Init;
 pub use kernels::{KernelEvaluation, PredictHardware, PredictKernels, PredictTrainKernels};
 pub use output::Output;
 pub use predict::{
-    Predict, PredictCalibrate, PredictCompare, PredictEvaluate, PredictModel, PredictNext,
-    PredictOverheads, PredictResize, PredictServe, PredictStep, PredictWhatIf, Recorded,
+    NeverRunStep, Predict, PredictCalibrate, PredictCompare, PredictEvaluate, PredictModel,
+    PredictNext, PredictOverheads, PredictResize, PredictServe, PredictStep, PredictSweep,
+    PredictWhatIf, PricedHost, Recorded, StepRows,
 };
 pub use report::Report;
 use size::size;
@@ -149,6 +154,8 @@ pub enum Command {
     Tune(Tune),
     /// Record running PyTorch jobs without changing them: from a request to a report
     Capture(Box<Capture>),
+    /// Ask the agents of many hosts: traces of a job, what runs, what is held idle
+    Fleet(Fleet),
     /// Find out why something does not work
     #[command(subcommand)]
     Doctor(Doctor),

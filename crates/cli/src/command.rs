@@ -7,6 +7,7 @@ mod data;
 mod doctor;
 mod eval;
 mod explain;
+mod fleet;
 mod init;
 mod predict;
 mod quickstart;
@@ -56,6 +57,7 @@ pub fn run(command: Command, session: &Session) -> Result<ExitCode, Error> {
         Command::Predict(predict) => predict::run(&predict, session).map(done),
         Command::Tune(tune) => tune::run(&tune, session).map(done),
         Command::Capture(capture) => capture::run(&capture, session),
+        Command::Fleet(fleet) => fleet::run(&fleet, session),
         Command::Doctor(doctor) => doctor::run(&doctor, session),
         Command::Explain(explain) => explain::run(&explain, session).map(done),
         Command::Bench(bench) => bench::run(&bench, session),

@@ -26,6 +26,21 @@ pub const EXIT_BROKEN: u8 = 4;
 /// Why a command failed.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
+    /// The operating system gives no thread.
+    #[error("cannot start the thread of {what}: {source}")]
+    Thread { what: &'static str, source: io::Error },
+    /// No secret for the agents of other hosts.
+    #[error("no token for the agents of other hosts")]
+    NoToken,
+    /// A file without any certificate.
+    #[error("{}: expected certificates in PEM, got none", path.display())]
+    NoCertificate { path: PathBuf },
+    /// A program of the scheduler cannot be run.
+    #[error("cannot run {program}: {source}")]
+    Program { program: &'static str, source: io::Error },
+    /// The scheduler knows no hosts of a job.
+    #[error("Slurm job {job}: no hosts: {said:?}")]
+    Slurm { job: i64, said: String },
     /// A launcher that knows no MPI.
     #[error("torchrun started {size} processes, which know nothing of each other without MPI")]
     Torchrun { size: u32 },
@@ -365,6 +380,11 @@ impl Error {
             | Self::Report(report::Error::NoSuchStep { .. })
             | Self::Exists { .. } => EXIT_USAGE,
             Self::OnRank { source, .. } => source.exit_code(),
+            Self::Data(data::Error::Open { source, .. })
+                if data::RemoteProblem::of(source).is_some_and(is_misnamed) =>
+            {
+                EXIT_USAGE
+            }
             _ => EXIT_FAILED,
         }
     }
@@ -373,6 +393,12 @@ impl Error {
     pub fn is_closed_output(&self) -> bool {
         matches!(self, Self::Output(error) if error.kind() == io::ErrorKind::BrokenPipe)
     }
+}
+
+/// Whether an object on a network is not what the user meant, rather than out of reach.
+fn is_misnamed(problem: &data::RemoteProblem) -> bool {
+    use data::RemoteProblem as P;
+    matches!(problem, P::Address { .. } | P::NotFound { .. } | P::Denied { .. } | P::Credentials(_))
 }
 
 /// What became of an output whose exit code says something of its own: a reader who closes it early

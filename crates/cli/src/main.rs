@@ -29,7 +29,7 @@ use resolve::Session;
 static ALLOCATOR: device::buffer::HugePages = device::buffer::HugePages;
 
 fn main() -> ExitCode {
-    let matches = Cli::command().color(help_color()).get_matches();
+    let matches = args::flowing(Cli::command()).color(help_color()).get_matches();
     let cli = Cli::from_arg_matches(&matches).unwrap_or_else(|error| error.exit());
     let session = Session::new(&cli.global);
     match command::run(cli.command, &session) {

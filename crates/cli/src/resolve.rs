@@ -11,6 +11,7 @@ pub mod record;
 pub mod rows;
 pub mod synthetic;
 pub mod trace;
+pub mod workload;
 
 use crate::args::Global;
 use crate::machine;

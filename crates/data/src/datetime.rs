@@ -179,7 +179,7 @@ fn days(year: i64, month: i64, day: i64) -> Option<i64> {
 }
 
 /// Year, month and day of the month of a day since 1970.
-fn date(day: i64) -> (i64, i64, i64) {
+pub(crate) fn date(day: i64) -> (i64, i64, i64) {
     // Never a later year than the right one.
     let mut year = 1970 + day.div_euclid(if day < 0 { 365 } else { 366 });
     while days(year + 1, 1, 1).is_some_and(|next| next <= day) {

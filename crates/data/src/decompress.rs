@@ -1,5 +1,5 @@
 //! Opens an input: plain, gzip (any number of members, zeros between and behind them as tapes and
-//! block devices leave them), zstd, or `-` for standard input.
+//! block devices leave them), zstd; a file, an object on a network, or `-` for standard input.
 //!
 //! The compression is recognised by the first bytes, never by the name. Knows nothing of the
 //! content.
@@ -13,6 +13,7 @@ use flate2::bufread::GzDecoder;
 
 use crate::error::Error;
 use crate::origin::Tap;
+use crate::remote::{Object, is_remote};
 
 /// The name of standard input.
 pub(crate) const STDIN: &str = "-";
@@ -26,6 +27,9 @@ pub(crate) fn open(input: &str, tap: &Tap) -> Result<Box<dyn Read + Send>, Error
     let path = Path::new(input);
     if input == STDIN {
         decompressed(tap.stream(io::stdin())).map_err(Error::read(path))
+    } else if is_remote(input) {
+        let object = Object::open(input).map_err(Error::open(path))?;
+        decompressed(tap.object(input, (&object, 0))).map_err(Error::read(path))
     } else {
         let file = File::open(path).map_err(Error::open(path))?;
         // Opening a folder succeeds; only reading it would fail, with a less helpful text.
@@ -43,22 +47,43 @@ pub(crate) fn open(input: &str, tap: &Tap) -> Result<Box<dyn Read + Send>, Error
 /// it.
 pub(crate) fn open_at(input: &str, offset: u64, tap: &Tap) -> Result<Box<dyn Read + Send>, Error> {
     let path = Path::new(input);
-    let mut file = File::open(path).map_err(Error::open(path))?;
-    let mut start = Vec::new();
-    file.by_ref().take(4).read_to_end(&mut start).map_err(Error::read(path))?;
-    if start.starts_with(GZIP) || start.starts_with(ZSTD) {
+    if is_compressed(&start(input)?) {
         let mut read = open(input, tap)?;
         let before = &mut read.by_ref().take(offset);
         io::copy(before, &mut io::sink()).map_err(Error::read(path))?;
         return Ok(read);
     }
+    if is_remote(input) {
+        let object = Object::open(input).map_err(Error::open(path))?;
+        tap.bytes_done.fetch_add(offset, Ordering::Relaxed);
+        let tapped = tap.object(input, (&object, offset));
+        return Ok(Box::new(BufReader::with_capacity(BUFFER, tapped)));
+    }
+    let mut file = File::open(path).map_err(Error::open(path))?;
     file.seek(SeekFrom::Start(offset)).map_err(Error::read(path))?;
     tap.bytes_done.fetch_add(offset, Ordering::Relaxed);
     let tapped = tap.file(input, (file, offset))?;
     Ok(Box::new(BufReader::with_capacity(BUFFER, tapped)))
 }
 
-/// Sum of the sizes of the files; `None` where one is standard input.
+/// The first four bytes of an input, or all where there are fewer.
+pub(crate) fn start(input: &str) -> Result<Vec<u8>, Error> {
+    let path = Path::new(input);
+    let mut start = Vec::new();
+    let mut read: Box<dyn Read> = match is_remote(input) {
+        true => Object::open(input).map_err(Error::open(path))?.read_from(0),
+        false => Box::new(File::open(path).map_err(Error::open(path))?),
+    };
+    read.by_ref().take(4).read_to_end(&mut start).map_err(Error::read(path))?;
+    Ok(start)
+}
+
+fn is_compressed(start: &[u8]) -> bool {
+    start.starts_with(GZIP) || start.starts_with(ZSTD)
+}
+
+/// Sum of the sizes of the inputs; `None` where one is standard input, or an object whose length is
+/// unknown.
 pub(crate) fn total_bytes(inputs: &[String]) -> Result<Option<u64>, Error> {
     let mut total = 0;
     for input in inputs {
@@ -66,6 +91,12 @@ pub(crate) fn total_bytes(inputs: &[String]) -> Result<Option<u64>, Error> {
             return Ok(None);
         }
         let path = PathBuf::from(input);
+        if is_remote(input) {
+            let object = Object::open(input).map_err(Error::open(&path))?;
+            let Some(bytes) = object.bytes() else { return Ok(None) };
+            total += bytes;
+            continue;
+        }
         total += std::fs::metadata(&path).map_err(Error::open(&path))?.len();
     }
     Ok(Some(total))

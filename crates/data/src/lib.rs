@@ -1,5 +1,5 @@
-//! Files to batches: text and Parquet are *prepared* once into a dataset folder, which a loader
-//! reads.
+//! Files to batches: text and Parquet, on disks or on a network, are *prepared* once into a dataset
+//! folder, which a loader reads.
 //!
 //! - [`prepare`](prepare::prepare) streams Criteo, CSV, TSV or Parquet input into a [`Dataset`]: a
 //!   folder of Parquet files and `dataset.json`, in bounded memory, the same bytes for any number
@@ -40,6 +40,7 @@ mod parted;
 pub mod prepare;
 pub mod profile;
 pub mod records;
+mod remote;
 mod resume;
 mod rows;
 mod runs;
@@ -68,6 +69,7 @@ pub use prepare::{
     DEFAULT_ROW_GROUP_ROWS, PrepareRequest, Prepared, Progress, default_threads, prepare,
     prepare_memory,
 };
+pub use remote::{RemoteProblem, is_remote};
 pub use resume::{Begin, Kept, discard, kept};
 pub use rows::{Categories, Rows};
 pub use scan::input_files;

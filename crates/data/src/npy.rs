@@ -18,6 +18,7 @@ use crate::field::{self, Problem};
 use crate::layout::{LabelNeed, Layout, Wanted};
 use crate::origin::Tap;
 use crate::parquet::cells::Shown;
+use crate::remote::is_remote;
 use crate::text::Body;
 use array::{Array, Kind, Values};
 
@@ -36,6 +37,11 @@ struct Set {
 impl Set {
     /// The set that `input` belongs to.
     fn of(input: &str) -> Result<Self, Error> {
+        if is_remote(input) {
+            let problem =
+                "expected files, as arrays are read side by side; copy them first".to_owned();
+            return Err(Error::Array { path: input.into(), problem });
+        }
         let end = ENDS.iter().find(|end| input.ends_with(*end));
         let Some(start) = end.and_then(|end| input.strip_suffix(end)) else {
             let problem = format!("expected a name that ends in {}", ENDS.join(", "));

@@ -1,5 +1,6 @@
-//! Input files as they were when they were read: which file on the disk, and what was in it. Tells
-//! whether a file still has the content that was prepared. Knows no format.
+//! Input files as they were when they were read: which file on the disk or version of an object,
+//! and what was in it. Tells whether a file still has the content that was prepared. Knows no
+//! format.
 
 use std::collections::BTreeMap;
 use std::fs::{File, Metadata};
@@ -14,6 +15,7 @@ use xxhash_rust::xxh3::Xxh3Default;
 
 use crate::checksum::Fingerprint;
 use crate::error::Error;
+use crate::remote::{Object, is_remote};
 
 /// A change within this time of the one before may leave a file's times as they were: the coarsest
 /// clock of a file system ticks every two seconds.
@@ -35,14 +37,17 @@ pub struct Origin {
     start: Option<Beginning>,
 }
 
-/// What the file system says of a file. A change of its content changes at least one time.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+/// What the file system says of a file: a change of its content changes at least one time. Or what
+/// a server says of an object: its length and version, the other numbers are 0.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 struct Identity {
     device: u64,
     inode: u64,
     bytes: u64,
     modified_ns: i128,
     changed_ns: i128,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    version: Option<String>,
 }
 
 /// The first bytes of a file.
@@ -62,23 +67,43 @@ impl Identity {
             bytes: about.len(),
             modified_ns: ns(about.mtime(), about.mtime_nsec()),
             changed_ns: ns(about.ctime(), about.ctime_nsec()),
+            version: None,
         })
+    }
+
+    /// Of an object whose server says which version it is.
+    fn of_object(object: &Object) -> Option<Self> {
+        let (bytes, version) = (object.bytes()?, Some(object.version()?.to_owned()));
+        let (device, inode, modified_ns, changed_ns) = Default::default();
+        Some(Self { device, inode, bytes, modified_ns, changed_ns, version })
     }
 }
 
 impl Origin {
-    /// Opens `path` and notes which file it is; `None` for what is no regular file.
-    fn open(path: &str) -> Result<Option<(File, Self)>, Error> {
-        let file = File::open(path).map_err(Error::open(Path::new(path)))?;
-        Ok(Self::noted(path, &file)?.map(|origin| (file, origin)))
+    /// Opens `path` and notes which file or object it is; `None` for what is no regular file, and
+    /// for an object without a version.
+    fn open(path: &str) -> Result<Option<(Box<dyn Read + Send>, Self)>, Error> {
+        let failed = || Error::open(Path::new(path));
+        if is_remote(path) {
+            let object = Object::open(path).map_err(failed())?;
+            return Ok(Self::of_object(path, &object).map(|origin| (object.read_from(0), origin)));
+        }
+        let file = File::open(path).map_err(failed())?;
+        Ok(Self::noted(path, &file)?.map(|origin| (Box::new(file) as _, origin)))
     }
 
     fn noted(path: &str, file: &File) -> Result<Option<Self>, Error> {
-        let seen_ns = now_ns();
         let about = file.metadata().map_err(Error::open(Path::new(path)))?;
-        let path = path.to_owned();
-        let noted = |identity| Self { path, identity, seen_ns, fingerprint: None, start: None };
-        Ok(Identity::of(&about).map(noted))
+        Ok(Identity::of(&about).map(|identity| Self::seen(path, identity)))
+    }
+
+    fn of_object(path: &str, object: &Object) -> Option<Self> {
+        Identity::of_object(object).map(|identity| Self::seen(path, identity))
+    }
+
+    fn seen(path: &str, identity: Identity) -> Self {
+        let (path, seen_ns) = (path.to_owned(), now_ns());
+        Self { path, identity, seen_ns, fingerprint: None, start: None }
     }
 
     /// Reads and hashes the whole file `path`; `progress` is given the bytes read. `None` for
@@ -101,11 +126,16 @@ impl Origin {
 
     /// Whether the file system vouches for the file having the same content: it is the same file
     /// with the same length and times, and these were old enough when they were noted that no later
-    /// change could have left them as they were.
+    /// change could have left them as they were. Of an object, whether its server names the same
+    /// version.
     #[must_use]
     pub fn is_untouched(&self) -> bool {
+        if is_remote(&self.path) {
+            let now = Object::open(&self.path).ok().as_ref().and_then(Identity::of_object);
+            return now.as_ref() == Some(&self.identity);
+        }
         let identity = std::fs::metadata(&self.path).ok().as_ref().and_then(Identity::of);
-        identity == Some(self.identity) && self.is_settled()
+        identity.as_ref() == Some(&self.identity) && self.is_settled()
     }
 
     fn is_settled(&self) -> bool {
@@ -236,15 +266,16 @@ impl Origins {
     }
 
     /// Notes a file that is read from byte `at` on; gives what hashes it on the way, if it can be.
-    fn begin(&self, path: &str, (file, at): (&File, u64)) -> Result<Option<Shared>, Error> {
-        let Some(origin) = Origin::noted(path, file)? else { return Ok(None) };
+    fn begin(&self, origin: Option<Origin>, at: u64) -> Option<Shared> {
+        let origin = origin?;
+        let path = origin.path.clone();
         let mut files = self.files.lock().unwrap_or_else(PoisonError::into_inner);
-        let running = match files.get_mut(path) {
-            None if at > 0 => return Ok(None),
+        let running = match files.get_mut(&path) {
+            None if at > 0 => return None,
             None => {
                 let running = Arc::new(Mutex::new(Running::new()));
                 let noted = Noted { origin, running: Some(Arc::clone(&running)) };
-                files.insert(path.to_owned(), noted);
+                files.insert(path, noted);
                 running
             }
             // Read once more, from its beginning: compared when its end is reached.
@@ -252,19 +283,27 @@ impl Origins {
                 Arc::clone(noted.running.insert(Arc::new(Mutex::new(Running::new()))))
             }
             Some(noted) => {
-                let Some(shared) = noted.running.take() else { return Ok(None) };
+                let shared = noted.running.take()?;
                 let mut running = shared.lock().unwrap_or_else(PoisonError::into_inner);
                 if at > running.bytes {
                     // Bytes in between would be missing.
                     noted.origin.start = None;
-                    return Ok(None);
+                    return None;
                 }
                 running.at = at;
                 drop(running);
                 Arc::clone(noted.running.insert(shared))
             }
         };
-        Ok(Some(running))
+        Some(running)
+    }
+
+    /// Notes an object whose bytes are read in no order: it is known by its version alone.
+    fn note_object(&self, path: &str, object: &Object) {
+        if let Some(origin) = Origin::of_object(path, object) {
+            let mut files = self.files.lock().unwrap_or_else(PoisonError::into_inner);
+            files.insert(path.to_owned(), Noted { origin, running: None });
+        }
     }
 
     /// Notes that the end of a file was reached.
@@ -294,9 +333,29 @@ pub(crate) struct Tap {
 impl Tap {
     /// A reader of `file`, the file `path` from byte `at` on, that tells what it reads.
     pub(crate) fn file(&self, path: &str, (file, at): (File, u64)) -> Result<Tapped<File>, Error> {
-        let origins = self.origins.as_ref();
-        let running = origins.map(|origins| origins.begin(path, (&file, at))).transpose()?;
-        Ok(Tapped { running: running.flatten(), path: path.to_owned(), ..self.stream(file) })
+        let running = match &self.origins {
+            Some(origins) => origins.begin(Origin::noted(path, &file)?, at),
+            None => None,
+        };
+        Ok(Tapped { running, path: path.to_owned(), ..self.stream(file) })
+    }
+
+    /// The same of an object.
+    pub(crate) fn object(
+        &self,
+        path: &str,
+        (object, at): (&Object, u64),
+    ) -> Tapped<Box<dyn Read + Send>> {
+        let noted = || Origin::of_object(path, object);
+        let running = self.origins.as_ref().and_then(|origins| origins.begin(noted(), at));
+        Tapped { running, path: path.to_owned(), ..self.stream(object.read_from(at)) }
+    }
+
+    /// Notes an object that is read in no order.
+    pub(crate) fn note_object(&self, path: &str, object: &Object) {
+        if let Some(origins) = &self.origins {
+            origins.note_object(path, object);
+        }
     }
 
     /// A reader whose bytes are only counted.
@@ -313,7 +372,7 @@ impl Tap {
             return Ok(());
         }
         let mut file = File::open(path).map_err(Error::open(Path::new(path)))?;
-        if origins.begin(path, (&file, 0))?.is_none() {
+        if origins.begin(Origin::noted(path, &file)?, 0).is_none() {
             return Ok(());
         }
         let hashed = hashed(&mut file, u64::MAX, &mut |_| {});

@@ -4,4 +4,5 @@ pub(crate) mod cells;
 pub(crate) mod checked;
 pub(crate) mod input;
 pub(crate) mod part;
+mod remote;
 pub(crate) mod table;

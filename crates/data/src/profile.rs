@@ -109,7 +109,7 @@ fn format_of(input: &str) -> Result<Format, Error> {
     if input.ends_with(".npy") || input.ends_with(".npz") {
         return Ok(Format::Npy);
     }
-    let is_parquet = input != crate::decompress::STDIN && input::is_parquet(Path::new(input))?;
+    let is_parquet = input != crate::decompress::STDIN && input::is_parquet(input)?;
     Ok(if is_parquet { Format::Parquet } else { Format::Csv })
 }
 

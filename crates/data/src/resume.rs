@@ -19,6 +19,7 @@ use crate::loss::Losses;
 use crate::manifest::{Part, replace};
 use crate::origin::{Origin, Origins};
 use crate::prepare::PrepareRequest;
+use crate::remote::is_remote;
 use crate::scan::input_files;
 use crate::text::Place;
 
@@ -158,7 +159,9 @@ impl Building {
     pub(crate) fn of(request: &PrepareRequest<'_>) -> Result<Self, Error> {
         // What cannot be read twice cannot be gone on from.
         let files = input_files(request.config.format, request.inputs)?;
-        if files.iter().any(|file| file == STDIN || !Path::new(file).is_file()) {
+        let is_stream =
+            |file: &String| file == STDIN || !(is_remote(file) || Path::new(file).is_file());
+        if files.iter().any(is_stream) {
             return Self::anew(request.out);
         }
         let job = job(request)?;

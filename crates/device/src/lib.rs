@@ -12,6 +12,7 @@
 pub mod backend;
 pub mod buffer;
 pub mod cpu;
+pub mod cuda;
 pub mod error;
 pub mod limits;
 pub mod mapped;

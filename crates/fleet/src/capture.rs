@@ -30,7 +30,7 @@ pub struct Member {
 pub struct Capture {
     members: BTreeMap<u32, Member>,
     uid: u32,
-    refused: Vec<message::Error>,
+    refused: u64,
 }
 
 /// Why a process that asked gets no request.
@@ -44,6 +44,18 @@ pub enum Skip {
     OtherUser,
     /// It was not asked for.
     NotWanted,
+}
+
+impl Skip {
+    /// Why, in a line about the process.
+    pub fn words(self) -> &'static str {
+        match self {
+            Self::Launcher => "skipped: a launcher",
+            Self::Helper => "skipped: loads data for another",
+            Self::OtherUser => "skipped: another user's",
+            Self::NotWanted => "skipped: not asked for",
+        }
+    }
 }
 
 impl Capture {
@@ -62,11 +74,8 @@ impl Capture {
                 let config = self.poll(now, peer, (free, job, pids.first().copied()?));
                 Some(message::poll_answer(config.unwrap_or_default()))
             }
-            Err(error) => {
-                // Whoever floods the socket must not fill the memory.
-                if self.refused.len() < 16 {
-                    self.refused.push(error);
-                }
+            Err(_) => {
+                self.refused += 1;
                 None
             }
         }
@@ -77,9 +86,9 @@ impl Capture {
         &self.members
     }
 
-    /// Messages that were none.
-    pub fn refused(&self) -> &[message::Error] {
-        &self.refused
+    /// Messages that were none, so far.
+    pub fn refused(&self) -> u64 {
+        self.refused
     }
 
     /// Asks something of a process that has asked.

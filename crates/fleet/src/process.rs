@@ -71,6 +71,11 @@ impl Process {
         self.variable("RANK")?.parse().ok()
     }
 
+    /// The number of ranks of its job, as launchers tell it.
+    pub fn world_size(&self) -> Option<u32> {
+        self.variable("WORLD_SIZE")?.parse().ok()
+    }
+
     /// Whether it only starts others: `torchrun` and its kin.
     pub fn is_launcher(&self) -> bool {
         const MODULES: [&str; 3] =

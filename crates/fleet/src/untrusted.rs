@@ -21,7 +21,7 @@ use crate::process;
 mod copying;
 mod walk;
 
-pub use copying::Copying;
+pub use copying::{Copying, Insertion};
 use walk::Mounts;
 
 /// Entries of a folder that [`Folder::clear`] looks at: its owner may add more all the time.

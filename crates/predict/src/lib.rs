@@ -18,6 +18,7 @@ pub mod program;
 pub mod recording;
 pub mod reprice;
 pub mod simulate;
+pub mod step;
 
 use analyze::graph::Cycle;
 use schema::unit::counted;

@@ -2,5 +2,6 @@
 
 pub mod own;
 mod program;
+pub mod tile_use;
 
 pub use program::program;

@@ -110,6 +110,14 @@ pub fn page(report: &Report, origin: &Origin) -> Result<String, Error> {
     assembled(&report.title, report, SCRIPT, origin)
 }
 
+/// Writes the page as it comes, which takes no memory of its own.
+///
+/// # Errors
+/// Those of `out`, and of a value that has no JSON.
+pub fn write(report: &Report, origin: &Origin, out: &mut impl Write) -> io::Result<()> {
+    assemble(&report.title, report, (SCRIPT, origin), out)
+}
+
 /// The page that compares two jobs.
 ///
 /// # Errors
@@ -145,6 +153,19 @@ fn assembled(
     script: &str,
     origin: &Origin,
 ) -> Result<String, Error> {
+    let mut page = Vec::new();
+    // Memory takes everything: what fails is a value without JSON.
+    assemble(title, data, (script, origin), &mut page)
+        .map_err(|error| Error::Data(serde::ser::Error::custom(error)))?;
+    String::from_utf8(page).map_err(|error| Error::Data(serde::ser::Error::custom(error)))
+}
+
+fn assemble(
+    title: &str,
+    data: &impl Serialize,
+    (script, origin): (&str, &Origin),
+    out: &mut impl Write,
+) -> io::Result<()> {
     let server = match origin {
         Origin::File => serde_json::Value::Null,
         Origin::Server { trace, file_name } => {
@@ -154,7 +175,6 @@ fn assembled(
     };
     let policy = policy_of(script, origin);
     let title = text(title);
-    let mut page = Vec::new();
     let head = format!(
         "<!doctype html>\n<html lang=\"en\">\n<head>\n<meta charset=\"utf-8\">\n\
          <meta http-equiv=\"Content-Security-Policy\" content=\"{policy}\">\n\
@@ -164,14 +184,14 @@ fn assembled(
          <title>{title}</title>\n<style>{STYLE}</style>\n</head>\n<body>\n{BODY}\n\
          <script type=\"application/json\" id=\"data\">"
     );
-    page.extend_from_slice(head.as_bytes());
-    embed(data, &mut page)?;
-    page.extend_from_slice(b"</script>\n<script type=\"application/json\" id=\"server\">");
-    embed(&server, &mut page)?;
-    page.extend_from_slice(b"</script>\n<script>");
-    page.extend_from_slice(script.as_bytes());
-    page.extend_from_slice(b"</script>\n</body>\n</html>\n");
-    String::from_utf8(page).map_err(|error| Error::Data(serde::ser::Error::custom(error)))
+    out.write_all(head.as_bytes())?;
+    embed(data, out)?;
+    out.write_all(b"</script>\n<script type=\"application/json\" id=\"server\">")?;
+    embed(&server, out)?;
+    out.write_all(b"</script>\n<script>")?;
+    out.write_all(script.as_bytes())?;
+    out.write_all(b"</script>\n</body>\n</html>\n")?;
+    Ok(())
 }
 
 /// What the page may do: run this script, use this style, and nothing else.
@@ -196,10 +216,11 @@ fn hash(text: &str) -> String {
     STANDARD.encode(Sha256::digest(text.as_bytes()))
 }
 
-/// Appends a value as JSON without a character that means something to HTML or ends a line of
+/// Writes a value as JSON without a character that means something to HTML or ends a line of
 /// script.
-fn embed(value: &impl Serialize, page: &mut Vec<u8>) -> serde_json::Result<()> {
-    value.serialize(&mut Serializer::with_formatter(page, Embedded(CompactFormatter)))
+fn embed(value: &impl Serialize, out: &mut impl Write) -> io::Result<()> {
+    let to = &mut Serializer::with_formatter(out, Embedded(CompactFormatter));
+    value.serialize(to).map_err(io::Error::from)
 }
 
 /// Escapes such characters: they occur in texts only, where an escape means the same.

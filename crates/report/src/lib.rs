@@ -26,6 +26,7 @@ use std::ops::Range;
 
 use analyze::antipattern;
 use analyze::coverage;
+use analyze::quality;
 use analyze::summary::{self, Summary};
 use serde::Serialize;
 
@@ -98,6 +99,8 @@ pub struct Report {
     pub missing: Option<String>,
     /// The job in one page.
     pub summary: Summary,
+    /// What is wrong with the recordings, a line per kind.
+    pub quality: Vec<IssueLine>,
     /// What wastes time.
     pub findings: FindingPart,
     /// Each step.
@@ -118,6 +121,31 @@ pub struct Report {
     pub timeline: Timeline,
 }
 
+/// All issues of one kind and severity, in words.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct IssueLine {
+    /// The kind.
+    pub id: &'static str,
+    /// How bad it is.
+    pub severity: quality::Severity,
+    /// What is wrong, and which ranks have exactly this, which the like.
+    pub words: String,
+    /// The analyses that suffer, and how.
+    pub matters: &'static str,
+    /// What to do about it.
+    pub hint: &'static str,
+}
+
+fn line(kind: &quality::IssueKind, job: &Job<'_>) -> IssueLine {
+    IssueLine {
+        id: kind.id,
+        severity: kind.severity,
+        words: kind.words(job.ranks.len() as u64),
+        matters: kind.matters,
+        hint: kind.hint,
+    }
+}
+
 /// Kernels and operators that the summary names.
 const TOP: usize = 8;
 
@@ -135,6 +163,7 @@ pub fn of(job: &Job<'_>, found: &antipattern::Report, options: &Options) -> Resu
         title: options.title.clone(),
         program: options.program.clone(),
         missing: coverage::missing(scopes.iter().map(|scope| scope.trace)),
+        quality: quality::by_kind(job.issues()).iter().map(|kind| line(kind, job)).collect(),
         summary: summary::of(job, TOP),
         findings: finding::of(scopes, found, &zero),
         steps: step::of(job, &zero),

@@ -33,6 +33,12 @@ impl CounterRng {
         Self { key: mix(self.key.wrapping_add(mix(stream.wrapping_add(0x632b_e59b_d9b4_e019)))) }
     }
 
+    /// The whole state, for kernels that draw the same numbers on another device.
+    #[must_use]
+    pub fn key(self) -> u64 {
+        self.key
+    }
+
     /// 64 uniform bits at position `counter`.
     #[must_use]
     #[inline]

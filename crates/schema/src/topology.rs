@@ -151,8 +151,8 @@ impl Topology {
     }
 
     fn of(device: &HardwareSpec, hosts: u32, ranks_per_host: u32) -> Self {
-        let device = device.clone();
-        Self { device, hosts, ranks_per_host, within: Link::nvlink(), between: Link::network() }
+        let (within, between) = (Link::within(device), Link::network());
+        Self { device: device.clone(), hosts, ranks_per_host, within, between }
     }
 
     /// Ranks of all hosts.

@@ -23,6 +23,10 @@ const TENSORBOARD_PACKAGES: [&str; 1] = ["tensorboard<3"];
 const SUITE_REQUIREMENTS: &str = "bench/collect/requirements.txt";
 /// Whose processes are captured: the protocol was measured with it.
 const CAPTURE_PACKAGES: [&str; 1] = ["torch==2.15.0"];
+/// The server of S3 that data is read from.
+const S3_PACKAGES: [&str; 2] = ["moto[server]==5.2.5", "pyarrow<30"];
+/// Scrapes the agent's pages, and checks rules.
+const PROMETHEUS: tool::Launcher = ("prometheus", "prometheus");
 /// How long a process swaps the file that is captured; the everyday run has three seconds.
 const CAPTURE_RACE_S: &str = "30";
 /// Keeps what is compared small: a few steps on a few rows.
@@ -124,6 +128,16 @@ fn script(python: &Path, root: &Path, name: &str) -> Command {
     command
 }
 
+/// Trains on data in a store that speaks S3.
+pub fn objects() -> Result<String, Error> {
+    let root = tree::root();
+    command::run(&mut cargo(&["build", "--release"]))?;
+    let python = environment(&root.join("target/venv-objects"), &S3_PACKAGES)?;
+    let mut script = script(&python, &root, "object_store.py");
+    command::run(script.arg("--rowmill").arg(root.join("target/release/rowmill")))?;
+    Ok(format!("text, gzip and Parquet from {} train as from files", S3_PACKAGES[0]))
+}
+
 /// Captures traces of running PyTorch jobs, and of a process that swaps files all the time.
 pub fn capture() -> Result<String, Error> {
     let root = tree::root();
@@ -133,7 +147,19 @@ pub fn capture() -> Result<String, Error> {
     let python = environment(&root.join("target/venv-capture"), &CAPTURE_PACKAGES)?;
     let mut jobs = script(&python, &root, "capture_jobs.py");
     command::run(jobs.arg("--rowmill").arg(root.join("target/release/rowmill")))?;
-    Ok(format!("{} answers", CAPTURE_PACKAGES[0]))
+    command::run(&mut cargo(&["build", "--release", "-p", "agent"]))?;
+    let mut fleet = script(&python, &root, "fleet_jobs.py");
+    fleet.arg("--rowmill").arg(root.join("target/release/rowmill"));
+    command::run(fleet.arg("--agent").arg(root.join("target/release/rowmill-agent")))?;
+    let missing = tool::install_launcher(PROMETHEUS);
+    command::run(&mut cargo(&["test", "--release", "-p", "agent", "--test", "it", "pages::"]))?;
+    let rules = root.join("deploy/prometheus");
+    for words in [["check", "rules", "rules.yml"], ["test", "rules", "rules_test.yml"]] {
+        if missing.is_none() {
+            command::run(Command::new("promtool").args(words).current_dir(&rules))?;
+        }
+    }
+    Ok(missing.unwrap_or_else(|| format!("{} answers", CAPTURE_PACKAGES[0])))
 }
 
 /// Records a small suite of PyTorch runs and checks it as the recorded ones are checked.
@@ -174,11 +200,23 @@ pub fn fuzz() -> Result<String, Error> {
     command::run(tests.env("PROPTEST_CASES", CASES)).map(|()| format!("{CASES} cases a property"))
 }
 
+/// Takes each guard of every GPU kernel out, one at a time, and expects a test to fail.
+pub fn mutation() -> Result<String, Error> {
+    let mut tests = cargo(&["test", "--release", "-p", "device", "--test", "it", "mutation::"]);
+    command::run(tests.env("ROWMILL_MUTATION", "full")).map(|()| "every guard is missed".to_owned())
+}
+
 /// Trains every configuration under a memory limit, one after the other.
 pub fn memory() -> Result<String, Error> {
     let mut tests = cargo(&["test", "--release", "-p", "rowmill", "--test", "it", "memory::"]);
     tests.args(["--", "--test-threads=1"]);
     command::run(tests.env("ROWMILL_MEMORY", "full")).map(|()| "all fit their estimates".to_owned())
+}
+
+/// Trains every configuration under every ready-made plan, and writes its steps down.
+pub fn written() -> Result<String, Error> {
+    let mut tests = cargo(&["test", "--release", "-p", "rowmill", "--test", "it", "written::"]);
+    command::run(tests.env("ROWMILL_WRITTEN", "full")).map(|()| "as they are recorded".to_owned())
 }
 
 /// Damages prepared data and checkpoints, and the traces of the fixtures, whole ones and more often

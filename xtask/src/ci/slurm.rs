@@ -37,6 +37,12 @@ const SCRIPT: &str = "#!/bin/sh
 srun --mpi=pmix ROWMILL train adult-income --train DATA --run batch --sharding row --set training.steps=60 --resume
 ";
 
+/// As [`SCRIPT`], of a run that would not end by itself.
+const ENDLESS: &str = "#!/bin/sh
+#SBATCH --ntasks=2
+srun --mpi=MPI ROWMILL train adult-income --train DATA --run MPI-signalled --sharding row --set training.steps=1000000 --set training.epochs=1000000 --set training.log_every=10
+";
+
 /// Trains `adult-income` under `srun --mpi=pmix` and `--mpi=pmi2`, and from a batch script, and
 /// compares the checkpoints with those of threads.
 pub fn slurm() -> Result<String, Error> {
@@ -70,7 +76,13 @@ pub fn slurm() -> Result<String, Error> {
     }
     cluster.batch(&data)?;
     same(&folder.join("threads-2"), &folder.join("batch"))?;
-    Ok(format!("{} checkpoints as of threads: pmix, pmi2 and a batch script", compared + 1))
+    for mpi in ["pmix", "pmi2"] {
+        cluster.signalled(&data, mpi)?;
+    }
+    Ok(format!(
+        "{} checkpoints as of threads: pmix, pmi2 and a batch script; SIGUSR1 saves and exits 130",
+        compared + 1
+    ))
 }
 
 /// A run on the census data.
@@ -171,6 +183,70 @@ impl Cluster {
         let mut sbatch = Command::new("sbatch");
         sbatch.args(["--wait", "--output=batch.log"]).arg(&path).current_dir(&self.folder);
         command::run(sbatch.env("SLURM_CONF", self.folder.join("slurm.conf")))
+    }
+
+    /// Sends a running job SIGUSR1, as `--signal=USR1@120` does: it is to save and exit with 130.
+    fn signalled(&self, data: &Path, mpi: &str) -> Result<(), Error> {
+        let script = ENDLESS.replace("ROWMILL", &rowmill().display().to_string());
+        let script = script.replace("DATA", &data.display().to_string()).replace("MPI", mpi);
+        let path = self.folder.join(format!("{mpi}-signalled.sh"));
+        fs::write(&path, script).map_err(Error::io(&path))?;
+        let log = format!("--output={mpi}-signalled.log");
+        let path = path.display().to_string();
+        let job = self.said("sbatch", &["--parsable", &log, &path])?;
+        let run = self.folder.join(format!("{mpi}-signalled"));
+        self.until(&format!("{mpi}: no figures of a running job"), || {
+            let figures = fs::metadata(run.join("metrics.jsonl"));
+            Ok(figures.is_ok_and(|figures| figures.len() > 0))
+        })?;
+        self.said("scancel", &["--signal=USR1", job.trim()])?;
+        let about = || self.said("scontrol", &["--oneliner", "show", "job", job.trim()]);
+        self.until(&format!("{mpi}: the job goes on after SIGUSR1"), || {
+            Ok(!["RUNNING", "COMPLETING", "PENDING"].iter().any(|state| {
+                about().is_ok_and(|about| about.contains(&format!("JobState={state}")))
+            }))
+        })?;
+        let about = about()?;
+        if !about.contains("ExitCode=130:0") {
+            let code = about.split_whitespace().find(|word| word.starts_with("ExitCode="));
+            let code = code.unwrap_or_default();
+            let what = format!("{mpi}: expected ExitCode=130:0 after SIGUSR1, got {code}");
+            return Err(Error::Check { what });
+        }
+        let saved = run.join("checkpoints");
+        let mut steps = fs::read_dir(&saved).map_err(Error::io(&saved))?.flatten();
+        if !steps.any(|entry| entry.path().join("manifest.json").exists()) {
+            return Err(Error::Check { what: format!("{mpi}: no checkpoint after SIGUSR1") });
+        }
+        Ok(())
+    }
+
+    /// What a program of Slurm prints.
+    fn said(&self, program: &str, words: &[&str]) -> Result<String, Error> {
+        let mut command = Command::new(program);
+        command.args(words).current_dir(&self.folder);
+        command.env("SLURM_CONF", self.folder.join("slurm.conf"));
+        let line = command::line(&command);
+        let output = command.output();
+        let output = output.map_err(|source| Error::Start { command: line.clone(), source })?;
+        if !output.status.success() {
+            let problem = String::from_utf8_lossy(&output.stderr).into_owned();
+            return Err(Error::Program { command: line, problem });
+        }
+        Ok(String::from_utf8_lossy(&output.stdout).into_owned())
+    }
+
+    /// Waits for `done`, two minutes at most.
+    fn until(&self, what: &str, done: impl Fn() -> Result<bool, Error>) -> Result<(), Error> {
+        let began = Instant::now();
+        while !done()? {
+            if began.elapsed() > 4 * STARTING {
+                let what = format!("{what}; see {}", self.folder.display());
+                return Err(Error::Check { what });
+            }
+            std::thread::sleep(Duration::from_millis(200));
+        }
+        Ok(())
     }
 }
 

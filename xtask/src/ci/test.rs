@@ -69,15 +69,18 @@ fn count(command: &mut Command, shown: &mut impl Write) -> Result<Count, Error> 
 }
 
 /// What skipped tests need, by a word of their line.
-const NEEDS: [(&str, &str); 10] = [
+const NEEDS: [(&str, &str); 13] = [
     ("Chromium", "Chromium in PATH, or its place in ROWMILL_CHROMIUM"),
     ("python3", "python3 in PATH"),
+    ("ROWMILL_NVRTC", "NVRTC, which `cargo xtask kernels` installs"),
+    ("C++ compiler", "a C++ compiler: g++ in PATH, or its place in CXX"),
     ("two processors", "two processors"),
     ("needs root", "root"),
     ("root may write", "a user other than root"),
     ("control groups", "permission to make control groups"),
     ("has not enough", "more memory"),
     ("ROWMILL_MEMORY", "ROWMILL_MEMORY=full, as `cargo xtask ci --full` sets it"),
+    ("ROWMILL_WRITTEN", "ROWMILL_WRITTEN=full, as `cargo xtask ci --full` sets it"),
     ("ROWMILL_CHECKPOINT", "ROWMILL_CHECKPOINT_GIB and ROWMILL_CHECKPOINT_FOLDER"),
     ("no ", "the fixtures: real traces and data, in ROWMILL_FIXTURES or ../shared/data"),
 ];

@@ -8,7 +8,7 @@ use crate::tree::Tree;
 const RULE: &str = "edge";
 
 /// The edges of ARCHITECTURE.md, planned crates included. `schema` lies under every crate.
-const EDGES: [(&str, &[&str]); 15] = [
+const EDGES: [(&str, &[&str]); 16] = [
     ("schema", &[]),
     ("device", &["schema"]),
     ("trace", &["schema"]),
@@ -20,6 +20,7 @@ const EDGES: [(&str, &[&str]); 15] = [
     ("plan", &["schema", "predict"]),
     ("report", &["schema", "analyze", "predict", "trace"]),
     ("fleet", &["schema", "trace"]),
+    ("agent", &["schema", "fleet"]),
     ("hub", &["schema", "fleet", "analyze", "trace", "report"]),
     (
         "cli",
@@ -36,21 +37,26 @@ const EDGES: [(&str, &[&str]); 15] = [
 ];
 
 /// Packages, by prefix of their name, that only the named crates may depend on.
-const OWNERS: [(&[&str], &[&str]); 15] = [
+const OWNERS: [(&[&str], &[&str]); 17] = [
     (&["parquet", "arrow-", "datafusion"], &["data", "hub"]),
     (&["gemm", "cudarc"], &["device"]),
     (&["mpi"], &["comm"]),
     (&["libc"], &["comm", "device", "fleet"]),
     (&["memmap2"], &["device"]),
     (&["nix"], &["fleet"]),
-    (&["flate2", "zstd"], &["data", "trace"]),
-    (&["prost"], &["trace"]),
-    (&["csv"], &["data"]),
+    (&["flate2", "zstd"], &["data", "trace", "agent"]),
+    (&["prost"], &["trace", "agent", "hub"]),
+    (&["csv", "ring"], &["data"]),
     (&["safetensors"], &["train"]),
-    (&["clap", "indicatif", "comfy-table", "signal-hook", "miette", "ratatui"], &["cli", "hub"]),
+    (
+        &["clap", "indicatif", "comfy-table", "signal-hook", "miette", "ratatui"],
+        &["cli", "agent", "hub"],
+    ),
     (&["pyo3", "numpy"], &["python"]),
-    (&["tokio", "async-", "futures"], &["fleet", "hub"]),
-    (&["axum", "hyper", "tonic", "tower", "reqwest", "askama"], &["hub"]),
+    (&["tokio", "async-", "futures"], &["agent", "hub"]),
+    (&["axum", "hyper", "tonic", "tower", "reqwest", "askama", "rustls"], &["agent", "hub"]),
+    (&["ureq"], &["data", "cli", "agent"]),
+    (&["nvml-", "prometheus-", "procfs", "listenfd"], &["agent"]),
     (&["anyhow", "eyre", "color-eyre"], &[]),
 ];
 

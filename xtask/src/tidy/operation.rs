@@ -9,17 +9,7 @@ const RULE: &str = "operation";
 const FOLDER: &str = "crates/device/src/ops/";
 
 /// Operations without a GPU twin yet.
-const CPU_ONLY: [&str; 9] = [
-    "activation",
-    "cross",
-    "dense_update",
-    "embedding_backward",
-    "embedding_forward",
-    "exchange",
-    "gemm",
-    "interaction",
-    "loss",
-];
+const CPU_ONLY: [&str; 1] = ["exchange"];
 
 /// Operations whose GPU twin is a library call: `cuda.rs` without `kernel.cu`.
 const LIBRARY_ON_GPU: [&str; 1] = ["gemm"];
@@ -87,11 +77,11 @@ mod tests {
 
     #[test]
     fn contract_and_oracle_are_demanded() {
-        check("loss", &["mod.rs", "scalar.rs"], &[]);
+        check("loss", &["mod.rs", "scalar.rs", "cuda.rs", "kernel.cu"], &[]);
         check(
             "loss",
-            &["mod.rs", "simd.rs"],
-            &[r#"expected scalar.rs, got {"mod.rs", "simd.rs"}"#],
+            &["mod.rs", "cuda.rs", "kernel.cu"],
+            &[r#"expected scalar.rs, got {"cuda.rs", "kernel.cu", "mod.rs"}"#],
         );
     }
 
@@ -101,7 +91,7 @@ mod tests {
         check("quantize", &both, &[]);
         check("quantize", &both[..3], &["cuda.rs without kernel.cu"]);
         check("quantize", &both[..2], &["no cuda.rs; expected it, or an entry in CPU_ONLY"]);
-        check("gemm", &both[..3], &["has cuda.rs; remove it from CPU_ONLY"]);
+        check("gemm", &both[..3], &[]);
     }
 
     #[test]

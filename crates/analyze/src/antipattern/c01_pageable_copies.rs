@@ -39,14 +39,15 @@ fn detect(rank: &RankFacts<'_>, limits: &Limits<'_>) -> Option<Found> {
     }
     let pinned = limits.of("pinned_gb_per_s");
     let (lone, told) = lone_call(rank, &copies);
+    let others = || copies.iter().filter(|copy| lone.is_none() || copy.call != lone);
     let lost = |copy: &&Copy| {
         let ideal = (copy.bytes as f64 / pinned) as i64;
         let on_device = (rank.duration(copy.row) - ideal).max(0);
-        let is_lone = lone.is_some() && copy.call == lone;
-        let on_host = if is_lone { 0 } else { (call_ns(copy) - CALL_NS).max(0) };
+        let on_host = (call_ns(copy) - CALL_NS).max(0);
         if copy.direction == Direction::ToHost { on_host } else { on_device.max(on_host) }
     };
-    let lost: i64 = copies.iter().map(lost).sum();
+    let lost: i64 = others().map(lost).sum();
+    let queued: i64 = others().map(|copy| queued_ns(rank, copy)).sum();
     let moved: u64 = copies.iter().map(|copy| copy.bytes).sum();
     let device_ns: i64 = copies.iter().map(|copy| rank.duration(copy.row)).sum();
     let mut what = format!(
@@ -60,19 +61,26 @@ fn detect(rank: &RankFacts<'_>, limits: &Limits<'_>) -> Option<Found> {
     );
     if lone.is_some() {
         what += &format!(
-            " The saving leaves out that one call: the next longest takes {}.",
+            " The saving leaves out that one call with its copy: the next longest takes {}.",
             time(told)
+        );
+    }
+    if rank.share(queued) >= limits.of("time_pct") {
+        what += &format!(
+            " For {} per step {} wait for work queued before their copies: pinned memory alone does \
+             not end that; a copy that does not block does, for the host.",
+            time(rank.per_step(queued)),
+            if lone.is_some() { "the other calls" } else { "the calls" }
         );
     }
     let advice = "Allocate the host side pinned (pin_memory=True on the DataLoader, or a \
                   preallocated pinned tensor) and copy with non_blocking=True. For .tolist() and \
                   .cpu(), copy into a pinned tensor first and read it later.";
     let rows: Vec<u32> = copies.iter().map(|copy| copy.row).collect();
-    let calls = copies.iter().filter_map(|copy| copy.call);
-    let calls: Vec<u32> = calls.filter(|call| Some(*call) != lone).collect();
+    let calls: Vec<u32> = others().filter_map(|copy| copy.call).collect();
     let ideal = (moved as f64 / pinned) / device_ns.max(1) as f64;
     let edits = vec![
-        rank.edit(rows.clone(), Action::Scale(ideal.min(1.0))),
+        rank.edit(others().map(|copy| copy.row).collect(), Action::Scale(ideal.min(1.0))),
         rank.edit(calls.clone(), Action::Unblock),
         rank.edit(calls, Action::ShortenTo(CALL_NS)),
     ];
@@ -82,6 +90,18 @@ fn detect(rank: &RankFacts<'_>, limits: &Limits<'_>) -> Option<Found> {
         .number("blocked_max_ns", blocked as f64)
         .number("gb_per_s", moved as f64 / device_ns.max(1) as f64);
     Some(found.shown_by(rank.proofs(rows)).saves(lost, edits))
+}
+
+/// How long the call of a copy waits for work that its stream still has to do before the copy.
+fn queued_ns(rank: &RankFacts<'_>, copy: &Copy) -> i64 {
+    let Some(call) = copy.call else { return 0 };
+    let (start, end) = (rank.start(call), rank.end(call));
+    let trace = rank.scope.trace;
+    let at = rank.scope.device_rows.partition_point(|row| rank.start(*row) < rank.start(copy.row));
+    let is_same =
+        |row: &&u32| (trace.device(**row), trace.stream(**row)) == (copy.device, copy.stream);
+    let before = rank.scope.device_rows[..at].iter().rev().find(is_same);
+    before.map_or(0, |row| rank.end(*row).min(end).saturating_sub(start).max(0))
 }
 
 /// The call that is far longer than all others: a mean over the steps with it stands for none of

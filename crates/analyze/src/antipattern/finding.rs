@@ -84,6 +84,8 @@ pub struct Finding {
     pub bound: Option<Bound>,
     /// What a step would gain; `None` where nothing can be saved or priced.
     pub saving: Option<Saving>,
+    /// The same of host and devices apart, where the devices' steps are longer.
+    pub sides: Option<Sides>,
     /// What was measured; per step where the name says so.
     pub numbers: Vec<Number>,
     /// The rows that show it, the most telling first.
@@ -165,6 +167,22 @@ pub struct Saving {
     pub mid_pct: f64,
     /// What `mid_ns` was found on.
     pub source: SavingSource,
+}
+
+/// A step on the host and on its devices, which run behind it, with and without what was found: of
+/// the rank that is told of, nanoseconds.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+pub struct Sides {
+    /// A step of the host.
+    pub host_ns: i64,
+    /// It would take with the cure.
+    pub cured_host_ns: i64,
+    /// A step of the devices.
+    pub device_ns: i64,
+    /// It would take with the cure.
+    pub cured_device_ns: i64,
+    /// It would take with half of what is found, where that is time of transfers.
+    pub halved_device_ns: Option<i64>,
 }
 
 /// What a saving was found on.

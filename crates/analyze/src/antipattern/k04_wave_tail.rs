@@ -1,8 +1,10 @@
 //! K04: the last wave of blocks leaves most of the device empty.
 
+use std::collections::BTreeMap;
+
 use super::finding::{Category, Confidence, Found};
 use super::rule::{Detect, Limits, Rule, Side, limit, page};
-use super::text::time;
+use super::text::{each, time};
 use crate::graph::edit::Action;
 use crate::job::{Kernel, RankFacts};
 use crate::kernels::short_name;
@@ -22,8 +24,16 @@ pub(super) const RULE: Rule = Rule {
     detect: Detect::Rank(detect),
 };
 
-/// Occupancies are written in whole percent.
-const ROUNDING: f64 = 0.005;
+/// Occupancies are written in whole percent; a half may have been rounded either way.
+const ROUNDING: f64 = 0.005 + 1e-9;
+
+/// Kernels of one name and grid, with the same tail.
+#[derive(Default)]
+struct Alike {
+    count: usize,
+    lost_ns: f64,
+    waves: f64,
+}
 
 fn detect(rank: &RankFacts<'_>, limits: &Limits<'_>) -> Option<Found> {
     let tails: Vec<(&Kernel, f64)> = rank
@@ -41,24 +51,36 @@ fn detect(rank: &RankFacts<'_>, limits: &Limits<'_>) -> Option<Found> {
     if tails.is_empty() || share < limits.of("lost_pct") {
         return None;
     }
+    let mut alike: BTreeMap<(&str, [u32; 3]), Alike> = BTreeMap::new();
+    for tail in &tails {
+        let grid = tail.0.shape.map_or([0; 3], |shape| shape.grid);
+        let same = alike.entry((rank.name(tail.0.row), grid)).or_default();
+        *same = Alike { count: same.count + 1, lost_ns: same.lost_ns + lost(tail), waves: tail.1 };
+    }
+    let most = alike.iter().max_by(|a, b| a.1.lost_ns.total_cmp(&b.1.lost_ns));
+    let (&(name, [x, y, z]), worst) = most?;
     let rows: Vec<u32> = tails.iter().map(|(kernel, _)| kernel.row).collect();
     let time_ns = rank.total(&rows);
-    let proofs = rank.proofs(rows.iter().copied());
-    let worst = tails.iter().max_by(|a, b| lost(a).total_cmp(&lost(b)))?;
+    let proofs = rank.proofs_of(tails.iter().map(|tail| (tail.0.row, lost(tail) as i64)));
     let what = format!(
-        "{} runs in {:.2} waves: its last one fills {:.0} % of the device. Such tails take {} per \
-         step ({share:.1} % of the window).",
-        short_name(rank.name(worst.0.row)),
-        worst.1,
-        100.0 * worst.1.fract(),
-        time(rank.per_step(high as i64))
+        "{} kernels per step have a nearly empty last wave; with waves of equal length that takes \
+         {} per step ({share:.1} % of the window). {} with a grid of {x}×{y}×{z} loses most, {} in {} \
+         kernels per step: {:.2} waves, the last fills {:.0} % of the device.",
+        each(rank.count_per_step(tails.len())),
+        time(rank.per_step(high as i64)),
+        short_name(name),
+        time(rank.per_step(worst.lost_ns as i64)),
+        each(rank.count_per_step(worst.count)),
+        worst.waves,
+        100.0 * worst.waves.fract()
     );
     let advice = "Choose the batch or the tile so that blocks fill whole waves, or a persistent or \
                   stream-K variant of the kernel.";
     let edits = vec![rank.edit(rows, Action::Scale(1.0 - high / time_ns.max(1) as f64))];
     let found = Found::new(what, advice)
         .number("kernels_per_step", rank.count_per_step(tails.len()))
-        .number("lost_per_step_ns", rank.per_step(high as i64) as f64);
+        .number("lost_per_step_ns", rank.per_step(high as i64) as f64)
+        .about(short_name(name));
     Some(found.shown_by(proofs).saves(high as i64, edits))
 }
 

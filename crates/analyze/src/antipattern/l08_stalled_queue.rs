@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use super::finding::{Category, Confidence, Found};
+use super::finding::{Category, Confidence, Found, Severity};
 use super::rule::{Detect, Limits, Rule, Side, limit, page};
 use super::severity_of;
 use super::text::{each, time};
@@ -24,6 +24,14 @@ pub(super) const RULE: Rule = Rule {
     page: page!("L08"),
     detect: Detect::Rank(detect),
 };
+
+const WAITS: &str = "Faster launches do not help: find what holds the queued work back. Look for waits \
+                     on events of other streams and on other ranks, copies that block, memory that \
+                     is freed or mapped, and work of another process on the device.";
+const RECORD: &str = "Record a step once without graphs, or with a newer profiler: kernels that appear \
+                      there in these gaps were left out here, and the device does not idle. If none \
+                      do, find what holds the queued work back: waits on events of other streams \
+                      and on other ranks, and work of another process on the device.";
 
 fn detect(rank: &RankFacts<'_>, limits: &Limits<'_>) -> Option<Found> {
     let is_stall = |gap: &&Gap| gap.cause == DeviceCause::Dependency;
@@ -74,18 +82,11 @@ fn detect(rank: &RankFacts<'_>, limits: &Limits<'_>) -> Option<Found> {
         );
     }
     if is_doubtful {
-        what += &format!(
-            " {} of it end with work of a graph, where the profiler may have lost kernels: compare what \
-             the launches of one graph recorded. Until then nobody can tell what could be saved.",
-            time(rank.per_step(in_graphs_ns))
-        );
+        what += &doubt(rank, in_graphs_ns, share);
     }
-    let advice = "Faster launches do not help: find what holds the queued work back. Look for waits \
-                  on events of other streams and on other ranks, copies that block, memory that is \
-                  freed or mapped, and work of another process on the device.";
     let rows: Vec<u32> = ending().map(|(row, _)| row).collect();
     let proofs = rank.proofs_of(ending());
-    let found = Found::new(what, advice)
+    let found = Found::new(what, if is_doubtful { RECORD } else { WAITS })
         .number("gaps_per_step", rank.count_per_step(gaps.len()))
         .number("idle_per_step_ns", rank.per_step(idle_ns) as f64)
         .about(named.first().map_or("", |(name, _)| name));
@@ -95,4 +96,51 @@ fn detect(rank: &RankFacts<'_>, limits: &Limits<'_>) -> Option<Found> {
         return Some(found.sure(Confidence::Low).at_least(severity_of(share)));
     }
     Some(found.saves(idle_ns, vec![rank.edit(rows, Action::CloseGap)]))
+}
+
+/// Why what looks idle may not be.
+fn doubt(rank: &RankFacts<'_>, in_graphs_ns: i64, share: f64) -> String {
+    let ranked = match severity_of(share) {
+        Severity::Critical | Severity::High => {
+            " It is ranked by how much of the window nothing explains: what could be saved of it, \
+             this recording cannot say."
+        }
+        Severity::Medium | Severity::Info => "",
+    };
+    format!(
+        " {} of it end with work of a graph, of which the profiler may have recorded only a part: {}.\
+         {ranked}",
+        time(rank.per_step(in_graphs_ns)),
+        seen_of_graphs(rank)
+    )
+}
+
+/// What the launches of graphs recorded, compared from step to step.
+fn seen_of_graphs(rank: &RankFacts<'_>) -> String {
+    let links = rank.scope.links();
+    let steps = &rank.scope.window.steps;
+    let mut works: Vec<Vec<usize>> = vec![Vec::new(); steps.len()];
+    let is_graph = |row: &&u32| rank.name(**row).contains("GraphLaunch");
+    for call in rank.calls().iter().filter(is_graph) {
+        if let Some(at) = rank.step_at(rank.start(*call)) {
+            works[at].push(links.work(*call).len());
+        }
+    }
+    let same = works.first().filter(|first| works.len() > 1 && works.iter().all(|of| of == *first));
+    let unlike = (0..works.iter().map(Vec::len).max().unwrap_or(0))
+        .filter(|at| works.iter().any(|of| of.get(*at) != works[0].get(*at)))
+        .count();
+    match same {
+        Some(counts) if !counts.is_empty() => format!(
+            "each of the {} launches of graphs in a step recorded as much work in all {} steps, so \
+             that what is missing, if anything, is missing every time",
+            counts.len(),
+            steps.len()
+        ),
+        None if works.len() > 1 && unlike > 0 => format!(
+            "{unlike} of the launches of graphs in a step recorded more work in one step than in \
+             another"
+        ),
+        _ => "only one step was recorded, with which nothing can be compared".to_owned(),
+    }
 }

@@ -61,7 +61,11 @@ fn detect(rank: &RankFacts<'_>, limits: &Limits<'_>) -> Option<Found> {
         .number("exposed_per_step_ns", rank.per_step(exposed) as f64)
         .number("exposed_pct", share)
         .number("waited_per_step_ns", rank.per_step(waited) as f64);
-    // Of devices that lag behind, also what was launched in the window and runs behind it.
+    // Of devices that lag behind, what was launched in the window: some of it runs behind it.
+    if rank.scope.device_span.is_some() {
+        let links = rank.scope.links();
+        rows.retain(|row| links.call(*row).is_some_and(|call| rank.scope.starts_inside(call)));
+    }
     let late = rank.scope.late_work.iter().filter(|(_, class)| *class == Class::Communication);
     rows.extend(late.map(|(row, _)| *row));
     let edits = vec![rank.edit(rows, Action::Overlap)];

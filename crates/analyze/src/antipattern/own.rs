@@ -154,6 +154,7 @@ pub(super) fn find(
         held_back: None,
         bound: None,
         saving: None,
+        sides: None,
         numbers: vec![Number { name: "rows", value: met.len() as f64 }],
         proofs: met.iter().take(5).map(|row| proof(row)).collect(),
         limits: Vec::new(),

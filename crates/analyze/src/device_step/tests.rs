@@ -22,8 +22,8 @@ fn trace(steps: i64, kernel: i64) -> Trace {
         let work = NewSlice::new("kernel", "gemm", (0, 7), (start, free));
         trace.push(&NewSlice { correlation, ..work });
     }
-    // The first step is not whole: nobody saw what was launched before.
-    trace.push(&NewSlice::new("kernel", "gemm", (0, 7), (1, 2)));
+    // The first step is not whole: work that was launched before runs among its own.
+    trace.push(&NewSlice::new("kernel", "gemm", (0, 8), (25, 26)));
     trace
 }
 
@@ -91,4 +91,16 @@ fn a_what_if_shows_the_host_and_the_device_beside_each_other() {
     assert_eq!(rank.device_saving_pct, Some(27.8846));
     let job = &found.windows[1];
     assert_eq!((job.device_ns, job.new_device_ns), (Some(520), Some(375)));
+}
+
+#[test]
+fn issue_24_work_launched_before_the_recording_says_where_the_first_step_of_a_device_begins() {
+    let mut trace = trace(3, 130);
+    // The first kernel waits for it, as on one stream.
+    let last = trace.rows().last().unwrap() as usize;
+    (trace.slices.start[last], trace.slices.duration[last]) = (2, 18);
+    let rows = crate::steps::of(&scope(&trace));
+    let found: Vec<_> = rows.iter().map(|row| (row.is_whole, row.device_ns)).collect();
+    assert_eq!(found, [(true, Some(130)); 3]);
+    assert_eq!(scope(&trace).device_span, Some((20, 410)));
 }

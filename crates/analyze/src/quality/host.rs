@@ -48,11 +48,15 @@ fn step_count(rank: &RankFacts<'_>) -> Option<Issue> {
         let matters = "means, quantiles and causes rest on too few steps";
         let kind = Kind { id: "few-steps", severity: Severity::Warning, matters, hint };
         let count = rows.len();
+        let lacks = rank.scope.steps.iter();
+        let lacks = lacks.filter_map(|step| Some((step.number, step.lack?.words())));
+        let lacks = lacks.map(|(number, lack)| format!("step {number} {lack}"));
+        let lacks = lacks.collect::<Vec<_>>().join(", ");
         let what = match (count, count - whole) {
             (1, 0) => "1 step recorded".to_owned(),
-            (1, _) => "1 step recorded, which is not whole".to_owned(),
+            (1, _) => format!("1 step recorded, which is not whole: {lacks}"),
             (_, 0) => format!("{count} steps recorded"),
-            _ => format!("{count} steps recorded, {whole} of them whole"),
+            _ => format!("{count} steps recorded, {whole} of them whole: {lacks}"),
         };
         return Some(kind.issue(of_rank, whole as u64, what));
     }

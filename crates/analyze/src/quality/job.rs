@@ -4,7 +4,6 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use super::{Issue, Kind, Severity};
 use crate::job::RankFacts;
-use crate::window;
 
 pub(super) fn issues(ranks: &[RankFacts<'_>]) -> Vec<Issue> {
     let each = [duplicates(ranks), worlds(ranks), missing(ranks), mixed_steps(ranks), apart(ranks)];
@@ -84,8 +83,7 @@ fn missing(ranks: &[RankFacts<'_>]) -> Option<Issue> {
 
 fn mixed_steps(ranks: &[RankFacts<'_>]) -> Option<Issue> {
     let numbers = |rank: &RankFacts<'_>| -> BTreeSet<i64> {
-        let steps = window::steps(rank.scope.trace, || rank.scope.links());
-        steps.into_iter().map(|step| step.number).collect()
+        rank.scope.steps.iter().map(|step| step.number).collect()
     };
     let whole = || ranks.iter().filter(|rank| rank.scope.trace.cut.is_none());
     let sets: Vec<(u32, BTreeSet<i64>)> =

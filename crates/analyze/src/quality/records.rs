@@ -132,9 +132,7 @@ fn zero_times(rank: &RankFacts<'_>) -> Option<Issue> {
 fn lost_device_rows(rank: &RankFacts<'_>) -> Option<Issue> {
     let trace = rank.scope.trace;
     let id = |row: u32| trace.slices.correlation(row);
-    let is_device_work = |row: &u32| trace.kind(*row).is_device_work();
-    let mut arrived: Vec<u64> = trace.rows().filter(is_device_work).filter_map(id).collect();
-    arrived.sort_unstable();
+    let arrived = window::arrived(trace);
     let launches = names(trace, window::is_launch);
     let is_call = |row: &u32| trace.kind(*row).is_call() && is_named(trace, &launches, *row);
     // What a graph captures does not run.

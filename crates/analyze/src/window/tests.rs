@@ -49,3 +49,88 @@ fn time_zero_is_lost_only_if_far_from_everything_else() {
     assert_eq!(recorded(&trace).map(|(start, end)| end - start), Some(5));
     assert_eq!(recorded(&Trace::default()), None);
 }
+
+/// Calls of a step, by place: a name and whether its device work was recorded.
+type Calls<'a> = &'a [(&'a str, bool)];
+
+const LAUNCH: &str = "cudaLaunchKernel";
+
+/// A step per row of calls, of 1,000 each.
+fn stepped(steps: &[Calls<'_>]) -> Trace {
+    let mut trace = Trace::default();
+    let mut id = 0;
+    for (number, calls) in steps.iter().enumerate() {
+        let at = 1_000 * number as i64;
+        let name = format!("ProfilerStep#{number}");
+        trace.push(&NewSlice::new("user_annotation", &name, (9, 9), (at, at + 1_000)));
+        for (place, (name, is_there)) in calls.iter().enumerate() {
+            let start = at + 2 * place as i64;
+            id += 1;
+            let correlation = Some(id);
+            let call = NewSlice::new("cuda_runtime", name, (9, 9), (start, start + 1));
+            trace.push(&NewSlice { correlation, ..call });
+            if *is_there {
+                let work = NewSlice::new("kernel", "gemm", (0, 7), (start + 1, start + 2));
+                trace.push(&NewSlice { correlation, ..work });
+            }
+        }
+    }
+    trace
+}
+
+fn lacks(trace: &Trace) -> Vec<Option<Lack>> {
+    let (links, frames) = (Links::of(trace), crate::frames::of(trace));
+    steps(trace, || &links, || &frames).iter().map(|step| step.lack).collect()
+}
+
+#[test]
+fn issue_24_only_the_tail_of_a_recording_loses_single_launches() {
+    let full = vec![(LAUNCH, true); 300];
+    let mut cut = full.clone();
+    cut[299].1 = false;
+    let mut odd = full.clone();
+    odd[150].1 = false;
+    assert_eq!(lacks(&stepped(&[&full, &full, &cut])), [None, None, Some(Lack::DeviceWork)]);
+    // What each step lacks, or one in its middle, is no end of a recording.
+    assert_eq!(lacks(&stepped(&[&odd, &odd, &odd])), [None; 3]);
+    assert_eq!(lacks(&stepped(&[&cut, &cut, &cut])), [None; 3]);
+    // More than one in a hundred is lost wherever it is.
+    odd[10..14].fill((LAUNCH, false));
+    assert_eq!(lacks(&stepped(&[&full, &odd, &full])), [None, Some(Lack::DeviceWork), None]);
+}
+
+#[test]
+fn issue_24_launches_that_never_have_rows_or_are_captured_lose_none() {
+    let never: Calls<'_> = &[(LAUNCH, true), ("cudaMemsetAsync", false)];
+    assert_eq!(lacks(&stepped(&[never, never])), [None; 2]);
+    let captured: Calls<'_> = &[
+        (LAUNCH, true),
+        ("cudaStreamBeginCapture", false),
+        (LAUNCH, false),
+        (LAUNCH, false),
+        ("cudaStreamEndCapture", false),
+    ];
+    assert_eq!(lacks(&stepped(&[captured])), [None]);
+    let without: Calls<'_> = &[(LAUNCH, true), (LAUNCH, false), (LAUNCH, false)];
+    assert_eq!(lacks(&stepped(&[without])), [Some(Lack::DeviceWork)]);
+}
+
+#[test]
+fn issue_24_a_step_in_which_the_recording_ends_as_it_begins_is_none_of_the_jobs() {
+    let one: Calls<'_> = &[(LAUNCH, true)];
+    let mut trace = stepped(&[one, one, &[]]);
+    assert_eq!(lacks(&trace), [None; 3], "as long as the others");
+    let last = trace.slices.duration.len() - 1;
+    trace.slices.duration[last] = 50;
+    assert_eq!(lacks(&trace), [None, None, Some(Lack::Launches)]);
+}
+
+#[test]
+fn issue_24_work_from_before_the_recording_counts_where_it_runs_among_that_of_the_first_step() {
+    let step: Calls<'_> = &[(LAUNCH, true), (LAUNCH, true)];
+    for (start, lack) in [(2, Some(Lack::EarlierLaunches)), (-7, None), (1_003, None)] {
+        let mut trace = stepped(&[step, step]);
+        trace.push(&NewSlice::new("kernel", "early", (0, 8), (start, start + 1)));
+        assert_eq!(lacks(&trace), [lack, None], "{start}");
+    }
+}

@@ -68,9 +68,11 @@ fn issue_24_idle_time_between_dependent_works_comes_first_on_a_full_queue() {
     let mut gains = report.findings.iter().filter(|finding| !finding.rule.starts_with('Q'));
     let stall = gains.next().expect("a finding");
     assert_eq!(stall.rule, "L08");
-    // Launches of the same graph recorded other kernels: what looks idle may not be.
+    // Launches of graphs recorded memory sets without the kernels that need them: what looks idle
+    // may not be. Each step recorded the same.
     assert_eq!(stall.confidence, Confidence::Low);
-    assert!(stall.what.contains("the profiler may have lost kernels"), "{}", stall.what);
+    let seen = "each of the 14 launches of graphs in a step recorded as much work in all 4 steps";
+    assert!(stall.what.contains(seen), "{}", stall.what);
     assert_eq!(stall.severity, Severity::Critical);
     assert!(stall.saving.is_none(), "{:?}", stall.saving);
     let evidence = analyze::Job::new(&scopes).measured().evidence;
@@ -95,12 +97,14 @@ fn no_edit_passes_its_bounds() {
 
 #[test]
 fn issue_24_a_host_that_is_held_back_gains_from_faster_kernels() {
-    for (name, edit, least, most) in [
-        ("mi300_owlv2", "kernel=~.* x0", 15.0, 45.0),
-        ("mi300_resnet_act_checkpoint", "class=communication x0.5", 15.0, 50.0),
-    ] {
-        let Some(job) = fixture::job(&format!("modern/{name}.json.gz")) else { return };
-        let saving = after(&job, edit)[0].saving_pct.expect("a window");
-        assert!(least <= saving && saving <= most, "{name}: {edit} saves {saving} %");
-    }
+    let window = |name: &str, edit: &str| {
+        let job = fixture::job(&format!("modern/{name}.json.gz"))?;
+        Some(after(&job, edit).remove(0))
+    };
+    let Some(owl) = window("mi300_owlv2", "kernel=~.* x0") else { return };
+    let saving = owl.saving_pct.expect("a window");
+    assert!((15.0..=45.0).contains(&saving), "{saving} %");
+    let resnet = window("mi300_resnet_act_checkpoint", "class=communication x0.5").unwrap();
+    let saving = resnet.device_saving_pct.expect("a step of the device");
+    assert!((20.0..=50.0).contains(&saving), "{saving} %");
 }

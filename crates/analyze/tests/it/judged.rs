@@ -50,7 +50,9 @@ const TRACES: [&str; 29] = [
 /// Columns of the table that a person or `bench/compare/findings_truth.py` fills: what was
 /// recomputed, the verdict, why.
 const JUDGED: usize = 3;
-const COLUMNS: usize = 9 + JUDGED;
+/// Columns that say what is found.
+const FOUND: usize = 9;
+const COLUMNS: usize = FOUND + JUDGED;
 
 fn page() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/findings-on-public-traces.md")
@@ -111,17 +113,18 @@ fn found() -> Option<Vec<Vec<String>>> {
     Some(rows)
 }
 
-/// The page with the rows that were found, and of each what was said of it before.
+/// The page with the rows that were found, and of each what was said of it before, if it still says
+/// the same.
 fn written(page: &str, found: &[Vec<String>]) -> String {
-    let known: BTreeMap<(String, String), Vec<String>> = page
+    let known: BTreeMap<Vec<String>, Vec<String>> = page
         .lines()
         .filter_map(columns)
         .filter(|cells| cells.len() == COLUMNS)
-        .map(|cells| ((cells[0].clone(), cells[2].clone()), cells[COLUMNS - JUDGED..].to_vec()))
+        .map(|cells| (cells[..FOUND].to_vec(), cells[FOUND..].to_vec()))
         .collect();
     let line = |cells: &Vec<String>| {
         let new = || vec!["".to_owned(), "to judge".to_owned(), "".to_owned()];
-        let said = known.get(&(cells[0].clone(), cells[2].clone())).cloned().unwrap_or_else(new);
+        let said = known.get(cells).cloned().unwrap_or_else(new);
         let all: Vec<&str> = cells.iter().chain(&said).map(String::as_str).collect();
         format!("| {} |", all.join(" | "))
     };
@@ -155,13 +158,13 @@ fn issue_24_every_finding_above_info_on_the_public_traces_is_judged() {
     let judged: Vec<Vec<String>> = text.lines().filter_map(columns).collect();
     for cells in &judged {
         assert_eq!(cells.len(), COLUMNS, "{cells:?}");
-        let verdict = cells[COLUMNS - 2].as_str();
+        let verdict = cells[FOUND + 1].as_str();
         assert!(["true", "arguable", "false"].contains(&verdict), "{cells:?}");
         let is_bad = ["critical", "high"].contains(&cells[3].as_str());
         assert!(!is_bad || verdict != "false", "false at {}: {cells:?}", cells[3]);
     }
     let told = |rows: &[Vec<String>]| -> Vec<String> {
-        rows.iter().map(|cells| cells[..4].join(" | ")).collect()
+        rows.iter().map(|cells| cells[..FOUND].join(" | ")).collect()
     };
     let (found, judged) = (told(&found), told(&judged));
     let new: Vec<&String> = found.iter().filter(|row| !judged.contains(row)).collect();

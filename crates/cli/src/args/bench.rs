@@ -362,15 +362,19 @@ pub struct BenchTrace {
 Examples:
   rowmill bench predict traces/
   rowmill bench predict traces/ --repeats 21 --format json
+  rowmill bench predict
 
 Everything runs on one thread; medians. Times beside reading the same traces on one thread:
   calibrate    from read traces to samples: sizes of tensors, who waits for whom, programs, samples
   simulate     a program and its costs to a relaxed graph; relax is the last part of it
   edit         one kernel of the step takes half as long: only what follows is relaxed again
-  draws        1,000 steps with other samples")]
+  draws        1,000 steps with other samples
+Without traces, what a search over sharding plans asks for:
+  whole        a step of 1,000 tables on 128 ranks (16xh100x8), priced from its configuration
+  move         the same step after a table has moved to another rank")]
 pub struct BenchPredict {
-    /// Traces of a job: files, archives, folders
-    #[arg(required = true, value_name = "PATH")]
+    /// Traces of a job: files, archives, folders [default: none, and moves of tables are measured]
+    #[arg(value_name = "PATH")]
     pub paths: Vec<PathBuf>,
     /// Measurements of each kind
     #[arg(long, value_name = "N", default_value_t = 11)]

@@ -107,6 +107,14 @@ Ends with exit code 1 if a process could not be captured.")]
         #[arg(long, value_name = "FOLDER")]
         socket_dir: Option<PathBuf>,
     },
+    /// Which GPUs there are, and whether kernels can be emulated
+    #[command(after_help = "\
+Examples:
+  rowmill doctor device
+
+Opens the GPU's driver and asks for its devices; starts and changes nothing. Ends with exit code 1 if
+there is no GPU to use.")]
+    Device,
     /// Which MPI there is, and whether ranks can be processes
     #[command(after_help = "\
 Examples:
@@ -124,7 +132,7 @@ over MPI would not work.")]
 }
 
 /// A span of time: 500ms, 2s, 1.5s, 3m.
-fn span(text: &str) -> Result<Duration, String> {
+pub fn span(text: &str) -> Result<Duration, String> {
     let wrong = || format!("expected a time such as 500ms, 2s or 3m, got {text}");
     let digits = text.trim_end_matches(|c: char| c.is_ascii_alphabetic());
     let scale = match &text[digits.len()..] {

@@ -3,7 +3,9 @@
 
 use std::path::{Path, PathBuf};
 
-use super::{Bench, Checkpoint, Command, ConvertTo, Data, Predict, Selection, TraceVerb, Train};
+use super::{
+    Bench, Checkpoint, Command, ConvertTo, Data, FleetVerb, Predict, Selection, TraceVerb, Train,
+};
 
 /// A path that a command writes.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -33,6 +35,10 @@ impl Command {
             },
             Self::Predict(predict) => of_predict(predict),
             Self::Capture(capture) => vec![Output::Folder(capture.output.clone())],
+            Self::Fleet(fleet) => match &fleet.verb {
+                FleetVerb::Trace(trace) => vec![Output::Folder(trace.output.clone())],
+                _ => Vec::new(),
+            },
             Self::Bench(bench) => match bench.as_ref() {
                 Bench::Data(data) => data.out.iter().cloned().map(Output::Folder).collect(),
                 _ => Vec::new(),
@@ -103,6 +109,7 @@ fn of_predict(predict: &Predict) -> Vec<Output> {
         Predict::Overheads(args) => files([args.svg.as_ref(), args.output.as_ref()]),
         Predict::Hardware(args) => files([args.output.as_ref()]),
         Predict::Kernels(args) => files([args.output.as_ref()]),
+        Predict::Sweep(args) => files([args.output.as_ref()]),
         Predict::TrainKernels(args) => vec![Output::Folder(args.output.clone())],
     }
 }

@@ -2,10 +2,10 @@
 
 use std::path::PathBuf;
 
-use clap::{Args, Subcommand};
+use clap::{Args, Subcommand, ValueEnum};
 use predict::prediction::Draws;
 
-use super::{KernelEvaluation, PredictHardware, PredictKernels, PredictTrainKernels};
+use super::{KernelEvaluation, PredictHardware, PredictKernels, PredictTrainKernels, Sharding};
 
 /// Predict the time of a training step from recorded traces.
 #[derive(Debug, Subcommand)]
@@ -14,6 +14,8 @@ Examples:
   rowmill predict evaluate traces/                      how far predictions are off, on your own job
   rowmill predict calibrate traces/ -o host.json        what operators, launches and waits cost here
   rowmill predict step traces/ --calibration host.json  a step by these costs, with an interval
+  rowmill predict step --model dlrm-mlperf --hardware h100x8    any model on any GPU, no traces
+  rowmill predict sweep                                 models x GPUs x batch sizes
   rowmill predict what-if traces/ --edits fused.toml    the step with an edit that nobody made yet
   rowmill predict resize b512/ b2048/ --sizes 512,2048 --to 1024
   rowmill predict model dlrm-mlperf --calibration host.json --batch-size 1024
@@ -28,8 +30,10 @@ come from samples. The program with its costs is simulated, and the result is a 
 pub enum Predict {
     /// Collect what everything costs on the host and devices of a recording
     Calibrate(PredictCalibrate),
-    /// Predict a recorded step from a calibration
+    /// Predict a step: a recorded one from a calibration, or any model on any GPU
     Step(PredictStep),
+    /// Predict steps of many models, GPUs and batch sizes
+    Sweep(PredictSweep),
     /// Predict a step that is written otherwise
     WhatIf(PredictWhatIf),
     /// Predict a step at another batch size from recordings at two
@@ -115,17 +119,21 @@ pub struct PredictCalibrate {
 Examples:
   rowmill predict step traces/ --calibration host.json
   rowmill predict step traces/ --calibration host.json --step 3 --write-trace predicted
-  rowmill trace predicted
+  rowmill predict step --model dlrm-mlperf --hardware h100x8 --batch-size 65536
+  rowmill predict step --model my.toml --hardware 4xa100x8 --plan plan.json --by rank
 
-When ranks start their step is taken from the recording. `low` and `high` are the 5th and the 95th
-percentile of steps with other samples and another speed of the host.")]
+Of a recording: when ranks start their step is taken from it. `low` and `high` are the 5th and the
+95th percentile of steps with other samples and another speed of the host.
+Of --model, without a recording: the trainer's operations as kernels of a GPU, one after the other.
+Ranks meet at every exchange. `low` and `high` add up what each kernel may be off by.
+`measured_pct` of the time rests on measured kernels of that GPU, `outside_pct` does not.")]
 pub struct PredictStep {
     /// Traces: files, archives, folders, or `-` for standard input
-    #[arg(required = true, value_name = "PATH")]
+    #[arg(required_unless_present = "model", value_name = "PATH")]
     pub paths: Vec<PathBuf>,
     /// What everything costs: a file of `rowmill predict calibrate`
-    #[arg(long, value_name = "FILE")]
-    pub calibration: PathBuf,
+    #[arg(long, value_name = "FILE", required_unless_present = "model")]
+    pub calibration: Option<PathBuf>,
     #[command(flatten)]
     pub recorded: Recorded,
     #[command(flatten)]
@@ -133,6 +141,86 @@ pub struct PredictStep {
     /// Also write the predicted step as traces into this folder, one per rank
     #[arg(long, value_name = "FOLDER")]
     pub write_trace: Option<PathBuf>,
+    /// Predict a step of this configuration instead: a TOML file, or a ready-made one
+    #[arg(long, value_name = "CONFIG", requires = "hardware")]
+    #[arg(conflicts_with_all = ["paths", "calibration", "write_trace"])]
+    pub model: Option<String>,
+    /// With --model: the device, as in h100, h100x8 or 4xh100x8 (hosts x device x devices a host)
+    #[arg(long, value_name = "DEVICE", requires = "model")]
+    pub hardware: Option<String>,
+    #[command(flatten)]
+    pub asked: NeverRunStep,
+    #[command(flatten)]
+    pub host: PricedHost,
+    /// With --model: what a row is
+    #[arg(long, value_enum, default_value_t = StepRows::Step, requires = "model")]
+    pub by: StepRows,
+}
+
+/// What prices kernels and launches.
+#[derive(Debug, Args)]
+pub struct PricedHost {
+    /// Without a recording: microseconds of the host for each launch; a step takes no less
+    #[arg(long, value_name = "US", default_value_t = 0.0, value_parser = microseconds)]
+    pub launch_us: f64,
+    /// Without a recording: kernel models to use instead of those that come with rowmill
+    #[arg(long, value_name = "FOLDER")]
+    pub models: Option<PathBuf>,
+}
+
+/// What a row of a predicted step is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum StepRows {
+    /// The whole step.
+    Step,
+    /// A stage, on its slowest rank.
+    Stage,
+    /// A rank, with its stages.
+    Rank,
+    /// An operation of the dense layers.
+    Op,
+    /// What memory is for, on the rank that takes most.
+    Memory,
+}
+
+/// Predict steps of many models, devices and batch sizes.
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  rowmill predict sweep
+  rowmill predict sweep --model my.toml --hardware a100,h100x8 --batch-size 2048,8192 --pooling 1,20
+  rowmill predict sweep --format csv --output sweep.csv
+
+Without arguments: the models of arXiv:2201.07821, its devices and later ones. `is_best` marks steps
+that fit and that no other step of the model beats in both samples per second and memory.")]
+pub struct PredictSweep {
+    /// Configurations: TOML files, or ready-made ones
+    #[arg(long, value_name = "CONFIG", value_delimiter = ',')]
+    #[arg(default_values = ["dlrm-default", "dlrm-mlperf", "dlrm-ddp"])]
+    pub model: Vec<String>,
+    /// Devices, as `predict step` takes them
+    #[arg(long, value_name = "DEVICE", value_delimiter = ',')]
+    #[arg(default_values = ["v100", "titan-xp", "p100", "t4", "a100", "h100"])]
+    pub hardware: Vec<String>,
+    /// Samples of a step, of all ranks
+    #[arg(long, value_name = "B", value_delimiter = ',')]
+    #[arg(default_values_t = [512, 1024, 2048, 4096])]
+    pub batch_size: Vec<usize>,
+    /// Ids of every bag
+    #[arg(long, value_name = "L", value_delimiter = ',', default_values_t = [1])]
+    #[arg(value_parser = clap::value_parser!(u32).range(1..=100_000))]
+    pub pooling: Vec<u32>,
+    /// Change a key of every configuration
+    #[arg(long = "set", value_name = "KEY=VALUE", value_parser = super::key_value)]
+    pub set: Vec<(String, String)>,
+    /// How tables are split over ranks
+    #[arg(long, value_enum, default_value_t = Sharding::Table)]
+    pub sharding: Sharding,
+    #[command(flatten)]
+    pub host: PricedHost,
+    /// Write here instead of to stdout
+    #[arg(short, long, value_name = "FILE")]
+    pub output: Option<PathBuf>,
 }
 
 /// Predict an edited step.
@@ -291,11 +379,26 @@ Examples:
 
 The steps of rowmill's own trainer, written down from the configuration alone. Kernels of sizes that
 nobody recorded take what the nearest ones took, scaled by FLOPs and bytes, and count as modelled.
-Ids are uniform, tables whole; the calibration is one of a single rank on all threads.")]
+Ids follow [synthetic], or are used alike; the calibration is one of a single rank on all threads.")]
 pub struct PredictModel {
     /// A TOML file, or the name of a ready-made configuration (rowmill train --list)
     #[arg(value_name = "CONFIG")]
     pub config: String,
+    #[command(flatten)]
+    pub step: NeverRunStep,
+    /// What everything costs: a file of `rowmill predict calibrate`
+    #[arg(long, value_name = "FILE")]
+    pub calibration: PathBuf,
+    #[command(flatten)]
+    pub drawn: Drawn,
+    /// Also write the predicted step as traces into this folder, one per rank
+    #[arg(long, value_name = "FOLDER")]
+    pub write_trace: Option<PathBuf>,
+}
+
+/// What of a step does not follow from the configuration.
+#[derive(Debug, Args)]
+pub struct NeverRunStep {
     /// Change a key of the configuration, such as optimizer.dense.kind=adagrad
     #[arg(long = "set", value_name = "KEY=VALUE", value_parser = super::key_value)]
     pub set: Vec<(String, String)>,
@@ -306,18 +409,25 @@ pub struct PredictModel {
     #[arg(long, value_name = "L", default_value_t = 1)]
     #[arg(value_parser = clap::value_parser!(u32).range(1..=100_000))]
     pub pooling: u32,
-    /// Ranks, which share the samples and the threads
-    #[arg(long, value_name = "N", default_value_t = 1)]
+    /// Ranks, which share the samples [default: 1, or those of the hardware]
+    #[arg(long, value_name = "N")]
     #[arg(value_parser = clap::value_parser!(u32).range(1..=1024))]
-    pub ranks: u32,
-    /// What everything costs: a file of `rowmill predict calibrate`
-    #[arg(long, value_name = "FILE")]
-    pub calibration: PathBuf,
-    #[command(flatten)]
-    pub drawn: Drawn,
-    /// Also write the predicted step as traces into this folder, one per rank
-    #[arg(long, value_name = "FOLDER")]
-    pub write_trace: Option<PathBuf>,
+    pub ranks: Option<u32>,
+    /// How tables are split over ranks
+    #[arg(long, value_enum, default_value_t = Sharding::Table)]
+    pub sharding: Sharding,
+    /// A sharding plan, as rowmill train takes it
+    #[arg(long, value_name = "FILE.json", conflicts_with_all = ["sharding", "ranks"])]
+    pub plan: Option<PathBuf>,
+}
+
+impl NeverRunStep {
+    /// Whether anything was asked for.
+    pub fn is_asked(&self) -> bool {
+        let is_sized = self.batch_size.is_some() || self.ranks.is_some() || self.pooling != 1;
+        let is_split = self.plan.is_some() || self.sharding != Sharding::Table;
+        is_sized || is_split || !self.set.is_empty()
+    }
 }
 
 /// Measure errors.
@@ -377,6 +487,7 @@ impl Predict {
         matches!(
             self,
             Self::Step(_)
+                | Self::Sweep(_)
                 | Self::WhatIf(_)
                 | Self::Resize(_)
                 | Self::Model(_)
@@ -388,6 +499,12 @@ impl Predict {
                 | Self::Kernels(_)
         )
     }
+}
+
+fn microseconds(text: &str) -> Result<f64, String> {
+    let value: Option<f64> = text.parse().ok();
+    let value = value.filter(|value| (0.0..=1e6).contains(value));
+    value.ok_or_else(|| "expected microseconds from 0 to 1000000".to_owned())
 }
 
 fn two_sizes(text: &str) -> Result<(u64, u64), String> {

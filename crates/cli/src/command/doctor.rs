@@ -13,6 +13,7 @@ use crate::error::{EXIT_FAILED, Error};
 use crate::render;
 use crate::resolve::Session;
 
+mod device;
 mod mpi;
 
 /// One process and what was looked at.
@@ -37,6 +38,7 @@ struct Line {
 pub fn run(doctor: &Doctor, session: &Session) -> Result<ExitCode, Error> {
     match doctor {
         Doctor::Capture { pid, socket_dir } => capture(pid, socket_dir.as_deref(), session),
+        Doctor::Device => device::run(session),
         Doctor::Mpi { mpi_library } => mpi::run(mpi_library.as_deref(), session),
     }
 }

@@ -11,7 +11,7 @@ use super::train::quoted;
 use crate::args::Init;
 use crate::error::Error;
 use crate::progress::{Meter, Unit};
-use crate::resolve::Session;
+use crate::resolve::{Session, input};
 use crate::{output, render};
 
 /// What is printed.
@@ -62,13 +62,11 @@ pub fn run(args: &Init, session: &Session) -> Result<(), Error> {
 }
 
 fn check(path: &str) -> Result<(), Error> {
-    let path = std::path::PathBuf::from(path);
-    if path.as_os_str() == "-" {
+    if path == "-" {
         return Err(Error::InitOfStream);
     }
-    if !path.exists() {
-        return Err(Error::NoSuchInput { path });
-    }
+    input::is_there(path)?;
+    let path = std::path::PathBuf::from(path);
     if path.is_dir() {
         return Err(Error::InitOfFolder { path });
     }

@@ -9,6 +9,7 @@ mod kernel;
 mod model;
 mod next;
 mod overheads;
+mod priced;
 pub mod resize;
 mod serve;
 mod step;
@@ -41,6 +42,7 @@ pub fn run(args: &Predict, session: &Session) -> Result<(), Error> {
     match args {
         Predict::Calibrate(args) => calibrate::run(args, session),
         Predict::Step(args) => step::run(args, session),
+        Predict::Sweep(args) => priced::sweep(args, session),
         Predict::WhatIf(args) => what_if::run(args, session),
         Predict::Resize(args) => resize::run(args, session),
         Predict::Model(args) => model::run(args, session),

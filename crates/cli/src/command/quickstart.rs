@@ -58,8 +58,9 @@ impl Folder {
     fn changes(&self) -> PathBuf {
         self.root.join("changes")
     }
+    /// Of the recorded steps.
     fn report(&self) -> PathBuf {
-        self.run().join("report.html")
+        self.trace().join("report.html")
     }
     fn config(&self) -> PathBuf {
         self.root.join(MARKER)
@@ -125,13 +126,15 @@ pub fn run(args: &Quickstart, session: &Session) -> Result<ExitCode, Error> {
         return Ok(ExitCode::from(EXIT_INTERRUPTED));
     }
     super::trace::report::of_run(&folder.trace(), &folder.report(), session)?;
+    let curves = super::report::of_run(&folder.run())?;
     say(session, 5, "predicting a change, then making it: twice the batch");
     let short = |job: &JobConfig, run: PathBuf, trace: TraceRequest| {
         let request = RunRequest { trace: Some(trace), ..request(job, run) };
         Ok(train::run::run(&request, Cpu::open, &mut |_| {})?)
     };
     let proven = change::prove(&job, &folder.changes(), session, &short)?;
-    let summary = summary::of((&rows, &outcome), proven, &folder, started.elapsed().as_secs_f64());
+    let summary =
+        summary::of((&rows, &outcome), (proven, curves), &folder, started.elapsed().as_secs_f64());
     session.console.report(&summary, summary::table)?;
     if session.console.format == Format::Table {
         let page = super::trace::summary::of_run(&folder.trace(), session)?;
@@ -242,7 +245,7 @@ fn measure(trial: &RunRequest) -> Result<f64, Error> {
 }
 
 fn train(request: &RunRequest, session: &Session) -> Result<Outcome, Error> {
-    let mut observer = Observer::new(session.console);
+    let mut observer = Observer::new(session.console).with_metrics_of(&request.run_folder);
     let outcome = train::run::run(request, Cpu::open, &mut |event| observer.see(event))?;
     observer.finish()?;
     Ok(outcome)

@@ -28,24 +28,34 @@ struct Written {
 
 /// Runs the command.
 pub fn run(args: &Report, session: &Session) -> Result<(), Error> {
-    let metrics = args.run.join("metrics.jsonl");
+    let written = write(&args.run, &args.target())?;
+    session.console.report(&written, table)
+}
+
+/// Writes the page of `run` where a user would look for it.
+pub fn of_run(run: &Path) -> Result<PathBuf, Error> {
+    let target = Report { run: run.to_owned(), output: None }.target();
+    Ok(write(run, &target)?.path)
+}
+
+fn write(run: &Path, target: &Path) -> Result<Written, Error> {
+    let metrics = run.join("metrics.jsonl");
     // A line that a killed process left half written need not be text.
     let lines = match fs::read(&metrics) {
         Ok(bytes) => String::from_utf8_lossy(&bytes).into_owned(),
         Err(error)
             if [io::ErrorKind::NotFound, io::ErrorKind::NotADirectory].contains(&error.kind()) =>
         {
-            return Err(Error::NoMetrics { run: args.run.clone() });
+            return Err(Error::NoMetrics { run: run.to_owned() });
         }
         Err(error) => return Err(Error::io(&metrics, "read")(error)),
     };
-    let report = training::of(&lines, &about(&args.run));
-    let target = args.target();
+    let report = training::of(&lines, &about(run));
     let page = html::training_page(&report)?;
-    output::put(&target, |file| {
-        file.write_all(page.as_bytes()).map_err(Error::io(&target, "write"))
+    output::put(target, |file| {
+        file.write_all(page.as_bytes()).map_err(Error::io(target, "write"))
     })?;
-    session.console.report(&written(&report, (target, page.len())), table)
+    Ok(written(&report, (target.to_owned(), page.len())))
 }
 
 /// The run beside its figures. One that does not know its configuration has curves, too.

@@ -45,8 +45,8 @@ fn score_all(
     world: Option<&mut World>,
 ) -> Result<ExitCode, Error> {
     let folder = checkpoint::find_to_map(&args.checkpoint, session.console)?;
-    if args.file != "-" && !Path::new(&args.file).exists() {
-        return Err(Error::NoSuchInput { path: PathBuf::from(&args.file) });
+    if args.file != "-" {
+        input::is_there(&args.file)?;
     }
     let threads = world.as_ref().map_or(session.threads, |world| world.threads(session));
     let mut scorer = Scores { scorer: Scorer::open(&folder, Cpu::new(threads))?, crew: None };

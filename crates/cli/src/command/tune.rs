@@ -8,7 +8,7 @@ use std::process::Command;
 use predict::calibration::Calibration;
 use predict::lower::{self, own};
 use predict::prediction::{Draws, never_run};
-use schema::JobConfig;
+use schema::{FeatureStats, JobConfig, Op, ShardingPlan};
 use serde::Serialize;
 
 use super::predict::resize::recorded;
@@ -55,7 +55,7 @@ pub fn run(args: &Tune, session: &Session) -> Result<(), Error> {
     let job = config::job(&args.config, &args.set)?.config;
     let base = Setting { batch_size: job.training.batch_size, ranks: 1 };
     // Before anything is run: whether its steps can be predicted at all.
-    own::ops(own::Workload { config: &job, ranks: 1, pooling: 1 })?;
+    operations(&job, 1)?;
     let runs = tempfile::tempdir().map_err(Error::io(std::env::temp_dir(), "create"))?;
     let tuning = Tuning { args, session, folder: runs.path() };
     let twice = Setting { batch_size: 2 * base.batch_size, ..base };
@@ -110,9 +110,9 @@ fn predicted(
 ) -> Result<Row, Error> {
     let mut changed = job.clone();
     changed.training.batch_size = setting.batch_size;
-    let workload = own::Workload { config: &changed, ranks: setting.ranks, pooling: 1 };
     let of_rank = (threads / setting.ranks).max(1);
-    let program = lower::program(&own::ops(workload)?, threads as f64 / of_rank as f64);
+    let program =
+        lower::program(&operations(&changed, setting.ranks)?, threads as f64 / of_rank as f64);
     let found = never_run::of(&program, known, DRAWS)?;
     let slowest = found.rows.iter().max_by_key(|row| row.step_ns);
     let of = |value: fn(&never_run::NeverRunRow) -> i64| slowest.map_or(0, value);
@@ -130,6 +130,13 @@ fn predicted(
         baseline_error_pct: None,
         noise_pct: None,
     })
+}
+
+/// The operations of a step, of tables that ranks hold whole and ids that are used alike.
+fn operations(job: &JobConfig, ranks: usize) -> Result<Vec<Vec<Op>>, Error> {
+    let plan = ShardingPlan::table_wise(&job.model.tables, ranks as u32);
+    let features = FeatureStats::uniform(&job.model, 1);
+    Ok(own::ops(own::Workload { config: job, plan: &plan, features: &features })?)
 }
 
 fn samples_per_s(setting: Setting, step_ns: f64) -> f64 {

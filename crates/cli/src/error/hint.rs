@@ -83,7 +83,15 @@ impl Error {
             | Self::CalibrationFile { .. }
             | Self::EditsFile { .. }
             | Self::OtherMachine { .. } => return self.file_hint(),
-            _ => return None,
+            // They say all there is to say; or their hint is another's.
+            #[rustfmt::skip]
+            Self::NoTable | Self::NoSarif | Self::NoSuchRank { .. } | Self::TwoRecordings { .. }
+            | Self::Measurement { .. } | Self::WhatIfTable | Self::Json(_) | Self::Device(_)
+            | Self::Analyze(_) | Self::NoSuchProcess { .. } | Self::Report(_) | Self::Predict(_)
+            | Self::Edits { .. } | Self::NotMeasured { .. } | Self::Kernels { .. }
+            | Self::Kernel(_) | Self::WorkSizes { .. } | Self::Tune { .. }
+            | Self::NoSuchStep { .. } | Self::Trace(_) | Self::Data(_) | Self::Train(_)
+            | Self::Io { .. } | Self::Output(_) | Self::OnRank { .. } => return None,
         };
         Some(hint)
     }
@@ -238,6 +246,10 @@ impl Error {
                 "start the job with KINETO_USE_DAEMON=1; rowmill doctor capture says what a running \
                  one lacks"
             }
+            Self::NoToken => {
+                "name the file with the secret that the agents know: --token-file FILE; this host's own \
+                 agent is asked without --hosts"
+            }
             Self::Socket(fleet::ipc::socket::Error::Taken { .. }) => {
                 "another rowmill capture or dynolog runs; end it, or use a folder of your own: \
                  --socket-dir FOLDER here, KINETO_IPC_SOCKET_DIR=FOLDER in the job"
@@ -345,7 +357,15 @@ fn config_hint(error: &ConfigError) -> Option<String> {
     Some(hint.to_owned())
 }
 
+const ID_OUT_OF_RANGE: &str = "correct the id, give the table more rows, or set out_of_range = \"modulo\" or \
+     \"missing\" for the column";
+const IDS_OF_BOTH_SIGNS: &str = "where -1 stands for a missing id, set missing = -1 for the column; ids that are hashes \
+     can be read with kind = \"string\"";
+
 fn data_hint(error: &data::Error) -> Option<String> {
+    if let Some(hint) = remote_hint(error) {
+        return Some(hint);
+    }
     let hint = match error {
         data::Error::Malformed(_) => "without --strict such lines are counted and left out",
         data::Error::TooManyMalformed { rows, losses, read, .. } => {
@@ -362,14 +382,8 @@ fn data_hint(error: &data::Error) -> Option<String> {
         data::Error::Open { source, .. } if source.kind() == io::ErrorKind::PermissionDenied => {
             "the user that runs rowmill needs the right to read it"
         }
-        data::Error::IdOutOfRange { .. } => {
-            "correct the id, give the table more rows, or set out_of_range = \"modulo\" or \
-             \"missing\" for the column"
-        }
-        data::Error::IdsOfBothSigns { .. } => {
-            "where -1 stands for a missing id, set missing = -1 for the column; ids that are hashes \
-             can be read with kind = \"string\""
-        }
+        data::Error::IdOutOfRange { .. } => ID_OUT_OF_RANGE,
+        data::Error::IdsOfBothSigns { .. } => IDS_OF_BOTH_SIGNS,
         data::Error::NoGoodRows { .. } => {
             "do data.format and data.columns describe this file? compare with: rowmill data stats"
         }
@@ -411,7 +425,39 @@ fn data_hint(error: &data::Error) -> Option<String> {
             "the data or its columns changed since; use the same, or begin a new run with --run"
         }
         data::Error::Stdin { .. } => "write it to a file first: … | cat > FILE",
-        _ => return None,
+        #[rustfmt::skip]
+        data::Error::Open { .. } | data::Error::Read { .. } | data::Error::EmptyInput { .. }
+        | data::Error::RecordTooLong { .. } | data::Error::UnclosedQuote { .. }
+        | data::Error::AmbiguousColumn { .. } | data::Error::ColumnType { .. }
+        | data::Error::Config { .. } | data::Error::Array { .. } | data::Error::Reuse { .. }
+        | data::Error::Synthetic { .. } | data::Error::LoaderStopped { .. } => return None,
+    };
+    Some(hint.to_owned())
+}
+
+/// Of an object on a network.
+fn remote_hint(error: &data::Error) -> Option<String> {
+    use data::RemoteProblem as P;
+    let (data::Error::Open { source, .. } | data::Error::Read { source, .. }) = error else {
+        return None;
+    };
+    let hint = match P::of(source)? {
+        P::Address { .. } => "expected an address such as s3://BUCKET/FOLDER/FILE.csv",
+        P::NotFound { .. } => "compare the address with a listing of the store, case included",
+        P::Denied { credentials, .. } if credentials.contains("none were found") => {
+            "give credentials: AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY or AWS_PROFILE for s3://, \
+             GOOGLE_APPLICATION_CREDENTIALS for gs://"
+        }
+        P::Denied { .. } => "these credentials need the right to read the object",
+        P::Unreachable { .. } => {
+            "check the host and the network; a proxy is taken from HTTPS_PROXY, certificates of your \
+             own from SSL_CERT_FILE, another store for s3:// from AWS_ENDPOINT_URL"
+        }
+        P::Changed { .. } => "start again when nothing writes to the object any more",
+        P::Credentials(problem) if problem.contains("aws_access_key_id") => {
+            "for sign-in and roles: eval \"$(aws configure export-credentials --format env)\""
+        }
+        P::Status { .. } | P::Credentials(_) | P::Answer(_) => return None,
     };
     Some(hint.to_owned())
 }
@@ -507,7 +553,15 @@ fn train_hint(error: &train::Error) -> Option<String> {
         }
         train::Error::RunBusy { .. } => "wait for it, or choose another folder with --run FOLDER",
         train::Error::ManifestVersion { .. } => "read it with the version of rowmill that wrote it",
-        _ => return None,
+        #[rustfmt::skip]
+        train::Error::Config { .. } | train::Error::Manifest { .. }
+        | train::Error::TensorMissing { .. } | train::Error::TensorUnexpected { .. }
+        | train::Error::TensorShape { .. } | train::Error::Uncovered { .. }
+        | train::Error::RowOutOfRange { .. } | train::Error::BatchShape { .. }
+        | train::Error::Device(_) | train::Error::Communication(_)
+        | train::Error::OtherRequest { .. } | train::Error::NotShared { .. }
+        | train::Error::NoBatch { .. } | train::Error::Reply { .. } | train::Error::Trace(_)
+        | train::Error::StateDict { .. } | train::Error::NotExpressible { .. } => return None,
     };
     Some(hint.to_owned())
 }
@@ -534,7 +588,13 @@ fn trace_hint(error: &trace::Error) -> Option<String> {
              runs in"
         }
         E::Write { source, .. } => return disk_hint(source),
-        _ => return None,
+        E::Read { .. }
+        | E::NothingRecorded { .. }
+        | E::StepNotRecorded { .. }
+        | E::Empty { .. }
+        | E::Cancelled
+        | E::Ranks { .. }
+        | E::NoText { .. } => return None,
     };
     Some(hint.to_owned())
 }

@@ -202,7 +202,7 @@ fn say_what_is_kept(folder: &Path, goes_on: bool) {
 /// Absolute forms, so that a run can be evaluated from another folder.
 pub fn absolute(paths: &[String]) -> Vec<String> {
     let absolute = |path: &String| {
-        if path == STDIN {
+        if path == STDIN || data::is_remote(path) {
             return path.clone();
         }
         std::path::absolute(path).map_or_else(|_| path.clone(), |p| p.display().to_string())
@@ -402,10 +402,8 @@ fn check(path: &str, count: usize) -> Result<(), Error> {
     if path == STDIN {
         return Ok(());
     }
+    is_there(path)?;
     let path = PathBuf::from(path);
-    if !path.exists() {
-        return Err(Error::NoSuchInput { path });
-    }
     if path.is_dir() && count > 1 {
         return Err(Error::MixedInputs { path, count });
     }
@@ -413,6 +411,14 @@ fn check(path: &str, count: usize) -> Result<(), Error> {
         return Err(Error::NotPrepared { path });
     }
     Ok(())
+}
+
+/// Refuses a path at which there is nothing. An object on a network is asked for when it is opened.
+pub fn is_there(path: &str) -> Result<(), Error> {
+    if data::is_remote(path) || Path::new(path).exists() {
+        return Ok(());
+    }
+    Err(Error::NoSuchInput { path: path.into() })
 }
 
 /// The name of the prepared folder: a hash of everything its content depends on besides that of the

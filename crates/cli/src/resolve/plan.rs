@@ -65,7 +65,8 @@ impl Tiling {
     }
 }
 
-fn read(path: &Path, tables: &[TableConfig]) -> Result<ShardingPlan, Error> {
+/// The plan in a file.
+pub fn read(path: &Path, tables: &[TableConfig]) -> Result<ShardingPlan, Error> {
     let text = std::fs::read_to_string(path).map_err(Error::io(path, "read"))?;
     parse(path, &text, tables)
 }

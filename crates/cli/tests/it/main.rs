@@ -8,6 +8,7 @@ mod configuration;
 mod content;
 mod cut;
 mod data;
+mod device;
 mod fixture;
 mod help;
 mod ids;
@@ -20,12 +21,18 @@ mod memory;
 mod output;
 mod perfetto;
 mod predict;
+mod priced;
 mod processes;
 mod quickstart;
 mod refusal;
+mod remote;
 mod report;
 mod resume;
 mod score;
+#[path = "../../../data/tests/it/server.rs"]
+#[expect(dead_code, reason = "the library's tests use more of it")]
+mod server;
 mod trace;
 mod train;
 mod transforms;
+mod written;

@@ -8,10 +8,13 @@ use serde_json::Value;
 
 use crate::fixture::Place;
 
-/// Traces of several eras and vendors, the last with 1,087 rows of device work without launches.
-const TRACES: [&str; 4] = [
+/// Traces of several eras and vendors, one with call stacks as arguments, the last with 1,087 rows
+/// of device work without launches.
+const TRACES: [&str; 6] = [
     "modern/h100_timesformer.json.gz",
     "modern/mi300_owlv2.json.gz",
+    "modern/mtia_inference.json.gz",
+    "modern/resnet50_2021_workers0.json.gz",
     "odd/event_sync_multi_stream.json.gz",
     "trace_diff/test.json.gz",
 ];

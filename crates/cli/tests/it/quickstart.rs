@@ -14,10 +14,11 @@ fn everything_once_and_again() {
     let last = ran.last();
     let (auc, ceiling) = (last["auc"].as_f64().unwrap(), last["ceiling_auc"].as_f64().unwrap());
     assert!(0.75 < ceiling && ceiling < 0.85 && 0.6 < auc && auc < ceiling, "{last}");
-    for path in ["checkpoint", "trace", "report", "text", "config"] {
+    for path in ["checkpoint", "trace", "report", "curves", "text", "config"] {
         assert!(place.path(last[path].as_str().unwrap()).exists(), "{path}: {last}");
     }
     assert!(ran.stderr.contains("Next:"), "{}", ran.stderr);
+    assert!(ran.stderr.contains(last["curves"].as_str().unwrap()), "{}", ran.stderr);
     // A change was predicted, said, made and measured, in this order.
     let change = &last["change"];
     let number = |key: &str| change[key].as_f64().unwrap_or_else(|| panic!("{key}: {last}"));
@@ -34,6 +35,7 @@ fn everything_once_and_again() {
     place.done("quickstart --seconds 1");
     assert!(place.path("rowmill-quickstart/mine.txt").exists() && !partial.exists());
     place.done("eval rowmill-quickstart/run");
+    place.done("report rowmill-quickstart/run");
 }
 
 #[test]

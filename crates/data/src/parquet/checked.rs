@@ -1,5 +1,6 @@
 //! Bytes of a file that were compared with their checksum before anything interprets them: all that
-//! a Parquet reader of a dataset gets to see. Knows nothing of rows and columns.
+//! a Parquet reader of a dataset gets to see. Those of an object on a network have no checksums.
+//! Knows nothing of rows and columns.
 
 use std::fs::File;
 use std::ops::Range;
@@ -55,6 +56,11 @@ impl Bytes {
     /// Adds the ranges of `more`, of the same file.
     pub(crate) fn add(&mut self, mut more: Self) {
         self.ranges.append(&mut more.ranges);
+    }
+
+    /// Adds what lies from byte `start` of the file on.
+    pub(crate) fn put(&mut self, start: u64, bytes: ::bytes::Bytes) {
+        self.ranges.push((start, bytes));
     }
 
     /// From byte `start` of the file to the end of the range it lies in.

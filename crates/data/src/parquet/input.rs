@@ -2,22 +2,26 @@
 //! lists of them. What their cells mean is `cells`'s.
 
 use std::fs::File;
-use std::io::Read;
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use ::parquet::arrow::ProjectionMask;
 use ::parquet::arrow::arrow_reader::{
-    ArrowReaderMetadata, ArrowReaderOptions, ParquetRecordBatchReaderBuilder,
+    ArrowReaderMetadata, ArrowReaderOptions, ParquetRecordBatchReader,
+    ParquetRecordBatchReaderBuilder,
 };
 use ::parquet::basic::Compression;
 use ::parquet::file::metadata::ParquetMetaData;
+use arrow_array::RecordBatch;
 use arrow_schema::{DataType, SchemaRef};
 
+use crate::decompress;
 use crate::error::Error;
 use crate::layout::{LabelNeed, Layout, Wanted};
 use crate::origin::Tap;
+use crate::parquet::remote::Remote;
+use crate::remote::is_remote;
 use crate::text::Body;
 
 /// Rows read at a time.
@@ -25,7 +29,7 @@ const BATCH_ROWS: usize = 8192;
 
 /// Which of the wanted categorical columns hold lists in `path`.
 pub(crate) fn lists(path: &Path, wanted: &Wanted) -> Result<Vec<bool>, Error> {
-    let (_, metadata) = metadata(path)?;
+    let metadata = Content::open(path)?.metadata(path)?;
     let is_list = |name: &str| match metadata.schema().field_with_name(name) {
         Ok(field) => matches!(field.data_type(), DataType::List(_)),
         Err(_) => false,
@@ -44,13 +48,10 @@ pub(crate) fn send_rows(
     tap: &Tap,
     send: &mut dyn FnMut(Arc<Layout>, Body) -> bool,
 ) -> Result<(), Error> {
-    // Its pages are read in no order of the file.
-    tap.whole(&path.display().to_string())?;
-    let (file, metadata) = metadata(path)?;
-    let bytes = file.metadata().map_err(Error::open(path))?.len();
-    if bytes == 0 {
-        return Err(Error::EmptyInput { path: path.to_owned() });
-    }
+    let file = Content::open(path)?;
+    file.note(path, tap)?;
+    let metadata = file.metadata(path)?;
+    let bytes = file.bytes();
     let names = names(metadata.schema());
     let whole = wanted.place(&names, path, need)?;
     let mut used: Vec<usize> = whole.dense.iter().chain(&whole.categorical).copied().collect();
@@ -64,31 +65,20 @@ pub(crate) fn send_rows(
     let kept: Vec<String> = used.iter().map(|&index| names[index].clone()).collect();
     let layout = Arc::new(wanted.place(&kept, path, need)?);
     let total = metadata.metadata().file_metadata().num_rows().max(1).cast_unsigned();
-    let reader = ParquetRecordBatchReaderBuilder::new_with_metadata(file, metadata)
-        .with_projection(mask)
-        .with_batch_size(BATCH_ROWS)
-        .build()
-        .map_err(Error::parquet(path))?;
     let mut rows = 0;
-    for batch in reader {
-        let batch = batch.map_err(|error| Error::parquet(path)(error.into()))?;
+    let mut take = |batch: RecordBatch| {
         let first_row = rows;
         rows += batch.num_rows() as u64;
         let share = |rows: u64| (u128::from(bytes) * u128::from(rows) / u128::from(total)) as u64;
         tap.bytes_done.fetch_add(share(rows) - share(first_row), Ordering::Relaxed);
-        if !send(Arc::clone(&layout), Body::Table { first_row, batch }) {
-            return Ok(());
-        }
-    }
-    Ok(())
+        send(Arc::clone(&layout), Body::Table { first_row, batch })
+    };
+    file.read(path, (metadata, mask), &mut take)
 }
 
-/// Whether a file begins as Parquet does.
-pub(crate) fn is_parquet(path: &Path) -> Result<bool, Error> {
-    let mut start = Vec::new();
-    let file = File::open(path).map_err(Error::open(path))?;
-    file.take(4).read_to_end(&mut start).map_err(Error::read(path))?;
-    Ok(start == b"PAR1")
+/// Whether an input begins as Parquet does.
+pub(crate) fn is_parquet(input: &str) -> Result<bool, Error> {
+    Ok(decompress::start(input)? == b"PAR1")
 }
 
 /// The columns of a file that can be read, which of them hold lists, and those that cannot be read.
@@ -96,7 +86,7 @@ pub(crate) type FileColumns = (Vec<String>, Vec<bool>, Vec<String>);
 
 /// The columns of the file `path`.
 pub(crate) fn columns(path: &Path) -> Result<FileColumns, Error> {
-    let (_, metadata) = metadata(path)?;
+    let metadata = Content::open(path)?.metadata(path)?;
     let (mut names, mut lists, mut unreadable) = (Vec::new(), Vec::new(), Vec::new());
     for field in metadata.schema().fields() {
         let (is_list, element) = match field.data_type() {
@@ -113,16 +103,92 @@ pub(crate) fn columns(path: &Path) -> Result<FileColumns, Error> {
     Ok((names, lists, unreadable))
 }
 
-fn metadata(path: &Path) -> Result<(File, ArrowReaderMetadata), Error> {
-    let file = File::open(path).map_err(Error::open(path))?;
-    if file.metadata().map_err(Error::open(path))?.len() == 0 {
-        return Err(Error::EmptyInput { path: path.to_owned() });
+/// The bytes of a Parquet file.
+enum Content {
+    File(File),
+    Object(Remote),
+}
+
+impl Content {
+    fn open(path: &Path) -> Result<Self, Error> {
+        let content = match path.to_str().filter(|input| is_remote(input)) {
+            Some(input) => Self::Object(Remote::open(input)?),
+            None => Self::File(File::open(path).map_err(Error::open(path))?),
+        };
+        if content.bytes() == 0 {
+            return Err(Error::EmptyInput { path: path.to_owned() });
+        }
+        Ok(content)
     }
-    // The writer's Arrow schema would bring back dictionaries and views; the plain types are
-    // enough.
-    let options = ArrowReaderOptions::new().with_skip_arrow_metadata(true);
-    let metadata = ArrowReaderMetadata::load(&file, options).map_err(Error::parquet(path))?;
-    Ok((file, metadata))
+
+    fn bytes(&self) -> u64 {
+        match self {
+            Self::File(file) => file.metadata().map_or(0, |about| about.len()),
+            Self::Object(object) => object.bytes(),
+        }
+    }
+
+    /// Its pages are read in no order of the file.
+    fn note(&self, path: &Path, tap: &Tap) -> Result<(), Error> {
+        let name = path.display().to_string();
+        match self {
+            Self::File(_) => tap.whole(&name),
+            Self::Object(object) => {
+                tap.note_object(&name, object.object());
+                Ok(())
+            }
+        }
+    }
+
+    fn metadata(&self, path: &Path) -> Result<ArrowReaderMetadata, Error> {
+        // The writer's Arrow schema would bring back dictionaries and views; the plain types are
+        // enough.
+        let options = ArrowReaderOptions::new().with_skip_arrow_metadata(true);
+        let metadata = match self {
+            Self::File(file) => ArrowReaderMetadata::load(file, options),
+            Self::Object(object) => ArrowReaderMetadata::load(object, options),
+        };
+        metadata.map_err(Error::parquet(path))
+    }
+
+    /// Gives `take` the rows in order until it wants no more.
+    fn read(
+        self,
+        path: &Path,
+        (metadata, mask): (ArrowReaderMetadata, ProjectionMask),
+        take: &mut dyn FnMut(RecordBatch) -> bool,
+    ) -> Result<(), Error> {
+        match self {
+            Self::File(file) => {
+                let reader = ParquetRecordBatchReaderBuilder::new_with_metadata(file, metadata);
+                let reader = reader.with_projection(mask).with_batch_size(BATCH_ROWS).build();
+                batches(path, reader.map_err(Error::parquet(path))?, take).map(|_| ())
+            }
+            Self::Object(object) => {
+                object.for_each_group((path, &metadata), &mask, |group, bytes| {
+                    let reader =
+                        ParquetRecordBatchReaderBuilder::new_with_metadata(bytes, metadata.clone());
+                    let reader = reader.with_row_groups(vec![group]).with_projection(mask.clone());
+                    let reader = reader.with_batch_size(BATCH_ROWS).build();
+                    batches(path, reader.map_err(Error::parquet(path))?, take)
+                })
+            }
+        }
+    }
+}
+
+/// Whether `take` wants more.
+fn batches(
+    path: &Path,
+    reader: ParquetRecordBatchReader,
+    take: &mut dyn FnMut(RecordBatch) -> bool,
+) -> Result<bool, Error> {
+    for batch in reader {
+        if !take(batch.map_err(|error| Error::parquet(path)(error.into()))?) {
+            return Ok(false);
+        }
+    }
+    Ok(true)
 }
 
 fn names(schema: &SchemaRef) -> Vec<String> {

@@ -197,7 +197,7 @@ impl PartWriter {
 }
 
 /// Where a column chunk lies in its file; `None` where its metadata makes no sense.
-fn chunk_range(group: &RowGroupMetaData, column: usize) -> Option<Range<u64>> {
+pub(super) fn chunk_range(group: &RowGroupMetaData, column: usize) -> Option<Range<u64>> {
     let chunk = group.columns().get(column)?;
     let start = chunk.dictionary_page_offset().unwrap_or_else(|| chunk.data_page_offset());
     let start = u64::try_from(start).ok()?;

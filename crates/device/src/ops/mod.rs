@@ -1,5 +1,5 @@
 //! The operations, one folder each: `mod.rs` (contract, checks, dispatch), `scalar.rs` (the
-//! oracle), `simd.rs` where vectors pay. Each has its forward and its backward by name; there is no
+//! oracle), `simd.rs` where vectors pay, `cuda.rs` and `kernel.cu` for a GPU. Each has its forward and its backward by name; there is no
 //! autograd.
 
 pub mod activation;
@@ -11,7 +11,9 @@ pub mod exchange;
 pub(crate) mod extent;
 pub mod gemm;
 pub mod interaction;
+pub mod jagged;
 pub mod loss;
+pub mod prefix_sum;
 pub(crate) mod slot;
 mod turn;
 

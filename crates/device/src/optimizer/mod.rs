@@ -7,6 +7,7 @@
 
 pub mod adagrad;
 pub mod adam;
+pub mod device_block;
 pub mod lamb;
 mod parts;
 pub mod rowwise_adagrad;

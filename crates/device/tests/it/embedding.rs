@@ -1,6 +1,8 @@
 //! The embedding operations: against their oracles in f32 (to the bit) and f64, against finite
 //! differences, on every instruction set and with 1, 2 and 7 threads.
 
+pub mod cuda;
+
 use device::buffer::Array;
 use device::ops::embedding_backward::{self, Origin, Scratch, TileMut, Updated, scalar::Tile};
 use device::ops::embedding_forward::{self, TileView};

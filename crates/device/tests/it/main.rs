@@ -1,8 +1,9 @@
 //! The conformance tests of `device`: every kernel against its scalar oracle, every thread count
 //! against one thread.
-#![expect(clippy::unwrap_used, reason = "test code fails by panicking")]
+#![expect(clippy::unwrap_used, clippy::panic, reason = "test code fails by panicking")]
 
 mod backend;
+mod cuda;
 mod dense;
 mod embedding;
 mod exchange;

@@ -39,6 +39,21 @@ pub enum State {
     Lost(Reason),
 }
 
+impl State {
+    /// One word for it.
+    pub fn word(&self) -> &'static str {
+        match self {
+            Self::Requested => "requested",
+            Self::Sent => "sent",
+            Self::Acknowledged => "acknowledged",
+            Self::Started => "started",
+            Self::Finished => "copying",
+            Self::Written => "written",
+            Self::Lost(_) => "lost",
+        }
+    }
+}
+
 /// Why there will be no trace.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Reason {
@@ -72,6 +87,8 @@ pub enum Reason {
     Foreign(String),
     /// The one who captured gave up.
     Interrupted,
+    /// Another request to it is open.
+    Taken,
 }
 
 impl fmt::Display for Reason {
@@ -107,6 +124,9 @@ impl fmt::Display for Reason {
                 write!(out, "the file is of another request ({})", shown.escape_debug())
             }
             Self::Interrupted => out.write_str("the capture was interrupted"),
+            Self::Taken => {
+                out.write_str("another request waits for its trace, or it has stopped asking")
+            }
         }
     }
 }

@@ -3,6 +3,7 @@
 //! The kernel attaches the sender's process and user, in our own numbers, whatever the message
 //! says. Knows nothing of what messages mean.
 
+use std::cell::Cell;
 use std::fs;
 use std::io::{self, IoSliceMut};
 use std::os::fd::AsRawFd;
@@ -10,12 +11,14 @@ use std::os::linux::net::SocketAddrExt;
 use std::os::unix::fs::PermissionsExt;
 use std::os::unix::net::{SocketAddr, UnixDatagram};
 use std::path::{Path, PathBuf};
-use std::time::Duration;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use nix::errno::Errno;
 use nix::sys::socket::{
-    ControlMessageOwned, MsgFlags, UnixAddr, UnixCredentials, recvmsg, sendto, setsockopt, sockopt,
+    ControlMessageOwned, MsgFlags, SockaddrLike, UnixAddr, UnixCredentials, recvmsg, sa_family_t,
+    sendto, setsockopt, sockopt,
 };
+use nix::sys::time::TimeSpec;
 
 /// The name PyTorch sends to. In the kernel's name space its closing zero belongs to it.
 const NAME: &str = "dynolog";
@@ -82,7 +85,9 @@ pub struct Datagram {
     pub peer: Peer,
     /// The content.
     pub bytes: Vec<u8>,
-    from: UnixAddr,
+    /// How long it had waited in the kernel's queue; `None` where the kernel does not say.
+    pub age: Option<Duration>,
+    from: Option<UnixAddr>,
 }
 
 /// The open socket; its file is removed when it is dropped.
@@ -90,6 +95,7 @@ pub struct Datagram {
 pub struct Socket {
     socket: UnixDatagram,
     file: Option<PathBuf>,
+    wait: Cell<Duration>,
 }
 
 impl Place {
@@ -102,19 +108,34 @@ impl Place {
     }
 }
 
+impl Datagram {
+    /// Whether its sender has a name, so that it can be answered.
+    pub fn is_named(&self) -> bool {
+        self.from.is_some()
+    }
+}
+
 impl Socket {
     /// Takes the name.
     ///
     /// # Errors
     /// Another daemon answers there; the folder's name is too long; the system refuses.
     pub fn bind(place: &Place) -> Result<Self, Error> {
+        Self::bind_as(place, NAME)
+    }
+
+    /// Takes another name in the same place.
+    ///
+    /// # Errors
+    /// As [`Socket::bind`].
+    pub fn bind_as(place: &Place, name: &str) -> Result<Self, Error> {
         let open = |source: io::Error| match source.kind() {
             io::ErrorKind::AddrInUse => Error::Taken { place: place.words() },
             _ => Error::Open { place: place.words(), source },
         };
         let (socket, file) = match place {
             Place::Abstract => {
-                let name = SocketAddr::from_abstract_name(format!("{NAME}\0")).map_err(open)?;
+                let name = SocketAddr::from_abstract_name(format!("{name}\0")).map_err(open)?;
                 (UnixDatagram::bind_addr(&name).map_err(open)?, None)
             }
             Place::Folder(folder) => {
@@ -122,18 +143,32 @@ impl Socket {
                 if got > FOLDER_MAX {
                     return Err(Error::FolderLong { folder: folder.clone(), got });
                 }
-                let file = folder.join(NAME);
+                let file = folder.join(name);
                 clear(&file, place)?;
                 let socket = UnixDatagram::bind(&file).map_err(open)?;
                 (socket, Some(file))
             }
         };
-        let bound = Self { socket, file };
-        if let Some(file) = &bound.file {
+        if let Some(file) = &file {
             // Jobs of other users ask too; what they get is decided by their user, not here.
             fs::set_permissions(file, fs::Permissions::from_mode(0o666)).map_err(open)?;
         }
-        setsockopt(&bound.socket, sockopt::PassCred, &true).map_err(|errno| open(errno.into()))?;
+        Self::prepare(socket, file).map_err(open)
+    }
+
+    /// Takes over a socket that somebody else has bound and keeps, such as systemd.
+    ///
+    /// # Errors
+    /// It is no socket that can carry credentials.
+    pub fn adopt(socket: UnixDatagram) -> io::Result<Self> {
+        Self::prepare(socket, None)
+    }
+
+    fn prepare(socket: UnixDatagram, file: Option<PathBuf>) -> io::Result<Self> {
+        let bound = Self { socket, file, wait: Cell::new(Duration::ZERO) };
+        setsockopt(&bound.socket, sockopt::PassCred, &true)?;
+        // Where the kernel has no such option, ages are not known, and the reader measures them.
+        let _ = setsockopt(&bound.socket, sockopt::ReceiveTimestampns, &true);
         Ok(bound)
     }
 
@@ -143,9 +178,11 @@ impl Socket {
     /// The socket cannot be read.
     pub fn receive(&self, wait: Duration) -> Result<Option<Datagram>, Error> {
         let wait = wait.max(Duration::from_millis(1));
-        self.socket.set_read_timeout(Some(wait)).map_err(Error::Receive)?;
-        let mut buffer = vec![0; MESSAGE_MAX];
-        let mut control = nix::cmsg_space!(UnixCredentials);
+        if self.wait.replace(wait) != wait {
+            self.socket.set_read_timeout(Some(wait)).map_err(Error::Receive)?;
+        }
+        let mut buffer = [0; MESSAGE_MAX];
+        let mut control = nix::cmsg_space!(UnixCredentials, TimeSpec);
         let mut slices = [IoSliceMut::new(&mut buffer)];
         let message = recvmsg::<UnixAddr>(
             self.socket.as_raw_fd(),
@@ -158,21 +195,31 @@ impl Socket {
             Err(Errno::EAGAIN | Errno::EINTR) => return Ok(None),
             Err(errno) => return Err(Error::Receive(errno.into())),
         };
-        let credentials = message.cmsgs().ok().into_iter().flatten().find_map(|control| {
-            let ControlMessageOwned::ScmCredentials(given) = control else { return None };
-            Some(Peer { pid: u32::try_from(given.pid()).unwrap_or(0), uid: given.uid() })
-        });
-        let (from, length) = (message.address, message.bytes);
-        // Without a name there is nobody to answer; without credentials nobody to trust.
-        let (Some(peer), Some(from)) = (credentials, from) else { return Ok(None) };
-        buffer.truncate(length);
-        Ok(Some(Datagram { peer, bytes: buffer, from }))
+        let (mut credentials, mut age) = (None, None);
+        for control in message.cmsgs().ok().into_iter().flatten() {
+            match control {
+                ControlMessageOwned::ScmCredentials(given) => {
+                    let pid = u32::try_from(given.pid()).unwrap_or(0);
+                    credentials = Some(Peer { pid, uid: given.uid() });
+                }
+                ControlMessageOwned::ScmTimestampns(arrived) => age = since(arrived),
+                _ => {}
+            }
+        }
+        // An address of a sender without a name has its family alone, or nothing at all.
+        let from = message.address.filter(|from| from.len() as usize > size_of::<sa_family_t>());
+        let length = message.bytes;
+        // Without credentials there is nobody to trust.
+        let Some(peer) = credentials else { return Ok(None) };
+        let bytes = buffer[..length].to_vec();
+        Ok(Some(Datagram { peer, bytes, age, from }))
     }
 
     /// Answers a message. Whether it arrives is the asker's affair: it may be gone by now.
     pub fn answer(&self, to: &Datagram, bytes: &[u8]) {
+        let Some(from) = &to.from else { return };
         // A full or vanished queue must not stop the answers to others.
-        let _ = sendto(self.socket.as_raw_fd(), bytes, &to.from, MsgFlags::MSG_DONTWAIT);
+        let _ = sendto(self.socket.as_raw_fd(), bytes, from, MsgFlags::MSG_DONTWAIT);
     }
 }
 
@@ -183,6 +230,12 @@ impl Drop for Socket {
             let _ = fs::remove_file(file);
         }
     }
+}
+
+/// How long ago the kernel's clock showed this; nothing where the clock was set back since.
+fn since(arrived: TimeSpec) -> Option<Duration> {
+    let now = SystemTime::now().duration_since(UNIX_EPOCH).ok()?;
+    now.checked_sub(Duration::from(arrived))
 }
 
 /// Removes what a dead daemon left; one that lives keeps its name.

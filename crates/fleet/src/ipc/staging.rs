@@ -11,7 +11,7 @@ use schema::Bytes;
 
 use super::request::Sight;
 use crate::process::Process;
-use crate::untrusted::{self, Copying, Expected, File, Folder, Owner};
+use crate::untrusted::{self, Copying, Expected, File, Folder, Insertion, Owner};
 
 /// Where Kineto may write if nothing else is said.
 const DEFAULT: &str = "/tmp/";
@@ -128,12 +128,24 @@ impl Staging {
         Ok(())
     }
 
-    /// Begins to copy the finished trace to `to`; `None` where none was seen.
+    /// Begins to copy the finished trace of `process` to `to`; `None` where none was seen.
+    ///
+    /// Kineto writes a job's rank and size (`distributedInfo`) only where NCCL runs; elsewhere the
+    /// copy gets them from `RANK` and `WORLD_SIZE`.
     ///
     /// # Errors
-    /// The copy cannot be made there.
-    pub fn collect(&mut self, to: &Path) -> Result<Option<Copying>, untrusted::Error> {
-        self.finished.take().map(|file| Copying::begin(file, to)).transpose()
+    /// The file cannot be read, or the copy cannot be made there.
+    pub fn collect(
+        &mut self,
+        process: &Process,
+        to: &Path,
+    ) -> Result<Option<Copying>, untrusted::Error> {
+        let Some(file) = self.finished.take() else { return Ok(None) };
+        let insertion = match (process.rank(), process.world_size()) {
+            (Some(rank), Some(size)) => distributed_info(&file.head(HEAD)?, rank, size),
+            _ => None,
+        };
+        Copying::begin(file, to, insertion).map(Some)
     }
 
     /// Removes the folder. What stays, if anything: something that is not the process's own file.
@@ -165,6 +177,18 @@ enum Refusal {
 /// The folder Kineto allows a process.
 pub fn allowed(process: &Process) -> &str {
     process.variable(VARIABLE).filter(|folder| !folder.is_empty()).unwrap_or(DEFAULT)
+}
+
+/// What a trace lacks to tell its rank, and where it goes: before the first key. Nothing where the
+/// header already has it, or where its end is not among the first bytes.
+fn distributed_info(head: &[u8], rank: u32, size: u32) -> Option<Insertion> {
+    let events = memmem::find(head, b"\"traceEvents\"")?;
+    let at = head.iter().position(|&byte| byte == b'{')? + 1;
+    if memmem::find(&head[..events], b"\"distributedInfo\"").is_some() {
+        return None;
+    }
+    let text = format!("\n  \"distributedInfo\": {{\"rank\": {rank}, \"world_size\": {size}}},");
+    Some(Insertion { at: at as u64, text })
 }
 
 /// The trace id in the first bytes of a trace.
@@ -212,14 +236,42 @@ mod tests {
         fs::write(&tmp, "{\n  \"trace_id\": \"id-1\",").unwrap();
         assert_eq!(staging.look(&process, 7).growing, Some(23));
         let target = to.path().join("rank-0.json");
-        assert!(staging.collect(&target).unwrap().is_none());
+        assert!(staging.collect(&process, &target).unwrap().is_none());
         fs::rename(&tmp, &finished).unwrap();
         assert_eq!(staging.look(&process, 7).finished.as_deref(), Some("id-1"));
-        let mut copying = staging.collect(&target).unwrap().unwrap();
+        let mut copying = staging.collect(&process, &target).unwrap().unwrap();
         assert_eq!(copying.step(LONG).unwrap(), Some(23));
         assert_eq!(fs::read(&target).unwrap(), b"{\n  \"trace_id\": \"id-1\",");
         assert_eq!(staging.remove(), None);
         assert!(!place.path().join("rowmill-1").exists());
+    }
+
+    #[test]
+    fn the_copy_tells_rank_and_size_where_the_trace_does_not() {
+        let (place, to) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+        let mut process = process(place.path());
+        let variables = process.environment.as_mut().unwrap();
+        variables.insert("RANK".into(), "3".into());
+        variables.insert("WORLD_SIZE".into(), "4".into());
+        let target = to.path().join("rank-3.json");
+        let copied = |text: &str| {
+            let mut staging = Staging::prepare(&process, "r", SIZE_MAX).unwrap();
+            fs::write(place.path().join("r/trace_7.json"), text).unwrap();
+            staging.look(&process, 7);
+            let mut copying = staging.collect(&process, &target).unwrap().unwrap();
+            let bytes = copying.step(LONG).unwrap().unwrap();
+            let copy = fs::read_to_string(&target).unwrap();
+            assert_eq!(copy.len() as u64, bytes);
+            copy
+        };
+        let gloo = "{\n\"schemaVersion\": 1, \"traceEvents\": [{\"rank\": 9}]}";
+        let expected =
+            "{\n  \"distributedInfo\": {\"rank\": 3, \"world_size\": 4},\n\"schemaVersion\"";
+        assert!(copied(gloo).starts_with(expected), "{}", copied(gloo));
+        assert!(copied(gloo).ends_with("[{\"rank\": 9}]}"));
+        for as_it_is in ["{\"distributedInfo\": {\"rank\": 1}, \"traceEvents\": []}", "{}"] {
+            assert_eq!(copied(as_it_is), as_it_is);
+        }
     }
 
     #[test]

@@ -24,6 +24,16 @@ pub struct Copying {
     copied: u64,
     synced: u64,
     block: Vec<u8>,
+    insertion: Option<Insertion>,
+}
+
+/// Bytes that the copy has and the file has not.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Insertion {
+    /// They come before this byte of the file.
+    pub at: u64,
+    /// What is inserted.
+    pub text: String,
 }
 
 impl Copying {
@@ -31,14 +41,23 @@ impl Copying {
     ///
     /// # Errors
     /// The file cannot be made.
-    pub fn begin(from: File, target: &Path) -> Result<Self, Error> {
+    pub fn begin(from: File, target: &Path, insertion: Option<Insertion>) -> Result<Self, Error> {
         let mut partial = target.as_os_str().to_owned();
         partial.push(format!(".{}.partial", std::process::id()));
         let partial = PathBuf::from(partial);
         let made = fs::File::options().write(true).create_new(true).open(&partial);
         let to = made.map_err(Error::io(target, "create"))?;
         let target = target.to_owned();
-        Ok(Self { from, to, partial, target, copied: 0, synced: 0, block: vec![0; BLOCK] })
+        Ok(Self {
+            from,
+            to,
+            partial,
+            target,
+            copied: 0,
+            synced: 0,
+            block: vec![0; BLOCK],
+            insertion,
+        })
     }
 
     /// Copies for about as long as `budget`; the bytes of the copy when it is whole.
@@ -64,11 +83,22 @@ impl Copying {
             // The name is as durable as the disk allows; some have no such call for folders.
             let _ = fs::File::open(folder).and_then(|folder| folder.sync_all());
         }
-        Ok(Some(self.copied))
+        let length = fs::metadata(&self.target).map_or(self.copied, |found| found.len());
+        Ok(Some(length))
     }
 
     fn copy_block(&mut self) -> Result<(), Error> {
-        let left = usize::try_from(self.from.size - self.copied).unwrap_or(BLOCK);
+        let mut left = usize::try_from(self.from.size - self.copied).unwrap_or(BLOCK);
+        if let Some(insertion) = &self.insertion {
+            let before = insertion.at.saturating_sub(self.copied);
+            if before == 0 {
+                let text = insertion.text.as_bytes();
+                self.to.write_all(text).map_err(Error::io(&self.target, "write"))?;
+                self.insertion = None;
+            } else {
+                left = left.min(usize::try_from(before).unwrap_or(BLOCK));
+            }
+        }
         let block = &mut self.block[..left.min(BLOCK)];
         let read = match self.from.file.read_at(block, self.copied) {
             // Shorter than it was.

@@ -208,7 +208,7 @@ fn a_copy_is_of_the_file_that_was_checked() {
     let open = |size: usize| {
         fs::write(&path, vec![b'x'; size]).unwrap();
         let file = folder.file("file", &Expected { size_max: Bytes(9 << 20), ..expected() });
-        Copying::begin(file.unwrap().unwrap(), &target).unwrap()
+        Copying::begin(file.unwrap().unwrap(), &target, None).unwrap()
     };
     // Exchanged, even removed: the descriptor stays.
     let mut copying = open(3 << 20);

@@ -7,14 +7,14 @@ use schema::HardwareSpec;
 
 use super::Error;
 
-pub use hit_rate::Popularity;
+pub use hit_rate::{HitCurve, Popularity};
 
 /// Bytes of a memory transaction.
 const SECTOR: f64 = 32.0;
 /// Table pointers, offsets and sizes that are read for each bag.
-const BAG_BYTES: f64 = 96.0;
+pub const BAG_BYTES: f64 = 96.0;
 /// Share of the cache that rows have: the rest is for outputs and indices that pass through.
-const CACHE_SHARE: f64 = 0.9;
+pub const CACHE_SHARE: f64 = 0.9;
 
 /// The lookups of one table in a batch.
 #[derive(Clone, Debug, PartialEq)]
@@ -63,7 +63,9 @@ impl TableLookup {
     }
 }
 
-fn sectors(bytes: f64) -> f64 {
+/// Bytes in whole transactions.
+#[must_use]
+pub fn sectors(bytes: f64) -> f64 {
     SECTOR * (bytes / SECTOR).ceil()
 }
 

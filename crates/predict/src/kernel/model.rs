@@ -12,6 +12,10 @@ use super::work::{Kind, Work};
 
 /// Below so many floors a measurement says nothing of the kernel.
 const HIDDEN: f64 = 1.1;
+/// Above so many floors it says nothing but what the kernel takes.
+const SEEN: f64 = 3.0;
+/// How many times as long as its like a kernel may take there; just above the floor, once.
+const BELIEVED: f64 = 12.0;
 /// No kernel was recorded that is shorter.
 const LAUNCH_NS: f64 = 1_000.0;
 /// By how much an interval grows for each factor of e outside the training domain.
@@ -235,10 +239,14 @@ impl KernelModel {
         let launch_ns = device.launch_floor_ns.map_or(LAUNCH_NS, f64::from);
         let least = physics_ns(work, device).max(launch_ns);
         let high_ns = latency.ns * high * wider;
-        let is_under_floor = latency.ns < HIDDEN * latency.floor_ns;
+        let by_roofline = roofline_ns(work, device) * slack;
+        // Just above the floor it is the host that varies: a kernel far below it is still not seen.
+        let above = (latency.ns / latency.floor_ns / HIDDEN).ln() / (SEEN / HIDDEN).ln();
+        let believed = by_roofline * BELIEVED.powf(above.max(0.0));
+        let is_under_floor = above < 0.0 || (above < 1.0 && latency.ns > believed);
         let (mean_ns, low_ns) = if is_under_floor {
             // Anything from physics to the floor would have been measured as the floor.
-            let mean = (roofline_ns(work, device) * slack).max(least).min(latency.ns.max(least));
+            let mean = believed.max(least).min(latency.ns.max(least));
             (mean, least.min(mean))
         } else {
             let mean = latency.ns.max(least);

@@ -30,7 +30,7 @@ const ZERO_GRAD: &str = "Optimizer.zero_grad";
 
 /// The steps of a rank, by start, and the rule that found them: the first that finds any.
 pub fn spans(scope: &Scope<'_>) -> (StepRule, Vec<Span>) {
-    let steps = window::steps(scope.trace, || scope.links());
+    let steps = &scope.steps;
     if !steps.is_empty() {
         // The only step there is may be cut; of several, only whole ones are of use.
         let is_any_whole = steps.iter().any(|step| step.is_whole);

@@ -15,6 +15,7 @@ use predict::prediction::{Draws, never_run};
 use predict::program::{Action, OVERHEADS, Overhead, Returns, WorkKind};
 use predict::recording::Step;
 use predict::simulate;
+use schema::{FeatureStats, JobConfig, ShardingPlan};
 use trace::store::Trace;
 
 use crate::fixture::{HOST, by_hand, step_of};
@@ -338,26 +339,32 @@ fn config(overrides: &[(&str, &str)]) -> schema::JobConfig {
     schema::JobConfig::parse(text, &overrides).expect("a configuration")
 }
 
-fn lookup(pooling: usize) -> schema::Op {
+fn ops(config: &JobConfig, pooling: u32) -> Vec<Vec<schema::Op>> {
+    let plan = ShardingPlan::table_wise(&config.model.tables, 1);
+    let features = FeatureStats::uniform(&config.model, pooling);
+    own::ops(Workload { config, plan: &plan, features: &features }).expect("a workload")
+}
+
+fn lookup(pooling: u32) -> schema::Op {
     let config = config(&[]);
-    let ops = own::ops(Workload { config: &config, ranks: 1, pooling }).expect("a workload");
+    let ops = ops(&config, pooling);
     ops[0][1]
 }
 
 #[test]
 fn fault_2_a_lookup_reads_every_row_of_a_bag() {
-    let (samples, tables, dim) = (2048, 8, 128);
+    let (samples, tables, dim) = (2048u64, 8, 128);
     for pooling in [1, 8, 100] {
-        let ids = samples * tables * pooling;
+        let ids = samples * tables * u64::from(pooling);
         let bytes = 8 * ids + 4 * dim * ids + 4 * dim * samples * tables;
-        assert_eq!(lookup(pooling).work().bytes, bytes as u64);
+        assert_eq!(lookup(pooling).work().bytes, bytes);
     }
 }
 
 #[test]
 fn fault_14_what_no_table_has_is_said_and_never_a_missing_key() {
     let config = config(&[]);
-    let ops = own::ops(Workload { config: &config, ranks: 1, pooling: 1 }).expect("a workload");
+    let ops = ops(&config, 1);
     let program = lower::program(&ops, 1.0);
     let draws = Draws { count: 2, seed: 0 };
     // Of a machine of which one product is known, lookups follow from the roofline: a model.
@@ -391,7 +398,7 @@ fn fault_17_beyond_what_was_recorded_a_kernel_keeps_to_the_roofline_and_is_no_me
     let error = ns.expect("a roofline") / known[1].1 - 1.0;
     assert!(error.abs() < 0.35, "{error}");
     let config = config(&[]);
-    let ops = own::ops(Workload { config: &config, ranks: 1, pooling: 1 }).expect("a workload");
+    let ops = ops(&config, 1);
     let program = lower::program(&ops, 1.0);
     let draws = Draws { count: 2, seed: 0 };
     let found = never_run::of(&program, &one_product(), draws).expect("no cycle");

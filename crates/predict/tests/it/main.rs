@@ -13,4 +13,5 @@ mod ranks;
 mod rebuilt;
 mod replay;
 mod reprice;
+mod step;
 mod transforms;

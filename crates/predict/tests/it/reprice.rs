@@ -28,6 +28,7 @@ fn finding(rule: &str, rows: Vec<u32>, action: Action) -> Finding {
         held_back: None,
         bound: None,
         saving: Some(Saving { mid_ns, high_ns: 100_000, mid_pct: 12.5, ..Saving::default() }),
+        sides: None,
         numbers: Vec::new(),
         proofs: Vec::new(),
         limits: Vec::new(),

@@ -34,7 +34,7 @@ function summaryTab(report, go) {
         { title: 'count', kind: 'count', get: (row) => row.count },
         { title: 'on the host', kind: 'ns', get: (row) => row.host_ns, bar: () => colour('operator') },
         { title: 'on devices', kind: 'ns', get: (row) => row.device_ns, bar: () => colour('compute') }], summary.operators))),
-    heading('Quality of the trace'), quality(summary)];
+    heading('Quality of the trace'), quality(report)];
 }
 
 // Where no device worked: operators by their own time, and threads.
@@ -64,19 +64,9 @@ function windowText(job) {
   return job.window_rule === 'hta' ? 'what Holistic Trace Analysis keeps' : 'everything recorded';
 }
 
-function quality(summary) {
-  const kinds = new Map();
-  for (const issue of summary.issues) {
-    if (!kinds.has(issue.id)) kinds.set(issue.id, []);
-    kinds.get(issue.id).push(issue);
-  }
-  const items = [...kinds.values()].map((issues) => {
-    const [worst] = issues;
-    const ranks = issues.filter((issue) => issue.rank != null).length;
-    return el('div', { class: 'issue' }, el('span', { class: worst.severity, text: `${worst.severity} ` }), el('b', { text: words(worst.id) }),
-      ranks > 1 ? ` (rank ${worst.rank} and ${ranks - 1} more)` : worst.rank == null ? '' : ` (rank ${worst.rank})`, `: ${worst.what} `,
-      el('span', { class: 'note', text: `Matters to: ${worst.matters}. Hint: ${worst.hint}.`.replaceAll('..', '.') }));
-  });
+function quality({ summary, quality: lines }) {
+  const items = lines.map((line) => el('div', { class: 'issue' }, el('span', { class: line.severity, text: `${line.severity} ` }), el('b', { text: words(line.id) }), `: ${line.words} `,
+    el('span', { class: 'note', text: `Matters to: ${line.matters}. Hint: ${line.hint}.`.replaceAll('..', '.') })));
   return el('div', {}, el('p', {}, el('span', { class: `verdict ${summary.verdict}`, text: summary.verdict }), summary.verdict_words.slice(summary.verdict.length)), items);
 }
 

@@ -51,3 +51,12 @@ fn nothing_is_fetched_by(page: &str) {
         assert!(!page.contains(word), "{word}");
     }
 }
+
+#[test]
+fn the_quality_of_a_trace_is_told_in_the_terminals_words() {
+    let Some(job) = dlrm8() else { return };
+    let page = page(&job, &Origin::File);
+    // Of eight ranks one ran work from before the recording among that of its only step.
+    let words = "rank 0: 1 step recorded (7 of 8 ranks have this, 1 more the like)";
+    assert!(page.contains(words), "{words}");
+}

@@ -17,25 +17,28 @@ impl Lines {
     pub(crate) fn of(text: &str) -> Self {
         let mut lines = Self::default();
         if let Ok(table) = DeTable::parse(text) {
-            lines.add("", table.get_ref(), text);
+            let ends: Vec<usize> = text.match_indices('\n').map(|(at, _)| at).collect();
+            lines.add("", table.get_ref(), &ends);
         }
         lines
     }
 
-    fn add(&mut self, section: &str, table: &DeTable<'_>, text: &str) {
+    /// Adds the keys of `table`, of a text whose lines end at `ends`.
+    fn add(&mut self, section: &str, table: &DeTable<'_>, ends: &[usize]) {
+        let line_of = |place: usize| 1 + ends.partition_point(|&end| end < place);
         for (key, value) in table {
             let path = joined(section, key.get_ref());
-            let line = 1 + text[..key.span().start].matches('\n').count();
+            let line = line_of(key.span().start);
             self.0.insert(path.clone(), line);
             match value.get_ref() {
-                DeValue::Table(table) => self.add(&path, table, text),
+                DeValue::Table(table) => self.add(&path, table, ends),
                 DeValue::Array(array) => {
                     for (at, entry) in array.iter().enumerate() {
                         if let DeValue::Table(table) = entry.get_ref() {
                             let path = format!("{path}[{at}]");
-                            let line = 1 + text[..entry.span().start].matches('\n').count();
+                            let line = line_of(entry.span().start);
                             self.0.insert(path.clone(), line);
-                            self.add(&path, table, text);
+                            self.add(&path, table, ends);
                         }
                     }
                 }

@@ -2,6 +2,35 @@
 
 use serde::Serialize;
 
+use super::HardwareSpec;
+
+/// A message of nothing, between V100s with NVLink.
+const ALPHA_NS: f64 = 7_000.0;
+/// Bytes that a rank of eight sent, and nanoseconds: seven eighths of the payload of all-to-alls,
+/// then 1.75 times that of all-reduces.
+const SENT_NS: [(f64, f64); 5] = [
+    (168.0, 7_000.0),
+    (11_872.0, 7_000.0),
+    (21_504.0, 10_000.0),
+    (1_588_720.0, 69_000.0),
+    (2_759_687.0, 86_000.0),
+];
+/// Share of a data sheet's bandwidth that large messages are taken to reach.
+const REACHED: f64 = 0.8;
+
+/// What joins the devices of a host, and bytes per nanosecond of a direction by data sheets.
+fn fabric(key: &str) -> (&'static str, f64) {
+    match key {
+        "v100-sxm2" => ("NVLink", 150.0),
+        "a100-sxm4-80gb" => ("NVLink", 300.0),
+        "h100" | "h200" => ("NVLink", 450.0),
+        "mi250" => ("Infinity Fabric", 150.0),
+        "mi300x" => ("Infinity Fabric", 448.0),
+        "a100" | "a100-80gb" | "l4" => ("PCIe", 31.5),
+        _ => ("PCIe", 15.75),
+    }
+}
+
 /// Why times of messages make no link.
 #[derive(Clone, Copy, Debug, PartialEq, thiserror::Error)]
 pub enum LinkError {
@@ -50,18 +79,24 @@ impl Link {
         Ok(Self { alpha_ns: first.1, points: rising, source: source.to_owned() })
     }
 
-    /// Between V100s of one host, by the payloads of the public 8-rank DLRM trace.
+    /// Between devices of one host, by what each rank sends to the others.
+    ///
+    /// Measured up to 2.8 MB on V100s with NVLink; beyond that, 0.8 of the bandwidth that data
+    /// sheets say of a direction. Devices without NVLink share PCIe from the start.
     #[must_use]
-    pub fn nvlink() -> Self {
-        let points = [
-            (192.0, 7_000.0),
-            (13_568.0, 7_000.0),
-            (24_576.0, 10_000.0),
-            (907_840.0, 69_000.0),
-            (1_576_964.0, 86_000.0),
-        ];
-        let source = "8 x V100 with NVLink: shortest kernel over ranks of each collective (public DLRM trace)";
-        Self { alpha_ns: 7_000.0, points: points.to_vec(), source: source.to_owned() }
+    pub fn within(device: &HardwareSpec) -> Self {
+        let (fabric, gb_per_s) = fabric(&device.key);
+        let reached = REACHED * gb_per_s;
+        let measured = "8 x V100 with NVLink up to 2.8 MB: shortest kernel over ranks of each \
+                        collective (public DLRM trace)";
+        let mut points: Vec<(f64, f64)> = SENT_NS.to_vec();
+        if fabric == "PCIe" {
+            points.iter_mut().for_each(|(bytes, ns)| *ns = ns.max(ALPHA_NS + *bytes / reached));
+        }
+        let last = points[points.len() - 1];
+        points.push((2.0 * last.0, last.1 + last.0 / reached));
+        let source = format!("{measured}; beyond: {reached:.0} GB/s of {fabric}, assumed");
+        Self { alpha_ns: ALPHA_NS, points, source }
     }
 
     /// Between hosts: 100 Gbit/s and 15 µs, which is not measured.

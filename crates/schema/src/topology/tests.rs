@@ -39,7 +39,8 @@ fn rows_say_where_they_are_from_and_stay_below_their_peaks() {
 #[test]
 fn a_longer_message_never_arrives_earlier() {
     let falling = Link::new(&[(1e3, 9e3), (1e4, 7e3), (1e6, 1e5)], "made up").unwrap();
-    for link in [falling, Link::nvlink(), Link::network()] {
+    let within = HARDWARE.iter().map(Link::within);
+    for link in [falling, Link::network()].into_iter().chain(within) {
         let times: Vec<f64> = (0..40).map(|power| link.ns(1.5f64.powi(power))).collect();
         assert!(times.is_sorted(), "{times:?}");
     }
@@ -47,4 +48,15 @@ fn a_longer_message_never_arrives_earlier() {
     for point in [(0.0, 1.0), (1.0, 0.0), (f64::NAN, 1.0), (1.0, f64::INFINITY)] {
         assert!(matches!(Link::new(&[point], ""), Err(LinkError::Point { .. })));
     }
+}
+
+#[test]
+fn large_messages_take_what_the_fabric_reaches() {
+    let gb_per_s = |key: &str| {
+        let link = Link::within(hardware(key).unwrap());
+        1e9 / (link.ns(2e9) - link.ns(1e9))
+    };
+    assert!((gb_per_s("v100-sxm2") - 120.0).abs() < 0.1);
+    assert!((gb_per_s("h100") - 360.0).abs() < 0.1);
+    assert!((gb_per_s("t4") - 12.6).abs() < 0.1);
 }

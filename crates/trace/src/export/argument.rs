@@ -39,6 +39,7 @@ pub struct Places {
     record_function: usize,
     event_index: usize,
     python: usize,
+    call_stack: usize,
     sync: usize,
     graph_node: usize,
     unfinished: usize,
@@ -75,6 +76,9 @@ pub fn typed<'a>(
         };
         other("Python parent id", frame.parent);
         other("Python module id", frame.module);
+    }
+    if let Some(stack) = slices.call_stack.get_near(row, &mut places.call_stack) {
+        out("Call stack", Value::Text(part.trace.strings.get(*stack)));
     }
     of_device(part, row, places, out);
     if let Some(collective) = slices.collective.get_near(row, &mut places.collective) {

@@ -261,6 +261,7 @@ impl Slices {
         self.record_function.renumber(&rows);
         self.event_index.renumber(&rows);
         self.python.renumber(&rows);
+        self.call_stack.renumber(&rows);
         self.sync.renumber(&rows);
         self.graph_node.renumber(&rows);
         self.unfinished.renumber(&rows);

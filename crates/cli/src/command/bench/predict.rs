@@ -2,6 +2,8 @@
 //!
 //! On one thread; every kind takes turns, so that a noisy neighbour meets them all alike.
 
+mod moves;
+
 use std::hint::black_box;
 use std::time::Instant;
 
@@ -57,6 +59,9 @@ struct Taken {
 
 /// Runs the command.
 pub fn run(args: &BenchPredict, session: &Session) -> Result<(), Error> {
+    if args.paths.is_empty() {
+        return moves::run(args, session);
+    }
     let mut taken = Taken::default();
     let mut size = (0, 0);
     for _ in 0..args.repeats {

@@ -1,10 +1,8 @@
 //! What a capture brought: per process a trace or a reason, then the report.
 
-use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
-use fleet::ipc::request::State;
 use fleet::process::Process;
 use serde::Serialize;
 use trace::store::{Kind, Trace};
@@ -40,6 +38,8 @@ pub struct Outcome {
 /// One process.
 #[derive(Serialize)]
 pub struct Row {
+    /// Where it ran, of an order to agents.
+    pub host: Option<String>,
     pub pid: u32,
     pub rank: Option<u32>,
     pub state: &'static str,
@@ -86,32 +86,6 @@ pub fn tell(mut outcome: Outcome, session: &Session, stopped: bool) -> Result<Ex
         (false, 0) => ExitCode::SUCCESS,
         (false, _) => ExitCode::from(EXIT_FAILED),
     })
-}
-
-/// File names: ranks where every process has one of its own, else process numbers.
-pub fn names(processes: &[Process]) -> Vec<String> {
-    let mut ranks: BTreeMap<u32, u32> = BTreeMap::new();
-    for rank in processes.iter().filter_map(Process::rank) {
-        *ranks.entry(rank).or_default() += 1;
-    }
-    let name = |process: &Process| match process.rank() {
-        Some(rank) if ranks.get(&rank) == Some(&1) => format!("rank-{rank}.json"),
-        _ => format!("pid-{}.json", process.pid),
-    };
-    processes.iter().map(name).collect()
-}
-
-/// One word for where a request stands.
-pub fn state_words(state: &State) -> &'static str {
-    match state {
-        State::Requested => "requested",
-        State::Sent => "sent",
-        State::Acknowledged => "acknowledged",
-        State::Started => "started",
-        State::Finished => "copying",
-        State::Written => "written",
-        State::Lost(_) => "lost",
-    }
 }
 
 /// A process in a line of progress.

@@ -56,9 +56,7 @@ fn gather(request: &args::Stats, session: &Session) -> Result<Stats, Error> {
 /// What the columns of files are that no configuration describes.
 fn described(request: &args::Stats, session: &Session) -> Result<(), Error> {
     for path in &request.paths {
-        if !Path::new(path).exists() {
-            return Err(Error::NoSuchInput { path: path.into() });
-        }
+        input::is_there(path)?;
     }
     let profile = init::look(&request.paths, request.delimiter.as_deref(), session)?;
     session.console.report(&profile.facts, |facts| {

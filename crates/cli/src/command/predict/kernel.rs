@@ -57,7 +57,7 @@ fn file(folder: &Path, kind: Kind) -> PathBuf {
 }
 
 /// The model of a kind: that of a folder, or the one that comes with rowmill.
-fn model(folder: Option<&Path>, kind: Kind) -> Result<KernelModel, Error> {
+pub fn model(folder: Option<&Path>, kind: Kind) -> Result<KernelModel, Error> {
     let Some(folder) = folder else {
         let source = || PathBuf::from(format!("rowmill's own {}.kernels", kind.name()));
         let own = kernel::shipped::model(kind);

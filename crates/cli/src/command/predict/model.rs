@@ -8,7 +8,8 @@ use serde::Serialize;
 use super::{calibration, write_traces};
 use crate::args::PredictModel;
 use crate::error::Error;
-use crate::resolve::{Session, config};
+use crate::resolve::Session;
+use crate::resolve::workload::Workload;
 use crate::sheet::{self, Target};
 
 /// A predicted step.
@@ -24,28 +25,23 @@ struct Row {
 
 /// Runs the command.
 pub fn run(args: &PredictModel, session: &Session) -> Result<(), Error> {
-    let mut overrides = args.set.clone();
-    let batch_size =
-        args.batch_size.map(|size| ("training.batch_size".to_owned(), size.to_string()));
-    overrides.extend(batch_size);
-    let job = config::job(&args.config, &overrides)?;
+    let workload = Workload::of(&args.config, &args.step, 1)?;
     let known = calibration(&args.calibration)?;
     say_machine(&known.machine, session);
-    let ranks = args.ranks as usize;
-    let workload = own::Workload { config: &job.config, ranks, pooling: args.pooling as usize };
+    let ranks = workload.plan.world_size();
     // Each rank has its share of the threads, of which the calibration had all.
-    let threads = (session.threads / ranks).max(1);
+    let threads = (session.threads / ranks as usize).max(1);
     let slowdown = session.threads as f64 / threads as f64;
-    let program = lower::program(&own::ops(workload)?, slowdown);
+    let program = lower::program(&own::ops(workload.borrowed())?, slowdown);
     let found = never_run::of(&program, &known, args.drawn.into())?;
     if let Some(folder) = &args.write_trace {
         write_traces(folder, &program, &found.simulation)?;
     }
     let row = |predicted: NeverRunRow| Row {
-        config: job.origin.clone(),
-        batch_size: job.config.training.batch_size,
-        pooling: args.pooling,
-        ranks: args.ranks,
+        config: workload.job.origin.clone(),
+        batch_size: workload.job.config.training.batch_size,
+        pooling: args.step.pooling,
+        ranks,
         predicted,
     };
     let rows: Vec<Row> = found.rows.into_iter().map(row).collect();

@@ -11,10 +11,18 @@ use crate::sheet::{self, Target};
 
 /// Runs the command.
 pub fn run(args: &PredictStep, session: &Session) -> Result<(), Error> {
-    let calibration_of = calibration(&args.calibration)?;
+    let Some(path) = &args.calibration else { return super::priced::step(args, session) };
+    if args.asked.is_asked() || args.host.launch_us > 0.0 || args.host.models.is_some() {
+        // Nothing of a recording follows them.
+        let expected = "--model beside --set, --batch-size, --pooling, --ranks, --sharding, --plan, \
+                        --launch-us and --models";
+        let got = "a recording".to_owned();
+        return Err(predict::Error::Workload { expected: expected.to_owned(), got }.into());
+    }
+    let calibration_of = calibration(path)?;
     let traces = recordings(&args.paths, session)?;
     let recorded = machine(&traces);
-    let calibrated = (&args.calibration, &calibration_of.machine);
+    let calibrated = (path, &calibration_of.machine);
     check_machine(calibrated, &recorded, (args.recorded.force, session))?;
     let scopes = scopes(&traces);
     let steps = Steps::of(&scopes)?;

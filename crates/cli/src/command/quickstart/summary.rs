@@ -28,8 +28,12 @@ pub struct Summary {
     checkpoint: Option<PathBuf>,
     #[serde(serialize_with = "render::path_text")]
     trace: PathBuf,
+    /// The page of the recorded steps.
     #[serde(serialize_with = "render::path_text")]
     report: PathBuf,
+    /// The page of the run's curves.
+    #[serde(serialize_with = "render::path_text")]
+    curves: PathBuf,
     #[serde(serialize_with = "render::path_text")]
     config: PathBuf,
     #[serde(serialize_with = "render::path_text")]
@@ -44,7 +48,7 @@ pub struct Summary {
 /// The summary of a quickstart's run.
 pub fn of(
     (rows, outcome): (&Rows, &Outcome),
-    change: Option<Change>,
+    (change, curves): (Option<Change>, PathBuf),
     folder: &Folder,
     seconds: f64,
 ) -> Summary {
@@ -63,6 +67,7 @@ pub fn of(
         checkpoint: outcome.checkpoint.clone(),
         trace: folder.trace().join("kineto_rank0.json"),
         report: folder.report(),
+        curves,
         config: folder.config(),
         text: folder.text(),
         run: folder.run(),
@@ -85,6 +90,7 @@ pub fn table(summary: &Summary) -> String {
         ("checkpoint", checkpoint.unwrap_or_default()),
         ("trace (open it in ui.perfetto.dev)", summary.trace.display().to_string()),
         ("report of it (open it in a browser)", summary.report.display().to_string()),
+        ("curves of the run (open them in a browser)", summary.curves.display().to_string()),
     ];
     facts.extend(summary.change.iter().flat_map(Change::lines));
     facts.push(("time", render::duration(summary.seconds)));
@@ -97,10 +103,12 @@ pub fn next_steps(summary: &Summary) -> String {
     let word = |path: &PathBuf| quoted(&path.display().to_string());
     let (run, config, text) = (word(&summary.run), word(&summary.config), word(&summary.text));
     let (report, trace) = (word(&summary.report), word(&summary.trace));
+    let curves = word(&summary.curves);
     let more = summary.steps * 2;
     format!(
         "Next:\n  \
          open {report} in a browser    where the time of the recorded steps went\n  \
+         open {curves} in a browser    loss, AUC and speed over the run\n  \
          rowmill predict serve {trace}    edit a recorded step in a browser, and see what it would take\n  \
          rowmill score {run} {text} | head    click probabilities, one per row\n  \
          rowmill eval {run}    the evaluation again\n  \

@@ -1,6 +1,6 @@
 //! `rowmill trace report`: one HTML file to share. What it shows is `report`'s affair.
 
-use std::io::Write;
+use std::io::{self, BufWriter, Write};
 use std::path::{Path, PathBuf};
 
 use analyze::antipattern::Settings;
@@ -113,11 +113,16 @@ pub fn title(paths: &[PathBuf]) -> String {
 }
 
 fn write(report: &Report, out: &Path) -> Result<Written, Error> {
-    let page = html::page(report, &Origin::File)?;
-    output::put(out, |file| file.write_all(page.as_bytes()).map_err(Error::io(out, "write")))?;
+    let mut bytes = 0;
+    output::put(out, |file| {
+        let mut counted = Counted { out: BufWriter::new(file), bytes: 0 };
+        html::write(report, &Origin::File, &mut counted).map_err(Error::io(out, "write"))?;
+        bytes = counted.bytes;
+        counted.flush().map_err(Error::io(out, "write"))
+    })?;
     Ok(Written {
         path: out.to_owned(),
-        bytes: page.len() as u64,
+        bytes,
         ranks: report.summary.job.rank_count,
         events: report.summary.job.event_count,
         timeline_events: report.timeline.event_count,
@@ -127,6 +132,24 @@ fn write(report: &Report, out: &Path) -> Result<Written, Error> {
         },
         recording_cut: report.missing.clone(),
     })
+}
+
+/// Counts what is written.
+struct Counted<W> {
+    out: W,
+    bytes: u64,
+}
+
+impl<W: Write> Write for Counted<W> {
+    fn write(&mut self, content: &[u8]) -> io::Result<usize> {
+        let written = self.out.write(content)?;
+        self.bytes += written as u64;
+        Ok(written)
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        self.out.flush()
+    }
 }
 
 fn table(written: &Written) -> String {

@@ -4,6 +4,7 @@
 //!
 //! One loop serves every instruction set: it compiles to vectors as it is, and memory bounds it.
 
+pub mod cuda;
 pub mod scalar;
 
 use crate::cpu::Cpu;

@@ -5,6 +5,7 @@
 //! layers.
 #![expect(unsafe_code, reason = "rows of panels are scattered, so slices cannot part them")]
 
+pub mod cuda;
 mod fused;
 pub mod scalar;
 mod simd;

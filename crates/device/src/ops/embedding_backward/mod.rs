@@ -3,6 +3,7 @@
 //!
 //! Knows nothing of the model's features or of sharding. No dense gradient of a table ever exists.
 
+pub mod cuda;
 mod gather;
 mod pack;
 pub mod scalar;

@@ -3,6 +3,7 @@
 //! Knows nothing of the model's features or of sharding: it sees tiles, slots and ids local to a
 //! tile.
 
+pub mod cuda;
 pub mod scalar;
 mod simd;
 

@@ -9,6 +9,7 @@
 
 pub mod column;
 pub(crate) mod column_sums;
+pub mod cuda;
 mod operand;
 pub mod pairs;
 pub mod panels;

@@ -4,6 +4,7 @@
 //! layers.
 #![expect(unsafe_code, reason = "chunks of samples write scattered rows of panels")]
 
+pub mod cuda;
 pub mod scalar;
 mod simd;
 

@@ -3,6 +3,7 @@
 //!
 //! Computed in f64 throughout: there is one logit per sample, so it costs nothing that shows.
 
+pub mod cuda;
 pub mod scalar;
 
 use schema::Loss;

@@ -3,6 +3,7 @@
 //! Che's approximation: every row stays for the same number of lookups, as many as bring as many
 //! distinct rows as the cache holds. First uses are no hits.
 
+use schema::IndexDistribution;
 use schema::distribution::ReuseHistogram;
 
 /// Rows in classes of equal use.
@@ -23,6 +24,29 @@ enum Draws {
 }
 
 impl Popularity {
+    /// Of a table of so many rows whose ids are distributed so.
+    #[must_use]
+    pub fn of(ids: &IndexDistribution, rows: u64) -> Self {
+        match ids {
+            IndexDistribution::Uniform => Self::uniform(rows),
+            IndexDistribution::Zipf { exponent } => Self::zipf(rows, *exponent),
+            IndexDistribution::Reuse(histogram) => Self::reuse(histogram),
+        }
+    }
+
+    /// Of a share of the rows, scattered: hot ones are among them as often as among all.
+    #[must_use]
+    pub fn part(&self, share: f64) -> Self {
+        let classes = self.classes.iter().map(|(rows, of_row)| (rows * share, of_row / share));
+        Self { classes: classes.collect(), draws: self.draws }
+    }
+
+    /// The share of lookups that fall on the row used most.
+    #[must_use]
+    pub fn hottest(&self) -> f64 {
+        self.classes.iter().map(|class| class.1).fold(0.0, f64::max).min(1.0)
+    }
+
     /// All rows alike.
     #[must_use]
     pub fn uniform(rows: u64) -> Self {
@@ -83,7 +107,11 @@ impl Popularity {
     /// The share of `lookups` that find their row in an empty cache of so many rows.
     #[must_use]
     pub fn hit_rate(&self, lookups: f64, cached_rows: f64) -> f64 {
-        let stays = self.stays(lookups, cached_rows);
+        self.hits_within(self.stays(lookups, cached_rows), lookups)
+    }
+
+    /// The share of `lookups` that find their row where each stays for so many of them.
+    fn hits_within(&self, stays: f64, lookups: f64) -> f64 {
         let hits = |&(rows, share): &(f64, f64)| {
             let used = self.used(share, stays, lookups);
             rows * match self.draws {
@@ -108,5 +136,47 @@ impl Popularity {
             if is_short { low = middle } else { high = middle }
         }
         low
+    }
+}
+
+/// Points of a [`HitCurve`].
+const POINTS: usize = 24;
+
+/// The hit rate of one number of lookups by the rows that a cache holds, through some points: a
+/// price that is asked for again and again.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct HitCurve {
+    /// Cached rows and hit rates, both rising.
+    points: [(f64, f64); POINTS],
+}
+
+impl HitCurve {
+    /// Of so many lookups: each point has half the stay of the next.
+    #[must_use]
+    pub fn of(popularity: &Popularity, lookups: f64) -> Self {
+        let mut points = [(0.0, 0.0); POINTS];
+        if lookups > 0.0 {
+            let mut stays = lookups;
+            for point in points.iter_mut().rev() {
+                let rows = popularity.rows_used_within(stays, lookups);
+                *point = (rows, popularity.hits_within(stays, lookups));
+                stays /= 2.0;
+            }
+        }
+        Self { points }
+    }
+
+    /// The hit rate with so many rows cached.
+    #[must_use]
+    pub fn at(&self, cached_rows: f64) -> f64 {
+        let mut before = (0.0, 0.0);
+        for &point in &self.points {
+            if cached_rows < point.0 {
+                let within = (cached_rows - before.0) / (point.0 - before.0);
+                return before.1 + within * (point.1 - before.1);
+            }
+            before = point;
+        }
+        before.1
     }
 }

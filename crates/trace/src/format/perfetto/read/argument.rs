@@ -109,6 +109,10 @@ pub fn push(slices: &mut Slices, strings: &mut Strings, found: &Found<'_>) {
         let module = found.unsigned(Argument::PythonModule);
         slices.python.push(row, PythonFrame { id, parent, module });
     }
+    let stack = found.text(Argument::CallStack);
+    if !stack.is_empty() {
+        slices.call_stack.push(row, strings.intern(stack));
+    }
     if found.has(Argument::CollectiveName) {
         slices.collective.push(row, collective(found, strings));
     }

@@ -43,9 +43,13 @@ pub fn renumber_texts(trace: &mut Trace) {
         let new = &mut known[id.0 as usize];
         *id = *new.get_or_insert_with(|| strings.intern(old.get(*id)));
     };
+    let mut stacks = trace.slices.call_stack.iter_mut().peekable();
     let mut collectives = trace.slices.collective.iter_mut().peekable();
     for (row, name) in (0..).zip(&mut trace.slices.name) {
         renew(name);
+        if let Some((_, stack)) = stacks.next_if(|(other, _)| *other == row) {
+            renew(stack);
+        }
         if let Some((_, collective)) = collectives.next_if(|(other, _)| *other == row) {
             renew(&mut collective.name);
             renew(&mut collective.dtype);

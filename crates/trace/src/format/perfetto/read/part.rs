@@ -373,6 +373,8 @@ impl<'a> PartReader<'a> {
             places.ok_or_else(|| format!("rank {rank}: expected the order of its rows"))?;
         trace.slices.reorder(&places);
         order::renumber_texts(&mut trace);
+        trace.tell_mtia_events_apart(0);
+        trace.split_stacks();
         // What the file's name or place said of the rank is gone.
         if is_one_of_several || rank > 0 || trace.header.distributed.is_some() {
             trace.header.distributed.get_or_insert_default().rank = Some(rank);

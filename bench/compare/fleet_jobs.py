@@ -1,0 +1,213 @@
+"""Traces of a real PyTorch job on two "hosts": two agents with socket folders of their own, two ranks
+each, asked over TLS by one `rowmill fleet trace`.
+
+    python bench/compare/fleet_jobs.py --rowmill target/release/rowmill --agent target/release/rowmill-agent
+
+The interpreter needs torch 2.15; without it the script says so and ends with 0. The job marks every
+step by `record_function`, so that the traces themselves tell whether all ranks recorded the same ones.
+Then a host that is gone, one that says nothing and a wrong token: their ranks are lost with the reason,
+the other ranks arrive. Ends with 1 if something differs.
+"""
+
+import argparse
+import gzip
+import json
+import os
+import re
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+DEPLOY = Path(__file__).resolve().parents[2] / "deploy"
+
+JOB = """
+import sys, time
+import torch
+import torch.distributed as dist
+from torch.profiler import record_function
+import rowmill_steps
+torch.set_num_threads(1)
+dist.init_process_group("gloo")
+model = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(64, 64))
+optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+rowmill_steps.watch(samples=32)
+step = 0
+while True:
+    with record_function(f"step {step}"):
+        optimizer.zero_grad()
+        model(torch.randn(32, 64)).sum().backward()
+        optimizer.step()
+        time.sleep(0.02)
+    step += 1
+"""
+
+
+def free_port():
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return probe.getsockname()[1]
+
+
+def certificate(folder):
+    key, pem = folder / "key.pem", folder / "certificate.pem"
+    names = "subjectAltName=DNS:localhost,IP:127.0.0.1"
+    words = "req -x509 -newkey ec -pkeyopt ec_paramgen_curve:prime256v1 -nodes -days 2 -subj /CN=localhost"
+    more = ["-addext", names, "-addext", "basicConstraints=critical,CA:FALSE", "-keyout", key, "-out", pem]
+    subprocess.run(["openssl", *words.split(), *more], check=True, capture_output=True)
+    return key, pem
+
+
+def agent(program, folder, name, key, pem):
+    own = folder / name
+    (own / "s").mkdir(parents=True)
+    token = own / "token"
+    token.write_text("0123456789abcdef-" + "ops")
+    token.chmod(0o600)
+    port = free_port()
+    text = f"""
+host = "{name}"
+socket_dir = "{own}/s"
+state_dir = "{own}/state"
+audit = "{own}/audit.jsonl"
+[listen]
+address = "127.0.0.1:{port}"
+certificate = "{pem}"
+key = "{key}"
+[[token]]
+name = "ops"
+file = "{token}"
+verbs = ["status", "trace"]
+"""
+    (own / "agent.toml").write_text(text)
+    process = subprocess.Popen([program, "--config", own / "agent.toml"], stderr=(own / "log").open("w"))
+    return process, port, own / "s", token
+
+
+def ranks(python, folder, sockets):
+    script = folder / "job.py"
+    script.write_text(JOB)
+    port = free_port()
+    started = []
+    for rank, sockets_of in enumerate(sockets):
+        environment = dict(os.environ, KINETO_USE_DAEMON="1", KINETO_IPC_SOCKET_DIR=str(sockets_of))
+        environment.update(RANK=str(rank), WORLD_SIZE=str(len(sockets)), LOCAL_RANK=str(rank % 2))
+        environment.update(MASTER_ADDR="127.0.0.1", MASTER_PORT=str(port), OMP_NUM_THREADS="1")
+        environment.update(PYTHONPATH=str(DEPLOY))
+        environment.pop("KINETO_ONDEMAND_TRACE_DIR", None)
+        log = (folder / f"rank{rank}.log").open("w")
+        started.append(subprocess.Popen([python, script], env=environment, stdout=log, stderr=log))
+    return started
+
+
+def fleet(rowmill, hosts, pem, token, *words):
+    command = [rowmill, "fleet", *words, "--hosts", ",".join(hosts), "--ca", pem, "--token-file", token]
+    return subprocess.run([*map(str, command), "--format", "json"], capture_output=True, text=True, timeout=300)
+
+
+def wait_for_ranks(rowmill, hosts, pem, token, wanted):
+    end = time.time() + 120
+    while time.time() < end:
+        said = fleet(rowmill, hosts, pem, token, "status")
+        if said.returncode == 0:
+            rows = [row for answer in json.loads(said.stdout) for row in answer["status"]["processes"]]
+            if len(rows) == wanted and all((row["step"] or 0) > 50 for row in rows):
+                return rows
+        time.sleep(1)
+    raise SystemExit(f"the ranks did not report steps: {said.stdout} {said.stderr}")
+
+
+def steps(path):
+    trace = json.load(gzip.open(path))
+    names = {event.get("name", "") for event in trace["traceEvents"] if event.get("ph") == "X"}
+    whole = sorted(int(name[5:]) for name in names if re.fullmatch(r"step \d+", name))
+    return whole, trace.get("distributedInfo", {})
+
+
+def check_all(rowmill, hosts, pem, token, out, found):
+    said = fleet(rowmill, hosts, pem, token, "trace", "--iterations", "5", "--align", "auto", "-o", out)
+    if said.returncode != 0:
+        found.append(f"exit code {said.returncode}: {said.stdout}\n{said.stderr}")
+        return
+    result = json.loads(said.stdout)
+    files = sorted(out.glob("rank-*.json.gz"))
+    if len(files) != 4 or result["is_aligned"] is not True or not (out / "report.html").exists():
+        found.append(f"{len(files)} traces, aligned: {result['is_aligned']}\n{said.stderr}")
+        return
+    recorded = [steps(path) for path in files]
+    if len({tuple(names) for names, _ in recorded}) != 1 or not recorded[0][0]:
+        found.append(f"other steps on each rank: {[names for names, _ in recorded]}")
+    told = [(info.get("rank"), info.get("world_size")) for _, info in recorded]
+    if told != [(rank, 4) for rank in range(4)]:
+        found.append(f"distributedInfo: {told}")
+    print(f"       steps {recorded[0][0]} on all four ranks")
+
+
+def check_lost(rowmill, hosts, pem, token, words, out, found):
+    """The first host is well, the second one is not: its row says why."""
+    said = fleet(rowmill, hosts, pem, token, "trace", "--timeout", "60s", "-o", out)
+    rows = json.loads(said.stdout)["processes"] if said.stdout.strip() else []
+    written = [row for row in rows if row["state"] == "written"]
+    lost = [row for row in rows if row["state"] == "lost"]
+    if said.returncode != 1 or not lost or not all(words in row["reason"] for row in lost):
+        found.append(f"exit code {said.returncode}, {rows}; expected lost with {words!r}\n{said.stderr}")
+    return written
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--rowmill", default="target/release/rowmill")
+    parser.add_argument("--agent", default="target/release/rowmill-agent")
+    parser.add_argument("--python", default=sys.executable)
+    args = parser.parse_args()
+    asked = [args.python, "-c", "import torch; print(torch.__version__)"]
+    version = subprocess.run(asked, capture_output=True, text=True).stdout
+    if not version.startswith("2.15."):
+        print(f"SKIPPED: {args.python} has no torch 2.15, but {version.strip() or 'none'}")
+        return 0
+    found, processes = [], []
+    with tempfile.TemporaryDirectory(dir="/tmp", prefix="fl") as name:
+        folder = Path(name)
+        try:
+            key, pem = certificate(folder)
+            one, port_one, sockets_one, token = agent(args.agent, folder, "a", key, pem)
+            two, port_two, sockets_two, _ = agent(args.agent, folder, "b", key, pem)
+            processes += [one, two]
+            processes += ranks(args.python, folder, [sockets_one] * 2 + [sockets_two] * 2)
+            hosts = [f"127.0.0.1:{port_one}", f"127.0.0.1:{port_two}"]
+            wait_for_ranks(args.rowmill, hosts, pem, token, 4)
+            check_all(args.rowmill, hosts, pem, token, folder / "all", found)
+            print(f"{'FAILED' if found else 'ok':6} four ranks on two hosts", flush=True)
+            wrong = folder / "wrong"
+            wrong.write_text("fedcba9876543210")
+            said = fleet(args.rowmill, hosts, pem, wrong, "trace", "-o", folder / "wrong-out")
+            if said.returncode != 1 or "token" not in said.stdout:
+                found.append(f"wrong token: {said.returncode} {said.stdout} {said.stderr}")
+            two.send_signal(signal.SIGKILL)
+            two.wait()
+            rows = check_lost(args.rowmill, hosts, pem, token, "refused", folder / "gone", found)
+            if len(rows) != 2:
+                found.append(f"agent gone: {len(rows)} traces of the other host, expected 2")
+            silent = socket.socket()
+            silent.bind(("127.0.0.1", 0))
+            silent.listen()
+            quiet = [hosts[0], f"127.0.0.1:{silent.getsockname()[1]}"]
+            rows = check_lost(args.rowmill, quiet, pem, token, "timeout", folder / "silent", found)
+            if len(rows) != 2:
+                found.append(f"silent host: {len(rows)} traces of the other host, expected 2")
+            print(f"{'FAILED' if found else 'ok':6} wrong token, agent gone, host silent", flush=True)
+        finally:
+            for process in processes:
+                if process.poll() is None:
+                    process.kill()
+                process.wait()
+    for line in found:
+        print(f"       {line}")
+    return int(bool(found))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

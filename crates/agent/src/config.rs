@@ -1,0 +1,347 @@
+//! What an agent is told: a TOML file, and flags that win over it.
+
+use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
+
+use clap::Parser;
+use fleet::ipc::socket::Place;
+use serde::Deserialize;
+
+/// The longest configuration that is read.
+const SIZE_MAX: u64 = 1 << 20;
+
+/// rowmill-agent: counters of this host, and traces of its PyTorch jobs on request.
+#[derive(Debug, Parser)]
+#[command(
+    version,
+    after_help = "\
+Examples:
+  rowmill-agent --socket-dir /run/kineto                      answer PyTorch, serve `rowmill capture`
+  rowmill-agent --socket-dir /run/kineto --metrics 127.0.0.1:9465      and Prometheus
+  rowmill-agent --config /etc/rowmill/agent.toml              everything from a file
+  rowmill-agent --config agent.toml --check                   only check the file
+
+Jobs are started with KINETO_USE_DAEMON=1 KINETO_IPC_SOCKET_DIR=/run/kineto, and ask every 5 s.
+The folder must be writable for them: install -d -m 1777 /run/kineto. Without --socket-dir the agent
+takes the name @dynolog of the kernel, which containers of another network do not reach.
+
+Pages at --metrics:
+  /metrics        0.0.4 text, or OpenMetrics where the scraper accepts it
+  /metrics/dcgm   the names and labels of dcgm-exporter
+Whose a GPU is stands on rowmill_run_info alone; join it: hw_gpu_utilization_ratio * on (UUID)
+group_left (job, user) rowmill_run_info.
+
+Traces from other hosts (`rowmill fleet trace`) are off until the file has all of this:
+  [listen]
+  address = \"0.0.0.0:9466\"
+  certificate = \"/etc/rowmill/agent.pem\"     # chain, leaf first
+  key = \"/etc/rowmill/agent.key\"
+  [[token]]
+  name = \"operations\"
+  file = \"/etc/rowmill/operations.token\"     # at least 16 letters, mode 0600
+  verbs = [\"status\", \"trace\", \"pause\"]
+  users = [1000]                             # whose jobs; [] for everyone's
+  hosts = [\"10.0.0.0/8\"]                     # from where; [] for anywhere
+
+Processes of a user are traced for that user and for root only. Ends at SIGTERM or Ctrl-C; polls that
+come meanwhile are answered by the next agent where a socket unit holds the socket."
+)]
+pub struct Args {
+    /// The configuration file
+    #[arg(long, value_name = "FILE")]
+    pub config: Option<PathBuf>,
+    /// Check the configuration and end
+    #[arg(long)]
+    pub check: bool,
+    /// The jobs' KINETO_IPC_SOCKET_DIR [default: the kernel's name @dynolog]
+    #[arg(long, value_name = "FOLDER")]
+    pub socket_dir: Option<PathBuf>,
+    /// Serve /metrics here, such as 127.0.0.1:9465 [default: not at all]
+    #[arg(long, value_name = "ADDRESS")]
+    pub metrics: Option<SocketAddr>,
+    /// Where traces wait to be fetched [default: rowmill-agent in the folder of temporary files]
+    #[arg(long, value_name = "FOLDER")]
+    pub state_dir: Option<PathBuf>,
+    /// Write every interval as a JSON line to this file, - for stdout
+    #[arg(long, value_name = "FILE")]
+    pub json: Option<PathBuf>,
+    /// The NVML library [default: libnvidia-ml.so.1, none where it is not there]
+    #[arg(long, value_name = "FILE")]
+    pub nvml: Option<PathBuf>,
+    /// The page of a dcgm-exporter, for SM columns of GPUs before Hopper
+    #[arg(long, value_name = "URL")]
+    pub dcgm_page: Option<String>,
+    /// The fields of /metrics/dcgm: a CSV file of dcgm-exporter
+    #[arg(long, value_name = "FILE")]
+    pub dcgm_fields: Option<PathBuf>,
+}
+
+/// The file.
+#[derive(Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Config {
+    /// As `--socket-dir`.
+    pub socket_dir: Option<PathBuf>,
+    /// As `--metrics`.
+    pub metrics: Option<SocketAddr>,
+    /// As `--state-dir`.
+    pub state_dir: Option<PathBuf>,
+    /// As `--json`.
+    pub json: Option<PathBuf>,
+    /// As `--nvml`.
+    pub nvml: Option<PathBuf>,
+    /// As `--dcgm-page`.
+    pub dcgm_page: Option<String>,
+    /// As `--dcgm-fields`.
+    pub dcgm_fields: Option<PathBuf>,
+    /// A folder with a file per GPU: dcgm-exporter's job mapping, or a prolog's.
+    pub job_mapping: Option<PathBuf>,
+    /// The name this host goes by.
+    pub host: Option<String>,
+    /// Where audit lines go; stderr where not said.
+    pub audit: Option<PathBuf>,
+    /// The TLS port.
+    pub listen: Option<Listen>,
+    /// Who may ask there.
+    #[serde(default, rename = "token")]
+    pub tokens: Vec<Token>,
+}
+
+/// The TLS port.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Listen {
+    /// Where it listens.
+    pub address: SocketAddr,
+    /// The certificate and what leads to its root, in PEM.
+    pub certificate: PathBuf,
+    /// Its key, in PEM.
+    pub key: PathBuf,
+}
+
+/// Someone who may ask from elsewhere.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Token {
+    /// Who, in audit lines.
+    pub name: String,
+    /// The file with the secret.
+    pub file: PathBuf,
+    /// What.
+    pub verbs: Vec<Verb>,
+    /// Whose jobs, by user number; everyone's where empty.
+    #[serde(default)]
+    pub users: Vec<u32>,
+    /// From where, such as `10.0.0.0/8`; anywhere where empty.
+    #[serde(default)]
+    pub hosts: Vec<String>,
+}
+
+/// What may be asked.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Verb {
+    /// What runs.
+    Status,
+    /// Traces.
+    Trace,
+    /// To leave counters to others.
+    Pause,
+}
+
+/// Why an agent does not begin.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// A file cannot be read.
+    #[error("{}: cannot read: {source}", path.display())]
+    Read {
+        /// The file.
+        path: PathBuf,
+        /// Why.
+        source: std::io::Error,
+    },
+    /// The file is none.
+    #[error("{}: {source}", path.display())]
+    Toml {
+        /// The file.
+        path: PathBuf,
+        /// Where and why.
+        source: Box<toml::de::Error>,
+    },
+    /// Something in it cannot be.
+    #[error("{what}: expected {expected}, got {got}")]
+    Value {
+        /// Which key or file.
+        what: String,
+        /// What it may be.
+        expected: String,
+        /// What it is.
+        got: String,
+    },
+    /// The operating system refuses.
+    #[error("{what}: {source}")]
+    Start {
+        /// What was tried.
+        what: String,
+        /// Why.
+        source: std::io::Error,
+    },
+    /// The socket of PyTorch.
+    #[error(transparent)]
+    Socket(#[from] fleet::ipc::socket::Error),
+    /// Certificate and key.
+    #[error("{}: {problem}", path.display())]
+    Tls {
+        /// The file.
+        path: PathBuf,
+        /// Why.
+        problem: String,
+    },
+}
+
+impl Error {
+    /// What to do about it.
+    pub fn hint(&self) -> Option<String> {
+        match self {
+            Self::Socket(fleet::ipc::socket::Error::Taken { .. }) => Some(
+                "another agent, `rowmill capture` or dynolog runs here: end it, or name another folder \
+                 with --socket-dir"
+                    .to_owned(),
+            ),
+            Self::Toml { .. } | Self::Value { .. } => {
+                Some("rowmill-agent --help shows every part of the file".to_owned())
+            }
+            _ => None,
+        }
+    }
+
+    /// A [`Error::Start`] for `map_err`.
+    pub fn start(what: impl Into<String>) -> impl FnOnce(std::io::Error) -> Self {
+        let what = what.into();
+        move |source| Self::Start { what, source }
+    }
+}
+
+impl Config {
+    /// The file of the flags, if any, with the flags over it.
+    ///
+    /// # Errors
+    /// The file cannot be read, holds an unknown key, or a listener without certificate or token.
+    pub fn of(args: &Args) -> Result<Self, Error> {
+        let mut config = match &args.config {
+            Some(path) => read(path)?,
+            None => Self::default(),
+        };
+        let over = |flag: &Option<PathBuf>, key: &mut Option<PathBuf>| {
+            if flag.is_some() {
+                key.clone_from(flag);
+            }
+        };
+        over(&args.socket_dir, &mut config.socket_dir);
+        over(&args.state_dir, &mut config.state_dir);
+        over(&args.json, &mut config.json);
+        over(&args.nvml, &mut config.nvml);
+        over(&args.dcgm_fields, &mut config.dcgm_fields);
+        config.metrics = args.metrics.or(config.metrics);
+        config.dcgm_page = args.dcgm_page.clone().or(config.dcgm_page);
+        config.check()?;
+        Ok(config)
+    }
+
+    /// Where PyTorch asks.
+    pub fn place(&self) -> Place {
+        self.socket_dir.clone().map_or(Place::Abstract, Place::Folder)
+    }
+
+    /// Where traces wait.
+    pub fn state(&self) -> PathBuf {
+        self.state_dir.clone().unwrap_or_else(|| std::env::temp_dir().join("rowmill-agent"))
+    }
+
+    fn check(&self) -> Result<(), Error> {
+        let wrong = |what: &str, expected: &str, got: &str| Error::Value {
+            what: what.to_owned(),
+            expected: expected.to_owned(),
+            got: got.to_owned(),
+        };
+        if self.listen.is_some() && self.tokens.is_empty() {
+            return Err(wrong("listen", "at least one [[token]] beside it", "none"));
+        }
+        if self.listen.is_none() && !self.tokens.is_empty() {
+            return Err(wrong("token", "a [listen] with certificate and key", "none"));
+        }
+        for token in &self.tokens {
+            if token.verbs.is_empty() {
+                let what = format!("token {:?}: verbs", token.name);
+                return Err(wrong(&what, "status, trace or pause", "none"));
+            }
+            if let Some(host) =
+                token.hosts.iter().find(|host| crate::control::Net::of(host).is_none())
+            {
+                let what = format!("token {:?}: hosts", token.name);
+                return Err(wrong(&what, "an address such as 10.0.0.1 or 10.0.0.0/8", host));
+            }
+        }
+        if let Some(url) = self.dcgm_page.as_ref().filter(|url| !url.starts_with("http")) {
+            return Err(wrong("dcgm_page", "a URL such as http://127.0.0.1:9400/metrics", url));
+        }
+        Ok(())
+    }
+}
+
+fn read(path: &Path) -> Result<Config, Error> {
+    let error = |source| Error::Read { path: path.to_owned(), source };
+    let size = std::fs::metadata(path).map_err(error)?.len();
+    if size > SIZE_MAX {
+        return Err(Error::Value {
+            what: path.display().to_string(),
+            expected: format!("at most {SIZE_MAX} bytes"),
+            got: size.to_string(),
+        });
+    }
+    let text = std::fs::read_to_string(path).map_err(error)?;
+    parse(&text).map_err(|source| Error::Toml { path: path.to_owned(), source: Box::new(source) })
+}
+
+/// A configuration from its text.
+pub fn parse(text: &str) -> Result<Config, toml::de::Error> {
+    toml::from_str(text)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{Config, Verb, parse};
+
+    fn check(text: &str) -> String {
+        match parse(text) {
+            Ok(config) => {
+                config.check().map_err(|error| error.to_string()).err().unwrap_or_default()
+            }
+            Err(error) => error.to_string(),
+        }
+    }
+
+    const LISTEN: &str = "[listen]\naddress = '127.0.0.1:1'\ncertificate = 'c'\nkey = 'k'\n";
+
+    #[test]
+    fn a_port_without_token_and_a_token_without_port_are_refused() {
+        assert_eq!(check(LISTEN), "listen: expected at least one [[token]] beside it, got none");
+        let token = "[[token]]\nname = 'a'\nfile = 'f'\nverbs = ['status', 'trace']\n";
+        assert_eq!(check(token), "token: expected a [listen] with certificate and key, got none");
+        assert_eq!(check(&format!("{LISTEN}{token}")), "");
+        let config: Config = parse(&format!("{LISTEN}{token}")).unwrap();
+        assert_eq!(config.tokens[0].verbs, [Verb::Status, Verb::Trace]);
+        let from = format!("{LISTEN}{token}hosts = ['10.0.0.0/40']");
+        assert!(check(&from).contains("hosts: expected an address"), "{}", check(&from));
+        let none = format!("{LISTEN}{}", token.replace("'status', 'trace'", ""));
+        assert!(check(&none).contains("expected status, trace or pause"), "{}", check(&none));
+    }
+
+    #[test]
+    fn unknown_keys_and_wrong_values_are_named() {
+        assert!(check("socket = 'x'").contains("unknown field `socket`"));
+        assert!(check("metrics = 'here'").contains("metrics"));
+        assert!(check("dcgm_page = 'ftp://x'").contains("dcgm_page: expected a URL"));
+        assert!(check(&LISTEN.replace("key = 'k'", "")).contains("missing field `key`"));
+    }
+}

@@ -1,0 +1,304 @@
+//! What may be asked: paths, and what each answers.
+
+use std::io::{Read, Seek, SeekFrom};
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use axum::body::Body;
+use axum::extract::rejection::JsonRejection;
+use axum::extract::{Path, Query, Request, State as From};
+use axum::http::header::{ACCEPT, AUTHORIZATION, CONTENT_TYPE};
+use axum::http::{HeaderMap, StatusCode};
+use axum::middleware::{self, Next};
+use axum::response::{IntoResponse, Response};
+use axum::routing::{get, post};
+use axum::{Extension, Json, Router};
+use fleet::wire::{GpuRow, Pause, ProcessRow, ROOT, Refusal, Status, TraceOrder, TraceState};
+use serde::Deserialize;
+
+use super::{Caller, Doors, authorize};
+use crate::config::Verb;
+use crate::page::{self, dcgm, fleet as metrics};
+use crate::state::{lock, unix_ns};
+
+/// Bytes of a trace in one answer: a fetch goes on from where it stopped.
+const PART: u64 = 4 << 20;
+/// The longest pause.
+const PAUSE_MAX: u64 = 86_400;
+
+/// The pages of scrapers.
+pub fn pages(doors: Doors) -> Router {
+    Router::new()
+        .route("/metrics", get(metrics_page))
+        .route("/metrics/dcgm", get(dcgm_page))
+        .with_state(doors)
+}
+
+/// What commands ask, of a caller that is known.
+pub fn commands(doors: Doors) -> Router {
+    Router::new()
+        .route(&format!("{ROOT}/status"), get(status))
+        .route(&format!("{ROOT}/traces"), post(begin))
+        .route(&format!("{ROOT}/traces/{{token}}"), get(state).delete(remove))
+        .route(&format!("{ROOT}/traces/{{token}}/{{name}}"), get(fetch))
+        .route(&format!("{ROOT}/pause"), post(pause))
+        .with_state(doors)
+}
+
+/// The same for callers from elsewhere, who bring a token.
+pub fn remote(doors: Doors) -> Router {
+    commands(doors.clone()).layer(middleware::from_fn_with_state(doors, identify))
+}
+
+async fn identify(
+    From(doors): From<Doors>,
+    Extension(from): Extension<SocketAddr>,
+    mut request: Request,
+    next: Next,
+) -> Response {
+    let header = request.headers().get(AUTHORIZATION).and_then(|value| value.to_str().ok());
+    match authorize(&doors.secrets, header, from.ip()) {
+        Some(caller) => {
+            request.extensions_mut().insert(caller);
+            next.run(request).await
+        }
+        None => {
+            let path = request.uri().path().to_owned();
+            doors.state.audit.line(&from.ip().to_string(), "?", &path, "refused: no valid token");
+            refuse(
+                StatusCode::UNAUTHORIZED,
+                "expected a token that is valid from this host, got none",
+            )
+        }
+    }
+}
+
+fn refuse(status: StatusCode, error: impl Into<String>) -> Response {
+    (status, Json(Refusal { error: error.into() })).into_response()
+}
+
+/// Whether a caller may do something; else the answer that says so.
+fn may(doors: &Doors, caller: &Caller, verb: Verb, what: &str) -> Result<(), Response> {
+    if caller.verbs.contains(&verb) {
+        return Ok(());
+    }
+    doors.state.audit.line(&caller.name, &format!("{verb:?}"), what, "refused: not granted");
+    let error = format!("{}: not granted: {verb:?}", caller.name).to_lowercase();
+    Err(refuse(StatusCode::FORBIDDEN, error))
+}
+
+async fn metrics_page(From(doors): From<Doors>, headers: HeaderMap) -> Response {
+    let accept = headers.get(ACCEPT).and_then(|value| value.to_str().ok()).unwrap_or_default();
+    let families = metrics::of(&doors.state);
+    let (kind, page) = if page::wants_openmetrics(accept) {
+        (page::OPENMETRICS, families.openmetrics())
+    } else {
+        (page::TEXT, families.text())
+    };
+    match page {
+        Ok(page) => ([(CONTENT_TYPE, kind)], page).into_response(),
+        Err(_) => StatusCode::INTERNAL_SERVER_ERROR.into_response(),
+    }
+}
+
+async fn dcgm_page(From(doors): From<Doors>) -> Response {
+    ([(CONTENT_TYPE, page::TEXT)], dcgm::of(&doors.state, &doors.fields)).into_response()
+}
+
+async fn status(From(doors): From<Doors>, Extension(caller): Extension<Caller>) -> Response {
+    if let Err(refused) = may(&doors, &caller, Verb::Status, "status") {
+        return refused;
+    }
+    let own = Arc::clone(&doors.state);
+    // Reads `/proc`, which may take longer than other connections should wait.
+    let looked = tokio::task::spawn_blocking(move || {
+        own.look();
+        of_host(&own, &caller)
+    });
+    match looked.await {
+        Ok(status) => Json(status).into_response(),
+        Err(_) => StatusCode::INTERNAL_SERVER_ERROR.into_response(),
+    }
+}
+
+/// The state of a host, as far as it is the caller's affair.
+fn of_host(state: &crate::state::State, caller: &Caller) -> Status {
+    let now = state.server.now();
+    let asked = lock(&state.roster).processes();
+    let choices = fleet::capture::choose(&asked, &[], 0);
+    let seen = state.server.seen();
+    let gpus = lock(&state.gpus);
+    let owners = lock(&state.owners);
+    let steps = lock(&state.steps);
+    let mut processes = Vec::new();
+    for (process, (pid, skip)) in asked.iter().zip(choices) {
+        let Some(seen) = seen.iter().find(|seen| seen.pid == pid) else { continue };
+        if !caller.uids.has(process.uid) {
+            continue;
+        }
+        let progress = steps.of(pid);
+        let step_time = progress.and_then(fleet::steps::Progress::step_time);
+        processes.push(ProcessRow {
+            pid,
+            uid: process.uid,
+            rank: process.rank(),
+            world_size: process.world_size(),
+            job: owners.runs.get(&pid).map(|run| run.job.clone()),
+            command: process.command.join(" "),
+            polled_ms: u64::try_from(now.saturating_sub(seen.polled).as_millis())
+                .unwrap_or(u64::MAX),
+            is_free: seen.is_free,
+            skip: skip.map(|skip| skip.words().to_owned()),
+            phase: progress.map(|progress| progress.phase.word().to_owned()),
+            step: progress.map(|progress| progress.step),
+            step_ns: step_time.and_then(|time| u64::try_from(time.as_nanos()).ok()),
+            is_hung: progress
+                .is_some_and(|progress| state.is_hung(pid, progress, (&gpus, &owners))),
+        });
+    }
+    drop((steps, owners));
+    let row = |gpu: &crate::state::Gpu| GpuRow {
+        index: gpu.identity.index,
+        uuid: gpu.identity.uuid.clone(),
+        model: gpu.identity.model.clone(),
+        lost: gpu.lost.clone(),
+        busy: gpu.busy(),
+        sm_active: gpu.intervals.share(|sums| sums.sm_active_s),
+        observed_s: gpu.intervals.last.as_ref().map_or(0.0, |row| row.sums.observed_s),
+        job: lock(&state.owners).of(&gpu.identity).first().map(|run| run.job.clone()),
+        is_held_idle: metrics::is_held_idle(state, gpu).unwrap_or(false),
+        paused_s: state.paused(gpu.identity.index),
+    };
+    Status {
+        version: env!("CARGO_PKG_VERSION").to_owned(),
+        host: state.host.clone(),
+        unix_ns: unix_ns(),
+        processes,
+        gpus: gpus.iter().map(row).collect(),
+        notes: lock(&state.notes).clone(),
+    }
+}
+
+async fn begin(
+    From(doors): From<Doors>,
+    Extension(caller): Extension<Caller>,
+    order: Result<Json<TraceOrder>, JsonRejection>,
+) -> Response {
+    let order = match order {
+        Ok(Json(order)) => order,
+        Err(problem) => return refuse(problem.status(), problem.body_text()),
+    };
+    let what = format!("{} {:?}", order.token, order.when);
+    if let Err(refused) = may(&doors, &caller, Verb::Trace, &what) {
+        return refused;
+    }
+    let (traces, uids) = (Arc::clone(&doors.traces), caller.uids.clone());
+    let begun = tokio::task::spawn_blocking(move || traces.begin(order, uids)).await;
+    let begun = begun.unwrap_or_else(|_| Err("the agent failed".to_owned()));
+    let outcome = begun
+        .as_ref()
+        .map_or_else(String::clone, |state| format!("{} processes", state.rows.len()));
+    doors.state.audit.line(&caller.name, "trace", &what, &outcome);
+    match begun {
+        Ok(state) => (StatusCode::CREATED, Json(state)).into_response(),
+        Err(problem) => refuse(StatusCode::CONFLICT, problem),
+    }
+}
+
+/// An order, if it is one that the caller may see: names are not guessed, but not secret either.
+fn find(doors: &Doors, caller: &Caller, token: &str) -> Result<TraceState, Response> {
+    may(doors, caller, Verb::Trace, token)?;
+    let unknown = || refuse(StatusCode::NOT_FOUND, format!("order {token:?}: there is none"));
+    let state = doors.traces.state(token).ok_or_else(unknown)?;
+    if doors.traces.owner(token).is_none_or(|uids| caller.uids.covers(&uids)) {
+        Ok(state)
+    } else {
+        Err(unknown())
+    }
+}
+
+async fn state(
+    From(doors): From<Doors>,
+    Extension(caller): Extension<Caller>,
+    Path(token): Path<String>,
+) -> Response {
+    match find(&doors, &caller, &token) {
+        Ok(state) => Json(state).into_response(),
+        Err(refused) => refused,
+    }
+}
+
+async fn remove(
+    From(doors): From<Doors>,
+    Extension(caller): Extension<Caller>,
+    Path(token): Path<String>,
+) -> Response {
+    if let Err(refused) = find(&doors, &caller, &token) {
+        return refused;
+    }
+    let traces = Arc::clone(&doors.traces);
+    let state = Arc::clone(&doors.state);
+    let gone = tokio::task::spawn_blocking(move || traces.remove(&state, &token)).await;
+    if gone.unwrap_or(false) {
+        StatusCode::NO_CONTENT.into_response()
+    } else {
+        refuse(StatusCode::CONFLICT, "expected an order that is over, got an open one")
+    }
+}
+
+/// Where a fetch goes on.
+#[derive(Debug, Deserialize)]
+struct Since {
+    #[serde(default)]
+    from: u64,
+}
+
+async fn fetch(
+    From(doors): From<Doors>,
+    Extension(caller): Extension<Caller>,
+    Path((token, name)): Path<(String, String)>,
+    Query(since): Query<Since>,
+) -> Response {
+    if let Err(refused) = find(&doors, &caller, &token) {
+        return refused;
+    }
+    let Some(mut file) = doors.traces.open(&doors.state, &token, &name) else {
+        return refuse(StatusCode::NOT_FOUND, format!("{name:?}: no such trace of {token:?}"));
+    };
+    let read = tokio::task::spawn_blocking(move || {
+        file.seek(SeekFrom::Start(since.from))?;
+        let mut bytes = Vec::new();
+        file.take(PART).read_to_end(&mut bytes)?;
+        Ok::<_, std::io::Error>(bytes)
+    });
+    match read.await {
+        Ok(Ok(bytes)) => ([(CONTENT_TYPE, "application/gzip")], Body::from(bytes)).into_response(),
+        _ => refuse(StatusCode::INTERNAL_SERVER_ERROR, format!("{name:?}: cannot be read")),
+    }
+}
+
+async fn pause(
+    From(doors): From<Doors>,
+    Extension(caller): Extension<Caller>,
+    order: Result<Json<Pause>, JsonRejection>,
+) -> Response {
+    let Pause { gpu, seconds } = match order {
+        Ok(Json(order)) => order,
+        Err(problem) => return refuse(problem.status(), problem.body_text()),
+    };
+    let what = format!("gpu {gpu} {seconds} s");
+    if let Err(refused) = may(&doors, &caller, Verb::Pause, &what) {
+        return refused;
+    }
+    let is_known = lock(&doors.state.gpus).iter().any(|known| known.identity.index == gpu);
+    if !is_known || seconds > PAUSE_MAX {
+        let error = format!("expected a GPU of this host and at most {PAUSE_MAX} s, got {what}");
+        doors.state.audit.line(&caller.name, "pause", &what, "refused");
+        return refuse(StatusCode::CONFLICT, error);
+    }
+    let until = Instant::now() + Duration::from_secs(seconds);
+    lock(&doors.state.pauses).insert(gpu, until);
+    doors.state.audit.line(&caller.name, "pause", &what, "done");
+    StatusCode::NO_CONTENT.into_response()
+}

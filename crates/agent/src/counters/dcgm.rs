@@ -1,0 +1,241 @@
+//! The page of a dcgm-exporter as a source: SM activity and pipes of GPUs before Hopper, where NVML
+//! has none, and whole GPUs where there is no NVML.
+//!
+//! A page says what was true at its last update. It is fetched as often as intervals end.
+
+use std::collections::BTreeMap;
+use std::time::{Duration, Instant};
+
+use super::gpu::Identity;
+use super::interval::{Moment, Pipes, Reading};
+use super::{Sink, take};
+use crate::state::{Gpu, State, lock};
+
+/// Between two fetches.
+const PERIOD: Duration = Duration::from_secs(10);
+/// A page that takes longer is not there.
+const PATIENCE: Duration = Duration::from_secs(2);
+/// Larger pages are refused.
+const SIZE_MAX: u64 = 8 << 20;
+/// Lines of a page that are read.
+const LINES_MAX: usize = 100_000;
+/// From here on a number is DCGM's way to say that it knows none.
+const BLANK: f64 = 140_737_488_355_328.0;
+
+/// A page and what it said last.
+pub struct Page {
+    url: Option<String>,
+    agent: ureq::Agent,
+    fetched: Option<Instant>,
+    readings: BTreeMap<String, (Identity, Reading)>,
+}
+
+/// One line of a page.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Sample {
+    /// The metric.
+    pub name: String,
+    /// Its labels.
+    pub labels: BTreeMap<String, String>,
+    /// Its value.
+    pub value: f64,
+}
+
+impl Page {
+    /// Adds what a device's own reading lacks: NVML has no SM columns before Hopper.
+    pub fn fill(&self, uuid: &str, reading: &mut Reading) {
+        let Some((_, page)) = self.readings.get(uuid) else { return };
+        let fill = |own: &mut Option<f64>, other: Option<f64>| *own = own.or(other);
+        fill(&mut reading.sm_active, page.sm_active);
+        fill(&mut reading.sm_occupancy, page.sm_occupancy);
+        fill(&mut reading.dram, page.dram);
+        fill(&mut reading.pipes.tensor, page.pipes.tensor);
+        fill(&mut reading.pipes.fp64, page.pipes.fp64);
+        fill(&mut reading.pipes.fp32, page.pipes.fp32);
+        fill(&mut reading.pipes.fp16, page.pipes.fp16);
+    }
+
+    /// A page that has not been fetched.
+    pub fn new(url: Option<String>) -> Self {
+        let config = ureq::Agent::config_builder().timeout_global(Some(PATIENCE)).build();
+        Self { url, agent: config.new_agent(), fetched: None, readings: BTreeMap::new() }
+    }
+
+    /// Fetches the page if it is time, and reads its GPUs from what it said last.
+    pub fn look(&mut self, state: &State, at: Moment, sink: &mut Sink) {
+        let Some(url) = &self.url else { return };
+        if self.fetched.is_none_or(|fetched| fetched.elapsed() >= PERIOD) {
+            self.fetched = Some(Instant::now());
+            match fetch(&self.agent, url) {
+                Ok(text) => self.readings = readings(&samples(&text)),
+                Err(problem) => {
+                    self.readings.clear();
+                    state.note(format!("{url}: {problem}"));
+                }
+            }
+        }
+        for (identity, reading) in self.readings.values() {
+            let place = {
+                let mut gpus = lock(&state.gpus);
+                let place = gpus.iter().position(|gpu| gpu.identity.uuid == identity.uuid);
+                place.unwrap_or_else(|| {
+                    gpus.push(Gpu::new(identity.clone()));
+                    gpus.len() - 1
+                })
+            };
+            let (has_nvml, is_paused) = {
+                let gpus = lock(&state.gpus);
+                let gpu = &gpus[place];
+                let has_nvml = gpu.last.as_ref().is_some_and(|last| last.memory_total.is_some());
+                (has_nvml, state.paused(gpu.identity.index).is_some())
+            };
+            if !has_nvml && !is_paused {
+                take(state, place, at, Ok(reading.clone()), sink);
+            }
+        }
+    }
+}
+
+fn fetch(agent: &ureq::Agent, url: &str) -> Result<String, String> {
+    let mut answer = agent.get(url).call().map_err(|error| error.to_string())?;
+    let body = answer.body_mut().with_config().limit(SIZE_MAX);
+    body.read_to_string().map_err(|error| error.to_string())
+}
+
+/// The samples of a page in Prometheus text; lines that are none are left out.
+pub fn samples(text: &str) -> Vec<Sample> {
+    text.lines().take(LINES_MAX).filter_map(sample).collect()
+}
+
+fn sample(line: &str) -> Option<Sample> {
+    let line = line.trim();
+    if line.is_empty() || line.starts_with('#') {
+        return None;
+    }
+    let end = line.find(['{', ' '])?;
+    let (name, rest) = line.split_at(end);
+    let (labels, rest) = match rest.strip_prefix('{') {
+        Some(rest) => labels(rest)?,
+        None => (BTreeMap::new(), rest),
+    };
+    let value = rest.split_ascii_whitespace().next()?.parse().ok()?;
+    Some(Sample { name: name.to_owned(), labels, value })
+}
+
+/// Labels behind their opening brace, and what follows the closing one.
+fn labels(text: &str) -> Option<(BTreeMap<String, String>, &str)> {
+    let mut found = BTreeMap::new();
+    let mut rest = text;
+    loop {
+        rest = rest.trim_start_matches([',', ' ']);
+        if let Some(behind) = rest.strip_prefix('}') {
+            return Some((found, behind));
+        }
+        let (name, behind) = rest.split_once("=\"")?;
+        let mut value = String::new();
+        let mut letters = behind.char_indices();
+        let end = loop {
+            match letters.next()? {
+                (at, '"') => break at,
+                (_, '\\') => match letters.next()?.1 {
+                    'n' => value.push('\n'),
+                    other => value.push(other),
+                },
+                (_, letter) => value.push(letter),
+            }
+        };
+        found.insert(name.to_owned(), value);
+        rest = &behind[end + 1..];
+    }
+}
+
+/// Readings by UUID, and by instance where a GPU is shared out.
+fn readings(samples: &[Sample]) -> BTreeMap<String, (Identity, Reading)> {
+    let mut found: BTreeMap<String, (Identity, Reading)> = BTreeMap::new();
+    for sample in samples {
+        let label = |name: &str| sample.labels.get(name).map(String::as_str);
+        let Some(uuid) = label("UUID") else { continue };
+        if sample.value.is_nan() || sample.value >= BLANK {
+            continue;
+        }
+        let instance = label("GPU_I_ID").and_then(|id| id.parse().ok());
+        let key = instance.map_or(uuid.to_owned(), |part: u32| format!("{uuid}/{part}"));
+        let entry = found.entry(key.clone()).or_insert_with(|| {
+            let identity = Identity {
+                index: label("gpu").and_then(|gpu| gpu.parse().ok()).unwrap_or(0),
+                uuid: key,
+                model: label("modelName").unwrap_or_default().to_owned(),
+                pci: label("pci_bus_id").unwrap_or_default().to_owned(),
+                instance,
+            };
+            (identity, Reading::default())
+        });
+        set(&mut entry.1, &sample.name, sample.value);
+    }
+    found
+}
+
+fn set(reading: &mut Reading, name: &str, value: f64) {
+    let share = Some(value).filter(|value| (0.0..=1.0).contains(value));
+    let Pipes { tensor, fp64, fp32, fp16 } = &mut reading.pipes;
+    match name {
+        "DCGM_FI_PROF_GR_ENGINE_ACTIVE" => reading.busy = share,
+        "DCGM_FI_DEV_GPU_UTIL" => {
+            // The share of the profiler is exact; this one is in whole per cent.
+            reading.busy = reading.busy.or(Some((value / 100.0).clamp(0.0, 1.0)));
+        }
+        "DCGM_FI_PROF_SM_ACTIVE" => reading.sm_active = share,
+        "DCGM_FI_PROF_SM_OCCUPANCY" => reading.sm_occupancy = share,
+        "DCGM_FI_PROF_PIPE_TENSOR_ACTIVE" => *tensor = share,
+        "DCGM_FI_PROF_PIPE_FP64_ACTIVE" => *fp64 = share,
+        "DCGM_FI_PROF_PIPE_FP32_ACTIVE" => *fp32 = share,
+        "DCGM_FI_PROF_PIPE_FP16_ACTIVE" => *fp16 = share,
+        "DCGM_FI_PROF_DRAM_ACTIVE" => reading.dram = share,
+        "DCGM_FI_DEV_POWER_USAGE" => reading.power_w = Some(value),
+        "DCGM_FI_DEV_TOTAL_ENERGY_CONSUMPTION" => reading.energy_j = Some(value * 1e-3),
+        "DCGM_FI_DEV_GPU_TEMP" => reading.temperature = Some(value),
+        "DCGM_FI_DEV_FB_USED" => reading.memory_used = Some((value * 1_048_576.0) as u64),
+        _ => {}
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{readings, samples};
+
+    const PAGE: &str = "\
+# HELP DCGM_FI_PROF_SM_ACTIVE The ratio of cycles.
+# TYPE DCGM_FI_PROF_SM_ACTIVE gauge
+DCGM_FI_PROF_SM_ACTIVE{gpu=\"1\",UUID=\"GPU-1\",pci_bus_id=\"00000000:3B:00.0\",device=\"nvidia1\",\
+modelName=\"Tesla \\\"V100\\\", 32GB\",Hostname=\"a\"} 0.25
+DCGM_FI_PROF_SM_OCCUPANCY{gpu=\"1\",UUID=\"GPU-1\"} 140737488355328.0
+DCGM_FI_DEV_GPU_UTIL{gpu=\"1\",UUID=\"GPU-1\"} 80
+DCGM_FI_DEV_FB_USED{gpu=\"1\",UUID=\"GPU-1\",GPU_I_ID=\"2\",GPU_I_PROFILE=\"1g.5gb\"} 512 1700000000000
+broken{a=\"b
+broken{a=b} 1
+DCGM_FI_DEV_GPU_TEMP{gpu=\"0\",UUID=\"GPU-0\"} NaN
+";
+
+    #[test]
+    fn a_page_is_read_and_blanks_are_null() {
+        let found = readings(&samples(PAGE));
+        let (identity, reading) = &found["GPU-1"];
+        assert_eq!((identity.index, identity.model.as_str()), (1, "Tesla \"V100\", 32GB"));
+        assert_eq!(
+            (reading.sm_active, reading.sm_occupancy, reading.busy),
+            (Some(0.25), None, Some(0.8))
+        );
+        let (part, instance) = &found["GPU-1/2"];
+        assert_eq!((part.instance, instance.memory_used), (Some(2), Some(512 << 20)));
+        assert_eq!(found.len(), 2);
+    }
+
+    #[test]
+    fn a_page_cut_anywhere_never_panics() {
+        for end in 0..PAGE.len() {
+            if PAGE.is_char_boundary(end) {
+                let _ = readings(&samples(&PAGE[..end]));
+            }
+        }
+    }
+}

@@ -1,0 +1,252 @@
+//! Counters of the host and of the control groups of its jobs, from `/proc` and `/sys`. The kernel
+//! counts in 64 bits since it booted, so they are read when somebody asks and never wrap.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::path::Path;
+
+use procfs::prelude::*;
+use procfs::{CpuPressure, IoPressure, KernelStats, Meminfo, MemoryPressure};
+use serde::Serialize;
+
+/// Bytes of a sector in `/proc/diskstats`, whatever the disk says.
+const SECTOR: u64 = 512;
+/// Larger files below `/sys` and `/proc` are not what they should be.
+const TEXT_MAX: usize = 1 << 20;
+
+/// The host as its kernel counts it.
+#[derive(Clone, Debug, Default, PartialEq, Serialize)]
+pub struct Host {
+    /// Seconds of all CPUs by what they did: `user`, `nice`, `system`, `idle`, ….
+    pub cpu_s: BTreeMap<&'static str, f64>,
+    /// Busy seconds of each CPU.
+    pub cores_busy_s: Vec<f64>,
+    /// Seconds in which some tasks waited for `cpu`, `memory` or `io`.
+    pub pressure_s: BTreeMap<&'static str, f64>,
+    /// Bytes of memory.
+    pub memory_total: u64,
+    /// Bytes that a new program could have.
+    pub memory_available: u64,
+    /// By network device.
+    pub networks: BTreeMap<String, Network>,
+    /// By disk.
+    pub disks: BTreeMap<String, Disk>,
+    /// By InfiniBand device and port: bytes received and sent.
+    pub infiniband: BTreeMap<String, (u64, u64)>,
+}
+
+/// One network device.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct Network {
+    /// Received, sent.
+    pub bytes: (u64, u64),
+    /// Received, sent.
+    pub packets: (u64, u64),
+    /// Received, sent.
+    pub errors: (u64, u64),
+    /// Received, sent.
+    pub dropped: (u64, u64),
+}
+
+/// One disk.
+#[derive(Clone, Debug, Default, PartialEq, Serialize)]
+pub struct Disk {
+    /// Read, written.
+    pub bytes: (u64, u64),
+    /// Reads, writes.
+    pub operations: (u64, u64),
+    /// Seconds in which it worked.
+    pub busy_s: f64,
+}
+
+/// One control group.
+#[derive(Clone, Debug, Default, PartialEq, Serialize)]
+pub struct Group {
+    /// Seconds of CPU.
+    pub cpu_s: Option<f64>,
+    /// Bytes of memory.
+    pub memory: Option<u64>,
+    /// Bytes read from and written to disks.
+    pub io_bytes: Option<(u64, u64)>,
+}
+
+/// Reads the host; what cannot be read is left out.
+pub fn read() -> Host {
+    let mut host = Host::default();
+    if let Ok(stats) = KernelStats::current() {
+        let ticks = procfs::ticks_per_second().max(1) as f64;
+        let total = &stats.total;
+        let modes = [
+            ("user", Some(total.user)),
+            ("nice", Some(total.nice)),
+            ("system", Some(total.system)),
+            ("idle", Some(total.idle)),
+            ("iowait", total.iowait),
+            ("interrupt", total.irq),
+            ("softirq", total.softirq),
+            ("steal", total.steal),
+        ];
+        host.cpu_s =
+            modes.into_iter().filter_map(|(mode, t)| Some((mode, t? as f64 / ticks))).collect();
+        let busy = |cpu: &procfs::CpuTime| {
+            let interrupts = cpu.irq.unwrap_or(0) + cpu.softirq.unwrap_or(0);
+            (cpu.user + cpu.nice + cpu.system + interrupts) as f64 / ticks
+        };
+        host.cores_busy_s = stats.cpu_time.iter().map(busy).collect();
+    }
+    let seconds = |total_us: u64| total_us as f64 * 1e-6;
+    if let Ok(pressure) = CpuPressure::current() {
+        host.pressure_s.insert("cpu", seconds(pressure.some.total));
+    }
+    if let Ok(pressure) = MemoryPressure::current() {
+        host.pressure_s.insert("memory", seconds(pressure.some.total));
+    }
+    if let Ok(pressure) = IoPressure::current() {
+        host.pressure_s.insert("io", seconds(pressure.some.total));
+    }
+    if let Ok(memory) = Meminfo::current() {
+        host.memory_total = memory.mem_total;
+        host.memory_available = memory.mem_available.unwrap_or(memory.mem_free);
+    }
+    host.networks = networks();
+    host.disks = disks();
+    host.infiniband = infiniband(Path::new("/sys/class/infiniband"));
+    host
+}
+
+fn networks() -> BTreeMap<String, Network> {
+    let devices = procfs::net::dev_status().unwrap_or_default();
+    let row = |device: procfs::net::DeviceStatus| Network {
+        bytes: (device.recv_bytes, device.sent_bytes),
+        packets: (device.recv_packets, device.sent_packets),
+        errors: (device.recv_errs, device.sent_errs),
+        dropped: (device.recv_drop, device.sent_drop),
+    };
+    devices.into_iter().map(|(name, device)| (name, row(device))).collect()
+}
+
+/// Whole disks: parts of them, and devices in memory, would be counted twice.
+fn disks() -> BTreeMap<String, Disk> {
+    let all = procfs::diskstats().unwrap_or_default();
+    let is_disk = |name: &str| {
+        !["loop", "ram", "zram"].iter().any(|kind| name.starts_with(kind))
+            && Path::new("/sys/block").join(name.replace('/', "!")).exists()
+    };
+    let row = |disk: &procfs::DiskStat| Disk {
+        bytes: (disk.sectors_read * SECTOR, disk.sectors_written * SECTOR),
+        operations: (disk.reads, disk.writes),
+        busy_s: disk.time_in_progress as f64 * 1e-3,
+    };
+    all.iter()
+        .filter(|disk| is_disk(&disk.name))
+        .map(|disk| (disk.name.clone(), row(disk)))
+        .collect()
+}
+
+/// Counters of ports count words of four bytes.
+fn infiniband(folder: &Path) -> BTreeMap<String, (u64, u64)> {
+    let mut found = BTreeMap::new();
+    for device in fs::read_dir(folder).into_iter().flatten().flatten() {
+        for port in fs::read_dir(device.path().join("ports")).into_iter().flatten().flatten() {
+            let counter = |name: &str| {
+                let text = fs::read_to_string(port.path().join("counters").join(name)).ok()?;
+                text.trim().parse::<u64>().ok().map(|words| words * 4)
+            };
+            if let Some(bytes) = counter("port_rcv_data").zip(counter("port_xmit_data")) {
+                let (device, port) = (device.file_name(), port.file_name());
+                let name = format!("{}:{}", device.to_string_lossy(), port.to_string_lossy());
+                found.insert(name, bytes);
+            }
+        }
+    }
+    found
+}
+
+/// Reads a control group (version 2), by its path below `root`.
+pub fn group(root: &Path, path: &str) -> Group {
+    let folder = root.join(path.trim_start_matches('/'));
+    let text = |name: &str| {
+        let text = fs::read_to_string(folder.join(name)).ok()?;
+        (text.len() <= TEXT_MAX).then_some(text)
+    };
+    let field = |text: &str, name: &str| -> Option<u64> {
+        text.lines().find_map(|line| line.strip_prefix(name)?.trim().parse().ok())
+    };
+    let io = |text: String| {
+        let sum = |key: &str| -> u64 {
+            let words = text.split_ascii_whitespace().filter_map(|word| word.strip_prefix(key));
+            words.filter_map(|value| value.parse::<u64>().ok()).sum()
+        };
+        (sum("rbytes="), sum("wbytes="))
+    };
+    Group {
+        cpu_s: text("cpu.stat")
+            .and_then(|text| field(&text, "usage_usec "))
+            .map(|us| us as f64 * 1e-6),
+        memory: text("memory.current").and_then(|text| text.trim().parse().ok()),
+        io_bytes: text("io.stat").map(io),
+    }
+}
+
+/// Quantiles over cores of the share that each worked in between two readings.
+pub fn core_quantiles(before: &Host, now: &Host, seconds: f64) -> Option<[f64; 5]> {
+    if before.cores_busy_s.len() != now.cores_busy_s.len() || seconds <= 0.0 {
+        return None;
+    }
+    let pairs = before.cores_busy_s.iter().zip(&now.cores_busy_s);
+    let mut shares: Vec<f64> =
+        pairs.map(|(old, new)| ((new - old) / seconds).clamp(0.0, 1.0)).collect();
+    shares.sort_by(f64::total_cmp);
+    let last = shares.len().checked_sub(1)?;
+    // The nearest rank.
+    Some(
+        [0.05, 0.25, 0.5, 0.75, 0.95]
+            .map(|part: f64| shares[(part * last as f64).round() as usize]),
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+
+    use super::{Host, core_quantiles, group, read};
+
+    #[test]
+    fn this_host_is_read_and_its_counters_only_grow() {
+        let (first, second) = (read(), read());
+        assert!(first.memory_total > first.memory_available && first.memory_available > 0);
+        assert!(first.cores_busy_s.len() >= 1 && first.cpu_s["user"] > 0.0);
+        for (mode, seconds) in &first.cpu_s {
+            assert!(second.cpu_s[mode] + 0.02 >= *seconds, "{mode}");
+        }
+        assert!(first.networks.contains_key("lo"), "{:?}", first.networks);
+    }
+
+    #[test]
+    fn a_control_group_is_read_as_far_as_it_is_there() {
+        let root = tempfile::tempdir().unwrap();
+        let folder = root.path().join("slurm/job_7");
+        fs::create_dir_all(&folder).unwrap();
+        fs::write(folder.join("cpu.stat"), "usage_usec 2500000\nuser_usec 1\n").unwrap();
+        fs::write(folder.join("memory.current"), "4096\n").unwrap();
+        fs::write(
+            folder.join("io.stat"),
+            "8:0 rbytes=10 wbytes=20 rios=1\n8:16 rbytes=5 wbytes=1\n",
+        )
+        .unwrap();
+        let found = group(root.path(), "/slurm/job_7");
+        assert_eq!(
+            (found.cpu_s, found.memory, found.io_bytes),
+            (Some(2.5), Some(4096), Some((15, 21)))
+        );
+        assert_eq!(group(root.path(), "none"), super::Group::default());
+    }
+
+    #[test]
+    fn cores_have_quantiles() {
+        let host = |busy: &[f64]| Host { cores_busy_s: busy.to_vec(), ..Host::default() };
+        let (before, now) = (host(&[0.0; 5]), host(&[0.0, 10.0, 5.0, 2.5, 7.5]));
+        assert_eq!(core_quantiles(&before, &now, 10.0), Some([0.0, 0.25, 0.5, 0.75, 1.0]));
+        assert_eq!(core_quantiles(&before, &host(&[1.0]), 10.0), None);
+    }
+}

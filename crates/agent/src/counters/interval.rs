@@ -1,0 +1,426 @@
+//! Readings of one GPU, summed over intervals of ten seconds of the wall clock.
+//!
+//! Sums and seconds are kept, never ratios, so that intervals, GPUs and hosts add up exactly. Time
+//! between two readings that lie too far apart is *unobserved*: nothing is guessed for it. Pure:
+//! clocks come in as numbers.
+
+use std::collections::BTreeMap;
+
+use serde::Serialize;
+
+/// Seconds of an interval.
+pub const INTERVAL_S: u64 = 10;
+const INTERVAL_NS: u64 = INTERVAL_S * 1_000_000_000;
+/// Readings come twice a second; what lies further apart than this was not observed.
+pub const GAP_NS: u64 = 2_000_000_000;
+/// The wall clock may differ from the monotonic one by this much between two readings.
+const JUMP_NS: u64 = 500_000_000;
+
+/// When a reading was made.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Moment {
+    /// On the clock that never jumps.
+    pub monotonic_ns: u64,
+    /// Since 1970.
+    pub unix_ns: u64,
+}
+
+/// One reading; what a device does not tell is `None`.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Reading {
+    /// Share of time that the GPU worked.
+    pub busy: Option<f64>,
+    /// Share of time that its SMs worked, over all SMs.
+    pub sm_active: Option<f64>,
+    /// Resident warps ÷ their maximum, over all SMs and all time.
+    pub sm_occupancy: Option<f64>,
+    /// Share of time that a pipe worked.
+    pub pipes: Pipes,
+    /// Share of the memory bandwidth.
+    pub dram: Option<f64>,
+    /// Bytes a second over PCIe: sent, received.
+    pub pcie: Option<(f64, f64)>,
+    /// Bytes of memory in use.
+    pub memory_used: Option<u64>,
+    /// Bytes of memory.
+    pub memory_total: Option<u64>,
+    /// Watts.
+    pub power_w: Option<f64>,
+    /// Joules since the driver was loaded.
+    pub energy_j: Option<f64>,
+    /// Hertz of the SMs and of the memory.
+    pub clocks_hz: Option<(f64, f64)>,
+    /// Degrees Celsius.
+    pub temperature: Option<f64>,
+    /// Why its clock is held down.
+    pub throttled: Vec<&'static str>,
+    /// Errors counted by the device since some moment, by kind, and how many bits the counter has.
+    pub errors: Vec<(&'static str, u64, u32)>,
+    /// Errors of the kind that come as events, since the last reading: their numbers.
+    pub xids: Vec<u64>,
+}
+
+/// Shares of time that the pipes of the SMs worked.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct Pipes {
+    /// Tensor cores.
+    pub tensor: Option<f64>,
+    /// 64-bit floating point.
+    pub fp64: Option<f64>,
+    /// 32-bit floating point.
+    pub fp32: Option<f64>,
+    /// 16-bit floating point.
+    pub fp16: Option<f64>,
+}
+
+/// Sums over an interval, or since the agent began.
+#[derive(Clone, Debug, Default, PartialEq, Serialize)]
+pub struct Sums {
+    /// Seconds that lie between readings close enough.
+    pub observed_s: f64,
+    /// Readings.
+    pub reads: u64,
+    /// Readings that contradict the last one.
+    pub suspect: u64,
+    /// Seconds the GPU worked; `None` where it was never told. So below.
+    pub busy_s: Option<f64>,
+    /// Seconds its SMs worked, over all SMs.
+    pub sm_active_s: Option<f64>,
+    /// Seconds in which all warps would have been resident.
+    pub sm_occupancy_s: Option<f64>,
+    /// Seconds the tensor cores worked.
+    pub tensor_s: Option<f64>,
+    /// Seconds of 64-bit floating point.
+    pub fp64_s: Option<f64>,
+    /// Seconds of 32-bit floating point.
+    pub fp32_s: Option<f64>,
+    /// Seconds of 16-bit floating point.
+    pub fp16_s: Option<f64>,
+    /// Seconds the memory was at its full bandwidth.
+    pub dram_s: Option<f64>,
+    /// Bytes sent over PCIe.
+    pub pcie_sent_bytes: Option<f64>,
+    /// Bytes received over PCIe.
+    pub pcie_received_bytes: Option<f64>,
+    /// Joules, from the device's own counter.
+    pub energy_j: Option<f64>,
+    /// Joules, from power times time.
+    pub power_ws: Option<f64>,
+    /// Hertz times seconds of the SMs' clock.
+    pub sm_clock_hz_s: Option<f64>,
+    /// Hertz times seconds of the memory's clock.
+    pub memory_clock_hz_s: Option<f64>,
+    /// Seconds held down, by reason.
+    pub throttle_s: BTreeMap<&'static str, f64>,
+    /// Errors, by kind.
+    pub errors: BTreeMap<&'static str, u64>,
+    /// Errors that came as events, by their number.
+    pub xids: BTreeMap<u64, u64>,
+}
+
+/// One interval.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Row {
+    /// When it began, seconds since 1970: a multiple of ten.
+    pub start_unix_s: u64,
+    /// What was summed.
+    #[serde(flatten)]
+    pub sums: Sums,
+    /// The last reading of memory in use, and the largest.
+    pub memory_used: Option<(u64, u64)>,
+    /// Watts at most.
+    pub power_max_w: Option<f64>,
+    /// Degrees Celsius at most.
+    pub temperature_max: Option<f64>,
+}
+
+/// Readings of one device on their way to rows.
+#[derive(Debug, Default)]
+pub struct Intervals {
+    /// Since the agent began.
+    pub total: Sums,
+    /// The last complete interval.
+    pub last: Option<Row>,
+    current: Option<Row>,
+    before: Option<(Moment, Reading)>,
+    /// Intervals that were not emitted because the clock had shown them before.
+    pub repeated: u64,
+}
+
+impl Intervals {
+    /// Takes a reading in, or `None` where the device could not be read; the intervals that ended.
+    pub fn read(&mut self, at: Moment, reading: Option<Reading>) -> Vec<Row> {
+        let mut ended = Vec::new();
+        let start = at.unix_ns / INTERVAL_NS * INTERVAL_S;
+        let before = self.before.take();
+        let between = before.as_ref().and_then(|(before, _)| span(*before, at));
+        let observed = between.zip(reading.as_ref());
+        if self.current.as_ref().is_some_and(|row| row.start_unix_s != start) {
+            if let (Some(row), Some((span_ns, reading))) = (&mut self.current, observed) {
+                // The boundary lies between two readings: each side gets its share.
+                let after_ns = (at.unix_ns % INTERVAL_NS).min(span_ns);
+                let seconds = (span_ns - after_ns) as f64 * 1e-9;
+                row.sums.add_time(reading, seconds);
+                self.total.add_time(reading, seconds);
+                ended.extend(self.close());
+                self.open(start);
+                self.observe(reading, after_ns);
+            } else {
+                ended.extend(self.close());
+                self.open(start);
+            }
+        } else {
+            if self.current.is_none() {
+                self.open(start);
+            }
+            if let Some((span_ns, reading)) = observed {
+                self.observe(reading, span_ns);
+            }
+        }
+        if let Some(reading) = reading {
+            self.count(before.as_ref().map(|(_, reading)| reading), &reading);
+            self.before = Some((at, reading));
+        }
+        ended
+    }
+
+    /// Share of the last complete interval, of the seconds that were observed in it.
+    pub fn share(&self, what: impl Fn(&Sums) -> Option<f64>) -> Option<f64> {
+        let sums = &self.last.as_ref()?.sums;
+        (sums.observed_s > 0.0).then(|| what(sums)).flatten().map(|sum| sum / sums.observed_s)
+    }
+
+    fn open(&mut self, start_unix_s: u64) {
+        let sums = Sums::default();
+        let (memory_used, power_max_w, temperature_max) = (None, None, None);
+        self.current = Some(Row { start_unix_s, sums, memory_used, power_max_w, temperature_max });
+    }
+
+    /// A clock that was set back shows an interval twice: only the first one counts.
+    fn close(&mut self) -> Option<Row> {
+        let row = self.current.take()?;
+        if self.last.as_ref().is_some_and(|last| row.start_unix_s <= last.start_unix_s) {
+            self.repeated += 1;
+            return None;
+        }
+        self.last = Some(row.clone());
+        Some(row)
+    }
+
+    fn observe(&mut self, reading: &Reading, span_ns: u64) {
+        let seconds = span_ns as f64 * 1e-9;
+        self.total.add_time(reading, seconds);
+        if let Some(row) = &mut self.current {
+            row.sums.add_time(reading, seconds);
+        }
+    }
+
+    /// What does not depend on the time between readings.
+    fn count(&mut self, before: Option<&Reading>, reading: &Reading) {
+        let Some(row) = &mut self.current else { return };
+        if let Some(used) = reading.memory_used {
+            let largest = row.memory_used.map_or(used, |(_, largest)| largest.max(used));
+            row.memory_used = Some((used, largest));
+        }
+        row.power_max_w = larger(row.power_max_w, reading.power_w);
+        row.temperature_max = larger(row.temperature_max, reading.temperature);
+        for sums in [&mut self.total, &mut row.sums] {
+            sums.count(before, reading);
+        }
+    }
+}
+
+impl Sums {
+    fn add_time(&mut self, reading: &Reading, seconds: f64) {
+        self.observed_s += seconds;
+        let add = |sum: &mut Option<f64>, share: Option<f64>| {
+            if let Some(share) = share {
+                *sum = Some(sum.unwrap_or(0.0) + share * seconds);
+            }
+        };
+        add(&mut self.busy_s, reading.busy);
+        add(&mut self.sm_active_s, reading.sm_active);
+        add(&mut self.sm_occupancy_s, reading.sm_occupancy);
+        add(&mut self.tensor_s, reading.pipes.tensor);
+        add(&mut self.fp64_s, reading.pipes.fp64);
+        add(&mut self.fp32_s, reading.pipes.fp32);
+        add(&mut self.fp16_s, reading.pipes.fp16);
+        add(&mut self.dram_s, reading.dram);
+        add(&mut self.pcie_sent_bytes, reading.pcie.map(|(sent, _)| sent));
+        add(&mut self.pcie_received_bytes, reading.pcie.map(|(_, received)| received));
+        add(&mut self.power_ws, reading.power_w);
+        add(&mut self.sm_clock_hz_s, reading.clocks_hz.map(|(sm, _)| sm));
+        add(&mut self.memory_clock_hz_s, reading.clocks_hz.map(|(_, memory)| memory));
+        for reason in &reading.throttled {
+            *self.throttle_s.entry(reason).or_default() += seconds;
+        }
+    }
+
+    fn count(&mut self, before: Option<&Reading>, reading: &Reading) {
+        self.reads += 1;
+        for xid in &reading.xids {
+            *self.xids.entry(*xid).or_default() += 1;
+        }
+        let Some(before) = before else { return };
+        if let (Some(old), Some(new)) = (before.energy_j, reading.energy_j) {
+            // A driver that was loaded again counts from zero: what came before is not known.
+            if new >= old {
+                self.energy_j = Some(self.energy_j.unwrap_or(0.0) + new - old);
+            } else {
+                self.suspect += 1;
+            }
+        }
+        for (kind, new, bits) in &reading.errors {
+            let old = before.errors.iter().find(|(name, ..)| name == kind);
+            let Some((_, old, _)) = old else { continue };
+            match delta(*old, *new, *bits) {
+                Some(errors) => *self.errors.entry(kind).or_default() += errors,
+                None => self.suspect += 1,
+            }
+        }
+    }
+}
+
+/// What a counter of `bits` bits counted between two readings. `None` where it began anew: a 32-bit
+/// counter that fell from its upper half into its lower one has wrapped, any other fall is a reset.
+pub fn delta(old: u64, new: u64, bits: u32) -> Option<u64> {
+    if new >= old {
+        return Some(new - old);
+    }
+    let (range, half) = (1_u64.checked_shl(bits)?, 1_u64.checked_shl(bits.checked_sub(1)?)?);
+    (old < range && old >= half && new < half).then(|| range - old + new)
+}
+
+/// Nanoseconds between two readings, if nothing of them is in doubt.
+fn span(before: Moment, at: Moment) -> Option<u64> {
+    let monotonic = at.monotonic_ns.checked_sub(before.monotonic_ns)?;
+    let wall = at.unix_ns.checked_sub(before.unix_ns)?;
+    (monotonic <= GAP_NS && wall.abs_diff(monotonic) <= JUMP_NS).then_some(monotonic)
+}
+
+fn larger(one: Option<f64>, other: Option<f64>) -> Option<f64> {
+    match (one, other) {
+        (Some(one), Some(other)) => Some(one.max(other)),
+        (one, other) => one.or(other),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{Intervals, Moment, Reading, Row, delta};
+
+    const SECOND: u64 = 1_000_000_000;
+    const BASE: u64 = 1_700_000_000 * SECOND;
+
+    fn moment(ms: u64) -> Moment {
+        Moment { monotonic_ns: 5 * SECOND + ms * 1_000_000, unix_ns: BASE + ms * 1_000_000 }
+    }
+
+    fn busy(share: f64) -> Reading {
+        Reading { busy: Some(share), energy_j: Some(0.0), ..Reading::default() }
+    }
+
+    fn close(one: f64, other: f64) -> bool {
+        (one - other).abs() < 1e-9
+    }
+
+    #[test]
+    fn readings_add_up_to_rows_and_a_boundary_is_shared_out() {
+        let mut intervals = Intervals::default();
+        let mut rows: Vec<Row> = Vec::new();
+        // Readings at 0.3, 0.8, …: the boundary lies 0.2 s after one and 0.3 s before the next.
+        for read in 0..=60 {
+            rows.extend(intervals.read(moment(300 + read * 500), Some(busy(0.5))));
+        }
+        assert_eq!(rows.len(), 3);
+        for (at, row) in rows.iter().enumerate() {
+            assert_eq!(row.start_unix_s, 1_700_000_000 + 10 * at as u64);
+            let observed = if at == 0 { 9.7 } else { 10.0 };
+            assert!(close(row.sums.observed_s, observed), "{row:?}");
+            assert!(close(row.sums.busy_s.unwrap(), observed / 2.0), "{row:?}");
+            assert_eq!((row.sums.reads, row.sums.sm_active_s), (20, None));
+        }
+        assert!(close(intervals.total.observed_s, 30.0));
+        assert!(close(intervals.share(|sums| sums.busy_s).unwrap(), 0.5));
+    }
+
+    #[test]
+    fn gaps_lost_devices_and_clock_jumps_are_unobserved_and_nothing_is_doubled() {
+        let mut intervals = Intervals::default();
+        let mut rows = Vec::new();
+        for read in 0..10 {
+            rows.extend(intervals.read(moment(read * 500), Some(busy(1.0))));
+        }
+        // The agent slept, then the device was lost for a second.
+        rows.extend(intervals.read(moment(8_500), Some(busy(1.0))));
+        rows.extend(intervals.read(moment(9_000), None));
+        rows.extend(intervals.read(moment(9_500), Some(busy(1.0))));
+        rows.extend(intervals.read(moment(10_000), Some(busy(1.0))));
+        assert_eq!(rows.len(), 1);
+        assert!(close(rows[0].sums.observed_s, 5.0), "{rows:?}");
+        assert!(close(rows[0].sums.busy_s.unwrap(), 5.0), "{rows:?}");
+        // The clock is set back by 15 s: the interval that it shows again is not emitted again.
+        let back = |ms: u64| Moment {
+            monotonic_ns: moment(ms).monotonic_ns,
+            unix_ns: moment(ms).unix_ns - 15 * SECOND,
+        };
+        let mut starts: Vec<u64> = rows.iter().map(|row| row.start_unix_s).collect();
+        for read in 21..120 {
+            starts.extend(
+                intervals.read(back(read * 500), Some(busy(1.0))).iter().map(|r| r.start_unix_s),
+            );
+        }
+        let mut unique = starts.clone();
+        unique.dedup();
+        assert_eq!(starts, unique);
+        assert!(starts.is_sorted() && intervals.repeated >= 1, "{starts:?}");
+    }
+
+    #[test]
+    fn counters_wrap_reset_and_come_back() {
+        assert_eq!(delta(5, 9, 32), Some(4));
+        assert_eq!(delta(u64::from(u32::MAX), 3, 32), Some(4));
+        assert_eq!(delta(700, 3, 32), None, "a reset is no wrap");
+        assert_eq!(delta(u64::MAX, 3, 64), None);
+        let reading = |energy: f64, replays: u64| Reading {
+            energy_j: Some(energy),
+            errors: vec![("pcie_replay", replays, 32)],
+            xids: vec![79],
+            ..busy(0.0)
+        };
+        let mut intervals = Intervals::default();
+        for (at, (energy, replays)) in
+            [(100.0, 4_294_967_290), (150.0, 4), (10.0, 6), (11.0, 2)].into_iter().enumerate()
+        {
+            intervals.read(moment(500 * at as u64), Some(reading(energy, replays)));
+        }
+        let total = &intervals.total;
+        assert_eq!((total.energy_j, total.errors["pcie_replay"]), (Some(51.0), 12));
+        assert_eq!((total.suspect, total.xids[&79]), (2, 4));
+    }
+
+    /// A device read at random moments: what is summed is the truth over what was observed.
+    #[test]
+    fn any_sequence_of_gaps_sums_to_what_was_observed() {
+        let mut state = 12345_u64;
+        let mut random = |below: u64| {
+            state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+            (state >> 33) % below
+        };
+        let mut intervals = Intervals::default();
+        let (mut at, mut truth, mut rows) = (0, 0.0, Vec::new());
+        for read in 0..20_000 {
+            let step = if random(20) == 0 { 100 + random(9_000) } else { 400 + random(200) };
+            at += step;
+            let share = random(101) as f64 / 100.0;
+            if read > 0 && step <= 2_000 {
+                truth += share * step as f64 * 1e-3;
+            }
+            rows.extend(intervals.read(moment(at), Some(busy(share))));
+        }
+        assert!((intervals.total.busy_s.unwrap() - truth).abs() < 1e-6);
+        let summed: f64 = rows.iter().filter_map(|row| row.sums.busy_s).sum();
+        assert!(truth - summed < 10.0 && truth >= summed - 1e-6);
+        assert!(rows.iter().all(|row| row.sums.observed_s <= 10.0 + 1e-9));
+    }
+}

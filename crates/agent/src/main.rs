@@ -1,0 +1,186 @@
+//! `rowmill-agent`: what runs on every host of a fleet. Answers PyTorch, reads counters, takes traces
+//! on request. Knows nothing of what traces mean, and nothing of other hosts.
+
+use std::io::Write;
+use std::process::ExitCode;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use clap::Parser;
+use fleet::ipc::socket::{Place, Socket};
+use fleet::roster;
+use fleet::server::Server;
+use fleet::steps::{self, Message};
+use signal_hook::consts::{SIGINT, SIGTERM};
+use signal_hook::iterator::Signals;
+
+mod audit;
+mod config;
+mod control;
+mod counters;
+mod page;
+mod state;
+mod traces;
+
+use audit::Audit;
+use config::{Args, Config, Error};
+use control::{Doors, Listeners};
+use counters::Sink;
+use state::{State, lock};
+use traces::Traces;
+
+/// Between two looks at processes.
+const LOOK: Duration = Duration::from_secs(5);
+/// Between two looks for sockets of processes that are gone.
+const SWEEP: Duration = Duration::from_secs(60);
+/// Wrong usage or configuration.
+const EXIT_USAGE: u8 = 2;
+
+fn main() -> ExitCode {
+    let args = Args::parse();
+    match run(&args) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            say(&format!("error: {error}"));
+            if let Some(hint) = error.hint() {
+                say(&format!("hint: {hint}"));
+            }
+            ExitCode::from(EXIT_USAGE)
+        }
+    }
+}
+
+fn run(args: &Args) -> Result<(), Error> {
+    let config = Config::of(args)?;
+    let secrets = Arc::new(control::secrets(&config)?);
+    let fields = Arc::new(page::dcgm::fields(config.dcgm_fields.as_deref())?);
+    if let Some(listen) = &config.listen {
+        control::tls(listen)?;
+    }
+    if args.check {
+        say("the configuration is right");
+        return Ok(());
+    }
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .max_blocking_threads(4)
+        .thread_stack_size(512 << 10)
+        .build()
+        .map_err(Error::start("cannot start the runtime"))?;
+    let audit = config.audit.clone();
+    let audit = Audit::open(audit.as_deref()).map_err(Error::start("audit"))?;
+    let sink = Sink::open(config.json.as_deref()).map_err(Error::start("json"))?;
+    let place = config.place();
+    let socket = polls(&place)?;
+    let server = Server::start(socket, 0, None).map_err(Error::start("cannot start a thread"))?;
+    let mut told = vec![format!("answering at {}", place.words())];
+    let listeners = runtime.block_on(Listeners::bind(&config, &mut told))?;
+    let own = control::own_socket(&place);
+    let state = Arc::new(State::new(config, server, audit));
+    let traces = Traces::start(&state).map_err(Error::start("traces"))?;
+    threads(&state, sink, &place)?;
+    told.iter().for_each(|line| say(line));
+    let doors = Doors { state: Arc::clone(&state), traces, fields, secrets };
+    let ended = end_at_signal(&state)?;
+    runtime.block_on(async {
+        tokio::select! {
+            () = listeners.serve(doors) => {}
+            _ = ended => {}
+        }
+    });
+    // A name left behind would make every process wait at its exit.
+    state.server.end();
+    runtime.shutdown_timeout(Duration::from_secs(1));
+    if !own.to_string_lossy().starts_with('@') {
+        let _ = std::fs::remove_file(own);
+    }
+    if let Place::Folder(folder) = &place {
+        let _ = std::fs::remove_file(folder.join(steps::NAME));
+    }
+    Ok(())
+}
+
+/// The socket of PyTorch: the one that systemd or another holder has bound, or an own one.
+fn polls(place: &Place) -> Result<Socket, Error> {
+    let mut given = listenfd::ListenFd::from_env();
+    for at in 0..given.len() {
+        if let Ok(Some(socket)) = given.take_unix_datagram(at) {
+            return Socket::adopt(socket).map_err(Error::start("the socket that was handed over"));
+        }
+    }
+    Ok(Socket::bind(place)?)
+}
+
+/// Everything that is not a connection.
+fn threads(state: &Arc<State>, sink: Sink, place: &Place) -> Result<(), Error> {
+    let spawn = |name: &str, stack: usize, work: Box<dyn FnOnce() + Send>| {
+        let builder = thread::Builder::new().name(name.to_owned()).stack_size(stack);
+        builder.spawn(work).map(drop).map_err(Error::start("cannot start a thread"))
+    };
+    let own = Arc::clone(state);
+    spawn("counters", 1 << 20, Box::new(move || counters::run(&own, sink)))?;
+    match Socket::bind_as(place, steps::NAME) {
+        Ok(socket) => {
+            let own = Arc::clone(state);
+            spawn("steps", 256 << 10, Box::new(move || hear_steps(&own, &socket)))?;
+        }
+        Err(error) => state.note(format!("steps: {error}")),
+    }
+    let (own, place) = (Arc::clone(state), place.clone());
+    spawn("look", 512 << 10, Box::new(move || look(&own, &place)))
+}
+
+fn look(state: &State, place: &Place) {
+    let (mut swept, mut looked) = (Instant::now(), None::<Instant>);
+    while !state.is_ending() {
+        if looked.is_none_or(|looked| looked.elapsed() >= LOOK) {
+            state.look();
+            looked = Some(Instant::now());
+        }
+        if let Place::Folder(folder) = place
+            && swept.elapsed() >= SWEEP
+        {
+            roster::sweep(folder);
+            swept = Instant::now();
+        }
+        thread::sleep(Duration::from_millis(500));
+    }
+}
+
+fn hear_steps(state: &State, socket: &Socket) {
+    while !state.is_ending() {
+        match socket.receive(Duration::from_millis(500)) {
+            Ok(Some(message)) => {
+                if let Ok(step) = Message::parse(&message.bytes) {
+                    let now = state.up();
+                    lock(&state.steps).hear(now, message.peer.pid, &step);
+                }
+            }
+            Ok(None) => {}
+            Err(error) => return state.note(format!("steps: {error}")),
+        }
+    }
+}
+
+/// Ends at SIGTERM or Ctrl-C: threads by the flag, connections by the channel.
+fn end_at_signal(state: &Arc<State>) -> Result<tokio::sync::oneshot::Receiver<()>, Error> {
+    let mut signals = Signals::new([SIGTERM, SIGINT]).map_err(Error::start("signals"))?;
+    let (ended, wait) = tokio::sync::oneshot::channel();
+    let own = Arc::clone(state);
+    let builder = thread::Builder::new().name("signals".to_owned()).stack_size(128 << 10);
+    let work = move || {
+        if signals.forever().next().is_some() {
+            own.stop.store(true, Ordering::SeqCst);
+            let _ = ended.send(());
+        }
+    };
+    builder.spawn(work).map_err(Error::start("cannot start a thread"))?;
+    Ok(wait)
+}
+
+/// A line on stderr; a closed one must not stop the agent.
+fn say(text: &str) {
+    let _ = writeln!(std::io::stderr(), "{text}");
+}

@@ -1,0 +1,190 @@
+//! What scrapers read: families of metrics in OpenMetrics, or in the older text format 0.0.4.
+
+use std::collections::BTreeMap;
+use std::fmt;
+
+use prometheus_client::collector::Collector;
+use prometheus_client::encoding::{DescriptorEncoder, NoLabelSet, text};
+use prometheus_client::metrics::MetricType;
+use prometheus_client::registry::Registry;
+
+pub mod agent;
+pub mod dcgm;
+pub mod fleet;
+
+/// A label and its value.
+pub type Label = (&'static str, String);
+
+/// What OpenMetrics calls itself.
+pub const OPENMETRICS: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
+/// What the older format calls itself.
+pub const TEXT: &str = "text/plain; version=0.0.4; charset=utf-8";
+
+/// All values of one metric.
+#[derive(Clone, Debug)]
+pub struct Family {
+    /// Its name, without `_total`.
+    pub name: &'static str,
+    /// What it is.
+    pub help: &'static str,
+    /// Whether it counts.
+    pub kind: Kind,
+    /// Its values.
+    pub samples: Vec<(Vec<Label>, f64)>,
+}
+
+/// What a metric is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Kind {
+    /// It only grows.
+    Counter,
+    /// It goes up and down.
+    Gauge,
+    /// Labels alone.
+    Info,
+}
+
+/// Families in the order in which they were first named.
+#[derive(Debug, Default)]
+pub struct Families {
+    families: Vec<Family>,
+    places: BTreeMap<&'static str, usize>,
+}
+
+impl Families {
+    /// Adds a value.
+    pub fn add(
+        &mut self,
+        (name, help, kind): (&'static str, &'static str, Kind),
+        labels: Vec<Label>,
+        value: impl Into<Option<f64>>,
+    ) {
+        let Some(value) = value.into() else { return };
+        let families = &mut self.families;
+        let place = *self.places.entry(name).or_insert_with(|| {
+            families.push(Family { name, help, kind, samples: Vec::new() });
+            families.len() - 1
+        });
+        self.families[place].samples.push((labels, value));
+    }
+
+    /// The page in OpenMetrics.
+    pub fn openmetrics(self) -> Result<String, fmt::Error> {
+        let mut registry = Registry::default();
+        registry.register_collector(Box::new(Page(self.families)));
+        let mut out = String::new();
+        text::encode(&mut out, &registry)?;
+        Ok(out)
+    }
+
+    /// The page in the format 0.0.4.
+    pub fn text(self) -> Result<String, fmt::Error> {
+        Ok(older(&self.openmetrics()?))
+    }
+}
+
+#[derive(Debug)]
+struct Page(Vec<Family>);
+
+impl Collector for Page {
+    fn encode(&self, mut encoder: DescriptorEncoder) -> Result<(), fmt::Error> {
+        for family in &self.0 {
+            let kind = match family.kind {
+                Kind::Counter => MetricType::Counter,
+                Kind::Gauge => MetricType::Gauge,
+                Kind::Info => MetricType::Info,
+            };
+            let mut metric = encoder.encode_descriptor(family.name, family.help, None, kind)?;
+            for (labels, value) in &family.samples {
+                if family.kind == Kind::Info {
+                    metric.encode_info(labels)?;
+                    continue;
+                }
+                let mut one = metric.encode_family(labels)?;
+                match family.kind {
+                    Kind::Counter => one.encode_counter::<NoLabelSet, _, f64>(value, None)?,
+                    Kind::Gauge | Kind::Info => one.encode_gauge(value)?,
+                }
+            }
+        }
+        Ok(())
+    }
+}
+
+/// A page of OpenMetrics in the older format: counters are named as their samples are, what carries
+/// labels alone is a gauge, and there is no end mark.
+fn older(page: &str) -> String {
+    let types: BTreeMap<&str, &str> =
+        page.lines().filter_map(|line| line.strip_prefix("# TYPE ")?.split_once(' ')).collect();
+    let named = |name: &str| match types.get(name) {
+        Some(&"counter") => format!("{name}_total"),
+        Some(&"info") => format!("{name}_info"),
+        _ => name.to_owned(),
+    };
+    let mut out = String::with_capacity(page.len());
+    for line in page.lines() {
+        if let Some(rest) = line.strip_prefix("# HELP ") {
+            let (name, help) = rest.split_once(' ').unwrap_or((rest, ""));
+            out += &format!("# HELP {} {help}\n", named(name));
+        } else if let Some(rest) = line.strip_prefix("# TYPE ") {
+            let (name, kind) = rest.split_once(' ').unwrap_or((rest, "untyped"));
+            let kind = if kind == "info" { "gauge" } else { kind };
+            out += &format!("# TYPE {} {kind}\n", named(name));
+        } else if !line.starts_with('#') {
+            out += line;
+            out.push('\n');
+        }
+    }
+    out
+}
+
+/// Whether a scraper takes OpenMetrics, by its `Accept`.
+pub fn wants_openmetrics(accept: &str) -> bool {
+    accept.split(',').any(|part| {
+        let mut words = part.split(';').map(str::trim);
+        let is_kind = words.next() == Some("application/openmetrics-text");
+        is_kind && !words.any(|word| matches!(word, "q=0" | "q=0.0" | "q=0.00" | "q=0.000"))
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{Families, Kind, wants_openmetrics};
+
+    fn families() -> Families {
+        let mut families = Families::default();
+        let energy = ("hw_energy_joules", "Energy.", Kind::Counter);
+        families.add(energy, vec![("gpu", "0".into())], 1.5);
+        families.add(("hw_power_watts", "Power.", Kind::Gauge), vec![("gpu", "0".into())], 250.0);
+        families.add(energy, vec![("gpu", "1\"\n".into())], 2.0);
+        families.add(("none", "Nothing.", Kind::Gauge), vec![], None);
+        families.add(("rowmill_run", "Runs.", Kind::Info), vec![("job", "7".into())], 1.0);
+        families
+    }
+
+    #[test]
+    fn both_formats_say_the_same_in_their_own_words() {
+        let open = families().openmetrics().unwrap();
+        assert!(open.contains("# TYPE hw_energy_joules counter\n"), "{open}");
+        assert!(open.contains("hw_energy_joules_total{gpu=\"0\"} 1.5\n"), "{open}");
+        assert!(open.ends_with("# EOF\n") && !open.contains("none"), "{open}");
+        let text = families().text().unwrap();
+        assert!(text.contains("# TYPE hw_energy_joules_total counter\n"), "{text}");
+        assert!(text.contains("hw_energy_joules_total{gpu=\"1\\\"\\n\"} 2.0\n"), "{text}");
+        assert!(
+            text.contains("# TYPE rowmill_run_info gauge\nrowmill_run_info{job=\"7\"} 1\n"),
+            "{text}"
+        );
+        assert!(!text.contains("EOF") && text.contains("# HELP hw_power_watts Power.\n"), "{text}");
+    }
+
+    #[test]
+    fn a_scraper_gets_what_it_accepts() {
+        let prometheus =
+            "application/openmetrics-text;version=1.0.0,text/plain;version=0.0.4;q=0.5";
+        assert!(wants_openmetrics(prometheus));
+        for text in ["", "*/*", "text/plain", "application/openmetrics-text; q=0"] {
+            assert!(!wants_openmetrics(text), "{text}");
+        }
+    }
+}

@@ -1,0 +1,46 @@
+//! The agent about itself: what it answered, what it costs, what it lacks.
+
+use fleet::server::Tally;
+
+use super::{Families, Kind};
+use crate::state::{State, lock};
+
+/// Adds the agent's own families.
+pub fn add(out: &mut Families, state: &State) {
+    let version =
+        vec![("version", env!("CARGO_PKG_VERSION").to_owned()), ("host", state.host.clone())];
+    out.add(("rowmill_agent", "The agent.", Kind::Info), version, 1.0);
+    let tally = state.server.tally();
+    let seen = state.server.seen().len() as f64;
+    out.add(("rowmill_processes", "Processes that ask for traces.", Kind::Gauge), vec![], seen);
+    let polls = ("rowmill_polls", "Polls, by what became of them.", Kind::Counter);
+    for (outcome, count) in
+        [("answered", tally.answered), ("late", tally.late), ("refused", tally.refused)]
+    {
+        out.add(polls, vec![("outcome", outcome.to_owned())], count as f64);
+    }
+    let within = (
+        "rowmill_polls_within",
+        "Answers that took no longer than so many seconds.",
+        Kind::Counter,
+    );
+    for (bound_us, count) in Tally::BOUNDS_US.iter().zip(tally.within_us) {
+        let bound = format!("{}", *bound_us as f64 * 1e-6);
+        out.add(within, vec![("seconds", bound)], count as f64);
+    }
+    let missing = lock(&state.notes).len() as f64;
+    let help = "Things the agent lacks; `rowmill fleet doctor` names them.";
+    out.add(("rowmill_agent_notes", help, Kind::Gauge), vec![], missing);
+    let up = state.up().as_secs_f64();
+    out.add(("rowmill_agent_uptime_seconds", "Seconds since it began.", Kind::Gauge), vec![], up);
+    if let Ok(own) = procfs::process::Process::myself().and_then(|own| own.stat()) {
+        let cpu = (own.utime + own.stime) as f64 / procfs::ticks_per_second().max(1) as f64;
+        out.add(("process_cpu_seconds", "CPU time of the agent.", Kind::Counter), vec![], cpu);
+        let resident = own.rss as f64 * procfs::page_size() as f64;
+        out.add(
+            ("process_resident_memory_bytes", "Memory of the agent.", Kind::Gauge),
+            vec![],
+            resident,
+        );
+    }
+}

@@ -1,0 +1,308 @@
+//! The page `/metrics`: GPUs, host, jobs' control groups, runs and their steps.
+//!
+//! Series are named by host and GPU alone. Whose they are stands on `rowmill_run_info`, to be
+//! joined, so that a new job makes one new series and not fifty.
+
+use super::{Families, Kind, Label, agent};
+use crate::counters::host::Host;
+use crate::counters::interval::Sums;
+use crate::state::{Gpu, State, lock};
+
+type Name = (&'static str, &'static str, Kind);
+
+const fn gauge(name: &'static str, help: &'static str) -> Name {
+    (name, help, Kind::Gauge)
+}
+
+const fn counter(name: &'static str, help: &'static str) -> Name {
+    (name, help, Kind::Counter)
+}
+
+/// Everything the agent knows, as families.
+pub fn of(state: &State) -> Families {
+    let mut out = Families::default();
+    for gpu in lock(&state.gpus).iter() {
+        of_gpu(&mut out, state, gpu);
+    }
+    of_host(&mut out, state);
+    of_runs(&mut out, state);
+    agent::add(&mut out, state);
+    out
+}
+
+fn labels(gpu: &Gpu) -> Vec<Label> {
+    let identity = &gpu.identity;
+    let mut labels = vec![("gpu", identity.index.to_string()), ("UUID", identity.uuid.clone())];
+    if let Some(instance) = identity.instance {
+        labels.push(("instance", instance.to_string()));
+    }
+    labels
+}
+
+fn of_gpu(out: &mut Families, state: &State, gpu: &Gpu) {
+    let own = labels(gpu);
+    let with =
+        |name: &'static str, value: &str| [own.clone(), vec![(name, value.to_owned())]].concat();
+    let identity = &gpu.identity;
+    let model =
+        [with("model", &identity.model), vec![("pci_bus_id", identity.pci.clone())]].concat();
+    out.add(("rowmill_gpu", "GPUs of this host.", Kind::Info), model, 1.0);
+    let is_up = if gpu.lost.is_none() { 1.0 } else { 0.0 };
+    out.add(gauge("rowmill_gpu_up", "Whether the GPU can be read."), own.clone(), is_up);
+    let is_held_idle = is_held_idle(state, gpu);
+    out.add(
+        gauge(
+            "rowmill_gpu_held_idle",
+            "Whether the GPU is allocated, and did not work in the last interval.",
+        ),
+        own.clone(),
+        is_held_idle.map(f64::from),
+    );
+    shares(out, gpu, &own);
+    if let Some(row) = &gpu.intervals.last {
+        let used = row.memory_used.map(|(last, _)| last as f64);
+        out.add(gauge("hw_gpu_memory_usage_bytes", "Memory in use."), own.clone(), used);
+        let help = "Power, mean of the last interval.";
+        let mean = gpu.intervals.share(|sums| sums.power_ws);
+        out.add(gauge("hw_power_watts", help), with("hw_type", "gpu"), mean);
+        let help = "Temperature, maximum of the last interval.";
+        out.add(gauge("hw_temperature_celsius", help), own.clone(), row.temperature_max);
+    }
+    let limit = gpu.last.as_ref().and_then(|last| last.memory_total).map(|total| total as f64);
+    out.add(gauge("hw_gpu_memory_limit_bytes", "Memory."), own.clone(), limit);
+    totals(out, &gpu.intervals.total, &own);
+    let repeated = gpu.intervals.repeated as f64;
+    let help = "Intervals that a clock set back showed again, and that were not counted again.";
+    out.add(counter("rowmill_gpu_repeated_intervals", help), own, repeated);
+}
+
+/// Shares of the last complete interval.
+fn shares(out: &mut Families, gpu: &Gpu, own: &[Label]) {
+    type Pick = fn(&Sums) -> Option<f64>;
+    let plain: [(Name, Pick); 4] = [
+        (
+            gauge(
+                "hw_gpu_utilization_ratio",
+                "Share of time the GPU worked, in the last interval.",
+            ),
+            |s| s.busy_s,
+        ),
+        (gauge("hw_gpu_sm_active_ratio", "Share of time SMs worked, over all SMs."), |s| {
+            s.sm_active_s
+        }),
+        (
+            gauge(
+                "hw_gpu_sm_occupancy_ratio",
+                "Resident warps by their maximum, over all SMs and all time.",
+            ),
+            |s| s.sm_occupancy_s,
+        ),
+        (
+            gauge("hw_gpu_memory_bandwidth_utilization_ratio", "Share of the memory's bandwidth."),
+            |s| s.dram_s,
+        ),
+    ];
+    for (name, pick) in plain {
+        out.add(name, own.to_vec(), gpu.intervals.share(pick));
+    }
+    let pipes: [(&str, Pick); 4] = [
+        ("tensor", |s| s.tensor_s),
+        ("fp64", |s| s.fp64_s),
+        ("fp32", |s| s.fp32_s),
+        ("fp16", |s| s.fp16_s),
+    ];
+    for (pipe, pick) in pipes {
+        let labels = [own, &[("pipe", pipe.to_owned())]].concat();
+        let name = gauge("hw_gpu_pipe_active_ratio", "Share of time a pipe of the SMs worked.");
+        out.add(name, labels, gpu.intervals.share(pick));
+    }
+    let clocks: [(&str, Pick); 2] =
+        [("sm", |s| s.sm_clock_hz_s), ("memory", |s| s.memory_clock_hz_s)];
+    for (domain, pick) in clocks {
+        let labels = [own, &[("domain", domain.to_owned())]].concat();
+        let name = gauge("hw_gpu_clock_hertz", "Clock, mean of the last interval.");
+        out.add(name, labels, gpu.intervals.share(pick));
+    }
+}
+
+/// Sums since the agent began: what rates over any time are made of.
+fn totals(out: &mut Families, sums: &Sums, own: &[Label]) {
+    let with = |name: &'static str, value: &str| [own, &[(name, value.to_owned())]].concat();
+    let seconds: [(&'static str, &'static str, Option<f64>); 5] = [
+        ("rowmill_gpu_observed_seconds", "Seconds the GPU was observed.", Some(sums.observed_s)),
+        ("rowmill_gpu_busy_seconds", "Seconds the GPU worked.", sums.busy_s),
+        ("rowmill_gpu_sm_active_seconds", "Seconds SMs worked, over all SMs.", sums.sm_active_s),
+        ("rowmill_gpu_sm_occupancy_seconds", "Seconds of all warps resident.", sums.sm_occupancy_s),
+        ("hw_energy_joules", "Energy, by the GPU's own counter.", sums.energy_j),
+    ];
+    for (name, help, value) in seconds {
+        out.add(counter(name, help), own.to_vec(), value);
+    }
+    let io = counter("hw_gpu_io_bytes", "Bytes over PCIe.");
+    out.add(io, with("direction", "transmit"), sums.pcie_sent_bytes);
+    out.add(io, with("direction", "receive"), sums.pcie_received_bytes);
+    for (reason, seconds) in &sums.throttle_s {
+        let name = counter("hw_gpu_throttle_seconds", "Seconds the clock was held down.");
+        out.add(name, with("reason", reason), *seconds);
+    }
+    let errors = counter("hw_errors", "Errors, by kind; XID errors by their number.");
+    for (kind, count) in &sums.errors {
+        out.add(errors, with("type", kind), *count as f64);
+    }
+    for (xid, count) in &sums.xids {
+        out.add(errors, with("type", &format!("xid_{xid}")), *count as f64);
+    }
+    let reads = counter("rowmill_gpu_reads", "Readings.");
+    out.add(reads, own.to_vec(), sums.reads as f64);
+    let help = "Readings that contradict the one before: a counter that began anew.";
+    out.add(counter("rowmill_gpu_suspect_reads", help), own.to_vec(), sums.suspect as f64);
+}
+
+fn of_host(out: &mut Families, state: &State) {
+    let machine = lock(&state.machine);
+    let host = &machine.host;
+    if host.memory_total == 0 {
+        return;
+    }
+    for (mode, seconds) in &host.cpu_s {
+        let name = counter("system_cpu_time_seconds", "Seconds of all CPUs, by what they did.");
+        out.add(name, vec![("mode", (*mode).to_owned())], *seconds);
+    }
+    for (share, value) in
+        ["p5", "p25", "p50", "p75", "p95"].iter().zip(machine.cores.into_iter().flatten())
+    {
+        let help =
+            "Share of time that CPU cores worked in the last interval, quantiles over cores.";
+        out.add(
+            gauge("rowmill_cpu_core_busy_ratio", help),
+            vec![("stat", (*share).to_owned())],
+            value,
+        );
+    }
+    for (resource, seconds) in &host.pressure_s {
+        let help = "Seconds in which some tasks waited for a resource.";
+        out.add(
+            counter("rowmill_pressure_seconds", help),
+            vec![("resource", (*resource).to_owned())],
+            *seconds,
+        );
+    }
+    let memory = gauge("system_memory_limit_bytes", "Memory of the host.");
+    out.add(memory, vec![], host.memory_total as f64);
+    let available = gauge("system_memory_available_bytes", "Memory that a new program could have.");
+    out.add(available, vec![], host.memory_available as f64);
+    of_devices(out, host);
+    for (path, group) in &machine.groups {
+        let label = || vec![("cgroup", path.clone())];
+        let cpu = counter("rowmill_cgroup_cpu_seconds", "Seconds of CPU of a job's control group.");
+        out.add(cpu, label(), group.cpu_s);
+        let memory = gauge("rowmill_cgroup_memory_bytes", "Memory of a job's control group.");
+        out.add(memory, label(), group.memory.map(|bytes| bytes as f64));
+    }
+}
+
+fn of_devices(out: &mut Families, host: &Host) {
+    let way = |device: &str, direction: &str| {
+        vec![("device", device.to_owned()), ("direction", direction.to_owned())]
+    };
+    let mut pair = |name: Name, device: &str, (one, other): (&str, &str), values: (u64, u64)| {
+        out.add(name, way(device, one), values.0 as f64);
+        out.add(name, way(device, other), values.1 as f64);
+    };
+    let net = ("receive", "transmit");
+    for (device, network) in &host.networks {
+        pair(
+            counter("system_network_io_bytes", "Bytes of a network device."),
+            device,
+            net,
+            network.bytes,
+        );
+        pair(counter("system_network_packets", "Packets."), device, net, network.packets);
+        pair(counter("system_network_errors", "Errors."), device, net, network.errors);
+        pair(counter("system_network_dropped", "Packets dropped."), device, net, network.dropped);
+    }
+    for (device, bytes) in &host.infiniband {
+        pair(
+            counter("rowmill_infiniband_io_bytes", "Bytes of an InfiniBand port."),
+            device,
+            net,
+            *bytes,
+        );
+    }
+    let disk = ("read", "write");
+    for (device, counts) in &host.disks {
+        pair(counter("system_disk_io_bytes", "Bytes of a disk."), device, disk, counts.bytes);
+        pair(
+            counter("system_disk_operations", "Operations of a disk."),
+            device,
+            disk,
+            counts.operations,
+        );
+    }
+    for (device, counts) in &host.disks {
+        let name = counter("system_disk_io_time_seconds", "Seconds in which a disk worked.");
+        out.add(name, vec![("device", device.clone())], counts.busy_s);
+    }
+}
+
+/// Runs by the GPUs they hold, and steps by process.
+fn of_runs(out: &mut Families, state: &State) {
+    let gpus = lock(&state.gpus);
+    let owners = lock(&state.owners);
+    let mut told = std::collections::BTreeSet::new();
+    for gpu in gpus.iter() {
+        for run in owners.of(&gpu.identity) {
+            told.insert(run.job.clone());
+            out.add(RUN, [labels(gpu), run_labels(run)].concat(), 1.0);
+        }
+    }
+    for run in owners.runs.values() {
+        if told.insert(run.job.clone()) {
+            out.add(RUN, run_labels(run), 1.0);
+        }
+    }
+    let steps = lock(&state.steps);
+    for (pid, progress) in steps.all() {
+        let label = || vec![("pid", pid.to_string())];
+        out.add(
+            counter("rowmill_steps", "Steps a process has reported."),
+            label(),
+            progress.steps as f64,
+        );
+        out.add(counter("rowmill_samples", "Samples of them."), label(), progress.samples as f64);
+        let exposed = progress.exposed_ns as f64 * 1e-9;
+        out.add(
+            counter("rowmill_exposed_communication_seconds", "Communication that nothing hid."),
+            label(),
+            exposed,
+        );
+        let time = progress.step_time().map(|time| time.as_secs_f64());
+        out.add(gauge("rowmill_step_seconds", "Median time of the last steps."), label(), time);
+        let hung = f64::from(u8::from(state.is_hung(*pid, progress, (&gpus, &owners))));
+        out.add(gauge("rowmill_process_hung", "Whether a process seems to hang."), label(), hung);
+        if let Some(run) = owners.runs.get(pid) {
+            let labels = [label(), run_labels(run)].concat();
+            out.add(("rowmill_process", "Processes that report steps.", Kind::Info), labels, 1.0);
+        }
+    }
+}
+
+const RUN: Name = ("rowmill_run", "Who holds which GPU: join by UUID.", Kind::Info);
+
+fn run_labels(run: &fleet::allocation::Run) -> Vec<Label> {
+    let text = |value: &Option<String>| value.clone().unwrap_or_default();
+    vec![
+        ("scheduler", run.scheduler.to_owned()),
+        ("job", run.job.clone()),
+        ("name", text(&run.name)),
+        ("user", text(&run.user)),
+        ("account", text(&run.account)),
+        ("partition", text(&run.partition)),
+    ]
+}
+
+/// Whether a GPU is held and did not work; `None` where its work is not known.
+pub fn is_held_idle(state: &State, gpu: &Gpu) -> Option<bool> {
+    let busy = gpu.busy()?;
+    Some(!lock(&state.owners).of(&gpu.identity).is_empty() && busy < 0.01)
+}

@@ -1,0 +1,242 @@
+//! What the agent's threads share: tables behind locks that are held for a lookup.
+
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+
+use fleet::allocation::{self, Holders, Run};
+use fleet::process::Process;
+use fleet::roster::Roster;
+use fleet::server::Server;
+use fleet::steps::{Progress, Steps};
+
+use crate::audit::Audit;
+use crate::config::Config;
+use crate::counters::gpu::Identity;
+use crate::counters::host::{Group, Host};
+use crate::counters::interval::{Intervals, Reading};
+
+/// Everything one agent knows.
+#[derive(Debug)]
+pub struct State {
+    /// What it was told.
+    pub config: Config,
+    /// The name of its host.
+    pub host: String,
+    /// Answers PyTorch.
+    pub server: Server,
+    /// Who asked.
+    pub roster: Mutex<Roster>,
+    /// Who reports steps.
+    pub steps: Mutex<Steps>,
+    /// The GPUs.
+    pub gpus: Mutex<Vec<Gpu>>,
+    /// The host, and quantiles over its cores in the last interval.
+    pub machine: Mutex<Machine>,
+    /// Runs of the processes that asked, and who holds which GPU.
+    pub owners: Mutex<Owners>,
+    /// What is missing, and why.
+    pub notes: Mutex<Vec<String>>,
+    /// Counters left to others: GPU → when that ends.
+    pub pauses: Mutex<BTreeMap<u32, Instant>>,
+    /// Who asked for what.
+    pub audit: Audit,
+    /// Set to end.
+    pub stop: AtomicBool,
+    began: Instant,
+}
+
+/// One GPU as it stands.
+#[derive(Debug)]
+pub struct Gpu {
+    /// Which.
+    pub identity: Identity,
+    /// Its sums.
+    pub intervals: Intervals,
+    /// Its last reading.
+    pub last: Option<Reading>,
+    /// Its last XID; 0 for none.
+    pub xid: u64,
+    /// Why it cannot be read.
+    pub lost: Option<String>,
+}
+
+/// The host as it was read last.
+#[derive(Debug, Default)]
+pub struct Machine {
+    /// Counters.
+    pub host: Host,
+    /// Share of time that cores worked in the last interval: p5, p25, p50, p75, p95.
+    pub cores: Option<[f64; 5]>,
+    /// Control groups of jobs.
+    pub groups: BTreeMap<String, Group>,
+    /// The same host at the last boundary, and when.
+    pub before: Option<(Host, Instant)>,
+}
+
+/// Whose what is.
+#[derive(Debug, Default)]
+pub struct Owners {
+    /// Runs of processes.
+    pub runs: BTreeMap<u32, Run>,
+    /// Control groups of processes.
+    pub groups: BTreeMap<u32, String>,
+    /// GPUs by index or UUID.
+    pub holders: Holders,
+}
+
+impl State {
+    /// A state that knows nothing yet.
+    pub fn new(config: Config, server: Server, audit: Audit) -> Self {
+        let host = config.host.clone().unwrap_or_else(host_name);
+        Self {
+            config,
+            host,
+            server,
+            roster: Mutex::default(),
+            steps: Mutex::default(),
+            gpus: Mutex::default(),
+            machine: Mutex::default(),
+            owners: Mutex::default(),
+            notes: Mutex::default(),
+            pauses: Mutex::default(),
+            audit,
+            stop: AtomicBool::new(false),
+            began: Instant::now(),
+        }
+    }
+
+    /// Whether to end.
+    pub fn is_ending(&self) -> bool {
+        self.stop.load(Ordering::SeqCst)
+    }
+
+    /// Time since it began.
+    pub fn up(&self) -> Duration {
+        self.began.elapsed()
+    }
+
+    /// Seconds for which a GPU's counters are still left to others.
+    pub fn paused(&self, gpu: u32) -> Option<u64> {
+        let mut pauses = lock(&self.pauses);
+        let left = pauses.get(&gpu)?.checked_duration_since(Instant::now());
+        if left.is_none() {
+            pauses.remove(&gpu);
+        }
+        left.map(|left| left.as_secs() + 1)
+    }
+
+    /// Looks at processes, and at whose they and the GPUs are.
+    pub fn look(&self) {
+        let processes = {
+            let mut roster = lock(&self.roster);
+            roster.refresh(&self.server);
+            roster.processes()
+        };
+        let known: BTreeMap<u32, String> = std::mem::take(&mut lock(&self.owners).groups);
+        let mut owners = Owners::default();
+        if let Some(folder) = &self.config.job_mapping {
+            owners.holders = allocation::mapped(folder);
+        }
+        for process in &processes {
+            // A process's group is its own from its start; reading it once is enough.
+            let group = known.get(&process.pid).cloned();
+            let group = group.or_else(|| allocation::group_of(process.pid));
+            if let Some(run) = allocation::run_of(process, group.as_deref()) {
+                owners.hold(process, &run);
+                owners.runs.insert(process.pid, run);
+            }
+            if let Some(group) = group {
+                owners.groups.insert(process.pid, group);
+            }
+        }
+        let reporting: Vec<u32> = lock(&self.steps).all().keys().copied().collect();
+        let gone = |pid: &u32| Process::of(*pid).is_none();
+        let gone: Vec<u32> = reporting.into_iter().filter(gone).collect();
+        lock(&self.steps).keep(|pid| !gone.contains(&pid));
+        *lock(&self.owners) = owners;
+    }
+
+    /// Whether a process seems to hang: the busiest GPU of its run tells whether it computes.
+    /// Who takes both locks takes that of the GPUs first.
+    pub fn is_hung(
+        &self,
+        pid: u32,
+        progress: &Progress,
+        (gpus, owners): (&[Gpu], &Owners),
+    ) -> bool {
+        let Some(run) = owners.runs.get(&pid) else { return false };
+        let held =
+            gpus.iter().filter(|gpu| owners.of(&gpu.identity).iter().any(|r| r.job == run.job));
+        let busy = held.filter_map(Gpu::busy).fold(0.0, f64::max);
+        progress.is_hung(self.up(), busy)
+    }
+
+    /// A note that is there once.
+    pub fn note(&self, text: String) {
+        let mut notes = lock(&self.notes);
+        if !notes.contains(&text) {
+            notes.push(text);
+        }
+    }
+
+    /// The folder of finished traces.
+    pub fn spool(&self) -> PathBuf {
+        self.config.state().join("traces")
+    }
+}
+
+impl Owners {
+    /// What a prolog says wins: it comes from the scheduler itself.
+    fn hold(&mut self, process: &Process, run: &Run) {
+        for gpu in allocation::gpus_of(process) {
+            let runs = self.holders.entry(gpu).or_default();
+            let is_told = runs.iter().any(|known| known.scheduler == "prolog");
+            match runs.iter_mut().find(|known| known.job == run.job) {
+                Some(known) => *known = run.clone(),
+                None if is_told => {}
+                None => runs.push(run.clone()),
+            }
+        }
+    }
+
+    /// Who holds a GPU.
+    pub fn of(&self, identity: &Identity) -> &[Run] {
+        let index = match identity.instance {
+            Some(instance) => format!("{}-{instance}", identity.index),
+            None => identity.index.to_string(),
+        };
+        let held = self.holders.get(&index).or_else(|| self.holders.get(&identity.uuid));
+        held.map_or(&[], Vec::as_slice)
+    }
+}
+
+impl Gpu {
+    /// A GPU that has not been read.
+    pub fn new(identity: Identity) -> Self {
+        Self { identity, intervals: Intervals::default(), last: None, xid: 0, lost: None }
+    }
+
+    /// Share of the last interval that it worked.
+    pub fn busy(&self) -> Option<f64> {
+        self.intervals.share(|sums| sums.busy_s)
+    }
+}
+
+/// A lock whose last owner panicked holds what it held: every change is small and whole.
+pub fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Nanoseconds since 1970.
+pub fn unix_ns() -> u64 {
+    let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    u64::try_from(since.as_nanos()).unwrap_or(0)
+}
+
+fn host_name() -> String {
+    let name = std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
+    name.trim().to_owned()
+}

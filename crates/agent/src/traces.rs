@@ -1,0 +1,494 @@
+//! Orders for traces: one thread asks, watches and copies; another compresses what is written.
+//!
+//! What an order brought waits in the spool folder until it is fetched and removed, or too old.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fs::{self, File};
+use std::io::{self, Read, Write};
+use std::os::unix::fs::DirBuilderExt;
+use std::path::{Path, PathBuf};
+use std::sync::mpsc::{self, Receiver, Sender, SyncSender};
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
+
+use flate2::Compression;
+use flate2::write::GzEncoder;
+use fleet::capture::{choose, round_start};
+use fleet::ipc::config::{Detail, Switch, Trigger};
+use fleet::ipc::request::State as RequestState;
+use fleet::process::Process;
+use fleet::tracing::{self, Order, Outcome, Tracing};
+use fleet::wire::{TraceFile, TraceOrder, TraceRow, TraceState, When};
+use schema::Bytes;
+use xxhash_rust::xxh3::Xxh3;
+
+use crate::state::{State, lock};
+
+/// Between two looks while an order is open.
+const LOOK: Duration = Duration::from_millis(50);
+/// Between two looks else.
+const IDLE: Duration = Duration::from_secs(1);
+/// Finished orders are kept so long.
+const KEPT: Duration = Duration::from_secs(3600);
+/// Orders that are open or kept at once.
+const ORDERS_MAX: usize = 64;
+/// The longest name of an order.
+const TOKEN_MAX: usize = 64;
+/// How long an order may wait before it begins.
+const AHEAD_MAX: Duration = Duration::from_secs(3600);
+/// Bytes compressed at a time.
+const BLOCK: usize = 256 << 10;
+
+/// The orders of this agent.
+#[derive(Debug)]
+pub struct Traces {
+    orders: Mutex<BTreeMap<String, TraceState>>,
+    owners: Mutex<BTreeMap<String, Uids>>,
+    inbox: Sender<Wish>,
+}
+
+/// An order on its way to the thread.
+#[derive(Debug)]
+struct Wish {
+    order: TraceOrder,
+    /// Whose processes the caller may trace; 0 for everyone's.
+    uids: Uids,
+    reply: SyncSender<Result<TraceState, String>>,
+}
+
+/// Whose processes somebody may trace.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Uids {
+    /// Everyone's.
+    All,
+    /// These users'.
+    Only(Vec<u32>),
+}
+
+impl Uids {
+    /// Whether a user is among them.
+    pub fn has(&self, uid: u32) -> bool {
+        match self {
+            Self::All => true,
+            Self::Only(uids) => uids.contains(&uid),
+        }
+    }
+
+    /// Whether everyone of `other` is among them.
+    pub fn covers(&self, other: &Self) -> bool {
+        match (self, other) {
+            (Self::All, _) => true,
+            (Self::Only(_), Self::All) => false,
+            (Self::Only(own), Self::Only(other)) => other.iter().all(|uid| own.contains(uid)),
+        }
+    }
+}
+
+/// An order at work.
+struct Running {
+    order: TraceOrder,
+    folder: PathBuf,
+    /// Chosen, and not asked yet: behind the pause between polls, and not before a moment.
+    waiting: Option<(Vec<Process>, Duration)>,
+    tracing: Option<Tracing>,
+    packed: BTreeMap<u32, Result<TraceFile, String>>,
+    packing: BTreeSet<u32>,
+}
+
+/// A finished trace on its way to be compressed.
+struct Parcel {
+    token: String,
+    pid: u32,
+    file: PathBuf,
+}
+
+type Packed = (String, u32, Result<TraceFile, String>);
+
+impl Traces {
+    /// Begins the threads.
+    ///
+    /// # Errors
+    /// The spool folder cannot be made, or there is no thread.
+    pub fn start(state: &Arc<State>) -> io::Result<Arc<Self>> {
+        let spool = state.spool();
+        fs::DirBuilder::new().recursive(true).mode(0o700).create(&spool)?;
+        clear(&spool);
+        let (inbox, wishes) = mpsc::channel();
+        let traces = Arc::new(Self { orders: Mutex::default(), owners: Mutex::default(), inbox });
+        let (parcels, unpacked) = mpsc::channel::<Parcel>();
+        let (done, packed) = mpsc::channel::<Packed>();
+        let builder = || std::thread::Builder::new().stack_size(512 << 10);
+        builder().name("packing".to_owned()).spawn(move || {
+            for Parcel { token, pid, file } in unpacked {
+                let result = pack(&file).map_err(|error| error.to_string());
+                if done.send((token, pid, result)).is_err() {
+                    return;
+                }
+            }
+        })?;
+        let (state, own) = (Arc::clone(state), Arc::clone(&traces));
+        builder().name("traces".to_owned()).spawn(move || {
+            Desk {
+                state,
+                traces: own,
+                parcels,
+                running: BTreeMap::new(),
+                finished: BTreeMap::new(),
+            }
+            .run(&wishes, &packed);
+        })?;
+        Ok(traces)
+    }
+
+    /// Asks for traces; where the order stands at first.
+    ///
+    /// # Errors
+    /// The order cannot be meant, nobody whom the caller may trace asks, or there are too many.
+    pub fn begin(&self, order: TraceOrder, uids: Uids) -> Result<TraceState, String> {
+        let (reply, answer) = mpsc::sync_channel(1);
+        let ending = || "the agent is ending".to_owned();
+        self.inbox.send(Wish { order, uids, reply }).map_err(|_| ending())?;
+        answer.recv().unwrap_or_else(|_| Err(ending()))
+    }
+
+    /// Where an order stands.
+    pub fn state(&self, token: &str) -> Option<TraceState> {
+        lock(&self.orders).get(token).cloned()
+    }
+
+    /// Whose processes an order is of.
+    pub fn owner(&self, token: &str) -> Option<Uids> {
+        lock(&self.owners).get(token).cloned()
+    }
+
+    /// The file of an order's trace, opened.
+    pub fn open(&self, state: &State, token: &str, name: &str) -> Option<File> {
+        let known = self.state(token)?;
+        let files = known.rows.iter().filter_map(|row| row.file.as_ref());
+        let file = files.into_iter().find(|file| file.name == name)?;
+        // Both names are ours: they were made here, and the folder is closed to others.
+        File::open(state.spool().join(token).join(&file.name)).ok()
+    }
+
+    /// Forgets a finished order and removes its files; whether there was one.
+    pub fn remove(&self, state: &State, token: &str) -> bool {
+        let is_over = lock(&self.orders).get(token).is_some_and(|order| order.is_over);
+        if is_over {
+            lock(&self.orders).remove(token);
+            lock(&self.owners).remove(token);
+            let _ = fs::remove_dir_all(state.spool().join(token));
+        }
+        is_over
+    }
+}
+
+/// What the thread holds.
+struct Desk {
+    state: Arc<State>,
+    traces: Arc<Traces>,
+    parcels: Sender<Parcel>,
+    running: BTreeMap<String, Running>,
+    finished: BTreeMap<String, Instant>,
+}
+
+impl Desk {
+    fn run(&mut self, wishes: &Receiver<Wish>, packed: &Receiver<Packed>) {
+        while !self.state.is_ending() {
+            let wait = if self.running.is_empty() { IDLE } else { LOOK };
+            let is_copying = self.running.values().any(Running::is_copying);
+            let wait = if is_copying { Duration::ZERO } else { wait };
+            if let Ok(wish) = wishes.recv_timeout(wait) {
+                let begun = self.begin(wish.order, &wish.uids);
+                // Whoever asked may be gone.
+                let _ = wish.reply.send(begun);
+            }
+            for (token, pid, result) in packed.try_iter() {
+                if let Some(running) = self.running.get_mut(&token) {
+                    running.packing.remove(&pid);
+                    running.packed.insert(pid, result);
+                }
+            }
+            self.step();
+            self.expire();
+        }
+        for running in self.running.values() {
+            if let Some(tracing) = &running.tracing {
+                tracing.interrupt(&self.state.server);
+            }
+        }
+    }
+
+    fn begin(&mut self, order: TraceOrder, uids: &Uids) -> Result<TraceState, String> {
+        check(&order)?;
+        if lock(&self.traces.orders).contains_key(&order.token) {
+            return Err(format!("order {:?}: there is one of that name", order.token));
+        }
+        if lock(&self.traces.orders).len() >= ORDERS_MAX {
+            return Err(format!("expected at most {ORDERS_MAX} orders at once, got one more"));
+        }
+        self.state.look();
+        let chosen = self.choose(&order, uids)?;
+        let folder = self.state.spool().join(&order.token);
+        fs::DirBuilder::new()
+            .mode(0o700)
+            .create(&folder)
+            .map_err(|error| format!("{}: cannot make the folder: {error}", folder.display()))?;
+        let server = &self.state.server;
+        let now = server.now();
+        let mut start = now;
+        if matches!(order.when, When::Iterations { .. }) && chosen.len() > 1 {
+            start = round_start(now, &server.polled(chosen.iter().map(|process| process.pid)));
+        }
+        if let Some(not_before) = order.not_before_unix_ms {
+            start = now + Duration::from_millis(not_before.saturating_sub(tracing::unix_ms()));
+        }
+        let token = order.token.clone();
+        let (packed, packing) = (BTreeMap::new(), BTreeSet::new());
+        let waiting = Some((chosen, start));
+        let running = Running { order, folder, waiting, tracing: None, packed, packing };
+        let first = running.state();
+        lock(&self.traces.owners).insert(token.clone(), uids.clone());
+        lock(&self.traces.orders).insert(token.clone(), first.clone());
+        self.running.insert(token, running);
+        Ok(first)
+    }
+
+    fn choose(&self, order: &TraceOrder, uids: &Uids) -> Result<Vec<Process>, String> {
+        let asked = lock(&self.state.roster).processes();
+        let jobs: BTreeMap<u32, i64> =
+            self.state.server.seen().iter().map(|seen| (seen.pid, seen.job)).collect();
+        let choices = choose(&asked, &order.pids, 0);
+        let mut kept = Vec::new();
+        let mut reasons = Vec::new();
+        for (process, (pid, skip)) in asked.into_iter().zip(choices) {
+            let is_of_job = order.job.is_none_or(|job| jobs.get(&pid) == Some(&job));
+            match skip {
+                Some(skip) => reasons.push(format!("{pid} {}", skip.words())),
+                None if !is_of_job => reasons.push(format!("{pid} is of another job")),
+                None if !uids.has(process.uid) => reasons.push(format!("{pid} is another user's")),
+                None => kept.push(process),
+            }
+        }
+        if kept.is_empty() {
+            let why =
+                if reasons.is_empty() { "nobody asks".to_owned() } else { reasons.join(", ") };
+            return Err(format!("no process to trace: {why}"));
+        }
+        Ok(kept)
+    }
+
+    fn step(&mut self) {
+        let server = &self.state.server;
+        let mut over = Vec::new();
+        for (token, running) in &mut self.running {
+            if let Some((_, start)) = &running.waiting
+                && server.now() >= *start
+                && let Some((chosen, _)) = running.waiting.take()
+            {
+                let targets = tracing::files(chosen, &running.folder);
+                running.tracing =
+                    Some(Tracing::begin(server, targets, &fleet_order(&running.order)));
+            }
+            let Some(tracing) = &mut running.tracing else { continue };
+            tracing.step(server);
+            for outcome in tracing.outcomes() {
+                let pid = outcome.process.pid;
+                let is_new = !running.packed.contains_key(&pid) && !running.packing.contains(&pid);
+                if outcome.state == RequestState::Written && is_new {
+                    running.packing.insert(pid);
+                    let file = outcome.file;
+                    // The other end lives as long as this thread.
+                    let _ = self.parcels.send(Parcel { token: token.clone(), pid, file });
+                }
+            }
+            let state = running.state();
+            if state.is_over {
+                over.push(token.clone());
+            }
+            lock(&self.traces.orders).insert(token.clone(), state);
+        }
+        for token in over {
+            self.running.remove(&token);
+            self.finished.insert(token, Instant::now());
+        }
+    }
+
+    fn expire(&mut self) {
+        let old = |at: &Instant| at.elapsed() > KEPT;
+        let gone: Vec<String> = self
+            .finished
+            .iter()
+            .filter(|(_, at)| old(at))
+            .map(|(token, _)| token.clone())
+            .collect();
+        for token in gone {
+            self.finished.remove(&token);
+            self.traces.remove(&self.state, &token);
+        }
+    }
+}
+
+impl Running {
+    fn is_copying(&self) -> bool {
+        self.tracing.as_ref().is_some_and(Tracing::is_copying)
+    }
+
+    fn state(&self) -> TraceState {
+        let rows: Vec<TraceRow> = match (&self.tracing, &self.waiting) {
+            (Some(tracing), _) => {
+                tracing.outcomes().iter().map(|outcome| self.row(outcome)).collect()
+            }
+            (None, Some((chosen, _))) => {
+                chosen.iter().map(|process| row(process, "waiting", None)).collect()
+            }
+            (None, None) => Vec::new(),
+        };
+        let is_over =
+            self.tracing.as_ref().is_some_and(Tracing::is_over) && self.packing.is_empty();
+        let is_packed = rows.iter().all(|row| row.state == "lost" || row.file.is_some());
+        TraceState { token: self.order.token.clone(), is_over: is_over && is_packed, rows }
+    }
+
+    fn row(&self, outcome: &Outcome) -> TraceRow {
+        let process = &outcome.process;
+        match (&outcome.state, self.packed.get(&process.pid)) {
+            (RequestState::Lost(reason), _) => row(process, "lost", Some(reason.to_string())),
+            (RequestState::Written, Some(Ok(file))) => {
+                TraceRow { file: Some(file.clone()), ..row(process, "written", None) }
+            }
+            (RequestState::Written, Some(Err(problem))) => {
+                row(process, "lost", Some(format!("its trace could not be compressed: {problem}")))
+            }
+            (RequestState::Written, None) => row(process, "compressing", None),
+            (state, _) => row(process, state.word(), None),
+        }
+    }
+}
+
+fn row(process: &Process, state: &str, reason: Option<String>) -> TraceRow {
+    TraceRow {
+        pid: process.pid,
+        rank: process.rank(),
+        command: process.command.join(" "),
+        state: state.to_owned(),
+        reason,
+        file: None,
+    }
+}
+
+fn check(order: &TraceOrder) -> Result<(), String> {
+    let is_name = |byte: u8| byte.is_ascii_alphanumeric() || byte == b'-';
+    let token = &order.token;
+    if token.is_empty() || token.len() > TOKEN_MAX || !token.bytes().all(is_name) {
+        return Err(format!(
+            "token: expected 1 to {TOKEN_MAX} letters, digits or '-', got {token:?}"
+        ));
+    }
+    for with in &order.with {
+        if !["shapes", "stacks", "flops", "modules", "memory"].contains(&with.as_str()) {
+            return Err(format!(
+                "with: expected shapes, stacks, flops, modules or memory, got {with:?}"
+            ));
+        }
+    }
+    let ahead = order.not_before_unix_ms.unwrap_or(0).saturating_sub(tracing::unix_ms());
+    if Duration::from_millis(ahead) > AHEAD_MAX {
+        return Err(
+            "not_before_unix_ms: expected a moment of the next hour, got a later one".to_owned()
+        );
+    }
+    match order.when {
+        When::Iterations { count: 0, .. } | When::Iterations { align: 0, .. } => {
+            Err("when: expected at least one iteration and a multiple of at least 1, got 0"
+                .to_owned())
+        }
+        When::Duration { length_ms, .. } if !(1..=600_000).contains(&length_ms) => {
+            Err(format!("when: expected 1 to 600000 ms, got {length_ms}"))
+        }
+        _ => Ok(()),
+    }
+}
+
+fn fleet_order(order: &TraceOrder) -> Order {
+    let switch = |what: &str| {
+        if order.with.iter().any(|with| with == what) { Switch::On } else { Switch::Off }
+    };
+    Order {
+        token: format!("rowmill-{}", order.token),
+        trigger: match order.when {
+            When::Iterations { count, align } => Trigger::Iterations { count, align },
+            When::Duration { length_ms, warmup_s, start_unix_ms } => {
+                let length = Duration::from_millis(length_ms);
+                Trigger::Duration { length, warmup_s, start_unix_ms }
+            }
+        },
+        detail: Detail {
+            shapes: switch("shapes"),
+            stacks: switch("stacks"),
+            flops: switch("flops"),
+            modules: switch("modules"),
+            memory: switch("memory"),
+        },
+        size_max: Bytes(order.size_max),
+        patience: Duration::from_millis(order.patience_ms.min(86_400_000)),
+    }
+}
+
+/// Compresses a trace beside itself and removes the original.
+fn pack(path: &Path) -> io::Result<TraceFile> {
+    let mut from = File::open(path)?;
+    let mut name = path.as_os_str().to_owned();
+    name.push(".gz");
+    let target = PathBuf::from(name);
+    let to = Summed { file: File::create(&target)?, hash: Xxh3::new(), bytes: 0 };
+    let mut encoder = GzEncoder::new(to, Compression::fast());
+    let mut block = vec![0; BLOCK];
+    let mut bytes_unpacked = 0;
+    loop {
+        let read = from.read(&mut block)?;
+        if read == 0 {
+            break;
+        }
+        bytes_unpacked += read as u64;
+        encoder.write_all(&block[..read])?;
+    }
+    let summed = encoder.finish()?;
+    summed.file.sync_all()?;
+    fs::remove_file(path)?;
+    let name = target.file_name().map(|name| name.to_string_lossy().into_owned());
+    Ok(TraceFile {
+        name: name.unwrap_or_default(),
+        bytes: summed.bytes,
+        bytes_unpacked,
+        checksum: format!("{:016x}", summed.hash.digest()),
+    })
+}
+
+/// A file that is written, and its sum.
+struct Summed {
+    file: File,
+    hash: Xxh3,
+    bytes: u64,
+}
+
+impl Write for Summed {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        let written = self.file.write(bytes)?;
+        self.hash.update(&bytes[..written]);
+        self.bytes += written as u64;
+        Ok(written)
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        self.file.flush()
+    }
+}
+
+/// Removes what an agent that died left.
+fn clear(spool: &Path) {
+    for entry in fs::read_dir(spool).into_iter().flatten().flatten() {
+        if entry.file_type().is_ok_and(|kind| kind.is_dir()) {
+            let _ = fs::remove_dir_all(entry.path());
+        }
+    }
+}

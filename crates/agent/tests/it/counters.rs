@@ -1,0 +1,91 @@
+//! Counters against scenarios of the stub: what was read is on the pages and in the rows.
+
+use crate::fixture::{Agent, value};
+
+const TWO: &str = "gpu=0 util=50 gpm=1 smactive=0.25 smoccupancy=0.125 power=200000 energy=1000 used=1073741824\n\
+                   gpu=1 util=100 energy=5000 throttle=4\n";
+
+#[test]
+fn busy_blank_lost_and_faulty_gpus_are_told_apart() {
+    let agent = Agent::start("", Some(TWO));
+    let page = agent.until("a complete interval of both", |agent| {
+        let page = agent.page("/metrics", "text/plain").body;
+        let has = |gpu: &str| value(&page, "hw_gpu_utilization_ratio", &[gpu]).is_some();
+        (has("gpu=\"0\"") && has("gpu=\"1\"")).then_some(page)
+    });
+    let of = |name: &str, gpu: &str| value(&page, name, &[&format!("gpu=\"{gpu}\"")]);
+    assert_eq!(of("hw_gpu_sm_active_ratio", "1"), None, "no GPM there");
+    let near = |one: Option<f64>, other: f64| (one.unwrap() - other).abs() < 1e-6;
+    assert!(near(of("hw_gpu_utilization_ratio", "0"), 0.5), "{page}");
+    assert!(near(of("hw_gpu_utilization_ratio", "1"), 1.0));
+    assert!(near(of("hw_power_watts", "0"), 200.0));
+    assert_eq!(of("hw_gpu_memory_usage_bytes", "0"), Some(1_073_741_824.0));
+    assert!(of("rowmill_gpu_observed_seconds_total", "0").unwrap() > 0.0);
+    assert!(
+        value(&page, "hw_gpu_throttle_seconds_total", &["gpu=\"1\"", "sw_power_cap"]).unwrap()
+            > 0.0
+    );
+    // The first reading has no sample before it: SM columns follow with the next.
+    agent.scenario(
+        "gpu=0 lost=1\n\
+         gpu=1 util=100 blank=1 energy=9000 xid=79 ecc=3 replay=2\n",
+    );
+    let page = agent.until("the lost GPU", |agent| {
+        let page = agent.page("/metrics", "text/plain").body;
+        let is_lost = value(&page, "rowmill_gpu_up", &["gpu=\"0\""]) == Some(0.0);
+        let has_xid = value(&page, "hw_errors_total", &["gpu=\"1\"", "xid_79"]) == Some(1.0);
+        (is_lost && has_xid).then_some(page)
+    });
+    assert!(near(value(&page, "hw_energy_joules_total", &["gpu=\"1\""]), 4.0), "{page}");
+    assert_eq!(value(&page, "hw_errors_total", &["gpu=\"1\"", "ecc_uncorrected"]), Some(3.0));
+    let dcgm = agent.page("/metrics/dcgm", "*/*").body;
+    assert_eq!(value(&dcgm, "DCGM_FI_DEV_XID_ERRORS", &["gpu=\"1\""]), Some(79.0));
+    assert_eq!(value(&dcgm, "DCGM_FI_DEV_GPU_UTIL", &["gpu=\"1\""]), None, "blank is no value");
+    assert_eq!(value(&dcgm, "DCGM_FI_DEV_POWER_USAGE", &["gpu=\"0\""]), None, "lost");
+    // Rows say what was observed, and never more than there was.
+    let rows = agent.rows();
+    let gpu: Vec<&String> = rows.iter().filter(|row| row.contains("\"gpu\":")).collect();
+    assert!(gpu.len() >= 2 && rows.iter().any(|row| row.contains("\"counters\":")), "{rows:?}");
+}
+
+#[test]
+fn sm_activity_comes_from_gpm_and_a_pause_leaves_it_to_others() {
+    let agent = Agent::start("", Some(TWO));
+    let read = |agent: &Agent| {
+        let page = agent.page("/metrics/dcgm", "*/*").body;
+        value(&page, "DCGM_FI_PROF_SM_ACTIVE", &["gpu=\"0\"", "Hostname="])
+    };
+    let active = agent.until("a second sample", read);
+    assert!((active - 0.25).abs() < 1e-9);
+    let paused = agent.local("POST", "/v1/pause", "{\"gpu\": 0, \"seconds\": 600}");
+    assert_eq!(paused.status, 204, "{paused:?}");
+    agent.until("nothing read", |agent| read(agent).is_none().then_some(()));
+    let status = agent.local("GET", "/v1/status", "").body;
+    assert!(status.contains("\"paused_s\":"), "{status}");
+    assert_eq!(agent.local("POST", "/v1/pause", "{\"gpu\": 0, \"seconds\": 0}").status, 204);
+    agent.until("a sample again", read);
+    let unknown = agent.local("POST", "/v1/pause", "{\"gpu\": 9, \"seconds\": 1}");
+    assert!(
+        unknown.status == 409 && unknown.body.contains("expected a GPU of this host"),
+        "{unknown:?}"
+    );
+}
+
+#[test]
+fn instances_of_a_shared_gpu_are_rows_of_their_own_and_whose_they_are_is_told() {
+    let mapping = tempfile::tempdir().unwrap();
+    std::fs::write(mapping.path().join("0-1"), "4711 ada\n").unwrap();
+    std::fs::write(mapping.path().join("1"), "4712\n").unwrap();
+    let configuration = format!("job_mapping = '{}'\n", mapping.path().display());
+    let agent = Agent::start(&configuration, Some("gpu=0 mig=2\ngpu=1 util=0\n"));
+    let page = agent.until("an idle GPU that is held", |agent| {
+        let page = agent.page("/metrics", "text/plain").body;
+        (value(&page, "rowmill_gpu_held_idle", &["gpu=\"1\""]) == Some(1.0)).then_some(page)
+    });
+    let run = |labels: &[&str]| value(&page, "rowmill_run_info", labels);
+    assert_eq!(run(&["MIG-00000000", "instance=\"1\"", "job=\"4711\"", "user=\"ada\""]), Some(1.0));
+    assert_eq!(run(&["GPU-00000001", "job=\"4712\""]), Some(1.0));
+    assert_eq!(run(&["instance=\"0\""]), None);
+    let is_plain = |line: &&str| line.contains("job=") && !line.starts_with("rowmill_run_info");
+    assert_eq!(page.lines().find(is_plain), None, "jobs are on one series alone");
+}

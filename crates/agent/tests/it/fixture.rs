@@ -1,0 +1,175 @@
+//! An agent that runs in a folder of its own, and how to ask it.
+
+use std::fs;
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::TcpStream;
+use std::os::unix::net::UnixStream;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use tempfile::TempDir;
+
+/// Nothing here takes longer, however loaded the machine is.
+pub const WAIT: Duration = Duration::from_secs(60);
+
+/// A running agent; killed when dropped.
+pub struct Agent {
+    pub folder: TempDir,
+    pub child: Child,
+    pub metrics: String,
+    pub secured: String,
+}
+
+/// The answer to a request.
+#[derive(Debug)]
+pub struct Answer {
+    pub status: u32,
+    pub head: String,
+    pub body: String,
+}
+
+impl Agent {
+    /// Starts one with further lines of configuration and, if given, a scenario of GPUs.
+    pub fn start(configuration: &str, scenario: Option<&str>) -> Self {
+        let folder = tempfile::tempdir_in("/tmp").unwrap();
+        let path = folder.path();
+        fs::create_dir(path.join("s")).unwrap();
+        let text = format!(
+            "socket_dir = '{0}/s'\nmetrics = '127.0.0.1:0'\nstate_dir = '{0}/state'\njson = '{0}/rows.json'\n\
+             audit = '{0}/audit.json'\n{configuration}",
+            path.display()
+        );
+        fs::write(path.join("agent.toml"), text).unwrap();
+        let mut command = Command::new(env!("CARGO_BIN_EXE_rowmill-agent"));
+        command.arg("--config").arg(path.join("agent.toml"));
+        if let Some(scenario) = scenario {
+            fs::write(path.join("scenario"), scenario).unwrap();
+            command.arg("--nvml").arg(stub()).env("ROWMILL_STUB_NVML", path.join("scenario"));
+        }
+        let mut child = command.stderr(Stdio::piped()).spawn().unwrap();
+        let mut lines = BufReader::new(child.stderr.take().unwrap());
+        let (mut metrics, mut secured) = (String::new(), String::new());
+        let is_secured = configuration.contains("[listen]");
+        while metrics.is_empty() || (is_secured && secured.is_empty()) {
+            let mut line = String::new();
+            assert!(lines.read_line(&mut line).unwrap() > 0, "the agent ended: {:?}", child.wait());
+            if let Some(at) = line.trim().strip_prefix("metrics at http://") {
+                metrics = at.strip_suffix("/metrics").unwrap().to_owned();
+            }
+            if let Some(at) = line.trim().strip_prefix("traces at ") {
+                secured = at.to_owned();
+            }
+        }
+        std::thread::spawn(move || std::io::copy(&mut lines, &mut std::io::sink()));
+        Self { folder, child, metrics, secured }
+    }
+
+    pub fn path(&self, name: &str) -> PathBuf {
+        self.folder.path().join(name)
+    }
+
+    pub fn sockets(&self) -> PathBuf {
+        self.path("s")
+    }
+
+    /// Changes what the GPUs say.
+    pub fn scenario(&self, text: &str) {
+        let beside = self.path("scenario.new");
+        fs::write(&beside, text).unwrap();
+        fs::rename(beside, self.path("scenario")).unwrap();
+    }
+
+    /// A page of the scraper's door.
+    pub fn page(&self, path: &str, accept: &str) -> Answer {
+        let stream = TcpStream::connect(&self.metrics).unwrap();
+        ask(
+            stream,
+            &format!(
+                "GET {path} HTTP/1.1\r\nHost: a\r\nAccept: {accept}\r\nConnection: close\r\n\r\n"
+            ),
+        )
+    }
+
+    /// A request at the door of this host.
+    pub fn local(&self, method: &str, path: &str, body: &str) -> Answer {
+        let stream = UnixStream::connect(self.sockets().join("rowmill-agent")).unwrap();
+        let length = body.len();
+        ask(
+            stream,
+            &format!(
+                "{method} {path} HTTP/1.1\r\nHost: a\r\nContent-Type: application/json\r\n\
+                 Content-Length: {length}\r\nConnection: close\r\n\r\n{body}"
+            ),
+        )
+    }
+
+    /// The rows it has written.
+    pub fn rows(&self) -> Vec<String> {
+        let text = fs::read_to_string(self.path("rows.json")).unwrap_or_default();
+        text.lines().map(str::to_owned).collect()
+    }
+
+    /// Looks again and again until something is there.
+    pub fn until<T>(&self, what: &str, look: impl Fn(&Self) -> Option<T>) -> T {
+        let began = Instant::now();
+        loop {
+            if let Some(found) = look(self) {
+                return found;
+            }
+            assert!(began.elapsed() < WAIT, "not within {WAIT:?}: {what}");
+            std::thread::sleep(Duration::from_millis(100));
+        }
+    }
+}
+
+impl Drop for Agent {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+/// A page of any server of this machine; `None` where nobody listens.
+pub fn get(address: &str, path: &str) -> Option<Answer> {
+    let stream = TcpStream::connect(address).ok()?;
+    Some(ask(stream, &format!("GET {path} HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n")))
+}
+
+fn ask(mut stream: impl Read + Write, request: &str) -> Answer {
+    stream.write_all(request.as_bytes()).unwrap();
+    let mut text = Vec::new();
+    stream.read_to_end(&mut text).unwrap();
+    let text = String::from_utf8_lossy(&text);
+    let (head, body) = text.split_once("\r\n\r\n").unwrap();
+    let status = head.split(' ').nth(1).unwrap().parse().unwrap();
+    Answer { status, head: head.to_lowercase(), body: body.to_owned() }
+}
+
+/// The stub of NVML, compiled once a run.
+fn stub() -> PathBuf {
+    static STUB: std::sync::OnceLock<PathBuf> = std::sync::OnceLock::new();
+    STUB.get_or_init(|| {
+        let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/it/stub_nvml.c");
+        let target =
+            Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("stub-{}.so", std::process::id()));
+        let done = Command::new("cc")
+            .args(["-shared", "-fPIC", "-O1", "-o"])
+            .arg(&target)
+            .arg(source)
+            .status()
+            .unwrap();
+        assert!(done.success());
+        target
+    })
+    .clone()
+}
+
+/// The value of a sample on a page, by its name and words of its labels.
+pub fn value(page: &str, name: &str, labels: &[&str]) -> Option<f64> {
+    let is_it = |line: &&str| {
+        let is_name = line.starts_with(name) && line[name.len()..].starts_with(['{', ' ']);
+        is_name && labels.iter().all(|label| line.contains(label))
+    };
+    page.lines().find(is_it)?.rsplit(' ').next()?.parse().ok()
+}

@@ -1,0 +1,136 @@
+//! Pages in both formats, read by the real Prometheus where it is installed, and configurations that
+//! are refused.
+
+use std::fs;
+use std::io::Write;
+use std::process::{Command, Stdio};
+
+use crate::fixture::{Agent, value};
+
+const GPU: &str = "gpu=0 util=50 gpm=1 smactive=0.25 power=200000 energy=1000\n";
+
+#[test]
+fn both_formats_are_served_by_what_is_accepted() {
+    let agent = Agent::start("", Some(GPU));
+    agent.until("counters", |agent| {
+        let page = agent.page("/metrics", "*/*").body;
+        value(&page, "rowmill_gpu_reads_total", &["gpu=\"0\""])
+    });
+    let text = agent.page("/metrics", "text/plain");
+    assert!(text.head.contains("text/plain; version=0.0.4"), "{}", text.head);
+    assert!(!text.body.contains("# EOF"));
+    let open = agent.page("/metrics", "application/openmetrics-text; version=1.0.0");
+    assert!(open.head.contains("application/openmetrics-text"), "{}", open.head);
+    assert!(open.body.ends_with("# EOF\n"));
+    assert_eq!(agent.page("/none", "*/*").status, 404);
+    let Some(promtool) = promtool() else { return };
+    for page in [&text.body, &agent.page("/metrics/dcgm", "*/*").body] {
+        let mut child = Command::new(&promtool)
+            .args(["check", "metrics"])
+            .stdin(Stdio::piped())
+            .stderr(Stdio::piped())
+            .spawn()
+            .unwrap();
+        child.stdin.take().unwrap().write_all(page.as_bytes()).unwrap();
+        let output = child.wait_with_output().unwrap();
+        let said = String::from_utf8_lossy(&output.stderr);
+        // The names of dcgm-exporter are its own; what counts is that the page is read.
+        let is_dcgm = page.contains("DCGM_FI_");
+        assert!(output.status.success() || (is_dcgm && !said.contains("error")), "{said}\n{page}");
+    }
+}
+
+#[test]
+fn an_agent_that_ends_leaves_no_name_behind() {
+    let mut agent = Agent::start("", None);
+    let pid = agent.child.id().to_string();
+    assert!(Command::new("kill").arg(&pid).status().unwrap().success());
+    assert_eq!(agent.child.wait().unwrap().code(), Some(0));
+    let left: Vec<_> = fs::read_dir(agent.sockets()).unwrap().collect();
+    assert!(left.is_empty(), "{left:?}");
+}
+
+fn promtool() -> Option<&'static str> {
+    let found = Command::new("promtool").arg("--version").output().is_ok();
+    if !found {
+        println!("SKIPPED promtool: Prometheus is not installed");
+    }
+    found.then_some("promtool")
+}
+
+#[test]
+fn a_wrong_configuration_is_refused_with_its_place_and_a_hint() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("agent.toml");
+    let check = |text: &str| {
+        fs::write(&file, text).unwrap();
+        let mut command = Command::new(env!("CARGO_BIN_EXE_rowmill-agent"));
+        let output = command.arg("--check").arg("--config").arg(&file).output().unwrap();
+        (output.status.code(), String::from_utf8_lossy(&output.stderr).into_owned())
+    };
+    assert_eq!(
+        check("metrics = '127.0.0.1:0'"),
+        (Some(0), "the configuration is right\n".to_owned())
+    );
+    let (code, said) = check("socket = 'x'");
+    assert!(code == Some(2) && said.contains("unknown field `socket`"), "{said}");
+    assert!(said.contains("hint: rowmill-agent --help"), "{said}");
+    let secret = folder.path().join("token");
+    fs::write(&secret, "0123456789abcdef").unwrap();
+    let token =
+        format!("[[token]]\nname = 'a'\nfile = '{}'\nverbs = ['status']\n", secret.display());
+    let listen = "[listen]\naddress = '127.0.0.1:0'\ncertificate = '/none'\nkey = '/none'\n";
+    let (_, said) = check(&format!("{listen}{token}"));
+    assert!(
+        said.contains("expected a file for its owner alone (mode 0600), got mode 0644"),
+        "{said}"
+    );
+    let (_, said) = check(listen);
+    assert!(said.contains("expected at least one [[token]]"), "{said}");
+    let long = format!("socket_dir = '/{}'\n", "x".repeat(60));
+    fs::write(&file, long).unwrap();
+    let mut command = Command::new(env!("CARGO_BIN_EXE_rowmill-agent"));
+    let output = command.arg("--config").arg(&file).output().unwrap();
+    let said = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert!(output.status.code() == Some(2) && said.contains("at most 54 bytes"), "{said}");
+}
+
+#[test]
+fn a_real_prometheus_scrapes_both_pages() {
+    if promtool().is_none() || Command::new("prometheus").arg("--version").output().is_err() {
+        println!("SKIPPED a real scrape: Prometheus is not installed");
+        return;
+    }
+    let agent = Agent::start("", Some(GPU));
+    let port = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+    let target = &agent.metrics;
+    let job = |name: &str, path: &str| {
+        format!(
+            "  - job_name: {name}\n    metrics_path: {path}\n    static_configs: [{{targets: ['{target}']}}]\n"
+        )
+    };
+    let configuration = format!(
+        "global: {{scrape_interval: 1s}}\nscrape_configs:\n{}{}",
+        job("agent", "/metrics"),
+        job("dcgm", "/metrics/dcgm")
+    );
+    fs::write(agent.path("prometheus.yml"), configuration).unwrap();
+    let mut prometheus = Command::new("prometheus")
+        .arg(format!("--config.file={}", agent.path("prometheus.yml").display()))
+        .arg(format!("--storage.tsdb.path={}", agent.path("tsdb").display()))
+        .arg(format!("--web.listen-address={port}"))
+        .stderr(Stdio::null())
+        .spawn()
+        .unwrap();
+    let query = |expression: &str| {
+        let path = format!("/api/v1/query?query={expression}");
+        crate::fixture::get(&port.to_string(), &path).map(|answer| answer.body).unwrap_or_default()
+    };
+    for expression in
+        ["up==1", "rowmill_gpu_reads_total", "DCGM_FI_DEV_POWER_USAGE", "hw_gpu_memory_limit_bytes"]
+    {
+        agent.until(expression, |_| query(expression).contains("\"value\":[").then_some(()));
+    }
+    prometheus.kill().unwrap();
+    prometheus.wait().unwrap();
+}

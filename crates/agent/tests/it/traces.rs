@@ -1,0 +1,236 @@
+//! Orders for traces, with the tests' own process as a stand-in for PyTorch: at the door of the host,
+//! and at the TLS port by curl.
+
+use std::fs;
+use std::os::unix::net::UnixDatagram;
+use std::path::Path;
+use std::process::Command;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use fleet::ipc::message::{HEADER, Message};
+use fleet::steps;
+
+use crate::fixture::{Agent, value};
+
+const ORDER: &str = r#"{"token": "TOKEN", "pids": [], "job": null,
+  "when": {"kind": "iterations", "count": 5, "align": 100}, "with": ["shapes"],
+  "size_max": 1048576, "patience_ms": 20000, "not_before_unix_ms": null}"#;
+
+/// Asks like PyTorch until it is dropped, and writes what is wanted.
+struct Job {
+    stop: Arc<AtomicBool>,
+    thread: Option<std::thread::JoinHandle<()>>,
+}
+
+impl Job {
+    fn start(sockets: &Path, write: impl Fn(&str, &str) + Send + 'static) -> Self {
+        let stop = Arc::new(AtomicBool::new(false));
+        let (own, sockets) = (Arc::clone(&stop), sockets.to_owned());
+        let thread = std::thread::spawn(move || {
+            let client = UnixDatagram::bind(sockets.join("dynoconfigclient-job")).unwrap();
+            client.set_read_timeout(Some(Duration::from_millis(200))).unwrap();
+            let pid = i32::try_from(std::process::id()).unwrap();
+            let mut done = String::new();
+            while !own.load(Ordering::SeqCst) {
+                let poll = Message::Poll { free: 2, job: 0, pids: vec![pid, 2] }.to_bytes();
+                let mut bytes = vec![0; 4096];
+                let asked = client.send_to(&poll, sockets.join("dynolog"));
+                let length = asked.and_then(|_| client.recv(&mut bytes)).unwrap_or_default();
+                if length > HEADER {
+                    let config = String::from_utf8(bytes[HEADER..length].to_vec()).unwrap();
+                    let value = |key: &str| {
+                        let line = config
+                            .lines()
+                            .find_map(|line| line.strip_prefix(key)?.strip_prefix('='));
+                        line.unwrap().to_owned()
+                    };
+                    let id = value("REQUEST_TRACE_ID");
+                    if id != done {
+                        let path = value("ACTIVITIES_LOG_FILE");
+                        write(&path.replace(".json", &format!("_{pid}.json")), &id);
+                        done = id;
+                    }
+                }
+                std::thread::sleep(Duration::from_millis(20));
+            }
+        });
+        Self { stop, thread: Some(thread) }
+    }
+}
+
+impl Drop for Job {
+    fn drop(&mut self) {
+        self.stop.store(true, Ordering::SeqCst);
+        let _ = self.thread.take().map(std::thread::JoinHandle::join);
+    }
+}
+
+fn honest(path: &str, id: &str) {
+    let text = format!("{{\"trace_id\": \"{id}\", \"traceEvents\": []}}");
+    fs::write(format!("{path}.tmp"), text).unwrap();
+    fs::rename(format!("{path}.tmp"), path).unwrap();
+}
+
+fn order(agent: &Agent, token: &str) -> String {
+    // It may take a moment until the job has asked for the first time.
+    agent.until("a job that asks", |agent| {
+        let begun = agent.local("POST", "/v1/traces", &ORDER.replace("TOKEN", token));
+        (begun.status == 201).then_some(())
+    });
+    agent.until("the end of the order", |agent| {
+        let state = agent.local("GET", &format!("/v1/traces/{token}"), "").body;
+        state.contains("\"is_over\":true").then_some(state)
+    })
+}
+
+#[test]
+fn an_order_brings_a_compressed_trace_that_is_fetched_and_removed() {
+    let agent = Agent::start("", None);
+    let job = Job::start(&agent.sockets(), honest);
+    let state = order(&agent, "first");
+    let name = format!("pid-{}.json.gz", std::process::id());
+    assert!(state.contains("\"state\":\"written\"") && state.contains(&name), "{state}");
+    let path = format!("/v1/traces/first/{name}");
+    let whole = agent.local("GET", &path, "");
+    assert_eq!(whole.status, 200);
+    assert!(agent.local("GET", &format!("{path}?from=1000000"), "").body.is_empty());
+    for wrong in
+        ["/v1/traces/first/..%2F..%2Fagent.toml", "/v1/traces/none", "/v1/traces/first/x.gz"]
+    {
+        assert_eq!(agent.local("GET", wrong, "").status, 404, "{wrong}");
+    }
+    let again = agent.local("POST", "/v1/traces", &ORDER.replace("TOKEN", "first"));
+    assert!(again.status == 409 && again.body.contains("there is one of that name"), "{again:?}");
+    assert_eq!(agent.local("DELETE", "/v1/traces/first", "").status, 204);
+    assert_eq!(agent.local("GET", "/v1/traces/first", "").status, 404);
+    assert_eq!(fs::read_dir(agent.path("state/traces")).unwrap().count(), 0);
+    let audit = fs::read_to_string(agent.path("audit.json")).unwrap();
+    assert!(audit.contains("\"verb\":\"trace\"") && audit.contains("1 processes"), "{audit}");
+    drop(job);
+}
+
+#[test]
+fn a_file_that_is_no_trace_is_lost_with_its_reason() {
+    let agent = Agent::start("", None);
+    let job = Job::start(&agent.sockets(), |path, _| {
+        std::os::unix::fs::symlink("/etc/passwd", path).unwrap();
+    });
+    let state = order(&agent, "link");
+    assert!(state.contains("\"state\":\"lost\"") && state.contains("symbolic link"), "{state}");
+    drop(job);
+}
+
+#[test]
+fn what_cannot_be_meant_is_refused() {
+    let agent = Agent::start("", None);
+    let nobody = agent.local("POST", "/v1/traces", &ORDER.replace("TOKEN", "a"));
+    assert!(nobody.status == 409 && nobody.body.contains("nobody asks"), "{nobody:?}");
+    let path = agent.local("POST", "/v1/traces", &ORDER.replace("TOKEN", "../a"));
+    assert!(path.body.contains("expected 1 to 64 letters"), "{path:?}");
+    let with = agent.local("POST", "/v1/traces", &ORDER.replace("shapes", "colours"));
+    assert!(with.body.contains("got \\\"colours\\\"") || with.body.contains("token"), "{with:?}");
+    assert_eq!(agent.local("POST", "/v1/traces", "{").status, 400);
+    let long = ORDER.replace("TOKEN", &"x".repeat(100_000));
+    assert_eq!(agent.local("POST", "/v1/traces", &long).status, 413);
+}
+
+#[test]
+fn steps_are_on_the_page_by_the_kernels_word() {
+    let agent = Agent::start("", None);
+    let socket = UnixDatagram::unbound().unwrap();
+    let target = agent.sockets().join(steps::NAME);
+    agent.until("the socket", |_| target.exists().then_some(()));
+    for step in 1..=5_u64 {
+        let message = steps::Message {
+            phase: steps::Phase::Train,
+            own_pid: 1,
+            step,
+            monotonic_ns: step * 1_000_000,
+            samples: 32,
+            exposed_ns: None,
+        };
+        socket.send_to(&message.to_bytes(), &target).unwrap();
+    }
+    socket.send_to(b"nonsense", &target).unwrap();
+    let pid = format!("pid=\"{}\"", std::process::id());
+    let page = agent.until("five steps", |agent| {
+        let page = agent.page("/metrics", "*/*").body;
+        (value(&page, "rowmill_steps_total", &[&pid]) == Some(5.0)).then_some(page)
+    });
+    assert_eq!(value(&page, "rowmill_samples_total", &[&pid]), Some(160.0));
+    assert_eq!(value(&page, "rowmill_step_seconds", &[&pid]), Some(0.001));
+}
+
+fn run(command: &mut Command) -> String {
+    let output = command.output().unwrap();
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    String::from_utf8_lossy(&output.stdout).into_owned()
+}
+
+#[test]
+fn the_port_opens_for_a_token_over_tls_alone() {
+    for program in ["openssl", "curl"] {
+        if Command::new(program).arg("version").arg("--version").output().is_err() {
+            println!("SKIPPED the TLS port: {program} is not there");
+            return;
+        }
+    }
+    let folder = tempfile::tempdir().unwrap();
+    let at = |name: &str| folder.path().join(name).display().to_string();
+    let (key, certificate, token) = (at("key.pem"), at("certificate.pem"), at("token"));
+    run(Command::new("openssl").args([
+        "req",
+        "-x509",
+        "-newkey",
+        "ec",
+        "-pkeyopt",
+        "ec_paramgen_curve:prime256v1",
+        "-nodes",
+        "-days",
+        "2",
+        "-subj",
+        "/CN=localhost",
+        "-addext",
+        "subjectAltName=DNS:localhost,IP:127.0.0.1",
+        "-addext",
+        "basicConstraints=critical,CA:FALSE",
+        "-keyout",
+        &key,
+        "-out",
+        &certificate,
+    ]));
+    fs::write(&token, "0123456789abcdef\n").unwrap();
+    run(Command::new("chmod").args(["600", &token]));
+    let configuration = format!(
+        "[listen]\naddress = '127.0.0.1:0'\ncertificate = '{certificate}'\nkey = '{key}'\n\
+         [[token]]\nname = 'reader'\nfile = '{token}'\nverbs = ['status']\nhosts = ['127.0.0.0/8']\n"
+    );
+    let agent = Agent::start(&configuration, None);
+    let curl = |secret: &str, path: &str, more: &[&str]| {
+        let header = format!("Authorization: Bearer {secret}");
+        let url = format!("{}{path}", agent.secured);
+        let mut curl = Command::new("curl");
+        curl.args(["-s", "--cacert", &certificate, "-H", &header, "-w", "%{http_code}", &url])
+            .args(more);
+        run(&mut curl)
+    };
+    let status = curl("0123456789abcdef", "/v1/status", &[]);
+    assert!(status.ends_with("200") && status.contains("\"unix_ns\":"), "{status}");
+    assert!(curl("0123456789abcdeF", "/v1/status", &[]).ends_with("401"));
+    let json = ["-H", "Content-Type: application/json", "-d", &ORDER.replace("TOKEN", "a")];
+    let refused = curl("0123456789abcdef", "/v1/traces", &json);
+    assert!(refused.ends_with("403") && refused.contains("not granted"), "{refused}");
+    assert!(curl("0123456789abcdef", "/metrics", &[]).ends_with("404"));
+    let plain = Command::new("curl")
+        .args(["-s", &agent.secured.replace("https", "http")])
+        .output()
+        .unwrap();
+    assert!(!plain.status.success(), "{plain:?}");
+    let audit = fs::read_to_string(agent.path("audit.json")).unwrap();
+    assert!(
+        audit.contains("refused: no valid token") && audit.contains("reader@127.0.0.1"),
+        "{audit}"
+    );
+}

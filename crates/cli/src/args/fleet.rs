@@ -1,0 +1,123 @@
+//! The command line of `rowmill fleet`.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use clap::{Args, Subcommand};
+
+use super::capture::{With, span};
+
+/// Ask the agents of a fleet.
+#[derive(Debug, Args)]
+pub struct Fleet {
+    #[command(subcommand)]
+    pub verb: FleetVerb,
+}
+
+/// What is asked.
+#[derive(Debug, Subcommand)]
+pub enum FleetVerb {
+    /// Record the same iterations of every rank on many hosts: from a request to a report
+    #[command(after_help = "\
+Examples:
+  rowmill fleet trace --hosts a,b --token-file ops.token      five iterations of every rank
+  rowmill fleet trace --slurm 4711 --token-file ops.token     on the hosts of a Slurm job
+  rowmill fleet trace --hosts a,b:9500 --ca fleet.pem --iterations 20 --align 1000
+
+OUTPUT receives rank-N.json.gz, report.html and merged.pftrace; `rowmill trace OUTPUT` reads it as one
+job. Every rank ends written or lost, with the reason; exit code 1 if one was lost.
+
+--align auto takes a multiple of iterations that lasts 20 s by the step time that jobs report (the
+socket rowmill-steps), and 100 where none does; ranks that did not meet are asked once more.")]
+    Trace(Box<FleetTrace>),
+    /// Which hosts answer, with clocks and what they lack
+    #[command(after_help = "Example:\n  rowmill fleet hosts --hosts a,b --token-file ops.token")]
+    Hosts(Reach),
+    /// Processes and GPUs: who computes, who hangs, what is held idle
+    #[command(after_help = "\
+Examples:
+  rowmill fleet status                               this host, by its agent's own socket
+  rowmill fleet status --hosts a,b --token-file ops.token")]
+    Status(Reach),
+    /// What agents lack, and why
+    #[command(after_help = "Example:\n  rowmill fleet doctor --hosts a,b --token-file ops.token")]
+    Doctor(Reach),
+    /// Leave a GPU's hardware counters to Nsight or CUPTI for a while; resumes by itself
+    #[command(after_help = "Example:\n  rowmill fleet pause --gpu 0 --for 10m")]
+    Pause {
+        #[command(flatten)]
+        reach: Reach,
+        /// Which GPU
+        #[arg(long, value_name = "INDEX")]
+        gpu: u32,
+        /// For how long; 0 resumes at once
+        #[arg(long = "for", value_name = "TIME", value_parser = pause)]
+        length: Duration,
+    },
+}
+
+/// Which agents, and how they are reached.
+#[derive(Clone, Debug, Args)]
+pub struct Reach {
+    /// Hosts, with the port where it is not 9466 [default: this host, by its agent's own socket]
+    #[arg(long, value_name = "HOST", value_delimiter = ',')]
+    pub hosts: Vec<String>,
+    /// The hosts of this Slurm job, by squeue
+    #[arg(long, value_name = "JOB", conflicts_with = "hosts")]
+    pub slurm: Option<i64>,
+    /// The file with the token that the agents know
+    #[arg(long, value_name = "FILE")]
+    pub token_file: Option<PathBuf>,
+    /// The certificate that the agents' are signed by, or theirs [default: the usual authorities]
+    #[arg(long, value_name = "FILE")]
+    pub ca: Option<PathBuf>,
+    /// The folder of the agent's socket on this host [default: KINETO_IPC_SOCKET_DIR, else none]
+    #[arg(long, value_name = "FOLDER")]
+    pub socket_dir: Option<PathBuf>,
+}
+
+/// Record many hosts.
+#[derive(Debug, Args)]
+pub struct FleetTrace {
+    #[command(flatten)]
+    pub reach: Reach,
+    /// Iterations to record
+    #[arg(long, value_name = "N", default_value_t = 5, value_parser = clap::value_parser!(u32).range(1..))]
+    pub iterations: u32,
+    /// Begin at a multiple of this iteration, the same on all ranks; `auto` by the step time
+    #[arg(long, value_name = "N", default_value = "auto", value_parser = align)]
+    pub align: Align,
+    /// What else to record
+    #[arg(long, value_enum, value_delimiter = ',', value_name = "WHAT")]
+    pub with: Vec<With>,
+    /// The folder to write; must be new or empty
+    #[arg(short, long, value_name = "FOLDER", default_value = "capture")]
+    pub output: PathBuf,
+    /// Refuse traces larger than this, such as 512MiB or 8GiB
+    #[arg(long, value_name = "SIZE", value_parser = super::mebibytes, default_value = "4GiB")]
+    pub size_max: u64,
+    /// How long to wait for the start, for progress, and for a host that says nothing
+    #[arg(long, value_name = "TIME", value_parser = span, default_value = "2m")]
+    pub timeout: Duration,
+}
+
+/// A multiple of iterations.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Align {
+    /// By the step time.
+    Auto,
+    /// This one.
+    Given(u32),
+}
+
+fn align(text: &str) -> Result<Align, String> {
+    if text == "auto" {
+        return Ok(Align::Auto);
+    }
+    let given = text.parse().ok().filter(|&align| align > 0);
+    given.map(Align::Given).ok_or_else(|| format!("expected auto or a number from 1, got {text}"))
+}
+
+fn pause(text: &str) -> Result<Duration, String> {
+    if text == "0" { Ok(Duration::ZERO) } else { span(text) }
+}

@@ -1,0 +1,305 @@
+//! `rowmill fleet trace`: one order to all hosts at once, then a trace or a reason for every rank, then
+//! the report. `rowmill capture` comes here too where an agent has the socket.
+
+use std::collections::BTreeMap;
+use std::path::Path;
+use std::process::ExitCode;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+use fleet::capture::round_start;
+use fleet::tracing::unix_ms;
+use fleet::wire::{Status, TraceOrder, TraceRow, TraceState, When};
+
+use super::client::{Client, Clock};
+use super::{PATIENCE, clients, each};
+use crate::args::{Align, FleetTrace, With};
+use crate::command::capture::{
+    self,
+    outcome::{self, Outcome, Row},
+};
+use crate::error::Error;
+use crate::interrupt;
+use crate::output;
+use crate::plain::plain;
+use crate::resolve::Session;
+
+/// Between two looks at an order.
+const LOOK: Duration = Duration::from_millis(500);
+/// A host that says nothing for this long is gone.
+const SILENCE: Duration = Duration::from_secs(20);
+/// The multiple where no job reports its steps.
+const ALIGN: u32 = 100;
+/// How long a multiple of iterations should last: all ranks are asked within a fraction of it.
+const LASTING: Duration = Duration::from_secs(20);
+/// Room for the orders to arrive before the first process is answered.
+const ROOM: Duration = Duration::from_millis(1500);
+
+/// What is recorded, everywhere.
+pub struct Wanted<'a> {
+    pub pids: Vec<u32>,
+    pub job: Option<i64>,
+    pub when: When,
+    pub with: &'a [With],
+    pub size_max: u64,
+    pub timeout: Duration,
+    pub output: &'a Path,
+}
+
+/// Runs the command.
+pub fn run(args: &FleetTrace, session: &Session) -> Result<ExitCode, Error> {
+    capture::check_empty(&args.output)?;
+    let clients = clients(&args.reach, PATIENCE)?;
+    let made = output::folder(&args.output)?;
+    let stop = interrupt::stop_flag("ending the capture");
+    let looked = each(&clients, Client::status);
+    for (client, looked) in clients.iter().zip(&looked) {
+        match looked {
+            Ok((status, clock)) => session.console.say(format_args!(
+                "{}: {} processes, clock {}",
+                client.name(),
+                status.processes.iter().filter(|process| process.skip.is_none()).count(),
+                clock.words()
+            )),
+            Err(problem) => session.console.say(format_args!("{}: {problem}", client.name())),
+        }
+    }
+    let align = match args.align {
+        Align::Given(align) => align,
+        Align::Auto => auto(&looked, session),
+    };
+    let when = When::Iterations { count: args.iterations, align };
+    let (size_max, timeout) = (args.size_max << 20, args.timeout);
+    let (pids, job, output) = (Vec::new(), args.reach.slurm, args.output.as_path());
+    let wanted = Wanted { pids, job, when, with: &args.with, size_max, timeout, output };
+    let rows = order(&clients, &looked, &wanted, (session, &stop));
+    let outcome = Outcome {
+        folder: args.output.clone(),
+        report: None,
+        merged: None,
+        is_aligned: None,
+        processes: rows,
+    };
+    let told = outcome::tell(outcome, session, stop.load(Ordering::SeqCst));
+    drop(made);
+    told
+}
+
+/// The same for the agent of this host alone, on behalf of `rowmill capture`.
+pub fn locally(client: Client, wanted: &Wanted<'_>, session: &Session) -> Result<ExitCode, Error> {
+    let stop = interrupt::stop_flag("ending the capture");
+    let clients = [client];
+    let looked = each(&clients, Client::status);
+    let processes = order(&clients, &looked, wanted, (session, &stop));
+    let folder = wanted.output.to_owned();
+    let outcome = Outcome { folder, report: None, merged: None, is_aligned: None, processes };
+    outcome::tell(outcome, session, stop.load(Ordering::SeqCst))
+}
+
+type Looked = Result<(Status, Clock), String>;
+
+/// A multiple that lasts long enough by the slowest job's steps, a round number.
+fn auto(looked: &[Looked], session: &Session) -> u32 {
+    let statuses = looked.iter().flatten().flat_map(|(status, _)| &status.processes);
+    let fastest = statuses.filter_map(|process| process.step_ns).filter(|&ns| ns > 0).min();
+    let Some(fastest) = fastest else {
+        session.console.say(format_args!(
+            "no process reports its steps: beginning at the next multiple of {ALIGN}"
+        ));
+        return ALIGN;
+    };
+    let align = round_up(u64::try_from(LASTING.as_nanos()).unwrap_or(u64::MAX).div_ceil(fastest));
+    session.console.say(format_args!(
+        "a step takes {:.1} ms: beginning at the next multiple of {align}",
+        fastest as f64 * 1e-6
+    ));
+    align
+}
+
+/// The next of 1, 2, 5, 10, 20, ….
+fn round_up(count: u64) -> u32 {
+    let mut base = 1_u64;
+    loop {
+        for factor in [1, 2, 5] {
+            if base * factor >= count {
+                return u32::try_from(base * factor).unwrap_or(u32::MAX);
+            }
+        }
+        base *= 10;
+        if base > 1_000_000_000 {
+            return 1_000_000_000;
+        }
+    }
+}
+
+/// Asks all hosts at once, and waits until every process has a trace or a reason.
+fn order(
+    clients: &[Client],
+    looked: &[Looked],
+    wanted: &Wanted<'_>,
+    (session, stop): (&Session, &AtomicBool),
+) -> Vec<Row> {
+    let token = format!("{:x}-{}", unix_ms(), std::process::id());
+    let start = start(looked);
+    let known: BTreeMap<&str, &Looked> = clients.iter().map(Client::name).zip(looked).collect();
+    let many = clients.len() > 1;
+    let rows = each(clients, |client| {
+        let offset_ns = match known.get(client.name()) {
+            Some(Ok((_, clock))) => clock.offset_ns,
+            Some(Err(problem)) => return vec![lost(client, problem)],
+            None => 0,
+        };
+        let order = TraceOrder {
+            token: token.clone(),
+            pids: wanted.pids.clone(),
+            job: wanted.job,
+            when: wanted.when,
+            with: wanted.with.iter().map(|with| format!("{with:?}").to_lowercase()).collect(),
+            size_max: wanted.size_max,
+            patience_ms: u64::try_from(wanted.timeout.as_millis()).unwrap_or(u64::MAX),
+            not_before_unix_ms: many.then(|| start.saturating_add_signed(offset_ns / 1_000_000)),
+        };
+        let begun = match client.begin(&order) {
+            Ok(state) => state,
+            Err(problem) => return vec![lost(client, &problem)],
+        };
+        let state = watch(client, begun, (session, stop));
+        let rows = fetch(client, &token, state, wanted.output, many);
+        client.forget(&token);
+        rows
+    });
+    rows.into_iter().flatten().collect()
+}
+
+/// When to begin to answer, by our clock: behind the longest pause between all hosts' polls.
+fn start(looked: &[Looked]) -> u64 {
+    let mut polled = Vec::new();
+    for (status, clock) in looked.iter().flatten() {
+        let at = i64::try_from(status.unix_ns).unwrap_or(i64::MAX) - clock.offset_ns;
+        let at = Duration::from_nanos(u64::try_from(at).unwrap_or(0));
+        let rows = status.processes.iter().filter(|process| process.skip.is_none());
+        polled.extend(rows.map(|row| at.saturating_sub(Duration::from_millis(row.polled_ms))));
+    }
+    let now = Duration::from_millis(unix_ms()) + ROOM;
+    u64::try_from(round_start(now, &polled).as_millis()).unwrap_or(u64::MAX)
+}
+
+/// Looks until the order is over, or the host says nothing any more.
+fn watch(
+    client: &Client,
+    begun: TraceState,
+    (session, stop): (&Session, &AtomicBool),
+) -> TraceState {
+    let mut state = begun;
+    let mut heard = Instant::now();
+    let mut told: BTreeMap<u32, String> = BTreeMap::new();
+    loop {
+        for row in &state.rows {
+            if told.insert(row.pid, row.state.clone()).as_deref() != Some(&row.state) {
+                let why =
+                    row.reason.as_ref().map_or(String::new(), |why| format!(": {}", plain(why)));
+                let who =
+                    row.rank.map_or(format!("process {}", row.pid), |rank| format!("rank {rank}"));
+                session.console.say(format_args!("{}: {who}: {}{why}", client.name(), row.state));
+            }
+        }
+        if state.is_over {
+            return state;
+        }
+        std::thread::sleep(LOOK);
+        let gave_up = stop.load(Ordering::SeqCst);
+        match client.state(&state.token) {
+            Ok(now) if !gave_up => {
+                (state, heard) = (now, Instant::now());
+            }
+            Ok(_) => return ended(state, "the capture was interrupted"),
+            Err(problem) if heard.elapsed() > SILENCE || gave_up => {
+                let why = format!(
+                    "its agent says nothing for {} s: {problem}",
+                    heard.elapsed().as_secs()
+                );
+                return ended(state, &why);
+            }
+            Err(_) => {}
+        }
+    }
+}
+
+/// What has no trace yet will have none.
+fn ended(mut state: TraceState, why: &str) -> TraceState {
+    for row in state.rows.iter_mut().filter(|row| row.file.is_none() && row.state != "lost") {
+        row.state = "lost".to_owned();
+        row.reason = Some(why.to_owned());
+    }
+    state
+}
+
+fn fetch(client: &Client, token: &str, state: TraceState, folder: &Path, many: bool) -> Vec<Row> {
+    let row = |row: TraceRow| {
+        let mut result = Row {
+            host: Some(client.name().to_owned()),
+            pid: row.pid,
+            rank: row.rank,
+            state: "lost",
+            reason: row.reason.map(|why| plain(&why)),
+            path: None,
+            bytes: 0,
+            command: row.command,
+        };
+        let Some(file) = row.file else { return result };
+        // Two hosts may have processes of one number.
+        let is_ranked = file.name.starts_with("rank-");
+        let host: String = client
+            .name()
+            .chars()
+            .map(|c| if c.is_ascii_alphanumeric() { c } else { '-' })
+            .collect();
+        let name =
+            if many && !is_ranked { format!("{host}-{}", file.name) } else { file.name.clone() };
+        // A name is the agent's word.
+        let is_plain = !name.contains('/') && !name.starts_with('.');
+        let path = folder.join(name);
+        let taken = path.exists() || !is_plain;
+        let fetched = if taken {
+            Err(format!("{}: another rank has this name", file.name))
+        } else {
+            client.fetch(token, &file, &path)
+        };
+        match fetched {
+            Ok(()) => {
+                (result.state, result.bytes) = ("written", file.bytes);
+                result.path = Some(path);
+            }
+            Err(problem) => result.reason = Some(plain(&problem)),
+        }
+        result
+    };
+    state.rows.into_iter().map(row).collect()
+}
+
+/// A host without any trace.
+fn lost(client: &Client, problem: &str) -> Row {
+    Row {
+        host: Some(client.name().to_owned()),
+        pid: 0,
+        rank: None,
+        state: "lost",
+        reason: Some(plain(problem)),
+        path: None,
+        bytes: 0,
+        command: String::new(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::round_up;
+
+    #[test]
+    fn multiples_are_round() {
+        for (count, round) in [(0, 1), (1, 1), (3, 5), (100, 100), (101, 200), (670, 1000)] {
+            assert_eq!(round_up(count), round);
+        }
+        assert_eq!(round_up(u64::MAX), 1_000_000_000);
+    }
+}

@@ -1,0 +1,76 @@
+//! What an address names: a bucket and key of a store, or a URL as it is.
+
+use super::problem::RemoteProblem;
+
+/// How an object is addressed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Scheme {
+    S3,
+    Google,
+    Http,
+}
+
+impl Scheme {
+    pub(super) fn of(input: &str) -> Option<Self> {
+        let (scheme, _) = input.split_once("://")?;
+        match scheme {
+            "s3" => Some(Self::S3),
+            "gs" => Some(Self::Google),
+            "http" | "https" => Some(Self::Http),
+            _ => None,
+        }
+    }
+}
+
+/// The bucket and key of `s3://bucket/key` or `gs://bucket/key`.
+pub(super) fn bucket_and_key(input: &str) -> Result<(&str, &str), RemoteProblem> {
+    let rest = input.split_once("://").map_or("", |(_, rest)| rest);
+    match rest.split_once('/') {
+        Some((bucket, key)) if !bucket.is_empty() && !key.is_empty() && !key.ends_with('/') => {
+            Ok((bucket, key))
+        }
+        _ => Err(RemoteProblem::Address { expected: "a bucket and the name of one object" }),
+    }
+}
+
+/// `text` with every byte escaped that a path of a URL may not have; `/` stays.
+///
+/// # Source
+/// RFC 3986, section 2.3: letters, digits and `-._~` are never escaped.
+pub(super) fn escaped(text: &str) -> String {
+    let mut out = String::with_capacity(text.len());
+    for byte in text.bytes() {
+        if byte.is_ascii_alphanumeric() || b"-._~/".contains(&byte) {
+            out.push(char::from(byte));
+        } else {
+            out += &format!("%{byte:02X}");
+        }
+    }
+    out
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{Scheme, bucket_and_key, escaped};
+
+    #[test]
+    fn files_are_no_objects() {
+        for file in ["train.csv", "/s3/x", "s3:/x", "-", "ftp://host/x", "c://x"] {
+            assert_eq!(Scheme::of(file), None, "{file}");
+        }
+        assert_eq!(Scheme::of("gs://b/k"), Some(Scheme::Google));
+    }
+
+    #[test]
+    fn an_address_names_a_bucket_and_an_object() {
+        assert_eq!(bucket_and_key("s3://b/day 1/x.csv").unwrap(), ("b", "day 1/x.csv"));
+        for wrong in ["s3://", "s3://b", "s3://b/", "s3:///k", "s3://b/folder/"] {
+            assert!(bucket_and_key(wrong).is_err(), "{wrong}");
+        }
+    }
+
+    #[test]
+    fn names_are_escaped_byte_by_byte() {
+        assert_eq!(escaped("a b/ü+~.csv"), "a%20b/%C3%BC%2B~.csv");
+    }
+}

@@ -1,0 +1,370 @@
+//! Requests: their signatures, what failures mean, and which are tried again.
+
+use std::collections::BTreeMap;
+use std::io::{self, Read};
+use std::sync::{LazyLock, Mutex, PoisonError};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use ureq::http::Response;
+use ureq::tls::{PemItem, RootCerts, TlsConfig};
+use ureq::{Agent, Body};
+
+use super::address::{Scheme, bucket_and_key};
+use super::problem::RemoteProblem;
+use super::{aws, google, sign};
+
+const CONNECT: Duration = Duration::from_secs(10);
+/// How long a server may be silent.
+const SILENCE: Duration = Duration::from_secs(60);
+/// The same of services that answer at once where they exist.
+const SERVICE: Duration = Duration::from_secs(2);
+/// The first pause before a request is tried again; each is twice the one before.
+const PAUSE: Duration = Duration::from_millis(100);
+const LONGEST_PAUSE: Duration = Duration::from_secs(10);
+/// Bytes of an answer that is not the object.
+const ANSWER: u64 = 64 << 10;
+
+/// Environment variables; empty ones count as absent.
+pub(super) struct Env(Box<dyn Fn(&str) -> Option<String> + Send + Sync>);
+
+impl Env {
+    fn of_process() -> Self {
+        Self(Box::new(|name| std::env::var(name).ok()))
+    }
+
+    #[cfg(test)]
+    pub(super) fn of(pairs: &[(&str, &str)]) -> Self {
+        let owned = |&(name, value): &(&str, &str)| (name.to_owned(), value.to_owned());
+        let all: BTreeMap<String, String> = pairs.iter().map(owned).collect();
+        Self(Box::new(move |name| all.get(name).cloned()))
+    }
+
+    pub(super) fn get(&self, name: &str) -> Option<String> {
+        (self.0)(name).filter(|value| !value.is_empty())
+    }
+}
+
+/// One of the process: connections and credentials serve all objects.
+static CLIENT: LazyLock<Client> = LazyLock::new(|| Client::new(Env::of_process()));
+
+pub(super) struct Client {
+    env: Env,
+    /// For objects.
+    agent: Result<Agent, RemoteProblem>,
+    wire: Wire,
+    keys: Mutex<Option<Option<aws::Keys>>>,
+    token: Mutex<Option<Option<google::Token>>>,
+    /// Of buckets whose region turned out to be another.
+    regions: Mutex<BTreeMap<String, String>>,
+}
+
+/// What one request asks for.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Ask<'a> {
+    /// As the user named it.
+    pub input: &'a str,
+    /// Bytes `first..=last`; all of it if none.
+    pub range: Option<(u64, u64)>,
+    /// The entity tag it must still have.
+    pub same: Option<&'a str>,
+}
+
+/// Why one try has failed.
+pub(super) enum Failure {
+    /// May be over the next time.
+    Passing(String),
+    Final(RemoteProblem),
+}
+
+impl Client {
+    pub(super) fn of_process() -> &'static Self {
+        &CLIENT
+    }
+
+    pub(super) fn new(env: Env) -> Self {
+        Self {
+            agent: agent(&env),
+            wire: Wire::new(),
+            keys: Mutex::default(),
+            token: Mutex::default(),
+            regions: Mutex::default(),
+            env,
+        }
+    }
+
+    /// Sends one request; an answer is one with the object's bytes, or 416 to a range behind them.
+    pub(super) fn once(&self, ask: Ask<'_>) -> Result<Response<Body>, Failure> {
+        let agent = self.agent.as_ref().map_err(|problem| Failure::Final(problem.clone()))?;
+        let mut headers = Vec::new();
+        if let Some((first, last)) = ask.range {
+            headers.push(("range".to_owned(), format!("bytes={first}-{last}")));
+        }
+        if let Some(same) = ask.same {
+            headers.push(("if-match".to_owned(), same.to_owned()));
+        }
+        let mut region_known = false;
+        loop {
+            let (url, headers, with) = self.addressed(ask.input, headers.clone())?;
+            let mut request = agent.get(&url);
+            if Scheme::of(ask.input) != Some(Scheme::Http) {
+                // A signature is for one host.
+                request = request.config().max_redirects(0).build();
+            }
+            for (name, value) in headers {
+                request = request.header(name, value);
+            }
+            let answer = request.call().map_err(|error| failed(&url, &error))?;
+            let region = answer.headers().get("x-amz-bucket-region");
+            if let Some(region) = region.and_then(|region| region.to_str().ok())
+                && matches!(answer.status().as_u16(), 301 | 307 | 400 | 403)
+                && !std::mem::replace(&mut region_known, true)
+                && let Ok((bucket, _)) = bucket_and_key(ask.input)
+                && self.region(bucket) != region
+            {
+                lock(&self.regions).insert(bucket.to_owned(), region.to_owned());
+                continue;
+            }
+            return understood(answer, &with);
+        }
+    }
+
+    /// URL and headers of a request, and the credentials it is made with, in words.
+    fn addressed(
+        &self,
+        input: &str,
+        mut headers: Vec<(String, String)>,
+    ) -> Result<(String, Vec<(String, String)>, String), Failure> {
+        let now = now();
+        let nameless = || "without credentials, as none were found".to_owned();
+        match Scheme::of(input) {
+            Some(Scheme::S3) => {
+                let place = bucket_and_key(input).map_err(Failure::Final)?;
+                let region = self.region(place.0);
+                let url = aws::url(&self.env, &region, place);
+                let Some(keys) = self.keys(now).map_err(Failure::Final)? else {
+                    return Ok((url, headers, nameless()));
+                };
+                let (host, path) = host_and_path(&url);
+                let request = sign::Request { host, path, region: &region, now };
+                let headers = sign::headers(&request, &keys, headers);
+                let with = format!("with the key {} of {}", keys.id, keys.origin);
+                Ok((url, headers, with))
+            }
+            Some(Scheme::Google) => {
+                let place = bucket_and_key(input).map_err(Failure::Final)?;
+                let url = google::url(&self.env, place);
+                // Otherwise the store would decompress, and ranges would be of something else.
+                headers.push(("accept-encoding".to_owned(), "gzip".to_owned()));
+                let Some(token) = self.token(now).map_err(Failure::Final)? else {
+                    return Ok((url, headers, nameless()));
+                };
+                headers.push(("authorization".to_owned(), format!("Bearer {}", token.text)));
+                Ok((url, headers, format!("with a token of {}", token.origin)))
+            }
+            _ => Ok((input.to_owned(), headers, "without credentials".to_owned())),
+        }
+    }
+
+    fn region(&self, bucket: &str) -> String {
+        let known = lock(&self.regions).get(bucket).cloned();
+        known.unwrap_or_else(|| aws::region(&self.env))
+    }
+
+    fn keys(&self, now: u64) -> Result<Option<aws::Keys>, RemoteProblem> {
+        let mut known = lock(&self.keys);
+        match &*known {
+            Some(None) => return Ok(None),
+            Some(Some(keys)) if keys.is_valid(now) => return Ok(Some(keys.clone())),
+            _ => {}
+        }
+        let found = aws::keys(&self.env, &self.wire)?;
+        *known = Some(found.clone());
+        Ok(found)
+    }
+
+    fn token(&self, now: u64) -> Result<Option<google::Token>, RemoteProblem> {
+        let mut known = lock(&self.token);
+        match &*known {
+            Some(None) => return Ok(None),
+            Some(Some(token)) if token.is_valid(now) => return Ok(Some(token.clone())),
+            _ => {}
+        }
+        let found = google::token(&self.env, &self.wire, now)?;
+        *known = Some(found.clone());
+        Ok(found)
+    }
+
+    /// The host that `input` is asked of, for errors.
+    pub(super) fn host(&self, input: &str) -> String {
+        let url = match (Scheme::of(input), bucket_and_key(input)) {
+            (Some(Scheme::S3), Ok(place)) => aws::url(&self.env, &self.region(place.0), place),
+            (Some(Scheme::Google), Ok(place)) => google::url(&self.env, place),
+            _ => input.to_owned(),
+        };
+        host_and_path(&url).0.to_owned()
+    }
+}
+
+/// Calls `attempt` until it gives something that is not a passing failure, at most `tries` times in
+/// a row; `attempt` says through its flag that it has come further than before.
+pub(super) fn retried<T>(
+    (host, tries): (impl Fn() -> String, u32),
+    mut attempt: impl FnMut(&mut bool) -> Result<T, Failure>,
+) -> Result<T, RemoteProblem> {
+    let mut failed = 0;
+    loop {
+        let mut came_further = false;
+        match attempt(&mut came_further) {
+            Ok(done) => return Ok(done),
+            Err(Failure::Final(problem)) => return Err(problem),
+            Err(Failure::Passing(reason)) => {
+                failed = if came_further { 1 } else { failed + 1 };
+                if failed >= tries {
+                    return Err(RemoteProblem::Unreachable { host: host(), tries, reason });
+                }
+                let pause = PAUSE * 2_u32.saturating_pow(failed - 1);
+                std::thread::sleep(pause.min(LONGEST_PAUSE));
+            }
+        }
+    }
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+fn now() -> u64 {
+    SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs()
+}
+
+/// Host with port, and path, of a URL.
+fn host_and_path(url: &str) -> (&str, &str) {
+    let rest = url.split_once("://").map_or(url, |(_, rest)| rest);
+    rest.find('/').map_or((rest, "/"), |at| rest.split_at(at))
+}
+
+fn agent(env: &Env) -> Result<Agent, RemoteProblem> {
+    let mut config = Agent::config_builder()
+        .http_status_as_error(false)
+        .timeout_connect(Some(CONNECT))
+        .timeout_recv_response(Some(SILENCE))
+        .timeout_per_read(Some(SILENCE))
+        .user_agent(concat!("rowmill/", env!("CARGO_PKG_VERSION")));
+    // Certificates of a company's own.
+    let own = ["AWS_CA_BUNDLE", "SSL_CERT_FILE"].into_iter().find_map(|name| env.get(name));
+    if let Some(path) = own {
+        let refused = |reason| RemoteProblem::Credentials(format!("{path}: {reason}"));
+        let text = std::fs::read(&path).map_err(|error| refused(error.to_string()))?;
+        let certificates = ureq::tls::parse_pem(&text).filter_map(|item| match item {
+            Ok(PemItem::Certificate(certificate)) => Some(certificate),
+            _ => None,
+        });
+        let certificates: Vec<_> = certificates.collect();
+        if certificates.is_empty() {
+            return Err(refused("no certificate in it".to_owned()));
+        }
+        let tls = TlsConfig::builder().root_certs(RootCerts::from(certificates)).build();
+        config = config.tls_config(tls);
+    }
+    Ok(config.build().into())
+}
+
+fn failed(url: &str, error: &ureq::Error) -> Failure {
+    let reason = match error {
+        ureq::Error::Io(error) => error.to_string(),
+        other => other.to_string(),
+    };
+    let is_final = matches!(
+        error,
+        ureq::Error::BadUri(_)
+            | ureq::Error::Http(_)
+            | ureq::Error::Tls(_)
+            | ureq::Error::Rustls(_)
+            | ureq::Error::TooManyRedirects
+            | ureq::Error::RedirectFailed
+            | ureq::Error::InvalidProxyUrl
+            | ureq::Error::HostNotFound
+    );
+    if is_final {
+        let host = host_and_path(url).0.to_owned();
+        return Failure::Final(RemoteProblem::Unreachable { host, tries: 1, reason });
+    }
+    Failure::Passing(reason)
+}
+
+fn understood(answer: Response<Body>, with: &str) -> Result<Response<Body>, Failure> {
+    let status = answer.status().as_u16();
+    if matches!(status, 200 | 206 | 412 | 416) {
+        return Ok(answer);
+    }
+    let passing = matches!(status, 408 | 429 | 500 | 502 | 503 | 504);
+    let detail = detail(answer);
+    if passing {
+        return Err(Failure::Passing(format!("HTTP status {status}{detail}")));
+    }
+    Err(Failure::Final(match status {
+        404 | 410 => RemoteProblem::NotFound { status, detail },
+        401 | 403 => RemoteProblem::Denied { status, detail, credentials: with.to_owned() },
+        _ => RemoteProblem::Status { status, detail },
+    }))
+}
+
+/// What a store says of an error, in its XML.
+fn detail(answer: Response<Body>) -> String {
+    let mut text = Vec::new();
+    // What cannot be read says nothing.
+    let _ = answer.into_body().into_reader().take(ANSWER).read_to_end(&mut text);
+    let text = String::from_utf8_lossy(&text);
+    let field = |name: &str| between(&text, &format!("<{name}>"), &format!("</{name}>"));
+    match (field("Code"), field("Message")) {
+        (Some(code), Some(message)) => format!(", {code}: {}", message.trim_end_matches('.')),
+        (Some(code), None) => format!(", {code}"),
+        _ => String::new(),
+    }
+}
+
+/// The text between two others.
+pub(super) fn between(text: &str, start: &str, end: &str) -> Option<String> {
+    let (_, rest) = text.split_once(start)?;
+    rest.split_once(end).map(|(found, _)| found.to_owned())
+}
+
+/// Short requests to services that hand out credentials.
+pub(super) struct Wire(Agent);
+
+impl Wire {
+    pub(super) fn new() -> Self {
+        let config = Agent::config_builder()
+            .timeout_connect(Some(SERVICE / 2))
+            .timeout_recv_response(Some(5 * SERVICE))
+            .build();
+        Self(config.into())
+    }
+
+    pub(super) fn get(&self, url: &str, headers: &[(&str, String)]) -> Result<String, io::Error> {
+        let mut request = self.0.get(url);
+        for (name, value) in headers {
+            request = request.header(*name, value);
+        }
+        text(request.call())
+    }
+
+    pub(super) fn put(&self, url: &str, headers: &[(&str, String)]) -> Result<String, io::Error> {
+        let mut request = self.0.put(url);
+        for (name, value) in headers {
+            request = request.header(*name, value);
+        }
+        text(request.send_empty())
+    }
+
+    pub(super) fn post(&self, url: &str, form: &[(&str, &str)]) -> Result<String, io::Error> {
+        text(self.0.post(url).send_form(form.iter().copied()))
+    }
+}
+
+fn text(answer: Result<Response<Body>, ureq::Error>) -> Result<String, io::Error> {
+    let mut text = String::new();
+    let answer = answer.map_err(ureq::Error::into_io)?;
+    answer.into_body().into_reader().take(ANSWER).read_to_string(&mut text)?;
+    Ok(text)
+}

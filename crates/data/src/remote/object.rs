@@ -1,0 +1,180 @@
+//! One object as it was opened: its length and version, and its bytes by ranges.
+
+use std::io::{self, Read};
+use std::ops::Range;
+use std::sync::Arc;
+
+use ureq::Body;
+use ureq::http::Response;
+
+use super::client::{Ask, Client, Failure, retried};
+use super::problem::RemoteProblem;
+use super::reader::{Prefetch, Stream};
+
+/// Tries to open an object.
+const TRIES: u32 = 4;
+/// Bytes after which a thread looks whether they are still wanted.
+const PIECE: u64 = 256 << 10;
+/// Tries without a byte more: half a minute, as pauses double.
+const READ_TRIES: u32 = 9;
+
+/// An object at one address.
+#[derive(Clone)]
+pub(crate) struct Object {
+    about: Arc<About>,
+}
+
+struct About {
+    client: &'static Client,
+    input: String,
+    /// `None` where the server does not say.
+    bytes: Option<u64>,
+    /// Entity tag, or else time of the last change; `None` where the server says neither.
+    version: Option<String>,
+    /// Whether ranges can be asked for.
+    ranges: bool,
+}
+
+/// The first and the last byte asked for, and the length of the whole.
+type Place = (u64, u64, Option<u64>);
+
+impl Object {
+    /// Asks for the first byte, which shows length, version and whether ranges are served. (A
+    /// request for headers alone would need a permission, or a signature, of its own.)
+    pub(crate) fn open(input: &str) -> io::Result<Self> {
+        Self::open_with(Client::of_process(), input)
+    }
+
+    pub(super) fn open_with(client: &'static Client, input: &str) -> io::Result<Self> {
+        let ask = Ask { input, range: Some((0, 0)), same: None };
+        let answer = retried((|| client.host(input), TRIES), |_| client.once(ask))?;
+        let length = answer.headers().get("content-length");
+        let length = length.and_then(|length| length.to_str().ok()?.parse().ok());
+        let (bytes, ranges) = match answer.status().as_u16() {
+            200 => (length, false),
+            206 => (place(&answer).and_then(|(_, _, whole)| whole), true),
+            // Nothing has no first byte.
+            _ => (Some(0), true),
+        };
+        if ranges && bytes.is_none() {
+            let problem = "expected the length of the object in Content-Range, got none";
+            return Err(RemoteProblem::Answer(problem.to_owned()).into());
+        }
+        let (input, version) = (input.to_owned(), version(&answer));
+        Ok(Self { about: Arc::new(About { client, input, bytes, version, ranges }) })
+    }
+
+    pub(crate) fn bytes(&self) -> Option<u64> {
+        self.about.bytes
+    }
+
+    pub(crate) fn version(&self) -> Option<&str> {
+        self.about.version.as_deref()
+    }
+
+    /// Whether any part of it can be read without what lies before.
+    pub(crate) fn has_ranges(&self) -> bool {
+        self.about.ranges
+    }
+
+    /// Its bytes from `start` on, some of them fetched before they are read.
+    pub(crate) fn read_from(&self, start: u64) -> Box<dyn Read + Send> {
+        match self.about.bytes {
+            Some(bytes) if self.about.ranges => Box::new(self.range(start..bytes)),
+            _ => Box::new(Stream::new(self.clone(), start)),
+        }
+    }
+
+    /// The bytes of `range`, some of them fetched before they are read.
+    pub(crate) fn range(&self, range: Range<u64>) -> Prefetch {
+        Prefetch::new(self.clone(), range)
+    }
+
+    /// Appends bytes `range` to `bytes`; goes on where a failure left off. Ends early with `false`
+    /// when `wanted` says so.
+    pub(super) fn fetch(
+        &self,
+        range: Range<u64>,
+        bytes: &mut Vec<u8>,
+        wanted: &dyn Fn() -> bool,
+    ) -> io::Result<bool> {
+        let About { client, input, .. } = &*self.about;
+        let start = bytes.len();
+        let fetched = retried((|| client.host(input), READ_TRIES), |came_further| {
+            let got = bytes.len() - start;
+            let at = range.start + got as u64;
+            if !wanted() || at >= range.end {
+                return Ok(at >= range.end);
+            }
+            let ask = Ask { input, range: Some((at, range.end - 1)), same: self.strong() };
+            let answer = client.once(ask)?;
+            self.check(&answer).map_err(Failure::Final)?;
+            if answer.status() != 206 || place(&answer).is_none_or(|(first, ..)| first != at) {
+                let status = answer.status().as_u16();
+                let problem = format!("expected bytes from {at} on, got HTTP status {status}");
+                return Err(Failure::Final(RemoteProblem::Answer(problem)));
+            }
+            let mut body = answer.into_body().into_reader().take(range.end - at);
+            loop {
+                let read = body.by_ref().take(PIECE).read_to_end(bytes);
+                *came_further = bytes.len() - start > got;
+                let at = range.start + (bytes.len() - start) as u64;
+                match read {
+                    Ok(_) if at == range.end => return Ok(true),
+                    Ok(_) if !wanted() => return Ok(false),
+                    Ok(0) => {
+                        return Err(Failure::Passing(format!("the answer ended at byte {at}")));
+                    }
+                    Ok(_) => {}
+                    Err(error) => return Err(Failure::Passing(error.to_string())),
+                }
+            }
+        });
+        Ok(fetched?)
+    }
+
+    /// The whole from its beginning, of a server without ranges.
+    pub(super) fn stream(&self) -> Result<impl Read + Send + use<>, Failure> {
+        let ask = Ask { input: &self.about.input, range: None, same: self.strong() };
+        let answer = self.about.client.once(ask)?;
+        self.check(&answer).map_err(Failure::Final)?;
+        Ok(answer.into_body().into_reader())
+    }
+
+    pub(super) fn retry<T>(
+        &self,
+        attempt: impl FnMut(&mut bool) -> Result<T, Failure>,
+    ) -> io::Result<T> {
+        let About { client, input, .. } = &*self.about;
+        Ok(retried((|| client.host(input), READ_TRIES), attempt)?)
+    }
+
+    /// What `If-Match` may name: a weak tag never matches.
+    fn strong(&self) -> Option<&str> {
+        self.version().filter(|version| version.starts_with('"'))
+    }
+
+    fn check(&self, answer: &Response<Body>) -> Result<(), RemoteProblem> {
+        let got = version(answer);
+        if answer.status() != 412 && got == self.about.version {
+            return Ok(());
+        }
+        let or_none = |version: Option<String>| version.unwrap_or_else(|| "none".to_owned());
+        let expected = or_none(self.about.version.clone());
+        let got = if answer.status() == 412 { "another".to_owned() } else { or_none(got) };
+        Err(RemoteProblem::Changed { expected, got })
+    }
+}
+
+fn version(answer: &Response<Body>) -> Option<String> {
+    let header = |name: &str| Some(answer.headers().get(name)?.to_str().ok()?.to_owned());
+    header("etag").or_else(|| header("last-modified"))
+}
+
+/// What `Content-Range` says, as in `bytes 0-9/100`.
+fn place(answer: &Response<Body>) -> Option<Place> {
+    let text = answer.headers().get("content-range")?.to_str().ok()?;
+    let (range, whole) = text.strip_prefix("bytes ")?.split_once('/')?;
+    let (first, last) = range.split_once('-')?;
+    Some((first.parse().ok()?, last.parse().ok()?, whole.parse().ok()))
+}

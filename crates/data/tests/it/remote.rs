@@ -1,0 +1,217 @@
+//! Inputs over a network give the rows of the same files on a disk, whatever fails on the way.
+
+use std::io::Write;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+
+use data::{Begin, Error, Origin, RemoteProblem, profile};
+use serde_json::json;
+
+use crate::fixture::{Folder, config, criteo, request};
+use crate::server::{Manners, Server};
+
+/// Some megabytes of rows, so that several parts are fetched.
+fn rows() -> Vec<u8> {
+    let mut text = b"y,u,a\n".to_vec();
+    for i in 0..120_000u64 {
+        writeln!(text, "{},{}.25,name-{}", i % 2, i % 977, i * 7919 % 1000).unwrap();
+    }
+    text
+}
+
+/// The bytes of the rows, whatever the inputs were called.
+fn bytes_of(dataset: &data::Dataset) -> Vec<(String, Vec<u8>)> {
+    let mut files = crate::fixture::bytes_of(dataset);
+    files.retain(|(name, _)| name.ends_with(".parquet"));
+    assert!(!files.is_empty());
+    files
+}
+
+fn columns(format: &str) -> schema::DataConfig {
+    config(json!({
+        "format": format, "label": {"column": "y"}, "dense": [{"column": "u"}],
+        "categorical": [{"column": "a", "kind": "string"}],
+    }))
+}
+
+fn gzip(content: &[u8]) -> Vec<u8> {
+    let mut packed = flate2::write::GzEncoder::new(Vec::new(), flate2::Compression::fast());
+    packed.write_all(content).unwrap();
+    packed.finish().unwrap()
+}
+
+#[test]
+fn issue_28_text_over_http_gives_the_rows_of_files() {
+    let folder = Folder::new();
+    let (text, config) = (rows(), columns("csv"));
+    let file = folder.file("rows.csv", &text);
+    let expected = bytes_of(&folder.prepare("of-file", &[file], &config).dataset);
+    let manners = [
+        Manners::default(),
+        Manners { break_every: Some(3), busy_every: Some(5), ..Manners::default() },
+        Manners { no_ranges: true, ..Manners::default() },
+        Manners { no_ranges: true, no_length: true, no_version: true, ..Manners::default() },
+        Manners { no_ranges: true, break_every: Some(4), ..Manners::default() },
+    ];
+    for (i, manners) in manners.into_iter().enumerate() {
+        let server = Server::start(manners.clone());
+        for (name, content) in [("plain", text.clone()), ("packed", gzip(&text))] {
+            let url = server.put(&format!("/{name}"), &content);
+            let made = folder.prepare(&format!("{name}-{i}"), &[url], &config);
+            assert!(bytes_of(&made.dataset) == expected, "{name} {manners:?}");
+            assert_eq!(made.origins.len(), usize::from(!manners.no_version));
+            assert!(made.origins.iter().all(Origin::is_untouched), "{:?}", made.origins);
+        }
+    }
+}
+
+#[test]
+fn issue_28_parquet_over_http_fetches_the_wanted_columns_alone() {
+    let folder = Folder::new();
+    // A part of a dataset is a Parquet file of several row groups.
+    let file = folder.file("rows.csv", &rows());
+    let made = folder.prepare("parts", &[file], &columns("csv")).dataset;
+    let part = std::fs::read_dir(made.dir()).unwrap().map(|entry| entry.unwrap().path());
+    let part = part.filter(|path| path.extension().is_some_and(|end| end == "parquet"));
+    let part = part.min().unwrap();
+    let content = std::fs::read(&part).unwrap();
+    let config = config(json!({
+        "format": "parquet", "label": {"column": "label"}, "dense": [],
+        "categorical": [{"column": "categorical_a", "kind": "integer"}],
+    }));
+    let path = part.to_str().unwrap().to_owned();
+    let expected = bytes_of(&folder.prepare("of-file", &[path], &config).dataset);
+    for (i, break_every) in [None, Some(3)].into_iter().enumerate() {
+        let server = Server::start(Manners { break_every, ..Manners::default() });
+        let url = server.put("/part.parquet", &content);
+        let made = folder.prepare(&format!("of-object-{i}"), &[url], &config);
+        assert!(bytes_of(&made.dataset) == expected, "{break_every:?}");
+        assert!(made.origins[0].is_untouched());
+    }
+    let server = Server::start(Manners { no_ranges: true, ..Manners::default() });
+    let url = server.put("/part.parquet", &content);
+    let error = folder.try_prepare("no", &[url], &config, None).unwrap_err();
+    assert!(error.to_string().contains("requests for ranges"), "{error}");
+}
+
+#[test]
+fn issue_28_an_interrupted_preparation_goes_on_without_reading_anew() {
+    let folder = Folder::new();
+    let path = folder.path("rows.tsv");
+    let made = data::synthetic::SyntheticConfig::criteo(60_000, 3);
+    data::synthetic::write(&made, &path, 2, &mut |_| {}).unwrap();
+    let content = std::fs::read(&path).unwrap();
+    let config = criteo("criteo-dlrm", &json!({"mode": "modulo"}));
+    let whole = folder.prepare("whole", &[path.to_str().unwrap().to_owned()], &config);
+    let server = Server::start(Manners::default());
+    let inputs = [server.put("/rows.tsv", &content)];
+    let out = folder.path("cut");
+    let mut watch = |p: data::Progress| assert!(p.rows < 45_000, "stopped on purpose");
+    let request = request(&inputs, &config, None, &out);
+    assert!(catch_unwind(AssertUnwindSafe(|| data::prepare(&request, &mut watch))).is_err());
+    let before = server.requests().len();
+    let resumed = data::prepare(&request, &mut |_| {}).unwrap();
+    assert!(bytes_of(&resumed.dataset) == bytes_of(&whole.dataset));
+    let asked = server.requests().split_off(before);
+    let mut ranges = asked.iter().map(|request| {
+        let range = request.headers["range"].trim_start_matches("bytes=");
+        let (first, last) = range.split_once('-').unwrap();
+        (first.parse::<usize>().unwrap(), last.parse::<usize>().unwrap())
+    });
+    // A reader begins with a short part: here one did behind rows that were prepared before.
+    let begins = |&(first, last): &(usize, usize)| last + 1 - first == 256 << 10 && first > 0;
+    let began = ranges.find(begins).unwrap().0;
+    assert!(began > content.len() / 20, "{began} of {}", content.len());
+
+    // Of another version nothing is kept.
+    assert!(
+        catch_unwind(AssertUnwindSafe(|| {
+            let out = folder.path("changed");
+            data::prepare(&crate::fixture::request(&inputs, &config, None, &out), &mut watch)
+        }))
+        .is_err()
+    );
+    server.put("/rows.tsv", &content[..content.len() / 2]);
+    let out = folder.path("changed");
+    let mut request = crate::fixture::request(&inputs, &config, None, &out);
+    let error = data::prepare(&request, &mut |_| {}).map(|_| ()).unwrap_err();
+    assert!(matches!(error, Error::InputChanged { .. }), "{error}");
+    request.begin = Begin::Restart;
+    data::prepare(&request, &mut |_| {}).unwrap();
+}
+
+#[test]
+fn issue_28_failures_over_a_network_say_what_is_wrong() {
+    let folder = Folder::new();
+    let config = columns("csv");
+    let text = rows();
+    let denied = "<Error><Code>AccessDenied</Code><Message>Access Denied.</Message></Error>";
+    type Is = fn(&RemoteProblem) -> bool;
+    let cases: [(Manners, Is, &str); 4] = [
+        (
+            Manners { refuse: Some((404, "")), ..Manners::default() },
+            |problem| matches!(problem, RemoteProblem::NotFound { .. }),
+            "not found (HTTP status 404)",
+        ),
+        (
+            Manners { refuse: Some((403, denied)), ..Manners::default() },
+            |problem| matches!(problem, RemoteProblem::Denied { .. }),
+            "access denied (HTTP status 403, AccessDenied: Access Denied)",
+        ),
+        (
+            Manners { refuse: Some((503, "")), ..Manners::default() },
+            |problem| matches!(problem, RemoteProblem::Unreachable { .. }),
+            "after 4 tries: HTTP status 503",
+        ),
+        (
+            Manners { change_after: Some(5), ..Manners::default() },
+            |problem| matches!(problem, RemoteProblem::Changed { .. }),
+            "changed while it was being read",
+        ),
+    ];
+    for (i, (manners, is, said)) in cases.into_iter().enumerate() {
+        let server = Server::start(manners);
+        let url = server.put("/rows.csv", &text);
+        let error =
+            folder.try_prepare(&format!("out-{i}"), &[url.clone()], &config, None).unwrap_err();
+        let (Error::Open { source, .. } | Error::Read { source, .. }) = &error else {
+            panic!("{error}")
+        };
+        assert!(is(RemoteProblem::of(source).unwrap()), "{error}");
+        assert!(error.to_string().contains(said) && error.to_string().contains(&url), "{error}");
+    }
+    // Nobody listens there any more.
+    let url = "http://127.0.0.1:1/rows.csv".to_owned();
+    let error = folder.try_prepare("nobody", &[url], &config, None).unwrap_err().to_string();
+    assert!(error.contains("no answer from 127.0.0.1:1"), "{error}");
+    let url = "http://no-such-host.invalid/rows.csv".to_owned();
+    let error = folder.try_prepare("no-host", &[url], &config, None).unwrap_err().to_string();
+    assert!(error.contains("no answer from no-such-host.invalid"), "{error}");
+    let error = folder.try_prepare("no-key", &["s3://b".to_owned()], &config, None).unwrap_err();
+    assert!(error.to_string().contains("expected a bucket and the name of one object"), "{error}");
+    let error = profile::of_files(&["http://127.0.0.1:1/x.npy".to_owned()], None, 1, &mut |_| {});
+    assert!(error.map(|_| ()).unwrap_err().to_string().contains("copy them first"));
+}
+
+#[test]
+fn issue_28_an_unchanged_object_is_known_again_and_an_empty_one_refused() {
+    let server = Server::start(Manners::default());
+    let url = server.put("/rows.csv", b"y,u,a\n1,2,x\n");
+    let origin = Origin::of(&url, &mut |_| {}).unwrap().unwrap();
+    assert!(origin.is_untouched());
+    assert_eq!(origin.bytes(), 12);
+    let asked = server.requests();
+    assert!(asked.iter().all(|request| request.method == "GET" && request.body.is_empty()));
+    server.behave(Manners { refuse: Some((503, "")), ..Manners::default() });
+    assert!(!origin.is_untouched(), "nobody vouches for it");
+    server.behave(Manners::default());
+    server.put("/rows.csv", b"y,u,a\n1,3,x\n");
+    assert!(!origin.is_untouched());
+    let now = Origin::of(&url, &mut |_| {}).unwrap().unwrap();
+    assert!(!now.has_content_of(&origin));
+    let text = serde_json::to_string(&now).unwrap();
+    assert_eq!(serde_json::from_str::<Origin>(&text).unwrap(), now);
+    let folder = Folder::new();
+    let empty = server.put("/empty.csv", b"");
+    let error = folder.try_prepare("out", &[empty], &columns("csv"), None).unwrap_err();
+    assert!(matches!(error, Error::EmptyInput { .. }), "{error}");
+}

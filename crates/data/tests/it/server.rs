@@ -1,0 +1,176 @@
+//! A small HTTP server for objects, which can fail in the ways real ones do. Tests of the library
+//! and of the command use it, each a part of it.
+
+use std::collections::BTreeMap;
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::{TcpListener, TcpStream};
+use std::sync::{Arc, Mutex, PoisonError};
+
+/// What the server does to requests.
+#[derive(Clone, Debug, Default)]
+pub struct Manners {
+    /// Answers to ranges with the whole, as simple servers do.
+    pub no_ranges: bool,
+    /// Whole answers without a length.
+    pub no_length: bool,
+    /// Neither entity tag nor time.
+    pub no_version: bool,
+    /// Closes every n-th answer with bytes half way.
+    pub break_every: Option<usize>,
+    /// Answers every n-th request with status 503.
+    pub busy_every: Option<usize>,
+    /// Changes the object after so many requests.
+    pub change_after: Option<usize>,
+    /// A status for all requests, with its body.
+    pub refuse: Option<(u16, &'static str)>,
+}
+
+/// A request as it came.
+#[derive(Clone, Debug)]
+pub struct Request {
+    pub method: String,
+    pub path: String,
+    /// By names in lower case.
+    pub headers: BTreeMap<String, String>,
+    pub body: String,
+}
+
+#[derive(Default)]
+struct State {
+    objects: BTreeMap<String, Vec<u8>>,
+    manners: Manners,
+    requests: Vec<Request>,
+}
+
+/// Serves until the process ends.
+#[derive(Clone)]
+pub struct Server {
+    /// As in `127.0.0.1:1234`.
+    pub host: String,
+    state: Arc<Mutex<State>>,
+}
+
+impl Server {
+    pub fn start(manners: Manners) -> Self {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let host = listener.local_addr().unwrap().to_string();
+        let state = Arc::new(Mutex::new(State { manners, ..State::default() }));
+        let shared = Arc::clone(&state);
+        std::thread::spawn(move || {
+            for stream in listener.incoming().flatten() {
+                let state = Arc::clone(&shared);
+                std::thread::spawn(move || while answer(&stream, &state) {});
+            }
+        });
+        Self { host, state }
+    }
+
+    /// Puts an object at `path`, which begins with `/`; gives its URL.
+    pub fn put(&self, path: &str, content: &[u8]) -> String {
+        lock(&self.state).objects.insert(path.to_owned(), content.to_vec());
+        format!("http://{}{path}", self.host)
+    }
+
+    /// What was asked so far.
+    pub fn requests(&self) -> Vec<Request> {
+        lock(&self.state).requests.clone()
+    }
+
+    pub fn behave(&self, manners: Manners) {
+        lock(&self.state).manners = manners;
+    }
+}
+
+fn lock(state: &Mutex<State>) -> std::sync::MutexGuard<'_, State> {
+    state.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+fn read(stream: &TcpStream) -> Option<Request> {
+    let mut reader = BufReader::new(stream);
+    let mut line = String::new();
+    reader.read_line(&mut line).ok().filter(|&bytes| bytes > 0)?;
+    let mut words = line.split_whitespace().map(str::to_owned);
+    let (method, path) = (words.next()?, words.next()?);
+    let mut headers = BTreeMap::new();
+    loop {
+        let mut line = String::new();
+        reader.read_line(&mut line).ok()?;
+        let Some((name, value)) = line.trim_end().split_once(':') else { break };
+        headers.insert(name.to_lowercase(), value.trim().to_owned());
+    }
+    let length = headers.get("content-length").and_then(|text| text.parse().ok()).unwrap_or(0);
+    let mut body = vec![0; length];
+    reader.read_exact(&mut body).ok()?;
+    Some(Request { method, path, headers, body: String::from_utf8_lossy(&body).into_owned() })
+}
+
+/// Whether the connection stays open.
+fn answer(mut stream: &TcpStream, state: &Mutex<State>) -> bool {
+    let Some(request) = read(stream) else { return false };
+    let (number, manners, content) = {
+        let mut state = lock(state);
+        state.requests.push(request.clone());
+        let path = request.path.split('?').next().unwrap_or_default();
+        (state.requests.len(), state.manners.clone(), state.objects.get(path).cloned())
+    };
+    let every = |n: Option<usize>| n.is_some_and(|n| number.is_multiple_of(n));
+    let mut plain = |status: u16, headers: &str, body: &[u8]| {
+        let head =
+            format!("HTTP/1.1 {status} X\r\n{headers}content-length: {}\r\n\r\n", body.len());
+        stream.write_all(head.as_bytes()).and_then(|()| stream.write_all(body)).is_ok()
+    };
+    if let Some((status, body)) = manners.refuse {
+        return plain(status, "", body.as_bytes());
+    }
+    if every(manners.busy_every) {
+        return plain(503, "", b"");
+    }
+    let Some(mut content) = content else { return plain(404, "", b"") };
+    let mut tag = format!("\"{:x}\"", content.iter().map(|&b| u64::from(b)).sum::<u64>());
+    if manners.change_after.is_some_and(|after| number > after) {
+        content.reverse();
+        tag = "\"other\"".to_owned();
+    }
+    if request.headers.get("if-match").is_some_and(|wanted| *wanted != tag) {
+        return plain(412, "", b"");
+    }
+    let version = if manners.no_version { String::new() } else { format!("etag: {tag}\r\n") };
+    let range = request.headers.get("range").filter(|_| !manners.no_ranges);
+    let Some(range) = range else {
+        let length = match manners.no_length {
+            true => "connection: close\r\n".to_owned(),
+            false => format!("content-length: {}\r\n", content.len()),
+        };
+        let is_cut = content.len() > 1 && every(manners.break_every);
+        let sent = if is_cut { content.len() / 2 } else { content.len() };
+        let head = format!("HTTP/1.1 200 OK\r\n{version}{length}\r\n");
+        let wrote = stream.write_all(head.as_bytes());
+        let wrote = wrote.and_then(|()| stream.write_all(&content[..sent])).is_ok();
+        if is_cut || manners.no_length {
+            let _ = stream.shutdown(std::net::Shutdown::Both);
+            return false;
+        }
+        return wrote;
+    };
+    let (first, last) = range.strip_prefix("bytes=").and_then(|r| r.split_once('-')).unwrap();
+    let first: usize = first.parse().unwrap();
+    let whole = content.len();
+    let last = last.parse::<usize>().unwrap().min(whole.saturating_sub(1));
+    if first >= whole {
+        return plain(416, &format!("content-range: bytes */{whole}\r\n"), b"");
+    }
+    let body = &content[first..=last];
+    let is_cut = body.len() > 1 && every(manners.break_every);
+    let sent = if is_cut { body.len() / 2 } else { body.len() };
+    let head = format!(
+        "HTTP/1.1 206 X\r\n{version}content-range: bytes {first}-{last}/{whole}\r\n\
+         content-length: {}\r\n\r\n",
+        body.len()
+    );
+    let wrote = stream.write_all(head.as_bytes());
+    let wrote = wrote.and_then(|()| stream.write_all(&body[..sent])).is_ok();
+    if is_cut {
+        let _ = stream.shutdown(std::net::Shutdown::Both);
+    }
+    wrote && !is_cut
+}

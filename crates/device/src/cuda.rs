@@ -1,0 +1,555 @@
+//! A GPU behind a small driver: modules, launches with packed arguments, memory, copies, streams,
+//! events. Two kinds: NVIDIA's driver, opened at run time, and an emulator that compiles the same
+//! source as C++ and checks every access (decision 0048).
+//!
+//! Knows no operation: those are in the `cuda.rs` of their folders. This module and its files are
+//! the only ones that name `cudarc`.
+
+mod argument;
+pub mod emulated;
+pub mod error;
+mod native;
+pub mod nvrtc;
+
+use std::fmt;
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use crate::ops;
+
+pub use argument::Arguments;
+pub use emulated::{Checks, Order};
+pub use error::{DriverError, Fault, FaultKind, Place};
+
+/// What every kernel's source begins with.
+pub const PRELUDE: &str = concat!(
+    "#line 1 \"cuda/prelude.cu\"\n",
+    include_str!("cuda/prelude.cu"),
+    "\n#line 1 \"optimizer/rule.cu\"\n",
+    include_str!("optimizer/rule.cu"),
+);
+
+/// A kernel's source as it is embedded.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Source {
+    /// Its place below `crates/device/src`, for messages.
+    pub name: &'static str,
+    /// The text.
+    pub text: &'static str,
+}
+
+/// Every source there is, for `cargo xtask kernels` and the mutation test.
+pub const SOURCES: &[Source] = &[
+    ops::activation::cuda::SOURCE,
+    ops::cross::cuda::SOURCE,
+    ops::dense_update::cuda::SOURCE,
+    ops::embedding_backward::cuda::SOURCE,
+    ops::embedding_forward::cuda::SOURCE,
+    ops::gemm::cuda::SOURCE,
+    ops::interaction::cuda::SOURCE,
+    ops::jagged::cuda::SOURCE,
+    ops::loss::cuda::SOURCE,
+    ops::prefix_sum::cuda::SOURCE,
+];
+
+/// A device and the way to talk to it; cheap to clone.
+#[derive(Clone)]
+pub struct Driver {
+    machine: Arc<Machine>,
+}
+
+enum Machine {
+    Native(native::Device),
+    Emulated(emulated::Device),
+}
+
+/// How the emulator works.
+#[derive(Clone, Debug)]
+pub struct Emulation {
+    /// The C++ compiler, such as `g++`.
+    pub compiler: PathBuf,
+    /// Folder of compiled kernels; made where it is missing.
+    pub cache: PathBuf,
+    /// In which order blocks and threads run.
+    pub order: Order,
+    /// Whether each access is checked.
+    pub checks: Checks,
+    /// Sources used in place of the embedded ones of the same name, or of `prelude`; they test the
+    /// tests.
+    pub replaced: Vec<(&'static str, String)>,
+}
+
+/// Memory of a device; freed when dropped.
+pub struct Buffer {
+    driver: Driver,
+    address: u64,
+    bytes: usize,
+}
+
+/// Work in order. That of different streams has none, but by events.
+pub struct Stream {
+    driver: Driver,
+    handle: usize,
+}
+
+/// A moment of a stream.
+pub struct Event {
+    driver: Driver,
+    handle: usize,
+}
+
+/// Memory of the host that the device copies from by itself; freed when dropped.
+pub struct Pinned {
+    driver: Driver,
+    memory: PinnedMemory,
+}
+
+enum PinnedMemory {
+    Native(native::Pinned),
+    Emulated(Vec<u8>),
+}
+
+/// Pinned memory that a copy is still to read.
+pub struct InFlight {
+    pinned: Pinned,
+    done: Event,
+}
+
+/// A compiled source.
+#[derive(Clone)]
+pub struct Module {
+    driver: Driver,
+    name: &'static str,
+    handle: ModuleHandle,
+}
+
+#[derive(Clone)]
+enum ModuleHandle {
+    Native(usize),
+    Emulated(Arc<emulated::Library>),
+}
+
+/// A function that runs on the device.
+#[derive(Clone)]
+pub struct Kernel {
+    driver: Driver,
+    name: &'static str,
+    handle: KernelHandle,
+}
+
+#[derive(Clone)]
+enum KernelHandle {
+    Native(usize),
+    Emulated(emulated::Entry),
+}
+
+/// How many threads a launch has.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Grid {
+    /// Blocks along x and y.
+    pub blocks: [u32; 2],
+    /// Threads of a block.
+    pub threads: u32,
+    /// Bytes of a block's shared memory beyond what the kernel declares.
+    pub shared_bytes: u32,
+}
+
+impl Grid {
+    /// One-dimensional: so many blocks that every one of `items` has its own of `per_block`.
+    #[must_use]
+    pub fn over(items: usize, per_block: u32, threads: u32) -> Self {
+        let blocks = items.div_ceil(per_block as usize) as u32;
+        Self { blocks: [blocks, 1], threads, shared_bytes: 0 }
+    }
+}
+
+impl Driver {
+    /// Device `ordinal` of NVIDIA's driver. `libraries` is a folder that NVRTC is looked for in
+    /// first; `cache` is that of compiled kernels.
+    ///
+    /// # Errors
+    /// [`DriverError::NoDriver`] and [`DriverError::NoDevice`]; never a panic.
+    pub fn cuda(
+        ordinal: usize,
+        libraries: Option<PathBuf>,
+        cache: PathBuf,
+    ) -> Result<Self, DriverError> {
+        let device = native::Device::open(ordinal, libraries, cache)?;
+        Ok(Self { machine: Arc::new(Machine::Native(device)) })
+    }
+
+    /// The emulator.
+    #[must_use]
+    pub fn emulated(emulation: Emulation) -> Self {
+        Self { machine: Arc::new(Machine::Emulated(emulated::Device::new(emulation))) }
+    }
+
+    /// What the device is called.
+    #[must_use]
+    pub fn name(&self) -> String {
+        match &*self.machine {
+            Machine::Native(device) => device.name.clone(),
+            Machine::Emulated(_) => "emulated".to_owned(),
+        }
+    }
+
+    /// Bytes free and bytes in all; `None` of the emulator, which has what the host has.
+    ///
+    /// # Errors
+    /// [`DriverError::Call`].
+    pub fn memory(&self) -> Result<Option<[usize; 2]>, DriverError> {
+        match &*self.machine {
+            Machine::Native(device) => device.memory().map(Some),
+            Machine::Emulated(_) => Ok(None),
+        }
+    }
+
+    /// Compiles a source, or takes what an earlier run compiled.
+    ///
+    /// # Errors
+    /// [`DriverError::Compile`] with the compiler's words.
+    pub fn module(&self, source: Source) -> Result<Module, DriverError> {
+        let handle = match &*self.machine {
+            Machine::Native(device) => ModuleHandle::Native(device.module(source)?),
+            Machine::Emulated(device) => ModuleHandle::Emulated(device.library(source)?),
+        };
+        Ok(Module { driver: self.clone(), name: source.name, handle })
+    }
+
+    /// Memory with unspecified content, aligned to 256 bytes.
+    ///
+    /// # Errors
+    /// [`DriverError::OutOfMemory`].
+    pub fn alloc(&self, bytes: usize) -> Result<Buffer, DriverError> {
+        let address = match &*self.machine {
+            Machine::Native(device) => device.alloc(bytes)?,
+            Machine::Emulated(device) => device.alloc(bytes)?,
+        };
+        Ok(Buffer { driver: self.clone(), address, bytes })
+    }
+
+    /// Pinned memory of the host, zeros.
+    ///
+    /// # Errors
+    /// [`DriverError::Call`].
+    pub fn pinned(&self, bytes: usize) -> Result<Pinned, DriverError> {
+        let memory = match &*self.machine {
+            Machine::Native(device) => PinnedMemory::Native(device.pinned(bytes)?),
+            Machine::Emulated(_) => PinnedMemory::Emulated(vec![0; bytes]),
+        };
+        Ok(Pinned { driver: self.clone(), memory })
+    }
+
+    /// A new stream.
+    ///
+    /// # Errors
+    /// [`DriverError::Call`].
+    pub fn stream(&self) -> Result<Stream, DriverError> {
+        let handle = match &*self.machine {
+            Machine::Native(device) => device.stream()?,
+            Machine::Emulated(_) => 0,
+        };
+        Ok(Stream { driver: self.clone(), handle })
+    }
+
+    /// A new event, not yet recorded.
+    ///
+    /// # Errors
+    /// [`DriverError::Call`].
+    pub fn event(&self) -> Result<Event, DriverError> {
+        let handle = match &*self.machine {
+            Machine::Native(device) => device.event()?,
+            Machine::Emulated(_) => 0,
+        };
+        Ok(Event { driver: self.clone(), handle })
+    }
+}
+
+impl Module {
+    /// The kernel of this name.
+    ///
+    /// # Errors
+    /// [`DriverError::NoKernel`].
+    pub fn kernel(&self, name: &'static str) -> Result<Kernel, DriverError> {
+        let missing =
+            || DriverError::NoKernel { source_name: self.name.to_owned(), kernel: name.to_owned() };
+        let handle = match (&*self.driver.machine, &self.handle) {
+            (Machine::Native(device), ModuleHandle::Native(module)) => {
+                KernelHandle::Native(device.function(*module, name)?.ok_or_else(missing)?)
+            }
+            (_, ModuleHandle::Emulated(library)) => {
+                KernelHandle::Emulated(emulated::Entry::find(library, name).ok_or_else(missing)?)
+            }
+            (Machine::Emulated(_), ModuleHandle::Native(_)) => return Err(missing()),
+        };
+        Ok(Kernel { driver: self.driver.clone(), name, handle })
+    }
+}
+
+impl Stream {
+    /// Runs `kernel` after what the stream has before it.
+    ///
+    /// # Errors
+    /// [`DriverError::Extent`] before anything runs; [`DriverError::Fault`] of the emulator.
+    pub fn launch(
+        &self,
+        kernel: &Kernel,
+        grid: Grid,
+        arguments: &Arguments,
+    ) -> Result<(), DriverError> {
+        if grid.blocks.contains(&0) {
+            return Ok(());
+        }
+        let is_here = Arc::ptr_eq(&self.driver.machine, &kernel.driver.machine);
+        match (&*self.driver.machine, &kernel.handle) {
+            (Machine::Native(device), KernelHandle::Native(function)) if is_here => {
+                device.launch((*function, kernel.name), (self.handle, grid), arguments.bytes())
+            }
+            (Machine::Emulated(device), KernelHandle::Emulated(entry)) if is_here => {
+                device.launch((entry, kernel.name), grid, arguments.bytes())
+            }
+            _ => Err(DriverError::NoKernel {
+                source_name: "another device".to_owned(),
+                kernel: kernel.name.to_owned(),
+            }),
+        }
+    }
+
+    /// Copies bytes of the host to `buffer`, from byte `start` of it on. The bytes have been read
+    /// when this returns.
+    ///
+    /// # Errors
+    /// [`DriverError::Extent`] where they do not fit.
+    pub fn upload(&self, buffer: &Buffer, start: usize, bytes: &[u8]) -> Result<(), DriverError> {
+        let address = buffer.part("upload", start, bytes.len())?;
+        if bytes.is_empty() {
+            return Ok(());
+        }
+        match &*self.driver.machine {
+            Machine::Native(device) => device.upload(self.handle, address, bytes),
+            Machine::Emulated(device) => device.upload(address, bytes),
+        }
+    }
+
+    /// Copies the first `bytes` of pinned memory to the start of `buffer` while the host goes on.
+    /// `done` is recorded behind the copy; the memory comes back once it has passed.
+    ///
+    /// # Errors
+    /// [`DriverError::Extent`] where they do not fit.
+    pub fn upload_pinned(
+        &self,
+        buffer: &Buffer,
+        (pinned, done): (Pinned, Event),
+        bytes: usize,
+    ) -> Result<InFlight, DriverError> {
+        let Some(from) = pinned.bytes().get(..bytes) else {
+            let (of, expected) = ("upload of pinned memory".to_owned(), pinned.bytes().len());
+            return Err(DriverError::Extent { of, what: "bytes, at most", expected, got: bytes });
+        };
+        self.upload(buffer, 0, from)?;
+        self.record(&done)?;
+        Ok(InFlight { pinned, done })
+    }
+
+    /// Copies bytes of `buffer`, from byte `start` on, to the host, and waits for them.
+    ///
+    /// # Errors
+    /// [`DriverError::Extent`] where it has not so many.
+    pub fn download(
+        &self,
+        buffer: &Buffer,
+        start: usize,
+        bytes: &mut [u8],
+    ) -> Result<(), DriverError> {
+        let address = buffer.part("download", start, bytes.len())?;
+        if bytes.is_empty() {
+            return Ok(());
+        }
+        match &*self.driver.machine {
+            Machine::Native(device) => device.download(self.handle, address, bytes),
+            Machine::Emulated(device) => device.download(address, bytes),
+        }
+    }
+
+    /// Copies the first `bytes` of one buffer to another.
+    ///
+    /// # Errors
+    /// [`DriverError::Extent`] where either has not so many.
+    pub fn copy(&self, from: &Buffer, to: &Buffer, bytes: usize) -> Result<(), DriverError> {
+        let (from, to) = (from.part("copy from", 0, bytes)?, to.part("copy to", 0, bytes)?);
+        match &*self.driver.machine {
+            Machine::Native(device) => device.copy(self.handle, [from, to], bytes),
+            Machine::Emulated(device) => device.copy([from, to], bytes),
+        }
+    }
+
+    /// Sets every byte of a buffer.
+    ///
+    /// # Errors
+    /// [`DriverError::Call`].
+    pub fn fill(&self, buffer: &Buffer, byte: u8) -> Result<(), DriverError> {
+        match &*self.driver.machine {
+            Machine::Native(device) => {
+                device.fill(self.handle, (buffer.address, buffer.bytes), byte)
+            }
+            Machine::Emulated(device) => device.fill((buffer.address, buffer.bytes), byte),
+        }
+    }
+
+    /// Marks the moment in `event`.
+    ///
+    /// # Errors
+    /// [`DriverError::Call`].
+    pub fn record(&self, event: &Event) -> Result<(), DriverError> {
+        match &*self.driver.machine {
+            Machine::Native(device) => device.record(event.handle, self.handle),
+            Machine::Emulated(_) => Ok(()),
+        }
+    }
+
+    /// Lets what follows in this stream wait for the moment of `event`.
+    ///
+    /// # Errors
+    /// [`DriverError::Call`].
+    pub fn wait(&self, event: &Event) -> Result<(), DriverError> {
+        match &*self.driver.machine {
+            Machine::Native(device) => device.wait(self.handle, event.handle),
+            Machine::Emulated(_) => Ok(()),
+        }
+    }
+
+    /// Waits for all work of the stream.
+    ///
+    /// # Errors
+    /// [`DriverError::Call`], also of a kernel before.
+    pub fn synchronize(&self) -> Result<(), DriverError> {
+        match &*self.driver.machine {
+            Machine::Native(device) => device.synchronize(self.handle),
+            Machine::Emulated(_) => Ok(()),
+        }
+    }
+}
+
+impl Pinned {
+    /// Its bytes.
+    #[must_use]
+    pub fn bytes(&self) -> &[u8] {
+        match &self.memory {
+            PinnedMemory::Native(memory) => memory.bytes(),
+            PinnedMemory::Emulated(bytes) => bytes,
+        }
+    }
+
+    /// Its bytes, to fill.
+    pub fn bytes_mut(&mut self) -> &mut [u8] {
+        match &mut self.memory {
+            PinnedMemory::Native(memory) => memory.bytes_mut(),
+            PinnedMemory::Emulated(bytes) => bytes,
+        }
+    }
+}
+
+impl InFlight {
+    /// Waits for the copy; gives memory and event back.
+    ///
+    /// # Errors
+    /// [`DriverError::Call`].
+    pub fn wait(self) -> Result<(Pinned, Event), DriverError> {
+        self.done.synchronize()?;
+        Ok((self.pinned, self.done))
+    }
+}
+
+impl Event {
+    /// Waits for the moment.
+    ///
+    /// # Errors
+    /// [`DriverError::Call`].
+    pub fn synchronize(&self) -> Result<(), DriverError> {
+        match &*self.driver.machine {
+            Machine::Native(device) => device.synchronize_event(self.handle),
+            Machine::Emulated(_) => Ok(()),
+        }
+    }
+
+    /// Milliseconds from this moment to `later`; 0 of the emulator, whose work takes no device
+    /// time.
+    ///
+    /// # Errors
+    /// [`DriverError::Call`].
+    pub fn elapsed_ms(&self, later: &Self) -> Result<f32, DriverError> {
+        match &*self.driver.machine {
+            Machine::Native(device) => device.elapsed_ms([self.handle, later.handle]),
+            Machine::Emulated(_) => Ok(0.0),
+        }
+    }
+}
+
+impl Buffer {
+    /// Where it starts.
+    #[must_use]
+    pub fn address(&self) -> u64 {
+        self.address
+    }
+
+    /// Its bytes.
+    #[must_use]
+    pub fn bytes(&self) -> usize {
+        self.bytes
+    }
+
+    fn part(&self, of: &str, start: usize, bytes: usize) -> Result<u64, DriverError> {
+        let room = self.bytes.saturating_sub(start);
+        if bytes > room {
+            let (of, what) = (of.to_owned(), "bytes, at most");
+            return Err(DriverError::Extent { of, what, expected: room, got: bytes });
+        }
+        Ok(self.address + start as u64)
+    }
+}
+
+impl Drop for Buffer {
+    fn drop(&mut self) {
+        match &*self.driver.machine {
+            Machine::Native(device) => device.free(self.address),
+            Machine::Emulated(device) => device.free(self.address),
+        }
+    }
+}
+
+impl Drop for Pinned {
+    fn drop(&mut self) {
+        if let (Machine::Native(device), PinnedMemory::Native(memory)) =
+            (&*self.driver.machine, &self.memory)
+        {
+            device.drop_pinned(memory);
+        }
+    }
+}
+
+impl Drop for Stream {
+    fn drop(&mut self) {
+        if let Machine::Native(device) = &*self.driver.machine {
+            device.drop_stream(self.handle);
+        }
+    }
+}
+
+impl Drop for Event {
+    fn drop(&mut self) {
+        if let Machine::Native(device) = &*self.driver.machine {
+            device.drop_event(self.handle);
+        }
+    }
+}
+
+macro_rules! shown {
+    ($($type:ident),*) => {$(
+        impl fmt::Debug for $type {
+            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.debug_struct(stringify!($type)).finish_non_exhaustive()
+            }
+        }
+    )*};
+}
+shown!(Driver, Buffer, Stream, Event, Module, Kernel, Pinned, InFlight);

@@ -1,0 +1,91 @@
+//! The arguments of a launch as the bytes of the one struct that a kernel takes.
+//! Knows no kernel: each value is aligned to its own size, as C and CUDA lay out a struct.
+
+use super::Buffer;
+
+/// The struct of a kernel's arguments, field by field.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Arguments {
+    bytes: Vec<u8>,
+    alignment: usize,
+}
+
+impl Arguments {
+    /// None yet.
+    #[must_use]
+    pub fn new() -> Self {
+        Self { bytes: Vec::new(), alignment: 1 }
+    }
+
+    /// The start of a buffer, a `u64`.
+    #[must_use]
+    pub fn buffer(self, buffer: &Buffer) -> Self {
+        self.u64(buffer.address())
+    }
+
+    /// The start of a buffer, or 0 without one.
+    #[must_use]
+    pub fn optional(self, buffer: Option<&Buffer>) -> Self {
+        self.u64(buffer.map_or(0, Buffer::address))
+    }
+
+    /// A `u64`.
+    #[must_use]
+    pub fn u64(self, value: u64) -> Self {
+        self.push(&value.to_ne_bytes())
+    }
+
+    /// A count as a `u64`.
+    #[must_use]
+    pub fn count(self, value: usize) -> Self {
+        self.u64(value as u64)
+    }
+
+    /// A `u32`.
+    #[must_use]
+    pub fn u32(self, value: u32) -> Self {
+        self.push(&value.to_ne_bytes())
+    }
+
+    /// An `f32`.
+    #[must_use]
+    pub fn f32(self, value: f32) -> Self {
+        self.push(&value.to_ne_bytes())
+    }
+
+    /// An `f64`.
+    #[must_use]
+    pub fn f64(self, value: f64) -> Self {
+        self.push(&value.to_ne_bytes())
+    }
+
+    fn push(mut self, value: &[u8]) -> Self {
+        self.alignment = self.alignment.max(value.len());
+        let start = self.bytes.len().next_multiple_of(value.len());
+        self.bytes.resize(start, 0);
+        self.bytes.extend_from_slice(value);
+        self
+    }
+
+    /// The struct, as long as a multiple of its strictest alignment.
+    #[must_use]
+    pub fn bytes(&self) -> Vec<u8> {
+        let mut bytes = self.bytes.clone();
+        bytes.resize(bytes.len().next_multiple_of(self.alignment.max(1)), 0);
+        bytes
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::Arguments;
+
+    #[test]
+    fn fields_are_laid_out_as_c_lays_them_out() {
+        let arguments = Arguments::new().u32(1).u64(2).f32(1.0);
+        let mut expected = vec![1, 0, 0, 0, 0, 0, 0, 0, 2, 0, 0, 0, 0, 0, 0, 0];
+        expected.extend(1.0f32.to_ne_bytes());
+        expected.extend([0; 4]);
+        assert_eq!(arguments.bytes(), expected);
+    }
+}

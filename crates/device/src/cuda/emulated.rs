@@ -1,0 +1,222 @@
+//! The emulated device: memory of the host with red zones, kernels as functions of a library that
+//! the C++ compiler makes of the same source, launches that end with what they did wrong.
+//! How a block's threads are run and watched is in `runtime.cpp`.
+
+mod compile;
+mod ffi;
+
+use std::path::Path;
+use std::process::Command;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use super::error::{DriverError, Fault, FaultKind, Place};
+use super::{Emulation, Grid, Source};
+
+pub(super) use ffi::{Entry, Library};
+
+/// Bytes before and behind each buffer that nobody may write.
+const RED_ZONE: usize = 1024;
+/// What a block of any GPU may have without asking for more.
+const SHARED_LIMIT: u32 = 48 << 10;
+/// Threads of a block, at most.
+const THREADS_LIMIT: u32 = 1024;
+
+/// In which order blocks and threads run. A missing barrier is not seen in every one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Order {
+    /// 0, 1, 2, …
+    Ascending,
+    /// …, 2, 1, 0.
+    Descending,
+    /// At random, by a seed.
+    Shuffled(u16),
+}
+
+/// Whether each access of a kernel is checked.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Checks {
+    /// Every load and store is held against the buffers and against races; some 30 times slower.
+    Every,
+    /// Barriers, masks and red zones alone.
+    Few,
+}
+
+/// The emulated device.
+pub(super) struct Device {
+    emulation: Emulation,
+    memory: Mutex<Memory>,
+    libraries: Mutex<Vec<(&'static str, Arc<Library>)>>,
+}
+
+/// All buffers.
+#[derive(Default)]
+struct Memory {
+    buffers: Vec<ffi::Allocation>,
+    /// See `Task` in `runtime.cpp`.
+    stamp: u32,
+}
+
+fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl Device {
+    pub fn new(emulation: Emulation) -> Self {
+        Self { emulation, memory: Mutex::default(), libraries: Mutex::default() }
+    }
+
+    pub fn library(&self, source: Source) -> Result<Arc<Library>, DriverError> {
+        let mut libraries = locked(&self.libraries);
+        if let Some((_, library)) = libraries.iter().find(|(name, _)| *name == source.name) {
+            return Ok(Arc::clone(library));
+        }
+        let replaced = self.emulation.replaced.iter().find(|(name, _)| *name == source.name);
+        let text = replaced.map_or(source.text, |(_, text)| text);
+        let path = compile::compiled(&self.emulation, source.name, text)?;
+        let library = Library::open(&path)?;
+        libraries.push((source.name, Arc::clone(&library)));
+        Ok(library)
+    }
+
+    pub fn alloc(&self, bytes: usize) -> Result<u64, DriverError> {
+        let allocation = ffi::Allocation::new(bytes, RED_ZONE).ok_or(DriverError::OutOfMemory {
+            bytes,
+            free: 0,
+            total: 0,
+        })?;
+        let address = allocation.address();
+        locked(&self.memory).buffers.push(allocation);
+        Ok(address)
+    }
+
+    pub fn free(&self, address: u64) {
+        locked(&self.memory).buffers.retain(|buffer| buffer.address() != address);
+    }
+
+    pub fn upload(&self, address: u64, bytes: &[u8]) -> Result<(), DriverError> {
+        self.each_part(address, bytes.len(), |part| part.copy_from_slice(bytes))
+    }
+
+    pub fn download(&self, address: u64, bytes: &mut [u8]) -> Result<(), DriverError> {
+        self.each_part(address, bytes.len(), |part| bytes.copy_from_slice(part))
+    }
+
+    pub fn copy(&self, [from, to]: [u64; 2], bytes: usize) -> Result<(), DriverError> {
+        let mut kept = vec![0; bytes];
+        self.download(from, &mut kept)?;
+        self.upload(to, &kept)
+    }
+
+    pub fn fill(&self, (address, bytes): (u64, usize), byte: u8) -> Result<(), DriverError> {
+        self.each_part(address, bytes, |part| part.fill(byte))
+    }
+
+    fn each_part(
+        &self,
+        address: u64,
+        bytes: usize,
+        work: impl FnOnce(&mut [u8]),
+    ) -> Result<(), DriverError> {
+        let mut memory = locked(&self.memory);
+        let found = memory.buffers.iter_mut().find_map(|buffer| buffer.part(address, bytes));
+        let of = || "a copy to a buffer that was freed".to_owned();
+        let missing = || DriverError::Extent { of: of(), what: "bytes", expected: 0, got: bytes };
+        work(found.ok_or_else(missing)?);
+        Ok(())
+    }
+
+    pub fn launch(
+        &self,
+        (entry, name): (&Entry, &str),
+        grid: Grid,
+        arguments: Vec<u8>,
+    ) -> Result<(), DriverError> {
+        let extent = |what, expected, got| {
+            Err(DriverError::Extent { of: format!("kernel {name}"), what, expected, got })
+        };
+        let [bytes, threads] = entry.shape();
+        if bytes as usize != arguments.len() {
+            return extent("bytes of its arguments", bytes as usize, arguments.len());
+        }
+        if grid.threads == 0 || grid.threads > threads.min(THREADS_LIMIT) {
+            return extent("threads of a block, at most", threads as usize, grid.threads as usize);
+        }
+        let order = match self.emulation.order {
+            Order::Ascending => 0,
+            Order::Descending => 1,
+            Order::Shuffled(seed) => 2 + u32::from(seed),
+        };
+        let Memory { buffers, stamp } = &mut *locked(&self.memory);
+        let settings = ffi::Settings {
+            order,
+            checked: u32::from(self.emulation.checks == Checks::Every),
+            shared_limit: SHARED_LIMIT,
+            red_zone: RED_ZONE as u32,
+        };
+        let fault = entry.run((grid, settings), &arguments, (buffers, stamp));
+        match fault {
+            None => Ok(()),
+            Some(fault) => {
+                let library = &entry.library().path;
+                Err(DriverError::Fault(Box::new(told(library, name, &fault, buffers))))
+            }
+        }
+    }
+}
+
+/// A fault as the runtime reports it, with its lines.
+fn told(library: &Path, kernel: &str, raw: &ffi::Fault, buffers: &[ffi::Allocation]) -> Fault {
+    let at_call = || Place { file: raw.file(), line: raw.line };
+    let access = if raw.is_write == 1 { "store" } else { "load" };
+    let of_pc = || line_of(library, raw.pc);
+    let (place, kind) = match raw.kind {
+        1 => {
+            let after = buffers
+                .iter()
+                .filter_map(|buffer| {
+                    let end = buffer.address() + buffer.len() as u64;
+                    let past = raw.address.checked_sub(end)?;
+                    (past < 1 << 16).then_some((past, buffer.len() as u64))
+                })
+                .min();
+            (of_pc(), FaultKind::Outside { access, bytes: raw.bytes, after })
+        }
+        2 => (of_pc(), FaultKind::Misaligned { access, bytes: raw.bytes }),
+        3 => {
+            let other = line_of(library, raw.other_pc);
+            let one = |number: u32| (number != u32::MAX).then_some(number);
+            let (block, thread) = (one(raw.other_block), one(raw.other_thread));
+            (of_pc(), FaultKind::Race { access, other, block, thread })
+        }
+        4 => (at_call(), FaultKind::Barrier { missing: raw.other_thread, at: raw.other_line }),
+        5 => {
+            let (mask, missing, at) = (raw.mask, raw.other_thread, raw.other_line);
+            (at_call(), FaultKind::LaneMissing { mask, missing, at })
+        }
+        6 => {
+            let bytes = buffers.get(raw.buffer as usize).map_or(0, |buffer| buffer.len() as u64);
+            (at_call(), FaultKind::RedZone { bytes })
+        }
+        7 => (at_call(), FaultKind::Stack),
+        8 => (at_call(), FaultKind::SharedMemory { bytes: raw.bytes }),
+        _ => (at_call(), FaultKind::LaneNotNamed { lane: raw.other_thread }),
+    };
+    Fault { kernel: kernel.to_owned(), place, block: raw.block, thread: raw.thread, kind }
+}
+
+/// The innermost line outside the prelude that code at `offset` of a library was made of. Asks
+/// `addr2line`, which comes with the compiler.
+fn line_of(library: &Path, offset: u64) -> Place {
+    let unknown = Place { file: "its source".to_owned(), line: 0 };
+    let mut command = Command::new("addr2line");
+    command.arg("-i").arg("-e").arg(library).arg(format!("{offset:#x}"));
+    let Ok(output) = command.output() else { return unknown };
+    let text = String::from_utf8_lossy(&output.stdout);
+    let mut places = text.lines().filter_map(|line| {
+        let (file, number) = line.rsplit_once(':')?;
+        let number = number.split(' ').next()?.parse().ok()?;
+        let at = file.find("ops/").or_else(|| file.find("cuda/")).unwrap_or(0);
+        Some(Place { file: file[at..].to_owned(), line: number })
+    });
+    places.find(|place| !place.file.contains("prelude.cu")).unwrap_or(unknown)
+}

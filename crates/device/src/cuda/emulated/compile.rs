@@ -1,0 +1,115 @@
+//! Makes a library of a kernel's source with the C++ compiler, once per text and flags.
+//! Knows nothing of what it does when it runs.
+
+use std::fs;
+use std::hash::{DefaultHasher, Hash, Hasher};
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use super::Checks;
+use crate::cuda::error::DriverError;
+use crate::cuda::{Emulation, PRELUDE};
+
+const SHIM: &str = include_str!("shim.h");
+const RUNTIME: &str = include_str!("runtime.cpp");
+
+/// No contraction: multiplies and adds round apart, as in the oracles. What has no value gets a
+/// pattern that is none.
+const FLAGS: &[&str] = &[
+    "-std=c++17",
+    "-O1",
+    // Version 5 loses the names that #line gives, at least to addr2line.
+    "-g1",
+    "-gdwarf-4",
+    "-fPIC",
+    "-ffp-contract=off",
+    "-fno-strict-aliasing",
+    "-fno-exceptions",
+    "-Wall",
+    "-Wno-unused-function",
+];
+const KERNEL_FLAGS: &[&str] = &["-ftrivial-auto-var-init=pattern", "-Werror=uninitialized"];
+/// Calls in front of every access; `runtime.cpp` answers them, no library of a sanitizer is linked.
+const CHECKED_FLAGS: &[&str] = &["-fsanitize=thread"];
+
+/// The library of a source in the cache, made where it is missing.
+pub fn compiled(emulation: &Emulation, name: &str, text: &str) -> Result<PathBuf, DriverError> {
+    let is_checked = emulation.checks == Checks::Every;
+    let replaced = emulation.replaced.iter().find(|(name, _)| *name == "prelude");
+    let prelude = replaced.map_or(PRELUDE, |(_, text)| text);
+    let source = format!("#include \"shim.h\"\n{prelude}\n#line 1 \"{name}\"\n{text}");
+    let checked: &[&str] = if is_checked { CHECKED_FLAGS } else { &[] };
+    let flags: Vec<&str> = [FLAGS, KERNEL_FLAGS, checked].concat();
+    let compiler = emulation.compiler.display().to_string();
+    let key = key(&[&compiler, SHIM, RUNTIME, &source, &flags.join(" ")]);
+    let stem = name.replace('/', "-").replace(".cu", "");
+    let library = emulation.cache.join(format!("{stem}-{key}.so"));
+    if library.exists() {
+        return Ok(library);
+    }
+    let cache = &emulation.cache;
+    fs::create_dir_all(cache).map_err(|error| broken(cache, &error))?;
+    // A folder of its own: another thread or process may be making the same one.
+    static NEXT: AtomicU64 = AtomicU64::new(0);
+    let number = NEXT.fetch_add(1, Ordering::Relaxed);
+    let folder = cache.join(format!(".{stem}-{key}-{}-{number}", std::process::id()));
+    fs::create_dir_all(&folder).map_err(|error| broken(&folder, &error))?;
+    let made = make(emulation, (&folder, name), (&source, &flags), &library);
+    // What is left of a failed compilation is of no use.
+    let _ = fs::remove_dir_all(&folder);
+    made.map(|()| library)
+}
+
+fn make(
+    emulation: &Emulation,
+    (folder, name): (&Path, &str),
+    (source, flags): (&str, &[&str]),
+    library: &Path,
+) -> Result<(), DriverError> {
+    // What runs the blocks is the same for all kernels.
+    let compiler = emulation.compiler.display().to_string();
+    let runtime = emulation.cache.join(format!("runtime-{}.o", key(&[&compiler, SHIM, RUNTIME])));
+    for (file, text) in [("shim.h", SHIM), ("runtime.cpp", RUNTIME), ("kernel.cpp", source)] {
+        let path = folder.join(file);
+        fs::write(&path, text).map_err(|error| broken(&path, &error))?;
+    }
+    let run = |arguments: &[&str]| {
+        let failed = |log: String| DriverError::Compile {
+            source_name: name.to_owned(),
+            target: emulation.compiler.display().to_string(),
+            log,
+        };
+        let mut command = Command::new(&emulation.compiler);
+        let output = command.args(arguments).current_dir(folder).output();
+        let output = output.map_err(|error| failed(error.to_string()))?;
+        if output.status.success() {
+            return Ok(());
+        }
+        Err(failed(String::from_utf8_lossy(&output.stderr).into_owned()))
+    };
+    run(&[flags, &["-c", "kernel.cpp", "-o", "kernel.o"]].concat())?;
+    if !runtime.exists() {
+        run(&[FLAGS, &["-O2", "-c", "runtime.cpp", "-o", "runtime.o"]].concat())?;
+        let made = folder.join("runtime.o");
+        fs::rename(&made, &runtime).map_err(|error| broken(&runtime, &error))?;
+    }
+    let runtime = runtime.display().to_string();
+    run(&["-shared", "-o", "library.so", "kernel.o", &runtime, "-ldl"])?;
+    let made = folder.join("library.so");
+    fs::rename(&made, library).map_err(|error| broken(library, &error))
+}
+
+fn broken(path: &Path, error: &std::io::Error) -> DriverError {
+    DriverError::Cache { path: path.to_owned(), problem: error.to_string() }
+}
+
+/// 128 bits of what a library is made of.
+fn key(parts: &[&str]) -> String {
+    let half = |seed: u64| {
+        let mut hasher = DefaultHasher::new();
+        (seed, parts).hash(&mut hasher);
+        hasher.finish()
+    };
+    format!("{:016x}{:016x}", half(0), half(1))
+}

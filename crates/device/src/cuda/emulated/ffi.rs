@@ -1,0 +1,294 @@
+//! The foreign interface of the emulator: host memory whose addresses kernels get, the library made
+//! of a kernel, and the call into it. The structs are those of `runtime.cpp`.
+#![expect(unsafe_code, reason = "calls into a library made at run time; decision 0048")]
+
+use std::alloc::{Layout, alloc, dealloc};
+use std::ffi::{CStr, CString, c_char, c_void};
+use std::os::unix::ffi::OsStrExt;
+use std::path::{Path, PathBuf};
+use std::ptr;
+use std::slice;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use crate::cuda::Grid;
+use crate::cuda::error::DriverError;
+
+/// As the driver aligns what it allocates.
+const ALIGNMENT: usize = 256;
+/// What the red zones hold, and what a new buffer holds: no number, no index.
+const ZONE: u8 = 0xa5;
+const POISON: u8 = 0xff;
+
+/// A buffer: `[red zone, padded to 256][bytes][red zone]`.
+pub struct Allocation {
+    region: Region,
+    start: *mut u8,
+    /// Bytes from there to the buffer.
+    before: usize,
+    layout: Layout,
+}
+
+// SAFETY: the memory belongs to this value alone; kernels touch it only while the device's lock is
+// held.
+unsafe impl Send for Allocation {}
+
+#[repr(C)]
+#[derive(Clone, Copy)]
+struct Region {
+    start: u64,
+    bytes: u64,
+    shadow: *mut c_void,
+    padding: u64,
+}
+
+impl Allocation {
+    /// Poisoned memory, or nothing where there is none left.
+    pub fn new(bytes: usize, red_zone: usize) -> Option<Self> {
+        let before = red_zone.next_multiple_of(ALIGNMENT);
+        let all = bytes.checked_add(before + red_zone)?;
+        let layout = Layout::from_size_align(all, ALIGNMENT).ok()?;
+        // SAFETY: the layout is not empty.
+        let start = unsafe { alloc(layout) };
+        if start.is_null() {
+            return None;
+        }
+        // SAFETY: all three parts lie in the allocation.
+        let first = unsafe {
+            start.write_bytes(ZONE, before);
+            let first = start.add(before);
+            first.write_bytes(POISON, bytes);
+            first.add(bytes).write_bytes(ZONE, red_zone);
+            first
+        };
+        let (start_address, shadow) = (first.expose_provenance() as u64, ptr::null_mut());
+        let region = Region { start: start_address, bytes: bytes as u64, shadow, padding: 0 };
+        Some(Self { region, start, before, layout })
+    }
+
+    pub fn address(&self) -> u64 {
+        self.region.start
+    }
+
+    pub fn len(&self) -> usize {
+        self.region.bytes as usize
+    }
+
+    /// `bytes` from `address` on, where they lie in this buffer.
+    pub fn part(&mut self, address: u64, bytes: usize) -> Option<&mut [u8]> {
+        let offset = usize::try_from(address.checked_sub(self.region.start)?).ok()?;
+        let end = offset.checked_add(bytes)?;
+        if end > self.len() {
+            return None;
+        }
+        // SAFETY: the buffer starts `before` bytes into the allocation and `end` is in it; every
+        // byte has been written.
+        Some(unsafe { slice::from_raw_parts_mut(self.start.add(self.before + offset), bytes) })
+    }
+}
+
+impl Drop for Allocation {
+    fn drop(&mut self) {
+        if !self.region.shadow.is_null() {
+            let bytes = shadow_bytes(self.len());
+            // SAFETY: the runtime mapped so many bytes for a region of this length.
+            unsafe { libc::munmap(self.region.shadow, bytes) };
+        }
+        // SAFETY: allocated with this layout.
+        unsafe { dealloc(self.start, self.layout) };
+    }
+}
+
+/// As `zeroed((region.bytes / CELL_BYTES + 1) * sizeof(Cell))` in `runtime.cpp`.
+fn shadow_bytes(bytes: usize) -> usize {
+    (bytes / 2 + 1) * 48
+}
+
+/// What went wrong, as the runtime writes it.
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub struct Fault {
+    pub kind: u32,
+    pub block: u32,
+    pub thread: u32,
+    pub other_block: u32,
+    pub other_thread: u32,
+    pub line: u32,
+    pub other_line: u32,
+    pub mask: u32,
+    pub pc: u64,
+    pub other_pc: u64,
+    pub address: u64,
+    pub bytes: u64,
+    pub is_write: u32,
+    pub buffer: u32,
+    file: [c_char; 64],
+}
+
+impl Fault {
+    const NONE: Self = Self {
+        kind: 0,
+        block: 0,
+        thread: 0,
+        other_block: 0,
+        other_thread: 0,
+        line: 0,
+        other_line: 0,
+        mask: 0,
+        pc: 0,
+        other_pc: 0,
+        address: 0,
+        bytes: 0,
+        is_write: 0,
+        buffer: 0,
+        file: [0; 64],
+    };
+
+    pub fn file(&self) -> String {
+        let bytes = self.file.iter().take_while(|&&c| c != 0).map(|&c| c as u8).collect();
+        String::from_utf8(bytes).unwrap_or_default()
+    }
+}
+
+#[repr(C)]
+struct Task {
+    entry: EntryFunction,
+    arguments: *const c_void,
+    regions: *mut Region,
+    region_count: u64,
+    blocks: [u32; 2],
+    threads: u32,
+    shared_bytes: u32,
+    settings: Settings,
+    stamp: *mut u32,
+}
+
+/// How a launch is run.
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub struct Settings {
+    pub order: u32,
+    pub checked: u32,
+    pub shared_limit: u32,
+    pub red_zone: u32,
+}
+
+type EntryFunction = unsafe extern "C" fn(*const c_void);
+type LaunchFunction = unsafe extern "C" fn(*const Task, *mut Fault) -> i32;
+
+/// A library made of a kernel's source, loaded for good.
+pub struct Library {
+    pub path: PathBuf,
+    handle: *mut c_void,
+    launch: LaunchFunction,
+    /// The state of its runtime is one for all threads.
+    busy: Mutex<()>,
+}
+
+// SAFETY: the handle is only passed to dlsym; a launch is made under the lock.
+unsafe impl Send for Library {}
+// SAFETY: as above.
+unsafe impl Sync for Library {}
+
+impl Library {
+    /// Opens what lies at `path`; the same library again where it is open.
+    pub fn open(path: &Path) -> Result<Arc<Self>, DriverError> {
+        static OPEN: Mutex<Vec<Arc<Library>>> = Mutex::new(Vec::new());
+        let mut open = OPEN.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(library) = open.iter().find(|library| library.path == path) {
+            return Ok(Arc::clone(library));
+        }
+        let library = Arc::new(Self::load(path)?);
+        open.push(Arc::clone(&library));
+        Ok(library)
+    }
+
+    fn load(path: &Path) -> Result<Self, DriverError> {
+        let broken = |problem: String| DriverError::Cache { path: path.to_owned(), problem };
+        let name = CString::new(path.as_os_str().as_bytes()).map_err(|e| broken(e.to_string()))?;
+        // SAFETY: `name` ends with NUL; the library is one that this program made, and nothing
+        // runs when it is loaded.
+        let handle = unsafe { libc::dlopen(name.as_ptr(), libc::RTLD_NOW | libc::RTLD_LOCAL) };
+        if handle.is_null() {
+            // SAFETY: dlopen has just failed, so there is a text that ends with NUL.
+            let text = unsafe { CStr::from_ptr(libc::dlerror()) };
+            return Err(broken(text.to_string_lossy().into_owned()));
+        }
+        let launch = symbol(handle, c"rowmill_launch");
+        let launch = launch.ok_or_else(|| broken("no rowmill_launch in it".to_owned()))?;
+        // SAFETY: `runtime.cpp` gives the function this signature.
+        let launch = unsafe { std::mem::transmute::<*mut c_void, LaunchFunction>(launch) };
+        Ok(Self { path: path.to_owned(), handle, launch, busy: Mutex::new(()) })
+    }
+}
+
+fn symbol(handle: *mut c_void, name: &CStr) -> Option<*mut c_void> {
+    // SAFETY: the handle is of a library that stays loaded, the name ends with NUL.
+    let address = unsafe { libc::dlsym(handle, name.as_ptr()) };
+    (!address.is_null()).then_some(address)
+}
+
+/// A kernel of a library.
+#[derive(Clone)]
+pub struct Entry {
+    library: Arc<Library>,
+    function: EntryFunction,
+    shape: [u32; 2],
+}
+
+impl Entry {
+    pub fn find(library: &Arc<Library>, name: &str) -> Option<Self> {
+        let find =
+            |prefix: &str| symbol(library.handle, &CString::new(format!("{prefix}_{name}")).ok()?);
+        let (function, shape) = (find("rowmill_entry")?, find("rowmill_shape")?);
+        // SAFETY: the macro KERNEL of `prelude.cu` gives both these types.
+        let (function, shape) = unsafe {
+            let function = std::mem::transmute::<*mut c_void, EntryFunction>(function);
+            (function, shape.cast::<[u32; 2]>().read())
+        };
+        Some(Self { library: Arc::clone(library), function, shape })
+    }
+
+    pub fn library(&self) -> &Library {
+        &self.library
+    }
+
+    /// Bytes of the arguments and threads of a block, at most.
+    pub fn shape(&self) -> [u32; 2] {
+        self.shape
+    }
+
+    /// Runs all blocks; gives what went wrong. `arguments` are as long as [`Self::shape`] says.
+    pub fn run(
+        &self,
+        (grid, settings): (Grid, Settings),
+        arguments: &[u8],
+        (buffers, stamp): (&mut [Allocation], &mut u32),
+    ) -> Option<Fault> {
+        let words = arguments.len().div_ceil(size_of::<u64>());
+        let mut aligned = vec![0u64; words];
+        bytemuck::cast_slice_mut::<u64, u8>(&mut aligned)[..arguments.len()]
+            .copy_from_slice(arguments);
+        let mut regions: Vec<Region> = buffers.iter().map(|buffer| buffer.region).collect();
+        let task = Task {
+            entry: self.function,
+            arguments: aligned.as_ptr().cast(),
+            regions: regions.as_mut_ptr(),
+            region_count: regions.len() as u64,
+            blocks: grid.blocks,
+            threads: grid.threads,
+            shared_bytes: grid.shared_bytes,
+            settings,
+            stamp,
+        };
+        let mut fault = Fault::NONE;
+        let _busy = self.library.busy.lock().unwrap_or_else(PoisonError::into_inner);
+        // SAFETY: the caller holds all buffers; the arguments are as long as the kernel reads. What
+        // the kernel itself does is checked where that is asked for, and found by the red zones
+        // else.
+        let failed = unsafe { (self.library.launch)(&raw const task, &raw mut fault) } != 0;
+        for (buffer, region) in buffers.iter_mut().zip(regions) {
+            buffer.region.shadow = region.shadow;
+        }
+        failed.then_some(fault)
+    }
+}

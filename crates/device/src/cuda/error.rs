@@ -1,0 +1,242 @@
+//! What can go wrong between this program and a device, real or emulated.
+//! Knows no operation and no configuration.
+
+use std::fmt;
+use std::path::PathBuf;
+
+/// A refused or failed call to a device.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum DriverError {
+    /// The driver of the GPU is not installed here.
+    #[error("no GPU driver: none of {names} can be opened")]
+    NoDriver {
+        /// The library's names.
+        names: &'static str,
+    },
+    /// There is no device of this number.
+    #[error("device cuda:{ordinal}: the driver offers {count} devices")]
+    NoDevice {
+        /// As asked for.
+        ordinal: usize,
+        /// Devices there are.
+        count: usize,
+    },
+    /// A call of the driver failed.
+    #[error("{call}: {problem} (code {code})")]
+    Call {
+        /// The driver's function.
+        call: &'static str,
+        /// Its result.
+        code: u32,
+        /// What the driver says of it.
+        problem: String,
+    },
+    /// The device has not so much memory left.
+    #[error("device memory: expected at most {free} free of {total} bytes, got {bytes}")]
+    OutOfMemory {
+        /// Bytes asked for.
+        bytes: usize,
+        /// Bytes free.
+        free: usize,
+        /// Bytes of the device.
+        total: usize,
+    },
+    /// A library that compiles kernels is not installed here.
+    #[error("NVRTC: {library} cannot be opened: {problem}")]
+    NoCompiler {
+        /// The library.
+        library: String,
+        /// Why not.
+        problem: String,
+    },
+    /// A kernel's source does not compile.
+    #[error("{source_name} does not compile for {target}:\n{log}")]
+    Compile {
+        /// The source.
+        source_name: String,
+        /// The architecture, or the compiler of the emulator.
+        target: String,
+        /// What the compiler says.
+        log: String,
+    },
+    /// A file of the cache of compiled kernels.
+    #[error("{path}: {problem}", path = path.display())]
+    Cache {
+        /// The file.
+        path: PathBuf,
+        /// What the system says.
+        problem: String,
+    },
+    /// A module has no kernel of this name.
+    #[error("{source_name} has no kernel {kernel:?}")]
+    NoKernel {
+        /// The source.
+        source_name: String,
+        /// The kernel.
+        kernel: String,
+    },
+    /// A launch or a copy does not fit what it is made with.
+    #[error("{of}: {what}: expected {expected}, got {got}")]
+    Extent {
+        /// The kernel or the copy.
+        of: String,
+        /// What does not fit.
+        what: &'static str,
+        /// What would.
+        expected: usize,
+        /// What was passed.
+        got: usize,
+    },
+    /// A kernel did what it must not do; the emulator only.
+    #[error("{0}")]
+    Fault(Box<Fault>),
+}
+
+/// A mistake of a kernel that the emulator found.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Fault {
+    /// The kernel.
+    pub kernel: String,
+    /// Its file and line, as far as known.
+    pub place: Place,
+    /// Number of the block.
+    pub block: u32,
+    /// Number of the thread in it.
+    pub thread: u32,
+    /// What happened.
+    pub kind: FaultKind,
+}
+
+/// A line of a source.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Place {
+    /// The file, as its source is named.
+    pub file: String,
+    /// Its line; 0 where it is not known.
+    pub line: u32,
+}
+
+/// The mistakes that the emulator finds.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum FaultKind {
+    /// A load or store that lies in no buffer, in no shared memory and not in the thread's own.
+    Outside {
+        /// `load` or `store`.
+        access: &'static str,
+        /// Bytes of it.
+        bytes: u64,
+        /// Bytes past the end of the nearest buffer before it, and that buffer's bytes.
+        after: Option<(u64, u64)>,
+    },
+    /// A load or store at an address that is no multiple of its size.
+    Misaligned {
+        /// `load` or `store`.
+        access: &'static str,
+        /// What the address has to be a multiple of.
+        bytes: u64,
+    },
+    /// Two accesses to one place, at least one a store, with no barrier between them.
+    Race {
+        /// `load` or `store`: the later one.
+        access: &'static str,
+        /// The earlier access.
+        other: Place,
+        /// Its block; `None` where there are several.
+        block: Option<u32>,
+        /// Its thread; `None` where there are several.
+        thread: Option<u32>,
+    },
+    /// A barrier that another thread of the block did not reach.
+    Barrier {
+        /// The thread that is missing.
+        missing: u32,
+        /// The line of the barrier where it waits; 0 where it has ended.
+        at: u32,
+    },
+    /// A lane that is named in the mask of a shuffle or ballot and did not arrive at it.
+    LaneMissing {
+        /// The mask.
+        mask: u32,
+        /// The thread that is missing.
+        missing: u32,
+        /// The line where it waits; 0 where it has ended.
+        at: u32,
+    },
+    /// A lane that calls with a mask, or reads from a lane, outside the mask.
+    LaneNotNamed {
+        /// The lane, or the thread that is not named.
+        lane: u32,
+    },
+    /// A store before or behind a buffer, found after the launch.
+    RedZone {
+        /// Bytes of the buffer.
+        bytes: u64,
+    },
+    /// The thread's own memory ran out.
+    Stack,
+    /// More shared memory than a block may have.
+    SharedMemory {
+        /// Bytes asked for.
+        bytes: u64,
+    },
+}
+
+impl fmt::Display for Place {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.line {
+            0 => write!(f, "{}, unknown line", self.file),
+            line => write!(f, "{}:{line}", self.file),
+        }
+    }
+}
+
+impl fmt::Display for Fault {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { kernel, place, block, thread, kind } = self;
+        write!(f, "kernel {kernel}, {place}, block {block}, thread {thread}: {kind}")
+    }
+}
+
+impl fmt::Display for FaultKind {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let waits = |at: u32| match at {
+            0 => "it has ended".to_owned(),
+            line => format!("it waits in line {line}"),
+        };
+        match self {
+            Self::Outside { access, bytes, after: Some((past, len)) } => {
+                write!(
+                    f,
+                    "{access} of {bytes} bytes {past} bytes past the end of a buffer of {len}"
+                )
+            }
+            Self::Outside { access, bytes, after: None } => {
+                write!(f, "{access} of {bytes} bytes outside every buffer")
+            }
+            Self::Misaligned { access, bytes } => {
+                write!(f, "{access} at an address that is no multiple of {bytes}")
+            }
+            Self::Race { access, other, block, thread } => {
+                let number =
+                    |n: &Option<u32>| n.map_or_else(|| "several".to_owned(), |n| n.to_string());
+                let (block, thread) = (number(block), number(thread));
+                write!(f, "{access} races with {other} of block {block}, thread {thread}")
+            }
+            Self::Barrier { missing, at } => {
+                write!(f, "barrier that thread {missing} does not reach: {}", waits(*at))
+            }
+            Self::LaneMissing { mask, missing, at } => {
+                let waits = waits(*at);
+                write!(f, "mask {mask:#010x} names thread {missing}, which is not there: {waits}")
+            }
+            Self::LaneNotNamed { lane } => write!(f, "lane {lane} is not named in the mask"),
+            Self::RedZone { bytes } => {
+                write!(f, "store before or behind a buffer of {bytes} bytes")
+            }
+            Self::Stack => f.write_str("the thread's own memory ran out"),
+            Self::SharedMemory { bytes } => {
+                write!(f, "{bytes} bytes of shared memory are more than a block may have")
+            }
+        }
+    }
+}

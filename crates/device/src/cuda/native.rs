@@ -1,0 +1,323 @@
+//! NVIDIA's driver through `cudarc`: the raw calls, each with its result checked.
+//!
+//! `cudarc` opens the library at the first call and panics where there is none, so the one way in
+//! asks first. Knows no kernel.
+#![expect(unsafe_code, reason = "calls into the GPU's driver; decisions 0002 and 0048")]
+
+use std::ffi::{CStr, CString, c_int, c_void};
+use std::path::PathBuf;
+use std::ptr;
+use std::sync::Mutex;
+
+use cudarc::driver::sys::{self, CUcontext, CUevent, CUfunction, CUmodule, CUresult, CUstream};
+
+use super::error::DriverError;
+use super::{Grid, Source, nvrtc};
+
+/// A GPU with its primary context.
+pub(super) struct Device {
+    pub name: String,
+    context: usize,
+    /// Such as `sm_90a`.
+    architecture: String,
+    libraries: Option<PathBuf>,
+    cache: PathBuf,
+    modules: Mutex<Vec<(&'static str, usize)>>,
+}
+
+/// Memory of the host that the driver has pinned.
+pub(super) struct Pinned {
+    start: *mut u8,
+    bytes: usize,
+}
+
+// SAFETY: plain memory that this value alone refers to.
+unsafe impl Send for Pinned {}
+// SAFETY: as above.
+unsafe impl Sync for Pinned {}
+
+impl Pinned {
+    pub fn bytes(&self) -> &[u8] {
+        // SAFETY: the driver gave so many bytes, which were zeroed.
+        unsafe { std::slice::from_raw_parts(self.start, self.bytes) }
+    }
+
+    pub fn bytes_mut(&mut self) -> &mut [u8] {
+        // SAFETY: as above, and this value alone refers to them.
+        unsafe { std::slice::from_raw_parts_mut(self.start, self.bytes) }
+    }
+}
+
+/// Turns a result into an error that names the call.
+macro_rules! call {
+    ($function:ident($($argument:expr),* $(,)?)) => {{
+        // SAFETY: the library is there (`Device::open` asked), the context is current, and each
+        // handle and pointer comes from the driver or points to what the call is to fill.
+        let result = unsafe { sys::$function($($argument),*) };
+        checked(stringify!($function), result)
+    }};
+}
+
+fn checked(call: &'static str, result: CUresult) -> Result<(), DriverError> {
+    if result == CUresult::CUDA_SUCCESS {
+        return Ok(());
+    }
+    let mut text = ptr::null();
+    // SAFETY: the driver sets the pointer to a text of its own, or to nothing.
+    let problem = unsafe {
+        let _ = sys::cuGetErrorString(result, &raw mut text);
+        if text.is_null() { "unknown".into() } else { CStr::from_ptr(text).to_string_lossy() }
+    };
+    Err(DriverError::Call { call, code: result as u32, problem: problem.into_owned() })
+}
+
+impl Device {
+    pub fn open(
+        ordinal: usize,
+        libraries: Option<PathBuf>,
+        cache: PathBuf,
+    ) -> Result<Self, DriverError> {
+        // SAFETY: opens the library, whose constructors run.
+        if !unsafe { sys::is_culib_present() } {
+            return Err(DriverError::NoDriver { names: "libcuda.so, libcuda.so.1" });
+        }
+        call!(cuInit(0))?;
+        let mut count: c_int = 0;
+        call!(cuDeviceGetCount(&raw mut count))?;
+        let count = usize::try_from(count).unwrap_or(0);
+        if ordinal >= count {
+            return Err(DriverError::NoDevice { ordinal, count });
+        }
+        let mut device = 0;
+        call!(cuDeviceGet(&raw mut device, ordinal as c_int))?;
+        let mut name = [0; 256];
+        call!(cuDeviceGetName(name.as_mut_ptr(), name.len() as c_int, device))?;
+        let name = name.iter().take_while(|&&c| c != 0).map(|&c| c as u8).collect();
+        let name = String::from_utf8(name).unwrap_or_default();
+        let attribute = |attribute| {
+            let mut value: c_int = 0;
+            call!(cuDeviceGetAttribute(&raw mut value, attribute, device)).map(|()| value)
+        };
+        use sys::CUdevice_attribute as Attribute;
+        let major = attribute(Attribute::CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR)?;
+        let minor = attribute(Attribute::CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR)?;
+        let mut context: CUcontext = ptr::null_mut();
+        call!(cuDevicePrimaryCtxRetain(&raw mut context, device))?;
+        call!(cuCtxSetCurrent(context))?;
+        // Only code for 9.0 itself may use what Hopper alone has.
+        let suffix = if (major, minor) == (9, 0) { "a" } else { "" };
+        Ok(Self {
+            name,
+            context: context as usize,
+            architecture: format!("sm_{major}{minor}{suffix}"),
+            libraries,
+            cache,
+            modules: Mutex::default(),
+        })
+    }
+
+    /// The context belongs to the thread that made it until another one takes it.
+    fn enter(&self) -> Result<(), DriverError> {
+        call!(cuCtxSetCurrent(self.context as CUcontext))
+    }
+
+    pub fn memory(&self) -> Result<[usize; 2], DriverError> {
+        self.enter()?;
+        let (mut free, mut total) = (0, 0);
+        call!(cuMemGetInfo_v2(&raw mut free, &raw mut total))?;
+        Ok([free, total])
+    }
+
+    pub fn module(&self, source: Source) -> Result<usize, DriverError> {
+        self.enter()?;
+        let mut modules = self.modules.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+        if let Some((_, module)) = modules.iter().find(|(name, _)| *name == source.name) {
+            return Ok(*module);
+        }
+        let request = nvrtc::Request {
+            source,
+            architecture: &self.architecture,
+            libraries: self.libraries.as_deref(),
+        };
+        let image = nvrtc::cached(&request, &self.cache)?;
+        let mut module: CUmodule = ptr::null_mut();
+        call!(cuModuleLoadData(&raw mut module, image.as_ptr().cast::<c_void>()))?;
+        modules.push((source.name, module as usize));
+        Ok(module as usize)
+    }
+
+    pub fn function(&self, module: usize, name: &str) -> Result<Option<usize>, DriverError> {
+        self.enter()?;
+        let Ok(name) = CString::new(name) else { return Ok(None) };
+        let mut function: CUfunction = ptr::null_mut();
+        let found =
+            call!(cuModuleGetFunction(&raw mut function, module as CUmodule, name.as_ptr()));
+        match found {
+            Ok(()) => Ok(Some(function as usize)),
+            Err(DriverError::Call { code, .. })
+                if code == CUresult::CUDA_ERROR_NOT_FOUND as u32 =>
+            {
+                Ok(None)
+            }
+            Err(error) => Err(error),
+        }
+    }
+
+    pub fn launch(
+        &self,
+        (function, _): (usize, &str),
+        (stream, grid): (usize, Grid),
+        mut arguments: Vec<u8>,
+    ) -> Result<(), DriverError> {
+        self.enter()?;
+        // The arguments as one block of bytes: CU_LAUNCH_PARAM_BUFFER_POINTER,
+        // CU_LAUNCH_PARAM_BUFFER_SIZE and CU_LAUNCH_PARAM_END of cuda.h.
+        let mut bytes = arguments.len();
+        let mut extra: [*mut c_void; 5] = [
+            ptr::without_provenance_mut(1),
+            arguments.as_mut_ptr().cast(),
+            ptr::without_provenance_mut(2),
+            (&raw mut bytes).cast(),
+            ptr::null_mut(),
+        ];
+        let Grid { blocks: [x, y], threads, shared_bytes } = grid;
+        let (function, stream) = (function as CUfunction, stream as CUstream);
+        call!(cuLaunchKernel(
+            function,
+            x,
+            y,
+            1,
+            threads,
+            1,
+            1,
+            shared_bytes,
+            stream,
+            ptr::null_mut(),
+            extra.as_mut_ptr(),
+        ))
+    }
+
+    pub fn alloc(&self, bytes: usize) -> Result<u64, DriverError> {
+        self.enter()?;
+        let mut address = 0;
+        // The driver refuses 0 bytes.
+        match call!(cuMemAlloc_v2(&raw mut address, bytes.max(1))) {
+            Err(DriverError::Call { code, .. })
+                if code == CUresult::CUDA_ERROR_OUT_OF_MEMORY as u32 =>
+            {
+                let [free, total] = self.memory()?;
+                Err(DriverError::OutOfMemory { bytes, free, total })
+            }
+            result => result.map(|()| address),
+        }
+    }
+
+    pub fn free(&self, address: u64) {
+        // Nothing can be done about a failure while a value is dropped.
+        let _ = self.enter().and_then(|()| call!(cuMemFree_v2(address)));
+    }
+
+    pub fn pinned(&self, bytes: usize) -> Result<Pinned, DriverError> {
+        self.enter()?;
+        let mut start: *mut c_void = ptr::null_mut();
+        call!(cuMemHostAlloc(&raw mut start, bytes.max(1), 0))?;
+        let start = start.cast::<u8>();
+        // SAFETY: the driver gave so many bytes.
+        unsafe { start.write_bytes(0, bytes) };
+        Ok(Pinned { start, bytes })
+    }
+
+    pub fn drop_pinned(&self, pinned: &Pinned) {
+        let _ = self.enter().and_then(|()| call!(cuMemFreeHost(pinned.start.cast())));
+    }
+
+    pub fn synchronize_event(&self, event: usize) -> Result<(), DriverError> {
+        self.enter()?;
+        call!(cuEventSynchronize(event as CUevent))
+    }
+
+    pub fn stream(&self) -> Result<usize, DriverError> {
+        self.enter()?;
+        let mut stream: CUstream = ptr::null_mut();
+        let flag = sys::CUstream_flags::CU_STREAM_NON_BLOCKING as u32;
+        call!(cuStreamCreate(&raw mut stream, flag))?;
+        Ok(stream as usize)
+    }
+
+    pub fn drop_stream(&self, stream: usize) {
+        let _ = self.enter().and_then(|()| call!(cuStreamDestroy_v2(stream as CUstream)));
+    }
+
+    pub fn event(&self) -> Result<usize, DriverError> {
+        self.enter()?;
+        let mut event: CUevent = ptr::null_mut();
+        call!(cuEventCreate(&raw mut event, 0))?;
+        Ok(event as usize)
+    }
+
+    pub fn drop_event(&self, event: usize) {
+        let _ = self.enter().and_then(|()| call!(cuEventDestroy_v2(event as CUevent)));
+    }
+
+    pub fn upload(&self, stream: usize, address: u64, bytes: &[u8]) -> Result<(), DriverError> {
+        self.enter()?;
+        let (from, stream) = (bytes.as_ptr().cast(), stream as CUstream);
+        call!(cuMemcpyHtoDAsync_v2(address, from, bytes.len(), stream))?;
+        // Pageable memory has been read when the call returns; see `Stream::upload`.
+        Ok(())
+    }
+
+    pub fn download(
+        &self,
+        stream: usize,
+        address: u64,
+        bytes: &mut [u8],
+    ) -> Result<(), DriverError> {
+        self.enter()?;
+        let to = bytes.as_mut_ptr().cast();
+        call!(cuMemcpyDtoHAsync_v2(to, address, bytes.len(), stream as CUstream))?;
+        self.synchronize(stream)
+    }
+
+    pub fn copy(
+        &self,
+        stream: usize,
+        [from, to]: [u64; 2],
+        bytes: usize,
+    ) -> Result<(), DriverError> {
+        self.enter()?;
+        call!(cuMemcpyDtoDAsync_v2(to, from, bytes, stream as CUstream))
+    }
+
+    pub fn fill(
+        &self,
+        stream: usize,
+        (address, bytes): (u64, usize),
+        byte: u8,
+    ) -> Result<(), DriverError> {
+        self.enter()?;
+        call!(cuMemsetD8Async(address, byte, bytes, stream as CUstream))
+    }
+
+    pub fn record(&self, event: usize, stream: usize) -> Result<(), DriverError> {
+        self.enter()?;
+        call!(cuEventRecord(event as CUevent, stream as CUstream))
+    }
+
+    pub fn wait(&self, stream: usize, event: usize) -> Result<(), DriverError> {
+        self.enter()?;
+        call!(cuStreamWaitEvent(stream as CUstream, event as CUevent, 0))
+    }
+
+    pub fn elapsed_ms(&self, [from, to]: [usize; 2]) -> Result<f32, DriverError> {
+        self.enter()?;
+        let mut elapsed = 0.0;
+        call!(cuEventElapsedTime_v2(&raw mut elapsed, from as CUevent, to as CUevent))?;
+        Ok(elapsed)
+    }
+
+    pub fn synchronize(&self, stream: usize) -> Result<(), DriverError> {
+        self.enter()?;
+        call!(cuStreamSynchronize(stream as CUstream))
+    }
+}

@@ -1,0 +1,104 @@
+// What every kernel is compiled with, by NVRTC for a GPU and by a C++ compiler for the emulator:
+// names of types, warps, stored numbers. The emulator's own header comes first there and defines
+// ROWMILL_EMULATED. No header of CUDA is needed.
+
+typedef unsigned char u8;
+typedef unsigned short u16;
+typedef unsigned int u32;
+typedef unsigned long long u64;
+typedef int i32;
+typedef long long i64;
+
+#define DEVICE static __device__ __forceinline__
+
+// `LESS(i, n)` is a bound check. It has a name so that the mutation test finds it.
+#define LESS(index, bound) ((index) < (bound))
+
+#ifdef ROWMILL_EMULATED
+// The portable twins of what a GPU does in assembly, and the entry through which the emulator
+// calls a kernel with the bytes of its arguments.
+#define KERNEL(name, Arguments, threads)                                              \
+  static void name(const Arguments a);                                                \
+  extern "C" __attribute__((no_sanitize("thread"))) void rowmill_entry_##name(const void *bytes) { \
+    name(*(const Arguments *)bytes);                                                  \
+  }                                                                                   \
+  extern "C" const unsigned rowmill_shape_##name[2] = {sizeof(Arguments), threads};   \
+  static void name(const Arguments a)
+#define DYNAMIC_SHARED(type, name) type *name = (type *)rowmill_dynamic_shared()
+DEVICE float f32_of_f16(u16 half) { return rowmill_f32_of_f16(half); }
+DEVICE u16 f16_of_f32(float value) { return rowmill_f16_of_f32(value); }
+DEVICE u32 bits_of(float value) { u32 bits; __builtin_memcpy(&bits, &value, 4); return bits; }
+DEVICE float f32_of_bits(u32 bits) { float value; __builtin_memcpy(&value, &bits, 4); return value; }
+#else
+#define KERNEL(name, Arguments, threads)                                              \
+  extern "C" __global__ void __launch_bounds__(threads) name(const __grid_constant__ Arguments a)
+#define DYNAMIC_SHARED(type, name)                                                    \
+  extern __shared__ __align__(16) unsigned char rowmill_dynamic[];                    \
+  type *name = (type *)rowmill_dynamic
+DEVICE float f32_of_f16(u16 half) {
+  float value;
+  asm("cvt.f32.f16 %0, %1;" : "=f"(value) : "h"(half));
+  return value;
+}
+DEVICE u16 f16_of_f32(float value) {
+  u16 half;
+  asm("cvt.rn.f16.f32 %0, %1;" : "=h"(half) : "f"(value));
+  return half;
+}
+DEVICE u32 bits_of(float value) { return __float_as_uint(value); }
+DEVICE float f32_of_bits(u32 bits) { return __uint_as_float(bits); }
+#endif
+
+#define WARP 32u
+#define ALL_LANES 0xffffffffu
+
+DEVICE u32 lane_of_thread() { return threadIdx.x % WARP; }
+DEVICE u32 warp_of_thread() { return threadIdx.x / WARP; }
+// Number of this thread over the whole grid.
+DEVICE u64 global_thread() { return (u64)blockIdx.x * blockDim.x + threadIdx.x; }
+
+// Formats of stored weights, as `format` in `cuda.rs` numbers them.
+#define FORMAT_F32 0u
+#define FORMAT_F16 1u
+#define FORMAT_BF16 2u
+
+// Element `index` of an array in `format`, exactly.
+DEVICE float stored(u64 array, u32 format, u64 index) {
+  if (format == FORMAT_F32) return ((const float *)array)[index];
+  const u16 bits = ((const u16 *)array)[index];
+  return format == FORMAT_F16 ? f32_of_f16(bits) : f32_of_bits((u32)bits << 16);
+}
+
+// SplitMix64's finaliser: `schema::random::mix`.
+DEVICE u64 mix(u64 x) {
+  x = (x ^ (x >> 30)) * 0xbf58476d1ce4e5b9ull;
+  x = (x ^ (x >> 27)) * 0x94d049bb133111ebull;
+  return x ^ (x >> 31);
+}
+// `CounterRng::child` and `CounterRng::bits` of the generator with this key.
+DEVICE u64 random_child(u64 key, u64 stream) {
+  return mix(key + mix(stream + 0x632be59bd9b4e019ull));
+}
+DEVICE u64 random_bits(u64 key, u64 counter) { return mix(key + counter * 0x9e3779b97f4a7c15ull); }
+
+// What both embedding operations read; `ops/embedding_forward/cuda.rs` writes it.
+// A table, or the tile of it that lives here.
+struct Tile {
+  u64 weights, state;  // [rows, dim] in `format`; f32
+  u64 rows;
+  u64 first_row;       // counted over all tiles
+  u64 origin_row;      // in the whole table, as `table` and `column`
+  u32 dim, format, table, column;
+};
+// Where the vectors of a key go: `first + stride · sample`, or `· position` of a sequence.
+struct Slot {
+  u64 first, stride;
+  u32 tile, is_sequence;
+};
+DEVICE u64 place_of(const Slot &slot, u64 sample, u64 position) {
+  return slot.first + (slot.is_sequence ? position : sample) * slot.stride;
+}
+// A negative id is a huge one when read as unsigned.
+DEVICE u64 id_at(u64 ids, u32 is_wide, u64 position) {
+  return is_wide ? ((const u64 *)ids)[position] : (u64)(i64)((const i32 *)ids)[position];
+}

@@ -1,0 +1,89 @@
+//! The launches of the activations on a GPU.
+
+use crate::cuda::{Arguments, Buffer, Driver, DriverError, Grid, Kernel, Source, Stream};
+use crate::ops::gemm::cuda::Epilogue;
+
+/// The kernels.
+pub const SOURCE: Source =
+    Source { name: "ops/activation/kernel.cu", text: include_str!("kernel.cu") };
+const THREADS: u32 = 256;
+
+/// The loaded kernels.
+#[derive(Clone, Debug)]
+pub struct Activation {
+    relu_backward: Kernel,
+    sigmoid: Kernel,
+    bias_relu: Kernel,
+}
+
+impl Activation {
+    /// Compiles and loads.
+    ///
+    /// # Errors
+    /// As [`Driver::module`].
+    pub fn load(driver: &Driver) -> Result<Self, DriverError> {
+        let module = driver.module(SOURCE)?;
+        Ok(Self {
+            relu_backward: module.kernel("relu_backward")?,
+            sigmoid: module.kernel("sigmoid")?,
+            bias_relu: module.kernel("bias_relu")?,
+        })
+    }
+
+    /// `d_y = 0 where y ≤ 0`, in place.
+    ///
+    /// # Errors
+    /// As [`Stream::launch`].
+    pub fn relu_backward(
+        &self,
+        stream: &Stream,
+        [y, d_y]: [&Buffer; 2],
+        elements: usize,
+    ) -> Result<(), DriverError> {
+        let arguments = Arguments::new().buffer(y).buffer(d_y).u64(0).count(elements);
+        launch(stream, (&self.relu_backward, elements), arguments.u32(0).u32(0))
+    }
+
+    /// `probabilities = 1 / (1 + e^−logits)`.
+    ///
+    /// # Errors
+    /// As [`Stream::launch`].
+    pub fn sigmoid(
+        &self,
+        stream: &Stream,
+        [logits, probabilities]: [&Buffer; 2],
+        elements: usize,
+    ) -> Result<(), DriverError> {
+        let arguments = Arguments::new().buffer(logits).buffer(probabilities).u64(0);
+        launch(stream, (&self.sigmoid, elements), arguments.count(elements).u32(0).u32(0))
+    }
+
+    /// `y = y + bias`, then the epilogue; `y` `[B, N]`, in place.
+    ///
+    /// # Errors
+    /// As [`Stream::launch`].
+    pub fn bias(
+        &self,
+        stream: &Stream,
+        ([y, bias], epilogue): ([&Buffer; 2], Epilogue),
+        [rows, columns]: [usize; 2],
+    ) -> Result<(), DriverError> {
+        let elements = rows * columns;
+        let arguments = Arguments::new()
+            .u64(0)
+            .buffer(y)
+            .buffer(bias)
+            .count(elements)
+            .u32(columns as u32)
+            .u32(u32::from(epilogue == Epilogue::Relu));
+        launch(stream, (&self.bias_relu, elements), arguments)
+    }
+}
+
+fn launch(
+    stream: &Stream,
+    (kernel, elements): (&Kernel, usize),
+    arguments: Arguments,
+) -> Result<(), DriverError> {
+    stream.launch(kernel, Grid::over(elements, THREADS, THREADS), &arguments)
+}

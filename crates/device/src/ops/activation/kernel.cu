@@ -1,0 +1,31 @@
+// Element-wise activations; the bytes of `scalar.rs`.
+//
+//   relu_backward  d_y = 0 where y ≤ 0
+//   sigmoid        p = 1 / (1 + e^−z), in f64, without overflow at either end, rounded once
+//   bias_relu      y = max(y + bias, 0), or y + bias; NaN stays NaN
+
+struct Activation {
+  u64 in, out, bias;
+  u64 elements;
+  u32 columns, is_relu;
+};
+
+KERNEL(relu_backward, Activation, 256) {
+  const u64 i = global_thread();
+  if (!LESS(i, a.elements)) return;
+  if (((const float *)a.in)[i] <= 0.0f) ((float *)a.out)[i] = 0.0f;
+}
+
+KERNEL(sigmoid, Activation, 256) {
+  const u64 i = global_thread();
+  if (!LESS(i, a.elements)) return;
+  const double z = ((const float *)a.in)[i], e = exp(-fabs(z));
+  ((float *)a.out)[i] = (float)(z < 0.0 ? e / (1.0 + e) : 1.0 / (1.0 + e));
+}
+
+KERNEL(bias_relu, Activation, 256) {
+  const u64 i = global_thread();
+  if (!LESS(i, a.elements)) return;
+  const float y = ((float *)a.out)[i] + ((const float *)a.bias)[i % a.columns];
+  ((float *)a.out)[i] = a.is_relu && y < 0.0f ? 0.0f : y;
+}

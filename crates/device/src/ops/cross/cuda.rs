@@ -1,0 +1,104 @@
+//! The launches of the cross layer's element-wise part on a GPU, on row-major matrices.
+
+use crate::cuda::{Arguments, Buffer, Driver, DriverError, Grid, Kernel, Source, Stream};
+
+/// The kernels.
+pub const SOURCE: Source = Source { name: "ops/cross/kernel.cu", text: include_str!("kernel.cu") };
+const THREADS: u32 = 256;
+
+/// The loaded kernels.
+#[derive(Clone, Debug)]
+pub struct Cross {
+    forward: Kernel,
+    backward: Kernel,
+}
+
+/// Arguments of [`Cross::forward`]; f32 `[B, N]`, `bias` `[N]`.
+#[derive(Clone, Copy, Debug)]
+pub struct DeviceForward<'a> {
+    /// Input of the first cross layer.
+    pub x0: &'a Buffer,
+    /// `W (V x)` without bias.
+    pub u: &'a Buffer,
+    /// Bias.
+    pub bias: &'a Buffer,
+    /// Input of this layer.
+    pub x: &'a Buffer,
+    /// Output, overwritten.
+    pub out: &'a Buffer,
+}
+
+/// Arguments of [`Cross::backward`]; f32 `[B, N]`, `bias` `[N]`.
+#[derive(Clone, Copy, Debug)]
+pub struct DeviceBackward<'a> {
+    /// Input of the first cross layer.
+    pub x0: &'a Buffer,
+    /// `W (V x)` without bias.
+    pub u: &'a Buffer,
+    /// Bias.
+    pub bias: &'a Buffer,
+    /// Gradient of the output.
+    pub d_out: &'a Buffer,
+    /// Gradient of `u`, overwritten; its column sums are the bias's.
+    pub d_u: &'a Buffer,
+    /// Gradient of `x0`, added to.
+    pub d_x0: &'a Buffer,
+    /// The direct part of the gradient of `x`, overwritten.
+    pub d_x: &'a Buffer,
+}
+
+impl Cross {
+    /// Compiles and loads.
+    ///
+    /// # Errors
+    /// As [`Driver::module`].
+    pub fn load(driver: &Driver) -> Result<Self, DriverError> {
+        let module = driver.module(SOURCE)?;
+        Ok(Self {
+            forward: module.kernel("cross_forward")?,
+            backward: module.kernel("cross_backward")?,
+        })
+    }
+
+    /// `out = x0 ⊙ (u + bias) + x`.
+    ///
+    /// # Errors
+    /// As [`Stream::launch`].
+    pub fn forward(
+        &self,
+        stream: &Stream,
+        [rows, columns]: [usize; 2],
+        DeviceForward { x0, u, bias, x, out }: DeviceForward<'_>,
+    ) -> Result<(), DriverError> {
+        let arguments = [x0, u, bias, x, out].into_iter().fold(Arguments::new(), Arguments::buffer);
+        let arguments = (0..4).fold(arguments, |arguments, _| arguments.u64(0));
+        launch(stream, &self.forward, [rows, columns], arguments)
+    }
+
+    /// `d_u = d_out ⊙ x0`, `d_x0 += d_out ⊙ (u + bias)`, `d_x = d_out`.
+    ///
+    /// # Errors
+    /// As [`Stream::launch`].
+    pub fn backward(
+        &self,
+        stream: &Stream,
+        [rows, columns]: [usize; 2],
+        DeviceBackward { x0, u, bias, d_out, d_u, d_x0, d_x }: DeviceBackward<'_>,
+    ) -> Result<(), DriverError> {
+        let arguments = [x0, u, bias].into_iter().fold(Arguments::new(), Arguments::buffer);
+        let arguments = arguments.u64(0).u64(0);
+        let arguments = [d_out, d_u, d_x0, d_x].into_iter().fold(arguments, Arguments::buffer);
+        launch(stream, &self.backward, [rows, columns], arguments)
+    }
+}
+
+fn launch(
+    stream: &Stream,
+    kernel: &Kernel,
+    [rows, columns]: [usize; 2],
+    arguments: Arguments,
+) -> Result<(), DriverError> {
+    let elements = rows * columns;
+    let arguments = arguments.count(elements).u32(columns as u32).u32(0);
+    stream.launch(kernel, Grid::over(elements, THREADS, THREADS), &arguments)
+}

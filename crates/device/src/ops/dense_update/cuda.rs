@@ -1,0 +1,110 @@
+//! The launches of the dense update on a GPU, on row-major parameters.
+
+use schema::Optimizer;
+
+use crate::cuda::{Arguments, Buffer, Driver, DriverError, Grid, Kernel, Source, Stream};
+use crate::optimizer::lamb;
+
+/// The kernels.
+pub const SOURCE: Source =
+    Source { name: "ops/dense_update/kernel.cu", text: include_str!("kernel.cu") };
+const THREADS: u32 = 256;
+const ROWS_PER_BLOCK: u32 = 4;
+const LAMB_THREADS: u32 = 512;
+
+/// A parameter on the device.
+#[derive(Clone, Copy, Debug)]
+pub struct DeviceParameter<'a> {
+    /// Which rule `rule` holds.
+    pub kind: Optimizer,
+    /// [`crate::optimizer::device_block`].
+    pub rule: &'a Buffer,
+    /// f32 `[rows, dim]`, updated in place.
+    pub weights: &'a Buffer,
+    /// f32 `[rows, dim]`.
+    pub gradient: &'a Buffer,
+    /// Sums or means, and mean squares, f32; those the rule has.
+    pub state: [Option<&'a Buffer>; 2],
+    /// u32 `[1]`: nothing is updated unless it is 0.
+    pub stop: &'a Buffer,
+    /// Elements.
+    pub elements: usize,
+    /// Elements of a row.
+    pub dim: usize,
+    /// Of LAMB, [`scratch_bytes`].
+    pub scratch: Option<&'a Buffer>,
+}
+
+/// Bytes of LAMB's scratch for a parameter: sums of squares per block, then the ratio.
+#[must_use]
+pub fn scratch_bytes(elements: usize) -> usize {
+    (2 * elements.div_ceil(lamb::BLOCK) + 1) * size_of::<f32>()
+}
+
+/// The loaded kernels.
+#[derive(Clone, Debug)]
+pub struct DenseUpdate {
+    elements: Kernel,
+    rows: Kernel,
+    moments: Kernel,
+    ratio: Kernel,
+    apply: Kernel,
+}
+
+impl DenseUpdate {
+    /// Compiles and loads.
+    ///
+    /// # Errors
+    /// As [`Driver::module`].
+    pub fn load(driver: &Driver) -> Result<Self, DriverError> {
+        let module = driver.module(SOURCE)?;
+        Ok(Self {
+            elements: module.kernel("dense_update")?,
+            rows: module.kernel("dense_update_rows")?,
+            moments: module.kernel("dense_update_moments")?,
+            ratio: module.kernel("dense_update_ratio")?,
+            apply: module.kernel("dense_update_apply")?,
+        })
+    }
+
+    /// [`super::scalar::update`] on the device.
+    ///
+    /// # Errors
+    /// As [`Stream::launch`].
+    pub fn launch(
+        &self,
+        stream: &Stream,
+        parameter: &DeviceParameter<'_>,
+    ) -> Result<(), DriverError> {
+        let DeviceParameter { elements, dim, state: [first, second], .. } = *parameter;
+        let blocks = elements.div_ceil(lamb::BLOCK);
+        let squares = parameter.scratch.map_or(0, Buffer::address);
+        let ratio = squares + (2 * blocks * size_of::<f32>()) as u64;
+        let arguments = Arguments::new()
+            .buffer(parameter.rule)
+            .buffer(parameter.weights)
+            .buffer(parameter.gradient)
+            .optional(first)
+            .optional(second)
+            .buffer(parameter.stop)
+            .count(elements)
+            .count(dim)
+            .u64(squares)
+            .u64(ratio);
+        let per_element = Grid::over(elements, THREADS, THREADS);
+        match parameter.kind {
+            Optimizer::RowwiseAdagrad => {
+                let rows = elements.checked_div(dim).unwrap_or(0);
+                let grid = Grid::over(rows, ROWS_PER_BLOCK, ROWS_PER_BLOCK * 32);
+                stream.launch(&self.rows, grid, &arguments)
+            }
+            Optimizer::Lamb => {
+                let grid = Grid::over(blocks, 1, LAMB_THREADS);
+                stream.launch(&self.moments, grid, &arguments)?;
+                stream.launch(&self.ratio, Grid::over(1, 1, 32), &arguments)?;
+                stream.launch(&self.apply, per_element, &arguments)
+            }
+            _ => stream.launch(&self.elements, per_element, &arguments),
+        }
+    }
+}

@@ -1,0 +1,281 @@
+//! The launches of the backward pass and update on a GPU: pairs, sort, heads, partial sums, update.
+//!
+//! Their number and shapes depend on the tables and on the capacity for ids alone, so a step is the
+//! same sequence for any batch; how many ids and rows there are is read on the device.
+
+use super::{IDS_PER_PART, bits_below};
+use crate::cuda::{Arguments, Buffer, Driver, DriverError, Grid, Kernel, Source, Stream};
+use crate::ops::embedding_forward::cuda::DeviceLookup;
+use crate::ops::prefix_sum::cuda::{PrefixSum, Scan, Sums, scratch_bytes};
+
+/// The kernels.
+pub const SOURCE: Source =
+    Source { name: "ops/embedding_backward/kernel.cu", text: include_str!("kernel.cu") };
+const THREADS: u32 = 256;
+const WARP: u32 = 32;
+/// Warps of a block, each with a row of the widest table in shared memory.
+const UPDATE_WARPS: u32 = 4;
+/// What a block has of shared memory without asking for more.
+const SHARED_BYTES: usize = 48 << 10;
+/// Of the sort.
+const DIGIT_BITS: u32 = 8;
+const PAIRS_PER_TILE: usize = 2048;
+
+/// What the launches depend on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct WorkspaceShape {
+    /// Ids of the largest batch, below 2³².
+    pub capacity: usize,
+    /// Rows of all tiles.
+    pub rows: usize,
+    /// Tiles.
+    pub tiles: usize,
+    /// D of the widest tile.
+    pub widest: usize,
+    /// Elements of the largest gradient.
+    pub gradient: usize,
+    /// Whether ids or bags have factors.
+    pub factors: super::Factors,
+}
+
+/// Buffers that every call uses again.
+#[derive(Debug)]
+pub struct Workspace {
+    shape: WorkspaceShape,
+    /// u64 `[capacity]`, two of them.
+    pairs: [Buffer; 2],
+    sources: Option<Buffer>,
+    counts: Buffer,
+    /// u32 `[capacity]` each.
+    heads: Buffer,
+    indices: Buffer,
+    /// u32 `[capacity + 1]`.
+    starts: Buffer,
+    /// Distinct rows of the last call, u32 `[1]`.
+    pub unique: Buffer,
+    partials: Buffer,
+    scratch: Buffer,
+}
+
+impl Workspace {
+    /// # Errors
+    /// [`DriverError::Extent`] where a pair does not fit 64 bits or a row not shared memory;
+    /// [`DriverError::OutOfMemory`].
+    pub fn new(driver: &Driver, shape: WorkspaceShape) -> Result<Self, DriverError> {
+        let extent = |what, expected, got| {
+            let of = "embedding_backward".to_owned();
+            if got <= expected {
+                Ok(())
+            } else {
+                Err(DriverError::Extent { of, what, expected, got })
+            }
+        };
+        let bits = bits_below(shape.rows) + shape.payload_bits();
+        extent("bits of a row number and a place in the gradient, at most", 64, bits as usize)?;
+        extent("D of a tile, at most", SHARED_BYTES / size_of::<f32>(), shape.widest)?;
+        extent("ids of a batch, at most", u32::MAX as usize - 1, shape.capacity)?;
+        let capacity = shape.capacity.max(1);
+        let counts = (1 << DIGIT_BITS) * capacity.div_ceil(PAIRS_PER_TILE);
+        let alloc = |elements: usize, bytes: usize| driver.alloc(elements * bytes);
+        let sources = match shape.factors {
+            super::Factors::Absent => None,
+            super::Factors::Present => Some(alloc(capacity, 16)?),
+        };
+        Ok(Self {
+            shape,
+            pairs: [alloc(capacity, 8)?, alloc(capacity, 8)?],
+            sources,
+            counts: alloc(counts, 4)?,
+            heads: alloc(capacity, 4)?,
+            indices: alloc(capacity, 4)?,
+            starts: alloc(capacity + 1, 4)?,
+            unique: alloc(1, 4)?,
+            partials: alloc(2 * capacity.div_ceil(IDS_PER_PART) * shape.widest, 4)?,
+            scratch: driver.alloc(scratch_bytes(counts.max(capacity)))?,
+        })
+    }
+}
+
+impl WorkspaceShape {
+    fn payload_bits(&self) -> u32 {
+        let payloads = match self.factors {
+            super::Factors::Absent => self.gradient,
+            super::Factors::Present => self.capacity,
+        };
+        bits_below(payloads)
+    }
+}
+
+/// What a call works on, beside the batch.
+#[derive(Clone, Copy, Debug)]
+pub struct DeviceGradient<'a> {
+    /// f32, of the forward pass's output.
+    pub gradient: &'a Buffer,
+    /// [`crate::optimizer::device_block`].
+    pub rule: &'a Buffer,
+    /// u64 `[1]`: lowered to the first position whose id is no row; nothing is updated then.
+    pub first_bad: &'a Buffer,
+    /// u32 `[1]`: nothing is updated unless it is 0.
+    pub stop: &'a Buffer,
+}
+
+/// The loaded kernels.
+#[derive(Clone, Debug)]
+pub struct EmbeddingBackward {
+    pairs: Kernel,
+    count: Kernel,
+    scatter: Kernel,
+    heads: Kernel,
+    starts: Kernel,
+    partials: Kernel,
+    update: Kernel,
+    prefix_sum: PrefixSum,
+}
+
+impl EmbeddingBackward {
+    /// Compiles and loads.
+    ///
+    /// # Errors
+    /// As [`Driver::module`].
+    pub fn load(driver: &Driver) -> Result<Self, DriverError> {
+        let module = driver.module(SOURCE)?;
+        Ok(Self {
+            pairs: module.kernel("embedding_backward_pairs")?,
+            count: module.kernel("sort_count")?,
+            scatter: module.kernel("sort_scatter")?,
+            heads: module.kernel("embedding_backward_heads")?,
+            starts: module.kernel("embedding_backward_starts")?,
+            partials: module.kernel("embedding_backward_partials")?,
+            update: module.kernel("embedding_backward_update")?,
+            prefix_sum: PrefixSum::load(driver)?,
+        })
+    }
+
+    /// [`super::run`] on the device. The batch has at most as many ids as the workspace.
+    ///
+    /// # Errors
+    /// As [`Stream::launch`].
+    pub fn launch(
+        &self,
+        stream: &Stream,
+        (lookup, gradient): (&DeviceLookup<'_>, &DeviceGradient<'_>),
+        workspace: &Workspace,
+    ) -> Result<(), DriverError> {
+        let Workspace { shape, pairs, heads, indices, starts, unique, scratch, .. } = workspace;
+        let (capacity, payload_bits) = (shape.capacity, shape.payload_bits());
+        let bags = lookup.features * lookup.batch_size;
+        // The last offset is the number of ids.
+        let count = lookup.offsets.address() + (bags * size_of::<u64>()) as u64;
+        let per_id = Grid::over(capacity, THREADS, THREADS);
+        let arguments = Arguments::new()
+            .buffer(lookup.tiles)
+            .buffer(lookup.slots)
+            .buffer(lookup.ids)
+            .buffer(lookup.offsets)
+            .optional(lookup.weights)
+            .optional(lookup.bag_scales)
+            .optional(workspace.sources.as_ref())
+            .buffer(&pairs[0])
+            .buffer(gradient.first_bad)
+            .u32(lookup.features as u32)
+            .u32(lookup.batch_size as u32)
+            .u32(payload_bits)
+            .u32(u32::from(lookup.id_bytes == size_of::<u64>()));
+        stream.launch(&self.pairs, per_id, &arguments)?;
+        let sorted = &pairs[self.sort(stream, workspace, count)?];
+        let arguments = Arguments::new()
+            .buffer(sorted)
+            .u64(count)
+            .buffer(heads)
+            .buffer(indices)
+            .buffer(unique)
+            .buffer(starts)
+            .count(capacity)
+            .u32(payload_bits);
+        stream.launch(&self.heads, per_id, &arguments)?;
+        let scan = Scan {
+            values: heads,
+            out: indices,
+            scratch,
+            total: unique.address(),
+            count: capacity,
+            sums: Sums::U32,
+        };
+        self.prefix_sum.launch(stream, &scan)?;
+        // One thread at least: it closes the last row, or writes that there is none.
+        stream.launch(&self.starts, Grid::over(capacity.max(1), THREADS, THREADS), &arguments)?;
+        self.update(stream, (lookup, gradient), (workspace, sorted, count))
+    }
+
+    /// Sorts the pairs by row; gives which of the two buffers has them.
+    fn sort(
+        &self,
+        stream: &Stream,
+        workspace: &Workspace,
+        count: u64,
+    ) -> Result<usize, DriverError> {
+        let Workspace { shape, pairs, counts, scratch, .. } = workspace;
+        let tiles = shape.capacity.div_ceil(PAIRS_PER_TILE);
+        let grid = Grid::over(tiles, 1, THREADS);
+        let passes = bits_below(shape.rows).div_ceil(DIGIT_BITS);
+        for pass in 0..passes {
+            let from = pass as usize % 2;
+            let arguments = Arguments::new()
+                .buffer(&pairs[from])
+                .buffer(&pairs[1 - from])
+                .buffer(counts)
+                .u64(count)
+                .u32(shape.payload_bits() + pass * DIGIT_BITS)
+                .u32(tiles as u32);
+            stream.launch(&self.count, grid, &arguments)?;
+            let scan = Scan {
+                values: counts,
+                out: counts,
+                scratch,
+                total: 0,
+                count: tiles << DIGIT_BITS,
+                sums: Sums::U32,
+            };
+            self.prefix_sum.launch(stream, &scan)?;
+            stream.launch(&self.scatter, grid, &arguments)?;
+        }
+        Ok(passes as usize % 2)
+    }
+
+    fn update(
+        &self,
+        stream: &Stream,
+        (lookup, gradient): (&DeviceLookup<'_>, &DeviceGradient<'_>),
+        (workspace, sorted, count): (&Workspace, &Buffer, u64),
+    ) -> Result<(), DriverError> {
+        let Workspace { shape, heads, indices, starts, unique, partials, .. } = workspace;
+        let arguments = Arguments::new()
+            .buffer(lookup.tiles)
+            .buffer(gradient.rule)
+            .buffer(sorted)
+            .optional(workspace.sources.as_ref())
+            .buffer(gradient.gradient)
+            .buffer(starts)
+            .buffer(unique)
+            .buffer(heads)
+            .buffer(indices)
+            .u64(count)
+            .buffer(partials)
+            .buffer(gradient.first_bad)
+            .buffer(gradient.stop)
+            .u32(shape.tiles as u32)
+            .u32(shape.payload_bits())
+            .u32(shape.widest as u32)
+            .u32(0);
+        let threads = UPDATE_WARPS * WARP;
+        let places = 2 * shape.capacity.div_ceil(IDS_PER_PART);
+        stream.launch(&self.partials, Grid::over(places, UPDATE_WARPS, threads), &arguments)?;
+        let row_bytes = shape.widest * size_of::<f32>();
+        let is_wide = row_bytes * UPDATE_WARPS as usize > SHARED_BYTES;
+        let warps = if is_wide { 1 } else { UPDATE_WARPS };
+        // No more rows than ids, nor than there are.
+        let grid = Grid::over(shape.capacity.min(shape.rows), warps, warps * WARP);
+        let grid = Grid { shared_bytes: warps * row_bytes as u32, ..grid };
+        stream.launch(&self.update, grid, &arguments)
+    }
+}

@@ -1,0 +1,165 @@
+//! The launch of the lookup on a GPU, and what both embedding operations read there: tiles, slots,
+//! a batch.
+
+use schema::DataType;
+
+use crate::cuda::{Arguments, Buffer, Driver, DriverError, Grid, Kernel, Source, Stream};
+use crate::ops::embedding_backward::Origin;
+use crate::ops::slot::Place;
+use crate::ops::{Output, Slot};
+
+/// The kernel.
+pub const SOURCE: Source =
+    Source { name: "ops/embedding_forward/kernel.cu", text: include_str!("kernel.cu") };
+const THREADS: u32 = 256;
+/// Columns that a thread sums at a time.
+const COLUMNS: usize = 4;
+/// What the first position with a bad id is where there is none.
+pub const NO_BAD_ID: u64 = u64::MAX;
+
+/// A tile of a table on the device.
+#[derive(Clone, Copy, Debug)]
+pub struct DeviceTile<'a> {
+    /// `[rows, dim]` in `data_type`.
+    pub weights: &'a Buffer,
+    /// f32 `[rows, state per row]`; `None` where the rule has no state, or nothing is updated.
+    pub state: Option<&'a Buffer>,
+    /// Rows of the tile.
+    pub rows: usize,
+    /// Columns of the tile, above 0.
+    pub dim: usize,
+    /// Format of the weights.
+    pub data_type: DataType,
+    /// Where the tile lies in its table.
+    pub origin: Origin,
+}
+
+/// The tiles as the array of `struct Tile` that kernels read.
+#[must_use]
+pub fn tile_bytes(tiles: &[DeviceTile<'_>]) -> Vec<u8> {
+    let mut first_row = 0;
+    let one = |tile: &DeviceTile<'_>| {
+        let format = match tile.data_type {
+            DataType::F32 => 0,
+            DataType::F16 => 1,
+            DataType::Bf16 => 2,
+        };
+        let bytes = Arguments::new()
+            .buffer(tile.weights)
+            .optional(tile.state)
+            .count(tile.rows)
+            .count(first_row)
+            .u64(tile.origin.row)
+            .u32(tile.dim as u32)
+            .u32(format)
+            .u32(tile.origin.table)
+            .u32(tile.origin.column);
+        first_row += tile.rows;
+        bytes.bytes()
+    };
+    tiles.iter().flat_map(one).collect()
+}
+
+/// Where the vectors of each key go, as the array of `struct Slot` that kernels read. `dims` are
+/// those of the tiles; `ids_per_key` are asked for by a sequence alone, whose places depend on
+/// them.
+#[must_use]
+pub fn slot_bytes(
+    slots: &[Slot],
+    dims: &[usize],
+    (output, ids_per_key): (Output, &[usize]),
+) -> Vec<u8> {
+    let width: usize = slots.iter().map(|slot| dims[slot.tile]).sum();
+    let (mut len, mut position) = (0usize, 0usize);
+    let mut bytes = Vec::new();
+    for (key, slot) in slots.iter().enumerate() {
+        let stride = dims[slot.tile];
+        let place = match output {
+            Output::Pooled => Place::Pooled { first: slot.column, stride: width },
+            Output::Sequence => {
+                let first = len.wrapping_sub(position.wrapping_mul(stride));
+                len += ids_per_key[key] * stride;
+                position += ids_per_key[key];
+                Place::Sequence { first, stride }
+            }
+        };
+        let (first, stride, is_sequence) = match place {
+            Place::Pooled { first, stride } => (first, stride, 0),
+            Place::Sequence { first, stride } => (first, stride, 1),
+        };
+        let tile = slot.tile as u32;
+        let slot = Arguments::new().count(first).count(stride).u32(tile).u32(is_sequence);
+        bytes.extend(slot.bytes());
+    }
+    bytes
+}
+
+/// A batch of ids on the device, with the tables it looks into.
+#[derive(Clone, Copy, Debug)]
+pub struct DeviceLookup<'a> {
+    /// [`tile_bytes`].
+    pub tiles: &'a Buffer,
+    /// [`slot_bytes`].
+    pub slots: &'a Buffer,
+    /// Ids local to their tile, `[nnz]`.
+    pub ids: &'a Buffer,
+    /// Bytes of an id: 4 or 8.
+    pub id_bytes: usize,
+    /// u64 `[F·B + 1]`, feature-major.
+    pub offsets: &'a Buffer,
+    /// f32 `[nnz]`.
+    pub weights: Option<&'a Buffer>,
+    /// A factor per bag, f32 `[F·B]`.
+    pub bag_scales: Option<&'a Buffer>,
+    /// F.
+    pub features: usize,
+    /// B.
+    pub batch_size: usize,
+    /// D of the widest tile.
+    pub widest: usize,
+}
+
+/// The loaded kernel.
+#[derive(Clone, Debug)]
+pub struct EmbeddingForward {
+    kernel: Kernel,
+}
+
+impl EmbeddingForward {
+    /// Compiles and loads.
+    ///
+    /// # Errors
+    /// As [`Driver::module`].
+    pub fn load(driver: &Driver) -> Result<Self, DriverError> {
+        Ok(Self { kernel: driver.module(SOURCE)?.kernel("embedding_forward")? })
+    }
+
+    /// [`super::run`] in one launch. `out` f32 as there; `first_bad` u64 `[1]`, lowered to the first
+    /// position whose id is no row.
+    ///
+    /// # Errors
+    /// As [`Stream::launch`].
+    pub fn launch(
+        &self,
+        stream: &Stream,
+        lookup: &DeviceLookup<'_>,
+        [out, first_bad]: [&Buffer; 2],
+    ) -> Result<(), DriverError> {
+        let bags = lookup.features * lookup.batch_size;
+        let lanes = lookup.widest.div_ceil(COLUMNS).next_power_of_two().min(32) as u32;
+        let arguments = Arguments::new()
+            .buffer(lookup.tiles)
+            .buffer(lookup.slots)
+            .buffer(lookup.ids)
+            .buffer(lookup.offsets)
+            .optional(lookup.weights)
+            .optional(lookup.bag_scales)
+            .buffer(out)
+            .buffer(first_bad)
+            .u32(lookup.features as u32)
+            .u32(lookup.batch_size as u32)
+            .u32(lanes)
+            .u32(u32::from(lookup.id_bytes == size_of::<u64>()));
+        stream.launch(&self.kernel, Grid::over(bags, THREADS / lanes, THREADS), &arguments)
+    }
+}

@@ -1,0 +1,71 @@
+// The products of a linear layer, plainly: for the emulator, and as the reference of the library's.
+//
+//   for every element (m, n), in parallel:
+//     sum = start(m, n);  for k in order:  sum += A(m, k) · B(k, n);  C(m, n) = activation(sum)
+//
+// Strides serve all three: Y = X Wᵀ + bias, dX += dY W, dW = dYᵀ X. A block has 16 × 16 elements of C
+// and passes 16 columns of A and rows of B through shared memory, so that each is read once per tile.
+// Column sums (gradients of biases): 64 rows at a time, in order, then those in order.
+
+struct Gemm {
+  u64 a, b, c, bias;
+  u64 a_row, a_column, b_row, b_column;  // elements between neighbours
+  u32 m, n, k, start, activation, padding;
+};
+#define EDGE 16u
+#define START_BIAS 1u
+#define START_OLD 2u
+
+KERNEL(gemm, Gemm, EDGE *EDGE) {
+  // Rows of 17: a column then has no two values in one bank.
+  __shared__ float left[EDGE][EDGE + 1], right[EDGE][EDGE + 1];
+  const u32 x = threadIdx.x % EDGE, y = threadIdx.x / EDGE;
+  const u32 row = blockIdx.y * EDGE + y, column = blockIdx.x * EDGE + x;
+  float *c = (float *)a.c;
+  const bool inside = LESS(row, a.m) && LESS(column, a.n);
+  float sum = 0.0f;
+  if (inside && a.start == START_BIAS) sum = ((const float *)a.bias)[column];
+  if (inside && a.start == START_OLD) sum = c[(u64)row * a.n + column];
+  for (u32 first = 0; first < a.k; first += EDGE) {
+    const u32 left_k = first + x, right_k = first + y;
+    float value = 0.0f;
+    if (LESS(row, a.m) && LESS(left_k, a.k))
+      value = ((const float *)a.a)[row * a.a_row + left_k * a.a_column];
+    left[y][x] = value;
+    value = 0.0f;
+    if (LESS(right_k, a.k) && LESS(column, a.n))
+      value = ((const float *)a.b)[right_k * a.b_row + column * a.b_column];
+    right[y][x] = value;
+    __syncthreads();
+    const u32 count = a.k - first < EDGE ? a.k - first : EDGE;
+    for (u32 k = 0; k < count; ++k) sum += left[y][k] * right[k][x];
+    __syncthreads();
+  }
+  // NaN stays NaN.
+  if (inside) c[(u64)row * a.n + column] = a.activation && sum < 0.0f ? 0.0f : sum;
+}
+
+struct ColumnSums {
+  u64 matrix, sums, partials;  // [rows, columns], [columns], [⌈rows / 64⌉, columns]
+  u32 rows, columns;
+};
+#define BLOCK_ROWS 64u
+
+KERNEL(column_sums_blocks, ColumnSums, 128) {
+  const u32 column = blockIdx.x * blockDim.x + threadIdx.x, first = blockIdx.y * BLOCK_ROWS;
+  if (!LESS(column, a.columns)) return;
+  float sum = 0.0f;
+  for (u32 row = first; row < first + BLOCK_ROWS && LESS(row, a.rows); ++row)
+    sum += ((const float *)a.matrix)[(u64)row * a.columns + column];
+  ((float *)a.partials)[(u64)blockIdx.y * a.columns + column] = sum;
+}
+
+KERNEL(column_sums_total, ColumnSums, 128) {
+  const u64 column = global_thread();
+  if (!LESS(column, a.columns)) return;
+  float sum = 0.0f;
+  const u32 blocks = (a.rows + BLOCK_ROWS - 1) / BLOCK_ROWS;
+  for (u32 block = 0; block < blocks; ++block)
+    sum += ((const float *)a.partials)[(u64)block * a.columns + column];
+  ((float *)a.sums)[column] = sum;
+}

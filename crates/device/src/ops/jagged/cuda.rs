@@ -1,0 +1,195 @@
+//! The launches of the operations on bags. Lengths are scanned to offsets between them.
+
+use crate::cuda::{Arguments, Buffer, Driver, DriverError, Grid, Kernel, Source, Stream};
+use crate::ops::prefix_sum::cuda::{PrefixSum, Scan, Sums};
+
+/// The kernels.
+pub const SOURCE: Source = Source { name: "ops/jagged/kernel.cu", text: include_str!("kernel.cu") };
+const THREADS: u32 = 256;
+
+/// Bags on the device: u64 offsets `[bags + 1]`, u64 ids, f32 weights where there are any.
+#[derive(Clone, Copy, Debug)]
+pub struct Bags<'a> {
+    /// `[bags + 1]`.
+    pub offsets: &'a Buffer,
+    /// `[nnz]`.
+    pub ids: &'a Buffer,
+    /// `[nnz]`.
+    pub weights: Option<&'a Buffer>,
+}
+
+/// What becomes offsets: u32 lengths `[bags]` and the scan's scratch.
+#[derive(Clone, Copy, Debug)]
+pub struct Lengths<'a> {
+    /// `[bags]`, overwritten.
+    pub lengths: &'a Buffer,
+    /// [`crate::ops::prefix_sum::cuda::scratch_bytes`].
+    pub scratch: &'a Buffer,
+}
+
+/// Arguments of [`Jagged::bucketise`].
+#[derive(Clone, Copy, Debug)]
+pub struct Bucketise<'a> {
+    /// Rows of a shard, u64 per key.
+    pub blocks: &'a Buffer,
+    /// Where each id was, u32 `[nnz]`, overwritten.
+    pub positions: &'a Buffer,
+    /// F.
+    pub features: usize,
+    /// B.
+    pub batch_size: usize,
+    /// Shards.
+    pub shards: usize,
+}
+
+/// Arguments of [`Jagged::regroup`]: `columns` of `from`, first to last, and where they go.
+#[derive(Clone, Copy, Debug)]
+pub struct Regroup {
+    /// Rows of both matrices.
+    pub rows: usize,
+    /// Columns that go.
+    pub columns: usize,
+    /// Width and first column of the source.
+    pub from: [usize; 2],
+    /// Width and first column of the target.
+    pub to: [usize; 2],
+    /// What happens to what is there.
+    pub mode: RegroupMode,
+}
+
+/// What a regroup does to the values of its target.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum RegroupMode {
+    /// Overwrites: split columns are concatenated.
+    Copy,
+    /// Adds: partial sums of split rows.
+    Add,
+}
+
+/// The loaded kernels.
+#[derive(Clone, Debug)]
+pub struct Jagged {
+    permute: [Kernel; 2],
+    bucketise: [Kernel; 2],
+    regroup: Kernel,
+    prefix_sum: PrefixSum,
+}
+
+impl Jagged {
+    /// Compiles and loads.
+    ///
+    /// # Errors
+    /// As [`Driver::module`].
+    pub fn load(driver: &Driver) -> Result<Self, DriverError> {
+        let module = driver.module(SOURCE)?;
+        Ok(Self {
+            permute: [module.kernel("permute_lengths")?, module.kernel("permute_ids")?],
+            bucketise: [module.kernel("bucketise_lengths")?, module.kernel("bucketise_ids")?],
+            regroup: module.kernel("regroup")?,
+            prefix_sum: PrefixSum::load(driver)?,
+        })
+    }
+
+    /// Lengths of `bags` bags to offsets, the total behind the last.
+    ///
+    /// # Errors
+    /// As [`Stream::launch`].
+    pub fn offsets(
+        &self,
+        stream: &Stream,
+        Lengths { lengths, scratch }: Lengths<'_>,
+        (offsets, bags): (&Buffer, usize),
+    ) -> Result<(), DriverError> {
+        let total = offsets.address() + (bags * size_of::<u64>()) as u64;
+        let sums = Sums::U64;
+        let scan = Scan { values: lengths, out: offsets, scratch, total, count: bags, sums };
+        self.prefix_sum.launch(stream, &scan)
+    }
+
+    /// Bag `i` of `to` is bag `sources[i]` of `from`; `sources` u32 `[bags]`.
+    ///
+    /// # Errors
+    /// As [`Stream::launch`].
+    pub fn permute(
+        &self,
+        stream: &Stream,
+        (sources, bags): (&Buffer, usize),
+        [from, to]: [Bags<'_>; 2],
+        lengths: Lengths<'_>,
+    ) -> Result<(), DriverError> {
+        let arguments = Arguments::new()
+            .buffer(sources)
+            .buffer(from.offsets)
+            .buffer(from.ids)
+            .optional(from.weights)
+            .buffer(lengths.lengths)
+            .buffer(to.offsets)
+            .buffer(to.ids)
+            .optional(to.weights)
+            .u32(bags as u32)
+            .u32(0);
+        let grid = Grid::over(bags, THREADS, THREADS);
+        stream.launch(&self.permute[0], grid, &arguments)?;
+        self.offsets(stream, lengths, (to.offsets, bags))?;
+        stream.launch(&self.permute[1], grid, &arguments)
+    }
+
+    /// The ids of `from` by the shard that holds their rows: `to` has bags `[shards, F, B]`.
+    ///
+    /// # Errors
+    /// As [`Stream::launch`].
+    pub fn bucketise(
+        &self,
+        stream: &Stream,
+        arguments: Bucketise<'_>,
+        [from, to]: [Bags<'_>; 2],
+        lengths: Lengths<'_>,
+    ) -> Result<(), DriverError> {
+        let Bucketise { blocks, positions, features, batch_size, shards } = arguments;
+        let bags = features * batch_size * shards;
+        let arguments = Arguments::new()
+            .buffer(from.offsets)
+            .buffer(from.ids)
+            .optional(from.weights)
+            .buffer(blocks)
+            .buffer(lengths.lengths)
+            .buffer(to.offsets)
+            .buffer(to.ids)
+            .optional(to.weights)
+            .buffer(positions)
+            .u32(features as u32)
+            .u32(batch_size as u32)
+            .u32(shards as u32)
+            .u32(0);
+        let grid = Grid::over(bags, THREADS, THREADS);
+        stream.launch(&self.bucketise[0], grid, &arguments)?;
+        self.offsets(stream, lengths, (to.offsets, bags))?;
+        stream.launch(&self.bucketise[1], grid, &arguments)
+    }
+
+    /// Copies or adds columns of one row-major f32 matrix to another's.
+    ///
+    /// # Errors
+    /// As [`Stream::launch`].
+    pub fn regroup(
+        &self,
+        stream: &Stream,
+        regroup: Regroup,
+        [from, to]: [&Buffer; 2],
+    ) -> Result<(), DriverError> {
+        let Regroup { rows, columns, from: [from_width, from_column], to: place, mode } = regroup;
+        let arguments = Arguments::new()
+            .buffer(from)
+            .buffer(to)
+            .u32(rows as u32)
+            .u32(columns as u32)
+            .u32(from_width as u32)
+            .u32(place[0] as u32)
+            .u32(from_column as u32)
+            .u32(place[1] as u32)
+            .u32(u32::from(mode == RegroupMode::Add))
+            .u32(0);
+        let grid = Grid::over(rows * columns, THREADS, THREADS);
+        stream.launch(&self.regroup, grid, &arguments)
+    }
+}

@@ -1,0 +1,74 @@
+//! The launches of the loss on a GPU. Its sum stays on the device.
+
+use schema::Loss;
+
+use crate::cuda::{Arguments, Buffer, Driver, DriverError, Grid, Kernel, Source, Stream};
+
+/// The kernels.
+pub const SOURCE: Source = Source { name: "ops/loss/kernel.cu", text: include_str!("kernel.cu") };
+const THREADS: u32 = 256;
+const SUM_THREADS: u32 = 128;
+
+/// Arguments of [`DeviceLoss::launch`].
+#[derive(Clone, Copy, Debug)]
+pub struct LossBuffers<'a> {
+    /// f32 `[B]`.
+    pub logits: &'a Buffer,
+    /// f32 `[B]`.
+    pub labels: &'a Buffer,
+    /// f32 `[B]`, overwritten.
+    pub gradient: &'a Buffer,
+    /// f32 `[B]`, overwritten.
+    pub probabilities: &'a Buffer,
+    /// f64 `[B]`, overwritten: each sample's loss.
+    pub losses: &'a Buffer,
+    /// f64 `[1]`, overwritten: their sum, not divided.
+    pub sum: &'a Buffer,
+    /// u32 `[1]`, set where the sum is no finite number.
+    pub stop: &'a Buffer,
+    /// f64 `[1]`: what the gradient is divided by.
+    pub normaliser: &'a Buffer,
+}
+
+/// The loaded kernels.
+#[derive(Clone, Debug)]
+pub struct DeviceLoss {
+    samples: Kernel,
+    sum: Kernel,
+}
+
+impl DeviceLoss {
+    /// Compiles and loads.
+    ///
+    /// # Errors
+    /// As [`Driver::module`].
+    pub fn load(driver: &Driver) -> Result<Self, DriverError> {
+        let module = driver.module(SOURCE)?;
+        Ok(Self { samples: module.kernel("loss_samples")?, sum: module.kernel("loss_sum")? })
+    }
+
+    /// [`super::run`] on the device.
+    ///
+    /// # Errors
+    /// As [`Stream::launch`].
+    pub fn launch(
+        &self,
+        stream: &Stream,
+        (kind, samples): (Loss, usize),
+        buffers: &LossBuffers<'_>,
+    ) -> Result<(), DriverError> {
+        let arguments = Arguments::new()
+            .buffer(buffers.logits)
+            .buffer(buffers.labels)
+            .buffer(buffers.gradient)
+            .buffer(buffers.probabilities)
+            .buffer(buffers.losses)
+            .buffer(buffers.sum)
+            .buffer(buffers.stop)
+            .buffer(buffers.normaliser)
+            .u32(samples as u32)
+            .u32(u32::from(kind == Loss::Mse));
+        stream.launch(&self.samples, Grid::over(samples, THREADS, THREADS), &arguments)?;
+        stream.launch(&self.sum, Grid::over(1, 1, SUM_THREADS), &arguments)
+    }
+}

@@ -1,0 +1,55 @@
+// Loss, gradient and probability of each sample in f64, as `scalar.rs`; the sum in the order of
+// `mod.rs`: 512 samples at a time, then those in order.
+//
+//   bce = max(z, 0) − z·y + ln(1 + e^−|z|);  mse = (σ(z) − y)²
+//
+// A sum that is no finite number raises `stop`, which the updates read.
+
+struct Loss {
+  u64 logits, labels, gradient, probabilities;
+  u64 losses, sum, stop;  // f64 [B], f64 [1], u32 [1]
+  u64 normaliser;         // f64 [1], on the device
+  u32 samples, is_mse;
+};
+#define SAMPLES_PER_CHUNK 512u
+#define LOSS_THREADS 128u
+
+KERNEL(loss_samples, Loss, 256) {
+  const u64 i = global_thread();
+  if (!LESS(i, a.samples)) return;
+  const double z = ((const float *)a.logits)[i], y = ((const float *)a.labels)[i];
+  const double e = exp(-fabs(z));
+  const double probability = z < 0.0 ? e / (1.0 + e) : 1.0 / (1.0 + e);
+  const double difference = probability - y;
+  double loss, gradient;
+  if (a.is_mse) {
+    loss = difference * difference;
+    gradient = (difference + difference) * probability * (1.0 - probability);
+  } else {
+    loss = (z > 0.0 ? z : 0.0) - z * y + log1p(e);
+    gradient = difference;
+  }
+  ((double *)a.losses)[i] = loss;
+  ((float *)a.gradient)[i] = (float)(gradient / *(const double *)a.normaliser);
+  ((float *)a.probabilities)[i] = (float)probability;
+}
+
+KERNEL(loss_sum, Loss, LOSS_THREADS) {
+  __shared__ double chunks[LOSS_THREADS];
+  const u32 count = (a.samples + SAMPLES_PER_CHUNK - 1) / SAMPLES_PER_CHUNK;
+  double total = 0.0;
+  for (u32 start = 0; start < count; start += LOSS_THREADS) {
+    const u64 first = (u64)(start + threadIdx.x) * SAMPLES_PER_CHUNK;
+    double sum = 0.0;
+    for (u64 i = first; i < first + SAMPLES_PER_CHUNK && LESS(i, a.samples); ++i)
+      sum += ((const double *)a.losses)[i];
+    chunks[threadIdx.x] = sum;
+    __syncthreads();
+    for (u32 chunk = 0; threadIdx.x == 0 && chunk < LOSS_THREADS && start + chunk < count; ++chunk)
+      total += chunks[chunk];
+    __syncthreads();
+  }
+  if (threadIdx.x != 0) return;
+  *(double *)a.sum = total;
+  if (!(fabs(total) <= 1.7976931348623157e308)) atomicOr((u32 *)a.stop, 1u);
+}

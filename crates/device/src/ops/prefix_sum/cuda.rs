@@ -1,0 +1,83 @@
+//! Launches of the exclusive sums. Three, because no block may wait for another.
+
+use crate::cuda::{Arguments, Buffer, Driver, DriverError, Grid, Kernel, Source, Stream};
+
+/// The kernels.
+pub const SOURCE: Source =
+    Source { name: "ops/prefix_sum/kernel.cu", text: include_str!("kernel.cu") };
+/// Numbers and threads of a block.
+const THREADS: u32 = 1024;
+
+/// The loaded kernels.
+#[derive(Clone, Debug)]
+pub struct PrefixSum {
+    kernels: [(Kernel, bool); 3],
+}
+
+/// Format of the sums.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Sums {
+    /// 4 bytes; they must suffice.
+    U32,
+    /// 8 bytes.
+    U64,
+}
+
+/// Arguments of [`PrefixSum::launch`].
+#[derive(Debug)]
+pub struct Scan<'a> {
+    /// u32 `[count]`.
+    pub values: &'a Buffer,
+    /// `[count]`, overwritten; may be `values` where the sums are u32.
+    pub out: &'a Buffer,
+    /// [`scratch_bytes`].
+    pub scratch: &'a Buffer,
+    /// Address of the sum of all, 0 if it is not wanted.
+    pub total: u64,
+    /// Numbers.
+    pub count: usize,
+    /// Format of `out` and `total`.
+    pub sums: Sums,
+}
+
+/// Bytes of the scratch for `count` numbers.
+#[must_use]
+pub fn scratch_bytes(count: usize) -> usize {
+    count.div_ceil(THREADS as usize).max(1) * size_of::<u64>()
+}
+
+impl PrefixSum {
+    /// Compiles and loads.
+    ///
+    /// # Errors
+    /// As [`Driver::module`].
+    pub fn load(driver: &Driver) -> Result<Self, DriverError> {
+        let module = driver.module(SOURCE)?;
+        let kernels = [
+            (module.kernel("prefix_sum_sums")?, false),
+            (module.kernel("prefix_sum_blocks")?, true),
+            (module.kernel("prefix_sum_write")?, false),
+        ];
+        Ok(Self { kernels })
+    }
+
+    /// `out[i] = Σ_{j<i} values[j]`.
+    ///
+    /// # Errors
+    /// As [`Stream::launch`].
+    pub fn launch(&self, stream: &Stream, scan: &Scan<'_>) -> Result<(), DriverError> {
+        let arguments = Arguments::new()
+            .buffer(scan.values)
+            .buffer(scan.out)
+            .buffer(scan.scratch)
+            .u64(scan.total)
+            .count(scan.count)
+            .u32(u32::from(scan.sums == Sums::U64))
+            .u32(0);
+        for (kernel, is_one_block) in &self.kernels {
+            let items = if *is_one_block { 1 } else { scan.count };
+            stream.launch(kernel, Grid::over(items, THREADS, THREADS), &arguments)?;
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,71 @@
+// Exclusive sums of whole numbers: out_i = Σ_(j<i) in_j, and the total.
+//
+//   sums     a block per 1024 numbers: their sum
+//   blocks   one block: exclusive sums of those sums, 1024 at a time, and the total
+//   write    a block per 1024 numbers: exclusive sums within it, plus the sum before it
+//
+// Whole numbers: any order gives the same bytes. A block waits for no other. The output may be the
+// input. A block sums by warps: shuffles within one, shared memory between them.
+
+struct PrefixSum {
+  u64 in, out, sums, total;  // u32 [count], u32 or u64 [count], u64 [blocks], as `out` [1]
+  u64 count;
+  u32 is_wide, padding;
+};
+#define SCAN_THREADS 1024u
+
+// Exclusive sum over the block's threads; the sum of all is in `*all`.
+DEVICE u64 block_sum(u64 value, u64 *warps, u64 *all) {
+  const u32 lane = lane_of_thread(), warp = warp_of_thread();
+  u64 sum = value;
+  for (u32 delta = 1; delta < WARP; delta *= 2) {
+    const u64 other = __shfl_up_sync(ALL_LANES, sum, delta);
+    if (lane >= delta) sum += other;
+  }
+  if (lane == WARP - 1) warps[warp] = sum;
+  __syncthreads();
+  u64 before = 0, total = 0;
+  for (u32 w = 0; w < SCAN_THREADS / WARP; ++w) {
+    if (w < warp) before += warps[w];
+    total += warps[w];
+  }
+  // The next call writes `warps` again.
+  __syncthreads();
+  *all = total;
+  return before + sum - value;
+}
+
+KERNEL(prefix_sum_sums, PrefixSum, SCAN_THREADS) {
+  __shared__ u64 warps[SCAN_THREADS / WARP];
+  const u64 i = global_thread();
+  const u64 value = LESS(i, a.count) ? ((const u32 *)a.in)[i] : 0;
+  u64 all;
+  block_sum(value, warps, &all);
+  if (threadIdx.x == 0) ((u64 *)a.sums)[blockIdx.x] = all;
+}
+
+KERNEL(prefix_sum_blocks, PrefixSum, SCAN_THREADS) {
+  __shared__ u64 warps[SCAN_THREADS / WARP];
+  u64 *sums = (u64 *)a.sums, before = 0;
+  const u64 blocks = (a.count + SCAN_THREADS - 1) / SCAN_THREADS;
+  for (u64 start = 0; start < blocks; start += SCAN_THREADS) {
+    const u64 i = start + threadIdx.x;
+    const u64 value = LESS(i, blocks) ? sums[i] : 0;
+    u64 all;
+    const u64 own = block_sum(value, warps, &all);
+    if (LESS(i, blocks)) sums[i] = before + own;
+    before += all;
+  }
+  if (threadIdx.x != 0 || a.total == 0) return;
+  if (a.is_wide) *(u64 *)a.total = before; else *(u32 *)a.total = (u32)before;
+}
+
+KERNEL(prefix_sum_write, PrefixSum, SCAN_THREADS) {
+  __shared__ u64 warps[SCAN_THREADS / WARP];
+  const u64 i = global_thread();
+  const u64 value = LESS(i, a.count) ? ((const u32 *)a.in)[i] : 0;
+  u64 all;
+  const u64 own = ((const u64 *)a.sums)[blockIdx.x] + block_sum(value, warps, &all);
+  if (!LESS(i, a.count)) return;
+  if (a.is_wide) ((u64 *)a.out)[i] = own; else ((u32 *)a.out)[i] = (u32)own;
+}

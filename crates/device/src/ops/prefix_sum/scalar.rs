@@ -1,0 +1,13 @@
+//! The oracle of the exclusive sums.
+
+/// `out[i] = Σ_{j<i} values[j]`, and the sum of all.
+#[must_use]
+pub fn exclusive(values: &[u32]) -> (Vec<u64>, u64) {
+    let mut sum = 0;
+    let out = values.iter().map(|&value| {
+        let before = sum;
+        sum += u64::from(value);
+        before
+    });
+    (out.collect(), sum)
+}

@@ -1,0 +1,28 @@
+//! A rule as the block of bytes that kernels read, `struct Rule` of `rule.cu`. The host writes it
+//! before a step, so that the launches of a step stay the same.
+
+use schema::Optimizer;
+use schema::random::CounterRng;
+
+use super::Rule;
+use crate::cuda::Arguments;
+
+/// Bytes of the block.
+pub const BYTES: usize = 48;
+
+/// The block of `rule`, with the random bits of this step.
+#[must_use]
+pub fn of(rule: &Rule, rounding: CounterRng) -> Vec<u8> {
+    let kind = match rule.kind {
+        Optimizer::Sgd => 0,
+        Optimizer::Adagrad => 1,
+        Optimizer::RowwiseAdagrad => 2,
+        Optimizer::Adam | Optimizer::SparseAdam => 3,
+        Optimizer::Lamb => 4,
+    };
+    let factors = [rule.learning_rate, rule.epsilon, rule.l2, rule.decoupled];
+    let moments = [rule.mean.take, rule.mean.correction, rule.square.take, rule.square.correction];
+    let numbers = factors.into_iter().chain(moments);
+    let block = numbers.fold(Arguments::new().u32(kind), Arguments::f32);
+    block.u32(0).u64(rounding.key()).bytes()
+}

@@ -1,0 +1,309 @@
+//! The dense operations on the emulated device: the bytes of the oracles.
+
+use device::cuda::Buffer;
+use device::ops::activation::cuda::Activation;
+use device::ops::activation::scalar::{relu_gradient, sigmoid};
+use device::ops::cross::cuda::{Cross, DeviceBackward, DeviceForward};
+use device::ops::dense_update::cuda::{DenseUpdate, DeviceParameter, scratch_bytes};
+use device::ops::gemm::cuda::{Epilogue, Gemm, LinearShape, partial_bytes};
+use device::ops::interaction::Shape;
+use device::ops::interaction::cuda::Interaction;
+use device::ops::loss::cuda::{DeviceLoss, LossBuffers};
+use device::ops::{cross, dense_update, gemm, interaction, loss};
+use device::optimizer::{Rule, device_block};
+use schema::random::CounterRng;
+use schema::{Loss, Optimizer, OptimizerConfig, TriangleOrder, WeightDecayMode};
+
+use super::{Bench, benches, floats, same};
+
+pub fn check_gemm(bench: &Bench) {
+    let kernels = Gemm::load(&bench.driver).unwrap();
+    for (b, n, k) in [(1, 1, 1), (17, 5, 33), (32, 16, 16), (70, 19, 20), (130, 1, 3)] {
+        let shape = LinearShape { b, n, k };
+        let [x, weight, d_y] =
+            [(1, b * k), (2, n * k), (3, b * n)].map(|(seed, len)| floats(seed, len));
+        let (bias, old) = (floats(4, n), floats(5, b * k));
+        let [on_x, on_weight, on_d_y] = [&x, &weight, &d_y].map(|values| bench.put(values));
+
+        for (bias, epilogue) in
+            [(Some(&bias), Epilogue::Relu), (Some(&bias), Epilogue::Plain), (None, Epilogue::Plain)]
+        {
+            let mut expected = vec![0.0; b * n];
+            let given = bias.map(Vec::as_slice);
+            gemm::scalar::forward([&x, &weight], given, &mut expected, (n, k));
+            if epilogue == Epilogue::Relu {
+                expected.iter_mut().for_each(|y| *y = y.max(0.0));
+            }
+            let (y, on_bias) = (bench.room::<f32>(b * n), bias.map(|bias| bench.put(bias)));
+            let matrices = [&on_x, &on_weight, &y];
+            kernels.forward(&bench.stream, shape, matrices, (on_bias.as_ref(), epilogue)).unwrap();
+            same("y", &bench.get(&y, b * n), &expected);
+        }
+        let mut expected = old.clone();
+        gemm::scalar::backward_input_accumulate([&d_y, &weight], &mut expected, (n, k));
+        let d_x = bench.put(&old);
+        let matrices = [&on_d_y, &on_weight, &d_x];
+        kernels.backward_input_accumulate(&bench.stream, shape, matrices).unwrap();
+        same("d_x", &bench.get(&d_x, b * k), &expected);
+
+        let mut expected = vec![0.0; n * k];
+        gemm::scalar::backward_weight([&x, &d_y], &mut expected, (n, k));
+        let d_weight = bench.room::<f32>(n * k);
+        kernels.backward_weight(&bench.stream, shape, [&on_d_y, &on_x, &d_weight]).unwrap();
+        same("d_weight", &bench.get(&d_weight, n * k), &expected);
+
+        // As the CPU sums them: 64 rows, then those sums.
+        let expected: Vec<f32> = (0..n)
+            .map(|column| {
+                let rows: Vec<f32> = d_y.iter().skip(column).step_by(n).copied().collect();
+                let add = |values: &[f32]| values.iter().fold(0.0f32, |sum, value| sum + value);
+                add(&rows.chunks(64).map(add).collect::<Vec<_>>())
+            })
+            .collect();
+        let (sums, partials) = (bench.room::<f32>(n), partial_bytes([b, n]));
+        let partials = bench.driver.alloc(partials).unwrap();
+        kernels.column_sums(&bench.stream, [b, n], [&on_d_y, &sums, &partials]).unwrap();
+        same("sums", &bench.get(&sums, n), &expected);
+    }
+}
+
+pub fn check_interaction(bench: &Bench) {
+    let kernels = Interaction::load(&bench.driver).unwrap();
+    for (features, dim, dense) in [(1, 1, true), (3, 3, true), (26, 4, true), (7, 64, false)] {
+        for order in [TriangleOrder::Lower, TriangleOrder::Upper] {
+            for itself in [false, true] {
+                let shape = Shape { b: 5, features, dense, dim, order, itself };
+                let [dense_len, pooled_len, out_len] =
+                    [shape.dense_width(), shape.pooled_width(), shape.width()].map(|w| w * shape.b);
+                let (x, pooled) = (floats(1, dense_len), floats(2, pooled_len));
+                let d_out = floats(3, out_len);
+                let on_x = dense.then(|| bench.put(&x));
+                let (on_pooled, out) = (bench.put(&pooled), bench.room::<f32>(out_len));
+                let inputs = (on_x.as_ref(), &on_pooled);
+                kernels.forward(&bench.stream, &shape, (inputs.0, inputs.1, &out)).unwrap();
+                let mut expected = vec![0.0; out_len];
+                interaction::scalar::forward(&shape, &x, &pooled, &mut expected);
+                same("out", &bench.get(&out, out_len), &expected);
+
+                let on_d_out = bench.put(&d_out);
+                let d_x = dense.then(|| bench.room::<f32>(dense_len));
+                let d_pooled = bench.room::<f32>(pooled_len);
+                let inputs = (on_x.as_ref(), &on_pooled, &on_d_out);
+                let outputs = (d_x.as_ref(), &d_pooled);
+                kernels.backward(&bench.stream, &shape, inputs, outputs).unwrap();
+                let (mut dense_gradient, mut gradient) =
+                    (vec![0.0; dense_len], vec![0.0; pooled_len]);
+                let outputs = [&mut dense_gradient[..], &mut gradient[..]];
+                interaction::scalar::backward(&shape, [&x, &pooled, &d_out], outputs);
+                if let Some(d_x) = &d_x {
+                    same("d_dense", &bench.get(d_x, dense_len), &dense_gradient);
+                }
+                same("d_pooled", &bench.get(&d_pooled, pooled_len), &gradient);
+            }
+        }
+    }
+}
+
+pub fn check_cross(bench: &Bench) {
+    let kernels = Cross::load(&bench.driver).unwrap();
+    for (rows, columns) in [(1, 1), (13, 37), (100, 3)] {
+        let len = rows * columns;
+        let [x0, u, x, d_out, old] = [1, 2, 3, 4, 5].map(|seed| floats(seed, len));
+        let bias = floats(6, columns);
+        let [on_x0, on_u, on_x, on_d_out] = [&x0, &u, &x, &d_out].map(|values| bench.put(values));
+        let (on_bias, out) = (bench.put(&bias), bench.room::<f32>(len));
+        let forward = DeviceForward { x0: &on_x0, u: &on_u, bias: &on_bias, x: &on_x, out: &out };
+        kernels.forward(&bench.stream, [rows, columns], forward).unwrap();
+        let mut expected = vec![0.0; len];
+        cross::scalar::forward([&x0, &u, &x], &bias, &mut expected);
+        same("out", &bench.get(&out, len), &expected);
+
+        let (d_u, d_x0, d_x) = (bench.room::<f32>(len), bench.put(&old), bench.room::<f32>(len));
+        let backward = DeviceBackward {
+            x0: &on_x0,
+            u: &on_u,
+            bias: &on_bias,
+            d_out: &on_d_out,
+            d_u: &d_u,
+            d_x0: &d_x0,
+            d_x: &d_x,
+        };
+        kernels.backward(&bench.stream, [rows, columns], backward).unwrap();
+        let (mut u_gradient, mut x0_gradient, mut x_gradient) =
+            (vec![0.0; len], old.clone(), vec![0.0; len]);
+        let outputs = [&mut u_gradient[..], &mut x0_gradient[..], &mut x_gradient[..]];
+        cross::scalar::backward([&d_out, &x0, &u], &bias, outputs);
+        for (name, got, expected) in
+            [("d_u", &d_u, &u_gradient), ("d_x0", &d_x0, &x0_gradient), ("d_x", &d_x, &x_gradient)]
+        {
+            same(name, &bench.get(got, len), expected);
+        }
+    }
+}
+
+pub fn check_activation(bench: &Bench) {
+    let kernels = Activation::load(&bench.driver).unwrap();
+    let len = 300;
+    let mut y = floats(1, len);
+    (y[0], y[1], y[2]) = (0.0, -0.0, f32::NAN);
+    let d_y = floats(2, len);
+    let (on_y, on_d_y) = (bench.put(&y), bench.put(&d_y));
+    kernels.relu_backward(&bench.stream, [&on_y, &on_d_y], len).unwrap();
+    let expected: Vec<f32> = y.iter().zip(&d_y).map(|(&y, &d_y)| relu_gradient(y, d_y)).collect();
+    same("d_y", &bench.get(&on_d_y, len), &expected);
+
+    let logits: Vec<f32> = floats(3, len).iter().map(|value| value * 400.0).collect();
+    let (on_logits, out) = (bench.put(&logits), bench.room::<f32>(len));
+    kernels.sigmoid(&bench.stream, [&on_logits, &out], len).unwrap();
+    let expected: Vec<f32> = logits.iter().map(|&logit| sigmoid(f64::from(logit)) as f32).collect();
+    same("probabilities", &bench.get(&out, len), &expected);
+
+    let bias = floats(4, 50);
+    let on_bias = bench.put(&bias);
+    for epilogue in [Epilogue::Plain, Epilogue::Relu] {
+        let on_y = bench.put(&d_y);
+        kernels.bias(&bench.stream, ([&on_y, &on_bias], epilogue), [6, 50]).unwrap();
+        let expected = |(i, y): (usize, &f32)| {
+            let sum = y + bias[i % 50];
+            if epilogue == Epilogue::Relu && sum < 0.0 { 0.0 } else { sum }
+        };
+        let expected: Vec<f32> = d_y.iter().enumerate().map(expected).collect();
+        same("y + bias", &bench.get(&on_y, len), &expected);
+    }
+}
+
+pub fn check_loss(bench: &Bench) {
+    let kernels = DeviceLoss::load(&bench.driver).unwrap();
+    // More chunks of 512 samples than the summing block has threads, in one order.
+    let many = if bench.name.starts_with("Descending") { 66_000 } else { 1100 };
+    for (kind, samples) in [(Loss::BceWithLogits, 1), (Loss::Mse, 700), (Loss::BceWithLogits, many)]
+    {
+        let mut logits: Vec<f32> = floats(1, samples).iter().map(|value| value * 90.0).collect();
+        let labels: Vec<f32> = floats(2, samples).iter().map(|value| value + 0.5).collect();
+        for broken in [false, true] {
+            if broken {
+                logits[samples / 2] = f32::NAN;
+            }
+            let [on_logits, on_labels] = [&logits, &labels].map(|values| bench.put(values));
+            let [gradient, probabilities] = [(); 2].map(|()| bench.room::<f32>(samples));
+            let (losses, sum) = (bench.room::<f64>(samples), bench.room::<f64>(1));
+            let (stop, normaliser) = (bench.put(&[0u32]), bench.put(&[samples as f64 * 2.0]));
+            let buffers = LossBuffers {
+                logits: &on_logits,
+                labels: &on_labels,
+                gradient: &gradient,
+                probabilities: &probabilities,
+                losses: &losses,
+                sum: &sum,
+                stop: &stop,
+                normaliser: &normaliser,
+            };
+            kernels.launch(&bench.stream, (kind, samples), &buffers).unwrap();
+            assert_eq!(bench.get::<u32>(&stop, 1), [u32::from(broken)], "{}", bench.name);
+            if broken {
+                continue;
+            }
+            let of =
+                |i: usize| loss::scalar::sample(kind, f64::from(logits[i]), f64::from(labels[i]));
+            let scale = |i| (of(i).gradient / (samples as f64 * 2.0)) as f32;
+            let expected: Vec<f32> = (0..samples).map(scale).collect();
+            same("gradient", &bench.get(&gradient, samples), &expected);
+            let expected: Vec<f32> = (0..samples).map(|i| of(i).probability as f32).collect();
+            same("probabilities", &bench.get(&probabilities, samples), &expected);
+            let each: Vec<f64> = (0..samples).map(|i| of(i).loss).collect();
+            let add = |values: &[f64]| values.iter().fold(0.0, |sum, value| sum + value);
+            let expected = add(&each.chunks(512).map(add).collect::<Vec<_>>());
+            assert_eq!(bench.get::<f64>(&sum, 1), [expected], "{}", bench.name);
+        }
+    }
+}
+
+pub fn check_update(bench: &Bench) {
+    let kernels = DenseUpdate::load(&bench.driver).unwrap();
+    let mut shapes = vec![(1, 1), (5, 3), (9, 64), (3, 200)];
+    // More elements than one block of LAMB's sums.
+    shapes.push((130, 128));
+    for kind in Optimizer::ALL {
+        for &(rows, dim) in &shapes {
+            for stopped in [false, true] {
+                check_parameter((bench, &kernels), kind, (rows, dim), stopped);
+            }
+        }
+    }
+}
+
+fn check_parameter(
+    (bench, kernels): (&Bench, &DenseUpdate),
+    kind: Optimizer,
+    (rows, dim): (usize, usize),
+    stopped: bool,
+) {
+    let base = OptimizerConfig::new(kind, 0.05);
+    let weight_decay_mode = WeightDecayMode::L2;
+    let config = OptimizerConfig { weight_decay: 0.01, weight_decay_mode, ..base };
+    let rule: Rule = Rule::new(&config, 1.0, 1);
+    let elements = rows * dim;
+    let (mut weights, gradient) = (floats(1, elements), floats(2, elements));
+    let mut state = vec![0.125f32; rows * kind.state_per_row(dim)];
+    let block = device_block::of(&rule, CounterRng::new(1, 1));
+    assert_eq!(block.len(), device_block::BYTES);
+    let on_weights = bench.put(&weights);
+    let (on_gradient, on_rule) = (bench.put(&gradient), bench.put(&block));
+    let halves = match kind {
+        Optimizer::Adam | Optimizer::SparseAdam | Optimizer::Lamb => 2,
+        _ => usize::from(!state.is_empty()),
+    };
+    let part = state.len() / halves.max(1);
+    let states: Vec<Buffer> = (0..halves).map(|_| bench.put(&state[..part])).collect();
+    let (stop, scratch) = (bench.put(&[u32::from(stopped)]), scratch_bytes(elements));
+    let scratch = bench.driver.alloc(scratch).unwrap();
+    let parameter = DeviceParameter {
+        kind,
+        rule: &on_rule,
+        weights: &on_weights,
+        gradient: &on_gradient,
+        state: [states.first(), states.get(1)],
+        stop: &stop,
+        elements,
+        dim,
+        scratch: Some(&scratch),
+    };
+    kernels.launch(&bench.stream, &parameter).unwrap();
+    if !stopped {
+        dense_update::scalar::update(&rule, [&mut weights, &mut state], (&gradient, dim));
+    }
+    let what = format!("{kind:?} [{rows}, {dim}], stopped: {stopped}, {}", bench.name);
+    same(&format!("weights, {what}"), &bench.get(&on_weights, elements), &weights);
+    let got: Vec<f32> = states.iter().flat_map(|buffer| bench.get::<f32>(buffer, part)).collect();
+    same(&format!("state, {what}"), &got, &state);
+}
+
+#[test]
+fn products_on_the_device_have_the_bytes_of_the_oracle() {
+    benches().iter().for_each(check_gemm);
+}
+
+#[test]
+fn interactions_on_the_device_have_the_bytes_of_the_oracle() {
+    benches().iter().for_each(check_interaction);
+}
+
+#[test]
+fn cross_layers_on_the_device_have_the_bytes_of_the_oracle() {
+    benches().iter().for_each(check_cross);
+}
+
+#[test]
+fn activations_on_the_device_have_the_bytes_of_the_oracle() {
+    benches().iter().for_each(check_activation);
+}
+
+#[test]
+fn losses_on_the_device_have_the_bytes_of_the_oracle() {
+    benches().iter().for_each(check_loss);
+}
+
+#[test]
+fn dense_updates_on_the_device_have_the_bytes_of_the_oracle() {
+    benches().iter().for_each(check_update);
+}

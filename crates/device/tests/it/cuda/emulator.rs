@@ -1,0 +1,207 @@
+//! What the emulator finds: small kernels with one mistake each.
+
+use device::cuda::{Arguments, Checks, Driver, DriverError, FaultKind, Grid, Order, Source};
+
+use super::{Bench, benches, emulation, has_compiler};
+
+/// Runs `kernel` of `text` on 96 threads and two blocks, with a buffer of 64 floats; gives what went
+/// wrong and the buffer.
+fn run(bench: &Bench, text: &'static str, shared_bytes: u32) -> (Option<DriverError>, Vec<f32>) {
+    let buffer = bench.put(&[0.0f32; 64]);
+    let result = (|| {
+        let source = Source { name: "cuda/mistake.cu", text };
+        let kernel = bench.driver.module(source)?.kernel("mistake")?;
+        let grid = Grid { blocks: [2, 1], threads: 96, shared_bytes };
+        bench.stream.launch(&kernel, grid, &Arguments::new().buffer(&buffer).u32(64).u32(0))
+    })();
+    (result.err(), bench.get(&buffer, 64))
+}
+
+fn checked(checks: Checks) -> Option<Bench> {
+    has_compiler()
+        .then(|| Bench::new(Driver::emulated(emulation(Order::Ascending, checks)), "emulator"))
+}
+
+macro_rules! kernel {
+    ($body:literal) => {
+        concat!("struct A { u64 out; u32 n, pad; };\nKERNEL(mistake, A, 128) {\n", $body, "}\n")
+    };
+}
+
+#[track_caller]
+fn expect(checks: Checks, text: &'static str, line: u32, test: impl Fn(&FaultKind) -> bool) {
+    let Some(bench) = checked(checks) else { return };
+    match run(&bench, text, 0).0 {
+        Some(DriverError::Fault(fault)) => {
+            assert!(test(&fault.kind), "{fault}");
+            assert_eq!(fault.kernel, "mistake", "{fault}");
+            assert!(line == 0 || fault.place.line == line, "expected line {line}: {fault}");
+            let text = fault.to_string();
+            assert!(text.contains("block ") && text.contains("thread "), "{text}");
+        }
+        other => panic!("expected a fault, got {other:?}"),
+    }
+}
+
+#[test]
+fn a_store_past_a_buffer_names_its_line() {
+    let text = kernel!("u32 i = threadIdx.x;\n((float *)a.out)[i] = 1.0f;\n");
+    expect(Checks::Every, text, 4, |kind| {
+        matches!(kind, FaultKind::Outside { access: "store", bytes: 4, after: Some((0, 256)) })
+    });
+    // Without checks of each access the red zone tells.
+    expect(Checks::Few, text, 0, |kind| matches!(kind, FaultKind::RedZone { bytes: 256 }));
+}
+
+#[test]
+fn a_load_past_a_buffer_is_found() {
+    let text = kernel!("u32 i = threadIdx.x;\n(void)((volatile float *)a.out)[i];\n");
+    expect(Checks::Every, text, 4, |kind| {
+        matches!(kind, FaultKind::Outside { access: "load", bytes: 4, after: Some((0, 256)) })
+    });
+}
+
+#[test]
+fn a_missing_barrier_is_a_race() {
+    let text = kernel!(
+        "__shared__ float tile[96];\ntile[threadIdx.x] = 1.0f;\n\
+         float v = tile[95 - threadIdx.x];\nif (threadIdx.x == 0) ((float *)a.out)[blockIdx.x] = v;\n"
+    );
+    expect(
+        Checks::Every,
+        text,
+        5,
+        |kind| matches!(kind, FaultKind::Race { other, .. } if other.line == 4),
+    );
+}
+
+#[test]
+fn two_blocks_that_write_one_place_race() {
+    let text = kernel!("if (threadIdx.x == 0) ((float *)a.out)[0] = 1.0f;\n");
+    expect(Checks::Every, text, 3, |kind| {
+        matches!(kind, FaultKind::Race { block: Some(0), thread: Some(0), .. })
+    });
+}
+
+#[test]
+fn shuffles_order_no_memory() {
+    let text = kernel!(
+        "__shared__ u32 tile[96];\ntile[threadIdx.x] = 1;\n\
+         u32 v = __shfl_xor_sync(ALL_LANES, 1u, 1);\nv += tile[threadIdx.x ^ 1];\n\
+         if (threadIdx.x == 0) ((u32 *)a.out)[blockIdx.x] = v;\n"
+    );
+    expect(Checks::Every, text, 6, |kind| matches!(kind, FaultKind::Race { .. }));
+    let Some(bench) = checked(Checks::Every) else { return };
+    let synced = kernel!(
+        "__shared__ u32 tile[96];\ntile[threadIdx.x] = 1;\n__syncwarp();\n\
+         u32 v = tile[threadIdx.x ^ 1];\nif (threadIdx.x == 0) ((u32 *)a.out)[blockIdx.x] = v;\n"
+    );
+    assert_eq!(run(&bench, synced, 0).0, None);
+}
+
+#[test]
+fn a_barrier_that_not_all_reach_names_line_and_thread() {
+    let text = kernel!("if (threadIdx.x != 7) __syncthreads();\n");
+    expect(Checks::Few, text, 3, |kind| matches!(kind, FaultKind::Barrier { missing: 7, at: 0 }));
+    let text = kernel!("if (threadIdx.x < 32)\n__syncthreads();\nelse\n__syncthreads();\n");
+    expect(Checks::Few, text, 4, |kind| matches!(kind, FaultKind::Barrier { missing: 32, at: 6 }));
+}
+
+#[test]
+fn every_lane_of_a_mask_arrives_at_the_same_call() {
+    let text = kernel!("if (threadIdx.x != 40) __ballot_sync(ALL_LANES, 1);\n");
+    expect(Checks::Few, text, 3, |kind| {
+        matches!(kind, FaultKind::LaneMissing { missing: 40, at: 0, .. })
+    });
+    let text = kernel!("__ballot_sync(0xffu, 1);\n");
+    expect(Checks::Few, text, 3, |kind| matches!(kind, FaultKind::LaneNotNamed { lane: 8 }));
+    let text = kernel!("if (threadIdx.x % 32 < 16)\n__syncwarp();\nelse\n__syncwarp();\n");
+    expect(Checks::Few, text, 4, |kind| {
+        matches!(kind, FaultKind::LaneMissing { missing: 16, at: 6, .. })
+    });
+}
+
+#[test]
+fn a_misaligned_access_is_found() {
+    let text = kernel!("if (threadIdx.x == 0 && blockIdx.x == 0) *(float *)(a.out + 2) = 1.0f;\n");
+    expect(Checks::Every, text, 3, |kind| {
+        matches!(kind, FaultKind::Misaligned { access: "store", bytes: 4 })
+    });
+}
+
+#[test]
+fn shared_memory_is_poisoned_for_every_block() {
+    let text = kernel!(
+        "__shared__ u32 kept[96];\nu32 old = kept[threadIdx.x];\nkept[threadIdx.x] = 5;\n\
+         if (threadIdx.x < 32) ((u32 *)a.out)[blockIdx.x * 32 + threadIdx.x] = old;\n"
+    );
+    for bench in benches() {
+        let (error, values) = run(&bench, text, 0);
+        assert_eq!(error, None);
+        assert!(values.iter().all(|value| value.to_bits() == u32::MAX), "{}", bench.name);
+    }
+}
+
+#[test]
+fn what_a_launch_is_made_with_is_checked() {
+    let Some(bench) = checked(Checks::Few) else { return };
+    let text = kernel!("DYNAMIC_SHARED(float, big);\nbig[threadIdx.x] = 1.0f;\n");
+    assert_eq!(run(&bench, text, 1024).0, None);
+    let too_much = run(&bench, text, 64 << 10).0;
+    let Some(DriverError::Fault(fault)) = &too_much else { panic!("{too_much:?}") };
+    assert_eq!(fault.kind, FaultKind::SharedMemory { bytes: 64 << 10 });
+    let source = Source { name: "cuda/mistake.cu", text };
+    let module = bench.driver.module(source).unwrap();
+    let missing = module.kernel("other").map(|_| ()).unwrap_err().to_string();
+    assert_eq!(missing, "cuda/mistake.cu has no kernel \"other\"");
+    let kernel = module.kernel("mistake").unwrap();
+    let launch = |threads, arguments: &Arguments| {
+        let grid = Grid { blocks: [1, 1], threads, shared_bytes: 1024 };
+        bench.stream.launch(&kernel, grid, arguments).unwrap_err().to_string()
+    };
+    assert_eq!(
+        launch(32, &Arguments::new().u64(0)),
+        "kernel mistake: bytes of its arguments: expected 16, got 8"
+    );
+    assert_eq!(
+        launch(256, &Arguments::new().u64(0).u32(0).u32(0)),
+        "kernel mistake: threads of a block, at most: expected 128, got 256"
+    );
+    let buffer = bench.put(&[1.0f32; 4]);
+    let error = bench.stream.upload(&buffer, 8, &[0; 16]).unwrap_err().to_string();
+    assert_eq!(error, "upload: bytes, at most: expected 8, got 16");
+}
+
+#[test]
+fn a_source_that_does_not_compile_is_an_error_with_its_line() {
+    let Some(bench) = checked(Checks::Few) else { return };
+    let text = kernel!("float x = ;\n");
+    let Some(DriverError::Compile { log, .. }) = run(&bench, text, 0).0 else {
+        panic!("expected an error of the compiler")
+    };
+    assert!(log.contains("cuda/mistake.cu:3"), "{log}");
+}
+
+#[test]
+fn a_gpu_that_is_not_there_is_an_error() {
+    let error = Driver::cuda(0, None, std::env::temp_dir()).map(|_| ());
+    if let Err(error) = error {
+        let text = error.to_string();
+        let known =
+            text.starts_with("no GPU driver") || text.contains("cuda:0") || text.contains("cu");
+        assert!(known, "{text}");
+    }
+}
+
+#[test]
+fn pinned_memory_comes_back_after_its_copy() {
+    let Some(bench) = checked(Checks::Few) else { return };
+    let buffer = bench.put(&[0u8; 8]);
+    let mut pinned = bench.driver.pinned(8).unwrap();
+    pinned.bytes_mut().copy_from_slice(&[1, 2, 3, 4, 5, 6, 7, 8]);
+    let event = bench.driver.event().unwrap();
+    let flight = bench.stream.upload_pinned(&buffer, (pinned, event), 6).unwrap();
+    let (pinned, _) = flight.wait().unwrap();
+    assert_eq!(pinned.bytes()[7], 8);
+    assert_eq!(bench.get::<u8>(&buffer, 8), [1, 2, 3, 4, 5, 6, 0, 0]);
+}

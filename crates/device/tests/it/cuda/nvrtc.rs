@@ -1,0 +1,47 @@
+//! Every kernel through NVIDIA's own compiler, which needs no GPU: `cargo xtask kernels` runs this
+//! with the library's folder in `ROWMILL_NVRTC`.
+
+use std::fmt::Write;
+use std::path::PathBuf;
+
+use device::cuda::{SOURCES, Source, nvrtc};
+
+/// Those of A100, H100 and B200.
+const ARCHITECTURES: [&str; 3] = ["sm_80", "sm_90a", "sm_100"];
+
+#[test]
+fn every_kernel_compiles_for_every_gpu() {
+    let Some(libraries) = std::env::var_os("ROWMILL_NVRTC").map(PathBuf::from) else {
+        eprintln!("SKIPPED: ROWMILL_NVRTC is not set; `cargo xtask kernels` installs NVRTC");
+        return;
+    };
+    let out = std::env::var_os("ROWMILL_KERNELS").map(PathBuf::from);
+    let mut table = String::from("architecture\tkernel\tregisters\tshared_bytes\tspill_bytes\n");
+    for &source in SOURCES {
+        for architecture in ARCHITECTURES {
+            let libraries = Some(libraries.as_path());
+            let request = nvrtc::Request { source, architecture, libraries };
+            let compiled = nvrtc::compile(&request).unwrap_or_else(|error| panic!("{error}"));
+            assert!(compiled.image.starts_with(b"\x7fELF"), "{}", source.name);
+            let usage = nvrtc::usage(&compiled.log);
+            let kernels = source.text.matches("\nKERNEL(").count();
+            assert_eq!(usage.len(), kernels, "{}: {}", source.name, compiled.log);
+            for nvrtc::Usage { kernel, registers, shared_bytes, spill_bytes } in usage {
+                let numbers = format!("{registers}\t{shared_bytes}\t{spill_bytes}");
+                writeln!(table, "{architecture}\t{kernel}\t{numbers}").unwrap();
+            }
+            if let Some(out) = &out {
+                let path = out.join(nvrtc::image_name(source, architecture));
+                std::fs::write(path, &compiled.image).unwrap();
+            }
+        }
+    }
+    if let Some(out) = &out {
+        std::fs::write(out.join("usage.tsv"), table).unwrap();
+    }
+    let source = Source { name: "cuda/mistake.cu", text: "KERNEL(x, u32, 32) { float y = ; }" };
+    let libraries = Some(libraries.as_path());
+    let request = nvrtc::Request { source, architecture: "sm_90a", libraries };
+    let error = nvrtc::compile(&request).unwrap_err().to_string();
+    assert!(error.contains("cuda/mistake.cu(1)") && error.contains("expected"), "{error}");
+}

@@ -1,0 +1,75 @@
+/* A libcuda.so.1 for tests: does nothing but write each call, its stream and the bytes of its
+ * arguments to the file that ROWMILL_STUB names. Memory is the host's. */
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+static FILE *out(void) {
+  static FILE *file;
+  if (!file) file = fopen(getenv("ROWMILL_STUB"), "a");
+  return file;
+}
+#define SAY(...) (fprintf(out(), __VA_ARGS__), fflush(out()), 0)
+
+static uintptr_t next = 1;
+
+int cuInit(unsigned flags) { return SAY("cuInit\n"); }
+int cuDriverGetVersion(int *version) { *version = 13000; return 0; }
+int cuDeviceGetCount(int *count) { *count = 1; return 0; }
+int cuDeviceGet(int *device, int ordinal) { *device = ordinal; return 0; }
+int cuDeviceGetName(char *name, int len, int device) { snprintf(name, len, "stub"); return 0; }
+/* Compute capability 9.0. */
+int cuDeviceGetAttribute(int *value, int attribute, int device) { *value = attribute == 75 ? 9 : 0; return 0; }
+int cuDevicePrimaryCtxRetain(void **context, int device) { *context = (void *)1; return 0; }
+int cuCtxSetCurrent(void *context) { return 0; }
+int cuMemGetInfo_v2(size_t *free, size_t *total) { *free = 1000; *total = 2000; return 0; }
+int cuGetErrorString(int error, const char **text) { *text = "as the stub was told"; return 0; }
+int cuModuleLoadData(void **module, const void *image) { *module = (void *)next++; return SAY("cuModuleLoadData\n"); }
+int cuModuleGetFunction(void **function, void *module, const char *name) {
+  if (strstr(name, "missing")) return 500;
+  *function = strdup(name);
+  return 0;
+}
+int cuMemAlloc_v2(uintptr_t *address, size_t bytes) {
+  if (bytes > (size_t)1 << 40) return 2;
+  *address = (uintptr_t)calloc(1, bytes);
+  return SAY("cuMemAlloc %zu\n", bytes);
+}
+int cuMemFree_v2(uintptr_t address) { free((void *)address); return SAY("cuMemFree\n"); }
+int cuMemHostAlloc(void **start, size_t bytes, unsigned flags) { *start = malloc(bytes); return SAY("cuMemHostAlloc %zu\n", bytes); }
+int cuMemFreeHost(void *start) { free(start); return SAY("cuMemFreeHost\n"); }
+int cuMemcpyHtoDAsync_v2(uintptr_t to, const void *from, size_t bytes, void *stream) {
+  memcpy((void *)to, from, bytes);
+  return SAY("cuMemcpyHtoDAsync %zu stream %p\n", bytes, stream);
+}
+int cuMemcpyDtoHAsync_v2(void *to, uintptr_t from, size_t bytes, void *stream) {
+  memcpy(to, (void *)from, bytes);
+  return SAY("cuMemcpyDtoHAsync %zu stream %p\n", bytes, stream);
+}
+int cuMemcpyDtoDAsync_v2(uintptr_t to, uintptr_t from, size_t bytes, void *stream) {
+  memmove((void *)to, (void *)from, bytes);
+  return SAY("cuMemcpyDtoDAsync %zu stream %p\n", bytes, stream);
+}
+int cuMemsetD8Async(uintptr_t address, unsigned char byte, size_t count, void *stream) {
+  memset((void *)address, byte, count);
+  return SAY("cuMemsetD8Async %zu stream %p\n", count, stream);
+}
+int cuStreamCreate(void **stream, unsigned flags) { *stream = (void *)next++; return SAY("cuStreamCreate %u\n", flags); }
+int cuStreamDestroy_v2(void *stream) { return SAY("cuStreamDestroy\n"); }
+int cuStreamSynchronize(void *stream) { return SAY("cuStreamSynchronize stream %p\n", stream); }
+int cuStreamWaitEvent(void *stream, void *event, unsigned flags) { return SAY("cuStreamWaitEvent stream %p\n", stream); }
+int cuEventCreate(void **event, unsigned flags) { *event = (void *)next++; return SAY("cuEventCreate\n"); }
+int cuEventDestroy_v2(void *event) { return SAY("cuEventDestroy\n"); }
+int cuEventRecord(void *event, void *stream) { return SAY("cuEventRecord stream %p\n", stream); }
+int cuEventSynchronize(void *event) { return SAY("cuEventSynchronize\n"); }
+int cuEventElapsedTime_v2(float *elapsed, void *from, void *to) { *elapsed = 1.5f; return 0; }
+int cuLaunchKernel(void *function, unsigned x, unsigned y, unsigned z, unsigned threads, unsigned ty, unsigned tz,
+                   unsigned shared, void *stream, void **parameters, void **extra) {
+  if (parameters || extra[0] != (void *)1 || extra[2] != (void *)2 || extra[4]) return 1;
+  const unsigned char *bytes = extra[1];
+  const size_t count = *(size_t *)extra[3];
+  SAY("cuLaunchKernel %s [%u %u %u] [%u %u %u] %u stream %p ", (char *)function, x, y, z, threads, ty, tz, shared, stream);
+  for (size_t i = 0; i < count; ++i) SAY("%02x", bytes[i]);
+  return SAY("\n");
+}

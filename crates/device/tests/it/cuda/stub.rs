@@ -1,0 +1,183 @@
+//! The calls that reach NVIDIA's driver, as a stub of its library records them. The test starts
+//! itself with the stub where the linker looks, because a library is looked for once per process.
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use device::cuda::{Arguments, Driver, DriverError, Grid, SOURCES, Stream, nvrtc};
+use device::ops::embedding_backward::cuda::{
+    DeviceGradient, EmbeddingBackward, Workspace, WorkspaceShape,
+};
+use device::ops::embedding_backward::{Factors, Origin};
+use device::ops::embedding_forward::cuda::{
+    DeviceLookup, DeviceTile, EmbeddingForward, NO_BAD_ID, slot_bytes, tile_bytes,
+};
+use device::ops::{Output, Slot};
+use schema::DataType;
+
+use super::Bench;
+
+/// Runs `child` of this file with the stub; gives the calls it made.
+fn calls(child: &str) -> Option<Vec<String>> {
+    let folder = PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join(format!("stub-{child}"));
+    std::fs::create_dir_all(&folder).unwrap();
+    let (library, log) = (folder.join("libcuda.so.1"), folder.join("calls"));
+    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/it/cuda/stub.c");
+    let compiler = std::env::var_os("CC").unwrap_or_else(|| "gcc".into());
+    let mut command = Command::new(&compiler);
+    command.args(["-shared", "-fPIC", "-w", "-o"]).arg(&library).arg(source);
+    let Ok(status) = command.status() else {
+        eprintln!("SKIPPED: {} is not there, a C compiler (CC)", compiler.display());
+        return None;
+    };
+    assert!(status.success(), "{status}");
+    std::fs::copy(&library, folder.join("libcuda.so")).unwrap();
+    let _ = std::fs::remove_file(&log);
+    // Modules come from the cache: there is no NVRTC, and the stub reads none.
+    for &source in SOURCES {
+        std::fs::write(folder.join(nvrtc::image_name(source, "sm_90a")), "code").unwrap();
+    }
+    let name = format!("cuda::stub::{child}");
+    let mut command = Command::new(std::env::current_exe().unwrap());
+    command.args(["--exact", &name, "--nocapture"]).env("LD_LIBRARY_PATH", &folder);
+    let output = command.env("ROWMILL_STUB", &log).output().unwrap();
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    Some(std::fs::read_to_string(&log).unwrap().lines().map(str::to_owned).collect())
+}
+
+/// The device of the stub, in the process that was started for it.
+fn stub() -> Option<Bench> {
+    let log = PathBuf::from(std::env::var_os("ROWMILL_STUB")?);
+    let driver = Driver::cuda(0, None, log.parent().unwrap().to_owned()).unwrap();
+    Some(Bench::new(driver, "stub"))
+}
+
+#[test]
+fn every_call_reaches_the_driver_on_its_stream() {
+    let Some(calls) = calls("calls_child") else { return };
+    let expected = [
+        "cuInit",
+        "cuStreamCreate 1",
+        "cuModuleLoadData",
+        "cuMemAlloc 8",
+        "cuMemcpyHtoDAsync 8 stream 0x1",
+        "cuLaunchKernel sigmoid [3 1 1] [256 1 1] 64 stream 0x1 07000000000000000900000000000000",
+        "cuMemsetD8Async 8 stream 0x1",
+        "cuEventCreate",
+        "cuEventRecord stream 0x1",
+        "cuStreamWaitEvent stream 0x1",
+        "cuMemcpyDtoHAsync 8 stream 0x1",
+        "cuStreamSynchronize stream 0x1",
+        "cuInit",
+        "cuEventDestroy",
+        "cuMemFree",
+        "cuStreamDestroy",
+    ];
+    assert_eq!(calls, expected);
+}
+
+#[test]
+fn calls_child() {
+    let Some(bench) = stub() else { return };
+    let Bench { driver, stream, .. } = &bench;
+    assert_eq!((driver.name().as_str(), driver.memory()), ("stub", Ok(Some([1000, 2000]))));
+    let module = driver.module(device::ops::activation::cuda::SOURCE).unwrap();
+    let missing = module.kernel("missing").map(|_| ()).unwrap_err();
+    assert!(matches!(missing, DriverError::NoKernel { .. }), "{missing}");
+    let kernel = module.kernel("sigmoid").unwrap();
+    let buffer = bench.put(&[7u64]);
+    let grid = Grid { shared_bytes: 64, ..Grid::over(700, 256, 256) };
+    stream.launch(&kernel, grid, &Arguments::new().u32(7).u64(9)).unwrap();
+    stream.fill(&buffer, 3).unwrap();
+    let event = driver.event().unwrap();
+    stream.record(&event).unwrap();
+    stream.wait(&event).unwrap();
+    assert_eq!(bench.get::<u8>(&buffer, 8), [3; 8]);
+    let full = driver.alloc(1 << 41).map(|_| ()).unwrap_err();
+    let expected = DriverError::OutOfMemory { bytes: 1 << 41, free: 1000, total: 2000 };
+    assert_eq!(full, expected);
+    let absent = Driver::cuda(1, None, PathBuf::new()).map(|_| ()).unwrap_err().to_string();
+    assert_eq!(absent, "device cuda:1: the driver offers 1 devices");
+}
+
+/// Bags of `len` ids each, of two keys and four samples.
+fn offsets(len: u64) -> Vec<u64> {
+    (0..=8).map(|bag| bag * len).collect()
+}
+
+#[test]
+fn a_step_allocates_nothing_waits_for_nothing_and_is_the_same_for_every_batch() {
+    let Some(calls) = calls("steps_child") else { return };
+    let steps: Vec<&[String]> =
+        calls.split(|call| call.starts_with("cuMemsetD8Async 1 ")).skip(1).collect();
+    assert_eq!(steps.len(), 4, "{calls:#?}");
+    for step in &steps[..3] {
+        let launches = step.iter().filter(|call| call.starts_with("cuLaunchKernel")).count();
+        assert!(launches > 10, "{step:#?}");
+        for call in *step {
+            let fits = call.starts_with("cuLaunchKernel") || call.starts_with("cuMemcpyHtoDAsync");
+            assert!(fits, "expected launches and uploads, got {call}");
+        }
+        let launches = |step: &[String]| -> Vec<String> {
+            step.iter().filter(|call| call.starts_with("cuLaunchKernel")).cloned().collect()
+        };
+        assert_eq!(launches(step), launches(steps[0]));
+    }
+}
+
+#[test]
+fn steps_child() {
+    let Some(bench) = stub() else { return };
+    let (weights, mark) = (bench.room::<f32>(100 * 8), bench.room::<u8>(1));
+    let tile = DeviceTile {
+        weights: &weights,
+        state: None,
+        rows: 100,
+        dim: 8,
+        data_type: DataType::F32,
+        origin: Origin::default(),
+    };
+    let slots = [Slot { tile: 0, column: 0 }, Slot { tile: 0, column: 8 }];
+    let tiles = bench.put(&tile_bytes(&[tile]));
+    let slots = bench.put(&slot_bytes(&slots, &[8], (Output::Pooled, &[])));
+    let (ids, on_offsets) = (bench.room::<u64>(80), bench.room::<u64>(9));
+    let lookup = DeviceLookup {
+        tiles: &tiles,
+        slots: &slots,
+        ids: &ids,
+        id_bytes: 8,
+        offsets: &on_offsets,
+        weights: None,
+        bag_scales: None,
+        features: 2,
+        batch_size: 4,
+        widest: 8,
+    };
+    let (out, gradient) = (bench.room::<f32>(64), bench.room::<f32>(64));
+    let (rule, first_bad) = (bench.room::<u8>(48), bench.put(&[NO_BAD_ID]));
+    let stop = bench.put(&[0u32]);
+    let shape = WorkspaceShape {
+        capacity: 80,
+        rows: 100,
+        tiles: 1,
+        widest: 8,
+        gradient: 64,
+        factors: Factors::Absent,
+    };
+    let workspace = Workspace::new(&bench.driver, shape).unwrap();
+    let forward = EmbeddingForward::load(&bench.driver).unwrap();
+    let backward = EmbeddingBackward::load(&bench.driver).unwrap();
+    let stream: &Stream = &bench.stream;
+    // No ids at all, some, and as many as there is room for.
+    for len in [0, 3, 10] {
+        stream.fill(&mark, 0).unwrap();
+        let offsets = offsets(len);
+        stream.upload(&ids, 0, &vec![0; 8 * *offsets.last().unwrap() as usize]).unwrap();
+        stream.upload(&on_offsets, 0, bytemuck::cast_slice(&offsets)).unwrap();
+        forward.launch(stream, &lookup, [&out, &first_bad]).unwrap();
+        let gradient =
+            DeviceGradient { gradient: &gradient, rule: &rule, first_bad: &first_bad, stop: &stop };
+        backward.launch(stream, (&lookup, &gradient), &workspace).unwrap();
+    }
+    stream.fill(&mark, 0).unwrap();
+}

@@ -1,0 +1,244 @@
+//! Both embedding operations on the emulated device: the bytes of the oracles.
+
+use device::cuda::{Buffer, DriverError};
+use device::ops::embedding_backward::Factors;
+use device::ops::embedding_backward::cuda::{
+    DeviceGradient, EmbeddingBackward, Workspace, WorkspaceShape,
+};
+use device::ops::embedding_forward::cuda::{
+    DeviceLookup, DeviceTile, EmbeddingForward, NO_BAD_ID, slot_bytes, tile_bytes,
+};
+use device::optimizer::device_block;
+
+use super::*;
+use crate::cuda::{Bench, benches, same};
+
+/// D of 1, 3, 4, 64, 128, 256 and one that fills shared memory; empty bags; rows that thousands of
+/// ids name; one sample; no sample.
+fn device_cases() -> Vec<Case> {
+    let form = Form {
+        seed: 5,
+        batch_size: 65,
+        tiles: &[(300, 64), (17, 3), (5, 1), (90, 4)],
+        slots: &[0, 1, 2, 3, 0],
+        longest_bag: 5,
+        hot: 0.3,
+        weighted: false,
+        scaled: false,
+        output: Output::Pooled,
+        data_types: &DATA_TYPES,
+    };
+    let wide = Form { tiles: &[(70, 256), (40, 128)], slots: &[1, 0], ..form };
+    let heavy = Form {
+        batch_size: 700,
+        tiles: &[(3, 4), (66_000, 3)],
+        slots: &[0, 1, 0],
+        hot: 0.9,
+        ..form
+    };
+    vec![
+        form.case(),
+        Form { weighted: true, data_types: &DATA_TYPES[1..], ..form }.case(),
+        Form { scaled: true, output: Output::Sequence, ..form }.case(),
+        Form { batch_size: 1, longest_bag: 12, weighted: true, scaled: true, ..wide }.case(),
+        Form { batch_size: 9, output: Output::Sequence, ..wide }.case(),
+        heavy.case(),
+        Form { weighted: true, hot: 1.0, data_types: &DATA_TYPES[2..], ..heavy }.case(),
+        Form { longest_bag: 0, batch_size: 3, ..form }.case(),
+        Form { batch_size: 0, ..form }.case(),
+        Form { tiles: &[(2, 3100)], slots: &[0], batch_size: 2, longest_bag: 3, ..form }.case(),
+    ]
+}
+
+/// The case on a device.
+struct OnDevice<'a> {
+    case: &'a Case,
+    bench: &'a Bench,
+    weights: Vec<Buffer>,
+    states: Vec<Buffer>,
+    slots: Buffer,
+    ids: Buffer,
+    id_bytes: usize,
+    offsets: Buffer,
+    id_weights: Option<Buffer>,
+    scales: Option<Buffer>,
+    first_bad: Buffer,
+}
+
+impl<'a> OnDevice<'a> {
+    fn new(case: &'a Case, bench: &'a Bench, (tiles, id_bytes): (&[Tile<f32>], usize)) -> Self {
+        let weights = case.stored(tiles.iter().map(|tile| tile.weights.clone()));
+        let weights = weights.iter().map(|weights| bench.put(weights.view().bytes())).collect();
+        let jagged = &case.jagged;
+        let per_key: Vec<usize> =
+            (0..jagged.features).map(|key| jagged.feature(key).len()).collect();
+        let slots = slot_bytes(&case.slots, &case.dims, (case.output, &per_key));
+        let offsets: Vec<u64> = jagged.offsets.iter().map(|&offset| offset as u64).collect();
+        let ids = if id_bytes == 8 {
+            bench.put(&jagged.values)
+        } else {
+            bench.put(&jagged.values.iter().map(|&id| id as i32).collect::<Vec<_>>())
+        };
+        Self {
+            case,
+            bench,
+            weights,
+            states: tiles.iter().map(|tile| bench.put(&tile.state)).collect(),
+            slots: bench.put(&slots),
+            ids,
+            id_bytes,
+            offsets: bench.put(&offsets),
+            id_weights: jagged.weights.as_ref().map(|weights| bench.put(weights)),
+            scales: case.bag_scales.as_ref().map(|scales| bench.put(scales)),
+            first_bad: bench.put(&[NO_BAD_ID]),
+        }
+    }
+
+    fn tiles(&self) -> Buffer {
+        let tile = |t: usize| DeviceTile {
+            weights: &self.weights[t],
+            state: Some(&self.states[t]),
+            rows: self.case.rows[t],
+            dim: self.case.dims[t],
+            data_type: self.case.data_types[t],
+            origin: Case::origin(t),
+        };
+        let tiles: Vec<_> = (0..self.weights.len()).map(tile).collect();
+        self.bench.put(&tile_bytes(&tiles))
+    }
+
+    fn lookup<'b>(&'b self, tiles: &'b Buffer) -> DeviceLookup<'b> {
+        DeviceLookup {
+            tiles,
+            slots: &self.slots,
+            ids: &self.ids,
+            id_bytes: self.id_bytes,
+            offsets: &self.offsets,
+            weights: self.id_weights.as_ref(),
+            bag_scales: self.scales.as_ref(),
+            features: self.case.jagged.features,
+            batch_size: self.case.jagged.batch_size,
+            widest: self.case.dims.iter().copied().max().unwrap_or(1),
+        }
+    }
+
+    fn forward(&self) -> Result<Vec<f32>, DriverError> {
+        let tiles = self.tiles();
+        let len = self.case.gradient.len();
+        let out = self.bench.room::<f32>(len);
+        let kernel = EmbeddingForward::load(&self.bench.driver)?;
+        kernel.launch(&self.bench.stream, &self.lookup(&tiles), [&out, &self.first_bad])?;
+        Ok(self.bench.get(&out, len))
+    }
+
+    /// Updates the tables; gives the number of distinct rows.
+    fn backward(&self, rule: Rule, spare: usize) -> Result<u32, DriverError> {
+        let (case, bench, tiles) = (self.case, self.bench, self.tiles());
+        let factors = case.jagged.weights.is_some() || case.bag_scales.is_some();
+        let shape = WorkspaceShape {
+            capacity: case.jagged.values.len() + spare,
+            rows: case.rows.iter().sum(),
+            tiles: case.rows.len(),
+            widest: case.dims.iter().copied().max().unwrap_or(1),
+            gradient: case.gradient.len(),
+            factors: if factors { Factors::Present } else { Factors::Absent },
+        };
+        let workspace = Workspace::new(&bench.driver, shape)?;
+        let gradient = bench.put(&case.gradient);
+        let (rule, stop) = (bench.put(&device_block::of(&rule, rounding())), bench.put(&[0u32]));
+        let gradient = DeviceGradient {
+            gradient: &gradient,
+            rule: &rule,
+            first_bad: &self.first_bad,
+            stop: &stop,
+        };
+        let kernels = EmbeddingBackward::load(&bench.driver)?;
+        kernels.launch(&bench.stream, (&self.lookup(&tiles), &gradient), &workspace)?;
+        Ok(bench.get::<u32>(&workspace.unique, 1)[0])
+    }
+
+    /// What the tables hold now.
+    fn read(&self, tiles: &[Tile<f32>]) -> Vec<Tile<f32>> {
+        let read = |(t, tile): (usize, &Tile<f32>)| {
+            let mut weights = Weights::zeroed(self.case.data_types[t], tile.weights.len());
+            let bytes = weights.view_mut().into_bytes();
+            self.bench.stream.download(&self.weights[t], 0, bytes).unwrap();
+            let state = self.bench.get(&self.states[t], tile.state.len());
+            Tile { weights: weights.view().to_f32(), state, dim: tile.dim }
+        };
+        tiles.iter().enumerate().map(read).collect()
+    }
+}
+
+pub fn check_forward(bench: &Bench) {
+    for (number, case) in device_cases().iter().enumerate() {
+        let expected = case.expected(&case.tables, case.bag_scales.as_deref());
+        let id_bytes = [8, 4][number % 2];
+        let tiles = case.tiles(Optimizer::Sgd);
+        let got = OnDevice::new(case, bench, (&tiles, id_bytes)).forward().unwrap();
+        same(&format!("output of case {number}, {}", bench.name), &got, &expected);
+    }
+}
+
+pub fn check_backward(bench: &Bench, kinds: &[Optimizer]) {
+    for (number, case) in device_cases().iter().enumerate() {
+        for &kind in kinds {
+            let what = format!("case {number}, {kind:?}, {}", bench.name);
+            let (mut expected, rule) = (case.tiles(kind), rule(kind));
+            let device = OnDevice::new(case, bench, (&expected, [4, 8][number % 2]));
+            let (slots, scales) = ((&case.slots[..], &case.jagged), case.bag_scales.as_deref());
+            let options = (scales, case.output);
+            let rows = embedding_backward::scalar::run(
+                &mut expected,
+                slots,
+                options,
+                &case.gradient,
+                rule,
+            );
+            case.round(&mut expected, &rows);
+            let unique = device.backward(rule, [0, 1, 3000][number % 3]).unwrap();
+            assert_eq!(unique as usize, rows.len(), "{what}");
+            for (t, (got, expected)) in device.read(&expected).iter().zip(&expected).enumerate() {
+                same(&format!("weights of tile {t}, {what}"), &got.weights, &expected.weights);
+                same(&format!("state of tile {t}, {what}"), &got.state, &expected.state);
+            }
+        }
+    }
+}
+
+/// An id that is no row: reported by its position, in both passes, and nothing is updated.
+pub fn check_bad_ids(bench: &Bench) {
+    let mut case = device_cases().swap_remove(0);
+    for (position, id) in [(30, -1), (77, i64::from(u32::MAX)), (100, 1 << 40), (5, 300)] {
+        case.jagged.values[position] = id;
+        let tiles = case.tiles(Optimizer::Adagrad);
+        let device = OnDevice::new(&case, bench, (&tiles, 8));
+        device.forward().unwrap();
+        let first = bench.get::<u64>(&device.first_bad, 1)[0];
+        assert_eq!(first, if position == 5 { 5 } else { 30 }, "{}", bench.name);
+        let device = OnDevice::new(&case, bench, (&tiles, 8));
+        device.backward(rule(Optimizer::Adagrad), 0).unwrap();
+        assert_eq!(bench.get::<u64>(&device.first_bad, 1)[0], first, "{}", bench.name);
+        for (got, expected) in device.read(&tiles).iter().zip(&tiles) {
+            same("weights", &got.weights, &expected.weights);
+            same("state", &got.state, &expected.state);
+        }
+    }
+}
+
+#[test]
+fn forward_on_the_device_has_the_bytes_of_the_oracle() {
+    benches().iter().for_each(check_forward);
+}
+
+#[test]
+fn backward_on_the_device_has_the_bytes_of_the_oracle() {
+    for bench in &benches() {
+        check_backward(bench, &Optimizer::ALL);
+    }
+}
+
+#[test]
+fn an_id_that_is_no_row_stops_the_update_on_the_device() {
+    benches().iter().for_each(check_bad_ids);
+}

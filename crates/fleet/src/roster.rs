@@ -1,0 +1,105 @@
+//! Who asked and is still there, as `/proc` describes them. Forgets the dead, and removes the socket
+//! files that they leave behind. Knows nothing of requests.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::io::ErrorKind;
+use std::os::unix::fs::FileTypeExt;
+use std::os::unix::net::UnixDatagram;
+use std::path::Path;
+
+use crate::process::Process;
+use crate::server::Server;
+
+/// The names of sockets that PyTorch makes for its answers, and never removes.
+pub const CLIENT: &str = "dynoconfigclient";
+/// Entries of a socket folder that are looked at in one go: anyone may add more.
+const SWEPT_MAX: usize = 4096;
+
+/// The processes that asked.
+#[derive(Debug, Default)]
+pub struct Roster {
+    known: BTreeMap<u32, Process>,
+}
+
+impl Roster {
+    /// Looks at whoever asked since, and forgets who ended.
+    pub fn refresh(&mut self, server: &Server) {
+        let seen = server.seen();
+        self.known.retain(|pid, _| seen.iter().any(|seen| seen.pid == *pid));
+        for seen in seen {
+            if self.known.get(&seen.pid).is_some_and(Process::is_alive) {
+                continue;
+            }
+            match Process::of(seen.pid) {
+                // A number is used again: what was asked of its last owner is not asked of this one.
+                Some(process) if !self.known.contains_key(&seen.pid) => {
+                    self.known.insert(seen.pid, process);
+                }
+                _ => {
+                    server.forget(seen.pid);
+                    self.known.remove(&seen.pid);
+                }
+            }
+        }
+    }
+
+    /// Those who are there, by process number.
+    pub fn processes(&self) -> Vec<Process> {
+        self.known.values().cloned().collect()
+    }
+
+    /// One of them.
+    pub fn process(&self, pid: u32) -> Option<&Process> {
+        self.known.get(&pid)
+    }
+}
+
+/// Removes sockets of processes that are gone from a socket folder; how many.
+///
+/// A socket that nobody has bound refuses connections. Anything else of the name is left alone.
+pub fn sweep(folder: &Path) -> usize {
+    let Ok(probe) = UnixDatagram::unbound() else { return 0 };
+    let entries = fs::read_dir(folder).into_iter().flatten().flatten().take(SWEPT_MAX);
+    let is_client = |entry: &fs::DirEntry| {
+        let named = entry.file_name().to_str().is_some_and(|name| name.starts_with(CLIENT));
+        named && entry.file_type().is_ok_and(|kind| kind.is_socket())
+    };
+    let is_dead = |entry: &fs::DirEntry| {
+        let tried = probe.connect(entry.path());
+        tried.is_err_and(|error| error.kind() == ErrorKind::ConnectionRefused)
+    };
+    let dead = entries.filter(is_client).filter(is_dead);
+    // A name goes, never what it points to.
+    dead.filter(|entry| fs::remove_file(entry.path()).is_ok()).count()
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::net::UnixDatagram;
+
+    use super::sweep;
+
+    #[test]
+    fn only_sockets_without_an_owner_go() {
+        let folder = tempfile::tempdir_in("/tmp").unwrap();
+        let path = |name: &str| folder.path().join(name);
+        let alive = UnixDatagram::bind(path("dynoconfigclient-alive")).unwrap();
+        drop(UnixDatagram::bind(path("dynoconfigclient-dead")).unwrap());
+        drop(UnixDatagram::bind(path("another")).unwrap());
+        std::fs::write(path("dynoconfigclient-file"), "x").unwrap();
+        std::os::unix::fs::symlink(path("another"), path("dynoconfigclient-link")).unwrap();
+        assert_eq!(sweep(folder.path()), 1);
+        let mut names: Vec<_> = std::fs::read_dir(folder.path())
+            .unwrap()
+            .map(|entry| entry.unwrap().file_name().into_string().unwrap())
+            .collect();
+        names.sort();
+        let left =
+            ["another", "dynoconfigclient-alive", "dynoconfigclient-file", "dynoconfigclient-link"];
+        assert_eq!(names, left);
+        drop(alive);
+        assert_eq!(sweep(folder.path()), 1);
+        assert_eq!(sweep(&path("no-such-folder")), 0);
+    }
+}

@@ -1,0 +1,313 @@
+//! One thread that answers polls from a table, so that no poll waits for a file or for `/proc`.
+//!
+//! A poll costs a lookup, whether one process asks or a thousand. Everything that may take longer
+//! (looking at processes, files and copies) belongs to other threads, which change the table
+//! through this handle. An answer that would come too late is held back: Kineto would take it for
+//! the answer to its next poll.
+
+use std::io;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::thread::{self, JoinHandle};
+use std::time::{Duration, Instant};
+
+use crate::capture::Capture;
+use crate::ipc::request::{Reason, Request, Sight, State};
+use crate::ipc::socket::{Datagram, Error, Socket};
+
+/// Kineto waits 90 ms for an answer; a poll that is older than this is not answered.
+pub const LATE: Duration = Duration::from_millis(50);
+/// How often the thread looks whether to end.
+const TICK: Duration = Duration::from_millis(250);
+/// Latencies of answers are counted up to these, in microseconds; the last count is of all others.
+const LATENCY_BOUNDS_US: [u64; 7] = [50, 100, 500, 1_000, 5_000, 20_000, 50_000];
+
+/// Sees every datagram: `<` from a process or `>` to it, when, which process, the bytes.
+pub type Tap = Box<dyn Fn(char, Duration, u32, &[u8]) + Send>;
+
+/// The thread that answers, and the table it answers from.
+#[derive(Debug)]
+pub struct Server {
+    shared: Arc<Shared>,
+    thread: Mutex<Option<JoinHandle<()>>>,
+}
+
+/// One process as the table has it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Seen {
+    /// Its process number.
+    pub pid: u32,
+    /// Its user.
+    pub uid: u32,
+    /// Its number as it sees it.
+    pub own_pid: i32,
+    /// Its Slurm job, 0 for none.
+    pub job: i64,
+    /// When it asked last.
+    pub polled: Duration,
+    /// Whether its profiler was free then.
+    pub is_free: bool,
+    /// Whether a request to it is neither done nor lost.
+    pub is_asked: bool,
+}
+
+/// What the thread has done so far.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Tally {
+    /// Messages answered.
+    pub answered: u64,
+    /// Polls that were too old to be answered.
+    pub late: u64,
+    /// Messages that were none.
+    pub refused: u64,
+    /// Answers by how long they took, up to 50, 100, 500 µs, 1, 5, 20, 50 ms.
+    pub within_us: [u64; 7],
+    /// Microseconds of all answers together.
+    pub sum_us: u64,
+}
+
+#[derive(Debug)]
+struct Shared {
+    table: Mutex<Table>,
+    heard: Condvar,
+    began: Instant,
+    stop: AtomicBool,
+    answered: AtomicU64,
+    late: AtomicU64,
+    within_us: [AtomicU64; 7],
+    sum_us: AtomicU64,
+}
+
+#[derive(Debug)]
+struct Table {
+    capture: Capture,
+    /// Messages so far: tells a waiter that one came.
+    messages: u64,
+    failure: Option<Error>,
+}
+
+impl Server {
+    /// Begins to answer on `socket`, for the user `uid`.
+    ///
+    /// # Errors
+    /// The operating system gives no thread.
+    pub fn start(socket: Socket, uid: u32, tap: Option<Tap>) -> io::Result<Self> {
+        let table = Table { capture: Capture::new(uid), messages: 0, failure: None };
+        let shared = Arc::new(Shared {
+            table: Mutex::new(table),
+            heard: Condvar::new(),
+            began: Instant::now(),
+            stop: AtomicBool::new(false),
+            answered: AtomicU64::new(0),
+            late: AtomicU64::new(0),
+            within_us: Default::default(),
+            sum_us: AtomicU64::new(0),
+        });
+        let own = Arc::clone(&shared);
+        let builder = thread::Builder::new().name("polls".to_owned()).stack_size(256 << 10);
+        let thread = builder.spawn(move || own.run(&socket, tap.as_ref()))?;
+        Ok(Self { shared, thread: Mutex::new(Some(thread)) })
+    }
+
+    /// Stops answering; the name is free when this returns.
+    pub fn end(&self) {
+        self.shared.stop.store(true, Ordering::SeqCst);
+        let thread = self.thread.lock().unwrap_or_else(PoisonError::into_inner).take();
+        if let Some(thread) = thread {
+            // It ends within a tick.
+            let _ = thread.join();
+        }
+    }
+
+    /// Time since it began: the clock of all requests.
+    pub fn now(&self) -> Duration {
+        self.shared.began.elapsed()
+    }
+
+    /// Waits until a process asks, or `wait` is over; whether one asked.
+    ///
+    /// # Errors
+    /// The socket can no longer be read.
+    pub fn wait(&self, wait: Duration) -> Result<bool, Error> {
+        let table = self.shared.lock();
+        let before = table.messages;
+        let is_quiet = |table: &mut Table| table.messages == before && table.failure.is_none();
+        let waited = self.shared.heard.wait_timeout_while(table, wait, is_quiet);
+        let (mut table, _) = waited.unwrap_or_else(PoisonError::into_inner);
+        match table.failure.take() {
+            Some(error) => Err(error),
+            None => Ok(table.messages != before),
+        }
+    }
+
+    /// Everyone who asked, by process number.
+    pub fn seen(&self) -> Vec<Seen> {
+        let table = self.shared.lock();
+        let members = table.capture.members().iter();
+        members
+            .map(|(&pid, member)| Seen {
+                pid,
+                uid: member.peer.uid,
+                own_pid: member.own_pid,
+                job: member.job,
+                polled: member.polled,
+                is_free: member.is_free,
+                is_asked: member.request.as_ref().is_some_and(|request| !request.is_over()),
+            })
+            .collect()
+    }
+
+    /// When each of some processes asked last.
+    pub fn polled(&self, pids: impl Iterator<Item = u32>) -> Vec<Duration> {
+        let table = self.shared.lock();
+        let members = table.capture.members();
+        pids.filter_map(|pid| members.get(&pid)).map(|member| member.polled).collect()
+    }
+
+    /// Asks something of a process; its own idea of its number. `None` where it has never asked, or
+    /// where an earlier request to it is still open.
+    pub fn request(&self, pid: u32, request: Request) -> Option<i32> {
+        let mut table = self.shared.lock();
+        let member = table.capture.members().get(&pid)?;
+        if member.request.as_ref().is_some_and(|request| !request.is_over()) {
+            return None;
+        }
+        let own_pid = member.own_pid;
+        table.capture.request(pid, request);
+        Some(own_pid)
+    }
+
+    /// What a process and its file look like; where its request stands then.
+    pub fn look(&self, pid: u32, sight: &Sight) -> Option<State> {
+        let now = self.now();
+        let mut table = self.shared.lock();
+        table.capture.look(now, pid, sight);
+        table.state(pid)
+    }
+
+    /// Says that the trace of a process has been copied.
+    pub fn collected(&self, pid: u32) {
+        self.shared.lock().capture.collected(pid);
+    }
+
+    /// Gives a request up.
+    pub fn lose(&self, pid: u32, reason: Reason) {
+        self.shared.lock().capture.lose(pid, reason);
+    }
+
+    /// Where a request stands.
+    pub fn state(&self, pid: u32) -> Option<State> {
+        self.shared.lock().state(pid)
+    }
+
+    /// Forgets a process that ended.
+    pub fn forget(&self, pid: u32) {
+        self.shared.lock().capture.forget(pid);
+    }
+
+    /// What has been done so far.
+    pub fn tally(&self) -> Tally {
+        let refused = self.shared.lock().capture.refused();
+        let read = |count: &AtomicU64| count.load(Ordering::Relaxed);
+        Tally {
+            answered: read(&self.shared.answered),
+            late: read(&self.shared.late),
+            refused,
+            within_us: std::array::from_fn(|at| read(&self.shared.within_us[at])),
+            sum_us: read(&self.shared.sum_us),
+        }
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        self.end();
+    }
+}
+
+impl Tally {
+    /// The bounds of `within_us`, in microseconds.
+    pub const BOUNDS_US: [u64; 7] = LATENCY_BOUNDS_US;
+}
+
+impl Table {
+    fn state(&self, pid: u32) -> Option<State> {
+        let request = self.capture.members().get(&pid)?.request.as_ref()?;
+        Some(request.state().clone())
+    }
+}
+
+impl Shared {
+    /// A thread that panicked leaves a table that is still whole: every change is one assignment.
+    fn lock(&self) -> MutexGuard<'_, Table> {
+        self.table.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn run(&self, socket: &Socket, tap: Option<&Tap>) {
+        // When the queue of messages was last seen empty.
+        let mut emptied = Instant::now();
+        while !self.stop.load(Ordering::SeqCst) {
+            let asked = Instant::now();
+            let message = match socket.receive(TICK) {
+                Ok(message) => message,
+                Err(error) => {
+                    self.lock().failure = Some(error);
+                    self.heard.notify_all();
+                    return;
+                }
+            };
+            // What came while we waited is fresh; what lay there may be as old as the last look.
+            if message.is_none() || asked.elapsed() > Duration::from_millis(1) {
+                emptied = Instant::now();
+            }
+            if let Some(message) = message {
+                self.serve(socket, &message, emptied, tap);
+            }
+        }
+    }
+
+    fn serve(&self, socket: &Socket, message: &Datagram, emptied: Instant, tap: Option<&Tap>) {
+        let (arrived, age) = match message.age {
+            Some(age) => (Instant::now().checked_sub(age).unwrap_or(emptied), age),
+            None => (emptied, emptied.elapsed()),
+        };
+        let now = self.began.elapsed();
+        let pid = message.peer.pid;
+        if let Some(tap) = tap {
+            tap('<', now, pid, &message.bytes);
+        }
+        let answer = {
+            let mut table = self.lock();
+            table.messages += 1;
+            // The lock may have been waited for: what is held back must not count as sent.
+            let is_late = age > LATE || arrived.elapsed() > LATE;
+            if !message.is_named() {
+                // There is nobody to answer.
+                None
+            } else if is_late {
+                self.late.fetch_add(1, Ordering::Relaxed);
+                None
+            } else {
+                table.capture.answer(now, message.peer, &message.bytes)
+            }
+        };
+        if let Some(answer) = answer {
+            socket.answer(message, &answer);
+            let took = u64::try_from(arrived.elapsed().as_micros()).unwrap_or(u64::MAX);
+            self.answered.fetch_add(1, Ordering::Relaxed);
+            self.sum_us.fetch_add(took, Ordering::Relaxed);
+            for (bound, count) in LATENCY_BOUNDS_US.iter().zip(&self.within_us) {
+                if took <= *bound {
+                    count.fetch_add(1, Ordering::Relaxed);
+                }
+            }
+            if let Some(tap) = tap {
+                tap('>', now, pid, &answer);
+            }
+        }
+        self.heard.notify_all();
+    }
+}
+
+#[cfg(test)]
+mod tests;

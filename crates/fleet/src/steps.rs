@@ -1,0 +1,303 @@
+//! Steps of training jobs, as the jobs report them: datagrams, and what they say together.
+//!
+//! A datagram has 40 bytes, little-endian: version (u8, 1), phase (u8), two zero bytes, the process
+//! as it sees itself (u32), step (u64), monotonic nanoseconds (u64), samples of the step (u64),
+//! nanoseconds of exposed communication (u64, all ones where unknown). Whose it is, the kernel
+//! says. Knows no socket and no clock.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::time::Duration;
+
+/// The name of the socket in a socket folder.
+pub const NAME: &str = "rowmill-steps";
+/// Bytes of a datagram.
+pub const LENGTH: usize = 40;
+/// Steps whose times are kept: their median is the step time.
+const KEPT: usize = 32;
+/// A process that trains and makes no step for this long, or ten times its median, may hang.
+const HANG_MIN: Duration = Duration::from_secs(120);
+/// The share of time a GPU is busy in a collective that waits for ever.
+const HANG_BUSY: f64 = 0.95;
+/// Processes that are kept: a host has fewer.
+const PROCESSES_MAX: usize = 65_536;
+
+/// What a job does.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Phase {
+    /// Before the first step.
+    Setup,
+    /// It trains.
+    Train,
+    /// It evaluates.
+    Evaluate,
+    /// It writes a checkpoint.
+    Save,
+}
+
+/// One datagram.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Message {
+    /// What the job does.
+    pub phase: Phase,
+    /// The process as it sees itself.
+    pub own_pid: u32,
+    /// Steps made.
+    pub step: u64,
+    /// When, on the process's monotonic clock.
+    pub monotonic_ns: u64,
+    /// Samples of the step.
+    pub samples: u64,
+    /// Communication that nothing hid, where it is known.
+    pub exposed_ns: Option<u64>,
+}
+
+/// Why bytes are no message.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum Error {
+    /// Another length.
+    #[error("step: expected {LENGTH} bytes, got {got}")]
+    Length {
+        /// Bytes there are.
+        got: usize,
+    },
+    /// Another version.
+    #[error("step: expected version 1, got {got}")]
+    Version {
+        /// As the message says.
+        got: u8,
+    },
+    /// An unknown phase.
+    #[error("step: expected phase 0 to 3, got {got}")]
+    Phase {
+        /// As the message says.
+        got: u8,
+    },
+}
+
+impl Phase {
+    const ALL: [Self; 4] = [Self::Setup, Self::Train, Self::Evaluate, Self::Save];
+
+    /// One word for it.
+    pub fn word(self) -> &'static str {
+        match self {
+            Self::Setup => "setup",
+            Self::Train => "train",
+            Self::Evaluate => "evaluate",
+            Self::Save => "save",
+        }
+    }
+}
+
+impl Message {
+    /// Reads a datagram.
+    ///
+    /// # Errors
+    /// Its length, version or phase is not one that is known.
+    pub fn parse(bytes: &[u8]) -> Result<Self, Error> {
+        let whole: Option<&[u8; LENGTH]> = bytes.try_into().ok();
+        let whole = whole.ok_or(Error::Length { got: bytes.len() })?;
+        if whole[0] != 1 {
+            return Err(Error::Version { got: whole[0] });
+        }
+        let phase = Phase::ALL.get(usize::from(whole[1])).copied();
+        let phase = phase.ok_or(Error::Phase { got: whole[1] })?;
+        let long =
+            |at: usize| whole[at..].first_chunk().map_or(0, |field| u64::from_le_bytes(*field));
+        let own_pid = whole[4..].first_chunk().map_or(0, |field| u32::from_le_bytes(*field));
+        let exposed_ns = Some(long(32)).filter(|&exposed| exposed != u64::MAX);
+        let (step, monotonic_ns, samples) = (long(8), long(16), long(24));
+        Ok(Self { phase, own_pid, step, monotonic_ns, samples, exposed_ns })
+    }
+
+    /// The message as its sender writes it.
+    pub fn to_bytes(&self) -> [u8; LENGTH] {
+        let mut bytes = [0; LENGTH];
+        let phase = Phase::ALL.iter().position(|phase| *phase == self.phase).unwrap_or(0);
+        (bytes[0], bytes[1]) = (1, u8::try_from(phase).unwrap_or(0));
+        bytes[4..8].copy_from_slice(&self.own_pid.to_le_bytes());
+        let exposed = self.exposed_ns.unwrap_or(u64::MAX);
+        for (at, field) in [self.step, self.monotonic_ns, self.samples, exposed].iter().enumerate()
+        {
+            bytes[8 + 8 * at..16 + 8 * at].copy_from_slice(&field.to_le_bytes());
+        }
+        bytes
+    }
+}
+
+/// What one process has reported.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Progress {
+    /// What it does.
+    pub phase: Phase,
+    /// Its last step.
+    pub step: u64,
+    /// When its last message came.
+    pub heard: Duration,
+    /// When its last step came; `None` before the first.
+    pub stepped: Option<Duration>,
+    /// Steps since it was first heard.
+    pub steps: u64,
+    /// Samples since then.
+    pub samples: u64,
+    /// Exposed communication since then.
+    pub exposed_ns: u64,
+    last_ns: u64,
+    times_ns: VecDeque<u64>,
+}
+
+impl Progress {
+    /// The median time of its last steps.
+    pub fn step_time(&self) -> Option<Duration> {
+        let mut times: Vec<u64> = self.times_ns.iter().copied().collect();
+        times.sort_unstable();
+        times.get(times.len() / 2).copied().map(Duration::from_nanos)
+    }
+
+    /// Whether it seems to hang: it trains, its GPU works all the time, and no step comes.
+    ///
+    /// `busy` is the share of time its GPU worked lately. A job that evaluates, saves or has not
+    /// made a step yet never hangs: nobody knows how long that takes.
+    pub fn is_hung(&self, now: Duration, busy: f64) -> bool {
+        let (Some(stepped), Some(median)) = (self.stepped, self.step_time()) else { return false };
+        let limit = HANG_MIN.max(median * 10);
+        self.phase == Phase::Train && busy >= HANG_BUSY && now.saturating_sub(stepped) > limit
+    }
+}
+
+/// All processes that report steps, by their number as the kernel tells it.
+#[derive(Debug, Default)]
+pub struct Steps {
+    processes: BTreeMap<u32, Progress>,
+}
+
+impl Steps {
+    /// Takes a message of the process `pid` in.
+    pub fn hear(&mut self, now: Duration, pid: u32, message: &Message) {
+        if pid == 0 || (self.processes.len() >= PROCESSES_MAX && !self.processes.contains_key(&pid))
+        {
+            return;
+        }
+        let progress = self.processes.entry(pid).or_insert_with(|| Progress {
+            phase: message.phase,
+            step: message.step,
+            heard: now,
+            stepped: None,
+            steps: 0,
+            samples: 0,
+            exposed_ns: 0,
+            last_ns: message.monotonic_ns,
+            times_ns: VecDeque::new(),
+        });
+        // Neither a repeated nor a late message is a step; a smaller number is a job that resumed.
+        let is_step = message.phase == Phase::Train
+            && (message.step != progress.step || progress.stepped.is_none())
+            && message.monotonic_ns >= progress.last_ns;
+        if is_step {
+            let steps = message.step.saturating_sub(progress.step).max(1);
+            let took = (message.monotonic_ns - progress.last_ns) / steps;
+            // What lay between two phases is no step time.
+            if progress.phase == Phase::Train && progress.stepped.is_some() {
+                if progress.times_ns.len() == KEPT {
+                    progress.times_ns.pop_front();
+                }
+                progress.times_ns.push_back(took);
+            }
+            progress.stepped = Some(now);
+            progress.steps += steps;
+            progress.samples += message.samples;
+            progress.exposed_ns += message.exposed_ns.unwrap_or(0);
+            progress.step = message.step;
+        }
+        (progress.heard, progress.phase) = (now, message.phase);
+        progress.last_ns = progress.last_ns.max(message.monotonic_ns);
+    }
+
+    /// What a process has reported.
+    pub fn of(&self, pid: u32) -> Option<&Progress> {
+        self.processes.get(&pid)
+    }
+
+    /// Everyone, by process number.
+    pub fn all(&self) -> &BTreeMap<u32, Progress> {
+        &self.processes
+    }
+
+    /// Forgets processes that are gone.
+    pub fn keep(&mut self, is_alive: impl Fn(u32) -> bool) {
+        self.processes.retain(|&pid, _| is_alive(pid));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::{Error, LENGTH, Message, Phase, Steps};
+
+    const fn s(seconds: u64) -> Duration {
+        Duration::from_secs(seconds)
+    }
+
+    fn message(phase: Phase, step: u64, seconds: u64) -> Message {
+        let monotonic_ns = seconds * 1_000_000_000;
+        Message { phase, own_pid: 7, step, monotonic_ns, samples: 32, exposed_ns: None }
+    }
+
+    #[test]
+    fn a_message_survives_its_bytes_and_every_lie_is_named() {
+        let with = Message { exposed_ns: Some(5), ..message(Phase::Save, u64::MAX - 1, 3) };
+        for message in [message(Phase::Train, 9, 1), with] {
+            assert_eq!(Message::parse(&message.to_bytes()), Ok(message));
+        }
+        let bytes = with.to_bytes();
+        for length in 0..LENGTH {
+            assert_eq!(Message::parse(&bytes[..length]), Err(Error::Length { got: length }));
+        }
+        let changed = |at: usize, value: u8| {
+            let mut bytes = bytes;
+            bytes[at] = value;
+            Message::parse(&bytes)
+        };
+        assert_eq!(changed(0, 2), Err(Error::Version { got: 2 }));
+        assert_eq!(changed(1, 4), Err(Error::Phase { got: 4 }));
+    }
+
+    #[test]
+    fn only_training_that_stopped_with_a_busy_gpu_is_a_hang() {
+        let mut steps = Steps::default();
+        steps.hear(s(0), 40, &message(Phase::Setup, 0, 0));
+        assert!(!steps.of(40).unwrap().is_hung(s(9_000), 1.0), "before the first step");
+        for step in 1..=20 {
+            steps.hear(s(step * 2), 40, &message(Phase::Train, step, step * 2));
+        }
+        let progress = steps.of(40).unwrap().clone();
+        assert_eq!((progress.step_time(), progress.steps), (Some(s(2)), 20));
+        assert_eq!(progress.samples, 20 * 32);
+        assert!(!progress.is_hung(s(40 + 120), 1.0));
+        assert!(progress.is_hung(s(40 + 121), 0.95));
+        assert!(!progress.is_hung(s(40 + 121), 0.94), "it waits for data");
+        for phase in [Phase::Evaluate, Phase::Save] {
+            steps.hear(s(41), 40, &message(phase, 20, 41));
+            assert!(!steps.of(40).unwrap().is_hung(s(9_000), 1.0), "{phase:?}");
+        }
+        // Slow steps have a longer patience: ten of them.
+        let mut slow = Steps::default();
+        for step in 1..=5 {
+            slow.hear(s(step * 60), 41, &message(Phase::Train, step, step * 60));
+        }
+        assert!(!slow.of(41).unwrap().is_hung(s(300 + 600), 1.0));
+        assert!(slow.of(41).unwrap().is_hung(s(300 + 601), 1.0));
+    }
+
+    #[test]
+    fn lost_late_and_repeated_messages_do_not_bend_the_figures() {
+        let mut steps = Steps::default();
+        for (step, at) in [(1, 1), (2, 2), (2, 2), (6, 6), (5, 5), (7, 7)] {
+            steps.hear(s(at), 40, &message(Phase::Train, step, at));
+        }
+        let progress = steps.of(40).unwrap();
+        assert_eq!((progress.step, progress.step_time()), (7, Some(s(1))));
+        steps.keep(|_| false);
+        assert!(steps.all().is_empty());
+    }
+}

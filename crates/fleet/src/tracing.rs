@@ -1,0 +1,263 @@
+//! The traces of one order: every chosen process gets a request, its file is watched and copied, and
+//! in the end there is a trace or a reason for each. Runs beside the thread that answers polls.
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use schema::Bytes;
+
+use crate::ipc::config::{Config, Detail, Trigger};
+use crate::ipc::request::{POLL, Reason, Request, Sight, State, Timing};
+use crate::ipc::staging::Staging;
+use crate::process::Process;
+use crate::server::Server;
+use crate::untrusted::Copying;
+
+/// How long one copy goes on before the others, and files, are looked at again.
+const COPY_TURN: Duration = Duration::from_millis(20);
+/// A start needs this beside a poll and the warm-up: the profiler's second, and room.
+pub const START_ROOM: Duration = Duration::from_secs(5);
+
+/// What is recorded, of whichever processes.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Order {
+    /// Its name, part of every trace id: letters, digits and `-`.
+    pub token: String,
+    /// When, and how long.
+    pub trigger: Trigger,
+    /// What beside names and times.
+    pub detail: Detail,
+    /// Larger traces are refused.
+    pub size_max: Bytes,
+    /// How long to wait for the start, and for progress.
+    pub patience: Duration,
+}
+
+/// An order at work.
+#[derive(Debug)]
+pub struct Tracing {
+    targets: Vec<Target>,
+}
+
+/// One process of it.
+#[derive(Debug)]
+struct Target {
+    process: Process,
+    own_pid: i32,
+    /// None where the process could not write.
+    staging: Option<Staging>,
+    /// The copy that is being made.
+    copying: Option<Copying>,
+    file: PathBuf,
+    bytes: u64,
+    state: State,
+    /// What was left of its folder.
+    left: Option<PathBuf>,
+}
+
+/// What changed since the last step.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Change {
+    /// Which process.
+    pub process: Process,
+    /// Where its request stands now.
+    pub state: State,
+}
+
+/// One process in the end, or so far.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Outcome {
+    /// Which process.
+    pub process: Process,
+    /// Where its request stands.
+    pub state: State,
+    /// Where its trace is, if it is written.
+    pub file: PathBuf,
+    /// Bytes of the trace.
+    pub bytes: u64,
+    /// A folder that could not be removed.
+    pub left: Option<PathBuf>,
+}
+
+impl Tracing {
+    /// Asks every chosen process for its trace, which will be copied to the path beside it.
+    pub fn begin(server: &Server, chosen: Vec<(Process, PathBuf)>, order: &Order) -> Self {
+        let timing = timing(order.trigger, server.now());
+        let target = |(process, file): (Process, PathBuf)| {
+            let id = format!("{}-{}", order.token, process.pid);
+            let (staging, text, problem) = match prepare(&process, &id, order) {
+                Ok((staging, text)) => (Some(staging), text, None),
+                // What one process makes impossible must not end the capture of the others.
+                Err(problem) => (None, String::new(), Some(problem)),
+            };
+            let mut request = Request::new(server.now(), (text, id), timing, order.patience);
+            let mut state = State::Requested;
+            if let Some(problem) = problem {
+                request.lose(Reason::Unwritable(problem.clone()));
+            }
+            let own_pid = server.request(process.pid, request);
+            if own_pid.is_none() {
+                state = State::Lost(Reason::Taken);
+            }
+            let own_pid = own_pid.unwrap_or(0);
+            Target { process, own_pid, staging, copying: None, file, bytes: 0, state, left: None }
+        };
+        Self { targets: chosen.into_iter().map(target).collect() }
+    }
+
+    /// Looks at every process and file, and goes on with one copy; what changed.
+    pub fn step(&mut self, server: &Server) -> Vec<Change> {
+        self.copy(server);
+        let mut changes = Vec::new();
+        for target in &mut self.targets {
+            if target.is_over() {
+                continue;
+            }
+            let before = target.state.word();
+            target.look(server);
+            if target.is_over() {
+                target.copying = None;
+                target.left = target.staging.take().and_then(Staging::remove);
+            }
+            if target.state.word() != before {
+                let (process, state) = (target.process.clone(), target.state.clone());
+                changes.push(Change { process, state });
+            }
+        }
+        changes
+    }
+
+    /// Whether there is a trace or a reason for every process.
+    pub fn is_over(&self) -> bool {
+        self.targets.iter().all(Target::is_over)
+    }
+
+    /// Whether a copy is being made, so that the next step should come at once.
+    pub fn is_copying(&self) -> bool {
+        self.targets.iter().any(|target| target.copying.is_some())
+    }
+
+    /// Gives up whatever is not done.
+    pub fn interrupt(&self, server: &Server) {
+        for target in self.targets.iter().filter(|target| !target.is_over()) {
+            server.lose(target.process.pid, Reason::Interrupted);
+        }
+    }
+
+    /// Every process as it stands.
+    pub fn outcomes(&self) -> Vec<Outcome> {
+        let outcome = |target: &Target| Outcome {
+            process: target.process.clone(),
+            state: target.state.clone(),
+            file: target.file.clone(),
+            bytes: target.bytes,
+            left: target.left.clone(),
+        };
+        self.targets.iter().map(outcome).collect()
+    }
+
+    fn copy(&mut self, server: &Server) {
+        let first = self.targets.iter_mut().find_map(|target| {
+            let copying = target.copying.as_mut()?;
+            Some((copying.step(COPY_TURN), target))
+        });
+        let Some((step, target)) = first else { return };
+        let pid = target.process.pid;
+        match step {
+            Ok(None) => return,
+            Ok(Some(bytes)) => {
+                target.bytes = bytes;
+                server.collected(pid);
+            }
+            Err(error) => server.lose(pid, Reason::NotCopied(error.to_string())),
+        }
+        target.copying = None;
+    }
+}
+
+impl Target {
+    fn is_over(&self) -> bool {
+        matches!(self.state, State::Written | State::Lost(_))
+    }
+
+    fn look(&mut self, server: &Server) {
+        let pid = self.process.pid;
+        let sight = match &mut self.staging {
+            Some(staging) if self.state != State::Finished => {
+                staging.look(&self.process, self.own_pid)
+            }
+            _ => Sight::default(),
+        };
+        // A process that was forgotten has ended, and its table entry with it.
+        let gone = State::Lost(Reason::Killed);
+        self.state = server.look(pid, &sight).unwrap_or(gone);
+        if self.state == State::Finished && self.copying.is_none() {
+            self.begin_copy(server);
+        }
+    }
+
+    fn begin_copy(&mut self, server: &Server) {
+        let Some(staging) = &mut self.staging else { return };
+        match staging.collect(&self.process, &self.file) {
+            Ok(copying) => self.copying = copying,
+            Err(error) => {
+                let pid = self.process.pid;
+                server.lose(pid, Reason::NotCopied(error.to_string()));
+                self.state = server.state(pid).unwrap_or(State::Lost(Reason::Killed));
+            }
+        }
+    }
+}
+
+/// File names: ranks where every process has one of its own, else process numbers.
+pub fn names(processes: &[Process]) -> Vec<String> {
+    let mut ranks: BTreeMap<u32, u32> = BTreeMap::new();
+    for rank in processes.iter().filter_map(Process::rank) {
+        *ranks.entry(rank).or_default() += 1;
+    }
+    let name = |process: &Process| match process.rank() {
+        Some(rank) if ranks.get(&rank) == Some(&1) => format!("rank-{rank}.json"),
+        _ => format!("pid-{}.json", process.pid),
+    };
+    processes.iter().map(name).collect()
+}
+
+/// When recording begins where nobody says so: as soon as all can have warmed up.
+pub fn start_ahead(warmup: Duration) -> Duration {
+    POLL + warmup + START_ROOM
+}
+
+/// Milliseconds since 1970.
+pub fn unix_ms() -> u64 {
+    let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    u64::try_from(since.as_millis()).unwrap_or(0)
+}
+
+/// When to record, as the watch understands it.
+fn timing(trigger: Trigger, now: Duration) -> Timing {
+    match trigger {
+        Trigger::Iterations { .. } => Timing::Iterations,
+        Trigger::Duration { length, warmup_s, start_unix_ms } => {
+            let ahead = Duration::from_millis(start_unix_ms.saturating_sub(unix_ms()));
+            let warmup = Duration::from_secs(u64::from(warmup_s));
+            Timing::At { start: now + ahead, warmup, length }
+        }
+    }
+}
+
+/// The folder of a process's trace, and the text that asks for it; or why there can be none.
+fn prepare(process: &Process, id: &str, order: &Order) -> Result<(Staging, String), String> {
+    let staging =
+        Staging::prepare(process, id, order.size_max).map_err(|error| error.to_string())?;
+    let (path, detail) = (staging.requested(), order.detail);
+    let config = Config { path, trigger: order.trigger, detail, trace_id: id.to_owned() };
+    let text = config.text().map_err(|error| error.to_string())?;
+    Ok((staging, text))
+}
+
+/// The file of a process in a folder, by its name among the others.
+pub fn files(processes: Vec<Process>, folder: &Path) -> Vec<(Process, PathBuf)> {
+    let names = names(&processes);
+    processes.into_iter().zip(names).map(|(process, name)| (process, folder.join(name))).collect()
+}

@@ -1,0 +1,184 @@
+//! What an agent and those who ask it say to each other, as plain data. The same on both doors:
+//! the Unix socket of a host, and the TLS port. Knows nothing of HTTP.
+
+use serde::{Deserialize, Serialize};
+
+/// The name of the agent's own socket beside that of PyTorch.
+pub const NAME: &str = "rowmill-agent";
+/// The version in every path.
+pub const ROOT: &str = "/v1";
+
+/// What an agent knows of its host.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct Status {
+    /// The agent's version.
+    pub version: String,
+    /// Its host.
+    pub host: String,
+    /// Its wall clock when it answered.
+    pub unix_ns: u64,
+    /// Who asked for traces.
+    pub processes: Vec<ProcessRow>,
+    /// Its GPUs.
+    pub gpus: Vec<GpuRow>,
+    /// What is missing, and why.
+    pub notes: Vec<String>,
+}
+
+/// One process that asks.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct ProcessRow {
+    /// Its number.
+    pub pid: u32,
+    /// Its user.
+    pub uid: u32,
+    /// Its rank.
+    pub rank: Option<u32>,
+    /// Ranks of its job.
+    pub world_size: Option<u32>,
+    /// Its job, by its scheduler.
+    pub job: Option<String>,
+    /// Its command line.
+    pub command: String,
+    /// Milliseconds since it asked.
+    pub polled_ms: u64,
+    /// Whether its profiler is free.
+    pub is_free: bool,
+    /// Why it would not be traced.
+    pub skip: Option<String>,
+    /// What it does, where it reports steps.
+    pub phase: Option<String>,
+    /// Its last step.
+    pub step: Option<u64>,
+    /// The median of its last step times.
+    pub step_ns: Option<u64>,
+    /// Whether it seems to hang.
+    pub is_hung: bool,
+}
+
+/// One GPU.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct GpuRow {
+    /// Its place.
+    pub index: u32,
+    /// Its name for ever.
+    pub uuid: String,
+    /// Its model.
+    pub model: String,
+    /// Why it cannot be read.
+    pub lost: Option<String>,
+    /// Share of the last interval that it worked.
+    pub busy: Option<f64>,
+    /// Share of the last interval that its SMs worked.
+    pub sm_active: Option<f64>,
+    /// Seconds of the last interval that were observed.
+    pub observed_s: f64,
+    /// Who has it allocated.
+    pub job: Option<String>,
+    /// Whether it is allocated, and has not worked in the last interval.
+    pub is_held_idle: bool,
+    /// Seconds for which its counters are left to others.
+    pub paused_s: Option<u64>,
+}
+
+/// A wish for traces.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct TraceOrder {
+    /// Its name, of letters, digits and `-`, the same on all hosts.
+    pub token: String,
+    /// These processes, or those below them; all where empty.
+    #[serde(default)]
+    pub pids: Vec<u32>,
+    /// Of this Slurm job only.
+    pub job: Option<i64>,
+    /// When, and how long.
+    pub when: When,
+    /// What beside names and times: `shapes`, `stacks`, `flops`, `modules`, `memory`.
+    #[serde(default)]
+    pub with: Vec<String>,
+    /// Larger traces are refused.
+    pub size_max: u64,
+    /// How long to wait for the start, and for progress.
+    pub patience_ms: u64,
+    /// No process is answered before.
+    pub not_before_unix_ms: Option<u64>,
+}
+
+/// When to record.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case", tag = "kind")]
+pub enum When {
+    /// Whole iterations.
+    Iterations {
+        /// How many.
+        count: u32,
+        /// From the next multiple of this.
+        align: u32,
+    },
+    /// A span of time.
+    Duration {
+        /// How long.
+        length_ms: u64,
+        /// Seconds the profiler runs before.
+        warmup_s: u32,
+        /// When recording begins.
+        start_unix_ms: u64,
+    },
+}
+
+/// Where an order stands.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct TraceState {
+    /// Its name.
+    pub token: String,
+    /// Whether nothing more will happen.
+    pub is_over: bool,
+    /// One row per process.
+    pub rows: Vec<TraceRow>,
+}
+
+/// One process of an order.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct TraceRow {
+    /// Its number.
+    pub pid: u32,
+    /// Its rank.
+    pub rank: Option<u32>,
+    /// Its command line.
+    pub command: String,
+    /// Where its request stands.
+    pub state: String,
+    /// Why there is no trace.
+    pub reason: Option<String>,
+    /// The file to fetch, once it is written.
+    pub file: Option<TraceFile>,
+}
+
+/// A trace, compressed.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct TraceFile {
+    /// Its name.
+    pub name: String,
+    /// Its bytes, compressed.
+    pub bytes: u64,
+    /// Its bytes as PyTorch wrote them.
+    pub bytes_unpacked: u64,
+    /// XXH3 of the compressed bytes, 16 hexadecimal digits.
+    pub checksum: String,
+}
+
+/// A wish to leave a GPU's counters to others.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Pause {
+    /// Which GPU.
+    pub gpu: u32,
+    /// For how long; 0 ends a pause.
+    pub seconds: u64,
+}
+
+/// Why something was not done.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct Refusal {
+    /// What, where, expected, got.
+    pub error: String,
+}

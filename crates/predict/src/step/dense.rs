@@ -1,0 +1,239 @@
+//! The dense part of a step: each operation as the kernels that PyTorch runs for it, and sums of
+//! gradients beside the backward pass.
+
+use schema::{GemmProduct, HardwareSpec, Op, Pass, Precision};
+use serde::Serialize;
+
+use super::Conditions;
+use super::estimate::Estimate;
+use super::exchange::Peers;
+use crate::kernel::{self, Element, KernelModel, Kind, Price, Work, shipped};
+use crate::lower::own::{self, DenseUpdates, Workload};
+
+/// Between kernels that follow each other, in the public traces of V100 and 2080 Ti.
+const GAP_NS: f64 = 1_000.0;
+/// A copy of nothing.
+const MOVE_NS: f64 = 1_500.0;
+/// Of the memory's peak, what copies of many pieces reach (arXiv:2201.07821).
+const MOVE_SHARE: f64 = 0.79;
+/// How far off copies are: 5 to 11 % on average in the paper's Table IV.
+const MOVED: (f64, f64) = (0.8, 1.3);
+/// Of the peak of 16-bit units, what large products reach; not measured here.
+const HALF_SHARE: f64 = 0.6;
+/// How far off products of a precision may be that was not measured.
+const UNMEASURED: (f64, f64) = (0.5, 2.0);
+/// Bytes that an addition moves for each element.
+const ADDED_BYTES: u64 = 12;
+
+/// What a price rests on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Basis {
+    /// Measured kernels of this device, of sizes within the measured ones.
+    Measured,
+    /// Those of this device, of other sizes or shorter than their launches.
+    Extended,
+    /// Those of other devices.
+    OtherDevices,
+    /// A formula.
+    Formula,
+}
+
+/// The learnt models that price steps.
+#[derive(Clone, Debug)]
+pub struct Models {
+    linear: KernelModel,
+    bmm: KernelModel,
+    element_wise: KernelModel,
+}
+
+impl Models {
+    /// Those that come with rowmill.
+    ///
+    /// # Errors
+    /// [`kernel::Error::Model`] if they were made by another version.
+    pub fn shipped() -> Result<Self, kernel::Error> {
+        Self::of(shipped::model)
+    }
+
+    /// Those that `model` gives for each kind.
+    ///
+    /// # Errors
+    /// What `model` says.
+    pub fn of<E>(model: impl Fn(Kind) -> Result<KernelModel, E>) -> Result<Self, E> {
+        Ok(Self {
+            linear: model(Kind::Linear)?,
+            bmm: model(Kind::Bmm)?,
+            element_wise: model(Kind::ElementWise)?,
+        })
+    }
+}
+
+/// An operation with its price.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct OpPrice {
+    /// The operation.
+    pub op: &'static str,
+    /// Its sizes.
+    pub shapes: Vec<Vec<usize>>,
+    /// Kernels.
+    pub launches: u32,
+    /// All of them, one after the other.
+    pub time: Estimate,
+    /// The least certain thing that the time rests on.
+    pub basis: Basis,
+}
+
+/// The dense part of a step.
+#[derive(Clone, Debug)]
+pub struct DensePart {
+    pub ops: Vec<OpPrice>,
+    /// From its first operation to its last update.
+    pub time: Estimate,
+    pub launches: u32,
+}
+
+/// Prices the dense part for a share of so many samples.
+pub fn price(
+    workload: Workload<'_>,
+    samples: usize,
+    (conditions, peers): (Conditions<'_>, &Peers),
+) -> DensePart {
+    let device = &conditions.topology.device;
+    let mut part = DensePart { ops: Vec::new(), time: Estimate::default(), launches: 0 };
+    // When so many elements of gradients were ready, and until when sums are under way.
+    let mut ready: Vec<(usize, Estimate)> = Vec::new();
+    let (mut gradients, mut sent, mut summed) = (0, 0, Estimate::default());
+    for op in own::dense_ops(workload, samples, DenseUpdates::Apart) {
+        if let Op::AllReduce { elements } = op {
+            sent += elements;
+            let start = ready.iter().find(|one| one.0 >= sent).map_or(part.time, |one| one.1);
+            summed = summed.max(start).plus(peers.sum(4.0 * elements as f64));
+            let time = summed.beyond(part.time);
+            part.time = part.time.plus(time);
+            let shapes = op.shapes();
+            let (op, basis) = (op.name(), Basis::Formula);
+            part.ops.push(OpPrice { op, shapes, launches: 1, time, basis });
+            part.launches += 1;
+            continue;
+        }
+        let priced = kernels(&op, conditions.models, device);
+        part.time = part.time.plus(priced.time);
+        part.launches += priced.launches;
+        part.ops.push(priced);
+        if let Op::Gemm { product: GemmProduct::BackwardWeight, m, n, .. } = op {
+            gradients += m * n + m;
+            ready.push((gradients, part.time));
+        }
+    }
+    part
+}
+
+/// The kernels of one operation while they are added up.
+struct Kernels<'a> {
+    models: &'a Models,
+    device: &'a HardwareSpec,
+    launches: u32,
+    time: Estimate,
+    basis: Basis,
+}
+
+/// An operation as kernels.
+fn kernels(op: &Op, models: &Models, device: &HardwareSpec) -> OpPrice {
+    let time = Estimate::default();
+    let mut kernels = Kernels { models, device, launches: 0, time, basis: Basis::Measured };
+    match *op {
+        Op::Gemm { m, n, k, precision: Precision::F32, .. } => {
+            kernels.learnt(Work::new(Kind::Linear, &[m, n, k].map(|size| size as u64)));
+        }
+        Op::Gemm { m, n, k, .. } => kernels.half(op, (m, n, k)),
+        Op::Interaction { batch_size, vectors, dim, pass } => {
+            kernels.interaction([batch_size, vectors, dim].map(|size| size as u64), pass);
+        }
+        Op::Cross { elements, pass } => {
+            // Forward u + b, and its product with x₀ added to x; backward products for x₀ and u,
+            // a sum, and that of the bias.
+            let count = if pass == Pass::Forward { 2 } else { 4 };
+            (0..count).for_each(|_| kernels.added(ADDED_BYTES * elements as u64));
+        }
+        Op::Loss { batch_size } => {
+            (0..3).for_each(|_| kernels.added(ADDED_BYTES * batch_size as u64));
+        }
+        Op::ReluBackward { .. } => kernels.added(op.work().bytes),
+        // Laid out for products nowhere but on a CPU.
+        Op::DenseUpdate { packed, .. } => kernels.added(op.work().bytes - 4 * packed as u64),
+        _ => kernels.moved(op.work().bytes),
+    }
+    let Kernels { launches, time, basis, .. } = kernels;
+    OpPrice { op: op.name(), shapes: op.shapes(), launches, time, basis }
+}
+
+impl Kernels<'_> {
+    fn learnt(&mut self, work: Result<Work, kernel::Error>) {
+        // Of no size, nothing is launched.
+        let Ok(work) = work else { return };
+        let model = match work.kind() {
+            Kind::Linear => &self.models.linear,
+            Kind::Bmm => &self.models.bmm,
+            _ => &self.models.element_wise,
+        };
+        let Price { mean_ns, low_ns, high_ns, domain } = model.price(&work, self.device);
+        let basis = match domain {
+            domain if domain.is_inside() => Basis::Measured,
+            domain if domain.is_unseen_device => Basis::OtherDevices,
+            _ => Basis::Extended,
+        };
+        self.launch(Estimate { mean_ns, low_ns, high_ns }, basis);
+    }
+
+    fn launch(&mut self, time: Estimate, basis: Basis) {
+        self.launches += 1;
+        self.time = self.time.plus(time).plus(Estimate::within(GAP_NS, (1.0, 2.0)));
+        self.basis = self.basis.max(basis);
+    }
+
+    /// An element-wise kernel that moves so many bytes.
+    fn added(&mut self, bytes: u64) {
+        self.learnt(Work::element_wise(Element::Add, bytes.div_ceil(ADDED_BYTES)));
+    }
+
+    /// A copy that reads and writes so many bytes in all.
+    fn moved(&mut self, bytes: u64) {
+        if bytes > 0 {
+            let ns = MOVE_NS + 1e9 * bytes as f64 / (MOVE_SHARE * self.device.dram);
+            self.launch(Estimate::within(ns, MOVED), Basis::Formula);
+        }
+    }
+
+    /// A product of 16-bit values.
+    fn half(&mut self, op: &Op, (m, n, k): (usize, usize, usize)) {
+        if m * n * k > 0 {
+            let peak = self.device.peak.f16.unwrap_or(self.device.peak.f32);
+            let work = op.work();
+            let flops = work.flops as f64 / (HALF_SHARE * peak);
+            let ns = MOVE_NS + 1e9 * flops.max(work.bytes as f64 / (MOVE_SHARE * self.device.dram));
+            self.launch(Estimate::within(ns, UNMEASURED), Basis::Formula);
+        }
+    }
+
+    fn interaction(&mut self, [samples, vectors, dim]: [u64; 3], pass: Pass) {
+        let inputs = samples * vectors * dim;
+        let (products, pairs) =
+            (samples * vectors * vectors, samples * vectors * vectors.saturating_sub(1) / 2);
+        match pass {
+            Pass::Forward => {
+                self.moved(8 * inputs);
+                self.learnt(Work::new(Kind::Bmm, &[samples, vectors, vectors, dim]));
+                self.moved(8 * pairs);
+            }
+            Pass::Backward => {
+                self.moved(4 * (products + pairs));
+                for _ in 0..2 {
+                    self.learnt(Work::new(Kind::Bmm, &[samples, vectors, dim, vectors]));
+                }
+                self.added(ADDED_BYTES * inputs);
+                self.moved(8 * inputs);
+            }
+        }
+    }
+}

@@ -1,0 +1,48 @@
+//! A time with its interval.
+
+use serde::Serialize;
+
+/// A time and what it lies between.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
+pub struct Estimate {
+    /// The estimate.
+    pub mean_ns: f64,
+    /// The least.
+    pub low_ns: f64,
+    /// The most.
+    pub high_ns: f64,
+}
+
+impl Estimate {
+    /// Between a share of the time and a multiple of it.
+    #[must_use]
+    pub fn within(mean_ns: f64, (low, high): (f64, f64)) -> Self {
+        Self { mean_ns, low_ns: mean_ns * low, high_ns: mean_ns * high }
+    }
+
+    /// One after the other. Both may be wrong in the same direction: the interval adds up.
+    #[must_use]
+    pub fn plus(self, other: Self) -> Self {
+        self.with(other, |a, b| a + b)
+    }
+
+    /// The slower one.
+    #[must_use]
+    pub fn max(self, other: Self) -> Self {
+        self.with(other, f64::max)
+    }
+
+    /// What is left of it after another time; none of it is below 0.
+    #[must_use]
+    pub fn beyond(self, other: Self) -> Self {
+        self.with(other, |a, b| (a - b).max(0.0))
+    }
+
+    fn with(self, other: Self, of: impl Fn(f64, f64) -> f64) -> Self {
+        Self {
+            mean_ns: of(self.mean_ns, other.mean_ns),
+            low_ns: of(self.low_ns, other.low_ns),
+            high_ns: of(self.high_ns, other.high_ns),
+        }
+    }
+}

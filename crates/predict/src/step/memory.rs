@@ -1,0 +1,211 @@
+//! Memory of each rank of a step on a GPU, by what it is for. Weights and optimizer states are
+//! exact; what PyTorch and the driver keep beside a model is assumed, and says so.
+//!
+//! What a run of rowmill's own trainer takes is `train::memory`'s, which its constructors count.
+
+use schema::{Interaction, JobConfig};
+use serde::Serialize;
+
+use super::load::RankLoad;
+use crate::lower::own::Workload;
+
+/// A context of the driver, with PyTorch's kernels: assumed.
+const CONTEXT: u64 = 500 << 20;
+/// Buffers of collectives between ranks: assumed.
+const COLLECTIVES: u64 = 200 << 20;
+/// Of matrix products: assumed.
+const PRODUCTS: u64 = 32 << 20;
+/// Share of what comes and goes that the allocator keeps free: assumed.
+const FRAGMENTS: f64 = 0.1;
+/// Bytes of an id while it is sorted by row, with its place, each twice.
+const SORTED: f64 = 32.0;
+/// Batches on the device at once: the next one is copied during a step.
+const BATCHES: f64 = 2.0;
+/// Where a search for the largest batch ends.
+const MOST_SAMPLES: usize = 1 << 30;
+
+/// Bytes of a rank, by what they are for.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct Memory {
+    /// Weights of its tiles: exact.
+    pub table_weights: u64,
+    /// Optimizer states of its tiles: exact.
+    pub table_states: u64,
+    /// Dense weights, gradients, optimizer states, and buckets of gradients where there are peers.
+    pub dense_parameters: u64,
+    /// Outputs of layers, kept for the backward pass, and pooled vectors.
+    pub activations: u64,
+    /// Gradients of those that are alive at once.
+    pub gradients: u64,
+    /// Ids and offsets of the batches on the device.
+    pub ids: u64,
+    /// Pooled vectors and gradients between ranks.
+    pub exchange: u64,
+    /// Sorting of ids, matrix products.
+    pub workspace: u64,
+    /// Driver, collectives, what the allocator keeps: assumed.
+    pub reserve: u64,
+}
+
+impl Memory {
+    /// All of it.
+    #[must_use]
+    pub fn total(&self) -> u64 {
+        self.parts().iter().fold(0, |sum, part| sum.saturating_add(part.1))
+    }
+
+    /// Names and bytes.
+    #[must_use]
+    pub fn parts(&self) -> [(&'static str, u64); 9] {
+        [
+            ("table_weights", self.table_weights),
+            ("table_states", self.table_states),
+            ("dense_parameters", self.dense_parameters),
+            ("activations", self.activations),
+            ("gradients", self.gradients),
+            ("ids", self.ids),
+            ("exchange", self.exchange),
+            ("workspace", self.workspace),
+            ("reserve", self.reserve),
+        ]
+    }
+
+    /// What takes most.
+    #[must_use]
+    pub fn largest(&self) -> (&'static str, u64) {
+        self.parts().into_iter().max_by_key(|part| part.1).unwrap_or(("none", 0))
+    }
+}
+
+/// What a rank's memory depends on beside its tiles.
+#[derive(Clone, Copy, Debug)]
+pub struct Sizes {
+    ranks: usize,
+    /// Of the dense parameters and their states.
+    parameters: u64,
+    states: u64,
+    /// Columns of a sample that are kept, and whose gradients are alive at once.
+    activation_columns: f64,
+    gradient_columns: f64,
+    /// Ids and bags of a sample, of all features.
+    ids: f64,
+    bags: f64,
+}
+
+impl Sizes {
+    pub fn of(workload: Workload<'_>) -> Self {
+        let config = workload.config;
+        let (parameters, states) = dense(config);
+        let model = &config.model;
+        let widths = model.bottom.iter().chain(&model.top);
+        let mut largest: Vec<usize> = widths.clone().copied().collect();
+        largest.sort_unstable_by(|a, b| b.cmp(a));
+        let of_layers: usize = widths.sum();
+        let width = model.interaction_width();
+        let joined = match model.interaction {
+            Interaction::Dot { .. } => {
+                model.vectors() * (model.dot_dim() + model.vectors()) + width
+            }
+            Interaction::Cat => width,
+            Interaction::DcnV2 { layers, rank } => width + layers * (2 * width + rank),
+        };
+        let kept = model.dense_features + of_layers + model.pooled_width() + joined;
+        let cross = if matches!(model.interaction, Interaction::DcnV2 { .. }) { 3 } else { 1 };
+        let alive = model.pooled_width() + cross * width + largest.iter().take(2).sum::<usize>();
+        Self {
+            ranks: workload.ranks(),
+            parameters,
+            states,
+            activation_columns: kept as f64,
+            gradient_columns: alive as f64,
+            ids: workload.features.iter().map(|stats| stats.ids_per_bag).sum(),
+            bags: workload.features.len() as f64,
+        }
+    }
+
+    /// The memory of a rank with so many samples of a batch, whose tiles were described for a batch
+    /// of `described` samples.
+    pub fn memory(
+        &self,
+        load: &RankLoad,
+        samples: usize,
+        (batch, described): (usize, usize),
+    ) -> Memory {
+        let (own, all) = (samples as f64, batch as f64);
+        let scale = all / described.max(1) as f64;
+        let (uses, bags) = (load.uses * scale, load.bags * scale);
+        let has_peers = self.ranks > 1;
+        let exchange = if has_peers { 2.0 * 4.0 * load.width * all } else { 0.0 };
+        let received = if has_peers { 8.0 * (uses + bags) } else { 0.0 };
+        let copies = if has_peers { 3 } else { 2 };
+        let mut memory = Memory {
+            table_weights: load.weights,
+            table_states: load.states,
+            dense_parameters: 4 * (copies * self.parameters + self.states),
+            activations: bytes(4.0 * own * self.activation_columns),
+            gradients: bytes(4.0 * own * self.gradient_columns),
+            ids: bytes(BATCHES * 8.0 * own * (self.ids + self.bags) + received),
+            exchange: bytes(exchange),
+            workspace: PRODUCTS + bytes(SORTED * uses),
+            reserve: CONTEXT + if has_peers { COLLECTIVES } else { 0 },
+        };
+        let moving = memory.activations + memory.gradients + memory.exchange + memory.workspace;
+        memory.reserve += bytes(FRAGMENTS * moving as f64);
+        memory
+    }
+}
+
+fn bytes(value: f64) -> u64 {
+    value.ceil() as u64
+}
+
+/// Dense parameters and the values of their states.
+fn dense(config: &JobConfig) -> (u64, u64) {
+    let (model, rule) = (&config.model, config.optimizer.dense.kind);
+    let (mut parameters, mut states) = (0, 0);
+    let mut add = |rows: usize, columns: usize| {
+        parameters += (rows * columns) as u64;
+        states += (rows * rule.state_per_row(columns)) as u64;
+    };
+    let mut mlp = |mut input: usize, widths: &[usize]| {
+        for &width in widths {
+            add(width, input);
+            add(1, width);
+            input = width;
+        }
+    };
+    mlp(model.dense_features, &model.bottom);
+    mlp(model.interaction_width(), &model.top);
+    if let Interaction::DcnV2 { layers, rank } = model.interaction {
+        let width = model.interaction_width();
+        for _ in 0..layers {
+            add(rank, width);
+            add(width, rank);
+            add(1, width);
+        }
+    }
+    (parameters, states)
+}
+
+/// The largest batch of all ranks whose memory fits into `capacity` bytes on every rank; `None`
+/// where no sample does.
+#[must_use]
+pub fn max_batch_size(
+    sizes: &Sizes,
+    (loads, described): (&[RankLoad], usize),
+    capacity: u64,
+) -> Option<usize> {
+    let fits = |batch: usize| {
+        let own = batch.div_ceil(loads.len().max(1));
+        loads.iter().all(|load| sizes.memory(load, own, (batch, described)).total() <= capacity)
+    };
+    if !fits(1) {
+        return None;
+    }
+    let (mut low, mut high) = (1, MOST_SAMPLES);
+    while low + 1 < high {
+        let middle = low + (high - low) / 2;
+        if fits(middle) { low = middle } else { high = middle }
+    }
+    Some(low)
+}

@@ -1,0 +1,251 @@
+//! A priced step whose tiles move from rank to rank: what a search over plans asks for, again and
+//! again. A move prices its two ranks anew, and gives what pricing the whole step would.
+
+use schema::{HardwareSpec, Rank};
+use serde::Serialize;
+
+use super::dense::{self, DensePart};
+use super::estimate::Estimate;
+use super::exchange::Peers;
+use super::load::{BACKWARD_LAUNCHES, FORWARD_LAUNCHES, RankLoad, TileTerms};
+use super::memory::{Memory, Sizes, max_batch_size};
+use super::{Basis, Conditions, RankPrice, Stage, StepPrice};
+use crate::Error;
+use crate::lower::own::Workload;
+
+/// Bytes of an id, of a bag's length, and of a value between ranks.
+const ID: f64 = 8.0;
+const LENGTH: f64 = 4.0;
+const VALUE: f64 = 4.0;
+
+/// Behind the last tile of a rank.
+const NONE: u32 = u32::MAX;
+
+/// What a plan comes to.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+pub struct StepCost {
+    /// The step.
+    pub step: Estimate,
+    /// Memory of the rank that takes most.
+    pub peak_bytes: u64,
+    /// Whether every rank has as much.
+    pub fits: bool,
+}
+
+/// A step that can be priced again after a tile has moved.
+#[derive(Clone, Debug)]
+pub struct StepPricer {
+    device: HardwareSpec,
+    peers: Peers,
+    batch: usize,
+    samples: Vec<usize>,
+    tiles: Vec<TileTerms>,
+    /// The rank of each tile.
+    owner: Vec<u32>,
+    /// The first tile of each rank, and the next one of the same rank after each tile; they rise.
+    first: Vec<u32>,
+    next: Vec<u32>,
+    loads: Vec<RankLoad>,
+    /// Memory of each rank in all.
+    bytes: Vec<u64>,
+    sizes: Sizes,
+    dense: DensePart,
+    launch_ns: f64,
+    /// The tile that moved last, and from where.
+    last: Option<(usize, u32)>,
+}
+
+impl StepPricer {
+    /// Describes a step.
+    ///
+    /// # Errors
+    /// [`Error::Workload`] for what no step can be made of, and more ranks than the topology has.
+    pub fn new(workload: Workload<'_>, conditions: Conditions<'_>) -> Result<Self, Error> {
+        workload.check()?;
+        let (ranks, topology) = (workload.ranks(), conditions.topology);
+        if ranks as u64 > topology.ranks() {
+            let expected = format!("at most the {} ranks of the topology", topology.ranks());
+            return Err(Error::Workload { expected, got: format!("a plan of {ranks}") });
+        }
+        let samples: Vec<usize> = (0..ranks).map(|rank| workload.samples(rank)).collect();
+        let peers = Peers::new(topology, samples.clone());
+        let rule = workload.config.optimizer.sparse.kind;
+        let described = workload.tiles();
+        let mut tiles: Vec<TileTerms> = Vec::with_capacity(described.len());
+        for (at, tile) in described.iter().enumerate() {
+            let alike = at.checked_sub(1).map(|before| (&described[before], &tiles[before]));
+            tiles.push(TileTerms::of(tile, rule, alike));
+        }
+        let most = samples.iter().copied().max().unwrap_or(0);
+        let owner: Vec<u32> = described.iter().map(|tile| tile.rank as u32).collect();
+        let mut pricer = Self {
+            device: topology.device.clone(),
+            batch: workload.config.training.batch_size,
+            samples,
+            tiles,
+            first: vec![NONE; ranks],
+            next: vec![NONE; owner.len()],
+            loads: vec![RankLoad::default(); ranks],
+            bytes: vec![0; ranks],
+            sizes: Sizes::of(workload),
+            dense: dense::price(workload, most, (conditions, &peers)),
+            peers,
+            owner: Vec::new(),
+            launch_ns: conditions.launch_ns,
+            last: None,
+        };
+        for tile in (0..owner.len()).rev() {
+            pricer.link(tile as u32, owner[tile]);
+        }
+        pricer.owner = owner;
+        (0..ranks as u32).for_each(|rank| pricer.load(rank));
+        Ok(pricer)
+    }
+
+    /// Moves a tile, by its position in the plan, to another rank.
+    ///
+    /// # Cost
+    /// A pass over the tiles of the two ranks, and one over all ranks; no allocation.
+    /// # Panics
+    /// Where there is no such tile or rank.
+    pub fn move_tile(&mut self, tile: usize, to: Rank) -> StepCost {
+        assert!(to.index() < self.loads.len(), "rank {to} of {}", self.loads.len());
+        let from = std::mem::replace(&mut self.owner[tile], to.0);
+        self.last = Some((tile, from));
+        self.unlink(tile as u32, from);
+        self.link(tile as u32, to.0);
+        self.load(from);
+        self.load(to.0);
+        self.cost()
+    }
+
+    /// Takes the last move back, once.
+    pub fn undo(&mut self) -> StepCost {
+        if let Some((tile, from)) = self.last.take() {
+            self.move_tile(tile, Rank(from));
+            self.last = None;
+        }
+        self.cost()
+    }
+
+    /// The rank that holds a tile.
+    ///
+    /// # Panics
+    /// Where there is no such tile.
+    #[must_use]
+    pub fn rank_of(&self, tile: usize) -> Rank {
+        Rank(self.owner[tile])
+    }
+
+    /// What each rank's tiles come to.
+    #[must_use]
+    pub fn loads(&self) -> &[RankLoad] {
+        &self.loads
+    }
+
+    /// What the plan comes to as it is.
+    #[must_use]
+    pub fn cost(&self) -> StepCost {
+        let on_device = self.stages().iter().fold(Estimate::default(), |sum, one| sum.plus(*one));
+        let host = Estimate::within(self.launch_ns * f64::from(self.launches()), (1.0, 1.0));
+        let peak_bytes = self.bytes.iter().copied().max().unwrap_or(0);
+        let fits = peak_bytes <= self.device.memory_bytes;
+        StepCost { step: on_device.max(host), peak_bytes, fits }
+    }
+
+    /// The largest batch that fits under this plan; `None` where no sample does.
+    #[must_use]
+    pub fn max_batch_size(&self) -> Option<usize> {
+        max_batch_size(&self.sizes, (&self.loads, self.batch), self.device.memory_bytes)
+    }
+
+    /// Adds a tile to those of a rank, in its place.
+    fn link(&mut self, tile: u32, rank: u32) {
+        let (mut before, mut after) = (NONE, self.first[rank as usize]);
+        while after < tile {
+            (before, after) = (after, self.next[after as usize]);
+        }
+        self.next[tile as usize] = after;
+        match before {
+            NONE => self.first[rank as usize] = tile,
+            before => self.next[before as usize] = tile,
+        }
+    }
+
+    /// Takes a tile from those of a rank.
+    fn unlink(&mut self, tile: u32, rank: u32) {
+        let after = self.next[tile as usize];
+        let mut before = self.first[rank as usize];
+        if before == tile {
+            self.first[rank as usize] = after;
+            return;
+        }
+        while self.next[before as usize] != tile {
+            before = self.next[before as usize];
+        }
+        self.next[before as usize] = after;
+    }
+
+    fn load(&mut self, rank: u32) {
+        let known = |tile: u32| (tile != NONE).then_some(tile as usize);
+        let first = known(self.first[rank as usize]);
+        let held = std::iter::successors(first, |tile| known(self.next[*tile]));
+        let rank = rank as usize;
+        self.loads[rank] = RankLoad::of(held.map(|tile| &self.tiles[tile]), &self.device);
+        self.bytes[rank] = self.memory(rank).total();
+    }
+
+    fn memory(&self, rank: usize) -> Memory {
+        let batch = (self.batch, self.batch);
+        self.sizes.memory(&self.loads[rank], self.samples[rank], batch)
+    }
+
+    fn stages(&self) -> [Estimate; 6] {
+        let slowest = |of: fn(&RankLoad) -> Estimate| {
+            self.loads.iter().map(of).fold(Estimate::default(), Estimate::max)
+        };
+        let batch = self.batch.max(1) as f64;
+        let ids = |load: &RankLoad| (ID * load.uses + LENGTH * load.bags) / batch;
+        let pooled = self.peers.to_samples(&self.loads, |load| VALUE * load.width);
+        [
+            self.peers.to_samples(&self.loads, ids),
+            slowest(|load| load.forward),
+            pooled,
+            self.dense.time,
+            pooled,
+            slowest(|load| load.backward),
+        ]
+    }
+
+    fn launches(&self) -> u32 {
+        let exchanges = if self.loads.len() > 1 { 4 } else { 0 };
+        self.dense.launches + FORWARD_LAUNCHES + BACKWARD_LAUNCHES + exchanges
+    }
+
+    /// The whole price.
+    #[must_use]
+    pub fn into_price(self) -> StepPrice {
+        let (cost, stages, launches) = (self.cost(), self.stages(), self.launches());
+        let rank = |rank: usize| {
+            let mut own = stages;
+            own[Stage::EmbeddingForward as usize] = self.loads[rank].forward;
+            own[Stage::EmbeddingBackward as usize] = self.loads[rank].backward;
+            let wait = |(all, own): (&Estimate, &Estimate)| all.mean_ns - own.mean_ns;
+            let wait_ns = stages.iter().zip(&own).map(wait).sum();
+            RankPrice { rank: rank as u32, stages: own, wait_ns, memory: self.memory(rank) }
+        };
+        let ranks = (0..self.loads.len()).map(rank).collect();
+        let is_measured = |op: &&super::OpPrice| op.basis == Basis::Measured;
+        let times = self.dense.ops.iter().filter(is_measured).map(|op| op.time.mean_ns);
+        let measured = times.fold(0.0, |sum, ns| sum + ns);
+        StepPrice {
+            cost,
+            stages,
+            ranks,
+            launches,
+            samples_per_s: 1e9 * self.batch as f64 / cost.step.mean_ns.max(1.0),
+            measured_pct: 100.0 * measured / cost.step.mean_ns.max(1.0),
+            ops: self.dense.ops,
+        }
+    }
+}

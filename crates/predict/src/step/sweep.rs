@@ -1,0 +1,70 @@
+//! Many steps beside each other: which of them are no worse than any other in both speed and
+//! memory.
+
+use serde::Serialize;
+
+use super::StepPrice;
+
+/// A step of a sweep.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct SweepRow {
+    /// The configuration.
+    pub model: String,
+    /// The hardware.
+    pub hardware: String,
+    /// Samples of a step.
+    pub batch_size: usize,
+    /// Ranks.
+    pub ranks: u32,
+    /// The step.
+    pub step_ns: f64,
+    /// The least.
+    pub low_ns: f64,
+    /// The most.
+    pub high_ns: f64,
+    /// Speed.
+    pub samples_per_s: f64,
+    /// Memory of the rank that takes most.
+    pub peak_bytes: u64,
+    /// Whether every rank has as much.
+    pub fits: bool,
+    /// No other step of the model that fits is as fast with less memory, or faster with as much.
+    pub is_best: bool,
+    /// Share of the time that rests on measured kernels of this device.
+    pub measured_pct: f64,
+}
+
+impl SweepRow {
+    /// Of a priced step; nothing is known of the others yet.
+    #[must_use]
+    pub fn new((model, hardware): (&str, &str), batch_size: usize, price: &StepPrice) -> Self {
+        Self {
+            model: model.to_owned(),
+            hardware: hardware.to_owned(),
+            batch_size,
+            ranks: price.ranks.len() as u32,
+            step_ns: price.cost.step.mean_ns,
+            low_ns: price.cost.step.low_ns,
+            high_ns: price.cost.step.high_ns,
+            samples_per_s: price.samples_per_s,
+            peak_bytes: price.cost.peak_bytes,
+            fits: price.cost.fits,
+            is_best: false,
+            measured_pct: price.measured_pct,
+        }
+    }
+}
+
+/// Marks the steps of each model that no other one beats.
+pub fn mark_best(rows: &mut [SweepRow]) {
+    let beats = |other: &SweepRow, row: &SweepRow| {
+        other.model == row.model
+            && other.fits
+            && other.samples_per_s >= row.samples_per_s
+            && other.peak_bytes <= row.peak_bytes
+            && (other.samples_per_s > row.samples_per_s || other.peak_bytes < row.peak_bytes)
+    };
+    let best: Vec<bool> =
+        rows.iter().map(|row| row.fits && !rows.iter().any(|other| beats(other, row))).collect();
+    rows.iter_mut().zip(best).for_each(|(row, is_best)| row.is_best = is_best);
+}

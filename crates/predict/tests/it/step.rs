@@ -1,0 +1,286 @@
+//! Steps on hardware that nobody ran: properties of prices, memory to the byte, and tiles that
+//! move.
+
+use predict::lower::own::Workload;
+use predict::step::{Conditions, Models, StepPrice, StepPricer, price};
+use schema::topology::Topology;
+use schema::{
+    FeatureStats, IndexDistribution, JobConfig, Rank, ShardingPlan, TableId, Tile, topology,
+};
+
+const PAPER: [(&str, &str, u32); 3] = [
+    ("dlrm-default", include_str!("../../../../configs/dlrm-default.toml"), 100),
+    ("dlrm-mlperf", include_str!("../../../../configs/dlrm-mlperf.toml"), 1),
+    ("dlrm-ddp", include_str!("../../../../configs/dlrm-ddp.toml"), 1),
+];
+const DCNV2: &str = include_str!("../../../../configs/dlrm-dcnv2.toml");
+const BATCHES: [usize; 4] = [512, 1024, 2048, 4096];
+
+fn config(text: &str, set: &[(&str, String)]) -> JobConfig {
+    let pair = |(key, value): &(&str, String)| ((*key).to_owned(), value.clone());
+    JobConfig::parse(text, &set.iter().map(pair).collect::<Vec<_>>()).expect("a configuration")
+}
+
+fn priced(
+    (config, pooling): (&JobConfig, u32),
+    (topology, models): (&Topology, &Models),
+    plan: &ShardingPlan,
+) -> StepPrice {
+    let features = FeatureStats::uniform(&config.model, pooling);
+    let workload = Workload { config, plan, features: &features };
+    price(workload, Conditions { topology, models, launch_ns: 0.0 }).expect("a price")
+}
+
+fn step_ns(
+    text: &str,
+    pooling: u32,
+    (device, set): (&str, &[(&str, String)]),
+    models: &Models,
+) -> f64 {
+    let config = config(text, set);
+    let plan = ShardingPlan::table_wise(&config.model.tables, 1);
+    let topology = Topology::parse(device).expect("a device");
+    priced((&config, pooling), (&topology, models), &plan).cost.step.mean_ns
+}
+
+/// Learnt kernels may dip by so much.
+const DIP: f64 = 0.95;
+
+#[test]
+fn more_work_is_no_faster() {
+    let models = Models::shipped().expect("models");
+    for device in ["v100", "titan-xp", "p100", "t4", "a100", "h100"] {
+        for (name, text, pooling) in PAPER {
+            let at = |pooling: u32, set: &[(&str, String)]| {
+                step_ns(text, pooling, (device, set), &models)
+            };
+            let sized = |batch: usize| ("training.batch_size", batch.to_string());
+            let times = BATCHES.map(|batch| at(pooling, &[sized(batch)]));
+            let rising = |times: &[f64]| times.windows(2).all(|pair| pair[1] >= DIP * pair[0]);
+            assert!(rising(&times), "{name} on {device} by batch: {times:?}");
+            let times = [1, 10, 100].map(|pooling| at(pooling, &[sized(2048)]));
+            assert!(rising(&times), "{name} on {device} by pooling: {times:?}");
+        }
+        // Wider vectors, and more tables.
+        let cat = |tables: usize, dim: usize| {
+            let text = include_str!("../../../../configs/dlrm-1000-tables.toml");
+            let text = text.replace("t{0..999}", &format!("t{{0..{}}}", tables - 1));
+            let text = text.replace("dim = 16", &format!("dim = {dim}"));
+            step_ns(&text, 10, (device, &[]), &models)
+        };
+        for pair in [16, 32, 64, 128].windows(2) {
+            assert!(cat(26, pair[1]) >= DIP * cat(26, pair[0]), "{device}: D = {pair:?}");
+        }
+        for pair in [8, 26, 100, 400].windows(2) {
+            assert!(cat(pair[1], 32) >= DIP * cat(pair[0], 32), "{device}: T = {pair:?}");
+        }
+    }
+}
+
+#[test]
+fn better_hardware_is_no_slower() {
+    let models = Models::shipped().expect("models");
+    // Each is better than the one before it in every number.
+    for line in [["p100", "v100", "a100", "h100"], ["p4", "t4", "a100", "h100"]] {
+        for (name, text, pooling) in PAPER {
+            for batch in BATCHES {
+                let config = config(text, &[("training.batch_size", batch.to_string())]);
+                let plan = ShardingPlan::table_wise(&config.model.tables, 1);
+                let times = line.map(|device| {
+                    let topology = Topology::parse(device).expect("a device");
+                    let found = priced((&config, pooling), (&topology, &models), &plan);
+                    // Batches of small products were measured slower on A100 than on V100.
+                    let of_pairs = found.ops.iter().filter(|op| op.op.starts_with("interaction"));
+                    found.cost.step.mean_ns - of_pairs.map(|op| op.time.mean_ns).sum::<f64>()
+                });
+                let falling = times.windows(2).all(|pair| pair[1] <= pair[0] / DIP);
+                assert!(falling, "{name}, {batch} on {line:?}: {times:?}");
+            }
+        }
+    }
+}
+
+#[test]
+fn an_exchange_takes_as_long_as_its_busiest_rank_needs() {
+    let config = many_tables(8);
+    let tables = &config.model.tables;
+    let models = Models::shipped().expect("models");
+    let topology = Topology::parse("v100-sxm2x8").expect("a topology");
+    let even = ShardingPlan::table_wise(tables, 8);
+    let uneven: Vec<Tile> =
+        even.tiles().iter().map(|tile| Tile { rank: Rank(0), ..tile.clone() }).collect();
+    let uneven = ShardingPlan::new(8, uneven, tables).expect("a plan");
+    let pooled = |plan: &ShardingPlan| {
+        let mut config = config.clone();
+        config.training.batch_size = 1 << 20;
+        priced((&config, 1), (&topology, &models), plan).stages[2].mean_ns
+    };
+    // Rank 0 sends seven eighths of all vectors instead of an eighth of these.
+    let bytes = 8.0 * 16.0 * 4.0 * f64::from(7 << 17);
+    assert!((pooled(&uneven) - topology.within.ns(bytes)).abs() < 1.0);
+    assert!((pooled(&even) - topology.within.ns(bytes / 8.0)).abs() < 1.0);
+    // Hosts of two ranks: more crosses the slower link.
+    let hosts = Topology::parse("4xv100-sxm2x2").expect("a topology");
+    let far = priced((&config, 1), (&hosts, &models), &even).stages[2].mean_ns;
+    assert!(far > priced((&config, 1), (&topology, &models), &even).stages[2].mean_ns);
+}
+
+/// Rows of the tables of the public 8-rank DLRM, in the order of its features.
+const ROWS: [u64; 26] = [
+    40_000_000, 39_060, 17_295, 7_424, 20_265, 3, 7_122, 1_543, 63, 40_000_000, 3_067_956, 405_282,
+    10, 2_209, 11_938, 155, 4, 976, 14, 40_000_000, 40_000_000, 40_000_000, 590_152, 12_973, 108,
+    36,
+];
+
+/// Its tables by rank; two tables were replicated, and are no tiles.
+const HELD: [[usize; 3]; 8] = [
+    [0, 1, 7],
+    [4, 9, 17],
+    [2, 15, 19],
+    [20, 23, 24],
+    [8, 14, 21],
+    [3, 10, 25],
+    [6, 18, 22],
+    [11, 12, 13],
+];
+
+/// Weights that its execution traces show.
+const WEIGHTS: [u64; 8] = [
+    640_649_648,
+    640_339_856,
+    640_279_200,
+    640_209_296,
+    640_192_016,
+    49_206_656,
+    9_556_608,
+    6_520_016,
+];
+
+#[test]
+fn weights_and_states_are_exact_to_the_byte() {
+    let mut config = config(DCNV2, &[]);
+    config.model.tables.iter_mut().for_each(|table| table.dim = 16);
+    config.training.batch_size = 128;
+    let kept: Vec<usize> =
+        (0..26).filter(|at| HELD.iter().flatten().any(|held| held == at)).collect();
+    let tables = kept.iter().map(|at| {
+        let mut table = config.model.tables[*at].clone();
+        table.rows = ROWS[*at];
+        table
+    });
+    config.model.tables = tables.collect();
+    let tile = |(id, at): (usize, &usize)| {
+        let rank = HELD.iter().position(|held| held.contains(at)).expect("a rank");
+        Tile {
+            table: TableId(id as u32),
+            rows: 0..ROWS[*at],
+            columns: 0..16,
+            rank: Rank(rank as u32),
+        }
+    };
+    let tiles = kept.iter().enumerate().map(tile).collect();
+    let plan = ShardingPlan::new(8, tiles, &config.model.tables).expect("a plan");
+    let models = Models::shipped().expect("models");
+    let topology = Topology::parse("v100-sxm2x8").expect("a topology");
+    let found = priced((&config, 1), (&topology, &models), &plan);
+    for (rank, weights) in found.ranks.iter().zip(WEIGHTS) {
+        // Adagrad keeps a value per weight.
+        let memory = (rank.memory.table_weights, rank.memory.table_states);
+        assert_eq!(memory, (4 * weights, 4 * weights), "rank {}", rank.rank);
+    }
+    let total: u64 = WEIGHTS.iter().sum();
+    assert_eq!(total, 3_266_953_296);
+}
+
+#[test]
+fn the_whole_dcnv2_needs_many_devices() {
+    let config = config(DCNV2, &[]);
+    let models = Models::shipped().expect("models");
+    let fits = |text: &str, ranks: u32| {
+        let plan = ShardingPlan::row_wise(&config.model.tables, ranks);
+        let topology = Topology::parse(text).expect("a topology");
+        let found = priced((&config, 1), (&topology, &models), &plan);
+        let weights: u64 = found.ranks.iter().map(|rank| rank.memory.table_weights).sum();
+        assert_eq!(weights, 4 * 128 * 204_184_588);
+        found.cost.fits
+    };
+    assert!(!fits("h100", 1));
+    assert!(!fits("v100x4", 4));
+    assert!(fits("h100x8", 8));
+}
+
+fn many_tables(tables: usize) -> JobConfig {
+    let text = include_str!("../../../../configs/dlrm-1000-tables.toml");
+    let mut config = config(&text.replace("t{0..999}", &format!("t{{0..{}}}", tables - 1)), &[]);
+    for (at, table) in config.model.tables.iter_mut().enumerate() {
+        table.rows = 1_000 * (1 + at as u64 % 97);
+    }
+    config
+}
+
+#[test]
+fn a_tile_that_moves_gives_what_pricing_the_whole_step_gives() {
+    let config = many_tables(60);
+    let tables = &config.model.tables;
+    let models = Models::shipped().expect("models");
+    let topology = Topology::parse("2xa100x4").expect("a topology");
+    let mut features = FeatureStats::uniform(&config.model, 7);
+    features.iter_mut().step_by(3).for_each(|one| {
+        one.ids = IndexDistribution::Zipf { exponent: 1.05 };
+        one.longest_bag = 40;
+    });
+    let conditions = Conditions { topology: &topology, models: &models, launch_ns: 0.0 };
+    let plan = ShardingPlan::mixed(tables, 8);
+    let mut tiles = plan.tiles().to_vec();
+    let workload = Workload { config: &config, plan: &plan, features: &features };
+    let mut pricer = StepPricer::new(workload, conditions).expect("a pricer");
+    let begin = pricer.cost();
+    for (at, to) in [(0, 5), (7, 0), (90, 3), (3, 7), (0, 1), (44, 44 % 8)] {
+        let moved = pricer.move_tile(at, Rank(to));
+        tiles[at].rank = Rank(to);
+        let plan = ShardingPlan::new(8, tiles.clone(), tables).expect("a plan");
+        let workload = Workload { config: &config, plan: &plan, features: &features };
+        let whole = price(workload, conditions).expect("a price");
+        assert_eq!(moved, whole.cost, "tile {at} to {to}");
+        let before = pricer.cost();
+        pricer.move_tile(11, Rank(to));
+        assert_eq!(pricer.undo(), before);
+        assert_eq!(pricer.undo(), before);
+    }
+    assert_ne!(begin, pricer.cost());
+}
+
+#[test]
+fn what_no_step_can_be_made_of_is_refused() {
+    let config = many_tables(4);
+    let models = Models::shipped().expect("models");
+    let topology = Topology::parse("a100x2").expect("a topology");
+    let conditions = Conditions { topology: &topology, models: &models, launch_ns: 0.0 };
+    let features = FeatureStats::uniform(&config.model, 1);
+    let refused = |plan: &ShardingPlan, features: &[FeatureStats]| {
+        let workload = Workload { config: &config, plan, features };
+        price(workload, conditions).expect_err("no price").to_string()
+    };
+    let plan = |ranks| ShardingPlan::table_wise(&config.model.tables, ranks);
+    assert!(refused(&plan(3), &features).contains("at most the 2 ranks"));
+    assert!(refused(&plan(2), &features[1..]).contains("4 features, got 3"));
+    let other = ShardingPlan::table_wise(&config.model.tables[1..], 2);
+    assert!(refused(&other, &features).contains("a plan of the 4 tables"));
+    let unknown = topology::hardware("h1000").expect_err("no such device").to_string();
+    assert!(unknown.contains("h100"), "{unknown}");
+}
+
+#[test]
+fn a_lookup_of_a_trace_is_what_a_step_says_of_it() {
+    // Rank 3 of the public DLRM: bags of 100, 66 µs; 16 samples a rank.
+    let mut config = config(DCNV2, &[]);
+    config.training.batch_size = 16;
+    config.model.tables.truncate(1);
+    config.model.tables[0].dim = 16;
+    let models = Models::shipped().expect("models");
+    let topology = Topology::parse("v100-sxm2").expect("a topology");
+    let plan = ShardingPlan::table_wise(&config.model.tables, 1);
+    let found = priced((&config, 100), (&topology, &models), &plan);
+    let ns = found.stages[1].mean_ns;
+    assert!((ns / 66_000.0 - 1.0).abs() < 0.1, "{ns}");
+}

@@ -1,0 +1,153 @@
+//! `cargo xtask kernels`: every kernel through NVIDIA's compiler, without a GPU, and what each uses
+//! beside what is recorded. The compiling itself is a test of `device`.
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use crate::ci::cargo;
+use crate::command;
+use crate::error::Error;
+use crate::tree;
+
+pub const HELP: &str = "\
+Compiles every kernel of crates/device for sm_80, sm_90a and sm_100 with NVRTC, which is installed
+into target/nvrtc through pip where it is missing (90 MB), and prints registers, shared memory and
+spilled bytes. Fails where one does not compile, uses more than crates/device/kernels.tsv says, or
+is not in it.
+
+Usage: cargo xtask kernels [--emit FOLDER] [--record]
+
+Options:
+  --emit FOLDER  write the code of each source and architecture (CUBIN) there, to be carried as the
+                 cache of kernels to a machine without NVRTC
+  --record       write crates/device/kernels.tsv anew";
+
+/// Pinned: other versions use registers otherwise.
+const PACKAGE: &str = "nvidia-cuda-nvrtc==13.0.88";
+/// Where it puts its libraries.
+const LIBRARIES: &str = "nvidia/cu13/lib";
+/// Where recorded figures are.
+const RECORD: &str = "crates/device/kernels.tsv";
+
+/// Registers, bytes of shared memory and of spills.
+type Figures = [u32; 3];
+/// By architecture and kernel.
+type Table = BTreeMap<String, Figures>;
+
+pub fn run(arguments: &[String]) -> Result<(), Error> {
+    let usage = |problem| Error::Usage { task: "kernels", problem };
+    let (mut emit, mut record) = (None, false);
+    let mut rest = arguments.iter();
+    while let Some(argument) = rest.next() {
+        match argument.as_str() {
+            "--emit" => {
+                let folder = rest.next().ok_or_else(|| usage("--emit expects a folder".into()))?;
+                emit = Some(PathBuf::from(folder));
+            }
+            "--record" => record = true,
+            _ => return Err(usage(format!("unknown argument {argument:?}"))),
+        }
+    }
+    let root = tree::root();
+    let libraries = install(&root)?;
+    let out = emit.unwrap_or_else(|| root.join("target/kernels"));
+    std::fs::create_dir_all(&out).map_err(Error::io(&out))?;
+    let text = compile(&libraries, &out)?;
+    let used = parse(&text);
+    for (kernel, [registers, shared, spills]) in &used {
+        println!(
+            "{kernel:<48} {registers:>4} registers {shared:>6} B shared {spills:>4} B spilled"
+        );
+    }
+    let path = root.join(RECORD);
+    if record {
+        return std::fs::write(&path, text).map_err(Error::io(&path));
+    }
+    let recorded = std::fs::read_to_string(&path).map_err(Error::io(&path))?;
+    let problems = compared(&used, &parse(&recorded));
+    problems.iter().for_each(|problem| eprintln!("{problem}"));
+    if problems.is_empty() {
+        return Ok(());
+    }
+    let hint = "after a look, `cargo xtask kernels --record` writes them anew";
+    Err(Error::Check { what: format!("{} kernels differ from {RECORD}; {hint}", problems.len()) })
+}
+
+/// The stage of `ci`: as [`run`]; says so where there is no pip.
+pub fn stage() -> Result<String, Error> {
+    if !command::works(Command::new("python3").args(["-m", "pip", "--version"])) {
+        return Ok("SKIPPED kernels under NVRTC: python3 with pip is not there".to_owned());
+    }
+    run(&[]).map(|()| "all compile, and use what is recorded".to_owned())
+}
+
+/// The folder of NVRTC's libraries.
+fn install(root: &Path) -> Result<PathBuf, Error> {
+    let target = root.join("target/nvrtc");
+    let libraries = target.join(LIBRARIES);
+    if !libraries.join("libnvrtc.so.13").exists() {
+        let pip = ["-m", "pip", "install", "--quiet", "--disable-pip-version-check", "--no-deps"];
+        let mut python = Command::new("python3");
+        command::run(python.args(pip).arg("--target").arg(&target).arg(PACKAGE))?;
+    }
+    Ok(libraries)
+}
+
+/// What each kernel uses, as the test that compiles them writes it.
+fn compile(libraries: &Path, out: &Path) -> Result<String, Error> {
+    let mut test = cargo(&["test", "--release", "-p", "device", "--test", "it", "nvrtc::"]);
+    let out = std::path::absolute(out).map_err(Error::io(out))?;
+    command::run(test.env("ROWMILL_NVRTC", libraries).env("ROWMILL_KERNELS", &out))?;
+    let path = out.join("usage.tsv");
+    std::fs::read_to_string(&path).map_err(Error::io(&path))
+}
+
+fn parse(text: &str) -> Table {
+    let line = |line: &str| {
+        let cells: Vec<&str> = line.split('\t').collect();
+        let [architecture, kernel, figures @ ..] = &cells[..] else { return None };
+        let figures: Vec<u32> = figures.iter().filter_map(|cell| cell.parse().ok()).collect();
+        Some((format!("{architecture} {kernel}"), figures.try_into().ok()?))
+    };
+    text.lines().filter_map(line).collect()
+}
+
+/// Kernels that use more than is recorded, or are recorded on one side only.
+fn compared(used: &Table, recorded: &Table) -> Vec<String> {
+    let mut problems = Vec::new();
+    for (kernel, got) in used {
+        match recorded.get(kernel) {
+            None => problems.push(format!("{kernel}: not recorded")),
+            Some(expected) if got.iter().zip(expected).any(|(got, expected)| got > expected) => {
+                let what = "registers, shared and spilled bytes";
+                problems.push(format!("{kernel}: {what}: at most {expected:?}, got {got:?}"));
+            }
+            Some(_) => {}
+        }
+    }
+    let gone = recorded.keys().filter(|kernel| !used.contains_key(*kernel));
+    problems.extend(gone.map(|kernel| format!("{kernel}: recorded, but there is no such kernel")));
+    problems
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{compared, parse};
+
+    #[test]
+    fn a_kernel_that_uses_more_is_named() {
+        let recorded =
+            parse("architecture\tkernel\tr\ts\tp\nsm_80\ta\t20\t0\t0\nsm_80\tb\t8\t0\t0\n");
+        let used = parse("sm_80\ta\t21\t0\t0\nsm_80\tc\t8\t0\t0\n");
+        assert_eq!(
+            compared(&used, &recorded),
+            [
+                "sm_80 a: registers, shared and spilled bytes: at most [20, 0, 0], got [21, 0, 0]",
+                "sm_80 c: not recorded",
+                "sm_80 b: recorded, but there is no such kernel",
+            ]
+        );
+        assert!(compared(&recorded, &recorded).is_empty());
+    }
+}
