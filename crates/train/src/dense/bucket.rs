@@ -21,6 +21,10 @@ pub const BUCKET_BYTES: usize = 25 << 20;
 /// Sums of a bucket, and where those of a parameter begin.
 pub type Sums<'a> = (&'a Parts<f32>, usize);
 
+/// Takes a parameter's step: its number and its sum; the elements of that.
+pub type Update<'a, B> =
+    &'a mut dyn FnMut(&mut RankContext<B>, usize, Sums<'_>) -> Result<usize, Error>;
+
 /// The buckets of a model, filled from its last parameter to its first.
 pub struct Buckets {
     /// Elements after which a bucket is closed.
@@ -98,7 +102,7 @@ impl Buckets {
     pub fn finish<B: Backend>(
         &mut self,
         context: &mut RankContext<B>,
-        update: &mut dyn FnMut(&mut RankContext<B>, usize, Sums<'_>) -> Result<usize, Error>,
+        update: Update<'_, B>,
     ) -> Result<(), Error> {
         self.started = 0;
         for bucket in 0..self.layout.len() {
