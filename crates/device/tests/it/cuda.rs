@@ -1,5 +1,5 @@
-//! The kernels of a GPU, run by the emulator against the scalar oracles in four orders; the emulator
-//! itself; NVRTC and the driver's calls where those can be had without a GPU.
+//! The kernels of a GPU, run by the emulator against the scalar oracles in four orders; the
+//! emulator itself; NVRTC and the driver's calls where those can be had without a GPU.
 
 pub mod dense;
 mod emulator;

@@ -134,8 +134,8 @@ impl EmbeddingForward {
         Ok(Self { kernel: driver.module(SOURCE)?.kernel("embedding_forward")? })
     }
 
-    /// [`super::run`] in one launch. `out` f32 as there; `first_bad` u64 `[1]`, lowered to the first
-    /// position whose id is no row.
+    /// [`super::run`] in one launch. `out` f32 as there; `first_bad` u64 `[1]`, lowered to the
+    /// first position whose id is no row.
     ///
     /// # Errors
     /// As [`Stream::launch`].

@@ -4,8 +4,8 @@ use device::cuda::{Arguments, Checks, Driver, DriverError, FaultKind, Grid, Orde
 
 use super::{Bench, benches, emulation, has_compiler};
 
-/// Runs `kernel` of `text` on 96 threads and two blocks, with a buffer of 64 floats; gives what went
-/// wrong and the buffer.
+/// Runs `kernel` of `text` on 96 threads and two blocks, with a buffer of 64 floats; gives what
+/// went wrong and the buffer.
 fn run(bench: &Bench, text: &'static str, shared_bytes: u32) -> (Option<DriverError>, Vec<f32>) {
     let buffer = bench.put(&[0.0f32; 64]);
     let result = (|| {

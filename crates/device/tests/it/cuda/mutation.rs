@@ -137,8 +137,8 @@ fn guards_are_found_in_a_source() {
     assert!(found[2].starts_with("a = (true) ? 1 : 0;"), "{found:?}");
 }
 
-/// Every day the guards of one source; with `ROWMILL_MUTATION=full`, as `cargo xtask ci --full` sets
-/// it, those of all.
+/// Every day the guards of one source; with `ROWMILL_MUTATION=full`, as `cargo xtask ci --full`
+/// sets it, those of all.
 #[test]
 fn no_guard_can_be_taken_out_unseen() {
     if !has_compiler() {
