@@ -2,9 +2,9 @@
 //!
 //! A process started with `KINETO_USE_DAEMON` asks a local socket every five seconds whether a
 //! trace is wanted. [`ipc`] is the answering side of that conversation, [`capture`] remembers who
-//! asked and what became of each request, [`server`] answers from one thread, [`roster`] looks at who
-//! asked, [`tracing`] takes the traces of one order, [`process`] reads what the kernel knows of a
-//! process, [`untrusted`] opens what a process wrote without trusting it.
+//! asked and what became of each request, [`server`] answers from one thread, [`roster`] looks at
+//! who asked, [`tracing`] takes the traces of one order, [`process`] reads what the kernel knows of
+//! a process, [`untrusted`] opens what a process wrote without trusting it.
 //! Knows nothing of what traces mean, of terminals, HTTP or databases.
 
 pub mod allocation;

@@ -1,5 +1,5 @@
-//! Who asked and is still there, as `/proc` describes them. Forgets the dead, and removes the socket
-//! files that they leave behind. Knows nothing of requests.
+//! Who asked and is still there, as `/proc` describes them. Forgets the dead, and removes the
+//! socket files that they leave behind. Knows nothing of requests.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -32,7 +32,8 @@ impl Roster {
                 continue;
             }
             match Process::of(seen.pid) {
-                // A number is used again: what was asked of its last owner is not asked of this one.
+                // A number is used again: what was asked of its last owner is not asked of this
+                // one.
                 Some(process) if !self.known.contains_key(&seen.pid) => {
                     self.known.insert(seen.pid, process);
                 }

@@ -1,5 +1,5 @@
-//! The traces of one order: every chosen process gets a request, its file is watched and copied, and
-//! in the end there is a trace or a reason for each. Runs beside the thread that answers polls.
+//! The traces of one order: every chosen process gets a request, its file is watched and copied,
+//! and in the end there is a trace or a reason for each. Runs beside the thread that answers polls.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};

@@ -1,5 +1,5 @@
-//! Pages in both formats, read by the real Prometheus where it is installed, and configurations that
-//! are refused.
+//! Pages in both formats, read by the real Prometheus where it is installed, and configurations
+//! that are refused.
 
 use std::fs;
 use std::io::Write;

@@ -1,5 +1,5 @@
-//! Orders for traces, with the tests' own process as a stand-in for PyTorch: at the door of the host,
-//! and at the TLS port by curl.
+//! Orders for traces, with the tests' own process as a stand-in for PyTorch: at the door of the
+//! host, and at the TLS port by curl.
 
 use std::fs;
 use std::os::unix::net::UnixDatagram;

@@ -1,5 +1,5 @@
-//! One agent, asked over TLS with a token, or over its own socket on this host. Failures are words: a
-//! host that says nothing makes its ranks lost, and the others go on.
+//! One agent, asked over TLS with a token, or over its own socket on this host. Failures are words:
+//! a host that says nothing makes its ranks lost, and the others go on.
 
 use std::collections::BTreeSet;
 use std::fs::{self, File};
@@ -169,8 +169,8 @@ impl Client {
         self.ask("POST", &format!("{ROOT}/pause"), Some(&body)).map(drop)
     }
 
-    /// Fetches a trace to a file that appears when it is whole and its checksum is right. A part that
-    /// fails is asked for again from where the file ends.
+    /// Fetches a trace to a file that appears when it is whole and its checksum is right. A part
+    /// that fails is asked for again from where the file ends.
     pub fn fetch(&self, token: &str, file: &TraceFile, to: &Path) -> Result<(), String> {
         let mut partial = to.as_os_str().to_owned();
         partial.push(".partial");

@@ -1,5 +1,5 @@
-//! `rowmill fleet trace`: one order to all hosts at once, then a trace or a reason for every rank, then
-//! the report. `rowmill capture` comes here too where an agent has the socket.
+//! `rowmill fleet trace`: one order to all hosts at once, then a trace or a reason for every rank,
+//! then the report. `rowmill capture` comes here too where an agent has the socket.
 
 use std::collections::BTreeMap;
 use std::path::Path;
