@@ -25,7 +25,7 @@ fn both_formats_are_served_by_what_is_accepted() {
     assert_eq!(agent.page("/none", "*/*").status, 404);
     let Some(promtool) = promtool() else { return };
     for page in [&text.body, &agent.page("/metrics/dcgm", "*/*").body] {
-        let mut child = Command::new(&promtool)
+        let mut child = Command::new(promtool)
             .args(["check", "metrics"])
             .stdin(Stdio::piped())
             .stderr(Stdio::piped())
