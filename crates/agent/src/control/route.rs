@@ -75,17 +75,29 @@ async fn identify(
 }
 
 fn refuse(status: StatusCode, error: impl Into<String>) -> Response {
-    (status, Json(Refusal { error: error.into() })).into_response()
+    Denied { status, error: error.into() }.into_response()
+}
+
+/// What is not done, and why.
+struct Denied {
+    status: StatusCode,
+    error: String,
+}
+
+impl IntoResponse for Denied {
+    fn into_response(self) -> Response {
+        (self.status, Json(Refusal { error: self.error })).into_response()
+    }
 }
 
 /// Whether a caller may do something; else the answer that says so.
-fn may(doors: &Doors, caller: &Caller, verb: Verb, what: &str) -> Result<(), Response> {
+fn may(doors: &Doors, caller: &Caller, verb: Verb, what: &str) -> Result<(), Denied> {
     if caller.verbs.contains(&verb) {
         return Ok(());
     }
     doors.state.audit.line(&caller.name, &format!("{verb:?}"), what, "refused: not granted");
     let error = format!("{}: not granted: {verb:?}", caller.name).to_lowercase();
-    Err(refuse(StatusCode::FORBIDDEN, error))
+    Err(Denied { status: StatusCode::FORBIDDEN, error })
 }
 
 async fn metrics_page(From(doors): From<Doors>, headers: HeaderMap) -> Response {
@@ -108,7 +120,7 @@ async fn dcgm_page(From(doors): From<Doors>) -> Response {
 
 async fn status(From(doors): From<Doors>, Extension(caller): Extension<Caller>) -> Response {
     if let Err(refused) = may(&doors, &caller, Verb::Status, "status") {
-        return refused;
+        return refused.into_response();
     }
     let own = Arc::clone(&doors.state);
     // Reads `/proc`, which may take longer than other connections should wait.
@@ -191,7 +203,7 @@ async fn begin(
     };
     let what = format!("{} {:?}", order.token, order.when);
     if let Err(refused) = may(&doors, &caller, Verb::Trace, &what) {
-        return refused;
+        return refused.into_response();
     }
     let (traces, uids) = (Arc::clone(&doors.traces), caller.uids.clone());
     let begun = tokio::task::spawn_blocking(move || traces.begin(order, uids)).await;
@@ -207,9 +219,10 @@ async fn begin(
 }
 
 /// An order, if it is one that the caller may see: names are not guessed, but not secret either.
-fn find(doors: &Doors, caller: &Caller, token: &str) -> Result<TraceState, Response> {
+fn find(doors: &Doors, caller: &Caller, token: &str) -> Result<TraceState, Denied> {
     may(doors, caller, Verb::Trace, token)?;
-    let unknown = || refuse(StatusCode::NOT_FOUND, format!("order {token:?}: there is none"));
+    let error = || format!("order {token:?}: there is none");
+    let unknown = || Denied { status: StatusCode::NOT_FOUND, error: error() };
     let state = doors.traces.state(token).ok_or_else(unknown)?;
     if doors.traces.owner(token).is_none_or(|uids| caller.uids.covers(&uids)) {
         Ok(state)
@@ -225,7 +238,7 @@ async fn state(
 ) -> Response {
     match find(&doors, &caller, &token) {
         Ok(state) => Json(state).into_response(),
-        Err(refused) => refused,
+        Err(refused) => refused.into_response(),
     }
 }
 
@@ -235,7 +248,7 @@ async fn remove(
     Path(token): Path<String>,
 ) -> Response {
     if let Err(refused) = find(&doors, &caller, &token) {
-        return refused;
+        return refused.into_response();
     }
     let traces = Arc::clone(&doors.traces);
     let state = Arc::clone(&doors.state);
@@ -261,7 +274,7 @@ async fn fetch(
     Query(since): Query<Since>,
 ) -> Response {
     if let Err(refused) = find(&doors, &caller, &token) {
-        return refused;
+        return refused.into_response();
     }
     let Some(mut file) = doors.traces.open(&doors.state, &token, &name) else {
         return refuse(StatusCode::NOT_FOUND, format!("{name:?}: no such trace of {token:?}"));
@@ -289,7 +302,7 @@ async fn pause(
     };
     let what = format!("gpu {gpu} {seconds} s");
     if let Err(refused) = may(&doors, &caller, Verb::Pause, &what) {
-        return refused;
+        return refused.into_response();
     }
     let is_known = lock(&doors.state.gpus).iter().any(|known| known.identity.index == gpu);
     if !is_known || seconds > PAUSE_MAX {

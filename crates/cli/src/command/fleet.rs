@@ -113,7 +113,7 @@ fn show(
 fn hosts(answers: &[Answer]) -> String {
     let row = |answer: &Answer| match &answer.status {
         Some(status) => {
-            let clock = answer.clock.map_or(String::new(), |clock| clock.words());
+            let clock = answer.clock.map_or(String::new(), client::Clock::words);
             let (processes, gpus) = (status.processes.len(), status.gpus.len());
             let lacks = if status.notes.is_empty() {
                 String::new()

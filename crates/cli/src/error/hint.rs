@@ -34,9 +34,8 @@ impl Error {
             | Self::NoProcesses
             | Self::OtherRanks { .. } => return self.processes_hint(),
             Self::Config { source, .. } => return config_hint(source),
-            Self::Memory { .. }
-            | Self::Disk { .. }
-            | Self::BenchMemory { .. }
+            #[rustfmt::skip]
+            Self::Memory { .. } | Self::Disk { .. } | Self::BenchMemory { .. }
             | Self::BenchDisk { .. } => return self.room_hint(),
             Self::NotAConfig { .. }
             | Self::ConfigExists { .. }
@@ -68,8 +67,8 @@ impl Error {
             | Self::OutputIsFolder { .. }
             | Self::OutputIsSpecial { .. }
             | Self::NoOutputFolder { .. }
-            | Self::OutputBelowFile { .. } => return self.output_hint(),
-            Self::Alignment { .. } => return self.output_hint(),
+            | Self::OutputBelowFile { .. }
+            | Self::Alignment { .. } => return self.output_hint(),
             Self::ParquetToStdout
             | Self::SeveralRanks { .. }
             | Self::ClassPattern { .. }
@@ -77,7 +76,9 @@ impl Error {
             | Self::Serve { .. }
             | Self::NoSuchRule { .. }
             | Self::RulesFile { .. } => return self.table_hint(),
-            Self::Socket(_) | Self::NobodyAsked { .. } => return self.capture_hint(),
+            Self::Socket(_) | Self::NobodyAsked { .. } | Self::NoToken => {
+                return self.capture_hint();
+            }
             Self::Plan { .. }
             | Self::PlanFile { .. }
             | Self::CalibrationFile { .. }
@@ -91,7 +92,8 @@ impl Error {
             | Self::Edits { .. } | Self::NotMeasured { .. } | Self::Kernels { .. }
             | Self::Kernel(_) | Self::WorkSizes { .. } | Self::Tune { .. }
             | Self::NoSuchStep { .. } | Self::Trace(_) | Self::Data(_) | Self::Train(_)
-            | Self::Io { .. } | Self::Output(_) | Self::OnRank { .. } => return None,
+            | Self::Io { .. } | Self::Output(_) | Self::OnRank { .. } | Self::Thread { .. }
+            | Self::NoCertificate { .. } | Self::Program { .. } | Self::Slurm { .. } => return None,
         };
         Some(hint)
     }

@@ -171,8 +171,9 @@ fn issue_28_failures_over_a_network_say_what_is_wrong() {
     for (i, (manners, is, said)) in cases.into_iter().enumerate() {
         let server = Server::start(manners);
         let url = server.put("/rows.csv", &text);
-        let error =
-            folder.try_prepare(&format!("out-{i}"), &[url.clone()], &config, None).unwrap_err();
+        let error = folder
+            .try_prepare(&format!("out-{i}"), std::slice::from_ref(&url), &config, None)
+            .unwrap_err();
         let (Error::Open { source, .. } | Error::Read { source, .. }) = &error else {
             panic!("{error}")
         };

@@ -136,8 +136,7 @@ fn with_extras_last(trace: &Trace) -> Trace {
         }
     }
     let place = |of: &Category| sorted.iter().position(|other| other == of);
-    let places: Vec<usize> =
-        trace.categories.iter().map(|of| place(of).expect("a category")).collect();
+    let places: Vec<usize> = trace.categories.iter().map(|of| place(of).unwrap()).collect();
     for row in 0..trace.slices.len() {
         let new = places[usize::from(trace.slices.category[row])];
         trace.slices.category[row] = new as u8;
