@@ -28,7 +28,7 @@ OUTPUT receives rank-N.json.gz, report.html and merged.pftrace; `rowmill trace O
 job. Every rank ends written or lost, with the reason; exit code 1 if one was lost.
 
 --align auto takes a multiple of iterations that lasts 20 s by the step time that jobs report (the
-socket rowmill-steps), and 100 where none does; ranks that did not meet are asked once more.")]
+socket rowmill-steps), and 100 where none does.")]
     Trace(Box<FleetTrace>),
     /// Which hosts answer, with clocks and what they lack
     #[command(after_help = "Example:\n  rowmill fleet hosts --hosts a,b --token-file ops.token")]

@@ -8,7 +8,7 @@ use std::path::Path;
 use serde_json::Value;
 
 use crate::fixture::Place;
-use crate::predict::{fixture, json, place, refused};
+use crate::predict::{fixture, json, place};
 use crate::report::{get, serve};
 
 /// The examples of the pages of transforms: kind, file of edits.
@@ -118,7 +118,6 @@ fn the_best_three_changes_of_a_configuration_are_made() {
         assert!((number(row, "error_pct") - 100.0 * (said - made) / made).abs() < 0.01, "{row}");
     }
     assert!(ran.stderr.contains("7 changes predicted before any was run"), "{}", ran.stderr);
-    refused(&place, "tune dlrm-dcnv2", &["interaction.kind = \"dot\""]);
 }
 
 #[test]

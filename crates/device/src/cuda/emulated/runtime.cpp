@@ -67,6 +67,8 @@ uint32_t current, block_number, thread_count;
 Task task;
 Fault fault;
 uint32_t stamp, first_stamp;
+// Of this library's last launch: devices count apart, and its shared memory serves all of them.
+uint32_t last_stamp;
 char *dynamic_shared;
 size_t dynamic_capacity;
 Cell *shared_shadow, *dynamic_shadow;
@@ -497,7 +499,7 @@ int rowmill_launch(const Task *given, Fault *result) {
   const uint32_t count = task.blocks[0] * task.blocks[1];
   uint32_t *blocks = (uint32_t *)malloc((count ? count : 1) * sizeof(uint32_t));
   uint32_t threads[1024];
-  stamp = *task.stamp;
+  stamp = *task.stamp > last_stamp ? *task.stamp : last_stamp;
   random_state = task.order;
   arrange(blocks, count);
   first_stamp = ++stamp;
@@ -510,7 +512,7 @@ int rowmill_launch(const Task *given, Fault *result) {
     run_block(threads);
   }
   free(blocks);
-  *task.stamp = ++stamp;
+  last_stamp = *task.stamp = ++stamp;
   if (fault.kind == FINE) red_zones_hold();
   fault.pc = place_of(fault.pc), fault.other_pc = place_of(fault.other_pc);
   *result = fault;

@@ -70,8 +70,8 @@ fn a_missing_barrier_is_a_race() {
     expect(
         Checks::Every,
         text,
-        5,
-        |kind| matches!(kind, FaultKind::Race { other, .. } if other.line == 4),
+        4,
+        |kind| matches!(kind, FaultKind::Race { other, .. } if other.line == 5),
     );
 }
 
