@@ -43,17 +43,22 @@ pub fn line(command: &Command) -> String {
     parts.join(" ")
 }
 
-/// The cargo that started this program, without what it says of this package: `ring` is built anew,
-/// and all above it, where these variables differ from those of a cargo that a person starts.
+/// The cargo that started this program, started as a person would.
 pub fn cargo() -> Command {
     let mut cargo = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
+    forget_package(&mut cargo);
+    cargo
+}
+
+/// Takes from `command` what cargo says of this package: where these variables differ from those of
+/// a cargo that a person starts, `ring` is built anew, and all above it.
+pub fn forget_package(command: &mut Command) {
     for (name, _) in std::env::vars_os() {
         let text = name.to_string_lossy();
         if text.starts_with("CARGO_PKG_") || text.starts_with("CARGO_MANIFEST_") {
-            cargo.env_remove(&name);
+            command.env_remove(&name);
         }
     }
-    cargo
 }
 
 #[cfg(test)]

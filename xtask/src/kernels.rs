@@ -96,7 +96,7 @@ fn install(root: &Path) -> Result<PathBuf, Error> {
 
 /// What each kernel uses, as the test that compiles them writes it.
 fn compile(libraries: &Path, out: &Path) -> Result<String, Error> {
-    // The whole workspace: alone, `device` would be built anew with other features of its libraries.
+    // The whole workspace: alone, `device` would be built anew, its libraries with other features.
     let mut test = cargo(&["test", "--release", "--workspace", "--test", "it", "nvrtc::"]);
     let out = std::path::absolute(out).map_err(Error::io(out))?;
     command::run(test.env("ROWMILL_NVRTC", libraries).env("ROWMILL_KERNELS", &out))?;

@@ -91,7 +91,8 @@ fn run_block(block: &Block, folder: &Path, programs: &Path) -> Result<(), Error>
     let mut bash = Command::new("bash");
     bash.args(["-euo", "pipefail", "-c", &format!("{PRELUDE}{}", block.script)]);
     // Cargo sets these for its children; a reader's shell has none of them.
-    bash.env_remove("CARGO_MANIFEST_DIR").env_remove("RUSTUP_TOOLCHAIN");
+    command::forget_package(&mut bash);
+    bash.env_remove("RUSTUP_TOOLCHAIN");
     let status = bash.current_dir(folder).env("PATH", path).status();
     match status {
         Ok(status) if status.success() => Ok(()),
