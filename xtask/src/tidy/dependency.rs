@@ -60,9 +60,9 @@ const OWNERS: [(&[&str], &[&str]); 17] = [
     (&["anyhow", "eyre", "color-eyre"], &[]),
 ];
 
-/// Dependencies listed for their features alone: what the tests' dependencies switch on in a shared
-/// one is switched on for the product too, so that it compiles once for both.
-const FOR_FEATURES: &[&str] = &["once_cell"];
+/// Dependencies listed for their features alone: what the agent and the tests switch on in a shared
+/// one is switched on for the product too, so that it compiles once for all.
+const FOR_FEATURES: &[&str] = &["http", "once_cell", "serde_core", "smallvec"];
 
 pub fn check(tree: &Tree) -> Result<Vec<Violation>, Error> {
     let packages = tree.packages();
