@@ -32,6 +32,9 @@ pub enum Error {
     /// No secret for the agents of other hosts.
     #[error("no token for the agents of other hosts")]
     NoToken,
+    /// A file that should hold the secret and holds nothing.
+    #[error("{}: expected the secret that the agents know, got an empty file", path.display())]
+    EmptyToken { path: PathBuf },
     /// A file without any certificate.
     #[error("{}: expected certificates in PEM, got none", path.display())]
     NoCertificate { path: PathBuf },
@@ -377,6 +380,9 @@ impl Error {
             | Self::NotMeasured { .. }
             | Self::OtherMachine { .. }
             | Self::NoSuchStep { .. }
+            | Self::NoToken
+            | Self::EmptyToken { .. }
+            | Self::NoCertificate { .. }
             | Self::Report(report::Error::NoSuchStep { .. })
             | Self::Exists { .. } => EXIT_USAGE,
             Self::OnRank { source, .. } => source.exit_code(),

@@ -76,9 +76,9 @@ impl Error {
             | Self::Serve { .. }
             | Self::NoSuchRule { .. }
             | Self::RulesFile { .. } => return self.table_hint(),
-            Self::Socket(_) | Self::NobodyAsked { .. } | Self::NoToken => {
-                return self.capture_hint();
-            }
+            #[rustfmt::skip]
+            Self::Socket(_) | Self::NobodyAsked { .. } | Self::NoToken
+            | Self::EmptyToken { .. } => return self.capture_hint(),
             Self::Plan { .. }
             | Self::PlanFile { .. }
             | Self::CalibrationFile { .. }
@@ -251,6 +251,9 @@ impl Error {
             Self::NoToken => {
                 "name the file with the secret that the agents know: --token-file FILE; this host's own \
                  agent is asked without --hosts"
+            }
+            Self::EmptyToken { .. } => {
+                "write the secret into it, as the agents' configuration has it, readable for you alone"
             }
             Self::Socket(fleet::ipc::socket::Error::Taken { .. }) => {
                 "another rowmill capture or dynolog runs; end it, or use a folder of your own: \

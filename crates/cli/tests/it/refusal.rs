@@ -124,3 +124,24 @@ fn a_path_need_not_be_utf8() {
     let ran = Ran::of(&info.arg(run).output().unwrap());
     assert_eq!(ran.code, Some(0), "{}", ran.stderr);
 }
+
+#[test]
+fn hosts_are_not_asked_without_a_secret() {
+    let words = ["hint: name the file with the secret", "no token for the agents of other hosts"];
+    check("fleet hosts --hosts a,b", 2, &words);
+    let place = Place::new();
+    std::fs::write(place.path("ops.token"), "\n").unwrap();
+    let ran = place.run("fleet hosts --hosts a --token-file ops.token");
+    assert_eq!(ran.code, Some(2), "{}", ran.stderr);
+    for text in ["ops.token: expected the secret", "got an empty file", "hint: write the secret"] {
+        assert!(ran.stderr.contains(text), "no {text:?} in\n{}", ran.stderr);
+    }
+}
+
+#[test]
+fn a_host_without_an_agent_is_told_what_to_start() {
+    let place = Place::new();
+    let ran = place.run("fleet hosts --socket-dir .");
+    assert_eq!(ran.code, Some(1), "{}", ran.stderr);
+    assert!(ran.stdout.contains("start rowmill-agent"), "{}", ran.stdout);
+}

@@ -3,7 +3,7 @@
 
 use std::collections::BTreeSet;
 use std::fs::{self, File};
-use std::io::{Read, Write};
+use std::io::{ErrorKind, Read, Write};
 use std::os::linux::net::SocketAddrExt;
 use std::os::unix::net::{SocketAddr, UnixStream};
 use std::path::Path;
@@ -67,6 +67,9 @@ pub fn remote(
 ) -> Result<Vec<Client>, Error> {
     let Some(path) = &reach.token_file else { return Err(Error::NoToken) };
     let token = fs::read_to_string(path).map_err(Error::io(path, "read"))?.trim().to_owned();
+    if token.is_empty() {
+        return Err(Error::EmptyToken { path: path.clone() });
+    }
     let tls = match &reach.ca {
         Some(path) => {
             let certificates = certificates(path)?;
@@ -235,7 +238,12 @@ impl Client {
         body: Option<&[u8]>,
     ) -> Result<(u16, Vec<u8>), String> {
         let words = |error: std::io::Error| format!("the agent of this host: {error}");
-        let mut stream = connect(place).map_err(words)?;
+        let mut stream = connect(place).map_err(|error| match error.kind() {
+            ErrorKind::ConnectionRefused | ErrorKind::NotFound => {
+                "no agent answers on this host; start rowmill-agent (docs/agent.md)".to_owned()
+            }
+            _ => words(error),
+        })?;
         stream.set_read_timeout(Some(self.patience)).map_err(words)?;
         let body = body.unwrap_or_default();
         let head = format!(
