@@ -4,7 +4,12 @@ use crate::fixture::{Place, Ran};
 
 /// Runs `words`, which must end with `code` and say all of `expected` on stderr.
 fn check(words: &str, code: i32, expected: &[&str]) {
-    let ran = Place::new().run(words);
+    check_in(&Place::new(), words, code, expected);
+}
+
+/// The same in a folder that holds what the words name.
+fn check_in(place: &Place, words: &str, code: i32, expected: &[&str]) {
+    let ran = place.run(words);
     assert_eq!(ran.code, Some(code), "rowmill {words}\n{}", ran.stderr);
     for text in expected {
         assert!(ran.stderr.contains(text), "rowmill {words}: no {text:?} in\n{}", ran.stderr);
@@ -47,17 +52,14 @@ fn a_run_that_does_not_fit_names_both_numbers_the_largest_parts_and_a_cap() {
     let words =
         format!("train dlrm-dcnv2 {tables} --set batch_size=256 --synthetic 1000 --run run");
     let place = Place::new();
-    let ran = place.run(&words);
-    assert_eq!(ran.code, Some(2), "{}", ran.stderr);
-    for text in [
+    let expected = [
         "error: dlrm-dcnv2: expected a run of at most",
         "PiB while",
         "table weights",
         "table optimizer states",
         "hint: --set rows_cap=",
-    ] {
-        assert!(ran.stderr.contains(text), "no {text:?} in\n{}", ran.stderr);
-    }
+    ];
+    check_in(&place, &words, 2, &expected);
     assert!(!place.path("run").exists(), "nothing is written before the check");
 }
 
@@ -131,11 +133,8 @@ fn hosts_are_not_asked_without_a_secret() {
     check("fleet hosts --hosts a,b", 2, &words);
     let place = Place::new();
     std::fs::write(place.path("ops.token"), "\n").unwrap();
-    let ran = place.run("fleet hosts --hosts a --token-file ops.token");
-    assert_eq!(ran.code, Some(2), "{}", ran.stderr);
-    for text in ["ops.token: expected the secret", "got an empty file", "hint: write the secret"] {
-        assert!(ran.stderr.contains(text), "no {text:?} in\n{}", ran.stderr);
-    }
+    let words = ["ops.token: expected the secret", "got an empty file", "hint: write the secret"];
+    check_in(&place, "fleet hosts --hosts a --token-file ops.token", 2, &words);
 }
 
 #[test]
