@@ -89,14 +89,19 @@ pub fn of_python(trace: &Trace) -> Tree {
 /// # Source
 /// arXiv:2201.07821, whose event tree looks through the same names.
 pub fn is_label(trace: &Trace, row: u32) -> bool {
-    // Before 2022 the profiler wrote its own annotations as operators.
-    const LABELS: [&str; 7] =
-        ["##", "__", "module::", "DLRM ", "DistributedDataParallel", "ProfilerStep#", "Optimizer."];
     match trace.kind(row) {
         Kind::Annotation => true,
-        Kind::Operator => LABELS.iter().any(|label| trace.name(row).starts_with(label)),
+        Kind::Operator => is_label_name(trace.name(row)),
         _ => false,
     }
+}
+
+/// Whether an operator of a name only names what runs inside it: before 2022 the profiler wrote its
+/// own annotations as operators.
+pub fn is_label_name(name: &str) -> bool {
+    const LABELS: [&str; 7] =
+        ["##", "__", "module::", "DLRM ", "DistributedDataParallel", "ProfilerStep#", "Optimizer."];
+    LABELS.iter().any(|label| name.starts_with(label))
 }
 
 impl Tree {

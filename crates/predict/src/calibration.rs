@@ -6,7 +6,9 @@
 pub mod collect;
 pub mod constants;
 pub mod file;
+pub mod launches;
 pub mod nearest;
+pub mod opaque;
 
 pub mod price;
 #[cfg(test)]
@@ -35,6 +37,8 @@ pub struct Calibration {
     pub factors: Vec<f64>,
     /// The same of a rank's devices in a step: on a pool of cores, what other programs took.
     pub work_factors: Vec<f64>,
+    /// What operators called.
+    pub launches: launches::Launches,
 }
 
 /// Where samples were taken.
@@ -94,6 +98,7 @@ impl Calibration {
         add(&mut self.transfers, other.transfers);
         self.factors.extend(other.factors);
         self.work_factors.extend(other.work_factors);
+        self.launches.merge(other.launches);
     }
 
     /// How many samples there are.

@@ -115,6 +115,11 @@ pub fn operation_name(operation: Operation) -> String {
     text.trim_matches('"').to_owned()
 }
 
+/// The operation that files spell so.
+pub fn operation_of(name: &str) -> Option<Operation> {
+    serde_json::from_value(serde_json::Value::String(name.to_owned())).ok()
+}
+
 /// The host segments and kernels of a recording, with constants for everything that waits.
 pub fn replay(program: &Program, recorded: &Recorded, constants: &Constants) -> Costs {
     let measured = |(from, to): (i64, i64)| Cost { ns: to - from, source: Some(Source::Measured) };

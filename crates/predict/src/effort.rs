@@ -23,6 +23,13 @@ pub struct Effort {
     bytes: f64,
 }
 
+impl Effort {
+    /// Bytes read and written.
+    pub fn bytes(self) -> u64 {
+        self.bytes as u64
+    }
+}
+
 /// What a detail says of the work; `None` where it says nothing.
 pub fn of(detail: &str) -> Option<Effort> {
     let (_, said) = detail.rsplit_once("; ").unwrap_or(("", detail));

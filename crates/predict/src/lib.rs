@@ -95,6 +95,16 @@ pub enum Error {
         /// What was found.
         got: String,
     },
+    /// An execution trace that no program follows from.
+    #[error("execution trace of rank {rank}: expected {expected}, got {got}")]
+    Execution {
+        /// The rank.
+        rank: u32,
+        /// What would have been right.
+        expected: String,
+        /// What was found.
+        got: String,
+    },
     /// A file that is no calibration.
     #[error("calibration: expected {expected}, got {got}")]
     Calibration {

@@ -145,7 +145,8 @@ pub struct Call {
 }
 
 /// When a call returns.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
 pub enum Returns {
     /// After its own time.
     AtOnce,

@@ -12,13 +12,15 @@ mod structure;
 mod threads;
 mod works;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use analyze::Scope;
 use analyze::job::Shapes;
 use analyze::tree::Tree;
 use schema::OpWork;
+use trace::store::StringId;
 
+pub(crate) use sizes::text_bytes;
 pub use span::{Span, StepRule, spans};
 pub use structure::Structure;
 
@@ -45,6 +47,21 @@ pub struct RecordedRank {
     pub works: Vec<(i64, i64)>,
     /// What each row of the trace became, as far as it became one thing.
     pub rows: BTreeMap<u32, Place>,
+    /// Every operator that ran, those inside others too.
+    pub operators: BTreeSet<StringId>,
+    /// By place of the thread and of a call among its actions: who makes it.
+    pub callers: BTreeMap<(usize, usize), Caller>,
+}
+
+/// The innermost operator around a call.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Caller {
+    /// Its row.
+    pub row: u32,
+    /// Its name.
+    pub name: StringId,
+    /// The sizes of its tensors.
+    pub sizes: StringId,
 }
 
 /// Where a row of a trace is in a rank's program.

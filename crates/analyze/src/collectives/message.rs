@@ -1,10 +1,10 @@
 //! What a collective moves: operation, bytes, factors. Knows no times and no ranks' kernels.
 
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 use trace::store::{Collective, Trace};
 
 /// What a collective does.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Operation {
     /// Every rank gets the sum.

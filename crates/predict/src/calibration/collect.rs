@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use super::constants::median;
 use super::price::part_key;
-use super::{Calibration, Key, Waiting, mean};
+use super::{Calibration, Key, Waiting, launches, mean};
 use crate::cost::operation_name;
 use crate::program::{Action, Program, Rank, Returns, Segment, Thread, WorkKind};
 use crate::recording::{RecordedRank, Step};
@@ -20,6 +20,7 @@ pub fn add(calibration: &mut Calibration, step: &Step, ranks: &[usize]) {
         works(calibration, program, (rank, recorded));
         waits(calibration, program, (rank, recorded));
     }
+    launches::collect(calibration, step, ranks);
     for collective in &program.collectives {
         if !collective.parts.iter().all(|(rank, _)| ranks.contains(rank)) {
             continue;

@@ -4,13 +4,14 @@ use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
+use super::launches::Launches;
 use super::{Calibration, Key, Machine, Waiting, constants, mean};
 use crate::Error;
 use crate::cost::Constants;
 use crate::program::{Overhead, WorkKind};
 
 /// The version that is written, and the only one that is read.
-pub const VERSION: u64 = 2;
+pub const VERSION: u64 = 3;
 
 /// What a file holds.
 #[derive(Serialize, Deserialize)]
@@ -28,6 +29,7 @@ struct Content {
     transfers: Vec<TransferRow>,
     factors: Vec<f64>,
     work_factors: Vec<f64>,
+    launches: Launches,
 }
 
 #[derive(Serialize, Deserialize)]
@@ -90,6 +92,7 @@ impl Calibration {
             transfers: transfers.collect(),
             factors: self.factors.clone(),
             work_factors: self.work_factors.clone(),
+            launches: self.launches.clone(),
         };
         serde_json::to_string(&content).map_err(|error| wrong("figures with JSON", &error))
     }
@@ -128,6 +131,7 @@ impl Calibration {
             transfers: transfers.map(|row| ((row.operation, row.bytes), row.samples)).collect(),
             factors: content.factors,
             work_factors: content.work_factors,
+            launches: content.launches,
         })
     }
 }

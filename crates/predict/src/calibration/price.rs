@@ -5,9 +5,11 @@ use std::collections::BTreeMap;
 use trace::store::StringId;
 
 use super::collect::key;
+use super::opaque::Opaque;
 use super::{Calibration, Key, constants, nearest};
 use crate::cost::{Cost, Costs, RankCosts, Source};
 use crate::effort::{self, Roof};
+use crate::lower::execution::OPAQUE;
 use crate::program::{Action, Overhead, Part, Program, Returns, Segment, Work, WorkKind};
 use crate::recording::Setting;
 
@@ -42,6 +44,7 @@ pub struct Prices {
     overheads: Means<Overhead>,
     works: Means<WorkKind>,
     roof: Roof,
+    opaque: Opaque,
     constants: crate::cost::Constants,
 }
 
@@ -150,6 +153,7 @@ impl Prices {
             overheads: Means::of(&calibration.overheads, keep),
             works,
             roof,
+            opaque: Opaque::of(calibration),
             constants: constants::of(calibration),
         }
     }
@@ -175,6 +179,9 @@ impl Prices {
     }
 
     fn overhead(&self, key: Key<Overhead>) -> Cost {
+        if key.name == OPAQUE {
+            return self.opaque.host(&key.detail);
+        }
         match (self.method, key.class) {
             (Method::Full, _) => self.overheads.cost(key, OVERHEAD_POWER),
             (_, Overhead::BetweenOps) => self.overheads.by_class(Overhead::BetweenOps),
@@ -248,6 +255,9 @@ impl Prices {
     /// Of a kernel: the mean of the same; of one that says what it does, by those between whose
     /// sizes it lies, else by the nearest ones and the roofline; else as everything.
     fn kernel(&self, key: Key<WorkKind>) -> Cost {
+        if key.name == OPAQUE {
+            return self.opaque.work(&key.detail);
+        }
         let is_known = self.works.by_key.contains_key(&key);
         if is_known || effort::of(&key.detail).is_none() {
             return self.works.cost(key, WORK_POWER);

@@ -5,15 +5,24 @@ use analyze::job::{Shapes, Tensors};
 use analyze::tree::Tree;
 use trace::store::Kind;
 
-/// The rows of a rank whose sizes tell operators and collectives apart.
+/// The rows of a rank whose sizes tell operators and collectives apart: outermost operators, those
+/// that call something, collectives.
 pub(super) fn rows(scope: &Scope<'_>, tree: &Tree) -> Vec<u32> {
     let trace = scope.trace;
     let names_collective = |row: &u32| tree.contains(*row) && is_collective(trace.name(*row));
     let mut rows = tree.top_operators(trace);
     rows.extend(trace.rows().filter(names_collective));
+    let calls = tree.nodes.iter().filter(|row| trace.kind(**row).is_call());
+    let calls = calls.filter(|row| !scope.links().work(**row).is_empty());
+    rows.extend(calls.filter_map(|row| caller(scope, tree, *row)));
     rows.sort_unstable();
     rows.dedup();
     rows
+}
+
+/// The innermost operator around a call.
+pub(super) fn caller(scope: &Scope<'_>, tree: &Tree, call: u32) -> Option<u32> {
+    tree.ancestors(call).find(|row| is_operator(scope, *row))
 }
 
 fn is_collective(name: &str) -> bool {
@@ -31,6 +40,17 @@ pub(super) fn text(tensors: &Tensors) -> String {
     parts.join(", ").trim_end_matches([',', ' ']).to_owned()
 }
 
+/// Bytes of the tensors of sizes as text.
+pub(crate) fn text_bytes(sizes: &str) -> u64 {
+    let one = |part: &str| {
+        let (dims, kind) = part.split_once(' ').unwrap_or((part, ""));
+        let all: Option<Vec<u64>> = dims.split('x').map(|size| size.parse().ok()).collect();
+        let elements = all?.into_iter().fold(1u64, u64::saturating_mul);
+        Some(elements.saturating_mul(element_bytes(kind)))
+    };
+    sizes.split(", ").filter_map(one).fold(0, u64::saturating_add)
+}
+
 /// Bytes of a collective's message by the rows around its kernel's call; `None` where none says.
 pub(super) fn bytes(
     (scope, tree, shapes): (&Scope<'_>, &Tree, &Shapes),
@@ -45,15 +65,20 @@ pub(super) fn bytes(
 fn size(tensors: &Tensors) -> u64 {
     let one = |(at, dims): (usize, &Vec<u64>)| {
         let elements = dims.iter().copied().fold(1u64, u64::saturating_mul);
-        let width = match tensors.types.get(at).map_or("", String::as_str) {
-            "double" | "long" | "long int" | "c10::complex<float>" => 8,
-            "c10::Half" | "c10::BFloat16" | "short" => 2,
-            "unsigned char" | "signed char" | "bool" => 1,
-            _ => 4,
-        };
+        let width = element_bytes(tensors.types.get(at).map_or("", String::as_str));
         if dims.is_empty() { 0 } else { elements.saturating_mul(width) }
     };
     tensors.dims.iter().enumerate().map(one).fold(0, u64::saturating_add)
+}
+
+/// Bytes of an element by the name of its type.
+fn element_bytes(kind: &str) -> u64 {
+    match kind {
+        "double" | "long" | "long int" | "c10::complex<float>" => 8,
+        "c10::Half" | "c10::BFloat16" | "short" => 2,
+        "unsigned char" | "signed char" | "bool" => 1,
+        _ => 4,
+    }
 }
 
 /// Whether a row is an operator.

@@ -10,7 +10,7 @@ use trace::store::{StringId, Strings, TrackId};
 use super::hand_offs::{self, Joined};
 use super::points::{self, Point, What};
 use super::structure::{HandOff, of};
-use super::{Place, Reader, RecordedRank, sizes};
+use super::{Caller, Place, Reader, RecordedRank, sizes};
 use crate::Error;
 use crate::program::{
     Action, Call, Mark, MarkKind, Overhead, Rank, Returns, Segment, Thread, WorkKind,
@@ -39,6 +39,12 @@ pub(super) fn read(
         return Err(Error::NoHostRows { rank: trace.rank });
     };
     rank.main = main;
+    let is_inside = |row: &&u32| {
+        let start = trace.slices.start(**row);
+        sizes::is_operator(read.scope, **row) && (read.span.start..read.span.end).contains(&start)
+    };
+    let operators = read.tree.nodes.iter().filter(is_inside);
+    recorded.operators.extend(operators.map(|row| names.intern(trace.name(*row))));
     let tracks: BTreeSet<TrackId> = threads.iter().map(|(thread, _)| thread.track).collect();
     let joins = |hand_off: &&HandOff| {
         let is_inside = read.span.start < hand_off.done && hand_off.done < read.span.end;
@@ -62,16 +68,19 @@ pub(super) fn read(
             actions: Vec::new(),
             times: Vec::new(),
             places: Vec::new(),
+            callers: Vec::new(),
         };
         writer.left = writer.names.intern("start");
         writer.thread(points, (at == main).then_some(read.span.end));
         let (actions, times, places) = (writer.actions, writer.times, writer.places);
+        let callers = writer.callers;
         let track = &trace.tracks[thread.track.0 as usize];
         let number = |key: &trace::store::TrackKey| key.number().unwrap_or(-1);
         let (pid, tid) = (number(&track.pid), number(&track.tid));
         let thread = rank.threads.len();
         let place = |(row, first, last)| (row, Place::Actions { thread, first, last });
         recorded.rows.extend(places.into_iter().map(place));
+        recorded.callers.extend(callers.into_iter().map(|(at, caller)| ((thread, at), caller)));
         rank.threads.push(Thread { pid, tid, actions });
         recorded.actions.push(times);
     }
@@ -106,6 +115,8 @@ struct Writer<'a, 'b> {
     times: Vec<(i64, i64)>,
     /// Calls and operators: row, first and last action.
     places: Vec<(u32, usize, usize)>,
+    /// Place of a call, and who makes it.
+    callers: Vec<(usize, Caller)>,
 }
 
 impl Writer<'_, '_> {
@@ -264,7 +275,17 @@ impl Writer<'_, '_> {
         let cost = Segment { overhead: Overhead::RuntimeCall, op: name, detail };
         let call = Call { cost, launches, awaits, room, returns };
         self.places.push((point.row, self.actions.len(), self.actions.len()));
+        let caller = self.caller(point.row);
+        self.callers.extend(caller.map(|caller| (self.actions.len(), caller)));
         self.add(Action::Call(call), (self.cursor, point.end.max(self.cursor)));
+    }
+
+    fn caller(&mut self, call: u32) -> Option<Caller> {
+        let row = sizes::caller(self.read.scope, self.read.tree, call)?;
+        let trace = self.read.scope.trace;
+        let found = self.read.shapes.get(&(trace.rank, row));
+        let sizes = self.names.intern(&found.map_or_else(String::new, sizes::text));
+        Some(Caller { row, name: self.names.intern(trace.name(row)), sizes })
     }
 
     /// A point's name; numbers of steps are left out, so that the same name comes again.

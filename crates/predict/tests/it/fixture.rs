@@ -69,6 +69,13 @@ impl Recording {
         scopes(&self.0.traces).iter().map(|scope| recording::spans(scope).1).collect()
     }
 
+    /// A step of one rank, as if no other had been recorded.
+    pub fn step_alone(&self, rank: usize) -> Step {
+        let scopes = scopes(&self.0.traces[rank..=rank]);
+        let job = recording::Job::new(&scopes, |rows| sizes(&scopes, rows));
+        job.step(&[recording::spans(&scopes[0]).1[0]]).expect("host rows")
+    }
+
     /// A step of all ranks.
     pub fn step(&self, number: usize) -> Step {
         let spans: Vec<Span> = self.spans().iter().map(|spans| spans[number]).collect();

@@ -3,6 +3,7 @@
 
 mod edits;
 mod embedding;
+mod execution;
 mod faults;
 mod fixture;
 mod hosts;

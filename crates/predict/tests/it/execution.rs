@@ -1,0 +1,344 @@
+//! Steps from execution traces, against what was recorded of the same steps.
+
+use std::collections::BTreeMap;
+
+use predict::calibration::launches::{Called, Launched, Variant};
+use predict::calibration::price::{Method, Prices};
+use predict::calibration::{Calibration, Key, collect};
+use predict::evaluate::error_pct;
+use predict::lower::execution::Execution;
+use predict::prediction::{Draws, never_run};
+use predict::program::{Action, MarkKind, Program, Rank, Returns, WorkKind};
+use predict::recording::{RankSetting, Setting, Step};
+use predict::simulate;
+use trace::execution_trace::{self, ExecutionTrace};
+
+use crate::fixture::{self, Recording};
+
+const DRAWS: Draws = Draws { count: 20, seed: 0 };
+
+/// The public job, recorded and as execution traces.
+fn dlrm() -> Option<(Recording, Vec<ExecutionTrace>)> {
+    let recording = Recording::read("dlrm8/dlrm_kineto.tar.gz")?;
+    let path = fixture::path("traces/dlrm8/dlrm_pytorch_et.tar.gz")?;
+    Some((recording, execution_trace::read(&path).expect("execution traces")))
+}
+
+fn calibrated(step: &Step, ranks: &[usize]) -> Calibration {
+    let mut calibration = Calibration::default();
+    collect::add(&mut calibration, step, ranks);
+    collect::add_factors(&mut calibration, step, ranks);
+    calibration
+}
+
+fn from_execution(traces: &[ExecutionTrace], calibration: &Calibration) -> Execution {
+    Program::from_execution(traces, 0, calibration).expect("a program")
+}
+
+/// Names of what begins on each thread, in order; the step's own mark left out.
+fn begun(program: &Program, rank: &Rank) -> Vec<Vec<(bool, String)>> {
+    let mark = |action: &Action| match action {
+        Action::Begin(mark) => {
+            let is_operator = mark.kind == MarkKind::Operator;
+            Some((is_operator, program.text(mark.name).to_owned()))
+        }
+        _ => None,
+    };
+    let named = |actions: &[Action]| {
+        let all = actions.iter().filter_map(mark);
+        all.filter(|(_, name)| !name.starts_with("ProfilerStep#")).collect::<Vec<_>>()
+    };
+    let mut threads: Vec<_> = rank.threads.iter().map(|thread| named(&thread.actions)).collect();
+    threads.sort();
+    threads
+}
+
+/// Names of kernels, copies and sets on each stream, in order.
+fn launched(program: &Program, rank: &Rank) -> BTreeMap<i32, Vec<String>> {
+    let mut streams: BTreeMap<i32, Vec<String>> = BTreeMap::new();
+    for work in rank.works.iter().filter(|work| work.is_launched) {
+        let number = rank.streams[work.stream as usize].number;
+        streams.entry(number).or_default().push(program.text(work.name).to_owned());
+    }
+    streams
+}
+
+#[test]
+fn an_execution_trace_and_a_timeline_of_a_step_are_one_program() {
+    let Some((recording, traces)) = dlrm() else { return };
+    for (at, trace) in (0..).zip(&traces) {
+        let step = recording.step_alone(at);
+        let found = from_execution(std::slice::from_ref(trace), &calibrated(&step, &[0]));
+        assert!(found.unknown.is_empty(), "{:?}", found.unknown);
+        assert_eq!((found.steps, found.is_marked), (1, false));
+        let (recorded, written) = (&step.program.ranks[0], &found.program.ranks[0]);
+        let (mut timed, mut never) =
+            (begun(&step.program, recorded), begun(&found.program, written));
+        if [4, 5].contains(&at) {
+            // Whole microseconds nest one operator of these ranks into the one before it.
+            let all = never.iter_mut().zip(&mut timed).map(|(never, timed)| {
+                let first = never.iter().zip(timed.iter()).position(|(a, b)| a != b);
+                first.map(|place| never.remove(place))
+            });
+            assert_eq!(all.flatten().count(), 1, "rank {at}");
+        }
+        assert_eq!(timed, never, "rank {at}");
+        let (timed, never) = (launched(&step.program, recorded), launched(&found.program, written));
+        assert_eq!(timed.keys().collect::<Vec<_>>(), never.keys().collect::<Vec<_>>());
+        for (stream, names) in timed {
+            // Whether a kernel moves several elements at a time depends on addresses.
+            let same = names.iter().zip(&never[&stream]).filter(|(a, b)| a == b).count();
+            assert_eq!(names.len(), never[&stream].len(), "rank {at}, stream {stream}");
+            assert!(100 * same >= 96 * names.len(), "rank {at}: {same} of {}", names.len());
+        }
+    }
+}
+
+#[test]
+fn the_calibration_of_a_rank_prices_its_own_execution_trace_within_half_a_percent() {
+    let Some((recording, traces)) = dlrm() else { return };
+    let error = |at: usize| {
+        let step = recording.step_alone(at);
+        let calibration = calibrated(&step, &[0]);
+        let found = from_execution(&traces[at..=at], &calibration);
+        let predicted = never_run::of(&found.program, &calibration, DRAWS).expect("no cycle");
+        assert_eq!(predicted.rows[0].unknown_pct, 0.0);
+        assert!(predicted.rows[0].measured_pct > 99.0, "{:?}", predicted.rows[0]);
+        error_pct(predicted.rows[0].step_ns, step.recorded.ranks[0].step_ns)
+    };
+    // Measured: -0.38, -0.27, -0.10, -0.27, -0.20, -0.34, -0.11, -0.11.
+    let errors: Vec<f64> = (0..traces.len()).map(error).collect();
+    assert!(errors.iter().all(|error| error.abs() <= 0.5), "{errors:.2?}");
+}
+
+#[test]
+fn eight_execution_traces_are_one_job_whose_ranks_meet() {
+    let Some((recording, traces)) = dlrm() else { return };
+    let step = recording.step(0);
+    let calibration = calibrated(&step, &[0, 1, 2, 3, 4, 5, 6, 7]);
+    let found = from_execution(&traces, &calibration);
+    assert_eq!(found.partial_collectives, 0);
+    let operations = |program: &Program| {
+        let mut all: Vec<_> = program.collectives.iter().map(|one| one.operation).collect();
+        all.sort_unstable();
+        all
+    };
+    assert_eq!(operations(&found.program), operations(&step.program));
+    // Only when the ranks began is taken from the recording: no execution trace says it.
+    let start = |start_ns| RankSetting { start_ns, left_running: Vec::new() };
+    let starts = step.recorded.ranks.iter().map(|rank| start(rank.start_ns));
+    let setting = Setting { ranks: starts.collect() };
+    let costs = Prices::new(&calibration, Method::Full).price(&found.program, &setting);
+    let simulation = simulate::run(&found.program, &costs).expect("no cycle");
+    let ranks = step.recorded.ranks.iter().enumerate();
+    // Measured: 1.75, 1.41, 2.13, 0.88, -3.59, -3.43, 1.65, 2.60; from the timelines up to -3.52.
+    let errors: Vec<f64> =
+        ranks.map(|(at, rank)| error_pct(simulation.step_ns(at), rank.step_ns)).collect();
+    assert!(errors.iter().all(|error| error.abs() <= 4.0), "{errors:.2?}");
+}
+
+/// A node: id, parent, thread, name, inputs and outputs as (storage, elements, device), schema.
+type Given<'a> = (u64, u64, u64, &'a str, &'a [Memory<'a>], &'a [Memory<'a>], &'a str);
+type Memory<'a> = (u64, u64, &'a str);
+
+/// An execution trace of these nodes inside a process and thread 1.
+fn by_hand(nodes: &[Given<'_>]) -> ExecutionTrace {
+    let side = |all: &[Memory<'_>]| {
+        let values: Vec<String> = all
+            .iter()
+            .map(|(storage, elements, device)| {
+                format!(r#"[{storage}, {storage}, 0, {elements}, 4, "{device}"]"#)
+            })
+            .collect();
+        let shapes: Vec<String> = all.iter().map(|memory| format!("[{}]", memory.1)).collect();
+        let types = vec![r#""Tensor(float)""#; all.len()];
+        [values.join(", "), shapes.join(", "), types.join(", ")]
+    };
+    let node = |(id, parent, thread, name, inputs, outputs, schema): &Given<'_>| {
+        let ([values, shapes, types], [results, result_shapes, result_types]) =
+            (side(inputs), side(outputs));
+        format!(
+            r#"{{"id": {id}, "name": "{name}", "parent": {parent}, "tid": {thread}, "scope": 0,
+"op_schema": "{schema}", "inputs": [{values}], "input_shapes": [{shapes}],
+"input_types": [{types}], "outputs": [{results}], "output_shapes": [{result_shapes}],
+"output_types": [{result_types}]}}"#
+        )
+    };
+    let nodes: Vec<String> = nodes.iter().map(node).collect();
+    let text = format!(
+        r#"{{"schema": "1.0.1", "pid": 9, "nodes": [
+{},
+{{"id": 2, "name": "[pytorch|profiler|execution_graph|thread]", "parent": 1, "tid": 1}},
+{{"id": 1, "name": "[pytorch|profiler|execution_graph|process]", "parent": 1, "tid": 0}}]}}"#,
+        nodes.join(",\n")
+    );
+    execution_trace::read_text(text.as_bytes()).expect("an execution trace")
+}
+
+/// Operators that each launched one kernel of 100 ns: name, sizes and stream.
+fn known(operators: &[(&str, &str, i32)]) -> Calibration {
+    let mut calibration = Calibration::default();
+    for (name, sizes, stream) in operators {
+        let kernel = format!("{name}_kernel");
+        let launched = Launched {
+            kind: WorkKind::Kernel,
+            name: kernel.clone(),
+            details: [((*sizes).to_owned(), 1)].into(),
+            bytes: None,
+            stream: *stream,
+            collective: None,
+        };
+        let called = Called {
+            name: "cudaLaunchKernel".to_owned(),
+            launches: vec![launched],
+            awaits: Vec::new(),
+            returns: Returns::AtOnce,
+        };
+        let variant = Variant { count: 1, calls: vec![called] };
+        let launches = &mut calibration.launches;
+        launches.seen.insert((*name).to_owned());
+        for by_name in [&mut launches.outer, &mut launches.inner] {
+            let by_sizes = by_name.entry((*name).to_owned()).or_default();
+            by_sizes.insert((*sizes).to_owned(), vec![variant.clone()]);
+        }
+        let key = Key { class: WorkKind::Kernel, name: kernel, detail: (*sizes).to_owned() };
+        calibration.works.insert(key, vec![100]);
+    }
+    calibration
+}
+
+const GPU: &str = "cuda:0";
+
+#[test]
+fn work_waits_for_who_wrote_its_tensors_last() {
+    let calibration = known(&[("a", "8 float", 7), ("b", "8 float", 20)]);
+    let trace = by_hand(&[
+        (3, 2, 1, "a", &[(1, 8, GPU)], &[(2, 8, GPU)], "a(Tensor x) -> Tensor"),
+        (4, 2, 1, "b", &[(2, 8, GPU)], &[(3, 8, GPU)], "b(Tensor x) -> Tensor"),
+        (5, 2, 1, "b", &[(1, 8, GPU)], &[(4, 8, GPU)], "b(Tensor x) -> Tensor"),
+        (6, 2, 1, "a", &[(3, 8, GPU)], &[(5, 8, GPU)], "a(Tensor x) -> Tensor"),
+        (7, 2, 1, "a", &[(4, 8, GPU)], &[(6, 8, GPU)], "a(Tensor x) -> Tensor"),
+    ]);
+    let found = from_execution(&[trace], &calibration);
+    let works = &found.program.ranks[0].works;
+    let after: Vec<&[u32]> = works.iter().map(|work| work.after.as_slice()).collect();
+    assert_eq!(after, [&[][..], &[0], &[], &[1], &[2]]);
+    let behind: Vec<Option<u32>> = works.iter().map(|work| work.behind).collect();
+    assert_eq!(behind, [None, None, Some(1), Some(0), Some(3)]);
+}
+
+#[test]
+fn operators_nobody_recorded_are_priced_by_bytes_and_said() {
+    let calibration = known(&[("a", "8 float", 7), ("c", "8000 float", 7)]);
+    let row = |elements: u64| {
+        let own = [(1, elements, GPU)];
+        let trace = by_hand(&[
+            (3, 2, 1, "a", &[(1, 8, GPU)], &[(2, 8, GPU)], "a(Tensor x) -> Tensor"),
+            (4, 2, 1, "my::op", &own, &[(3, elements, GPU)], "my::op(Tensor x) -> Tensor"),
+            (5, 2, 1, "my::view", &own, &own, "my::view(Tensor(a) x) -> Tensor(a)"),
+        ]);
+        let found = from_execution(&[trace], &calibration);
+        let unknown: Vec<(&str, u64)> =
+            found.unknown.iter().map(|(name, count)| (name.as_str(), *count)).collect();
+        assert_eq!(unknown, [("my::op", 1), ("my::view", 1)]);
+        let predicted = never_run::of(&found.program, &calibration, DRAWS).expect("no cycle");
+        let works = &found.program.ranks[0].works;
+        assert_eq!(works.len(), 2, "another view of memory launches nothing");
+        assert!(predicted.rows[0].unknown_pct > 0.0, "{:?}", predicted.rows[0]);
+        let (from, to) = predicted.simulation.work_ns(0, 1);
+        to - from
+    };
+    assert!(row(8) >= 100, "as long as what moves as much");
+    let mut slower = calibration.clone();
+    let key = Key {
+        class: WorkKind::Kernel,
+        name: "c_kernel".to_owned(),
+        detail: "8000 float".to_owned(),
+    };
+    slower.works.insert(key, vec![1_000_100]);
+    let trace = by_hand(&[(
+        4,
+        2,
+        1,
+        "my::op",
+        &[(1, 4000, GPU)],
+        &[(3, 4000, GPU)],
+        "my::op(Tensor x) -> Tensor",
+    )]);
+    let found = from_execution(&[trace], &slower);
+    let predicted = never_run::of(&found.program, &slower, DRAWS).expect("no cycle");
+    let (from, to) = predicted.simulation.work_ns(0, 0);
+    assert!((990_000..=1_010_000).contains(&(to - from)), "32 kB as 32 kB: {}", to - from);
+}
+
+#[test]
+fn other_sizes_are_scaled_and_count_as_modelled() {
+    let calibration = known(&[("a", "8 float", 7)]);
+    let trace =
+        by_hand(&[(3, 2, 1, "a", &[(1, 24, GPU)], &[(2, 24, GPU)], "a(Tensor x) -> Tensor")]);
+    let found = from_execution(&[trace], &calibration);
+    assert!(found.unknown.is_empty());
+    let predicted = never_run::of(&found.program, &calibration, DRAWS).expect("no cycle");
+    let (from, to) = predicted.simulation.work_ns(0, 0);
+    assert_eq!(to - from, 300);
+    assert_eq!(predicted.rows[0].measured_pct, 0.0);
+}
+
+#[test]
+fn execution_traces_that_say_too_little_are_refused() {
+    let calibration = known(&[("a", "8 float", 7)]);
+    let schema = "a(Tensor x) -> Tensor";
+    let whole = || by_hand(&[(3, 2, 1, "a", &[(1, 8, GPU)], &[(2, 8, GPU)], schema)]);
+    let refused = |traces: &[ExecutionTrace], step: usize, expected: &str| {
+        let found = Program::from_execution(traces, step, &calibration);
+        let text = found.expect_err("a refusal").to_string();
+        assert!(text.contains(expected), "no {expected:?} in {text:?}");
+    };
+    let ring = [(3, 4, 1, "a", &[][..], &[][..], schema), (4, 3, 1, "a", &[], &[], schema)];
+    refused(&[by_hand(&ring)], 0, "expected nodes inside others, none inside itself, got node 3");
+    let lost = [(3, 9, 1, "a", &[][..], &[][..], schema)];
+    refused(&[by_hand(&lost)], 0, "got node 3 inside 9, which does not exist");
+    refused(&[by_hand(&[])], 0, "rank 0: expected operators in the step, got none");
+    refused(&[whole()], 1, "expected a step 1, counted from 0, got 1 step");
+    let cut = br#"{"schema": "1.0.1", "nodes": [{"id": 3, "name": "a", "parent": 3}, {"id": 4"#;
+    let cut = execution_trace::read_text(cut).expect("a part of an execution trace");
+    refused(&[cut], 0, "expected a whole execution trace, got byte");
+    let found = Program::from_execution(&[whole()], 0, &Calibration::default());
+    assert!(found.expect_err("a refusal").to_string().contains("calibration: expected"));
+}
+
+#[test]
+fn ranks_with_other_collectives_are_refused() {
+    let mut calibration = known(&[("a", "8 float", 7), ("b", "8 float", 20)]);
+    for name in ["a", "b"] {
+        let operation = if name == "a" { "all_reduce" } else { "all_to_all" };
+        let launches = &mut calibration.launches;
+        for by_name in [&mut launches.outer, &mut launches.inner] {
+            let variants = by_name.get_mut(name).and_then(|known| known.get_mut("8 float"));
+            let variant = &mut variants.expect("known")[0];
+            variant.calls[0].launches[0].collective = Some((operation.to_owned(), 32));
+        }
+    }
+    let rank = |number: u32, names: &[&'static str]| {
+        let nodes: Vec<Given<'_>> = (3u64..)
+            .zip(names)
+            .map(|(id, name)| (id, 2, 1, *name, &[(1, 8, GPU)][..], &[][..], "f(Tensor x) -> ()"))
+            .collect();
+        ExecutionTrace { rank: number, ..by_hand(&nodes) }
+    };
+    let met = from_execution(&[rank(0, &["a", "b"]), rank(1, &["a", "b"])], &calibration);
+    assert_eq!(met.program.collectives.len(), 2);
+    assert_eq!(met.program.collectives[1].parts, [(0, 1), (1, 1)]);
+    for (names, expected) in [
+        (
+            &["a", "a"][..],
+            r#"expected "all_to_all" as collective 1, as on rank 0, got "all_reduce""#,
+        ),
+        (&["a"], r#"expected "all_to_all" as collective 1, as on rank 0, got none"#),
+    ] {
+        let traces = [rank(0, &["a", "b"]), rank(1, names)];
+        let found = Program::from_execution(&traces, 0, &calibration);
+        let text = found.expect_err("a refusal").to_string();
+        assert!(text.contains(expected), "no {expected:?} in {text:?}");
+    }
+}
