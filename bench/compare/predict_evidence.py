@@ -4,7 +4,8 @@
     python3 bench/compare/predict_evidence.py [--rowmill target/release/rowmill] [--output bench/record/MACHINE]
     python3 bench/compare/predict_evidence.py --quick            a third of the cases, fewer steps
 
-1. Records `dlrm-default` and `dlrm-ddp` at B = 512 and 2048 (`rowmill bench train --trace`) and calibrates on these alone.
+1. Records `dlrm-default` and `dlrm-ddp` at B = 512 and 2048 (`rowmill bench train --trace`), each twice in processes of their own, and
+   calibrates on these alone: what two recordings of one configuration differ by is how much runs differ.
 2. Predicts base and change of every case (`rowmill predict model`) and writes all predictions to predictions.json, synced,
    with a checksum that the record repeats.
 3. Measures base and change in turns: every turn is a process of its own, base first in even turns, the change in odd ones.
@@ -44,6 +45,8 @@ CLOCK_SHARE_MIN = 0.9
 
 # A recording most of whose steps were disturbed is made again.
 CALIBRATION_TRIES = 3
+# Recordings of each configuration, one after another over all of them: minutes apart, as runs are.
+CALIBRATION_ROUNDS = 2
 CALIBRATED = [("dlrm-default", 512), ("dlrm-default", 2048), ("dlrm-ddp", 512), ("dlrm-ddp", 2048)]
 
 
@@ -141,9 +144,9 @@ class Evidence:
     def calibrate(self):
         self.calibration, merged = self.folder / "calibration.json", []
         self.calibrated = []
-        for config, batch in CALIBRATED:
+        for number, (config, batch) in enumerate(CALIBRATED * CALIBRATION_ROUNDS):
             say(f"recording {config}, B = {batch}")
-            traces = self.folder / f"{config}-{batch}"
+            traces = self.folder / f"calibration-{number}"
             for _ in range(CALIBRATION_TRIES):
                 found = self.bench(run_of(config, batch), "--steps", 6, "--repeats", 2, "--trace", traces)
                 if found["trusted"]:
@@ -155,7 +158,7 @@ class Evidence:
             )
             clocks = [step["apparent_clock_ghz"] for step in found["steps"]]
             self.clock_ghz = max([self.clock_ghz, *clocks])
-            part = self.folder / f"{config}-{batch}.json"
+            part = self.folder / f"calibration-{number}.json"
             self.rowmill("predict", "calibrate", traces, *merged, "--output", part)
             merged = ["--merge", part]
         os.replace(part, self.calibration)

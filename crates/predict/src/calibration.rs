@@ -9,12 +9,15 @@ pub mod file;
 pub mod launches;
 pub mod nearest;
 pub mod opaque;
-
 pub mod price;
+pub mod runs;
+pub mod samples;
 #[cfg(test)]
 mod tests;
 
 use std::collections::BTreeMap;
+
+pub use samples::WorkSamples;
 
 use crate::program::{Overhead, WorkKind};
 
@@ -23,19 +26,20 @@ use crate::program::{Overhead, WorkKind};
 pub struct Calibration {
     /// Where.
     pub machine: Machine,
-    /// Steps that were read, times ranks.
-    pub steps: u64,
+    /// Per recording: steps that were read, times ranks.
+    pub recordings: Vec<u32>,
     /// Overheads of the host.
     pub overheads: BTreeMap<Key<Overhead>, Vec<i64>>,
     /// Work of the devices.
-    pub works: BTreeMap<Key<WorkKind>, Vec<i64>>,
+    pub works: BTreeMap<Key<WorkKind>, WorkSamples>,
     /// Starting and waiting.
     pub waits: BTreeMap<Waiting, Vec<i64>>,
     /// Collectives: operation and bytes, and what the transfer took once all had come.
     pub transfers: BTreeMap<(String, u64), Vec<i64>>,
     /// How much slower a rank's host was in a run than the mean of all: 1 is as fast.
     pub factors: Vec<f64>,
-    /// The same of a rank's devices in a step: on a pool of cores, what other programs took.
+    /// The same of a rank's devices in a step, beside what is usual in its recording: on a pool of
+    /// cores, what other programs took.
     pub work_factors: Vec<f64>,
     /// What operators called.
     pub launches: launches::Launches,
@@ -91,9 +95,12 @@ impl Calibration {
         if self.machine == Machine::default() {
             self.machine = other.machine;
         }
-        self.steps += other.steps;
+        let offset = self.step_count();
+        for (key, samples) in &other.works {
+            self.works.entry(key.clone()).or_default().append_later(samples, offset);
+        }
+        self.recordings.extend(other.recordings);
         add(&mut self.overheads, other.overheads);
-        add(&mut self.works, other.works);
         add(&mut self.waits, other.waits);
         add(&mut self.transfers, other.transfers);
         self.factors.extend(other.factors);
@@ -101,11 +108,16 @@ impl Calibration {
         self.launches.merge(other.launches);
     }
 
+    /// Steps that were read, times ranks.
+    pub fn step_count(&self) -> u32 {
+        self.recordings.iter().sum()
+    }
+
     /// How many samples there are.
     pub fn sample_count(&self) -> u64 {
         let count = |samples: &Vec<i64>| samples.len() as u64;
         self.overheads.values().map(count).sum::<u64>()
-            + self.works.values().map(count).sum::<u64>()
+            + self.works.values().map(|samples| samples.ns().len() as u64).sum::<u64>()
             + self.waits.values().map(count).sum::<u64>()
             + self.transfers.values().map(count).sum::<u64>()
     }

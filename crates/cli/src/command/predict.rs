@@ -4,7 +4,7 @@ mod calibrate;
 mod compare;
 mod drawing;
 mod evaluate;
-mod findings;
+pub mod findings;
 mod kernel;
 mod model;
 mod next;
@@ -149,7 +149,7 @@ pub fn calibrated(job: &Job<'_>, steps: &Steps, ranks: usize) -> Result<Calibrat
         collect::add(&mut found, &step, &all);
         read.push(step);
     }
-    read.iter().for_each(|step| collect::add_factors(&mut found, step, &all));
+    collect::add_factors(&mut found, &read, &all);
     Ok(found)
 }
 

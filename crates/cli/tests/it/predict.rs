@@ -129,9 +129,9 @@ fn a_calibration_that_cannot_be_used_is_refused() {
     let step = "predict step t.json --calibration";
     refused(&place, &format!("{step} t.json"), &["expected a calibration", "hint:"]);
     let text = fs::read_to_string(place.path("c.json")).unwrap();
-    let newer = text.replacen("\"rowmill_calibration\":3", "\"rowmill_calibration\":4", 1);
+    let newer = text.replacen("\"rowmill_calibration\":4", "\"rowmill_calibration\":5", 1);
     fs::write(place.path("new.json"), newer).unwrap();
-    refused(&place, &format!("{step} new.json"), &["expected version 3, got version 4"]);
+    refused(&place, &format!("{step} new.json"), &["expected version 4, got version 5"]);
     fs::write(place.path("cut.json"), &text[..text.len() / 2]).unwrap();
     refused(&place, &format!("{step} cut.json"), &["cut.json: calibration: expected"]);
     let huge = text.replacen("[45000", "[9223372036854775807", 1);

@@ -2,11 +2,10 @@
 
 use std::collections::BTreeMap;
 
-use super::constants::median;
 use super::price::part_key;
 use super::{Calibration, Key, Waiting, launches, mean};
 use crate::cost::operation_name;
-use crate::program::{Action, Program, Rank, Returns, Segment, Thread, WorkKind};
+use crate::program::{Action, Overhead, Program, Rank, Returns, Segment, Thread, WorkKind};
 use crate::recording::{RecordedRank, Step};
 
 /// Adds the samples of some ranks of a step. With all ranks, what collectives take is the shortest
@@ -15,9 +14,13 @@ pub fn add(calibration: &mut Calibration, step: &Step, ranks: &[usize]) {
     let program = &step.program;
     for at in ranks {
         let (rank, recorded) = (&program.ranks[*at], &step.recorded.ranks[*at]);
-        calibration.steps += 1;
+        let number = calibration.step_count();
+        match calibration.recordings.last_mut() {
+            Some(steps) => *steps += 1,
+            None => calibration.recordings.push(1),
+        }
         host(calibration, program, (rank, recorded));
-        works(calibration, program, (rank, recorded));
+        works(calibration, number, (program, rank, recorded));
         waits(calibration, program, (rank, recorded));
     }
     launches::collect(calibration, step, ranks);
@@ -36,32 +39,49 @@ pub fn add(calibration: &mut Calibration, step: &Step, ranks: &[usize]) {
     }
 }
 
-/// How much slower each rank's host was than the means of a calibration, and its devices than the
-/// medians; adds them to it.
-pub fn add_factors(calibration: &mut Calibration, step: &Step, ranks: &[usize]) {
-    let hosts: Vec<f64> =
-        ranks.iter().filter_map(|at| host_factor(calibration, step, *at)).collect();
-    let works: Vec<f64> =
-        ranks.iter().filter_map(|at| work_factor(calibration, step, *at)).collect();
+/// How much slower each rank's host was in some steps than the means of a calibration, and its
+/// devices than the centres of their works; adds them to it.
+pub fn add_factors(calibration: &mut Calibration, steps: &[Step], ranks: &[usize]) {
+    let usual = Usual {
+        overheads: calibration
+            .overheads
+            .iter()
+            .filter_map(|(key, samples)| Some((key, mean(samples)?)))
+            .collect(),
+        works: calibration
+            .works
+            .iter()
+            .filter_map(|(key, samples)| Some((key, samples.centre(&calibration.recordings)?)))
+            .collect(),
+    };
+    let (mut hosts, mut works) = (Vec::new(), Vec::new());
+    for step in steps {
+        hosts.extend(ranks.iter().filter_map(|at| host_factor(&usual, step, *at)));
+        works.extend(ranks.iter().filter_map(|at| work_factor(&usual, step, *at)));
+    }
     calibration.factors.extend(hosts);
     calibration.work_factors.extend(works);
 }
 
-fn host_factor(calibration: &Calibration, step: &Step, rank: usize) -> Option<f64> {
+/// What is usual of everything.
+struct Usual<'a> {
+    overheads: BTreeMap<&'a Key<Overhead>, f64>,
+    works: BTreeMap<&'a Key<WorkKind>, f64>,
+}
+
+fn host_factor(usual: &Usual<'_>, step: &Step, rank: usize) -> Option<f64> {
     let recorded = &step.recorded.ranks[rank];
     let threads = step.program.ranks[rank].threads.iter().zip(&recorded.actions);
     let all = threads.flat_map(|(thread, times)| segments(recorded, (thread, times)));
     ratio(all.filter_map(|(segment, ns)| {
-        let samples = calibration.overheads.get(&key(&step.program, segment))?;
-        Some((ns, mean(samples)?))
+        Some((ns, *usual.overheads.get(&key(&step.program, segment))?))
     }))
 }
 
-fn work_factor(calibration: &Calibration, step: &Step, rank: usize) -> Option<f64> {
+fn work_factor(usual: &Usual<'_>, step: &Step, rank: usize) -> Option<f64> {
     let works = step.program.ranks[rank].works.iter().zip(&step.recorded.ranks[rank].works);
     ratio(works.filter(|(work, _)| work.collective.is_none()).filter_map(|(work, (from, to))| {
-        let samples = calibration.works.get(&part_key(&step.program, work.as_part()))?;
-        Some((to - from, median(samples)? as f64))
+        Some((to - from, *usual.works.get(&part_key(&step.program, work.as_part()))?))
     }))
 }
 
@@ -88,7 +108,7 @@ fn segments<'a>(
 }
 
 /// What a stretch of host time is a sample of.
-pub(crate) fn key(program: &Program, segment: Segment) -> Key<crate::program::Overhead> {
+pub(crate) fn key(program: &Program, segment: Segment) -> Key<Overhead> {
     Key {
         class: segment.overhead,
         name: program.text(segment.op).to_owned(),
@@ -110,15 +130,15 @@ fn host(
 
 fn works(
     calibration: &mut Calibration,
-    program: &Program,
-    (rank, recorded): (&Rank, &RecordedRank),
+    number: u32,
+    (program, rank, recorded): (&Program, &Rank, &RecordedRank),
 ) {
     for (work, (from, to)) in rank.works.iter().zip(&recorded.works) {
         if work.collective.is_none() {
             let name = program.text(work.name).to_owned();
             let detail = program.text(work.detail).to_owned();
             let key = Key { class: work.kind, name, detail };
-            calibration.works.entry(key).or_default().push(to - from);
+            calibration.works.entry(key).or_default().push(number, to - from);
         }
     }
 }

@@ -5,13 +5,13 @@ use std::collections::BTreeMap;
 use serde::{Deserialize, Serialize};
 
 use super::launches::Launches;
-use super::{Calibration, Key, Machine, Waiting, constants, mean};
+use super::{Calibration, Key, Machine, Waiting, WorkSamples, constants, mean};
 use crate::Error;
 use crate::cost::Constants;
 use crate::program::{Overhead, WorkKind};
 
 /// The version that is written, and the only one that is read.
-pub const VERSION: u64 = 3;
+pub const VERSION: u64 = 4;
 
 /// What a file holds.
 #[derive(Serialize, Deserialize)]
@@ -20,11 +20,12 @@ struct Content {
     rowmill_calibration: u64,
     host: String,
     devices: Vec<String>,
-    steps: u64,
+    /// Steps times ranks of each recording.
+    recordings: Vec<u32>,
     /// What the samples of waiting amount to; for people, not read again.
     constants: Constants,
     overheads: Vec<Row<Overhead>>,
-    works: Vec<Row<WorkKind>>,
+    works: Vec<WorkRow>,
     waits: Vec<WaitRow>,
     transfers: Vec<TransferRow>,
     factors: Vec<f64>,
@@ -40,6 +41,18 @@ struct Row<C> {
     detail: String,
     mean_ns: f64,
     samples: Vec<i64>,
+}
+
+#[derive(Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct WorkRow {
+    class: WorkKind,
+    name: String,
+    detail: String,
+    centre_ns: f64,
+    samples: Vec<i64>,
+    /// The step of each sample, over all recordings.
+    steps: Vec<u32>,
 }
 
 #[derive(Serialize, Deserialize)]
@@ -84,10 +97,10 @@ impl Calibration {
             rowmill_calibration: VERSION,
             host: self.machine.host.clone(),
             devices: self.machine.devices.clone(),
-            steps: self.steps,
+            recordings: self.recordings.clone(),
             constants: constants::of(self),
             overheads: rows(&self.overheads),
-            works: rows(&self.works),
+            works: work_rows(self),
             waits: waits.collect(),
             transfers: transfers.collect(),
             factors: self.factors.clone(),
@@ -124,9 +137,9 @@ impl Calibration {
         let transfers = content.transfers.into_iter();
         Ok(Self {
             machine: Machine { host: content.host, devices: content.devices },
-            steps: content.steps,
+            works: works(content.works, &content.recordings)?,
+            recordings: content.recordings,
             overheads: samples(content.overheads)?,
-            works: samples(content.works)?,
             waits,
             transfers: transfers.map(|row| ((row.operation, row.bytes), row.samples)).collect(),
             factors: content.factors,
@@ -151,21 +164,59 @@ fn rows<C: Copy + Ord>(of: &BTreeMap<Key<C>, Vec<i64>>) -> Vec<Row<C>> {
     of.iter().map(row).collect()
 }
 
-/// Samples by key.
-fn samples<C: Ord>(rows: Vec<Row<C>>) -> Result<BTreeMap<Key<C>, Vec<i64>>, Error> {
-    // About a month: the sum of as many samples as a file can hold stays a whole number.
-    const MOST_NS: i64 = 2_600_000_000_000_000;
+fn work_rows(calibration: &Calibration) -> Vec<WorkRow> {
+    let row = |(key, samples): (&Key<WorkKind>, &WorkSamples)| WorkRow {
+        class: key.class,
+        name: key.name.clone(),
+        detail: key.detail.clone(),
+        centre_ns: samples.centre(&calibration.recordings).unwrap_or_default(),
+        samples: samples.ns().to_vec(),
+        steps: samples.steps().to_vec(),
+    };
+    calibration.works.iter().map(row).collect()
+}
+
+/// Samples of works by key.
+fn works(
+    rows: Vec<WorkRow>,
+    recordings: &[u32],
+) -> Result<BTreeMap<Key<WorkKind>, WorkSamples>, Error> {
+    let sum = recordings.iter().try_fold(0u32, |sum, steps| sum.checked_add(*steps));
+    let count = sum.ok_or_else(|| wrong("steps that can be counted", &"more"))?;
     let mut all = BTreeMap::new();
     for row in rows {
-        if let Some(ns) = row.samples.iter().find(|ns| !(-MOST_NS..=MOST_NS).contains(*ns)) {
-            return Err(wrong(
-                "samples of less than a month",
-                &format!("{ns} ns of {:?}", row.name),
-            ));
+        check(&row.name, &row.samples)?;
+        if let Some(step) = row.steps.last().filter(|step| **step >= count) {
+            let expected = format!("samples of the {count} steps of its recordings");
+            return Err(wrong(&expected, &format!("step {step} of {:?}", row.name)));
         }
+        let (samples, steps) = (row.samples.len(), row.steps.len());
+        let found = WorkSamples::new(row.samples, row.steps).ok_or_else(|| {
+            let got = format!("{samples} samples and {steps} steps of {:?}", row.name);
+            wrong("a step for each sample, in their order", &got)
+        })?;
+        all.insert(Key { class: row.class, name: row.name, detail: row.detail }, found);
+    }
+    Ok(all)
+}
+
+/// Samples by key.
+fn samples<C: Ord>(rows: Vec<Row<C>>) -> Result<BTreeMap<Key<C>, Vec<i64>>, Error> {
+    let mut all = BTreeMap::new();
+    for row in rows {
+        check(&row.name, &row.samples)?;
         all.insert(Key { class: row.class, name: row.name, detail: row.detail }, row.samples);
     }
     Ok(all)
+}
+
+fn check(name: &str, samples: &[i64]) -> Result<(), Error> {
+    // About a month: the sum of as many samples as a file can hold stays a whole number.
+    const MOST_NS: i64 = 2_600_000_000_000_000;
+    match samples.iter().find(|ns| !(-MOST_NS..=MOST_NS).contains(*ns)) {
+        Some(ns) => Err(wrong("samples of less than a month", &format!("{ns} ns of {name:?}"))),
+        None => Ok(()),
+    }
 }
 
 fn spelt(waiting: &Waiting) -> (&'static str, Option<String>) {

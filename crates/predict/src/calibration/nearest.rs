@@ -1,13 +1,18 @@
 //! What something takes at sizes nobody recorded, by the sizes of the same that were.
 //!
-//! Sizes are the numbers in a text such as `512x128 float, 128x128 float`. Knows no kernel: it only
-//! assumes that time grows as a power of what grows.
+//! Sizes are the numbers in a text such as `512x128 float, 128x128 float`; what an operator says of
+//! its FLOPs and bytes follows them. Knows no kernel: it only assumes that time grows as a power of
+//! what grows.
+
+use crate::effort;
 
 /// Sizes, and the text around them: only what is alike in that can be compared.
 #[derive(Clone, Debug, PartialEq)]
 struct Sizes {
     around: String,
     numbers: Vec<f64>,
+    /// How many of the numbers are dimensions; FLOPs and bytes follow.
+    dims: usize,
 }
 
 fn sizes(detail: &str) -> Sizes {
@@ -24,20 +29,73 @@ fn sizes(detail: &str) -> Sizes {
         }
         around.push(letter);
     }
-    Sizes { around, numbers }
+    let said = if effort::of(detail).is_some() { 2 } else { 0 };
+    Sizes { around, dims: numbers.len() - said, numbers }
 }
 
-/// How unlike two sizes are: the sum of the logarithms of their ratios.
+/// The logarithms of the ratios of all numbers, `b` by `a`.
+fn ratios<'a>(a: &'a Sizes, b: &'a Sizes) -> impl Iterator<Item = f64> + 'a {
+    a.numbers.iter().zip(&b.numbers).map(|(a, b)| (b.max(0.5) / a.max(0.5)).ln())
+}
+
+/// How unlike two sizes are: the Euclidean distance of the logarithms of their numbers.
 fn distance(a: &Sizes, b: &Sizes) -> f64 {
-    let ratio = |(a, b): (&f64, &f64)| (a.max(0.5) / b.max(0.5)).ln().abs();
-    a.numbers.iter().zip(&b.numbers).map(ratio).sum()
+    ratios(a, b).map(|ratio| ratio * ratio).sum::<f64>().sqrt()
 }
 
 /// How much larger `b` is than `a`: the logarithm of the ratio that differs most.
 fn growth(a: &Sizes, b: &Sizes) -> f64 {
-    let ratio = |(a, b): (&f64, &f64)| (b.max(0.5) / a.max(0.5)).ln();
-    let ratios = a.numbers.iter().zip(&b.numbers).map(ratio);
-    ratios.max_by(|a, b| a.abs().total_cmp(&b.abs())).unwrap_or(0.0)
+    let dims = a.dims;
+    let most = |all: &mut dyn Iterator<Item = f64>| {
+        all.max_by(|a, b| a.abs().total_cmp(&b.abs())).unwrap_or(0.0)
+    };
+    match most(&mut ratios(a, b).take(dims)) {
+        0.0 => most(&mut ratios(a, b).skip(dims)),
+        grown => grown,
+    }
+}
+
+/// Logarithms of ratios that are less apart than this are alike: offsets have one entry more than
+/// there are bags.
+const ALIKE: f64 = 0.01;
+
+/// The one factor, as a logarithm, by which the dimensions that differ do, such as the batch of
+/// both matrices of a product; `None` where they differ by several.
+fn factor(a: &Sizes, b: &Sizes) -> Option<f64> {
+    let grown = growth(a, b);
+    let is_alike = |ratio: f64| ratio.abs() < ALIKE || (ratio - grown).abs() < ALIKE;
+    ratios(a, b).take(a.dims).all(is_alike).then_some(grown)
+}
+
+/// Where sizes lie on the line through two others.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum OnLine {
+    Between,
+    Beyond,
+}
+
+/// Where `wanted` lies on the line through `a` and `b`: the same dimensions differ by one factor.
+/// Between them also FLOPs and bytes lie between theirs; other rules do more at the same sizes.
+fn on_line(a: &Sizes, b: &Sizes, wanted: &Sizes) -> Option<OnLine> {
+    let (whole, part) = (factor(a, b)?, factor(a, wanted)?);
+    if whole.abs() < ALIKE {
+        return None;
+    }
+    let share = part / whole;
+    let mut dims = ratios(a, b).zip(ratios(a, wanted)).take(a.dims);
+    let is_same = |(whole, part): (f64, f64)| (whole * share - part).abs() < ALIKE;
+    if !dims.all(is_same) {
+        return None;
+    }
+    let within = |(whole, part): (f64, f64)| {
+        let (low, high) = (whole.min(0.0), whole.max(0.0));
+        (low - ALIKE..=high + ALIKE).contains(&part)
+    };
+    if !(0.0..=1.0).contains(&share) {
+        return Some(OnLine::Beyond);
+    }
+    let mut done = ratios(a, b).zip(ratios(a, wanted)).skip(a.dims);
+    done.all(within).then_some(OnLine::Between)
 }
 
 /// What was found near a size.
@@ -57,43 +115,46 @@ pub fn apart(a: &str, b: &str) -> Option<f64> {
     (a.around == b.around).then(|| distance(&a, &b))
 }
 
+/// Whether all dimensions in which two details differ do so by one factor, as those of another
+/// batch do.
+pub fn is_lined(a: &str, b: &str) -> bool {
+    let (a, b) = (sizes(a), sizes(b));
+    a.around == b.around && factor(&a, &b).is_some_and(|grown| grown.abs() > ALIKE)
+}
+
 /// What something takes at the sizes of `detail`, by what it took (`ns`) at others.
 ///
-/// Between two sizes it grows as the power that joins them; beyond both likewise, by a power from 0
-/// to 1. Of one size alone, it grows with the power `alone`: 1 for what moves or computes data, 0
-/// for what does not depend on it. `None` where nothing has sizes of the same form.
+/// Two known sizes count where those asked for lie on the line through them: what differs differs
+/// by one factor. Between them time grows as the power that joins them; beyond both likewise, by a
+/// power from 0 to 1. From one size alone, the nearest, it grows with the power `alone`: 1 for what
+/// moves or computes data, 0 for what does not depend on it. `None` where nothing has sizes of the
+/// same form.
 pub fn find(known: &[(&str, f64)], detail: &str, alone: f64) -> Option<Near> {
-    const SAME_LINE: f64 = 1e-3;
     let wanted = sizes(detail);
     if wanted.numbers.is_empty() {
         return None;
     }
-    let all: Vec<(usize, Sizes, f64)> = (0..known.len())
+    let mut all: Vec<(usize, Sizes, f64)> = (0..known.len())
         .map(|at| (at, sizes(known[at].0), known[at].1))
         .filter(|(_, sizes, _)| sizes.around == wanted.around)
         .collect();
-    let near = |a: &&(usize, Sizes, f64), b: &&(usize, Sizes, f64)| {
-        distance(&a.1, &wanted).total_cmp(&distance(&b.1, &wanted))
+    all.sort_by(|a, b| distance(&a.1, &wanted).total_cmp(&distance(&b.1, &wanted)));
+    let lined: Vec<_> = all.iter().filter(|one| factor(&one.1, &wanted).is_some()).collect();
+    let pair = |kind: OnLine| {
+        let firsts = lined.iter().enumerate();
+        let mut pairs = firsts.flat_map(|(at, a)| lined[at + 1..].iter().map(move |b| (*a, *b)));
+        pairs.find(|(one, other)| on_line(&one.1, &other.1, &wanted) == Some(kind))
     };
-    let (place, nearest, ns) = all.iter().min_by(near)?;
-    let own = distance(nearest, &wanted);
-    // Others on one line through both: between them, or beyond.
-    let on_line = |other: &&(usize, Sizes, f64)| {
-        let (there, apart) = (distance(&other.1, &wanted), distance(&other.1, nearest));
-        let is_between = (own + there - apart).abs() < SAME_LINE;
-        let is_beyond = (own + apart - there).abs() < SAME_LINE;
-        apart > 0.0 && (is_between || is_beyond)
+    let (nearest, other) = match pair(OnLine::Between).or_else(|| pair(OnLine::Beyond)) {
+        Some((nearest, other)) => (nearest, Some(other)),
+        None => (all.first()?, None),
     };
-    let is_between = |other: &&(usize, Sizes, f64)| {
-        (own + distance(&other.1, &wanted) - distance(&other.1, nearest)).abs() < SAME_LINE
-    };
-    let lined = || all.iter().filter(on_line);
-    let other = lined().filter(is_between).min_by(near).or_else(|| lined().min_by(near));
+    let is_between =
+        other.is_some_and(|other| on_line(&nearest.1, &other.1, &wanted) == Some(OnLine::Between));
     let power = other.map_or(alone, |other| {
-        let power = (other.2.max(1.0) / ns.max(1.0)).ln() / growth(nearest, &other.1);
-        if is_between(&other) { power } else { power.clamp(0.0, 1.0) }
+        let power = (other.2.max(1.0) / nearest.2.max(1.0)).ln() / growth(&nearest.1, &other.1);
+        if is_between { power } else { power.clamp(0.0, 1.0) }
     });
-    let ns = ns * (power * growth(nearest, &wanted)).exp();
-    let is_between = other.is_some_and(|other| is_between(&other));
-    Some(Near { place: *place, ns, is_between })
+    let ns = nearest.2 * (power * growth(&nearest.1, &wanted)).exp();
+    Some(Near { place: nearest.0, ns, is_between })
 }

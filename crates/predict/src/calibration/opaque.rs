@@ -21,7 +21,9 @@ impl Opaque {
     /// Of a calibration. Collectives are left out: most of them wait.
     pub fn of(calibration: &Calibration) -> Self {
         let works = calibration.works.iter().filter(|(key, _)| !key.name.contains("nccl"));
-        let works = works.filter_map(|(key, samples)| Some((bytes(&key.detail), mean(samples)?)));
+        let recordings = &calibration.recordings;
+        let works =
+            works.filter_map(|(key, found)| Some((bytes(&key.detail), found.centre(recordings)?)));
         let hosts = calibration.overheads.iter();
         let hosts = hosts.filter(|(key, _)| key.class == Overhead::HostOnly);
         let hosts =

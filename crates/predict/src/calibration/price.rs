@@ -6,14 +6,15 @@ use trace::store::StringId;
 
 use super::collect::key;
 use super::opaque::Opaque;
-use super::{Calibration, Key, constants, nearest};
+use super::{Calibration, Key, constants, mean, nearest, samples};
 use crate::cost::{Cost, Costs, RankCosts, Source};
 use crate::effort::{self, Roof};
 use crate::lower::execution::OPAQUE;
 use crate::program::{Action, Overhead, Part, Program, Returns, Segment, Work, WorkKind};
 use crate::recording::Setting;
 
-/// How samples become prices of overheads. Kernels are always priced by the most similar ones.
+/// How samples become prices of overheads: means. Kernels are always priced by the most similar
+/// ones, by what they take in an undisturbed step.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Method {
     /// By operator and sizes, else by operator, else by class; between operators by what came
@@ -29,64 +30,54 @@ pub enum Method {
     Trimmed,
 }
 
-/// Means by key, by name and by class; a sum and a count each.
+/// Centres by key, by name and by class, nanoseconds.
 #[derive(Clone, Debug)]
-struct Means<C: Ord> {
-    by_key: BTreeMap<Key<C>, (i64, i64)>,
-    by_name: BTreeMap<(C, String), (i64, i64)>,
-    by_class: BTreeMap<C, (i64, i64)>,
+struct Centres<C: Ord> {
+    by_key: BTreeMap<Key<C>, f64>,
+    by_name: BTreeMap<(C, String), f64>,
+    by_class: BTreeMap<C, f64>,
 }
 
-/// The means of a calibration, found once for all programs it prices.
+/// The centres of a calibration, found once for all programs it prices.
 #[derive(Clone, Debug)]
 pub struct Prices {
     method: Method,
-    overheads: Means<Overhead>,
-    works: Means<WorkKind>,
+    overheads: Centres<Overhead>,
+    works: Centres<WorkKind>,
     roof: Roof,
     opaque: Opaque,
     constants: crate::cost::Constants,
 }
 
-impl<C: Ord + Copy> Means<C> {
-    /// Means of samples, of which `keep` chooses some of a class.
-    fn of(samples: &BTreeMap<Key<C>, Vec<i64>>, keep: impl Fn(C, Vec<i64>) -> Vec<i64>) -> Self {
-        let total = |class, samples: Vec<i64>| {
-            let kept = keep(class, samples);
-            (kept.iter().sum::<i64>(), kept.len() as i64)
-        };
-        let mut by_name: BTreeMap<(C, String), Vec<i64>> = BTreeMap::new();
-        let mut by_class: BTreeMap<C, Vec<i64>> = BTreeMap::new();
+impl<C: Ord + Copy> Centres<C> {
+    /// Of samples, of which `centre` makes one figure; of several together too.
+    fn of<S>(samples: &BTreeMap<Key<C>, S>, centre: impl Fn(C, &[&S]) -> f64) -> Self {
+        let mut by_name: BTreeMap<(C, String), Vec<&S>> = BTreeMap::new();
+        let mut by_class: BTreeMap<C, Vec<&S>> = BTreeMap::new();
         for (key, samples) in samples {
-            by_name.entry((key.class, key.name.clone())).or_default().extend(samples);
-            by_class.entry(key.class).or_default().extend(samples);
+            by_name.entry((key.class, key.name.clone())).or_default().push(samples);
+            by_class.entry(key.class).or_default().push(samples);
         }
-        let by_key =
-            samples.iter().map(|(key, samples)| (key.clone(), total(key.class, samples.clone())));
-        Self {
-            by_key: by_key.collect(),
-            by_name: by_name
-                .into_iter()
-                .map(|(key, all)| (key.clone(), total(key.0, all)))
-                .collect(),
-            by_class: by_class.into_iter().map(|(class, all)| (class, total(class, all))).collect(),
-        }
+        let by_key = samples.iter().map(|(key, one)| (key.clone(), centre(key.class, &[one])));
+        let by_name = by_name.into_iter().map(|(key, all)| {
+            let class = key.0;
+            (key, centre(class, &all))
+        });
+        let by_class = by_class.into_iter().map(|(class, all)| (class, centre(class, &all)));
+        Self { by_key: by_key.collect(), by_name: by_name.collect(), by_class: by_class.collect() }
     }
 
-    /// The mean of the same; else by the nearest sizes of the same name, from which it grows with
+    /// That of the same; else by the nearest sizes of the same name, from which it grows with
     /// the power `alone` where there is only one; else of the name, else of the class.
     fn cost(&self, key: Key<C>, alone: f64) -> Cost {
         if let Some(found) = self.by_key.get(&key) {
-            return Cost { ns: mean(found), source: Some(Source::Measured) };
+            return Cost { ns: rounded(*found), source: Some(Source::Measured) };
         }
         let named = of_name(&self.by_key, &key);
         let known: Vec<(&str, f64)> =
-            named.iter().map(|(detail, found)| (*detail, mean(found) as f64)).collect();
+            named.iter().map(|(detail, found)| (*detail, **found)).collect();
         match nearest::find(&known, &key.detail, alone) {
-            Some(near) => {
-                let ns = near.ns.clamp(0.0, 9e15).round() as i64;
-                Cost { ns, source: Some(Source::Modelled) }
-            }
+            Some(near) => Cost { ns: rounded(near.ns.max(0.0)), source: Some(Source::Modelled) },
             None => self.by_name(key),
         }
     }
@@ -94,15 +85,17 @@ impl<C: Ord + Copy> Means<C> {
     fn by_name(&self, key: Key<C>) -> Cost {
         let class = key.class;
         match self.by_name.get(&(class, key.name)) {
-            Some(found) => Cost { ns: mean(found), source: Some(Source::Modelled) },
+            Some(found) => Cost { ns: rounded(*found), source: Some(Source::Modelled) },
             None => self.by_class(class),
         }
     }
 
     fn by_class(&self, class: C) -> Cost {
         let found = self.by_class.get(&class);
-        found
-            .map_or(Cost::UNKNOWN, |found| Cost { ns: mean(found), source: Some(Source::Modelled) })
+        found.map_or(Cost::UNKNOWN, |found| Cost {
+            ns: rounded(*found),
+            source: Some(Source::Modelled),
+        })
     }
 }
 
@@ -124,8 +117,8 @@ const OVERHEAD_POWER: f64 = 0.0;
 /// The same of device work.
 const WORK_POWER: f64 = 1.0;
 
-fn mean((sum, count): &(i64, i64)) -> i64 {
-    (*sum as f64 / (*count).max(1) as f64).round() as i64
+fn rounded(ns: f64) -> i64 {
+    ns.clamp(-9e15, 9e15).round() as i64
 }
 
 /// The samples within 1.5 interquartile ranges of the quartiles.
@@ -141,41 +134,41 @@ pub(crate) fn trimmed(mut samples: Vec<i64>) -> Vec<i64> {
 impl Prices {
     /// Of a calibration.
     pub fn new(calibration: &Calibration, method: Method) -> Self {
-        let keep = |class, samples| match method {
-            Method::Trimmed if class != Overhead::RuntimeCall => trimmed(samples),
-            _ => samples,
-        };
-        let works = Means::of(&calibration.works, |_, samples| samples);
+        let overheads = Centres::of(&calibration.overheads, |class, all: &[&Vec<i64>]| {
+            let all: Vec<i64> = all.iter().flat_map(|one| one.iter().copied()).collect();
+            let kept = match method {
+                Method::Trimmed if class != Overhead::RuntimeCall => trimmed(all),
+                _ => all,
+            };
+            mean(&kept).unwrap_or_default()
+        });
+        let works = Centres::of(&calibration.works, |_, all| {
+            samples::centre(all, &calibration.recordings).unwrap_or_default()
+        });
         let known = works.by_key.iter();
-        let roof = Roof::of(known.map(|(key, found)| (key.detail.as_str(), mean(found) as f64)));
-        Self {
-            method,
-            overheads: Means::of(&calibration.overheads, keep),
-            works,
-            roof,
-            opaque: Opaque::of(calibration),
-            constants: constants::of(calibration),
-        }
+        let roof = Roof::of(known.map(|(key, found)| (key.detail.as_str(), *found)));
+        let opaque = Opaque::of(calibration);
+        Self { method, overheads, works, roof, opaque, constants: constants::of(calibration) }
     }
 
     /// The samples that a price of [`Method::Full`] rests on; none where nothing is known.
-    pub fn samples<'a, C: Ord + Copy>(
-        all: &'a BTreeMap<Key<C>, Vec<i64>>,
+    pub fn samples<'a, C: Ord + Copy, S: AsRef<[i64]>>(
+        all: &'a BTreeMap<Key<C>, S>,
         key: &Key<C>,
     ) -> Vec<&'a [i64]> {
         if let Some(own) = all.get(key) {
-            return vec![own.as_slice()];
+            return vec![own.as_ref()];
         }
         let named = of_name(all, key);
         let details: Vec<(&str, f64)> = named.iter().map(|(detail, _)| (*detail, 1.0)).collect();
         if let Some(near) = nearest::find(&details, &key.detail, 0.0) {
-            return vec![named[near.place].1.as_slice()];
+            return vec![named[near.place].1.as_ref()];
         }
         if named.is_empty() {
             let of_class = all.iter().filter(|(other, _)| other.class == key.class);
-            return of_class.map(|(_, samples)| samples.as_slice()).collect();
+            return of_class.map(|(_, samples)| samples.as_ref()).collect();
         }
-        named.into_iter().map(|(_, samples)| samples.as_slice()).collect()
+        named.into_iter().map(|(_, samples)| samples.as_ref()).collect()
     }
 
     fn overhead(&self, key: Key<Overhead>) -> Cost {
@@ -252,7 +245,7 @@ impl Prices {
 }
 
 impl Prices {
-    /// Of a kernel: the mean of the same; of one that says what it does, by those between whose
+    /// Of a kernel: the centre of the same; of one that says what it does, by those between whose
     /// sizes it lies, else by the nearest ones and the roofline; else as everything.
     fn kernel(&self, key: Key<WorkKind>) -> Cost {
         if key.name == OPAQUE {
@@ -264,13 +257,11 @@ impl Prices {
         }
         let named = of_name(&self.works.by_key, &key);
         let known: Vec<(&str, f64)> =
-            named.iter().map(|(detail, found)| (*detail, mean(found) as f64)).collect();
+            named.iter().map(|(detail, found)| (*detail, **found)).collect();
         let near = nearest::find(&known, &key.detail, WORK_POWER).filter(|near| near.is_between);
         let near = near.map(|near| near.ns).or_else(|| self.scaled(&known, &key));
         match near {
-            Some(ns) => {
-                Cost { ns: ns.clamp(0.0, 9e15).round() as i64, source: Some(Source::Modelled) }
-            }
+            Some(ns) => Cost { ns: rounded(ns.max(0.0)), source: Some(Source::Modelled) },
             None => self.works.cost(key, WORK_POWER),
         }
     }
@@ -282,7 +273,7 @@ impl Prices {
         }
         let named = of_name(&self.works.by_key, key);
         let known: Vec<(&str, f64)> =
-            named.iter().map(|(detail, found)| (*detail, mean(found) as f64)).collect();
+            named.iter().map(|(detail, found)| (*detail, **found)).collect();
         let near = nearest::find(&known, &key.detail, WORK_POWER);
         !near.is_some_and(|near| near.is_between)
     }
@@ -296,10 +287,10 @@ impl Prices {
             let others: Vec<(&str, f64)> = of_name(&self.works.by_key, key)
                 .into_iter()
                 .filter(|(detail, _)| *detail != key.detail)
-                .map(|(detail, found)| (detail, mean(found) as f64))
+                .map(|(detail, found)| (detail, *found))
                 .collect();
             let Some(scaled) = effort::scaled(&others, &key.detail, self.roof) else { continue };
-            let own = (mean(own) as f64).max(1.0);
+            let own = own.max(1.0);
             let scaled = scaled.max(1.0);
             found.entry(&key.name).or_default().push(((own / scaled).ln(), scaled));
         }
@@ -310,8 +301,9 @@ impl Prices {
         effort::scaled(named, &key.detail, self.roof).or_else(|| {
             let all = self.works.by_key.iter();
             let known: Vec<(&str, f64)> =
-                all.map(|(key, found)| (key.detail.as_str(), mean(found) as f64)).collect();
-            effort::scaled(&known, &key.detail, self.roof)
+                all.map(|(key, found)| (key.detail.as_str(), *found)).collect();
+            effort::pass(&known, &key.detail)
+                .or_else(|| effort::scaled(&known, &key.detail, self.roof))
         })
     }
 }

@@ -35,3 +35,34 @@ fn only_sizes_of_the_same_form_compare() {
     let huge = "99999999999999999999999999";
     assert!(ns(&[(huge, 100.0)], "0", 1.0).is_some_and(|ns| ns >= 0));
 }
+
+#[test]
+fn a_line_through_the_sizes_comes_before_what_lies_around_them() {
+    // In each dimension 1024x64 lies between 1024x48 and 2048x96, which are nearer than the two
+    // that differ from it by the batch alone.
+    let known = [
+        ("512x64 float", 100.0),
+        ("2048x64 float", 400.0),
+        ("1024x48 float", 10.0),
+        ("2048x96 float", 30.0),
+    ];
+    assert_eq!(ns(&known, "1024x64 float", 1.0), Some(200));
+    // What differs by one factor is one line: the batch stands in both matrices of a gradient.
+    let known = [("64x512 float, 32x512 float", 100.0), ("64x2048 float, 32x2048 float", 400.0)];
+    let near = find(&known, "64x1024 float, 32x1024 float", 1.0).expect("sizes");
+    assert!(near.is_between && (near.ns - 200.0).abs() < 1e-9, "{near:?}");
+    // By two factors it is none.
+    let near = find(&known, "64x1024 float, 32x1536 float", 1.0).expect("sizes");
+    assert!(!near.is_between, "{near:?}");
+}
+
+#[test]
+fn another_rule_at_sizes_between_two_others_is_not_between_them() {
+    let known = [("16; 160 FLOP, 1600 B", 100.0), ("64; 640 FLOP, 6400 B", 400.0)];
+    let is_between = |detail: &str| find(&known, detail, 1.0).map(|near| near.is_between);
+    assert_eq!(is_between("32; 320 FLOP, 3200 B"), Some(true));
+    assert_eq!(is_between("32; 320 FLOP, 9600 B"), Some(false));
+    // Of the same sizes, what is done tells them apart.
+    let known = [("16; 160 FLOP, 1000 B", 100.0), ("16; 160 FLOP, 4000 B", 400.0)];
+    assert_eq!(ns(&known, "16; 160 FLOP, 2000 B", 1.0), Some(200));
+}

@@ -5,6 +5,7 @@ use analyze::collectives::Operation;
 use schema::{Op, Precision};
 use trace::store::StringId;
 
+use super::exchange::Exchanges;
 use crate::effort;
 use crate::program::{
     Action, Call, Collective, Mark, MarkKind, Overhead, Program, Rank, Returns, Segment, Stream,
@@ -15,13 +16,15 @@ const LAUNCH: &str = "cudaLaunchKernelExC";
 const STEP: &str = "ProfilerStep#";
 
 /// The program of a step: an operation at a time, each a launch and a kernel that is awaited.
-/// `slowdown` is how many times as long kernels take as those of the calibration would, such as 2
-/// on half of its threads.
+/// Ranks share their memory: what they exchange passes through it. `slowdown` is how many times as
+/// long kernels take as those of the calibration would, such as 2 on half of its threads.
 pub fn program(ranks: &[Vec<Op>], slowdown: f64) -> Program {
     let mut program = Program::default();
     program.names.intern("");
+    let exchanges = Exchanges::of(ranks);
     for (number, ops) in (0u32..).zip(ranks) {
-        let rank = Writer { program: &mut program, slowdown }.rank(number, ops);
+        let program = &mut program;
+        let rank = Writer { program, slowdown, exchanges: &exchanges }.rank(number, ops);
         program.ranks.push(rank);
     }
     if ranks.len() > 1 {
@@ -62,6 +65,7 @@ fn operation(op: &Op) -> Option<Operation> {
 struct Writer<'a> {
     program: &'a mut Program,
     slowdown: f64,
+    exchanges: &'a Exchanges,
 }
 
 impl Writer<'_> {
@@ -99,7 +103,8 @@ impl Writer<'_> {
             None => format!("rowmill_{}", op.name()),
         };
         let launch = names.intern(LAUNCH);
-        let detail = names.intern(&effort::detail(&self::sizes(op), op.work()));
+        let done = self.exchanges.work(rank.rank as usize, op);
+        let detail = names.intern(&effort::detail(&self::sizes(op), done));
         let id = rank.works.len() as WorkId;
         rank.works.push(Work {
             name: names.intern(&kernel),

@@ -8,9 +8,8 @@ use trace::store::StringId;
 
 use super::Draws;
 use crate::calibration::collect::key;
-use crate::calibration::constants::median;
 use crate::calibration::price::{Prices, part_key};
-use crate::calibration::{Calibration, mean};
+use crate::calibration::{Calibration, runs};
 use crate::program::{Action, Part, Program, Rank, Returns, Segment, WorkKind};
 use crate::simulate::Simulation;
 
@@ -59,15 +58,13 @@ pub(super) fn of(
     let scaling = scaling(&mut elements, (program, simulation), prices);
     let mut drawn: Vec<Vec<i64>> = vec![Vec::new(); program.ranks.len()];
     let mut again = simulation.clone();
-    let usual_factor = middle(calibration.work_factors.clone()).unwrap_or(1.0);
+    let runs = run_factors(calibration);
     for draw in 0..u64::from(draws.count) {
         let random = CounterRng::new(draws.seed, draw);
         let ranks = program.ranks.len();
         let hosts = factors(&calibration.factors, random.child(1), ranks);
         let works = factors(&calibration.work_factors, random.child(2), ranks);
-        // From run to run clocks and other programs differ about as much as from step to step.
-        let runs = factors(&calibration.work_factors, random.child(RUN), 1);
-        let run = runs[0].map_or(1.0, |factor| factor / usual_factor);
+        let run = factors(&runs, random.child(RUN), 1)[0].unwrap_or(1.0);
         let off: Vec<f64> = (0u64..)
             .zip(&scaling)
             .map(|(name, all)| all[random.child(SCALING).below(name, all.len() as u64) as usize])
@@ -106,7 +103,7 @@ const RUN: u64 = 1 << 32;
 const SCALING: u64 = RUN + 1;
 
 /// Marks the kernels that were scaled; for each of their names, by what factors scaling kernels of
-/// that name was off, without what they have in common. Too few say nothing: then those of all.
+/// that name was off. Too few say nothing: then those of all.
 fn scaling(
     elements: &mut [Element<'_>],
     (program, simulation): (&Program, &Simulation),
@@ -142,8 +139,8 @@ fn scaling(
     found
 }
 
-/// Logarithms with weights as factors without what they have in common: quantiles of equal weight,
-/// so that shapes count by what they should take.
+/// Logarithms with weights as factors whose mean is 1: how far off scaling is beside what it says
+/// in the mean. Quantiles of equal weight, so that shapes count by what they should take.
 fn centred(residuals: &[(f64, f64)]) -> Vec<f64> {
     const QUANTILES: u32 = 41;
     let mut sorted = residuals.to_vec();
@@ -157,9 +154,20 @@ fn centred(residuals: &[(f64, f64)]) -> Vec<f64> {
         });
         found.or(sorted.last()).map_or(0.0, |(residual, _)| *residual)
     };
-    let quantile = |place: u32| at((f64::from(place) + 0.5) / f64::from(QUANTILES));
-    let usual = quantile(QUANTILES / 2);
-    (0..QUANTILES).map(|place| (quantile(place) - usual).exp()).collect()
+    let quantile = |place: u32| at((f64::from(place) + 0.5) / f64::from(QUANTILES)).exp();
+    let factors: Vec<f64> = (0..QUANTILES).map(quantile).collect();
+    let mean = factors.iter().sum::<f64>() / f64::from(QUANTILES);
+    factors.into_iter().map(|factor| factor / mean).collect()
+}
+
+/// How much runs differ: by recordings of one configuration, else about as much as steps do.
+fn run_factors(calibration: &Calibration) -> Vec<f64> {
+    let recorded = runs::factors(calibration);
+    if !recorded.is_empty() {
+        return recorded;
+    }
+    let usual = middle(calibration.work_factors.clone()).unwrap_or(1.0);
+    calibration.work_factors.iter().map(|factor| factor / usual).collect()
 }
 
 /// The lower median; `None` of nothing.
@@ -188,15 +196,6 @@ fn scale(simulation: &Simulation, node: NodeId, parts: &[Vec<&[i64]>]) -> f64 {
     let price = simulation.graph.node(node).weight as f64;
     // Means are whole nanoseconds.
     if usual <= 0.0 || (price - usual).abs() <= 1.0 { 1.0 } else { price / usual }
-}
-
-/// A price of means as one of medians.
-fn usual(price: i64, parts: &[Vec<&[i64]>]) -> f64 {
-    let all = |samples: &Vec<&[i64]>| samples.concat();
-    let sum = |of: &dyn Fn(&[i64]) -> f64| parts.iter().map(|part| of(&all(part))).sum::<f64>();
-    let means = sum(&|samples| mean(samples).unwrap_or_default());
-    let medians = sum(&|samples| median(samples).unwrap_or_default() as f64);
-    if means > 0.0 { price as f64 * medians / means } else { price as f64 }
 }
 
 fn pick(samples: &[&[i64]], random: CounterRng, counter: u64) -> Option<i64> {
@@ -262,7 +261,7 @@ fn add<'a>(
         let parts = work.cost_parts().into_iter().map(of_part).collect::<Vec<_>>();
         let node = simulation.work_node(at, number);
         let scale = scale(simulation, node, &parts);
-        let usual = usual(simulation.graph.node(node).weight, &parts);
+        let usual = simulation.graph.node(node).weight as f64;
         elements.push(Element {
             node,
             rank: at,

@@ -27,7 +27,7 @@ fn dlrm() -> Option<(Recording, Vec<ExecutionTrace>)> {
 fn calibrated(step: &Step, ranks: &[usize]) -> Calibration {
     let mut calibration = Calibration::default();
     collect::add(&mut calibration, step, ranks);
-    collect::add_factors(&mut calibration, step, ranks);
+    collect::add_factors(&mut calibration, std::slice::from_ref(step), ranks);
     calibration
 }
 
@@ -202,7 +202,7 @@ fn known(operators: &[(&str, &str, i32)]) -> Calibration {
             by_sizes.insert((*sizes).to_owned(), vec![variant.clone()]);
         }
         let key = Key { class: WorkKind::Kernel, name: kernel, detail: (*sizes).to_owned() };
-        calibration.works.insert(key, vec![100]);
+        calibration.works.insert(key, vec![100].into());
     }
     calibration
 }
@@ -255,7 +255,7 @@ fn operators_nobody_recorded_are_priced_by_bytes_and_said() {
         name: "c_kernel".to_owned(),
         detail: "8000 float".to_owned(),
     };
-    slower.works.insert(key, vec![1_000_100]);
+    slower.works.insert(key, vec![1_000_100].into());
     let trace = by_hand(&[(
         4,
         2,

@@ -328,7 +328,7 @@ fn one_product() -> Calibration {
         name: "rowmill_gemm_forward".to_owned(),
         detail: "512x512 float, 512x512 float; 268000000 FLOP, 3150000 B".to_owned(),
     };
-    calibration.works.insert(key, vec![2_680_000]);
+    calibration.works.insert(key, vec![2_680_000].into());
     calibration
 }
 

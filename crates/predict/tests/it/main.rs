@@ -14,5 +14,6 @@ mod ranks;
 mod rebuilt;
 mod replay;
 mod reprice;
+mod shapes;
 mod step;
 mod transforms;

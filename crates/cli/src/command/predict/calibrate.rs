@@ -3,6 +3,7 @@
 use std::io::Write;
 use std::path::PathBuf;
 
+use predict::calibration::runs;
 use serde::Serialize;
 
 use super::{Steps, calibrated, calibration, check_machine, job, machine, recordings, scopes};
@@ -20,7 +21,11 @@ struct Report {
     host: String,
     devices: Vec<String>,
     ranks: usize,
-    steps: u64,
+    /// Of this one and of those that were merged.
+    recordings: usize,
+    /// Recordings of a configuration that was recorded more than once: they say how runs differ.
+    repeated: usize,
+    steps: u32,
     overheads: usize,
     works: usize,
     samples: u64,
@@ -49,7 +54,9 @@ pub fn run(args: &PredictCalibrate, session: &Session) -> Result<(), Error> {
         host: found.machine.host.clone(),
         devices: found.machine.devices.clone(),
         ranks: traces.len(),
-        steps: found.steps,
+        recordings: found.recordings.len(),
+        repeated: runs::factors(&found).len(),
+        steps: found.step_count(),
         overheads: found.overheads.len(),
         works: found.works.len(),
         samples: found.sample_count(),
@@ -58,7 +65,8 @@ pub fn run(args: &PredictCalibrate, session: &Session) -> Result<(), Error> {
         render::facts(&[
             ("written", report.path.display().to_string()),
             ("devices", report.devices.join(", ")),
-            ("steps of ranks", render::count(report.steps)),
+            ("recordings", format!("{}, {} of them repeated", report.recordings, report.repeated)),
+            ("steps of ranks", render::count(u64::from(report.steps))),
             ("kinds of host time", render::count(report.overheads as u64)),
             ("kinds of device work", render::count(report.works as u64)),
             ("samples", render::count(report.samples)),

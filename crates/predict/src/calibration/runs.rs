@@ -1,0 +1,71 @@
+//! How much runs of one configuration differ: clocks, placement of pages and other programs make a
+//! whole process faster or slower. Known only where a configuration was recorded more than once.
+
+use std::collections::BTreeMap;
+
+use super::{Calibration, Key};
+use crate::program::WorkKind;
+
+/// Device time of a step of a recording, by what takes it.
+type Times<'a> = BTreeMap<&'a Key<WorkKind>, f64>;
+
+/// Two recordings of which each shares this part of its time with the other are of one
+/// configuration: what they do has the same names and sizes. It is not all of it, since what
+/// depends on the rows of a batch differs from run to run.
+const SHARED_MIN: f64 = 0.8;
+
+/// How much longer the device work of a recording took than the mean of the recordings of its
+/// configuration; nothing for configurations recorded once.
+///
+/// The mean is 1. Few recordings lie closer to their own mean than to that of all runs, so each
+/// factor is widened by `√(n / (n − 1))`.
+pub fn factors(calibration: &Calibration) -> Vec<f64> {
+    let times = times(calibration);
+    let mut groups: Vec<Vec<&Times<'_>>> = Vec::new();
+    for one in times.iter().filter(|one| !one.is_empty()) {
+        match groups.iter_mut().find(|group| is_same(group[0], one)) {
+            Some(group) => group.push(one),
+            None => groups.push(vec![one]),
+        }
+    }
+    groups.iter().filter(|group| group.len() > 1).flat_map(|group| of_group(group)).collect()
+}
+
+/// By recording.
+fn times(calibration: &Calibration) -> Vec<Times<'_>> {
+    let recordings = &calibration.recordings;
+    let mut times: Vec<Times<'_>> = recordings.iter().map(|_| Times::new()).collect();
+    for (key, samples) in &calibration.works {
+        for one in samples.of_recordings(recordings) {
+            let Some(steps) = recordings.get(one.recording) else { continue };
+            let per_step = one.count as f64 / f64::from((*steps).max(1));
+            times[one.recording].insert(key, one.centre_ns * per_step);
+        }
+    }
+    times
+}
+
+fn is_same(a: &Times<'_>, b: &Times<'_>) -> bool {
+    let shared = |of: &Times<'_>, with: &Times<'_>| {
+        let total: f64 = of.values().sum();
+        let both: f64 =
+            of.iter().filter(|(key, _)| with.contains_key(*key)).map(|(_, ns)| ns).sum();
+        both >= SHARED_MIN * total
+    };
+    shared(a, b) && shared(b, a)
+}
+
+fn of_group(group: &[&Times<'_>]) -> Vec<f64> {
+    let is_shared = |key: &Key<WorkKind>| group.iter().all(|one| one.contains_key(key));
+    let total = |one: &&Times<'_>| -> f64 {
+        one.iter().filter(|(key, _)| is_shared(key)).map(|(_, ns)| ns).sum()
+    };
+    let totals: Vec<f64> = group.iter().map(total).collect();
+    let count = totals.len() as f64;
+    let mean = totals.iter().sum::<f64>() / count;
+    if mean <= 0.0 {
+        return Vec::new();
+    }
+    let widened = (count / (count - 1.0)).sqrt();
+    totals.iter().map(|ns| 1.0 + (ns / mean - 1.0) * widened).collect()
+}

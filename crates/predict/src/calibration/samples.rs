@@ -1,0 +1,135 @@
+//! Samples of device work, each with the recorded step it was taken in, and their centre. Knows
+//! neither names nor sizes.
+
+/// Samples, by step.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct WorkSamples {
+    ns: Vec<i64>,
+    /// Per sample; never falls.
+    steps: Vec<u32>,
+}
+
+/// Of one recording: the centre of its samples, and how many a step has.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct OfRecording {
+    /// Place of the recording.
+    pub recording: usize,
+    /// The median over its steps of the mean within a step.
+    pub centre_ns: f64,
+    /// Samples of all its steps.
+    pub count: usize,
+}
+
+impl WorkSamples {
+    /// Samples with their steps; `None` unless each has one and these never fall.
+    pub fn new(ns: Vec<i64>, steps: Vec<u32>) -> Option<Self> {
+        (ns.len() == steps.len() && steps.is_sorted()).then_some(Self { ns, steps })
+    }
+
+    /// Adds a sample of the latest step.
+    pub fn push(&mut self, step: u32, ns: i64) {
+        self.steps.push(step.max(self.steps.last().copied().unwrap_or_default()));
+        self.ns.push(ns);
+    }
+
+    /// Adds the samples of later steps, which `offset` others precede.
+    pub fn append_later(&mut self, later: &Self, offset: u32) {
+        later.steps.iter().zip(&later.ns).for_each(|(step, ns)| self.push(step + offset, *ns));
+    }
+
+    /// All samples.
+    pub fn ns(&self) -> &[i64] {
+        &self.ns
+    }
+
+    /// The step of each.
+    pub fn steps(&self) -> &[u32] {
+        &self.steps
+    }
+
+    /// What the work takes in a step that nothing disturbs: the mean over recordings of the median
+    /// over the steps of each. `None` of no samples.
+    pub fn centre(&self, recordings: &[u32]) -> Option<f64> {
+        centre(&[self], recordings)
+    }
+
+    /// By recording: of `recordings` steps each.
+    pub fn of_recordings(&self, recordings: &[u32]) -> Vec<OfRecording> {
+        of_recordings(&[self], recordings)
+    }
+}
+
+impl AsRef<[i64]> for WorkSamples {
+    fn as_ref(&self) -> &[i64] {
+        &self.ns
+    }
+}
+
+/// Each a step of its own.
+impl From<Vec<i64>> for WorkSamples {
+    fn from(ns: Vec<i64>) -> Self {
+        let steps = (0u32..).zip(&ns).map(|(step, _)| step).collect();
+        Self { ns, steps }
+    }
+}
+
+/// The centre of several together, as [`WorkSamples::centre`].
+pub fn centre(all: &[&WorkSamples], recordings: &[u32]) -> Option<f64> {
+    let found = of_recordings(all, recordings);
+    let sum: f64 = found.iter().map(|one| one.centre_ns).sum();
+    (!found.is_empty()).then(|| sum / found.len() as f64)
+}
+
+/// Another process slows a whole step down, or some of its kernels: a mean over steps would charge
+/// every prediction for it. Within a step works of one name and size may differ, as caches are warm
+/// or cold. So the mean within steps and the median over them.
+fn of_recordings(all: &[&WorkSamples], recordings: &[u32]) -> Vec<OfRecording> {
+    let mut every: Vec<(u32, i64)> = Vec::with_capacity(all.iter().map(|one| one.ns.len()).sum());
+    for one in all {
+        every.extend(one.steps.iter().copied().zip(one.ns.iter().copied()));
+    }
+    if all.len() > 1 {
+        every.sort_by_key(|(step, _)| *step);
+    }
+    let mut found: Vec<OfRecording> = Vec::new();
+    let mut means: Vec<f64> = Vec::new();
+    let (mut recording, mut end) = (0, recordings.first().map_or(u32::MAX, |steps| *steps));
+    for samples in every.chunk_by(|a, b| a.0 == b.0) {
+        while samples[0].0 >= end {
+            end = match recordings.get(recording + 1) {
+                Some(steps) => end.saturating_add(*steps),
+                None => u32::MAX,
+            };
+            recording += 1;
+        }
+        if found.last().is_none_or(|last| last.recording != recording) {
+            close(&mut found, &mut means);
+            found.push(OfRecording { recording, centre_ns: 0.0, count: 0 });
+        }
+        let sum: i64 = samples.iter().map(|(_, ns)| ns).sum();
+        means.push(sum as f64 / samples.len() as f64);
+        if let Some(last) = found.last_mut() {
+            last.count += samples.len();
+        }
+    }
+    close(&mut found, &mut means);
+    found
+}
+
+/// Ends a recording with the means of its steps.
+fn close(found: &mut [OfRecording], means: &mut Vec<f64>) {
+    if let Some(last) = found.last_mut() {
+        last.centre_ns = median(means);
+        means.clear();
+    }
+}
+
+/// The middle one of all, or between the two in the middle; 0 of none.
+fn median(all: &mut [f64]) -> f64 {
+    all.sort_by(f64::total_cmp);
+    let upper = all.len() / 2;
+    match (all.get(all.len().saturating_sub(1) / 2), all.get(upper)) {
+        (Some(low), Some(high)) => f64::midpoint(*low, *high),
+        _ => 0.0,
+    }
+}

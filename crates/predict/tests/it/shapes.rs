@@ -1,0 +1,72 @@
+//! Kernels of sizes nobody recorded: what they take by those that were.
+
+use predict::calibration::price::{Method, Prices};
+use predict::calibration::{Calibration, Key};
+use predict::effort::{self, Roof};
+use predict::lower;
+use predict::lower::own::{self, Workload};
+use predict::program::WorkKind;
+use predict::recording::Setting;
+use schema::{FeatureStats, ShardingPlan};
+
+/// What a work of so many bytes takes by others, to the nanosecond.
+fn scaled(known: &[(&str, f64)], detail: &str) -> i64 {
+    // One byte a nanosecond.
+    let roof = Roof::of([("1; 0 FLOP, 100000000 B", 1e8)].into_iter());
+    effort::scaled(known, detail, roof).expect("a roofline").round() as i64
+}
+
+#[test]
+fn an_update_of_a_few_rows_keeps_the_time_to_start_it() {
+    // 5 µs to start, then 2 ns a byte.
+    let known = [("64; 64 FLOP, 1000 B", 7_000.0), ("640; 640 FLOP, 10000 B", 25_000.0)];
+    assert_eq!(scaled(&known, "6400; 6400 FLOP, 100000 B"), 205_000);
+    assert_eq!(scaled(&known, "6; 6 FLOP, 100 B"), 5_200);
+    // Of one shape alone nobody knows what part of its time is its start.
+    assert_eq!(scaled(&known[..1], "640; 640 FLOP, 10000 B"), 70_000);
+    // Larger ones that take more than their share say nothing of a start.
+    let known = [("64; 64 FLOP, 1000 B", 2_000.0), ("640; 640 FLOP, 10000 B", 40_000.0)];
+    assert_eq!(scaled(&known[..1], "6; 6 FLOP, 100 B"), 200);
+    assert!(scaled(&known, "6; 6 FLOP, 100 B") < 400);
+}
+
+#[test]
+fn other_batches_of_the_same_layer_decide_alone() {
+    // The layer takes 4 ns a byte, one of other widths 8.
+    let known = [
+        ("512x64, 64x32; 1 FLOP, 1000 B", 4_000.0),
+        ("2048x64, 64x32; 1 FLOP, 4000 B", 16_000.0),
+        ("2048x60, 60x36; 1 FLOP, 4000 B", 32_000.0),
+    ];
+    assert_eq!(scaled(&known, "4096x64, 64x32; 1 FLOP, 8000 B"), 32_000);
+}
+
+/// What an operation of the first of two ranks of `dlrm-ddp` takes by one recorded kernel.
+fn of_two_ranks(op: &str, known: (&str, i64)) -> i64 {
+    let text = include_str!("../../../../configs/dlrm-ddp.toml");
+    let config = schema::JobConfig::parse(text, &[]).expect("a configuration");
+    let plan = ShardingPlan::table_wise(&config.model.tables, 2);
+    let features = FeatureStats::uniform(&config.model, 1);
+    let workload = Workload { config: &config, plan: &plan, features: &features };
+    let program = lower::program(&own::ops(workload).expect("a workload"), 2.0);
+    let mut calibration = Calibration::default();
+    let key = Key { class: WorkKind::Kernel, name: "k".to_owned(), detail: known.0.to_owned() };
+    calibration.works.insert(key, vec![known.1].into());
+    let costs = Prices::new(&calibration, Method::Full).price(&program, &Setting::default());
+    let works = &program.ranks[0].works;
+    let place = works.iter().position(|work| program.text(work.op) == op).expect("an operator");
+    costs.ranks[0].works[place].ns
+}
+
+#[test]
+fn an_exchange_within_a_process_takes_what_passes_over_memory_take() {
+    // 12 bytes a nanosecond on both cores, 6 on the one of each rank.
+    let lookup = ("16384 long int, 16385 long int; 2100000 FLOP, 12000000 B", 1_000_000);
+    // Half of the 4.2 MB of a rank's pooled values are copied, 4.2 MB are read, 4.2 MB written.
+    assert_eq!(of_two_ranks("rowmill::output_dist", lookup), 2_100_000);
+    // 4.2 MB are gathered into messages, 4.2 MB put side by side: each is read and written.
+    assert_eq!(of_two_ranks("rowmill::gradient_dist", lookup), 2_800_000);
+    // What computes is no pass: nothing else is known, so the roofline says what it takes.
+    let product = ("512x512 float; 268000000 FLOP, 12600000 B", 2_000_000);
+    assert_eq!(of_two_ranks("rowmill::output_dist", product), 4_000_000);
+}
