@@ -2,6 +2,7 @@
 //! and in the end there is a trace or a reason for each. Runs beside the thread that answers polls.
 
 use std::collections::BTreeMap;
+use std::hash::{BuildHasher, Hasher, RandomState};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
@@ -228,6 +229,13 @@ pub fn start_ahead(warmup: Duration) -> Duration {
     POLL + warmup + START_ROOM
 }
 
+/// A name for an order that no other order on any host has: two that begin in the same millisecond
+/// would otherwise want one folder, and nobody can take a name in advance that cannot be guessed.
+pub fn unique_token() -> String {
+    let random = RandomState::new().build_hasher().finish();
+    format!("{:x}-{random:016x}", unix_ms())
+}
+
 /// Milliseconds since 1970.
 pub fn unix_ms() -> u64 {
     let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
@@ -260,4 +268,19 @@ fn prepare(process: &Process, id: &str, order: &Order) -> Result<(Staging, Strin
 pub fn files(processes: Vec<Process>, folder: &Path) -> Vec<(Process, PathBuf)> {
     let names = names(&processes);
     processes.into_iter().zip(names).map(|(process, name)| (process, folder.join(name))).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+
+    use super::unique_token;
+
+    #[test]
+    fn orders_of_the_same_millisecond_have_names_of_their_own() {
+        let tokens: BTreeSet<String> = (0..1000).map(|_| unique_token()).collect();
+        assert_eq!(tokens.len(), 1000);
+        let is_name = |byte: u8| byte.is_ascii_alphanumeric() || byte == b'-';
+        assert!(tokens.iter().all(|token| token.len() <= 64 && token.bytes().all(is_name)));
+    }
 }

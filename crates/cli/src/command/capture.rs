@@ -218,7 +218,7 @@ fn ask(
     chosen: Vec<Process>,
     stop: &Arc<AtomicBool>,
 ) -> Result<Tracing, Error> {
-    let token = format!("rowmill-{:x}", unix_ms());
+    let token = format!("rowmill-{}", tracing::unique_token());
     if args.duration.is_none() && chosen.len() > 1 {
         let polled = desk.server.polled(chosen.iter().map(|process| process.pid));
         let start = round_start(desk.server.now(), &polled);

@@ -2,6 +2,7 @@
 //! wanted, and writes what PyTorch would.
 
 use std::fs;
+use std::io::Read as _;
 use std::os::unix::net::UnixDatagram;
 use std::path::Path;
 use std::process::{Child, Stdio};
@@ -46,8 +47,12 @@ fn ask(begun: &mut Begun) -> String {
     let pid = i32::try_from(std::process::id()).unwrap();
     let poll = Message::Poll { free: 2, job: 0, pids: vec![pid, 2] }.to_bytes();
     loop {
-        let ended = begun.child.try_wait().unwrap();
-        assert!(ended.is_none(), "the capture ended before it asked for anything: {ended:?}");
+        if begun.child.try_wait().unwrap().is_some() {
+            let mut said = String::new();
+            begun.child.stdout.take().unwrap().read_to_string(&mut said).unwrap();
+            begun.child.stderr.take().unwrap().read_to_string(&mut said).unwrap();
+            panic!("the capture ended before it asked for anything: {said}");
+        }
         // The capture may not listen yet.
         if client.send_to(&poll, sockets.join("dynolog")).is_ok() {
             let mut bytes = vec![0; 4096];

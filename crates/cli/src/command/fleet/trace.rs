@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use fleet::capture::round_start;
-use fleet::tracing::unix_ms;
+use fleet::tracing::{self, unix_ms};
 use fleet::wire::{Status, TraceOrder, TraceRow, TraceState, When};
 
 use super::client::{Client, Clock};
@@ -139,7 +139,7 @@ fn order(
     wanted: &Wanted<'_>,
     (session, stop): (&Session, &AtomicBool),
 ) -> Vec<Row> {
-    let token = format!("{:x}-{}", unix_ms(), std::process::id());
+    let token = tracing::unique_token();
     let start = start(looked);
     let known: BTreeMap<&str, &Looked> = clients.iter().map(Client::name).zip(looked).collect();
     let many = clients.len() > 1;
