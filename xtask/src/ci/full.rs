@@ -26,7 +26,7 @@ const CAPTURE_PACKAGES: [&str; 1] = ["torch==2.15.0"];
 /// The server of S3 that data is read from.
 const S3_PACKAGES: [&str; 2] = ["moto[server]==5.2.5", "pyarrow<30"];
 /// Scrapes the agent's pages, and checks rules.
-const PROMETHEUS: tool::Launcher = ("prometheus", "prometheus");
+const PROMETHEUS: tool::Program = ("prometheus", "prometheus");
 /// How long a process swaps the file that is captured; the everyday run has three seconds.
 const CAPTURE_RACE_S: &str = "30";
 /// Keeps what is compared small: a few steps on a few rows.
@@ -151,7 +151,7 @@ pub fn capture() -> Result<String, Error> {
     let mut fleet = script(&python, &root, "fleet_jobs.py");
     fleet.arg("--rowmill").arg(root.join("target/release/rowmill"));
     command::run(fleet.arg("--agent").arg(root.join("target/release/rowmill-agent")))?;
-    let missing = tool::install_launcher(PROMETHEUS);
+    let missing = tool::install_program(PROMETHEUS);
     command::run(&mut cargo(&["test", "--release", "-p", "agent", "--test", "it", "pages::"]))?;
     let rules = root.join("deploy/prometheus");
     for words in [["check", "rules", "rules.yml"], ["test", "rules", "rules_test.yml"]] {
@@ -187,7 +187,7 @@ pub fn suite() -> Result<String, Error> {
 /// Starts ranks as processes under each launcher, and loses them in every way.
 pub fn processes() -> Result<String, Error> {
     let launchers = [tool::OPEN_MPI, tool::MPICH];
-    let missing: Vec<String> = launchers.into_iter().filter_map(tool::install_launcher).collect();
+    let missing: Vec<String> = launchers.into_iter().filter_map(tool::install_program).collect();
     for (package, tests) in [("comm", "mpi::"), ("rowmill", "processes::")] {
         let mut tests = cargo(&["test", "--release", "-p", package, "--test", "it", tests]);
         command::run(tests.env("ROWMILL_PROCESSES", "full"))?;

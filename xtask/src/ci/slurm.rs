@@ -7,14 +7,14 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
-use crate::ci::tool::Launcher;
+use crate::ci::tool::Program;
 use crate::ci::{cargo, full, tool};
 use crate::command;
 use crate::error::Error;
 use crate::tree;
 
 /// What Slurm consists of, and what it starts; `pmix` also needs [`PMIX`].
-const PROGRAMS: [Launcher; 6] = [
+const PROGRAMS: [Program; 6] = [
     ("munged", "munge"),
     ("slurmctld", "slurmctld"),
     ("slurmd", "slurmd"),
@@ -46,7 +46,7 @@ srun --mpi=MPI ROWMILL train adult-income --train DATA --run MPI-signalled --sha
 /// Trains `adult-income` under `srun --mpi=pmix` and `--mpi=pmi2`, and from a batch script, and
 /// compares the checkpoints with those of threads.
 pub fn slurm() -> Result<String, Error> {
-    if let Some(missing) = PROGRAMS.into_iter().find_map(tool::install_launcher) {
+    if let Some(missing) = PROGRAMS.into_iter().find_map(tool::install_program) {
         return Ok(missing);
     }
     if !Path::new(PMIX.0).exists() {

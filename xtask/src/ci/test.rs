@@ -19,12 +19,13 @@ struct Count {
 }
 
 pub fn run() -> Result<String, Error> {
-    let no_launcher = tool::install_launcher(tool::OPEN_MPI);
+    let missing = [tool::OPEN_MPI, tool::CHROMIUM].into_iter().filter_map(tool::install_program);
+    let missing: Vec<String> = missing.collect();
     let kinds = ["--lib", "--bins", "--tests"];
     let mut cargo = cargo(&["test", "--release", "--workspace", "--no-fail-fast"]);
     let command = cargo.args(kinds).args(["--", "--show-output"]);
     let count = count(command, &mut std::io::stdout())?;
-    for line in no_launcher.into_iter().chain(summed(&count.skipped)) {
+    for line in missing.into_iter().chain(summed(&count.skipped)) {
         eprintln!("{line}");
     }
     let Count { passed, failed, skipped } = count;

@@ -25,21 +25,23 @@ pub fn install_subcommand(subcommand: &str, package: &str) -> Result<(), Error> 
     run(&mut cargo(&["install", package, "--locked"]))
 }
 
-/// What takes part in starting ranks as processes: the program, and the Debian package that has it.
-pub type Launcher = (&'static str, &'static str);
+/// A program that tests run, and the Debian package that has it.
+pub type Program = (&'static str, &'static str);
 /// What the everyday tests start ranks with.
-pub const OPEN_MPI: Launcher = ("mpirun.openmpi", "openmpi-bin");
+pub const OPEN_MPI: Program = ("mpirun.openmpi", "openmpi-bin");
+/// What the everyday tests open reports with.
+pub const CHROMIUM: Program = ("chromium", "chromium");
 /// The other library, in `--full` only.
-pub const MPICH: Launcher = ("mpirun.mpich", "mpich");
+pub const MPICH: Program = ("mpirun.mpich", "mpich");
 
-/// Installs a launcher where it is missing and this machine can; else the line that says why not,
+/// Installs a program where it is missing and this machine can; else the line that says why not,
 /// and the tests that need it say so too.
-pub fn install_launcher((program, package): Launcher) -> Option<String> {
+pub fn install_program((program, package): Program) -> Option<String> {
     // The daemons of Slurm know the short form alone.
     if ["--version", "-V"].iter().any(|version| works(Command::new(program).arg(version))) {
         return None;
     }
-    let skipped = |why: &str| Some(format!("SKIPPED ranks under {program}: {package}: {why}"));
+    let skipped = |why: &str| Some(format!("SKIPPED tests with {program}: {package}: {why}"));
     if !Path::new("/usr/bin/apt-get").exists() {
         return skipped("not installed, and there is no apt-get");
     }
