@@ -158,7 +158,7 @@ mod tests {
         families.add(("hw_power_watts", "Power.", Kind::Gauge), vec![("gpu", "0".into())], 250.0);
         families.add(energy, vec![("gpu", "1\"\n".into())], 2.0);
         families.add(("none", "Nothing.", Kind::Gauge), vec![], None);
-        families.add(("rowmill_run", "Runs.", Kind::Info), vec![("job", "7".into())], 1.0);
+        families.add(("rowmill_run", "Runs.", Kind::Info), vec![("job_id", "7".into())], 1.0);
         families
     }
 
@@ -172,7 +172,7 @@ mod tests {
         assert!(text.contains("# TYPE hw_energy_joules_total counter\n"), "{text}");
         assert!(text.contains("hw_energy_joules_total{gpu=\"1\\\"\\n\"} 2.0\n"), "{text}");
         assert!(
-            text.contains("# TYPE rowmill_run_info gauge\nrowmill_run_info{job=\"7\"} 1\n"),
+            text.contains("# TYPE rowmill_run_info gauge\nrowmill_run_info{job_id=\"7\"} 1\n"),
             "{text}"
         );
         assert!(!text.contains("EOF") && text.contains("# HELP hw_power_watts Power.\n"), "{text}");

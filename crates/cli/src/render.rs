@@ -96,14 +96,31 @@ impl Console {
     }
 }
 
-/// A table of two columns: what, and how much.
+/// A table of two columns: what, and how much. Long texts are wrapped where stdout is a terminal.
 pub fn facts(rows: &[(&str, String)]) -> String {
-    let mut table = Table::new();
-    table.load_preset(presets::NOTHING);
+    facts_within(machine::terminal_width(), rows)
+}
+
+fn facts_within(width: Option<usize>, rows: &[(&str, String)]) -> String {
+    let mut table = table_within(width);
     for (name, value) in rows {
         table.add_row([Cell::new(name), Cell::new(value)]);
     }
+    if let (Some(_), Some(names)) = (width, table.column_mut(0)) {
+        names.set_constraint(ColumnConstraint::ContentWidth);
+    }
     trimmed(&table)
+}
+
+/// A table without lines that wraps its texts within `width` characters, if there is such a limit.
+fn table_within(width: Option<usize>) -> Table {
+    let mut table = Table::new();
+    table.load_preset(presets::NOTHING);
+    if let Some(width) = width.and_then(|width| u16::try_from(width).ok()) {
+        table.set_content_arrangement(ContentArrangement::Dynamic);
+        table.set_width(width);
+    }
+    table
 }
 
 /// A table with a header; columns of numbers are set to the right. Long texts are wrapped where
@@ -114,13 +131,7 @@ pub fn grid(header: &[&str], rows: &[Vec<String>]) -> String {
 
 /// [`grid`] for a place of so many characters a line.
 pub fn grid_within(width: Option<usize>, header: &[&str], rows: &[Vec<String>]) -> String {
-    let mut table = Table::new();
-    table.load_preset(presets::NOTHING);
-    let width = width.and_then(|width| u16::try_from(width).ok());
-    if let Some(width) = width {
-        table.set_content_arrangement(ContentArrangement::Dynamic);
-        table.set_width(width);
-    }
+    let mut table = table_within(width);
     table.set_style(TableComponent::HeaderLines, '─');
     table.set_style(TableComponent::MiddleHeaderIntersections, '─');
     table.set_header(header);
@@ -225,7 +236,7 @@ pub fn duration(seconds: f64) -> String {
 
 #[cfg(test)]
 mod tests {
-    use super::{count, duration, facts, grid, grid_within, rate};
+    use super::{count, duration, facts, facts_within, grid, grid_within, rate};
 
     #[test]
     fn long_texts_are_wrapped_within_the_terminal() {
@@ -240,6 +251,16 @@ mod tests {
         };
         assert_eq!(words(&text), words(&grid_within(None, &header, &row)));
         assert_eq!(grid_within(None, &header, &row).lines().count(), 3);
+    }
+
+    #[test]
+    fn long_facts_are_wrapped_beside_their_names() {
+        let rows = [("adds up", "many words of one fact ".repeat(5)), ("loss", "0.5".to_owned())];
+        let text = facts_within(Some(40), &rows);
+        let lines: Vec<&str> = text.lines().collect();
+        assert!(lines.len() > 3 && lines.iter().all(|line| line.chars().count() <= 40), "{text}");
+        assert!(lines[1].starts_with("          "), "{text}");
+        assert_eq!(facts_within(None, &rows).lines().count(), 2);
     }
 
     #[test]

@@ -34,7 +34,8 @@ fn labels(gpu: &Gpu) -> Vec<Label> {
     let identity = &gpu.identity;
     let mut labels = vec![("gpu", identity.index.to_string()), ("UUID", identity.uuid.clone())];
     if let Some(instance) = identity.instance {
-        labels.push(("instance", instance.to_string()));
+        // Prometheus has its own meaning for `instance`, and for `job`.
+        labels.push(("gpu_instance", instance.to_string()));
     }
     labels
 }
@@ -293,7 +294,7 @@ fn run_labels(run: &fleet::allocation::Run) -> Vec<Label> {
     let text = |value: &Option<String>| value.clone().unwrap_or_default();
     vec![
         ("scheduler", run.scheduler.to_owned()),
-        ("job", run.job.clone()),
+        ("job_id", run.job.clone()),
         ("name", text(&run.name)),
         ("user", text(&run.user)),
         ("account", text(&run.account)),

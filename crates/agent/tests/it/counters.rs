@@ -83,9 +83,12 @@ fn instances_of_a_shared_gpu_are_rows_of_their_own_and_whose_they_are_is_told() 
         (value(&page, "rowmill_gpu_held_idle", &["gpu=\"1\""]) == Some(1.0)).then_some(page)
     });
     let run = |labels: &[&str]| value(&page, "rowmill_run_info", labels);
-    assert_eq!(run(&["MIG-00000000", "instance=\"1\"", "job=\"4711\"", "user=\"ada\""]), Some(1.0));
-    assert_eq!(run(&["GPU-00000001", "job=\"4712\""]), Some(1.0));
-    assert_eq!(run(&["instance=\"0\""]), None);
-    let is_plain = |line: &&str| line.contains("job=") && !line.starts_with("rowmill_run_info");
+    assert_eq!(
+        run(&["MIG-00000000", "gpu_instance=\"1\"", "job_id=\"4711\"", "user=\"ada\""]),
+        Some(1.0)
+    );
+    assert_eq!(run(&["GPU-00000001", "job_id=\"4712\""]), Some(1.0));
+    assert_eq!(run(&["gpu_instance=\"0\""]), None);
+    let is_plain = |line: &&str| line.contains("job_id=") && !line.starts_with("rowmill_run_info");
     assert_eq!(page.lines().find(is_plain), None, "jobs are on one series alone");
 }

@@ -3,7 +3,12 @@
 
 use std::fs;
 use std::io::Write;
-use std::process::{Command, Stdio};
+use std::os::unix::net::UnixDatagram;
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use fleet::steps;
 
 use crate::fixture::{Agent, value};
 
@@ -95,42 +100,115 @@ fn a_wrong_configuration_is_refused_with_its_place_and_a_hint() {
     assert!(output.status.code() == Some(2) && said.contains("at most 54 bytes"), "{said}");
 }
 
+/// The real Prometheus, which scrapes both pages of an agent; ended when dropped.
+struct Prometheus {
+    child: Child,
+    address: String,
+}
+
+impl Prometheus {
+    /// `None`, said loudly, where it is not installed.
+    fn start(agent: &Agent) -> Option<Self> {
+        if promtool().is_none() || Command::new("prometheus").arg("--version").output().is_err() {
+            println!("SKIPPED a real scrape: Prometheus is not installed");
+            return None;
+        }
+        let port = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+        let target = &agent.metrics;
+        let job = |name: &str, path: &str| {
+            format!(
+                "  - job_name: {name}\n    metrics_path: {path}\n    static_configs: [{{targets: ['{target}']}}]\n"
+            )
+        };
+        let configuration = format!(
+            "global: {{scrape_interval: 1s}}\nscrape_configs:\n{}{}",
+            job("agent", "/metrics"),
+            job("dcgm", "/metrics/dcgm")
+        );
+        fs::write(agent.path("prometheus.yml"), configuration).unwrap();
+        let child = Command::new("prometheus")
+            .arg(format!("--config.file={}", agent.path("prometheus.yml").display()))
+            .arg(format!("--storage.tsdb.path={}", agent.path("tsdb").display()))
+            .arg(format!("--web.listen-address={port}"))
+            .stderr(Stdio::null())
+            .spawn()
+            .unwrap();
+        Some(Self { child, address: port.to_string() })
+    }
+
+    /// Whether an expression has rows now; what it answered instead.
+    fn has_rows(&self, expression: &str) -> Result<(), String> {
+        let path = format!("/api/v1/query?query={}", percent_encoded(expression));
+        let answer = crate::fixture::get(&self.address, &path).map(|answer| answer.body);
+        let answer = answer.unwrap_or_default();
+        if answer.contains("\"value\":[") { Ok(()) } else { Err(answer) }
+    }
+}
+
+impl Drop for Prometheus {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+fn percent_encoded(text: &str) -> String {
+    text.bytes().map(|byte| format!("%{byte:02X}")).collect()
+}
+
 #[test]
 fn a_real_prometheus_scrapes_both_pages() {
-    if promtool().is_none() || Command::new("prometheus").arg("--version").output().is_err() {
-        println!("SKIPPED a real scrape: Prometheus is not installed");
-        return;
-    }
     let agent = Agent::start("", Some(GPU));
-    let port = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
-    let target = &agent.metrics;
-    let job = |name: &str, path: &str| {
-        format!(
-            "  - job_name: {name}\n    metrics_path: {path}\n    static_configs: [{{targets: ['{target}']}}]\n"
-        )
-    };
-    let configuration = format!(
-        "global: {{scrape_interval: 1s}}\nscrape_configs:\n{}{}",
-        job("agent", "/metrics"),
-        job("dcgm", "/metrics/dcgm")
-    );
-    fs::write(agent.path("prometheus.yml"), configuration).unwrap();
-    let mut prometheus = Command::new("prometheus")
-        .arg(format!("--config.file={}", agent.path("prometheus.yml").display()))
-        .arg(format!("--storage.tsdb.path={}", agent.path("tsdb").display()))
-        .arg(format!("--web.listen-address={port}"))
-        .stderr(Stdio::null())
-        .spawn()
-        .unwrap();
-    let query = |expression: &str| {
-        let path = format!("/api/v1/query?query={expression}");
-        crate::fixture::get(&port.to_string(), &path).map(|answer| answer.body).unwrap_or_default()
-    };
+    let Some(prometheus) = Prometheus::start(&agent) else { return };
     for expression in
         ["up==1", "rowmill_gpu_reads_total", "DCGM_FI_DEV_POWER_USAGE", "hw_gpu_memory_limit_bytes"]
     {
-        agent.until(expression, |_| query(expression).contains("\"value\":[").then_some(()));
+        agent.until(expression, |_| prometheus.has_rows(expression).ok());
     }
-    prometheus.kill().unwrap();
-    prometheus.wait().unwrap();
+}
+
+/// The expressions of a Grafana board, with its variables filled in as Grafana does.
+fn expressions_of_the_board() -> Vec<String> {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../deploy/grafana/fleet.json");
+    let board: serde_json::Value = serde_json::from_slice(&fs::read(path).unwrap()).unwrap();
+    let panels = board["panels"].as_array().unwrap().iter();
+    let targets = panels.flat_map(|panel| panel["targets"].as_array().unwrap());
+    let filled = |target: &serde_json::Value| {
+        let text = target["expr"].as_str().unwrap().replace("$__rate_interval", "30s");
+        let text = text.replace("$host", ".*");
+        assert!(!text.contains('$'), "an unknown variable: {text}");
+        text
+    };
+    targets.map(filled).collect()
+}
+
+#[test]
+fn every_query_of_the_board_has_rows() {
+    let mapping = tempfile::tempdir().unwrap();
+    fs::write(mapping.path().join("0"), "4711 ada\n").unwrap();
+    fs::write(mapping.path().join("1"), "4712 bob\n").unwrap();
+    let configuration = format!("job_mapping = '{}'\n", mapping.path().display());
+    let agent = Agent::start(&configuration, Some(&format!("{GPU}gpu=1 util=0\n")));
+    let Some(prometheus) = Prometheus::start(&agent) else { return };
+    let socket = UnixDatagram::unbound().unwrap();
+    let target = agent.sockets().join(steps::NAME);
+    let step = AtomicU64::new(0);
+    let expressions = expressions_of_the_board();
+    assert!(expressions.len() > 10, "{expressions:?}");
+    for expression in expressions {
+        agent.until(&expression, |_| {
+            let step = step.fetch_add(1, Ordering::Relaxed);
+            let message = steps::Message {
+                phase: steps::Phase::Train,
+                own_pid: 1,
+                step,
+                monotonic_ns: step * 1_000_000,
+                samples: 32,
+                exposed_ns: None,
+            };
+            // The agent may not listen yet.
+            let _ = socket.send_to(&message.to_bytes(), &target);
+            prometheus.has_rows(&expression).ok()
+        });
+    }
 }
