@@ -8,12 +8,14 @@
 
 mod arguments;
 mod on_cpu;
+mod on_cuda;
 
 pub use arguments::{
     Assemble, ColumnBackwardInput, ColumnBackwardWeight, ColumnForward, CrossBackward,
-    CrossForward, Gather, InteractionBackward, InteractionForward, JoinShape, LinearBackwardInput,
-    LinearBackwardWeight, LinearForward, LossArguments, VectorUpdate,
+    CrossForward, ExchangeLayout, Gather, InteractionBackward, InteractionForward, JoinShape,
+    LinearBackwardInput, LinearBackwardWeight, LinearForward, LossArguments, VectorUpdate,
 };
+pub use on_cuda::Cuda;
 use schema::random::CounterRng;
 use schema::{KeyedJaggedTensor, Optimizer, Precision};
 
@@ -51,6 +53,8 @@ pub trait Backend: Sized + Send {
     type Tables: Default + Send;
     /// The ids of a batch where the device has a copy of its own.
     type Jagged: Default + Send;
+    /// What an exchange of pooled vectors with other ranks reads and works in.
+    type Exchange: Default + Send;
     /// The numbers of a step, written before it, and what the step finds out.
     type Scalars: Default + Send;
     /// A point in a queue, to be waited for.
@@ -105,6 +109,11 @@ pub trait Backend: Sized + Send {
     /// # Errors
     /// Where there is no memory.
     fn tables(&self, tiles: Vec<TileValues>, slots: Vec<Slot>) -> Result<Self::Tables, Error>;
+    /// The exchange of pooled vectors of this layout.
+    ///
+    /// # Errors
+    /// Where there is no memory.
+    fn exchange(&self, layout: ExchangeLayout) -> Result<Self::Exchange, Error>;
     /// A block for the numbers of a step.
     ///
     /// # Errors
@@ -441,16 +450,17 @@ pub trait Backend: Sized + Send {
         form: Probabilities,
         to: &mut Self::Vector,
     ) -> Result<(), Error>;
-    /// Pools the rows of a batch: [`crate::ops::embedding_forward::run`].
+    /// Pools the rows of a batch: [`crate::ops::embedding_forward::run`]. An id that is no row is
+    /// an error at once, or goes to the block and is known at the end of the step.
     ///
     /// # Errors
     /// [`Error::Shape`], [`Error::Jagged`], [`Error::RowOutOfRange`].
     fn lookup(
         &self,
         queue: &Self::Queue,
-        tables: &mut Self::Tables,
-        ids: Ids<'_, Self>,
+        from: (&mut Self::Tables, Ids<'_, Self>),
         out: &mut Self::Vector,
+        scalars: &mut Self::Scalars,
     ) -> Result<(), Error>;
     /// Updates the rows of the last lookup: [`crate::ops::embedding_backward::run`]. The distinct
     /// rows go to the block.
@@ -472,6 +482,7 @@ pub trait Backend: Sized + Send {
     fn assemble(
         &self,
         queue: &Self::Queue,
+        exchange: &mut Self::Exchange,
         arguments: Assemble<'_, Self>,
         pooled: &mut Self::Vector,
     ) -> Result<(), Error>;
@@ -483,6 +494,7 @@ pub trait Backend: Sized + Send {
     fn gather(
         &self,
         queue: &Self::Queue,
+        exchange: &mut Self::Exchange,
         arguments: Gather<'_, Self>,
         to: &mut [f32],
     ) -> Result<(), Error>;
@@ -496,7 +508,7 @@ pub trait Backend: Sized + Send {
     ///
     /// # Errors
     /// Where the device failed.
-    fn outcome(&self, scalars: &Self::Scalars, end: Self::Event) -> Result<Outcome, Error>;
+    fn outcome(&self, scalars: &mut Self::Scalars, end: Self::Event) -> Result<Outcome, Error>;
 }
 
 /// Extents of a weight, and how it is used.
@@ -577,6 +589,8 @@ pub struct Outcome {
     pub loss: f64,
     /// Rows that were updated.
     pub updated: Updated,
+    /// The first position in `values` whose id is no row, where that was not an error at once.
+    pub bad_id: Option<usize>,
 }
 
 /// The ids of a batch, or of what all ranks look up here.

@@ -6,18 +6,22 @@
 //! the only ones that name `cudarc`.
 
 mod argument;
+mod buffer;
 pub mod emulated;
 pub mod error;
 mod native;
 pub mod nvrtc;
 
 use std::fmt;
+use std::ops::Range;
 use std::path::PathBuf;
 use std::sync::Arc;
 
 use crate::ops;
 
 pub use argument::Arguments;
+use buffer::PinnedMemory;
+pub use buffer::{Buffer, InFlight, Pinned};
 pub use emulated::{Checks, Order};
 pub use error::{DriverError, Fault, FaultKind, Place};
 
@@ -45,6 +49,7 @@ pub const SOURCES: &[Source] = &[
     ops::dense_update::cuda::SOURCE,
     ops::embedding_backward::cuda::SOURCE,
     ops::embedding_forward::cuda::SOURCE,
+    ops::exchange::cuda::SOURCE,
     ops::gemm::cuda::SOURCE,
     ops::interaction::cuda::SOURCE,
     ops::jagged::cuda::SOURCE,
@@ -79,13 +84,6 @@ pub struct Emulation {
     pub replaced: Vec<(&'static str, String)>,
 }
 
-/// Memory of a device; freed when dropped.
-pub struct Buffer {
-    driver: Driver,
-    address: u64,
-    bytes: usize,
-}
-
 /// Work in order. That of different streams has none, but by events.
 pub struct Stream {
     driver: Driver,
@@ -96,23 +94,6 @@ pub struct Stream {
 pub struct Event {
     driver: Driver,
     handle: usize,
-}
-
-/// Memory of the host that the device copies from by itself; freed when dropped.
-pub struct Pinned {
-    driver: Driver,
-    memory: PinnedMemory,
-}
-
-enum PinnedMemory {
-    Native(native::Pinned),
-    Emulated(Vec<u8>),
-}
-
-/// Pinned memory that a copy is still to read.
-pub struct InFlight {
-    pinned: Pinned,
-    done: Event,
 }
 
 /// A compiled source.
@@ -225,7 +206,7 @@ impl Driver {
             Machine::Native(device) => device.alloc(bytes)?,
             Machine::Emulated(device) => device.alloc(bytes)?,
         };
-        Ok(Buffer { driver: self.clone(), address, bytes })
+        Ok(Buffer::new(self, address, bytes))
     }
 
     /// Pinned memory of the host, zeros.
@@ -237,7 +218,7 @@ impl Driver {
             Machine::Native(device) => PinnedMemory::Native(device.pinned(bytes)?),
             Machine::Emulated(_) => PinnedMemory::Emulated(vec![0; bytes]),
         };
-        Ok(Pinned { driver: self.clone(), memory })
+        Ok(Pinned::new(self, memory))
     }
 
     /// A new stream.
@@ -331,24 +312,51 @@ impl Stream {
         }
     }
 
-    /// Copies the first `bytes` of pinned memory to the start of `buffer` while the host goes on.
-    /// `done` is recorded behind the copy; the memory comes back once it has passed.
+    /// Copies parts of pinned memory, each to the start of a buffer, while the host goes on.
+    /// `done` is recorded behind the copies; the memory comes back once it has passed.
     ///
     /// # Errors
     /// [`DriverError::Extent`] where they do not fit.
     pub fn upload_pinned(
         &self,
-        buffer: &Buffer,
         (pinned, done): (Pinned, Event),
-        bytes: usize,
+        parts: &[(Range<usize>, &Buffer)],
     ) -> Result<InFlight, DriverError> {
-        let Some(from) = pinned.bytes().get(..bytes) else {
-            let (of, expected) = ("upload of pinned memory".to_owned(), pinned.bytes().len());
-            return Err(DriverError::Extent { of, what: "bytes, at most", expected, got: bytes });
-        };
-        self.upload(buffer, 0, from)?;
+        for (range, to) in parts {
+            let Some(from) = pinned.bytes().get(range.clone()) else {
+                return Err(pinned.too_short("upload of pinned memory", range.end));
+            };
+            self.upload(to, 0, from)?;
+        }
         self.record(&done)?;
-        Ok(InFlight { pinned, done })
+        Ok(InFlight::new(pinned, done))
+    }
+
+    /// Copies a whole buffer to the start of pinned memory while the host goes on; `done` is
+    /// recorded behind the copy.
+    ///
+    /// # Errors
+    /// [`DriverError::Extent`] where it does not fit.
+    pub fn download_pinned(
+        &self,
+        buffer: &Buffer,
+        (mut pinned, done): (Pinned, Event),
+    ) -> Result<InFlight, DriverError> {
+        let bytes = buffer.bytes();
+        if bytes > pinned.bytes().len() {
+            return Err(pinned.too_short("download to pinned memory", bytes));
+        }
+        match &*self.driver.machine {
+            Machine::Native(device) => {
+                // The memory is locked away in what this returns until `done` has passed.
+                device.download(self.handle, buffer.address(), &mut pinned.bytes_mut()[..bytes])?;
+            }
+            Machine::Emulated(device) => {
+                device.download(buffer.address(), &mut pinned.bytes_mut()[..bytes])?;
+            }
+        }
+        self.record(&done)?;
+        Ok(InFlight::new(pinned, done))
     }
 
     /// Copies bytes of `buffer`, from byte `start` on, to the host, and waits for them.
@@ -366,7 +374,10 @@ impl Stream {
             return Ok(());
         }
         match &*self.driver.machine {
-            Machine::Native(device) => device.download(self.handle, address, bytes),
+            Machine::Native(device) => {
+                device.download(self.handle, address, bytes)?;
+                device.synchronize(self.handle)
+            }
             Machine::Emulated(device) => device.download(address, bytes),
         }
     }
@@ -390,9 +401,9 @@ impl Stream {
     pub fn fill(&self, buffer: &Buffer, byte: u8) -> Result<(), DriverError> {
         match &*self.driver.machine {
             Machine::Native(device) => {
-                device.fill(self.handle, (buffer.address, buffer.bytes), byte)
+                device.fill(self.handle, (buffer.address(), buffer.bytes()), byte)
             }
-            Machine::Emulated(device) => device.fill((buffer.address, buffer.bytes), byte),
+            Machine::Emulated(device) => device.fill((buffer.address(), buffer.bytes()), byte),
         }
     }
 
@@ -430,36 +441,6 @@ impl Stream {
     }
 }
 
-impl Pinned {
-    /// Its bytes.
-    #[must_use]
-    pub fn bytes(&self) -> &[u8] {
-        match &self.memory {
-            PinnedMemory::Native(memory) => memory.bytes(),
-            PinnedMemory::Emulated(bytes) => bytes,
-        }
-    }
-
-    /// Its bytes, to fill.
-    pub fn bytes_mut(&mut self) -> &mut [u8] {
-        match &mut self.memory {
-            PinnedMemory::Native(memory) => memory.bytes_mut(),
-            PinnedMemory::Emulated(bytes) => bytes,
-        }
-    }
-}
-
-impl InFlight {
-    /// Waits for the copy; gives memory and event back.
-    ///
-    /// # Errors
-    /// [`DriverError::Call`].
-    pub fn wait(self) -> Result<(Pinned, Event), DriverError> {
-        self.done.synchronize()?;
-        Ok((self.pinned, self.done))
-    }
-}
-
 impl Event {
     /// Waits for the moment.
     ///
@@ -472,6 +453,17 @@ impl Event {
         }
     }
 
+    /// Whether the moment has passed.
+    ///
+    /// # Errors
+    /// [`DriverError::Call`].
+    pub fn has_passed(&self) -> Result<bool, DriverError> {
+        match &*self.driver.machine {
+            Machine::Native(device) => device.has_passed(self.handle),
+            Machine::Emulated(_) => Ok(true),
+        }
+    }
+
     /// Milliseconds from this moment to `later`; 0 of the emulator, whose work takes no device
     /// time.
     ///
@@ -481,48 +473,6 @@ impl Event {
         match &*self.driver.machine {
             Machine::Native(device) => device.elapsed_ms([self.handle, later.handle]),
             Machine::Emulated(_) => Ok(0.0),
-        }
-    }
-}
-
-impl Buffer {
-    /// Where it starts.
-    #[must_use]
-    pub fn address(&self) -> u64 {
-        self.address
-    }
-
-    /// Its bytes.
-    #[must_use]
-    pub fn bytes(&self) -> usize {
-        self.bytes
-    }
-
-    fn part(&self, of: &str, start: usize, bytes: usize) -> Result<u64, DriverError> {
-        let room = self.bytes.saturating_sub(start);
-        if bytes > room {
-            let (of, what) = (of.to_owned(), "bytes, at most");
-            return Err(DriverError::Extent { of, what, expected: room, got: bytes });
-        }
-        Ok(self.address + start as u64)
-    }
-}
-
-impl Drop for Buffer {
-    fn drop(&mut self) {
-        match &*self.driver.machine {
-            Machine::Native(device) => device.free(self.address),
-            Machine::Emulated(device) => device.free(self.address),
-        }
-    }
-}
-
-impl Drop for Pinned {
-    fn drop(&mut self) {
-        if let (Machine::Native(device), PinnedMemory::Native(memory)) =
-            (&*self.driver.machine, &self.memory)
-        {
-            device.drop_pinned(memory);
         }
     }
 }
@@ -552,4 +502,4 @@ macro_rules! shown {
         }
     )*};
 }
-shown!(Driver, Buffer, Stream, Event, Module, Kernel, Pinned, InFlight);
+shown!(Driver, Stream, Event, Module, Kernel);

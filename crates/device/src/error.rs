@@ -4,6 +4,8 @@
 use schema::Precision;
 use schema::batch::JaggedError;
 
+use crate::cuda::DriverError;
+
 /// A refused call; nothing was written that the caller keeps.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Error {
@@ -56,4 +58,13 @@ pub enum Error {
         /// Rows of the table.
         rows: usize,
     },
+    /// A device other than the CPU, or what its kernels are compiled with, refused or failed.
+    #[error("{0}")]
+    Driver(Box<DriverError>),
+}
+
+impl From<DriverError> for Error {
+    fn from(error: DriverError) -> Self {
+        Self::Driver(Box::new(error))
+    }
 }

@@ -163,10 +163,30 @@ pub struct Model<B: Backend> {
     logit_after_relu: bool,
     embedding: EmbeddingCollection<B>,
     optimizers: (OptimizerConfig, OptimizerConfig),
+    /// The numbers of a training step, and those of an evaluation: what is wrong with one must not
+    /// stop the other.
     scalars: B::Scalars,
+    looking: B::Scalars,
     buffers: Buffers<B>,
     /// Probabilities on their way to the host.
     read: Vec<f32>,
+}
+
+/// What a forward is for.
+#[derive(Clone, Copy)]
+enum Purpose {
+    Training(Step),
+    Looking,
+}
+
+impl Purpose {
+    /// The block of it.
+    fn of<'a, S>(self, training: &'a mut S, looking: &'a mut S) -> &'a mut S {
+        match self {
+            Self::Training(_) => training,
+            Self::Looking => looking,
+        }
+    }
 }
 
 /// A step that the device has been given; its number and its end.
@@ -329,6 +349,7 @@ impl<B: Backend> Model<B> {
             embedding: EmbeddingCollection::new(&mut room, model, (plan, rank), tiles),
             optimizers: (sparse, dense),
             scalars: room.scalars(),
+            looking: room.scalars(),
             buffers: Buffers::new(&mut room, model, last_width, batch_max),
             read: Vec::new(),
         };
@@ -375,11 +396,11 @@ impl<B: Backend> Model<B> {
         context: &mut RankContext<B>,
         share: Share<'_>,
     ) -> Result<(&[f32], f64), Error> {
-        self.begin(context, share, Step { number: 0, factor: 0.0 })?;
-        self.forward(context, share)?;
-        self.loss(context, share)?;
-        let end = context.device.end(&context.queue, &mut self.scalars)?;
-        let sum = context.device.outcome(&self.scalars, end)?.loss;
+        self.begin(context, share, Purpose::Looking)?;
+        self.forward(context, share, Purpose::Looking)?;
+        self.loss(context, share, Purpose::Looking)?;
+        let end = context.device.end(&context.queue, &mut self.looking)?;
+        let sum = context.device.outcome(&mut self.looking, end)?.loss;
         Ok((self.probabilities(context, share.batch.size, Probabilities::Computed)?, sum))
     }
 
@@ -407,7 +428,8 @@ impl<B: Backend> Model<B> {
         context: &mut RankContext<B>,
         share: Share<'_>,
     ) -> Result<&[f32], Error> {
-        self.forward(context, share)?;
+        self.begin(context, share, Purpose::Looking)?;
+        self.forward(context, share, Purpose::Looking)?;
         self.probabilities(context, share.batch.size, Probabilities::Missing)
     }
 
@@ -436,9 +458,10 @@ impl<B: Backend> Model<B> {
         share: Share<'_>,
         step: Step,
     ) -> Result<Started<B>, Error> {
-        self.begin(context, share, step)?;
-        self.forward(context, share)?;
-        self.loss(context, share)?;
+        let purpose = Purpose::Training(step);
+        self.begin(context, share, purpose)?;
+        self.forward(context, share, purpose)?;
+        self.loss(context, share, purpose)?;
         self.backward(context, share)?;
         let given = (&share.batch.sparse, &self.buffers.d_pooled);
         self.embedding.backward(context, given, &mut self.scalars)?;
@@ -455,7 +478,7 @@ impl<B: Backend> Model<B> {
         context: &mut RankContext<B>,
         Started { step, end }: Started<B>,
     ) -> Result<f64, Error> {
-        let outcome = context.device.outcome(&self.scalars, end)?;
+        let outcome = context.device.outcome(&mut self.scalars, end)?;
         context.profiler.complete(step, |op| collection::complete(op, outcome.updated));
         Ok(outcome.loss)
     }
@@ -465,8 +488,12 @@ impl<B: Backend> Model<B> {
         &mut self,
         context: &RankContext<B>,
         share: Share<'_>,
-        step: Step,
+        purpose: Purpose,
     ) -> Result<(), Error> {
+        let step = match purpose {
+            Purpose::Training(step) => step,
+            Purpose::Looking => Step { number: 0, factor: 0.0 },
+        };
         let (sparse, dense) = &self.optimizers;
         let [sparse, dense] =
             [sparse, dense].map(|config| Rule::new(config, step.factor, step.number));
@@ -476,14 +503,22 @@ impl<B: Backend> Model<B> {
             normaliser: share.global_size as f64,
             rounding: initial::rounding(self.seed, step.number),
         };
-        Ok(context.device.begin(&context.queue, &numbers, &mut self.scalars)?)
+        let scalars = purpose.of(&mut self.scalars, &mut self.looking);
+        Ok(context.device.begin(&context.queue, &numbers, scalars)?)
     }
 
-    fn forward(&mut self, context: &mut RankContext<B>, share: Share<'_>) -> Result<(), Error> {
+    fn forward(
+        &mut self,
+        context: &mut RankContext<B>,
+        share: Share<'_>,
+        purpose: Purpose,
+    ) -> Result<(), Error> {
         let (batch, samples) = (share.batch, share.batch.size);
         self.check(batch)?;
+        let scalars = purpose.of(&mut self.scalars, &mut self.looking);
         let Buffers { input, pooled, logits, .. } = &mut self.buffers;
-        self.embedding.forward(context, (&batch.sparse, share.first_sample), pooled)?;
+        let to = (&mut *pooled, scalars);
+        self.embedding.forward(context, (&batch.sparse, share.first_sample), to)?;
         if samples == 0 {
             return Ok(());
         }
@@ -514,7 +549,13 @@ impl<B: Backend> Model<B> {
         Ok(())
     }
 
-    fn loss(&mut self, context: &mut RankContext<B>, share: Share<'_>) -> Result<(), Error> {
+    fn loss(
+        &mut self,
+        context: &mut RankContext<B>,
+        share: Share<'_>,
+        purpose: Purpose,
+    ) -> Result<(), Error> {
+        let scalars = purpose.of(&mut self.scalars, &mut self.looking);
         let RankContext { device, queue, profiler, .. } = context;
         let Buffers { logits, d_logits, probabilities, .. } = &mut self.buffers;
         let arguments = LossArguments {
@@ -525,7 +566,7 @@ impl<B: Backend> Model<B> {
             probabilities,
         };
         let op = Op::Loss { batch_size: share.batch.size };
-        Ok(profiler.op(op, || device.loss(queue, arguments, &mut self.scalars))?)
+        Ok(profiler.op(op, || device.loss(queue, arguments, scalars))?)
     }
 
     /// The gradient of the pooled vectors, and the dense parameters' update.

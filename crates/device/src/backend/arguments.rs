@@ -196,28 +196,37 @@ pub struct LossArguments<'a, B: Backend> {
     pub probabilities: &'a mut B::Vector,
 }
 
+/// What [`Backend::exchange`] is made for.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct ExchangeLayout {
+    /// What makes a pooled row, in the order in which parts are added.
+    pub sources: Vec<Source>,
+    /// `columns[r]`: what rank r gets of a gradient.
+    pub columns: Vec<Vec<Column>>,
+    /// Elements of a row of what each rank gives, and gets.
+    pub widths: Vec<usize>,
+    /// Elements of a pooled row.
+    pub row: usize,
+}
+
 /// Arguments of [`Backend::assemble`].
 pub struct Assemble<'a, B: Backend> {
-    /// What each rank gives, in the order in which parts are added.
-    pub sources: &'a [Source],
-    /// Elements of a row of what each rank gives.
-    pub widths: &'a [usize],
     /// This rank, and the first element of what it gives itself within `local`.
     pub own: (usize, usize),
     /// What this rank looked up for all ranks.
     pub local: &'a B::Vector,
     /// What came from each rank; nothing from this one.
     pub parts: &'a [Vec<f32>],
-    /// Samples, and elements of a pooled row.
-    pub shape: (usize, usize),
+    /// Samples of this rank.
+    pub samples: usize,
 }
 
 /// Arguments of [`Backend::gather`].
 pub struct Gather<'a, B: Backend> {
-    /// Which columns go where.
-    pub columns: &'a [Column],
+    /// To which rank it goes.
+    pub rank: usize,
     /// Gradient of pooled vectors, `[B, ΣD]`.
     pub from: &'a B::Vector,
-    /// Samples, elements of a row of `from`, and of a row of the result.
-    pub shape: [usize; 3],
+    /// Samples of this rank.
+    pub samples: usize,
 }

@@ -9,7 +9,7 @@ use schema::{DataType, KeyedJaggedTensor, Optimizer, Precision};
 
 use super::{
     Assemble, Backend, ColumnBackwardInput, ColumnBackwardWeight, ColumnForward, Combine,
-    CrossBackward, CrossForward, Gather, Ids, InputGradient, InteractionBackward,
+    CrossBackward, CrossForward, ExchangeLayout, Gather, Ids, InputGradient, InteractionBackward,
     InteractionForward, JoinShape, LinearBackwardInput, LinearBackwardWeight, LinearForward,
     LossArguments, Outcome, Probabilities, StepScalars, Sum, TileRoom, TileRows, TileValues,
     VectorUpdate, WeightPart, WeightShape,
@@ -105,8 +105,9 @@ impl Backend for Cpu {
     type Weight = Weight;
     type Tables = Tables;
     type Jagged = ();
+    type Exchange = ExchangeLayout;
     type Scalars = Scalars;
-    type Event = ();
+    type Event = Outcome;
 
     fn host(&self) -> &Pool {
         &self.pool
@@ -168,6 +169,10 @@ impl Backend for Cpu {
 
     fn tables(&self, tiles: Vec<TileValues>, slots: Vec<Slot>) -> Result<Tables, Error> {
         Ok(Tables::new(tiles, slots))
+    }
+
+    fn exchange(&self, layout: ExchangeLayout) -> Result<ExchangeLayout, Error> {
+        Ok(layout)
     }
 
     fn scalars(&self) -> Result<Scalars, Error> {
@@ -600,9 +605,9 @@ impl Backend for Cpu {
     fn lookup(
         &self,
         (): &(),
-        tables: &mut Tables,
-        ids: Ids<'_, Self>,
+        (tables, ids): (&mut Tables, Ids<'_, Self>),
         out: &mut Array<f32>,
+        _: &mut Scalars,
     ) -> Result<(), Error> {
         tables.lookup(self, (ids.jagged, ids.bag_scales), out)
     }
@@ -622,31 +627,40 @@ impl Backend for Cpu {
     fn assemble(
         &self,
         (): &(),
+        exchange: &mut ExchangeLayout,
         arguments: Assemble<'_, Self>,
         pooled: &mut Array<f32>,
     ) -> Result<(), Error> {
-        let Assemble { sources, widths, own: (rank, first), local, parts, shape } = arguments;
-        let (samples, row) = shape;
+        let Assemble { own: (rank, first), local, parts, samples } = arguments;
+        let ExchangeLayout { sources, widths, row, .. } = exchange;
         let len = samples * widths[rank];
         extent::within("assemble", "own rows", local.len(), first + len)?;
-        extent::within("assemble", "pooled [B, ΣD]", pooled.len(), samples * row)?;
+        extent::within("assemble", "pooled [B, ΣD]", pooled.len(), samples * *row)?;
         let own = (rank, &local[first..first + len]);
         let given = exchange::Given { own, others: parts, widths };
-        exchange::assemble(self, sources, given, (row, &mut pooled[..samples * row]))
+        exchange::assemble(self, sources, given, (*row, &mut pooled[..samples * *row]))
     }
 
-    fn gather(&self, (): &(), arguments: Gather<'_, Self>, to: &mut [f32]) -> Result<(), Error> {
-        let Gather { columns, from, shape: [samples, row, width] } = arguments;
+    fn gather(
+        &self,
+        (): &(),
+        exchange: &mut ExchangeLayout,
+        arguments: Gather<'_, Self>,
+        to: &mut [f32],
+    ) -> Result<(), Error> {
+        let Gather { rank, from, samples } = arguments;
+        let ExchangeLayout { columns, widths, row, .. } = exchange;
+        let (columns, row, width) = (&columns[rank], *row, widths[rank]);
         extent::within("gather", "gradient [B, ΣD]", from.len(), samples * row)?;
         exchange::gather(self, columns, (&from[..samples * row], row), (to, width))
     }
 
-    fn end(&self, (): &(), _: &mut Scalars) -> Result<(), Error> {
-        Ok(())
+    fn end(&self, (): &(), scalars: &mut Scalars) -> Result<Outcome, Error> {
+        Ok(scalars.outcome)
     }
 
-    fn outcome(&self, scalars: &Scalars, (): ()) -> Result<Outcome, Error> {
-        Ok(scalars.outcome)
+    fn outcome(&self, _: &mut Scalars, end: Outcome) -> Result<Outcome, Error> {
+        Ok(end)
     }
 }
 

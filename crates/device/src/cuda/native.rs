@@ -267,6 +267,7 @@ impl Device {
         Ok(())
     }
 
+    /// The bytes are there once the stream has come so far.
     pub fn download(
         &self,
         stream: usize,
@@ -275,8 +276,7 @@ impl Device {
     ) -> Result<(), DriverError> {
         self.enter()?;
         let to = bytes.as_mut_ptr().cast();
-        call!(cuMemcpyDtoHAsync_v2(to, address, bytes.len(), stream as CUstream))?;
-        self.synchronize(stream)
+        call!(cuMemcpyDtoHAsync_v2(to, address, bytes.len(), stream as CUstream))
     }
 
     pub fn copy(
@@ -307,6 +307,18 @@ impl Device {
     pub fn wait(&self, stream: usize, event: usize) -> Result<(), DriverError> {
         self.enter()?;
         call!(cuStreamWaitEvent(stream as CUstream, event as CUevent, 0))
+    }
+
+    pub fn has_passed(&self, event: usize) -> Result<bool, DriverError> {
+        self.enter()?;
+        match call!(cuEventQuery(event as CUevent)) {
+            Err(DriverError::Call { code, .. })
+                if code == CUresult::CUDA_ERROR_NOT_READY as u32 =>
+            {
+                Ok(false)
+            }
+            result => result.map(|()| true),
+        }
     }
 
     pub fn elapsed_ms(&self, [from, to]: [usize; 2]) -> Result<f32, DriverError> {

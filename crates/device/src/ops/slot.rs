@@ -136,7 +136,7 @@ impl<'a, Shape: Fn(usize) -> TileShape<'a>> Lookup<'a, Shape> {
         columns.sort_unstable();
         let width = columns.into_iter().try_fold(0, |next, (column, dim)| {
             self.check_extent("first column of a slot, in column order", next, column)?;
-            Ok(next + dim)
+            Ok::<_, Error>(next + dim)
         })?;
         let place = |slot: &Slot| Place::Pooled { first: slot.column, stride: width };
         let keys = self.slots.iter().map(place).collect();

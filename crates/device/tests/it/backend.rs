@@ -1,5 +1,7 @@
 //! The CPU behind the trait: what it refuses, and what has no probability.
 
+mod cuda;
+
 use device::Cpu;
 use device::backend::{Backend, Probabilities};
 use device::buffer::Array;

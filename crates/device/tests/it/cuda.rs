@@ -3,6 +3,7 @@
 
 pub mod dense;
 mod emulator;
+pub mod exchange;
 pub mod jagged;
 mod mutation;
 mod nvrtc;

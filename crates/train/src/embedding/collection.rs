@@ -59,7 +59,7 @@ impl<B: Backend> EmbeddingCollection<B> {
             ids: LocalIds::default(),
             on_device: B::Jagged::default(),
             input: input_dist::Exchange::default(),
-            output: output_dist::Exchange::new(&layout),
+            output: output_dist::Exchange::new(room.exchange(output_dist::layout_of(&layout))),
             layout,
         }
     }
@@ -147,7 +147,8 @@ impl<B: Backend> EmbeddingCollection<B> {
         (arriving + vectors) as u64
     }
 
-    /// Writes the pooled vectors of this rank's samples to `pooled [B, ΣD]`.
+    /// Writes the pooled vectors of this rank's samples to `pooled [B, ΣD]`; what the device finds
+    /// wrong with their ids goes to `scalars`.
     ///
     /// # Errors
     /// [`Error::RowOutOfRange`] before any weight of this rank changes; [`Error::Communication`].
@@ -155,7 +156,7 @@ impl<B: Backend> EmbeddingCollection<B> {
         &mut self,
         context: &mut RankContext<B>,
         (sparse, first_sample): (&KeyedJaggedTensor, usize),
-        pooled: &mut B::Vector,
+        (pooled, scalars): (&mut B::Vector, &mut B::Scalars),
     ) -> Result<(), Error> {
         let RankContext { device, queue, comm, profiler } = context;
         let (layout, rank) = (&self.layout, comm.rank().index());
@@ -187,7 +188,8 @@ impl<B: Backend> EmbeddingCollection<B> {
             row_bytes,
         };
         let ids = Ids { jagged, bag_scales, on_device: &self.on_device };
-        profiler.op(op, || device.lookup(queue, &mut self.tables, ids, out))?;
+        let from = (&mut self.tables, ids);
+        profiler.op(op, || device.lookup(queue, from, out, scalars))?;
         if layout.whole {
             return Ok(());
         }

@@ -4,7 +4,7 @@
 
 use comm::Communicator;
 use device::Backend;
-use device::backend::{Assemble, Gather};
+use device::backend::{Assemble, ExchangeLayout, Gather};
 use device::ops::exchange::{Column, Source};
 
 use super::layout::{Layout, Slot};
@@ -17,36 +17,37 @@ pub(super) fn message_bytes(bytes: usize, ranks: usize) -> usize {
     if ranks > 1 { 2 * bytes } else { bytes }
 }
 
+/// Which columns come from whom, and go to whom.
+pub(super) fn layout_of(layout: &Layout) -> ExchangeLayout {
+    let source = |slot: &Slot| Source {
+        rank: slot.rank.index(),
+        from: slot.local_column,
+        to: slot.column,
+        len: slot.dim,
+        first: slot.first,
+    };
+    let column = |slot: &Slot| Column { from: slot.column, to: slot.local_column, len: slot.dim };
+    ExchangeLayout {
+        sources: layout.in_sum_order.iter().map(source).collect(),
+        columns: layout.slots.iter().map(|slots| slots.iter().map(column).collect()).collect(),
+        widths: layout.widths.clone(),
+        row: layout.pooled_width,
+    }
+}
+
 /// Parts to and from each rank, and the gradients of this rank's slots; their buffers are used
 /// again in the next step.
 pub struct Exchange<B: Backend> {
-    /// What makes a pooled vector, in the order of its sums.
-    sources: Vec<Source>,
-    /// `columns[r]`: what rank r gets of a gradient.
-    columns: Vec<Vec<Column>>,
+    on_device: B::Exchange,
     parts: Vec<Vec<f32>>,
     gradient: B::Vector,
 }
 
 impl<B: Backend> Exchange<B> {
-    /// The exchange of `layout`.
+    /// The exchange that the device has made of [`layout_of`] a layout.
     #[must_use]
-    pub fn new(layout: &Layout) -> Self {
-        let source = |slot: &Slot| Source {
-            rank: slot.rank.index(),
-            from: slot.local_column,
-            to: slot.column,
-            len: slot.dim,
-            first: slot.first,
-        };
-        let column =
-            |slot: &Slot| Column { from: slot.column, to: slot.local_column, len: slot.dim };
-        Self {
-            sources: layout.in_sum_order.iter().map(source).collect(),
-            columns: layout.slots.iter().map(|s| s.iter().map(column).collect()).collect(),
-            parts: Vec::new(),
-            gradient: B::Vector::default(),
-        }
+    pub fn new(on_device: B::Exchange) -> Self {
+        Self { on_device, parts: Vec::new(), gradient: B::Vector::default() }
     }
 
     /// Sends each rank the rows of its samples and assembles this rank's pooled vectors.
@@ -81,15 +82,8 @@ impl<B: Backend> Exchange<B> {
             parts.push(copy);
         }
         comm.all_to_all(parts)?;
-        let arguments = Assemble {
-            sources: &self.sources,
-            widths: &layout.widths,
-            own: (own, stays),
-            local,
-            parts,
-            shape: (samples, layout.pooled_width),
-        };
-        device.assemble(queue, arguments, pooled)?;
+        let arguments = Assemble { own: (own, stays), local, parts, samples };
+        device.assemble(queue, &mut self.on_device, arguments, pooled)?;
         parts.drain(..).for_each(|part| comm.keep(part));
         Ok(())
     }
@@ -106,12 +100,12 @@ impl<B: Backend> Exchange<B> {
         ((device, queue), comm): (On<'_, B>, &mut Communicator),
         (d_pooled, samples): (&B::Vector, usize),
     ) -> Result<&B::Vector, Error> {
-        let parts = &mut self.parts;
+        let Self { on_device, parts, .. } = self;
         parts.clear();
-        for (columns, &width) in self.columns.iter().zip(&layout.widths) {
+        for (rank, &width) in layout.widths.iter().enumerate() {
             let mut part: Vec<f32> = comm.buffer(samples * width);
-            let shape = [samples, layout.pooled_width, width];
-            device.gather(queue, Gather { columns, from: d_pooled, shape }, &mut part)?;
+            let arguments = Gather { rank, from: d_pooled, samples };
+            device.gather(queue, on_device, arguments, &mut part)?;
             parts.push(part);
         }
         comm.all_to_all(parts)?;

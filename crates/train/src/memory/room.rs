@@ -4,7 +4,7 @@
 use std::collections::BTreeMap;
 
 use device::Backend;
-use device::backend::{TileValues, WeightShape};
+use device::backend::{ExchangeLayout, TileValues, WeightShape};
 use device::ops::Slot;
 use schema::Precision;
 
@@ -78,6 +78,11 @@ impl<'a, B: Backend> Room<'a, B> {
     /// The tiles of a rank, which are counted apart.
     pub fn tables(&mut self, tiles: Vec<TileValues>, slots: Vec<Slot>) -> B::Tables {
         self.made(|device| device.tables(tiles, slots))
+    }
+
+    /// The exchange of pooled vectors with other ranks.
+    pub fn exchange(&mut self, layout: ExchangeLayout) -> B::Exchange {
+        self.made(|device| device.exchange(layout))
     }
 
     /// The numbers of a step.

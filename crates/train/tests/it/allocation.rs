@@ -149,7 +149,8 @@ fn rank(plan: &ShardingPlan, comm: comm::Communicator) -> (u64, u64) {
         if step == WARM_UP {
             before = Counting::allocations();
         }
-        embedding.forward(&mut context, (&sparse, first_sample), &mut pooled).unwrap();
+        let to = (&mut pooled, &mut scalars);
+        embedding.forward(&mut context, (&sparse, first_sample), to).unwrap();
         let rounding = train::initial::rounding(model.seed, step);
         let numbers = StepScalars { dense: rule, sparse: rule, normaliser: 1.0, rounding };
         cpu.begin(&(), &numbers, &mut scalars).unwrap();

@@ -99,7 +99,8 @@ fn trained(
             let own = ids(step).slice(samples.clone());
             let mut pooled = Array::zeroed(samples.len() * WIDTH);
             pooled.fill(f32::NAN);
-            embedding.forward(context, (&own, samples.start), &mut pooled).unwrap();
+            let to = (&mut pooled, &mut scalars);
+            embedding.forward(context, (&own, samples.start), to).unwrap();
             let rng = CounterRng::new(13, step);
             let cells = (samples.start * WIDTH..samples.end * WIDTH).map(|i| i as u64);
             let gradient: Vec<f32> = cells.map(|cell| rng.normal(cell) as f32).collect();

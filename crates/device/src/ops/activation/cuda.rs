@@ -1,7 +1,7 @@
 //! The launches of the activations on a GPU.
 
 use crate::cuda::{Arguments, Buffer, Driver, DriverError, Grid, Kernel, Source, Stream};
-use crate::ops::gemm::cuda::Epilogue;
+use crate::ops::gemm;
 
 /// The kernels.
 pub const SOURCE: Source =
@@ -13,6 +13,7 @@ const THREADS: u32 = 256;
 pub struct Activation {
     relu_backward: Kernel,
     sigmoid: Kernel,
+    unbounded: Kernel,
     bias_relu: Kernel,
 }
 
@@ -26,6 +27,7 @@ impl Activation {
         Ok(Self {
             relu_backward: module.kernel("relu_backward")?,
             sigmoid: module.kernel("sigmoid")?,
+            unbounded: module.kernel("unbounded_has_none")?,
             bias_relu: module.kernel("bias_relu")?,
         })
     }
@@ -58,14 +60,28 @@ impl Activation {
         launch(stream, (&self.sigmoid, elements), arguments.count(elements).u32(0).u32(0))
     }
 
-    /// `y = y + bias`, then the epilogue; `y` `[B, N]`, in place.
+    /// `probability = NaN` where the logit is no finite number.
+    ///
+    /// # Errors
+    /// As [`Stream::launch`].
+    pub fn unbounded_has_none(
+        &self,
+        stream: &Stream,
+        [logits, probabilities]: [&Buffer; 2],
+        elements: usize,
+    ) -> Result<(), DriverError> {
+        let arguments = Arguments::new().buffer(logits).buffer(probabilities).u64(0);
+        launch(stream, (&self.unbounded, elements), arguments.count(elements).u32(0).u32(0))
+    }
+
+    /// `y = y + bias`, then the activation; `y` `[B, N]`, in place.
     ///
     /// # Errors
     /// As [`Stream::launch`].
     pub fn bias(
         &self,
         stream: &Stream,
-        ([y, bias], epilogue): ([&Buffer; 2], Epilogue),
+        ([y, bias], activation): ([&Buffer; 2], gemm::Activation),
         [rows, columns]: [usize; 2],
     ) -> Result<(), DriverError> {
         let elements = rows * columns;
@@ -75,7 +91,7 @@ impl Activation {
             .buffer(bias)
             .count(elements)
             .u32(columns as u32)
-            .u32(u32::from(epilogue == Epilogue::Relu));
+            .u32(u32::from(activation == gemm::Activation::Relu));
         launch(stream, (&self.bias_relu, elements), arguments)
     }
 }

@@ -2,6 +2,7 @@
 //
 //   relu_backward  d_y = 0 where y ≤ 0
 //   sigmoid        p = 1 / (1 + e^−z), in f64, without overflow at either end, rounded once
+//   unbounded_has_none  p = NaN where z is no finite number, whatever the sigmoid makes of it
 //   bias_relu      y = max(y + bias, 0), or y + bias; NaN stays NaN
 
 struct Activation {
@@ -21,6 +22,12 @@ KERNEL(sigmoid, Activation, 256) {
   if (!LESS(i, a.elements)) return;
   const double z = ((const float *)a.in)[i], e = exp(-fabs(z));
   ((float *)a.out)[i] = (float)(z < 0.0 ? e / (1.0 + e) : 1.0 / (1.0 + e));
+}
+
+KERNEL(unbounded_has_none, Activation, 256) {
+  const u64 i = global_thread();
+  if (!LESS(i, a.elements)) return;
+  if (!(fabsf(((const float *)a.in)[i]) <= 3.402823466e38f)) ((float *)a.out)[i] = f32_of_bits(0x7fc00000u);
 }
 
 KERNEL(bias_relu, Activation, 256) {

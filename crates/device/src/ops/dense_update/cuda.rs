@@ -23,8 +23,8 @@ pub struct DeviceParameter<'a> {
     pub weights: &'a Buffer,
     /// f32 `[rows, dim]`.
     pub gradient: &'a Buffer,
-    /// Sums or means, and mean squares, f32; those the rule has.
-    pub state: [Option<&'a Buffer>; 2],
+    /// f32, as [`super::Arguments::state`]; `None` where the rule has none.
+    pub state: Option<&'a Buffer>,
     /// u32 `[1]`: nothing is updated unless it is 0.
     pub stop: &'a Buffer,
     /// Elements.
@@ -76,7 +76,9 @@ impl DenseUpdate {
         stream: &Stream,
         parameter: &DeviceParameter<'_>,
     ) -> Result<(), DriverError> {
-        let DeviceParameter { elements, dim, state: [first, second], .. } = *parameter;
+        let DeviceParameter { elements, dim, .. } = *parameter;
+        let first = parameter.state.map_or(0, Buffer::address);
+        let second = first + (elements * size_of::<f32>()) as u64;
         let blocks = elements.div_ceil(lamb::BLOCK);
         let squares = parameter.scratch.map_or(0, Buffer::address);
         let ratio = squares + (2 * blocks * size_of::<f32>()) as u64;
@@ -84,8 +86,8 @@ impl DenseUpdate {
             .buffer(parameter.rule)
             .buffer(parameter.weights)
             .buffer(parameter.gradient)
-            .optional(first)
-            .optional(second)
+            .u64(first)
+            .u64(second)
             .buffer(parameter.stop)
             .count(elements)
             .count(dim)

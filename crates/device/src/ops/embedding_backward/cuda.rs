@@ -52,7 +52,7 @@ pub struct Workspace {
     /// u32 `[capacity + 1]`.
     starts: Buffer,
     /// Distinct rows of the last call, u32 `[1]`.
-    pub unique: Buffer,
+    unique: Buffer,
     partials: Buffer,
     scratch: Buffer,
 }
@@ -74,29 +74,49 @@ impl Workspace {
         extent("bits of a row number and a place in the gradient, at most", 64, bits as usize)?;
         extent("D of a tile, at most", SHARED_BYTES / size_of::<f32>(), shape.widest)?;
         extent("ids of a batch, at most", u32::MAX as usize - 1, shape.capacity)?;
-        let capacity = shape.capacity.max(1);
-        let counts = (1 << DIGIT_BITS) * capacity.div_ceil(PAIRS_PER_TILE);
-        let alloc = |elements: usize, bytes: usize| driver.alloc(elements * bytes);
-        let sources = match shape.factors {
-            super::Factors::Absent => None,
-            super::Factors::Present => Some(alloc(capacity, 16)?),
-        };
+        let [pairs, sources, counts, heads, starts, partials, scratch] = shape.bytes();
         Ok(Self {
             shape,
-            pairs: [alloc(capacity, 8)?, alloc(capacity, 8)?],
-            sources,
-            counts: alloc(counts, 4)?,
-            heads: alloc(capacity, 4)?,
-            indices: alloc(capacity, 4)?,
-            starts: alloc(capacity + 1, 4)?,
-            unique: alloc(1, 4)?,
-            partials: alloc(2 * capacity.div_ceil(IDS_PER_PART) * shape.widest, 4)?,
-            scratch: driver.alloc(scratch_bytes(counts.max(capacity)))?,
+            pairs: [driver.alloc(pairs)?, driver.alloc(pairs)?],
+            sources: match shape.factors {
+                super::Factors::Absent => None,
+                super::Factors::Present => Some(driver.alloc(sources)?),
+            },
+            counts: driver.alloc(counts)?,
+            heads: driver.alloc(heads)?,
+            indices: driver.alloc(heads)?,
+            starts: driver.alloc(starts)?,
+            unique: driver.alloc(size_of::<u32>())?,
+            partials: driver.alloc(partials)?,
+            scratch: driver.alloc(scratch)?,
         })
+    }
+
+    /// Bytes of a workspace.
+    #[must_use]
+    pub fn bytes(shape: &WorkspaceShape) -> usize {
+        let [pairs, sources, counts, heads, starts, partials, scratch] = shape.bytes();
+        let sources = if shape.factors == super::Factors::Present { sources } else { 0 };
+        2 * pairs + sources + counts + 2 * heads + size_of::<u32>() + starts + partials + scratch
     }
 }
 
 impl WorkspaceShape {
+    /// Bytes of the pairs, sources, counts, heads, starts, partial sums and the scans' scratch.
+    fn bytes(&self) -> [usize; 7] {
+        let capacity = self.capacity.max(1);
+        let counts = (1 << DIGIT_BITS) * capacity.div_ceil(PAIRS_PER_TILE);
+        [
+            capacity * size_of::<u64>(),
+            capacity * 2 * size_of::<u64>(),
+            counts * size_of::<u32>(),
+            capacity * size_of::<u32>(),
+            (capacity + 1) * size_of::<u32>(),
+            2 * capacity.div_ceil(IDS_PER_PART) * self.widest * size_of::<f32>(),
+            scratch_bytes(counts.max(capacity)),
+        ]
+    }
+
     fn payload_bits(&self) -> u32 {
         let payloads = match self.factors {
             super::Factors::Absent => self.gradient,
@@ -117,6 +137,9 @@ pub struct DeviceGradient<'a> {
     pub first_bad: &'a Buffer,
     /// u32 `[1]`: nothing is updated unless it is 0.
     pub stop: &'a Buffer,
+    /// u64 `[3]`, added to: the distinct rows that are updated, Σ of their D, the bytes of their
+    /// weights.
+    pub updated: &'a Buffer,
 }
 
 /// The loaded kernels.
@@ -128,6 +151,7 @@ pub struct EmbeddingBackward {
     heads: Kernel,
     starts: Kernel,
     partials: Kernel,
+    updated: Kernel,
     update: Kernel,
     prefix_sum: PrefixSum,
 }
@@ -146,6 +170,7 @@ impl EmbeddingBackward {
             heads: module.kernel("embedding_backward_heads")?,
             starts: module.kernel("embedding_backward_starts")?,
             partials: module.kernel("embedding_backward_partials")?,
+            updated: module.kernel("embedding_backward_updated")?,
             update: module.kernel("embedding_backward_update")?,
             prefix_sum: PrefixSum::load(driver)?,
         })
@@ -204,6 +229,18 @@ impl EmbeddingBackward {
         self.prefix_sum.launch(stream, &scan)?;
         // One thread at least: it closes the last row, or writes that there is none.
         stream.launch(&self.starts, Grid::over(capacity.max(1), THREADS, THREADS), &arguments)?;
+        let arguments = Arguments::new()
+            .buffer(lookup.tiles)
+            .buffer(sorted)
+            .buffer(indices)
+            .buffer(unique)
+            .u64(count)
+            .buffer(gradient.first_bad)
+            .buffer(gradient.stop)
+            .buffer(gradient.updated)
+            .u32(shape.tiles as u32)
+            .u32(payload_bits);
+        stream.launch(&self.updated, Grid::over(shape.tiles, THREADS, THREADS), &arguments)?;
         self.update(stream, (lookup, gradient), (workspace, sorted, count))
     }
 

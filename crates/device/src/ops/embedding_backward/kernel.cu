@@ -5,6 +5,7 @@
 //   sort      stable, by row: digits of 8 bits, lowest first: count, scan, scatter
 //   heads     head_i = row_i ≠ row_(i−1);  u_i = Σ_(j<i) head_j (a scan);  start_(u_i) = i
 //   partials  rows of more than 512 ids: each 512 of them summed, in order
+//   updated   for every tile, in parallel: distinct rows = heads before its end − before its start
 //   update    for every row, in parallel: sum = Σ gradients (or Σ partials), in order; its rule
 //
 // 1. A pair holds row and place in 64 bits, so that the sort moves one array.
@@ -202,6 +203,37 @@ KERNEL(embedding_backward_partials, Update, 128) {
   const u32 dim = ((const Tile *)a.tiles)[tile_of(a, ((const u64 *)a.pairs)[start] >> a.payload_bits)].dim;
   for (u32 column = lane_of_thread(); LESS(column, dim); column += WARP)
     ((float *)a.partials)[place * a.widest + column] = sum_gradients(a, first, stop, column);
+}
+
+struct Updated {
+  u64 tiles, pairs, indices, unique, count;
+  u64 first_bad, stop;
+  u64 updated;  // u64 [3]: rows, Σ of their D, bytes of their weights
+  u32 tile_count, payload_bits;
+};
+
+// Distinct rows before `row`, counted over all tiles.
+DEVICE u64 rows_before(const Updated &a, u64 row) {
+  const u64 count = *(const u64 *)a.count;
+  u64 low = 0, high = count;
+  while (low < high) {
+    const u64 middle = (low + high) / 2;
+    if (((const u64 *)a.pairs)[middle] >> a.payload_bits < row) low = middle + 1; else high = middle;
+  }
+  return low < count ? ((const u32 *)a.indices)[low] : *(const u32 *)a.unique;
+}
+
+// Whole numbers: the order of the additions does not matter.
+KERNEL(embedding_backward_updated, Updated, 256) {
+  const u64 i = global_thread();
+  if (!LESS(i, a.tile_count)) return;
+  if (*(const u64 *)a.first_bad != NO_BAD || *(const u32 *)a.stop) return;
+  const Tile tile = ((const Tile *)a.tiles)[i];
+  const u64 rows = rows_before(a, tile.first_row + tile.rows) - rows_before(a, tile.first_row);
+  const u64 elements = rows * tile.dim, bytes = elements * (tile.format == FORMAT_F32 ? 4 : 2);
+  atomicAdd((u64 *)a.updated, rows);
+  atomicAdd((u64 *)a.updated + 1, elements);
+  atomicAdd((u64 *)a.updated + 2, bytes);
 }
 
 // A warp for each row. Column d belongs to lane d modulo 32, which alone writes it.

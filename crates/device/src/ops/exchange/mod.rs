@@ -4,6 +4,7 @@
 //! Partial sums of split rows are added in the order of the sources, whoever owns them; split
 //! columns fall into place. Knows no messages.
 
+pub mod cuda;
 pub mod scalar;
 
 use crate::cpu::Cpu;
@@ -37,6 +38,15 @@ pub struct Column {
     pub to: usize,
     /// Number of columns.
     pub len: usize,
+}
+
+impl Column {
+    /// The same as what a gather's only matrix gives.
+    #[must_use]
+    pub fn as_source(&self) -> Source {
+        let Self { from, to, len } = *self;
+        Source { rank: 0, from, to, len, first: true }
+    }
 }
 
 /// What the ranks give: a matrix each, `[B, width]`.

@@ -1,5 +1,7 @@
 //! The launches of the plain products on a GPU, on row-major matrices.
 
+use schema::Precision;
+
 use crate::cuda::{Arguments, Buffer, Driver, DriverError, Grid, Kernel, Source, Stream};
 
 /// The kernels.
@@ -7,6 +9,7 @@ pub const SOURCE: Source = Source { name: "ops/gemm/kernel.cu", text: include_st
 /// Rows and columns of a block's tile.
 const EDGE: usize = 16;
 const SUM_THREADS: u32 = 128;
+const ROUND_THREADS: u32 = 256;
 /// Rows that are summed on their own, as on the CPU.
 const BLOCK_ROWS: usize = 64;
 
@@ -21,19 +24,50 @@ pub struct LinearShape {
     pub k: usize,
 }
 
+/// Where a product goes, and what becomes of its sums.
+#[derive(Clone, Copy, Debug)]
+pub struct Target<'a> {
+    /// The matrix.
+    pub to: &'a Buffer,
+    /// What follows the sums.
+    pub epilogue: Epilogue<'a>,
+    /// To which they are rounded; a matrix of bf16 holds f32 that are.
+    pub precision: Precision,
+}
+
 /// What a product does with what it has computed.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Epilogue {
+#[derive(Clone, Copy, Debug)]
+pub enum Epilogue<'a> {
     /// Nothing.
     Plain,
     /// `max(y, 0)`; NaN stays NaN.
     Relu,
+    /// 0 where this matrix, the output of a ReLU, is not above 0.
+    BeforeRelu(&'a Buffer),
+}
+
+impl<'a> Target<'a> {
+    /// The sums as they are.
+    #[must_use]
+    pub fn plain(to: &'a Buffer) -> Self {
+        Self { to, epilogue: Epilogue::Plain, precision: Precision::F32 }
+    }
+}
+
+/// Whether a product joins what is there.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Join {
+    /// It is overwritten.
+    Write,
+    /// It is added to.
+    Add,
 }
 
 /// The loaded kernels.
 #[derive(Clone, Debug)]
 pub struct Gemm {
     product: Kernel,
+    round: Kernel,
     blocks: Kernel,
     total: Kernel,
 }
@@ -42,11 +76,10 @@ pub struct Gemm {
 struct Product<'a> {
     a: (&'a Buffer, [usize; 2]),
     b: (&'a Buffer, [usize; 2]),
-    c: &'a Buffer,
+    target: Target<'a>,
     bias: Option<&'a Buffer>,
     sizes: [usize; 3],
     start: u32,
-    epilogue: Epilogue,
 }
 
 impl Gemm {
@@ -58,12 +91,13 @@ impl Gemm {
         let module = driver.module(SOURCE)?;
         Ok(Self {
             product: module.kernel("gemm")?,
+            round: module.kernel("round_bf16")?,
             blocks: module.kernel("column_sums_blocks")?,
             total: module.kernel("column_sums_total")?,
         })
     }
 
-    /// `Y = X Wᵀ + bias` with `x` `[B, K]`, `weight` `[N, K]`, `bias` `[N]` and `y` `[B, N]`.
+    /// `Y = f(X Wᵀ + bias)` with `x` `[B, K]`, `weight` `[N, K]`, `bias` `[N]` and `y` `[B, N]`.
     ///
     /// # Errors
     /// As [`Stream::launch`].
@@ -71,29 +105,31 @@ impl Gemm {
         &self,
         stream: &Stream,
         LinearShape { b, n, k }: LinearShape,
-        [x, weight, y]: [&Buffer; 3],
-        (bias, epilogue): (Option<&Buffer>, Epilogue),
+        ([x, weight], bias): ([&Buffer; 2], Option<&Buffer>),
+        y: Target<'_>,
     ) -> Result<(), DriverError> {
         let start = u32::from(bias.is_some());
         let (a, b_matrix) = ((x, [k, 1]), (weight, [1, k]));
-        let product = Product { a, b: b_matrix, c: y, bias, sizes: [b, n, k], start, epilogue };
+        let product = Product { a, b: b_matrix, target: y, bias, sizes: [b, n, k], start };
         self.launch(stream, &product)
     }
 
-    /// `dX += dY W` with `d_y` `[B, N]`, `weight` `[N, K]` and `d_x` `[B, K]`.
+    /// `dX = f(dY W)` or `dX = f(dX + dY W)` with `d_y` `[B, N]`, `weight` `[N, K]` and `d_x`
+    /// `[B, K]`.
     ///
     /// # Errors
     /// As [`Stream::launch`].
-    pub fn backward_input_accumulate(
+    pub fn backward_input(
         &self,
         stream: &Stream,
         LinearShape { b, n, k }: LinearShape,
-        [d_y, weight, d_x]: [&Buffer; 3],
+        [d_y, weight]: [&Buffer; 2],
+        (d_x, join): (Target<'_>, Join),
     ) -> Result<(), DriverError> {
         let (a, b_matrix) = ((d_y, [n, 1]), (weight, [k, 1]));
-        let (sizes, epilogue) = ([b, k, n], Epilogue::Plain);
-        let product = Product { a, b: b_matrix, c: d_x, bias: None, sizes, start: 2, epilogue };
-        self.launch(stream, &product)
+        let start = if join == Join::Add { 2 } else { 0 };
+        let (sizes, bias) = ([b, k, n], None);
+        self.launch(stream, &Product { a, b: b_matrix, target: d_x, bias, sizes, start })
     }
 
     /// `dW = dYᵀ X` with `d_y` `[B, N]`, `x` `[B, K]` and `d_weight` `[N, K]`, overwritten.
@@ -107,10 +143,23 @@ impl Gemm {
         [d_y, x, d_weight]: [&Buffer; 3],
     ) -> Result<(), DriverError> {
         let (a, b_matrix) = ((d_y, [1, n]), (x, [k, 1]));
-        let (sizes, epilogue) = ([n, k, b], Epilogue::Plain);
-        let product =
-            Product { a, b: b_matrix, c: d_weight, bias: None, sizes, start: 0, epilogue };
+        let (sizes, target) = ([n, k, b], Target::plain(d_weight));
+        let product = Product { a, b: b_matrix, target, bias: None, sizes, start: 0 };
         self.launch(stream, &product)
+    }
+
+    /// `to = from`, each value rounded to the nearest bf16.
+    ///
+    /// # Errors
+    /// As [`Stream::launch`].
+    pub fn round(
+        &self,
+        stream: &Stream,
+        [from, to]: [&Buffer; 2],
+        elements: usize,
+    ) -> Result<(), DriverError> {
+        let arguments = Arguments::new().buffer(from).buffer(to).count(elements);
+        stream.launch(&self.round, Grid::over(elements, ROUND_THREADS, ROUND_THREADS), &arguments)
     }
 
     /// `sums[n] = Σ_b matrix[b, n]`, 64 rows at a time; `partials` has [`partial_bytes`].
@@ -136,12 +185,18 @@ impl Gemm {
     }
 
     fn launch(&self, stream: &Stream, product: &Product<'_>) -> Result<(), DriverError> {
-        let Product { a, b, c, bias, sizes: [m, n, k], start, epilogue } = *product;
+        let Product { a, b, target, bias, sizes: [m, n, k], start } = *product;
+        let (is_relu, mask) = match target.epilogue {
+            Epilogue::Plain => (false, None),
+            Epilogue::Relu => (true, None),
+            Epilogue::BeforeRelu(output) => (false, Some(output)),
+        };
         let arguments = Arguments::new()
             .buffer(a.0)
             .buffer(b.0)
-            .buffer(c)
+            .buffer(target.to)
             .optional(bias)
+            .optional(mask)
             .count(a.1[0])
             .count(a.1[1])
             .count(b.1[0])
@@ -150,8 +205,8 @@ impl Gemm {
             .u32(n as u32)
             .u32(k as u32)
             .u32(start)
-            .u32(u32::from(epilogue == Epilogue::Relu))
-            .u32(0);
+            .u32(u32::from(is_relu))
+            .u32(u32::from(target.precision == Precision::Bf16));
         let blocks = [n.div_ceil(EDGE) as u32, m.div_ceil(EDGE) as u32];
         let grid = Grid { blocks, threads: (EDGE * EDGE) as u32, shared_bytes: 0 };
         stream.launch(&self.product, grid, &arguments)

@@ -1,20 +1,30 @@
 // The products of a linear layer, plainly: for the emulator, and as the reference of the library's.
 //
 //   for every element (m, n), in parallel:
-//     sum = start(m, n);  for k in order:  sum += A(m, k) · B(k, n);  C(m, n) = activation(sum)
+//     sum = start(m, n);  for k in order:  sum += A(m, k) · B(k, n);  C(m, n) = epilogue(sum)
 //
 // Strides serve all three: Y = X Wᵀ + bias, dX += dY W, dW = dYᵀ X. A block has 16 × 16 elements of C
 // and passes 16 columns of A and rows of B through shared memory, so that each is read once per tile.
+// The epilogue is ReLU, or 0 where the mask (the output of a ReLU) is not above 0; then the sum is
+// rounded to bf16 where that is asked for. Matrices of bf16 hold rounded f32 here: products of two
+// such values are exact.
 // Column sums (gradients of biases): 64 rows at a time, in order, then those in order.
 
 struct Gemm {
-  u64 a, b, c, bias;
+  u64 a, b, c, bias, mask;
   u64 a_row, a_column, b_row, b_column;  // elements between neighbours
-  u32 m, n, k, start, activation, padding;
+  u32 m, n, k, start, is_relu, is_rounded;
 };
 #define EDGE 16u
 #define START_BIAS 1u
 #define START_OLD 2u
+
+// The nearest bf16, ties to even; NaN stays NaN.
+DEVICE float nearest_bf16(float value) {
+  const u32 bits = bits_of(value);
+  if ((bits & 0x7fffffffu) > 0x7f800000u) return f32_of_bits((bits & 0xffff0000u) | 0x400000u);
+  return f32_of_bits((bits + 0x7fffu + (bits >> 16 & 1u)) & 0xffff0000u);
+}
 
 KERNEL(gemm, Gemm, EDGE *EDGE) {
   // Rows of 17: a column then has no two values in one bank.
@@ -41,8 +51,23 @@ KERNEL(gemm, Gemm, EDGE *EDGE) {
     for (u32 k = 0; k < count; ++k) sum += left[y][k] * right[k][x];
     __syncthreads();
   }
+  if (!inside) return;
+  const u64 at = (u64)row * a.n + column;
   // NaN stays NaN.
-  if (inside) c[(u64)row * a.n + column] = a.activation && sum < 0.0f ? 0.0f : sum;
+  if (a.is_relu && sum < 0.0f) sum = 0.0f;
+  if (a.mask && ((const float *)a.mask)[at] <= 0.0f) sum = 0.0f;
+  c[at] = a.is_rounded ? nearest_bf16(sum) : sum;
+}
+
+struct Round {
+  u64 from, to;  // f32
+  u64 elements;
+};
+
+KERNEL(round_bf16, Round, 256) {
+  const u64 i = global_thread();
+  if (!LESS(i, a.elements)) return;
+  ((float *)a.to)[i] = nearest_bf16(((const float *)a.from)[i]);
 }
 
 struct ColumnSums {

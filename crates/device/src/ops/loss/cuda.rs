@@ -24,10 +24,12 @@ pub struct LossBuffers<'a> {
     pub losses: &'a Buffer,
     /// f64 `[1]`, overwritten: their sum, not divided.
     pub sum: &'a Buffer,
-    /// u32 `[1]`, set where the sum is no finite number.
+    /// u32 `[1]`: bit 0 is set where the sum is no finite number, bit 1 where `first_bad` is one.
     pub stop: &'a Buffer,
     /// f64 `[1]`: what the gradient is divided by.
     pub normaliser: &'a Buffer,
+    /// u64 `[1]`: the first position with a bad id that the lookup found.
+    pub first_bad: &'a Buffer,
 }
 
 /// The loaded kernels.
@@ -66,6 +68,7 @@ impl DeviceLoss {
             .buffer(buffers.sum)
             .buffer(buffers.stop)
             .buffer(buffers.normaliser)
+            .buffer(buffers.first_bad)
             .u32(samples as u32)
             .u32(u32::from(kind == Loss::Mse));
         stream.launch(&self.samples, Grid::over(samples, THREADS, THREADS), &arguments)?;

@@ -3,16 +3,21 @@
 //
 //   bce = max(z, 0) − z·y + ln(1 + e^−|z|);  mse = (σ(z) − y)²
 //
-// A sum that is no finite number raises `stop`, which the updates read.
+// A sum that is no finite number raises `stop`, which the updates read; so does a lookup that found
+// an id that is no row.
 
 struct Loss {
   u64 logits, labels, gradient, probabilities;
   u64 losses, sum, stop;  // f64 [B], f64 [1], u32 [1]
   u64 normaliser;         // f64 [1], on the device
+  u64 first_bad;          // u64 [1]
   u32 samples, is_mse;
 };
 #define SAMPLES_PER_CHUNK 512u
 #define LOSS_THREADS 128u
+#define NO_BAD 0xffffffffffffffffull
+#define NOT_FINITE 1u
+#define BAD_ID 2u
 
 KERNEL(loss_samples, Loss, 256) {
   const u64 i = global_thread();
@@ -51,5 +56,6 @@ KERNEL(loss_sum, Loss, LOSS_THREADS) {
   }
   if (threadIdx.x != 0) return;
   *(double *)a.sum = total;
-  if (!(fabs(total) <= 1.7976931348623157e308)) atomicOr((u32 *)a.stop, 1u);
+  if (!(fabs(total) <= 1.7976931348623157e308)) atomicOr((u32 *)a.stop, NOT_FINITE);
+  if (*(const u64 *)a.first_bad != NO_BAD) atomicOr((u32 *)a.stop, BAD_ID);
 }

@@ -1,18 +1,19 @@
 //! The dense operations on the emulated device: the bytes of the oracles.
 
-use device::cuda::Buffer;
 use device::ops::activation::cuda::Activation;
 use device::ops::activation::scalar::{relu_gradient, sigmoid};
 use device::ops::cross::cuda::{Cross, DeviceBackward, DeviceForward};
 use device::ops::dense_update::cuda::{DenseUpdate, DeviceParameter, scratch_bytes};
-use device::ops::gemm::cuda::{Epilogue, Gemm, LinearShape, partial_bytes};
+use device::ops::embedding_forward::cuda::NO_BAD_ID;
+use device::ops::gemm::Activation as Following;
+use device::ops::gemm::cuda::{Epilogue, Gemm, Join, LinearShape, Target, partial_bytes};
 use device::ops::interaction::Shape;
 use device::ops::interaction::cuda::Interaction;
 use device::ops::loss::cuda::{DeviceLoss, LossBuffers};
 use device::ops::{cross, dense_update, gemm, interaction, loss};
 use device::optimizer::{Rule, device_block};
 use schema::random::CounterRng;
-use schema::{Loss, Optimizer, OptimizerConfig, TriangleOrder, WeightDecayMode};
+use schema::{Loss, Optimizer, OptimizerConfig, Precision, TriangleOrder, WeightDecayMode};
 
 use super::{Bench, benches, floats, same};
 
@@ -25,26 +26,37 @@ pub fn check_gemm(bench: &Bench) {
         let (bias, old) = (floats(4, n), floats(5, b * k));
         let [on_x, on_weight, on_d_y] = [&x, &weight, &d_y].map(|values| bench.put(values));
 
-        for (bias, epilogue) in
-            [(Some(&bias), Epilogue::Relu), (Some(&bias), Epilogue::Plain), (None, Epilogue::Plain)]
-        {
+        for (bias, epilogue, precision) in [
+            (Some(&bias), Epilogue::Relu, Precision::F32),
+            (Some(&bias), Epilogue::Plain, Precision::Bf16),
+            (None, Epilogue::Plain, Precision::F32),
+        ] {
             let mut expected = vec![0.0; b * n];
             let given = bias.map(Vec::as_slice);
             gemm::scalar::forward([&x, &weight], given, &mut expected, (n, k));
-            if epilogue == Epilogue::Relu {
+            if matches!(epilogue, Epilogue::Relu) {
                 expected.iter_mut().for_each(|y| *y = y.max(0.0));
             }
+            if precision == Precision::Bf16 {
+                expected.iter_mut().for_each(|y| *y = nearest(*y));
+            }
             let (y, on_bias) = (bench.room::<f32>(b * n), bias.map(|bias| bench.put(bias)));
-            let matrices = [&on_x, &on_weight, &y];
-            kernels.forward(&bench.stream, shape, matrices, (on_bias.as_ref(), epilogue)).unwrap();
+            let (target, on_bias) = (Target { to: &y, epilogue, precision }, on_bias.as_ref());
+            let factors = ([&on_x, &on_weight], on_bias);
+            kernels.forward(&bench.stream, shape, factors, target).unwrap();
             same("y", &bench.get(&y, b * n), &expected);
         }
-        let mut expected = old.clone();
-        gemm::scalar::backward_input_accumulate([&d_y, &weight], &mut expected, (n, k));
-        let d_x = bench.put(&old);
-        let matrices = [&on_d_y, &on_weight, &d_x];
-        kernels.backward_input_accumulate(&bench.stream, shape, matrices).unwrap();
-        same("d_x", &bench.get(&d_x, b * k), &expected);
+        for join in [Join::Add, Join::Write] {
+            let start = if join == Join::Add { old.clone() } else { vec![0.0; b * k] };
+            let mut expected = start;
+            gemm::scalar::backward_input_accumulate([&d_y, &weight], &mut expected, (n, k));
+            expected.iter_mut().zip(&x).for_each(|(d_x, x)| *d_x = relu_gradient(*x, *d_x));
+            let d_x = bench.put(&old);
+            let epilogue = Epilogue::BeforeRelu(&on_x);
+            let target = (Target { epilogue, ..Target::plain(&d_x) }, join);
+            kernels.backward_input(&bench.stream, shape, [&on_d_y, &on_weight], target).unwrap();
+            same("d_x", &bench.get(&d_x, b * k), &expected);
+        }
 
         let mut expected = vec![0.0; n * k];
         gemm::scalar::backward_weight([&x, &d_y], &mut expected, (n, k));
@@ -65,6 +77,22 @@ pub fn check_gemm(bench: &Bench) {
         kernels.column_sums(&bench.stream, [b, n], [&on_d_y, &sums, &partials]).unwrap();
         same("sums", &bench.get(&sums, n), &expected);
     }
+    check_rounding(bench, &kernels);
+}
+
+fn nearest(value: f32) -> f32 {
+    half::bf16::from_f32(value).to_f32()
+}
+
+fn check_rounding(bench: &Bench, kernels: &Gemm) {
+    // Ties, the largest numbers, infinities, NaN with and without its quiet bit.
+    let bits = [0, 0x3f80_8000, 0x3f81_8000, 0x3f80_8001, 0x7f7f_ffff, 0xff80_0000, 0x7f80_0001];
+    let mut values: Vec<f32> = bits.into_iter().map(f32::from_bits).collect();
+    values.extend(floats(7, 290));
+    let (from, to) = (bench.put(&values), bench.room::<f32>(values.len()));
+    kernels.round(&bench.stream, [&from, &to], values.len()).unwrap();
+    let expected: Vec<f32> = values.iter().map(|&value| nearest(value)).collect();
+    same("rounded", &bench.get(&to, values.len()), &expected);
 }
 
 pub fn check_interaction(bench: &Bench) {
@@ -157,15 +185,22 @@ pub fn check_activation(bench: &Bench) {
     kernels.sigmoid(&bench.stream, [&on_logits, &out], len).unwrap();
     let expected: Vec<f32> = logits.iter().map(|&logit| sigmoid(f64::from(logit)) as f32).collect();
     same("probabilities", &bench.get(&out, len), &expected);
+    let mut logits = vec![0.5; 270];
+    (logits[1], logits[9], logits[269]) = (f32::INFINITY, f32::NAN, f32::NEG_INFINITY);
+    let (on_logits, out) = (bench.put(&logits), bench.put(&vec![0.25f32; 270]));
+    kernels.unbounded_has_none(&bench.stream, [&on_logits, &out], 270).unwrap();
+    let got: Vec<f32> = bench.get(&out, 270);
+    let is_right = |(p, z): (&f32, &f32)| if z.is_finite() { *p == 0.25 } else { p.is_nan() };
+    assert!(got.iter().zip(&logits).all(is_right), "{}", bench.name);
 
     let bias = floats(4, 50);
     let on_bias = bench.put(&bias);
-    for epilogue in [Epilogue::Plain, Epilogue::Relu] {
+    for activation in [Following::None, Following::Relu] {
         let on_y = bench.put(&d_y);
-        kernels.bias(&bench.stream, ([&on_y, &on_bias], epilogue), [6, 50]).unwrap();
+        kernels.bias(&bench.stream, ([&on_y, &on_bias], activation), [6, 50]).unwrap();
         let expected = |(i, y): (usize, &f32)| {
             let sum = y + bias[i % 50];
-            if epilogue == Epilogue::Relu && sum < 0.0 { 0.0 } else { sum }
+            if activation == Following::Relu && sum < 0.0 { 0.0 } else { sum }
         };
         let expected: Vec<f32> = d_y.iter().enumerate().map(expected).collect();
         same("y + bias", &bench.get(&on_y, len), &expected);
@@ -180,7 +215,7 @@ pub fn check_loss(bench: &Bench) {
     {
         let mut logits: Vec<f32> = floats(1, samples).iter().map(|value| value * 90.0).collect();
         let labels: Vec<f32> = floats(2, samples).iter().map(|value| value + 0.5).collect();
-        for broken in [false, true] {
+        for (broken, bad_id) in [(false, false), (false, true), (true, true)] {
             if broken {
                 logits[samples / 2] = f32::NAN;
             }
@@ -188,6 +223,7 @@ pub fn check_loss(bench: &Bench) {
             let [gradient, probabilities] = [(); 2].map(|()| bench.room::<f32>(samples));
             let (losses, sum) = (bench.room::<f64>(samples), bench.room::<f64>(1));
             let (stop, normaliser) = (bench.put(&[0u32]), bench.put(&[samples as f64 * 2.0]));
+            let first_bad = bench.put(&[if bad_id { 3 } else { NO_BAD_ID }]);
             let buffers = LossBuffers {
                 logits: &on_logits,
                 labels: &on_labels,
@@ -197,9 +233,15 @@ pub fn check_loss(bench: &Bench) {
                 sum: &sum,
                 stop: &stop,
                 normaliser: &normaliser,
+                first_bad: &first_bad,
             };
             kernels.launch(&bench.stream, (kind, samples), &buffers).unwrap();
-            assert_eq!(bench.get::<u32>(&stop, 1), [u32::from(broken)], "{}", bench.name);
+            assert_eq!(
+                bench.get::<u32>(&stop, 1),
+                [u32::from(broken) + 2 * u32::from(bad_id)],
+                "{}",
+                bench.name
+            );
             if broken {
                 continue;
             }
@@ -249,12 +291,7 @@ fn check_parameter(
     assert_eq!(block.len(), device_block::BYTES);
     let on_weights = bench.put(&weights);
     let (on_gradient, on_rule) = (bench.put(&gradient), bench.put(&block));
-    let halves = match kind {
-        Optimizer::Adam | Optimizer::SparseAdam | Optimizer::Lamb => 2,
-        _ => usize::from(!state.is_empty()),
-    };
-    let part = state.len() / halves.max(1);
-    let states: Vec<Buffer> = (0..halves).map(|_| bench.put(&state[..part])).collect();
+    let on_state = bench.put(&state);
     let (stop, scratch) = (bench.put(&[u32::from(stopped)]), scratch_bytes(elements));
     let scratch = bench.driver.alloc(scratch).unwrap();
     let parameter = DeviceParameter {
@@ -262,7 +299,7 @@ fn check_parameter(
         rule: &on_rule,
         weights: &on_weights,
         gradient: &on_gradient,
-        state: [states.first(), states.get(1)],
+        state: Some(&on_state),
         stop: &stop,
         elements,
         dim,
@@ -274,8 +311,7 @@ fn check_parameter(
     }
     let what = format!("{kind:?} [{rows}, {dim}], stopped: {stopped}, {}", bench.name);
     same(&format!("weights, {what}"), &bench.get(&on_weights, elements), &weights);
-    let got: Vec<f32> = states.iter().flat_map(|buffer| bench.get::<f32>(buffer, part)).collect();
-    same(&format!("state, {what}"), &got, &state);
+    same(&format!("state, {what}"), &bench.get(&on_state, state.len()), &state);
 }
 
 #[test]

@@ -6,7 +6,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use device::cuda::{Checks, Driver, Order, PRELUDE, SOURCES};
 use schema::Optimizer;
 
-use super::{Bench, dense, emulation, has_compiler, jagged};
+use super::{Bench, dense, emulation, exchange, has_compiler, jagged};
 use crate::embedding;
 
 /// Mutants that change nothing that can be seen: source, the line as it stands, and why.
@@ -27,6 +27,7 @@ fn check(source: &str, bench: &Bench) {
             embedding::cuda::check_bad_ids(bench);
             embedding::cuda::check_forward(bench);
         }
+        "ops/exchange/kernel.cu" => exchange::check_exchange(bench),
         "ops/gemm/kernel.cu" => dense::check_gemm(bench),
         "ops/interaction/kernel.cu" => dense::check_interaction(bench),
         "ops/jagged/kernel.cu" => jagged::check_jagged(bench),

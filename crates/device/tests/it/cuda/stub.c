@@ -63,6 +63,7 @@ int cuEventCreate(void **event, unsigned flags) { *event = (void *)next++; retur
 int cuEventDestroy_v2(void *event) { return SAY("cuEventDestroy\n"); }
 int cuEventRecord(void *event, void *stream) { return SAY("cuEventRecord stream %p\n", stream); }
 int cuEventSynchronize(void *event) { return SAY("cuEventSynchronize\n"); }
+int cuEventQuery(void *event) { return 0; }
 int cuEventElapsedTime_v2(float *elapsed, void *from, void *to) { *elapsed = 1.5f; return 0; }
 int cuLaunchKernel(void *function, unsigned x, unsigned y, unsigned z, unsigned threads, unsigned ty, unsigned tz,
                    unsigned shared, void *stream, void **parameters, void **extra) {

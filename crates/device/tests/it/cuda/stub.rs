@@ -155,7 +155,7 @@ fn steps_child() {
     };
     let (out, gradient) = (bench.room::<f32>(64), bench.room::<f32>(64));
     let (rule, first_bad) = (bench.room::<u8>(48), bench.put(&[NO_BAD_ID]));
-    let stop = bench.put(&[0u32]);
+    let (stop, updated) = (bench.put(&[0u32]), bench.room::<u64>(3));
     let shape = WorkspaceShape {
         capacity: 80,
         rows: 100,
@@ -175,8 +175,13 @@ fn steps_child() {
         stream.upload(&ids, 0, &vec![0; 8 * *offsets.last().unwrap() as usize]).unwrap();
         stream.upload(&on_offsets, 0, bytemuck::cast_slice(&offsets)).unwrap();
         forward.launch(stream, &lookup, [&out, &first_bad]).unwrap();
-        let gradient =
-            DeviceGradient { gradient: &gradient, rule: &rule, first_bad: &first_bad, stop: &stop };
+        let gradient = DeviceGradient {
+            gradient: &gradient,
+            rule: &rule,
+            first_bad: &first_bad,
+            stop: &stop,
+            updated: &updated,
+        };
         backward.launch(stream, (&lookup, &gradient), &workspace).unwrap();
     }
     stream.fill(&mark, 0).unwrap();

@@ -131,8 +131,8 @@ impl<'a> OnDevice<'a> {
         Ok(self.bench.get(&out, len))
     }
 
-    /// Updates the tables; gives the number of distinct rows.
-    fn backward(&self, rule: Rule, spare: usize) -> Result<u32, DriverError> {
+    /// Updates the tables; gives the distinct rows, Σ of their D and the bytes of their weights.
+    fn backward(&self, rule: Rule, spare: usize) -> Result<Vec<u64>, DriverError> {
         let (case, bench, tiles) = (self.case, self.bench, self.tiles());
         let factors = case.jagged.weights.is_some() || case.bag_scales.is_some();
         let shape = WorkspaceShape {
@@ -146,15 +146,17 @@ impl<'a> OnDevice<'a> {
         let workspace = Workspace::new(&bench.driver, shape)?;
         let gradient = bench.put(&case.gradient);
         let (rule, stop) = (bench.put(&device_block::of(&rule, rounding())), bench.put(&[0u32]));
+        let updated = bench.put(&[0u64; 3]);
         let gradient = DeviceGradient {
             gradient: &gradient,
             rule: &rule,
             first_bad: &self.first_bad,
             stop: &stop,
+            updated: &updated,
         };
         let kernels = EmbeddingBackward::load(&bench.driver)?;
         kernels.launch(&bench.stream, (&self.lookup(&tiles), &gradient), &workspace)?;
-        Ok(bench.get::<u32>(&workspace.unique, 1)[0])
+        Ok(bench.get(&updated, 3))
     }
 
     /// What the tables hold now.
@@ -196,8 +198,12 @@ pub fn check_backward(bench: &Bench, kinds: &[Optimizer]) {
                 rule,
             );
             case.round(&mut expected, &rows);
-            let unique = device.backward(rule, [0, 1, 3000][number % 3]).unwrap();
-            assert_eq!(unique as usize, rows.len(), "{what}");
+            let updated = device.backward(rule, [0, 1, 3000][number % 3]).unwrap();
+            let elements = rows.iter().map(|&(t, _)| case.dims[t] as u64);
+            let bytes =
+                |&(t, _): &(usize, usize)| (case.dims[t] * case.data_types[t].bytes()) as u64;
+            let bytes = rows.iter().map(bytes).sum();
+            assert_eq!(updated, [rows.len() as u64, elements.sum(), bytes], "{what}");
             for (t, (got, expected)) in device.read(&expected).iter().zip(&expected).enumerate() {
                 same(&format!("weights of tile {t}, {what}"), &got.weights, &expected.weights);
                 same(&format!("state of tile {t}, {what}"), &got.state, &expected.state);
@@ -217,7 +223,7 @@ pub fn check_bad_ids(bench: &Bench) {
         let first = bench.get::<u64>(&device.first_bad, 1)[0];
         assert_eq!(first, if position == 5 { 5 } else { 30 }, "{}", bench.name);
         let device = OnDevice::new(&case, bench, (&tiles, 8));
-        device.backward(rule(Optimizer::Adagrad), 0).unwrap();
+        assert_eq!(device.backward(rule(Optimizer::Adagrad), 0).unwrap(), [0; 3]);
         assert_eq!(bench.get::<u64>(&device.first_bad, 1)[0], first, "{}", bench.name);
         for (got, expected) in device.read(&tiles).iter().zip(&tiles) {
             same("weights", &got.weights, &expected.weights);

@@ -1,0 +1,743 @@
+//! A GPU, or its emulation, as a [`Backend`]: row-major matrices in its memory, kernels in a
+//! stream. Knows nothing of the host's memory beyond what it is handed.
+//!
+//! After the first step nothing is allocated until a batch has more ids than there is room for, and
+//! nothing is waited for but what a message to another rank or [`Backend::outcome`] needs.
+
+mod exchange;
+mod handles;
+mod kernels;
+mod scalars;
+mod staging;
+mod tables;
+
+use std::ops::Range;
+
+use schema::{DataType, KeyedJaggedTensor, Optimizer, Precision};
+
+use super::{
+    Assemble, Backend, ColumnBackwardInput, ColumnBackwardWeight, ColumnForward, Combine,
+    CrossBackward, CrossForward, ExchangeLayout, Gather, Ids, InputGradient, InteractionBackward,
+    InteractionForward, JoinShape, LinearBackwardInput, LinearBackwardWeight, LinearForward,
+    LossArguments, Outcome, Probabilities, StepScalars, Sum, TileRoom, TileRows, TileValues,
+    VectorUpdate, WeightPart, WeightShape,
+};
+use crate::cpu::Pool;
+use crate::cuda::{Buffer, Driver, Stream};
+use crate::error::Error;
+use crate::ops::cross::cuda::{DeviceBackward, DeviceForward};
+use crate::ops::dense_update::cuda::{DeviceParameter, scratch_bytes};
+use crate::ops::embedding_backward::ScratchShape;
+use crate::ops::gemm::cuda::{Epilogue, Join, LinearShape, Target};
+use crate::ops::jagged::cuda::{Regroup, RegroupMode};
+use crate::ops::loss::cuda::LossBuffers;
+use crate::ops::{Slot, extent, gemm};
+use crate::weights::WeightsView;
+
+pub use exchange::Exchange;
+pub use handles::{Jagged, Matrix, Queue, Vector, Weight};
+use handles::{WeightBuffers, grown};
+use kernels::Kernels;
+pub use scalars::{Ended, Scalars};
+pub use tables::Tables;
+
+/// A device of [`crate::cuda`] with its kernels, and threads of the host for what stays there.
+#[derive(Debug)]
+pub struct Cuda {
+    driver: Driver,
+    /// What is done before the first step.
+    setup: Stream,
+    kernels: Kernels,
+    host: Pool,
+}
+
+impl Cuda {
+    /// The device of `driver`, with `threads` threads of the host. Compiles the kernels, or takes
+    /// what an earlier run compiled.
+    ///
+    /// # Errors
+    /// [`Error::Driver`].
+    pub fn new(driver: Driver, threads: usize) -> Result<Self, Error> {
+        let kernels = Kernels::load(&driver)?;
+        let setup = driver.stream()?;
+        Ok(Self { driver, setup, kernels, host: Pool::new(threads) })
+    }
+
+    /// Memory of zeros, which are there when this returns.
+    fn zeroed(&self, bytes: usize) -> Result<Buffer, Error> {
+        let buffer = self.driver.alloc(bytes)?;
+        if bytes > 0 {
+            self.setup.fill(&buffer, 0)?;
+            self.setup.synchronize()?;
+        }
+        Ok(buffer)
+    }
+
+    fn on<'a>(&'a self, queue: &'a Queue) -> (&'a Driver, &'a Stream) {
+        (&self.driver, &queue.stream)
+    }
+}
+
+impl Backend for Cuda {
+    type Queue = Queue;
+    type Matrix = Matrix;
+    type Vector = Vector;
+    type Weight = Weight;
+    type Tables = Tables;
+    type Jagged = Jagged;
+    type Exchange = Exchange;
+    type Scalars = Scalars;
+    type Event = Ended;
+
+    fn host(&self) -> &Pool {
+        &self.host
+    }
+
+    /// No step is: the plain products take none.
+    fn fuses(_: Optimizer) -> bool {
+        false
+    }
+
+    fn matrix_len(rows: usize, columns: usize) -> usize {
+        rows * columns
+    }
+
+    fn matrix_bytes(_: Precision, rows: usize, columns: usize) -> usize {
+        Self::vector_bytes(rows * columns)
+    }
+
+    fn vector_bytes(len: usize) -> usize {
+        len.saturating_mul(size_of::<f32>())
+    }
+
+    fn weight_bytes(shape: WeightShape) -> usize {
+        handles::weight_bytes(shape)
+    }
+
+    fn table_bytes(data_type: DataType, len: usize) -> usize {
+        len.saturating_mul(data_type.bytes())
+    }
+
+    fn update_bytes(shape: ScratchShape) -> usize {
+        tables::update_bytes(shape)
+    }
+
+    fn queue(&self) -> Result<Queue, Error> {
+        Ok(Queue::new(&self.driver)?)
+    }
+
+    fn matrix(&self, precision: Precision, rows: usize, columns: usize) -> Result<Matrix, Error> {
+        let values = self.vector(rows * columns)?;
+        Ok(Matrix { values, precision, ..Matrix::default() })
+    }
+
+    fn vector(&self, len: usize) -> Result<Vector, Error> {
+        let buffer = Some(self.zeroed(Self::vector_bytes(len))?);
+        Ok(Vector { buffer, len, scratch: None })
+    }
+
+    fn weight(&self, shape: WeightShape) -> Result<Weight, Error> {
+        let buffers = WeightBuffers::new(shape, |bytes| self.zeroed(bytes))?;
+        Ok(Weight { shape, buffers: Some(buffers) })
+    }
+
+    fn tables(&self, tiles: Vec<TileValues>, slots: Vec<Slot>) -> Result<Tables, Error> {
+        Ok(Tables::new((&self.driver, &self.setup), tiles, slots)?)
+    }
+
+    fn exchange(&self, layout: ExchangeLayout) -> Result<Exchange, Error> {
+        Ok(Exchange::new((&self.driver, &self.setup), layout)?)
+    }
+
+    fn scalars(&self) -> Result<Scalars, Error> {
+        Ok(Scalars::new(&self.driver, &self.zeroed(Scalars::BYTES)?)?)
+    }
+
+    fn grow(&self, vector: &mut Vector, len: usize) -> Result<(), Error> {
+        if vector.buffer.is_none() || vector.len < len {
+            *vector = self.vector(len)?;
+        }
+        Ok(())
+    }
+
+    fn pack(
+        &self,
+        queue: &Queue,
+        rows: &[f32],
+        shape: (usize, usize),
+        to: &mut Matrix,
+    ) -> Result<(), Error> {
+        const OP: &str = "pack";
+        extent::check(OP, "rows [rows, columns]", shape.0 * shape.1, rows.len())?;
+        let on_device = to.f32(OP, shape)?.clone();
+        let (bytes, most) = (size_of_val(rows), Self::vector_bytes(to.values.len));
+        let (mut pinned, done) = to.staging.take(&self.driver, most)?;
+        pinned.bytes_mut()[..bytes].copy_from_slice(bytemuck::cast_slice(rows));
+        let flight = queue.stream.upload_pinned((pinned, done), &[(0..bytes, &on_device)])?;
+        to.staging.put(flight);
+        Ok(())
+    }
+
+    fn write(
+        &self,
+        queue: &Queue,
+        values: &[f32],
+        (to, at): (&mut Vector, usize),
+    ) -> Result<(), Error> {
+        let buffer = to.get("write", "values from an element on", at + values.len())?;
+        let start = Self::vector_bytes(at);
+        Ok(queue.stream.upload(buffer, start, bytemuck::cast_slice(values))?)
+    }
+
+    fn send_ids(
+        &self,
+        queue: &Queue,
+        ids @ (jagged, _): (&KeyedJaggedTensor, Option<&[f32]>),
+        to: &mut Jagged,
+    ) -> Result<(), Error> {
+        jagged.check().map_err(|cause| Error::Jagged { op: "send ids", cause })?;
+        Ok(to.send(self.on(queue), ids)?)
+    }
+
+    fn read<'a>(
+        &self,
+        queue: &Queue,
+        (from, len): (&'a Vector, usize),
+        room: &'a mut Vec<f32>,
+    ) -> Result<&'a [f32], Error> {
+        let buffer = from.get("read", "values", len)?;
+        room.resize(len, 0.0);
+        queue.stream.download(buffer, 0, bytemuck::cast_slice_mut(room))?;
+        Ok(room)
+    }
+
+    fn lend(
+        &self,
+        queue: &Queue,
+        (from, range): (&Vector, Range<usize>),
+        take: &mut dyn FnMut(&[f32]),
+    ) -> Result<(), Error> {
+        let buffer = from.get("lend", "values", range.end)?;
+        let mut lent = queue.lent.borrow_mut();
+        lent.resize(range.len(), 0.0);
+        let start = Self::vector_bytes(range.start);
+        queue.stream.download(buffer, start, bytemuck::cast_slice_mut(&mut lent))?;
+        take(&lent);
+        Ok(())
+    }
+
+    fn set_weight(
+        &self,
+        queue: &Queue,
+        part: WeightPart,
+        values: &[f32],
+        to: &mut Weight,
+    ) -> Result<(), Error> {
+        let buffers = to.buffers();
+        let (buffer, len) = match part {
+            WeightPart::Values => (&buffers.values, to.len()),
+            WeightPart::State => (&buffers.state, to.state_len()),
+        };
+        extent::check("part of a weight", "values", len, values.len())?;
+        queue.stream.upload(buffer, 0, bytemuck::cast_slice(values))?;
+        Ok(self.renew(queue, to)?)
+    }
+
+    fn get_weight(
+        &self,
+        queue: &Queue,
+        part: WeightPart,
+        from: &Weight,
+        to: &mut [f32],
+    ) -> Result<(), Error> {
+        let buffers = from.buffers();
+        let (buffer, len) = match part {
+            WeightPart::Values => (&buffers.values, from.len()),
+            WeightPart::State => (&buffers.state, from.state_len()),
+        };
+        extent::check("part of a weight", "values", len, to.len())?;
+        Ok(queue.stream.download(buffer, 0, bytemuck::cast_slice_mut(to))?)
+    }
+
+    fn is_finite(&self, queue: &Queue, weight: &Weight) -> Result<bool, Error> {
+        let mut lent = queue.lent.borrow_mut();
+        let buffers = weight.buffers();
+        for (buffer, len) in [(&buffers.values, weight.len()), (&buffers.state, weight.state_len())]
+        {
+            lent.resize(len, 0.0);
+            queue.stream.download(buffer, 0, bytemuck::cast_slice_mut(&mut lent))?;
+            if !WeightsView::F32(&lent).are_finite(0..len) {
+                return Ok(false);
+            }
+        }
+        Ok(true)
+    }
+
+    fn gradient_len(&self, weight: &Weight) -> usize {
+        weight.len()
+    }
+
+    fn lend_gradient(
+        &self,
+        queue: &Queue,
+        weight: &Weight,
+        take: &mut dyn FnMut(&[f32]),
+    ) -> Result<(), Error> {
+        let mut lent = queue.lent.borrow_mut();
+        lent.resize(weight.len(), 0.0);
+        let from = &weight.buffers().gradient;
+        queue.stream.download(from, 0, bytemuck::cast_slice_mut(&mut lent))?;
+        take(&lent);
+        Ok(())
+    }
+
+    fn clear_gradient(&self, queue: &Queue, weight: &mut Weight) -> Result<(), Error> {
+        Ok(queue.stream.fill(&weight.buffers().gradient, 0)?)
+    }
+
+    fn clear(&self, queue: &Queue, vector: &mut Vector, len: usize) -> Result<(), Error> {
+        let buffer = vector.get("clear", "values", len)?;
+        Ok(queue.stream.fill(&buffer.slice(0..Self::vector_bytes(len))?, 0)?)
+    }
+
+    fn tile<'a>(
+        &self,
+        queue: &Queue,
+        (tables, rows): (&'a Tables, TileRows),
+        room: &'a mut TileRoom,
+    ) -> Result<(WeightsView<'a>, &'a [f32]), Error> {
+        tables.tile(&queue.stream, &rows, room)
+    }
+
+    fn linear_forward(
+        &self,
+        queue: &Queue,
+        arguments: LinearForward<'_, Self>,
+    ) -> Result<(), Error> {
+        const OP: &str = "gemm forward";
+        let LinearForward { x, weight, bias, activation, y, samples: b } = arguments;
+        let WeightShape { n, k, precision, .. } = weight.shape;
+        let x = x.of((OP, "x"), precision, (b, k))?;
+        let bias = bias.map(|bias| bias.get(OP, "bias [N]", n)).transpose()?;
+        let epilogue = match activation {
+            gemm::Activation::None => Epilogue::Plain,
+            gemm::Activation::Relu => Epilogue::Relu,
+        };
+        let target = Target { to: y.get(OP, (b, n))?, epilogue, precision: y.precision };
+        let factors = ([x, weight.buffers().factor()], bias);
+        let shape = LinearShape { b, n, k };
+        Ok(self.kernels.gemm.forward(&queue.stream, shape, factors, target)?)
+    }
+
+    fn linear_backward_input(
+        &self,
+        queue: &Queue,
+        arguments: LinearBackwardInput<'_, Self>,
+    ) -> Result<(), Error> {
+        const OP: &str = "gemm backward_input";
+        let LinearBackwardInput { d_y, weight, gradient, d_x, samples: b } = arguments;
+        let WeightShape { n, k, precision, .. } = weight.shape;
+        let d_y = d_y.of((OP, "d_y"), precision, (b, n))?;
+        let (epilogue, join) = match gradient {
+            InputGradient::Write => (Epilogue::Plain, Join::Write),
+            InputGradient::Accumulate => (Epilogue::Plain, Join::Add),
+            InputGradient::BeforeRelu(x) => (Epilogue::BeforeRelu(x.get(OP, (b, k))?), Join::Write),
+        };
+        let target = Target { to: d_x.get(OP, (b, k))?, epilogue, precision: d_x.precision };
+        let factors = [d_y, weight.buffers().factor()];
+        let shape = LinearShape { b, n, k };
+        Ok(self.kernels.gemm.backward_input(&queue.stream, shape, factors, (target, join))?)
+    }
+
+    fn linear_backward_weight(
+        &self,
+        queue: &Queue,
+        arguments: LinearBackwardWeight<'_, Self>,
+        update: Option<&Scalars>,
+    ) -> Result<(), Error> {
+        const OP: &str = "gemm backward_weight";
+        let LinearBackwardWeight { x, d_y, weight, d_bias, samples: b } = arguments;
+        let WeightShape { n, k, precision, .. } = weight.shape;
+        let x = x.of((OP, "x"), precision, (b, k))?;
+        let d_y = d_y.of((OP, "d_y"), precision, (b, n))?;
+        let matrices = [d_y, x, &weight.buffers().gradient];
+        self.kernels.gemm.backward_weight(&queue.stream, LinearShape { b, n, k }, matrices)?;
+        if let Some(d_bias) = d_bias {
+            self.column_sums(queue, [b, n], (d_y, d_bias.get(OP, "d_bias [N]", n)?))?;
+        }
+        match update {
+            None => Ok(()),
+            Some(scalars) => self.update_weight(queue, weight, None, scalars),
+        }
+    }
+
+    fn column_forward(
+        &self,
+        queue: &Queue,
+        arguments: ColumnForward<'_, Self>,
+    ) -> Result<(), Error> {
+        const OP: &str = "column forward";
+        let ColumnForward { x, weight, bias, y, shape: (b, k) } = arguments;
+        let factors = [x.f32(OP, (b, k))?, weight.get(OP, "weight [K]", k)?];
+        let bias = Some(bias.get(OP, "bias [1]", 1)?);
+        let (shape, y) = (LinearShape { b, n: 1, k }, y.get(OP, "y [B]", b)?);
+        Ok(self.kernels.gemm.forward(&queue.stream, shape, (factors, bias), Target::plain(y))?)
+    }
+
+    fn column_backward_weight(
+        &self,
+        queue: &Queue,
+        arguments: ColumnBackwardWeight<'_, Self>,
+    ) -> Result<(), Error> {
+        const OP: &str = "column backward_weight";
+        let ColumnBackwardWeight { x, d_y, d_weight, d_bias, shape: (b, k) } = arguments;
+        let (x, d_y) = (x.f32(OP, (b, k))?, d_y.get(OP, "d_y [B]", b)?);
+        let d_weight = d_weight.get(OP, "d_weight [K]", k)?;
+        let shape = LinearShape { b, n: 1, k };
+        self.kernels.gemm.backward_weight(&queue.stream, shape, [d_y, x, d_weight])?;
+        Ok(self.column_sums(queue, [b, 1], (d_y, d_bias.get(OP, "d_bias [1]", 1)?))?)
+    }
+
+    fn column_backward_input(
+        &self,
+        queue: &Queue,
+        arguments: ColumnBackwardInput<'_, Self>,
+    ) -> Result<(), Error> {
+        const OP: &str = "column backward_input";
+        let ColumnBackwardInput { d_y, weight, relu, d_x, shape: (b, k) } = arguments;
+        let factors = [d_y.get(OP, "d_y [B]", b)?, weight.get(OP, "weight [K]", k)?];
+        let relu = relu.map(|x| x.f32(OP, (b, k))).transpose()?;
+        let epilogue = relu.map_or(Epilogue::Plain, Epilogue::BeforeRelu);
+        let target = Target { epilogue, ..Target::plain(d_x.f32(OP, (b, k))?) };
+        let (shape, target) = (LinearShape { b, n: 1, k }, (target, Join::Write));
+        Ok(self.kernels.gemm.backward_input(&queue.stream, shape, factors, target)?)
+    }
+
+    fn update_weight(
+        &self,
+        queue: &Queue,
+        weight: &mut Weight,
+        sum: Option<Sum<'_>>,
+        scalars: &Scalars,
+    ) -> Result<(), Error> {
+        let (buffers, elements) = (weight.buffers(), weight.len());
+        self.take_sum(queue, (&buffers.gradient, elements), sum)?;
+        let parameter = DeviceParameter {
+            kind: weight.shape.optimizer,
+            rule: &scalars.block().dense,
+            weights: &buffers.values,
+            gradient: &buffers.gradient,
+            state: Some(&buffers.state),
+            stop: &scalars.block().stop,
+            elements,
+            dim: weight.shape.k,
+            scratch: buffers.scratch.as_ref(),
+        };
+        self.kernels.update.launch(&queue.stream, &parameter)?;
+        Ok(self.renew(queue, weight)?)
+    }
+
+    fn update_vector(
+        &self,
+        queue: &Queue,
+        arguments: VectorUpdate<'_, Self>,
+        sum: Option<Sum<'_>>,
+        scalars: &Scalars,
+    ) -> Result<(), Error> {
+        const OP: &str = "dense_update";
+        let VectorUpdate { values, gradient, state, dim } = arguments;
+        let (elements, kind) = (values.len, scalars.block().step().dense.kind);
+        let gradient = gradient.get(OP, "gradient [rows, dim]", elements)?;
+        let rows = elements.checked_div(dim).unwrap_or(0);
+        let state = state.get(OP, "state", rows * kind.state_per_row(dim))?;
+        self.take_sum(queue, (gradient, elements), sum)?;
+        let scratch = if kind == Optimizer::Lamb {
+            Some(grown(&self.driver, &mut values.scratch, scratch_bytes(elements))?)
+        } else {
+            None
+        };
+        let parameter = DeviceParameter {
+            kind,
+            rule: &scalars.block().dense,
+            weights: values.get(OP, "weights [rows, dim]", elements)?,
+            gradient,
+            state: Some(state),
+            stop: &scalars.block().stop,
+            elements,
+            dim,
+            scratch: scratch.as_ref(),
+        };
+        Ok(self.kernels.update.launch(&queue.stream, &parameter)?)
+    }
+
+    fn round(
+        &self,
+        queue: &Queue,
+        from: &Matrix,
+        shape: (usize, usize),
+        to: &mut Matrix,
+    ) -> Result<(), Error> {
+        const OP: &str = "round";
+        let (from, on_device) = (from.f32(OP, shape)?, to.get(OP, shape)?);
+        let elements = shape.0 * shape.1;
+        let rounded = match to.precision {
+            Precision::F32 => queue.stream.copy(from, on_device, Self::vector_bytes(elements)),
+            Precision::Bf16 => self.kernels.gemm.round(&queue.stream, [from, on_device], elements),
+        };
+        Ok(rounded?)
+    }
+
+    fn relu_backward(
+        &self,
+        queue: &Queue,
+        y: &Matrix,
+        shape: (usize, usize),
+        d_y: &mut Matrix,
+    ) -> Result<(), Error> {
+        const OP: &str = "relu backward";
+        let matrices = [y.f32(OP, shape)?, d_y.f32(OP, shape)?];
+        Ok(self.kernels.activation.relu_backward(&queue.stream, matrices, shape.0 * shape.1)?)
+    }
+
+    fn combine(
+        &self,
+        queue: &Queue,
+        from: Combine<'_, Self>,
+        shape: (usize, usize),
+        to: &mut Matrix,
+    ) -> Result<(), Error> {
+        const OP: &str = "combine";
+        let (to, bytes) = (to.f32(OP, shape)?, Self::vector_bytes(shape.0 * shape.1));
+        let combined = match from {
+            Combine::Clear => queue.stream.fill(&to.slice(0..bytes)?, 0),
+            Combine::Copy(from) => queue.stream.copy(from.f32(OP, shape)?, to, bytes),
+            Combine::Add(from) => {
+                let matrices = [from.f32(OP, shape)?, to];
+                let ((rows, columns), mode) = (shape, RegroupMode::Add);
+                let (from, to) = ([columns, 0], [columns, 0]);
+                let shape = Regroup { rows, columns, from, to, mode };
+                self.kernels.bags.regroup(&queue.stream, shape, matrices)
+            }
+        };
+        Ok(combined?)
+    }
+
+    fn cross_forward(&self, queue: &Queue, arguments: CrossForward<'_, Self>) -> Result<(), Error> {
+        const OP: &str = "cross forward";
+        let CrossForward { x0, u, bias, x, out, shape } = arguments;
+        let arguments = DeviceForward {
+            x0: x0.f32(OP, shape)?,
+            u: u.f32(OP, shape)?,
+            bias: bias.get(OP, "bias [N]", shape.1)?,
+            x: x.f32(OP, shape)?,
+            out: out.f32(OP, shape)?,
+        };
+        Ok(self.kernels.cross.forward(&queue.stream, shape.into(), arguments)?)
+    }
+
+    fn cross_backward(
+        &self,
+        queue: &Queue,
+        arguments: CrossBackward<'_, Self>,
+    ) -> Result<(), Error> {
+        const OP: &str = "cross backward";
+        let CrossBackward { d_out, x0, u, bias, d_u, d_bias, d_x0, d_x, shape } = arguments;
+        let d_u = d_u.f32(OP, shape)?;
+        let arguments = DeviceBackward {
+            x0: x0.f32(OP, shape)?,
+            u: u.f32(OP, shape)?,
+            bias: bias.get(OP, "bias [N]", shape.1)?,
+            d_out: d_out.f32(OP, shape)?,
+            d_u,
+            d_x0: d_x0.f32(OP, shape)?,
+            d_x: d_x.f32(OP, shape)?,
+        };
+        self.kernels.cross.backward(&queue.stream, shape.into(), arguments)?;
+        let d_bias = d_bias.get(OP, "d_bias [N]", shape.1)?;
+        Ok(self.column_sums(queue, shape.into(), (d_u, d_bias))?)
+    }
+
+    fn interaction_forward(
+        &self,
+        queue: &Queue,
+        arguments: InteractionForward<'_, Self>,
+    ) -> Result<(), Error> {
+        const OP: &str = "interaction forward";
+        let InteractionForward { shape, dense, pooled, out } = arguments;
+        let pooled = pooled.get(OP, "pooled [B, F·D]", shape.b * shape.pooled_width())?;
+        let dense = dense.f32(OP, (shape.b, shape.dense_width()))?;
+        let out = out.f32(OP, (shape.b, shape.width()))?;
+        let matrices = (shape.dense.then_some(dense), pooled, out);
+        Ok(self.kernels.interaction.forward(&queue.stream, &shape, matrices)?)
+    }
+
+    fn interaction_backward(
+        &self,
+        queue: &Queue,
+        arguments: InteractionBackward<'_, Self>,
+    ) -> Result<(), Error> {
+        const OP: &str = "interaction backward";
+        let InteractionBackward { shape, dense, pooled, d_out, d_dense, d_pooled } = arguments;
+        let dense_shape = (shape.b, shape.dense_width());
+        let [dense, d_dense] = [dense.f32(OP, dense_shape)?, d_dense.f32(OP, dense_shape)?]
+            .map(|matrix| shape.dense.then_some(matrix));
+        let pooled_len = shape.b * shape.pooled_width();
+        let pooled = pooled.get(OP, "pooled [B, F·D]", pooled_len)?;
+        let d_pooled = d_pooled.get(OP, "pooled [B, F·D]", pooled_len)?;
+        let inputs = (dense, pooled, d_out.f32(OP, (shape.b, shape.width()))?);
+        let outputs = (d_dense, d_pooled);
+        Ok(self.kernels.interaction.backward(&queue.stream, &shape, inputs, outputs)?)
+    }
+
+    fn join(
+        &self,
+        queue: &Queue,
+        (left, right): (&Matrix, &Vector),
+        shape: JoinShape,
+        to: &mut Matrix,
+    ) -> Result<(), Error> {
+        const OP: &str = "join";
+        let JoinShape { rows, left: columns, right: width } = shape;
+        let whole = to.f32(OP, (rows, columns + width))?;
+        let right = right.get(OP, "right [rows, columns]", rows * width)?;
+        let parts = [left.f32(OP, (rows, columns))?, right];
+        for (part, [own, of_whole]) in parts.into_iter().zip(halves(shape)) {
+            let shape =
+                Regroup { rows, columns: own[0], from: own, to: of_whole, mode: RegroupMode::Copy };
+            self.kernels.bags.regroup(&queue.stream, shape, [part, whole])?;
+        }
+        Ok(())
+    }
+
+    fn split(
+        &self,
+        queue: &Queue,
+        from: &Matrix,
+        shape: JoinShape,
+        (left, right): (&mut Matrix, &mut Vector),
+    ) -> Result<(), Error> {
+        const OP: &str = "split";
+        let JoinShape { rows, left: columns, right: width } = shape;
+        let whole = from.f32(OP, (rows, columns + width))?;
+        let right = right.get(OP, "right [rows, columns]", rows * width)?;
+        let parts = [left.f32(OP, (rows, columns))?, right];
+        for (part, [own, of_whole]) in parts.into_iter().zip(halves(shape)) {
+            let shape =
+                Regroup { rows, columns: own[0], from: of_whole, to: own, mode: RegroupMode::Copy };
+            self.kernels.bags.regroup(&queue.stream, shape, [whole, part])?;
+        }
+        Ok(())
+    }
+
+    fn begin(&self, queue: &Queue, step: &StepScalars, scalars: &mut Scalars) -> Result<(), Error> {
+        Ok(scalars.block_mut().begin(self.on(queue), step)?)
+    }
+
+    fn loss(
+        &self,
+        queue: &Queue,
+        arguments: LossArguments<'_, Self>,
+        scalars: &mut Scalars,
+    ) -> Result<(), Error> {
+        const OP: &str = "loss";
+        let LossArguments { kind, logits, labels, gradient, probabilities } = arguments;
+        let samples = labels.len();
+        let [logits, gradient, probabilities] = [
+            logits.get(OP, "labels [B]", samples)?,
+            gradient.get(OP, "labels [B]", samples)?,
+            probabilities.get(OP, "labels [B]", samples)?,
+        ];
+        let (labels, losses) = scalars.block_mut().labels(self.on(queue), labels)?;
+        let block = scalars.block();
+        let buffers = LossBuffers {
+            logits,
+            labels: &labels,
+            gradient,
+            probabilities,
+            losses: &losses,
+            sum: &block.loss,
+            stop: &block.stop,
+            normaliser: &block.normaliser,
+            first_bad: &block.first_bad,
+        };
+        Ok(self.kernels.loss.launch(&queue.stream, (kind, samples), &buffers)?)
+    }
+
+    fn probabilities(
+        &self,
+        queue: &Queue,
+        (logits, samples): (&Vector, usize),
+        form: Probabilities,
+        to: &mut Vector,
+    ) -> Result<(), Error> {
+        const OP: &str = "sigmoid";
+        let vectors = [logits.get(OP, "logits [B]", samples)?, to.get(OP, "logits [B]", samples)?];
+        if form == Probabilities::Missing {
+            self.kernels.activation.sigmoid(&queue.stream, vectors, samples)?;
+        }
+        Ok(self.kernels.activation.unbounded_has_none(&queue.stream, vectors, samples)?)
+    }
+
+    fn lookup(
+        &self,
+        queue: &Queue,
+        (tables, ids): (&mut Tables, Ids<'_, Self>),
+        out: &mut Vector,
+        scalars: &mut Scalars,
+    ) -> Result<(), Error> {
+        let kernel = (&self.kernels.embedding_forward, &queue.stream);
+        tables.lookup(kernel, batch_of(&ids), out, scalars.block())
+    }
+
+    fn update_rows(
+        &self,
+        queue: &Queue,
+        tables: &mut Tables,
+        (ids, gradient): (Ids<'_, Self>, &Vector),
+        scalars: &mut Scalars,
+    ) -> Result<(), Error> {
+        let kernels = &self.kernels.embedding_backward;
+        tables.update(self.on(queue), kernels, (batch_of(&ids), gradient), scalars.block())
+    }
+
+    fn assemble(
+        &self,
+        queue: &Queue,
+        exchange: &mut Exchange,
+        arguments: Assemble<'_, Self>,
+        pooled: &mut Vector,
+    ) -> Result<(), Error> {
+        exchange.assemble(self.on(queue), &self.kernels.exchange, &arguments, pooled)
+    }
+
+    fn gather(
+        &self,
+        queue: &Queue,
+        exchange: &mut Exchange,
+        arguments: Gather<'_, Self>,
+        to: &mut [f32],
+    ) -> Result<(), Error> {
+        exchange.gather(self.on(queue), &self.kernels.exchange, &arguments, to)
+    }
+
+    fn end(&self, queue: &Queue, scalars: &mut Scalars) -> Result<Ended, Error> {
+        Ok(scalars.block_mut().end(&self.driver, &queue.stream)?)
+    }
+
+    fn outcome(&self, scalars: &mut Scalars, end: Ended) -> Result<Outcome, Error> {
+        scalars.block_mut().outcome(end)
+    }
+}
+
+/// Both parts of a join: width and first column of the part, and of the part in the whole.
+fn halves(JoinShape { left, right, .. }: JoinShape) -> [[[usize; 2]; 2]; 2] {
+    [[[left, 0], [left + right, 0]], [[right, 0], [left + right, left]]]
+}
+
+fn batch_of<'a>(ids: &Ids<'a, Cuda>) -> tables::Batch<'a> {
+    tables::Batch {
+        ids: ids.on_device,
+        shape: [ids.jagged.features, ids.jagged.batch_size],
+        factors: [ids.jagged.weights.is_some(), ids.bag_scales.is_some()],
+    }
+}

@@ -1,0 +1,83 @@
+//! The exchange of pooled vectors on a GPU: routes made once, and the other ranks' matrices, which
+//! come and go by the host's memory.
+
+use super::handles::{Vector, grown};
+use crate::backend::{Assemble, ExchangeLayout, Gather};
+use crate::cuda::{Buffer, Driver, DriverError, Stream};
+use crate::error::Error;
+use crate::ops::exchange::cuda::{DeviceGiven, Exchange as Kernels, Routes};
+use crate::ops::exchange::{Column, Source};
+use crate::ops::extent;
+
+/// Routes, and room for what other ranks give and get.
+#[derive(Debug, Default)]
+pub struct Exchange {
+    assembled: Option<Routes>,
+    /// Of what each rank gets of a gradient.
+    gathered: Vec<Routes>,
+    widths: Vec<usize>,
+    row: usize,
+    others: Option<Buffer>,
+    message: Option<Buffer>,
+}
+
+impl Exchange {
+    pub(super) fn new(on: (&Driver, &Stream), layout: ExchangeLayout) -> Result<Self, DriverError> {
+        let ExchangeLayout { sources, columns, widths, row } = layout;
+        let gather = |(columns, &width): (&Vec<Column>, &usize)| {
+            let sources: Vec<Source> = columns.iter().map(Column::as_source).collect();
+            Routes::new(on, &sources, &[row], width)
+        };
+        let assembled = Some(Routes::new(on, &sources, &widths, row)?);
+        let gathered = columns.iter().zip(&widths).map(gather).collect::<Result<_, _>>()?;
+        on.1.synchronize()?;
+        Ok(Self { assembled, gathered, widths, row, others: None, message: None })
+    }
+
+    pub(super) fn assemble<B: crate::Backend<Vector = Vector>>(
+        &mut self,
+        (driver, stream): (&Driver, &Stream),
+        kernels: &Kernels,
+        arguments: &Assemble<'_, B>,
+        pooled: &Vector,
+    ) -> Result<(), Error> {
+        const OP: &str = "assemble";
+        let Assemble { own: (rank, first), local, parts, samples } = *arguments;
+        extent::check(OP, "parts, one per rank", self.widths.len(), parts.len())?;
+        let out = pooled.get(OP, "pooled [B, ΣD]", samples * self.row)?;
+        let len = samples * self.widths[rank];
+        let own = local.get(OP, "own rows", first + len)?;
+        let float = size_of::<f32>();
+        let own = own.slice(first * float..(first + len) * float)?;
+        let all = samples * self.widths.iter().sum::<usize>() * float;
+        let others = grown(driver, &mut self.others, all)?;
+        let mut at = 0;
+        for (other, (part, width)) in parts.iter().zip(&self.widths).enumerate() {
+            if other != rank {
+                extent::check(OP, "what a rank gives [B, width]", samples * width, part.len())?;
+                stream.upload(&others, at, bytemuck::cast_slice(part))?;
+            }
+            at += samples * width * float;
+        }
+        let Some(routes) = &self.assembled else { return Ok(()) };
+        let given = DeviceGiven { own: (rank, &own), others: Some(&others), samples };
+        Ok(kernels.launch(stream, routes, given, out)?)
+    }
+
+    pub(super) fn gather<B: crate::Backend<Vector = Vector>>(
+        &mut self,
+        (driver, stream): (&Driver, &Stream),
+        kernels: &Kernels,
+        arguments: &Gather<'_, B>,
+        to: &mut [f32],
+    ) -> Result<(), Error> {
+        const OP: &str = "gather";
+        let Gather { rank, from, samples } = *arguments;
+        let from = from.get(OP, "gradient [B, ΣD]", samples * self.row)?;
+        extent::check(OP, "to [B, width]", samples * self.widths[rank], to.len())?;
+        let out = grown(driver, &mut self.message, size_of_val(to))?;
+        let given = DeviceGiven { own: (0, from), others: None, samples };
+        kernels.launch(stream, &self.gathered[rank], given, &out)?;
+        Ok(stream.download(&out, 0, bytemuck::cast_slice_mut(to))?)
+    }
+}

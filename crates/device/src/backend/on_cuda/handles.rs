@@ -1,0 +1,286 @@
+//! What the trainer holds of a GPU's memory: matrices, vectors, weights, ids, and the queue that
+//! orders the work on them. Knows no operation.
+
+use std::cell::RefCell;
+
+use schema::{KeyedJaggedTensor, Optimizer, Precision};
+
+use super::staging::Staging;
+use crate::backend::WeightShape;
+use crate::cuda::{Buffer, Driver, DriverError, Stream};
+use crate::error::Error;
+use crate::ops::dense_update::cuda::scratch_bytes;
+use crate::ops::extent;
+use crate::ops::gemm::cuda::partial_bytes;
+
+/// A stream with what its operations work in.
+#[derive(Debug)]
+pub struct Queue {
+    /// The stream.
+    pub stream: Stream,
+    /// Partial sums over the rows of a matrix; operations of one queue use it one after the other.
+    partials: RefCell<Option<Buffer>>,
+    /// Values on their way to a message.
+    pub(super) lent: RefCell<Vec<f32>>,
+}
+
+impl Queue {
+    pub(super) fn new(driver: &Driver) -> Result<Self, DriverError> {
+        Ok(Self {
+            stream: driver.stream()?,
+            partials: RefCell::default(),
+            lent: RefCell::default(),
+        })
+    }
+
+    /// Room for the sums over the rows of a matrix of this shape.
+    pub(super) fn partials(
+        &self,
+        driver: &Driver,
+        shape: [usize; 2],
+    ) -> Result<Buffer, DriverError> {
+        grown(driver, &mut self.partials.borrow_mut(), partial_bytes(shape))
+    }
+}
+
+/// The buffer, made anew where it has not so many bytes.
+pub(super) fn grown(
+    driver: &Driver,
+    buffer: &mut Option<Buffer>,
+    bytes: usize,
+) -> Result<Buffer, DriverError> {
+    match buffer {
+        Some(buffer) if buffer.bytes() >= bytes => Ok(buffer.clone()),
+        _ => Ok(buffer.insert(driver.alloc(bytes)?).clone()),
+    }
+}
+
+/// A row of f32.
+#[derive(Debug, Default)]
+pub struct Vector {
+    pub(super) buffer: Option<Buffer>,
+    pub(super) len: usize,
+    /// Of LAMB, where this is a parameter.
+    pub(super) scratch: Option<Buffer>,
+}
+
+impl Vector {
+    /// The buffer of a vector that has at least so many values.
+    pub(super) fn get(
+        &self,
+        op: &'static str,
+        what: &'static str,
+        len: usize,
+    ) -> Result<&Buffer, Error> {
+        let room = if self.buffer.is_some() { self.len } else { 0 };
+        extent::within(op, what, room, len)?;
+        self.buffer.as_ref().ok_or(Error::Shape { op, what, expected: 0, got: len })
+    }
+}
+
+/// A matrix, row-major f32; those of bf16 hold values that are rounded to it.
+#[derive(Debug, Default)]
+pub struct Matrix {
+    pub(super) values: Vector,
+    pub(super) precision: Precision,
+    /// The host's rows on their way here.
+    pub(super) staging: Staging,
+}
+
+impl Matrix {
+    /// The buffer of a matrix of any precision that has room for `[rows, columns]`.
+    pub(super) fn get(
+        &self,
+        op: &'static str,
+        (rows, columns): (usize, usize),
+    ) -> Result<&Buffer, Error> {
+        self.values.get(op, "[rows, columns]", rows * columns)
+    }
+
+    /// The same of one in this precision.
+    pub(super) fn of(
+        &self,
+        (op, what): (&'static str, &'static str),
+        precision: Precision,
+        shape: (usize, usize),
+    ) -> Result<&Buffer, Error> {
+        let got = self.precision;
+        if got != precision {
+            return Err(Error::Precision { op, what, expected: precision, got });
+        }
+        self.get(op, shape)
+    }
+
+    /// The same of an f32 one.
+    pub(super) fn f32(&self, op: &'static str, shape: (usize, usize)) -> Result<&Buffer, Error> {
+        self.of((op, "matrix"), Precision::F32, shape)
+    }
+}
+
+/// A weight `[N, K]`.
+#[derive(Debug)]
+pub struct Weight {
+    pub(super) shape: WeightShape,
+    pub(super) buffers: Option<WeightBuffers>,
+}
+
+/// Its memory.
+#[derive(Debug)]
+pub(super) struct WeightBuffers {
+    pub values: Buffer,
+    /// The values as products in bf16 read them.
+    rounded: Option<Buffer>,
+    pub gradient: Buffer,
+    /// As it is saved.
+    pub state: Buffer,
+    /// Of LAMB.
+    pub scratch: Option<Buffer>,
+}
+
+impl Default for Weight {
+    fn default() -> Self {
+        let (precision, optimizer) = (Precision::F32, Optimizer::Sgd);
+        Self { shape: WeightShape { n: 0, k: 0, precision, optimizer }, buffers: None }
+    }
+}
+
+impl Weight {
+    /// N · K.
+    pub(super) fn len(&self) -> usize {
+        self.shape.n * self.shape.k
+    }
+
+    pub(super) fn state_len(&self) -> usize {
+        self.shape.n * self.shape.optimizer.state_per_row(self.shape.k)
+    }
+
+    pub(super) fn buffers(&self) -> &WeightBuffers {
+        let Some(buffers) = &self.buffers else { unreachable!("a handle of nothing is not used") };
+        buffers
+    }
+}
+
+impl WeightBuffers {
+    pub fn new(
+        shape: WeightShape,
+        mut zeroed: impl FnMut(usize) -> Result<Buffer, Error>,
+    ) -> Result<Self, Error> {
+        let WeightShape { n, k, precision, optimizer } = shape;
+        let bytes = n * k * size_of::<f32>();
+        let state = n * optimizer.state_per_row(k) * size_of::<f32>();
+        let rounded = precision == Precision::Bf16;
+        let is_lamb = optimizer == Optimizer::Lamb;
+        Ok(Self {
+            values: zeroed(bytes)?,
+            rounded: rounded.then(|| zeroed(bytes)).transpose()?,
+            gradient: zeroed(bytes)?,
+            state: zeroed(state)?,
+            scratch: is_lamb.then(|| zeroed(scratch_bytes(n * k))).transpose()?,
+        })
+    }
+
+    /// What products read.
+    pub fn factor(&self) -> &Buffer {
+        self.rounded.as_ref().unwrap_or(&self.values)
+    }
+
+    /// Where the rounded values go, where there are any.
+    pub fn rounded(&self) -> Option<&Buffer> {
+        self.rounded.as_ref()
+    }
+}
+
+/// Bytes of a weight with gradient, state and what its products and updates need.
+pub(super) fn weight_bytes(shape: WeightShape) -> usize {
+    let mut bytes = 0;
+    let WeightShape { n, k, precision, optimizer } = shape;
+    let matrices = if precision == Precision::Bf16 { 3 } else { 2 };
+    bytes += matrices * n * k * size_of::<f32>();
+    bytes += n * optimizer.state_per_row(k) * size_of::<f32>();
+    if optimizer == Optimizer::Lamb {
+        bytes += scratch_bytes(n * k);
+    }
+    bytes
+}
+
+/// The ids of a batch. Their memory grows by doubling, so that it soon fits every batch.
+#[derive(Debug, Default)]
+pub struct Jagged {
+    ids: Option<Buffer>,
+    offsets: Option<Buffer>,
+    weights: Option<Buffer>,
+    scales: Option<Buffer>,
+    /// Ids and bags there is room for.
+    capacity: (usize, usize),
+    staging: Staging,
+}
+
+/// A part of a batch on its way: where in pinned memory, and where to.
+struct Part<'a> {
+    at: usize,
+    bytes: &'a [u8],
+    to: Buffer,
+}
+
+/// The ids of a batch that were sent.
+pub(super) struct Sent<'a> {
+    pub ids: &'a Buffer,
+    pub offsets: &'a Buffer,
+    pub weights: Option<&'a Buffer>,
+    pub scales: Option<&'a Buffer>,
+    /// Ids there is room for.
+    pub capacity: usize,
+}
+
+impl Jagged {
+    /// Sends a batch whose layout was checked.
+    pub(super) fn send(
+        &mut self,
+        (driver, stream): (&Driver, &Stream),
+        (jagged, scales): (&KeyedJaggedTensor, Option<&[f32]>),
+    ) -> Result<(), DriverError> {
+        let (ids, bags) = (jagged.values.len(), jagged.offsets.len() - 1);
+        if ids > self.capacity.0 || bags > self.capacity.1 || self.ids.is_none() {
+            self.capacity.0 = self.capacity.0.max(ids.next_power_of_two());
+            self.capacity.1 = self.capacity.1.max(bags);
+        }
+        let (most, most_bags) = self.capacity;
+        let weights = jagged.weights.as_deref().map(bytemuck::cast_slice);
+        let scales = scales.map(bytemuck::cast_slice);
+        let mut parts: Vec<Part<'_>> = Vec::with_capacity(4);
+        let mut room = 0;
+        let mut add = |buffer: &mut Option<Buffer>, bytes: Option<_>, capacity: usize| {
+            if let Some(bytes) = bytes {
+                parts.push(Part { at: room, bytes, to: grown(driver, buffer, capacity)? });
+                room += capacity;
+            }
+            Ok::<_, DriverError>(())
+        };
+        let offsets = Some(bytemuck::cast_slice(&jagged.offsets));
+        add(&mut self.offsets, offsets, (most_bags + 1) * size_of::<u64>())?;
+        let ids = Some(bytemuck::cast_slice(&jagged.values));
+        add(&mut self.ids, ids, most * size_of::<i64>())?;
+        add(&mut self.weights, weights, most * size_of::<f32>())?;
+        add(&mut self.scales, scales, most_bags * size_of::<f32>())?;
+        let (mut pinned, done) = self.staging.take(driver, room)?;
+        for Part { at, bytes, .. } in &parts {
+            pinned.bytes_mut()[*at..at + bytes.len()].copy_from_slice(bytes);
+        }
+        let copies: Vec<_> =
+            parts.iter().map(|part| (part.at..part.at + part.bytes.len(), &part.to)).collect();
+        let flight = stream.upload_pinned((pinned, done), &copies)?;
+        self.staging.put(flight);
+        Ok(())
+    }
+
+    /// What was sent, of a batch that has weights and scales or has not.
+    pub(super) fn sent(&self, has_weights: bool, has_scales: bool) -> Option<Sent<'_>> {
+        Some(Sent {
+            ids: self.ids.as_ref()?,
+            offsets: self.offsets.as_ref()?,
+            weights: if has_weights { Some(self.weights.as_ref()?) } else { None },
+            scales: if has_scales { Some(self.scales.as_ref()?) } else { None },
+            capacity: self.capacity.0,
+        })
+    }
+}

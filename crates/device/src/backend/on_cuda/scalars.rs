@@ -1,0 +1,185 @@
+//! The numbers of a step in one block of device memory: the host writes it before the step, kernels
+//! read it and leave there what the step finds out.
+//!
+//! ```text
+//! dense rule 48 | sparse rule 48 | normaliser f64 | …       written before a step
+//! … loss f64 | first bad u64 | updated 3 × u64 | stop u32   reset before it, read after it
+//! ```
+//! `stop` is not written before a step: what stopped one step stops all that follow.
+
+use super::handles::grown;
+use super::staging::Staging;
+use crate::backend::{Outcome, StepScalars};
+use crate::cuda::{Arguments, Buffer, Driver, DriverError, Event, InFlight, Pinned, Stream};
+use crate::error::Error;
+use crate::ops::embedding_backward::Updated;
+use crate::ops::embedding_forward::cuda::NO_BAD_ID;
+use crate::optimizer::device_block;
+
+const RULE: usize = device_block::BYTES;
+const NORMALISER: usize = 2 * RULE;
+const LOSS: usize = NORMALISER + 8;
+const FIRST_BAD: usize = LOSS + 8;
+const UPDATED: usize = FIRST_BAD + 8;
+const STOP: usize = UPDATED + 24;
+const BYTES: usize = STOP + 8;
+
+/// The block of one model, and the copies of it that are on their way.
+#[derive(Debug, Default)]
+pub struct Scalars {
+    block: Option<Block>,
+}
+
+/// The numbers on the device, and on the host those of the last step that was begun.
+#[derive(Debug)]
+pub(super) struct Block {
+    pub dense: Buffer,
+    pub sparse: Buffer,
+    pub normaliser: Buffer,
+    pub loss: Buffer,
+    pub first_bad: Buffer,
+    pub updated: Buffer,
+    pub stop: Buffer,
+    written: Buffer,
+    outcome: Buffer,
+    pub step: Option<StepScalars>,
+    /// Labels of a batch, and losses of its samples.
+    labels: Option<Buffer>,
+    losses: Option<Buffer>,
+    staging: Staging,
+    label_staging: Staging,
+    /// Host memory for outcomes that nobody waits for.
+    spare: Vec<(Pinned, Event)>,
+}
+
+/// An outcome on its way to the host.
+#[derive(Debug)]
+pub struct Ended(InFlight);
+
+impl Scalars {
+    /// A block in `memory`, which is 0.
+    pub(super) fn new(driver: &Driver, memory: &Buffer) -> Result<Self, DriverError> {
+        let outcome = memory.slice(LOSS..BYTES)?;
+        let mut spare = Vec::new();
+        for _ in 0..2 {
+            spare.push((driver.pinned(outcome.bytes())?, driver.event()?));
+        }
+        let block = Block {
+            dense: memory.slice(0..RULE)?,
+            sparse: memory.slice(RULE..NORMALISER)?,
+            normaliser: memory.slice(NORMALISER..LOSS)?,
+            loss: memory.slice(LOSS..FIRST_BAD)?,
+            first_bad: memory.slice(FIRST_BAD..UPDATED)?,
+            updated: memory.slice(UPDATED..STOP)?,
+            stop: memory.slice(STOP..BYTES)?,
+            written: memory.slice(0..STOP)?,
+            outcome,
+            step: None,
+            labels: None,
+            losses: None,
+            staging: Staging::default(),
+            label_staging: Staging::default(),
+            spare,
+        };
+        Ok(Self { block: Some(block) })
+    }
+
+    /// Bytes of the block.
+    pub(super) const BYTES: usize = BYTES;
+
+    pub(super) fn block(&self) -> &Block {
+        let Some(block) = &self.block else { unreachable!("a handle of nothing is not used") };
+        block
+    }
+
+    pub(super) fn block_mut(&mut self) -> &mut Block {
+        let Some(block) = &mut self.block else { unreachable!("a handle of nothing is not used") };
+        block
+    }
+}
+
+impl Block {
+    /// The numbers of the step that was begun.
+    pub fn step(&self) -> &StepScalars {
+        let Some(step) = &self.step else {
+            unreachable!("the numbers of a step are written before it")
+        };
+        step
+    }
+
+    /// Writes the numbers of a step.
+    pub fn begin(
+        &mut self,
+        (driver, stream): (&Driver, &Stream),
+        step: &StepScalars,
+    ) -> Result<(), DriverError> {
+        self.step = Some(*step);
+        let (mut pinned, done) = self.staging.take(driver, STOP)?;
+        let numbers = Arguments::new()
+            .f64(step.normaliser)
+            .f64(0.0)
+            .u64(NO_BAD_ID)
+            .u64(0)
+            .u64(0)
+            .u64(0)
+            .bytes();
+        let rules = [step.dense, step.sparse].map(|rule| device_block::of(&rule, step.rounding));
+        let mut rest = &mut pinned.bytes_mut()[..STOP];
+        for bytes in rules.iter().chain([&numbers]) {
+            let (to, behind) = rest.split_at_mut(bytes.len());
+            to.copy_from_slice(bytes);
+            rest = behind;
+        }
+        let flight = stream.upload_pinned((pinned, done), &[(0..STOP, &self.written)])?;
+        self.staging.put(flight);
+        Ok(())
+    }
+
+    /// Sends labels; gives where they are, and room for the losses of their samples.
+    pub fn labels(
+        &mut self,
+        (driver, stream): (&Driver, &Stream),
+        labels: &[f32],
+    ) -> Result<(Buffer, Buffer), DriverError> {
+        let bytes: &[u8] = bytemuck::cast_slice(labels);
+        let on_device = grown(driver, &mut self.labels, bytes.len())?;
+        let losses = grown(driver, &mut self.losses, labels.len() * size_of::<f64>())?;
+        let (mut pinned, done) = self.label_staging.take(driver, bytes.len())?;
+        pinned.bytes_mut()[..bytes.len()].copy_from_slice(bytes);
+        let part = (0..bytes.len(), &on_device);
+        let flight = stream.upload_pinned((pinned, done), &[part])?;
+        self.label_staging.put(flight);
+        Ok((on_device, losses))
+    }
+
+    /// Sends what the step found out to the host.
+    pub fn end(&mut self, driver: &Driver, stream: &Stream) -> Result<Ended, DriverError> {
+        let block = match self.spare.pop() {
+            Some(block) => block,
+            None => (driver.pinned(self.outcome.bytes())?, driver.event()?),
+        };
+        Ok(Ended(stream.download_pinned(&self.outcome, block)?))
+    }
+
+    /// Waits for what a step found out.
+    pub fn outcome(&mut self, Ended(flight): Ended) -> Result<Outcome, Error> {
+        let (pinned, event) = flight.wait()?;
+        let word = |at: usize| {
+            let mut bytes = [0; 8];
+            bytes.copy_from_slice(&pinned.bytes()[at - LOSS..][..8]);
+            u64::from_ne_bytes(bytes)
+        };
+        let first_bad = word(FIRST_BAD);
+        let outcome = Outcome {
+            loss: f64::from_bits(word(LOSS)),
+            updated: Updated {
+                unique_rows: word(UPDATED) as usize,
+                unique_elements: word(UPDATED + 8) as usize,
+                unique_bytes: word(UPDATED + 16) as usize,
+            },
+            bad_id: (first_bad != NO_BAD_ID).then_some(first_bad as usize),
+        };
+        self.spare.push((pinned, event));
+        Ok(outcome)
+    }
+}

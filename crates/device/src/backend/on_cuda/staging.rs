@@ -1,0 +1,47 @@
+//! What goes to the device in every step, by way of pinned memory: the host fills one block while
+//! the device still reads the other. Knows nothing of what the bytes mean.
+
+use std::collections::VecDeque;
+
+use crate::cuda::{Driver, DriverError, Event, InFlight, Pinned};
+
+/// How many blocks are used in turn: a step may be given to the device before the last one ends.
+const BLOCKS: usize = 2;
+
+/// Pinned blocks that are used in turn.
+#[derive(Debug, Default)]
+pub struct Staging {
+    bytes: usize,
+    spare: Vec<(Pinned, Event)>,
+    in_flight: VecDeque<InFlight>,
+}
+
+impl Staging {
+    /// A block of at least so many bytes that no copy reads any more. Blocks are allocated by the
+    /// first call, and anew by one that asks for more bytes than any before.
+    ///
+    /// # Errors
+    /// [`DriverError::Call`].
+    pub fn take(&mut self, driver: &Driver, bytes: usize) -> Result<(Pinned, Event), DriverError> {
+        if self.spare.is_empty() && self.in_flight.is_empty() || bytes > self.bytes {
+            self.in_flight.drain(..).try_for_each(|flight| flight.wait().map(drop))?;
+            self.spare.clear();
+            for _ in 0..BLOCKS {
+                self.spare.push((driver.pinned(bytes)?, driver.event()?));
+            }
+            self.bytes = bytes;
+        }
+        if let Some(block) = self.spare.pop() {
+            return Ok(block);
+        }
+        let Some(oldest) = self.in_flight.pop_front() else {
+            unreachable!("a block that was taken is put back")
+        };
+        oldest.wait()
+    }
+
+    /// Keeps a block until its copy is done.
+    pub fn put(&mut self, flight: InFlight) {
+        self.in_flight.push_back(flight);
+    }
+}

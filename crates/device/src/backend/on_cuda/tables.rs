@@ -1,0 +1,230 @@
+//! The tiles of one rank in a GPU's memory, and what their updates are sorted in.
+
+use super::handles::{Jagged, Vector};
+use super::scalars::Block;
+use crate::backend::{TileRoom, TileRows, TileValues};
+use crate::cuda::{Buffer, Driver, DriverError, Stream};
+use crate::error::Error;
+use crate::ops::embedding_backward::cuda::{
+    DeviceGradient, EmbeddingBackward, Workspace, WorkspaceShape,
+};
+use crate::ops::embedding_backward::{Factors, Origin, ScratchShape};
+use crate::ops::embedding_forward::cuda::{
+    DeviceLookup, DeviceTile, EmbeddingForward, slot_bytes, tile_bytes,
+};
+use crate::ops::{Output, Slot, extent};
+use crate::weights::{Weights, WeightsView};
+
+/// Tiles with their states, their slots, and what their updates are sorted in.
+#[derive(Debug, Default)]
+pub struct Tables {
+    tiles: Vec<Tile>,
+    slots: Vec<Slot>,
+    blocks: Option<Blocks>,
+    /// Elements of a pooled row: Σ D over the slots.
+    width: usize,
+    widest: usize,
+    workspace: Option<(WorkspaceShape, Workspace)>,
+}
+
+/// Lists that kernels read.
+#[derive(Debug)]
+struct Blocks {
+    tiles: Buffer,
+    slots: Buffer,
+}
+
+#[derive(Debug)]
+struct Tile {
+    weights: Buffer,
+    state: Buffer,
+    data_type: schema::DataType,
+    rows: usize,
+    dim: usize,
+    state_width: usize,
+    origin: Origin,
+}
+
+/// A batch to be looked up or updated.
+#[derive(Clone, Copy)]
+pub(super) struct Batch<'a> {
+    /// As it was sent.
+    pub ids: &'a Jagged,
+    /// F, which is the number of slots, and B.
+    pub shape: [usize; 2],
+    /// Whether ids have weights and bags have scales.
+    pub factors: [bool; 2],
+}
+
+impl Tables {
+    pub(super) fn new(
+        on: (&Driver, &Stream),
+        tiles: Vec<TileValues>,
+        slots: Vec<Slot>,
+    ) -> Result<Self, DriverError> {
+        let tiles =
+            tiles.into_iter().map(|tile| Tile::new(on, &tile)).collect::<Result<Vec<_>, _>>()?;
+        let dims: Vec<usize> = tiles.iter().map(|tile| tile.dim).collect();
+        let views: Vec<DeviceTile<'_>> = tiles.iter().map(Tile::view).collect();
+        let blocks = Blocks {
+            tiles: put(on, &tile_bytes(&views))?,
+            slots: put(on, &slot_bytes(&slots, &dims, (Output::Pooled, &[])))?,
+        };
+        // The host's copies go when this returns.
+        on.1.synchronize()?;
+        let width = slots.iter().map(|slot| dims[slot.tile]).sum();
+        let widest = dims.iter().copied().max().unwrap_or(0);
+        Ok(Self { tiles, slots, blocks: Some(blocks), width, widest, workspace: None })
+    }
+
+    fn lookup_of<'a>(&'a self, batch: &Batch<'a>) -> Option<DeviceLookup<'a>> {
+        let ([features, batch_size], blocks) = (batch.shape, self.blocks.as_ref()?);
+        let sent = batch.ids.sent(batch.factors[0], batch.factors[1])?;
+        Some(DeviceLookup {
+            tiles: &blocks.tiles,
+            slots: &blocks.slots,
+            ids: sent.ids,
+            id_bytes: size_of::<i64>(),
+            offsets: sent.offsets,
+            weights: sent.weights,
+            bag_scales: sent.scales,
+            features,
+            batch_size,
+            widest: self.widest,
+        })
+    }
+
+    /// Writes the pooled rows to the front of `out`.
+    pub(super) fn lookup(
+        &self,
+        (kernel, stream): (&EmbeddingForward, &Stream),
+        batch: Batch<'_>,
+        out: &Vector,
+        scalars: &Block,
+    ) -> Result<(), Error> {
+        const OP: &str = "embedding_forward";
+        extent::check(OP, "slots: one per key", batch.shape[0], self.slots.len())?;
+        if self.slots.is_empty() {
+            return Ok(());
+        }
+        let out = out.get(OP, "out [B, ΣD]", batch.shape[1] * self.width)?;
+        let Some(lookup) = self.lookup_of(&batch) else { return Err(unsent(OP)) };
+        Ok(kernel.launch(stream, &lookup, [out, &scalars.first_bad])?)
+    }
+
+    /// Updates the rows of the last lookup from the front of `gradient`.
+    pub(super) fn update(
+        &mut self,
+        (driver, stream): (&Driver, &Stream),
+        kernels: &EmbeddingBackward,
+        (batch, gradient): (Batch<'_>, &Vector),
+        scalars: &Block,
+    ) -> Result<(), Error> {
+        const OP: &str = "embedding_backward";
+        extent::check(OP, "slots: one per key", batch.shape[0], self.slots.len())?;
+        if self.slots.is_empty() {
+            return Ok(());
+        }
+        let on_device = gradient.get(OP, "gradient [B, ΣD]", batch.shape[1] * self.width)?;
+        let sent = batch.ids.sent(batch.factors[0], batch.factors[1]).ok_or_else(|| unsent(OP))?;
+        let has_factors = batch.factors.contains(&true);
+        let shape = WorkspaceShape {
+            capacity: sent.capacity,
+            rows: self.tiles.iter().map(|tile| tile.rows).sum(),
+            tiles: self.tiles.len(),
+            widest: self.widest,
+            gradient: gradient.len,
+            factors: if has_factors { Factors::Present } else { Factors::Absent },
+        };
+        if self.workspace.as_ref().is_none_or(|(made, _)| *made != shape) {
+            // First, so that both need not fit at once.
+            self.workspace = None;
+            self.workspace = Some((shape, Workspace::new(driver, shape)?));
+        }
+        let (Some(lookup), Some((_, workspace))) = (self.lookup_of(&batch), &self.workspace) else {
+            return Err(unsent(OP));
+        };
+        let gradient = DeviceGradient {
+            gradient: on_device,
+            rule: &scalars.sparse,
+            first_bad: &scalars.first_bad,
+            stop: &scalars.stop,
+            updated: &scalars.updated,
+        };
+        Ok(kernels.launch(stream, (&lookup, &gradient), workspace)?)
+    }
+
+    /// Weights and state of some rows of a tile, copied to `room`.
+    pub(super) fn tile<'a>(
+        &self,
+        stream: &Stream,
+        TileRows { tile, rows }: &TileRows,
+        room: &'a mut TileRoom,
+    ) -> Result<(WeightsView<'a>, &'a [f32]), Error> {
+        let Tile { weights, state, data_type, dim, state_width, .. } = &self.tiles[*tile];
+        let (len, element) = (rows.len() * dim, data_type.bytes());
+        let fits = |held: &Weights| held.data_type() == *data_type && held.len() >= len;
+        if !room.weights.as_ref().is_some_and(fits) {
+            room.weights = Some(Weights::zeroed(*data_type, len));
+        }
+        room.state.resize(rows.len() * state_width, 0.0);
+        let TileRoom { weights: Some(to), state: to_state } = room else {
+            unreachable!("room was made")
+        };
+        let bytes = &mut to.view_mut().into_bytes()[..len * element];
+        stream.download(weights, rows.start * dim * element, bytes)?;
+        let start = rows.start * state_width * size_of::<f32>();
+        stream.download(state, start, bytemuck::cast_slice_mut(to_state))?;
+        Ok((to.view().slice(0..len), to_state))
+    }
+}
+
+impl Tile {
+    fn new(on: (&Driver, &Stream), tile: &TileValues) -> Result<Self, DriverError> {
+        let TileValues { weights, state, rows, dim, origin, .. } = tile;
+        Ok(Self {
+            weights: put(on, weights.view().bytes())?,
+            state: put(on, bytemuck::cast_slice(state))?,
+            data_type: weights.data_type(),
+            rows: *rows,
+            dim: *dim,
+            state_width: state.len() / (*rows).max(1),
+            origin: *origin,
+        })
+    }
+
+    fn view(&self) -> DeviceTile<'_> {
+        DeviceTile {
+            weights: &self.weights,
+            state: Some(&self.state),
+            rows: self.rows,
+            dim: self.dim,
+            data_type: self.data_type,
+            origin: self.origin,
+        }
+    }
+}
+
+/// A buffer with these bytes.
+pub(super) fn put(
+    (driver, stream): (&Driver, &Stream),
+    bytes: &[u8],
+) -> Result<Buffer, DriverError> {
+    let buffer = driver.alloc(bytes.len())?;
+    stream.upload(&buffer, 0, bytes)?;
+    Ok(buffer)
+}
+
+/// The ids of a batch were not sent.
+fn unsent(op: &'static str) -> Error {
+    Error::Shape { op, what: "batches of ids on the device", expected: 1, got: 0 }
+}
+
+/// Bytes of the ids of a batch and of the sort of its update.
+pub(super) fn update_bytes(shape: ScratchShape) -> usize {
+    let ScratchShape { ids, bags, gradient, factors, .. } = shape;
+    let (capacity, widest) = (ids.next_power_of_two(), gradient / bags.max(1));
+    let sent = capacity * size_of::<i64>() + (bags + 1) * size_of::<u64>();
+    let (rows, tiles) = (usize::MAX, 1);
+    sent + Workspace::bytes(&WorkspaceShape { capacity, rows, tiles, widest, gradient, factors })
+}

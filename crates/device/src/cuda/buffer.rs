@@ -1,0 +1,158 @@
+//! Memory of a device, and memory of the host that it copies from and to by itself.
+//! Knows no kernel and no stream.
+
+use std::fmt;
+use std::ops::Range;
+use std::sync::Arc;
+
+use super::error::DriverError;
+use super::{Driver, Event, Machine, native};
+
+/// Memory of a device, or a part of such memory; freed when the last part of it is dropped.
+#[derive(Clone)]
+pub struct Buffer {
+    memory: Arc<Memory>,
+    address: u64,
+    bytes: usize,
+}
+
+/// What was allocated.
+struct Memory {
+    driver: Driver,
+    address: u64,
+}
+
+/// Memory of the host that the device copies from and to by itself; freed when dropped.
+pub struct Pinned {
+    driver: Driver,
+    memory: PinnedMemory,
+}
+
+pub(super) enum PinnedMemory {
+    Native(native::Pinned),
+    Emulated(Vec<u8>),
+}
+
+/// Pinned memory that a copy has yet to read or to write. Dropping it waits for the copy.
+pub struct InFlight {
+    held: Option<(Pinned, Event)>,
+}
+
+impl Buffer {
+    pub(super) fn new(driver: &Driver, address: u64, bytes: usize) -> Self {
+        Self { memory: Arc::new(Memory { driver: driver.clone(), address }), address, bytes }
+    }
+
+    /// Where it starts.
+    #[must_use]
+    pub fn address(&self) -> u64 {
+        self.address
+    }
+
+    /// Its bytes.
+    #[must_use]
+    pub fn bytes(&self) -> usize {
+        self.bytes
+    }
+
+    /// A part of it, which is the same memory.
+    ///
+    /// # Errors
+    /// [`DriverError::Extent`] where it ends before `range` does.
+    pub fn slice(&self, range: Range<usize>) -> Result<Self, DriverError> {
+        let address = self.part("part of a buffer", range.start, range.len())?;
+        Ok(Self { memory: Arc::clone(&self.memory), address, bytes: range.len() })
+    }
+
+    pub(super) fn part(&self, of: &str, start: usize, bytes: usize) -> Result<u64, DriverError> {
+        let room = self.bytes.saturating_sub(start);
+        if bytes > room {
+            let (of, what) = (of.to_owned(), "bytes, at most");
+            return Err(DriverError::Extent { of, what, expected: room, got: bytes });
+        }
+        Ok(self.address + start as u64)
+    }
+}
+
+impl Drop for Memory {
+    fn drop(&mut self) {
+        match &*self.driver.machine {
+            Machine::Native(device) => device.free(self.address),
+            Machine::Emulated(device) => device.free(self.address),
+        }
+    }
+}
+
+impl Pinned {
+    pub(super) fn new(driver: &Driver, memory: PinnedMemory) -> Self {
+        Self { driver: driver.clone(), memory }
+    }
+
+    /// Its bytes.
+    #[must_use]
+    pub fn bytes(&self) -> &[u8] {
+        match &self.memory {
+            PinnedMemory::Native(memory) => memory.bytes(),
+            PinnedMemory::Emulated(bytes) => bytes,
+        }
+    }
+
+    /// Its bytes, to fill.
+    pub fn bytes_mut(&mut self) -> &mut [u8] {
+        match &mut self.memory {
+            PinnedMemory::Native(memory) => memory.bytes_mut(),
+            PinnedMemory::Emulated(bytes) => bytes,
+        }
+    }
+
+    pub(super) fn too_short(&self, of: &str, got: usize) -> DriverError {
+        let (of, expected) = (of.to_owned(), self.bytes().len());
+        DriverError::Extent { of, what: "bytes, at most", expected, got }
+    }
+}
+
+impl Drop for Pinned {
+    fn drop(&mut self) {
+        if let (Machine::Native(device), PinnedMemory::Native(memory)) =
+            (&*self.driver.machine, &self.memory)
+        {
+            device.drop_pinned(memory);
+        }
+    }
+}
+
+impl InFlight {
+    pub(super) fn new(pinned: Pinned, done: Event) -> Self {
+        Self { held: Some((pinned, done)) }
+    }
+
+    /// Waits for the copy unless it is done; gives memory and event back.
+    ///
+    /// # Errors
+    /// [`DriverError::Call`].
+    pub fn wait(mut self) -> Result<(Pinned, Event), DriverError> {
+        let Some((pinned, done)) = self.held.take() else { unreachable!("held until now") };
+        if !done.has_passed()? {
+            done.synchronize()?;
+        }
+        Ok((pinned, done))
+    }
+}
+
+impl Drop for InFlight {
+    fn drop(&mut self) {
+        // Nothing can be done about a failure while a value is dropped.
+        let _ = self.held.as_ref().map(|(_, done)| done.synchronize());
+    }
+}
+
+macro_rules! shown {
+    ($($type:ident),*) => {$(
+        impl fmt::Debug for $type {
+            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.debug_struct(stringify!($type)).finish_non_exhaustive()
+            }
+        }
+    )*};
+}
+shown!(Buffer, Pinned, InFlight);

@@ -1,0 +1,128 @@
+//! The launch of both halves of an exchange on a GPU, and the lists of columns that it reads.
+
+use super::Source;
+use crate::cuda::{Arguments, Buffer, Driver, DriverError, Grid, Kernel, Stream};
+
+/// The kernel.
+pub const SOURCE: crate::cuda::Source =
+    crate::cuda::Source { name: "ops/exchange/kernel.cu", text: include_str!("kernel.cu") };
+const THREADS: u32 = 256;
+
+/// Which columns of which matrices make the columns of a result, as the kernel reads them: made
+/// once, used in every step.
+#[derive(Debug)]
+pub struct Routes {
+    starts: Buffer,
+    firsts: Buffer,
+    parts: Buffer,
+    bases: Buffer,
+    segments: usize,
+    width: usize,
+}
+
+impl Routes {
+    /// The routes of `sources` to `[samples, width]`; rank `r` gives a matrix of `widths[r]`
+    /// columns.
+    ///
+    /// # Errors
+    /// [`DriverError::OutOfMemory`].
+    pub fn new(
+        (driver, stream): (&Driver, &Stream),
+        sources: &[Source],
+        widths: &[usize],
+        width: usize,
+    ) -> Result<Self, DriverError> {
+        let mut cuts: Vec<usize> = sources.iter().flat_map(|s| [s.to, s.to + s.len]).collect();
+        cuts.extend([0, width]);
+        cuts.sort_unstable();
+        cuts.dedup();
+        let (mut firsts, mut parts) = (vec![0u32], Vec::new());
+        for &cut in &cuts[..cuts.len() - 1] {
+            let begun = parts.len();
+            let covers = |source: &&Source| (source.to..source.to + source.len).contains(&cut);
+            for source in sources.iter().filter(covers) {
+                if source.first {
+                    parts.truncate(begun);
+                }
+                parts.push([source.rank as u32, (source.from + cut - source.to) as u32]);
+            }
+            firsts.push(parts.len() as u32);
+        }
+        let starts: Vec<u32> = cuts.iter().map(|&cut| cut as u32).collect();
+        let bases: Vec<u32> = std::iter::once(0)
+            .chain(widths.iter().scan(0, |base, &width| {
+                *base += width as u32;
+                Some(*base)
+            }))
+            .collect();
+        let put = |bytes: &[u8]| {
+            let buffer = driver.alloc(bytes.len())?;
+            stream.upload(&buffer, 0, bytes)?;
+            Ok(buffer)
+        };
+        Ok(Self {
+            starts: put(bytemuck::cast_slice(&starts))?,
+            firsts: put(bytemuck::cast_slice(&firsts))?,
+            parts: put(bytemuck::cast_slice(&parts))?,
+            bases: put(bytemuck::cast_slice(&bases))?,
+            segments: cuts.len() - 1,
+            width,
+        })
+    }
+}
+
+/// What the ranks give, `samples` rows each.
+#[derive(Clone, Copy, Debug)]
+pub struct DeviceGiven<'a> {
+    /// This rank, and its own matrix.
+    pub own: (usize, &'a Buffer),
+    /// The matrices of all ranks one after the other; this rank's place is not read.
+    pub others: Option<&'a Buffer>,
+    /// Rows.
+    pub samples: usize,
+}
+
+/// The loaded kernel.
+#[derive(Clone, Debug)]
+pub struct Exchange {
+    kernel: Kernel,
+}
+
+impl Exchange {
+    /// Compiles and loads.
+    ///
+    /// # Errors
+    /// As [`Driver::module`].
+    pub fn load(driver: &Driver) -> Result<Self, DriverError> {
+        Ok(Self { kernel: driver.module(SOURCE)?.kernel("exchange")? })
+    }
+
+    /// `out[b, to..] = Σ given[rank][b, from..]` over the sources in order: [`super::assemble`], or
+    /// [`super::gather`] of one matrix.
+    ///
+    /// # Errors
+    /// As [`Stream::launch`].
+    pub fn launch(
+        &self,
+        stream: &Stream,
+        routes: &Routes,
+        given: DeviceGiven<'_>,
+        out: &Buffer,
+    ) -> Result<(), DriverError> {
+        let DeviceGiven { own: (rank, own), others, samples } = given;
+        let arguments = Arguments::new()
+            .buffer(&routes.starts)
+            .buffer(&routes.firsts)
+            .buffer(&routes.parts)
+            .buffer(&routes.bases)
+            .buffer(own)
+            .optional(others)
+            .buffer(out)
+            .u32(samples as u32)
+            .u32(routes.width as u32)
+            .u32(routes.segments as u32)
+            .u32(rank as u32);
+        let items = samples * routes.width;
+        stream.launch(&self.kernel, Grid::over(items, THREADS, THREADS), &arguments)
+    }
+}

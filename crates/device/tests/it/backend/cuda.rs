@@ -1,0 +1,540 @@
+//! Every operation of the backend on the emulated GPU against the CPU: the same calls, results
+//! within f32 rounding, or the same bytes where both add in one order.
+
+use device::backend::{
+    Assemble, Backend, ColumnBackwardInput, ColumnBackwardWeight, ColumnForward, Combine,
+    CrossBackward, CrossForward, Cuda, ExchangeLayout, Gather, Ids, InputGradient,
+    InteractionBackward, InteractionForward, JoinShape, LinearBackwardInput, LinearBackwardWeight,
+    LinearForward, LossArguments, Probabilities, StepScalars, Sum, TileRoom, TileRows, TileValues,
+    VectorUpdate, WeightPart, WeightShape,
+};
+use device::buffer::Array;
+use device::cuda::{Checks, Driver, Order};
+use device::ops::embedding_backward::Origin;
+use device::ops::exchange::{Column, Source};
+use device::ops::gemm::Activation;
+use device::ops::{Slot, interaction};
+use device::optimizer::Rule;
+use device::{Cpu, Weights};
+use schema::random::CounterRng;
+use schema::{
+    DataType, KeyedJaggedTensor, Loss, Optimizer, OptimizerConfig, Precision, TriangleOrder,
+};
+
+use crate::cuda::{emulation, floats, has_compiler};
+
+/// What a device made, by name.
+type Results = Vec<(String, Vec<f32>)>;
+
+/// A device at work on one case.
+struct Bench<'a, B: Backend> {
+    device: &'a B,
+    queue: B::Queue,
+    scalars: B::Scalars,
+    results: Results,
+}
+
+/// Samples, and columns of two matrices.
+#[derive(Clone, Copy, Debug)]
+struct Case {
+    b: usize,
+    n: usize,
+    k: usize,
+    optimizer: Optimizer,
+    precision: Precision,
+}
+
+impl<'a, B: Backend> Bench<'a, B> {
+    fn new(device: &'a B, optimizer: Optimizer, samples: usize) -> Self {
+        let (queue, mut scalars) = (device.queue().unwrap(), device.scalars().unwrap());
+        let rule = |rate| Rule::new(&OptimizerConfig::new(optimizer, rate), 1.0, 2);
+        let numbers = StepScalars {
+            dense: rule(0.1),
+            sparse: rule(0.2),
+            normaliser: samples as f64,
+            rounding: CounterRng::new(5, 7),
+        };
+        device.begin(&queue, &numbers, &mut scalars).unwrap();
+        Self { device, queue, scalars, results: Vec::new() }
+    }
+
+    fn matrix(&self, seed: u64, (rows, columns): (usize, usize)) -> B::Matrix {
+        let mut matrix = self.device.matrix(Precision::F32, rows, columns).unwrap();
+        let values = floats(seed, rows * columns);
+        self.device.pack(&self.queue, &values, (rows, columns), &mut matrix).unwrap();
+        matrix
+    }
+
+    /// The same as products in `precision` read it.
+    fn factor(&self, seed: u64, shape: (usize, usize), precision: Precision) -> B::Matrix {
+        let mut factor = self.device.matrix(precision, shape.0, shape.1).unwrap();
+        let matrix = self.matrix(seed, shape);
+        self.device.round(&self.queue, &matrix, shape, &mut factor).unwrap();
+        factor
+    }
+
+    fn vector(&self, seed: u64, len: usize) -> B::Vector {
+        let mut vector = self.device.vector(len).unwrap();
+        self.device.write(&self.queue, &floats(seed, len), (&mut vector, 0)).unwrap();
+        vector
+    }
+
+    fn keep(&mut self, name: &str, vector: &B::Vector, len: usize) {
+        let mut room = Vec::new();
+        let values = self.device.read(&self.queue, (vector, len), &mut room).unwrap().to_vec();
+        self.results.push((name.to_owned(), values));
+    }
+
+    fn keep_matrix(&mut self, name: &str, matrix: &B::Matrix, (rows, columns): (usize, usize)) {
+        let mut nothing = self.device.matrix(Precision::F32, rows, 0).unwrap();
+        let mut vector = self.device.vector(rows * columns).unwrap();
+        let shape = JoinShape { rows, left: 0, right: columns };
+        self.device.split(&self.queue, matrix, shape, (&mut nothing, &mut vector)).unwrap();
+        self.keep(name, &vector, rows * columns);
+    }
+
+    fn keep_weight(&mut self, name: &str, weight: &B::Weight, case: Case) {
+        let Case { n, k, optimizer, .. } = case;
+        let mut values = vec![0.0; n * k];
+        let mut state = vec![0.0; n * optimizer.state_per_row(k)];
+        let (device, queue) = (self.device, &self.queue);
+        device.get_weight(queue, WeightPart::Values, weight, &mut values).unwrap();
+        device.get_weight(queue, WeightPart::State, weight, &mut state).unwrap();
+        assert!(device.is_finite(queue, weight).unwrap());
+        self.results.push((format!("{name}, values"), values));
+        self.results.push((format!("{name}, state"), state));
+    }
+}
+
+/// The three products, their epilogues, and the step of a weight: from its own gradient, or from a
+/// sum in one piece or several.
+fn products<B: Backend>(bench: &mut Bench<'_, B>, case: Case) {
+    let Case { b, n, k, precision, optimizer } = case;
+    let (device, shape) = (bench.device, WeightShape { n, k, precision, optimizer });
+    let mut weight = device.weight(shape).unwrap();
+    device.set_weight(&bench.queue, WeightPart::Values, &floats(1, n * k), &mut weight).unwrap();
+    let state: Vec<f32> =
+        floats(2, n * optimizer.state_per_row(k)).iter().map(|value| value.abs()).collect();
+    device.set_weight(&bench.queue, WeightPart::State, &state, &mut weight).unwrap();
+    let (x, d_y) = (bench.factor(3, (b, k), precision), bench.factor(4, (b, n), precision));
+    let bias = bench.vector(5, n);
+    let mut y = device.matrix(Precision::F32, b, n).unwrap();
+    for activation in [Activation::None, Activation::Relu] {
+        let bias = (activation == Activation::Relu).then_some(&bias);
+        let (weight, y) = (&weight, &mut y);
+        let arguments = LinearForward { x: &x, weight, bias, activation, y, samples: b };
+        device.linear_forward(&bench.queue, arguments).unwrap();
+        bench.keep_matrix(&format!("y, {activation:?}"), y, (b, n));
+    }
+    let output = bench.factor(6, (b, k), precision);
+    for mode in 0..3 {
+        let mut d_x = bench.matrix(7, (b, k));
+        let gradient = match mode {
+            0 => InputGradient::Write,
+            1 => InputGradient::Accumulate,
+            _ => InputGradient::BeforeRelu(&output),
+        };
+        // As between layers: the gradient before a ReLU is in the products' precision.
+        let mut narrow = device.matrix(precision, b, k).unwrap();
+        let to = if mode == 2 { &mut narrow } else { &mut d_x };
+        let arguments =
+            LinearBackwardInput { d_y: &d_y, weight: &weight, gradient, d_x: to, samples: b };
+        device.linear_backward_input(&bench.queue, arguments).unwrap();
+        if mode < 2 || precision == Precision::F32 {
+            bench.keep_matrix("d_x", if mode == 2 { &narrow } else { &d_x }, (b, k));
+        }
+    }
+    let mut d_bias = device.vector(n).unwrap();
+    let sum: Vec<f32> = floats(8, device.gradient_len(&weight));
+    for mode in 0..4 {
+        let fused = (mode == 0 && B::fuses(optimizer)).then_some(&bench.scalars);
+        let (weight, d_bias) = (&mut weight, Some(&mut d_bias));
+        let arguments = LinearBackwardWeight { x: &x, d_y: &d_y, weight, d_bias, samples: b };
+        device.linear_backward_weight(&bench.queue, arguments, fused).unwrap();
+        if fused.is_none() {
+            // The layout of a sum is the device's own: this one's gradient twice.
+            let mut gradient = Vec::new();
+            let mut take = |values: &[f32]| gradient = values.iter().map(|v| v * 2.0).collect();
+            device.lend_gradient(&bench.queue, weight, &mut take).unwrap();
+            assert_eq!(gradient.len(), sum.len());
+            let copy = |to: &mut [f32]| to.copy_from_slice(&gradient);
+            let sum = match mode {
+                0 | 1 => None,
+                2 => Some(Sum::Whole(&gradient)),
+                _ => Some(Sum::Pieces(&copy)),
+            };
+            device.update_weight(&bench.queue, weight, sum, &bench.scalars).unwrap();
+        }
+        bench.keep_weight(&format!("weight after update {mode}"), weight, case);
+    }
+    bench.keep("d_bias", &d_bias, n);
+    device.clear_gradient(&bench.queue, &mut weight).unwrap();
+    device.update_weight(&bench.queue, &mut weight, None, &bench.scalars).unwrap();
+    bench.keep_weight("weight after no gradient", &weight, case);
+}
+
+/// The layer of one output, and the step of a vector.
+fn columns<B: Backend>(bench: &mut Bench<'_, B>, Case { b, k, optimizer, .. }: Case) {
+    let (device, shape) = (bench.device, (b, k));
+    let x = bench.matrix(1, shape);
+    let (mut weight, bias, d_y) = (bench.vector(2, k), bench.vector(3, 1), bench.vector(4, b));
+    let mut y = device.vector(b).unwrap();
+    let arguments = ColumnForward { x: &x, weight: &weight, bias: &bias, y: &mut y, shape };
+    device.column_forward(&bench.queue, arguments).unwrap();
+    bench.keep("logits", &y, b);
+    let (mut d_weight, mut d_bias) = (device.vector(k).unwrap(), device.vector(1).unwrap());
+    let (to, d_bias_to) = (&mut d_weight, &mut d_bias);
+    let arguments =
+        ColumnBackwardWeight { x: &x, d_y: &d_y, d_weight: to, d_bias: d_bias_to, shape };
+    device.column_backward_weight(&bench.queue, arguments).unwrap();
+    bench.keep("d_weight", &d_weight, k);
+    bench.keep("d_bias", &d_bias, 1);
+    for relu in [None, Some(&x)] {
+        let mut d_x = device.matrix(Precision::F32, b, k).unwrap();
+        let arguments =
+            ColumnBackwardInput { d_y: &d_y, weight: &weight, relu, d_x: &mut d_x, shape };
+        device.column_backward_input(&bench.queue, arguments).unwrap();
+        bench.keep_matrix("d_x of logits", &d_x, shape);
+    }
+    let mut state = device.vector(optimizer.state_per_row(k)).unwrap();
+    let sum = floats(9, k);
+    let copy = |to: &mut [f32]| to.copy_from_slice(&sum);
+    for sum in [None, Some(Sum::Whole(&sum)), Some(Sum::Pieces(&copy))] {
+        let (values, gradient, state) = (&mut weight, &mut d_weight, &mut state);
+        let arguments = VectorUpdate { values, gradient, state, dim: k };
+        device.update_vector(&bench.queue, arguments, sum, &bench.scalars).unwrap();
+        bench.keep("vector", &weight, k);
+    }
+    bench.keep("state of a vector", &state, optimizer.state_per_row(k));
+    device.clear(&bench.queue, &mut weight, k / 2).unwrap();
+    bench.keep("half cleared", &weight, k);
+    let mut lent = Vec::new();
+    let range = k / 3..k;
+    let mut take = |values: &[f32]| lent.extend_from_slice(values);
+    device.lend(&bench.queue, (&weight, range), &mut take).unwrap();
+    bench.results.push(("lent".to_owned(), lent));
+    device.grow(&mut weight, k).unwrap();
+    bench.keep("not grown", &weight, k);
+    device.grow(&mut weight, 3 * k).unwrap();
+    device.write(&bench.queue, &floats(1, k), (&mut weight, 2 * k)).unwrap();
+}
+
+/// What passes between layers.
+fn elementwise<B: Backend>(bench: &mut Bench<'_, B>, Case { b, n, k, .. }: Case) {
+    let (device, shape) = (bench.device, (b, k));
+    let [x0, u, x, d_out] = [1, 2, 3, 4].map(|seed| bench.matrix(seed, shape));
+    let bias = bench.vector(5, k);
+    let mut out = device.matrix(Precision::F32, b, k).unwrap();
+    let (bias, to) = (&bias, &mut out);
+    let arguments = CrossForward { x0: &x0, u: &u, bias, x: &x, out: to, shape };
+    device.cross_forward(&bench.queue, arguments).unwrap();
+    bench.keep_matrix("cross", &out, shape);
+    let mut gradients = [6, 7, 8].map(|seed| bench.matrix(seed, shape));
+    let mut d_bias = device.vector(k).unwrap();
+    let [d_u, d_x0, d_x] = gradients.each_mut();
+    let arguments = CrossBackward {
+        d_out: &d_out,
+        x0: &x0,
+        u: &u,
+        bias,
+        d_u,
+        d_bias: &mut d_bias,
+        d_x0,
+        d_x,
+        shape,
+    };
+    device.cross_backward(&bench.queue, arguments).unwrap();
+    for (name, gradient) in ["d_u", "d_x0", "d_x"].iter().zip(&gradients) {
+        bench.keep_matrix(name, gradient, shape);
+    }
+    bench.keep("d_bias of a cross layer", &d_bias, k);
+    device.relu_backward(&bench.queue, &x, shape, &mut out).unwrap();
+    bench.keep_matrix("before a ReLU", &out, shape);
+    for combine in [Combine::Add(&u), Combine::Copy(&x0), Combine::Clear] {
+        device.combine(&bench.queue, combine, shape, &mut out).unwrap();
+        bench.keep_matrix("combined", &out, shape);
+    }
+    let (joined, right) = (JoinShape { rows: b, left: k, right: n }, bench.vector(9, b * n));
+    let mut whole = device.matrix(Precision::F32, b, k + n).unwrap();
+    device.join(&bench.queue, (&x, &right), joined, &mut whole).unwrap();
+    bench.keep_matrix("joined", &whole, (b, k + n));
+    let mut part = device.vector(b * n).unwrap();
+    device.split(&bench.queue, &whole, joined, (&mut out, &mut part)).unwrap();
+    bench.keep_matrix("left", &out, shape);
+    bench.keep("right", &part, b * n);
+}
+
+fn interactions<B: Backend>(bench: &mut Bench<'_, B>, Case { b, n, k, .. }: Case) {
+    let (device, features) = (bench.device, n.min(6));
+    for (dense, order, itself) in
+        [(true, TriangleOrder::Lower, false), (false, TriangleOrder::Upper, true)]
+    {
+        let shape = interaction::Shape { b, features, dense, dim: k, order, itself };
+        let wide = shape.dense_width();
+        let (dense, pooled) = (bench.matrix(1, (b, wide)), bench.vector(2, b * features * k));
+        let mut out = device.matrix(Precision::F32, b, shape.width()).unwrap();
+        let (dense, pooled, to) = (&dense, &pooled, &mut out);
+        let arguments = InteractionForward { shape, dense, pooled, out: to };
+        device.interaction_forward(&bench.queue, arguments).unwrap();
+        bench.keep_matrix("interaction", &out, (b, shape.width()));
+        let mut d_dense = device.matrix(Precision::F32, b, wide).unwrap();
+        let mut d_pooled = device.vector(b * features * k).unwrap();
+        let (d_out, gradients) = (&out, (&mut d_dense, &mut d_pooled));
+        let arguments = InteractionBackward {
+            shape,
+            dense,
+            pooled,
+            d_out,
+            d_dense: gradients.0,
+            d_pooled: gradients.1,
+        };
+        device.interaction_backward(&bench.queue, arguments).unwrap();
+        bench.keep_matrix("d_dense", &d_dense, (b, wide));
+        bench.keep("d_pooled", &d_pooled, b * features * k);
+    }
+}
+
+fn losses<B: Backend>(bench: &mut Bench<'_, B>, Case { b, .. }: Case) {
+    let device = bench.device;
+    for kind in [Loss::Mse, Loss::BceWithLogits] {
+        let logits = bench.vector(1, b);
+        let labels: Vec<f32> = floats(2, b).iter().map(|v| f32::from(*v > 0.0)).collect();
+        let mut gradient = device.vector(b).unwrap();
+        let mut probabilities = device.vector(b).unwrap();
+        let arguments = LossArguments {
+            kind,
+            logits: &logits,
+            labels: &labels,
+            gradient: &mut gradient,
+            probabilities: &mut probabilities,
+        };
+        device.loss(&bench.queue, arguments, &mut bench.scalars).unwrap();
+        bench.keep("d_logits", &gradient, b);
+        bench.keep("probabilities", &probabilities, b);
+        let form = Probabilities::Missing;
+        device.probabilities(&bench.queue, (&logits, b), form, &mut gradient).unwrap();
+        bench.keep("sigmoids", &gradient, b);
+    }
+    let end = device.end(&bench.queue, &mut bench.scalars).unwrap();
+    let outcome = device.outcome(&mut bench.scalars, end).unwrap();
+    bench.results.push(("loss".to_owned(), vec![outcome.loss as f32]));
+}
+
+const ROWS: [usize; 3] = [9, 40, 3];
+const DIMS: [usize; 3] = [4, 8, 1];
+const TYPES: [DataType; 3] = [DataType::F32, DataType::Bf16, DataType::F16];
+/// Two keys share the first table.
+const SLOTS: [Slot; 4] = [
+    Slot { tile: 0, column: 0 },
+    Slot { tile: 0, column: 4 },
+    Slot { tile: 1, column: 8 },
+    Slot { tile: 2, column: 16 },
+];
+const WIDTH: usize = 17;
+
+fn batch(samples: usize, seed: u64, weighted: bool) -> KeyedJaggedTensor {
+    let rng = CounterRng::new(seed, 1);
+    let lengths: Vec<usize> =
+        (0..4 * samples as u64).map(|bag| rng.below(bag, 4) as usize).collect();
+    let mut values = Vec::new();
+    for (bag, &length) in lengths.iter().enumerate() {
+        let rows = ROWS[SLOTS[bag / samples].tile] as u64;
+        values.extend((0..length as u64).map(|i| rng.child(bag as u64).below(i, rows) as i64));
+    }
+    let weights = weighted.then(|| floats(seed, values.len()));
+    KeyedJaggedTensor { weights, ..KeyedJaggedTensor::from_lengths(4, &lengths, values) }
+}
+
+fn tile(t: usize, optimizer: Optimizer) -> TileValues {
+    let (rows, dim) = (ROWS[t], DIMS[t]);
+    let mut weights = Weights::zeroed(TYPES[t], rows * dim);
+    weights.view_mut().fill_from(&floats(t as u64, rows * dim));
+    let state = Array::zeroed(rows * optimizer.state_per_row(dim));
+    let origin = Origin { table: t as u32, row: 7, column: 2 };
+    TileValues { weights, state, rows, dim, name: format!("t{t}"), origin }
+}
+
+/// Lookups and updates over batches of any number of ids, also none, weighted or not.
+fn tables<B: Backend>(bench: &mut Bench<'_, B>, Case { b, optimizer, .. }: Case) {
+    let device = bench.device;
+    let tiles = (0..3).map(|t| tile(t, optimizer)).collect();
+    let mut tables = device.tables(tiles, SLOTS.to_vec()).unwrap();
+    let (mut on_device, mut out) = (B::Jagged::default(), device.vector(b * WIDTH).unwrap());
+    let scales = floats(11, 4 * b);
+    for (seed, weighted, scaled) in [(1, false, false), (2, true, true), (3, false, true)] {
+        let mut jagged = batch(b, seed, weighted);
+        if seed == 3 {
+            jagged = KeyedJaggedTensor::from_lengths(4, &vec![0; 4 * b], Vec::new());
+        }
+        let bag_scales = scaled.then_some(&scales[..]);
+        let given = (&jagged, bag_scales);
+        device.send_ids(&bench.queue, given, &mut on_device).unwrap();
+        let ids = || Ids { jagged: &jagged, bag_scales, on_device: &on_device };
+        let from = (&mut tables, ids());
+        device.lookup(&bench.queue, from, &mut out, &mut bench.scalars).unwrap();
+        bench.keep("pooled", &out, b * WIDTH);
+        let gradient = bench.vector(4, b * WIDTH);
+        let given = (ids(), &gradient);
+        device.update_rows(&bench.queue, &mut tables, given, &mut bench.scalars).unwrap();
+        for (t, &rows) in ROWS.iter().enumerate() {
+            let mut room = TileRoom::default();
+            let rows = TileRows { tile: t, rows: 1..rows };
+            let (weights, state) = device.tile(&bench.queue, (&tables, rows), &mut room).unwrap();
+            bench.results.push((format!("tile {t}"), weights.to_f32()));
+            bench.results.push((format!("state {t}"), state.to_vec()));
+        }
+    }
+}
+
+/// What a step found out of its rows, in a block of its own, for the CPU forgets what was before.
+fn updated<B: Backend>(bench: &mut Bench<'_, B>, Case { b, optimizer, .. }: Case) {
+    let device = bench.device;
+    let tiles = (0..3).map(|t| tile(t, optimizer)).collect();
+    let mut tables = device.tables(tiles, SLOTS.to_vec()).unwrap();
+    let (mut on_device, jagged) = (B::Jagged::default(), batch(b, 1, false));
+    device.send_ids(&bench.queue, (&jagged, None), &mut on_device).unwrap();
+    let ids = || Ids { jagged: &jagged, bag_scales: None, on_device: &on_device };
+    let gradient = bench.vector(4, b * WIDTH);
+    let given = (ids(), &gradient);
+    device.update_rows(&bench.queue, &mut tables, given, &mut bench.scalars).unwrap();
+    let end = device.end(&bench.queue, &mut bench.scalars).unwrap();
+    let outcome = device.outcome(&mut bench.scalars, end).unwrap();
+    let counts = outcome.updated;
+    let counts = [counts.unique_rows, counts.unique_elements, counts.unique_bytes];
+    bench.results.push(("updated".to_owned(), counts.map(|count| count as f32).to_vec()));
+    assert_eq!(outcome.bad_id, None);
+}
+
+fn exchanges<B: Backend>(bench: &mut Bench<'_, B>, Case { b, .. }: Case) {
+    let device = bench.device;
+    let source = |rank, from, to, len, first| Source { rank, from, to, len, first };
+    let layout = ExchangeLayout {
+        sources: vec![
+            source(1, 0, 0, 3, true),
+            source(0, 0, 3, 2, true),
+            source(1, 3, 3, 2, false),
+        ],
+        columns: vec![
+            vec![Column { from: 3, to: 0, len: 2 }],
+            vec![Column { from: 0, to: 0, len: 3 }, Column { from: 3, to: 3, len: 2 }],
+        ],
+        widths: vec![2, 5],
+        row: 5,
+    };
+    let mut exchange = device.exchange(layout).unwrap();
+    let (local, mut pooled) = (bench.vector(1, 2 * b * 2), device.vector(b * 5).unwrap());
+    let parts = [Vec::new(), floats(2, b * 5)];
+    let arguments = Assemble { own: (0, 2 * b), local: &local, parts: &parts, samples: b };
+    device.assemble(&bench.queue, &mut exchange, arguments, &mut pooled).unwrap();
+    bench.keep("assembled", &pooled, b * 5);
+    for (rank, width) in [2, 5].into_iter().enumerate() {
+        let mut to = vec![0.0; b * width];
+        let arguments = Gather { rank, from: &pooled, samples: b };
+        device.gather(&bench.queue, &mut exchange, arguments, &mut to).unwrap();
+        bench.results.push(("gathered".to_owned(), to));
+    }
+}
+
+/// All of it.
+fn run<B: Backend>(device: &B, case: Case) -> Results {
+    let mut bench = Bench::new(device, case.optimizer, case.b);
+    products(&mut bench, case);
+    columns(&mut bench, case);
+    elementwise(&mut bench, case);
+    interactions(&mut bench, case);
+    losses(&mut bench, case);
+    tables(&mut bench, case);
+    exchanges(&mut bench, case);
+    let mut bench = Bench { results: bench.results, ..Bench::new(device, case.optimizer, case.b) };
+    updated(&mut bench, case);
+    bench.results
+}
+
+#[test]
+fn every_operation_on_the_emulated_gpu_is_that_of_the_cpu() {
+    if !has_compiler() {
+        return;
+    }
+    let cuda = |order, checks| Cuda::new(Driver::emulated(emulation(order, checks)), 1).unwrap();
+    let emulated = [cuda(Order::Ascending, Checks::Every), cuda(Order::Shuffled(3), Checks::Few)];
+    let rng = CounterRng::new(29, 1);
+    for (number, optimizer) in Optimizer::ALL.into_iter().enumerate() {
+        let below = |i: u64, most| 1 + rng.child(number as u64).below(i, most) as usize;
+        let (b, n, k) = (below(0, 150), below(1, 40), below(2, 70));
+        for precision in [Precision::F32, Precision::Bf16] {
+            let case = Case { b, n, k, optimizer, precision };
+            let expected = run(&Cpu::new(1), case);
+            let got = run(&emulated[number % 2], case);
+            assert_eq!(got.len(), expected.len());
+            for ((name, got), (_, expected)) in got.iter().zip(&expected) {
+                same(&format!("{name}, {case:?}"), got, expected);
+            }
+        }
+    }
+}
+
+/// Whether two results agree within what the order of f32 sums changes.
+fn same(what: &str, got: &[f32], expected: &[f32]) {
+    assert_eq!(got.len(), expected.len(), "{what}");
+    let most = expected.iter().fold(1.0f32, |most, value| most.max(value.abs()));
+    for (i, (got, expected)) in got.iter().zip(expected).enumerate() {
+        let close = (got - expected).abs() <= 2e-5 * most;
+        assert!(close || got.is_nan() && expected.is_nan(), "{what}[{i}]: {expected}, got {got}");
+    }
+}
+
+#[test]
+fn what_stops_one_step_stops_those_that_follow() {
+    if !has_compiler() {
+        return;
+    }
+    let emulation = emulation(Order::Descending, Checks::Every);
+    let device = Cuda::new(Driver::emulated(emulation), 1).unwrap();
+    let optimizer = Optimizer::Sgd;
+    let mut bench = Bench::new(&device, optimizer, 5);
+    let mut tables = device.tables(vec![tile(0, optimizer)], SLOTS[..1].to_vec()).unwrap();
+    let mut on_device = Default::default();
+    let mut out = device.vector(20).unwrap();
+    for (step, ids) in [[0, 1, 9, 2, -1], [0, 1, 2, 3, 4]].into_iter().enumerate() {
+        let jagged = KeyedJaggedTensor::from_lengths(1, &[1; 5], ids.to_vec());
+        let numbers = StepScalars {
+            dense: Rule::new(&OptimizerConfig::new(optimizer, 0.1), 1.0, 0),
+            sparse: Rule::new(&OptimizerConfig::new(optimizer, 0.1), 1.0, 0),
+            normaliser: 5.0,
+            rounding: CounterRng::new(1, 1),
+        };
+        device.begin(&bench.queue, &numbers, &mut bench.scalars).unwrap();
+        device.send_ids(&bench.queue, (&jagged, None), &mut on_device).unwrap();
+        let ids = || Ids { jagged: &jagged, bag_scales: None, on_device: &on_device };
+        let from = (&mut tables, ids());
+        device.lookup(&bench.queue, from, &mut out, &mut bench.scalars).unwrap();
+        let logits = bench.vector(1, 5);
+        let [mut gradient, mut probabilities] = [(); 2].map(|()| device.vector(5).unwrap());
+        let arguments = LossArguments {
+            kind: Loss::Mse,
+            logits: &logits,
+            labels: &[0.0; 5],
+            gradient: &mut gradient,
+            probabilities: &mut probabilities,
+        };
+        device.loss(&bench.queue, arguments, &mut bench.scalars).unwrap();
+        let mut values = bench.vector(3, 5);
+        let (mut state, before) = (device.vector(0).unwrap(), floats(3, 5));
+        let (to, gradient) = (&mut values, &mut gradient);
+        let arguments = VectorUpdate { values: to, gradient, state: &mut state, dim: 5 };
+        device.update_vector(&bench.queue, arguments, None, &bench.scalars).unwrap();
+        bench.keep("values", &values, 5);
+        assert_eq!(bench.results.pop().unwrap().1, before, "step {step}");
+        let gradient = bench.vector(2, 20);
+        let given = (ids(), &gradient);
+        device.update_rows(&bench.queue, &mut tables, given, &mut bench.scalars).unwrap();
+        let end = device.end(&bench.queue, &mut bench.scalars).unwrap();
+        let outcome = device.outcome(&mut bench.scalars, end).unwrap();
+        assert_eq!(outcome.bad_id, (step == 0).then_some(2));
+        assert_eq!(outcome.updated, Default::default());
+        let mut room = TileRoom::default();
+        let rows = TileRows { tile: 0, rows: 0..9 };
+        let (weights, _) = device.tile(&bench.queue, (&tables, rows), &mut room).unwrap();
+        assert_eq!(weights.to_f32(), floats(0, 36));
+    }
+}
