@@ -364,11 +364,13 @@ Examples:
   rowmill bench predict traces/ --repeats 21 --format json
   rowmill bench predict
 
-Everything runs on one thread; medians. Times beside reading the same traces on one thread:
+Everything runs on one thread; medians. Each has a bar, which is met or MISSED; three are shares of
+the time to read the same traces:
   calibrate    from read traces to samples: sizes of tensors, who waits for whom, programs, samples
-  simulate     a program and its costs to a relaxed graph; relax is the last part of it
+  build        from read traces to a priced program and its relaxed graph; relax is the last part
   edit         one kernel of the step takes half as long: only what follows is relaxed again
   draws        1,000 steps with other samples
+  findings     every finding that says what it saves, by the simulated step
 Without traces, what a search over sharding plans asks for:
   whole        a step of 1,000 tables on 128 ranks (16xh100x8), priced from its configuration
   move         the same step after a table has moved to another rank")]

@@ -11,12 +11,13 @@ use analyze::graph;
 use predict::calibration::price::{Method, Prices};
 use predict::edit::{self, Edit};
 use predict::prediction::{self, Draws};
-use predict::simulate;
+use predict::{reprice, simulate};
 use serde::Serialize;
 use trace::open::{self, Request};
 
 use super::sample::median;
 use crate::args::BenchPredict;
+use crate::command::predict::findings::{is_inside, with_savings};
 use crate::command::predict::{Steps, calibrated, job, recordings, scopes};
 use crate::error::Error;
 use crate::render;
@@ -30,8 +31,14 @@ const DRAWS: u32 = 1_000;
 struct Report {
     ranks: usize,
     nodes: usize,
+    /// Findings with a saving, of which some have a counterpart in a program.
+    findings: usize,
+    findings_repriced: usize,
     read_ms: f64,
     calibrate_ms: f64,
+    /// A step of the traces becomes a program, is priced, and simulated.
+    build_ms: f64,
+    /// The last of these: a graph, relaxed.
     simulate_ms: f64,
     relax_ms: f64,
     /// One kernel changes, and what follows from it.
@@ -39,10 +46,30 @@ struct Report {
     /// The program is copied and changed, and simulated from the start.
     edit_anew_ms: f64,
     draws_ms: f64,
-    /// Of reading.
-    calibrate_ratio: f64,
-    simulate_ratio: f64,
-    relax_ratio: f64,
+    /// All findings once, without finding them.
+    reprice_ms: f64,
+    /// What each may take.
+    bars: Vec<Bar>,
+}
+
+/// What something may take at most, and what it took.
+#[derive(Debug, Serialize)]
+struct Bar {
+    what: &'static str,
+    took: f64,
+    at_most: f64,
+    /// Of both; `reading` is the time to read the traces.
+    unit: &'static str,
+    is_met: bool,
+}
+
+/// What was predicted with.
+#[derive(Clone, Copy, Default)]
+struct Size {
+    ranks: usize,
+    nodes: usize,
+    findings: usize,
+    repriced: usize,
 }
 
 /// Seconds of each kind.
@@ -50,11 +77,13 @@ struct Report {
 struct Taken {
     read: Vec<f64>,
     calibrate: Vec<f64>,
+    build: Vec<f64>,
     simulate: Vec<f64>,
     relax: Vec<f64>,
     edit: Vec<f64>,
     edit_anew: Vec<f64>,
     draws: Vec<f64>,
+    reprice: Vec<f64>,
 }
 
 /// Runs the command.
@@ -63,35 +92,47 @@ pub fn run(args: &BenchPredict, session: &Session) -> Result<(), Error> {
         return moves::run(args, session);
     }
     let mut taken = Taken::default();
-    let mut size = (0, 0);
+    let mut size = Size::default();
     for _ in 0..args.repeats {
         size = turn(args, session, &mut taken)?;
     }
-    let (read, simulated) = (median(taken.read), median(taken.simulate));
-    let (calibrated, relaxed) = (median(taken.calibrate), median(taken.relax));
-    let report = Report {
-        ranks: size.0,
-        nodes: size.1,
-        read_ms: 1e3 * read,
-        calibrate_ms: 1e3 * calibrated,
-        simulate_ms: 1e3 * simulated,
-        relax_ms: 1e3 * relaxed,
-        edit_us: 1e6 * median(taken.edit),
-        edit_anew_ms: 1e3 * median(taken.edit_anew),
-        draws_ms: 1e3 * median(taken.draws),
-        calibrate_ratio: calibrated / read,
-        simulate_ratio: simulated / read,
-        relax_ratio: relaxed / read,
-    };
-    session.console.report(&report, table)
+    session.console.report(&report(taken, size), table)
 }
 
-/// One measurement of everything; ranks and nodes.
-fn turn(
-    args: &BenchPredict,
-    session: &Session,
-    taken: &mut Taken,
-) -> Result<(usize, usize), Error> {
+fn report(taken: Taken, size: Size) -> Report {
+    let ms = |seconds: Vec<f64>| 1e3 * median(seconds);
+    let mut report = Report {
+        ranks: size.ranks,
+        nodes: size.nodes,
+        findings: size.findings,
+        findings_repriced: size.repriced,
+        read_ms: ms(taken.read),
+        calibrate_ms: ms(taken.calibrate),
+        build_ms: ms(taken.build),
+        simulate_ms: ms(taken.simulate),
+        relax_ms: ms(taken.relax),
+        edit_us: 1e6 * median(taken.edit),
+        edit_anew_ms: ms(taken.edit_anew),
+        draws_ms: ms(taken.draws),
+        reprice_ms: ms(taken.reprice),
+        bars: Vec::new(),
+    };
+    let bar =
+        |what, took: f64, at_most, unit| Bar { what, took, at_most, unit, is_met: took <= at_most };
+    let beside = |ms: f64| ms / report.read_ms;
+    report.bars = vec![
+        bar("calibrate", beside(report.calibrate_ms), 3.0, "reading"),
+        bar("build and relax", beside(report.build_ms), 1.0, "reading"),
+        bar("relax", beside(report.relax_ms), 0.1, "reading"),
+        bar("an edit", report.edit_us, 100.0, "µs"),
+        bar("1,000 draws", report.draws_ms, 1_000.0, "ms"),
+        bar("findings repriced", report.reprice_ms, 100.0, "ms"),
+    ];
+    report
+}
+
+/// One measurement of everything.
+fn turn(args: &BenchPredict, session: &Session, taken: &mut Taken) -> Result<Size, Error> {
     let request = Request { paths: args.paths.clone(), threads: 1 };
     black_box(timed(&mut taken.read, || open::read(&request))?);
     let traces = recordings(&args.paths, session)?;
@@ -103,11 +144,13 @@ fn turn(
         (job, known)
     });
     let known = known?;
+    let begin = Instant::now();
     let step = job.step(&steps.one(0))?;
     let setting = step.recorded.setting(&step.program);
     let prices = Prices::new(&known, Method::Full);
     let costs = prices.price(&step.program, &setting);
     let simulation = timed(&mut taken.simulate, || simulate::run(&step.program, &costs))?;
+    taken.build.push(begin.elapsed().as_secs_f64());
     let mut times = simulation.times.clone();
     timed(&mut taken.relax, || graph::relax_into(&simulation.graph, &mut times));
     // The kernel that takes longest, half as long.
@@ -129,7 +172,13 @@ fn turn(
     }
     let draws = |count| prediction::of(&step, &known, Draws { count, seed: 0 });
     timed(&mut taken.draws, || draws(DRAWS))?;
-    Ok((traces.len(), simulation.graph.len()))
+    let mut findings = with_savings(&scopes)?;
+    let spans = steps.one(0);
+    let repriced = timed(&mut taken.reprice, || {
+        reprice::of((&step, &simulation), is_inside(&scopes, &spans), &mut findings)
+    });
+    let (ranks, nodes, findings) = (traces.len(), simulation.graph.len(), findings.len());
+    Ok(Size { ranks, nodes, findings, repriced })
 }
 
 /// The rank with the most device work.
@@ -146,20 +195,52 @@ fn timed<T>(seconds: &mut Vec<f64>, run: impl FnOnce() -> T) -> T {
 }
 
 fn table(report: &Report) -> String {
-    let beside = |ms: f64, ratio: f64| format!("{ms:.2} ms, {ratio:.2} of reading");
+    let verdict = |what: &str| {
+        let bar = report.bars.iter().find(|bar| bar.what == what);
+        bar.map_or(String::new(), |bar| {
+            let verdict = if bar.is_met { "met" } else { "MISSED" };
+            match bar.unit {
+                "reading" => {
+                    format!("{:.3} of reading (at most {}: {verdict})", bar.took, bar.at_most)
+                }
+                unit => format!("at most {} {unit}: {verdict}", bar.at_most),
+            }
+        })
+    };
+    let ranks = render::counted(report.ranks as u64, "rank");
     render::facts(&[
+        ("read", format!("{:.2} ms, {ranks}", report.read_ms)),
+        ("calibrate", format!("{:.2} ms, {}", report.calibrate_ms, verdict("calibrate"))),
         (
-            "read",
-            format!("{:.2} ms, {}", report.read_ms, render::counted(report.ranks as u64, "rank")),
+            "build and relax",
+            format!(
+                "{:.2} ms, {}; the graph alone {:.2} ms",
+                report.build_ms,
+                verdict("build and relax"),
+                report.simulate_ms
+            ),
         ),
-        ("calibrate", beside(report.calibrate_ms, report.calibrate_ratio)),
-        ("simulate", beside(report.simulate_ms, report.simulate_ratio)),
-        ("relax", beside(report.relax_ms, report.relax_ratio)),
+        ("relax", format!("{:.3} ms, {}", report.relax_ms, verdict("relax"))),
         (
             "an edit",
-            format!("{:.1} µs; from the start {:.2} ms", report.edit_us, report.edit_anew_ms),
+            format!(
+                "{:.1} µs, {}; from the start {:.2} ms",
+                report.edit_us,
+                verdict("an edit"),
+                report.edit_anew_ms
+            ),
         ),
-        ("1,000 draws", format!("{:.0} ms", report.draws_ms)),
+        ("1,000 draws", format!("{:.0} ms, {}", report.draws_ms, verdict("1,000 draws"))),
+        (
+            "findings repriced",
+            format!(
+                "{:.2} ms, {}; {} of {} have a price",
+                report.reprice_ms,
+                verdict("findings repriced"),
+                report.findings_repriced,
+                report.findings
+            ),
+        ),
         ("nodes", render::count(report.nodes as u64)),
     ])
 }

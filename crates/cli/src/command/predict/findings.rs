@@ -1,7 +1,9 @@
 //! `rowmill predict findings`: what findings save, by a simulated step.
 
-use analyze::antipattern::{SavingSource, Settings, Severity};
+use analyze::Scope;
+use analyze::antipattern::{Finding, SavingSource, Settings, Severity};
 use predict::prediction::{self, Draws};
+use predict::recording::Span;
 use predict::reprice;
 use serde::Serialize;
 
@@ -34,20 +36,13 @@ pub fn run(args: &PredictNext, session: &Session) -> Result<(), Error> {
     let asked = (args.calibration.as_ref(), args.recorded);
     let Priced { step, known, spans } = priced(asked, (&traces, &all), session)?;
     let predicted = prediction::of(&step, &known, Draws { count: 0, seed: 0 })?;
-    let mut findings = finding::of(&mut analyze::Job::new(&all), &Settings::default())?.findings;
-    findings.retain(|finding| finding.saving.is_some());
+    let mut findings = with_savings(&all)?;
     let recorded: Vec<(String, i64)> = findings
         .iter()
         .filter_map(|finding| Some((finding.key.clone(), finding.saving?.mid_ns)))
         .collect();
-    let is_inside = |rank: u32, row: u32| {
-        let place = all.iter().position(|scope| scope.trace.rank == rank);
-        place.is_some_and(|at| {
-            let start = all[at].trace.slices.start(row);
-            spans[at].start <= start && start < spans[at].end
-        })
-    };
-    let repriced = reprice::of((&step, &predicted.simulation), is_inside, &mut findings);
+    let repriced =
+        reprice::of((&step, &predicted.simulation), is_inside(&all, &spans), &mut findings);
     session.console.say(format_args!(
         "{repriced} of {} findings by a simulation of step {}, the others by the recording",
         findings.len(),
@@ -73,4 +68,22 @@ pub fn run(args: &PredictNext, session: &Session) -> Result<(), Error> {
     let shown = if args.top == 0 { rows.len() } else { args.top.min(rows.len()) };
     let rows = &rows[..shown];
     sheet::put(session.console, rows, Target::default())
+}
+
+/// The findings of a recording that say what they save.
+pub fn with_savings(scopes: &[Scope<'_>]) -> Result<Vec<Finding>, Error> {
+    let mut findings = finding::of(&mut analyze::Job::new(scopes), &Settings::default())?.findings;
+    findings.retain(|finding| finding.saving.is_some());
+    Ok(findings)
+}
+
+/// Whether a row of a rank starts within its span.
+pub fn is_inside<'a>(scopes: &'a [Scope<'a>], spans: &'a [Span]) -> impl Fn(u32, u32) -> bool + 'a {
+    move |rank, row| {
+        let place = scopes.iter().position(|scope| scope.trace.rank == rank);
+        place.is_some_and(|at| {
+            let start = scopes[at].trace.slices.start(row);
+            spans[at].start <= start && start < spans[at].end
+        })
+    }
 }
