@@ -106,9 +106,12 @@ pub enum Overhead {
     BetweenLaunches,
     /// All of an operator without calls.
     HostOnly,
+    /// What of that is work on its data, without what it takes to start: that of an operator fused
+    /// into another one. Never sampled.
+    HostWork,
 }
 
-/// Every kind of overhead, in order.
+/// Every kind of overhead that is sampled, in order.
 pub const OVERHEADS: [Overhead; 6] = [
     Overhead::BetweenOps,
     Overhead::BeforeFirstLaunch,
@@ -246,6 +249,7 @@ impl Overhead {
             Self::RuntimeCall => "runtime_call",
             Self::BetweenLaunches => "between_launches",
             Self::HostOnly => "host_only",
+            Self::HostWork => "host_work",
         }
     }
 }

@@ -42,6 +42,15 @@ impl Opaque {
     }
 }
 
+impl Opaque {
+    /// What of an operator without calls is work on its data, at most `whole_ns`: by the bytes of
+    /// its tensors and what a byte takes in the mean of all operators.
+    pub fn host_work_ns(&self, sizes: &str, whole_ns: i64) -> i64 {
+        let ns = self.host.per_byte_ns * text_bytes(sizes) as f64;
+        (ns.min(9e15).round() as i64).min(whole_ns)
+    }
+}
+
 fn line(points: impl Iterator<Item = (u64, f64)>) -> Transfer {
     let points: Vec<(u64, f64)> = points.filter(|(bytes, _)| *bytes > 0).collect();
     transfer(&points)

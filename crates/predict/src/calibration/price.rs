@@ -175,6 +175,12 @@ impl Prices {
         if key.name == OPAQUE {
             return self.opaque.host(&key.detail);
         }
+        if key.class == Overhead::HostWork {
+            let sizes = key.detail.clone();
+            let whole = self.overhead(Key { class: Overhead::HostOnly, ..key });
+            let ns = self.opaque.host_work_ns(&sizes, whole.ns);
+            return Cost { ns, source: whole.source.map(|source| source.max(Source::Modelled)) };
+        }
         match (self.method, key.class) {
             (Method::Full, _) => self.overheads.cost(key, OVERHEAD_POWER),
             (_, Overhead::BetweenOps) => self.overheads.by_class(Overhead::BetweenOps),

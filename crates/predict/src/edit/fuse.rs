@@ -6,12 +6,14 @@ use super::remove::cut;
 use super::select::{Operator, fitting};
 use super::{Place, works};
 use crate::Error;
-use crate::program::{Action, Program, WorkId};
+use crate::program::{Action, Overhead, Program, Segment, Thread, WorkId};
 
 /// Fuses each run of operators between which their thread calls no other.
 ///
 /// The k-th kernel of the first operator takes as long as the k-th kernels of all together, times a
-/// factor; later ones count to the last. What waited for one of them waits for it.
+/// factor; later ones count to the last. What waited for one of them waits for it. Operators that
+/// launch nothing are their own device: what of their time is work on their data is kept, and only
+/// the time to start them goes.
 ///
 /// # Source
 /// arXiv:2201.07821, Figure 11: bags of many tables become one batched lookup.
@@ -44,9 +46,14 @@ pub(super) fn apply(
             for work in first {
                 program.ranks[rank].works[*work as usize].scale *= factor;
             }
+            let Some(first) = run.first() else { continue };
+            let thread = &mut program.ranks[rank].threads[first.thread];
+            let kept: Vec<Action> =
+                run.iter().skip(1).flat_map(|operator| host_works(thread, *operator)).collect();
             for operator in run.iter().skip(1).rev() {
-                cut(&mut program.ranks[rank].threads[operator.thread], *operator);
+                cut(thread, *operator);
             }
+            thread.actions.splice(first.end..first.end, kept);
         }
         works::remove(program, place, (rank, &doomed, &instead))?;
     }
@@ -54,6 +61,18 @@ pub(super) fn apply(
         return Err(place.wrong("operators that follow each other", "single ones"));
     }
     Ok(())
+}
+
+/// The work on its data of an operator that launches nothing.
+fn host_works(thread: &Thread, operator: Operator) -> Vec<Action> {
+    let actions = &thread.actions[operator.begin..=operator.end];
+    let work = |action: &Action| match action {
+        Action::Host(segment) if segment.overhead == Overhead::HostOnly => {
+            Some(Action::Host(Segment { overhead: Overhead::HostWork, ..*segment }))
+        }
+        _ => None,
+    };
+    actions.iter().filter_map(work).collect()
 }
 
 /// Runs of at least two operators with nothing but host time and marks between them.

@@ -3,8 +3,10 @@
 use predict::calibration::{Calibration, collect};
 use predict::edit::{self, Edit};
 use predict::prediction::{Draws, what_if};
+use predict::program::{Action, Overhead};
 use predict::recording::Step;
 use predict::simulate;
+use trace::store::StringId;
 
 use crate::fixture::{HOST, Recording, by_hand, step_of};
 
@@ -214,4 +216,34 @@ fn edits_of_a_real_step_move_it_the_right_way() {
     // Kernels hide behind the host: without any of these the step is hardly shorter.
     let kernels = saving(Edit::Scale { kernels: text("*elementwise*"), factor: 0.0 });
     assert!((0..200_000).contains(&kernels), "{kernels}");
+}
+
+#[test]
+fn fused_on_a_host_that_is_the_device_the_work_stays_and_the_starts_go() {
+    let mut step = step_of(&[by_hand(&[
+        ("user_annotation", "ProfilerStep#1", HOST, 0, 100, 0),
+        ("cpu_op", "add", HOST, 10, 20, 0),
+        ("cpu_op", "add", HOST, 22, 32, 0),
+        ("cpu_op", "add", HOST, 34, 44, 0),
+        ("cpu_op", "mul", HOST, 60, 79, 0),
+    ])]);
+    // Additions of 1,000 bytes take 10 µs, products of 10,000 bytes 19 µs: 1 ns a byte.
+    let (add, mul) = (step.program.names.intern("add"), step.program.names.intern("mul"));
+    let sizes = ["250 float", "2500 float"].map(|sizes| step.program.names.intern(sizes));
+    let fuse = Edit::Fuse { operators: text("add"), factor: 1.0 };
+    let mut set = |sizes: [StringId; 2]| {
+        for action in &mut step.program.ranks[0].threads[0].actions {
+            match action {
+                Action::Host(own) if own.overhead == Overhead::HostOnly => {
+                    own.detail = if own.op == mul { sizes[1] } else { sizes[0] };
+                }
+                _ => {}
+            }
+        }
+        edited(&step, std::slice::from_ref(&fuse)).expect("an edit")
+    };
+    // Two starts of 9 µs and two gaps of 2 µs go.
+    assert_eq!(set(sizes), 100 - 2 * 9 - 2 * 2);
+    // Where nothing says how large they are, nothing says what of them is work.
+    assert_eq!(set([add, mul]), 100 - 2 * 10 - 2 * 2);
 }
