@@ -116,10 +116,10 @@ pub fn apart(a: &str, b: &str) -> Option<f64> {
 }
 
 /// Whether all dimensions in which two details differ do so by one factor, as those of another
-/// batch do.
+/// batch do; also where none differs, such as of lookups of other rows.
 pub fn is_lined(a: &str, b: &str) -> bool {
     let (a, b) = (sizes(a), sizes(b));
-    a.around == b.around && factor(&a, &b).is_some_and(|grown| grown.abs() > ALIKE)
+    a.around == b.around && factor(&a, &b).is_some()
 }
 
 /// What something takes at the sizes of `detail`, by what it took (`ns`) at others.

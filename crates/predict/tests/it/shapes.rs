@@ -41,6 +41,19 @@ fn other_batches_of_the_same_layer_decide_alone() {
     assert_eq!(scaled(&known, "4096x64, 64x32; 1 FLOP, 8000 B"), 32_000);
 }
 
+#[test]
+fn the_same_sizes_with_other_rows_come_before_another_batch() {
+    // Batches of one size differ in their distinct rows, and so in bytes. Two of a quarter of the
+    // size take twice as long a byte.
+    let known = [
+        ("2048; 1 FLOP, 100000 B", 100_000.0),
+        ("512; 1 FLOP, 25000 B", 50_000.0),
+        ("512; 1 FLOP, 25100 B", 50_200.0),
+    ];
+    let found = scaled(&known, "2048; 1 FLOP, 99800 B");
+    assert!((99_000..=104_000).contains(&found), "{found}");
+}
+
 /// What an operation of the first of two ranks of `dlrm-ddp` takes by one recorded kernel.
 fn of_two_ranks(op: &str, known: (&str, i64)) -> i64 {
     let text = include_str!("../../../../configs/dlrm-ddp.toml");
