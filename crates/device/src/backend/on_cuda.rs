@@ -22,7 +22,7 @@ use super::{
     LossArguments, Outcome, Probabilities, StepScalars, Sum, TileRoom, TileRows, TileValues,
     VectorUpdate, WeightPart, WeightShape,
 };
-use crate::cpu::Pool;
+use crate::cpu::{Cpu, Pool};
 use crate::cuda::{Buffer, Driver, Stream};
 use crate::error::Error;
 use crate::ops::cross::cuda::{DeviceBackward, DeviceForward};
@@ -48,7 +48,7 @@ pub struct Cuda {
     /// What is done before the first step.
     setup: Stream,
     kernels: Kernels,
-    host: Pool,
+    host: Cpu,
 }
 
 impl Cuda {
@@ -60,7 +60,13 @@ impl Cuda {
     pub fn new(driver: Driver, threads: usize) -> Result<Self, Error> {
         let kernels = Kernels::load(&driver)?;
         let setup = driver.stream()?;
-        Ok(Self { driver, setup, kernels, host: Pool::new(threads) })
+        Ok(Self { driver, setup, kernels, host: Cpu::new(threads) })
+    }
+
+    /// The cores of the host.
+    #[must_use]
+    pub fn host_cpu(&self) -> &Cpu {
+        &self.host
     }
 
     /// Memory of zeros, which are there when this returns.
@@ -90,7 +96,7 @@ impl Backend for Cuda {
     type Event = Ended;
 
     fn host(&self) -> &Pool {
-        &self.host
+        &self.host.pool
     }
 
     /// No step is: the plain products take none.

@@ -141,7 +141,16 @@ impl Golden {
     }
 
     fn run(&self, plan: &ShardingPlan, threads: usize) -> Trained {
-        ranks::train(&Job {
+        self.run_by(plan, threads, ranks::train)
+    }
+
+    fn run_by(
+        &self,
+        plan: &ShardingPlan,
+        threads: usize,
+        train: impl FnOnce(&Job<'_>) -> Trained,
+    ) -> Trained {
+        train(&Job {
             config: &self.config,
             plan,
             batches: &self.batches,
@@ -290,6 +299,20 @@ fn every_run_on_every_number_of_ranks_under_every_tiling() {
                 }
             }
         }
+    }
+}
+
+/// On a GPU's kernels: every run on one rank, and two on two ranks whose tables are split both ways.
+#[test]
+fn every_run_on_the_emulated_gpu() {
+    let Some(driver) = ranks::emulated() else { return };
+    let split = ["mid_bce_sgd", "torchrec_dcnv2_adagrad"];
+    let alone = RUNS.into_iter().map(|name| (name, 1));
+    for (name, ranks) in alone.chain(split.into_iter().map(|name| (name, 2))) {
+        let golden = Golden::read(name);
+        let plan = ShardingPlan::mixed(&golden.config.model.tables, ranks);
+        let trained = golden.run_by(&plan, 1, |job| ranks::train_emulated(job, &driver));
+        golden.check(&trained, &format!("{name}, {ranks}, emulated"));
     }
 }
 

@@ -15,4 +15,5 @@ mod run;
 mod samples;
 mod sequence;
 mod state_dict;
+mod stub;
 mod table_use;

@@ -1,7 +1,10 @@
 //! Trains a model on given batches, one thread per rank, and puts the tables together again.
 
-use device::backend::{TileRoom, TileRows};
-use device::{Cpu, Weights, WeightsView};
+use std::path::PathBuf;
+
+use device::backend::{Cuda, TileRoom, TileRows};
+use device::cuda::{Checks, Driver, Emulation, Order};
+use device::{Backend, Cpu, Weights, WeightsView};
 use schema::model::ModelConfig;
 use schema::optimizer::LearningRateSchedule;
 use schema::source::{Format, Ids};
@@ -12,6 +15,7 @@ use schema::{
 use train::model::RankParameters;
 use train::parameter::{DenseParameter, TileState};
 use train::profile::Profiler;
+use train::context::On;
 use train::{Model, RankContext, Share, Step};
 
 /// What is trained on what.
@@ -36,10 +40,14 @@ pub struct Trained {
 
 /// Copies of its tiles.
 pub fn tiles_of(model: &Model<Cpu>) -> Vec<TileState> {
-    let (cpu, mut room) = (Cpu::new(1), TileRoom::default());
+    tiles_on((&Cpu::new(1), &()), model)
+}
+
+fn tiles_on<B: Backend>(on: On<'_, B>, model: &Model<B>) -> Vec<TileState> {
+    let mut room = TileRoom::default();
     let copy = |(number, tile): (usize, &schema::Tile)| {
         let rows = TileRows { tile: number, rows: 0..tile.row_count() };
-        let view = model.tile((&cpu, &()), rows, &mut room).unwrap();
+        let view = model.tile(on, rows, &mut room).unwrap();
         let weight = match view.weight {
             WeightsView::F32(values) => Weights::F32(values.into()),
             WeightsView::F16(values) => Weights::F16(values.into()),
@@ -56,12 +64,40 @@ pub fn parameters_of(model: &Model<Cpu>) -> RankParameters {
     RankParameters { dense, tiles: tiles_of(model) }
 }
 
+/// A GPU's kernels, emulated; `None`, and said so, where there is no C++ compiler.
+pub fn emulated() -> Option<Driver> {
+    let compiler = std::env::var_os("CXX").map_or_else(|| "g++".into(), PathBuf::from);
+    if std::process::Command::new(&compiler).arg("--version").output().is_err() {
+        eprintln!("SKIPPED: {} is not there, a C++ compiler (CXX)", compiler.display());
+        return None;
+    }
+    let cache = PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join("kernels");
+    let (order, checks, replaced) = (Order::Shuffled(1), Checks::Few, Vec::new());
+    Some(Driver::emulated(Emulation { compiler, cache, order, checks, replaced }))
+}
+
 /// Runs all batches; batches are split over the ranks as evenly as they go, so that small ones
 /// leave ranks empty.
 pub fn train(job: &Job<'_>) -> Trained {
+    train_on(job, &Cpu::new)
+}
+
+/// The same on a GPU's kernels.
+pub fn train_emulated(job: &Job<'_>, driver: &Driver) -> Trained {
+    train_on(job, &|threads| Cuda::new(driver.clone(), threads).unwrap())
+}
+
+/// What a rank has when all batches are done.
+struct Rankful {
+    sums: Vec<f64>,
+    dense: Vec<DenseParameter>,
+    tiles: Vec<TileState>,
+}
+
+fn train_on<B: Backend>(job: &Job<'_>, open: &(impl Fn(usize) -> B + Sync)) -> Trained {
     let ends = comm::world(job.plan.world_size());
-    let models: Vec<(Vec<f64>, Model<Cpu>)> = std::thread::scope(|scope| {
-        let run = |comm| scope.spawn(move || train_rank(job, comm));
+    let ranks: Vec<Rankful> = std::thread::scope(|scope| {
+        let run = |comm| scope.spawn(move || train_rank(job, open(job.threads), comm));
         let ranks: Vec<_> = ends.into_iter().map(run).collect();
         ranks.into_iter().map(|rank| rank.join().unwrap()).collect()
     });
@@ -69,11 +105,11 @@ pub fn train(job: &Job<'_>) -> Trained {
     let tables = &job.config.model.tables;
     let mut whole: Vec<_> =
         tables.iter().map(|table| vec![f32::NAN; table.rows as usize * table.dim]).collect();
-    for (sums, model) in &models {
+    for Rankful { sums, tiles, .. } in &ranks {
         for (loss, (sum, batch)) in losses.iter_mut().zip(sums.iter().zip(job.batches)) {
             *loss += sum / batch.size as f64;
         }
-        for state in tiles_of(model) {
+        for state in tiles {
             let weight = state.weight.view().to_f32();
             let (tile, dim) = (&state.tile, tables[state.tile.table.index()].dim);
             for (row, values) in tile.rows.clone().zip(weight.chunks_exact(tile.dim())) {
@@ -82,13 +118,13 @@ pub fn train(job: &Job<'_>) -> Trained {
             }
         }
     }
-    Trained { losses, dense: parameters_of(&models[0].1).dense, tables: whole }
+    let dense = ranks.into_iter().next().unwrap().dense;
+    Trained { losses, dense, tables: whole }
 }
 
-fn train_rank(job: &Job<'_>, comm: comm::Communicator) -> (Vec<f64>, Model<Cpu>) {
+fn train_rank<B: Backend>(job: &Job<'_>, device: B, comm: comm::Communicator) -> Rankful {
     let (rank, size) = (comm.rank(), comm.world_size());
-    let cpu = Cpu::new(job.threads);
-    let mut context = RankContext::new(cpu, comm, Profiler::off()).unwrap();
+    let mut context = RankContext::new(device, comm, Profiler::off()).unwrap();
     let batch_max = job.config.training.batch_size;
     let parameters = (job.parameters)(rank);
     let place = (job.plan, rank);
@@ -101,7 +137,8 @@ fn train_rank(job: &Job<'_>, comm: comm::Communicator) -> (Vec<f64>, Model<Cpu>)
         let share = Share { batch: &own, first_sample: cut(rank.index()), global_size: batch.size };
         sums.push(model.train(&mut context, share, Step { number, factor: 1.0 }).unwrap());
     }
-    (sums, model)
+    let dense = model.dense().to_parameters(context.on()).unwrap();
+    Rankful { sums, dense, tiles: tiles_on(context.on(), &model) }
 }
 
 /// A job around `model`; its data section is not used.

@@ -14,6 +14,10 @@ static FILE *out(void) {
 
 static uintptr_t next = 1;
 
+/* The slowest of devices: it has done nothing but what the host has waited for. `recorded` numbers
+ * the records of events; those up to `done` have passed. */
+static long moments[1 << 16], recorded, done;
+
 int cuInit(unsigned flags) { return SAY("cuInit\n"); }
 int cuDriverGetVersion(int *version) { *version = 13000; return 0; }
 int cuDeviceGetCount(int *count) { *count = 1; return 0; }
@@ -57,13 +61,18 @@ int cuMemsetD8Async(uintptr_t address, unsigned char byte, size_t count, void *s
 }
 int cuStreamCreate(void **stream, unsigned flags) { *stream = (void *)next++; return SAY("cuStreamCreate %u\n", flags); }
 int cuStreamDestroy_v2(void *stream) { return SAY("cuStreamDestroy\n"); }
-int cuStreamSynchronize(void *stream) { return SAY("cuStreamSynchronize stream %p\n", stream); }
+int cuStreamSynchronize(void *stream) { done = recorded; return SAY("cuStreamSynchronize stream %p\n", stream); }
 int cuStreamWaitEvent(void *stream, void *event, unsigned flags) { return SAY("cuStreamWaitEvent stream %p\n", stream); }
 int cuEventCreate(void **event, unsigned flags) { *event = (void *)next++; return SAY("cuEventCreate\n"); }
 int cuEventDestroy_v2(void *event) { return SAY("cuEventDestroy\n"); }
-int cuEventRecord(void *event, void *stream) { return SAY("cuEventRecord stream %p\n", stream); }
-int cuEventSynchronize(void *event) { return SAY("cuEventSynchronize\n"); }
-int cuEventQuery(void *event) { return 0; }
+int cuEventRecord(void *event, void *stream) { moments[(uintptr_t)event % (1 << 16)] = ++recorded; return SAY("cuEventRecord stream %p\n", stream); }
+int cuEventSynchronize(void *event) {
+  const long moment = moments[(uintptr_t)event % (1 << 16)];
+  if (moment > done) done = moment;
+  return SAY("cuEventSynchronize\n");
+}
+/* 600: not ready. */
+int cuEventQuery(void *event) { return moments[(uintptr_t)event % (1 << 16)] > done ? 600 : 0; }
 int cuEventElapsedTime_v2(float *elapsed, void *from, void *to) { *elapsed = 1.5f; return 0; }
 int cuLaunchKernel(void *function, unsigned x, unsigned y, unsigned z, unsigned threads, unsigned ty, unsigned tz,
                    unsigned shared, void *stream, void **parameters, void **extra) {
