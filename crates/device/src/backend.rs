@@ -37,6 +37,7 @@ use crate::weights::{Weights, WeightsView};
 /// - Extents are the caller's: `samples` of a batch, columns as the handle was made with. An
 ///   operation refuses what does not fit before it writes anything.
 /// - The same bytes for any number of threads, and for any division of the work.
+/// - A loss that is no finite number stops the updates that come after it: no weight changes.
 pub trait Backend: Sized + Send {
     /// An order of operations: a stream of a GPU; the calling thread of a CPU.
     type Queue: Send;
@@ -59,6 +60,10 @@ pub trait Backend: Sized + Send {
     type Scalars: Default + Send;
     /// A point in a queue, to be waited for.
     type Event: Send;
+
+    /// Whether the device works while the host goes on: the outcome of a step is then read when the
+    /// next one has been given to it, and ids that are no rows are found by it.
+    const IS_ASYNC: bool;
 
     /// Threads for what stays with the host: initial values, checks before a checkpoint, reading.
     fn host(&self) -> &Pool;
@@ -417,7 +422,8 @@ pub trait Backend: Sized + Send {
         to: (&mut Self::Matrix, &mut Self::Vector),
     ) -> Result<(), Error>;
 
-    /// Writes the block before a step; what the step before found out is forgotten.
+    /// Writes the block before a step; what the step before found out is forgotten, but what
+    /// stopped its updates stops those of this one.
     ///
     /// # Errors
     /// Where the device refuses.
@@ -499,6 +505,18 @@ pub trait Backend: Sized + Send {
         to: &mut [f32],
     ) -> Result<(), Error>;
 
+    /// Whether updates are stopped: by the loss of the step that was begun, by an id that is no
+    /// row, or by a step before it. Waits for the queue.
+    ///
+    /// # Errors
+    /// Where the device failed.
+    fn is_stopped(&self, queue: &Self::Queue, scalars: &Self::Scalars) -> Result<bool, Error>;
+    /// Stops the updates of the step that was begun and of all that follow, as another rank's loss
+    /// does.
+    ///
+    /// # Errors
+    /// Where the device refuses.
+    fn stop(&self, queue: &Self::Queue, scalars: &mut Self::Scalars) -> Result<(), Error>;
     /// The end of a step: its outcome is on its way.
     ///
     /// # Errors

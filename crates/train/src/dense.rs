@@ -252,7 +252,7 @@ impl<B: Backend> Dense<B> {
 pub struct DenseStep<'a, B: Backend> {
     /// The parameters.
     pub dense: &'a mut Dense<B>,
-    scalars: &'a B::Scalars,
+    scalars: &'a mut B::Scalars,
     /// How many, in the model's order, have been neither updated nor sent yet.
     left: usize,
 }
@@ -260,7 +260,7 @@ pub struct DenseStep<'a, B: Backend> {
 impl<'a, B: Backend> DenseStep<'a, B> {
     /// Nothing is updated yet; `scalars` say how.
     #[must_use]
-    pub fn new(dense: &'a mut Dense<B>, scalars: &'a B::Scalars) -> Self {
+    pub fn new(dense: &'a mut Dense<B>, scalars: &'a mut B::Scalars) -> Self {
         let left = dense.order.len();
         Self { dense, scalars, left }
     }
@@ -285,7 +285,7 @@ impl<'a, B: Backend> DenseStep<'a, B> {
         let d_bias = bias.map(|bias| &mut vectors[bias.0].gradient);
         let RankContext { device, queue, comm, profiler } = &mut *context;
         let is_fused = comm.world_size() == 1 && B::fuses(*optimizer);
-        let update = is_fused.then_some(self.scalars);
+        let update = is_fused.then_some(&*self.scalars);
         let product = LinearBackwardWeight { x, d_y, weight, d_bias, samples };
         profiler.op(op, || device.linear_backward_weight(queue, product, update))?;
         if !is_fused {
@@ -307,7 +307,7 @@ impl<'a, B: Backend> DenseStep<'a, B> {
         }
         let (dense, scalars) = (&mut *self.dense, self.scalars);
         let mut buckets = std::mem::replace(&mut dense.buckets, Buckets::of_bytes(0));
-        let updated = buckets.finish(context, &mut |context, number, sums| {
+        let updated = buckets.finish(context, scalars, &mut |context, scalars, (number, sums)| {
             let len = dense.gradient_len(&context.device, number);
             dense.update(context, number, scalars, Some(sums))?;
             Ok(len)
@@ -344,6 +344,10 @@ impl<'a, B: Backend> DenseStep<'a, B> {
                     let Vector { gradient, .. } = &vectors[id.0];
                     device.lend(queue, (gradient, 0..vectors[id.0].len()), &mut take)?;
                 }
+            }
+            if buckets.completes_first(self.left) {
+                let is_stopped = device.is_stopped(queue, self.scalars)?;
+                buckets.write(&[f32::from(u8::from(is_stopped))]);
             }
             buckets.close(&mut comm.dense, self.left)?;
         }

@@ -280,6 +280,17 @@ pub fn estimate<B: Backend>(run: &RunShape<'_>) -> MemoryEstimate {
     MemoryEstimate { moments }
 }
 
+/// What the ranks of this host hold of one device of this kind while they train: their models, ids
+/// and the sort of their updates.
+#[must_use]
+pub fn on_device<B: Backend>(run: &RunShape<'_>) -> Moment {
+    let mut held = Parts(BTreeMap::new());
+    for (&of, &bytes) in ranks::<B>(run).iter().flat_map(|rank| &rank.held) {
+        held.add(of, bytes);
+    }
+    listed(held.0, When::Training)
+}
+
 /// The moments at which the model is in memory.
 fn model_moments<B: Backend>(run: &RunShape<'_>, reading: &Parts, moments: &mut Vec<Moment>) {
     let ranks = ranks::<B>(run);
@@ -463,11 +474,16 @@ impl Parts {
         ];
         let moved: u64 = fleeting.iter().filter_map(|of| parts.get(of)).sum();
         *parts.entry(MemoryUse::Program).or_default() += (moved as f64 * SLACK) as u64;
-        let mut parts: Vec<MemoryPart> =
-            parts.into_iter().map(|(of, bytes)| MemoryPart { of, bytes: Bytes(bytes) }).collect();
-        parts.retain(|part| part.bytes.0 > 0);
-        parts.sort_by_key(|part| std::cmp::Reverse(part.bytes));
-        let total = parts.iter().map(|part| part.bytes.0).fold(0, u64::saturating_add);
-        Moment { when, total: Bytes(total), parts }
+        listed(parts, when)
     }
+}
+
+/// The uses that are not 0, the largest first.
+fn listed(parts: BTreeMap<MemoryUse, u64>, when: When) -> Moment {
+    let mut parts: Vec<MemoryPart> =
+        parts.into_iter().map(|(of, bytes)| MemoryPart { of, bytes: Bytes(bytes) }).collect();
+    parts.retain(|part| part.bytes.0 > 0);
+    parts.sort_by_key(|part| std::cmp::Reverse(part.bytes));
+    let total = parts.iter().map(|part| part.bytes.0).fold(0, u64::saturating_add);
+    Moment { when, total: Bytes(total), parts }
 }

@@ -16,7 +16,8 @@ use crate::Error;
 use crate::checkpoint;
 use crate::context::{On, RankContext};
 use crate::dense::{Dense, DenseStep};
-use crate::embedding::{EmbeddingCollection, collection};
+use crate::embedding::EmbeddingCollection;
+use crate::embedding::collection::{self, IdCheck};
 use crate::initial::{self, Initial};
 use crate::layer::ParameterList;
 use crate::layer::interaction::{self, InteractionLayer};
@@ -445,7 +446,7 @@ impl<B: Backend> Model<B> {
         step: Step,
     ) -> Result<f64, Error> {
         let started = self.start(context, share, step)?;
-        self.finish(context, started)
+        self.finish(context, started, share)
     }
 
     /// Gives the device one training step.
@@ -469,16 +470,23 @@ impl<B: Backend> Model<B> {
         Ok(Started { step: step.number, end })
     }
 
-    /// Waits for the end of a step; the sum of the losses of this rank's samples before it.
+    /// Waits for the end of a step, which was started with the same `share`; the sum of the losses
+    /// of this rank's samples before it.
     ///
     /// # Errors
-    /// [`Error::Device`] where the device failed.
+    /// [`Error::Device`] where the device failed; [`Error::RowOutOfRange`] where it found an id
+    /// that is no row: neither this step nor one after it has changed a weight then.
     pub fn finish(
         &mut self,
         context: &mut RankContext<B>,
         Started { step, end }: Started<B>,
+        share: Share<'_>,
     ) -> Result<f64, Error> {
         let outcome = context.device.outcome(&mut self.scalars, end)?;
+        if outcome.bad_id.is_some() {
+            self.embedding.check_ids(&share.batch.sparse, share.first_sample)?;
+        }
+        assert!(outcome.bad_id.is_none(), "an id that the device alone takes for a bad one");
         context.profiler.complete(step, |op| collection::complete(op, outcome.updated));
         Ok(outcome.loss)
     }
@@ -517,8 +525,12 @@ impl<B: Backend> Model<B> {
         self.check(batch)?;
         let scalars = purpose.of(&mut self.scalars, &mut self.looking);
         let Buffers { input, pooled, logits, .. } = &mut self.buffers;
-        let to = (&mut *pooled, scalars);
-        self.embedding.forward(context, (&batch.sparse, share.first_sample), to)?;
+        let check = match purpose {
+            Purpose::Training(_) if B::IS_ASYNC => IdCheck::OnDevice,
+            _ => IdCheck::OnHost,
+        };
+        let (given, to) = ((&batch.sparse, share.first_sample, check), (&mut *pooled, scalars));
+        self.embedding.forward(context, given, to)?;
         if samples == 0 {
             return Ok(());
         }
@@ -575,11 +587,11 @@ impl<B: Backend> Model<B> {
         if samples == 0 {
             // Nothing to learn from here; the gradients still take part in the sum over ranks.
             self.parameters.clear_gradients(context.on())?;
-            return DenseStep::new(&mut self.parameters, &self.scalars).finish(context);
+            return DenseStep::new(&mut self.parameters, &mut self.scalars).finish(context);
         }
         let Buffers { input, pooled, d_logits, d_last, d_interaction, d_dense, d_pooled, .. } =
             &mut self.buffers;
-        let mut step = DenseStep::new(&mut self.parameters, &self.scalars);
+        let mut step = DenseStep::new(&mut self.parameters, &mut self.scalars);
         let joined = self.interaction.output();
         let (x, d_y, after_relu) = (self.top.output(joined), &*d_logits, self.logit_after_relu);
         let given = logit::Given { x, d_y, after_relu, samples };

@@ -47,6 +47,7 @@ impl Default for Weight {
 pub struct Scalars {
     step: Option<StepScalars>,
     outcome: Outcome,
+    is_stopped: bool,
 }
 
 impl Scalars {
@@ -108,6 +109,8 @@ impl Backend for Cpu {
     type Exchange = ExchangeLayout;
     type Scalars = Scalars;
     type Event = Outcome;
+
+    const IS_ASYNC: bool = false;
 
     fn host(&self) -> &Pool {
         &self.pool
@@ -346,7 +349,9 @@ impl Backend for Cpu {
             k,
             n,
         };
-        let Some(scalars) = update else { return gemm::backward_weight(self, product) };
+        let Some(scalars) = update.filter(|scalars| !scalars.is_stopped) else {
+            return gemm::backward_weight(self, product);
+        };
         let rule = scalars.step().dense;
         let arguments = dense_update::FusedArguments { rule, weight: values, state, product };
         dense_update::run_with_gradient(self, arguments)
@@ -391,6 +396,9 @@ impl Backend for Cpu {
         sum: Option<Sum<'_>>,
         scalars: &Scalars,
     ) -> Result<(), Error> {
+        if scalars.is_stopped {
+            return Ok(());
+        }
         let Weight { values, gradient, state, .. } = weight;
         let (rule, gradient) = (scalars.step().dense, summed(gradient, sum));
         let arguments = dense_update::WeightArguments { rule, weight: values, gradient, state };
@@ -404,6 +412,9 @@ impl Backend for Cpu {
         sum: Option<Sum<'_>>,
         scalars: &Scalars,
     ) -> Result<(), Error> {
+        if scalars.is_stopped {
+            return Ok(());
+        }
         let VectorUpdate { values: weights, gradient, state, dim } = arguments;
         let (rule, gradient) = (scalars.step().dense, summed(gradient, sum));
         let arguments = dense_update::Arguments { rule, weights, gradient, state, dim };
@@ -556,7 +567,7 @@ impl Backend for Cpu {
     }
 
     fn begin(&self, (): &(), step: &StepScalars, scalars: &mut Scalars) -> Result<(), Error> {
-        *scalars = Scalars { step: Some(*step), outcome: Outcome::default() };
+        (scalars.step, scalars.outcome) = (Some(*step), Outcome::default());
         Ok(())
     }
 
@@ -578,7 +589,9 @@ impl Backend for Cpu {
             gradient: &mut gradient[..samples],
             probabilities: &mut probabilities[..samples],
         };
-        scalars.outcome.loss = loss::run(self, arguments)?;
+        let sum = loss::run(self, arguments)?;
+        scalars.outcome.loss = sum;
+        scalars.is_stopped |= !sum.is_finite();
         Ok(())
     }
 
@@ -619,6 +632,9 @@ impl Backend for Cpu {
         (ids, gradient): (Ids<'_, Self>, &Array<f32>),
         scalars: &mut Scalars,
     ) -> Result<(), Error> {
+        if scalars.is_stopped {
+            return Ok(());
+        }
         let given = (ids.jagged, ids.bag_scales);
         scalars.outcome.updated = tables.update(self, given, gradient, scalars.step())?;
         Ok(())
@@ -653,6 +669,15 @@ impl Backend for Cpu {
         let (columns, row, width) = (&columns[rank], *row, widths[rank]);
         extent::within("gather", "gradient [B, ΣD]", from.len(), samples * row)?;
         exchange::gather(self, columns, (&from[..samples * row], row), (to, width))
+    }
+
+    fn is_stopped(&self, (): &(), scalars: &Scalars) -> Result<bool, Error> {
+        Ok(scalars.is_stopped)
+    }
+
+    fn stop(&self, (): &(), scalars: &mut Scalars) -> Result<(), Error> {
+        scalars.is_stopped = true;
+        Ok(())
     }
 
     fn end(&self, (): &(), scalars: &mut Scalars) -> Result<Outcome, Error> {

@@ -95,6 +95,8 @@ impl Backend for Cuda {
     type Scalars = Scalars;
     type Event = Ended;
 
+    const IS_ASYNC: bool = true;
+
     fn host(&self) -> &Pool {
         &self.host.pool
     }
@@ -724,6 +726,16 @@ impl Backend for Cuda {
         to: &mut [f32],
     ) -> Result<(), Error> {
         exchange.gather(self.on(queue), &self.kernels.exchange, &arguments, to)
+    }
+
+    fn is_stopped(&self, queue: &Queue, scalars: &Scalars) -> Result<bool, Error> {
+        let mut word = [0; size_of::<u32>()];
+        queue.stream.download(&scalars.block().stop, 0, &mut word)?;
+        Ok(word != [0; size_of::<u32>()])
+    }
+
+    fn stop(&self, queue: &Queue, scalars: &mut Scalars) -> Result<(), Error> {
+        Ok(queue.stream.fill(&scalars.block().stop, 1)?)
     }
 
     fn end(&self, queue: &Queue, scalars: &mut Scalars) -> Result<Ended, Error> {

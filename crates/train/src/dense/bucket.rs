@@ -22,14 +22,18 @@ pub const BUCKET_BYTES: usize = 25 << 20;
 pub type Sums<'a> = (&'a Parts<f32>, usize);
 
 /// Takes a parameter's step: its number and its sum; the elements of that.
-pub type Update<'a, B> =
-    &'a mut dyn FnMut(&mut RankContext<B>, usize, Sums<'_>) -> Result<usize, Error>;
+pub type Update<'a, B> = &'a mut dyn FnMut(
+    &mut RankContext<B>,
+    &<B as Backend>::Scalars,
+    (usize, Sums<'_>),
+) -> Result<usize, Error>;
 
 /// The buckets of a model, filled from its last parameter to its first.
 pub struct Buckets {
     /// Elements after which a bucket is closed.
     limit: usize,
-    /// Parameters of each bucket, by number, and its elements.
+    /// Parameters of each bucket, by number, and its elements: of the first one more than those of
+    /// its parameters, which is above 0 in the sum where any rank's updates are stopped.
     layout: Vec<(Range<usize>, usize)>,
     /// The one being filled, and how far it is.
     open: Parts<f32>,
@@ -71,6 +75,15 @@ impl Buckets {
                 (end, elements) = (first, 0);
             }
         }
+        if let Some((_, elements)) = self.layout.first_mut() {
+            *elements += 1;
+        }
+    }
+
+    /// Whether parameter number `number` completes the first bucket, in which ranks say whether
+    /// their updates are stopped.
+    pub fn completes_first(&self, number: usize) -> bool {
+        self.started == 0 && self.layout[0].0.start == number
     }
 
     /// Makes room for the next parameter's gradient.
@@ -98,22 +111,31 @@ impl Buckets {
     }
 
     /// Waits for the sums of all buckets, in the order in which they were sent, and has `update`
-    /// take each parameter's step: its number and its sum. It returns the elements of that.
+    /// take each parameter's step: its number and its sum. It returns the elements of that. Before
+    /// the first, updates are stopped where those of any rank are.
     pub fn finish<B: Backend>(
         &mut self,
         context: &mut RankContext<B>,
+        scalars: &mut B::Scalars,
         update: Update<'_, B>,
     ) -> Result<(), Error> {
         self.started = 0;
         for bucket in 0..self.layout.len() {
             let (parameters, elements) = self.layout[bucket].clone();
             let Some(pending) = self.under_way.pop_front() else { return Ok(()) };
-            let RankContext { comm, profiler, .. } = &mut *context;
-            let op = Op::AllReduce { elements };
+            let RankContext { device, queue, comm, profiler } = &mut *context;
+            let op = Op::AllReduce { elements: elements - usize::from(bucket == 0) };
             let mut sums = profiler.op(op, || pending.wait(&mut comm.dense))?;
+            if bucket == 0 {
+                let mut stopped = [0.0];
+                sums.read(elements - 1, &mut stopped);
+                if stopped[0] > 0.0 {
+                    device.stop(queue, scalars)?;
+                }
+            }
             let mut at = 0;
             for number in parameters.rev() {
-                at += update(context, number, (&sums, at))?;
+                at += update(context, scalars, (number, (&sums, at)))?;
             }
             sums.clear(&context.comm.dense);
             self.spare.push(sums);
@@ -134,9 +156,9 @@ mod tests {
             let sizes = buckets.layout.iter().map(|(_, elements)| *elements);
             assert!(sizes.eq(expected.iter().copied()), "{bytes}");
         };
-        check(1, &[5, 4, 30, 2, 10]);
-        check(4 * 9, &[9, 30, 12]);
-        check(4 * 10, &[39, 12]);
-        check(4 * 1000, &[51]);
+        check(1, &[6, 4, 30, 2, 10]);
+        check(4 * 9, &[10, 30, 12]);
+        check(4 * 10, &[40, 12]);
+        check(4 * 1000, &[52]);
     }
 }

@@ -14,6 +14,15 @@ use crate::context::{On, RankContext};
 use crate::memory::{MemoryUse, Room, Traffic};
 use crate::parameter::{TileState, TileView};
 
+/// Who finds ids that are no rows, where ids need not be sorted out by their owners.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum IdCheck {
+    /// The host, before anything is given to the device.
+    OnHost,
+    /// The device: it is known at the end of the step, whose updates are stopped.
+    OnDevice,
+}
+
 /// The embedding tables of a model as one rank sees them.
 pub struct EmbeddingCollection<B: Backend> {
     layout: Layout,
@@ -155,7 +164,7 @@ impl<B: Backend> EmbeddingCollection<B> {
     pub fn forward(
         &mut self,
         context: &mut RankContext<B>,
-        (sparse, first_sample): (&KeyedJaggedTensor, usize),
+        (sparse, first_sample, check): (&KeyedJaggedTensor, usize, IdCheck),
         (pooled, scalars): (&mut B::Vector, &mut B::Scalars),
     ) -> Result<(), Error> {
         let RankContext { device, queue, comm, profiler } = context;
@@ -163,8 +172,12 @@ impl<B: Backend> EmbeddingCollection<B> {
         let op = Op::InputDist { ids: sparse.values.len() };
         let (ids, input) = (&mut self.ids, &mut self.input);
         profiler.op(op, || {
-            if layout.as_given {
-                return input_dist::check_ids(layout, sparse, first_sample);
+            match (layout.as_given, check) {
+                (true, IdCheck::OnHost) => {
+                    return input_dist::check_ids(layout, sparse, first_sample);
+                }
+                (true, IdCheck::OnDevice) => return Ok(()),
+                (false, _) => {}
             }
             input.run(layout, &mut comm.input, (sparse, first_sample), ids)
         })?;

@@ -21,6 +21,8 @@ pub enum Command {
     },
     /// Write what was recorded.
     WriteTrace,
+    /// Read the outcome of the last training step.
+    Settle,
     /// The run is over.
     Finish,
 }
@@ -55,6 +57,7 @@ impl Command {
             Self::Save { step, probe } => (3, probe, [step, 0]),
             Self::WriteTrace => (4, false, [0; 2]),
             Self::Finish => (5, false, [0; 2]),
+            Self::Settle => (6, false, [0; 2]),
         };
         let mut bytes = [0; BYTES];
         (bytes[0], bytes[1]) = (code, u8::from(flag));
@@ -82,6 +85,7 @@ impl Command {
             3 => Self::Save { step: word(0), probe: flag },
             4 => Self::WriteTrace,
             5 => Self::Finish,
+            6 => Self::Settle,
             _ => return None,
         })
     }
@@ -105,6 +109,7 @@ mod tests {
             Command::Save { step: 7, probe: true },
             Command::WriteTrace,
             Command::Finish,
+            Command::Settle,
         ] {
             assert_eq!(Command::from_bytes(&command.to_bytes()), Some(command));
         }

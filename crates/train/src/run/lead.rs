@@ -1,5 +1,6 @@
 //! Rank 0's loop: reads batches, tells the ranks what to do, keeps count, reports.
 
+use std::collections::VecDeque;
 use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -40,6 +41,8 @@ struct Leader<'a, 'o, B: Backend> {
     evaluated: Option<(u64, Evaluation)>,
     /// The batch of the last step, until the next one is read.
     last_batch: Option<Arc<Batch>>,
+    /// Steps whose losses have not been read, with their samples: one at most between two steps.
+    unread: VecDeque<(u64, u64)>,
     traced: bool,
 }
 
@@ -116,6 +119,7 @@ pub fn lead<'a, B: Backend>(
         best: progress.and_then(Progress::best),
         evaluated: None,
         last_batch: None,
+        unread: VecDeque::new(),
         traced: false,
     };
     leader.begin()?;
@@ -204,7 +208,9 @@ impl<B: Backend> Leader<'_, '_, B> {
         let Some(mut loader) = batches else { return Ok(false) };
         let stopped = self.train_on(&mut loader, total_steps);
         self.ids_outside = loader.ids_outside();
-        stopped
+        let stopped = stopped?;
+        self.settle()?;
+        Ok(stopped)
     }
 
     /// Runs the steps up to `total_steps`; returns whether it was stopped.
@@ -234,6 +240,8 @@ impl<B: Backend> Leader<'_, '_, B> {
         let steps = self.request.trace.as_ref().map(|trace| &trace.steps);
         let record = steps.is_some_and(|steps| steps.contains(&self.step));
         if record {
+            // A recorded step is read at its end, so that its operations are known.
+            self.settle()?;
             self.worker.context.profiler.begin_step(self.step);
         }
         // Not kept beside the batch to come, which would be memory for one more.
@@ -250,24 +258,42 @@ impl<B: Backend> Leader<'_, '_, B> {
         let step = Step { number: self.step, factor };
         let sum = self.worker.lead_train(TrainStep { step, record }, &batch)?;
         self.step += 1;
-        if !sum.is_finite() {
-            return Err(self.diverged(format!("the loss is {sum}, expected a finite number")));
-        }
+        self.unread.push_back((self.step, size));
+        self.count(sum)?;
         self.last_batch = Some(batch);
-        self.tally.sum += sum;
-        self.tally.samples += size;
         self.samples += size;
         self.position = position;
         self.session.add(began.elapsed(), waited, size);
         self.interval.add(began.elapsed(), waited, size);
         (self.observe)(Event::Stepped { step: self.step, samples: self.samples });
         if due(Some(config.training.log_every), self.step) {
+            self.settle()?;
             self.log(factor);
         }
         if steps.is_some_and(|steps| steps.end == self.step) {
             self.write_trace()?;
         }
         Ok(true)
+    }
+
+    /// Counts the loss of the first step that has not been counted, where it was read.
+    fn count(&mut self, sum: Option<f64>) -> Result<(), Error> {
+        let Some(sum) = sum else { return Ok(()) };
+        let Some((step, samples)) = self.unread.pop_front() else { return Ok(()) };
+        if !sum.is_finite() {
+            let what = format!("the loss is {sum}, expected a finite number");
+            return Err(Error::Diverged { step, what, checkpoint: self.saved.clone() });
+        }
+        self.tally.sum += sum;
+        self.tally.samples += samples;
+        Ok(())
+    }
+
+    /// Reads the outcome of the last step, if that is still to be done: nothing is logged,
+    /// evaluated or saved before.
+    fn settle(&mut self) -> Result<(), Error> {
+        let sum = self.worker.lead_settle()?;
+        self.count(sum)
     }
 
     /// Reports a rule that is another than on whole rows, or than before this run.
@@ -302,6 +328,7 @@ impl<B: Backend> Leader<'_, '_, B> {
         if let Some((_, evaluation)) = self.evaluated.filter(|(step, _)| *step == self.step) {
             return Ok(Some(evaluation));
         }
+        self.settle()?;
         let Some((loader, total)) = held_out(self.request)? else { return Ok(None) };
         let (mut accumulator, groups) = (Accumulator::new(), Groups::of(&self.request.config));
         let mut held = Held::First;
@@ -336,6 +363,7 @@ impl<B: Backend> Leader<'_, '_, B> {
             return Ok(());
         }
         let began = Instant::now();
+        self.settle()?;
         let (request, config) = (self.request, &self.request.config);
         let writer = Writer::begin(&request.run_folder, self.step, &config.model.tables)?;
         let (records, used) = match self.worker.lead_save(&writer, self.last_batch.as_ref())? {

@@ -1,6 +1,5 @@
 //! One rank: its model, and how it carries out commands.
 
-use std::borrow::Cow;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -20,7 +19,7 @@ use super::feed::Feed;
 use super::start::State;
 use super::{Open, RunRequest, TraceRequest, agreement};
 use crate::checkpoint::{Checkpoint, Writer, Written, dtype};
-use crate::model::RankParameters;
+use crate::model::{RankParameters, Started};
 use crate::parameter::{self, DenseParameter, TileView, dense_shapes};
 use crate::profile::Profiler;
 use crate::table_use::{self, TileUse};
@@ -38,12 +37,22 @@ pub enum Saved {
     Spoilt(String),
 }
 
+/// A training step that the device has been given, and its samples on this rank.
+struct Pending<B: Backend> {
+    started: Started<B>,
+    batch: Arc<Batch>,
+    first_sample: usize,
+    global_size: usize,
+}
+
 /// A rank at work.
 pub struct Worker<'a, B: Backend> {
     request: &'a RunRequest,
     /// Threads, communicator and profiler.
     pub context: RankContext<B>,
     model: Model<B>,
+    /// The step whose outcome has not been read yet.
+    pending: Option<Pending<B>>,
     /// Rank 0 hands batches to the ranks of its own process.
     handed: Vec<Sender<Arc<Batch>>>,
     /// How long messages are waited for after the first step, if not as long as in it.
@@ -92,7 +101,8 @@ impl<'a, B: Backend> Worker<'a, B> {
             }
         }
         let (handed, timeout, said, is_stopped) = (Vec::new(), None, Vec::new(), false);
-        Ok(Self { request, context, model, handed, timeout, said, is_stopped, at_limit })
+        let pending = None;
+        Ok(Self { request, context, model, pending, handed, timeout, said, is_stopped, at_limit })
     }
 
     /// Hands every batch to the ranks behind `handed`, which take them from [`Feed::Handed`].
@@ -138,6 +148,7 @@ impl<'a, B: Backend> Worker<'a, B> {
                     let probe = if probe { Some(feed.last()?) } else { None };
                     self.save(&writer, probe.as_ref())?;
                 }
+                Command::Settle => drop(self.settle()?),
                 Command::WriteTrace => drop(self.write_trace()?),
                 Command::Finish => return Ok(self.is_stopped),
             }
@@ -150,10 +161,24 @@ impl<'a, B: Backend> Worker<'a, B> {
         self.begin()
     }
 
-    /// Takes one step; Σ of the samples' losses before it.
-    pub fn lead_train(&mut self, step: TrainStep, batch: &Arc<Batch>) -> Result<f64, Error> {
+    /// Takes one step; Σ of the samples' losses before it, or of the step before where the device
+    /// works while the host goes on: that of a recorded step is always its own.
+    pub fn lead_train(
+        &mut self,
+        step: TrainStep,
+        batch: &Arc<Batch>,
+    ) -> Result<Option<f64>, Error> {
         self.tell(Command::Train(step), Some(batch))?;
         self.train(step, batch)
+    }
+
+    /// Reads the outcome of the last step where that has not been done; Σ of its samples' losses.
+    pub fn lead_settle(&mut self) -> Result<Option<f64>, Error> {
+        if self.pending.is_none() {
+            return Ok(None);
+        }
+        self.tell(Command::Settle, None)?;
+        self.settle()
     }
 
     /// Probabilities of all samples, and Σ of their losses.
@@ -228,17 +253,39 @@ impl<'a, B: Backend> Worker<'a, B> {
         Ok(self.context.comm.control.barrier()?)
     }
 
-    fn train(&mut self, TrainStep { step, .. }: TrainStep, batch: &Batch) -> Result<f64, Error> {
+    fn train(
+        &mut self,
+        TrainStep { step, record }: TrainStep,
+        batch: &Arc<Batch>,
+    ) -> Result<Option<f64>, Error> {
         self.context.comm.set_step(step.number);
         let (own, first_sample) = self.share(batch);
         let share = Share { batch: &own, first_sample, global_size: batch.size };
-        let sum = self.model.train(&mut self.context, share, step)?;
-        let sum = self.over_ranks(sum)?;
+        let started = self.model.start(&mut self.context, share, step)?;
+        let pending = Pending { started, batch: own, first_sample, global_size: batch.size };
+        let before = self.pending.replace(pending);
+        let sum = if B::IS_ASYNC && !record {
+            before.map(|before| self.finish(before)).transpose()?
+        } else {
+            self.settle()?
+        };
         self.context.profiler.end_step();
         if let Some(timeout) = self.timeout.take() {
             self.context.comm.set_timeout(Some(timeout));
         }
         Ok(sum)
+    }
+
+    fn settle(&mut self) -> Result<Option<f64>, Error> {
+        self.pending.take().map(|pending| self.finish(pending)).transpose()
+    }
+
+    /// The sum over all ranks of what a step's losses are.
+    fn finish(&mut self, pending: Pending<B>) -> Result<f64, Error> {
+        let Pending { started, batch, first_sample, global_size } = pending;
+        let share = Share { batch: &batch, first_sample, global_size };
+        let sum = self.model.finish(&mut self.context, started, share)?;
+        self.over_ranks(sum)
     }
 
     fn evaluate(&mut self, batch: &Arc<Batch>) -> Result<(Vec<f32>, f64), Error> {
@@ -263,13 +310,13 @@ impl<'a, B: Backend> Worker<'a, B> {
     }
 
     /// This rank's samples of `batch`, and the number of the first.
-    fn share<'b>(&self, batch: &'b Batch) -> (Cow<'b, Batch>, usize) {
+    fn share(&self, batch: &Arc<Batch>) -> (Arc<Batch>, usize) {
         let (rank, size) = (self.context.comm.rank().index(), self.context.comm.world_size());
         if size == 1 {
-            return (Cow::Borrowed(batch), 0);
+            return (Arc::clone(batch), 0);
         }
         let cut = |rank: usize| batch.size * rank / size;
-        (Cow::Owned(batch.slice(cut(rank)..cut(rank + 1))), cut(rank))
+        (Arc::new(batch.slice(cut(rank)..cut(rank + 1))), cut(rank))
     }
 
     fn save(&mut self, writer: &Writer, probe: Option<&Arc<Batch>>) -> Result<Saved, Error> {

@@ -12,6 +12,7 @@ use schema::{
 };
 use train::RankContext;
 use train::embedding::EmbeddingCollection;
+use train::embedding::collection::IdCheck;
 use train::memory::Room;
 use train::parameter::TileState;
 use train::profile::Profiler;
@@ -150,7 +151,7 @@ fn rank(plan: &ShardingPlan, comm: comm::Communicator) -> (u64, u64) {
             before = Counting::allocations();
         }
         let to = (&mut pooled, &mut scalars);
-        embedding.forward(&mut context, (&sparse, first_sample), to).unwrap();
+        embedding.forward(&mut context, (&sparse, first_sample, IdCheck::OnHost), to).unwrap();
         let rounding = train::initial::rounding(model.seed, step);
         let numbers = StepScalars { dense: rule, sparse: rule, normaliser: 1.0, rounding };
         cpu.begin(&(), &numbers, &mut scalars).unwrap();

@@ -302,7 +302,8 @@ fn every_run_on_every_number_of_ranks_under_every_tiling() {
     }
 }
 
-/// On a GPU's kernels: every run on one rank, and two on two ranks whose tables are split both ways.
+/// On a GPU's kernels: every run on one rank, and two on two ranks whose tables are split by rows
+/// and by columns.
 #[test]
 fn every_run_on_the_emulated_gpu() {
     let Some(driver) = ranks::emulated() else { return };
@@ -310,7 +311,11 @@ fn every_run_on_the_emulated_gpu() {
     let alone = RUNS.into_iter().map(|name| (name, 1));
     for (name, ranks) in alone.chain(split.into_iter().map(|name| (name, 2))) {
         let golden = Golden::read(name);
-        let plan = ShardingPlan::mixed(&golden.config.model.tables, ranks);
+        let tables = &golden.config.model.tables;
+        let plan = match ranks {
+            1 => ShardingPlan::table_wise(tables, 1),
+            _ => ShardingPlan::mixed(tables, ranks),
+        };
         let trained = golden.run_by(&plan, 1, |job| ranks::train_emulated(job, &driver));
         golden.check(&trained, &format!("{name}, {ranks}, emulated"));
     }

@@ -15,5 +15,6 @@ mod run;
 mod samples;
 mod sequence;
 mod state_dict;
+mod stopped;
 mod stub;
 mod table_use;

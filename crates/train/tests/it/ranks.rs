@@ -12,10 +12,10 @@ use schema::training::TrainingConfig;
 use schema::{
     Batch, DataConfig, JobConfig, Optimizer, OptimizerConfig, Optimizers, Rank, ShardingPlan,
 };
+use train::context::On;
 use train::model::RankParameters;
 use train::parameter::{DenseParameter, TileState};
 use train::profile::Profiler;
-use train::context::On;
 use train::{Model, RankContext, Share, Step};
 
 /// What is trained on what.

@@ -10,6 +10,7 @@ use schema::{
     DataType, JobConfig, KeyedJaggedTensor, Optimizer, OptimizerConfig, Rank, ShardingPlan,
 };
 use train::embedding::EmbeddingCollection;
+use train::embedding::collection::IdCheck;
 use train::initial;
 use train::memory::Room;
 use train::profile::Profiler;
@@ -100,7 +101,7 @@ fn trained(
             let mut pooled = Array::zeroed(samples.len() * WIDTH);
             pooled.fill(f32::NAN);
             let to = (&mut pooled, &mut scalars);
-            embedding.forward(context, (&own, samples.start), to).unwrap();
+            embedding.forward(context, (&own, samples.start, IdCheck::OnHost), to).unwrap();
             let rng = CounterRng::new(13, step);
             let cells = (samples.start * WIDTH..samples.end * WIDTH).map(|i| i as u64);
             let gradient: Vec<f32> = cells.map(|cell| rng.normal(cell) as f32).collect();

@@ -12,20 +12,21 @@ use schema::{
     Batch, DataType, Interaction, KeyedJaggedTensor, Loss, ModelConfig, Optimizer, Pooling, Rank,
     ShardingPlan, TableConfig, TriangleOrder,
 };
+use train::model::Started;
 use train::profile::Profiler;
 use train::{Model, RankContext, Share, Step};
 
 use crate::ranks;
 
-const SAMPLES: usize = 6;
+/// Samples of a batch.
+pub const SAMPLES: usize = 6;
 
 /// The calls of the child with the stub, from the mark of its second step on, by step.
 fn steps(child: &str) -> Option<Vec<Vec<String>>> {
     let folder = PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join(format!("stub-{child}"));
     std::fs::create_dir_all(&folder).unwrap();
     let (library, log) = (folder.join("libcuda.so.1"), folder.join("calls"));
-    let source =
-        Path::new(env!("CARGO_MANIFEST_DIR")).join("../device/tests/it/cuda/stub.c");
+    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("../device/tests/it/cuda/stub.c");
     let compiler = std::env::var_os("CC").unwrap_or_else(|| "gcc".into());
     let mut command = Command::new(&compiler);
     command.args(["-shared", "-fPIC", "-w", "-o"]).arg(&library).arg(source);
@@ -74,7 +75,8 @@ fn check(child: &str) {
     }
 }
 
-fn model(interaction: Interaction, pooling: Pooling) -> ModelConfig {
+/// A small model.
+pub fn model(interaction: Interaction, pooling: Pooling) -> ModelConfig {
     let table = |number: u64| TableConfig {
         name: format!("t{number}"),
         rows: 10 + number,
@@ -99,7 +101,7 @@ fn model(interaction: Interaction, pooling: Pooling) -> ModelConfig {
 }
 
 /// `len` ids in each bag.
-fn batch(len: usize) -> Batch {
+pub fn batch(len: usize) -> Batch {
     let lengths = [len; 3 * SAMPLES];
     let values = (0..3 * SAMPLES * len).map(|i| (i % 10) as i64).collect();
     let sparse = KeyedJaggedTensor::from_lengths(3, &lengths, values);
@@ -118,14 +120,15 @@ fn run(model: ModelConfig, optimizer: Optimizer) {
     let device = Cuda::new(driver, 1).unwrap();
     let mut context = RankContext::alone(device, Profiler::off()).unwrap();
     let mut model = Model::initial(context.on(), &config, (&plan, Rank(0)), SAMPLES).unwrap();
-    let mut before = None;
+    let mut before: Option<(Started<Cuda>, Batch)> = None;
     for (number, len) in (0..).zip([4, 4, 3, 0, 1, 4]) {
         marks.fill(&mark, 0).unwrap();
         let batch = batch(len);
         let share = Share { batch: &batch, first_sample: 0, global_size: SAMPLES };
         let started = model.start(&mut context, share, Step { number, factor: 1.0 }).unwrap();
-        if let Some(before) = before.replace(started) {
-            model.finish(&mut context, before).unwrap();
+        if let Some((started, batch)) = before.replace((started, batch.clone())) {
+            let share = Share { batch: &batch, first_sample: 0, global_size: SAMPLES };
+            model.finish(&mut context, started, share).unwrap();
         }
     }
     marks.fill(&mark, 0).unwrap();
