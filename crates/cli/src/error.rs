@@ -294,6 +294,9 @@ pub enum Error {
     /// A file that is no calibration of this version.
     #[error("{}: {source}", path.display())]
     CalibrationFile { path: PathBuf, source: predict::Error },
+    /// An execution trace that no step can be predicted from.
+    #[error("{origin}: {source}")]
+    ExecutionTrace { origin: String, source: predict::Error },
     /// A table of measurements that cannot be learnt from, or a file that is no kernel model.
     #[error("{}: {source}", path.display())]
     Kernels { path: PathBuf, source: predict::kernel::Error },
@@ -372,6 +375,7 @@ impl Error {
             | Self::Analyze(_)
             | Self::Predict(_)
             | Self::CalibrationFile { .. }
+            | Self::ExecutionTrace { .. }
             | Self::Kernels { .. }
             | Self::Kernel(_)
             | Self::WorkSizes { .. }

@@ -14,6 +14,7 @@ Examples:
   rowmill predict evaluate traces/                      how far predictions are off, on your own job
   rowmill predict calibrate traces/ -o host.json        what operators, launches and waits cost here
   rowmill predict step traces/ --calibration host.json  a step by these costs, with an interval
+  rowmill predict step --execution-trace et/ --calibration host.json    a step that was never timed
   rowmill predict step --model dlrm-mlperf --hardware h100x8    any model on any GPU, no traces
   rowmill predict sweep                                 models x GPUs x batch sizes
   rowmill predict what-if traces/ --edits fused.toml    the step with an edit that nobody made yet
@@ -30,7 +31,7 @@ come from samples. The program with its costs is simulated, and the result is a 
 pub enum Predict {
     /// Collect what everything costs on the host and devices of a recording
     Calibrate(PredictCalibrate),
-    /// Predict a step: a recorded one from a calibration, or any model on any GPU
+    /// Predict a step: a recorded one or an execution trace's from a calibration, or any model on any GPU
     Step(PredictStep),
     /// Predict steps of many models, GPUs and batch sizes
     Sweep(PredictSweep),
@@ -120,17 +121,24 @@ Examples:
   rowmill predict step traces/ --calibration host.json
   rowmill predict step traces/ --calibration host.json --step 3 --write-trace predicted
   rowmill predict step --model dlrm-mlperf --hardware h100x8 --batch-size 65536
+  rowmill predict step --execution-trace et/ --calibration host.json
   rowmill predict step --model my.toml --hardware 4xa100x8 --plan plan.json --by rank
 
 Of a recording: when ranks start their step is taken from it. `low` and `high` are the 5th and the
 95th percentile of steps with other samples and another speed of the host.
+Of --execution-trace, which PyTorch writes without times: operators call and launch what those of
+their names and sizes did in the calibration; kernels wait for those that wrote their tensors. All
+ranks start together. Operators that the calibration never saw are named and count as unknown.
 Of --model, without a recording: the trainer's operations as kernels of a GPU, one after the other.
 Ranks meet at every exchange. `low` and `high` add up what each kernel may be off by.
 `measured_pct` of the time rests on measured kernels of that GPU, `outside_pct` does not.")]
 pub struct PredictStep {
     /// Traces: files, archives, folders, or `-` for standard input
-    #[arg(required_unless_present = "model", value_name = "PATH")]
+    #[arg(required_unless_present_any = ["model", "execution_trace"], value_name = "PATH")]
     pub paths: Vec<PathBuf>,
+    /// Predict a step that was never timed: PyTorch execution traces instead of traces (repeatable)
+    #[arg(long, value_name = "PATH", conflicts_with_all = ["paths", "model", "force"])]
+    pub execution_trace: Vec<PathBuf>,
     /// What everything costs: a file of `rowmill predict calibrate`
     #[arg(long, value_name = "FILE", required_unless_present = "model")]
     pub calibration: Option<PathBuf>,

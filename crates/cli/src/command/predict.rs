@@ -4,6 +4,7 @@ mod calibrate;
 mod compare;
 mod drawing;
 mod evaluate;
+mod execution;
 pub mod findings;
 mod kernel;
 mod model;
@@ -212,6 +213,12 @@ fn calibration(path: &PathBuf) -> Result<Calibration, Error> {
     let text = std::fs::read_to_string(path).map_err(Error::io(path, "read"))?;
     let read = Calibration::from_json(&text);
     read.map_err(|source| Error::CalibrationFile { path: path.clone(), source })
+}
+
+/// Says where a calibration is from that prices what was never recorded.
+fn say_machine(machine: &Machine, session: &Session) {
+    let host = if machine.host.is_empty() { "an unknown host" } else { &machine.host };
+    session.console.detail(format_args!("calibrated on {host}, {}", machine.devices.join(", ")));
 }
 
 /// Refuses a calibration of another host or other devices, or with `force` only says so.

@@ -83,6 +83,7 @@ impl Error {
             | Self::PlanFile { .. }
             | Self::CalibrationFile { .. }
             | Self::EditsFile { .. }
+            | Self::ExecutionTrace { .. }
             | Self::OtherMachine { .. } => return self.file_hint(),
             // They say all there is to say; or their hint is another's.
             #[rustfmt::skip]
@@ -166,6 +167,10 @@ impl Error {
             Self::EditsFile { .. } => "rowmill predict what-if --help shows the form of edits",
             Self::CalibrationFile { .. } => {
                 "write a new one: rowmill predict calibrate PATH --output FILE"
+            }
+            Self::ExecutionTrace { .. } => {
+                "rowmill trace execution-trace PATH shows what a file holds; record it again where \
+                 it is cut off"
             }
             Self::OtherMachine { .. } => {
                 "calibrate on this machine, or use it all the same with --force"

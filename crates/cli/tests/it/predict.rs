@@ -317,6 +317,72 @@ fn steps_of_the_trainer_are_written_down_as_they_are_recorded() {
     written_down("dlrm-ddp", 2, "--set optimizer.sparse.kind=rowwise_adagrad");
 }
 
+/// Trains a few steps, calibrates on their timelines, and predicts one from its execution trace.
+fn from_execution(ranks: u32) {
+    let place = Place::new();
+    let set = "--set model.rows_cap=100 --set training.batch_size=64";
+    place.done(&format!(
+        "train dlrm-ddp {set} --synthetic 640 --ranks {ranks} --threads 1 --run run \
+         --trace traces --trace-steps 2..6"
+    ));
+    place.done("predict calibrate traces --output c.json");
+    let predicted = json(&place.done(
+        "predict step --execution-trace traces/execution_trace --calibration c.json \
+         --write-trace predicted --format json",
+    ));
+    assert_eq!(predicted.as_array().unwrap().len(), ranks as usize);
+    let recorded = json(&place.done("predict step traces --calibration c.json --format json"));
+    for (rank, row) in (0..ranks).zip(predicted.as_array().unwrap()) {
+        let recorded_names = operators(&place.path(&format!("traces/kineto_rank{rank}.json")));
+        let written = operators(&place.path(&format!("predicted/rank-{rank}.json")));
+        assert_eq!(written, recorded_names, "rank {rank} of {ranks}");
+        assert_eq!(row["unknown_pct"].as_f64(), Some(0.0), "{row}");
+        // The same calibration, from the timeline and without it.
+        let [timed, never] =
+            [&recorded[rank as usize], row].map(|row| row["step_ns"].as_f64().unwrap());
+        println!("{rank} of {ranks}: {timed} {never} {row} {}", recorded[rank as usize]);
+        assert!((never / timed - 1.0).abs() < 0.15, "rank {rank} of {ranks}: {row}");
+    }
+}
+
+#[test]
+fn an_execution_trace_of_the_trainer_is_predicted_as_its_timeline() {
+    from_execution(1);
+    from_execution(2);
+}
+
+#[test]
+fn execution_traces_that_say_too_little_are_refused() {
+    let place = place();
+    let step = "predict step --calibration c.json --execution-trace";
+    let node = r#"{"id": 3, "name": "aten::mm", "parent": 2, "tid": 1, "scope": 0}"#;
+    let thread = r#"{"id": 2, "name": "[pytorch|profiler|execution_trace|thread]", "parent": 1}"#;
+    let process = r#"{"id": 1, "name": "[pytorch|profiler|execution_trace|process]", "parent": 1}"#;
+    let text = |nodes: &str| format!(r#"{{"schema": "1.0.1", "nodes": [{nodes}]}}"#);
+    let whole = text(&[node, thread, process].join(", "));
+    fs::write(place.path("e.json"), &whole).unwrap();
+    let rows = json(&place.done(&format!("{step} e.json --format json")));
+    assert!(rows[0]["step_ns"].as_i64().unwrap() > 0, "{rows}");
+    fs::write(place.path("cut.json"), &whole[..whole.len() / 2]).unwrap();
+    refused(&place, &format!("{step} cut.json"), &["cut.json", "whole execution trace", "hint:"]);
+    let ring = text(&[&node.replace(": 2,", ": 3,"), thread, process].join(", "));
+    let ring = ring.replacen(r#""id": 3"#, r#""id": 4, "x": 3"#, 1);
+    let ring = ring.replacen(
+        '[',
+        r#"[{"id": 3, "name": "aten::mm", "parent": 4, "tid": 1, "scope": 0}, "#,
+        1,
+    );
+    fs::write(place.path("ring.json"), ring).unwrap();
+    refused(&place, &format!("{step} ring.json"), &["ring.json", "none inside itself", "node 3"]);
+    refused(&place, &format!("{step} t.json"), &["t.json"]);
+    refused(&place, &format!("{step} e.json --step 1"), &["e.json", "step 1", "got 1 step"]);
+    refused(&place, &format!("{step} e.json t.json"), &["cannot be used with"]);
+    let unknown = whole.replace("aten::mm", "my::op");
+    fs::write(place.path("u.json"), unknown).unwrap();
+    let ran = place.done(&format!("{step} u.json --format json"));
+    assert!(ran.stderr.contains("my::op (1)"), "{}", ran.stderr);
+}
+
 #[test]
 fn steps_that_cannot_be_written_down_are_refused() {
     let place = place();

@@ -74,7 +74,11 @@ fn program(
     let usual =
         Usual { call: &call, stream: usual_stream(calibration), has_device: launches.has_device() };
     let mut joined = Vec::new();
-    for trace in traces {
+    for (at, trace) in traces.iter().enumerate() {
+        if traces[..at].iter().any(|other| other.rank == trace.rank) {
+            let expected = "one execution trace of each rank".to_owned();
+            return Err(Error::Execution { rank: trace.rank, expected, got: "two".to_owned() });
+        }
         check(trace)?;
         let tree = trace.tree();
         let steps = order::steps(trace);

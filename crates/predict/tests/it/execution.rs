@@ -299,6 +299,7 @@ fn execution_traces_that_say_too_little_are_refused() {
     let lost = [(3, 9, 1, "a", &[][..], &[][..], schema)];
     refused(&[by_hand(&lost)], 0, "got node 3 inside 9, which does not exist");
     refused(&[by_hand(&[])], 0, "rank 0: expected operators in the step, got none");
+    refused(&[whole(), whole()], 0, "expected one execution trace of each rank, got two");
     refused(&[whole()], 1, "expected a step 1, counted from 0, got 1 step");
     let cut = br#"{"schema": "1.0.1", "nodes": [{"id": 3, "name": "a", "parent": 3}, {"id": 4"#;
     let cut = execution_trace::read_text(cut).expect("a part of an execution trace");

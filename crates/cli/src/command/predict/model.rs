@@ -1,11 +1,10 @@
 //! `rowmill predict model`: the step of a configuration that was never run.
 
-use predict::calibration::Machine;
 use predict::lower::{self, own};
 use predict::prediction::never_run::{self, NeverRunRow};
 use serde::Serialize;
 
-use super::{calibration, write_traces};
+use super::{calibration, say_machine, write_traces};
 use crate::args::PredictModel;
 use crate::error::Error;
 use crate::resolve::Session;
@@ -46,9 +45,4 @@ pub fn run(args: &PredictModel, session: &Session) -> Result<(), Error> {
     };
     let rows: Vec<Row> = found.rows.into_iter().map(row).collect();
     sheet::put(session.console, &rows, Target::default())
-}
-
-fn say_machine(machine: &Machine, session: &Session) {
-    let host = if machine.host.is_empty() { "an unknown host" } else { &machine.host };
-    session.console.detail(format_args!("calibrated on {host}, {}", machine.devices.join(", ")));
 }

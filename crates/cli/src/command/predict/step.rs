@@ -19,6 +19,9 @@ pub fn run(args: &PredictStep, session: &Session) -> Result<(), Error> {
         let got = "a recording".to_owned();
         return Err(predict::Error::Workload { expected: expected.to_owned(), got }.into());
     }
+    if !args.execution_trace.is_empty() {
+        return super::execution::run(args, path, session);
+    }
     let calibration_of = calibration(path)?;
     let traces = recordings(&args.paths, session)?;
     let recorded = machine(&traces);

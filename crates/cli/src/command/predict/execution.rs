@@ -1,0 +1,104 @@
+//! `rowmill predict step --execution-trace`: a step that was never timed, by a calibration.
+
+use std::path::PathBuf;
+
+use predict::lower::execution::{Execution, Unknown};
+use predict::prediction::never_run;
+use predict::program::Program;
+use schema::unit::counted;
+use trace::execution_trace::{self, ExecutionTrace};
+use trace::store::Loss;
+
+use super::{calibration, say_machine, write_traces};
+use crate::args::PredictStep;
+use crate::error::Error;
+use crate::resolve::Session;
+use crate::sheet::{self, Target};
+
+/// Runs the command.
+pub fn run(args: &PredictStep, calibrated: &PathBuf, session: &Session) -> Result<(), Error> {
+    let known = calibration(calibrated)?;
+    say_machine(&known.machine, session);
+    let traces = read(&args.execution_trace, session)?;
+    let found = Program::from_execution(&traces, args.recorded.step, &known);
+    let found = found.map_err(|source| named(&traces, source))?;
+    say(&found, args.recorded.step, session);
+    let predicted = never_run::of(&found.program, &known, args.drawn.into())?;
+    if let Some(folder) = &args.write_trace {
+        write_traces(folder, &found.program, &predicted.simulation)?;
+    }
+    sheet::put(session.console, &predicted.rows, Target::default())
+}
+
+/// The execution traces of files, archives and folders, by rank.
+fn read(paths: &[PathBuf], session: &Session) -> Result<Vec<ExecutionTrace>, Error> {
+    let mut traces = Vec::new();
+    for path in paths {
+        traces.extend(execution_trace::read(path)?);
+    }
+    traces.sort_by_key(|trace| trace.rank);
+    for trace in &traces {
+        // What makes a trace unusable is refused, with its reason.
+        let repaired = [Loss::BrokenText, Loss::DuplicateNode, Loss::RankConflict];
+        for (loss, lost) in trace.losses.iter().filter(|(loss, _)| repaired.contains(loss)) {
+            let what = match loss {
+                Loss::BrokenText => "repaired",
+                Loss::DuplicateNode => "left out",
+                _ => "numbered by order of names",
+            };
+            let first = lost.first.first().map_or("", String::as_str);
+            let count = counted(lost.count, "place");
+            session.console.warn(format_args!("{}: {what}, {count}: {first}", trace.origin));
+        }
+    }
+    Ok(traces)
+}
+
+/// An error with the file that it is about.
+fn named(traces: &[ExecutionTrace], source: predict::Error) -> Error {
+    let rank = match &source {
+        predict::Error::Execution { rank, .. } => Some(*rank),
+        _ => None,
+    };
+    match traces.iter().find(|trace| Some(trace.rank) == rank) {
+        Some(trace) => Error::ExecutionTrace { origin: trace.origin.to_string(), source },
+        None => source.into(),
+    }
+}
+
+fn say(found: &Execution, step: usize, session: &Session) {
+    let console = session.console;
+    match found.is_marked {
+        true => console.detail(format_args!(
+            "step {step} of {}, by ProfilerStep",
+            counted(found.steps as u64, "step")
+        )),
+        false => console.detail("one step, the whole execution trace: it marks no steps"),
+    }
+    if found.partial_collectives > 0 {
+        console.warn(format_args!(
+            "{} wait for nobody: not all of their ranks have an execution trace here",
+            counted(found.partial_collectives as u64, "collective")
+        ));
+    }
+    if !found.unknown.is_empty() {
+        console.warn(format_args!(
+            "{} of {} that the calibration never saw, priced by the bytes they move: {}",
+            counted(found.unknown.values().sum(), "call"),
+            counted(found.unknown.len() as u64, "operator"),
+            most(&found.unknown)
+        ));
+    }
+}
+
+/// The names that occur most often.
+fn most(unknown: &Unknown) -> String {
+    const SHOWN: usize = 8;
+    let mut all: Vec<(&String, &u64)> = unknown.iter().collect();
+    all.sort_by_key(|(_, count)| std::cmp::Reverse(**count));
+    let shown: Vec<String> =
+        all.iter().take(SHOWN).map(|(name, count)| format!("{name} ({count})")).collect();
+    let more = all.len().saturating_sub(SHOWN);
+    let more = if more > 0 { format!(" and {more} more") } else { String::new() };
+    shown.join(", ") + &more
+}
