@@ -45,9 +45,9 @@ pub use init::Init;
 pub use kernels::{KernelEvaluation, PredictHardware, PredictKernels, PredictTrainKernels};
 pub use output::Output;
 pub use predict::{
-    NeverRunStep, Predict, PredictCalibrate, PredictCompare, PredictEvaluate, PredictModel,
-    PredictNext, PredictOverheads, PredictResize, PredictServe, PredictStep, PredictSweep,
-    PredictWhatIf, PricedHost, Recorded, StepRows,
+    NeverRunStep, PlayedBy, Predict, PredictCalibrate, PredictCompare, PredictEvaluate,
+    PredictModel, PredictNext, PredictOverheads, PredictResize, PredictServe, PredictStep,
+    PredictSweep, PredictWhatIf, PricedHost, Recorded, StepRows,
 };
 pub use report::Report;
 use size::size;

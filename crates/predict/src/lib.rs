@@ -12,6 +12,7 @@ pub mod effort;
 pub mod evaluate;
 pub mod kernel;
 pub mod lower;
+pub mod mode;
 pub mod overheads;
 pub mod prediction;
 pub mod program;

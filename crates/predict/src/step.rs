@@ -8,6 +8,7 @@
 mod dense;
 mod estimate;
 mod exchange;
+pub mod launched;
 mod load;
 mod memory;
 mod pricer;

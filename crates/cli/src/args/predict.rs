@@ -3,6 +3,7 @@
 use std::path::PathBuf;
 
 use clap::{Args, Subcommand, ValueEnum};
+use predict::mode::Mode;
 use predict::prediction::Draws;
 
 use super::{KernelEvaluation, PredictHardware, PredictKernels, PredictTrainKernels, Sharding};
@@ -31,7 +32,7 @@ come from samples. The program with its costs is simulated, and the result is a 
 pub enum Predict {
     /// Collect what everything costs on the host and devices of a recording
     Calibrate(PredictCalibrate),
-    /// Predict a step: a recorded one or an execution trace's from a calibration, or any model on any GPU
+    /// Predict a step: recorded, never timed, or of any model on any GPU
     Step(PredictStep),
     /// Predict steps of many models, GPUs and batch sizes
     Sweep(PredictSweep),
@@ -146,6 +147,9 @@ pub struct PredictStep {
     pub recorded: Recorded,
     #[command(flatten)]
     pub drawn: Drawn,
+    /// How the step is played
+    #[arg(long, value_enum, default_value_t = PlayedBy::Full, conflicts_with = "model")]
+    pub mode: PlayedBy,
     /// Also write the predicted step as traces into this folder, one per rank
     #[arg(long, value_name = "FOLDER")]
     pub write_trace: Option<PathBuf>,
@@ -163,6 +167,27 @@ pub struct PredictStep {
     /// With --model: what a row is
     #[arg(long, value_enum, default_value_t = StepRows::Step, requires = "model")]
     pub by: StepRows,
+}
+
+/// How a step is played.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum PlayedBy {
+    /// Threads, streams, waits and costs by sizes.
+    Full,
+    /// The code published with arXiv:2201.07821, for comparison: two streams, one T1, 4 us a call.
+    Published,
+    /// Algorithm 1 of arXiv:2201.07821, for comparison: no waits, one T1, calls of 10 us.
+    Seed,
+}
+
+impl From<PlayedBy> for Mode {
+    fn from(mode: PlayedBy) -> Self {
+        match mode {
+            PlayedBy::Full => Self::Full,
+            PlayedBy::Published => Self::Published,
+            PlayedBy::Seed => Self::Seed,
+        }
+    }
 }
 
 /// What prices kernels and launches.
@@ -444,14 +469,18 @@ impl NeverRunStep {
 Examples:
   rowmill predict evaluate traces/
   rowmill predict evaluate traces/ --calibrate-ranks 2 --format json
+  rowmill predict evaluate traces/ --execution et/
   rowmill predict evaluate --kernels neusight/*.csv.gz
   rowmill predict evaluate --kernels --leave-out neusight/*.csv.gz
 
-Three tests, as far as the recording allows them:
+Tests, as far as the recording allows them:
   replay       one step: own host segments and kernels, but all that starts, waits or transfers from
                a few constants of the first ranks
   leave out    one step of several ranks: each rank by what the others cost
-  later steps  several steps: the first half predicts the mean of the rest")]
+  later steps  several steps: the first half predicts the mean of the rest
+  launched     with --execution: device time of the step from execution traces alone, by kernel
+               models, and by what one other rank launched (median and worst of those)
+Beside the predictions stand those of the published ways to predict: `published` and `seed`.")]
 pub struct PredictEvaluate {
     /// Traces: files, archives, folders, or `-` for standard input; tables with --kernels
     #[arg(required = true, value_name = "PATH")]
@@ -459,6 +488,12 @@ pub struct PredictEvaluate {
     /// Derive the constants of the replay from the first N ranks [default: half of them]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
     pub calibrate_ranks: Option<u32>,
+    /// PyTorch execution traces of the same ranks: how far off the device time is that they launch
+    #[arg(long, value_name = "PATH", conflicts_with = "kernels")]
+    pub execution: Vec<PathBuf>,
+    /// With --execution: the device [default: the recording's]
+    #[arg(long, value_name = "DEVICE", requires = "execution")]
+    pub hardware: Option<String>,
     #[command(flatten)]
     pub kernels: KernelEvaluation,
 }

@@ -79,11 +79,9 @@ impl Error {
             #[rustfmt::skip]
             Self::Socket(_) | Self::NobodyAsked { .. } | Self::NoToken
             | Self::EmptyToken { .. } => return self.capture_hint(),
-            Self::Plan { .. }
-            | Self::PlanFile { .. }
-            | Self::CalibrationFile { .. }
-            | Self::EditsFile { .. }
-            | Self::ExecutionTrace { .. }
+            #[rustfmt::skip]
+            Self::Plan { .. } | Self::PlanFile { .. } | Self::CalibrationFile { .. }
+            | Self::EditsFile { .. } | Self::ExecutionTrace { .. }
             | Self::OtherMachine { .. } => return self.file_hint(),
             // They say all there is to say; or their hint is another's.
             #[rustfmt::skip]

@@ -1,8 +1,7 @@
 //! What operators cost that nobody recorded: by the bytes they move, as everything recorded did.
 
-use super::Calibration;
 use super::constants::transfer;
-use super::mean;
+use super::{Calibration, mean};
 use crate::cost::{Cost, Source, Transfer};
 use crate::effort;
 use crate::program::Overhead;
@@ -28,12 +27,31 @@ impl Opaque {
         let hosts = hosts.filter(|(key, _)| key.class == Overhead::HostOnly);
         let hosts =
             hosts.filter_map(|(key, samples)| Some((text_bytes(&key.detail), mean(samples)?)));
-        Self { work: line(works), host: line(hosts) }
+        let hosts: Vec<(u64, f64)> = hosts.filter(|(bytes, _)| *bytes > 0).collect();
+        Self { work: line(works), host: transfer(&hosts) }
     }
 
     /// Device work of a detail such as `512 B`.
     pub fn work(&self, detail: &str) -> Cost {
         cost(self.work, detail)
+    }
+
+    /// How many times as long a work takes with tensors of the sizes `wanted` as with those of the
+    /// sizes `known`, with which it took `ns`.
+    ///
+    /// A tensor that alone would have taken twice that is not read as a whole: it does not count.
+    pub fn growth(&self, (known, ns): (&str, f64), wanted: &str) -> f64 {
+        const MOST: f64 = 2.0;
+        let Transfer { fixed_ns, per_byte_ns } = self.work;
+        let (mut from, mut to) = (fixed_ns, fixed_ns);
+        for (known, wanted) in known.split(", ").zip(wanted.split(", ")) {
+            let [known, wanted] = [known, wanted].map(|part| per_byte_ns * text_bytes(part) as f64);
+            if known <= MOST * ns {
+                from += known;
+                to += wanted;
+            }
+        }
+        if from > 0.0 { to / from } else { 1.0 }
     }
 
     /// Host time of a detail such as `512 B`.
@@ -51,9 +69,29 @@ impl Opaque {
     }
 }
 
+/// What little data takes: the median of the smaller half; what more data adds: the median of the
+/// largest quarter. Lookups have tables among their tensors of which they read little, so neither
+/// a mean nor least squares will do. Of one size alone, time grows with it.
 fn line(points: impl Iterator<Item = (u64, f64)>) -> Transfer {
-    let points: Vec<(u64, f64)> = points.filter(|(bytes, _)| *bytes > 0).collect();
-    transfer(&points)
+    let mut points: Vec<(u64, f64)> = points.filter(|(bytes, _)| *bytes > 0).collect();
+    points.sort_by(|a, b| a.0.cmp(&b.0).then(a.1.total_cmp(&b.1)));
+    let (Some(first), Some(last)) = (points.first(), points.last()) else {
+        return Transfer::default();
+    };
+    let fixed_ns = match first.0 == last.0 {
+        true => 0.0,
+        false => middle(points[..points.len().div_ceil(2)].iter().map(|point| point.1)),
+    };
+    let large = &points[points.len() - points.len().div_ceil(4)..];
+    let slope = |(bytes, ns): &(u64, f64)| ((ns - fixed_ns) / *bytes as f64).max(0.0);
+    Transfer { fixed_ns, per_byte_ns: middle(large.iter().map(slope)) }
+}
+
+/// The lower median; 0 of nothing.
+fn middle(values: impl Iterator<Item = f64>) -> f64 {
+    let mut sorted: Vec<f64> = values.collect();
+    sorted.sort_by(f64::total_cmp);
+    sorted.get(sorted.len().saturating_sub(1) / 2).copied().unwrap_or_default()
 }
 
 fn cost(line: Transfer, detail: &str) -> Cost {

@@ -7,6 +7,7 @@ use crate::Error;
 use crate::calibration::price::{Method, Prices};
 use crate::calibration::{Calibration, collect};
 use crate::cost::{Costs, replay};
+use crate::mode::{self, Mode};
 use crate::recording::Step;
 use crate::simulate;
 
@@ -39,6 +40,8 @@ pub struct LeftOutRow {
     pub trimmed_error_pct: f64,
     /// By the published algorithm: see [`published`].
     pub published_error_pct: f64,
+    /// By the code that was published later: see [`mode`].
+    pub published_code_error_pct: f64,
 }
 
 /// Leaves out each rank in turn.
@@ -82,6 +85,8 @@ fn row(step: &Step, rank: usize) -> Result<LeftOutRow, Error> {
     });
     let mean_end = ends.sum::<i64>() / others.len() as i64;
     let published = published::of((&step.program, &setting), &calibration, &constants);
+    let played =
+        mode::steps((&step.program, &setting), (&calibration, &constants), Mode::Published)?;
     let error = |method| Ok::<f64, Error>(error_pct(run(&price(method))?, measured_ns));
     Ok(LeftOutRow {
         rank: step.program.ranks[rank].rank,
@@ -97,6 +102,7 @@ fn row(step: &Step, rank: usize) -> Result<LeftOutRow, Error> {
         one_mean_error_pct: error(Method::OneMean)?,
         trimmed_error_pct: error(Method::Trimmed)?,
         published_error_pct: error_pct(published[rank], measured_ns),
+        published_code_error_pct: error_pct(played[rank], measured_ns),
     })
 }
 

@@ -62,7 +62,7 @@ fn step(program: &Program, rank: &Rank, (costs, constants): (&RankCosts, &Consta
 
 /// Threads and their actions, one after the other: each thread goes on until it waits for one that
 /// has not come so far.
-fn in_order(rank: &Rank) -> Vec<(usize, usize)> {
+pub(crate) fn in_order(rank: &Rank) -> Vec<(usize, usize)> {
     let mut order = Vec::new();
     let mut next = vec![0; rank.threads.len()];
     let mut given = std::collections::BTreeSet::new();

@@ -1,6 +1,7 @@
 //! A step from an execution trace alone: what ran on what tensors, never when. Calls and kernels
 //! are those that operators of a calibration launched; who waits for whom follows from tensors.
 
+pub mod kernels;
 mod operator;
 mod order;
 mod storage;
@@ -81,20 +82,15 @@ fn program(
         }
         check(trace)?;
         let tree = trace.tree();
-        let steps = order::steps(trace);
-        let Some(wanted) = steps.get(step) else {
-            let expected = format!("a step {step}, counted from 0");
-            let got = schema::unit::counted(steps.len() as u64, "step");
-            return Err(Error::Execution { rank: trace.rank, expected, got });
-        };
-        execution.steps = execution.steps.min(steps.len());
+        let wanted = self::step(trace, step)?;
+        execution.steps = execution.steps.min(order::steps(trace).len());
         execution.is_marked |= wanted.root.is_some();
-        let (threads, items) = order::of(trace, &tree, *wanted);
+        let (threads, items) = order::of(trace, &tree, wanted);
         if !items.iter().any(|item| item.what == order::What::Operator) {
             let expected = "operators in the step".to_owned();
             return Err(Error::Execution { rank: trace.rank, expected, got: "none".to_owned() });
         }
-        let known = Knowledge::new(trace, &tree, launches);
+        let known = Knowledge::new(trace, &tree, calibration);
         let names = &mut execution.program.names;
         let mut written = writer::write(&known, names, (&threads, &items), usual);
         written.rank.rank = trace.rank;
@@ -106,6 +102,16 @@ fn program(
     }
     meet(&mut execution, traces, &joined)?;
     Ok(execution)
+}
+
+/// A step of a trace by its number.
+fn step(trace: &ExecutionTrace, number: usize) -> Result<order::Step, Error> {
+    let steps = order::steps(trace);
+    steps.get(number).copied().ok_or_else(|| {
+        let expected = format!("a step {number}, counted from 0");
+        let got = schema::unit::counted(steps.len() as u64, "step");
+        Error::Execution { rank: trace.rank, expected, got }
+    })
 }
 
 /// Refuses a trace of which a program would lack something, or have it in the wrong place.

@@ -69,6 +69,17 @@ impl Models {
     }
 }
 
+impl Models {
+    /// That of a kind; of kinds that no step has, the element-wise one.
+    pub(super) fn model(&self, kind: Kind) -> &KernelModel {
+        match kind {
+            Kind::Linear => &self.linear,
+            Kind::Bmm => &self.bmm,
+            _ => &self.element_wise,
+        }
+    }
+}
+
 /// An operation with its price.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct OpPrice {
@@ -172,11 +183,7 @@ impl Kernels<'_> {
     fn learnt(&mut self, work: Result<Work, kernel::Error>) {
         // Of no size, nothing is launched.
         let Ok(work) = work else { return };
-        let model = match work.kind() {
-            Kind::Linear => &self.models.linear,
-            Kind::Bmm => &self.models.bmm,
-            _ => &self.models.element_wise,
-        };
+        let model = self.models.model(work.kind());
         let Price { mean_ns, low_ns, high_ns, domain } = model.price(&work, self.device);
         let basis = match domain {
             domain if domain.is_inside() => Basis::Measured,

@@ -4,9 +4,14 @@ use predict::cost::Constants;
 use predict::evaluate::iterations::{self, IterationRow};
 use predict::evaluate::leave_out::{self, LeftOutRow};
 use predict::evaluate::{RankRow, geomean_pct, replay};
+use predict::recording::Step;
+use predict::step::Models;
+use predict::step::launched::{self, LaunchedRow};
+use schema::topology::hardware;
 use serde::Serialize;
+use trace::store::Trace;
 
-use super::{Steps, job, recordings, scopes};
+use super::{Steps, execution, job, machine, recordings, scopes};
 use crate::args::PredictEvaluate;
 use crate::error::Error;
 use crate::render;
@@ -25,6 +30,8 @@ struct Report {
     baseline_geomean_pct: Option<f64>,
     #[serde(skip_serializing_if = "Vec::is_empty")]
     later_steps: Vec<IterationRow>,
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    launched: Vec<LaunchedRow>,
 }
 
 /// Runs the command.
@@ -41,6 +48,7 @@ pub fn run(args: &PredictEvaluate, session: &Session) -> Result<(), Error> {
     let leave_one_out = if ranks > 1 { leave_out::of(&step)? } else { Vec::new() };
     let later_steps =
         if steps.count() > 1 { iterations::of(&job, &steps.spans)? } else { Vec::new() };
+    let launched = launched_rows(args, (&traces, &step), session)?;
     let sizes = |take: fn(&LeftOutRow) -> f64| {
         (!leave_one_out.is_empty()).then(|| geomean_pct(leave_one_out.iter().map(take)))
     };
@@ -53,6 +61,7 @@ pub fn run(args: &PredictEvaluate, session: &Session) -> Result<(), Error> {
         replay: replay.ranks,
         leave_one_out,
         later_steps,
+        launched,
     };
     session.console.report(&report, for_people)
 }
@@ -65,7 +74,62 @@ fn for_people(report: &Report) -> String {
     if !report.later_steps.is_empty() {
         parts.push(later(report));
     }
+    if !report.launched.is_empty() {
+        parts.push(launched(report));
+    }
     parts.join("\n\n")
+}
+
+/// Device time that execution traces launch, where any were given.
+fn launched_rows(
+    args: &PredictEvaluate,
+    (traces, step): (&[Trace], &Step),
+    session: &Session,
+) -> Result<Vec<LaunchedRow>, Error> {
+    if args.execution.is_empty() {
+        return Ok(Vec::new());
+    }
+    let executions = execution::read(&args.execution, session)?;
+    let devices = machine(traces).devices;
+    let recorded = devices.first().map_or("", String::as_str);
+    let device = hardware(args.hardware.as_deref().unwrap_or(recorded));
+    let device = device.map_err(predict::kernel::Error::from)?;
+    let models = Models::shipped()?;
+    let rows = launched::rows((&executions, 0), step, (&models, device));
+    rows.map_err(|source| execution::named(&executions, source))
+}
+
+fn launched(report: &Report) -> String {
+    let percent = |value: f64| format!("{value:.2}");
+    let row = |row: &LaunchedRow| {
+        vec![
+            row.rank.to_string(),
+            render::nanos(row.measured_ns as f64),
+            row.works.to_string(),
+            row.operators.to_string(),
+            render::nanos(row.models_ns as f64),
+            percent(row.models_error_pct),
+            row.other_error_pct.map(percent).unwrap_or_default(),
+            row.other_worst_pct.map(percent).unwrap_or_default(),
+            row.other_worst_rank.map(|rank| rank.to_string()).unwrap_or_default(),
+        ]
+    };
+    let header = [
+        "rank",
+        "recorded",
+        "works",
+        "operators",
+        "by models",
+        "error %",
+        "by one other rank %",
+        "worst %",
+        "by rank",
+    ];
+    let rows: Vec<Vec<String>> = report.launched.iter().map(row).collect();
+    format!(
+        "Device time launched, from execution traces without times; exchanges left out\n{}",
+        render::grid(&header, &rows)
+    )
 }
 
 fn constants(report: &Report) -> String {
@@ -149,6 +213,7 @@ fn left_out(report: &Report) -> String {
             percent(row.together_error_pct),
             percent(row.one_mean_error_pct),
             percent(row.trimmed_error_pct),
+            percent(row.published_code_error_pct),
             percent(row.published_error_pct),
         ]
     };
@@ -162,7 +227,8 @@ fn left_out(report: &Report) -> String {
         "together %",
         "one T1 %",
         "trimmed %",
-        "Algorithm 1 %",
+        "published %",
+        "seed %",
     ];
     let rows: Vec<Vec<String>> = report.leave_one_out.iter().map(row).collect();
     format!(

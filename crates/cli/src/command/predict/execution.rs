@@ -5,12 +5,14 @@ use std::path::PathBuf;
 use predict::lower::execution::{Execution, Unknown};
 use predict::prediction::never_run;
 use predict::program::Program;
+use predict::recording::Setting;
 use schema::unit::counted;
 use trace::execution_trace::{self, ExecutionTrace};
 use trace::store::Loss;
 
+use super::step::played;
 use super::{calibration, say_machine, write_traces};
-use crate::args::PredictStep;
+use crate::args::{PlayedBy, PredictStep};
 use crate::error::Error;
 use crate::resolve::Session;
 use crate::sheet::{self, Target};
@@ -23,6 +25,10 @@ pub fn run(args: &PredictStep, calibrated: &PathBuf, session: &Session) -> Resul
     let found = Program::from_execution(&traces, args.recorded.step, &known);
     let found = found.map_err(|source| named(&traces, source))?;
     say(&found, args.recorded.step, session);
+    if args.mode != PlayedBy::Full {
+        let setting = Setting::default();
+        return played((&found.program, &setting, None), (args, &known), session);
+    }
     let predicted = never_run::of(&found.program, &known, args.drawn.into())?;
     if let Some(folder) = &args.write_trace {
         write_traces(folder, &found.program, &predicted.simulation)?;
@@ -31,7 +37,7 @@ pub fn run(args: &PredictStep, calibrated: &PathBuf, session: &Session) -> Resul
 }
 
 /// The execution traces of files, archives and folders, by rank.
-fn read(paths: &[PathBuf], session: &Session) -> Result<Vec<ExecutionTrace>, Error> {
+pub fn read(paths: &[PathBuf], session: &Session) -> Result<Vec<ExecutionTrace>, Error> {
     let mut traces = Vec::new();
     for path in paths {
         traces.extend(execution_trace::read(path)?);
@@ -55,7 +61,7 @@ fn read(paths: &[PathBuf], session: &Session) -> Result<Vec<ExecutionTrace>, Err
 }
 
 /// An error with the file that it is about.
-fn named(traces: &[ExecutionTrace], source: predict::Error) -> Error {
+pub fn named(traces: &[ExecutionTrace], source: predict::Error) -> Error {
     let rank = match &source {
         predict::Error::Execution { rank, .. } => Some(*rank),
         _ => None,

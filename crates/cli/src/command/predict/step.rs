@@ -1,10 +1,15 @@
 //! `rowmill predict step`: a recorded step by a calibration.
 
+use predict::calibration::{Calibration, constants};
+use predict::evaluate::error_pct;
+use predict::mode::{self, Mode};
 use predict::prediction::{self, PredictionRow};
-use predict::recording::{Span, StepRule};
+use predict::program::Program;
+use predict::recording::{Setting, Span, StepRule};
+use serde::Serialize;
 
 use super::{Steps, calibration, check_machine, job, machine, recordings, scopes, write_traces};
-use crate::args::PredictStep;
+use crate::args::{PlayedBy, PredictStep};
 use crate::error::Error;
 use crate::resolve::Session;
 use crate::sheet::{self, Target};
@@ -32,6 +37,12 @@ pub fn run(args: &PredictStep, session: &Session) -> Result<(), Error> {
     say_steps(&steps, session);
     let job = job(&scopes, session);
     let step = job.step(&steps.one(steps.checked(args.recorded.step)?))?;
+    if args.mode != PlayedBy::Full {
+        let setting = step.recorded.setting(&step.program);
+        let measured: Vec<i64> = step.recorded.ranks.iter().map(|rank| rank.step_ns).collect();
+        let of = (&step.program, &setting, Some(measured.as_slice()));
+        return played(of, (args, &calibration_of), session);
+    }
     let predicted = prediction::of(&step, &calibration_of, args.drawn.into())?;
     let mut rows = predicted.rows;
     for (row, spans) in rows.iter_mut().zip(&steps.spans) {
@@ -40,6 +51,39 @@ pub fn run(args: &PredictStep, session: &Session) -> Result<(), Error> {
     if let Some(folder) = &args.write_trace {
         write_traces(folder, &step.program, &predicted.simulation)?;
     }
+    sheet::put(session.console, &rows, Target::default())
+}
+
+/// A step as the published ways have it: they know when it ends, and nothing of what happens in it.
+#[derive(Serialize)]
+struct PlayedRow {
+    rank: u32,
+    mode: Mode,
+    step_ns: i64,
+    measured_ns: Option<i64>,
+    error_pct: Option<f64>,
+}
+
+/// Prints the step of another mode than the full one.
+pub fn played(
+    (program, setting, measured): (&Program, &Setting, Option<&[i64]>),
+    (args, calibration): (&PredictStep, &Calibration),
+    session: &Session,
+) -> Result<(), Error> {
+    if args.write_trace.is_some() {
+        let expected = "--mode full with --write-trace".to_owned();
+        let got = "one that only knows when a step ends".to_owned();
+        return Err(predict::Error::Workload { expected, got }.into());
+    }
+    let mode = args.mode.into();
+    let constants = constants::of(calibration);
+    let steps = mode::steps((program, setting), (calibration, &constants), mode)?;
+    let row = |(at, step_ns): (usize, i64)| {
+        let measured_ns = measured.map(|measured| measured[at]);
+        let error_pct = measured_ns.map(|measured| error_pct(step_ns, measured));
+        PlayedRow { rank: program.ranks[at].rank, mode, step_ns, measured_ns, error_pct }
+    };
+    let rows: Vec<PlayedRow> = steps.into_iter().enumerate().map(row).collect();
     sheet::put(session.console, &rows, Target::default())
 }
 

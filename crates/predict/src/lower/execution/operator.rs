@@ -5,8 +5,9 @@ use std::collections::BTreeMap;
 use trace::execution_trace::{ExecutionTrace, Node, Tensor, Tree, Value};
 
 use super::storage;
-use crate::calibration::launches::{Called, Launches, Variant};
-use crate::calibration::nearest;
+use crate::calibration::launches::{Called, Launched, Launches, Variant};
+use crate::calibration::opaque::Opaque;
+use crate::calibration::{Calibration, Key, nearest};
 use crate::recording::text_bytes;
 
 /// What an operator does.
@@ -15,11 +16,28 @@ pub struct Done {
     /// The sizes of its tensors, as the calibration spells them where it knows them.
     pub sizes: String,
     /// Its calls, each with how many times as much work as recorded it launches.
-    pub calls: Vec<(Called, f64)>,
+    pub calls: Scaled,
     /// Operators inside, or itself, that were never recorded: name, and bytes that it moves if it
     /// does more than give another view of memory.
     pub unknown: Vec<(String, Option<u64>)>,
 }
+
+/// How many times as much as was recorded.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Scale {
+    /// Time of works.
+    pub time: f64,
+    /// Bytes of messages.
+    pub bytes: f64,
+}
+
+impl Scale {
+    /// As recorded.
+    pub const ONE: Self = Self { time: 1.0, bytes: 1.0 };
+}
+
+/// Calls, each with how many times as much as recorded it launches.
+type Scaled = Vec<(Called, Scale)>;
 
 /// An execution trace beside what a calibration knows.
 pub struct Knowledge<'a> {
@@ -27,17 +45,20 @@ pub struct Knowledge<'a> {
     pub trace: &'a ExecutionTrace,
     /// What lies in what.
     pub tree: &'a Tree,
-    /// What operators called.
-    pub launches: &'a Launches,
+    /// What operators called, and how long that took.
+    calibration: &'a Calibration,
+    launches: &'a Launches,
+    opaque: Opaque,
     has_accelerator: bool,
 }
 
 impl<'a> Knowledge<'a> {
     /// Of a trace.
-    pub fn new(trace: &'a ExecutionTrace, tree: &'a Tree, launches: &'a Launches) -> Self {
+    pub fn new(trace: &'a ExecutionTrace, tree: &'a Tree, calibration: &'a Calibration) -> Self {
         let mut all = trace.nodes.iter().flat_map(tensors);
         let has_accelerator = all.any(|tensor| is_on_accelerator(trace, tensor));
-        Self { trace, tree, launches, has_accelerator }
+        let (launches, opaque) = (&calibration.launches, Opaque::of(calibration));
+        Self { trace, tree, calibration, launches, opaque, has_accelerator }
     }
 
     /// A node and all inside, each after the node around it, in order.
@@ -60,11 +81,7 @@ impl<'a> Knowledge<'a> {
         let own = sizes(self.trace, node);
         let by_sizes = self.launches.outer.get(self.trace.name(node));
         let composed = self.composed(at);
-        let done = |sizes: String, (variant, scale): (Variant, f64)| Done {
-            sizes,
-            calls: variant.calls.into_iter().map(|call| (call, scale)).collect(),
-            unknown: Vec::new(),
-        };
+        let done = |sizes: String, calls: Scaled| Done { sizes, calls, unknown: Vec::new() };
         if let Some((spelt, variants)) = by_sizes.and_then(|known| matching(known, &own)) {
             let is_composed = |variant: &&Variant| is_alike(&variant.calls, &composed.calls);
             return match variants.iter().find(is_composed) {
@@ -73,7 +90,7 @@ impl<'a> Knowledge<'a> {
                     calls: in_common(composed.calls, &variant.calls),
                     unknown: Vec::new(),
                 },
-                None => done(spelt.clone(), (self.usual(at, variants), 1.0)),
+                None => done(spelt.clone(), as_recorded(self.usual(at, variants))),
             };
         }
         // Of one that nobody knows inside, what it did with other sizes says more.
@@ -87,7 +104,7 @@ impl<'a> Knowledge<'a> {
     /// What the operators inside a node do, and the node itself after them.
     fn composed(&self, at: u32) -> Done {
         let mut done = Done::default();
-        for at in self.inside_out(at) {
+        for at in inside_out(self.tree, at) {
             let node = &self.trace.nodes[at as usize];
             let name = self.trace.name(node);
             if super::order::is_label(self.trace, at) {
@@ -95,13 +112,10 @@ impl<'a> Knowledge<'a> {
             }
             if let Some(by_sizes) = self.launches.inner.get(name) {
                 let own = sizes(self.trace, node);
-                let exact = matching(by_sizes, &own).map(|(_, all)| (self.usual(at, all), 1.0));
-                let found = exact.or_else(|| self.nearest((at, &own), by_sizes));
-                let calls = found.map(|(variant, scale)| (variant.calls, scale));
-                let calls = calls.filter(|_| self.is_on_device(at) != Some(false));
-                if let Some((calls, scale)) = calls {
-                    done.calls.extend(calls.into_iter().map(|call| (call, scale)));
-                }
+                let exact = matching(by_sizes, &own).map(|(_, all)| self.usual(at, all));
+                let found = exact.map(as_recorded).or_else(|| self.nearest((at, &own), by_sizes));
+                let calls = found.filter(|_| self.is_on_device(at) != Some(false));
+                done.calls.extend(calls.into_iter().flatten());
             } else if !self.launches.seen.contains(name) {
                 let is_leaf = self.tree.children(at).is_empty();
                 let moved = is_leaf.then(|| self.moved(node)).flatten();
@@ -111,34 +125,37 @@ impl<'a> Knowledge<'a> {
         done
     }
 
-    /// A node after all inside: an operator launches when those have prepared what it needs.
-    fn inside_out(&self, at: u32) -> Vec<u32> {
-        let (mut open, mut found) = (vec![at], Vec::new());
-        while let Some(at) = open.pop() {
-            found.push(at);
-            open.extend(self.tree.children(at));
-        }
-        found.reverse();
-        found
-    }
-
-    /// The variant of the nearest sizes, and how many times as much it moves here.
+    /// What was called with the nearest sizes, and how many times as much it is here.
     fn nearest(
         &self,
         (at, own): (u32, &str),
         by_sizes: &BTreeMap<String, Vec<Variant>>,
-    ) -> Option<(Variant, f64)> {
+    ) -> Option<Scaled> {
         let known: Vec<(&str, f64)> = by_sizes.keys().map(|sizes| (sizes.as_str(), 1.0)).collect();
         let near = nearest::find(&known, own, 0.0).map(|near| known[near.place].0);
-        let most = || {
-            let all =
-                by_sizes.iter().max_by_key(|(_, all)| all.iter().map(|one| one.count).sum::<u64>());
-            all.map(|(sizes, _)| sizes.as_str())
+        let count = |all: &Vec<Variant>| all.iter().map(|one| one.count).sum::<u64>();
+        let most = || by_sizes.iter().max_by_key(|(_, all)| count(all));
+        let sizes = near.or_else(|| most().map(|(sizes, _)| sizes.as_str()))?;
+        let moved = [own, sizes].map(text_bytes);
+        let bytes = if moved.contains(&0) { 1.0 } else { moved[0] as f64 / moved[1] as f64 };
+        let scaled = |call: Called| {
+            let ns = call.launches.iter().map(|work| self.recorded_ns(work)).sum();
+            let time = self.opaque.growth((sizes, ns), own);
+            (call, Scale { time, bytes })
         };
-        let sizes = near.or_else(most)?;
-        let (own, other) = (text_bytes(own), text_bytes(sizes));
-        let scale = if own > 0 && other > 0 { own as f64 / other as f64 } else { 1.0 };
-        Some((self.usual(at, by_sizes.get(sizes)?), scale))
+        Some(self.usual(at, by_sizes.get(sizes)?).calls.into_iter().map(scaled).collect())
+    }
+
+    /// What a work took.
+    fn recorded_ns(&self, work: &Launched) -> f64 {
+        let total: u64 = work.details.values().sum();
+        let one = |(detail, count): (&String, &u64)| {
+            let (name, detail) = (work.name.clone(), detail.clone());
+            let samples = self.calibration.works.get(&Key { class: work.kind, name, detail });
+            let centre = samples.and_then(|of| of.centre(&self.calibration.recordings));
+            centre.unwrap_or_default() * *count as f64 / total.max(1) as f64
+        };
+        work.details.iter().map(one).sum()
     }
 
     /// The most frequent of the variants that launch, for what touches memory of a device; of the
@@ -181,12 +198,25 @@ impl<'a> Knowledge<'a> {
     }
 }
 
+/// All inside a node, and it after them: an operator launches when those have prepared what it
+/// needs.
+pub fn inside_out(tree: &Tree, at: u32) -> Vec<u32> {
+    let (mut open, mut found) = (vec![at], Vec::new());
+    while let Some(at) = open.pop() {
+        found.push(at);
+        open.extend(tree.children(at));
+    }
+    found.reverse();
+    found
+}
+
 fn tensors(node: &Node) -> impl Iterator<Item = &Tensor> {
     let all = node.inputs.iter().chain(&node.outputs);
     all.flat_map(|argument| argument.value.tensors()).filter(|tensor| tensor.storage != 0)
 }
 
-fn is_on_accelerator(trace: &ExecutionTrace, tensor: &Tensor) -> bool {
+/// Whether a tensor lies on a device that is no host.
+pub fn is_on_accelerator(trace: &ExecutionTrace, tensor: &Tensor) -> bool {
     let device = trace.text(tensor.device);
     !device.is_empty() && !device.starts_with("cpu") && !device.starts_with("meta")
 }
@@ -202,12 +232,16 @@ fn matching<'a>(
     })
 }
 
+fn as_recorded(variant: Variant) -> Scaled {
+    variant.calls.into_iter().map(|call| (call, Scale::ONE)).collect()
+}
+
 /// Whether calls launch and await the same, whatever they are samples of.
-fn is_alike(recorded: &[Called], composed: &[(Called, f64)]) -> bool {
+fn is_alike(recorded: &[Called], composed: &[(Called, Scale)]) -> bool {
     let works = |call: &Called| -> Vec<(String, i32)> {
         call.launches.iter().map(|work| (work.name.clone(), work.stream)).collect()
     };
-    let same = |(a, (b, _)): (&Called, &(Called, f64))| {
+    let same = |(a, (b, _)): (&Called, &(Called, Scale))| {
         (&a.name, &a.awaits, a.returns) == (&b.name, &b.awaits, b.returns) && works(a) == works(b)
     };
     recorded.len() == composed.len() && recorded.iter().zip(composed).all(same)
@@ -215,7 +249,7 @@ fn is_alike(recorded: &[Called], composed: &[(Called, f64)]) -> bool {
 
 /// Calls by the operators inside, their works by those samples that the operator around them has
 /// too.
-fn in_common(mut composed: Vec<(Called, f64)>, outer: &[Called]) -> Vec<(Called, f64)> {
+fn in_common(mut composed: Scaled, outer: &[Called]) -> Scaled {
     let works = outer.iter().flat_map(|call| &call.launches);
     let own = composed.iter_mut().flat_map(|(call, _)| &mut call.launches);
     for (own, outer) in own.zip(works) {

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use trace::store::{StringId, Strings};
 
-use super::operator::{Done, Knowledge};
+use super::operator::{Done, Knowledge, Scale};
 use super::order::{self, Item, What};
 use super::storage::{self, OpId, Storages};
 use super::{OPAQUE, Unknown};
@@ -277,7 +277,7 @@ impl Writer<'_, '_> {
     }
 
     /// The calls of an operator; those that nothing is known of launch what moves their bytes.
-    fn calls(&mut self, done: &Done) -> Vec<(Called, f64)> {
+    fn calls(&mut self, done: &Done) -> Vec<(Called, Scale)> {
         let mut calls = done.calls.clone();
         for (name, moved) in &done.unknown {
             *self.written.unknown.entry(name.clone()).or_default() += 1;
@@ -296,7 +296,7 @@ impl Writer<'_, '_> {
                 awaits: Vec::new(),
                 returns: Returns::AtOnce,
             };
-            calls.push((called, 1.0));
+            calls.push((called, Scale::ONE));
         }
         calls
     }
@@ -315,7 +315,7 @@ impl Writer<'_, '_> {
     fn call(
         &mut self,
         on: &On<'_>,
-        (called, scale): (&Called, f64),
+        (called, scale): (&Called, Scale),
         works: &mut BTreeMap<u32, WorkId>,
     ) {
         let launches: Vec<WorkId> = called
@@ -335,7 +335,7 @@ impl Writer<'_, '_> {
         self.threads[on.thread].actions.push(Action::Call(call));
     }
 
-    fn launch(&mut self, on: &On<'_>, (launched, scale): (&Launched, f64)) -> WorkId {
+    fn launch(&mut self, on: &On<'_>, (launched, scale): (&Launched, Scale)) -> WorkId {
         let id = self.written.rank.works.len() as WorkId;
         let stream = self.stream(launched.stream);
         let mut after = Vec::new();
@@ -386,11 +386,11 @@ impl Writer<'_, '_> {
             after,
             collective: None,
             parts,
-            scale,
+            scale: scale.time,
             is_launched: true,
         });
         if let Some((operation, bytes)) = &launched.collective {
-            let bytes = (*bytes as f64 * scale).round() as u64;
+            let bytes = (*bytes as f64 * scale.bytes).round() as u64;
             self.written.collectives.push((id, operation.clone(), bytes));
         }
         id

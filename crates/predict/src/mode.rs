@@ -1,0 +1,53 @@
+//! How a step is played: as it runs here, or by what was published, for comparison. The published
+//! ways know when a step ends and nothing of what happens in it.
+
+mod published;
+
+use serde::Serialize;
+
+use crate::Error;
+use crate::calibration::Calibration;
+use crate::calibration::price::{Method, Prices};
+use crate::cost::Constants;
+use crate::evaluate::published as seed;
+use crate::program::Program;
+use crate::recording::Setting;
+use crate::simulate;
+
+/// How a step is played.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Mode {
+    /// Threads, streams, waits, and costs by operator and sizes.
+    #[default]
+    Full,
+    /// The code that was published with arXiv:2201.07821 and its successor: see [`published`].
+    Published,
+    /// Algorithm 1 of arXiv:2201.07821: see [`seed`].
+    Seed,
+}
+
+/// How long the step of each rank takes. [`Mode::Full`] starts ranks as `setting` has it, the
+/// others together.
+///
+/// # Errors
+/// [`Error::Cycle`].
+pub fn steps(
+    (program, setting): (&Program, &Setting),
+    (calibration, constants): (&Calibration, &Constants),
+    mode: Mode,
+) -> Result<Vec<i64>, Error> {
+    Ok(match mode {
+        Mode::Seed => seed::of((program, setting), calibration, constants),
+        Mode::Published => {
+            let costs = Prices::new(calibration, Method::Trimmed).price(program, setting);
+            published::of(program, &costs, constants)
+        }
+        Mode::Full => {
+            let mut costs = Prices::new(calibration, Method::Full).price(program, setting);
+            costs.constants = constants.clone();
+            let simulation = simulate::run(program, &costs)?;
+            (0..program.ranks.len()).map(|rank| simulation.step_ns(rank)).collect()
+        }
+    })
+}

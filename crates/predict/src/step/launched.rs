@@ -1,0 +1,161 @@
+//! Device time that an execution trace launches, by kernel models alone and by the kernels that
+//! another rank recorded: against what was recorded. Exchanges between ranks are left out, as most
+//! of their time is waiting.
+
+use schema::HardwareSpec;
+use serde::Serialize;
+use trace::execution_trace::ExecutionTrace;
+
+use super::dense::Models;
+use crate::Error;
+use crate::calibration::price::{Method, Prices};
+use crate::calibration::{Calibration, collect};
+use crate::evaluate::error_pct;
+use crate::kernel::embedding::V100;
+use crate::kernel::{self, Element, Kind, Work};
+use crate::lower::execution::kernels::{self, Asked, Kernel};
+use crate::program::{Program, Rank};
+use crate::recording::{RankSetting, Setting, Step};
+
+/// What kernels take at least that do little: medians of ranks 0 to 3 of the public 8-rank DLRM
+/// job, on V100, whose device mostly waits for its host.
+const ELEMENT_NS: f64 = 3_000.0;
+/// A copy or a set.
+const MOVE_NS: f64 = 2_500.0;
+/// A product; one of few rows is split and summed again.
+const PRODUCT_NS: f64 = 8_000.0;
+/// A reduction.
+const REDUCE_NS: f64 = 6_000.0;
+/// A concatenation.
+const CONCAT_NS: f64 = 5_000.0;
+/// Elements by place: their gradients are sorted first.
+const INDEX_NS: f64 = 17_000.0;
+/// Scans, with what prepares them.
+const SCAN_NS: f64 = 6_000.0;
+/// Sorting of ids and the update of their rows.
+const UPDATE_NS: f64 = 84_000.0;
+/// Anything else.
+const OTHER_NS: f64 = 6_000.0;
+/// Of the memory's peak, what copies reach (arXiv:2201.07821).
+const MOVE_SHARE: f64 = 0.79;
+
+/// Device time that the step of a rank launches.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct LaunchedRow {
+    /// The rank.
+    pub rank: u32,
+    /// Recorded.
+    pub measured_ns: i64,
+    /// Kernels, copies and sets, recorded.
+    pub works: usize,
+    /// By kernel models, from the execution trace alone.
+    pub models_ns: i64,
+    /// Operators that launch.
+    pub operators: usize,
+    /// Of the recorded.
+    pub models_error_pct: f64,
+    /// By what one other rank launched and how long that took: the median error over those.
+    pub other_error_pct: Option<f64>,
+    /// The largest of these errors.
+    pub other_worst_pct: Option<f64>,
+    /// Whose it is.
+    pub other_worst_rank: Option<u32>,
+}
+
+/// Compares the device time of execution traces to that of a recorded step of the same ranks.
+///
+/// # Errors
+/// [`Error::Execution`]; [`Error::TooFewRanks`] where a recorded rank has no execution trace.
+pub fn rows(
+    (traces, number): (&[ExecutionTrace], usize),
+    step: &Step,
+    (models, device): (&Models, &HardwareSpec),
+) -> Result<Vec<LaunchedRow>, Error> {
+    let ranks = &step.program.ranks;
+    let alone: Vec<Calibration> = (0..ranks.len())
+        .map(|at| {
+            let mut calibration = Calibration::default();
+            collect::add(&mut calibration, step, &[at]);
+            calibration
+        })
+        .collect();
+    let mut rows = Vec::new();
+    for (at, rank) in ranks.iter().enumerate() {
+        let Some(trace) = traces.iter().find(|trace| trace.rank == rank.rank) else {
+            return Err(Error::TooFewRanks { expected: ranks.len(), got: traces.len() });
+        };
+        let (measured_ns, works) = recorded(rank, &step.recorded.ranks[at].works);
+        let asked = kernels::of(trace, number)?;
+        let models_ns = asked.iter().map(|one| price(one, models, device)).sum::<f64>();
+        let models_ns = models_ns.round() as i64;
+        let mut others: Vec<(u32, f64)> = Vec::new();
+        for (other, calibration) in alone.iter().enumerate().filter(|(other, _)| *other != at) {
+            let ns = by_other((trace, number), calibration)?;
+            others.push((ranks[other].rank, error_pct(ns, measured_ns)));
+        }
+        others.sort_by(|a, b| a.1.abs().total_cmp(&b.1.abs()));
+        let middle = others.get(others.len().saturating_sub(1) / 2);
+        rows.push(LaunchedRow {
+            rank: rank.rank,
+            measured_ns,
+            works,
+            models_ns,
+            operators: asked.len(),
+            models_error_pct: error_pct(models_ns, measured_ns),
+            other_error_pct: middle.map(|other| other.1),
+            other_worst_pct: others.last().map(|other| other.1),
+            other_worst_rank: others.last().map(|other| other.0),
+        });
+    }
+    Ok(rows)
+}
+
+/// Device time and count of what a step launches itself, without exchanges.
+fn recorded(rank: &Rank, times: &[(i64, i64)]) -> (i64, usize) {
+    let own = rank.works.iter().zip(times);
+    let own = own.filter(|(work, _)| work.is_launched && work.collective.is_none());
+    own.fold((0, 0), |(ns, count), (_, (from, to))| (ns + to - from, count + 1))
+}
+
+/// Device time of an execution trace by the kernels of a calibration.
+fn by_other(
+    (trace, number): (&ExecutionTrace, usize),
+    calibration: &Calibration,
+) -> Result<i64, Error> {
+    let found = Program::from_execution(std::slice::from_ref(trace), number, calibration)?;
+    let setting = Setting { ranks: vec![RankSetting::default()] };
+    let costs = Prices::new(calibration, Method::Full).price(&found.program, &setting);
+    let works = found.program.ranks[0].works.iter().zip(&costs.ranks[0].works);
+    Ok(works.filter(|(work, _)| work.collective.is_none()).map(|(_, cost)| cost.ns).sum())
+}
+
+/// What a kernel takes by the learnt models, formulas, and at least.
+fn price(asked: &Asked, models: &Models, device: &HardwareSpec) -> f64 {
+    let moved = 1e9 * asked.bytes as f64 / (MOVE_SHARE * device.dram);
+    let learnt = |work: Result<Work, kernel::Error>| {
+        work.map_or(0.0, |work| models.model(work.kind()).price(&work, device).mean_ns)
+    };
+    match asked.kernel {
+        Kernel::Product { batch: 1, m, n, k } => {
+            learnt(Work::new(Kind::Linear, &[m, n, k])).max(PRODUCT_NS)
+        }
+        Kernel::Product { batch, m, n, k } => {
+            learnt(Work::new(Kind::Bmm, &[batch, m, n, k])).max(PRODUCT_NS)
+        }
+        // The learnt model is one of additions, which move three values for each element.
+        Kernel::Element => {
+            let elements = asked.bytes.div_ceil(12).max(1);
+            learnt(Work::element_wise(Element::Add, elements)).max(ELEMENT_NS)
+        }
+        Kernel::Lookup { ids, bags } => {
+            V100.start_ns + V100.row_ns * ids as f64 / bags.max(1) as f64
+        }
+        Kernel::Move => moved.max(MOVE_NS),
+        Kernel::Reduce => moved.max(REDUCE_NS),
+        Kernel::Concat => moved.max(CONCAT_NS),
+        Kernel::Index => moved.max(INDEX_NS),
+        Kernel::Scan => moved.max(SCAN_NS),
+        Kernel::Update => moved.max(UPDATE_NS),
+        Kernel::Other => moved.max(OTHER_NS),
+    }
+}
