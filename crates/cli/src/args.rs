@@ -23,6 +23,7 @@ Exit codes: 0 done, 1 failed, 2 wrong usage or configuration, 3 found something 
 
 mod bench;
 mod capture;
+mod device;
 mod fleet;
 mod flow;
 mod init;
@@ -39,6 +40,7 @@ pub use bench::{
     BenchTrace, BenchTrain, GemmShape, Sampling, Stage, VerbChoice,
 };
 pub use capture::{Capture, Doctor, With};
+pub use device::{DeviceName, OnDevice};
 pub use fleet::{Align, Fleet, FleetTrace, FleetVerb, Reach};
 pub use flow::flowing;
 pub use init::Init;
@@ -254,6 +256,9 @@ pub struct Train {
     #[arg(long, value_name = "ROWS", conflicts_with_all = ["train", "evaluation"],
           value_parser = clap::value_parser!(u64).range(1..))]
     pub synthetic: Option<u64>,
+    /// Where the model is computed.
+    #[command(flatten)]
+    pub device: OnDevice,
     /// Folder of this run: prepared data and checkpoints [default: runs/NAME]
     #[arg(long, value_name = "FOLDER")]
     pub run: Option<PathBuf>,
@@ -397,6 +402,9 @@ pub struct Eval {
     /// Labelled data: files or one prepared folder [default: the run's own held-out data]
     #[arg(long, value_name = "PATH", num_args = 1..)]
     pub data: Vec<String>,
+    /// Where the model is computed.
+    #[command(flatten)]
+    pub device: OnDevice,
     /// What malformed rows do.
     #[command(flatten)]
     pub malformed: Malformed,
@@ -427,6 +435,9 @@ pub struct Score {
     /// Write here instead of to stdout
     #[arg(short, long, value_name = "FILE")]
     pub output: Option<PathBuf>,
+    /// Where the model is computed.
+    #[command(flatten)]
+    pub device: OnDevice,
     /// What malformed rows do.
     #[command(flatten)]
     pub malformed: Malformed,
@@ -660,6 +671,9 @@ pub struct Quickstart {
     /// How long it may train, about
     #[arg(long, default_value_t = 60, value_parser = clap::value_parser!(u64).range(1..=3600))]
     pub seconds: u64,
+    /// Where the model is computed.
+    #[command(flatten)]
+    pub device: OnDevice,
 }
 
 /// A size in MiB.

@@ -4,11 +4,13 @@
 use std::io;
 use std::path::PathBuf;
 
+use device::cuda::DriverError;
 use schema::proposal::ProposalError;
 use schema::unit::counted;
 use schema::{Bytes, ConfigError};
 use train::memory::Moment;
 
+use crate::args::DeviceName;
 use crate::machine::memory::Available;
 use crate::resolve::memory::{Offer, largest};
 
@@ -44,6 +46,9 @@ pub enum Error {
     /// The scheduler knows no hosts of a job.
     #[error("Slurm job {job}: no hosts: {said:?}")]
     Slurm { job: i64, said: String },
+    /// A device that is not there, or without its compiler.
+    #[error("--device {name}: {source}; `rowmill doctor device` lists what there is")]
+    NoDevice { name: DeviceName, source: Box<DriverError> },
     /// A launcher that knows no MPI.
     #[error("torchrun started {size} processes, which know nothing of each other without MPI")]
     Torchrun { size: u32 },
@@ -330,7 +335,8 @@ impl Error {
     /// What the process ends with.
     pub fn exit_code(&self) -> u8 {
         match self {
-            Self::Torchrun { .. }
+            Self::NoDevice { .. }
+            | Self::Torchrun { .. }
             | Self::NoMpi { .. }
             | Self::OtherLauncher { .. }
             | Self::OtherRanks { .. }

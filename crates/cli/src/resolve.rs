@@ -3,6 +3,7 @@
 
 pub mod checkpoint;
 pub mod config;
+pub mod device;
 pub mod input;
 pub mod memory;
 pub mod plan;

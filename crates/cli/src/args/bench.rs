@@ -153,6 +153,9 @@ pub struct BenchTrain {
     /// Change a key of the configuration, such as optimizer.dense.kind=adagrad
     #[arg(long = "set", value_name = "KEY=VALUE", value_parser = super::key_value)]
     pub set: Vec<(String, String)>,
+    /// Where the model is computed.
+    #[command(flatten)]
+    pub device: super::OnDevice,
     /// Samples of a step [default: the configuration's]
     #[arg(long, value_name = "B")]
     pub batch_size: Option<usize>,

@@ -7,14 +7,16 @@ use std::process::ExitCode;
 use std::sync::Arc;
 
 use data::Dataset;
-use device::Cpu;
+use device::Backend;
 use serde::{Deserialize, Serialize};
+use train::run::Open;
 use train::{Evaluation, Scorer};
 
 use super::train::{evaluation_rows, warn};
 use crate::args::Eval;
 use crate::error::Error;
 use crate::progress::{Meter, Unit};
+use crate::resolve::device::{Device, on_device};
 use crate::resolve::{Session, checkpoint, input};
 use crate::world::{Joined, World};
 use crate::{interrupt, render};
@@ -47,21 +49,41 @@ pub fn run(args: &Eval, session: &Session) -> Result<ExitCode, Error> {
             world.end(result, session)
         }
         Joined::World(world) => world.follow(session, |world, task: Task| {
-            let threads = world.threads(session);
-            let mut scorer = Scorer::join(&task.checkpoint, Cpu::new(threads), world.stream()?)?;
-            let dataset = Dataset::open(&task.data)?;
-            scorer.evaluate(&dataset, task.rows, &mut |_, _| {})?;
-            Ok(false)
+            let device = Device::open(args.device.device, session)?;
+            on_device!(&device, open => follow(open, (world, session), task)).map(|()| false)
         }),
     }
+}
+
+/// Takes part as another rank than 0.
+fn follow<B: Backend>(
+    open: impl Open<B>,
+    (world, session): (&mut World, &Session),
+    task: Task,
+) -> Result<(), Error> {
+    let device = open(world.threads(session))?;
+    let mut scorer = Scorer::join(&task.checkpoint, device, world.stream()?)?;
+    let dataset = Dataset::open(&task.data)?;
+    scorer.evaluate(&dataset, task.rows, &mut |_, _| {})?;
+    Ok(())
 }
 
 /// Evaluates as the only process, or as rank 0 of `world`.
 fn evaluate(args: &Eval, session: &Session, world: Option<&mut World>) -> Result<ExitCode, Error> {
     let folder = checkpoint::find_for_rows(&args.checkpoint, session.console)?;
+    let device = Device::open(args.device.device, session)?;
+    on_device!(&device, open => evaluate_on(open, (args, folder), session, world))
+}
+
+fn evaluate_on<B: Backend>(
+    open: impl Open<B>,
+    (args, folder): (&Eval, PathBuf),
+    session: &Session,
+    world: Option<&mut World>,
+) -> Result<ExitCode, Error> {
     let mut scorer = match &world {
-        None => Scorer::load(&folder, Cpu::new(session.threads))?,
-        Some(world) => Scorer::join(&folder, Cpu::new(world.threads(session)), world.stream()?)?,
+        None => Scorer::load(&folder, open(session.threads)?)?,
+        Some(world) => Scorer::join(&folder, open(world.threads(session))?, world.stream()?)?,
     };
     // A checkpoint copied out of its run has no place of its own for prepared data.
     let temporary = tempfile::tempdir().map_err(Error::io(std::env::temp_dir(), "create"))?;
@@ -98,9 +120,9 @@ fn evaluate(args: &Eval, session: &Session, world: Option<&mut World>) -> Result
     Ok(ExitCode::SUCCESS)
 }
 
-fn held_out(
+fn held_out<B: Backend>(
     args: &Eval,
-    scorer: &Scorer<Cpu>,
+    scorer: &Scorer<B>,
     session: &Session,
     cache: PathBuf,
 ) -> Result<(Arc<Dataset>, Range<u64>), Error> {

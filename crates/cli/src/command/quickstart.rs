@@ -12,13 +12,13 @@ use std::time::Instant;
 
 use data::synthetic::{Report, SyntheticConfig, ceiling_auc};
 use data::{Begin, Dataset};
-use device::Cpu;
 use schema::{Bytes, JobConfig, ShardingPlan};
-use train::run::{Outcome, RuleChange, RunRequest, Start, TraceRequest};
+use train::run::{Event, Outcome, RuleChange, RunRequest, Start, TraceRequest};
 
 use super::train::{Observer, quoted};
 use crate::args::{Format, Quickstart};
 use crate::error::{EXIT_INTERRUPTED, Error};
+use crate::resolve::device::{Device, on_device};
 use crate::resolve::{Session, config, input};
 use crate::{interrupt, machine, output, render};
 
@@ -81,6 +81,7 @@ struct Rows {
 pub fn run(args: &Quickstart, session: &Session) -> Result<ExitCode, Error> {
     let started = Instant::now();
     let folder = Folder { root: args.folder.clone() };
+    let device = Device::open(args.device.device, session)?;
     greet(&folder, session);
     check_disk(&folder)?;
     let _made = output::folder(&folder.root)?;
@@ -103,7 +104,7 @@ pub fn run(args: &Quickstart, session: &Session) -> Result<ExitCode, Error> {
         stop: Arc::clone(&stop),
     };
     say(session, 3, "measuring this machine");
-    let measured = measure(&request(&scale::trial(&job), folder.root.join("trial")))?;
+    let measured = measure(&request(&scale::trial(&job), folder.root.join("trial")), &device)?;
     let seconds = scale::training_seconds(args.seconds, started.elapsed().as_secs_f64());
     scale::fit_steps(&mut job, rows.train.end, measured, seconds);
     // What a user may copy: the job as it was trained, with its data.
@@ -116,7 +117,7 @@ pub fn run(args: &Quickstart, session: &Session) -> Result<ExitCode, Error> {
             trace: Some(TraceRequest { folder: folder.trace(), steps: TRACED_STEPS }),
             ..request(&job, folder.run())
         },
-        session,
+        (session, &device),
     )?;
     if outcome.interrupted {
         let (folder, seconds) = (quoted(&folder.root.display().to_string()), args.seconds);
@@ -130,7 +131,7 @@ pub fn run(args: &Quickstart, session: &Session) -> Result<ExitCode, Error> {
     say(session, 5, "predicting a change, then making it: twice the batch");
     let short = |job: &JobConfig, run: PathBuf, trace: TraceRequest| {
         let request = RunRequest { trace: Some(trace), ..request(job, run) };
-        Ok(train::run::run(&request, Cpu::open, &mut |_| {})?)
+        Ok(run_on(&device, &request, &mut |_| {})?)
     };
     let proven = change::prove(&job, &folder.changes(), session, &short)?;
     let summary =
@@ -238,17 +239,28 @@ fn generate(folder: &Folder, args: &Quickstart, session: &Session) -> Result<Row
 }
 
 /// Samples per second of a short trial run, whose files are removed.
-fn measure(trial: &RunRequest) -> Result<f64, Error> {
-    let outcome = train::run::run(trial, Cpu::open, &mut |_| {})?;
+fn measure(trial: &RunRequest, device: &Device) -> Result<f64, Error> {
+    let outcome = run_on(device, trial, &mut |_| {})?;
     fs::remove_dir_all(&trial.run_folder).map_err(Error::io(&trial.run_folder, "remove"))?;
     Ok(outcome.samples_per_second)
 }
 
-fn train(request: &RunRequest, session: &Session) -> Result<Outcome, Error> {
+fn train(
+    request: &RunRequest,
+    (session, device): (&Session, &Device),
+) -> Result<Outcome, Error> {
     let mut observer = Observer::new(session.console).with_metrics_of(&request.run_folder);
-    let outcome = train::run::run(request, Cpu::open, &mut |event| observer.see(event))?;
+    let outcome = run_on(device, request, &mut |event| observer.see(event))?;
     observer.finish()?;
     Ok(outcome)
+}
+
+fn run_on(
+    device: &Device,
+    request: &RunRequest,
+    observe: &mut dyn FnMut(Event<'_>),
+) -> Result<Outcome, train::Error> {
+    on_device!(device, open => train::run::run(request, open, observe))
 }
 
 fn toml_of(job: &JobConfig) -> Result<String, Error> {

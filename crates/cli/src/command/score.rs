@@ -6,11 +6,12 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use data::{Pace, ScoreRequest, read_for_scoring};
-use device::Cpu;
+use device::Backend;
 use schema::Batch;
 use schema::source::{DataConfig, Format};
 use serde::Serialize;
 use train::Scorer;
+use train::run::Open;
 use train::scorer::Crew;
 
 use crate::args::{self, Score};
@@ -18,6 +19,7 @@ use crate::error::Error;
 use crate::output;
 use crate::progress::{Meter, Unit};
 use crate::render;
+use crate::resolve::device::{Device, on_device};
 use crate::resolve::{Session, checkpoint, input};
 use crate::world::{Joined, World};
 
@@ -31,8 +33,12 @@ pub fn run(args: &Score, session: &Session) -> Result<ExitCode, Error> {
             world.end(result, session)
         }
         Joined::World(world) => world.follow(session, |world, folder: PathBuf| {
-            let mut scorer = Scorer::open(&folder, Cpu::new(world.threads(session)))?;
-            Crew::of(world.take_comm()?).follow(&mut scorer)?;
+            let (device, threads) =
+                (Device::open(args.device.device, session)?, world.threads(session));
+            let crew = Crew::of(world.take_comm()?);
+            on_device!(&device, open => {
+                crew.follow(&mut Scorer::open(&folder, open(threads)?)?)?;
+            });
             Ok(false)
         }),
     }
@@ -48,8 +54,18 @@ fn score_all(
     if args.file != "-" {
         input::is_there(&args.file)?;
     }
+    let device = Device::open(args.device.device, session)?;
+    on_device!(&device, open => score_on(open, (args, folder), session, world))
+}
+
+fn score_on<B: Backend>(
+    open: impl Open<B>,
+    (args, folder): (&Score, PathBuf),
+    session: &Session,
+    world: Option<&mut World>,
+) -> Result<ExitCode, Error> {
     let threads = world.as_ref().map_or(session.threads, |world| world.threads(session));
-    let mut scorer = Scores { scorer: Scorer::open(&folder, Cpu::new(threads))?, crew: None };
+    let mut scorer = Scores { scorer: Scorer::open(&folder, open(threads)?)?, crew: None };
     if let Some(world) = world {
         world.tell(std::path::absolute(&folder).unwrap_or(folder))?;
         scorer.crew = Some(Crew::of(world.take_comm()?));
@@ -74,12 +90,12 @@ fn score_all(
 }
 
 /// What gives rows their probabilities: this process, or all of a launcher's.
-struct Scores {
-    scorer: Scorer<Cpu>,
+struct Scores<B: Backend> {
+    scorer: Scorer<B>,
     crew: Option<Crew>,
 }
 
-impl Scores {
+impl<B: Backend> Scores<B> {
     fn of(&mut self, batch: &Batch) -> Result<Vec<f32>, train::Error> {
         match &mut self.crew {
             None => self.scorer.score(batch),
@@ -92,11 +108,11 @@ impl Scores {
 const LINES_NAMED: usize = 10;
 
 /// Scores into the file `path`, which appears when it is whole; what stood there stays till then.
-fn score_into(
+fn score_into<B: Backend>(
     path: &Path,
     args: &Score,
     session: &Session,
-    scorer: &mut Scores,
+    scorer: &mut Scores<B>,
 ) -> Result<Scored, Error> {
     let input = fs::canonicalize(&args.file).ok();
     let standing = fs::canonicalize(path).ok();
@@ -137,10 +153,10 @@ impl Scored {
     }
 }
 
-fn score<W: Write>(
+fn score<B: Backend, W: Write>(
     args: &Score,
     session: &Session,
-    scores: &mut Scores,
+    scores: &mut Scores<B>,
     target: &mut Target<'_, W>,
 ) -> Result<Scored, Error> {
     let json = args.output.is_none() && session.console.format == args::Format::Json;

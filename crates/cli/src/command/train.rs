@@ -7,7 +7,6 @@ use std::process::ExitCode;
 use std::sync::Arc;
 
 use data::{Begin, IdsOutside, Strictness};
-use device::Cpu;
 use schema::source::OutOfRange;
 use schema::{Figure, Interaction};
 use serde::Serialize;
@@ -20,6 +19,7 @@ use crate::progress::{Meter, Unit};
 use crate::render::{self, Console};
 use crate::resolve::config::{self, Job};
 use crate::resolve::memory::{self, Look, Room};
+use crate::resolve::device::{Device, on_device};
 use crate::resolve::plan::Tiling;
 use crate::resolve::{Session, checkpoint, input, plan, record, rows, synthetic};
 use crate::world::{Joined, World};
@@ -95,6 +95,7 @@ struct Asked {
     job: Job,
     tiling: Tiling,
     strictness: Strictness,
+    device: Device,
 }
 
 impl Asked {
@@ -112,7 +113,7 @@ impl Asked {
             // The run's own rule, unless another was asked for.
             let is_usual = strictness == Strictness::AtMost(Strictness::DEFAULT_MAX);
             let strictness = resumed.strictness.filter(|_| is_usual).unwrap_or(strictness);
-            return Ok(Self { job, tiling, strictness });
+            return Ok(Self { job, tiling, strictness, device: Device::Cpu });
         };
         let mut job = config::job(name, &set)?;
         if args.synthetic.is_some() {
@@ -122,7 +123,7 @@ impl Asked {
         if !args.print_config {
             choose_inputs(args, &mut job)?;
         }
-        Ok(Self { job, tiling, strictness })
+        Ok(Self { job, tiling, strictness, device: Device::Cpu })
     }
 
     /// Prepares the data before all else where it is to say how many rows tables have.
@@ -174,6 +175,8 @@ fn train(args: &Train, session: &Session, world: Option<&mut World>) -> Result<E
     }
     if args.estimate {
         rows::check_known(&asked.job.config, "--estimate")?;
+    } else {
+        asked.device = Device::open(args.device.device, session)?;
     }
     let run_folder = args.run_folder();
     // Dropped after everything below, the inner one first: what fails leaves no empty folders.
@@ -234,7 +237,7 @@ fn train_on(
     session: &Session,
     world: Option<&mut World>,
 ) -> Result<ExitCode, Error> {
-    let Asked { job, tiling, strictness } = asked;
+    let Asked { job, tiling, strictness, device } = asked;
     let run_folder = args.run_folder();
     let cache = run_folder.join("data");
     let plan = tiling.plan(&job.config.model.tables);
@@ -283,8 +286,8 @@ fn train_on(
         observer.see(event);
     };
     let outcome = match world {
-        None => run.run(Cpu::open, observe)?,
-        Some(world) => processes::lead(world, (run, session), observe)?,
+        None => on_device!(&device, open => run.run(open, observe))?,
+        Some(world) => processes::lead(world, (run, session), &device, observe)?,
     };
     written?;
     let recorded = observer.finish()?;

@@ -8,6 +8,7 @@ use schema::{ConfigError, Share};
 
 use super::Error;
 use crate::command::train::quoted;
+use crate::resolve::device;
 use schema::proposal::ProposalError;
 
 impl Error {
@@ -47,6 +48,7 @@ impl Error {
             | Self::NothingToResume { .. }
             | Self::NoMetrics { .. }
             | Self::ResumeOfNothing => return self.config_hint(),
+            Self::NoDevice { source, .. } => device::cure(source).into(),
             Self::ForeignFolder { .. } => "choose another with --folder".into(),
             Self::NoData { .. }
             | Self::NoEvaluation

@@ -1,9 +1,12 @@
-//! `rowmill doctor device`, with a GPU's driver that only answers, and without.
+//! `rowmill doctor device`, with a GPU's driver that only answers, and without; `--device` of the
+//! commands that compute a model.
 
 use std::path::Path;
 use std::process::Command;
 
 use serde_json::Value;
+
+use crate::fixture::{Place, Ran};
 
 /// The binary with `folder` where the linker looks first.
 fn doctor(folder: &Path, words: &[&str]) -> (Option<i32>, String) {
@@ -38,4 +41,105 @@ fn a_gpu_is_listed_and_its_absence_explained() {
     let (code, text) = doctor(folder.path(), &[]);
     assert_eq!(code, Some(0), "{text}");
     assert!(text.contains("cuda:0") && text.contains("stub, 0.0 GiB of 0.0 GiB free"), "{text}");
+}
+
+#[test]
+fn a_device_that_is_not_there_is_refused_before_anything_is_read() {
+    let place = Place::new();
+    for words in [
+        "train job.toml --train train.csv --run run --device cuda:99",
+        "bench train --config job.toml --device cuda:99",
+        "quickstart --device cuda:99",
+    ] {
+        let ran = place.run(words);
+        assert_eq!(ran.code, Some(2), "{words}\n{}", ran.stderr);
+        for part in ["error: --device cuda:99: ", "rowmill doctor device", "hint: "] {
+            assert!(ran.stderr.contains(part), "{words}: {part}\n{}", ran.stderr);
+        }
+    }
+    assert!(place.names("run").is_empty() && place.names("rowmill-").is_empty());
+    let ran = place.run("train job.toml --train train.csv --device gpu");
+    assert_eq!(ran.code, Some(2));
+    assert!(ran.stderr.contains("expected cpu, cuda, cuda:N or emulated"), "{}", ran.stderr);
+}
+
+/// Losses of the intervals that a run logs.
+fn losses(ran: &Ran) -> Vec<f64> {
+    ran.lines().iter().filter(|line| line["event"] == "interval").map(loss_of).collect()
+}
+
+fn loss_of(line: &Value) -> f64 {
+    line["loss"].as_f64().unwrap()
+}
+
+fn close(got: &[f64], expected: &[f64]) {
+    assert_eq!(got.len(), expected.len());
+    for (got, expected) in got.iter().zip(expected) {
+        assert!((got - expected).abs() < 1e-4 * expected.abs(), "expected {expected}, got {got}");
+    }
+}
+
+/// Whether kernels can be emulated here; says so where they cannot.
+fn can_emulate() -> bool {
+    let compiler = std::env::var_os("CXX").unwrap_or_else(|| "g++".into());
+    let found = Command::new(&compiler).arg("--version").output().is_ok();
+    if !found {
+        println!("SKIPPED a GPU's kernels, emulated: no C++ compiler (CXX) here");
+    }
+    found
+}
+
+/// The binary, with the kernels that other tests have compiled.
+fn emulating(place: &Place, words: &str) -> Ran {
+    let kernels = Path::new(env!("CARGO_TARGET_TMPDIR")).join("kernels");
+    let output = place.command(words).env("ROWMILL_KERNELS", kernels).output().unwrap();
+    let ran = Ran::of(&output);
+    assert_eq!(ran.code, Some(0), "rowmill {words}\n{}\n{}", ran.stdout, ran.stderr);
+    ran
+}
+
+#[test]
+fn sixty_steps_on_the_emulated_gpu_are_those_of_the_cpu() {
+    if !can_emulate() {
+        return;
+    }
+    let place = Place::new();
+    let train = |run: &str, device: &str| {
+        let words = "train adult-income --synthetic 20000 --set steps=60 --set log_every=10";
+        let words = format!("{words} --run {run} --format json --device {device}");
+        emulating(&place, &words)
+    };
+    let (cpu, emulated) = (train("cpu", "cpu"), train("emulated", "emulated"));
+    assert_eq!(losses(&cpu).len(), 6);
+    close(&losses(&emulated), &losses(&cpu));
+    let auc = |ran: &Ran| ran.last()["evaluation"]["auc"].as_f64().unwrap();
+    close(&[auc(&emulated)], &[auc(&cpu)]);
+}
+
+#[test]
+fn a_checkpoint_of_one_device_loads_on_the_other() {
+    if !can_emulate() {
+        return;
+    }
+    let place = Place::new();
+    let train = |words: &str| {
+        let words = format!("train job.toml --train train.csv --format json {words}");
+        emulating(&place, &words)
+    };
+    let whole = train("--run whole --set steps=60 --set log_every=10");
+    train("--run run --set steps=30 --set log_every=10 --device emulated");
+    let rest = train("--run run --set steps=60 --set log_every=10 --resume");
+    close(&losses(&rest), &losses(&whole)[3..]);
+    let evaluate = |device: &str| {
+        let words = format!("eval run --format json --device {device}");
+        emulating(&place, &words).last()["evaluation"]["loss"].as_f64().unwrap()
+    };
+    close(&[evaluate("emulated")], &[evaluate("cpu")]);
+    let score = |device: &str| -> Vec<f64> {
+        let ran = emulating(&place, &format!("score run train.csv --device {device}"));
+        ran.stdout.lines().map(|line| line.parse().unwrap()).collect()
+    };
+    let (emulated, cpu) = (score("emulated"), score("cpu"));
+    assert!(cpu.len() > 3000);
+    close(&emulated, &cpu);
 }

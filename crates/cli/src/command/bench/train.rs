@@ -8,7 +8,8 @@ use std::process::ExitCode;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use comm::world;
-use device::Cpu;
+use device::backend::Cuda;
+use device::{Backend, Cpu};
 use schema::{
     Batch, IdLaw, JobConfig, ModelConfig, Rank, ShardingPlan, SyntheticConfig, TableConfig,
 };
@@ -17,6 +18,7 @@ use trace::{Clock, Recorder};
 use train::memory::WeightSource;
 use train::profile::Profiler;
 use train::run::run_info;
+use train::run::Open;
 use train::{Model, RankContext, Share};
 
 use super::batch::{self, Made};
@@ -31,6 +33,7 @@ use crate::interrupt;
 use crate::progress::{Meter, Unit};
 use crate::render;
 use crate::resolve::config::Job;
+use crate::resolve::device::{Device, on_device};
 use crate::resolve::memory::{self, Look};
 use crate::resolve::plan::Tiling;
 use crate::resolve::synthetic::Laws;
@@ -47,6 +50,7 @@ const RECORDED: u64 = 2;
 #[derive(Debug, Serialize)]
 struct Report {
     config: String,
+    device: String,
     batch_size: usize,
     pooling: usize,
     threads: usize,
@@ -103,9 +107,18 @@ struct Taken {
 pub fn run(args: &BenchTrain, session: &Session) -> Result<ExitCode, Error> {
     let job = job(args)?;
     check_memory(args, &job, session)?;
+    let device = Device::open(args.device.device, session)?;
+    on_device!(&device, open => run_on(open, (args, &job), session))
+}
+
+fn run_on<B: Host>(
+    open: impl Open<B>,
+    (args, job): (&BenchTrain, &Job),
+    session: &Session,
+) -> Result<ExitCode, Error> {
     let stop = interrupt::stop_flag(STOPPING);
     session.console.say(format_args!("building {} and its batches", job.config.model.name));
-    let mut bench = Bench::new(&job.config, args, session.threads)?;
+    let mut bench = Bench::new(&job.config, args, open(session.threads)?)?;
     let taken = bench.measure(args, session, &stop)?;
     let interrupted = stop.load(Ordering::SeqCst);
     if taken.steps.is_empty() || taken.recorded.is_empty() {
@@ -117,7 +130,7 @@ pub fn run(args: &BenchTrain, session: &Session) -> Result<ExitCode, Error> {
         let info = run_info(&world(1)[0], session.threads, bench.clock);
         record::write(folder, judge.kept(&taken.recorded).values(), info)?;
     }
-    let report = report(&taken, &bench, (args, &job), interrupted);
+    let report = report(&taken, &bench, (args, job), interrupted);
     conclude(session, (&report.quality, interrupted), &report, table)
 }
 
@@ -155,9 +168,9 @@ fn job(args: &BenchTrain) -> Result<Job, Error> {
 }
 
 /// A model, its batches, and the limits beside it.
-struct Bench {
-    context: RankContext<Cpu>,
-    model: Model<Cpu>,
+struct Bench<B: Backend> {
+    context: RankContext<B>,
+    model: Model<B>,
     batches: Vec<Batch>,
     limits: Limits,
     /// Of what is recorded.
@@ -166,9 +179,26 @@ struct Bench {
     step: usize,
 }
 
-impl Bench {
-    fn new(config: &JobConfig, args: &BenchTrain, threads: usize) -> Result<Self, Error> {
-        let cpu = Cpu::new(threads);
+/// A device, and the cores of its host, whose limits are measured.
+trait Host: Backend {
+    fn cores(&self) -> &Cpu;
+}
+
+impl Host for Cpu {
+    fn cores(&self) -> &Cpu {
+        self
+    }
+}
+
+impl Host for Cuda {
+    fn cores(&self) -> &Cpu {
+        self.host_cpu()
+    }
+}
+
+impl<B: Host> Bench<B> {
+    fn new(config: &JobConfig, args: &BenchTrain, device: B) -> Result<Self, Error> {
+        let (host, threads) = (device.host(), device.host().threads());
         let (model, batch_size) = (&config.model, config.training.batch_size);
         let tables = || model.features().into_iter().map(|feature| &model.tables[feature.table]);
         let mut laws = Laws::default();
@@ -183,12 +213,12 @@ impl Bench {
             distributions: tables().map(distribution).collect::<Result<_, _>>()?,
         };
         let plan = ShardingPlan::table_wise(&model.tables, 1);
-        let batches = batch::make(&cpu.pool, &made);
+        let batches = batch::make(host, &made);
         let table_bytes = model.table_bytes(schema::Optimizer::Sgd).0;
-        let limits = Limits::new(&cpu.pool, table_bytes, row_bytes_mean(model));
+        let limits = Limits::new(host, table_bytes, row_bytes_mean(model));
         let clock = Clock::start();
         let profiler = Profiler::new(Recorder::new(run_info(&world(1)[0], threads, clock)), clock);
-        let context = RankContext::alone(cpu, profiler)?;
+        let context = RankContext::alone(device, profiler)?;
         let trained = Model::initial(context.on(), config, (&plan, Rank(0)), batch_size)?;
         Ok(Self { context, model: trained, batches, limits, clock, step: 0 })
     }
@@ -212,21 +242,21 @@ impl Bench {
             }
             let total = per_turn * (turn + 1).max(args.sampling.repeats);
             meter.set_total(Some(total));
-            self.limits.measure(&self.context.device);
+            self.limits.measure(self.context.device.cores());
             for _ in 0..per_turn {
                 if stop.load(Ordering::SeqCst) {
                     return Ok(taken);
                 }
-                let watch = Watch::start(&self.context.device.pool);
+                let watch = Watch::start(self.context.device.host());
                 self.train()?;
-                taken.steps.push(watch.sample(&self.context.device.pool, |seconds| seconds));
+                taken.steps.push(watch.sample(self.context.device.host(), |seconds| seconds));
                 meter.advance(taken.steps.len() as u64, "");
             }
             let recorded = if args.trace.is_some() { per_turn } else { RECORDED };
             for _ in 0..recorded {
                 taken.recorded.push(self.recorded()?);
             }
-            self.limits.measure(&self.context.device);
+            self.limits.measure(self.context.device.cores());
         }
         meter.finish();
         Ok(taken)
@@ -243,11 +273,11 @@ impl Bench {
 
     fn recorded(&mut self) -> Result<Sample<Step>, Error> {
         let number = self.step as u64;
-        let watch = Watch::start(&self.context.device.pool);
+        let watch = Watch::start(self.context.device.host());
         self.context.profiler.begin_step(number);
         self.train()?;
         self.context.profiler.end_step();
-        let (seconds, conditions) = watch.stop(&self.context.device.pool);
+        let (seconds, conditions) = watch.stop(self.context.device.host());
         let recorder = self.context.profiler.recorder();
         let spans = recorder.and_then(|recorder| recorder.spans(number)).unwrap_or_default();
         Ok(Sample { value: Step { seconds, spans: spans.to_vec() }, conditions })
@@ -271,9 +301,9 @@ impl Taken {
     }
 }
 
-fn report(
+fn report<B: Host>(
     taken: &Taken,
-    bench: &Bench,
+    bench: &Bench<B>,
     (args, job): (&BenchTrain, &Job),
     interrupted: bool,
 ) -> Report {
@@ -296,9 +326,10 @@ fn report(
     };
     Report {
         config: job.origin.clone(),
+        device: args.device.device.to_string(),
         batch_size,
         pooling: args.pooling,
-        threads: bench.context.device.pool.threads(),
+        threads: bench.context.device.host().threads(),
         optimizer: job.config.optimizer.sparse.kind,
         dense_optimizer: job.config.optimizer.dense.kind,
         distribution: job.config.synthetic.ids.clone().unwrap_or_default(),
@@ -336,8 +367,9 @@ fn table(report: &Report) -> String {
         (
             "training",
             format!(
-                "{}, {}, B = {}, {} ids per bag, {}",
+                "{} on {}, {}, B = {}, {} ids per bag, {}",
                 report.config,
+                report.device,
                 report.precision,
                 report.batch_size,
                 report.pooling,

@@ -3,12 +3,12 @@
 use std::path::PathBuf;
 use std::process::{Command, ExitCode, Stdio};
 
-use device::cuda::{Driver, DriverError};
+use ::device::cuda::{Driver, DriverError};
 use serde::Serialize;
 
 use crate::error::{EXIT_FAILED, Error};
 use crate::render;
-use crate::resolve::Session;
+use crate::resolve::{Session, device};
 
 /// What was found.
 #[derive(Serialize)]
@@ -50,17 +50,11 @@ fn diagnose() -> Diagnosis {
             Err(error) => break Some(error),
         }
     };
-    let compiler = std::env::var_os("CXX").map_or_else(|| "g++".into(), PathBuf::from);
+    let compiler = device::compiler();
     let mut version = Command::new(&compiler);
     let version = version.arg("--version").stdout(Stdio::null()).stderr(Stdio::null());
     let has_compiler = version.status().is_ok_and(|status| status.success());
-    let cure = error.as_ref().map(|error| match error {
-        DriverError::NoDriver { .. } => {
-            "install NVIDIA's driver, or let the linker find it (LD_LIBRARY_PATH)"
-        }
-        DriverError::NoDevice { .. } => "let this process see a GPU (CUDA_VISIBLE_DEVICES)",
-        _ => "see what nvidia-smi says",
-    });
+    let cure = error.as_ref().map(device::cure);
     let problem = error.map(|error| error.to_string());
     let compiler = compiler.display().to_string();
     Diagnosis { devices, problem, cure, compiler, has_compiler }

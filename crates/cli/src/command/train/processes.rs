@@ -5,7 +5,6 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use data::Dataset;
-use device::Cpu;
 use schema::JobConfig;
 use serde::{Deserialize, Serialize};
 use train::run::{Event, Outcome, Processes, Reading, RunRequest, Start, TraceRequest, follow};
@@ -13,6 +12,7 @@ use train::run::{Event, Outcome, Processes, Reading, RunRequest, Start, TraceReq
 use crate::args::Train;
 use crate::error::Error;
 use crate::interrupt;
+use crate::resolve::device::{Device, on_device};
 use crate::resolve::{Session, plan};
 use crate::world::World;
 
@@ -38,6 +38,7 @@ pub struct Run {
 pub fn lead(
     world: &mut World,
     (reading, session): (Reading, &Session),
+    device: &Device,
     observe: &mut dyn FnMut(Event<'_>),
 ) -> Result<Outcome, Error> {
     let (native, said) = world.sums();
@@ -46,7 +47,7 @@ pub fn lead(
     world.fail_into(&run.run_folder);
     world.tell(run)?;
     let processes = Processes { comm: world.take_comm()?, timeout: world.timeout(), native };
-    Ok(reading.lead(Cpu::open, processes, observe)?)
+    Ok(on_device!(device, open => reading.lead(open, processes, observe))?)
 }
 
 impl Run {
@@ -78,9 +79,10 @@ impl Run {
     pub fn follow(self, world: &mut World, args: &Train, session: &Session) -> Result<bool, Error> {
         world.fail_into(&self.run_folder);
         let native = self.native;
+        let device = Device::open(args.device.device, session)?;
         let request = self.complete(args, world.threads(session))?;
         let processes = Processes { comm: world.take_comm()?, timeout: world.timeout(), native };
-        Ok(follow(&request, Cpu::open, processes)?)
+        Ok(on_device!(&device, open => follow(&request, open, processes))?)
     }
 
     /// The run on this rank.

@@ -1,0 +1,101 @@
+//! The device that `--device` names, opened, with its kernels compiled: what is missing is said
+//! before anything is read or written.
+
+use std::path::PathBuf;
+
+use device::backend::Cuda;
+use device::cuda::{Checks, Driver, DriverError, Emulation, Order};
+
+use super::Session;
+use crate::args::DeviceName;
+use crate::error::Error;
+
+/// Where a model is computed.
+#[derive(Clone, Debug)]
+pub enum Device {
+    /// On the host's cores.
+    Cpu,
+    /// By the kernels of a GPU, or of its emulation.
+    Gpu(Driver),
+}
+
+impl Device {
+    /// Opens the device and compiles its kernels, or takes what an earlier run compiled.
+    ///
+    /// # Errors
+    /// [`Error::NoDevice`] saying what is missing.
+    pub fn open(name: DeviceName, session: &Session) -> Result<Self, Error> {
+        let opened = match name {
+            DeviceName::Cpu => return Ok(Self::Cpu),
+            DeviceName::Cuda(number) => Driver::cuda(number, nvrtc(), kernels()),
+            DeviceName::Emulated => Ok(Driver::emulated(emulation())),
+        };
+        let refused = |source| Error::NoDevice { name, source };
+        let driver = opened.map_err(|error| refused(Box::new(error)))?;
+        session.console.detail(format_args!("device: {}", driver.name()));
+        match Cuda::new(driver.clone(), 1) {
+            Ok(_) => Ok(Self::Gpu(driver)),
+            Err(device::Error::Driver(error)) => Err(refused(error)),
+            Err(error) => Err(error.into()),
+        }
+    }
+}
+
+/// Runs `$body` with `$open`, which opens `$device` with so many threads of the host.
+macro_rules! on_device {
+    ($device:expr, $open:ident => $body:expr) => {
+        match $device {
+            $crate::resolve::device::Device::Cpu => {
+                let $open = ::device::Cpu::open;
+                $body
+            }
+            $crate::resolve::device::Device::Gpu(driver) => {
+                let $open = |threads| ::device::backend::Cuda::new(driver.clone(), threads);
+                $body
+            }
+        }
+    };
+}
+pub(crate) use on_device;
+
+/// The C++ compiler of the emulator.
+pub fn compiler() -> PathBuf {
+    std::env::var_os("CXX").map_or_else(|| "g++".into(), PathBuf::from)
+}
+
+/// The emulator as a trainer uses it: barriers, masks and the ends of buffers are checked, single
+/// accesses are not, which would take 30 times as long.
+fn emulation() -> Emulation {
+    let (compiler, cache) = (compiler(), kernels());
+    let (order, checks, replaced) = (Order::Ascending, Checks::Few, Vec::new());
+    Emulation { compiler, cache, order, checks, replaced }
+}
+
+/// The folder of compiled kernels: that of `ROWMILL_KERNELS`, else one below the user's cache.
+fn kernels() -> PathBuf {
+    let of = |name| std::env::var_os(name).filter(|value| !value.is_empty()).map(PathBuf::from);
+    of("ROWMILL_KERNELS").unwrap_or_else(|| {
+        let cache = of("XDG_CACHE_HOME").or_else(|| Some(of("HOME")?.join(".cache")));
+        cache.unwrap_or_else(std::env::temp_dir).join("rowmill").join("kernels")
+    })
+}
+
+/// The folder of NVRTC, where it is not where the linker looks.
+fn nvrtc() -> Option<PathBuf> {
+    std::env::var_os("ROWMILL_NVRTC").map(PathBuf::from)
+}
+
+/// What to do about a device that cannot be used.
+pub fn cure(error: &DriverError) -> &'static str {
+    match error {
+        DriverError::NoDriver { .. } => {
+            "install NVIDIA's driver, or let the linker find it (LD_LIBRARY_PATH)"
+        }
+        DriverError::NoDevice { .. } => "let this process see a GPU (CUDA_VISIBLE_DEVICES)",
+        DriverError::NoCompiler { .. } => {
+            "install NVRTC (pip install nvidia-cuda-nvrtc) and name its folder in ROWMILL_NVRTC"
+        }
+        DriverError::Compile { .. } => "name a C++ compiler in CXX, or fix what the compiler says",
+        _ => "see what nvidia-smi says",
+    }
+}
