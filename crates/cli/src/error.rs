@@ -91,6 +91,19 @@ pub enum Error {
         available.bytes, available.limit, peak.total, peak.when.name(), largest(peak)
     )]
     Memory { config: String, peak: Box<Moment>, available: Available, offer: Offer },
+    /// The run takes more of a device's memory than is free there.
+    #[error(
+        "{config}: expected a run of at most {} free of {} on {name}, got one of {}: {}",
+        room[0], room[1], peak.total, largest(peak)
+    )]
+    DeviceMemory {
+        config: String,
+        name: DeviceName,
+        peak: Box<Moment>,
+        /// Free, and in all.
+        room: [Bytes; 2],
+        offer: Offer,
+    },
     /// Made-up tables that do not fit.
     #[error("the tables and their optimizer state need {needed}, got {available} of memory")]
     BenchMemory { needed: Bytes, available: Bytes },
@@ -344,6 +357,7 @@ impl Error {
             | Self::UnknownConfig { .. }
             | Self::Config { .. }
             | Self::Memory { .. }
+            | Self::DeviceMemory { .. }
             | Self::NoData { .. }
             | Self::NotAConfig { .. }
             | Self::ConfigExists { .. }

@@ -245,10 +245,7 @@ fn measure(trial: &RunRequest, device: &Device) -> Result<f64, Error> {
     Ok(outcome.samples_per_second)
 }
 
-fn train(
-    request: &RunRequest,
-    (session, device): (&Session, &Device),
-) -> Result<Outcome, Error> {
+fn train(request: &RunRequest, (session, device): (&Session, &Device)) -> Result<Outcome, Error> {
     let mut observer = Observer::new(session.console).with_metrics_of(&request.run_folder);
     let outcome = run_on(device, request, &mut |event| observer.see(event))?;
     observer.finish()?;

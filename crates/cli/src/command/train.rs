@@ -18,8 +18,8 @@ use crate::error::{EXIT_INTERRUPTED, Error};
 use crate::progress::{Meter, Unit};
 use crate::render::{self, Console};
 use crate::resolve::config::{self, Job};
-use crate::resolve::memory::{self, Look, Room};
 use crate::resolve::device::{Device, on_device};
+use crate::resolve::memory::{self, Look, Room};
 use crate::resolve::plan::Tiling;
 use crate::resolve::{Session, checkpoint, input, plan, record, rows, synthetic};
 use crate::world::{Joined, World};
@@ -205,6 +205,7 @@ fn train(args: &Train, session: &Session, world: Option<&mut World>) -> Result<E
     }
     session.console.detail(room.table());
     wanted.check(&room)?;
+    wanted.check_device(args.device.device, &asked.device)?;
     let _trace = args.trace.as_deref().map(output::folder).transpose()?;
     let start = start(args, &run_folder, session.console)?;
     if let Some(rows) = args.synthetic {
@@ -223,6 +224,7 @@ fn train(args: &Train, session: &Session, world: Option<&mut World>) -> Result<E
     let known =
         memory::Run::of(args, (&asked.job, &asked.tiling), look, (session, world.as_deref()));
     known.check(&known.room())?;
+    known.check_device(args.device.device, &asked.device)?;
     let train = &mut asked.job.config.data.train;
     if train.iter().any(|path| path == "-") {
         *train = input::absolute(&[inputs.train.dir().display().to_string()]);

@@ -20,6 +20,7 @@ impl Error {
             Self::Train(error) => train_hint(error),
             Self::Io { source, .. } | Self::Output(source) => disk_hint(source),
             Self::OnRank { source, .. } => source.hint(),
+            Self::NoDevice { source, .. } => Some(device::cure(source).to_owned()),
             _ => self.own_hint(),
         }
     }
@@ -37,7 +38,7 @@ impl Error {
             Self::Config { source, .. } => return config_hint(source),
             #[rustfmt::skip]
             Self::Memory { .. } | Self::Disk { .. } | Self::BenchMemory { .. }
-            | Self::BenchDisk { .. } => return self.room_hint(),
+            | Self::DeviceMemory { .. } | Self::BenchDisk { .. } => return self.room_hint(),
             Self::NotAConfig { .. }
             | Self::ConfigExists { .. }
             | Self::InitOfStream
@@ -48,7 +49,6 @@ impl Error {
             | Self::NothingToResume { .. }
             | Self::NoMetrics { .. }
             | Self::ResumeOfNothing => return self.config_hint(),
-            Self::NoDevice { source, .. } => device::cure(source).into(),
             Self::ForeignFolder { .. } => "choose another with --folder".into(),
             Self::NoData { .. }
             | Self::NoEvaluation
@@ -91,7 +91,7 @@ impl Error {
             | Self::Measurement { .. } | Self::WhatIfTable | Self::Json(_) | Self::Device(_)
             | Self::Analyze(_) | Self::NoSuchProcess { .. } | Self::Report(_) | Self::Predict(_)
             | Self::Edits { .. } | Self::NotMeasured { .. } | Self::Kernels { .. }
-            | Self::Kernel(_) | Self::WorkSizes { .. } | Self::Tune { .. }
+            | Self::Kernel(_) | Self::WorkSizes { .. } | Self::Tune { .. } | Self::NoDevice { .. }
             | Self::NoSuchStep { .. } | Self::Trace(_) | Self::Data(_) | Self::Train(_)
             | Self::Io { .. } | Self::Output(_) | Self::OnRank { .. } | Self::Thread { .. }
             | Self::NoCertificate { .. } | Self::Program { .. } | Self::Slurm { .. } => return None,
@@ -271,7 +271,7 @@ impl Error {
 
     fn room_hint(&self) -> Option<String> {
         let hint = match self {
-            Self::Memory { offer, .. } => offer.to_string(),
+            Self::Memory { offer, .. } | Self::DeviceMemory { offer, .. } => offer.to_string(),
             Self::BenchMemory { .. } => "ask for fewer --tables, --rows or --dim".into(),
             Self::BenchDisk { .. } => {
                 "ask for fewer --megabytes, or name a folder on another disk in TMPDIR".into()

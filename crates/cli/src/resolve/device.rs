@@ -6,6 +6,8 @@ use std::path::PathBuf;
 use device::backend::Cuda;
 use device::cuda::{Checks, Driver, DriverError, Emulation, Order};
 
+use schema::Bytes;
+
 use super::Session;
 use crate::args::DeviceName;
 use crate::error::Error;
@@ -20,6 +22,17 @@ pub enum Device {
 }
 
 impl Device {
+    /// Bytes free and bytes in all of a GPU; `None` of what has the host's memory.
+    ///
+    /// # Errors
+    /// [`Error::NoDevice`] where it does not answer.
+    pub fn memory(&self, name: DeviceName) -> Result<Option<[Bytes; 2]>, Error> {
+        let Self::Gpu(driver) = self else { return Ok(None) };
+        let refused = |source| Error::NoDevice { name, source: Box::new(source) };
+        let memory = driver.memory().map_err(refused)?;
+        Ok(memory.map(|bytes| bytes.map(|bytes| Bytes(bytes as u64))))
+    }
+
     /// Opens the device and compiles its kernels, or takes what an earlier run compiled.
     ///
     /// # Errors

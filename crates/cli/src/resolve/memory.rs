@@ -5,16 +5,18 @@ use std::fmt;
 
 use data::{ColumnShape, DataShape};
 use device::Cpu;
+use device::backend::Cuda;
 use schema::source::Ids;
 use schema::{JobConfig, Rank};
 use serde::Serialize;
 use train::memory::{self, MemoryEstimate, MemoryPart, Moment, RawData, RunShape, WeightSource};
 
 use super::config::Job;
+use super::device::Device;
 use super::input::{self, Preparation};
 use super::plan::Tiling;
 use super::{Session, synthetic};
-use crate::args::Train;
+use crate::args::{DeviceName, Train};
 use crate::error::Error;
 use crate::machine::memory::{Available, available};
 use crate::render;
@@ -173,11 +175,30 @@ impl<'a> Run<'a> {
         Err(Error::Memory { config: self.job.origin.clone(), peak, available, offer })
     }
 
+    /// Refuses it where the device has less memory than it takes there, with a change that would
+    /// make it fit.
+    pub fn check_device(&self, name: DeviceName, device: &Device) -> Result<(), Error> {
+        let Some([free, total]) = device.memory(name)? else { return Ok(()) };
+        let on_device =
+            |config: &JobConfig| self.shaped(config, |shape| memory::on_device::<Cuda>(&shape));
+        let peak = on_device(&self.job.config);
+        if peak.total <= free {
+            return Ok(());
+        }
+        let offer = self.offer(&|config| on_device(config).total <= free);
+        let (config, peak) = (self.job.origin.clone(), Box::new(peak));
+        Err(Error::DeviceMemory { config, name, peak, room: [free, total], offer })
+    }
+
     /// What a run of `config` in the place of the job's would take.
     fn estimate(&self, config: &JobConfig) -> MemoryEstimate {
+        self.shaped(config, |shape| memory::estimate::<Cpu>(&shape))
+    }
+
+    fn shaped<T>(&self, config: &JobConfig, estimate: impl FnOnce(RunShape<'_>) -> T) -> T {
         let Look { train, train_rows, evaluation, raw, generation } = &self.look;
         let steps = train::run::total_steps(&config.training, *train_rows);
-        memory::estimate::<Cpu>(&RunShape {
+        estimate(RunShape {
             config,
             plan: &self.tiling.plan(&config.model.tables),
             threads: self.threads,

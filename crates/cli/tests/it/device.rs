@@ -1,9 +1,11 @@
 //! `rowmill doctor device`, with a GPU's driver that only answers, and without; `--device` of the
 //! commands that compute a model.
 
+use std::fs;
 use std::path::Path;
 use std::process::Command;
 
+use device::cuda::{SOURCES, nvrtc};
 use serde_json::Value;
 
 use crate::fixture::{Place, Ran};
@@ -14,6 +16,22 @@ fn doctor(folder: &Path, words: &[&str]) -> (Option<i32>, String) {
     rowmill.args(["doctor", "device"]).args(words).env("LD_LIBRARY_PATH", folder);
     let output = rowmill.env("ROWMILL_STUB", folder.join("calls")).output().unwrap();
     (output.status.code(), String::from_utf8(output.stdout).unwrap())
+}
+
+/// Puts a driver that only answers into `folder`; whether there is a C compiler to make it.
+fn stub(folder: &Path) -> bool {
+    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("../device/tests/it/cuda/stub.c");
+    let compiler = std::env::var_os("CC").unwrap_or_else(|| "gcc".into());
+    for name in ["libcuda.so", "libcuda.so.1"] {
+        let mut command = Command::new(&compiler);
+        command.args(["-shared", "-fPIC", "-w", "-o"]).arg(folder.join(name)).arg(&source);
+        let Ok(status) = command.status() else {
+            println!("SKIPPED a driver that only answers: no C compiler (CC) here");
+            return false;
+        };
+        assert!(status.success());
+    }
+    true
 }
 
 #[test]
@@ -27,16 +45,8 @@ fn a_gpu_is_listed_and_its_absence_explained() {
         assert!(problem.contains("driver") || problem.contains("cu"), "{text}");
         assert!(found["cure"].is_string() && found["devices"].as_array().unwrap().is_empty());
     }
-    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("../device/tests/it/cuda/stub.c");
-    let compiler = std::env::var_os("CC").unwrap_or_else(|| "gcc".into());
-    for name in ["libcuda.so", "libcuda.so.1"] {
-        let mut command = Command::new(&compiler);
-        command.args(["-shared", "-fPIC", "-w", "-o"]).arg(folder.path().join(name)).arg(&source);
-        let Ok(status) = command.status() else {
-            println!("SKIPPED a driver that only answers: no C compiler (CC) here");
-            return;
-        };
-        assert!(status.success());
+    if !stub(folder.path()) {
+        return;
     }
     let (code, text) = doctor(folder.path(), &[]);
     assert_eq!(code, Some(0), "{text}");
@@ -61,6 +71,27 @@ fn a_device_that_is_not_there_is_refused_before_anything_is_read() {
     let ran = place.run("train job.toml --train train.csv --device gpu");
     assert_eq!(ran.code, Some(2));
     assert!(ran.stderr.contains("expected cpu, cuda, cuda:N or emulated"), "{}", ran.stderr);
+}
+
+#[test]
+fn tables_that_do_not_fit_the_gpu_are_refused_with_both_numbers_and_what_would_fit() {
+    let place = Place::new();
+    // A driver that answers, of a GPU with 1000 bytes free, and kernels that were compiled before.
+    if !stub(&place.path("")) {
+        return;
+    }
+    for &source in SOURCES {
+        fs::write(place.path(&nvrtc::image_name(source, "sm_90a")), "code").unwrap();
+    }
+    let words = "train job.toml --train train.csv --run run --device cuda";
+    let mut command = place.command(words);
+    command.env("LD_LIBRARY_PATH", place.path("")).env("ROWMILL_KERNELS", place.path(""));
+    let ran = Ran::of(&command.env("ROWMILL_STUB", place.path("calls")).output().unwrap());
+    assert_eq!(ran.code, Some(2), "{}", ran.stderr);
+    for part in ["at most 1000 B free of 2.0 KiB on cuda:0", "activations", "hint: "] {
+        assert!(ran.stderr.contains(part), "{part}\n{}", ran.stderr);
+    }
+    assert!(place.names("run").is_empty());
 }
 
 /// Losses of the intervals that a run logs.

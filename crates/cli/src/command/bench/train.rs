@@ -17,8 +17,8 @@ use serde::Serialize;
 use trace::{Clock, Recorder};
 use train::memory::WeightSource;
 use train::profile::Profiler;
-use train::run::run_info;
 use train::run::Open;
+use train::run::run_info;
 use train::{Model, RankContext, Share};
 
 use super::batch::{self, Made};
