@@ -103,10 +103,10 @@ fn loss_of(line: &Value) -> f64 {
     line["loss"].as_f64().unwrap()
 }
 
-fn close(got: &[f64], expected: &[f64]) {
+fn close(got: &[f64], expected: &[f64], bound: f64) {
     assert_eq!(got.len(), expected.len());
     for (got, expected) in got.iter().zip(expected) {
-        assert!((got - expected).abs() < 1e-4 * expected.abs(), "expected {expected}, got {got}");
+        assert!((got - expected).abs() < bound * expected.abs(), "expected {expected}, got {got}");
     }
 }
 
@@ -129,22 +129,34 @@ fn emulating(place: &Place, words: &str) -> Ran {
     ran
 }
 
+/// Under SGD, whose steps follow the gradient: the ready-made Adagrad divides by it, so that
+/// another order of sums shows after some steps (three ranks of the CPU are up to 0.2 % from one
+/// then). Its first steps are compared.
 #[test]
 fn sixty_steps_on_the_emulated_gpu_are_those_of_the_cpu() {
     if !can_emulate() {
         return;
     }
     let place = Place::new();
-    let train = |run: &str, device: &str| {
-        let words = "train adult-income --synthetic 20000 --set steps=60 --set log_every=10";
-        let words = format!("{words} --run {run} --format json --device {device}");
-        emulating(&place, &words)
+    let check = |name: &str, more: &str, intervals: usize| {
+        let train = |device: &str| {
+            let words = format!("train adult-income --synthetic 20000 {more} --format json");
+            emulating(&place, &format!("{words} --run {device}-{name} --device {device}"))
+        };
+        let (cpu, emulated) = (train("cpu"), train("emulated"));
+        assert_eq!(losses(&cpu).len(), intervals);
+        close(&losses(&emulated), &losses(&cpu), 1e-5);
+        auc(&emulated) - auc(&cpu)
     };
-    let (cpu, emulated) = (train("cpu", "cpu"), train("emulated", "emulated"));
-    assert_eq!(losses(&cpu).len(), 6);
-    close(&losses(&emulated), &losses(&cpu));
-    let auc = |ran: &Ran| ran.last()["evaluation"]["auc"].as_f64().unwrap();
-    close(&[auc(&emulated)], &[auc(&cpu)]);
+    let sgd = "--set optimizer.dense.kind=sgd --set optimizer.sparse.kind=sgd \
+               --set optimizer.dense.learning_rate=0.1 --set optimizer.sparse.learning_rate=0.1";
+    let apart = check("sgd", &format!("{sgd} --set steps=60 --set log_every=10"), 6);
+    assert!(apart.abs() < 1e-5, "{apart}");
+    check("adagrad", "--set steps=5 --set log_every=1", 5);
+}
+
+fn auc(ran: &Ran) -> f64 {
+    ran.last()["evaluation"]["auc"].as_f64().unwrap()
 }
 
 #[test]
@@ -160,17 +172,17 @@ fn a_checkpoint_of_one_device_loads_on_the_other() {
     let whole = train("--run whole --set steps=60 --set log_every=10");
     train("--run run --set steps=30 --set log_every=10 --device emulated");
     let rest = train("--run run --set steps=60 --set log_every=10 --resume");
-    close(&losses(&rest), &losses(&whole)[3..]);
+    close(&losses(&rest), &losses(&whole)[3..], 1e-4);
     let evaluate = |device: &str| {
         let words = format!("eval run --format json --device {device}");
         emulating(&place, &words).last()["evaluation"]["loss"].as_f64().unwrap()
     };
-    close(&[evaluate("emulated")], &[evaluate("cpu")]);
+    close(&[evaluate("emulated")], &[evaluate("cpu")], 1e-6);
     let score = |device: &str| -> Vec<f64> {
         let ran = emulating(&place, &format!("score run train.csv --device {device}"));
         ran.stdout.lines().map(|line| line.parse().unwrap()).collect()
     };
     let (emulated, cpu) = (score("emulated"), score("cpu"));
     assert!(cpu.len() > 3000);
-    close(&emulated, &cpu);
+    close(&emulated, &cpu, 1e-5);
 }
