@@ -4,8 +4,8 @@
     python3 bench/compare/predict_evidence.py [--rowmill target/release/rowmill] [--output bench/record/MACHINE]
     python3 bench/compare/predict_evidence.py --quick            a third of the cases, fewer steps
 
-1. Records `dlrm-default` and `dlrm-ddp` at B = 512 and 2048 (`rowmill bench train --trace`), each twice in processes of their own, and
-   calibrates on these alone: what two recordings of one configuration differ by is how much runs differ.
+1. Records `dlrm-default` and `dlrm-ddp` at B = 512 and 2048 (`rowmill bench train --trace`), each three times in processes of their own, and
+   calibrates on these alone: what recordings of one configuration differ by is how much runs differ.
 2. Predicts base and change of every case (`rowmill predict model`) and writes all predictions to predictions.json, synced,
    with a checksum that the record repeats.
 3. Measures base and change in turns: every turn is a process of its own, base first in even turns, the change in odd ones.
@@ -46,7 +46,7 @@ CLOCK_SHARE_MIN = 0.9
 # A recording most of whose steps were disturbed is made again.
 CALIBRATION_TRIES = 3
 # Recordings of each configuration, one after another over all of them: minutes apart, as runs are.
-CALIBRATION_ROUNDS = 2
+CALIBRATION_ROUNDS = 3
 CALIBRATED = [("dlrm-default", 512), ("dlrm-default", 2048), ("dlrm-ddp", 512), ("dlrm-ddp", 2048)]
 
 
