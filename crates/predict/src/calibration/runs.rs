@@ -17,9 +17,9 @@ const SHARED_MIN: f64 = 0.8;
 /// How much longer the device work of a recording took than the mean of the recordings of its
 /// configuration; nothing for configurations recorded once.
 ///
-/// The mean is 1. They are what the next run may be beside the mean of these `n`, so each is widened
-/// by `√((n + 1) / (n − 1))`: few recordings lie closer to their own mean than to that of all runs
-/// (`√(n / (n − 1))`), and their mean, the price, is off that too (`√(1 + 1 / n)`).
+/// The mean is 1. They are what the next run may be beside the mean of these `n`, so each is
+/// widened by `√((n + 1) / (n − 1))`: few recordings lie closer to their own mean than to that of
+/// all runs (`√(n / (n − 1))`), and their mean, the price, is off that too (`√(1 + 1 / n)`).
 pub fn factors(calibration: &Calibration) -> Vec<f64> {
     let times = times(calibration);
     let mut groups: Vec<Vec<&Times<'_>>> = Vec::new();
