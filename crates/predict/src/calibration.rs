@@ -10,6 +10,7 @@ pub mod launches;
 pub mod nearest;
 pub mod opaque;
 pub mod price;
+pub mod recording_cost;
 pub mod runs;
 pub mod samples;
 #[cfg(test)]
@@ -43,6 +44,8 @@ pub struct Calibration {
     pub work_factors: Vec<f64>,
     /// What operators called.
     pub launches: launches::Launches,
+    /// What recording an event took, which samples of the host are without; 0 where nobody knows.
+    pub event_ns: f64,
 }
 
 /// Where samples were taken.
@@ -105,6 +108,9 @@ impl Calibration {
         add(&mut self.transfers, other.transfers);
         self.factors.extend(other.factors);
         self.work_factors.extend(other.work_factors);
+        if self.event_ns == 0.0 {
+            self.event_ns = other.event_ns;
+        }
         self.launches.merge(other.launches);
     }
 

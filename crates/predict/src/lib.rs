@@ -106,6 +106,14 @@ pub enum Error {
         /// What was found.
         got: String,
     },
+    /// A step without the profiler that no recording with it can be of.
+    #[error("unrecorded step: expected {expected}, got {got}")]
+    Unrecorded {
+        /// What would have been right.
+        expected: String,
+        /// What was given.
+        got: String,
+    },
     /// A file that is no calibration.
     #[error("calibration: expected {expected}, got {got}")]
     Calibration {

@@ -49,6 +49,8 @@ pub struct RecordedRank {
     pub rows: BTreeMap<u32, Place>,
     /// Every operator that ran, those inside others too.
     pub operators: BTreeSet<StringId>,
+    /// Per thread, per action: events of the host that began then, of what is inside too.
+    pub events: Vec<Vec<u32>>,
     /// By place of the thread and of a call among its actions: who makes it.
     pub callers: BTreeMap<(usize, usize), Caller>,
 }
@@ -85,6 +87,11 @@ impl RecordedRank {
     /// from where there was room.
     pub fn own_ns(&self, action: &Action, (from, to): (i64, i64)) -> i64 {
         to - self.begun_ns(action, (from, to))
+    }
+
+    /// Events of the host that began during an action; 0 where nobody counted.
+    pub fn events_in(&self, thread: usize, action: usize) -> u32 {
+        self.events.get(thread).and_then(|events| events.get(action)).copied().unwrap_or_default()
     }
 
     /// When a call began to launch: at its start, or when there was room.

@@ -97,7 +97,10 @@ pub struct Recorded {
 Examples:
   rowmill predict calibrate traces/ --output host.json
   rowmill predict calibrate run-a/ --merge host.json --output shared.json
+  rowmill predict calibrate traces/ --unrecorded 14200000 --output host.json
 
+With --unrecorded predictions are of steps that nobody records: what the profiler takes for each event
+is found, kept, and left out of the host's times. Without it they are of recorded steps.
 Every sample is kept, none trimmed. Of several ranks that were all recorded, the time that a
 collective takes is that of its last rank: all others wait.")]
 pub struct PredictCalibrate {
@@ -107,6 +110,9 @@ pub struct PredictCalibrate {
     /// Add the samples to those of another calibration (repeatable)
     #[arg(long, value_name = "FILE")]
     pub merge: Vec<PathBuf>,
+    /// How long a step takes without the profiler: nanoseconds, or a file of them, one a line
+    #[arg(long, value_name = "NS|FILE")]
+    pub unrecorded: Option<String>,
     /// Merge calibrations of other hosts or devices too
     #[arg(long)]
     pub force: bool,

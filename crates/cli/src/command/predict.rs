@@ -142,16 +142,21 @@ fn sizes(scopes: &[Scope<'_>], rows: &[Vec<u32>]) -> Sizes {
 
 /// The samples of all steps of a recording.
 pub fn calibrated(job: &Job<'_>, steps: &Steps, ranks: usize) -> Result<Calibration, Error> {
+    Ok(samples(&read_steps(job, steps)?, ranks, 0.0))
+}
+
+/// The steps of a recording.
+fn read_steps(job: &Job<'_>, steps: &Steps) -> Result<Vec<Step>, Error> {
+    (0..steps.count()).map(|number| Ok(job.step(&steps.one(number))?)).collect()
+}
+
+/// The samples of some steps, without what recording each event of theirs took.
+fn samples(steps: &[Step], ranks: usize, event_ns: f64) -> Calibration {
     let all: Vec<usize> = (0..ranks).collect();
-    let mut found = Calibration::default();
-    let mut read = Vec::new();
-    for number in 0..steps.count() {
-        let step = job.step(&steps.one(number))?;
-        collect::add(&mut found, &step, &all);
-        read.push(step);
-    }
-    collect::add_factors(&mut found, &read, &all);
-    Ok(found)
+    let mut found = Calibration { event_ns, ..Calibration::default() };
+    steps.iter().for_each(|step| collect::add(&mut found, step, &all));
+    collect::add_factors(&mut found, steps, &all);
+    found
 }
 
 /// A recorded step that is priced: by a calibration, or by that of its own recording.

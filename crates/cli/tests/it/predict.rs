@@ -114,6 +114,29 @@ fn predictions_are_the_same_for_any_number_of_threads() {
 }
 
 #[test]
+fn predictions_are_of_steps_without_the_profiler_where_these_were_timed() {
+    let place = place();
+    fs::write(place.path("steps.txt"), "46000\n45000\n\n44000\n").unwrap();
+    for given in ["45000", "steps.txt"] {
+        let words = format!("predict calibrate t.json --unrecorded {given} --output u.json");
+        let report = json(&place.done(&format!("{words} --format json")));
+        assert!(report["event_ns"].as_f64().unwrap() > 0.0, "{report}");
+        let rows = json(&place.done("predict step t.json --calibration u.json --format json"));
+        let step_ns = rows[0]["step_ns"].as_i64().unwrap();
+        assert!((44_990..=45_010).contains(&step_ns), "{rows}");
+    }
+    let words = "predict calibrate t.json --output u.json --unrecorded";
+    refused(&place, &format!("{words} 0"), &["expected a time above 0 ns"]);
+    refused(&place, &format!("{words} 100"), &["at least 43000 ns", "without an event"]);
+    fs::write(place.path("bad.txt"), "40000\nfast\n").unwrap();
+    refused(&place, &format!("{words} bad.txt"), &["line 2 of bad.txt", "fast"]);
+    fs::write(place.path("none.txt"), "").unwrap();
+    refused(&place, &format!("{words} none.txt"), &["none.txt"]);
+    let ran = place.done(&format!("{words} 60000"));
+    assert!(ran.stderr.contains("no less"), "{}", ran.stderr);
+}
+
+#[test]
 fn calibrations_merge_all_their_samples() {
     let place = place();
     let words = "predict calibrate t.json --merge c.json --output both.json --format json";

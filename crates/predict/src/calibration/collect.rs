@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use super::price::part_key;
 use super::{Calibration, Key, Waiting, launches, mean};
 use crate::cost::operation_name;
-use crate::program::{Action, Overhead, Program, Rank, Returns, Segment, Thread, WorkKind};
+use crate::program::{Action, Overhead, Program, Rank, Returns, Segment, WorkKind};
 use crate::recording::{RecordedRank, Step};
 
 /// Adds the samples of some ranks of a step. With all ranks, what collectives take is the shortest
@@ -43,6 +43,7 @@ pub fn add(calibration: &mut Calibration, step: &Step, ranks: &[usize]) {
 /// devices than the centres of their works; adds them to it.
 pub fn add_factors(calibration: &mut Calibration, steps: &[Step], ranks: &[usize]) {
     let usual = Usual {
+        event_ns: calibration.event_ns,
         overheads: calibration
             .overheads
             .iter()
@@ -65,14 +66,14 @@ pub fn add_factors(calibration: &mut Calibration, steps: &[Step], ranks: &[usize
 
 /// What is usual of everything.
 struct Usual<'a> {
+    event_ns: f64,
     overheads: BTreeMap<&'a Key<Overhead>, f64>,
     works: BTreeMap<&'a Key<WorkKind>, f64>,
 }
 
 fn host_factor(usual: &Usual<'_>, step: &Step, rank: usize) -> Option<f64> {
-    let recorded = &step.recorded.ranks[rank];
-    let threads = step.program.ranks[rank].threads.iter().zip(&recorded.actions);
-    let all = threads.flat_map(|(thread, times)| segments(recorded, (thread, times)));
+    let (of, recorded) = (&step.program.ranks[rank], &step.recorded.ranks[rank]);
+    let all = segments(of, recorded, usual.event_ns);
     ratio(all.filter_map(|(segment, ns)| {
         Some((ns, *usual.overheads.get(&key(&step.program, segment))?))
     }))
@@ -92,18 +93,27 @@ fn ratio(pairs: impl Iterator<Item = (i64, f64)>) -> Option<f64> {
     (usual > 0.0).then_some(own / usual)
 }
 
-/// The stretches of a thread that are host time of its own, with how long they took.
+/// The stretches of a rank's threads that are host time of its own, with how long they took apart
+/// from what recording them did: `event_ns` for each event.
 fn segments<'a>(
+    rank: &'a Rank,
     recorded: &'a RecordedRank,
-    (thread, times): (&'a Thread, &'a [(i64, i64)]),
+    event_ns: f64,
 ) -> impl Iterator<Item = (Segment, i64)> + 'a {
-    thread.actions.iter().zip(times).filter_map(|(action, time)| {
-        let segment = match action {
-            Action::Host(segment) => *segment,
-            Action::Call(call) if call.returns == Returns::AtOnce => call.cost,
-            _ => return None,
-        };
-        Some((segment, recorded.own_ns(action, *time)))
+    let threads = rank.threads.iter().zip(&recorded.actions).enumerate();
+    threads.flat_map(move |(place, (thread, times))| {
+        let numbered = thread.actions.iter().zip(times).enumerate();
+        numbered.filter_map(move |(at, (action, time))| {
+            let segment = match action {
+                Action::Host(segment) => *segment,
+                Action::Call(call) if call.returns == Returns::AtOnce => call.cost,
+                _ => return None,
+            };
+            let ns = recorded.own_ns(action, *time);
+            let paid = (event_ns * f64::from(recorded.events_in(place, at))).round() as i64;
+            // What was recorded in less time than recording takes was free.
+            Some((segment, if paid > 0 { (ns - paid).max(0) } else { ns }))
+        })
     })
 }
 
@@ -121,10 +131,8 @@ fn host(
     program: &Program,
     (rank, recorded): (&Rank, &RecordedRank),
 ) {
-    for (thread, times) in rank.threads.iter().zip(&recorded.actions) {
-        for (segment, ns) in segments(recorded, (thread, times)) {
-            calibration.overheads.entry(key(program, segment)).or_default().push(ns);
-        }
+    for (segment, ns) in segments(rank, recorded, calibration.event_ns) {
+        calibration.overheads.entry(key(program, segment)).or_default().push(ns);
     }
 }
 

@@ -31,6 +31,13 @@ struct Content {
     factors: Vec<f64>,
     work_factors: Vec<f64>,
     launches: Launches,
+    /// Nanoseconds of recording an event, which samples of the host are without.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    event_ns: f64,
+}
+
+fn is_zero(value: &f64) -> bool {
+    *value == 0.0
 }
 
 #[derive(Serialize, Deserialize)]
@@ -106,6 +113,7 @@ impl Calibration {
             factors: self.factors.clone(),
             work_factors: self.work_factors.clone(),
             launches: self.launches.clone(),
+            event_ns: self.event_ns,
         };
         serde_json::to_string(&content).map_err(|error| wrong("figures with JSON", &error))
     }
@@ -134,6 +142,10 @@ impl Calibration {
             let waiting = read(&row).ok_or_else(|| wrong(known, &format!("{:?}", row.kind)))?;
             waits.insert(waiting, row.samples);
         }
+        if !(0.0..=1e9).contains(&content.event_ns) {
+            let got = format!("{} ns", content.event_ns);
+            return Err(wrong("an event that is recorded in 0 to 1e9 ns", &got));
+        }
         let transfers = content.transfers.into_iter();
         Ok(Self {
             machine: Machine { host: content.host, devices: content.devices },
@@ -145,6 +157,7 @@ impl Calibration {
             factors: content.factors,
             work_factors: content.work_factors,
             launches: content.launches,
+            event_ns: content.event_ns,
         })
     }
 }

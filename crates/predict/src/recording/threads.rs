@@ -77,14 +77,31 @@ pub(super) fn read(
         let track = &trace.tracks[thread.track.0 as usize];
         let number = |key: &trace::store::TrackKey| key.number().unwrap_or(-1);
         let (pid, tid) = (number(&track.pid), number(&track.tid));
-        let thread = rank.threads.len();
+        let (thread, thread_of) = (rank.threads.len(), thread);
         let place = |(row, first, last)| (row, Place::Actions { thread, first, last });
         recorded.rows.extend(places.into_iter().map(place));
         recorded.callers.extend(callers.into_iter().map(|(at, caller)| ((thread, at), caller)));
+        recorded.events.push(events(read, thread_of, &times));
         rank.threads.push(Thread { pid, tid, actions });
         recorded.actions.push(times);
     }
     Ok(())
+}
+
+/// Events of a thread that began during each of some stretches of it, which follow each other.
+fn events(read: &Reader<'_>, thread: &TreeThread, times: &[(i64, i64)]) -> Vec<u32> {
+    let mut counts = vec![0; times.len()];
+    let starts = read.tree.rows_of(thread).iter().map(|row| read.scope.trace.slices.start(*row));
+    let mut at = 0;
+    for start in starts.map(|start| read.since(start)) {
+        while times.get(at).is_some_and(|(_, to)| *to <= start) {
+            at += 1;
+        }
+        if times.get(at).is_some_and(|(from, _)| *from <= start) {
+            counts[at] += 1;
+        }
+    }
+    counts
 }
 
 /// An operator whose calls are being read.

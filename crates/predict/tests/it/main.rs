@@ -12,6 +12,7 @@ mod kernels;
 mod random;
 mod ranks;
 mod rebuilt;
+mod recording_cost;
 mod replay;
 mod reprice;
 mod shapes;

@@ -1,12 +1,15 @@
 //! `rowmill predict calibrate`: samples of recorded steps, as a file.
 
+use std::fs;
 use std::io::Write;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
-use predict::calibration::runs;
+use predict::calibration::{constants, recording_cost, runs};
 use serde::Serialize;
 
-use super::{Steps, calibrated, calibration, check_machine, job, machine, recordings, scopes};
+use super::{
+    Steps, calibration, check_machine, job, machine, read_steps, recordings, samples, scopes,
+};
 use crate::args::PredictCalibrate;
 use crate::error::Error;
 use crate::output;
@@ -29,6 +32,8 @@ struct Report {
     overheads: usize,
     works: usize,
     samples: u64,
+    /// Nanoseconds of recording an event, which samples of the host are without.
+    event_ns: f64,
 }
 
 /// Runs the command.
@@ -38,7 +43,19 @@ pub fn run(args: &PredictCalibrate, session: &Session) -> Result<(), Error> {
     let steps = Steps::of(&scopes)?;
     let job = job(&scopes, session);
     let machine = machine(&traces);
-    let mut found = calibrated(&job, &steps, traces.len())?;
+    let read = read_steps(&job, &steps)?;
+    let event_ns = match &args.unrecorded {
+        None => 0.0,
+        Some(given) => {
+            let calibrated = |event_ns| samples(&read, traces.len(), event_ns);
+            let found = recording_cost::event_ns(&read, unrecorded_ns(given)?, calibrated)?;
+            if found == 0.0 {
+                session.console.warn("--unrecorded: steps take no less than the recorded ones");
+            }
+            found
+        }
+    };
+    let mut found = samples(&read, traces.len(), event_ns);
     found.machine = machine.clone();
     for path in &args.merge {
         let other = calibration(path)?;
@@ -60,6 +77,7 @@ pub fn run(args: &PredictCalibrate, session: &Session) -> Result<(), Error> {
         overheads: found.overheads.len(),
         works: found.works.len(),
         samples: found.sample_count(),
+        event_ns: found.event_ns,
     };
     session.console.report(&report, |report| {
         render::facts(&[
@@ -70,6 +88,31 @@ pub fn run(args: &PredictCalibrate, session: &Session) -> Result<(), Error> {
             ("kinds of host time", render::count(report.overheads as u64)),
             ("kinds of device work", render::count(report.works as u64)),
             ("samples", render::count(report.samples)),
+            ("recording an event", event(report.event_ns)),
         ])
     })
+}
+
+fn event(ns: f64) -> String {
+    if ns > 0.0 { format!("{}, left out", render::nanos(ns)) } else { "not known".to_owned() }
+}
+
+/// The median of times in nanoseconds: one as typed, or those of a file, one a line.
+fn unrecorded_ns(given: &str) -> Result<i64, Error> {
+    if let Ok(ns) = given.parse::<i64>() {
+        return Ok(ns);
+    }
+    let path = Path::new(given);
+    let text = fs::read_to_string(path).map_err(Error::io(path, "read"))?;
+    let lines = (1u64..).zip(text.lines()).filter(|line| !line.1.trim().is_empty());
+    let refuse = |line: u64, got: &str| {
+        let expected = format!("nanoseconds of a step in line {line} of {}", path.display());
+        predict::Error::Unrecorded { expected, got: format!("{got:?}") }
+    };
+    let ns = |(number, line): (u64, &str)| {
+        let ns = line.trim().parse::<i64>().ok().filter(|ns| *ns > 0);
+        ns.ok_or_else(|| refuse(number, line.trim()))
+    };
+    let all = lines.map(ns).collect::<Result<Vec<i64>, predict::Error>>()?;
+    Ok(constants::median(&all).ok_or_else(|| refuse(1, ""))?)
 }

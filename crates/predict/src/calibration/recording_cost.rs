@@ -1,0 +1,78 @@
+//! What the profiler itself takes for each event that it records: found from how long steps take
+//! without it. Samples of the host are then without that, and so are predictions.
+
+use super::Calibration;
+use super::price::{Method, Prices};
+use crate::Error;
+use crate::recording::Step;
+use crate::simulate;
+
+/// How often the cost of an event is halved in.
+const HALVINGS: u32 = 24;
+
+/// What recording an event takes, in nanoseconds: so much that the recorded steps, predicted
+/// without it, take as much less as unrecorded ones do. 0 where these take no less.
+///
+/// `calibrated` gives the calibration of the steps for a cost.
+///
+/// # Errors
+/// [`Error::Unrecorded`] for steps that are shorter than what lies between events leaves them;
+/// [`Error::Cycle`].
+pub fn event_ns(
+    steps: &[Step],
+    unrecorded_ns: i64,
+    calibrated: impl Fn(f64) -> Calibration,
+) -> Result<f64, Error> {
+    let recorded_ns = mean(steps, |step, rank| step.recorded.ranks[rank].step_ns);
+    if unrecorded_ns <= 0 {
+        let expected = "a time above 0 ns".to_owned();
+        return Err(Error::Unrecorded { expected, got: format!("{unrecorded_ns} ns") });
+    }
+    let predicted = |event_ns: f64| predicted_ns(steps, &calibrated(event_ns));
+    // What a prediction of recorded steps is off by is not charged to the profiler.
+    let wanted = predicted(0.0)? * unrecorded_ns as f64 / recorded_ns.max(1.0);
+    if unrecorded_ns as f64 >= recorded_ns {
+        return Ok(0.0);
+    }
+    let (mut low, mut high) = (0.0, recorded_ns);
+    let least = predicted(high)?;
+    if least > wanted {
+        let share = least / predicted(0.0)?.max(1.0);
+        let expected = format!(
+            "at least {:.0} ns, which devices, waits and the stretches without an event take",
+            share * recorded_ns
+        );
+        return Err(Error::Unrecorded { expected, got: format!("{unrecorded_ns} ns") });
+    }
+    for _ in 0..HALVINGS {
+        let middle = f64::midpoint(low, high);
+        match predicted(middle)? > wanted {
+            true => low = middle,
+            false => high = middle,
+        }
+    }
+    Ok(f64::midpoint(low, high))
+}
+
+/// The mean step of all ranks by a calibration.
+fn predicted_ns(steps: &[Step], calibration: &Calibration) -> Result<f64, Error> {
+    let prices = Prices::new(calibration, Method::Full);
+    let (mut sum, mut count) = (0.0, 0u32);
+    for step in steps {
+        let setting = step.recorded.setting(&step.program);
+        let simulation = simulate::run(&step.program, &prices.price(&step.program, &setting))?;
+        for rank in 0..step.program.ranks.len() {
+            sum += simulation.step_ns(rank) as f64;
+            count += 1;
+        }
+    }
+    Ok(sum / f64::from(count.max(1)))
+}
+
+fn mean(steps: &[Step], of: impl Fn(&Step, usize) -> i64) -> f64 {
+    let all = steps.iter().flat_map(|step| {
+        (0..step.program.ranks.len()).map(|rank| of(step, rank) as f64).collect::<Vec<f64>>()
+    });
+    let (sum, count) = all.fold((0.0, 0u32), |(sum, count), ns| (sum + ns, count + 1));
+    sum / f64::from(count.max(1))
+}
