@@ -3,10 +3,14 @@
 //! A datagram has 40 bytes, little-endian: version (u8, 1), phase (u8), two zero bytes, the process
 //! as it sees itself (u32), step (u64), monotonic nanoseconds (u64), samples of the step (u64),
 //! nanoseconds of exposed communication (u64, all ones where unknown). Whose it is, the kernel
-//! says. Knows no socket and no clock.
+//! says. Knows no clock; only [`Reporter`], the sending side, knows a socket.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
+
+mod reporter;
+
+pub use reporter::Reporter;
 
 /// The name of the socket in a socket folder.
 pub const NAME: &str = "rowmill-steps";

@@ -169,6 +169,8 @@ pub enum Event<'a> {
         /// Each table of the model.
         tables: &'a [TableUse],
     },
+    /// A checkpoint is about to be written.
+    Saving,
     /// A checkpoint was written.
     Saved {
         /// Steps done.

@@ -29,6 +29,7 @@ mod metrics;
 mod observe;
 mod processes;
 mod row_scope;
+mod steps;
 mod tensorboard;
 
 pub use observe::Observer;

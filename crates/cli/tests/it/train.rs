@@ -1,5 +1,10 @@
 //! Train → evaluate → score on small data, by hand and by `--format json`.
 
+use std::os::unix::net::UnixDatagram;
+use std::process::Stdio;
+use std::time::Duration;
+
+use fleet::steps;
 use serde_json::Value;
 
 use crate::fixture::{Place, ROWS};
@@ -23,6 +28,33 @@ fn the_last_json_line_is_the_result() {
     for event in ["started", "interval", "evaluation", "checkpoint"] {
         assert!(earlier.iter().any(|line| line["event"] == event), "{event}: {}", ran.stdout);
     }
+}
+
+#[test]
+fn an_agent_hears_of_every_run() {
+    let place = Place::new();
+    let folder = tempfile::tempdir_in("/tmp").unwrap();
+    let socket = UnixDatagram::bind(folder.path().join(steps::NAME)).unwrap();
+    socket.set_read_timeout(Some(Duration::from_millis(50))).unwrap();
+    let mut command = place.command("train job.toml --train train.csv --run run");
+    command.env("KINETO_IPC_SOCKET_DIR", folder.path());
+    let mut child = command.stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
+    let mut heard = Vec::new();
+    loop {
+        let has_ended = child.try_wait().unwrap().is_some();
+        let mut bytes = [0; 64];
+        match socket.recv(&mut bytes) {
+            Ok(length) => heard.push(steps::Message::parse(&bytes[..length]).unwrap()),
+            Err(_) if has_ended => break,
+            Err(_) => {}
+        }
+    }
+    assert!(child.wait().unwrap().success());
+    // Messages that nobody reads in time are lost; the first finds an empty queue.
+    assert_eq!((heard[0].phase, heard[0].step), (steps::Phase::Setup, 0));
+    assert!(heard.iter().any(|message| message.phase == steps::Phase::Train), "{heard:?}");
+    assert!(heard.iter().all(|message| message.own_pid == child.id()), "{heard:?}");
+    assert!(heard.is_sorted_by_key(|message| message.step), "{heard:?}");
 }
 
 #[test]

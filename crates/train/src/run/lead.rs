@@ -364,6 +364,7 @@ impl<B: Backend> Leader<'_, '_, B> {
         }
         let began = Instant::now();
         self.settle()?;
+        (self.observe)(Event::Saving);
         let (request, config) = (self.request, &self.request.config);
         let writer = Writer::begin(&request.run_folder, self.step, &config.model.tables)?;
         let (records, used) = match self.worker.lead_save(&writer, self.last_batch.as_ref())? {

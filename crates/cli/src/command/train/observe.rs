@@ -10,6 +10,7 @@ use train::{Evaluation, TableUse};
 
 use super::metrics::Metrics;
 use super::row_scope;
+use super::steps::Steps;
 use crate::args::Format;
 use crate::error::Error;
 use crate::progress::{Meter, Unit};
@@ -28,6 +29,7 @@ pub struct Observer {
     /// Steps in the trace files that were written.
     recorded: u64,
     metrics: Option<Metrics>,
+    steps: Steps,
 }
 
 impl Observer {
@@ -41,6 +43,7 @@ impl Observer {
             intervals_seen: false,
             recorded: 0,
             metrics: None,
+            steps: Steps::of_this_process(),
         }
     }
 
@@ -52,6 +55,7 @@ impl Observer {
 
     /// Shows one event.
     pub fn see(&mut self, event: Event<'_>) {
+        self.steps.see(&event);
         match event {
             Event::RowScope { optimizer, scope, before } => {
                 let event = json!({ "optimizer": optimizer, "scope": scope, "before": before });
@@ -69,6 +73,7 @@ impl Observer {
                 self.started(step, total_steps, samples_per_epoch);
             }
             Event::Stepped { step, .. } => self.stepped(step),
+            Event::Saving => {}
             Event::Interval(interval) => self.interval(interval),
             Event::Evaluating { samples, total } => self.evaluating(samples, total),
             Event::Evaluated { step, evaluation } => self.evaluated(step, evaluation),

@@ -1,0 +1,89 @@
+//! The sending side of steps: datagrams that never make a job wait, and that may get lost.
+
+use std::io;
+use std::os::linux::net::SocketAddrExt;
+use std::os::unix::net::{SocketAddr, UnixDatagram};
+use std::time::{Duration, Instant};
+
+use super::{Message, NAME, Phase};
+use crate::ipc::socket::Place;
+
+/// After a message that nobody took, none is tried for this long: a job runs on without an agent.
+const AGAIN: Duration = Duration::from_secs(5);
+
+/// Reports the steps of this process to the agent of its host.
+#[derive(Debug)]
+pub struct Reporter {
+    socket: UnixDatagram,
+    address: SocketAddr,
+    began: Instant,
+    not_before: Instant,
+}
+
+impl Reporter {
+    /// A reporter to the agent at `place`, which need not be there.
+    ///
+    /// # Errors
+    /// The operating system gives no socket, or the folder's name is too long for one.
+    pub fn new(place: &Place) -> io::Result<Self> {
+        let address = match place {
+            // In the kernel's name space its closing zero belongs to the name.
+            Place::Abstract => SocketAddr::from_abstract_name(format!("{NAME}\0"))?,
+            Place::Folder(folder) => SocketAddr::from_pathname(folder.join(NAME))?,
+        };
+        let socket = UnixDatagram::unbound()?;
+        socket.set_nonblocking(true)?;
+        let now = Instant::now();
+        Ok(Self { socket, address, began: now, not_before: now })
+    }
+
+    /// Says that `step` steps are done, the last of them with `samples` samples, and what the
+    /// process does now. Whether the message was taken; one that was not is lost.
+    pub fn report(&mut self, phase: Phase, step: u64, samples: u64) -> bool {
+        let now = Instant::now();
+        if now < self.not_before {
+            return false;
+        }
+        let monotonic_ns = u64::try_from((now - self.began).as_nanos()).unwrap_or(u64::MAX);
+        let own_pid = std::process::id();
+        let message = Message { phase, own_pid, step, monotonic_ns, samples, exposed_ns: None };
+        match self.socket.send_to_addr(&message.to_bytes(), &self.address) {
+            Ok(_) => true,
+            // A full queue empties within milliseconds.
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => false,
+            Err(_) => {
+                self.not_before = now + AGAIN;
+                false
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::net::UnixDatagram;
+
+    use super::{Message, NAME, Phase, Place, Reporter};
+
+    #[test]
+    fn messages_arrive_and_one_that_nobody_takes_silences_for_a_while() {
+        let folder = tempfile::tempdir().unwrap();
+        let place = Place::Folder(folder.path().to_owned());
+        let socket = UnixDatagram::bind(folder.path().join(NAME)).unwrap();
+        let mut reporter = Reporter::new(&place).unwrap();
+        assert!(reporter.report(Phase::Train, 7, 512));
+        let mut bytes = [0; 64];
+        let length = socket.recv(&mut bytes).unwrap();
+        let message = Message::parse(&bytes[..length]).unwrap();
+        assert_eq!((message.phase, message.step, message.samples), (Phase::Train, 7, 512));
+        assert_eq!((message.own_pid, message.exposed_ns), (std::process::id(), None));
+        // Nobody reads: the queue fills, the job does not wait.
+        assert!((0..100_000).any(|step| !reporter.report(Phase::Train, step, 1)));
+        drop(socket);
+        assert!(!reporter.report(Phase::Train, 8, 1));
+        let again = folder.path().join(NAME);
+        std::fs::remove_file(&again).unwrap();
+        let _socket = UnixDatagram::bind(again).unwrap();
+        assert!(!reporter.report(Phase::Train, 9, 1), "silent after a refusal");
+    }
+}
