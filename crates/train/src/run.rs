@@ -316,7 +316,7 @@ impl Reading {
         let _lock = self.check()?;
         let Self { request, start, batches } = self;
         let Processes { mut comm, timeout, native } = processes;
-        agreement::agree(&mut comm, &request)?;
+        agreement::agree::<B>(&mut comm, &request)?;
         let worker = Worker::new(&request, &start, (comm, request.threads), &open)?;
         let worker = worker.waiting(timeout).summing(native);
         lead::lead(&request, &start, (worker, batches), observe)
@@ -401,7 +401,7 @@ pub fn follow<B: Backend>(
 ) -> Result<bool, Error> {
     let Processes { mut comm, timeout, native } = processes;
     let start = start::State::of(request)?;
-    agreement::agree(&mut comm, request)?;
+    agreement::agree::<B>(&mut comm, request)?;
     let feed = Feed::Read(Box::new(feed::Reader::new(request, &start, comm.rank())?));
     let worker = Worker::new(request, &start, (comm, request.threads), &open)?;
     worker.waiting(timeout).summing(native).follow(feed)

@@ -37,6 +37,16 @@ fn has_quality(report: &Value) {
 const TRAIN: &str = "bench train --config job.toml --batch-size 512 --steps 2 --repeats 1";
 
 #[test]
+fn steps_that_diverge_are_not_timed() {
+    let place = Place::new();
+    let rate = "--set optimizer.dense.learning_rate=1e30";
+    let ran = place.run(&format!("{TRAIN} {rate} --format json"));
+    assert_eq!(ran.code, Some(1), "{}", ran.stderr);
+    assert!(ran.stderr.contains("expected a finite number"), "{}", ran.stderr);
+    assert!(ran.stderr.contains("lower the learning rates"), "{}", ran.stderr);
+}
+
+#[test]
 fn training_steps_are_measured_and_taken_apart() {
     let place = Place::new();
     let report = place.done(&format!("{TRAIN} --pooling 3 --threads 2 --format json")).last();

@@ -369,6 +369,24 @@ fn issue_28_a_run_folder_that_is_not_shared_is_refused() {
 }
 
 #[test]
+fn issue_29_ranks_on_different_kinds_of_device_are_refused() {
+    let has_compiler = Command::new("g++").arg("--version").output().is_ok();
+    if !OPEN_MPI.is_there() || !has_compiler {
+        println!("SKIPPED: no mpirun.openmpi, or no C++ compiler");
+        return;
+    }
+    let place = Place::new();
+    prepare(&place, "train.csv", "prepared");
+    let words = "train job.toml --train prepared --run run --set training.steps=5";
+    let mut command = OPEN_MPI.command(&place, 1, words);
+    command.args([":", "-n", "1", env!("CARGO_BIN_EXE_rowmill")]);
+    command.args(words.split_whitespace()).args(["--device", "emulated"]);
+    let ran = Ran::of(&command.output().unwrap());
+    assert_eq!(ran.code, Some(2), "{}", ran.stderr);
+    assert!(ran.stderr.contains("rank 1") && ran.stderr.contains("device"), "{}", ran.stderr);
+}
+
+#[test]
 fn issue_28_a_rank_with_other_data_is_refused() {
     let place = Place::new();
     prepare(&place, "train.csv", "prepared");

@@ -6,6 +6,7 @@ use std::hash::{BuildHasher, RandomState};
 use std::path::Path;
 
 use comm::Communicator;
+use device::Backend;
 use schema::{JobConfig, Rank};
 use xxhash_rust::xxh3::xxh3_64;
 
@@ -13,15 +14,16 @@ use super::{RunRequest, Start, start};
 use crate::Error;
 
 /// What must be the same, in the order of [`hashes`].
-const SUBJECTS: [&str; 4] = ["configuration", "sharding plan", "data", "checkpoint to start from"];
+const SUBJECTS: [&str; 5] =
+    ["configuration", "sharding plan", "data", "checkpoint to start from", "device"];
 
 /// Compares what every rank was asked to do with what rank 0 was, and reads a file that rank 0
 /// writes into the run folder. Every operation from here on carries the hash of the run.
 ///
 /// # Errors
 /// [`Error::OtherRequest`], [`Error::NotShared`], [`Error::Communication`].
-pub fn agree(comm: &mut Communicator, request: &RunRequest) -> Result<(), Error> {
-    let own = hashes(request)?.map(u64::cast_signed);
+pub fn agree<B: Backend>(comm: &mut Communicator, request: &RunRequest) -> Result<(), Error> {
+    let own = hashes::<B>(request)?.map(u64::cast_signed);
     let all = comm.all_gather(&own)?;
     for (rank, said) in (0..).zip(&all) {
         let differs = |&i: &usize| said.get(i) != all[0].get(i);
@@ -33,7 +35,7 @@ pub fn agree(comm: &mut Communicator, request: &RunRequest) -> Result<(), Error>
     share(comm, &request.run_folder)
 }
 
-fn hashes(request: &RunRequest) -> Result<[u64; 4], Error> {
+fn hashes<B: Backend>(request: &RunRequest) -> Result<[u64; 5], Error> {
     let RunRequest { config, run_folder, .. } = request;
     // Where the data lies is each rank's own affair; what it holds is compared by its fingerprint.
     let mut data = config.data.clone();
@@ -56,6 +58,8 @@ fn hashes(request: &RunRequest) -> Result<[u64; 4], Error> {
         text(&(request.plan.world_size(), request.plan.tiles(), request.bucket_bytes)),
         text(&data),
         text(&(checkpoint, request.rule_change, steps)),
+        // Devices lay gradients out differently; which GPU it is does not matter.
+        xxh3_64(std::any::type_name::<B>().as_bytes()),
     ])
 }
 

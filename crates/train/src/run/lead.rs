@@ -251,6 +251,10 @@ impl<B: Backend> Leader<'_, '_, B> {
         let loaded = self.worker.context.profiler.op(op, || loader.next());
         let waited = began.elapsed();
         let Some(loaded) = loaded else { return Ok(false) };
+        if loaded.is_err() {
+            // Where an earlier step diverged, that is the reason to tell.
+            self.settle()?;
+        }
         let Loaded { batch, position } = loaded?;
         let batch = Arc::new(batch);
         let (size, factor) = (batch.size as u64, config.schedule.factor(self.step));

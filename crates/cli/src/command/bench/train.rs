@@ -268,7 +268,14 @@ impl<B: Host> Bench<B> {
         let share = Share { batch, first_sample: 0, global_size: batch.size };
         let step = train::Step { number: self.step as u64, factor: 1.0 };
         self.step += 1;
-        Ok(self.model.train(&mut self.context, share, step)? / batch.size as f64)
+        let loss = self.model.train(&mut self.context, share, step)? / batch.size as f64;
+        if !loss.is_finite() {
+            // From here on weights would stand still, and steps would be faster than any that train.
+            let what = format!("the loss is {loss}, expected a finite number");
+            let step = self.step as u64;
+            return Err(train::Error::Diverged { step, what, checkpoint: None }.into());
+        }
+        Ok(loss)
     }
 
     fn recorded(&mut self) -> Result<Sample<Step>, Error> {
