@@ -270,7 +270,7 @@ impl<B: Host> Bench<B> {
         self.step += 1;
         let loss = self.model.train(&mut self.context, share, step)? / batch.size as f64;
         if !loss.is_finite() {
-            // From here on weights would stand still, and steps would be faster than any that train.
+            // From here on weights stand still, and steps are faster than any that train.
             let what = format!("the loss is {loss}, expected a finite number");
             let step = self.step as u64;
             return Err(train::Error::Diverged { step, what, checkpoint: None }.into());
