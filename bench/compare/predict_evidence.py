@@ -37,6 +37,7 @@ import tempfile
 import time
 
 import machine
+import records
 
 BAR_PCT = 10.0
 REJECTED_MAX_PCT = 30.0
@@ -94,10 +95,7 @@ def main():
     text = markdown(report)
     print(text)
     if arguments.output:
-        arguments.output.mkdir(parents=True, exist_ok=True)
-        name = f"predict-{report['date']}{'-quick' if arguments.quick else ''}"
-        (arguments.output / f"{name}.json").write_text(json.dumps(report, indent=1) + "\n")
-        (arguments.output / f"{name}.md").write_text(text + "\n")
+        records.write(arguments.output, f"predict-{report['date']}{'-quick' if arguments.quick else ''}", report, text)
     return 0 if all(report["passed"].values()) else 1
 
 

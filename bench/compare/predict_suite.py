@@ -24,6 +24,7 @@ import sys
 import tempfile
 
 import machine
+import records
 
 SUITE = pathlib.Path("bench/record/amd-epyc-2cpu/suite")
 COVERAGE_MIN_PCT = 95.0
@@ -65,10 +66,7 @@ def main():
     text = markdown(report)
     print(text)
     if arguments.output:
-        arguments.output.mkdir(parents=True, exist_ok=True)
-        name = f"predict-suite-{report['date']}"
-        (arguments.output / f"{name}.json").write_text(json.dumps(report, indent=1) + "\n")
-        (arguments.output / f"{name}.md").write_text(text + "\n")
+        records.write(arguments.output, f"predict-suite-{report['date']}", report, text)
     return 0 if all(report["passed"].values()) else 1
 
 

@@ -26,6 +26,7 @@ import time
 
 import doors
 import machine
+import records
 import train_speed
 
 RANKS = 2
@@ -254,12 +255,9 @@ def table(report):
 
 
 def save(report, arguments):
-    folder = arguments.output or doors.ROOT / "bench/record" / train_speed.folder_name(report["machine"])
-    folder.mkdir(parents=True, exist_ok=True)
-    path = folder / f"compare-ranks-{report['date']}"
-    path.with_suffix(".json").write_text(json.dumps(report, indent=1) + "\n")
+    folder = arguments.output or doors.ROOT / "bench/record" / records.folder_name(report["machine"])
     heading = f"# Two ranks beside one process, {report['date']}\n\n`{report['command']}`, commit {report['commit']}\n\n"
-    path.with_suffix(".md").write_text(heading + table(report) + "\n")
+    records.write(folder, f"compare-ranks-{report['date']}", report, heading + table(report))
 
 
 if __name__ == "__main__":

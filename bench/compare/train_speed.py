@@ -29,7 +29,6 @@ import functools
 import json
 import os
 import pathlib
-import re
 import resource
 import statistics
 import subprocess
@@ -38,6 +37,7 @@ import tomllib
 
 import doors
 import machine
+import records
 
 HERE = pathlib.Path(__file__).resolve().parent
 CLOCK_LEAST_GHZ = 3.3
@@ -353,10 +353,7 @@ def note_of(name, case):
 
 
 def save(report, arguments):
-    where = arguments.output or doors.ROOT / "bench/record" / folder_name(report["machine"])
-    where.mkdir(parents=True, exist_ok=True)
-    base = where / f"compare-train-{report['date']}"
-    base.with_suffix(".json").write_text(json.dumps(report, indent=1) + "\n")
+    where = arguments.output or doors.ROOT / "bench/record" / records.folder_name(report["machine"])
     about, rules = report["machine"], report["rules"]
     versions = ", ".join(f"{name} {version}" for name, version in report.get("versions", {}).items())
     text = [
@@ -373,13 +370,7 @@ def save(report, arguments):
     cases = report["cases"].items()
     text += [line for name, case in cases for line in lines_of(name, case)]
     text += [line for name, case in cases for line in note_of(name, case)]
-    base.with_suffix(".md").write_text("\n".join(text) + "\n")
-
-
-def folder_name(about):
-    """As `cargo xtask bench` names it."""
-    words = re.findall("[a-z0-9]+", about["cpu"].lower())
-    return "-".join([*words, f"{about['cores']}cpu"])
+    records.write(where, f"compare-train-{report['date']}", report, "\n".join(text))
 
 
 if __name__ == "__main__":

@@ -502,4 +502,4 @@ macro_rules! shown {
         }
     )*};
 }
-shown!(Driver, Stream, Event, Module, Kernel);
+shown!(Driver, Stream, Event, Module, Kernel, Buffer, Pinned, InFlight);

@@ -8,6 +8,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
+use fleet::steps;
 use tempfile::TempDir;
 
 /// Nothing here takes longer, however loaded the machine is.
@@ -128,6 +129,19 @@ impl Drop for Agent {
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
+}
+
+/// What a job sends that has trained 32 samples a step, a millisecond each.
+pub fn trained(step: u64) -> [u8; steps::LENGTH] {
+    let message = steps::Message {
+        phase: steps::Phase::Train,
+        own_pid: 1,
+        step,
+        monotonic_ns: step * 1_000_000,
+        samples: 32,
+        exposed_ns: None,
+    };
+    message.to_bytes()
 }
 
 /// A page of any server of this machine; `None` where nobody listens.

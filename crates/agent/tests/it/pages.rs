@@ -10,7 +10,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use fleet::steps;
 
-use crate::fixture::{Agent, value};
+use crate::fixture::{Agent, trained, value};
 
 const GPU: &str = "gpu=0 util=50 gpm=1 smactive=0.25 power=200000 energy=1000\n";
 
@@ -198,16 +198,8 @@ fn every_query_of_the_board_has_rows() {
     for expression in expressions {
         agent.until(&expression, |_| {
             let step = step.fetch_add(1, Ordering::Relaxed);
-            let message = steps::Message {
-                phase: steps::Phase::Train,
-                own_pid: 1,
-                step,
-                monotonic_ns: step * 1_000_000,
-                samples: 32,
-                exposed_ns: None,
-            };
             // The agent may not listen yet.
-            let _ = socket.send_to(&message.to_bytes(), &target);
+            let _ = socket.send_to(&trained(step), &target);
             prometheus.has_rows(&expression).ok()
         });
     }

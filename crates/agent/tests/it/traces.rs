@@ -12,7 +12,7 @@ use std::time::Duration;
 use fleet::ipc::message::{HEADER, Message};
 use fleet::steps;
 
-use crate::fixture::{Agent, value};
+use crate::fixture::{Agent, trained, value};
 
 const ORDER: &str = r#"{"token": "TOKEN", "pids": [], "job": null,
   "when": {"kind": "iterations", "count": 5, "align": 100}, "with": ["shapes"],
@@ -143,15 +143,7 @@ fn steps_are_on_the_page_by_the_kernels_word() {
     let target = agent.sockets().join(steps::NAME);
     agent.until("the socket", |_| target.exists().then_some(()));
     for step in 1..=5_u64 {
-        let message = steps::Message {
-            phase: steps::Phase::Train,
-            own_pid: 1,
-            step,
-            monotonic_ns: step * 1_000_000,
-            samples: 32,
-            exposed_ns: None,
-        };
-        socket.send_to(&message.to_bytes(), &target).unwrap();
+        socket.send_to(&trained(step), &target).unwrap();
     }
     socket.send_to(b"nonsense", &target).unwrap();
     let pid = format!("pid=\"{}\"", std::process::id());

@@ -1,7 +1,6 @@
 //! Memory of a device, and memory of the host that it copies from and to by itself.
 //! Knows no kernel and no stream.
 
-use std::fmt;
 use std::ops::Range;
 use std::sync::Arc;
 
@@ -145,14 +144,3 @@ impl Drop for InFlight {
         let _ = self.held.as_ref().map(|(_, done)| done.synchronize());
     }
 }
-
-macro_rules! shown {
-    ($($type:ident),*) => {$(
-        impl fmt::Debug for $type {
-            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-                f.debug_struct(stringify!($type)).finish_non_exhaustive()
-            }
-        }
-    )*};
-}
-shown!(Buffer, Pinned, InFlight);

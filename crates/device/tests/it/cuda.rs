@@ -8,6 +8,7 @@ pub mod jagged;
 mod mutation;
 mod nvrtc;
 mod stub;
+mod stub_library;
 
 use std::path::PathBuf;
 

@@ -2,11 +2,10 @@
 //! device that does nothing until the host waits for it. The test starts itself with the stub where
 //! the linker looks, because a library is looked for once per process.
 
-use std::path::{Path, PathBuf};
-use std::process::Command;
+use std::path::PathBuf;
 
 use device::backend::Cuda;
-use device::cuda::{Driver, SOURCES, nvrtc};
+use device::cuda::Driver;
 use schema::model::DenseInit;
 use schema::{
     Batch, DataType, Interaction, KeyedJaggedTensor, Loss, ModelConfig, Optimizer, Pooling, Rank,
@@ -18,36 +17,15 @@ use train::{Model, RankContext, Share, Step};
 
 use crate::ranks;
 
+#[path = "../../../device/tests/it/cuda/stub_library.rs"]
+mod stub_library;
+
 /// Samples of a batch.
 pub const SAMPLES: usize = 6;
 
 /// The calls of the child with the stub, from the mark of its second step on, by step.
 fn steps(child: &str) -> Option<Vec<Vec<String>>> {
-    let folder = PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join(format!("stub-{child}"));
-    std::fs::create_dir_all(&folder).unwrap();
-    let (library, log) = (folder.join("libcuda.so.1"), folder.join("calls"));
-    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("../device/tests/it/cuda/stub.c");
-    let compiler = std::env::var_os("CC").unwrap_or_else(|| "gcc".into());
-    let mut command = Command::new(&compiler);
-    command.args(["-shared", "-fPIC", "-w", "-o"]).arg(&library).arg(source);
-    let Ok(status) = command.status() else {
-        eprintln!("SKIPPED: {} is not there, a C compiler (CC)", compiler.display());
-        return None;
-    };
-    assert!(status.success(), "{status}");
-    std::fs::copy(&library, folder.join("libcuda.so")).unwrap();
-    let _ = std::fs::remove_file(&log);
-    // Modules come from the cache: there is no NVRTC, and the stub reads none.
-    for &source in SOURCES {
-        std::fs::write(folder.join(nvrtc::image_name(source, "sm_90a")), "code").unwrap();
-    }
-    let mut command = Command::new(std::env::current_exe().unwrap());
-    command.args(["--exact", &format!("stub::{child}"), "--nocapture"]);
-    command.env("LD_LIBRARY_PATH", &folder).env("ROWMILL_STUB", &log);
-    let output = command.output().unwrap();
-    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
-    let calls: Vec<String> =
-        std::fs::read_to_string(&log).unwrap().lines().map(str::to_owned).collect();
+    let calls = stub_library::calls(&format!("stub::{child}"))?;
     let marked = calls.split(|call| call.starts_with("cuMemsetD8Async 1 "));
     Some(marked.skip(2).map(<[String]>::to_vec).collect())
 }

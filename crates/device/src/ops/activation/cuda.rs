@@ -56,8 +56,8 @@ impl Activation {
         [logits, probabilities]: [&Buffer; 2],
         elements: usize,
     ) -> Result<(), DriverError> {
-        let arguments = Arguments::new().buffer(logits).buffer(probabilities).u64(0);
-        launch(stream, (&self.sigmoid, elements), arguments.count(elements).u32(0).u32(0))
+        let arguments = of_logits([logits, probabilities], elements);
+        launch(stream, (&self.sigmoid, elements), arguments)
     }
 
     /// `probability = NaN` where the logit is no finite number.
@@ -70,8 +70,8 @@ impl Activation {
         [logits, probabilities]: [&Buffer; 2],
         elements: usize,
     ) -> Result<(), DriverError> {
-        let arguments = Arguments::new().buffer(logits).buffer(probabilities).u64(0);
-        launch(stream, (&self.unbounded, elements), arguments.count(elements).u32(0).u32(0))
+        let arguments = of_logits([logits, probabilities], elements);
+        launch(stream, (&self.unbounded, elements), arguments)
     }
 
     /// `y = y + bias`, then the activation; `y` `[B, N]`, in place.
@@ -94,6 +94,11 @@ impl Activation {
             .u32(u32::from(activation == gemm::Activation::Relu));
         launch(stream, (&self.bias_relu, elements), arguments)
     }
+}
+
+/// What a kernel of logits takes.
+fn of_logits([logits, probabilities]: [&Buffer; 2], elements: usize) -> Arguments {
+    Arguments::new().buffer(logits).buffer(probabilities).u64(0).count(elements).u32(0).u32(0)
 }
 
 fn launch(

@@ -1,10 +1,9 @@
 //! The calls that reach NVIDIA's driver, as a stub of its library records them. The test starts
 //! itself with the stub where the linker looks, because a library is looked for once per process.
 
-use std::path::{Path, PathBuf};
-use std::process::Command;
+use std::path::PathBuf;
 
-use device::cuda::{Arguments, Driver, DriverError, Grid, SOURCES, Stream, nvrtc};
+use device::cuda::{Arguments, Driver, DriverError, Grid, Stream};
 use device::ops::embedding_backward::cuda::{
     DeviceGradient, EmbeddingBackward, Workspace, WorkspaceShape,
 };
@@ -16,34 +15,7 @@ use device::ops::{Output, Slot};
 use schema::DataType;
 
 use super::Bench;
-
-/// Runs `child` of this file with the stub; gives the calls it made.
-fn calls(child: &str) -> Option<Vec<String>> {
-    let folder = PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join(format!("stub-{child}"));
-    std::fs::create_dir_all(&folder).unwrap();
-    let (library, log) = (folder.join("libcuda.so.1"), folder.join("calls"));
-    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/it/cuda/stub.c");
-    let compiler = std::env::var_os("CC").unwrap_or_else(|| "gcc".into());
-    let mut command = Command::new(&compiler);
-    command.args(["-shared", "-fPIC", "-w", "-o"]).arg(&library).arg(source);
-    let Ok(status) = command.status() else {
-        eprintln!("SKIPPED: {} is not there, a C compiler (CC)", compiler.display());
-        return None;
-    };
-    assert!(status.success(), "{status}");
-    std::fs::copy(&library, folder.join("libcuda.so")).unwrap();
-    let _ = std::fs::remove_file(&log);
-    // Modules come from the cache: there is no NVRTC, and the stub reads none.
-    for &source in SOURCES {
-        std::fs::write(folder.join(nvrtc::image_name(source, "sm_90a")), "code").unwrap();
-    }
-    let name = format!("cuda::stub::{child}");
-    let mut command = Command::new(std::env::current_exe().unwrap());
-    command.args(["--exact", &name, "--nocapture"]).env("LD_LIBRARY_PATH", &folder);
-    let output = command.env("ROWMILL_STUB", &log).output().unwrap();
-    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
-    Some(std::fs::read_to_string(&log).unwrap().lines().map(str::to_owned).collect())
-}
+use super::stub_library::calls;
 
 /// The device of the stub, in the process that was started for it.
 fn stub() -> Option<Bench> {
@@ -54,7 +26,7 @@ fn stub() -> Option<Bench> {
 
 #[test]
 fn every_call_reaches_the_driver_on_its_stream() {
-    let Some(calls) = calls("calls_child") else { return };
+    let Some(calls) = calls("cuda::stub::calls_child") else { return };
     let expected = [
         "cuInit",
         "cuStreamCreate 1",
@@ -107,7 +79,7 @@ fn offsets(len: u64) -> Vec<u64> {
 
 #[test]
 fn a_step_allocates_nothing_waits_for_nothing_and_is_the_same_for_every_batch() {
-    let Some(calls) = calls("steps_child") else { return };
+    let Some(calls) = calls("cuda::stub::steps_child") else { return };
     let steps: Vec<&[String]> =
         calls.split(|call| call.starts_with("cuMemsetD8Async 1 ")).skip(1).collect();
     assert_eq!(steps.len(), 4, "{calls:#?}");
