@@ -50,7 +50,10 @@ pub fn run(args: &PredictCalibrate, session: &Session) -> Result<(), Error> {
             let calibrated = |event_ns| samples(&read, traces.len(), event_ns);
             let found = recording_cost::event_ns(&read, unrecorded_ns(given)?, calibrated)?;
             if found == 0.0 {
-                session.console.warn("--unrecorded: steps take no less than the recorded ones");
+                session.console.warn(
+                    "--unrecorded: steps take no less than the recorded ones, so what recording an \
+                     event takes stays unknown: predictions are of recorded steps",
+                );
             }
             found
         }
