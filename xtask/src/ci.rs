@@ -48,8 +48,10 @@ with --full, what is slow or heavy:
              --mpi=pmi2 and from a batch script
   objects    training data from an S3 server (moto) gives the model that the same files give
              (bench/compare/object_store.py)
-  fuzz       the property tests of `data` and `device` with 20 000 cases
-  mutation   each barrier, exchange and bound check of every GPU kernel is taken out: a test must fail
+  fuzz       the property tests of `data` and `device` with 20 000 cases, 40 random shapes a GPU kernel
+  mutation   each barrier, exchange and bound check of every GPU kernel is taken out: a test must fail,
+             or crates/device/survivors.tsv says why none does
+  sanitizers every GPU kernel, emulated, under AddressSanitizer and UndefinedBehaviorSanitizer
   memory     every configuration trains under a memory limit of its estimate and a tenth
   corruption 1 000 flipped bits in prepared data and checkpoints: no run ends with other weights; every
              trace of the fixtures cut at 200 places and with 1 000 wrong bytes, and cut where its kinds
@@ -60,7 +62,7 @@ Options:
   --only STAGE  this stage only (may be repeated; slow stages too)";
 
 /// Every stage with whether it is slow.
-const STAGES: [(&str, bool, Run); 20] = [
+const STAGES: [(&str, bool, Run); 21] = [
     ("tools", false, tool::install),
     ("format", false, format),
     ("clippy", false, clippy),
@@ -78,6 +80,7 @@ const STAGES: [(&str, bool, Run); 20] = [
     ("objects", true, full::objects),
     ("fuzz", true, full::fuzz),
     ("mutation", true, full::mutation),
+    ("sanitizers", true, full::sanitizers),
     ("memory", true, full::memory),
     ("written steps", true, full::written),
     ("corruption", true, full::corruption),

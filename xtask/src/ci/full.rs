@@ -35,6 +35,8 @@ const TRAIN: &str = "train dlrm-criteo-kaggle --train rows.txt --run run --set r
 
 /// Cases per property; the everyday run has the library's default of 256.
 const CASES: &str = "20000";
+/// Random shapes of each GPU kernel; the everyday run has two.
+const SHAPES: &str = "40";
 
 pub fn licences() -> Result<String, Error> {
     tool::install_subcommand("deny", "cargo-deny")?;
@@ -197,13 +199,22 @@ pub fn processes() -> Result<String, Error> {
 
 pub fn fuzz() -> Result<String, Error> {
     let mut tests = cargo(&["test", "--release", "-p", "data", "-p", "device"]);
-    command::run(tests.env("PROPTEST_CASES", CASES)).map(|()| format!("{CASES} cases a property"))
+    command::run(tests.env("PROPTEST_CASES", CASES).env("ROWMILL_SHAPES", SHAPES))?;
+    Ok(format!("{CASES} cases a property, {SHAPES} random shapes a GPU kernel"))
 }
 
 /// Takes each guard of every GPU kernel out, one at a time, and expects a test to fail.
 pub fn mutation() -> Result<String, Error> {
     let mut tests = cargo(&["test", "--release", "-p", "device", "--test", "it", "mutation::"]);
-    command::run(tests.env("ROWMILL_MUTATION", "full")).map(|()| "every guard is missed".to_owned())
+    command::run(tests.env("ROWMILL_MUTATION", "full"))?;
+    Ok("every guard is missed, or listed in crates/device/survivors.tsv".to_owned())
+}
+
+/// Runs each GPU kernel on the emulator under the compiler's own sanitizers.
+pub fn sanitizers() -> Result<String, Error> {
+    let mut tests = cargo(&["test", "--release", "-p", "device", "--test", "it", "sanitizers::"]);
+    command::run(tests.env("ROWMILL_SANITIZERS", "full"))?;
+    Ok("no kernel makes AddressSanitizer or UndefinedBehaviorSanitizer speak".to_owned())
 }
 
 /// Trains every configuration under a memory limit, one after the other.

@@ -70,11 +70,12 @@ fn count(command: &mut Command, shown: &mut impl Write) -> Result<Count, Error> 
 }
 
 /// What skipped tests need, by a word of their line.
-const NEEDS: [(&str, &str); 13] = [
+const NEEDS: [(&str, &str); 14] = [
     ("Chromium", "Chromium in PATH, or its place in ROWMILL_CHROMIUM"),
     ("python3", "python3 in PATH"),
     ("ROWMILL_NVRTC", "NVRTC, which `cargo xtask kernels` installs"),
     ("C++ compiler", "a C++ compiler: g++ in PATH, or its place in CXX"),
+    ("libasan.so", "AddressSanitizer's library, which comes with g++"),
     ("two processors", "two processors"),
     ("needs root", "root"),
     ("root may write", "a user other than root"),

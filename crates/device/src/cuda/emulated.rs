@@ -39,6 +39,9 @@ pub enum Checks {
     Every,
     /// Barriers, masks and red zones alone.
     Few,
+    /// As [`Checks::Few`], and the compiler's own AddressSanitizer and UndefinedBehaviorSanitizer,
+    /// which end the process. Their library must have been loaded before the program (LD_PRELOAD).
+    Sanitizers,
 }
 
 /// The emulated device.
@@ -72,6 +75,10 @@ impl Device {
         }
         let replaced = self.emulation.replaced.iter().find(|(name, _)| *name == source.name);
         let text = replaced.map_or(source.text, |(_, text)| text);
+        if self.emulation.checks == Checks::Sanitizers && !ffi::has_sanitizer() {
+            let problem = "AddressSanitizer's library was not loaded before the program".to_owned();
+            return Err(DriverError::Cache { path: "LD_PRELOAD".into(), problem });
+        }
         let path = compile::compiled(&self.emulation, source.name, text)?;
         let library = Library::open(&path)?;
         libraries.push((source.name, Arc::clone(&library)));

@@ -1,12 +1,20 @@
 //! The kernels of a GPU, run by the emulator against the scalar oracles in four orders; the
 //! emulator itself; NVRTC and the driver's calls where those can be had without a GPU.
 
+/// A kernel with this body for [`emulator::run`].
+macro_rules! kernel {
+    ($body:literal) => {
+        concat!("struct A { u64 out; u32 n, pad; };\nKERNEL(mistake, A, 128) {\n", $body, "}\n")
+    };
+}
+
 pub mod dense;
 mod emulator;
 pub mod exchange;
 pub mod jagged;
 mod mutation;
 mod nvrtc;
+mod sanitizers;
 mod stub;
 mod stub_library;
 
@@ -85,6 +93,9 @@ pub fn benches() -> Vec<Bench> {
     if !has_compiler() {
         return Vec::new();
     }
+    if sanitizers::is_child() {
+        return vec![sanitizers::bench(Order::Ascending), sanitizers::bench(Order::Descending)];
+    }
     let orders = [
         (Order::Ascending, Checks::Every),
         (Order::Descending, Checks::Every),
@@ -95,6 +106,19 @@ pub fn benches() -> Vec<Bench> {
         Bench::new(Driver::emulated(emulation(order, checks)), &format!("{order:?}, {checks:?}"))
     };
     orders.map(bench).into()
+}
+
+/// Random sizes from 1 to `most`, small ones as often as large ones: two such, or as many as
+/// `ROWMILL_SHAPES` says, which `cargo xtask ci --full` sets.
+pub fn random_sizes<const N: usize>(most: [usize; N]) -> Vec<[usize; N]> {
+    let count = std::env::var("ROWMILL_SHAPES").map_or(2, |text| text.parse().unwrap());
+    let size = |number: u64, i: usize| {
+        let rng = CounterRng::new(number, i as u64);
+        let digits = most[i].ilog2() + 1;
+        let most = most[i].min((1 << (1 + rng.below(0, u64::from(digits)))) - 1);
+        1 + rng.below(1, most as u64) as usize
+    };
+    (0..count).map(|number| std::array::from_fn(|i| size(number, i))).collect()
 }
 
 /// Numbers around 0.

@@ -32,15 +32,24 @@ const FLAGS: &[&str] = &[
 const KERNEL_FLAGS: &[&str] = &["-ftrivial-auto-var-init=pattern", "-Werror=uninitialized"];
 /// Calls in front of every access; `runtime.cpp` answers them, no library of a sanitizer is linked.
 const CHECKED_FLAGS: &[&str] = &["-fsanitize=thread"];
+/// Linked to the libraries of both sanitizers. The first mistake ends the process.
+const SANITIZER_FLAGS: &[&str] =
+    &["-fsanitize=address,undefined", "-fno-sanitize-recover=all", "-fno-omit-frame-pointer"];
+
+fn flags_of(checks: Checks) -> &'static [&'static str] {
+    match checks {
+        Checks::Every => CHECKED_FLAGS,
+        Checks::Few => &[],
+        Checks::Sanitizers => SANITIZER_FLAGS,
+    }
+}
 
 /// The library of a source in the cache, made where it is missing.
 pub fn compiled(emulation: &Emulation, name: &str, text: &str) -> Result<PathBuf, DriverError> {
-    let is_checked = emulation.checks == Checks::Every;
     let replaced = emulation.replaced.iter().find(|(name, _)| *name == "prelude");
     let prelude = replaced.map_or(PRELUDE, |(_, text)| text);
     let source = format!("#include \"shim.h\"\n{prelude}\n#line 1 \"{name}\"\n{text}");
-    let checked: &[&str] = if is_checked { CHECKED_FLAGS } else { &[] };
-    let flags: Vec<&str> = [FLAGS, KERNEL_FLAGS, checked].concat();
+    let flags: Vec<&str> = [FLAGS, KERNEL_FLAGS, flags_of(emulation.checks)].concat();
     let compiler = emulation.compiler.display().to_string();
     let key = key(&[&compiler, SHIM, RUNTIME, &source, &flags.join(" ")]);
     let stem = name.replace('/', "-").replace(".cu", "");
@@ -81,7 +90,9 @@ fn make(
             log,
         };
         let mut command = Command::new(&emulation.compiler);
-        let output = command.args(arguments).current_dir(folder).output();
+        // What is loaded before this program is not for the compiler.
+        command.args(arguments).current_dir(folder).env_remove("LD_PRELOAD");
+        let output = command.output();
         let output = output.map_err(|error| failed(error.to_string()))?;
         if output.status.success() {
             return Ok(());
@@ -95,7 +106,11 @@ fn make(
         fs::rename(&made, &runtime).map_err(|error| broken(&runtime, &error))?;
     }
     let runtime = runtime.display().to_string();
-    run(&["-shared", "-o", "library.so", "kernel.o", &runtime, "-ldl"])?;
+    let mut link = vec!["-shared", "-o", "library.so", "kernel.o", &runtime, "-ldl"];
+    if emulation.checks == Checks::Sanitizers {
+        link.extend(SANITIZER_FLAGS);
+    }
+    run(&link)?;
     let made = folder.join("library.so");
     fs::rename(&made, library).map_err(|error| broken(library, &error))
 }

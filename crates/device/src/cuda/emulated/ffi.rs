@@ -222,9 +222,15 @@ impl Library {
 }
 
 fn symbol(handle: *mut c_void, name: &CStr) -> Option<*mut c_void> {
-    // SAFETY: the handle is of a library that stays loaded, the name ends with NUL.
+    // SAFETY: the handle is of a library that stays loaded, or all of the process; the name ends
+    // with NUL.
     let address = unsafe { libc::dlsym(handle, name.as_ptr()) };
     (!address.is_null()).then_some(address)
+}
+
+/// Whether AddressSanitizer's library is part of this process.
+pub fn has_sanitizer() -> bool {
+    symbol(libc::RTLD_DEFAULT, c"__asan_init").is_some()
 }
 
 /// A kernel of a library.

@@ -81,6 +81,31 @@ __attribute__((section("rowmill_shared"), used, aligned(16))) char no_shared[16]
 
 extern "C" void rowmill_switch(void **save, void *load);
 
+// Of AddressSanitizer, where its library was loaded before the program: it must know which stack
+// runs, and is told of memory that it did not allocate.
+extern "C" {
+#define OPTIONAL __attribute__((weak))
+OPTIONAL void __sanitizer_start_switch_fiber(void **kept, const void *bottom, size_t bytes);
+OPTIONAL void __sanitizer_finish_switch_fiber(void *kept, const void **bottom, size_t *bytes);
+OPTIONAL void __asan_poison_memory_region(void const volatile *start, size_t bytes);
+OPTIONAL void __asan_unpoison_memory_region(void const volatile *start, size_t bytes);
+}
+const void *scheduler_bottom;
+size_t scheduler_bytes;
+
+void leaves_for(void **kept, const void *bottom, size_t bytes) {
+  if (__sanitizer_start_switch_fiber) __sanitizer_start_switch_fiber(kept, bottom, bytes);
+}
+void arrives(void *kept, const void **bottom, size_t *bytes) {
+  if (__sanitizer_finish_switch_fiber) __sanitizer_finish_switch_fiber(kept, bottom, bytes);
+}
+void forbid(const void *start, size_t bytes) {
+  if (__asan_poison_memory_region) __asan_poison_memory_region(start, bytes);
+}
+void allow(const void *start, size_t bytes) {
+  if (__asan_unpoison_memory_region) __asan_unpoison_memory_region(start, bytes);
+}
+
 #if defined(__x86_64__)
 asm(R"(
 .text
@@ -110,7 +135,12 @@ const size_t SAVED_WORDS = 6;
 #error "the emulator's switch of fibers is written for x86-64"
 #endif
 
-void leave() { rowmill_switch(&fibers[current].stack_pointer, scheduler); }
+void leave() {
+  void *kept = nullptr;
+  leaves_for(&kept, scheduler_bottom, scheduler_bytes);
+  rowmill_switch(&fibers[current].stack_pointer, scheduler);
+  arrives(kept, nullptr, nullptr);
+}
 
 [[noreturn]] void fail() {
   if (fault.kind == FINE) __builtin_trap();
@@ -128,6 +158,7 @@ void report(Kind kind, const char *file, uint32_t line) {
 }
 
 void enter() {
+  arrives(nullptr, &scheduler_bottom, &scheduler_bytes);
   task.entry(task.arguments);
   fibers[current].state = DONE;
   for (;;) leave();
@@ -135,6 +166,8 @@ void enter() {
 
 void prepare(uint32_t thread) {
   char *bottom = stacks + thread * STACK_BYTES, *top = bottom + STACK_BYTES;
+  // What the last block's thread left on it.
+  allow(bottom, STACK_BYTES);
   memcpy(bottom, &CANARY, 8);
   void **slot = (void **)(top - 16);
   *slot = (void *)enter;
@@ -146,7 +179,10 @@ void prepare(uint32_t thread) {
 void resume(uint32_t thread) {
   current = thread;
   rowmill_here.thread = {thread, 0, 0};
+  void *kept = nullptr;
+  leaves_for(&kept, stacks + thread * STACK_BYTES, STACK_BYTES);
   rowmill_switch(&scheduler, fibers[thread].stack_pointer);
+  arrives(kept, nullptr, nullptr);
 }
 
 uint64_t random_state;
@@ -373,6 +409,14 @@ void touch(uint64_t address, size_t bytes, size_t alignment, uint64_t pc, bool i
   fail();
 }
 
+void each_red_zone(void (*work)(const void *start, size_t bytes)) {
+  for (size_t i = 0; i < task.region_count; ++i) {
+    const Region &region = task.regions[i];
+    work((const char *)region.start - task.red_zone, task.red_zone);
+    work((const char *)region.start + region.bytes, task.red_zone);
+  }
+}
+
 bool red_zones_hold() {
   for (size_t i = 0; i < task.region_count; ++i) {
     const Region &region = task.regions[i];
@@ -482,7 +526,7 @@ int rowmill_launch(const Task *given, Fault *result) {
     shared_shadow = (Cell *)zeroed((shared / CELL_BYTES + 1) * sizeof(Cell));
   if (task.shared_bytes > dynamic_capacity) {
     dynamic_capacity = task.shared_bytes;
-    dynamic_shared = (char *)zeroed(dynamic_capacity);
+    dynamic_shared = (char *)zeroed(dynamic_capacity + task.red_zone);
     if (task.checked) dynamic_shadow = (Cell *)zeroed((dynamic_capacity / CELL_BYTES + 1) * sizeof(Cell));
   }
   if (task.shared_bytes > task.shared_limit) {
@@ -496,6 +540,11 @@ int rowmill_launch(const Task *given, Fault *result) {
     if (!region.shadow) region.shadow = (Cell *)zeroed((region.bytes / CELL_BYTES + 1) * sizeof(Cell));
     given->regions[i].shadow = region.shadow;
   }
+  if (dynamic_shared) {
+    allow(dynamic_shared, task.shared_bytes);
+    forbid(dynamic_shared + task.shared_bytes, dynamic_capacity - task.shared_bytes + task.red_zone);
+  }
+  each_red_zone(forbid);
   const uint32_t count = task.blocks[0] * task.blocks[1];
   uint32_t *blocks = (uint32_t *)malloc((count ? count : 1) * sizeof(uint32_t));
   uint32_t threads[1024];
@@ -513,6 +562,7 @@ int rowmill_launch(const Task *given, Fault *result) {
   }
   free(blocks);
   last_stamp = *task.stamp = ++stamp;
+  each_red_zone(allow);
   if (fault.kind == FINE) red_zones_hold();
   fault.pc = place_of(fault.pc), fault.other_pc = place_of(fault.other_pc);
   *result = fault;

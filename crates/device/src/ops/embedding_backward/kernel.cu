@@ -187,11 +187,10 @@ KERNEL(embedding_backward_partials, Update, 128) {
   const u64 place = global_thread() / WARP, count = *(const u64 *)a.count;
   const u64 window = place / 2 * IDS_PER_PART;
   if (!LESS(window, count)) return;
-  if (*(const u64 *)a.first_bad != NO_BAD) return;
   const u32 *starts = (const u32 *)a.starts;
   // The row of the window's last position has a first part there; that of its first position may
   // have a later part.
-  const u64 last = window + IDS_PER_PART < count ? window + IDS_PER_PART - 1 : count - 1;
+  const u64 last = LESS(window + IDS_PER_PART, count) ? window + IDS_PER_PART - 1 : count - 1;
   const u64 at = place % 2 ? last : window;
   const u64 row = ((const u32 *)a.indices)[at] + ((const u32 *)a.heads)[at] - 1;
   const u64 start = starts[row], end = starts[row + 1];
@@ -199,7 +198,7 @@ KERNEL(embedding_backward_partials, Update, 128) {
   u64 first = start;
   if (place % 2 == 0) first = start + (window - start + IDS_PER_PART - 1) / IDS_PER_PART * IDS_PER_PART;
   if (first < window || first >= end || partial_of(first, start) != place) return;
-  const u64 stop = first + IDS_PER_PART < end ? first + IDS_PER_PART : end;
+  const u64 stop = LESS(first + IDS_PER_PART, end) ? first + IDS_PER_PART : end;
   const u32 dim = ((const Tile *)a.tiles)[tile_of(a, ((const u64 *)a.pairs)[start] >> a.payload_bits)].dim;
   for (u32 column = lane_of_thread(); LESS(column, dim); column += WARP)
     ((float *)a.partials)[place * a.widest + column] = sum_gradients(a, first, stop, column);
@@ -220,7 +219,7 @@ DEVICE u64 rows_before(const Updated &a, u64 row) {
     const u64 middle = (low + high) / 2;
     if (((const u64 *)a.pairs)[middle] >> a.payload_bits < row) low = middle + 1; else high = middle;
   }
-  return low < count ? ((const u32 *)a.indices)[low] : *(const u32 *)a.unique;
+  return LESS(low, count) ? ((const u32 *)a.indices)[low] : *(const u32 *)a.unique;
 }
 
 // Whole numbers: the order of the additions does not matter.

@@ -47,7 +47,7 @@ KERNEL(embedding_forward, EmbeddingForward, 256) {
   const u64 start = ((const u64 *)a.offsets)[bag], end = ((const u64 *)a.offsets)[bag + 1];
   const float scale = a.scales ? ((const float *)a.scales)[bag] : 1.0f;
   float *out = (float *)a.out;
-  for (u32 column = threadIdx.x % a.lanes; column < tile.dim; column += COLUMNS * a.lanes) {
+  for (u32 column = threadIdx.x % a.lanes; LESS(column, tile.dim); column += COLUMNS * a.lanes) {
     u64 from = start;
     do {
       const u64 to = slot.is_sequence && from < end ? from + 1 : end;

@@ -50,8 +50,7 @@ KERNEL(loss_sum, Loss, LOSS_THREADS) {
       sum += ((const double *)a.losses)[i];
     chunks[threadIdx.x] = sum;
     __syncthreads();
-    for (u32 chunk = 0; threadIdx.x == 0 && chunk < LOSS_THREADS && start + chunk < count; ++chunk)
-      total += chunks[chunk];
+    for (u32 chunk = 0; threadIdx.x == 0 && chunk < LOSS_THREADS; ++chunk) total += chunks[chunk];
     __syncthreads();
   }
   if (threadIdx.x != 0) return;

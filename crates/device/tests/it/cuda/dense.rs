@@ -15,11 +15,14 @@ use device::optimizer::{Rule, device_block};
 use schema::random::CounterRng;
 use schema::{Loss, Optimizer, OptimizerConfig, Precision, TriangleOrder, WeightDecayMode};
 
-use super::{Bench, benches, floats, same};
+use super::{Bench, benches, floats, random_sizes, same};
 
 pub fn check_gemm(bench: &Bench) {
     let kernels = Gemm::load(&bench.driver).unwrap();
-    for (b, n, k) in [(1, 1, 1), (17, 5, 33), (32, 16, 16), (70, 19, 20), (130, 1, 3)] {
+    let mut shapes = vec![[1, 1, 1], [17, 5, 33], [32, 16, 16], [70, 19, 20], [130, 1, 3]];
+    shapes.extend([[1, 64, 256], [9, 4, 128]]);
+    shapes.extend(random_sizes([150, 70, 90]));
+    for [b, n, k] in shapes {
         let shape = LinearShape { b, n, k };
         let [x, weight, d_y] =
             [(1, b * k), (2, n * k), (3, b * n)].map(|(seed, len)| floats(seed, len));
@@ -97,10 +100,14 @@ fn check_rounding(bench: &Bench, kernels: &Gemm) {
 
 pub fn check_interaction(bench: &Bench) {
     let kernels = Interaction::load(&bench.driver).unwrap();
-    for (features, dim, dense) in [(1, 1, true), (3, 3, true), (26, 4, true), (7, 64, false)] {
+    let mut shapes = vec![(5, 1, 1, true), (1, 3, 3, true), (5, 26, 4, true), (5, 7, 64, false)];
+    shapes.extend([(1, 5, 128, true), (2, 3, 256, false)]);
+    let random = random_sizes([6, 20, 100]).into_iter();
+    shapes.extend(random.map(|[b, features, dim]| (b, features, dim, dim % 2 == 0)));
+    for (b, features, dim, dense) in shapes {
         for order in [TriangleOrder::Lower, TriangleOrder::Upper] {
             for itself in [false, true] {
-                let shape = Shape { b: 5, features, dense, dim, order, itself };
+                let shape = Shape { b, features, dense, dim, order, itself };
                 let [dense_len, pooled_len, out_len] =
                     [shape.dense_width(), shape.pooled_width(), shape.width()].map(|w| w * shape.b);
                 let (x, pooled) = (floats(1, dense_len), floats(2, pooled_len));
@@ -134,7 +141,8 @@ pub fn check_interaction(bench: &Bench) {
 
 pub fn check_cross(bench: &Bench) {
     let kernels = Cross::load(&bench.driver).unwrap();
-    for (rows, columns) in [(1, 1), (13, 37), (100, 3)] {
+    let random = random_sizes([120, 260]);
+    for [rows, columns] in [[1, 1], [13, 37], [100, 3]].into_iter().chain(random) {
         let len = rows * columns;
         let [x0, u, x, d_out, old] = [1, 2, 3, 4, 5].map(|seed| floats(seed, len));
         let bias = floats(6, columns);
@@ -210,9 +218,11 @@ pub fn check_activation(bench: &Bench) {
 pub fn check_loss(bench: &Bench) {
     let kernels = DeviceLoss::load(&bench.driver).unwrap();
     // More chunks of 512 samples than the summing block has threads, in one order.
-    let many = if bench.name.starts_with("Descending") { 66_000 } else { 1100 };
-    for (kind, samples) in [(Loss::BceWithLogits, 1), (Loss::Mse, 700), (Loss::BceWithLogits, many)]
-    {
+    let is_long = bench.name.starts_with("Descending") || bench.name == "mutant";
+    let many = if is_long { 66_000 } else { 1100 };
+    let random = random_sizes([2000]).into_iter().map(|[samples]| (Loss::Mse, samples));
+    let cases = [(Loss::BceWithLogits, 1), (Loss::Mse, 700), (Loss::BceWithLogits, many)];
+    for (kind, samples) in cases.into_iter().chain(random) {
         let mut logits: Vec<f32> = floats(1, samples).iter().map(|value| value * 90.0).collect();
         let labels: Vec<f32> = floats(2, samples).iter().map(|value| value + 0.5).collect();
         for (broken, bad_id) in [(false, false), (false, true), (true, true)] {
@@ -264,7 +274,8 @@ pub fn check_update(bench: &Bench) {
     let kernels = DenseUpdate::load(&bench.driver).unwrap();
     let mut shapes = vec![(1, 1), (5, 3), (9, 64), (3, 200)];
     // More elements than one block of LAMB's sums.
-    shapes.push((130, 128));
+    shapes.extend([(130, 128), (2, 256), (7, 4)]);
+    shapes.extend(random_sizes([40, 260]).into_iter().map(|[rows, dim]| (rows, dim)));
     for kind in Optimizer::ALL {
         for &(rows, dim) in &shapes {
             for stopped in [false, true] {

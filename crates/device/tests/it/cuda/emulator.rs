@@ -6,7 +6,11 @@ use super::{Bench, benches, emulation, has_compiler};
 
 /// Runs `kernel` of `text` on 96 threads and two blocks, with a buffer of 64 floats; gives what
 /// went wrong and the buffer.
-fn run(bench: &Bench, text: &'static str, shared_bytes: u32) -> (Option<DriverError>, Vec<f32>) {
+pub fn run(
+    bench: &Bench,
+    text: &'static str,
+    shared_bytes: u32,
+) -> (Option<DriverError>, Vec<f32>) {
     let buffer = bench.put(&[0.0f32; 64]);
     let result = (|| {
         let source = Source { name: "cuda/mistake.cu", text };
@@ -20,12 +24,6 @@ fn run(bench: &Bench, text: &'static str, shared_bytes: u32) -> (Option<DriverEr
 fn checked(checks: Checks) -> Option<Bench> {
     has_compiler()
         .then(|| Bench::new(Driver::emulated(emulation(Order::Ascending, checks)), "emulator"))
-}
-
-macro_rules! kernel {
-    ($body:literal) => {
-        concat!("struct A { u64 out; u32 n, pad; };\nKERNEL(mistake, A, 128) {\n", $body, "}\n")
-    };
 }
 
 #[track_caller]
@@ -140,6 +138,64 @@ fn shared_memory_is_poisoned_for_every_block() {
         assert_eq!(error, None);
         assert!(values.iter().all(|value| value.to_bits() == u32::MAX), "{}", bench.name);
     }
+}
+
+#[test]
+fn nothing_has_a_value_that_nobody_gave_it() {
+    let Some(bench) = checked(Checks::Few) else { return };
+    assert!(bench.get::<u32>(&bench.room::<u32>(9), 9).iter().all(|&word| word == u32::MAX));
+    let dynamic = kernel!(
+        "DYNAMIC_SHARED(u32, big);\nu32 old = big[threadIdx.x];\nbig[threadIdx.x] = 5;\n\
+         if (threadIdx.x < 32) ((u32 *)a.out)[blockIdx.x * 32 + threadIdx.x] = old;\n"
+    );
+    let (error, values) = run(&bench, dynamic, 4 * 96);
+    assert_eq!(error, None);
+    assert!(values.iter().all(|value| value.to_bits() == u32::MAX));
+    let local = kernel!(
+        "u32 own[2];\nasm volatile(\"\" : \"+m\"(own));\n\
+         if (threadIdx.x < 32) ((u32 *)a.out)[blockIdx.x * 32 + threadIdx.x] = own[1];\n"
+    );
+    // A device keeps what it has compiled under a source's name.
+    let (error, values) = run(&checked(Checks::Few).unwrap(), local, 0);
+    assert_eq!(error, None);
+    assert!(values.iter().all(|value| value.to_bits() == 0xfefe_fefe), "{values:?}");
+}
+
+#[test]
+fn a_store_before_a_buffer_is_found() {
+    let text = kernel!("if (global_thread() == 0) ((float *)a.out)[-1] = 1.0f;\n");
+    expect(Checks::Few, text, 0, |kind| matches!(kind, FaultKind::RedZone { bytes: 256 }));
+    expect(Checks::Every, text, 3, |kind| {
+        matches!(kind, FaultKind::Outside { access: "store", bytes: 4, after: None })
+    });
+}
+
+#[test]
+fn a_thread_that_needs_more_than_its_own_memory_is_found() {
+    let text = "struct A { u64 out; u32 n, pad; };\n\
+                __attribute__((noinline)) static void deep() {\n\
+                volatile char own[1 << 16];\nfor (u32 i = 0; i < sizeof own; ++i) own[i] = 1;\n}\n\
+                KERNEL(mistake, A, 128) {\nif (threadIdx.x == 95) deep();\n}\n";
+    expect(Checks::Few, text, 0, |kind| matches!(kind, FaultKind::Stack));
+}
+
+#[test]
+fn lanes_of_a_part_of_a_warp_exchange_among_themselves() {
+    let text = kernel!(
+        "const u32 lane = lane_of_thread();\nu32 v = 0;\n\
+         if (lane < 8) v = __ballot_sync(0xffu, lane % 2);\n\
+         else v = __shfl_down_sync(0xffffff00u, lane, 1);\n\
+         if (threadIdx.x < 32) ((u32 *)a.out)[blockIdx.x * 32 + lane] = v;\n"
+    );
+    for bench in benches() {
+        let (error, values) = run(&bench, text, 0);
+        assert_eq!(error, None, "{}", bench.name);
+        let expected = |lane: u32| if lane < 8 { 0xaa } else { 31.min(lane + 1) };
+        let is_right = |(i, value): (usize, &f32)| value.to_bits() == expected(i as u32 % 32);
+        assert!(values.iter().enumerate().all(is_right), "{}: {values:?}", bench.name);
+    }
+    let text = kernel!("if (lane_of_thread() < 8) __shfl_sync(0xffu, 1u, 9);\n");
+    expect(Checks::Few, text, 3, |kind| matches!(kind, FaultKind::LaneNotNamed { lane: 9 }));
 }
 
 #[test]

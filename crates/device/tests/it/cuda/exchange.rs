@@ -3,7 +3,7 @@
 use device::ops::exchange::cuda::{DeviceGiven, Exchange, Routes};
 use device::ops::exchange::{Column, Given, Source, scalar};
 
-use super::{Bench, benches, floats, same};
+use super::{Bench, benches, floats, random_sizes, same};
 
 pub fn check_exchange(bench: &Bench) {
     let kernel = Exchange::load(&bench.driver).unwrap();
@@ -20,7 +20,8 @@ pub fn check_exchange(bench: &Bench) {
         source(2, 0, 13, 1, true),
     ];
     let (widths, row) = ([7, 9, 3, 1], 14);
-    for samples in [1, 70] {
+    let random = random_sizes([200]).into_iter().map(|[samples]| samples);
+    for samples in [1, 70].into_iter().chain(random) {
         let matrices: Vec<Vec<f32>> =
             (1..).zip(widths).map(|(seed, width)| floats(seed, samples * width)).collect();
         for own in [0, 2] {

@@ -7,11 +7,13 @@ use device::ops::prefix_sum::scalar::exclusive;
 use schema::KeyedJaggedTensor;
 use schema::random::CounterRng;
 
-use super::{Bench, benches, floats, same};
+use super::{Bench, benches, floats, random_sizes, same};
 
 pub fn check_prefix_sum(bench: &Bench) {
     let kernels = PrefixSum::load(&bench.driver).unwrap();
-    for count in [1usize, 2, 31, 33, 1024, 1025, 5000, 1024 * 1024 + 5] {
+    let random = random_sizes([9000]).into_iter().map(|[count]| count);
+    let counts = [1usize, 2, 31, 33, 1024, 1025, 5000, 1024 * 1024 + 5];
+    for count in counts.into_iter().chain(random) {
         // The largest needs a second round of the one block; once is enough.
         let has_time = bench.name.starts_with("Shuffled(1)") || bench.name == "mutant";
         if count > 10_000 && !has_time {
@@ -94,7 +96,10 @@ impl Stored {
 
 pub fn check_jagged(bench: &Bench) {
     let kernels = Jagged::load(&bench.driver).unwrap();
-    for (features, samples, weighted) in [(3, 100, true), (1, 1, false), (5, 60, false)] {
+    let random = random_sizes([6, 90]).into_iter();
+    let random = random.map(|[features, samples]| (features, samples, samples % 2 == 0));
+    let cases = [(3, 100, true), (1, 1, false), (5, 60, false)];
+    for (features, samples, weighted) in cases.into_iter().chain(random) {
         let jagged = batch(features, samples, weighted);
         let (bags, nnz) = (features * samples, jagged.values.len());
         let from = Stored::put(bench, &jagged);

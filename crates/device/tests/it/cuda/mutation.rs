@@ -1,16 +1,30 @@
-//! Tests of the tests: each barrier, each exchange between lanes and each bound check of every
-//! kernel is taken out, one at a time, and some check must fail. What survives has a reason.
+//! Tests of the tests: each barrier, each exchange between lanes and each check of a bound of every
+//! kernel is taken out, one at a time, and some test must fail.
+//!
+//! Each mutant runs in a process of its own, which a time limit ends if it hangs. Those that no
+//! test finds are listed with the reason in `crates/device/survivors.tsv`; a mutant that survives
+//! and is not listed there fails, and so does a line of that file whose mutant is found.
 
-use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::{Duration, Instant};
 
-use device::cuda::{Checks, Driver, Order, PRELUDE, SOURCES};
+use device::cuda::{Checks, Driver, DriverError, Order, PRELUDE, SOURCES};
 use schema::Optimizer;
 
 use super::{Bench, dense, emulation, exchange, has_compiler, jagged};
 use crate::embedding;
 
-/// Mutants that change nothing that can be seen: source, the line as it stands, and why.
-const SURVIVORS: &[(&str, &str, &str)] = &[];
+/// Mutants that change nothing that can be seen: source, function, guard, and why.
+const SURVIVORS: &str = include_str!("../../../survivors.tsv");
+/// Exit status of a child whose mutant does not compile, which proves nothing.
+const DOES_NOT_COMPILE: i32 = 77;
+/// A mutant may take so many times as long as its source, and a while more.
+const LIMIT: u32 = 4;
+const LIMIT_MORE: Duration = Duration::from_secs(60);
 
 /// The checks of a source; those of `prelude` are the ones that use its exchanges.
 fn check(source: &str, bench: &Bench) {
@@ -33,7 +47,10 @@ fn check(source: &str, bench: &Bench) {
         "ops/jagged/kernel.cu" => jagged::check_jagged(bench),
         "ops/loss/kernel.cu" => dense::check_loss(bench),
         "ops/prefix_sum/kernel.cu" => jagged::check_prefix_sum(bench),
-        "prelude" => dense::check_update(bench),
+        "prelude" => {
+            dense::check_update(bench);
+            embedding::cuda::check_backward(bench, &[Optimizer::Lamb]);
+        }
         other => panic!("{other} has no checks"),
     }
 }
@@ -41,12 +58,12 @@ fn check(source: &str, bench: &Bench) {
 /// A source without one of its guards.
 #[derive(Debug)]
 struct Mutant {
-    line: String,
-    what: String,
+    /// Source, function, and the guard with its number among the same ones of the function.
+    name: String,
     text: String,
 }
 
-/// What is taken out, and what stands there instead; `None` is the argument of that number.
+/// What is taken out, and what stands there instead; `None` is the second argument.
 const GUARDS: &[(&str, Option<&str>)] = &[
     ("__syncthreads(", Some("(void)0")),
     ("__syncwarp(", Some("(void)0")),
@@ -59,28 +76,62 @@ const GUARDS: &[(&str, Option<&str>)] = &[
     ("LESS(", Some("true")),
 ];
 
-fn mutants(text: &str) -> Vec<Mutant> {
-    let mut found = Vec::new();
+fn mutants(source: &str, text: &str) -> Vec<Mutant> {
+    let mut found: Vec<(usize, String, String)> = Vec::new();
     for (guard, instead) in GUARDS {
         for (start, _) in text.match_indices(guard) {
-            let line_start = text[..start].rfind('\n').map_or(0, |at| at + 1);
-            let line = text[line_start..].lines().next().unwrap_or_default().trim();
             let before = text[..start].chars().next_back();
-            let in_word = before.is_some_and(|c| c.is_alphanumeric() || c == '_' || c == '`');
+            let in_word = before.is_some_and(|c| c.is_alphanumeric() || c == '_');
+            let line = line_of(text, start);
             if in_word || line.starts_with("//") || line.starts_with("#define") {
                 continue;
             }
-            let open = start + guard.len();
-            let (end, arguments) = call(&text[open..]);
+            let (end, arguments) = call(&text[start + guard.len()..]);
+            let end = start + guard.len() + end + 1;
             let instead = instead.unwrap_or_else(|| arguments[1]);
-            found.push(Mutant {
-                line: line.to_owned(),
-                what: text[start..open + end + 1].to_owned(),
-                text: format!("{}({instead}){}", &text[..start], &text[open + end + 1..]),
-            });
+            let mutated = format!("{}({instead}){}", &text[..start], &text[end..]);
+            found.push((start, text[start..end].to_owned(), mutated));
         }
     }
-    found
+    // A thread or a pass of a loop that has nothing to do, or must do nothing.
+    for (start, _) in text.match_indices("if (") {
+        let (end, _) = call(&text[start + 4..]);
+        let rest = &text[start + 4 + end + 1..];
+        let word = [" return;", " continue;"].into_iter().find(|word| rest.starts_with(word));
+        let (Some(word), line) = (word, line_of(text, start)) else { continue };
+        if line.contains("LESS(") || line.starts_with("//") {
+            continue;
+        }
+        let mutated = format!("{};{}", &text[..start], &rest[word.len()..]);
+        found.push((start, text[start..start + 4 + end + 1].to_owned(), mutated));
+    }
+    found.sort_unstable_by_key(|(start, ..)| *start);
+    let mut counts: BTreeMap<(String, String), u32> = BTreeMap::new();
+    let named = |(start, guard, text_of): (usize, String, String)| {
+        let function = function_of(text, start);
+        let number = counts.entry((function.clone(), guard.clone())).or_default();
+        *number += 1;
+        let number = if *number == 1 { String::new() } else { format!(" #{number}") };
+        Mutant { name: format!("{source}\t{function}\t{guard}{number}"), text: text_of }
+    };
+    found.into_iter().map(named).collect()
+}
+
+/// The line at a byte of a text, without its indentation.
+fn line_of(text: &str, at: usize) -> &str {
+    let start = text[..at].rfind('\n').map_or(0, |at| at + 1);
+    text[start..].lines().next().unwrap_or_default().trim()
+}
+
+/// The function that has this byte of a source.
+fn function_of(text: &str, at: usize) -> String {
+    let is_head = |line: &&str| line.starts_with("KERNEL(") || line.starts_with("DEVICE ");
+    let Some(head) = text[..at].lines().rfind(is_head) else { return String::new() };
+    let name = match head.strip_prefix("KERNEL(") {
+        Some(rest) => rest.split(',').next(),
+        None => head.split('(').next().and_then(|before| before.split(' ').next_back()),
+    };
+    name.unwrap_or_default().to_owned()
 }
 
 /// Where the call that begins `text` ends, and its arguments.
@@ -104,54 +155,182 @@ fn call(text: &str) -> (usize, Vec<&str>) {
     (text.len(), arguments)
 }
 
-/// Runs the checks of a source on a mutant of it; whether one failed.
-fn is_found(source: &'static str, mutant: &Mutant) -> bool {
-    let mut emulation = emulation(Order::Ascending, Checks::Every);
-    emulation.cache.push("mutants");
-    emulation.replaced = vec![(source, mutant.text.clone())];
-    let bench = Bench::new(Driver::emulated(emulation), "mutant");
-    catch_unwind(AssertUnwindSafe(|| check(source, &bench))).is_err()
+/// What became of a mutant.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Fate {
+    Found,
+    Survives,
+    DoesNotCompile,
 }
 
-/// Mutants of these sources that nothing finds and no reason excuses.
-fn survivors(sources: &[(&'static str, &str)]) -> Vec<String> {
-    let mut found = Vec::new();
-    for &(name, text) in sources {
-        for mutant in mutants(text) {
-            let excused =
-                |(source, line, _): &(&str, &str, &str)| *source == name && *line == mutant.line;
-            if !is_found(name, &mutant) && !SURVIVORS.iter().any(excused) {
-                found.push(format!("{name}: `{}` without `{}`", mutant.line, mutant.what));
-            }
+/// Runs the checks of `source` on `text` in a process of its own.
+fn fate(source: &str, text: &Path, limit: Option<Duration>) -> (Fate, Duration) {
+    let started = Instant::now();
+    let mut command = Command::new(std::env::current_exe().unwrap());
+    command.args(["--exact", "cuda::mutation::mutant_child"]).env("ROWMILL_MUTANT", source);
+    command.env("ROWMILL_MUTANT_TEXT", text).stdout(Stdio::null()).stderr(Stdio::null());
+    let mut child = command.spawn().unwrap();
+    let code = loop {
+        if let Some(status) = child.try_wait().unwrap() {
+            break status.code();
+        }
+        if limit.is_some_and(|limit| started.elapsed() > limit) {
+            end(&mut child);
+            break None;
+        }
+        std::thread::sleep(Duration::from_millis(10));
+    };
+    let fate = match code {
+        Some(0) => Fate::Survives,
+        Some(DOES_NOT_COMPILE) => Fate::DoesNotCompile,
+        _ => Fate::Found,
+    };
+    (fate, started.elapsed())
+}
+
+fn end(child: &mut Child) {
+    let _ = child.kill();
+    let _ = child.wait();
+}
+
+#[test]
+fn mutant_child() {
+    let Ok(name) = std::env::var("ROWMILL_MUTANT") else { return };
+    let text = std::fs::read_to_string(std::env::var("ROWMILL_MUTANT_TEXT").unwrap()).unwrap();
+    let source = SOURCES.iter().find(|source| source.name == name);
+    let mut emulation = emulation(Order::Ascending, Checks::Every);
+    emulation.cache.push("mutants");
+    emulation.replaced = vec![(source.map_or("prelude", |source| source.name), text)];
+    let bench = Bench::new(Driver::emulated(emulation), "mutant");
+    let compiled = source.map(|source| bench.driver.module(*source));
+    if let Some(Err(DriverError::Compile { .. })) = compiled {
+        std::process::exit(DOES_NOT_COMPILE);
+    }
+    check(&name, &bench);
+}
+
+/// What is wrong with the list of survivors, after the mutants of these sources have run.
+fn problems(sources: &[(&str, &str)]) -> Vec<String> {
+    let folder = PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join("mutants");
+    std::fs::create_dir_all(&folder).unwrap();
+    let write = |name: String, text: &str| {
+        let path = folder.join(format!("{}-{}", std::process::id(), name.replace('/', "-")));
+        std::fs::write(&path, text).unwrap();
+        path
+    };
+    let mut tasks = Vec::new();
+    for &(source, text) in sources {
+        let whole = write(source.to_owned(), text);
+        // The first run compiles.
+        fate(source, &whole, None);
+        let (fate_of_whole, took) = fate(source, &whole, None);
+        assert_eq!(fate_of_whole, Fate::Survives, "{source} as it is");
+        for (number, mutant) in mutants(source, text).into_iter().enumerate() {
+            let path = write(format!("{source}-{number}"), &mutant.text);
+            tasks.push((source, mutant.name, path, took * LIMIT + LIMIT_MORE));
         }
     }
-    found
+    let (next, fates) = (AtomicUsize::new(0), Mutex::new(BTreeMap::new()));
+    let work = || {
+        while let Some((source, name, path, limit)) =
+            tasks.get(next.fetch_add(1, Ordering::Relaxed))
+        {
+            let (fate, took) = fate(source, path, Some(*limit));
+            println!("{fate:?} in {:.1} s: {name}", took.as_secs_f64());
+            fates.lock().unwrap().insert(name.clone(), fate);
+        }
+    };
+    let threads = std::thread::available_parallelism().map_or(1, usize::from);
+    std::thread::scope(|scope| (0..threads).for_each(|_| drop(scope.spawn(work))));
+    let names: Vec<&str> = sources.iter().map(|(source, _)| *source).collect();
+    judged(&fates.into_inner().unwrap(), SURVIVORS, &names)
+}
+
+/// Survivors that are not listed, and lines of the list that say what is not so.
+fn judged(fates: &BTreeMap<String, Fate>, list: &str, sources: &[&str]) -> Vec<String> {
+    let mut problems = Vec::new();
+    let lines = list.lines().filter(|line| !line.is_empty() && !line.starts_with('#'));
+    let listed: BTreeMap<&str, &str> = lines.filter_map(|line| line.rsplit_once('\t')).collect();
+    for (name, fate) in fates {
+        match fate {
+            Fate::DoesNotCompile => problems.push(format!("does not compile: {name}")),
+            Fate::Survives if !listed.contains_key(name.as_str()) => {
+                problems.push(format!("survives, and is not listed: {name}"));
+            }
+            Fate::Found if listed.contains_key(name.as_str()) => {
+                problems.push(format!("listed as a survivor, but a test fails: {name}"));
+            }
+            _ => {}
+        }
+    }
+    for (name, reason) in listed {
+        let is_of_these = name.split('\t').next().is_some_and(|source| sources.contains(&source));
+        if is_of_these && !fates.contains_key(name) {
+            problems.push(format!("listed as a survivor, but there is no such guard: {name}"));
+        }
+        if reason.split(' ').count() < 4 {
+            problems.push(format!("listed without a reason: {name}"));
+        }
+    }
+    problems
 }
 
 #[test]
 fn guards_are_found_in_a_source() {
-    let text = "a = LESS(i, f(n)) ? 1 : 0;\n// LESS(x, y)\n__syncthreads();\n\
-                v = __shfl_sync(ALL, g(v, 1), 0);\n";
-    let found: Vec<String> = mutants(text).into_iter().map(|mutant| mutant.text).collect();
-    assert_eq!(found.len(), 3, "{found:?}");
-    assert!(found[0].contains("((void)0);") && found[1].contains("v = (g(v, 1));"), "{found:?}");
-    assert!(found[2].starts_with("a = (true) ? 1 : 0;"), "{found:?}");
+    let text = "DEVICE u64 f(u64 i) { return i; }\nKERNEL(k, A, 32) {\n\
+                a = LESS(i, f(n)) ? 1 : 0;\n// LESS(x, y)\n__syncthreads();\n__syncthreads();\n\
+                v = __shfl_sync(ALL, g(v, 1), 0);\nif (a.x && f(2)) return;\n";
+    let found = mutants("s", text);
+    let names: Vec<&str> = found.iter().map(|mutant| mutant.name.as_str()).collect();
+    let expected = [
+        "s\tk\tLESS(i, f(n))",
+        "s\tk\t__syncthreads()",
+        "s\tk\t__syncthreads() #2",
+        "s\tk\t__shfl_sync(ALL, g(v, 1), 0)",
+        "s\tk\tif (a.x && f(2))",
+    ];
+    assert_eq!(names, expected);
+    assert!(found[0].text.contains("a = (true) ? 1 : 0;"), "{found:?}");
+    assert!(found[2].text.contains("__syncthreads();\n((void)0);\n"), "{found:?}");
+    assert!(found[3].text.contains("v = (g(v, 1));"), "{found:?}");
+    assert!(found[4].text.ends_with("\n;\n"), "{found:?}");
+}
+
+#[test]
+fn a_new_survivor_and_an_old_reason_are_problems() {
+    let fates = [("s\tf\tA", Fate::Survives), ("s\tf\tB", Fate::Found), ("s\tf\tC", Fate::Found)];
+    let fates = fates.map(|(name, fate)| (name.to_owned(), fate)).into();
+    let reason = "it reads what nobody uses";
+    let list = |names: &[&str]| -> String {
+        names.iter().map(|name| format!("{name}\t{reason}\n")).collect()
+    };
+    let judge = |list: &str| judged(&fates, list, &["s"]);
+    assert_eq!(judge(&list(&["s\tf\tA", "other\tf\tX"])), [""; 0]);
+    assert_eq!(judge(""), ["survives, and is not listed: s\tf\tA"]);
+    assert_eq!(
+        judge(&list(&["s\tf\tA", "s\tf\tB", "s\tf\tD"])),
+        [
+            "listed as a survivor, but a test fails: s\tf\tB",
+            "listed as a survivor, but there is no such guard: s\tf\tD",
+        ]
+    );
+    assert_eq!(judge("s\tf\tA\tbecause\n"), ["listed without a reason: s\tf\tA"]);
 }
 
 /// Every day the guards of one source; with `ROWMILL_MUTATION=full`, as `cargo xtask ci --full`
-/// sets it, those of all.
+/// sets it, those of all; with the name of a source, those of that.
 #[test]
 fn no_guard_can_be_taken_out_unseen() {
     if !has_compiler() {
         return;
     }
-    let is_full = std::env::var("ROWMILL_MUTATION").is_ok_and(|value| value == "full");
-    let mut sources: Vec<(&'static str, &str)> =
+    let wanted = std::env::var("ROWMILL_MUTATION");
+    let wanted = wanted.as_deref().unwrap_or("ops/prefix_sum/kernel.cu");
+    let mut sources: Vec<(&str, &str)> =
         SOURCES.iter().map(|source| (source.name, source.text)).collect();
     sources.push(("prelude", PRELUDE));
-    if !is_full {
-        sources.retain(|(name, _)| *name == "ops/prefix_sum/kernel.cu");
-    }
-    let found = survivors(&sources);
-    assert!(found.is_empty(), "{} survive:\n{}", found.len(), found.join("\n"));
+    sources.retain(|(name, _)| wanted == "full" || *name == wanted);
+    assert!(!sources.is_empty(), "ROWMILL_MUTATION: expected full or a source, got {wanted:?}");
+    let found = problems(&sources);
+    assert!(found.is_empty(), "{} problems:\n{}", found.len(), found.join("\n"));
 }

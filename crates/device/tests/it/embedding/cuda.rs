@@ -11,10 +11,10 @@ use device::ops::embedding_forward::cuda::{
 use device::optimizer::device_block;
 
 use super::*;
-use crate::cuda::{Bench, benches, same};
+use crate::cuda::{Bench, benches, random_sizes, same};
 
 /// D of 1, 3, 4, 64, 128, 256 and one that fills shared memory; empty bags; rows that thousands of
-/// ids name; one sample; no sample.
+/// ids name; one sample; no sample; ids of 32 and 64 bits in turn.
 fn device_cases() -> Vec<Case> {
     let form = Form {
         seed: 5,
@@ -48,6 +48,36 @@ fn device_cases() -> Vec<Case> {
         Form { batch_size: 0, ..form }.case(),
         Form { tiles: &[(2, 3100)], slots: &[0], batch_size: 2, longest_bag: 3, ..form }.case(),
     ]
+}
+
+/// Cases of random shapes: any of those D, bags and batches, also of one sample.
+fn random_cases() -> Vec<Case> {
+    let case = |(number, [tiles, keys, batch_size]): (usize, [usize; 3])| {
+        let rng = CounterRng::new(29, number as u64);
+        let below = |counter, most: usize| rng.below(counter, most as u64) as usize;
+        let tile = |t| (1 + below(2 * t, 120), [1, 3, 4, 64, 128, 256][below(2 * t + 1, 6)]);
+        let tiles: Vec<_> = (0..tiles as u64).map(tile).collect();
+        let slots: Vec<_> = (0..keys as u64).map(|key| below(50 + key, tiles.len())).collect();
+        let form = Form {
+            seed: number as u64,
+            batch_size,
+            tiles: &tiles,
+            slots: &slots,
+            longest_bag: [0, 2, 9][below(90, 3)],
+            hot: [0.0, 0.5, 0.98][below(91, 3)],
+            weighted: below(92, 2) == 0,
+            scaled: below(93, 2) == 0,
+            output: OUTPUTS[below(94, 2)],
+            data_types: &DATA_TYPES[below(95, 3)..],
+        };
+        form.case()
+    };
+    random_sizes([4, 5, 90]).into_iter().enumerate().map(case).collect()
+}
+
+/// All of them.
+fn all_cases() -> impl Iterator<Item = (usize, Case)> {
+    device_cases().into_iter().chain(random_cases()).enumerate()
 }
 
 /// The case on a device.
@@ -173,7 +203,7 @@ impl<'a> OnDevice<'a> {
 }
 
 pub fn check_forward(bench: &Bench) {
-    for (number, case) in device_cases().iter().enumerate() {
+    for (number, case) in &all_cases().collect::<Vec<_>>() {
         let expected = case.expected(&case.tables, case.bag_scales.as_deref());
         let id_bytes = [8, 4][number % 2];
         let tiles = case.tiles(Optimizer::Sgd);
@@ -183,7 +213,7 @@ pub fn check_forward(bench: &Bench) {
 }
 
 pub fn check_backward(bench: &Bench, kinds: &[Optimizer]) {
-    for (number, case) in device_cases().iter().enumerate() {
+    for (number, case) in &all_cases().collect::<Vec<_>>() {
         for &kind in kinds {
             let what = format!("case {number}, {kind:?}, {}", bench.name);
             let (mut expected, rule) = (case.tiles(kind), rule(kind));
