@@ -51,6 +51,7 @@ with --full, what is slow or heavy:
   fuzz       the property tests of `data` and `device` with 20 000 cases, 40 random shapes a GPU kernel
   mutation   each barrier, exchange and bound check of every GPU kernel is taken out: a test must fail,
              or crates/device/survivors.tsv says why none does
+  sm_70      cargo xtask kernels --sm-70: every GPU kernel compiles for V100 too, with NVRTC 12
   sanitizers every GPU kernel, emulated, under AddressSanitizer and UndefinedBehaviorSanitizer
   memory     every configuration trains under a memory limit of its estimate and a tenth
   corruption 1 000 flipped bits in prepared data and checkpoints: no run ends with other weights; every
@@ -62,7 +63,7 @@ Options:
   --only STAGE  this stage only (may be repeated; slow stages too)";
 
 /// Every stage with whether it is slow.
-const STAGES: [(&str, bool, Run); 21] = [
+const STAGES: [(&str, bool, Run); 22] = [
     ("tools", false, tool::install),
     ("format", false, format),
     ("clippy", false, clippy),
@@ -81,6 +82,7 @@ const STAGES: [(&str, bool, Run); 21] = [
     ("fuzz", true, full::fuzz),
     ("mutation", true, full::mutation),
     ("sanitizers", true, full::sanitizers),
+    ("sm_70", true, kernels::stage_sm_70),
     ("memory", true, full::memory),
     ("written steps", true, full::written),
     ("corruption", true, full::corruption),

@@ -6,7 +6,7 @@ use std::ffi::{CStr, CString, OsStr, c_char};
 use std::fs;
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::os::unix::ffi::OsStrExt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::ptr;
 use std::sync::Mutex;
 
@@ -25,7 +25,8 @@ pub struct Request<'a> {
     pub source: Source,
     /// Such as `sm_90a`.
     pub architecture: &'a str,
-    /// Folder that has `libnvrtc.so.13` and its builtins, or `None` for where the linker looks.
+    /// Folder that has `libnvrtc.so` of any version and its builtins, or `None` for where the
+    /// linker looks.
     pub libraries: Option<&'a Path>,
 }
 
@@ -171,8 +172,8 @@ fn open(folder: Option<&Path>) -> Result<(), DriverError> {
         return Ok(());
     }
     if let Some(folder) = folder {
-        for library in ["libnvrtc-builtins.so.13.0", "libnvrtc.so.13"] {
-            load(folder.join(library).as_os_str())?;
+        for prefix in ["libnvrtc-builtins.so", "libnvrtc.so"] {
+            load(library_of(folder, prefix)?.as_os_str())?;
         }
     }
     // SAFETY: opens the library, whose constructors run.
@@ -183,6 +184,20 @@ fn open(folder: Option<&Path>) -> Result<(), DriverError> {
     }
     *opened = true;
     Ok(())
+}
+
+/// The library of a folder whose name begins so, whatever its version.
+fn library_of(folder: &Path, prefix: &str) -> Result<PathBuf, DriverError> {
+    let absent = |problem: String| {
+        let library = folder.join(prefix).display().to_string();
+        DriverError::NoCompiler { library, problem }
+    };
+    let entries = fs::read_dir(folder).map_err(|error| absent(error.to_string()))?;
+    let paths = entries.filter_map(|entry| Some(entry.ok()?.path()));
+    let is_it = |path: &PathBuf| {
+        path.file_name().is_some_and(|name| name.to_string_lossy().starts_with(prefix))
+    };
+    paths.filter(is_it).max().ok_or_else(|| absent("no such file".to_owned()))
 }
 
 fn load(path: &OsStr) -> Result<(), DriverError> {
