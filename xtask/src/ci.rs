@@ -54,6 +54,9 @@ with --full, what is slow or heavy:
   sm_70      cargo xtask kernels --sm-70: every GPU kernel compiles for V100 too, with NVRTC 12
   sanitizers every GPU kernel, emulated, under AddressSanitizer and UndefinedBehaviorSanitizer
   memory     every configuration trains under a memory limit of its estimate and a tenth
+  written steps  every configuration under every ready-made plan is written down as it is recorded
+  evidence   three changes of a training step are predicted, then made (bench/compare/predict_evidence.py),
+             and cures of recorded PyTorch steps (predict_suite.py); needs a quiet machine
   corruption 1 000 flipped bits in prepared data and checkpoints: no run ends with other weights; every
              trace of the fixtures cut at 200 places and with 1 000 wrong bytes, and cut where its kinds
              of rows begin and end: no figure is of the missing part
@@ -63,7 +66,7 @@ Options:
   --only STAGE  this stage only (may be repeated; slow stages too)";
 
 /// Every stage with whether it is slow.
-const STAGES: [(&str, bool, Run); 22] = [
+const STAGES: [(&str, bool, Run); 23] = [
     ("tools", false, tool::install),
     ("format", false, format),
     ("clippy", false, clippy),
@@ -85,6 +88,7 @@ const STAGES: [(&str, bool, Run); 22] = [
     ("sm_70", true, kernels::stage_sm_70),
     ("memory", true, full::memory),
     ("written steps", true, full::written),
+    ("evidence", true, full::evidence),
     ("corruption", true, full::corruption),
 ];
 

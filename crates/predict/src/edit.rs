@@ -2,6 +2,7 @@
 //!
 //! Edits change programs only; what they cost is asked of a calibration afterwards. Knows no file.
 
+mod close_gap;
 mod drop_exchange;
 mod fuse;
 mod graph;
@@ -34,7 +35,7 @@ pub struct Edits {
 }
 
 /// A change of a program. Names are those of outermost operators, or of kernels; `*` stands for any
-/// text.
+/// text, and `name[2]` for the third operator of a name on each rank.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "kind", rename_all = "kebab-case", deny_unknown_fields)]
 pub enum Edit {
@@ -42,6 +43,11 @@ pub enum Edit {
     Remove {
         /// Which.
         operators: String,
+    },
+    /// Time between operators that goes: what Python, NumPy or a read took there.
+    CloseGap {
+        /// Before which operators.
+        before: String,
     },
     /// An operator that is called once more after others.
     Insert {
@@ -152,6 +158,7 @@ pub fn apply(program: &Program, edits: &[Edit]) -> Result<Program, Error> {
         let program = &mut edited;
         match edit {
             Edit::Remove { operators } => remove::apply(program, place, operators)?,
+            Edit::CloseGap { before } => close_gap::apply(program, place, before)?,
             Edit::Insert { operator, after } => insert::apply(program, place, (operator, after))?,
             Edit::Fuse { operators, factor } => {
                 fuse::apply(program, place, (operators, positive(place, *factor)?))?;
@@ -203,6 +210,7 @@ impl Edit {
     pub fn kind(&self) -> &'static str {
         match self {
             Self::Remove { .. } => "remove",
+            Self::CloseGap { .. } => "close-gap",
             Self::Insert { .. } => "insert",
             Self::Fuse { .. } => "fuse",
             Self::Parallelise { .. } => "parallelise",

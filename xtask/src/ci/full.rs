@@ -230,6 +230,23 @@ pub fn written() -> Result<String, Error> {
     command::run(tests.env("ROWMILL_WRITTEN", "full")).map(|()| "as they are recorded".to_owned())
 }
 
+/// Predicts a third of the changes that the kept evidence is of, then makes them; and holds cures
+/// of the recorded suite against their predictions.
+pub fn evidence() -> Result<String, Error> {
+    let root = tree::root();
+    command::run(&mut cargo(&["build", "--release", "-p", "rowmill"]))?;
+    let script = |name: &str| {
+        let mut command = Command::new("python3");
+        command.current_dir(&root).arg(root.join("bench/compare").join(name));
+        command.arg("--rowmill").arg(root.join("target/release/rowmill"));
+        command
+    };
+    command::run(&mut script("predict_suite.py"))?;
+    let quick = ["--quick", "--turns", "2"];
+    command::run(script("predict_evidence.py").args(quick))?;
+    Ok("each measured step within 10 % of what was predicted before".to_owned())
+}
+
 /// Damages prepared data and checkpoints, and the traces of the fixtures, whole ones and more often
 /// than every day.
 pub fn corruption() -> Result<String, Error> {

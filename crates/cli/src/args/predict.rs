@@ -277,6 +277,7 @@ A file of edits, made in their order; `*` in a name stands for any text:
 
   kind         with
   remove       operators                 with all they launch
+  close-gap    before                    no time between operators before these
   insert       operator, after           once more, after each operator of the other name
   fuse         operators [factor]        factor of the kernels' summed time
   parallelise  operators, join           kernels on streams of their own, until join's kernels

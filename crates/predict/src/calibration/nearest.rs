@@ -67,6 +67,11 @@ fn factor(a: &Sizes, b: &Sizes) -> Option<f64> {
     ratios(a, b).take(a.dims).all(is_alike).then_some(grown)
 }
 
+/// How many times as large as the smaller one the larger of two sizes may be for what lies between
+/// them to follow the power that joins them. A product with one column reads memory, one with a
+/// thousand computes: no power joins these.
+const SPAN_MAX: f64 = 16.0;
+
 /// Where sizes lie on the line through two others.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum OnLine {
@@ -105,7 +110,8 @@ pub struct Near {
     pub place: usize,
     /// What it takes at the sizes asked for.
     pub ns: f64,
-    /// Whether the sizes asked for lie between two that are known.
+    /// Whether the sizes asked for lie between two that are known, of which the larger is at most
+    /// 16 times the smaller.
     pub is_between: bool,
 }
 
@@ -149,12 +155,13 @@ pub fn find(known: &[(&str, f64)], detail: &str, alone: f64) -> Option<Near> {
         Some((nearest, other)) => (nearest, Some(other)),
         None => (all.first()?, None),
     };
-    let is_between =
-        other.is_some_and(|other| on_line(&nearest.1, &other.1, &wanted) == Some(OnLine::Between));
+    let place = other.and_then(|other| on_line(&nearest.1, &other.1, &wanted));
     let power = other.map_or(alone, |other| {
         let power = (other.2.max(1.0) / nearest.2.max(1.0)).ln() / growth(&nearest.1, &other.1);
-        if is_between { power } else { power.clamp(0.0, 1.0) }
+        if place == Some(OnLine::Between) { power } else { power.clamp(0.0, 1.0) }
     });
+    let is_near = other.is_some_and(|other| growth(&nearest.1, &other.1).abs() <= SPAN_MAX.ln());
+    let is_between = place == Some(OnLine::Between) && is_near;
     let ns = nearest.2 * (power * growth(&nearest.1, &wanted)).exp();
     Some(Near { place: nearest.0, ns, is_between })
 }

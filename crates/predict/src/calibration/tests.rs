@@ -66,3 +66,12 @@ fn another_rule_at_sizes_between_two_others_is_not_between_them() {
     let known = [("16; 160 FLOP, 1000 B", 100.0), ("16; 160 FLOP, 4000 B", 400.0)];
     assert_eq!(ns(&known, "16; 160 FLOP, 2000 B", 1.0), Some(200));
 }
+
+#[test]
+fn what_lies_far_from_both_ends_is_not_between_them() {
+    let known = [("512x1 float", 160.0), ("512x1024 float", 4_912.0)];
+    let near = find(&known, "512x512 float", 1.0).expect("sizes");
+    assert!(!near.is_between, "{near:?}");
+    let near = find(&[("512x64 float", 300.0), known[1]], "512x512 float", 1.0).expect("sizes");
+    assert!(near.is_between, "{near:?}");
+}

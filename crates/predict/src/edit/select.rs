@@ -62,7 +62,15 @@ pub(super) fn name(program: &Program, rank: usize, operator: Operator) -> &str {
     }
 }
 
-/// Per rank: the operators that fit.
+/// A pattern of names, and which of what fits is meant: `aten::mm[2]` is the third of a rank,
+/// counted from 0.
+fn split(pattern: &str) -> (&str, Option<usize>) {
+    let numbered = pattern.strip_suffix(']').and_then(|rest| rest.rsplit_once('['));
+    let numbered = numbered.and_then(|(name, number)| Some((name, number.parse().ok()?)));
+    numbered.map_or((pattern, None), |(name, number)| (name, Some(number)))
+}
+
+/// Per rank: the operators that fit, or the one of them that a pattern such as `aten::mm[2]` means.
 ///
 /// # Errors
 /// [`Error::NothingSelected`] if none does on any rank.
@@ -71,12 +79,24 @@ pub(super) fn fitting(
     place: Place,
     (what, pattern): (&'static str, &str),
 ) -> Result<Vec<Vec<Operator>>, Error> {
+    let (names, number) = split(pattern);
     let of_rank = |rank: usize| -> Vec<Operator> {
         let all = operators(&program.ranks[rank]).into_iter();
-        all.filter(|operator| fits(pattern, name(program, rank, *operator))).collect()
+        let fitting = all.filter(|operator| fits(names, name(program, rank, *operator)));
+        match number {
+            Some(number) => fitting.skip(number).take(1).collect(),
+            None => fitting.collect(),
+        }
     };
     let found: Vec<Vec<Operator>> = (0..program.ranks.len()).map(of_rank).collect();
     if found.iter().all(Vec::is_empty) {
+        if number.is_some()
+            && let Ok(all) = fitting(program, place, (what, names))
+        {
+            let most = all.iter().map(Vec::len).max().unwrap_or_default();
+            let expected = format!("{what} of which each rank has at most {most}, from [0] on");
+            return Err(place.wrong(&expected, format!("{pattern:?}")));
+        }
         let ranks = 0..program.ranks.len();
         let names = ranks.flat_map(|rank| {
             let all = operators(&program.ranks[rank]).into_iter();

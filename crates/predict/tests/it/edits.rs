@@ -87,6 +87,35 @@ fn a_removed_operator_leaves_its_time_and_its_kernel() {
 }
 
 #[test]
+fn a_closed_gap_leaves_the_operator() {
+    // c begins at 60 instead of 70, k3 runs no earlier: the wait decides.
+    check(Edit::CloseGap { before: text("c") }, 400);
+    // All begins 10 µs earlier but for the second bag, by 20.
+    check(Edit::CloseGap { before: text("bag") }, 390);
+    let step = step();
+    let closed = Edit::CloseGap { before: text("c") };
+    let again = edited(&step, &[closed.clone(), closed]).expect_err("none is left").to_string();
+    let expected =
+        "edit 2 (close-gap): expected time between operators before one of them, got none";
+    assert_eq!(again, expected);
+}
+
+#[test]
+fn one_operator_of_several_is_named_by_its_number() {
+    // The second bag goes: k3 is behind k1 alone, and c begins at 40.
+    let one = edited(&step(), &[Edit::Remove { operators: text("bag[1]") }]).expect("an edit");
+    let both = edited(&step(), &[Edit::Remove { operators: text("bag") }]).expect("an edit");
+    assert!(both < one && one < 400, "{both} {one}");
+    let again = [text("bag[1]"), text("bag[0]")].map(|operators| Edit::Remove { operators });
+    assert_eq!(edited(&step(), &again).expect("edits"), both);
+    refused(
+        Edit::Remove { operators: text("bag[2]") },
+        "edit 1 (remove): expected operators of which each rank has at most 2, from [0] on, got \
+         \"bag[2]\"",
+    );
+}
+
+#[test]
 fn an_inserted_operator_is_awaited_like_what_it_follows() {
     // Its kernel runs 185..285, the wait returns at 289.
     check(Edit::Insert { operator: text("bag"), after: text("c") }, 501);

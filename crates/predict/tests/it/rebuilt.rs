@@ -18,6 +18,8 @@ const STREAMS: u32 = 2;
 #[derive(Clone, Debug)]
 struct Spec {
     name: usize,
+    /// Whether its thread does something before it.
+    has_gap: bool,
     stream: u32,
     /// The streams of the kernels whose work its kernel does.
     parts: Vec<u32>,
@@ -38,7 +40,7 @@ fn written(specs: &[Spec]) -> Program {
     let host = |overhead, op, detail| Action::Host(Segment { overhead, op, detail });
     for spec in specs {
         let name = names(NAMES[spec.name]);
-        actions.push(host(Overhead::BetweenOps, name, left));
+        actions.extend(spec.has_gap.then(|| host(Overhead::BetweenOps, name, left)));
         actions.push(Action::Begin(Mark { name, kind: MarkKind::Operator }));
         actions.push(host(Overhead::BeforeFirstLaunch, name, StringId::default()));
         let id = rank.works.len() as u32;
@@ -150,6 +152,10 @@ fn rewritten(specs: &[Spec], edit: &Edit) -> Option<Vec<Spec>> {
                 specs.iter().filter(|spec| !is(spec, operators)).cloned().collect();
             (kept.len() < specs.len()).then_some(kept)
         }
+        Edit::CloseGap { before } => {
+            let closed = |spec: &Spec| Spec { has_gap: !is(spec, before), ..spec.clone() };
+            specs.iter().any(|spec| is(spec, before)).then(|| specs.iter().map(closed).collect())
+        }
         Edit::Insert { operator, after } => {
             let source = specs.iter().find(|spec| is(spec, operator))?;
             specs.iter().find(|spec| is(spec, after))?;
@@ -192,6 +198,7 @@ fn specs(can_wait: bool, streams: u32) -> impl Strategy<Value = Vec<Spec>> {
     let one = (0..NAMES.len(), 0..streams, waits);
     let spec = one.prop_map(|(name, stream, waits)| Spec {
         name,
+        has_gap: true,
         stream,
         parts: Vec::new(),
         scale: 1.0,
@@ -221,6 +228,14 @@ proptest! {
         name in 0..3usize,
     ) {
         agree(&specs, Edit::Remove { operators: NAMES[name].to_owned() })?;
+    }
+
+    #[test]
+    fn a_closed_gap_is_as_if_there_had_been_none(
+        specs in specs(true, STREAMS),
+        name in 0..3usize,
+    ) {
+        agree(&specs, Edit::CloseGap { before: NAMES[name].to_owned() })?;
     }
 
     #[test]

@@ -9,7 +9,7 @@ function start() {
   const server = JSON.parse(document.getElementById('server').textContent);
   const names = () => view.names;
   const recorded = view.ranks.map((rank) => rank.measured);
-  const state = { rank: slowest(), chosen: 0, edits: [], answered_ms: null };
+  const state = { rank: slowest(), chosen: 0, edits: [], isOne: false, answered_ms: null };
   document.getElementById('title').textContent = view.title;
   document.getElementById('footer').textContent = `${view.program} · predicted step beside the recorded one · ${server ? 'edits are answered by rowmill predict serve' : 'saved: edits need rowmill predict serve'}`;
   document.getElementById('tabs').remove();
@@ -22,7 +22,7 @@ function start() {
   chooser.value = state.rank;
   document.getElementById('actions').append(chooser);
   document.getElementById('panels').append(problem, facts, panel,
-    heading('The execution graph of the predicted step'), note('Operators in the order of their calls, above what they launch; lines show launches, queues, events and waits. Choose a node to edit all operators of its name.'), graph.element,
+    heading('The execution graph of the predicted step'), note('Operators in the order of their calls, above what they launch; lines show launches, queues, events and waits. Choose a node to edit it, or all operators of its name.'), graph.element,
     heading('Recorded and predicted, on one scale'), note('Turn the wheel to zoom, drag to move.'), bars.element,
     heading('How far off'), errorsOfRanks);
 
@@ -59,23 +59,28 @@ function start() {
     const kernels = isOperator ? launches.filter(([from]) => from === state.chosen).map(([, to]) => to) : [state.chosen];
     const name = operator == null ? null : names()[all[operator].name];
     const later = operator == null ? undefined : launches.find(([from]) => from > operator && all[from].lane === all[operator].lane && names()[all[from].name] !== name);
-    return { name, kernels: [...new Set(kernels.map((place) => names()[all[place].name]))], join: later && names()[all[later[0]].name] };
+    const number = all.slice(0, operator ?? 0).filter((bar) => bar.kind === 'operator' && names()[bar.name] === name).length;
+    return { name, number, kernels: [...new Set(kernels.map((place) => names()[all[place].name]))], join: later && names()[all[later[0]].name] };
   }
 
   function editor(rank) {
-    const { name, kernels, join } = selection(rank);
+    const { name, number, kernels, join } = selection(rank);
     const text = view.edits ? el('pre', { text: view.edits, style: { 'white-space': 'pre-wrap', 'overflow-wrap': 'anywhere' } }) : null;
     const sizes = names()[rank.predicted.bars[state.chosen].sizes];
     const chosen = el('p', { title: sizes }, el('b', { text: name ?? kernels[0] ?? 'nothing' }), kernels.length && name ? ` with ${kernels.length} kind${kernels.length === 1 ? '' : 's'} of work` : '', sizes ? ` · ${shortened(sizes, 120)}` : '');
     if (!server) return [chosen, text];
     const factor = el('input', { type: 'number', min: 0, step: 0.1, value: 0.5, 'aria-label': 'factor', style: { width: '5em' } });
+    const those = () => state.isOne ? `${name}[${number}]` : name;
+    const one = el('input', { type: 'checkbox', id: 'edit-one', checked: state.isOne, on: { change: () => { state.isOne = one.checked; } } });
     const add = (...edits) => ask([...state.edits, ...edits]);
     const button = (label, id, isUsable, act) => press(label, act, { id, disabled: !isUsable });
-    return [el('h2', { text: 'Edit the chosen operator' }), chosen, el('p', { style: { 'max-width': 'none' } },
-      button('remove', 'edit-remove', name, () => add({ kind: 'remove', operators: name })), ' ',
+    return [el('h2', { text: 'Edit the chosen operator' }), chosen,
+      name ? el('label', {}, one, ` only this one, ${name}[${number}]; fusing and resizing take all of the name`) : null, el('p', { style: { 'max-width': 'none' } },
+      button('remove', 'edit-remove', name, () => add({ kind: 'remove', operators: those() })), ' ',
+      button('close the gap before it', 'edit-gap', name, () => add({ kind: 'close-gap', before: those() })), ' ',
       button('fuse runs of it', 'edit-fuse', name, () => add({ kind: 'fuse', operators: name })), ' ',
-      button('move to a stream', 'edit-stream', name && join && kernels.length, () => add({ kind: 'parallelise', operators: name, join })), ' ',
-      button('move to a thread', 'edit-thread', name, () => add({ kind: 'thread', operators: name })), ' ',
+      button('move to a stream', 'edit-stream', name && join && kernels.length, () => add({ kind: 'parallelise', operators: those(), join })), ' ',
+      button('move to a thread', 'edit-thread', name, () => add({ kind: 'thread', operators: those() })), ' ',
       button('resize its work by', 'edit-resize', kernels.length, () => add(...kernels.map((one) => ({ kind: 'scale', kernels: one, factor: Number(factor.value) })))), ' ', factor, ' ',
       button('undo', 'edit-undo', state.edits.length, () => ask(state.edits.slice(0, -1)))),
       state.answered_ms == null ? null : note(`answered in ${state.answered_ms.toFixed(0)} ms; the file below is what rowmill predict what-if --edits takes`), text].filter((part) => part != null);
@@ -86,7 +91,7 @@ function start() {
     const response = await fetch(`${server.edit}?${encodeURIComponent(JSON.stringify(edits))}`);
     const answer = response.ok ? await response.json() : { error: await response.text() };
     problem.textContent = answer.error ?? '';
-    if (answer.error) return;
+    if (answer.error != null) return;
     state.answered_ms = performance.now() - begun;
     state.edits = edits;
     // What was recorded is not sent again; ranks that edits add repeat those that were.

@@ -103,9 +103,21 @@ fn a_served_page_has_a_button_for_every_edit() {
     assert!(page.contains("connect-src 'self'"));
     let Some(mut browser) = Browser::open(&page, "dark") else { return };
     browser.value("rowmill.choose(0)");
-    for edit in ["remove", "fuse", "stream", "thread", "resize", "undo"] {
+    for edit in ["remove", "gap", "fuse", "stream", "thread", "resize", "undo"] {
         let there = browser.value(&format!("document.getElementById('edit-{edit}') != null"));
         assert_eq!(there, true, "{edit}");
+    }
+    // One operator of several is edited by its number.
+    browser.value(
+        "window.fetch = (to) => { window.asked = decodeURIComponent(to); \
+         return Promise.resolve({ ok: false, text: () => Promise.resolve('gone') }); }",
+    );
+    for (is_one, end) in [(true, "[0]\"}]"), (false, "\"}]")] {
+        browser.value("document.getElementById('edit-one').click()");
+        assert_eq!(browser.value("rowmill.state.isOne"), is_one);
+        browser.value("document.getElementById('edit-remove').click()");
+        let asked = browser.value("window.asked").as_str().unwrap().to_owned();
+        assert!(asked.ends_with(end) && asked.contains("[0]") == is_one, "{asked}");
     }
     // The stream joins at the next operator with work; nothing was edited, so nothing is undone.
     assert_eq!(browser.value("document.getElementById('edit-stream').disabled"), false);

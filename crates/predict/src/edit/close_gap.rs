@@ -1,0 +1,34 @@
+//! Time of a thread between operators that goes: what Python or NumPy did there, or a read.
+
+use super::Place;
+use super::select::{fitting, operators};
+use crate::Error;
+use crate::program::{Action, Overhead, Program};
+
+/// Takes out the time between operators before each operator of a name. Calls made there stay.
+pub(super) fn apply(program: &mut Program, place: Place, before: &str) -> Result<(), Error> {
+    let found = fitting(program, place, ("before", before))?;
+    let mut closed = 0;
+    for (rank, found) in program.ranks.iter_mut().zip(found) {
+        let all = operators(rank);
+        for operator in found.into_iter().rev() {
+            let earlier = all
+                .iter()
+                .rev()
+                .find(|other| other.thread == operator.thread && other.end < operator.begin);
+            let from = earlier.map_or(0, |other| other.end + 1);
+            let actions = &mut rank.threads[operator.thread].actions;
+            let between: Vec<Action> = actions.drain(from..operator.begin).collect();
+            let count = between.len();
+            let kept: Vec<Action> = between.into_iter().filter(|one| !is_gap(one)).collect();
+            closed += count - kept.len();
+            actions.splice(from..from, kept);
+        }
+    }
+    let expected = "time between operators before one of them";
+    if closed > 0 { Ok(()) } else { Err(place.wrong(expected, "none")) }
+}
+
+fn is_gap(action: &Action) -> bool {
+    matches!(action, Action::Host(segment) if segment.overhead == Overhead::BetweenOps)
+}
