@@ -7,6 +7,8 @@ use clap::Parser;
 use fleet::ipc::socket::Place;
 use serde::Deserialize;
 
+use crate::counters::interval::INTERVAL_S;
+
 /// The longest configuration that is read.
 const SIZE_MAX: u64 = 1 << 20;
 
@@ -42,6 +44,15 @@ Traces from other hosts (`rowmill fleet trace`) are off until the file has all o
   verbs = [\"status\", \"trace\", \"pause\"]
   users = [1000]                             # whose jobs; [] for everyone's
   hosts = [\"10.0.0.0/8\"]                     # from where; [] for anywhere
+
+Rows can go to a hub, and orders come from there, without any port here:
+  [hub]
+  url = \"https://hub.example:9470\"
+  ca = \"/etc/rowmill/hub.pem\"               # [default: the usual authorities]
+  token_file = \"/etc/rowmill/hub.token\"     # at least 16 letters, mode 0600
+  queue_mib = 64                             # on disk while the hub is away; then the oldest go
+  verbs = [\"trace\", \"pause\"]               # what the hub may order; nothing where left out
+  users = [1000]                             # whose jobs; [] for everyone's
 
 Processes of a user are traced for that user and for root only. Ends at SIGTERM or Ctrl-C; polls that
 come meanwhile are answered by the next agent where a socket unit holds the socket."
@@ -100,6 +111,10 @@ pub struct Config {
     pub host: Option<String>,
     /// Where audit lines go; stderr where not said.
     pub audit: Option<PathBuf>,
+    /// Seconds of an interval, 10 where not said: a divisor of 60.
+    pub interval_s: Option<u64>,
+    /// Where rows go and orders come from.
+    pub hub: Option<HubConfig>,
     /// The TLS port.
     pub listen: Option<Listen>,
     /// Who may ask there.
@@ -117,6 +132,31 @@ pub struct Listen {
     pub certificate: PathBuf,
     /// Its key, in PEM.
     pub key: PathBuf,
+}
+
+/// A hub.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct HubConfig {
+    /// Where it is.
+    pub url: String,
+    /// The certificate that its own is signed by; the usual authorities where not said.
+    pub ca: Option<PathBuf>,
+    /// The file with the secret it knows this host by.
+    pub token_file: PathBuf,
+    /// Mebibytes of rows that wait on disk while it is away.
+    #[serde(default = "queue_mib")]
+    pub queue_mib: u64,
+    /// What it may order.
+    #[serde(default)]
+    pub verbs: Vec<Verb>,
+    /// Whose jobs, by user number; everyone's where empty.
+    #[serde(default)]
+    pub users: Vec<u32>,
+}
+
+fn queue_mib() -> u64 {
+    64
 }
 
 /// Someone who may ask from elsewhere.
@@ -258,6 +298,11 @@ impl Config {
         self.state_dir.clone().unwrap_or_else(|| std::env::temp_dir().join("rowmill-agent"))
     }
 
+    /// Seconds of an interval.
+    pub fn interval_s(&self) -> u64 {
+        self.interval_s.unwrap_or(INTERVAL_S)
+    }
+
     fn check(&self) -> Result<(), Error> {
         let wrong = |what: &str, expected: &str, got: &str| Error::Value {
             what: what.to_owned(),
@@ -284,6 +329,19 @@ impl Config {
         }
         if let Some(url) = self.dcgm_page.as_ref().filter(|url| !url.starts_with("http")) {
             return Err(wrong("dcgm_page", "a URL such as http://127.0.0.1:9400/metrics", url));
+        }
+        let interval_s = self.interval_s();
+        if interval_s == 0 || 60 % interval_s != 0 {
+            let got = interval_s.to_string();
+            return Err(wrong("interval_s", "a divisor of 60 seconds, such as 10", &got));
+        }
+        let Some(hub) = &self.hub else { return Ok(()) };
+        if !hub.url.starts_with("https://") {
+            return Err(wrong("hub: url", "a URL such as https://hub.example:9470", &hub.url));
+        }
+        if !(1..=1 << 20).contains(&hub.queue_mib) {
+            let got = hub.queue_mib.to_string();
+            return Err(wrong("hub: queue_mib", "1 to 1048576 MiB", &got));
         }
         Ok(())
     }
@@ -342,6 +400,15 @@ mod tests {
         assert!(check("socket = 'x'").contains("unknown field `socket`"));
         assert!(check("metrics = 'here'").contains("metrics"));
         assert!(check("dcgm_page = 'ftp://x'").contains("dcgm_page: expected a URL"));
+        assert_eq!(
+            check("interval_s = 7"),
+            "interval_s: expected a divisor of 60 seconds, such as 10, got 7"
+        );
+        let hub = "[hub]\nurl = 'https://h'\ntoken_file = 't'\n";
+        assert_eq!(check(hub), "");
+        assert!(check(&hub.replace("https", "http")).contains("hub: url: expected a URL"));
+        assert!(check(&format!("{hub}queue_mib = 0")).contains("hub: queue_mib: expected 1 to"));
+        assert!(check(&hub.replace("token_file", "token")).contains("token"));
         assert!(check(&LISTEN.replace("key = 'k'", "")).contains("missing field `key`"));
     }
 }

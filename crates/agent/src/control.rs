@@ -114,8 +114,17 @@ pub fn secrets(config: &Config) -> Result<Vec<Secret>, Error> {
 }
 
 fn secret(token: &Token) -> Result<Secret, Error> {
-    let path = &token.file;
-    let error = |source| Error::Read { path: path.clone(), source };
+    let secret = read_secret(&token.file)?;
+    let nets = token.hosts.iter().filter_map(|host| Net::of(host)).collect();
+    Ok(Secret { token: token.clone(), secret, nets })
+}
+
+/// A secret from a file that is its owner's alone.
+///
+/// # Errors
+/// The file cannot be read, is open to others, or holds too short a secret.
+pub fn read_secret(path: &Path) -> Result<Vec<u8>, Error> {
+    let error = |source| Error::Read { path: path.to_owned(), source };
     let mode = fs::metadata(path).map_err(error)?.permissions().mode() & 0o777;
     let wrong = |expected: &str, got: String| Error::Value {
         what: path.display().to_string(),
@@ -130,8 +139,7 @@ fn secret(token: &Token) -> Result<Secret, Error> {
     if secret.len() < SECRET_MIN {
         return Err(wrong("a secret of at least 16 letters", secret.len().to_string()));
     }
-    let nets = token.hosts.iter().filter_map(|host| Net::of(host)).collect();
-    Ok(Secret { token: token.clone(), secret, nets })
+    Ok(secret)
 }
 
 /// Who calls with a token, if anyone may.

@@ -1,21 +1,26 @@
 //! Counters of this host: the thread that reads them twice a second, and what it writes every ten.
 
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs::File;
 use std::io::{self, Write};
 use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use fleet::proto::Body;
 use serde::Serialize;
 
+use crate::hub::{self, Hub};
 use crate::state::{Gpu, Machine, State, lock, unix_ns};
 use gpu::{Gpus, Identity};
-use interval::{INTERVAL_S, Moment, Reading, Row};
+use interval::{Moment, Reading, Row};
+use machine::Watch;
 
 pub mod dcgm;
 pub mod gpu;
 pub mod host;
 pub mod interval;
+pub mod machine;
 
 /// Between two readings.
 const PERIOD: Duration = Duration::from_millis(500);
@@ -41,36 +46,60 @@ struct GpuLine<'a> {
 struct HostLine<'a> {
     host: &'a str,
     start_unix_s: u64,
+    observed_s: f64,
     counters: &'a host::Host,
+    memory_available_min: u64,
+    cpu_busy_max: Option<f64>,
     cores_busy_p5_p25_p50_p75_p95: Option<[f64; 5]>,
-    groups: &'a std::collections::BTreeMap<String, host::Group>,
+    groups: &'a BTreeMap<String, host::Group>,
 }
 
-/// Where rows go.
-pub enum Sink {
-    /// Nowhere.
-    None,
-    /// To a file, or stdout.
-    Lines(Box<dyn Write + Send>),
+/// Where rows go: to a file or stdout, and to the hub.
+pub struct Sink {
+    lines: Option<Box<dyn Write + Send>>,
+    hub: Option<Arc<Hub>>,
+    /// Rows of this look, which the queue takes at once.
+    pending: Vec<Body>,
+    start_unix_s: u64,
 }
 
 impl Sink {
-    /// Rows go to the end of a file, to stdout for `-`, or nowhere.
+    /// Rows go to the end of a file, or to stdout for `-`.
     ///
     /// # Errors
     /// The file cannot be opened.
-    pub fn open(path: Option<&Path>) -> io::Result<Self> {
-        Ok(match path {
-            None => Self::None,
-            Some(path) if path.as_os_str() == "-" => Self::Lines(Box::new(io::stdout())),
-            Some(path) => {
-                Self::Lines(Box::new(File::options().append(true).create(true).open(path)?))
-            }
-        })
+    pub fn open(path: Option<&Path>, hub: Option<Arc<Hub>>) -> io::Result<Self> {
+        let lines: Option<Box<dyn Write + Send>> = match path {
+            None => None,
+            Some(path) if path.as_os_str() == "-" => Some(Box::new(io::stdout())),
+            Some(path) => Some(Box::new(File::options().append(true).create(true).open(path)?)),
+        };
+        Ok(Self { lines, hub, pending: Vec::new(), start_unix_s: 0 })
+    }
+
+    fn is_none(&self) -> bool {
+        self.lines.is_none() && self.hub.is_none()
+    }
+
+    /// Puts a row aside for the hub.
+    fn queue(&mut self, start_unix_s: u64, row: impl FnOnce() -> Body) {
+        if self.hub.is_some() {
+            self.pending.push(row());
+            self.start_unix_s = self.start_unix_s.max(start_unix_s);
+        }
+    }
+
+    /// Queues what was put aside.
+    fn flush(&mut self, state: &State) {
+        let rows = std::mem::take(&mut self.pending);
+        let Some(hub) = self.hub.as_ref().filter(|_| !rows.is_empty()) else { return };
+        if let Err(error) = hub.add_rows(self.start_unix_s, rows) {
+            state.note(format!("queue of the hub: {error}"));
+        }
     }
 
     fn write(&mut self, line: &impl Serialize) {
-        let Self::Lines(out) = self else { return };
+        let Some(out) = &mut self.lines else { return };
         let mut text = serde_json::to_string(line).unwrap_or_default();
         text.push('\n');
         // Whoever read it has gone: the pages go on.
@@ -91,11 +120,12 @@ pub fn run(state: &Arc<State>, mut sink: Sink) {
     let mut gpus = nvml.as_ref().map(|nvml| Gpus::find(nvml, &mut notes));
     notes.into_iter().for_each(|note| state.note(note));
     if let Some(gpus) = &gpus {
-        *lock(&state.gpus) = gpus.identities().into_iter().map(Gpu::new).collect();
+        let gpu = |identity| Gpu::new(identity, state.config.interval_s());
+        *lock(&state.gpus) = gpus.identities().into_iter().map(gpu).collect();
     }
     let mut page = dcgm::Page::new(state.config.dcgm_page.clone());
     let began = Instant::now();
-    let mut host_start = unix_ns() / 1_000_000_000 / INTERVAL_S;
+    let mut watch = Watch::new(state.config.interval_s());
     let mut retry = vec![Instant::now(); lock(&state.gpus).len()];
     let mut next = Instant::now();
     while !state.is_ending() {
@@ -104,11 +134,8 @@ pub fn run(state: &Arc<State>, mut sink: Sink) {
             read_gpus(state, (gpus, &page), &mut retry, at, &mut sink);
         }
         page.look(state, at, &mut sink);
-        let start = at.unix_ns / 1_000_000_000 / INTERVAL_S;
-        if start != host_start {
-            read_host(state, host_start * INTERVAL_S, &mut sink);
-            host_start = start;
-        }
+        read_host(state, &mut watch, at, &mut sink);
+        sink.flush(state);
         next += PERIOD;
         // After a sleep of the machine the missed readings are not made up for.
         next = next.max(Instant::now());
@@ -118,12 +145,14 @@ pub fn run(state: &Arc<State>, mut sink: Sink) {
 
 /// Writes the rows of a device that ended.
 fn emit(state: &State, sink: &mut Sink, identity: &Identity, rows: &[Row]) {
-    if rows.is_empty() || matches!(sink, Sink::None) {
+    if rows.is_empty() || sink.is_none() {
         return;
     }
-    let runs: Vec<String> =
-        lock(&state.owners).of(identity).iter().map(|run| run.job.clone()).collect();
+    let holders = lock(&state.owners).of(identity).to_vec();
+    let runs: Vec<String> = holders.iter().map(|run| run.job.clone()).collect();
+    let length_s = state.config.interval_s();
     for row in rows {
+        sink.queue(row.start_unix_s, || hub::row::gpu(identity, &holders, length_s, row));
         sink.write(&GpuLine {
             host: &state.host,
             gpu: identity.index,
@@ -193,33 +222,35 @@ fn read_gpus(
     }
 }
 
-fn read_host(state: &State, start_unix_s: u64, sink: &mut Sink) {
-    let host = host::read();
-    let now = Instant::now();
-    let paths: std::collections::BTreeSet<String> = {
+fn read_host(state: &State, watch: &mut Watch, at: Moment, sink: &mut Sink) {
+    let ended = watch.look(at, host::look(), || (host::read(), groups(state)));
+    let Some(ended) = ended else { return };
+    sink.write(&HostLine {
+        host: &state.host,
+        start_unix_s: ended.start_unix_s,
+        observed_s: ended.observed_s,
+        counters: &ended.host,
+        memory_available_min: ended.memory_available_min,
+        cpu_busy_max: ended.cpu_busy_max,
+        cores_busy_p5_p25_p50_p75_p95: ended.cores,
+        groups: &ended.groups,
+    });
+    sink.queue(ended.start_unix_s, || hub::row::host(&ended, state.config.interval_s()));
+    *lock(&state.machine) = Machine { host: ended.host, cores: ended.cores, groups: ended.groups };
+}
+
+/// The control groups of runs.
+fn groups(state: &State) -> BTreeMap<String, host::Group> {
+    let paths: BTreeSet<String> = {
         let owners = lock(&state.owners);
         let of_runs = owners.groups.iter().filter(|(pid, _)| owners.runs.contains_key(pid));
         of_runs.map(|(_, path)| path.clone()).collect()
     };
-    let groups = paths.into_iter().map(|path| {
+    let read = |path: String| {
         let group = host::group(Path::new(GROUPS), &path);
         (path, group)
-    });
-    let groups = groups.collect();
-    let mut machine = lock(&state.machine);
-    let before = machine.before.take();
-    let cores = before
-        .as_ref()
-        .and_then(|(before, at)| host::core_quantiles(before, &host, (now - *at).as_secs_f64()));
-    let line = HostLine {
-        host: &state.host,
-        start_unix_s,
-        counters: &host,
-        cores_busy_p5_p25_p50_p75_p95: cores,
-        groups: &groups,
     };
-    sink.write(&line);
-    *machine = Machine { before: Some((host.clone(), now)), host, cores, groups };
+    paths.into_iter().map(read).collect()
 }
 
 fn moment(began: Instant) -> Moment {

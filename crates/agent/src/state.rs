@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use fleet::allocation::{self, Holders, Run};
@@ -13,10 +13,11 @@ use fleet::server::Server;
 use fleet::steps::{Progress, Steps};
 
 use crate::audit::Audit;
-use crate::config::Config;
+use crate::config::{Config, Error};
 use crate::counters::gpu::Identity;
 use crate::counters::host::{Group, Host};
 use crate::counters::interval::{Intervals, Reading};
+use crate::hub::Hub;
 
 /// Everything one agent knows.
 #[derive(Debug)]
@@ -43,6 +44,8 @@ pub struct State {
     pub pauses: Mutex<BTreeMap<u32, Instant>>,
     /// Who asked for what.
     pub audit: Audit,
+    /// Where rows go and orders come from.
+    pub hub: Option<Arc<Hub>>,
     /// Set to end.
     pub stop: AtomicBool,
     began: Instant,
@@ -72,8 +75,6 @@ pub struct Machine {
     pub cores: Option<[f64; 5]>,
     /// Control groups of jobs.
     pub groups: BTreeMap<String, Group>,
-    /// The same host at the last boundary, and when.
-    pub before: Option<(Host, Instant)>,
 }
 
 /// Whose what is.
@@ -89,9 +90,14 @@ pub struct Owners {
 
 impl State {
     /// A state that knows nothing yet.
-    pub fn new(config: Config, server: Server, audit: Audit) -> Self {
+    ///
+    /// # Errors
+    /// The queue of the hub cannot be opened.
+    pub fn new(config: Config, server: Server, audit: Audit) -> Result<Self, Error> {
         let host = config.host.clone().unwrap_or_else(host_name);
-        Self {
+        let folder = config.state().join("hub");
+        let hub = config.hub.as_ref().map(|hub| Hub::open(hub, &folder, &host)).transpose()?;
+        Ok(Self {
             config,
             host,
             server,
@@ -103,9 +109,10 @@ impl State {
             notes: Mutex::default(),
             pauses: Mutex::default(),
             audit,
+            hub: hub.map(Arc::new),
             stop: AtomicBool::new(false),
             began: Instant::now(),
-        }
+        })
     }
 
     /// Whether to end.
@@ -215,8 +222,8 @@ impl Owners {
 
 impl Gpu {
     /// A GPU that has not been read.
-    pub fn new(identity: Identity) -> Self {
-        Self { identity, intervals: Intervals::default(), last: None, xid: 0, lost: None }
+    pub fn new(identity: Identity, interval_s: u64) -> Self {
+        Self { identity, intervals: Intervals::new(interval_s), last: None, xid: 0, lost: None }
     }
 
     /// Share of the last interval that it worked.

@@ -47,13 +47,13 @@ pub struct Traces {
     inbox: Sender<Wish>,
 }
 
-/// An order on its way to the thread.
+/// What the thread is asked for.
 #[derive(Debug)]
-struct Wish {
-    order: TraceOrder,
-    /// Whose processes the caller may trace; 0 for everyone's.
-    uids: Uids,
-    reply: SyncSender<Result<TraceState, String>>,
+enum Wish {
+    /// Traces of the processes that the caller may trace.
+    Begin { order: TraceOrder, uids: Uids, reply: SyncSender<Result<TraceState, String>> },
+    /// No more of an order.
+    Cancel { token: String },
 }
 
 /// Whose processes somebody may trace.
@@ -93,6 +93,8 @@ struct Running {
     tracing: Option<Tracing>,
     packed: BTreeMap<u32, Result<TraceFile, String>>,
     packing: BTreeSet<u32>,
+    /// Whoever wanted it wants it no more: what it brings is removed.
+    is_cancelled: bool,
 }
 
 /// A finished trace on its way to be compressed.
@@ -147,7 +149,7 @@ impl Traces {
     pub fn begin(&self, order: TraceOrder, uids: Uids) -> Result<TraceState, String> {
         let (reply, answer) = mpsc::sync_channel(1);
         let ending = || "the agent is ending".to_owned();
-        self.inbox.send(Wish { order, uids, reply }).map_err(|_| ending())?;
+        self.inbox.send(Wish::Begin { order, uids, reply }).map_err(|_| ending())?;
         answer.recv().unwrap_or_else(|_| Err(ending()))
     }
 
@@ -170,15 +172,23 @@ impl Traces {
         File::open(state.spool().join(token).join(&file.name)).ok()
     }
 
-    /// Forgets a finished order and removes its files; whether there was one.
-    pub fn remove(&self, state: &State, token: &str) -> bool {
-        let is_over = lock(&self.orders).get(token).is_some_and(|order| order.is_over);
-        if is_over {
-            lock(&self.orders).remove(token);
-            lock(&self.owners).remove(token);
-            let _ = fs::remove_dir_all(state.spool().join(token));
+    /// Forgets an order and removes its files; one that is not over ends first. Whether there was
+    /// one.
+    pub fn cancel(&self, state: &State, token: &str) -> bool {
+        let is_over = lock(&self.orders).get(token).map(|order| order.is_over);
+        match is_over {
+            Some(true) => self.remove(state, token),
+            // The thread lives as long as the agent.
+            Some(false) => drop(self.inbox.send(Wish::Cancel { token: token.to_owned() })),
+            None => {}
         }
-        is_over
+        is_over.is_some()
+    }
+
+    fn remove(&self, state: &State, token: &str) {
+        lock(&self.orders).remove(token);
+        lock(&self.owners).remove(token);
+        let _ = fs::remove_dir_all(state.spool().join(token));
     }
 }
 
@@ -197,10 +207,13 @@ impl Desk {
             let wait = if self.running.is_empty() { IDLE } else { LOOK };
             let is_copying = self.running.values().any(Running::is_copying);
             let wait = if is_copying { Duration::ZERO } else { wait };
-            if let Ok(wish) = wishes.recv_timeout(wait) {
-                let begun = self.begin(wish.order, &wish.uids);
+            match wishes.recv_timeout(wait) {
                 // Whoever asked may be gone.
-                let _ = wish.reply.send(begun);
+                Ok(Wish::Begin { order, uids, reply }) => {
+                    drop(reply.send(self.begin(order, &uids)));
+                }
+                Ok(Wish::Cancel { token }) => self.cancel(&token),
+                Err(_) => {}
             }
             for (token, pid, result) in packed.try_iter() {
                 if let Some(running) = self.running.get_mut(&token) {
@@ -245,12 +258,23 @@ impl Desk {
         let token = order.token.clone();
         let (packed, packing) = (BTreeMap::new(), BTreeSet::new());
         let waiting = Some((chosen, start));
-        let running = Running { order, folder, waiting, tracing: None, packed, packing };
+        let (tracing, is_cancelled) = (None, false);
+        let running = Running { order, folder, waiting, tracing, packed, packing, is_cancelled };
         let first = running.state();
         lock(&self.traces.owners).insert(token.clone(), uids.clone());
         lock(&self.traces.orders).insert(token.clone(), first.clone());
         self.running.insert(token, running);
         Ok(first)
+    }
+
+    fn cancel(&mut self, token: &str) {
+        if let Some(running) = self.running.get_mut(token) {
+            running.is_cancelled = true;
+            running.waiting = None;
+            if let Some(tracing) = &running.tracing {
+                tracing.interrupt(&self.state.server);
+            }
+        }
     }
 
     fn choose(&self, order: &TraceOrder, uids: &Uids) -> Result<Vec<Process>, String> {
@@ -289,11 +313,17 @@ impl Desk {
                 running.tracing =
                     Some(Tracing::begin(server, targets, &fleet_order(&running.order)));
             }
-            let Some(tracing) = &mut running.tracing else { continue };
+            let Some(tracing) = &mut running.tracing else {
+                if running.is_cancelled {
+                    over.push(token.clone());
+                }
+                continue;
+            };
             tracing.step(server);
             for outcome in tracing.outcomes() {
                 let pid = outcome.process.pid;
-                let is_new = !running.packed.contains_key(&pid) && !running.packing.contains(&pid);
+                let is_known = running.packed.contains_key(&pid) || running.packing.contains(&pid);
+                let is_new = !is_known && !running.is_cancelled;
                 if outcome.state == RequestState::Written && is_new {
                     running.packing.insert(pid);
                     let file = outcome.file;
@@ -301,15 +331,18 @@ impl Desk {
                     let _ = self.parcels.send(Parcel { token: token.clone(), pid, file });
                 }
             }
+            let is_gone = running.is_cancelled && tracing.is_over() && running.packing.is_empty();
             let state = running.state();
-            if state.is_over {
+            if state.is_over || is_gone {
                 over.push(token.clone());
             }
             lock(&self.traces.orders).insert(token.clone(), state);
         }
         for token in over {
-            self.running.remove(&token);
-            self.finished.insert(token, Instant::now());
+            match self.running.remove(&token) {
+                Some(running) if running.is_cancelled => self.traces.remove(&self.state, &token),
+                _ => drop(self.finished.insert(token, Instant::now())),
+            }
         }
     }
 

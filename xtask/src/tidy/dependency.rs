@@ -45,7 +45,7 @@ const OWNERS: [(&[&str], &[&str]); 17] = [
     (&["memmap2"], &["device"]),
     (&["nix"], &["fleet"]),
     (&["flate2", "zstd"], &["data", "trace", "agent"]),
-    (&["prost"], &["trace", "agent", "hub"]),
+    (&["prost"], &["trace", "fleet", "agent", "hub"]),
     (&["csv", "ring"], &["data"]),
     (&["safetensors"], &["train"]),
     (

@@ -20,7 +20,7 @@ use serde::Deserialize;
 use super::{Caller, Doors, authorize};
 use crate::config::Verb;
 use crate::page::{self, dcgm, fleet as metrics};
-use crate::state::{lock, unix_ns};
+use crate::state::{State, lock, unix_ns};
 
 /// Bytes of a trace in one answer: a fetch goes on from where it stopped.
 const PART: u64 = 4 << 20;
@@ -135,7 +135,7 @@ async fn status(From(doors): From<Doors>, Extension(caller): Extension<Caller>) 
 }
 
 /// The state of a host, as far as it is the caller's affair.
-fn of_host(state: &crate::state::State, caller: &Caller) -> Status {
+fn of_host(state: &State, caller: &Caller) -> Status {
     let now = state.server.now();
     let asked = lock(&state.roster).processes();
     let choices = fleet::capture::choose(&asked, &[], 0);
@@ -169,7 +169,6 @@ fn of_host(state: &crate::state::State, caller: &Caller) -> Status {
                 .is_some_and(|progress| state.is_hung(pid, progress, (&gpus, &owners))),
         });
     }
-    drop((steps, owners));
     let row = |gpu: &crate::state::Gpu| GpuRow {
         index: gpu.identity.index,
         uuid: gpu.identity.uuid.clone(),
@@ -178,8 +177,8 @@ fn of_host(state: &crate::state::State, caller: &Caller) -> Status {
         busy: gpu.busy(),
         sm_active: gpu.intervals.share(|sums| sums.sm_active_s),
         observed_s: gpu.intervals.last.as_ref().map_or(0.0, |row| row.sums.observed_s),
-        job: lock(&state.owners).of(&gpu.identity).first().map(|run| run.job.clone()),
-        is_held_idle: metrics::is_held_idle(state, gpu).unwrap_or(false),
+        job: owners.of(&gpu.identity).first().map(|run| run.job.clone()),
+        is_held_idle: metrics::is_held_idle(&owners, gpu).unwrap_or(false),
         paused_s: state.paused(gpu.identity.index),
     };
     Status {
@@ -252,12 +251,10 @@ async fn remove(
     }
     let traces = Arc::clone(&doors.traces);
     let state = Arc::clone(&doors.state);
-    let gone = tokio::task::spawn_blocking(move || traces.remove(&state, &token)).await;
-    if gone.unwrap_or(false) {
-        StatusCode::NO_CONTENT.into_response()
-    } else {
-        refuse(StatusCode::CONFLICT, "expected an order that is over, got an open one")
-    }
+    doors.state.audit.line(&caller.name, "forget", &token, "done");
+    // Another caller may have been quicker; it is gone either way.
+    let _ = tokio::task::spawn_blocking(move || traces.cancel(&state, &token)).await;
+    StatusCode::NO_CONTENT.into_response()
 }
 
 /// Where a fetch goes on.
@@ -296,22 +293,33 @@ async fn pause(
     Extension(caller): Extension<Caller>,
     order: Result<Json<Pause>, JsonRejection>,
 ) -> Response {
-    let Pause { gpu, seconds } = match order {
+    let order = match order {
         Ok(Json(order)) => order,
         Err(problem) => return refuse(problem.status(), problem.body_text()),
     };
-    let what = format!("gpu {gpu} {seconds} s");
+    let what = format!("gpu {} {} s", order.gpu, order.seconds);
     if let Err(refused) = may(&doors, &caller, Verb::Pause, &what) {
         return refused.into_response();
     }
-    let is_known = lock(&doors.state.gpus).iter().any(|known| known.identity.index == gpu);
-    if !is_known || seconds > PAUSE_MAX {
-        let error = format!("expected a GPU of this host and at most {PAUSE_MAX} s, got {what}");
-        doors.state.audit.line(&caller.name, "pause", &what, "refused");
-        return refuse(StatusCode::CONFLICT, error);
+    match begin_pause(&doors.state, &caller.name, order) {
+        Ok(()) => StatusCode::NO_CONTENT.into_response(),
+        Err(error) => refuse(StatusCode::CONFLICT, error),
     }
-    let until = Instant::now() + Duration::from_secs(seconds);
-    lock(&doors.state.pauses).insert(gpu, until);
-    doors.state.audit.line(&caller.name, "pause", &what, "done");
-    StatusCode::NO_CONTENT.into_response()
+}
+
+/// Leaves a GPU's counters to others, for whoever was found to be allowed to ask for it.
+///
+/// # Errors
+/// There is no such GPU, or the pause is too long.
+pub fn begin_pause(state: &State, who: &str, order: Pause) -> Result<(), String> {
+    let Pause { gpu, seconds } = order;
+    let what = format!("gpu {gpu} {seconds} s");
+    let is_known = lock(&state.gpus).iter().any(|known| known.identity.index == gpu);
+    if !is_known || seconds > PAUSE_MAX {
+        state.audit.line(who, "pause", &what, "refused");
+        return Err(format!("expected a GPU of this host and at most {PAUSE_MAX} s, got {what}"));
+    }
+    lock(&state.pauses).insert(gpu, Instant::now() + Duration::from_secs(seconds));
+    state.audit.line(who, "pause", &what, "done");
+    Ok(())
 }

@@ -79,7 +79,7 @@ impl Page {
                 let mut gpus = lock(&state.gpus);
                 let place = gpus.iter().position(|gpu| gpu.identity.uuid == identity.uuid);
                 place.unwrap_or_else(|| {
-                    gpus.push(Gpu::new(identity.clone()));
+                    gpus.push(Gpu::new(identity.clone(), state.config.interval_s()));
                     gpus.len() - 1
                 })
             };

@@ -1,5 +1,5 @@
 //! Counters of the host and of the control groups of its jobs, from `/proc` and `/sys`. The kernel
-//! counts in 64 bits since it booted, so they are read when somebody asks and never wrap.
+//! counts in 64 bits since it booted, so they never wrap.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -35,6 +35,17 @@ pub struct Host {
     pub infiniband: BTreeMap<String, (u64, u64)>,
 }
 
+/// What is looked at between two readings, because it is cheap and has peaks.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct Look {
+    /// Busy seconds of all CPUs.
+    pub busy_s: f64,
+    /// CPUs.
+    pub cores: usize,
+    /// Bytes that a new program could have.
+    pub memory_available: u64,
+}
+
 /// One network device.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Network {
@@ -68,6 +79,29 @@ pub struct Group {
     pub memory: Option<u64>,
     /// Bytes read from and written to disks.
     pub io_bytes: Option<(u64, u64)>,
+}
+
+/// Looks at CPUs and memory: two files, of which only the first lines are read.
+pub fn look() -> Look {
+    let text = |path: &str| fs::read_to_string(path).unwrap_or_default();
+    let ticks = procfs::ticks_per_second().max(1) as f64;
+    let mut look = Look::default();
+    for line in text("/proc/stat").lines().take_while(|line| line.starts_with("cpu")) {
+        let mut words = line.split_ascii_whitespace();
+        if words.next() == Some("cpu") {
+            let modes: Vec<u64> = words.filter_map(|word| word.parse().ok()).collect();
+            // As in `read`: user, nice, system, and interrupts behind idle and iowait.
+            let busy: u64 = [0, 1, 2, 5, 6].iter().filter_map(|&at| modes.get(at)).sum();
+            look.busy_s = busy as f64 / ticks;
+        } else {
+            look.cores += 1;
+        }
+    }
+    let memory = text("/proc/meminfo");
+    let available = memory.lines().find_map(|line| line.strip_prefix("MemAvailable:"));
+    let kib = available.and_then(|rest| rest.trim().trim_end_matches(" kB").parse::<u64>().ok());
+    look.memory_available = kib.unwrap_or(0) * 1024;
+    look
 }
 
 /// Reads the host; what cannot be read is left out.
@@ -209,7 +243,7 @@ pub fn core_quantiles(before: &Host, now: &Host, seconds: f64) -> Option<[f64; 5
 mod tests {
     use std::fs;
 
-    use super::{Host, core_quantiles, group, read};
+    use super::{Host, core_quantiles, group, look, read};
 
     #[test]
     fn this_host_is_read_and_its_counters_only_grow() {
@@ -220,6 +254,10 @@ mod tests {
             assert!(second.cpu_s[mode] + 0.02 >= *seconds, "{mode}");
         }
         assert!(first.networks.contains_key("lo"), "{:?}", first.networks);
+        let look = look();
+        let busy: f64 = second.cores_busy_s.iter().sum();
+        assert!(look.busy_s > busy - 1.0 && look.cores == second.cores_busy_s.len(), "{look:?}");
+        assert!(look.memory_available > 0 && look.memory_available < second.memory_total);
     }
 
     #[test]

@@ -1,4 +1,4 @@
-//! Readings of one GPU, summed over intervals of ten seconds of the wall clock.
+//! Readings of one GPU, summed over intervals of the wall clock: ten seconds where nobody says so.
 //!
 //! Sums and seconds are kept, never ratios, so that intervals, GPUs and hosts add up exactly. Time
 //! between two readings that lie too far apart is *unobserved*: nothing is guessed for it. Pure:
@@ -8,9 +8,9 @@ use std::collections::BTreeMap;
 
 use serde::Serialize;
 
-/// Seconds of an interval.
+/// Seconds of an interval where nobody says so.
 pub const INTERVAL_S: u64 = 10;
-const INTERVAL_NS: u64 = INTERVAL_S * 1_000_000_000;
+const SECOND_NS: u64 = 1_000_000_000;
 /// Readings come twice a second; what lies further apart than this was not observed.
 pub const GAP_NS: u64 = 2_000_000_000;
 /// The wall clock may differ from the monotonic one by this much between two readings.
@@ -121,7 +121,7 @@ pub struct Sums {
 /// One interval.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Row {
-    /// When it began, seconds since 1970: a multiple of ten.
+    /// When it began, seconds since 1970: a multiple of its length.
     pub start_unix_s: u64,
     /// What was summed.
     #[serde(flatten)]
@@ -135,8 +135,9 @@ pub struct Row {
 }
 
 /// Readings of one device on their way to rows.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub struct Intervals {
+    length_s: u64,
     /// Since the agent began.
     pub total: Sums,
     /// The last complete interval.
@@ -148,17 +149,24 @@ pub struct Intervals {
 }
 
 impl Intervals {
+    /// No readings yet, on their way to rows of `length_s` seconds.
+    pub fn new(length_s: u64) -> Self {
+        let (total, last, current, before) = (Sums::default(), None, None, None);
+        Self { length_s, total, last, current, before, repeated: 0 }
+    }
+
     /// Takes a reading in, or `None` where the device could not be read; the intervals that ended.
     pub fn read(&mut self, at: Moment, reading: Option<Reading>) -> Vec<Row> {
         let mut ended = Vec::new();
-        let start = at.unix_ns / INTERVAL_NS * INTERVAL_S;
+        let length_ns = self.length_s * SECOND_NS;
+        let start = at.unix_ns / length_ns * self.length_s;
         let before = self.before.take();
         let between = before.as_ref().and_then(|(before, _)| span(*before, at));
         let observed = between.zip(reading.as_ref());
         if self.current.as_ref().is_some_and(|row| row.start_unix_s != start) {
             if let (Some(row), Some((span_ns, reading))) = (&mut self.current, observed) {
                 // The boundary lies between two readings: each side gets its share.
-                let after_ns = (at.unix_ns % INTERVAL_NS).min(span_ns);
+                let after_ns = (at.unix_ns % length_ns).min(span_ns);
                 let seconds = (span_ns - after_ns) as f64 * 1e-9;
                 row.sums.add_time(reading, seconds);
                 self.total.add_time(reading, seconds);
@@ -292,7 +300,7 @@ pub fn delta(old: u64, new: u64, bits: u32) -> Option<u64> {
 }
 
 /// Nanoseconds between two readings, if nothing of them is in doubt.
-fn span(before: Moment, at: Moment) -> Option<u64> {
+pub fn span(before: Moment, at: Moment) -> Option<u64> {
     let monotonic = at.monotonic_ns.checked_sub(before.monotonic_ns)?;
     let wall = at.unix_ns.checked_sub(before.unix_ns)?;
     (monotonic <= GAP_NS && wall.abs_diff(monotonic) <= JUMP_NS).then_some(monotonic)
@@ -307,7 +315,7 @@ fn larger(one: Option<f64>, other: Option<f64>) -> Option<f64> {
 
 #[cfg(test)]
 mod tests {
-    use super::{Intervals, Moment, Reading, Row, delta};
+    use super::{INTERVAL_S, Intervals, Moment, Reading, Row, delta};
 
     const SECOND: u64 = 1_000_000_000;
     const BASE: u64 = 1_700_000_000 * SECOND;
@@ -326,7 +334,7 @@ mod tests {
 
     #[test]
     fn readings_add_up_to_rows_and_a_boundary_is_shared_out() {
-        let mut intervals = Intervals::default();
+        let mut intervals = Intervals::new(INTERVAL_S);
         let mut rows: Vec<Row> = Vec::new();
         // Readings at 0.3, 0.8, …: the boundary lies 0.2 s after one and 0.3 s before the next.
         for read in 0..=60 {
@@ -346,7 +354,7 @@ mod tests {
 
     #[test]
     fn gaps_lost_devices_and_clock_jumps_are_unobserved_and_nothing_is_doubled() {
-        let mut intervals = Intervals::default();
+        let mut intervals = Intervals::new(INTERVAL_S);
         let mut rows = Vec::new();
         for read in 0..10 {
             rows.extend(intervals.read(moment(read * 500), Some(busy(1.0))));
@@ -388,7 +396,7 @@ mod tests {
             xids: vec![79],
             ..busy(0.0)
         };
-        let mut intervals = Intervals::default();
+        let mut intervals = Intervals::new(INTERVAL_S);
         for (at, (energy, replays)) in
             [(100.0, 4_294_967_290), (150.0, 4), (10.0, 6), (11.0, 2)].into_iter().enumerate()
         {
@@ -407,7 +415,7 @@ mod tests {
             state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
             (state >> 33) % below
         };
-        let mut intervals = Intervals::default();
+        let mut intervals = Intervals::new(INTERVAL_S);
         let (mut at, mut truth, mut rows) = (0, 0.0, Vec::new());
         for read in 0..20_000 {
             let step = if random(20) == 0 { 100 + random(9_000) } else { 400 + random(200) };

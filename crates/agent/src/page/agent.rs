@@ -28,6 +28,7 @@ pub fn add(out: &mut Families, state: &State) {
         let bound = format!("{}", *bound_us as f64 * 1e-6);
         out.add(within, vec![("seconds", bound)], count as f64);
     }
+    of_hub(out, state);
     let missing = lock(&state.notes).len() as f64;
     let help = "Things the agent lacks; `rowmill fleet doctor` names them.";
     out.add(("rowmill_agent_notes", help, Kind::Gauge), vec![], missing);
@@ -43,4 +44,23 @@ pub fn add(out: &mut Families, state: &State) {
             resident,
         );
     }
+}
+
+/// The queue of the hub, where there is one.
+fn of_hub(out: &mut Families, state: &State) {
+    let Some(tally) = state.hub.as_ref().map(|hub| hub.tally()) else { return };
+    let up = f64::from(u8::from(tally.is_up));
+    out.add(("rowmill_hub_up", "Whether the hub answered last time.", Kind::Gauge), vec![], up);
+    let waiting = ("rowmill_hub_queue_entries", "Entries that wait for the hub.", Kind::Gauge);
+    out.add(waiting, vec![], tally.queued as f64);
+    let bytes = ("rowmill_hub_queue_bytes", "Bytes of the queue on disk.", Kind::Gauge);
+    out.add(bytes, vec![], tally.bytes as f64);
+    let entries = ("rowmill_hub_entries", "Entries by what became of them.", Kind::Counter);
+    for (outcome, count) in
+        [("sent", tally.sent), ("dropped", tally.dropped), ("repeated", tally.repeated)]
+    {
+        out.add(entries, vec![("outcome", outcome.to_owned())], count as f64);
+    }
+    let failures = ("rowmill_hub_failures", "Requests that failed.", Kind::Counter);
+    out.add(failures, vec![], tally.failures as f64);
 }

@@ -6,7 +6,7 @@
 use super::{Families, Kind, Label, agent};
 use crate::counters::host::Host;
 use crate::counters::interval::Sums;
-use crate::state::{Gpu, State, lock};
+use crate::state::{Gpu, Owners, State, lock};
 
 type Name = (&'static str, &'static str, Kind);
 
@@ -50,7 +50,7 @@ fn of_gpu(out: &mut Families, state: &State, gpu: &Gpu) {
     out.add(("rowmill_gpu", "GPUs of this host.", Kind::Info), model, 1.0);
     let is_up = if gpu.lost.is_none() { 1.0 } else { 0.0 };
     out.add(gauge("rowmill_gpu_up", "Whether the GPU can be read."), own.clone(), is_up);
-    let is_held_idle = is_held_idle(state, gpu);
+    let is_held_idle = is_held_idle(&lock(&state.owners), gpu);
     out.add(
         gauge(
             "rowmill_gpu_held_idle",
@@ -303,7 +303,7 @@ fn run_labels(run: &fleet::allocation::Run) -> Vec<Label> {
 }
 
 /// Whether a GPU is held and did not work; `None` where its work is not known.
-pub fn is_held_idle(state: &State, gpu: &Gpu) -> Option<bool> {
+pub fn is_held_idle(owners: &Owners, gpu: &Gpu) -> Option<bool> {
     let busy = gpu.busy()?;
-    Some(!lock(&state.owners).of(&gpu.identity).is_empty() && busy < 0.01)
+    Some(!owners.of(&gpu.identity).is_empty() && busy < 0.01)
 }

@@ -20,6 +20,7 @@ pub struct Agent {
     pub child: Child,
     pub metrics: String,
     pub secured: String,
+    is_stubbed: bool,
 }
 
 /// The answer to a request.
@@ -38,32 +39,27 @@ impl Agent {
         fs::create_dir(path.join("s")).unwrap();
         let text = format!(
             "socket_dir = '{0}/s'\nmetrics = '127.0.0.1:0'\nstate_dir = '{0}/state'\njson = '{0}/rows.json'\n\
-             audit = '{0}/audit.json'\n{configuration}",
+             audit = '{0}/audit.json'\ninterval_s = 1\n{configuration}",
             path.display()
         );
         fs::write(path.join("agent.toml"), text).unwrap();
-        let mut command = Command::new(env!("CARGO_BIN_EXE_rowmill-agent"));
-        command.arg("--config").arg(path.join("agent.toml"));
         if let Some(scenario) = scenario {
             fs::write(path.join("scenario"), scenario).unwrap();
-            command.arg("--nvml").arg(stub()).env("ROWMILL_STUB_NVML", path.join("scenario"));
         }
-        let mut child = command.stderr(Stdio::piped()).spawn().unwrap();
-        let mut lines = BufReader::new(child.stderr.take().unwrap());
-        let (mut metrics, mut secured) = (String::new(), String::new());
-        let is_secured = configuration.contains("[listen]");
-        while metrics.is_empty() || (is_secured && secured.is_empty()) {
-            let mut line = String::new();
-            assert!(lines.read_line(&mut line).unwrap() > 0, "the agent ended: {:?}", child.wait());
-            if let Some(at) = line.trim().strip_prefix("metrics at http://") {
-                metrics = at.strip_suffix("/metrics").unwrap().to_owned();
-            }
-            if let Some(at) = line.trim().strip_prefix("traces at ") {
-                secured = at.to_owned();
-            }
-        }
-        std::thread::spawn(move || std::io::copy(&mut lines, &mut std::io::sink()));
-        Self { folder, child, metrics, secured }
+        let is_stubbed = scenario.is_some();
+        let (child, metrics, secured) = run(path, is_stubbed);
+        Self { folder, child, metrics, secured, is_stubbed }
+    }
+
+    /// Ends it at once.
+    pub fn kill(&mut self) {
+        self.child.kill().unwrap();
+        self.child.wait().unwrap();
+    }
+
+    /// Starts it again in the same folder.
+    pub fn restart(&mut self) {
+        (self.child, self.metrics, self.secured) = run(self.folder.path(), self.is_stubbed);
     }
 
     pub fn path(&self, name: &str) -> PathBuf {
@@ -84,6 +80,7 @@ impl Agent {
     /// A page of the scraper's door.
     pub fn page(&self, path: &str, accept: &str) -> Answer {
         let stream = TcpStream::connect(&self.metrics).unwrap();
+        stream.set_read_timeout(Some(WAIT)).unwrap();
         ask(
             stream,
             &format!(
@@ -95,6 +92,7 @@ impl Agent {
     /// A request at the door of this host.
     pub fn local(&self, method: &str, path: &str, body: &str) -> Answer {
         let stream = UnixStream::connect(self.sockets().join("rowmill-agent")).unwrap();
+        stream.set_read_timeout(Some(WAIT)).unwrap();
         let length = body.len();
         ask(
             stream,
@@ -122,6 +120,46 @@ impl Agent {
             std::thread::sleep(Duration::from_millis(100));
         }
     }
+}
+
+/// Starts the program in its folder; where its pages and its port are.
+fn run(path: &Path, is_stubbed: bool) -> (Child, String, String) {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_rowmill-agent"));
+    command.arg("--config").arg(path.join("agent.toml"));
+    if is_stubbed {
+        command.arg("--nvml").arg(stub()).env("ROWMILL_STUB_NVML", path.join("scenario"));
+    }
+    let mut child = command.stderr(Stdio::piped()).spawn().unwrap();
+    let mut lines = BufReader::new(child.stderr.take().unwrap());
+    let (mut metrics, mut secured) = (String::new(), String::new());
+    let text = fs::read_to_string(path.join("agent.toml")).unwrap();
+    while metrics.is_empty() || (text.contains("[listen]") && secured.is_empty()) {
+        let mut line = String::new();
+        assert!(lines.read_line(&mut line).unwrap() > 0, "the agent ended: {:?}", child.wait());
+        if let Some(at) = line.trim().strip_prefix("metrics at http://") {
+            metrics = at.strip_suffix("/metrics").unwrap().to_owned();
+        }
+        if let Some(at) = line.trim().strip_prefix("traces at ") {
+            secured = at.to_owned();
+        }
+    }
+    std::thread::spawn(move || std::io::copy(&mut lines, &mut std::io::sink()));
+    (child, metrics, secured)
+}
+
+/// A certificate of this machine and its key; `None`, said loudly, where none can be made.
+pub fn certificate(folder: &Path) -> Option<(PathBuf, PathBuf)> {
+    let (certificate, key) = (folder.join("certificate.pem"), folder.join("key.pem"));
+    let words = "req -x509 -newkey ec -pkeyopt ec_paramgen_curve:prime256v1 -nodes -days 2 \
+                 -subj /CN=localhost -addext subjectAltName=DNS:localhost,IP:127.0.0.1 \
+                 -addext basicConstraints=critical,CA:FALSE";
+    let mut openssl = Command::new("openssl");
+    openssl.args(words.split_whitespace()).arg("-keyout").arg(&key).arg("-out").arg(&certificate);
+    if !openssl.output().is_ok_and(|made| made.status.success()) {
+        println!("SKIPPED a TLS port: openssl is not there");
+        return None;
+    }
+    Some((certificate, key))
 }
 
 impl Drop for Agent {

@@ -4,5 +4,7 @@
 
 mod counters;
 mod fixture;
+mod hub;
 mod pages;
+mod server;
 mod traces;

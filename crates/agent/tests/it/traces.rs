@@ -12,20 +12,20 @@ use std::time::Duration;
 use fleet::ipc::message::{HEADER, Message};
 use fleet::steps;
 
-use crate::fixture::{Agent, trained, value};
+use crate::fixture::{Agent, certificate, trained, value};
 
 const ORDER: &str = r#"{"token": "TOKEN", "pids": [], "job": null,
   "when": {"kind": "iterations", "count": 5, "align": 100}, "with": ["shapes"],
   "size_max": 1048576, "patience_ms": 20000, "not_before_unix_ms": null}"#;
 
 /// Asks like PyTorch until it is dropped, and writes what is wanted.
-struct Job {
+pub struct Job {
     stop: Arc<AtomicBool>,
     thread: Option<std::thread::JoinHandle<()>>,
 }
 
 impl Job {
-    fn start(sockets: &Path, write: impl Fn(&str, &str) + Send + 'static) -> Self {
+    pub fn start(sockets: &Path, write: impl Fn(&str, &str) + Send + 'static) -> Self {
         let stop = Arc::new(AtomicBool::new(false));
         let (own, sockets) = (Arc::clone(&stop), sockets.to_owned());
         let thread = std::thread::spawn(move || {
@@ -67,7 +67,7 @@ impl Drop for Job {
     }
 }
 
-fn honest(path: &str, id: &str) {
+pub fn honest(path: &str, id: &str) {
     let text = format!("{{\"trace_id\": \"{id}\", \"traceEvents\": []}}");
     fs::write(format!("{path}.tmp"), text).unwrap();
     fs::rename(format!("{path}.tmp"), path).unwrap();
@@ -163,36 +163,15 @@ fn run(command: &mut Command) -> String {
 
 #[test]
 fn the_port_opens_for_a_token_over_tls_alone() {
-    for program in ["openssl", "curl"] {
-        if Command::new(program).arg("version").arg("--version").output().is_err() {
-            println!("SKIPPED the TLS port: {program} is not there");
-            return;
-        }
+    if Command::new("curl").arg("--version").output().is_err() {
+        println!("SKIPPED the TLS port: curl is not there");
+        return;
     }
     let folder = tempfile::tempdir().unwrap();
-    let at = |name: &str| folder.path().join(name).display().to_string();
-    let (key, certificate, token) = (at("key.pem"), at("certificate.pem"), at("token"));
-    run(Command::new("openssl").args([
-        "req",
-        "-x509",
-        "-newkey",
-        "ec",
-        "-pkeyopt",
-        "ec_paramgen_curve:prime256v1",
-        "-nodes",
-        "-days",
-        "2",
-        "-subj",
-        "/CN=localhost",
-        "-addext",
-        "subjectAltName=DNS:localhost,IP:127.0.0.1",
-        "-addext",
-        "basicConstraints=critical,CA:FALSE",
-        "-keyout",
-        &key,
-        "-out",
-        &certificate,
-    ]));
+    let Some((certificate, key)) = certificate(folder.path()) else { return };
+    let words = |path: &Path| path.display().to_string();
+    let (certificate, key) = (words(&certificate), words(&key));
+    let token = words(&folder.path().join("token"));
     fs::write(&token, "0123456789abcdef\n").unwrap();
     run(Command::new("chmod").args(["600", &token]));
     let configuration = format!(

@@ -1,0 +1,160 @@
+//! The host's counters on their way to rows: two looks a second for peaks and gaps, everything at
+//! the boundaries of intervals. A row whose interval was not watched from end to end has no
+//! differences: they would be of another time.
+
+use std::collections::BTreeMap;
+
+use super::host::{self, Group, Host, Look};
+use super::interval::{Moment, span};
+
+/// What is kept between looks.
+#[derive(Debug)]
+pub struct Watch {
+    length_s: u64,
+    start_unix_s: Option<u64>,
+    last: Option<(Moment, Look)>,
+    before: Option<(Moment, Host, BTreeMap<String, Group>)>,
+    memory_available_min: u64,
+    cpu_busy_max: Option<f64>,
+    /// The newest interval that was emitted.
+    emitted: u64,
+}
+
+/// An interval that ended.
+#[derive(Debug)]
+pub struct Ended {
+    /// When it began.
+    pub start_unix_s: u64,
+    /// Seconds between the readings at its ends; 0 where something lay between that nobody saw.
+    pub observed_s: f64,
+    /// The host at its end.
+    pub host: Host,
+    /// The host and the groups at its beginning.
+    pub before: Option<(Host, BTreeMap<String, Group>)>,
+    /// The groups at its end.
+    pub groups: BTreeMap<String, Group>,
+    /// Share of time that cores worked: p5, p25, p50, p75, p95.
+    pub cores: Option<[f64; 5]>,
+    /// Bytes that a new program could have had, at the fullest moment.
+    pub memory_available_min: u64,
+    /// Share of all cores that worked in the busiest half second.
+    pub cpu_busy_max: Option<f64>,
+}
+
+impl Watch {
+    /// Watches nothing yet.
+    pub fn new(length_s: u64) -> Self {
+        Self {
+            length_s,
+            start_unix_s: None,
+            last: None,
+            before: None,
+            memory_available_min: u64::MAX,
+            cpu_busy_max: None,
+            emitted: 0,
+        }
+    }
+
+    /// Takes a look in; `read` reads everything, and is called where an interval ends.
+    pub fn look(
+        &mut self,
+        at: Moment,
+        look: Look,
+        read: impl FnOnce() -> (Host, BTreeMap<String, Group>),
+    ) -> Option<Ended> {
+        let start = at.unix_ns / 1_000_000_000 / self.length_s * self.length_s;
+        let between = self.last.as_ref().and_then(|(last, _)| span(*last, at));
+        if between.is_none() {
+            // A gap, or a clock that jumped: what lies behind is another time's.
+            self.before = None;
+        }
+        if let (Some((_, last)), Some(ns)) = (&self.last, between.filter(|ns| *ns > 0)) {
+            let cores = look.cores.max(1) as f64;
+            let busy = (look.busy_s - last.busy_s) / (ns as f64 * 1e-9 * cores);
+            let busy = busy.clamp(0.0, 1.0);
+            self.cpu_busy_max = Some(self.cpu_busy_max.map_or(busy, |most| most.max(busy)));
+        }
+        self.memory_available_min = self.memory_available_min.min(look.memory_available);
+        self.last = Some((at, look));
+        let began = self.start_unix_s.replace(start);
+        if began == Some(start) {
+            return None;
+        }
+        let (host, groups) = read();
+        let before = self.before.replace((at, host.clone(), groups.clone()));
+        let memory_available_min = std::mem::replace(&mut self.memory_available_min, u64::MAX);
+        let cpu_busy_max = self.cpu_busy_max.take();
+        let start_unix_s = began.filter(|began| *began > self.emitted)?;
+        self.emitted = start_unix_s;
+        let observed_ns = before
+            .as_ref()
+            .map_or(0, |(then, ..)| at.monotonic_ns.saturating_sub(then.monotonic_ns));
+        let observed_s = observed_ns as f64 * 1e-9;
+        let before = before.map(|(_, host, groups)| (host, groups));
+        let cores =
+            before.as_ref().and_then(|(before, _)| host::core_quantiles(before, &host, observed_s));
+        Some(Ended {
+            start_unix_s,
+            observed_s,
+            host,
+            before,
+            groups,
+            cores,
+            memory_available_min,
+            cpu_busy_max,
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeMap;
+
+    use super::{Ended, Host, Look, Moment, Watch};
+
+    const SECOND: u64 = 1_000_000_000;
+
+    fn look(watch: &mut Watch, (monotonic_ms, unix_ms): (u64, u64), busy_s: f64) -> Option<Ended> {
+        let at = Moment { monotonic_ns: monotonic_ms * 1_000_000, unix_ns: unix_ms * 1_000_000 };
+        let look = Look { busy_s, cores: 2, memory_available: 1000 - monotonic_ms / 100 };
+        let host = Host { cores_busy_s: vec![busy_s / 2.0; 2], ..Host::default() };
+        watch.look(at, look, || (host, BTreeMap::new()))
+    }
+
+    #[test]
+    fn whole_intervals_have_differences_and_peaks_and_broken_ones_have_none() {
+        let mut watch = Watch::new(10);
+        let base = 1_700_000_000_000;
+        let (mut ended, mut busy) = (Vec::new(), 0.0);
+        for at in (3_000..=45_000).step_by(500) {
+            // One busy half second in the second interval; the third one has a gap.
+            busy += if at == 15_000 { 1.0 } else { 0.1 };
+            if !(31_000..34_000).contains(&at) {
+                ended.extend(look(&mut watch, (at, base + at), busy));
+            }
+        }
+        let starts: Vec<u64> = ended.iter().map(|row| row.start_unix_s % 100).collect();
+        assert_eq!(starts, [0, 10, 20, 30]);
+        let observed: Vec<f64> = ended.iter().map(|row| row.observed_s).collect();
+        assert_eq!(observed, [7.0, 10.0, 10.0, 0.0], "watched from its third second; broken");
+        assert_eq!(ended[1].cpu_busy_max, Some(1.0));
+        assert!((ended[2].cpu_busy_max.unwrap() - 0.1).abs() < 1e-9);
+        assert!((ended[1].cores.unwrap()[2] - 0.145).abs() < 1e-9 && ended[3].cores.is_none());
+        assert!(ended[1].memory_available_min < ended[0].memory_available_min);
+    }
+
+    #[test]
+    fn a_clock_that_is_set_back_shows_no_interval_twice() {
+        let mut watch = Watch::new(10);
+        let base = 1_700_000_000 * SECOND / 1_000_000;
+        let mut starts = Vec::new();
+        for at in (0..80_000).step_by(500) {
+            let back = if at >= 25_000 { 20_000 } else { 0 };
+            starts
+                .extend(look(&mut watch, (at, base + at - back), 0.0).map(|row| row.start_unix_s));
+        }
+        let mut unique = starts.clone();
+        unique.dedup();
+        assert!(starts == unique && starts.is_sorted() && starts.len() >= 5, "{starts:?}");
+    }
+}

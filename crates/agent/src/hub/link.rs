@@ -1,0 +1,115 @@
+//! One way to the hub: protobuf over HTTPS with a token. Failures are words.
+
+use std::fmt;
+use std::fs;
+use std::time::Duration;
+
+use fleet::proto::{CONTENT_TYPE, SIZE_MAX};
+use prost::Message;
+use ureq::tls::{Certificate, PemItem, RootCerts, TlsConfig, parse_pem};
+
+use crate::config::{Error, HubConfig};
+use crate::control;
+
+/// A hub that takes longer is away; a long poll may take this much longer than it was asked to.
+const PATIENCE: Duration = Duration::from_secs(20);
+/// Letters of a refusal that are kept.
+const REFUSAL_MAX: u64 = 512;
+
+/// The way.
+pub struct Link {
+    agent: ureq::Agent,
+    url: String,
+    token: String,
+}
+
+/// Why a message was not taken.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Failure {
+    /// The hub says that it will never take it.
+    Refused(String),
+    /// The hub is not there, or busy, or does not know the token: later, perhaps.
+    Away(String),
+}
+
+impl fmt::Debug for Link {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        // The token is nobody's affair.
+        write!(out, "Link({})", self.url)
+    }
+}
+
+impl Link {
+    /// Reads token and certificate.
+    ///
+    /// # Errors
+    /// A file cannot be read, is open to others, or holds nothing.
+    pub fn new(config: &HubConfig) -> Result<Self, Error> {
+        let token = control::read_secret(&config.token_file)?;
+        let tls = match &config.ca {
+            Some(path) => {
+                let bytes =
+                    fs::read(path).map_err(|source| Error::Read { path: path.clone(), source })?;
+                let items = parse_pem(&bytes).filter_map(|item| match item {
+                    Ok(PemItem::Certificate(certificate)) => Some(certificate),
+                    _ => None,
+                });
+                let found: Vec<Certificate<'static>> = items.collect();
+                if found.is_empty() {
+                    let problem = "expected a certificate in PEM, got none".to_owned();
+                    return Err(Error::Tls { path: path.clone(), problem });
+                }
+                TlsConfig::builder().root_certs(RootCerts::new_with_certs(&found)).build()
+            }
+            None => TlsConfig::default(),
+        };
+        let agent = ureq::Agent::config_builder()
+            .https_only(true)
+            .http_status_as_error(false)
+            .max_redirects(0)
+            .timeout_global(Some(PATIENCE))
+            .tls_config(tls)
+            .build()
+            .new_agent();
+        let url = config.url.trim_end_matches('/').to_owned();
+        Ok(Self { agent, url, token: String::from_utf8_lossy(&token).into_owned() })
+    }
+
+    /// Where the hub is.
+    pub fn url(&self) -> &str {
+        &self.url
+    }
+
+    /// Posts a message, whose answer may be held back for `held`.
+    ///
+    /// # Errors
+    /// The hub refuses it, or is away.
+    pub fn post<M: Message, A: Message + Default>(
+        &self,
+        path: &str,
+        message: &M,
+        held: Duration,
+    ) -> Result<A, Failure> {
+        let away = |error: ureq::Error| Failure::Away(error.to_string());
+        let request = self.agent.post(format!("{}{path}", self.url));
+        let request = request.header("Authorization", format!("Bearer {}", self.token));
+        let request = request.config().timeout_global(Some(PATIENCE + held)).build();
+        let bytes = message.encode_to_vec();
+        let mut answer = request.content_type(CONTENT_TYPE).send(&bytes).map_err(away)?;
+        let status = answer.status().as_u16();
+        if status == 200 {
+            let body = answer.body_mut().with_config().limit(SIZE_MAX as u64);
+            let bytes = body.read_to_vec().map_err(away)?;
+            let wrong = |error| Failure::Away(format!("another answer than expected: {error}"));
+            return A::decode(bytes.as_slice()).map_err(wrong);
+        }
+        let said = answer.body_mut().with_config().limit(REFUSAL_MAX).read_to_string();
+        let said = said.unwrap_or_default();
+        let said: String = said.chars().filter(|letter| !letter.is_control()).collect();
+        let words = format!("status {status} {said}").trim_end().to_owned();
+        Err(match status {
+            400 | 413 | 422 => Failure::Refused(words),
+            _ => Failure::Away(words),
+        })
+    }
+}

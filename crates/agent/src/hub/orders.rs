@@ -1,0 +1,304 @@
+//! Orders of the hub: fetched by long poll, carried out as those of the other doors, their states
+//! queued like rows, their traces sent in parts. An order is written down before it is begun, so
+//! that a kill neither begins it twice nor leaves the hub without an end.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fs;
+use std::io::{Read, Seek, SeekFrom};
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
+
+use fleet::proto::{
+    self, Body, ORDERS, Order, OrderState, Orders, OrdersWanted, PARTS, Part, PartAck, VERSION,
+    Wanted,
+};
+use fleet::wire::{self, TraceState};
+use serde::{Deserialize, Serialize};
+
+use super::link::Failure;
+use super::{Hub, TICK, WAIT_MIN, pause};
+use crate::config::Verb;
+use crate::control;
+use crate::state::{State, lock};
+use crate::traces::{Traces, Uids};
+
+/// How long the hub may hold an answer back.
+const HELD: Duration = Duration::from_secs(30);
+/// Bytes of a part.
+const PART: u64 = 4 << 20;
+/// Who orders, in audit lines.
+const WHO: &str = "hub";
+
+/// What is written down.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+struct Book {
+    /// Which queue the numbers belong to.
+    queue: String,
+    /// Orders up to this number are known.
+    after: u64,
+    /// Orders for traces that are not over: their numbers by name.
+    open: BTreeMap<String, u64>,
+}
+
+/// What the two threads share.
+struct Desk {
+    state: Arc<State>,
+    hub: Arc<Hub>,
+    traces: Arc<Traces>,
+    path: PathBuf,
+    book: Mutex<Book>,
+    /// Orders for traces that this agent has begun.
+    begun: Mutex<BTreeSet<String>>,
+}
+
+/// Begins to fetch and to report; nothing where the hub may order nothing.
+pub fn start(
+    state: &Arc<State>,
+    hub: &Arc<Hub>,
+    traces: &Arc<Traces>,
+    builder: impl Fn(&str) -> std::thread::Builder,
+) -> std::io::Result<()> {
+    let path = state.config.state().join("hub/orders.json");
+    let book = Mutex::new(read(&path, &queue_name(hub)));
+    let (own, to, traces) = (Arc::clone(state), Arc::clone(hub), Arc::clone(traces));
+    let desk = Arc::new(Desk { state: own, hub: to, traces, path, book, begun: Mutex::default() });
+    desk.close_what_was_left();
+    if state.config.hub.as_ref().is_none_or(|config| config.verbs.is_empty()) {
+        return Ok(());
+    }
+    let own = Arc::clone(&desk);
+    builder("hub orders").spawn(move || own.fetch())?;
+    builder("hub traces").spawn(move || desk.report())?;
+    Ok(())
+}
+
+fn queue_name(hub: &Hub) -> String {
+    lock(&hub.queue).id().iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
+/// What was written down for this queue; another queue begins at the first order.
+fn read(path: &Path, queue: &str) -> Book {
+    let bytes = fs::read(path).unwrap_or_default();
+    let book: Option<Book> = serde_json::from_slice(&bytes).ok();
+    book.filter(|book| book.queue == queue)
+        .unwrap_or_else(|| Book { queue: queue.to_owned(), ..Book::default() })
+}
+
+impl Desk {
+    /// The folder of traces was cleared at the start: what was open has no end any more.
+    fn close_what_was_left(&self) {
+        let open = std::mem::take(&mut lock(&self.book).open);
+        for (token, id) in open {
+            self.tell(OrderState::ended(id, &token, "the agent was restarted meanwhile"));
+        }
+    }
+
+    fn fetch(&self) {
+        let mut wait = WAIT_MIN;
+        while !self.state.is_ending() {
+            let request = OrdersWanted {
+                version: VERSION,
+                host: self.hub.host.clone(),
+                queue: lock(&self.hub.queue).id().to_vec(),
+                after: lock(&self.book).after,
+                wait_ms: u32::try_from(HELD.as_millis()).unwrap_or(0),
+            };
+            let asked = Instant::now();
+            match self.hub.link.post::<_, Orders>(ORDERS, &request, HELD) {
+                Ok(orders) => {
+                    let is_empty = orders.orders.is_empty();
+                    orders.orders.into_iter().for_each(|order| self.take(order));
+                    wait = WAIT_MIN;
+                    // A hub that holds nothing back would be asked without a pause.
+                    if is_empty && asked.elapsed() < TICK {
+                        std::thread::sleep(TICK);
+                    }
+                }
+                Err(Failure::Away(why) | Failure::Refused(why)) => {
+                    self.hub.count(&self.state, Some(&why));
+                    wait = pause(&self.state, wait);
+                }
+            }
+        }
+    }
+
+    /// Carries one order out, once.
+    fn take(&self, order: Order) {
+        if order.id <= lock(&self.book).after {
+            return;
+        }
+        let (id, wanted) = (order.id, order.wanted);
+        let token = match &wanted {
+            Some(Wanted::Trace(trace)) => Some(trace.token.clone()),
+            _ => None,
+        };
+        if let Err(error) = self.write(|book| {
+            book.after = id;
+            if let Some(token) = token.filter(|token| !book.open.contains_key(token)) {
+                book.open.insert(token, id);
+            }
+        }) {
+            self.state.note(format!("{}: {error}", self.path.display()));
+        }
+        match wanted {
+            Some(Wanted::Trace(trace)) => self.begin(id, trace.into()),
+            Some(Wanted::Cancel(token)) => {
+                let error = self.granted(Verb::Trace, &token).err().unwrap_or_default();
+                if error.is_empty() {
+                    self.traces.cancel(&self.state, &token);
+                }
+                self.tell(OrderState::ended(id, "", error));
+            }
+            Some(Wanted::Pause(proto::Pause { gpu, seconds })) => {
+                let what = format!("gpu {gpu} {seconds} s");
+                let done = self.granted(Verb::Pause, &what).and_then(|()| {
+                    control::route::begin_pause(&self.state, WHO, wire::Pause { gpu, seconds })
+                });
+                self.tell(OrderState::ended(id, "", done.err().unwrap_or_default()));
+            }
+            None => self.tell(OrderState::ended(id, "", "an order that this agent does not know")),
+        }
+    }
+
+    fn granted(&self, verb: Verb, what: &str) -> Result<(), String> {
+        let config = self.state.config.hub.as_ref();
+        if config.is_some_and(|config| config.verbs.contains(&verb)) {
+            return Ok(());
+        }
+        self.state.audit.line(WHO, &format!("{verb:?}"), what, "refused: not granted");
+        Err(format!("{WHO}: not granted: {verb:?}").to_lowercase())
+    }
+
+    fn begin(&self, id: u64, order: wire::TraceOrder) {
+        let (token, what) = (order.token.clone(), format!("{} {:?}", order.token, order.when));
+        let users = self.state.config.hub.as_ref().map(|config| config.users.clone());
+        let users = users.unwrap_or_default();
+        let uids = if users.is_empty() { Uids::All } else { Uids::Only(users) };
+        let begun = self.granted(Verb::Trace, &what).and_then(|()| self.traces.begin(order, uids));
+        let outcome = begun
+            .as_ref()
+            .map_or_else(String::clone, |state| format!("{} processes", state.rows.len()));
+        self.state.audit.line(WHO, "trace", &what, &outcome);
+        match begun {
+            Ok(_) => {
+                lock(&self.begun).insert(token);
+            }
+            Err(problem) => {
+                let _ = self.write(|book| {
+                    if book.open.get(&token) == Some(&id) {
+                        book.open.remove(&token);
+                    }
+                });
+                self.tell(OrderState::ended(id, &token, problem));
+            }
+        }
+    }
+
+    /// Queues states that changed, and sends one part of one trace at a time.
+    fn report(&self) {
+        let mut told: BTreeMap<String, OrderState> = BTreeMap::new();
+        let mut sent: BTreeMap<(String, String), u64> = BTreeMap::new();
+        let mut wait = WAIT_MIN;
+        while !self.state.is_ending() {
+            let open = lock(&self.book).open.clone();
+            let mut is_sending = false;
+            let begun = lock(&self.begun).clone();
+            for (token, id) in open.into_iter().filter(|(token, _)| begun.contains(token)) {
+                let Some(state) = self.traces.state(&token) else {
+                    self.end(&token, OrderState::ended(id, &token, "its traces are gone"));
+                    continue;
+                };
+                let now = OrderState::of(id, &state);
+                if !state.is_over && told.get(&token) != Some(&now) {
+                    self.tell(now.clone());
+                    told.insert(token.clone(), now.clone());
+                }
+                match self.send_part(&state, &mut sent) {
+                    Ok(true) if state.is_over => {
+                        self.end(&token, now);
+                        self.traces.cancel(&self.state, &token);
+                        told.remove(&token);
+                        sent.retain(|(of, _), _| *of != token);
+                    }
+                    Ok(is_all) => (is_sending, wait) = (is_sending || !is_all, WAIT_MIN),
+                    Err(why) => {
+                        self.hub.count(&self.state, Some(&why));
+                        wait = pause(&self.state, wait);
+                    }
+                }
+            }
+            if !is_sending {
+                std::thread::sleep(TICK);
+            }
+        }
+    }
+
+    /// Sends the next part of an order's traces; whether the hub has all there are so far.
+    fn send_part(
+        &self,
+        state: &TraceState,
+        sent: &mut BTreeMap<(String, String), u64>,
+    ) -> Result<bool, String> {
+        for file in state.rows.iter().filter_map(|row| row.file.as_ref()) {
+            let key = (state.token.clone(), file.name.clone());
+            let known = sent.get(&key).copied();
+            if known == Some(file.bytes) {
+                continue;
+            }
+            let mut bytes = Vec::new();
+            // The first message has no bytes: an agent before this one may have sent some.
+            if let Some(from) = known {
+                let open = self.traces.open(&self.state, &state.token, &file.name);
+                let mut opened = open.ok_or_else(|| format!("{}: it is gone", file.name))?;
+                opened
+                    .seek(SeekFrom::Start(from))
+                    .and_then(|_| opened.take(PART).read_to_end(&mut bytes))
+                    .map_err(|error| format!("{}: {error}", file.name))?;
+            }
+            let part = Part {
+                version: VERSION,
+                host: self.hub.host.clone(),
+                queue: lock(&self.hub.queue).id().to_vec(),
+                token: state.token.clone(),
+                file: Some(file.into()),
+                offset: known.unwrap_or(0),
+                bytes,
+            };
+            return match self.hub.link.post::<_, PartAck>(PARTS, &part, Duration::ZERO) {
+                Ok(ack) => {
+                    sent.insert(key, ack.received.min(file.bytes));
+                    Ok(false)
+                }
+                Err(Failure::Away(why) | Failure::Refused(why)) => Err(why),
+            };
+        }
+        Ok(true)
+    }
+
+    fn end(&self, token: &str, state: OrderState) {
+        self.tell(state);
+        lock(&self.begun).remove(token);
+        let _ = self.write(|book| {
+            book.open.remove(token);
+        });
+    }
+
+    fn tell(&self, state: OrderState) {
+        if let Err(error) = self.hub.add(0, vec![Body::Order(state)]) {
+            self.state.note(format!("queue of the hub: {error}"));
+        }
+    }
+
+    /// Changes the book and writes it down.
+    fn write(&self, change: impl FnOnce(&mut Book)) -> std::io::Result<()> {
+        let mut book = lock(&self.book);
+        change(&mut book);
+        let bytes = serde_json::to_vec(&*book)?;
+        let beside = self.path.with_extension("new");
+        let file = fs::File::create(&beside)?;
+        std::io::Write::write_all(&mut &file, &bytes)?;
+        file.sync_all()?;
+        fs::rename(&beside, &self.path)
+    }
+}

@@ -1,0 +1,436 @@
+//! A bounded queue on disk: entries wait here until the hub has stored them. Numbers are used once,
+//! also across a kill; what does not fit goes from the old end and is counted.
+//!
+//! A folder holds segments named by their first number, and `position`, which says how far the hub
+//! is. A record is its length, a checksum, its number, the interval it belongs to, and its bytes. A
+//! record that was cut by a kill ends its segment. Knows nothing of the network.
+
+use std::collections::VecDeque;
+use std::fs::{self, DirBuilder, File, OpenOptions};
+use std::io::{self, Read, Seek, SeekFrom, Write};
+use std::os::unix::fs::{DirBuilderExt, FileExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use fleet::proto::Entry;
+use prost::Message;
+use xxhash_rust::xxh3::xxh3_64;
+
+/// Bytes before a record's own: length, checksum, number, interval.
+const HEAD: usize = 24;
+/// Larger records are no records.
+const RECORD_MAX: usize = 1 << 20;
+/// A queue has at least this many segments when it is full, so that little goes at once.
+const SEGMENTS: u64 = 16;
+/// How often a queue that another agent has is tried, and how long to wait between.
+const LOCK_TRIES: u32 = 50;
+const LOCK_WAIT: Duration = Duration::from_millis(20);
+/// What begins every segment, before the name of the queue.
+const MAGIC: [u8; 8] = *b"rowmillQ";
+/// Bytes before the first record.
+const OPENING: u64 = 24;
+
+/// The queue.
+#[derive(Debug)]
+pub struct Queue {
+    folder: PathBuf,
+    /// Held for as long as the queue is open.
+    _lock: File,
+    id: [u8; 16],
+    limit: u64,
+    segments: VecDeque<Segment>,
+    /// The last segment, open for writing.
+    tail: Option<File>,
+    next: u64,
+    gone_through: u64,
+    last_start: u64,
+    dropped: u64,
+    /// Where the reader stands: the first number of its segment, and the byte there.
+    reader: Option<(u64, u64)>,
+}
+
+/// One file of the queue.
+#[derive(Clone, Copy, Debug)]
+struct Segment {
+    first: u64,
+    /// Behind the last record.
+    bytes: u64,
+    /// The number behind its last record.
+    end: u64,
+}
+
+/// What survives when every segment is delivered.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Position {
+    id: [u8; 16],
+    gone_through: u64,
+    last_start: u64,
+}
+
+/// A record as it was found.
+struct Record {
+    sequence: u64,
+    start: u64,
+    body: Vec<u8>,
+}
+
+impl Queue {
+    /// Opens the queue of a folder, or begins one there; `limit` bytes at most are kept.
+    ///
+    /// # Errors
+    /// The folder cannot be written, or another agent has it.
+    pub fn open(folder: &Path, limit: u64) -> io::Result<Self> {
+        DirBuilder::new().recursive(true).mode(0o700).create(folder)?;
+        let lock = options().create(true).open(folder.join("lock"))?;
+        lock_soon(&lock)?;
+        let known = Position::read(&folder.join("position"));
+        let position = match known {
+            Some(position) => position,
+            None => Position { id: random()?, gone_through: 0, last_start: 0 },
+        };
+        let mut queue = Self {
+            folder: folder.to_owned(),
+            _lock: lock,
+            id: position.id,
+            limit: limit.max(SEGMENTS * 4096),
+            segments: VecDeque::new(),
+            tail: None,
+            next: position.gone_through + 1,
+            gone_through: position.gone_through,
+            last_start: position.last_start,
+            dropped: 0,
+            reader: None,
+        };
+        queue.recover()?;
+        queue.save()?;
+        Ok(queue)
+    }
+
+    /// Which queue this is.
+    pub fn id(&self) -> &[u8] {
+        &self.id
+    }
+
+    /// The newest interval of which rows were queued, also by an agent before this one.
+    pub fn last_start(&self) -> u64 {
+        self.last_start
+    }
+
+    /// Entries up to this number are delivered or dropped.
+    pub fn gone_through(&self) -> u64 {
+        self.gone_through
+    }
+
+    /// Entries that wait.
+    pub fn len(&self) -> u64 {
+        self.next - 1 - self.gone_through
+    }
+
+    /// Bytes on disk.
+    pub fn bytes(&self) -> u64 {
+        self.segments.iter().map(|segment| segment.bytes).sum()
+    }
+
+    /// Entries that did not fit, or could not be written.
+    pub fn dropped(&self) -> u64 {
+        self.dropped
+    }
+
+    /// Adds entries of one interval (0 for none) and numbers them; they are on disk when this
+    /// returns, all or none.
+    ///
+    /// # Errors
+    /// The disk is full or broken; the entries are counted as dropped.
+    pub fn append(&mut self, start: u64, entries: Vec<Entry>) -> io::Result<()> {
+        let count = entries.len() as u64;
+        let mut block = Vec::new();
+        let mut is_small = true;
+        for (at, mut entry) in (self.next..).zip(entries) {
+            entry.sequence = at;
+            let body = entry.encode_to_vec();
+            is_small &= body.len() <= RECORD_MAX;
+            block.extend_from_slice(&record(at, start, &body));
+        }
+        let written = if is_small && block.len() as u64 <= self.limit / 2 {
+            self.write(&block)
+        } else {
+            Err(io::Error::new(io::ErrorKind::FileTooLarge, "entries larger than the queue"))
+        };
+        if written.is_err() {
+            self.dropped += count;
+            return written;
+        }
+        self.next += count;
+        self.last_start = self.last_start.max(start);
+        if let Some(tail) = self.segments.back_mut() {
+            (tail.end, tail.bytes) = (self.next, tail.bytes + block.len() as u64);
+        }
+        Ok(())
+    }
+
+    /// The oldest entries that wait, so many or so many bytes at most, but one at least.
+    ///
+    /// # Errors
+    /// The disk cannot be read.
+    pub fn peek(&mut self, entries_max: usize, bytes_max: usize) -> io::Result<Vec<Entry>> {
+        let (mut found, mut bytes) = (Vec::new(), 0);
+        let wanted = self.gone_through + 1;
+        let Some(first) = self.segments.iter().position(|segment| segment.end > wanted) else {
+            return Ok(found);
+        };
+        for at in first..self.segments.len() {
+            let segment = self.segments[at];
+            let file = File::open(self.path(segment.first))?;
+            let known = self.reader.filter(|(first, _)| *first == segment.first);
+            let mut offset = known.map_or(OPENING, |(_, offset)| offset);
+            while let Some((record, behind)) = read(&file, offset, segment.bytes)? {
+                if record.sequence < wanted {
+                    self.reader = Some((segment.first, behind));
+                } else if found.len() == entries_max
+                    || (bytes > 0 && bytes + record.body.len() > bytes_max)
+                {
+                    return Ok(found);
+                } else {
+                    bytes += record.body.len();
+                    match Entry::decode(record.body.as_slice()) {
+                        Ok(entry) => found.push(entry),
+                        // Its checksum was right: another version wrote it.
+                        Err(_) => found.push(Entry { sequence: record.sequence, body: None }),
+                    }
+                }
+                offset = behind;
+            }
+        }
+        Ok(found)
+    }
+
+    /// Forgets entries up to a number: the hub has them.
+    ///
+    /// # Errors
+    /// The position cannot be written; the entries are sent again after a restart.
+    pub fn forget(&mut self, through: u64) -> io::Result<()> {
+        // Numbers that were never given are not the hub's to say.
+        let through = through.min(self.next - 1);
+        if through <= self.gone_through {
+            return Ok(());
+        }
+        self.gone_through = through;
+        // The last segment stays: the next entry goes there.
+        while self.segments.len() > 1 && self.segments[0].end <= through + 1 {
+            self.remove_first();
+        }
+        self.save()
+    }
+
+    /// Drops the entry of a number, which the hub will never take, and those before it.
+    ///
+    /// # Errors
+    /// As [`Queue::forget`].
+    pub fn refuse(&mut self, sequence: u64) -> io::Result<()> {
+        self.dropped += sequence.saturating_sub(self.gone_through);
+        self.forget(sequence)
+    }
+
+    fn path(&self, first: u64) -> PathBuf {
+        self.folder.join(format!("{first:020}.segment"))
+    }
+
+    fn write(&mut self, block: &[u8]) -> io::Result<()> {
+        let part = self.limit / SEGMENTS;
+        let is_full = self
+            .segments
+            .back()
+            .is_some_and(|tail| tail.bytes > OPENING && tail.bytes + block.len() as u64 > part);
+        if self.tail.is_none() || is_full {
+            self.begin_segment()?;
+        }
+        while self.segments.len() > 1 && self.bytes() + block.len() as u64 > self.limit {
+            let behind = self.segments[0].end;
+            self.dropped += behind.saturating_sub(self.gone_through + 1);
+            self.gone_through = self.gone_through.max(behind - 1);
+            self.remove_first();
+        }
+        let (Some(tail), Some(segment)) = (&mut self.tail, self.segments.back()) else {
+            return Err(io::Error::other("no segment"));
+        };
+        let written = tail.write_all_at(block, segment.bytes).and_then(|()| tail.sync_data());
+        if written.is_err() {
+            // What was written in part must not look like a record's beginning.
+            if tail.set_len(segment.bytes).is_err() {
+                self.tail = None;
+            }
+        }
+        written
+    }
+
+    fn begin_segment(&mut self) -> io::Result<()> {
+        let path = self.path(self.next);
+        let mut file = options().create(true).truncate(true).open(path)?;
+        file.write_all(&MAGIC)?;
+        file.write_all(&self.id)?;
+        file.sync_all()?;
+        File::open(&self.folder)?.sync_all()?;
+        // An empty one, left by a failure, has the same name.
+        self.segments.retain(|segment| segment.first != self.next);
+        self.segments.push_back(Segment { first: self.next, bytes: OPENING, end: self.next });
+        self.tail = Some(file);
+        Ok(())
+    }
+
+    fn remove_first(&mut self) {
+        if let Some(gone) = self.segments.pop_front() {
+            // A file that stays is removed at the next start.
+            let _ = fs::remove_file(self.path(gone.first));
+        }
+    }
+
+    /// Reads what an agent before this one left.
+    fn recover(&mut self) -> io::Result<()> {
+        let mut firsts: Vec<u64> = Vec::new();
+        for entry in fs::read_dir(&self.folder)? {
+            let name = entry?.file_name();
+            let first = name.to_str().and_then(|name| name.strip_suffix(".segment"));
+            firsts.extend(first.and_then(|first| first.parse::<u64>().ok()));
+        }
+        firsts.sort_unstable();
+        for first in firsts {
+            let path = self.path(first);
+            let found = self.recover_segment(first)?;
+            let Some(segment) = found.filter(|segment| segment.end > self.gone_through + 1) else {
+                fs::remove_file(path)?;
+                continue;
+            };
+            // What lay before it was dropped by a full queue, or was damaged.
+            let known = self.segments.back().map_or(self.gone_through + 1, |last| last.end);
+            let lost = segment.first.saturating_sub(known);
+            self.dropped += lost;
+            if self.segments.is_empty() {
+                self.gone_through += lost;
+            }
+            self.segments.push_back(segment);
+        }
+        Ok(())
+    }
+
+    /// One segment as far as it is whole; `None` where it is of another queue.
+    fn recover_segment(&mut self, first: u64) -> io::Result<Option<Segment>> {
+        let file = options().open(self.path(first))?;
+        let mut opening = [0; OPENING as usize];
+        let is_ours = (&file).read_exact(&mut opening).is_ok()
+            && opening[..8] == MAGIC
+            && opening[8..] == self.id;
+        if !is_ours {
+            return Ok(None);
+        }
+        let size = (&file).seek(SeekFrom::End(0))?;
+        let (mut bytes, mut end) = (OPENING, first);
+        while let Some((record, behind)) = read(&file, bytes, size)? {
+            if record.sequence != end {
+                break;
+            }
+            (bytes, end) = (behind, end + 1);
+            self.last_start = self.last_start.max(record.start);
+        }
+        // A number whose record was cut may have been sent by nobody: a record is on disk first.
+        self.next = self.next.max(end);
+        file.set_len(bytes)?;
+        Ok(Some(Segment { first, bytes, end }))
+    }
+
+    fn save(&self) -> io::Result<()> {
+        let (id, gone_through) = (self.id, self.gone_through);
+        let position = Position { id, gone_through, last_start: self.last_start };
+        position.write(&self.folder)
+    }
+}
+
+impl Position {
+    /// `None` where it is not there or not whole: a new queue begins.
+    fn read(path: &Path) -> Option<Self> {
+        let bytes: [u8; 40] = fs::read(path).ok()?.try_into().ok()?;
+        let long = |at: usize| bytes[at..].first_chunk().map_or(0, |b| u64::from_le_bytes(*b));
+        if xxh3_64(&bytes[..32]) != long(32) {
+            return None;
+        }
+        let id = *bytes.first_chunk()?;
+        Some(Self { id, gone_through: long(16), last_start: long(24) })
+    }
+
+    fn write(self, folder: &Path) -> io::Result<()> {
+        let mut bytes = self.id.to_vec();
+        bytes.extend_from_slice(&self.gone_through.to_le_bytes());
+        bytes.extend_from_slice(&self.last_start.to_le_bytes());
+        bytes.extend_from_slice(&xxh3_64(&bytes).to_le_bytes());
+        let beside = folder.join("position.new");
+        let mut file = options().create(true).truncate(true).open(&beside)?;
+        file.write_all(&bytes)?;
+        file.sync_all()?;
+        fs::rename(beside, folder.join("position"))
+    }
+}
+
+/// An agent that ends holds its queue a moment longer than its sockets.
+fn lock_soon(lock: &File) -> io::Result<()> {
+    for _ in 0..LOCK_TRIES {
+        if lock.try_lock().is_ok() {
+            return Ok(());
+        }
+        std::thread::sleep(LOCK_WAIT);
+    }
+    Err(io::Error::new(io::ErrorKind::AddrInUse, "another agent has this queue"))
+}
+
+fn options() -> OpenOptions {
+    let mut options = OpenOptions::new();
+    options.read(true).write(true).mode(0o600);
+    options
+}
+
+fn random() -> io::Result<[u8; 16]> {
+    let mut id = [0; 16];
+    File::open("/dev/urandom")?.read_exact(&mut id)?;
+    Ok(id)
+}
+
+fn record(sequence: u64, start: u64, body: &[u8]) -> Vec<u8> {
+    let mut bytes = Vec::with_capacity(HEAD + body.len());
+    bytes.extend_from_slice(&u32::try_from(body.len()).unwrap_or(u32::MAX).to_le_bytes());
+    bytes.extend_from_slice(&[0; 4]);
+    bytes.extend_from_slice(&sequence.to_le_bytes());
+    bytes.extend_from_slice(&start.to_le_bytes());
+    bytes.extend_from_slice(body);
+    let sum = checksum(&bytes[8..]);
+    bytes[4..8].copy_from_slice(&sum.to_le_bytes());
+    bytes
+}
+
+fn checksum(bytes: &[u8]) -> u32 {
+    let sum = xxh3_64(bytes).to_le_bytes();
+    sum.first_chunk().map_or(0, |part| u32::from_le_bytes(*part))
+}
+
+/// The record at `offset` and the byte behind it; `None` at the end, or where none is whole.
+fn read(file: &File, offset: u64, size: u64) -> io::Result<Option<(Record, u64)>> {
+    if offset + HEAD as u64 > size {
+        return Ok(None);
+    }
+    let mut head = [0; HEAD];
+    file.read_exact_at(&mut head, offset)?;
+    let word = |at: usize| head[at..].first_chunk().map_or(0, |b| u32::from_le_bytes(*b));
+    let long = |at: usize| head[at..].first_chunk().map_or(0, |b| u64::from_le_bytes(*b));
+    let length = word(0) as usize;
+    let behind = offset + (HEAD + length) as u64;
+    if length > RECORD_MAX || behind > size {
+        return Ok(None);
+    }
+    let mut bytes = vec![0; 16 + length];
+    file.read_exact_at(&mut bytes, offset + 8)?;
+    if checksum(&bytes) != word(4) {
+        return Ok(None);
+    }
+    let body = bytes.split_off(16);
+    Ok(Some((Record { sequence: long(8), start: long(16), body }, behind)))
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,221 @@
+//! The agent as a program beside a real hub over HTTPS: killed, restarted, cut off, with a GPU that
+//! is lost and orders that come by long poll.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fs;
+use std::path::Path;
+use std::process::Command;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
+
+use fleet::proto::{
+    Ack, BATCHES, Batch, Body, CONTENT_TYPE, GpuInterval, ORDERS, Order, OrderState, Orders,
+    OrdersWanted, PARTS, Part, PartAck, TraceOrder, Wanted,
+};
+use prost::Message;
+
+use crate::fixture::{Agent, WAIT, certificate, value};
+use crate::server;
+use crate::traces::{Job, honest};
+
+const TOKEN: &str = "0123456789abcdef";
+const GPUS: &str = "gpu=0 util=50\ngpu=1 util=100\n";
+
+/// What the hub was sent.
+#[derive(Default)]
+struct Hub {
+    stored: Mutex<BTreeMap<(Vec<u8>, u64), Body>>,
+    orders: Mutex<Vec<Order>>,
+    files: Mutex<BTreeMap<String, Vec<u8>>>,
+    is_away: AtomicBool,
+    /// Answers lost behind the storing.
+    lost: AtomicU64,
+}
+
+impl Hub {
+    fn answer(&self, path: &str, head: &str, body: &[u8]) -> Option<Vec<u8>> {
+        let is_known = head.contains(&format!("authorization: bearer {TOKEN}"));
+        assert!(is_known && head.contains(CONTENT_TYPE), "{head}");
+        if self.is_away.load(Ordering::SeqCst) {
+            return None;
+        }
+        match path {
+            BATCHES => {
+                let batch = Batch::decode(body).unwrap();
+                let through = batch.entries.last().map_or(0, |entry| entry.sequence);
+                let mut stored = self.stored.lock().unwrap();
+                for entry in batch.entries {
+                    let key = (batch.queue.clone(), entry.sequence);
+                    stored.entry(key).or_insert(entry.body.unwrap());
+                }
+                let is_lost = self.lost.fetch_add(1, Ordering::SeqCst).is_multiple_of(3);
+                (!is_lost).then(|| Ack { through }.encode_to_vec())
+            }
+            ORDERS => {
+                let wanted = OrdersWanted::decode(body).unwrap();
+                let until = Instant::now() + Duration::from_secs(1);
+                loop {
+                    let orders = self.orders.lock().unwrap().clone();
+                    let new = orders.into_iter().filter(|order| order.id > wanted.after);
+                    let orders = Orders { orders: new.collect() };
+                    if !orders.orders.is_empty() || Instant::now() > until {
+                        return Some(orders.encode_to_vec());
+                    }
+                    std::thread::sleep(Duration::from_millis(20));
+                }
+            }
+            PARTS => {
+                let part = Part::decode(body).unwrap();
+                let mut files = self.files.lock().unwrap();
+                let file = files.entry(part.file.unwrap().name).or_default();
+                if part.offset == file.len() as u64 {
+                    file.extend_from_slice(&part.bytes);
+                }
+                Some(PartAck { received: file.len() as u64 }.encode_to_vec())
+            }
+            _ => None,
+        }
+    }
+
+    fn gpus(&self) -> Vec<GpuInterval> {
+        let stored = self.stored.lock().unwrap();
+        let gpu = |body: &Body| match body {
+            Body::Gpu(row) => Some((**row).clone()),
+            _ => None,
+        };
+        stored.values().filter_map(gpu).collect()
+    }
+
+    fn states(&self, id: u64) -> Vec<OrderState> {
+        let stored = self.stored.lock().unwrap();
+        let state = |body: &Body| match body {
+            Body::Order(state) if state.id == id => Some(state.clone()),
+            _ => None,
+        };
+        stored.values().filter_map(state).collect()
+    }
+}
+
+/// `None`, said loudly, where no certificate can be made.
+fn start(folder: &Path) -> Option<(Arc<Hub>, String)> {
+    let (certificate, key) = certificate(folder)?;
+    let hub = Arc::new(Hub::default());
+    let own = Arc::clone(&hub);
+    let address =
+        server::serve(&certificate, &key, move |path, head, body| own.answer(path, head, body));
+    let token = folder.join("token");
+    fs::write(&token, TOKEN).unwrap();
+    Command::new("chmod").arg("600").arg(&token).status().unwrap();
+    let configuration = format!(
+        "[hub]\nurl = 'https://{address}'\nca = '{}'\ntoken_file = '{}'\n\
+         verbs = ['trace', 'pause']\n",
+        certificate.display(),
+        token.display()
+    );
+    Some((hub, configuration))
+}
+
+fn until(what: &str, done: impl Fn() -> bool) {
+    let began = Instant::now();
+    while !done() {
+        assert!(began.elapsed() < WAIT, "not within {WAIT:?}: {what}");
+        std::thread::sleep(Duration::from_millis(50));
+    }
+}
+
+#[test]
+fn a_killed_agent_and_an_absent_hub_double_nothing() {
+    let folder = tempfile::tempdir().unwrap();
+    let Some((hub, configuration)) = start(folder.path()) else { return };
+    let mut agent = Agent::start(&configuration, Some(GPUS));
+    until("rows", || hub.gpus().len() >= 4);
+    agent.kill();
+    agent.restart();
+    hub.is_away.store(true, Ordering::SeqCst);
+    agent.until("rows that wait", |agent| {
+        let page = agent.page("/metrics", "*/*").body;
+        let waiting = value(&page, "rowmill_hub_queue_entries", &[])?;
+        (waiting >= 9.0 && value(&page, "rowmill_hub_up", &[]) == Some(0.0)).then_some(())
+    });
+    agent.scenario("gpu=0 lost=1\ngpu=1 util=100\n");
+    agent.kill();
+    agent.restart();
+    hub.is_away.store(false, Ordering::SeqCst);
+    let before = hub.gpus().len();
+    until("rows of both lives", || hub.gpus().len() >= before + 14);
+    let mut starts = BTreeSet::new();
+    for row in hub.gpus() {
+        assert!(starts.insert((row.uuid.clone(), row.start_unix_s)), "double: {row:?}");
+        // The two clocks may differ a little within a second.
+        assert!(row.observed_s <= 1.01, "{row:?}");
+        let share = if row.index == 0 { 0.5 } else { 1.0 };
+        let busy = row.sums.get("busy_s").copied().unwrap_or(0.0);
+        assert!((busy - share * row.observed_s).abs() < 1e-9, "{row:?}");
+    }
+    let seen = |index| hub.gpus().iter().any(|row| row.index == index && row.observed_s == 0.0);
+    assert!(seen(0), "the lost GPU is unobserved");
+    let queues: BTreeSet<Vec<u8>> =
+        hub.stored.lock().unwrap().keys().map(|(queue, _)| queue.clone()).collect();
+    assert_eq!(queues.len(), 1, "one queue through all lives");
+    let has_host = |body: &Body| matches!(body, Body::Host(row) if row.cpu_s.contains_key("user"));
+    assert!(hub.stored.lock().unwrap().values().any(has_host));
+}
+
+fn trace(token: &str) -> Wanted {
+    Wanted::Trace(TraceOrder {
+        token: token.to_owned(),
+        iterations: 5,
+        align: 100,
+        size_max: 1 << 20,
+        patience_ms: 20_000,
+        ..TraceOrder::default()
+    })
+}
+
+#[test]
+fn orders_come_by_long_poll_and_traces_go_back_in_parts() {
+    let folder = tempfile::tempdir().unwrap();
+    let Some((hub, configuration)) = start(folder.path()) else { return };
+    let mut agent = Agent::start(&configuration, Some(GPUS));
+    let order = |id, wanted| {
+        hub.orders.lock().unwrap().push(Order { id, wanted: Some(wanted) });
+    };
+    let ended = |id| {
+        until(&format!("the end of order {id}"), || hub.states(id).iter().any(|s| s.is_over));
+        hub.states(id).pop().unwrap()
+    };
+    order(1, trace("nobody"));
+    assert!(ended(1).error.contains("nobody asks"), "{:?}", ended(1));
+    let job = Job::start(&agent.sockets(), honest);
+    agent.until("the job", |agent| {
+        agent.local("GET", "/v1/status", "").body.contains("\"polled_ms\"").then_some(())
+    });
+    order(2, trace("first"));
+    let state = ended(2);
+    let file = state.processes[0].file.clone().unwrap();
+    let files = hub.files.lock().unwrap().clone();
+    assert_eq!(files[&file.name].len() as u64, file.bytes, "{state:?}");
+    drop(job);
+    order(3, Wanted::Pause(fleet::proto::Pause { gpu: 1, seconds: 600 }));
+    assert_eq!(ended(3).error, "");
+    assert!(agent.local("GET", "/v1/status", "").body.contains("\"paused_s\":"));
+    order(4, Wanted::Pause(fleet::proto::Pause { gpu: 9, seconds: 600 }));
+    assert!(ended(4).error.contains("expected a GPU of this host"));
+    // A job that never steps: the order is open when the agent is killed.
+    let job = Job::start(&agent.sockets(), |_, _| {});
+    agent.until("the job", |agent| {
+        agent.local("GET", "/v1/status", "").body.contains("\"skip\":null").then_some(())
+    });
+    order(5, trace("killed"));
+    until("an open order", || !hub.states(5).is_empty());
+    agent.kill();
+    agent.restart();
+    assert!(ended(5).error.contains("restarted"), "{:?}", ended(5));
+    order(6, trace("cancelled"));
+    order(7, Wanted::Cancel("cancelled".to_owned()));
+    assert!(ended(6).is_over && ended(7).error.is_empty());
+    let audit = fs::read_to_string(agent.path("audit.json")).unwrap();
+    assert!(audit.contains("\"who\":\"hub\",\"verb\":\"trace\""), "{audit}");
+    drop(job);
+}

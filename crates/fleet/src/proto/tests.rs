@@ -1,0 +1,90 @@
+use std::collections::BTreeSet;
+
+use prost::Message;
+
+use super::{Batch, Body, Entry, GpuInterval, Orders, TraceOrder, VERSION};
+use crate::wire::{self, When};
+
+const RUST: &str = include_str!("../proto.rs");
+const PROTO: &str = include_str!("../../proto/hub.proto");
+
+/// `Message.field = number` of the description for other languages.
+fn described() -> BTreeSet<String> {
+    let (mut found, mut message) = (BTreeSet::new(), "");
+    for line in PROTO.lines().map(str::trim) {
+        if let Some(rest) = line.strip_prefix("message ") {
+            message = rest.trim_end_matches(" {");
+        }
+        let field = line.strip_suffix(';').and_then(|line| line.rsplit_once(" = "));
+        let Some((field, number)) = field.filter(|_| !line.starts_with("syntax")) else { continue };
+        let name = field.rsplit(' ').next().unwrap();
+        found.insert(format!("{message}.{name} = {number}"));
+    }
+    found
+}
+
+/// The same of the Rust types; the cases of a choice belong to the message that has it.
+fn written() -> BTreeSet<String> {
+    let choices = [("Body", "Entry"), ("Wanted", "Order")];
+    let (mut found, mut message, mut number) = (BTreeSet::new(), "", None);
+    for line in RUST.lines().map(str::trim) {
+        if let Some(rest) = line.strip_prefix("pub struct ").or(line.strip_prefix("pub enum ")) {
+            let name = rest.trim_end_matches(" {");
+            let owner = choices.iter().find(|(choice, _)| *choice == name);
+            message = owner.map_or(name, |(_, owner)| owner);
+        }
+        if let Some((_, rest)) = line.split_once("tag = \"") {
+            number = rest.split_once('"').map(|(number, _)| number);
+            continue;
+        }
+        let field = line.strip_prefix("pub ").and_then(|line| line.split_once(':'));
+        let case = line.split_once('(').filter(|_| line.ends_with("),"));
+        if let (Some(taken), Some((name, _))) = (number, field.or(case)) {
+            found.insert(format!("{message}.{} = {taken}", name.to_lowercase()));
+            number = None;
+        }
+    }
+    found
+}
+
+#[test]
+fn the_description_for_other_languages_says_the_same() {
+    let (described, written) = (described(), written());
+    assert_eq!(described, written);
+    assert!(written.contains("Order.cancel = 3") && written.len() > 80, "{}", written.len());
+}
+
+fn batch() -> Batch {
+    let interval = GpuInterval {
+        start_unix_s: 1_700_000_000,
+        uuid: "GPU-1".into(),
+        observed_s: 9.5,
+        sums: [("busy_s".to_owned(), 4.75)].into(),
+        ..GpuInterval::default()
+    };
+    let body = Some(Body::Gpu(Box::new(interval)));
+    let entries = vec![Entry { sequence: 7, body }];
+    Batch { version: VERSION, host: "a".into(), queue: vec![3; 16], gone_through: 6, entries }
+}
+
+#[test]
+fn a_batch_survives_its_bytes_and_no_cut_panics() {
+    let bytes = batch().encode_to_vec();
+    assert_eq!(Batch::decode(bytes.as_slice()).unwrap(), batch());
+    for length in 0..bytes.len() {
+        // A cut between two fields is a shorter message: version, queue and numbers tell.
+        let _ = Batch::decode(&bytes[..length]);
+    }
+}
+
+#[test]
+fn an_order_means_what_it_means_at_the_other_doors() {
+    let order =
+        TraceOrder { token: "a".into(), iterations: 5, align: 100, ..TraceOrder::default() };
+    let wire: wire::TraceOrder = order.clone().into();
+    assert_eq!((wire.when, wire.job), (When::Iterations { count: 5, align: 100 }, None));
+    let span = TraceOrder { iterations: 0, length_ms: 500, warmup_s: 2, ..order };
+    let wire: wire::TraceOrder = span.into();
+    assert_eq!(wire.when, When::Duration { length_ms: 500, warmup_s: 2, start_unix_ms: 0 });
+    assert_eq!(Orders::decode(&[][..]).unwrap().orders.len(), 0);
+}
