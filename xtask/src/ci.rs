@@ -1,5 +1,6 @@
 //! `cargo xtask ci`: all stages in order, each timed. What a stage checks is its own file's affair.
 
+mod agent;
 mod full;
 mod readme;
 mod slurm;
@@ -46,6 +47,12 @@ with --full, what is slow or heavy:
              each way to lose one at ten random moments
   slurm      a Slurm of this machine alone (Debian's, without systemd) trains under srun --mpi=pmix and
              --mpi=pmi2 and from a batch script
+  agent cost rowmill-agent, built against glibc 2.28 (cargo-zigbuild): CPU and memory with eight stub GPUs over
+             10 minutes, answers to 1,000 processes, memory over 1,000,000 messages, size of the binary
+             (bench/compare/agent_cost.py --judge)
+  agent slurm  a job of a real Slurm holds a GPU idle: the agent's page says whose it is, until it ends
+  agent fuzz datagrams, requests, protobuf, configurations and pages of dcgm-exporter that are wrong somewhere,
+             10 minutes each
   objects    training data from an S3 server (moto) gives the model that the same files give
              (bench/compare/object_store.py)
   fuzz       the property tests of `data` and `device` with 20 000 cases, 40 random shapes a GPU kernel
@@ -66,7 +73,7 @@ Options:
   --only STAGE  this stage only (may be repeated; slow stages too)";
 
 /// Every stage with whether it is slow.
-const STAGES: [(&str, bool, Run); 23] = [
+const STAGES: [(&str, bool, Run); 26] = [
     ("tools", false, tool::install),
     ("format", false, format),
     ("clippy", false, clippy),
@@ -81,6 +88,9 @@ const STAGES: [(&str, bool, Run); 23] = [
     ("capture", true, full::capture),
     ("processes", true, full::processes),
     ("slurm", true, slurm::slurm),
+    ("agent cost", true, agent::cost),
+    ("agent slurm", true, agent::attribution),
+    ("agent fuzz", true, agent::wrong),
     ("objects", true, full::objects),
     ("fuzz", true, full::fuzz),
     ("mutation", true, full::mutation),

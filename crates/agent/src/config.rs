@@ -303,7 +303,11 @@ impl Config {
         self.interval_s.unwrap_or(INTERVAL_S)
     }
 
-    fn check(&self) -> Result<(), Error> {
+    /// Whether the parts go together.
+    ///
+    /// # Errors
+    /// The first that does not.
+    pub fn check(&self) -> Result<(), Error> {
         let wrong = |what: &str, expected: &str, got: &str| Error::Value {
             what: what.to_owned(),
             expected: expected.to_owned(),

@@ -24,6 +24,8 @@ mod hub;
 mod page;
 mod state;
 mod traces;
+#[cfg(test)]
+mod wrong;
 
 use audit::Audit;
 use config::{Args, Config, Error};

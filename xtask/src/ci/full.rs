@@ -114,7 +114,7 @@ pub(super) fn fixtures(root: &Path) -> PathBuf {
 }
 
 /// The interpreter of a virtual environment with `packages`, made where it is missing.
-fn environment(folder: &Path, packages: &[&str]) -> Result<PathBuf, Error> {
+pub(super) fn environment(folder: &Path, packages: &[&str]) -> Result<PathBuf, Error> {
     let python = folder.join("bin/python");
     if !python.exists() {
         command::run(Command::new("python3").args(["-m", "venv"]).arg(folder))?;

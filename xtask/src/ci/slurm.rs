@@ -13,15 +13,15 @@ use crate::command;
 use crate::error::Error;
 use crate::tree;
 
-/// What Slurm consists of, and what it starts; `pmix` also needs [`PMIX`].
-const PROGRAMS: [Program; 6] = [
+/// What Slurm consists of.
+pub const DAEMONS: [Program; 4] = [
     ("munged", "munge"),
     ("slurmctld", "slurmctld"),
     ("slurmd", "slurmd"),
     ("srun", "slurm-client"),
-    tool::OPEN_MPI,
-    tool::MPICH,
 ];
+/// What it starts; `pmix` also needs [`PMIX`].
+const LAUNCHED: [Program; 2] = [tool::OPEN_MPI, tool::MPICH];
 /// The name under which the `pmix` plugin opens its library, and the package that has it.
 const PMIX: (&str, &str) = ("/usr/lib/x86_64-linux-gnu/libpmix.so", "libpmix-dev");
 /// How long the daemons may take to offer the machine.
@@ -46,7 +46,8 @@ srun --mpi=MPI ROWMILL train adult-income --train DATA --run MPI-signalled --sha
 /// Trains `adult-income` under `srun --mpi=pmix` and `--mpi=pmi2`, and from a batch script, and
 /// compares the checkpoints with those of threads.
 pub fn slurm() -> Result<String, Error> {
-    if let Some(missing) = PROGRAMS.into_iter().find_map(tool::install_program) {
+    let programs = DAEMONS.into_iter().chain(LAUNCHED);
+    if let Some(missing) = { programs }.find_map(tool::install_program) {
         return Ok(missing);
     }
     if !Path::new(PMIX.0).exists() {
@@ -58,7 +59,7 @@ pub fn slurm() -> Result<String, Error> {
     };
     command::run(&mut cargo(&["build", "--release"]))?;
     let folder = fresh(&tree::root().join("target/slurm"))?;
-    let cluster = Cluster::start(&folder)?;
+    let cluster = Cluster::start(&folder, &More::default())?;
     let mut compared = 0;
     for ranks in [2, 4] {
         let threads = format!("threads-{ranks}");
@@ -109,7 +110,8 @@ fn rowmill() -> PathBuf {
     tree::root().join("target/release/rowmill")
 }
 
-fn fresh(folder: &Path) -> Result<PathBuf, Error> {
+/// An empty folder for a cluster.
+pub fn fresh(folder: &Path) -> Result<PathBuf, Error> {
     if folder.exists() {
         fs::remove_dir_all(folder).map_err(Error::io(folder))?;
     }
@@ -119,14 +121,24 @@ fn fresh(folder: &Path) -> Result<PathBuf, Error> {
     Ok(folder.to_owned())
 }
 
+/// What a configuration has beside the least.
+#[derive(Debug, Default)]
+pub struct More {
+    /// Words of the machine's line.
+    pub node: String,
+    /// Further lines.
+    pub lines: String,
+}
+
 /// The daemons; ended when dropped.
-struct Cluster {
+pub struct Cluster {
     folder: PathBuf,
     daemons: Vec<Child>,
 }
 
 impl Cluster {
-    fn start(folder: &Path) -> Result<Self, Error> {
+    /// Starts the daemons, and waits until they offer the machine.
+    pub fn start(folder: &Path, more: &More) -> Result<Self, Error> {
         let mut cluster = Self { folder: folder.to_owned(), daemons: Vec::new() };
         let at = |name: &str| folder.join(name).display().to_string();
         let random = fs::read("/proc/sys/kernel/random/uuid").map_err(Error::io(folder))?;
@@ -134,7 +146,7 @@ impl Cluster {
         fs::write(&key, random.repeat(30)).map_err(Error::io(&key))?;
         fs::set_permissions(&key, fs::Permissions::from_mode(0o400)).map_err(Error::io(&key))?;
         let conf = folder.join("slurm.conf");
-        fs::write(&conf, configuration(folder)).map_err(Error::io(&conf))?;
+        fs::write(&conf, configuration(folder, more)).map_err(Error::io(&conf))?;
         let options = [
             ("--key-file", "munge.key"),
             ("--socket", "munge.socket"),
@@ -222,7 +234,7 @@ impl Cluster {
     }
 
     /// What a program of Slurm prints.
-    fn said(&self, program: &str, words: &[&str]) -> Result<String, Error> {
+    pub fn said(&self, program: &str, words: &[&str]) -> Result<String, Error> {
         let mut command = Command::new(program);
         command.args(words).current_dir(&self.folder);
         command.env("SLURM_CONF", self.folder.join("slurm.conf"));
@@ -261,9 +273,10 @@ impl Drop for Cluster {
 }
 
 /// One machine that offers its cores, and nothing that needs control groups or systemd.
-fn configuration(folder: &Path) -> String {
+fn configuration(folder: &Path, more: &More) -> String {
     let host = fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
     let (host, folder) = (host.trim(), folder.display());
+    let More { node, lines } = more;
     let cores = std::thread::available_parallelism().map_or(1, usize::from).max(2);
     format!(
         "ClusterName=rowmill
@@ -283,7 +296,7 @@ SlurmdPort=16818
 ProctrackType=proctrack/linuxproc
 TaskPlugin=task/none
 ReturnToService=2
-NodeName={host} NodeAddr=127.0.0.1 CPUs={cores} State=UNKNOWN
+{lines}NodeName={host} NodeAddr=127.0.0.1 CPUs={cores} {node}State=UNKNOWN
 PartitionName=all Nodes=ALL Default=YES MaxTime=INFINITE State=UP
 "
     )

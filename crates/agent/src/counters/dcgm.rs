@@ -150,7 +150,7 @@ fn labels(text: &str) -> Option<(BTreeMap<String, String>, &str)> {
 }
 
 /// Readings by UUID, and by instance where a GPU is shared out.
-fn readings(samples: &[Sample]) -> BTreeMap<String, (Identity, Reading)> {
+pub fn readings(samples: &[Sample]) -> BTreeMap<String, (Identity, Reading)> {
     let mut found: BTreeMap<String, (Identity, Reading)> = BTreeMap::new();
     for sample in samples {
         let label = |name: &str| sample.labels.get(name).map(String::as_str);

@@ -25,7 +25,7 @@ pub fn add(out: &mut Families, state: &State) {
         Kind::Counter,
     );
     for (bound_us, count) in Tally::BOUNDS_US.iter().zip(tally.within_us) {
-        let bound = format!("{}", *bound_us as f64 * 1e-6);
+        let bound = format!("{}", *bound_us as f64 / 1e6);
         out.add(within, vec![("seconds", bound)], count as f64);
     }
     of_hub(out, state);

@@ -2,8 +2,10 @@
 //! sockets and, where they are installed, the real Prometheus and curl.
 #![expect(clippy::unwrap_used, reason = "test code fails by panicking")]
 
+mod cost;
 mod counters;
 mod fixture;
+mod holder;
 mod hub;
 mod pages;
 mod server;

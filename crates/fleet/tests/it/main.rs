@@ -2,6 +2,9 @@
 //! socket with a stand-in for one of the processes.
 #![expect(clippy::unwrap_used, reason = "test code fails by panicking")]
 
+mod mutate;
+mod wrong;
+
 use std::fs;
 use std::os::unix::net::UnixDatagram;
 use std::path::Path;

@@ -1,0 +1,40 @@
+//! Configurations and pages that are wrong somewhere: refused, or taken for what they say.
+
+use crate::config;
+use crate::counters::dcgm;
+
+#[path = "../../fleet/tests/it/mutate.rs"]
+mod mutate;
+
+const CONFIGURATION: &[u8] = b"socket_dir = '/run/kineto'\nmetrics = '127.0.0.1:9465'\ninterval_s = 10\n\
+[listen]\naddress = '[::]:1'\ncertificate = 'c'\nkey = 'k'\n[[token]]\nname = 'a'\nfile = 'f'\n\
+verbs = ['status']\nhosts = ['10.0.0.0/8', 'fd00::/8']\n[hub]\nurl = 'https://h'\ntoken_file = 't'\n";
+const PAGE: &[u8] =
+    b"# TYPE DCGM_FI_PROF_SM_ACTIVE gauge\nDCGM_FI_PROF_SM_ACTIVE{gpu=\"1\",UUID=\"G\",\
+modelName=\"a \\\"b\\\"\"} 0.25\nDCGM_FI_DEV_FB_USED{gpu=\"1\",UUID=\"G\",GPU_I_ID=\"2\"} 512 17\n\
+DCGM_FI_DEV_GPU_UTIL{gpu=\"1\",UUID=\"G\"} 80\n";
+
+#[test]
+fn configurations() {
+    mutate::run("configuration", &[CONFIGURATION], |bytes| {
+        let Ok(text) = std::str::from_utf8(bytes) else { return false };
+        config::parse(text).is_ok_and(|config| config.check().is_ok())
+    });
+}
+
+#[test]
+fn pages() {
+    mutate::run("dcgm page", &[PAGE], |bytes| {
+        let text = String::from_utf8_lossy(bytes);
+        let readings = dcgm::readings(&dcgm::samples(&text));
+        for (_, reading) in readings.values() {
+            let pipes = reading.pipes;
+            let shares = [reading.busy, reading.sm_active, reading.sm_occupancy, reading.dram];
+            let pipes = [pipes.tensor, pipes.fp64, pipes.fp32, pipes.fp16];
+            for share in shares.into_iter().chain(pipes).flatten() {
+                assert!((0.0..=1.0).contains(&share), "{share}");
+            }
+        }
+        !readings.is_empty()
+    });
+}

@@ -1,0 +1,76 @@
+//! A holder of the socket, as systemd is one: agents come and go, no poll is refused.
+
+use std::fs;
+use std::os::fd::OwnedFd;
+use std::os::unix::net::UnixDatagram;
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use fleet::ipc::message::Message;
+
+use crate::fixture::WAIT;
+
+/// Starts an agent with the socket as its third descriptor.
+fn start(folder: &Path, socket: &UnixDatagram) -> Child {
+    let script = "exec 3<&0; LISTEN_FDS=1 LISTEN_PID=$$ exec \"$0\" --config \"$1\" </dev/null";
+    let held: OwnedFd = socket.try_clone().unwrap().into();
+    Command::new("sh")
+        .args(["-c", script, env!("CARGO_BIN_EXE_rowmill-agent")])
+        .arg(folder.join("agent.toml"))
+        .stdin(Stdio::from(held))
+        .stderr(Stdio::null())
+        .spawn()
+        .unwrap()
+}
+
+fn end(child: &mut Child) {
+    child.kill().unwrap();
+    child.wait().unwrap();
+}
+
+/// Asks until an answer comes.
+fn ask(client: &UnixDatagram) {
+    let pid = i32::try_from(std::process::id()).unwrap();
+    let poll = Message::Poll { free: 2, job: 0, pids: vec![pid, 2] }.to_bytes();
+    let began = Instant::now();
+    loop {
+        assert!(began.elapsed() < WAIT, "no answer within {WAIT:?}");
+        // Nobody is refused, also where no agent runs; a full queue is the kernel's ten messages.
+        match client.send(&poll) {
+            Ok(_) => {}
+            Err(error) => assert_eq!(error.kind(), std::io::ErrorKind::WouldBlock, "{error}"),
+        }
+        if client.recv(&mut [0; 4096]).is_ok() {
+            return;
+        }
+    }
+}
+
+#[test]
+fn polls_wait_while_an_agent_is_killed_and_restarted() {
+    let folder = tempfile::tempdir_in("/tmp").unwrap();
+    let path = folder.path();
+    fs::create_dir(path.join("s")).unwrap();
+    let text = format!("socket_dir = '{0}/s'\nstate_dir = '{0}/state'\n", path.display());
+    fs::write(path.join("agent.toml"), text).unwrap();
+    let socket = UnixDatagram::bind(path.join("s/dynolog")).unwrap();
+    let client = UnixDatagram::bind(path.join("s/dynoconfigclient-1")).unwrap();
+    client.set_read_timeout(Some(Duration::from_millis(90))).unwrap();
+    client.set_nonblocking(false).unwrap();
+    client.set_write_timeout(Some(Duration::from_millis(10))).unwrap();
+    client.connect(path.join("s/dynolog")).unwrap();
+    let mut agent = start(path, &socket);
+    ask(&client);
+    for _ in 0..3 {
+        end(&mut agent);
+        let pid = i32::try_from(std::process::id()).unwrap();
+        let poll = Message::Poll { free: 2, job: 0, pids: vec![pid, 2] }.to_bytes();
+        // One lies in the queue before anyone is there to read it.
+        client.send(&poll).unwrap();
+        agent = start(path, &socket);
+        ask(&client);
+    }
+    end(&mut agent);
+    assert!(path.join("s/dynolog").exists(), "the name is the holder's");
+}

@@ -1,0 +1,111 @@
+//! What processes, commands and a hub send, wrong somewhere: refused, or taken for what it says.
+
+use std::time::Duration;
+
+use fleet::capture::Capture;
+use fleet::ipc::message::Message;
+use fleet::ipc::socket::Peer;
+use fleet::proto::{
+    Batch, Body, Entry, GpuInterval, Order, Orders, Part, TraceOrder, VERSION, Wanted,
+};
+use fleet::steps::{self, Steps};
+use fleet::wire::{self, When};
+use prost::Message as _;
+
+use crate::mutate;
+
+#[test]
+fn datagrams() {
+    let poll = Message::Poll { free: 2, job: 7, pids: vec![4242, 17] }.to_bytes();
+    let register = Message::Register { device: 0, pid: 3, job: 1 }.to_bytes();
+    mutate::run("datagram", &[&poll, &register], |bytes| {
+        let parsed = Message::parse(bytes);
+        // The table takes whatever is sent.
+        let mut capture = Capture::new(0);
+        let answer = capture.answer(Duration::ZERO, Peer { pid: 9, uid: 0 }, bytes);
+        assert_eq!(answer.is_some(), parsed.is_ok(), "{parsed:?}");
+        let Ok(message) = parsed else { return false };
+        assert_eq!(Message::parse(&message.to_bytes()).as_ref(), Ok(&message));
+        true
+    });
+    let step = steps::Message {
+        phase: steps::Phase::Train,
+        own_pid: 1,
+        step: 9,
+        monotonic_ns: 1_000_000,
+        samples: 32,
+        exposed_ns: None,
+    };
+    mutate::run("step", &[&step.to_bytes()], |bytes| {
+        let Ok(message) = steps::Message::parse(bytes) else { return false };
+        let mut steps = Steps::default();
+        for at in 0..3 {
+            steps.hear(Duration::from_secs(at), 9, &message);
+            steps.hear(Duration::from_secs(at), 9, &step);
+        }
+        let progress = steps.of(9).unwrap();
+        assert!(progress.step_time().is_none_or(|time| !progress.is_hung(time, 0.5)));
+        true
+    });
+}
+
+#[test]
+fn requests() {
+    let when = When::Iterations { count: 5, align: 100 };
+    let order = wire::TraceOrder {
+        token: "a".into(),
+        pids: vec![1],
+        job: Some(7),
+        when,
+        with: vec!["shapes".into()],
+        size_max: 1 << 30,
+        patience_ms: 1,
+        not_before_unix_ms: None,
+    };
+    let span = When::Duration { length_ms: 5, warmup_s: 1, start_unix_ms: 2 };
+    let other = wire::TraceOrder { when: span, ..order.clone() };
+    let texts = [&order, &other].map(|order| serde_json::to_vec(order).unwrap());
+    mutate::run("request", &[&texts[0], &texts[1]], |bytes| {
+        let _ = serde_json::from_slice::<wire::Pause>(bytes);
+        let Ok(order) = serde_json::from_slice::<wire::TraceOrder>(bytes) else { return false };
+        let text = serde_json::to_vec(&order).unwrap();
+        let again: wire::TraceOrder = serde_json::from_slice(&text).unwrap();
+        assert_eq!(serde_json::to_vec(&again).unwrap(), text);
+        true
+    });
+}
+
+#[test]
+fn protobuf() {
+    let interval = GpuInterval {
+        start_unix_s: 1_700_000_000,
+        uuid: "GPU-1".into(),
+        observed_s: 9.5,
+        sums: [("busy_s".to_owned(), 4.75)].into(),
+        errors: [("xid_79".to_owned(), 1)].into(),
+        ..GpuInterval::default()
+    };
+    let entry = Entry { sequence: 7, body: Some(Body::Gpu(Box::new(interval))) };
+    let entries = vec![entry];
+    let batch =
+        Batch { version: VERSION, host: "a".into(), queue: vec![3; 16], gone_through: 6, entries };
+    let trace = TraceOrder { token: "a".into(), iterations: 5, ..TraceOrder::default() };
+    let order = Order { id: 1, wanted: Some(Wanted::Trace(trace)) };
+    let orders = Orders { orders: vec![order] };
+    let corpus = [batch.encode_to_vec(), orders.encode_to_vec()];
+    mutate::run("protobuf", &[&corpus[0], &corpus[1]], |bytes| {
+        let _ = Part::decode(bytes);
+        if let Ok(orders) = Orders::decode(bytes) {
+            for order in orders.orders {
+                if let Some(Wanted::Trace(trace)) = order.wanted {
+                    let _ = wire::TraceOrder::from(trace);
+                }
+            }
+        }
+        let Ok(batch) = Batch::decode(bytes) else { return Orders::decode(bytes).is_ok() };
+        let again = batch.encode_to_vec();
+        // NaN is not itself: bytes are compared.
+        assert_eq!(Batch::decode(again.as_slice()).unwrap().encode_to_vec(), again);
+        true
+    });
+}

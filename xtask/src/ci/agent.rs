@@ -1,0 +1,241 @@
+//! What of `rowmill-agent` takes long: its cost, minutes of wrong inputs, a binary for old systems,
+//! and jobs of a real Slurm that hold GPUs.
+
+use std::fs;
+use std::io::{Read, Write};
+use std::net::TcpStream;
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use crate::ci::slurm::{self, Cluster};
+use crate::ci::{cargo, full, tool};
+use crate::command;
+use crate::error::Error;
+use crate::tree;
+
+/// Seconds of wrong inputs for each of the five parsers.
+const FUZZ_S: &str = "600";
+/// How long the idle agent is watched.
+const WATCHED_S: &str = "600";
+/// Links against an older C library: GPU clusters run systems with glibc 2.28.
+const ZIG_PACKAGES: [&str; 2] = ["ziglang", "cargo-zigbuild"];
+const TARGET: &str = "x86_64-unknown-linux-gnu.2.28";
+/// How long something may take to show on the page.
+const PATIENCE: Duration = Duration::from_secs(30);
+/// GPUs of the machine, as Slurm and the stub of NVML have them.
+const GPUS: u32 = 2;
+
+/// A job that asks for traces as PyTorch does, and uses no GPU.
+const JOB: &str = "#!/bin/sh
+#SBATCH --job-name=held-idle
+#SBATCH --gres=gpu:1
+exec python3 -c '
+import os, socket, struct, time
+client = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
+client.bind(\"FOLDER/s/dynoconfigclient-job\")
+while True:
+    client.sendto(struct.pack(\"<Q32siiqi\", 20, b\"req\", 2, 1, 0, os.getpid()), \"FOLDER/s/dynolog\")
+    client.recv(4096)
+    time.sleep(1)
+'
+";
+
+/// Cost by `bench/compare/agent_cost.py` on the binary for old systems, then wrong inputs.
+pub fn cost() -> Result<String, Error> {
+    let root = tree::root();
+    let binary = old_glibc(&root)?;
+    let mut script = Command::new("python3");
+    script.arg(root.join("bench/compare/agent_cost.py")).arg("--agent").arg(binary);
+    command::run(script.args(["--seconds", WATCHED_S, "--old-glibc", "--judge"]))?;
+    Ok("figures are met, no symbol above glibc 2.28".to_owned())
+}
+
+/// Five parsers, each for ten minutes.
+pub fn wrong() -> Result<String, Error> {
+    for words in [["fleet", "--test", "it"], ["agent", "--bin", "rowmill-agent"]] {
+        let mut tests = cargo(&["test", "--release", "-p"]);
+        tests.args(words).args(["wrong::", "--", "--nocapture"]);
+        command::run(tests.env("ROWMILL_FUZZ_S", FUZZ_S))?;
+    }
+    Ok(format!("{FUZZ_S} s of wrong inputs a parser"))
+}
+
+/// Builds the agent against glibc 2.28; where it lies.
+fn old_glibc(root: &Path) -> Result<PathBuf, Error> {
+    let python = full::environment(&root.join("target/venv-zig"), &ZIG_PACKAGES)?;
+    let bin = python.parent().unwrap_or(root).to_owned();
+    let path = std::env::var("PATH").unwrap_or_default();
+    let mut build = cargo(&["zigbuild", "--release", "-p", "agent", "--target", TARGET]);
+    command::run(build.env("PATH", format!("{}:{path}", bin.display())))?;
+    Ok(root.join("target/x86_64-unknown-linux-gnu/release/rowmill-agent"))
+}
+
+/// A Slurm job that holds a GPU and does not use it: whose it is, and that it is idle, is on the
+/// agent's page, by the prolog and by the job's own environment; nothing is left when it ended.
+pub fn attribution() -> Result<String, Error> {
+    if let Some(missing) = slurm::DAEMONS.into_iter().find_map(tool::install_program) {
+        return Ok(missing);
+    }
+    let root = tree::root();
+    command::run(&mut cargo(&["build", "--release", "-p", "agent"]))?;
+    // Sockets have short names.
+    let folder = PathBuf::from(format!("/tmp/rowmill-slurm-{}", std::process::id()));
+    slurm::fresh(&folder)?;
+    // After a failure the logs stay.
+    let outcome = held_idle(&root, &folder)?;
+    fs::remove_dir_all(&folder).map_err(Error::io(&folder))?;
+    Ok(outcome)
+}
+
+fn held_idle(root: &Path, folder: &Path) -> Result<String, Error> {
+    gpus(root, folder)?;
+    let cluster = Cluster::start(folder, &gpu_configuration(folder))?;
+    let agent = Agent::start(root, folder)?;
+    let job = folder.join("job.sh");
+    let text = JOB.replace("FOLDER", &folder.display().to_string());
+    fs::write(&job, text).map_err(Error::io(&job))?;
+    let id =
+        cluster.said("sbatch", &["--parsable", "--output=job.log", &job.display().to_string()])?;
+    let id = id.trim();
+    let idle = "rowmill_gpu_held_idle{gpu=\"0\"";
+    let of_job = [format!("job_id=\"{id}\""), "gpu=\"0\"".to_owned()];
+    agent.until("the job's GPU is held idle", |page| {
+        has(page, idle, &[], "1") && has(page, "rowmill_run_info", &of_job, "1")
+    })?;
+    let named = ["scheduler=\"slurm\"", "name=\"held-idle\"", "user=\"root\"", "partition=\"all\""];
+    let named: Vec<String> =
+        named.iter().map(|label| (*label).to_owned()).chain(of_job.clone()).collect();
+    agent.until("the job's name, user and partition", |page| {
+        has(page, "rowmill_run_info", &named, "1")
+    })?;
+    agent.until("the other GPU is nobody's", |page| {
+        has(page, "rowmill_gpu_held_idle{gpu=\"1\"", &[], "0")
+    })?;
+    cluster.said("scancel", &[id])?;
+    agent.until("nothing is held when the job has ended", |page| {
+        has(page, idle, &[], "0") && !page.contains(&of_job[0])
+    })?;
+    Ok(format!("job {id} held a GPU idle, under its name, until it ended"))
+}
+
+/// Whether a page has a sample of that beginning, labels and value.
+fn has(page: &str, start: &str, labels: &[String], value: &str) -> bool {
+    page.lines().any(|line| {
+        let is_value = line
+            .rsplit(' ')
+            .next()
+            .is_some_and(|told| told.parse::<f64>().ok() == value.parse().ok());
+        line.starts_with(start) && is_value && labels.iter().all(|label| line.contains(label))
+    })
+}
+
+/// Device nodes, a prolog and an epilog, and what the stub of NVML says.
+fn gpus(root: &Path, folder: &Path) -> Result<(), Error> {
+    let at = |name: &str| folder.join(name);
+    let mut scenario = String::new();
+    for gpu in 0..GPUS {
+        let node = at(&format!("nvidia{gpu}"));
+        command::run(Command::new("mknod").arg(&node).args(["c", "195", &gpu.to_string()]))?;
+        scenario += &format!("gpu={gpu} util=0\n");
+    }
+    for name in ["s", "jobs"] {
+        fs::create_dir(at(name)).map_err(Error::io(folder))?;
+    }
+    let machine = fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
+    let devices = format!("{}/nvidia[0-{}]", folder.display(), GPUS - 1);
+    let gres = format!("NodeName={} Name=gpu File={devices}\n", machine.trim());
+    let files = [("gres.conf", gres), ("scenario", scenario)];
+    let script = |name: &str| {
+        let jobs = at("jobs");
+        let script = root.join("deploy/slurm").join(name);
+        let text = format!("ROWMILL_JOBS={} exec sh {}\n", jobs.display(), script.display());
+        (name.to_owned(), format!("#!/bin/sh\n{text}"))
+    };
+    let files = files.map(|(name, text)| (name.to_owned(), text));
+    for (name, text) in files.into_iter().chain(["prolog.sh", "epilog.sh"].map(script)) {
+        let path = at(&name);
+        fs::write(&path, text).map_err(Error::io(&path))?;
+        let mode = fs::Permissions::from_mode(0o755);
+        fs::set_permissions(&path, mode).map_err(Error::io(&path))?;
+    }
+    Ok(())
+}
+
+/// What the configuration of a Slurm with GPUs has beside that of one without.
+fn gpu_configuration(folder: &Path) -> slurm::More {
+    let folder = folder.display();
+    slurm::More {
+        node: format!("Gres=gpu:{GPUS} "),
+        lines: format!(
+            "SelectType=select/cons_tres\nSelectTypeParameters=CR_Core\nGresTypes=gpu\nProlog={folder}/prolog.sh\nEpilog={folder}/epilog.sh\nPrologFlags=Alloc\n"
+        ),
+    }
+}
+
+/// A running agent, ended when dropped.
+struct Agent {
+    child: Child,
+    address: String,
+}
+
+impl Agent {
+    fn start(root: &Path, folder: &Path) -> Result<Self, Error> {
+        let stub = folder.join("stub.so");
+        let mut cc = Command::new("cc");
+        cc.args(["-shared", "-fPIC", "-O1", "-o"]).arg(&stub);
+        command::run(cc.arg(root.join("crates/agent/tests/it/stub_nvml.c")))?;
+        let free = std::net::TcpListener::bind("127.0.0.1:0").map_err(Error::io(folder))?;
+        let address = free.local_addr().map_err(Error::io(folder))?.to_string();
+        drop(free);
+        let config = folder.join("agent.toml");
+        let text = format!(
+            "socket_dir = '{0}/s'\nstate_dir = '{0}/agent'\njob_mapping = '{0}/jobs'\n\
+             metrics = '{address}'\ninterval_s = 1\nnvml = '{0}/stub.so'\n",
+            folder.display()
+        );
+        fs::write(&config, text).map_err(Error::io(&config))?;
+        let mut agent = Command::new(root.join("target/release/rowmill-agent"));
+        agent.arg("--config").arg(config).env("ROWMILL_STUB_NVML", folder.join("scenario"));
+        let line = command::line(&agent);
+        let child = agent.stdout(Stdio::null()).stderr(Stdio::null()).spawn();
+        let child = child.map_err(|source| Error::Start { command: line, source })?;
+        Ok(Self { child, address })
+    }
+
+    fn page(&self) -> Option<String> {
+        let mut stream = TcpStream::connect(&self.address).ok()?;
+        stream.set_read_timeout(Some(PATIENCE)).ok()?;
+        stream.write_all(b"GET /metrics HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n").ok()?;
+        let mut text = String::new();
+        stream.read_to_string(&mut text).ok()?;
+        Some(text)
+    }
+
+    fn until(&self, what: &str, done: impl Fn(&str) -> bool) -> Result<(), Error> {
+        let began = Instant::now();
+        loop {
+            let page = self.page().unwrap_or_default();
+            if done(&page) {
+                return Ok(());
+            }
+            if began.elapsed() > PATIENCE {
+                let of_jobs = |line: &&str| {
+                    line.starts_with("rowmill_run_info") || line.starts_with("rowmill_gpu_held")
+                };
+                let told: Vec<&str> = page.lines().filter(of_jobs).collect();
+                return Err(Error::Check { what: format!("expected that {what}, got {told:?}") });
+            }
+            std::thread::sleep(Duration::from_millis(200));
+        }
+    }
+}
+
+impl Drop for Agent {
+    fn drop(&mut self) {
+        // By its own id; what has ended by itself is no matter.
+        drop(self.child.kill());
+        drop(self.child.wait());
+    }
+}
