@@ -284,6 +284,8 @@ fn for_people(column: &str, value: &Value) -> String {
             schema::Bytes(bytes as u64).to_string()
         }
         Some(_) if value.is_u64() => render::count(value.as_u64().unwrap_or_default()),
+        // Three decimals of a large number would be digits that nobody measured.
+        Some(number) if value.is_f64() && number >= 1e3 => render::count(number.round() as u64),
         Some(number) if value.is_f64() => format!("{number:.3}"),
         _ => {
             let text = plain(value);

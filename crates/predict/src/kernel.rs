@@ -19,6 +19,7 @@ mod forest;
 mod grow;
 mod interval;
 pub mod leave_out;
+mod line;
 pub mod measured;
 mod model;
 pub mod shipped;

@@ -7,6 +7,7 @@ use super::bins::Bins;
 use super::feature::roofline_ns;
 use super::forest::Forest;
 use super::interval::{Interval, quantiles};
+use super::line::{Line, Point};
 use super::measured::Measured;
 use super::model::{DeviceModel, Floors, KernelModel, Latency, Learnt, latency};
 use super::train::slack;
@@ -14,6 +15,8 @@ use super::{Error, Kind};
 
 /// Fewest rows that say something of a device.
 const ROWS_LEAST: usize = 5;
+/// How many rows of an operation those of all operations count for, in its floor.
+const ALL: f64 = 0.3;
 /// How far above its floor a kernel must be to say nothing of it, in factors of e.
 const FREE_OF_FLOOR: f64 = 0.4;
 
@@ -51,11 +54,12 @@ pub fn adapted(mut model: KernelModel, rows: &[Measured]) -> Result<KernelModel,
     let mut keys: Vec<&HardwareSpec> = rows.iter().map(|row| row.device).collect();
     keys.sort_by(|a, b| a.key.cmp(&b.key));
     keys.dedup_by(|a, b| a.key == b.key);
-    let known = Floors::mean_of(model.devices.iter().map(|device| &device.floors));
+    let known = Floors::usual_of(model.devices.iter().map(|device| &device.floors));
+    let line = Line::middle_of(model.devices.iter().map(|device| device.line));
     for device in keys {
         let own: Vec<Measured> =
             rows.iter().filter(|row| row.device.key == device.key).copied().collect();
-        let found = of_rows(model.kind, (&model.bins, &model.pooled), &known, &own)?;
+        let found = of_rows(model.kind, (&model.bins, &model.pooled), (&known, line), &own)?;
         model.devices.retain(|old| old.device != device.key);
         model.devices.push(found);
     }
@@ -66,7 +70,7 @@ pub fn adapted(mut model: KernelModel, rows: &[Measured]) -> Result<KernelModel,
 pub(super) fn of_rows(
     kind: Kind,
     (bins, pooled): (&Bins, &Forest),
-    known: &Floors,
+    (known, line): (&Floors, Line),
     rows: &[Measured],
 ) -> Result<DeviceModel, Error> {
     if rows.len() < ROWS_LEAST {
@@ -74,10 +78,16 @@ pub(super) fn of_rows(
         return Err(Error::TooFew { kind, expected, got: rows.len() });
     }
     let floors = floors(known, rows);
+    let point = |row: &Measured| Point {
+        roofline_ns: roofline_ns(&row.work, row.device),
+        floor_ns: floors.ns(row.work.name()),
+        latency_ns: row.latency_ns,
+    };
+    let line = line.near(&rows.iter().map(point).collect::<Vec<_>>());
     let found: Vec<(Latency, f64)> = rows
         .iter()
         .map(|row| {
-            let floor = floors.ns(row.work.name());
+            let floor = (floors.ns(row.work.name()), line);
             (latency(bins, pooled, (&row.work, row.device), floor), row.latency_ns)
         })
         .collect();
@@ -93,6 +103,7 @@ pub(super) fn of_rows(
         device: rows[0].device.key.clone().into_owned(),
         rows: rows.len(),
         floors,
+        line,
         slack: slack(rows.iter().map(|row| (row, row.latency_ns))),
         learnt: Learnt::Adapted(correction),
         interval: Interval::flat(low, high),
@@ -106,14 +117,20 @@ fn floors(known: &Floors, rows: &[Measured]) -> Floors {
     let is_at_floor = |row: &&Measured| {
         roofline_ns(&row.work, row.device) < 0.3 * known.ns(row.work.name()) && of(row) < 3.0
     };
-    let factor = |name: Option<&str>| {
+    let factors = |name: Option<&str>| {
         let own = rows.iter().filter(|row| name.is_none_or(|name| row.work.name() == name));
-        let mut factors: Vec<f64> = own.filter(is_at_floor).map(of).collect();
+        let mut factors: Vec<f64> = own.filter(is_at_floor).map(|row| of(row).ln()).collect();
         factors.sort_by(f64::total_cmp);
-        factors.get(factors.len() / 3).copied()
+        let at = |at: usize| factors.get(at).copied();
+        let middle = at(factors.len().saturating_sub(1) / 2).zip(at(factors.len() / 2));
+        middle.map(|(low, high)| (f64::midpoint(low, high), factors.len() as f64))
     };
-    let any = factor(None).unwrap_or_else(|| rows.iter().map(of).fold(1.0, f64::min));
-    known.with_each(|name, ns| ns * factor(Some(name)).unwrap_or(any))
+    let all = factors(None).map(|found| found.0);
+    let all = all.unwrap_or_else(|| rows.iter().map(of).fold(1.0, f64::min).ln());
+    known.with_each(|name, ns| {
+        let (own, count) = factors(Some(name)).unwrap_or((all, 0.0));
+        ns * ((count * own + ALL * all) / (count + ALL)).exp()
+    })
 }
 
 /// The line through what rows are off by, drawn towards none.

@@ -47,10 +47,10 @@ fn row(model: &KernelModel, device: &DeviceRows) -> KernelRow {
         tested
             .iter()
             .copied()
-            .filter(move |row| device.latency_ns(row) > floors * device.floor(row).ns)
+            .filter(move |row| device.latency_ns(row) > floors * device.floor_ns(row))
     };
     let roofline = above(1.0).map(|row| {
-        let base = roofline_ns(&row.work, row.device).max(device.floor(row).ns);
+        let base = roofline_ns(&row.work, row.device).max(device.floor_ns(row));
         (base, device.latency_ns(row))
     });
     let predicted =

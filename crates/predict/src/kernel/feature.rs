@@ -4,6 +4,7 @@
 
 use schema::HardwareSpec;
 
+use super::line::Line;
 use super::work::{Kind, Work};
 
 /// Tiles of a matrix product that libraries choose from: rows and columns of the output.
@@ -34,12 +35,13 @@ pub struct Features {
 }
 
 impl Features {
-    /// Of a work, where a measurement on this device takes no less than `floor_ns`.
+    /// Of a work, where a measurement on this device takes no less than `floor_ns` and more by a
+    /// line.
     #[must_use]
-    pub fn of(work: &Work, device: &HardwareSpec, floor_ns: f64) -> Self {
+    pub fn of(work: &Work, device: &HardwareSpec, (floor_ns, line): (f64, Line)) -> Self {
         let mut features = Self { values: [0.0; MOST], count: 0 };
         let (flops, bytes) = work.flops_and_bytes();
-        features.log(roofline_ns(work, device) / floor_ns);
+        features.log(line.above_ns(roofline_ns(work, device), floor_ns) / floor_ns);
         features.log(bytes / device.l2_bytes as f64);
         let units = f64::from(device.multiprocessors);
         match (work.kind(), work.sizes()) {
@@ -71,7 +73,7 @@ impl Features {
         &self.values[..self.count]
     }
 
-    /// Logarithm of the roofline time over the floor: how much of a measurement is the kernel.
+    /// Logarithm of the line's time over the floor: how much of a measurement is the kernel.
     #[must_use]
     pub fn above_floor(&self) -> f32 {
         self.values[0]

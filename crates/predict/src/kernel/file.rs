@@ -11,11 +11,12 @@ use super::bits::{Reader, Writer};
 use super::feature::MOST;
 use super::forest::Forest;
 use super::interval::Interval;
-use super::model::{DeviceModel, Floors, KernelModel, Learnt, Source};
+use super::line::Line;
+use super::model::{DeviceModel, Floors, KernelModel, Learnt, Source, Unseen};
 use super::work::Kind;
 
 /// The version that is written, and the only one that is read.
-pub const VERSION: u32 = 1;
+pub const VERSION: u32 = 2;
 /// What a file begins with, before its version.
 const NAME: &str = "rowmill kernel model ";
 /// Bytes of the checksum.
@@ -39,6 +40,7 @@ struct DeviceHead {
     device: String,
     rows: usize,
     floors_ns: Floors,
+    line: Line,
     slack: f64,
     interval: Interval,
     /// Middle, shift and slope, where it has no trees of its own.
@@ -55,6 +57,7 @@ impl KernelModel {
             device: of.device.clone(),
             rows: of.rows,
             floors_ns: of.floors.clone(),
+            line: of.line,
             slack: of.slack,
             interval: of.interval.clone(),
             adapted: match of.learnt {
@@ -67,7 +70,7 @@ impl KernelModel {
             sources: self.sources.clone(),
             least: self.least.clone(),
             most: self.most.clone(),
-            unseen: self.unseen.clone(),
+            unseen: self.unseen.interval.clone(),
             devices: self.devices.iter().map(device).collect(),
         };
         let json =
@@ -80,6 +83,7 @@ impl KernelModel {
             ends.iter().for_each(|end| out.float(*end));
         }
         self.pooled.write(&mut out);
+        self.unseen.forest.write(&mut out);
         for device in &self.devices {
             if let Learnt::Own(forest) = &device.learnt {
                 forest.write(&mut out);
@@ -135,7 +139,7 @@ fn trees(input: &mut Reader<'_>, head: Head, kind: Kind) -> Option<KernelModel> 
         let read: Vec<f32> = (0..ends_of).map(|_| input.float()).collect::<Option<_>>()?;
         ends.push(read);
     }
-    let pooled = Forest::read(input, count)?;
+    let (pooled, unseen) = (Forest::read(input, count)?, Forest::read(input, count)?);
     let mut devices = Vec::new();
     for of in head.devices {
         let learnt = match of.adapted {
@@ -143,12 +147,13 @@ fn trees(input: &mut Reader<'_>, head: Head, kind: Kind) -> Option<KernelModel> 
             Some((middle, shift, slope)) => Learnt::Adapted(Correction { middle, shift, slope }),
         };
         let (floors, interval) = (of.floors_ns, of.interval);
-        let is_whole = floors.is_whole() && interval.is_whole() && of.slack > 0.0;
+        let is_line = of.line.is_whole();
+        let is_whole = floors.is_whole() && is_line && interval.is_whole() && of.slack > 0.0;
         if !is_whole {
             return None;
         }
-        let (device, rows, slack) = (of.device, of.rows, of.slack);
-        devices.push(DeviceModel { device, rows, floors, slack, learnt, interval });
+        let (device, rows, line, slack) = (of.device, of.rows, of.line, of.slack);
+        devices.push(DeviceModel { device, rows, floors, line, slack, learnt, interval });
     }
     let sizes = kind.sizes().len();
     let is_whole = count <= MOST
@@ -156,7 +161,8 @@ fn trees(input: &mut Reader<'_>, head: Head, kind: Kind) -> Option<KernelModel> 
         && head.most.len() == sizes
         && head.unseen.is_whole()
         && !devices.is_empty();
-    let (sources, least, most, unseen) = (head.sources, head.least, head.most, head.unseen);
+    let unseen = Unseen { forest: unseen, interval: head.unseen };
+    let (sources, least, most) = (head.sources, head.least, head.most);
     let bins = Bins::from_ends(ends);
     is_whole.then_some(KernelModel { kind, sources, least, most, bins, pooled, unseen, devices })
 }

@@ -1,21 +1,37 @@
-//! What a measurement holds besides the kernel: the least a call takes, whatever its size, and what
-//! the host adds from row to row.
+//! What a measurement holds besides the kernel: the least a call takes, whatever its size, what the
+//! host adds from row to row, and how fast it was while a row was measured.
 
 use super::feature::roofline_ns;
+use super::line::{Line, Point};
 use super::measured::Measured;
+use super::work::Kind;
 
 /// The rows of the smallest works that a floor is found on: one of so many, and no fewer than
 /// [`LEAST`].
 const SMALLEST: usize = 50;
 const LEAST: usize = 20;
 
+/// Calls on either side of a row that say how fast the host was then.
+const BESIDE: usize = 3;
+/// Fewest calls that show nothing but the host, for that to be known.
+const CALLS: usize = 50;
+/// Below such a part of the floor a kernel does not show, and above so many floors it is none of
+/// the host's.
+const UNSEEN: f64 = 0.35;
+const SLOW: f64 = 1.6;
+/// By how much less than calls of like sizes those at one time must differ.
+const BY_TIME: f64 = 0.9;
+
 /// What the host adds to a call.
-#[derive(Clone, Copy, Debug, Default, PartialEq)]
+#[derive(Clone, Debug, Default, PartialEq)]
 pub struct Floor {
     /// Nanoseconds of a call of the smallest works.
     pub ns: f64,
     /// Nanoseconds by which every row takes longer than the one before it.
     pub drift_ns: f64,
+    /// Calls that show nothing but the host, by their place in the table; none where its speed did
+    /// not change.
+    calls: Vec<(u32, f64)>,
 }
 
 impl Floor {
@@ -32,13 +48,91 @@ impl Floor {
         all.truncate(LEAST.max(all.len() / SMALLEST));
         let mut smallest: Vec<f64> = all.into_iter().map(|(_, ns)| ns).collect();
         smallest.sort_by(f64::total_cmp);
-        Self { ns: smallest.get(smallest.len() / 4).copied().unwrap_or(1.0), drift_ns }
+        let ns = smallest.get(smallest.len() / 4).copied().unwrap_or(1.0);
+        Self { ns, drift_ns, calls: calls(rows, ns, drift_ns) }
     }
 
-    /// A measurement without what the host added from row to row.
-    pub fn latency_ns(&self, row: &Measured) -> f64 {
-        without(row, self.drift_ns)
+    /// What the host took for a call while a row was measured: the median of the calls beside it.
+    pub fn at(&self, place: u32) -> f64 {
+        let after = self.calls.partition_point(|call| call.0 < place);
+        let own = usize::from(self.calls.get(after).is_some_and(|call| call.0 == place));
+        let before = &self.calls[after.saturating_sub(BESIDE)..after];
+        let later = self.calls[after + own..].iter().take(BESIDE);
+        middle(before.iter().chain(later).map(|call| call.1)).unwrap_or(self.ns)
     }
+
+    /// A row with the floor that it was measured over.
+    pub fn point(&self, row: &Measured) -> Point {
+        Point {
+            roofline_ns: roofline_ns(&row.work, row.device),
+            floor_ns: self.at(row.place),
+            latency_ns: without(row, self.drift_ns),
+        }
+    }
+
+    /// A measurement as a host would have shown it that is always as fast, and adds nothing from
+    /// row to row.
+    pub fn latency_ns(&self, row: &Measured, line: Line) -> f64 {
+        let point = self.point(row);
+        let by = |floor_ns: f64| line.ns(point.roofline_ns, floor_ns);
+        point.latency_ns * by(self.ns) / by(point.floor_ns)
+    }
+}
+
+/// The calls that show nothing but the host, if they are more alike the nearer in time: more than
+/// by their sizes, or it would be the kernels that differ.
+///
+/// Only of kinds that wait for memory: small products stay so far behind the roofline that none is
+/// known to be hidden.
+fn calls(rows: &[Measured], floor_ns: f64, drift_ns: f64) -> Vec<(u32, f64)> {
+    let waits = [Kind::LayerNorm, Kind::Softmax, Kind::ElementWise];
+    if rows.first().is_none_or(|row| !waits.contains(&row.work.kind())) {
+        return Vec::new();
+    }
+    let mut found: Vec<(&Measured, f64)> = rows
+        .iter()
+        .filter(|row| roofline_ns(&row.work, row.device) < UNSEEN * floor_ns)
+        .map(|row| (row, without(row, drift_ns)))
+        .filter(|call| call.1 < SLOW * floor_ns)
+        .collect();
+    if found.len() < CALLS {
+        return Vec::new();
+    }
+    let all = middle(found.iter().map(|call| call.1)).unwrap_or(floor_ns);
+    let apart = |ns: f64, other: f64| (ns / other).ln().abs();
+    let count = found.len() as f64;
+    let mean = |sum: f64| sum / count;
+    let of_all = mean(found.iter().map(|call| apart(call.1, all)).sum());
+    let by_size = |size: fn(&Measured) -> u64| {
+        let mut calls = found.clone();
+        calls.sort_by_key(|(row, _)| (size(row), row.work, row.place));
+        mean(beside(&calls).map(|(ns, others)| apart(ns, others)).sum())
+    };
+    let by_sizes = by_size(|row| roofline_ns(&row.work, row.device) as u64)
+        .min(by_size(|row| row.work.sizes().last().copied().unwrap_or(0)));
+    found.sort_by_key(|(row, _)| row.place);
+    let by_time: f64 = mean(beside(&found).map(|(ns, others)| apart(ns, others)).sum());
+    if by_time >= BY_TIME * of_all.min(by_sizes) {
+        return Vec::new();
+    }
+    found.into_iter().map(|(row, ns)| (row.place, ns)).collect()
+}
+
+/// Each call, with the median of those beside it.
+fn beside<'a>(calls: &'a [(&Measured, f64)]) -> impl Iterator<Item = (f64, f64)> + 'a {
+    calls.iter().enumerate().map(|(at, (_, ns))| {
+        let end = calls.len().min(at + 1 + BESIDE);
+        let others = calls[at.saturating_sub(BESIDE)..at].iter().chain(&calls[at + 1..end]);
+        (*ns, middle(others.map(|call| call.1)).unwrap_or(*ns))
+    })
+}
+
+/// The median, or the mean of the two in the middle.
+fn middle(values: impl Iterator<Item = f64>) -> Option<f64> {
+    let mut values: Vec<f64> = values.collect();
+    values.sort_by(f64::total_cmp);
+    let low = values.get(values.len().checked_sub(1)? / 2)?;
+    Some(f64::midpoint(*low, values[values.len() / 2]))
 }
 
 /// At least a tenth of a measurement is the kernel's own.

@@ -24,6 +24,10 @@ pub struct Settings {
 
 /// Draws leaves towards zero as so many rows of zero would.
 const RIDGE: f64 = 1.0;
+/// Part of the rows that pull by what they are off; the others by as much as the last of these.
+const OFF: f64 = 0.9;
+/// The pull of those. Whole numbers, so that sums have no order.
+const PULL_MOST: i32 = 32_767;
 /// Bins of a feature in a histogram.
 const BINS: usize = 256;
 
@@ -37,10 +41,10 @@ pub struct Table {
     pub targets: Vec<f32>,
 }
 
-/// Sum of what is left over, and rows, of a bin.
+/// Sum of the pulls of a bin's rows, and how many there are.
 #[derive(Clone, Copy, Default)]
 struct Sum {
-    left_over: f64,
+    pull: i64,
     rows: u32,
 }
 
@@ -64,20 +68,27 @@ struct Split {
 
 /// A node while its tree grows.
 enum Growing {
-    Leaf(f64),
-    Split { feature: usize, bin: usize, left: usize, right: usize },
+    /// Where its rows are.
+    Leaf {
+        start: usize,
+        end: usize,
+    },
+    Split {
+        feature: usize,
+        bin: usize,
+        left: usize,
+        right: usize,
+    },
 }
 
 /// Grows a forest; `seed` chooses the features of each tree.
 pub fn forest(table: &Table, settings: Settings, seed: u64) -> Forest {
-    let rows = table.targets.len();
-    if rows == 0 {
+    if table.targets.is_empty() {
         return Forest::default();
     }
-    let mean = table.targets.iter().map(|target| f64::from(*target)).sum::<f64>() / rows as f64;
     let least = table.targets.iter().copied().fold(f32::INFINITY, f32::min);
     let most = table.targets.iter().copied().fold(f32::NEG_INFINITY, f32::max);
-    let start = mean as f32;
+    let start = median(table.targets.clone()) as f32;
     let mut grown = Forest { start, bounds: (least, most), trees: Vec::new() };
     let mut left_over: Vec<f32> = table.targets.iter().map(|target| target - start).collect();
     let random = CounterRng::new(seed, 0);
@@ -93,6 +104,15 @@ pub fn forest(table: &Table, settings: Settings, seed: u64) -> Forest {
     grown
 }
 
+/// How much, and which way, each row pulls its leaf.
+fn pulls(left_over: &[f32]) -> Vec<i32> {
+    let mut off: Vec<f32> = left_over.iter().map(|left| left.abs()).collect();
+    let at = ((off.len() - 1) as f64 * OFF) as usize;
+    let most = off.select_nth_unstable_by(at, f32::total_cmp).1.max(f32::MIN_POSITIVE);
+    let pull = |left: &f32| f64::from(left.clamp(-most, most) / most) * f64::from(PULL_MOST);
+    left_over.iter().map(|left| pull(left) as i32).collect()
+}
+
 /// Features of one tree, in order.
 fn chosen(features: usize, part: f64, random: CounterRng) -> Vec<usize> {
     let wanted = ((features as f64 * part).ceil() as usize).clamp(1, features);
@@ -106,7 +126,8 @@ fn chosen(features: usize, part: f64, random: CounterRng) -> Vec<usize> {
 fn tree(table: &Table, left_over: &[f32], chosen: &[usize], settings: Settings) -> Tree {
     let mut rows: Vec<u32> = (0..left_over.len() as u32).collect();
     let mut nodes: Vec<Growing> = Vec::new();
-    let sums = histogram(table, left_over, &rows, chosen);
+    let pulls = pulls(left_over);
+    let sums = histogram(table, &pulls, &rows, chosen);
     let mut leaves = vec![leaf(&mut nodes, (0, rows.len()), sums, (chosen, settings))];
     while leaves.len() < settings.leaves {
         // The first of the best ones: the order does not depend on how gains are rounded.
@@ -124,7 +145,7 @@ fn tree(table: &Table, left_over: &[f32], chosen: &[usize], settings: Settings) 
         let (left, right) = (parent.start..middle, middle..parent.end);
         let is_left_small = left.len() <= right.len();
         let small = if is_left_small { &rows[left.clone()] } else { &rows[right.clone()] };
-        let small = histogram(table, left_over, small, chosen);
+        let small = histogram(table, &pulls, small, chosen);
         let large = difference(parent.sums, &small);
         let (left_sums, right_sums) = if is_left_small { (small, large) } else { (large, small) };
         let how = (chosen, settings);
@@ -135,7 +156,7 @@ fn tree(table: &Table, left_over: &[f32], chosen: &[usize], settings: Settings) 
         leaves.push(left);
         leaves.push(right);
     }
-    in_preorder(&nodes, settings.rate)
+    in_preorder(&nodes, (&rows, left_over), settings.rate)
 }
 
 fn leaf(
@@ -144,24 +165,22 @@ fn leaf(
     sums: Vec<Sum>,
     (chosen, settings): (&[usize], Settings),
 ) -> Leaf {
-    let first = &sums[..BINS];
-    let left_over: f64 = first.iter().map(|sum| sum.left_over).sum();
-    let rows = (end - start) as u32;
-    nodes.push(Growing::Leaf(left_over / (f64::from(rows) + RIDGE)));
-    let best = best_split(&sums, (left_over, rows), (chosen, settings.rows));
+    let pull: i64 = sums[..BINS].iter().map(|sum| sum.pull).sum();
+    nodes.push(Growing::Leaf { start, end });
+    let best = best_split(&sums, (pull, (end - start) as u32), (chosen, settings.rows));
     Leaf { start, end, sums, best, node: nodes.len() - 1 }
 }
 
 /// Sums by bin, for each of the chosen features.
-fn histogram(table: &Table, left_over: &[f32], rows: &[u32], chosen: &[usize]) -> Vec<Sum> {
+fn histogram(table: &Table, pulls: &[i32], rows: &[u32], chosen: &[usize]) -> Vec<Sum> {
     let mut sums = vec![Sum::default(); chosen.len() * BINS];
     for &row in rows {
         let row = row as usize;
-        let left = f64::from(left_over[row]);
+        let pull = i64::from(pulls[row]);
         let bins = &table.bins[row * table.features..(row + 1) * table.features];
         for (sums, &feature) in sums.chunks_exact_mut(BINS).zip(chosen) {
             let sum = &mut sums[usize::from(bins[feature])];
-            sum.left_over += left;
+            sum.pull += pull;
             sum.rows += 1;
         }
     }
@@ -170,7 +189,7 @@ fn histogram(table: &Table, left_over: &[f32], rows: &[u32], chosen: &[usize]) -
 
 fn difference(mut all: Vec<Sum>, part: &[Sum]) -> Vec<Sum> {
     for (sum, part) in all.iter_mut().zip(part) {
-        sum.left_over -= part.left_over;
+        sum.pull -= part.pull;
         sum.rows -= part.rows;
     }
     all
@@ -178,11 +197,13 @@ fn difference(mut all: Vec<Sum>, part: &[Sum]) -> Vec<Sum> {
 
 fn best_split(
     sums: &[Sum],
-    (left_over, rows): (f64, u32),
+    (pull, rows): (i64, u32),
     (chosen, least): (&[usize], u32),
 ) -> Option<Split> {
-    let score = |sum: f64, rows: u32| sum * sum / (f64::from(rows) + RIDGE);
-    let whole = score(left_over, rows);
+    let score = |sum: i64, rows: u32| {
+        (sum as f64 / f64::from(PULL_MOST)).powi(2) / (f64::from(rows) + RIDGE)
+    };
+    let whole = score(pull, rows);
     let mut best: Option<Split> = None;
     for (sums, &feature) in sums.chunks_exact(BINS).zip(chosen) {
         let mut left = Sum::default();
@@ -190,7 +211,7 @@ fn best_split(
             if sum.rows == 0 {
                 continue;
             }
-            left.left_over += sum.left_over;
+            left.pull += sum.pull;
             left.rows += sum.rows;
             let right = rows - left.rows;
             if right < least {
@@ -199,7 +220,7 @@ fn best_split(
             if left.rows < least {
                 continue;
             }
-            let parts = score(left.left_over, left.rows) + score(left_over - left.left_over, right);
+            let parts = score(left.pull, left.rows) + score(pull - left.pull, right);
             let gain = parts - whole;
             if gain > 1e-9 && best.is_none_or(|found| gain > found.gain) {
                 best = Some(Split { gain, feature, bin });
@@ -220,10 +241,26 @@ fn part(table: &Table, rows: &mut [u32], split: Split) -> usize {
     left.len()
 }
 
+/// The middle of values, or between the two middle ones.
+fn median(mut values: Vec<f32>) -> f64 {
+    let middle = values.len() / 2;
+    let is_even = values.len().is_multiple_of(2);
+    let (below, at, _) = values.select_nth_unstable_by(middle, f32::total_cmp);
+    let at = f64::from(*at);
+    let before = below.iter().copied().max_by(f32::total_cmp).filter(|_| is_even);
+    before.map_or(at, |before| (f64::from(before) + at) / 2.0)
+}
+
 /// Leaves as whole steps, so that what is stored is what the next tree learns from.
-fn in_preorder(nodes: &[Growing], rate: f64) -> Tree {
-    let value = |node: &Growing| if let Growing::Leaf(value) = node { value.abs() } else { 0.0 };
-    let most = nodes.iter().map(value).fold(0.0, f64::max) * rate;
+fn in_preorder(nodes: &[Growing], (rows, left_over): (&[u32], &[f32]), rate: f64) -> Tree {
+    let value = |node: &Growing| {
+        let Growing::Leaf { start, end } = *node else { return 0.0 };
+        let values = rows[start..end].iter().map(|row| left_over[*row as usize]).collect();
+        let count = (end - start) as f64;
+        rate * median(values) * count / (count + RIDGE)
+    };
+    let values: Vec<f64> = nodes.iter().map(value).collect();
+    let most = values.iter().map(|value| value.abs()).fold(0.0, f64::max);
     let step = ((most / f64::from(LEAF_MOST)) as f32).max(f32::MIN_POSITIVE);
     let mut tree = Tree::new(step);
     // What is to be written: a node, its depth, and the split whose right side it begins.
@@ -233,8 +270,8 @@ fn in_preorder(nodes: &[Growing], rate: f64) -> Tree {
             tree.begin_right(split);
         }
         match nodes[at] {
-            Growing::Leaf(value) => {
-                let steps = (value * rate / f64::from(step)).round();
+            Growing::Leaf { .. } => {
+                let steps = (values[at] / f64::from(step)).round();
                 let steps = steps.clamp(-f64::from(LEAF_MOST), f64::from(LEAF_MOST));
                 tree.push(Node::leaf(steps as f32 * step), depth);
             }

@@ -9,10 +9,11 @@ use super::evaluate::mape;
 use super::feature::roofline_ns;
 use super::forest::Forest;
 use super::interval::{Interval, quantiles};
+use super::line::Line;
 use super::measured::Measured;
 use super::model::{Floors, latency};
 use super::split::{Part, hash};
-use super::train::{DeviceRows, POOLED, bins, by_device, forest, in_parallel};
+use super::train::{DeviceRows, POOLED, UNSEEN, bins, by_device, forest, in_parallel};
 use super::work::Kind;
 
 /// Rows of the new device.
@@ -42,16 +43,18 @@ pub struct LeftOutRow {
 /// What the trees of other devices know.
 struct Others {
     bins: Bins,
-    forest: Forest,
+    unseen: Forest,
     floors: Floors,
+    line: Line,
 }
 
 fn without(devices: &[&DeviceRows], left_out: usize) -> Others {
     let others = all_but(devices, left_out);
     let bins = bins(&others);
-    let forest = forest(&others, &bins, POOLED);
+    let unseen = forest(&others, &bins, UNSEEN);
     let floors: Vec<Floors> = others.iter().map(|device| device.floors_ns()).collect();
-    Others { bins, forest, floors: Floors::mean_of(floors.iter()) }
+    let line = Line::middle_of(others.iter().map(|device| device.line));
+    Others { bins, unseen, floors: Floors::usual_of(floors.iter()), line }
 }
 
 fn all_but<'a>(devices: &[&'a DeviceRows], left_out: usize) -> Vec<&'a DeviceRows> {
@@ -61,8 +64,8 @@ fn all_but<'a>(devices: &[&'a DeviceRows], left_out: usize) -> Vec<&'a DeviceRow
 
 impl Others {
     fn predicted_ns(&self, row: &Measured) -> f64 {
-        let floor = self.floors.ns(row.work.name());
-        latency(&self.bins, &self.forest, (&row.work, row.device), floor).ns
+        let floor = (self.floors.ns(row.work.name()), Line::ROOFLINE);
+        latency(&self.bins, &self.unseen, (&row.work, row.device), floor).ns
     }
 }
 
@@ -98,20 +101,20 @@ fn row(kind: Kind, devices: &[&DeviceRows], at: usize) -> LeftOutRow {
     let (others, device) = (without(devices, at), devices[at]);
     let tested: Vec<&Measured> = device
         .part(Part::Test)
-        .filter(|row| device.latency_ns(row) > device.floor(row).ns)
+        .filter(|row| device.latency_ns(row) > device.floor_ns(row))
         .collect();
     let error = |predict: &dyn Fn(&Measured) -> f64| {
         mape(tested.iter().map(|row| (predict(row), device.latency_ns(row))))
     };
     let roofline =
         |row: &Measured| roofline_ns(&row.work, row.device).max(others.floors.ns(row.work.name()));
+    let pooled = forest(&all_but(devices, at), &others.bins, POOLED);
     let shots = (0..DRAWS).map(|draw| {
         let rows = drawn(device, draw);
-        let learnt = (&others.bins, &others.forest);
-        adapt::of_rows(kind, learnt, &others.floors, &rows).map_or(f64::NAN, |model| {
-            error(&|row| {
-                model.latency(&others.bins, Some(&others.forest), (&row.work, row.device)).ns
-            })
+        let learnt = (&others.bins, &pooled);
+        let known = (&others.floors, others.line);
+        adapt::of_rows(kind, learnt, known, &rows).map_or(f64::NAN, |model| {
+            error(&|row| model.latency(&others.bins, Some(&pooled), (&row.work, row.device)).ns)
         })
     });
     let shots_mape_pct = shots.sum::<f64>() / DRAWS as f64;
@@ -137,7 +140,11 @@ fn row(kind: Kind, devices: &[&DeviceRows], at: usize) -> LeftOutRow {
 /// Rows to learn from, without what the host added from row to row.
 fn drawn(device: &DeviceRows, draw: u64) -> Vec<Measured> {
     let mut rows: Vec<Measured> = device.part(Part::Train).copied().collect();
-    rows.sort_by_key(|row| (hash(&row.work, draw + 1), row.work));
+    // Element-wise operations of one size have one hash: each is drawn by itself.
+    let salt = |row: &Measured| {
+        1 + draw + DRAWS * row.work.element().map_or(0, |element| 1 + element as u64)
+    };
+    rows.sort_by_key(|row| (hash(&row.work, salt(row)), row.work));
     rows.truncate(SHOTS);
     for row in &mut rows {
         row.latency_ns = device.latency_ns(row);

@@ -8,6 +8,7 @@ use super::bins::Bins;
 use super::feature::{Features, MOST, physics_ns, roofline_ns};
 use super::forest::Forest;
 use super::interval::Interval;
+use super::line::Line;
 use super::work::{Kind, Work};
 
 /// Below so many floors a measurement says nothing of the kernel.
@@ -49,13 +50,18 @@ impl Floors {
         found.unwrap_or_else(|| mean(self.0.iter().map(|(_, ns)| *ns)))
     }
 
-    /// For each operation the geometric mean over devices.
-    pub(super) fn mean_of<'a>(all: impl Iterator<Item = &'a Self> + Clone) -> Self {
+    /// For each operation the median over devices, or the lower of the two in the middle: few hosts
+    /// are much faster than others, but some are much slower.
+    pub(super) fn usual_of<'a>(all: impl Iterator<Item = &'a Self> + Clone) -> Self {
         let mut names: Vec<&String> =
             all.clone().flat_map(|one| &one.0).map(|one| &one.0).collect();
         names.sort();
         names.dedup();
-        let of = |name: &String| (name.clone(), mean(all.clone().map(|floors| floors.ns(name))));
+        let of = |name: &String| {
+            let mut floors: Vec<f64> = all.clone().map(|floors| floors.ns(name)).collect();
+            floors.sort_by(f64::total_cmp);
+            (name.clone(), floors[(floors.len() - 1) / 2])
+        };
         Self(names.into_iter().map(of).collect())
     }
 
@@ -93,6 +99,8 @@ pub struct DeviceModel {
     /// Rows it was learnt from.
     pub(super) rows: usize,
     pub(super) floors: Floors,
+    /// What measurements are made of.
+    pub(super) line: Line,
     /// How far kernels stay behind the roofline.
     pub(super) slack: f64,
     pub(super) learnt: Learnt,
@@ -121,13 +129,14 @@ impl DeviceModel {
         pooled: Option<&Forest>,
         (work, device): (&Work, &HardwareSpec),
     ) -> Latency {
-        let floor = self.floors.ns(work.name());
+        let floor_ns = self.floors.ns(work.name());
+        let floor = (floor_ns, self.line);
         match (&self.learnt, pooled) {
             (Learnt::Own(forest), _) => latency(bins, forest, (work, device), floor),
             (Learnt::Adapted(correction), Some(forest)) => {
                 correction.applied(latency(bins, forest, (work, device), floor))
             }
-            (Learnt::Adapted(_), None) => Latency { ns: floor, floor_ns: floor, above_floor: 0.0 },
+            (Learnt::Adapted(_), None) => Latency { ns: floor_ns, floor_ns, above_floor: 0.0 },
         }
     }
 }
@@ -137,12 +146,12 @@ pub(super) fn latency(
     bins: &Bins,
     forest: &Forest,
     (work, device): (&Work, &HardwareSpec),
-    floor_ns: f64,
+    (floor_ns, line): (f64, Line),
 ) -> Latency {
-    let features = Features::of(work, device, floor_ns);
+    let features = Features::of(work, device, (floor_ns, line));
     let mut placed = [0; MOST];
     bins.place(features.values(), &mut placed);
-    let base = roofline_ns(work, device).max(floor_ns);
+    let base = line.ns(roofline_ns(work, device), floor_ns);
     let ns = (base * forest.predict(&placed).exp()).max(physics_ns(work, device));
     Latency { ns, floor_ns, above_floor: features.above_floor() }
 }
@@ -192,6 +201,15 @@ pub struct Price {
     pub domain: Domain,
 }
 
+/// What prices a device that nobody measured.
+#[derive(Clone, Debug, PartialEq)]
+pub(super) struct Unseen {
+    /// Trees of all devices over the roofline.
+    pub forest: Forest,
+    /// Of devices that were left out in training, the worst at either end.
+    pub interval: Interval,
+}
+
 /// The model of a kind.
 #[derive(Clone, Debug, PartialEq)]
 pub struct KernelModel {
@@ -201,10 +219,9 @@ pub struct KernelModel {
     pub(super) least: Vec<u64>,
     pub(super) most: Vec<u64>,
     pub(super) bins: Bins,
-    /// Trees of all devices.
+    /// Trees of all devices over their lines, for devices with a few rows.
     pub(super) pooled: Forest,
-    /// Of devices that were left out in training, the worst at either end.
-    pub(super) unseen: Interval,
+    pub(super) unseen: Unseen,
     pub(super) devices: Vec<DeviceModel>,
 }
 
@@ -263,11 +280,11 @@ impl KernelModel {
             let found = own.latency(&self.bins, Some(&self.pooled), (work, device));
             return (found, own.interval.at(found.above_floor), own.slack);
         }
-        let floors = Floors::mean_of(self.devices.iter().map(|device| &device.floors));
-        let floor = floors.ns(work.name());
-        let found = latency(&self.bins, &self.pooled, (work, device), floor);
+        let floors = Floors::usual_of(self.devices.iter().map(|device| &device.floors));
+        let floor = (floors.ns(work.name()), Line::ROOFLINE);
+        let found = latency(&self.bins, &self.unseen.forest, (work, device), floor);
         let slack = mean(self.devices.iter().map(|device| device.slack));
-        (found, self.unseen.at(found.above_floor), slack)
+        (found, self.unseen.interval.at(found.above_floor), slack)
     }
 
     fn of_device(&self, device: &HardwareSpec) -> Option<&DeviceModel> {

@@ -15,8 +15,9 @@ use super::forest::Forest;
 use super::grow::{self, Settings, Table};
 use super::interval::Interval;
 use super::leave_out;
+use super::line::{Line, Point};
 use super::measured::Measured;
-use super::model::{DeviceModel, Floors, KernelModel, Learnt, Source};
+use super::model::{DeviceModel, Floors, KernelModel, Learnt, Source, Unseen};
 use super::split::Part;
 use super::work::Kind;
 
@@ -26,10 +27,41 @@ pub const MODEL_BYTES_MOST: usize = 300_000;
 const ROWS_LEAST: usize = 200;
 
 /// Of one device.
-const OWN: Settings = Settings { rounds: 450, leaves: 31, rate: 0.06, rows: 8, features: 0.8 };
-/// Over all devices, for those that nobody measured: fewer and broader leaves.
-pub(super) const POOLED: Settings =
-    Settings { rounds: 120, leaves: 15, rate: 0.1, rows: 40, features: 0.5 };
+const OWN: Forested = Forested {
+    base: Corrected::Line,
+    settings: Settings { rounds: 450, leaves: 31, rate: 0.06, rows: 8, features: 0.8 },
+};
+/// Over all devices: fewer and broader leaves.
+const BROAD: Settings = Settings { rounds: 120, leaves: 7, rate: 0.1, rows: 100, features: 0.3 };
+/// Over all devices, for those of which a few rows are known, and a line by these.
+pub(super) const POOLED: Forested = Forested { base: Corrected::Line, settings: BROAD };
+/// Over all devices, for those that nobody measured.
+pub(super) const UNSEEN: Forested = Forested { base: Corrected::Roofline, settings: BROAD };
+
+/// What trees correct.
+#[derive(Clone, Copy, Debug)]
+enum Corrected {
+    /// The line of each device.
+    Line,
+    /// The roofline: a device nobody measured has no line, and those of others lead astray.
+    Roofline,
+}
+
+impl Corrected {
+    fn line(self, own: Line) -> Line {
+        match self {
+            Self::Line => own,
+            Self::Roofline => Line::ROOFLINE,
+        }
+    }
+}
+
+/// How trees are grown, and on what.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Forested {
+    base: Corrected,
+    settings: Settings,
+}
 
 /// The rows of one device, and what the host added to them.
 pub(super) struct DeviceRows {
@@ -39,17 +71,26 @@ pub(super) struct DeviceRows {
     pub rows: Vec<Measured>,
     /// By name of the operation.
     pub floors: BTreeMap<&'static str, Floor>,
+    /// What measurements are made of.
+    pub line: Line,
 }
 
 impl DeviceRows {
     /// The floor of a row's operation.
     pub fn floor(&self, row: &Measured) -> Floor {
-        self.floors.get(row.work.name()).copied().unwrap_or_default()
+        self.floors.get(row.work.name()).cloned().unwrap_or_default()
     }
 
-    /// What is to be predicted: the measurement without what the host added from row to row.
+    /// The same in nanoseconds.
+    pub fn floor_ns(&self, row: &Measured) -> f64 {
+        self.floors.get(row.work.name()).map_or(0.0, |floor| floor.ns)
+    }
+
+    /// What is to be predicted: the measurement without what the host added to this row more than
+    /// to others.
     pub fn latency_ns(&self, row: &Measured) -> f64 {
-        self.floor(row).latency_ns(row)
+        let floor = self.floors.get(row.work.name());
+        floor.map_or(row.latency_ns, |floor| floor.latency_ns(row, self.line))
     }
 
     /// The rows of one part.
@@ -58,10 +99,10 @@ impl DeviceRows {
     }
 
     /// Features and target of a row.
-    fn example(&self, row: &Measured) -> (Features, f32) {
-        let floor = self.floor(row).ns;
-        let base = roofline_ns(&row.work, row.device).max(floor);
-        let features = Features::of(&row.work, row.device, floor);
+    fn example(&self, row: &Measured, line: Line) -> (Features, f32) {
+        let floor = self.floor_ns(row);
+        let base = line.ns(roofline_ns(&row.work, row.device), floor);
+        let features = Features::of(&row.work, row.device, (floor, line));
         (features, (self.latency_ns(row) / base).ln() as f32)
     }
 
@@ -82,8 +123,13 @@ pub(super) fn by_device(kind: Kind, rows: &[Measured]) -> Vec<DeviceRows> {
         for row in rows.iter().filter(|row| Part::of(&row.work) == Part::Train) {
             names.entry(row.work.name()).or_default().push(*row);
         }
-        let floors = names.into_iter().map(|(name, rows)| (name, Floor::of(&rows))).collect();
-        DeviceRows { device: rows[0].device, rows, floors }
+        let floors: BTreeMap<&'static str, Floor> =
+            names.iter().map(|(name, rows)| (*name, Floor::of(rows))).collect();
+        let points: Vec<Point> = names
+            .iter()
+            .flat_map(|(name, rows)| rows.iter().map(|row| floors[name].point(row)))
+            .collect();
+        DeviceRows { device: rows[0].device, rows, floors, line: Line::of(&points) }
     };
     devices.into_values().map(grouped).collect()
 }
@@ -108,43 +154,44 @@ pub fn train(
     let all: Vec<&DeviceRows> = devices.iter().collect();
     let bins = bins(&all);
     // The longest first, so that no thread ends long after the others.
-    let pooled = |_: usize| forest(&all, &bins, POOLED);
-    let own = |at: usize| forest(&all[at..=at], &bins, OWN);
-    let count = devices.len();
-    let mut grown = in_parallel(threads, count + 1, |job| match job {
-        0 => pooled(job),
-        _ => own(job - 1),
+    let mut grown = in_parallel(threads, devices.len() + 2, |job| match job {
+        0 => forest(&all, &bins, POOLED),
+        1 => forest(&all, &bins, UNSEEN),
+        _ => forest(&all[job - 2..job - 1], &bins, OWN),
     });
-    let pooled = grown.remove(0);
+    let (pooled, unseen_forest) = (grown.remove(0), grown.remove(0));
     let unseen = leave_out::interval(&all, threads);
     let parts = devices.iter().zip(grown).map(|(device, forest)| of_device(device, &bins, forest));
     let devices: Vec<DeviceModel> = parts.collect();
     let (least, most) = ranges(kind, rows);
+    let unseen = Unseen { forest: unseen_forest, interval: unseen };
     Ok(KernelModel { kind, sources, least, most, bins, pooled, unseen, devices })
 }
 
 /// The bins of the features of all rows to learn from.
 pub(super) fn bins(devices: &[&DeviceRows]) -> Bins {
-    let examples: Vec<Features> = examples(devices).map(|(features, _)| features).collect();
+    let examples: Vec<Features> =
+        examples(devices, Corrected::Line).map(|(features, _)| features).collect();
     Bins::of(&examples.iter().map(Features::values).collect::<Vec<_>>())
 }
 
 /// A forest on the rows to learn from.
-pub(super) fn forest(devices: &[&DeviceRows], bins: &Bins, settings: Settings) -> Forest {
+pub(super) fn forest(devices: &[&DeviceRows], bins: &Bins, how: Forested) -> Forest {
     let features = bins.ends().len();
     let mut table = Table { features, bins: Vec::new(), targets: Vec::new() };
     let mut placed = [0; MOST];
-    for (features_of, target) in examples(devices) {
+    for (features_of, target) in examples(devices, how.base) {
         bins.place(features_of.values(), &mut placed);
         table.bins.extend_from_slice(&placed[..features]);
         table.targets.push(target);
     }
-    grow::forest(&table, settings, features as u64)
+    grow::forest(&table, how.settings, features as u64)
 }
 
-fn examples(devices: &[&DeviceRows]) -> impl Iterator<Item = (Features, f32)> {
-    let of_device = |device: &&DeviceRows| {
-        device.part(Part::Train).map(|row| device.example(row)).collect::<Vec<_>>()
+fn examples(devices: &[&DeviceRows], base: Corrected) -> impl Iterator<Item = (Features, f32)> {
+    let of_device = move |device: &&DeviceRows| {
+        let line = base.line(device.line);
+        device.part(Part::Train).map(|row| device.example(row, line)).collect::<Vec<_>>()
     };
     devices.iter().flat_map(of_device)
 }
@@ -154,6 +201,7 @@ fn of_device(device: &DeviceRows, bins: &Bins, forest: Forest) -> DeviceModel {
         device: device.device.key.clone().into_owned(),
         rows: device.part(Part::Train).count(),
         floors: device.floors_ns(),
+        line: device.line,
         slack: slack(device.part(Part::Train).map(|row| (row, device.latency_ns(row)))),
         learnt: Learnt::Own(forest),
         interval: Interval::flat(0.0, 0.0),
