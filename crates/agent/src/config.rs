@@ -33,6 +33,10 @@ Pages at --metrics:
 Whose a GPU is stands on rowmill_run_info alone; join it: hw_gpu_utilization_ratio * on (UUID)
 group_left (job, user) rowmill_run_info.
 
+Whose a GPU is comes from Slurm's variables, from a folder with a file per GPU, and from the kubelet:
+  job_mapping = \"/run/rowmill-jobs\"
+  pod_resources = \"/var/lib/kubelet/pod-resources/kubelet.sock\"
+
 Traces from other hosts (`rowmill fleet trace`) are off until the file has all of this:
   [listen]
   address = \"0.0.0.0:9466\"
@@ -107,6 +111,8 @@ pub struct Config {
     pub dcgm_fields: Option<PathBuf>,
     /// A folder with a file per GPU: dcgm-exporter's job mapping, or a prolog's.
     pub job_mapping: Option<PathBuf>,
+    /// The kubelet's socket of pods and their devices, to know which pod holds which GPU.
+    pub pod_resources: Option<PathBuf>,
     /// The name this host goes by.
     pub host: Option<String>,
     /// Where audit lines go; stderr where not said.

@@ -22,6 +22,7 @@ mod control;
 mod counters;
 mod hub;
 mod page;
+mod pods;
 mod state;
 mod traces;
 #[cfg(test)]
@@ -132,6 +133,10 @@ fn threads(state: &Arc<State>, sink: Sink, place: &Place) -> Result<(), Error> {
             spawn("steps", 256 << 10, Box::new(move || hear_steps(&own, &socket)))?;
         }
         Err(error) => state.note(format!("steps: {error}")),
+    }
+    if let Some(socket) = state.config.pod_resources.clone() {
+        let own = Arc::clone(state);
+        spawn("pods", 512 << 10, Box::new(move || pods::run(&own, &socket)))?;
     }
     let (own, place) = (Arc::clone(state), place.clone());
     spawn("look", 512 << 10, Box::new(move || look(&own, &place)))

@@ -38,6 +38,8 @@ pub struct State {
     pub machine: Mutex<Machine>,
     /// Runs of the processes that asked, and who holds which GPU.
     pub owners: Mutex<Owners>,
+    /// GPUs that pods hold, by UUID.
+    pub pods: Mutex<Holders>,
     /// What is missing, and why.
     pub notes: Mutex<Vec<String>>,
     /// Counters left to others: GPU → when that ends.
@@ -106,6 +108,7 @@ impl State {
             gpus: Mutex::default(),
             machine: Mutex::default(),
             owners: Mutex::default(),
+            pods: Mutex::default(),
             notes: Mutex::default(),
             pauses: Mutex::default(),
             audit,
@@ -147,6 +150,7 @@ impl State {
         if let Some(folder) = &self.config.job_mapping {
             owners.holders = allocation::mapped(folder);
         }
+        owners.holders.extend(lock(&self.pods).clone());
         for process in &processes {
             // A process's group is its own from its start; reading it once is enough.
             let group = known.get(&process.pid).cloned();

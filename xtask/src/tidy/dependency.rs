@@ -54,7 +54,7 @@ const OWNERS: [(&[&str], &[&str]); 17] = [
     ),
     (&["pyo3", "numpy"], &["python"]),
     (&["tokio", "async-", "futures"], &["agent", "hub"]),
-    (&["axum", "hyper", "tonic", "tower", "reqwest", "askama", "rustls"], &["agent", "hub"]),
+    (&["axum", "hyper", "h2", "tonic", "tower", "reqwest", "askama", "rustls"], &["agent", "hub"]),
     (&["ureq"], &["data", "cli", "agent"]),
     (&["nvml-", "prometheus-", "procfs", "listenfd"], &["agent"]),
     (&["anyhow", "eyre", "color-eyre"], &[]),

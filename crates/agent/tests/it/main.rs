@@ -8,5 +8,6 @@ mod fixture;
 mod holder;
 mod hub;
 mod pages;
+mod pods;
 mod server;
 mod traces;

@@ -45,6 +45,52 @@ fn both_formats_are_served_by_what_is_accepted() {
     }
 }
 
+/// Fields as dcgm-exporter's list of usual counters has them: name and type.
+const OF_DCGM_EXPORTER: [(&str, &str); 20] = [
+    ("DCGM_FI_DEV_SM_CLOCK", "gauge"),
+    ("DCGM_FI_DEV_MEM_CLOCK", "gauge"),
+    ("DCGM_FI_DEV_GPU_TEMP", "gauge"),
+    ("DCGM_FI_DEV_POWER_USAGE", "gauge"),
+    ("DCGM_FI_DEV_TOTAL_ENERGY_CONSUMPTION", "counter"),
+    ("DCGM_FI_DEV_PCIE_REPLAY_COUNTER", "counter"),
+    ("DCGM_FI_DEV_GPU_UTIL", "gauge"),
+    ("DCGM_FI_DEV_XID_ERRORS", "gauge"),
+    ("DCGM_FI_DEV_FB_FREE", "gauge"),
+    ("DCGM_FI_DEV_FB_USED", "gauge"),
+    ("DCGM_FI_PROF_GR_ENGINE_ACTIVE", "gauge"),
+    ("DCGM_FI_PROF_SM_ACTIVE", "gauge"),
+    ("DCGM_FI_PROF_SM_OCCUPANCY", "gauge"),
+    ("DCGM_FI_PROF_PIPE_TENSOR_ACTIVE", "gauge"),
+    ("DCGM_FI_PROF_PIPE_FP64_ACTIVE", "gauge"),
+    ("DCGM_FI_PROF_PIPE_FP32_ACTIVE", "gauge"),
+    ("DCGM_FI_PROF_PIPE_FP16_ACTIVE", "gauge"),
+    ("DCGM_FI_PROF_DRAM_ACTIVE", "gauge"),
+    ("DCGM_FI_PROF_PCIE_TX_BYTES", "gauge"),
+    ("DCGM_FI_PROF_PCIE_RX_BYTES", "gauge"),
+];
+/// Its labels of a whole GPU: the host's was renamed in 2026, so there are both.
+const ITS_LABELS: [&str; 7] =
+    ["gpu", "UUID", "pci_bus_id", "device", "modelName", "Hostname", "hostname"];
+
+#[test]
+fn the_page_for_dcgms_boards_has_its_names_types_and_labels() {
+    let agent = Agent::start("", Some(GPU));
+    let page = agent.until("a second sample", |agent| {
+        let page = agent.page("/metrics/dcgm", "*/*").body;
+        value(&page, "DCGM_FI_PROF_SM_ACTIVE", &[]).is_some().then_some(page)
+    });
+    let types: Vec<(&str, &str)> =
+        page.lines().filter_map(|line| line.strip_prefix("# TYPE ")?.split_once(' ')).collect();
+    assert_eq!(types, OF_DCGM_EXPORTER, "{page}");
+    for line in page.lines().filter(|line| !line.starts_with('#')) {
+        let (_, labels) = line.split_once('{').unwrap();
+        let labels = labels.rsplit_once('}').unwrap().0;
+        let names: Vec<&str> =
+            labels.split("\",").map(|label| label.split_once('=').unwrap().0).collect();
+        assert_eq!(names, ITS_LABELS, "{line}");
+    }
+}
+
 #[test]
 fn an_agent_that_ends_leaves_no_name_behind() {
     let mut agent = Agent::start("", None);

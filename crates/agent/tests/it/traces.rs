@@ -26,6 +26,11 @@ pub struct Job {
 
 impl Job {
     pub fn start(sockets: &Path, write: impl Fn(&str, &str) + Send + 'static) -> Self {
+        Self::start_as(sockets, 2, write)
+    }
+
+    /// `free` as in the poll: 0 for a profiler that is busy.
+    fn start_as(sockets: &Path, free: i32, write: impl Fn(&str, &str) + Send + 'static) -> Self {
         let stop = Arc::new(AtomicBool::new(false));
         let (own, sockets) = (Arc::clone(&stop), sockets.to_owned());
         let thread = std::thread::spawn(move || {
@@ -34,7 +39,7 @@ impl Job {
             let pid = i32::try_from(std::process::id()).unwrap();
             let mut done = String::new();
             while !own.load(Ordering::SeqCst) {
-                let poll = Message::Poll { free: 2, job: 0, pids: vec![pid, 2] }.to_bytes();
+                let poll = Message::Poll { free, job: 0, pids: vec![pid, 2] }.to_bytes();
                 let mut bytes = vec![0; 4096];
                 let asked = client.send_to(&poll, sockets.join("dynolog"));
                 let length = asked.and_then(|_| client.recv(&mut bytes)).unwrap_or_default();
@@ -74,9 +79,13 @@ pub fn honest(path: &str, id: &str) {
 }
 
 fn order(agent: &Agent, token: &str) -> String {
+    order_by(agent, token, &ORDER.replace("TOKEN", token))
+}
+
+fn order_by(agent: &Agent, token: &str, text: &str) -> String {
     // It may take a moment until the job has asked for the first time.
     agent.until("a job that asks", |agent| {
-        let begun = agent.local("POST", "/v1/traces", &ORDER.replace("TOKEN", token));
+        let begun = agent.local("POST", "/v1/traces", text);
         (begun.status == 201).then_some(())
     });
     agent.until("the end of the order", |agent| {
@@ -111,14 +120,74 @@ fn an_order_brings_a_compressed_trace_that_is_fetched_and_removed() {
     drop(job);
 }
 
+fn is_lost(state: &str, reason: &str) {
+    assert!(state.contains("\"state\":\"lost\"") && state.contains(reason), "{reason}: {state}");
+}
+
 #[test]
 fn a_file_that_is_no_trace_is_lost_with_its_reason() {
     let agent = Agent::start("", None);
-    let job = Job::start(&agent.sockets(), |path, _| {
-        std::os::unix::fs::symlink("/etc/passwd", path).unwrap();
+    type Write = fn(&str, &str);
+    let cases: [(&str, &str, Write); 3] = [
+        ("link", "symbolic link", |path, _| {
+            std::os::unix::fs::symlink("/etc/passwd", path).unwrap();
+        }),
+        ("pipe", "named pipe", |path, _| {
+            assert!(Command::new("mkfifo").arg(path).status().unwrap().success());
+        }),
+        ("large", "expected at most", |path, id| {
+            let text = format!("{{\"trace_id\": \"{id}\"{}}}", " ".repeat(2 << 20));
+            fs::write(path, text).unwrap();
+        }),
+    ];
+    for (token, reason, write) in cases {
+        let job = Job::start(&agent.sockets(), write);
+        is_lost(&order(&agent, token), reason);
+        drop(job);
+        fs::remove_file(agent.sockets().join("dynoconfigclient-job")).unwrap();
+    }
+}
+
+#[test]
+fn a_request_that_leads_to_nothing_is_lost_with_its_reason_in_time() {
+    let agent = Agent::start("", None);
+    let impatient = |token: &str| {
+        ORDER.replace("TOKEN", token).replace("\"patience_ms\": 20000", "\"patience_ms\": 1500")
+    };
+    let job = Job::start(&agent.sockets(), |_, _| {});
+    is_lost(&order_by(&agent, "stepless", &impatient("stepless")), "makes no step");
+    let near = impatient("near").replace(
+        "{\"kind\": \"iterations\", \"count\": 5, \"align\": 100}",
+        "{\"kind\": \"duration\", \"length_ms\": 100, \"warmup_s\": 5, \"start_unix_ms\": 1}",
+    );
+    is_lost(&order_by(&agent, "near", &near), "too near");
+    drop(job);
+    fs::remove_file(agent.sockets().join("dynoconfigclient-job")).unwrap();
+    let job = Job::start_as(&agent.sockets(), 0, honest);
+    // It has to be known as busy first.
+    agent.until("a busy job", |agent| {
+        agent.local("GET", "/v1/status", "").body.contains("\"is_free\":false").then_some(())
     });
-    let state = order(&agent, "link");
-    assert!(state.contains("\"state\":\"lost\"") && state.contains("symbolic link"), "{state}");
+    is_lost(&order_by(&agent, "busy", &impatient("busy")), "busy");
+    drop(job);
+}
+
+#[test]
+fn an_order_that_nobody_wants_any_more_leaves_nothing() {
+    let agent = Agent::start("", None);
+    let job = Job::start(&agent.sockets(), |_, _| {});
+    agent.until("an open order", |agent| {
+        let begun = agent.local("POST", "/v1/traces", &ORDER.replace("TOKEN", "open"));
+        (begun.status == 201).then_some(())
+    });
+    assert_eq!(agent.local("DELETE", "/v1/traces/open", "").status, 204);
+    agent.until("its end", |agent| {
+        (agent.local("GET", "/v1/traces/open", "").status == 404).then_some(())
+    });
+    assert_eq!(fs::read_dir(agent.path("state/traces")).unwrap().count(), 0);
+    // The process is free for the next one.
+    let again = agent.local("POST", "/v1/traces", &ORDER.replace("TOKEN", "open"));
+    assert_eq!(again.status, 201, "{again:?}");
     drop(job);
 }
 

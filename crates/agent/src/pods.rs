@@ -1,0 +1,187 @@
+//! Pods that hold GPUs, as the kubelet tells them (`PodResourcesLister/List`, version 1): one gRPC
+//! call over its socket, asked again and again. Allocation, not processes: a pod that uses nothing
+//! is there too.
+
+use std::path::Path;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use axum::body::Bytes;
+use axum::http::Request;
+use fleet::allocation::{Holders, Run};
+use prost::Message;
+use tokio::net::UnixStream;
+
+use crate::state::{State, lock};
+
+/// Between two questions.
+const PERIOD: Duration = Duration::from_secs(10);
+/// A kubelet that takes longer is not there.
+const PATIENCE: Duration = Duration::from_secs(5);
+/// Larger answers are refused.
+const SIZE_MAX: usize = 16 << 20;
+/// Bytes before a gRPC message: whether it is compressed, and its length.
+const FRAME: usize = 5;
+/// Resources of GPUs and their instances begin so.
+const VENDOR: &str = "nvidia.com/";
+
+/// The kubelet's answer.
+#[derive(Clone, PartialEq, Eq, Message)]
+pub struct ListPodResourcesResponse {
+    /// Pods of this host.
+    #[prost(message, repeated, tag = "1")]
+    pub pod_resources: Vec<PodResources>,
+}
+
+/// One pod.
+#[derive(Clone, PartialEq, Eq, Message)]
+pub struct PodResources {
+    /// Its name.
+    #[prost(string, tag = "1")]
+    pub name: String,
+    /// Its name space.
+    #[prost(string, tag = "2")]
+    pub namespace: String,
+    /// Its containers.
+    #[prost(message, repeated, tag = "3")]
+    pub containers: Vec<ContainerResources>,
+}
+
+/// One container.
+#[derive(Clone, PartialEq, Eq, Message)]
+pub struct ContainerResources {
+    /// Its name.
+    #[prost(string, tag = "1")]
+    pub name: String,
+    /// What it holds.
+    #[prost(message, repeated, tag = "2")]
+    pub devices: Vec<ContainerDevices>,
+}
+
+/// Devices of one kind.
+#[derive(Clone, PartialEq, Eq, Message)]
+pub struct ContainerDevices {
+    /// The kind, such as `nvidia.com/gpu`.
+    #[prost(string, tag = "1")]
+    pub resource_name: String,
+    /// UUIDs; with `::N` behind where a GPU is shared in time.
+    #[prost(string, repeated, tag = "2")]
+    pub device_ids: Vec<String>,
+}
+
+/// Asks until the agent ends.
+pub fn run(state: &Arc<State>, socket: &Path) {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+    let Ok(runtime) = runtime else { return state.note("pods: no runtime".to_owned()) };
+    let mut asked = None::<Instant>;
+    while !state.is_ending() {
+        if asked.is_none_or(|asked| asked.elapsed() >= PERIOD) {
+            asked = Some(Instant::now());
+            let answer = runtime.block_on(async {
+                tokio::time::timeout(PATIENCE, list(socket))
+                    .await
+                    .unwrap_or_else(|_| Err(format!("no answer within {} s", PATIENCE.as_secs())))
+            });
+            match answer {
+                Ok(answer) => *lock(&state.pods) = holders(&answer),
+                Err(problem) => {
+                    // Who held what before is not known to hold it now.
+                    lock(&state.pods).clear();
+                    state.note(format!("{}: {problem}", socket.display()));
+                }
+            }
+        }
+        std::thread::sleep(Duration::from_millis(500));
+    }
+}
+
+async fn list(socket: &Path) -> Result<ListPodResourcesResponse, String> {
+    let words = |error: h2::Error| error.to_string();
+    let stream = UnixStream::connect(socket).await.map_err(|error| error.to_string())?;
+    let (client, connection) = h2::client::handshake(stream).await.map_err(words)?;
+    // It is dropped, and ends, with this call.
+    let driven = tokio::spawn(connection);
+    let mut client = client.ready().await.map_err(words)?;
+    let request = Request::post("http://localhost/v1.PodResourcesLister/List")
+        .header("content-type", "application/grpc")
+        .header("te", "trailers")
+        .body(())
+        .map_err(|error| error.to_string())?;
+    let (answer, mut sent) = client.send_request(request, false).map_err(words)?;
+    sent.send_data(Bytes::from_static(&[0; FRAME]), true).map_err(words)?;
+    let answer = answer.await.map_err(words)?;
+    if !answer.status().is_success() {
+        return Err(format!("status {}", answer.status()));
+    }
+    let head = answer.headers().clone();
+    let mut body = answer.into_body();
+    let mut bytes = Vec::new();
+    while let Some(part) = body.data().await {
+        let part = part.map_err(words)?;
+        body.flow_control().release_capacity(part.len()).map_err(words)?;
+        bytes.extend_from_slice(&part);
+        if bytes.len() > SIZE_MAX {
+            return Err(format!("expected at most {SIZE_MAX} bytes, got more"));
+        }
+    }
+    let trailers = body.trailers().await.map_err(words)?.unwrap_or(head);
+    driven.abort();
+    let status = trailers.get("grpc-status").and_then(|value| value.to_str().ok());
+    if status.is_some_and(|status| status != "0") {
+        let said = trailers.get("grpc-message").and_then(|value| value.to_str().ok());
+        return Err(format!("gRPC status {} {}", status.unwrap_or(""), said.unwrap_or("")));
+    }
+    message(&bytes)
+}
+
+/// The message of a gRPC body that is not compressed.
+fn message(bytes: &[u8]) -> Result<ListPodResourcesResponse, String> {
+    let wrong = || format!("expected one whole gRPC message, got {} bytes", bytes.len());
+    let (head, body) = bytes.split_first_chunk::<FRAME>().ok_or_else(wrong)?;
+    let length = u32::from_be_bytes([head[1], head[2], head[3], head[4]]) as usize;
+    if head[0] != 0 || length != body.len() {
+        return Err(wrong());
+    }
+    ListPodResourcesResponse::decode(body).map_err(|error| error.to_string())
+}
+
+/// Who holds which GPU, by UUID.
+pub fn holders(answer: &ListPodResourcesResponse) -> Holders {
+    let mut found = Holders::new();
+    for pod in &answer.pod_resources {
+        for container in &pod.containers {
+            let run = Run {
+                scheduler: "kubernetes",
+                job: pod.name.clone(),
+                name: Some(container.name.clone()),
+                partition: Some(pod.namespace.clone()),
+                ..Run::default()
+            };
+            let of_gpus =
+                container.devices.iter().filter(|kind| kind.resource_name.starts_with(VENDOR));
+            for id in of_gpus.flat_map(|kind| &kind.device_ids) {
+                // Shares of one GPU are its own.
+                let uuid = id.split("::").next().unwrap_or(id);
+                let runs: &mut Vec<Run> = found.entry(uuid.to_owned()).or_default();
+                if !runs.contains(&run) {
+                    runs.push(run.clone());
+                }
+            }
+        }
+    }
+    found
+}
+
+#[cfg(test)]
+mod tests {
+    use super::message;
+
+    #[test]
+    fn bodies_that_are_no_message_are_refused() {
+        assert_eq!(message(&[0; 5]).unwrap().pod_resources.len(), 0);
+        for wrong in [&[][..], &[0; 4], &[1, 0, 0, 0, 0], &[0, 0, 0, 0, 2, 0], &[0, 0, 0, 0, 1, 9]]
+        {
+            assert!(message(wrong).is_err(), "{wrong:?}");
+        }
+    }
+}

@@ -1,0 +1,99 @@
+//! Pods as a kubelet tells them: a test server of its protocol, since no kubelet runs here.
+
+use std::path::Path;
+
+use axum::body::Bytes;
+use axum::http::{HeaderMap, Response};
+use tokio::net::UnixListener;
+
+use crate::fixture::{Agent, value};
+
+/// A message with one field of bytes after the other, as protobuf writes them.
+fn fields(fields: &[(u8, &[u8])]) -> Vec<u8> {
+    let mut bytes = Vec::new();
+    for (number, value) in fields {
+        bytes.extend_from_slice(&[number << 3 | 2, u8::try_from(value.len()).unwrap()]);
+        bytes.extend_from_slice(value);
+    }
+    bytes
+}
+
+/// A pod whose container holds `ids` of one kind of device.
+fn pod(name: &str, kind: &str, ids: &[&str]) -> Vec<u8> {
+    let mut devices = vec![(1, kind.as_bytes())];
+    devices.extend(ids.iter().map(|id| (2, id.as_bytes())));
+    let container = fields(&[(1, b"train"), (2, &fields(&devices))]);
+    fields(&[(1, name.as_bytes()), (2, b"research"), (3, &container)])
+}
+
+async fn serve(listener: UnixListener, answer: Bytes) {
+    loop {
+        let Ok((stream, _)) = listener.accept().await else { return };
+        let answer = answer.clone();
+        tokio::spawn(async move {
+            let mut connection = h2::server::handshake(stream).await.unwrap();
+            while let Some(Ok((request, mut respond))) = connection.accept().await {
+                assert_eq!(request.uri().path(), "/v1.PodResourcesLister/List");
+                assert_eq!(request.headers()["content-type"], "application/grpc");
+                let head = Response::builder().header("content-type", "application/grpc");
+                let mut body = respond.send_response(head.body(()).unwrap(), false).unwrap();
+                body.send_data(answer.clone(), false).unwrap();
+                let mut trailers = HeaderMap::new();
+                trailers.insert("grpc-status", "0".parse().unwrap());
+                body.send_trailers(trailers).unwrap();
+            }
+        });
+    }
+}
+
+/// Serves until the process ends.
+fn kubelet(socket: &Path, pods: &[Vec<u8>]) {
+    let listed: Vec<(u8, &[u8])> = pods.iter().map(|pod| (1, pod.as_slice())).collect();
+    let message = fields(&listed);
+    let mut answer = vec![0];
+    answer.extend_from_slice(&u32::try_from(message.len()).unwrap().to_be_bytes());
+    answer.extend_from_slice(&message);
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    let listener = {
+        let _inside = runtime.enter();
+        UnixListener::bind(socket).unwrap()
+    };
+    std::thread::spawn(move || runtime.block_on(serve(listener, answer.into())));
+}
+
+#[test]
+fn pods_hold_gpus_and_what_they_do_not_use_is_held_idle() {
+    let folder = tempfile::tempdir_in("/tmp").unwrap();
+    let socket = folder.path().join("kubelet.sock");
+    let uuid = |gpu: u32| format!("GPU-{gpu:08}-0000-0000-0000-000000000000");
+    let shared = format!("{}::3", uuid(1));
+    kubelet(
+        &socket,
+        &[
+            pod("idle-0", "nvidia.com/gpu", &[&uuid(0)]),
+            pod("shared-0", "nvidia.com/gpu.shared", &[&shared]),
+            pod("network-0", "vendor.com/nic", &[&uuid(1)]),
+        ],
+    );
+    let configuration = format!("pod_resources = '{}'\n", socket.display());
+    let agent = Agent::start(&configuration, Some("gpu=0 util=0\ngpu=1 util=50\n"));
+    let page = agent.until("an idle GPU that a pod holds", |agent| {
+        let page = agent.page("/metrics", "text/plain").body;
+        (value(&page, "rowmill_gpu_held_idle", &["gpu=\"0\""]) == Some(1.0)).then_some(page)
+    });
+    let run = |labels: &[&str]| value(&page, "rowmill_run_info", labels);
+    let of_pod = ["gpu=\"0\"", "scheduler=\"kubernetes\"", "job_id=\"idle-0\"", "name=\"train\""];
+    assert_eq!(run(&of_pod), Some(1.0), "{page}");
+    assert_eq!(run(&["gpu=\"1\"", "job_id=\"shared-0\"", "partition=\"research\""]), Some(1.0));
+    assert_eq!(run(&["network-0"]), None);
+    assert_eq!(value(&page, "rowmill_gpu_held_idle", &["gpu=\"1\""]), Some(0.0));
+}
+
+#[test]
+fn a_kubelet_that_is_not_there_is_a_note() {
+    let agent = Agent::start("pod_resources = '/tmp/none.sock'\n", Some("gpu=0 util=0\n"));
+    agent.until("a note", |agent| {
+        let status = agent.local("GET", "/v1/status", "").body;
+        status.contains("/tmp/none.sock: No such file").then_some(())
+    });
+}
