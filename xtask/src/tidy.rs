@@ -2,6 +2,7 @@
 //! Reads text only; compiles nothing.
 
 mod boundary;
+mod circle;
 mod dead;
 mod dependency;
 mod name;
@@ -28,6 +29,8 @@ Rules:
   edge       crates depend only downwards, along the edges of ARCHITECTURE.md; heavy
              dependencies have one owner; what a manifest lists, the crate uses
   purity     schema, analyze, predict and plan know no files, clock or environment
+  circle     files of a crate that import each other in a circle are listed in
+             xtask/ratchet.toml by their number, which may only shrink
   boundary   the sources of train name neither the CPU nor its layouts: panels, pairs
   unsafe     the keyword appears in `device`, `comm/mpi/ffi.rs` (and later `python`) only
   size       files ≤ 800 lines, functions ≤ 70 (kernels 120), parameters ≤ 5; older excess is
@@ -99,6 +102,7 @@ fn fix(root: &Path, folder: &str) -> Result<(), Error> {
 
 fn check(tree: &Tree) -> Result<Vec<Violation>, Error> {
     let mut all = dependency::check(tree)?;
+    all.extend(circle::check(tree)?);
     all.extend(boundary::check(tree));
     all.extend(purity::check(tree));
     all.extend(ratchet::check(tree)?);

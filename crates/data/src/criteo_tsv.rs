@@ -21,23 +21,12 @@
 //! fast as the machine reads ([`scan`]).
 
 mod columns;
+mod files;
 mod number;
 mod separators;
 
-use std::collections::BTreeMap;
-
-use schema::DataConfig;
-use schema::source::{Format, Ids, Preset};
-
-pub use columns::Columns;
 pub(crate) use columns::{Form, Found, parse};
-
-use crate::error::Error;
-use crate::layout::{LabelNeed, Wanted};
-use crate::limit::Strictness;
-use crate::loss::Losses;
-use crate::scan::{Meter, Source};
-use crate::text::Pace;
+pub use files::scan;
 
 /// Number of dense columns.
 pub const DENSE: usize = 13;
@@ -50,47 +39,4 @@ pub fn column_names() -> Vec<String> {
     let dense = (1..=DENSE).map(|i| format!("I{i}"));
     let categorical = (1..=CATEGORICAL).map(|i| format!("C{i}"));
     std::iter::once("label".to_owned()).chain(dense).chain(categorical).collect()
-}
-
-/// Reads files in Criteo's layout into columns of integers, block by block in their order, skipping
-/// malformed lines. Values are as they are written, neither transformed nor taken modulo anything.
-///
-/// # Errors
-/// [`Error`] for what cannot be read, or what `take` says.
-pub fn scan(
-    inputs: &[String],
-    threads: usize,
-    mut take: impl FnMut(Columns) -> Result<(), Error>,
-) -> Result<Losses, Error> {
-    let config = DataConfig {
-        train: Vec::new(),
-        evaluation: Vec::new(),
-        hold_out: 0.0,
-        hold_out_by: None,
-        format: Format::Criteo,
-        delimiter: None,
-        quote: None,
-        preset: Some(Preset::CriteoDlrm),
-        columns: Vec::new(),
-        label: None,
-        dense: Vec::new(),
-        categorical: Vec::new(),
-        missing: None,
-        ids: Ids::Modulo,
-        table_rows: BTreeMap::new(),
-    };
-    let wanted = Wanted::of(&config)?;
-    let source = Source {
-        inputs,
-        config: &config,
-        wanted: &wanted,
-        label: LabelNeed::Optional,
-        strictness: Strictness::ANY,
-        pace: Pace::FullBlocks,
-        threads,
-    };
-    source.check(1)?;
-    let mut silent = |_| {};
-    let mut meter = Meter::new((config.format, inputs), 1, &mut silent)?;
-    source.scan(&mut meter, || Columns::with_room(0), |block| take(block.taken))
 }

@@ -12,9 +12,12 @@ use std::sync::Arc;
 
 use schema::DataConfig;
 
+use crate::block::{Pace, Shown, TakeRows};
 use crate::error::Error;
-use crate::layout::Layout;
-use crate::text::{BLOCK_BYTES, Body, First, Head, Pace, RECORD_BYTES, fill, name};
+use crate::layout::{Layout, Wanted};
+use crate::reader::{Reader, Reading, Send};
+use crate::text::{self, BLOCK_BYTES, First, Head, RECORD_BYTES, fill, name};
+use crate::{block, record};
 
 /// What parts and what encloses fields.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -61,11 +64,6 @@ impl Records {
             first = last as usize;
             take(line, &self.text, &fields);
         }
-    }
-
-    /// Bytes of all fields and of what parts them.
-    pub(crate) fn text_bytes(&self) -> usize {
-        self.text.len() + self.field_ends.len()
     }
 
     /// The fields of the first record.
@@ -222,13 +220,46 @@ fn newlines(text: &[u8]) -> u64 {
     text.iter().filter(|&&byte| byte == b'\n').count() as u64
 }
 
+/// Reads text with quotes.
+pub(crate) struct Csv {
+    /// The columns of files without a header; of none the first record names them.
+    pub names: Vec<String>,
+    pub punctuation: Punctuation,
+}
+
+impl Reader for Csv {
+    fn send(&self, input: &str, reading: &Reading<'_>, send: &mut Send<'_>) -> Result<(), Error> {
+        let path = Path::new(input);
+        let (read, _) = text::open(input, reading.tap)?;
+        let mut first = |head: &Head| text::first(&self.names, (head, path), reading);
+        let text = (read, self.punctuation.clone());
+        send_records((path, reading.pace), text, &mut first, send)
+    }
+}
+
+impl block::Records for Records {
+    fn text_bytes(&self) -> usize {
+        self.text.len() + self.field_ends.len()
+    }
+
+    fn rows(&self, columns: (&Wanted, &Layout), take: &mut dyn TakeRows) {
+        self.for_each(|line, text, fields| {
+            take.row(line, &mut |row| record::read(row, columns, text, fields));
+        });
+    }
+
+    fn cells(&self, at: usize, columns: (&Wanted, &Layout), take: &mut dyn FnMut(Shown<'_>)) {
+        self.for_each(|_, text, fields| text::cell((text, fields), (at, columns.1), take));
+    }
+}
+
 /// Sends the records of `read` in blocks; `first` sees the fields of the first record. Stops when
 /// `send` says `false`.
-pub(crate) fn send_records(
+fn send_records(
     (path, pace): (&Path, Pace),
     (mut read, punctuation): (impl Read, Punctuation),
     first: &mut dyn FnMut(&Head) -> Result<First, Error>,
-    send: &mut dyn FnMut(Arc<Layout>, Body) -> bool,
+    send: &mut Send<'_>,
 ) -> Result<(), Error> {
     let mut layout: Option<Arc<Layout>> = None;
     let mut splitter = Splitter::new(punctuation);
@@ -260,7 +291,7 @@ pub(crate) fn send_records(
         }
         if let Some(layout) = &layout
             && !records.records.is_empty()
-            && !send(Arc::clone(layout), Body::Records(records))
+            && !send(Arc::clone(layout), Box::new(records))
         {
             return Ok(());
         }

@@ -1,9 +1,5 @@
 //! One field of text to a number or a category. Pure; knows nothing of rows or files.
 
-use schema::source::{DenseColumn, DenseTransform};
-
-use crate::{datetime, number_form};
-
 /// Why a field could not be read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Problem {
@@ -47,18 +43,6 @@ pub(crate) fn trim(field: &[u8]) -> &[u8] {
     match (field.first(), field.last()) {
         (Some(first), Some(last)) if *first > b' ' && *last > b' ' => field,
         _ => field.trim_ascii(),
-    }
-}
-
-/// The value of a trimmed field of a dense column, before its transform; NaN for the text that
-/// stands for none.
-#[inline]
-pub(crate) fn dense(column: &DenseColumn, text: &[u8]) -> Result<f64, Problem> {
-    match column.transform {
-        DenseTransform::One => Ok(1.0),
-        DenseTransform::Datetime if is_no_number(text) => Ok(f64::NAN),
-        DenseTransform::Datetime => datetime::read(text, column.date_format.as_deref()),
-        _ => number_form::read(column.number, text),
     }
 }
 

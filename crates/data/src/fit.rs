@@ -6,13 +6,14 @@ use std::path::PathBuf;
 
 use schema::source::Ids;
 
-use crate::convert::{Accept, Row};
-use crate::criteo_tsv::Columns;
+use crate::accept::Accept;
 use crate::error::Error;
 use crate::fitted::{Fitted, is_fitted};
 use crate::given::Given;
+use crate::integer_columns::IntegerColumns;
 use crate::layout::Wanted;
-use crate::scan::Pass;
+use crate::progress::Pass;
+use crate::row::Row;
 use crate::vocabulary::Counting;
 
 /// What a block contributes: the values of the columns that are fitted, nothing of the others.
@@ -131,7 +132,7 @@ impl Accept for Sample<'_> {
         true
     }
 
-    fn accept_columns(&mut self, columns: &mut Columns) {
+    fn accept_integers(&mut self, columns: &mut IntegerColumns) {
         for (values, &column) in self.dense.iter_mut().zip(&self.plan.standardised) {
             values.extend(columns.dense_column(column).map(|v| v.map_or(f64::NAN, f64::from)));
         }

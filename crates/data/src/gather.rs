@@ -8,16 +8,23 @@ use std::path::PathBuf;
 use schema::source::{CategoryKind, OutOfRange};
 use schema::{Batch, KeyedJaggedTensor};
 
+use crate::column_shape::ColumnShape;
 use crate::dataset::Dataset;
 use crate::error::Error;
 use crate::fitted::Fitted;
 use crate::ids::{self, IdsOutside};
 use crate::layout::Rules;
-use crate::loader::FeaturePlan;
 use crate::parquet::part;
 use crate::rows::{Bags, Categories, Rows};
-use crate::shape::ColumnShape;
 use crate::shuffle::Piece;
+
+/// The features of a model in their order: categorical column and rows of its table.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct FeaturePlan {
+    /// Column name and table rows; an id is the column's value modulo the rows, what its rule for
+    /// ids outside the table makes of it, or the value itself where the dataset has exact ids.
+    pub columns: Vec<(String, u64)>,
+}
 
 /// How the values of a column become ids of a feature's table.
 #[derive(Clone, Copy, Debug)]

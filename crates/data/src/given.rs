@@ -2,7 +2,7 @@
 
 use std::borrow::Cow;
 
-use crate::convert::Row;
+use crate::row::Row;
 
 /// Rows in columns, all of the same number of rows.
 #[derive(Default)]

@@ -6,36 +6,14 @@
 
 use schema::DataConfig;
 use schema::source::{CategoricalColumn, CategoryKind, Format, Ids, OutOfRange};
-use serde::{Deserialize, Serialize};
+use serde::Serialize;
 
-use crate::convert::Row;
 use crate::error::Error;
 use crate::given::GivenCategories;
-
-/// What the ids of one categorical column are like.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct IdCount {
-    /// Rows of the column's table; `None` where ids are not counted.
-    pub rows: Option<u64>,
-    /// Ids, missing ones left out; 0 where they are not counted.
-    pub ids: u64,
-    /// Those among them that are no row of the table.
-    pub outside: u64,
-    /// Ids below 0.
-    pub negative: u64,
-    /// Ids from 2^63 on.
-    pub large: u64,
-}
+use crate::loss::IdCount;
+use crate::row::Row;
 
 impl IdCount {
-    pub(crate) fn add(&mut self, other: &Self) {
-        self.rows = self.rows.or(other.rows);
-        self.ids += other.ids;
-        self.outside += other.outside;
-        self.negative += other.negative;
-        self.large += other.large;
-    }
-
     /// Counts `values`, of which those at `large` are large.
     fn count(&mut self, values: &[i64], large: usize) {
         let negative = values.iter().filter(|&&value| value < 0).count();

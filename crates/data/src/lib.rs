@@ -12,7 +12,10 @@
 //!
 //! Knows nothing of models beyond the names of features and the rows of their tables.
 
+mod accept;
+mod block;
 pub mod checksum;
+mod column_shape;
 mod convert;
 pub mod criteo_tsv;
 mod csv;
@@ -23,14 +26,17 @@ mod error;
 mod field;
 mod fit;
 mod fitted;
+mod format;
 mod gather;
 mod given;
 mod ids;
+mod integer_columns;
 mod layout;
 mod limit;
 mod loader;
 mod loss;
 mod manifest;
+mod mark;
 mod npy;
 mod number_form;
 mod ordered;
@@ -39,9 +45,14 @@ mod parquet;
 mod parted;
 pub mod prepare;
 pub mod profile;
+mod progress;
+mod reader;
+mod record;
 pub mod records;
 mod remote;
+mod request;
 mod resume;
+mod row;
 mod rows;
 mod runs;
 mod scan;
@@ -54,27 +65,29 @@ mod text;
 mod vocabulary;
 mod writer;
 
+pub use block::Pace;
 pub use checksum::{Checksum, Fingerprint};
+pub use column_shape::ColumnShape;
 pub use dataset::Dataset;
 pub use error::Error;
 pub use fitted::{Fitted, FittedCategorical, FittedDense, RareCategories};
-pub use ids::{IdCount, IdsOutside};
+pub use format::input_files;
+pub use gather::FeaturePlan;
+pub use ids::IdsOutside;
+pub use integer_columns::IntegerColumns;
 pub use limit::Strictness;
-pub use loader::{FeaturePlan, Loaded, Loader, LoaderMemory, LoaderOptions, LoaderShape, Shuffle};
-pub use loss::{Losses, Malformed};
+pub use loader::{Loaded, Loader, LoaderMemory, LoaderOptions, LoaderShape, Shuffle};
+pub use loss::{IdCount, Losses, Malformed};
 pub use manifest::{CategoricalEntry, Columns, Footer, Manifest, Part};
 pub use origin::Origin;
 pub use parquet::table::{Column, Values, encode_table};
-pub use prepare::{
-    DEFAULT_ROW_GROUP_ROWS, PrepareRequest, Prepared, Progress, default_threads, prepare,
-    prepare_memory,
-};
+pub use prepare::{Prepared, default_threads, prepare, prepare_memory};
+pub use progress::Progress;
 pub use remote::{RemoteProblem, is_remote};
-pub use resume::{Begin, Kept, discard, kept};
+pub use request::{Begin, DEFAULT_ROW_GROUP_ROWS, PrepareRequest};
+pub use resume::{Kept, discard, kept};
 pub use rows::{Categories, Rows};
-pub use scan::input_files;
 pub use score::{ScoreRequest, ScoringBatch, ScoringReader, read_for_scoring};
-pub use shape::{ColumnShape, DataShape};
+pub use shape::DataShape;
 pub use shuffle::{Order, Position};
-pub use text::Pace;
 pub use writer::{DatasetWriter, Record, WriterOptions};

@@ -18,7 +18,7 @@ use schema::Batch;
 
 use crate::dataset::Dataset;
 use crate::error::Error;
-use crate::gather::{Decoded, Features, Filling, IdsRead};
+use crate::gather::{Decoded, FeaturePlan, Features, Filling, IdsRead};
 use crate::ids::IdsOutside;
 use crate::shuffle::{Order, Piece, Position, Window};
 
@@ -38,14 +38,6 @@ const SAMPLES_TOGETHER: usize = SAMPLES_AHEAD / 8;
 const DECODE_THREADS_MOST: usize = 8;
 /// Rows that a decoder takes at least: each of several decompresses the pages they share.
 const PIECE_ROWS_LEAST: usize = 2048;
-
-/// The features of a model in their order: categorical column and rows of its table.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct FeaturePlan {
-    /// Column name and table rows; an id is the column's value modulo the rows, what its rule for
-    /// ids outside the table makes of it, or the value itself where the dataset has exact ids.
-    pub columns: Vec<(String, u64)>,
-}
 
 /// A shuffle in bounded memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -6,8 +6,6 @@ use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
-use crate::ids::IdCount;
-
 /// How many malformed records are kept in full.
 const KEPT: usize = 10;
 /// Parts what is expected from what was got, in every reason.
@@ -45,6 +43,31 @@ pub struct Losses {
     /// has any to tell of.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub ids: Vec<IdCount>,
+}
+
+/// What the ids of one categorical column are like.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct IdCount {
+    /// Rows of the column's table; `None` where ids are not counted.
+    pub rows: Option<u64>,
+    /// Ids, missing ones left out; 0 where they are not counted.
+    pub ids: u64,
+    /// Those among them that are no row of the table.
+    pub outside: u64,
+    /// Ids below 0.
+    pub negative: u64,
+    /// Ids from 2^63 on.
+    pub large: u64,
+}
+
+impl IdCount {
+    pub(crate) fn add(&mut self, other: &Self) {
+        self.rows = self.rows.or(other.rows);
+        self.ids += other.ids;
+        self.outside += other.outside;
+        self.negative += other.negative;
+        self.large += other.large;
+    }
 }
 
 impl Losses {

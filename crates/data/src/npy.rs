@@ -12,14 +12,15 @@ mod array;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use crate::convert::{Row, refused};
+use crate::block::{Records, Shown, TakeRows};
 use crate::error::Error;
 use crate::field::{self, Problem};
 use crate::layout::{LabelNeed, Layout, Wanted};
 use crate::origin::Tap;
-use crate::parquet::cells::Shown;
+use crate::reader::{Reader, Reading, Send};
+use crate::record::refused;
 use crate::remote::is_remote;
-use crate::text::Body;
+use crate::row::Row;
 use array::{Array, Kind, Values};
 
 /// Rows read at a time.
@@ -81,9 +82,27 @@ pub(crate) fn is_multi_hot(input: &str) -> Result<bool, Error> {
     Set::of(input).map(|set| set.is_multi_hot())
 }
 
+/// Reads sets of arrays.
+pub(crate) struct Arrays;
+
+impl Reader for Arrays {
+    fn reads_streams(&self) -> bool {
+        false
+    }
+
+    fn lists(&self, wanted: &Wanted, first: Option<&str>) -> Result<Vec<bool>, Error> {
+        let is_list = first.map_or(Ok(false), is_multi_hot)?;
+        Ok(vec![is_list; wanted.categorical.len()])
+    }
+
+    fn send(&self, input: &str, reading: &Reading<'_>, send: &mut Send<'_>) -> Result<(), Error> {
+        send_rows(input, reading, send)
+    }
+}
+
 /// Some rows of all arrays.
-pub(crate) struct Rows {
-    pub first_row: u64,
+struct Rows {
+    first_row: u64,
     rows: usize,
     /// Empty in a set without labels.
     labels: Values,
@@ -94,12 +113,8 @@ pub(crate) struct Rows {
 }
 
 /// Sends the rows of the set that `input` names in blocks. Stops when `send` says `false`.
-pub(crate) fn send_rows(
-    input: &str,
-    (wanted, need): (&Wanted, LabelNeed),
-    tap: &Tap,
-    send: &mut dyn FnMut(Arc<Layout>, Body) -> bool,
-) -> Result<(), Error> {
+fn send_rows(input: &str, reading: &Reading<'_>, send: &mut Send<'_>) -> Result<(), Error> {
+    let Reading { wanted, label: need, tap, .. } = *reading;
     let set = Set::of(input)?;
     let mut dense = Array::open(&set.dense, tap)?;
     dense.expect("a two-dimensional array of float32", |kind, width| {
@@ -144,7 +159,7 @@ pub(crate) fn send_rows(
             dense: dense.read(count)?,
             sparse: sparse.iter_mut().map(|array| array.read(count)).collect::<Result<_, _>>()?,
         };
-        if !send(Arc::clone(&layout), Body::Arrays(block)) {
+        if !send(Arc::clone(&layout), Box::new(block)) {
             return Ok(());
         }
         first_row += count as u64;
@@ -166,7 +181,7 @@ pub(crate) fn column_names(input: &str) -> Result<Vec<String>, Error> {
 }
 
 /// Calls `take` with every cell of the column at `at` of labelled rows.
-pub(crate) fn each_text(rows: &Rows, at: usize, take: &mut dyn FnMut(Shown<'_>)) {
+fn each_text(rows: &Rows, at: usize, take: &mut dyn FnMut(Shown<'_>)) {
     let dense = rows.dense.width(rows.rows);
     for index in 0..rows.rows {
         let mut number = |value: f64| match value.is_nan() {
@@ -199,14 +214,21 @@ fn names(label: bool, dense: usize, categorical: usize) -> Vec<String> {
     label.into_iter().chain(dense).chain((1..=categorical).map(|i| format!("C{i}"))).collect()
 }
 
-impl Rows {
-    pub(crate) fn len(&self) -> usize {
-        self.rows
+impl Records for Rows {
+    fn rows(&self, columns: (&Wanted, &Layout), take: &mut dyn TakeRows) {
+        for index in 0..self.rows {
+            let line = self.first_row + index as u64 + 1;
+            take.row(line, &mut |row| read_row(row, columns, self, index));
+        }
+    }
+
+    fn cells(&self, at: usize, _: (&Wanted, &Layout), take: &mut dyn FnMut(Shown<'_>)) {
+        each_text(self, at, take);
     }
 }
 
 /// Reads row `index` of a block.
-pub(crate) fn read_row(
+fn read_row(
     row: &mut Row,
     (wanted, layout): (&Wanted, &Layout),
     rows: &Rows,

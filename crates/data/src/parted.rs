@@ -1,11 +1,12 @@
 //! Training rows before held-out ones where a time parts them: the inputs are read once for each
 //! side. Knows nothing of what becomes of the rows.
 
-use crate::convert::{Accept, Row};
-use crate::criteo_tsv::Columns;
+use crate::accept::Accept;
 use crate::error::Error;
 use crate::fit::Categorical;
 use crate::given::Given;
+use crate::integer_columns::IntegerColumns;
+use crate::row::Row;
 
 /// A part of the rows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -56,9 +57,9 @@ impl<A: Accept> Accept for OfPart<'_, A> {
         self.part.is_none() && self.inner.accept_given(given)
     }
 
-    fn accept_columns(&mut self, columns: &mut Columns) {
+    fn accept_integers(&mut self, columns: &mut IntegerColumns) {
         // Such columns have no time: no part is asked for.
-        self.inner.accept_columns(columns);
+        self.inner.accept_integers(columns);
     }
 }
 

@@ -7,75 +7,32 @@
 //! List columns keep their lists; a missing list is empty, missing elements are left out.
 
 use std::num::NonZero;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::sync::Arc;
 
-use schema::DataConfig;
 use schema::source::Ids;
 
-use crate::convert::{Accept, Row};
-use crate::criteo_tsv::Columns;
+use crate::accept::Accept;
+use crate::block::Pace;
 use crate::dataset::{Dataset, held_out_rows};
 use crate::error::Error;
 use crate::fit::{Categorical, Fitting, Plan};
 use crate::fitted::{Applier, Fitted};
 use crate::given::Given;
+use crate::integer_columns::IntegerColumns;
 use crate::layout::{LabelNeed, Wanted};
-use crate::limit::Strictness;
 use crate::loss::Losses;
 use crate::origin::Origin;
 use crate::parted::{self, OfPart, Part, Side, Times};
-use crate::resume::{self, Begin, Building};
+use crate::progress::{Meter, Progress};
+use crate::request::PrepareRequest;
+use crate::resume::{self, Building};
+use crate::row::Row;
 use crate::rows::Rows;
-use crate::scan::{Meter, Source};
+use crate::scan::Source;
 use crate::shape::DataShape;
-use crate::text::Pace;
 use crate::writer::{self, DatasetWriter, Record, WriterOptions};
 use crate::{ordered, text, vocabulary};
-
-/// A size of row groups that serves shuffling well.
-pub const DEFAULT_ROW_GROUP_ROWS: usize = 16_384;
-
-/// What is prepared, and how.
-#[derive(Debug)]
-pub struct PrepareRequest<'a> {
-    /// Files, plain, `.gz` or `.zst`, or `-` for standard input.
-    pub inputs: &'a [String],
-    /// Format and columns.
-    pub config: &'a DataConfig,
-    /// State fitted on other data, such as the training data of an evaluation file. If `None`, it
-    /// is fitted on these inputs, which then are read more than once where the columns need it.
-    pub fitted: Option<&'a Fitted>,
-    /// Share of the rows' end that fitting leaves out because it will be held out.
-    pub hold_out: f64,
-    /// The dataset's folder; must not exist.
-    pub out: &'a Path,
-    /// Rows of a row group; [`DEFAULT_ROW_GROUP_ROWS`] unless there is a reason.
-    pub row_group_rows: usize,
-    /// What a malformed record does.
-    pub strictness: Strictness,
-    /// Threads that convert and encode; the result does not depend on it.
-    pub threads: usize,
-    /// The generator's report, if the rows are synthetic; recorded as it is.
-    pub generator: Option<serde_json::Value>,
-    /// What becomes of an interrupted preparation into the same folder. The result does not depend
-    /// on it.
-    pub begin: Begin,
-}
-
-/// How far a preparation is.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Progress {
-    /// Bytes of the (compressed) files read, over all passes.
-    pub bytes_done: u64,
-    /// Bytes there are to read over all passes; unknown for standard input.
-    pub bytes_total: Option<u64>,
-    /// Bytes of temporary files that counting is expected to need beside the output; 0 where
-    /// memory seems to be enough.
-    pub temporary_bytes: u64,
-    /// Rows of the current pass.
-    pub rows: u64,
-}
 
 /// A finished preparation.
 #[derive(Debug)]
@@ -311,7 +268,7 @@ impl Accept for Count<'_> {
         given.has_lists(&self.0.categorical().is_list)
     }
 
-    fn accept_columns(&mut self, _: &mut Columns) {}
+    fn accept_integers(&mut self, _: &mut IntegerColumns) {}
 }
 
 /// Takes rows transformed as they are stored.
@@ -372,7 +329,7 @@ impl Accept for Transformed<'_> {
         true
     }
 
-    fn accept_columns(&mut self, columns: &mut Columns) {
+    fn accept_integers(&mut self, columns: &mut IntegerColumns) {
         self.rows.labels.append(&mut columns.labels);
         self.rows.lines.append(&mut columns.lines);
         for (column, values) in self.rows.dense.iter_mut().enumerate() {

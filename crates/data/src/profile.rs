@@ -13,15 +13,14 @@ use schema::DataConfig;
 use schema::facts::{FileFacts, KnownLayout};
 use schema::source::{CategoricalColumn, CategoryKind, Format, Ids, LabelColumn};
 
+use crate::block::{Block, Pace, Shown};
 use crate::error::Error;
 use crate::layout::{LabelNeed, Wanted};
 use crate::limit::Strictness;
-use crate::parquet::cells::Shown;
-use crate::parquet::{cells, input};
-use crate::prepare::Progress;
-use crate::scan::{Meter, Source};
-use crate::text::{Block, Body, Pace};
-use crate::{criteo_tsv, field, npy, ordered, text};
+use crate::parquet::input;
+use crate::progress::{Meter, Pass, Progress};
+use crate::scan::Source;
+use crate::{criteo_tsv, field, npy, ordered};
 
 use column::{Column, Look, Tries};
 use sniff::TextForm;
@@ -172,9 +171,9 @@ fn of_records(form: &TextForm) -> Vec<Tries> {
 fn of_first_block(source: &Source<'_>, lists: &[bool]) -> Result<Vec<Tries>, Error> {
     let mut samples: Vec<Vec<Vec<u8>>> = vec![Vec::new(); lists.len()];
     let tap = crate::origin::Tap::default();
-    source.produce((None, &crate::scan::Pass::counting(&tap)), &mut |block: Block| {
+    source.produce((None, &Pass::counting(&tap)), &mut |block: Block| {
         for (at, sample) in samples.iter_mut().enumerate() {
-            each_cell((&block, source.wanted), at, &mut |cell| match cell {
+            block.records.cells(at, (source.wanted, &block.layout), &mut |cell| match cell {
                 Shown::Text(text) if sample.len() < SAMPLE_ROWS => sample.push(text.to_vec()),
                 _ => {}
             });
@@ -230,7 +229,7 @@ fn look_at((block, wanted): (&Block, &Wanted), tries: &[Tries]) -> Looked {
     };
     for (at, tries) in tries.iter().enumerate() {
         let (mut rows, look, missing) = (0, &mut looked.columns[at], &mut looked.missing);
-        each_cell((block, wanted), at, &mut |cell| match cell {
+        block.records.cells(at, (wanted, &block.layout), &mut |cell| match cell {
             Shown::Element(text) => look.element(text),
             Shown::Missing => {
                 rows += 1;
@@ -255,27 +254,6 @@ fn look_at((block, wanted): (&Block, &Wanted), tries: &[Tries]) -> Looked {
         looked.rows = looked.rows.max(rows);
     }
     looked
-}
-
-/// Calls `take` with every cell of the column at `at`; records of another width are passed over.
-fn each_cell((block, wanted): (&Block, &Wanted), at: usize, take: &mut dyn FnMut(Shown<'_>)) {
-    let width = block.layout.fields;
-    let mut of_record = |text: &[u8], fields: &[(u32, u32)]| {
-        if fields.len() == width {
-            let (start, end) = fields[at];
-            take(Shown::Text(field::trim(&text[start as usize..end as usize])));
-        }
-    };
-    match &block.body {
-        Body::Lines { start, text } => {
-            text::for_each_line(text, start.line, |_, text, fields| of_record(text, fields));
-        }
-        Body::Records(records) => records.for_each(|_, text, fields| of_record(text, fields)),
-        Body::Table { batch, .. } => {
-            cells::each_text(batch.column(block.layout.categorical[at]), wanted, take);
-        }
-        Body::Arrays(rows) => npy::each_text(rows, at, take),
-    }
 }
 
 /// The published layout that these columns have.

@@ -11,6 +11,7 @@ mod object;
 mod problem;
 mod reader;
 mod sign;
+mod wire;
 
 pub(crate) use object::Object;
 pub use problem::RemoteProblem;

@@ -14,28 +14,18 @@ use crate::checksum::{self, Seal};
 use crate::decompress::STDIN;
 use crate::error::Error;
 use crate::fitted::Fitted;
+use crate::format::input_files;
 use crate::limit::Strictness;
-use crate::loss::Losses;
 use crate::manifest::{Part, replace};
+use crate::mark::Mark;
 use crate::origin::{Origin, Origins};
-use crate::prepare::PrepareRequest;
 use crate::remote::is_remote;
-use crate::scan::input_files;
-use crate::text::Place;
+use crate::request::{Begin, PrepareRequest};
 
 const STATE: &str = "progress.json";
 const FITTED: &str = "fitted.json";
 /// Changes when the same request would be prepared differently.
 const VERSION: u32 = 2;
-
-/// How a preparation begins where an earlier one was interrupted.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Begin {
-    /// It goes on, if inputs and configuration are the same.
-    Resume,
-    /// It begins anew.
-    Restart,
-}
 
 /// What an interrupted preparation has finished.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -111,33 +101,6 @@ impl State {
 #[derive(Serialize, Deserialize)]
 struct Learnt<T> {
     fitted: T,
-}
-
-/// A place in the inputs, with what was read before it. Reading goes on there.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub(crate) struct Mark {
-    /// Index of the input.
-    pub file: usize,
-    /// Where in it.
-    pub place: Place,
-    /// Rows of each input so far.
-    pub rows: Vec<u64>,
-    /// What was left out of each so far.
-    pub losses: Vec<Losses>,
-}
-
-impl Mark {
-    /// Whether it can be one of so many inputs, at or before row `rows`.
-    fn fits(&self, inputs: usize, rows: u64) -> bool {
-        self.file < inputs
-            && (self.rows.len(), self.losses.len()) == (inputs, inputs)
-            && self.rows_before() <= rows
-    }
-
-    /// Rows before it.
-    pub(crate) fn rows_before(&self) -> u64 {
-        self.rows.iter().sum()
-    }
 }
 
 impl Building {

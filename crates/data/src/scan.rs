@@ -1,31 +1,26 @@
 //! All inputs of a request, in order, through the reading pipeline: produce blocks, convert, take.
 //!
-//! Knows the formats' readers; not what becomes of the rows.
+//! Knows neither a format nor what becomes of the rows.
 
-use std::io::{Cursor, Read};
-use std::path::Path;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::Ordering;
 
-use schema::source::Format;
-use schema::{Bytes, DataConfig};
+use schema::DataConfig;
 
-use crate::convert::{Accept, Parsed, convert};
-use crate::criteo_tsv;
-use crate::csv;
+use crate::accept::Accept;
+use crate::block::{Block, Pace, Place, Records};
+use crate::convert::{Parsed, convert};
 use crate::decompress::{self, STDIN};
 use crate::error::Error;
+use crate::format;
 use crate::ids;
 use crate::layout::{LabelNeed, Layout, Wanted};
 use crate::limit::{Far, Strictness, check_early};
 use crate::loss::Losses;
-use crate::npy;
+use crate::mark::Mark;
 use crate::ordered;
-use crate::origin::{Origins, Tap};
-use crate::parquet::input;
-use crate::prepare::Progress;
-use crate::resume::Mark;
-use crate::text::{self, Block, Body, First, Head, Pace, Place};
+use crate::progress::{Meter, Pass};
+use crate::reader::Reading;
 
 /// The inputs and how they are read.
 pub(crate) struct Source<'a> {
@@ -38,108 +33,12 @@ pub(crate) struct Source<'a> {
     pub threads: usize,
 }
 
-/// How far all passes over the inputs are.
-pub(crate) struct Meter<'a> {
-    tap: Tap,
-    bytes_total: Option<u64>,
-    passes: u64,
-    temporary: Arc<AtomicU64>,
-    show: &'a mut dyn FnMut(Progress),
-}
-
-/// One pass over the inputs, as those see it who need to know how far it is.
-pub(crate) struct Pass {
-    tap: Tap,
-    /// Bytes read by earlier passes, and those of this one.
-    start: u64,
-    length: u64,
-    temporary: Arc<AtomicU64>,
-}
-
-impl Pass {
-    /// A pass over inputs whose length does not matter.
-    pub(crate) fn counting(tap: &Tap) -> Self {
-        let (start, length, temporary) = Default::default();
-        Self { tap: tap.clone(), start, length, temporary }
-    }
-
-    /// The share of the inputs that has been read; 1 where their length is unknown.
-    pub(crate) fn share(&self) -> f64 {
-        if self.length == 0 {
-            return 1.0;
-        }
-        (self.bytes() as f64 / self.length as f64).min(1.0)
-    }
-
-    /// Bytes that have been read.
-    pub(crate) fn bytes(&self) -> u64 {
-        self.tap.bytes_done.load(Ordering::Relaxed).saturating_sub(self.start)
-    }
-
-    /// Says how much of the disk will be used for a while.
-    pub(crate) fn state_temporary(&self, bytes: Bytes) {
-        self.temporary.store(bytes.0, Ordering::Relaxed);
-    }
-}
-
-impl<'a> Meter<'a> {
-    /// A meter for `passes` passes over `inputs`.
-    pub(crate) fn new(
-        (format, inputs): (Format, &[String]),
-        passes: u64,
-        show: &'a mut dyn FnMut(Progress),
-    ) -> Result<Self, Error> {
-        let files = input_files(format, inputs)?;
-        let bytes_total = decompress::total_bytes(&files)?.map(|bytes| bytes * passes);
-        let (tap, temporary) = Default::default();
-        Ok(Self { tap, bytes_total, passes, temporary, show })
-    }
-
-    /// Has the files hashed while they are read.
-    #[must_use]
-    pub(crate) fn noting(mut self, origins: Arc<Origins>) -> Self {
-        self.tap.origins = Some(origins);
-        self
-    }
-
-    /// The pass that begins now.
-    pub(crate) fn pass(&self) -> Pass {
-        Pass {
-            start: self.tap.bytes_done.load(Ordering::Relaxed),
-            length: self.bytes_total.map_or(0, |total| total / self.passes),
-            tap: self.tap.clone(),
-            temporary: Arc::clone(&self.temporary),
-        }
-    }
-
-    pub(crate) fn show(&mut self, rows: u64) {
-        let bytes_done = self.tap.bytes_done.load(Ordering::Relaxed);
-        let temporary_bytes = self.temporary.load(Ordering::Relaxed);
-        (self.show)(Progress { bytes_done, bytes_total: self.bytes_total, temporary_bytes, rows });
-    }
-}
-
-/// The files that `inputs` stand for: themselves, or all arrays of the sets they name.
-///
-/// # Errors
-/// [`Error::Array`] for the name of no set.
-pub fn input_files(format: Format, inputs: &[String]) -> Result<Vec<String>, Error> {
-    if format == Format::Npy { npy::files(inputs) } else { Ok(inputs.to_vec()) }
-}
-
 impl Source<'_> {
-    /// Which categorical columns hold lists: those with a separator, or of a list type in the first
+    /// Which categorical columns hold lists: those with a separator, or that are lists in the first
     /// file.
     pub(crate) fn lists(&self) -> Result<Vec<bool>, Error> {
-        match (self.config.format, self.inputs.first()) {
-            (Format::Parquet, Some(path)) if path != STDIN => {
-                input::lists(Path::new(path), self.wanted)
-            }
-            (Format::Npy, Some(input)) => {
-                Ok(vec![npy::is_multi_hot(input)?; self.wanted.categorical.len()])
-            }
-            _ => Ok(self.wanted.categorical.iter().map(|c| c.separator.is_some()).collect()),
-        }
+        let first = self.inputs.first().map(String::as_str).filter(|input| *input != STDIN);
+        format::reader(self.config).lists(self.wanted, first)
     }
 
     /// Refuses what can be seen to fail before anything is read; `passes` is how often it will be
@@ -150,7 +49,7 @@ impl Source<'_> {
             return Err(Error::Config { key: "inputs", problem });
         }
         let stdin = self.inputs.iter().filter(|input| *input == STDIN).count();
-        if stdin > 0 && matches!(self.config.format, Format::Parquet | Format::Npy) {
+        if stdin > 0 && !format::reader(self.config).reads_streams() {
             return Err(Error::Stdin { problem: "cannot be Parquet or arrays; give a file" });
         }
         if stdin > 1 {
@@ -204,120 +103,35 @@ impl Source<'_> {
         (from, pass): (Option<&Mark>, &Pass),
         send: ordered::Send<'_, Block>,
     ) -> Result<(), Error> {
-        let tap = &pass.tap;
+        let (reader, tap) = (format::reader(self.config), pass.tap());
         let mut text = 0;
         let first = from.map_or(0, |mark| mark.file);
         let passed = decompress::total_bytes(&self.inputs[..first])?;
         tap.bytes_done.fetch_add(passed.unwrap_or(0), Ordering::Relaxed);
         for (file, name) in self.inputs.iter().enumerate().skip(first) {
-            let (path, shared): (_, Arc<str>) = (Path::new(name), name.as_str().into());
+            let shared: Arc<str> = name.as_str().into();
             let mut stopped = false;
-            let mut send = |layout: Arc<Layout>, body: Body| {
-                text += body.text_bytes() as u64;
+            let mut send = |layout: Arc<Layout>, records: Box<dyn Records>| {
+                text += records.text_bytes() as u64;
                 let far = Far {
                     bytes: pass.bytes(),
                     // Of a rest alone nobody knows how much text its beginning was.
-                    bytes_total: from.map_or(pass.length, |_| 0),
+                    bytes_total: from.map_or(pass.length(), |_| 0),
                     text,
                     row_bytes_least: layout.fields as u64,
                 };
-                stopped = !send(Block { file, name: Arc::clone(&shared), layout, body, far });
+                stopped = !send(Block { file, name: Arc::clone(&shared), layout, records, far });
                 !stopped
             };
-            if self.config.format == Format::Parquet {
-                input::send_rows(path, (self.wanted, self.label), tap, &mut send)?;
-            } else if self.config.format == Format::Npy {
-                npy::send_rows(name, (self.wanted, self.label), tap, &mut send)?;
-            } else if let Some(mark) = from.filter(|mark| mark.file == file) {
-                self.send_lines_from(name, (mark.place, tap), &mut send)?;
-            } else {
-                let (read, start) = text_of(decompress::open(name, tap)?, path)?;
-                let mut first = |head: &Head| self.first(path, head);
-                match self.config.format {
-                    Format::Csv => {
-                        let text = (read, csv::Punctuation::of(self.config));
-                        csv::send_records((path, self.pace), text, &mut first, &mut send)?;
-                    }
-                    _ => text::send_lines((path, self.pace), (read, start), &mut first, &mut send)?,
-                }
-            }
+            let from = from.filter(|mark| mark.file == file).map(|mark| mark.place);
+            let (wanted, label, pace) = (self.wanted, self.label, self.pace);
+            reader.send(name, &Reading { wanted, label, pace, tap, from }, &mut send)?;
             if stopped {
                 break;
             }
         }
         Ok(())
     }
-
-    /// The lines of a tab-separated file from `place` on, laid out as its first line says.
-    fn send_lines_from(
-        &self,
-        name: &str,
-        (place, tap): (Place, &Tap),
-        send: &mut dyn FnMut(Arc<Layout>, Body) -> bool,
-    ) -> Result<(), Error> {
-        let path = Path::new(name);
-        let head = text_of(decompress::open(name, &Tap::default())?, path)?;
-        let mut layout = None;
-        text::send_lines(
-            (path, self.pace),
-            head,
-            &mut |head| self.first(path, head),
-            &mut |found, _| {
-                layout = Some(found);
-                false
-            },
-        )?;
-        let Some(layout) = layout else { return Ok(()) };
-        let rest = (decompress::open_at(name, place.offset, tap)?, place);
-        text::send_lines(
-            (path, self.pace),
-            rest,
-            &mut |_| Ok(First::Data(Layout::clone(&layout))),
-            send,
-        )
-    }
-
-    fn first(&self, path: &Path, head: &Head) -> Result<First, Error> {
-        let names = match self.config.format {
-            Format::Criteo => criteo_tsv::column_names(),
-            _ => self.config.columns.clone(),
-        };
-        if names.is_empty() {
-            return Ok(First::Header(self.wanted.place(&head.fields, path, self.label)?));
-        }
-        let place = (path, self.label);
-        Ok(First::Data(self.wanted.place_headerless(&names, &head.widths, place)?))
-    }
-}
-
-/// The text without a byte-order mark, and where it starts.
-fn text_of(
-    mut read: Box<dyn Read + Send>,
-    path: &Path,
-) -> Result<(impl Read + Send, Place), Error> {
-    const BYTE_ORDER_MARK: &[u8] = b"\xef\xbb\xbf";
-    // Its mark and how the header of its first page begins: a column may be named PAR1.
-    const PARQUET: &[u8] = b"PAR1\x15";
-    let mut first = Vec::with_capacity(PARQUET.len());
-    // Neither mark has a line end, and a stream may wait for the answer to a short line.
-    while first.len() < PARQUET.len() && !first.ends_with(b"\n") {
-        let got = read.by_ref().take(1).read_to_end(&mut first).map_err(Error::read(path))?;
-        if got == 0 {
-            break;
-        }
-    }
-    if first.is_empty() {
-        return Err(Error::EmptyInput { path: path.to_owned() });
-    }
-    if first == PARQUET {
-        return Err(Error::NotText { path: path.to_owned() });
-    }
-    let mut place = Place { offset: 0, line: 1 };
-    if first.starts_with(BYTE_ORDER_MARK) {
-        first.drain(..BYTE_ORDER_MARK.len());
-        place.offset = BYTE_ORDER_MARK.len() as u64;
-    }
-    Ok((Cursor::new(first).chain(read), place))
 }
 
 /// Good rows and losses per file.

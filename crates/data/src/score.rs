@@ -9,18 +9,19 @@ use std::thread::JoinHandle;
 use crossbeam_channel::{Receiver, Sender, bounded};
 use schema::{Batch, DataConfig};
 
+use crate::block::Pace;
 use crate::convert::Parsed;
 use crate::error::Error;
 use crate::fitted::{Applier, Fitted};
+use crate::gather::FeaturePlan;
 use crate::gather::{Decoded, Features, Filling};
 use crate::layout::{LabelNeed, Wanted};
 use crate::limit::Strictness;
-use crate::loader::FeaturePlan;
 use crate::loss::Losses;
 use crate::prepare::Transformed;
+use crate::progress::Meter;
 use crate::rows::Rows;
-use crate::scan::{Meter, Source};
-use crate::text::Pace;
+use crate::scan::Source;
 
 /// What is scored, and how it is read.
 #[derive(Clone, Debug)]

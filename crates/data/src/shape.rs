@@ -6,17 +6,22 @@ use std::sync::atomic::Ordering;
 use schema::DataConfig;
 use schema::source::Ids;
 
-use crate::convert::{Accept, Row, convert};
+use crate::accept::Accept;
+use crate::block::{Block, Pace};
+use crate::column_shape::ColumnShape;
+use crate::convert::convert;
 use crate::dataset::Dataset;
 use crate::decompress;
 use crate::error::Error;
+use crate::format::input_files;
 use crate::layout::{LabelNeed, Wanted};
 use crate::limit::Strictness;
 use crate::origin::Tap;
-use crate::prepare::DEFAULT_ROW_GROUP_ROWS;
-use crate::scan::{Pass, Source, input_files};
+use crate::progress::Pass;
+use crate::request::DEFAULT_ROW_GROUP_ROWS;
+use crate::row::Row;
+use crate::scan::Source;
 use crate::synthetic::SyntheticConfig;
-use crate::text::{Block, Pace};
 
 /// Blocks of raw files that are looked at.
 const BLOCKS: usize = 4;
@@ -42,17 +47,6 @@ pub struct DataShape {
     pub vocabulary: u64,
     /// Bytes of a row as text; 0 where there is no text to read.
     pub text_row_bytes: f64,
-}
-
-/// A categorical column.
-#[derive(Clone, Debug, PartialEq)]
-pub struct ColumnShape {
-    /// Its name.
-    pub name: String,
-    /// Mean number of ids of a row.
-    pub ids_per_row: f64,
-    /// Whether rows have lists of ids.
-    pub is_list: bool,
 }
 
 impl DataShape {
@@ -199,7 +193,7 @@ impl Seen {
         let mut sample = Sample { rows: 0, ids: vec![0; columns] };
         let mut stopped = false;
         source.produce((None, &Pass::counting(&tap)), &mut |block: Block| {
-            text_bytes += block.body.text_bytes();
+            text_bytes += block.records.text_bytes();
             let parsed = convert(&block, source.wanted, Sample { rows: 0, ids: vec![0; columns] });
             sample.add(&parsed.taken);
             blocks += 1;

@@ -1,21 +1,24 @@
 //! Tab-separated text to blocks of whole lines.
 //!
 //! There are no quotes. Lines end with `\n` or `\r\n`, the last may have no end, and blank lines
-//! are no records. Quoted text is `csv`'s, what the fields mean is `convert`'s.
+//! are no records. Quoted text is `csv`'s, what the fields mean is `record`'s. Lines in Criteo's
+//! layout take the way of `criteo_tsv`.
 
 use std::collections::BTreeMap;
-use std::io::{self, Read};
+use std::io::{self, Cursor, Read};
 use std::path::Path;
 use std::sync::Arc;
 
-use arrow_array::RecordBatch;
-use serde::{Deserialize, Serialize};
-
-use crate::csv::Records;
+use crate::block::{Pace, Place, Records, Shown, TakeRows};
+use crate::criteo_tsv::{self, Form, Found};
+use crate::decompress;
 use crate::error::Error;
-use crate::layout::Layout;
-use crate::limit::Far;
-use crate::npy;
+use crate::field;
+use crate::integer_columns::IntegerColumns;
+use crate::layout::{Layout, Wanted};
+use crate::origin::Tap;
+use crate::reader::{Reader, Reading, Send};
+use crate::record;
 
 /// Text in a block, about.
 pub(crate) const BLOCK_BYTES: usize = 1 << 20;
@@ -23,59 +26,6 @@ pub(crate) const BLOCK_BYTES: usize = 1 << 20;
 const ARRIVING_BYTES: usize = 64 << 10;
 /// The longest record there may be.
 pub(crate) const RECORD_BYTES: usize = 16 << 20;
-
-/// When a block of text is passed on.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Pace {
-    /// When it is full, or the input ends.
-    FullBlocks,
-    /// When something has arrived that ends a record: whoever wrote it waits for the answer.
-    AsItComes,
-}
-
-/// A run of whole records of one file.
-pub(crate) struct Block {
-    /// Index of the input.
-    pub file: usize,
-    /// Its name.
-    pub name: Arc<str>,
-    pub layout: Arc<Layout>,
-    pub body: Body,
-    /// How far reading has come at its end.
-    pub far: Far,
-}
-
-/// Where a line starts in the decompressed content of a file.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub(crate) struct Place {
-    /// Bytes before it.
-    pub offset: u64,
-    /// Its number, from 1.
-    pub line: u64,
-}
-
-/// The records of a block.
-pub(crate) enum Body {
-    /// Tab-separated lines.
-    Lines { start: Place, text: Vec<u8> },
-    /// Parsed CSV records.
-    Records(Records),
-    /// Rows of a Parquet file; `first_row` of them came before.
-    Table { first_row: u64, batch: RecordBatch },
-    /// Rows of NumPy's arrays.
-    Arrays(npy::Rows),
-}
-
-impl Body {
-    /// Bytes of text in it.
-    pub(crate) fn text_bytes(&self) -> usize {
-        match self {
-            Self::Lines { text, .. } => text.len(),
-            Self::Records(records) => records.text_bytes(),
-            Self::Table { .. } | Self::Arrays(_) => 0,
-        }
-    }
-}
 
 /// Calls `take(line, text, field ranges)` for each line of tab-separated `text` that is not blank.
 pub(crate) fn for_each_line(
@@ -143,13 +93,155 @@ impl First {
     }
 }
 
+/// Reads tab-separated lines.
+pub(crate) struct Lines {
+    /// The columns of files without a header; of none the first line names them.
+    pub names: Vec<String>,
+}
+
+impl Reader for Lines {
+    fn send(&self, input: &str, reading: &Reading<'_>, send: &mut Send<'_>) -> Result<(), Error> {
+        let path = Path::new(input);
+        let mut first = |head: &Head| first(&self.names, (head, path), reading);
+        let Some(place) = reading.from else {
+            let text = open(input, reading.tap)?;
+            return send_lines((path, reading.pace), text, &mut first, send);
+        };
+        // Laid out as its first line says.
+        let mut layout = None;
+        let head = open(input, &Tap::default())?;
+        send_lines((path, reading.pace), head, &mut first, &mut |found, _| {
+            layout = Some(found);
+            false
+        })?;
+        let Some(layout) = layout else { return Ok(()) };
+        let rest = (decompress::open_at(input, place.offset, reading.tap)?, place);
+        let mut first = |_: &Head| Ok(First::Data(Layout::clone(&layout)));
+        send_lines((path, reading.pace), rest, &mut first, send)
+    }
+}
+
+/// How the first record of a file of text is used, whose columns are `names` if it has no header.
+pub(crate) fn first(
+    names: &[String],
+    (head, path): (&Head, &Path),
+    reading: &Reading<'_>,
+) -> Result<First, Error> {
+    let Reading { wanted, label, .. } = *reading;
+    if names.is_empty() {
+        return Ok(First::Header(wanted.place(&head.fields, path, label)?));
+    }
+    Ok(First::Data(wanted.place_headerless(names, &head.widths, (path, label))?))
+}
+
+/// The text of an input without a byte-order mark, and where it starts.
+pub(crate) fn open(
+    input: &str,
+    tap: &Tap,
+) -> Result<(impl Read + std::marker::Send + use<>, Place), Error> {
+    const BYTE_ORDER_MARK: &[u8] = b"\xef\xbb\xbf";
+    // Its mark and how the header of its first page begins: a column may be named PAR1.
+    const PARQUET: &[u8] = b"PAR1\x15";
+    let path = Path::new(input);
+    let mut read = decompress::open(input, tap)?;
+    let mut first = Vec::with_capacity(PARQUET.len());
+    // Neither mark has a line end, and a stream may wait for the answer to a short line.
+    while first.len() < PARQUET.len() && !first.ends_with(b"\n") {
+        let got = read.by_ref().take(1).read_to_end(&mut first).map_err(Error::read(path))?;
+        if got == 0 {
+            break;
+        }
+    }
+    if first.is_empty() {
+        return Err(Error::EmptyInput { path: path.to_owned() });
+    }
+    if first == PARQUET {
+        return Err(Error::NotText { path: path.to_owned() });
+    }
+    let mut place = Place { offset: 0, line: 1 };
+    if first.starts_with(BYTE_ORDER_MARK) {
+        first.drain(..BYTE_ORDER_MARK.len());
+        place.offset = BYTE_ORDER_MARK.len() as u64;
+    }
+    Ok((Cursor::new(first).chain(read), place))
+}
+
+/// Some lines.
+struct Text {
+    start: Place,
+    text: Vec<u8>,
+}
+
+impl Records for Text {
+    fn text_bytes(&self) -> usize {
+        self.text.len()
+    }
+
+    fn start(&self) -> Option<Place> {
+        Some(self.start)
+    }
+
+    fn rows(&self, columns: (&Wanted, &Layout), take: &mut dyn TakeRows) {
+        match Form::of(columns.0, columns.1) {
+            Some(form) => criteo_rows((&self.text, self.start.line), form, columns, take),
+            None => line_rows((&self.text, self.start.line), columns, take),
+        }
+    }
+
+    fn cells(&self, at: usize, columns: (&Wanted, &Layout), take: &mut dyn FnMut(Shown<'_>)) {
+        for_each_line(&self.text, self.start.line, |_, text, fields| {
+            cell((text, fields), (at, columns.1), take);
+        });
+    }
+}
+
+/// Calls `take` with field `at` of a record, if it has as many as its file.
+pub(crate) fn cell(
+    (text, fields): (&[u8], &[(u32, u32)]),
+    (at, layout): (usize, &Layout),
+    take: &mut dyn FnMut(Shown<'_>),
+) {
+    if fields.len() == layout.fields {
+        let (start, end) = fields[at];
+        take(Shown::Text(field::trim(&text[start as usize..end as usize])));
+    }
+}
+
+fn line_rows(
+    (text, first_line): (&[u8], u64),
+    columns: (&Wanted, &Layout),
+    take: &mut dyn TakeRows,
+) {
+    for_each_line(text, first_line, |line, text, fields| {
+        take.row(line, &mut |row| record::read(row, columns, text, fields));
+    });
+}
+
+/// Lines of Criteo's layout: the usual ones in columns, the others like any text.
+fn criteo_rows(
+    (text, first_line): (&[u8], u64),
+    form: Form,
+    columns: (&Wanted, &Layout),
+    take: &mut dyn TakeRows,
+) {
+    // A published line has some 250 bytes.
+    let shape = (criteo_tsv::DENSE, criteo_tsv::CATEGORICAL);
+    let mut integers = IntegerColumns::with_room(shape, text.len() / 200);
+    criteo_tsv::parse((text, first_line), form, &mut integers, |integers, found| {
+        take.integers(integers);
+        if let Found::Unusual(line, text) = found {
+            line_rows((text, line), columns, take);
+        }
+    });
+}
+
 /// Sends the lines of `read`, which starts at `place`, in blocks; `first` sees the fields of the
 /// first line. Stops when `send` says `false`.
-pub(crate) fn send_lines(
+fn send_lines(
     (path, pace): (&Path, Pace),
     (mut read, mut place): (impl Read, Place),
     first: &mut dyn FnMut(&Head) -> Result<First, Error>,
-    send: &mut dyn FnMut(Arc<Layout>, Body) -> bool,
+    send: &mut Send<'_>,
 ) -> Result<(), Error> {
     let mut layout: Option<Arc<Layout>> = None;
     let mut text = Vec::with_capacity(BLOCK_BYTES + 4096);
@@ -187,7 +279,7 @@ pub(crate) fn send_lines(
         };
         if let Some(layout) = &layout
             && !text.is_empty()
-            && !send(Arc::clone(layout), Body::Lines { start: place, text })
+            && !send(Arc::clone(layout), Box::new(Text { start: place, text }))
         {
             return Ok(());
         }

@@ -17,8 +17,8 @@ use schema::Bytes;
 
 use crate::error::Error;
 use crate::fitted::{MixHasher, RareCategories};
+use crate::progress::Pass;
 use crate::runs::{RECORD_BYTES, Record, Runs, Scratch};
-use crate::scan::Pass;
 
 /// Bytes of a category in a finished vocabulary, its index included.
 const KEPT_BYTES: u64 = 16;

@@ -16,8 +16,9 @@ use crate::error::Error;
 use crate::fitted::{Fitted, FittedDense};
 use crate::loss::Losses;
 use crate::manifest::{CategoricalEntry, Columns, Manifest, Part};
+use crate::mark::Mark;
 use crate::parquet::part::{Encoded, Encoder, PartWriter};
-use crate::resume::{Building, Mark};
+use crate::resume::Building;
 use crate::rows::Rows;
 
 /// Row groups of one file: an interrupted preparation goes on after the last whole one.

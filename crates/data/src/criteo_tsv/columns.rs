@@ -1,102 +1,19 @@
 //! Lines in Criteo's layout straight to columns of 32-bit integers.
 //!
 //! Takes only lines whose fields are all of the usual form (see `number`) and leaves every other to
-//! the caller, so that what is malformed is decided in one place, `convert`.
+//! the caller, so that what is malformed is decided in one place, `record`.
 
 use schema::source::{CategoryKind, DenseTransform, NumberForm};
 
 use super::number::{DIGITS_MOST, decimal, digits, hex};
 use super::separators::{Separators, TABS_MOST};
 use super::{CATEGORICAL, DENSE};
-use crate::convert::{Accept, Row};
+use crate::accept::Accept;
+use crate::integer_columns::IntegerColumns;
 use crate::layout::{Layout, Wanted};
+use crate::row::Row;
 
-/// Rows of Criteo's layout in columns.
-#[derive(Clone, Debug, Default, PartialEq)]
-pub struct Columns {
-    /// Labels, `[rows]`; NaN in a file without.
-    pub labels: Vec<f32>,
-    /// The 13 dense columns, each `[rows]`; 0 where missing.
-    pub dense: Vec<Vec<i32>>,
-    /// The 26 categorical columns, each `[rows]`; 0 where missing.
-    pub categories: Vec<Vec<u32>>,
-    /// Which fields are missing, `[rows]`: bit `c` for dense column `c`, bit `13 + c` for
-    /// categorical column `c`.
-    pub missing: Vec<u64>,
-    /// Line of each row in its file, `[rows]`, from 1.
-    pub lines: Vec<u64>,
-}
-
-impl Columns {
-    /// No rows, with room for `rows`.
-    pub(crate) fn with_room(rows: usize) -> Self {
-        Self {
-            labels: Vec::with_capacity(rows),
-            dense: (0..DENSE).map(|_| Vec::with_capacity(rows)).collect(),
-            categories: (0..CATEGORICAL).map(|_| Vec::with_capacity(rows)).collect(),
-            missing: Vec::with_capacity(rows),
-            lines: Vec::with_capacity(rows),
-        }
-    }
-
-    /// Number of rows.
-    #[must_use]
-    pub fn len(&self) -> usize {
-        self.labels.len()
-    }
-
-    /// Whether there are none.
-    #[must_use]
-    pub fn is_empty(&self) -> bool {
-        self.labels.is_empty()
-    }
-
-    /// Forgets the rows and keeps the room.
-    pub(crate) fn clear(&mut self) {
-        self.labels.clear();
-        self.dense.iter_mut().for_each(Vec::clear);
-        self.categories.iter_mut().for_each(Vec::clear);
-        self.missing.clear();
-        self.lines.clear();
-    }
-
-    /// The values of dense column `column`.
-    pub(crate) fn dense_column(&self, column: usize) -> impl Iterator<Item = Option<i32>> {
-        let values = self.dense[column].iter().zip(&self.missing);
-        values.map(move |(&value, missing)| (missing >> column & 1 == 0).then_some(value))
-    }
-
-    /// The categories of column `column`.
-    pub(crate) fn category_column(&self, column: usize) -> impl Iterator<Item = Option<i64>> {
-        let values = self.categories[column].iter().zip(&self.missing);
-        let bit = DENSE + column;
-        values.map(move |(&value, missing)| (missing >> bit & 1 == 0).then_some(i64::from(value)))
-    }
-
-    /// Dense value `row` of column `column`, NaN where missing.
-    #[inline]
-    pub(crate) fn dense(&self, row: usize, column: usize) -> f64 {
-        let missing = self.missing[row] >> column & 1 == 1;
-        if missing { f64::NAN } else { f64::from(self.dense[column][row]) }
-    }
-
-    /// Category `row` of column `column`.
-    #[inline]
-    pub(crate) fn category(&self, row: usize, column: usize) -> Option<i64> {
-        let missing = self.missing[row] >> (DENSE + column) & 1 == 1;
-        (!missing).then(|| i64::from(self.categories[column][row]))
-    }
-
-    /// Writes row `row` into `into`.
-    pub(crate) fn read(&self, row: usize, into: &mut Row) {
-        into.clear();
-        into.line = self.lines[row];
-        into.label = self.labels[row];
-        into.dense.extend((0..DENSE).map(|column| self.dense(row, column)));
-        into.categories.extend((0..CATEGORICAL).map(|column| self.category(row, column)));
-        into.ends.extend(1..=CATEGORICAL);
-    }
-
+impl IntegerColumns {
     fn push(&mut self, line: u64, fields: &Fields) {
         self.labels.push(fields.label);
         self.lines.push(line);
@@ -110,7 +27,7 @@ impl Columns {
     }
 }
 
-impl Accept for Columns {
+impl Accept for IntegerColumns {
     /// Takes a row whose values fit in the columns' types.
     fn accept(&mut self, row: &Row) -> Result<(), String> {
         let mut fields = Fields { label: row.label, ..Fields::default() };
@@ -137,7 +54,7 @@ impl Accept for Columns {
         Ok(())
     }
 
-    fn accept_columns(&mut self, columns: &mut Columns) {
+    fn accept_integers(&mut self, columns: &mut IntegerColumns) {
         if self.is_empty() {
             std::mem::swap(self, columns);
             return;
@@ -214,8 +131,8 @@ pub(crate) enum Found<'t> {
 pub(crate) fn parse(
     (text, first_line): (&[u8], u64),
     form: Form,
-    columns: &mut Columns,
-    mut take: impl FnMut(&mut Columns, Found<'_>),
+    columns: &mut IntegerColumns,
+    mut take: impl FnMut(&mut IntegerColumns, Found<'_>),
 ) {
     let count = form.labels() + DENSE + CATEGORICAL;
     let mut separators = Separators::of(text);

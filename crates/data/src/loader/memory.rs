@@ -4,9 +4,10 @@ use super::{
     FeaturePlan, Loaded, PIECE_ROWS_LEAST, batches_ahead, batches_together, decode_threads,
     pieces_ahead,
 };
+use crate::column_shape::ColumnShape;
 use crate::gather::{Decoded, Filling};
 use crate::parquet::part;
-use crate::shape::{ColumnShape, DataShape};
+use crate::shape::DataShape;
 use crate::shuffle::Order;
 
 /// Windows that are looked at: later ones are like them.

@@ -18,11 +18,13 @@ use arrow_array::{Array, ArrayRef, ListArray, RecordBatch};
 use arrow_schema::{DataType, TimeUnit};
 use schema::source::{CategoricalColumn, CategoryKind, DenseColumn, DenseTransform};
 
-use crate::convert::{self, category, refused, text_label};
+use crate::block::Shown;
 use crate::datetime;
 use crate::field::{self, Problem};
 use crate::given::{Given, GivenCategories};
 use crate::layout::{Layout, Rules, Wanted};
+use crate::record::{self, category, refused, text_label};
+use crate::row::is_large;
 
 /// One cell that is not missing.
 #[derive(Clone, Copy)]
@@ -286,16 +288,6 @@ fn stamps(array: &ArrayRef, unit: TimeUnit) -> (&[i64], f64) {
     }
 }
 
-/// A cell as text files show it.
-pub(crate) enum Shown<'a> {
-    Missing,
-    Text(&'a [u8]),
-    /// One element of a list.
-    Element(&'a [u8]),
-    /// A whole list, after its elements.
-    List(&'a [u8]),
-}
-
 /// Calls `take` with every cell of a column.
 pub(crate) fn each_text(array: &ArrayRef, wanted: &Wanted, take: &mut dyn FnMut(Shown<'_>)) {
     let how = (wanted, Spaces::Trimmed);
@@ -372,12 +364,12 @@ impl<'a> Cell<'a> {
     #[inline(always)]
     fn dense(&self, column: &DenseColumn) -> Result<f64, Problem> {
         match self {
-            Self::Text(text) => field::dense(column, text),
+            Self::Text(text) => record::dense(column, text),
             _ if column.transform == DenseTransform::One => Ok(1.0),
             // Parquet's own times are seconds already; other numbers may be of any unit.
             Self::Time(seconds) => Ok(*seconds),
             _ if column.transform != DenseTransform::Datetime => self.number(),
-            _ if column.date_format.is_some() => field::dense(column, self.text(&mut Vec::new())),
+            _ if column.date_format.is_some() => record::dense(column, self.text(&mut Vec::new())),
             _ => self.number().map(datetime::since_epoch),
         }
     }
@@ -418,7 +410,7 @@ impl<'a> Cell<'a> {
     #[inline(always)]
     fn is_large(&self, value: i64) -> bool {
         match self {
-            Self::Text(text) => convert::is_large(value, text),
+            Self::Text(text) => is_large(value, text),
             Self::Unsigned(_) => value < 0,
             Self::Boolean(_) | Self::Integer(_) | Self::Float(_) | Self::Time(_) => false,
         }

@@ -15,20 +15,65 @@ use ::parquet::basic::Compression;
 use ::parquet::file::metadata::ParquetMetaData;
 use arrow_array::RecordBatch;
 use arrow_schema::{DataType, SchemaRef};
+use schema::source::CategoricalColumn;
 
+use crate::block::{Records, Shown, TakeRows};
 use crate::decompress;
 use crate::error::Error;
-use crate::layout::{LabelNeed, Layout, Wanted};
+use crate::layout::{Layout, Wanted};
 use crate::origin::Tap;
+use crate::parquet::cells;
 use crate::parquet::remote::Remote;
+use crate::reader::{Reader, Reading, Send};
 use crate::remote::is_remote;
-use crate::text::Body;
 
 /// Rows read at a time.
 const BATCH_ROWS: usize = 8192;
 
+/// Reads Parquet files.
+pub(crate) struct Tables;
+
+impl Reader for Tables {
+    fn reads_streams(&self) -> bool {
+        false
+    }
+
+    fn lists(&self, wanted: &Wanted, first: Option<&str>) -> Result<Vec<bool>, Error> {
+        let separated = |column: &CategoricalColumn| column.separator.is_some();
+        match first {
+            Some(first) => lists(Path::new(first), wanted),
+            None => Ok(wanted.categorical.iter().map(separated).collect()),
+        }
+    }
+
+    fn send(&self, input: &str, reading: &Reading<'_>, send: &mut Send<'_>) -> Result<(), Error> {
+        send_rows(Path::new(input), reading, send)
+    }
+}
+
+/// Some rows; `first_row` of their file come before.
+struct Table {
+    first_row: u64,
+    batch: RecordBatch,
+}
+
+impl Records for Table {
+    fn rows(&self, (wanted, layout): (&Wanted, &Layout), take: &mut dyn TakeRows) {
+        take.given(cells::read((&self.batch, self.first_row + 1), wanted, layout));
+    }
+
+    fn cells(
+        &self,
+        at: usize,
+        (wanted, layout): (&Wanted, &Layout),
+        take: &mut dyn FnMut(Shown<'_>),
+    ) {
+        cells::each_text(self.batch.column(layout.categorical[at]), wanted, take);
+    }
+}
+
 /// Which of the wanted categorical columns hold lists in `path`.
-pub(crate) fn lists(path: &Path, wanted: &Wanted) -> Result<Vec<bool>, Error> {
+fn lists(path: &Path, wanted: &Wanted) -> Result<Vec<bool>, Error> {
     let metadata = Content::open(path)?.metadata(path)?;
     let is_list = |name: &str| match metadata.schema().field_with_name(name) {
         Ok(field) => matches!(field.data_type(), DataType::List(_)),
@@ -42,12 +87,8 @@ pub(crate) fn lists(path: &Path, wanted: &Wanted) -> Result<Vec<bool>, Error> {
 }
 
 /// Sends the rows of `path` in blocks. Stops when `send` says `false`.
-pub(crate) fn send_rows(
-    path: &Path,
-    (wanted, need): (&Wanted, LabelNeed),
-    tap: &Tap,
-    send: &mut dyn FnMut(Arc<Layout>, Body) -> bool,
-) -> Result<(), Error> {
+fn send_rows(path: &Path, reading: &Reading<'_>, send: &mut Send<'_>) -> Result<(), Error> {
+    let Reading { wanted, label: need, tap, .. } = *reading;
     let file = Content::open(path)?;
     file.note(path, tap)?;
     let metadata = file.metadata(path)?;
@@ -71,7 +112,7 @@ pub(crate) fn send_rows(
         rows += batch.num_rows() as u64;
         let share = |rows: u64| (u128::from(bytes) * u128::from(rows) / u128::from(total)) as u64;
         tap.bytes_done.fetch_add(share(rows) - share(first_row), Ordering::Relaxed);
-        send(Arc::clone(&layout), Body::Table { first_row, batch })
+        send(Arc::clone(&layout), Box::new(Table { first_row, batch }))
     };
     file.read(path, (metadata, mask), &mut take)
 }

@@ -32,10 +32,10 @@ use arrow_schema::{DataType, Field, Schema, SchemaRef};
 
 use super::checked::{self, Bytes};
 use crate::checksum::Checksum;
+use crate::column_shape::ColumnShape;
 use crate::error::Error;
 use crate::manifest::{Columns, Footer, Part};
 use crate::rows::{Bags, Rows};
-use crate::shape::ColumnShape;
 
 /// Key of the footer's metadata whose value is the checksum of every column chunk: sixteen
 /// hexadecimal digits each, row group by row group.

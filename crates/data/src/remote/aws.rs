@@ -10,34 +10,15 @@ use std::path::PathBuf;
 use serde_json::Value;
 
 use super::address::escaped;
-use super::client::{Env, Wire, between};
 use super::problem::RemoteProblem;
+use super::sign::Keys;
+use super::wire::{Env, Wire, between};
 use crate::datetime;
 
 /// Where machines of EC2 ask for their role.
 const METADATA: &str = "http://169.254.169.254";
 /// Where containers of ECS do.
 const CONTAINER: &str = "http://169.254.170.2";
-/// Credentials are renewed so many seconds before they end.
-const EARLY: u64 = 300;
-
-/// An access key.
-#[derive(Clone)]
-pub(super) struct Keys {
-    pub id: String,
-    pub secret: String,
-    pub token: Option<String>,
-    /// Seconds since 1970.
-    pub expires: Option<u64>,
-    /// Where they were found, for errors.
-    pub origin: &'static str,
-}
-
-impl Keys {
-    pub(super) fn is_valid(&self, now: u64) -> bool {
-        self.expires.is_none_or(|expires| now + EARLY < expires)
-    }
-}
 
 /// The first keys that are found; `None` where nothing is configured.
 pub(super) fn keys(env: &Env, wire: &Wire) -> Result<Option<Keys>, RemoteProblem> {
@@ -212,7 +193,7 @@ fn seconds(text: &str) -> Option<u64> {
 
 #[cfg(test)]
 mod tests {
-    use super::super::client::{Env, Wire};
+    use super::super::wire::{Env, Wire};
     use super::{keys, region, section, url};
 
     #[test]

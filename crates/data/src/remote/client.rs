@@ -1,7 +1,7 @@
 //! Requests: their signatures, what failures mean, and which are tried again.
 
 use std::collections::BTreeMap;
-use std::io::{self, Read};
+use std::io::Read;
 use std::sync::{LazyLock, Mutex, PoisonError};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
@@ -11,18 +11,15 @@ use ureq::{Agent, Body};
 
 use super::address::{Scheme, bucket_and_key};
 use super::problem::RemoteProblem;
+use super::wire::{ANSWER, Env, Wire, between};
 use super::{aws, google, sign};
 
 const CONNECT: Duration = Duration::from_secs(10);
 /// How long a server may be silent.
 const SILENCE: Duration = Duration::from_secs(60);
-/// The same of services that answer at once where they exist.
-const SERVICE: Duration = Duration::from_secs(2);
 /// The first pause before a request is tried again; each is twice the one before.
 const PAUSE: Duration = Duration::from_millis(100);
 const LONGEST_PAUSE: Duration = Duration::from_secs(10);
-/// Bytes of an answer that is not the object.
-const ANSWER: u64 = 64 << 10;
 
 /// Where a request goes.
 struct Addressed {
@@ -30,29 +27,6 @@ struct Addressed {
     headers: Vec<(String, String)>,
     /// The credentials it is made with, in words.
     with: String,
-}
-
-/// What a variable of the environment holds.
-type Lookup = dyn Fn(&str) -> Option<String> + Send + Sync;
-
-/// Environment variables; empty ones count as absent.
-pub(super) struct Env(Box<Lookup>);
-
-impl Env {
-    fn of_process() -> Self {
-        Self(Box::new(|name| std::env::var(name).ok()))
-    }
-
-    #[cfg(test)]
-    pub(super) fn of(pairs: &[(&str, &str)]) -> Self {
-        let owned = |&(name, value): &(&str, &str)| (name.to_owned(), value.to_owned());
-        let all: BTreeMap<String, String> = pairs.iter().map(owned).collect();
-        Self(Box::new(move |name| all.get(name).cloned()))
-    }
-
-    pub(super) fn get(&self, name: &str) -> Option<String> {
-        (self.0)(name).filter(|value| !value.is_empty())
-    }
 }
 
 /// One of the process: connections and credentials serve all objects.
@@ -63,7 +37,7 @@ pub(super) struct Client {
     /// For objects.
     agent: Result<Agent, RemoteProblem>,
     wire: Wire,
-    keys: Mutex<Option<Option<aws::Keys>>>,
+    keys: Mutex<Option<Option<sign::Keys>>>,
     token: Mutex<Option<Option<google::Token>>>,
     /// Of buckets whose region turned out to be another.
     regions: Mutex<BTreeMap<String, String>>,
@@ -184,7 +158,7 @@ impl Client {
         known.unwrap_or_else(|| aws::region(&self.env))
     }
 
-    fn keys(&self, now: u64) -> Result<Option<aws::Keys>, RemoteProblem> {
+    fn keys(&self, now: u64) -> Result<Option<sign::Keys>, RemoteProblem> {
         let mut known = lock(&self.keys);
         match &*known {
             Some(None) => return Ok(None),
@@ -335,50 +309,4 @@ fn detail(answer: Response<Body>) -> String {
         (Some(code), None) => format!(", {code}"),
         _ => String::new(),
     }
-}
-
-/// The text between two others.
-pub(super) fn between(text: &str, start: &str, end: &str) -> Option<String> {
-    let (_, rest) = text.split_once(start)?;
-    rest.split_once(end).map(|(found, _)| found.to_owned())
-}
-
-/// Short requests to services that hand out credentials.
-pub(super) struct Wire(Agent);
-
-impl Wire {
-    pub(super) fn new() -> Self {
-        let config = Agent::config_builder()
-            .timeout_connect(Some(SERVICE / 2))
-            .timeout_recv_response(Some(5 * SERVICE))
-            .build();
-        Self(config.into())
-    }
-
-    pub(super) fn get(&self, url: &str, headers: &[(&str, String)]) -> Result<String, io::Error> {
-        let mut request = self.0.get(url);
-        for (name, value) in headers {
-            request = request.header(*name, value);
-        }
-        text(request.call())
-    }
-
-    pub(super) fn put(&self, url: &str, headers: &[(&str, String)]) -> Result<String, io::Error> {
-        let mut request = self.0.put(url);
-        for (name, value) in headers {
-            request = request.header(*name, value);
-        }
-        text(request.send_empty())
-    }
-
-    pub(super) fn post(&self, url: &str, form: &[(&str, &str)]) -> Result<String, io::Error> {
-        text(self.0.post(url).send_form(form.iter().copied()))
-    }
-}
-
-fn text(answer: Result<Response<Body>, ureq::Error>) -> Result<String, io::Error> {
-    let mut text = String::new();
-    let answer = answer.map_err(ureq::Error::into_io)?;
-    answer.into_body().into_reader().take(ANSWER).read_to_string(&mut text)?;
-    Ok(text)
 }

@@ -14,8 +14,8 @@ use ring::signature::{RSA_PKCS1_SHA256, RsaKeyPair};
 use serde_json::{Value, json};
 
 use super::address::escaped;
-use super::client::{Env, Wire};
 use super::problem::RemoteProblem;
+use super::wire::{Env, Wire};
 
 const SCOPE: &str = "https://www.googleapis.com/auth/devstorage.read_only";
 const TOKENS: &str = "https://oauth2.googleapis.com/token";

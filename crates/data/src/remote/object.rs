@@ -9,7 +9,6 @@ use ureq::http::Response;
 
 use super::client::{Ask, Client, Failure, retried};
 use super::problem::RemoteProblem;
-use super::reader::{Prefetch, Stream};
 
 /// Tries to open an object.
 const TRIES: u32 = 4;
@@ -75,19 +74,6 @@ impl Object {
     /// Whether any part of it can be read without what lies before.
     pub(crate) fn has_ranges(&self) -> bool {
         self.about.ranges
-    }
-
-    /// Its bytes from `start` on, some of them fetched before they are read.
-    pub(crate) fn read_from(&self, start: u64) -> Box<dyn Read + Send> {
-        match self.about.bytes {
-            Some(bytes) if self.about.ranges => Box::new(self.range(start..bytes)),
-            _ => Box::new(Stream::new(self.clone(), start)),
-        }
-    }
-
-    /// The bytes of `range`, some of them fetched before they are read.
-    pub(crate) fn range(&self, range: Range<u64>) -> Prefetch {
-        Prefetch::new(self.clone(), range)
     }
 
     /// Appends bytes `range` to `bytes`; goes on where a failure left off. Ends early with `false`

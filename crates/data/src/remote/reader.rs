@@ -18,6 +18,21 @@ const PART: u64 = 8 << 20;
 /// Parts fetched at once at most. A store gives some 50 MB/s per connection.
 const AHEAD: usize = 6;
 
+impl Object {
+    /// Its bytes from `start` on, some of them fetched before they are read.
+    pub(crate) fn read_from(&self, start: u64) -> Box<dyn Read + Send> {
+        match self.bytes() {
+            Some(bytes) if self.has_ranges() => Box::new(self.range(start..bytes)),
+            _ => Box::new(Stream::new(self.clone(), start)),
+        }
+    }
+
+    /// The bytes of `range`, some of them fetched before they are read.
+    pub(crate) fn range(&self, range: Range<u64>) -> Prefetch {
+        Prefetch::new(self.clone(), range)
+    }
+}
+
 /// Reads a range; the parts that follow are being fetched meanwhile.
 pub(crate) struct Prefetch {
     object: Object,

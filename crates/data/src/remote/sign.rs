@@ -5,11 +5,31 @@
 
 use ring::{digest, hmac};
 
-use super::aws::Keys;
 use crate::datetime;
 
 /// SHA-256 of nothing.
 const EMPTY: &str = "e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855";
+
+/// Credentials are renewed so many seconds before they end.
+const EARLY: u64 = 300;
+
+/// An access key.
+#[derive(Clone)]
+pub(super) struct Keys {
+    pub id: String,
+    pub secret: String,
+    pub token: Option<String>,
+    /// Seconds since 1970.
+    pub expires: Option<u64>,
+    /// Where they were found, for errors.
+    pub origin: &'static str,
+}
+
+impl Keys {
+    pub(super) fn is_valid(&self, now: u64) -> bool {
+        self.expires.is_none_or(|expires| now + EARLY < expires)
+    }
+}
 
 /// What is signed besides the headers.
 pub(super) struct Request<'a> {

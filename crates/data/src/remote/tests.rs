@@ -8,8 +8,9 @@ use std::process::Command;
 
 use serde_json::json;
 
-use super::client::{Client, Env};
+use super::client::Client;
 use super::object::Object;
+use super::wire::Env;
 use server::{Manners, Request, Server};
 
 fn client(pairs: &[(&str, &str)]) -> &'static Client {

@@ -6,7 +6,7 @@ use std::hash::BuildHasherDefault;
 
 use schema::random;
 
-use super::{CategoricalStats, Count};
+use super::figure::{CategoricalStats, Count};
 use crate::fitted::MixHasher;
 
 /// Categories counted one by one; those that appear later only enter the estimate.

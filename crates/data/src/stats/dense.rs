@@ -1,6 +1,6 @@
 //! Running figures of one dense column: moments of all values, quantiles of a sample.
 
-use super::DenseStats;
+use super::figure::DenseStats;
 
 /// Where the quantiles lie.
 const QUANTILES: [f64; 5] = [0.01, 0.25, 0.5, 0.75, 0.99];

@@ -7,8 +7,7 @@ use schema::IndexDistribution;
 use schema::distribution::ReusedRows;
 use schema::random::CounterRng;
 
-use super::planted::Planted;
-use super::{SyntheticConfig, SyntheticFeature};
+use super::config::{SyntheticConfig, SyntheticFeature};
 
 /// Streams of one seed.
 const STREAM_ROWS: u64 = 1;
@@ -73,8 +72,12 @@ impl Block {
     }
 }
 
-/// The rows of a range, with probabilities and labels.
-pub(super) fn block(config: &SyntheticConfig, planted: &Planted, rows: Range<u64>) -> Block {
+/// The rows of a range, with labels of the probabilities that `of` gives a row of the block.
+pub(super) fn block(
+    config: &SyntheticConfig,
+    rows: Range<u64>,
+    of: impl Fn(&Block, usize) -> f64,
+) -> Block {
     let stream = CounterRng::new(config.seed, STREAM_ROWS);
     let places = Places::new(config);
     let length = rows.end.saturating_sub(rows.start) as usize;
@@ -83,7 +86,7 @@ pub(super) fn block(config: &SyntheticConfig, planted: &Planted, rows: Range<u64
     for row in rows {
         let rng = stream.child(row);
         inputs(config, &places, (row, rng), &mut block);
-        let probability = planted.probability(&block, block.labels.len());
+        let probability = of(&block, block.labels.len());
         block.probabilities.push(probability);
         block.labels.push(rng.unit(places.label) < probability);
     }
@@ -222,7 +225,7 @@ pub(super) fn log_count(column: usize) -> (f64, f64) {
 
 #[cfg(test)]
 mod tests {
-    use super::super::Hotness;
+    use super::super::config::Hotness;
     use super::*;
 
     #[test]

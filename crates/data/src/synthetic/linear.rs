@@ -3,9 +3,11 @@
 
 use std::ops::Range;
 
-use super::draw::{self, Block};
+use super::chunk::for_each_chunk;
+use super::config::SyntheticConfig;
+use super::draw::Block;
 use super::planted::{Planted, sigmoid};
-use super::{SyntheticConfig, for_each_chunk, score};
+use super::score;
 use crate::Error;
 
 /// Rows of the fit on Criteo's columns, from behind the file's end, and passes over them.
@@ -32,7 +34,7 @@ pub(super) fn best(
     planted: &Planted,
     threads: usize,
 ) -> Result<Best, Error> {
-    let make = |rows: Range<u64>| Sample::new(draw::block(config, planted, rows), config, planted);
+    let make = |rows: Range<u64>| Sample::new(planted.block(config, rows), config, planted);
     let mut model = Model::new(config);
     let fit_rows = fit_rows(config);
     for _ in 0..PASSES {

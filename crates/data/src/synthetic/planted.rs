@@ -1,11 +1,13 @@
 //! The planted model: from a row's counts and ids to its click probability. Draws no rows and knows
 //! nothing of files.
 
+use std::ops::Range;
+
 use schema::IndexDistribution;
 use schema::random::CounterRng;
 
+use super::config::{SyntheticConfig, SyntheticFeature};
 use super::draw::{self, Block};
-use super::{SyntheticConfig, SyntheticFeature};
 
 const STREAM_MODEL: u64 = 3;
 /// Rows on which the parts' deviations and the bias are set: their errors are below 1 %.
@@ -65,6 +67,11 @@ impl Planted {
         }
         planted.scale(config);
         planted
+    }
+
+    /// The rows of a range, with probabilities and labels.
+    pub(super) fn block(&self, config: &SyntheticConfig, rows: Range<u64>) -> Block {
+        draw::block(config, rows, |block, row| self.probability(block, row))
     }
 
     /// The click probability of a row of the block.
@@ -252,7 +259,7 @@ pub(super) fn sigmoid(x: f64) -> f64 {
 
 #[cfg(test)]
 mod tests {
-    use super::super::Hotness;
+    use super::super::config::Hotness;
     use super::*;
 
     #[test]

@@ -4,8 +4,8 @@ use std::io::Write as _;
 
 use schema::random;
 
+use super::config::{Layout, SyntheticConfig, SyntheticFeature};
 use super::draw::Block;
-use super::{Layout, SyntheticConfig, SyntheticFeature};
 
 /// The header line, empty in Criteo's layout.
 pub(super) fn header(config: &SyntheticConfig) -> Vec<u8> {

@@ -1,0 +1,84 @@
+//! What readers make of inputs: blocks of records, which other threads turn into rows. Knows no
+//! format.
+
+use std::sync::Arc;
+
+use serde::{Deserialize, Serialize};
+
+use crate::given::Given;
+use crate::integer_columns::IntegerColumns;
+use crate::layout::{Layout, Wanted};
+use crate::limit::Far;
+use crate::row::Row;
+
+/// When a block of text is passed on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Pace {
+    /// When it is full, or the input ends.
+    FullBlocks,
+    /// When something has arrived that ends a record: whoever wrote it waits for the answer.
+    AsItComes,
+}
+
+/// A run of whole records of one file.
+pub(crate) struct Block {
+    /// Index of the input.
+    pub file: usize,
+    /// Its name.
+    pub name: Arc<str>,
+    pub layout: Arc<Layout>,
+    pub records: Box<dyn Records>,
+    /// How far reading has come at its end.
+    pub far: Far,
+}
+
+/// Where a line starts in the decompressed content of a file.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Place {
+    /// Bytes before it.
+    pub offset: u64,
+    /// Its number, from 1.
+    pub line: u64,
+}
+
+/// The records of a block, as their format has them.
+pub(crate) trait Records: Send {
+    /// Bytes of text in them; 0 where they are none.
+    fn text_bytes(&self) -> usize {
+        0
+    }
+
+    /// Where they start in their file, if reading can start there again.
+    fn start(&self) -> Option<Place> {
+        None
+    }
+
+    /// Hands on all rows, in order.
+    fn rows(&self, columns: (&Wanted, &Layout), take: &mut dyn TakeRows);
+
+    /// Calls `take` with every cell of the column at `at`; records of another width are passed
+    /// over.
+    fn cells(&self, at: usize, columns: (&Wanted, &Layout), take: &mut dyn FnMut(Shown<'_>));
+}
+
+/// What rows are handed on to: one by one, or in columns where a format has them so.
+pub(crate) trait TakeRows {
+    /// One row of line `line`, which `read` fills in, or says why it cannot.
+    fn row(&mut self, line: u64, read: &mut dyn FnMut(&mut Row) -> Result<(), String>);
+
+    /// Rows in columns, some of which may be refused.
+    fn given(&mut self, rows: Given<'_>);
+
+    /// Rows of integers, none refused; leaves `rows` empty.
+    fn integers(&mut self, rows: &mut IntegerColumns);
+}
+
+/// A cell as text files show it.
+pub(crate) enum Shown<'a> {
+    Missing,
+    Text(&'a [u8]),
+    /// One element of a list.
+    Element(&'a [u8]),
+    /// A whole list, after its elements.
+    List(&'a [u8]),
+}

@@ -1,0 +1,63 @@
+//! Files in Criteo's layout as they are.
+
+use std::collections::BTreeMap;
+
+use schema::DataConfig;
+use schema::source::{Format, Ids, Preset};
+
+use super::{CATEGORICAL, DENSE};
+use crate::block::Pace;
+use crate::error::Error;
+use crate::integer_columns::IntegerColumns;
+use crate::layout::{LabelNeed, Wanted};
+use crate::limit::Strictness;
+use crate::loss::Losses;
+use crate::progress::Meter;
+use crate::scan::Source;
+
+/// Reads files in Criteo's layout into columns of integers, block by block in their order, skipping
+/// malformed lines. Values are as they are written, neither transformed nor taken modulo anything.
+///
+/// # Errors
+/// [`Error`] for what cannot be read, or what `take` says.
+pub fn scan(
+    inputs: &[String],
+    threads: usize,
+    mut take: impl FnMut(IntegerColumns) -> Result<(), Error>,
+) -> Result<Losses, Error> {
+    let config = DataConfig {
+        train: Vec::new(),
+        evaluation: Vec::new(),
+        hold_out: 0.0,
+        hold_out_by: None,
+        format: Format::Criteo,
+        delimiter: None,
+        quote: None,
+        preset: Some(Preset::CriteoDlrm),
+        columns: Vec::new(),
+        label: None,
+        dense: Vec::new(),
+        categorical: Vec::new(),
+        missing: None,
+        ids: Ids::Modulo,
+        table_rows: BTreeMap::new(),
+    };
+    let wanted = Wanted::of(&config)?;
+    let source = Source {
+        inputs,
+        config: &config,
+        wanted: &wanted,
+        label: LabelNeed::Optional,
+        strictness: Strictness::ANY,
+        pace: Pace::FullBlocks,
+        threads,
+    };
+    source.check(1)?;
+    let mut silent = |_| {};
+    let mut meter = Meter::new((config.format, inputs), 1, &mut silent)?;
+    source.scan(
+        &mut meter,
+        || IntegerColumns::with_room((DENSE, CATEGORICAL), 0),
+        |block| take(block.taken),
+    )
+}

@@ -1,0 +1,130 @@
+//! One record of text to a row, field by field, whatever parts the fields.
+
+use schema::source::{CategoricalColumn, CategoryKind, DenseColumn, DenseTransform};
+
+use crate::field::{self, Problem};
+use crate::layout::{Layout, Wanted};
+use crate::row::{Row, is_large};
+use crate::{datetime, number_form};
+
+/// Reads one text record whose field `i` is `text[fields[i-1].end .. fields[i].end]`, given as
+/// ranges.
+pub(crate) fn read(
+    row: &mut Row,
+    (wanted, layout): (&Wanted, &Layout),
+    text: &[u8],
+    fields: &[(u32, u32)],
+) -> Result<(), String> {
+    if fields.len() != layout.fields {
+        return Err(format!("expected {} fields, got {}", layout.fields, fields.len()));
+    }
+    let field = |index: usize| {
+        let (start, end) = fields[index];
+        field::trim(&text[start as usize..end as usize])
+    };
+    row.label = match layout.label {
+        Some(index) => text_label(wanted, field(index))?,
+        None => f32::NAN,
+    };
+    for (column, &index) in wanted.dense.iter().zip(&layout.dense) {
+        let text = field(index);
+        row.dense.push(if wanted.is_missing(text) {
+            f64::NAN
+        } else {
+            dense(column, text).map_err(|problem| refused(&column.column, problem, text))?
+        });
+    }
+    if let (Some(time), Some(index)) = (&wanted.time, layout.time) {
+        let text = field(index);
+        if !wanted.is_missing(text) {
+            let refuse = |problem| refused(&time.column, problem, text);
+            row.time = dense(time, text).map_err(refuse)?;
+        }
+    }
+    let columns = wanted.categorical.iter().zip(&layout.categorical).enumerate();
+    for (at, (column, &index)) in columns {
+        let text = field(index);
+        let refuse = |problem, text: &[u8]| refused(&column.column, problem, text);
+        match &column.separator {
+            None if wanted.is_missing(text) => row.categories.push(None),
+            None => match category(column, text).map_err(|p| refuse(p, text))? {
+                Some(value) => row.push_category(at, value, text),
+                None => row.categories.push(None),
+            },
+            Some(separator) => {
+                for part in split(text, separator.as_bytes()).map(field::trim) {
+                    if wanted.is_missing(part) {
+                        continue;
+                    }
+                    if let Some(value) = category(column, part).map_err(|p| refuse(p, part))? {
+                        row.push_category(at, value, part);
+                    }
+                }
+            }
+        }
+        row.ends.push(row.categories.len());
+    }
+    Ok(())
+}
+
+/// The label of a trimmed field: 1 for a positive value, or a number.
+pub(crate) fn text_label(wanted: &Wanted, text: &[u8]) -> Result<f32, String> {
+    let name = &wanted.label.column;
+    let is_number = wanted.label.positive.is_empty();
+    if wanted.is_missing(text) || is_number && field::is_no_number(text) {
+        return Err(format!("column {name:?}: the label is missing"));
+    }
+    if !is_number {
+        let positive = wanted.label.positive.iter().any(|value| value.trim().as_bytes() == text);
+        return Ok(if positive { 1.0 } else { 0.0 });
+    }
+    let value = field::number(text).map_err(|_| Problem::Label).and_then(field::label);
+    value.map_err(|problem| refused(name, problem, text))
+}
+
+/// The raw category of a trimmed field that is neither empty nor the mark of a missing value;
+/// `None` where it is a missing number all the same.
+#[inline]
+pub(crate) fn category(column: &CategoricalColumn, text: &[u8]) -> Result<Option<i64>, Problem> {
+    let read = match column.kind {
+        CategoryKind::String => return Ok(Some(field::hash(text))),
+        CategoryKind::Integer => field::integer(text),
+        CategoryKind::Hex => field::hex(text),
+    };
+    match read {
+        Ok(value) if column.missing == Some(value) && !is_large(value, text) => Ok(None),
+        Ok(value) => Ok(Some(value)),
+        Err(_) if field::is_no_number(text) => Ok(None),
+        Err(problem) => Err(problem),
+    }
+}
+
+/// The reason a field was refused, with the field shortened to what a line can show.
+pub(crate) fn refused(column: &str, problem: Problem, text: &[u8]) -> String {
+    const SHOWN: usize = 40;
+    let shown = String::from_utf8_lossy(&text[..text.len().min(SHOWN)]);
+    let more = if text.len() > SHOWN { "…" } else { "" };
+    format!("column {column:?}: expected {}, got {shown:?}{more}", problem.expected())
+}
+
+fn split<'a>(text: &'a [u8], separator: &'a [u8]) -> impl Iterator<Item = &'a [u8]> {
+    let mut rest = Some(text);
+    std::iter::from_fn(move || {
+        let text = rest?;
+        let at = text.windows(separator.len()).position(|window| window == separator);
+        rest = at.map(|at| &text[at + separator.len()..]);
+        Some(&text[..at.unwrap_or(text.len())])
+    })
+}
+
+/// The value of a trimmed field of a dense column, before its transform; NaN for the text that
+/// stands for none.
+#[inline]
+pub(crate) fn dense(column: &DenseColumn, text: &[u8]) -> Result<f64, Problem> {
+    match column.transform {
+        DenseTransform::One => Ok(1.0),
+        DenseTransform::Datetime if field::is_no_number(text) => Ok(f64::NAN),
+        DenseTransform::Datetime => datetime::read(text, column.date_format.as_deref()),
+        _ => number_form::read(column.number, text),
+    }
+}

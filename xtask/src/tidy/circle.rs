@@ -1,0 +1,330 @@
+//! Files of a crate that import each other in a circle: none of them can be read, tested or moved
+//! without the others.
+//!
+//! A file imports another where a `use` or a path names something of it, whichever module hands the
+//! name on. Handing on (`pub use`) and test modules do not count; what stands in the arguments of a
+//! macro is not seen. `xtask/ratchet.toml` lists older circles, by crate the number of their files,
+//! which may only shrink.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use syn::visit::{self, Visit};
+use syn::{Attribute, File, ItemImpl, ItemMod, ItemUse, Meta, UseTree, Visibility};
+
+use crate::error::Error;
+use crate::tidy::Violation;
+use crate::tree::Tree;
+
+const RULE: &str = "circle";
+const LIST: &str = "xtask/ratchet.toml";
+const TABLE: &str = "circles";
+
+/// A module, or a name in one: the path from the crate's root.
+type Path = Vec<String>;
+
+pub fn check(tree: &Tree) -> Result<Vec<Violation>, Error> {
+    let mut listed = read_list(tree)?;
+    let mut found = Vec::new();
+    for package in tree.packages() {
+        let circles = circles(tree, package)?;
+        let got = circles.iter().map(Vec::len).sum::<usize>();
+        let Some(problem) = judge(package, got, listed.remove(package)) else { continue };
+        let shown: Vec<String> = circles.iter().map(|files| files.join(", ")).collect();
+        let problem = format!("{problem}: {}", shown.join("; "));
+        found.push(Violation::new(RULE, package, 0, problem));
+    }
+    for package in listed.into_keys() {
+        let problem = format!("{TABLE}: {package:?} is no package; remove the entry");
+        found.push(Violation::new(RULE, LIST, 0, problem));
+    }
+    Ok(found)
+}
+
+fn judge(package: &str, got: usize, listed: Option<usize>) -> Option<String> {
+    match listed {
+        None if got > 0 => Some(format!("expected no files in circles, got {got}")),
+        Some(0) => Some(format!("none is listed as 0; remove it from {LIST}")),
+        Some(before) if got > before => {
+            Some(format!("listed with {before} files in circles and may only shrink, got {got}"))
+        }
+        Some(before) if got < before => {
+            let set = if got == 0 { "remove".to_owned() } else { format!("set to {got}") };
+            Some(format!("circles shrunk to {got} files; {set} \"{package}\" in {LIST}"))
+        }
+        _ => None,
+    }
+}
+
+/// By package: files in circles.
+fn read_list(tree: &Tree) -> Result<BTreeMap<String, usize>, Error> {
+    let wrong = |problem: String| Error::Toml { path: LIST.to_owned(), problem };
+    let text = tree.text(LIST).unwrap_or_default();
+    let table: toml::Table =
+        text.parse().map_err(|error: toml::de::Error| wrong(error.message().to_owned()))?;
+    let Some(circles) = table.get(TABLE) else { return Ok(BTreeMap::new()) };
+    circles.clone().try_into().map_err(|error| wrong(error.message().to_owned()))
+}
+
+/// The circles of a package, each as the names of its modules.
+fn circles(tree: &Tree, package: &str) -> Result<Vec<Vec<String>>, Error> {
+    let folder = format!("{package}/src/");
+    let mut files = BTreeMap::new();
+    for (path, text) in tree.rust().filter(|(path, _)| path.starts_with(&folder)) {
+        let parsed = syn::parse_file(text).map_err(|error| Error::Check {
+            what: format!("{path}: expected Rust, got: {error}"),
+        })?;
+        files.insert(module(&path[folder.len()..]), parsed);
+    }
+    let handed_on = handed_on(&files);
+    let modules: BTreeSet<&Path> = files.keys().collect();
+    let edges: BTreeMap<Path, BTreeSet<Path>> = files
+        .iter()
+        .map(|(own, file)| {
+            let paths = Imports::of(own, &modules, file).into_iter();
+            let owners = paths.map(|path| owner(&path, &modules, &handed_on, 0));
+            (own.clone(), owners.filter(|other| other != own && modules.contains(other)).collect())
+        })
+        .collect();
+    let name = |module: &Path| match module.is_empty() {
+        true => "lib".to_owned(),
+        false => module.join("::"),
+    };
+    let all = connected(&edges).into_iter();
+    Ok(all.map(|files| files.iter().map(name).collect()).collect())
+}
+
+/// The module of a file below `src/`.
+fn module(file: &str) -> Path {
+    let file = file.trim_end_matches(".rs").trim_end_matches("/mod");
+    match file {
+        "lib" | "main" => Vec::new(),
+        _ => file.split('/').map(str::to_owned).collect(),
+    }
+}
+
+/// What modules hand on: module and name to the path that it stands for.
+fn handed_on(files: &BTreeMap<Path, File>) -> BTreeMap<Path, Path> {
+    let modules: BTreeSet<&Path> = files.keys().collect();
+    let mut found = BTreeMap::new();
+    for (own, file) in files {
+        let public = file.items.iter().filter_map(|item| match item {
+            syn::Item::Use(one) if !matches!(one.vis, Visibility::Inherited) => Some(one),
+            _ => None,
+        });
+        for item in public {
+            let mut names = Vec::new();
+            expand(&item.tree, &mut Vec::new(), &mut names);
+            for (name, path) in names {
+                let Some(path) = absolute(own, &modules, &path) else { continue };
+                found.insert([own.as_slice(), &[name]].concat(), path);
+            }
+        }
+    }
+    found
+}
+
+/// Every name that a `use` brings, with its path.
+fn expand(tree: &UseTree, before: &mut Path, names: &mut Vec<(String, Path)>) {
+    let with = |last: String| [before.as_slice(), &[last]].concat();
+    match tree {
+        UseTree::Path(path) => {
+            before.push(path.ident.to_string());
+            expand(&path.tree, before, names);
+            before.pop();
+        }
+        UseTree::Name(name) if name.ident == "self" => {
+            names.push((before.last().cloned().unwrap_or_default(), before.clone()));
+        }
+        UseTree::Name(name) => names.push((name.ident.to_string(), with(name.ident.to_string()))),
+        UseTree::Rename(name) => {
+            names.push((name.rename.to_string(), with(name.ident.to_string())));
+        }
+        UseTree::Glob(_) => names.push(("*".to_owned(), before.clone())),
+        UseTree::Group(group) => {
+            group.items.iter().for_each(|tree| expand(tree, before, names));
+        }
+    }
+}
+
+/// A path of module `own` from the crate's root; `None` where it leads out of the crate.
+fn absolute(own: &Path, modules: &BTreeSet<&Path>, path: &[String]) -> Option<Path> {
+    let (first, rest) = path.split_first()?;
+    match first.as_str() {
+        "crate" => Some(rest.to_vec()),
+        "self" => Some([own.as_slice(), rest].concat()),
+        "super" => {
+            let (_, parent) = own.split_last()?;
+            let parent = parent.to_vec();
+            match rest.first().map(String::as_str) {
+                Some("super") => absolute(&parent, modules, rest),
+                _ => Some([parent.as_slice(), rest].concat()),
+            }
+        }
+        _ => {
+            let child = [own.as_slice(), std::slice::from_ref(first)].concat();
+            modules.contains(&child).then(|| [child.as_slice(), rest].concat())
+        }
+    }
+}
+
+/// The module whose file has what a path names, through those that hand it on.
+fn owner(
+    path: &[String],
+    modules: &BTreeSet<&Path>,
+    handed_on: &BTreeMap<Path, Path>,
+    depth: usize,
+) -> Path {
+    const DEEPEST: usize = 8;
+    let mut module = Path::new();
+    for (at, name) in path.iter().enumerate() {
+        let next = [module.as_slice(), std::slice::from_ref(name)].concat();
+        if modules.contains(&next) {
+            module = next;
+        } else if let Some(other) = handed_on.get(&next).filter(|_| depth < DEEPEST) {
+            let other = [other.as_slice(), &path[at + 1..]].concat();
+            return owner(&other, modules, handed_on, depth + 1);
+        } else {
+            break;
+        }
+    }
+    module
+}
+
+/// The paths that a file names, from the crate's root.
+struct Imports<'a> {
+    /// The module that is being read: the file's, or one written in it.
+    module: Path,
+    modules: &'a BTreeSet<&'a Path>,
+    found: BTreeSet<Path>,
+}
+
+impl<'a> Imports<'a> {
+    fn of(own: &Path, modules: &'a BTreeSet<&'a Path>, file: &File) -> BTreeSet<Path> {
+        let mut imports = Self { module: own.clone(), modules, found: BTreeSet::new() };
+        imports.visit_file(file);
+        imports.found
+    }
+
+    fn take(&mut self, path: &[String]) {
+        self.found.extend(absolute(&self.module, self.modules, path));
+    }
+}
+
+impl<'ast> Visit<'ast> for Imports<'_> {
+    fn visit_item_mod(&mut self, item: &'ast ItemMod) {
+        if item.content.is_none() || is_test(&item.attrs) {
+            return;
+        }
+        self.module.push(item.ident.to_string());
+        visit::visit_item_mod(self, item);
+        self.module.pop();
+    }
+
+    fn visit_item_impl(&mut self, item: &'ast ItemImpl) {
+        if !is_test(&item.attrs) {
+            visit::visit_item_impl(self, item);
+        }
+    }
+
+    fn visit_item_use(&mut self, item: &'ast ItemUse) {
+        if is_test(&item.attrs) || !matches!(item.vis, Visibility::Inherited) {
+            return;
+        }
+        let mut names = Vec::new();
+        expand(&item.tree, &mut Vec::new(), &mut names);
+        names.iter().for_each(|(_, path)| self.take(path));
+    }
+
+    fn visit_path(&mut self, path: &'ast syn::Path) {
+        if path.leading_colon.is_none() && path.segments.len() > 1 {
+            let names: Path = path.segments.iter().map(|one| one.ident.to_string()).collect();
+            self.take(&names);
+        }
+        visit::visit_path(self, path);
+    }
+}
+
+/// Whether an item is for tests alone.
+fn is_test(attributes: &[Attribute]) -> bool {
+    attributes.iter().any(|attribute| match &attribute.meta {
+        Meta::List(list) => list.path.is_ident("cfg") && list.tokens.to_string() == "test",
+        _ => false,
+    })
+}
+
+/// Groups of at least two nodes that reach each other.
+fn connected(edges: &BTreeMap<Path, BTreeSet<Path>>) -> Vec<Vec<Path>> {
+    let reached: BTreeMap<&Path, BTreeSet<&Path>> =
+        edges.keys().map(|from| (from, reachable(edges, from))).collect();
+    let mut left: BTreeSet<&Path> = edges.keys().collect();
+    let mut groups = Vec::new();
+    while let Some(first) = left.pop_first() {
+        let mutual =
+            |other: &&&Path| reached[first].contains(**other) && reached[**other].contains(first);
+        let others: Vec<&Path> = left.iter().filter(mutual).copied().collect();
+        if others.is_empty() {
+            continue;
+        }
+        left.retain(|other| !others.contains(other));
+        groups.push(std::iter::once(first).chain(others).cloned().collect());
+    }
+    groups
+}
+
+fn reachable<'a>(edges: &'a BTreeMap<Path, BTreeSet<Path>>, from: &Path) -> BTreeSet<&'a Path> {
+    let mut found = BTreeSet::new();
+    let mut open: Vec<&Path> = edges[from].iter().collect();
+    while let Some(next) = open.pop() {
+        if found.insert(next) {
+            open.extend(&edges[next]);
+        }
+    }
+    found
+}
+
+#[cfg(test)]
+mod tests {
+    use super::check;
+    use crate::tidy::shown;
+    use crate::tree::Tree;
+
+    fn found(list: &str, files: &[(&str, &str)]) -> Vec<String> {
+        let paths: Vec<String> =
+            files.iter().map(|(path, _)| format!("crates/data/src/{path}")).collect();
+        let mut all = vec![("crates/data/Cargo.toml", ""), ("xtask/ratchet.toml", list)];
+        all.extend(paths.iter().zip(files).map(|(path, (_, text))| (path.as_str(), *text)));
+        shown(&check(&Tree::of(&all)).unwrap())
+    }
+
+    #[test]
+    fn files_that_import_each_other_are_named() {
+        let files = [
+            ("lib.rs", "mod a;\nmod b;\nmod c;\npub use b::B;\n"),
+            ("a.rs", "use crate::B;\npub struct A(B);\n"),
+            ("b.rs", "mod d;\npub struct B;\nfn f() { d::g() }\n"),
+            ("b/d.rs", "pub fn g() { crate::a::f(); }\n"),
+            ("c.rs", "use super::{a::A, b};\n"),
+        ];
+        let circle = "expected no files in circles, got 3: a, b, b::d";
+        assert_eq!(found("", &files), [format!("crates/data:0 circle: {circle}")]);
+        assert_eq!(found("[circles]\n\"crates/data\" = 3\n", &files), Vec::<String>::new());
+        let grown = found("[circles]\n\"crates/data\" = 2\n", &files);
+        assert!(grown[0].contains("may only shrink, got 3"), "{grown:?}");
+        let shrunk = found("[circles]\n\"crates/data\" = 9\n\"crates/x\" = 1\n", &files);
+        assert!(shrunk[0].contains("shrunk to 3 files; set to 3 \"crates/data\""), "{shrunk:?}");
+        assert!(shrunk[1].contains("\"crates/x\" is no package"), "{shrunk:?}");
+    }
+
+    #[test]
+    fn what_only_hands_on_or_tests_closes_no_circle() {
+        let files = [
+            ("lib.rs", "mod a;\nmod b;\npub use a::A;\nfn f() {}\n"),
+            (
+                "a.rs",
+                "pub struct A;\npub use crate::b::B;\n#[cfg(test)]\nmod tests { use crate::b::B; }\n",
+            ),
+            ("b.rs", "use crate::a::A;\nmod inner { use super::super::a; use std::fs; }\n"),
+        ];
+        assert_eq!(found("", &files), Vec::<String>::new());
+    }
+}
