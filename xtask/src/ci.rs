@@ -1,6 +1,7 @@
 //! `cargo xtask ci`: all stages in order, each timed. What a stage checks is its own file's affair.
 
 mod agent;
+pub mod cargo;
 mod full;
 mod readme;
 mod slurm;
@@ -8,13 +9,11 @@ mod stage;
 mod test;
 mod tool;
 
-use std::process::Command;
-
 use crate::command;
 use crate::error::Error;
 use crate::kernels;
 use crate::tidy;
-use crate::tree;
+use cargo::cargo;
 use stage::Stage;
 
 pub const HELP: &str = "\
@@ -141,13 +140,6 @@ fn chosen(arguments: &[String]) -> Result<Vec<&'static str>, Error> {
         return Ok(only);
     }
     Ok(STAGES.iter().filter(|(_, slow, _)| full || !slow).map(|(name, ..)| *name).collect())
-}
-
-/// Cargo, to be run at the root of the repository.
-pub fn cargo(arguments: &[&str]) -> Command {
-    let mut cargo = command::cargo();
-    cargo.args(arguments).current_dir(tree::root());
-    cargo
 }
 
 fn format() -> Result<String, Error> {

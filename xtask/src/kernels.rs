@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use crate::ci::cargo;
+use crate::ci::cargo::cargo;
 use crate::command;
 use crate::error::Error;
 use crate::tree;

@@ -129,7 +129,7 @@ pub enum Color {
 /// The verbs.
 #[derive(Debug, Subcommand)]
 pub enum Command {
-    /// See everything once: generate data, train, evaluate, save and trace, within two minutes
+    /// Run the whole loop on generated data in under two minutes: train, checkpoint, trace, report
     Quickstart(Quickstart),
     /// Propose a configuration for your own files, ready to train
     Init(Init),
@@ -654,7 +654,7 @@ pub enum StateDict {
     Torchrec,
 }
 
-/// See everything once.
+/// Run the whole loop once.
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Examples:

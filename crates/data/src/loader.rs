@@ -365,7 +365,8 @@ fn places(pieces: &[Piece], wanted: &[Piece]) -> Option<Vec<usize>> {
     pieces.iter().map(|piece| wanted.iter().position(|other| other == piece)).collect()
 }
 
-/// Batches to be handed over together: the first alone, for somebody waits for it, then ever more.
+/// Batches to be sent together: the first is sent alone to cut start-up latency; after that the
+/// group size doubles.
 struct Outbox {
     batches: Vec<Loaded>,
     size: usize,

@@ -120,7 +120,7 @@ impl Building {
     /// [`Error::OtherPreparation`] where it was another one, [`Error::InputChanged`] where an input
     /// has other content.
     pub(crate) fn of(request: &PrepareRequest<'_>) -> Result<Self, Error> {
-        // What cannot be read twice cannot be gone on from.
+        // An input that cannot be read twice cannot be resumed.
         let files = input_files(request.config.format, request.inputs)?;
         let is_stream =
             |file: &String| file == STDIN || !(is_remote(file) || Path::new(file).is_file());

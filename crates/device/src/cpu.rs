@@ -3,8 +3,8 @@
 
 mod disjoint;
 mod isa;
+mod migration;
 mod pool;
-mod seats;
 mod system;
 mod topology;
 pub(crate) mod vector;

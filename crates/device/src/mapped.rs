@@ -6,8 +6,8 @@
 //! under the reader, and one that cuts the file off makes the operating system send SIGBUS to
 //! whoever touches the lost part, as does a disk that cannot be read. Checkpoints are written under
 //! another name, renamed and never changed, and a deleted file stays mapped, so neither happens
-//! unless somebody damages the file meanwhile. [`Mapping::check_length`] turns most of that into
-//! an error; what remains ends the program with a message instead of a core dump.
+//! unless another process damages the file meanwhile. [`Mapping::check_length`] turns most of that
+//! into an error; what remains ends the program with a message instead of a core dump.
 #![expect(unsafe_code, reason = "maps files, and catches the signal of a file that was cut off")]
 
 use std::fs::File;

@@ -15,7 +15,7 @@ const FILE_MAX: u64 = 64 << 10;
 /// Letters of a value from a job's own environment that are kept.
 const VALUE_MAX: usize = 256;
 
-/// A run of somebody's job, as its scheduler or launcher names it.
+/// A run of a user's job, as its scheduler or launcher names it.
 #[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Run {
     /// `slurm`, `kubernetes`, `torchrun`, or `prolog` where a file names it.

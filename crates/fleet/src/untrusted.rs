@@ -79,7 +79,7 @@ pub enum Error {
         /// What it is.
         got: &'static str,
     },
-    /// The file is somebody else's.
+    /// The file belongs to another user.
     #[error("{}: expected a file of user {expected}, got one of user {got}", path.display())]
     Owner {
         /// The file.
@@ -119,7 +119,7 @@ pub enum Error {
         /// The file.
         path: PathBuf,
     },
-    /// Somebody still writes it.
+    /// Another process still writes it.
     #[error("{}: the file changed while it was copied", path.display())]
     Changed {
         /// The file.

@@ -1,7 +1,7 @@
 //! The trainer: a model with explicit forward and backward over sharded embeddings, its runs, its
 //! checkpoints and its metrics.
 //!
-//! Knows neither terminals nor plans' prices: who calls it shows its events and chooses its plan.
+//! Does no terminal output and no plan costing; the caller renders events and chooses the plan.
 
 pub mod checkpoint;
 pub mod context;

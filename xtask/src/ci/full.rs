@@ -3,7 +3,8 @@
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use crate::ci::{cargo, tool};
+use crate::ci::cargo::cargo;
+use crate::ci::tool;
 use crate::command;
 use crate::error::Error;
 use crate::tree;

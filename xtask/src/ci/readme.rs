@@ -10,7 +10,7 @@ use std::path::Path;
 use std::process::Command;
 use std::time::Instant;
 
-use crate::ci::cargo;
+use crate::ci::cargo::cargo;
 use crate::command;
 use crate::error::Error;
 use crate::tree;

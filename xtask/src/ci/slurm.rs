@@ -7,8 +7,9 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
+use crate::ci::cargo::cargo;
 use crate::ci::tool::Program;
-use crate::ci::{cargo, full, tool};
+use crate::ci::{full, tool};
 use crate::command;
 use crate::error::Error;
 use crate::tree;

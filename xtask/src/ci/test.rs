@@ -6,7 +6,8 @@
 use std::io::{BufRead, BufReader, Write};
 use std::process::{Command, Stdio};
 
-use crate::ci::{cargo, tool};
+use crate::ci::cargo::cargo;
+use crate::ci::tool;
 use crate::command;
 use crate::error::Error;
 

@@ -3,7 +3,7 @@
 use std::path::Path;
 use std::process::Command;
 
-use crate::ci::cargo;
+use crate::ci::cargo::cargo;
 use crate::command::{run, works};
 use crate::error::Error;
 

@@ -1,7 +1,7 @@
 //! The trainer works on any device: it names none, and no layout that only one has.
 
 use crate::mask::{line_of, mask, words};
-use crate::tidy::Violation;
+use crate::tidy::violation::Violation;
 use crate::tree::Tree;
 
 const RULE: &str = "boundary";
@@ -33,7 +33,7 @@ pub fn check(tree: &Tree) -> Vec<Violation> {
 #[cfg(test)]
 mod tests {
     use super::check;
-    use crate::tidy::shown;
+    use crate::tidy::violation::shown;
     use crate::tree::Tree;
 
     #[test]

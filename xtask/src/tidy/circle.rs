@@ -12,69 +12,30 @@ use syn::visit::{self, Visit};
 use syn::{Attribute, File, ItemImpl, ItemMod, ItemUse, Meta, UseTree, Visibility};
 
 use crate::error::Error;
-use crate::tidy::Violation;
+use crate::tidy::count::Count;
+use crate::tidy::violation::Violation;
 use crate::tree::Tree;
 
-const RULE: &str = "circle";
-const LIST: &str = "xtask/ratchet.toml";
-const TABLE: &str = "circles";
+const CIRCLES: Count = Count { rule: "circle", table: "circles", what: "files in circles" };
 
 /// A module, or a name in one: the path from the crate's root.
 type Path = Vec<String>;
 
 pub fn check(tree: &Tree) -> Result<Vec<Violation>, Error> {
-    let mut listed = read_list(tree)?;
-    let mut found = Vec::new();
+    let mut found = BTreeMap::new();
     for package in tree.packages() {
         let circles = circles(tree, package)?;
-        let got = circles.iter().map(Vec::len).sum::<usize>();
-        let Some(problem) = judge(package, got, listed.remove(package)) else { continue };
-        let shown: Vec<String> = circles.iter().map(|files| files.join(", ")).collect();
-        let problem = format!("{problem}: {}", shown.join("; "));
-        found.push(Violation::new(RULE, package, 0, problem));
+        found.insert(package.to_owned(), circles.concat());
     }
-    for package in listed.into_keys() {
-        let problem = format!("{TABLE}: {package:?} is no package; remove the entry");
-        found.push(Violation::new(RULE, LIST, 0, problem));
-    }
-    Ok(found)
-}
-
-fn judge(package: &str, got: usize, listed: Option<usize>) -> Option<String> {
-    match listed {
-        None if got > 0 => Some(format!("expected no files in circles, got {got}")),
-        Some(0) => Some(format!("none is listed as 0; remove it from {LIST}")),
-        Some(before) if got > before => {
-            Some(format!("listed with {before} files in circles and may only shrink, got {got}"))
-        }
-        Some(before) if got < before => {
-            let set = if got == 0 { "remove".to_owned() } else { format!("set to {got}") };
-            Some(format!("circles shrunk to {got} files; {set} \"{package}\" in {LIST}"))
-        }
-        _ => None,
-    }
-}
-
-/// By package: files in circles.
-fn read_list(tree: &Tree) -> Result<BTreeMap<String, usize>, Error> {
-    let wrong = |problem: String| Error::Toml { path: LIST.to_owned(), problem };
-    let text = tree.text(LIST).unwrap_or_default();
-    let table: toml::Table =
-        text.parse().map_err(|error: toml::de::Error| wrong(error.message().to_owned()))?;
-    let Some(circles) = table.get(TABLE) else { return Ok(BTreeMap::new()) };
-    circles.clone().try_into().map_err(|error| wrong(error.message().to_owned()))
+    CIRCLES.check(tree, &found)
 }
 
 /// The circles of a package, each as the names of its modules.
 fn circles(tree: &Tree, package: &str) -> Result<Vec<Vec<String>>, Error> {
-    let folder = format!("{package}/src/");
-    let mut files = BTreeMap::new();
-    for (path, text) in tree.rust().filter(|(path, _)| path.starts_with(&folder)) {
-        let parsed = syn::parse_file(text).map_err(|error| Error::Check {
-            what: format!("{path}: expected Rust, got: {error}"),
-        })?;
-        files.insert(module(&path[folder.len()..]), parsed);
-    }
+    let below = format!("{package}/src/").len();
+    let files = parsed(tree, package)?.into_iter();
+    let files: BTreeMap<Path, File> =
+        files.map(|(path, file)| (module(&path[below..]), file)).collect();
     let handed_on = handed_on(&files);
     let modules: BTreeSet<&Path> = files.keys().collect();
     let edges: BTreeMap<Path, BTreeSet<Path>> = files
@@ -91,6 +52,17 @@ fn circles(tree: &Tree, package: &str) -> Result<Vec<Vec<String>>, Error> {
     };
     let all = connected(&edges).into_iter();
     Ok(all.map(|files| files.iter().map(name).collect()).collect())
+}
+
+/// The sources of a package, by path.
+pub fn parsed(tree: &Tree, package: &str) -> Result<Vec<(String, File)>, Error> {
+    let folder = format!("{package}/src/");
+    let sources = tree.rust().filter(|(path, _)| path.starts_with(&folder));
+    let parse = |(path, text): (&str, &str)| match syn::parse_file(text) {
+        Ok(file) => Ok((path.to_owned(), file)),
+        Err(error) => Err(Error::Check { what: format!("{path}: expected Rust, got: {error}") }),
+    };
+    sources.map(parse).collect()
 }
 
 /// The module of a file below `src/`.
@@ -245,7 +217,7 @@ impl<'ast> Visit<'ast> for Imports<'_> {
 }
 
 /// Whether an item is for tests alone.
-fn is_test(attributes: &[Attribute]) -> bool {
+pub fn is_test(attributes: &[Attribute]) -> bool {
     attributes.iter().any(|attribute| match &attribute.meta {
         Meta::List(list) => list.path.is_ident("cfg") && list.tokens.to_string() == "test",
         _ => false,
@@ -285,7 +257,7 @@ fn reachable<'a>(edges: &'a BTreeMap<Path, BTreeSet<Path>>, from: &Path) -> BTre
 #[cfg(test)]
 mod tests {
     use super::check;
-    use crate::tidy::shown;
+    use crate::tidy::violation::shown;
     use crate::tree::Tree;
 
     fn found(list: &str, files: &[(&str, &str)]) -> Vec<String> {
@@ -311,7 +283,7 @@ mod tests {
         let grown = found("[circles]\n\"crates/data\" = 2\n", &files);
         assert!(grown[0].contains("may only shrink, got 3"), "{grown:?}");
         let shrunk = found("[circles]\n\"crates/data\" = 9\n\"crates/x\" = 1\n", &files);
-        assert!(shrunk[0].contains("shrunk to 3 files; set to 3 \"crates/data\""), "{shrunk:?}");
+        assert!(shrunk[0].contains("set \"crates/data\" = 3 in [circles]"), "{shrunk:?}");
         assert!(shrunk[1].contains("\"crates/x\" is no package"), "{shrunk:?}");
     }
 

@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 
 use crate::mask::{is_word, mask, words};
-use crate::tidy::Violation;
+use crate::tidy::violation::Violation;
 use crate::tree::Tree;
 
 const RULE: &str = "dead";

@@ -2,7 +2,7 @@
 
 use crate::error::Error;
 use crate::mask::{mask, words};
-use crate::tidy::Violation;
+use crate::tidy::violation::Violation;
 use crate::tree::Tree;
 
 const RULE: &str = "edge";
@@ -132,7 +132,7 @@ fn is_named(tree: &Tree, folder: &str, dependency: &str) -> bool {
 #[cfg(test)]
 mod tests {
     use super::check;
-    use crate::tidy::shown;
+    use crate::tidy::violation::shown;
     use crate::tree::Tree;
 
     fn found(name: &str, manifest: &str, source: &str) -> Vec<String> {

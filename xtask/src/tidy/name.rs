@@ -1,7 +1,7 @@
 //! Names that say nothing, of files and of types.
 
 use crate::mask::{is_word, line_of, mask, words};
-use crate::tidy::Violation;
+use crate::tidy::violation::Violation;
 use crate::tree::Tree;
 
 const RULE: &str = "name";

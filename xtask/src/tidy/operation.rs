@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use crate::tidy::Violation;
+use crate::tidy::violation::Violation;
 use crate::tree::Tree;
 
 const RULE: &str = "operation";

@@ -2,7 +2,7 @@
 //! addresses. Test code may read what it needs.
 
 use crate::mask::{line_of, mask, words};
-use crate::tidy::Violation;
+use crate::tidy::violation::Violation;
 use crate::tree::Tree;
 
 const PURE: [&str; 5] = ["schema", "analyze", "predict", "plan", "report"];
@@ -43,7 +43,7 @@ pub fn check(tree: &Tree) -> Vec<Violation> {
 #[cfg(test)]
 mod tests {
     use super::check;
-    use crate::tidy::shown;
+    use crate::tidy::violation::shown;
     use crate::tree::Tree;
 
     #[test]

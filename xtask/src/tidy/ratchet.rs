@@ -1,7 +1,7 @@
-//! Sizes of files, functions and parameter lists, with a list of older excess that may only shrink.
+//! Sizes of files and functions, with a list of older excess that may only shrink.
 //!
-//! `xtask/ratchet.toml` has the tables `files`, `functions` and `parameters`, each from a place to
-//! its current size. [`ENTRIES_AT_MOST`] makes a new entry a change of this file, which a reviewer
+//! `xtask/ratchet.toml` has the tables `files` and `functions`, each from a place to its current
+//! size. [`ENTRIES_AT_MOST`] makes a new entry a change of this file, which a reviewer
 //! sees.
 
 use std::collections::BTreeMap;
@@ -9,7 +9,7 @@ use std::collections::BTreeMap;
 use crate::error::Error;
 use crate::function;
 use crate::mask::mask;
-use crate::tidy::Violation;
+use crate::tidy::violation::Violation;
 use crate::tree::Tree;
 
 const RULE: &str = "size";
@@ -21,7 +21,6 @@ const ENTRIES_AT_MOST: usize = 0;
 const FILE_LINES: usize = 800;
 const FUNCTION_LINES: usize = 70;
 const KERNEL_LINES: usize = 120;
-const PARAMETERS: usize = 5;
 const KERNELS: [&str; 2] = ["crates/device/src/ops/", "crates/device/src/optimizer/"];
 
 /// One size with its limit.
@@ -86,14 +85,8 @@ fn sizes(tree: &Tree) -> Vec<Size> {
         let longest = if kernel { KERNEL_LINES } else { FUNCTION_LINES };
         for function in function::find(&mask(text).code) {
             let place = format!("{path}::{}", function.name);
-            let counts = [
-                ("functions", function.length, longest),
-                ("parameters", function.parameters, PARAMETERS),
-            ];
-            for (kind, got, limit) in counts {
-                let (path, place) = (path.to_owned(), place.clone());
-                all.push(Size { kind, path, line: function.line, place, got, limit });
-            }
+            let (kind, path, line) = ("functions", path.to_owned(), function.line);
+            all.push(Size { kind, path, line, place, got: function.length, limit: longest });
         }
     }
     all
@@ -103,18 +96,16 @@ fn sizes(tree: &Tree) -> Vec<Size> {
 fn read_list(tree: &Tree) -> Result<BTreeMap<(String, String), usize>, Error> {
     let text = tree.text(LIST).unwrap_or_default();
     let wrong = |problem: String| Error::Toml { path: LIST.to_owned(), problem };
-    let table: BTreeMap<String, BTreeMap<String, usize>> = text
+    let mut table: BTreeMap<String, BTreeMap<String, usize>> = text
         .parse::<toml::Table>()
         .and_then(toml::Table::try_into)
         .map_err(|error| wrong(error.message().to_owned()))?;
     let mut listed = BTreeMap::new();
+    // The others count by package.
+    table.retain(|kind, _| !["circles", "parameters", "tuples"].contains(&kind.as_str()));
     for (kind, entries) in table {
-        // Another rule's.
-        if kind == "circles" {
-            continue;
-        }
-        if !["files", "functions", "parameters"].contains(&kind.as_str()) {
-            return Err(wrong(format!("expected files, functions or parameters, got {kind:?}")));
+        if !["files", "functions"].contains(&kind.as_str()) {
+            return Err(wrong(format!("expected files or functions, got {kind:?}")));
         }
         for (place, size) in entries {
             listed.insert((kind.clone(), place), size);
@@ -126,7 +117,7 @@ fn read_list(tree: &Tree) -> Result<BTreeMap<(String, String), usize>, Error> {
 #[cfg(test)]
 mod tests {
     use super::{Size, check, judge};
-    use crate::tidy::shown;
+    use crate::tidy::violation::shown;
     use crate::tree::Tree;
 
     fn function_of(lines: usize) -> String {
@@ -149,13 +140,8 @@ mod tests {
     }
 
     #[test]
-    fn a_long_file_and_a_long_parameter_list_are_refused() {
+    fn a_long_file_is_refused() {
         assert_eq!(found("crates/data/src/a.rs", &"// x\n".repeat(801)).len(), 1);
-        let text = "fn f(a: u8, b: u8, c: u8, d: u8, e: u8, f: u8) {}";
-        assert_eq!(
-            found("xtask/src/a.rs", text),
-            ["xtask/src/a.rs:1 size: parameters: expected at most 5, got 6"]
-        );
     }
 
     #[test]

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use crate::mask::{mask, words};
-use crate::tidy::Violation;
+use crate::tidy::violation::Violation;
 use crate::tree::Tree;
 
 const RULE: &str = "text";
@@ -71,7 +71,7 @@ fn test_binaries(tree: &Tree) -> Vec<Violation> {
 #[cfg(test)]
 mod tests {
     use super::check;
-    use crate::tidy::shown;
+    use crate::tidy::violation::shown;
     use crate::tree::Tree;
 
     fn found(text: &str) -> Vec<String> {

@@ -33,7 +33,7 @@ const METRICS: [GpmMetricId; 10] = [
     GpmMetricId::PcieTxPerSec,
     GpmMetricId::PcieRxPerSec,
 ];
-/// Reasons for a lower clock that cost time; the others are somebody's wish.
+/// Reasons for a lower clock that cost time; the others are configured limits.
 const REASONS: [(ThrottleReasons, &str); 6] = [
     (ThrottleReasons::SW_POWER_CAP, "sw_power_cap"),
     (ThrottleReasons::HW_SLOWDOWN, "hw_slowdown"),

@@ -131,7 +131,7 @@ impl Array {
         })?;
         self.left -= rows as u64;
         if self.left == 0 {
-            // An archive's checksum is compared at the end, which somebody has to reach.
+            // An archive's checksum is compared at the end, which the reader has to reach.
             let end = self.read.read(&mut [0]).map_err(Error::read(&self.path))?;
             if end > 0 {
                 let problem = format!("expected the end after {} rows, got more", self.rows);

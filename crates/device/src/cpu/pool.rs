@@ -14,7 +14,7 @@ use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::thread::{self, JoinHandle, Thread};
 use std::time::{Duration, Instant};
 
-use super::seats::{Moved, Seats};
+use super::migration::{Migrated, WorkerStates};
 use super::{DisjointMut, Topology};
 
 /// How long a thread watches for work, or for the last worker, before it parks.
@@ -37,7 +37,7 @@ pub struct Pool {
     shared: Arc<Shared>,
     workers: Vec<JoinHandle<()>>,
     /// Held by the one caller whose job the workers share; others run their chunks themselves.
-    turn: Mutex<Moved>,
+    turn: Mutex<Migrated>,
 }
 
 struct Shared {
@@ -56,7 +56,7 @@ struct Shared {
     caller: Mutex<Option<Thread>>,
     /// Handles of the workers, by index.
     workers: OnceLock<Vec<Thread>>,
-    seats: Seats,
+    states: WorkerStates,
     topology: Topology,
 }
 
@@ -150,7 +150,7 @@ impl Pool {
             closed: AtomicBool::new(false),
             caller: Mutex::new(None),
             workers: OnceLock::new(),
-            seats: Seats::new(threads.saturating_sub(1), topology.processors()),
+            states: WorkerStates::new(threads.saturating_sub(1), topology.processors()),
             topology,
         });
         let spawn = |index: usize| {
@@ -262,7 +262,7 @@ impl Pool {
     }
 
     /// The workers, unless another run holds them.
-    fn take_turn(&self) -> Option<MutexGuard<'_, Moved>> {
+    fn take_turn(&self) -> Option<MutexGuard<'_, Migrated>> {
         match self.turn.try_lock() {
             Ok(turn) => Some(turn),
             Err(std::sync::TryLockError::Poisoned(poisoned)) => Some(poisoned.into_inner()),
@@ -275,14 +275,14 @@ impl Pool {
         &self,
         (chunks, pieces): (usize, usize),
         chunk: &(dyn Fn(usize, Range<usize>) + Sync),
-        moved: &mut Moved,
+        migrated: &mut Migrated,
     ) -> Option<Box<dyn Any + Send>> {
         let topology = &self.shared.topology;
-        self.shared.seats.offer(moved);
+        self.shared.states.publish(migrated);
         let job = Job::new((chunks, pieces), chunk, (self.threads(), topology.nodes()));
         self.shared.publish(&job, self.workers.len().min(chunks * pieces - 1));
         job.work(topology.here());
-        self.shared.retract(moved);
+        self.shared.retract(migrated);
         job.payload.into_inner().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -308,7 +308,7 @@ impl Shared {
     ///
     /// A worker raises `inside` before it reads the job, and the job is null before `inside` is
     /// read here, all in one order: who still saw the job is waited for.
-    fn retract(&self, moved: &mut Moved) {
+    fn retract(&self, migrated: &mut Migrated) {
         self.job.store(ptr::null_mut(), Ordering::SeqCst);
         let is_empty = || self.inside.load(Ordering::SeqCst) == 0;
         spin_until(is_empty);
@@ -317,14 +317,14 @@ impl Shared {
         }
         *lock(&self.caller) = Some(thread::current());
         self.waiting.store(true, Ordering::SeqCst);
-        self.seats.wait(moved, is_empty);
+        self.states.wait(migrated, is_empty);
         self.waiting.store(false, Ordering::Relaxed);
     }
 
     /// A worker's life: enter each job once, work, leave; end when the pool closes.
     fn serve(&self, index: usize, node: usize) {
         self.topology.bind(node);
-        self.seats.begin(index);
+        self.states.begin(index);
         let mut seen = 0;
         while self.await_job(&mut seen) {
             let wanted = self.wanted.load(Ordering::Relaxed);
@@ -332,7 +332,7 @@ impl Shared {
                 continue;
             }
             self.wake((index + 1) * WAKES, wanted);
-            self.seats.take(index);
+            self.states.take(index);
             self.inside.fetch_add(1, Ordering::SeqCst);
             let job = self.job.load(Ordering::SeqCst);
             if !job.is_null() {
@@ -340,7 +340,7 @@ impl Shared {
                 // return, so the job does not die, before it is lowered again; `Job` is `Sync`.
                 unsafe { (*job).work(node) };
             }
-            self.seats.leave(index);
+            self.states.leave(index);
             self.leave();
         }
     }

@@ -56,7 +56,7 @@ function efficiencyFact(report) {
   const known = report.device.occupancy.filter((one) => one.sm_efficiency_pct != null);
   const weight = sum(known.map((one) => one.kernel_ns));
   const mean = weight > 0 ? sum(known.map((one) => one.sm_efficiency_pct * one.kernel_ns)) / weight : null;
-  return mean == null ? null : fact(percent(mean), 'SMs with a block, while computing (estimate)');
+  return mean == null ? null : fact(percent(mean), 'estimated SM occupancy during compute');
 }
 
 function windowText(job) {

@@ -1,7 +1,7 @@
 //! Reads and unpacks one file in a thread of its own: blocks of text through a bounded channel.
 //!
-//! Compression and archives are recognised by content, one inside the other. Damage is told behind
-//! what could still be unpacked. Knows nothing of JSON.
+//! Compression and archives are recognised by content, one inside the other. Corruption is reported
+//! after what could still be unpacked. Knows nothing of JSON.
 
 use std::fs::File;
 use std::io::{self, BufReader, Read};

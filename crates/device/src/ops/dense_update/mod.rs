@@ -108,7 +108,8 @@ pub fn run_weight(cpu: &Cpu, arguments: WeightArguments<'_>) -> Result<(), Error
         return Ok(());
     }
     if rule.kind == Optimizer::RowwiseAdagrad {
-        update_rows(cpu, &rule, (values, gradient, state), (shape, &renewal));
+        let weight = WholeRows { shape, values, gradient, state };
+        update_rows(cpu, &rule, weight, &renewal);
         return Ok(());
     }
     let parts = split_state(rule.kind, state);
@@ -214,13 +215,17 @@ impl Piece<'_> {
     }
 }
 
+/// A weight `[n, k]` in panels, its gradient, and a state of each of its `n` rows.
+struct WholeRows<'a> {
+    shape: (usize, usize),
+    values: &'a mut [f32],
+    gradient: &'a [f32],
+    state: &'a mut [f32],
+}
+
 /// Row-wise Adagrad, whose step of an element depends on its whole row.
-fn update_rows(
-    cpu: &Cpu,
-    rule: &Rule,
-    (values, gradient, state): (&mut [f32], &[f32], &mut [f32]),
-    ((n, k), renewal): ((usize, usize), &Renewal<'_>),
-) {
+fn update_rows(cpu: &Cpu, rule: &Rule, weight: WholeRows<'_>, renewal: &Renewal<'_>) {
+    let WholeRows { shape: (n, k), values, gradient, state } = weight;
     let values = DisjointMut::new(values);
     cpu.pool.run_slices(state, PANEL, |chunk, state| {
         let rows = chunk * PANEL..chunk * PANEL + state.len();

@@ -174,10 +174,10 @@ impl<W: Word> WeightChunk<W> {
         }
     }
 
-    /// What comes after a tile: its share of the panel of dY that is next, and of the next steps
-    /// of all panels of X, in halves; after the last steps its part of the weight and of the
-    /// weight's form, if they are wanted. By the time they are read they have come from however far
-    /// away. In rows of 32: `done` of them since `panel`, `rows` by this tile.
+    /// Prefetch targets for the next tile: its share of the next dY panel and of the next K-block
+    /// of X, in halves; after the last K-block its part of the weight and of the weight's other
+    /// form, where they are wanted. In rows of 32: `done` of them since `panel`, `rows` by this
+    /// tile.
     #[inline(always)]
     fn ahead(
         &self,

@@ -91,7 +91,7 @@ unsafe fn forward_samples<V: Lanes>(
             let tall = V::TALL && below < vectors;
             let tile = if tall { 2 * ROWS } else { ROWS };
             prefetch_row(next.wrapping_add(first * dim), tile * dim);
-            let from = (right.as_slice(), stride);
+            let from = Transposed { values: &right, stride };
             let to = (row.as_mut_slice(), at);
             // SAFETY: the caller's promise.
             at = unsafe {
@@ -110,6 +110,13 @@ unsafe fn forward_samples<V: Lanes>(
     }
 }
 
+/// The vectors of a sample as columns, `stride` values apart from row to row.
+#[derive(Clone, Copy)]
+struct Transposed<'a> {
+    values: &'a [f32],
+    stride: usize,
+}
+
 /// Writes the kept pairs of `R` vectors from `first` on into `row`, from `at` on, and returns where
 /// the next belong; `z` holds a tile's products and room for a register after them.
 ///
@@ -119,7 +126,7 @@ unsafe fn forward_samples<V: Lanes>(
 unsafe fn pairs<V: Lanes, const R: usize>(
     shape: &Shape,
     (first, left): (usize, [&[f32]; R]),
-    (right, stride): (&[f32], usize),
+    right: Transposed<'_>,
     z: &mut [f32],
     (row, mut at): (&mut [f32], usize),
 ) -> usize {
@@ -128,7 +135,8 @@ unsafe fn pairs<V: Lanes, const R: usize>(
     let start = top.start.min(bottom.start) / V::LANES * V::LANES;
     // SAFETY: the caller's promise.
     unsafe {
-        multiply::<V, R>(left, (right, stride), start..top.end.max(bottom.end), z);
+        let Transposed { values, stride } = right;
+        multiply::<V, R>(left, (values, stride), start..top.end.max(bottom.end), z);
         for i in first..=last {
             let kept = shape.partners(i);
             copy_run::<V>(&z[(i - first) * stride + kept.start..], &mut row[at..], kept.len());

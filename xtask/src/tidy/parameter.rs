@@ -1,0 +1,144 @@
+//! Parameters of functions: at most seven, members of tuples included; beyond that they are a
+//! struct whose name is a word of the domain. Tuples that only bundle parameters are counted too.
+
+use std::collections::BTreeMap;
+
+use syn::visit::{self, Visit};
+use syn::{FnArg, ImplItemFn, ItemFn, ItemMod, Signature, TraitItemFn, Type};
+
+use crate::error::Error;
+use crate::tidy::circle::{is_test, parsed};
+use crate::tidy::count::Count;
+use crate::tidy::violation::Violation;
+use crate::tree::Tree;
+
+const PARAMETERS: usize = 7;
+
+const LONG: Count = Count {
+    rule: "parameters",
+    table: "parameters",
+    what: "functions of more than seven parameters, members of tuples included",
+};
+const TUPLES: Count =
+    Count { rule: "parameters", table: "tuples", what: "parameters that are tuples" };
+
+pub fn check(tree: &Tree) -> Result<Vec<Violation>, Error> {
+    let (mut long, mut tuples) = (BTreeMap::new(), BTreeMap::new());
+    for package in tree.packages() {
+        let mut functions = Functions::default();
+        for (path, file) in parsed(tree, package)? {
+            functions.path = path;
+            functions.visit_file(&file);
+        }
+        long.insert(package.to_owned(), functions.long);
+        tuples.insert(package.to_owned(), functions.tuples);
+    }
+    let mut found = LONG.check(tree, &long)?;
+    found.extend(TUPLES.check(tree, &tuples)?);
+    Ok(found)
+}
+
+/// Functions outside tests, as `file::name`.
+#[derive(Default)]
+struct Functions {
+    path: String,
+    long: Vec<String>,
+    tuples: Vec<String>,
+}
+
+impl Functions {
+    fn take(&mut self, signature: &Signature) {
+        let types = signature.inputs.iter().filter_map(|argument| match argument {
+            FnArg::Typed(typed) => Some(&*typed.ty),
+            FnArg::Receiver(_) => None,
+        });
+        let place = format!("{}::{}", self.path, signature.ident);
+        let mut count = 0;
+        for members in types.map(members) {
+            count += members;
+            if members > 1 {
+                self.tuples.push(place.clone());
+            }
+        }
+        if count > PARAMETERS {
+            self.long.push(place);
+        }
+    }
+}
+
+/// How many parameters a type stands for: those of a tuple, or of a reference to one, count each.
+fn members(of: &Type) -> usize {
+    match of {
+        Type::Tuple(tuple) if !tuple.elems.is_empty() => tuple.elems.iter().map(members).sum(),
+        Type::Reference(reference) => members(&reference.elem),
+        Type::Paren(inner) => members(&inner.elem),
+        _ => 1,
+    }
+}
+
+impl<'ast> Visit<'ast> for Functions {
+    fn visit_item_mod(&mut self, item: &'ast ItemMod) {
+        if !is_test(&item.attrs) {
+            visit::visit_item_mod(self, item);
+        }
+    }
+
+    fn visit_item_fn(&mut self, item: &'ast ItemFn) {
+        if !is_test(&item.attrs) {
+            self.take(&item.sig);
+            visit::visit_item_fn(self, item);
+        }
+    }
+
+    fn visit_impl_item_fn(&mut self, item: &'ast ImplItemFn) {
+        if !is_test(&item.attrs) {
+            self.take(&item.sig);
+            visit::visit_impl_item_fn(self, item);
+        }
+    }
+
+    fn visit_trait_item_fn(&mut self, item: &'ast TraitItemFn) {
+        self.take(&item.sig);
+        visit::visit_trait_item_fn(self, item);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::check;
+    use crate::tidy::violation::shown;
+    use crate::tree::Tree;
+
+    #[test]
+    fn members_of_tuples_are_parameters() {
+        let text = "fn f(a: u8, (b, c): (u8, &str), d: &(u8, u8), e: [u8; 9], f: u8, g: u8) {}\n\
+                    trait T { fn g(&self, a: fn(u8, u8), b: ()); }\n\
+                    #[cfg(test)]\nmod tests { fn h(a: (u8, u8)) {} }\n";
+        let files = |list: &'static str| {
+            Tree::of(&[
+                ("crates/data/Cargo.toml", ""),
+                ("crates/data/src/lib.rs", text),
+                ("xtask/ratchet.toml", list),
+            ])
+        };
+        let place = "crates/data/src/lib.rs::f";
+        let found = shown(&check(&files("")).unwrap());
+        assert_eq!(
+            found,
+            [
+                format!(
+                    "crates/data:0 parameters: expected no functions of more than seven parameters, \
+                     members of tuples included, got 1: {place}"
+                ),
+                format!(
+                    "crates/data:0 parameters: expected no parameters that are tuples, got 2: \
+                     {place}, {place}"
+                ),
+            ]
+        );
+        let listed = "[parameters]\n\"crates/data\" = 1\n[tuples]\n\"crates/data\" = 3\n";
+        let found = shown(&check(&files(listed)).unwrap());
+        assert!(found[0].contains("set \"crates/data\" = 2 in [tuples]"), "{found:?}");
+        assert_eq!(found.len(), 1);
+    }
+}
