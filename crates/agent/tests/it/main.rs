@@ -10,4 +10,5 @@ mod hub;
 mod pages;
 mod pods;
 mod server;
+mod steps;
 mod traces;

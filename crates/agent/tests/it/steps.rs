@@ -1,0 +1,42 @@
+//! The module that PyTorch jobs report their steps with, beside agents that come and go.
+
+use std::path::Path;
+use std::process::Command;
+
+const SCRIPT: &str = "
+import os, socket, sys
+import rowmill_steps as steps
+name = os.path.join(os.environ['KINETO_IPC_SOCKET_DIR'], 'rowmill-steps')
+def agent():
+    bound = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
+    bound.bind(name)
+    bound.settimeout(10)
+    return bound
+steps.step()
+assert steps._sender.not_before > 0, 'nobody is there: not tried again at once'
+for _ in range(2):
+    steps._sender.not_before = 0
+    bound = agent()
+    steps.step(samples=32)
+    assert len(bound.recv(100)) == 40
+    with steps.phase('save'):
+        assert bound.recv(100)[1] == 3
+    assert bound.recv(100)[1] == 1
+    bound.close()
+    os.unlink(name)
+    steps.step()
+    assert steps._sender.socket is None, 'the next agent has another socket'
+";
+
+#[test]
+fn a_python_job_goes_on_without_an_agent_and_finds_the_next_one() {
+    let folder = tempfile::tempdir_in("/tmp").unwrap();
+    let deploy = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../deploy");
+    let mut python = Command::new("python3");
+    python.args(["-c", SCRIPT]).env("PYTHONPATH", deploy).env("PYTHONDONTWRITEBYTECODE", "1");
+    let Ok(output) = python.env("KINETO_IPC_SOCKET_DIR", folder.path()).output() else {
+        println!("SKIPPED the Python hook: python3 is not there");
+        return;
+    };
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+}
